@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command kubernetes is the control plane, the node programs and kubectl of the
+// lab in one static program; the first argument names the one to be.
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/component-base/cli"
+	kubectl "k8s.io/kubectl/pkg/cmd"
+	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	kubeproxy "k8s.io/kubernetes/cmd/kube-proxy/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
+)
+
+// programs holds constructors, not commands: the API server's constructor
+// already installs the process-wide signal context, and the kubelet panics when
+// it finds one. Only the named program may be constructed.
+var programs = map[string]func() *cobra.Command{
+	"etcd":                    newEtcdCommand,
+	"kube-apiserver":          apiserver.NewAPIServerCommand,
+	"kube-controller-manager": controllermanager.NewControllerManagerCommand,
+	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
+	"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
+	"kube-proxy":              kubeproxy.NewProxyCommand,
+	"kubectl":                 kubectl.NewDefaultKubectlCommand,
+}
+
+func main() {
+	if len(os.Args) < 2 || programs[os.Args[1]] == nil {
+		names := slices.Sorted(maps.Keys(programs))
+		fmt.Fprintf(os.Stderr, "usage: kubernetes %s [ARGS…]\n", strings.Join(names, "|"))
+		os.Exit(2)
+	}
+	name := os.Args[1]
+	// kubectl reads its arguments from os.Args while it is constructed.
+	os.Args = append([]string{name}, os.Args[2:]...)
+	command := programs[name]()
+	if name == "kubectl" {
+		if err := cli.RunNoErrOutput(command); err != nil {
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(cli.Run(command))
+}

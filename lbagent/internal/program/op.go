@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package program
+
+import "net/netip"
+
+// Op is one change of one map. Diff orders operations so that after each of
+// them every frontend that the maps hold is complete: what a frontend needs is
+// written before it, and removed after it.
+type Op interface{ isOp() }
+
+type (
+	// SetSelf writes what the program knows of its own node.
+	SetSelf struct{ Self Self }
+	// PutNode writes a node; DeleteNode removes it.
+	PutNode struct {
+		ID   NodeID
+		Node Node
+	}
+	DeleteNode struct{ ID NodeID }
+	// PutEndpoint writes an endpoint; DeleteEndpoint removes it, after which
+	// connections to it find no endpoint.
+	PutEndpoint struct {
+		ID       EndpointID
+		Endpoint Endpoint
+	}
+	DeleteEndpoint struct{ ID EndpointID }
+	// PutEndpointTable writes a whole endpoint table.
+	PutEndpointTable struct {
+		Slot  EndpointSlot
+		Table *EndpointTable
+	}
+	// ClearEndpointTable zeroes a table that no frontend uses any more.
+	ClearEndpointTable struct{ Slot EndpointSlot }
+	// PutRows writes the named rows of a node table: Changed[i] is the row
+	// number of Rows[i].
+	PutRows struct {
+		Slot    TableSlot
+		Changed []uint32
+		Rows    []Row
+	}
+	// ClearTable zeroes a table that no frontend uses any more.
+	ClearTable struct{ Slot TableSlot }
+	// PutFrontend writes a frontend; DeleteFrontend removes it.
+	PutFrontend struct {
+		Key      FrontendKey
+		Frontend Frontend
+	}
+	DeleteFrontend struct{ Key FrontendKey }
+	// PutVIP makes an address ours; DeleteVIP gives it up.
+	PutVIP    struct{ Address netip.Addr }
+	DeleteVIP struct{ Address netip.Addr }
+)
+
+func (SetSelf) isOp()            {}
+func (PutNode) isOp()            {}
+func (DeleteNode) isOp()         {}
+func (PutEndpoint) isOp()        {}
+func (DeleteEndpoint) isOp()     {}
+func (PutEndpointTable) isOp()   {}
+func (ClearEndpointTable) isOp() {}
+func (PutRows) isOp()            {}
+func (ClearTable) isOp()         {}
+func (PutFrontend) isOp()        {}
+func (DeleteFrontend) isOp()     {}
+func (PutVIP) isOp()             {}
+func (DeleteVIP) isOp()          {}

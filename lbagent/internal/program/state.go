@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package program turns the forwarding model into the exact contents of the
+// data plane's maps and computes the ordered operations that lead from what
+// the maps hold to what they should hold. It is pure: no I/O, clock or logger.
+package program
+
+import "net/netip"
+
+// Shapes that the BPF program and this package agree on.
+const (
+	// Rows is the number of rows of a frontend's node table. It is a power of
+	// two, so that the program picks a row by multiply and shift.
+	Rows = 4096
+	// ChainLength is how many former owners a row remembers, newest first.
+	ChainLength = 3
+	// EndpointRows is the number of rows of a node's endpoint table.
+	EndpointRows = 512
+	// MaxNodeID is the highest node id; ids start at 1 and 0 means none.
+	MaxNodeID = 4095
+)
+
+// NodeID is the small number that the operator gives a node (LBNode.spec.id).
+// Zero means no node.
+type NodeID uint16
+
+// EndpointID is the index of an endpoint in the node's endpoint map. Zero
+// means no endpoint. Ids are stable while the endpoint lives and are not
+// reused soon after, so that a connection never takes a stranger's endpoint.
+type EndpointID uint32
+
+// FrontendID is the index of a frontend's counters. Zero is not used.
+type FrontendID uint32
+
+// TableSlot names one node table of Rows rows, EndpointSlot one endpoint table
+// of EndpointRows rows. Zero means none.
+type (
+	TableSlot    uint32
+	EndpointSlot uint32
+)
+
+// FrontendKey identifies a frontend by what a packet to it carries.
+type FrontendKey struct {
+	// VIP is never an IPv4-mapped IPv6 address.
+	VIP netip.Addr
+	// Port is the Service port in host byte order.
+	Port uint16
+	// Protocol is the IP protocol number: 6 for TCP, 17 for UDP.
+	Protocol uint8
+}
+
+// Frontend is what the program does with packets to a FrontendKey.
+type Frontend struct {
+	ID FrontendID
+	// Local is true for externalTrafficPolicy Local: stage 2 alone.
+	Local bool
+	// Table is the node table of stage 1; zero where Local, or where the
+	// Service has no endpoint anywhere.
+	Table TableSlot
+	// Endpoints is the node's own endpoint table of stage 2; zero where this
+	// node has no usable endpoint.
+	Endpoints EndpointSlot
+}
+
+// Row is one row of a node table: who takes new flows and whom to ask for
+// flows that it does not know. Unused chain places are zero and come last;
+// the primary is never in the chain.
+type Row struct {
+	Primary NodeID
+	Chain   [ChainLength]NodeID
+}
+
+// Table is a node table.
+type Table [Rows]Row
+
+// EndpointTable is an endpoint table.
+type EndpointTable [EndpointRows]EndpointID
+
+// Endpoint is a pod's address and port in host byte order.
+type Endpoint struct {
+	Address netip.Addr
+	Port    uint16
+}
+
+// Node is how another node of the cluster is reached, and from which
+// addresses encapsulated packets are accepted. An invalid address means the
+// node has none of that family; at least one is valid.
+type Node struct {
+	IPv4, IPv6 netip.Addr
+}
+
+// Self is what the program needs to know of the node it runs on.
+type Self struct {
+	// ID is zero until the operator has given one; stage 1 then has no
+	// primary that is this node, and only Local frontends are forwarded here.
+	ID NodeID
+	// IPv4 and IPv6 are the outer source addresses of encapsulated packets
+	// and the addresses on which they are received.
+	IPv4, IPv6 netip.Addr
+}
+
+// State is the whole content of the forwarding maps. The maps are never nil
+// in a State made by NewState.
+type State struct {
+	Self      Self
+	Nodes     map[NodeID]Node
+	Endpoints map[EndpointID]Endpoint
+	// EndpointTables and Tables are shared, not copied, between States: treat
+	// what the pointers name as immutable.
+	EndpointTables map[EndpointSlot]*EndpointTable
+	Tables         map[TableSlot]*Table
+	Frontends      map[FrontendKey]Frontend
+	// VIPs are all addresses that belong to Millrace on this cluster: a
+	// packet to one that matches no frontend is dropped here, with a reason,
+	// and never returned to the router.
+	VIPs map[netip.Addr]struct{}
+}
+
+// NewState returns an empty State.
+func NewState() *State {
+	return &State{
+		Nodes:          map[NodeID]Node{},
+		Endpoints:      map[EndpointID]Endpoint{},
+		EndpointTables: map[EndpointSlot]*EndpointTable{},
+		Tables:         map[TableSlot]*Table{},
+		Frontends:      map[FrontendKey]Frontend{},
+		VIPs:           map[netip.Addr]struct{}{},
+	}
+}
+
+// Limits are the capacities of the maps, fixed when they are created.
+type Limits struct {
+	Frontends     int
+	Tables        int
+	EndpointSlots int
+	Endpoints     int
+	VIPs          int
+}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is the group and version of this package's kinds.
+var GroupVersion = schema.GroupVersion{Group: "millrace.io", Version: "v1alpha1"}
+
+// AddToScheme adds this package's kinds to a scheme.
+func AddToScheme(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion,
+		&IPPool{}, &IPPoolList{},
+		&VIP{}, &VIPList{},
+		&BGPPeer{}, &BGPPeerList{},
+		&BGPAdvertisement{}, &BGPAdvertisementList{},
+		&LBNode{}, &LBNodeList{},
+	)
+	metav1.AddToGroupVersion(scheme, GroupVersion)
+	return nil
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// VIP is one address that is allocated or reserved. Its name is VIPName of its
+// address, so that the API server itself keeps an address from having two.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,categories=millrace
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Address",type=string,JSONPath=`.spec.address`
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.claims[*].namespace`
+// +kubebuilder:printcolumn:name="Service",type=string,JSONPath=`.spec.claims[*].name`
+// +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.pool`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type VIP struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   VIPSpec   `json:"spec"`
+	Status VIPStatus `json:"status,omitempty"`
+}
+
+// VIPSpec says which address a VIP is and whose.
+type VIPSpec struct {
+	// Address is the IPv4 or IPv6 address in canonical form (RFC 5952).
+	//
+	// +kubebuilder:validation:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="isIP(self) && ip.isCanonical(self)",message="must be an IP address in canonical form"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="the address of a VIP cannot change"
+	Address string `json:"address"`
+
+	// Pool is the name of the IPPool that the address was taken from.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Pool string `json:"pool,omitempty"`
+
+	// Claims are the Services that the address serves. None: the address is
+	// reserved.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=namespace
+	// +listMapKey=name
+	Claims []ServiceReference `json:"claims,omitempty"`
+
+	// ReclaimPolicy says what becomes of the VIP when its last claim is gone.
+	//
+	// +optional
+	// +kubebuilder:default=Delete
+	ReclaimPolicy ReclaimPolicy `json:"reclaimPolicy,omitempty"`
+}
+
+// ServiceReference names a Service.
+type ServiceReference struct {
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Name string `json:"name"`
+	// UID tells a Service from a later one with the same name. Empty in a
+	// claim that was made by hand; the operator fills it in.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	UID string `json:"uid,omitempty"`
+}
+
+// VIPPhase is where a VIP is in its life.
+//
+// +kubebuilder:validation:Enum=Reserved;Bound
+type VIPPhase string
+
+// Phases of a VIP.
+const (
+	// VIPReserved: no Service has the address.
+	VIPReserved VIPPhase = "Reserved"
+	// VIPBound: at least one Service has the address.
+	VIPBound VIPPhase = "Bound"
+)
+
+// VIPStatus is what the operator observed of a VIP.
+type VIPStatus struct {
+	// +optional
+	Phase VIPPhase `json:"phase,omitempty"`
+
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// VIPList is a list of VIPs.
+//
+// +kubebuilder:object:root=true
+type VIPList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []VIP `json:"items"`
+}
+
+// VIPName returns the name of the VIP object of an address: an IPv4 address
+// as it is written, an IPv6 address as its eight groups without leading
+// zeros, joined by "-" (2001:db8::1 is 2001-db8-0-0-0-0-0-1). An IPv4-mapped
+// address has the name of its IPv4 address.
+func VIPName(address netip.Addr) string {
+	address = address.Unmap()
+	if address.Is4() {
+		return address.String()
+	}
+	bytes := address.As16()
+	groups := make([]string, 0, 8)
+	for i := 0; i < len(bytes); i += 2 {
+		group := uint64(bytes[i])<<8 | uint64(bytes[i+1])
+		groups = append(groups, strconv.FormatUint(group, 16))
+	}
+	return strings.Join(groups, "-")
+}

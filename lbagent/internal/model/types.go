@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package model turns what the API server holds into the node's view of the
+// load balancer: VIPs, frontends and their endpoints, nodes, peers. It is pure;
+// what is wrong with an object comes back as a Problem and harms nothing else.
+package model
+
+import (
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// Snapshot is everything that the agent watches, at one moment. Objects are
+// shared with the informers' caches and must not be changed.
+type Snapshot struct {
+	// NodeName is the node that the agent runs on.
+	NodeName string
+	// Node is that node, for its labels; nil until it has been seen.
+	Node           *corev1.Node
+	Services       []*corev1.Service
+	EndpointSlices []*discoveryv1.EndpointSlice
+	VIPs           []*millracev1alpha1.VIP
+	LBNodes        []*millracev1alpha1.LBNode
+	Peers          []*millracev1alpha1.BGPPeer
+	Advertisements []*millracev1alpha1.BGPAdvertisement
+}
+
+// Model is the node's view of the load balancer. All slices are sorted, so
+// that two models of the same snapshot are equal.
+type Model struct {
+	Self      program.Self
+	Nodes     []Node
+	VIPs      []VIP
+	Frontends []Frontend
+	Peers     []Peer
+	// Advertisements hold only those that select this node.
+	Advertisements []Advertisement
+	Problems       []Problem
+}
+
+// ServiceName names a Service.
+type ServiceName struct{ Namespace, Name string }
+
+// Node is a node of the cluster, this one included.
+type Node struct {
+	Name       string
+	ID         program.NodeID
+	IPv4, IPv6 netip.Addr
+}
+
+// VIP is an allocated address.
+type VIP struct {
+	Address netip.Addr
+	Pool    string
+	// Services that have the address, with their labels for advertisements.
+	Services []VIPService
+}
+
+// VIPService is a Service on a VIP.
+type VIPService struct {
+	Name   ServiceName
+	Labels map[string]string
+}
+
+// Frontend is one VIP, port and protocol of a Service.
+type Frontend struct {
+	Key      program.FrontendKey
+	Service  ServiceName
+	PortName string
+	// Local is true for externalTrafficPolicy Local.
+	Local bool
+	// Weights are the number of usable endpoints by node; a node without one
+	// is absent.
+	Weights map[program.NodeID]uint32
+	// Endpoints are the usable endpoints on this node, sorted: the ready
+	// ones, or the serving and terminating ones where no endpoint of the
+	// Service is ready (Cluster: none anywhere; Local: none on this node).
+	Endpoints []program.Endpoint
+	// Draining are endpoints on this node that take no new connection but
+	// still serve those that they have: terminating and serving ones.
+	Draining []program.Endpoint
+}
+
+// Peer is a BGPPeer that selects this node.
+type Peer struct {
+	Name             string
+	Address          netip.Addr
+	Port             uint16
+	ASN, LocalASN    uint32
+	HoldTime         time.Duration
+	KeepaliveTime    time.Duration
+	ConnectRetryTime time.Duration
+	// MultiHopTTL is 0 for a directly connected peer.
+	MultiHopTTL uint8
+	IPv4, IPv6  bool
+	// RestartTime is 0 where graceful restart is off.
+	RestartTime time.Duration
+}
+
+// Advertisement is a BGPAdvertisement that selects this node.
+type Advertisement struct {
+	Name string
+	// Pools and Peers: empty means all.
+	Pools, Peers []string
+	// Selects tells whether a Service's labels match; nil means all VIPs.
+	Selects func(labels map[string]string) bool `json:"-"`
+	// Communities are RFC 1997 values, LargeCommunities RFC 8092 triples.
+	Communities      []uint32
+	LargeCommunities [][3]uint32
+	LocalPreference  *uint32
+}
+
+// Problem is why something that an object asks for is not done.
+type Problem struct {
+	Object  ObjectReference
+	Reason  string
+	Message string
+}
+
+// ObjectReference names an API object.
+type ObjectReference struct{ Kind, Namespace, Name string }

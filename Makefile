@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+
+SHELL       := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+ARCH     ?= $(shell go env GOARCH)
+BIN      := bin
+IMAGES   := dist/images
+REGISTRY ?= millrace.test
+TAG      ?= dev
+
+export GOFLAGS := -buildvcs=false
+STATIC := CGO_ENABLED=0 GOARCH=$(ARCH) go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
+
+.PHONY: help
+help: ## Show the targets.
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build the programs into bin/.
+	@mkdir -p $(BIN)
+	$(STATIC) -o $(BIN)/ ./cmd/operator ./cmd/lbagent ./cmd/millrace
+	ln -sf millrace $(BIN)/kubectl-millrace
+	go build -trimpath -o $(BIN)/lab ./test/lab
+	CGO_ENABLED=0 go build -trimpath -o $(BIN)/echo ./test/echo
+
+.PHONY: generate
+generate: ## Generate deepcopy, CRDs, roles and BPF objects (needs clang-19).
+	hack/generate.sh
+
+.PHONY: verify
+verify: prerequisites-develop ## Generate everything again and fail on a difference.
+	hack/verify.sh
+
+.PHONY: lint
+lint: prerequisites-develop ## Run golangci-lint and shellcheck.
+	hack/lint.sh
+
+.PHONY: test
+test: test-unit test-e2e ## Run every test: pure, kernel and the whole path on a real cluster (root).
+
+.PHONY: test-unit
+test-unit: prerequisites ## Run the tests of the packages; those of the data plane and BGP need root.
+	go test ./...
+
+# One lab at a time: the packages behind the tag share the machine's names.
+.PHONY: test-e2e
+test-e2e: prerequisites build image ## Run the end-to-end tests on a real cluster (root).
+	go test -tags e2e -p 1 -count 1 -timeout 40m ./operator/... ./test/...
+
+.PHONY: bench
+bench: ## Run the benchmarks.
+	go test -run '^$$' -bench . -benchmem ./lbagent/... ./operator/...
+
+# Image contents are deterministic: the same sources give the same digest.
+.PHONY: image
+image: build ## Assemble the OCI images of operator, agent and echo into dist/images/, without Docker.
+	@mkdir -p $(IMAGES)
+	go run ./hack/mkimage --arch $(ARCH) --name $(REGISTRY)/operator:$(TAG) --entrypoint /operator --user 65532 --output $(IMAGES)/operator-$(ARCH).tar $(BIN)/operator:/operator
+	go run ./hack/mkimage --arch $(ARCH) --name $(REGISTRY)/lbagent:$(TAG) --entrypoint /lbagent --output $(IMAGES)/lbagent-$(ARCH).tar $(BIN)/lbagent:/lbagent
+	go run ./hack/mkimage --arch $(ARCH) --name $(REGISTRY)/echo:$(TAG) --entrypoint /echo --output $(IMAGES)/echo-$(ARCH).tar $(BIN)/echo:/echo
+
+.PHONY: lab-up
+lab-up: prerequisites build ## Bring up the three-node cluster with its router (root).
+	$(BIN)/lab up
+
+.PHONY: lab-down
+lab-down: build ## Take the cluster down; nothing is left behind.
+	$(BIN)/lab down
+
+.PHONY: demo
+demo: prerequisites build image ## Show the whole path on a real cluster, step by step (root).
+	go run ./test/demo
+
+.PHONY: prerequisites
+prerequisites:
+	@hack/prerequisites.sh --runtime
+
+.PHONY: prerequisites-develop
+prerequisites-develop:
+	@hack/prerequisites.sh --develop
+
+.PHONY: clean
+clean: ## Remove what was built.
+	rm -rf $(BIN) dist

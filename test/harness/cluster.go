@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package harness drives the lab from outside, through its built program and
+// the public API, for the demo and the end-to-end tests.
+package harness
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// The VIP ranges of the manifests, and the addresses of the lab's client.
+var (
+	VIPs4      = netip.MustParsePrefix("203.0.113.0/24")
+	VIPs6      = netip.MustParsePrefix("2001:db8:cafe::/64")
+	ClientIPv4 = netip.MustParseAddr("198.51.100.130")
+	ClientIPv6 = netip.MustParseAddr("2001:db8:0:2::130")
+)
+
+// Cluster is the lab's cluster with Millrace.
+type Cluster struct {
+	root string
+	lab  string
+	// progress is where the lab's own progress goes.
+	progress io.Writer
+}
+
+// Open returns the cluster of this checkout. Its programs must have been
+// built (make build image).
+func Open(progress io.Writer) (*Cluster, error) {
+	root, err := moduleRoot()
+	if err != nil {
+		return nil, err
+	}
+	cluster := &Cluster{root: root, lab: filepath.Join(root, "bin", "lab"), progress: progress}
+	for _, file := range append(cluster.images(), cluster.lab) {
+		if _, err := os.Stat(file); err != nil {
+			return nil, fmt.Errorf("%w: run `make build image` first", err)
+		}
+	}
+	return cluster, nil
+}
+
+func moduleRoot() (string, error) {
+	directory, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(directory, "go.mod")); err == nil {
+			return directory, nil
+		}
+		parent := filepath.Dir(directory)
+		if parent == directory {
+			return "", errors.New("no go.mod above the current folder: run this inside the checkout")
+		}
+		directory = parent
+	}
+}
+
+func (c *Cluster) images() []string {
+	var files []string
+	for _, name := range []string{"operator", "lbagent", "echo"} {
+		files = append(files, filepath.Join(c.root, "dist", "images", name+"-"+runtime.GOARCH+".tar"))
+	}
+	return files
+}
+
+// Run runs `bin/lab ARGS…` and returns what it prints on standard output. The
+// error carries what it prints on standard error.
+func (c *Cluster) Run(ctx context.Context, args ...string) ([]byte, error) {
+	return c.run(ctx, nil, args...)
+}
+
+func (c *Cluster) run(ctx context.Context, stdin io.Reader, args ...string) ([]byte, error) {
+	command := exec.CommandContext(ctx, c.lab, args...)
+	// An interrupt lets the lab end what it runs in the namespaces; Kill
+	// would leave that behind.
+	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
+	command.WaitDelay = 10 * time.Second
+	command.Dir = c.root
+	command.Stdin = stdin
+	var stdout, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &stdout, &stderr
+	if err := command.Run(); err != nil {
+		return stdout.Bytes(), fmt.Errorf("lab %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.Bytes(), nil
+}
+
+// Up brings the lab up and prints its progress.
+func (c *Cluster) Up(ctx context.Context, args ...string) error {
+	command := exec.CommandContext(ctx, c.lab, append([]string{"up"}, args...)...)
+	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
+	command.WaitDelay = 30 * time.Second
+	command.Dir = c.root
+	command.Stdout, command.Stderr = c.progress, c.progress
+	if err := command.Run(); err != nil {
+		return fmt.Errorf("lab up: %w", err)
+	}
+	return nil
+}
+
+// Down takes the lab down.
+func (c *Cluster) Down(ctx context.Context) error {
+	_, err := c.Run(ctx, "down")
+	return err
+}
+
+// Exec runs a command on a host of the lab.
+func (c *Cluster) Exec(ctx context.Context, host string, command ...string) ([]byte, error) {
+	return c.Run(ctx, append([]string{"exec", host, "--"}, command...)...)
+}
+
+// Kubectl runs kubectl as the cluster's administrator.
+func (c *Cluster) Kubectl(ctx context.Context, args ...string) ([]byte, error) {
+	return c.Run(ctx, append([]string{"kubectl"}, args...)...)
+}
+
+// Apply applies a manifest.
+func (c *Cluster) Apply(ctx context.Context, manifest string) error {
+	_, err := c.run(ctx, strings.NewReader(manifest), "kubectl", "apply", "-f", "-")
+	return err
+}
+
+// Get reads objects into out: `kubectl get ARGS… -o json`.
+func (c *Cluster) Get(ctx context.Context, out any, args ...string) error {
+	raw, err := c.Kubectl(ctx, append(append([]string{"get"}, args...), "-o", "json")...)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return fmt.Errorf("kubectl get %s: %w", strings.Join(args, " "), err)
+	}
+	return nil
+}
+
+// Install loads the images into every node, installs Millrace from config/
+// and waits until its Deployment and DaemonSet are rolled out.
+func (c *Cluster) Install(ctx context.Context) error {
+	if _, err := c.Run(ctx, append([]string{"image", "load"}, c.images()...)...); err != nil {
+		return err
+	}
+	if _, err := c.Kubectl(ctx, "apply", "--server-side", "-k", filepath.Join(c.root, "config", "lab")); err != nil {
+		return err
+	}
+	return c.RolledOut(ctx, "millrace-system", "deployment/millrace-operator", "daemonset/millrace-agent")
+}
+
+// RolledOut waits until the workloads have been rolled out.
+func (c *Cluster) RolledOut(ctx context.Context, namespace string, workloads ...string) error {
+	for _, workload := range workloads {
+		if _, err := c.Kubectl(ctx, "-n", namespace, "rollout", "status", workload, "--timeout=120s"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Eventually calls check until it returns nil, and returns its last error if
+// that does not happen within the time limit.
+func Eventually(ctx context.Context, limit time.Duration, check func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	ticker := time.NewTicker(200 * time.Millisecond)
+	defer ticker.Stop()
+	var last error
+	for {
+		if err := check(ctx); err == nil {
+			return nil
+		} else if last == nil || ctx.Err() == nil {
+			// What a check says when its time is over is only that.
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not within %s: %w", limit, last)
+		case <-ticker.C:
+		}
+	}
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// Load is what `echo load` reports.
+type Load struct {
+	Requests int `json:"requests"`
+	Errors   int `json:"errors"`
+	// FirstErrors are the first few errors, as text.
+	FirstErrors []string `json:"firstErrors"`
+	// PerPod and Clients count answers by the pod that gave them and by the
+	// client address that the pod saw.
+	PerPod  map[string]int `json:"perPod"`
+	Clients map[string]int `json:"clients"`
+	P50     float64        `json:"p50"`
+	P99     float64        `json:"p99"`
+}
+
+func (c *Cluster) echo(ctx context.Context, out any, args ...string) error {
+	raw, err := c.Exec(ctx, "client", append([]string{filepath.Join(c.root, "bin", "echo")}, args...)...)
+	// The report is worth more than the exit code: it says what failed.
+	if jsonErr := json.Unmarshal(raw, out); jsonErr != nil {
+		if err != nil {
+			return err
+		}
+		return fmt.Errorf("echo %v: %w: %q", args, jsonErr, raw)
+	}
+	return nil
+}
+
+func url(vip netip.Addr, path string) string {
+	return "http://" + netip.AddrPortFrom(vip, 80).String() + path
+}
+
+// Requests sends HTTP requests to a VIP from the client, each on a new
+// connection.
+func (c *Cluster) Requests(ctx context.Context, vip netip.Addr, count int) (Load, error) {
+	var load Load
+	err := c.echo(ctx, &load, "load", "--url", url(vip, "/"), "--requests", strconv.Itoa(count), "--concurrency", "20", "--keepalive=false")
+	return load, err
+}
+
+// RequestsFor sends HTTP requests to a VIP at a rate per second for a time.
+func (c *Cluster) RequestsFor(ctx context.Context, vip netip.Addr, rate int, duration time.Duration) (Load, error) {
+	var load Load
+	err := c.echo(ctx, &load, "load", "--url", url(vip, "/"), "--rate", strconv.Itoa(rate), "--duration", duration.String(), "--keepalive=false")
+	return load, err
+}
+
+// Datagrams sends UDP datagrams to a VIP and counts the answers.
+func (c *Cluster) Datagrams(ctx context.Context, vip netip.Addr, count int) (Load, error) {
+	var load Load
+	err := c.echo(ctx, &load, "udp", "--to", netip.AddrPortFrom(vip, 80).String(), "--count", strconv.Itoa(count))
+	return load, err
+}
+
+// Check returns an error where a load met an error, where a pod answered less
+// than half or more than double its equal share, or where a pod saw another
+// address than the client's.
+func (l Load) Check(pods int, client netip.Addr) error {
+	if l.Errors != 0 {
+		return fmt.Errorf("%d of %d requests failed: %q", l.Errors, l.Requests, l.FirstErrors)
+	}
+	if len(l.PerPod) != pods {
+		return fmt.Errorf("%d pods answered, want %d: %v", len(l.PerPod), pods, l.PerPod)
+	}
+	share := float64(l.Requests) / float64(pods)
+	for pod, count := range l.PerPod {
+		if float64(count) < share/2 || float64(count) > share*2 {
+			return fmt.Errorf("pod %s answered %d of %d requests, an equal share is %.0f: %v", pod, count, l.Requests, share, l.PerPod)
+		}
+	}
+	if len(l.Clients) != 1 || l.Clients[client.String()] != l.Requests {
+		return fmt.Errorf("pods saw clients %v, want only %s", l.Clients, client)
+	}
+	return nil
+}
+
+// Transfer is what `echo fetch` and `echo upload` report.
+type Transfer struct {
+	Bytes int64 `json:"bytes"`
+	// SHA256 is of what was received, Want of what was sent, in hex.
+	SHA256 string `json:"sha256"`
+	Want   string `json:"want"`
+}
+
+// Download fetches bytes through a VIP, Upload sends them; both return an
+// error where what arrived is not what was sent.
+func (c *Cluster) Download(ctx context.Context, vip netip.Addr, bytes int64) error {
+	return c.transfer(ctx, bytes, "fetch", "--url", url(vip, fmt.Sprintf("/bytes?n=%d&seed=1", bytes)))
+}
+
+// Upload sends bytes through a VIP.
+func (c *Cluster) Upload(ctx context.Context, vip netip.Addr, bytes int64) error {
+	return c.transfer(ctx, bytes, "upload", "--url", url(vip, "/sum"), "--bytes", strconv.FormatInt(bytes, 10))
+}
+
+func (c *Cluster) transfer(ctx context.Context, bytes int64, args ...string) error {
+	var transfer Transfer
+	if err := c.echo(ctx, &transfer, args...); err != nil {
+		return err
+	}
+	if transfer.Bytes != bytes || transfer.SHA256 == "" || transfer.SHA256 != transfer.Want {
+		return fmt.Errorf("%s: %d bytes with SHA-256 %q arrived, want %d with %q", args[0], transfer.Bytes, transfer.SHA256, bytes, transfer.Want)
+	}
+	return nil
+}

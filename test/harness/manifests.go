@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import _ "embed"
+
+// Manifests of the demo and the tests.
+var (
+	// Network has the pool, the peers and the advertisement.
+	//go:embed manifests/network.yaml
+	Network string
+	// Echo has the Deployment of six pods and its Service.
+	//go:embed manifests/echo.yaml
+	Echo string
+	// EchoLocal has a Service of the same pods with traffic policy Local.
+	//go:embed manifests/echo-local.yaml
+	EchoLocal string
+)

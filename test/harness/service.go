@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// Addresses returns the IPv4 and the IPv6 VIP of a Service; an address that
+// it does not have is invalid.
+func (c *Cluster) Addresses(ctx context.Context, namespace, name string) (ipv4, ipv6 netip.Addr, err error) {
+	var service corev1.Service
+	if err := c.Get(ctx, &service, "-n", namespace, "service", name); err != nil {
+		return ipv4, ipv6, err
+	}
+	for _, ingress := range service.Status.LoadBalancer.Ingress {
+		address, err := netip.ParseAddr(ingress.IP)
+		if err != nil {
+			return ipv4, ipv6, fmt.Errorf("service %s/%s: status.loadBalancer.ingress: %w", namespace, name, err)
+		}
+		if ingress.IPMode == nil || *ingress.IPMode != corev1.LoadBalancerIPModeVIP {
+			return ipv4, ipv6, fmt.Errorf("service %s/%s: ipMode of %s is not VIP", namespace, name, address)
+		}
+		if address.Is4() {
+			ipv4 = address
+		} else {
+			ipv6 = address
+		}
+	}
+	return ipv4, ipv6, nil
+}
+
+// DualStack is Addresses for a Service that must have both.
+func (c *Cluster) DualStack(ctx context.Context, namespace, name string) (ipv4, ipv6 netip.Addr, err error) {
+	ipv4, ipv6, err = c.Addresses(ctx, namespace, name)
+	if err == nil && (!ipv4.IsValid() || !ipv6.IsValid()) {
+		err = fmt.Errorf("service %s/%s has addresses %v and %v, want one of each family", namespace, name, ipv4, ipv6)
+	}
+	return ipv4, ipv6, err
+}
+
+// AssignedCondition returns the Service's condition about its addresses.
+func (c *Cluster) AssignedCondition(ctx context.Context, namespace, name string) (metav1.Condition, error) {
+	var service corev1.Service
+	if err := c.Get(ctx, &service, "-n", namespace, "service", name); err != nil {
+		return metav1.Condition{}, err
+	}
+	condition := meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionAddressAssigned)
+	if condition == nil {
+		return metav1.Condition{}, fmt.Errorf("service %s/%s has no condition %s", namespace, name, millracev1alpha1.ConditionAddressAssigned)
+	}
+	return *condition, nil
+}
+
+// PodsByNode returns how many ready pods a label selector has on each node.
+func (c *Cluster) PodsByNode(ctx context.Context, namespace, selector string) (map[string]int, error) {
+	var pods corev1.PodList
+	if err := c.Get(ctx, &pods, "-n", namespace, "pods", "-l", selector); err != nil {
+		return nil, err
+	}
+	nodes := map[string]int{}
+	for _, pod := range pods.Items {
+		for _, condition := range pod.Status.Conditions {
+			if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil {
+				nodes[pod.Spec.NodeName]++
+			}
+		}
+	}
+	return nodes, nil
+}

@@ -20,10 +20,8 @@ import (
 	"time"
 )
 
-// The VIP ranges of the manifests, and the addresses of the lab's client.
+// The addresses of the lab's client.
 var (
-	VIPs4      = netip.MustParsePrefix("203.0.113.0/24")
-	VIPs6      = netip.MustParsePrefix("2001:db8:cafe::/64")
 	ClientIPv4 = netip.MustParseAddr("198.51.100.130")
 	ClientIPv6 = netip.MustParseAddr("2001:db8:0:2::130")
 )

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// holdTime is that of the peers in the manifests; the router may take a
+// moment more to act on it.
+const holdTime = 9*time.Second + 3*time.Second
+
+func TestNodeKilledAndBootedAgain(t *testing.T) {
+	s := addresses(t, "echo")
+	s.routed(t, 30*time.Second, 1, 2, 3)
+	t.Cleanup(func() {
+		// A start of a node that runs is refused; that is no failure here.
+		_, _ = cluster.Run(context.Background(), "node", "start", "node3")
+	})
+
+	_, err := cluster.Run(t.Context(), "node", "stop", "node3")
+	must(t, err)
+	s.routed(t, holdTime, 1, 2)
+
+	eventually(t, 90*time.Second, func(ctx context.Context) error { return nodeReady(ctx, "node3", corev1.ConditionUnknown) })
+	for _, vip := range []netip.Addr{s.ipv4, s.ipv6} {
+		// The agents follow the endpoints within moments.
+		eventually(t, 20*time.Second, func(ctx context.Context) error { return allSucceed(ctx, vip, 100) })
+		must(t, allSucceed(t.Context(), vip, 1000))
+	}
+
+	_, err = cluster.Run(t.Context(), "node", "start", "node3")
+	must(t, err)
+	eventually(t, 60*time.Second, func(ctx context.Context) error { return nodeReady(ctx, "node3", corev1.ConditionTrue) })
+	s.routed(t, 60*time.Second, 1, 2, 3)
+	must(t, cluster.RolledOut(t.Context(), "millrace-system", "daemonset/millrace-agent"))
+	must(t, cluster.RolledOut(t.Context(), "default", "deployment/echo"))
+	for _, vip := range []netip.Addr{s.ipv4, s.ipv6} {
+		eventually(t, 60*time.Second, func(ctx context.Context) error { return allSucceed(ctx, vip, 300) })
+		must(t, allSucceed(t.Context(), vip, 1000))
+	}
+}
+
+func nodeReady(ctx context.Context, name string, want corev1.ConditionStatus) error {
+	var node corev1.Node
+	if err := cluster.Get(ctx, &node, "node", name); err != nil {
+		return err
+	}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			if condition.Status == want {
+				return nil
+			}
+			return fmt.Errorf("node %s: Ready is %s, want %s", name, condition.Status, want)
+		}
+	}
+	return fmt.Errorf("node %s has no condition Ready", name)
+}
+
+func allSucceed(ctx context.Context, vip netip.Addr, requests int) error {
+	load, err := cluster.Requests(ctx, vip, requests)
+	if err != nil {
+		return err
+	}
+	if load.Errors != 0 {
+		return fmt.Errorf("%s: %d of %d requests failed: %q", vip, load.Errors, load.Requests, load.FirstErrors)
+	}
+	return nil
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+const (
+	manyServices  = 100
+	manyEndpoints = 20
+	idleTime      = time.Minute
+)
+
+// TestIdleWritesNothing applies many Services with endpoints that we make by
+// hand, waits until all are announced, and then counts the writes that the API
+// server gets for the kinds that Millrace writes.
+func TestIdleWritesNothing(t *testing.T) {
+	cleanup(t, "delete", "namespace", "many", "--ignore-not-found", "--timeout=120s")
+	kubectl(t, "create", "namespace", "many")
+	var manifest strings.Builder
+	for i := range manyServices {
+		writeService(&manifest, i)
+	}
+	must(t, cluster.Apply(t.Context(), manifest.String()))
+	eventually(t, 60*time.Second, func(ctx context.Context) error { return allAssigned(ctx) })
+	eventually(t, 60*time.Second, func(ctx context.Context) error { return allAnnounced(ctx) })
+
+	var before map[string]int
+	// The last status writes are coalesced and may still be under way.
+	eventually(t, 30*time.Second, func(ctx context.Context) (err error) {
+		if before, err = writes(ctx); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(5 * time.Second):
+		}
+		after, err := writes(ctx)
+		if err == nil && !maps.Equal(before, after) {
+			err = fmt.Errorf("writes go on: %v, then %v", before, after)
+		}
+		return err
+	})
+	select {
+	case <-t.Context().Done():
+		t.Fatal(t.Context().Err())
+	case <-time.After(idleTime):
+	}
+	after, err := writes(t.Context())
+	must(t, err)
+	if !maps.Equal(before, after) {
+		t.Fatalf("the API server was written to in an idle minute: %v before, %v after", before, after)
+	}
+}
+
+func writeService(manifest *strings.Builder, i int) {
+	fmt.Fprintf(manifest, `
+apiVersion: v1
+kind: Service
+metadata: {name: many-%[1]d, namespace: many}
+spec:
+  type: LoadBalancer
+  ports: [{name: http, port: 80, targetPort: 8080}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: many-%[1]d, namespace: many, labels: {kubernetes.io/service-name: many-%[1]d}}
+addressType: IPv4
+ports: [{name: http, port: 8080, protocol: TCP}]
+endpoints:
+`, i)
+	for e := range manyEndpoints {
+		fmt.Fprintf(manifest, "- {addresses: [198.18.%d.%d], nodeName: node%d, conditions: {ready: true}}\n", 200+e, 1+i, 1+e%3)
+	}
+	manifest.WriteString("---\n")
+}
+
+func allAssigned(ctx context.Context) error {
+	var services corev1.ServiceList
+	if err := cluster.Get(ctx, &services, "-n", "many", "services"); err != nil {
+		return err
+	}
+	assigned := 0
+	for _, service := range services.Items {
+		if len(service.Status.LoadBalancer.Ingress) > 0 {
+			assigned++
+		}
+	}
+	if assigned != manyServices {
+		return fmt.Errorf("%d of %d Services have an address", assigned, manyServices)
+	}
+	return nil
+}
+
+// allAnnounced checks that every node says that it announces all VIPs, and
+// that the router has them.
+func allAnnounced(ctx context.Context) error {
+	var nodes millracev1alpha1.LBNodeList
+	if err := cluster.Get(ctx, &nodes, "lbnodes"); err != nil {
+		return err
+	}
+	for _, node := range nodes.Items {
+		if int(node.Status.AnnouncedVIPs) < manyServices {
+			return fmt.Errorf("%s announces %d VIPs, want at least %d", node.Name, node.Status.AnnouncedVIPs, manyServices)
+		}
+	}
+	raw, err := cluster.Run(ctx, "vtysh", "router1", "--", "-c", "show bgp ipv4 unicast json")
+	if err != nil {
+		return err
+	}
+	var table struct {
+		Routes map[string]json.RawMessage `json:"routes"`
+	}
+	if err := json.Unmarshal(raw, &table); err != nil {
+		return err
+	}
+	if len(table.Routes) < manyServices {
+		return fmt.Errorf("router1 has %d routes, want at least %d", len(table.Routes), manyServices)
+	}
+	return nil
+}
+
+// requestTotal matches the API server's counter of finished requests.
+var requestTotal = regexp.MustCompile(`(?m)^apiserver_request_total\{(.*)\} ([0-9.e+]+)$`)
+
+var label = regexp.MustCompile(`([a-z_]+)="([^"]*)"`)
+
+// writes returns the API server's write requests so far by resource and verb,
+// for Millrace's own kinds and for Services.
+func writes(ctx context.Context) (map[string]int, error) {
+	raw, err := cluster.Kubectl(ctx, "get", "--raw", "/metrics")
+	if err != nil {
+		return nil, err
+	}
+	counts := map[string]int{}
+	found := false
+	for _, match := range requestTotal.FindAllStringSubmatch(string(raw), -1) {
+		found = true
+		labels := map[string]string{}
+		for _, pair := range label.FindAllStringSubmatch(match[1], -1) {
+			labels[pair[1]] = pair[2]
+		}
+		switch labels["verb"] {
+		case "POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION":
+		default:
+			continue
+		}
+		if labels["group"] != millracev1alpha1.GroupVersion.Group && labels["resource"] != "services" {
+			continue
+		}
+		value, err := strconv.ParseFloat(match[2], 64)
+		if err != nil {
+			return nil, err
+		}
+		counts[labels["verb"]+" "+labels["resource"]+"/"+labels["subresource"]] += int(value)
+	}
+	if !found {
+		return nil, fmt.Errorf("the API server's metrics have no apiserver_request_total")
+	}
+	return counts, nil
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Demo shows the whole path on a real cluster, step by step: it brings up the
+// lab, installs Millrace from config/, creates an ordinary Service and sends
+// it traffic from a client beyond a BGP router. It needs root and the built
+// programs and images (make demo).
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace-lb/millrace/test/harness"
+)
+
+func main() {
+	keep := flag.Bool("keep", false, "leave the cluster running at the end (bin/lab down ends it)")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Stdout, *keep); err != nil {
+		stop()
+		fmt.Fprintf(os.Stderr, "\ndemo: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// demo is one run: the cluster, where the story goes, and what later steps
+// need of earlier ones.
+type demo struct {
+	cluster    *harness.Cluster
+	out        io.Writer
+	start      time.Time
+	steps      int
+	ipv4, ipv6 netip.Addr
+}
+
+func run(ctx context.Context, out io.Writer, keep bool) (err error) {
+	cluster, err := harness.Open(out)
+	if err != nil {
+		return err
+	}
+	d := &demo{cluster: cluster, out: out, start: time.Now()}
+	d.step("A Kubernetes cluster of three nodes, and an FRR router between it and a client")
+	if err := cluster.Up(ctx); err != nil {
+		return err
+	}
+	if !keep {
+		defer func() {
+			d.step("Taking everything down")
+			if downErr := cluster.Down(context.Background()); downErr != nil && err == nil {
+				err = downErr
+			}
+			d.say("done in %.0f s", time.Since(d.start).Seconds())
+		}()
+	}
+	for _, act := range []func(context.Context) error{d.install, d.expose, d.routes, d.traffic, d.local, d.upgrade, d.status} {
+		if err := act(ctx); err != nil {
+			return err
+		}
+	}
+	if keep {
+		d.say("\nThe cluster is left running: try `bin/lab kubectl get vips`, and `bin/lab down` at the end.")
+	}
+	return nil
+}
+
+func (d *demo) step(title string) {
+	d.steps++
+	fmt.Fprintf(d.out, "\n── %d. %s  (%.0f s)\n", d.steps, title, time.Since(d.start).Seconds())
+}
+
+func (d *demo) say(format string, args ...any) {
+	fmt.Fprintf(d.out, "   "+format+"\n", args...)
+}
+
+// show runs a command of the lab as the reader would, and prints both.
+func (d *demo) show(ctx context.Context, args ...string) error {
+	d.say("$ bin/lab %s", strings.Join(args, " "))
+	out, err := d.cluster.Run(ctx, args...)
+	for line := range strings.Lines(string(out)) {
+		d.say("  %s", strings.TrimRight(line, "\n"))
+	}
+	return err
+}
+
+func (d *demo) install(ctx context.Context) error {
+	d.step("Millrace, installed from config/: one Deployment and one DaemonSet")
+	if err := d.cluster.Install(ctx); err != nil {
+		return err
+	}
+	if err := d.show(ctx, "kubectl", "-n", "millrace-system", "get", "deployments,daemonsets"); err != nil {
+		return err
+	}
+	d.say("and what the operator of the cluster writes: a pool, the router, what to announce")
+	return d.cluster.Apply(ctx, harness.Network)
+}
+
+func (d *demo) expose(ctx context.Context) error {
+	d.step("Six pods and an ordinary Service of type LoadBalancer")
+	if err := d.cluster.Apply(ctx, harness.Echo); err != nil {
+		return err
+	}
+	if err := d.cluster.RolledOut(ctx, "default", "deployment/echo"); err != nil {
+		return err
+	}
+	err := harness.Eventually(ctx, 30*time.Second, func(ctx context.Context) (err error) {
+		d.ipv4, d.ipv6, err = d.cluster.DualStack(ctx, "default", "echo")
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := d.show(ctx, "kubectl", "get", "service", "echo"); err != nil {
+		return err
+	}
+	return d.show(ctx, "kubectl", "get", "vips")
+}
+
+// routed waits until the router uses exactly the given nodes for both VIPs.
+func (d *demo) routed(ctx context.Context, nodes ...int) error {
+	for _, vip := range []netip.Addr{d.ipv4, d.ipv6} {
+		err := harness.Eventually(ctx, 30*time.Second, func(ctx context.Context) error {
+			return d.cluster.RoutedTo(ctx, "router1", vip, nodes...)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *demo) routes(ctx context.Context) error {
+	d.step("The router learns the VIP from every node: equal-cost paths")
+	if err := d.routed(ctx, 1, 2, 3); err != nil {
+		return err
+	}
+	for _, vip := range []netip.Addr{d.ipv4, d.ipv6} {
+		if err := d.show(ctx, "exec", "router1", "--", "ip", "route", "show", vip.String()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *demo) traffic(ctx context.Context) error {
+	d.step("3,000 requests from the client to each VIP, each on a new connection")
+	for vip, client := range map[netip.Addr]netip.Addr{d.ipv4: harness.ClientIPv4, d.ipv6: harness.ClientIPv6} {
+		load, err := d.cluster.Requests(ctx, vip, 3000)
+		if err != nil {
+			return err
+		}
+		if err := load.Check(6, client); err != nil {
+			return err
+		}
+		d.report(vip, load)
+	}
+	return nil
+}
+
+func (d *demo) report(vip netip.Addr, load harness.Load) {
+	d.say("%s: %d requests, %d failed, p50 %.1f ms, p99 %.1f ms", vip, load.Requests, load.Errors, load.P50, load.P99)
+	for _, pod := range sortedKeys(load.PerPod) {
+		d.say("    %-28s served %4d", pod, load.PerPod[pod])
+	}
+	d.say("    the pods saw the client as %s", strings.Join(sortedKeys(load.Clients), ", "))
+}
+
+func sortedKeys(counts map[string]int) []string {
+	keys := make([]string, 0, len(counts))
+	for key := range counts {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func (d *demo) local(ctx context.Context) error {
+	d.step("externalTrafficPolicy: Local, and one pod: only its node announces")
+	if _, err := d.cluster.Kubectl(ctx, "patch", "service", "echo", "--patch", `{"spec":{"externalTrafficPolicy":"Local"}}`); err != nil {
+		return err
+	}
+	if _, err := d.cluster.Kubectl(ctx, "scale", "deployment/echo", "--replicas=1"); err != nil {
+		return err
+	}
+	err := harness.Eventually(ctx, 30*time.Second, func(ctx context.Context) error {
+		hops, err := d.cluster.NextHops(ctx, "router1", d.ipv4)
+		if err == nil && len(hops) != 1 {
+			err = fmt.Errorf("router1 has next hops %v for %s, want one", hops, d.ipv4)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := d.show(ctx, "exec", "router1", "--", "ip", "route", "show", d.ipv4.String()); err != nil {
+		return err
+	}
+	load, err := d.cluster.Requests(ctx, d.ipv4, 300)
+	if err != nil {
+		return err
+	}
+	if err := load.Check(1, harness.ClientIPv4); err != nil {
+		return err
+	}
+	d.report(d.ipv4, load)
+	if _, err := d.cluster.Kubectl(ctx, "patch", "service", "echo", "--patch", `{"spec":{"externalTrafficPolicy":"Cluster"}}`); err != nil {
+		return err
+	}
+	if _, err := d.cluster.Kubectl(ctx, "scale", "deployment/echo", "--replicas=6"); err != nil {
+		return err
+	}
+	if err := d.cluster.RolledOut(ctx, "default", "deployment/echo"); err != nil {
+		return err
+	}
+	return d.routed(ctx, 1, 2, 3)
+}
+
+// upgradeTime is how long the load runs while the agents are replaced.
+const upgradeTime = 12 * time.Second
+
+func (d *demo) upgrade(ctx context.Context) error {
+	d.step("Every agent is replaced under 100 requests per second")
+	var load harness.Load
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		load, err = d.cluster.RequestsFor(ctx, d.ipv4, 100, upgradeTime)
+		return err
+	})
+	group.Go(func() error {
+		if _, err := d.cluster.Kubectl(ctx, "-n", "millrace-system", "rollout", "restart", "daemonset/millrace-agent"); err != nil {
+			return err
+		}
+		return d.cluster.RolledOut(ctx, "millrace-system", "daemonset/millrace-agent")
+	})
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	d.say("%d requests, %d failed", load.Requests, load.Errors)
+	if load.Errors != 0 {
+		return fmt.Errorf("%d requests failed while the agents were replaced: %q", load.Errors, load.FirstErrors)
+	}
+	return nil
+}
+
+func (d *demo) status(ctx context.Context) error {
+	d.step("All of it on one screen")
+	out, err := d.cluster.Status(ctx)
+	d.say("$ millrace status")
+	for line := range strings.Lines(out) {
+		d.say("  %s", strings.TrimRight(line, "\n"))
+	}
+	return err
+}

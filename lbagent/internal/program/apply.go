@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package program
+
+import "maps"
+
+// Clone returns a copy whose maps can be changed; the tables are shared.
+func (s *State) Clone() *State {
+	return &State{
+		Self:           s.Self,
+		Nodes:          maps.Clone(s.Nodes),
+		Endpoints:      maps.Clone(s.Endpoints),
+		EndpointTables: maps.Clone(s.EndpointTables),
+		Tables:         maps.Clone(s.Tables),
+		Frontends:      maps.Clone(s.Frontends),
+		VIPs:           maps.Clone(s.VIPs),
+	}
+}
+
+// Apply returns the state that the operations lead to from have, which stays
+// as it is.
+func Apply(have *State, ops []Op) *State {
+	state := have.Clone()
+	for _, op := range ops {
+		state.apply(op)
+	}
+	return state
+}
+
+func (s *State) apply(op Op) {
+	switch op := op.(type) {
+	case SetSelf:
+		s.Self = op.Self
+	case PutNode:
+		s.Nodes[op.ID] = op.Node
+	case DeleteNode:
+		delete(s.Nodes, op.ID)
+	case PutEndpoint:
+		s.Endpoints[op.ID] = op.Endpoint
+	case DeleteEndpoint:
+		delete(s.Endpoints, op.ID)
+	case PutEndpointTable:
+		s.EndpointTables[op.Slot] = op.Table
+	case ClearEndpointTable:
+		delete(s.EndpointTables, op.Slot)
+	case PutRows:
+		s.Tables[op.Slot] = op.onto(s.Tables[op.Slot])
+	case ClearTable:
+		delete(s.Tables, op.Slot)
+	case PutFrontend:
+		s.Frontends[op.Key] = op.Frontend
+	case DeleteFrontend:
+		delete(s.Frontends, op.Key)
+	case PutVIP:
+		s.VIPs[op.Address] = struct{}{}
+	case DeleteVIP:
+		delete(s.VIPs, op.Address)
+	}
+}
+
+// onto returns the table with the rows written; the table itself is shared
+// with other States and is not changed.
+func (op PutRows) onto(table *Table) *Table {
+	written := &Table{}
+	if table != nil {
+		*written = *table
+	}
+	for i, row := range op.Changed {
+		written[row] = op.Rows[i]
+	}
+	return written
+}

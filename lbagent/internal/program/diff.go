@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package program
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// Diff returns the operations that lead from have to want, in an order that
+// keeps every frontend complete: first what is added or changed (this node,
+// other nodes, VIPs, endpoints, endpoint tables, rows, frontends), then what is
+// removed (frontends, VIPs, node tables, endpoint tables, endpoints, nodes).
+// Within a kind they are sorted, so that equal states give equal operations.
+func Diff(have, want *State) []Op {
+	return append(additions(have, want), removals(have, want)...)
+}
+
+// Split parts what Diff returned into what adds or changes and what removes,
+// each in its order. Between the two the routes of VIPs that are about to go
+// can be withdrawn.
+func Split(ops []Op) (additions, removals []Op) {
+	for _, op := range ops {
+		if isRemoval(op) {
+			removals = append(removals, op)
+		} else {
+			additions = append(additions, op)
+		}
+	}
+	return additions, removals
+}
+
+func isRemoval(op Op) bool {
+	switch op.(type) {
+	case DeleteFrontend, DeleteVIP, ClearTable, ClearEndpointTable, DeleteEndpoint, DeleteNode:
+		return true
+	default:
+		return false
+	}
+}
+
+func additions(have, want *State) []Op {
+	var ops []Op
+	if have.Self != want.Self {
+		ops = append(ops, SetSelf{Self: want.Self})
+	}
+	for _, id := range slices.Sorted(maps.Keys(want.Nodes)) {
+		if node, found := have.Nodes[id]; !found || node != want.Nodes[id] {
+			ops = append(ops, PutNode{ID: id, Node: want.Nodes[id]})
+		}
+	}
+	for _, address := range onlyIn(want.VIPs, have.VIPs, netip.Addr.Compare) {
+		ops = append(ops, PutVIP{Address: address})
+	}
+	for _, id := range slices.Sorted(maps.Keys(want.Endpoints)) {
+		if endpoint, found := have.Endpoints[id]; !found || endpoint != want.Endpoints[id] {
+			ops = append(ops, PutEndpoint{ID: id, Endpoint: want.Endpoints[id]})
+		}
+	}
+	for _, slot := range slices.Sorted(maps.Keys(want.EndpointTables)) {
+		if !equalTables(have.EndpointTables[slot], want.EndpointTables[slot]) {
+			ops = append(ops, PutEndpointTable{Slot: slot, Table: want.EndpointTables[slot]})
+		}
+	}
+	for _, slot := range slices.Sorted(maps.Keys(want.Tables)) {
+		if op := changedRows(slot, have.Tables[slot], want.Tables[slot]); len(op.Changed) > 0 {
+			ops = append(ops, op)
+		}
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(want.Frontends), FrontendKey.Compare) {
+		if frontend, found := have.Frontends[key]; !found || frontend != want.Frontends[key] {
+			ops = append(ops, PutFrontend{Key: key, Frontend: want.Frontends[key]})
+		}
+	}
+	return ops
+}
+
+func removals(have, want *State) []Op {
+	var ops []Op
+	for _, key := range onlyIn(have.Frontends, want.Frontends, FrontendKey.Compare) {
+		ops = append(ops, DeleteFrontend{Key: key})
+	}
+	for _, address := range onlyIn(have.VIPs, want.VIPs, netip.Addr.Compare) {
+		ops = append(ops, DeleteVIP{Address: address})
+	}
+	for _, slot := range onlyIn(have.Tables, want.Tables, cmp.Compare) {
+		ops = append(ops, ClearTable{Slot: slot})
+	}
+	for _, slot := range onlyIn(have.EndpointTables, want.EndpointTables, cmp.Compare) {
+		ops = append(ops, ClearEndpointTable{Slot: slot})
+	}
+	for _, id := range onlyIn(have.Endpoints, want.Endpoints, cmp.Compare) {
+		ops = append(ops, DeleteEndpoint{ID: id})
+	}
+	for _, id := range onlyIn(have.Nodes, want.Nodes, cmp.Compare) {
+		ops = append(ops, DeleteNode{ID: id})
+	}
+	return ops
+}
+
+// onlyIn returns the sorted keys of a that are not in b.
+func onlyIn[K comparable, V any](a, b map[K]V, compare func(K, K) int) []K {
+	var keys []K
+	for key := range a {
+		if _, found := b[key]; !found {
+			keys = append(keys, key)
+		}
+	}
+	slices.SortFunc(keys, compare)
+	return keys
+}
+
+// changedRows names the rows of want that differ from have. What an unused
+// slot holds is not known, so where have is nil all rows are named.
+func changedRows(slot TableSlot, have, want *Table) PutRows {
+	op := PutRows{Slot: slot}
+	if have == want {
+		return op
+	}
+	for i := range want {
+		if have == nil || have[i] != want[i] {
+			op.Changed = append(op.Changed, uint32(i))
+			op.Rows = append(op.Rows, want[i])
+		}
+	}
+	return op
+}
+
+func equalTables(a, b *EndpointTable) bool {
+	return a == b || a != nil && b != nil && *a == *b
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package program
+
+import (
+	"cmp"
+	"net/netip"
+	"strconv"
+)
+
+// IP protocol numbers of the protocols that are forwarded (IANA, Assigned
+// Internet Protocol Numbers).
+const (
+	ProtocolTCP = 6
+	ProtocolUDP = 17
+)
+
+// Compare orders keys by address, port and protocol.
+func (k FrontendKey) Compare(other FrontendKey) int {
+	return cmp.Or(
+		k.VIP.Compare(other.VIP),
+		cmp.Compare(k.Port, other.Port),
+		cmp.Compare(k.Protocol, other.Protocol),
+	)
+}
+
+// String returns the key as address:port/protocol, with an IPv6 address in
+// brackets.
+func (k FrontendKey) String() string {
+	return netip.AddrPortFrom(k.VIP, k.Port).String() + "/" + protocolName(k.Protocol)
+}
+
+func protocolName(protocol uint8) string {
+	switch protocol {
+	case ProtocolTCP:
+		return "TCP"
+	case ProtocolUDP:
+		return "UDP"
+	default:
+		return strconv.Itoa(int(protocol))
+	}
+}
+
+// Compare orders endpoints by address and port.
+func (e Endpoint) Compare(other Endpoint) int {
+	return cmp.Or(e.Address.Compare(other.Address), cmp.Compare(e.Port, other.Port))
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package table
+
+import (
+	"slices"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// Advance returns the node table after the weights have become these. old is
+// the table as it was, nil where there was none. A row whose owner stays the
+// same is at rest and is not touched, except that nodes that do not exist any
+// more leave its chain. Where the owner changes, the former owner becomes the
+// newest of the chain. Places of such rows for which there is no history are
+// filled with the nodes that are next in rank. A node that has lost its weight
+// stays in the chains: it may still hold connections.
+//
+// Where no row changes, old itself is returned. old is never changed.
+func (r *Rendezvous) Advance(
+	old *program.Table, weights map[program.NodeID]uint32, exists func(program.NodeID) bool,
+) *program.Table {
+	contenders := r.contenders(weights)
+	owners := primaries(contenders)
+	next := &program.Table{}
+	if old != nil {
+		*next = *old
+	}
+	changed := old == nil
+	for i := range next {
+		before := next[i]
+		row := program.Row{Primary: owners[i], Chain: succeed(before, owners[i], exists)}
+		if row == before {
+			continue
+		}
+		fill(&row, i, contenders)
+		next[i], changed = row, true
+	}
+	if !changed {
+		return old
+	}
+	return next
+}
+
+// succeed returns the chain of a row that had been old and is now the owner's.
+func succeed(
+	old program.Row, owner program.NodeID, exists func(program.NodeID) bool,
+) (chain [program.ChainLength]program.NodeID) {
+	former := [1 + program.ChainLength]program.NodeID{old.Primary}
+	copy(former[1:], old.Chain[:])
+	length := 0
+	for _, node := range former {
+		if node == 0 || node == owner || !exists(node) || slices.Contains(chain[:length], node) {
+			continue
+		}
+		if length == program.ChainLength {
+			break
+		}
+		chain[length] = node
+		length++
+	}
+	return chain
+}
+
+// fill puts the nodes that are next in rank into the free places at the end of
+// the chain of a row.
+func fill(row *program.Row, number int, contenders []contender) {
+	length := slices.Index(row.Chain[:], 0)
+	if length < 0 {
+		return
+	}
+	places := row.Chain[length:]
+	var distances [program.ChainLength]distance
+	for i := range places {
+		distances[i] = unowned
+	}
+	last := len(places) - 1
+	for i := range contenders {
+		d, node := contenders[i].distance(number), contenders[i].node
+		if !d.less(distances[last]) || node == row.Primary || slices.Contains(row.Chain[:length], node) {
+			continue
+		}
+		at := last
+		for ; at > 0 && d.less(distances[at-1]); at-- {
+			places[at], distances[at] = places[at-1], distances[at-1]
+		}
+		places[at], distances[at] = node, d
+	}
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package table computes which node, and on a node which endpoint, takes a
+// flow: by rendezvous hashing, so that a change moves only the rows that must
+// move and every node comes to the same result by itself. It is pure and uses
+// no floating point, so that the result is the same on every architecture.
+package table
+
+import (
+	"cmp"
+	"maps"
+	"math/bits"
+	"slices"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// Rendezvous computes node tables by weighted rendezvous hashing: the node
+// with the smallest −log(u)/weight owns a row, where u is uniform in (0, 1) and
+// depends on row and node alone. −log(u)/weight is exponentially distributed
+// with rate weight, and the smallest of such is each node's with the
+// probability weight/Σweights. (Thaler and Ravishankar, "Using name-based
+// mappings to increase hit rates", 1998; the logarithmic method for weights:
+// Schindelhauer and Schomaker, "Weighted distributed hash tables", 2005.)
+//
+// It keeps the −log(u) of every node that it has seen, 16 KiB for each, and is
+// not safe for concurrent use.
+type Rendezvous struct {
+	scores map[program.NodeID]*[program.Rows]uint32
+}
+
+// NewRendezvous returns a Rendezvous that has seen no node.
+func NewRendezvous() *Rendezvous {
+	return &Rendezvous{scores: map[program.NodeID]*[program.Rows]uint32{}}
+}
+
+// Primaries returns the owner of each row. A node of weight zero owns none;
+// where no node has a weight, all owners are zero.
+func (r *Rendezvous) Primaries(weights map[program.NodeID]uint32) *[program.Rows]program.NodeID {
+	return primaries(r.contenders(weights))
+}
+
+// contender is a node that takes part, with what decides for each row.
+type contender struct {
+	node   program.NodeID
+	weight uint64
+	scores *[program.Rows]uint32
+}
+
+// contenders returns the nodes that have a weight, in the order of their ids,
+// which decides between equal scores.
+func (r *Rendezvous) contenders(weights map[program.NodeID]uint32) []contender {
+	list := make([]contender, 0, len(weights))
+	for node, weight := range weights {
+		if node != 0 && weight > 0 {
+			list = append(list, contender{node: node, weight: uint64(weight), scores: r.scoresOf(node)})
+		}
+	}
+	slices.SortFunc(list, func(a, b contender) int { return cmp.Compare(a.node, b.node) })
+	return list
+}
+
+// distance is score/weight, how far a node is from owning a row. Score and
+// weight are below 2^32, so that distances compare exactly.
+type distance struct{ score, weight uint64 }
+
+// unowned is farther than any node.
+var unowned = distance{score: 1, weight: 0}
+
+func (c *contender) distance(row int) distance {
+	return distance{score: uint64(c.scores[row]), weight: c.weight}
+}
+
+func (d distance) less(other distance) bool {
+	return d.score*other.weight < other.score*d.weight
+}
+
+func primaries(contenders []contender) *[program.Rows]program.NodeID {
+	var (
+		owners [program.Rows]program.NodeID
+		best   [program.Rows]distance
+	)
+	for row := range best {
+		best[row] = unowned
+	}
+	for i := range contenders {
+		for row := range best {
+			if d := contenders[i].distance(row); d.less(best[row]) {
+				owners[row], best[row] = contenders[i].node, d
+			}
+		}
+	}
+	return &owners
+}
+
+// Forget drops what is kept of nodes that do not exist any more.
+func (r *Rendezvous) Forget(exists func(program.NodeID) bool) {
+	maps.DeleteFunc(r.scores, func(node program.NodeID, _ *[program.Rows]uint32) bool {
+		return !exists(node)
+	})
+}
+
+func (r *Rendezvous) scoresOf(node program.NodeID) *[program.Rows]uint32 {
+	if scores, found := r.scores[node]; found {
+		return scores
+	}
+	scores := &[program.Rows]uint32{}
+	for row := range scores {
+		scores[row] = negativeLog2(mix(uint64(node)<<32 | uint64(row)))
+	}
+	r.scores[node] = scores
+	return scores
+}
+
+// fractionBits is the precision of negativeLog2: its results are below 65, so
+// that they fit 32 bits.
+const fractionBits = 25
+
+// negativeLog2 returns −log2((2h+1)/2^65) in units of 2^-25, rounded up: the
+// logarithm of h taken as a number in (0, 1).
+func negativeLog2(h uint64) uint32 {
+	// u = (2h+1)/2^65 = m·2^-(zeros+1) with the mantissa m in [1, 2), held
+	// with 63 fraction bits. The lowest bit of 2h+1 is beyond its precision
+	// unless h has leading zeros.
+	zeros := bits.LeadingZeros64(h)
+	mantissa := uint64(1) << 63
+	if zeros < 64 {
+		mantissa = h << zeros
+		if zeros > 0 {
+			mantissa |= 1 << (zeros - 1)
+		}
+	}
+	// Bit by bit: squaring the mantissa doubles its logarithm, and the
+	// logarithm's next bit is whether the square is 2 or more.
+	var fraction uint32
+	for range fractionBits {
+		high, low := bits.Mul64(mantissa, mantissa)
+		fraction <<= 1
+		if high>>63 != 0 {
+			fraction |= 1
+			mantissa = high
+		} else {
+			mantissa = high<<1 | low>>63
+		}
+	}
+	return uint32(zeros+1)<<fractionBits - fraction
+}
+
+// mix spreads x over 64 bits: two steps of SplitMix64 (Steele, Lea and Flood,
+// "Fast splittable pseudorandom number generators", 2014). It is part of what
+// nodes of different versions must agree on.
+func mix(x uint64) uint64 {
+	for range 2 {
+		x += 0x9e3779b97f4a7c15
+		x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+		x = (x ^ x>>27) * 0x94d049bb133111eb
+		x ^= x >> 31
+	}
+	return x
+}

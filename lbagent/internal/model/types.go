@@ -82,8 +82,14 @@ type Frontend struct {
 	// ones, or the serving and terminating ones where no endpoint of the
 	// Service is ready (Cluster: none anywhere; Local: none on this node).
 	Endpoints []program.Endpoint
+	// Terminating is true where Endpoints are terminating ones, because no
+	// endpoint is ready: they take what still comes, but nothing should
+	// attract more (KEP-1669).
+	Terminating bool
 	// Draining are endpoints on this node that take no new connection but
-	// still serve those that they have: terminating and serving ones.
+	// still serve those that they have, sorted: terminating and serving ones,
+	// and for TCP also those that are merely not ready, because a failed
+	// probe is no reason to cut the connections of a pod that lives.
 	Draining []program.Endpoint
 }
 

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// Reasons of Problems, beside those of the API that other parts share.
+const (
+	// ReasonDuplicate: another, older object already has what this one says.
+	ReasonDuplicate = "Duplicate"
+	// ReasonServiceMismatch: a VIP's claim names a Service that does not
+	// exist, is another one by its UID, or is not of type LoadBalancer.
+	ReasonServiceMismatch = "ServiceMismatch"
+	// ReasonPortConflict: two Services on one VIP have the same port.
+	ReasonPortConflict = "PortConflict"
+	// ReasonUnknownNode: an endpoint is on no node that has an LBNode.
+	ReasonUnknownNode = "UnknownNode"
+	// ReasonNoAddress: an LBNode has no address to reach the node by.
+	ReasonNoAddress = "NoAddress"
+)
+
+// Build returns the node's view of a snapshot. What is wrong with an object is
+// among the Problems and leaves out that object, or the part of it that is
+// wrong, and nothing else. The result depends on the objects alone, not on
+// their order in the snapshot.
+func Build(s *Snapshot) *Model {
+	b := builder{snapshot: s, model: &Model{}}
+	b.buildNodes()
+	b.buildVIPs()
+	b.buildPeers()
+	b.buildAdvertisements()
+	slices.SortFunc(b.model.Problems, Problem.compare)
+	b.model.Problems = slices.Compact(b.model.Problems)
+	return b.model
+}
+
+// builder holds what the steps of Build share.
+type builder struct {
+	snapshot *Snapshot
+	model    *Model
+	// nodes are the usable nodes by name.
+	nodes map[string]Node
+}
+
+func (b *builder) problem(object ObjectReference, reason, format string, args ...any) {
+	b.model.Problems = append(b.model.Problems, Problem{
+		Object: object, Reason: reason, Message: fmt.Sprintf(format, args...),
+	})
+}
+
+func (b *builder) invalid(object ObjectReference, err error) {
+	b.problem(object, millracev1alpha1.ReasonInvalid, "%v", err)
+}
+
+func (p Problem) compare(other Problem) int {
+	return cmp.Or(
+		cmp.Compare(p.Object.Kind, other.Object.Kind),
+		cmp.Compare(p.Object.Namespace, other.Object.Namespace),
+		cmp.Compare(p.Object.Name, other.Object.Name),
+		cmp.Compare(p.Reason, other.Reason),
+		cmp.Compare(p.Message, other.Message),
+	)
+}
+
+func (n ServiceName) compare(other ServiceName) int {
+	return cmp.Or(cmp.Compare(n.Namespace, other.Namespace), cmp.Compare(n.Name, other.Name))
+}
+
+// String returns namespace/name.
+func (n ServiceName) String() string { return n.Namespace + "/" + n.Name }
+
+func (n ServiceName) reference() ObjectReference {
+	return ObjectReference{Kind: "Service", Namespace: n.Namespace, Name: n.Name}
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// buildNodes fills the nodes of the cluster and this node.
+func (b *builder) buildNodes() {
+	b.nodes = map[string]Node{}
+	ids := map[program.NodeID]string{}
+	addresses := map[netip.Addr]string{}
+	for _, object := range oldestFirst(b.snapshot.LBNodes) {
+		reference := ObjectReference{Kind: "LBNode", Name: object.Name}
+		if object.Spec.ID < 1 || object.Spec.ID > program.MaxNodeID {
+			b.problem(reference, millracev1alpha1.ReasonInvalid,
+				"spec.id: %d is not between 1 and %d", object.Spec.ID, program.MaxNodeID)
+			continue
+		}
+		node := Node{Name: object.Name, ID: program.NodeID(object.Spec.ID)}
+		if older, found := ids[node.ID]; found {
+			b.problem(reference, ReasonDuplicate, "spec.id: LBNode %s, which is older, has the id %d", older, node.ID)
+			continue
+		}
+		b.setAddresses(&node, object, addresses)
+		if !node.IPv4.IsValid() && !node.IPv6.IsValid() {
+			b.problem(reference, ReasonNoAddress, "spec.addresses: has no address that the node can be reached by")
+			continue
+		}
+		ids[node.ID] = node.Name
+		b.nodes[node.Name] = node
+		b.model.Nodes = append(b.model.Nodes, node)
+	}
+	slices.SortFunc(b.model.Nodes, func(a, b Node) int { return cmp.Compare(a.ID, b.ID) })
+
+	self, found := b.nodes[b.snapshot.NodeName]
+	if !found {
+		b.problem(ObjectReference{Kind: "LBNode", Name: b.snapshot.NodeName}, millracev1alpha1.ReasonNoNodeID,
+			"no usable LBNode gives this node an id; the operator makes one for every node")
+		return
+	}
+	b.model.Self = program.Self{ID: self.ID, IPv4: self.IPv4, IPv6: self.IPv6}
+}
+
+// setAddresses gives a node its addresses, the first of each family, and
+// remembers whose they are: packets from an address are taken for one node's.
+func (b *builder) setAddresses(node *Node, object *millracev1alpha1.LBNode, taken map[netip.Addr]string) {
+	reference := ObjectReference{Kind: "LBNode", Name: object.Name}
+	for _, text := range object.Spec.Addresses {
+		address, err := parseAddress(text)
+		if err != nil {
+			b.problem(reference, millracev1alpha1.ReasonInvalid, "spec.addresses: %v", err)
+			continue
+		}
+		place := &node.IPv6
+		if address.Is4() {
+			place = &node.IPv4
+		}
+		if older, found := taken[address]; found && older != object.Name {
+			b.problem(reference, ReasonDuplicate, "spec.addresses: %s is the address of LBNode %s, which is older", address, older)
+			continue
+		}
+		if place.IsValid() {
+			b.problem(reference, millracev1alpha1.ReasonInvalid,
+				"spec.addresses: %s is left out, a node has one address of a family", address)
+			continue
+		}
+		*place = address
+		taken[address] = object.Name
+	}
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// buildVIPs fills the VIPs and their frontends.
+func (b *builder) buildVIPs() {
+	backends := newBackends(b)
+	services := map[ServiceName]*corev1.Service{}
+	for _, service := range oldestFirst(b.snapshot.Services) {
+		services[ServiceName{service.Namespace, service.Name}] = service
+	}
+	for _, object := range oldestFirst(b.snapshot.VIPs) {
+		reference := ObjectReference{Kind: "VIP", Name: object.Name}
+		address, err := parseAddress(object.Spec.Address)
+		if err != nil {
+			b.invalid(reference, fmt.Errorf("spec.address: %w", err))
+			continue
+		}
+		// The name is what keeps an address from having two VIPs.
+		if name := millracev1alpha1.VIPName(address); object.Name != name {
+			b.problem(reference, millracev1alpha1.ReasonInvalid,
+				"metadata.name: the VIP of %s must have the name %s", address, name)
+			continue
+		}
+		claimants := b.claimants(object, services)
+		vip := VIP{Address: address, Pool: object.Spec.Pool}
+		for _, service := range claimants {
+			vip.Services = append(vip.Services, VIPService{
+				Name: ServiceName{service.Namespace, service.Name}, Labels: service.Labels,
+			})
+		}
+		slices.SortFunc(vip.Services, func(a, b VIPService) int { return a.Name.compare(b.Name) })
+		b.model.VIPs = append(b.model.VIPs, vip)
+		b.buildFrontends(address, claimants, backends)
+	}
+	slices.SortFunc(b.model.VIPs, func(a, b VIP) int { return a.Address.Compare(b.Address) })
+	slices.SortFunc(b.model.Frontends, func(a, b Frontend) int { return a.Key.Compare(b.Key) })
+	backends.reportStrays()
+}
+
+// claimants returns the Services that a VIP serves, oldest first.
+func (b *builder) claimants(vip *millracev1alpha1.VIP, services map[ServiceName]*corev1.Service) []*corev1.Service {
+	reference := ObjectReference{Kind: "VIP", Name: vip.Name}
+	var claimants []*corev1.Service
+	for i, claim := range vip.Spec.Claims {
+		name := ServiceName{claim.Namespace, claim.Name}
+		service := services[name]
+		switch {
+		case service == nil:
+			b.problem(reference, ReasonServiceMismatch, "spec.claims[%d]: Service %s does not exist", i, name)
+		case claim.UID != "" && claim.UID != string(service.UID):
+			b.problem(reference, ReasonServiceMismatch,
+				"spec.claims[%d]: Service %s has the uid %s, the claim is for %s", i, name, service.UID, claim.UID)
+		case service.Spec.Type != corev1.ServiceTypeLoadBalancer:
+			b.problem(reference, ReasonServiceMismatch,
+				"spec.claims[%d]: Service %s is of type %s, not LoadBalancer", i, name, service.Spec.Type)
+		case !slices.Contains(claimants, service):
+			claimants = append(claimants, service)
+		}
+	}
+	return oldestFirst(claimants)
+}
+
+// buildFrontends fills the frontends of one VIP. The Services come oldest
+// first, so that of two with the same port the older has it.
+func (b *builder) buildFrontends(vip netip.Addr, services []*corev1.Service, backends *backends) {
+	owners := map[program.FrontendKey]ServiceName{}
+	for _, service := range services {
+		name := ServiceName{service.Namespace, service.Name}
+		for i := range service.Spec.Ports {
+			port := &service.Spec.Ports[i]
+			protocol, supported := protocolNumber(port.Protocol)
+			if !supported {
+				b.problem(name.reference(), millracev1alpha1.ReasonUnsupported,
+					"spec.ports[%d].protocol: %s is not supported, only TCP and UDP are", i, port.Protocol)
+				continue
+			}
+			if port.Port < 1 || port.Port > 65535 {
+				b.problem(name.reference(), millracev1alpha1.ReasonInvalid,
+					"spec.ports[%d].port: %d is not between 1 and 65535", i, port.Port)
+				continue
+			}
+			key := program.FrontendKey{VIP: vip, Port: uint16(port.Port), Protocol: protocol}
+			if owner, taken := owners[key]; taken {
+				b.problem(name.reference(), ReasonPortConflict,
+					"spec.ports[%d].port: %s is served for the Service %s, which is older", i, key, owner)
+				continue
+			}
+			owners[key] = name
+			frontend := Frontend{
+				Key: key, Service: name, PortName: port.Name,
+				Local: service.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
+			}
+			backends.fill(&frontend)
+			b.model.Frontends = append(b.model.Frontends, frontend)
+		}
+	}
+}
+
+// protocolNumber returns the IP protocol number of a protocol, and whether it
+// is one that is forwarded. An absent protocol is TCP, as in the API.
+func protocolNumber(protocol corev1.Protocol) (uint8, bool) {
+	switch protocol {
+	case corev1.ProtocolTCP, "":
+		return program.ProtocolTCP, true
+	case corev1.ProtocolUDP:
+		return program.ProtocolUDP, true
+	default:
+		return 0, false
+	}
+}
+
+func addressType(address netip.Addr) discoveryv1.AddressType {
+	if address.Is4() {
+		return discoveryv1.AddressTypeIPv4
+	}
+	return discoveryv1.AddressTypeIPv6
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+const peerName = "router"
+
+func testPeer() model.Peer {
+	return model.Peer{
+		Name:             peerName,
+		Address:          routerIPv4,
+		Port:             179,
+		ASN:              64500,
+		LocalASN:         64512,
+		HoldTime:         9 * time.Second,
+		KeepaliveTime:    3 * time.Second,
+		ConnectRetryTime: time.Second,
+		IPv4:             true,
+		IPv6:             true,
+		RestartTime:      60 * time.Second,
+	}
+}
+
+func testRoute(vip string) announce.Route {
+	address := netip.MustParseAddr(vip)
+	nextHop := nodeIPv4
+	if address.Is6() {
+		nextHop = nodeIPv6
+	}
+	return announce.Route{Prefix: netip.PrefixFrom(address, address.BitLen()), NextHop: nextHop}
+}
+
+func testWant(routes ...announce.Route) Want {
+	return Want{RouterID: nodeIPv4, Peers: []model.Peer{testPeer()}, Routes: announce.Routes{peerName: routes}}
+}
+
+var (
+	vip4, vip6 = "203.0.113.10", "2001:db8:f::10"
+	both       = map[string]string{vip4: nodeIPv4.String(), vip6: nodeIPv6.String()}
+)
+
+func (l *lab) awaitRoutes(limit time.Duration, want map[string]string) {
+	l.t.Helper()
+	what := fmt.Sprintf("the router's kernel has %d routes", len(want))
+	if len(want) < 10 {
+		what = fmt.Sprintf("the router's kernel has %v", want)
+	}
+	l.await(limit, what, func() bool { return maps.Equal(l.kernelRoutes(), want) })
+}
+
+func (l *lab) awaitEstablished(p *process) {
+	l.t.Helper()
+	l.await(20*time.Second, "session established", func() bool {
+		return p.session(peerName).State == millracev1alpha1.SessionEstablished
+	})
+}
+
+// neighborState is what the router says of its session with the node.
+type neighborState struct {
+	Established int `json:"connectionsEstablished"`
+	UpEpoch     int `json:"bgpTimerUpEstablishedEpoch"`
+}
+
+func (l *lab) neighborState() neighborState {
+	l.t.Helper()
+	var neighbors map[string]neighborState
+	l.show("show bgp neighbors json", &neighbors)
+	return neighbors[nodeIPv4.String()]
+}
+
+// Routes of both families appear over one session, change in place with
+// their communities, and go, without the session noticing.
+func TestRoutesFollowWant(t *testing.T) {
+	l := newLab(t, staticNeighbor)
+	p := l.speaker("fresh")
+	p.set(testWant(testRoute(vip4), testRoute(vip6)))
+	l.awaitRoutes(20*time.Second, both)
+	before := l.neighborState()
+
+	changed := testRoute(vip4)
+	changed.Communities = []uint32{64512<<16 | 100}
+	changed.LargeCommunities = [][3]uint32{{64512, 1, 100}}
+	p.set(testWant(changed, testRoute(vip6)))
+	l.await(5*time.Second, "communities at the router", func() bool {
+		var route struct {
+			Paths []struct {
+				Community      struct{ String string }
+				LargeCommunity struct{ String string }
+			}
+		}
+		l.show("show bgp ipv4 unicast "+vip4+"/32 json", &route)
+		return len(route.Paths) == 1 && route.Paths[0].Community.String == "64512:100" &&
+			route.Paths[0].LargeCommunity.String == "64512:1:100"
+	})
+	l.awaitRoutes(0, both)
+
+	p.set(testWant(testRoute(vip6)))
+	l.awaitRoutes(5*time.Second, map[string]string{vip6: nodeIPv6.String()})
+	p.set(testWant())
+	l.awaitRoutes(5*time.Second, map[string]string{})
+	if after := l.neighborState(); after != before {
+		t.Errorf("the session was touched: %+v, then %+v", before, after)
+	}
+	if session := p.session(peerName); session.Routes != 0 || session.Message != "" {
+		t.Errorf("session %+v, want no routes and no message", session)
+	}
+}
+
+// The agent is killed and started again: the router forwards throughout, to
+// routes that come back, and forgets the one that does not.
+func TestRestartKeepsRoutes(t *testing.T) {
+	for name, neighbor := range map[string]string{"static": staticNeighbor, "dynamic": dynamicNeighbor} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t, neighbor)
+			gone := "203.0.113.11"
+			p := l.speaker("fresh")
+			p.set(testWant(testRoute(vip4), testRoute(vip6), testRoute(gone)))
+			withGone := maps.Clone(both)
+			withGone[gone] = nodeIPv4.String()
+			l.awaitRoutes(20*time.Second, withGone)
+
+			p.kill()
+			kept := func() {
+				t.Helper()
+				routes := l.kernelRoutes()
+				if routes[vip4] == "" || routes[vip6] == "" {
+					t.Fatalf("the router lost routes while the speaker was away: %v", routes)
+				}
+			}
+			for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
+				kept()
+			}
+			p = l.speaker("restarting")
+			p.set(testWant(testRoute(vip4), testRoute(vip6)))
+			l.await(20*time.Second, "session established again and the stale route gone", func() bool {
+				kept()
+				return p.session(peerName).State == millracev1alpha1.SessionEstablished &&
+					l.kernelRoutes()[gone] == ""
+			})
+			l.awaitRoutes(0, both)
+		})
+	}
+}
+
+// A node that vanishes is forgotten when the hold time is over, in spite of
+// graceful restart.
+func TestHoldTimerDropsRoutes(t *testing.T) {
+	l := newLab(t, staticNeighbor)
+	p := l.speaker("fresh")
+	p.set(testWant(testRoute(vip4), testRoute(vip6)))
+	l.awaitRoutes(20*time.Second, both)
+	// The router's own link stays up, so that nothing but the hold timer
+	// tells it.
+	l.run("tc", "-n", l.node, "qdisc", "add", "dev", "eth0", "root", "netem", "loss", "100%")
+	l.awaitRoutes(testPeer().HoldTime+5*time.Second, map[string]string{})
+	session := Session{}
+	l.await(testPeer().HoldTime+5*time.Second, "session not established", func() bool {
+		session = p.session(peerName)
+		return session.State != millracev1alpha1.SessionEstablished
+	})
+	if session.Message == "" {
+		t.Errorf("session %+v says nothing about why it is not established", session)
+	}
+}
+
+// A connection that breaks while both sides live costs no route: the session
+// that follows has the Forwarding State bits.
+func TestLostConnectionKeepsRoutes(t *testing.T) {
+	l := newLab(t, staticNeighbor)
+	p := l.speaker("fresh")
+	p.set(testWant(testRoute(vip4), testRoute(vip6)))
+	l.awaitRoutes(20*time.Second, both)
+	before := p.session(peerName)
+	l.run("ip", "netns", "exec", l.node, "ss", "--kill", "--tcp", "dst", routerIPv4.String())
+	l.await(20*time.Second, "session established again", func() bool {
+		if routes := l.kernelRoutes(); !maps.Equal(routes, both) {
+			t.Fatalf("the router lost routes: %v", routes)
+		}
+		session := p.session(peerName)
+		return session.State == millracev1alpha1.SessionEstablished && session.Since.After(before.Since)
+	})
+	// Past End-of-RIB.
+	p.set(testWant(testRoute(vip6)))
+	l.awaitRoutes(10*time.Second, map[string]string{vip6: nodeIPv6.String()})
+}
+
+// A removed peer loses the routes at once; a changed parameter resets that
+// session only.
+func TestPeerChanges(t *testing.T) {
+	l := newLab(t, staticNeighbor+` neighbor 2001:db8::2 remote-as 64512
+ address-family ipv6 unicast
+  neighbor 2001:db8::2 activate
+ exit-address-family
+`)
+	other := testPeer()
+	other.Name, other.Address, other.IPv4 = "other", routerIPv6, false
+	want := testWant(testRoute(vip4))
+	want.Peers = append(want.Peers, other)
+	want.Routes["other"] = []announce.Route{testRoute(vip6)}
+	p := l.speaker("fresh")
+	p.set(want)
+	l.awaitRoutes(20*time.Second, both)
+	first, second := p.session(peerName), p.session("other")
+
+	want.Peers = slices.Clone(want.Peers)
+	want.Peers[1].HoldTime = 12 * time.Second
+	p.set(want)
+	l.await(20*time.Second, "the changed session established again", func() bool {
+		session := p.session("other")
+		return session.State == millracev1alpha1.SessionEstablished && session.Since.After(second.Since)
+	})
+	l.awaitRoutes(5*time.Second, both)
+	if after := p.session(peerName); after != first {
+		t.Errorf("the other session was touched: %+v, then %+v", first, after)
+	}
+
+	want.Peers = want.Peers[:1]
+	p.set(want)
+	l.awaitRoutes(5*time.Second, map[string]string{vip4: nodeIPv4.String()})
+	if after := p.session(peerName); after != first {
+		t.Errorf("the other session was touched: %+v, then %+v", first, after)
+	}
+}
+
+// The router restarts: the session comes back and all routes are sent again.
+func TestRouterRestart(t *testing.T) {
+	l := newLab(t, staticNeighbor)
+	p := l.speaker("fresh")
+	p.set(testWant(testRoute(vip4), testRoute(vip6)))
+	l.awaitRoutes(20*time.Second, both)
+	l.restartBGP()
+	p.set(testWant(testRoute(vip4), testRoute(vip6)))
+	l.await(20*time.Second, "both routes in the new bgpd", func() bool {
+		return l.learnt("ipv4") == 1 && l.learnt("ipv6") == 1
+	})
+	l.awaitEstablished(p)
+	l.awaitRoutes(5*time.Second, both)
+}
+
+// learnt is the number of routes of a family in bgpd's table.
+func (l *lab) learnt(family string) int {
+	l.t.Helper()
+	var table struct{ Routes map[string]any }
+	l.show("show bgp "+family+" unicast json", &table)
+	return len(table.Routes)
+}
+
+func TestManyRoutes(t *testing.T) {
+	l := newLab(t, staticNeighbor)
+	var routes []announce.Route
+	want := map[string]string{}
+	for i := range 5000 {
+		vip := netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)})
+		routes = append(routes, testRoute(vip.String()))
+		want[vip.String()] = nodeIPv4.String()
+	}
+	p := l.speaker("fresh")
+	p.set(testWant(routes...))
+	l.awaitRoutes(30*time.Second, want)
+	p.set(testWant(routes[:1]...))
+	l.awaitRoutes(30*time.Second, map[string]string{"198.18.0.0": nodeIPv4.String()})
+}

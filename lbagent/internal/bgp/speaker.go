@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/go-logr/logr"
+	api "github.com/osrg/gobgp/v3/api"
+	"github.com/osrg/gobgp/v3/pkg/server"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+var (
+	ipv4Unicast = &api.Family{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST}
+	ipv6Unicast = &api.Family{Afi: api.Family_AFI_IP6, Safi: api.Family_SAFI_UNICAST}
+)
+
+// deferralSeconds bounds how long a restarting session waits for the peer's
+// own routes before it sends ours (Selection_Deferral_Timer, RFC 4724, section
+// 4.1). Our routes depend on nothing that the peer sends, so it is as short as
+// GoBGP allows.
+const deferralSeconds = 1
+
+// speaker is a GoBGP server with one peer at most: peers differ in their
+// routes, in the attributes of a route and in our AS number, and GoBGP keeps
+// one routing table in a server.
+type speaker struct {
+	server *server.BgpServer
+	log    *logAdapter
+}
+
+func newSpeaker(logger logr.Logger) *speaker {
+	adapter := &logAdapter{logger: logger}
+	s := &speaker{server: server.NewBgpServer(server.LoggerOption(adapter)), log: adapter}
+	go s.server.Serve()
+	return s
+}
+
+// start makes the server ready for routes and a peer.
+func (s *speaker) start(asn uint32, routerID netip.Addr) error {
+	ctx := context.Background()
+	err := s.server.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{
+		Asn:        asn,
+		RouterId:   routerID.String(),
+		ListenPort: -1,
+	}})
+	if err != nil {
+		return fmt.Errorf("start BGP as AS%d with identifier %s: %w", asn, routerID, err)
+	}
+	// Only our own routes get into the table: whatever a peer sends is
+	// neither used nor sent on.
+	own := &api.Policy{Name: "own", Statements: []*api.Statement{{
+		Name:       "own",
+		Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
+		Actions:    &api.Actions{RouteAction: api.RouteAction_ACCEPT},
+	}}}
+	if err := s.server.AddPolicy(ctx, &api.AddPolicyRequest{Policy: own}); err != nil {
+		return fmt.Errorf("define the import policy: %w", err)
+	}
+	err = s.server.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
+		Name:          "global",
+		Direction:     api.PolicyDirection_IMPORT,
+		Policies:      []*api.Policy{own},
+		DefaultAction: api.RouteAction_REJECT,
+	}})
+	if err != nil {
+		return fmt.Errorf("set the import policy: %w", err)
+	}
+	return nil
+}
+
+// stop ends the session, if any, with a Cease, and forgets everything.
+func (s *speaker) stop() {
+	// StopBgp fails only for a nil request.
+	_ = s.server.StopBgp(context.Background(), &api.StopBgpRequest{})
+}
+
+// watch calls handle with every state of the session until ctx is done.
+func (s *speaker) watch(ctx context.Context, handle func(millracev1alpha1.SessionState)) error {
+	request := &api.WatchEventRequest{Peer: &api.WatchEventRequest_Peer{}}
+	err := s.server.WatchEvent(ctx, request, func(event *api.WatchEventResponse) {
+		if peer := event.GetPeer(); peer.GetType() == api.WatchEventResponse_PeerEvent_STATE {
+			handle(sessionState(peer.GetPeer().GetState().GetSessionState()))
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("watch the session: %w", err)
+	}
+	return nil
+}
+
+func (s *speaker) addPeer(peer model.Peer, restarting bool) error {
+	if err := s.server.AddPeer(context.Background(), &api.AddPeerRequest{Peer: neighbor(peer, restarting)}); err != nil {
+		return fmt.Errorf("open a session: %w", err)
+	}
+	return nil
+}
+
+// replacePeer starts the session anew, as one after a restart.
+func (s *speaker) replacePeer(peer model.Peer) error {
+	request := &api.DeletePeerRequest{Address: peer.Address.String()}
+	if err := s.server.DeletePeer(context.Background(), request); err != nil {
+		return fmt.Errorf("close the lost session: %w", err)
+	}
+	return s.addPeer(peer, true)
+}
+
+func (s *speaker) addRoute(route announce.Route, internal bool) error {
+	path, err := path(route, internal)
+	if err != nil {
+		return fmt.Errorf("route %s: %w", route.Prefix, err)
+	}
+	if _, err := s.server.AddPath(context.Background(), &api.AddPathRequest{Path: path}); err != nil {
+		return fmt.Errorf("announce %s: %w", route.Prefix, err)
+	}
+	return nil
+}
+
+func (s *speaker) deleteRoute(route announce.Route) error {
+	path, err := path(route, false)
+	if err != nil {
+		return fmt.Errorf("route %s: %w", route.Prefix, err)
+	}
+	if err := s.server.DeletePath(context.Background(), &api.DeletePathRequest{Path: path}); err != nil {
+		return fmt.Errorf("withdraw %s: %w", route.Prefix, err)
+	}
+	return nil
+}
+
+// neighbor is GoBGP's configuration of a peer.
+func neighbor(peer model.Peer, restarting bool) *api.Peer {
+	graceful := peer.RestartTime > 0
+	var families []*api.AfiSafi
+	addFamily := func(family *api.Family) {
+		families = append(families, &api.AfiSafi{
+			Config:            &api.AfiSafiConfig{Family: family, Enabled: true},
+			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: graceful}},
+		})
+	}
+	if peer.IPv4 {
+		addFamily(ipv4Unicast)
+	}
+	if peer.IPv6 {
+		addFamily(ipv6Unicast)
+	}
+	return &api.Peer{
+		Conf: &api.PeerConf{
+			NeighborAddress: peer.Address.String(),
+			PeerAsn:         peer.ASN,
+			LocalAsn:        peer.LocalASN,
+		},
+		Transport: &api.Transport{RemotePort: uint32(peer.Port)},
+		Timers: &api.Timers{Config: &api.TimersConfig{
+			HoldTime:          uint64(peer.HoldTime.Seconds()),
+			KeepaliveInterval: uint64(peer.KeepaliveTime.Seconds()),
+			ConnectRetry:      uint64(peer.ConnectRetryTime.Seconds()),
+		}},
+		EbgpMultihop: &api.EbgpMultihop{Enabled: peer.MultiHopTTL > 1, MultihopTtl: uint32(peer.MultiHopTTL)},
+		// NotificationEnabled (the N bit of RFC 8538) stays off: with it, a
+		// peer whose hold timer expired would keep the routes of a dead node.
+		GracefulRestart: &api.GracefulRestart{
+			Enabled:         graceful,
+			RestartTime:     uint32(peer.RestartTime.Seconds()),
+			DeferralTime:    deferralSeconds,
+			LocalRestarting: graceful && restarting,
+		},
+		AfiSafis: families,
+	}
+}
+
+func sessionState(state api.PeerState_SessionState) millracev1alpha1.SessionState {
+	switch state {
+	case api.PeerState_CONNECT:
+		return millracev1alpha1.SessionConnect
+	case api.PeerState_ACTIVE:
+		return millracev1alpha1.SessionActive
+	case api.PeerState_OPENSENT:
+		return millracev1alpha1.SessionOpenSent
+	case api.PeerState_OPENCONFIRM:
+		return millracev1alpha1.SessionOpenConfirm
+	case api.PeerState_ESTABLISHED:
+		return millracev1alpha1.SessionEstablished
+	default:
+		return millracev1alpha1.SessionIdle
+	}
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// draft is a plan in the making.
+type draft struct {
+	planner  *Planner
+	have     *program.State
+	model    *model.Model
+	limits   program.Limits
+	want     *program.State
+	problems []model.Problem
+
+	// known are the ids of endpoints that the maps hold or that were given
+	// out; usedIDs are all ids that are not free.
+	known   map[program.Endpoint]program.EndpointID
+	usedIDs map[program.EndpointID]struct{}
+	// frontendIDs are the ids that are not free, keptIDs those of frontends
+	// that are planned already.
+	frontendIDs map[program.FrontendID]struct{}
+	keptIDs     map[program.FrontendID]struct{}
+	// frontends is how many the map will hold before removals.
+	frontends int
+
+	tableSlots    *slots[program.TableSlot]
+	endpointSlots *slots[program.EndpointSlot]
+	// backends are those that have been placed, keys all frontends of each.
+	backends map[backend]placement
+	keys     map[backend][]program.FrontendKey
+	// tableOwners and endpointTableOwners are the backends of the last plan
+	// that still are in the model, by their slots.
+	tableOwners         map[program.TableSlot]backend
+	endpointTableOwners map[program.EndpointSlot]backend
+	// weights and ids are what the tables are computed from.
+	weights map[program.TableSlot]map[program.NodeID]uint32
+	ids     map[program.EndpointSlot]map[program.Endpoint]program.EndpointID
+}
+
+// backend is what frontends on several VIPs have in common: the endpoints of a
+// port of a Service in one address family.
+type backend struct {
+	service  model.ServiceName
+	portName string
+	protocol uint8
+	ipv4     bool
+}
+
+func backendOf(frontend *model.Frontend) backend {
+	return backend{
+		service:  frontend.Service,
+		portName: frontend.PortName,
+		protocol: frontend.Key.Protocol,
+		ipv4:     frontend.Key.VIP.Is4(),
+	}
+}
+
+// placement is where the tables of a backend are; zero where it needs none.
+type placement struct {
+	table     program.TableSlot
+	endpoints program.EndpointSlot
+}
+
+func newDraft(p *Planner, have *program.State, m *model.Model, limits program.Limits) *draft {
+	d := &draft{
+		planner: p, have: have, model: m, limits: limits,
+		want:          program.NewState(),
+		known:         map[program.Endpoint]program.EndpointID{},
+		usedIDs:       map[program.EndpointID]struct{}{},
+		frontendIDs:   map[program.FrontendID]struct{}{},
+		keptIDs:       map[program.FrontendID]struct{}{},
+		frontends:     len(have.Frontends),
+		tableSlots:    newSlots[program.TableSlot](limits.Tables),
+		endpointSlots: newSlots[program.EndpointSlot](limits.EndpointSlots),
+		backends:      map[backend]placement{},
+		keys:          map[backend][]program.FrontendKey{},
+
+		tableOwners:         map[program.TableSlot]backend{},
+		endpointTableOwners: map[program.EndpointSlot]backend{},
+
+		weights: map[program.TableSlot]map[program.NodeID]uint32{},
+		ids:     map[program.EndpointSlot]map[program.Endpoint]program.EndpointID{},
+	}
+	d.readState()
+	d.readModel()
+	return d
+}
+
+// readState notes what the maps hold and what is therefore not free.
+func (d *draft) readState() {
+	for id, endpoint := range d.have.Endpoints {
+		d.usedIDs[id] = struct{}{}
+		if first, found := d.known[endpoint]; int64(id) <= int64(d.limits.Endpoints) && (!found || id < first) {
+			d.known[endpoint] = id
+		}
+	}
+	for slot := range d.have.Tables {
+		d.tableSlots.use(slot)
+	}
+	for slot := range d.have.EndpointTables {
+		d.endpointSlots.use(slot)
+	}
+	for _, frontend := range d.have.Frontends {
+		d.frontendIDs[frontend.ID] = struct{}{}
+		d.tableSlots.use(frontend.Table)
+		d.endpointSlots.use(frontend.Endpoints)
+	}
+}
+
+// readModel notes which frontends belong together and where they were placed.
+func (d *draft) readModel() {
+	for i := range d.model.Frontends {
+		name := backendOf(&d.model.Frontends[i])
+		d.keys[name] = append(d.keys[name], d.model.Frontends[i].Key)
+	}
+	for name, place := range d.planner.placed {
+		if len(d.keys[name]) > 0 {
+			d.tableOwners[place.table] = name
+			d.endpointTableOwners[place.endpoints] = name
+		}
+	}
+}
+
+// setVIPs takes the VIPs that are programmed and as many others as fit.
+func (d *draft) setVIPs() {
+	count := len(d.have.VIPs)
+	for _, vip := range d.model.VIPs {
+		if _, programmed := d.have.VIPs[vip.Address]; !programmed {
+			if count >= d.limits.VIPs {
+				d.full(model.ObjectReference{Kind: "VIP", Name: millracev1alpha1.VIPName(vip.Address)},
+					fmt.Sprintf("VIP %s", vip.Address), shortage{"VIPs", d.limits.VIPs, "--max-vips"})
+				continue
+			}
+			count++
+		}
+		d.want.VIPs[vip.Address] = struct{}{}
+	}
+}
+
+// shortage is a map that is full, with the flag that sets its size.
+type shortage struct {
+	what  string
+	limit int
+	flag  string
+}
+
+func (d *draft) full(object model.ObjectReference, what string, s shortage) {
+	d.problems = append(d.problems, model.Problem{
+		Object: object,
+		Reason: millracev1alpha1.ReasonMapFull,
+		Message: fmt.Sprintf("%s: not or not wholly programmed, a node has room for %d %s; raise %s of the agent",
+			what, s.limit, s.what, s.flag),
+	})
+}
+
+func (d *draft) frontendFull(frontend *model.Frontend, s shortage) {
+	d.full(model.ObjectReference{
+		Kind: "Service", Namespace: frontend.Service.Namespace, Name: frontend.Service.Name,
+	}, fmt.Sprintf("frontend %s", frontend.Key), s)
+}
+
+func (d *draft) hasVIP(address netip.Addr) bool {
+	_, found := d.want.VIPs[address]
+	return found
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"slices"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// addFrontend plans a frontend, its backend's slots and endpoints.
+func (d *draft) addFrontend(frontend *model.Frontend) {
+	before, programmed := d.have.Frontends[frontend.Key]
+	if !d.hasVIP(frontend.Key.VIP) {
+		d.frontendFull(frontend, shortage{"VIPs", d.limits.VIPs, "--max-vips"})
+		return
+	}
+	if !programmed {
+		if d.frontends >= d.limits.Frontends {
+			d.frontendFull(frontend, d.frontendShortage())
+			return
+		}
+		if lacking, fits := d.fits(frontend); !fits {
+			d.frontendFull(frontend, lacking)
+			return
+		}
+	}
+	id, found := d.frontendID(before.ID)
+	if !found {
+		d.frontendFull(frontend, d.frontendShortage())
+		return
+	}
+	if !programmed {
+		d.frontends++
+	}
+	place := d.place(frontend)
+	d.want.Frontends[frontend.Key] = program.Frontend{
+		ID: id, Local: frontend.Local, Table: place.table, Endpoints: place.endpoints,
+	}
+}
+
+func (d *draft) frontendShortage() shortage {
+	return shortage{"frontends", d.limits.Frontends, "--max-frontends"}
+}
+
+func (d *draft) tableShortage() shortage {
+	return shortage{"node tables", d.limits.Tables, "--max-tables"}
+}
+
+func (d *draft) endpointSlotShortage() shortage {
+	return shortage{"endpoint tables", d.limits.EndpointSlots, "--max-endpoint-tables"}
+}
+
+func (d *draft) endpointShortage() shortage {
+	return shortage{"endpoints", d.limits.Endpoints, "--max-endpoints"}
+}
+
+// frontendID keeps the id that a frontend has or gives it one.
+func (d *draft) frontendID(id program.FrontendID) (program.FrontendID, bool) {
+	if _, taken := d.keptIDs[id]; id == 0 || taken || int64(id) > int64(d.limits.Frontends) {
+		next, found := d.planner.frontendIDs.next(d.limits.Frontends, func(number uint32) bool {
+			_, used := d.frontendIDs[program.FrontendID(number)]
+			return used
+		})
+		if !found {
+			return 0, false
+		}
+		id = program.FrontendID(next)
+		d.frontendIDs[id] = struct{}{}
+	}
+	d.keptIDs[id] = struct{}{}
+	return id, true
+}
+
+func needsTable(frontend *model.Frontend) bool {
+	return !frontend.Local && len(frontend.Weights) > 0
+}
+
+// fits tells whether there is room for a backend as a whole, and if not, what
+// is lacking.
+func (d *draft) fits(frontend *model.Frontend) (shortage, bool) {
+	name := backendOf(frontend)
+	if _, placed := d.backends[name]; placed {
+		return shortage{}, true
+	}
+	// A backend without a place has no programmed frontend, those come first:
+	// it needs everything anew.
+	if _, free := d.tableSlots.peek(); needsTable(frontend) && !free {
+		return d.tableShortage(), false
+	}
+	if _, free := d.endpointSlots.peek(); len(frontend.Endpoints) > 0 && !free {
+		return d.endpointSlotShortage(), false
+	}
+	missing := 0
+	for _, endpoint := range slices.Concat(frontend.Endpoints, frontend.Draining) {
+		if _, known := d.known[endpoint]; !known {
+			missing++
+		}
+	}
+	return d.endpointShortage(), len(d.usedIDs)+missing <= d.limits.Endpoints
+}
+
+// place gives a backend its slots and its endpoints their ids. What does not
+// fit, because a programmed backend has grown, is left out with a Problem.
+func (d *draft) place(frontend *model.Frontend) placement {
+	name := backendOf(frontend)
+	if place, placed := d.backends[name]; placed {
+		return place
+	}
+	var place placement
+	if needsTable(frontend) {
+		slot, found := d.tableSlots.of(d.formerTables(name))
+		if found {
+			place.table = slot
+			d.weights[slot] = frontend.Weights
+		} else {
+			d.frontendFull(frontend, d.tableShortage())
+		}
+	}
+	ids, complete := d.identify(frontend)
+	if !complete {
+		d.frontendFull(frontend, d.endpointShortage())
+	}
+	if len(ids) > 0 {
+		slot, found := d.endpointSlots.of(d.formerEndpointTables(name))
+		if found {
+			place.endpoints = slot
+			d.ids[slot] = ids
+		} else {
+			d.frontendFull(frontend, d.endpointSlotShortage())
+		}
+	}
+	d.backends[name] = place
+	return place
+}
+
+// formerTables returns the node tables that the backend's frontends have in
+// the maps and that are not those of another backend that lives.
+func (d *draft) formerTables(name backend) []program.TableSlot {
+	var former []program.TableSlot
+	for _, key := range d.keys[name] {
+		slot := d.have.Frontends[key].Table
+		if owner, known := d.tableOwners[slot]; !known || owner == name {
+			former = append(former, slot)
+		}
+	}
+	return former
+}
+
+// formerEndpointTables is formerTables for endpoint tables.
+func (d *draft) formerEndpointTables(name backend) []program.EndpointSlot {
+	var former []program.EndpointSlot
+	for _, key := range d.keys[name] {
+		slot := d.have.Frontends[key].Endpoints
+		if owner, known := d.endpointTableOwners[slot]; !known || owner == name {
+			former = append(former, slot)
+		}
+	}
+	return former
+}
+
+// identify gives the frontend's endpoints ids, the usable ones first, and
+// returns those of the usable ones; complete is false where not all fit.
+func (d *draft) identify(frontend *model.Frontend) (usable map[program.Endpoint]program.EndpointID, complete bool) {
+	usable, complete = map[program.Endpoint]program.EndpointID{}, true
+	for _, endpoint := range frontend.Endpoints {
+		id, found := d.endpointID(endpoint)
+		if found {
+			usable[endpoint] = id
+		}
+		complete = complete && found
+	}
+	for _, endpoint := range frontend.Draining {
+		_, found := d.endpointID(endpoint)
+		complete = complete && found
+	}
+	return usable, complete
+}
+
+// endpointID keeps the id that an endpoint has or gives it one.
+func (d *draft) endpointID(endpoint program.Endpoint) (program.EndpointID, bool) {
+	id, known := d.known[endpoint]
+	if !known {
+		next, found := d.planner.endpointIDs.next(d.limits.Endpoints, func(number uint32) bool {
+			_, used := d.usedIDs[program.EndpointID(number)]
+			return used
+		})
+		if !found {
+			return 0, false
+		}
+		id = program.EndpointID(next)
+		d.known[endpoint] = id
+		d.usedIDs[id] = struct{}{}
+	}
+	d.want.Endpoints[id] = endpoint
+	return id, true
+}

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package bpf holds Millrace's BPF programs: their C sources, the compiled
+// object, and the Go types of their maps, generated from the C ones.
+//
+// A packet's way is in src/datapath.c; the other files hold one concept each.
+package bpf
+
+//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -no-global-types -type self -type node -type row -type frontend_key4 -type frontend_key6 -type frontend -type endpoint -type address -type connection_key4 -type connection_key6 -type connection -type reverse_key4 -type reverse_key6 -type reverse -type frontend_counter -type census -type handover -type shape -type frontend_flag -type connection_flag -type reverse_flag -type uplink_flag -type drop_reason -type event -type overhead -output-stem datapath Datapath src/datapath.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter -Wno-address-of-packed-member -idirafter /usr/include/x86_64-linux-gnu -idirafter /usr/include/aarch64-linux-gnu

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include "conntrack.h"
+
+/* Counting the flows that live: LRU maps keep no count, and their dead entries stay
+ * until the place is needed.
+ */
+struct census {
+	__u64 tcp;
+	__u64 udp;
+	__u64 half_open;
+};
+
+static __always_inline int is_live(const struct connection *connection, __u8 protocol,
+				   enum table table)
+{
+	if (connection->flags & (CLIENT_FIN | CLIENT_RST))
+		return 0;
+	return !clock_passed(connection->seen, idle_seconds(protocol, table));
+}
+
+static __always_inline void census_add(struct census *census, const struct connection *connection,
+				       __u8 protocol)
+{
+	if (!is_live(connection, protocol, TABLE_ESTABLISHED))
+		return;
+	if (protocol == IPPROTO_TCP)
+		census->tcp++;
+	else
+		census->udp++;
+}
+
+static long census4(void *map, struct connection_key4 *key, struct connection *connection,
+		    struct census *census)
+{
+	census_add(census, connection, key->protocol);
+	return 0;
+}
+
+static long census6(void *map, struct connection_key6 *key, struct connection *connection,
+		    struct census *census)
+{
+	census_add(census, connection, key->protocol);
+	return 0;
+}
+
+static long census_half_open(void *map, void *key, struct connection *connection,
+			     struct census *census)
+{
+	if (is_live(connection, 0, TABLE_HALF_OPEN))
+		census->half_open++;
+	return 0;
+}

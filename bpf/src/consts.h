@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include <linux/types.h>
+
+/* Shapes of the maps. The loader refuses to build when they differ from those
+ * of the package that computes the contents.
+ */
+enum shape {
+	ROWS = 4096,
+	CHAIN_LENGTH = 3,
+	ENDPOINT_ROWS = 512,
+	NODES = 4096,
+	/* An address may belong to the old and the new id of a node for a moment. */
+	NODE_ADDRESSES = 4 * NODES,
+	UPLINKS = 8,
+};
+
+/* A row is picked by the upper bits of a 32-bit hash. */
+#define ROW_SHIFT 20
+#define ENDPOINT_ROW_SHIFT 23
+
+/* How many endpoint rows a new flow tries when the client's address and port
+ * are already in use towards the first one through another frontend.
+ */
+#define ENDPOINT_ATTEMPTS 8
+
+#define ADDRESS_FAMILY_IPV4 2
+#define ADDRESS_FAMILY_IPV6 10
+
+#define IPV4_MORE_FRAGMENTS 0x2000
+#define IPV4_FRAGMENT_OFFSET 0x1fff
+#define IPV4_DONT_FRAGMENT 0x4000
+#define IPV4_MAX_HEADER 60
+
+#define TCP_FIN 0x01
+#define TCP_SYN 0x02
+#define TCP_RST 0x04
+#define TCP_ACK 0x10
+
+/* Seconds after which an idle flow no longer holds its client address and port
+ * against a new flow. RFC 5382 REQ-5 asks for at least 2 h 4 min for established
+ * TCP, RFC 4787 REQ-5 for at least 2 min for UDP.
+ */
+#define TCP_IDLE_SECONDS 7500
+#define UDP_IDLE_SECONDS 180
+#define HALF_OPEN_SECONDS 60
+
+/* How often an active flow renews its time stamp and its reverse entry. */
+#define REFRESH_SECONDS 5
+
+/* Kernel ticks per second, set by the loader: bpf_jiffies64 is a plain load where
+ * bpf_ktime_get_ns reads the hardware clock.
+ */
+volatile const __u32 ticks_per_second = 250;

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include "maps.h"
+
+/* Counts the packet under the reason and drops it. */
+static __always_inline int drop(enum drop_reason reason)
+{
+	__u64 *count = bpf_map_lookup_elem(&drop_counts, &reason);
+
+	if (count)
+		(*count)++;
+	return XDP_DROP;
+}
+
+static __always_inline void count_event(enum event event)
+{
+	__u64 *count = bpf_map_lookup_elem(&event_counts, &event);
+
+	if (count)
+		(*count)++;
+}
+
+static __always_inline void count_packet(__u32 frontend, __u32 bytes)
+{
+	struct frontend_counter *count = bpf_map_lookup_elem(&frontend_counts, &frontend);
+
+	if (count) {
+		count->packets++;
+		count->bytes += bytes;
+	}
+}
+
+static __always_inline void count_connection(__u32 frontend)
+{
+	struct frontend_counter *count = bpf_map_lookup_elem(&frontend_counts, &frontend);
+
+	if (count)
+		count->connections++;
+}

@@ -1,0 +1,97 @@
+//go:build ignore
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/pkt_cls.h>
+
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "census.h"
+#include "parse.h"
+#include "reverse.h"
+#include "stage1.h"
+#include "tunnel.h"
+
+char _license[] SEC("license") = "GPL";
+
+/* Types that no map names reach the loader by a variable of theirs. */
+const enum shape *_shape __attribute__((unused));
+const enum frontend_flag *_frontend_flag __attribute__((unused));
+const enum connection_flag *_connection_flag __attribute__((unused));
+const enum reverse_flag *_reverse_flag __attribute__((unused));
+const enum uplink_flag *_uplink_flag __attribute__((unused));
+const enum overhead *_overhead __attribute__((unused));
+const struct handover *_handover __attribute__((unused));
+
+/* Every packet that comes in from an uplink. */
+SEC("xdp.frags")
+int ingress(struct xdp_md *ctx)
+{
+	struct ethhdr *eth = (void *)(long)ctx->data;
+	struct packet packet = { .l3 = sizeof(*eth) };
+	struct frontend *frontend = NULL;
+	struct self *self;
+	int flaw;
+
+	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
+		return XDP_PASS;
+	flaw = parse_ip(ctx, &packet, eth->h_proto);
+	if (flaw == NOT_IP)
+		return XDP_PASS;
+	self = settings_get();
+	if (!self)
+		return XDP_PASS;
+	if (!flaw) {
+		if (packet.flow.vip_port == bpf_htons(GENEVE_PORT) &&
+		    packet.flow.protocol == IPPROTO_UDP && is_self(self, &packet.flow))
+			return from_node(ctx, &packet, self);
+		frontend = frontend_find(&packet.flow);
+	}
+	if (!frontend && !is_vip(&packet.flow.vip))
+		return XDP_PASS;
+	if (!frame_is_ours(ctx, self))
+		return XDP_PASS;
+	if (!frontend)
+		return drop(flaw ?: DROP_NO_FRONTEND);
+	return from_router(ctx, &packet, self, frontend);
+}
+
+/* For both programs TC_ACT_UNSPEC is TCX_NEXT: other programs and the packet go on. */
+
+/* What ingress handed to the kernel leaves again, with the next hop the kernel's. */
+SEC("tcx/ingress")
+int handed_over(struct __sk_buff *skb)
+{
+	struct handover *note = (void *)(long)skb->data_meta;
+
+	if ((void *)(note + 1) > (void *)(long)skb->data || note->magic != HANDOVER_MAGIC)
+		return TC_ACT_UNSPEC;
+	return bpf_redirect_neigh(note->ifindex, NULL, 0, 0);
+}
+
+/* Every packet that leaves by an uplink. */
+SEC("tcx/egress")
+int egress(struct __sk_buff *skb)
+{
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		reply_ipv4(skb);
+	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		reply_ipv6(skb);
+	return TC_ACT_UNSPEC;
+}
+
+/* Run by the agent. */
+SEC("syscall")
+int count_connections(struct census *result)
+{
+	struct census census = {};
+
+	bpf_for_each_map_elem(&connections4, census4, &census, 0);
+	bpf_for_each_map_elem(&connections6, census6, &census, 0);
+	bpf_for_each_map_elem(&half_open4, census_half_open, &census, 0);
+	bpf_for_each_map_elem(&half_open6, census_half_open, &census, 0);
+	*result = census;
+	return 0;
+}

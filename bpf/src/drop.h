@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+/* Why a packet was not forwarded. The names are what counters and tools show:
+ * DROP_NO_FRONTEND is no_frontend. New reasons go before DROP_REASONS.
+ */
+enum drop_reason {
+	/* Not dropped. */
+	DROP_NONE,
+	/* To a VIP, shorter than its headers say. */
+	DROP_MALFORMED,
+	/* A fragment to a VIP. */
+	DROP_FRAGMENT,
+	/* IPv6 with extension headers to a VIP. */
+	DROP_IPV6_EXTENSION,
+	/* To a VIP, neither TCP nor UDP. */
+	DROP_VIP_PROTOCOL,
+	/* To a VIP, on a port that no Service has. Never back to the router. */
+	DROP_NO_FRONTEND,
+	/* The frontend has no endpoint: nowhere, or not on the node asked. */
+	DROP_NO_ENDPOINT,
+	/* The endpoint of an established TCP connection no longer exists. */
+	DROP_ENDPOINT_GONE,
+	/* The client uses this source port towards the same endpoint through
+	 * another frontend, and no other endpoint was free of such a conflict.
+	 */
+	DROP_TUPLE_CONFLICT,
+	/* The kernel could not store the new flow. */
+	DROP_CONNECTION_STORE,
+	/* The row of the table names no node. */
+	DROP_ROW_EMPTY,
+	/* The node that the row names is not known here. */
+	DROP_NODE_UNKNOWN,
+	/* The node and this one have no address family in common. */
+	DROP_NODE_FAMILY,
+	/* No route to the node. */
+	DROP_NODE_ROUTE,
+	/* IP forwarding is off on the interface, so the kernel gives no next hop. */
+	DROP_FORWARDING_OFF,
+	/* Longer than the path to the node allows once encapsulated. */
+	DROP_ENCAP_TOO_BIG,
+	/* The driver left too little room in front of the packet. */
+	DROP_HEADROOM,
+	/* The neighbour is not resolved and the driver carries no metadata, so the
+	 * packet could not be handed to the kernel.
+	 */
+	DROP_HANDOVER,
+	/* Encapsulated by a host that is no node of the cluster. */
+	DROP_TUNNEL_SOURCE,
+	/* Our VNI, but not in the form that our nodes send. */
+	DROP_TUNNEL_MALFORMED,
+	/* Encapsulated for an address that is no VIP. */
+	DROP_TUNNEL_NO_VIP,
+	/* RFC 6040 section 4.2: congestion was marked on the way around a packet
+	 * whose sender knows no such marks.
+	 */
+	DROP_TUNNEL_CONGESTION,
+	DROP_REASONS,
+};
+
+/* What happened to packets that were forwarded all the same. */
+enum event {
+	/* The next hop was left to the kernel: neighbour not resolved, or an
+	 * interface that takes no redirected frames.
+	 */
+	EVENT_HANDED_TO_KERNEL,
+	/* Handed on to a former owner of the row. */
+	EVENT_SECOND_CHANCE,
+	/* No former owner knew the flow; handed back to the node that asked. */
+	EVENT_SECOND_CHANCE_RETURNED,
+	EVENTS,
+};

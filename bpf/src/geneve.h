@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/udp.h>
+
+#include <bpf/bpf_endian.h>
+
+#include "types.h"
+
+/* Geneve (RFC 8926) with the IP packet directly inside. */
+#define GENEVE_PORT 6081
+/* 24 bits: "MLR". Packets with other VNIs belong to somebody else. */
+#define GENEVE_VNI 0x4d4c52
+#define GENEVE_FLAG_CRITICAL 0x40
+
+/* RFC 8926 section 7: classes 0xff00 to 0xffff are for experimental use. The upper
+ * bit of the type makes the option critical: who does not know it must drop.
+ */
+#define GENEVE_OPTION_CLASS 0xff4d
+#define GENEVE_OPTION_TYPE 0x81
+
+struct geneve {
+	/* Version in the upper 2 bits, length of the options in 4-byte words. */
+	__u8 version_length;
+	__u8 flags;
+	__be16 protocol;
+	/* VNI in the upper 24 bits. */
+	__be32 vni;
+};
+
+/* The option in which nodes tell each other whom else to ask. */
+struct geneve_option {
+	__be16 class;
+	__u8 type;
+	/* In 4-byte words, without these first 4 bytes. */
+	__u8 length;
+	__be16 asking;
+	__be16 chain[CHAIN_LENGTH];
+};
+
+#define GENEVE_OPTION_WORDS (sizeof(struct geneve_option) / 4)
+
+/* What stands between the outer IP header and the inner one. */
+struct tunnel {
+	struct udphdr udp;
+	struct geneve geneve;
+	struct geneve_option option;
+};
+
+enum overhead {
+	OVERHEAD_IPV4 = sizeof(struct iphdr) + sizeof(struct tunnel),
+	OVERHEAD_IPV6 = sizeof(struct ipv6hdr) + sizeof(struct tunnel),
+};

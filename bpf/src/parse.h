@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
+
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "drop.h"
+#include "types.h"
+
+/* Not an IP packet whose destination could be read: none of our business. */
+#define NOT_IP -1
+
+/* IPv6 headers that may stand in front of TCP or UDP (IANA protocol registry). */
+#define IPV6_HOP_BY_HOP 0
+#define IPV6_ROUTING 43
+#define IPV6_FRAGMENT 44
+#define IPV6_DESTINATION 60
+
+static __always_inline void address_set_ipv4(struct address *address, __be32 ipv4)
+{
+	address->word[0] = 0;
+	address->word[1] = 0;
+	address->word[2] = bpf_htonl(0xffff);
+	address->word[3] = ipv4;
+}
+
+static __always_inline void address_set_ipv6(struct address *address, const struct in6_addr *ipv6)
+{
+	address->word[0] = ipv6->in6_u.u6_addr32[0];
+	address->word[1] = ipv6->in6_u.u6_addr32[1];
+	address->word[2] = ipv6->in6_u.u6_addr32[2];
+	address->word[3] = ipv6->in6_u.u6_addr32[3];
+}
+
+/* Whether the frame holds the whole IP packet. Frames in several buffers show only
+ * their first one directly.
+ */
+static __always_inline int frame_holds(struct xdp_md *ctx, const struct packet *packet)
+{
+	long linear = ctx->data_end - ctx->data;
+
+	if (packet->l3 + packet->length <= linear)
+		return 1;
+	return packet->l3 + packet->length <= bpf_xdp_get_buff_len(ctx);
+}
+
+/* Reads the ports at packet->l4. */
+static __always_inline int parse_l4(struct xdp_md *ctx, struct packet *packet)
+{
+	void *data_end = (void *)(long)ctx->data_end;
+	__u32 header = packet->l4 - packet->l3;
+
+	if (packet->flow.protocol == IPPROTO_TCP) {
+		struct tcphdr *tcp = frame_at(ctx, packet->l4);
+
+		if ((void *)(tcp + 1) > data_end || packet->length < header + sizeof(*tcp))
+			return DROP_MALFORMED;
+		packet->flow.client_port = tcp->source;
+		packet->flow.vip_port = tcp->dest;
+		packet->tcp_flags = ((__u8 *)tcp)[13];
+	} else {
+		struct udphdr *udp = frame_at(ctx, packet->l4);
+
+		if ((void *)(udp + 1) > data_end || packet->length < header + sizeof(*udp))
+			return DROP_MALFORMED;
+		packet->flow.client_port = udp->source;
+		packet->flow.vip_port = udp->dest;
+		packet->tcp_flags = 0;
+	}
+	return frame_holds(ctx, packet) ? DROP_NONE : DROP_MALFORMED;
+}
+
+static __always_inline int parse_ipv4(struct xdp_md *ctx, struct packet *packet)
+{
+	void *data_end = (void *)(long)ctx->data_end;
+	struct iphdr *ip = frame_at(ctx, packet->l3);
+
+	if ((void *)(ip + 1) > data_end)
+		return NOT_IP;
+	packet->flow.family = ADDRESS_FAMILY_IPV4;
+	address_set_ipv4(&packet->flow.client, ip->saddr);
+	address_set_ipv4(&packet->flow.vip, ip->daddr);
+	packet->flow.protocol = ip->protocol;
+	packet->tos = ip->tos;
+	packet->length = bpf_ntohs(ip->tot_len);
+	if (ip->version != 4 || ip->ihl < 5)
+		return DROP_MALFORMED;
+	packet->l4 = packet->l3 + ip->ihl * 4;
+	if (ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET))
+		return DROP_FRAGMENT;
+	if (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_UDP)
+		return DROP_VIP_PROTOCOL;
+	return parse_l4(ctx, packet);
+}
+
+static __always_inline int parse_ipv6(struct xdp_md *ctx, struct packet *packet)
+{
+	void *data_end = (void *)(long)ctx->data_end;
+	struct ipv6hdr *ip = frame_at(ctx, packet->l3);
+
+	if ((void *)(ip + 1) > data_end)
+		return NOT_IP;
+	packet->flow.family = ADDRESS_FAMILY_IPV6;
+	address_set_ipv6(&packet->flow.client, &ip->saddr);
+	address_set_ipv6(&packet->flow.vip, &ip->daddr);
+	packet->flow.protocol = ip->nexthdr;
+	packet->tos = bpf_ntohs(*(__be16 *)ip) >> 4;
+	packet->length = bpf_ntohs(ip->payload_len) + sizeof(*ip);
+	if (ip->version != 6)
+		return DROP_MALFORMED;
+	packet->l4 = packet->l3 + sizeof(*ip);
+	switch (ip->nexthdr) {
+	case IPPROTO_TCP:
+	case IPPROTO_UDP:
+		return parse_l4(ctx, packet);
+	case IPV6_FRAGMENT:
+		return DROP_FRAGMENT;
+	case IPV6_HOP_BY_HOP:
+	case IPV6_ROUTING:
+	case IPV6_DESTINATION:
+		return DROP_IPV6_EXTENSION;
+	default:
+		return DROP_VIP_PROTOCOL;
+	}
+}
+
+/* Reads the IP packet at offset l3. The result is DROP_NONE, NOT_IP, or the reason
+ * to drop the packet if its destination is ours; addresses are then valid.
+ */
+static __always_inline int parse_ip(struct xdp_md *ctx, struct packet *packet, __be16 protocol)
+{
+	if (protocol == bpf_htons(ETH_P_IP))
+		return parse_ipv4(ctx, packet);
+	if (protocol == bpf_htons(ETH_P_IPV6))
+		return parse_ipv6(ctx, packet);
+	return NOT_IP;
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include "count.h"
+#include "encap.h"
+#include "hash.h"
+#include "stage2.h"
+
+/* Stage 1: the node that serves a flow, the same wherever the router sends it. */
+static __always_inline int stage1(struct xdp_md *ctx, struct packet *packet,
+				  const struct self *self, const struct frontend *frontend)
+{
+	__u32 index = frontend->table * ROWS + (packet->node_hash >> ROW_SHIFT);
+	struct row *row;
+
+	if (!frontend->table)
+		return drop(DROP_NO_ENDPOINT);
+	row = bpf_map_lookup_elem(&rows, &index);
+	if (!row || !row->primary)
+		return drop(DROP_ROW_EMPTY);
+	packet->chain[0] = row->chain[0];
+	packet->chain[1] = row->chain[1];
+	packet->chain[2] = row->chain[2];
+	if (row->primary == self->id)
+		return stage2(ctx, packet, self, frontend);
+	return encapsulate(ctx, packet, self, row->primary);
+}
+
+/* A packet for a frontend, as a router handed it to this node. */
+static __always_inline int from_router(struct xdp_md *ctx, struct packet *packet,
+				       const struct self *self, const struct frontend *frontend)
+{
+	count_packet(frontend->id, packet->length);
+	hash_flow(packet);
+	if (frontend->flags & FRONTEND_LOCAL)
+		return stage2(ctx, packet, self, frontend);
+	return stage1(ctx, packet, self, frontend);
+}

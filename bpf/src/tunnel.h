@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include "count.h"
+#include "frontend.h"
+#include "geneve.h"
+#include "hash.h"
+#include "parse.h"
+#include "settings.h"
+#include "stage2.h"
+
+#define ECN_MASK 3
+#define ECN_CONGESTION 3
+
+/* RFC 6040 section 4.2: the inner packet takes over a congestion mark of the outer one. */
+static __always_inline int ecn_merge(struct packet *inner, __u8 outer)
+{
+	if ((outer & ECN_MASK) != ECN_CONGESTION)
+		return 0;
+	if (!(inner->tos & ECN_MASK))
+		return -1;
+	inner->tos |= ECN_CONGESTION;
+	return 0;
+}
+
+/* Reads what our nodes put in front of a packet; returns the inner protocol, or zero. */
+static __always_inline __be16 read_tunnel(struct packet *packet, const struct tunnel *tunnel)
+{
+	__u32 words = tunnel->geneve.version_length & 0x3f;
+
+	if (tunnel->geneve.version_length >> 6 || words < GENEVE_OPTION_WORDS)
+		return 0;
+	if (tunnel->option.class != bpf_htons(GENEVE_OPTION_CLASS) ||
+	    tunnel->option.type != GENEVE_OPTION_TYPE ||
+	    tunnel->option.length != GENEVE_OPTION_WORDS - 1)
+		return 0;
+	packet->asking = bpf_ntohs(tunnel->option.asking);
+	packet->chain[0] = bpf_ntohs(tunnel->option.chain[0]);
+	packet->chain[1] = bpf_ntohs(tunnel->option.chain[1]);
+	packet->chain[2] = bpf_ntohs(tunnel->option.chain[2]);
+	packet->l3 = packet->l4 + sizeof(struct udphdr) + sizeof(struct geneve) + words * 4;
+	return tunnel->geneve.protocol;
+}
+
+/* A packet to the Geneve port of this node. With another VNI it belongs to another
+ * user of the protocol, such as a CNI.
+ */
+static __always_inline int from_node(struct xdp_md *ctx, struct packet *packet,
+				     const struct self *self)
+{
+	struct tunnel *tunnel = frame_at(ctx, packet->l4);
+	__u8 outer_tos = packet->tos;
+	struct frontend *frontend;
+	__be16 protocol;
+	int flaw;
+
+	if ((void *)&tunnel->option > (void *)(long)ctx->data_end)
+		return XDP_PASS;
+	if ((tunnel->geneve.vni & bpf_htonl(0xffffff00)) != bpf_htonl(GENEVE_VNI << 8))
+		return XDP_PASS;
+	if (!bpf_map_lookup_elem(&node_addresses, &packet->flow.client))
+		return drop(DROP_TUNNEL_SOURCE);
+	if ((void *)(tunnel + 1) > (void *)(long)ctx->data_end)
+		return drop(DROP_TUNNEL_MALFORMED);
+	protocol = read_tunnel(packet, tunnel);
+	flaw = parse_ip(ctx, packet, protocol);
+	if (flaw == NOT_IP)
+		return drop(DROP_TUNNEL_MALFORMED);
+	if (ecn_merge(packet, outer_tos))
+		return drop(DROP_TUNNEL_CONGESTION);
+	frontend = flaw ? NULL : frontend_find(&packet->flow);
+	if (!frontend) {
+		if (!is_vip(&packet->flow.vip))
+			return drop(DROP_TUNNEL_NO_VIP);
+		return drop(flaw ?: DROP_NO_FRONTEND);
+	}
+	hash_flow(packet);
+	return stage2(ctx, packet, self, frontend);
+}

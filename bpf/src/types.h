@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+
+#include <bpf/bpf_helpers.h>
+
+#include "consts.h"
+
+/* An IPv6 address, or an IPv4 address as ::ffff:a.b.c.d; network byte order. */
+struct address {
+	__be32 word[4];
+};
+
+/* What the node knows of itself. A zero IPv4 or IPv6 address means none. */
+struct self {
+	__u16 id;
+	/* Bytes that encapsulation adds to a packet, for the MSS. */
+	__u16 overhead;
+	__be32 ipv4;
+	struct address ipv6;
+	/* Frames for other stations, which a promiscuous or flooded port sees, are
+	 * not ours. Unused places are zero and come last. Six bytes of address, as
+	 * the low bytes of a little-endian load; the rest zero.
+	 */
+	__u64 uplink_mac[UPLINKS];
+};
+
+/* A node of the cluster. A zero address means it has none of that family. */
+struct node {
+	__be32 ipv4;
+	struct address ipv6;
+};
+
+/* One row of a node table; zero means no node. */
+struct row {
+	__u16 primary;
+	__u16 chain[CHAIN_LENGTH];
+};
+
+struct frontend_key4 {
+	__be32 vip;
+	__be16 port;
+	__u8 protocol;
+	__u8 pad;
+};
+
+struct frontend_key6 {
+	struct address vip;
+	__be16 port;
+	__u8 protocol;
+	__u8 pad;
+};
+
+enum frontend_flag {
+	FRONTEND_LOCAL = 1,
+};
+
+struct frontend {
+	__u32 id;
+	__u32 table;
+	__u32 endpoints;
+	__u32 flags;
+};
+
+/* An endpoint; a zero port means that the id is unused. The tag is a digest of
+ * address and port: a connection keeps it beside the id, so that an id that was
+ * given to another endpoint is noticed.
+ */
+struct endpoint {
+	struct address address;
+	__be16 port;
+	__u16 pad;
+	__u32 tag;
+};
+
+/* Key of a flow as the client sends it. */
+struct connection_key4 {
+	__be32 client;
+	__be32 vip;
+	__be16 client_port;
+	__be16 vip_port;
+	__u8 protocol;
+	__u8 pad[3];
+};
+
+struct connection_key6 {
+	struct address client;
+	struct address vip;
+	__be16 client_port;
+	__be16 vip_port;
+	__u8 protocol;
+	__u8 pad[3];
+};
+
+enum connection_flag {
+	CLIENT_FIN = 1,
+	CLIENT_RST = 2,
+};
+
+struct connection {
+	__u32 endpoint;
+	__u32 tag;
+	/* Ticks, renewed every REFRESH_SECONDS of activity. */
+	__u32 seen;
+	__u32 flags;
+};
+
+/* Key of a flow as the endpoint answers it. */
+struct reverse_key4 {
+	__be32 endpoint;
+	__be32 client;
+	__be16 endpoint_port;
+	__be16 client_port;
+	__u8 protocol;
+	__u8 pad[3];
+};
+
+struct reverse_key6 {
+	struct address endpoint;
+	struct address client;
+	__be16 endpoint_port;
+	__be16 client_port;
+	__u8 protocol;
+	__u8 pad[3];
+};
+
+enum reverse_flag {
+	/* The client's packets may be encapsulated: keep its segments small. */
+	REVERSE_CLAMP = 1,
+	SERVER_FIN = 2,
+	SERVER_RST = 4,
+};
+
+struct reverse {
+	struct address vip;
+	__be16 vip_port;
+	__u16 pad;
+	__u32 flags;
+};
+
+struct frontend_counter {
+	__u64 packets;
+	__u64 bytes;
+	__u64 connections;
+};
+
+/* The uplinks by interface index. */
+enum uplink_flag {
+	/* The driver runs our program itself, so it also takes redirected frames. */
+	UPLINK_NATIVE = 1,
+};
+
+/* What ingress hands to the packet's own pass through the kernel in front of the
+ * frame (XDP metadata): leave through this interface.
+ */
+struct handover {
+	__u32 magic;
+	__u32 ifindex;
+};
+
+#define HANDOVER_MAGIC 0x4d4c5248 /* "MLRH" */
+
+/* A flow as read from a packet that a client sent. */
+struct flow {
+	struct address client;
+	struct address vip;
+	__be16 client_port;
+	__be16 vip_port;
+	__u8 protocol;
+	/* ADDRESS_FAMILY_IPV4 or ADDRESS_FAMILY_IPV6 */
+	__u8 family;
+	__u16 pad;
+};
+
+/* A packet under way through the ingress program. Offsets count from the start
+ * of the frame.
+ */
+struct packet {
+	struct flow flow;
+	__u8 tcp_flags;
+	/* Traffic class: DSCP and ECN. */
+	__u8 tos;
+	/* Whom to ask for a flow that this node does not know, nearest first, and
+	 * who asked first; zero means nobody.
+	 */
+	__u16 asking;
+	__u16 chain[CHAIN_LENGTH];
+	__u16 l3;
+	__u16 l4;
+	__u16 pad;
+	/* Bytes of the IP packet with its header. */
+	__u32 length;
+	/* Independent hashes of the flow for the node and for the endpoint. */
+	__u32 node_hash;
+	__u32 endpoint_hash;
+};
+
+/* Where the frame has the given offset. No header that is read here lies further in than
+ * the mask allows: an outer IPv6 header, all the options that Geneve can have, and
+ * an inner IPv4 header with options end at 382. The mask shows it to the verifier.
+ */
+#define MAX_OFFSET 0x1ff
+
+static __always_inline void *frame_at(const struct xdp_md *ctx, __u32 offset)
+{
+	return (void *)(long)ctx->data + (offset & MAX_OFFSET);
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package table
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+func TestSucceed(t *testing.T) {
+	type chain = [program.ChainLength]program.NodeID
+	row := func(primary program.NodeID, former ...program.NodeID) program.Row {
+		r := program.Row{Primary: primary}
+		copy(r.Chain[:], former)
+		return r
+	}
+	cases := []struct {
+		name  string
+		old   program.Row
+		owner program.NodeID
+		gone  program.NodeID
+		want  chain
+	}{
+		{"a new row", row(0), 1, 0, chain{}},
+		{"at rest", row(1, 2, 3, 4), 1, 0, chain{2, 3, 4}},
+		{"another owner", row(1, 2, 3, 4), 5, 0, chain{1, 2, 3}},
+		{"back to the last owner", row(1, 2, 3, 4), 2, 0, chain{1, 3, 4}},
+		{"back to the oldest owner", row(1, 2, 3, 4), 4, 0, chain{1, 2, 3}},
+		{"the owner is gone", row(1, 2, 3, 4), 5, 1, chain{2, 3, 4}},
+		{"a former owner is gone", row(1, 2, 3, 4), 1, 3, chain{2, 4}},
+		{"the oldest comes up where another is gone", row(1, 2, 3, 4), 5, 2, chain{1, 3, 4}},
+		{"nobody left to own it", row(1, 2), 0, 0, chain{1, 2}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			got := succeed(c.old, c.owner, func(node program.NodeID) bool { return node != c.gone })
+			if got != c.want {
+				t.Errorf("chain %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// checkRow reports what is never right in a row.
+func checkRow(t *rapid.T, number int, row program.Row, exists func(program.NodeID) bool) {
+	seen := []program.NodeID{row.Primary}
+	ended := false
+	for _, node := range row.Chain {
+		if node == 0 {
+			ended = true
+			continue
+		}
+		if ended || slices.Contains(seen, node) || !exists(node) {
+			t.Fatalf("row %d: %+v has a gap, a repetition or a node that does not exist", number, row)
+		}
+		seen = append(seen, node)
+	}
+}
+
+func TestAdvance(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := NewRendezvous()
+		var table *program.Table
+		for range rapid.IntRange(1, 6).Draw(t, "steps") {
+			w := genWeights(t)
+			gone := program.NodeID(rapid.IntRange(0, 50).Draw(t, "gone"))
+			exists := func(node program.NodeID) bool { return w[node] > 0 || node != gone }
+			old := table
+			var copied program.Table
+			if old != nil {
+				copied = *old
+			}
+			table = r.Advance(old, w, exists)
+			if old != nil && *old != copied {
+				t.Fatal("Advance has changed the old table")
+			}
+			checkStep(t, r, &copied, table, w, exists)
+			if again := r.Advance(table, w, exists); again != table {
+				t.Fatal("a table at rest was copied or changed")
+			}
+		}
+	})
+}
+
+func checkStep(
+	t *rapid.T, r *Rendezvous, old, next *program.Table, w weights, exists func(program.NodeID) bool,
+) {
+	owners := r.Primaries(w)
+	for i := range next {
+		checkRow(t, i, next[i], exists)
+		if next[i].Primary != owners[i] {
+			t.Fatalf("row %d has the primary %d, want %d", i, next[i].Primary, owners[i])
+		}
+		chain := next[i].Chain[:]
+		if old[i].Primary == owners[i] {
+			if next[i] != old[i] && !slices.ContainsFunc(old[i].Chain[:], func(n program.NodeID) bool { return n != 0 && !exists(n) }) {
+				t.Fatalf("row %d was at rest but went from %+v to %+v", i, old[i], next[i])
+			}
+			continue
+		}
+		if old[i].Primary != 0 && exists(old[i].Primary) && chain[0] != old[i].Primary {
+			t.Fatalf("row %d: the former owner %d is not the newest of %v", i, old[i].Primary, chain)
+		}
+		// A place stays free only where there is nobody left for it.
+		for node, weight := range w {
+			if weight > 0 && chain[program.ChainLength-1] == 0 && node != owners[i] && !slices.Contains(chain, node) {
+				t.Fatalf("row %d: %+v has room, but node %d is not in it", i, next[i], node)
+			}
+		}
+	}
+}
+
+// ranks is a plain statement of the order of succession: take the owner away,
+// and the next in rank owns the row.
+func ranks(r *Rendezvous, w weights, count int) [][]program.NodeID {
+	order := make([][]program.NodeID, program.Rows)
+	for row := range order {
+		left := weights{}
+		for node, weight := range w {
+			left[node] = weight
+		}
+		for range count {
+			var owner program.NodeID
+			var best distance
+			for node, weight := range left {
+				d := distance{score: uint64(r.scoresOf(node)[row]), weight: uint64(weight)}
+				if weight > 0 && (owner == 0 || d.less(best) || !best.less(d) && node < owner) {
+					owner, best = node, d
+				}
+			}
+			if owner != 0 {
+				order[row] = append(order[row], owner)
+				delete(left, owner)
+			}
+		}
+	}
+	return order
+}
+
+func TestFreshChainsAreTheRanks(t *testing.T) {
+	for _, nodes := range []int{1, 2, 3, 4, 5, 12} {
+		r, w := NewRendezvous(), equalWeights(nodes, 2)
+		w[1] = 5
+		want := ranks(r, w, 1+program.ChainLength)
+		for i, row := range r.Advance(nil, w, everyNode) {
+			got := append([]program.NodeID{row.Primary}, row.Chain[:]...)
+			got = slices.DeleteFunc(got, func(node program.NodeID) bool { return node == 0 })
+			if !slices.Equal(got, want[i]) {
+				t.Fatalf("%d nodes, row %d: %v, want %v", nodes, i, got, want[i])
+			}
+		}
+	}
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package table
+
+import "testing"
+
+func BenchmarkAdvance(b *testing.B) {
+	w := equalWeights(100, 3)
+	changed := with(w, 1, 4)
+	b.Run("100 nodes, nothing cached", func(b *testing.B) {
+		for b.Loop() {
+			NewRendezvous().Advance(nil, w, everyNode)
+		}
+	})
+	r := NewRendezvous()
+	old := r.Advance(nil, w, everyNode)
+	b.Run("100 nodes, new table", func(b *testing.B) {
+		for b.Loop() {
+			r.Advance(nil, w, everyNode)
+		}
+	})
+	b.Run("100 nodes, one weight changed", func(b *testing.B) {
+		for b.Loop() {
+			r.Advance(old, changed, everyNode)
+		}
+	})
+	b.Run("100 nodes, at rest", func(b *testing.B) {
+		for b.Loop() {
+			r.Advance(old, w, everyNode)
+		}
+	})
+}
+
+func BenchmarkEndpoints(b *testing.B) {
+	ids := endpointIDs{}
+	for n := 1; n <= 20; n++ {
+		ids[endpointNumber(n, false)] = 1
+	}
+	for b.Loop() {
+		Endpoints(ids)
+	}
+}

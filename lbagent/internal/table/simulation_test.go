@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package table
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// broken plays the steps and returns the share of the connections that live
+// throughout but are out of reach at some step. Every row has one connection,
+// held by the node that owned the row at the first step; it lives if the node
+// keeps an endpoint. It is out of reach while its node is neither the row's
+// primary nor among the first of the chain.
+func broken(steps []weights, chain int) float64 {
+	r := NewRendezvous()
+	table := r.Advance(nil, steps[0], everyNode)
+	holders := *table
+	lost := map[int]bool{}
+	live := 0
+	for row := range holders {
+		if slices.ContainsFunc(steps, func(w weights) bool { return w[holders[row].Primary] == 0 }) {
+			continue
+		}
+		live++
+	}
+	for _, w := range steps[1:] {
+		table = r.Advance(table, w, everyNode)
+		for row := range table {
+			holder := holders[row].Primary
+			if table[row].Primary != holder && !slices.Contains(table[row].Chain[:chain], holder) &&
+				!slices.ContainsFunc(steps, func(w weights) bool { return w[holder] == 0 }) {
+				lost[row] = true
+			}
+		}
+	}
+	return float64(len(lost)) / float64(live)
+}
+
+func with(w weights, node program.NodeID, weight uint32) weights {
+	next := maps.Clone(w)
+	next[node] = weight
+	return next
+}
+
+// The changes of docs/design.md on 20 nodes, with the share of connections
+// that break with the whole chain, and without any chain to compare with.
+func TestChainKeepsConnections(t *testing.T) {
+	base := equalWeights(20, 3)
+	random := rand.New(rand.NewPCG(7, 7))
+	anyNode := func() program.NodeID { return program.NodeID(1 + random.IntN(20)) }
+
+	first := weights{}
+	for id := program.NodeID(1); id <= 10; id++ {
+		first[id] = 1
+	}
+	grow := []weights{first}
+	for range 90 {
+		last, node := grow[len(grow)-1], anyNode()
+		grow = append(grow, with(last, node, last[node]+1))
+	}
+	rolling := []weights{base}
+	for range 60 {
+		last, node := rolling[len(rolling)-1], anyNode()
+		more := with(last, node, last[node]+1)
+		heaviest := program.NodeID(1)
+		for id := range program.NodeID(20) {
+			if more[id+1] > more[heaviest] {
+				heaviest = id + 1
+			}
+		}
+		rolling = append(rolling, more, with(more, heaviest, more[heaviest]-1))
+	}
+	shrink := []weights{equalWeights(20, 5)}
+	for len(shrink) <= 80 {
+		last, node := shrink[len(shrink)-1], anyNode()
+		if last[node] > 1 {
+			shrink = append(shrink, with(last, node, last[node]-1))
+		}
+	}
+
+	cases := []struct {
+		name  string
+		steps []weights
+		// most is the highest share with the chain, without the lowest share
+		// with primaries alone.
+		most, without float64
+	}{
+		{"one node added", []weights{base, with(base, 21, 3)}, 0, 0.03},
+		{"one node drained", []weights{base, with(base, 1, 0)}, 0, 0},
+		{"one pod added", []weights{base, with(base, 1, 4)}, 0, 0.01},
+		{"10 to 100 pods one by one", grow, 0.05, 0.5},
+		{"10 to 100 pods at once", []weights{grow[0], grow[len(grow)-1]}, 0, 0.4},
+		{"rolling update of 60 pods", rolling, 0, 0.15},
+		{"100 to 20 pods one by one", shrink, 0.02, 0.35},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			whole, none := broken(c.steps, program.ChainLength), broken(c.steps, 0)
+			t.Logf("%.2f%% of the connections break, %.2f%% without a chain", whole*100, none*100)
+			if whole > c.most {
+				t.Errorf("%.2f%% break, want at most %.2f%%", whole*100, c.most*100)
+			}
+			if none < c.without {
+				t.Errorf("%.2f%% break without a chain, want at least %.2f%%: the case proves nothing", none*100, c.without*100)
+			}
+		})
+	}
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
+)
+
+// none stands in an empty cell, so that columns can be told apart by a script.
+const none = "-"
+
+func vipTable(vips []report.VIP, nodes int, format Format) *table {
+	t := &table{columns: []column{
+		{heading: "ADDRESS"}, {heading: "SERVICE", cut: true}, {heading: "POOL", cut: true},
+		{heading: "POLICY"}, {heading: "READY"}, {heading: "ANNOUNCED BY", cut: true},
+	}}
+	if format == Wide {
+		t.columns = append(t.columns, column{heading: "PROGRAMMED"}, column{heading: "WITHHELD BY"})
+	}
+	for _, vip := range vips {
+		row := []string{vip.Address, services(vip.Services), orNone(vip.Pool), policies(vip.Services), readiness(vip.Services)}
+		if format == Wide {
+			row = append(row, announcers(vip.AnnouncedBy, 0, len(vip.AnnouncedBy)),
+				fmt.Sprintf("%d/%d", vip.Programmed, nodes), withholders(vip.WithheldBy))
+		} else {
+			row = append(row, announcers(vip.AnnouncedBy, nodes, 3))
+		}
+		t.rows = append(t.rows, row)
+	}
+	return t
+}
+
+func services(list []report.Service) string {
+	if len(list) == 0 {
+		return "(reserved)"
+	}
+	var names []string
+	for _, service := range list {
+		names = append(names, service.Namespace+"/"+service.Name)
+	}
+	return strings.Join(names, ",")
+}
+
+func policies(list []report.Service) string {
+	var names []string
+	for _, service := range list {
+		if service.TrafficPolicy != "" && !slices.Contains(names, service.TrafficPolicy) {
+			names = append(names, service.TrafficPolicy)
+		}
+	}
+	return orNone(strings.Join(names, ","))
+}
+
+func readiness(list []report.Service) string {
+	if len(list) == 0 {
+		return none
+	}
+	ready, total := 0, 0
+	for _, service := range list {
+		ready += service.Ready
+		total += service.Total
+	}
+	return fmt.Sprintf("%d/%d", ready, total)
+}
+
+// announcers writes nodes with the same peers together: "node1,node2 to
+// router1". More than few of them are a number; all nodes of the cluster are
+// "all 3 nodes", where nodes is their number and not 0.
+func announcers(list []report.Announcement, nodes, few int) string {
+	var order []string
+	groups := map[string][]string{}
+	for _, announcement := range list {
+		peers := strings.Join(announcement.Peers, ",")
+		if groups[peers] == nil {
+			order = append(order, peers)
+		}
+		groups[peers] = append(groups[peers], announcement.Node)
+	}
+	var parts []string
+	for _, peers := range order {
+		group := groups[peers]
+		who := strings.Join(group, ",")
+		switch {
+		case nodes > 1 && len(group) == nodes:
+			who = fmt.Sprintf("all %d nodes", nodes)
+		case len(group) > few:
+			who = fmt.Sprintf("%d of %d nodes", len(group), nodes)
+		}
+		parts = append(parts, who+" to "+peers)
+	}
+	return orNone(strings.Join(parts, "; "))
+}
+
+func withholders(list []report.Withheld) string {
+	var parts []string
+	for _, withheld := range list {
+		part := withheld.Node
+		if withheld.Reason != "" {
+			part += " (" + withheld.Reason + ")"
+		}
+		parts = append(parts, part)
+	}
+	return orNone(strings.Join(parts, ","))
+}
+
+func nodeTable(nodes []report.Node, format Format) *table {
+	t := &table{columns: []column{
+		{heading: "NODE", cut: true}, {heading: "READY"}, {heading: "AGENT"}, {heading: "SESSIONS"},
+		{heading: "VIPS"}, {heading: "XDP", cut: true}, {heading: "VERSION", cut: true},
+	}}
+	if format == Wide {
+		t.columns = append(t.columns, column{heading: "ID"}, column{heading: "ADDRESSES"}, column{heading: "PEERS"})
+	}
+	for _, node := range nodes {
+		row := []string{
+			node.Name, node.Ready, node.Agent,
+			fmt.Sprintf("%d/%d", node.Established(), len(node.Sessions)),
+			fmt.Sprintf("%d/%d", node.Announced, node.Programmed),
+			interfaces(node.Interfaces), orNone(node.Version),
+		}
+		if format == Wide {
+			row = append(row, strconv.Itoa(int(node.ID)), orNone(strings.Join(node.Addresses, ",")), sessions(node.Sessions))
+		}
+		t.rows = append(t.rows, row)
+	}
+	return t
+}
+
+func interfaces(list []report.Interface) string {
+	var parts []string
+	for _, uplink := range list {
+		parts = append(parts, uplink.Name+":"+uplink.XDPMode)
+	}
+	return orNone(strings.Join(parts, ","))
+}
+
+func sessions(list []report.Session) string {
+	var parts []string
+	for _, session := range list {
+		parts = append(parts, session.Peer+":"+session.State)
+	}
+	return orNone(strings.Join(parts, ","))
+}
+
+// problemLines writes each problem with its message wrapped below its object.
+func problemLines(problems []report.Problem, width int) []string {
+	var lines []string
+	for _, problem := range problems {
+		lines = append(lines, problem.Object()+"  "+problem.Reason)
+		for _, part := range wrap(problem.Message, max(width-4, 0)) {
+			if part != "" {
+				lines = append(lines, "    "+part)
+			}
+		}
+	}
+	return lines
+}
+
+func nextLines(steps []string, width int) []string {
+	var lines []string
+	for _, step := range steps {
+		for i, part := range wrap(step, max(width-2, 0)) {
+			if i == 0 {
+				lines = append(lines, "- "+part)
+			} else {
+				lines = append(lines, "  "+part)
+			}
+		}
+	}
+	return lines
+}
+
+// summary is the report in one line.
+func summary(view *report.View) string {
+	ready, established, sessions, announced, bound := 0, 0, 0, 0, 0
+	for _, node := range view.Nodes {
+		if node.Ready == "True" && node.Agent == report.AgentReady {
+			ready++
+		}
+		established += node.Established()
+		sessions += len(node.Sessions)
+	}
+	for _, vip := range view.VIPs {
+		if len(vip.Services) > 0 {
+			bound++
+		}
+		if len(vip.AnnouncedBy) > 0 {
+			announced++
+		}
+	}
+	return fmt.Sprintf("%d of %d VIPs announced, %d of %d nodes ready, %d of %d BGP sessions established",
+		announced, bound, ready, len(view.Nodes), established, sessions)
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return none
+	}
+	return text
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package render writes a report as text, JSON or YAML.
+package render
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
+)
+
+// Format is how a report is written.
+type Format string
+
+// Formats. Text is fitted to the terminal, Wide says everything.
+const (
+	Text Format = ""
+	Wide Format = "wide"
+	JSON Format = "json"
+	YAML Format = "yaml"
+)
+
+// Options of text.
+type Options struct {
+	Format Format
+	// Width of the screen in characters; 0 is without limit.
+	Width int
+	// Colour the verdict.
+	Colour bool
+}
+
+// How much the one screen of Status holds of each list.
+const (
+	screenVIPs     = 15
+	screenNodes    = 15
+	screenProblems = 20
+)
+
+// Status writes the whole report, in text shortened to one screen.
+func Status(out io.Writer, view *report.View, options Options) error {
+	if options.Format == JSON || options.Format == YAML {
+		return encode(out, options.Format, view)
+	}
+	width := options.width()
+	var text strings.Builder
+	text.WriteString(summary(view) + "\n")
+	if len(view.VIPs) > 0 {
+		shown := view.VIPs[:min(len(view.VIPs), screenVIPs)]
+		section(&text, "VIPs", vipTable(shown, len(view.Nodes), options.Format).lines(width))
+		more(&text, len(view.VIPs)-len(shown), "millrace vips")
+	}
+	if len(view.Nodes) > 0 {
+		shown := view.Nodes[:min(len(view.Nodes), screenNodes)]
+		section(&text, "Nodes", nodeTable(shown, options.Format).lines(width))
+		more(&text, len(view.Nodes)-len(shown), "millrace nodes")
+	}
+	if len(view.Problems) > 0 {
+		shown := view.Problems[:min(len(view.Problems), screenProblems)]
+		heading := colour("Problems", red, options.Colour)
+		section(&text, heading, problemLines(shown, width))
+		more(&text, len(view.Problems)-len(shown), "millrace status -o yaml")
+	} else {
+		text.WriteString("\n" + colour("No problems.", green, options.Colour) + "\n")
+	}
+	if len(view.Next) > 0 {
+		section(&text, "Next", nextLines(view.Next, width))
+	}
+	_, err := io.WriteString(out, text.String())
+	return err
+}
+
+// VIPs writes all VIPs.
+func VIPs(out io.Writer, view *report.View, options Options) error {
+	if options.Format == JSON || options.Format == YAML {
+		return encode(out, options.Format, view.VIPs)
+	}
+	if len(view.VIPs) == 0 {
+		return nothing(out, "No VIPs.", view.Next, options)
+	}
+	return write(out, vipTable(view.VIPs, len(view.Nodes), options.Format).lines(options.width()))
+}
+
+// Nodes writes all nodes.
+func Nodes(out io.Writer, view *report.View, options Options) error {
+	if options.Format == JSON || options.Format == YAML {
+		return encode(out, options.Format, view.Nodes)
+	}
+	if len(view.Nodes) == 0 {
+		return nothing(out, "No LBNodes: the operator makes one for each node of the cluster when it runs.", nil, options)
+	}
+	return write(out, nodeTable(view.Nodes, options.Format).lines(options.width()))
+}
+
+func (o Options) width() int {
+	if o.Format == Wide {
+		return 0
+	}
+	return o.Width
+}
+
+func encode(out io.Writer, format Format, value any) error {
+	raw, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode the report: %w", err)
+	}
+	if format == YAML {
+		if raw, err = yaml.JSONToYAML(raw); err != nil {
+			return fmt.Errorf("encode the report: %w", err)
+		}
+	} else {
+		raw = append(raw, '\n')
+	}
+	_, err = out.Write(raw)
+	return err
+}
+
+func nothing(out io.Writer, verdict string, steps []string, options Options) error {
+	lines := []string{verdict}
+	if len(steps) > 0 {
+		lines = append(lines, "Next")
+		lines = append(lines, nextLines(steps, options.width())...)
+	}
+	return write(out, lines)
+}
+
+func write(out io.Writer, lines []string) error {
+	_, err := io.WriteString(out, strings.Join(lines, "\n")+"\n")
+	return err
+}
+
+func section(text *strings.Builder, heading string, lines []string) {
+	text.WriteString("\n" + heading + "\n")
+	for _, line := range lines {
+		text.WriteString(line + "\n")
+	}
+}
+
+func more(text *strings.Builder, count int, command string) {
+	if count > 0 {
+		fmt.Fprintf(text, "… and %d more: %s\n", count, command)
+	}
+}
+
+// Colours of ECMA-48, select graphic rendition.
+const (
+	red   = "31"
+	green = "32"
+)
+
+func colour(text, code string, on bool) string {
+	if !on {
+		return text
+	}
+	return "\x1b[" + code + "m" + text + "\x1b[0m"
+}

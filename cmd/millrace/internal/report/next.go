@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// next says which steps are missing before a Service is served.
+func next(in *Input) []string {
+	var steps []string
+	if len(in.Pools) == 0 {
+		steps = append(steps, "create an IPPool with the addresses that Services may have (kubectl explain ippool.spec)")
+	}
+	if len(in.Peers) == 0 {
+		steps = append(steps, "create a BGPPeer for each router that the nodes announce to (kubectl explain bgppeer.spec)")
+	}
+	if len(in.Advertisements) == 0 {
+		steps = append(steps, "create a BGPAdvertisement, which says what is announced to whom (kubectl explain bgpadvertisement.spec)")
+	}
+	if len(in.VIPs) == 0 && !slices.ContainsFunc(in.Services, func(service corev1.Service) bool { return ours(&service) }) {
+		steps = append(steps, "create a Service of type LoadBalancer with loadBalancerClass "+millracev1alpha1.Class)
+	}
+	return steps
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Labels of our pods, as in config/operator and config/lbagent.
+const (
+	labelName      = "app.kubernetes.io/name"
+	labelComponent = "app.kubernetes.io/component"
+)
+
+func component(pod *corev1.Pod) string {
+	if pod.Labels[labelName] != "millrace" {
+		return ""
+	}
+	return pod.Labels[labelComponent]
+}
+
+// agents returns the agents' pods by node. While one replaces another, the
+// one that stays counts.
+func agents(pods []corev1.Pod) map[string]*corev1.Pod {
+	byNode := map[string]*corev1.Pod{}
+	for i := range pods {
+		pod := &pods[i]
+		node := pod.Spec.NodeName
+		if component(pod) != "agent" || node == "" {
+			continue
+		}
+		if have := byNode[node]; have == nil || have.DeletionTimestamp != nil {
+			byNode[node] = pod
+		}
+	}
+	return byNode
+}
+
+func agentState(pod *corev1.Pod) string {
+	switch {
+	case pod == nil:
+		return AgentMissing
+	case podReady(pod):
+		return AgentReady
+	default:
+		return AgentNotReady
+	}
+}
+
+func podReady(pod *corev1.Pod) bool {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// podTrouble says why a pod is not ready: what its container waits for, how
+// it ended, or what the pod's conditions say.
+func podTrouble(pod *corev1.Pod) string {
+	for _, container := range pod.Status.ContainerStatuses {
+		if waiting := container.State.Waiting; waiting != nil {
+			return sentence(waiting.Reason, waiting.Message)
+		}
+		if ended := container.State.Terminated; ended != nil {
+			return sentence(fmt.Sprintf("%s (exit code %d)", ended.Reason, ended.ExitCode), ended.Message)
+		}
+	}
+	for _, condition := range pod.Status.Conditions {
+		wanted := condition.Type == corev1.PodReady || condition.Type == corev1.PodScheduled
+		if wanted && condition.Status != corev1.ConditionTrue && condition.Message != "" {
+			return condition.Message
+		}
+	}
+	return "phase " + cmp.Or(string(pod.Status.Phase), "unknown")
+}
+
+func sentence(reason, message string) string {
+	if message == "" {
+		return reason
+	}
+	return reason + ": " + message
+}
+
+// installation finds what is wrong with the operator's pods. Agents are
+// looked at with their nodes.
+func (l *lookup) installation() []Problem {
+	var operators []*corev1.Pod
+	for i := range l.in.Pods {
+		if component(&l.in.Pods[i]) == "operator" {
+			operators = append(operators, &l.in.Pods[i])
+		}
+	}
+	if slices.ContainsFunc(operators, podReady) {
+		return nil
+	}
+	problem := Problem{
+		Kind: "Deployment", Name: "millrace-operator", Reason: ReasonNotRunning,
+		Message: "no operator runs, so no Service gets or gives back an address; forwarding and announcements go on",
+	}
+	if len(operators) > 0 {
+		slices.SortFunc(operators, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
+		problem.Reason = ReasonNotReady
+		problem.Message = fmt.Sprintf("no operator is ready, so no Service gets or gives back an address; pod %s: %s", operators[0].Name, podTrouble(operators[0]))
+	}
+	return []Problem{problem}
+}

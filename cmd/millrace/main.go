@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command millrace shows what Millrace does in a cluster and what is wrong. As
+// kubectl-millrace on the PATH it is `kubectl millrace`.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/term"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+// Exit codes.
+const (
+	exitOK = iota
+	exitError
+	// exitProblems is that of `status --exit-code` where there are problems.
+	exitProblems
+)
+
+// environment is what a run takes from the outside.
+type environment struct {
+	// args are those of the process, its own name first.
+	args           []string
+	stdout, stderr io.Writer
+	// width of the screen in characters; 0 is without limit.
+	width  int
+	colour bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, processEnvironment())
+	stop()
+	os.Exit(code)
+}
+
+// processEnvironment looks at the terminal, if there is one. Without one the
+// text is made for 100 columns; https://no-color.org says when not to colour.
+func processEnvironment() environment {
+	env := environment{args: os.Args, stdout: os.Stdout, stderr: os.Stderr, width: 100}
+	if terminal := int(os.Stdout.Fd()); term.IsTerminal(terminal) {
+		env.colour = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+		if columns, _, err := term.GetSize(terminal); err == nil && columns > 0 {
+			env.width = columns
+		}
+	}
+	return env
+}
+
+func run(ctx context.Context, env environment) int {
+	root := newCommand(env)
+	root.SetArgs(env.args[1:])
+	root.SetOut(env.stdout)
+	root.SetErr(env.stderr)
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errProblems):
+		return exitProblems
+	default:
+		fmt.Fprintf(env.stderr, "millrace: %v\n", err)
+		return exitError
+	}
+}
+
+// calledAs is how the user calls this program: kubectl runs a plug-in by the
+// name of its file.
+func calledAs(path string) string {
+	if strings.HasPrefix(filepath.Base(path), "kubectl-") {
+		return "kubectl millrace"
+	}
+	return "millrace"
+}

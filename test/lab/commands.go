@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-lb/millrace/test/lab/internal/cluster"
+	"github.com/millrace-lb/millrace/test/lab/internal/machine"
+	"github.com/millrace-lb/millrace/test/lab/internal/topology"
+)
+
+const defaultNodeGrace = 20 * time.Second
+
+// app holds what all commands share.
+type app struct {
+	state string
+}
+
+// stateDir returns the lab's folder as an absolute path.
+func (a *app) stateDir() (string, error) {
+	if a.state != "" {
+		return filepath.Abs(a.state)
+	}
+	root, err := projectRoot()
+	if err != nil {
+		return "", fmt.Errorf("%w, or give --state", err)
+	}
+	return filepath.Join(root, ".lab"), nil
+}
+
+// open returns the lab that is up.
+func (a *app) open() (*cluster.Lab, error) {
+	if err := cluster.RequireRoot(); err != nil {
+		return nil, err
+	}
+	dir, err := a.stateDir()
+	if err != nil {
+		return nil, err
+	}
+	return cluster.Open(dir)
+}
+
+// projectRoot returns the folder of this project that the caller is in.
+func projectRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("find the project: %w", err)
+	}
+	for at := dir; ; at = filepath.Dir(at) {
+		if _, err := os.Stat(filepath.Join(at, "hack", "lab", "kubernetes", "go.mod")); err == nil {
+			return at, nil
+		}
+		if at == filepath.Dir(at) {
+			return "", fmt.Errorf("%s does not lie in a checkout of the project: change to one", dir)
+		}
+	}
+}
+
+// progress returns a function that prints sentences with the time since now.
+func progress() cluster.Progress {
+	start := time.Now()
+	return func(format string, args ...any) {
+		fmt.Printf("%6.1fs  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
+	}
+}
+
+// exactly is cobra.ExactArgs as a usage error.
+func exactly(n int) cobra.PositionalArgs { return usage(cobra.ExactArgs(n)) }
+
+func atLeast(n int) cobra.PositionalArgs { return usage(cobra.MinimumNArgs(n)) }
+
+func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(command *cobra.Command, args []string) error {
+		if err := check(command, args); err != nil {
+			return usageError{fmt.Errorf("%w: usage: %s", err, command.UseLine())}
+		}
+		return nil
+	}
+}
+
+func (a *app) upCommand() *cobra.Command {
+	options := cluster.Options{}
+	command := &cobra.Command{
+		Use:   "up",
+		Short: "Bring a lab up and wait until its nodes are Ready",
+		Args:  exactly(0),
+		RunE: func(command *cobra.Command, _ []string) error {
+			if options.NodeGrace < 4*time.Second {
+				return usageError{fmt.Errorf("--node-grace is %s: want 4s at least", options.NodeGrace)}
+			}
+			if _, err := topology.New(options.Nodes, options.Routers); err != nil {
+				return usageError{err}
+			}
+			return a.up(command, options)
+		},
+	}
+	flags := command.Flags()
+	flags.IntVar(&options.Nodes, "nodes", 3, "number of Kubernetes nodes")
+	flags.IntVar(&options.Routers, "routers", 1, "number of routers")
+	flags.DurationVar(&options.NodeGrace, "node-grace", defaultNodeGrace,
+		"how long a node may be silent until Kubernetes takes it for failed")
+	return command
+}
+
+func (a *app) up(command *cobra.Command, options cluster.Options) error {
+	if err := cluster.RequireRoot(); err != nil {
+		return err
+	}
+	var err error
+	if options.Root, err = projectRoot(); err != nil {
+		return err
+	}
+	if options.State, err = a.stateDir(); err != nil {
+		return err
+	}
+	tell := progress()
+	err = cluster.Up(command.Context(), options, tell)
+	if err != nil && command.Context().Err() != nil {
+		tell("interrupted, removing what there is")
+		if _, downErr := cluster.Down(options.State); downErr != nil {
+			return downErr
+		}
+		return fmt.Errorf("up was interrupted, and nothing is left: %w", err)
+	}
+	if err == nil {
+		tell("the lab is up")
+	}
+	return err
+}
+
+func (a *app) downCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "down",
+		Short: "Remove the lab, also what a failed start left behind",
+		Args:  exactly(0),
+		RunE: func(*cobra.Command, []string) error {
+			if err := cluster.RequireRoot(); err != nil {
+				return err
+			}
+			dir, err := a.stateDir()
+			if err != nil {
+				return err
+			}
+			found, err := cluster.Down(dir)
+			if err != nil {
+				return err
+			}
+			if !found {
+				fmt.Println("there was no lab")
+				return nil
+			}
+			fmt.Println("the lab is down and nothing of it is left")
+			return nil
+		},
+	}
+}
+
+func (a *app) buildCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "build",
+		Short: "Build the programs that a lab runs into the cache",
+		Args:  exactly(0),
+		RunE: func(command *cobra.Command, _ []string) error {
+			root, err := projectRoot()
+			if err != nil {
+				return err
+			}
+			programs, _, err := cluster.Build(command.Context(), root, progress())
+			if err != nil {
+				return err
+			}
+			for _, dir := range programs {
+				fmt.Println(dir)
+			}
+			return nil
+		},
+	}
+}
+
+func (a *app) hostsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "hosts",
+		Short: "List the hosts of the lab",
+		Args:  exactly(0),
+		RunE: func(*cobra.Command, []string) error {
+			lab, err := a.open()
+			if err != nil {
+				return err
+			}
+			hosts, err := lab.Hosts()
+			if err != nil {
+				return err
+			}
+			table := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', 0)
+			fmt.Fprintln(table, "HOST\tROLE\tSTATE\tPID\tINTERFACE\tADDRESSES")
+			for _, host := range hosts {
+				writeHost(table, host)
+			}
+			return table.Flush()
+		},
+	}
+}
+
+func writeHost(table *tabwriter.Writer, host cluster.HostStatus) {
+	state, pid := "running", fmt.Sprint(host.Pid)
+	if host.Pid == 0 {
+		state, pid = "stopped", "-"
+	}
+	for i, iface := range host.Interfaces {
+		name, role := host.Name, string(host.Role)
+		if i > 0 {
+			name, role, state, pid = "", "", "", ""
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s %s\n", name, role, state, pid, iface.Name, iface.Addresses[0], iface.Addresses[1])
+	}
+}
+
+func initCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    machine.Command + " DIR STAGE",
+		Hidden: true,
+		Args:   exactly(2),
+		RunE:   func(_ *cobra.Command, args []string) error { return machine.Init(args[0], args[1]) },
+	}
+}

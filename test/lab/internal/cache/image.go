@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cache
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/millrace-lb/millrace/hack/mkimage/oci"
+)
+
+// EnsureImage returns the archive of an image that holds one program, made from
+// a folder that Ensure returned.
+func (c *Cache) EnsureImage(folder, program, name string) (string, error) {
+	content, err := os.ReadFile(filepath.Join(folder, program))
+	if err != nil {
+		return "", fmt.Errorf("make image %s: %w", name, err)
+	}
+	sum := sha256.Sum256(append([]byte(name), content...))
+	target := filepath.Join(c.dir, "image-"+program+"-"+hex.EncodeToString(sum[:])[:16])
+	archive := program + ".tar"
+	err = c.fill(target, func(draft string) error {
+		file, err := os.Create(filepath.Join(draft, archive))
+		if err != nil {
+			return fmt.Errorf("make image %s: %w", name, err)
+		}
+		defer file.Close()
+		return oci.Write(file, oci.Image{
+			Name:         name,
+			Architecture: runtime.GOARCH,
+			Entrypoint:   []string{"/" + program},
+			Files:        []oci.File{{Path: "/" + program, Mode: 0o755, Content: content}},
+		})
+	})
+	return filepath.Join(target, archive), err
+}

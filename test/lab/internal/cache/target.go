@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cache
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// Target is a set of programs built together from one Go module.
+type Target struct {
+	// Name is what people see, and the beginning of the folder's name.
+	Name string
+	// Dir is the folder to build in, relative to the project's root.
+	Dir      string
+	Packages []string
+	// CGO says that the programs need a C compiler; they are static in any case.
+	CGO     bool
+	Tags    []string
+	LDFlags []string
+}
+
+// Targets are all programs that the lab runs and that are not its own.
+func Targets() []Target {
+	const kubernetesVersion = "k8s.io/component-base/version."
+	return []Target{
+		{
+			Name:     "kubernetes",
+			Dir:      "hack/lab/kubernetes",
+			Packages: []string{"."},
+			LDFlags: []string{
+				"-X " + kubernetesVersion + "gitVersion=v1.36.3",
+				"-X " + kubernetesVersion + "gitMajor=1",
+				"-X " + kubernetesVersion + "gitMinor=36",
+				"-X " + kubernetesVersion + "gitTreeState=archive",
+			},
+		},
+		{
+			Name: "containerd",
+			Dir:  "hack/lab/containerd",
+			Packages: []string{
+				"github.com/containerd/containerd/v2/cmd/containerd",
+				"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+				"github.com/containerd/containerd/v2/cmd/ctr",
+			},
+			Tags:    []string{"no_btrfs", "no_zfs", "no_devmapper", "no_blockfile"},
+			LDFlags: []string{"-X github.com/containerd/containerd/v2/version.Version=v2.3.7"},
+		},
+		{
+			// Without seccomp no unprivileged sandbox starts, and that is libseccomp, in C.
+			Name:     "runc",
+			Dir:      "hack/lab/runc",
+			Packages: []string{"github.com/opencontainers/runc"},
+			CGO:      true,
+			Tags:     []string{"netgo", "osusergo", "seccomp"},
+			LDFlags:  []string{"-extldflags -static", "-X main.version=1.4.3"},
+		},
+		{
+			Name: "cni",
+			Dir:  "hack/lab/cni",
+			Packages: []string{
+				"github.com/containernetworking/plugins/plugins/ipam/host-local",
+				"github.com/containernetworking/plugins/plugins/main/loopback",
+				"github.com/containernetworking/plugins/plugins/main/ptp",
+			},
+		},
+		{Name: "echo", Dir: "test/echo", Packages: []string{"."}},
+	}
+}
+
+// arguments are those of the go command that builds the target into folder output.
+func (t Target) arguments(output string) []string {
+	args := []string{"build", "-v", "-trimpath", "-o", output + "/"}
+	if len(t.Tags) > 0 {
+		args = append(args, "-tags", strings.Join(t.Tags, ","))
+	}
+	args = append(args, "-ldflags", strings.Join(append([]string{"-s", "-w"}, t.LDFlags...), " "))
+	return append(args, t.Packages...)
+}
+
+func (t Target) environment() []string {
+	cgo := "CGO_ENABLED=0"
+	if t.CGO {
+		cgo = "CGO_ENABLED=1"
+	}
+	return []string{cgo, "GOFLAGS=-buildvcs=false -mod=readonly", "GOWORK=off"}
+}
+
+// Key identifies what building the target gives: it changes with the sources, the
+// module files, the flags and the version of Go. root is the project's folder.
+func (t Target) Key(root fs.FS, goVersion string) (string, error) {
+	hash := sha256.New()
+	fmt.Fprintln(hash, goVersion, runtime.GOOS, runtime.GOARCH, t.arguments(""), t.environment())
+	var files []string
+	err := fs.WalkDir(root, t.Dir, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if !entry.IsDir() && isSource(name) {
+			files = append(files, name)
+		}
+		return nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("read sources of %s: %w", t.Name, err)
+	}
+	slices.Sort(files)
+	for _, name := range files {
+		content, err := fs.ReadFile(root, name)
+		if err != nil {
+			return "", fmt.Errorf("read sources of %s: %w", t.Name, err)
+		}
+		fmt.Fprintln(hash, name, len(content))
+		if _, err := hash.Write(content); err != nil {
+			return "", fmt.Errorf("hash sources of %s: %w", t.Name, err)
+		}
+	}
+	return hex.EncodeToString(hash.Sum(nil))[:16], nil
+}
+
+func isSource(name string) bool {
+	base := name[strings.LastIndexByte(name, '/')+1:]
+	if base == "go.mod" || base == "go.sum" {
+		return true
+	}
+	return strings.HasSuffix(base, ".go") && !strings.HasSuffix(base, "_test.go")
+}

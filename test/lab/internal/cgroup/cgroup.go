@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cgroup gives each node of the lab its own part of the machine's cgroups,
+// as a container runtime would: version 1, hybrid and version 2.
+//
+// On version 1 a node's cgroups lie below the caller's own ones, whose limits go on
+// to hold. On version 2 they lie below the root of what is mounted: only there can
+// controllers be handed out while the caller's own cgroup has processes in it.
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// mountRoot is where every system mounts its cgroups.
+	mountRoot = "/sys/fs/cgroup"
+	// initLeaf holds a version 2 node's first process: a cgroup that hands out
+	// controllers may not have processes itself (cgroups(7), "no internal processes").
+	initLeaf = "init"
+	// removeTimeout bounds the wait for the kernel to let go of a cgroup whose
+	// processes have ended.
+	removeTimeout = 10 * time.Second
+)
+
+// Join moves the calling process into a new cgroup of this name in every
+// hierarchy. The caller enters a cgroup namespace next, whose roots they become.
+func Join(name string) error {
+	hierarchies, err := discover()
+	if err != nil {
+		return err
+	}
+	for _, hierarchy := range hierarchies {
+		parent := hierarchy.own
+		if pureV2(hierarchies) {
+			parent = hierarchy.mountpoint
+		}
+		group := filepath.Join(parent, name)
+		if err := os.Mkdir(group, 0o755); err != nil {
+			return fmt.Errorf("create cgroup of %s: %w", name, err)
+		}
+		if err := copyCPUSet(parent, group); err != nil {
+			return fmt.Errorf("cgroup of %s: %w", name, err)
+		}
+		if err := moveSelf(group); err != nil {
+			return fmt.Errorf("cgroup of %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// copyCPUSet fills a new version 1 cpuset, which starts empty and then takes no process.
+func copyCPUSet(parent, group string) error {
+	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+		content, err := os.ReadFile(filepath.Join(parent, file))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read %s: %w", file, err)
+		}
+		// Version 2 inherits; there an empty value at the root is normal.
+		if strings.TrimSpace(string(content)) == "" {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(group, file), content, 0); err != nil {
+			return fmt.Errorf("copy %s: %w", file, err)
+		}
+	}
+	return nil
+}
+
+// moveSelf writes 0, which the kernel takes for the writer, whatever its PID namespace.
+func moveSelf(group string) error {
+	if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte("0"), 0); err != nil {
+		return fmt.Errorf("move process to %s: %w", group, err)
+	}
+	return nil
+}
+
+// MountView mounts the hierarchies of the calling process's cgroup namespace at
+// the usual place of its mount namespace.
+func MountView() error {
+	hierarchies, err := discover()
+	if err != nil {
+		return err
+	}
+	if pureV2(hierarchies) {
+		return mountViewV2()
+	}
+	if err := unix.Mount("tmpfs", mountRoot, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
+		return fmt.Errorf("mount tmpfs at %s: %w", mountRoot, err)
+	}
+	for _, hierarchy := range hierarchies {
+		if err := mountHierarchy(hierarchy); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func mountHierarchy(hierarchy hierarchy) error {
+	target := filepath.Join(mountRoot, hierarchy.folder())
+	if err := os.Mkdir(target, 0o755); err != nil {
+		return fmt.Errorf("create mount point: %w", err)
+	}
+	kind, options := "cgroup", hierarchy.name
+	switch {
+	case hierarchy.name == "":
+		kind = "cgroup2"
+	case strings.HasPrefix(hierarchy.name, "name="):
+		options = "none," + hierarchy.name
+	}
+	if err := unix.Mount(kind, target, kind, unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, options); err != nil {
+		return fmt.Errorf("mount cgroups at %s: %w", target, err)
+	}
+	controllers := strings.Split(hierarchy.name, ",")
+	if len(controllers) < 2 {
+		return nil
+	}
+	for _, controller := range controllers {
+		if err := os.Symlink(hierarchy.name, filepath.Join(mountRoot, controller)); err != nil {
+			return fmt.Errorf("link controller %s: %w", controller, err)
+		}
+	}
+	return nil
+}
+
+func mountViewV2() error {
+	if err := unix.Mount("cgroup2", mountRoot, "cgroup2", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("mount cgroups at %s: %w", mountRoot, err)
+	}
+	leaf := filepath.Join(mountRoot, initLeaf)
+	if err := os.Mkdir(leaf, 0o755); err != nil {
+		return fmt.Errorf("create cgroup of the node's own processes: %w", err)
+	}
+	if err := moveSelf(leaf); err != nil {
+		return err
+	}
+	_, err := enableControllers(mountRoot)
+	return err
+}
+
+// Remove removes every cgroup of this name, wherever it lies, with all below it.
+// Its processes must have ended or be about to.
+func Remove(name string) error {
+	groups, err := find(func(candidate string) bool { return candidate == name })
+	if err != nil {
+		return err
+	}
+	for _, group := range groups {
+		if err := removeTree(group); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// List returns the folders of all cgroups whose name begins with prefix.
+func List(prefix string) ([]string, error) {
+	return find(func(candidate string) bool { return strings.HasPrefix(candidate, prefix) })
+}
+
+func find(match func(name string) bool) ([]string, error) {
+	var groups []string
+	err := filepath.WalkDir(mountRoot, func(path string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // it ended while we walked
+		}
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && match(entry.Name()) {
+			groups = append(groups, path)
+			return fs.SkipDir
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("search cgroups: %w", err)
+	}
+	return groups, nil
+}
+
+// removeTree removes a cgroup and those below it, deepest first. The kernel refuses
+// for a moment after the last process has ended, and tells nobody when that moment is
+// over on version 1: so it is asked again.
+func removeTree(group string) error {
+	deadline := time.Now().Add(removeTimeout)
+	for {
+		err := removeOnce(group)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+			return fmt.Errorf("remove cgroup %s: %w", group, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func removeOnce(group string) error {
+	entries, err := os.ReadDir(group)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if entry.IsDir() {
+			if err := removeOnce(filepath.Join(group, entry.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	if err := unix.Rmdir(group); err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	return nil
+}

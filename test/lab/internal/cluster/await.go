@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/millrace-lb/millrace/test/lab/internal/config"
+	"github.com/millrace-lb/millrace/test/lab/internal/pki"
+	"github.com/millrace-lb/millrace/test/lab/internal/topology"
+)
+
+const (
+	// apiTimeout and nodesTimeout bound a start on a slow and busy machine.
+	apiTimeout   = 2 * time.Minute
+	nodesTimeout = 3 * time.Minute
+	pollInterval = 50 * time.Millisecond
+)
+
+// client returns an HTTP client of the API server as the lab's user.
+func (l *Lab) client() (*http.Client, error) {
+	keys := l.KeyDir()
+	certificate, err := tls.LoadX509KeyPair(pki.CertFile(keys, config.Admin), pki.KeyFile(keys, config.Admin))
+	if err != nil {
+		return nil, fmt.Errorf("read the admin's certificate: %w", err)
+	}
+	authority, err := os.ReadFile(pki.CAFile(keys))
+	if err != nil {
+		return nil, fmt.Errorf("read the cluster's authority: %w", err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	return &http.Client{Transport: &http.Transport{
+		DialContext:     inControlPlane,
+		TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{certificate}},
+	}}, nil
+}
+
+func (l *Lab) get(ctx context.Context, client *http.Client, path string) (io.ReadCloser, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, l.Server()+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		response.Body.Close()
+		return nil, fmt.Errorf("GET %s: %s", path, response.Status)
+	}
+	return response.Body, nil
+}
+
+// awaitAPI waits until the API server is ready.
+func (l *Lab) awaitAPI(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	client, err := l.client()
+	if err != nil {
+		return err
+	}
+	for {
+		body, err := l.get(ctx, client, "/readyz")
+		if err == nil {
+			return body.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the API server is not ready: %w: see %s", err, l.logs("cp"))
+		case <-time.After(pollInterval):
+		}
+	}
+}
+
+// nodeEvent is what we read of a watch event of nodes.
+type nodeEvent struct {
+	Object struct {
+		Metadata struct {
+			Name string `json:"name"`
+		} `json:"metadata"`
+		Status struct {
+			Conditions []struct {
+				Type   string `json:"type"`
+				Status string `json:"status"`
+				// LastHeartbeatTime is when the kubelet last said so.
+				LastHeartbeatTime time.Time `json:"lastHeartbeatTime"`
+			} `json:"conditions"`
+		} `json:"status"`
+	} `json:"object"`
+}
+
+func (e nodeEvent) readySince(start time.Time) bool {
+	for _, condition := range e.Object.Status.Conditions {
+		if condition.Type == "Ready" {
+			return condition.Status == "True" && !condition.LastHeartbeatTime.Before(start)
+		}
+	}
+	return false
+}
+
+// awaitNodes waits until every node is Ready, and names each.
+func (l *Lab) awaitNodes(ctx context.Context, ready func(name string)) error {
+	waiting := map[string]bool{}
+	for _, node := range l.Topology.WithRole(topology.RoleNode) {
+		waiting[node.Name] = true
+	}
+	return l.awaitReady(ctx, waiting, time.Time{}, ready)
+}
+
+// awaitReady waits until the kubelet of each node has reported it Ready after start.
+func (l *Lab) awaitReady(ctx context.Context, waiting map[string]bool, start time.Time, ready func(name string)) error {
+	ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
+	defer cancel()
+	client, err := l.client()
+	if err != nil {
+		return err
+	}
+	for {
+		// A watch without a version first tells of everything that exists.
+		err := l.watchNodes(ctx, client, func(event nodeEvent) bool {
+			name := event.Object.Metadata.Name
+			if waiting[name] && event.readySince(start) {
+				delete(waiting, name)
+				ready(name)
+			}
+			return len(waiting) > 0
+		})
+		if len(waiting) == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			for name := range waiting {
+				return errors.Join(fmt.Errorf("node %s is not Ready: see %s", name, l.logs(name)), err)
+			}
+		case <-time.After(pollInterval):
+		}
+	}
+}
+
+// watchNodes calls f for each event until it returns false or the watch ends.
+func (l *Lab) watchNodes(ctx context.Context, client *http.Client, f func(nodeEvent) bool) error {
+	body, err := l.get(ctx, client, "/api/v1/nodes?watch=1")
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	decoder := json.NewDecoder(body)
+	for {
+		var event nodeEvent
+		if err := decoder.Decode(&event); err != nil {
+			return fmt.Errorf("watch nodes: %w", err)
+		}
+		if !f(event) {
+			return nil
+		}
+	}
+}

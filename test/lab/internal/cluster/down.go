@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/millrace-lb/millrace/test/lab/internal/cgroup"
+	"github.com/millrace-lb/millrace/test/lab/internal/config"
+	"github.com/millrace-lb/millrace/test/lab/internal/machine"
+	"github.com/millrace-lb/millrace/test/lab/internal/netns"
+)
+
+// Down removes whatever there is of a lab, also of one that is incomplete or that
+// another folder started, and the folder dir if it is a lab's. It reports whether it found anything.
+// It goes by names in the kernel and not by what the folder says.
+func Down(dir string) (found bool, err error) {
+	release, err := exclusive()
+	if err != nil {
+		return false, err
+	}
+	defer release()
+
+	namespaces, err := netns.List(config.NamespacePrefix)
+	if err != nil {
+		return false, err
+	}
+	if err := endNamespaces(namespaces); err != nil {
+		return true, err
+	}
+	groups, err := cgroup.List(config.NamespacePrefix + "node")
+	if err != nil {
+		return true, err
+	}
+	for _, group := range groups {
+		if err := cgroup.Remove(filepath.Base(group)); err != nil {
+			return true, err
+		}
+	}
+	folder, err := removeState(dir)
+	return len(namespaces) > 0 || len(groups) > 0 || folder, err
+}
+
+// endNamespaces kills what runs in the namespaces and removes them. The one with
+// the bridges goes first, so that the dying say nothing to each other.
+func endNamespaces(namespaces []string) error {
+	if slices.Contains(namespaces, fabricNamespace) {
+		if err := netns.Do(fabricNamespace, netns.DeletePorts); err != nil {
+			return err
+		}
+	}
+	if err := machine.KillAll(namespaces); err != nil {
+		return err
+	}
+	for _, name := range namespaces {
+		if err := netns.Delete(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeState undoes what the state file tells of and removes the folder. It leaves
+// a folder without such a file alone: it is not a lab's.
+func removeState(dir string) (found bool, err error) {
+	content, err := os.ReadFile(filepath.Join(dir, stateFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read lab: %w", err)
+	}
+	// A write of the file that was cut short happened before anything was delegated.
+	if saved, err := parseState(content); err == nil {
+		if err := cgroup.Undelegate(saved.Delegation); err != nil {
+			return true, err
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return true, fmt.Errorf("remove the lab's folder: %w", err)
+	}
+	return true, nil
+}

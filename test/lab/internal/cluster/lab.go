@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cluster brings the lab up and down and acts on what runs in it.
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/test/lab/internal/cgroup"
+	"github.com/millrace-lb/millrace/test/lab/internal/config"
+	"github.com/millrace-lb/millrace/test/lab/internal/netns"
+	"github.com/millrace-lb/millrace/test/lab/internal/topology"
+)
+
+// fabricNamespace holds the bridges of both segments.
+const fabricNamespace = config.NamespacePrefix + "fabric"
+
+// stateFile tells that a folder is a lab's, and what the lab is like.
+const stateFile = "lab.json"
+
+// ErrNotUp says that there is no lab.
+var ErrNotUp = errors.New("no lab is up here: run `bin/lab up`")
+
+// state is what later commands need to know about a lab. It is written before
+// anything that `down` must remove is made.
+type state struct {
+	Nodes       int               `json:"nodes"`
+	Routers     int               `json:"routers"`
+	NodeGrace   time.Duration     `json:"nodeGrace"`
+	Snapshotter string            `json:"snapshotter"`
+	Programs    map[string]string `json:"programs"`
+	Delegation  cgroup.Delegation `json:"delegation"`
+}
+
+// Lab is the lab of a state folder.
+type Lab struct {
+	dir   string
+	state state
+	config.Lab
+}
+
+// Open reads the lab in a state folder, or returns ErrNotUp.
+func Open(dir string) (*Lab, error) {
+	content, err := os.ReadFile(filepath.Join(dir, stateFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, ErrNotUp
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read lab: %w", err)
+	}
+	saved, err := parseState(content)
+	if err != nil {
+		return nil, fmt.Errorf("read lab %s: %w", dir, err)
+	}
+	return newLab(dir, saved)
+}
+
+func parseState(content []byte) (state, error) {
+	var saved state
+	err := json.Unmarshal(content, &saved)
+	return saved, err
+}
+
+func newLab(dir string, saved state) (*Lab, error) {
+	plan, err := topology.New(saved.Nodes, saved.Routers)
+	if err != nil {
+		return nil, err
+	}
+	return &Lab{dir: dir, state: saved, Lab: config.Lab{
+		Topology:    plan,
+		State:       dir,
+		Programs:    saved.Programs,
+		NodeGrace:   saved.NodeGrace,
+		Snapshotter: saved.Snapshotter,
+		MTU:         netns.MTU,
+	}}, nil
+}
+
+func (l *Lab) save() error {
+	content, err := json.MarshalIndent(l.state, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode lab: %w", err)
+	}
+	if err := os.MkdirAll(l.dir, 0o755); err != nil {
+		return fmt.Errorf("create folder of the lab: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(l.dir, stateFile), content, 0o644); err != nil {
+		return fmt.Errorf("write lab: %w", err)
+	}
+	return nil
+}
+
+// host finds a host by name.
+func (l *Lab) host(name string) (topology.Host, error) {
+	if host, ok := l.Topology.Host(name); ok {
+		return host, nil
+	}
+	var names []string
+	for _, host := range l.Topology.Hosts {
+		names = append(names, host.Name)
+	}
+	return topology.Host{}, fmt.Errorf("no host %q: the lab has %s", name, strings.Join(names, ", "))
+}
+
+// node finds a node by name.
+func (l *Lab) node(name string) (topology.Host, error) {
+	host, err := l.host(name)
+	if err == nil && host.Role != topology.RoleNode {
+		err = fmt.Errorf("host %s is a %s and not a node", name, host.Role)
+	}
+	return host, err
+}
+
+// inControlPlane opens a connection from the control plane's namespace.
+func inControlPlane(ctx context.Context, network, address string) (net.Conn, error) {
+	var connection net.Conn
+	err := netns.Do(config.Namespace("cp"), func() (err error) {
+		connection, err = new(net.Dialer).DialContext(ctx, network, address)
+		return err
+	})
+	return connection, err
+}
+
+// exclusive keeps commands that change the lab from running at once. An abstract
+// socket is a lock that the kernel releases whatever happens to its holder.
+func exclusive() (release func(), err error) {
+	listener, err := net.Listen("unix", "@millrace-lab")
+	if errors.Is(err, unix.EADDRINUSE) {
+		return nil, errors.New("another `lab up`, `down`, `node` or `image` command is running: wait for its end")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock the lab: %w", err)
+	}
+	return func() { listener.Close() }, nil
+}

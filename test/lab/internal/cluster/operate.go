@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/test/lab/internal/cgroup"
+	"github.com/millrace-lb/millrace/test/lab/internal/config"
+	"github.com/millrace-lb/millrace/test/lab/internal/machine"
+	"github.com/millrace-lb/millrace/test/lab/internal/netns"
+	"github.com/millrace-lb/millrace/test/lab/internal/topology"
+)
+
+// HostStatus is a host and the process id of its machine, 0 if that is off.
+type HostStatus struct {
+	topology.Host
+	Pid int
+}
+
+// Hosts returns all hosts.
+func (l *Lab) Hosts() ([]HostStatus, error) {
+	var hosts []HostStatus
+	for _, host := range l.Topology.Hosts {
+		pid, err := machine.Pid(l.identify(host))
+		if err != nil && !errors.Is(err, machine.ErrNotRunning) {
+			return nil, err
+		}
+		hosts = append(hosts, HostStatus{Host: host, Pid: pid})
+	}
+	return hosts, nil
+}
+
+// identify returns what is needed to find a host's machine.
+func (l *Lab) identify(host topology.Host) machine.Spec {
+	return machine.Spec{Name: host.Name, Namespace: config.Namespace(host.Name), Dir: l.Dir(host.Name)}
+}
+
+func (l *Lab) logs(host string) string { return machine.LogDir(l.Dir(host)) }
+
+// Exec runs a command on a host and returns its exit code.
+func (l *Lab) Exec(name string, args []string) (int, error) {
+	host, err := l.host(name)
+	if err != nil {
+		return 0, err
+	}
+	spec, err := machine.Load(l.Dir(host.Name))
+	if err != nil {
+		return 0, err
+	}
+	return machine.Exec(spec, args)
+}
+
+// Kubectl becomes kubectl as the lab's user, in the control plane's network and
+// otherwise where the caller is. It returns only when it fails.
+func (l *Lab) Kubectl(args []string) error {
+	environment := append(os.Environ(), "KUBECONFIG="+l.Kubeconfig(config.Admin))
+	command := append([]string{l.Kubernetes(), "kubectl"}, args...)
+	return netns.Do(config.Namespace(l.Topology.ControlPlane().Name), func() error {
+		err := unix.Exec(command[0], command, environment)
+		return fmt.Errorf("run kubectl: %w", err)
+	})
+}
+
+// StopNode ends a node as a power loss does: first nothing leaves it any more, then
+// everything on it is gone at once. Its disk stays.
+func (l *Lab) StopNode(name string) error {
+	host, err := l.node(name)
+	if err != nil {
+		return err
+	}
+	release, err := exclusive()
+	if err != nil {
+		return err
+	}
+	defer release()
+	if _, err := machine.Pid(l.identify(host)); err != nil {
+		return err
+	}
+	if err := l.setPorts(host, false); err != nil {
+		return err
+	}
+	return l.powerOff(host)
+}
+
+func (l *Lab) powerOff(host topology.Host) error {
+	namespace := config.Namespace(host.Name)
+	if err := machine.KillAll([]string{namespace}); err != nil {
+		return err
+	}
+	err := netns.Do(fabricNamespace, func() error {
+		for _, iface := range host.Interfaces {
+			if err := netns.DeletePort(iface.Port); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := netns.Delete(namespace); err != nil {
+		return err
+	}
+	// The kubelet takes long to boot when it finds cgroups of pods that are gone.
+	return cgroup.Remove(namespace)
+}
+
+// StartNode boots a stopped node and waits until it is Ready.
+func (l *Lab) StartNode(ctx context.Context, name string) error {
+	host, err := l.node(name)
+	if err != nil {
+		return err
+	}
+	release, err := exclusive()
+	if err != nil {
+		return err
+	}
+	defer release()
+	if pid, err := machine.Pid(l.identify(host)); err == nil {
+		return fmt.Errorf("node %s is running already, as process %d", name, pid)
+	}
+	// A start that was interrupted may have left its beginning.
+	if _, err := os.Stat(netns.Path(config.Namespace(name))); err == nil {
+		if err := l.powerOff(host); err != nil {
+			return err
+		}
+	}
+	start := time.Now().Truncate(time.Second)
+	if err := l.connect(host); err != nil {
+		return err
+	}
+	if err := l.boot(host); err != nil {
+		return err
+	}
+	return l.awaitReady(ctx, map[string]bool{name: true}, start, func(string) {})
+}
+
+// SetLink cuts or mends all links of a host.
+func (l *Lab) SetLink(name string, up bool) error {
+	host, err := l.host(name)
+	if err != nil {
+		return err
+	}
+	return l.setPorts(host, up)
+}
+
+func (l *Lab) setPorts(host topology.Host, up bool) error {
+	err := netns.Do(fabricNamespace, func() error {
+		for _, iface := range host.Interfaces {
+			if err := netns.SetPort(iface.Port, up); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("set links of %s: %w", host.Name, err)
+	}
+	return nil
+}
+
+// LoadImage imports an image archive into every running node; the others import
+// it when they boot.
+func (l *Lab) LoadImage(ctx context.Context, archive string) error {
+	release, err := exclusive()
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := l.addImage(archive); err != nil {
+		return err
+	}
+	hosts, err := l.Hosts()
+	if err != nil {
+		return err
+	}
+	kept := filepath.Join(l.ImageDir(), filepath.Base(archive))
+	group, ctx := errgroup.WithContext(ctx)
+	for _, host := range hosts {
+		if host.Role != topology.RoleNode || host.Pid == 0 {
+			continue
+		}
+		group.Go(func() error { return l.importImage(ctx, host.Host, kept) })
+	}
+	return group.Wait()
+}
+
+// importImage has the node's own ctr import the archive.
+func (l *Lab) importImage(ctx context.Context, node topology.Host, archive string) error {
+	// Entering a node changes a process for good, so another one does it.
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("import image %s: find own program: %w", archive, err)
+	}
+	output, err := exec.CommandContext(ctx, self, "--state", l.dir, "exec", node.Name, "--",
+		"ctr", "-n", "k8s.io", "images", "import", "--local", archive).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("import image %s on %s: %w: %s", archive, node.Name, err, output)
+	}
+	return nil
+}
+
+// addImage keeps a copy of an image archive for nodes that boot later.
+func (l *Lab) addImage(archive string) error {
+	if err := os.MkdirAll(l.ImageDir(), 0o755); err != nil {
+		return fmt.Errorf("keep image: %w", err)
+	}
+	source, err := os.Open(archive)
+	if err != nil {
+		return fmt.Errorf("keep image: %w", err)
+	}
+	defer source.Close()
+	target, err := os.Create(filepath.Join(l.ImageDir(), filepath.Base(archive)))
+	if err != nil {
+		return fmt.Errorf("keep image: %w", err)
+	}
+	defer target.Close()
+	if _, err := io.Copy(target, source); err != nil {
+		return fmt.Errorf("keep image %s: %w", archive, err)
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/millrace-lb/millrace/test/lab/internal/cgroup"
+	"github.com/millrace-lb/millrace/test/lab/internal/config"
+	"github.com/millrace-lb/millrace/test/lab/internal/netns"
+	"github.com/millrace-lb/millrace/test/lab/internal/topology"
+)
+
+const (
+	installHint = "run hack/prerequisites.sh --runtime"
+	downHint    = "run `bin/lab down`"
+
+	// inotifyPerNode is how many inotify instances the programs of a node use, and
+	// inotifyReserve what the rest of the lab and of the machine may need.
+	inotifyPerNode = 10
+	inotifyReserve = 30
+)
+
+// ErrNotRoot says that a command needs root.
+var ErrNotRoot = errors.New("the lab makes namespaces, mounts and cgroups: run it as root, for example with sudo")
+
+// RequireRoot returns ErrNotRoot for anybody else.
+func RequireRoot() error {
+	if os.Geteuid() != 0 {
+		return ErrNotRoot
+	}
+	return nil
+}
+
+// preflight finds out what would make Up fail later and less clearly.
+func preflight(options Options) error {
+	if _, err := topology.New(options.Nodes, options.Routers); err != nil {
+		return err
+	}
+	checks := []func() error{
+		requireTools,
+		func() error { return requireVisible(options.State) },
+		func() error { return requireInotify(options.Nodes) },
+		func() error { return requireNoLeftovers(options.State) },
+	}
+	for _, check := range checks {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func requireTools() error {
+	for _, tool := range []string{"go", "gcc", "pkg-config", "nft"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return fmt.Errorf("the program %s is missing: %s", tool, installHint)
+		}
+	}
+	for _, file := range config.RouterPrograms() {
+		if _, err := os.Stat(file); err != nil {
+			return fmt.Errorf("the program %s of FRR is missing: %s", file, installHint)
+		}
+	}
+	return nil
+}
+
+// requireVisible refuses folders that the machines have something of their own in place of.
+func requireVisible(state string) error {
+	for _, hidden := range config.HiddenFolders() {
+		if below, err := filepath.Rel(hidden, state); err == nil && below != ".." && !strings.HasPrefix(below, "../") {
+			return fmt.Errorf("the lab's folder %s lies in %s, which its nodes have of their own: choose another by --state", state, hidden)
+		}
+	}
+	return nil
+}
+
+func requireInotify(nodes int) error {
+	const file = "/proc/sys/fs/inotify/max_user_instances"
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("read limit of inotify instances: %w", err)
+	}
+	limit, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	if err != nil {
+		return fmt.Errorf("read limit of inotify instances: %w", err)
+	}
+	if need := nodes*inotifyPerNode + inotifyReserve; limit < need {
+		return fmt.Errorf("%d nodes need about %d inotify instances and the limit is %d: "+
+			"run `sysctl -w fs.inotify.max_user_instances=%d`", nodes, need, limit, need)
+	}
+	return nil
+}
+
+func requireNoLeftovers(state string) error {
+	if _, err := os.Stat(filepath.Join(state, stateFile)); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("a lab is up or was left behind in %s: %s first", state, downHint)
+	}
+	if entries, err := os.ReadDir(state); err == nil && len(entries) > 0 {
+		return fmt.Errorf("the folder %s is not empty and not a lab's: choose another by --state", state)
+	}
+	namespaces, err := netns.List(config.NamespacePrefix)
+	if err != nil {
+		return err
+	}
+	groups, err := cgroup.List(config.NamespacePrefix)
+	if err != nil {
+		return err
+	}
+	if found := append(namespaces, groups...); len(found) > 0 {
+		return fmt.Errorf("a lab is up or was left behind by another folder (%s): %s first", found[0], downHint)
+	}
+	return nil
+}

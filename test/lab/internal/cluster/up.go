@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/test/lab/internal/cache"
+	"github.com/millrace-lb/millrace/test/lab/internal/cgroup"
+	"github.com/millrace-lb/millrace/test/lab/internal/config"
+	"github.com/millrace-lb/millrace/test/lab/internal/machine"
+	"github.com/millrace-lb/millrace/test/lab/internal/netns"
+	"github.com/millrace-lb/millrace/test/lab/internal/pki"
+	"github.com/millrace-lb/millrace/test/lab/internal/topology"
+)
+
+// Options say what lab to bring up.
+type Options struct {
+	Nodes, Routers int
+	// NodeGrace is how long a node may be silent until Kubernetes takes it for failed.
+	NodeGrace time.Duration
+	// Root is the project's folder, State the lab's.
+	Root, State string
+}
+
+// Progress gets sentences for people.
+type Progress func(format string, args ...any)
+
+// Build fills the cache and returns the folders of programs by target, and the
+// archive of the workload's image.
+func Build(ctx context.Context, root string, progress Progress) (map[string]string, string, error) {
+	store, err := cache.Open(ctx, root, progress)
+	if err != nil {
+		return nil, "", err
+	}
+	programs := map[string]string{}
+	for _, target := range cache.Targets() {
+		if programs[target.Name], err = store.Ensure(ctx, target); err != nil {
+			return nil, "", err
+		}
+	}
+	image, err := store.EnsureImage(programs["echo"], "echo", config.SandboxImage)
+	return programs, image, err
+}
+
+// Up brings a lab up and returns when all its nodes are Ready. What it made stays
+// when it fails, for a look at the logs; Down removes it.
+func Up(ctx context.Context, options Options, progress Progress) error {
+	release, err := exclusive()
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := preflight(options); err != nil {
+		return err
+	}
+	programs, image, err := Build(ctx, options.Root, progress)
+	if err != nil {
+		return err
+	}
+	lab, err := newLab(options.State, state{
+		Nodes:       options.Nodes,
+		Routers:     options.Routers,
+		NodeGrace:   options.NodeGrace,
+		Snapshotter: snapshotter(options.Root),
+		Programs:    programs,
+	})
+	if err != nil {
+		return err
+	}
+	return lab.up(ctx, image, progress)
+}
+
+func (l *Lab) up(ctx context.Context, image string, progress Progress) error {
+	if err := l.save(); err != nil {
+		return err
+	}
+	var err error
+	l.state.Delegation, err = cgroup.Delegate(config.NamespacePrefix)
+	if err := errors.Join(err, l.save()); err != nil {
+		return err
+	}
+	if err := l.writeKeys(); err != nil {
+		return err
+	}
+	if err := l.addImage(image); err != nil {
+		return err
+	}
+	if err := l.addSegments(); err != nil {
+		return err
+	}
+	for _, host := range l.Topology.Hosts {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := l.connect(host); err != nil {
+			return err
+		}
+	}
+	progress("network: %d routers, %d nodes, control plane and client are connected", l.state.Routers, l.state.Nodes)
+	if err := l.bootAll(ctx); err != nil {
+		return err
+	}
+	progress("machines: booted, waiting for the control plane")
+	if err := l.awaitAPI(ctx); err != nil {
+		return err
+	}
+	progress("control plane: ready at %s", l.Server())
+	return l.awaitNodes(ctx, func(name string) { progress("%s: Ready", name) })
+}
+
+func (l *Lab) writeKeys() error {
+	authority, err := pki.NewAuthority(l.KeyDir())
+	if err != nil {
+		return err
+	}
+	if err := authority.WriteKeyPair(config.ServiceAccounts); err != nil {
+		return err
+	}
+	for _, identity := range l.Identities() {
+		if err := authority.Issue(identity); err != nil {
+			return err
+		}
+	}
+	files, err := l.Kubeconfigs()
+	if err != nil {
+		return err
+	}
+	return writeFiles(files, 0o600)
+}
+
+func (l *Lab) addSegments() error {
+	if err := netns.Create(fabricNamespace); err != nil {
+		return err
+	}
+	return netns.Do(fabricNamespace, func() error {
+		if err := netns.Sysctls(bridgeSysctls()); err != nil {
+			return err
+		}
+		for _, segment := range []topology.Segment{topology.Fabric, topology.Outside} {
+			if err := netns.AddBridge(string(segment)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// bridgeSysctls keep netfilter away from bridged packets, where it is loaded, and
+// keep the bridges from having addresses.
+func bridgeSysctls() []topology.Sysctl {
+	sysctls := []topology.Sysctl{{Name: "net/ipv6/conf/default/disable_ipv6", Value: "1"}}
+	for _, name := range []string{"iptables", "ip6tables", "arptables"} {
+		path := "net/bridge/bridge-nf-call-" + name
+		if _, err := os.Stat(filepath.Join("/proc/sys", path)); err == nil {
+			sysctls = append(sysctls, topology.Sysctl{Name: path, Value: "0"})
+		}
+	}
+	return sysctls
+}
+
+// connect makes a host's namespace and links it to its segments.
+func (l *Lab) connect(host topology.Host) error {
+	namespace := config.Namespace(host.Name)
+	if err := netns.Create(namespace); err != nil {
+		return err
+	}
+	err := netns.Do(namespace, func() error { return netns.Sysctls(host.Sysctls) })
+	if err != nil {
+		return fmt.Errorf("connect %s: %w", host.Name, err)
+	}
+	err = netns.Do(fabricNamespace, func() error {
+		for _, iface := range host.Interfaces {
+			if err := netns.AddPort(namespace, iface, host.Role == topology.RoleNode); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("connect %s: %w", host.Name, err)
+	}
+	err = netns.Do(namespace, func() error { return netns.Configure(host) })
+	if err != nil {
+		return fmt.Errorf("connect %s: %w", host.Name, err)
+	}
+	return nil
+}
+
+func (l *Lab) bootAll(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, host := range l.Topology.Hosts {
+		group.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return l.boot(host)
+		})
+	}
+	return group.Wait()
+}
+
+// boot starts a host's machine; its namespace exists.
+func (l *Lab) boot(host topology.Host) error {
+	spec, files, err := l.Machine(host)
+	if err != nil {
+		return err
+	}
+	if err := writeFiles(files, 0o644); err != nil {
+		return err
+	}
+	return machine.Start(spec)
+}
+
+func writeFiles(files []config.File, mode os.FileMode) error {
+	for _, file := range files {
+		if err := os.MkdirAll(filepath.Dir(file.Path), 0o755); err != nil {
+			return fmt.Errorf("write configuration: %w", err)
+		}
+		if err := os.WriteFile(file.Path, file.Content, mode); err != nil {
+			return fmt.Errorf("write configuration: %w", err)
+		}
+	}
+	return nil
+}
+
+// snapshotter returns what containerd can use on the file system of dir: an overlay
+// cannot lie on another one.
+func snapshotter(dir string) string {
+	var stat unix.Statfs_t
+	if err := unix.Statfs(dir, &stat); err == nil && stat.Type == unix.OVERLAYFS_SUPER_MAGIC {
+		return "native"
+	}
+	return "overlayfs"
+}

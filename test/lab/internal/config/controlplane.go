@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+
+	"github.com/millrace-lb/millrace/test/lab/internal/machine"
+	"github.com/millrace-lb/millrace/test/lab/internal/pki"
+	"github.com/millrace-lb/millrace/test/lab/internal/topology"
+)
+
+// The names of identities, and so of files in the folder of keys.
+const (
+	// Admin is the identity of the lab's user.
+	Admin = "admin"
+
+	apiServer         = "kube-apiserver"
+	apiKubeletClient  = "kube-apiserver-kubelet-client"
+	controllerManager = "kube-controller-manager"
+	scheduler         = "kube-scheduler"
+	proxy             = "kube-proxy"
+
+	// ServiceAccounts is the key pair that service account tokens are signed with.
+	ServiceAccounts = "service-accounts"
+)
+
+// Identities returns who needs a certificate.
+func (l Lab) Identities() []pki.Identity {
+	cp := l.Topology.ControlPlane()
+	identities := []pki.Identity{
+		{Name: Admin, User: "admin", Groups: []string{"system:masters"}},
+		{Name: apiKubeletClient, User: apiKubeletClient, Groups: []string{"system:masters"}},
+		{Name: controllerManager, User: "system:kube-controller-manager"},
+		{Name: scheduler, User: "system:kube-scheduler"},
+		{Name: proxy, User: "system:kube-proxy"},
+		{
+			Name: apiServer, User: apiServer,
+			Hosts: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
+			Addresses: []netip.Addr{
+				cp.AddrV4(), cp.AddrV6(), topology.APIServiceV4, topology.APIServiceV6,
+				netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback(),
+			},
+		},
+	}
+	for _, node := range l.Topology.WithRole(topology.RoleNode) {
+		identities = append(identities, pki.Identity{
+			Name: node.Name, User: "system:node:" + node.Name, Groups: []string{"system:nodes"},
+			Hosts: []string{node.Name}, Addresses: []netip.Addr{node.AddrV4(), node.AddrV6()},
+		})
+	}
+	return identities
+}
+
+// Kubeconfigs returns the kubeconfig of each identity that is a client.
+func (l Lab) Kubeconfigs() ([]File, error) {
+	var files []File
+	for _, identity := range l.Identities() {
+		if identity.Name == apiServer || identity.Name == apiKubeletClient {
+			continue
+		}
+		file, err := render(l.Kubeconfig(identity.Name), "kubeconfig.yaml", map[string]any{
+			"Server":   l.Server(),
+			"CAFile":   pki.CAFile(l.KeyDir()),
+			"User":     identity.Name,
+			"CertFile": pki.CertFile(l.KeyDir(), identity.Name),
+			"KeyFile":  pki.KeyFile(l.KeyDir(), identity.Name),
+		})
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file)
+	}
+	return files, nil
+}
+
+// Kubeconfig returns the file of an identity's kubeconfig.
+func (l Lab) Kubeconfig(identity string) string {
+	return filepath.Join(l.KeyDir(), identity+".kubeconfig")
+}
+
+// controlPlane runs etcd and the three servers. There is one of each, so that
+// nobody needs to elect a leader.
+func (l Lab) controlPlane(spec machine.Spec) machine.Spec {
+	etcd := fmt.Sprintf("127.0.0.1:%d", etcdPort)
+	ready := &machine.Probe{
+		URL:    fmt.Sprintf("https://127.0.0.1:%d/readyz", apiPort),
+		CAFile: pki.CAFile(l.KeyDir()),
+	}
+	spec.Services = []machine.Service{
+		{
+			Name:    "etcd",
+			Command: []string{l.Kubernetes(), "etcd", "--dir", filepath.Join(spec.Dir, "etcd"), "--listen", "http://" + etcd},
+			Ready:   &machine.Probe{Dial: "tcp " + etcd},
+		},
+		{Name: apiServer, Command: l.apiServerCommand("http://" + etcd), After: []string{"etcd"}, Ready: ready},
+		{
+			Name:  controllerManager,
+			After: []string{apiServer},
+			Command: []string{
+				l.Kubernetes(), "kube-controller-manager",
+				"--kubeconfig=" + l.Kubeconfig(controllerManager),
+				"--leader-elect=false",
+				"--bind-address=127.0.0.1",
+				"--use-service-account-credentials",
+				"--root-ca-file=" + pki.CAFile(l.KeyDir()),
+				"--service-account-private-key-file=" + pki.KeyFile(l.KeyDir(), ServiceAccounts),
+				"--node-monitor-grace-period=" + l.NodeGrace.String(),
+				"--node-monitor-period=1s",
+				// Scale tests make thousands of objects at once.
+				"--kube-api-qps=200", "--kube-api-burst=400",
+			},
+		},
+		{
+			Name:  scheduler,
+			After: []string{apiServer},
+			Command: []string{
+				l.Kubernetes(), "kube-scheduler",
+				"--kubeconfig=" + l.Kubeconfig(scheduler),
+				"--leader-elect=false",
+				"--bind-address=127.0.0.1",
+			},
+		},
+	}
+	return spec
+}
+
+func (l Lab) apiServerCommand(etcd string) []string {
+	keys, cp := l.KeyDir(), l.Topology.ControlPlane()
+	return []string{
+		l.Kubernetes(), "kube-apiserver",
+		"--etcd-servers=" + etcd,
+		"--bind-address=::",
+		fmt.Sprintf("--secure-port=%d", apiPort),
+		"--advertise-address=" + cp.AddrV4().String(),
+		"--tls-cert-file=" + pki.CertFile(keys, apiServer),
+		"--tls-private-key-file=" + pki.KeyFile(keys, apiServer),
+		"--client-ca-file=" + pki.CAFile(keys),
+		"--kubelet-certificate-authority=" + pki.CAFile(keys),
+		"--kubelet-client-certificate=" + pki.CertFile(keys, apiKubeletClient),
+		"--kubelet-client-key=" + pki.KeyFile(keys, apiKubeletClient),
+		"--kubelet-preferred-address-types=InternalIP",
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-key-file=" + pki.PublicKeyFile(keys, ServiceAccounts),
+		"--service-account-signing-key-file=" + pki.KeyFile(keys, ServiceAccounts),
+		fmt.Sprintf("--service-cluster-ip-range=%s,%s", topology.ServicesV4, topology.ServicesV6),
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction",
+		"--allow-privileged=true",
+	}
+}

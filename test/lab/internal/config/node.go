@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/millrace-lb/millrace/test/lab/internal/machine"
+	"github.com/millrace-lb/millrace/test/lab/internal/pki"
+	"github.com/millrace-lb/millrace/test/lab/internal/topology"
+)
+
+const containerdSocket = "/run/containerd/containerd.sock"
+
+// nodeBinds are the places that a node has of its own.
+func nodeBinds() []machine.Bind {
+	return []machine.Bind{
+		{Source: "var-lib", Target: "/var/lib"},
+		{Source: "var-log", Target: "/var/log"},
+	}
+}
+
+// HiddenFolders returns the folders that the lab's own files cannot lie in, because
+// nodes see something else there.
+func HiddenFolders() []string {
+	folders := []string{"/run", "/proc", "/sys"}
+	for _, bind := range nodeBinds() {
+		folders = append(folders, bind.Target)
+	}
+	return folders
+}
+
+// node runs containerd, the kubelet and kube-proxy.
+func (l Lab) node(spec machine.Spec, host topology.Host) (machine.Spec, []File, error) {
+	spec.Path = l.Programs["containerd"] + ":" + l.Programs["runc"] + ":" + systemPath
+	spec.Cgroup = NamespacePrefix + host.Name
+	spec.BPF = true
+	spec.Binds = nodeBinds()
+	// What the kubelet sets, and wants to find set.
+	spec.ShadowSysctls = map[string]string{
+		"vm/overcommit_memory":      "1",
+		"vm/panic_on_oom":           "0",
+		"kernel/panic":              "10",
+		"kernel/panic_on_oops":      "1",
+		"kernel/keys/root_maxkeys":  "1000000",
+		"kernel/keys/root_maxbytes": "25000000",
+	}
+	spec.Services = l.nodeServices(spec, host)
+	files, err := l.nodeFiles(spec, host)
+	return spec, files, err
+}
+
+func (l Lab) nodeServices(spec machine.Spec, host topology.Host) []machine.Service {
+	ready := &machine.Probe{URL: l.Server() + "/readyz", CAFile: pki.CAFile(l.KeyDir())}
+	return []machine.Service{
+		{
+			Name:    "containerd",
+			Command: []string{"containerd", "--config", filepath.Join(spec.Dir, "containerd.toml")},
+			Ready:   &machine.Probe{Dial: "unix " + containerdSocket},
+		},
+		{
+			Name:  "images",
+			Once:  true,
+			After: []string{"containerd"},
+			Command: []string{
+				"/bin/sh", "-ec", `for image in "$0"/*.tar; do ctr -n k8s.io images import --local "$image"; done`, l.ImageDir(),
+			},
+		},
+		{
+			Name:  "kubelet",
+			After: []string{"images"},
+			Until: ready,
+			Command: []string{
+				l.Kubernetes(), "kubelet",
+				"--config=" + filepath.Join(spec.Dir, "kubelet.yaml"),
+				"--kubeconfig=" + l.Kubeconfig(host.Name),
+				"--hostname-override=" + host.Name,
+				fmt.Sprintf("--node-ip=%s,%s", host.AddrV4(), host.AddrV6()),
+				"--root-dir=/var/lib/kubelet",
+				"--v=2",
+			},
+		},
+		{
+			Name:  "kube-proxy",
+			Until: ready,
+			Command: []string{
+				l.Kubernetes(), "kube-proxy",
+				"--config=" + filepath.Join(spec.Dir, "kube-proxy.yaml"),
+				"--hostname-override=" + host.Name,
+				"--v=2",
+			},
+		},
+	}
+}
+
+func (l Lab) nodeFiles(spec machine.Spec, host topology.Host) ([]File, error) {
+	keys := l.KeyDir()
+	grace := int(l.NodeGrace.Seconds())
+	templates := []struct {
+		path, name string
+		values     map[string]any
+	}{
+		{"containerd.toml", "containerd.toml", map[string]any{
+			"Dir":          spec.Dir,
+			"Snapshotter":  l.Snapshotter,
+			"SandboxImage": SandboxImage,
+			"CNIBinaries":  l.Programs["cni"],
+			"Runc":         filepath.Join(l.Programs["runc"], "runc"),
+		}},
+		{"cni/10-pods.conflist", "pods.conflist", map[string]any{"PodCIDRs": host.PodCIDRs, "MTU": l.MTU}},
+		{"kubelet.yaml", "kubelet.yaml", map[string]any{
+			"CAFile":        pki.CAFile(keys),
+			"CertFile":      pki.CertFile(keys, host.Name),
+			"KeyFile":       pki.KeyFile(keys, host.Name),
+			"NodeGrace":     l.NodeGrace,
+			"LeaseSeconds":  max(1, grace),
+			"StatusSeconds": max(1, grace/5),
+		}},
+		{"kube-proxy.yaml", "kube-proxy.yaml", map[string]any{
+			"Kubeconfig":   l.Kubeconfig(proxy),
+			"ClusterCIDRs": fmt.Sprintf("%s,%s", topology.PodsV4, topology.PodsV6),
+		}},
+	}
+	var files []File
+	for _, template := range templates {
+		file, err := render(filepath.Join(spec.Dir, template.path), template.name, template.values)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file)
+	}
+	return files, nil
+}

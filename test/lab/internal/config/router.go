@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"path/filepath"
+
+	"github.com/millrace-lb/millrace/test/lab/internal/machine"
+	"github.com/millrace-lb/millrace/test/lab/internal/topology"
+)
+
+const (
+	// frrUser is the account that the packages of FRR make, on Debian and Ubuntu.
+	frrUser = "frr"
+	// frrPrograms is where those packages put the daemons.
+	frrPrograms = "/usr/lib/frr"
+	// frrConfig and frrSockets are compiled into the daemons and vtysh.
+	frrConfig  = "/etc/frr"
+	frrSockets = "/run/frr"
+)
+
+// RouterPrograms returns the files that routers need installed.
+func RouterPrograms() []string {
+	return []string{frrPrograms + "/zebra", frrPrograms + "/bgpd"}
+}
+
+// router runs zebra and bgpd on their default paths, of which the machine has
+// its own, so that a plain vtysh works on it.
+func (l Lab) router(spec machine.Spec, host topology.Host) (machine.Spec, []File, error) {
+	const folder = "frr"
+	bgpd, err := render(filepath.Join(spec.Dir, folder, "bgpd.conf"), "bgpd.conf", map[string]any{
+		"Name":     host.Name,
+		"RouterAS": RouterAS,
+		"RouterID": host.AddrV4(),
+		"FabricV4": topology.FabricV4,
+		"FabricV6": topology.FabricV6,
+	})
+	if err != nil {
+		return spec, nil, err
+	}
+	spec.Binds = []machine.Bind{{Source: folder, Target: frrConfig, Owner: frrUser}}
+	spec.RunFolders = []machine.Folder{{Path: frrSockets, Owner: frrUser}}
+	spec.Services = []machine.Service{
+		{
+			Name:    "zebra",
+			Command: []string{frrPrograms + "/zebra", "-A", "127.0.0.1", "--log", "stdout"},
+			Ready:   &machine.Probe{Dial: "unix " + frrSockets + "/zserv.api"},
+		},
+		{
+			Name:    "bgpd",
+			Command: []string{frrPrograms + "/bgpd", "-A", "127.0.0.1", "--log", "stdout"},
+			After:   []string{"zebra"},
+		},
+	}
+	return spec, []File{
+		bgpd,
+		{Path: filepath.Join(spec.Dir, folder, "zebra.conf"), Content: []byte("hostname " + host.Name + "\n")},
+		{Path: filepath.Join(spec.Dir, folder, "vtysh.conf"), Content: []byte("no service integrated-vtysh-config\n")},
+	}, nil
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+)
+
+// allNamespaces are those that a machine has of its own.
+const allNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
+	unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWCGROUP
+
+// Shell's customary exit codes of commands that cannot be started.
+const (
+	exitCannotRun = 126
+	exitNotFound  = 127
+	exitBySignal  = 128
+)
+
+// Exec runs a command on a machine with the caller's standard files and working
+// folder, passes signals on to it, and returns its exit code.
+func Exec(spec Spec, args []string) (int, error) {
+	pid, err := Pid(spec)
+	if err != nil {
+		return 0, err
+	}
+	folder, err := os.Getwd()
+	if err != nil {
+		folder = "/"
+	}
+	// The thread stays locked: it is in the machine's namespaces for good, and
+	// the death of the thread that started a command would end it (Pdeathsig).
+	runtime.LockOSThread()
+	if err := enterNamespaces(pid); err != nil {
+		return 0, fmt.Errorf("enter %s: %w", spec.Name, err)
+	}
+	if info, err := os.Stat(folder); err != nil || !info.IsDir() {
+		folder = "/"
+	}
+	program, err := lookPath(args[0], spec.Path)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return exitNotFound, nil
+	}
+	command := exec.Command(program, args[1:]...)
+	command.Args[0] = args[0]
+	command.Dir = folder
+	command.Env = append(os.Environ(), "PATH="+spec.Path)
+	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
+	command.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGTERM}
+	return run(command)
+}
+
+func enterNamespaces(pid int) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	// A thread that shares its working folder with others may not change its mounts.
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return err
+	}
+	return unix.Setns(fd, allNamespaces)
+}
+
+func run(command *exec.Cmd) (int, error) {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGHUP)
+	defer signal.Stop(signals)
+	if err := command.Start(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		if errors.Is(err, os.ErrNotExist) {
+			return exitNotFound, nil
+		}
+		return exitCannotRun, nil
+	}
+	// From a terminal's keyboard the command gets these two by itself.
+	fromKeyboard := term.IsTerminal(int(os.Stdin.Fd()))
+	go func() {
+		for received := range signals {
+			if fromKeyboard && (received == unix.SIGINT || received == unix.SIGQUIT) {
+				continue
+			}
+			// The command may have ended meanwhile.
+			_ = command.Process.Signal(received)
+		}
+	}()
+	err := command.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return 0, fmt.Errorf("run %s: %w", command.Args[0], err)
+	}
+	if status := command.ProcessState.Sys().(unix.WaitStatus); status.Signaled() {
+		return exitBySignal + int(status.Signal()), nil
+	}
+	return command.ProcessState.ExitCode(), nil
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+)
+
+func (a *app) execCommand() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "exec HOST -- COMMAND…",
+		Short: "Run a command on a host and pass its exit code on",
+		Long: `Run a command on a host, in all its namespaces, and pass its exit code on.
+
+Hosts see this machine's files, except that nodes have their own /run, /var/lib,
+/var/log, /sys/fs/bpf and /sys/fs/cgroup, and routers their own /run and /etc/frr.
+On nodes, ctr and runc are on the PATH.`,
+		Args: atLeast(2),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return a.exec(args[0], args[1:])
+		},
+	}
+	// Everything after the host belongs to the command.
+	command.Flags().SetInterspersed(false)
+	return command
+}
+
+func (a *app) exec(host string, args []string) error {
+	lab, err := a.open()
+	if err != nil {
+		return err
+	}
+	if len(args) > 0 && args[0] == "--" {
+		args = args[1:]
+	}
+	if len(args) == 0 {
+		return usageError{fmt.Errorf("no command for %s given", host)}
+	}
+	code, err := lab.Exec(host, args)
+	if err == nil && code != 0 {
+		err = exitCode(code)
+	}
+	return err
+}
+
+func (a *app) kubectlCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:                "kubectl ARGS…",
+		Short:              "Run kubectl as administrator of the lab's cluster",
+		DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			lab, err := a.open()
+			if err != nil {
+				return err
+			}
+			return lab.Kubectl(args)
+		},
+	}
+}
+
+func (a *app) vtyshCommand() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "vtysh ROUTER -- ARGS…",
+		Short: "Run FRR's shell on a router",
+		Args:  atLeast(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			rest := args[1:]
+			if len(rest) > 0 && rest[0] == "--" {
+				rest = rest[1:]
+			}
+			return a.exec(args[0], append([]string{"vtysh"}, rest...))
+		},
+	}
+	command.Flags().SetInterspersed(false)
+	return command
+}
+
+func (a *app) bgpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "bgp ROUTER",
+		Short: "Show the BGP sessions and routes of a router",
+		Args:  exactly(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return a.exec(args[0], []string{
+				"vtysh", "-c", "show bgp summary", "-c", "show bgp ipv4 unicast", "-c", "show bgp ipv6 unicast",
+			})
+		},
+	}
+}
+
+func (a *app) nodeCommand() *cobra.Command {
+	node := &cobra.Command{Use: "node", Short: "Switch nodes off and on"}
+	node.AddCommand(
+		&cobra.Command{
+			Use:   "stop NODE",
+			Short: "End a node at once, as a power loss does",
+			Args:  exactly(1),
+			RunE: func(_ *cobra.Command, args []string) error {
+				lab, err := a.open()
+				if err != nil {
+					return err
+				}
+				return lab.StopNode(args[0])
+			},
+		},
+		&cobra.Command{
+			Use:   "start NODE",
+			Short: "Boot a stopped node and wait until it is Ready",
+			Args:  exactly(1),
+			RunE: func(command *cobra.Command, args []string) error {
+				lab, err := a.open()
+				if err != nil {
+					return err
+				}
+				return lab.StartNode(command.Context(), args[0])
+			},
+		},
+	)
+	return node
+}
+
+func (a *app) linkCommand() *cobra.Command {
+	link := &cobra.Command{Use: "link", Short: "Cut and mend the links of a host"}
+	for _, action := range []struct {
+		name, short string
+		up          bool
+	}{
+		{"down", "Cut all links of a host", false},
+		{"up", "Mend all links of a host", true},
+	} {
+		link.AddCommand(&cobra.Command{
+			Use:   action.name + " HOST",
+			Short: action.short,
+			Args:  exactly(1),
+			RunE: func(_ *cobra.Command, args []string) error {
+				lab, err := a.open()
+				if err != nil {
+					return err
+				}
+				return lab.SetLink(args[0], action.up)
+			},
+		})
+	}
+	return link
+}
+
+func (a *app) imageCommand() *cobra.Command {
+	image := &cobra.Command{Use: "image", Short: "Give container images to the nodes"}
+	image.AddCommand(&cobra.Command{
+		Use:   "load FILE.tar…",
+		Short: "Import OCI image archives into every node",
+		Args:  atLeast(1),
+		RunE: func(command *cobra.Command, args []string) error {
+			lab, err := a.open()
+			if err != nil {
+				return err
+			}
+			for _, archive := range args {
+				path, err := filepath.Abs(archive)
+				if err != nil {
+					return fmt.Errorf("load image %s: %w", archive, err)
+				}
+				if err := lab.LoadImage(command.Context(), path); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	})
+	return image
+}

@@ -161,9 +161,11 @@ func TestHoldTimerDropsRoutes(t *testing.T) {
 	p := l.speaker("fresh")
 	p.set(testWant(testRoute(vip4), testRoute(vip6)))
 	l.awaitRoutes(20*time.Second, both)
-	// The router's own link stays up, so that nothing but the hold timer
-	// tells it.
-	l.run("tc", "-n", l.node, "qdisc", "add", "dev", "eth0", "root", "netem", "loss", "100%")
+	// Frames to an address that nobody has: the links stay up, so that
+	// nothing but the hold timer tells the router.
+	const nobody = "02:00:00:00:00:01"
+	l.run("ip", "-n", l.node, "neigh", "replace", routerIPv4.String(), "lladdr", nobody, "dev", "eth0", "nud", "permanent")
+	l.run("ip", "-n", l.router, "neigh", "replace", nodeIPv4.String(), "lladdr", nobody, "dev", "eth0", "nud", "permanent")
 	l.awaitRoutes(testPeer().HoldTime+5*time.Second, map[string]string{})
 	session := Session{}
 	l.await(testPeer().HoldTime+5*time.Second, "session not established", func() bool {

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+const (
+	protobufType = "application/vnd.kubernetes.protobuf"
+	jsonType     = "application/json"
+)
+
+// Clients talk to the API server, one for each API group that the agent needs.
+type Clients struct {
+	Core, Discovery, Millrace rest.Interface
+}
+
+// NewClients returns clients by a kubeconfig file or, where it is empty, by
+// the pod's service account. userAgent names the program in the API server's
+// logs. Nothing is sent yet.
+func NewClients(kubeconfig, userAgent string) (*Clients, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("find the API server: %w (outside a pod, name a file with --kubeconfig)", err)
+	}
+	config.UserAgent = userAgent
+	return NewClientsForConfig(config)
+}
+
+// NewClientsForConfig returns clients by a configuration.
+func NewClientsForConfig(config *rest.Config) (*Clients, error) {
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("set up the connection to %s: %w", config.Host, err)
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, discoveryv1.AddToScheme, millracev1alpha1.AddToScheme,
+	} {
+		utilruntime.Must(add(scheme))
+	}
+	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
+	client := func(group schema.GroupVersion, path, contentType string) rest.Interface {
+		if err != nil {
+			return nil
+		}
+		forGroup := rest.CopyConfig(config)
+		forGroup.GroupVersion = &group
+		forGroup.APIPath = path
+		forGroup.NegotiatedSerializer = codecs
+		forGroup.ContentType = contentType
+		forGroup.AcceptContentTypes = contentType + "," + jsonType
+		var result *rest.RESTClient
+		result, err = rest.RESTClientForConfigAndClient(forGroup, httpClient)
+		return result
+	}
+	clients := &Clients{
+		Core:      client(corev1.SchemeGroupVersion, "/api", protobufType),
+		Discovery: client(discoveryv1.SchemeGroupVersion, "/apis", protobufType),
+		// Custom resources have no protobuf form.
+		Millrace: client(millracev1alpha1.GroupVersion, "/apis", jsonType),
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make a client of %s: %w", config.Host, err)
+	}
+	return clients, nil
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// strip removes what no pass reads from an object before it is kept: most of
+// the memory of a large cluster's Services, Nodes and EndpointSlices.
+func strip(object any) (any, error) {
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		// A tombstone of a deleted object, which is not kept.
+		return object, nil
+	}
+	accessor.SetManagedFields(nil)
+	if annotations := accessor.GetAnnotations(); annotations[corev1.LastAppliedConfigAnnotation] != "" {
+		annotations = maps.Clone(annotations)
+		delete(annotations, corev1.LastAppliedConfigAnnotation)
+		accessor.SetAnnotations(annotations)
+	}
+	switch object := object.(type) {
+	case *corev1.Node:
+		object.Spec = corev1.NodeSpec{}
+		object.Status = corev1.NodeStatus{}
+	case *discoveryv1.EndpointSlice:
+		for i := range object.Endpoints {
+			object.Endpoints[i].TargetRef = nil
+			object.Endpoints[i].DeprecatedTopology = nil
+		}
+	}
+	return object, nil
+}
+
+// matters tells whether an update can change a Snapshot's meaning. Agents
+// write the status of their LBNodes, and kubelets that of their Nodes; on a
+// large cluster those are most of the updates.
+func matters(before, after any) bool {
+	switch after := after.(type) {
+	case *millracev1alpha1.LBNode:
+		before, ok := before.(*millracev1alpha1.LBNode)
+		return !ok || before.UID != after.UID || before.Generation != after.Generation
+	case *corev1.Node:
+		before, ok := before.(*corev1.Node)
+		return !ok || before.UID != after.UID || !maps.Equal(before.Labels, after.Labels)
+	default:
+		previous, err := meta.Accessor(before)
+		if err != nil {
+			return true
+		}
+		current, err := meta.Accessor(after)
+		return err != nil || previous.GetResourceVersion() != current.GetResourceVersion()
+	}
+}

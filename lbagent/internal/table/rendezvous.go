@@ -131,17 +131,14 @@ func negativeLog2(h uint64) uint32 {
 		}
 	}
 	// Bit by bit: squaring the mantissa doubles its logarithm, and the
-	// logarithm's next bit is whether the square is 2 or more.
+	// logarithm's next bit is whether the square is 2 or more; if so the
+	// square is halved. Without a branch, which could not be predicted.
 	var fraction uint32
 	for range fractionBits {
 		high, low := bits.Mul64(mantissa, mantissa)
-		fraction <<= 1
-		if high>>63 != 0 {
-			fraction |= 1
-			mantissa = high
-		} else {
-			mantissa = high<<1 | low>>63
-		}
+		bit := high >> 63
+		fraction = fraction<<1 | uint32(bit)
+		mantissa = high<<(1-bit) | low>>63&(1-bit)
 	}
 	return uint32(zeros+1)<<fractionBits - fraction
 }

@@ -221,13 +221,17 @@ func (l *Lab) addImage(archive string) error {
 		return fmt.Errorf("keep image: %w", err)
 	}
 	defer source.Close()
-	target, err := os.Create(filepath.Join(l.ImageDir(), filepath.Base(archive)))
+	draft, err := os.CreateTemp(l.ImageDir(), ".draft-*")
 	if err != nil {
 		return fmt.Errorf("keep image: %w", err)
 	}
-	defer target.Close()
-	if _, err := io.Copy(target, source); err != nil {
+	defer os.Remove(draft.Name())
+	_, err = io.Copy(draft, source)
+	if err := errors.Join(err, draft.Close()); err != nil {
 		return fmt.Errorf("keep image %s: %w", archive, err)
+	}
+	if err := os.Rename(draft.Name(), filepath.Join(l.ImageDir(), filepath.Base(archive))); err != nil {
+		return fmt.Errorf("keep image: %w", err)
 	}
 	return nil
 }

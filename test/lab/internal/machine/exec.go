@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
@@ -36,9 +37,7 @@ func Exec(spec Spec, args []string) (int, error) {
 	if err != nil {
 		folder = "/"
 	}
-	// The thread stays locked: it is in the machine's namespaces for good, and
-	// the death of the thread that started a command would end it (Pdeathsig).
-	runtime.LockOSThread()
+	runtime.LockOSThread() // for good: the thread is no use outside of the machine any more
 	if err := enterNamespaces(pid); err != nil {
 		return 0, fmt.Errorf("enter %s: %w", spec.Name, err)
 	}
@@ -50,12 +49,12 @@ func Exec(spec Spec, args []string) (int, error) {
 		fmt.Fprintln(os.Stderr, err)
 		return exitNotFound, nil
 	}
-	command := exec.Command(program, args[1:]...)
-	command.Args[0] = args[0]
+	// The command must end with this process. SysProcAttr.Pdeathsig cannot see to that:
+	// it takes a parent in another PID namespace for one that has died.
+	command := exec.Command("setpriv", append([]string{"--pdeathsig", "TERM", "--", program}, args[1:]...)...)
 	command.Dir = folder
 	command.Env = append(os.Environ(), "PATH="+spec.Path)
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
-	command.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGTERM}
 	return run(command)
 }
 
@@ -99,7 +98,7 @@ func run(command *exec.Cmd) (int, error) {
 	if err != nil && !errors.As(err, &exit) {
 		return 0, fmt.Errorf("run %s: %w", command.Args[0], err)
 	}
-	if status := command.ProcessState.Sys().(unix.WaitStatus); status.Signaled() {
+	if status := command.ProcessState.Sys().(syscall.WaitStatus); status.Signaled() {
 		return exitBySignal + int(status.Signal()), nil
 	}
 	return command.ProcessState.ExitCode(), nil

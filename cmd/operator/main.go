@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command operator gives Services of type LoadBalancer their addresses.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client/config"
+
+	"github.com/millrace-lb/millrace/operator"
+)
+
+// version is set by the linker.
+var version string
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "operator:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
+	var configuration operator.Config
+	var showVersion bool
+	flags := flag.NewFlagSet("operator", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.BoolVar(&configuration.LeaderElect, "leader-elect", false, "let one of several replicas work and the others wait")
+	flags.StringVar(&configuration.LeaderElectionNamespace, "leader-election-namespace", "",
+		"namespace of the Lease of the leader (default: that of the pod)")
+	flags.BoolVar(&configuration.DefaultLoadBalancer, "default-class", false, "serve Services without a loadBalancerClass too")
+	flags.StringVar(&configuration.MetricsAddress, "metrics-bind-address", ":8080", "address to serve metrics on; 0: none")
+	flags.StringVar(&configuration.ProbeAddress, "health-probe-bind-address", ":8081", "address to serve /healthz and /readyz on; 0: none")
+	flags.BoolVar(&showVersion, "version", false, "print the version and exit")
+	config.RegisterFlags(flags)
+	if err := flags.Parse(arguments); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q: all settings are flags", flags.Arg(0))
+	}
+	if showVersion {
+		_, err := fmt.Fprintln(stdout, buildVersion())
+		return err
+	}
+
+	logger := logr.FromSlogHandler(slog.NewJSONHandler(stderr, nil))
+	ctrl.SetLogger(logger)
+	klog.SetLogger(logger)
+
+	var err error
+	if configuration.REST, err = ctrl.GetConfig(); err != nil {
+		return fmt.Errorf("finding the API server: %w: run in a cluster or give --kubeconfig", err)
+	}
+	return operator.Run(ctx, configuration, logger)
+}
+
+// buildVersion is that of the linker or else what the Go command recorded.
+func buildVersion() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return "unknown"
+}

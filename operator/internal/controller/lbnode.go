@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/desired"
+)
+
+// lbNodeReconciler keeps one LBNode per Node. One worker runs it: ids are
+// given one after the other.
+type lbNodeReconciler struct {
+	client   client.Client
+	recorder events.EventRecorder
+	// created are ids of LBNodes that the cache may not show yet, by name.
+	created map[string]int32
+}
+
+func setupLBNodes(mgr ctrl.Manager) error {
+	r := &lbNodeReconciler{
+		client:   mgr.GetClient(),
+		recorder: mgr.GetEventRecorder(recorderName),
+		created:  map[string]int32{},
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("lbnode").
+		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(nodeChanged())).
+		Watches(&millracev1alpha1.LBNode{}, handler.EnqueueRequestsFromMapFunc(r.sharingID),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Complete(r)
+}
+
+// nodeChanged leaves out the updates of a Node, such as heartbeats, which
+// change nothing of its LBNode.
+func nodeChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok1 := e.ObjectOld.(*corev1.Node)
+		after, ok2 := e.ObjectNew.(*corev1.Node)
+		return ok1 && ok2 && (before.UID != after.UID ||
+			!slices.Equal(desired.NodeAddresses(before), desired.NodeAddresses(after)))
+	}}
+}
+
+// sharingID maps an LBNode to itself and to those with the same id.
+func (r *lbNodeReconciler) sharingID(ctx context.Context, object client.Object) []ctrl.Request {
+	requests := []ctrl.Request{{NamespacedName: client.ObjectKeyFromObject(object)}}
+	node, ok := object.(*millracev1alpha1.LBNode)
+	if !ok {
+		return requests
+	}
+	list := &millracev1alpha1.LBNodeList{}
+	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		// A list from the cache fails only when the manager stops.
+		return requests
+	}
+	for i := range list.Items {
+		if other := &list.Items[i]; other.Spec.ID == node.Spec.ID && other.Name != node.Name {
+			requests = append(requests, ctrl.Request{NamespacedName: types.NamespacedName{Name: other.Name}})
+		}
+	}
+	return requests
+}
+
+// Reconcile creates or updates the LBNode of one Node. The garbage collector
+// of the cluster removes it after the Node.
+func (r *lbNodeReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	node := &corev1.Node{}
+	if err := r.client.Get(ctx, request.NamespacedName, node); err != nil {
+		if apierrors.IsNotFound(err) {
+			delete(r.created, request.Name)
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	list := &millracev1alpha1.LBNodeList{}
+	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return ctrl.Result{}, fmt.Errorf("listing LBNodes: %w", err)
+	}
+	i := slices.IndexFunc(list.Items, func(other millracev1alpha1.LBNode) bool { return other.Name == node.Name })
+	if i < 0 {
+		return ctrl.Result{}, r.create(ctx, node, list.Items)
+	}
+	delete(r.created, node.Name)
+	existing := list.Items[i].DeepCopy()
+	if olderWithID(existing, list.Items) {
+		return ctrl.Result{}, r.remove(ctx, existing)
+	}
+	return ctrl.Result{}, r.update(ctx, node, existing)
+}
+
+// olderWithID says whether an older LBNode has the same id: two operators gave
+// it at the same time.
+func olderWithID(node *millracev1alpha1.LBNode, all []millracev1alpha1.LBNode) bool {
+	return slices.ContainsFunc(all, func(other millracev1alpha1.LBNode) bool {
+		return other.Name != node.Name && other.Spec.ID == node.Spec.ID && desired.Older(&other, node)
+	})
+}
+
+func (r *lbNodeReconciler) create(ctx context.Context, node *corev1.Node, existing []millracev1alpha1.LBNode) error {
+	used := sets.New[int32]()
+	for i := range existing {
+		used.Insert(existing[i].Spec.ID)
+	}
+	for _, id := range r.created {
+		used.Insert(id)
+	}
+	id, ok := desired.NextNodeID(used)
+	if !ok {
+		r.recorder.Eventf(node, nil, corev1.EventTypeWarning, millracev1alpha1.ReasonNoNodeID, actionNumber,
+			"all %d node ids are in use: delete LBNodes of nodes that are gone", desired.MaxNodeID)
+		return fmt.Errorf("creating LBNode %s: all %d node ids are in use", node.Name, desired.MaxNodeID)
+	}
+	lbNode := &millracev1alpha1.LBNode{
+		ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: []metav1.OwnerReference{ownerReference(node)}},
+		Spec:       millracev1alpha1.LBNodeSpec{ID: id, Addresses: desired.NodeAddresses(node)},
+	}
+	if err := r.client.Create(ctx, lbNode); err != nil {
+		if apierrors.IsAlreadyExists(err) {
+			// The cache lags behind; the LBNode's own event follows.
+			return nil
+		}
+		return fmt.Errorf("creating LBNode %s: %w", node.Name, err)
+	}
+	r.created[node.Name] = id
+	return nil
+}
+
+func ownerReference(node *corev1.Node) metav1.OwnerReference {
+	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}
+}
+
+func (r *lbNodeReconciler) update(ctx context.Context, node *corev1.Node, lbNode *millracev1alpha1.LBNode) error {
+	addresses := desired.NodeAddresses(node)
+	owners := []metav1.OwnerReference{ownerReference(node)}
+	if slices.Equal(addresses, lbNode.Spec.Addresses) && len(lbNode.OwnerReferences) == 1 && lbNode.OwnerReferences[0] == owners[0] {
+		return nil
+	}
+	base := lbNode.DeepCopy()
+	lbNode.Spec.Addresses = addresses
+	lbNode.OwnerReferences = owners
+	if err := r.client.Patch(ctx, lbNode, sameObject{Patch: client.MergeFrom(base), uid: base.UID}); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("updating LBNode %s: %w", lbNode.Name, err))
+	}
+	return nil
+}
+
+// remove deletes an LBNode, to be created again with an id of its own.
+func (r *lbNodeReconciler) remove(ctx context.Context, lbNode *millracev1alpha1.LBNode) error {
+	err := r.client.Delete(ctx, lbNode, client.Preconditions{UID: &lbNode.UID})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting LBNode %s, whose id %d an older one has: %w", lbNode.Name, lbNode.Spec.ID, err)
+	}
+	return nil
+}

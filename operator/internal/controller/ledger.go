@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"net/netip"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
+)
+
+// ledger is what is known of VIPs: what the watch delivered and, ahead of it,
+// what this operator wrote itself. A plan that was made from the cache alone
+// could give an address twice in the time that the watch lags behind.
+type ledger struct {
+	mu      sync.Mutex
+	table   *ipam.Table
+	objects map[netip.Addr]*millracev1alpha1.VIP
+}
+
+func newLedger() *ledger {
+	return &ledger{table: ipam.NewTable(), objects: map[netip.Addr]*millracev1alpha1.VIP{}}
+}
+
+// addressOf returns the address of a VIP object, unless its name is not that
+// of the address: the API server does not keep such a one from being a second.
+func addressOf(object *millracev1alpha1.VIP) (netip.Addr, bool) {
+	address, err := netip.ParseAddr(object.Spec.Address)
+	if err != nil || millracev1alpha1.VIPName(address) != object.Name {
+		return netip.Addr{}, false
+	}
+	return address.Unmap(), true
+}
+
+// put takes note of an object unless a later version of it is known. The
+// object must not be changed afterwards.
+func (l *ledger) put(object *millracev1alpha1.VIP) {
+	address, ok := addressOf(object)
+	if !ok {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if known := l.objects[address]; known != nil && newer(known, object) {
+		return
+	}
+	l.objects[address] = object
+	l.table.Put(vipOf(address, object))
+}
+
+// newer says whether a is a later version than b. Resource versions of a
+// resource are ordered numbers.
+func newer(a, b *millracev1alpha1.VIP) bool {
+	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return err == nil && order > 0
+}
+
+// remove takes note that an object is gone, unless the address has another one
+// by now.
+func (l *ledger) remove(object *millracev1alpha1.VIP) {
+	address, ok := addressOf(object)
+	if !ok {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if known := l.objects[address]; known != nil && known.UID == object.UID {
+		delete(l.objects, address)
+		l.table.Delete(address)
+	}
+}
+
+// object returns the VIP of an address, or nil. It must not be changed.
+func (l *ledger) object(address netip.Addr) *millracev1alpha1.VIP {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.objects[address]
+}
+
+func (l *ledger) plan(pools []ipam.Pool, request ipam.Request) ipam.Plan {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return ipam.Make(l.table, pools, request)
+}
+
+// claimed returns the VIPs with a claim of a Service of that name.
+func (l *ledger) claimed(namespace, name string) []*millracev1alpha1.VIP {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	addresses := l.table.Claimed(namespace, name)
+	objects := make([]*millracev1alpha1.VIP, 0, len(addresses))
+	for _, address := range addresses {
+		objects = append(objects, l.objects[address])
+	}
+	return objects
+}
+
+func vipOf(address netip.Addr, object *millracev1alpha1.VIP) ipam.VIP {
+	owners := make([]ipam.Owner, 0, len(object.Spec.Claims))
+	for _, claim := range object.Spec.Claims {
+		owners = append(owners, ipam.Owner{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID})
+	}
+	return ipam.VIP{Address: address, Pool: object.Spec.Pool, Owners: owners}
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/desired"
+)
+
+// routingReconciler writes the status of all BGPPeers and BGPAdvertisements at
+// once: they refer to each other and to pools.
+type routingReconciler struct {
+	client client.Client
+}
+
+func setupRouting(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("routing").
+		Watches(&millracev1alpha1.BGPPeer{}, gathered()).
+		Watches(&millracev1alpha1.BGPAdvertisement{}, gathered()).
+		Watches(&millracev1alpha1.IPPool{}, gathered(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Complete(&routingReconciler{client: mgr.GetClient()})
+}
+
+// Reconcile writes what changed in the statuses of peers and advertisements.
+func (r *routingReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
+	pools := &millracev1alpha1.IPPoolList{}
+	peers := &millracev1alpha1.BGPPeerList{}
+	advertisements := &millracev1alpha1.BGPAdvertisementList{}
+	for _, list := range []client.ObjectList{pools, peers, advertisements} {
+		if err := r.client.List(ctx, list); err != nil {
+			return ctrl.Result{}, fmt.Errorf("listing %T: %w", list, err)
+		}
+	}
+	return ctrl.Result{}, errors.Join(
+		r.writePeers(ctx, peers.Items),
+		r.writeAdvertisements(ctx, advertisements.Items, desired.Advertisements(advertisements.Items, pools.Items, peers.Items)),
+	)
+}
+
+func (r *routingReconciler) writePeers(ctx context.Context, peers []millracev1alpha1.BGPPeer) error {
+	problems := byObject(desired.Peers(peers))
+	var failed []error
+	for i := range peers {
+		peer := &peers[i]
+		base := peer.DeepCopy()
+		setReady(&peer.Status.Conditions, readyCondition(peer.Generation, problems[peer.Name], ""))
+		err := patchStatus(ctx, r.client, base, peer, func(p *millracev1alpha1.BGPPeer) any { return p.Status })
+		failed = append(failed, client.IgnoreNotFound(err))
+	}
+	return errors.Join(failed...)
+}
+
+func (r *routingReconciler) writeAdvertisements(
+	ctx context.Context,
+	advertisements []millracev1alpha1.BGPAdvertisement,
+	found []desired.Problem,
+) error {
+	problems := byObject(found)
+	var failed []error
+	for i := range advertisements {
+		object := &advertisements[i]
+		base := object.DeepCopy()
+		setReady(&object.Status.Conditions, readyCondition(object.Generation, problems[object.Name], ""))
+		err := patchStatus(ctx, r.client, base, object, func(a *millracev1alpha1.BGPAdvertisement) any { return a.Status })
+		failed = append(failed, client.IgnoreNotFound(err))
+	}
+	return errors.Join(failed...)
+}

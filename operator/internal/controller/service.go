@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/desired"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
+)
+
+// maxPlans is how often a plan is made anew, because another operator or a
+// user was faster, before the Service is left to the back-off of the queue.
+const maxPlans = 5
+
+// serviceReconciler gives Services their addresses and takes them back. One
+// worker runs it: allocation is serial.
+type serviceReconciler struct {
+	client client.Client
+	// live reads past the cache.
+	live      client.Reader
+	recorder  events.EventRecorder
+	isDefault bool
+
+	ledger  *ledger
+	waiting *waitingServices
+	told    toldConditions
+}
+
+func setupServices(mgr ctrl.Manager, isDefault bool) error {
+	r := &serviceReconciler{
+		client:    mgr.GetClient(),
+		live:      mgr.GetAPIReader(),
+		recorder:  mgr.GetEventRecorder(recorderName),
+		isDefault: isDefault,
+		ledger:    newLedger(),
+		waiting:   newWaitingServices(),
+		told:      toldConditions{},
+	}
+	vips := source.Kind(mgr.GetCache(), &millracev1alpha1.VIP{}, vipEvents{ledger: r.ledger, waiting: r.waiting})
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("service").
+		Watches(&corev1.Service{}, &handler.EnqueueRequestForObject{}).
+		// The workers start when the sources are synced: all VIPs that exist
+		// are in the ledger before the first address is given.
+		WatchesRawSource(vips).
+		Watches(&millracev1alpha1.IPPool{}, enqueueWaiting(r.waiting), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesMetadata(&corev1.Namespace{}, enqueueWaitingIn(r.waiting), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Complete(r)
+}
+
+// Reconcile brings the addresses of one Service in line with what it wants.
+func (r *serviceReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	service := &corev1.Service{}
+	err := r.client.Get(ctx, request.NamespacedName, service)
+	switch {
+	case apierrors.IsNotFound(err):
+		r.waiting.set(request.NamespacedName, false)
+		r.told.forget(request.NamespacedName)
+		return ctrl.Result{}, r.releaseStale(ctx, request.NamespacedName, "")
+	case err != nil:
+		return ctrl.Result{}, fmt.Errorf("reading Service %s: %w", request, err)
+	}
+	if err := r.releaseStale(ctx, request.NamespacedName, service.UID); err != nil {
+		return ctrl.Result{}, err
+	}
+	if !desired.Serves(service, r.isDefault) {
+		r.waiting.set(request.NamespacedName, false)
+		return ctrl.Result{}, r.giveUp(ctx, service)
+	}
+	return ctrl.Result{}, r.assign(ctx, service)
+}
+
+// assign plans until the plan could be carried out.
+func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service) error {
+	pools, err := r.pools(ctx)
+	if err != nil {
+		return err
+	}
+	namespace, err := r.namespaceLabels(ctx, service.Namespace)
+	if err != nil {
+		return err
+	}
+	request, misunderstood := desired.Request(service, namespace, pools)
+	for range maxPlans {
+		plan := r.ledger.plan(plain(pools), request)
+		if err := r.ensureFinalizer(ctx, service, plan); err != nil {
+			return err
+		}
+		carriedOut, err := r.carryOut(ctx, service, plan, pools)
+		if err != nil {
+			return err
+		}
+		if !carriedOut {
+			continue
+		}
+		r.waiting.set(client.ObjectKeyFromObject(service), plan.Waiting)
+		if err := r.report(ctx, service, plan, misunderstood); err != nil {
+			return err
+		}
+		return r.releaseSurplus(ctx, service, plan.Release)
+	}
+	return fmt.Errorf("assigning addresses to Service %s/%s: others took them %d times in a row", service.Namespace, service.Name, maxPlans)
+}
+
+func (r *serviceReconciler) pools(ctx context.Context) ([]desired.Pool, error) {
+	list := &millracev1alpha1.IPPoolList{}
+	if err := r.client.List(ctx, list); err != nil {
+		return nil, fmt.Errorf("listing IPPools: %w", err)
+	}
+	pools, _ := desired.Pools(list.Items)
+	return pools, nil
+}
+
+func plain(pools []desired.Pool) []ipam.Pool {
+	converted := make([]ipam.Pool, 0, len(pools))
+	for _, pool := range pools {
+		converted = append(converted, pool.Pool)
+	}
+	return converted
+}
+
+func (r *serviceReconciler) namespaceLabels(ctx context.Context, name string) (labels.Set, error) {
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	if err := r.client.Get(ctx, types.NamespacedName{Name: name}, namespace); err != nil {
+		return nil, fmt.Errorf("reading Namespace %s: %w", name, err)
+	}
+	return namespace.Labels, nil
+}
+
+// ensureFinalizer keeps a Service that is about to have an address from
+// vanishing before it has given it back.
+func (r *serviceReconciler) ensureFinalizer(ctx context.Context, service *corev1.Service, plan ipam.Plan) error {
+	if len(plan.Addresses) == 0 {
+		return nil
+	}
+	base := service.DeepCopy()
+	if !controllerutil.AddFinalizer(service, millracev1alpha1.Finalizer) {
+		return nil
+	}
+	if err := r.client.Patch(ctx, service, sameObject{Patch: client.StrategicMergeFrom(base), uid: base.UID}); err != nil {
+		return fmt.Errorf("adding the finalizer to Service %s/%s: %w", service.Namespace, service.Name, err)
+	}
+	return nil
+}
+
+// carryOut makes the VIPs of a plan. False says that the plan was made from
+// what is no longer so: the ledger knows better now.
+func (r *serviceReconciler) carryOut(ctx context.Context, service *corev1.Service, plan ipam.Plan, pools []desired.Pool) (bool, error) {
+	for _, grant := range plan.Create {
+		if ok, err := r.createVIP(ctx, service, grant, pools); !ok || err != nil {
+			return false, err
+		}
+	}
+	for _, address := range plan.Bind {
+		if ok, err := r.bindVIP(ctx, service, address); !ok || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// createVIP creates a VIP. Its name is made from the address: of two operators
+// that give the same address at once the API server lets one succeed.
+func (r *serviceReconciler) createVIP(ctx context.Context, service *corev1.Service, grant ipam.Grant, pools []desired.Pool) (bool, error) {
+	vip := &millracev1alpha1.VIP{
+		ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(grant.Address)},
+		Spec: millracev1alpha1.VIPSpec{
+			Address:       grant.Address.String(),
+			Pool:          grant.Pool,
+			Claims:        []millracev1alpha1.ServiceReference{claimOf(service)},
+			ReclaimPolicy: reclaimPolicy(pools, grant.Pool),
+		},
+	}
+	err := r.client.Create(ctx, vip)
+	if apierrors.IsAlreadyExists(err) {
+		return false, r.refresh(ctx, grant.Address)
+	}
+	if err != nil {
+		return false, fmt.Errorf("creating VIP %s for Service %s/%s: %w", vip.Name, service.Namespace, service.Name, err)
+	}
+	r.ledger.put(vip)
+	return true, nil
+}
+
+func reclaimPolicy(pools []desired.Pool, name string) millracev1alpha1.ReclaimPolicy {
+	for _, pool := range pools {
+		if pool.Name == name {
+			return pool.ReclaimPolicy
+		}
+	}
+	return millracev1alpha1.ReclaimDelete
+}
+
+func claimOf(service *corev1.Service) millracev1alpha1.ServiceReference {
+	return millracev1alpha1.ServiceReference{Namespace: service.Namespace, Name: service.Name, UID: string(service.UID)}
+}
+
+// bindVIP writes the Service's claim to a VIP that exists. The update carries
+// the resource version that the plan was made from.
+func (r *serviceReconciler) bindVIP(ctx context.Context, service *corev1.Service, address netip.Addr) (bool, error) {
+	known := r.ledger.object(address)
+	if known == nil {
+		return false, nil
+	}
+	vip := known.DeepCopy()
+	claim := claimOf(service)
+	vip.Spec.Claims = append(withoutClaims(vip.Spec.Claims, claimsNamed(claim.Namespace, claim.Name)), claim)
+	return r.updateClaims(ctx, vip)
+}
+
+// updateClaims writes a VIP; false says that it changed or went meanwhile.
+func (r *serviceReconciler) updateClaims(ctx context.Context, vip *millracev1alpha1.VIP) (bool, error) {
+	address, _ := addressOf(vip)
+	err := r.client.Update(ctx, vip)
+	switch {
+	case apierrors.IsConflict(err) || apierrors.IsNotFound(err):
+		return false, r.refresh(ctx, address)
+	case err != nil:
+		return false, fmt.Errorf("writing the claims of VIP %s: %w", vip.Name, err)
+	}
+	r.ledger.put(vip)
+	return true, nil
+}
+
+// refresh puts the live state of an address into the ledger.
+func (r *serviceReconciler) refresh(ctx context.Context, address netip.Addr) error {
+	vip := &millracev1alpha1.VIP{}
+	err := r.live.Get(ctx, types.NamespacedName{Name: millracev1alpha1.VIPName(address)}, vip)
+	if apierrors.IsNotFound(err) {
+		if known := r.ledger.object(address); known != nil {
+			r.ledger.remove(known)
+		}
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading VIP %s: %w", millracev1alpha1.VIPName(address), err)
+	}
+	r.ledger.put(vip)
+	return nil
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/desired"
+)
+
+// matchClaim says whether a claim is meant.
+type matchClaim func(millracev1alpha1.ServiceReference) bool
+
+func claimsNamed(namespace, name string) matchClaim {
+	return func(claim millracev1alpha1.ServiceReference) bool {
+		return claim.Namespace == namespace && claim.Name == name
+	}
+}
+
+func claimsWithUID(namespace, name string, uid types.UID) matchClaim {
+	return func(claim millracev1alpha1.ServiceReference) bool {
+		return claim.Namespace == namespace && claim.Name == name && claim.UID == string(uid)
+	}
+}
+
+func withoutClaims(claims []millracev1alpha1.ServiceReference, match matchClaim) []millracev1alpha1.ServiceReference {
+	return slices.DeleteFunc(slices.Clone(claims), match)
+}
+
+// releaseStale takes back the addresses of Services of a name which are gone:
+// those with another UID than the present one, which is "" when there is none.
+// Claims without a UID wait for a Service to come.
+func (r *serviceReconciler) releaseStale(ctx context.Context, key types.NamespacedName, present types.UID) error {
+	stale := func(claim millracev1alpha1.ServiceReference) bool {
+		return claim.Namespace == key.Namespace && claim.Name == key.Name && claim.UID != "" && claim.UID != string(present)
+	}
+	for _, vip := range r.ledger.claimed(key.Namespace, key.Name) {
+		i := slices.IndexFunc(vip.Spec.Claims, stale)
+		if i < 0 {
+			continue
+		}
+		uid := types.UID(vip.Spec.Claims[i].UID)
+		gone, err := r.confirmGone(ctx, key, uid)
+		if err != nil {
+			return err
+		}
+		if !gone {
+			// The cache lags behind; the Service's own event follows.
+			continue
+		}
+		if err := r.release(ctx, vip, claimsWithUID(key.Namespace, key.Name, uid)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// confirmGone asks the API server itself whether there is no Service of that
+// name and UID.
+func (r *serviceReconciler) confirmGone(ctx context.Context, key types.NamespacedName, uid types.UID) (bool, error) {
+	service := &corev1.Service{}
+	err := r.live.Get(ctx, key, service)
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading Service %s before its address is released: %w", key, err)
+	}
+	return service.UID != uid, nil
+}
+
+// giveUp takes back the addresses of a Service that is being deleted or is no
+// longer ours: first from its status, then the VIPs, the finalizer last.
+func (r *serviceReconciler) giveUp(ctx context.Context, cached *corev1.Service) error {
+	key := client.ObjectKeyFromObject(cached)
+	held := r.heldBy(cached)
+	if len(held) == 0 && !controllerutil.ContainsFinalizer(cached, millracev1alpha1.Finalizer) {
+		return nil
+	}
+	service := &corev1.Service{}
+	if err := r.live.Get(ctx, key, service); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if service.UID != cached.UID || desired.Serves(service, r.isDefault) {
+		// The cache lags behind; the Service's own event follows.
+		return nil
+	}
+	if err := r.clearStatus(ctx, service, held); err != nil {
+		return err
+	}
+	for _, vip := range held {
+		if err := r.release(ctx, vip, claimsWithUID(service.Namespace, service.Name, service.UID)); err != nil {
+			return err
+		}
+	}
+	r.told.forget(key)
+	if len(held) > 0 {
+		r.recorder.Eventf(service, nil, corev1.EventTypeNormal, millracev1alpha1.ReasonReleased, actionRelease,
+			"released %s", joinAddresses(held))
+	}
+	return r.removeFinalizer(ctx, service)
+}
+
+// heldBy returns the VIPs with a claim of this very Service.
+func (r *serviceReconciler) heldBy(service *corev1.Service) []*millracev1alpha1.VIP {
+	mine := claimsWithUID(service.Namespace, service.Name, service.UID)
+	return slices.DeleteFunc(r.ledger.claimed(service.Namespace, service.Name), func(vip *millracev1alpha1.VIP) bool {
+		return !slices.ContainsFunc(vip.Spec.Claims, mine)
+	})
+}
+
+func joinAddresses(vips []*millracev1alpha1.VIP) string {
+	addresses := make([]string, 0, len(vips))
+	for _, vip := range vips {
+		addresses = append(addresses, vip.Spec.Address)
+	}
+	return strings.Join(addresses, ", ")
+}
+
+// clearStatus removes what the status says of these VIPs, and leaves what
+// another load balancer may have written.
+func (r *serviceReconciler) clearStatus(ctx context.Context, service *corev1.Service, held []*millracev1alpha1.VIP) error {
+	if service.DeletionTimestamp != nil {
+		return nil
+	}
+	base := service.DeepCopy()
+	ingress := slices.DeleteFunc(service.Status.LoadBalancer.Ingress, func(ingress corev1.LoadBalancerIngress) bool {
+		return slices.ContainsFunc(held, func(vip *millracev1alpha1.VIP) bool { return vip.Spec.Address == ingress.IP })
+	})
+	if len(ingress) == 0 {
+		ingress = nil
+	}
+	service.Status.LoadBalancer.Ingress = ingress
+	meta.RemoveStatusCondition(&service.Status.Conditions, millracev1alpha1.ConditionAddressAssigned)
+	return r.patchServiceStatus(ctx, base, service)
+}
+
+func (r *serviceReconciler) removeFinalizer(ctx context.Context, service *corev1.Service) error {
+	base := service.DeepCopy()
+	if !controllerutil.RemoveFinalizer(service, millracev1alpha1.Finalizer) {
+		return nil
+	}
+	err := r.client.Patch(ctx, service, sameObject{Patch: client.StrategicMergeFrom(base), uid: base.UID})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("removing the finalizer from Service %s/%s: %w", service.Namespace, service.Name, err)
+	}
+	return nil
+}
+
+// releaseSurplus gives up addresses that the Service has no use for any more,
+// once its status does not name them.
+func (r *serviceReconciler) releaseSurplus(ctx context.Context, service *corev1.Service, addresses []netip.Addr) error {
+	for _, address := range addresses {
+		vip := r.ledger.object(address)
+		if vip == nil {
+			continue
+		}
+		if err := r.release(ctx, vip, claimsNamed(service.Namespace, service.Name)); err != nil {
+			return err
+		}
+		r.recorder.Eventf(service, vip, corev1.EventTypeNormal, millracev1alpha1.ReasonReleased, actionRelease,
+			"released %s", address)
+	}
+	return nil
+}
+
+// release removes claims from a VIP. Without any left, the VIP is deleted or
+// stays reserved, as its reclaim policy says.
+func (r *serviceReconciler) release(ctx context.Context, known *millracev1alpha1.VIP, match matchClaim) error {
+	vip := known.DeepCopy()
+	vip.Spec.Claims = withoutClaims(vip.Spec.Claims, match)
+	if len(vip.Spec.Claims) > 0 || vip.Spec.ReclaimPolicy == millracev1alpha1.ReclaimRetain {
+		done, err := r.updateClaims(ctx, vip)
+		if err == nil && !done {
+			err = fmt.Errorf("releasing VIP %s: it was changed meanwhile", vip.Name)
+		}
+		return err
+	}
+	err := r.client.Delete(ctx, vip, client.Preconditions{UID: &vip.UID, ResourceVersion: &vip.ResourceVersion})
+	if err == nil || apierrors.IsNotFound(err) {
+		r.ledger.remove(vip)
+		return nil
+	}
+	if apierrors.IsConflict(err) {
+		address, _ := addressOf(vip)
+		if err := r.refresh(ctx, address); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("deleting VIP %s: %w", vip.Name, err)
+}

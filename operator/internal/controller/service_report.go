@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
+)
+
+// recorderName is the reportingController of events.
+const recorderName = "millrace-operator"
+
+// Actions of events (events.k8s.io/v1, Event.action).
+const (
+	actionAssign  = "AssignAddress"
+	actionRelease = "ReleaseAddress"
+	actionNumber  = "AssignNodeID"
+)
+
+// report writes the outcome of a plan to the Service's status and tells it in
+// an event when it differs from the last one.
+func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service, plan ipam.Plan, misunderstood error) error {
+	condition := assignedCondition(plan, misunderstood)
+	condition.ObservedGeneration = service.Generation
+	base := service.DeepCopy()
+	before := meta.FindStatusCondition(service.Status.Conditions, condition.Type)
+	changed := before == nil || before.Status != condition.Status || before.Reason != condition.Reason || before.Message != condition.Message
+
+	service.Status.LoadBalancer.Ingress = ingressOf(plan.Addresses, base.Status.LoadBalancer.Ingress)
+	meta.SetStatusCondition(&service.Status.Conditions, condition)
+	if err := r.patchServiceStatus(ctx, base, service); err != nil {
+		return err
+	}
+	if !changed || !r.told.isNew(service, condition) {
+		return nil
+	}
+	severity := corev1.EventTypeNormal
+	if condition.Status != metav1.ConditionTrue {
+		severity = corev1.EventTypeWarning
+	}
+	r.recorder.Eventf(service, nil, severity, condition.Reason, actionAssign, "%s", condition.Message)
+	return nil
+}
+
+func (r *serviceReconciler) patchServiceStatus(ctx context.Context, base, service *corev1.Service) error {
+	if equality.Semantic.DeepEqual(base.Status, service.Status) {
+		return nil
+	}
+	// Conditions are merged by type: those of others stay as they are.
+	patch := sameObject{Patch: client.StrategicMergeFrom(base), uid: base.UID}
+	if err := r.client.Status().Patch(ctx, service, patch); err != nil {
+		return fmt.Errorf("writing the status of Service %s/%s: %w", service.Namespace, service.Name, err)
+	}
+	return nil
+}
+
+// ingressOf returns Service.status.loadBalancer.ingress. The mode VIP tells
+// kube-proxy that packets arrive with the address itself as destination.
+func ingressOf(addresses []netip.Addr, present []corev1.LoadBalancerIngress) []corev1.LoadBalancerIngress {
+	var ingress []corev1.LoadBalancerIngress
+	for _, address := range addresses {
+		mode := corev1.LoadBalancerIPModeVIP
+		ingress = append(ingress, corev1.LoadBalancerIngress{IP: address.String(), IPMode: &mode})
+	}
+	if equality.Semantic.DeepEqual(ingress, present) {
+		return present
+	}
+	return ingress
+}
+
+// assignedCondition is AddressAssigned for a plan.
+func assignedCondition(plan ipam.Plan, misunderstood error) metav1.Condition {
+	condition := metav1.Condition{
+		Type:   millracev1alpha1.ConditionAddressAssigned,
+		Status: metav1.ConditionTrue,
+		Reason: millracev1alpha1.ReasonAssigned,
+	}
+	var sentences []string
+	if misunderstood != nil {
+		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1alpha1.ReasonInvalid
+		sentences = append(sentences, misunderstood.Error())
+	} else {
+		if !plan.Satisfied && len(plan.Refusals) > 0 {
+			condition.Status, condition.Reason = metav1.ConditionFalse, reasonOf(plan.Refusals[0].Reason)
+		}
+		for _, refusal := range plan.Refusals {
+			sentences = append(sentences, refusal.Message)
+		}
+	}
+	if assigned := assignedSentence(plan); assigned != "" {
+		sentences = append([]string{assigned}, sentences...)
+	}
+	condition.Message = truncate(strings.Join(sentences, "; "))
+	return condition
+}
+
+func assignedSentence(plan ipam.Plan) string {
+	if len(plan.Addresses) == 0 {
+		return ""
+	}
+	texts := make([]string, 0, len(plan.Addresses))
+	for _, address := range plan.Addresses {
+		texts = append(texts, address.String())
+	}
+	return "has " + strings.Join(texts, ", ")
+}
+
+func reasonOf(reason ipam.Reason) string {
+	switch reason {
+	case ipam.PoolExhausted:
+		return millracev1alpha1.ReasonExhausted
+	case ipam.AddressInUse:
+		return millracev1alpha1.ReasonAddressInUse
+	case ipam.AddressNotInPool:
+		return millracev1alpha1.ReasonAddressForbidden
+	case ipam.NotRequested:
+		return millracev1alpha1.ReasonInvalid
+	}
+	return millracev1alpha1.ReasonNoPool
+}
+
+// toldConditions remembers, per Service, what an event was sent about. The
+// cache may show a Service's former condition for a while after a new one was
+// written. Only the one worker of Services uses it.
+type toldConditions map[types.NamespacedName]told
+
+type told struct {
+	uid             types.UID
+	reason, message string
+}
+
+func (t toldConditions) isNew(service *corev1.Service, condition metav1.Condition) bool {
+	key := client.ObjectKeyFromObject(service)
+	now := told{uid: service.UID, reason: condition.Reason, message: condition.Message}
+	if t[key] == now {
+		return false
+	}
+	t[key] = now
+	return true
+}
+
+func (t toldConditions) forget(service types.NamespacedName) {
+	delete(t, service)
+}

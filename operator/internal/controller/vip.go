@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/desired"
+)
+
+// indexPool indexes VIPs by spec.pool.
+const indexPool = "spec.pool"
+
+// vipReconciler writes the status of VIPs.
+type vipReconciler struct {
+	client client.Client
+}
+
+func setupVIPs(ctx context.Context, mgr ctrl.Manager) error {
+	byPool := func(object client.Object) []string { return []string{object.(*millracev1alpha1.VIP).Spec.Pool} }
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &millracev1alpha1.VIP{}, indexPool, byPool); err != nil {
+		return fmt.Errorf("indexing VIPs by pool: %w", err)
+	}
+	r := &vipReconciler{client: mgr.GetClient()}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("vip").
+		For(&millracev1alpha1.VIP{}).
+		Watches(&millracev1alpha1.IPPool{}, handler.EnqueueRequestsFromMapFunc(r.vipsOf),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Complete(r)
+}
+
+func (r *vipReconciler) vipsOf(ctx context.Context, pool client.Object) []ctrl.Request {
+	list := &millracev1alpha1.VIPList{}
+	if err := r.client.List(ctx, list, client.MatchingFields{indexPool: pool.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
+		// A list from the cache fails only when the manager stops.
+		return nil
+	}
+	requests := make([]ctrl.Request, 0, len(list.Items))
+	for i := range list.Items {
+		requests = append(requests, ctrl.Request{NamespacedName: types.NamespacedName{Name: list.Items[i].Name}})
+	}
+	return requests
+}
+
+// Reconcile writes the phase and condition of one VIP.
+func (r *vipReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	vip := &millracev1alpha1.VIP{}
+	if err := r.client.Get(ctx, request.NamespacedName, vip); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	condition, err := r.condition(ctx, vip)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	base := vip.DeepCopy()
+	vip.Status.Phase = millracev1alpha1.VIPReserved
+	if len(vip.Spec.Claims) > 0 && condition.Status == metav1.ConditionTrue {
+		vip.Status.Phase = millracev1alpha1.VIPBound
+	}
+	setReady(&vip.Status.Conditions, condition)
+	err = patchStatus(ctx, r.client, base, vip, func(v *millracev1alpha1.VIP) any { return v.Status })
+	return ctrl.Result{}, client.IgnoreNotFound(err)
+}
+
+func (r *vipReconciler) condition(ctx context.Context, vip *millracev1alpha1.VIP) (metav1.Condition, error) {
+	address, ok := addressOf(vip)
+	if !ok {
+		return readyCondition(vip.Generation, []desired.Problem{misnamed(vip)}, ""), nil
+	}
+	if vip.Spec.Pool == "" {
+		return readyCondition(vip.Generation, nil, ""), nil
+	}
+	pool := &millracev1alpha1.IPPool{}
+	err := r.client.Get(ctx, types.NamespacedName{Name: vip.Spec.Pool}, pool)
+	if client.IgnoreNotFound(err) != nil {
+		return metav1.Condition{}, fmt.Errorf("reading IPPool %s: %w", vip.Spec.Pool, err)
+	}
+	note := ""
+	if err != nil {
+		note = fmt.Sprintf("IPPool %q does not exist any longer; the address stays until it is released", vip.Spec.Pool)
+	} else if !desired.PoolHas(pool, address) {
+		note = fmt.Sprintf("IPPool %q does not have the address any longer; it stays until it is released", vip.Spec.Pool)
+	}
+	return readyCondition(vip.Generation, nil, note), nil
+}
+
+func misnamed(vip *millracev1alpha1.VIP) desired.Problem {
+	message := fmt.Sprintf("spec.address: %q is not an IP address", vip.Spec.Address)
+	if address, err := netip.ParseAddr(vip.Spec.Address); err == nil {
+		message = fmt.Sprintf("metadata.name: the VIP of %s must have the name %q, or an address could have two: this one is not used",
+			address, millracev1alpha1.VIPName(address))
+	}
+	return desired.Problem{Reason: millracev1alpha1.ReasonInvalid, Message: message}
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// coalesce is how long changes of VIPs and pools are gathered before the
+// statuses that count them are written.
+const coalesce = 500 * time.Millisecond
+
+// gathered is a handler that makes one request of all events in the time of
+// coalesce, with no name: it is about all objects.
+func gathered() handler.EventHandler {
+	add := func(q queue) { q.AddAfter(reconcile.Request{}, coalesce) }
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { add(q) },
+		UpdateFunc: func(_ context.Context, _ event.UpdateEvent, q queue) { add(q) },
+		DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q queue) { add(q) },
+	}
+}
+
+// waitingServices are Services that want an address, or another one, and may
+// get it when a VIP, a pool or a namespace changes.
+type waitingServices struct {
+	mu       sync.Mutex
+	services map[types.NamespacedName]struct{}
+}
+
+func newWaitingServices() *waitingServices {
+	return &waitingServices{services: map[types.NamespacedName]struct{}{}}
+}
+
+func (w *waitingServices) set(service types.NamespacedName, waiting bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if waiting {
+		w.services[service] = struct{}{}
+	} else {
+		delete(w.services, service)
+	}
+}
+
+// requests returns the waiting Services of a namespace, of all with "".
+func (w *waitingServices) requests(namespace string) []reconcile.Request {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var requests []reconcile.Request
+	for _, service := range slices.Collect(maps.Keys(w.services)) {
+		if namespace == "" || service.Namespace == namespace {
+			requests = append(requests, reconcile.Request{NamespacedName: service})
+		}
+	}
+	return requests
+}
+
+// vipEvents keeps the ledger and enqueues the Services that a change of a VIP
+// is about: those with a claim, and those that wait when an address got free.
+type vipEvents struct {
+	ledger  *ledger
+	waiting *waitingServices
+}
+
+var _ handler.TypedEventHandler[*millracev1alpha1.VIP, reconcile.Request] = vipEvents{}
+
+func (h vipEvents) Create(_ context.Context, e event.TypedCreateEvent[*millracev1alpha1.VIP], q queue) {
+	h.ledger.put(e.Object)
+	h.enqueueClaims(q, e.Object)
+}
+
+func (h vipEvents) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1alpha1.VIP], q queue) {
+	if e.ObjectOld.UID != e.ObjectNew.UID {
+		h.ledger.remove(e.ObjectOld)
+	}
+	h.ledger.put(e.ObjectNew)
+	if slices.Equal(e.ObjectOld.Spec.Claims, e.ObjectNew.Spec.Claims) {
+		return
+	}
+	h.enqueueClaims(q, e.ObjectOld, e.ObjectNew)
+	h.enqueueWaiting(q)
+}
+
+func (h vipEvents) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1alpha1.VIP], q queue) {
+	h.ledger.remove(e.Object)
+	h.enqueueClaims(q, e.Object)
+	h.enqueueWaiting(q)
+}
+
+// Generic does nothing: no source sends such events.
+func (h vipEvents) Generic(context.Context, event.TypedGenericEvent[*millracev1alpha1.VIP], queue) {}
+
+func (h vipEvents) enqueueClaims(q queue, objects ...*millracev1alpha1.VIP) {
+	for _, object := range objects {
+		for _, claim := range object.Spec.Claims {
+			q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}})
+		}
+	}
+}
+
+func (h vipEvents) enqueueWaiting(q queue) {
+	for _, request := range h.waiting.requests("") {
+		q.Add(request)
+	}
+}
+
+// enqueueWaiting maps any object to all Services that wait.
+func enqueueWaiting(waiting *waitingServices) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		return waiting.requests("")
+	})
+}
+
+// enqueueWaitingIn maps a namespace to the Services in it that wait.
+func enqueueWaitingIn(waiting *waitingServices) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, namespace client.Object) []reconcile.Request {
+		return waiting.requests(namespace.GetName())
+	})
+}

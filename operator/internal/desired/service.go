@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package desired
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
+)
+
+// Serves says whether Millrace has to give a Service addresses:
+// Service.spec.loadBalancerClass is ours or, for the default load balancer of
+// the cluster, absent.
+func Serves(service *corev1.Service, isDefault bool) bool {
+	if service.Spec.Type != corev1.ServiceTypeLoadBalancer || service.DeletionTimestamp != nil {
+		return false
+	}
+	class := service.Spec.LoadBalancerClass
+	if class == nil {
+		return isDefault
+	}
+	return *class == millracev1alpha1.Class
+}
+
+// OwnerOf returns a Service as the owner of addresses.
+func OwnerOf(service *corev1.Service) ipam.Owner {
+	return ipam.Owner{Namespace: service.Namespace, Name: service.Name, UID: string(service.UID)}
+}
+
+// Request returns what a Service, in a namespace with these labels, wants. The
+// error names the field or annotation that cannot be understood; the request
+// then asks for nothing new and keeps what the Service has.
+func Request(service *corev1.Service, namespace labels.Set, pools []Pool) (ipam.Request, error) {
+	policy := service.Spec.IPFamilyPolicy
+	request := ipam.Request{
+		Owner:      OwnerOf(service),
+		RequireAll: policy == nil || *policy != corev1.IPFamilyPolicyPreferDualStack,
+		Hints:      hints(service),
+	}
+	for _, family := range service.Spec.IPFamilies {
+		if family == corev1.IPv4Protocol {
+			request.Families = append(request.Families, ipam.IPv4)
+		} else {
+			request.Families = append(request.Families, ipam.IPv6)
+		}
+	}
+	asked, err := askedAddresses(service)
+	if err != nil {
+		return request, err
+	}
+	request.Asked = asked
+	request.Pool = strings.TrimSpace(service.Annotations[millracev1alpha1.AnnotationPool])
+	for _, pool := range pools {
+		if pool.Selects(namespace, service.Labels) {
+			request.Eligible = append(request.Eligible, pool.Name)
+		}
+	}
+	return request, nil
+}
+
+// askedAddresses reads the annotation or, without it, the deprecated
+// Service.spec.loadBalancerIP.
+func askedAddresses(service *corev1.Service) ([]netip.Addr, error) {
+	text, annotated := service.Annotations[millracev1alpha1.AnnotationAddresses]
+	source := fmt.Sprintf("metadata.annotations[%s]", millracev1alpha1.AnnotationAddresses)
+	if !annotated {
+		text, source = service.Spec.LoadBalancerIP, "spec.loadBalancerIP"
+	}
+	var asked []netip.Addr
+	for part := range strings.SplitSeq(text, ",") {
+		if strings.TrimSpace(part) == "" {
+			continue
+		}
+		address, err := parseAddress(part)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", source, err)
+		}
+		sameFamily := func(other netip.Addr) bool { return ipam.FamilyOf(other) == ipam.FamilyOf(address) }
+		if i := slices.IndexFunc(asked, sameFamily); i >= 0 {
+			return nil, fmt.Errorf("%s: %s and %s are of the same family: at most one address per family", source, asked[i], address)
+		}
+		asked = append(asked, address)
+	}
+	return asked, nil
+}
+
+func hints(service *corev1.Service) []netip.Addr {
+	var addresses []netip.Addr
+	for _, ingress := range service.Status.LoadBalancer.Ingress {
+		if address, err := parseAddress(ingress.IP); err == nil {
+			addresses = append(addresses, address)
+		}
+	}
+	return addresses
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package operator is the part of Millrace that owns addresses: it gives
+// Services their VIPs, nodes their ids, and says of every object whether it is
+// valid.
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/controller"
+)
+
+// leaseName is the Lease that the leader holds.
+const leaseName = "millrace-operator"
+
+// reconcileTimeout bounds one reconciliation, so that a request that hangs
+// does not hold up all Services.
+const reconcileTimeout = time.Minute
+
+// Config is how the operator runs.
+type Config struct {
+	// REST is how to reach the API server.
+	REST *rest.Config
+	// LeaderElect lets one of several replicas work and the others wait.
+	LeaderElect bool
+	// LeaderElectionNamespace is where the Lease is; empty: the namespace of
+	// the operator's own pod.
+	LeaderElectionNamespace string
+	// DefaultLoadBalancer serves Services without a loadBalancerClass too.
+	DefaultLoadBalancer bool
+	// MetricsAddress and ProbeAddress are "host:port" to listen on; "0"
+	// listens nowhere.
+	MetricsAddress string
+	ProbeAddress   string
+}
+
+// Run runs the operator until the context ends, which is no error, or until it
+// loses its leadership, which is one.
+func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), millracev1alpha1.AddToScheme(scheme)); err != nil {
+		return fmt.Errorf("building the scheme: %w", err)
+	}
+	mgr, err := ctrl.NewManager(configuration.REST, managerOptions(configuration, scheme, logger))
+	if err != nil {
+		return fmt.Errorf("creating the manager: %w", err)
+	}
+	if err := controller.Setup(ctx, mgr, controller.Options{DefaultLoadBalancer: configuration.DefaultLoadBalancer}); err != nil {
+		return err
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return fmt.Errorf("adding the health probe: %w", err)
+	}
+	if err := mgr.AddReadyzCheck("caches", synced(mgr.GetCache())); err != nil {
+		return fmt.Errorf("adding the readiness probe: %w", err)
+	}
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("running the operator: %w", err)
+	}
+	return nil
+}
+
+func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Logger) ctrl.Options {
+	return ctrl.Options{
+		Scheme:                  scheme,
+		Logger:                  logger,
+		LeaderElection:          configuration.LeaderElect,
+		LeaderElectionID:        leaseName,
+		LeaderElectionNamespace: configuration.LeaderElectionNamespace,
+		// Run returns right after the manager has stopped, so that the next
+		// leader need not wait for the Lease to run out.
+		LeaderElectionReleaseOnCancel: true,
+		HealthProbeBindAddress:        configuration.ProbeAddress,
+		Metrics:                       metricsserver.Options{BindAddress: configuration.MetricsAddress},
+		Controller:                    config.Controller{ReconciliationTimeout: reconcileTimeout},
+		Client:                        client.Options{FieldOwner: leaseName},
+		Cache: cache.Options{
+			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject:         map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: stripNode}},
+		},
+	}
+}
+
+// stripNode leaves of a cached Node what an LBNode is made from.
+func stripNode(object any) (any, error) {
+	node, ok := object.(*corev1.Node)
+	if !ok {
+		return object, nil
+	}
+	return &corev1.Node{
+		TypeMeta: node.TypeMeta,
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              node.Name,
+			UID:               node.UID,
+			ResourceVersion:   node.ResourceVersion,
+			CreationTimestamp: node.CreationTimestamp,
+			DeletionTimestamp: node.DeletionTimestamp,
+		},
+		Status: corev1.NodeStatus{Addresses: node.Status.Addresses},
+	}, nil
+}
+
+// synced is a probe that fails while a cache is still being filled.
+func synced(informers cache.Cache) healthz.Checker {
+	return func(request *http.Request) error {
+		ctx, cancel := context.WithTimeout(request.Context(), 100*time.Millisecond)
+		defer cancel()
+		if !informers.WaitForCacheSync(ctx) {
+			return errors.New("the caches are not synced with the API server yet")
+		}
+		return nil
+	}
+}

@@ -3,7 +3,10 @@
 package bgp
 
 import (
+	"encoding/binary"
 	"fmt"
+	"hash/fnv"
+	"net/netip"
 
 	api "github.com/osrg/gobgp/v3/api"
 	"google.golang.org/protobuf/proto"
@@ -74,4 +77,23 @@ func (l *attributeList) add(attribute proto.Message) {
 		l.err = err
 	}
 	l.encoded = append(l.encoded, encoded)
+}
+
+// RouterID returns the BGP identifier of a node: its IPv4 address or, where it
+// has none, a number made from its IPv6 address, in the form of an IPv4
+// address. An identifier must differ among the speakers of one autonomous
+// system only (RFC 6286). It is invalid where the node has no address.
+func RouterID(ipv4, ipv6 netip.Addr) netip.Addr {
+	if ipv4.Is4() && !ipv4.IsUnspecified() {
+		return ipv4
+	}
+	if !ipv6.Is6() {
+		return netip.Addr{}
+	}
+	hash := fnv.New32a()
+	address := ipv6.As16()
+	_, _ = hash.Write(address[:])
+	var id [4]byte
+	binary.BigEndian.PutUint32(id[:], max(hash.Sum32(), 1))
+	return netip.AddrFrom4(id)
 }

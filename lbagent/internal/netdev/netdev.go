@@ -6,7 +6,6 @@ package netdev
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -30,34 +29,49 @@ type Link struct {
 	Up bool
 }
 
-// Uplinks returns the uplinks, sorted by name.
-//
-// patterns are interface names, or globs of names as in path.Match; every
-// interface that exists and matches is an uplink, the loopback interface
-// excepted. Without patterns the uplinks are the interfaces that carry a
-// default route of the main table or one of addresses, the node's own.
-func Uplinks(patterns []string, addresses []netip.Addr) ([]Link, error) {
+// linger is how long an interface stays an uplink after what made it one is
+// gone, while the interface itself exists: a default route or an address that
+// goes and comes back, as when a lease is renewed, interrupts nothing.
+const linger = 10 * time.Second
+
+// Finder finds the node's uplinks.
+type Finder struct {
+	patterns []string
+	// seen is when an interface, by its index, was last selected.
+	seen map[int]time.Time
+}
+
+// NewFinder returns a Finder for interface names, or globs of names as in
+// path.Match: every interface that exists and matches is an uplink, the
+// loopback interface excepted. Without patterns the uplinks are the interfaces
+// that carry a default route of the main table or one of the node's addresses.
+func NewFinder(patterns []string) *Finder {
+	return &Finder{patterns: patterns, seen: map[int]time.Time{}}
+}
+
+// Find returns the uplinks of a node with the given addresses, sorted by name,
+// and after how long to look again though nothing changed; 0 means never.
+func (f *Finder) Find(addresses []netip.Addr, now time.Time) ([]Link, time.Duration, error) {
 	links, err := retryInterrupted(netlink.LinkList)
 	if err != nil {
-		return nil, fmt.Errorf("list interfaces: %w", err)
+		return nil, 0, fmt.Errorf("list interfaces: %w", err)
 	}
-	var selected func(netlink.Link) bool
-	if len(patterns) > 0 {
-		selected = func(link netlink.Link) bool { return matches(patterns, link.Attrs().Name) }
-	} else {
-		indexes, err := carriers(addresses)
-		if err != nil {
-			return nil, err
+	selected := map[int]bool{}
+	if len(f.patterns) == 0 {
+		if selected, err = carriers(addresses); err != nil {
+			return nil, 0, err
 		}
-		selected = func(link netlink.Link) bool { return indexes[link.Attrs().Index] }
 	}
-	var uplinks []Link
+	existing := make([]Link, 0, len(links))
 	for _, link := range links {
 		attributes := link.Attrs()
-		if attributes.RawFlags&unix.IFF_LOOPBACK != 0 || !selected(link) {
+		if attributes.RawFlags&unix.IFF_LOOPBACK != 0 {
 			continue
 		}
-		uplinks = append(uplinks, Link{
+		if matches(f.patterns, attributes.Name) {
+			selected[attributes.Index] = true
+		}
+		existing = append(existing, Link{
 			Name:  attributes.Name,
 			Index: attributes.Index,
 			MTU:   attributes.MTU,
@@ -65,8 +79,32 @@ func Uplinks(patterns []string, addresses []netip.Addr) ([]Link, error) {
 			Up:    attributes.RawFlags&unix.IFF_UP != 0 && attributes.RawFlags&unix.IFF_LOWER_UP != 0,
 		})
 	}
+	uplinks, again := f.choose(existing, selected, now)
+	return uplinks, again, nil
+}
+
+// choose returns those of the existing interfaces that are selected or were so
+// a short time ago.
+func (f *Finder) choose(existing []Link, selected map[int]bool, now time.Time) (uplinks []Link, again time.Duration) {
+	seen := map[int]time.Time{}
+	for _, link := range existing {
+		last, known := f.seen[link.Index]
+		if selected[link.Index] {
+			last, known = now, true
+		}
+		left := linger - now.Sub(last)
+		if !known || left <= 0 {
+			continue
+		}
+		if !selected[link.Index] && (again == 0 || left < again) {
+			again = left
+		}
+		seen[link.Index] = last
+		uplinks = append(uplinks, link)
+	}
+	f.seen = seen
 	slices.SortFunc(uplinks, func(a, b Link) int { return cmp.Compare(a.Name, b.Name) })
-	return uplinks, nil
+	return uplinks, again
 }
 
 // CheckPatterns returns an error that names the first pattern that can match
@@ -147,77 +185,4 @@ func retryInterrupted[T any](list func() ([]T, error)) ([]T, error) {
 			return items, err
 		}
 	}
-}
-
-// resubscribe is how long Watch waits before it subscribes again.
-const resubscribe = time.Second
-
-// Watch calls changed after something changed that Uplinks depends on, and
-// once whenever a change may have been missed, until ctx is done.
-func Watch(ctx context.Context, changed func()) error {
-	for {
-		if err := watchOnce(ctx, changed); err != nil {
-			return err
-		}
-		changed()
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(resubscribe):
-		}
-	}
-}
-
-// watchOnce returns nil when the kernel ended a subscription, as it does when
-// messages were lost.
-func watchOnce(ctx context.Context, changed func()) error {
-	done := make(chan struct{})
-	defer close(done)
-	links := make(chan netlink.LinkUpdate)
-	addresses := make(chan netlink.AddrUpdate)
-	routes := make(chan netlink.RouteUpdate)
-	// A failed subscription closes its channel; the error says no more.
-	ignore := func(error) {}
-	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{ErrorCallback: ignore}); err != nil {
-		return fmt.Errorf("subscribe to changes of interfaces: %w", err)
-	}
-	if err := netlink.AddrSubscribeWithOptions(addresses, done, netlink.AddrSubscribeOptions{ErrorCallback: ignore}); err != nil {
-		return fmt.Errorf("subscribe to changes of addresses: %w", err)
-	}
-	if err := netlink.RouteSubscribeWithOptions(routes, done, netlink.RouteSubscribeOptions{ErrorCallback: ignore}); err != nil {
-		return fmt.Errorf("subscribe to changes of routes: %w", err)
-	}
-	// What changed before the subscriptions stood.
-	changed()
-	for {
-		open := true
-		select {
-		case <-ctx.Done():
-			drain(links)
-			drain(addresses)
-			drain(routes)
-			return ctx.Err()
-		case _, open = <-links:
-		case _, open = <-addresses:
-		case route, ok := <-routes:
-			if open = ok; ok && !isDefault(route.Route) {
-				continue
-			}
-		}
-		if !open {
-			drain(links)
-			drain(addresses)
-			drain(routes)
-			return nil
-		}
-		changed()
-	}
-}
-
-// drain lets a subscription's goroutine, which may be about to send, end.
-func drain[T any](updates <-chan T) {
-	go func() {
-		for range updates {
-		}
-	}()
 }

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netdev
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// resubscribe is how long Watch waits before it subscribes again.
+const resubscribe = time.Second
+
+// Watch calls changed after something changed that the uplinks depend on, and
+// once whenever a change may have been missed, until ctx is done.
+func Watch(ctx context.Context, changed func()) error {
+	for {
+		if err := watchOnce(ctx, changed); err != nil {
+			return err
+		}
+		changed()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(resubscribe):
+		}
+	}
+}
+
+// watchOnce returns nil when the kernel ended a subscription, as it does when
+// messages were lost.
+func watchOnce(ctx context.Context, changed func()) error {
+	done := make(chan struct{})
+	defer close(done)
+	links := make(chan netlink.LinkUpdate)
+	addresses := make(chan netlink.AddrUpdate)
+	routes := make(chan netlink.RouteUpdate)
+	// A failed subscription closes its channel; the error says no more.
+	ignore := func(error) {}
+	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{ErrorCallback: ignore}); err != nil {
+		return fmt.Errorf("subscribe to changes of interfaces: %w", err)
+	}
+	if err := netlink.AddrSubscribeWithOptions(addresses, done, netlink.AddrSubscribeOptions{ErrorCallback: ignore}); err != nil {
+		return fmt.Errorf("subscribe to changes of addresses: %w", err)
+	}
+	if err := netlink.RouteSubscribeWithOptions(routes, done, netlink.RouteSubscribeOptions{ErrorCallback: ignore}); err != nil {
+		return fmt.Errorf("subscribe to changes of routes: %w", err)
+	}
+	// What changed before the subscriptions stood.
+	changed()
+	for {
+		open := true
+		select {
+		case <-ctx.Done():
+			drain(links)
+			drain(addresses)
+			drain(routes)
+			return ctx.Err()
+		case _, open = <-links:
+		case _, open = <-addresses:
+		case route, ok := <-routes:
+			if open = ok; ok && !isDefault(route.Route) {
+				continue
+			}
+		}
+		if !open {
+			drain(links)
+			drain(addresses)
+			drain(routes)
+			return nil
+		}
+		changed()
+	}
+}
+
+// drain lets a subscription's goroutine, which may be about to send, end.
+func drain[T any](updates <-chan T) {
+	go func() {
+		for range updates {
+		}
+	}()
+}

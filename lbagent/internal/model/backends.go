@@ -200,6 +200,6 @@ func (b *backends) reportStrays() {
 			where = fmt.Sprintf("on node %s, which has no usable LBNode", node)
 		}
 		b.problem(service.reference(), ReasonUnknownNode,
-			"%d endpoints get no traffic: the first, %s, is %s", len(strays), first, where)
+			"endpoints that get no traffic: %d; the first, %s, is %s", len(strays), first, where)
 	}
 }

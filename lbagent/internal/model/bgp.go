@@ -26,6 +26,9 @@ const (
 	defaultRestartTime      = 120 * time.Second
 )
 
+// longestTime is the most that 16 bits of seconds hold (RFC 4271, section 4.2).
+const longestTime = math.MaxUint16 * time.Second
+
 func (b *builder) nodeLabels() labels.Set {
 	if b.snapshot.Node == nil {
 		return nil
@@ -127,14 +130,15 @@ func (p *Peer) setFamilies(families []millracev1alpha1.AddressFamily) error {
 
 func (p *Peer) setTimes(spec *millracev1alpha1.BGPPeerSpec) error {
 	var holdErr, keepaliveErr, retryErr, restartErr error
-	p.HoldTime, holdErr = seconds("spec.holdTime", spec.HoldTime, defaultHoldTime, 3, math.MaxUint16)
+	p.HoldTime, holdErr = seconds("spec.holdTime", spec.HoldTime, defaultHoldTime, 3*time.Second, longestTime)
 	p.KeepaliveTime, keepaliveErr = seconds("spec.keepaliveTime", truncated(spec.KeepaliveTime),
-		(p.HoldTime / 3).Truncate(time.Second), 1, math.MaxUint16)
+		(p.HoldTime / 3).Truncate(time.Second), time.Second, longestTime)
 	p.ConnectRetryTime, retryErr = seconds("spec.connectRetryTime", truncated(spec.ConnectRetryTime),
-		defaultConnectRetryTime, 1, 600)
+		defaultConnectRetryTime, time.Second, 600*time.Second)
 	restart := deref(spec.GracefulRestart, millracev1alpha1.GracefulRestart{})
 	if deref(restart.Enabled, true) {
-		p.RestartTime, restartErr = seconds("spec.gracefulRestart.restartTime", restart.RestartTime, defaultRestartTime, 1, 4095)
+		p.RestartTime, restartErr = seconds("spec.gracefulRestart.restartTime", restart.RestartTime,
+			defaultRestartTime, time.Second, 4095*time.Second)
 	}
 	if err := cmp.Or(holdErr, keepaliveErr, retryErr, restartErr); err != nil {
 		return err
@@ -146,15 +150,17 @@ func (p *Peer) setTimes(spec *millracev1alpha1.BGPPeerSpec) error {
 }
 
 // seconds reads a duration that must be whole seconds within the bounds.
-func seconds(field string, value *metav1.Duration, absent time.Duration, lowest, highest int64) (time.Duration, error) {
+func seconds(field string, value *metav1.Duration, absent, lowest, highest time.Duration) (time.Duration, error) {
 	if value == nil {
 		return absent, nil
 	}
 	if value.Duration%time.Second != 0 {
 		return 0, fmt.Errorf("%s: %s is not in whole seconds", field, value.Duration)
 	}
-	_, err := within(field, int64(value.Duration/time.Second), lowest, highest)
-	return value.Duration, err
+	if value.Duration < lowest || value.Duration > highest {
+		return 0, fmt.Errorf("%s: %s is not between %s and %s", field, value.Duration, lowest, highest)
+	}
+	return value.Duration, nil
 }
 
 // truncated drops the fraction of a time that only this node goes by; what the

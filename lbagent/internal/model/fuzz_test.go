@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/tools/txtar"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+	"sigs.k8s.io/yaml"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// FuzzBuild gives Build one object of each kind, whatever they hold.
+func FuzzBuild(f *testing.F) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range files {
+		archive, err := txtar.ParseFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		s := readSnapshot(f, archive.Files[0].Data)
+		f.Add(encodeFirst(s.Services), encodeFirst(s.EndpointSlices), encodeFirst(s.VIPs), encodeFirst(s.LBNodes),
+			encodeFirst(s.Peers), encodeFirst(s.Advertisements))
+	}
+	f.Fuzz(func(t *testing.T, service, slice, vip, node, peer, advertisement []byte) {
+		s := &Snapshot{NodeName: testNode, Node: &corev1.Node{}}
+		decodeInto(&s.Services, service)
+		decodeInto(&s.EndpointSlices, slice)
+		decodeInto(&s.VIPs, vip)
+		decodeInto(&s.LBNodes, node)
+		decodeInto(&s.Peers, peer)
+		decodeInto(&s.Advertisements, advertisement)
+		checkModel(t, s, Build(s))
+	})
+}
+
+func encodeFirst[T any](objects []*T) []byte {
+	if len(objects) == 0 {
+		return nil
+	}
+	data, err := yaml.Marshal(objects[0])
+	if err != nil {
+		panic(err)
+	}
+	return data
+}
+
+// decodeInto adds the object under two names, because much of what can go wrong
+// is between two, and a nil one.
+func decodeInto[T any, P interface {
+	*T
+	metav1.Object
+}](objects *[]P, data []byte) {
+	object, twin := P(new(T)), P(new(T))
+	if yaml.Unmarshal(data, object) == nil && yaml.Unmarshal(data, twin) == nil {
+		twin.SetName(object.GetName() + "-twin")
+		*objects = append(*objects, object, twin, nil)
+	}
+}
+
+// TestModelHolds builds models of many objects that refer to each other, some
+// of them wrong.
+func TestModelHolds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := genSnapshot(t)
+		m := Build(s)
+		checkModel(t, s, m)
+		shuffle(s, rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "order"), 0)))
+		other := Build(s)
+		for i := range m.Advertisements {
+			m.Advertisements[i].Selects, other.Advertisements[i].Selects = nil, nil
+		}
+		if !reflect.DeepEqual(m, other) {
+			t.Fatalf("another order of the objects gives\n%s\nnot\n%s", dump(other), dump(m))
+		}
+	})
+}
+
+// checkModel reports what must not be in any model.
+func checkModel(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
+	nodes := map[program.NodeID]bool{}
+	addresses := map[netip.Addr]bool{{}: true}
+	for _, node := range m.Nodes {
+		if node.ID < 1 || node.ID > program.MaxNodeID || nodes[node.ID] {
+			t.Fatalf("node %s has the id %d", node.Name, node.ID)
+		}
+		nodes[node.ID] = true
+		if !node.IPv4.IsValid() && !node.IPv6.IsValid() {
+			t.Fatalf("node %s has no address", node.Name)
+		}
+		for _, address := range []netip.Addr{node.IPv4, node.IPv6} {
+			if addresses[address] && address.IsValid() {
+				t.Fatalf("two nodes have the address %s", address)
+			}
+			addresses[address] = true
+		}
+	}
+	if m.Self.ID != 0 && !nodes[m.Self.ID] {
+		t.Fatalf("this node, %d, is not among the nodes", m.Self.ID)
+	}
+	vips := map[netip.Addr]bool{}
+	for _, vip := range m.VIPs {
+		if vips[vip.Address] || vip.Address.Is4In6() || !vip.Address.IsGlobalUnicast() {
+			t.Fatalf("VIP %s", vip.Address)
+		}
+		vips[vip.Address] = true
+	}
+	for i, frontend := range m.Frontends {
+		if i > 0 && m.Frontends[i-1].Key.Compare(frontend.Key) >= 0 {
+			t.Fatalf("%s comes after %s", frontend.Key, m.Frontends[i-1].Key)
+		}
+		if !vips[frontend.Key.VIP] || frontend.Key.Port == 0 {
+			t.Fatalf("%s is on no VIP or has no port", frontend.Key)
+		}
+		checkEndpoints(t, &frontend)
+		for node, weight := range frontend.Weights {
+			if !nodes[node] || weight == 0 {
+				t.Fatalf("%s: node %d has the weight %d", frontend.Key, node, weight)
+			}
+		}
+		if int(frontend.Weights[m.Self.ID]) != len(frontend.Endpoints) && m.Self.ID != 0 {
+			t.Fatalf("%s: this node has the weight %d with %d endpoints",
+				frontend.Key, frontend.Weights[m.Self.ID], len(frontend.Endpoints))
+		}
+	}
+	for _, problem := range m.Problems {
+		if problem.Object.Kind == "" || problem.Reason == "" || problem.Message == "" {
+			t.Fatalf("a Problem says too little: %+v", problem)
+		}
+	}
+	_ = dump(m)
+}
+
+func checkEndpoints(t interface{ Fatalf(string, ...any) }, frontend *Frontend) {
+	for _, list := range [][]program.Endpoint{frontend.Endpoints, frontend.Draining} {
+		for i, endpoint := range list {
+			if endpoint.Address.Is4() != frontend.Key.VIP.Is4() || endpoint.Port == 0 {
+				t.Fatalf("%s has the endpoint %v", frontend.Key, endpoint)
+			}
+			if i > 0 && list[i-1].Compare(endpoint) >= 0 {
+				t.Fatalf("%s: endpoint %v comes after %v", frontend.Key, endpoint, list[i-1])
+			}
+		}
+	}
+	for _, endpoint := range frontend.Draining {
+		if slices.Contains(frontend.Endpoints, endpoint) {
+			t.Fatalf("%s: endpoint %v is usable and draining", frontend.Key, endpoint)
+		}
+	}
+}
+
+// pick draws one of a few values, so that objects meet.
+func pick[T any](t *rapid.T, label string, values ...T) T {
+	return rapid.SampledFrom(values).Draw(t, label)
+}
+
+func genMeta(t *rapid.T, namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: namespace, Name: name,
+		UID:               types.UID(pick(t, "uid", "a", "b")),
+		CreationTimestamp: metav1.Unix(int64(rapid.IntRange(0, 2).Draw(t, "created")), 0),
+		Labels:            map[string]string{"tier": pick(t, "tier", "front", "back")},
+	}
+}
+
+func genSnapshot(t *rapid.T) *Snapshot {
+	s := &Snapshot{NodeName: testNode}
+	if rapid.Bool().Draw(t, "seen") {
+		s.Node = &corev1.Node{ObjectMeta: genMeta(t, "", testNode)}
+	}
+	for i := range rapid.IntRange(0, 4).Draw(t, "nodes") {
+		s.LBNodes = append(s.LBNodes, genLBNode(t, fmt.Sprintf("node%d", i+1)))
+	}
+	for i := range rapid.IntRange(0, 3).Draw(t, "services") {
+		s.Services = append(s.Services, genService(t, fmt.Sprintf("service%d", i)))
+	}
+	for i := range rapid.IntRange(0, 5).Draw(t, "slices") {
+		s.EndpointSlices = append(s.EndpointSlices, genSlice(t, fmt.Sprintf("slice%d", i)))
+	}
+	for i := range rapid.IntRange(0, 3).Draw(t, "vips") {
+		s.VIPs = append(s.VIPs, genVIP(t, i))
+	}
+	for i := range rapid.IntRange(0, 3).Draw(t, "peers") {
+		s.Peers = append(s.Peers, genPeer(t, fmt.Sprintf("peer%d", i)))
+	}
+	for i := range rapid.IntRange(0, 3).Draw(t, "advertisements") {
+		s.Advertisements = append(s.Advertisements, genAdvertisement(t, fmt.Sprintf("advertisement%d", i)))
+	}
+	return s
+}
+
+func genLBNode(t *rapid.T, name string) *millracev1alpha1.LBNode {
+	node := &millracev1alpha1.LBNode{ObjectMeta: genMeta(t, "", name)}
+	node.Spec.ID = pick(t, "id", int32(1), 2, 3, 4, 5, 4095, 4096, 0, -1)
+	node.Spec.Addresses = rapid.SliceOfN(rapid.SampledFrom([]string{
+		"198.51.100.1", "198.51.100.2", "198.51.100.3", "2001:db8::1", "2001:db8::2", "::ffff:198.51.100.1", "::1", "x", "",
+	}), 0, 3).Draw(t, "addresses")
+	return node
+}
+
+func genService(t *rapid.T, name string) *corev1.Service {
+	service := &corev1.Service{ObjectMeta: genMeta(t, "default", name)}
+	service.Spec.Type = pick(t, "type", corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeClusterIP, "")
+	service.Spec.ExternalTrafficPolicy = pick(t, "policy",
+		corev1.ServiceExternalTrafficPolicyLocal, corev1.ServiceExternalTrafficPolicyCluster, "")
+	for range rapid.IntRange(0, 3).Draw(t, "ports") {
+		service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{
+			Name:     pick(t, "port name", "http", "dns", ""),
+			Port:     pick(t, "port", int32(80), 53, 0, -1, 65535, 65536),
+			Protocol: pick(t, "protocol", corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP, ""),
+		})
+	}
+	return service
+}
+
+func genPointer[T any](t *rapid.T, label string, values ...T) *T {
+	if rapid.Bool().Draw(t, label+" absent") {
+		return nil
+	}
+	value := pick(t, label, values...)
+	return &value
+}
+
+func genSlice(t *rapid.T, name string) *discoveryv1.EndpointSlice {
+	slice := &discoveryv1.EndpointSlice{ObjectMeta: genMeta(t, "default", name)}
+	slice.Labels[discoveryv1.LabelServiceName] = pick(t, "service", "service0", "service1", "service2", "")
+	slice.AddressType = pick(t, "address type", discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN, "")
+	for range rapid.IntRange(0, 3).Draw(t, "ports") {
+		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{
+			Name:     genPointer(t, "port name", "http", "dns", ""),
+			Port:     genPointer(t, "port", int32(8080), 0, -1, 65536),
+			Protocol: genPointer(t, "protocol", corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP),
+		})
+	}
+	for range rapid.IntRange(0, 5).Draw(t, "endpoints") {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Addresses: rapid.SliceOfN(rapid.SampledFrom([]string{
+				"198.18.0.1", "198.18.0.2", "198.18.0.3", "2001:db8:18::1", "2001:db8:18::2", "127.0.0.1", "fe80::1%eth0", "x",
+			}), 0, 2).Draw(t, "addresses"),
+			NodeName: genPointer(t, "node", testNode, "node2", "node9", ""),
+			Conditions: discoveryv1.EndpointConditions{
+				Ready:       genPointer(t, "ready", true, false),
+				Serving:     genPointer(t, "serving", true, false),
+				Terminating: genPointer(t, "terminating", true, false),
+			},
+		})
+	}
+	return slice
+}
+
+func genVIP(t *rapid.T, i int) *millracev1alpha1.VIP {
+	address := pick(t, "address", fmt.Sprintf("203.0.113.%d", i), fmt.Sprintf("2001:db8:1::%d", i), fmt.Sprintf("::ffff:203.0.113.%d", i), "x")
+	name := address
+	if parsed, err := netip.ParseAddr(address); err == nil {
+		name = millracev1alpha1.VIPName(parsed)
+	}
+	vip := &millracev1alpha1.VIP{ObjectMeta: genMeta(t, "", pick(t, "name", name, name, name, "other"))}
+	vip.Spec.Address, vip.Spec.Pool = address, pick(t, "pool", "a", "b", "")
+	for range rapid.IntRange(0, 3).Draw(t, "claims") {
+		vip.Spec.Claims = append(vip.Spec.Claims, millracev1alpha1.ServiceReference{
+			Namespace: "default", Name: pick(t, "service", "service0", "service1", "service2"), UID: pick(t, "uid", "", "", "a", "b"),
+		})
+	}
+	return vip
+}
+
+func genSelector(t *rapid.T) *metav1.LabelSelector {
+	selector := genPointer(t, "selector",
+		metav1.LabelSelector{}, metav1.LabelSelector{MatchLabels: map[string]string{"tier": "front"}},
+		metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "tier", Operator: "Near"}}})
+	return selector
+}
+
+func genDuration(t *rapid.T, label string) *metav1.Duration {
+	return genPointer(t, label, metav1.Duration{}, metav1.Duration{Duration: 3 * time.Second},
+		metav1.Duration{Duration: 1500 * time.Millisecond}, metav1.Duration{Duration: 1 << 62}, metav1.Duration{Duration: -1 << 63})
+}
+
+func genPeer(t *rapid.T, name string) *millracev1alpha1.BGPPeer {
+	peer := &millracev1alpha1.BGPPeer{ObjectMeta: genMeta(t, "", name)}
+	peer.Spec = millracev1alpha1.BGPPeerSpec{
+		PeerAddress:  pick(t, "address", "198.51.100.1", "2001:db8::1", "127.0.0.1", "fe80::1%eth0", ""),
+		PeerASN:      pick(t, "asn", int64(64512), 0, -1, 1<<32),
+		LocalASN:     pick(t, "local asn", int64(64512), 0, -1, 1<<32),
+		PeerPort:     pick(t, "port", int32(0), 179, 65536, -1),
+		NodeSelector: genSelector(t), HoldTime: genDuration(t, "hold"), KeepaliveTime: genDuration(t, "keepalive"),
+		ConnectRetryTime: genDuration(t, "retry"), EBGPMultiHop: genPointer(t, "ttl", int32(1), 5, 0, 256),
+	}
+	return peer
+}
+
+func genAdvertisement(t *rapid.T, name string) *millracev1alpha1.BGPAdvertisement {
+	advertisement := &millracev1alpha1.BGPAdvertisement{ObjectMeta: genMeta(t, "", name)}
+	advertisement.Spec = millracev1alpha1.BGPAdvertisementSpec{
+		Pools:           rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b"}), 0, 2).Draw(t, "pools"),
+		ServiceSelector: genSelector(t), NodeSelector: genSelector(t),
+		Communities: rapid.SliceOfN(rapid.SampledFrom([]string{
+			"64512:1", "1:2:3", "64512", ":", "::", "65536:0", "1:2:3:4", "-1:0", "1:2:4294967296",
+		}), 0, 2).Draw(t, "communities"),
+		LocalPreference: genPointer(t, "preference", int64(100), -1, 1<<32),
+	}
+	return advertisement
+}

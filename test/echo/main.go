@@ -1,27 +1,81 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command echo is the workload of the lab: the sandbox image's program, the server
-// behind Services, and the client that puts load on them.
+// Command echo is the workload of the lab, in one static program: the process that
+// keeps a pod's namespaces (pause), the server behind Services (serve), and the
+// client that puts load on them and prints what it saw as JSON (load, udp, fetch,
+// upload). Clients exit with 1 when anything went wrong.
 package main
 
 import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 )
 
+// Exit codes.
+const (
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+// command runs a subcommand until it is done or ctx ends.
+type command func(ctx context.Context, args []string, stdout io.Writer) error
+
+var commands = map[string]command{
+	"pause":  pause,
+	"serve":  serve,
+	"load":   load,
+	"udp":    udp,
+	"fetch":  fetch,
+	"upload": upload,
+}
+
+// errFailed says that a client has printed what went wrong.
+var errFailed = errors.New("not everything succeeded")
+
 func main() {
-	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGCHLD)
-	for received := range signals {
-		if received != syscall.SIGCHLD {
-			return
-		}
-		for {
-			pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
-			if err != nil || pid <= 0 {
-				break
-			}
-		}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:]))
+}
+
+func run(ctx context.Context, args []string) int {
+	// A sandbox is started without arguments.
+	name := "pause"
+	if len(args) > 0 {
+		name, args = args[0], args[1:]
 	}
+	run, ok := commands[name]
+	if !ok {
+		fmt.Fprintf(os.Stderr, "usage: echo %s [FLAGS]\n", strings.Join(slices.Sorted(maps.Keys(commands)), "|"))
+		return exitUsage
+	}
+	switch err := run(ctx, args, os.Stdout); {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return 0
+	case errors.Is(err, errFailed):
+		return exitFailure
+	default:
+		fmt.Fprintf(os.Stderr, "echo %s: %v\n", name, err)
+		return exitFailure
+	}
+}
+
+// parse reads a subcommand's flags; it takes no other arguments.
+func parse(flags *flag.FlagSet, args []string) error {
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	return nil
 }

@@ -6,13 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/test/lab/internal/cgroup"
@@ -166,72 +162,6 @@ func (l *Lab) setPorts(host topology.Host, up bool) error {
 	})
 	if err != nil {
 		return fmt.Errorf("set links of %s: %w", host.Name, err)
-	}
-	return nil
-}
-
-// LoadImage imports an image archive into every running node; the others import
-// it when they boot.
-func (l *Lab) LoadImage(ctx context.Context, archive string) error {
-	release, err := exclusive()
-	if err != nil {
-		return err
-	}
-	defer release()
-	if err := l.addImage(archive); err != nil {
-		return err
-	}
-	hosts, err := l.Hosts()
-	if err != nil {
-		return err
-	}
-	kept := filepath.Join(l.ImageDir(), filepath.Base(archive))
-	group, ctx := errgroup.WithContext(ctx)
-	for _, host := range hosts {
-		if host.Role != topology.RoleNode || host.Pid == 0 {
-			continue
-		}
-		group.Go(func() error { return l.importImage(ctx, host.Host, kept) })
-	}
-	return group.Wait()
-}
-
-// importImage has the node's own ctr import the archive.
-func (l *Lab) importImage(ctx context.Context, node topology.Host, archive string) error {
-	// Entering a node changes a process for good, so another one does it.
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("import image %s: find own program: %w", archive, err)
-	}
-	output, err := exec.CommandContext(ctx, self, "--state", l.dir, "exec", node.Name, "--",
-		"ctr", "-n", "k8s.io", "images", "import", "--local", archive).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("import image %s on %s: %w: %s", archive, node.Name, err, output)
-	}
-	return nil
-}
-
-// addImage keeps a copy of an image archive for nodes that boot later.
-func (l *Lab) addImage(archive string) error {
-	if err := os.MkdirAll(l.ImageDir(), 0o755); err != nil {
-		return fmt.Errorf("keep image: %w", err)
-	}
-	source, err := os.Open(archive)
-	if err != nil {
-		return fmt.Errorf("keep image: %w", err)
-	}
-	defer source.Close()
-	draft, err := os.CreateTemp(l.ImageDir(), ".draft-*")
-	if err != nil {
-		return fmt.Errorf("keep image: %w", err)
-	}
-	defer os.Remove(draft.Name())
-	_, err = io.Copy(draft, source)
-	if err := errors.Join(err, draft.Close()); err != nil {
-		return fmt.Errorf("keep image %s: %w", archive, err)
-	}
-	if err := os.Rename(draft.Name(), filepath.Join(l.ImageDir(), filepath.Base(archive))); err != nil {
-		return fmt.Errorf("keep image: %w", err)
 	}
 	return nil
 }

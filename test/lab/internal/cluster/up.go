@@ -91,7 +91,7 @@ func (l *Lab) up(ctx context.Context, image string, progress Progress) error {
 	if err := l.writeKeys(); err != nil {
 		return err
 	}
-	if err := l.addImage(image); err != nil {
+	if _, err := l.keepImage(image); err != nil {
 		return err
 	}
 	if err := l.addSegments(); err != nil {

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// schedule says how many requests to make and when.
+type schedule struct {
+	requests, concurrency int
+	// rate is in requests per second; 0 means as fast as the answers come.
+	rate float64
+}
+
+// due returns when request number i, from 0, is to start.
+func (s schedule) due(start time.Time, i int) time.Time {
+	if s.rate == 0 {
+		return time.Time{}
+	}
+	return start.Add(time.Duration(float64(i) / s.rate * float64(time.Second)))
+}
+
+// scheduleFlags adds the flags of a schedule.
+type scheduleFlags struct {
+	requests, concurrency int
+	rate                  float64
+	duration              time.Duration
+}
+
+func addSchedule(flags *flag.FlagSet, countFlag string, requests int) *scheduleFlags {
+	s := &scheduleFlags{}
+	flags.IntVar(&s.requests, countFlag, requests, "how many to send")
+	flags.IntVar(&s.concurrency, "concurrency", 20, "how many at once at most")
+	flags.Float64Var(&s.rate, "rate", 0, "how many per second to start (0: as fast as answers come)")
+	flags.DurationVar(&s.duration, "duration", 0, "how long to go on at --rate, instead of a number")
+	return s
+}
+
+func (s scheduleFlags) schedule() (schedule, error) {
+	plan := schedule{requests: s.requests, concurrency: s.concurrency, rate: s.rate}
+	if s.duration > 0 {
+		if s.rate <= 0 {
+			return plan, errors.New("--duration needs a --rate")
+		}
+		plan.requests = int(s.rate * s.duration.Seconds())
+	}
+	if plan.requests < 1 || plan.concurrency < 1 || plan.rate < 0 {
+		return plan, errors.New("number, concurrency and rate must be positive")
+	}
+	return plan, nil
+}
+
+// drive makes the requests of a schedule and records what they give. When ctx
+// ends it starts no more.
+func drive(ctx context.Context, plan schedule, request func(context.Context, int) (answer, error)) *recorder {
+	start := time.Now()
+	results := newRecorder(start)
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(plan.concurrency, plan.requests) {
+		workers.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= plan.requests || !sleepUntil(ctx, plan.due(start, i)) {
+					return
+				}
+				begin := plan.due(start, i)
+				if begin.IsZero() {
+					begin = time.Now()
+				}
+				from, err := request(context.WithoutCancel(ctx), i)
+				if err != nil {
+					results.failure(begin, err)
+				} else {
+					results.success(from, time.Since(begin))
+				}
+			}
+		})
+	}
+	workers.Wait()
+	return results
+}
+
+// sleepUntil reports false when ctx ended first.
+func sleepUntil(ctx context.Context, due time.Time) bool {
+	if wait := time.Until(due); !due.IsZero() && wait > 0 {
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+	}
+	return ctx.Err() == nil
+}
+
+// load sends HTTP requests and prints a report.
+func load(ctx context.Context, args []string, stdout io.Writer) error {
+	flags := flag.NewFlagSet("load", flag.ContinueOnError)
+	url := flags.String("url", "", "where to send them")
+	keepAlive := flags.Bool("keepalive", true, "reuse connections")
+	timeout := flags.Duration("timeout", 5*time.Second, "when to give a request up")
+	planned := addSchedule(flags, "requests", 1000)
+	if err := parse(flags, args); err != nil {
+		return err
+	}
+	plan, err := planned.schedule()
+	if err != nil {
+		return err
+	}
+	client := newClient(plan.concurrency, *keepAlive)
+	client.Timeout = *timeout
+	results := drive(ctx, plan, func(ctx context.Context, _ int) (answer, error) { return ask(ctx, client, *url) })
+	return results.finish(stdout)
+}
+
+func newClient(connections int, keepAlive bool) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DisableKeepAlives:   !keepAlive,
+		MaxIdleConnsPerHost: connections,
+	}}
+}
+
+func ask(ctx context.Context, client *http.Client, url string) (answer, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return answer{}, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return answer{}, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return answer{}, fmt.Errorf("read answer: %w", err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return answer{}, fmt.Errorf("answer is %s", response.Status)
+	}
+	var from answer
+	if err := json.Unmarshal(body, &from); err != nil {
+		return answer{}, fmt.Errorf("decode answer %q: %w", body, err)
+	}
+	return from, nil
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+const (
+	// shutdownTimeout bounds the wait for requests in flight at the end.
+	shutdownTimeout = time.Minute
+	headerTimeout   = 10 * time.Second
+	// maxBytes bounds what /bytes sends and /sum reads: 1 GiB.
+	maxBytes = 1 << 30
+	maxSlow  = time.Minute
+)
+
+// serve answers HTTP and UDP on one port until ctx ends; then it takes no new
+// connections, finishes the requests in flight and returns.
+func serve(ctx context.Context, args []string, stdout io.Writer) error {
+	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
+	listen := flags.String("listen", ":8080", "address for HTTP and UDP")
+	linger := flags.Duration("linger", 0, "how long to go on as before when told to end, as a well-behaved terminating pod does")
+	if err := parse(flags, args); err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", *listen)
+	if err != nil {
+		return fmt.Errorf("serve HTTP: %w", err)
+	}
+	id := ownIdentity()
+	datagrams, err := listenUDP(*listen, id)
+	if err != nil {
+		return err
+	}
+	defer datagrams.Close()
+	fmt.Fprintf(stdout, "serving HTTP and UDP on %s as pod %s on node %s\n", listener.Addr(), id.Pod, id.Node)
+
+	server := &http.Server{Handler: handler(id), ReadHeaderTimeout: headerTimeout}
+	ended := make(chan error, 2)
+	go func() { ended <- server.Serve(listener) }()
+	go func() { ended <- datagrams.serve() }()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	time.Sleep(*linger)
+	shutdown, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+	defer cancel()
+	if err := server.Shutdown(shutdown); err != nil {
+		return fmt.Errorf("finish requests: %w", err)
+	}
+	return nil
+}
+
+// handler serves:
+//
+//	GET /                  who answers, and the connection's addresses, as JSON
+//	GET /bytes?n=&seed=    n pseudo-random bytes that depend on seed only
+//	POST /sum              length and SHA-256 of the body, as JSON
+//	GET /slow?for=1s       as /, after a time
+func handler(id identity) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { writeAnswer(w, r, id) })
+	mux.HandleFunc("GET /bytes", writeBytes)
+	mux.HandleFunc("POST /sum", writeSum)
+	mux.HandleFunc("GET /slow", func(w http.ResponseWriter, r *http.Request) {
+		pause, err := durationParameter(r, "for", time.Second)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		select {
+		case <-r.Context().Done():
+		case <-time.After(min(pause, maxSlow)):
+			writeAnswer(w, r, id)
+		}
+	})
+	return mux
+}
+
+func writeAnswer(w http.ResponseWriter, r *http.Request, id identity) {
+	local := ""
+	if address, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+		local = address.String()
+	}
+	writeJSON(w, answer{identity: id, Client: r.RemoteAddr, Local: local})
+}
+
+func writeBytes(w http.ResponseWriter, r *http.Request) {
+	count, err := numberParameter(r, "n", 1<<20)
+	if err == nil && (count < 0 || count > maxBytes) {
+		err = fmt.Errorf("n is %d: want 0 to %d", count, maxBytes)
+	}
+	seed, seedErr := numberParameter(r, "seed", 1)
+	if err := errors.Join(err, seedErr); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", strconv.FormatInt(count, 10))
+	// A client that goes away is no matter of the server's.
+	_, _ = io.Copy(w, newPattern(seed, count))
+}
+
+// sum is the body of the answer to POST /sum.
+type sum struct {
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256"`
+}
+
+func writeSum(w http.ResponseWriter, r *http.Request) {
+	result, err := sumOf(http.MaxBytesReader(w, r.Body, maxBytes))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	writeJSON(w, result)
+}
+
+func writeJSON(w http.ResponseWriter, value any) {
+	body, err := json.Marshal(value)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(body, '\n'))
+}
+
+func numberParameter(r *http.Request, name string, fallback int64) (int64, error) {
+	text := r.FormValue(name)
+	if text == "" {
+		return fallback, nil
+	}
+	value, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("parameter %s: %w", name, err)
+	}
+	return value, nil
+}
+
+func durationParameter(r *http.Request, name string, fallback time.Duration) (time.Duration, error) {
+	text := r.FormValue(name)
+	if text == "" {
+		return fallback, nil
+	}
+	value, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, fmt.Errorf("parameter %s: %w", name, err)
+	}
+	return value, nil
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+)
+
+// maxDatagram is the largest payload that UDP can carry.
+const maxDatagram = 65535
+
+// udpServer answers each datagram with "POD NODE CLIENT PAYLOAD", from the address
+// that the datagram was sent to, whatever addresses the host has. There is a socket
+// per family, because only those of one family tell that address for both.
+type udpServer struct {
+	id identity
+	v4 *ipv4.PacketConn
+	v6 *ipv6.PacketConn
+}
+
+func listenUDP(address string, id identity) (*udpServer, error) {
+	socket4, err := net.ListenPacket("udp4", address)
+	if err != nil {
+		return nil, fmt.Errorf("serve UDP: %w", err)
+	}
+	socket6, err := net.ListenPacket("udp6", address)
+	if err != nil {
+		socket4.Close()
+		return nil, fmt.Errorf("serve UDP: %w", err)
+	}
+	s := &udpServer{id: id, v4: ipv4.NewPacketConn(socket4), v6: ipv6.NewPacketConn(socket6)}
+	err = errors.Join(s.v4.SetControlMessage(ipv4.FlagDst, true), s.v6.SetControlMessage(ipv6.FlagDst, true))
+	if err != nil {
+		s.Close()
+		return nil, fmt.Errorf("serve UDP: ask for destination addresses: %w", err)
+	}
+	return s, nil
+}
+
+// Close ends serve.
+func (s *udpServer) Close() {
+	s.v4.Close()
+	s.v6.Close()
+}
+
+// serve returns when a socket fails or is closed.
+func (s *udpServer) serve() error {
+	ended := make(chan error, 2)
+	go func() { ended <- s.serve4() }()
+	go func() { ended <- s.serve6() }()
+	return <-ended
+}
+
+func (s *udpServer) serve4() error {
+	buffer := make([]byte, maxDatagram)
+	for {
+		n, control, client, err := s.v4.ReadFrom(buffer)
+		if err != nil {
+			return err
+		}
+		var from *ipv4.ControlMessage
+		if control != nil {
+			from = &ipv4.ControlMessage{Src: control.Dst}
+		}
+		// An answer that cannot be sent is a lost one, as any datagram may be.
+		_, _ = s.v4.WriteTo(s.reply(client, buffer[:n]), from, client)
+	}
+}
+
+func (s *udpServer) serve6() error {
+	buffer := make([]byte, maxDatagram)
+	for {
+		n, control, client, err := s.v6.ReadFrom(buffer)
+		if err != nil {
+			return err
+		}
+		var from *ipv6.ControlMessage
+		if control != nil {
+			from = &ipv6.ControlMessage{Src: control.Dst}
+		}
+		_, _ = s.v6.WriteTo(s.reply(client, buffer[:n]), from, client)
+	}
+}
+
+func (s *udpServer) reply(client net.Addr, payload []byte) []byte {
+	return fmt.Appendf(nil, "%s %s %s %s", orDash(s.id.Pod), orDash(s.id.Node), client, payload)
+}
+
+// orDash keeps the number of words in a reply.
+func orDash(word string) string {
+	if word == "" {
+		return "-"
+	}
+	return word
+}

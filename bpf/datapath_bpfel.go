@@ -220,7 +220,8 @@ const (
 	DatapathShapeENDPOINT_ROWS  DatapathShape = 512
 	DatapathShapeNODES          DatapathShape = 4096
 	DatapathShapeNODE_ADDRESSES DatapathShape = 16384
-	DatapathShapeUPLINKS        DatapathShape = 8
+	DatapathShapeUPLINKS        DatapathShape = 64
+	DatapathShapeUPLINK_MACS    DatapathShape = 8
 )
 
 type DatapathUplinkFlag uint32

@@ -13,7 +13,8 @@ enum shape {
 	NODES = 4096,
 	/* An address may belong to the old and the new id of a node for a moment. */
 	NODE_ADDRESSES = 4 * NODES,
-	UPLINKS = 8,
+	UPLINKS = 64,
+	UPLINK_MACS = 8,
 };
 
 /* A row is picked by the upper bits of a 32-bit hash. */

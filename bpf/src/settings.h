@@ -43,7 +43,7 @@ static __always_inline int frame_is_ours(struct xdp_md *ctx, const struct self *
 		return 0;
 	mac = *(__u16 *)data | (__u64)*(__u16 *)(data + 2) << 16 | (__u64)*(__u16 *)(data + 4) << 32;
 #pragma unroll
-	for (int i = 0; i < UPLINKS; i++) {
+	for (int i = 0; i < UPLINK_MACS; i++) {
 		if (!self->uplink_mac[i])
 			return 0;
 		if (self->uplink_mac[i] == mac)

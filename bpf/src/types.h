@@ -24,7 +24,7 @@ struct self {
 	 * not ours. Unused places are zero and come last. Six bytes of address, as
 	 * the low bytes of a little-endian load; the rest zero.
 	 */
-	__u64 uplink_mac[UPLINKS];
+	__u64 uplink_mac[UPLINK_MACS];
 };
 
 /* A node of the cluster. A zero address means it has none of that family. */

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// Apply performs the operations in order and stops at the first that fails, with
+// an *ApplyError. Deleting what is not there succeeds.
+func (d *Dataplane) Apply(ops []program.Op) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i, op := range ops {
+		err := d.apply(op)
+		if failed := (*ApplyError)(nil); errors.As(err, &failed) {
+			failed.Index, failed.Op = i, op
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *Dataplane) apply(op program.Op) error {
+	switch op := op.(type) {
+	case program.SetSelf:
+		return d.setSelf(op.Self)
+	case program.PutNode:
+		return d.putNode(op.ID, op.Node)
+	case program.DeleteNode:
+		return d.deleteNode(op.ID)
+	case program.PutEndpoint:
+		return d.writeEndpoint(op.ID, encodeEndpoint(op.Endpoint))
+	case program.DeleteEndpoint:
+		return d.writeEndpoint(op.ID, bpf.DatapathEndpoint{})
+	case program.PutEndpointTable:
+		return d.writeEndpointTable(op.Slot, op.Table)
+	case program.ClearEndpointTable:
+		return d.writeEndpointTable(op.Slot, &program.EndpointTable{})
+	case program.PutRows:
+		return d.writeRows(op.Slot, op.Changed, op.Rows)
+	case program.ClearTable:
+		return d.clearTable(op.Slot)
+	case program.PutFrontend:
+		return d.putFrontend(op.Key, op.Frontend)
+	case program.DeleteFrontend:
+		return d.deleteFrontend(op.Key)
+	case program.PutVIP:
+		return d.putVIP(op.Address)
+	case program.DeleteVIP:
+		return remove(d.maps.Vips, bpf.DatapathMapVips, op.Address, encodeAddress(op.Address))
+	default:
+		return failure("", op, errors.New("unknown kind of operation"))
+	}
+}
+
+// flags are what raises the size of a map.
+var flags = map[string]string{
+	bpf.DatapathMapFrontends4:   "--max-frontends",
+	bpf.DatapathMapFrontends6:   "--max-frontends",
+	bpf.DatapathMapRows:         "--max-tables",
+	bpf.DatapathMapEndpointRows: "--max-endpoint-tables",
+	bpf.DatapathMapEndpoints:    "--max-endpoints",
+	bpf.DatapathMapVips:         "--max-vips",
+}
+
+// failure describes a write that failed; the map's flag is named where it is full.
+func failure(name string, key any, err error) error {
+	if errors.Is(err, unix.E2BIG) {
+		err = ErrFull
+	}
+	if flag := flags[name]; flag != "" && errors.Is(err, ErrFull) {
+		err = fmt.Errorf("%w; raise %s", err, flag)
+	}
+	return &ApplyError{Map: name, Key: fmt.Sprint(key), Err: err}
+}
+
+func write(m *ebpf.Map, name string, shown, key, value any) error {
+	if err := m.Put(key, value); err != nil {
+		return failure(name, shown, err)
+	}
+	return nil
+}
+
+func remove(m *ebpf.Map, name string, shown, key any) error {
+	if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return failure(name, shown, err)
+	}
+	return nil
+}
+
+// checkIndex refuses the place 0, which means none, and those beyond the limit.
+func checkIndex[T ~uint16 | ~uint32](name string, index T, limit int) error {
+	if index == 0 {
+		return failure(name, index, errors.New("0 is not an id"))
+	}
+	if uint64(index) > uint64(limit) {
+		return failure(name, index, fmt.Errorf("%w: the limit is %d", ErrFull, limit))
+	}
+	return nil
+}
+
+func (d *Dataplane) writeEndpoint(id program.EndpointID, endpoint bpf.DatapathEndpoint) error {
+	if err := checkIndex(bpf.DatapathMapEndpoints, id, d.limits.Endpoints); err != nil {
+		return err
+	}
+	return write(d.maps.Endpoints, bpf.DatapathMapEndpoints, id, uint32(id), endpoint)
+}
+
+func (d *Dataplane) writeEndpointTable(slot program.EndpointSlot, table *program.EndpointTable) error {
+	if err := checkIndex(bpf.DatapathMapEndpointRows, slot, d.limits.EndpointSlots); err != nil {
+		return err
+	}
+	keys := make([]uint32, program.EndpointRows)
+	for i := range keys {
+		keys[i] = uint32(slot)*program.EndpointRows + uint32(i)
+	}
+	if _, err := d.maps.EndpointRows.BatchUpdate(keys, table[:], nil); err != nil {
+		return failure(bpf.DatapathMapEndpointRows, slot, err)
+	}
+	return nil
+}
+
+func (d *Dataplane) writeRows(slot program.TableSlot, changed []uint32, rows []program.Row) error {
+	if err := checkIndex(bpf.DatapathMapRows, slot, d.limits.Tables); err != nil {
+		return err
+	}
+	if len(changed) != len(rows) {
+		return failure(bpf.DatapathMapRows, slot, fmt.Errorf("%d row numbers for %d rows", len(changed), len(rows)))
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	keys := make([]uint32, len(changed))
+	values := make([]bpf.DatapathRow, len(rows))
+	for i, row := range changed {
+		if row >= program.Rows {
+			return failure(bpf.DatapathMapRows, slot, fmt.Errorf("row %d of %d", row, program.Rows))
+		}
+		keys[i] = uint32(slot)*program.Rows + row
+		values[i] = encodeRow(rows[i])
+	}
+	if _, err := d.maps.Rows.BatchUpdate(keys, values, nil); err != nil {
+		return failure(bpf.DatapathMapRows, slot, err)
+	}
+	return nil
+}
+
+func (d *Dataplane) clearTable(slot program.TableSlot) error {
+	all := make([]uint32, program.Rows)
+	for i := range all {
+		all[i] = uint32(i)
+	}
+	return d.writeRows(slot, all, make([]program.Row, program.Rows))
+}
+
+func (d *Dataplane) putVIP(address netip.Addr) error {
+	return write(d.maps.Vips, bpf.DatapathMapVips, address, encodeAddress(address), uint32(1))
+}
+
+// frontendMap gives the map of the key's family, its name, and the key in it.
+func (d *Dataplane) frontendMap(key program.FrontendKey) (*ebpf.Map, string, any) {
+	if key.VIP.Unmap().Is4() {
+		return d.maps.Frontends4, bpf.DatapathMapFrontends4, encodeFrontendKey4(key)
+	}
+	return d.maps.Frontends6, bpf.DatapathMapFrontends6, encodeFrontendKey6(key)
+}
+
+// putFrontend zeroes the counters of an id that the frontend did not have before.
+func (d *Dataplane) putFrontend(key program.FrontendKey, frontend program.Frontend) error {
+	m, name, encoded := d.frontendMap(key)
+	if err := checkIndex(name, frontend.ID, d.limits.Frontends); err != nil {
+		return err
+	}
+	var old bpf.DatapathFrontend
+	err := m.Lookup(encoded, &old)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return failure(name, showKey(key), err)
+	}
+	if err != nil || old.Id != uint32(frontend.ID) {
+		zero := make([]bpf.DatapathFrontendCounter, ebpf.MustPossibleCPU())
+		if err := d.maps.FrontendCounts.Put(uint32(frontend.ID), zero); err != nil {
+			return failure(bpf.DatapathMapFrontendCounts, frontend.ID, err)
+		}
+	}
+	return write(m, name, showKey(key), encoded, encodeFrontend(frontend))
+}
+
+func (d *Dataplane) deleteFrontend(key program.FrontendKey) error {
+	m, name, encoded := d.frontendMap(key)
+	return remove(m, name, showKey(key), encoded)
+}
+
+func showKey(key program.FrontendKey) string {
+	return fmt.Sprintf("%s protocol %d", netip.AddrPortFrom(key.VIP, key.Port), key.Protocol)
+}

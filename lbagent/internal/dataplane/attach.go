@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// Uplink is an interface by which client packets come in and replies leave.
+type Uplink struct {
+	Name  string
+	Index int
+}
+
+// XDPMode is who runs the XDP program.
+type XDPMode string
+
+const (
+	// Native means the driver, before the kernel allocates anything.
+	Native XDPMode = "native"
+	// Generic means the kernel, after it: slower, but any interface can.
+	Generic XDPMode = "generic"
+)
+
+// Attachment is what Attach achieved on an uplink.
+type Attachment struct {
+	Interface string
+	Index     int
+	// Mode is empty where no XDP program of ours is attached.
+	Mode XDPMode
+	// NativeErr is why Mode is Generic, where this process attached it.
+	NativeErr error
+	// Err is nil where all programs are attached and current.
+	Err error
+}
+
+// Attachments is the outcome of the last Attach, by name of the interface.
+func (d *Dataplane) Attachments() []Attachment {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.attachments)
+}
+
+// Attach brings the programs onto these uplinks and takes them off all others.
+// Programs already there, also of a former process, are replaced without a gap.
+// An uplink that fails does not keep others from being attached; the errors are
+// joined, and each is also in its Attachment. At most 8 different MAC addresses
+// are possible.
+func (d *Dataplane) Attach(uplinks []Uplink) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	pins, err := pinnedLinks(d.linkDir)
+	if err != nil {
+		return err
+	}
+	macs, errs := uplinkMACs(uplinks)
+	// Former addresses stay until former uplinks are detached.
+	if err := d.writeMACs(macs, true); err != nil {
+		return err
+	}
+	if err := d.set.catchUp(); err != nil {
+		return fmt.Errorf("copy connections: %w", err)
+	}
+	d.attachments = d.attachments[:0:0]
+	for _, uplink := range uplinks {
+		attachment := Attachment{Interface: uplink.Name, Index: uplink.Index, Err: errs[uplink.Index]}
+		if attachment.Err == nil {
+			d.attachOne(&attachment)
+		}
+		d.attachments = append(d.attachments, attachment)
+	}
+	slices.SortFunc(d.attachments, func(a, b Attachment) int { return cmp.Compare(a.Interface, b.Interface) })
+	err = errors.Join(d.detachOthers(pins), d.writeUplinks(), d.writeMACs(macs, false))
+	for _, attachment := range d.attachments {
+		err = errors.Join(err, attachment.Err)
+	}
+	if err != nil {
+		return err
+	}
+	// Only now no program writes the former maps any more.
+	if err := d.set.catchUp(); err != nil {
+		return fmt.Errorf("copy connections: %w", err)
+	}
+	d.set.forgetFormer()
+	return nil
+}
+
+// uplinkMACs gives the addresses to which frames for us are sent, and what is
+// wrong with an uplink, by its index.
+func uplinkMACs(uplinks []Uplink) ([]uint64, map[int]error) {
+	var macs []uint64
+	errs := map[int]error{}
+	for _, uplink := range uplinks {
+		iface, err := net.InterfaceByIndex(uplink.Index)
+		if err != nil {
+			errs[uplink.Index] = fmt.Errorf("find interface %s with index %d: %w", uplink.Name, uplink.Index, err)
+			continue
+		}
+		mac := encodeMAC(iface.HardwareAddr)
+		switch {
+		case mac == 0:
+			errs[uplink.Index] = fmt.Errorf("interface %s has no Ethernet address; only Ethernet interfaces can be uplinks", uplink.Name)
+		case slices.Contains(macs, mac):
+		case len(macs) == int(bpf.DatapathShapeUPLINK_MACS):
+			errs[uplink.Index] = fmt.Errorf("interface %s is one too many: uplinks may have %d different Ethernet addresses",
+				uplink.Name, bpf.DatapathShapeUPLINK_MACS)
+		default:
+			macs = append(macs, mac)
+		}
+	}
+	return macs, errs
+}
+
+// writeMACs sets the addresses; with former also those set before, as far as
+// there is room.
+func (d *Dataplane) writeMACs(macs []uint64, former bool) error {
+	settings := d.self
+	settings.UplinkMac = [bpf.DatapathShapeUPLINK_MACS]uint64{}
+	n := copy(settings.UplinkMac[:], macs)
+	for _, mac := range d.self.UplinkMac {
+		if former && mac != 0 && n < len(settings.UplinkMac) && !slices.Contains(macs, mac) {
+			settings.UplinkMac[n] = mac
+			n++
+		}
+	}
+	return d.writeSettings(settings)
+}
+
+// attachOne attaches replies first, so that no request comes in whose reply could
+// not be translated.
+func (d *Dataplane) attachOne(a *Attachment) {
+	a.Err = errors.Join(
+		d.attachTCX(a.Index, linkEgress, d.programs.Egress, ebpf.AttachTCXEgress),
+		d.attachTCX(a.Index, linkIngress, d.programs.HandedOver, ebpf.AttachTCXIngress),
+	)
+	if a.Err == nil {
+		a.Err = d.attachXDP(a)
+	}
+	if a.Err == nil {
+		return
+	}
+	a.Err = fmt.Errorf("attach to interface %s: %w", a.Interface, a.Err)
+	if a.Mode == "" {
+		a.Err = errors.Join(a.Err, d.detachAll(a.Index))
+	}
+}
+
+// attachTCX attaches in front of other programs: those of a CNI must see replies
+// as the VIP's.
+func (d *Dataplane) attachTCX(ifindex int, kind linkKind, prog *ebpf.Program, attach ebpf.AttachType) error {
+	pin := newLinkPin(d.linkDir, ifindex, kind)
+	if found, err := pin.update(prog); found || err != nil {
+		return err
+	}
+	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: prog, Attach: attach, Anchor: link.Head()})
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		return fmt.Errorf("%s: %w; it needs Linux 6.6", kind, err)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", kind, err)
+	}
+	return pin.keep(l)
+}
+
+// attachXDP keeps the mode of a link that is there, else tries native, then generic.
+func (d *Dataplane) attachXDP(a *Attachment) error {
+	for _, kind := range []linkKind{linkNative, linkGeneric} {
+		found, err := newLinkPin(d.linkDir, a.Index, kind).update(d.programs.Ingress)
+		if found {
+			a.Mode = modeOf(kind)
+		}
+		if found || err != nil {
+			return err
+		}
+	}
+	a.NativeErr = d.attachXDPMode(a.Index, linkNative, link.XDPDriverMode)
+	if a.NativeErr == nil {
+		a.Mode = Native
+		return nil
+	}
+	if errors.Is(a.NativeErr, ErrForeignProgram) {
+		return a.NativeErr
+	}
+	if err := d.attachXDPMode(a.Index, linkGeneric, link.XDPGenericMode); err != nil {
+		return errors.Join(a.NativeErr, err)
+	}
+	a.Mode = Generic
+	return nil
+}
+
+func modeOf(kind linkKind) XDPMode {
+	if kind == linkNative {
+		return Native
+	}
+	return Generic
+}
+
+func (d *Dataplane) attachXDPMode(ifindex int, kind linkKind, mode link.XDPAttachFlags) error {
+	l, err := link.AttachXDP(link.XDPOptions{Program: d.programs.Ingress, Interface: ifindex, Flags: mode})
+	// EEXIST: a program is attached in another mode.
+	if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("%s: %w; detach it (ip link set dev IFACE xdp off) or choose another uplink", kind, ErrForeignProgram)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", kind, err)
+	}
+	return newLinkPin(d.linkDir, ifindex, kind).keep(l)
+}
+
+// detachOthers detaches from the interfaces that are no uplinks any more.
+func (d *Dataplane) detachOthers(pins []linkPin) error {
+	for _, pin := range pins {
+		wanted := slices.ContainsFunc(d.attachments, func(a Attachment) bool { return a.Index == pin.ifindex })
+		if wanted {
+			continue
+		}
+		if err := d.detachAll(pin.ifindex); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *Dataplane) detachAll(ifindex int) error {
+	for _, kind := range detachOrder {
+		if err := newLinkPin(d.linkDir, ifindex, kind).detach(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeUplinks tells the program which interfaces take redirected frames.
+func (d *Dataplane) writeUplinks() error {
+	native := map[uint32]bool{}
+	for _, a := range d.attachments {
+		if a.Mode == Native {
+			native[uint32(a.Index)] = true
+		}
+	}
+	var stale []uint32
+	var index, value uint32
+	entries := d.maps.Uplinks.Iterate()
+	for entries.Next(&index, &value) {
+		if !native[index] {
+			stale = append(stale, index)
+		}
+	}
+	if err := entries.Err(); err != nil {
+		return fmt.Errorf("read map uplinks: %w", err)
+	}
+	for _, index := range stale {
+		if err := remove(d.maps.Uplinks, bpf.DatapathMapUplinks, index, index); err != nil {
+			return err
+		}
+	}
+	for index := range native {
+		err := write(d.maps.Uplinks, bpf.DatapathMapUplinks, index, index, uint32(bpf.DatapathUplinkFlagUPLINK_NATIVE))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

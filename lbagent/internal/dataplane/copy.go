@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// batchSize is how many entries one system call reads or writes. A batch of a
+// hash must hold the longest chain of a bucket.
+const batchSize = 4096
+
+// batch holds keys and values of any layout.
+type batch struct{ keys, values reflect.Value }
+
+func newBatch(m *ebpf.Map, size int) batch {
+	slice := func(entry uint32) reflect.Value {
+		return reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(entry), reflect.TypeFor[byte]())), size, size)
+	}
+	return batch{keys: slice(m.KeySize()), values: slice(m.ValueSize())}
+}
+
+// each calls visit with the first n filled entries of each batch that it reads.
+func (b batch) each(m *ebpf.Map, visit func(n int) error) error {
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := m.BatchLookup(&cursor, b.keys.Interface(), b.values.Interface(), nil)
+		done := errors.Is(err, ebpf.ErrKeyNotExist)
+		if err != nil && !done {
+			return fmt.Errorf("read: %w", err)
+		}
+		if err := visit(n); err != nil || done {
+			return err
+		}
+	}
+}
+
+// copyMap copies all entries into a map of another size. What does not fit is an
+// error, except in a table of connections, which forgets by design.
+func copyMap(from, to *ebpf.Map, how ebpf.MapUpdateFlags) error {
+	if from.Type() == ebpf.PerCPUArray {
+		return copyCounters(from, to)
+	}
+	b := newBatch(from, batchSize)
+	return b.each(from, func(n int) error {
+		if from.Type() == ebpf.Array {
+			return copyPlaces(b, n, to)
+		}
+		for i := range n {
+			err := to.Update(b.keys.Index(i).Addr().Interface(), b.values.Index(i).Addr().Interface(), how)
+			if errors.Is(err, ebpf.ErrKeyExist) {
+				continue
+			}
+			if err != nil {
+				return tooSmall(err, to)
+			}
+		}
+		return nil
+	})
+}
+
+// copyPlaces writes the first n entries of an array. Those beyond the end may be
+// left out where they are zero, which means unused in all our arrays.
+func copyPlaces(b batch, n int, to *ebpf.Map) error {
+	zero := make([]byte, to.ValueSize())
+	fit := 0
+	for ; fit < n; fit++ {
+		key := b.keys.Index(fit).Addr().Interface().(*[4]byte)
+		if nativeUint32(key[:]) >= to.MaxEntries() {
+			break
+		}
+	}
+	for i := fit; i < n; i++ {
+		if !bytes.Equal(b.values.Index(i).Bytes(), zero) {
+			return tooSmall(unix.E2BIG, to)
+		}
+	}
+	if fit == 0 {
+		return nil
+	}
+	_, err := to.BatchUpdate(b.keys.Slice(0, fit).Interface(), b.values.Slice(0, fit).Interface(), nil)
+	if err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	return nil
+}
+
+// copyCounters copies what fits: a counter beyond the end has lost its owner.
+func copyCounters(from, to *ebpf.Map) error {
+	for i := range min(from.MaxEntries(), to.MaxEntries()) {
+		var values [][]byte
+		if err := from.Lookup(i, &values); err != nil {
+			return fmt.Errorf("read: %w", err)
+		}
+		if err := to.Put(i, values); err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+	}
+	return nil
+}
+
+func tooSmall(err error, to *ebpf.Map) error {
+	if errors.Is(err, unix.E2BIG) {
+		return fmt.Errorf("%w: its content does not fit the new size of %d entries; start with the former limits, or larger ones",
+			ErrFull, to.MaxEntries())
+	}
+	return fmt.Errorf("write: %w", err)
+}

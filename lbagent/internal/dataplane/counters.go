@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// FrontendCounters counts from the moment the frontend was written.
+type FrontendCounters struct {
+	// Packets and Bytes (of IP packets) are what routers handed to this node.
+	Packets, Bytes uint64
+	// Connections are new flows that got an endpoint on this node.
+	Connections uint64
+}
+
+// Counters count since the maps were created.
+type Counters struct {
+	Frontends map[program.FrontendKey]FrontendCounters
+	// Drops are packets not forwarded, by reason; every reason is present.
+	Drops map[string]uint64
+	// Events are packets that took a detour, by its name.
+	Events map[string]uint64
+}
+
+// Connections are the flows that live.
+type Connections struct {
+	// TCP and UDP are flows of which the client sent more than one packet, that
+	// are not closed and not idle for long.
+	TCP, UDP uint64
+	// HalfOpen are those of the last minute of which it sent only one.
+	HalfOpen uint64
+	// Capacity is what the tables hold of TCP and UDP, for both families.
+	Capacity uint64
+}
+
+// names are the enumerations of the programs' sources, in lower case and without
+// prefix, by number.
+var names = sync.OnceValues(func() (map[string][]string, error) {
+	spec, err := bpf.LoadDatapath()
+	if err != nil {
+		return nil, fmt.Errorf("read the compiled BPF programs: %w", err)
+	}
+	all := map[string][]string{}
+	for enum, prefix := range map[string]string{"drop_reason": "DROP_", "event": "EVENT_"} {
+		var found *btf.Enum
+		if err := spec.Types.TypeByName(enum, &found); err != nil {
+			return nil, fmt.Errorf("read enum %s of the compiled BPF programs: %w", enum, err)
+		}
+		// The last one is the number of the others.
+		for _, value := range found.Values[:len(found.Values)-1] {
+			all[enum] = append(all[enum], strings.ToLower(strings.TrimPrefix(value.Name, prefix)))
+		}
+	}
+	return all, nil
+})
+
+// DropReasons are the names of all reasons for which packets are dropped.
+func DropReasons() ([]string, error) {
+	all, err := names()
+	if err != nil {
+		return nil, err
+	}
+	// The first one means that a packet was not dropped.
+	return all["drop_reason"][1:], nil
+}
+
+// Counters reads the counters.
+func (d *Dataplane) Counters() (Counters, error) {
+	counters := Counters{Frontends: map[program.FrontendKey]FrontendCounters{}}
+	all, err := names()
+	if err != nil {
+		return Counters{}, err
+	}
+	if counters.Drops, err = readNamed(d.maps.DropCounts, all["drop_reason"]); err != nil {
+		return Counters{}, err
+	}
+	delete(counters.Drops, all["drop_reason"][bpf.DatapathDropReasonDROP_NONE])
+	if counters.Events, err = readNamed(d.maps.EventCounts, all["event"]); err != nil {
+		return Counters{}, err
+	}
+	state := program.NewState()
+	if err := d.dumpFrontends(state); err != nil {
+		return Counters{}, fmt.Errorf("read map frontends: %w", err)
+	}
+	for key, frontend := range state.Frontends {
+		if counters.Frontends[key], err = d.frontendCounters(frontend.ID); err != nil {
+			return Counters{}, err
+		}
+	}
+	return counters, nil
+}
+
+func (d *Dataplane) frontendCounters(id program.FrontendID) (FrontendCounters, error) {
+	var perCPU []bpf.DatapathFrontendCounter
+	if err := d.maps.FrontendCounts.Lookup(uint32(id), &perCPU); err != nil {
+		return FrontendCounters{}, fmt.Errorf("read counters of frontend %d: %w", id, err)
+	}
+	var sum FrontendCounters
+	for _, counter := range perCPU {
+		sum.Packets += counter.Packets
+		sum.Bytes += counter.Bytes
+		sum.Connections += counter.Connections
+	}
+	return sum, nil
+}
+
+// readNamed sums a per-CPU array of counters.
+func readNamed(m *ebpf.Map, names []string) (map[string]uint64, error) {
+	counts := make(map[string]uint64, len(names))
+	for i, name := range names {
+		var perCPU []uint64
+		if err := m.Lookup(uint32(i), &perCPU); err != nil {
+			return nil, fmt.Errorf("read counter %s: %w", name, err)
+		}
+		for _, count := range perCPU {
+			counts[name] += count
+		}
+	}
+	return counts, nil
+}
+
+// Connections counts the flows that live. It walks the tables in the kernel, some
+// ten nanoseconds for each entry that was ever used.
+func (d *Dataplane) Connections() (Connections, error) {
+	var census bpf.DatapathCensus
+	_, err := d.programs.CountConnections.Run(&ebpf.RunOptions{Context: census, ContextOut: &census})
+	if err != nil {
+		return Connections{}, fmt.Errorf("count connections: %w", err)
+	}
+	return Connections{
+		TCP:      census.Tcp,
+		UDP:      census.Udp,
+		HalfOpen: census.HalfOpen,
+		Capacity: 2 * uint64(d.connections),
+	}, nil
+}

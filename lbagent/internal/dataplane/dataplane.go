@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package dataplane owns the BPF programs and maps of a node: it loads and
+// attaches the programs, keeps maps and links pinned so that forwarding
+// outlives the process, and writes and reads the maps in terms of package
+// program. It needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and Linux 6.6.
+//
+// Below Config.PinRoot are the folders maps, one pin for each map, and links,
+// one pin for each attached program.
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// Config says where the pins are and how large the maps.
+type Config struct {
+	// PinRoot is a folder of a mounted bpf file system, such as
+	// /sys/fs/bpf/millrace. It is created where missing.
+	PinRoot string
+	// Limits are the sizes of the forwarding maps. Ids and slots run from 1 to
+	// the limit. All must be positive.
+	Limits program.Limits
+	// Connections is how many established flows each address family's table
+	// holds; the longest unused one makes room. The memory, about 400 bytes for
+	// each over both families and directions, is taken at once.
+	Connections int
+	// HalfOpen is the same for flows of which the client sent a single packet.
+	// Zero means an eighth of Connections, between 4,096 and 262,144.
+	HalfOpen int
+}
+
+// Dataplane is the loaded data plane of this node. Its methods may be called
+// concurrently, except that nothing may run beside or after Close.
+type Dataplane struct {
+	limits      program.Limits
+	connections int
+	linkDir     string
+
+	set      *mapSet
+	maps     bpf.DatapathMaps
+	programs bpf.DatapathPrograms
+
+	// mu serialises what writes.
+	mu          sync.Mutex
+	attachments []Attachment
+	// self is what the settings map holds.
+	self bpf.DatapathSelf
+	// nodes is what the nodes map holds.
+	nodes map[program.NodeID]bpf.DatapathNode
+}
+
+// Open loads the programs over the pinned maps where there are any, else over
+// new ones. Programs that are attached keep forwarding until Attach replaces
+// them. Maps whose size changed are copied; maps of an incompatible version
+// are built anew. Adoption tells which of these happened.
+func Open(cfg Config) (*Dataplane, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	linkDir := filepath.Join(cfg.PinRoot, linkFolder)
+	if err := os.MkdirAll(linkDir, 0o700); err != nil {
+		return nil, fmt.Errorf("create pin folder %s: %w; is a bpf file system mounted there?", linkDir, err)
+	}
+	spec, err := newSpec(cfg)
+	if err != nil {
+		return nil, err
+	}
+	set, err := openMaps(cfg.PinRoot, spec)
+	if err != nil {
+		return nil, err
+	}
+	d := &Dataplane{
+		limits:      cfg.Limits,
+		connections: cfg.Connections,
+		linkDir:     linkDir,
+		set:         set,
+	}
+	if err := d.load(spec); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// load loads the programs, makes the maps the pinned ones and reads what the
+// Dataplane caches of them.
+func (d *Dataplane) load(spec *ebpf.CollectionSpec) error {
+	var objects bpf.DatapathObjects
+	err := spec.LoadAndAssign(&objects, &ebpf.CollectionOptions{MapReplacements: d.set.programMaps()})
+	if err != nil {
+		return fmt.Errorf("load the BPF programs: %w", err)
+	}
+	d.maps, d.programs = objects.DatapathMaps, objects.DatapathPrograms
+	if err := d.set.commit(); err != nil {
+		return err
+	}
+	return d.restore()
+}
+
+// restore reads the node's settings and the nodes, and drops addresses that
+// belong to no node, as an interrupted change leaves them.
+func (d *Dataplane) restore() error {
+	if err := d.maps.Settings.Lookup(uint32(0), &d.self); err != nil {
+		return fmt.Errorf("read map settings: %w", err)
+	}
+	nodes, err := d.readNodes()
+	if err != nil {
+		return err
+	}
+	d.nodes = nodes
+	var address bpf.DatapathAddress
+	var id uint32
+	var stale []bpf.DatapathAddress
+	entries := d.maps.NodeAddresses.Iterate()
+	for entries.Next(&address, &id) {
+		if !nodeHas(d.nodes[program.NodeID(id)], address) {
+			stale = append(stale, address)
+		}
+	}
+	if err := entries.Err(); err != nil {
+		return fmt.Errorf("read map node_addresses: %w", err)
+	}
+	for _, address := range stale {
+		if err := d.maps.NodeAddresses.Delete(address); err != nil {
+			return fmt.Errorf("delete stale address from map node_addresses: %w", err)
+		}
+	}
+	return nil
+}
+
+// Adoption tells what Open found under Config.PinRoot.
+func (d *Dataplane) Adoption() Adoption { return d.set.adoption }
+
+// Close closes the process's descriptors. Pins stay, and forwarding goes on.
+func (d *Dataplane) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.set.close()
+	if err := errors.Join(d.programs.Close(), d.maps.Close()); err != nil {
+		return fmt.Errorf("close the data plane: %w", err)
+	}
+	return nil
+}
+
+// Remove detaches all programs and deletes all pins of a data plane, so that
+// nothing of it is left. It is what an uninstall calls.
+func Remove(pinRoot string) error {
+	links, err := pinnedLinks(filepath.Join(pinRoot, linkFolder))
+	if err != nil {
+		return err
+	}
+	for _, kind := range detachOrder {
+		for _, pin := range links {
+			if pin.kind != kind {
+				continue
+			}
+			if err := pin.detach(); err != nil {
+				return err
+			}
+		}
+	}
+	if err := os.RemoveAll(pinRoot); err != nil {
+		return fmt.Errorf("remove the pins under %s: %w", pinRoot, err)
+	}
+	return nil
+}
+
+// newSpec is the compiled programs with the sizes and constants of this node.
+func newSpec(cfg Config) (*ebpf.CollectionSpec, error) {
+	spec, err := bpf.LoadDatapath()
+	if err != nil {
+		return nil, fmt.Errorf("read the compiled BPF programs: %w", err)
+	}
+	for name, size := range cfg.sizes() {
+		spec.Maps[name].MaxEntries = size
+	}
+	ticks, err := ticksPerSecond()
+	if err != nil {
+		return nil, err
+	}
+	if err := spec.Variables[bpf.DatapathVarTicksPerSecond].Set(ticks); err != nil {
+		return nil, fmt.Errorf("set the clock rate of the BPF programs: %w", err)
+	}
+	return spec, nil
+}
+
+// ticksPerSecond is the kernel's CONFIG_HZ: the coarse clock advances once a
+// tick, and its resolution is available where the kernel's configuration is not.
+func ticksPerSecond() (uint32, error) {
+	var resolution unix.Timespec
+	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &resolution); err != nil {
+		return 0, fmt.Errorf("read the kernel's tick length: %w", err)
+	}
+	nanoseconds := resolution.Nano()
+	if nanoseconds <= 0 || nanoseconds > 1e9 {
+		return 0, fmt.Errorf("read the kernel's tick length: implausible %d ns", nanoseconds)
+	}
+	return uint32((1e9 + nanoseconds/2) / nanoseconds), nil
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"net"
+	"net/netip"
+
+	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// The maps hold addresses and ports as packets carry them.
+
+func nativeUint32(b []byte) uint32 { return binary.NativeEndian.Uint32(b) }
+
+func networkPort(port uint16) uint16 {
+	var b [2]byte
+	binary.BigEndian.PutUint16(b[:], port)
+	return binary.NativeEndian.Uint16(b[:])
+}
+
+// hostPort is its own inverse of networkPort.
+func hostPort(port uint16) uint16 { return networkPort(port) }
+
+// encodeAddress gives IPv4 as ::ffff:a.b.c.d.
+func encodeAddress(address netip.Addr) bpf.DatapathAddress {
+	var out bpf.DatapathAddress
+	b := address.As16()
+	for i := range out.Word {
+		out.Word[i] = nativeUint32(b[4*i:])
+	}
+	return out
+}
+
+func decodeAddress(address bpf.DatapathAddress) netip.Addr {
+	var b [16]byte
+	for i, word := range address.Word {
+		binary.NativeEndian.PutUint32(b[4*i:], word)
+	}
+	return netip.AddrFrom16(b).Unmap()
+}
+
+// encodeIPv4 gives zero for an address that is not valid.
+func encodeIPv4(address netip.Addr) uint32 {
+	if !address.Unmap().Is4() {
+		return 0
+	}
+	return encodeAddress(address).Word[3]
+}
+
+func decodeIPv4(address uint32) netip.Addr {
+	if address == 0 {
+		return netip.Addr{}
+	}
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], address)
+	return netip.AddrFrom4(b)
+}
+
+// encodeIPv6 gives zero for an address that is not valid.
+func encodeIPv6(address netip.Addr) bpf.DatapathAddress {
+	if !address.IsValid() {
+		return bpf.DatapathAddress{}
+	}
+	return encodeAddress(address)
+}
+
+func decodeIPv6(address bpf.DatapathAddress) netip.Addr {
+	if address == (bpf.DatapathAddress{}) {
+		return netip.Addr{}
+	}
+	return decodeAddress(address)
+}
+
+func encodeNode(node program.Node) bpf.DatapathNode {
+	return bpf.DatapathNode{Ipv4: encodeIPv4(node.IPv4), Ipv6: encodeIPv6(node.IPv6)}
+}
+
+func decodeNode(node bpf.DatapathNode) program.Node {
+	return program.Node{IPv4: decodeIPv4(node.Ipv4), IPv6: decodeIPv6(node.Ipv6)}
+}
+
+// nodeAddresses are the keys of a node in the map of node addresses.
+func nodeAddresses(node bpf.DatapathNode) []bpf.DatapathAddress {
+	var addresses []bpf.DatapathAddress
+	if node.Ipv4 != 0 {
+		addresses = append(addresses, encodeAddress(decodeIPv4(node.Ipv4)))
+	}
+	if node.Ipv6 != (bpf.DatapathAddress{}) {
+		addresses = append(addresses, node.Ipv6)
+	}
+	return addresses
+}
+
+func nodeHas(node bpf.DatapathNode, address bpf.DatapathAddress) bool {
+	for _, own := range nodeAddresses(node) {
+		if own == address {
+			return true
+		}
+	}
+	return false
+}
+
+// encodeEndpoint adds the tag by which a connection notices that its endpoint's
+// id names another one. Ids are not reused soon, so 32 bits are plenty.
+func encodeEndpoint(endpoint program.Endpoint) bpf.DatapathEndpoint {
+	digest := fnv.New32a()
+	address := endpoint.Address.As16()
+	digest.Write(address[:])
+	digest.Write([]byte{byte(endpoint.Port >> 8), byte(endpoint.Port)})
+	return bpf.DatapathEndpoint{
+		Address: encodeAddress(endpoint.Address),
+		Port:    networkPort(endpoint.Port),
+		Tag:     digest.Sum32(),
+	}
+}
+
+func decodeEndpoint(endpoint bpf.DatapathEndpoint) program.Endpoint {
+	return program.Endpoint{Address: decodeAddress(endpoint.Address), Port: hostPort(endpoint.Port)}
+}
+
+func encodeFrontend(frontend program.Frontend) bpf.DatapathFrontend {
+	out := bpf.DatapathFrontend{
+		Id:        uint32(frontend.ID),
+		Table:     uint32(frontend.Table),
+		Endpoints: uint32(frontend.Endpoints),
+	}
+	if frontend.Local {
+		out.Flags = uint32(bpf.DatapathFrontendFlagFRONTEND_LOCAL)
+	}
+	return out
+}
+
+func decodeFrontend(frontend bpf.DatapathFrontend) program.Frontend {
+	return program.Frontend{
+		ID:        program.FrontendID(frontend.Id),
+		Local:     frontend.Flags&uint32(bpf.DatapathFrontendFlagFRONTEND_LOCAL) != 0,
+		Table:     program.TableSlot(frontend.Table),
+		Endpoints: program.EndpointSlot(frontend.Endpoints),
+	}
+}
+
+func encodeFrontendKey4(key program.FrontendKey) bpf.DatapathFrontendKey4 {
+	return bpf.DatapathFrontendKey4{Vip: encodeIPv4(key.VIP), Port: networkPort(key.Port), Protocol: key.Protocol}
+}
+
+func decodeFrontendKey4(key bpf.DatapathFrontendKey4) program.FrontendKey {
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], key.Vip)
+	return program.FrontendKey{VIP: netip.AddrFrom4(b), Port: hostPort(key.Port), Protocol: key.Protocol}
+}
+
+func encodeFrontendKey6(key program.FrontendKey) bpf.DatapathFrontendKey6 {
+	return bpf.DatapathFrontendKey6{Vip: encodeAddress(key.VIP), Port: networkPort(key.Port), Protocol: key.Protocol}
+}
+
+func decodeFrontendKey6(key bpf.DatapathFrontendKey6) program.FrontendKey {
+	return program.FrontendKey{VIP: decodeAddress(key.Vip), Port: hostPort(key.Port), Protocol: key.Protocol}
+}
+
+func encodeRow(row program.Row) bpf.DatapathRow {
+	out := bpf.DatapathRow{Primary: uint16(row.Primary)}
+	for i, id := range row.Chain {
+		out.Chain[i] = uint16(id)
+	}
+	return out
+}
+
+func decodeRow(row bpf.DatapathRow) program.Row {
+	out := program.Row{Primary: program.NodeID(row.Primary)}
+	for i, id := range row.Chain {
+		out.Chain[i] = program.NodeID(id)
+	}
+	return out
+}
+
+// encodeMAC gives the bytes in the order in which the program loads them: the
+// first is the lowest. Addresses that are no Ethernet ones give zero.
+func encodeMAC(mac net.HardwareAddr) uint64 {
+	if len(mac) != 6 {
+		return 0
+	}
+	var out uint64
+	for i, b := range mac {
+		out |= uint64(b) << (8 * i)
+	}
+	return out
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// linkKind is where a program is attached; it is part of the pin's name, which
+// is "<interface index>-<kind>".
+type linkKind string
+
+const (
+	linkNative  linkKind = "xdp-native"
+	linkGeneric linkKind = "xdp-generic"
+	linkIngress linkKind = "tcx-ingress"
+	linkEgress  linkKind = "tcx-egress"
+)
+
+// detachOrder takes requests away before replies lose their translation.
+var detachOrder = []linkKind{linkNative, linkGeneric, linkIngress, linkEgress}
+
+// linkPin is the pin of a link. ifindex is zero where the name is not ours.
+type linkPin struct {
+	path    string
+	ifindex int
+	kind    linkKind
+}
+
+func newLinkPin(dir string, ifindex int, kind linkKind) linkPin {
+	name := strconv.Itoa(ifindex) + "-" + string(kind)
+	return linkPin{path: filepath.Join(dir, name), ifindex: ifindex, kind: kind}
+}
+
+// pinnedLinks lists the pins of a folder; a folder that is not there has none.
+func pinnedLinks(dir string) ([]linkPin, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list the pinned links: %w", err)
+	}
+	pins := make([]linkPin, 0, len(entries))
+	for _, entry := range entries {
+		index, kind, _ := strings.Cut(entry.Name(), "-")
+		ifindex, err := strconv.Atoi(index)
+		if err != nil {
+			return nil, fmt.Errorf("list the pinned links: %s is not one of ours", filepath.Join(dir, entry.Name()))
+		}
+		pins = append(pins, newLinkPin(dir, ifindex, linkKind(kind)))
+	}
+	return pins, nil
+}
+
+// open loads the link. It fails with fs.ErrNotExist where there is no pin, and
+// also, after removing the pin, where the interface of the link is gone.
+func (p linkPin) open() (link.Link, error) {
+	l, err := link.LoadPinnedLink(p.path, nil)
+	if err != nil {
+		return nil, fmt.Errorf("load pinned link %s: %w", p.path, err)
+	}
+	info, err := l.Info()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("inspect pinned link %s: %w", p.path, err), l.Close())
+	}
+	if linkIfindex(info) == p.ifindex {
+		return l, nil
+	}
+	if err := errors.Join(l.Unpin(), l.Close()); err != nil {
+		return nil, fmt.Errorf("remove link %s of an interface that is gone: %w", p.path, err)
+	}
+	return nil, fmt.Errorf("load pinned link %s: its interface is gone: %w", p.path, fs.ErrNotExist)
+}
+
+// linkIfindex is zero for the link of an interface that is gone.
+func linkIfindex(info *link.Info) int {
+	if xdp := info.XDP(); xdp != nil {
+		return int(xdp.Ifindex)
+	}
+	if tcx := info.TCX(); tcx != nil {
+		return int(tcx.Ifindex)
+	}
+	return 0
+}
+
+// update replaces the program of a pinned link without a gap. It reports false
+// where there is no link.
+func (p linkPin) update(prog *ebpf.Program) (bool, error) {
+	l, err := p.open()
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := errors.Join(l.Update(prog), l.Close()); err != nil {
+		return true, fmt.Errorf("replace the program of link %s: %w", p.path, err)
+	}
+	return true, nil
+}
+
+// keep pins a new link, and leaves it to the pin.
+func (p linkPin) keep(l link.Link) error {
+	if err := errors.Join(l.Pin(p.path), l.Close()); err != nil {
+		return fmt.Errorf("pin link %s: %w", p.path, err)
+	}
+	return nil
+}
+
+// detach takes the program off the interface and removes the pin.
+func (p linkPin) detach() error {
+	l, err := p.open()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	// Detaching does not wait for others that hold the link open.
+	if err := errors.Join(l.Unpin(), l.Detach(), l.Close()); err != nil {
+		return fmt.Errorf("detach link %s: %w", p.path, err)
+	}
+	return nil
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"fmt"
+
+	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+func (d *Dataplane) setSelf(self program.Self) error {
+	settings := d.self
+	settings.Id = uint16(self.ID)
+	settings.Ipv4 = encodeIPv4(self.IPv4)
+	settings.Ipv6 = encodeIPv6(self.IPv6)
+	settings.Overhead = overhead(settings, d.nodes)
+	return d.writeSettings(settings)
+}
+
+func (d *Dataplane) writeSettings(settings bpf.DatapathSelf) error {
+	if settings == d.self {
+		return nil
+	}
+	if err := write(d.maps.Settings, bpf.DatapathMapSettings, "the node's own entry", uint32(0), settings); err != nil {
+		return err
+	}
+	d.self = settings
+	return nil
+}
+
+// overhead is what encapsulation adds to a packet at most, in bytes: the outer
+// header is IPv4 wherever both nodes have it.
+func overhead(self bpf.DatapathSelf, nodes map[program.NodeID]bpf.DatapathNode) uint16 {
+	for _, node := range nodes {
+		if self.Ipv4 == 0 || node.Ipv4 == 0 {
+			return uint16(bpf.DatapathOverheadOVERHEAD_IPV6)
+		}
+	}
+	return uint16(bpf.DatapathOverheadOVERHEAD_IPV4)
+}
+
+// putNode makes the node's addresses acceptable before it is used, and former
+// ones unacceptable after.
+func (d *Dataplane) putNode(id program.NodeID, node program.Node) error {
+	if err := checkIndex(bpf.DatapathMapNodes, id, program.MaxNodeID); err != nil {
+		return err
+	}
+	encoded, former := encodeNode(node), d.nodes[id]
+	for _, address := range nodeAddresses(encoded) {
+		err := write(d.maps.NodeAddresses, bpf.DatapathMapNodeAddresses, decodeAddress(address), address, uint32(id))
+		if err != nil {
+			return err
+		}
+	}
+	d.nodes[id] = encoded
+	larger := d.self
+	larger.Overhead = max(d.self.Overhead, overhead(d.self, d.nodes))
+	if err := d.writeSettings(larger); err != nil {
+		return err
+	}
+	return d.replaceNode(id, former, encoded)
+}
+
+func (d *Dataplane) deleteNode(id program.NodeID) error {
+	if err := checkIndex(bpf.DatapathMapNodes, id, program.MaxNodeID); err != nil {
+		return err
+	}
+	former := d.nodes[id]
+	delete(d.nodes, id)
+	return d.replaceNode(id, former, bpf.DatapathNode{})
+}
+
+// replaceNode writes the node, gives up addresses that only its former version
+// had, and lowers the overhead where that became possible.
+func (d *Dataplane) replaceNode(id program.NodeID, former, node bpf.DatapathNode) error {
+	if err := write(d.maps.Nodes, bpf.DatapathMapNodes, id, uint32(id), node); err != nil {
+		return err
+	}
+	for _, address := range nodeAddresses(former) {
+		if nodeHas(node, address) {
+			continue
+		}
+		if err := d.forgetAddress(id, address); err != nil {
+			return err
+		}
+	}
+	settings := d.self
+	settings.Overhead = overhead(d.self, d.nodes)
+	return d.writeSettings(settings)
+}
+
+// forgetAddress removes an address unless another node has it too.
+func (d *Dataplane) forgetAddress(id program.NodeID, address bpf.DatapathAddress) error {
+	for other, node := range d.nodes {
+		if other != id && nodeHas(node, address) {
+			return write(d.maps.NodeAddresses, bpf.DatapathMapNodeAddresses, decodeAddress(address), address, uint32(other))
+		}
+	}
+	return remove(d.maps.NodeAddresses, bpf.DatapathMapNodeAddresses, decodeAddress(address), address)
+}
+
+func (d *Dataplane) readNodes() (map[program.NodeID]bpf.DatapathNode, error) {
+	nodes := map[program.NodeID]bpf.DatapathNode{}
+	err := readArray(d.maps.Nodes, func(index uint32, node bpf.DatapathNode) {
+		if node != (bpf.DatapathNode{}) {
+			nodes[program.NodeID(index)] = node
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read map nodes: %w", err)
+	}
+	return nodes, nil
+}

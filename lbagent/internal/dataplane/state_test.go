@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+func addressGen() *rapid.Generator[netip.Addr] {
+	return rapid.Custom(func(t *rapid.T) netip.Addr {
+		last := rapid.Byte().Draw(t, "last")
+		if rapid.Bool().Draw(t, "v6") {
+			return netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: last})
+		}
+		return netip.AddrFrom4([4]byte{198, 51, 100, last})
+	})
+}
+
+func nodeGen() *rapid.Generator[program.Node] {
+	return rapid.Custom(func(t *rapid.T) program.Node {
+		var node program.Node
+		has := rapid.IntRange(1, 3).Draw(t, "families")
+		last := rapid.Byte().Draw(t, "last")
+		if has&1 != 0 {
+			node.IPv4 = netip.AddrFrom4([4]byte{198, 51, 100, last})
+		}
+		if has&2 != 0 {
+			node.IPv6 = netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: last})
+		}
+		return node
+	})
+}
+
+// stateGen draws states that keep what package program promises: tables are
+// those that a frontend uses.
+func stateGen(limits program.Limits) *rapid.Generator[*program.State] {
+	return rapid.Custom(func(t *rapid.T) *program.State {
+		s := program.NewState()
+		if rapid.Bool().Draw(t, "has self") {
+			node := nodeGen().Draw(t, "self")
+			s.Self = program.Self{ID: 7, IPv4: node.IPv4, IPv6: node.IPv6}
+		}
+		s.Nodes = rapid.MapOfN(rapid.Custom(func(t *rapid.T) program.NodeID {
+			return program.NodeID(rapid.IntRange(1, program.MaxNodeID).Draw(t, "id"))
+		}), nodeGen(), 0, 6).Draw(t, "nodes")
+		s.Endpoints = rapid.MapOfN(rapid.Custom(func(t *rapid.T) program.EndpointID {
+			return program.EndpointID(rapid.IntRange(1, limits.Endpoints).Draw(t, "id"))
+		}), rapid.Custom(func(t *rapid.T) program.Endpoint {
+			return program.Endpoint{Address: addressGen().Draw(t, "address"), Port: rapid.Uint16Min(1).Draw(t, "port")}
+		}), 0, 20).Draw(t, "endpoints")
+		for range rapid.IntRange(0, 12).Draw(t, "frontends") {
+			drawFrontend(t, s, limits)
+		}
+		for range rapid.IntRange(0, 5).Draw(t, "vips") {
+			s.VIPs[addressGen().Draw(t, "vip")] = struct{}{}
+		}
+		return s
+	})
+}
+
+func drawFrontend(t *rapid.T, s *program.State, limits program.Limits) {
+	key := program.FrontendKey{
+		VIP:      addressGen().Draw(t, "vip"),
+		Port:     rapid.Uint16().Draw(t, "port"),
+		Protocol: rapid.SampledFrom([]uint8{6, 17}).Draw(t, "protocol"),
+	}
+	if _, taken := s.Frontends[key]; taken {
+		return
+	}
+	frontend := program.Frontend{
+		ID:        program.FrontendID(rapid.IntRange(1, limits.Frontends).Draw(t, "id")),
+		Local:     rapid.Bool().Draw(t, "local"),
+		Table:     program.TableSlot(rapid.IntRange(0, limits.Tables).Draw(t, "table")),
+		Endpoints: program.EndpointSlot(rapid.IntRange(0, limits.EndpointSlots).Draw(t, "endpoints")),
+	}
+	s.Frontends[key] = frontend
+	if frontend.Table != 0 && s.Tables[frontend.Table] == nil {
+		table := &program.Table{}
+		for i := range table {
+			table[i].Primary = program.NodeID(1 + i%5)
+		}
+		for range 3 {
+			row := rapid.IntRange(0, program.Rows-1).Draw(t, "row")
+			table[row] = program.Row{Primary: 4095, Chain: [3]program.NodeID{1, 2, 4094}}
+		}
+		s.Tables[frontend.Table] = table
+	}
+	if frontend.Endpoints != 0 && s.EndpointTables[frontend.Endpoints] == nil {
+		table := &program.EndpointTable{}
+		for i := range table {
+			table[i] = program.EndpointID(1 + i%3)
+		}
+		table[rapid.IntRange(0, program.EndpointRows-1).Draw(t, "row")] = program.EndpointID(limits.Endpoints)
+		s.EndpointTables[frontend.Endpoints] = table
+	}
+}
+
+// What is applied is what is dumped, from any state to any other, by the process
+// that wrote it and by the next one.
+func TestApplyDump(t *testing.T) {
+	cfg := smallConfig(mountBPF(t))
+	d := openDataplane(t, cfg)
+	have := program.NewState()
+	rapid.Check(t, func(t *rapid.T) {
+		want := stateGen(cfg.Limits).Draw(t, "state")
+		if err := d.Apply(program.Diff(have, want)); err != nil {
+			t.Fatal(err)
+		}
+		have = want
+		got, err := d.Dump()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("dumped\n%+v\napplied\n%+v", got, want)
+		}
+		checkNodeAddresses(t, d, want)
+	})
+	other := openDataplane(t, cfg)
+	if kind := other.Adoption().Kind; kind != Adopted {
+		t.Fatalf("second Open: %s, want %s", kind, Adopted)
+	}
+	got, err := other.Dump()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, have) {
+		t.Fatalf("second process dumped\n%+v\nwant\n%+v", got, have)
+	}
+}
+
+// checkNodeAddresses compares the accepted sources with the addresses of the nodes
+// (of nodes that share an address, either may own it), and the overhead.
+func checkNodeAddresses(t *rapid.T, d *Dataplane, want *program.State) {
+	addresses := map[netip.Addr]bool{}
+	overhead := uint16(48)
+	for _, node := range want.Nodes {
+		for _, address := range []netip.Addr{node.IPv4, node.IPv6} {
+			if address.IsValid() {
+				addresses[address] = true
+			}
+		}
+		if !node.IPv4.IsValid() || !want.Self.IPv4.IsValid() {
+			overhead = 68
+		}
+	}
+	got := map[netip.Addr]bool{}
+	var key bpf.DatapathAddress
+	var id uint32
+	entries := d.maps.NodeAddresses.Iterate()
+	for entries.Next(&key, &id) {
+		got[decodeAddress(key)] = true
+	}
+	if entries.Err() != nil || !reflect.DeepEqual(got, addresses) {
+		t.Fatalf("node addresses %v (%v), want %v", got, entries.Err(), addresses)
+	}
+	if d.self.Overhead != overhead {
+		t.Fatalf("overhead %d, want %d", d.self.Overhead, overhead)
+	}
+}
+
+func TestApplyErrors(t *testing.T) {
+	cfg := smallConfig(mountBPF(t))
+	cfg.Limits.VIPs = 2
+	cfg.Limits.Frontends = 2
+	d := openDataplane(t, cfg)
+	vip := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, last}) }
+	tests := []struct {
+		name string
+		ops  []program.Op
+		at   int
+		want string
+		full bool
+	}{
+		{"too many VIPs", []program.Op{
+			program.PutVIP{Address: vip(1)}, program.PutVIP{Address: vip(2)}, program.PutVIP{Address: vip(3)},
+		}, 2, "write 203.0.113.3 of map vips: map is full; raise --max-vips", true},
+		{"frontend id beyond the limit", []program.Op{
+			program.PutFrontend{Key: program.FrontendKey{VIP: vip(1), Port: 80, Protocol: 6}, Frontend: program.Frontend{ID: 3}},
+		}, 0, "raise --max-frontends", true},
+		{"table beyond the limit", []program.Op{program.ClearTable{Slot: 9}}, 0, "raise --max-tables", true},
+		{"endpoint table beyond the limit", []program.Op{program.ClearEndpointTable{Slot: 9}}, 0, "raise --max-endpoint-tables", true},
+		{"endpoint beyond the limit", []program.Op{program.DeleteEndpoint{ID: 257}}, 0, "raise --max-endpoints", true},
+		{"row beyond the table", []program.Op{
+			program.PutRows{Slot: 1, Changed: []uint32{4096}, Rows: make([]program.Row, 1)},
+		}, 0, "row 4096 of 4096", false},
+		{"row numbers and rows differ", []program.Op{program.PutRows{Slot: 1, Changed: []uint32{1}}}, 0, "1 row numbers for 0 rows", false},
+		{"node 0", []program.Op{program.DeleteNode{}}, 0, "0 is not an id", false},
+		{"node beyond the limit", []program.Op{program.DeleteNode{ID: 4096}}, 0, "the limit is 4095", true},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			err := d.Apply(test.ops)
+			var failed *ApplyError
+			if !errors.As(err, &failed) {
+				t.Fatalf("error %v, want an *ApplyError", err)
+			}
+			if failed.Index != test.at || !reflect.DeepEqual(failed.Op, test.ops[test.at]) {
+				t.Errorf("failed at %d (%v), want %d", failed.Index, failed.Op, test.at)
+			}
+			if !strings.Contains(err.Error(), test.want) || errors.Is(err, ErrFull) != test.full {
+				t.Errorf("error %q, full %v; want %q in it, full %v", err, errors.Is(err, ErrFull), test.want, test.full)
+			}
+		})
+	}
+}
+
+// A frontend's counters start from zero although its id had another owner.
+func TestCountersOfReusedID(t *testing.T) {
+	d := openDataplane(t, smallConfig(mountBPF(t)))
+	first := program.FrontendKey{VIP: netip.MustParseAddr("203.0.113.1"), Port: 80, Protocol: 6}
+	second := program.FrontendKey{VIP: netip.MustParseAddr("2001:db8::1"), Port: 53, Protocol: 17}
+	put := func(key program.FrontendKey, local bool) {
+		apply(t, d, program.PutFrontend{Key: key, Frontend: program.Frontend{ID: 5, Local: local}})
+	}
+	read := func(key program.FrontendKey) FrontendCounters {
+		counters, err := d.Counters()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return counters.Frontends[key]
+	}
+	put(first, false)
+	perCPU := make([]bpf.DatapathFrontendCounter, len(readPerCPU(t, d, 5)))
+	for i := range perCPU {
+		perCPU[i] = bpf.DatapathFrontendCounter{Packets: 1, Bytes: 100, Connections: uint64(i)}
+	}
+	if err := d.maps.FrontendCounts.Put(uint32(5), perCPU); err != nil {
+		t.Fatal(err)
+	}
+	n := uint64(len(perCPU))
+	want := FrontendCounters{Packets: n, Bytes: 100 * n, Connections: n * (n - 1) / 2}
+	put(first, true)
+	if got := read(first); got != want {
+		t.Errorf("after a change of the frontend: %+v, want %+v", got, want)
+	}
+	apply(t, d, program.DeleteFrontend{Key: first})
+	put(second, false)
+	if got := read(second); got != (FrontendCounters{}) {
+		t.Errorf("with another owner: %+v, want zero", got)
+	}
+}
+
+func readPerCPU(t *testing.T, d *Dataplane, id uint32) []bpf.DatapathFrontendCounter {
+	t.Helper()
+	var perCPU []bpf.DatapathFrontendCounter
+	if err := d.maps.FrontendCounts.Lookup(id, &perCPU); err != nil {
+		t.Fatal(err)
+	}
+	return perCPU
+}
+
+func TestDropReasons(t *testing.T) {
+	reasons, err := DropReasons()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := openDataplane(t, smallConfig(mountBPF(t)))
+	counters, err := d.Counters()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(reasons) != int(bpf.DatapathDropReasonDROP_REASONS)-1 || len(counters.Drops) != len(reasons) {
+		t.Errorf("%d names, %d counters, want %d", len(reasons), len(counters.Drops), bpf.DatapathDropReasonDROP_REASONS-1)
+	}
+	for _, reason := range []string{"no_frontend", "tunnel_source", "encap_too_big"} {
+		if _, found := counters.Drops[reason]; !found {
+			t.Errorf("no counter %s in %v", reason, counters.Drops)
+		}
+	}
+	if want := "map[handed_to_kernel:0 second_chance:0 second_chance_returned:0]"; fmt.Sprint(counters.Events) != want {
+		t.Errorf("events %v, want %s", counters.Events, want)
+	}
+}
+
+func TestConnectionsOfEmptyTables(t *testing.T) {
+	d := openDataplane(t, smallConfig(mountBPF(t)))
+	got, err := d.Connections()
+	if want := (Connections{Capacity: 8192}); err != nil || got != want {
+		t.Errorf("%+v, %v; want %+v", got, err, want)
+	}
+}

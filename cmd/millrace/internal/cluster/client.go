@@ -109,6 +109,7 @@ func read(ctx context.Context, reader client.Reader, namespace string) (*report.
 		return nil, err
 	}
 	return &report.Input{
+		Namespace:      namespace,
 		Services:       services.Items,
 		EndpointSlices: endpointSlices.Items,
 		Pods:           pods.Items,

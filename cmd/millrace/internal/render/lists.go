@@ -23,7 +23,7 @@ func vipTable(vips []report.VIP, nodes int, format Format) *table {
 		t.columns = append(t.columns, column{heading: "PROGRAMMED"}, column{heading: "WITHHELD BY"})
 	}
 	for _, vip := range vips {
-		row := []string{vip.Address, services(vip.Services), orNone(vip.Pool), policies(vip.Services), readiness(vip.Services)}
+		row := []string{vip.Address, services(vip.Services), orNone(vip.Pool), policies(vip.Services), readiness(vip)}
 		if format == Wide {
 			row = append(row, announcers(vip.AnnouncedBy, 0, len(vip.AnnouncedBy)),
 				fmt.Sprintf("%d/%d", vip.Programmed, nodes), withholders(vip.WithheldBy))
@@ -56,12 +56,12 @@ func policies(list []report.Service) string {
 	return orNone(strings.Join(names, ","))
 }
 
-func readiness(list []report.Service) string {
-	if len(list) == 0 {
+func readiness(vip report.VIP) string {
+	if !vip.InUse() {
 		return none
 	}
 	ready, total := 0, 0
-	for _, service := range list {
+	for _, service := range vip.Services {
 		ready += service.Ready
 		total += service.Total
 	}
@@ -177,7 +177,7 @@ func nextLines(steps []string, width int) []string {
 
 // summary is the report in one line.
 func summary(view *report.View) string {
-	ready, established, sessions, announced, bound := 0, 0, 0, 0, 0
+	ready, established, sessions, announced, inUse := 0, 0, 0, 0, 0
 	for _, node := range view.Nodes {
 		if node.Ready == "True" && node.Agent == report.AgentReady {
 			ready++
@@ -186,15 +186,15 @@ func summary(view *report.View) string {
 		sessions += len(node.Sessions)
 	}
 	for _, vip := range view.VIPs {
-		if len(vip.Services) > 0 {
-			bound++
+		if vip.InUse() {
+			inUse++
 		}
 		if len(vip.AnnouncedBy) > 0 {
 			announced++
 		}
 	}
 	return fmt.Sprintf("%d of %d VIPs announced, %d of %d nodes ready, %d of %d BGP sessions established",
-		announced, bound, ready, len(view.Nodes), established, sessions)
+		announced, inUse, ready, len(view.Nodes), established, sessions)
 }
 
 func orNone(text string) string {

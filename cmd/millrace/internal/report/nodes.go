@@ -20,11 +20,13 @@ func (l *lookup) nodes(views []Node) []Problem {
 	var problems []Problem
 	for i, node := range l.lbnodes {
 		problems = append(problems, l.agent(node, views[i])...)
-		problems = append(problems, unmet(node)...)
+		if views[i].Agent != AgentMissing || reported(node) {
+			problems = append(problems, unmet(node)...)
+		}
 		problems = append(problems, l.differences(node)...)
 	}
 	problems = append(problems, l.withoutLBNode()...)
-	return append(problems, versions(views)...)
+	return append(problems, l.versions(views)...)
 }
 
 // agent finds a node whose agent does not run, for its status is only as new
@@ -45,10 +47,13 @@ func (l *lookup) agent(node *millracev1alpha1.LBNode, view Node) []Problem {
 	return []Problem{problem}
 }
 
+// reported tells whether the node's agent has ever written its status.
+func reported(node *millracev1alpha1.LBNode) bool { return len(node.Status.Conditions) > 0 }
+
 // unmet finds conditions that are not true. Ready is the sum of the others,
 // so it is told only where none of them explains it.
 func unmet(node *millracev1alpha1.LBNode) []Problem {
-	if len(node.Status.Conditions) == 0 {
+	if !reported(node) {
 		return []Problem{{
 			Kind: "LBNode", Name: node.Name, Reason: ReasonNotReported,
 			Message: "its agent has not reported yet; if that lasts, see the agent's log",
@@ -79,7 +84,7 @@ func notTrue(node *millracev1alpha1.LBNode, kind string) []Problem {
 
 // differences compares the VIPs that a node has with those there are.
 func (l *lookup) differences(node *millracev1alpha1.LBNode) []Problem {
-	if len(node.Status.Conditions) == 0 {
+	if !reported(node) {
 		return nil
 	}
 	var stale, missing []string
@@ -133,7 +138,7 @@ func (l *lookup) withoutLBNode() []Problem {
 }
 
 // versions tells agents of different versions, as during an upgrade.
-func versions(nodes []Node) []Problem {
+func (l *lookup) versions(nodes []Node) []Problem {
 	counts := map[string]int{}
 	for _, node := range nodes {
 		if node.Version != "" {
@@ -148,7 +153,7 @@ func versions(nodes []Node) []Problem {
 		parts = append(parts, fmt.Sprintf("%s on %d", version, counts[version]))
 	}
 	return []Problem{{
-		Kind: "DaemonSet", Name: "millrace-agent", Reason: ReasonVersions,
+		Kind: "DaemonSet", Namespace: l.in.Namespace, Name: "millrace-agent", Reason: ReasonVersions,
 		Message: "nodes run different versions: " + strings.Join(parts, ", "),
 	}}
 }

@@ -100,7 +100,7 @@ func (l *lookup) installation() []Problem {
 		return nil
 	}
 	problem := Problem{
-		Kind: "Deployment", Name: "millrace-operator", Reason: ReasonNotRunning,
+		Kind: "Deployment", Namespace: l.in.Namespace, Name: "millrace-operator", Reason: ReasonNotRunning,
 		Message: "no operator runs, so no Service gets or gives back an address; forwarding and announcements go on",
 	}
 	if len(operators) > 0 {

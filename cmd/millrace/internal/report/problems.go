@@ -92,8 +92,7 @@ func (l *lookup) unserved(vips []VIP) []Problem {
 	var problems []Problem
 	for _, vip := range vips {
 		problems = append(problems, l.disagreement(l.vips[vip.Address])...)
-		inUse := slices.ContainsFunc(vip.Services, func(service Service) bool { return service.TrafficPolicy != "" })
-		if !inUse || len(vip.AnnouncedBy) > 0 {
+		if !vip.InUse() || len(vip.AnnouncedBy) > 0 {
 			continue
 		}
 		reason, message := l.whyNot(vip)

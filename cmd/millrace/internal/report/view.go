@@ -6,6 +6,8 @@
 package report
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -16,7 +18,8 @@ import (
 type Input struct {
 	Services       []corev1.Service
 	EndpointSlices []discoveryv1.EndpointSlice
-	// Pods are those of the namespace that Millrace is installed in.
+	// Namespace that Millrace is installed in, and the Pods there.
+	Namespace      string
 	Pods           []corev1.Pod
 	Pools          []millracev1alpha1.IPPool
 	VIPs           []millracev1alpha1.VIP
@@ -47,6 +50,11 @@ type VIP struct {
 	// it programmed and do not.
 	AnnouncedBy []Announcement `json:"announcedBy,omitempty"`
 	WithheldBy  []Withheld     `json:"withheldBy,omitempty"`
+}
+
+// InUse tells whether a Service that exists has the address.
+func (v VIP) InUse() bool {
+	return slices.ContainsFunc(v.Services, func(service Service) bool { return service.TrafficPolicy != "" })
 }
 
 // Service is a Service on a VIP.

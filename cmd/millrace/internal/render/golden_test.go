@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"bytes"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/report/reporttest"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// TestGolden renders the objects of each folder in testdata and compares with
+// the files beside them.
+func TestGolden(t *testing.T) {
+	outputs := []struct {
+		file    string
+		render  func(io.Writer, *report.View, Options) error
+		options Options
+	}{
+		{"status.txt", Status, Options{Width: 100}},
+		{"vips.txt", VIPs, Options{Width: 100}},
+		{"vips-wide.txt", VIPs, Options{Format: Wide, Width: 100}},
+		{"nodes.txt", Nodes, Options{Width: 100}},
+		{"nodes-wide.txt", Nodes, Options{Format: Wide, Width: 100}},
+		{"status.yaml", Status, Options{Format: YAML}},
+	}
+	folders, err := filepath.Glob("testdata/*/objects.yaml")
+	if err != nil || len(folders) == 0 {
+		t.Fatalf("no testdata: %v", err)
+	}
+	for _, objects := range folders {
+		folder := filepath.Dir(objects)
+		view := report.Build(reporttest.Load(t, objects))
+		for _, output := range outputs {
+			t.Run(filepath.Base(folder)+"/"+output.file, func(t *testing.T) {
+				var have bytes.Buffer
+				if err := output.render(&have, view, output.options); err != nil {
+					t.Fatal(err)
+				}
+				compare(t, filepath.Join(folder, output.file), have.String())
+				if output.options.Format == Text {
+					checkWidth(t, have.String(), output.options.Width)
+				}
+			})
+		}
+	}
+}
+
+func compare(t *testing.T, golden, have string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(golden, []byte(have), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatalf("%v: run the test with -update, and read what it wrote", err)
+	}
+	if diff := cmp.Diff(string(want), have); diff != "" {
+		t.Errorf("%s (-want +have):\n%s", golden, diff)
+	}
+}
+
+func checkWidth(t *testing.T, text string, width int) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		if length := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); length > width {
+			t.Errorf("%d columns, want at most %d: %q", length, width, line)
+		}
+	}
+}

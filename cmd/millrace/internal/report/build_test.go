@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+func TestCompareNamesIsATotalOrder(t *testing.T) {
+	name := rapid.StringMatching(`(node|n|)0{0,2}[0-9]{0,3}`)
+	rapid.Check(t, func(t *rapid.T) {
+		a, b, c := name.Draw(t, "a"), name.Draw(t, "b"), name.Draw(t, "c")
+		if (compareNames(a, b) == 0) != (a == b) {
+			t.Fatalf("%q and %q: equal in order, not as names", a, b)
+		}
+		if compareNames(a, b) != -compareNames(b, a) {
+			t.Fatalf("%q and %q: both orders say %d", a, b, compareNames(a, b))
+		}
+		if compareNames(a, b) < 0 && compareNames(b, c) < 0 && compareNames(a, c) >= 0 {
+			t.Fatalf("%q < %q < %q, but not the first before the last", a, b, c)
+		}
+	})
+	names := []string{"node10", "node2", "cp", "node1", "node"}
+	slices.SortFunc(names, compareNames)
+	if want := []string{"cp", "node", "node1", "node2", "node10"}; !slices.Equal(names, want) {
+		t.Errorf("sorted %v, want %v", names, want)
+	}
+}
+
+func TestCountEndpoints(t *testing.T) {
+	yes, no := true, false
+	endpoint := func(address string, ready, terminating *bool) discoveryv1.Endpoint {
+		return discoveryv1.Endpoint{
+			Addresses:  []string{address},
+			Conditions: discoveryv1.EndpointConditions{Ready: ready, Terminating: terminating},
+		}
+	}
+	slice := func(kind discoveryv1.AddressType, list ...discoveryv1.Endpoint) discoveryv1.EndpointSlice {
+		return discoveryv1.EndpointSlice{
+			ObjectMeta:  metav1.ObjectMeta{Namespace: "ns", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+			AddressType: kind, Endpoints: list,
+		}
+	}
+	counts := countEndpoints([]discoveryv1.EndpointSlice{
+		slice(discoveryv1.AddressTypeIPv4, endpoint("198.18.0.1", nil, nil), endpoint("198.18.0.2", &no, nil), endpoint("198.18.0.3", &no, &yes)),
+		// The same address in a slice for another port counts once.
+		slice(discoveryv1.AddressTypeIPv4, endpoint("198.18.0.1", &no, &no), endpoint("198.18.0.4", &yes, nil)),
+		slice(discoveryv1.AddressTypeIPv6, endpoint("2001:db8::1", &yes, nil), discoveryv1.Endpoint{}),
+	})
+	for kind, want := range map[discoveryv1.AddressType]endpoints{
+		discoveryv1.AddressTypeIPv4: {ready: 2, total: 3},
+		discoveryv1.AddressTypeIPv6: {ready: 1, total: 1},
+	} {
+		have := counts[family{service: types.NamespacedName{Namespace: "ns", Name: "web"}, kind: kind}]
+		if have != want {
+			t.Errorf("%s: %+v, want %+v", kind, have, want)
+		}
+	}
+}
+
+func TestOurs(t *testing.T) {
+	class := func(name string) *string { return &name }
+	assigned := []metav1.Condition{{Type: millracev1alpha1.ConditionAddressAssigned}}
+	for _, test := range []struct {
+		name       string
+		kind       corev1.ServiceType
+		class      *string
+		conditions []metav1.Condition
+		want       bool
+	}{
+		{"our class", corev1.ServiceTypeLoadBalancer, class(millracev1alpha1.Class), nil, true},
+		{"another class", corev1.ServiceTypeLoadBalancer, class("example.com/lb"), assigned, false},
+		{"no class, taken by the operator", corev1.ServiceTypeLoadBalancer, nil, assigned, true},
+		{"no class, not taken", corev1.ServiceTypeLoadBalancer, nil, nil, false},
+		{"was of type LoadBalancer", corev1.ServiceTypeClusterIP, nil, assigned, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			service := &corev1.Service{
+				Spec:   corev1.ServiceSpec{Type: test.kind, LoadBalancerClass: test.class},
+				Status: corev1.ServiceStatus{Conditions: test.conditions},
+			}
+			if have := ours(service); have != test.want {
+				t.Errorf("ours is %v, want %v", have, test.want)
+			}
+		})
+	}
+}
+
+func TestWhyNotAnnounced(t *testing.T) {
+	ready := []Service{{Namespace: "ns", Name: "web", TrafficPolicy: "Cluster", Ready: 1, Total: 1}}
+	peers := []millracev1alpha1.BGPPeer{{}}
+	advertisements := []millracev1alpha1.BGPAdvertisement{{}}
+	for _, test := range []struct {
+		name    string
+		in      Input
+		vip     VIP
+		reason  string
+		message string
+	}{
+		{
+			"no endpoint comes first", Input{}, VIP{Services: []Service{{Namespace: "ns", Name: "web", Total: 2}}},
+			ReasonNoEndpoint, "no node announces it: no ready endpoint of ns/web",
+		},
+		{"no peer", Input{Advertisements: advertisements}, VIP{Services: ready}, ReasonNotAnnounced, "no node announces it: there is no BGPPeer"},
+		{"no advertisement", Input{Peers: peers}, VIP{Services: ready}, ReasonNotAnnounced, "no node announces it: there is no BGPAdvertisement"},
+		{"not programmed", Input{Peers: peers, Advertisements: advertisements}, VIP{Services: ready}, ReasonNotAnnounced, "no node announces it: no node has programmed it"},
+		{
+			"only a reason", Input{Peers: peers, Advertisements: advertisements},
+			VIP{Services: ready, Programmed: 1, WithheldBy: []Withheld{{Node: "node1", Reason: "NoSession"}}},
+			ReasonNotAnnounced, "no node announces it: node1: NoSession",
+		},
+		{
+			"a node that says nothing", Input{Peers: peers, Advertisements: advertisements},
+			VIP{Services: ready, Programmed: 1, WithheldBy: []Withheld{{Node: "node1"}}},
+			ReasonNotAnnounced, "no node announces it: node1: it does not say why",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			reason, message := newLookup(&test.in).whyNot(test.vip)
+			if reason != test.reason || message != test.message {
+				t.Errorf("%s: %q, want %s: %q", reason, message, test.reason, test.message)
+			}
+		})
+	}
+}
+
+// The agent that stays counts while one replaces another on a node.
+func TestAgentBeingReplaced(t *testing.T) {
+	pod := func(name string, leaving bool) corev1.Pod {
+		pod := corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{labelName: "millrace", labelComponent: "agent"}},
+			Spec:       corev1.PodSpec{NodeName: "node1"},
+		}
+		if leaving {
+			pod.DeletionTimestamp = &metav1.Time{}
+		}
+		return pod
+	}
+	for _, pods := range [][]corev1.Pod{
+		{pod("old", true), pod("new", false)},
+		{pod("new", false), pod("old", true)},
+	} {
+		if have := agents(pods)["node1"].Name; have != "new" {
+			t.Errorf("agent of node1 is %s, want new", have)
+		}
+	}
+}
+
+// Whatever order the API server lists objects in, the report is the same.
+func TestReportIsStable(t *testing.T) {
+	var in Input
+	for _, address := range []string{"203.0.113.9", "203.0.113.10", "2001:db8::1"} {
+		in.VIPs = append(in.VIPs, millracev1alpha1.VIP{Spec: millracev1alpha1.VIPSpec{Address: address}})
+	}
+	view := Build(&in)
+	slices.Reverse(in.VIPs)
+	again := Build(&in)
+	for i, vip := range view.VIPs {
+		if vip.Address != again.VIPs[i].Address {
+			t.Errorf("VIP %d is %s, then %s", i, vip.Address, again.VIPs[i].Address)
+		}
+	}
+	if have := view.VIPs[0].Address; have != "203.0.113.9" {
+		t.Errorf("first VIP is %s, want 203.0.113.9", have)
+	}
+}

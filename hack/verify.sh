@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Generates everything that is generated again, and fails where that changes a
+# file: on a clean checkout, where the commit does not have what its sources say.
+# What was generated stays in the tree, to be looked at and committed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# One line per file, tracked or new, with the hash of its content.
+files() {
+	git ls-files -z --cached --others --exclude-standard | sort -zu |
+		while IFS= read -r -d '' file; do
+			[ ! -f "$file" ] || printf '%s\0' "$file"
+		done | xargs -0 sha256sum --
+}
+
+before=$(files)
+hack/generate.sh
+after=$(files)
+if [ "$before" != "$after" ]; then
+	echo "verify: these files are not what hack/generate.sh makes of their sources:" >&2
+	diff <(echo "$before") <(echo "$after") | sed -n 's/^[<>] [0-9a-f]\{64\}  /  /p' | sort -u >&2 || true
+	git --no-pager diff --stat >&2
+	echo "verify: commit the result of make generate" >&2
+	exit 1
+fi
+echo "verify: everything generated is up to date"

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package lbagent is the agent of a node: it keeps the node's data plane and
+// BGP sessions as the API server's objects say, and tells the state of both in
+// the node's LBNode.
+package lbagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
+	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+	"github.com/millrace-lb/millrace/lbagent/internal/plan"
+	"github.com/millrace-lb/millrace/lbagent/internal/source"
+	"github.com/millrace-lb/millrace/lbagent/internal/status"
+)
+
+// Run runs the agent until ctx is done, and returns nil then. What it has
+// programmed stays: the kernel goes on forwarding, and routers that help with
+// graceful restart keep the routes until an agent is back.
+func Run(ctx context.Context, config Config, logger logr.Logger) error {
+	if err := config.validate(); err != nil {
+		return err
+	}
+	clients, err := source.NewClients(config.Kubeconfig, "millrace-lbagent/"+config.Version)
+	if err != nil {
+		return err
+	}
+	objects, err := source.New(clients, config.NodeName)
+	if err != nil {
+		return err
+	}
+	datapath, err := dataplane.Open(config.dataplane())
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := datapath.Close(); err != nil {
+			logger.Error(err, "Data plane not closed cleanly")
+		}
+	}()
+	have, err := datapath.Dump()
+	if err != nil {
+		return err
+	}
+	adoption := datapath.Adoption()
+	logger.Info("Data plane open", "maps", adoption.Kind, "reason", adoption.Reason, "resized", adoption.Resized,
+		"frontends", len(have.Frontends), "endpoints", len(have.Endpoints))
+
+	speaker := bgp.New(bgp.Config{
+		// Frontends in the maps have been forwarded all the time.
+		Restarting: len(have.Frontends) > 0,
+		Logger:     logger.WithName("bgp"),
+	})
+	writer := status.NewWriter(objects.LBNode, status.Client(clients.Millrace), logger.WithName("status"))
+	links := make(chan struct{}, 1)
+	loop := &loop{
+		limits:        config.limits(),
+		withdrawDelay: config.WithdrawDelay,
+		objects:       objects.Snapshot,
+		uplinks:       netdev.NewFinder(config.Uplinks).Find,
+		dataplane:     datapath,
+		speaker:       speaker,
+		status:        writer,
+		logger:        logger,
+		health:        newHealth(),
+		have:          have,
+		planner:       plan.NewPlanner(have),
+		due:           map[removal]time.Time{},
+		observation:   status.Observation{Version: config.Version},
+	}
+
+	group, ctx := errgroup.WithContext(ctx)
+	if config.MetricsBindAddress != "0" {
+		listener, err := metrics.Listen(config.MetricsBindAddress)
+		if err != nil {
+			return err
+		}
+		collector := metrics.NewCollector(config.Version, datapath, speaker.Sessions)
+		checks := metrics.Health{Alive: loop.health.alive, Ready: loop.health.ready}
+		group.Go(func() error { return metrics.Serve(ctx, listener, collector, checks) })
+	}
+	group.Go(func() error { return objects.Run(ctx) })
+	group.Go(func() error { return netdev.Watch(ctx, func() { notify(links) }) })
+	group.Go(func() error { return writer.Run(ctx) })
+	group.Go(func() error {
+		// What is not known yet must not be taken for what is gone.
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-objects.Synced():
+		}
+		return loop.run(ctx, objects.Changed(), links, speaker.Changed())
+	})
+	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// Cleanup detaches the programs from all interfaces and removes all maps, as
+// when Millrace is uninstalled from the node.
+func Cleanup(pinRoot string) error {
+	if err := dataplane.Remove(pinRoot); err != nil {
+		return fmt.Errorf("remove the data plane below %s: %w", pinRoot, err)
+	}
+	return nil
+}
+
+// notify sends without waiting: one value says as much as several.
+func notify(channel chan<- struct{}) {
+	select {
+	case channel <- struct{}{}:
+	default:
+	}
+}

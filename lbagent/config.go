@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// Config is what a node's agent is told at its start.
+type Config struct {
+	// Version of the program, for LBNode.status.version.
+	Version string
+	// NodeName is the name of the Node that the agent runs on.
+	NodeName string
+	// Kubeconfig is the path of a kubeconfig file. Empty: the service account
+	// of the pod.
+	Kubeconfig string
+	// Uplinks are names of interfaces, or globs of names. Empty: those that
+	// carry a default route or the node's addresses.
+	Uplinks []string
+	// PinRoot is the folder, in a BPF file system, in which maps and links
+	// outlive the agent.
+	PinRoot string
+	// MaxFrontends, MaxTables, MaxEndpointTables, MaxEndpoints and MaxVIPs
+	// are the capacities of the maps: ports of VIPs, Service ports with
+	// cluster-wide endpoints, Service ports with endpoints on this node,
+	// endpoints on this node, VIPs.
+	MaxFrontends, MaxTables, MaxEndpointTables, MaxEndpoints, MaxVIPs int
+	// Connections is how many connections are remembered, for each address
+	// family.
+	Connections int
+	// MetricsBindAddress is where metrics and health are served, as host:port.
+	// "0": nowhere.
+	MetricsBindAddress string
+	// WithdrawDelay is how long what a withdrawn route led to keeps working,
+	// so that routers have stopped sending by then.
+	WithdrawDelay time.Duration
+}
+
+// DefaultConfig returns the defaults of everything but the node.
+func DefaultConfig() Config {
+	return Config{
+		Version:            "dev",
+		PinRoot:            "/sys/fs/bpf/millrace",
+		MaxFrontends:       8192,
+		MaxTables:          1024,
+		MaxEndpointTables:  2048,
+		MaxEndpoints:       16384,
+		MaxVIPs:            8192,
+		Connections:        262144,
+		MetricsBindAddress: "127.0.0.1:7480",
+		WithdrawDelay:      time.Second,
+	}
+}
+
+// validate names the flags, since that is where the values come from.
+func (c *Config) validate() error {
+	var errs []error
+	if c.NodeName == "" {
+		errs = append(errs, errors.New("no node name: set --node-name or the variable NODE_NAME"))
+	}
+	if err := netdev.CheckPatterns(c.Uplinks); err != nil {
+		errs = append(errs, fmt.Errorf("--uplinks: %w", err))
+	}
+	if c.WithdrawDelay < 0 {
+		errs = append(errs, fmt.Errorf("--withdraw-delay is %s, must not be negative", c.WithdrawDelay))
+	}
+	for flag, value := range map[string]int{
+		"--max-frontends":       c.MaxFrontends,
+		"--max-tables":          c.MaxTables,
+		"--max-endpoint-tables": c.MaxEndpointTables,
+		"--max-endpoints":       c.MaxEndpoints,
+		"--max-vips":            c.MaxVIPs,
+		"--connections":         c.Connections,
+	} {
+		if value < 1 {
+			errs = append(errs, fmt.Errorf("%s is %d, must be at least 1", flag, value))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Config) limits() program.Limits {
+	return program.Limits{
+		Frontends:     c.MaxFrontends,
+		Tables:        c.MaxTables,
+		EndpointSlots: c.MaxEndpointTables,
+		Endpoints:     c.MaxEndpoints,
+		VIPs:          c.MaxVIPs,
+	}
+}
+
+func (c *Config) dataplane() dataplane.Config {
+	return dataplane.Config{PinRoot: c.PinRoot, Limits: c.limits(), Connections: c.Connections}
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package metrics serves the agent's Prometheus metrics and its health.
+package metrics
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// Counting is the part of the data plane that is read at scrape time.
+type Counting interface {
+	Counters() (dataplane.Counters, error)
+	Connections() (dataplane.Connections, error)
+}
+
+// Collector reads everything at scrape time, so that nothing is counted twice
+// and a counter lives as long as the map that holds it.
+type Collector struct {
+	counting Counting
+	sessions func() []bgp.Session
+	build    prometheus.Metric
+}
+
+func description(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("millrace_"+name, help, labels, nil)
+}
+
+var (
+	buildDescription       = description("build_info", "The version of the agent; the value is 1.", "version")
+	dropsDescription       = description("drops_total", "Packets dropped by the data plane, by reason.", "reason")
+	eventsDescription      = description("events_total", "Packets that took an unusual way through the data plane, by event.", "event")
+	packetsDescription     = description("frontend_packets_total", "Packets of a frontend that the node received from the network.", "vip", "port", "protocol")
+	bytesDescription       = description("frontend_bytes_total", "Bytes of a frontend that the node received from the network.", "vip", "port", "protocol")
+	flowsDescription       = description("frontend_connections_total", "Connections that endpoints on the node accepted.", "vip", "port", "protocol")
+	connectionsDescription = description("connections", "Connections in the node's connection table, by kind.", "kind")
+	capacityDescription    = description("connections_capacity", "Connections that the node's connection table can hold, for one address family.")
+	sessionDescription     = description("bgp_session_up", "1 where the session with the peer is established.", "peer")
+	routesDescription      = description("bgp_routes_announced", "Routes that the peer is told, once the session is established.", "peer")
+)
+
+// NewCollector returns a Collector of an agent of a version.
+func NewCollector(version string, counting Counting, sessions func() []bgp.Session) *Collector {
+	return &Collector{
+		counting: counting,
+		sessions: sessions,
+		build:    prometheus.MustNewConstMetric(buildDescription, prometheus.GaugeValue, 1, version),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		buildDescription, dropsDescription, eventsDescription, packetsDescription, bytesDescription,
+		flowsDescription, connectionsDescription, capacityDescription, sessionDescription, routesDescription,
+	} {
+		descriptions <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
+	metrics <- c.build
+	c.collectCounters(metrics)
+	c.collectConnections(metrics)
+	for _, session := range c.sessions() {
+		up := 0.0
+		if session.State == millracev1alpha1.SessionEstablished {
+			up = 1
+		}
+		metrics <- prometheus.MustNewConstMetric(sessionDescription, prometheus.GaugeValue, up, session.Peer)
+		metrics <- prometheus.MustNewConstMetric(routesDescription, prometheus.GaugeValue, float64(session.Routes), session.Peer)
+	}
+}
+
+func (c *Collector) collectCounters(metrics chan<- prometheus.Metric) {
+	counters, err := c.counting.Counters()
+	if err != nil {
+		metrics <- prometheus.NewInvalidMetric(dropsDescription, err)
+		return
+	}
+	count := func(d *prometheus.Desc, value uint64, labels ...string) {
+		metrics <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...)
+	}
+	for reason, packets := range counters.Drops {
+		count(dropsDescription, packets, reason)
+	}
+	for event, packets := range counters.Events {
+		count(eventsDescription, packets, event)
+	}
+	for key, frontend := range counters.Frontends {
+		labels := frontendLabels(key)
+		count(packetsDescription, frontend.Packets, labels...)
+		count(bytesDescription, frontend.Bytes, labels...)
+		count(flowsDescription, frontend.Connections, labels...)
+	}
+}
+
+func (c *Collector) collectConnections(metrics chan<- prometheus.Metric) {
+	connections, err := c.counting.Connections()
+	if err != nil {
+		metrics <- prometheus.NewInvalidMetric(connectionsDescription, err)
+		return
+	}
+	for kind, number := range map[string]uint64{
+		"tcp": connections.TCP, "udp": connections.UDP, "half_open": connections.HalfOpen,
+	} {
+		metrics <- prometheus.MustNewConstMetric(connectionsDescription, prometheus.GaugeValue, float64(number), kind)
+	}
+	metrics <- prometheus.MustNewConstMetric(capacityDescription, prometheus.GaugeValue, float64(connections.Capacity))
+}
+
+func frontendLabels(key program.FrontendKey) []string {
+	return []string{key.VIP.String(), strconv.Itoa(int(key.Port)), protocolName(key.Protocol)}
+}
+
+func protocolName(protocol uint8) string {
+	switch protocol {
+	case 6:
+		return "TCP"
+	case 17:
+		return "UDP"
+	default:
+		return strconv.Itoa(int(protocol))
+	}
+}

@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+	"github.com/millrace-lb/millrace/lbagent/internal/plan"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/status"
+)
+
+var errInjected = errors.New("injected")
+
+// node is a data plane, a speaker and a reporter in memory. It checks at each
+// step that no route leads to a VIP that is not programmed.
+type node struct {
+	t     *testing.T
+	state *program.State
+	// fails says which operation, dump, attachment and Set fail.
+	fails func(what string) bool
+
+	attachments []dataplane.Attachment
+	uplinks     []netdev.Link
+	routes      map[netip.Addr]bool
+	sets        int
+	steps       []string
+	observation status.Observation
+}
+
+func newNode(t *testing.T) *node {
+	return &node{
+		t:       t,
+		state:   program.NewState(),
+		fails:   func(string) bool { return false },
+		uplinks: []netdev.Link{{Name: "eth0", Index: 2}},
+		routes:  map[netip.Addr]bool{},
+	}
+}
+
+func (n *node) Apply(ops []program.Op) error {
+	for _, op := range ops {
+		kind := strings.TrimPrefix(fmt.Sprintf("%T", op), "program.")
+		if n.fails(kind) {
+			return fmt.Errorf("%s: %w", kind, errInjected)
+		}
+		n.state = program.Apply(n.state, []program.Op{op})
+		n.steps = append(n.steps, kind)
+		n.check(kind)
+	}
+	return nil
+}
+
+func (n *node) check(after string) {
+	n.t.Helper()
+	for vip := range n.routes {
+		_, ours := n.state.VIPs[vip]
+		_, programmed := n.state.Frontends[program.FrontendKey{VIP: vip, Port: 80, Protocol: 6}]
+		if !ours || !programmed {
+			n.t.Fatalf("after %s, VIP %s is announced and not programmed", after, vip)
+		}
+	}
+}
+
+func (n *node) Dump() (*program.State, error) {
+	if n.fails("Dump") {
+		return nil, errInjected
+	}
+	return n.state, nil
+}
+
+func (n *node) Attach(uplinks []dataplane.Uplink) error {
+	n.attachments = nil
+	var err error
+	for _, uplink := range uplinks {
+		attachment := dataplane.Attachment{Interface: uplink.Name, Index: uplink.Index, Mode: dataplane.Native}
+		if n.fails("Attach") {
+			attachment.Mode, attachment.Err = "", errInjected
+			err = errInjected
+		}
+		n.attachments = append(n.attachments, attachment)
+	}
+	return err
+}
+
+func (n *node) Attachments() []dataplane.Attachment { return n.attachments }
+
+// speakerOf and reporterOf are the other two faces of a node.
+type (
+	speakerOf  struct{ *node }
+	reporterOf struct{ *node }
+)
+
+func (s speakerOf) Set(want bgp.Want) error {
+	s.sets++
+	if s.fails("Set") {
+		return errInjected
+	}
+	s.routes = map[netip.Addr]bool{}
+	for _, route := range want.Routes["router"] {
+		s.routes[route.Prefix.Addr()] = true
+	}
+	s.node.routes = s.routes
+	s.steps = append(s.steps, "Set")
+	s.check("Set")
+	return nil
+}
+
+func (s speakerOf) Sessions() []bgp.Session {
+	return []bgp.Session{{
+		Peer: "router", Address: netip.MustParseAddr("198.51.100.254"), State: millracev1alpha1.SessionEstablished,
+	}}
+}
+
+func (r reporterOf) Set(observation status.Observation) { r.observation = observation }
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+const testDelay = time.Second
+
+var testLimits = program.Limits{Frontends: 300, Tables: 300, EndpointSlots: 300, Endpoints: 3000, VIPs: 300}
+
+// newLoop returns an agent's loop as it is after a start.
+func newLoop(n *node, objects *model.Snapshot) *loop {
+	have, err := n.Dump()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return &loop{
+		limits:        testLimits,
+		withdrawDelay: testDelay,
+		objects:       func() *model.Snapshot { return objects },
+		uplinks: func([]netip.Addr, time.Time) ([]netdev.Link, time.Duration, error) {
+			return n.uplinks, 0, nil
+		},
+		dataplane: n,
+		speaker:   speakerOf{n},
+		status:    reporterOf{n},
+		logger:    logr.Discard(),
+		health:    newHealth(),
+		planner:   plan.NewPlanner(have),
+		have:      have,
+		due:       map[removal]time.Time{},
+	}
+}
+
+func mustPass(t *testing.T, l *loop, now time.Time) time.Duration {
+	t.Helper()
+	again, err := l.pass(now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return again
+}
+
+// A Service is programmed, then announced; it is withdrawn, and after the
+// delay removed.
+func TestOrderOfAPass(t *testing.T) {
+	n := newNode(t)
+	objects := cluster()
+	addService(objects, 1, false, 2, 2)
+	l := newLoop(n, objects)
+	mustPass(t, l, start)
+	if !n.routes[vipOf(1)] {
+		t.Fatalf("not announced: %+v", n.observation.Decisions)
+	}
+	if at := slices.Index(n.steps, "Set"); at < 0 || slices.Index(n.steps, "PutFrontend") > at {
+		t.Errorf("steps %v, want PutFrontend before Set", n.steps)
+	}
+
+	n.steps = nil
+	objects.Services, objects.VIPs, objects.EndpointSlices = nil, nil, nil
+	again := mustPass(t, l, start)
+	if again != testDelay || !slices.Equal(n.steps, []string{"Set"}) || len(n.routes) != 0 {
+		t.Fatalf("again in %s, steps %v, routes %v; want the withdrawal alone and again in %s", again, n.steps, n.routes, testDelay)
+	}
+	mustPass(t, l, start.Add(testDelay-time.Millisecond))
+	if len(n.state.Frontends) != 1 {
+		t.Fatal("removed before the delay was over")
+	}
+	mustPass(t, l, start.Add(testDelay))
+	if len(n.state.Frontends) != 0 || len(n.state.VIPs) != 0 || len(n.state.Endpoints) != 0 || len(n.state.Tables) != 0 {
+		t.Errorf("left in the maps: %+v", n.state)
+	}
+}
+
+// A Service that comes back within the delay is never removed.
+func TestRemovalIsForgotten(t *testing.T) {
+	n := newNode(t)
+	objects, empty := cluster(), cluster()
+	addService(objects, 1, false, 1, 0)
+	current := objects
+	l := newLoop(n, nil)
+	l.objects = func() *model.Snapshot { return current }
+	mustPass(t, l, start)
+	current = empty
+	mustPass(t, l, start)
+	current = objects
+	mustPass(t, l, start.Add(testDelay/2))
+	current = empty
+	mustPass(t, l, start.Add(testDelay/2))
+	mustPass(t, l, start.Add(testDelay))
+	if len(n.state.Frontends) != 1 {
+		t.Error("removed although its second delay was not over")
+	}
+}
+
+// Removals wait while routes that may lead to them cannot be withdrawn.
+func TestFailedWithdrawalKeepsMaps(t *testing.T) {
+	n := newNode(t)
+	objects := cluster()
+	addService(objects, 1, false, 1, 0)
+	l := newLoop(n, objects)
+	mustPass(t, l, start)
+	objects.Services = nil
+	n.fails = func(what string) bool { return what == "Set" }
+	for i := range 5 {
+		if _, err := l.pass(start.Add(time.Duration(i) * testDelay)); !errors.Is(err, errInjected) {
+			t.Fatalf("error %v, want the injected one", err)
+		}
+	}
+	if len(n.state.Frontends) != 1 {
+		t.Error("removed before it was withdrawn")
+	}
+}
+
+// A map that cannot be written keeps what it has, and its routes; the
+// condition tells, and the next pass does the rest.
+func TestFailedWrite(t *testing.T) {
+	n := newNode(t)
+	objects := cluster()
+	addService(objects, 1, false, 1, 0)
+	l := newLoop(n, objects)
+	mustPass(t, l, start)
+	addService(objects, 2, false, 1, 0)
+	n.fails = func(what string) bool { return what == "PutFrontend" }
+	if _, err := l.pass(start); !errors.Is(err, errInjected) {
+		t.Fatalf("error %v, want the injected one", err)
+	}
+	if !n.routes[vipOf(1)] || n.routes[vipOf(2)] {
+		t.Errorf("routes %v, want that of the first Service", n.routes)
+	}
+	if !errors.Is(n.observation.ProgramError, errInjected) {
+		t.Errorf("observed %v, want the injected error", n.observation.ProgramError)
+	}
+	if reason := n.observation.Decisions[1].Reason; reason != announce.ReasonNotProgrammed {
+		t.Errorf("second Service not announced for reason %q", reason)
+	}
+	n.fails = func(string) bool { return false }
+	mustPass(t, l, start)
+	if !n.routes[vipOf(1)] || !n.routes[vipOf(2)] || n.observation.ProgramError != nil {
+		t.Errorf("routes %v, error %v after the retry", n.routes, n.observation.ProgramError)
+	}
+}
+
+// While the maps can be neither written nor read, routes stay as they are.
+func TestUnreadableMaps(t *testing.T) {
+	n := newNode(t)
+	objects := cluster()
+	addService(objects, 1, false, 1, 0)
+	l := newLoop(n, objects)
+	mustPass(t, l, start)
+	sets := n.sets
+	addService(objects, 2, false, 1, 0)
+	n.fails = func(what string) bool { return what == "PutFrontend" || what == "Dump" }
+	for range 2 {
+		if _, err := l.pass(start); !errors.Is(err, errInjected) {
+			t.Fatalf("error %v, want the injected one", err)
+		}
+	}
+	if n.sets != sets || !n.routes[vipOf(1)] {
+		t.Errorf("%d Sets, then %d; routes %v", sets, n.sets, n.routes)
+	}
+	if len(n.observation.Decisions) != 1 || n.observation.ProgramError == nil {
+		t.Errorf("observation %+v, want the last decision and the error", n.observation)
+	}
+	n.fails = func(string) bool { return false }
+	mustPass(t, l, start)
+	if !n.routes[vipOf(2)] {
+		t.Error("second Service not announced after the maps were readable again")
+	}
+}
+
+// Without the programs on every uplink nothing is announced; attaching is
+// tried again, and only then.
+func TestAttachment(t *testing.T) {
+	n := newNode(t)
+	objects := cluster()
+	addService(objects, 1, false, 1, 0)
+	l := newLoop(n, objects)
+	attempts := 0
+	n.fails = func(what string) bool {
+		if what == "Attach" {
+			attempts++
+		}
+		return what == "Attach" && attempts <= 2
+	}
+	for range 2 {
+		if _, err := l.pass(start); !errors.Is(err, errInjected) {
+			t.Fatalf("error %v, want the injected one", err)
+		}
+		if len(n.routes) != 0 {
+			t.Fatal("announced without programs")
+		}
+	}
+	mustPass(t, l, start)
+	mustPass(t, l, start)
+	if attempts != 3 || !n.routes[vipOf(1)] {
+		t.Errorf("%d attempts, want 3; routes %v", attempts, n.routes)
+	}
+	n.uplinks = append(n.uplinks, netdev.Link{Name: "eth1", Index: 3})
+	mustPass(t, l, start)
+	if attempts != 5 || len(n.observation.Interfaces) != 2 {
+		t.Errorf("%d attempts, want 5; interfaces %v", attempts, n.observation.Interfaces)
+	}
+	n.uplinks = nil
+	mustPass(t, l, start)
+	if len(n.routes) != 0 {
+		t.Error("announced without an uplink")
+	}
+}
+
+// A new agent writes nothing into the maps of the one before.
+func TestRestartWritesNothing(t *testing.T) {
+	n := newNode(t)
+	objects := cluster()
+	for i := range 20 {
+		addService(objects, i+1, i%3 == 0, i%4, i%5)
+	}
+	mustPass(t, newLoop(n, objects), start)
+	routes := n.routes
+	n.steps, n.routes = nil, map[netip.Addr]bool{}
+	mustPass(t, newLoop(n, objects), start)
+	if !slices.Equal(n.steps, []string{"Set"}) {
+		t.Errorf("steps of the second agent: %v, want Set alone", n.steps)
+	}
+	if diff := cmp.Diff(routes, n.routes); diff != "" {
+		t.Errorf("routes differ: %s", diff)
+	}
+}
+
+// With one write in ten failing, through random changes and restarts of the
+// agent: no route leads to what is not programmed (the node checks that at
+// every step), and once writes succeed the maps are as they should be.
+func TestFailingWrites(t *testing.T) {
+	for seed := range uint64(30) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 1))
+			n := newNode(t)
+			var objects *model.Snapshot
+			snapshot := func() *model.Snapshot { return objects }
+			n.fails = func(string) bool { return random.IntN(10) == 0 }
+			var l *loop
+			now := start
+			for range 60 {
+				objects = cluster()
+				for i := range 12 {
+					if random.IntN(3) > 0 {
+						addService(objects, i+1, i%2 == 0, random.IntN(3), random.IntN(3))
+					}
+				}
+				if l == nil || random.IntN(10) == 0 {
+					l = newLoop(&node{t: t, state: n.state, fails: func(string) bool { return false }}, nil)
+					l.objects, l.dataplane, l.speaker, l.status = snapshot, n, speakerOf{n}, reporterOf{n}
+					l.uplinks = func([]netip.Addr, time.Time) ([]netdev.Link, time.Duration, error) {
+						return n.uplinks, 0, nil
+					}
+				}
+				if _, err := l.pass(now); err != nil && !errors.Is(err, errInjected) {
+					t.Fatal(err)
+				}
+				now = now.Add(time.Duration(random.IntN(800)) * time.Millisecond)
+			}
+			n.fails = func(string) bool { return false }
+			for i := range 4 {
+				mustPass(t, l, now.Add(time.Duration(i)*testDelay))
+			}
+			checkSettled(t, n, objects)
+		})
+	}
+}
+
+// checkSettled compares a node's maps with what they should hold, but for the
+// choice of ids and the history of rows.
+func checkSettled(t *testing.T, n *node, objects *model.Snapshot) {
+	t.Helper()
+	m := model.Build(objects)
+	if len(n.state.VIPs) != len(m.VIPs) || len(n.state.Frontends) != len(m.Frontends) {
+		t.Errorf("%d VIPs and %d frontends, want %d and %d",
+			len(n.state.VIPs), len(n.state.Frontends), len(m.VIPs), len(m.Frontends))
+	}
+	endpoints := map[program.Endpoint]bool{}
+	for _, frontend := range m.Frontends {
+		for _, endpoint := range frontend.Endpoints {
+			endpoints[endpoint] = true
+		}
+	}
+	have := map[program.Endpoint]bool{}
+	for _, endpoint := range n.state.Endpoints {
+		have[endpoint] = true
+	}
+	if diff := cmp.Diff(endpoints, have, cmp.Comparer(func(a, b program.Endpoint) bool { return a == b })); diff != "" {
+		t.Errorf("endpoints differ: %s", diff)
+	}
+}
+
+// A Service that does not fit is left out, told, and programmed as soon as
+// another one has made room.
+func TestFullMap(t *testing.T) {
+	n := newNode(t)
+	objects := cluster()
+	addService(objects, 1, false, 1, 0)
+	l := newLoop(n, objects)
+	l.limits.Tables = 1
+	mustPass(t, l, start)
+	addService(objects, 2, false, 1, 0)
+	mustPass(t, l, start)
+	if !slices.ContainsFunc(n.observation.Problems, func(p model.Problem) bool {
+		return p.Reason == millracev1alpha1.ReasonMapFull
+	}) {
+		t.Fatalf("problems %v, want %s", n.observation.Problems, millracev1alpha1.ReasonMapFull)
+	}
+	if !n.routes[vipOf(1)] || n.routes[vipOf(2)] {
+		t.Fatalf("routes %v, want that of the first Service", n.routes)
+	}
+	objects.Services, objects.VIPs = objects.Services[1:], objects.VIPs[1:]
+	now := start
+	for range 10 {
+		again := mustPass(t, l, now)
+		if again == 0 {
+			break
+		}
+		now = now.Add(again)
+	}
+	if !n.routes[vipOf(2)] || len(n.observation.Problems) != 0 {
+		t.Errorf("routes %v, problems %v; want the second Service announced", n.routes, n.observation.Problems)
+	}
+}
+
+func TestHealth(t *testing.T) {
+	now := start
+	h := newHealth()
+	h.now = func() time.Time { return now }
+	down := []bgp.Session{{Peer: "router", State: millracev1alpha1.SessionActive}}
+	up := []bgp.Session{{Peer: "router", State: millracev1alpha1.SessionEstablished}}
+	expect := func(what string, alive, ready bool) {
+		t.Helper()
+		if gotAlive, gotReady := h.alive(), h.ready(); (gotAlive == nil) != alive || (gotReady == nil) != ready {
+			t.Errorf("%s: alive: %v, ready: %v; want %t, %t", what, gotAlive, gotReady, alive, ready)
+		}
+	}
+	expect("before the first pass", true, false)
+	h.begin(now)
+	expect("in the first pass", true, false)
+	now = now.Add(stuckAfter + time.Second)
+	expect("in a pass that hangs", false, false)
+	h.end(now, nil, down)
+	expect("session not established", true, false)
+	now = now.Add(sessionGrace)
+	expect("session not established for long", true, true)
+	h = newHealth()
+	h.now = func() time.Time { return now }
+	h.end(now, nil, up)
+	expect("session established", true, true)
+	h.end(now, nil, down)
+	expect("session lost", true, true)
+	h.end(now, errInjected, up)
+	expect("pass failed", true, false)
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+const (
+	thisNode  = "node1"
+	otherNode = "node2"
+)
+
+func pointer[T any](value T) *T { return &value }
+
+// cluster returns the objects of a cluster of two nodes without Services.
+func cluster() *model.Snapshot {
+	lbNode := func(name string, id int32, address string) *millracev1alpha1.LBNode {
+		return &millracev1alpha1.LBNode{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
+			Spec:       millracev1alpha1.LBNodeSpec{ID: id, Addresses: []string{address}},
+		}
+	}
+	return &model.Snapshot{
+		NodeName: thisNode,
+		Node:     &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: thisNode}},
+		LBNodes: []*millracev1alpha1.LBNode{
+			lbNode(thisNode, 1, "198.51.100.1"), lbNode(otherNode, 2, "198.51.100.2"),
+		},
+		Peers: []*millracev1alpha1.BGPPeer{{
+			ObjectMeta: metav1.ObjectMeta{Name: "router"},
+			Spec: millracev1alpha1.BGPPeerSpec{
+				PeerAddress: "198.51.100.254", PeerASN: 64500, LocalASN: 64512, PeerPort: 179,
+			},
+		}},
+		Advertisements: []*millracev1alpha1.BGPAdvertisement{{ObjectMeta: metav1.ObjectMeta{Name: "all"}}},
+	}
+}
+
+// vipOf is the VIP of the n-th Service.
+func vipOf(n int) netip.Addr {
+	return netip.AddrFrom4([4]byte{203, 0, 113, byte(n)})
+}
+
+// addService gives a cluster its n-th Service, with a VIP and as many ready
+// endpoints as are asked for on each of the two nodes.
+func addService(s *model.Snapshot, n int, local bool, here, there int) {
+	name := fmt.Sprintf("service-%03d", n)
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)},
+		Spec: corev1.ServiceSpec{
+			Type:       corev1.ServiceTypeLoadBalancer,
+			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+			Ports:      []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
+		},
+	}
+	if local {
+		service.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	}
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: name,
+			Labels: map[string]string{discoveryv1.LabelServiceName: name},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports: []discoveryv1.EndpointPort{{
+			Name: pointer("http"), Port: pointer(int32(8080)), Protocol: pointer(corev1.ProtocolTCP),
+		}},
+	}
+	endpoints := func(node string, third, count int) {
+		for i := range count {
+			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+				Addresses: []string{netip.AddrFrom4([4]byte{198, byte(18 + third), byte(n), byte(i + 1)}).String()},
+				NodeName:  pointer(node),
+			})
+		}
+	}
+	endpoints(thisNode, 0, here)
+	endpoints(otherNode, 1, there)
+	s.Services = append(s.Services, service)
+	s.EndpointSlices = append(s.EndpointSlices, slice)
+	s.VIPs = append(s.VIPs, &millracev1alpha1.VIP{
+		ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(vipOf(n))},
+		Spec: millracev1alpha1.VIPSpec{
+			Address: vipOf(n).String(),
+			Claims:  []millracev1alpha1.ServiceReference{{Namespace: "default", Name: name}},
+		},
+	})
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// wantBGP is what the speaker should hold. A node without an address has no
+// BGP identifier, and nothing to announce either.
+func wantBGP(m *model.Model, routes announce.Routes) bgp.Want {
+	id := bgp.RouterID(m.Self.IPv4, m.Self.IPv6)
+	if !id.IsValid() {
+		return bgp.Want{}
+	}
+	return bgp.Want{RouterID: id, Peers: m.Peers, Routes: routes}
+}
+
+// attachedEverywhere tells whether a packet to a VIP is seen by the programs
+// whatever uplink it comes through.
+func attachedEverywhere(attachments []dataplane.Attachment) bool {
+	failed := func(a dataplane.Attachment) bool { return a.Err != nil || a.Mode == "" }
+	return len(attachments) > 0 && !slices.ContainsFunc(attachments, failed)
+}
+
+func interfaces(attachments []dataplane.Attachment) []millracev1alpha1.InterfaceStatus {
+	statuses := make([]millracev1alpha1.InterfaceStatus, 0, len(attachments))
+	for _, attachment := range attachments {
+		statuses = append(statuses, interfaceStatus(attachment))
+	}
+	return statuses
+}
+
+func interfaceStatus(attachment dataplane.Attachment) millracev1alpha1.InterfaceStatus {
+	status := millracev1alpha1.InterfaceStatus{Name: attachment.Interface, XDPMode: millracev1alpha1.XDPNone}
+	switch {
+	case attachment.Err != nil:
+		status.Message = attachment.Err.Error()
+	case attachment.Mode == dataplane.Native:
+		status.XDPMode = millracev1alpha1.XDPNative
+	case attachment.Mode == dataplane.Generic:
+		status.XDPMode = millracev1alpha1.XDPGeneric
+		if attachment.NativeErr != nil {
+			status.Message = fmt.Sprintf("native XDP not possible: %v", attachment.NativeErr)
+		}
+	}
+	return status
+}
+
+func describeAttachments(attachments []dataplane.Attachment) []string {
+	texts := make([]string, 0, len(attachments))
+	for _, status := range interfaces(attachments) {
+		text := fmt.Sprintf("%s (%s)", status.Name, status.XDPMode)
+		if status.Message != "" {
+			text += ": " + status.Message
+		}
+		texts = append(texts, text)
+	}
+	return texts
+}
+
+func sessions(observed []bgp.Session) []millracev1alpha1.SessionStatus {
+	statuses := make([]millracev1alpha1.SessionStatus, 0, len(observed))
+	for _, session := range observed {
+		status := millracev1alpha1.SessionStatus{
+			Peer:    session.Peer,
+			Address: session.Address.String(),
+			State:   session.State,
+			Message: session.Message,
+		}
+		if !session.Since.IsZero() {
+			// As precise as the API keeps it, so that it compares equal.
+			since := metav1.NewTime(session.Since).Rfc3339Copy()
+			status.Since = &since
+		}
+		statuses = append(statuses, status)
+	}
+	return statuses
+}
+
+func isEstablished(session bgp.Session) bool {
+	return session.State == millracev1alpha1.SessionEstablished
+}

@@ -26,6 +26,7 @@ func (l *lookup) nodes(views []Node) []Problem {
 		problems = append(problems, l.differences(node)...)
 	}
 	problems = append(problems, l.withoutLBNode()...)
+	problems = append(problems, l.remarks()...)
 	return append(problems, l.versions(views)...)
 }
 
@@ -133,6 +134,28 @@ func (l *lookup) withoutLBNode() []Problem {
 				Message: "an agent runs on the node, but the operator has not given it an LBNode; see the operator's log",
 			})
 		}
+	}
+	return problems
+}
+
+// remarks finds what agents say about objects that they cannot serve as asked:
+// the message of a condition Programmed that is true all the same. As each
+// node says the same, it is told once.
+func (l *lookup) remarks() []Problem {
+	nodes := map[string][]string{}
+	for _, node := range l.lbnodes {
+		programmed := meta.FindStatusCondition(node.Status.Conditions, millracev1alpha1.ConditionProgrammed)
+		if programmed != nil && programmed.Status == metav1.ConditionTrue && programmed.Message != "" {
+			nodes[programmed.Message] = append(nodes[programmed.Message], node.Name)
+		}
+	}
+	var problems []Problem
+	for _, message := range slices.Sorted(maps.Keys(nodes)) {
+		problem := Problem{Kind: "LBNode", Name: nodes[message][0], Reason: ReasonObjects, Message: message}
+		if more := len(nodes[message]) - 1; more > 0 {
+			problem.Message += fmt.Sprintf(" (and on %d more)", more)
+		}
+		problems = append(problems, problem)
 	}
 	return problems
 }

@@ -166,4 +166,5 @@ const (
 	ReasonNotProgrammed = "NotProgrammed"
 	ReasonStaleVIP      = "StaleVIP"
 	ReasonVersions      = "VersionsDiffer"
+	ReasonObjects       = "NotServedAsAsked"
 )

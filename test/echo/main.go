@@ -3,7 +3,7 @@
 // Command echo is the workload of the lab, in one static program: the process that
 // keeps a pod's namespaces (pause), the server behind Services (serve), and the
 // client that puts load on them and prints what it saw as JSON (load, udp, fetch,
-// upload). Clients exit with 1 when anything went wrong.
+// upload, api). Clients exit with 1 when anything went wrong.
 package main
 
 import (
@@ -35,6 +35,7 @@ var commands = map[string]command{
 	"load":   load,
 	"udp":    udp,
 	"fetch":  fetch,
+	"api":    api,
 	"upload": upload,
 }
 

@@ -26,6 +26,9 @@ const (
 	pollInterval = 50 * time.Millisecond
 )
 
+// errNotFound is the API server's answer for an object that does not exist.
+var errNotFound = errors.New("not found")
+
 // client returns an HTTP client of the API server as the lab's user.
 func (l *Lab) client() (*http.Client, error) {
 	keys := l.KeyDir()
@@ -56,6 +59,9 @@ func (l *Lab) get(ctx context.Context, client *http.Client, path string) (io.Rea
 	}
 	if response.StatusCode != http.StatusOK {
 		response.Body.Close()
+		if response.StatusCode == http.StatusNotFound {
+			return nil, fmt.Errorf("GET %s: %w", path, errNotFound)
+		}
 		return nil, fmt.Errorf("GET %s: %s", path, response.Status)
 	}
 	return response.Body, nil
@@ -82,43 +88,65 @@ func (l *Lab) awaitAPI(ctx context.Context) error {
 	}
 }
 
-// nodeEvent is what we read of a watch event of nodes.
-type nodeEvent struct {
-	Object struct {
-		Metadata struct {
-			Name string `json:"name"`
-		} `json:"metadata"`
-		Status struct {
-			Conditions []struct {
-				Type   string `json:"type"`
-				Status string `json:"status"`
-				// LastHeartbeatTime is when the kubelet last said so.
-				LastHeartbeatTime time.Time `json:"lastHeartbeatTime"`
-			} `json:"conditions"`
-		} `json:"status"`
-	} `json:"object"`
+// node is what we read of a Node.
+type node struct {
+	Metadata struct {
+		Name string `json:"name"`
+	} `json:"metadata"`
+	Status struct {
+		Conditions []struct {
+			Type   string `json:"type"`
+			Status string `json:"status"`
+			// LastHeartbeatTime is when the kubelet last said so.
+			LastHeartbeatTime time.Time `json:"lastHeartbeatTime"`
+		} `json:"conditions"`
+	} `json:"status"`
 }
 
-func (e nodeEvent) readySince(start time.Time) bool {
-	for _, condition := range e.Object.Status.Conditions {
+// ready returns whether the node is Ready and when its kubelet last said anything about it.
+func (n node) ready() (bool, time.Time) {
+	for _, condition := range n.Status.Conditions {
 		if condition.Type == "Ready" {
-			return condition.Status == "True" && !condition.LastHeartbeatTime.Before(start)
+			return condition.Status == "True", condition.LastHeartbeatTime
 		}
 	}
-	return false
+	return false, time.Time{}
+}
+
+// heartbeat returns when a node's kubelet last reported, zero if it never did.
+func (l *Lab) heartbeat(ctx context.Context, name string) (time.Time, error) {
+	client, err := l.client()
+	if err != nil {
+		return time.Time{}, err
+	}
+	body, err := l.get(ctx, client, "/api/v1/nodes/"+name)
+	if errors.Is(err, errNotFound) {
+		return time.Time{}, nil
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	defer body.Close()
+	var found node
+	if err := json.NewDecoder(body).Decode(&found); err != nil {
+		return time.Time{}, fmt.Errorf("read node %s: %w", name, err)
+	}
+	_, last := found.ready()
+	return last, nil
 }
 
 // awaitNodes waits until every node is Ready, and names each.
 func (l *Lab) awaitNodes(ctx context.Context, ready func(name string)) error {
-	waiting := map[string]bool{}
+	waiting := map[string]time.Time{}
 	for _, node := range l.Topology.WithRole(topology.RoleNode) {
-		waiting[node.Name] = true
+		waiting[node.Name] = time.Time{}
 	}
-	return l.awaitReady(ctx, waiting, time.Time{}, ready)
+	return l.awaitReady(ctx, waiting, ready)
 }
 
-// awaitReady waits until the kubelet of each node has reported it Ready after start.
-func (l *Lab) awaitReady(ctx context.Context, waiting map[string]bool, start time.Time, ready func(name string)) error {
+// awaitReady waits until the kubelet of each node has reported it Ready, at another
+// time than the given one: that report is from before the node was stopped.
+func (l *Lab) awaitReady(ctx context.Context, waiting map[string]time.Time, ready func(name string)) error {
 	ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
 	defer cancel()
 	client, err := l.client()
@@ -126,10 +154,10 @@ func (l *Lab) awaitReady(ctx context.Context, waiting map[string]bool, start tim
 		return err
 	}
 	for {
-		// A watch without a version first tells of everything that exists.
-		err := l.watchNodes(ctx, client, func(event nodeEvent) bool {
-			name := event.Object.Metadata.Name
-			if waiting[name] && event.readySince(start) {
+		err := l.watchNodes(ctx, client, func(found node) bool {
+			name := found.Metadata.Name
+			before, awaited := waiting[name]
+			if isReady, at := found.ready(); awaited && isReady && !at.Equal(before) {
 				delete(waiting, name)
 				ready(name)
 			}
@@ -141,15 +169,17 @@ func (l *Lab) awaitReady(ctx context.Context, waiting map[string]bool, start tim
 		select {
 		case <-ctx.Done():
 			for name := range waiting {
-				return errors.Join(fmt.Errorf("node %s is not Ready: see %s", name, l.logs(name)), err)
+				return fmt.Errorf("node %s is not Ready (%w): see %s", name, errors.Join(ctx.Err(), err), l.logs(name))
 			}
 		case <-time.After(pollInterval):
 		}
 	}
 }
 
-// watchNodes calls f for each event until it returns false or the watch ends.
-func (l *Lab) watchNodes(ctx context.Context, client *http.Client, f func(nodeEvent) bool) error {
+// watchNodes calls f for each node, and again when one changes, until f returns
+// false or the watch ends.
+func (l *Lab) watchNodes(ctx context.Context, client *http.Client, f func(node) bool) error {
+	// A watch without a version first tells of everything that exists.
 	body, err := l.get(ctx, client, "/api/v1/nodes?watch=1")
 	if err != nil {
 		return err
@@ -157,11 +187,13 @@ func (l *Lab) watchNodes(ctx context.Context, client *http.Client, f func(nodeEv
 	defer body.Close()
 	decoder := json.NewDecoder(body)
 	for {
-		var event nodeEvent
+		var event struct {
+			Object node `json:"object"`
+		}
 		if err := decoder.Decode(&event); err != nil {
 			return fmt.Errorf("watch nodes: %w", err)
 		}
-		if !f(event) {
+		if !f(event.Object) {
 			return nil
 		}
 	}

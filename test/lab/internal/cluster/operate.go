@@ -132,14 +132,17 @@ func (l *Lab) StartNode(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	start := time.Now().Truncate(time.Second)
+	before, err := l.heartbeat(ctx, name)
+	if err != nil {
+		return err
+	}
 	if err := l.connect(host); err != nil {
 		return err
 	}
 	if err := l.boot(host); err != nil {
 		return err
 	}
-	return l.awaitReady(ctx, map[string]bool{name: true}, start, func(string) {})
+	return l.awaitReady(ctx, map[string]time.Time{name: before}, func(string) {})
 }
 
 // SetLink cuts or mends all links of a host.

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
@@ -79,20 +80,27 @@ func prepareForXDP(port string) error {
 		return fmt.Errorf("set offloads of %s: %w", port, err)
 	}
 	defer tool.Close()
-	features := map[string]bool{
-		"tx-checksum-ip-generic":       false,
-		"tx-generic-segmentation":      false,
-		"tx-tcp-segmentation":          false,
-		"tx-tcp6-segmentation":         false,
-		"tx-tcp-ecn-segmentation":      false,
-		"tx-tcp-mangleid-segmentation": false,
-		"tx-udp-segmentation":          false,
-		"rx-gro":                       true,
+	states, err := tool.FeaturesWithState(port)
+	if err != nil {
+		return fmt.Errorf("read offloads of %s: %w", port, err)
+	}
+	features := map[string]bool{"rx-gro": true}
+	for name, state := range states {
+		if state.Active && !state.NeverChanged && isSendOffload(name) {
+			features[name] = false
+		}
 	}
 	if err := tool.Change(port, features); err != nil {
 		return fmt.Errorf("set offloads of %s: %w", port, err)
 	}
 	return nil
+}
+
+// isSendOffload reports whether a device's feature leaves work on outgoing packets
+// to the device: checksums, segmentation, VLAN tags.
+func isSendOffload(feature string) bool {
+	return strings.HasPrefix(feature, "tx-checksum-") || strings.HasSuffix(feature, "-segmentation") ||
+		strings.HasPrefix(feature, "tx-vlan-") || feature == "tx-gso-list"
 }
 
 // DeletePort removes a port and with it the host's interface; a port that does

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package controlplane runs an etcd and a Kubernetes API server of the lab's
+// own build on the loopback interface, for tests which need a real API server
+// and no cluster. It needs no root.
+package controlplane
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/millrace-lb/millrace/test/lab/internal/cache"
+)
+
+// startTimeout is how long etcd and the API server have to get ready.
+const startTimeout = 2 * time.Minute
+
+const adminToken = "admin"
+
+// auditPolicy logs who wrote what; reads are many and not of interest.
+const auditPolicy = `{
+  "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+  "rules": [{"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"]}, {"level": "None"}]
+}`
+
+// Server is a running API server.
+type Server struct {
+	program, dir string
+	host         string
+	users        []string
+}
+
+// Start builds the programs if the lab has not done so before, and runs them
+// until the test ends. Each of users can authenticate; RBAC gives them nothing
+// yet. root is the folder of the project.
+func Start(t *testing.T, root string, users ...string) *Server {
+	t.Helper()
+	s := &Server{dir: t.TempDir(), users: users}
+	if err := s.start(t, root); err != nil {
+		t.Fatalf("starting the control plane: %v", err)
+	}
+	return s
+}
+
+func (s *Server) start(t *testing.T, root string) error {
+	store, err := cache.Open(t.Context(), root, t.Logf)
+	if err != nil {
+		return err
+	}
+	for _, target := range cache.Targets() {
+		if target.Name != "kubernetes" {
+			continue
+		}
+		folder, err := store.Ensure(t.Context(), target)
+		if err != nil {
+			return err
+		}
+		s.program = filepath.Join(folder, "kubernetes")
+	}
+	if err := s.writeFiles(); err != nil {
+		return err
+	}
+	etcdPort, apiPort, err := freePorts()
+	if err != nil {
+		return err
+	}
+	s.host = fmt.Sprintf("https://127.0.0.1:%d", apiPort)
+	etcd := fmt.Sprintf("http://127.0.0.1:%d", etcdPort)
+	etcdExit, err := s.run(t, "etcd", "--dir", filepath.Join(s.dir, "etcd"), "--listen", etcd)
+	if err != nil {
+		return err
+	}
+	apiExit, err := s.run(t, "kube-apiserver", s.apiServerArguments(etcd, apiPort)...)
+	if err != nil {
+		return err
+	}
+	return s.awaitReady(t.Context(), etcdExit, apiExit)
+}
+
+// freePorts returns two ports that nobody listens on at present.
+func freePorts() (int, int, error) {
+	var ports []int
+	for range 2 {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return 0, 0, fmt.Errorf("finding a free port: %w", err)
+		}
+		// Closed on return, so that the two differ.
+		defer listener.Close()
+		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
+	}
+	return ports[0], ports[1], nil
+}
+
+func (s *Server) file(name string) string { return filepath.Join(s.dir, name) }
+
+// writeFiles writes the tokens of users, the audit policy and the key of service accounts.
+func (s *Server) writeFiles() error {
+	tokens := adminToken + ",admin,admin,system:masters\n"
+	for _, user := range s.users {
+		tokens += fmt.Sprintf("%s,%s,%s\n", user, user, user)
+	}
+	if err := os.WriteFile(s.file("tokens.csv"), []byte(tokens), 0o600); err != nil {
+		return fmt.Errorf("writing tokens: %w", err)
+	}
+	if err := os.WriteFile(s.file("audit-policy.yaml"), []byte(auditPolicy), 0o600); err != nil {
+		return fmt.Errorf("writing the audit policy: %w", err)
+	}
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return fmt.Errorf("making the key of service accounts: %w", err)
+	}
+	block := &pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}
+	if err := os.WriteFile(s.file("service-accounts.key"), pem.EncodeToMemory(block), 0o600); err != nil {
+		return fmt.Errorf("writing the key of service accounts: %w", err)
+	}
+	return nil
+}
+
+func (s *Server) apiServerArguments(etcd string, port int) []string {
+	return []string{
+		"--etcd-servers=" + etcd,
+		"--bind-address=127.0.0.1",
+		"--advertise-address=127.0.0.1",
+		fmt.Sprintf("--secure-port=%d", port),
+		"--cert-dir=" + s.dir,
+		"--token-auth-file=" + s.file("tokens.csv"),
+		"--authorization-mode=RBAC",
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + s.file("service-accounts.key"),
+		"--service-account-signing-key-file=" + s.file("service-accounts.key"),
+		"--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112",
+		// No controller manager makes the default accounts that it waits for.
+		"--disable-admission-plugins=ServiceAccount",
+		"--endpoint-reconciler-type=none",
+		"--audit-policy-file=" + s.file("audit-policy.yaml"),
+		"--audit-log-path=" + s.file("audit.log"),
+	}
+}
+
+// run starts a program of the lab; the channel gets its end.
+func (s *Server) run(t *testing.T, name string, arguments ...string) (<-chan error, error) {
+	output, err := os.Create(s.file(name + ".log"))
+	if err != nil {
+		return nil, fmt.Errorf("creating the log of %s: %w", name, err)
+	}
+	command := exec.Command(s.program, append([]string{name}, arguments...)...)
+	command.Stdout, command.Stderr = output, output
+	// A killed test takes its programs with it.
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started, exited, done := make(chan error), make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		// The signal above is sent when the thread that started the program ends.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := command.Start()
+		started <- err
+		if err == nil {
+			err = command.Wait()
+			exited <- fmt.Errorf("%s ended: %v: %s", name, err, tail(output.Name()))
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("starting %s: %w", name, err)
+	}
+	t.Cleanup(func() {
+		// The data lives no longer than the test: nothing is worth a graceful end.
+		_ = command.Process.Kill()
+		<-done
+		_ = output.Close()
+	})
+	return exited, nil
+}
+
+// tail returns the end of a log, for an error message.
+func tail(file string) string {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return err.Error()
+	}
+	return string(content[max(0, len(content)-2000):])
+}
+
+func (s *Server) awaitReady(ctx context.Context, exits ...<-chan error) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	var last error
+	for {
+		if last = s.ready(ctx); last == nil {
+			return nil
+		}
+		select {
+		case err := <-exits[0]:
+			return err
+		case err := <-exits[1]:
+			return err
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready after %s: %w", s.host, startTimeout, last)
+		case <-ticker.C:
+		}
+	}
+}
+
+func (s *Server) ready(ctx context.Context) error {
+	client, err := rest.HTTPClientFor(s.Admin())
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.host+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return errors.New(response.Status)
+	}
+	return nil
+}
+
+// Admin returns the access of a user who may do everything.
+func (s *Server) Admin() *rest.Config { return s.User(adminToken) }
+
+// User returns the access of one of the users that Start was given.
+func (s *Server) User(name string) *rest.Config {
+	return &rest.Config{
+		Host:            s.host,
+		BearerToken:     name,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: s.file("apiserver.crt")},
+		QPS:             -1,
+	}
+}
+
+// WriteKubeconfig writes a file with the access of a user and returns its name.
+func (s *Server) WriteKubeconfig(user string) (string, error) {
+	configuration := clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"test": {Server: s.host, CertificateAuthority: s.file("apiserver.crt")}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{user: {Token: user}},
+		Contexts:       map[string]*clientcmdapi.Context{"test": {Cluster: "test", AuthInfo: user}},
+		CurrentContext: "test",
+	}
+	file := s.file(user + ".kubeconfig")
+	if err := clientcmd.WriteToFile(configuration, file); err != nil {
+		return "", fmt.Errorf("writing the kubeconfig of %s: %w", user, err)
+	}
+	return file, nil
+}
+
+// Write is a request that the API server got to change something.
+type Write struct {
+	User, Verb, Resource, Subresource, Namespace, Name string
+	// Code is the status of the response (RFC 9110, section 15).
+	Code int
+}
+
+// Writes returns all write requests since the start, in the order of their
+// completion.
+func (s *Server) Writes() ([]Write, error) {
+	file, err := os.Open(s.file("audit.log"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the audit log: %w", err)
+	}
+	defer file.Close()
+	var writes []Write
+	for decoder := json.NewDecoder(file); ; {
+		var event auditv1.Event
+		err := decoder.Decode(&event)
+		// The last line may not be complete yet.
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return writes, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading the audit log: %w", err)
+		}
+		write := Write{User: event.User.Username, Verb: event.Verb}
+		if event.ResponseStatus != nil {
+			write.Code = int(event.ResponseStatus.Code)
+		}
+		if object := event.ObjectRef; object != nil {
+			write.Resource, write.Subresource = object.Resource, object.Subresource
+			write.Namespace, write.Name = object.Namespace, object.Name
+		}
+		writes = append(writes, write)
+	}
+}

@@ -1,0 +1,116 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# Installs the Debian or Ubuntu packages that the project needs and that are missing.
+# Needs root only when something is missing. Tested on Debian 12; the names are
+# the same on Ubuntu 24.04.
+#
+#   hack/prerequisites.sh --runtime    what the lab and the demo run
+#   hack/prerequisites.sh --develop    that, and what builds and checks the BPF programs
+
+set -eu
+
+# frr: the lab's routers. libseccomp-dev, pkg-config, gcc, libc6-dev: runc is built from
+# source. util-linux: setpriv. tcpdump is for people.
+runtime="frr iproute2 ethtool nftables libseccomp-dev pkg-config gcc libc6-dev util-linux"
+develop="clang-19 llvm-19 libbpf-dev bpftool shellcheck tcpdump"
+
+usage() {
+	echo "usage: hack/prerequisites.sh --runtime | --develop" >&2
+	exit 2
+}
+
+[ $# -eq 1 ] || usage
+case $1 in
+--runtime) wanted=$runtime ;;
+--develop) wanted="$runtime $develop" ;;
+*) usage ;;
+esac
+
+if ! command -v go >/dev/null; then
+	echo "go: missing, and distributions package versions that are too old: install it from https://go.dev/dl" >&2
+	exit 1
+fi
+
+# provided PACKAGE: it is installed, or another package stands in for it.
+provided() {
+	dpkg-query --show --showformat '${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed && return 0
+	case $1 in
+	# Ubuntu ships bpftool with the kernel's tools.
+	bpftool) command -v bpftool >/dev/null ;;
+	*) return 1 ;;
+	esac
+}
+
+if ! command -v dpkg-query >/dev/null; then
+	echo "this is neither Debian nor Ubuntu: install by hand what these packages hold: $wanted" >&2
+	exit 1
+fi
+
+missing=
+for package in $wanted; do
+	provided "$package" || missing="$missing $package"
+done
+if [ -z "$missing" ]; then
+	exit 0
+fi
+if [ "$(id -u)" -ne 0 ]; then
+	echo "missing packages:$missing: run hack/prerequisites.sh $1 as root" >&2
+	exit 1
+fi
+
+export DEBIAN_FRONTEND=noninteractive
+
+# Packages start their services when they are installed. The lab runs FRR in namespaces of
+# its own; the machine itself must not get a router. 101 means "not allowed" to
+# invoke-rc.d.
+policy=/usr/sbin/policy-rc.d
+installed_policy=
+restore_policy() {
+	if [ -n "$installed_policy" ]; then
+		rm -f "$policy"
+		installed_policy=
+	fi
+}
+trap restore_policy EXIT
+trap 'exit 1' INT TERM HUP
+if [ ! -e "$policy" ]; then
+	printf '#!/bin/sh\nexit 101\n' >"$policy"
+	chmod 755 "$policy"
+	installed_policy=yes
+fi
+
+frr_is_new=
+case " $missing " in
+*" frr "*) frr_is_new=yes ;;
+esac
+
+candidate() {
+	apt-cache policy "$1" 2>/dev/null | grep -q '^  Candidate: [^(]'
+}
+
+updated=
+for package in $missing; do
+	if [ -z "$updated" ]; then
+		apt-get update -qq
+		updated=yes
+	fi
+	name=$package
+	# On Ubuntu bpftool is a name that only other packages provide.
+	if [ "$package" = bpftool ] && ! candidate bpftool; then
+		name=linux-tools-common
+	fi
+	if ! candidate "$name"; then
+		echo "$package: this distribution has no such package" >&2
+		if [ "$package" = clang-19 ] || [ "$package" = llvm-19 ]; then
+			echo "see https://apt.llvm.org for it" >&2
+		fi
+		exit 1
+	fi
+	apt-get install -qq --yes --no-install-recommends "$name" >/dev/null
+	echo "$package: installed"
+done
+
+if [ -n "$frr_is_new" ] && [ -d /run/systemd/system ]; then
+	systemctl disable --quiet frr.service
+fi

@@ -71,16 +71,19 @@ func (c *Config) validate() error {
 	if c.WithdrawDelay < 0 {
 		errs = append(errs, fmt.Errorf("--withdraw-delay is %s, must not be negative", c.WithdrawDelay))
 	}
-	for flag, value := range map[string]int{
-		"--max-frontends":       c.MaxFrontends,
-		"--max-tables":          c.MaxTables,
-		"--max-endpoint-tables": c.MaxEndpointTables,
-		"--max-endpoints":       c.MaxEndpoints,
-		"--max-vips":            c.MaxVIPs,
-		"--connections":         c.Connections,
+	for _, size := range []struct {
+		flag  string
+		value int
+	}{
+		{"--max-frontends", c.MaxFrontends},
+		{"--max-tables", c.MaxTables},
+		{"--max-endpoint-tables", c.MaxEndpointTables},
+		{"--max-endpoints", c.MaxEndpoints},
+		{"--max-vips", c.MaxVIPs},
+		{"--connections", c.Connections},
 	} {
-		if value < 1 {
-			errs = append(errs, fmt.Errorf("%s is %d, must be at least 1", flag, value))
+		if size.value < 1 {
+			errs = append(errs, fmt.Errorf("%s is %d, must be at least 1", size.flag, size.value))
 		}
 	}
 	return errors.Join(errs...)

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+var (
+	earlier = metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	later   = metav1.NewTime(time.Date(2026, 1, 1, 1, 0, 0, 0, time.UTC))
+)
+
+// good is an observation with nothing wrong.
+func good() Observation {
+	return Observation{
+		Version:    "v1",
+		Interfaces: []millracev1alpha1.InterfaceStatus{{Name: "eth0", XDPMode: millracev1alpha1.XDPNative}},
+		Sessions: []millracev1alpha1.SessionStatus{
+			{Peer: "a", Address: "198.51.100.1", State: millracev1alpha1.SessionEstablished, Since: &earlier},
+			{Peer: "b", Address: "198.51.100.2", State: millracev1alpha1.SessionEstablished, Since: &earlier},
+		},
+		Decisions: []announce.Decision{
+			{VIP: netip.MustParseAddr("203.0.113.1"), Peers: []string{"a", "b"}},
+			{VIP: netip.MustParseAddr("203.0.113.2"), Reason: "NoEndpoints", Message: "none"},
+		},
+	}
+}
+
+func problems(count int, reason string) []model.Problem {
+	var list []model.Problem
+	for i := range count {
+		object := model.ObjectReference{Kind: "Service", Namespace: "default", Name: fmt.Sprintf("s%d", count-i)}
+		list = append(list, model.Problem{Object: object, Reason: reason, Message: "not good"})
+	}
+	return list
+}
+
+func TestConditions(t *testing.T) {
+	type expectation struct {
+		status  metav1.ConditionStatus
+		reason  string
+		message string
+	}
+	const yes, no = metav1.ConditionTrue, metav1.ConditionFalse
+	for name, test := range map[string]struct {
+		change func(*Observation)
+		want   map[string]expectation
+	}{
+		"all good": {func(*Observation) {}, map[string]expectation{
+			"Programmed": {yes, "Programmed", ""}, "Attached": {yes, "Attached", ""},
+			"BGPEstablished": {yes, "Established", ""}, "Ready": {yes, "Ready", ""},
+		}},
+		"no peer": {func(o *Observation) { o.Sessions = nil }, map[string]expectation{
+			"BGPEstablished": {yes, "NoPeer", "no BGPPeer selects this node"}, "Ready": {yes, "Ready", ""},
+		}},
+		"a session is down": {func(o *Observation) {
+			o.Sessions[1].State, o.Sessions[1].Message = millracev1alpha1.SessionActive, "connection refused"
+		}, map[string]expectation{
+			"BGPEstablished": {no, "NotEstablished", "b (198.51.100.2): connection refused"},
+			"Ready":          {no, "NotEstablished", "b (198.51.100.2): connection refused"},
+		}},
+		"an interface fails": {func(o *Observation) {
+			o.Interfaces[0].XDPMode, o.Interfaces[0].Message = millracev1alpha1.XDPNone, "busy"
+		}, map[string]expectation{"Attached": {no, "AttachFailed", "eth0: busy"}, "Ready": {no, "AttachFailed", "eth0: busy"}}},
+		"no uplink": {func(o *Observation) { o.Interfaces = nil }, map[string]expectation{
+			"Attached": {no, "NoUplink", "no interface carries a default route or the node's addresses, or matches --uplinks"},
+		}},
+		"maps cannot be written": {func(o *Observation) { o.ProgramError = errors.New("no memory") }, map[string]expectation{
+			"Programmed": {no, "ProgramFailed", "no memory"}, "Ready": {no, "ProgramFailed", "no memory"},
+		}},
+		"a map is full": {func(o *Observation) { o.Problems = problems(1, "MapFull") }, map[string]expectation{
+			"Programmed": {no, "MapFull", "Service default/s1: not good"},
+		}},
+		"no id": {func(o *Observation) { o.Problems = problems(1, "NoNodeID") }, map[string]expectation{
+			"Programmed": {no, "NoNodeID", "Service default/s1: not good"},
+		}},
+		"many problems of objects": {func(o *Observation) { o.Problems = problems(7, "Unsupported") }, map[string]expectation{
+			"Programmed": {yes, "Programmed", "Service default/s1: not good; Service default/s2: not good; " +
+				"Service default/s3: not good; Service default/s4: not good; Service default/s5: not good; and 2 more"},
+			"Ready": {yes, "Ready", ""},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			observation := good()
+			test.change(&observation)
+			status := Build(observation, millracev1alpha1.LBNodeStatus{}, 3, earlier)
+			if len(status.Conditions) != 4 {
+				t.Errorf("%d conditions, want 4", len(status.Conditions))
+			}
+			for kind, want := range test.want {
+				condition := meta.FindStatusCondition(status.Conditions, kind)
+				if condition == nil {
+					t.Errorf("no condition %s", kind)
+					continue
+				}
+				got := expectation{condition.Status, condition.Reason, condition.Message}
+				if got != want || condition.ObservedGeneration != 3 {
+					t.Errorf("%s is %+v of generation %d, want %+v of generation 3", kind, got, condition.ObservedGeneration, want)
+				}
+			}
+		})
+	}
+}
+
+func TestVIPs(t *testing.T) {
+	observation := good()
+	status := Build(observation, millracev1alpha1.LBNodeStatus{}, 1, earlier)
+	want := []millracev1alpha1.NodeVIPStatus{
+		{Address: "203.0.113.1", AnnouncedTo: []string{"a", "b"}},
+		{Address: "203.0.113.2", Reason: "NoEndpoints", Message: "none"},
+	}
+	if diff := cmp.Diff(want, status.VIPs); diff != "" || status.AnnouncedVIPs != 1 {
+		t.Errorf("%d announced, want 1; VIPs differ: %s", status.AnnouncedVIPs, diff)
+	}
+	observation.Sessions[0].State = millracev1alpha1.SessionIdle
+	status = Build(observation, status, 1, later)
+	if diff := cmp.Diff([]string{"b"}, status.VIPs[0].AnnouncedTo); diff != "" {
+		t.Errorf("one session lost: %s", diff)
+	}
+	observation.Sessions[1].State = millracev1alpha1.SessionIdle
+	status = Build(observation, status, 1, later)
+	want[0] = millracev1alpha1.NodeVIPStatus{
+		Address: "203.0.113.1", Reason: "NotEstablished", Message: "no session is established with a, b",
+	}
+	if diff := cmp.Diff(want, status.VIPs); diff != "" || status.AnnouncedVIPs != 0 {
+		t.Errorf("all sessions lost: %d announced, want 0; VIPs differ: %s", status.AnnouncedVIPs, diff)
+	}
+}
+
+// Nothing differs where nothing changed, so that nothing is written.
+func TestUnchanged(t *testing.T) {
+	observation := good()
+	observation.Sessions[1].State, observation.Sessions[1].Message = millracev1alpha1.SessionActive, "connection refused"
+	first := Build(observation, millracev1alpha1.LBNodeStatus{}, 1, earlier)
+	if again := Build(observation, first, 1, later); !equality.Semantic.DeepEqual(first, again) {
+		t.Errorf("differs: %s", cmp.Diff(first, again))
+	}
+	// Another attempt at a session that is still down.
+	observation.Sessions[1].State = millracev1alpha1.SessionOpenSent
+	if again := Build(observation, first, 1, later); !equality.Semantic.DeepEqual(first, again) {
+		t.Errorf("an attempt at a session makes it differ: %s", cmp.Diff(first, again))
+	}
+	observation.Sessions[1].Message = "hold timer expired"
+	again := Build(observation, first, 1, later)
+	if again.Sessions[1].State != millracev1alpha1.SessionOpenSent || again.Sessions[1].Message != "hold timer expired" {
+		t.Errorf("new message not told: %+v", again.Sessions[1])
+	}
+	for _, condition := range again.Conditions {
+		if !condition.LastTransitionTime.Equal(&earlier) {
+			t.Errorf("%s has a transition though its status is the same", condition.Type)
+		}
+	}
+	observation.Sessions[1].State, observation.Sessions[1].Message = millracev1alpha1.SessionEstablished, ""
+	again = Build(observation, first, 1, later)
+	if at := meta.FindStatusCondition(again.Conditions, "Ready").LastTransitionTime; !at.Equal(&later) {
+		t.Errorf("Ready changed at %s, want %s", at, later)
+	}
+}

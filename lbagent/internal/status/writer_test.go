@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// server is an API server with one LBNode and a watch that may lag.
+type server struct {
+	mu      sync.Mutex
+	stored  *millracev1alpha1.LBNode
+	seen    *millracev1alpha1.LBNode
+	lagging bool
+	err     error
+	writes  []time.Time
+	// attempts counts failed writes too.
+	attempts int
+}
+
+func (s *server) put(lbNode *millracev1alpha1.LBNode) {
+	version := 1
+	if s.stored != nil {
+		version, _ = strconv.Atoi(s.stored.ResourceVersion)
+		version++
+	}
+	s.stored = lbNode.DeepCopy()
+	s.stored.ResourceVersion = strconv.Itoa(version)
+	if !s.lagging {
+		s.seen = s.stored
+	}
+}
+
+func (s *server) observed() *millracev1alpha1.LBNode {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seen
+}
+
+func (s *server) update(_ context.Context, lbNode *millracev1alpha1.LBNode) (*millracev1alpha1.LBNode, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.attempts++
+	if s.err != nil {
+		return nil, s.err
+	}
+	if lbNode.ResourceVersion != s.stored.ResourceVersion {
+		return nil, apierrors.NewConflict(schema.GroupResource{Resource: "lbnodes"}, lbNode.Name, errors.New("old"))
+	}
+	s.put(lbNode)
+	s.writes = append(s.writes, time.Now())
+	return s.stored.DeepCopy(), nil
+}
+
+// with runs a test with a Writer whose clock is synctest's.
+func with(t *testing.T, test func(t *testing.T, s *server, w *Writer)) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		s.put(&millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "1"}})
+		w := NewWriter(s.observed, s.update, logr.Discard())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- w.Run(ctx) }()
+		test(t, s, w)
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("Run returned %v", err)
+		}
+	})
+}
+
+func (s *server) expect(t *testing.T, what string, writes int, version string) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.writes) != writes || s.stored.Status.Version != version {
+		t.Errorf("%s: %d writes, version %q; want %d, %q", what, len(s.writes), s.stored.Status.Version, writes, version)
+	}
+}
+
+func version(version string) Observation {
+	o := good()
+	o.Version = version
+	return o
+}
+
+func TestWriterCoalesces(t *testing.T) {
+	with(t, func(t *testing.T, s *server, w *Writer) {
+		w.Set(version("v1"))
+		synctest.Wait()
+		s.expect(t, "the first", 1, "v1")
+		for range 100 {
+			w.Set(version("v2"))
+			w.Set(version("v3"))
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(interval)
+		s.expect(t, "a burst of a second", 2, "v3")
+		w.Set(version("v3"))
+		time.Sleep(time.Hour)
+		s.expect(t, "nothing new", 2, "v3")
+		if between := s.writes[1].Sub(s.writes[0]); between < interval {
+			t.Errorf("%s between two writes, want at least %s", between, interval)
+		}
+	})
+}
+
+// A watch that lags makes the Writer neither write again nor conflict.
+func TestWriterKnowsItsWrite(t *testing.T) {
+	with(t, func(t *testing.T, s *server, w *Writer) {
+		s.lagging = true
+		w.Set(version("v1"))
+		time.Sleep(time.Minute)
+		w.Set(version("v1"))
+		time.Sleep(time.Minute)
+		s.expect(t, "the same again", 1, "v1")
+		w.Set(version("v2"))
+		time.Sleep(time.Minute)
+		s.expect(t, "a change", 2, "v2")
+		if s.attempts != 2 {
+			t.Errorf("%d attempts, want 2", s.attempts)
+		}
+	})
+}
+
+func TestWriterRetries(t *testing.T) {
+	with(t, func(t *testing.T, s *server, w *Writer) {
+		s.err = errors.New("API server down")
+		w.Set(version("v1"))
+		time.Sleep(10 * time.Minute)
+		// 1+2+4+8+16 s, then every 30 s and the interval.
+		if s.attempts < 10 || s.attempts > 30 {
+			t.Errorf("%d attempts in 10 minutes, want 10 to 30", s.attempts)
+		}
+		s.mu.Lock()
+		s.err = nil
+		s.mu.Unlock()
+		time.Sleep(longestRetry + 2*interval)
+		s.expect(t, "after the API server is back", 1, "v1")
+	})
+}
+
+// The operator has not made the LBNode yet, or it is made anew.
+func TestWriterWaitsForLBNode(t *testing.T) {
+	with(t, func(t *testing.T, s *server, w *Writer) {
+		s.mu.Lock()
+		s.seen = nil
+		s.mu.Unlock()
+		w.Set(version("v1"))
+		time.Sleep(time.Minute)
+		s.expect(t, "no LBNode", 0, "")
+		s.mu.Lock()
+		s.put(&millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "2"}})
+		s.mu.Unlock()
+		w.Set(version("v1"))
+		time.Sleep(time.Minute)
+		s.expect(t, "LBNode made", 1, "v1")
+	})
+}
+
+// A conflict is resolved when the watch brings the newer LBNode.
+func TestWriterConflict(t *testing.T) {
+	with(t, func(t *testing.T, s *server, w *Writer) {
+		s.mu.Lock()
+		old := s.stored
+		s.put(old)
+		s.seen = old
+		newer := s.stored
+		s.mu.Unlock()
+		w.Set(version("v1"))
+		time.Sleep(5 * interval)
+		s.expect(t, "old LBNode", 0, "")
+		s.mu.Lock()
+		s.seen = newer
+		s.mu.Unlock()
+		time.Sleep(2 * interval)
+		s.expect(t, "newer LBNode", 1, "v1")
+	})
+}

@@ -36,7 +36,7 @@ const (
 
 // BGPPeerSpec says how sessions with a peer are held.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.keepaliveTime) || !has(self.holdTime) || duration(self.keepaliveTime) * 3 <= duration(self.holdTime)",message="holdTime must be at least three times keepaliveTime"
+// +kubebuilder:validation:XValidation:rule="!has(self.keepaliveTime) || !has(self.holdTime) || duration(self.keepaliveTime) + duration(self.keepaliveTime) + duration(self.keepaliveTime) <= duration(self.holdTime)",message="holdTime must be at least three times keepaliveTime"
 type BGPPeerSpec struct {
 	// PeerAddress is the address of the router.
 	//

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+type counting struct{ err error }
+
+func (c counting) Counters() (dataplane.Counters, error) {
+	return dataplane.Counters{
+		Frontends: map[program.FrontendKey]dataplane.FrontendCounters{
+			{VIP: netip.MustParseAddr("2001:db8::1"), Port: 53, Protocol: 17}: {Packets: 3, Bytes: 300, Connections: 2},
+		},
+		Drops:  map[string]uint64{"no_frontend": 7},
+		Events: map[string]uint64{"second_chance": 1},
+	}, c.err
+}
+
+func (c counting) Connections() (dataplane.Connections, error) {
+	return dataplane.Connections{TCP: 4, UDP: 5, HalfOpen: 6, Capacity: 1000}, nil
+}
+
+func observedSessions() []bgp.Session {
+	return []bgp.Session{
+		{Peer: "up", State: millracev1alpha1.SessionEstablished, Routes: 12},
+		{Peer: "down", State: millracev1alpha1.SessionActive},
+	}
+}
+
+// serve serves until the test ends and returns the URL.
+func serve(t *testing.T, collector *Collector, health Health) string {
+	t.Helper()
+	listener, err := Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- Serve(ctx, listener, collector, health) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("Serve ended with %v", err)
+		}
+	})
+	return "http://" + listener.Addr().String()
+}
+
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	response, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(body)
+}
+
+func TestMetrics(t *testing.T) {
+	good := func() error { return nil }
+	url := serve(t, NewCollector("v1", counting{}, observedSessions), Health{Alive: good, Ready: good})
+	code, body := get(t, url+"/metrics")
+	if code != http.StatusOK {
+		t.Fatalf("code %d: %s", code, body)
+	}
+	for _, line := range []string{
+		`millrace_build_info{version="v1"} 1`,
+		`millrace_drops_total{reason="no_frontend"} 7`,
+		`millrace_events_total{event="second_chance"} 1`,
+		`millrace_frontend_packets_total{port="53",protocol="UDP",vip="2001:db8::1"} 3`,
+		`millrace_frontend_bytes_total{port="53",protocol="UDP",vip="2001:db8::1"} 300`,
+		`millrace_frontend_connections_total{port="53",protocol="UDP",vip="2001:db8::1"} 2`,
+		`millrace_connections{kind="tcp"} 4`,
+		`millrace_connections{kind="half_open"} 6`,
+		`millrace_connections_capacity 1000`,
+		`millrace_bgp_session_up{peer="up"} 1`,
+		`millrace_bgp_session_up{peer="down"} 0`,
+		`millrace_bgp_routes_announced{peer="up"} 12`,
+		`go_goroutines `,
+	} {
+		if !strings.Contains(body, "\n"+line) {
+			t.Errorf("no line %s", line)
+		}
+	}
+}
+
+// What cannot be read does not hide the rest.
+func TestUnreadableCounters(t *testing.T) {
+	good := func() error { return nil }
+	url := serve(t, NewCollector("v1", counting{errors.New("gone")}, observedSessions), Health{Alive: good, Ready: good})
+	code, body := get(t, url+"/metrics")
+	if code != http.StatusOK || !strings.Contains(body, "\nmillrace_bgp_session_up") || strings.Contains(body, "\nmillrace_drops_total") {
+		t.Errorf("code %d, body %s", code, body)
+	}
+}
+
+func TestProbes(t *testing.T) {
+	health := Health{
+		Alive: func() error { return nil },
+		Ready: func() error { return errors.New("not yet") },
+	}
+	url := serve(t, NewCollector("v1", counting{}, observedSessions), health)
+	if code, body := get(t, url+"/healthz"); code != http.StatusOK || body != "ok\n" {
+		t.Errorf("/healthz: %d %s", code, body)
+	}
+	if code, body := get(t, url+"/readyz"); code != http.StatusServiceUnavailable || body != "not yet\n" {
+		t.Errorf("/readyz: %d %s", code, body)
+	}
+}
+
+func TestListen(t *testing.T) {
+	if _, err := Listen("nowhere"); err == nil || !strings.Contains(err.Error(), "--metrics-bind-address") {
+		t.Errorf("error %v does not name the flag", err)
+	}
+}

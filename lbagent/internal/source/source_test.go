@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// apiServer answers lists and watches of the resources that a Source wants.
+type apiServer struct {
+	*httptest.Server
+
+	mu       sync.Mutex
+	version  int
+	objects  map[string][]map[string]any
+	watchers map[string]map[chan []byte]bool
+	// missing is a resource that the server does not know.
+	missing string
+	down    bool
+	// selectors are those of the last list of a resource.
+	selectors map[string]string
+}
+
+func newAPIServer(t *testing.T) *apiServer {
+	s := &apiServer{
+		objects:   map[string][]map[string]any{},
+		watchers:  map[string]map[chan []byte]bool{},
+		selectors: map[string]string{},
+	}
+	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
+	t.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return s
+}
+
+func fail(w http.ResponseWriter, code int, reason metav1.StatusReason) {
+	w.Header().Set("Content-Type", jsonType)
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure, Reason: reason, Code: int32(code),
+	})
+}
+
+func (s *apiServer) serve(w http.ResponseWriter, r *http.Request) {
+	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+	query := r.URL.Query()
+	s.mu.Lock()
+	switch {
+	case s.down:
+		s.mu.Unlock()
+		fail(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
+	case resource == s.missing:
+		s.mu.Unlock()
+		fail(w, http.StatusNotFound, metav1.StatusReasonNotFound)
+	case query.Get("sendInitialEvents") == "true":
+		// As API servers do that cannot stream lists; clients then list.
+		s.mu.Unlock()
+		fail(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+	case query.Get("watch") == "true":
+		events := make(chan []byte, 1000)
+		if s.watchers[resource] == nil {
+			s.watchers[resource] = map[chan []byte]bool{}
+		}
+		s.watchers[resource][events] = true
+		s.mu.Unlock()
+		stream(r.Context(), w, events)
+	default:
+		s.selectors[resource] = query.Get("fieldSelector") + query.Get("labelSelector")
+		list := map[string]any{
+			"metadata": map[string]any{"resourceVersion": fmt.Sprint(s.version)},
+			"items":    append([]map[string]any{}, s.objects[resource]...),
+		}
+		list["apiVersion"], list["kind"] = strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/apis/"), "/api/"), kinds[resource]+"List"
+		list["apiVersion"] = strings.TrimSuffix(list["apiVersion"].(string), "/"+resource)
+		s.mu.Unlock()
+		w.Header().Set("Content-Type", jsonType)
+		_ = json.NewEncoder(w).Encode(list)
+	}
+}
+
+var kinds = map[string]string{
+	"services": "Service", "endpointslices": "EndpointSlice", "nodes": "Node", "vips": "VIP",
+	"lbnodes": "LBNode", "bgppeers": "BGPPeer", "bgpadvertisements": "BGPAdvertisement",
+}
+
+func stream(ctx context.Context, w http.ResponseWriter, events <-chan []byte) {
+	w.Header().Set("Content-Type", jsonType)
+	w.WriteHeader(http.StatusOK)
+	w.(http.Flusher).Flush()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case event := <-events:
+			_, _ = w.Write(event)
+			w.(http.Flusher).Flush()
+		}
+	}
+}
+
+// send stores an object and tells the watches of it.
+func (s *apiServer) send(t *testing.T, event, resource string, object metav1.Object) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	object.SetResourceVersion(fmt.Sprint(s.version))
+	gv := "v1"
+	switch resource {
+	case "endpointslices":
+		gv = discoveryv1.SchemeGroupVersion.String()
+	case "services", "nodes":
+	default:
+		gv = millracev1alpha1.GroupVersion.String()
+	}
+	text, err := json.Marshal(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var content map[string]any
+	if err := json.Unmarshal(text, &content); err != nil {
+		t.Fatal(err)
+	}
+	content["apiVersion"], content["kind"] = gv, kinds[resource]
+	if event == "ADDED" {
+		s.objects[resource] = append(s.objects[resource], content)
+	}
+	text, err = json.Marshal(map[string]any{"type": event, "object": content})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for events := range s.watchers[resource] {
+		events <- text
+	}
+}
+
+// start runs a Source.
+func (s *apiServer) start(t *testing.T) *Source {
+	t.Helper()
+	clients, err := NewClientsForConfig(&rest.Config{Host: s.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := New(clients, "node1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = source.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return source
+}
+
+func await(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 20 s: %s", what)
+		}
+	}
+}
+
+func awaitChange(t *testing.T, source *Source, what string) {
+	t.Helper()
+	select {
+	case <-source.Changed():
+	case <-time.After(20 * time.Second):
+		t.Fatalf("no change after 20 s: %s", what)
+	}
+}
+
+func service(name string) *corev1.Service {
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+}
+
+// watched waits until the server has a watch of every resource.
+func (s *apiServer) watched(t *testing.T) {
+	t.Helper()
+	await(t, "watches of everything", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.watchers) == len(kinds)
+	})
+}
+
+func TestSnapshot(t *testing.T) {
+	s := newAPIServer(t)
+	s.send(t, "ADDED", "services", service("web"))
+	s.send(t, "ADDED", "endpointslices", &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-1"}})
+	s.send(t, "ADDED", "nodes", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
+	s.send(t, "ADDED", "vips", &millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.1"}})
+	s.send(t, "ADDED", "lbnodes", &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
+	s.send(t, "ADDED", "bgppeers", &millracev1alpha1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: "router"}})
+	s.send(t, "ADDED", "bgpadvertisements", &millracev1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}})
+	source := s.start(t)
+	awaitChange(t, source, "the first lists")
+	snapshot := source.Snapshot()
+	if snapshot.NodeName != "node1" || snapshot.Node == nil || len(snapshot.Services) != 1 || len(snapshot.EndpointSlices) != 1 ||
+		len(snapshot.VIPs) != 1 || len(snapshot.LBNodes) != 1 || len(snapshot.Peers) != 1 || len(snapshot.Advertisements) != 1 {
+		t.Errorf("snapshot %+v lacks objects", snapshot)
+	}
+	if lbNode := source.LBNode(); lbNode == nil || lbNode.Name != "node1" {
+		t.Errorf("own LBNode is %v", lbNode)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if got, want := s.selectors["nodes"], "metadata.name=node1"; got != want {
+		t.Errorf("Nodes are selected by %q, want %q", got, want)
+	}
+	if got, want := s.selectors["endpointslices"], "!service.kubernetes.io/headless"; got != want {
+		t.Errorf("EndpointSlices are selected by %q, want %q", got, want)
+	}
+}
+
+// Nothing is told before every kind has been listed, a kind whose CRD comes
+// late included.
+func TestGatedOnSync(t *testing.T) {
+	s := newAPIServer(t)
+	s.missing = "bgppeers"
+	s.send(t, "ADDED", "services", service("web"))
+	source := s.start(t)
+	await(t, "the Service", func() bool { return len(source.Snapshot().Services) == 1 })
+	select {
+	case <-source.Synced():
+		t.Fatal("synced without BGPPeers")
+	case <-source.Changed():
+		t.Fatal("a change before all kinds were listed")
+	case <-time.After(5 * settle):
+	}
+	s.mu.Lock()
+	s.missing = ""
+	s.mu.Unlock()
+	awaitChange(t, source, "the last kind")
+	select {
+	case <-source.Synced():
+	default:
+		t.Error("a change before Synced is closed")
+	}
+}
+
+func TestBurstIsOneChange(t *testing.T) {
+	s := newAPIServer(t)
+	source := s.start(t)
+	awaitChange(t, source, "the first lists")
+	s.watched(t)
+	began := time.Now()
+	for i := range 200 {
+		s.send(t, "ADDED", "services", service(fmt.Sprint("service-", i)))
+	}
+	changes := 0
+	await(t, "all Services and quiet", func() bool {
+		select {
+		case <-source.Changed():
+			changes++
+			return false
+		case <-time.After(4 * settle):
+			return len(source.Snapshot().Services) == 200
+		}
+	})
+	if most := 2 + int(time.Since(began)/settle); changes < 1 || changes > most {
+		t.Errorf("%d changes, want 1 to %d", changes, most)
+	}
+}
+
+// The API server goes: what was seen stays.
+func TestServerDown(t *testing.T) {
+	s := newAPIServer(t)
+	s.send(t, "ADDED", "services", service("web"))
+	source := s.start(t)
+	awaitChange(t, source, "the first lists")
+	s.watched(t)
+	s.mu.Lock()
+	s.down = true
+	s.mu.Unlock()
+	s.CloseClientConnections()
+	select {
+	case <-source.Changed():
+		t.Error("a change when the API server went")
+	case <-time.After(2 * time.Second):
+	}
+	if count := len(source.Snapshot().Services); count != 1 {
+		t.Errorf("%d Services, want 1", count)
+	}
+	s.mu.Lock()
+	s.down = false
+	s.mu.Unlock()
+	s.send(t, "ADDED", "services", service("another"))
+	awaitChange(t, source, "the API server is back")
+	await(t, "the new Service", func() bool { return len(source.Snapshot().Services) == 2 })
+}
+
+func TestMatters(t *testing.T) {
+	meta := func(version string, generation int64, labels map[string]string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{UID: types.UID("1"), ResourceVersion: version, Generation: generation, Labels: labels}
+	}
+	for name, test := range map[string]struct {
+		before, after any
+		want          bool
+	}{
+		"LBNode status":    {&millracev1alpha1.LBNode{ObjectMeta: meta("1", 1, nil)}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 1, nil)}, false},
+		"LBNode spec":      {&millracev1alpha1.LBNode{ObjectMeta: meta("1", 1, nil)}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 2, nil)}, true},
+		"LBNode made anew": {&millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{UID: "0"}}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 0, nil)}, true},
+		"Node status":      {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, nil)}, false},
+		"Node labels":      {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, map[string]string{"a": "b"})}, true},
+		"Service":          {&corev1.Service{ObjectMeta: meta("1", 0, nil)}, &corev1.Service{ObjectMeta: meta("2", 0, nil)}, true},
+		"listed again":     {&corev1.Service{ObjectMeta: meta("1", 0, nil)}, &corev1.Service{ObjectMeta: meta("1", 0, nil)}, false},
+	} {
+		if got := matters(test.before, test.after); got != test.want {
+			t.Errorf("%s: %t, want %t", name, got, test.want)
+		}
+	}
+}
+
+func TestStrip(t *testing.T) {
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Labels:        map[string]string{"zone": "a"},
+			Annotations:   map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "kept": "yes"},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet"}},
+		},
+		Status: corev1.NodeStatus{Images: []corev1.ContainerImage{{SizeBytes: 1}}},
+	}
+	annotations := node.Annotations
+	stripped, err := strip(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := stripped.(*corev1.Node)
+	if result.Labels["zone"] != "a" || len(result.Annotations) != 1 || result.ManagedFields != nil || len(result.Status.Images) != 0 {
+		t.Errorf("stripped to %+v", result)
+	}
+	if len(annotations) != 2 {
+		t.Error("the annotations that somebody else may hold were changed")
+	}
+	var other runtime.Object = service("web")
+	if _, err := strip(other); err != nil {
+		t.Error(err)
+	}
+}

@@ -207,10 +207,18 @@ type DatapathSelf struct {
 	_         structs.HostLayout
 	Id        uint16
 	Overhead  uint16
+	Flags     uint32
 	Ipv4      uint32
 	Ipv6      DatapathAddress
+	_         [4]byte
 	UplinkMac [8]uint64
 }
+
+type DatapathSelfFlag uint32
+
+const (
+	DatapathSelfFlagSELF_NO_TRANSMIT DatapathSelfFlag = 1
+)
 
 type DatapathShape uint32
 
@@ -227,7 +235,7 @@ const (
 type DatapathUplinkFlag uint32
 
 const (
-	DatapathUplinkFlagUPLINK_NATIVE DatapathUplinkFlag = 1
+	DatapathUplinkFlagUPLINK_TAKES_FRAMES DatapathUplinkFlag = 1
 )
 
 // Names of all BPF objects in the ELF.
@@ -264,6 +272,7 @@ const (
 	DatapathVarHandover          = "_handover"
 	DatapathVarOverhead          = "_overhead"
 	DatapathVarReverseFlag       = "_reverse_flag"
+	DatapathVarSelfFlag          = "_self_flag"
 	DatapathVarShape             = "_shape"
 	DatapathVarUplinkFlag        = "_uplink_flag"
 	DatapathVarTicksPerSecond    = "ticks_per_second"
@@ -353,6 +362,7 @@ type DatapathVariableSpecs struct {
 	Handover       *ebpf.VariableSpec `ebpf:"_handover"`
 	Overhead       *ebpf.VariableSpec `ebpf:"_overhead"`
 	ReverseFlag    *ebpf.VariableSpec `ebpf:"_reverse_flag"`
+	SelfFlag       *ebpf.VariableSpec `ebpf:"_self_flag"`
 	Shape          *ebpf.VariableSpec `ebpf:"_shape"`
 	UplinkFlag     *ebpf.VariableSpec `ebpf:"_uplink_flag"`
 	TicksPerSecond *ebpf.VariableSpec `ebpf:"ticks_per_second"`
@@ -436,6 +446,7 @@ type DatapathVariables struct {
 	Handover       *ebpf.Variable `ebpf:"_handover"`
 	Overhead       *ebpf.Variable `ebpf:"_overhead"`
 	ReverseFlag    *ebpf.Variable `ebpf:"_reverse_flag"`
+	SelfFlag       *ebpf.Variable `ebpf:"_self_flag"`
 	Shape          *ebpf.Variable `ebpf:"_shape"`
 	UplinkFlag     *ebpf.Variable `ebpf:"_uplink_flag"`
 	TicksPerSecond *ebpf.Variable `ebpf:"ticks_per_second"`

@@ -18,6 +18,7 @@ char _license[] SEC("license") = "GPL";
 
 /* Types that no map names reach the loader by a variable of theirs. */
 const enum shape *_shape __attribute__((unused));
+const enum self_flag *_self_flag __attribute__((unused));
 const enum frontend_flag *_frontend_flag __attribute__((unused));
 const enum connection_flag *_connection_flag __attribute__((unused));
 const enum reverse_flag *_reverse_flag __attribute__((unused));

@@ -60,8 +60,8 @@ enum drop_reason {
 
 /* What happened to packets that were forwarded all the same. */
 enum event {
-	/* The next hop was left to the kernel: neighbour not resolved, or an
-	 * interface that takes no redirected frames.
+	/* Sending was left to the kernel: neighbour not resolved, or an interface
+	 * whose driver does not take the frame.
 	 */
 	EVENT_HANDED_TO_KERNEL,
 	/* Handed on to a former owner of the row. */

@@ -99,35 +99,44 @@ static __always_inline int hand_to_kernel(struct xdp_md *ctx, __u32 ifindex)
 	return XDP_PASS;
 }
 
-static __always_inline int transmit(struct xdp_md *ctx, const struct bpf_fib_lookup *hop)
+/* Whether the driver of the interface takes the frame from here. */
+static __always_inline int takes_frame(const struct xdp_md *ctx, const struct self *self,
+				       __u32 ifindex)
 {
-	struct ethhdr *eth = (void *)(long)ctx->data;
-	__u32 ifindex = hop->ifindex;
 	__u32 *flags;
 
+	if (ifindex == ctx->ingress_ifindex)
+		return !(self->flags & SELF_NO_TRANSMIT);
+	flags = bpf_map_lookup_elem(&uplinks, &ifindex);
+	return flags && *flags & UPLINK_TAKES_FRAMES;
+}
+
+static __always_inline int transmit(struct xdp_md *ctx, const struct self *self,
+				    const struct bpf_fib_lookup *hop)
+{
+	struct ethhdr *eth = (void *)(long)ctx->data;
+
+	if (!takes_frame(ctx, self, hop->ifindex))
+		return hand_to_kernel(ctx, hop->ifindex);
 	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
 		return drop(DROP_HEADROOM);
-	if (ifindex != ctx->ingress_ifindex) {
-		flags = bpf_map_lookup_elem(&uplinks, &ifindex);
-		if (!flags || !(*flags & UPLINK_NATIVE))
-			return hand_to_kernel(ctx, ifindex);
-	}
 	__builtin_memcpy(eth->h_dest, hop->dmac, ETH_ALEN);
 	__builtin_memcpy(eth->h_source, hop->smac, ETH_ALEN);
-	if (ifindex == ctx->ingress_ifindex)
+	if (hop->ifindex == ctx->ingress_ifindex)
 		return XDP_TX;
-	return bpf_redirect(ifindex, 0);
+	return bpf_redirect(hop->ifindex, 0);
 }
 
 /* Sends an encapsulated packet to its outer destination. */
-static __always_inline int route(struct xdp_md *ctx, struct bpf_fib_lookup *hop)
+static __always_inline int route(struct xdp_md *ctx, const struct self *self,
+				 struct bpf_fib_lookup *hop)
 {
 	hop->l4_protocol = IPPROTO_UDP;
 	hop->dport = bpf_htons(GENEVE_PORT);
 	hop->ifindex = ctx->ingress_ifindex;
 	switch (bpf_fib_lookup(ctx, hop, sizeof(*hop), 0)) {
 	case BPF_FIB_LKUP_RET_SUCCESS:
-		return transmit(ctx, hop);
+		return transmit(ctx, self, hop);
 	case BPF_FIB_LKUP_RET_NO_NEIGH:
 		return hand_to_kernel(ctx, hop->ifindex);
 	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
@@ -179,7 +188,7 @@ static __always_inline int encap_ipv4(struct xdp_md *ctx, const struct packet *p
 		return drop(DROP_HEADROOM);
 	write_outer_ipv4(ip, packet, hop.ipv4_src, hop.ipv4_dst);
 	write_tunnel((void *)(ip + 1), packet);
-	return route(ctx, &hop);
+	return route(ctx, self, &hop);
 }
 
 static __always_inline int encap_ipv6(struct xdp_md *ctx, const struct packet *packet,
@@ -199,7 +208,7 @@ static __always_inline int encap_ipv6(struct xdp_md *ctx, const struct packet *p
 		return drop(DROP_HEADROOM);
 	write_outer_ipv6(ip, packet, &self->ipv6, &node->ipv6);
 	write_tunnel((void *)(ip + 1), packet);
-	return route(ctx, &hop);
+	return route(ctx, self, &hop);
 }
 
 /* Sends the packet to the node, whatever it was encapsulated in before. */

@@ -13,11 +13,19 @@ struct address {
 	__be32 word[4];
 };
 
+enum self_flag {
+	/* Frames must not be sent back by the driver of an uplink (XDP_TX). That of veth
+	 * silently keeps them unless the other end runs an XDP program, too.
+	 */
+	SELF_NO_TRANSMIT = 1,
+};
+
 /* What the node knows of itself. A zero IPv4 or IPv6 address means none. */
 struct self {
 	__u16 id;
 	/* Bytes that encapsulation adds to a packet, for the MSS. */
 	__u16 overhead;
+	__u32 flags;
 	__be32 ipv4;
 	struct address ipv6;
 	/* Frames for other stations, which a promiscuous or flooded port sees, are
@@ -148,8 +156,8 @@ struct frontend_counter {
 
 /* The uplinks by interface index. */
 enum uplink_flag {
-	/* The driver runs our program itself, so it also takes redirected frames. */
-	UPLINK_NATIVE = 1,
+	/* The driver takes frames that were redirected from another interface. */
+	UPLINK_TAKES_FRAMES = 1,
 };
 
 /* What ingress hands to the packet's own pass through the kernel in front of the

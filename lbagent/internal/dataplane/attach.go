@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -63,9 +62,9 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 	if err != nil {
 		return err
 	}
-	macs, errs := uplinkMACs(uplinks)
+	devices, errs := inspectAll(uplinks)
 	// Former addresses stay until former uplinks are detached.
-	if err := d.writeMACs(macs, true); err != nil {
+	if err := d.writeSettings(uplinkSettings(d.self, devices, true)); err != nil {
 		return err
 	}
 	if err := d.set.catchUp(); err != nil {
@@ -80,7 +79,8 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 		d.attachments = append(d.attachments, attachment)
 	}
 	slices.SortFunc(d.attachments, func(a, b Attachment) int { return cmp.Compare(a.Interface, b.Interface) })
-	err = errors.Join(d.detachOthers(pins), d.writeUplinks(), d.writeMACs(macs, false))
+	err = errors.Join(d.detachOthers(pins), d.writeUplinks(devices),
+		d.writeSettings(uplinkSettings(d.self, devices, false)))
 	for _, attachment := range d.attachments {
 		err = errors.Join(err, attachment.Err)
 	}
@@ -93,47 +93,6 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 	}
 	d.set.forgetFormer()
 	return nil
-}
-
-// uplinkMACs gives the addresses to which frames for us are sent, and what is
-// wrong with an uplink, by its index.
-func uplinkMACs(uplinks []Uplink) ([]uint64, map[int]error) {
-	var macs []uint64
-	errs := map[int]error{}
-	for _, uplink := range uplinks {
-		iface, err := net.InterfaceByIndex(uplink.Index)
-		if err != nil {
-			errs[uplink.Index] = fmt.Errorf("find interface %s with index %d: %w", uplink.Name, uplink.Index, err)
-			continue
-		}
-		mac := encodeMAC(iface.HardwareAddr)
-		switch {
-		case mac == 0:
-			errs[uplink.Index] = fmt.Errorf("interface %s has no Ethernet address; only Ethernet interfaces can be uplinks", uplink.Name)
-		case slices.Contains(macs, mac):
-		case len(macs) == int(bpf.DatapathShapeUPLINK_MACS):
-			errs[uplink.Index] = fmt.Errorf("interface %s is one too many: uplinks may have %d different Ethernet addresses",
-				uplink.Name, bpf.DatapathShapeUPLINK_MACS)
-		default:
-			macs = append(macs, mac)
-		}
-	}
-	return macs, errs
-}
-
-// writeMACs sets the addresses; with former also those set before, as far as
-// there is room.
-func (d *Dataplane) writeMACs(macs []uint64, former bool) error {
-	settings := d.self
-	settings.UplinkMac = [bpf.DatapathShapeUPLINK_MACS]uint64{}
-	n := copy(settings.UplinkMac[:], macs)
-	for _, mac := range d.self.UplinkMac {
-		if former && mac != 0 && n < len(settings.UplinkMac) && !slices.Contains(macs, mac) {
-			settings.UplinkMac[n] = mac
-			n++
-		}
-	}
-	return d.writeSettings(settings)
 }
 
 // attachOne attaches replies first, so that no request comes in whose reply could
@@ -241,18 +200,18 @@ func (d *Dataplane) detachAll(ifindex int) error {
 }
 
 // writeUplinks tells the program which interfaces take redirected frames.
-func (d *Dataplane) writeUplinks() error {
-	native := map[uint32]bool{}
+func (d *Dataplane) writeUplinks(devices map[int]device) error {
+	takes := map[uint32]bool{}
 	for _, a := range d.attachments {
-		if a.Mode == Native {
-			native[uint32(a.Index)] = true
+		if a.Mode == Native && devices[a.Index].transmits {
+			takes[uint32(a.Index)] = true
 		}
 	}
 	var stale []uint32
 	var index, value uint32
 	entries := d.maps.Uplinks.Iterate()
 	for entries.Next(&index, &value) {
-		if !native[index] {
+		if !takes[index] {
 			stale = append(stale, index)
 		}
 	}
@@ -264,8 +223,8 @@ func (d *Dataplane) writeUplinks() error {
 			return err
 		}
 	}
-	for index := range native {
-		err := write(d.maps.Uplinks, bpf.DatapathMapUplinks, index, index, uint32(bpf.DatapathUplinkFlagUPLINK_NATIVE))
+	for index := range takes {
+		err := write(d.maps.Uplinks, bpf.DatapathMapUplinks, index, index, uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES))
 		if err != nil {
 			return err
 		}

@@ -23,6 +23,11 @@ const isolated = "MILLRACE_TEST_ISOLATED"
 // their own: whatever they leave behind is gone with the process.
 func TestMain(m *testing.M) {
 	if os.Getenv(isolated) != "" {
+		// ip(8) keeps its namespaces below /run.
+		if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, ""); err != nil {
+			fmt.Fprintf(os.Stderr, "mount /run of the tests' own: %v\n", err)
+			os.Exit(1)
+		}
 		os.Exit(m.Run())
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)

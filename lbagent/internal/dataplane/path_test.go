@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// The whole path with real TCP and UDP: client, router with ECMP, two nodes, pods.
+func TestPath(t *testing.T) {
+	n := newNetwork(t)
+	for _, pod := range testPods {
+		serve(t, pod)
+	}
+	for _, node := range n.nodes {
+		n.start(t, node, n.state(node))
+	}
+	for _, vip := range []netip.Addr{vip4, vip6} {
+		for policy, port := range map[string]uint16{"Cluster": clusterPort, "Local": localPort} {
+			to := netip.AddrPortFrom(vip, port)
+			t.Run(fmt.Sprintf("%s/%s", policy, vip), func(t *testing.T) {
+				checkTCP(t, to)
+				checkUDP(t, to)
+			})
+		}
+	}
+	for _, node := range n.nodes {
+		checkNoDrops(t, node)
+		attachments := node.dataplane.Attachments()
+		if len(attachments) != 1 || attachments[0].Mode != Native || attachments[0].Err != nil {
+			t.Errorf("attachments of %s: %+v", node.name, attachments)
+		}
+	}
+	checkCensus(t, n)
+	refused(t, netip.AddrPortFrom(vip4, 9), 200*time.Millisecond)
+	if counters(t, n.nodes[0]).Drops["no_frontend"]+counters(t, n.nodes[1]).Drops["no_frontend"] == 0 {
+		t.Error("a SYN to an unused port is not counted as no_frontend")
+	}
+}
+
+func checkTCP(t *testing.T, to netip.AddrPort) {
+	served := map[string]int{}
+	for i := range 60 {
+		s := connect(t, to)
+		served[s.pod]++
+		size := 10_000
+		if i < 3 {
+			size = 5_000_000
+		}
+		if err := s.exchange(size, size); err != nil {
+			t.Fatalf("connection %d to %s: %v", i, s.pod, err)
+		}
+		s.Close()
+	}
+	checkShares(t, served)
+}
+
+func checkUDP(t *testing.T, to netip.AddrPort) {
+	served := map[string]int{}
+	for range 60 {
+		served[askUDP(t, to, 1000)]++
+	}
+	checkShares(t, served)
+}
+
+// checkShares asks for every pod to serve; of 60 flows that one serves none has a
+// probability below 1e-7 even under Local policy.
+func checkShares(t *testing.T, served map[string]int) {
+	t.Helper()
+	for _, pod := range testPods {
+		if served[pod.name] == 0 {
+			t.Errorf("%s served nothing: %v", pod.name, served)
+		}
+	}
+}
+
+func checkCensus(t *testing.T, n *network) {
+	t.Helper()
+	s := connect(t, netip.AddrPortFrom(vip6, clusterPort))
+	if err := s.exchange(1, 1); err != nil {
+		t.Fatal(err)
+	}
+	var tcp uint64
+	for _, node := range n.nodes {
+		got, err := node.dataplane.Connections()
+		if err != nil {
+			t.Fatal(err)
+		}
+		tcp += got.TCP
+	}
+	if tcp != 1 {
+		t.Errorf("%d live TCP connections, want the one that is open", tcp)
+	}
+}
+
+// Connections survive that their row moves to another node together with an ECMP
+// change: the new primary asks along the chain.
+func TestSecondChance(t *testing.T) {
+	n := newNetwork(t)
+	for _, pod := range testPods {
+		serve(t, pod)
+	}
+	for _, node := range n.nodes {
+		n.start(t, node, n.state(node))
+	}
+	var sessions []*session
+	for range 10 {
+		sessions = append(sessions, connect(t, netip.AddrPortFrom(vip4, clusterPort)),
+			connect(t, netip.AddrPortFrom(vip6, clusterPort)))
+	}
+	exchangeAll(t, sessions)
+	// Every row goes to the other node, and all packets to the first one.
+	for _, node := range n.nodes {
+		swapped := *n.state(node)
+		swapped.Tables = map[program.TableSlot]*program.Table{1: {}}
+		for i, row := range n.state(node).Tables[1] {
+			swapped.Tables[1][i] = program.Row{Primary: 3 - row.Primary, Chain: [3]program.NodeID{row.Primary}}
+		}
+		apply(t, node.dataplane, program.Diff(n.state(node), &swapped)...)
+	}
+	n.routeVIP(t, n.nodes[0])
+	exchangeAll(t, sessions)
+	for _, node := range n.nodes {
+		checkNoDrops(t, node)
+		if counters(t, node).Events["second_chance"] == 0 {
+			t.Errorf("%s gave no second chance", node.name)
+		}
+	}
+	// With the flow state of all nodes lost, the packet goes around and comes back.
+	// Here the swap has moved the flows too, so only what was there before can go on;
+	// put the rows back, with a chain that knows nothing.
+	for _, node := range n.nodes {
+		back := *n.state(node)
+		back.Tables = map[program.TableSlot]*program.Table{1: {}}
+		for i, row := range n.state(node).Tables[1] {
+			back.Tables[1][i] = program.Row{Primary: row.Primary, Chain: [3]program.NodeID{3 - row.Primary}}
+		}
+		have, err := node.dataplane.Dump()
+		if err != nil {
+			t.Fatal(err)
+		}
+		apply(t, node.dataplane, program.Diff(have, &back)...)
+		forgetFlows(t, node.dataplane)
+	}
+	exchangeAll(t, sessions)
+	for _, node := range n.nodes {
+		checkNoDrops(t, node)
+		if counters(t, node).Events["second_chance_returned"] == 0 {
+			t.Errorf("%s handed nothing back", node.name)
+		}
+	}
+}
+
+func exchangeAll(t *testing.T, sessions []*session) {
+	t.Helper()
+	for i, s := range sessions {
+		if err := s.exchange(100_000, 100_000); err != nil {
+			t.Errorf("connection %d, served by %s: %v", i, s.pod, err)
+		}
+	}
+}

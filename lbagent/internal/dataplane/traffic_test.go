@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+)
+
+const patience = 10 * time.Second
+
+// serve runs the servers of a pod on TCP and UDP. A TCP client sends the number of
+// bytes that it wants, then the number that it will send; it gets "pod client\n" and the
+// bytes, and after its own bytes their echo. A UDP client gets its
+// datagram back behind "pod client\n".
+func serve(t testing.TB, pod pod) {
+	t.Helper()
+	for _, address := range []netip.Addr{pod.ipv4, pod.ipv6} {
+		inNamespace(t, pod.name, func() error {
+			at := netip.AddrPortFrom(address, podPort).String()
+			listener, err := net.Listen("tcp", at)
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { listener.Close() })
+			go func() {
+				for {
+					conn, err := listener.Accept()
+					if err != nil {
+						return
+					}
+					go serveTCP(pod, conn)
+				}
+			}()
+			socket, err := net.ListenPacket("udp", at)
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { socket.Close() })
+			go serveUDP(pod, socket)
+			return nil
+		})
+	}
+}
+
+func greeting(pod pod, client net.Addr) []byte {
+	return fmt.Appendf(nil, "%s %s\n", pod.name, client)
+}
+
+func serveTCP(pod pod, conn net.Conn) {
+	defer conn.Close()
+	var sizes [2]uint32
+	if _, err := conn.Write(greeting(pod, conn.RemoteAddr())); err != nil {
+		return
+	}
+	for binary.Read(conn, binary.BigEndian, &sizes) == nil {
+		if _, err := io.CopyN(conn, zeroes{}, int64(sizes[0])); err != nil {
+			return
+		}
+		body := make([]byte, sizes[1])
+		if _, err := io.ReadFull(conn, body); err != nil {
+			return
+		}
+		if _, err := conn.Write(body); err != nil {
+			return
+		}
+	}
+}
+
+type zeroes struct{}
+
+func (zeroes) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+func serveUDP(pod pod, socket net.PacketConn) {
+	buffer := make([]byte, 2048)
+	for {
+		n, client, err := socket.ReadFrom(buffer)
+		if err != nil {
+			return
+		}
+		_, _ = socket.WriteTo(append(greeting(pod, client), buffer[:n]...), client)
+	}
+}
+
+// session is a connection of the client to a VIP.
+type session struct {
+	net.Conn
+	// pod served it.
+	pod string
+}
+
+// connect opens a TCP connection and checks that the pod sees the client's address.
+func connect(t testing.TB, to netip.AddrPort) *session {
+	t.Helper()
+	s := &session{}
+	inNamespace(t, "client", func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		var err error
+		s.Conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", to.String())
+		return err
+	})
+	t.Cleanup(func() { s.Close() })
+	s.SetDeadline(time.Now().Add(patience))
+	var client string
+	line, err := readLine(s)
+	if err == nil {
+		_, err = fmt.Sscanf(line, "%s %s", &s.pod, &client)
+	}
+	if err != nil {
+		t.Fatalf("greeting of %s: %q, %v", to, line, err)
+	}
+	if client != s.LocalAddr().String() {
+		t.Fatalf("pod %s sees client %s, want %s", s.pod, client, s.LocalAddr())
+	}
+	return s
+}
+
+func readLine(r io.Reader) (string, error) {
+	var line []byte
+	var b [1]byte
+	for {
+		if _, err := io.ReadFull(r, b[:]); err != nil {
+			return string(line), err
+		}
+		if b[0] == '\n' {
+			return string(line), nil
+		}
+		line = append(line, b[0])
+	}
+}
+
+// exchange downloads and uploads so many bytes.
+func (s *session) exchange(download, upload int) error {
+	s.SetDeadline(time.Now().Add(patience))
+	if err := binary.Write(s, binary.BigEndian, [2]uint32{uint32(download), uint32(upload)}); err != nil {
+		return err
+	}
+	if n, err := io.CopyN(io.Discard, s, int64(download)); err != nil {
+		return fmt.Errorf("download: after %d bytes: %w", n, err)
+	}
+	sent, got := make([]byte, upload), make([]byte, upload)
+	rand.Read(sent)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := s.Write(sent)
+		failed <- err
+	}()
+	_, err := io.ReadFull(s, got)
+	if err := errors.Join(err, <-failed); err != nil {
+		return fmt.Errorf("upload: %w", err)
+	}
+	if !bytes.Equal(sent, got) {
+		return errors.New("upload: echo differs")
+	}
+	return nil
+}
+
+// askUDP sends one datagram from a new socket and gives the pod that answered.
+func askUDP(t testing.TB, to netip.AddrPort, size int) string {
+	t.Helper()
+	var conn net.Conn
+	inNamespace(t, "client", func() (err error) {
+		conn, err = net.Dial("udp", to.String())
+		return err
+	})
+	defer conn.Close()
+	pod, err := askAgain(conn, size)
+	if err != nil {
+		t.Fatalf("ask %s by UDP: %v", to, err)
+	}
+	return pod
+}
+
+func askAgain(conn net.Conn, size int) (string, error) {
+	message, answer := make([]byte, size), make([]byte, 2048)
+	rand.Read(message)
+	conn.SetDeadline(time.Now().Add(patience))
+	if _, err := conn.Write(message); err != nil {
+		return "", err
+	}
+	n, err := conn.Read(answer)
+	if err != nil {
+		return "", err
+	}
+	line, body, _ := bytes.Cut(answer[:n], []byte("\n"))
+	var pod, client string
+	if _, err := fmt.Sscanf(string(line), "%s %s", &pod, &client); err != nil {
+		return "", fmt.Errorf("answer %q: %w", line, err)
+	}
+	if client != conn.LocalAddr().String() || !bytes.Equal(body, message) {
+		return "", fmt.Errorf("pod %s sees client %s, want %s; echo equal: %v", pod, client, conn.LocalAddr(), bytes.Equal(body, message))
+	}
+	return pod, nil
+}
+
+// refused checks that nothing answers.
+func refused(t testing.TB, to netip.AddrPort, wait time.Duration) {
+	t.Helper()
+	inNamespace(t, "client", func() error {
+		conn, err := net.DialTimeout("tcp", to.String(), wait)
+		if err == nil {
+			conn.Close()
+			return fmt.Errorf("connected to %s", to)
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+		return nil
+	})
+}

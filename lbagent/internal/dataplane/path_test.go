@@ -37,7 +37,7 @@ func TestPath(t *testing.T) {
 		}
 	}
 	checkCensus(t, n)
-	refused(t, netip.AddrPortFrom(vip4, 9), 200*time.Millisecond)
+	checkSilence(t, netip.AddrPortFrom(vip4, 9), 200*time.Millisecond)
 	if counters(t, n.nodes[0]).Drops["no_frontend"]+counters(t, n.nodes[1]).Drops["no_frontend"] == 0 {
 		t.Error("a SYN to an unused port is not counted as no_frontend")
 	}

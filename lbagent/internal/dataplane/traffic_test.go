@@ -12,7 +12,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"testing"
 	"time"
 )
@@ -204,8 +203,8 @@ func askAgain(conn net.Conn, size int) (string, error) {
 	return pod, nil
 }
 
-// refused checks that nothing answers.
-func refused(t testing.TB, to netip.AddrPort, wait time.Duration) {
+// checkSilence checks that nothing answers, not even a reset.
+func checkSilence(t testing.TB, to netip.AddrPort, wait time.Duration) {
 	t.Helper()
 	inNamespace(t, "client", func() error {
 		conn, err := net.DialTimeout("tcp", to.String(), wait)
@@ -213,9 +212,9 @@ func refused(t testing.TB, to netip.AddrPort, wait time.Duration) {
 			conn.Close()
 			return fmt.Errorf("connected to %s", to)
 		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			return err
+		if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() {
+			return nil
 		}
-		return nil
+		return err
 	})
 }

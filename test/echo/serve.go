@@ -24,28 +24,33 @@ const (
 	maxSlow  = time.Minute
 )
 
-// serve answers HTTP and UDP on one port until ctx ends; then it takes no new
-// connections, finishes the requests in flight and returns.
+// serve answers HTTP and UDP on one port until ctx ends.
 func serve(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
-	listen := flags.String("listen", ":8080", "address for HTTP and UDP")
+	port := flags.Uint("port", 8080, "port for HTTP and UDP, on all addresses")
 	linger := flags.Duration("linger", 0, "how long to go on as before when told to end, as a well-behaved terminating pod does")
 	if err := parse(flags, args); err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", *listen)
+	address := fmt.Sprintf(":%d", *port)
+	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return fmt.Errorf("serve HTTP: %w", err)
 	}
 	id := ownIdentity()
-	datagrams, err := listenUDP(*listen, id)
+	datagrams, err := listenUDP(address, id)
 	if err != nil {
 		return err
 	}
-	defer datagrams.Close()
-	fmt.Fprintf(stdout, "serving HTTP and UDP on %s as pod %s on node %s\n", listener.Addr(), id.Pod, id.Node)
+	fmt.Fprintf(stdout, "serving HTTP and UDP on port %d as pod %s on node %s\n", *port, id.Pod, id.Node)
+	return serveUntil(ctx, listener, datagrams, handler(id), *linger)
+}
 
-	server := &http.Server{Handler: handler(id), ReadHeaderTimeout: headerTimeout}
+// serveUntil serves until ctx ends, and linger longer; then it takes no new
+// connections, finishes the requests in flight and returns.
+func serveUntil(ctx context.Context, listener net.Listener, datagrams *udpServer, handler http.Handler, linger time.Duration) error {
+	defer datagrams.Close()
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout}
 	ended := make(chan error, 2)
 	go func() { ended <- server.Serve(listener) }()
 	go func() { ended <- datagrams.serve() }()
@@ -54,7 +59,7 @@ func serve(ctx context.Context, args []string, stdout io.Writer) error {
 		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
 	}
-	time.Sleep(*linger)
+	time.Sleep(linger)
 	shutdown, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	if err := server.Shutdown(shutdown); err != nil {

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/millrace-lb/millrace/test/lab/internal/topology"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func testLab(t *testing.T) Lab {
+	t.Helper()
+	plan, err := topology.New(2, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Lab{
+		Topology:    plan,
+		State:       "/lab",
+		Programs:    map[string]string{"kubernetes": "/k8s", "containerd": "/ctrd", "runc": "/runc", "cni": "/cni"},
+		NodeGrace:   20 * time.Second,
+		Snapshotter: "overlayfs",
+		MTU:         1500,
+	}
+}
+
+// TestMachines compares all machines and their files with golden ones.
+func TestMachines(t *testing.T) {
+	lab := testLab(t)
+	for _, host := range lab.Topology.Hosts {
+		t.Run(host.Name, func(t *testing.T) {
+			spec, files, err := lab.Machine(host)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var text strings.Builder
+			encoded, err := json.MarshalIndent(spec, "", "  ")
+			if err != nil {
+				t.Fatal(err)
+			}
+			text.WriteString("-- machine --\n" + string(encoded) + "\n")
+			for _, file := range files {
+				text.WriteString("-- " + file.Path + " --\n" + string(file.Content))
+			}
+			compare(t, host.Name, text.String())
+		})
+	}
+}
+
+func compare(t *testing.T, name, got string) {
+	t.Helper()
+	golden := filepath.Join("testdata", name+".golden")
+	if *update {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs: run the test with -update and look at the difference:\n%s", golden, got)
+	}
+}
+
+func TestFilesAreWellFormed(t *testing.T) {
+	lab := testLab(t)
+	files, err := lab.Kubeconfigs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, host := range lab.Topology.Hosts {
+		_, own, err := lab.Machine(host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, own...)
+	}
+	for _, file := range files {
+		switch filepath.Ext(file.Path) {
+		case ".yaml", ".kubeconfig", ".conflist":
+			var content map[string]any
+			if err := yaml.Unmarshal(file.Content, &content); err != nil || len(content) == 0 {
+				t.Errorf("%s: %v", file.Path, err)
+			}
+		}
+	}
+}
+
+// TestServices checks that every service can start: those it waits for exist, and
+// nobody waits for himself.
+func TestServices(t *testing.T) {
+	lab := testLab(t)
+	for _, host := range lab.Topology.Hosts {
+		spec, _, err := lab.Machine(host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var started []string
+		for _, service := range spec.Services {
+			for _, name := range service.After {
+				if !slices.Contains(started, name) {
+					t.Errorf("%s: %s comes after %s, which is not listed before it", host.Name, service.Name, name)
+				}
+			}
+			started = append(started, service.Name)
+		}
+	}
+}
+
+func TestHiddenFoldersCoverBinds(t *testing.T) {
+	lab := testLab(t)
+	for _, host := range lab.Topology.WithRole(topology.RoleNode) {
+		spec, _, err := lab.Machine(host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, bind := range spec.Binds {
+			if !slices.Contains(HiddenFolders(), bind.Target) {
+				t.Errorf("%s is hidden on nodes and HiddenFolders does not say so", bind.Target)
+			}
+		}
+	}
+}
+
+// TestLongestSocket keeps the sockets of FRR, the longest of the lab, below the
+// kernel's limit wherever the checkout lies.
+func TestLongestSocket(t *testing.T) {
+	lab := testLab(t)
+	lab.State = "/" + strings.Repeat("very-long-name/", 20)
+	for _, host := range lab.Topology.WithRole(topology.RoleRouter) {
+		spec, _, err := lab.Machine(host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, service := range spec.Services {
+			if service.Ready == nil {
+				continue
+			}
+			if path, ok := strings.CutPrefix(service.Ready.Dial, "unix "); ok && len(path) > 107 {
+				t.Errorf("socket path %q is too long", path)
+			}
+		}
+	}
+}

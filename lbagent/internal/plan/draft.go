@@ -36,13 +36,16 @@ type draft struct {
 	// backends are those that have been placed, keys all frontends of each.
 	backends map[backend]placement
 	keys     map[backend][]program.FrontendKey
-	// tableOwners and endpointTableOwners are the backends of the last plan
-	// that still are in the model, by their slots.
+	// tableOwners and endpointTableOwners say whose the slots are that
+	// frontends have in the maps; nobody's where that is not clear.
 	tableOwners         map[program.TableSlot]backend
 	endpointTableOwners map[program.EndpointSlot]backend
-	// weights and ids are what the tables are computed from.
+	// weights and ids are what the tables are computed from, histories what
+	// new node tables go on from.
 	weights map[program.TableSlot]map[program.NodeID]uint32
 	ids     map[program.EndpointSlot]map[program.Endpoint]program.EndpointID
+
+	histories map[program.TableSlot]*program.Table
 }
 
 // backend is what frontends on several VIPs have in common: the endpoints of a
@@ -86,8 +89,9 @@ func newDraft(p *Planner, have *program.State, m *model.Model, limits program.Li
 		tableOwners:         map[program.TableSlot]backend{},
 		endpointTableOwners: map[program.EndpointSlot]backend{},
 
-		weights: map[program.TableSlot]map[program.NodeID]uint32{},
-		ids:     map[program.EndpointSlot]map[program.Endpoint]program.EndpointID{},
+		weights:   map[program.TableSlot]map[program.NodeID]uint32{},
+		ids:       map[program.EndpointSlot]map[program.Endpoint]program.EndpointID{},
+		histories: map[program.TableSlot]*program.Table{},
 	}
 	d.readState()
 	d.readModel()
@@ -115,17 +119,48 @@ func (d *draft) readState() {
 	}
 }
 
-// readModel notes which frontends belong together and where they were placed.
+// nobody is the backend of frontends that are not in the model, and the owner
+// of slots that cannot be told whose they are.
+var nobody = backend{}
+
+// readModel notes which frontends belong together and whose the slots are that
+// they have. A slot belongs to the backend of the last plan if that still
+// lives. Else, as after a restart or when a port has a new name, it belongs to
+// the backend of the frontends that have it; where these are of several, or
+// some are to go, a VIP may have changed its Service meanwhile: it is nobody's.
 func (d *draft) readModel() {
 	for i := range d.model.Frontends {
 		name := backendOf(&d.model.Frontends[i])
 		d.keys[name] = append(d.keys[name], d.model.Frontends[i].Key)
 	}
+	placed := map[program.TableSlot]backend{}
+	placedEndpoints := map[program.EndpointSlot]backend{}
 	for name, place := range d.planner.placed {
 		if len(d.keys[name]) > 0 {
-			d.tableOwners[place.table] = name
-			d.endpointTableOwners[place.endpoints] = name
+			placed[place.table] = name
+			placedEndpoints[place.endpoints] = name
 		}
+	}
+	names := map[program.FrontendKey]backend{}
+	for name, keys := range d.keys {
+		for _, key := range keys {
+			names[key] = name
+		}
+	}
+	for key, frontend := range d.have.Frontends {
+		name := names[key]
+		setOwner(d.tableOwners, placed, frontend.Table, name)
+		setOwner(d.endpointTableOwners, placedEndpoints, frontend.Endpoints, name)
+	}
+}
+
+func setOwner[S comparable](owners, placed map[S]backend, slot S, name backend) {
+	if owner, known := placed[slot]; known {
+		owners[slot] = owner
+	} else if owner, found := owners[slot]; found && owner != name {
+		owners[slot] = nobody
+	} else {
+		owners[slot] = name
 	}
 }
 

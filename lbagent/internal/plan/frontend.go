@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -110,7 +111,7 @@ func (d *draft) place(frontend *model.Frontend) placement {
 	}
 	var place placement
 	if needsTable(frontend) {
-		slot, found := d.tableSlots.of(d.formerTables(name))
+		slot, found := d.tableSlot(name)
 		if found {
 			place.table = slot
 			d.weights[slot] = frontend.Weights
@@ -123,7 +124,7 @@ func (d *draft) place(frontend *model.Frontend) placement {
 		d.frontendFull(frontend, d.endpointShortage())
 	}
 	if len(ids) > 0 {
-		slot, found := d.endpointSlots.of(d.formerEndpointTables(name))
+		slot, found := d.endpointSlot(name)
 		if found {
 			place.endpoints = slot
 			d.ids[slot] = ids
@@ -135,29 +136,34 @@ func (d *draft) place(frontend *model.Frontend) placement {
 	return place
 }
 
-// formerTables returns the node tables that the backend's frontends have in
-// the maps and that are not those of another backend that lives.
-func (d *draft) formerTables(name backend) []program.TableSlot {
-	var former []program.TableSlot
+// tableSlot returns the slot of the backend's node table: the one that its
+// frontends have in the maps, else a free one, which then goes on from the
+// table that they have, because connections may be with its former owners.
+func (d *draft) tableSlot(name backend) (program.TableSlot, bool) {
+	var former program.TableSlot
 	for _, key := range d.keys[name] {
 		slot := d.have.Frontends[key].Table
-		if owner, known := d.tableOwners[slot]; !known || owner == name {
-			former = append(former, slot)
+		if d.tableOwners[slot] == name && d.tableSlots.keep(slot) {
+			return slot, true
 		}
+		former = cmp.Or(former, slot)
 	}
-	return former
+	slot, found := d.tableSlots.take()
+	if found {
+		d.histories[slot] = d.have.Tables[former]
+	}
+	return slot, found
 }
 
-// formerEndpointTables is formerTables for endpoint tables.
-func (d *draft) formerEndpointTables(name backend) []program.EndpointSlot {
-	var former []program.EndpointSlot
+// endpointSlot is tableSlot for the endpoint table, which has no history.
+func (d *draft) endpointSlot(name backend) (program.EndpointSlot, bool) {
 	for _, key := range d.keys[name] {
 		slot := d.have.Frontends[key].Endpoints
-		if owner, known := d.endpointTableOwners[slot]; !known || owner == name {
-			former = append(former, slot)
+		if d.endpointTableOwners[slot] == name && d.endpointSlots.keep(slot) {
+			return slot, true
 		}
 	}
-	return former
+	return d.endpointSlots.take()
 }
 
 // identify gives the frontend's endpoints ids, the usable ones first, and

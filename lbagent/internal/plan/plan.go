@@ -127,11 +127,14 @@ func (d *draft) buildTables() {
 	for slot, weights := range d.weights {
 		have := d.have.Tables[slot]
 		next := have
-		if !p.tables[slot].is(have, weights) {
+		if have == nil {
+			have = d.histories[slot]
+		}
+		if !p.tables[slot].is(next, weights) {
 			next = p.rendezvous.Advance(have, weights, exists)
 		}
 		d.want.Tables[slot] = next
-		p.tables[slot] = settled[program.NodeID, uint32, program.Table]{from: weights, table: next}
+		p.tables[slot] = settled[program.NodeID, uint32, program.Table]{from: maps.Clone(weights), table: next}
 	}
 	for slot, ids := range d.ids {
 		have := d.have.EndpointTables[slot]

@@ -26,12 +26,11 @@ func (s *sequence) next(limit int, taken func(uint32) bool) (uint32, bool) {
 type slots[S ~uint32] struct {
 	limit int
 	used  map[S]struct{}
-	kept  map[S]struct{}
 	free  S
 }
 
 func newSlots[S ~uint32](limit int) *slots[S] {
-	return &slots[S]{limit: limit, used: map[S]struct{}{}, kept: map[S]struct{}{}, free: 1}
+	return &slots[S]{limit: limit, used: map[S]struct{}{}, free: 1}
 }
 
 // use marks a slot as not free; zero is no slot.
@@ -41,13 +40,10 @@ func (s *slots[S]) use(slot S) {
 	}
 }
 
-// keep leaves a slot to whose it was, unless another has kept it already.
+// keep leaves a slot to whose it was; false where it is none or beyond the
+// limit.
 func (s *slots[S]) keep(slot S) bool {
-	if _, taken := s.kept[slot]; taken || slot == 0 || int64(slot) > int64(s.limit) {
-		return false
-	}
-	s.kept[slot] = struct{}{}
-	return true
+	return slot != 0 && int64(slot) <= int64(s.limit)
 }
 
 // peek returns the lowest free slot; false where none is.
@@ -60,13 +56,8 @@ func (s *slots[S]) peek() (S, bool) {
 	return 0, false
 }
 
-// of returns the first of the former slots that can be kept, else a free one.
-func (s *slots[S]) of(former []S) (S, bool) {
-	for _, slot := range former {
-		if s.keep(slot) {
-			return slot, true
-		}
-	}
+// take gives out the lowest free slot; false where none is.
+func (s *slots[S]) take() (S, bool) {
 	slot, found := s.peek()
 	if found {
 		s.use(slot)

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+var ample = program.Limits{Frontends: 100, Tables: 100, EndpointSlots: 100, Endpoints: 100, VIPs: 100}
+
+const selfID = program.NodeID(1)
+
+func vipNumber(n int) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, byte(n)}) }
+
+func endpointNumber(n int) program.Endpoint {
+	return program.Endpoint{Address: netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)}), Port: 8080}
+}
+
+func endpoints(numbers ...int) []program.Endpoint {
+	var list []program.Endpoint
+	for _, n := range numbers {
+		list = append(list, endpointNumber(n))
+	}
+	return list
+}
+
+// frontend is port 80 of a Service on a VIP, with endpoints on this node.
+func frontend(vip int, service string, numbers ...int) model.Frontend {
+	f := model.Frontend{
+		Key:       program.FrontendKey{VIP: vipNumber(vip), Port: 80, Protocol: program.ProtocolTCP},
+		Service:   model.ServiceName{Namespace: "default", Name: service},
+		PortName:  "http",
+		Weights:   map[program.NodeID]uint32{},
+		Endpoints: endpoints(numbers...),
+	}
+	if len(numbers) > 0 {
+		f.Weights[selfID] = uint32(len(numbers))
+	}
+	return f
+}
+
+// modelOf is a model of three nodes with the frontends and their VIPs.
+func modelOf(frontends ...model.Frontend) *model.Model {
+	m := &model.Model{Self: program.Self{ID: selfID, IPv4: netip.MustParseAddr("198.51.100.1")}}
+	for id := range program.NodeID(3) {
+		m.Nodes = append(m.Nodes, model.Node{
+			Name: fmt.Sprintf("node%d", id+1), ID: id + 1, IPv4: netip.AddrFrom4([4]byte{198, 51, 100, byte(id + 1)}),
+		})
+	}
+	for _, f := range frontends {
+		if !slices.ContainsFunc(m.VIPs, func(vip model.VIP) bool { return vip.Address == f.Key.VIP }) {
+			m.VIPs = append(m.VIPs, model.VIP{Address: f.Key.VIP, Services: []model.VIPService{{Name: f.Service}}})
+		}
+		m.Frontends = append(m.Frontends, f)
+	}
+	slices.SortFunc(m.VIPs, func(a, b model.VIP) int { return a.Address.Compare(b.Address) })
+	slices.SortFunc(m.Frontends, func(a, b model.Frontend) int { return a.Key.Compare(b.Key) })
+	return m
+}
+
+// advance plans and applies all of it.
+func advance(t *testing.T, p *Planner, have *program.State, m *model.Model, limits program.Limits) (*program.State, []model.Problem) {
+	t.Helper()
+	want, problems := p.Plan(have, m, limits)
+	got := program.Apply(have, program.Diff(have, want))
+	if !reflect.DeepEqual(got, want) {
+		t.Fatal("the operations do not lead to the plan")
+	}
+	return got, problems
+}
+
+func key(vip int) program.FrontendKey { return frontend(vip, "").Key }
+
+func TestPlan(t *testing.T) {
+	web := frontend(1, "web", 1, 2)
+	web.Weights[2] = 3
+	web.Draining = endpoints(9)
+	local := frontend(2, "local", 3)
+	local.Local = true
+	elsewhere := frontend(3, "elsewhere")
+	elsewhere.Weights[3] = 1
+	empty := frontend(4, "empty")
+	m := modelOf(web, local, elsewhere, empty)
+	m.VIPs = append(m.VIPs, model.VIP{Address: vipNumber(5)})
+	state, problems := advance(t, NewPlanner(program.NewState()), program.NewState(), m, ample)
+
+	if len(problems) != 0 {
+		t.Errorf("problems %v, want none", problems)
+	}
+	if state.Self != m.Self {
+		t.Errorf("self %v, want %v", state.Self, m.Self)
+	}
+	if _, found := state.Nodes[selfID]; found || len(state.Nodes) != 2 {
+		t.Errorf("nodes %v, want the two others", state.Nodes)
+	}
+	if len(state.VIPs) != 5 {
+		t.Errorf("%d VIPs, want 5: a reserved one is ours as well", len(state.VIPs))
+	}
+	frontends := map[program.FrontendKey]program.Frontend{
+		key(1): {ID: 1, Table: 1, Endpoints: 1},
+		key(2): {ID: 2, Local: true, Endpoints: 2},
+		key(3): {ID: 3, Table: 2},
+		key(4): {ID: 4},
+	}
+	if !reflect.DeepEqual(state.Frontends, frontends) {
+		t.Errorf("frontends %v, want %v", state.Frontends, frontends)
+	}
+	if len(state.Endpoints) != 4 {
+		t.Errorf("endpoints %v, want the three usable ones and the draining one", state.Endpoints)
+	}
+	for _, id := range state.EndpointTables[1] {
+		if state.Endpoints[id] == endpointNumber(9) {
+			t.Fatal("a draining endpoint is in the endpoint table")
+		}
+	}
+	owned := map[program.NodeID]int{}
+	for _, row := range state.Tables[1] {
+		owned[row.Primary]++
+	}
+	if owned[1]+owned[2] != program.Rows || owned[2] < owned[1] {
+		t.Errorf("rows by node %v, want two fifths for node 1, three for node 2", owned)
+	}
+}
+
+func TestFrontendsOfOneBackendShareTables(t *testing.T) {
+	other := frontend(3, "web", 1)
+	other.PortName, other.Key.Port = "https", 443
+	six := frontend(1, "web")
+	six.Key.VIP, six.Weights = netip.MustParseAddr("2001:db8::1"), map[program.NodeID]uint32{2: 1}
+	state, _ := advance(t, NewPlanner(program.NewState()), program.NewState(),
+		modelOf(frontend(1, "web", 1), frontend(2, "web", 1), other, six), ample)
+	first, second := state.Frontends[key(1)], state.Frontends[key(2)]
+	if first.Table != second.Table || first.Endpoints != second.Endpoints || first.ID == second.ID {
+		t.Errorf("frontends %+v and %+v do not share their tables, or share their counters", first, second)
+	}
+	if third := state.Frontends[other.Key]; third.Table == first.Table || third.Endpoints == first.Endpoints {
+		t.Errorf("another port has the tables of %+v: %+v", first, third)
+	}
+	if sixth := state.Frontends[six.Key]; sixth.Table == first.Table {
+		t.Errorf("another family has the table of %+v: %+v", first, sixth)
+	}
+}
+
+func TestRestartChangesNothing(t *testing.T) {
+	have := program.NewState()
+	p := NewPlanner(have)
+	// Two generations, so that ids and slots are not what a first plan gives.
+	have, _ = advance(t, p, have, modelOf(frontend(1, "a", 1, 2), frontend(2, "b", 3)), ample)
+	m := modelOf(frontend(2, "b", 3, 4), frontend(3, "c", 5))
+	m.Frontends[0].Weights[2] = 2
+	have, _ = advance(t, p, have, m, ample)
+	m.Frontends[0].Weights[2] = 1
+	have, _ = advance(t, p, have, m, ample)
+
+	want, _ := NewPlanner(have).Plan(have, m, ample)
+	if ops := program.Diff(have, want); len(ops) != 0 {
+		t.Errorf("a restart makes %d operations, the first is %T", len(ops), ops[0])
+	}
+}
+
+func TestEndpointIDsAreNotReusedSoon(t *testing.T) {
+	limits := ample
+	limits.Endpoints = 8
+	have := program.NewState()
+	p := NewPlanner(have)
+	idOf := func(n int) program.EndpointID {
+		for id, endpoint := range have.Endpoints {
+			if endpoint == endpointNumber(n) {
+				return id
+			}
+		}
+		return 0
+	}
+	have, _ = advance(t, p, have, modelOf(frontend(1, "web", 100)), limits)
+	// One lives throughout, the other is replaced again and again.
+	var ids []program.EndpointID
+	for n := 1; n <= 9; n++ {
+		have, _ = advance(t, p, have, modelOf(frontend(1, "web", 100, n)), limits)
+		ids = append(ids, idOf(n))
+	}
+	if idOf(100) != 1 {
+		t.Errorf("the endpoint that stayed has the id %d, want 1", idOf(100))
+	}
+	if want := []program.EndpointID{2, 3, 4, 5, 6, 7, 8, 2, 3}; !slices.Equal(ids, want) {
+		t.Errorf("ids %v, want %v", ids, want)
+	}
+}
+
+func TestVIPThatMovesToAnotherService(t *testing.T) {
+	have := program.NewState()
+	p := NewPlanner(have)
+	have, _ = advance(t, p, have, modelOf(frontend(1, "old", 1), frontend(2, "old", 1)), ample)
+	shared := have.Frontends[key(2)]
+	// The frontend with the lower key goes to another Service: the table must
+	// stay with the Service whose it is.
+	moved := modelOf(frontend(1, "new", 2), frontend(2, "old", 1))
+	restarted, _ := advance(t, NewPlanner(have), have, moved, ample)
+	have, _ = advance(t, p, have, moved, ample)
+	if stays := have.Frontends[key(2)]; stays != shared {
+		t.Errorf("the frontend that stayed went from %+v to %+v", shared, stays)
+	}
+	if moved := have.Frontends[key(1)]; moved.Table == shared.Table || moved.Endpoints == shared.Endpoints {
+		t.Errorf("the frontend that moved still has the tables of the other Service: %+v", moved)
+	}
+	// A planner that has just started cannot tell whose they are.
+	for vip := 1; vip <= 2; vip++ {
+		if f := restarted.Frontends[key(vip)]; f.Table == shared.Table || f.Endpoints == shared.Endpoints {
+			t.Errorf("after a restart VIP %d has what may be another's: %+v", vip, f)
+		}
+	}
+}
+
+func TestRenamedPortKeepsItsTables(t *testing.T) {
+	have := program.NewState()
+	p := NewPlanner(have)
+	have, _ = advance(t, p, have, modelOf(frontend(1, "web", 1)), ample)
+	before := have.Frontends[key(1)]
+	renamed := frontend(1, "web", 1)
+	renamed.PortName = "www"
+	have, _ = advance(t, p, have, modelOf(renamed), ample)
+	if after := have.Frontends[key(1)]; after != before {
+		t.Errorf("frontend went from %+v to %+v", before, after)
+	}
+}
+
+func TestNodeThatIsGoneLeavesTheTables(t *testing.T) {
+	have := program.NewState()
+	p := NewPlanner(have)
+	f := frontend(1, "web", 1)
+	f.Weights[2], f.Weights[3] = 1, 1
+	m := modelOf(f)
+	have, _ = advance(t, p, have, m, ample)
+	// First its endpoints go, then, nothing else having changed, the node.
+	delete(m.Frontends[0].Weights, 3)
+	have, _ = advance(t, p, have, m, ample)
+	if !refersTo(have.Tables[1], 3) {
+		t.Fatal("the former owner is in no chain")
+	}
+	m.Nodes = m.Nodes[:2]
+	have, _ = advance(t, p, have, m, ample)
+	if refersTo(have.Tables[1], 3) {
+		t.Error("the table still refers to the node that is gone")
+	}
+}
+
+func refersTo(table *program.Table, node program.NodeID) bool {
+	return slices.ContainsFunc(table[:], func(row program.Row) bool {
+		return row.Primary == node || slices.Contains(row.Chain[:], node)
+	})
+}
+
+func TestLimits(t *testing.T) {
+	three := modelOf(frontend(1, "a", 1, 2), frontend(2, "b", 3), frontend(3, "c", 4))
+	cases := []struct {
+		flag  string
+		limit func(*program.Limits)
+	}{
+		{"--max-frontends", func(l *program.Limits) { l.Frontends = 2 }},
+		{"--max-tables", func(l *program.Limits) { l.Tables = 2 }},
+		{"--max-endpoint-tables", func(l *program.Limits) { l.EndpointSlots = 2 }},
+		{"--max-endpoints", func(l *program.Limits) { l.Endpoints = 3 }},
+		{"--max-vips", func(l *program.Limits) { l.VIPs = 2 }},
+	}
+	for _, c := range cases {
+		t.Run(c.flag, func(t *testing.T) {
+			limits := ample
+			c.limit(&limits)
+			empty := program.NewState()
+			p := NewPlanner(empty)
+
+			state, problems := advance(t, p, empty, three, limits)
+			if len(state.Frontends) != 2 || hasFrontend(state, 3) {
+				t.Errorf("frontends %v, want those of the first two VIPs", state.Frontends)
+			}
+			checkFull(t, problems, c.flag, "c")
+
+			// What is programmed stays, whatever comes before it in order.
+			p = NewPlanner(empty)
+			programmed, _ := advance(t, p, empty, modelOf(frontend(2, "b", 3), frontend(3, "c", 4)), limits)
+			state, problems = advance(t, p, programmed, three, limits)
+			if len(state.Frontends) != 2 || hasFrontend(state, 1) {
+				t.Errorf("frontends %v, want those that were programmed", state.Frontends)
+			}
+			checkFull(t, problems, c.flag, "a")
+
+			// What is about to go takes its room until it has gone.
+			two := modelOf(frontend(1, "a", 1), frontend(3, "c", 4))
+			state, _ = advance(t, p, state, two, limits)
+			if state, problems = advance(t, p, state, two, limits); len(problems) != 0 || len(state.Frontends) != 2 {
+				t.Errorf("after removals: problems %v, frontends %v", problems, state.Frontends)
+			}
+		})
+	}
+}
+
+func hasFrontend(state *program.State, vip int) bool {
+	_, found := state.Frontends[key(vip)]
+	return found
+}
+
+func checkFull(t *testing.T, problems []model.Problem, flag, service string) {
+	t.Helper()
+	if len(problems) == 0 {
+		t.Fatal("nothing is said of what does not fit")
+	}
+	for _, problem := range problems {
+		if problem.Reason != millracev1alpha1.ReasonMapFull || !strings.Contains(problem.Message, flag) {
+			t.Errorf("problem %+v, want reason MapFull and the flag %s", problem, flag)
+		}
+		if problem.Object.Kind == "Service" && problem.Object.Name != service {
+			t.Errorf("problem of Service %s, want %s", problem.Object.Name, service)
+		}
+	}
+}
+
+// A programmed backend that has grown beyond the limit goes on with what fits.
+func TestGrownBeyondTheLimit(t *testing.T) {
+	limits := ample
+	limits.Endpoints = 2
+	have := program.NewState()
+	p := NewPlanner(have)
+	have, _ = advance(t, p, have, modelOf(frontend(1, "web", 5)), limits)
+	have, problems := advance(t, p, have, modelOf(frontend(1, "web", 3, 4, 5)), limits)
+	checkFull(t, problems, "--max-endpoints", "web")
+	for number, want := range map[int]bool{3: true, 4: false, 5: true} {
+		if found := slices.Contains(slices.Collect(maps.Values(have.Endpoints)), endpointNumber(number)); found != want {
+			t.Errorf("endpoint %d programmed: %t, want %t", number, found, want)
+		}
+	}
+	if f := have.Frontends[key(1)]; f.Table == 0 || f.Endpoints == 0 {
+		t.Errorf("the frontend has become %+v", f)
+	}
+}

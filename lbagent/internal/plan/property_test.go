@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// genModel draws a model of up to four Services on up to four VIPs. Each
+// Service has its own range of endpoints, so that a stranger's is recognised.
+func genModel(t *rapid.T) *model.Model {
+	m := modelOf()
+	m.Nodes = m.Nodes[:1]
+	for id := program.NodeID(2); id <= 5; id++ {
+		if rapid.Bool().Draw(t, "node") {
+			m.Nodes = append(m.Nodes, model.Node{ID: id, IPv4: netip.AddrFrom4([4]byte{198, 51, 100, byte(id)})})
+		}
+	}
+	for service := range 4 {
+		f := genBackend(t, m, service)
+		for _, vip := range rapid.SliceOfNDistinct(rapid.IntRange(1, 4), 0, 2, rapid.ID[int]).Draw(t, "vips") {
+			f.Key.VIP = vipNumber(vip)
+			if !slices.ContainsFunc(m.Frontends, func(other model.Frontend) bool { return other.Key == f.Key }) {
+				m.Frontends = append(m.Frontends, f)
+			}
+		}
+	}
+	for vip := 1; vip <= 4; vip++ {
+		if rapid.Bool().Draw(t, "reserved") || slices.ContainsFunc(m.Frontends, func(f model.Frontend) bool { return f.Key.VIP == vipNumber(vip) }) {
+			m.VIPs = append(m.VIPs, model.VIP{Address: vipNumber(vip)})
+		}
+	}
+	slices.SortFunc(m.Frontends, func(a, b model.Frontend) int { return a.Key.Compare(b.Key) })
+	return m
+}
+
+func genBackend(t *rapid.T, m *model.Model, service int) model.Frontend {
+	numbers := rapid.SliceOfNDistinct(rapid.IntRange(100*service, 100*service+5), 0, 5, rapid.ID[int]).Draw(t, "endpoints")
+	slices.Sort(numbers)
+	draining := rapid.IntRange(0, len(numbers)).Draw(t, "draining")
+	f := frontend(1, fmt.Sprintf("service%d", service), numbers[draining:]...)
+	f.Draining = endpoints(numbers[:draining]...)
+	f.Local = rapid.Bool().Draw(t, "local")
+	f.Key.Port = rapid.SampledFrom([]uint16{80, 443}).Draw(t, "port")
+	for _, node := range m.Nodes[1:] {
+		if weight := rapid.Uint32Range(0, 3).Draw(t, "weight"); weight > 0 {
+			f.Weights[node.ID] = weight
+		}
+	}
+	return f
+}
+
+func genLimits(t *rapid.T) program.Limits {
+	return program.Limits{
+		Frontends:     rapid.IntRange(1, 10).Draw(t, "max frontends"),
+		Tables:        rapid.IntRange(1, 8).Draw(t, "max tables"),
+		EndpointSlots: rapid.IntRange(1, 8).Draw(t, "max endpoint tables"),
+		Endpoints:     rapid.IntRange(1, 25).Draw(t, "max endpoints"),
+		VIPs:          rapid.IntRange(1, 5).Draw(t, "max VIPs"),
+	}
+}
+
+// TestPlansHold plays a series of models, each applied in part or as a whole,
+// sometimes by a planner that has just started.
+func TestPlansHold(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limits := ample
+		if rapid.Bool().Draw(t, "narrow") {
+			limits = genLimits(t)
+		}
+		have := program.NewState()
+		p := NewPlanner(have)
+		for range rapid.IntRange(1, 5).Draw(t, "steps") {
+			if rapid.IntRange(0, 3).Draw(t, "restart") == 0 {
+				p = NewPlanner(have)
+			}
+			m := genModel(t)
+			want, problems := p.Plan(have, m, limits)
+			if limits == ample && (len(problems) != 0 || len(want.Frontends) != len(m.Frontends)) {
+				t.Fatalf("%d of %d frontends are planned, problems %v", len(want.Frontends), len(m.Frontends), problems)
+			}
+			if len(want.Frontends) != len(m.Frontends) && len(problems) == 0 {
+				t.Fatal("frontends are left out and nothing is said")
+			}
+			checkPlan(t, have, want, m)
+			if limits == ample {
+				checkSettled(t, want, m, limits)
+			}
+			have = checkApply(t, have, want, limits)
+		}
+	})
+}
+
+// checkPlan compares a plan with its model and with what was before.
+func checkPlan(t *rapid.T, have, want *program.State, m *model.Model) {
+	for key, before := range have.Frontends {
+		if after, found := want.Frontends[key]; found && after.ID != before.ID {
+			t.Fatalf("%s went from id %d to %d", key, before.ID, after.ID)
+		}
+	}
+	for id, endpoint := range want.Endpoints {
+		if before, found := have.Endpoints[id]; found && before != endpoint {
+			t.Fatalf("id %d went from endpoint %v to %v", id, before, endpoint)
+		}
+	}
+	ids := map[program.FrontendID]bool{}
+	for _, f := range m.Frontends {
+		planned, found := want.Frontends[f.Key]
+		if !found {
+			continue
+		}
+		if ids[planned.ID] || planned.ID == 0 {
+			t.Fatalf("two frontends have the id %d, or it is none", planned.ID)
+		}
+		ids[planned.ID] = true
+		if planned.Table != 0 {
+			for i, row := range want.Tables[planned.Table] {
+				if f.Weights[row.Primary] == 0 {
+					t.Fatalf("%s: row %d belongs to node %d, which has no endpoint", f.Key, i, row.Primary)
+				}
+			}
+		}
+		if planned.Endpoints != 0 {
+			for i, id := range want.EndpointTables[planned.Endpoints] {
+				if !slices.Contains(f.Endpoints, want.Endpoints[id]) {
+					t.Fatalf("%s: row %d leads to %v, which is not usable", f.Key, i, want.Endpoints[id])
+				}
+			}
+		}
+	}
+}
+
+// checkSettled plans the same model once more, from what was planned and by a
+// planner that has just started: there is nothing left to do.
+func checkSettled(t *rapid.T, want *program.State, m *model.Model, limits program.Limits) {
+	again, _ := NewPlanner(want).Plan(want, m, limits)
+	if ops := program.Diff(want, again); len(ops) != 0 {
+		t.Fatalf("planning again makes %d operations, the first is %T", len(ops), ops[0])
+	}
+}
+
+// checkApply applies the plan one operation after the other, possibly not to
+// the end. Each frontend must at any time lead to what it led to before, to
+// what its Service has now, or to what it is to lead to; and no map may hold
+// more than it can.
+func checkApply(t *rapid.T, have, want *program.State, limits program.Limits) *program.State {
+	ops := program.Diff(have, want)
+	done := len(ops)
+	if rapid.Bool().Draw(t, "interrupted") {
+		done = rapid.IntRange(0, len(ops)).Draw(t, "done")
+	}
+	state := have
+	for i, op := range ops[:done] {
+		state = program.Apply(state, []program.Op{op})
+		for key, f := range state.Frontends {
+			// Until it is written anew it follows the Service that it had.
+			before := destinationOf(want, have.Frontends[key])
+			if want.Frontends[key].Endpoints != have.Frontends[key].Endpoints {
+				checkStrangers(t, leadsTo(have, key), before)
+			}
+			if !between(leadsTo(state, key), leadsTo(have, key), before, leadsTo(want, key)) {
+				t.Fatalf("after operation %d, %T, %s (%+v, was %+v, will be %+v) leads where it never should",
+					i, op, key, f, have.Frontends[key], want.Frontends[key])
+			}
+		}
+		if len(state.Frontends) > limits.Frontends || len(state.VIPs) > limits.VIPs || len(state.Endpoints) > limits.Endpoints ||
+			len(state.Tables) > limits.Tables || len(state.EndpointTables) > limits.EndpointSlots {
+			t.Fatalf("after operation %d, %T, a map holds more than %+v", i, op, limits)
+		}
+	}
+	return state
+}
+
+// destination is where a frontend's packets go, without ids and slots.
+type destination struct {
+	table     *program.Table
+	endpoints *[program.EndpointRows]program.Endpoint
+}
+
+func leadsTo(s *program.State, key program.FrontendKey) destination {
+	return destinationOf(s, s.Frontends[key])
+}
+
+func destinationOf(s *program.State, f program.Frontend) (d destination) {
+	if f.Table != 0 {
+		d.table = s.Tables[f.Table]
+	}
+	if table := s.EndpointTables[f.Endpoints]; table != nil {
+		d.endpoints = &[program.EndpointRows]program.Endpoint{}
+		for i, id := range table {
+			d.endpoints[i] = s.Endpoints[id]
+		}
+	}
+	return d
+}
+
+// checkStrangers reports a destination that has the endpoints of two Services.
+func checkStrangers(t *rapid.T, have, target destination) {
+	if have.endpoints == nil || target.endpoints == nil {
+		return
+	}
+	service := func(e program.Endpoint) int {
+		bytes := e.Address.As4()
+		return (int(bytes[2])<<8 | int(bytes[3])) / 100
+	}
+	for i := range target.endpoints {
+		if service(target.endpoints[i]) != service(have.endpoints[i]) {
+			t.Fatalf("row %d went from %v to the stranger %v", i, have.endpoints[i], target.endpoints[i])
+		}
+	}
+}
+
+func equalPointed[T comparable](a, b *T) bool {
+	return a == b || a != nil && b != nil && *a == *b
+}
+
+// between tells whether each part of a destination is that of one of the
+// stages: the tables of a frontend change one after the other.
+func between(d destination, stages ...destination) bool {
+	return slices.ContainsFunc(stages, func(stage destination) bool { return equalPointed(d.table, stage.table) }) &&
+		slices.ContainsFunc(stages, func(stage destination) bool { return equalPointed(d.endpoints, stage.endpoints) })
+}

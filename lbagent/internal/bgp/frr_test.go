@@ -4,25 +4,19 @@ package bgp
 
 import (
 	"bufio"
-	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/netip"
 	"os"
 	"os/exec"
-	"os/user"
-	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/frrtest"
 )
 
 // The tests of this package that need root run a real router (FRR's zebra and
@@ -150,10 +144,9 @@ func (p *process) session(name string) Session {
 
 // lab is a router and a node.
 type lab struct {
+	*frrtest.Router
 	t            *testing.T
 	router, node string
-	state        string
-	daemons      []*exec.Cmd
 }
 
 var (
@@ -195,7 +188,11 @@ func newLab(t *testing.T, neighbors string) *lab {
 	}
 	id := fmt.Sprintf("%d-%d", os.Getpid(), labs.Add(1))
 	l := &lab{t: t, router: "mrbgp-r-" + id, node: "mrbgp-n-" + id}
-	t.Cleanup(l.down)
+	t.Cleanup(func() {
+		for _, namespace := range []string{l.router, l.node} {
+			_ = exec.Command("ip", "netns", "delete", namespace).Run()
+		}
+	})
 	for _, namespace := range []string{l.router, l.node} {
 		l.run("ip", "netns", "add", namespace)
 		l.run("ip", "-n", namespace, "link", "set", "lo", "up")
@@ -203,7 +200,7 @@ func newLab(t *testing.T, neighbors string) *lab {
 	l.run("ip", "link", "add", "eth0", "netns", l.node, "type", "veth", "peer", "name", "eth0", "netns", l.router)
 	l.address(l.router, routerIPv4, routerIPv6)
 	l.address(l.node, nodeIPv4, nodeIPv6)
-	l.start(neighbors)
+	l.Router = frrtest.Start(t, l.router, neighbors)
 	return l
 }
 
@@ -214,146 +211,9 @@ func (l *lab) address(namespace string, v4, v6 netip.Addr) {
 	l.run("ip", "-n", namespace, "link", "set", "eth0", "up")
 }
 
-func (l *lab) run(command ...string) string {
+func (l *lab) run(command ...string) {
 	l.t.Helper()
-	out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
-	if err != nil {
+	if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
 		l.t.Fatalf("%s: %v: %s", strings.Join(command, " "), err, out)
 	}
-	return string(out)
-}
-
-// start writes FRR's configuration and starts its daemons.
-func (l *lab) start(neighbors string) {
-	l.t.Helper()
-	owner, err := user.Lookup("frr")
-	if err != nil {
-		l.t.Fatalf("this test needs FRR (Debian package frr): %v", err)
-	}
-	uid, _ := strconv.Atoi(owner.Uid)
-	gid, _ := strconv.Atoi(owner.Gid)
-	if l.state, err = os.MkdirTemp("", "millrace-frr-"); err != nil {
-		l.t.Fatal(err)
-	}
-	configuration := `log file ` + filepath.Join(l.state, "bgpd.log") + `
-router bgp 64500
- bgp router-id 198.51.100.1
- no bgp ebgp-requires-policy
- no bgp default ipv4-unicast
- bgp graceful-restart stalepath-time 60
-` + neighbors
-	if err := os.WriteFile(filepath.Join(l.state, "bgpd.conf"), []byte(configuration), 0o644); err != nil {
-		l.t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(l.state, "zebra.conf"), nil, 0o644); err != nil {
-		l.t.Fatal(err)
-	}
-	for _, name := range []string{"", "bgpd.conf", "zebra.conf"} {
-		if err := os.Chown(filepath.Join(l.state, name), uid, gid); err != nil {
-			l.t.Fatal(err)
-		}
-	}
-	l.daemon("zebra")
-	l.startBGP()
-}
-
-func (l *lab) startBGP() {
-	l.t.Helper()
-	l.daemon("bgpd")
-	l.await(10*time.Second, "bgpd answers", func() bool {
-		_, err := l.vtysh("show bgp summary json")
-		return err == nil
-	})
-}
-
-func (l *lab) daemon(name string) *exec.Cmd {
-	l.t.Helper()
-	cmd := exec.Command("ip", "netns", "exec", l.router, "/usr/lib/frr/"+name,
-		"-u", "frr", "-g", "frr", "-f", filepath.Join(l.state, name+".conf"),
-		"-i", filepath.Join(l.state, name+".pid"), "-z", filepath.Join(l.state, "zserv.api"),
-		"--vty_socket", l.state, "-P", "0")
-	if err := cmd.Start(); err != nil {
-		l.t.Fatal(err)
-	}
-	l.daemons = append(l.daemons, cmd)
-	socket := filepath.Join(l.state, name+".vty")
-	l.await(10*time.Second, name+" is up", func() bool {
-		_, err := os.Stat(socket)
-		return err == nil
-	})
-	return cmd
-}
-
-// restartBGP kills the router's bgpd and starts it again.
-func (l *lab) restartBGP() {
-	l.t.Helper()
-	bgpd := l.daemons[len(l.daemons)-1]
-	l.daemons = l.daemons[:len(l.daemons)-1]
-	_ = bgpd.Process.Kill()
-	_ = bgpd.Wait()
-	_ = os.Remove(filepath.Join(l.state, "bgpd.vty"))
-	l.startBGP()
-}
-
-func (l *lab) down() {
-	for _, cmd := range l.daemons {
-		_ = cmd.Process.Signal(syscall.SIGKILL)
-		_ = cmd.Wait()
-	}
-	for _, namespace := range []string{l.router, l.node} {
-		_ = exec.Command("ip", "netns", "delete", namespace).Run()
-	}
-	_ = os.RemoveAll(l.state)
-}
-
-func (l *lab) vtysh(command string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	return exec.CommandContext(ctx, "vtysh", "--vty_socket", l.state, "-c", command).Output()
-}
-
-// show runs a command of the router that answers in JSON.
-func (l *lab) show(command string, into any) {
-	l.t.Helper()
-	out, err := l.vtysh(command)
-	if err != nil {
-		l.t.Fatalf("vtysh -c %q: %v", command, err)
-	}
-	if err := json.Unmarshal(out, into); err != nil {
-		l.t.Fatalf("vtysh -c %q: %v: %s", command, err, out)
-	}
-}
-
-func (l *lab) await(limit time.Duration, what string, condition func() bool) {
-	l.t.Helper()
-	deadline := time.Now().Add(limit)
-	for !condition() {
-		if time.Now().After(deadline) {
-			log, _ := os.ReadFile(filepath.Join(l.state, "bgpd.log"))
-			l.t.Fatalf("not within %s: %s\nrouter's log:\n%s", limit, what, tail(log, 30))
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-}
-
-func tail(text []byte, lines int) []byte {
-	all := bytes.Split(text, []byte("\n"))
-	return bytes.Join(all[max(0, len(all)-lines):], []byte("\n"))
-}
-
-// kernelRoutes are the routes that the router's kernel forwards by, learnt
-// from BGP, by prefix.
-func (l *lab) kernelRoutes() map[string]string {
-	l.t.Helper()
-	routes := map[string]string{}
-	for _, family := range []string{"-4", "-6"} {
-		out := l.run("ip", "-n", l.router, family, "route", "show", "proto", "bgp")
-		for line := range strings.Lines(out) {
-			fields := strings.Fields(line)
-			if via := slices.Index(fields, "via"); via > 0 && via+1 < len(fields) {
-				routes[fields[0]] = fields[via+1]
-			}
-		}
-	}
-	return routes
 }

@@ -57,12 +57,12 @@ func (l *lab) awaitRoutes(limit time.Duration, want map[string]string) {
 	if len(want) < 10 {
 		what = fmt.Sprintf("the router's kernel has %v", want)
 	}
-	l.await(limit, what, func() bool { return maps.Equal(l.kernelRoutes(), want) })
+	l.Await(limit, what, func() bool { return maps.Equal(l.KernelRoutes(), want) })
 }
 
 func (l *lab) awaitEstablished(p *process) {
 	l.t.Helper()
-	l.await(20*time.Second, "session established", func() bool {
+	l.Await(20*time.Second, "session established", func() bool {
 		return p.session(peerName).State == millracev1alpha1.SessionEstablished
 	})
 }
@@ -76,7 +76,7 @@ type neighborState struct {
 func (l *lab) neighborState() neighborState {
 	l.t.Helper()
 	var neighbors map[string]neighborState
-	l.show("show bgp neighbors json", &neighbors)
+	l.Show("show bgp neighbors json", &neighbors)
 	return neighbors[nodeIPv4.String()]
 }
 
@@ -93,14 +93,14 @@ func TestRoutesFollowWant(t *testing.T) {
 	changed.Communities = []uint32{64512<<16 | 100}
 	changed.LargeCommunities = [][3]uint32{{64512, 1, 100}}
 	p.set(testWant(changed, testRoute(vip6)))
-	l.await(5*time.Second, "communities at the router", func() bool {
+	l.Await(5*time.Second, "communities at the router", func() bool {
 		var route struct {
 			Paths []struct {
 				Community      struct{ String string }
 				LargeCommunity struct{ String string }
 			}
 		}
-		l.show("show bgp ipv4 unicast "+vip4+"/32 json", &route)
+		l.Show("show bgp ipv4 unicast "+vip4+"/32 json", &route)
 		return len(route.Paths) == 1 && route.Paths[0].Community.String == "64512:100" &&
 			route.Paths[0].LargeCommunity.String == "64512:1:100"
 	})
@@ -134,7 +134,7 @@ func TestRestartKeepsRoutes(t *testing.T) {
 			p.kill()
 			kept := func() {
 				t.Helper()
-				routes := l.kernelRoutes()
+				routes := l.KernelRoutes()
 				if routes[vip4] == "" || routes[vip6] == "" {
 					t.Fatalf("the router lost routes while the speaker was away: %v", routes)
 				}
@@ -144,10 +144,10 @@ func TestRestartKeepsRoutes(t *testing.T) {
 			}
 			p = l.speaker("restarting")
 			p.set(testWant(testRoute(vip4), testRoute(vip6)))
-			l.await(20*time.Second, "session established again and the stale route gone", func() bool {
+			l.Await(20*time.Second, "session established again and the stale route gone", func() bool {
 				kept()
 				return p.session(peerName).State == millracev1alpha1.SessionEstablished &&
-					l.kernelRoutes()[gone] == ""
+					l.KernelRoutes()[gone] == ""
 			})
 			l.awaitRoutes(0, both)
 		})
@@ -168,7 +168,7 @@ func TestHoldTimerDropsRoutes(t *testing.T) {
 	l.run("ip", "-n", l.router, "neigh", "replace", nodeIPv4.String(), "lladdr", nobody, "dev", "eth0", "nud", "permanent")
 	l.awaitRoutes(testPeer().HoldTime+5*time.Second, map[string]string{})
 	session := Session{}
-	l.await(testPeer().HoldTime+5*time.Second, "session not established", func() bool {
+	l.Await(testPeer().HoldTime+5*time.Second, "session not established", func() bool {
 		session = p.session(peerName)
 		return session.State != millracev1alpha1.SessionEstablished
 	})
@@ -186,8 +186,8 @@ func TestLostConnectionKeepsRoutes(t *testing.T) {
 	l.awaitRoutes(20*time.Second, both)
 	before := p.session(peerName)
 	l.run("ip", "netns", "exec", l.node, "ss", "--kill", "--tcp", "dst", routerIPv4.String())
-	l.await(20*time.Second, "session established again", func() bool {
-		if routes := l.kernelRoutes(); !maps.Equal(routes, both) {
+	l.Await(20*time.Second, "session established again", func() bool {
+		if routes := l.KernelRoutes(); !maps.Equal(routes, both) {
 			t.Fatalf("the router lost routes: %v", routes)
 		}
 		session := p.session(peerName)
@@ -219,7 +219,7 @@ func TestPeerChanges(t *testing.T) {
 	want.Peers = slices.Clone(want.Peers)
 	want.Peers[1].HoldTime = 12 * time.Second
 	p.set(want)
-	l.await(20*time.Second, "the changed session established again", func() bool {
+	l.Await(20*time.Second, "the changed session established again", func() bool {
 		session := p.session("other")
 		return session.State == millracev1alpha1.SessionEstablished && session.Since.After(second.Since)
 	})
@@ -242,9 +242,9 @@ func TestRouterRestart(t *testing.T) {
 	p := l.speaker("fresh")
 	p.set(testWant(testRoute(vip4), testRoute(vip6)))
 	l.awaitRoutes(20*time.Second, both)
-	l.restartBGP()
+	l.RestartBGP()
 	p.set(testWant(testRoute(vip4), testRoute(vip6)))
-	l.await(20*time.Second, "both routes in the new bgpd", func() bool {
+	l.Await(20*time.Second, "both routes in the new bgpd", func() bool {
 		return l.learnt("ipv4") == 1 && l.learnt("ipv6") == 1
 	})
 	l.awaitEstablished(p)
@@ -255,7 +255,7 @@ func TestRouterRestart(t *testing.T) {
 func (l *lab) learnt(family string) int {
 	l.t.Helper()
 	var table struct{ Routes map[string]any }
-	l.show("show bgp "+family+" unicast json", &table)
+	l.Show("show bgp "+family+" unicast json", &table)
 	return len(table.Routes)
 }
 

@@ -15,9 +15,9 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
-// configuration finds pools, peers and advertisements that are not in use.
+// configuration finds pools, peers, advertisements and VIPs that are not in use.
 func configuration(in *Input) []Problem {
-	var pools, peers, advertisements []Problem
+	var pools, peers, advertisements, vips []Problem
 	for i := range in.Pools {
 		pool := &in.Pools[i]
 		pools = append(pools, unready("IPPool", pool.ObjectMeta, pool.Status.Conditions)...)
@@ -30,7 +30,13 @@ func configuration(in *Input) []Problem {
 		advertisement := &in.Advertisements[i]
 		advertisements = append(advertisements, unready("BGPAdvertisement", advertisement.ObjectMeta, advertisement.Status.Conditions)...)
 	}
-	return slices.Concat(sorted(pools), sorted(peers), sorted(advertisements))
+	for i := range in.VIPs {
+		// The operator makes most VIPs itself and need not look at them again.
+		if vip := &in.VIPs[i]; meta.IsStatusConditionFalse(vip.Status.Conditions, millracev1alpha1.ConditionReady) {
+			vips = append(vips, unready("VIP", vip.ObjectMeta, vip.Status.Conditions)...)
+		}
+	}
+	return slices.Concat(sorted(pools), sorted(peers), sorted(advertisements), sorted(vips))
 }
 
 // unready compares the condition Ready with what is wanted of it: true, and

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+// Package config has no code; its tests apply the manifests to a real API
+// server of the lab's build.
+package config
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/millrace-lb/millrace/test/lab/controlplane"
+)
+
+const (
+	agentUser = "system:serviceaccount:millrace-system:millrace-agent"
+	nodeClaim = "authentication.kubernetes.io/node-name"
+	viewer    = "viewer"
+)
+
+// load returns the objects of a kustomization that only has resources, as all
+// of ours but config/lab.
+func load(t *testing.T, folder string) []*unstructured.Unstructured {
+	t.Helper()
+	var kustomization struct {
+		Resources []string `json:"resources"`
+	}
+	content, err := os.ReadFile(filepath.Join(folder, "kustomization.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(content, &kustomization); err != nil {
+		t.Fatalf("%s: %v", folder, err)
+	}
+	var objects []*unstructured.Unstructured
+	for _, resource := range kustomization.Resources {
+		path := filepath.Join(folder, resource)
+		if filepath.Ext(path) == ".yaml" {
+			objects = append(objects, read(t, path)...)
+		} else {
+			objects = append(objects, load(t, path)...)
+		}
+	}
+	return objects
+}
+
+func read(t *testing.T, file string) []*unstructured.Unstructured {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects []*unstructured.Unstructured
+	for documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content))); ; {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return objects
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		object := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(document, object); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		if len(object.Object) > 0 {
+			objects = append(objects, object)
+		}
+	}
+}
+
+func newClient(t *testing.T, config *rest.Config) client.Client {
+	t.Helper()
+	c, err := client.New(config, client.Options{FieldValidation: "Strict"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// eventually tries until the API server has taken notice of what was written
+// before: kinds, roles and policies reach it through its own caches.
+func eventually(t *testing.T, what string, try func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for {
+		err := try(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: %v", what, err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// install applies a kustomization. The kinds of later objects are served a
+// moment after their CRDs were made; nothing else is tried twice.
+func install(t *testing.T, admin client.Client, folder string) {
+	t.Helper()
+	for _, object := range load(t, folder) {
+		name := object.GetKind() + " " + object.GetName()
+		eventually(t, "applying "+name, func(ctx context.Context) error {
+			err := admin.Create(ctx, object.DeepCopy())
+			if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+				t.Fatalf("applying %s: %v", name, err)
+			}
+			return err
+		})
+	}
+}
+
+// TestManifests applies everything to an API server that refuses unknown fields,
+// and then asks it who may do what.
+func TestManifests(t *testing.T) {
+	server := controlplane.Start(t, "..", viewer)
+	admin := newClient(t, server.Admin())
+	install(t, admin, "default")
+	install(t, admin, "cleanup")
+	install(t, admin, "samples")
+
+	t.Run("agent", func(t *testing.T) { testAgent(t, server, admin) })
+	t.Run("viewer", func(t *testing.T) { testViewer(t, server, admin) })
+}
+
+// testAgent impersonates agents, with and without the claim of a token that
+// names their node.
+func testAgent(t *testing.T, server *controlplane.Server, admin client.Client) {
+	for i, name := range []string{"node1", "node2"} {
+		object := lbnode(name)
+		object.Object["spec"] = map[string]any{"id": int64(i + 1)}
+		if err := admin.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(ctx context.Context, claims []string, node string) error {
+		config := server.Admin()
+		config.Impersonate = rest.ImpersonationConfig{UserName: agentUser}
+		if claims != nil {
+			config.Impersonate.Extra = map[string][]string{nodeClaim: claims}
+		}
+		patch := fmt.Sprintf(`{"status":{"announcedVIPs":0,"version":%q}}`, time.Now().String())
+		return newClient(t, config).Status().Patch(ctx, lbnode(node), client.RawPatch("application/merge-patch+json", []byte(patch)))
+	}
+	refusal := func(claims []string, node string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			err := write(ctx, claims, node)
+			if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "only that of its own node") {
+				return fmt.Errorf("error is %v, want a refusal by the policy", err)
+			}
+			return nil
+		}
+	}
+	eventually(t, "own node", func(ctx context.Context) error { return write(ctx, []string{"node1"}, "node1") })
+	eventually(t, "another node", refusal([]string{"node1"}, "node2"))
+	// From here on the policy is known to be in force.
+	for name, test := range map[string]struct {
+		claims []string
+		node   string
+	}{
+		"no claim":     {nil, "node1"},
+		"empty claim":  {[]string{""}, "node1"},
+		"second claim": {[]string{"node1", "node2"}, "node2"},
+	} {
+		if err := refusal(test.claims, test.node)(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := write(t.Context(), []string{"node2"}, "node2"); err != nil {
+		t.Errorf("own node: %v", err)
+	}
+	config := server.Admin()
+	config.Impersonate = rest.ImpersonationConfig{UserName: agentUser, Extra: map[string][]string{nodeClaim: {"node1"}}}
+	agent := newClient(t, config)
+	spec := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"addresses":["198.51.100.99"]}}`))
+	if err := agent.Patch(t.Context(), lbnode("node1"), spec); !apierrors.IsForbidden(err) {
+		t.Errorf("the agent's write to its own spec: %v, want forbidden", err)
+	}
+	if err := agent.Delete(t.Context(), lbnode("node1")); !apierrors.IsForbidden(err) {
+		t.Errorf("the agent's deletion of its own LBNode: %v, want forbidden", err)
+	}
+}
+
+func lbnode(name string) *unstructured.Unstructured {
+	object := &unstructured.Unstructured{}
+	object.SetAPIVersion("millrace.io/v1alpha1")
+	object.SetKind("LBNode")
+	object.SetName(name)
+	return object
+}
+
+// testViewer runs the command line with no more rights than the viewer's roles.
+func testViewer(t *testing.T, server *controlplane.Server, admin client.Client) {
+	program := filepath.Join(t.TempDir(), "millrace")
+	if out, err := exec.Command("go", "build", "-o", program, "../cmd/millrace").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v: %s", err, out)
+	}
+	kubeconfig, err := server.WriteKubeconfig(viewer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status := func(ctx context.Context) (string, error) {
+		out, err := exec.CommandContext(ctx, program, "status", "--kubeconfig", kubeconfig).CombinedOutput()
+		if err != nil {
+			return "", fmt.Errorf("%w: %s", err, out)
+		}
+		return string(out), nil
+	}
+	if _, err := status(t.Context()); err == nil || !strings.Contains(err.Error(), "millrace-viewer") {
+		t.Errorf("without rights: error %v, want one that names the role", err)
+	}
+	for _, binding := range []map[string]any{
+		{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "roleRef": map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "millrace-viewer"}},
+		{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "roleRef": map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "millrace-viewer"}},
+	} {
+		binding["subjects"] = []any{map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": viewer}}
+		object := &unstructured.Unstructured{Object: binding}
+		object.SetName("viewer")
+		if object.GetKind() == "RoleBinding" {
+			object.SetNamespace("millrace-system")
+		}
+		if err := admin.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var text string
+	eventually(t, "millrace status", func(ctx context.Context) (err error) {
+		text, err = status(ctx)
+		return err
+	})
+	for _, want := range []string{"node1", "IPPool/public  NotObserved", "Service/web (default)  NotObserved"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in:\n%s", want, text)
+		}
+	}
+}

@@ -35,27 +35,28 @@ func addressOf(object *millracev1alpha1.VIP) (netip.Addr, bool) {
 	return address.Unmap(), true
 }
 
-// put takes note of an object unless a later version of it is known. The
-// object must not be changed afterwards.
-func (l *ledger) put(object *millracev1alpha1.VIP) {
+// put takes note of an object, which must not be changed afterwards. It returns
+// false when this version, or a later one, is known.
+func (l *ledger) put(object *millracev1alpha1.VIP) bool {
 	address, ok := addressOf(object)
 	if !ok {
-		return
+		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if known := l.objects[address]; known != nil && newer(known, object) {
-		return
+	if known := l.objects[address]; known != nil && !older(known, object) {
+		return false
 	}
 	l.objects[address] = object
 	l.table.Put(vipOf(address, object))
+	return true
 }
 
-// newer says whether a is a later version than b. Resource versions of a
+// older says whether a is an earlier version than b. Resource versions of a
 // resource are ordered numbers.
-func newer(a, b *millracev1alpha1.VIP) bool {
+func older(a, b *millracev1alpha1.VIP) bool {
 	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
-	return err == nil && order > 0
+	return err != nil || order < 0
 }
 
 // remove takes note that an object is gone, unless the address has another one

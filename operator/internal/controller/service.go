@@ -41,7 +41,7 @@ type serviceReconciler struct {
 
 	ledger  *ledger
 	waiting *waitingServices
-	told    toldConditions
+	written writtenVersions
 }
 
 func setupServices(mgr ctrl.Manager, isDefault bool) error {
@@ -52,7 +52,7 @@ func setupServices(mgr ctrl.Manager, isDefault bool) error {
 		isDefault: isDefault,
 		ledger:    newLedger(),
 		waiting:   newWaitingServices(),
-		told:      toldConditions{},
+		written:   writtenVersions{},
 	}
 	vips := source.Kind(mgr.GetCache(), &millracev1alpha1.VIP{}, vipEvents{ledger: r.ledger, waiting: r.waiting})
 	return ctrl.NewControllerManagedBy(mgr).
@@ -73,10 +73,12 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request ctrl.Request)
 	switch {
 	case apierrors.IsNotFound(err):
 		r.waiting.set(request.NamespacedName, false)
-		r.told.forget(request.NamespacedName)
+		delete(r.written, request.NamespacedName)
 		return ctrl.Result{}, r.releaseStale(ctx, request.NamespacedName, "")
 	case err != nil:
 		return ctrl.Result{}, fmt.Errorf("reading Service %s: %w", request, err)
+	case r.written.outdated(service):
+		return ctrl.Result{}, nil
 	}
 	if err := r.releaseStale(ctx, request.NamespacedName, service.UID); err != nil {
 		return ctrl.Result{}, err
@@ -159,6 +161,7 @@ func (r *serviceReconciler) ensureFinalizer(ctx context.Context, service *corev1
 	if err := r.client.Patch(ctx, service, sameObject{Patch: client.StrategicMergeFrom(base), uid: base.UID}); err != nil {
 		return fmt.Errorf("adding the finalizer to Service %s/%s: %w", service.Namespace, service.Name, err)
 	}
+	r.written.note(service)
 	return nil
 }
 

@@ -105,7 +105,6 @@ func (r *serviceReconciler) giveUp(ctx context.Context, cached *corev1.Service) 
 			return err
 		}
 	}
-	r.told.forget(key)
 	if len(held) > 0 {
 		r.recorder.Eventf(service, nil, corev1.EventTypeNormal, millracev1alpha1.ReasonReleased, actionRelease,
 			"released %s", joinAddresses(held))

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
@@ -43,7 +44,7 @@ func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service,
 	if err := r.patchServiceStatus(ctx, base, service); err != nil {
 		return err
 	}
-	if !changed || !r.told.isNew(service, condition) {
+	if !changed {
 		return nil
 	}
 	severity := corev1.EventTypeNormal
@@ -63,6 +64,7 @@ func (r *serviceReconciler) patchServiceStatus(ctx context.Context, base, servic
 	if err := r.client.Status().Patch(ctx, service, patch); err != nil {
 		return fmt.Errorf("writing the status of Service %s/%s: %w", service.Namespace, service.Name, err)
 	}
+	r.written.note(service)
 	return nil
 }
 
@@ -131,26 +133,22 @@ func reasonOf(reason ipam.Reason) string {
 	return millracev1alpha1.ReasonNoPool
 }
 
-// toldConditions remembers, per Service, what an event was sent about. The
-// cache may show a Service's former condition for a while after a new one was
-// written. Only the one worker of Services uses it.
-type toldConditions map[types.NamespacedName]told
+// writtenVersions remembers, per Service, the version that was written last. A
+// cache that shows an older one would make the same plan, and write and tell
+// it, twice. Only the one worker of Services uses it.
+type writtenVersions map[types.NamespacedName]string
 
-type told struct {
-	uid             types.UID
-	reason, message string
+func (w writtenVersions) note(service *corev1.Service) {
+	w[client.ObjectKeyFromObject(service)] = service.ResourceVersion
 }
 
-func (t toldConditions) isNew(service *corev1.Service, condition metav1.Condition) bool {
-	key := client.ObjectKeyFromObject(service)
-	now := told{uid: service.UID, reason: condition.Reason, message: condition.Message}
-	if t[key] == now {
+// outdated says whether a Service from the cache is older than what was
+// written. The event of that write is still to come then.
+func (w writtenVersions) outdated(service *corev1.Service) bool {
+	written, ok := w[client.ObjectKeyFromObject(service)]
+	if !ok {
 		return false
 	}
-	t[key] = now
-	return true
-}
-
-func (t toldConditions) forget(service types.NamespacedName) {
-	delete(t, service)
+	order, err := resourceversion.CompareResourceVersion(service.ResourceVersion, written)
+	return err == nil && order < 0
 }

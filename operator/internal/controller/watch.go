@@ -80,8 +80,9 @@ type vipEvents struct {
 var _ handler.TypedEventHandler[*millracev1alpha1.VIP, reconcile.Request] = vipEvents{}
 
 func (h vipEvents) Create(_ context.Context, e event.TypedCreateEvent[*millracev1alpha1.VIP], q queue) {
-	h.ledger.put(e.Object)
-	h.enqueueClaims(q, e.Object)
+	if h.ledger.put(e.Object) {
+		h.enqueueClaims(q, e.Object)
+	}
 }
 
 func (h vipEvents) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1alpha1.VIP], q queue) {

@@ -266,6 +266,11 @@ var askedAddresses = []planCase{
 		create: []string{"198.51.100.129"}, refusals: []Reason{NotRequested}, unsatisfied: true,
 	},
 	{
+		name:    "held already, of a pool that is gone",
+		vips:    []VIP{vip("203.0.113.77", "gone", web)},
+		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.77")}, addresses: []string{"203.0.113.77"},
+	},
+	{
 		name:    "moved to",
 		vips:    []VIP{vip("203.0.113.1", "a", web)},
 		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.2")}, addresses: []string{"203.0.113.2"},

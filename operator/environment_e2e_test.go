@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package operator_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/test/lab/controlplane"
+)
+
+const (
+	// operatorUser is the service account of config/rbac/operator: the program
+	// runs with exactly the rights that it is installed with.
+	operatorUser = "system:serviceaccount:millrace-system:millrace-operator"
+
+	systemNamespace = "millrace-system"
+	namespace       = "shop"
+
+	patience = 20 * time.Second
+)
+
+// environment is a real API server with the API of Millrace and the program.
+type environment struct {
+	server     *controlplane.Server
+	client     client.Client
+	program    string
+	kubeconfig string
+}
+
+func newEnvironment(t *testing.T) *environment {
+	t.Helper()
+	e := &environment{server: controlplane.Start(t, "..", operatorUser), program: filepath.Join(t.TempDir(), "operator")}
+	if output, err := exec.Command("go", "build", "-o", e.program, "../cmd/operator").CombinedOutput(); err != nil {
+		t.Fatalf("building the operator: %v: %s", err, output)
+	}
+	scheme := runtime.NewScheme()
+	must(t, errors.Join(clientgoscheme.AddToScheme(scheme), millracev1alpha1.AddToScheme(scheme)))
+	_, err := envtest.InstallCRDs(e.server.Admin(), envtest.CRDInstallOptions{Paths: []string{"../config/crd"}, ErrorIfPathMissing: true})
+	must(t, err)
+	e.client, err = client.New(e.server.Admin(), client.Options{Scheme: scheme})
+	must(t, err)
+	e.kubeconfig, err = e.server.WriteKubeconfig(operatorUser)
+	must(t, err)
+	for _, name := range []string{systemNamespace, namespace} {
+		must(t, e.client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	}
+	e.apply(t, "../config/rbac/operator/role.yaml")
+	e.apply(t, "../config/rbac/operator/role_binding.yaml")
+	return e
+}
+
+// apply creates the objects of a manifest.
+func (e *environment) apply(t *testing.T, file string) {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	must(t, err)
+	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		err := decoder.Decode(object)
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		must(t, err)
+		if len(object.Object) > 0 {
+			must(t, e.client.Create(t.Context(), object))
+		}
+	}
+}
+
+// clean removes what a scenario has left.
+func (e *environment) clean(t *testing.T) {
+	t.Helper()
+	services := &corev1.ServiceList{}
+	must(t, e.client.List(t.Context(), services, client.InNamespace(namespace)))
+	for i := range services.Items {
+		services.Items[i].Finalizers = nil
+		must(t, e.client.Update(t.Context(), &services.Items[i]))
+		must(t, client.IgnoreNotFound(e.client.Delete(t.Context(), &services.Items[i])))
+	}
+	for _, object := range []client.Object{
+		&millracev1alpha1.VIP{}, &millracev1alpha1.IPPool{}, &millracev1alpha1.BGPPeer{},
+		&millracev1alpha1.BGPAdvertisement{}, &millracev1alpha1.LBNode{}, &corev1.Node{},
+	} {
+		must(t, e.client.DeleteAllOf(t.Context(), object))
+	}
+	must(t, e.client.DeleteAllOf(t.Context(), &eventsv1.Event{}, client.InNamespace(namespace)))
+}
+
+// instance is a running operator.
+type instance struct {
+	command *exec.Cmd
+	exited  chan error
+	log     string
+}
+
+// run starts an operator and stops it at the end of the scenario.
+func (e *environment) run(t *testing.T, arguments ...string) *instance {
+	t.Helper()
+	log, err := os.CreateTemp(t.TempDir(), "operator-*.log")
+	must(t, err)
+	defer log.Close()
+	arguments = append([]string{
+		"--kubeconfig=" + e.kubeconfig, "--metrics-bind-address=0", "--health-probe-bind-address=0",
+		"--leader-election-namespace=" + systemNamespace,
+	}, arguments...)
+	i := &instance{command: exec.Command(e.program, arguments...), exited: make(chan error, 1), log: log.Name()}
+	i.command.Stdout, i.command.Stderr = log, log
+	must(t, i.command.Start())
+	go func() { i.exited <- i.command.Wait() }()
+	t.Cleanup(func() { i.stop(t) })
+	return i
+}
+
+// stop ends an operator as the kubelet does, and expects it to end well.
+func (i *instance) stop(t *testing.T) {
+	t.Helper()
+	if i.command == nil {
+		return
+	}
+	must(t, i.command.Process.Signal(syscall.SIGTERM))
+	i.await(t, "stopped", false)
+}
+
+// kill ends an operator without warning.
+func (i *instance) kill(t *testing.T) {
+	t.Helper()
+	must(t, i.command.Process.Kill())
+	i.await(t, "killed", true)
+}
+
+func (i *instance) await(t *testing.T, what string, expectError bool) {
+	t.Helper()
+	i.command = nil
+	content := func() string { text, _ := os.ReadFile(i.log); return string(text) }
+	select {
+	case err := <-i.exited:
+		if (err != nil) != expectError {
+			t.Errorf("the operator was %s and ended with %v:\n%s", what, err, content())
+		}
+	case <-time.After(patience):
+		t.Fatalf("the operator was %s and did not end:\n%s", what, content())
+	}
+	for line := range strings.Lines(content()) {
+		if strings.Contains(line, "forbidden") || strings.Contains(line, "panic") {
+			t.Errorf("the operator logged: %s", line)
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually waits until a condition holds.
+func eventually(t *testing.T, condition func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	last := errors.New("not tried")
+	for {
+		if err := condition(ctx); err == nil {
+			return
+		} else if ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("after %s: %v", patience, last)
+		case <-ticker.C:
+		}
+	}
+}
+
+type option func(*corev1.Service)
+
+func class(name string) option {
+	return func(service *corev1.Service) { service.Spec.LoadBalancerClass = &name }
+}
+
+func families(policy corev1.IPFamilyPolicy, families ...corev1.IPFamily) option {
+	return func(service *corev1.Service) {
+		service.Spec.IPFamilyPolicy, service.Spec.IPFamilies = &policy, families
+	}
+}
+
+func annotated(key, value string) option {
+	return func(service *corev1.Service) { service.Annotations = map[string]string{key: value} }
+}
+
+func (e *environment) service(t *testing.T, name string, options ...option) *corev1.Service {
+	t.Helper()
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}},
+	}
+	class(millracev1alpha1.Class)(service)
+	for _, option := range options {
+		option(service)
+	}
+	must(t, e.client.Create(t.Context(), service))
+	return service
+}
+
+func (e *environment) pool(t *testing.T, name string, change func(*millracev1alpha1.IPPoolSpec), addresses ...string) *millracev1alpha1.IPPool {
+	t.Helper()
+	pool := &millracev1alpha1.IPPool{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       millracev1alpha1.IPPoolSpec{Addresses: addresses},
+	}
+	if change != nil {
+		change(&pool.Spec)
+	}
+	must(t, e.client.Create(t.Context(), pool))
+	return pool
+}
+
+// update changes an object, however often somebody else is faster.
+func update[T client.Object](t *testing.T, e *environment, object T, change func(T)) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		if err := e.client.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
+			return err
+		}
+		change(object)
+		return e.client.Update(ctx, object)
+	})
+}
+
+func (e *environment) get(ctx context.Context, object client.Object) error {
+	return e.client.Get(ctx, client.ObjectKeyFromObject(object), object)
+}
+
+// addresses waits until the status of a Service has exactly these addresses.
+func (e *environment) addresses(t *testing.T, service *corev1.Service, want ...string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, service); err != nil {
+			return err
+		}
+		if got := ingress(service); strings.Join(got, " ") != strings.Join(want, " ") {
+			return fmt.Errorf("Service %s has %v, want %v; conditions %+v", service.Name, got, want, service.Status.Conditions)
+		}
+		return nil
+	})
+}
+
+func ingress(service *corev1.Service) []string {
+	var got []string
+	for _, ingress := range service.Status.LoadBalancer.Ingress {
+		got = append(got, ingress.IP)
+	}
+	return got
+}
+
+// condition waits until a Service has the condition and an event that says so.
+func (e *environment) condition(t *testing.T, service *corev1.Service, status metav1.ConditionStatus, reason, message string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, service); err != nil {
+			return err
+		}
+		got := meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionAddressAssigned)
+		if got == nil || got.Status != status || got.Reason != reason || !strings.Contains(got.Message, message) {
+			return fmt.Errorf("Service %s has the condition %+v, want %s %s %q", service.Name, got, status, reason, message)
+		}
+		return e.event(ctx, service, reason, message)
+	})
+}
+
+func (e *environment) event(ctx context.Context, service *corev1.Service, reason, note string) error {
+	list := &eventsv1.EventList{}
+	if err := e.client.List(ctx, list, client.InNamespace(service.Namespace)); err != nil {
+		return err
+	}
+	for _, event := range list.Items {
+		if event.Regarding.UID == service.UID && event.Reason == reason && strings.Contains(event.Note, note) {
+			return nil
+		}
+	}
+	return fmt.Errorf("Service %s has no event %s %q among %d", service.Name, reason, note, len(list.Items))
+}
+
+func vipOf(address string) *millracev1alpha1.VIP {
+	name := millracev1alpha1.VIPName(netip.MustParseAddr(address))
+	return &millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: millracev1alpha1.VIPSpec{Address: address}}
+}
+
+// bound waits until an address has a VIP that a Service claims.
+func (e *environment) bound(t *testing.T, address string, service *corev1.Service) *millracev1alpha1.VIP {
+	t.Helper()
+	vip := vipOf(address)
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, vip); err != nil {
+			return err
+		}
+		claims := vip.Spec.Claims
+		if len(claims) != 1 || claims[0].UID != string(service.UID) || vip.Status.Phase != millracev1alpha1.VIPBound {
+			return fmt.Errorf("VIP %s is %s with the claims %+v", vip.Name, vip.Status.Phase, claims)
+		}
+		return nil
+	})
+	return vip
+}
+
+func (e *environment) gone(t *testing.T, object client.Object) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		err := e.get(ctx, object)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("%T %s still exists: %w", object, object.GetName(), err)
+	})
+}
+
+// ready waits for the Ready condition of an object.
+func (e *environment) ready(t *testing.T, object client.Object, conditions *[]metav1.Condition, reason, message string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, object); err != nil {
+			return err
+		}
+		got := meta.FindStatusCondition(*conditions, millracev1alpha1.ConditionReady)
+		if got == nil || got.Reason != reason || !strings.Contains(got.Message, message) {
+			return fmt.Errorf("%T %s has the condition %+v, want %s %q", object, object.GetName(), got, reason, message)
+		}
+		return nil
+	})
+}

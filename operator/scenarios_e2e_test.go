@@ -1,0 +1,442 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package operator_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/test/lab/controlplane"
+)
+
+func requestedAddress(t *testing.T, e *environment) {
+	e.run(t)
+	onRequest := func(spec *millracev1alpha1.IPPoolSpec) {
+		no := false
+		spec.AutoAssign, spec.Reserved = &no, []string{"203.0.113.1"}
+	}
+	e.pool(t, "main", onRequest, "203.0.113.0/24")
+	owner := e.service(t, "owner", annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.20"))
+	e.addresses(t, owner, "203.0.113.20")
+	other := e.service(t, "other", func(service *corev1.Service) { service.Spec.LoadBalancerIP = "203.0.113.20" })
+	e.condition(t, other, metav1.ConditionFalse, millracev1alpha1.ReasonAddressInUse,
+		`address 203.0.113.20 of pool "main" is in use by Service shop/owner`)
+	reserved := e.service(t, "reserved", annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.1"))
+	e.condition(t, reserved, metav1.ConditionFalse, millracev1alpha1.ReasonAddressForbidden, "203.0.113.1 is not among the addresses")
+	wrong := e.service(t, "wrong", annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.300"))
+	e.condition(t, wrong, metav1.ConditionFalse, millracev1alpha1.ReasonInvalid, `metadata.annotations[millrace.io/addresses]: "203.0.113.300"`)
+
+	// The owner moves, and the one who waited gets the address.
+	update(t, e, owner, annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.21"))
+	e.addresses(t, owner, "203.0.113.21")
+	e.addresses(t, other, "203.0.113.20")
+	e.bound(t, "203.0.113.20", other)
+
+	// A mistake in the annotation takes nothing away.
+	update(t, e, owner, annotated(millracev1alpha1.AnnotationAddresses, "nonsense"))
+	e.condition(t, owner, metav1.ConditionFalse, millracev1alpha1.ReasonInvalid, "has 203.0.113.21; ")
+	e.addresses(t, owner, "203.0.113.21")
+}
+
+func retain(t *testing.T, e *environment) {
+	e.run(t)
+	e.pool(t, "main", func(spec *millracev1alpha1.IPPoolSpec) { spec.ReclaimPolicy = millracev1alpha1.ReclaimRetain }, "203.0.113.0/31")
+	service := e.service(t, "web")
+	e.addresses(t, service, "203.0.113.0")
+	must(t, e.client.Delete(t.Context(), service))
+	e.gone(t, service)
+	vip := vipOf("203.0.113.0")
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, vip); err != nil {
+			return err
+		}
+		if len(vip.Spec.Claims) > 0 || vip.Status.Phase != millracev1alpha1.VIPReserved {
+			return fmt.Errorf("VIP is %s with %v", vip.Status.Phase, vip.Spec.Claims)
+		}
+		return nil
+	})
+	uid := vip.UID
+	anyone := e.service(t, "anyone")
+	e.addresses(t, anyone, "203.0.113.1")
+	late := e.service(t, "late")
+	e.condition(t, late, metav1.ConditionFalse, millracev1alpha1.ReasonExhausted, `pool "main"`)
+	service = e.service(t, "web", annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.0"))
+	e.addresses(t, service, "203.0.113.0")
+	if vip := e.bound(t, "203.0.113.0", service); vip.UID != uid {
+		t.Error("the reserved VIP was not the one that was bound")
+	}
+}
+
+func handMade(t *testing.T, e *environment) {
+	e.run(t)
+	e.pool(t, "main", nil, "203.0.113.0/24")
+	vip := vipOf("198.51.100.77")
+	vip.Spec.Claims = []millracev1alpha1.ServiceReference{{Namespace: namespace, Name: "web"}}
+	must(t, e.client.Create(t.Context(), vip))
+	misnamed := vipOf("198.51.100.78")
+	misnamed.Name = "my-vip"
+	misnamed.Spec.Claims = vip.Spec.Claims
+	must(t, e.client.Create(t.Context(), misnamed))
+	e.ready(t, misnamed, &misnamed.Status.Conditions, millracev1alpha1.ReasonInvalid, `metadata.name: the VIP of 198.51.100.78 must have the name "198.51.100.78"`)
+	service := e.service(t, "web")
+	e.addresses(t, service, "198.51.100.77")
+	e.bound(t, "198.51.100.77", service)
+}
+
+func deletedByHand(t *testing.T, e *environment) {
+	e.run(t)
+	e.pool(t, "main", nil, "203.0.113.0/24")
+	first, second := e.service(t, "first"), e.service(t, "second")
+	e.allAssigned(t, 1)
+	must(t, e.get(t.Context(), first))
+	must(t, e.get(t.Context(), second))
+	before := ingress(second)[0]
+	vip := e.bound(t, before, second)
+	must(t, e.client.Delete(t.Context(), vip))
+	eventually(t, func(ctx context.Context) error {
+		again := vipOf(before)
+		if err := e.get(ctx, again); err != nil {
+			return err
+		}
+		if again.UID == vip.UID {
+			return fmt.Errorf("VIP %s is still the former one", before)
+		}
+		return nil
+	})
+	e.bound(t, before, second)
+	e.addresses(t, second, before)
+}
+
+func namespaceLabels(t *testing.T, e *environment) {
+	e.run(t)
+	selected := func(spec *millracev1alpha1.IPPoolSpec) {
+		spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tenant": "red"}}
+	}
+	e.pool(t, "red", selected, "203.0.113.0/24")
+	service := e.service(t, "web", annotated(millracev1alpha1.AnnotationPool, "red"))
+	e.condition(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonNoPool, `pool "red", which is asked for, does not select this Service`)
+	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	update(t, e, object, func(object *corev1.Namespace) { object.Labels["tenant"] = "red" })
+	e.addresses(t, service, "203.0.113.0")
+	update(t, e, object, func(object *corev1.Namespace) { delete(object.Labels, "tenant") })
+	other := e.service(t, "other")
+	e.condition(t, other, metav1.ConditionFalse, millracev1alpha1.ReasonNoPool, "no pool with IPv4 addresses selects this Service")
+	e.addresses(t, service, "203.0.113.0")
+}
+
+func classes(t *testing.T, e *environment) {
+	e.pool(t, "main", nil, "203.0.113.0/24")
+	without := e.service(t, "without", func(service *corev1.Service) { service.Spec.LoadBalancerClass = nil })
+	foreign := e.service(t, "foreign", class("example.com/lb"))
+	foreign.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.1"}}
+	must(t, e.client.Status().Update(t.Context(), foreign))
+	ours := e.service(t, "ours")
+	running := e.run(t)
+	e.addresses(t, ours, "203.0.113.0")
+	e.addresses(t, without)
+	running.stop(t)
+	e.run(t, "--default-class")
+	e.addresses(t, without, "203.0.113.1")
+	e.addresses(t, foreign, "198.51.100.1")
+	if len(foreign.Finalizers)+len(foreign.Status.Conditions) > 0 {
+		t.Errorf("a Service of another class was touched: %+v", foreign)
+	}
+}
+
+func splitBrain(t *testing.T, e *environment) {
+	e.pool(t, "main", nil, "203.0.113.0-203.0.113.29", "2001:db8:cafe::/64")
+	for i := range 15 {
+		e.service(t, fmt.Sprintf("early%d", i), families(corev1.IPFamilyPolicyRequireDualStack))
+	}
+	e.run(t)
+	e.run(t)
+	for i := range 15 {
+		e.service(t, fmt.Sprintf("late%d", i), families(corev1.IPFamilyPolicyRequireDualStack))
+	}
+	e.allAssigned(t, 2)
+	eventually(t, func(ctx context.Context) error {
+		vips := &millracev1alpha1.VIPList{}
+		if err := e.client.List(ctx, vips); err != nil {
+			return err
+		}
+		claims := map[string]int{}
+		for _, vip := range vips.Items {
+			if len(vip.Spec.Claims) != 1 {
+				t.Fatalf("VIP %s has the claims %+v", vip.Name, vip.Spec.Claims)
+			}
+			claims[vip.Spec.Claims[0].Name]++
+		}
+		if len(vips.Items) != 60 || len(claims) != 30 {
+			return fmt.Errorf("%d VIPs for %d Services, want 60 for 30: %v", len(vips.Items), len(claims), claims)
+		}
+		return nil
+	})
+	// What the statuses say is what the VIPs say.
+	services := &corev1.ServiceList{}
+	must(t, e.client.List(t.Context(), services, client.InNamespace(namespace)))
+	for i := range services.Items {
+		for _, address := range ingress(&services.Items[i]) {
+			e.bound(t, address, &services.Items[i])
+		}
+	}
+}
+
+func failover(t *testing.T, e *environment) {
+	first := e.run(t, "--leader-elect")
+	e.pool(t, "main", nil, "203.0.113.0/24")
+	service := e.service(t, "web")
+	e.addresses(t, service, "203.0.113.0")
+	e.run(t, "--leader-elect")
+	before := e.assignments(t)
+	first.stop(t)
+	start := time.Now()
+	late := e.service(t, "late")
+	e.addresses(t, late, "203.0.113.1")
+	// The leader gave the Lease back; else this would take its 15 seconds.
+	if took := time.Since(start); took > 10*time.Second {
+		t.Errorf("the next leader took over after %s", took)
+	}
+	e.sameAssignments(t, before)
+}
+
+// settled waits until the operator has written nothing for a while, and
+// returns all its writes.
+func (e *environment) settled(t *testing.T, quiet time.Duration) []controlplane.Write {
+	t.Helper()
+	var last []controlplane.Write
+	since := time.Now()
+	eventually(t, func(context.Context) error {
+		writes, err := e.server.Writes()
+		if err != nil {
+			return err
+		}
+		writes = slices.DeleteFunc(writes, func(write controlplane.Write) bool {
+			// The Lease, and the event that tells its holder.
+			return write.User != operatorUser || write.Namespace == systemNamespace
+		})
+		if len(writes) != len(last) {
+			last, since = writes, time.Now()
+		}
+		if time.Since(since) < quiet {
+			return fmt.Errorf("the operator writes, at last %+v", last[len(last)-1])
+		}
+		return nil
+	})
+	return last
+}
+
+func steadyState(t *testing.T, e *environment) {
+	const count = 100
+	before := len(e.settled(t, time.Second))
+	for i := range 3 {
+		e.node(t, fmt.Sprintf("node%d", i), fmt.Sprintf("198.51.100.%d", i+1))
+	}
+	e.run(t, "--leader-elect")
+	pool := e.pool(t, "main", nil, "203.0.113.0/24", "2001:db8:cafe::/64")
+	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonValid, "")
+	for i := range count {
+		e.service(t, fmt.Sprintf("s%d", i), families(corev1.IPFamilyPolicyRequireDualStack))
+	}
+	e.allAssigned(t, 2)
+	writes := e.settled(t, 10*time.Second)[before:]
+	perKind := map[string]int{}
+	for _, write := range writes {
+		if write.Code >= 400 {
+			t.Errorf("write failed: %+v", write)
+		}
+		perKind[write.Verb+" "+write.Resource+"/"+write.Subresource]++
+	}
+	t.Logf("writes: %v", perKind)
+	want := map[string]int{
+		"patch services/":       count,
+		"patch services/status": count,
+		"create vips/":          2 * count,
+		"patch vips/status":     2 * count,
+		"create events/":        count,
+		"create lbnodes/":       3,
+	}
+	for _, kind := range slices.Sorted(maps.Keys(perKind)) {
+		switch {
+		case kind == "patch ippools/status":
+			if perKind[kind] > 20 {
+				t.Errorf("%d writes of the status of one pool", perKind[kind])
+			}
+		case perKind[kind] != want[kind]:
+			t.Errorf("%d × %s, want %d", perKind[kind], kind, want[kind])
+		}
+	}
+
+	// Neither does a restart write anything.
+	e.run(t)
+	if after := e.settled(t, 5*time.Second)[before:]; len(after) != len(writes) {
+		t.Errorf("a restart wrote %+v", after[len(writes):])
+	}
+}
+
+func badPools(t *testing.T, e *environment) {
+	e.run(t)
+	good := e.pool(t, "good", nil, "203.0.113.0/28")
+	inverted := e.pool(t, "a-inverted", nil, "198.51.100.0/28", "203.0.113.20-203.0.113.10")
+	e.ready(t, inverted, &inverted.Status.Conditions, millracev1alpha1.ReasonInvalid,
+		"spec.addresses[1]: range 203.0.113.20-203.0.113.10 is inverted: the first address must not be higher than the last")
+	overlapping := e.pool(t, "z-overlap", func(spec *millracev1alpha1.IPPoolSpec) { spec.Priority = 100 }, "198.51.100.64/28", "203.0.113.8/29")
+	e.ready(t, overlapping, &overlapping.Status.Conditions, millracev1alpha1.ReasonOverlap,
+		`spec.addresses[1]: 203.0.113.8/29 overlaps the older pool "good" in 203.0.113.8-203.0.113.15`)
+	e.ready(t, good, &good.Status.Conditions, millracev1alpha1.ReasonValid, "")
+	if overlapping.Status.Free != 0 || inverted.Status.Free != 0 {
+		t.Errorf("pools that are not used have %d and %d free addresses", overlapping.Status.Free, inverted.Status.Free)
+	}
+	e.addresses(t, e.service(t, "web"), "203.0.113.0")
+	update(t, e, overlapping, func(pool *millracev1alpha1.IPPool) { pool.Spec.Addresses = []string{"198.51.100.64/28"} })
+	e.ready(t, overlapping, &overlapping.Status.Conditions, millracev1alpha1.ReasonValid, "")
+	e.addresses(t, e.service(t, "next"), "198.51.100.64")
+}
+
+func routing(t *testing.T, e *environment) {
+	e.run(t)
+	peer := func(name, address string) *millracev1alpha1.BGPPeer {
+		peer := &millracev1alpha1.BGPPeer{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       millracev1alpha1.BGPPeerSpec{PeerAddress: address, PeerASN: 64512, LocalASN: 64513},
+		}
+		must(t, e.client.Create(t.Context(), peer))
+		return peer
+	}
+	good := peer("router1", "198.51.100.1")
+	e.ready(t, good, &good.Status.Conditions, millracev1alpha1.ReasonValid, "")
+	duplicate := peer("router2", "198.51.100.1")
+	e.ready(t, duplicate, &duplicate.Status.Conditions, millracev1alpha1.ReasonInvalid,
+		`spec.peerAddress: 198.51.100.1 port 179 has the older BGPPeer "router1"`)
+	none := &millracev1alpha1.BGPPeer{
+		ObjectMeta: metav1.ObjectMeta{Name: "none"},
+		Spec:       millracev1alpha1.BGPPeerSpec{PeerASN: 64512, LocalASN: 64513},
+	}
+	if err := e.client.Create(t.Context(), none); err == nil {
+		t.Error("a peer with no address was accepted")
+	}
+	advertisement := &millracev1alpha1.BGPAdvertisement{
+		ObjectMeta: metav1.ObjectMeta{Name: "all"},
+		Spec:       millracev1alpha1.BGPAdvertisementSpec{Pools: []string{"main"}, Communities: []string{"64512:70000"}},
+	}
+	must(t, e.client.Create(t.Context(), advertisement))
+	e.ready(t, advertisement, &advertisement.Status.Conditions, millracev1alpha1.ReasonInvalid,
+		`spec.pools[0]: IPPool "main" does not exist; spec.communities[0]: "64512:70000": "70000" must be a number from 0 to 65535`)
+	update(t, e, advertisement, func(advertisement *millracev1alpha1.BGPAdvertisement) {
+		advertisement.Spec.Communities = []string{"64512:70000:1"}
+	})
+	e.pool(t, "main", nil, "203.0.113.0/24")
+	e.ready(t, advertisement, &advertisement.Status.Conditions, millracev1alpha1.ReasonValid, "")
+}
+
+func (e *environment) node(t *testing.T, name string, addresses ...string) *corev1.Node {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	must(t, e.client.Create(t.Context(), node))
+	e.setAddresses(t, node, addresses...)
+	return node
+}
+
+func (e *environment) setAddresses(t *testing.T, node *corev1.Node, addresses ...string) {
+	t.Helper()
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: node.Name}}
+	for _, address := range addresses {
+		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
+	}
+	must(t, e.client.Status().Update(t.Context(), node))
+}
+
+// lbNode waits for the LBNode of a Node, with its addresses.
+func (e *environment) lbNode(t *testing.T, node *corev1.Node, addresses ...string) *millracev1alpha1.LBNode {
+	t.Helper()
+	lbNode := &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, lbNode); err != nil {
+			return err
+		}
+		owners := lbNode.OwnerReferences
+		if !slices.Equal(lbNode.Spec.Addresses, addresses) || len(owners) != 1 || owners[0].UID != node.UID {
+			return fmt.Errorf("LBNode %s is %+v of %+v", lbNode.Name, lbNode.Spec, owners)
+		}
+		return nil
+	})
+	return lbNode
+}
+
+func nodes(t *testing.T, e *environment) {
+	e.run(t)
+	var all []*corev1.Node
+	ids := sets.New[int32]()
+	for i := range 10 {
+		all = append(all, e.node(t, fmt.Sprintf("node%d", i), fmt.Sprintf("198.51.100.%d", i+1), fmt.Sprintf("2001:db8::%d", i+1), "198.51.100.200"))
+	}
+	for i, node := range all {
+		ids.Insert(e.lbNode(t, node, fmt.Sprintf("198.51.100.%d", i+1), fmt.Sprintf("2001:db8::%d", i+1)).Spec.ID)
+	}
+	if len(ids) != 10 || !ids.Has(1) || !ids.Has(10) {
+		t.Errorf("ids are %v", sets.List(ids))
+	}
+	e.setAddresses(t, all[3], "198.51.100.44")
+	before := e.lbNode(t, all[3], "198.51.100.44")
+
+	// A node that registers anew keeps its id; a new one gets none that was
+	// in use just now.
+	must(t, e.client.Delete(t.Context(), all[3]))
+	all[3] = e.node(t, all[3].Name, "198.51.100.45")
+	if after := e.lbNode(t, all[3], "198.51.100.45"); after.Spec.ID != before.Spec.ID {
+		t.Errorf("id was %d, is %d", before.Spec.ID, after.Spec.ID)
+	}
+	freed := e.lbNode(t, all[4], "198.51.100.5", "2001:db8::5")
+	must(t, e.client.Delete(t.Context(), all[4]))
+	must(t, e.client.Delete(t.Context(), freed))
+	if next := e.lbNode(t, e.node(t, "next", "198.51.100.50"), "198.51.100.50"); next.Spec.ID != 11 {
+		t.Errorf("id of the next node is %d", next.Spec.ID)
+	}
+}
+
+// idsWrap: at the end of the numbers the lowest free one is next.
+func idsWrap(t *testing.T, e *environment) {
+	for name, id := range map[string]int32{"one": 1, "highest": 4095} {
+		must(t, e.client.Create(t.Context(), &millracev1alpha1.LBNode{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       millracev1alpha1.LBNodeSpec{ID: id},
+		}))
+	}
+	e.run(t)
+	if wrapped := e.lbNode(t, e.node(t, "wrapped")); wrapped.Spec.ID != 2 {
+		t.Errorf("id after the highest is %d", wrapped.Spec.ID)
+	}
+}
+
+func duplicateIDs(t *testing.T, e *environment) {
+	a, b := e.node(t, "a"), e.node(t, "b")
+	for _, node := range []*corev1.Node{a, b} {
+		lbNode := &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}, Spec: millracev1alpha1.LBNodeSpec{ID: 7}}
+		must(t, e.client.Create(t.Context(), lbNode))
+	}
+	e.run(t)
+	eventually(t, func(ctx context.Context) error {
+		lbNode := &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: "b"}}
+		if err := e.get(ctx, lbNode); err != nil {
+			return err
+		}
+		if lbNode.Spec.ID != 8 {
+			return fmt.Errorf("id of the younger LBNode is %d", lbNode.Spec.ID)
+		}
+		return nil
+	})
+	if kept := e.lbNode(t, a); kept.Spec.ID != 7 {
+		t.Errorf("id of the older LBNode is %d", kept.Spec.ID)
+	}
+}

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package operator_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// TestOperator runs the built program against a real API server, with the
+// rights of config/rbac/operator.
+func TestOperator(t *testing.T) {
+	e := newEnvironment(t)
+	for _, scenario := range []struct {
+		name string
+		run  func(*testing.T, *environment)
+	}{
+		{"dual stack", dualStack},
+		{"two Services for one address", race},
+		{"an exhausted pool grows", exhaustion},
+		{"restart", restart},
+		{"deletion", deletion},
+		{"deleted while nobody watched", deletedUnseen},
+		{"type change", typeChange},
+		{"family change", familyChange},
+		{"address asked for", requestedAddress},
+		{"retained and claimed again", retain},
+		{"reserved by hand for a Service", handMade},
+		{"VIP deleted by hand", deletedByHand},
+		{"labels of the namespace", namespaceLabels},
+		{"classes", classes},
+		{"two operators at once", splitBrain},
+		{"change of the leader", failover},
+		{"pools that are not used", badPools},
+		{"peers and advertisements", routing},
+		{"nodes", nodes},
+		{"ids of nodes wrap", idsWrap},
+		{"duplicate ids of nodes", duplicateIDs},
+		{"no write at rest", steadyState},
+	} {
+		if !t.Run(scenario.name, func(t *testing.T) {
+			e.clean(t)
+			scenario.run(t, e)
+		}) && t.Context().Err() != nil {
+			return
+		}
+	}
+	e.clean(t)
+}
+
+func dualStack(t *testing.T, e *environment) {
+	e.run(t)
+	pool := e.pool(t, "main", nil, "203.0.113.0/30", "2001:db8:cafe::/64")
+	service := e.service(t, "web", families(corev1.IPFamilyPolicyRequireDualStack, corev1.IPv6Protocol, corev1.IPv4Protocol))
+	e.addresses(t, service, "2001:db8:cafe::", "203.0.113.0")
+	e.condition(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonAssigned, "has 2001:db8:cafe::, 203.0.113.0")
+	for _, ingress := range service.Status.LoadBalancer.Ingress {
+		if ingress.IPMode == nil || *ingress.IPMode != corev1.LoadBalancerIPModeVIP {
+			t.Errorf("ipMode of %s is %v", ingress.IP, ingress.IPMode)
+		}
+	}
+	if !sets.New(service.Finalizers...).Has(millracev1alpha1.Finalizer) {
+		t.Errorf("finalizers are %v", service.Finalizers)
+	}
+	for _, address := range []string{"203.0.113.0", "2001:db8:cafe::"} {
+		if vip := e.bound(t, address, service); vip.Spec.Pool != "main" || vip.Spec.ReclaimPolicy != millracev1alpha1.ReclaimDelete {
+			t.Errorf("VIP %s is %+v", address, vip.Spec)
+		}
+	}
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, pool); err != nil {
+			return err
+		}
+		if pool.Status.Assigned != 2 || pool.Status.Free != 1<<53-3 {
+			return fmt.Errorf("status of the pool is %+v", pool.Status)
+		}
+		return nil
+	})
+	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonValid, "")
+}
+
+func race(t *testing.T, e *environment) {
+	e.run(t)
+	e.pool(t, "one", nil, "203.0.113.7/32")
+	first, second := e.service(t, "first"), e.service(t, "second")
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, first); err != nil {
+			return err
+		}
+		if err := e.get(ctx, second); err != nil {
+			return err
+		}
+		if len(ingress(first))+len(ingress(second)) != 1 {
+			return fmt.Errorf("first has %v, second %v", ingress(first), ingress(second))
+		}
+		return nil
+	})
+	if len(ingress(first)) == 0 {
+		first, second = second, first
+	}
+	e.condition(t, second, metav1.ConditionFalse, millracev1alpha1.ReasonExhausted, `no free IPv4 address in pool "one"`)
+	must(t, e.client.Delete(t.Context(), first))
+	e.addresses(t, second, "203.0.113.7")
+	e.condition(t, second, metav1.ConditionTrue, millracev1alpha1.ReasonAssigned, "has 203.0.113.7")
+	e.bound(t, "203.0.113.7", second)
+}
+
+func exhaustion(t *testing.T, e *environment) {
+	e.run(t)
+	service := e.service(t, "web", families(corev1.IPFamilyPolicyRequireDualStack, corev1.IPv4Protocol, corev1.IPv6Protocol))
+	e.condition(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonNoPool, "no pool with IPv4 addresses selects this Service")
+	pool := e.pool(t, "main", nil, "203.0.113.7/32")
+	e.condition(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonNoPool, "no pool with IPv6 addresses selects this Service")
+	vips := &millracev1alpha1.VIPList{}
+	must(t, e.client.List(t.Context(), vips))
+	if len(vips.Items) > 0 || len(ingress(service)) > 0 {
+		t.Errorf("half of what is required was given: %v", vips.Items)
+	}
+	other := e.service(t, "other", families(corev1.IPFamilyPolicyPreferDualStack))
+	e.addresses(t, other, "203.0.113.7")
+	e.condition(t, other, metav1.ConditionTrue, millracev1alpha1.ReasonAssigned, "has 203.0.113.7")
+	update(t, e, pool, func(pool *millracev1alpha1.IPPool) {
+		pool.Spec.Addresses = []string{"203.0.113.7-203.0.113.8", "2001:db8:cafe::1-2001:db8:cafe::2"}
+	})
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, service); err != nil {
+			return err
+		}
+		if err := e.get(ctx, other); err != nil {
+			return err
+		}
+		if len(ingress(service)) != 2 || len(ingress(other)) != 2 || ingress(other)[0] != "203.0.113.7" {
+			return fmt.Errorf("the Services have %v and %v", ingress(service), ingress(other))
+		}
+		return nil
+	})
+}
+
+// assignments returns the address and UID of the VIP of each Service.
+func (e *environment) assignments(t *testing.T) map[string]string {
+	t.Helper()
+	list := &millracev1alpha1.VIPList{}
+	must(t, e.client.List(t.Context(), list))
+	found := map[string]string{}
+	for _, vip := range list.Items {
+		for _, claim := range vip.Spec.Claims {
+			found[claim.Name] += fmt.Sprintf("%s %s ", vip.Spec.Address, vip.UID)
+		}
+	}
+	return found
+}
+
+// allAssigned waits until all Services have as many addresses.
+func (e *environment) allAssigned(t *testing.T, count int) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		list := &corev1.ServiceList{}
+		if err := e.client.List(ctx, list, client.InNamespace(namespace)); err != nil {
+			return err
+		}
+		for i := range list.Items {
+			if got := ingress(&list.Items[i]); len(got) != count {
+				return fmt.Errorf("Service %s has %v", list.Items[i].Name, got)
+			}
+		}
+		return nil
+	})
+}
+
+func (e *environment) sameAssignments(t *testing.T, before map[string]string) {
+	t.Helper()
+	after := e.assignments(t)
+	for name, was := range before {
+		if after[name] != was {
+			t.Errorf("Service %s had %s, has %s", name, was, after[name])
+		}
+	}
+}
+
+func restart(t *testing.T, e *environment) {
+	first := e.run(t)
+	e.pool(t, "main", nil, "203.0.113.0/24")
+	for i := range 10 {
+		e.service(t, fmt.Sprintf("s%d", i))
+	}
+	e.allAssigned(t, 1)
+	before := e.assignments(t)
+	first.kill(t)
+
+	// What was assigned stays, though its pool is gone, a better one has come
+	// and a new Service may be seen first.
+	must(t, e.client.DeleteAllOf(t.Context(), &millracev1alpha1.IPPool{}))
+	better := func(spec *millracev1alpha1.IPPoolSpec) { spec.Priority = 100 }
+	pool := e.pool(t, "better", better, "203.0.113.0/29", "198.51.100.0/24")
+	late := e.service(t, "a-late-one")
+	e.run(t)
+	e.addresses(t, late, "198.51.100.0")
+	e.sameAssignments(t, before)
+	vip := vipOf("203.0.113.3")
+	e.ready(t, vip, &vip.Status.Conditions, millracev1alpha1.ReasonValid, `IPPool "main" does not exist any longer`)
+	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonValid, "")
+
+	update(t, e, pool, func(pool *millracev1alpha1.IPPool) { pool.Spec.Addresses = []string{"203.0.113.0/29"} })
+	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonValid, "not in the pool any longer and stay until they are released: 198.51.100.0")
+	e.addresses(t, late, "198.51.100.0")
+	e.sameAssignments(t, before)
+}
+
+func deletion(t *testing.T, e *environment) {
+	e.run(t)
+	e.pool(t, "main", nil, "203.0.113.0/24", "2001:db8:cafe::/64")
+	service := e.service(t, "web", families(corev1.IPFamilyPolicyRequireDualStack))
+	e.addresses(t, service, "203.0.113.0", "2001:db8:cafe::")
+	must(t, e.client.Delete(t.Context(), service))
+	e.gone(t, service)
+	e.gone(t, vipOf("203.0.113.0"))
+	e.gone(t, vipOf("2001:db8:cafe::"))
+	eventually(t, func(ctx context.Context) error {
+		return e.event(ctx, service, millracev1alpha1.ReasonReleased, "released 203.0.113.0, 2001:db8:cafe::")
+	})
+}
+
+func deletedUnseen(t *testing.T, e *environment) {
+	running := e.run(t)
+	e.pool(t, "main", nil, "203.0.113.0/24")
+	gone, again := e.service(t, "gone"), e.service(t, "again")
+	e.allAssigned(t, 1)
+	running.stop(t)
+	for _, service := range []*corev1.Service{gone, again} {
+		update(t, e, service, func(service *corev1.Service) { service.Finalizers = nil })
+		must(t, e.client.Delete(t.Context(), service))
+	}
+	again = e.service(t, "again")
+	reserved := vipOf("203.0.113.99")
+	reserved.Spec.Claims = []millracev1alpha1.ServiceReference{{Namespace: namespace, Name: "to-come"}}
+	must(t, e.client.Create(t.Context(), reserved))
+
+	e.run(t)
+	e.allAssigned(t, 1)
+	eventually(t, func(ctx context.Context) error {
+		list := &millracev1alpha1.VIPList{}
+		if err := e.client.List(ctx, list); err != nil {
+			return err
+		}
+		if len(list.Items) != 2 {
+			return fmt.Errorf("%d VIPs, want that of the new Service and the reserved one", len(list.Items))
+		}
+		return nil
+	})
+	must(t, e.get(t.Context(), again))
+	e.bound(t, ingress(again)[0], again)
+}
+
+func typeChange(t *testing.T, e *environment) {
+	e.run(t)
+	e.pool(t, "main", nil, "203.0.113.0/24")
+	service := e.service(t, "web")
+	e.addresses(t, service, "203.0.113.0")
+	update(t, e, service, func(service *corev1.Service) {
+		service.Spec.Type, service.Spec.LoadBalancerClass = corev1.ServiceTypeClusterIP, nil
+	})
+	e.gone(t, vipOf("203.0.113.0"))
+	e.addresses(t, service)
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, service); err != nil {
+			return err
+		}
+		if len(service.Finalizers)+len(service.Status.Conditions) > 0 {
+			return fmt.Errorf("left are %v and %v", service.Finalizers, service.Status.Conditions)
+		}
+		return nil
+	})
+	update(t, e, service, func(service *corev1.Service) {
+		service.Spec.Type = corev1.ServiceTypeLoadBalancer
+		class(millracev1alpha1.Class)(service)
+	})
+	e.addresses(t, service, "203.0.113.0")
+}
+
+func familyChange(t *testing.T, e *environment) {
+	e.run(t)
+	e.pool(t, "main", nil, "203.0.113.0/24", "2001:db8:cafe::/64")
+	service := e.service(t, "web")
+	e.addresses(t, service, "203.0.113.0")
+	update(t, e, service, families(corev1.IPFamilyPolicyRequireDualStack))
+	e.addresses(t, service, "203.0.113.0", "2001:db8:cafe::")
+	update(t, e, service, func(service *corev1.Service) {
+		service.Spec.IPFamilies, service.Spec.ClusterIPs = service.Spec.IPFamilies[:1], service.Spec.ClusterIPs[:1]
+		families(corev1.IPFamilyPolicySingleStack, service.Spec.IPFamilies...)(service)
+	})
+	e.addresses(t, service, "203.0.113.0")
+	e.gone(t, vipOf("2001:db8:cafe::"))
+}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -123,11 +124,11 @@ func (a *app) up(command *cobra.Command, options cluster.Options) error {
 	tell := progress()
 	err = cluster.Up(command.Context(), options, tell)
 	if err != nil && command.Context().Err() != nil {
-		tell("interrupted, removing what there is")
-		if _, downErr := cluster.Down(options.State); downErr != nil {
-			return downErr
+		tell("interrupted: removing what there is")
+		if _, err := cluster.Down(options.State); err != nil {
+			return err
 		}
-		return fmt.Errorf("up was interrupted, and nothing is left: %w", err)
+		return errors.New("up was interrupted; nothing of the lab is left")
 	}
 	if err == nil {
 		tell("the lab is up")

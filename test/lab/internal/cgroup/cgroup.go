@@ -145,8 +145,11 @@ func mountViewV2() error {
 	if err := moveSelf(leaf); err != nil {
 		return err
 	}
-	_, err := enableControllers(mountRoot)
-	return err
+	controllers, err := missing(mountRoot)
+	if err != nil || len(controllers) == 0 {
+		return err
+	}
+	return control(mountRoot, "+", controllers)
 }
 
 // Remove removes every cgroup of this name, wherever it lies, with all below it.

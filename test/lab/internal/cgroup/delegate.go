@@ -14,68 +14,73 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asideSuffix ends the name of the cgroup for processes that are in the way, see Delegation.
+// asideSuffix ends the name of the cgroup for processes that are in the way, see Delegate.
 const asideSuffix = "aside"
 
 // needed are the version 2 controllers that the kubelet insists on, and io.
 var needed = []string{"cpu", "cpuset", "io", "memory", "pids"}
 
-// Delegation is what Delegate changed on a version 2 machine; empty on version 1.
-type Delegation struct {
-	// Enabled lists the controllers that were off at the root.
-	Enabled []string `json:"enabled,omitempty"`
-	// Aside is the cgroup that took the root's processes: a root that is a
-	// container's and not the machine's may not keep any while it hands out controllers.
-	Aside string `json:"aside,omitempty"`
-}
-
-// Delegate makes a version 2 machine hand out, at its root, the controllers that a
-// kubelet needs. It returns what it changed, also with an error.
-func Delegate(prefix string) (Delegation, error) {
-	var done Delegation
+// Missing returns the controllers that a kubelet needs and that a version 2 machine
+// does not hand out at its root; none on version 1.
+func Missing() ([]string, error) {
 	hierarchies, err := discover()
 	if err != nil || !pureV2(hierarchies) {
-		return done, err
+		return nil, err
 	}
-	root := hierarchies[0].mountpoint
-	done.Enabled, err = enableControllers(root)
-	if !errors.Is(err, unix.EBUSY) {
-		return done, err
-	}
-	done.Aside = filepath.Join(root, prefix+asideSuffix)
-	if err := os.Mkdir(done.Aside, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return done, fmt.Errorf("move processes out of the root cgroup: %w", err)
-	}
-	if err := moveAll(root, done.Aside); err != nil {
-		return done, err
-	}
-	done.Enabled, err = enableControllers(root)
-	return done, err
+	return missing(hierarchies[0].mountpoint)
 }
 
-// Undelegate takes back what Delegate changed.
-func Undelegate(done Delegation) error {
-	if len(done.Enabled) > 0 {
-		hierarchies, err := discover()
-		if err != nil {
-			return err
-		}
-		if err := control(hierarchies[0].mountpoint, "-", done.Enabled); err != nil {
-			return err
-		}
-	}
-	if done.Aside == "" {
+// Delegate makes a version 2 machine hand out controllers at its root. A root that
+// is a container's, and not the machine's, may not keep processes then: they move to
+// a cgroup of their own, whose name begins with prefix.
+func Delegate(prefix string, controllers []string) error {
+	if len(controllers) == 0 {
 		return nil
 	}
-	if err := moveAll(done.Aside, filepath.Dir(done.Aside)); err != nil {
+	hierarchies, err := discover()
+	if err != nil {
 		return err
 	}
-	return removeTree(done.Aside)
+	root := hierarchies[0].mountpoint
+	err = control(root, "+", controllers)
+	if !errors.Is(err, unix.EBUSY) {
+		return err
+	}
+	aside := filepath.Join(root, prefix+asideSuffix)
+	if err := os.Mkdir(aside, 0o755); err != nil {
+		return fmt.Errorf("move processes out of the root cgroup: %w", err)
+	}
+	if err := moveAll(root, aside); err != nil {
+		return err
+	}
+	return control(root, "+", controllers)
 }
 
-// enableControllers hands out those needed controllers that are available and
-// off, and returns them.
-func enableControllers(group string) ([]string, error) {
+// Undelegate takes back what Delegate did or began to do.
+func Undelegate(prefix string, controllers []string) error {
+	if len(controllers) == 0 {
+		return nil
+	}
+	hierarchies, err := discover()
+	if err != nil {
+		return err
+	}
+	root := hierarchies[0].mountpoint
+	if err := control(root, "-", controllers); err != nil {
+		return err
+	}
+	aside := filepath.Join(root, prefix+asideSuffix)
+	if _, err := os.Stat(aside); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := moveAll(aside, root); err != nil {
+		return err
+	}
+	return removeTree(aside)
+}
+
+// missing returns those needed controllers that a cgroup has and does not hand out.
+func missing(group string) ([]string, error) {
 	available, err := words(filepath.Join(group, "cgroup.controllers"))
 	if err != nil {
 		return nil, err
@@ -84,19 +89,13 @@ func enableControllers(group string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var missing []string
+	var names []string
 	for _, controller := range needed {
 		if slices.Contains(available, controller) && !slices.Contains(enabled, controller) {
-			missing = append(missing, controller)
+			names = append(names, controller)
 		}
 	}
-	if len(missing) == 0 {
-		return nil, nil
-	}
-	if err := control(group, "+", missing); err != nil {
-		return nil, err
-	}
-	return missing, nil
+	return names, nil
 }
 
 func control(group, sign string, controllers []string) error {

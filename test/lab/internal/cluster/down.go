@@ -50,7 +50,8 @@ func Down(dir string) (found bool, err error) {
 // the bridges goes first, so that the dying say nothing to each other.
 func endNamespaces(namespaces []string) error {
 	if slices.Contains(namespaces, fabricNamespace) {
-		if err := netns.Do(fabricNamespace, netns.DeletePorts); err != nil {
+		err := netns.Do(fabricNamespace, netns.DeletePorts)
+		if err != nil && !errors.Is(err, netns.ErrNotExist) {
 			return err
 		}
 	}
@@ -77,12 +78,30 @@ func removeState(dir string) (found bool, err error) {
 	}
 	// A write of the file that was cut short happened before anything was delegated.
 	if saved, err := parseState(content); err == nil {
-		if err := cgroup.Undelegate(saved.Delegation); err != nil {
+		if err := cgroup.Undelegate(config.NamespacePrefix, saved.Controllers); err != nil {
 			return true, err
 		}
 	}
-	if err := os.RemoveAll(dir); err != nil {
-		return true, fmt.Errorf("remove the lab's folder: %w", err)
+	return true, removeFolder(dir)
+}
+
+// removeFolder removes a lab's folder, the state file last: until then an interrupted
+// removal can be seen and repeated.
+func removeFolder(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("remove the lab's folder: %w", err)
 	}
-	return true, nil
+	for _, entry := range entries {
+		if entry.Name() == stateFile {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(dir, entry.Name())); err != nil {
+			return fmt.Errorf("remove the lab's folder: %w", err)
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove the lab's folder: %w", err)
+	}
+	return nil
 }

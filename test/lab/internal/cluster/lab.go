@@ -17,7 +17,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/millrace-lb/millrace/test/lab/internal/cgroup"
 	"github.com/millrace-lb/millrace/test/lab/internal/config"
 	"github.com/millrace-lb/millrace/test/lab/internal/netns"
 	"github.com/millrace-lb/millrace/test/lab/internal/topology"
@@ -40,7 +39,8 @@ type state struct {
 	NodeGrace   time.Duration     `json:"nodeGrace"`
 	Snapshotter string            `json:"snapshotter"`
 	Programs    map[string]string `json:"programs"`
-	Delegation  cgroup.Delegation `json:"delegation"`
+	// Controllers are the cgroup controllers that the machine did not hand out before.
+	Controllers []string `json:"controllers,omitempty"`
 }
 
 // Lab is the lab of a state folder.

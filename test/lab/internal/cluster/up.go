@@ -4,7 +4,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -76,16 +75,21 @@ func Up(ctx context.Context, options Options, progress Progress) error {
 	if err != nil {
 		return err
 	}
-	return lab.up(ctx, image, progress)
+	if err := lab.up(ctx, image, progress); err != nil {
+		return fmt.Errorf("%w (what was started stays for a look; `bin/lab down` removes it)", err)
+	}
+	return nil
 }
 
 func (l *Lab) up(ctx context.Context, image string, progress Progress) error {
+	var err error
+	if l.state.Controllers, err = cgroup.Missing(); err != nil {
+		return err
+	}
 	if err := l.save(); err != nil {
 		return err
 	}
-	var err error
-	l.state.Delegation, err = cgroup.Delegate(config.NamespacePrefix)
-	if err := errors.Join(err, l.save()); err != nil {
+	if err := cgroup.Delegate(config.NamespacePrefix, l.state.Controllers); err != nil {
 		return err
 	}
 	if err := l.writeKeys(); err != nil {

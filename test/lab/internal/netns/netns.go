@@ -109,7 +109,12 @@ func Enter(name string) error {
 		return fmt.Errorf("enter network namespace %s: %w", name, err)
 	}
 	defer unix.Close(fd)
-	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+	err = unix.Setns(fd, unix.CLONE_NEWNET)
+	// The creation of the namespace was interrupted: its file is an ordinary one.
+	if errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("enter %s: %w", name, ErrNotExist)
+	}
+	if err != nil {
 		return fmt.Errorf("enter network namespace %s: %w", name, err)
 	}
 	return nil

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package lbagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/frrtest"
+	"github.com/millrace-lb/millrace/test/lab/controlplane"
+)
+
+// The test of this file runs the agent as it is, in a process of its own, with
+// a real API server, with its programs and maps in the kernel, and with a real
+// router behind its uplink. It needs root.
+
+const (
+	// isolated is set in the process that runs the tests, agentProcess in the
+	// one that is the agent.
+	isolated     = "MILLRACE_TEST_ISOLATED"
+	agentProcess = "MILLRACE_TEST_AGENT"
+
+	agentUser   = "agent"
+	healthPort  = "127.0.0.1:7480"
+	routerSpace = "router"
+	vip         = "203.0.113.10"
+	nodeAddress = "198.51.100.2"
+)
+
+// TestMain runs the tests in mount and network namespaces of their own:
+// whatever they leave behind is gone with the process.
+func TestMain(m *testing.M) {
+	switch {
+	case os.Getenv(agentProcess) != "":
+		if err := runAgent(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	case os.Getenv(isolated) != "":
+		// ip(8) keeps its namespaces below /run.
+		if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, ""); err != nil {
+			fmt.Fprintf(os.Stderr, "mount /run of the tests' own: %v\n", err)
+			os.Exit(1)
+		}
+		os.Exit(m.Run())
+	default:
+		os.Exit(isolate())
+	}
+}
+
+func isolate() int {
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), isolated+"=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET,
+		Pdeathsig:    syscall.SIGKILL,
+	}
+	err := cmd.Run()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return exit.ExitCode()
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "run the tests in namespaces of their own: %v; they need root\n", err)
+		return 1
+	}
+	return 0
+}
+
+// runAgent is cmd/lbagent with the configuration of the test.
+func runAgent() error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	config := DefaultConfig()
+	config.NodeName = thisNode
+	config.Kubeconfig = os.Getenv("KUBECONFIG")
+	config.PinRoot = os.Getenv(agentProcess)
+	config.MaxFrontends, config.MaxTables, config.MaxEndpointTables, config.MaxEndpoints, config.MaxVIPs = 64, 64, 64, 64, 64
+	config.Connections = 1024
+	return Run(ctx, config, logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil)))
+}
+
+// world is what is around the agent.
+type world struct {
+	*frrtest.Router
+	t          *testing.T
+	api        *controlplane.Server
+	client     client.Client
+	kubeconfig string
+	pinRoot    string
+}
+
+func run(t *testing.T, command string) {
+	t.Helper()
+	words := strings.Fields(command)
+	if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", command, err, out)
+	}
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	for _, command := range []string{
+		"ip link set lo up",
+		"ip netns add " + routerSpace,
+		"ip -n " + routerSpace + " link set lo up",
+		"ip link add eth0 type veth peer name eth0 netns " + routerSpace,
+		"ip address add " + nodeAddress + "/24 dev eth0",
+		"ip link set eth0 up",
+		"ip -n " + routerSpace + " address add 198.51.100.1/24 dev eth0",
+		"ip -n " + routerSpace + " link set eth0 up",
+	} {
+		run(t, command)
+	}
+	w := &world{t: t, pinRoot: filepath.Join(mountBPF(t), "millrace")}
+	w.Router = frrtest.Start(t, routerSpace, ` neighbor 198.51.100.2 remote-as 64512
+ address-family ipv4 unicast
+  neighbor 198.51.100.2 activate
+ exit-address-family
+`)
+	w.api = controlplane.Start(t, "..", agentUser)
+	var err error
+	if w.kubeconfig, err = w.api.WriteKubeconfig(agentUser); err != nil {
+		t.Fatal(err)
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, discoveryv1.AddToScheme, rbacv1.AddToScheme, millracev1alpha1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if w.client, err = client.New(w.api.Admin(), client.Options{Scheme: scheme}); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func mountBPF(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("bpf", dir, "bpf", 0, "mode=0700"); err != nil {
+		t.Fatalf("mount a bpf file system (needs root): %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Errorf("unmount %s: %v", dir, err)
+		}
+	})
+	return dir
+}
+
+// install applies the CRDs and gives the agent's user the agent's role.
+func (w *world) install() {
+	w.t.Helper()
+	files, err := filepath.Glob("../config/crd/millrace.io_*.yaml")
+	if err != nil || len(files) == 0 {
+		w.t.Fatalf("%d CRDs, error %v", len(files), err)
+	}
+	for _, file := range append(files, "../config/rbac/agent/role.yaml") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		object := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(text, object); err != nil {
+			w.t.Fatal(err)
+		}
+		w.create(object)
+	}
+	w.create(&rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "agent"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "millrace-agent"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: agentUser}},
+	})
+	w.Await(30*time.Second, "the API server serves the CRDs", func() bool {
+		for _, list := range []client.ObjectList{
+			&millracev1alpha1.LBNodeList{}, &millracev1alpha1.VIPList{},
+			&millracev1alpha1.BGPPeerList{}, &millracev1alpha1.BGPAdvertisementList{},
+		} {
+			if w.client.List(w.t.Context(), list) != nil {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (w *world) create(object client.Object) {
+	w.t.Helper()
+	if err := w.client.Create(w.t.Context(), object); err != nil {
+		w.t.Fatalf("create %T %s: %v", object, object.GetName(), err)
+	}
+}
+
+// populate creates what the operator and the control plane would.
+func (w *world) populate() {
+	w.t.Helper()
+	objects := cluster()
+	addService(objects, 10, false, 2, 1)
+	w.create(objects.Node)
+	objects.LBNodes[0].Spec.Addresses = []string{nodeAddress}
+	objects.LBNodes[1].Spec.Addresses = []string{"198.51.100.3"}
+	for _, lbNode := range objects.LBNodes {
+		lbNode.UID = ""
+		w.create(lbNode)
+	}
+	peer := objects.Peers[0]
+	peer.Spec.PeerAddress = "198.51.100.1"
+	peer.Spec.HoldTime = &metav1.Duration{Duration: 9 * time.Second}
+	peer.Spec.ConnectRetryTime = &metav1.Duration{Duration: time.Second}
+	w.create(peer)
+	w.create(objects.Advertisements[0])
+	objects.Services[0].UID = ""
+	w.create(objects.Services[0])
+	w.create(objects.EndpointSlices[0])
+	w.create(objects.VIPs[0])
+}
+
+// agent is a process of the agent.
+type agent struct {
+	t   *testing.T
+	cmd *exec.Cmd
+}
+
+func (w *world) start() *agent {
+	w.t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), agentProcess+"="+w.pinRoot, "KUBECONFIG="+w.kubeconfig)
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	if err := cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	a := &agent{t: w.t, cmd: cmd}
+	w.t.Cleanup(func() {
+		if a.cmd.ProcessState == nil {
+			_ = a.cmd.Process.Kill()
+			_ = a.cmd.Wait()
+		}
+	})
+	return a
+}
+
+// end sends a signal and returns how the agent ended.
+func (a *agent) end(sent os.Signal) error {
+	a.t.Helper()
+	if err := a.cmd.Process.Signal(sent); err != nil {
+		a.t.Fatal(err)
+	}
+	return a.cmd.Wait()
+}
+
+func ready() bool {
+	response, err := http.Get("http://" + healthPort + "/readyz")
+	if err != nil {
+		return false
+	}
+	_ = response.Body.Close()
+	return response.StatusCode == http.StatusOK
+}
+
+func (w *world) lbNode() *millracev1alpha1.LBNode {
+	w.t.Helper()
+	lbNode := &millracev1alpha1.LBNode{}
+	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: thisNode}, lbNode); err != nil {
+		w.t.Fatal(err)
+	}
+	return lbNode
+}
+
+// writes are the agent's requests that change something.
+func (w *world) writes() []controlplane.Write {
+	w.t.Helper()
+	all, err := w.api.Writes()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return slices.DeleteFunc(all, func(write controlplane.Write) bool { return write.User != agentUser })
+}
+
+func (w *world) announced() bool { return w.KernelRoutes()[vip] == nodeAddress }
+
+func TestAgent(t *testing.T) {
+	w := newWorld(t)
+	w.install()
+	w.populate()
+	first := w.start()
+	w.Await(30*time.Second, "the VIP at the router and the agent ready", func() bool { return w.announced() && ready() })
+	w.Await(10*time.Second, "the LBNode says so", func() bool {
+		status := w.lbNode().Status
+		return meta.IsStatusConditionTrue(status.Conditions, millracev1alpha1.ConditionReady) && status.AnnouncedVIPs == 1
+	})
+	status := w.lbNode().Status
+	if len(status.Interfaces) != 1 || status.Interfaces[0].XDPMode != millracev1alpha1.XDPNative ||
+		len(status.Sessions) != 1 || status.Sessions[0].State != millracev1alpha1.SessionEstablished ||
+		len(status.VIPs) != 1 || !slices.Equal(status.VIPs[0].AnnouncedTo, []string{"router"}) {
+		t.Errorf("status %+v", status)
+	}
+
+	before := len(w.writes())
+	time.Sleep(5 * time.Second)
+	if idle := w.writes()[before:]; len(idle) > 0 {
+		t.Errorf("writes while nothing changed: %+v", idle)
+	}
+
+	w.restart(first, syscall.SIGTERM)
+	second := w.start()
+	w.awaitBack()
+	w.restart(second, syscall.SIGKILL)
+	w.start()
+	w.awaitBack()
+
+	w.moveEndpoints()
+	w.removeVIP()
+	for _, write := range w.writes() {
+		if write.Resource != "lbnodes" || write.Subresource != "status" || write.Name != thisNode || write.Code != http.StatusOK {
+			t.Errorf("a write other than that of its own status: %+v", write)
+		}
+	}
+}
+
+// restart ends the agent; the router keeps the route.
+func (w *world) restart(a *agent, sent os.Signal) {
+	w.t.Helper()
+	began := time.Now()
+	err := a.end(sent)
+	if sent == syscall.SIGTERM && (err != nil || time.Since(began) > 2*time.Second) {
+		w.t.Errorf("the agent ended with %v after %s", err, time.Since(began))
+	}
+	for end := time.Now().Add(time.Second); time.Now().Before(end); {
+		if !w.announced() {
+			w.t.Fatalf("the route is gone after %s", sent)
+		}
+	}
+}
+
+// awaitBack waits until the agent is ready; the router has the route all the
+// time.
+func (w *world) awaitBack() {
+	w.t.Helper()
+	w.Await(30*time.Second, "the new agent ready", func() bool {
+		if !w.announced() {
+			w.t.Fatal("the route went while the new agent started")
+		}
+		return ready()
+	})
+}
+
+// moveEndpoints makes the Service Local and takes its endpoints to the other
+// node: the route goes, with a reason.
+func (w *world) moveEndpoints() {
+	w.t.Helper()
+	service := &corev1.Service{}
+	key := client.ObjectKey{Namespace: "default", Name: "service-010"}
+	if err := w.client.Get(w.t.Context(), key, service); err != nil {
+		w.t.Fatal(err)
+	}
+	service.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	if err := w.client.Update(w.t.Context(), service); err != nil {
+		w.t.Fatal(err)
+	}
+	slice := &discoveryv1.EndpointSlice{}
+	if err := w.client.Get(w.t.Context(), key, slice); err != nil {
+		w.t.Fatal(err)
+	}
+	for i := range slice.Endpoints {
+		slice.Endpoints[i].NodeName = pointer(otherNode)
+	}
+	if err := w.client.Update(w.t.Context(), slice); err != nil {
+		w.t.Fatal(err)
+	}
+	w.Await(10*time.Second, "no route without an endpoint", func() bool { return !w.announced() })
+	w.Await(10*time.Second, "the LBNode says why", func() bool {
+		vips := w.lbNode().Status.VIPs
+		return len(vips) == 1 && vips[0].Reason == "NoLocalEndpoint" && len(vips[0].AnnouncedTo) == 0
+	})
+}
+
+func (w *world) removeVIP() {
+	w.t.Helper()
+	object := &millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: vip}}
+	if err := w.client.Delete(w.t.Context(), object); err != nil {
+		w.t.Fatal(err)
+	}
+	w.Await(10*time.Second, "the LBNode without VIPs", func() bool { return len(w.lbNode().Status.VIPs) == 0 })
+}

@@ -141,7 +141,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	bgpErr := l.speaker.Set(wantBGP(m, routes))
 	l.observation.Sessions = sessions(l.speaker.Sessions())
 
-	if programErr == nil && bgpErr == nil {
+	if programErr == nil && !errors.Is(bgpErr, bgp.ErrNotWithdrawn) {
 		var wait time.Duration
 		wait, programErr = l.remove(removals, now)
 		l.observation.ProgramError = programErr

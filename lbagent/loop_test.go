@@ -110,7 +110,7 @@ type (
 func (s speakerOf) Set(want bgp.Want) error {
 	s.sets++
 	if s.fails("Set") {
-		return errInjected
+		return fmt.Errorf("%w: %w", bgp.ErrNotWithdrawn, errInjected)
 	}
 	s.routes = map[netip.Addr]bool{}
 	for _, route := range want.Routes["router"] {

@@ -20,6 +20,10 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
+// ErrNotWithdrawn is in Set's error where a peer still has a route that it
+// should not have.
+var ErrNotWithdrawn = errors.New("route not withdrawn")
+
 // ErrNoRouterID is returned by Set when there are peers and no router id.
 var ErrNoRouterID = errors.New("no BGP identifier: it must be an IPv4 address other than 0.0.0.0 (RFC 6286)")
 

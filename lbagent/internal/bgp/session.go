@@ -5,6 +5,7 @@ package bgp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
@@ -75,7 +76,7 @@ func (s *session) setRoutes(routes []announce.Route) error {
 			continue
 		}
 		if err := s.speaker.deleteRoute(route); err != nil {
-			errs = append(errs, err)
+			errs = append(errs, fmt.Errorf("%w: %w", ErrNotWithdrawn, err))
 			continue
 		}
 		delete(s.routes, prefix)

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	bgplog "github.com/osrg/gobgp/v3/pkg/log"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+func TestEqual(t *testing.T) {
+	hundred, alsoHundred, other := uint32(100), uint32(100), uint32(101)
+	base := func() announce.Route {
+		route := testRoute(vip4)
+		route.Communities = []uint32{1}
+		route.LargeCommunities = [][3]uint32{{1, 2, 3}}
+		route.LocalPreference = &hundred
+		return route
+	}
+	for name, test := range map[string]struct {
+		change func(*announce.Route)
+		want   bool
+	}{
+		"nothing":          {func(*announce.Route) {}, true},
+		"same preference":  {func(r *announce.Route) { r.LocalPreference = &alsoHundred }, true},
+		"other preference": {func(r *announce.Route) { r.LocalPreference = &other }, false},
+		"no preference":    {func(r *announce.Route) { r.LocalPreference = nil }, false},
+		"next hop":         {func(r *announce.Route) { r.NextHop = routerIPv4 }, false},
+		"communities":      {func(r *announce.Route) { r.Communities = nil }, false},
+		"large":            {func(r *announce.Route) { r.LargeCommunities = [][3]uint32{{1, 2, 4}} }, false},
+	} {
+		changed := base()
+		test.change(&changed)
+		if equal(base(), changed) != test.want || equal(changed, base()) != test.want {
+			t.Errorf("%s changed: equal is not %t both ways", name, test.want)
+		}
+	}
+}
+
+// Two BGPPeers for one router: one has the session, the other is told why not.
+func TestSameAddress(t *testing.T) {
+	first, second, third := testPeer(), testPeer(), testPeer()
+	first.Name, second.Name, third.Name, third.Port = "a", "b", "c", 1179
+	taken, refused := distinct([]model.Peer{third, second, first})
+	if len(taken) != 2 || taken["a"] != first || taken["c"] != third {
+		t.Errorf("taken: %v", taken)
+	}
+	if len(refused) != 1 || refused["b"].Message == "" || refused["b"].State != millracev1alpha1.SessionIdle {
+		t.Errorf("refused: %+v", refused)
+	}
+}
+
+func TestRouterID(t *testing.T) {
+	if got := RouterID(nodeIPv4, nodeIPv6); got != nodeIPv4 {
+		t.Errorf("of a node with IPv4: %s", got)
+	}
+	only6 := RouterID(netip.Addr{}, nodeIPv6)
+	if !only6.Is4() || only6.IsUnspecified() || only6 != RouterID(netip.Addr{}, nodeIPv6) || only6 == RouterID(netip.Addr{}, routerIPv6) {
+		t.Errorf("of a node with IPv6 only: %s", only6)
+	}
+	if got := RouterID(netip.Addr{}, netip.Addr{}); got.IsValid() {
+		t.Errorf("of a node without address: %s", got)
+	}
+}
+
+func TestNoRouterID(t *testing.T) {
+	s := New(Config{Logger: logr.Discard()})
+	want := testWant()
+	want.RouterID = netip.Addr{}
+	if err := s.Set(want); !errors.Is(err, ErrNoRouterID) {
+		t.Errorf("error %v, want %v", err, ErrNoRouterID)
+	}
+	if err := s.Set(Want{}); err != nil {
+		t.Errorf("nothing wanted: %v", err)
+	}
+}
+
+// What GoBGP logs becomes the session's message, and tells whether the peer
+// may hold our routes as stale.
+func TestObserved(t *testing.T) {
+	established, idle := millracev1alpha1.SessionEstablished, millracev1alpha1.SessionIdle
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for name, test := range map[string]struct {
+		message string
+		fields  bgplog.Fields
+		lost    bool
+		want    string
+	}{
+		"connection lost":          {"Peer Down", bgplog.Fields{"Reason": "graceful-restart"}, true, "connection lost"},
+		"without graceful restart": {"Peer Down", bgplog.Fields{"Reason": "read-failed"}, false, "connection lost"},
+		"notification": {"received notification", bgplog.Fields{"Code": 6, "Subcode": 2}, false,
+			"received NOTIFICATION code 6 subcode 2"},
+		"silence": {"hold timer expired", nil, false, "hold timer expired"},
+	} {
+		notified := 0
+		o := newObserved(func() { notified++ })
+		adapter := &logAdapter{logger: logr.Discard()}
+		adapter.observe(o)
+		if o.enter(established, at) {
+			t.Errorf("%s: lost before it was established", name)
+		}
+		adapter.Warn(test.message, test.fields)
+		if lost := o.enter(idle, at.Add(time.Hour)); lost != test.lost {
+			t.Errorf("%s: lost is %t, want %t", name, lost, test.lost)
+		}
+		session := o.session()
+		if session.Message != test.want || session.State != idle || !session.Since.Equal(at.Add(time.Hour)) || notified < 3 {
+			t.Errorf("%s: session %+v, notified %d times; want message %q", name, session, notified, test.want)
+		}
+		o.enter(millracev1alpha1.SessionActive, at.Add(2*time.Hour))
+		if since := o.session().Since; !since.Equal(at.Add(time.Hour)) {
+			t.Errorf("%s: since %s, want when it was lost", name, since)
+		}
+		o.enter(established, at.Add(3*time.Hour))
+		if session := o.session(); session.Message != "" || !session.Since.Equal(at.Add(3*time.Hour)) {
+			t.Errorf("%s: established again: %+v", name, session)
+		}
+	}
+}

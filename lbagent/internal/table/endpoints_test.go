@@ -61,7 +61,7 @@ func TestEndpointsShareAlike(t *testing.T) {
 			rows[id]++
 		}
 		share := 1 / float64(len(ids))
-		tolerance := 6*math.Sqrt(program.EndpointRows*share*(1-share)) + 1e-9
+		tolerance := 6*math.Sqrt(program.EndpointRows*share*(1-share)) + 10
 		total := 0
 		for _, id := range ids {
 			total += rows[id]

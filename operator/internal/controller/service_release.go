@@ -176,27 +176,35 @@ func (r *serviceReconciler) releaseSurplus(ctx context.Context, service *corev1.
 }
 
 // release removes claims from a VIP. Without any left, the VIP is deleted or
-// stays reserved, as its reclaim policy says.
-func (r *serviceReconciler) release(ctx context.Context, known *millracev1alpha1.VIP, match matchClaim) error {
-	vip := known.DeepCopy()
-	vip.Spec.Claims = withoutClaims(vip.Spec.Claims, match)
-	if len(vip.Spec.Claims) > 0 || vip.Spec.ReclaimPolicy == millracev1alpha1.ReclaimRetain {
-		done, err := r.updateClaims(ctx, vip)
-		if err == nil && !done {
-			err = fmt.Errorf("releasing VIP %s: it was changed meanwhile", vip.Name)
+// stays reserved, as its reclaim policy says. A VIP that changed meanwhile is
+// tried again as it is now.
+func (r *serviceReconciler) release(ctx context.Context, vip *millracev1alpha1.VIP, match matchClaim) error {
+	address, _ := addressOf(vip)
+	for range maxPlans {
+		if vip == nil || !slices.ContainsFunc(vip.Spec.Claims, match) {
+			return nil
 		}
-		return err
-	}
-	err := r.client.Delete(ctx, vip, client.Preconditions{UID: &vip.UID, ResourceVersion: &vip.ResourceVersion})
-	if err == nil || apierrors.IsNotFound(err) {
-		r.ledger.remove(vip)
-		return nil
-	}
-	if apierrors.IsConflict(err) {
-		address, _ := addressOf(vip)
-		if err := r.refresh(ctx, address); err != nil {
+		if done, err := r.tryRelease(ctx, vip.DeepCopy(), match); done || err != nil {
 			return err
 		}
+		vip = r.ledger.object(address)
 	}
-	return fmt.Errorf("deleting VIP %s: %w", vip.Name, err)
+	return fmt.Errorf("releasing VIP of %s: others changed it %d times in a row", address, maxPlans)
+}
+
+func (r *serviceReconciler) tryRelease(ctx context.Context, vip *millracev1alpha1.VIP, match matchClaim) (bool, error) {
+	vip.Spec.Claims = withoutClaims(vip.Spec.Claims, match)
+	if len(vip.Spec.Claims) > 0 || vip.Spec.ReclaimPolicy == millracev1alpha1.ReclaimRetain {
+		return r.updateClaims(ctx, vip)
+	}
+	err := r.client.Delete(ctx, vip, client.Preconditions{UID: &vip.UID, ResourceVersion: &vip.ResourceVersion})
+	switch {
+	case err == nil || apierrors.IsNotFound(err):
+		r.ledger.remove(vip)
+		return true, nil
+	case apierrors.IsConflict(err):
+		address, _ := addressOf(vip)
+		return false, r.refresh(ctx, address)
+	}
+	return false, fmt.Errorf("deleting VIP %s: %w", vip.Name, err)
 }

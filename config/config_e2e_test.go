@@ -166,11 +166,14 @@ func testAgent(t *testing.T, server *controlplane.Server, admin client.Client) {
 	}
 	refusal := func(claims []string, node string) func(context.Context) error {
 		return func(ctx context.Context) error {
-			err := write(ctx, claims, node)
-			if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "only that of its own node") {
-				return fmt.Errorf("error is %v, want a refusal by the policy", err)
+			switch err := write(ctx, claims, node); {
+			case err == nil:
+				return errors.New("not refused")
+			case !apierrors.IsForbidden(err), !strings.Contains(err.Error(), "only that of its own node"):
+				return fmt.Errorf("not refused by the policy: %w", err)
+			default:
+				return nil
 			}
-			return nil
 		}
 	}
 	eventually(t, "own node", func(ctx context.Context) error { return write(ctx, []string{"node1"}, "node1") })

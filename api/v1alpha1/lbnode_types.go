@@ -12,7 +12,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="ID",type=integer,JSONPath=`.spec.id`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
-// +kubebuilder:printcolumn:name="BGP",type=string,JSONPath=`.status.sessions[*].state`
+// +kubebuilder:printcolumn:name="BGP",type=string,JSONPath=`.status.conditions[?(@.type=="BGPEstablished")].status`
 // +kubebuilder:printcolumn:name="VIPs",type=integer,JSONPath=`.status.announcedVIPs`
 // +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.status.interfaces[*].xdpMode`
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`,priority=1

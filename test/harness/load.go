@@ -26,7 +26,12 @@ type Load struct {
 	P99     float64        `json:"p99"`
 }
 
+// clientTime bounds one run of the client; a working path needs seconds.
+const clientTime = 2 * time.Minute
+
 func (c *Cluster) echo(ctx context.Context, out any, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, clientTime)
+	defer cancel()
 	raw, err := c.Exec(ctx, "client", append([]string{filepath.Join(c.root, "bin", "echo")}, args...)...)
 	// The report is worth more than the exit code: it says what failed.
 	if jsonErr := json.Unmarshal(raw, out); jsonErr != nil {

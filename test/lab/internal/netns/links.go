@@ -63,6 +63,9 @@ func AddPort(host string, iface topology.Interface, xdp bool) error {
 		if err := prepareForXDP(iface.Port); err != nil {
 			return err
 		}
+		if err := attachPass(port); err != nil {
+			return err
+		}
 	}
 	if err := netlink.LinkSetUp(port); err != nil {
 		return fmt.Errorf("set link %s up: %w", iface.Port, err)

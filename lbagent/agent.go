@@ -47,27 +47,37 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 			logger.Error(err, "Data plane not closed cleanly")
 		}
 	}()
-	have, err := datapath.Dump()
+	return serve(ctx, config, parts{clients, objects, datapath}, logger)
+}
+
+// parts are what an agent's work needs that can fail to be there.
+type parts struct {
+	clients  *source.Clients
+	objects  *source.Source
+	datapath *dataplane.Dataplane
+}
+
+// serve does the agent's work until ctx is done.
+func serve(ctx context.Context, config Config, p parts, logger logr.Logger) error {
+	have, err := p.datapath.Dump()
 	if err != nil {
 		return err
 	}
-	adoption := datapath.Adoption()
+	adoption := p.datapath.Adoption()
 	logger.Info("Data plane open", "maps", adoption.Kind, "reason", adoption.Reason, "resized", adoption.Resized,
 		"frontends", len(have.Frontends), "endpoints", len(have.Endpoints))
-
 	speaker := bgp.New(bgp.Config{
 		// Frontends in the maps have been forwarded all the time.
 		Restarting: len(have.Frontends) > 0,
 		Logger:     logger.WithName("bgp"),
 	})
-	writer := status.NewWriter(objects.LBNode, status.Client(clients.Millrace), logger.WithName("status"))
-	links := make(chan struct{}, 1)
+	writer := status.NewWriter(p.objects.LBNode, status.Client(p.clients.Millrace), logger.WithName("status"))
 	loop := &loop{
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,
-		objects:       objects.Snapshot,
+		objects:       p.objects.Snapshot,
 		uplinks:       netdev.NewFinder(config.Uplinks).Find,
-		dataplane:     datapath,
+		dataplane:     p.datapath,
 		speaker:       speaker,
 		status:        writer,
 		logger:        logger,
@@ -77,28 +87,28 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 		due:           map[removal]time.Time{},
 		observation:   status.Observation{Version: config.Version},
 	}
-
 	group, ctx := errgroup.WithContext(ctx)
 	if config.MetricsBindAddress != "0" {
 		listener, err := metrics.Listen(config.MetricsBindAddress)
 		if err != nil {
 			return err
 		}
-		collector := metrics.NewCollector(config.Version, datapath, speaker.Sessions)
+		collector := metrics.NewCollector(config.Version, p.datapath, speaker.Sessions)
 		checks := metrics.Health{Alive: loop.health.alive, Ready: loop.health.ready}
 		group.Go(func() error { return metrics.Serve(ctx, listener, collector, checks) })
 	}
-	group.Go(func() error { return objects.Run(ctx) })
-	group.Go(func() error { return netdev.Watch(ctx, func() { notify(links) }) })
 	group.Go(func() error { return writer.Run(ctx) })
+	group.Go(func() error { return p.objects.Run(ctx) })
+	links := make(chan struct{}, 1)
+	group.Go(func() error { return netdev.Watch(ctx, func() { notify(links) }) })
 	group.Go(func() error {
 		// What is not known yet must not be taken for what is gone.
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-objects.Synced():
+		case <-p.objects.Synced():
 		}
-		return loop.run(ctx, objects.Changed(), links, speaker.Changed())
+		return loop.run(ctx, p.objects.Changed(), links, speaker.Changed())
 	})
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err

@@ -112,6 +112,8 @@ func TestWriterCoalesces(t *testing.T) {
 		w.Set(version("v3"))
 		time.Sleep(time.Hour)
 		s.expect(t, "nothing new", 2, "v3")
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		if between := s.writes[1].Sub(s.writes[0]); between < interval {
 			t.Errorf("%s between two writes, want at least %s", between, interval)
 		}
@@ -121,7 +123,9 @@ func TestWriterCoalesces(t *testing.T) {
 // A watch that lags makes the Writer neither write again nor conflict.
 func TestWriterKnowsItsWrite(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
+		s.mu.Lock()
 		s.lagging = true
+		s.mu.Unlock()
 		w.Set(version("v1"))
 		time.Sleep(time.Minute)
 		w.Set(version("v1"))
@@ -130,6 +134,8 @@ func TestWriterKnowsItsWrite(t *testing.T) {
 		w.Set(version("v2"))
 		time.Sleep(time.Minute)
 		s.expect(t, "a change", 2, "v2")
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		if s.attempts != 2 {
 			t.Errorf("%d attempts, want 2", s.attempts)
 		}
@@ -138,14 +144,16 @@ func TestWriterKnowsItsWrite(t *testing.T) {
 
 func TestWriterRetries(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
+		s.mu.Lock()
 		s.err = errors.New("API server down")
+		s.mu.Unlock()
 		w.Set(version("v1"))
 		time.Sleep(10 * time.Minute)
+		s.mu.Lock()
 		// 1+2+4+8+16 s, then every 30 s and the interval.
 		if s.attempts < 10 || s.attempts > 30 {
 			t.Errorf("%d attempts in 10 minutes, want 10 to 30", s.attempts)
 		}
-		s.mu.Lock()
 		s.err = nil
 		s.mu.Unlock()
 		time.Sleep(longestRetry + 2*interval)

@@ -147,11 +147,19 @@ func (d *demo) routes(ctx context.Context) error {
 		return err
 	}
 	for _, vip := range []netip.Addr{d.ipv4, d.ipv6} {
-		if err := d.show(ctx, "exec", "router1", "--", "ip", "route", "show", vip.String()); err != nil {
+		if err := d.showRoute(ctx, vip); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (d *demo) showRoute(ctx context.Context, vip netip.Addr) error {
+	family := "-4"
+	if vip.Is6() {
+		family = "-6"
+	}
+	return d.show(ctx, "exec", "router1", "--", "ip", family, "route", "show", vip.String())
 }
 
 func (d *demo) traffic(ctx context.Context) error {
@@ -204,7 +212,7 @@ func (d *demo) local(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.show(ctx, "exec", "router1", "--", "ip", "route", "show", d.ipv4.String()); err != nil {
+	if err := d.showRoute(ctx, d.ipv4); err != nil {
 		return err
 	}
 	load, err := d.cluster.Requests(ctx, d.ipv4, 300)

@@ -3,12 +3,11 @@
 package dataplane
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"syscall"
+	"runtime"
+	"strconv"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -16,36 +15,39 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
-// isolated is set in the process that runs the tests.
+// isolated names the process that has namespaces of its own.
 const isolated = "MILLRACE_TEST_ISOLATED"
 
 // TestMain runs the tests, which need root, in mount and network namespaces of
 // their own: whatever they leave behind is gone with the process.
 func TestMain(m *testing.M) {
-	if os.Getenv(isolated) != "" {
-		// ip(8) keeps its namespaces below /run.
-		if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, ""); err != nil {
-			fmt.Fprintf(os.Stderr, "mount /run of the tests' own: %v\n", err)
-			os.Exit(1)
-		}
+	self := strconv.Itoa(os.Getpid())
+	if os.Getenv(isolated) == self {
 		os.Exit(m.Run())
 	}
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), isolated+"=1")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET,
-		Pdeathsig:    syscall.SIGKILL,
-	}
-	err := cmd.Run()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		os.Exit(exit.ExitCode())
-	}
-	if err != nil {
+	if err := isolate(self); err != nil {
 		fmt.Fprintf(os.Stderr, "run the tests in namespaces of their own: %v; they need root\n", err)
 		os.Exit(1)
 	}
-	os.Exit(0)
+}
+
+// isolate starts the program anew in new namespaces; it returns only on failure.
+func isolate(self string) error {
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
+		return err
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	// ip(8) keeps its namespaces below /run.
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, ""); err != nil {
+		return fmt.Errorf("mount /run: %w", err)
+	}
+	if err := os.Setenv(isolated, self); err != nil {
+		return err
+	}
+	return unix.Exec("/proc/self/exe", os.Args, os.Environ())
 }
 
 // mountBPF mounts a bpf file system of the test and gives a pin root on it.

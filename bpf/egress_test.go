@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// A reply fixture is one frame that leaves by an uplink.
+type replyFixture struct {
+	name string
+	// before are frames that came in earlier.
+	before []packet
+	given  func(t *testing.T, w *world)
+	in     packet
+	// out is the frame that results; where nil, the one that went in.
+	out []byte
+	// secondOption is written over the second byte of the TCP options of both
+	// frames. Checksums are those of before: they must stay off by as much.
+	secondOption byte
+}
+
+func TestEgress(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		for _, fixture := range replies(f) {
+			t.Run(f.name+"/"+fixture.name, func(t *testing.T) {
+				w.forget(t)
+				w.pointTo(t, f, 0)
+				for _, p := range fixture.before {
+					w.ingress(t, p.frame())
+				}
+				if fixture.given != nil {
+					fixture.given(t, w)
+				}
+				want := fixture.out
+				if want == nil {
+					want = fixture.in.frame()
+				}
+				in := fixture.in.frame()
+				if fixture.secondOption != 0 {
+					at := len(in) - len(fixture.in.payload) - 8 + 1
+					in[at], want[at] = fixture.secondOption, fixture.secondOption
+				}
+				checkFrame(t, w.egress(t, in), want)
+			})
+		}
+	}
+}
+
+func replies(f family) []replyFixture {
+	syn, ack, udp := f.tcp(portCluster, "S"), f.tcp(portCluster, "A"), f.udp(portCluster)
+	pod := f.pods[0]
+	// translated is the reply as the client gets it.
+	translated := func(p packet, port uint16) []byte {
+		p.from = f.to(port)
+		return p.frame()
+	}
+	reply := func(name string, in packet, before ...packet) replyFixture {
+		return replyFixture{name: name, before: before, in: in, out: translated(in, portCluster)}
+	}
+	untouched := func(name string, in packet, before ...packet) replyFixture {
+		return replyFixture{name: name, before: before, in: in}
+	}
+	options := func(options ...layers.TCPOption) func(*packet) {
+		return func(p *packet) { p.tcpOptions = options }
+	}
+	synAck := answer(syn, pod, "SA")
+	// 1500 bytes of MTU, 48 of encapsulation, and the headers.
+	limit := uint16(1500 - 48 - 40)
+	if f.vip.Is6() {
+		limit -= 20
+	}
+	clamped := func(name string, is, want uint16, around ...layers.TCPOption) replyFixture {
+		fixture := reply(name, synAck.with(options(append(around[:len(around):len(around)], mss(is))...)), syn)
+		fixture.out = translated(synAck.with(options(append(around[:len(around):len(around)], mss(want))...)), portCluster)
+		return fixture
+	}
+	nop := layers.TCPOption{OptionType: layers.TCPOptionKindNop, OptionLength: 1}
+	timestamps := layers.TCPOption{OptionType: layers.TCPOptionKindTimestamps, OptionLength: 10, OptionData: []byte("12345678")}
+	cut := layers.TCPOption{OptionType: layers.TCPOptionKindMSS, OptionLength: 3, OptionData: []byte{9}}
+	unknown := layers.TCPOption{OptionType: 99, OptionLength: 4, OptionData: make([]byte, 2)}
+	end := layers.TCPOption{OptionType: layers.TCPOptionKindEndList, OptionLength: 1}
+	damaged := func(name string, length byte) replyFixture {
+		fixture := reply(name, synAck.with(options(unknown, mss(1460))), syn)
+		fixture.secondOption = length
+		return fixture
+	}
+	onIPv6 := clamped("MSS for an outer IPv6 header", 1460, limit-20)
+	onIPv6.given = func(t *testing.T, w *world) {
+		var self bpf.DatapathSelf
+		if err := w.Settings.Lookup(uint32(0), &self); err != nil {
+			t.Fatal(err)
+		}
+		self.Overhead = 68
+		put(t, w.Settings, uint32(0), self)
+		t.Cleanup(func() { w.putSelf(t, v4.self, v6.self) })
+	}
+	local := f.tcp(portLocal, "S")
+	localAnswer := answer(local, pod, "SA").with(options(mss(1460)))
+	fixtures := []replyFixture{
+		reply("SYN-ACK of a half-open connection", synAck, syn),
+		reply("data of a half-open connection (TCP Fast Open)", answer(syn, pod, "A"), syn),
+		reply("reset of a refused connection", answer(syn, pod, "RA"), syn),
+		reply("data", answer(syn, pod, "A"), syn, ack),
+		reply("FIN", answer(syn, pod, "FA"), syn, ack),
+		reply("UDP", answer(udp, pod, ""), udp),
+		reply("UDP to a known client", answer(udp, pod, ""), udp, udp, udp),
+		reply("UDP without a checksum", answer(udp, pod, "").with(func(p *packet) { p.zeroChecksum = true }), udp),
+		untouched("unknown client", answer(syn, pod, "A").with(func(p *packet) { p.to = netip.AddrPortFrom(f.other, 40000) }), syn),
+		untouched("unknown port of the client",
+			answer(syn, pod, "A").with(func(p *packet) { p.to = netip.AddrPortFrom(p.to.Addr(), 40001) }), syn),
+		untouched("other endpoint", answer(syn, f.pods[1], "A"), syn),
+		untouched("other protocol", answer(udp, pod, ""), syn),
+		untouched("ICMP", answer(syn, pod, "").with(func(p *packet) { p.protocol = layers.IPProtocolICMPv4 }), syn),
+		clamped("MSS lowered", 1460, limit),
+		clamped("MSS as large as fits", limit, limit),
+		clamped("MSS smaller than what fits", 536, 536),
+		clamped("MSS in an odd place", 1460, limit, nop),
+		clamped("MSS after other options", 1460, limit, nop, nop, timestamps),
+		clamped("MSS after an unknown option", 1460, limit, unknown),
+		onIPv6,
+		reply("MSS stays on data", answer(syn, pod, "A").with(options(mss(1460))), syn),
+		reply("MSS option that is too short", synAck.with(options(cut)), syn),
+		damaged("option longer than the header", 40),
+		damaged("option of length 1", 1),
+		reply("options ended before the MSS", synAck.with(options(end, end, end, end, mss(1460))), syn),
+		{name: "MSS stays under policy Local", before: []packet{local}, in: localAnswer, out: translated(localAnswer, portLocal)},
+	}
+	if f.vip.Is4() {
+		optioned := answer(syn, pod, "A").with(func(p *packet) {
+			p.ipOptions = []layers.IPv4Option{{OptionType: 148, OptionLength: 4, OptionData: []byte{0, 0}}}
+		})
+		first := answer(udp, pod, "").with(func(p *packet) { p.more = true })
+		fixtures = append(fixtures,
+			reply("IP options", optioned, syn),
+			reply("first fragment", first, udp),
+			untouched("later fragment", answer(udp, pod, "").with(func(p *packet) { p.fragment = 100 }), udp))
+	}
+	return fixtures
+}
+
+// An entry of the reverse table that was evicted comes back with the client's traffic.
+func TestReverseRefreshed(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			w.forget(t)
+			syn, ack := f.tcp(portCluster, "S"), f.tcp(portCluster, "A")
+			w.ingress(t, syn.frame())
+			w.ingress(t, ack.frame())
+			w.evictReverse(t)
+			reply := answer(syn, f.pods[0], "A")
+			checkFrame(t, w.egress(t, reply.frame()), reply.frame())
+			w.age(t, 60)
+			w.ingress(t, ack.frame())
+			translated := reply
+			translated.from = f.to(portCluster)
+			checkFrame(t, w.egress(t, reply.frame()), translated.frame())
+		})
+	}
+}
+
+// A flow that is idle for long does not keep its client's port from other frontends.
+func TestConflictWithIdle(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		for _, test := range []struct {
+			name        string
+			first, twin packet
+			promote     bool
+			idle        uint32
+		}{
+			{"TCP", f.tcp(portCluster, "S"), f.tcp(portClusterTwin, "S"), true, 7500},
+			{"UDP", f.udp(portCluster), f.udp(portClusterTwin), true, 180},
+			{"half-open TCP", f.tcp(portCluster, "S"), f.tcp(portClusterTwin, "S"), false, 60},
+			{"single UDP", f.udp(portCluster), f.udp(portClusterTwin), false, 60},
+		} {
+			t.Run(f.name+"/"+test.name, func(t *testing.T) {
+				w.forget(t)
+				w.ingress(t, test.first.frame())
+				if test.promote {
+					w.ingress(t, test.first.with(func(p *packet) { p.flags = "A" }).frame())
+				}
+				w.age(t, test.idle-5)
+				if got := w.ingress(t, test.twin.frame()).verdict; got != xdpDrop {
+					t.Errorf("%d s idle: verdict %v, want %v", test.idle-5, got, xdpDrop)
+				}
+				w.age(t, 10)
+				if got := w.ingress(t, test.twin.frame()).verdict; got != xdpPass {
+					t.Errorf("%d s idle: verdict %v, want %v", test.idle+5, got, xdpPass)
+				}
+				// Replies now belong to the later flow, also once it is promoted.
+				w.ingress(t, test.twin.with(func(p *packet) { p.flags = "A" }).frame())
+				reply := answer(test.twin, f.pods[0], "A")
+				translated := reply
+				translated.from = f.to(portClusterTwin)
+				checkFrame(t, w.egress(t, reply.frame()), translated.frame())
+			})
+		}
+	}
+}

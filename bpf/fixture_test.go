@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"net/netip"
+	"testing"
+
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// fixture is one packet, what must stand before it, and what must become of it.
+type fixture struct {
+	name string
+	// given changes the world; the test undoes nothing but flows and endpoints.
+	given func(t *testing.T, w *world)
+	// before are frames that came in earlier, replies frames that then left.
+	before  [][]byte
+	replies [][]byte
+	in      []byte
+	verdict verdict
+	// out is the frame that results; where nil, the one that came in.
+	out  []byte
+	note []byte
+	// counts are the counters that change.
+	counts tally
+}
+
+func (w *world) check(t *testing.T, fixture fixture) {
+	t.Helper()
+	w.forget(t)
+	for _, f := range families {
+		w.pointTo(t, f, 0)
+	}
+	if fixture.given != nil {
+		fixture.given(t, w)
+	}
+	for _, frame := range fixture.before {
+		w.ingress(t, frame)
+	}
+	for _, frame := range fixture.replies {
+		w.egress(t, frame)
+	}
+	earlier := w.tally(t)
+	got := w.ingress(t, fixture.in)
+	if got.verdict != fixture.verdict {
+		t.Errorf("verdict %v, want %v", got.verdict, fixture.verdict)
+	}
+	if !bytes.Equal(got.note, fixture.note) {
+		t.Errorf("metadata %x, want %x", got.note, fixture.note)
+	}
+	if got.verdict != xdpDrop {
+		want := fixture.out
+		if want == nil {
+			want = fixture.in
+		}
+		checkFrame(t, got.frame, want)
+	}
+	want := fixture.counts
+	if want == nil {
+		want = tally{}
+	}
+	if counts := w.tally(t).since(earlier); !maps.Equal(counts, want) {
+		t.Errorf("counted %v, want %v", counts, want)
+	}
+}
+
+// join adds up tallies.
+func join(all ...tally) tally {
+	total := tally{}
+	for _, one := range all {
+		for name, n := range one {
+			total[name] += n
+		}
+	}
+	return total
+}
+
+func dropped(reason bpf.DatapathDropReason) tally {
+	return tally{fmt.Sprintf("drop %d", reason): 1}
+}
+
+func event(e bpf.DatapathEvent) tally { return tally{fmt.Sprintf("event %d", e): 1} }
+
+// received is what the node chosen by the router counts for a packet.
+func (f family) received(p packet) tally {
+	name := fmt.Sprintf("%s port %d ", f.name, p.to.Port())
+	return tally{name + "packets": 1, name + "bytes": uint64(len(p.ip()))}
+}
+
+// opened is what the node with the endpoint counts for a new flow.
+func (f family) opened(port uint16) tally {
+	return tally{fmt.Sprintf("%s port %d connections", f.name, port): 1}
+}
+
+// tcp is a packet of the family's client to a port of its VIP.
+func (f family) tcp(port uint16, flags string) packet {
+	return packet{from: f.client, to: f.to(port), protocol: layers.IPProtocolTCP, flags: flags, payload: "GET /"}
+}
+
+func (f family) udp(port uint16) packet {
+	return packet{from: f.client, to: f.to(port), protocol: layers.IPProtocolUDP, payload: "query"}
+}
+
+// delivered is the packet as the endpoint gets it.
+func delivered(p packet, pod netip.AddrPort) []byte {
+	p.to = pod
+	return p.frame()
+}
+
+// answer is the packet with which the endpoint answers.
+func answer(p packet, pod netip.AddrPort, flags string) packet {
+	return packet{
+		from: pod, to: p.from, protocol: p.protocol, flags: flags, payload: "200",
+		source: uplinkMAC, destination: routerMAC,
+	}
+}
+
+// tunnelled is the packet as this node encapsulates it for another, with IPv4 outside
+// where both have it.
+func (p packet) tunnelled(to netip.Addr, asking uint16, chain ...uint16) tunnel {
+	t := tunnel{from: v4.self, to: to, inner: p, asking: asking, tos: p.tos}
+	if to.Is6() {
+		t.from = v6.self
+	}
+	copy(t.chain[:], chain)
+	return t
+}
+
+// arrived is the packet as node 2 sent it to this node over the outer family.
+func (p packet) arrived(outer family, asking uint16, chain ...uint16) tunnel {
+	t := tunnel{from: outer.node2, to: outer.self, inner: p, asking: asking}
+	copy(t.chain[:], chain)
+	return t
+}
+
+func (p packet) with(change func(*packet)) packet {
+	change(&p)
+	return p
+}
+
+func (t tunnel) with(change func(*tunnel)) tunnel {
+	change(&t)
+	return t
+}

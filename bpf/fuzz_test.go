@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"bytes"
+	"testing"
+)
+
+// seeds are one frame of every kind that the programs tell apart.
+func seeds(w *world) [][]byte {
+	var frames [][]byte
+	add := func(fixtures []fixture) {
+		for _, fixture := range fixtures {
+			frames = append(frames, fixture.in)
+		}
+	}
+	for _, f := range families {
+		add(notOurs(f))
+		add(vipRules(f))
+		add(stage1(w, f))
+		add(stage2(f))
+		add(secondChance(f))
+		for _, inner := range families {
+			add(fromNodes(f, inner))
+		}
+		for _, fixture := range replies(f) {
+			frames = append(frames, fixture.in.frame())
+		}
+	}
+	return frames
+}
+
+// The kernel refuses to run a program on less than an Ethernet header, and one for
+// the egress on less than the IP header that the EtherType announces.
+const (
+	shortest       = 14
+	shortestEgress = shortest + 40
+)
+
+// Whatever comes in: the verdict is one of ours, a dropped packet is counted under
+// exactly one reason and any other under none, and a frame that goes on unchanged or
+// encapsulated is whole.
+func FuzzIngress(f *testing.F) {
+	w := newWorld(f)
+	for _, frame := range seeds(w) {
+		f.Add(frame)
+	}
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		if len(frame) < shortest || len(frame) > 3000 {
+			return
+		}
+		drops := w.drops(t)
+		got := w.ingress(t, frame)
+		drops = w.drops(t) - drops
+		switch got.verdict {
+		case xdpDrop:
+			if drops != 1 {
+				t.Errorf("dropped, counted under %d reasons", drops)
+			}
+			return
+		case xdpPass, xdpTX, xdpRedirect:
+			if drops != 0 {
+				t.Errorf("%v, counted as %d drops", got.verdict, drops)
+			}
+		default:
+			t.Errorf("verdict %v", got.verdict)
+		}
+		if got.verdict == xdpPass && len(got.note) == 0 && len(got.frame) > len(frame) {
+			t.Errorf("frame of %d bytes grew to %d on its way to the stack", len(frame), len(got.frame))
+		}
+		if got.verdict == xdpTX || len(got.note) > 0 {
+			checkEncapsulated(t, frame, got.frame)
+		}
+	})
+}
+
+// checkEncapsulated checks that what went in ends what comes out, whatever it was
+// encapsulated in before, and that its outer lengths are those of the frame.
+func checkEncapsulated(t *testing.T, in, out []byte) {
+	t.Helper()
+	overhead := 48
+	if out[12] == 0x86 {
+		overhead = 68
+	}
+	if len(out) < shortest+overhead || !bytes.HasSuffix(in, out[shortest+overhead:]) {
+		t.Fatalf("encapsulated\n%s\nfrom\n%s", show(out), show(in))
+	}
+	udp := out[shortest+overhead-28:]
+	if length := int(udp[4])<<8 | int(udp[5]); length > len(udp) {
+		t.Errorf("UDP length %d in a frame with %d bytes of it", length, len(udp))
+	}
+}
+
+// Whatever leaves: it goes on, at its length, and only its source, checksums and MSS
+// differ.
+func FuzzEgress(f *testing.F) {
+	w := newWorld(f)
+	for _, frame := range seeds(w) {
+		f.Add(frame)
+	}
+	for _, fam := range families {
+		for _, p := range []packet{fam.tcp(portCluster, "S"), fam.tcp(portCluster, "A"), fam.udp(portCluster)} {
+			w.ingress(f, p.frame())
+		}
+	}
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		if len(frame) < shortestEgress || len(frame) > 3000 {
+			return
+		}
+		if got := w.egress(t, frame); len(got) != len(frame) || !bytes.Equal(got[:shortest], frame[:shortest]) {
+			t.Errorf("frame\n%s\nbecame\n%s", show(frame), show(got))
+		}
+	})
+}

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+func TestIngress(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		for kind, fixtures := range map[string][]fixture{
+			"not ours":      notOurs(f),
+			"VIP":           vipRules(f),
+			"stage 1":       stage1(w, f),
+			"stage 2":       stage2(f),
+			"second chance": secondChance(f),
+			"conflict":      conflicts(f),
+		} {
+			for _, fixture := range fixtures {
+				t.Run(f.name+"/"+kind+"/"+fixture.name, func(t *testing.T) { w.check(t, fixture) })
+			}
+		}
+	}
+}
+
+// notOurs are packets that go on to the stack as they came.
+func notOurs(f family) []fixture {
+	elsewhere := netip.AddrPortFrom(f.other, portCluster)
+	self := netip.AddrPortFrom(f.self, 22)
+	pass := func(name string, in []byte) fixture { return fixture{name: name, in: in, verdict: xdpPass} }
+	toOther := f.tcp(portCluster, "S").with(func(p *packet) { p.to = elsewhere })
+	return []fixture{
+		pass("address of no VIP", toOther.frame()),
+		pass("this node", f.tcp(portCluster, "S").with(func(p *packet) { p.to = self }).frame()),
+		pass("ICMP to this node", packet{from: f.client, to: self, protocol: layers.IPProtocolICMPv4, payload: "echo"}.frame()),
+		pass("UDP to the Geneve port of another host",
+			f.udp(portCluster).with(func(p *packet) { p.to = netip.AddrPortFrom(f.other, 6081) }).frame()),
+		pass("frame for another station",
+			f.tcp(portCluster, "S").with(func(p *packet) { p.destination = otherMAC }).frame()),
+		pass("VLAN tag", append(append(f.tcp(portCluster, "S").frame()[:12:12], 0x81, 0, 0, 7), f.tcp(portCluster, "S").frame()[12:]...)),
+		pass("ARP", append(append(append([]byte{}, uplinkMAC...), routerMAC...), "\x08\x06 who has?"...)),
+		pass("Ethernet header alone", f.tcp(portCluster, "S").frame()[:14]),
+		pass("truncated IP header", f.tcp(portCluster, "S").frame()[:14+19]),
+		pass("truncated TCP header to no VIP", toOther.frame()[:60]),
+		pass("unknown EtherType", append(append(append([]byte{}, uplinkMAC...), routerMAC...), "\x88\xb5 experiment"...)),
+	}
+}
+
+// vipRules are packets to a VIP that are not forwarded.
+func vipRules(f family) []fixture {
+	drop := func(name string, reason bpf.DatapathDropReason, in []byte) fixture {
+		return fixture{name: name, in: in, verdict: xdpDrop, counts: dropped(reason)}
+	}
+	syn := f.tcp(portCluster, "S")
+	whole := syn.frame()
+	fixtures := []fixture{
+		drop("unused TCP port", bpf.DatapathDropReasonDROP_NO_FRONTEND, f.tcp(9, "S").frame()),
+		drop("unused UDP port", bpf.DatapathDropReasonDROP_NO_FRONTEND, f.udp(9).frame()),
+		drop("Geneve port", bpf.DatapathDropReasonDROP_NO_FRONTEND, f.udp(6081).frame()),
+		drop("ICMP", bpf.DatapathDropReasonDROP_VIP_PROTOCOL, syn.with(func(p *packet) { p.protocol = layers.IPProtocolICMPv6 }).frame()),
+		drop("SCTP", bpf.DatapathDropReasonDROP_VIP_PROTOCOL, syn.with(func(p *packet) { p.protocol = layers.IPProtocolSCTP }).frame()),
+		drop("truncated TCP header", bpf.DatapathDropReasonDROP_MALFORMED, whole[:len(whole)-len(syn.payload)-1]),
+		drop("truncated payload", bpf.DatapathDropReasonDROP_MALFORMED, whole[:len(whole)-1]),
+		drop("truncated UDP header", bpf.DatapathDropReasonDROP_MALFORMED,
+			f.udp(portCluster).with(func(p *packet) { p.payload = "" }).frame()[:len(f.udp(portCluster).frame())-6]),
+	}
+	if f.vip.Is4() {
+		short := f.tcp(portCluster, "S").frame()
+		short[17] = 30
+		ihl := f.tcp(portCluster, "S").frame()
+		ihl[14] = 0x44
+		return append(fixtures,
+			drop("first fragment", bpf.DatapathDropReasonDROP_FRAGMENT, syn.with(func(p *packet) { p.more = true }).frame()),
+			drop("later fragment", bpf.DatapathDropReasonDROP_FRAGMENT, syn.with(func(p *packet) { p.fragment = 100 }).frame()),
+			drop("total length within the TCP header", bpf.DatapathDropReasonDROP_MALFORMED, short),
+			drop("header length below 20", bpf.DatapathDropReasonDROP_MALFORMED, ihl),
+		)
+	}
+	for name, kind := range map[string]layers.IPProtocol{
+		"hop-by-hop": layers.IPProtocolIPv6HopByHop, "routing": layers.IPProtocolIPv6Routing,
+		"destination options": layers.IPProtocolIPv6Destination,
+	} {
+		fixtures = append(fixtures, drop(name+" header", bpf.DatapathDropReasonDROP_IPV6EXTENSION,
+			syn.with(func(p *packet) { p.extended, p.extension = true, kind }).frame()))
+	}
+	return append(fixtures, drop("fragment", bpf.DatapathDropReasonDROP_FRAGMENT,
+		syn.with(func(p *packet) { p.extended, p.extension = true, layers.IPProtocolIPv6Fragment }).frame()))
+}
+
+// stage1 chooses nodes.
+func stage1(w *world, f family) []fixture {
+	away := func(name string, p packet, verdict verdict, out, note []byte, more ...tally) fixture {
+		return fixture{
+			name: name, in: p.frame(), verdict: verdict, out: out, note: note,
+			counts: join(append(more, f.received(p))...),
+		}
+	}
+	lost := func(name string, p packet, reason bpf.DatapathDropReason) fixture {
+		return fixture{name: name, in: p.frame(), verdict: xdpDrop, counts: join(f.received(p), dropped(reason))}
+	}
+	onIPv6 := func(fixture fixture) fixture {
+		fixture.given = func(t *testing.T, w *world) {
+			w.putSelf(t, netip.Addr{}, v6.self)
+			t.Cleanup(func() { w.putSelf(t, v4.self, v6.self) })
+		}
+		return fixture
+	}
+	onIPv4 := func(fixture fixture) fixture {
+		fixture.given = func(t *testing.T, w *world) {
+			w.putSelf(t, v4.self, netip.Addr{})
+			t.Cleanup(func() { w.putSelf(t, v4.self, v6.self) })
+		}
+		return fixture
+	}
+	toldNotToTransmit := func(fixture fixture) fixture {
+		fixture.given = func(t *testing.T, w *world) {
+			var self bpf.DatapathSelf
+			if err := w.Settings.Lookup(uint32(0), &self); err != nil {
+				t.Fatal(err)
+			}
+			self.Flags = uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT)
+			put(t, w.Settings, uint32(0), self)
+			t.Cleanup(func() { w.putSelf(t, v4.self, v6.self) })
+		}
+		return fixture
+	}
+	handed := event(bpf.DatapathEventEVENT_HANDED_TO_KERNEL)
+	syn, ack, udp := f.tcp(portNode2, "S"), f.tcp(portNode2, "A"), f.udp(portNode2)
+	marked := syn.with(func(p *packet) { p.tos = 0xb8 | 1 })
+	unresolved, third := f.tcp(portUnresolved, "S"), f.tcp(portThirdInterface, "S")
+	big := f.udp(portNode2).with(func(p *packet) { p.payload = strings.Repeat("x", 1500-48-8-40) })
+	if f.vip.Is4() {
+		big.payload += strings.Repeat("x", 20)
+	}
+	tooBig := big.with(func(p *packet) { p.payload += "x" })
+	chained := f.tcp(portChainAway, "A")
+	return []fixture{
+		away("SYN", syn, xdpTX, syn.tunnelled(v4.node2, 0).sent(uplinkMAC, node2MAC), nil),
+		away("ACK", ack, xdpTX, ack.tunnelled(v4.node2, 0).sent(uplinkMAC, node2MAC), nil),
+		away("UDP", udp, xdpTX, udp.tunnelled(v4.node2, 0).sent(uplinkMAC, node2MAC), nil),
+		away("chain of the row", chained, xdpTX, chained.tunnelled(v4.node2, 0, selfID, 3, 4).sent(uplinkMAC, node2MAC), nil),
+		away("DSCP and ECN go outside", marked, xdpTX, marked.tunnelled(v4.node2, 0).sent(uplinkMAC, node2MAC), nil),
+		away("node with IPv6 alone", f.tcp(portNode3, "S"), xdpTX,
+			f.tcp(portNode3, "S").tunnelled(node3, 0).sent(uplinkMAC, node3MAC), nil),
+		onIPv6(away("this node has IPv6 alone", syn, xdpTX, syn.tunnelled(v6.node2, 0).sent(uplinkMAC, node2MAC), nil)),
+		away("by another uplink", f.tcp(portSecondUplink, "S"), xdpRedirect,
+			f.tcp(portSecondUplink, "S").tunnelled(node7, 0).sent(secondMAC, neighborMAC), nil),
+		away("by an interface that is no uplink", third, xdpPass,
+			third.tunnelled(node8, 0).sent(routerMAC, uplinkMAC), handoverNote(w.third), handed),
+		away("neighbour not resolved", unresolved, xdpPass,
+			unresolved.tunnelled(node6, 0).sent(routerMAC, uplinkMAC), handoverNote(w.uplink), handed),
+		toldNotToTransmit(away("driver that does not send", syn, xdpPass,
+			syn.tunnelled(v4.node2, 0).sent(routerMAC, uplinkMAC), handoverNote(w.uplink), handed)),
+		away("as long as fits", big, xdpTX, big.tunnelled(v4.node2, 0).sent(uplinkMAC, node2MAC), nil),
+		lost("one byte too long", tooBig, bpf.DatapathDropReasonDROP_ENCAP_TOO_BIG),
+		lost("unknown node", f.tcp(portNodeUnknown, "S"), bpf.DatapathDropReasonDROP_NODE_UNKNOWN),
+		lost("node without a route", f.tcp(portNoRoute, "S"), bpf.DatapathDropReasonDROP_NODE_ROUTE),
+		onIPv4(lost("no common family", f.tcp(portNode3, "S"), bpf.DatapathDropReasonDROP_NODE_FAMILY)),
+		lost("empty row", f.tcp(portEmptyRow, "S"), bpf.DatapathDropReasonDROP_ROW_EMPTY),
+		lost("no endpoint anywhere", f.tcp(portNoTable, "S"), bpf.DatapathDropReasonDROP_NO_ENDPOINT),
+	}
+}
+
+// stage2 chooses endpoints.
+func stage2(f family) []fixture {
+	pod, pod2 := f.pods[0], f.pods[1]
+	local := func(name string, p packet, more ...tally) fixture {
+		return fixture{
+			name: name, in: p.frame(), verdict: xdpPass, out: delivered(p, pod),
+			counts: join(append(more, f.received(p))...),
+		}
+	}
+	lost := func(name string, p packet, reason bpf.DatapathDropReason) fixture {
+		return fixture{name: name, in: p.frame(), verdict: xdpDrop, counts: join(f.received(p), dropped(reason))}
+	}
+	after := func(fixture fixture, before ...packet) fixture {
+		for _, p := range before {
+			fixture.before = append(fixture.before, p.frame())
+		}
+		return fixture
+	}
+	// moved makes new flows go to the second endpoint before the packet, so that it
+	// shows whether it went by the connection or was chosen anew. before run first.
+	moved := func(fixture fixture, before ...packet) fixture {
+		fixture.given = func(t *testing.T, w *world) {
+			for _, p := range before {
+				w.ingress(t, p.frame())
+			}
+			w.pointTo(t, f, 1)
+		}
+		return fixture
+	}
+	to2 := func(fixture fixture, p packet) fixture { fixture.out = delivered(p, pod2); return fixture }
+	gone := func(fixture fixture, replacement netip.AddrPort, before ...packet) fixture {
+		fixture.given = func(t *testing.T, w *world) {
+			for _, p := range before {
+				w.ingress(t, p.frame())
+			}
+			w.pointTo(t, f, 1)
+			id := 2*(f.endpointSlot-1) + 1
+			w.putEndpoint(t, id, replacement)
+			t.Cleanup(func() { w.putEndpoint(t, id, pod) })
+		}
+		return fixture
+	}
+	syn, ack, fin, rst, udp := f.tcp(portCluster, "S"), f.tcp(portCluster, "A"), f.tcp(portCluster, "FA"), f.tcp(portCluster, "R"), f.udp(portCluster)
+	opened := f.opened(portCluster)
+	fixtures := []fixture{
+		local("SYN", syn, opened),
+		local("UDP", udp, opened),
+		local("UDP without a checksum", udp.with(func(p *packet) { p.zeroChecksum = true }), opened),
+		local("UDP without payload", udp.with(func(p *packet) { p.payload = "" }), opened),
+		local("TTL stays", syn.with(func(p *packet) { p.ttl = 1 }), opened),
+		local("traffic class stays", syn.with(func(p *packet) { p.tos = 0x2e<<2 | 1 }), opened),
+		local("TCP options", syn.with(func(p *packet) { p.tcpOptions = []layers.TCPOption{mss(1460)} }), opened),
+		after(local("SYN again", syn), syn),
+		after(local("ACK after SYN", ack), syn),
+		after(local("established", ack), syn, ack),
+		after(local("UDP again", udp), udp, udp),
+		moved(local("half-open keeps its endpoint", syn), syn),
+		moved(local("established keeps its endpoint", ack), syn, ack),
+		moved(local("UDP keeps its endpoint", udp), udp),
+		moved(local("SYN on an established connection keeps the endpoint", syn), syn, ack),
+		moved(local("RST keeps the endpoint", rst), syn, ack),
+		moved(local("a reset that was followed by data was none", syn), syn, ack, rst, ack),
+		to2(moved(local("SYN after FIN is a new connection", syn, opened), syn, ack, fin), syn),
+		to2(moved(local("SYN after FIN and the last ACK is a new connection", syn, opened), syn, ack, fin, ack), syn),
+		to2(moved(local("SYN after RST is a new connection", syn, opened), syn, ack, rst), syn),
+		to2(gone(local("SYN to an endpoint that is gone", syn, opened), netip.AddrPort{}, syn, ack), syn),
+		to2(gone(local("UDP to an endpoint that is gone", udp, opened), netip.AddrPort{}, udp, udp), udp),
+		to2(gone(local("UDP to an endpoint whose id was reused", udp, opened), f.pods[1], udp, udp), udp),
+		gone(lost("ACK to an endpoint that is gone", ack, bpf.DatapathDropReasonDROP_ENDPOINT_GONE), netip.AddrPort{}, syn, ack),
+		gone(lost("ACK to an endpoint whose id was reused", ack, bpf.DatapathDropReasonDROP_ENDPOINT_GONE), f.pods[1], syn, ack),
+		local("ACK of an unknown connection where nobody else can know it", ack, opened),
+		local("RST of an unknown connection likewise", rst, opened),
+		local("chain of unknown nodes", f.tcp(portChainUnknown, "A"), f.opened(portChainUnknown)),
+		local("policy Local", f.tcp(portLocal, "S"), f.opened(portLocal)),
+		local("ACK of an unknown connection, policy Local", f.tcp(portLocal, "A"), f.opened(portLocal)),
+		lost("policy Local without an endpoint here", f.tcp(portLocalEmpty, "S"), bpf.DatapathDropReasonDROP_NO_ENDPOINT),
+		lost("row of this node, which has no endpoint", f.tcp(portClusterEmpty, "S"), bpf.DatapathDropReasonDROP_NO_ENDPOINT),
+	}
+	if f.vip.Is4() {
+		router := []layers.IPv4Option{{OptionType: 148, OptionLength: 4, OptionData: []byte{0, 0}}}
+		fixtures = append(fixtures,
+			local("IP options", syn.with(func(p *packet) { p.ipOptions = router }), opened),
+			local("longest IP header", syn.with(func(p *packet) {
+				for range 10 {
+					p.ipOptions = append(p.ipOptions, router...)
+				}
+			}), opened))
+	}
+	return fixtures
+}
+
+func mss(size uint16) layers.TCPOption {
+	return layers.TCPOption{OptionType: layers.TCPOptionKindMSS, OptionLength: 4, OptionData: []byte{byte(size >> 8), byte(size)}}
+}
+
+// secondChance hands packets of unknown connections along the chain and back.
+func secondChance(f family) []fixture {
+	asked := event(bpf.DatapathEventEVENT_SECOND_CHANCE)
+	returned := event(bpf.DatapathEventEVENT_SECOND_CHANCE_RETURNED)
+	syn, ack, udp := f.tcp(portChain, "S"), f.tcp(portChain, "A"), f.udp(portChain)
+	arrived := func(p packet, asking uint16, chain ...uint16) []byte {
+		return p.arrived(v4, asking, chain...).frame()
+	}
+	toNode2 := func(p packet, asking uint16, chain ...uint16) []byte {
+		return p.tunnelled(v4.node2, asking, chain...).sent(uplinkMAC, node2MAC)
+	}
+	toNode3 := func(p packet, asking uint16, chain ...uint16) []byte {
+		return p.tunnelled(node3, asking, chain...).sent(uplinkMAC, node3MAC)
+	}
+	return []fixture{
+		{
+			name: "ACK from the router goes along the row's chain", in: ack.frame(), verdict: xdpTX,
+			out: toNode2(ack, selfID, 3), counts: join(f.received(ack), asked),
+		},
+		{
+			name: "SYN from the router is served", in: syn.frame(), verdict: xdpPass,
+			out: delivered(syn, f.pods[0]), counts: join(f.received(syn), f.opened(portChain)),
+		},
+		{
+			name: "UDP from the router is served", in: udp.frame(), verdict: xdpPass,
+			out: delivered(udp, f.pods[0]), counts: join(f.received(udp), f.opened(portChain)),
+		},
+		{
+			name: "known ACK from the router is served", before: [][]byte{syn.frame()}, in: ack.frame(), verdict: xdpPass,
+			out: delivered(ack, f.pods[0]), counts: f.received(ack),
+		},
+		{
+			name: "unknown ACK from a node goes along the packet's chain", in: arrived(ack, 0, 3, 2), verdict: xdpTX,
+			out: toNode3(ack, selfID, 2), counts: asked,
+		},
+		{
+			name: "who asked first stays", in: arrived(ack, 2, 3), verdict: xdpTX,
+			out: toNode3(ack, 2), counts: asked,
+		},
+		{
+			name: "this node and unknown ones in the chain are passed over", in: arrived(ack, 2, selfID, 99, 3), verdict: xdpTX,
+			out: toNode3(ack, 2), counts: asked,
+		},
+		{
+			name: "the end of the chain returns it to who asked", in: arrived(ack, 2), verdict: xdpTX,
+			out: toNode2(ack, 2), counts: returned,
+		},
+		{
+			name: "who asked and gets it back serves it", in: arrived(ack, selfID), verdict: xdpPass,
+			out: delivered(ack, f.pods[0]), counts: f.opened(portChain),
+		},
+		{
+			name: "who asked is unknown here", in: arrived(ack, 99), verdict: xdpPass,
+			out: delivered(ack, f.pods[0]), counts: f.opened(portChain),
+		},
+		{
+			name: "known ACK from a node is served", before: [][]byte{syn.frame()}, in: arrived(ack, 2, 3), verdict: xdpPass,
+			out: delivered(ack, f.pods[0]),
+		},
+		{
+			name: "SYN from a node is served", in: arrived(syn, 0, 2, 3), verdict: xdpPass,
+			out: delivered(syn, f.pods[0]), counts: f.opened(portChain),
+		},
+		{
+			name: "UDP from a node is served", in: arrived(udp, 0, 2, 3), verdict: xdpPass,
+			out: delivered(udp, f.pods[0]), counts: f.opened(portChain),
+		},
+	}
+}
+
+// conflicts are flows of a client that uses one source port towards two frontends with
+// the same endpoints.
+func conflicts(f family) []fixture {
+	first, twin := f.tcp(portCluster, "S"), f.tcp(portClusterTwin, "S")
+	ack, fin := f.tcp(portCluster, "A"), f.tcp(portCluster, "FA")
+	return []fixture{
+		{
+			name: "no other endpoint", before: [][]byte{first.frame()}, in: twin.frame(), verdict: xdpDrop,
+			counts: join(f.received(twin), dropped(bpf.DatapathDropReasonDROP_TUPLE_CONFLICT)),
+		},
+		{
+			name: "another endpoint is free", before: [][]byte{first.frame(), ack.frame()},
+			given: func(t *testing.T, w *world) {
+				w.putEndpointRows(t, f, func(row int) int {
+					_, endpoint := flowHash(twin)
+					if row == int(endpoint>>23) {
+						return 0
+					}
+					_, endpoint = flowHash(first)
+					if row == int(endpoint>>23) {
+						return 0
+					}
+					return 1
+				})
+			},
+			in: twin.frame(), verdict: xdpPass, out: delivered(twin, f.pods[1]),
+			counts: join(f.received(twin), f.opened(portClusterTwin)),
+		},
+		{
+			name: "the other connection is closed", before: [][]byte{first.frame(), ack.frame(), fin.frame()},
+			replies: [][]byte{answer(first, f.pods[0], "FA").frame()},
+			in:      twin.frame(), verdict: xdpPass, out: delivered(twin, f.pods[0]),
+			counts: join(f.received(twin), f.opened(portClusterTwin)),
+		},
+		{
+			name: "the other connection is half closed", before: [][]byte{first.frame(), ack.frame(), fin.frame()},
+			in: twin.frame(), verdict: xdpDrop,
+			counts: join(f.received(twin), dropped(bpf.DatapathDropReasonDROP_TUPLE_CONFLICT)),
+		},
+		{
+			name: "the other connection was reset", before: [][]byte{first.frame(), ack.frame()},
+			replies: [][]byte{answer(first, f.pods[0], "R").frame()},
+			in:      twin.frame(), verdict: xdpPass, out: delivered(twin, f.pods[0]),
+			counts: join(f.received(twin), f.opened(portClusterTwin)),
+		},
+	}
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+)
+
+// Packets as data. What gopacket makes of them, checksums included, is computed
+// from nothing but these fields.
+
+var (
+	uplinkMAC   = net.HardwareAddr{2, 0, 0, 0, 0, 0x11}
+	otherMAC    = net.HardwareAddr{2, 0, 0, 0, 0, 0x12}
+	routerMAC   = net.HardwareAddr{2, 0, 0, 0, 0, 0x01}
+	node2MAC    = net.HardwareAddr{2, 0, 0, 0, 0, 0x22}
+	node3MAC    = net.HardwareAddr{2, 0, 0, 0, 0, 0x33}
+	secondMAC   = net.HardwareAddr{2, 0, 0, 0, 0, 0x44}
+	neighborMAC = net.HardwareAddr{2, 0, 0, 0, 0, 0x55}
+)
+
+// packet is an IP packet with TCP or UDP, or with nothing that we read.
+type packet struct {
+	from, to netip.AddrPort
+	protocol layers.IPProtocol
+	// flags of TCP, of the letters S, A, F, R.
+	flags   string
+	payload string
+	ttl     uint8
+	tos     uint8
+	// options are those of IPv4 (four bytes each) or TCP.
+	ipOptions  []layers.IPv4Option
+	tcpOptions []layers.TCPOption
+	// fragment is the IPv4 offset in units of 8 bytes; more is MF.
+	fragment uint16
+	more     bool
+	// extended puts an IPv6 header of the kind extension in front.
+	extended  bool
+	extension layers.IPProtocol
+	// zeroChecksum leaves the UDP checksum out.
+	zeroChecksum bool
+	// macs are the Ethernet addresses, the router's and the uplink's where nil.
+	source, destination net.HardwareAddr
+}
+
+func (p packet) is4() bool { return p.to.Addr().Is4() }
+
+// ip serialises the packet without an Ethernet header.
+func (p packet) ip() []byte {
+	network := p.network()
+	parts := []gopacket.SerializableLayer{network.(gopacket.SerializableLayer)}
+	if p.extended {
+		// Next header, length 0 (8 bytes), six bytes of padding (PadN).
+		parts = append(parts, gopacket.Payload([]byte{byte(p.protocol), 0, 1, 4, 0, 0, 0, 0}))
+	}
+	if p.fragment == 0 {
+		parts = append(parts, p.transport(network)...)
+	}
+	parts = append(parts, gopacket.Payload(p.payload))
+	return serialize(parts...)
+}
+
+func (p packet) network() gopacket.NetworkLayer {
+	protocol := p.protocol
+	if p.extended {
+		protocol = p.extension
+	}
+	ttl := p.ttl
+	if ttl == 0 {
+		ttl = 63
+	}
+	if p.is4() {
+		flags := layers.IPv4DontFragment
+		if p.more {
+			flags = layers.IPv4MoreFragments
+		} else if p.fragment != 0 {
+			flags = 0
+		}
+		return &layers.IPv4{
+			Version: 4, TOS: p.tos, Id: 4242, Flags: flags, FragOffset: p.fragment, TTL: ttl, Protocol: protocol,
+			SrcIP: p.from.Addr().AsSlice(), DstIP: p.to.Addr().AsSlice(), Options: p.ipOptions,
+		}
+	}
+	return &layers.IPv6{
+		Version: 6, TrafficClass: p.tos, FlowLabel: 0xabcde, NextHeader: protocol, HopLimit: ttl,
+		SrcIP: p.from.Addr().AsSlice(), DstIP: p.to.Addr().AsSlice(),
+	}
+}
+
+func (p packet) transport(network gopacket.NetworkLayer) []gopacket.SerializableLayer {
+	switch p.protocol {
+	case layers.IPProtocolTCP:
+		tcp := &layers.TCP{
+			SrcPort: layers.TCPPort(p.from.Port()), DstPort: layers.TCPPort(p.to.Port()), Seq: 1000, Ack: 2000, Window: 500,
+			SYN: strings.Contains(p.flags, "S"), ACK: strings.Contains(p.flags, "A"),
+			FIN: strings.Contains(p.flags, "F"), RST: strings.Contains(p.flags, "R"),
+			Options: p.tcpOptions,
+		}
+		tcp.SetNetworkLayerForChecksum(network)
+		return []gopacket.SerializableLayer{tcp}
+	case layers.IPProtocolUDP:
+		udp := &layers.UDP{SrcPort: layers.UDPPort(p.from.Port()), DstPort: layers.UDPPort(p.to.Port())}
+		if p.zeroChecksum {
+			length := 8 + len(p.payload)
+			return []gopacket.SerializableLayer{gopacket.Payload([]byte{
+				byte(p.from.Port() >> 8), byte(p.from.Port()), byte(p.to.Port() >> 8), byte(p.to.Port()),
+				byte(length >> 8), byte(length), 0, 0,
+			})}
+		}
+		udp.SetNetworkLayerForChecksum(network)
+		return []gopacket.SerializableLayer{udp}
+	default:
+		return nil
+	}
+}
+
+// frame is the packet on Ethernet.
+func (p packet) frame() []byte {
+	source, destination := p.source, p.destination
+	if source == nil {
+		source = routerMAC
+	}
+	if destination == nil {
+		destination = uplinkMAC
+	}
+	return ethernet(source, destination, p.is4(), p.ip())
+}
+
+func ethernet(source, destination net.HardwareAddr, is4 bool, ip []byte) []byte {
+	kind := layers.EthernetTypeIPv6
+	if is4 {
+		kind = layers.EthernetTypeIPv4
+	}
+	// Built by hand: gopacket would pad to the minimum length.
+	frame := append(append([]byte{}, destination...), source...)
+	return append(append(frame, byte(kind>>8), byte(kind)), ip...)
+}
+
+func serialize(parts ...gopacket.SerializableLayer) []byte {
+	buffer := gopacket.NewSerializeBuffer()
+	options := gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}
+	if err := gopacket.SerializeLayers(buffer, options, parts...); err != nil {
+		panic(err)
+	}
+	return buffer.Bytes()
+}
+
+// tunnel is a packet encapsulated by a node.
+type tunnel struct {
+	from, to netip.Addr
+	inner    packet
+	asking   uint16
+	chain    [3]uint16
+	tos      uint8
+	// port is the outer source port; zero means that of the inner flow's hash.
+	port uint16
+	// The rest deviates from what nodes send.
+	vni, class   uint32
+	version      uint8
+	extraOptions int
+	noOption     bool
+	protocol     layers.EthernetType
+	ipOptions    []layers.IPv4Option
+}
+
+// geneve is written by hand, for gopacket's own Geneve is for decoding.
+func (t tunnel) geneve() []byte {
+	vni, class, protocol := uint32(0x4d4c52), uint32(0xff4d), layers.EthernetTypeIPv6
+	if t.inner.is4() {
+		protocol = layers.EthernetTypeIPv4
+	}
+	if t.vni != 0 {
+		vni = t.vni
+	}
+	if t.class != 0 {
+		class = t.class
+	}
+	if t.protocol != 0 {
+		protocol = t.protocol
+	}
+	words := 3 + t.extraOptions
+	if t.noOption {
+		words = 0
+	}
+	out := []byte{
+		t.version<<6 | byte(words), 0x40, byte(protocol >> 8), byte(protocol),
+		byte(vni >> 16), byte(vni >> 8), byte(vni), 0,
+	}
+	if t.noOption {
+		return out
+	}
+	out = append(out, byte(class>>8), byte(class), 0x81, 2)
+	for _, id := range []uint16{t.asking, t.chain[0], t.chain[1], t.chain[2]} {
+		out = append(out, byte(id>>8), byte(id))
+	}
+	return append(out, make([]byte, 4*t.extraOptions)...)
+}
+
+func (t tunnel) ip() []byte {
+	payload := append(t.geneve(), t.inner.ip()...)
+	node, _ := flowHash(t.inner)
+	port := 49152 + uint16(node&0x3fff)
+	if t.port != 0 {
+		port = t.port
+	}
+	udp := []byte{byte(port >> 8), byte(port), 6081 >> 8, 6081 & 0xff, byte((8 + len(payload)) >> 8), byte(8 + len(payload)), 0, 0}
+	payload = append(udp, payload...)
+	if t.to.Is4() {
+		return serialize(&layers.IPv4{
+			Version: 4, TOS: t.tos, Flags: layers.IPv4DontFragment, TTL: 64, Protocol: layers.IPProtocolUDP,
+			SrcIP: t.from.AsSlice(), DstIP: t.to.AsSlice(), Options: t.ipOptions,
+		}, gopacket.Payload(payload))
+	}
+	return serialize(&layers.IPv6{
+		Version: 6, TrafficClass: t.tos, FlowLabel: node & 0xfffff, NextHeader: layers.IPProtocolUDP, HopLimit: 64,
+		SrcIP: t.from.AsSlice(), DstIP: t.to.AsSlice(),
+	}, gopacket.Payload(payload))
+}
+
+func (t tunnel) frame() []byte {
+	return ethernet(routerMAC, uplinkMAC, t.to.Is4(), t.ip())
+}
+
+// sent is the frame as this node sends it to a neighbour.
+func (t tunnel) sent(source, destination net.HardwareAddr) []byte {
+	return ethernet(source, destination, t.to.Is4(), t.ip())
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+type verdict uint32
+
+const (
+	xdpDrop     verdict = 1
+	xdpPass     verdict = 2
+	xdpTX       verdict = 3
+	xdpRedirect verdict = 4
+)
+
+func (v verdict) String() string {
+	return [...]string{"XDP_ABORTED", "XDP_DROP", "XDP_PASS", "XDP_TX", "XDP_REDIRECT"}[v]
+}
+
+// xdpContext is struct xdp_md.
+type xdpContext struct {
+	Data, DataEnd, DataMeta, IngressIfindex, RxQueueIndex, EgressIfindex uint32
+}
+
+// result is what a program did with a frame.
+type result struct {
+	verdict verdict
+	frame   []byte
+	// note is the metadata in front of the frame.
+	note []byte
+}
+
+// ingress runs the frame through the XDP program as if it came from the uplink.
+func (w *world) ingress(t testing.TB, frame []byte) result {
+	t.Helper()
+	out := make([]byte, len(frame)+256)
+	context := xdpContext{DataEnd: uint32(len(frame)), IngressIfindex: uint32(w.uplink)}
+	run := &ebpf.RunOptions{Data: frame, DataOut: out, Context: context, ContextOut: &context}
+	code, err := w.Ingress.Run(run)
+	if err != nil {
+		t.Fatalf("run ingress: %v", err)
+	}
+	return result{verdict: verdict(code), note: run.DataOut[:context.Data], frame: run.DataOut[context.Data:]}
+}
+
+// skbContext is struct __sk_buff as far as the kernel takes it for a test run.
+type skbContext struct {
+	_       [40]byte
+	Ifindex uint32
+	_       [148]byte
+}
+
+// egress runs the frame through the tcx program as if it left by the uplink.
+func (w *world) egress(t testing.TB, frame []byte) []byte {
+	t.Helper()
+	out := make([]byte, len(frame)+256)
+	run := &ebpf.RunOptions{Data: frame, DataOut: out, Context: skbContext{Ifindex: uint32(w.uplink)}}
+	code, err := w.Egress.Run(run)
+	if err != nil {
+		t.Fatalf("run egress: %v", err)
+	}
+	if int32(code) != -1 {
+		t.Fatalf("egress: verdict %d, want TCX_NEXT", int32(code))
+	}
+	return run.DataOut
+}
+
+// tally is the counters that are not zero, by name.
+type tally map[string]uint64
+
+func (w *world) tally(t testing.TB) tally {
+	t.Helper()
+	counts := tally{}
+	for i := range uint32(bpf.DatapathDropReasonDROP_REASONS) {
+		counts.add(fmt.Sprintf("drop %d", i), sum(t, w.DropCounts, i))
+	}
+	for i := range uint32(bpf.DatapathEventEVENTS) {
+		counts.add(fmt.Sprintf("event %d", i), sum(t, w.EventCounts, i))
+	}
+	for _, f := range families {
+		for port := portCluster; port <= portClusterTwin; port++ {
+			var perCPU []bpf.DatapathFrontendCounter
+			if err := w.FrontendCounts.Lookup(f.frontendID(port), &perCPU); err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range perCPU {
+				name := fmt.Sprintf("%s port %d ", f.name, port)
+				counts.add(name+"packets", c.Packets)
+				counts.add(name+"bytes", c.Bytes)
+				counts.add(name+"connections", c.Connections)
+			}
+		}
+	}
+	return counts
+}
+
+func (c tally) add(name string, n uint64) {
+	if n != 0 {
+		c[name] += n
+	}
+}
+
+// since gives what was counted after an earlier tally.
+func (c tally) since(earlier tally) tally {
+	difference := maps.Clone(c)
+	for name, n := range earlier {
+		if difference[name] -= n; difference[name] == 0 {
+			delete(difference, name)
+		}
+	}
+	return difference
+}
+
+// drops is how many packets were dropped for any reason.
+func (w *world) drops(t testing.TB) (total uint64) {
+	t.Helper()
+	for i := range uint32(bpf.DatapathDropReasonDROP_REASONS) {
+		total += sum(t, w.DropCounts, i)
+	}
+	return total
+}
+
+func sum(t testing.TB, m *ebpf.Map, key uint32) (total uint64) {
+	t.Helper()
+	var perCPU []uint64
+	if err := m.Lookup(key, &perCPU); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range perCPU {
+		total += n
+	}
+	return total
+}
+
+// forget empties the tables of flows.
+func (w *world) forget(t testing.TB) {
+	t.Helper()
+	for _, m := range []*ebpf.Map{
+		w.Connections4, w.Connections6, w.HalfOpen4, w.HalfOpen6,
+		w.Reverse4, w.Reverse6, w.HalfOpenRev4, w.HalfOpenRev6,
+	} {
+		clearMap(t, m)
+	}
+}
+
+func clearMap(t testing.TB, m *ebpf.Map) {
+	t.Helper()
+	var key any
+	for {
+		next, err := m.NextKeyBytes(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if key != nil {
+			if err := m.Delete(key); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if next == nil {
+			return
+		}
+		key = next
+	}
+}
+
+// show renders a frame for a failure.
+func show(frame []byte) string {
+	if frame == nil {
+		return "nothing"
+	}
+	return gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.Default).Dump()
+}
+
+func checkFrame(t testing.TB, got, want []byte) {
+	t.Helper()
+	if !bytes.Equal(got, want) {
+		t.Errorf("frame\n%s\nwant\n%s", show(got), show(want))
+	}
+}
+
+// handoverNote is the metadata by which ingress asks to leave by an interface.
+func handoverNote(ifindex int) []byte {
+	note := binary.NativeEndian.AppendUint32(nil, 0x4d4c5248)
+	return binary.NativeEndian.AppendUint32(note, uint32(ifindex))
+}
+
+// evictReverse empties the reverse tables alone.
+func (w *world) evictReverse(t testing.TB) {
+	t.Helper()
+	for _, m := range []*ebpf.Map{w.Reverse4, w.Reverse6, w.HalfOpenRev4, w.HalfOpenRev6} {
+		clearMap(t, m)
+	}
+}
+
+// age makes all flows older by so many seconds.
+func (w *world) age(t testing.TB, seconds uint32) {
+	t.Helper()
+	var ticks uint32
+	if err := w.TicksPerSecond.Get(&ticks); err != nil {
+		t.Fatal(err)
+	}
+	older := func(m *ebpf.Map, key any) {
+		var c bpf.DatapathConnection
+		entries := m.Iterate()
+		for entries.Next(key, &c) {
+			c.Seen -= seconds * ticks
+			if err := m.Update(key, c, ebpf.UpdateExist); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := entries.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	older(w.Connections4, &bpf.DatapathConnectionKey4{})
+	older(w.HalfOpen4, &bpf.DatapathConnectionKey4{})
+	older(w.Connections6, &bpf.DatapathConnectionKey6{})
+	older(w.HalfOpen6, &bpf.DatapathConnectionKey6{})
+}

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// family is the addresses of one IP family that the fixtures use.
+type family struct {
+	name         string
+	client       netip.AddrPort
+	vip          netip.Addr
+	other        netip.Addr
+	pods         [2]netip.AddrPort
+	self, node2  netip.Addr
+	endpointSlot uint32
+	etherType    uint16
+}
+
+func (f family) to(port uint16) netip.AddrPort { return netip.AddrPortFrom(f.vip, port) }
+
+var families = []family{
+	{
+		name:   "IPv4",
+		client: netip.MustParseAddrPort("198.51.100.200:40000"),
+		vip:    netip.MustParseAddr("203.0.113.10"),
+		other:  netip.MustParseAddr("203.0.113.99"),
+		pods: [2]netip.AddrPort{
+			netip.MustParseAddrPort("198.18.1.2:8080"), netip.MustParseAddrPort("198.18.1.3:8080"),
+		},
+		self:         netip.MustParseAddr("198.51.100.11"),
+		node2:        netip.MustParseAddr("198.51.100.12"),
+		endpointSlot: 1,
+	},
+	{
+		name:   "IPv6",
+		client: netip.MustParseAddrPort("[2001:db8:0:2::200]:40000"),
+		vip:    netip.MustParseAddr("2001:db8:cafe::10"),
+		other:  netip.MustParseAddr("2001:db8:cafe::99"),
+		pods: [2]netip.AddrPort{
+			netip.MustParseAddrPort("[2001:db8:100:1::2]:8080"), netip.MustParseAddrPort("[2001:db8:100:1::3]:8080"),
+		},
+		self:         netip.MustParseAddr("2001:db8:0:1::11"),
+		node2:        netip.MustParseAddr("2001:db8:0:1::12"),
+		endpointSlot: 2,
+	},
+}
+
+var (
+	v4, v6 = families[0], families[1]
+	// Nodes 3 and 4 have one family each, node 5 no route, node 6 an unresolved
+	// neighbour, node 7 is behind the second uplink and node 8 behind a third
+	// interface, which takes no redirected frames.
+	node3 = netip.MustParseAddr("2001:db8:0:1::13")
+	node5 = netip.MustParseAddr("203.0.113.200")
+	node6 = netip.MustParseAddr("198.51.100.16")
+	node7 = netip.MustParseAddr("198.51.101.17")
+	node8 = netip.MustParseAddr("198.51.102.18")
+)
+
+const selfID = 1
+
+// Ports of the VIPs, named by what they lead to.
+const (
+	// Rows that lead here, and to the node of the name.
+	portCluster uint16 = 80 + iota
+	portNode2
+	portNode3
+	portNodeUnknown
+	portNoRoute
+	portUnresolved
+	portSecondUplink
+	portThirdInterface
+	// The chain of rows that lead here: node 2, then 3; of rows that lead to node 2:
+	// this node, then 3, then 4; a chain of nodes unknown here.
+	portChain
+	portChainAway
+	portChainUnknown
+	portEmptyRow
+	portNoTable
+	portLocal
+	portLocalEmpty
+	// As portCluster, but the frontend has no endpoint on this node.
+	portClusterEmpty
+	// A second frontend with the same endpoints as portCluster.
+	portClusterTwin
+)
+
+type table struct {
+	primary uint16
+	chain   [3]uint16
+}
+
+var tables = map[uint16]table{
+	portCluster:        {primary: selfID},
+	portNode2:          {primary: 2},
+	portNode3:          {primary: 3},
+	portNodeUnknown:    {primary: 99},
+	portNoRoute:        {primary: 5},
+	portUnresolved:     {primary: 6},
+	portSecondUplink:   {primary: 7},
+	portThirdInterface: {primary: 8},
+	portChain:          {primary: selfID, chain: [3]uint16{2, 3, 0}},
+	portChainAway:      {primary: 2, chain: [3]uint16{selfID, 3, 4}},
+	portChainUnknown:   {primary: selfID, chain: [3]uint16{99, 98, 97}},
+	portEmptyRow:       {},
+	portClusterEmpty:   {primary: selfID},
+	portClusterTwin:    {primary: selfID},
+}
+
+// world is the loaded programs over maps with the content that all fixtures share.
+type world struct {
+	bpf.DatapathObjects
+	uplink, second, third int
+}
+
+func network32(b []byte) uint32 { return binary.NativeEndian.Uint32(b) }
+
+func network16(v uint16) uint16 {
+	return binary.NativeEndian.Uint16([]byte{byte(v >> 8), byte(v)})
+}
+
+func address(a netip.Addr) bpf.DatapathAddress {
+	b := a.As16()
+	return bpf.DatapathAddress{Word: [4]uint32{network32(b[0:]), network32(b[4:]), network32(b[8:]), network32(b[12:])}}
+}
+
+func ipv4(a netip.Addr) uint32 { return address(a).Word[3] }
+
+func ip(t testing.TB, commands string) {
+	t.Helper()
+	cmd := exec.Command("ip", "-batch", "-")
+	cmd.Stdin = strings.NewReader(commands)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("ip: %v\n%s", err, out)
+	}
+}
+
+// newWorld builds the interfaces and neighbours that fixtures refer to, and loads.
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	ip(t, `
+		link set lo up
+		link add uplink address `+uplinkMAC.String()+` type veth peer name fabric
+		link add second address `+secondMAC.String()+` type veth peer name fabric2
+		link add third type veth peer name fabric3
+		link set uplink up
+		link set fabric up
+		link set second up
+		link set fabric2 up
+		link set third up
+		link set fabric3 up
+		address add 198.51.100.11/24 dev uplink
+		address add 2001:db8:0:1::11/64 dev uplink nodad
+		address add 198.51.101.11/24 dev second
+		address add 198.51.102.11/24 dev third
+		neighbor add 198.51.100.12 lladdr `+node2MAC.String()+` dev uplink nud permanent
+		neighbor add 2001:db8:0:1::12 lladdr `+node2MAC.String()+` dev uplink nud permanent
+		neighbor add 2001:db8:0:1::13 lladdr `+node3MAC.String()+` dev uplink nud permanent
+		neighbor add 198.51.101.17 lladdr `+neighborMAC.String()+` dev second nud permanent
+		neighbor add 198.51.102.18 lladdr `+neighborMAC.String()+` dev third nud permanent`)
+	t.Cleanup(func() { ip(t, "link delete uplink\nlink delete second\nlink delete third") })
+	for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+		if err := os.WriteFile("/proc/sys/net/"+name, []byte("1"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &world{uplink: ifindex(t, "uplink"), second: ifindex(t, "second"), third: ifindex(t, "third")}
+	spec, err := bpf.LoadDatapath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, size := range map[string]uint32{
+		bpf.DatapathMapFrontends4: 64, bpf.DatapathMapFrontends6: 64, bpf.DatapathMapFrontendCounts: 128,
+		bpf.DatapathMapVips: 16, bpf.DatapathMapRows: 32 * 4096, bpf.DatapathMapEndpointRows: 4 * 512,
+		bpf.DatapathMapEndpoints: 16, bpf.DatapathMapConnections4: 4096, bpf.DatapathMapConnections6: 4096,
+		bpf.DatapathMapReverse4: 4096, bpf.DatapathMapReverse6: 4096, bpf.DatapathMapHalfOpen4: 4096,
+		bpf.DatapathMapHalfOpen6: 4096, bpf.DatapathMapHalfOpenRev4: 4096, bpf.DatapathMapHalfOpenRev6: 4096,
+	} {
+		spec.Maps[name].MaxEntries = size
+	}
+	if err := spec.LoadAndAssign(&w.DatapathObjects, nil); err != nil {
+		t.Fatalf("load (needs root): %+v", err)
+	}
+	t.Cleanup(func() { w.Close() })
+	w.fill(t)
+	return w
+}
+
+func ifindex(t testing.TB, name string) int {
+	t.Helper()
+	iface, err := net.InterfaceByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return iface.Index
+}
+
+func put(t testing.TB, m *ebpf.Map, key, value any) {
+	t.Helper()
+	if err := m.Put(key, value); err != nil {
+		t.Fatalf("write %v of %v: %v", key, m, err)
+	}
+}
+
+func (w *world) fill(t testing.TB) {
+	t.Helper()
+	put(t, w.Uplinks, uint32(w.uplink), uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES))
+	put(t, w.Uplinks, uint32(w.second), uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES))
+	w.putSelf(t, v4.self, v6.self)
+	for id, node := range map[uint32]bpf.DatapathNode{
+		2: {Ipv4: ipv4(v4.node2), Ipv6: address(v6.node2)},
+		3: {Ipv6: address(node3)},
+		5: {Ipv4: ipv4(node5)},
+		6: {Ipv4: ipv4(node6)},
+		7: {Ipv4: ipv4(node7)},
+		8: {Ipv4: ipv4(node8)},
+	} {
+		put(t, w.Nodes, id, node)
+	}
+	for id, a := range map[uint32]netip.Addr{2: v4.node2, 3: node3} {
+		put(t, w.NodeAddresses, address(a), id)
+	}
+	put(t, w.NodeAddresses, address(v6.node2), uint32(2))
+	for i, f := range families {
+		put(t, w.Vips, address(f.vip), uint32(1))
+		w.putEndpoint(t, uint32(2*i+1), f.pods[0])
+		w.putEndpoint(t, uint32(2*i+2), f.pods[1])
+		w.pointTo(t, f, 0)
+		for port := portCluster; port <= portClusterTwin; port++ {
+			w.putFrontends(t, f, port)
+		}
+	}
+	for port, content := range tables {
+		keys, values := make([]uint32, 4096), make([]bpf.DatapathRow, 4096)
+		for i := range keys {
+			keys[i] = uint32(port-portCluster+1)*4096 + uint32(i)
+			values[i] = bpf.DatapathRow{Primary: content.primary, Chain: content.chain}
+		}
+		if _, err := w.Rows.BatchUpdate(keys, values, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// putSelf gives the node its addresses; invalid ones mean none.
+func (w *world) putSelf(t testing.TB, ip4, ip6 netip.Addr) {
+	t.Helper()
+	self := bpf.DatapathSelf{Id: selfID, Overhead: 48}
+	if ip4.IsValid() {
+		self.Ipv4 = ipv4(ip4)
+	}
+	if ip6.IsValid() {
+		self.Ipv6 = address(ip6)
+	}
+	for i, mac := range [][]byte{secondMAC, uplinkMAC} {
+		self.UplinkMac[i] = binary.LittleEndian.Uint64(append(append([]byte{}, mac...), 0, 0))
+	}
+	put(t, w.Settings, uint32(0), self)
+}
+
+// putEndpoint writes an endpoint; an invalid one removes it.
+func (w *world) putEndpoint(t testing.TB, id uint32, at netip.AddrPort) {
+	t.Helper()
+	if !at.IsValid() {
+		put(t, w.Endpoints, id, bpf.DatapathEndpoint{})
+		return
+	}
+	b := at.Addr().As16()
+	put(t, w.Endpoints, id, bpf.DatapathEndpoint{
+		Address: address(at.Addr()), Port: network16(at.Port()), Tag: uint32(b[15])<<16 + uint32(at.Port()),
+	})
+}
+
+// pointTo fills the family's endpoint table with one of its pods.
+func (w *world) pointTo(t testing.TB, f family, pod int) {
+	t.Helper()
+	w.putEndpointRows(t, f, func(int) int { return pod })
+}
+
+func (w *world) putEndpointRows(t testing.TB, f family, pod func(row int) int) {
+	t.Helper()
+	keys, values := make([]uint32, 512), make([]uint32, 512)
+	for i := range keys {
+		keys[i] = f.endpointSlot*512 + uint32(i)
+		values[i] = 2*(f.endpointSlot-1) + 1 + uint32(pod(i))
+	}
+	if _, err := w.EndpointRows.BatchUpdate(keys, values, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (f family) frontendID(port uint16) uint32 {
+	return 2*uint32(port-portCluster) + f.endpointSlot
+}
+
+// putFrontends writes the TCP and the UDP frontend of a port, with one id.
+func (w *world) putFrontends(t testing.TB, f family, port uint16) {
+	t.Helper()
+	frontend := bpf.DatapathFrontend{Id: f.frontendID(port), Endpoints: f.endpointSlot, Table: uint32(port-portCluster) + 1}
+	switch port {
+	case portNoTable:
+		frontend.Table = 0
+	case portLocal:
+		frontend.Table, frontend.Flags = 0, uint32(bpf.DatapathFrontendFlagFRONTEND_LOCAL)
+	case portLocalEmpty:
+		frontend = bpf.DatapathFrontend{Id: frontend.Id, Flags: uint32(bpf.DatapathFrontendFlagFRONTEND_LOCAL)}
+	case portClusterEmpty:
+		frontend.Endpoints = 0
+	}
+	for _, protocol := range []uint8{6, 17} {
+		if f.vip.Is4() {
+			put(t, w.Frontends4, bpf.DatapathFrontendKey4{Vip: ipv4(f.vip), Port: network16(port), Protocol: protocol}, frontend)
+		} else {
+			put(t, w.Frontends6, bpf.DatapathFrontendKey6{Vip: address(f.vip), Port: network16(port), Protocol: protocol}, frontend)
+		}
+	}
+}

@@ -31,7 +31,7 @@ var errInjected = errors.New("injected")
 // node is a data plane, a speaker and a reporter in memory. It checks at each
 // step that no route leads to a VIP that is not programmed.
 type node struct {
-	t     *testing.T
+	t     testing.TB
 	state *program.State
 	// fails says which operation, dump, attachment and Set fail.
 	fails func(what string) bool
@@ -44,7 +44,7 @@ type node struct {
 	observation status.Observation
 }
 
-func newNode(t *testing.T) *node {
+func newNode(t testing.TB) *node {
 	return &node{
 		t:       t,
 		state:   program.NewState(),

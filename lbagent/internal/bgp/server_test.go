@@ -216,16 +216,24 @@ func TestPeerChanges(t *testing.T) {
 	l.awaitRoutes(20*time.Second, both)
 	first, second := p.session(peerName), p.session("other")
 
-	want.Peers = slices.Clone(want.Peers)
-	want.Peers[1].HoldTime = 12 * time.Second
-	p.set(want)
-	l.Await(20*time.Second, "the changed session established again", func() bool {
-		session := p.session("other")
-		return session.State == millracev1alpha1.SessionEstablished && session.Since.After(second.Since)
-	})
-	l.awaitRoutes(5*time.Second, both)
-	if after := p.session(peerName); after != first {
-		t.Errorf("the other session was touched: %+v, then %+v", first, after)
+	// Twice, so that the second change uses again what the first one left.
+	for _, holdTime := range []time.Duration{12 * time.Second, 15 * time.Second} {
+		want.Peers = slices.Clone(want.Peers)
+		want.Peers[1].HoldTime = holdTime
+		p.set(want)
+		l.Await(20*time.Second, "the changed session established again", func() bool {
+			session := p.session("other")
+			return session.State == millracev1alpha1.SessionEstablished && session.Since.After(second.Since)
+		})
+		l.awaitRoutes(5*time.Second, both)
+		if after := p.session(peerName); after != first {
+			t.Errorf("the other session was touched: %+v, then %+v", first, after)
+		}
+		second = p.session("other")
+		want.Routes["other"] = []announce.Route{testRoute(vip6), testRoute("2001:db8:f::11")}
+		p.set(want)
+		l.Await(5*time.Second, "another route", func() bool { return len(l.KernelRoutes()) == 3 })
+		want.Routes["other"] = want.Routes["other"][:1]
 	}
 
 	want.Peers = want.Peers[:1]

@@ -92,6 +92,10 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request ctrl.Request)
 
 // assign plans until the plan could be carried out.
 func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service) error {
+	// It waits from before the first look: a pool or VIP that changes while the
+	// plan is made and carried out enqueues it again.
+	key := client.ObjectKeyFromObject(service)
+	r.waiting.set(key, true)
 	pools, err := r.pools(ctx)
 	if err != nil {
 		return err
@@ -113,13 +117,15 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 		if !carriedOut {
 			continue
 		}
-		r.waiting.set(client.ObjectKeyFromObject(service), plan.Waiting)
 		if err := r.report(ctx, service, plan, misunderstood); err != nil {
 			return err
 		}
+		if !plan.Waiting {
+			r.waiting.set(key, false)
+		}
 		return r.releaseSurplus(ctx, service, plan.Release)
 	}
-	return fmt.Errorf("assigning addresses to Service %s/%s: others took them %d times in a row", service.Namespace, service.Name, maxPlans)
+	return fmt.Errorf("assigning addresses to Service %s: others took them %d times in a row", key, maxPlans)
 }
 
 func (r *serviceReconciler) pools(ctx context.Context) ([]desired.Pool, error) {

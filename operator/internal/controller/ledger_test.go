@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"net/netip"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+var address = netip.MustParseAddr("203.0.113.9")
+
+func vipAt(version string, uid types.UID, owner string) *millracev1alpha1.VIP {
+	vip := &millracev1alpha1.VIP{
+		ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.9", UID: uid, ResourceVersion: version},
+		Spec:       millracev1alpha1.VIPSpec{Address: "203.0.113.9"},
+	}
+	if owner != "" {
+		vip.Spec.Claims = []millracev1alpha1.ServiceReference{{Namespace: "shop", Name: owner, UID: owner}}
+	}
+	return vip
+}
+
+func TestLedger(t *testing.T) {
+	type step struct {
+		put, remove *millracev1alpha1.VIP
+		news        bool
+	}
+	tests := []struct {
+		name  string
+		steps []step
+		// want is the version that is known at the end, "" for none.
+		want string
+	}{
+		{"an event after our own write is no news", []step{
+			{put: vipAt("7", "a", "web"), news: true},
+			{put: vipAt("7", "a", "web")},
+		}, "7"},
+		{"a late event does not undo our own write", []step{
+			{put: vipAt("9", "a", "web"), news: true},
+			{put: vipAt("7", "a", "")},
+		}, "9"},
+		{"versions are numbers, not texts", []step{
+			{put: vipAt("9", "a", ""), news: true},
+			{put: vipAt("10", "a", "web"), news: true},
+			{put: vipAt("9", "a", "")},
+		}, "10"},
+		{"gone", []step{
+			{put: vipAt("7", "a", "web"), news: true},
+			{remove: vipAt("8", "a", "web")},
+		}, ""},
+		{"the end of a former object leaves the present one", []step{
+			{put: vipAt("7", "a", "web"), news: true},
+			{put: vipAt("12", "b", "other"), news: true},
+			{remove: vipAt("8", "a", "web")},
+		}, "12"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			l := newLedger()
+			for i, step := range test.steps {
+				if step.remove != nil {
+					l.remove(step.remove)
+				} else if news := l.put(step.put); news != step.news {
+					t.Errorf("step %d: put = %v", i, news)
+				}
+			}
+			checkLedger(t, l, test.want)
+		})
+	}
+}
+
+// checkLedger compares what is known of the address, in both of its forms.
+func checkLedger(t *testing.T, l *ledger, want string) {
+	t.Helper()
+	known := l.object(address)
+	_, inTable := l.table.Get(address)
+	if want == "" {
+		if known != nil || inTable {
+			t.Errorf("known is %+v, in the table: %v", known, inTable)
+		}
+		return
+	}
+	if known == nil || known.ResourceVersion != want || !inTable {
+		t.Fatalf("known is %+v, in the table: %v, want version %s", known, inTable, want)
+	}
+	for _, claim := range known.Spec.Claims {
+		if got := l.claimed(claim.Namespace, claim.Name); len(got) != 1 || got[0] != known {
+			t.Errorf("claimed(%s) = %v", claim.Name, got)
+		}
+	}
+}
+
+func TestLedgerIgnoresMisnamedObjects(t *testing.T) {
+	for _, change := range []func(*millracev1alpha1.VIP){
+		func(vip *millracev1alpha1.VIP) { vip.Name = "mine" },
+		func(vip *millracev1alpha1.VIP) { vip.Spec.Address = "mine" },
+	} {
+		l, vip := newLedger(), vipAt("7", "a", "web")
+		change(vip)
+		if l.put(vip) || len(l.claimed("shop", "web")) > 0 {
+			t.Errorf("VIP %s of %q is in the ledger", vip.Name, vip.Spec.Address)
+		}
+	}
+}

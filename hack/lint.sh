@@ -12,4 +12,4 @@ if ! command -v shellcheck >/dev/null; then
 fi
 mapfile -d '' scripts < <(git ls-files -z -- '*.sh' .ci/run)
 shellcheck -- "${scripts[@]}"
-go tool -modfile=hack/tools/golangci/go.mod golangci-lint run "$@"
+go tool -modfile=hack/tools/golangci/go.mod golangci-lint run --allow-serial-runners "$@"

@@ -127,6 +127,8 @@ func run(t *testing.T, command string) {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	// Its end of the link to the node goes with it, and so the other one.
+	t.Cleanup(func() { _ = exec.Command("ip", "netns", "delete", routerSpace).Run() })
 	for _, command := range []string{
 		"ip link set lo up",
 		"ip netns add " + routerSpace,

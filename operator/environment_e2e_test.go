@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	goruntime "runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -133,8 +134,20 @@ func (e *environment) run(t *testing.T, arguments ...string) *instance {
 	}, arguments...)
 	i := &instance{command: exec.Command(e.program, arguments...), exited: make(chan error, 1), log: log.Name()}
 	i.command.Stdout, i.command.Stderr = log, log
-	must(t, i.command.Start())
-	go func() { i.exited <- i.command.Wait() }()
+	// A killed test takes the operator with it: the signal is sent when the
+	// thread that started it ends.
+	i.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started, command := make(chan error), i.command
+	go func() {
+		goruntime.LockOSThread()
+		defer goruntime.UnlockOSThread()
+		err := command.Start()
+		started <- err
+		if err == nil {
+			i.exited <- command.Wait()
+		}
+	}()
+	must(t, <-started)
 	t.Cleanup(func() { i.stop(t) })
 	return i
 }

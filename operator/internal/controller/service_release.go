@@ -166,7 +166,7 @@ func (r *serviceReconciler) releaseSurplus(ctx context.Context, service *corev1.
 		if vip == nil {
 			continue
 		}
-		if err := r.release(ctx, vip, claimsNamed(service.Namespace, service.Name)); err != nil {
+		if err := r.release(ctx, vip, claimsWithUID(service.Namespace, service.Name, service.UID)); err != nil {
 			return err
 		}
 		r.recorder.Eventf(service, vip, corev1.EventTypeNormal, millracev1alpha1.ReasonReleased, actionRelease,

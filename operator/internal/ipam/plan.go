@@ -119,7 +119,7 @@ type planner struct {
 
 // keepHeld picks the address to keep of each family: one that is asked for,
 // then one of the pool that is asked for, then one that the status tells, then
-// the lowest.
+// the lowest; one that is only reserved for the Service comes last.
 func (p *planner) keepHeld() {
 	p.held, p.granted = map[Family]netip.Addr{}, map[Family]Grant{}
 	rank := func(address netip.Addr) int {
@@ -130,6 +130,8 @@ func (p *planner) keepHeld() {
 			return 1
 		case slices.Contains(p.request.Hints, address):
 			return 2
+		case p.reservedByName(address):
+			return 4
 		}
 		return 3
 	}
@@ -348,7 +350,8 @@ func (p *planner) finish() Plan {
 		}
 	}
 	for _, address := range p.table.Held(p.request.Owner) {
-		if !final[address] {
+		// What somebody reserved by hand is not ours to give up.
+		if !final[address] && !p.reservedByName(address) {
 			plan.Release = append(plan.Release, address)
 		}
 	}

@@ -206,6 +206,11 @@ var keptAddresses = []planCase{
 		request: Request{Families: single, RequireAll: true}, addresses: []string{"203.0.113.99"}, bind: []string{"203.0.113.99"},
 	},
 	{
+		name:    "a claim made by hand moves nothing that is assigned, and stays",
+		vips:    []VIP{vip("203.0.113.1", "", Owner{Namespace: "shop", Name: "web"}), vip("203.0.113.2", "a", web)},
+		request: Request{Families: single, RequireAll: true}, addresses: []string{"203.0.113.2"},
+	},
+	{
 		name:    "the claim of an earlier Service of the name is not ours",
 		vips:    []VIP{vip("203.0.113.1", "a", Owner{Namespace: "shop", Name: "web", UID: "0"})},
 		request: Request{Families: single, RequireAll: true, Eligible: []string{"a"}}, addresses: []string{"203.0.113.2"}, create: []string{"203.0.113.2"},

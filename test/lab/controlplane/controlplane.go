@@ -178,8 +178,9 @@ func (s *Server) run(t *testing.T, name string, arguments ...string) (<-chan err
 		err := command.Start()
 		started <- err
 		if err == nil {
-			err = command.Wait()
-			exited <- fmt.Errorf("%s ended: %v: %s", name, err, tail(output.Name()))
+			// What Wait returns is in the state of the process.
+			_ = command.Wait()
+			exited <- fmt.Errorf("%s ended (%s): %s", name, command.ProcessState, tail(output.Name()))
 		}
 	}()
 	if err := <-started; err != nil {

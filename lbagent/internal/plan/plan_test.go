@@ -220,6 +220,65 @@ func TestVIPThatMovesToAnotherService(t *testing.T) {
 	}
 }
 
+// A table that cannot be kept hands its history on: connections of the Service
+// may be with the former owners.
+func TestNewTableGoesOnFromTheFormer(t *testing.T) {
+	first, second := frontend(1, "old", 1), frontend(2, "old", 1)
+	first.Weights, second.Weights = map[program.NodeID]uint32{2: 1}, map[program.NodeID]uint32{2: 1}
+	have := program.NewState()
+	have, _ = advance(t, NewPlanner(have), have, modelOf(first, second), ample)
+
+	second.Weights = map[program.NodeID]uint32{3: 1}
+	have, _ = advance(t, NewPlanner(have), have, modelOf(frontend(1, "new", 2), second), ample)
+	for i, row := range have.Tables[have.Frontends[key(2)].Table] {
+		if row.Primary != 3 || row.Chain[0] != 2 {
+			t.Fatalf("row %d is %+v, want node 3 and before it node 2", i, row)
+		}
+	}
+}
+
+// What waits for its removal is not given out: its content is another's.
+func TestSlotsThatWaitForRemovalAreNotGivenOut(t *testing.T) {
+	have := program.NewState()
+	p := NewPlanner(have)
+	old, _ := p.Plan(have, modelOf(frontend(1, "old", 1)), ample)
+	empty, _ := p.Plan(old, modelOf(frontend(1, "old")), ample)
+	additions, _ := program.Split(program.Diff(old, empty))
+	waiting := program.Apply(old, additions)
+
+	want, _ := p.Plan(waiting, modelOf(frontend(1, "old"), frontend(2, "new", 2)), ample)
+	if f := want.Frontends[key(2)]; f.Table == 1 || f.Endpoints == 1 || want.Endpoints[1] == endpointNumber(2) {
+		t.Errorf("the new frontend %+v has what another had, endpoints %v", f, want.Endpoints)
+	}
+}
+
+// After a limit was lowered ids may be beyond it: what counts is how many
+// frontends there are.
+func TestIDsBeyondTheLimit(t *testing.T) {
+	have := program.NewState()
+	p := NewPlanner(have)
+	three := modelOf(frontend(1, "a", 1), frontend(2, "b", 2), frontend(3, "c", 3))
+	have, _ = advance(t, p, have, three, ample)
+	have, _ = advance(t, p, have, modelOf(frontend(2, "b", 2), frontend(3, "c", 3)), ample)
+
+	lowered := program.Limits{Frontends: 2, Tables: 3, EndpointSlots: 3, Endpoints: 2, VIPs: 3}
+	want, _ := NewPlanner(have).Plan(have, three, lowered)
+	if hasFrontend(want, 1) || len(want.Frontends) != 2 {
+		t.Errorf("frontends %v, want those that were programmed", want.Frontends)
+	}
+	for key, f := range want.Frontends {
+		if int(f.ID) > lowered.Frontends {
+			t.Errorf("%s has the id %d, beyond the limit", key, f.ID)
+		}
+	}
+	// One that is to go leaves an id below the limit free, but no room yet.
+	want, problems := NewPlanner(have).Plan(have, modelOf(frontend(1, "a"), frontend(2, "b", 2)), lowered)
+	if hasFrontend(want, 1) {
+		t.Error("a frontend was added to a map that is full until another has gone")
+	}
+	checkFull(t, problems, "--max-frontends", "a")
+}
+
 func TestRenamedPortKeepsItsTables(t *testing.T) {
 	have := program.NewState()
 	p := NewPlanner(have)

@@ -33,6 +33,7 @@ func TestSucceed(t *testing.T) {
 		{"the owner is gone", row(1, 2, 3, 4), 5, 1, chain{2, 3, 4}},
 		{"a former owner is gone", row(1, 2, 3, 4), 1, 3, chain{2, 4}},
 		{"the oldest comes up where another is gone", row(1, 2, 3, 4), 5, 2, chain{1, 3, 4}},
+		{"a repetition that the maps held", row(1, 2, 2, 1), 5, 0, chain{1, 2}},
 		{"nobody left to own it", row(1, 2), 0, 0, chain{1, 2}},
 	}
 	for _, c := range cases {

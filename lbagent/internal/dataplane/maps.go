@@ -40,7 +40,8 @@ const (
 	// held is kept.
 	Resized AdoptionKind = "resized"
 	// Rebuilt means that they could not be used, and new, empty ones replace
-	// them when the programs are attached.
+	// them when the programs are attached. Flows then choose anew, most of them
+	// what they had; packets of that moment may be lost.
 	Rebuilt AdoptionKind = "rebuilt"
 )
 

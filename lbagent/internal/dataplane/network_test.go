@@ -219,7 +219,8 @@ func (n *network) start(t testing.TB, node *node, want *program.State) {
 	n.attach(t, node, node.uplink)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("%s: %+v", node.name, counters(t, node))
+			got, err := node.dataplane.Counters()
+			t.Logf("%s: %+v, %v", node.name, got, err)
 		}
 	})
 }

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// newUplink adds an interface of the kind to the tests' own namespace.
+func newUplink(t *testing.T, name, kind string) Uplink {
+	t.Helper()
+	args := []string{"link", "add", name, "type", kind}
+	if kind == "veth" {
+		args = append(args, "peer", "name", name+"-peer")
+	}
+	run(t, "ip", args...)
+	t.Cleanup(func() {
+		if _, err := net.InterfaceByName(name); err == nil {
+			run(t, "ip", "link", "delete", name)
+		}
+	})
+	run(t, "ip", "link", "set", name, "up")
+	iface, err := net.InterfaceByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Uplink{Name: name, Index: iface.Index}
+}
+
+// attached is the programs on an interface.
+func attached(t *testing.T, uplink Uplink) (xdp bool, tcx int) {
+	t.Helper()
+	for _, attach := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
+		result, err := link.QueryPrograms(link.QueryOptions{Target: uplink.Index, Attach: attach})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tcx += len(result.Programs)
+	}
+	// A second XDP program is refused where there is one.
+	l, err := link.AttachXDP(link.XDPOptions{Program: passProgram(t), Interface: uplink.Index, Flags: link.XDPGenericMode})
+	if err == nil {
+		l.Close()
+	}
+	return err != nil, tcx
+}
+
+func passProgram(t *testing.T) *ebpf.Program {
+	t.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type:         ebpf.XDP,
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
+		License:      "GPL",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+func checkAttached(t *testing.T, uplink Uplink, wantXDP bool, wantTCX int) {
+	t.Helper()
+	if xdp, tcx := attached(t, uplink); xdp != wantXDP || tcx != wantTCX {
+		t.Errorf("%s: XDP program %v, %d tcx programs; want %v, %d", uplink.Name, xdp, tcx, wantXDP, wantTCX)
+	}
+}
+
+func linkPins(t *testing.T, d *Dataplane) int {
+	t.Helper()
+	pins, err := pinnedLinks(d.linkDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(pins)
+}
+
+func TestAttachReconciles(t *testing.T) {
+	d := openDataplane(t, smallConfig(mountBPF(t)))
+	first, second, bridge := newUplink(t, "first", "veth"), newUplink(t, "second", "veth"), newUplink(t, "bridged", "bridge")
+	steps := []struct {
+		name    string
+		uplinks []Uplink
+		want    []Attachment
+	}{
+		{"one", []Uplink{first}, []Attachment{{Interface: "first", Index: first.Index, Mode: Native}}},
+		{"again", []Uplink{first}, []Attachment{{Interface: "first", Index: first.Index, Mode: Native}}},
+		{"two more", []Uplink{second, first, bridge}, []Attachment{
+			{Interface: "bridged", Index: bridge.Index, Mode: Generic},
+			{Interface: "first", Index: first.Index, Mode: Native},
+			{Interface: "second", Index: second.Index, Mode: Native},
+		}},
+		{"others", []Uplink{bridge, second}, []Attachment{
+			{Interface: "bridged", Index: bridge.Index, Mode: Generic},
+			{Interface: "second", Index: second.Index, Mode: Native},
+		}},
+		{"none", nil, nil},
+	}
+	for _, step := range steps {
+		if err := d.Attach(step.uplinks); err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		got := d.Attachments()
+		for i := range got {
+			if step.name == "two more" && (got[i].Mode == Generic) != (got[i].NativeErr != nil) {
+				t.Errorf("%s: %s: mode %s, native error %v", step.name, got[i].Interface, got[i].Mode, got[i].NativeErr)
+			}
+			got[i].NativeErr = nil
+		}
+		if len(got)+len(step.want) > 0 && !reflect.DeepEqual(got, step.want) {
+			t.Errorf("%s: %+v, want %+v", step.name, got, step.want)
+		}
+		if pins := linkPins(t, d); pins != 3*len(step.want) {
+			t.Errorf("%s: %d pinned links, want %d", step.name, pins, 3*len(step.want))
+		}
+		for _, uplink := range []Uplink{first, second, bridge} {
+			wanted := false
+			for _, a := range step.want {
+				wanted = wanted || a.Index == uplink.Index
+			}
+			checkAttached(t, uplink, wanted, map[bool]int{true: 2}[wanted])
+		}
+	}
+}
+
+// What one uplink lacks is no reason not to attach to another.
+func TestAttachPartly(t *testing.T) {
+	d := openDataplane(t, smallConfig(mountBPF(t)))
+	good, taken := newUplink(t, "good", "veth"), newUplink(t, "taken", "veth")
+	for _, mode := range []link.XDPAttachFlags{link.XDPDriverMode, link.XDPGenericMode} {
+		foreign, err := link.AttachXDP(link.XDPOptions{Program: passProgram(t), Interface: taken.Index, Flags: mode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = d.Attach([]Uplink{taken, {Name: "lo", Index: 1}, {Name: "missing", Index: 4242}, good})
+		if !errors.Is(err, ErrForeignProgram) {
+			t.Errorf("error %v, want %v", err, ErrForeignProgram)
+		}
+		got := d.Attachments()
+		if len(got) != 4 || got[0].Err != nil || got[0].Mode != Native {
+			t.Errorf("attachments %+v, want the first one to be there", got)
+		}
+		for _, a := range got[1:] {
+			if a.Err == nil || a.Mode != "" {
+				t.Errorf("%s: mode %q, no error", a.Interface, a.Mode)
+			}
+		}
+		checkAttached(t, good, true, 2)
+		checkAttached(t, taken, true, 0)
+		if err := foreign.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Attach([]Uplink{taken, good}); err != nil {
+			t.Errorf("after the foreign program is gone: %v", err)
+		}
+		if err := d.Attach(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The pins of an interface that is gone are removed, and its index may come back.
+func TestAttachAfterInterfaceGone(t *testing.T) {
+	cfg := smallConfig(mountBPF(t))
+	d := openDataplane(t, cfg)
+	uplink := newUplink(t, "gone", "veth")
+	if err := d.Attach([]Uplink{uplink}); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "ip", "link", "delete", "gone")
+	other := openDataplane(t, cfg)
+	if err := other.Attach(nil); err != nil {
+		t.Fatal(err)
+	}
+	if pins := linkPins(t, other); pins != 0 {
+		t.Errorf("%d pinned links, want 0", pins)
+	}
+}
+
+func TestRemove(t *testing.T) {
+	cfg := smallConfig(mountBPF(t))
+	d := openDataplane(t, cfg)
+	uplink := newUplink(t, "removed", "veth")
+	if err := d.Attach([]Uplink{uplink}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := Remove(cfg.PinRoot); err != nil {
+			t.Fatal(err)
+		}
+	}
+	checkAttached(t, uplink, false, 0)
+	if _, err := os.Stat(cfg.PinRoot); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the pin folder is left: %v", err)
+	}
+}
+
+// Content that does not fit is refused, and everything stays as it was.
+func TestShrinkRefused(t *testing.T) {
+	cfg := smallConfig(mountBPF(t))
+	d := openDataplane(t, cfg)
+	frontend := program.Frontend{ID: 60, Table: 8}
+	table := make([]program.Row, program.Rows)
+	all := make([]uint32, program.Rows)
+	for i := range table {
+		table[i].Primary, all[i] = 1, uint32(i)
+	}
+	apply(t, d,
+		program.PutVIP{Address: vip4}, program.PutVIP{Address: vip6},
+		program.PutEndpoint{ID: 200, Endpoint: program.Endpoint{Address: vip4, Port: 1}},
+		program.PutRows{Slot: 8, Changed: all, Rows: table},
+		program.PutFrontend{Key: program.FrontendKey{VIP: vip4, Port: 80, Protocol: 6}, Frontend: frontend})
+	want, err := d.Dump()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, shrink := range map[string]func(*Config){
+		"VIPs":      func(c *Config) { c.Limits.VIPs = 1 },
+		"endpoints": func(c *Config) { c.Limits.Endpoints = 100 },
+		"tables":    func(c *Config) { c.Limits.Tables = 7 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			small := cfg
+			shrink(&small)
+			if _, err := Open(small); !errors.Is(err, ErrFull) {
+				t.Errorf("error %v, want %v", err, ErrFull)
+			}
+			again := openDataplane(t, cfg)
+			if kind := again.Adoption().Kind; kind != Adopted {
+				t.Errorf("afterwards %s, want %s", kind, Adopted)
+			}
+			if got, err := again.Dump(); err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("state %+v, %v; want %+v", got, err, want)
+			}
+		})
+	}
+}
+
+// A start that was interrupted while it exchanged the folders of maps is completed
+// or undone by the next one.
+func TestInterruptedStart(t *testing.T) {
+	cfg := smallConfig(mountBPF(t))
+	d := openDataplane(t, cfg)
+	apply(t, d, program.PutVIP{Address: vip4})
+	folder := func(name string) string { return filepath.Join(cfg.PinRoot, name) }
+	move := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(folder(from), folder(to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, interrupt := range map[string]func(){
+		"next folder begun":        func() { os.Mkdir(folder(nextMapFolder), 0o700) },
+		"former folder moved away": func() { os.Mkdir(folder(nextMapFolder), 0o700); move(mapFolder, formerMapFolder) },
+		"former folder left":       func() { os.Mkdir(folder(formerMapFolder), 0o700) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			interrupt()
+			again := openDataplane(t, cfg)
+			state, err := again.Dump()
+			if err != nil || again.Adoption().Kind != Adopted {
+				t.Fatalf("%+v, %v; want %s", again.Adoption(), err, Adopted)
+			}
+			if _, found := state.VIPs[vip4]; !found {
+				t.Error("the VIP is lost")
+			}
+			entries, err := os.ReadDir(cfg.PinRoot)
+			if err != nil || len(entries) != 2 {
+				t.Errorf("folders %v, %v; want maps and links", entries, err)
+			}
+		})
+	}
+}
+
+// Three capabilities are enough for everything, the first start and the next ones.
+func TestCapabilities(t *testing.T) {
+	cfg := smallConfig(mountBPF(t))
+	uplink := newUplink(t, "modest", "veth")
+	done := make(chan error)
+	go func() {
+		// Never unlocked: the thread ends with its few capabilities.
+		runtime.LockOSThread()
+		done <- errors.Join(keepCapabilities(unix.CAP_BPF, unix.CAP_NET_ADMIN, unix.CAP_PERFMON), useAll(cfg, uplink))
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func keepCapabilities(keep ...int) error {
+	var mask uint64
+	for _, c := range keep {
+		mask |= 1 << c
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	data := [2]unix.CapUserData{
+		{Effective: uint32(mask), Permitted: uint32(mask)},
+		{Effective: uint32(mask >> 32), Permitted: uint32(mask >> 32)},
+	}
+	return unix.Capset(&header, &data[0])
+}
+
+func useAll(cfg Config, uplink Uplink) error {
+	larger := cfg
+	larger.Connections *= 2
+	for _, cfg := range []Config{cfg, cfg, larger} {
+		d, err := Open(cfg)
+		if err != nil {
+			return err
+		}
+		ops := []program.Op{
+			program.SetSelf{Self: program.Self{ID: 1, IPv4: netip.MustParseAddr("198.51.100.1")}},
+			program.PutVIP{Address: vip4},
+			program.PutEndpointTable{Slot: 1, Table: &program.EndpointTable{}},
+			program.PutFrontend{Key: program.FrontendKey{VIP: vip4, Port: 80, Protocol: 6}, Frontend: program.Frontend{ID: 1, Endpoints: 1}},
+		}
+		_, dumpErr := d.Dump()
+		_, countersErr := d.Counters()
+		_, connectionsErr := d.Connections()
+		err = errors.Join(d.Apply(ops), d.Attach([]Uplink{uplink}), dumpErr, countersErr, connectionsErr, d.Close())
+		if err != nil {
+			return err
+		}
+	}
+	return Remove(cfg.PinRoot)
+}
+
+func TestConfigValidation(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"no pin root":         func(c *Config) { c.PinRoot = "" },
+		"no frontends":        func(c *Config) { c.Limits.Frontends = 0 },
+		"too many tables":     func(c *Config) { c.Limits.Tables = 1 << 20 },
+		"negative endpoints":  func(c *Config) { c.Limits.Endpoints = -1 },
+		"no connections":      func(c *Config) { c.Connections = 0 },
+		"negative half-open":  func(c *Config) { c.HalfOpen = -1 },
+		"no bpf file system":  func(c *Config) { c.PinRoot = t.TempDir() },
+		"pin root is a file":  func(c *Config) { c.PinRoot = "/proc/self/exe" },
+		"no endpoint tables":  func(c *Config) { c.Limits.EndpointSlots = 0 },
+		"no room for VIPs":    func(c *Config) { c.Limits.VIPs = 0 },
+		"connections too big": func(c *Config) { c.Connections = 1 << 40 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := smallConfig("/nowhere")
+			change(&cfg)
+			if d, err := Open(cfg); err == nil {
+				d.Close()
+				t.Error("no error")
+			} else {
+				t.Log(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"net"
+	"net/netip"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// reopen is the restart of a node's agent.
+func (n *network) reopen(t testing.TB, node *node, cfg Config) {
+	t.Helper()
+	if err := node.dataplane.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node.dataplane, node.cfg = d, cfg
+	t.Cleanup(func() { d.Close() })
+}
+
+// load is UDP clients of which each asks again as soon as it has its answer.
+type load struct {
+	stop     atomic.Bool
+	answered atomic.Int64
+	done     sync.WaitGroup
+}
+
+func startLoad(t *testing.T, to ...netip.AddrPort) *load {
+	t.Helper()
+	l := &load{}
+	for _, to := range to {
+		for range 4 {
+			var conn net.Conn
+			inNamespace(t, "client", func() (err error) {
+				conn, err = net.Dial("udp", to.String())
+				return err
+			})
+			l.done.Go(func() {
+				defer conn.Close()
+				for !l.stop.Load() {
+					if _, err := askAgain(conn, 100); err != nil {
+						t.Errorf("a packet to %s was lost: %v", to, err)
+						return
+					}
+					l.answered.Add(1)
+				}
+			})
+		}
+	}
+	return l
+}
+
+// await waits for so many more answers.
+func (l *load) await(t *testing.T, answers int64) {
+	t.Helper()
+	goal := l.answered.Load() + answers
+	for deadline := time.Now().Add(2 * patience); l.answered.Load() < goal; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) || t.Failed() {
+			t.Fatalf("%d answers are missing", goal-l.answered.Load())
+		}
+	}
+}
+
+func (l *load) end() {
+	l.stop.Store(true)
+	l.done.Wait()
+}
+
+// Restarts under load lose no packet, with the same maps as well as with other sizes;
+// connections keep their pods though new ones would get others.
+func TestUpgrade(t *testing.T) {
+	n := newNetwork(t)
+	for _, pod := range testPods {
+		serve(t, pod)
+	}
+	for _, node := range n.nodes {
+		n.start(t, node, n.state(node))
+	}
+	sessions := n.openSessions(t, 12)
+	// From now on the second node gives new flows to its second pod alone.
+	node2 := n.nodes[1]
+	n.moveEndpoints(t, node2)
+	running := startLoad(t, netip.AddrPortFrom(vip4, clusterPort), netip.AddrPortFrom(vip6, localPort))
+	defer running.end()
+	running.await(t, 200)
+	larger := node2.cfg
+	larger.Connections *= 2
+	larger.Limits.Endpoints *= 2
+	smaller := larger
+	smaller.Connections /= 4
+	smaller.Limits.Tables--
+	for _, step := range []struct {
+		name string
+		cfg  Config
+		want AdoptionKind
+	}{
+		{"same", node2.cfg, Adopted}, {"larger", larger, Resized}, {"smaller", smaller, Resized}, {"same again", smaller, Adopted},
+	} {
+		before, err := node2.dataplane.Dump()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.reopen(t, node2, step.cfg)
+		if got := node2.dataplane.Adoption(); got.Kind != step.want {
+			t.Errorf("%s: %+v, want %s", step.name, got, step.want)
+		}
+		after, err := node2.dataplane.Dump()
+		if err != nil || !reflect.DeepEqual(before, after) {
+			t.Errorf("%s: state %+v, %v; before it was %+v", step.name, after, err, before)
+		}
+		running.await(t, 200)
+		// What begins before the programs are replaced must live on as well.
+		late := n.openSessions(t, 4)
+		n.attach(t, node2, node2.uplink)
+		running.await(t, 200)
+		exchangeAll(t, append(sessions, late...))
+	}
+	running.end()
+	for _, node := range n.nodes {
+		checkNoDrops(t, node)
+	}
+}
+
+func (n *network) openSessions(t *testing.T, count int) []*session {
+	t.Helper()
+	var sessions []*session
+	for range count / 2 {
+		sessions = append(sessions, connect(t, netip.AddrPortFrom(vip4, clusterPort)), connect(t, netip.AddrPortFrom(vip6, clusterPort)))
+	}
+	exchangeAll(t, sessions)
+	return sessions
+}
+
+// moveEndpoints points the node's endpoint tables to its last pod.
+func (n *network) moveEndpoints(t *testing.T, node *node) {
+	t.Helper()
+	have := n.state(node)
+	want := *have
+	want.EndpointTables = map[program.EndpointSlot]*program.EndpointTable{1: {}, 2: {}}
+	last := program.EndpointID(2 * len(node.pods))
+	for row := range program.EndpointRows {
+		want.EndpointTables[1][row], want.EndpointTables[2][row] = last-1, last
+	}
+	apply(t, node.dataplane, program.Diff(have, &want)...)
+}
+
+// Maps of another version are replaced by empty ones when the programs are. Packets of
+// that moment may be lost, connections not: they choose the endpoint that they had.
+func TestRebuild(t *testing.T) {
+	n := newNetwork(t)
+	for _, pod := range testPods {
+		serve(t, pod)
+	}
+	for _, node := range n.nodes {
+		n.start(t, node, n.state(node))
+	}
+	sessions := n.openSessions(t, 12)
+	running := startLoad(t, netip.AddrPortFrom(vip4, clusterPort), netip.AddrPortFrom(vip6, clusterPort))
+	defer running.end()
+	running.await(t, 100)
+	node2 := n.nodes[1]
+	if err := node2.dataplane.set.maps[schemaMap].Put(uint32(0), schemaVersion+1); err != nil {
+		t.Fatal(err)
+	}
+	n.reopen(t, node2, node2.cfg)
+	if got := node2.dataplane.Adoption(); got.Kind != Rebuilt || got.Reason == "" {
+		t.Errorf("%+v, want %s with a reason", got, Rebuilt)
+	}
+	state, err := node2.dataplane.Dump()
+	if err != nil || !reflect.DeepEqual(state, program.NewState()) {
+		t.Errorf("state %+v, %v; want an empty one", state, err)
+	}
+	// The former programs forward by the former maps until the new ones are attached.
+	running.await(t, 100)
+	running.end()
+	exchangeAll(t, sessions)
+	apply(t, node2.dataplane, program.Diff(state, n.state(node2))...)
+	n.attach(t, node2, node2.uplink)
+	exchangeAll(t, append(sessions, n.openSessions(t, 6)...))
+	checkNoDrops(t, node2)
+}

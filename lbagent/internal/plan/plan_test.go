@@ -277,6 +277,13 @@ func TestIDsBeyondTheLimit(t *testing.T) {
 		t.Error("a frontend was added to a map that is full until another has gone")
 	}
 	checkFull(t, problems, "--max-frontends", "a")
+
+	have, _ = advance(t, p, have, modelOf(frontend(3, "c", 3)), ample)
+	want, problems = NewPlanner(have).Plan(have, modelOf(frontend(1, "a"), frontend(2, "b")), lowered)
+	if !hasFrontend(want, 1) || hasFrontend(want, 2) {
+		t.Errorf("frontends %v, want the one that there is room for", want.Frontends)
+	}
+	checkFull(t, problems, "--max-frontends", "b")
 }
 
 func TestRenamedPortKeepsItsTables(t *testing.T) {

@@ -103,11 +103,11 @@ func inNamespace(t testing.TB, namespace string, f func() error) {
 	}
 }
 
-func sysctl(t testing.TB, namespace string, names ...string) {
+func sysctl(t testing.TB, namespace, value string, names ...string) {
 	t.Helper()
 	inNamespace(t, namespace, func() error {
 		for _, name := range names {
-			if err := os.WriteFile("/proc/sys/net/"+name, []byte("1"), 0); err != nil {
+			if err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0); err != nil {
 				return err
 			}
 		}
@@ -120,6 +120,8 @@ func addNamespace(t testing.TB, name string) {
 	run(t, "ip", "netns", "add", name)
 	t.Cleanup(func() { run(t, "ip", "netns", "delete", name) })
 	in(t, name, "link set lo up")
+	// Link-local addresses are usable at once.
+	sysctl(t, name, "0", "ipv6/conf/default/accept_dad")
 }
 
 // offloads makes a device send finished checksums and single segments to a peer
@@ -134,7 +136,7 @@ func newNetwork(t testing.TB) *network {
 	n := &network{nodes: newTestNodes()}
 	addNamespace(t, "client")
 	addNamespace(t, "router")
-	sysctl(t, "router", "ipv4/ip_forward", "ipv6/conf/all/forwarding",
+	sysctl(t, "router", "1", "ipv4/ip_forward", "ipv6/conf/all/forwarding",
 		"ipv4/fib_multipath_hash_policy", "ipv6/fib_multipath_hash_policy")
 	in(t, "router", `
 		link add fabric address 02:00:00:00:00:01 type bridge
@@ -161,7 +163,7 @@ func newNetwork(t testing.TB) *network {
 func (n *network) addNode(t testing.TB, node *node) {
 	t.Helper()
 	addNamespace(t, node.name)
-	sysctl(t, node.name, "ipv4/ip_forward", "ipv6/conf/all/forwarding")
+	sysctl(t, node.name, "1", "ipv4/ip_forward", "ipv6/conf/all/forwarding")
 	in(t, "router", fmt.Sprintf(`
 		link add %[1]s type veth peer name eth0 netns %[1]s
 		link set %[1]s master fabric up`, node.name))

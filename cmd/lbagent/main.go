@@ -62,7 +62,7 @@ func command(getenv func(string) string, stdout, stderr io.Writer) *cobra.Comman
 		"folder in a BPF file system in which maps and links outlive the agent")
 	addFlags(root.Flags(), &config)
 	root.Flags().StringVar(&logLevel, "log-level", logLevel, "least level that is logged: debug, info, warn or error")
-	root.AddCommand(cleanupCommand(&config), versionCommand())
+	root.AddCommand(cleanupCommand(&config), dumpCommand(&config), versionCommand())
 	return root
 }
 
@@ -95,6 +95,17 @@ func cleanupCommand(config *lbagent.Config) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return lbagent.Cleanup(config.PinRoot)
+		},
+	}
+}
+
+func dumpCommand(config *lbagent.Config) *cobra.Command {
+	return &cobra.Command{
+		Use:   "dump",
+		Short: "Print what the node's pinned maps hold",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return lbagent.Dump(config.PinRoot, cmd.OutOrStdout())
 		},
 	}
 }

@@ -64,7 +64,7 @@ func TestDeletedServiceLeavesNothing(t *testing.T) {
 func agents(t *testing.T) []string {
 	t.Helper()
 	var pods corev1.PodList
-	must(t, cluster.Get(t.Context(), &pods, "-n", "millrace-system", "pods", "-l", "app.kubernetes.io/name=millrace-agent"))
+	must(t, cluster.Get(t.Context(), &pods, "-n", "millrace-system", "pods", "-l", "app.kubernetes.io/component=agent"))
 	if len(pods.Items) != 3 {
 		t.Fatalf("%d agents run, want 3", len(pods.Items))
 	}

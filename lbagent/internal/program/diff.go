@@ -46,18 +46,14 @@ func additions(have, want *State) []Op {
 	if have.Self != want.Self {
 		ops = append(ops, SetSelf{Self: want.Self})
 	}
-	for _, id := range slices.Sorted(maps.Keys(want.Nodes)) {
-		if node, found := have.Nodes[id]; !found || node != want.Nodes[id] {
-			ops = append(ops, PutNode{ID: id, Node: want.Nodes[id]})
-		}
+	for _, id := range changed(have.Nodes, want.Nodes, cmp.Compare) {
+		ops = append(ops, PutNode{ID: id, Node: want.Nodes[id]})
 	}
 	for _, address := range onlyIn(want.VIPs, have.VIPs, netip.Addr.Compare) {
 		ops = append(ops, PutVIP{Address: address})
 	}
-	for _, id := range slices.Sorted(maps.Keys(want.Endpoints)) {
-		if endpoint, found := have.Endpoints[id]; !found || endpoint != want.Endpoints[id] {
-			ops = append(ops, PutEndpoint{ID: id, Endpoint: want.Endpoints[id]})
-		}
+	for _, id := range changed(have.Endpoints, want.Endpoints, cmp.Compare) {
+		ops = append(ops, PutEndpoint{ID: id, Endpoint: want.Endpoints[id]})
 	}
 	for _, slot := range slices.Sorted(maps.Keys(want.EndpointTables)) {
 		if !equalTables(have.EndpointTables[slot], want.EndpointTables[slot]) {
@@ -69,10 +65,8 @@ func additions(have, want *State) []Op {
 			ops = append(ops, op)
 		}
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(want.Frontends), FrontendKey.Compare) {
-		if frontend, found := have.Frontends[key]; !found || frontend != want.Frontends[key] {
-			ops = append(ops, PutFrontend{Key: key, Frontend: want.Frontends[key]})
-		}
+	for _, key := range changed(have.Frontends, want.Frontends, FrontendKey.Compare) {
+		ops = append(ops, PutFrontend{Key: key, Frontend: want.Frontends[key]})
 	}
 	return ops
 }
@@ -98,6 +92,19 @@ func removals(have, want *State) []Op {
 		ops = append(ops, DeleteNode{ID: id})
 	}
 	return ops
+}
+
+// changed returns the sorted keys of want that have is without or has another
+// value for.
+func changed[K, V comparable](have, want map[K]V, compare func(K, K) int) []K {
+	var keys []K
+	for key, value := range want {
+		if before, found := have[key]; !found || before != value {
+			keys = append(keys, key)
+		}
+	}
+	slices.SortFunc(keys, compare)
+	return keys
 }
 
 // onlyIn returns the sorted keys of a that are not in b.

@@ -12,18 +12,20 @@ type Op interface{ isOp() }
 type (
 	// SetSelf writes what the program knows of its own node.
 	SetSelf struct{ Self Self }
-	// PutNode writes a node; DeleteNode removes it.
+	// PutNode writes a node.
 	PutNode struct {
 		ID   NodeID
 		Node Node
 	}
+	// DeleteNode removes a node.
 	DeleteNode struct{ ID NodeID }
-	// PutEndpoint writes an endpoint; DeleteEndpoint removes it, after which
-	// connections to it find no endpoint.
+	// PutEndpoint writes an endpoint.
 	PutEndpoint struct {
 		ID       EndpointID
 		Endpoint Endpoint
 	}
+	// DeleteEndpoint removes an endpoint, after which connections to it find
+	// none.
 	DeleteEndpoint struct{ ID EndpointID }
 	// PutEndpointTable writes a whole endpoint table.
 	PutEndpointTable struct {
@@ -41,14 +43,16 @@ type (
 	}
 	// ClearTable zeroes a table that no frontend uses any more.
 	ClearTable struct{ Slot TableSlot }
-	// PutFrontend writes a frontend; DeleteFrontend removes it.
+	// PutFrontend writes a frontend.
 	PutFrontend struct {
 		Key      FrontendKey
 		Frontend Frontend
 	}
+	// DeleteFrontend removes a frontend.
 	DeleteFrontend struct{ Key FrontendKey }
-	// PutVIP makes an address ours; DeleteVIP gives it up.
-	PutVIP    struct{ Address netip.Addr }
+	// PutVIP makes an address ours.
+	PutVIP struct{ Address netip.Addr }
+	// DeleteVIP gives an address up.
 	DeleteVIP struct{ Address netip.Addr }
 )
 

@@ -32,12 +32,11 @@ type EndpointID uint32
 // FrontendID is the index of a frontend's counters. Zero is not used.
 type FrontendID uint32
 
-// TableSlot names one node table of Rows rows, EndpointSlot one endpoint table
-// of EndpointRows rows. Zero means none.
-type (
-	TableSlot    uint32
-	EndpointSlot uint32
-)
+// TableSlot names one node table of Rows rows. Zero means none.
+type TableSlot uint32
+
+// EndpointSlot names one endpoint table of EndpointRows rows. Zero means none.
+type EndpointSlot uint32
 
 // FrontendKey identifies a frontend by what a packet to it carries.
 type FrontendKey struct {

@@ -4,10 +4,14 @@ package dataplane
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf/link"
+
+	"github.com/millrace-lb/millrace/bpf"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
@@ -161,6 +165,45 @@ func exchangeAll(t *testing.T, sessions []*session) {
 	for i, s := range sessions {
 		if err := s.exchange(100_000, 100_000); err != nil {
 			t.Errorf("connection %d, served by %s: %v", i, s.pod, err)
+		}
+	}
+}
+
+// Frames that the driver itself sends back (XDP_TX), as on real network cards. With
+// veth that works if the other ends run XDP programs too.
+func TestTransmit(t *testing.T) {
+	n := newNetwork(t)
+	for _, pod := range testPods {
+		serve(t, pod)
+	}
+	for _, node := range n.nodes {
+		n.start(t, node, n.state(node))
+		inNamespace(t, "router", func() error {
+			port, err := net.InterfaceByName(node.name)
+			if err != nil {
+				return err
+			}
+			l, err := link.AttachXDP(link.XDPOptions{Program: passProgram(t), Interface: port.Index, Flags: link.XDPDriverMode})
+			if err == nil {
+				t.Cleanup(func() { l.Close() })
+			}
+			return err
+		})
+		settings := node.dataplane.self
+		settings.Flags &^= uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT)
+		if err := node.dataplane.writeSettings(settings); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, vip := range []netip.Addr{vip4, vip6} {
+		checkTCP(t, netip.AddrPortFrom(vip, clusterPort))
+		checkUDP(t, netip.AddrPortFrom(vip, clusterPort))
+	}
+	for _, node := range n.nodes {
+		checkNoDrops(t, node)
+		// The first ones may wait for the neighbour's address.
+		if handed := counters(t, node).Events["handed_to_kernel"]; handed > 20 {
+			t.Errorf("%s handed %d packets to the kernel, want a few at most", node.name, handed)
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,6 +32,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
@@ -57,6 +59,7 @@ type environment struct {
 
 func newEnvironment(t *testing.T) *environment {
 	t.Helper()
+	ctrllog.SetLogger(logr.Discard())
 	e := &environment{server: controlplane.Start(t, "..", operatorUser), program: filepath.Join(t.TempDir(), "operator")}
 	if output, err := exec.Command("go", "build", "-o", e.program, "../cmd/operator").CombinedOutput(); err != nil {
 		t.Fatalf("building the operator: %v: %s", err, output)

@@ -70,7 +70,7 @@ func (l *lab) awaitEstablished(p *process) {
 // neighborState is what the router says of its session with the node.
 type neighborState struct {
 	Established int `json:"connectionsEstablished"`
-	UpEpoch     int `json:"bgpTimerUpEstablishedEpoch"`
+	Dropped     int `json:"connectionsDropped"`
 }
 
 func (l *lab) neighborState() neighborState {

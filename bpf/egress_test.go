@@ -179,7 +179,7 @@ func TestConflictWithIdle(t *testing.T) {
 			{"TCP", f.tcp(portCluster, "S"), f.tcp(portClusterTwin, "S"), true, 7500},
 			{"UDP", f.udp(portCluster), f.udp(portClusterTwin), true, 180},
 			{"half-open TCP", f.tcp(portCluster, "S"), f.tcp(portClusterTwin, "S"), false, 60},
-			{"single UDP", f.udp(portCluster), f.udp(portClusterTwin), false, 60},
+			{"single UDP", f.udp(portCluster), f.udp(portClusterTwin), false, 10},
 		} {
 			t.Run(f.name+"/"+test.name, func(t *testing.T) {
 				w.forget(t)

@@ -45,10 +45,16 @@ static long census6(void *map, struct connection_key6 *key, struct connection *c
 	return 0;
 }
 
-static long census_half_open(void *map, void *key, struct connection *connection,
-			     struct census *census)
+static long census_half_open4(void *map, struct connection_key4 *key,
+			      struct connection *connection, struct census *census)
 {
-	if (is_live(connection, 0, TABLE_HALF_OPEN))
-		census->half_open++;
+	census->half_open += is_live(connection, key->protocol, TABLE_HALF_OPEN);
+	return 0;
+}
+
+static long census_half_open6(void *map, struct connection_key6 *key,
+			      struct connection *connection, struct census *census)
+{
+	census->half_open += is_live(connection, key->protocol, TABLE_HALF_OPEN);
 	return 0;
 }

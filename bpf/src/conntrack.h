@@ -198,7 +198,7 @@ static __always_inline int connection_closed(const struct connection *connection
 
 static __always_inline __u32 idle_seconds(__u8 protocol, enum table table)
 {
-	if (table == TABLE_HALF_OPEN)
-		return HALF_OPEN_SECONDS;
-	return protocol == IPPROTO_TCP ? TCP_IDLE_SECONDS : UDP_IDLE_SECONDS;
+	if (protocol == IPPROTO_TCP)
+		return table == TABLE_HALF_OPEN ? TCP_HALF_OPEN_SECONDS : TCP_IDLE_SECONDS;
+	return table == TABLE_HALF_OPEN ? UDP_SINGLE_SECONDS : UDP_IDLE_SECONDS;
 }

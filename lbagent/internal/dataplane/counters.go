@@ -36,7 +36,8 @@ type Connections struct {
 	// TCP and UDP are flows of which the client sent more than one packet, that
 	// are not closed and not idle for long.
 	TCP, UDP uint64
-	// HalfOpen are those of the last minute of which it sent only one.
+	// HalfOpen are those of which it sent only one, a minute ago at most (UDP: ten
+	// seconds).
 	HalfOpen uint64
 	// Capacity is what the tables hold of TCP and UDP, for both families.
 	Capacity uint64

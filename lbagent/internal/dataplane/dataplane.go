@@ -135,7 +135,9 @@ func (d *Dataplane) restore() error {
 			return fmt.Errorf("delete stale address from map node_addresses: %w", err)
 		}
 	}
-	return nil
+	settings := d.self
+	settings.Overhead = overhead(d.self, d.nodes)
+	return d.writeSettings(settings)
 }
 
 // Adoption tells what Open found under Config.PinRoot.

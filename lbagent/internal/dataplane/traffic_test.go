@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -91,6 +92,12 @@ func serveUDP(pod pod, socket net.PacketConn) {
 	}
 }
 
+// clientPort makes every flow of the client have a port of its own: one port towards
+// two frontends with the same pod is a conflict.
+var clientPort atomic.Uint32
+
+func nextPort() int { return 20000 + int(clientPort.Add(1)) }
+
 // session is a connection of the client to a VIP.
 type session struct {
 	net.Conn
@@ -106,7 +113,8 @@ func connect(t testing.TB, to netip.AddrPort) *session {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		var err error
-		s.Conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", to.String())
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{Port: nextPort()}}
+		s.Conn, err = dialer.DialContext(ctx, "tcp", to.String())
 		return err
 	})
 	t.Cleanup(func() { s.Close() })
@@ -168,17 +176,22 @@ func (s *session) exchange(download, upload int) error {
 // askUDP sends one datagram from a new socket and gives the pod that answered.
 func askUDP(t testing.TB, to netip.AddrPort, size int) string {
 	t.Helper()
-	var conn net.Conn
-	inNamespace(t, "client", func() (err error) {
-		conn, err = net.Dial("udp", to.String())
-		return err
-	})
+	conn := dialUDP(t, to)
 	defer conn.Close()
 	pod, err := askAgain(conn, size)
 	if err != nil {
 		t.Fatalf("ask %s by UDP: %v", to, err)
 	}
 	return pod
+}
+
+func dialUDP(t testing.TB, to netip.AddrPort) (conn net.Conn) {
+	t.Helper()
+	inNamespace(t, "client", func() (err error) {
+		conn, err = net.DialUDP("udp", &net.UDPAddr{Port: nextPort()}, net.UDPAddrFromAddrPort(to))
+		return err
+	})
+	return conn
 }
 
 func askAgain(conn net.Conn, size int) (string, error) {

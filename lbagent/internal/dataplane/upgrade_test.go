@@ -3,7 +3,6 @@
 package dataplane
 
 import (
-	"net"
 	"net/netip"
 	"reflect"
 	"sync"
@@ -40,11 +39,7 @@ func startLoad(t *testing.T, to ...netip.AddrPort) *load {
 	l := &load{}
 	for _, to := range to {
 		for range 4 {
-			var conn net.Conn
-			inNamespace(t, "client", func() (err error) {
-				conn, err = net.Dial("udp", to.String())
-				return err
-			})
+			conn := dialUDP(t, to)
 			l.done.Go(func() {
 				defer conn.Close()
 				for !l.stop.Load() {

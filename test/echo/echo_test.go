@@ -157,8 +157,14 @@ func TestUDP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(server.Close)
-	go server.serve()
+	ended := make(chan error, 1)
+	go func() { ended <- server.serve() }()
+	t.Cleanup(func() {
+		server.Close()
+		if err := <-ended; !errors.Is(err, net.ErrClosed) {
+			t.Errorf("serve: %v, want it to end because it was closed", err)
+		}
+	})
 	for address, client := range map[string]string{
 		// Another address than the one that routes choose: it must be answered from there.
 		"127.0.0.2:" + portOf(t, server.v4.LocalAddr().String()): "127.0.0.1",

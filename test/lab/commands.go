@@ -3,10 +3,11 @@
 package main
 
 import (
-	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -122,18 +123,11 @@ func (a *app) up(command *cobra.Command, options cluster.Options) error {
 		return err
 	}
 	tell := progress()
-	err = cluster.Up(command.Context(), options, tell)
-	if err != nil && command.Context().Err() != nil {
-		tell("interrupted: removing what there is")
-		if _, err := cluster.Down(options.State); err != nil {
-			return err
-		}
-		return errors.New("up was interrupted; nothing of the lab is left")
+	if err := cluster.Up(command.Context(), options, tell); err != nil {
+		return err
 	}
-	if err == nil {
-		tell("the lab is up")
-	}
-	return err
+	tell("the lab is up")
+	return nil
 }
 
 func (a *app) downCommand() *cobra.Command {
@@ -177,8 +171,8 @@ func (a *app) buildCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for _, dir := range programs {
-				fmt.Println(dir)
+			for _, name := range slices.Sorted(maps.Keys(programs)) {
+				fmt.Println(programs[name])
 			}
 			return nil
 		},

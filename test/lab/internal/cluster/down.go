@@ -25,7 +25,10 @@ func Down(dir string) (found bool, err error) {
 		return false, err
 	}
 	defer release()
+	return down(dir)
+}
 
+func down(dir string) (found bool, err error) {
 	namespaces, err := netns.List(config.NamespacePrefix)
 	if err != nil {
 		return false, err

@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -50,8 +51,12 @@ func Build(ctx context.Context, root string, progress Progress) (map[string]stri
 	return programs, image, err
 }
 
+// errInterrupted says that the caller's context ended.
+var errInterrupted = errors.New("up was interrupted; nothing of the lab is left")
+
 // Up brings a lab up and returns when all its nodes are Ready. What it made stays
-// when it fails, for a look at the logs; Down removes it.
+// when it fails, for a look at the logs; Down removes it. When ctx ends it removes
+// everything itself.
 func Up(ctx context.Context, options Options, progress Progress) error {
 	release, err := exclusive()
 	if err != nil {
@@ -75,7 +80,15 @@ func Up(ctx context.Context, options Options, progress Progress) error {
 	if err != nil {
 		return err
 	}
-	if err := lab.up(ctx, image, progress); err != nil {
+	err = lab.up(ctx, image, progress)
+	if err != nil && ctx.Err() != nil {
+		progress("interrupted: removing what there is")
+		if _, err := down(options.State); err != nil {
+			return err
+		}
+		return errInterrupted
+	}
+	if err != nil {
 		return fmt.Errorf("%w (what was started stays for a look; `bin/lab down` removes it)", err)
 	}
 	return nil
@@ -109,7 +122,7 @@ func (l *Lab) up(ctx context.Context, image string, progress Progress) error {
 			return err
 		}
 	}
-	progress("network: %d routers, %d nodes, control plane and client are connected", l.state.Routers, l.state.Nodes)
+	progress("network: %d hosts are connected", len(l.Topology.Hosts))
 	if err := l.bootAll(ctx); err != nil {
 		return err
 	}

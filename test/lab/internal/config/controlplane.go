@@ -108,6 +108,7 @@ func (l Lab) controlPlane(spec machine.Spec) machine.Spec {
 				"--root-ca-file=" + pki.CAFile(l.KeyDir()),
 				"--service-account-private-key-file=" + pki.KeyFile(l.KeyDir(), ServiceAccounts),
 				"--node-monitor-grace-period=" + l.NodeGrace.String(),
+				// How late the end of the grace period may be noticed.
 				"--node-monitor-period=1s",
 				// Scale tests make thousands of objects at once.
 				"--kube-api-qps=200", "--kube-api-burst=400",

@@ -110,6 +110,7 @@ func (l Lab) nodeFiles(spec machine.Spec, host topology.Host) ([]File, error) {
 		}},
 		{"cni/10-pods.conflist", "pods.conflist", map[string]any{"PodCIDRs": host.PodCIDRs, "MTU": l.MTU}},
 		{"kubelet.yaml", "kubelet.yaml", map[string]any{
+			"ClusterDNS":    topology.DNSServiceV4,
 			"CAFile":        pki.CAFile(keys),
 			"CertFile":      pki.CertFile(keys, host.Name),
 			"KeyFile":       pki.KeyFile(keys, host.Name),

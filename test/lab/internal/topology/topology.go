@@ -58,6 +58,9 @@ var (
 	APIServiceV4 = netip.MustParseAddr("198.19.0.1")
 	APIServiceV6 = netip.MustParseAddr("2001:db8:ffff::1")
 
+	// DNSServiceV4 is where pods look for a cluster's DNS; the lab has none.
+	DNSServiceV4 = netip.MustParseAddr("198.19.0.10")
+
 	defaultV4 = netip.MustParsePrefix("0.0.0.0/0")
 	defaultV6 = netip.MustParsePrefix("::/0")
 )

@@ -182,6 +182,7 @@ func TestLab(t *testing.T) {
 
 	inside = append(inside, processesOf(t, lab)...)
 	lab.run("down")
+	lab.strays()
 	before.compare(t, lookAtMachine(t))
 	for _, process := range inside {
 		if process.alive() {
@@ -385,6 +386,7 @@ func TestInterrupted(t *testing.T) {
 			lab.interrupt(after, syscall.SIGKILL)
 			lab.refused(1, "bin/lab down", "up")
 			lab.run("down")
+			lab.strays()
 			before.compare(t, lookAtMachine(t))
 		})
 		t.Run("interrupt after "+after, func(t *testing.T) {
@@ -392,6 +394,7 @@ func TestInterrupted(t *testing.T) {
 			if code := lab.interrupt(after, syscall.SIGINT); code != 1 {
 				t.Errorf("exit code %d, want 1", code)
 			}
+			lab.strays()
 			before.compare(t, lookAtMachine(t))
 		})
 	}
@@ -408,6 +411,7 @@ func TestInterrupted(t *testing.T) {
 			}
 			_ = command.Wait()
 			lab.run("down")
+			lab.strays()
 			before.compare(t, lookAtMachine(t))
 		})
 	}

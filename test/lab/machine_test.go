@@ -167,6 +167,23 @@ func statOf(pid int) []string {
 	return strings.Fields(string(content[strings.LastIndexByte(string(content), ')')+1:]))
 }
 
+// strays fails the test for every process that names the lab's program or folder.
+// What runs on a machine without naming them cannot outlive the first process of its
+// PID namespace, which does.
+func (t *tester) strays() {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		command, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
+		if err == nil && (strings.Contains(string(command), t.program) || strings.Contains(string(command), t.state)) {
+			t.Errorf("process %s is still there: %s", entry.Name(), strings.ReplaceAll(string(command), "\x00", " "))
+		}
+	}
+}
+
 // processesOf returns all processes of all machines of a lab that is up.
 func processesOf(t *testing.T, lab *tester) []process {
 	t.Helper()

@@ -85,7 +85,8 @@ const (
 	DatapathDropReasonDROP_TUNNEL_MALFORMED  DatapathDropReason = 19
 	DatapathDropReasonDROP_TUNNEL_NO_VIP     DatapathDropReason = 20
 	DatapathDropReasonDROP_TUNNEL_CONGESTION DatapathDropReason = 21
-	DatapathDropReasonDROP_REASONS           DatapathDropReason = 22
+	DatapathDropReasonDROP_REPLY_REWRITE     DatapathDropReason = 22
+	DatapathDropReasonDROP_REASONS           DatapathDropReason = 23
 )
 
 type DatapathEndpoint struct {

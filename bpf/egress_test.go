@@ -3,6 +3,7 @@
 package bpf_test
 
 import (
+	"maps"
 	"net/netip"
 	"testing"
 
@@ -143,6 +144,27 @@ func replies(f family) []replyFixture {
 			untouched("later fragment", answer(udp, pod, "").with(func(p *packet) { p.fragment = 100 }), udp))
 	}
 	return fixtures
+}
+
+// A reply that is cut off within what must be rewritten is not let out half rewritten.
+func TestReplyNotRewritten(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			w.forget(t)
+			udp := f.udp(portCluster)
+			w.ingress(t, udp.frame())
+			reply := answer(udp, f.pods[0], "").with(func(p *packet) { p.payload = "" }).frame()
+			earlier := w.tally(t)
+			if verdict, _ := w.runEgress(t, reply[:len(reply)-4]); verdict != tcxDrop {
+				t.Errorf("verdict %d, want %d", verdict, tcxDrop)
+			}
+			want := dropped(bpf.DatapathDropReasonDROP_REPLY_REWRITE)
+			if counts := w.tally(t).since(earlier); !maps.Equal(counts, want) {
+				t.Errorf("counted %v, want %v", counts, want)
+			}
+		})
+	}
 }
 
 // An entry of the reverse table that was evicted comes back with the client's traffic.

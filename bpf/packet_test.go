@@ -101,7 +101,7 @@ func (p packet) transport(network gopacket.NetworkLayer) []gopacket.Serializable
 			FIN: strings.Contains(p.flags, "F"), RST: strings.Contains(p.flags, "R"),
 			Options: p.tcpOptions,
 		}
-		tcp.SetNetworkLayerForChecksum(network)
+		must(tcp.SetNetworkLayerForChecksum(network))
 		return []gopacket.SerializableLayer{tcp}
 	case layers.IPProtocolUDP:
 		udp := &layers.UDP{SrcPort: layers.UDPPort(p.from.Port()), DstPort: layers.UDPPort(p.to.Port())}
@@ -112,7 +112,7 @@ func (p packet) transport(network gopacket.NetworkLayer) []gopacket.Serializable
 				byte(length >> 8), byte(length), 0, 0,
 			})}
 		}
-		udp.SetNetworkLayerForChecksum(network)
+		must(udp.SetNetworkLayerForChecksum(network))
 		return []gopacket.SerializableLayer{udp}
 	default:
 		return nil
@@ -144,10 +144,15 @@ func ethernet(source, destination net.HardwareAddr, is4 bool, ip []byte) []byte 
 func serialize(parts ...gopacket.SerializableLayer) []byte {
 	buffer := gopacket.NewSerializeBuffer()
 	options := gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}
-	if err := gopacket.SerializeLayers(buffer, options, parts...); err != nil {
+	must(gopacket.SerializeLayers(buffer, options, parts...))
+	return buffer.Bytes()
+}
+
+// must is for what can only fail if a fixture is wrong.
+func must(err error) {
+	if err != nil {
 		panic(err)
 	}
-	return buffer.Bytes()
 }
 
 // tunnel is a packet encapsulated by a node.

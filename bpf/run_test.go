@@ -62,19 +62,32 @@ type skbContext struct {
 	_       [148]byte
 }
 
+// Verdicts of tcx programs.
+const (
+	tcxNext = -1
+	tcxDrop = 2
+)
+
 // egress runs the frame through the tcx program as if it left by the uplink.
 func (w *world) egress(t testing.TB, frame []byte) []byte {
 	t.Helper()
-	out := make([]byte, len(frame)+256)
-	run := &ebpf.RunOptions{Data: frame, DataOut: out, Context: skbContext{Ifindex: uint32(w.uplink)}}
+	verdict, out := w.runEgress(t, frame)
+	if verdict != tcxNext {
+		t.Fatalf("egress: verdict %d, want TCX_NEXT", verdict)
+	}
+	return out
+}
+
+func (w *world) runEgress(t testing.TB, frame []byte) (verdict int32, out []byte) {
+	t.Helper()
+	run := &ebpf.RunOptions{
+		Data: frame, DataOut: make([]byte, len(frame)+256), Context: skbContext{Ifindex: uint32(w.uplink)},
+	}
 	code, err := w.Egress.Run(run)
 	if err != nil {
 		t.Fatalf("run egress: %v", err)
 	}
-	if int32(code) != -1 {
-		t.Fatalf("egress: verdict %d, want TCX_NEXT", int32(code))
-	}
-	return run.DataOut
+	return int32(code), run.DataOut
 }
 
 // tally is the counters that are not zero, by name.

@@ -25,7 +25,6 @@ type family struct {
 	pods         [2]netip.AddrPort
 	self, node2  netip.Addr
 	endpointSlot uint32
-	etherType    uint16
 }
 
 func (f family) to(port uint16) netip.AddrPort { return netip.AddrPortFrom(f.vip, port) }

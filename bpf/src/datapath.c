@@ -76,11 +76,16 @@ int handed_over(struct __sk_buff *skb)
 SEC("tcx/egress")
 int egress(struct __sk_buff *skb)
 {
+	long failed = 0;
+
 	if (skb->protocol == bpf_htons(ETH_P_IP))
-		reply_ipv4(skb);
+		failed = reply_ipv4(skb);
 	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
-		reply_ipv6(skb);
-	return TC_ACT_UNSPEC;
+		failed = reply_ipv6(skb);
+	if (!failed)
+		return TC_ACT_UNSPEC;
+	count_drop(DROP_REPLY_REWRITE);
+	return TC_ACT_SHOT;
 }
 
 /* Run by the agent. */

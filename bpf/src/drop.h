@@ -55,6 +55,10 @@ enum drop_reason {
 	 * whose sender knows no such marks.
 	 */
 	DROP_TUNNEL_CONGESTION,
+	/* The kernel found no memory to rewrite a reply, which the client would not know
+	 * by the endpoint's address.
+	 */
+	DROP_REPLY_REWRITE,
 	DROP_REASONS,
 };
 

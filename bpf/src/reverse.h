@@ -24,6 +24,8 @@ struct reply {
 	__u8 tcp_flags;
 	__be16 source_port;
 	__be16 destination_port;
+	/* Flags for changing the checksum: with UDP, zero means none. */
+	__u64 mangled;
 };
 
 /* The part of the header that TCP and UDP need here. */
@@ -48,6 +50,7 @@ static __always_inline int read_reply(struct __sk_buff *skb, struct reply *reply
 	reply->source_port = start.source;
 	reply->destination_port = start.destination;
 	reply->tcp_flags = start.flags;
+	reply->mangled = reply->protocol == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
 	return 0;
 }
 
@@ -70,32 +73,63 @@ static __always_inline __u32 check_offset(const struct reply *reply)
 							     offsetof(struct udphdr, check));
 }
 
-/* Puts the VIP's port into the header. Of UDP, a checksum of zero stays none. */
-static __always_inline void write_source_port(struct __sk_buff *skb, const struct reply *reply,
-					      const struct reverse *reverse, __u64 udp)
+/* Puts the VIP's port into the header. */
+static __always_inline long write_source_port(struct __sk_buff *skb, const struct reply *reply,
+					      const struct reverse *reverse)
 {
-	bpf_l4_csum_replace(skb, check_offset(reply), reply->source_port, reverse->vip_port,
-			    udp | sizeof(reverse->vip_port));
+	long failed = bpf_l4_csum_replace(skb, check_offset(reply), reply->source_port,
+					  reverse->vip_port,
+					  reply->mangled | sizeof(reverse->vip_port));
+
 	/* The source port is the first field of both headers. */
-	bpf_skb_store_bytes(skb, reply->l4, &reverse->vip_port, sizeof(reverse->vip_port), 0);
+	return failed ?: bpf_skb_store_bytes(skb, reply->l4, &reverse->vip_port,
+					     sizeof(reverse->vip_port), 0);
 }
 
-static __always_inline void reply_ipv4(struct __sk_buff *skb)
+static __always_inline long write_source_ipv4(struct __sk_buff *skb, const struct reply *reply,
+					      __be32 from, __be32 to)
 {
 	const __u32 l3 = sizeof(struct ethhdr);
+	long failed;
+
+	failed = bpf_l4_csum_replace(skb, check_offset(reply), from, to,
+				     reply->mangled | BPF_F_PSEUDO_HDR | sizeof(from));
+	failed = failed ?: bpf_l3_csum_replace(skb, l3 + offsetof(struct iphdr, check), from, to,
+					       sizeof(from));
+	return failed ?: bpf_skb_store_bytes(skb, l3 + offsetof(struct iphdr, saddr), &to,
+					     sizeof(to), 0);
+}
+
+static __always_inline long write_source_ipv6(struct __sk_buff *skb, const struct reply *reply,
+					      struct address *from, struct address *to)
+{
+	const __u32 l3 = sizeof(struct ethhdr);
+	__s64 change = bpf_csum_diff(from->word, sizeof(*from), to->word, sizeof(*to), 0);
+	long failed;
+
+	failed = bpf_l4_csum_replace(skb, check_offset(reply), 0, change,
+				     reply->mangled | BPF_F_PSEUDO_HDR);
+	return failed ?: bpf_skb_store_bytes(skb, l3 + offsetof(struct ipv6hdr, saddr), to,
+					     sizeof(*to), 0);
+}
+
+/* Each returns zero, or a negative error when the reply was not rewritten as a whole. */
+
+static __always_inline long reply_ipv4(struct __sk_buff *skb)
+{
 	struct reverse *found, reverse;
 	struct reply reply = {};
 	struct iphdr ip;
-	__u64 udp;
+	long failed;
 
-	if (bpf_skb_load_bytes(skb, l3, &ip, sizeof(ip)))
-		return;
+	if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &ip, sizeof(ip)))
+		return 0;
 	if (ip.ihl < 5 || ip.frag_off & bpf_htons(IPV4_FRAGMENT_OFFSET))
-		return;
+		return 0;
 	reply.protocol = ip.protocol;
-	reply.l4 = l3 + ip.ihl * 4;
+	reply.l4 = sizeof(struct ethhdr) + ip.ihl * 4;
 	if (read_reply(skb, &reply))
-		return;
+		return 0;
 
 	struct reverse_key4 key = {
 		.endpoint = ip.saddr,
@@ -107,37 +141,30 @@ static __always_inline void reply_ipv4(struct __sk_buff *skb)
 
 	found = reverse_find4(&key);
 	if (!found)
-		return;
+		return 0;
 	note_server(&reply, found);
 	reverse = *found;
-	udp = reply.protocol == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
-	bpf_l4_csum_replace(skb, check_offset(&reply), ip.saddr, reverse.vip.word[3],
-			    udp | BPF_F_PSEUDO_HDR | sizeof(ip.saddr));
-	write_source_port(skb, &reply, &reverse, udp);
-	bpf_l3_csum_replace(skb, l3 + offsetof(struct iphdr, check), ip.saddr, reverse.vip.word[3],
-			    sizeof(ip.saddr));
-	bpf_skb_store_bytes(skb, l3 + offsetof(struct iphdr, saddr), &reverse.vip.word[3],
-			    sizeof(ip.saddr), 0);
-	if (reverse.flags & REVERSE_CLAMP && is_syn_ack(&reply))
+	failed = write_source_ipv4(skb, &reply, ip.saddr, reverse.vip.word[3]);
+	failed = failed ?: write_source_port(skb, &reply, &reverse);
+	if (!failed && reverse.flags & REVERSE_CLAMP && is_syn_ack(&reply))
 		mss_clamp(skb, reply.l4, sizeof(struct iphdr) + sizeof(struct tcphdr));
+	return failed;
 }
 
-static __always_inline void reply_ipv6(struct __sk_buff *skb)
+static __always_inline long reply_ipv6(struct __sk_buff *skb)
 {
-	const __u32 l3 = sizeof(struct ethhdr);
 	struct reverse *found, reverse;
 	struct reverse_key6 key = {};
 	struct reply reply = {};
 	struct ipv6hdr ip;
-	__s64 change;
-	__u64 udp;
+	long failed;
 
-	if (bpf_skb_load_bytes(skb, l3, &ip, sizeof(ip)))
-		return;
+	if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &ip, sizeof(ip)))
+		return 0;
 	reply.protocol = ip.nexthdr;
-	reply.l4 = l3 + sizeof(ip);
+	reply.l4 = sizeof(struct ethhdr) + sizeof(ip);
 	if (read_reply(skb, &reply))
-		return;
+		return 0;
 	__builtin_memcpy(&key.endpoint, &ip.saddr, sizeof(key.endpoint));
 	__builtin_memcpy(&key.client, &ip.daddr, sizeof(key.client));
 	key.endpoint_port = reply.source_port;
@@ -145,16 +172,12 @@ static __always_inline void reply_ipv6(struct __sk_buff *skb)
 	key.protocol = reply.protocol;
 	found = reverse_find6(&key);
 	if (!found)
-		return;
+		return 0;
 	note_server(&reply, found);
 	reverse = *found;
-	udp = reply.protocol == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
-	change = bpf_csum_diff((__be32 *)&key.endpoint, sizeof(key.endpoint),
-			       (__be32 *)&reverse.vip, sizeof(reverse.vip), 0);
-	bpf_l4_csum_replace(skb, check_offset(&reply), 0, change, udp | BPF_F_PSEUDO_HDR);
-	write_source_port(skb, &reply, &reverse, udp);
-	bpf_skb_store_bytes(skb, l3 + offsetof(struct ipv6hdr, saddr), &reverse.vip,
-			    sizeof(reverse.vip), 0);
-	if (reverse.flags & REVERSE_CLAMP && is_syn_ack(&reply))
+	failed = write_source_ipv6(skb, &reply, &key.endpoint, &reverse.vip);
+	failed = failed ?: write_source_port(skb, &reply, &reverse);
+	if (!failed && reverse.flags & REVERSE_CLAMP && is_syn_ack(&reply))
 		mss_clamp(skb, reply.l4, sizeof(struct ipv6hdr) + sizeof(struct tcphdr));
+	return failed;
 }

@@ -263,10 +263,16 @@ func TestInterruptedStart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	create := func(name string) {
+		t.Helper()
+		if err := os.Mkdir(folder(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for name, interrupt := range map[string]func(){
-		"next folder begun":        func() { os.Mkdir(folder(nextMapFolder), 0o700) },
-		"former folder moved away": func() { os.Mkdir(folder(nextMapFolder), 0o700); move(mapFolder, formerMapFolder) },
-		"former folder left":       func() { os.Mkdir(folder(formerMapFolder), 0o700) },
+		"next folder begun":        func() { create(nextMapFolder) },
+		"former folder moved away": func() { create(nextMapFolder); move(mapFolder, formerMapFolder) },
+		"former folder left":       func() { create(formerMapFolder) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			interrupt()

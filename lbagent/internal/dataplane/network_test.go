@@ -46,8 +46,6 @@ func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 var (
 	vip4     = ip("203.0.113.10")
 	vip6     = ip("2001:db8:cafe::10")
-	client4  = ip("198.51.100.130")
-	client6  = ip("2001:db8:0:2::130")
 	testPods = []pod{
 		{"pod1", ip("198.18.1.2"), ip("2001:db8:100:1::2")},
 		{"pod2", ip("198.18.2.2"), ip("2001:db8:100:2::2")},

@@ -118,9 +118,11 @@ func connect(t testing.TB, to netip.AddrPort) *session {
 		return err
 	})
 	t.Cleanup(func() { s.Close() })
-	s.SetDeadline(time.Now().Add(patience))
-	var client string
-	line, err := readLine(s)
+	var client, line string
+	err := s.SetDeadline(time.Now().Add(patience))
+	if err == nil {
+		line, err = readLine(s)
+	}
 	if err == nil {
 		_, err = fmt.Sscanf(line, "%s %s", &s.pod, &client)
 	}
@@ -149,7 +151,9 @@ func readLine(r io.Reader) (string, error) {
 
 // exchange downloads and uploads so many bytes.
 func (s *session) exchange(download, upload int) error {
-	s.SetDeadline(time.Now().Add(patience))
+	if err := s.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
 	if err := binary.Write(s, binary.BigEndian, [2]uint32{uint32(download), uint32(upload)}); err != nil {
 		return err
 	}
@@ -197,7 +201,9 @@ func dialUDP(t testing.TB, to netip.AddrPort) (conn net.Conn) {
 func askAgain(conn net.Conn, size int) (string, error) {
 	message, answer := make([]byte, size), make([]byte, 2048)
 	rand.Read(message)
-	conn.SetDeadline(time.Now().Add(patience))
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return "", err
+	}
 	if _, err := conn.Write(message); err != nil {
 		return "", err
 	}

@@ -48,7 +48,7 @@ test-unit: prerequisites ## Run the tests of the packages; those of the data pla
 # One lab at a time: the packages behind the tag share the machine's names.
 .PHONY: test-e2e
 test-e2e: prerequisites build image ## Run the end-to-end tests on a real cluster (root).
-	go test -tags e2e -p 1 -count 1 -timeout 40m ./config/... ./operator/... ./test/...
+	go test -tags e2e -p 1 -count 1 -timeout 40m ./config ./operator ./lbagent ./test/...
 
 .PHONY: bench
 bench: ## Run the benchmarks.

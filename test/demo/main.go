@@ -236,7 +236,7 @@ func (d *demo) local(ctx context.Context) error {
 }
 
 // upgradeTime is how long the load runs while the agents are replaced.
-const upgradeTime = 12 * time.Second
+const upgradeTime = 18 * time.Second
 
 func (d *demo) upgrade(ctx context.Context) error {
 	d.step("Every agent is replaced under 100 requests per second")

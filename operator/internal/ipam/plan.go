@@ -334,6 +334,21 @@ func (p *planner) finish() Plan {
 		// from a Service that can.
 		p.granted = map[Family]Grant{}
 	}
+	plan := p.changes()
+	missing := len(plan.Addresses) < len(p.request.Families)
+	plan.Waiting = missing || len(p.refusals) > 0
+	plan.Satisfied = !p.askedRefused && !missing
+	if !p.request.RequireAll && !p.askedRefused && len(plan.Addresses) > 0 {
+		plan.Satisfied = true
+		p.refusals = slices.DeleteFunc(p.refusals, func(r Refusal) bool { return r.Reason == NoMatchingPool })
+	}
+	plan.Refusals = p.refusals
+	return plan
+}
+
+// changes says which addresses the owner has from now on, and what must be
+// done for that.
+func (p *planner) changes() Plan {
 	plan := Plan{}
 	final := map[netip.Addr]bool{}
 	for _, family := range p.request.Families {
@@ -355,14 +370,6 @@ func (p *planner) finish() Plan {
 			plan.Release = append(plan.Release, address)
 		}
 	}
-	missing := len(plan.Addresses) < len(p.request.Families)
-	plan.Waiting = missing || len(p.refusals) > 0
-	plan.Satisfied = !p.askedRefused && !missing
-	if !p.request.RequireAll && !p.askedRefused && len(plan.Addresses) > 0 {
-		plan.Satisfied = true
-		p.refusals = slices.DeleteFunc(p.refusals, func(r Refusal) bool { return r.Reason == NoMatchingPool })
-	}
-	plan.Refusals = p.refusals
 	return plan
 }
 

@@ -208,14 +208,12 @@ func (d *Dataplane) writeUplinks(devices map[int]device) error {
 		}
 	}
 	var stale []uint32
-	var index, value uint32
-	entries := d.maps.Uplinks.Iterate()
-	for entries.Next(&index, &value) {
+	err := readMap(d.maps.Uplinks, func(index, _ uint32) {
 		if !takes[index] {
 			stale = append(stale, index)
 		}
-	}
-	if err := entries.Err(); err != nil {
+	})
+	if err != nil {
 		return fmt.Errorf("read map uplinks: %w", err)
 	}
 	for _, index := range stale {

@@ -118,16 +118,13 @@ func (d *Dataplane) restore() error {
 		return err
 	}
 	d.nodes = nodes
-	var address bpf.DatapathAddress
-	var id uint32
 	var stale []bpf.DatapathAddress
-	entries := d.maps.NodeAddresses.Iterate()
-	for entries.Next(&address, &id) {
+	err = readMap(d.maps.NodeAddresses, func(address bpf.DatapathAddress, id uint32) {
 		if !nodeHas(d.nodes[program.NodeID(id)], address) {
 			stale = append(stale, address)
 		}
-	}
-	if err := entries.Err(); err != nil {
+	})
+	if err != nil {
 		return fmt.Errorf("read map node_addresses: %w", err)
 	}
 	for _, address := range stale {

@@ -44,35 +44,23 @@ func (d *Dataplane) Dump() (*program.State, error) {
 }
 
 func (d *Dataplane) dumpVIPs(state *program.State) error {
-	var address bpf.DatapathAddress
-	var value uint32
-	entries := d.maps.Vips.Iterate()
-	for entries.Next(&address, &value) {
+	return readMap(d.maps.Vips, func(address bpf.DatapathAddress, _ uint32) {
 		state.VIPs[decodeAddress(address)] = struct{}{}
-	}
-	return entries.Err()
+	})
 }
 
 func (d *Dataplane) dumpFrontends(state *program.State) error {
-	var frontend bpf.DatapathFrontend
-	var key4 bpf.DatapathFrontendKey4
-	entries := d.maps.Frontends4.Iterate()
-	for entries.Next(&key4, &frontend) {
-		state.Frontends[decodeFrontendKey4(key4)] = decodeFrontend(frontend)
-	}
-	if err := entries.Err(); err != nil {
-		return err
-	}
-	var key6 bpf.DatapathFrontendKey6
-	entries = d.maps.Frontends6.Iterate()
-	for entries.Next(&key6, &frontend) {
-		state.Frontends[decodeFrontendKey6(key6)] = decodeFrontend(frontend)
-	}
-	return entries.Err()
+	return errors.Join(
+		readMap(d.maps.Frontends4, func(key bpf.DatapathFrontendKey4, frontend bpf.DatapathFrontend) {
+			state.Frontends[decodeFrontendKey4(key)] = decodeFrontend(frontend)
+		}),
+		readMap(d.maps.Frontends6, func(key bpf.DatapathFrontendKey6, frontend bpf.DatapathFrontend) {
+			state.Frontends[decodeFrontendKey6(key)] = decodeFrontend(frontend)
+		}))
 }
 
 func (d *Dataplane) dumpEndpoints(state *program.State) error {
-	return readArray(d.maps.Endpoints, func(index uint32, endpoint bpf.DatapathEndpoint) {
+	return readMap(d.maps.Endpoints, func(index uint32, endpoint bpf.DatapathEndpoint) {
 		if endpoint != (bpf.DatapathEndpoint{}) {
 			state.Endpoints[program.EndpointID(index)] = decodeEndpoint(endpoint)
 		}
@@ -85,7 +73,7 @@ func (d *Dataplane) dumpEndpointTables(state *program.State) error {
 			state.EndpointTables[frontend.Endpoints] = &program.EndpointTable{}
 		}
 	}
-	return readArray(d.maps.EndpointRows, func(index uint32, id program.EndpointID) {
+	return readMap(d.maps.EndpointRows, func(index uint32, id program.EndpointID) {
 		if table := state.EndpointTables[program.EndpointSlot(index/program.EndpointRows)]; table != nil {
 			table[index%program.EndpointRows] = id
 		}
@@ -98,17 +86,18 @@ func (d *Dataplane) dumpTables(state *program.State) error {
 			state.Tables[frontend.Table] = &program.Table{}
 		}
 	}
-	return readArray(d.maps.Rows, func(index uint32, row bpf.DatapathRow) {
+	return readMap(d.maps.Rows, func(index uint32, row bpf.DatapathRow) {
 		if table := state.Tables[program.TableSlot(index/program.Rows)]; table != nil {
 			table[index%program.Rows] = decodeRow(row)
 		}
 	})
 }
 
-// readArray visits every place of an array map in order.
-func readArray[V any](m *ebpf.Map, visit func(index uint32, value V)) error {
+// readMap visits every entry, of an array in order. What changes meanwhile may be
+// visited or not.
+func readMap[K, V any](m *ebpf.Map, visit func(key K, value V)) error {
 	size := min(batchSize, int(m.MaxEntries()))
-	keys, values := make([]uint32, size), make([]V, size)
+	keys, values := make([]K, size), make([]V, size)
 	var cursor ebpf.MapBatchCursor
 	for {
 		n, err := m.BatchLookup(&cursor, keys, values, nil)

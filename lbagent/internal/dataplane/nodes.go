@@ -102,7 +102,7 @@ func (d *Dataplane) forgetAddress(id program.NodeID, address bpf.DatapathAddress
 
 func (d *Dataplane) readNodes() (map[program.NodeID]bpf.DatapathNode, error) {
 	nodes := map[program.NodeID]bpf.DatapathNode{}
-	err := readArray(d.maps.Nodes, func(index uint32, node bpf.DatapathNode) {
+	err := readMap(d.maps.Nodes, func(index uint32, node bpf.DatapathNode) {
 		if node != (bpf.DatapathNode{}) {
 			nodes[program.NodeID(index)] = node
 		}

@@ -103,7 +103,9 @@ func checkCensus(t *testing.T, n *network) {
 }
 
 // Connections survive that their row moves to another node together with an ECMP
-// change: the new primary asks along the chain.
+// change: the new primary asks along the chain. They also survive that all nodes
+// forget all flows while rows are at rest: the packet goes along the chain in vain,
+// comes back, and is given the endpoint that its hash had chosen before.
 func TestSecondChance(t *testing.T) {
 	n := newNetwork(t)
 	for _, pod := range testPods {
@@ -112,50 +114,47 @@ func TestSecondChance(t *testing.T) {
 	for _, node := range n.nodes {
 		n.start(t, node, n.state(node))
 	}
-	var sessions []*session
-	for range 10 {
-		sessions = append(sessions, connect(t, netip.AddrPortFrom(vip4, clusterPort)),
-			connect(t, netip.AddrPortFrom(vip6, clusterPort)))
-	}
-	exchangeAll(t, sessions)
-	// Every row goes to the other node, and all packets to the first one.
-	for _, node := range n.nodes {
-		swapped := *n.state(node)
-		swapped.Tables = map[program.TableSlot]*program.Table{1: {}}
-		for i, row := range n.state(node).Tables[1] {
-			swapped.Tables[1][i] = program.Row{Primary: 3 - row.Primary, Chain: [3]program.NodeID{row.Primary}}
-		}
-		apply(t, node.dataplane, program.Diff(n.state(node), &swapped)...)
-	}
+	sessions := n.openSessions(t, 20)
+	n.replaceRows(t, func(row program.Row) program.Row {
+		return program.Row{Primary: 3 - row.Primary, Chain: [3]program.NodeID{row.Primary}}
+	})
 	n.routeVIP(t, n.nodes[0])
 	exchangeAll(t, sessions)
+	n.checkEvent(t, "second_chance")
+	n.replaceRows(t, func(row program.Row) program.Row {
+		return program.Row{Primary: row.Primary, Chain: [3]program.NodeID{3 - row.Primary}}
+	})
 	for _, node := range n.nodes {
-		checkNoDrops(t, node)
-		if counters(t, node).Events["second_chance"] == 0 {
-			t.Errorf("%s gave no second chance", node.name)
-		}
+		forgetFlows(t, node.dataplane)
 	}
-	// With the flow state of all nodes lost, the packet goes around and comes back.
-	// Here the swap has moved the flows too, so only what was there before can go on;
-	// put the rows back, with a chain that knows nothing.
+	exchangeAll(t, sessions)
+	n.checkEvent(t, "second_chance_returned")
+}
+
+// replaceRows changes the rows of state on all nodes.
+func (n *network) replaceRows(t *testing.T, change func(program.Row) program.Row) {
+	t.Helper()
 	for _, node := range n.nodes {
-		back := *n.state(node)
-		back.Tables = map[program.TableSlot]*program.Table{1: {}}
+		want := *n.state(node)
+		want.Tables = map[program.TableSlot]*program.Table{1: {}}
 		for i, row := range n.state(node).Tables[1] {
-			back.Tables[1][i] = program.Row{Primary: row.Primary, Chain: [3]program.NodeID{3 - row.Primary}}
+			want.Tables[1][i] = change(row)
 		}
 		have, err := node.dataplane.Dump()
 		if err != nil {
 			t.Fatal(err)
 		}
-		apply(t, node.dataplane, program.Diff(have, &back)...)
-		forgetFlows(t, node.dataplane)
+		apply(t, node.dataplane, program.Diff(have, &want)...)
 	}
-	exchangeAll(t, sessions)
+}
+
+// checkEvent checks that the event happened on every node, and that nothing was dropped.
+func (n *network) checkEvent(t *testing.T, event string) {
+	t.Helper()
 	for _, node := range n.nodes {
 		checkNoDrops(t, node)
-		if counters(t, node).Events["second_chance_returned"] == 0 {
-			t.Errorf("%s handed nothing back", node.name)
+		if counters(t, node).Events[event] == 0 {
+			t.Errorf("%s: no %s", node.name, event)
 		}
 	}
 }

@@ -260,6 +260,40 @@ func readPerCPU(t *testing.T, d *Dataplane, id uint32) []bpf.DatapathFrontendCou
 	return perCPU
 }
 
+// Counters can be read while Apply runs.
+func TestCountersDuringApply(t *testing.T) {
+	d := openDataplane(t, smallConfig(mountBPF(t)))
+	key := program.FrontendKey{VIP: vip4, Port: 80, Protocol: 6}
+	applied := make(chan error, 1)
+	go func() {
+		for i := range 300 {
+			if err := d.Apply([]program.Op{
+				program.PutFrontend{Key: key, Frontend: program.Frontend{ID: program.FrontendID(1 + i%60)}},
+				program.DeleteFrontend{Key: key},
+			}); err != nil {
+				applied <- err
+				return
+			}
+		}
+		applied <- nil
+	}()
+	for {
+		_, countersErr := d.Counters()
+		_, connectionsErr := d.Connections()
+		if err := errors.Join(countersErr, connectionsErr); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-applied:
+			if err != nil {
+				t.Fatal(err)
+			}
+			return
+		default:
+		}
+	}
+}
+
 func TestDropReasons(t *testing.T) {
 	reasons, err := DropReasons()
 	if err != nil {

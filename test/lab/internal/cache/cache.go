@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,7 +25,7 @@ import (
 type Cache struct {
 	dir  string
 	root string
-	// Progress gets sentences for people.
+	// progress gets sentences for people.
 	progress func(format string, args ...any)
 	version  string
 }
@@ -96,8 +97,10 @@ func (c *Cache) build(ctx context.Context, target Target, output string) error {
 	command.Env = append(os.Environ(), target.environment()...)
 	// A killed lab takes the build with it.
 	command.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	report := &reporter{target: target.Name, progress: c.progress, last: start}
+	report := &reporter{}
 	command.Stderr = report
+	stop := tellEvery(reportInterval, func() { c.progress("%s: %s", target.Name, report) })
+	defer stop()
 
 	// The signal above is sent when the thread that started the command ends.
 	runtime.LockOSThread()
@@ -112,23 +115,44 @@ func (c *Cache) build(ctx context.Context, target Target, output string) error {
 // reportInterval is how often a long build tells how far it is.
 const reportInterval = 10 * time.Second
 
+// tellEvery calls f at an interval until the returned function is called.
+func tellEvery(interval time.Duration, f func()) (stop func()) {
+	ticker := time.NewTicker(interval)
+	done := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-ticker.C:
+				f()
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() {
+		ticker.Stop()
+		close(done)
+	}
+}
+
 // reporter reads what `go build -v` writes: a line per downloaded module, a line
 // per compiled package, and errors.
 type reporter struct {
-	target            string
-	progress          func(format string, args ...any)
-	last              time.Time
+	mu                sync.Mutex
 	buffer, other     bytes.Buffer
 	modules, compiled int
+	last              string
 }
 
 func (r *reporter) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.buffer.Write(p)
 	for {
 		line, err := r.buffer.ReadString('\n')
 		if err != nil {
 			r.buffer.WriteString(line)
-			break
+			return len(p), nil
 		}
 		switch line = strings.TrimSpace(line); {
 		case strings.HasPrefix(line, "go: downloading "):
@@ -137,16 +161,24 @@ func (r *reporter) Write(p []byte) (int, error) {
 			fmt.Fprintln(&r.other, line)
 		default:
 			r.compiled++
+			r.last = line
 		}
 	}
-	if time.Since(r.last) >= reportInterval {
-		r.last = time.Now()
-		r.progress("%s: %d modules downloaded, %d packages compiled", r.target, r.modules, r.compiled)
+}
+
+// String says how far the build is.
+func (r *reporter) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.compiled == 0 {
+		return fmt.Sprintf("%d modules downloaded", r.modules)
 	}
-	return len(p), nil
+	return fmt.Sprintf("%d packages compiled, now after %s", r.compiled, r.last)
 }
 
 // rest returns what was neither a module nor a package: the compiler's errors.
 func (r *reporter) rest() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	return strings.TrimSpace(r.other.String() + r.buffer.String())
 }

@@ -126,7 +126,7 @@ func TestFillRace(t *testing.T) {
 }
 
 func TestReporter(t *testing.T) {
-	report := &reporter{progress: func(string, ...any) {}}
+	report := &reporter{}
 	text := "go: downloading example.com/a v1.0.0\ninternal/cpu\nexample.com/a\n# example.com/a\na.go:1:2: undefined: x"
 	for i := range text {
 		if _, err := report.Write([]byte(text[i : i+1])); err != nil {
@@ -135,6 +135,9 @@ func TestReporter(t *testing.T) {
 	}
 	if report.modules != 1 || report.compiled != 2 {
 		t.Errorf("%d modules and %d packages, want 1 and 2", report.modules, report.compiled)
+	}
+	if got, want := report.String(), "2 packages compiled, now after example.com/a"; got != want {
+		t.Errorf("says %q, want %q", got, want)
 	}
 	if want := "# example.com/a\na.go:1:2: undefined: x"; report.rest() != want {
 		t.Errorf("rest %q, want %q", report.rest(), want)

@@ -15,36 +15,39 @@
 #define TCP_OPTION_MSS_LENGTH 4
 #define TCP_MAX_OPTIONS 40
 
+/* A walk over the options, at offsets of the frame. They are read byte by byte: a read
+ * of as many bytes as there are gets no bounds from the verifier of Linux 6.1.
+ */
 struct mss_walk {
-	__u8 options[TCP_MAX_OPTIONS];
-	__u32 length;
+	struct __sk_buff *skb;
 	__u32 position;
-	/* Offset of the MSS option among the options, or -1. */
-	int found;
+	__u32 end;
+	/* Where the MSS stands, or zero. */
+	__u32 found;
 };
 
+/* Ends the walk by returning 1. */
 static long mss_step(__u32 step, struct mss_walk *walk)
 {
-	__u32 position = walk->position;
 	__u8 kind, length;
 
-	if (position >= walk->length || position >= TCP_MAX_OPTIONS)
+	if (walk->position >= walk->end ||
+	    bpf_skb_load_bytes(walk->skb, walk->position, &kind, sizeof(kind)))
 		return 1;
-	kind = walk->options[position];
 	if (kind == TCP_OPTION_END)
 		return 1;
 	if (kind == TCP_OPTION_NOP) {
 		walk->position++;
 		return 0;
 	}
-	if (position + 1 >= walk->length || position + 1 >= TCP_MAX_OPTIONS)
+	if (walk->position + 1 >= walk->end ||
+	    bpf_skb_load_bytes(walk->skb, walk->position + 1, &length, sizeof(length)))
 		return 1;
-	length = walk->options[position + 1];
 	if (length < 2)
 		return 1;
 	if (kind == TCP_OPTION_MSS) {
-		if (length == TCP_OPTION_MSS_LENGTH && position + length <= walk->length)
-			walk->found = position;
+		if (length == TCP_OPTION_MSS_LENGTH && walk->position + length <= walk->end)
+			walk->found = walk->position + 2;
 		return 1;
 	}
 	walk->position += length;
@@ -72,9 +75,9 @@ static __always_inline void mss_write(struct __sk_buff *skb, __u32 l4, __u32 off
  */
 static __always_inline void mss_clamp(struct __sk_buff *skb, __u32 l4, __u32 headers)
 {
-	struct mss_walk walk = { .found = -1 };
+	struct mss_walk walk = { .skb = skb, .position = l4 + sizeof(struct tcphdr) };
 	struct self *self = settings_get();
-	__u32 mtu = 0, limit, length;
+	__u32 mtu = 0, limit;
 	__be16 mss;
 	__u8 offset;
 
@@ -87,21 +90,10 @@ static __always_inline void mss_clamp(struct __sk_buff *skb, __u32 l4, __u32 hea
 		return;
 	if (bpf_skb_load_bytes(skb, l4 + 12, &offset, sizeof(offset)))
 		return;
-	length = (offset >> 4) * 4;
-	if (length <= sizeof(struct tcphdr))
-		return;
-	length -= sizeof(struct tcphdr);
-	if (length > TCP_MAX_OPTIONS)
-		return;
-	if (bpf_skb_load_bytes(skb, l4 + sizeof(struct tcphdr), walk.options, length))
-		return;
-	walk.length = length;
+	walk.end = l4 + (offset >> 4) * 4;
 	bpf_loop(TCP_MAX_OPTIONS, mss_step, &walk, 0);
-	if (walk.found < 0 || walk.found > TCP_MAX_OPTIONS - TCP_OPTION_MSS_LENGTH)
-		return;
-	length = l4 + sizeof(struct tcphdr) + walk.found + 2;
-	if (bpf_skb_load_bytes(skb, length, &mss, sizeof(mss)))
+	if (!walk.found || bpf_skb_load_bytes(skb, walk.found, &mss, sizeof(mss)))
 		return;
 	if (bpf_ntohs(mss) > limit)
-		mss_write(skb, l4, length, mss, bpf_htons(limit));
+		mss_write(skb, l4, walk.found, mss, bpf_htons(limit));
 }

@@ -5,11 +5,16 @@
 package e2e
 
 import (
-	"fmt"
+	"context"
+	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/test/harness"
 )
 
 // TestAgentWritesOnlyItsOwnNode uses the token of one node's agent to write
@@ -22,31 +27,58 @@ func TestAgentWritesOnlyItsOwnNode(t *testing.T) {
 	if own == other {
 		other = "node2"
 	}
-	token := strings.TrimSpace(kubectl(t, "-n", "millrace-system", "create", "token", "millrace-agent",
-		"--bound-object-kind=Pod", "--bound-object-name="+pod, "--bound-object-uid="+string(agent.UID)))
-	as := func(args ...string) error {
-		// The administrator's client certificate would win over a token.
-		server := "--server=https://198.51.100.2:6443"
-		_, err := cluster.Kubectl(t.Context(), append([]string{"--kubeconfig=/dev/null", server, "--insecure-skip-tls-verify", "--token=" + token}, args...)...)
+	token, err := cluster.UseToken(strings.TrimSpace(kubectl(t, "-n", "millrace-system", "create", "token", "millrace-agent",
+		"--bound-object-kind=Pod", "--bound-object-name="+pod, "--bound-object-uid="+string(agent.UID))))
+	must(t, err)
+	t.Cleanup(func() {
+		if err := token.Remove(); err != nil {
+			t.Error(err)
+		}
+	})
+
+	// The agent itself may write in between, so this may have to be tried again.
+	eventually(t, 20*time.Second, func(ctx context.Context) error {
+		return putStatus(ctx, token, own, func(*millracev1alpha1.LBNode) {})
+	})
+	refused(t, "another node's status", putStatus(t.Context(), token, other, func(node *millracev1alpha1.LBNode) {
+		node.Status.Version = "forged"
+	}))
+	for what, args := range map[string][]string{
+		"its own spec": {"patch", "lbnode", own, "--type=merge", "--patch", `{"spec":{"addresses":["198.51.100.99"]}}`},
+		"VIPs":         {"delete", "vips", "--all"},
+		"a Service":    {"annotate", "service", "echo", "millrace.io/pool=none"},
+		"Secrets":      {"get", "secrets", "-A"},
+	} {
+		_, err := token.Kubectl(t.Context(), "", args...)
+		refused(t, what, err)
+	}
+}
+
+// putStatus reads an LBNode as the administrator, changes it and writes its
+// status with a token.
+func putStatus(ctx context.Context, token *harness.Token, name string, change func(*millracev1alpha1.LBNode)) error {
+	var node millracev1alpha1.LBNode
+	if err := cluster.Get(ctx, &node, "lbnode", name); err != nil {
 		return err
 	}
-	status := `{"status":{"version":%q}}`
-	version := strings.TrimSpace(kubectl(t, "get", "lbnode", own, "-o", "jsonpath={.status.version}"))
-	must(t, as("patch", "lbnode", own, "--subresource=status", "--type=merge", "--patch", fmt.Sprintf(status, version)))
-
-	refused := map[string][]string{
-		"another node's status": {"patch", "lbnode", other, "--subresource=status", "--type=merge", "--patch", fmt.Sprintf(status, "forged")},
-		"its own spec":          {"patch", "lbnode", own, "--type=merge", "--patch", `{"spec":{"addresses":["198.51.100.99"]}}`},
-		"a VIP":                 {"delete", "vips", "--all"},
-		"a Service":             {"annotate", "service", "echo", "millrace.io/pool=none"},
-		"Secrets":               {"get", "secrets", "-A"},
+	change(&node)
+	body, err := json.Marshal(&node)
+	if err != nil {
+		return err
 	}
-	for what, args := range refused {
-		err := as(args...)
-		if err == nil {
-			t.Errorf("the agent of %s was allowed to touch %s", own, what)
-		} else if !strings.Contains(strings.ToLower(err.Error()), "forbidden") && !strings.Contains(err.Error(), "denied") {
-			t.Errorf("%s: refused for another reason: %v", what, err)
-		}
+	_, err = token.Kubectl(ctx, string(body), "replace", "--raw", "/apis/millrace.io/v1alpha1/lbnodes/"+name+"/status", "-f", "-")
+	return err
+}
+
+// refused checks that a request failed because it is not allowed.
+func refused(t *testing.T, what string, err error) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("the agent was allowed to touch %s", what)
+		return
+	}
+	reason := strings.ToLower(err.Error())
+	if !strings.Contains(reason, "forbidden") && !strings.Contains(reason, "denied") {
+		t.Errorf("%s: refused for another reason: %v", what, err)
 	}
 }

@@ -132,15 +132,23 @@ func inControlPlane(ctx context.Context, network, address string) (net.Conn, err
 	return connection, err
 }
 
+// lockTime is how long a command waits for one that is about to end. A command that
+// was killed while it started a program holds the lock until that program runs.
+const lockTime = 2 * time.Second
+
 // exclusive keeps commands that change the lab from running at once. An abstract
 // socket is a lock that the kernel releases whatever happens to its holder.
 func exclusive() (release func(), err error) {
-	listener, err := net.Listen("unix", "@millrace-lab")
-	if errors.Is(err, unix.EADDRINUSE) {
-		return nil, errors.New("another `lab up`, `down`, `node` or `image` command is running: wait for its end")
+	for deadline := time.Now().Add(lockTime); ; time.Sleep(20 * time.Millisecond) {
+		listener, err := net.Listen("unix", "@millrace-lab")
+		if err == nil {
+			return func() { listener.Close() }, nil
+		}
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return nil, fmt.Errorf("lock the lab: %w", err)
+		}
+		if time.Now().After(deadline) {
+			return nil, errors.New("another `lab up`, `down`, `node` or `image` command is running: wait for its end")
+		}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("lock the lab: %w", err)
-	}
-	return func() { listener.Close() }, nil
 }

@@ -11,8 +11,8 @@
 set -eu
 
 # frr: the lab's routers. libseccomp-dev, pkg-config, gcc, libc6-dev: runc is built from
-# source. util-linux: setpriv. tcpdump is for people.
-runtime="frr iproute2 ethtool nftables libseccomp-dev pkg-config gcc libc6-dev util-linux"
+# source. util-linux: setpriv. curl and tcpdump are for people.
+runtime="frr iproute2 ethtool nftables libseccomp-dev pkg-config gcc libc6-dev util-linux curl"
 develop="clang-19 llvm-19 libbpf-dev bpftool shellcheck tcpdump"
 
 usage() {

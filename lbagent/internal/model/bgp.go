@@ -36,17 +36,21 @@ func (b *builder) nodeLabels() labels.Set {
 	return b.snapshot.Node.Labels
 }
 
+// isForThisNode tells whether an object's selector matches this node's labels.
+func (b *builder) isForThisNode(reference ObjectReference, selector *metav1.LabelSelector) bool {
+	selected, err := selects(selector, b.nodeLabels())
+	if err != nil {
+		b.invalid(reference, fmt.Errorf("spec.nodeSelector: %w", err))
+	}
+	return err == nil && selected
+}
+
 // buildPeers fills the peers that select this node.
 func (b *builder) buildPeers() {
 	taken := map[netip.AddrPort]string{}
 	for _, object := range oldestFirst(b.snapshot.Peers) {
 		reference := ObjectReference{Kind: "BGPPeer", Name: object.Name}
-		selected, err := selects(object.Spec.NodeSelector, b.nodeLabels())
-		if err != nil {
-			b.invalid(reference, fmt.Errorf("spec.nodeSelector: %w", err))
-			continue
-		}
-		if !selected {
+		if !b.isForThisNode(reference, object.Spec.NodeSelector) {
 			continue
 		}
 		peer, err := newPeer(object)
@@ -176,12 +180,7 @@ func truncated(value *metav1.Duration) *metav1.Duration {
 func (b *builder) buildAdvertisements() {
 	for _, object := range oldestFirst(b.snapshot.Advertisements) {
 		reference := ObjectReference{Kind: "BGPAdvertisement", Name: object.Name}
-		selected, err := selects(object.Spec.NodeSelector, b.nodeLabels())
-		if err != nil {
-			b.invalid(reference, fmt.Errorf("spec.nodeSelector: %w", err))
-			continue
-		}
-		if !selected {
+		if !b.isForThisNode(reference, object.Spec.NodeSelector) {
 			continue
 		}
 		advertisement, err := newAdvertisement(object)

@@ -112,6 +112,8 @@ type DatapathFrontend struct {
 	Table     uint32
 	Endpoints uint32
 	Flags     uint32
+	Affinity  uint32
+	Ranges    uint32
 }
 
 type DatapathFrontendCounter struct {

@@ -70,6 +70,10 @@ struct frontend {
 	__u32 table;
 	__u32 endpoints;
 	__u32 flags;
+	/* Seconds for which a client keeps its endpoint, or zero. */
+	__u32 affinity;
+	/* The set of source ranges that is admitted; zero admits everybody. */
+	__u32 ranges;
 };
 
 /* An endpoint; a zero port means that the id is unused. The tag is a digest of

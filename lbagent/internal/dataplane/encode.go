@@ -127,6 +127,8 @@ func encodeFrontend(frontend program.Frontend) bpf.DatapathFrontend {
 		Id:        uint32(frontend.ID),
 		Table:     uint32(frontend.Table),
 		Endpoints: uint32(frontend.Endpoints),
+		Affinity:  frontend.Affinity,
+		Ranges:    frontend.Ranges,
 	}
 	if frontend.Local {
 		out.Flags = uint32(bpf.DatapathFrontendFlagFRONTEND_LOCAL)
@@ -140,6 +142,8 @@ func decodeFrontend(frontend bpf.DatapathFrontend) program.Frontend {
 		Local:     frontend.Flags&uint32(bpf.DatapathFrontendFlagFRONTEND_LOCAL) != 0,
 		Table:     program.TableSlot(frontend.Table),
 		Endpoints: program.EndpointSlot(frontend.Endpoints),
+		Affinity:  frontend.Affinity,
+		Ranges:    frontend.Ranges,
 	}
 }
 

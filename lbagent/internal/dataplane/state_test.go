@@ -82,6 +82,8 @@ func drawFrontend(t *rapid.T, s *program.State, limits program.Limits) {
 		Local:     rapid.Bool().Draw(t, "local"),
 		Table:     program.TableSlot(rapid.IntRange(0, limits.Tables).Draw(t, "table")),
 		Endpoints: program.EndpointSlot(rapid.IntRange(0, limits.EndpointSlots).Draw(t, "endpoints")),
+		Affinity:  rapid.Uint32().Draw(t, "affinity"),
+		Ranges:    rapid.Uint32().Draw(t, "ranges"),
 	}
 	s.Frontends[key] = frontend
 	if frontend.Table != 0 && s.Tables[frontend.Table] == nil {

@@ -59,6 +59,12 @@ type Frontend struct {
 	// Endpoints is the node's own endpoint table of stage 2; zero where this
 	// node has no usable endpoint.
 	Endpoints EndpointSlot
+	// Affinity is for how many seconds after its last new connection a client
+	// address keeps its endpoint (sessionAffinity ClientIP); zero means not at all.
+	Affinity uint32
+	// Ranges names the set of prefixes whose clients are admitted
+	// (loadBalancerSourceRanges); zero admits everybody.
+	Ranges uint32
 }
 
 // Row is one row of a node table: who takes new flows and whom to ask for

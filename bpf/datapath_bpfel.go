@@ -152,9 +152,16 @@ type DatapathHandover struct {
 }
 
 type DatapathNode struct {
-	_    structs.HostLayout
-	Ipv4 uint32
-	Ipv6 DatapathAddress
+	_           structs.HostLayout
+	Ipv4        uint32
+	Ifindex     uint32
+	Destination [6]uint8
+	Source      [6]uint8
+	Vlan        uint16
+	Mtu         uint16
+	Pad         uint32
+	Ipv6        DatapathAddress
+	Reserved    [4]uint32
 }
 
 type DatapathOverhead uint32
@@ -258,6 +265,7 @@ const (
 	DatapathMapHalfOpen6         = "half_open6"
 	DatapathMapHalfOpenRev4      = "half_open_rev4"
 	DatapathMapHalfOpenRev6      = "half_open_rev6"
+	DatapathMapHeartbeat         = "heartbeat"
 	DatapathMapNodeAddresses     = "node_addresses"
 	DatapathMapNodes             = "nodes"
 	DatapathMapReverse4          = "reverse4"
@@ -270,6 +278,7 @@ const (
 	DatapathProgEgress           = "egress"
 	DatapathProgHandedOver       = "handed_over"
 	DatapathProgIngress          = "ingress"
+	DatapathProgVouch            = "vouch"
 	DatapathVarConnectionFlag    = "_connection_flag"
 	DatapathVarFrontendFlag      = "_frontend_flag"
 	DatapathVarHandover          = "_handover"
@@ -327,6 +336,7 @@ type DatapathProgramSpecs struct {
 	Egress           *ebpf.ProgramSpec `ebpf:"egress"`
 	HandedOver       *ebpf.ProgramSpec `ebpf:"handed_over"`
 	Ingress          *ebpf.ProgramSpec `ebpf:"ingress"`
+	Vouch            *ebpf.ProgramSpec `ebpf:"vouch"`
 }
 
 // DatapathMapSpecs contains maps before they are loaded into the kernel.
@@ -346,6 +356,7 @@ type DatapathMapSpecs struct {
 	HalfOpen6      *ebpf.MapSpec `ebpf:"half_open6"`
 	HalfOpenRev4   *ebpf.MapSpec `ebpf:"half_open_rev4"`
 	HalfOpenRev6   *ebpf.MapSpec `ebpf:"half_open_rev6"`
+	Heartbeat      *ebpf.MapSpec `ebpf:"heartbeat"`
 	NodeAddresses  *ebpf.MapSpec `ebpf:"node_addresses"`
 	Nodes          *ebpf.MapSpec `ebpf:"nodes"`
 	Reverse4       *ebpf.MapSpec `ebpf:"reverse4"`
@@ -404,6 +415,7 @@ type DatapathMaps struct {
 	HalfOpen6      *ebpf.Map `ebpf:"half_open6"`
 	HalfOpenRev4   *ebpf.Map `ebpf:"half_open_rev4"`
 	HalfOpenRev6   *ebpf.Map `ebpf:"half_open_rev6"`
+	Heartbeat      *ebpf.Map `ebpf:"heartbeat"`
 	NodeAddresses  *ebpf.Map `ebpf:"node_addresses"`
 	Nodes          *ebpf.Map `ebpf:"nodes"`
 	Reverse4       *ebpf.Map `ebpf:"reverse4"`
@@ -429,6 +441,7 @@ func (m *DatapathMaps) Close() error {
 		m.HalfOpen6,
 		m.HalfOpenRev4,
 		m.HalfOpenRev6,
+		m.Heartbeat,
 		m.NodeAddresses,
 		m.Nodes,
 		m.Reverse4,
@@ -463,6 +476,7 @@ type DatapathPrograms struct {
 	Egress           *ebpf.Program `ebpf:"egress"`
 	HandedOver       *ebpf.Program `ebpf:"handed_over"`
 	Ingress          *ebpf.Program `ebpf:"ingress"`
+	Vouch            *ebpf.Program `ebpf:"vouch"`
 }
 
 func (p *DatapathPrograms) Close() error {
@@ -471,6 +485,7 @@ func (p *DatapathPrograms) Close() error {
 		p.Egress,
 		p.HandedOver,
 		p.Ingress,
+		p.Vouch,
 	)
 }
 

@@ -24,12 +24,22 @@ struct {
 	__type(value, __u32);
 } uplinks SEC(".maps");
 
+/* Arrays that can be mapped begin on a page, so that entries lie within cache lines. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, NODES);
 	__type(key, __u32);
 	__type(value, struct node);
 } nodes SEC(".maps");
+
+/* When the agent last vouched for the prepared next hops: bpf_jiffies64, zero for never. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} heartbeat SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

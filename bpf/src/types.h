@@ -35,10 +35,23 @@ struct self {
 	__u64 uplink_mac[UPLINK_MACS];
 };
 
-/* A node of the cluster. A zero address means it has none of that family. */
+/* A node of the cluster. A zero address means it has none of that family. Behind the
+ * IPv4 address is the next hop that the agent prepared; a zero interface means none.
+ * One cache line, and all that a packet over IPv4 needs in its first half.
+ */
 struct node {
 	__be32 ipv4;
+	__u32 ifindex;
+	/* The Ethernet addresses as they stand in a frame. */
+	__u8 destination[6];
+	__u8 source[6];
+	/* The 802.1Q tag to send with, or zero. */
+	__u16 vlan;
+	/* The longest IP packet that the way to the node takes. */
+	__u16 mtu;
+	__u32 pad;
 	struct address ipv6;
+	__u32 reserved[4];
 };
 
 /* One row of a node table; zero means no node. */

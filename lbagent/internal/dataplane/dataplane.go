@@ -56,8 +56,10 @@ type Dataplane struct {
 	attachments []Attachment
 	// self is what the settings map holds.
 	self bpf.DatapathSelf
-	// nodes is what the nodes map holds.
+	// nodes and hops are what the nodes map holds; hops may also have ones of nodes
+	// that are not known yet.
 	nodes map[program.NodeID]bpf.DatapathNode
+	hops  map[program.NodeID]program.Hop
 }
 
 // Open loads the programs over the pinned maps where there are any, else over
@@ -113,11 +115,10 @@ func (d *Dataplane) restore() error {
 	if err := d.maps.Settings.Lookup(uint32(0), &d.self); err != nil {
 		return fmt.Errorf("read map settings: %w", err)
 	}
-	nodes, err := d.readNodes()
-	if err != nil {
+	var err error
+	if d.nodes, d.hops, err = d.readNodes(); err != nil {
 		return err
 	}
-	d.nodes = nodes
 	var stale []bpf.DatapathAddress
 	err = readMap(d.maps.NodeAddresses, func(address bpf.DatapathAddress, id uint32) {
 		if !nodeHas(d.nodes[program.NodeID(id)], address) {

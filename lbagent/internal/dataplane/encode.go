@@ -83,6 +83,22 @@ func decodeNode(node bpf.DatapathNode) program.Node {
 	return program.Node{IPv4: decodeIPv4(node.Ipv4), IPv6: decodeIPv6(node.Ipv6)}
 }
 
+func withHop(node bpf.DatapathNode, hop program.Hop) bpf.DatapathNode {
+	node.Ifindex = uint32(hop.Interface)
+	node.Destination, node.Source = hop.Destination, hop.Source
+	node.Vlan, node.Mtu = hop.VLAN, uint16(hop.MTU)
+	return node
+}
+
+// splitHop gives the node without its hop, and the hop.
+func splitHop(node bpf.DatapathNode) (bpf.DatapathNode, program.Hop) {
+	hop := program.Hop{
+		Interface: int(node.Ifindex), VLAN: node.Vlan,
+		Source: node.Source, Destination: node.Destination, MTU: int(node.Mtu),
+	}
+	return withHop(node, program.Hop{}), hop
+}
+
 // nodeAddresses are the keys of a node in the map of node addresses.
 func nodeAddresses(node bpf.DatapathNode) []bpf.DatapathAddress {
 	var addresses []bpf.DatapathAddress

@@ -54,6 +54,9 @@ func (d *Dataplane) putNode(id program.NodeID, node program.Node) error {
 		}
 	}
 	d.nodes[id] = encoded
+	if former != (bpf.DatapathNode{}) && former != encoded {
+		delete(d.hops, id)
+	}
 	larger := d.self
 	larger.Overhead = max(d.self.Overhead, overhead(d.self, d.nodes))
 	if err := d.writeSettings(larger); err != nil {
@@ -68,13 +71,14 @@ func (d *Dataplane) deleteNode(id program.NodeID) error {
 	}
 	former := d.nodes[id]
 	delete(d.nodes, id)
+	delete(d.hops, id)
 	return d.replaceNode(id, former, bpf.DatapathNode{})
 }
 
 // replaceNode writes the node, gives up addresses that only its former version
 // had, and lowers the overhead where that became possible.
 func (d *Dataplane) replaceNode(id program.NodeID, former, node bpf.DatapathNode) error {
-	if err := write(d.maps.Nodes, bpf.DatapathMapNodes, id, uint32(id), node); err != nil {
+	if err := d.writeNode(id, node); err != nil {
 		return err
 	}
 	for _, address := range nodeAddresses(former) {
@@ -100,15 +104,21 @@ func (d *Dataplane) forgetAddress(id program.NodeID, address bpf.DatapathAddress
 	return remove(d.maps.NodeAddresses, bpf.DatapathMapNodeAddresses, decodeAddress(address), address)
 }
 
-func (d *Dataplane) readNodes() (map[program.NodeID]bpf.DatapathNode, error) {
-	nodes := map[program.NodeID]bpf.DatapathNode{}
+// readNodes reads the nodes without their hops, and the hops.
+func (d *Dataplane) readNodes() (map[program.NodeID]bpf.DatapathNode, map[program.NodeID]program.Hop, error) {
+	nodes, hops := map[program.NodeID]bpf.DatapathNode{}, map[program.NodeID]program.Hop{}
 	err := readMap(d.maps.Nodes, func(index uint32, node bpf.DatapathNode) {
+		id := program.NodeID(index)
+		node, hop := splitHop(node)
 		if node != (bpf.DatapathNode{}) {
-			nodes[program.NodeID(index)] = node
+			nodes[id] = node
+		}
+		if hop != (program.Hop{}) {
+			hops[id] = hop
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read map nodes: %w", err)
+		return nil, nil, fmt.Errorf("read map nodes: %w", err)
 	}
-	return nodes, nil
+	return nodes, hops, nil
 }

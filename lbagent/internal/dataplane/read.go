@@ -49,7 +49,7 @@ func Read(pinRoot string) (*program.State, error) {
 	if err := d.maps.Settings.Lookup(uint32(0), &d.self); err != nil {
 		return nil, fmt.Errorf("read map settings: %w", err)
 	}
-	if d.nodes, err = d.readNodes(); err != nil {
+	if d.nodes, d.hops, err = d.readNodes(); err != nil {
 		return nil, err
 	}
 	return d.Dump()

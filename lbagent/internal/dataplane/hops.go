@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// SetHops replaces the prepared next hops to other nodes. Towards a node that is
+// missing, or not known yet, the program asks the kernel for the next hop of each
+// packet. A hop that cannot be used is an error and counts as missing; the others
+// are set.
+//
+// A node that changes its address loses its hop until SetHops is called again.
+// The program uses hops only while Vouch is called.
+func (d *Dataplane) SetHops(hops map[program.NodeID]program.Hop) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var errs []error
+	next := map[program.NodeID]program.Hop{}
+	for _, id := range slices.Sorted(maps.Keys(hops)) {
+		if err := checkHop(hops[id]); err != nil {
+			errs = append(errs, fmt.Errorf("prepared next hop of node %d: %w", id, err))
+			continue
+		}
+		next[id] = hops[id]
+	}
+	former := d.hops
+	d.hops = next
+	for _, id := range slices.Sorted(maps.Keys(d.nodes)) {
+		if former[id] == next[id] {
+			continue
+		}
+		if err := d.writeNode(id, d.nodes[id]); err != nil {
+			// The next call tries again.
+			d.hops[id] = former[id]
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func checkHop(hop program.Hop) error {
+	switch {
+	case hop.Interface < 1 || int64(hop.Interface) > math.MaxInt32:
+		return fmt.Errorf("%d is no interface index", hop.Interface)
+	case hop.MTU < 1 || hop.MTU > math.MaxUint16:
+		return fmt.Errorf("the MTU is %d, must be within 1 and %d", hop.MTU, math.MaxUint16)
+	default:
+		return nil
+	}
+}
+
+// writeNode writes the node with its hop.
+func (d *Dataplane) writeNode(id program.NodeID, node bpf.DatapathNode) error {
+	if node != (bpf.DatapathNode{}) {
+		node = withHop(node, d.hops[id])
+	}
+	return write(d.maps.Nodes, bpf.DatapathMapNodes, id, uint32(id), node)
+}
+
+// Vouch confirms that the prepared next hops are right. If it is not called for 30
+// seconds, the program no longer relies on them and asks the kernel.
+func (d *Dataplane) Vouch() error {
+	if _, err := d.programs.Vouch.Run(&ebpf.RunOptions{}); err != nil {
+		return fmt.Errorf("vouch for the prepared next hops: %w", err)
+	}
+	return nil
+}

@@ -99,8 +99,8 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 // not be translated.
 func (d *Dataplane) attachOne(a *Attachment) {
 	a.Err = errors.Join(
-		d.attachTCX(a.Index, linkEgress, d.programs.Egress, ebpf.AttachTCXEgress),
-		d.attachTCX(a.Index, linkIngress, d.programs.HandedOver, ebpf.AttachTCXIngress),
+		d.attachTC(a.Index, egressHook, d.programs.Egress),
+		d.attachTC(a.Index, ingressHook, d.programs.HandedOver),
 	)
 	if a.Err == nil {
 		a.Err = d.attachXDP(a)
@@ -114,21 +114,38 @@ func (d *Dataplane) attachOne(a *Attachment) {
 	}
 }
 
-// attachTCX attaches in front of other programs: those of a CNI must see replies
+// hook is a place where packets pass in the kernel's stack, and what attaches there:
+// tcx, or a filter of clsact where the kernel is older.
+type hook struct {
+	tcx    ebpf.AttachType
+	link   linkKind
+	filter linkKind
+}
+
+var (
+	ingressHook = hook{ebpf.AttachTCXIngress, linkIngress, filterIngress}
+	egressHook  = hook{ebpf.AttachTCXEgress, linkEgress, filterEgress}
+)
+
+// attachTC attaches in front of other programs: those of a CNI must see replies
 // as the VIP's.
-func (d *Dataplane) attachTCX(ifindex int, kind linkKind, prog *ebpf.Program, attach ebpf.AttachType) error {
-	pin := newLinkPin(d.linkDir, ifindex, kind)
-	if found, err := pin.update(prog); found || err != nil {
-		return err
+func (d *Dataplane) attachTC(ifindex int, h hook, prog *ebpf.Program) error {
+	for _, kind := range []linkKind{h.link, h.filter} {
+		if found, err := newLinkPin(d.linkDir, ifindex, kind).update(prog); found || err != nil {
+			return err
+		}
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: prog, Attach: attach, Anchor: link.Head()})
+	if d.clsact {
+		return newLinkPin(d.linkDir, ifindex, h.filter).attachFilter(prog)
+	}
+	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: prog, Attach: h.tcx, Anchor: link.Head()})
 	if errors.Is(err, ebpf.ErrNotSupported) {
-		return fmt.Errorf("%s: %w; it needs Linux 6.6", kind, err)
+		return newLinkPin(d.linkDir, ifindex, h.filter).attachFilter(prog)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", kind, err)
+		return fmt.Errorf("%s: %w", h.link, err)
 	}
-	return pin.keep(l)
+	return newLinkPin(d.linkDir, ifindex, h.link).keep(l)
 }
 
 // attachXDP keeps the mode of a link that is there, else tries native, then generic.

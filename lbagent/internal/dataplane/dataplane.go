@@ -3,10 +3,10 @@
 // Package dataplane owns the BPF programs and maps of a node: it loads and
 // attaches the programs, keeps maps and links pinned so that forwarding
 // outlives the process, and writes and reads the maps in terms of package
-// program. It needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and Linux 6.6.
+// program. It needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and Linux 6.1.
 //
 // Below Config.PinRoot are the folders maps, one pin for each map, and links,
-// one pin for each attached program.
+// one entry for each attached program.
 package dataplane
 
 import (
@@ -38,6 +38,9 @@ type Config struct {
 	// HalfOpen is the same for flows of which the client sent a single packet.
 	// Zero means an eighth of Connections, between 4,096 and 262,144.
 	HalfOpen int
+	// Clsact attaches by filters of clsact what tcx is for, as kernels before
+	// 6.6 need it anyway. Programs that are attached already stay as they are.
+	Clsact bool
 }
 
 // Dataplane is the loaded data plane of this node. Its methods may be called
@@ -46,6 +49,7 @@ type Dataplane struct {
 	limits      program.Limits
 	connections int
 	linkDir     string
+	clsact      bool
 
 	set      *mapSet
 	maps     bpf.DatapathMaps
@@ -86,6 +90,7 @@ func Open(cfg Config) (*Dataplane, error) {
 		limits:      cfg.Limits,
 		connections: cfg.Connections,
 		linkDir:     linkDir,
+		clsact:      cfg.Clsact,
 		set:         set,
 	}
 	if err := d.load(spec); err != nil {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -17,6 +18,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/netdev/clsact"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
@@ -41,22 +43,36 @@ func newUplink(t *testing.T, name, kind string) Uplink {
 	return Uplink{Name: name, Index: iface.Index}
 }
 
+// ways are how programs get into the kernel's stack: both are tested where the
+// kernel has tcx.
+var ways = map[string]bool{"tcx": false, "clsact": true}
+
 // attached is the programs on an interface.
-func attached(t *testing.T, uplink Uplink) (xdp bool, tcx int) {
+func attached(t *testing.T, uplink Uplink, byFilter bool) (xdp bool, tc int) {
 	t.Helper()
-	for _, attach := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
+	for attach, kind := range map[ebpf.AttachType]linkKind{ebpf.AttachTCXIngress: filterIngress, ebpf.AttachTCXEgress: filterEgress} {
+		if byFilter {
+			there, err := clsact.Attached(linkPin{kind: kind, ifindex: uplink.Index}.filterHook())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if there {
+				tc++
+			}
+			continue
+		}
 		result, err := link.QueryPrograms(link.QueryOptions{Target: uplink.Index, Attach: attach})
 		if err != nil {
 			t.Fatal(err)
 		}
-		tcx += len(result.Programs)
+		tc += len(result.Programs)
 	}
 	// A second XDP program is refused where there is one.
 	l, err := link.AttachXDP(link.XDPOptions{Program: passProgram(t), Interface: uplink.Index, Flags: link.XDPGenericMode})
 	if err == nil {
 		l.Close()
 	}
-	return err != nil, tcx
+	return err != nil, tc
 }
 
 func passProgram(t *testing.T) *ebpf.Program {
@@ -73,10 +89,11 @@ func passProgram(t *testing.T) *ebpf.Program {
 	return p
 }
 
-func checkAttached(t *testing.T, uplink Uplink, wantXDP bool, wantTCX int) {
+func checkAttached(t *testing.T, d *Dataplane, uplink Uplink, want bool) {
 	t.Helper()
-	if xdp, tcx := attached(t, uplink); xdp != wantXDP || tcx != wantTCX {
-		t.Errorf("%s: XDP program %v, %d tcx programs; want %v, %d", uplink.Name, xdp, tcx, wantXDP, wantTCX)
+	wantTC := map[bool]int{true: 2}[want]
+	if xdp, tc := attached(t, uplink, d.clsact); xdp != want || tc != wantTC {
+		t.Errorf("%s: XDP program %v, %d programs in the stack; want %v, %d", uplink.Name, xdp, tc, want, wantTC)
 	}
 }
 
@@ -90,7 +107,15 @@ func linkPins(t *testing.T, d *Dataplane) int {
 }
 
 func TestAttachReconciles(t *testing.T) {
-	d := openDataplane(t, smallConfig(mountBPF(t)))
+	for way, clsact := range ways {
+		t.Run(way, func(t *testing.T) { testAttachReconciles(t, clsact) })
+	}
+}
+
+func testAttachReconciles(t *testing.T, clsact bool) {
+	cfg := smallConfig(mountBPF(t))
+	cfg.Clsact = clsact
+	d := openDataplane(t, cfg)
 	first, second, bridge := newUplink(t, "first", "veth"), newUplink(t, "second", "veth"), newUplink(t, "bridged", "bridge")
 	steps := []struct {
 		name    string
@@ -132,7 +157,7 @@ func TestAttachReconciles(t *testing.T) {
 			for _, a := range step.want {
 				wanted = wanted || a.Index == uplink.Index
 			}
-			checkAttached(t, uplink, wanted, map[bool]int{true: 2}[wanted])
+			checkAttached(t, d, uplink, wanted)
 		}
 	}
 }
@@ -159,8 +184,10 @@ func TestAttachPartly(t *testing.T) {
 				t.Errorf("%s: mode %q, no error", a.Interface, a.Mode)
 			}
 		}
-		checkAttached(t, good, true, 2)
-		checkAttached(t, taken, true, 0)
+		checkAttached(t, d, good, true)
+		if xdp, tc := attached(t, taken, false); !xdp || tc != 0 {
+			t.Errorf("%s: XDP program %v, %d programs in the stack; want only the foreign one", taken.Name, xdp, tc)
+		}
 		if err := foreign.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -173,39 +200,58 @@ func TestAttachPartly(t *testing.T) {
 	}
 }
 
-// The pins of an interface that is gone are removed, and its index may come back.
+// The pins of an interface that is gone are removed, and its index may come back
+// with another interface.
 func TestAttachAfterInterfaceGone(t *testing.T) {
-	cfg := smallConfig(mountBPF(t))
-	d := openDataplane(t, cfg)
-	uplink := newUplink(t, "gone", "veth")
-	if err := d.Attach([]Uplink{uplink}); err != nil {
-		t.Fatal(err)
-	}
-	run(t, "ip", "link", "delete", "gone")
-	other := openDataplane(t, cfg)
-	if err := other.Attach(nil); err != nil {
-		t.Fatal(err)
-	}
-	if pins := linkPins(t, other); pins != 0 {
-		t.Errorf("%d pinned links, want 0", pins)
+	for way, clsact := range ways {
+		t.Run(way, func(t *testing.T) {
+			cfg := smallConfig(mountBPF(t))
+			cfg.Clsact = clsact
+			d := openDataplane(t, cfg)
+			uplink := newUplink(t, "gone", "veth")
+			if err := d.Attach([]Uplink{uplink}); err != nil {
+				t.Fatal(err)
+			}
+			run(t, "ip", "link", "delete", "gone")
+			run(t, "ip", "link", "add", "again", "index", strconv.Itoa(uplink.Index), "type", "bridge")
+			t.Cleanup(func() { run(t, "ip", "link", "delete", "again") })
+			uplink.Name = "again"
+			other := openDataplane(t, cfg)
+			if err := other.Attach([]Uplink{uplink}); err != nil {
+				t.Fatal(err)
+			}
+			checkAttached(t, other, uplink, true)
+			if err := other.Attach(nil); err != nil {
+				t.Fatal(err)
+			}
+			checkAttached(t, other, uplink, false)
+			if pins := linkPins(t, other); pins != 0 {
+				t.Errorf("%d pinned links, want 0", pins)
+			}
+		})
 	}
 }
 
 func TestRemove(t *testing.T) {
-	cfg := smallConfig(mountBPF(t))
-	d := openDataplane(t, cfg)
-	uplink := newUplink(t, "removed", "veth")
-	if err := d.Attach([]Uplink{uplink}); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		if err := Remove(cfg.PinRoot); err != nil {
-			t.Fatal(err)
-		}
-	}
-	checkAttached(t, uplink, false, 0)
-	if _, err := os.Stat(cfg.PinRoot); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the pin folder is left: %v", err)
+	for way, clsact := range ways {
+		t.Run(way, func(t *testing.T) {
+			cfg := smallConfig(mountBPF(t))
+			cfg.Clsact = clsact
+			d := openDataplane(t, cfg)
+			uplink := newUplink(t, "removed", "veth")
+			if err := d.Attach([]Uplink{uplink}); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if err := Remove(cfg.PinRoot); err != nil {
+					t.Fatal(err)
+				}
+			}
+			checkAttached(t, d, uplink, false)
+			if _, err := os.Stat(cfg.PinRoot); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the pin folder is left: %v", err)
+			}
+		})
 	}
 }
 
@@ -294,7 +340,14 @@ func TestInterruptedStart(t *testing.T) {
 
 // Three capabilities are enough for everything, the first start and the next ones.
 func TestCapabilities(t *testing.T) {
+	for way, clsact := range ways {
+		t.Run(way, func(t *testing.T) { testCapabilities(t, clsact) })
+	}
+}
+
+func testCapabilities(t *testing.T, clsact bool) {
 	cfg := smallConfig(mountBPF(t))
+	cfg.Clsact = clsact
 	uplink := newUplink(t, "modest", "veth")
 	done := make(chan error)
 	go func() {

@@ -20,16 +20,20 @@ import (
 type linkKind string
 
 const (
-	linkNative  linkKind = "xdp-native"
-	linkGeneric linkKind = "xdp-generic"
-	linkIngress linkKind = "tcx-ingress"
-	linkEgress  linkKind = "tcx-egress"
+	linkNative    linkKind = "xdp-native"
+	linkGeneric   linkKind = "xdp-generic"
+	linkIngress   linkKind = "tcx-ingress"
+	linkEgress    linkKind = "tcx-egress"
+	filterIngress linkKind = "clsact-ingress"
+	filterEgress  linkKind = "clsact-egress"
 )
 
 // detachOrder takes requests away before replies lose their translation.
-var detachOrder = []linkKind{linkNative, linkGeneric, linkIngress, linkEgress}
+var detachOrder = []linkKind{linkNative, linkGeneric, linkIngress, filterIngress, linkEgress, filterEgress}
 
-// linkPin is the pin of a link. ifindex is zero where the name is not ours.
+// linkPin is the pin of a link, or the record of a filter: there is no link to a
+// filter of clsact that could be pinned, and an empty folder stands for it.
+// ifindex is zero where the name is not ours.
 type linkPin struct {
 	path    string
 	ifindex int
@@ -93,6 +97,9 @@ func linkIfindex(info *link.Info) int {
 // update replaces the program of a pinned link without a gap. It reports false
 // where there is no link.
 func (p linkPin) update(prog *ebpf.Program) (bool, error) {
+	if p.isFilter() {
+		return p.updateFilter(prog)
+	}
 	l, err := p.open()
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -116,6 +123,9 @@ func (p linkPin) keep(l link.Link) error {
 
 // detach takes the program off the interface and removes the pin.
 func (p linkPin) detach() error {
+	if p.isFilter() {
+		return p.detachFilter()
+	}
 	l, err := p.open()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -39,7 +39,11 @@ type node struct {
 	uplink    Uplink
 }
 
-type network struct{ nodes []*node }
+type network struct {
+	nodes []*node
+	// clsact is Config.Clsact of all nodes.
+	clsact bool
+}
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
@@ -214,6 +218,7 @@ func (n *network) routeVIP(t testing.TB, nodes ...*node) {
 func (n *network) start(t testing.TB, node *node, want *program.State) {
 	t.Helper()
 	node.cfg = smallConfig(mountBPF(t))
+	node.cfg.Clsact = n.clsact
 	node.dataplane = openDataplane(t, node.cfg)
 	apply(t, node.dataplane, program.Diff(program.NewState(), want)...)
 	n.attach(t, node, node.uplink)

@@ -17,7 +17,14 @@ import (
 
 // The whole path with real TCP and UDP: client, router with ECMP, two nodes, pods.
 func TestPath(t *testing.T) {
+	for way, clsact := range ways {
+		t.Run(way, func(t *testing.T) { testPath(t, clsact) })
+	}
+}
+
+func testPath(t *testing.T, clsact bool) {
 	n := newNetwork(t)
+	n.clsact = clsact
 	for _, pod := range testPods {
 		serve(t, pod)
 	}

@@ -74,7 +74,14 @@ func (l *load) end() {
 // Restarts under load lose no packet, with the same maps as well as with other sizes;
 // connections keep their pods though new ones would get others.
 func TestUpgrade(t *testing.T) {
+	for way, clsact := range ways {
+		t.Run(way, func(t *testing.T) { testUpgrade(t, clsact) })
+	}
+}
+
+func testUpgrade(t *testing.T, clsact bool) {
 	n := newNetwork(t)
+	n.clsact = clsact
 	for _, pod := range testPods {
 		serve(t, pod)
 	}

@@ -89,6 +89,16 @@ const (
 	DatapathDropReasonDROP_REASONS           DatapathDropReason = 23
 )
 
+type DatapathDropSample struct {
+	_        structs.HostLayout
+	Time     uint64
+	Flow     DatapathFlow
+	Length   uint32
+	Ifindex  uint32
+	Frontend uint32
+	Reason   uint32
+}
+
 type DatapathEndpoint struct {
 	_       structs.HostLayout
 	Address DatapathAddress
@@ -106,6 +116,17 @@ const (
 	DatapathEventEVENTS                       DatapathEvent = 3
 )
 
+type DatapathFlow struct {
+	_          structs.HostLayout
+	Client     DatapathAddress
+	Vip        DatapathAddress
+	ClientPort uint16
+	VipPort    uint16
+	Protocol   uint8
+	Family     uint8
+	Pad        uint16
+}
+
 type DatapathFrontend struct {
 	_         structs.HostLayout
 	Id        uint32
@@ -121,6 +142,12 @@ type DatapathFrontendCounter struct {
 	Packets     uint64
 	Bytes       uint64
 	Connections uint64
+}
+
+type DatapathFrontendDrop struct {
+	_        structs.HostLayout
+	Frontend uint32
+	Reason   uint32
 }
 
 type DatapathFrontendFlag uint32
@@ -213,6 +240,14 @@ type DatapathRow struct {
 	Chain   [3]uint16
 }
 
+type DatapathSampling struct {
+	_       structs.HostLayout
+	Since   uint32
+	Taken   uint32
+	Skipped uint64
+	Lost    uint64
+}
+
 type DatapathSelf struct {
 	_         structs.HostLayout
 	Id        uint16
@@ -255,10 +290,13 @@ const (
 	DatapathMapConnections4      = "connections4"
 	DatapathMapConnections6      = "connections6"
 	DatapathMapDropCounts        = "drop_counts"
+	DatapathMapDropSamples       = "drop_samples"
+	DatapathMapDropSampling      = "drop_sampling"
 	DatapathMapEndpointRows      = "endpoint_rows"
 	DatapathMapEndpoints         = "endpoints"
 	DatapathMapEventCounts       = "event_counts"
 	DatapathMapFrontendCounts    = "frontend_counts"
+	DatapathMapFrontendDrops     = "frontend_drops"
 	DatapathMapFrontends4        = "frontends4"
 	DatapathMapFrontends6        = "frontends6"
 	DatapathMapHalfOpen4         = "half_open4"
@@ -280,6 +318,7 @@ const (
 	DatapathProgIngress          = "ingress"
 	DatapathProgVouch            = "vouch"
 	DatapathVarConnectionFlag    = "_connection_flag"
+	DatapathVarDropSample        = "_drop_sample"
 	DatapathVarFrontendFlag      = "_frontend_flag"
 	DatapathVarHandover          = "_handover"
 	DatapathVarOverhead          = "_overhead"
@@ -346,10 +385,13 @@ type DatapathMapSpecs struct {
 	Connections4   *ebpf.MapSpec `ebpf:"connections4"`
 	Connections6   *ebpf.MapSpec `ebpf:"connections6"`
 	DropCounts     *ebpf.MapSpec `ebpf:"drop_counts"`
+	DropSamples    *ebpf.MapSpec `ebpf:"drop_samples"`
+	DropSampling   *ebpf.MapSpec `ebpf:"drop_sampling"`
 	EndpointRows   *ebpf.MapSpec `ebpf:"endpoint_rows"`
 	Endpoints      *ebpf.MapSpec `ebpf:"endpoints"`
 	EventCounts    *ebpf.MapSpec `ebpf:"event_counts"`
 	FrontendCounts *ebpf.MapSpec `ebpf:"frontend_counts"`
+	FrontendDrops  *ebpf.MapSpec `ebpf:"frontend_drops"`
 	Frontends4     *ebpf.MapSpec `ebpf:"frontends4"`
 	Frontends6     *ebpf.MapSpec `ebpf:"frontends6"`
 	HalfOpen4      *ebpf.MapSpec `ebpf:"half_open4"`
@@ -372,6 +414,7 @@ type DatapathMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathVariableSpecs struct {
 	ConnectionFlag *ebpf.VariableSpec `ebpf:"_connection_flag"`
+	DropSample     *ebpf.VariableSpec `ebpf:"_drop_sample"`
 	FrontendFlag   *ebpf.VariableSpec `ebpf:"_frontend_flag"`
 	Handover       *ebpf.VariableSpec `ebpf:"_handover"`
 	Overhead       *ebpf.VariableSpec `ebpf:"_overhead"`
@@ -405,10 +448,13 @@ type DatapathMaps struct {
 	Connections4   *ebpf.Map `ebpf:"connections4"`
 	Connections6   *ebpf.Map `ebpf:"connections6"`
 	DropCounts     *ebpf.Map `ebpf:"drop_counts"`
+	DropSamples    *ebpf.Map `ebpf:"drop_samples"`
+	DropSampling   *ebpf.Map `ebpf:"drop_sampling"`
 	EndpointRows   *ebpf.Map `ebpf:"endpoint_rows"`
 	Endpoints      *ebpf.Map `ebpf:"endpoints"`
 	EventCounts    *ebpf.Map `ebpf:"event_counts"`
 	FrontendCounts *ebpf.Map `ebpf:"frontend_counts"`
+	FrontendDrops  *ebpf.Map `ebpf:"frontend_drops"`
 	Frontends4     *ebpf.Map `ebpf:"frontends4"`
 	Frontends6     *ebpf.Map `ebpf:"frontends6"`
 	HalfOpen4      *ebpf.Map `ebpf:"half_open4"`
@@ -431,10 +477,13 @@ func (m *DatapathMaps) Close() error {
 		m.Connections4,
 		m.Connections6,
 		m.DropCounts,
+		m.DropSamples,
+		m.DropSampling,
 		m.EndpointRows,
 		m.Endpoints,
 		m.EventCounts,
 		m.FrontendCounts,
+		m.FrontendDrops,
 		m.Frontends4,
 		m.Frontends6,
 		m.HalfOpen4,
@@ -458,6 +507,7 @@ func (m *DatapathMaps) Close() error {
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathVariables struct {
 	ConnectionFlag *ebpf.Variable `ebpf:"_connection_flag"`
+	DropSample     *ebpf.Variable `ebpf:"_drop_sample"`
 	FrontendFlag   *ebpf.Variable `ebpf:"_frontend_flag"`
 	Handover       *ebpf.Variable `ebpf:"_handover"`
 	Overhead       *ebpf.Variable `ebpf:"_overhead"`

@@ -145,7 +145,7 @@ func (w *world) drops(t testing.TB) (total uint64) {
 	return total
 }
 
-func sum(t testing.TB, m *ebpf.Map, key uint32) (total uint64) {
+func sum(t testing.TB, m *ebpf.Map, key any) (total uint64) {
 	t.Helper()
 	var perCPU []uint64
 	if err := m.Lookup(key, &perCPU); err != nil {
@@ -157,7 +157,7 @@ func sum(t testing.TB, m *ebpf.Map, key uint32) (total uint64) {
 	return total
 }
 
-// forget empties the tables of flows.
+// forget empties the tables of flows and the counters of drops by frontend.
 func (w *world) forget(t testing.TB) {
 	t.Helper()
 	for _, m := range []*ebpf.Map{
@@ -166,6 +166,8 @@ func (w *world) forget(t testing.TB) {
 	} {
 		clearMap(t, m)
 	}
+	clearMap(t, w.FrontendDrops)
+	clearSampling(t, w)
 }
 
 func clearMap(t testing.TB, m *ebpf.Map) {

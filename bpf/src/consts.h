@@ -52,6 +52,14 @@ enum shape {
 /* How often an active flow renews its time stamp and its reverse entry. */
 #define REFRESH_SECONDS 5
 
+/* How many packets dropped for one reason each CPU samples in a second: a flood of drops
+ * costs no more than counting it.
+ */
+#define SAMPLES_PER_SECOND 16
+
+/* Bytes of the samples that nobody has read yet; a multiple of every page size. */
+#define SAMPLE_BYTES (256 * 1024)
+
 /* Kernel ticks per second, set by the loader: bpf_jiffies64 is a plain load where
  * bpf_ktime_get_ns reads the hardware clock.
  */

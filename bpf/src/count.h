@@ -1,22 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
+#include "dropped.h"
 #include "maps.h"
-
-static __always_inline void count_drop(enum drop_reason reason)
-{
-	__u64 *count = bpf_map_lookup_elem(&drop_counts, &reason);
-
-	if (count)
-		(*count)++;
-}
-
-/* Counts a packet of the XDP program under the reason and drops it. */
-static __always_inline int drop(enum drop_reason reason)
-{
-	count_drop(reason);
-	return XDP_DROP;
-}
 
 static __always_inline void count_event(enum event event)
 {

@@ -25,6 +25,7 @@ const enum reverse_flag *_reverse_flag __attribute__((unused));
 const enum uplink_flag *_uplink_flag __attribute__((unused));
 const enum overhead *_overhead __attribute__((unused));
 const struct handover *_handover __attribute__((unused));
+const struct drop_sample *_drop_sample __attribute__((unused));
 
 /* Every packet that comes in from an uplink. */
 SEC("xdp.frags")
@@ -47,7 +48,7 @@ int ingress(struct xdp_md *ctx)
 	if (!flaw) {
 		if (packet.flow.vip_port == bpf_htons(GENEVE_PORT) &&
 		    packet.flow.protocol == IPPROTO_UDP && is_self(self, &packet.flow))
-			return from_node(ctx, &packet, self);
+			return finish(ctx, &packet, from_node(ctx, &packet, self));
 		frontend = frontend_find(&packet.flow);
 	}
 	if (!frontend && !is_vip(&packet.flow.vip))
@@ -55,8 +56,8 @@ int ingress(struct xdp_md *ctx)
 	if (!frame_is_ours(ctx, self))
 		return XDP_PASS;
 	if (!frontend)
-		return drop(flaw ?: DROP_NO_FRONTEND);
-	return from_router(ctx, &packet, self, frontend);
+		return dropped(ctx, &packet, flaw ?: DROP_NO_FRONTEND);
+	return finish(ctx, &packet, from_router(ctx, &packet, self, frontend));
 }
 
 /* For both programs TC_ACT_UNSPEC is TCX_NEXT: other programs and the packet go on. */
@@ -84,7 +85,7 @@ int egress(struct __sk_buff *skb)
 		failed = reply_ipv6(skb);
 	if (!failed)
 		return TC_ACT_UNSPEC;
-	count_drop(DROP_REPLY_REWRITE);
+	note_reply_drop(skb, DROP_REPLY_REWRITE);
 	return TC_ACT_SHOT;
 }
 

@@ -137,6 +137,27 @@ struct {
 	__type(value, __u64);
 } drop_counts SEC(".maps");
 
+/* Written on the way of a drop only. Where it is full, drop_counts still counts. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct frontend_drop);
+	__type(value, __u64);
+} frontend_drops SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, DROP_REASONS);
+	__type(key, enum drop_reason);
+	__type(value, struct sampling);
+} drop_sampling SEC(".maps");
+
+/* Of struct drop_sample. The agent reads them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, SAMPLE_BYTES);
+} drop_samples SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, EVENTS);

@@ -13,7 +13,9 @@
 #include <bpf/bpf_helpers.h>
 
 #include "conntrack.h"
+#include "dropped.h"
 #include "mss.h"
+#include "parse.h"
 
 /* What the endpoints answer gets the VIP and its port as its source again. */
 
@@ -180,4 +182,39 @@ static __always_inline long reply_ipv6(struct __sk_buff *skb)
 	if (!failed && reverse.flags & REVERSE_CLAMP && is_syn_ack(&reply))
 		mss_clamp(skb, reply.l4, sizeof(struct ipv6hdr) + sizeof(struct tcphdr));
 	return failed;
+}
+
+/* Counts and samples a reply that is dropped. It is read anew: its source is by now that of
+ * the endpoint or of the VIP.
+ */
+static __always_inline void note_reply_drop(struct __sk_buff *skb, enum drop_reason reason)
+{
+	struct flow flow = {};
+	struct reply reply = { .l4 = sizeof(struct ethhdr) };
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr ip = {};
+
+		bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &ip, sizeof(ip));
+		flow.family = ADDRESS_FAMILY_IPV4;
+		address_set_ipv4(&flow.client, ip.daddr);
+		address_set_ipv4(&flow.vip, ip.saddr);
+		reply.protocol = ip.protocol;
+		reply.l4 += ip.ihl * 4;
+	} else {
+		struct ipv6hdr ip = {};
+
+		bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &ip, sizeof(ip));
+		flow.family = ADDRESS_FAMILY_IPV6;
+		address_set_ipv6(&flow.client, &ip.daddr);
+		address_set_ipv6(&flow.vip, &ip.saddr);
+		reply.protocol = ip.nexthdr;
+		reply.l4 += sizeof(ip);
+	}
+	flow.protocol = reply.protocol;
+	if (!read_reply(skb, &reply)) {
+		flow.client_port = reply.destination_port;
+		flow.vip_port = reply.source_port;
+	}
+	note_drop(&flow, skb->len - sizeof(struct ethhdr), skb->ifindex, 0, reason);
 }

@@ -30,6 +30,7 @@ static __always_inline int stage1(struct xdp_md *ctx, struct packet *packet,
 static __always_inline int from_router(struct xdp_md *ctx, struct packet *packet,
 				       const struct self *self, const struct frontend *frontend)
 {
+	packet->frontend = frontend->id;
 	count_packet(frontend->id, packet->length);
 	hash_flow(packet);
 	if (frontend->flags & FRONTEND_LOCAL)

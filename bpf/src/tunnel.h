@@ -74,6 +74,7 @@ static __always_inline int from_node(struct xdp_md *ctx, struct packet *packet,
 			return drop(DROP_TUNNEL_NO_VIP);
 		return drop(flaw ?: DROP_NO_FRONTEND);
 	}
+	packet->frontend = frontend->id;
 	hash_flow(packet);
 	return stage2(ctx, packet, self, frontend);
 }

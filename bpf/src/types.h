@@ -171,6 +171,23 @@ struct frontend_counter {
 	__u64 connections;
 };
 
+/* Drops of one frontend for one reason. */
+struct frontend_drop {
+	__u32 frontend;
+	__u32 reason;
+};
+
+/* How many samples of a reason a CPU has taken in the current second. */
+struct sampling {
+	/* Tick at which the second began. */
+	__u32 since;
+	__u32 taken;
+	/* Not sampled because SAMPLES_PER_SECOND had been taken. */
+	__u64 skipped;
+	/* Not sampled because nobody had read the former ones. */
+	__u64 lost;
+};
+
 /* The uplinks by interface index. */
 enum uplink_flag {
 	/* The driver takes frames that were redirected from another interface. */
@@ -199,6 +216,21 @@ struct flow {
 	__u16 pad;
 };
 
+/* A dropped packet, as drop_samples tells it. */
+struct drop_sample {
+	/* Nanoseconds of CLOCK_MONOTONIC. */
+	__u64 time;
+	/* As far as it was read: ports are zero where there was no such header. */
+	struct flow flow;
+	/* Bytes of the IP packet with its header, as the header says. */
+	__u32 length;
+	/* The interface that it came in by, of a reply the one that it would have left by. */
+	__u32 ifindex;
+	/* Id of the frontend; zero means none. */
+	__u32 frontend;
+	__u32 reason;
+};
+
 /* A packet under way through the ingress program. Offsets count from the start
  * of the frame.
  */
@@ -220,6 +252,8 @@ struct packet {
 	/* Independent hashes of the flow for the node and for the endpoint. */
 	__u32 node_hash;
 	__u32 endpoint_hash;
+	/* Id of the frontend, once it is found. */
+	__u32 frontend;
 };
 
 /* Where the frame has the given offset. No header that is read here lies further in than

@@ -22,6 +22,9 @@ var (
 const (
 	minHalfOpen = 4096
 	maxHalfOpen = 262144
+	// dropsPerFrontend is for how many reasons a frontend's drops are counted on
+	// average. Few frontends have drops at all.
+	dropsPerFrontend = 4
 )
 
 // validate also keeps every index within the 32 bits that the programs use.
@@ -67,6 +70,7 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapFrontends4:     frontends,
 		bpf.DatapathMapFrontends6:     frontends,
 		bpf.DatapathMapFrontendCounts: frontends + 1,
+		bpf.DatapathMapFrontendDrops:  frontends * dropsPerFrontend,
 		bpf.DatapathMapVips:           uint32(c.Limits.VIPs),
 		bpf.DatapathMapRows:           uint32(c.Limits.Tables+1) * program.Rows,
 		bpf.DatapathMapEndpointRows:   uint32(c.Limits.EndpointSlots+1) * program.EndpointRows,

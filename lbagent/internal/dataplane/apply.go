@@ -192,13 +192,33 @@ func (d *Dataplane) putFrontend(key program.FrontendKey, frontend program.Fronte
 		if err := d.maps.FrontendCounts.Put(uint32(frontend.ID), zero); err != nil {
 			return failure(bpf.DatapathMapFrontendCounts, frontend.ID, err)
 		}
+		if err := d.forgetDrops(frontend.ID); err != nil {
+			return err
+		}
 	}
 	return write(m, name, showKey(key), encoded, encodeFrontend(frontend))
 }
 
 func (d *Dataplane) deleteFrontend(key program.FrontendKey) error {
 	m, name, encoded := d.frontendMap(key)
-	return remove(m, name, showKey(key), encoded)
+	var old bpf.DatapathFrontend
+	if err := m.Lookup(encoded, &old); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	} else if err != nil {
+		return failure(name, showKey(key), err)
+	}
+	return errors.Join(remove(m, name, showKey(key), encoded), d.forgetDrops(program.FrontendID(old.Id)))
+}
+
+// forgetDrops makes room for the drops of other frontends.
+func (d *Dataplane) forgetDrops(id program.FrontendID) error {
+	for reason := range uint32(bpf.DatapathDropReasonDROP_REASONS) {
+		key := bpf.DatapathFrontendDrop{Frontend: uint32(id), Reason: reason}
+		if err := remove(d.maps.FrontendDrops, bpf.DatapathMapFrontendDrops, id, key); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func showKey(key program.FrontendKey) string {

@@ -20,6 +20,9 @@ type FrontendCounters struct {
 	Packets, Bytes uint64
 	// Connections are new flows that got an endpoint on this node.
 	Connections uint64
+	// Drops are packets of the frontend that were not forwarded, by reason;
+	// reasons without any are absent.
+	Drops map[string]uint64
 }
 
 // Counters count since the maps were created.
@@ -29,6 +32,10 @@ type Counters struct {
 	Drops map[string]uint64
 	// Events are packets that took a detour, by its name.
 	Events map[string]uint64
+	// SamplesSkipped are dropped packets that were not sampled because a CPU had
+	// sampled enough of them in that second, SamplesLost those because former
+	// samples had not been read.
+	SamplesSkipped, SamplesLost uint64
 }
 
 // Connections are the flows that live.
@@ -88,14 +95,24 @@ func (d *Dataplane) Counters() (Counters, error) {
 	if counters.Events, err = readNamed(d.maps.EventCounts, all["event"]); err != nil {
 		return Counters{}, err
 	}
+	if counters.SamplesSkipped, counters.SamplesLost, err = d.unsampled(); err != nil {
+		return Counters{}, err
+	}
 	state := program.NewState()
 	if err := d.dumpFrontends(state); err != nil {
 		return Counters{}, fmt.Errorf("read map frontends: %w", err)
 	}
+	drops, err := d.frontendDrops(all["drop_reason"])
+	if err != nil {
+		return Counters{}, err
+	}
 	for key, frontend := range state.Frontends {
-		if counters.Frontends[key], err = d.frontendCounters(frontend.ID); err != nil {
+		counter, err := d.frontendCounters(frontend.ID)
+		if err != nil {
 			return Counters{}, err
 		}
+		counter.Drops = drops[frontend.ID]
+		counters.Frontends[key] = counter
 	}
 	return counters, nil
 }

@@ -52,6 +52,43 @@ func testPath(t *testing.T, clsact bool) {
 	if counters(t, n.nodes[0]).Drops["no_frontend"]+counters(t, n.nodes[1]).Drops["no_frontend"] == 0 {
 		t.Error("a SYN to an unused port is not counted as no_frontend")
 	}
+	checkSample(t, n)
+}
+
+// checkSample finds the SYN to the unused port among the samples of the nodes.
+func checkSample(t *testing.T, n *network) {
+	t.Helper()
+	found := make(chan Drop, 1)
+	for _, node := range n.nodes {
+		reader, err := node.dataplane.OpenDrops()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := reader.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		go func() {
+			for drop, err := reader.Next(); err == nil; drop, err = reader.Next() {
+				if drop.Destination == netip.AddrPortFrom(vip4, 9) {
+					select {
+					case found <- drop:
+					default:
+					}
+				}
+			}
+		}()
+	}
+	select {
+	case drop := <-found:
+		age := time.Since(drop.Time)
+		if drop.Reason != "no_frontend" || drop.Protocol != 6 || drop.Frontend != 0 || age < 0 || age > time.Minute {
+			t.Errorf("sample %+v, %s ago", drop, age)
+		}
+	case <-time.After(patience):
+		t.Error("no sample of a SYN to an unused port")
+	}
 }
 
 func checkTCP(t *testing.T, to netip.AddrPort) {

@@ -240,15 +240,25 @@ func TestCountersOfReusedID(t *testing.T) {
 	if err := d.maps.FrontendCounts.Put(uint32(5), perCPU); err != nil {
 		t.Fatal(err)
 	}
+	drops := make([]uint64, len(perCPU))
+	for i := range drops {
+		drops[i] = 2
+	}
+	reason := uint32(bpf.DatapathDropReasonDROP_NO_ENDPOINT)
+	if err := d.maps.FrontendDrops.Put(bpf.DatapathFrontendDrop{Frontend: 5, Reason: reason}, drops); err != nil {
+		t.Fatal(err)
+	}
 	n := uint64(len(perCPU))
-	want := FrontendCounters{Packets: n, Bytes: 100 * n, Connections: n * (n - 1) / 2}
+	want := FrontendCounters{
+		Packets: n, Bytes: 100 * n, Connections: n * (n - 1) / 2, Drops: map[string]uint64{"no_endpoint": 2 * n},
+	}
 	put(first, true)
-	if got := read(first); got != want {
+	if got := read(first); !reflect.DeepEqual(got, want) {
 		t.Errorf("after a change of the frontend: %+v, want %+v", got, want)
 	}
 	apply(t, d, program.DeleteFrontend{Key: first})
 	put(second, false)
-	if got := read(second); got != (FrontendCounters{}) {
+	if got := read(second); !reflect.DeepEqual(got, FrontendCounters{}) {
 		t.Errorf("with another owner: %+v, want zero", got)
 	}
 }

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// Drop is a sample of the packets that the programs drop: at most 16 a second
+// for each reason and CPU.
+type Drop struct {
+	Time   time.Time
+	Reason string
+	// Source and Destination are those of the packet as the client sent it; of a
+	// reply, Source is the client and Destination the VIP, or the endpoint where it
+	// had not become the VIP yet. Ports are zero where the packet shows none.
+	Source, Destination netip.AddrPort
+	// Protocol is the IP protocol number.
+	Protocol uint8
+	// Length is the bytes of the IP packet with its header.
+	Length int
+	// Interface is the index of the one that it came in by, or would have left by.
+	Interface int
+	// Frontend is zero where there is none.
+	Frontend program.FrontendID
+}
+
+// DropReader reads the samples.
+type DropReader struct {
+	ring    *ringbuf.Reader
+	reasons []string
+}
+
+// OpenDrops gives a reader, of which a node can have only one at a time.
+func (d *Dataplane) OpenDrops() (*DropReader, error) {
+	all, err := names()
+	if err != nil {
+		return nil, err
+	}
+	ring, err := ringbuf.NewReader(d.maps.DropSamples)
+	if err != nil {
+		return nil, fmt.Errorf("open the samples of dropped packets: %w", err)
+	}
+	return &DropReader{ring: ring, reasons: all["drop_reason"]}, nil
+}
+
+// Next waits for a sample. After Close it returns io.EOF.
+func (r *DropReader) Next() (Drop, error) {
+	record, err := r.ring.Read()
+	if errors.Is(err, ringbuf.ErrClosed) {
+		return Drop{}, io.EOF
+	}
+	if err != nil {
+		return Drop{}, fmt.Errorf("read samples of dropped packets: %w", err)
+	}
+	return decodeDrop(record.RawSample, r.reasons)
+}
+
+// Close ends Next.
+func (r *DropReader) Close() error {
+	if err := r.ring.Close(); err != nil {
+		return fmt.Errorf("close the samples of dropped packets: %w", err)
+	}
+	return nil
+}
+
+func decodeDrop(raw []byte, reasons []string) (Drop, error) {
+	var sample bpf.DatapathDropSample
+	if _, err := binary.Decode(raw, binary.NativeEndian, &sample); err != nil {
+		return Drop{}, fmt.Errorf("decode a sample of %d bytes: %w", len(raw), err)
+	}
+	at, err := wallClock(sample.Time)
+	if err != nil {
+		return Drop{}, err
+	}
+	flow := sample.Flow
+	return Drop{
+		Time:        at,
+		Reason:      reasonName(reasons, sample.Reason),
+		Source:      netip.AddrPortFrom(decodeAddress(flow.Client), hostPort(flow.ClientPort)),
+		Destination: netip.AddrPortFrom(decodeAddress(flow.Vip), hostPort(flow.VipPort)),
+		Protocol:    flow.Protocol,
+		Length:      int(sample.Length),
+		Interface:   int(sample.Ifindex),
+		Frontend:    program.FrontendID(sample.Frontend),
+	}, nil
+}
+
+// reasonName also names reasons of programs that are newer or older than this
+// process, as around an upgrade.
+func reasonName(reasons []string, reason uint32) string {
+	if int(reason) < len(reasons) {
+		return reasons[reason]
+	}
+	return fmt.Sprintf("reason_%d", reason)
+}
+
+// wallClock turns nanoseconds of the kernel's monotonic clock into a time.
+func wallClock(nanoseconds uint64) (time.Time, error) {
+	var monotonic unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &monotonic); err != nil {
+		return time.Time{}, fmt.Errorf("read the monotonic clock: %w", err)
+	}
+	return time.Now().Add(time.Duration(int64(nanoseconds) - monotonic.Nano())), nil
+}
+
+// InterfaceName is the name of an interface, or its number where it is gone.
+func InterfaceName(index int) string {
+	found, err := net.InterfaceByIndex(index)
+	if err != nil {
+		return fmt.Sprintf("interface %d", index)
+	}
+	return found.Name
+}
+
+// frontendDrops reads the drops of frontends by reason.
+func (d *Dataplane) frontendDrops(reasons []string) (map[program.FrontendID]map[string]uint64, error) {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return nil, fmt.Errorf("count CPUs: %w", err)
+	}
+	drops := map[program.FrontendID]map[string]uint64{}
+	err = readPerCPUMap(d.maps.FrontendDrops, cpus, func(key bpf.DatapathFrontendDrop, perCPU []uint64) {
+		id := program.FrontendID(key.Frontend)
+		if drops[id] == nil {
+			drops[id] = map[string]uint64{}
+		}
+		for _, count := range perCPU {
+			drops[id][reasonName(reasons, key.Reason)] += count
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read map %s: %w", bpf.DatapathMapFrontendDrops, err)
+	}
+	return drops, nil
+}
+
+// readPerCPUMap is readMap for a map that has a value for each CPU.
+func readPerCPUMap[K, V any](m *ebpf.Map, cpus int, visit func(key K, perCPU []V)) error {
+	size := min(batchSize, int(m.MaxEntries()))
+	keys, values := make([]K, size), make([]V, size*cpus)
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := m.BatchLookup(&cursor, keys, values, nil)
+		done := errors.Is(err, ebpf.ErrKeyNotExist)
+		if err != nil && !done {
+			return err
+		}
+		for i := range n {
+			visit(keys[i], values[i*cpus:(i+1)*cpus])
+		}
+		if done {
+			return nil
+		}
+	}
+}
+
+// unsampled sums the drops that were not sampled, over all reasons.
+func (d *Dataplane) unsampled() (skipped, lost uint64, err error) {
+	for reason := range uint32(bpf.DatapathDropReasonDROP_REASONS) {
+		var perCPU []bpf.DatapathSampling
+		if err := d.maps.DropSampling.Lookup(reason, &perCPU); err != nil {
+			return 0, 0, fmt.Errorf("read map %s: %w", bpf.DatapathMapDropSampling, err)
+		}
+		for _, sampling := range perCPU {
+			skipped += sampling.Skipped
+			lost += sampling.Lost
+		}
+	}
+	return skipped, lost, nil
+}

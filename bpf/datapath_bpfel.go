@@ -69,24 +69,25 @@ const (
 	DatapathDropReasonDROP_IPV6EXTENSION     DatapathDropReason = 3
 	DatapathDropReasonDROP_VIP_PROTOCOL      DatapathDropReason = 4
 	DatapathDropReasonDROP_NO_FRONTEND       DatapathDropReason = 5
-	DatapathDropReasonDROP_NO_ENDPOINT       DatapathDropReason = 6
-	DatapathDropReasonDROP_ENDPOINT_GONE     DatapathDropReason = 7
-	DatapathDropReasonDROP_TUPLE_CONFLICT    DatapathDropReason = 8
-	DatapathDropReasonDROP_CONNECTION_STORE  DatapathDropReason = 9
-	DatapathDropReasonDROP_ROW_EMPTY         DatapathDropReason = 10
-	DatapathDropReasonDROP_NODE_UNKNOWN      DatapathDropReason = 11
-	DatapathDropReasonDROP_NODE_FAMILY       DatapathDropReason = 12
-	DatapathDropReasonDROP_NODE_ROUTE        DatapathDropReason = 13
-	DatapathDropReasonDROP_FORWARDING_OFF    DatapathDropReason = 14
-	DatapathDropReasonDROP_ENCAP_TOO_BIG     DatapathDropReason = 15
-	DatapathDropReasonDROP_HEADROOM          DatapathDropReason = 16
-	DatapathDropReasonDROP_HANDOVER          DatapathDropReason = 17
-	DatapathDropReasonDROP_TUNNEL_SOURCE     DatapathDropReason = 18
-	DatapathDropReasonDROP_TUNNEL_MALFORMED  DatapathDropReason = 19
-	DatapathDropReasonDROP_TUNNEL_NO_VIP     DatapathDropReason = 20
-	DatapathDropReasonDROP_TUNNEL_CONGESTION DatapathDropReason = 21
-	DatapathDropReasonDROP_REPLY_REWRITE     DatapathDropReason = 22
-	DatapathDropReasonDROP_REASONS           DatapathDropReason = 23
+	DatapathDropReasonDROP_SOURCE_RANGE      DatapathDropReason = 6
+	DatapathDropReasonDROP_NO_ENDPOINT       DatapathDropReason = 7
+	DatapathDropReasonDROP_ENDPOINT_GONE     DatapathDropReason = 8
+	DatapathDropReasonDROP_TUPLE_CONFLICT    DatapathDropReason = 9
+	DatapathDropReasonDROP_CONNECTION_STORE  DatapathDropReason = 10
+	DatapathDropReasonDROP_ROW_EMPTY         DatapathDropReason = 11
+	DatapathDropReasonDROP_NODE_UNKNOWN      DatapathDropReason = 12
+	DatapathDropReasonDROP_NODE_FAMILY       DatapathDropReason = 13
+	DatapathDropReasonDROP_NODE_ROUTE        DatapathDropReason = 14
+	DatapathDropReasonDROP_FORWARDING_OFF    DatapathDropReason = 15
+	DatapathDropReasonDROP_ENCAP_TOO_BIG     DatapathDropReason = 16
+	DatapathDropReasonDROP_HEADROOM          DatapathDropReason = 17
+	DatapathDropReasonDROP_HANDOVER          DatapathDropReason = 18
+	DatapathDropReasonDROP_TUNNEL_SOURCE     DatapathDropReason = 19
+	DatapathDropReasonDROP_TUNNEL_MALFORMED  DatapathDropReason = 20
+	DatapathDropReasonDROP_TUNNEL_NO_VIP     DatapathDropReason = 21
+	DatapathDropReasonDROP_TUNNEL_CONGESTION DatapathDropReason = 22
+	DatapathDropReasonDROP_REPLY_REWRITE     DatapathDropReason = 23
+	DatapathDropReasonDROP_REASONS           DatapathDropReason = 24
 )
 
 type DatapathDropSample struct {
@@ -277,6 +278,20 @@ const (
 	DatapathShapeUPLINK_MACS    DatapathShape = 8
 )
 
+type DatapathSourceRangeKey4 struct {
+	_         structs.HostLayout
+	Prefixlen uint32
+	Set       uint32
+	Address   uint32
+}
+
+type DatapathSourceRangeKey6 struct {
+	_         structs.HostLayout
+	Prefixlen uint32
+	Set       uint32
+	Address   DatapathAddress
+}
+
 type DatapathUplinkFlag uint32
 
 const (
@@ -310,6 +325,8 @@ const (
 	DatapathMapReverse6          = "reverse6"
 	DatapathMapRows              = "rows"
 	DatapathMapSettings          = "settings"
+	DatapathMapSourceRanges4     = "source_ranges4"
+	DatapathMapSourceRanges6     = "source_ranges6"
 	DatapathMapUplinks           = "uplinks"
 	DatapathMapVips              = "vips"
 	DatapathProgCountConnections = "count_connections"
@@ -405,6 +422,8 @@ type DatapathMapSpecs struct {
 	Reverse6       *ebpf.MapSpec `ebpf:"reverse6"`
 	Rows           *ebpf.MapSpec `ebpf:"rows"`
 	Settings       *ebpf.MapSpec `ebpf:"settings"`
+	SourceRanges4  *ebpf.MapSpec `ebpf:"source_ranges4"`
+	SourceRanges6  *ebpf.MapSpec `ebpf:"source_ranges6"`
 	Uplinks        *ebpf.MapSpec `ebpf:"uplinks"`
 	Vips           *ebpf.MapSpec `ebpf:"vips"`
 }
@@ -468,6 +487,8 @@ type DatapathMaps struct {
 	Reverse6       *ebpf.Map `ebpf:"reverse6"`
 	Rows           *ebpf.Map `ebpf:"rows"`
 	Settings       *ebpf.Map `ebpf:"settings"`
+	SourceRanges4  *ebpf.Map `ebpf:"source_ranges4"`
+	SourceRanges6  *ebpf.Map `ebpf:"source_ranges6"`
 	Uplinks        *ebpf.Map `ebpf:"uplinks"`
 	Vips           *ebpf.Map `ebpf:"vips"`
 }
@@ -497,6 +518,8 @@ func (m *DatapathMaps) Close() error {
 		m.Reverse6,
 		m.Rows,
 		m.Settings,
+		m.SourceRanges4,
+		m.SourceRanges6,
 		m.Uplinks,
 		m.Vips,
 	)

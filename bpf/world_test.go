@@ -184,6 +184,7 @@ func newWorld(t testing.TB) *world {
 		bpf.DatapathMapFrontends4: 64, bpf.DatapathMapFrontends6: 64, bpf.DatapathMapFrontendCounts: 128, bpf.DatapathMapFrontendDrops: 512,
 		bpf.DatapathMapVips: 16, bpf.DatapathMapRows: 32 * 4096, bpf.DatapathMapEndpointRows: 4 * 512,
 		bpf.DatapathMapEndpoints: 16, bpf.DatapathMapConnections4: 4096, bpf.DatapathMapConnections6: 4096,
+		bpf.DatapathMapSourceRanges4: 16, bpf.DatapathMapSourceRanges6: 16,
 		bpf.DatapathMapReverse4: 4096, bpf.DatapathMapReverse6: 4096, bpf.DatapathMapHalfOpen4: 4096,
 		bpf.DatapathMapHalfOpen6: 4096, bpf.DatapathMapHalfOpenRev4: 4096, bpf.DatapathMapHalfOpenRev6: 4096,
 	} {

@@ -103,6 +103,7 @@ func runAgent() error {
 	config.Kubeconfig = os.Getenv("KUBECONFIG")
 	config.PinRoot = os.Getenv(agentProcess)
 	config.MaxFrontends, config.MaxTables, config.MaxEndpointTables, config.MaxEndpoints, config.MaxVIPs = 64, 64, 64, 64, 64
+	config.MaxSourceRanges = 64
 	config.Connections = 1024
 	return Run(ctx, config, logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil)))
 }

@@ -27,11 +27,11 @@ type Config struct {
 	// PinRoot is the folder, in a BPF file system, in which maps and links
 	// outlive the agent.
 	PinRoot string
-	// MaxFrontends, MaxTables, MaxEndpointTables, MaxEndpoints and MaxVIPs
-	// are the capacities of the maps: ports of VIPs, Service ports with
-	// cluster-wide endpoints, Service ports with endpoints on this node,
-	// endpoints on this node, VIPs.
-	MaxFrontends, MaxTables, MaxEndpointTables, MaxEndpoints, MaxVIPs int
+	// MaxFrontends, MaxTables, MaxEndpointTables, MaxEndpoints, MaxVIPs and
+	// MaxSourceRanges are the capacities of the maps: ports of VIPs, Service
+	// ports with cluster-wide endpoints, Service ports with endpoints on this
+	// node, endpoints on this node, VIPs, prefixes that Services admit.
+	MaxFrontends, MaxTables, MaxEndpointTables, MaxEndpoints, MaxVIPs, MaxSourceRanges int
 	// Connections is how many connections are remembered, for each address
 	// family.
 	Connections int
@@ -53,6 +53,7 @@ func DefaultConfig() Config {
 		MaxEndpointTables:  2048,
 		MaxEndpoints:       16384,
 		MaxVIPs:            8192,
+		MaxSourceRanges:    16384,
 		Connections:        262144,
 		MetricsBindAddress: "127.0.0.1:7480",
 		WithdrawDelay:      time.Second,
@@ -80,6 +81,7 @@ func (c *Config) validate() error {
 		{"--max-endpoint-tables", c.MaxEndpointTables},
 		{"--max-endpoints", c.MaxEndpoints},
 		{"--max-vips", c.MaxVIPs},
+		{"--max-source-ranges", c.MaxSourceRanges},
 		{"--connections", c.Connections},
 	} {
 		if size.value < 1 {
@@ -96,6 +98,7 @@ func (c *Config) limits() program.Limits {
 		EndpointSlots: c.MaxEndpointTables,
 		Endpoints:     c.MaxEndpoints,
 		VIPs:          c.MaxVIPs,
+		SourceRanges:  c.MaxSourceRanges,
 	}
 }
 

@@ -42,8 +42,12 @@ func writeState(state *program.State, out io.Writer) error {
 		if frontend.Local {
 			policy = "Local"
 		}
-		fmt.Fprintf(w, "frontend\t%s\tprotocol %d\tid %d\t%s\ttable %d\tendpoint table %d\n",
-			netip.AddrPortFrom(key.VIP, key.Port), key.Protocol, frontend.ID, policy, frontend.Table, frontend.Endpoints)
+		fmt.Fprintf(w, "frontend\t%s\tprotocol %d\tid %d\t%s\ttable %d\tendpoint table %d\taffinity %ds\tsources %s\n",
+			netip.AddrPortFrom(key.VIP, key.Port), key.Protocol, frontend.ID, policy, frontend.Table, frontend.Endpoints,
+			frontend.Affinity, sources(frontend.Ranges))
+	}
+	for _, source := range slices.SortedFunc(maps.Keys(state.SourceRanges), program.SourceRange.Compare) {
+		fmt.Fprintf(w, "source range\tset %d\t%s\n", source.Set, source.Prefix)
 	}
 	for _, slot := range slices.Sorted(maps.Keys(state.Tables)) {
 		fmt.Fprintf(w, "table %d\trows by node id\t%v\n", slot, shares(state.Tables[slot]))
@@ -56,6 +60,18 @@ func writeState(state *program.State, out io.Writer) error {
 		return fmt.Errorf("print the maps: %w", err)
 	}
 	return nil
+}
+
+// sources says whom a frontend admits.
+func sources(set program.SourceSet) string {
+	switch set {
+	case 0:
+		return "all"
+	case program.Nobody:
+		return "none"
+	default:
+		return fmt.Sprintf("of set %d", set)
+	}
 }
 
 // text is an address, or "-" for none.

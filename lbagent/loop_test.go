@@ -133,7 +133,7 @@ var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 const testDelay = time.Second
 
-var testLimits = program.Limits{Frontends: 300, Tables: 300, EndpointSlots: 300, Endpoints: 3000, VIPs: 300}
+var testLimits = program.Limits{Frontends: 300, Tables: 300, EndpointSlots: 300, Endpoints: 3000, VIPs: 300, SourceRanges: 300}
 
 // newLoop returns an agent's loop as it is after a start.
 func newLoop(n *node, objects *model.Snapshot) *loop {

@@ -17,6 +17,8 @@ enum drop_reason {
 	DROP_VIP_PROTOCOL,
 	/* To a VIP, on a port that no Service has. Never back to the router. */
 	DROP_NO_FRONTEND,
+	/* The frontend admits certain sources, and the client is none of them. */
+	DROP_SOURCE_RANGE,
 	/* The frontend has no endpoint: nowhere, or not on the node asked. */
 	DROP_NO_ENDPOINT,
 	/* The endpoint of an established TCP connection no longer exists. */

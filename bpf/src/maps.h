@@ -69,6 +69,23 @@ struct {
 	__type(value, struct frontend);
 } frontends6 SEC(".maps");
 
+/* Clients that frontends with source ranges admit. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct source_range_key4);
+	__type(value, __u32);
+} source_ranges4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct source_range_key6);
+	__type(value, __u32);
+} source_ranges6 SEC(".maps");
+
 /* Node tables: row r of table t is at t * ROWS + r. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

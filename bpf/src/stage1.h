@@ -4,6 +4,7 @@
 #include "count.h"
 #include "encap.h"
 #include "hash.h"
+#include "ranges.h"
 #include "stage2.h"
 
 /* Stage 1: the node that serves a flow, the same wherever the router sends it. */
@@ -32,6 +33,8 @@ static __always_inline int from_router(struct xdp_md *ctx, struct packet *packet
 {
 	packet->frontend = frontend->id;
 	count_packet(frontend->id, packet->length);
+	if (!source_allowed(packet, frontend))
+		return drop(DROP_SOURCE_RANGE);
 	hash_flow(packet);
 	if (frontend->flags & FRONTEND_LOCAL)
 		return stage2(ctx, packet, self, frontend);

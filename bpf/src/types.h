@@ -89,6 +89,23 @@ struct frontend {
 	__u32 ranges;
 };
 
+/* Keys of the sets of prefixes: longest prefix match over the set and the address, so
+ * that all sets share a map. A prefix of n bits has the length SOURCE_SET_BITS + n.
+ */
+#define SOURCE_SET_BITS 32
+
+struct source_range_key4 {
+	__u32 prefixlen;
+	__u32 set;
+	__be32 address;
+};
+
+struct source_range_key6 {
+	__u32 prefixlen;
+	__u32 set;
+	struct address address;
+};
+
 /* An endpoint; a zero port means that the id is unused. The tag is a digest of
  * address and port: a connection keeps it beside the id, so that an id that was
  * given to another endpoint is noticed.

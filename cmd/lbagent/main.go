@@ -80,6 +80,8 @@ func addFlags(flags *pflag.FlagSet, config *lbagent.Config) {
 		"Service ports with endpoints on this node that fit, counted for each address family; 2 KiB of memory each")
 	flags.IntVar(&config.MaxEndpoints, "max-endpoints", config.MaxEndpoints, "endpoints on this node that fit")
 	flags.IntVar(&config.MaxVIPs, "max-vips", config.MaxVIPs, "VIPs that fit")
+	flags.IntVar(&config.MaxSourceRanges, "max-source-ranges", config.MaxSourceRanges,
+		"prefixes of loadBalancerSourceRanges that fit, for each address family; a list is counted twice while it changes")
 	flags.IntVar(&config.Connections, "connections", config.Connections,
 		"connections that are remembered, for each address family; about 190 bytes of memory each")
 	flags.StringVar(&config.MetricsBindAddress, "metrics-bind-address", config.MetricsBindAddress,

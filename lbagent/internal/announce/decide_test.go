@@ -23,7 +23,7 @@ var (
 	endpoint = program.Endpoint{Address: netip.MustParseAddr("198.18.0.1"), Port: 8080}
 	web      = model.ServiceName{Namespace: "default", Name: "web"}
 	other    = model.ServiceName{Namespace: "default", Name: "other"}
-	limits   = program.Limits{Frontends: 10, Tables: 10, EndpointSlots: 10, Endpoints: 10, VIPs: 10}
+	limits   = program.Limits{Frontends: 10, Tables: 10, EndpointSlots: 10, Endpoints: 10, VIPs: 10, SourceRanges: 10}
 )
 
 func labelled(value string) func(map[string]string) bool {

@@ -51,6 +51,12 @@ func (d *Dataplane) apply(op program.Op) error {
 		return d.writeRows(op.Slot, op.Changed, op.Rows)
 	case program.ClearTable:
 		return d.clearTable(op.Slot)
+	case program.PutSourceRange:
+		m, name, key := d.rangeMap(op.Range)
+		return write(m, name, op.Range, key, uint32(1))
+	case program.DeleteSourceRange:
+		m, name, key := d.rangeMap(op.Range)
+		return remove(m, name, op.Range, key)
 	case program.PutFrontend:
 		return d.putFrontend(op.Key, op.Frontend)
 	case program.DeleteFrontend:
@@ -66,17 +72,20 @@ func (d *Dataplane) apply(op program.Op) error {
 
 // flags are what raises the size of a map.
 var flags = map[string]string{
-	bpf.DatapathMapFrontends4:   "--max-frontends",
-	bpf.DatapathMapFrontends6:   "--max-frontends",
-	bpf.DatapathMapRows:         "--max-tables",
-	bpf.DatapathMapEndpointRows: "--max-endpoint-tables",
-	bpf.DatapathMapEndpoints:    "--max-endpoints",
-	bpf.DatapathMapVips:         "--max-vips",
+	bpf.DatapathMapFrontends4:    "--max-frontends",
+	bpf.DatapathMapFrontends6:    "--max-frontends",
+	bpf.DatapathMapRows:          "--max-tables",
+	bpf.DatapathMapEndpointRows:  "--max-endpoint-tables",
+	bpf.DatapathMapEndpoints:     "--max-endpoints",
+	bpf.DatapathMapVips:          "--max-vips",
+	bpf.DatapathMapSourceRanges4: "--max-source-ranges",
+	bpf.DatapathMapSourceRanges6: "--max-source-ranges",
 }
 
 // failure describes a write that failed; the map's flag is named where it is full.
 func failure(name string, key any, err error) error {
-	if errors.Is(err, unix.E2BIG) {
+	// A trie that is full says ENOSPC, a hash E2BIG.
+	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
 		err = ErrFull
 	}
 	if flag := flags[name]; flag != "" && errors.Is(err, ErrFull) {

@@ -41,6 +41,7 @@ func (c *Config) validate() error {
 		{"Limits.EndpointSlots", c.Limits.EndpointSlots, math.MaxInt32/program.EndpointRows - 1},
 		{"Limits.Endpoints", c.Limits.Endpoints, math.MaxInt32 - 1},
 		{"Limits.VIPs", c.Limits.VIPs, math.MaxInt32},
+		{"Limits.SourceRanges", c.Limits.SourceRanges, math.MaxInt32},
 		{"Connections", c.Connections, math.MaxInt32},
 	} {
 		if limit.value < 1 || limit.value > limit.max {
@@ -71,6 +72,8 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapFrontends6:     frontends,
 		bpf.DatapathMapFrontendCounts: frontends + 1,
 		bpf.DatapathMapFrontendDrops:  frontends * dropsPerFrontend,
+		bpf.DatapathMapSourceRanges4:  uint32(c.Limits.SourceRanges),
+		bpf.DatapathMapSourceRanges6:  uint32(c.Limits.SourceRanges),
 		bpf.DatapathMapVips:           uint32(c.Limits.VIPs),
 		bpf.DatapathMapRows:           uint32(c.Limits.Tables+1) * program.Rows,
 		bpf.DatapathMapEndpointRows:   uint32(c.Limits.EndpointSlots+1) * program.EndpointRows,

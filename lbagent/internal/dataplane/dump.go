@@ -32,6 +32,7 @@ func (d *Dataplane) Dump() (*program.State, error) {
 	}{
 		{bpf.DatapathMapVips, d.dumpVIPs},
 		{"frontends", d.dumpFrontends},
+		{"source ranges", d.dumpSourceRanges},
 		{bpf.DatapathMapEndpoints, d.dumpEndpoints},
 		{bpf.DatapathMapEndpointRows, d.dumpEndpointTables},
 		{bpf.DatapathMapRows, d.dumpTables},

@@ -55,6 +55,11 @@ func decodeIPv4(address uint32) netip.Addr {
 	if address == 0 {
 		return netip.Addr{}
 	}
+	return decodeIPv4Word(address)
+}
+
+// decodeIPv4Word takes zero for the address 0.0.0.0.
+func decodeIPv4Word(address uint32) netip.Addr {
 	var b [4]byte
 	binary.NativeEndian.PutUint32(b[:], address)
 	return netip.AddrFrom4(b)
@@ -144,7 +149,7 @@ func encodeFrontend(frontend program.Frontend) bpf.DatapathFrontend {
 		Table:     uint32(frontend.Table),
 		Endpoints: uint32(frontend.Endpoints),
 		Affinity:  frontend.Affinity,
-		Ranges:    frontend.Ranges,
+		Ranges:    uint32(frontend.Ranges),
 	}
 	if frontend.Local {
 		out.Flags = uint32(bpf.DatapathFrontendFlagFRONTEND_LOCAL)
@@ -159,7 +164,7 @@ func decodeFrontend(frontend bpf.DatapathFrontend) program.Frontend {
 		Table:     program.TableSlot(frontend.Table),
 		Endpoints: program.EndpointSlot(frontend.Endpoints),
 		Affinity:  frontend.Affinity,
-		Ranges:    frontend.Ranges,
+		Ranges:    program.SourceSet(frontend.Ranges),
 	}
 }
 
@@ -168,9 +173,7 @@ func encodeFrontendKey4(key program.FrontendKey) bpf.DatapathFrontendKey4 {
 }
 
 func decodeFrontendKey4(key bpf.DatapathFrontendKey4) program.FrontendKey {
-	var b [4]byte
-	binary.NativeEndian.PutUint32(b[:], key.Vip)
-	return program.FrontendKey{VIP: netip.AddrFrom4(b), Port: hostPort(key.Port), Protocol: key.Protocol}
+	return program.FrontendKey{VIP: decodeIPv4Word(key.Vip), Port: hostPort(key.Port), Protocol: key.Protocol}
 }
 
 func encodeFrontendKey6(key program.FrontendKey) bpf.DatapathFrontendKey6 {

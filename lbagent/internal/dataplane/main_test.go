@@ -75,6 +75,7 @@ func smallConfig(root string) Config {
 			EndpointSlots: 8,
 			Endpoints:     256,
 			VIPs:          64,
+			SourceRanges:  64,
 		},
 		Connections: 4096,
 	}

@@ -61,6 +61,12 @@ func stateGen(limits program.Limits) *rapid.Generator[*program.State] {
 		for range rapid.IntRange(0, 12).Draw(t, "frontends") {
 			drawFrontend(t, s, limits)
 		}
+		for range rapid.IntRange(0, 12).Draw(t, "ranges") {
+			address := addressGen().Draw(t, "range")
+			prefix := netip.PrefixFrom(address, rapid.IntRange(0, address.BitLen()).Draw(t, "bits")).Masked()
+			set := rapid.SampledFrom([]program.SourceSet{1, 2, 1 << 31, program.Nobody}).Draw(t, "set")
+			s.SourceRanges[program.SourceRange{Set: set, Prefix: prefix}] = struct{}{}
+		}
 		for range rapid.IntRange(0, 5).Draw(t, "vips") {
 			s.VIPs[addressGen().Draw(t, "vip")] = struct{}{}
 		}
@@ -83,7 +89,7 @@ func drawFrontend(t *rapid.T, s *program.State, limits program.Limits) {
 		Table:     program.TableSlot(rapid.IntRange(0, limits.Tables).Draw(t, "table")),
 		Endpoints: program.EndpointSlot(rapid.IntRange(0, limits.EndpointSlots).Draw(t, "endpoints")),
 		Affinity:  rapid.Uint32().Draw(t, "affinity"),
-		Ranges:    rapid.Uint32().Draw(t, "ranges"),
+		Ranges:    program.SourceSet(rapid.Uint32().Draw(t, "ranges")),
 	}
 	s.Frontends[key] = frontend
 	if frontend.Table != 0 && s.Tables[frontend.Table] == nil {
@@ -174,6 +180,7 @@ func checkNodeAddresses(t *rapid.T, d *Dataplane, want *program.State) {
 func TestApplyErrors(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	cfg.Limits.VIPs = 2
+	cfg.Limits.SourceRanges = 2
 	cfg.Limits.Frontends = 2
 	d := openDataplane(t, cfg)
 	vip := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, last}) }
@@ -187,6 +194,11 @@ func TestApplyErrors(t *testing.T) {
 		{"too many VIPs", []program.Op{
 			program.PutVIP{Address: vip(1)}, program.PutVIP{Address: vip(2)}, program.PutVIP{Address: vip(3)},
 		}, 2, "write 203.0.113.3 of map vips: map is full; raise --max-vips", true},
+		{"too many source ranges", []program.Op{
+			program.PutSourceRange{Range: program.SourceRange{Set: 1, Prefix: netip.PrefixFrom(vip(1), 32)}},
+			program.PutSourceRange{Range: program.SourceRange{Set: 1, Prefix: netip.PrefixFrom(vip(2), 32)}},
+			program.PutSourceRange{Range: program.SourceRange{Set: 1, Prefix: netip.PrefixFrom(vip(3), 32)}},
+		}, 2, "of map source_ranges4: map is full; raise --max-source-ranges", true},
 		{"frontend id beyond the limit", []program.Op{
 			program.PutFrontend{Key: program.FrontendKey{VIP: vip(1), Port: 80, Protocol: 6}, Frontend: program.Frontend{ID: 3}},
 		}, 0, "raise --max-frontends", true},

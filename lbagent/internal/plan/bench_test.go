@@ -33,7 +33,7 @@ func largeModel() *model.Model {
 }
 
 func BenchmarkPlan(b *testing.B) {
-	limits := program.Limits{Frontends: 2000, Tables: 2000, EndpointSlots: 2000, Endpoints: 10000, VIPs: 2000}
+	limits := program.Limits{Frontends: 2000, Tables: 2000, EndpointSlots: 2000, Endpoints: 10000, VIPs: 2000, SourceRanges: 2000}
 	before, after := largeModel(), largeModel()
 	after.Frontends[500].Weights = maps.Clone(after.Frontends[500].Weights)
 	after.Frontends[500].Weights[2]++

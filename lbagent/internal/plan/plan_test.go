@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
-var ample = program.Limits{Frontends: 100, Tables: 100, EndpointSlots: 100, Endpoints: 100, VIPs: 100}
+var ample = program.Limits{Frontends: 100, Tables: 100, EndpointSlots: 100, Endpoints: 100, VIPs: 100, SourceRanges: 100}
 
 const selfID = program.NodeID(1)
 
@@ -261,7 +261,7 @@ func TestIDsBeyondTheLimit(t *testing.T) {
 	have, _ = advance(t, p, have, three, ample)
 	have, _ = advance(t, p, have, modelOf(frontend(2, "b", 2), frontend(3, "c", 3)), ample)
 
-	lowered := program.Limits{Frontends: 2, Tables: 3, EndpointSlots: 3, Endpoints: 2, VIPs: 3}
+	lowered := program.Limits{Frontends: 2, Tables: 3, EndpointSlots: 3, Endpoints: 2, VIPs: 3, SourceRanges: 3}
 	want, _ := NewPlanner(have).Plan(have, three, lowered)
 	if hasFrontend(want, 1) || len(want.Frontends) != 2 {
 		t.Errorf("frontends %v, want those that were programmed", want.Frontends)

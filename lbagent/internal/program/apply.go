@@ -13,6 +13,7 @@ func (s *State) Clone() *State {
 		EndpointTables: maps.Clone(s.EndpointTables),
 		Tables:         maps.Clone(s.Tables),
 		Frontends:      maps.Clone(s.Frontends),
+		SourceRanges:   maps.Clone(s.SourceRanges),
 		VIPs:           maps.Clone(s.VIPs),
 	}
 }
@@ -47,6 +48,10 @@ func (s *State) apply(op Op) {
 		s.Tables[op.Slot] = op.onto(s.Tables[op.Slot])
 	case ClearTable:
 		delete(s.Tables, op.Slot)
+	case PutSourceRange:
+		s.SourceRanges[op.Range] = struct{}{}
+	case DeleteSourceRange:
+		delete(s.SourceRanges, op.Range)
 	case PutFrontend:
 		s.Frontends[op.Key] = op.Frontend
 	case DeleteFrontend:

@@ -11,8 +11,9 @@ import (
 
 // Diff returns the operations that lead from have to want, in an order that
 // keeps every frontend complete: first what is added or changed (this node,
-// other nodes, VIPs, endpoints, endpoint tables, rows, frontends), then what is
-// removed (frontends, VIPs, node tables, endpoint tables, endpoints, nodes).
+// other nodes, VIPs, endpoints, endpoint tables, rows, source ranges, frontends),
+// then what is removed (frontends, VIPs, source ranges, node tables, endpoint
+// tables, endpoints, nodes).
 // Within a kind they are sorted, so that equal states give equal operations.
 func Diff(have, want *State) []Op {
 	return append(additions(have, want), removals(have, want)...)
@@ -34,7 +35,7 @@ func Split(ops []Op) (additions, removals []Op) {
 
 func isRemoval(op Op) bool {
 	switch op.(type) {
-	case DeleteFrontend, DeleteVIP, ClearTable, ClearEndpointTable, DeleteEndpoint, DeleteNode:
+	case DeleteFrontend, DeleteVIP, DeleteSourceRange, ClearTable, ClearEndpointTable, DeleteEndpoint, DeleteNode:
 		return true
 	default:
 		return false
@@ -65,6 +66,9 @@ func additions(have, want *State) []Op {
 			ops = append(ops, op)
 		}
 	}
+	for _, prefix := range onlyIn(want.SourceRanges, have.SourceRanges, SourceRange.Compare) {
+		ops = append(ops, PutSourceRange{Range: prefix})
+	}
 	for _, key := range changed(have.Frontends, want.Frontends, FrontendKey.Compare) {
 		ops = append(ops, PutFrontend{Key: key, Frontend: want.Frontends[key]})
 	}
@@ -78,6 +82,9 @@ func removals(have, want *State) []Op {
 	}
 	for _, address := range onlyIn(have.VIPs, want.VIPs, netip.Addr.Compare) {
 		ops = append(ops, DeleteVIP{Address: address})
+	}
+	for _, prefix := range onlyIn(have.SourceRanges, want.SourceRanges, SourceRange.Compare) {
+		ops = append(ops, DeleteSourceRange{Range: prefix})
 	}
 	for _, slot := range onlyIn(have.Tables, want.Tables, cmp.Compare) {
 		ops = append(ops, ClearTable{Slot: slot})

@@ -50,6 +50,14 @@ func genState(t *rapid.T) *State {
 			endpointTables = append(endpointTables, slot+1)
 		}
 	}
+	sets := []SourceSet{0, Nobody}
+	for set := range SourceSet(3) {
+		for range rapid.IntRange(0, 2).Draw(t, "ranges") {
+			prefix := netip.PrefixFrom(addressNumber(0), rapid.IntRange(0, 24).Draw(t, "bits")).Masked()
+			s.SourceRanges[SourceRange{Set: set + 1, Prefix: prefix}] = struct{}{}
+		}
+		sets = append(sets, set+1)
+	}
 	for n := range 3 {
 		if !rapid.Bool().Draw(t, "VIP") {
 			continue
@@ -62,6 +70,7 @@ func genState(t *rapid.T) *State {
 				Local:     rapid.Bool().Draw(t, "local"),
 				Table:     rapid.SampledFrom(tables).Draw(t, "slot"),
 				Endpoints: rapid.SampledFrom(endpointTables).Draw(t, "endpoint slot"),
+				Ranges:    rapid.SampledFrom(sets).Draw(t, "source set"),
 			}
 		}
 	}
@@ -251,7 +260,8 @@ func TestOrderOfKinds(t *testing.T) {
 	full.EndpointTables[1] = &EndpointTable{1}
 	full.Tables[1] = &Table{{Primary: 2}}
 	full.VIPs[addressNumber(3)] = struct{}{}
-	full.Frontends[FrontendKey{VIP: addressNumber(3), Port: 80, Protocol: ProtocolTCP}] = Frontend{ID: 1, Table: 1, Endpoints: 1}
+	full.SourceRanges[SourceRange{Set: 1, Prefix: netip.PrefixFrom(addressNumber(4), 32)}] = struct{}{}
+	full.Frontends[FrontendKey{VIP: addressNumber(3), Port: 80, Protocol: ProtocolTCP}] = Frontend{ID: 1, Table: 1, Endpoints: 1, Ranges: 1}
 
 	kinds := func(ops []Op) (names []string) {
 		for _, op := range ops {
@@ -261,13 +271,13 @@ func TestOrderOfKinds(t *testing.T) {
 	}
 	added := []string{
 		"program.SetSelf", "program.PutNode", "program.PutVIP", "program.PutEndpoint",
-		"program.PutEndpointTable", "program.PutRows", "program.PutFrontend",
+		"program.PutEndpointTable", "program.PutRows", "program.PutSourceRange", "program.PutFrontend",
 	}
 	if got := kinds(Diff(NewState(), full)); !slices.Equal(got, added) {
 		t.Errorf("adding: %v, want %v", got, added)
 	}
 	removed := []string{
-		"program.SetSelf", "program.DeleteFrontend", "program.DeleteVIP", "program.ClearTable",
+		"program.SetSelf", "program.DeleteFrontend", "program.DeleteVIP", "program.DeleteSourceRange", "program.ClearTable",
 		"program.ClearEndpointTable", "program.DeleteEndpoint", "program.DeleteNode",
 	}
 	if got := kinds(Diff(full, NewState())); !slices.Equal(got, removed) {

@@ -41,6 +41,15 @@ func protocolName(protocol uint8) string {
 	}
 }
 
+// Compare orders ranges by set, address and length of the prefix.
+func (r SourceRange) Compare(other SourceRange) int {
+	return cmp.Or(
+		cmp.Compare(r.Set, other.Set),
+		r.Prefix.Addr().Compare(other.Prefix.Addr()),
+		cmp.Compare(r.Prefix.Bits(), other.Prefix.Bits()),
+	)
+}
+
 // Compare orders endpoints by address and port.
 func (e Endpoint) Compare(other Endpoint) int {
 	return cmp.Or(e.Address.Compare(other.Address), cmp.Compare(e.Port, other.Port))

@@ -43,6 +43,11 @@ type (
 	}
 	// ClearTable zeroes a table that no frontend uses any more.
 	ClearTable struct{ Slot TableSlot }
+	// PutSourceRange adds a prefix to a set.
+	PutSourceRange struct{ Range SourceRange }
+	// DeleteSourceRange removes a prefix of a set that no frontend uses any
+	// more.
+	DeleteSourceRange struct{ Range SourceRange }
 	// PutFrontend writes a frontend.
 	PutFrontend struct {
 		Key      FrontendKey
@@ -65,6 +70,8 @@ func (PutEndpointTable) isOp()   {}
 func (ClearEndpointTable) isOp() {}
 func (PutRows) isOp()            {}
 func (ClearTable) isOp()         {}
+func (PutSourceRange) isOp()     {}
+func (DeleteSourceRange) isOp()  {}
 func (PutFrontend) isOp()        {}
 func (DeleteFrontend) isOp()     {}
 func (PutVIP) isOp()             {}

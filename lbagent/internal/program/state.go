@@ -5,7 +5,10 @@
 // the maps hold to what they should hold. It is pure: no I/O, clock or logger.
 package program
 
-import "net/netip"
+import (
+	"math"
+	"net/netip"
+)
 
 // Shapes that the BPF program and this package agree on.
 const (
@@ -38,6 +41,19 @@ type TableSlot uint32
 // EndpointSlot names one endpoint table of EndpointRows rows. Zero means none.
 type EndpointSlot uint32
 
+// SourceSet names a set of prefixes of one address family. Zero means none: who
+// has no set admits everybody.
+type SourceSet uint32
+
+// Nobody is the set that stays empty.
+const Nobody SourceSet = math.MaxUint32
+
+// SourceRange is a prefix of a set; masked, and never of IPv4-mapped addresses.
+type SourceRange struct {
+	Set    SourceSet
+	Prefix netip.Prefix
+}
+
 // FrontendKey identifies a frontend by what a packet to it carries.
 type FrontendKey struct {
 	// VIP is never an IPv4-mapped IPv6 address.
@@ -64,7 +80,7 @@ type Frontend struct {
 	Affinity uint32
 	// Ranges names the set of prefixes whose clients are admitted
 	// (loadBalancerSourceRanges); zero admits everybody.
-	Ranges uint32
+	Ranges SourceSet
 }
 
 // Row is one row of a node table: who takes new flows and whom to ask for
@@ -115,6 +131,7 @@ type State struct {
 	EndpointTables map[EndpointSlot]*EndpointTable
 	Tables         map[TableSlot]*Table
 	Frontends      map[FrontendKey]Frontend
+	SourceRanges   map[SourceRange]struct{}
 	// VIPs are all addresses that belong to Millrace on this cluster: a
 	// packet to one that matches no frontend is dropped here, with a reason,
 	// and never returned to the router.
@@ -129,6 +146,7 @@ func NewState() *State {
 		EndpointTables: map[EndpointSlot]*EndpointTable{},
 		Tables:         map[TableSlot]*Table{},
 		Frontends:      map[FrontendKey]Frontend{},
+		SourceRanges:   map[SourceRange]struct{}{},
 		VIPs:           map[netip.Addr]struct{}{},
 	}
 }
@@ -140,4 +158,6 @@ type Limits struct {
 	EndpointSlots int
 	Endpoints     int
 	VIPs          int
+	// SourceRanges are prefixes, for each address family.
+	SourceRanges int
 }

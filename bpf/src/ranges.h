@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include "maps.h"
+
+/* loadBalancerSourceRanges: who may reach a frontend. The node that the router chose
+ * asks; packets that another node sends on were let in there.
+ */
+
+/* Whether the set has a prefix that holds the client. A set without prefixes of the
+ * client's family holds nobody of it.
+ */
+__noinline int source_in_ranges(const struct flow *flow, __u32 set)
+{
+	if (!flow)
+		return 0;
+	if (flow->family == ADDRESS_FAMILY_IPV4) {
+		struct source_range_key4 key = {
+			.prefixlen = SOURCE_SET_BITS + 32,
+			.set = set,
+			.address = flow->client.word[3],
+		};
+
+		return bpf_map_lookup_elem(&source_ranges4, &key) != NULL;
+	}
+
+	struct source_range_key6 key = {
+		.prefixlen = SOURCE_SET_BITS + 128,
+		.set = set,
+		.address = flow->client,
+	};
+
+	return bpf_map_lookup_elem(&source_ranges6, &key) != NULL;
+}
+
+/* Whether the client may reach the frontend. */
+static __always_inline int source_allowed(const struct packet *packet,
+					  const struct frontend *frontend)
+{
+	return !frontend->ranges || source_in_ranges(&packet->flow, frontend->ranges);
+}

@@ -292,6 +292,37 @@ type DatapathSourceRangeKey6 struct {
 	Address   DatapathAddress
 }
 
+type DatapathTrace struct {
+	_           structs.HostLayout
+	Steps       uint32
+	Reason      uint32
+	Frontend    uint32
+	Endpoint    uint32
+	EndpointRow uint32
+	Row         uint32
+	Owners      DatapathRow
+	Node        uint32
+	Ifindex     uint32
+}
+
+type DatapathTraceStep uint32
+
+const (
+	DatapathTraceStepTRACE_VIP           DatapathTraceStep = 1
+	DatapathTraceStepTRACE_OTHER_STATION DatapathTraceStep = 2
+	DatapathTraceStepTRACE_FROM_NODE     DatapathTraceStep = 4
+	DatapathTraceStepTRACE_ROW           DatapathTraceStep = 8
+	DatapathTraceStepTRACE_STAGE2        DatapathTraceStep = 16
+	DatapathTraceStepTRACE_ESTABLISHED   DatapathTraceStep = 32
+	DatapathTraceStepTRACE_HALF_OPEN     DatapathTraceStep = 64
+	DatapathTraceStepTRACE_CHOSEN        DatapathTraceStep = 128
+	DatapathTraceStepTRACE_SECOND_CHANCE DatapathTraceStep = 256
+	DatapathTraceStepTRACE_RETURNED      DatapathTraceStep = 512
+	DatapathTraceStepTRACE_TO_NODE       DatapathTraceStep = 1024
+	DatapathTraceStepTRACE_DELIVERED     DatapathTraceStep = 2048
+	DatapathTraceStepTRACE_TO_KERNEL     DatapathTraceStep = 4096
+)
+
 type DatapathUplinkFlag uint32
 
 const (
@@ -327,6 +358,7 @@ const (
 	DatapathMapSettings          = "settings"
 	DatapathMapSourceRanges4     = "source_ranges4"
 	DatapathMapSourceRanges6     = "source_ranges6"
+	DatapathMapTraceRecord       = "trace_record"
 	DatapathMapUplinks           = "uplinks"
 	DatapathMapVips              = "vips"
 	DatapathProgCountConnections = "count_connections"
@@ -342,8 +374,10 @@ const (
 	DatapathVarReverseFlag       = "_reverse_flag"
 	DatapathVarSelfFlag          = "_self_flag"
 	DatapathVarShape             = "_shape"
+	DatapathVarTraceStep         = "_trace_step"
 	DatapathVarUplinkFlag        = "_uplink_flag"
 	DatapathVarTicksPerSecond    = "ticks_per_second"
+	DatapathVarTracing           = "tracing"
 )
 
 // LoadDatapath returns the embedded CollectionSpec for Datapath.
@@ -424,6 +458,7 @@ type DatapathMapSpecs struct {
 	Settings       *ebpf.MapSpec `ebpf:"settings"`
 	SourceRanges4  *ebpf.MapSpec `ebpf:"source_ranges4"`
 	SourceRanges6  *ebpf.MapSpec `ebpf:"source_ranges6"`
+	TraceRecord    *ebpf.MapSpec `ebpf:"trace_record"`
 	Uplinks        *ebpf.MapSpec `ebpf:"uplinks"`
 	Vips           *ebpf.MapSpec `ebpf:"vips"`
 }
@@ -440,8 +475,10 @@ type DatapathVariableSpecs struct {
 	ReverseFlag    *ebpf.VariableSpec `ebpf:"_reverse_flag"`
 	SelfFlag       *ebpf.VariableSpec `ebpf:"_self_flag"`
 	Shape          *ebpf.VariableSpec `ebpf:"_shape"`
+	TraceStep      *ebpf.VariableSpec `ebpf:"_trace_step"`
 	UplinkFlag     *ebpf.VariableSpec `ebpf:"_uplink_flag"`
 	TicksPerSecond *ebpf.VariableSpec `ebpf:"ticks_per_second"`
+	Tracing        *ebpf.VariableSpec `ebpf:"tracing"`
 }
 
 // DatapathObjects contains all objects after they have been loaded into the kernel.
@@ -489,6 +526,7 @@ type DatapathMaps struct {
 	Settings       *ebpf.Map `ebpf:"settings"`
 	SourceRanges4  *ebpf.Map `ebpf:"source_ranges4"`
 	SourceRanges6  *ebpf.Map `ebpf:"source_ranges6"`
+	TraceRecord    *ebpf.Map `ebpf:"trace_record"`
 	Uplinks        *ebpf.Map `ebpf:"uplinks"`
 	Vips           *ebpf.Map `ebpf:"vips"`
 }
@@ -520,6 +558,7 @@ func (m *DatapathMaps) Close() error {
 		m.Settings,
 		m.SourceRanges4,
 		m.SourceRanges6,
+		m.TraceRecord,
 		m.Uplinks,
 		m.Vips,
 	)
@@ -537,8 +576,10 @@ type DatapathVariables struct {
 	ReverseFlag    *ebpf.Variable `ebpf:"_reverse_flag"`
 	SelfFlag       *ebpf.Variable `ebpf:"_self_flag"`
 	Shape          *ebpf.Variable `ebpf:"_shape"`
+	TraceStep      *ebpf.Variable `ebpf:"_trace_step"`
 	UplinkFlag     *ebpf.Variable `ebpf:"_uplink_flag"`
 	TicksPerSecond *ebpf.Variable `ebpf:"ticks_per_second"`
+	Tracing        *ebpf.Variable `ebpf:"tracing"`
 }
 
 // DatapathPrograms contains all programs after they have been loaded into the kernel.

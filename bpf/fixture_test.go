@@ -46,6 +46,7 @@ func (w *world) check(t *testing.T, fixture fixture) {
 	for _, frame := range fixture.replies {
 		w.egress(t, frame)
 	}
+	w.checkTrace(t, fixture)
 	earlier := w.tally(t)
 	got := w.ingress(t, fixture.in)
 	if got.verdict != fixture.verdict {

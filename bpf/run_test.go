@@ -45,10 +45,15 @@ type result struct {
 // ingress runs the frame through the XDP program as if it came from the uplink.
 func (w *world) ingress(t testing.TB, frame []byte) result {
 	t.Helper()
+	return w.runIngress(t, w.Ingress, frame)
+}
+
+func (w *world) runIngress(t testing.TB, program *ebpf.Program, frame []byte) result {
+	t.Helper()
 	out := make([]byte, len(frame)+256)
 	context := xdpContext{DataEnd: uint32(len(frame)), IngressIfindex: uint32(w.uplink)}
 	run := &ebpf.RunOptions{Data: frame, DataOut: out, Context: context, ContextOut: &context}
-	code, err := w.Ingress.Run(run)
+	code, err := program.Run(run)
 	if err != nil {
 		t.Fatalf("run ingress: %v", err)
 	}

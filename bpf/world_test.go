@@ -122,6 +122,8 @@ var tables = map[uint16]table{
 type world struct {
 	bpf.DatapathObjects
 	uplink, second, third int
+	// tracing is the program of tracer, once it is loaded.
+	tracing *ebpf.Program
 }
 
 func network32(b []byte) uint32 { return binary.NativeEndian.Uint32(b) }
@@ -193,7 +195,12 @@ func newWorld(t testing.TB) *world {
 	if err := spec.LoadAndAssign(&w.DatapathObjects, nil); err != nil {
 		t.Fatalf("load (needs root): %+v", err)
 	}
-	t.Cleanup(func() { w.Close() })
+	t.Cleanup(func() {
+		w.Close()
+		if w.tracing != nil {
+			w.tracing.Close()
+		}
+	})
 	w.fill(t)
 	return w
 }

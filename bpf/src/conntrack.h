@@ -69,12 +69,12 @@ static __always_inline long connection_add_half_open(const struct flow *flow,
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct connection_key4 key = connection_key4(flow);
 
-		return bpf_map_update_elem(&half_open4, &key, connection, BPF_ANY);
+		return map_update(&half_open4, &key, connection, BPF_ANY);
 	}
 
 	struct connection_key6 key = connection_key6(flow);
 
-	return bpf_map_update_elem(&half_open6, &key, connection, BPF_ANY);
+	return map_update(&half_open6, &key, connection, BPF_ANY);
 }
 
 /* Moves an entry to the established ones. On failure it stays where it is. */
@@ -86,15 +86,15 @@ static __always_inline void connection_promote(const struct flow *flow,
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct connection_key4 key = connection_key4(flow);
 
-		if (!bpf_map_update_elem(&connections4, &key, &connection, BPF_ANY))
-			bpf_map_delete_elem(&half_open4, &key);
+		if (!map_update(&connections4, &key, &connection, BPF_ANY))
+			map_delete(&half_open4, &key);
 		return;
 	}
 
 	struct connection_key6 key = connection_key6(flow);
 
-	if (!bpf_map_update_elem(&connections6, &key, &connection, BPF_ANY))
-		bpf_map_delete_elem(&half_open6, &key);
+	if (!map_update(&connections6, &key, &connection, BPF_ANY))
+		map_delete(&half_open6, &key);
 }
 
 static __always_inline struct reverse_key4 reverse_key4(const struct flow *flow,
@@ -161,15 +161,15 @@ static __always_inline long reverse_add(const struct flow *flow, const struct en
 		struct reverse_key4 key = reverse_key4(flow, endpoint);
 
 		if (table == TABLE_ESTABLISHED)
-			return bpf_map_update_elem(&reverse4, &key, reverse, BPF_ANY);
-		return bpf_map_update_elem(&half_open_rev4, &key, reverse, BPF_ANY);
+			return map_update(&reverse4, &key, reverse, BPF_ANY);
+		return map_update(&half_open_rev4, &key, reverse, BPF_ANY);
 	}
 
 	struct reverse_key6 key = reverse_key6(flow, endpoint);
 
 	if (table == TABLE_ESTABLISHED)
-		return bpf_map_update_elem(&reverse6, &key, reverse, BPF_ANY);
-	return bpf_map_update_elem(&half_open_rev6, &key, reverse, BPF_ANY);
+		return map_update(&reverse6, &key, reverse, BPF_ANY);
+	return map_update(&half_open_rev6, &key, reverse, BPF_ANY);
 }
 
 static __always_inline void reverse_delete_half_open(const struct flow *flow,
@@ -178,13 +178,13 @@ static __always_inline void reverse_delete_half_open(const struct flow *flow,
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct reverse_key4 key = reverse_key4(flow, endpoint);
 
-		bpf_map_delete_elem(&half_open_rev4, &key);
+		map_delete(&half_open_rev4, &key);
 		return;
 	}
 
 	struct reverse_key6 key = reverse_key6(flow, endpoint);
 
-	bpf_map_delete_elem(&half_open_rev6, &key);
+	map_delete(&half_open_rev6, &key);
 }
 
 /* Whether both sides have ended the connection. */

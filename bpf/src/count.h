@@ -8,7 +8,7 @@ static __always_inline void count_event(enum event event)
 {
 	__u64 *count = bpf_map_lookup_elem(&event_counts, &event);
 
-	if (count)
+	if (count && !tracing)
 		(*count)++;
 }
 
@@ -16,7 +16,7 @@ static __always_inline void count_packet(__u32 frontend, __u32 bytes)
 {
 	struct frontend_counter *count = bpf_map_lookup_elem(&frontend_counts, &frontend);
 
-	if (count) {
+	if (count && !tracing) {
 		count->packets++;
 		count->bytes += bytes;
 	}
@@ -26,6 +26,6 @@ static __always_inline void count_connection(__u32 frontend)
 {
 	struct frontend_counter *count = bpf_map_lookup_elem(&frontend_counts, &frontend);
 
-	if (count)
+	if (count && !tracing)
 		count->connections++;
 }

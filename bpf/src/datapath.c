@@ -25,6 +25,7 @@ const enum reverse_flag *_reverse_flag __attribute__((unused));
 const enum uplink_flag *_uplink_flag __attribute__((unused));
 const enum overhead *_overhead __attribute__((unused));
 const struct handover *_handover __attribute__((unused));
+const enum trace_step *_trace_step __attribute__((unused));
 const struct drop_sample *_drop_sample __attribute__((unused));
 
 /* Every packet that comes in from an uplink. */
@@ -53,8 +54,11 @@ int ingress(struct xdp_md *ctx)
 	}
 	if (!frontend && !is_vip(&packet.flow.vip))
 		return XDP_PASS;
-	if (!frame_is_ours(ctx, self))
+	trace_step(TRACE_VIP);
+	if (!frame_is_ours(ctx, self)) {
+		trace_step(TRACE_OTHER_STATION);
 		return XDP_PASS;
+	}
 	if (!frontend)
 		return dropped(ctx, &packet, flaw ?: DROP_NO_FRONTEND);
 	return finish(ctx, &packet, from_router(ctx, &packet, self, frontend));

@@ -117,5 +117,8 @@ static __always_inline int deliver(struct xdp_md *ctx, struct packet *packet,
 		failed = translate_ipv4(ctx, packet, endpoint);
 	else
 		failed = translate_ipv6(ctx, packet, endpoint);
-	return failed ? drop(DROP_MALFORMED) : XDP_PASS;
+	if (failed)
+		return drop(DROP_MALFORMED);
+	trace_step(TRACE_DELIVERED);
+	return XDP_PASS;
 }

@@ -29,7 +29,7 @@ static __always_inline void count_drop(__u32 frontend, __u32 reason)
 	if (count)
 		(*count)++;
 	else
-		bpf_map_update_elem(&frontend_drops, &key, &first, BPF_NOEXIST);
+		map_update(&frontend_drops, &key, &first, BPF_NOEXIST);
 }
 
 /* Whether this CPU may still sample the reason in this second. */
@@ -75,7 +75,8 @@ static __always_inline void note_drop(const struct flow *flow, __u32 length, __u
 /* Verified on its own, so that the way of a packet that is forwarded stays short. */
 __noinline int dropped(struct xdp_md *ctx, const struct packet *packet, __u32 reason)
 {
-	if (packet)
+	trace_drop(reason);
+	if (packet && !tracing)
 		note_drop(&packet->flow, packet->length, ctx->ingress_ifindex, packet->frontend,
 			  reason);
 	return XDP_DROP;

@@ -95,6 +95,8 @@ static __always_inline int hand_to_kernel(struct xdp_md *ctx, __u32 ifindex)
 		return drop(DROP_HANDOVER);
 	note->magic = HANDOVER_MAGIC;
 	note->ifindex = ifindex;
+	trace_step(TRACE_TO_KERNEL);
+	trace_interface(ifindex);
 	count_event(EVENT_HANDED_TO_KERNEL);
 	return XDP_PASS;
 }
@@ -120,6 +122,7 @@ static __always_inline int transmit(struct xdp_md *ctx, const struct self *self,
 		return hand_to_kernel(ctx, hop->ifindex);
 	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
 		return drop(DROP_HEADROOM);
+	trace_interface(hop->ifindex);
 	__builtin_memcpy(eth->h_dest, hop->dmac, ETH_ALEN);
 	__builtin_memcpy(eth->h_source, hop->smac, ETH_ALEN);
 	if (hop->ifindex == ctx->ingress_ifindex)
@@ -219,6 +222,7 @@ __noinline int encapsulate(struct xdp_md *ctx, const struct packet *packet,
 
 	if (!packet || !self)
 		return XDP_ABORTED;
+	trace_node(id);
 	node = bpf_map_lookup_elem(&nodes, &id);
 	if (!node)
 		return drop(DROP_NODE_UNKNOWN);

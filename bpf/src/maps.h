@@ -6,6 +6,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "drop.h"
+#include "trace.h"
 #include "types.h"
 
 /* Sizes of 1 are set by the loader. */

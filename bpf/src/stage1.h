@@ -19,6 +19,7 @@ static __always_inline int stage1(struct xdp_md *ctx, struct packet *packet,
 	row = bpf_map_lookup_elem(&rows, &index);
 	if (!row || !row->primary)
 		return drop(DROP_ROW_EMPTY);
+	trace_row(index, row);
 	packet->chain[0] = row->chain[0];
 	packet->chain[1] = row->chain[1];
 	packet->chain[2] = row->chain[2];
@@ -32,6 +33,7 @@ static __always_inline int from_router(struct xdp_md *ctx, struct packet *packet
 				       const struct self *self, const struct frontend *frontend)
 {
 	packet->frontend = frontend->id;
+	trace_frontend(frontend);
 	count_packet(frontend->id, packet->length);
 	if (!source_allowed(packet, frontend))
 		return drop(DROP_SOURCE_RANGE);

@@ -78,7 +78,7 @@ static __always_inline long reverse_record(const struct packet *packet,
 		.flags = frontend->flags & FRONTEND_LOCAL ? 0 : REVERSE_CLAMP,
 	};
 
-	if (old) {
+	if (old && !tracing) {
 		*old = reverse;
 		return 0;
 	}
@@ -94,14 +94,16 @@ static __always_inline int stage2_new(struct xdp_md *ctx, struct packet *packet,
 	struct connection connection = {};
 	struct endpoint *endpoint = NULL;
 	__u32 reason = DROP_NO_ENDPOINT;
+	__u32 index = 0;
 
 	if (!frontend->endpoints)
 		return drop(DROP_NO_ENDPOINT);
 	for (__u32 i = 0; i < ENDPOINT_ATTEMPTS; i++) {
 		__u32 row = (packet->endpoint_hash >> ENDPOINT_ROW_SHIFT) + i;
-		__u32 index = frontend->endpoints * ENDPOINT_ROWS + (row & (ENDPOINT_ROWS - 1));
-		__u32 *id = bpf_map_lookup_elem(&endpoint_rows, &index);
+		__u32 *id;
 
+		index = frontend->endpoints * ENDPOINT_ROWS + (row & (ENDPOINT_ROWS - 1));
+		id = bpf_map_lookup_elem(&endpoint_rows, &index);
 		if (!id)
 			break;
 		endpoint = endpoint_get(*id);
@@ -115,9 +117,10 @@ static __always_inline int stage2_new(struct xdp_md *ctx, struct packet *packet,
 	}
 	if (!endpoint)
 		return drop(reason);
+	trace_chosen(index, connection.endpoint);
 	connection.tag = endpoint->tag;
 	connection.seen = clock_now();
-	if (old)
+	if (old && !tracing)
 		*old = connection;
 	else if (connection_add_half_open(&packet->flow, &connection))
 		return drop(DROP_CONNECTION_STORE);
@@ -159,7 +162,7 @@ static __always_inline void note_flags(const struct packet *packet, struct conne
 		flags &= ~CLIENT_RST;
 	if (packet->tcp_flags & TCP_FIN)
 		flags |= CLIENT_FIN;
-	if (flags != connection->flags)
+	if (flags != connection->flags && !tracing)
 		connection->flags = flags;
 }
 
@@ -170,6 +173,8 @@ static __always_inline int stage2_known(struct xdp_md *ctx, struct packet *packe
 {
 	struct endpoint *endpoint = endpoint_of(connection);
 
+	trace_step(table == TABLE_HALF_OPEN ? TRACE_HALF_OPEN : TRACE_ESTABLISHED);
+	trace_endpoint(connection->endpoint);
 	if (!endpoint)
 		return is_midstream(packet) ? drop(DROP_ENDPOINT_GONE) :
 					      stage2_new(ctx, packet, frontend, connection);
@@ -184,7 +189,7 @@ static __always_inline int stage2_known(struct xdp_md *ctx, struct packet *packe
 	note_flags(packet, connection);
 	if (table == TABLE_HALF_OPEN) {
 		promote(packet, frontend, endpoint, connection);
-	} else if (clock_passed(connection->seen, REFRESH_SECONDS)) {
+	} else if (!tracing && clock_passed(connection->seen, REFRESH_SECONDS)) {
 		connection->seen = clock_now();
 		if (!reverse_find(&packet->flow, endpoint))
 			reverse_record(packet, frontend, endpoint, TABLE_ESTABLISHED);
@@ -216,12 +221,14 @@ static __always_inline __u32 second_chance(struct packet *packet, __u32 self)
 		if (next && next != self && node_is_known(next)) {
 			if (!packet->asking)
 				packet->asking = self;
+			trace_step(TRACE_SECOND_CHANCE);
 			count_event(EVENT_SECOND_CHANCE);
 			return next;
 		}
 	}
 	if (packet->asking == self || !node_is_known(packet->asking))
 		return 0;
+	trace_step(TRACE_RETURNED);
 	count_event(EVENT_SECOND_CHANCE_RETURNED);
 	return packet->asking;
 }
@@ -238,6 +245,7 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 
 	if (!packet || !self || !frontend)
 		return XDP_ABORTED;
+	trace_step(TRACE_STAGE2);
 	connection = connection_find(&packet->flow, &table);
 	if (connection)
 		return stage2_known(ctx, packet, frontend, connection, table);

@@ -62,6 +62,7 @@ static __always_inline int from_node(struct xdp_md *ctx, struct packet *packet,
 		return drop(DROP_TUNNEL_SOURCE);
 	if ((void *)(tunnel + 1) > (void *)(long)ctx->data_end)
 		return drop(DROP_TUNNEL_MALFORMED);
+	trace_step(TRACE_FROM_NODE);
 	protocol = read_tunnel(packet, tunnel);
 	flaw = parse_ip(ctx, packet, protocol);
 	if (flaw == NOT_IP)
@@ -75,6 +76,7 @@ static __always_inline int from_node(struct xdp_md *ctx, struct packet *packet,
 		return drop(flaw ?: DROP_NO_FRONTEND);
 	}
 	packet->frontend = frontend->id;
+	trace_frontend(frontend);
 	hash_flow(packet);
 	return stage2(ctx, packet, self, frontend);
 }

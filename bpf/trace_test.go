@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"reflect"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// tracer is the copy of the ingress program that explains.
+func (w *world) tracer(t testing.TB) *ebpf.Program {
+	t.Helper()
+	if w.tracing != nil {
+		return w.tracing
+	}
+	spec, err := bpf.LoadDatapath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := spec.Variables[bpf.DatapathVarTracing].Set(uint32(1)); err != nil {
+		t.Fatal(err)
+	}
+	var programs struct {
+		Ingress *ebpf.Program `ebpf:"ingress"`
+	}
+	replacements := w.allMaps()
+	for name, m := range replacements {
+		spec.Maps[name].MaxEntries = m.MaxEntries()
+	}
+	if err := spec.LoadAndAssign(&programs, &ebpf.CollectionOptions{MapReplacements: replacements}); err != nil {
+		t.Fatalf("load the copy that traces: %+v", err)
+	}
+	w.tracing = programs.Ingress
+	return w.tracing
+}
+
+// allMaps are the maps of the programs by name.
+func (w *world) allMaps() map[string]*ebpf.Map {
+	all := map[string]*ebpf.Map{}
+	fields := reflect.ValueOf(&w.DatapathMaps).Elem()
+	for i := range fields.NumField() {
+		if m, found := fields.Field(i).Interface().(*ebpf.Map); found {
+			all[fields.Type().Field(i).Tag.Get("ebpf")] = m
+		}
+	}
+	return all
+}
+
+// contents are the maps that programs write, entry by entry. The large arrays are tables
+// that only the agent writes.
+func (w *world) contents(t testing.TB) map[string]string {
+	t.Helper()
+	contents := map[string]string{}
+	for name, m := range w.allMaps() {
+		switch {
+		case name == bpf.DatapathMapTraceRecord, m.Type() == ebpf.RingBuf:
+			continue
+		case m.Type() == ebpf.Array && m.MaxEntries() > 1024:
+			continue
+		}
+		perCPU := m.Type() == ebpf.PerCPUArray || m.Type() == ebpf.PerCPUHash || m.Type() == ebpf.LRUCPUHash
+		var key any
+		for {
+			next, err := m.NextKeyBytes(key)
+			if err != nil {
+				t.Fatalf("map %s: %v", name, err)
+			}
+			if next == nil {
+				break
+			}
+			key = next
+			if perCPU {
+				var values [][]byte
+				if err := m.Lookup(next, &values); err != nil {
+					t.Fatalf("map %s: %v", name, err)
+				}
+				contents[fmt.Sprintf("%s %x", name, next)] = fmt.Sprintf("%x", values)
+				continue
+			}
+			value, err := m.LookupBytes(next)
+			if err != nil {
+				t.Fatalf("map %s: %v", name, err)
+			}
+			contents[fmt.Sprintf("%s %x", name, next)] = fmt.Sprintf("%x", value)
+		}
+	}
+	return contents
+}
+
+// trace runs the frame through the copy that explains.
+func (w *world) trace(t testing.TB, frame []byte) (result, bpf.DatapathTrace) {
+	t.Helper()
+	put(t, w.TraceRecord, uint32(0), bpf.DatapathTrace{})
+	got := w.runIngress(t, w.tracer(t), frame)
+	var trace bpf.DatapathTrace
+	if err := w.TraceRecord.Lookup(uint32(0), &trace); err != nil {
+		t.Fatal(err)
+	}
+	return got, trace
+}
+
+// checkTrace holds of every fixture: to explain a packet changes nothing, and what is
+// explained is what then becomes of the packet.
+func (w *world) checkTrace(t *testing.T, fixture fixture) bpf.DatapathTrace {
+	t.Helper()
+	before := w.contents(t)
+	got, trace := w.trace(t, fixture.in)
+	after := w.contents(t)
+	if !maps.Equal(before, after) {
+		for entry := range maps.Keys(join2(before, after)) {
+			if before[entry] != after[entry] {
+				t.Errorf("tracing writes %s: %q, then %q", entry, before[entry], after[entry])
+			}
+		}
+	}
+	if got.verdict != fixture.verdict {
+		t.Errorf("traced: verdict %v, want %v", got.verdict, fixture.verdict)
+	}
+	want := fixture.out
+	if want == nil {
+		want = fixture.in
+	}
+	if got.verdict != xdpDrop && (!bytes.Equal(got.frame, want) || !bytes.Equal(got.note, fixture.note)) {
+		t.Errorf("traced: frame\n%s\nmetadata %x, want\n%s\nmetadata %x", show(got.frame), got.note, show(want), fixture.note)
+	}
+	dropped := trace.Reason != 0
+	if dropped != (got.verdict == xdpDrop) {
+		t.Errorf("traced: reason %d with verdict %v", trace.Reason, got.verdict)
+	}
+	if dropped && fixture.counts[fmt.Sprintf("drop %d", trace.Reason)] != 1 {
+		t.Errorf("traced: reason %d, counted will be %v", trace.Reason, fixture.counts)
+	}
+	return trace
+}
+
+func join2(a, b map[string]string) map[string]string {
+	both := maps.Clone(a)
+	maps.Copy(both, b)
+	return both
+}
+
+// traceCase is a packet and what is explained of its way.
+type traceCase struct {
+	name   string
+	before []packet
+	frame  []byte
+	want   bpf.DatapathTrace
+}
+
+func traceCases(f family, uplink uint32) []traceCase {
+	const (
+		vip       = uint32(bpf.DatapathTraceStepTRACE_VIP)
+		fromNode  = uint32(bpf.DatapathTraceStepTRACE_FROM_NODE)
+		row       = uint32(bpf.DatapathTraceStepTRACE_ROW)
+		stage2    = uint32(bpf.DatapathTraceStepTRACE_STAGE2)
+		chosen    = uint32(bpf.DatapathTraceStepTRACE_CHOSEN)
+		halfOpen  = uint32(bpf.DatapathTraceStepTRACE_HALF_OPEN)
+		known     = uint32(bpf.DatapathTraceStepTRACE_ESTABLISHED)
+		second    = uint32(bpf.DatapathTraceStepTRACE_SECOND_CHANCE)
+		returned  = uint32(bpf.DatapathTraceStepTRACE_RETURNED)
+		toNode    = uint32(bpf.DatapathTraceStepTRACE_TO_NODE)
+		delivered = uint32(bpf.DatapathTraceStepTRACE_DELIVERED)
+		other     = uint32(bpf.DatapathTraceStepTRACE_OTHER_STATION)
+	)
+	pod := 2*(f.endpointSlot-1) + 1
+	reason := func(r bpf.DatapathDropReason) uint32 { return uint32(r) }
+	owners := func(port uint16) bpf.DatapathRow {
+		return bpf.DatapathRow{Primary: tables[port].primary, Chain: tables[port].chain}
+	}
+	rowOf := func(p packet) uint32 { node, _ := flowHash(p); return node >> 20 }
+	podRow := func(p packet) uint32 { _, endpoint := flowHash(p); return endpoint >> 23 }
+	syn, ack := f.tcp(portCluster, "S"), f.tcp(portCluster, "A")
+	local, away, chain := f.tcp(portLocal, "S"), f.tcp(portNode2, "S"), f.tcp(portChain, "A")
+	stray := syn.with(func(p *packet) { p.destination = node2MAC })
+	return []traceCase{
+		{"no VIP", nil, syn.with(func(p *packet) { p.to = f.pods[0] }).frame(), bpf.DatapathTrace{}},
+		{"other station", nil, stray.frame(), bpf.DatapathTrace{Steps: vip | other}},
+		{"unused port", nil, f.tcp(9, "S").frame(), bpf.DatapathTrace{
+			Steps: vip, Reason: reason(bpf.DatapathDropReasonDROP_NO_FRONTEND),
+		}},
+		{"new connection", nil, syn.frame(), bpf.DatapathTrace{
+			Steps: vip | row | stage2 | chosen | delivered, Frontend: f.frontendID(portCluster),
+			Row: rowOf(syn), Owners: owners(portCluster), Endpoint: pod, EndpointRow: podRow(syn),
+		}},
+		{"second packet", []packet{syn}, ack.frame(), bpf.DatapathTrace{
+			Steps: vip | row | stage2 | halfOpen | delivered, Frontend: f.frontendID(portCluster),
+			Row: rowOf(syn), Owners: owners(portCluster), Endpoint: pod,
+		}},
+		{"established", []packet{syn, ack}, ack.frame(), bpf.DatapathTrace{
+			Steps: vip | row | stage2 | known | delivered, Frontend: f.frontendID(portCluster),
+			Row: rowOf(syn), Owners: owners(portCluster), Endpoint: pod,
+		}},
+		{"policy Local", nil, local.frame(), bpf.DatapathTrace{
+			Steps: vip | stage2 | chosen | delivered, Frontend: f.frontendID(portLocal), Endpoint: pod, EndpointRow: podRow(local),
+		}},
+		{"another node's", nil, away.frame(), bpf.DatapathTrace{
+			Steps: vip | row | toNode, Frontend: f.frontendID(portNode2),
+			Row: rowOf(away), Owners: owners(portNode2), Node: 2, Ifindex: uplink,
+		}},
+		{"unknown connection", nil, chain.frame(), bpf.DatapathTrace{
+			Steps: vip | row | stage2 | second | toNode, Frontend: f.frontendID(portChain),
+			Row: rowOf(chain), Owners: owners(portChain), Node: 2, Ifindex: uplink,
+		}},
+		{"asked by another node", nil, chain.arrived(f, 2).frame(), bpf.DatapathTrace{
+			Steps: fromNode | stage2 | returned | toNode, Frontend: f.frontendID(portChain), Node: 2, Ifindex: uplink,
+		}},
+		{"no endpoint anywhere", nil, f.tcp(portNoTable, "S").frame(), bpf.DatapathTrace{
+			Steps: vip, Frontend: f.frontendID(portNoTable), Reason: reason(bpf.DatapathDropReasonDROP_NO_ENDPOINT),
+		}},
+	}
+}
+
+func TestTrace(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		for _, test := range traceCases(f, uint32(w.uplink)) {
+			t.Run(f.name+"/"+test.name, func(t *testing.T) {
+				w.forget(t)
+				w.pointTo(t, f, 0)
+				for _, p := range test.before {
+					w.ingress(t, p.frame())
+				}
+				if _, got := w.trace(t, test.frame); got != test.want {
+					t.Errorf("trace %+v, want %+v", got, test.want)
+				}
+			})
+		}
+	}
+}

@@ -308,19 +308,20 @@ type DatapathTrace struct {
 type DatapathTraceStep uint32
 
 const (
-	DatapathTraceStepTRACE_VIP           DatapathTraceStep = 1
-	DatapathTraceStepTRACE_OTHER_STATION DatapathTraceStep = 2
-	DatapathTraceStepTRACE_FROM_NODE     DatapathTraceStep = 4
-	DatapathTraceStepTRACE_ROW           DatapathTraceStep = 8
-	DatapathTraceStepTRACE_STAGE2        DatapathTraceStep = 16
-	DatapathTraceStepTRACE_ESTABLISHED   DatapathTraceStep = 32
-	DatapathTraceStepTRACE_HALF_OPEN     DatapathTraceStep = 64
-	DatapathTraceStepTRACE_CHOSEN        DatapathTraceStep = 128
-	DatapathTraceStepTRACE_SECOND_CHANCE DatapathTraceStep = 256
-	DatapathTraceStepTRACE_RETURNED      DatapathTraceStep = 512
-	DatapathTraceStepTRACE_TO_NODE       DatapathTraceStep = 1024
-	DatapathTraceStepTRACE_DELIVERED     DatapathTraceStep = 2048
-	DatapathTraceStepTRACE_TO_KERNEL     DatapathTraceStep = 4096
+	DatapathTraceStepTRACE_VIP            DatapathTraceStep = 1
+	DatapathTraceStepTRACE_OTHER_STATION  DatapathTraceStep = 2
+	DatapathTraceStepTRACE_FROM_NODE      DatapathTraceStep = 4
+	DatapathTraceStepTRACE_SOURCE_CHECKED DatapathTraceStep = 8192
+	DatapathTraceStepTRACE_ROW            DatapathTraceStep = 8
+	DatapathTraceStepTRACE_STAGE2         DatapathTraceStep = 16
+	DatapathTraceStepTRACE_ESTABLISHED    DatapathTraceStep = 32
+	DatapathTraceStepTRACE_HALF_OPEN      DatapathTraceStep = 64
+	DatapathTraceStepTRACE_CHOSEN         DatapathTraceStep = 128
+	DatapathTraceStepTRACE_SECOND_CHANCE  DatapathTraceStep = 256
+	DatapathTraceStepTRACE_RETURNED       DatapathTraceStep = 512
+	DatapathTraceStepTRACE_TO_NODE        DatapathTraceStep = 1024
+	DatapathTraceStepTRACE_DELIVERED      DatapathTraceStep = 2048
+	DatapathTraceStepTRACE_TO_KERNEL      DatapathTraceStep = 4096
 )
 
 type DatapathUplinkFlag uint32

@@ -14,6 +14,7 @@ __noinline int source_in_ranges(const struct flow *flow, __u32 set)
 {
 	if (!flow)
 		return 0;
+	trace_step(TRACE_SOURCE_CHECKED);
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct source_range_key4 key = {
 			.prefixlen = SOURCE_SET_BITS + 32,

@@ -21,6 +21,8 @@ enum trace_step {
 	TRACE_OTHER_STATION = 1 << 1,
 	/* A node had encapsulated it. */
 	TRACE_FROM_NODE = 1 << 2,
+	/* Its frontend does not admit every source. */
+	TRACE_SOURCE_CHECKED = 1 << 13,
 	/* A row was looked up: stage 1. */
 	TRACE_ROW = 1 << 3,
 	/* This node looked for the flow, or chose for it: stage 2. */

@@ -157,10 +157,19 @@ func isProgrammed(frontend *model.Frontend, programmed *program.State) bool {
 	if !found || entry.Local != frontend.Local {
 		return false
 	}
+	if frontend.Restricted && !isRestricted(frontend, entry) {
+		return false
+	}
 	if !frontend.Local && len(frontend.Weights) > 0 && entry.Table == 0 {
 		return false
 	}
 	return len(frontend.Endpoints) == 0 || entry.Endpoints != 0
+}
+
+// isRestricted tells whether the entry keeps out whom the frontend does not
+// admit, and only where the frontend admits nobody all of them.
+func isRestricted(frontend *model.Frontend, entry program.Frontend) bool {
+	return entry.Ranges != 0 && (entry.Ranges != program.Nobody || len(frontend.Sources) == 0)
 }
 
 // attracts tells whether the frontend has what new connections need.

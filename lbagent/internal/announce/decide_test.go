@@ -109,6 +109,24 @@ func TestDecide(t *testing.T) {
 		{name: "programmed with the other policy", state: func(s *program.State) {
 			s.Frontends[key] = program.Frontend{ID: 1, Local: true, Table: 1, Endpoints: 1}
 		}, reason: ReasonNotProgrammed},
+		{name: "restricted", model: func(m *model.Model) {
+			m.Frontends[0].Restricted, m.Frontends[0].Sources = true, []netip.Prefix{netip.MustParsePrefix("198.51.0.0/16")}
+		}, peers: both},
+		{name: "source ranges not programmed", model: func(m *model.Model) {
+			m.Frontends[0].Restricted, m.Frontends[0].Sources = true, []netip.Prefix{netip.MustParsePrefix("198.51.0.0/16")}
+		}, state: func(s *program.State) {
+			f := s.Frontends[key]
+			f.Ranges = 0
+			s.Frontends[key] = f
+		}, reason: ReasonNotProgrammed},
+		{name: "shut until there is room for the source ranges", model: func(m *model.Model) {
+			m.Frontends[0].Restricted, m.Frontends[0].Sources = true, []netip.Prefix{netip.MustParsePrefix("198.51.0.0/16")}
+		}, state: func(s *program.State) {
+			f := s.Frontends[key]
+			f.Ranges = program.Nobody
+			s.Frontends[key] = f
+		}, reason: ReasonNotProgrammed},
+		{name: "admits nobody", model: func(m *model.Model) { m.Frontends[0].Restricted = true }, peers: both},
 		{name: "Cluster, endpoints elsewhere only", model: func(m *model.Model) {
 			m.Frontends[0].Weights, m.Frontends[0].Endpoints = map[program.NodeID]uint32{2: 1}, nil
 		}, peers: both},

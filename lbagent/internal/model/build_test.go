@@ -157,6 +157,9 @@ func dumpFrontend(line func(string, ...any), frontend *Frontend) {
 		policy = "Local"
 	}
 	line("frontend %s %s %q %s %v", frontend.Key, frontend.Service, frontend.PortName, policy, frontend.Weights)
+	if frontend.Restricted {
+		line("  admits %v", frontend.Sources)
+	}
 	state := "usable"
 	if frontend.Terminating {
 		state = "usable, terminating"

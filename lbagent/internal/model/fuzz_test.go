@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -132,6 +133,7 @@ func checkModel(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 			t.Fatalf("%s is on no VIP or has no port", frontend.Key)
 		}
 		checkEndpoints(t, &frontend)
+		checkSources(t, &frontend)
 		for node, weight := range frontend.Weights {
 			if !nodes[node] || weight == 0 {
 				t.Fatalf("%s: node %d has the weight %d", frontend.Key, node, weight)
@@ -148,6 +150,20 @@ func checkModel(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 		}
 	}
 	_ = dump(m)
+}
+
+func checkSources(t interface{ Fatalf(string, ...any) }, frontend *Frontend) {
+	if !frontend.Restricted && len(frontend.Sources) > 0 {
+		t.Fatalf("%s admits everybody and has the prefixes %v", frontend.Key, frontend.Sources)
+	}
+	for i, prefix := range frontend.Sources {
+		if prefix != prefix.Masked() || prefix.Bits() == 0 || prefix.Addr().Is4() != frontend.Key.VIP.Is4() || prefix.Addr().Is4In6() {
+			t.Fatalf("%s admits %s", frontend.Key, prefix)
+		}
+		if i > 0 && (frontend.Sources[i-1].Overlaps(prefix) || frontend.Sources[i-1].Compare(prefix) >= 0) {
+			t.Fatalf("%s: %s comes after %s", frontend.Key, prefix, frontend.Sources[i-1])
+		}
+	}
 }
 
 func checkEndpoints(t interface{ Fatalf(string, ...any) }, frontend *Frontend) {
@@ -222,6 +238,16 @@ func genService(t *rapid.T, name string) *corev1.Service {
 	service.Spec.Type = pick(t, "type", corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeClusterIP, "")
 	service.Spec.ExternalTrafficPolicy = pick(t, "policy",
 		corev1.ServiceExternalTrafficPolicyLocal, corev1.ServiceExternalTrafficPolicyCluster, "")
+	ranges := rapid.SliceOfN(rapid.SampledFrom([]string{
+		"198.51.100.0/24", " 198.51.100.7/25", "0.0.0.0/0", "2001:db8::/32", "2001:db8:1::1/48", "::/0", "::ffff:198.51.0.0/112", "::/80", "x", "",
+	}), 0, 4)
+	if rapid.Bool().Draw(t, "annotated") {
+		service.Annotations = map[string]string{
+			corev1.AnnotationLoadBalancerSourceRangesKey: strings.Join(ranges.Draw(t, "annotation"), ","),
+		}
+	} else {
+		service.Spec.LoadBalancerSourceRanges = ranges.Draw(t, "ranges")
+	}
 	for range rapid.IntRange(0, 3).Draw(t, "ports") {
 		service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{
 			Name:     pick(t, "port name", "http", "dns", ""),

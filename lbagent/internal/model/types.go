@@ -75,6 +75,11 @@ type Frontend struct {
 	PortName string
 	// Local is true for externalTrafficPolicy Local.
 	Local bool
+	// Restricted is true where only clients within Sources are admitted, which
+	// are prefixes of the VIP's family, sorted, none within another
+	// (Service.spec.loadBalancerSourceRanges). Without any, nobody is.
+	Restricted bool
+	Sources    []netip.Prefix
 	// Weights are the number of usable endpoints by node; a node without one
 	// is absent.
 	Weights map[program.NodeID]uint32

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -80,9 +79,8 @@ func (b *builder) buildFrontends(vip netip.Addr, services []*corev1.Service, bac
 	owners := map[program.FrontendKey]ServiceName{}
 	for _, service := range services {
 		name := ServiceName{service.Namespace, service.Name}
-		if !b.checkAccess(name, service) {
-			continue
-		}
+		b.checkAffinity(name, service)
+		sources := b.readSources(service)
 		for i := range service.Spec.Ports {
 			port := &service.Spec.Ports[i]
 			protocol, supported := protocolNumber(port.Protocol)
@@ -107,29 +105,19 @@ func (b *builder) buildFrontends(vip netip.Addr, services []*corev1.Service, bac
 				Key: key, Service: name, PortName: port.Name,
 				Local: service.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 			}
+			b.restrict(&frontend, sources)
 			backends.fill(&frontend)
 			b.model.Frontends = append(b.model.Frontends, frontend)
 		}
 	}
 }
 
-// checkAccess tells whether a Service may be served: not where it limits who
-// may reach it, as long as the limit cannot be kept, for kube-proxy's own
-// filter does not see what is forwarded here.
-func (b *builder) checkAccess(name ServiceName, service *corev1.Service) bool {
+// checkAffinity says what a Service asks for in vain.
+func (b *builder) checkAffinity(name ServiceName, service *corev1.Service) {
 	if service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
 		b.problem(name.reference(), millracev1alpha1.ReasonUnsupported,
 			"spec.sessionAffinity: ClientIP is not supported; the Service is served without")
 	}
-	for _, text := range service.Spec.LoadBalancerSourceRanges {
-		prefix, err := netip.ParsePrefix(strings.TrimSpace(text))
-		if err != nil || prefix.Bits() != 0 {
-			b.problem(name.reference(), millracev1alpha1.ReasonUnsupported,
-				"spec.loadBalancerSourceRanges: not supported, so the Service is not served at all rather than to everybody")
-			return false
-		}
-	}
-	return true
 }
 
 // protocolNumber returns the IP protocol number of a protocol, and whether it

@@ -31,6 +31,7 @@ type draft struct {
 	// frontends is how many the map will hold before removals.
 	frontends int
 
+	sources       *sourceSets
 	tableSlots    *slots[program.TableSlot]
 	endpointSlots *slots[program.EndpointSlot]
 	// backends are those that have been placed, keys all frontends of each.
@@ -81,6 +82,7 @@ func newDraft(p *Planner, have *program.State, m *model.Model, limits program.Li
 		frontendIDs:   map[program.FrontendID]struct{}{},
 		keptIDs:       map[program.FrontendID]struct{}{},
 		frontends:     len(have.Frontends),
+		sources:       newSourceSets(have, limits.SourceRanges),
 		tableSlots:    newSlots[program.TableSlot](limits.Tables),
 		endpointSlots: newSlots[program.EndpointSlot](limits.EndpointSlots),
 		backends:      map[backend]placement{},

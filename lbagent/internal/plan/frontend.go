@@ -32,12 +32,21 @@ func (d *draft) addFrontend(frontend *model.Frontend) {
 		d.frontendFull(frontend, d.frontendShortage())
 		return
 	}
+	ranges, fits := d.sourceSet(frontend)
+	if !fits {
+		d.frontendFull(frontend, d.sourceShortage())
+		if !programmed {
+			return
+		}
+		// The former list makes room once it is gone: until then nobody is let in.
+		ranges = program.Nobody
+	}
 	if !programmed {
 		d.frontends++
 	}
 	place := d.place(frontend)
 	d.want.Frontends[frontend.Key] = program.Frontend{
-		ID: id, Local: frontend.Local, Table: place.table, Endpoints: place.endpoints,
+		ID: id, Local: frontend.Local, Table: place.table, Endpoints: place.endpoints, Ranges: ranges,
 	}
 }
 

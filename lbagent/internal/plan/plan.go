@@ -23,6 +23,10 @@ type Planner struct {
 	rendezvous  *table.Rendezvous
 	endpointIDs sequence
 	frontendIDs sequence
+	// sourceSetIDs give out sets; sourceSets are those of the last plan, by the
+	// list that they were given to.
+	sourceSetIDs sequence
+	sourceSets   map[string]program.SourceSet
 
 	// nodes are those of the last plan.
 	nodes map[program.NodeID]struct{}
@@ -55,6 +59,9 @@ func NewPlanner(have *program.State) *Planner {
 	for id := range have.Endpoints {
 		p.endpointIDs.last = max(p.endpointIDs.last, uint32(id))
 	}
+	for source := range have.SourceRanges {
+		p.sourceSetIDs.last = max(p.sourceSetIDs.last, uint32(source.Set))
+	}
 	for _, frontend := range have.Frontends {
 		p.frontendIDs.last = max(p.frontendIDs.last, uint32(frontend.ID))
 	}
@@ -82,6 +89,10 @@ func (p *Planner) Plan(
 	}
 	d.buildTables()
 	p.placed = d.backends
+	p.sourceSets = map[string]program.SourceSet{}
+	for set, name := range d.sources.owners {
+		p.sourceSets[name] = set
+	}
 	return d.want, d.problems
 }
 

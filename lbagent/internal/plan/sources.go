@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// sourceSets gives lists of prefixes their sets. A list is known by its content:
+// Services with equal lists share a set, and a list that has changed is a new
+// set, so that a frontend goes from the whole old one to the whole new one.
+type sourceSets struct {
+	limit int
+	// entries are the prefixes of each family in the maps before removals.
+	entries map[bool]int
+	// written is what the maps hold, named the sets by the list that they are
+	// wholly, owners the lists that sets were given to.
+	written map[program.SourceSet][]netip.Prefix
+	named   map[string]program.SourceSet
+	owners  map[program.SourceSet]string
+}
+
+func newSourceSets(have *program.State, limit int) *sourceSets {
+	s := &sourceSets{
+		limit: limit, entries: map[bool]int{}, written: map[program.SourceSet][]netip.Prefix{},
+		named: map[string]program.SourceSet{}, owners: map[program.SourceSet]string{},
+	}
+	for source := range have.SourceRanges {
+		s.written[source.Set] = append(s.written[source.Set], source.Prefix)
+		s.entries[source.Prefix.Addr().Is4()]++
+	}
+	for set, prefixes := range s.written {
+		slices.SortFunc(prefixes, netip.Prefix.Compare)
+		name := fmt.Sprint(prefixes)
+		if first, found := s.named[name]; !found || set < first {
+			s.named[name] = set
+		}
+	}
+	return s
+}
+
+// find returns the set that a list has. former is the one that the list was
+// given last: when writing it failed half way, it is completed.
+func (s *sourceSets) find(name string, prefixes []netip.Prefix, former program.SourceSet) (program.SourceSet, bool) {
+	for _, set := range []program.SourceSet{s.named[name], former} {
+		owner, given := s.owners[set]
+		if set == 0 || given && owner != name {
+			continue
+		}
+		if given || isSubset(s.written[set], prefixes) {
+			return set, true
+		}
+	}
+	return 0, false
+}
+
+// isSubset compares sorted lists.
+func isSubset(part, whole []netip.Prefix) bool {
+	for _, prefix := range part {
+		if _, found := slices.BinarySearchFunc(whole, prefix, netip.Prefix.Compare); !found {
+			return false
+		}
+	}
+	return true
+}
+
+// room tells whether the prefixes that the set lacks fit.
+func (s *sourceSets) room(set program.SourceSet, prefixes []netip.Prefix) bool {
+	missing := len(prefixes) - len(s.written[set])
+	return missing == 0 || s.entries[prefixes[0].Addr().Is4()]+missing <= s.limit
+}
+
+// sourceSet returns the set of those that a frontend admits; false where there
+// is no room for it.
+func (d *draft) sourceSet(frontend *model.Frontend) (program.SourceSet, bool) {
+	if !frontend.Restricted {
+		return 0, true
+	}
+	prefixes := frontend.Sources
+	if len(prefixes) == 0 {
+		return program.Nobody, true
+	}
+	name := fmt.Sprint(prefixes)
+	set, found := d.sources.find(name, prefixes, d.planner.sourceSets[name])
+	if !d.sources.room(set, prefixes) {
+		return 0, false
+	}
+	if !found {
+		next, free := d.planner.sourceSetIDs.next(d.limits.SourceRanges, func(number uint32) bool {
+			id := program.SourceSet(number)
+			return d.sources.owners[id] != "" || len(d.sources.written[id]) > 0
+		})
+		if !free {
+			return 0, false
+		}
+		set = program.SourceSet(next)
+	}
+	if d.sources.owners[set] == "" {
+		d.sources.take(set, name, prefixes)
+		for _, prefix := range prefixes {
+			d.want.SourceRanges[program.SourceRange{Set: set, Prefix: prefix}] = struct{}{}
+		}
+	}
+	return set, true
+}
+
+// take gives the set to a list.
+func (s *sourceSets) take(set program.SourceSet, name string, prefixes []netip.Prefix) {
+	s.entries[prefixes[0].Addr().Is4()] += len(prefixes) - len(s.written[set])
+	s.written[set] = prefixes
+	s.owners[set], s.named[name] = name, set
+}
+
+func (d *draft) sourceShortage() shortage {
+	return shortage{"source ranges of a family", d.limits.SourceRanges, "--max-source-ranges"}
+}

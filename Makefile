@@ -16,7 +16,7 @@ STATIC := CGO_ENABLED=0 GOARCH=$(ARCH) go build -trimpath -ldflags "-s -w -X mai
 
 .PHONY: help
 help: ## Show the targets.
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build the programs into bin/.
@@ -50,8 +50,14 @@ test-unit: prerequisites ## Run the tests of the packages; those of the data pla
 test-e2e: prerequisites build image ## Run the end-to-end tests on a real cluster (root).
 	go test -tags e2e -p 1 -count 1 -timeout 40m ./config ./operator ./lbagent ./test/...
 
+# STRICT=1 fails where a ratio is above its limit; PIN=PATH pins the program instead, to be
+# timed by others.
 .PHONY: bench
-bench: ## Run the benchmarks.
+bench: ## Measure what a packet costs, beside floor programs (root); PIN=PATH, STRICT=1.
+	go run ./lbagent/internal/dataplane/bench $(if $(STRICT),-strict) $(if $(PIN),-pin $(PIN))
+
+.PHONY: bench-control
+bench-control: ## Run the benchmarks of agent and operator.
 	go test -run '^$$' -bench . -benchmem ./lbagent/... ./operator/...
 
 # Image contents are deterministic: the same sources give the same digest.

@@ -13,4 +13,4 @@ go tool controller-gen object paths=./api/... \
 	crd:crdVersions=v1 output:crd:dir=config/crd
 go tool controller-gen rbac:roleName=millrace-operator paths=./operator/... output:rbac:dir=config/rbac/operator
 go tool controller-gen rbac:roleName=millrace-agent paths=./lbagent/... output:rbac:dir=config/rbac/agent
-go generate ./bpf
+go generate ./bpf ./lbagent/internal/dataplane/bench

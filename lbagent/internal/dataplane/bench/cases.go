@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// Verdicts.
+const (
+	xdpPass int32 = 2
+	xdpTX   int32 = 3
+	tcxNext int32 = -1
+)
+
+// subject is a program, and what it must do so that its time means anything.
+type subject struct {
+	name    string
+	program *ebpf.Program
+	verdict int32
+	// check looks at the frame that came out.
+	check func(frame []byte) error
+}
+
+// Names of the subjects.
+const (
+	datapath         = "millrace"
+	empty            = "floor: empty"
+	lookupPass       = "floor: parse + hash lookup + pass"
+	lookupTX         = "floor: parse + hash lookup + TX"
+	parseEncapsulate = "floor: parse + encapsulate"
+	bareStage1       = "floor: bare stage 1"
+	lruIPIP          = "floor: parse + LRU lookup + IPIP"
+)
+
+// Names of the cases.
+const (
+	notForUs     = "not for us"
+	awayOne      = "stage 1, established, 1 flow"
+	awayMany     = "stage 1, established, 1M flows"
+	awaySYN      = "stage 1, SYN from random sources"
+	hereOne      = "stage 1+2, established, 1 flow"
+	hereMany     = "stage 1+2, established, 1M flows"
+	hereSYN      = "stage 1+2, SYN from random sources"
+	tunnelOne    = "decapsulation + stage 2, 1 flow"
+	tunnelMany   = "decapsulation + stage 2, 1M flows"
+	reverseOne   = "reverse at egress, 1 flow"
+	reverseMany  = "reverse at egress, 1M flows"
+	measurements = 200_000
+)
+
+// benchCase is a stream and those who are measured with it. The first one is the
+// empty program, whose time is subtracted.
+type benchCase struct {
+	name     string
+	family   family
+	stream   *stream
+	subjects []subject
+	// count is how many frames a measurement takes: each flow at least once.
+	count int
+}
+
+func longer(f family, by int) func([]byte) error {
+	return func(frame []byte) error {
+		if len(frame) != f.length+by {
+			return fmt.Errorf("it has %d bytes, want %d", len(frame), f.length+by)
+		}
+		return nil
+	}
+}
+
+// contains says that the frame must hold the address.
+func contains(address netip.Addr) func([]byte) error {
+	return func(frame []byte) error {
+		if !bytes.Contains(frame, address.AsSlice()) {
+			return fmt.Errorf("it does not hold the address %s", address)
+		}
+		return nil
+	}
+}
+
+// build makes all cases of a family. The flows of the established ones are opened by the
+// programs themselves.
+func (w *world) build(f family, floors *floorsObjects) ([]*benchCase, error) {
+	toUplink := func(s segment) ([]byte, error) { return s.frame(routerMAC, uplinkMAC) }
+	none := func([]byte) error { return nil }
+	nothing := subject{empty, floors.Empty, xdpPass, longer(f, 0)}
+	ours := func(verdict int32, check func([]byte) error) subject {
+		return subject{datapath, w.ingress, verdict, check}
+	}
+	away := ours(xdpTX, longer(f, f.overhead))
+	bare := subject{bareStage1, floors.BareStage1, xdpTX, longer(f, f.overhead)}
+	lru := subject{lruIPIP, floors.LruIpip, xdpTX, longer(f, int(f.ipHeader()))}
+	here := ours(xdpPass, contains(f.pod))
+	tunnel, err := w.encapsulated(f)
+	if err != nil {
+		return nil, err
+	}
+	fromClient := f.clientFields(ethernetLength)
+	inTunnel := f.clientFields(uint32(ethernetLength + f.overhead))
+	reply := segment{
+		from: netip.AddrPortFrom(f.pod, podPort), to: netip.AddrPortFrom(f.client, firstPort), length: f.length,
+	}
+	egressEmpty := subject{empty, floors.EmptyEgress, tcxNext, none}
+	egress := subject{datapath, w.egress, tcxNext, contains(f.vip)}
+
+	var all []*benchCase
+	add := func(name string, t traffic, frame func() ([]byte, error), subjects ...subject) {
+		if err != nil {
+			return
+		}
+		var c *benchCase
+		if t.frame, err = frame(); err == nil {
+			c, err = w.newCase(name, f, t, subjects)
+			all = append(all, c)
+		}
+	}
+	incoming := func(s segment) func() ([]byte, error) { return func() ([]byte, error) { return toUplink(s) } }
+	one, many, random := uint32(1), uint32(flowCount), uint32(0)
+	add(notForUs, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.stranger, portAway, false)),
+		nothing, subject{lookupPass, floors.LookupPass, xdpPass, longer(f, 0)}, ours(xdpPass, longer(f, 0)))
+	add(awayOne, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.vip, portAway, false)),
+		nothing, subject{lookupTX, floors.LookupTx, xdpTX, longer(f, 0)},
+		subject{parseEncapsulate, floors.ParseEncapsulate, xdpTX, longer(f, f.overhead)}, bare, lru, away)
+	add(awayMany, traffic{fields: fromClient, flows: many}, incoming(f.fromClient(f.vip, portAway, false)), nothing, bare, lru, away)
+	add(awaySYN, traffic{fields: fromClient, flows: random}, incoming(f.fromClient(f.vip, portAway, true)), nothing, bare, away)
+	add(hereOne, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.vip, portHere, false)), nothing, here)
+	add(hereMany, traffic{fields: fromClient, flows: many}, incoming(f.fromClient(f.vip, portHere, false)), nothing, here)
+	add(hereSYN, traffic{fields: fromClient, flows: random}, incoming(f.fromClient(f.vip, portHere, true)), nothing, here)
+	packed := func() ([]byte, error) { return tunnel, nil }
+	add(tunnelOne, traffic{fields: inTunnel, flows: one}, packed, subject{empty, floors.Empty, xdpPass, none}, here)
+	add(tunnelMany, traffic{fields: inTunnel, flows: many}, packed, subject{empty, floors.Empty, xdpPass, none}, here)
+	answer := func() ([]byte, error) { return reply.frame(uplinkMAC, routerMAC) }
+	add(reverseOne, traffic{fields: f.replyFields(), flows: one, egress: true}, answer, egressEmpty, egress)
+	add(reverseMany, traffic{fields: f.replyFields(), flows: many, egress: true}, answer, egressEmpty, egress)
+	return all, err
+}
+
+func (w *world) newCase(name string, f family, t traffic, subjects []subject) (*benchCase, error) {
+	s, err := newStream(t, w.device.Index)
+	if err != nil {
+		return nil, fmt.Errorf("%s, %s: %w", name, f.name, err)
+	}
+	c := &benchCase{name: name, family: f, stream: s, subjects: subjects, count: measurements}
+	if t.flows != 1 {
+		c.count = flowCount
+	}
+	return c, nil
+}
+
+// establish opens all flows of a family: the SYN and the first ACK of each.
+func (w *world) establish(f family) error {
+	frame, err := f.fromClient(f.vip, portHere, true).frame(routerMAC, uplinkMAC)
+	if err != nil {
+		return err
+	}
+	s, err := newStream(traffic{
+		frame: frame, fields: f.clientFields(ethernetLength), flows: flowCount, opening: true,
+	}, w.device.Index)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if err := s.aim(w.ingress); err != nil {
+		return err
+	}
+	_, err = s.run(2 * flowCount)
+	return err
+}
+
+// encapsulated is a frame of the first flow as another node sends it here. What it
+// looks like only the program knows, which therefore makes it, as that node.
+func (w *world) encapsulated(f family) ([]byte, error) {
+	inner := f
+	// Of a length of which the frame is a multiple of 8 again.
+	inner.length -= (f.length + f.overhead) % 8
+	frame, err := inner.fromClient(f.vip, portHere, false).frame(routerMAC, uplinkMAC)
+	if err != nil {
+		return nil, err
+	}
+	here := w.contents
+	there := state()
+	there.Self = program.Self{ID: f.firstNode, IPv4: there.Nodes[f.firstNode].IPv4, IPv6: there.Nodes[f.firstNode].IPv6}
+	there.Nodes[selfID] = program.Node{IPv4: self.IPv4, IPv6: self.IPv6}
+	delete(there.Nodes, f.firstNode)
+	if err := w.become(there); err != nil {
+		return nil, err
+	}
+	options := &ebpf.RunOptions{
+		Data: frame, DataOut: make([]byte, len(frame)+256),
+		Context: xdpContext{DataEnd: uint32(len(frame)), IngressIfindex: uint32(w.device.Index)},
+	}
+	verdict, err := w.ingress.Run(options)
+	if err != nil {
+		return nil, fmt.Errorf("encapsulate a frame: %w", err)
+	}
+	if int32(verdict) != xdpTX {
+		return nil, fmt.Errorf("encapsulate a frame: verdict %d, want XDP_TX", verdict)
+	}
+	copy(options.DataOut, append(append(net.HardwareAddr{}, uplinkMAC...), routerMAC...))
+	return options.DataOut, w.become(here)
+}

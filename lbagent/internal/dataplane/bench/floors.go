@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// newFloors loads the floor programs over maps of the sizes and with the content that
+// the data plane has.
+func newFloors(contents *program.State) (*floorsObjects, error) {
+	spec, err := loadFloors()
+	if err != nil {
+		return nil, fmt.Errorf("read the compiled floor programs: %w", err)
+	}
+	limits := config("").Limits
+	for name, entries := range map[string]int{
+		"frontends4": limits.Frontends, "frontends6": limits.Frontends, "counters": limits.Frontends + 1,
+		"rows": (limits.Tables + 1) * program.Rows, "nodes": program.MaxNodeID + 1,
+		"flows4": connections, "flows6": connections,
+	} {
+		spec.Maps[name].MaxEntries = uint32(entries)
+	}
+	floors := &floorsObjects{}
+	if err := spec.LoadAndAssign(floors, nil); err != nil {
+		return nil, fmt.Errorf("load the floor programs (needs root): %w", err)
+	}
+	if err := fillFloors(floors, contents); err != nil {
+		return nil, fmt.Errorf("fill the maps of the floor programs: %w", err)
+	}
+	return floors, nil
+}
+
+func fillFloors(floors *floorsObjects, contents *program.State) error {
+	for key, frontend := range contents.Frontends {
+		var err error
+		value := floorsFrontend{Id: uint32(frontend.ID), Table: uint32(frontend.Table)}
+		if key.VIP.Is4() {
+			err = floors.Frontends4.Put(floorsKey4{
+				Vip: words(key.VIP)[3], Port: networkPort(key.Port), Protocol: key.Protocol,
+			}, value)
+		} else {
+			err = floors.Frontends6.Put(floorsKey6{
+				Vip: words(key.VIP), Port: networkPort(key.Port), Protocol: key.Protocol,
+			}, value)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for id, node := range contents.Nodes {
+		value := floorsNode{Destination: [6]uint8(nextHopMAC), Source: [6]uint8(uplinkMAC)}
+		if node.IPv4.IsValid() {
+			value.Ipv4 = words(node.IPv4)[3]
+		}
+		if node.IPv6.IsValid() {
+			value.Ipv6 = words(node.IPv6)
+		}
+		if err := floors.Nodes.Put(uint32(id), value); err != nil {
+			return err
+		}
+	}
+	for slot, table := range contents.Tables {
+		if err := fillRows(floors.Rows, slot, table); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func fillRows(m *ebpf.Map, slot program.TableSlot, table *program.Table) error {
+	keys, values := make([]uint32, len(table)), make([]floorsRow, len(table))
+	for i, row := range table {
+		keys[i] = uint32(slot)*program.Rows + uint32(i)
+		values[i].Primary = uint16(row.Primary)
+		for j, id := range row.Chain {
+			// The floor copies them to the wire.
+			values[i].Chain[j] = networkPort(uint16(id))
+		}
+	}
+	_, err := m.BatchUpdate(keys, values, nil)
+	return err
+}
+
+// words are an address as loaded from a packet; the last one is IPv4's.
+func words(address netip.Addr) (out [4]uint32) {
+	b := address.As16()
+	for i := range out {
+		out[i] = binary.NativeEndian.Uint32(b[4*i:])
+	}
+	return out
+}
+
+func networkPort(port uint16) uint16 {
+	return binary.NativeEndian.Uint16([]byte{byte(port >> 8), byte(port)})
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command bench measures what a packet costs in the data plane, by
+// BPF_PROG_TEST_RUN: the programs that the agent loads, over maps that the agent's
+// own code fills, beside floor programs that do the least. It needs root.
+//
+//	bench             prints the costs and the ratios
+//	bench -strict     fails where a ratio is above its limit
+//	bench -pin PATH   pins the XDP program, ready to be timed by anything else
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// isolated names the process that has namespaces of its own.
+const isolated = "MILLRACE_BENCH_ISOLATED"
+
+type options struct {
+	strict bool
+	pin    string
+	rounds int
+}
+
+func main() {
+	var o options
+	flag.BoolVar(&o.strict, "strict", false, "fail where a ratio is above its limit")
+	flag.StringVar(&o.pin, "pin", "", "pin the XDP program at this path of a BPF file system and wait")
+	flag.IntVar(&o.rounds, "rounds", 7, "rounds, of which the median counts")
+	flag.Parse()
+	if flag.NArg() > 0 || o.rounds < 1 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	if err := run(o, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(o options, out io.Writer) error {
+	// The clock of the thread counts, and namespaces belong to it.
+	runtime.LockOSThread()
+	self := strconv.Itoa(os.Getpid())
+	if os.Getenv(isolated) != self {
+		if err := mountStandard(o.pin); err != nil {
+			return err
+		}
+		return isolate(self, o.pin == "")
+	}
+	w, err := newWorld()
+	if err != nil {
+		return err
+	}
+	if o.pin != "" {
+		ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+		defer stop()
+		return errors.Join(w.servePin(ctx, o.pin, out), w.close())
+	}
+	return errors.Join(w.measure(o, out), w.close())
+}
+
+// standardFolder is where the BPF file system is mounted on machines with systemd.
+const standardFolder = "/sys/fs/bpf"
+
+// mountStandard mounts the BPF file system at its standard place where the pin needs it, as
+// bpftool does. It stays.
+func mountStandard(pin string) error {
+	if filepath.Dir(pin) != standardFolder {
+		return nil
+	}
+	var found unix.Statfs_t
+	if err := unix.Statfs(standardFolder, &found); err != nil {
+		return fmt.Errorf("look at %s: %w", standardFolder, err)
+	}
+	if found.Type == unix.BPF_FS_MAGIC {
+		return nil
+	}
+	if err := unix.Mount("bpf", standardFolder, "bpf", 0, "mode=0700"); err != nil {
+		return fmt.Errorf("mount a BPF file system at %s: %w; run as root", standardFolder, err)
+	}
+	return nil
+}
+
+// isolate starts the program anew in new namespaces; it returns only on failure. A
+// pinned program is for others, who need to see its interface.
+func isolate(self string, network bool) error {
+	flags := unix.CLONE_NEWNS
+	if network {
+		flags |= unix.CLONE_NEWNET
+	}
+	if err := unix.Unshare(flags); err != nil {
+		return fmt.Errorf("make namespaces: %w; run as root", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := os.Setenv(isolated, self); err != nil {
+		return err
+	}
+	return fmt.Errorf("start in new namespaces: %w", unix.Exec("/proc/self/exe", os.Args, os.Environ()))
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+)
+
+// key names one figure of the report.
+type key struct{ family, name, subject string }
+
+// figures are nanoseconds per packet, one for each round.
+type figures map[key][]float64
+
+func (f figures) median(k key) float64 {
+	sorted := slices.Sorted(slices.Values(f[k]))
+	return sorted[len(sorted)/2]
+}
+
+// measure takes all figures in turns, so that what else happens on the machine meets
+// all alike, and prints them.
+func (w *world) measure(o options, out io.Writer) error {
+	floors, err := newFloors(w.contents)
+	if err != nil {
+		return err
+	}
+	defer floors.Close()
+	var cases []*benchCase
+	for _, f := range families {
+		more, err := w.build(f, floors)
+		if err != nil {
+			return err
+		}
+		cases = append(cases, more...)
+	}
+	before, err := w.losses()
+	if err != nil {
+		return err
+	}
+	results := figures{}
+	for round := range o.rounds {
+		for _, f := range families {
+			// What has aged, or a flood has taken the place of, is opened again.
+			if err := w.establish(f); err != nil {
+				return fmt.Errorf("open the flows, %s: %w", f.name, err)
+			}
+		}
+		if err := w.checkFlows(); err != nil {
+			return err
+		}
+		for _, c := range cases {
+			if err := c.measure(results, round == 0); err != nil {
+				return fmt.Errorf("%s, %s: %w", c.name, c.family.name, err)
+			}
+			if err := w.plane.Vouch(); err != nil {
+				return err
+			}
+		}
+	}
+	after, err := w.losses()
+	if err != nil {
+		return err
+	}
+	if !maps.Equal(before, after) {
+		return fmt.Errorf("packets went other ways than those to be measured; counters before %v, after %v", before, after)
+	}
+	var closing []error
+	for _, c := range cases {
+		closing = append(closing, c.stream.close())
+	}
+	return errors.Join(report(results, o, out), errors.Join(closing...))
+}
+
+// losses are the counters that must stand still.
+func (w *world) losses() (map[string]uint64, error) {
+	counters, err := w.plane.Counters()
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]uint64{"handed_to_kernel": counters.Events["handed_to_kernel"]}
+	for reason, n := range counters.Drops {
+		if n != 0 {
+			all[reason] = n
+		}
+	}
+	return all, nil
+}
+
+// checkFlows fails where the tables do not hold what is to be measured.
+func (w *world) checkFlows() error {
+	flows, err := w.plane.Connections()
+	if err != nil {
+		return err
+	}
+	if want := uint64(flowCount * len(families)); flows.TCP < want {
+		return fmt.Errorf("the data plane knows %d flows, want %d", flows.TCP, want)
+	}
+	return nil
+}
+
+// measure adds one figure for each subject.
+func (c *benchCase) measure(results figures, first bool) error {
+	for _, s := range c.subjects {
+		if err := c.stream.aim(s.program); err != nil {
+			return err
+		}
+		// Caches and branch predictors learn the program, tables that fill do so.
+		warm := c.count / 10
+		if first && c.stream.flows == flowCount {
+			warm = c.count
+		}
+		if _, err := c.stream.run(warm); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		got, err := c.stream.run(c.count)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		if got.verdict != s.verdict {
+			return fmt.Errorf("%s: verdict %d, want %d", s.name, got.verdict, s.verdict)
+		}
+		if err := s.check(got.frame); err != nil {
+			return fmt.Errorf("%s: the frame that came out is wrong: %w", s.name, err)
+		}
+		k := key{c.family.name, c.name, s.name}
+		results[k] = append(results[k], float64(got.cpu.Nanoseconds())/float64(c.count))
+	}
+	return nil
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/lbagent"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+const (
+	// flowCount is the flows of the cases with many.
+	flowCount = 1_000_000
+	// connections leaves room for all of them: an LRU map evicts before it is full.
+	connections = 2 << 20
+	tcp         = 6
+)
+
+// Ports of the VIPs.
+const (
+	// portAway has all its endpoints on other nodes, portHere on this one.
+	portAway uint16 = 80 + iota
+	portHere
+)
+
+// peerNode is the neighbour whose encapsulated packets are taken in.
+const (
+	selfID   program.NodeID = 1
+	peerID   program.NodeID = 2
+	perNodes                = 20
+)
+
+var self = program.Self{
+	ID: selfID, IPv4: netip.MustParseAddr("198.51.100.11"), IPv6: netip.MustParseAddr("2001:db8:0:1::11"),
+}
+
+// family is the addresses of one IP family. Clients are all of a /16, or a /112.
+type family struct {
+	name             string
+	client, vip, pod netip.Addr
+	stranger         netip.Addr
+	// firstNode is the first of the nodes that have this family alone.
+	firstNode program.NodeID
+	// length is of the frame: the shortest, rounded up to 8.
+	length int
+	// overhead is what encapsulation adds.
+	overhead int
+}
+
+var families = []family{
+	{
+		name:   "IPv4",
+		client: netip.MustParseAddr("198.19.0.0"), vip: netip.MustParseAddr("203.0.113.10"),
+		pod: netip.MustParseAddr("198.18.1.2"), stranger: netip.MustParseAddr("203.0.113.99"),
+		firstNode: peerID, length: 64, overhead: 48,
+	},
+	{
+		name:   "IPv6",
+		client: netip.MustParseAddr("2001:db8:1::"), vip: netip.MustParseAddr("2001:db8:cafe::10"),
+		pod: netip.MustParseAddr("2001:db8:100:1::2"), stranger: netip.MustParseAddr("2001:db8:beef::99"),
+		firstNode: peerID + perNodes, length: 80, overhead: 68,
+	},
+}
+
+const podPort = 8080
+
+// nodes are 20 with IPv4 and 20 with IPv6: a node with both would be sent to by IPv4.
+func nodes() map[program.NodeID]program.Node {
+	all := map[program.NodeID]program.Node{}
+	for i := range program.NodeID(perNodes) {
+		all[families[0].firstNode+i] = program.Node{IPv4: netip.AddrFrom4([4]byte{198, 51, 100, byte(20 + i)})}
+		last := netip.MustParseAddr("2001:db8:0:1::").As16()
+		last[15] = byte(0x20 + i)
+		all[families[1].firstNode+i] = program.Node{IPv6: netip.AddrFrom16(last)}
+	}
+	return all
+}
+
+func nodeAddresses(node program.Node) []netip.Addr {
+	var all []netip.Addr
+	for _, address := range []netip.Addr{node.IPv4, node.IPv6} {
+		if address.IsValid() {
+			all = append(all, address)
+		}
+	}
+	return all
+}
+
+// rows spreads over so many nodes from the first one on, with the next ones as chain.
+func rows(first program.NodeID, count int) *program.Table {
+	table := &program.Table{}
+	at := func(i int) program.NodeID { return first + program.NodeID(i%count) }
+	for i := range table {
+		table[i].Primary = at(i)
+		if count > program.ChainLength {
+			table[i].Chain = [program.ChainLength]program.NodeID{at(i + 1), at(i + 2), at(i + 3)}
+		}
+	}
+	return table
+}
+
+// state is what the maps of this node hold.
+func state() *program.State {
+	s := program.NewState()
+	s.Self = self
+	s.Nodes = nodes()
+	here := program.TableSlot(1)
+	s.Tables[here] = rows(selfID, 1)
+	for i, f := range families {
+		n := uint32(i) + 1
+		away := here + program.TableSlot(n)
+		s.Tables[away] = rows(f.firstNode, perNodes)
+		s.Endpoints[program.EndpointID(n)] = program.Endpoint{Address: f.pod, Port: podPort}
+		endpoints := &program.EndpointTable{}
+		for row := range endpoints {
+			endpoints[row] = program.EndpointID(n)
+		}
+		s.EndpointTables[program.EndpointSlot(n)] = endpoints
+		s.VIPs[f.vip] = struct{}{}
+		s.Frontends[program.FrontendKey{VIP: f.vip, Port: portAway, Protocol: tcp}] =
+			program.Frontend{ID: program.FrontendID(2*n - 1), Table: away}
+		s.Frontends[program.FrontendKey{VIP: f.vip, Port: portHere, Protocol: tcp}] =
+			program.Frontend{ID: program.FrontendID(2 * n), Table: here, Endpoints: program.EndpointSlot(n)}
+	}
+	return s
+}
+
+// world is the data plane under test on its uplink.
+type world struct {
+	device   *device
+	folder   string
+	plane    *dataplane.Dataplane
+	ingress  *ebpf.Program
+	egress   *ebpf.Program
+	contents *program.State
+}
+
+func config(pinRoot string) dataplane.Config {
+	c := lbagent.DefaultConfig()
+	return dataplane.Config{
+		PinRoot: pinRoot,
+		Limits: program.Limits{
+			Frontends: c.MaxFrontends, Tables: c.MaxTables, EndpointSlots: c.MaxEndpointTables,
+			Endpoints: c.MaxEndpoints, VIPs: c.MaxVIPs,
+		},
+		Connections: connections,
+	}
+}
+
+// newWorld loads, fills and attaches.
+func newWorld() (*world, error) {
+	w := &world{contents: program.NewState()}
+	if err := w.open(); err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+	return w, nil
+}
+
+func (w *world) open() (err error) {
+	if w.device, err = newDevice(); err != nil {
+		return err
+	}
+	if w.folder, err = os.MkdirTemp("", "millrace-bench-"); err != nil {
+		return err
+	}
+	if err := unix.Mount("bpf", w.folder, "bpf", 0, "mode=0700"); err != nil {
+		return fmt.Errorf("mount a BPF file system: %w", err)
+	}
+	root := filepath.Join(w.folder, "millrace")
+	if w.plane, err = dataplane.Open(config(root)); err != nil {
+		return err
+	}
+	if err := w.become(state()); err != nil {
+		return err
+	}
+	if err := w.plane.Attach([]dataplane.Uplink{{Name: uplinkName, Index: w.device.Index}}); err != nil {
+		return err
+	}
+	return w.findPrograms(filepath.Join(root, "links"))
+}
+
+// become writes what the maps shall hold, and the next hops.
+func (w *world) become(want *program.State) error {
+	if err := w.plane.Apply(program.Diff(w.contents, want)); err != nil {
+		return err
+	}
+	w.contents = want
+	hops := map[program.NodeID]program.Hop{}
+	for id := range want.Nodes {
+		hops[id] = program.Hop{
+			Interface: w.device.Index, MTU: w.device.MTU, Source: [6]byte(uplinkMAC), Destination: [6]byte(nextHopMAC),
+		}
+	}
+	return errors.Join(w.plane.SetHops(hops), w.plane.Vouch())
+}
+
+// findPrograms takes the programs from the links by which they are attached.
+func (w *world) findPrograms(folder string) error {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return fmt.Errorf("list the attached programs: %w", err)
+	}
+	for _, entry := range entries {
+		switch {
+		case strings.Contains(entry.Name(), "xdp"):
+			w.ingress, err = attached(filepath.Join(folder, entry.Name()))
+		case strings.Contains(entry.Name(), "egress"):
+			w.egress, err = attached(filepath.Join(folder, entry.Name()))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if w.ingress == nil || w.egress == nil {
+		return fmt.Errorf("the data plane attached no XDP or no egress program, links are in %s", folder)
+	}
+	return nil
+}
+
+func attached(path string) (*ebpf.Program, error) {
+	l, err := link.LoadPinnedLink(path, nil)
+	if err != nil {
+		return nil, fmt.Errorf("open link %s: %w", path, err)
+	}
+	defer l.Close()
+	info, err := l.Info()
+	if err != nil {
+		return nil, fmt.Errorf("inspect link %s: %w", path, err)
+	}
+	p, err := ebpf.NewProgramFromID(info.Program)
+	if err != nil {
+		return nil, fmt.Errorf("open the program of link %s: %w", path, err)
+	}
+	return p, nil
+}
+
+// close removes everything; interface and file system do not outlive the process.
+func (w *world) close() error {
+	var errs []error
+	for _, p := range []*ebpf.Program{w.ingress, w.egress} {
+		if p != nil {
+			errs = append(errs, p.Close())
+		}
+	}
+	if w.plane != nil {
+		errs = append(errs, w.plane.Close())
+	}
+	if w.folder != "" {
+		errs = append(errs, dataplane.Remove(filepath.Join(w.folder, "millrace")), unix.Unmount(w.folder, 0), os.Remove(w.folder))
+	}
+	if w.device != nil {
+		errs = append(errs, w.device.file.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -200,11 +200,14 @@ const (
 )
 
 type DatapathReverse struct {
-	_       structs.HostLayout
-	Vip     DatapathAddress
-	VipPort uint16
-	Pad     uint16
-	Flags   uint32
+	_            structs.HostLayout
+	Vip          DatapathAddress
+	VipPort      uint16
+	Proof        uint8
+	Pad          uint8
+	Flags        uint32
+	Sequence     uint32
+	Acknowledged uint32
 }
 
 type DatapathReverseFlag uint32
@@ -336,6 +339,10 @@ const (
 const (
 	DatapathMapConnections4      = "connections4"
 	DatapathMapConnections6      = "connections6"
+	DatapathMapDatagrams4        = "datagrams4"
+	DatapathMapDatagrams6        = "datagrams6"
+	DatapathMapDatagramsRev4     = "datagrams_rev4"
+	DatapathMapDatagramsRev6     = "datagrams_rev6"
 	DatapathMapDropCounts        = "drop_counts"
 	DatapathMapDropSamples       = "drop_samples"
 	DatapathMapDropSampling      = "drop_sampling"
@@ -436,6 +443,10 @@ type DatapathProgramSpecs struct {
 type DatapathMapSpecs struct {
 	Connections4   *ebpf.MapSpec `ebpf:"connections4"`
 	Connections6   *ebpf.MapSpec `ebpf:"connections6"`
+	Datagrams4     *ebpf.MapSpec `ebpf:"datagrams4"`
+	Datagrams6     *ebpf.MapSpec `ebpf:"datagrams6"`
+	DatagramsRev4  *ebpf.MapSpec `ebpf:"datagrams_rev4"`
+	DatagramsRev6  *ebpf.MapSpec `ebpf:"datagrams_rev6"`
 	DropCounts     *ebpf.MapSpec `ebpf:"drop_counts"`
 	DropSamples    *ebpf.MapSpec `ebpf:"drop_samples"`
 	DropSampling   *ebpf.MapSpec `ebpf:"drop_sampling"`
@@ -504,6 +515,10 @@ func (o *DatapathObjects) Close() error {
 type DatapathMaps struct {
 	Connections4   *ebpf.Map `ebpf:"connections4"`
 	Connections6   *ebpf.Map `ebpf:"connections6"`
+	Datagrams4     *ebpf.Map `ebpf:"datagrams4"`
+	Datagrams6     *ebpf.Map `ebpf:"datagrams6"`
+	DatagramsRev4  *ebpf.Map `ebpf:"datagrams_rev4"`
+	DatagramsRev6  *ebpf.Map `ebpf:"datagrams_rev6"`
 	DropCounts     *ebpf.Map `ebpf:"drop_counts"`
 	DropSamples    *ebpf.Map `ebpf:"drop_samples"`
 	DropSampling   *ebpf.Map `ebpf:"drop_sampling"`
@@ -536,6 +551,10 @@ func (m *DatapathMaps) Close() error {
 	return _DatapathClose(
 		m.Connections4,
 		m.Connections6,
+		m.Datagrams4,
+		m.Datagrams6,
+		m.DatagramsRev4,
+		m.DatagramsRev6,
 		m.DropCounts,
 		m.DropSamples,
 		m.DropSampling,

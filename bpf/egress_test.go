@@ -71,6 +71,14 @@ func replies(f family) []replyFixture {
 	options := func(options ...layers.TCPOption) func(*packet) {
 		return func(p *packet) { p.tcpOptions = options }
 	}
+	offered := func(fixture replyFixture) replyFixture {
+		fixture.given = func(t *testing.T, w *world) { w.egress(t, answer(syn, pod, "SA").frame()) }
+		return fixture
+	}
+	established := func(fixture replyFixture) replyFixture {
+		fixture.given = func(t *testing.T, w *world) { w.establish(t, syn, pod) }
+		return fixture
+	}
 	synAck := answer(syn, pod, "SA")
 	// 1500 bytes of MTU, 48 of encapsulation, and the headers.
 	limit := uint16(1500 - 48 - 40)
@@ -106,12 +114,16 @@ func replies(f family) []replyFixture {
 	localAnswer := answer(local, pod, "SA").with(options(mss(1460)))
 	fixtures := []replyFixture{
 		reply("SYN-ACK of a half-open connection", synAck, syn),
-		reply("data of a half-open connection (TCP Fast Open)", answer(syn, pod, "A"), syn),
+		offered(reply("data of a half-open connection (TCP Fast Open)", answer(syn, pod, "A"), syn)),
 		reply("reset of a refused connection", answer(syn, pod, "RA"), syn),
-		reply("data", answer(syn, pod, "A"), syn, ack),
-		reply("FIN", answer(syn, pod, "FA"), syn, ack),
+		established(reply("data", answer(syn, pod, "A"))),
+		established(reply("FIN", answer(syn, pod, "FA"))),
+		reply("data of a connection that was lost here", answer(syn, pod, "A"), ack),
 		reply("UDP", answer(udp, pod, ""), udp),
-		reply("UDP to a known client", answer(udp, pod, ""), udp, udp, udp),
+		{
+			name: "UDP to a known client", in: answer(udp, pod, ""), out: translated(answer(udp, pod, ""), portCluster),
+			given: func(t *testing.T, w *world) { w.establish(t, udp, pod) },
+		},
 		reply("UDP without a checksum", answer(udp, pod, "").with(func(p *packet) { p.zeroChecksum = true }), udp),
 		untouched("unknown client", answer(syn, pod, "A").with(func(p *packet) { p.to = netip.AddrPortFrom(f.other, 40000) }), syn),
 		untouched("unknown port of the client",
@@ -126,7 +138,7 @@ func replies(f family) []replyFixture {
 		clamped("MSS after other options", 1460, limit, nop, nop, timestamps),
 		clamped("MSS after an unknown option", 1460, limit, unknown),
 		onIPv6,
-		reply("MSS stays on data", answer(syn, pod, "A").with(options(mss(1460))), syn),
+		established(reply("MSS stays on data", answer(syn, pod, "A").with(options(mss(1460))))),
 		reply("MSS option that is too short", synAck.with(options(cut)), syn),
 		damaged("option longer than the header", 40),
 		damaged("option of length 1", 1),
@@ -139,7 +151,7 @@ func replies(f family) []replyFixture {
 		})
 		first := answer(udp, pod, "").with(func(p *packet) { p.more = true })
 		fixtures = append(fixtures,
-			reply("IP options", optioned, syn),
+			established(reply("IP options", optioned)),
 			reply("first fragment", first, udp),
 			untouched("later fragment", answer(udp, pod, "").with(func(p *packet) { p.fragment = 100 }), udp))
 	}
@@ -174,8 +186,7 @@ func TestReverseRefreshed(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			w.forget(t)
 			syn, ack := f.tcp(portCluster, "S"), f.tcp(portCluster, "A")
-			w.ingress(t, syn.frame())
-			w.ingress(t, ack.frame())
+			w.establish(t, syn, f.pods[0])
 			w.evictReverse(t)
 			reply := answer(syn, f.pods[0], "A")
 			checkFrame(t, w.egress(t, reply.frame()), reply.frame())
@@ -188,38 +199,51 @@ func TestReverseRefreshed(t *testing.T) {
 	}
 }
 
-// A flow that is idle for long does not keep its client's port from other frontends.
+// A flow that has outlived its state does not keep its client's port from other frontends.
 func TestConflictWithIdle(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
+		syn, fin := f.tcp(portCluster, "S"), f.tcp(portCluster, "FA")
 		for _, test := range []struct {
 			name        string
-			first, twin packet
-			promote     bool
-			idle        uint32
+			first       packet
+			established bool
+			// fin is what the client, finReply what the endpoint sends on.
+			fin, finReply *packet
+			idle          uint32
 		}{
-			{"TCP", f.tcp(portCluster, "S"), f.tcp(portClusterTwin, "S"), true, 7500},
-			{"UDP", f.udp(portCluster), f.udp(portClusterTwin), true, 180},
-			{"half-open TCP", f.tcp(portCluster, "S"), f.tcp(portClusterTwin, "S"), false, 60},
-			{"single UDP", f.udp(portCluster), f.udp(portClusterTwin), false, 10},
+			{name: "TCP", first: syn, established: true, idle: 7500},
+			{name: "TCP closed by the client", first: syn, established: true, fin: &fin, idle: 240},
+			{name: "TCP closed by the endpoint", first: syn, established: true, finReply: ptr(answer(syn, f.pods[0], "FA")), idle: 240},
+			{name: "UDP", first: f.udp(portCluster), established: true, idle: 180},
+			{name: "half-open TCP", first: syn, idle: 60},
+			{name: "UDP question", first: f.udp(portCluster), idle: 10},
 		} {
 			t.Run(f.name+"/"+test.name, func(t *testing.T) {
 				w.forget(t)
-				w.ingress(t, test.first.frame())
-				if test.promote {
-					w.ingress(t, test.first.with(func(p *packet) { p.flags = "A" }).frame())
+				if test.established {
+					w.establish(t, test.first, f.pods[0])
+				} else {
+					w.ingress(t, test.first.frame())
 				}
+				if test.fin != nil {
+					w.ingress(t, test.fin.frame())
+				}
+				if test.finReply != nil {
+					w.egress(t, test.finReply.frame())
+				}
+				twin := test.first.with(func(p *packet) { p.to = f.to(portClusterTwin) })
 				w.age(t, test.idle-5)
-				if got := w.ingress(t, test.twin.frame()).verdict; got != xdpDrop {
+				if got := w.ingress(t, twin.frame()).verdict; got != xdpDrop {
 					t.Errorf("%d s idle: verdict %v, want %v", test.idle-5, got, xdpDrop)
 				}
 				w.age(t, 10)
-				if got := w.ingress(t, test.twin.frame()).verdict; got != xdpPass {
+				if got := w.ingress(t, twin.frame()).verdict; got != xdpPass {
 					t.Errorf("%d s idle: verdict %v, want %v", test.idle+5, got, xdpPass)
 				}
-				// Replies now belong to the later flow, also once it is promoted.
-				w.ingress(t, test.twin.with(func(p *packet) { p.flags = "A" }).frame())
-				reply := answer(test.twin, f.pods[0], "A")
+				// Replies now belong to the later flow, also once it is established.
+				w.establish(t, twin, f.pods[0])
+				reply := answer(twin, f.pods[0], "A")
 				translated := reply
 				translated.from = f.to(portClusterTwin)
 				checkFrame(t, w.egress(t, reply.frame()), translated.frame())
@@ -227,3 +251,5 @@ func TestConflictWithIdle(t *testing.T) {
 		}
 	}
 }
+
+func ptr[T any](v T) *T { return &v }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gopacket/gopacket/layers"
@@ -114,12 +116,44 @@ func delivered(p packet, pod netip.AddrPort) []byte {
 	return p.frame()
 }
 
-// answer is the packet with which the endpoint answers.
+// answer is the packet with which the endpoint answers. The client's packets acknowledge
+// its SYN, and it acknowledges theirs.
 func answer(p packet, pod netip.AddrPort, flags string) packet {
+	sequence := uint32(2000)
+	if strings.Contains(flags, "S") {
+		sequence--
+	}
 	return packet{
 		from: pod, to: p.from, protocol: p.protocol, flags: flags, payload: "200",
+		sequence: sequence, acknowledged: 1000,
 		source: uplinkMAC, destination: routerMAC,
 	}
+}
+
+// play lets packets pass: those of an endpoint leave, all others come in.
+func (w *world) play(t testing.TB, packets ...packet) {
+	t.Helper()
+	for _, p := range packets {
+		if slices.Contains(v4.pods[:], p.from) || slices.Contains(v6.pods[:], p.from) {
+			w.egress(t, p.frame())
+		} else {
+			w.ingress(t, p.frame())
+		}
+	}
+}
+
+// establish makes the flow of a packet one that client and endpoint have shown to be
+// theirs: a handshake, or a question with its answer and a second question.
+func (w *world) establish(t testing.TB, p packet, pod netip.AddrPort) {
+	t.Helper()
+	first, reply, second := "S", "SA", "A"
+	if p.protocol == layers.IPProtocolUDP {
+		first, reply, second = "", "", ""
+	}
+	p.flags = first
+	w.play(t, p, answer(p, pod, reply))
+	p.flags = second
+	w.play(t, p)
 }
 
 // tunnelled is the packet as this node encapsulates it for another, with IPv4 outside

@@ -181,28 +181,31 @@ func stage2(f family) []fixture {
 		return fixture{name: name, in: p.frame(), verdict: xdpDrop, counts: join(f.received(p), dropped(reason))}
 	}
 	after := func(fixture fixture, before ...packet) fixture {
-		for _, p := range before {
-			fixture.before = append(fixture.before, p.frame())
-		}
+		fixture.given = func(t *testing.T, w *world) { w.play(t, before...) }
 		return fixture
 	}
 	// moved makes new flows go to the second endpoint before the packet, so that it
-	// shows whether it went by the connection or was chosen anew. before run first.
+	// shows whether it went by the connection or was chosen anew. before pass first.
 	moved := func(fixture fixture, before ...packet) fixture {
 		fixture.given = func(t *testing.T, w *world) {
-			for _, p := range before {
-				w.ingress(t, p.frame())
-			}
+			w.play(t, before...)
 			w.pointTo(t, f, 1)
+		}
+		return fixture
+	}
+	// idle makes them that much older before.
+	idle := func(seconds uint32, fixture fixture) fixture {
+		given := fixture.given
+		fixture.given = func(t *testing.T, w *world) {
+			given(t, w)
+			w.age(t, seconds)
 		}
 		return fixture
 	}
 	to2 := func(fixture fixture, p packet) fixture { fixture.out = delivered(p, pod2); return fixture }
 	gone := func(fixture fixture, replacement netip.AddrPort, before ...packet) fixture {
 		fixture.given = func(t *testing.T, w *world) {
-			for _, p := range before {
-				w.ingress(t, p.frame())
-			}
+			w.play(t, before...)
 			w.pointTo(t, f, 1)
 			id := 2*(f.endpointSlot-1) + 1
 			w.putEndpoint(t, id, replacement)
@@ -211,6 +214,9 @@ func stage2(f family) []fixture {
 		return fixture
 	}
 	syn, ack, fin, rst, udp := f.tcp(portCluster, "S"), f.tcp(portCluster, "A"), f.tcp(portCluster, "FA"), f.tcp(portCluster, "R"), f.udp(portCluster)
+	synAck, answered := answer(syn, pod, "SA"), answer(udp, pod, "")
+	serverFIN, serverRST := answer(syn, pod, "FA"), answer(syn, pod, "RA")
+	wildRST := rst.with(func(p *packet) { p.sequence = 1000 + 1<<16 })
 	opened := f.opened(portCluster)
 	fixtures := []fixture{
 		local("SYN", syn, opened),
@@ -221,23 +227,39 @@ func stage2(f family) []fixture {
 		local("traffic class stays", syn.with(func(p *packet) { p.tos = 0x2e<<2 | 1 }), opened),
 		local("TCP options", syn.with(func(p *packet) { p.tcpOptions = []layers.TCPOption{mss(1460)} }), opened),
 		after(local("SYN again", syn), syn),
-		after(local("ACK after SYN", ack), syn),
-		after(local("established", ack), syn, ack),
-		after(local("UDP again", udp), udp, udp),
+		after(local("ACK after SYN", ack), syn, synAck),
+		after(local("established", ack), syn, synAck, ack),
+		after(local("UDP again", udp), udp, answered, udp),
 		moved(local("half-open keeps its endpoint", syn), syn),
-		moved(local("established keeps its endpoint", ack), syn, ack),
+		moved(local("established keeps its endpoint", ack), syn, synAck, ack),
 		moved(local("UDP keeps its endpoint", udp), udp),
-		moved(local("SYN on an established connection keeps the endpoint", syn), syn, ack),
-		moved(local("RST keeps the endpoint", rst), syn, ack),
-		moved(local("a reset that was followed by data was none", syn), syn, ack, rst, ack),
-		to2(moved(local("SYN after FIN is a new connection", syn, opened), syn, ack, fin), syn),
-		to2(moved(local("SYN after FIN and the last ACK is a new connection", syn, opened), syn, ack, fin, ack), syn),
-		to2(moved(local("SYN after RST is a new connection", syn, opened), syn, ack, rst), syn),
-		to2(gone(local("SYN to an endpoint that is gone", syn, opened), netip.AddrPort{}, syn, ack), syn),
-		to2(gone(local("UDP to an endpoint that is gone", udp, opened), netip.AddrPort{}, udp, udp), udp),
-		to2(gone(local("UDP to an endpoint whose id was reused", udp, opened), f.pods[1], udp, udp), udp),
-		gone(lost("ACK to an endpoint that is gone", ack, bpf.DatapathDropReasonDROP_ENDPOINT_GONE), netip.AddrPort{}, syn, ack),
-		gone(lost("ACK to an endpoint whose id was reused", ack, bpf.DatapathDropReasonDROP_ENDPOINT_GONE), f.pods[1], syn, ack),
+		moved(local("SYN on an established connection keeps the endpoint", syn), syn, synAck, ack),
+		moved(local("RST keeps the endpoint", rst), syn, synAck, ack),
+		moved(local("a reset that was followed by data was none", syn), syn, synAck, ack, rst, ack),
+		moved(local("SYN after a reset that the endpoint does not take", syn), syn, synAck, ack, wildRST),
+		moved(local("SYN after the client's FIN alone", syn), syn, synAck, ack, fin),
+		moved(local("SYN after the endpoint's FIN alone", syn), syn, synAck, ack, serverFIN),
+		to2(moved(local("SYN after both FINs is a new connection", syn, opened), syn, synAck, ack, fin, serverFIN, ack), syn),
+		to2(moved(local("SYN after RST is a new connection", syn, opened), syn, synAck, ack, rst), syn),
+		to2(moved(local("SYN after the endpoint's RST is a new connection", syn, opened), syn, synAck, ack, serverRST), syn),
+		moved(local("an endpoint that goes on after its RST sent it about something else", syn),
+			syn, synAck, ack, serverRST, answer(syn, pod, "A")),
+		idle(7490, moved(local("SYN on a connection that is idle", syn), syn, synAck, ack)),
+		to2(idle(7510, moved(local("SYN on one that is idle for too long", syn, opened), syn, synAck, ack)), syn),
+		idle(7510, moved(local("ACK on it", ack), syn, synAck, ack)),
+		idle(230, moved(local("SYN on a closing connection", syn), syn, synAck, ack, fin)),
+		to2(idle(250, moved(local("SYN on one that is closing for too long", syn, opened), syn, synAck, ack, fin)), syn),
+		idle(250, moved(local("ACK on it too", ack), syn, synAck, ack, fin)),
+		idle(50, moved(local("SYN on a half-open connection", syn), syn)),
+		to2(idle(70, moved(local("SYN on one that is half open for too long", syn, opened), syn)), syn),
+		idle(170, moved(local("UDP on an idle flow", udp), udp, answered, udp)),
+		to2(idle(190, moved(local("UDP on one that is idle for too long", udp, opened), udp, answered, udp)), udp),
+		idle(170, moved(local("UDP after an idle question", udp), udp)),
+		to2(gone(local("SYN to an endpoint that is gone", syn, opened), netip.AddrPort{}, syn, synAck, ack), syn),
+		to2(gone(local("UDP to an endpoint that is gone", udp, opened), netip.AddrPort{}, udp, answered, udp), udp),
+		to2(gone(local("UDP to an endpoint whose id was reused", udp, opened), f.pods[1], udp, answered, udp), udp),
+		gone(lost("ACK to an endpoint that is gone", ack, bpf.DatapathDropReasonDROP_ENDPOINT_GONE), netip.AddrPort{}, syn, synAck, ack),
+		gone(lost("ACK to an endpoint whose id was reused", ack, bpf.DatapathDropReasonDROP_ENDPOINT_GONE), f.pods[1], syn, synAck, ack),
 		local("ACK of an unknown connection where nobody else can know it", ack, opened),
 		local("RST of an unknown connection likewise", rst, opened),
 		local("chain of unknown nodes", f.tcp(portChainUnknown, "A"), f.opened(portChainUnknown)),

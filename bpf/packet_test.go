@@ -3,6 +3,7 @@
 package bpf_test
 
 import (
+	"cmp"
 	"net"
 	"net/netip"
 	"strings"
@@ -29,10 +30,12 @@ type packet struct {
 	from, to netip.AddrPort
 	protocol layers.IPProtocol
 	// flags of TCP, of the letters S, A, F, R.
-	flags   string
-	payload string
-	ttl     uint8
-	tos     uint8
+	flags string
+	// sequence and acknowledged of TCP: 1000 and 2000 where zero.
+	sequence, acknowledged uint32
+	payload                string
+	ttl                    uint8
+	tos                    uint8
 	// options are those of IPv4 (four bytes each) or TCP.
 	ipOptions  []layers.IPv4Option
 	tcpOptions []layers.TCPOption
@@ -96,7 +99,8 @@ func (p packet) transport(network gopacket.NetworkLayer) []gopacket.Serializable
 	switch p.protocol {
 	case layers.IPProtocolTCP:
 		tcp := &layers.TCP{
-			SrcPort: layers.TCPPort(p.from.Port()), DstPort: layers.TCPPort(p.to.Port()), Seq: 1000, Ack: 2000, Window: 500,
+			SrcPort: layers.TCPPort(p.from.Port()), DstPort: layers.TCPPort(p.to.Port()),
+			Seq: cmp.Or(p.sequence, 1000), Ack: cmp.Or(p.acknowledged, 2000), Window: 500,
 			SYN: strings.Contains(p.flags, "S"), ACK: strings.Contains(p.flags, "A"),
 			FIN: strings.Contains(p.flags, "F"), RST: strings.Contains(p.flags, "R"),
 			Options: p.tcpOptions,

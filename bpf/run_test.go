@@ -166,8 +166,8 @@ func sum(t testing.TB, m *ebpf.Map, key any) (total uint64) {
 func (w *world) forget(t testing.TB) {
 	t.Helper()
 	for _, m := range []*ebpf.Map{
-		w.Connections4, w.Connections6, w.HalfOpen4, w.HalfOpen6,
-		w.Reverse4, w.Reverse6, w.HalfOpenRev4, w.HalfOpenRev6,
+		w.Connections4, w.Connections6, w.Datagrams4, w.Datagrams6, w.HalfOpen4, w.HalfOpen6,
+		w.Reverse4, w.Reverse6, w.DatagramsRev4, w.DatagramsRev6, w.HalfOpenRev4, w.HalfOpenRev6,
 	} {
 		clearMap(t, m)
 	}
@@ -219,7 +219,9 @@ func handoverNote(ifindex int) []byte {
 // evictReverse empties the reverse tables alone.
 func (w *world) evictReverse(t testing.TB) {
 	t.Helper()
-	for _, m := range []*ebpf.Map{w.Reverse4, w.Reverse6, w.HalfOpenRev4, w.HalfOpenRev6} {
+	for _, m := range []*ebpf.Map{
+		w.Reverse4, w.Reverse6, w.DatagramsRev4, w.DatagramsRev6, w.HalfOpenRev4, w.HalfOpenRev6,
+	} {
 		clearMap(t, m)
 	}
 }
@@ -245,7 +247,9 @@ func (w *world) age(t testing.TB, seconds uint32) {
 		}
 	}
 	older(w.Connections4, &bpf.DatapathConnectionKey4{})
+	older(w.Datagrams4, &bpf.DatapathConnectionKey4{})
 	older(w.HalfOpen4, &bpf.DatapathConnectionKey4{})
 	older(w.Connections6, &bpf.DatapathConnectionKey6{})
+	older(w.Datagrams6, &bpf.DatapathConnectionKey6{})
 	older(w.HalfOpen6, &bpf.DatapathConnectionKey6{})
 }

@@ -193,7 +193,7 @@ func traceCases(f family, uplink uint32) []traceCase {
 			Steps: vip | row | stage2 | halfOpen | delivered, Frontend: f.frontendID(portCluster),
 			Row: rowOf(syn), Owners: owners(portCluster), Endpoint: pod,
 		}},
-		{"established", []packet{syn, ack}, ack.frame(), bpf.DatapathTrace{
+		{"established", []packet{syn, answer(syn, f.pods[0], "SA"), ack}, ack.frame(), bpf.DatapathTrace{
 			Steps: vip | row | stage2 | known | delivered, Frontend: f.frontendID(portCluster),
 			Row: rowOf(syn), Owners: owners(portCluster), Endpoint: pod,
 		}},
@@ -224,9 +224,7 @@ func TestTrace(t *testing.T) {
 			t.Run(f.name+"/"+test.name, func(t *testing.T) {
 				w.forget(t)
 				w.pointTo(t, f, 0)
-				for _, p := range test.before {
-					w.ingress(t, p.frame())
-				}
+				w.play(t, test.before...)
 				if _, got := w.trace(t, test.frame); got != test.want {
 					t.Errorf("trace %+v, want %+v", got, test.want)
 				}

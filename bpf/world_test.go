@@ -189,6 +189,8 @@ func newWorld(t testing.TB) *world {
 		bpf.DatapathMapSourceRanges4: 16, bpf.DatapathMapSourceRanges6: 16,
 		bpf.DatapathMapReverse4: 4096, bpf.DatapathMapReverse6: 4096, bpf.DatapathMapHalfOpen4: 4096,
 		bpf.DatapathMapHalfOpen6: 4096, bpf.DatapathMapHalfOpenRev4: 4096, bpf.DatapathMapHalfOpenRev6: 4096,
+		bpf.DatapathMapDatagrams4: 4096, bpf.DatapathMapDatagrams6: 4096,
+		bpf.DatapathMapDatagramsRev4: 4096, bpf.DatapathMapDatagramsRev6: 4096,
 	} {
 		spec.Maps[name].MaxEntries = size
 	}

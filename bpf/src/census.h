@@ -17,7 +17,7 @@ static __always_inline int is_live(const struct connection *connection, __u8 pro
 {
 	if (connection->flags & (CLIENT_FIN | CLIENT_RST))
 		return 0;
-	return !clock_passed(connection->seen, idle_seconds(protocol, table));
+	return !flow_outlived(flow_state(protocol, table, connection, NULL), connection);
 }
 
 static __always_inline void census_add(struct census *census, const struct connection *connection,

@@ -3,14 +3,11 @@
 
 #include <linux/in.h>
 
-#include "clock.h"
+#include "lifetime.h"
 #include "maps.h"
+#include "trace.h"
 
-/* Which of the two tables of a family holds an entry. */
-enum table {
-	TABLE_ESTABLISHED,
-	TABLE_HALF_OPEN,
-};
+/* The tables of flows: finding, adding and moving entries. */
 
 static __always_inline struct connection_key4 connection_key4(const struct flow *flow)
 {
@@ -38,6 +35,11 @@ static __always_inline struct connection_key6 connection_key6(const struct flow 
 	return key;
 }
 
+/* Keeps the compiler from merging the lookups of two maps into one, which the kernel could
+ * no longer inline.
+ */
+#define KEEP_APART() asm volatile("" ::: "memory")
+
 static __always_inline struct connection *connection_find(const struct flow *flow, enum table *table)
 {
 	struct connection *connection;
@@ -46,7 +48,12 @@ static __always_inline struct connection *connection_find(const struct flow *flo
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct connection_key4 key = connection_key4(flow);
 
-		connection = bpf_map_lookup_elem(&connections4, &key);
+		if (flow->protocol == IPPROTO_TCP) {
+			connection = bpf_map_lookup_elem(&connections4, &key);
+			KEEP_APART();
+		} else {
+			connection = bpf_map_lookup_elem(&datagrams4, &key);
+		}
 		if (connection)
 			return connection;
 		*table = TABLE_HALF_OPEN;
@@ -55,46 +62,75 @@ static __always_inline struct connection *connection_find(const struct flow *flo
 
 	struct connection_key6 key = connection_key6(flow);
 
-	connection = bpf_map_lookup_elem(&connections6, &key);
+	if (flow->protocol == IPPROTO_TCP) {
+		connection = bpf_map_lookup_elem(&connections6, &key);
+		KEEP_APART();
+	} else {
+		connection = bpf_map_lookup_elem(&datagrams6, &key);
+	}
 	if (connection)
 		return connection;
 	*table = TABLE_HALF_OPEN;
 	return bpf_map_lookup_elem(&half_open6, &key);
 }
 
-/* Zero, or a negative error. */
-static __always_inline long connection_add_half_open(const struct flow *flow,
-						     const struct connection *connection)
+/* The map that holds the flow in the table, of connections or of reverse entries. */
+
+static __always_inline void *connection_map(const struct flow *flow, enum table table)
 {
+	if (flow->family == ADDRESS_FAMILY_IPV4) {
+		if (table == TABLE_HALF_OPEN)
+			return &half_open4;
+		return flow->protocol == IPPROTO_TCP ? (void *)&connections4 : (void *)&datagrams4;
+	}
+	if (table == TABLE_HALF_OPEN)
+		return &half_open6;
+	return flow->protocol == IPPROTO_TCP ? (void *)&connections6 : (void *)&datagrams6;
+}
+
+static __always_inline void *reverse_map(const struct flow *flow, enum table table)
+{
+	if (flow->family == ADDRESS_FAMILY_IPV4) {
+		if (table == TABLE_HALF_OPEN)
+			return &half_open_rev4;
+		return flow->protocol == IPPROTO_TCP ? (void *)&reverse4 : (void *)&datagrams_rev4;
+	}
+	if (table == TABLE_HALF_OPEN)
+		return &half_open_rev6;
+	return flow->protocol == IPPROTO_TCP ? (void *)&reverse6 : (void *)&datagrams_rev6;
+}
+
+/* Zero, or a negative error. */
+static __always_inline long connection_add(const struct flow *flow, enum table table,
+					   const struct connection *connection)
+{
+	void *map = connection_map(flow, table);
+
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct connection_key4 key = connection_key4(flow);
 
-		return map_update(&half_open4, &key, connection, BPF_ANY);
+		return map_update(map, &key, connection, BPF_ANY);
 	}
 
 	struct connection_key6 key = connection_key6(flow);
 
-	return map_update(&half_open6, &key, connection, BPF_ANY);
+	return map_update(map, &key, connection, BPF_ANY);
 }
 
-/* Moves an entry to the established ones. On failure it stays where it is. */
-static __always_inline void connection_promote(const struct flow *flow,
-					       const struct connection *half_open)
+static __always_inline void connection_delete(const struct flow *flow, enum table table)
 {
-	struct connection connection = *half_open;
+	void *map = connection_map(flow, table);
 
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct connection_key4 key = connection_key4(flow);
 
-		if (!map_update(&connections4, &key, &connection, BPF_ANY))
-			map_delete(&half_open4, &key);
+		map_delete(map, &key);
 		return;
 	}
 
 	struct connection_key6 key = connection_key6(flow);
 
-	if (!map_update(&connections6, &key, &connection, BPF_ANY))
-		map_delete(&half_open6, &key);
+	map_delete(map, &key);
 }
 
 static __always_inline struct reverse_key4 reverse_key4(const struct flow *flow,
@@ -127,15 +163,27 @@ static __always_inline struct reverse_key6 reverse_key6(const struct flow *flow,
 
 static __always_inline struct reverse *reverse_find4(const struct reverse_key4 *key)
 {
-	struct reverse *reverse = bpf_map_lookup_elem(&reverse4, key);
+	struct reverse *reverse;
 
+	if (key->protocol == IPPROTO_TCP) {
+		reverse = bpf_map_lookup_elem(&reverse4, key);
+		KEEP_APART();
+	} else {
+		reverse = bpf_map_lookup_elem(&datagrams_rev4, key);
+	}
 	return reverse ?: bpf_map_lookup_elem(&half_open_rev4, key);
 }
 
 static __always_inline struct reverse *reverse_find6(const struct reverse_key6 *key)
 {
-	struct reverse *reverse = bpf_map_lookup_elem(&reverse6, key);
+	struct reverse *reverse;
 
+	if (key->protocol == IPPROTO_TCP) {
+		reverse = bpf_map_lookup_elem(&reverse6, key);
+		KEEP_APART();
+	} else {
+		reverse = bpf_map_lookup_elem(&datagrams_rev6, key);
+	}
 	return reverse ?: bpf_map_lookup_elem(&half_open_rev6, key);
 }
 
@@ -157,48 +205,32 @@ static __always_inline struct reverse *reverse_find(const struct flow *flow,
 static __always_inline long reverse_add(const struct flow *flow, const struct endpoint *endpoint,
 					enum table table, const struct reverse *reverse)
 {
+	void *map = reverse_map(flow, table);
+
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct reverse_key4 key = reverse_key4(flow, endpoint);
 
-		if (table == TABLE_ESTABLISHED)
-			return map_update(&reverse4, &key, reverse, BPF_ANY);
-		return map_update(&half_open_rev4, &key, reverse, BPF_ANY);
+		return map_update(map, &key, reverse, BPF_ANY);
 	}
 
 	struct reverse_key6 key = reverse_key6(flow, endpoint);
 
-	if (table == TABLE_ESTABLISHED)
-		return map_update(&reverse6, &key, reverse, BPF_ANY);
-	return map_update(&half_open_rev6, &key, reverse, BPF_ANY);
+	return map_update(map, &key, reverse, BPF_ANY);
 }
 
-static __always_inline void reverse_delete_half_open(const struct flow *flow,
-						     const struct endpoint *endpoint)
+static __always_inline void reverse_delete(const struct flow *flow,
+					   const struct endpoint *endpoint, enum table table)
 {
+	void *map = reverse_map(flow, table);
+
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct reverse_key4 key = reverse_key4(flow, endpoint);
 
-		map_delete(&half_open_rev4, &key);
+		map_delete(map, &key);
 		return;
 	}
 
 	struct reverse_key6 key = reverse_key6(flow, endpoint);
 
-	map_delete(&half_open_rev6, &key);
-}
-
-/* Whether both sides have ended the connection. */
-static __always_inline int connection_closed(const struct connection *connection,
-					     const struct reverse *reverse)
-{
-	if (connection->flags & CLIENT_RST || reverse->flags & SERVER_RST)
-		return 1;
-	return connection->flags & CLIENT_FIN && reverse->flags & SERVER_FIN;
-}
-
-static __always_inline __u32 idle_seconds(__u8 protocol, enum table table)
-{
-	if (protocol == IPPROTO_TCP)
-		return table == TABLE_HALF_OPEN ? TCP_HALF_OPEN_SECONDS : TCP_IDLE_SECONDS;
-	return table == TABLE_HALF_OPEN ? UDP_SINGLE_SECONDS : UDP_IDLE_SECONDS;
+	map_delete(map, &key);
 }

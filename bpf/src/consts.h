@@ -39,16 +39,6 @@ enum shape {
 #define TCP_RST 0x04
 #define TCP_ACK 0x10
 
-/* Seconds after which an idle flow no longer holds its client address and port
- * against a new flow. RFC 5382 REQ-5 asks for at least 2 h 4 min for established
- * TCP, RFC 4787 REQ-5 for at least 2 min for UDP. After a single datagram the client's
- * port may soon serve another question.
- */
-#define TCP_IDLE_SECONDS 7500
-#define UDP_IDLE_SECONDS 180
-#define TCP_HALF_OPEN_SECONDS 60
-#define UDP_SINGLE_SECONDS 10
-
 /* How often an active flow renews its time stamp and its reverse entry. */
 #define REFRESH_SECONDS 5
 

@@ -114,6 +114,8 @@ int count_connections(struct census *result)
 
 	bpf_for_each_map_elem(&connections4, census4, &census, 0);
 	bpf_for_each_map_elem(&connections6, census6, &census, 0);
+	bpf_for_each_map_elem(&datagrams4, census4, &census, 0);
+	bpf_for_each_map_elem(&datagrams6, census6, &census, 0);
 	bpf_for_each_map_elem(&half_open4, census_half_open4, &census, 0);
 	bpf_for_each_map_elem(&half_open6, census_half_open6, &census, 0);
 	*result = census;

@@ -110,36 +110,39 @@ struct {
 	__type(value, struct endpoint);
 } endpoints SEC(".maps");
 
-/* Flows of which the client sent a second packet, and, much smaller, those of
- * which it sent only one: a flood of first packets drives out nothing but its own.
+/* Three tables of flows in each family and direction, so that one kind drives out
+ * nothing but its own:
+ * connections are TCP with both sides proved (proof.h), which no stranger can make;
+ * datagrams the same of UDP, where an answer is all the proof there is;
+ * half_open, much smaller, all others.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct connection_key4);
 	__type(value, struct connection);
-} connections4 SEC(".maps"), half_open4 SEC(".maps");
+} connections4 SEC(".maps"), datagrams4 SEC(".maps"), half_open4 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct connection_key6);
 	__type(value, struct connection);
-} connections6 SEC(".maps"), half_open6 SEC(".maps");
+} connections6 SEC(".maps"), datagrams6 SEC(".maps"), half_open6 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct reverse_key4);
 	__type(value, struct reverse);
-} reverse4 SEC(".maps"), half_open_rev4 SEC(".maps");
+} reverse4 SEC(".maps"), datagrams_rev4 SEC(".maps"), half_open_rev4 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct reverse_key6);
 	__type(value, struct reverse);
-} reverse6 SEC(".maps"), half_open_rev6 SEC(".maps");
+} reverse6 SEC(".maps"), datagrams_rev6 SEC(".maps"), half_open_rev6 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -16,6 +16,7 @@
 #include "dropped.h"
 #include "mss.h"
 #include "parse.h"
+#include "proof.h"
 
 /* What the endpoints answer gets the VIP and its port as its source again. */
 
@@ -26,6 +27,9 @@ struct reply {
 	__u8 tcp_flags;
 	__be16 source_port;
 	__be16 destination_port;
+	/* TCP, in host byte order. */
+	__u32 sequence;
+	__u32 acknowledged;
 	/* Flags for changing the checksum: with UDP, zero means none. */
 	__u64 mangled;
 };
@@ -52,21 +56,53 @@ static __always_inline int read_reply(struct __sk_buff *skb, struct reply *reply
 	reply->source_port = start.source;
 	reply->destination_port = start.destination;
 	reply->tcp_flags = start.flags;
+	reply->sequence = bpf_ntohl(start.sequence);
+	reply->acknowledged = bpf_ntohl(start.acknowledgement);
 	reply->mangled = reply->protocol == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
 	return 0;
-}
-
-static __always_inline void note_server(const struct reply *reply, struct reverse *reverse)
-{
-	if (reply->tcp_flags & TCP_FIN && !(reverse->flags & SERVER_FIN))
-		reverse->flags |= SERVER_FIN;
-	if (reply->tcp_flags & TCP_RST && !(reverse->flags & SERVER_RST))
-		reverse->flags |= SERVER_RST;
 }
 
 static __always_inline int is_syn_ack(const struct reply *reply)
 {
 	return (reply->tcp_flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK);
+}
+
+/* Notes how far the endpoint is and that it ends the connection, or begins another one
+ * in its place. What it sends after a reset shows that the reset ended none.
+ */
+static __always_inline void note_server(const struct reply *reply, struct reverse *reverse)
+{
+	__u32 flags = reverse->flags;
+
+	if (reply->protocol != IPPROTO_TCP)
+		return;
+	if (reverse->acknowledged != reply->acknowledged)
+		reverse->acknowledged = reply->acknowledged;
+	if (reply->tcp_flags & TCP_RST)
+		flags |= SERVER_RST;
+	else
+		flags &= ~SERVER_RST;
+	if (reply->tcp_flags & TCP_FIN)
+		flags |= SERVER_FIN;
+	if (is_syn_ack(reply))
+		flags &= ~SERVER_FIN;
+	if (flags != reverse->flags)
+		reverse->flags = flags;
+}
+
+/* Whether the reply belongs to a flow that is not proved yet; takes in what it proves. */
+static __always_inline int prove_by_reply(const struct reply *reply, struct reverse *reverse)
+{
+	int proof = PROOF_GIVEN;
+
+	if (reply->protocol == IPPROTO_TCP)
+		proof = proof_by_reply(reverse, reply->tcp_flags, reply->sequence);
+	if (proof < 0)
+		return 0;
+	reverse->proof = proof;
+	if (is_syn_ack(reply))
+		reverse->sequence = reply->sequence;
+	return 1;
 }
 
 static __always_inline __u32 check_offset(const struct reply *reply)
@@ -144,6 +180,8 @@ static __always_inline long reply_ipv4(struct __sk_buff *skb)
 	found = reverse_find4(&key);
 	if (!found)
 		return 0;
+	if (found->proof != PROOF_GIVEN && !prove_by_reply(&reply, found))
+		return 0;
 	note_server(&reply, found);
 	reverse = *found;
 	failed = write_source_ipv4(skb, &reply, ip.saddr, reverse.vip.word[3]);
@@ -174,6 +212,8 @@ static __always_inline long reply_ipv6(struct __sk_buff *skb)
 	key.protocol = reply.protocol;
 	found = reverse_find6(&key);
 	if (!found)
+		return 0;
+	if (found->proof != PROOF_GIVEN && !prove_by_reply(&reply, found))
 		return 0;
 	note_server(&reply, found);
 	reverse = *found;

@@ -138,6 +138,7 @@ struct connection_key6 {
 
 enum connection_flag {
 	CLIENT_FIN = 1,
+	/* A reset that the endpoint must have taken: see proof.h. */
 	CLIENT_RST = 2,
 };
 
@@ -175,11 +176,33 @@ enum reverse_flag {
 	SERVER_RST = 4,
 };
 
+/* What shows that a client is where it says it is and that the endpoint talks with it:
+ * see proof.h.
+ */
+enum proof {
+	/* Nothing yet but a SYN, or a datagram. */
+	PROOF_ASKED,
+	/* A packet of a connection that this node had not known. */
+	PROOF_CLAIMED,
+	/* A SYN-ACK went to the client. */
+	PROOF_OFFERED,
+	/* Both sides have talked with each other, or the endpoint has answered a datagram. */
+	PROOF_GIVEN,
+};
+
 struct reverse {
 	struct address vip;
 	__be16 vip_port;
-	__u16 pad;
+	/* enum proof */
+	__u8 proof;
+	__u8 pad;
 	__u32 flags;
+	/* TCP, in host byte order. Until proof is given: what the client acknowledged
+	 * (PROOF_CLAIMED), or the endpoint's initial sequence number (PROOF_OFFERED).
+	 */
+	__u32 sequence;
+	/* TCP, in host byte order: what the endpoint acknowledged last. */
+	__u32 acknowledged;
 };
 
 struct frontend_counter {

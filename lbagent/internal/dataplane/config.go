@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/millrace-lb/millrace/bpf"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
@@ -20,8 +22,13 @@ var (
 )
 
 const (
-	minHalfOpen = 4096
-	maxHalfOpen = 262144
+	minHalfOpen  = 4096
+	maxHalfOpen  = 262144
+	minDatagrams = 4096
+	maxFlows     = math.MaxInt32 / 2
+	// freePerCPU is how many free entries of a table each CPU may hold for itself
+	// (LOCAL_FREE_TARGET of the kernel's bpf_lru_list.c).
+	freePerCPU = 128
 	// dropsPerFrontend is for how many reasons a frontend's drops are counted on
 	// average. Few frontends have drops at all.
 	dropsPerFrontend = 4
@@ -42,14 +49,19 @@ func (c *Config) validate() error {
 		{"Limits.Endpoints", c.Limits.Endpoints, math.MaxInt32 - 1},
 		{"Limits.VIPs", c.Limits.VIPs, math.MaxInt32},
 		{"Limits.SourceRanges", c.Limits.SourceRanges, math.MaxInt32},
-		{"Connections", c.Connections, math.MaxInt32},
+		{"Connections", c.Connections, maxFlows},
 	} {
 		if limit.value < 1 || limit.value > limit.max {
 			return fmt.Errorf("data plane: %s is %d, must be within 1 and %d", limit.name, limit.value, limit.max)
 		}
 	}
-	if c.HalfOpen < 0 || c.HalfOpen > math.MaxInt32 {
-		return fmt.Errorf("data plane: HalfOpen is %d, must be within 0 and %d", c.HalfOpen, math.MaxInt32)
+	for _, size := range []struct {
+		name  string
+		value int
+	}{{"HalfOpen", c.HalfOpen}, {"Datagrams", c.Datagrams}} {
+		if size.value < 0 || size.value > maxFlows {
+			return fmt.Errorf("data plane: %s is %d, must be within 0 and %d", size.name, size.value, maxFlows)
+		}
 	}
 	return nil
 }
@@ -61,12 +73,25 @@ func (c *Config) halfOpen() int {
 	return min(max(c.Connections/8, minHalfOpen), maxHalfOpen)
 }
 
+func (c *Config) datagrams() int {
+	if c.Datagrams > 0 {
+		return c.Datagrams
+	}
+	return max(c.Connections/4, minDatagrams)
+}
+
+// lruSize is the size of a table of which n entries can be in use at once. The kernel
+// makes room as soon as it has no full batch of free entries left for a CPU
+// that asks for one, so what other CPUs hold free lies idle.
+func lruSize(n int) uint32 {
+	return uint32(n + freePerCPU*ebpf.MustPossibleCPU())
+}
+
 // sizes are the entries of the maps whose size the node decides. Arrays have
 // one more than the limit, for place 0 means none.
 func (c *Config) sizes() map[string]uint32 {
 	frontends := uint32(c.Limits.Frontends)
-	connections := uint32(c.Connections)
-	halfOpen := uint32(c.halfOpen())
+	connections, datagrams, halfOpen := lruSize(c.Connections), lruSize(c.datagrams()), lruSize(c.halfOpen())
 	return map[string]uint32{
 		bpf.DatapathMapFrontends4:     frontends,
 		bpf.DatapathMapFrontends6:     frontends,
@@ -82,6 +107,10 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapConnections6:   connections,
 		bpf.DatapathMapReverse4:       connections,
 		bpf.DatapathMapReverse6:       connections,
+		bpf.DatapathMapDatagrams4:     datagrams,
+		bpf.DatapathMapDatagrams6:     datagrams,
+		bpf.DatapathMapDatagramsRev4:  datagrams,
+		bpf.DatapathMapDatagramsRev6:  datagrams,
 		bpf.DatapathMapHalfOpen4:      halfOpen,
 		bpf.DatapathMapHalfOpen6:      halfOpen,
 		bpf.DatapathMapHalfOpenRev4:   halfOpen,

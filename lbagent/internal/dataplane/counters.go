@@ -40,13 +40,13 @@ type Counters struct {
 
 // Connections are the flows that live.
 type Connections struct {
-	// TCP and UDP are flows of which the client sent more than one packet, that
-	// are not closed and not idle for long.
+	// TCP are established connections that are not closed and not idle for long,
+	// UDP the same of flows that are answered.
 	TCP, UDP uint64
-	// HalfOpen are those of which it sent only one, a minute ago at most (UDP: ten
+	// HalfOpen are those that are not established, a minute old at most (UDP: ten
 	// seconds).
 	HalfOpen uint64
-	// Capacity is what the tables hold of TCP and UDP, for both families.
+	// Capacity is what the tables hold of TCP, for both families.
 	Capacity uint64
 }
 

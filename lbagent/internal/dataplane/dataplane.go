@@ -31,11 +31,14 @@ type Config struct {
 	// Limits are the sizes of the forwarding maps. Ids and slots run from 1 to
 	// the limit. All must be positive.
 	Limits program.Limits
-	// Connections is how many established flows each address family's table
-	// holds; the longest unused one makes room. The memory, about 400 bytes for
-	// each over both families and directions, is taken at once.
+	// Connections is how many established TCP connections each address family's
+	// table holds; the longest unused one makes room. The memory, about 420 bytes
+	// for each over both families and directions, is taken at once.
 	Connections int
-	// HalfOpen is the same for flows of which the client sent a single packet.
+	// Datagrams is the same for UDP flows that are answered. Zero means a quarter
+	// of Connections, at least 4,096.
+	Datagrams int
+	// HalfOpen is the same for flows that are not established.
 	// Zero means an eighth of Connections, between 4,096 and 262,144.
 	HalfOpen int
 	// Clsact attaches by filters of clsact what tcx is for, as kernels before

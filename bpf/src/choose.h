@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include "conntrack.h"
+#include "count.h"
+#include "proof.h"
+#include "settings.h"
+#include "trace.h"
+
+/* The endpoint of a flow, and the entries that keep it. */
+
+static __always_inline struct endpoint *endpoint_get(__u32 id)
+{
+	struct endpoint *endpoint = bpf_map_lookup_elem(&endpoints, &id);
+
+	return endpoint && endpoint->port ? endpoint : NULL;
+}
+
+/* The endpoint of a connection, if it still is the one that the connection was given. */
+static __always_inline struct endpoint *endpoint_of(const struct connection *connection)
+{
+	struct endpoint *endpoint = endpoint_get(connection->endpoint);
+
+	return endpoint && endpoint->tag == connection->tag ? endpoint : NULL;
+}
+
+/* Whether replies of the endpoint to this client address and port can be told to belong
+ * to this flow: not if the client uses them towards the endpoint through another
+ * frontend, in a connection that still lives.
+ */
+__noinline int endpoint_is_free(const struct flow *flow, const struct endpoint *endpoint)
+{
+	struct connection *connection;
+	struct reverse *reverse;
+	enum table table;
+
+	if (!flow || !endpoint)
+		return 0;
+	reverse = reverse_find(flow, endpoint);
+	if (!reverse)
+		return 1;
+	if (reverse->vip_port == flow->vip_port && address_equal(&reverse->vip, &flow->vip))
+		return 1;
+
+	struct flow other = *flow;
+
+	other.vip = reverse->vip;
+	other.vip_port = reverse->vip_port;
+	connection = connection_find(&other, &table);
+	if (!connection || connection->tag != endpoint->tag)
+		return 1;
+	return flow_outlived(flow_state(flow->protocol, table, connection, reverse), connection);
+}
+
+/* The reverse entry of a flow as it begins. */
+static __always_inline struct reverse reverse_new(const struct packet *packet,
+						  const struct frontend *frontend,
+						  enum proof proof, __u32 acknowledged)
+{
+	struct reverse reverse = {
+		.vip = packet->flow.vip,
+		.vip_port = packet->flow.vip_port,
+		.proof = proof,
+		.flags = frontend->flags & FRONTEND_LOCAL ? 0 : REVERSE_CLAMP,
+		.sequence = acknowledged,
+	};
+
+	return reverse;
+}
+
+/* The id of the endpoint whose row the flow's hash names, or of a later row's where the
+ * client's port is in use towards that one; else minus the reason to drop.
+ */
+static __always_inline int endpoint_by_hash(const struct packet *packet,
+					    const struct frontend *frontend)
+{
+	int reason = DROP_NO_ENDPOINT;
+
+	if (!frontend->endpoints)
+		return -reason;
+	for (__u32 i = 0; i < ENDPOINT_ATTEMPTS; i++) {
+		__u32 row = (packet->endpoint_hash >> ENDPOINT_ROW_SHIFT) + i;
+		__u32 index = frontend->endpoints * ENDPOINT_ROWS + (row & (ENDPOINT_ROWS - 1));
+		__u32 *id = bpf_map_lookup_elem(&endpoint_rows, &index);
+		struct endpoint *endpoint;
+
+		if (!id)
+			break;
+		endpoint = endpoint_get(*id);
+		if (!endpoint)
+			continue;
+		if (endpoint_is_free(&packet->flow, endpoint)) {
+			trace_chosen(index, *id);
+			return *id;
+		}
+		reason = DROP_TUPLE_CONFLICT;
+	}
+	return -reason;
+}
+
+/* Chooses an endpoint for a flow that has none and records both directions. acknowledged
+ * is what a TCP packet acknowledges. The result is the endpoint's id, or minus the
+ * reason to drop.
+ */
+__noinline int stage2_choose(const struct packet *packet, const struct frontend *frontend,
+			     __u32 acknowledged)
+{
+	struct connection connection = {};
+	struct endpoint *endpoint;
+	struct reverse reverse, *old;
+	int id;
+
+	if (!packet || !frontend)
+		return -DROP_NO_ENDPOINT;
+	id = endpoint_by_hash(packet, frontend);
+	if (id < 0)
+		return id;
+	endpoint = endpoint_get(id);
+	if (!endpoint)
+		return -DROP_NO_ENDPOINT;
+	connection.endpoint = id;
+	connection.tag = endpoint->tag;
+	connection.seen = clock_now();
+	if (connection_add(&packet->flow, TABLE_HALF_OPEN, &connection))
+		return -DROP_CONNECTION_STORE;
+	reverse = reverse_new(packet, frontend, is_midstream(packet) ? PROOF_CLAIMED : PROOF_ASKED,
+			      acknowledged);
+	/* In place, wherever an entry stands: it is that of a flow that is over. */
+	old = reverse_find(&packet->flow, endpoint);
+	if (old && !tracing)
+		*old = reverse;
+	else if (reverse_add(&packet->flow, endpoint, TABLE_HALF_OPEN, &reverse))
+		return -DROP_CONNECTION_STORE;
+	count_connection(frontend->id);
+	return id;
+}

@@ -160,7 +160,7 @@ func isProgrammed(frontend *model.Frontend, programmed *program.State) bool {
 	if frontend.Restricted && !isRestricted(frontend, entry) {
 		return false
 	}
-	if !frontend.Local && len(frontend.Weights) > 0 && entry.Table == 0 {
+	if frontend.Spreads() && len(frontend.Weights) > 0 && entry.Table == 0 {
 		return false
 	}
 	return len(frontend.Endpoints) == 0 || entry.Endpoints != 0

@@ -94,10 +94,35 @@ func (b *backends) fill(frontend *Frontend) {
 				frontend.Endpoints = append(frontend.Endpoints, e.Endpoint)
 				frontend.Terminating = !e.ready
 			}
-		case here && (e.serving || frontend.Key.Protocol == program.ProtocolTCP):
-			frontend.Draining = append(frontend.Draining, e.Endpoint)
+		case e.serving || frontend.Key.Protocol == program.ProtocolTCP:
+			frontend.Living = true
+			if here {
+				frontend.Draining = append(frontend.Draining, e.Endpoint)
+			}
 		}
 	}
+	frontend.Living = frontend.Living && len(frontend.Weights) == 0
+}
+
+// share marks the Local ones among the frontends of a VIP that it may be
+// announced without: beside those of another Service, whose endpoints come and
+// go on their own, and beside another port that has endpoints on more nodes.
+func share(frontends []Frontend) {
+	for i := range frontends {
+		f := &frontends[i]
+		f.Shared = f.Local && slices.ContainsFunc(frontends, func(other Frontend) bool {
+			return other.Service != f.Service || !isCovered(other.Weights, f.Weights)
+		})
+	}
+}
+
+func isCovered(nodes, by map[program.NodeID]uint32) bool {
+	for node := range nodes {
+		if by[node] == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // collect returns the endpoints of a frontend that are on known nodes, sorted,

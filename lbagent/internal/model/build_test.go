@@ -156,6 +156,12 @@ func dumpFrontend(line func(string, ...any), frontend *Frontend) {
 	if frontend.Local {
 		policy = "Local"
 	}
+	if frontend.Shared {
+		policy += ", shared"
+	}
+	if frontend.Living {
+		policy += ", living"
+	}
 	line("frontend %s %s %q %s %v", frontend.Key, frontend.Service, frontend.PortName, policy, frontend.Weights)
 	if frontend.Restricted {
 		line("  admits %v", frontend.Sources)

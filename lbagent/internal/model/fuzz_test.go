@@ -134,6 +134,10 @@ func checkModel(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 		}
 		checkEndpoints(t, &frontend)
 		checkSources(t, &frontend)
+		if frontend.Shared && !frontend.Local || frontend.Living && len(frontend.Weights) > 0 ||
+			!frontend.Living && len(frontend.Weights) == 0 && len(frontend.Draining) > 0 {
+			t.Fatalf("%s is not what it can be: %+v", frontend.Key, frontend)
+		}
 		for node, weight := range frontend.Weights {
 			if !nodes[node] || weight == 0 {
 				t.Fatalf("%s: node %d has the weight %d", frontend.Key, node, weight)

@@ -75,6 +75,10 @@ type Frontend struct {
 	PortName string
 	// Local is true for externalTrafficPolicy Local.
 	Local bool
+	// Shared is true for a Local frontend whose VIP nodes may announce for the
+	// sake of another frontend, without having an endpoint of this one: they
+	// send its packets to a node that has.
+	Shared bool
 	// Restricted is true where only clients within Sources are admitted, which
 	// are prefixes of the VIP's family, sorted, none within another
 	// (Service.spec.loadBalancerSourceRanges). Without any, nobody is.
@@ -91,12 +95,19 @@ type Frontend struct {
 	// endpoint is ready: they take what still comes, but nothing should
 	// attract more (KEP-1669).
 	Terminating bool
+	// Living is true where no endpoint is usable but one, on any node, still
+	// serves the connections that it has.
+	Living bool
 	// Draining are endpoints on this node that take no new connection but
 	// still serve those that they have, sorted: terminating and serving ones,
 	// and for TCP also those that are merely not ready, because a failed
 	// probe is no reason to cut the connections of a pod that lives.
 	Draining []program.Endpoint
 }
+
+// Spreads tells whether packets to the frontend are sent to other nodes: it
+// then needs a node table wherever an endpoint is usable.
+func (f *Frontend) Spreads() bool { return !f.Local || f.Shared }
 
 // Peer is a BGPPeer that selects this node.
 type Peer struct {

@@ -43,7 +43,9 @@ func (b *builder) buildVIPs() {
 		}
 		slices.SortFunc(vip.Services, func(a, b VIPService) int { return a.Name.compare(b.Name) })
 		b.model.VIPs = append(b.model.VIPs, vip)
+		first := len(b.model.Frontends)
 		b.buildFrontends(address, claimants, backends)
+		share(b.model.Frontends[first:])
 	}
 	slices.SortFunc(b.model.VIPs, func(a, b VIP) int { return a.Address.Compare(b.Address) })
 	slices.SortFunc(b.model.Frontends, func(a, b Frontend) int { return a.Key.Compare(b.Key) })

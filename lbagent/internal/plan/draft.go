@@ -41,6 +41,10 @@ type draft struct {
 	// frontends have in the maps; nobody's where that is not clear.
 	tableOwners         map[program.TableSlot]backend
 	endpointTableOwners map[program.EndpointSlot]backend
+	// spreads are the backends that send packets to other nodes, held the node
+	// tables that stay as they are.
+	spreads map[backend]bool
+	held    []program.TableSlot
 	// weights and ids are what the tables are computed from, histories what
 	// new node tables go on from.
 	weights map[program.TableSlot]map[program.NodeID]uint32
@@ -87,6 +91,7 @@ func newDraft(p *Planner, have *program.State, m *model.Model, limits program.Li
 		endpointSlots: newSlots[program.EndpointSlot](limits.EndpointSlots),
 		backends:      map[backend]placement{},
 		keys:          map[backend][]program.FrontendKey{},
+		spreads:       map[backend]bool{},
 
 		tableOwners:         map[program.TableSlot]backend{},
 		endpointTableOwners: map[program.EndpointSlot]backend{},
@@ -134,6 +139,7 @@ func (d *draft) readModel() {
 	for i := range d.model.Frontends {
 		name := backendOf(&d.model.Frontends[i])
 		d.keys[name] = append(d.keys[name], d.model.Frontends[i].Key)
+		d.spreads[name] = d.spreads[name] || d.model.Frontends[i].Spreads()
 	}
 	placed := map[program.TableSlot]backend{}
 	placedEndpoints := map[program.EndpointSlot]backend{}

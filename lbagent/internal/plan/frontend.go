@@ -83,8 +83,16 @@ func (d *draft) frontendID(id program.FrontendID) (program.FrontendID, bool) {
 	return id, true
 }
 
-func needsTable(frontend *model.Frontend) bool {
-	return !frontend.Local && len(frontend.Weights) > 0
+// needsTable tells whether a frontend, or another one of its backend, sends
+// packets to other nodes.
+func (d *draft) needsTable(frontend *model.Frontend) bool {
+	return d.spreads[backendOf(frontend)] && len(frontend.Weights) > 0
+}
+
+// holdsTable tells whether a table is kept as it is if there is one: no endpoint
+// is usable, but connections of one that lives still find it by the table.
+func (d *draft) holdsTable(frontend *model.Frontend) bool {
+	return d.spreads[backendOf(frontend)] && frontend.Living
 }
 
 // fits tells whether there is room for a backend as a whole, and if not, what
@@ -96,7 +104,7 @@ func (d *draft) fits(frontend *model.Frontend) (shortage, bool) {
 	}
 	// A backend without a place has no programmed frontend, those come first:
 	// it needs everything anew.
-	if _, free := d.tableSlots.peek(); needsTable(frontend) && !free {
+	if _, free := d.tableSlots.peek(); d.needsTable(frontend) && !free {
 		return d.tableShortage(), false
 	}
 	if _, free := d.endpointSlots.peek(); len(frontend.Endpoints) > 0 && !free {
@@ -119,13 +127,18 @@ func (d *draft) place(frontend *model.Frontend) placement {
 		return place
 	}
 	var place placement
-	if needsTable(frontend) {
+	if d.needsTable(frontend) {
 		slot, found := d.tableSlot(name)
 		if found {
 			place.table = slot
 			d.weights[slot] = frontend.Weights
 		} else {
 			d.frontendFull(frontend, d.tableShortage())
+		}
+	} else if d.holdsTable(frontend) {
+		if own, _ := d.ownTable(name); d.have.Tables[own] != nil {
+			place.table = own
+			d.held = append(d.held, own)
 		}
 	}
 	ids, complete := d.identify(frontend)
@@ -149,19 +162,28 @@ func (d *draft) place(frontend *model.Frontend) placement {
 // frontends have in the maps, else a free one, which then goes on from the
 // table that they have, because connections may be with its former owners.
 func (d *draft) tableSlot(name backend) (program.TableSlot, bool) {
-	var former program.TableSlot
-	for _, key := range d.keys[name] {
-		slot := d.have.Frontends[key].Table
-		if d.tableOwners[slot] == name && d.tableSlots.keep(slot) {
-			return slot, true
-		}
-		former = cmp.Or(former, slot)
+	own, former := d.ownTable(name)
+	if own != 0 {
+		return own, true
 	}
 	slot, found := d.tableSlots.take()
 	if found {
 		d.histories[slot] = d.have.Tables[former]
 	}
 	return slot, found
+}
+
+// ownTable returns the slot that is the backend's own, and the first of those
+// that its frontends have in the maps; zero where there is none.
+func (d *draft) ownTable(name backend) (own, former program.TableSlot) {
+	for _, key := range d.keys[name] {
+		slot := d.have.Frontends[key].Table
+		if d.tableOwners[slot] == name && d.tableSlots.keep(slot) {
+			return slot, slot
+		}
+		former = cmp.Or(former, slot)
+	}
+	return 0, former
 }
 
 // endpointSlot is tableSlot for the endpoint table, which has no history.

@@ -147,6 +147,9 @@ func (d *draft) buildTables() {
 		d.want.Tables[slot] = next
 		p.tables[slot] = settled[program.NodeID, uint32, program.Table]{from: maps.Clone(weights), table: next}
 	}
+	for _, slot := range d.held {
+		d.want.Tables[slot] = table.Hold(d.have.Tables[slot], exists)
+	}
 	for slot, ids := range d.ids {
 		have := d.have.EndpointTables[slot]
 		next := have

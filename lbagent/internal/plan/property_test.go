@@ -49,12 +49,14 @@ func genBackend(t *rapid.T, m *model.Model, service int) model.Frontend {
 	f := frontend(1, fmt.Sprintf("service%d", service), numbers[draining:]...)
 	f.Draining = endpoints(numbers[:draining]...)
 	f.Local = rapid.Bool().Draw(t, "local")
+	f.Shared = f.Local && rapid.Bool().Draw(t, "shared")
 	f.Key.Port = rapid.SampledFrom([]uint16{80, 443}).Draw(t, "port")
 	for _, node := range m.Nodes[1:] {
 		if weight := rapid.Uint32Range(0, 3).Draw(t, "weight"); weight > 0 {
 			f.Weights[node.ID] = weight
 		}
 	}
+	f.Living = len(f.Weights) == 0 && (draining > 0 || rapid.Bool().Draw(t, "living elsewhere"))
 	return f
 }
 
@@ -123,8 +125,11 @@ func checkPlan(t *rapid.T, have, want *program.State, m *model.Model) {
 		ids[planned.ID] = true
 		if planned.Table != 0 {
 			for i, row := range want.Tables[planned.Table] {
-				if f.Weights[row.Primary] == 0 {
+				if len(f.Weights) > 0 && f.Weights[row.Primary] == 0 {
 					t.Fatalf("%s: row %d belongs to node %d, which has no endpoint", f.Key, i, row.Primary)
+				}
+				if before := have.Tables[planned.Table]; len(f.Weights) == 0 && row != before[i] && exists(m, before[i]) {
+					t.Fatalf("%s: row %d was %+v and is %+v, though there is nobody to change to", f.Key, i, before[i], row)
 				}
 			}
 		}
@@ -136,6 +141,16 @@ func checkPlan(t *rapid.T, have, want *program.State, m *model.Model) {
 			}
 		}
 	}
+}
+
+// exists tells whether all nodes of a row are in the model.
+func exists(m *model.Model, row program.Row) bool {
+	for _, id := range append(row.Chain[:], row.Primary) {
+		if id != 0 && !slices.ContainsFunc(m.Nodes, func(node model.Node) bool { return node.ID == id }) {
+			return false
+		}
+	}
+	return true
 }
 
 // checkSettled plans the same model once more, from what was planned and by a

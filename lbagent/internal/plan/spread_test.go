@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"testing"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// A Local frontend has a node table where its VIP may be announced without it.
+func TestSharedLocalFrontendHasATable(t *testing.T) {
+	alone, shared := frontend(1, "alone", 1), frontend(2, "shared")
+	alone.Local, alone.Weights[2] = true, 1
+	shared.Local, shared.Shared, shared.Weights = true, true, map[program.NodeID]uint32{2: 1, 3: 2}
+	have, problems := advance(t, NewPlanner(program.NewState()), program.NewState(), modelOf(alone, shared), ample)
+	if len(problems) != 0 {
+		t.Errorf("problems %v", problems)
+	}
+	if got := have.Frontends[key(1)]; got.Table != 0 {
+		t.Errorf("the frontend that has its VIP alone has a table: %+v", got)
+	}
+	got := have.Frontends[key(2)]
+	if got.Table == 0 || !got.Local || got.Endpoints != 0 {
+		t.Fatalf("shared frontend %+v, want one with a node table", got)
+	}
+	for i, row := range have.Tables[got.Table] {
+		if row.Primary != 2 && row.Primary != 3 {
+			t.Fatalf("row %d belongs to node %d", i, row.Primary)
+		}
+	}
+}
+
+// A VIP that shares its backend with one that has company uses the same table.
+func TestOneBackendOnSharedAndOwnVIP(t *testing.T) {
+	first, second := frontend(1, "web", 1), frontend(2, "web", 1)
+	first.Local, second.Local, second.Shared = true, true, true
+	have, _ := advance(t, NewPlanner(program.NewState()), program.NewState(), modelOf(first, second), ample)
+	if a, b := have.Frontends[key(1)], have.Frontends[key(2)]; b.Table == 0 || a.Table != b.Table || a.Endpoints != b.Endpoints {
+		t.Errorf("frontends %+v and %+v, want one table", a, b)
+	}
+}
+
+// From one ready endpoint to none and back: while a pod lives its connections
+// find it, and the table goes on from where it was.
+func TestTableOutlivesTheLastReadyEndpoint(t *testing.T) {
+	have := program.NewState()
+	p := NewPlanner(have)
+	ready := frontend(1, "web", 1)
+	ready.Weights[2] = 1
+	have, _ = advance(t, p, have, modelOf(ready), ample)
+	before := have.Frontends[key(1)]
+	table := *have.Tables[before.Table]
+
+	unready := frontend(1, "web")
+	unready.Draining, unready.Living = endpoints(1), true
+	have, problems := advance(t, p, have, modelOf(unready), ample)
+	if got := have.Frontends[key(1)]; got.Table != before.Table || got.Endpoints != 0 || len(problems) != 0 {
+		t.Fatalf("frontend %+v, problems %v, want the table and no endpoints", got, problems)
+	}
+	if *have.Tables[before.Table] != table {
+		t.Error("the table has changed")
+	}
+	if len(have.Endpoints) != 1 {
+		t.Errorf("endpoints %v, want the one that lives", have.Endpoints)
+	}
+	// Also by a planner that has just started.
+	if again, _ := NewPlanner(have).Plan(have, modelOf(unready), ample); len(program.Diff(have, again)) != 0 {
+		t.Error("a restart changes something")
+	}
+
+	back := frontend(1, "web")
+	back.Weights[3] = 1
+	have, _ = advance(t, p, have, modelOf(back), ample)
+	for i, row := range have.Tables[have.Frontends[key(1)].Table] {
+		if row.Primary != 3 || row.Chain[0] != table[i].Primary {
+			t.Fatalf("row %d is %+v, was %+v: want node 3, before it the former owner", i, row, table[i])
+		}
+	}
+
+	gone := frontend(1, "web")
+	have, _ = advance(t, p, have, modelOf(gone), ample)
+	if got := have.Frontends[key(1)]; got.Table != 0 || len(have.Tables) != 0 {
+		t.Errorf("frontend %+v has a table though nothing lives", got)
+	}
+}
+
+// A Service that has never had a ready endpoint takes no table.
+func TestNothingToHold(t *testing.T) {
+	f := frontend(1, "web")
+	f.Draining, f.Living = endpoints(1), true
+	have, _ := advance(t, NewPlanner(program.NewState()), program.NewState(), modelOf(f), ample)
+	if got := have.Frontends[key(1)]; got.Table != 0 {
+		t.Errorf("frontend %+v has a table", got)
+	}
+}

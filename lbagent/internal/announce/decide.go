@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
@@ -41,9 +42,11 @@ const (
 // what the maps hold, attached whether every uplink has the programs.
 //
 // A VIP is announced when all its frontends are programmed, with the tables
-// that they need, and a Service on it has a usable endpoint: anywhere for
+// that they need, and any of them has a usable endpoint: anywhere for
 // externalTrafficPolicy Cluster, a ready one on this node for Local, so that a
-// node whose endpoints all terminate drains (KEP-1669).
+// node whose endpoints all terminate drains (KEP-1669). Where that is a Local
+// one, packets to the VIP's other Local frontends are sent on to nodes that have
+// their endpoints.
 func Decide(m *model.Model, programmed *program.State, attached bool) (Routes, []Decision) {
 	frontends := map[netip.Addr][]*model.Frontend{}
 	for i := range m.Frontends {
@@ -184,11 +187,25 @@ func withoutEndpoints(frontends []*model.Frontend) Decision {
 	for _, frontend := range frontends {
 		if frontend.Local && len(frontend.Weights) > 0 {
 			return Decision{Reason: ReasonNoLocalEndpoint, Message: fmt.Sprintf(
-				"no endpoint of Service %s on this node is ready, and externalTrafficPolicy is Local", frontend.Service)}
+				"%s has a ready endpoint on this node, and externalTrafficPolicy is Local", noneOf(frontends))}
 		}
 	}
-	return Decision{Reason: ReasonNoEndpoints, Message: fmt.Sprintf(
-		"Service %s has no usable endpoint", frontends[0].Service)}
+	return Decision{Reason: ReasonNoEndpoints, Message: noneOf(frontends) + " has a usable endpoint"}
+}
+
+// noneOf names the Services of frontends as the subject of a sentence.
+func noneOf(frontends []*model.Frontend) string {
+	var names []string
+	for _, frontend := range frontends {
+		if name := frontend.Service.String(); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	if len(names) > 1 {
+		return "none of the Services " + strings.Join(names, ", ")
+	}
+	return "no port of Service " + names[0]
 }
 
 func (t target) route(m *model.Model, vip netip.Addr) Route {

@@ -145,6 +145,33 @@ func TestDecide(t *testing.T) {
 			m.Frontends[0].Local, m.Frontends[0].Endpoints, m.Frontends[0].Weights = true, nil, nil
 		}, reason: ReasonNoEndpoints},
 		{name: "one of two Services has endpoints", model: secondService, peers: both},
+		{name: "two Local Services, one ready here", model: func(m *model.Model) {
+			secondService(m)
+			for i := range m.Frontends {
+				m.Frontends[i].Local, m.Frontends[i].Shared = true, true
+			}
+			m.Frontends[1].Weights = map[program.NodeID]uint32{2: 1}
+		}, peers: both},
+		{name: "two Local Services, the other's table not programmed", model: func(m *model.Model) {
+			secondService(m)
+			for i := range m.Frontends {
+				m.Frontends[i].Local, m.Frontends[i].Shared = true, true
+			}
+			m.Frontends[1].Weights = map[program.NodeID]uint32{2: 1}
+		}, state: func(s *program.State) {
+			second := program.FrontendKey{VIP: vip4, Port: 443, Protocol: program.ProtocolTCP}
+			s.Frontends[second] = program.Frontend{ID: s.Frontends[second].ID, Local: true}
+		}, reason: ReasonNotProgrammed},
+		{name: "two Local Services, none here", model: func(m *model.Model) {
+			secondService(m)
+			for i := range m.Frontends {
+				m.Frontends[i].Local, m.Frontends[i].Shared, m.Frontends[i].Endpoints = true, true, nil
+				m.Frontends[i].Weights = map[program.NodeID]uint32{2: 1}
+			}
+		}, reason: ReasonNoLocalEndpoint},
+		{name: "Cluster, unready endpoint that lives", model: func(m *model.Model) {
+			m.Frontends[0].Weights, m.Frontends[0].Endpoints, m.Frontends[0].Living = nil, nil, true
+		}, reason: ReasonNoEndpoints},
 		{name: "no next hop", model: func(m *model.Model) { m.Self.IPv4 = netip.Addr{} }, reason: ReasonNoNextHop},
 	}
 	for _, c := range cases {

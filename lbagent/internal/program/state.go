@@ -67,10 +67,12 @@ type FrontendKey struct {
 // Frontend is what the program does with packets to a FrontendKey.
 type Frontend struct {
 	ID FrontendID
-	// Local is true for externalTrafficPolicy Local: stage 2 alone.
+	// Local is true for externalTrafficPolicy Local: where this node has an
+	// endpoint, stage 2 alone.
 	Local bool
-	// Table is the node table of stage 1; zero where Local, or where the
-	// Service has no endpoint anywhere.
+	// Table is the node table of stage 1; zero where Local, unless the VIP may
+	// be announced for another frontend's sake, or where no endpoint lives
+	// anywhere.
 	Table TableSlot
 	// Endpoints is the node's own endpoint table of stage 2; zero where this
 	// node has no usable endpoint.

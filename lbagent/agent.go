@@ -72,12 +72,18 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		Logger:     logger.WithName("bgp"),
 	})
 	writer := status.NewWriter(p.objects.LBNode, status.Client(p.clients.Millrace), logger.WithName("status"))
+	hops := netdev.NewHopWatcher(netdev.HopConfig{
+		Set:    p.datapath.SetHops,
+		Vouch:  p.datapath.Vouch,
+		Report: func(err error) { reportHops(logger, err) },
+	})
 	loop := &loop{
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,
 		objects:       p.objects.Snapshot,
 		uplinks:       netdev.NewFinder(config.Uplinks).Find,
 		dataplane:     p.datapath,
+		hops:          hops,
 		speaker:       speaker,
 		status:        writer,
 		logger:        logger,
@@ -99,6 +105,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	}
 	group.Go(func() error { return writer.Run(ctx) })
 	group.Go(func() error { return p.objects.Run(ctx) })
+	group.Go(func() error { return hops.Run(ctx) })
 	links := make(chan struct{}, 1)
 	group.Go(func() error { return netdev.Watch(ctx, func() { notify(links) }) })
 	group.Go(func() error {
@@ -114,6 +121,16 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		return err
 	}
 	return nil
+}
+
+// reportHops tells when prepared next hops begin to be unavailable, and when they
+// are there again. Packets are forwarded either way.
+func reportHops(logger logr.Logger, err error) {
+	if err != nil {
+		logger.Error(err, "Next hops cannot be prepared; the kernel is asked for each packet meanwhile")
+		return
+	}
+	logger.Info("Next hops are prepared again")
 }
 
 // Cleanup detaches the programs from all interfaces and removes all maps, as

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+	"github.com/millrace-lb/millrace/lbagent/internal/nexthop"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
@@ -36,6 +37,9 @@ type (
 	}
 	reporter interface {
 		Set(observation status.Observation)
+	}
+	hopWatcher interface {
+		Want(targets map[program.NodeID]nexthop.Target, senders map[int]nexthop.Sender)
 	}
 	uplinkFinder func(addresses []netip.Addr, now time.Time) ([]netdev.Link, time.Duration, error)
 )
@@ -57,6 +61,7 @@ type loop struct {
 	objects   func() *model.Snapshot
 	uplinks   uplinkFinder
 	dataplane dataPlane
+	hops      hopWatcher
 	speaker   speaker
 	status    reporter
 	logger    logr.Logger
@@ -136,6 +141,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	again, attachErr := l.attach(m.Self, now)
 	attachments := l.dataplane.Attachments()
 	l.observation.Interfaces = interfaces(attachments)
+	l.hops.Want(nexthop.Targets(l.have.Self, l.have.Nodes), senders(attachments))
 	routes, decisions := announce.Decide(m, l.have, attachedEverywhere(attachments))
 	l.observation.Decisions = decisions
 	bgpErr := l.speaker.Set(wantBGP(m, routes))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
@@ -21,6 +22,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+	"github.com/millrace-lb/millrace/lbagent/internal/nexthop"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
@@ -38,6 +40,8 @@ type node struct {
 
 	attachments []dataplane.Attachment
 	uplinks     []netdev.Link
+	targets     map[program.NodeID]nexthop.Target
+	senders     map[int]nexthop.Sender
 	routes      map[netip.Addr]bool
 	sets        int
 	steps       []string
@@ -89,7 +93,7 @@ func (n *node) Attach(uplinks []dataplane.Uplink) error {
 	n.attachments = nil
 	var err error
 	for _, uplink := range uplinks {
-		attachment := dataplane.Attachment{Interface: uplink.Name, Index: uplink.Index, Mode: dataplane.Native}
+		attachment := dataplane.Attachment{Interface: uplink.Name, Index: uplink.Index, Device: uplink.Index, Mode: dataplane.Native}
 		if n.fails("Attach") {
 			attachment.Mode, attachment.Err = "", errInjected
 			err = errInjected
@@ -97,6 +101,10 @@ func (n *node) Attach(uplinks []dataplane.Uplink) error {
 		n.attachments = append(n.attachments, attachment)
 	}
 	return err
+}
+
+func (n *node) Want(targets map[program.NodeID]nexthop.Target, senders map[int]nexthop.Sender) {
+	n.targets, n.senders = targets, senders
 }
 
 func (n *node) Attachments() []dataplane.Attachment { return n.attachments }
@@ -149,6 +157,7 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 			return n.uplinks, 0, nil
 		},
 		dataplane: n,
+		hops:      n,
 		speaker:   speakerOf{n},
 		status:    reporterOf{n},
 		logger:    logr.Discard(),
@@ -181,6 +190,16 @@ func TestOrderOfAPass(t *testing.T) {
 	}
 	if at := slices.Index(n.steps, "Set"); at < 0 || slices.Index(n.steps, "PutFrontend") > at {
 		t.Errorf("steps %v, want PutFrontend before Set", n.steps)
+	}
+
+	targets := map[program.NodeID]nexthop.Target{
+		2: {Source: netip.MustParseAddr("198.51.100.1"), Destination: netip.MustParseAddr("198.51.100.2")},
+	}
+	if diff := cmp.Diff(targets, n.targets, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("next hops wanted: %s", diff)
+	}
+	if want := map[int]nexthop.Sender{2: {}}; !cmp.Equal(n.senders, want) {
+		t.Errorf("hops by interfaces %v, want %v", n.senders, want)
 	}
 
 	n.steps = nil
@@ -325,7 +344,7 @@ func TestAttachment(t *testing.T) {
 	}
 	n.uplinks = append(n.uplinks, netdev.Link{Name: "eth1", Index: 3})
 	mustPass(t, l, start)
-	if attempts != 5 || len(n.observation.Interfaces) != 2 {
+	if attempts != 5 || len(n.observation.Interfaces) != 2 || len(n.senders) != 2 {
 		t.Errorf("%d attempts, want 5; interfaces %v", attempts, n.observation.Interfaces)
 	}
 	n.uplinks = nil

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/nexthop"
 )
 
 // wantBGP is what the speaker should hold. A node without an address has no
@@ -30,6 +31,17 @@ func wantBGP(m *model.Model, routes announce.Routes) bgp.Want {
 func attachedEverywhere(attachments []dataplane.Attachment) bool {
 	failed := func(a dataplane.Attachment) bool { return a.Err != nil || a.Mode == "" }
 	return len(attachments) > 0 && !slices.ContainsFunc(attachments, failed)
+}
+
+// senders are the interfaces by which the programs can send.
+func senders(attachments []dataplane.Attachment) map[int]nexthop.Sender {
+	senders := map[int]nexthop.Sender{}
+	for _, attachment := range attachments {
+		if attachment.Mode != "" {
+			senders[attachment.Device] = nexthop.Sender{Tags: attachment.Sends}
+		}
+	}
+	return senders
 }
 
 func interfaces(attachments []dataplane.Attachment) []millracev1alpha1.InterfaceStatus {

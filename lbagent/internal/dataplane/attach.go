@@ -37,6 +37,12 @@ type Attachment struct {
 	Index     int
 	// Mode is empty where no XDP program of ours is attached.
 	Mode XDPMode
+	// Device is the index of the interface that runs the XDP program, and by
+	// whose driver the program sends.
+	Device int
+	// Sends is true when that driver sends whatever the program hands it, from any
+	// uplink; where it is false the kernel may have to.
+	Sends bool
 	// NativeErr is why Mode is Generic, where this process attached it.
 	NativeErr error
 	// Err is nil where all programs are attached and current.
@@ -75,6 +81,8 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 		attachment := Attachment{Interface: uplink.Name, Index: uplink.Index, Err: errs[uplink.Index]}
 		if attachment.Err == nil {
 			d.attachOne(&attachment)
+			attachment.Device = uplink.Index
+			attachment.Sends = attachment.Mode == Native && transmits(devices)
 		}
 		d.attachments = append(d.attachments, attachment)
 	}

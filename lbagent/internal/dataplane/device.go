@@ -40,6 +40,16 @@ func inspect(uplink Uplink) (device, error) {
 	return d, nil
 }
 
+// transmits tells whether all devices do: the program has one setting for them.
+func transmits(devices map[int]device) bool {
+	for _, d := range devices {
+		if !d.transmits {
+			return false
+		}
+	}
+	return true
+}
+
 // driverOf is empty where the driver does not tell.
 func driverOf(name string) (string, error) {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -87,11 +97,11 @@ func uplinkSettings(settings bpf.DatapathSelf, devices map[int]device, former bo
 	var macs []uint64
 	noTransmit := uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT)
 	settings.Flags &^= noTransmit
+	if !transmits(devices) {
+		settings.Flags |= noTransmit
+	}
 	for _, d := range devices {
 		macs = append(macs, d.mac)
-		if !d.transmits {
-			settings.Flags |= noTransmit
-		}
 	}
 	if former {
 		macs = append(macs, settings.UplinkMac[:]...)

@@ -76,11 +76,16 @@ func (f *Finder) Find(addresses []netip.Addr, now time.Time) ([]Link, time.Durat
 			Index: attributes.Index,
 			MTU:   attributes.MTU,
 			MAC:   attributes.HardwareAddr.String(),
-			Up:    attributes.RawFlags&unix.IFF_UP != 0 && attributes.RawFlags&unix.IFF_LOWER_UP != 0,
+			Up:    isUp(attributes),
 		})
 	}
 	uplinks, again := f.choose(existing, selected, now)
 	return uplinks, again, nil
+}
+
+// isUp tells whether the interface is up and has carrier.
+func isUp(attributes *netlink.LinkAttrs) bool {
+	return attributes.RawFlags&unix.IFF_UP != 0 && attributes.RawFlags&unix.IFF_LOWER_UP != 0
 }
 
 // choose returns those of the existing interfaces that are selected or were so

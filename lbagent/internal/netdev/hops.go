@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netdev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/nexthop"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+const (
+	// gather is how long changes are gathered before hops are prepared anew, at
+	// least; and rest how many times the work's own duration, so that it never
+	// takes more than a small part of a processor.
+	gather = 10 * time.Millisecond
+	rest   = 5
+	// refresh is how often hops are vouched for, and neighbours asked for that
+	// have no address.
+	refresh = 5 * time.Second
+	// resync is how often everything is read anew: the kernel tells of most
+	// changes, but not of a path MTU that it forgets.
+	resync = time.Minute
+)
+
+// HopConfig is what a HopWatcher works with.
+type HopConfig struct {
+	// Set makes the hops the prepared ones.
+	Set func(map[program.NodeID]program.Hop) error
+	// Vouch confirms that the hops set last are right.
+	Vouch func() error
+	// Report is told when the work begins to fail, and nil when it is well again.
+	Report func(error)
+}
+
+// HopWatcher keeps the prepared next hops to other nodes as the kernel's routes,
+// interfaces and neighbours say, and keeps the neighbours resolved: packets that
+// XDP sends neither resolve nor confirm them.
+type HopWatcher struct {
+	config HopConfig
+	wake   chan struct{}
+
+	mu      sync.Mutex
+	targets map[program.NodeID]nexthop.Target
+	senders map[int]nexthop.Sender
+}
+
+// NewHopWatcher returns a HopWatcher without targets.
+func NewHopWatcher(config HopConfig) *HopWatcher {
+	return &HopWatcher{config: config, wake: make(chan struct{}, 1)}
+}
+
+// Want says which nodes to prepare hops to, and by which interfaces. The maps must
+// not be changed afterwards.
+func (w *HopWatcher) Want(targets map[program.NodeID]nexthop.Target, senders map[int]nexthop.Sender) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if maps.Equal(targets, w.targets) && maps.Equal(senders, w.senders) {
+		return
+	}
+	w.targets, w.senders = targets, senders
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (w *HopWatcher) wanted() (map[program.NodeID]nexthop.Target, map[int]nexthop.Sender) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.targets, w.senders
+}
+
+// Run works until ctx is done. While it cannot, nobody vouches for the hops, and
+// the program asks the kernel instead.
+func (w *HopWatcher) Run(ctx context.Context) error {
+	failing := false
+	report := func(err error) {
+		if failing != (err != nil) {
+			w.config.Report(err)
+		}
+		failing = err != nil
+	}
+	for {
+		if err := w.watch(ctx, report); ctx.Err() == nil {
+			report(err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(resubscribe):
+		}
+	}
+}
+
+// changes are the kernel's messages. A channel is closed when messages were lost.
+type changes struct {
+	links      chan netlink.LinkUpdate
+	routes     chan netlink.RouteUpdate
+	neighbours chan netlink.NeighUpdate
+}
+
+func subscribe(done <-chan struct{}) (*changes, error) {
+	c := &changes{make(chan netlink.LinkUpdate), make(chan netlink.RouteUpdate), make(chan netlink.NeighUpdate)}
+	// A failed subscription closes its channel; the error says no more.
+	ignore := func(error) {}
+	err := netlink.LinkSubscribeWithOptions(c.links, done, netlink.LinkSubscribeOptions{ErrorCallback: ignore})
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to changes of interfaces: %w", err)
+	}
+	err = netlink.RouteSubscribeWithOptions(c.routes, done, netlink.RouteSubscribeOptions{ErrorCallback: ignore})
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to changes of routes: %w", err)
+	}
+	err = netlink.NeighSubscribeWithOptions(c.neighbours, done, netlink.NeighSubscribeOptions{ErrorCallback: ignore})
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to changes of neighbours: %w", err)
+	}
+	return c, nil
+}
+
+func (c *changes) drain() {
+	drain(c.links)
+	drain(c.routes)
+	drain(c.neighbours)
+}
+
+var errLost = errors.New("the kernel ended a subscription, as it does when messages were lost")
+
+// watching is the work between two losses of messages.
+type watching struct {
+	*HopWatcher
+	report func(error)
+	events *changes
+	view   *view
+	ticker *time.Ticker
+	flush  *time.Timer
+	// pending is what to read anew when flush fires, nothing when it is not set.
+	pending scope
+	// pause is how long to rest after the last flush.
+	pause   time.Duration
+	failure error
+	// full is when everything was read last.
+	full time.Time
+}
+
+// watch works until ctx is done or messages were lost, and says which.
+func (w *HopWatcher) watch(ctx context.Context, report func(error)) error {
+	done := make(chan struct{})
+	defer close(done)
+	events, err := subscribe(done)
+	if err != nil {
+		return err
+	}
+	defer events.drain()
+	view, err := newView()
+	if err != nil {
+		return err
+	}
+	defer view.close()
+	s := &watching{
+		HopWatcher: w, report: report, events: events, view: view,
+		ticker: time.NewTicker(refresh), flush: time.NewTimer(0), pending: everything,
+	}
+	defer s.ticker.Stop()
+	defer s.flush.Stop()
+	for {
+		if err := s.next(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// next waits for one thing to happen, and sees to it.
+func (s *watching) next(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.wake:
+		s.schedule(everything)
+	case link, open := <-s.events.links:
+		if !open {
+			return errLost
+		}
+		s.schedule(s.view.linkChanged(link))
+	case route, open := <-s.events.routes:
+		if !open {
+			return errLost
+		}
+		s.schedule(s.view.routeChanged(route))
+	case neighbour, open := <-s.events.neighbours:
+		if !open {
+			return errLost
+		}
+		s.schedule(s.view.neighbourChanged(neighbour))
+	case <-s.ticker.C:
+		s.tick()
+	case <-s.flush.C:
+		s.prepare()
+	}
+	return nil
+}
+
+// schedule makes the next flush read what changed.
+func (s *watching) schedule(changed scope) {
+	if s.pending == nothing && changed != nothing {
+		s.flush.Reset(max(gather, s.pause))
+	}
+	s.pending = max(s.pending, changed)
+}
+
+// tick vouches for what is right, and tries again what is not.
+func (s *watching) tick() {
+	if s.failure != nil || time.Since(s.full) >= resync {
+		s.schedule(everything)
+		return
+	}
+	s.failure = errors.Join(s.view.resolve(), s.config.Vouch())
+	s.report(s.failure)
+}
+
+// prepare reads anew what changed, and sets the hops.
+func (s *watching) prepare() {
+	begun := time.Now()
+	changed := s.pending
+	s.pending = nothing
+	s.failure = s.set(changed)
+	s.report(s.failure)
+	if changed == everything && s.failure == nil {
+		s.full = begun
+	}
+	s.pause = rest * time.Since(begun)
+}
+
+func (s *watching) set(changed scope) error {
+	targets, senders := s.wanted()
+	if err := s.view.read(targets, senders, changed); err != nil {
+		return err
+	}
+	if err := s.config.Set(s.view.network.Hops(targets)); err != nil {
+		return err
+	}
+	if changed == everything {
+		if err := s.view.resolve(); err != nil {
+			return err
+		}
+	}
+	return s.config.Vouch()
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netdev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/nexthop"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// far is the other end of the links of the tests: a namespace of its own.
+type far struct {
+	*netlink.Handle
+	namespace netns.NsHandle
+}
+
+// newFar also leaves the test's thread in a new namespace.
+func newFar(t *testing.T) *far {
+	t.Helper()
+	inNamespace(t)
+	near, err := netns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer near.Close()
+	namespace, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { namespace.Close() })
+	// Each end answers only for its own addresses, and tells when they move.
+	setSysctl(t, "ipv4/conf/all/arp_ignore", "1")
+	setSysctl(t, "ipv4/conf/all/arp_notify", "1")
+	setSysctl(t, "ipv4/conf/default/arp_notify", "1")
+	setSysctl(t, "ipv6/conf/default/accept_dad", "0")
+	if err := netns.Set(near); err != nil {
+		t.Fatal(err)
+	}
+	setSysctl(t, "ipv4/conf/all/arp_ignore", "1")
+	setSysctl(t, "ipv6/conf/default/accept_dad", "0")
+	handle, err := netlink.NewHandleAt(namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(handle.Close)
+	return &far{handle, namespace}
+}
+
+func setSysctl(t *testing.T, name, value string) {
+	t.Helper()
+	if err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustParseAddr(t *testing.T, s string) *netlink.Addr {
+	t.Helper()
+	parsed, err := netlink.ParseAddr(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parsed
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// connect adds a link to the other end. Both ends have their name there.
+func (f *far) connect(t *testing.T, name, nearAddress, farAddress string, mac byte) netlink.Link {
+	t.Helper()
+	link := &netlink.Veth{
+		LinkAttrs:        netlink.LinkAttrs{Name: name, MTU: 1500},
+		PeerName:         name,
+		PeerNamespace:    netlink.NsFd(int(f.namespace)),
+		PeerHardwareAddr: farMAC(mac),
+	}
+	must(t, netlink.LinkAdd(link))
+	peer, err := f.LinkByName(name)
+	must(t, err)
+	must(t, netlink.AddrAdd(link, mustParseAddr(t, nearAddress)))
+	must(t, f.AddrAdd(peer, mustParseAddr(t, farAddress)))
+	must(t, netlink.LinkSetUp(link))
+	must(t, f.LinkSetUp(peer))
+	setSysctl(t, "ipv4/neigh/"+name+"/delay_first_probe_time", "1")
+	near, err := netlink.LinkByName(name)
+	must(t, err)
+	return near
+}
+
+func farMAC(last byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 1, last} }
+
+// runHops runs a HopWatcher in the test's namespace. The newest of what it sets
+// waits in the channel.
+func runHops(t *testing.T) (*HopWatcher, <-chan map[program.NodeID]program.Hop) {
+	t.Helper()
+	hops := make(chan map[program.NodeID]program.Hop, 1)
+	w := runWatcher(t, HopConfig{
+		Set: func(set map[program.NodeID]program.Hop) error {
+			select {
+			case <-hops:
+			default:
+			}
+			hops <- set
+			return nil
+		},
+		Vouch:  func() error { return nil },
+		Report: func(err error) { t.Errorf("reported: %v", err) },
+	})
+	return w, hops
+}
+
+func runWatcher(t *testing.T, config HopConfig) *HopWatcher {
+	t.Helper()
+	namespace, err := netns.Get()
+	must(t, err)
+	w := NewHopWatcher(config)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		// Never unlocked: the thread ends with the goroutine.
+		runtime.LockOSThread()
+		defer namespace.Close()
+		if err := netns.Set(namespace); err != nil {
+			ended <- err
+			return
+		}
+		ended <- w.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("the watcher ended with %v", err)
+		}
+	})
+	return w
+}
+
+// Real routes, neighbours and links. Needs root.
+func TestHopWatcher(t *testing.T) {
+	f := newFar(t)
+	first := f.connect(t, "first", "198.51.100.1/25", "198.51.100.2/25", 1)
+	second := f.connect(t, "second", "198.51.100.129/25", "198.51.100.130/25", 2)
+	must(t, netlink.AddrAdd(second, mustParseAddr(t, "2001:db8::1/64")))
+	farSecond, err := f.LinkByName("second")
+	must(t, err)
+	must(t, f.AddrAdd(farSecond, mustParseAddr(t, "2001:db8::2/64")))
+	w, set := runHops(t)
+	const onLink, silent, routed, ipv6 program.NodeID = 1, 2, 3, 4
+	source := netip.MustParseAddr("198.51.100.1")
+	targets := map[program.NodeID]nexthop.Target{
+		onLink: {Source: source, Destination: netip.MustParseAddr("198.51.100.2")},
+		silent: {Source: source, Destination: netip.MustParseAddr("198.51.100.3")},
+		routed: {Source: source, Destination: netip.MustParseAddr("203.0.113.9")},
+		ipv6:   {Source: netip.MustParseAddr("2001:db8::1"), Destination: netip.MustParseAddr("2001:db8::2")},
+	}
+	hop := func(link netlink.Link, mac byte, mtu int) *program.Hop {
+		return &program.Hop{Interface: link.Attrs().Index, MTU: mtu,
+			Source: [6]byte(link.Attrs().HardwareAddr), Destination: [6]byte(farMAC(mac))}
+	}
+	await := func(what string, id program.NodeID, want *program.Hop) {
+		t.Helper()
+		deadline := time.After(30 * time.Second)
+		var last map[program.NodeID]program.Hop
+		for {
+			select {
+			case last = <-set:
+			case <-deadline:
+				t.Fatalf("%s: hop to node %d is %+v, want %+v", what, id, last[id], want)
+			}
+			if _, found := last[silent]; found {
+				t.Fatalf("%s: a hop to a node that does not answer", what)
+			}
+			if got, found := last[id]; found == (want != nil) && (!found || got == *want) {
+				return
+			}
+		}
+	}
+	senders := map[int]nexthop.Sender{first.Attrs().Index: {}, second.Attrs().Index: {}}
+	w.Want(targets, senders)
+	await("nobody spoke to it before", onLink, hop(first, 1, 1500))
+	w.Want(targets, map[int]nexthop.Sender{second.Attrs().Index: {}})
+	await("not an uplink any longer", onLink, nil)
+	w.Want(targets, senders)
+	await("uplink again; IPv6", ipv6, hop(second, 2, 1500))
+
+	route := &netlink.Route{Dst: mustParseAddr(t, "203.0.113.0/24").IPNet, Gw: net.ParseIP("198.51.100.2")}
+	must(t, netlink.RouteAdd(route))
+	await("a route appears", routed, hop(first, 1, 1500))
+	route.Gw, route.MTU = net.ParseIP("198.51.100.130"), 1400
+	must(t, netlink.RouteReplace(route))
+	await("the route moves to the other uplink", routed, hop(second, 2, 1400))
+
+	must(t, f.LinkSetHardwareAddr(farSecond, farMAC(3)))
+	await("the router changes its address", routed, hop(second, 3, 1400))
+	must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: second.Attrs().Index, State: netlink.NUD_STALE,
+		IP: net.ParseIP("198.51.100.130").To4(), HardwareAddr: farMAC(9)}))
+	await("a wrong address", routed, hop(second, 9, 1400))
+	await("it does not answer there, and is looked for", routed, hop(second, 3, 1400))
+
+	must(t, netlink.LinkSetMTU(first, 1300))
+	await("the interface's MTU", onLink, hop(first, 1, 1300))
+	must(t, netlink.LinkSetDown(first))
+	await("link down", onLink, nil)
+	must(t, netlink.LinkSetUp(first))
+	await("link up", onLink, hop(first, 1, 1300))
+	must(t, netlink.LinkDel(second))
+	await("link deleted", routed, nil)
+}
+
+// What cannot be set is reported once, nobody vouches for it, and it is tried
+// again. Needs root.
+func TestHopsNotSet(t *testing.T) {
+	newFar(t)
+	failure := errors.New("refused")
+	events := make(chan string, 100)
+	sets := 0
+	runWatcher(t, HopConfig{
+		Set: func(map[program.NodeID]program.Hop) error {
+			sets++
+			events <- "set"
+			if sets < 3 {
+				return failure
+			}
+			return nil
+		},
+		Vouch: func() error {
+			events <- "vouch"
+			return nil
+		},
+		Report: func(err error) {
+			events <- fmt.Sprintf("report %v", err)
+		},
+	})
+	for i, want := range []string{"set", "report refused", "set", "set", "vouch", "report <nil>", "vouch"} {
+		select {
+		case got := <-events:
+			if got != want {
+				t.Fatalf("event %d is %s, want %s", i, got, want)
+			}
+		case <-time.After(6 * refresh):
+			t.Fatalf("event %d is missing: %s", i, want)
+		}
+	}
+}
+
+// A subscription that the kernel ended is the end of a view.
+func TestLostMessages(t *testing.T) {
+	events := &changes{make(chan netlink.LinkUpdate), make(chan netlink.RouteUpdate), make(chan netlink.NeighUpdate)}
+	s := &watching{HopWatcher: NewHopWatcher(HopConfig{}), events: events, view: &view{},
+		ticker: time.NewTicker(time.Hour), flush: time.NewTimer(time.Hour)}
+	close(events.neighbours)
+	if err := s.next(t.Context()); !errors.Is(err, errLost) {
+		t.Errorf("error %v, want %v", err, errLost)
+	}
+}

@@ -2,7 +2,7 @@
 
 // Command echo is the workload of the lab, in one static program: the process that
 // keeps a pod's namespaces (pause), the server behind Services (serve), and the
-// client that puts load on them and prints what it saw as JSON (load, udp, fetch,
+// client that puts load on them and prints what it saw as JSON (load, udp, hold, fetch,
 // upload, api). Clients exit with 1 when anything went wrong.
 package main
 
@@ -35,6 +35,7 @@ var commands = map[string]command{
 	"load":   load,
 	"udp":    udp,
 	"fetch":  fetch,
+	"hold":   hold,
 	"api":    api,
 	"upload": upload,
 }

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+)
+
+// holdConfig is what hold is told by its flags.
+type holdConfig struct {
+	to    []netip.AddrPort
+	from  []netip.Addr
+	flows int
+	// interval is the time between the requests of one flow.
+	interval time.Duration
+	// timeout is when a TCP connection that gets no answer is taken for broken
+	// and a UDP flow of which no datagram is answered for silent.
+	timeout time.Duration
+	// burst is how many flows may be asked within a second at a check.
+	burst int
+}
+
+// flows are what hold keeps. Both kinds answer checks through the tally.
+type flows interface {
+	// open starts all flows and returns when each has got its first answer, or
+	// has failed to.
+	open(ctx context.Context) error
+	// patience is how long a check may take.
+	patience() time.Duration
+	// report tells what became of the flows. It begins anew to collect what
+	// concerns the time between two reports.
+	report() holdReport
+	// close ends all flows.
+	close()
+}
+
+// holdReport is what hold prints, in one line, at the start, for each check and at
+// the end.
+type holdReport struct {
+	Seconds float64 `json:"seconds"`
+	// Flows is how many were asked for, Live how many are not broken.
+	Flows int `json:"flows"`
+	Live  int `json:"live"`
+	// Requests and Lost count since the start. A lost request is a datagram without
+	// an answer; TCP loses none.
+	Requests int64 `json:"requests"`
+	Lost     int64 `json:"lost"`
+	// Silent are UDP flows that did not get an answer at this check.
+	Silent int `json:"silent"`
+	// LongestGap is the longest time in seconds that a flow which lives waited for an
+	// answer since the last report.
+	LongestGap float64 `json:"longestGap"`
+	// Broken are all connections that broke since the start.
+	Broken []brokenFlow `json:"broken"`
+	// Moved counts the UDP flows whose pod changed since the last report.
+	Moved []movement `json:"moved"`
+	// PerPod counts the flows that live by the pod that answered last.
+	PerPod map[string]int `json:"perPod"`
+	// FirstErrors are the first few, as text.
+	FirstErrors []string `json:"firstErrors"`
+}
+
+// brokenFlow is a connection that ended before its time.
+type brokenFlow struct {
+	Local  string `json:"local"`
+	Remote string `json:"remote"`
+	// Pod is the one that answered, empty where none ever did.
+	Pod      string  `json:"pod"`
+	Requests int     `json:"requests"`
+	At       float64 `json:"at"`
+	Error    string  `json:"error"`
+}
+
+// movement is a number of flows that one pod answered first and then another.
+type movement struct {
+	From  string `json:"from"`
+	To    string `json:"to"`
+	Flows int    `json:"flows"`
+}
+
+// hold keeps many flows with a request and its answer every interval, and tells
+// what became of each. It prints a report when all flows are open; one for each line
+// "check" on standard input, as soon as every flow has got an answer to a
+// request made after that line; and one at the end of the input.
+func hold(ctx context.Context, args []string, stdout io.Writer) error {
+	return holdUntil(ctx, args, os.Stdin, stdout)
+}
+
+func holdUntil(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
+	config, udp, err := holdFlags(args)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	tally := newTally(config.flows)
+	var held flows
+	if udp {
+		held = newUDPFlows(config, tally)
+	} else {
+		held = newTCPFlows(config, tally)
+	}
+	defer held.close()
+	if err := held.open(ctx); err != nil {
+		return err
+	}
+	encoder := json.NewEncoder(stdout)
+	if err := encoder.Encode(held.report()); err != nil {
+		return err
+	}
+	commands := readLines(ctx, stdin)
+	for {
+		select {
+		case <-ctx.Done():
+			return encoder.Encode(held.report())
+		case line, more := <-commands:
+			if !more {
+				return encoder.Encode(held.report())
+			}
+			if line != "check" {
+				return fmt.Errorf("no command %q: want \"check\"", line)
+			}
+			tally.check(ctx, held.patience())
+			if err := encoder.Encode(held.report()); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// readLines passes the lines of a reader on, until its end or that of ctx.
+func readLines(ctx context.Context, reader io.Reader) <-chan string {
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		scanner := bufio.NewScanner(reader)
+		for scanner.Scan() {
+			select {
+			case lines <- strings.TrimSpace(scanner.Text()):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return lines
+}
+
+func holdFlags(args []string) (config holdConfig, udp bool, err error) {
+	flags := flag.NewFlagSet("hold", flag.ContinueOnError)
+	to := flags.String("to", "", "address:port that answers; several with commas between share the flows")
+	from := flags.String("from", "", "own addresses that share the flows, with commas between (default: the kernel's choice)")
+	flags.BoolVar(&udp, "udp", false, "hold UDP flows instead of TCP connections")
+	flags.IntVar(&config.flows, "flows", 1000, "how many flows")
+	flags.DurationVar(&config.interval, "interval", time.Second, "time between two requests of a flow")
+	flags.DurationVar(&config.timeout, "timeout", 15*time.Second, "how long a flow may be without an answer")
+	flags.IntVar(&config.burst, "burst", 5000, "how many flows are opened, and UDP flows asked at a check, in a second")
+	if err := parse(flags, args); err != nil {
+		return config, udp, err
+	}
+	if config.flows < 1 || config.burst < 1 || config.interval <= 0 || config.timeout <= 0 {
+		return config, udp, errors.New("flows, burst, interval and timeout must be positive")
+	}
+	for _, word := range words(*to) {
+		address, err := netip.ParseAddrPort(word)
+		if err != nil {
+			return config, udp, fmt.Errorf("--to: %w", err)
+		}
+		config.to = append(config.to, address)
+	}
+	if len(config.to) == 0 {
+		return config, udp, errors.New("--to is missing")
+	}
+	for _, word := range words(*from) {
+		address, err := netip.ParseAddr(word)
+		if err != nil {
+			return config, udp, fmt.Errorf("--from: %w", err)
+		}
+		config.from = append(config.from, address)
+	}
+	return config, udp, nil
+}
+
+func words(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' })
+}
+
+// firstPort is the lowest of the own ports, where own addresses are given.
+const firstPort = 20000
+
+// ends returns the addresses of flow i, from 0. The own one is invalid where the
+// kernel is to choose it; else every flow has another.
+func (c holdConfig) ends(i int) (from, to netip.AddrPort) {
+	to = c.to[i%len(c.to)]
+	i /= len(c.to)
+	var own []netip.Addr
+	for _, address := range c.from {
+		if address.Is4() == to.Addr().Is4() {
+			own = append(own, address)
+		}
+	}
+	if len(own) > 0 {
+		from = netip.AddrPortFrom(own[i%len(own)], uint16(firstPort+i/len(own)))
+	}
+	return from, to
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// session is a hold that a test drives.
+type session struct {
+	t       *testing.T
+	stdin   *io.PipeWriter
+	reports *json.Decoder
+	ended   chan error
+}
+
+func startHold(t *testing.T, args ...string) *session {
+	t.Helper()
+	commands, stdin := io.Pipe()
+	reports, stdout := io.Pipe()
+	s := &session{t: t, stdin: stdin, reports: json.NewDecoder(reports), ended: make(chan error, 1)}
+	go func() {
+		err := holdUntil(t.Context(), args, commands, stdout)
+		stdout.CloseWithError(err)
+		s.ended <- err
+	}()
+	return s
+}
+
+func (s *session) report() holdReport {
+	s.t.Helper()
+	var report holdReport
+	if err := s.reports.Decode(&report); err != nil {
+		s.t.Fatal(err)
+	}
+	return report
+}
+
+func (s *session) check() holdReport {
+	s.t.Helper()
+	if _, err := io.WriteString(s.stdin, "check\n"); err != nil {
+		s.t.Fatal(err)
+	}
+	return s.report()
+}
+
+func (s *session) end() holdReport {
+	s.t.Helper()
+	s.stdin.Close()
+	report := s.report()
+	if err := <-s.ended; err != nil {
+		s.t.Fatal(err)
+	}
+	return report
+}
+
+func TestHoldConnections(t *testing.T) {
+	server := newServer(t)
+	address := strings.TrimPrefix(server.URL, "http://")
+	s := startHold(t, "--to", address, "--flows", "50", "--interval", "50ms", "--timeout", "5s")
+	if first := s.report(); first.Live != 50 || first.PerPod["p1"] != 50 {
+		t.Fatalf("at the start: %+v", first)
+	}
+	before := s.check()
+	after := s.check()
+	if after.Live != 50 || len(after.Broken) != 0 || after.Requests < before.Requests+50 {
+		t.Errorf("after a check %+v, then %+v", before, after)
+	}
+	server.CloseClientConnections()
+	broken := s.check()
+	if broken.Live != 0 || len(broken.Broken) != 50 || len(broken.PerPod) != 0 {
+		t.Errorf("after all were closed: %+v", broken)
+	}
+	for _, flow := range broken.Broken {
+		if flow.Pod != "p1" || flow.Local == "" || flow.Remote != address || flow.Requests < 3 || flow.Error == "" {
+			t.Errorf("broken flow %+v", flow)
+		}
+	}
+	if last := s.end(); last.Live != 0 {
+		t.Errorf("at the end: %+v", last)
+	}
+}
+
+// TestHoldTellsOfSilence lets one connection of two wait for ever.
+func TestHoldTellsOfSilence(t *testing.T) {
+	var silent atomic.Bool
+	first := make(chan string, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case first <- r.RemoteAddr:
+		default:
+		}
+		if silent.Load() {
+			chosen := <-first
+			first <- chosen
+			if chosen == r.RemoteAddr {
+				<-r.Context().Done()
+				return
+			}
+		}
+		writeAnswer(w, r, identity{Pod: "p"})
+	}))
+	t.Cleanup(server.Close)
+	s := startHold(t, "--to", strings.TrimPrefix(server.URL, "http://"), "--flows", "2", "--interval", "20ms", "--timeout", "300ms")
+	if report := s.report(); report.Live != 2 {
+		t.Fatalf("at the start: %+v", report)
+	}
+	silent.Store(true)
+	report := s.check()
+	if report.Live != 1 || len(report.Broken) != 1 || !strings.Contains(report.Broken[0].Error, "timeout") {
+		t.Errorf("got %+v, want one connection that timed out", report)
+	}
+	s.end()
+}
+
+func TestHoldRefusedConnections(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.Close()
+	s := startHold(t, "--to", listener.Addr().String(), "--flows", "3", "--interval", "10ms")
+	if report := s.report(); report.Live != 0 || len(report.Broken) != 3 || len(report.FirstErrors) != 3 {
+		t.Errorf("got %+v, want three broken flows", report)
+	}
+	s.end()
+}
+
+// TestHoldDatagrams moves flows from one pod to another and then silences it.
+func TestHoldDatagrams(t *testing.T) {
+	socket, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	var pod atomic.Value
+	pod.Store("a")
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		buffer := make([]byte, maxDatagram)
+		for {
+			n, client, err := socket.ReadFrom(buffer)
+			if err != nil {
+				return
+			}
+			if name := pod.Load().(string); name != "" {
+				_, _ = socket.WriteTo([]byte(name+" node client "+string(buffer[:n])), client)
+			}
+		}
+	}()
+	const flows = 300
+	s := startHold(t, "--udp", "--to", socket.LocalAddr().String(), "--from", "127.0.0.1,127.0.0.2", "--flows", strconv.Itoa(flows),
+		"--interval", "1h", "--timeout", "1s")
+	if report := s.report(); report.PerPod["a"] != flows || report.Silent != 0 || len(report.Moved) != 0 {
+		t.Fatalf("at the start: %+v", report)
+	}
+	pod.Store("b")
+	report := s.check()
+	if want := []movement{{"a", "b", flows}}; !slices.Equal(report.Moved, want) || report.PerPod["b"] != flows {
+		t.Errorf("got %+v, want movements %v", report, want)
+	}
+	if report := s.check(); len(report.Moved) != 0 {
+		t.Errorf("movements are told twice: %v", report.Moved)
+	}
+	pod.Store("")
+	if report := s.check(); report.Silent != flows || report.Lost == 0 || report.PerPod["b"] != flows {
+		t.Errorf("without answers: %+v", report)
+	}
+	s.end()
+	socket.Close()
+	<-served
+}
+
+func TestHoldRefuses(t *testing.T) {
+	for _, args := range [][]string{
+		{}, {"--to", "x"}, {"--to", "127.0.0.1:1", "--from", "x"}, {"--to", "127.0.0.1:1", "--flows", "0"},
+		{"--to", "127.0.0.1:1", "--interval", "0s"}, {"surplus"},
+	} {
+		if err := holdUntil(t.Context(), args, strings.NewReader(""), io.Discard); err == nil {
+			t.Errorf("%v: want a refusal", args)
+		}
+	}
+	server := newServer(t)
+	args := []string{"--to", strings.TrimPrefix(server.URL, "http://"), "--flows", "1"}
+	if err := holdUntil(t.Context(), args, strings.NewReader("unknown\n"), io.Discard); err == nil {
+		t.Error("an unknown command: want an error")
+	}
+}
+
+func TestHoldEnds(t *testing.T) {
+	seen := map[string]bool{}
+	config, _, err := holdFlags([]string{
+		"--to", "127.0.0.1:80,[::1]:80", "--from", "127.0.0.2,127.0.0.3,::1", "--flows", "40",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range config.flows {
+		from, to := config.ends(i)
+		if from.Addr().Is4() != to.Addr().Is4() || seen[from.String()] {
+			t.Errorf("flow %d is from %s to %s", i, from, to)
+		}
+		seen[from.String()] = true
+	}
+}
+
+func TestTallyEndsWithContext(t *testing.T) {
+	tally := newTally(1)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	tally.check(ctx, time.Hour)
+	if !tally.open() || tally.missing() != 1 {
+		t.Error("the flow has not answered")
+	}
+	tally.leave(0)
+	if tally.open() {
+		t.Error("nobody is left to answer")
+	}
+}

@@ -58,7 +58,9 @@ func (f *tcpFlows) open(ctx context.Context) error {
 
 // patience is the wait for a connection's turn and for its answer; by then it has
 // answered or is broken.
-func (f *tcpFlows) patience() time.Duration { return f.config.interval + f.config.timeout + time.Second }
+func (f *tcpFlows) patience() time.Duration {
+	return f.config.interval + f.config.timeout + time.Second
+}
 
 // hold keeps flow i until ctx ends or the connection breaks.
 func (f *tcpFlows) hold(ctx context.Context, i int) {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -21,19 +20,20 @@ const (
 	tick = 5 * time.Millisecond
 	// repeatAfter is when a datagram of a check is sent again.
 	repeatAfter = time.Second
-	// spareFiles are descriptors for other things than flows.
-	spareFiles = 64
 )
 
-// udpFlows are UDP flows, each with a socket of its own. One goroutine sends in turn,
+// udpFlows are UDP flows. Those that differ in their own or the other address only share
+// a socket, for there may be more flows than files. One goroutine sends in turn,
 // another reads all sockets by epoll, so that many cost little.
 type udpFlows struct {
 	config holdConfig
 	tally  *tally
 	start  time.Time
 	epoll  int
-	stop   context.CancelFunc
-	ended  sync.WaitGroup
+	// sockets are all sockets.
+	sockets map[socketName]int
+	stop    context.CancelFunc
+	ended   sync.WaitGroup
 	// next is the flow whose turn it is; only the sender uses it.
 	next int
 
@@ -43,10 +43,24 @@ type udpFlows struct {
 	moved  map[[2]string]int
 }
 
-// udpFlow is one flow. Its socket is set once; the rest is guarded by the mutex of all.
+// socketName is what tells a socket from others: its family, and its port or else the
+// flow that it is for.
+type socketName struct {
+	v4     bool
+	number int
+}
+
+// udpFlow is one flow. Its addresses and socket are set once; the rest is guarded by the
+// mutex of all.
 type udpFlow struct {
+	to          netip.AddrPort
+	destination unix.Sockaddr
+	// source is the control message that sets the own address; empty leaves it to
+	// the kernel.
+	source []byte
 	socket int
-	pod    string
+
+	pod string
 	// sequence numbers the datagrams; answered is the last one that was answered.
 	sequence, answered int
 	// round is that of the last datagram.
@@ -58,27 +72,20 @@ type udpFlow struct {
 }
 
 func newUDPFlows(config holdConfig, tally *tally) *udpFlows {
-	f := &udpFlows{
-		config: config, tally: tally, start: time.Now(), epoll: -1,
+	return &udpFlows{
+		config: config, tally: tally, start: time.Now(), epoll: -1, sockets: map[socketName]int{},
 		flows: make([]udpFlow, config.flows), moved: map[[2]string]int{},
 	}
-	for i := range f.flows {
-		f.flows[i].socket = -1
-	}
-	return f
 }
 
 func (f *udpFlows) open(ctx context.Context) error {
-	if err := raiseFileLimit(uint64(len(f.flows) + spareFiles)); err != nil {
-		return err
-	}
 	var err error
 	if f.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return fmt.Errorf("create epoll: %w", err)
 	}
 	for i := range f.flows {
-		if err := f.connect(i); err != nil {
-			return err
+		if err := f.prepare(i); err != nil {
+			return fmt.Errorf("flow %d: %w", i, err)
 		}
 	}
 	ctx, f.stop = context.WithCancel(ctx)
@@ -96,47 +103,52 @@ func (f *udpFlows) patience() time.Duration {
 	return time.Duration(len(f.flows)/f.config.burst+1)*time.Second + f.config.timeout
 }
 
-// raiseFileLimit lets this process have so many files open; beyond the hard limit that
-// takes root.
-func raiseFileLimit(files uint64) error {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return fmt.Errorf("read the limit of open files: %w", err)
+// prepare sets the addresses and the socket of flow i.
+func (f *udpFlows) prepare(i int) error {
+	from, to := f.config.ends(i)
+	flow := &f.flows[i]
+	flow.to, flow.destination = to, socketAddress(to)
+	name := socketName{v4: to.Addr().Is4(), number: i}
+	if from.IsValid() {
+		name.number = int(from.Port())
+		flow.source = sourceControl(from.Addr())
 	}
-	if limit.Cur >= files {
+	if socket, found := f.sockets[name]; found {
+		flow.socket = socket
 		return nil
 	}
-	limit.Cur, limit.Max = files, max(limit.Max, files)
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return fmt.Errorf("raise the limit of open files to %d: %w: be root, or hold fewer flows", files, err)
+	var err error
+	flow.socket, err = f.openSocket(name.v4, from.Port())
+	if err == nil {
+		f.sockets[name] = flow.socket
 	}
-	return nil
+	return err
 }
 
-func (f *udpFlows) connect(i int) error {
-	from, to := f.config.ends(i)
-	family := unix.AF_INET
-	if to.Addr().Is6() {
-		family = unix.AF_INET6
+func (f *udpFlows) openSocket(v4 bool, port uint16) (int, error) {
+	family, any := unix.AF_INET, netip.IPv4Unspecified()
+	if !v4 {
+		family, any = unix.AF_INET6, netip.IPv6Unspecified()
 	}
 	socket, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("flow %d: socket: %w", i, err)
+		return -1, fmt.Errorf("open a socket: %w", err)
 	}
-	f.flows[i].socket = socket
-	if from.IsValid() {
-		if err := unix.Bind(socket, socketAddress(from)); err != nil {
-			return fmt.Errorf("flow %d: bind %s: %w", i, from, err)
-		}
+	if !v4 {
+		err = unix.SetsockoptInt(socket, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1)
 	}
-	if err := unix.Connect(socket, socketAddress(to)); err != nil {
-		return fmt.Errorf("flow %d: connect %s: %w", i, to, err)
+	if err == nil {
+		err = unix.Bind(socket, socketAddress(netip.AddrPortFrom(any, port)))
 	}
-	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(i)}
-	if err := unix.EpollCtl(f.epoll, unix.EPOLL_CTL_ADD, socket, &event); err != nil {
-		return fmt.Errorf("flow %d: epoll: %w", i, err)
+	if err == nil {
+		event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(socket)}
+		err = unix.EpollCtl(f.epoll, unix.EPOLL_CTL_ADD, socket, &event)
 	}
-	return nil
+	if err != nil {
+		unix.Close(socket)
+		return -1, fmt.Errorf("prepare the socket of port %d: %w", port, err)
+	}
+	return socket, nil
 }
 
 func socketAddress(address netip.AddrPort) unix.Sockaddr {
@@ -144,6 +156,14 @@ func socketAddress(address netip.AddrPort) unix.Sockaddr {
 		return &unix.SockaddrInet4{Addr: address.Addr().As4(), Port: int(address.Port())}
 	}
 	return &unix.SockaddrInet6{Addr: address.Addr().As16(), Port: int(address.Port())}
+}
+
+// sourceControl is the control message that has a datagram sent from an own address.
+func sourceControl(address netip.Addr) []byte {
+	if address.Is4() {
+		return unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: address.As4()})
+	}
+	return unix.PktInfo6(&unix.Inet6Pktinfo{Addr: address.As16()})
 }
 
 // send asks the flows in turn, each once an interval; while a check goes on, those
@@ -207,21 +227,18 @@ func (f *udpFlows) ask(i int, now time.Time) {
 	flow.sequence++
 	flow.round, flow.sent = round, now
 	f.totals.Requests++
-	payload := strconv.Itoa(flow.sequence)
+	payload := fmt.Sprintf("%d-%d", i, flow.sequence)
 	f.mu.Unlock()
-	// A connected socket tells of errors that the network reported.
-	if _, err := unix.Write(flow.socket, []byte(payload)); err != nil {
-		f.failed(i, err)
+	if err := unix.Sendmsg(flow.socket, []byte(payload), flow.source, flow.destination, 0); err != nil {
+		f.failed(fmt.Errorf("flow %d to %s: send: %w", i, flow.to, err))
 	}
 }
 
-func (f *udpFlows) failed(i int, err error) {
+func (f *udpFlows) failed(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.totals.FirstErrors) < maxFirstErrors {
-		from, to := f.config.ends(i)
-		f.totals.FirstErrors = append(f.totals.FirstErrors,
-			fmt.Sprintf("after %.3fs: %s to %s: %v", time.Since(f.start).Seconds(), from, to, err))
+		f.totals.FirstErrors = append(f.totals.FirstErrors, fmt.Sprintf("after %.3fs: %v", time.Since(f.start).Seconds(), err))
 	}
 }
 
@@ -231,7 +248,7 @@ func (f *udpFlows) receive(ctx context.Context) {
 	for ctx.Err() == nil {
 		count, err := unix.EpollWait(f.epoll, events, 100)
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			f.failed(0, fmt.Errorf("wait for answers: %w", err))
+			f.failed(fmt.Errorf("wait for answers: %w", err))
 			return
 		}
 		for i := range max(count, 0) {
@@ -240,38 +257,52 @@ func (f *udpFlows) receive(ctx context.Context) {
 	}
 }
 
-// drain reads all that has arrived for a flow.
-func (f *udpFlows) drain(i int, buffer []byte) {
+// drain reads all that has arrived at a socket.
+func (f *udpFlows) drain(socket int, buffer []byte) {
 	for {
-		n, err := unix.Read(f.flows[i].socket, buffer)
+		n, from, err := unix.Recvfrom(socket, buffer, 0)
 		if errors.Is(err, unix.EAGAIN) {
 			return
 		}
 		if err != nil {
-			f.failed(i, err)
+			f.failed(fmt.Errorf("receive: %w", err))
 			continue
 		}
-		f.answer(i, string(buffer[:n]))
+		if err := f.answer(addressOf(from), string(buffer[:n])); err != nil {
+			f.failed(err)
+		}
 	}
 }
 
-func (f *udpFlows) answer(i int, reply string) {
-	words := strings.SplitN(reply, " ", 4)
-	if len(words) != 4 {
-		f.failed(i, fmt.Errorf("answer %.80q: want four words", reply))
-		return
+func addressOf(address unix.Sockaddr) netip.AddrPort {
+	switch a := address.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
 	}
-	sequence, err := strconv.Atoi(words[3])
-	if err != nil {
-		f.failed(i, fmt.Errorf("answer %.80q: %w", reply, err))
-		return
+	return netip.AddrPort{}
+}
+
+// answer notes an answer "POD NODE CLIENT FLOW-SEQUENCE".
+func (f *udpFlows) answer(from netip.AddrPort, reply string) error {
+	words := strings.SplitN(reply, " ", 4)
+	var i, sequence int
+	if len(words) != 4 {
+		return fmt.Errorf("answer %.80q from %s: want four words", reply, from)
+	}
+	if _, err := fmt.Sscanf(words[3], "%d-%d", &i, &sequence); err != nil || i < 0 || i >= len(f.flows) {
+		return fmt.Errorf("answer %.80q from %s is to nothing that was asked", reply, from)
+	}
+	if to := f.flows[i].to; from != to {
+		return fmt.Errorf("answer %.80q is from %s instead of %s", reply, from, to)
 	}
 	now := time.Now()
 	f.mu.Lock()
 	flow := &f.flows[i]
 	if sequence <= flow.answered || sequence > flow.sequence {
 		f.mu.Unlock()
-		return
+		return nil
 	}
 	flow.answered = sequence
 	flow.longest = max(flow.longest, now.Sub(flow.waiting))
@@ -285,6 +316,7 @@ func (f *udpFlows) answer(i int, reply string) {
 	if newest {
 		f.tally.answer(i, round)
 	}
+	return nil
 }
 
 func (f *udpFlows) report() holdReport {
@@ -316,10 +348,8 @@ func (f *udpFlows) close() {
 		f.stop()
 	}
 	f.ended.Wait()
-	for _, flow := range f.flows {
-		if flow.socket >= 0 {
-			unix.Close(flow.socket)
-		}
+	for _, socket := range f.sockets {
+		unix.Close(socket)
 	}
 	if f.epoll >= 0 {
 		unix.Close(f.epoll)

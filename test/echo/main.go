@@ -2,8 +2,8 @@
 
 // Command echo is the workload of the lab, in one static program: the process that
 // keeps a pod's namespaces (pause), the server behind Services (serve), and the
-// client that puts load on them and prints what it saw as JSON (load, udp, hold, fetch,
-// upload, api). Clients exit with 1 when anything went wrong.
+// client that puts load on them and prints what it saw as JSON (load, udp, hold, flood,
+// mtu, fetch, upload, api). Clients exit with 1 when anything went wrong.
 package main
 
 import (
@@ -36,6 +36,8 @@ var commands = map[string]command{
 	"udp":    udp,
 	"fetch":  fetch,
 	"hold":   hold,
+	"flood":  flood,
+	"mtu":    mtu,
 	"api":    api,
 	"upload": upload,
 }

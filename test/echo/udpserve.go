@@ -14,13 +14,15 @@ import (
 // maxDatagram is the largest payload that UDP can carry.
 const maxDatagram = 65535
 
-// udpServer answers each datagram with "POD NODE CLIENT PAYLOAD", from the address
-// that the datagram was sent to, whatever addresses the host has. There is a socket
+// udpServer answers each datagram with "POD NODE CLIENT PAYLOAD", and "size N …" with so
+// many bytes in one piece, from the address that the datagram was sent to, whatever addresses the host has. There is a socket
 // per family, because only those of one family tell that address for both.
 type udpServer struct {
 	id identity
 	v4 *ipv4.PacketConn
 	v6 *ipv6.PacketConn
+	// raw4 and raw6 are what v4 and v6 wrap.
+	raw4, raw6 *net.UDPConn
 }
 
 func listenUDP(address string, id identity) (*udpServer, error) {
@@ -33,7 +35,10 @@ func listenUDP(address string, id identity) (*udpServer, error) {
 		socket4.Close()
 		return nil, fmt.Errorf("serve UDP: %w", err)
 	}
-	s := &udpServer{id: id, v4: ipv4.NewPacketConn(socket4), v6: ipv6.NewPacketConn(socket6)}
+	s := &udpServer{
+		id: id, v4: ipv4.NewPacketConn(socket4), v6: ipv6.NewPacketConn(socket6),
+		raw4: socket4.(*net.UDPConn), raw6: socket6.(*net.UDPConn),
+	}
 	err = errors.Join(s.v4.SetControlMessage(ipv4.FlagDst, true), s.v6.SetControlMessage(ipv6.FlagDst, true))
 	if err != nil {
 		s.Close()
@@ -67,8 +72,10 @@ func (s *udpServer) serve4() error {
 		if control != nil {
 			from = &ipv4.ControlMessage{Src: control.Dst}
 		}
-		// An answer that cannot be sent is a lost one, as any datagram may be.
-		_, _ = s.v4.WriteTo(s.reply(client, buffer[:n]), from, client)
+		s.answer(s.raw4, client, buffer[:n], func(answer []byte) error {
+			_, err := s.v4.WriteTo(answer, from, client)
+			return err
+		})
 	}
 }
 
@@ -83,8 +90,20 @@ func (s *udpServer) serve6() error {
 		if control != nil {
 			from = &ipv6.ControlMessage{Src: control.Dst}
 		}
-		_, _ = s.v6.WriteTo(s.reply(client, buffer[:n]), from, client)
+		s.answer(s.raw6, client, buffer[:n], func(answer []byte) error {
+			_, err := s.v6.WriteTo(answer, from, client)
+			return err
+		})
 	}
+}
+
+func (s *udpServer) answer(socket *net.UDPConn, client net.Addr, payload []byte, send func([]byte) error) {
+	if size, found := sizeWanted(payload); found {
+		answerOfSize(socket, socket == s.raw6, size, send)
+		return
+	}
+	// An answer that cannot be sent is a lost one, as any datagram may be.
+	_ = send(s.reply(client, payload))
 }
 
 func (s *udpServer) reply(client net.Addr, payload []byte) []byte {

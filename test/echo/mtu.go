@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// sizePrefix begins a datagram "size N …": its answer has N bytes and must not be
+	// fragmented.
+	sizePrefix = "size "
+	// tooBig is the answer instead where the path is known to be too narrow.
+	tooBig = "too big"
+	// shortAnswer is how much is asked for where the way back is of no interest.
+	shortAnswer = 64
+	// tryFor is how long a single datagram's answer is awaited.
+	tryFor = time.Second
+)
+
+// mtuReport is what mtu prints.
+type mtuReport struct {
+	Up   []mtuResult `json:"up"`
+	Down []mtuResult `json:"down"`
+}
+
+// mtuResult is what became of datagrams of one size of payload.
+type mtuResult struct {
+	Size     int  `json:"size"`
+	Answered bool `json:"answered"`
+	// Refused says that the sender has been told that the path is too narrow.
+	Refused bool `json:"refused"`
+	// Lost is how many got neither.
+	Lost int `json:"lost"`
+}
+
+// mtu sends datagrams that must not be fragmented, of given sizes, and asks for such
+// ones. It repeats each until it is answered, or its sender learns that the path is too
+// narrow, or the time is over. It fails where neither happens.
+func mtu(ctx context.Context, args []string, stdout io.Writer) error {
+	flags := flag.NewFlagSet("mtu", flag.ContinueOnError)
+	to := flags.String("to", "", "address:port that answers")
+	up := flags.String("up", "", "sizes of payload to send, with commas between")
+	down := flags.String("down", "", "sizes of payload to ask for, with commas between")
+	timeout := flags.Duration("timeout", 10*time.Second, "when to give one size up")
+	if err := parse(flags, args); err != nil {
+		return err
+	}
+	connection, err := new(net.Dialer).DialContext(ctx, "udp", *to)
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	if err := setDontFragment(connection.(*net.UDPConn), strings.HasPrefix(*to, "["), true); err != nil {
+		return err
+	}
+	report := mtuReport{}
+	try := func(list string, request func(size int) string) (results []mtuResult, err error) {
+		for _, word := range words(list) {
+			size, err := strconv.Atoi(word)
+			if err != nil || size < shortAnswer {
+				return nil, fmt.Errorf("size %q: want a number, at least %d", word, shortAnswer)
+			}
+			results = append(results, trySize(ctx, connection, request(size), mtuResult{Size: size}, *timeout))
+		}
+		return results, nil
+	}
+	if report.Up, err = try(*up, func(size int) string { return sizeRequest(shortAnswer, size) }); err != nil {
+		return err
+	}
+	if report.Down, err = try(*down, func(size int) string { return sizeRequest(size, shortAnswer) }); err != nil {
+		return err
+	}
+	if err := printJSON(stdout, report); err != nil {
+		return err
+	}
+	for _, result := range append(report.Up, report.Down...) {
+		if !result.Answered && !result.Refused {
+			return errFailed
+		}
+	}
+	return nil
+}
+
+// sizeRequest is length bytes long and asks for an answer of so many.
+func sizeRequest(answer, length int) string {
+	request := sizePrefix + strconv.Itoa(answer) + " "
+	return request + strings.Repeat("x", max(0, length-len(request)))
+}
+
+func trySize(ctx context.Context, connection net.Conn, request string, result mtuResult, timeout time.Duration) mtuResult {
+	end := time.Now().Add(timeout)
+	buffer := make([]byte, maxDatagram)
+	for ctx.Err() == nil && time.Now().Before(end) {
+		// The socket tells of what the network reported at the next call.
+		_, err := io.WriteString(connection, request)
+		var n int
+		if err == nil {
+			_ = connection.SetReadDeadline(time.Now().Add(tryFor))
+			n, err = connection.Read(buffer)
+		}
+		switch {
+		case errors.Is(err, unix.EMSGSIZE), err == nil && string(buffer[:n]) == tooBig:
+			result.Refused = true
+			return result
+		case err == nil:
+			result.Answered = true
+			return result
+		}
+		result.Lost++
+	}
+	return result
+}
+
+// setDontFragment has a socket's datagrams sent in one piece or not at all, or as
+// the system's default is.
+func setDontFragment(connection *net.UDPConn, ipv6, on bool) error {
+	level, option, value := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_WANT
+	if ipv6 {
+		level, option = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER
+	}
+	if on {
+		// The same number in both families.
+		value = unix.IP_PMTUDISC_DO
+	}
+	raw, err := connection.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failure error
+	err = raw.Control(func(socket uintptr) {
+		failure = unix.SetsockoptInt(int(socket), level, option, value)
+	})
+	if err := errors.Join(err, failure); err != nil {
+		return fmt.Errorf("set whether datagrams may be fragmented: %w", err)
+	}
+	return nil
+}
+
+// sizeWanted reads the first number of "size N …".
+func sizeWanted(payload []byte) (size int, found bool) {
+	rest, found := strings.CutPrefix(string(payload), sizePrefix)
+	if !found {
+		return 0, false
+	}
+	number, _, _ := strings.Cut(rest, " ")
+	size, err := strconv.Atoi(number)
+	return size, err == nil && size >= 0 && size <= maxDatagram
+}
+
+// answerOfSize answers "size N …" by means of send.
+func answerOfSize(connection *net.UDPConn, ipv6 bool, size int, send func([]byte) error) {
+	if err := setDontFragment(connection, ipv6, true); err != nil {
+		return
+	}
+	err := send(make([]byte, size))
+	if errors.Is(err, syscall.EMSGSIZE) {
+		err = send([]byte(tooBig))
+	}
+	// What cannot be sent is lost, as any datagram may be.
+	_ = errors.Join(err, setDontFragment(connection, ipv6, false))
+}

@@ -24,7 +24,7 @@ build: ## Build the programs into bin/.
 	$(STATIC) -o $(BIN)/ ./cmd/operator ./cmd/lbagent ./cmd/millrace
 	ln -sf millrace $(BIN)/kubectl-millrace
 	go build -trimpath -o $(BIN)/lab ./test/lab
-	CGO_ENABLED=0 go build -trimpath -o $(BIN)/echo ./test/echo
+	CGO_ENABLED=0 go build -trimpath -o $(BIN)/ ./test/echo ./test/flows
 
 .PHONY: generate
 generate: ## Generate deepcopy, CRDs, roles and BPF objects (needs clang-19).

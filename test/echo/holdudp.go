@@ -91,10 +91,7 @@ func (f *udpFlows) open(ctx context.Context) error {
 	ctx, f.stop = context.WithCancel(ctx)
 	f.ended.Go(func() { f.send(ctx) })
 	f.ended.Go(func() { f.receive(ctx) })
-	// The first answers, and the second ones: only then does a flow last.
-	for range 2 {
-		f.tally.check(ctx, f.patience())
-	}
+	f.tally.check(ctx, f.patience())
 	return ctx.Err()
 }
 
@@ -313,6 +310,11 @@ func (f *udpFlows) answer(from netip.AddrPort, reply string) error {
 	flow.pod = strings.Clone(words[0])
 	newest, round := sequence == flow.sequence, flow.round
 	f.mu.Unlock()
+	if sequence == 1 {
+		// As most protocols do: balancers take a single datagram for a question.
+		f.ask(i, now)
+		return nil
+	}
 	if newest {
 		f.tally.answer(i, round)
 	}

@@ -50,6 +50,9 @@ func Open(progress io.Writer) (*Cluster, error) {
 	return cluster, nil
 }
 
+// Root is the folder of this checkout, which all hosts of the lab see.
+func (c *Cluster) Root() string { return c.root }
+
 func moduleRoot() (string, error) {
 	directory, err := os.Getwd()
 	if err != nil {

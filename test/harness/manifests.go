@@ -15,4 +15,7 @@ var (
 	// EchoLocal has a Service of the same pods with traffic policy Local.
 	//go:embed manifests/echo-local.yaml
 	EchoLocal string
+	// Held has the Deployment and the Service whose connections are held.
+	//go:embed manifests/hold.yaml
+	Held string
 )

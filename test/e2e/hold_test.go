@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millrace-lb/millrace/test/harness"
+)
+
+const (
+	heldConnections = 1000
+	heldUDPFlows    = 65536
+	// udpInterval is well below the 180 s for which an idle UDP flow is remembered.
+	udpInterval = 30 * time.Second
+	udpBurst    = 12000
+)
+
+// holders keep connections and UDP flows through the Service "hold".
+type holders struct {
+	tcp, udp *harness.Hold
+}
+
+// holdService brings up the Service whose connections are held, with so many pods.
+func holdService(t *testing.T, pods int) service {
+	t.Helper()
+	cleanup(t, "delete", "deployment/hold", "service/hold", "--ignore-not-found")
+	must(t, cluster.Apply(t.Context(), harness.Held))
+	scaleHold(t, pods)
+	return addresses(t, "hold")
+}
+
+// scaleHold sets the number of pods and waits until so many are ready and no other is
+// left.
+func scaleHold(t *testing.T, pods int) {
+	t.Helper()
+	kubectl(t, "scale", "deployment/hold", "--replicas="+strconv.Itoa(pods))
+	eventually(t, 90*time.Second, func(ctx context.Context) error {
+		live, all, err := holdPods(ctx)
+		if err == nil && (len(live) != pods || all != pods) {
+			err = fmt.Errorf("%d pods live and %d exist, want %d", len(live), all, pods)
+		}
+		return err
+	})
+}
+
+// holdPods returns the pods that serve and are not told to end, and how many exist.
+func holdPods(ctx context.Context) (live map[string]bool, all int, err error) {
+	var pods corev1.PodList
+	if err := cluster.Get(ctx, &pods, "pods", "-l", "app=hold"); err != nil {
+		return nil, 0, err
+	}
+	live = map[string]bool{}
+	for _, pod := range pods.Items {
+		for _, condition := range pod.Status.Conditions {
+			if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil {
+				live[pod.Name] = true
+			}
+		}
+	}
+	return live, len(pods.Items), nil
+}
+
+// hold opens 1,000 connections and 65,536 UDP flows, half of each family.
+func hold(t *testing.T, s service) *holders {
+	t.Helper()
+	from := clientAddresses(t)
+	vips := []netip.Addr{s.ipv4, s.ipv6}
+	h := &holders{}
+	group, _ := errgroup.WithContext(t.Context())
+	group.Go(func() (err error) {
+		h.tcp, _, err = cluster.Hold(t.Context(), harness.HoldOptions{
+			VIPs: vips, Flows: heldConnections, Interval: time.Second, Timeout: 15 * time.Second,
+		})
+		return err
+	})
+	group.Go(func() (err error) {
+		h.udp, _, err = cluster.Hold(t.Context(), harness.HoldOptions{
+			VIPs: vips, From: from, UDP: true, Flows: heldUDPFlows, Interval: udpInterval, Timeout: 15 * time.Second, Burst: udpBurst,
+		})
+		return err
+	})
+	must(t, group.Wait())
+	t.Cleanup(func() {
+		if err := h.tcp.End(); err != nil {
+			t.Error(err)
+		}
+		if err := h.udp.End(); err != nil {
+			t.Error(err)
+		}
+	})
+	return h
+}
+
+// clientAddresses gives the client three more addresses of each family for the time of
+// the test, so that there are ports for all flows, and returns all of them.
+func clientAddresses(t *testing.T) []netip.Addr {
+	t.Helper()
+	all := []netip.Addr{harness.ClientIPv4, harness.ClientIPv6}
+	ipv4, ipv6 := harness.ClientIPv4, harness.ClientIPv6
+	for range 3 {
+		ipv4, ipv6 = ipv4.Next(), ipv6.Next()
+		for _, prefix := range []netip.Prefix{netip.PrefixFrom(ipv4, 25), netip.PrefixFrom(ipv6, 64)} {
+			_, err := cluster.Exec(t.Context(), "client", "ip", "address", "replace", prefix.String(), "dev", "eth0", "nodad")
+			must(t, err)
+			all = append(all, prefix.Addr())
+			t.Cleanup(func() {
+				if _, err := cluster.Exec(context.Background(), "client", "ip", "address", "delete", prefix.String(), "dev", "eth0"); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	return all
+}
+
+// survived has all flows make a request and fails where a connection broke whose pod
+// lives, where a UDP flow left a pod that lives, or where one gets no answer.
+func (h *holders) survived(t *testing.T, event string) {
+	t.Helper()
+	var tcp, udp harness.HoldReport
+	group := errgroup.Group{}
+	group.Go(func() (err error) { tcp, err = h.tcp.Check(); return err })
+	group.Go(func() (err error) { udp, err = h.udp.Check(); return err })
+	must(t, group.Wait())
+	live, _, err := holdPods(t.Context())
+	must(t, err)
+
+	broken := 0
+	for _, flow := range tcp.Broken {
+		if live[flow.Pod] {
+			broken++
+			if broken <= 5 {
+				t.Logf("%s: %s to %s, served by %s: broken after %.1f s: %s", event, flow.Local, flow.Remote, flow.Pod, flow.At, flow.Error)
+			}
+		}
+	}
+	moved, left := 0, 0
+	for _, movement := range udp.Moved {
+		if live[movement.From] {
+			left += movement.Flows
+			t.Logf("%s: %d UDP flows went from %s, which lives, to %s", event, movement.Flows, movement.From, movement.To)
+		}
+		moved += movement.Flows
+	}
+	t.Logf("%-28s %4d connections live, %3d broken, %d of them with a pod that lives, longest gap %4.1f s; %d UDP flows: %5d changed pod, %d of them left one that lives, %d datagrams lost",
+		event+":", tcp.Live, len(tcp.Broken), broken, tcp.LongestGap, udp.Flows, moved, left, udp.Lost)
+	if broken > 0 {
+		t.Errorf("%s: %d connections broke whose pod lives", event, broken)
+	}
+	if left > 0 {
+		t.Errorf("%s: %d UDP flows left a pod that lives", event, left)
+	}
+	if udp.Silent > 0 {
+		t.Errorf("%s: %d UDP flows get no answer: %q", event, udp.Silent, udp.FirstErrors)
+	}
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace-lb/millrace/test/harness"
+)
+
+// narrowMTU is the size of packets that reach the client, in bytes.
+const narrowMTU = 1400
+
+// Header sizes in bytes of a datagram, and what encapsulation adds.
+const (
+	headersIPv4, headersIPv6 = 28, 48
+	overhead                 = 48
+	linkMTU                  = 1500
+)
+
+// narrow makes the way from the router to the client one of 1,400 bytes. What is larger
+// and must not be fragmented is answered by the router with an ICMP error, to the
+// VIP. The other direction stays as it is.
+func narrow(t *testing.T) {
+	t.Helper()
+	for family, prefix := range map[string]netip.Prefix{
+		"-4": netip.PrefixFrom(harness.ClientIPv4, 32), "-6": netip.PrefixFrom(harness.ClientIPv6, 128),
+	} {
+		_, err := cluster.Exec(t.Context(), "router1", "ip", family, "route", "replace", prefix.String(), "dev", "eth1", "mtu", "lock", strconv.Itoa(narrowMTU))
+		must(t, err)
+		t.Cleanup(func() {
+			if _, err := cluster.Exec(context.Background(), "router1", "ip", family, "route", "delete", prefix.String(), "dev", "eth1"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestPathMTUIsDiscovered sends from pods in full-size packets that must not be
+// fragmented, through a narrower hop behind the router.
+func TestPathMTUIsDiscovered(t *testing.T) {
+	s := addresses(t, "echo")
+	s.routed(t, 30*time.Second, 1, 2, 3)
+	// What a pod learns is remembered by its node's kernel: each family begins anew.
+	kubectl(t, "rollout", "restart", "deployment/echo")
+	must(t, cluster.RolledOut(t.Context(), "default", "deployment/echo"))
+	narrow(t)
+	for _, test := range []struct {
+		vip     netip.Addr
+		headers int
+		counter string
+	}{{s.ipv4, headersIPv4, "IcmpOutDestUnreachs"}, {s.ipv6, headersIPv6, "Icmp6OutPktTooBigs"}} {
+		t.Run(test.vip.String(), func(t *testing.T) {
+			before := routerCounter(t, test.counter)
+			for range 12 {
+				must(t, cluster.Download(t.Context(), test.vip, megabytes))
+			}
+			errorsOfTCP := routerCounter(t, test.counter) - before
+			if errorsOfTCP == 0 {
+				t.Error("the router had nothing to complain about: no TCP segment was too large")
+			}
+			fits, tooLarge := narrowMTU-test.headers, linkMTU-test.headers
+			lost := 0
+			for range 12 {
+				result, err := cluster.ProbeMTU(t.Context(), test.vip, nil, []int{tooLarge, fits})
+				must(t, err)
+				if len(result.Down) != 2 || result.Down[0].Answered || !result.Down[0].Refused || !result.Down[1].Answered {
+					t.Errorf("datagrams from the pod: %+v: want that its kernel refuses %d bytes and sends %d", result.Down, tooLarge, fits)
+				}
+				lost += result.Down[0].Lost
+			}
+			t.Logf("12 downloads, %d ICMP errors for them; 12 UDP flows, %d datagrams lost until the pods knew", errorsOfTCP, lost)
+		})
+	}
+}
+
+// routerCounter reads a counter of the router's kernel.
+func routerCounter(t *testing.T, name string) int {
+	t.Helper()
+	out, err := cluster.Exec(t.Context(), "router1", "nstat", "--zeros", "--ignore", "--noupdate", name)
+	must(t, err)
+	for line := range strings.Lines(string(out)) {
+		if fields := strings.Fields(line); len(fields) >= 2 && fields[0] == name {
+			value, err := strconv.Atoi(fields[1])
+			must(t, err)
+			return value
+		}
+	}
+	t.Fatalf("nstat prints no %s: %q", name, out)
+	return 0
+}
+
+// TestTooBigForTheFabric sends datagrams as large as the client's link takes, and that
+// are too large once encapsulated.
+func TestTooBigForTheFabric(t *testing.T) {
+	s := addresses(t, "echo")
+	s.routed(t, 30*time.Second, 1, 2, 3)
+	for _, test := range []struct {
+		vip     netip.Addr
+		headers int
+		family  string
+	}{{s.ipv4, headersIPv4, "-4"}, {s.ipv6, headersIPv6, "-6"}} {
+		t.Run(test.vip.String(), func(t *testing.T) {
+			largest := linkMTU - test.headers
+			fits := largest - overhead
+			refused := 0
+			for range 12 {
+				// The client's kernel remembers what it was told.
+				_, err := cluster.Exec(t.Context(), "client", "ip", test.family, "route", "flush", "cache")
+				must(t, err)
+				result, err := cluster.ProbeMTU(t.Context(), test.vip, []int{largest, fits}, nil)
+				must(t, err)
+				must(t, checkUp(result.Up))
+				if result.Up[0].Refused {
+					refused++
+				}
+			}
+			t.Logf("of 12 flows %d were told that %d bytes are too much", refused, largest)
+			// Each flow has its pod on another node than the router's choice with a
+			// probability of two thirds.
+			if refused == 0 {
+				t.Error("no flow was encapsulated, or all fitted")
+			}
+		})
+	}
+}
+
+func checkUp(results []harness.SizeResult) error {
+	if len(results) != 2 || !results[0].Answered && !results[0].Refused || !results[1].Answered {
+		return fmt.Errorf("datagrams to the VIP: %+v: want the first answered or refused, the second answered", results)
+	}
+	return nil
+}

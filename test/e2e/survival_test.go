@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millrace-lb/millrace/test/harness"
+)
+
+var nodeNames = []string{"node1", "node2", "node3"}
+
+// TestConnectionsSurviveTheirBalancers does to the nodes' balancers whatever may
+// happen to them while all pods live.
+func TestConnectionsSurviveTheirBalancers(t *testing.T) {
+	s := holdService(t, 6)
+	announceFromLabelled(t)
+	s.routed(t, 30*time.Second, 1, 2, 3)
+	h := hold(t, s)
+
+	withdraw(t, "node1", s, 2, 3)
+	h.survived(t, "announcement withdrawn")
+	announce(t, "node1", s, 1, 2, 3)
+	h.survived(t, "announced again")
+
+	for _, node := range nodeNames {
+		wipeFlows(t, node)
+		h.survived(t, "flow state of "+node+" wiped")
+	}
+
+	killAgents(t)
+	h.survived(t, "agents killed and back")
+	s.routed(t, 30*time.Second, 1, 2, 3)
+
+	upgradeAgents(t)
+	h.survived(t, "agents upgraded")
+	s.routed(t, 30*time.Second, 1, 2, 3)
+
+	floodSYN(t, s)
+	h.survived(t, "SYN flood")
+}
+
+// announceFromLabelled has nodes announce that have a label, and gives it to all.
+func announceFromLabelled(t *testing.T) {
+	t.Helper()
+	cleanup(t, "label", "nodes", "--all", "millrace.test/announce-")
+	cleanup(t, "patch", "bgpadvertisement", "all", "--type=merge", "--patch", `{"spec":{"nodeSelector":null}}`)
+	kubectl(t, "label", "nodes", "--all", "--overwrite", "millrace.test/announce=yes")
+	kubectl(t, "patch", "bgpadvertisement", "all", "--type=merge", "--patch", `{"spec":{"nodeSelector":{"matchLabels":{"millrace.test/announce":"yes"}}}}`)
+}
+
+// withdraw ends a node's announcements and waits until the router uses the others.
+func withdraw(t *testing.T, node string, s service, others ...int) {
+	t.Helper()
+	kubectl(t, "label", "node", node, "millrace.test/announce-")
+	s.routed(t, 30*time.Second, others...)
+}
+
+func announce(t *testing.T, node string, s service, all ...int) {
+	t.Helper()
+	kubectl(t, "label", "node", node, "--overwrite", "millrace.test/announce=yes")
+	s.routed(t, 30*time.Second, all...)
+}
+
+// wipeFlows empties all tables of a node that hold what it learned from packets.
+func wipeFlows(t *testing.T, node string) {
+	t.Helper()
+	var wiped map[string]int
+	flowsOn(t, node, &wiped, "wipe")
+	if wiped["connections4"] == 0 || wiped["connections6"] == 0 {
+		t.Errorf("%s had no connections to wipe: %v", node, wiped)
+	}
+}
+
+// flowsOn runs bin/flows on a node and reads what it prints.
+func flowsOn(t *testing.T, node string, out any, args ...string) {
+	t.Helper()
+	raw, err := cluster.Exec(t.Context(), node, append([]string{filepath.Join(cluster.Root(), "bin", "flows")}, args...)...)
+	must(t, err)
+	must(t, json.Unmarshal(raw, out))
+}
+
+// killAgents kills all agents at once, without any warning, and waits until they are
+// back.
+func killAgents(t *testing.T) {
+	t.Helper()
+	before := agentRestarts(t)
+	for _, node := range nodeNames {
+		_, err := cluster.Exec(t.Context(), node, "sh", "-c", "kill -9 $(pidof lbagent)")
+		must(t, err)
+	}
+	eventually(t, 60*time.Second, func(ctx context.Context) error {
+		for pod, restarts := range agentRestarts(t) {
+			if restarts <= before[pod] {
+				return fmt.Errorf("%s has not been restarted", pod)
+			}
+		}
+		return nil
+	})
+	must(t, cluster.RolledOut(t.Context(), "millrace-system", "daemonset/millrace-agent"))
+}
+
+func agentRestarts(t *testing.T) map[string]int32 {
+	t.Helper()
+	var pods corev1.PodList
+	must(t, cluster.Get(t.Context(), &pods, "-n", "millrace-system", "pods", "-l", "app.kubernetes.io/component=agent"))
+	restarts := map[string]int32{}
+	for _, pod := range pods.Items {
+		for _, container := range pod.Status.ContainerStatuses {
+			restarts[pod.Name] += container.RestartCount
+		}
+	}
+	return restarts
+}
+
+// upgradeAgents replaces every agent by one with other programs.
+func upgradeAgents(t *testing.T) {
+	t.Helper()
+	image, err := cluster.LoadChangedAgent(t.Context())
+	must(t, err)
+	before := map[string]map[string]string{}
+	for _, node := range nodeNames {
+		before[node] = attachedPrograms(t, node)
+	}
+	t.Cleanup(func() { setAgentImage(t, "millrace.test/lbagent:dev") })
+	setAgentImage(t, image)
+	for _, node := range nodeNames {
+		after := attachedPrograms(t, node)
+		for name, tag := range before[node] {
+			if after[name] == tag || after[name] == "" {
+				t.Errorf("%s: program %s was %s and is %s after the upgrade", node, name, tag, after[name])
+			}
+		}
+		if len(before[node]) == 0 || len(after) != len(before[node]) {
+			t.Errorf("%s: programs are %v, were %v", node, after, before[node])
+		}
+	}
+}
+
+func setAgentImage(t *testing.T, image string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	if _, err := cluster.Kubectl(ctx, "-n", "millrace-system", "set", "image", "daemonset/millrace-agent", "lbagent="+image); err != nil {
+		t.Fatal(err)
+	}
+	if err := cluster.RolledOut(ctx, "millrace-system", "daemonset/millrace-agent"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// attachedPrograms returns the tags of a node's programs by the names of their pins.
+func attachedPrograms(t *testing.T, node string) map[string]string {
+	t.Helper()
+	var tags map[string]string
+	flowsOn(t, node, &tags, "programs")
+	return tags
+}
+
+const (
+	floodTime = 20 * time.Second
+	// floodRate is in SYNs per second and address family.
+	floodRate = 10000
+)
+
+// floodSources are networks that nobody in the lab has.
+var floodSources = []netip.Prefix{
+	netip.MustParsePrefix("203.0.113.200/29"),
+	netip.MustParsePrefix("2001:db8:f100::/40"),
+}
+
+// floodSYN floods the VIPs and makes new connections meanwhile.
+func floodSYN(t *testing.T, s service) {
+	t.Helper()
+	group, ctx := errgroup.WithContext(t.Context())
+	for _, source := range floodSources {
+		vip := s.ipv4
+		if source.Addr().Is6() {
+			vip = s.ipv6
+		}
+		group.Go(func() error {
+			flood, err := cluster.FloodSYN(ctx, vip, source, floodRate, floodTime)
+			if err == nil && (flood.Packets < int64(floodRate*floodTime.Seconds()/4)) {
+				err = fmt.Errorf("only %d SYNs were sent to %s in %.0f s", flood.Packets, vip, flood.Seconds)
+			}
+			t.Logf("SYN flood of %s: %d packets in %.1f s", vip, flood.Packets, flood.Seconds)
+			return err
+		})
+		group.Go(func() error {
+			load, err := cluster.RequestsFor(ctx, vip, 20, floodTime)
+			if err == nil && load.Errors > 0 {
+				err = fmt.Errorf("%d of %d new connections to %s failed during the flood: %s", load.Errors, load.Requests, vip, strings.Join(load.FirstErrors, "; "))
+			}
+			t.Logf("new connections to %s during the flood: %d, %d failed, p99 %.0f ms", vip, load.Requests, load.Errors, load.P99)
+			return err
+		})
+	}
+	must(t, group.Wait())
+}
+
+// TestConnectionsSurviveNodes has a node join that knows nothing, and another drained;
+// both take part in announcing, so that the routers' choice changes at the same time.
+func TestConnectionsSurviveNodes(t *testing.T) {
+	announceFromLabelled(t)
+	cleanup(t, "uncordon", "node1", "node3")
+	t.Cleanup(func() {
+		// A start of a node that runs is refused; that is no failure here.
+		_, _ = cluster.Run(context.Background(), "node", "start", "node3")
+	})
+	kubectl(t, "cordon", "node3")
+	s := holdService(t, 6)
+	_, err := cluster.Run(t.Context(), "node", "stop", "node3")
+	must(t, err)
+	s.routed(t, holdTime, 1, 2)
+	h := hold(t, s)
+
+	_, err = cluster.Run(t.Context(), "node", "start", "node3")
+	must(t, err)
+	kubectl(t, "uncordon", "node3")
+	scaleHold(t, 9)
+	s.routed(t, 60*time.Second, 1, 2, 3)
+	h.survived(t, "node3 joined")
+
+	kubectl(t, "label", "node", "node1", "millrace.test/announce-")
+	kubectl(t, "drain", "node1", "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s")
+	s.routed(t, 30*time.Second, 2, 3)
+	scaleHold(t, 9)
+	h.survived(t, "node1 drained")
+}
+
+// TestConnectionsSurviveScaling changes the number of pods in steps.
+func TestConnectionsSurviveScaling(t *testing.T) {
+	s := holdService(t, 3)
+	s.routed(t, 30*time.Second, 1, 2, 3)
+	h := hold(t, s)
+	for _, pods := range []int{6, 12, 20, 30, 20, 12, 6} {
+		scaleHold(t, pods)
+		h.survived(t, fmt.Sprintf("%d pods", pods))
+	}
+	var report harness.HoldReport
+	report, err := h.tcp.Check()
+	must(t, err)
+	if report.Live == 0 {
+		t.Error("no connection is left: none was to a pod that lives")
+	}
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command flows looks at the data plane of a node from outside, through its pins: it
+// counts and wipes what the node remembers of flows, and names the programs that are
+// attached. It runs on the node (bin/lab exec NODE -- bin/flows wipe).
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// Where the agent pins by default.
+const (
+	mapFolder  = "/sys/fs/bpf/millrace/maps"
+	linkFolder = "/sys/fs/bpf/millrace/links"
+)
+
+const (
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+func main() {
+	commands := map[string]func(io.Writer, []string) error{"count": count, "wipe": wipe, "programs": programs}
+	run := func(io.Writer, []string) error { return errUsage }
+	if len(os.Args) > 1 && commands[os.Args[1]] != nil {
+		run = commands[os.Args[1]]
+	}
+	err := run(os.Stdout, os.Args[min(2, len(os.Args)):])
+	if errors.Is(err, errUsage) {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(exitUsage)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "flows:", err)
+		os.Exit(exitFailure)
+	}
+}
+
+var errUsage = errors.New("usage: flows count|wipe [PREFIX…] | flows programs")
+
+// eachTable calls f for every table that forgets by itself when it is full, which are
+// those that hold what was learned from packets, of which the name begins with one of
+// the prefixes, if there are any.
+func eachTable(prefixes []string, f func(name string, table *ebpf.Map) error) error {
+	entries, err := os.ReadDir(mapFolder)
+	if err != nil {
+		return fmt.Errorf("list the maps: %w: does Millrace run on this node?", err)
+	}
+	for _, entry := range entries {
+		if !hasAnyPrefix(entry.Name(), prefixes) {
+			continue
+		}
+		table, err := ebpf.LoadPinnedMap(filepath.Join(mapFolder, entry.Name()), nil)
+		if err != nil {
+			return fmt.Errorf("open map %s: %w", entry.Name(), err)
+		}
+		if table.Type() == ebpf.LRUHash || table.Type() == ebpf.LRUCPUHash {
+			err = f(entry.Name(), table)
+		}
+		if err := errors.Join(err, table.Close()); err != nil {
+			return fmt.Errorf("map %s: %w", entry.Name(), err)
+		}
+	}
+	return nil
+}
+
+func hasAnyPrefix(name string, prefixes []string) bool {
+	for _, prefix := range prefixes {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return len(prefixes) == 0
+}
+
+// keys returns all keys of a table. One that is removed meanwhile makes the kernel
+// begin anew, so some may come twice.
+func keys(table *ebpf.Map) ([][]byte, error) {
+	var all [][]byte
+	var key []byte
+	for {
+		next, err := table.NextKeyBytes(keyOrNil(key))
+		if err != nil {
+			return nil, fmt.Errorf("read keys: %w", err)
+		}
+		if next == nil || len(all) > 2*int(table.MaxEntries()) {
+			return all, nil
+		}
+		all = append(all, next)
+		key = next
+	}
+}
+
+// keyOrNil keeps a nil slice from becoming an interface that is not nil.
+func keyOrNil(key []byte) any {
+	if key == nil {
+		return nil
+	}
+	return key
+}
+
+func count(stdout io.Writer, prefixes []string) error {
+	counts := map[string]int{}
+	err := eachTable(prefixes, func(name string, table *ebpf.Map) error {
+		all, err := keys(table)
+		counts[name] = len(all)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(stdout).Encode(counts)
+}
+
+// wipe empties the tables and prints how many entries each lost. Packets that arrive
+// meanwhile may make new entries, which stay.
+func wipe(stdout io.Writer, prefixes []string) error {
+	counts := map[string]int{}
+	err := eachTable(prefixes, func(name string, table *ebpf.Map) error {
+		all, err := keys(table)
+		if err != nil {
+			return err
+		}
+		for _, key := range all {
+			switch err := table.Delete(key); {
+			case err == nil:
+				counts[name]++
+			case !errors.Is(err, ebpf.ErrKeyNotExist):
+				return fmt.Errorf("delete an entry: %w", err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(stdout).Encode(counts)
+}
+
+// programs prints the tag of the program behind each pinned link. The kernel computes
+// it from the instructions.
+func programs(stdout io.Writer, _ []string) error {
+	entries, err := os.ReadDir(linkFolder)
+	if err != nil {
+		return fmt.Errorf("list the links: %w: does Millrace run on this node?", err)
+	}
+	tags := map[string]string{}
+	for _, entry := range entries {
+		tag, err := tagOf(filepath.Join(linkFolder, entry.Name()))
+		if err != nil {
+			return fmt.Errorf("link %s: %w", entry.Name(), err)
+		}
+		tags[entry.Name()] = tag
+	}
+	return json.NewEncoder(stdout).Encode(tags)
+}
+
+func tagOf(pin string) (string, error) {
+	pinned, err := link.LoadPinnedLink(pin, nil)
+	if err != nil {
+		return "", err
+	}
+	defer pinned.Close()
+	info, err := pinned.Info()
+	if err != nil {
+		return "", err
+	}
+	program, err := ebpf.NewProgramFromID(info.Program)
+	if err != nil {
+		return "", err
+	}
+	defer program.Close()
+	about, err := program.Info()
+	if err != nil {
+		return "", err
+	}
+	return about.Tag, nil
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+)
+
+// changedImage is the image of an agent whose BPF programs are not those of the
+// checkout.
+const changedImage = "millrace.test/lbagent:changed"
+
+// LoadChangedAgent builds an agent with other BPF programs than the checkout has,
+// which do the same, loads its image into every node and returns its name.
+func (c *Cluster) LoadChangedAgent(ctx context.Context) (image string, err error) {
+	folder, err := os.MkdirTemp("", "millrace-changed-*")
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+	object := filepath.Join(c.root, "bpf", "datapath_bpfel.o")
+	changed, err := changePrograms(object)
+	if err != nil {
+		return "", fmt.Errorf("change the programs of %s: %w", object, err)
+	}
+	replacement := filepath.Join(folder, "datapath.o")
+	if err := os.WriteFile(replacement, changed, 0o600); err != nil {
+		return "", err
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{object: replacement}})
+	if err != nil {
+		return "", err
+	}
+	overlayFile := filepath.Join(folder, "overlay.json")
+	if err := os.WriteFile(overlayFile, overlay, 0o600); err != nil {
+		return "", err
+	}
+	program, archive := filepath.Join(folder, "lbagent"), filepath.Join(folder, "lbagent.tar")
+	for _, args := range [][]string{
+		{"build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w -X main.version=changed", "-overlay", overlayFile, "-o", program, "./cmd/lbagent"},
+		{"run", "./hack/mkimage", "--arch", runtime.GOARCH, "--name", changedImage, "--entrypoint", "/lbagent", "--output", archive, program + ":/lbagent"},
+	} {
+		command := exec.CommandContext(ctx, "go", args...)
+		command.Dir = c.root
+		command.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := command.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("go %s: %w: %s", args[0], err, bytes.TrimSpace(out))
+		}
+	}
+	_, err = c.Run(ctx, "image", "load", archive)
+	return changedImage, err
+}
+
+// Opcodes of BPF (RFC 9669): move a constant, sign-extended to 64 bits or
+// zero-extended from 32.
+const (
+	moveLong        = 0xb7
+	moveShort       = 0xb4
+	instructionSize = 8
+)
+
+// changePrograms returns a BPF object with each move of a constant that is not
+// negative encoded in the other of two ways that mean the same.
+func changePrograms(object string) ([]byte, error) {
+	content, err := os.ReadFile(object)
+	if err != nil {
+		return nil, err
+	}
+	file, err := elf.NewFile(bytes.NewReader(content))
+	if err != nil {
+		return nil, err
+	}
+	changes := 0
+	for _, section := range file.Sections {
+		if section.Flags&elf.SHF_EXECINSTR == 0 {
+			continue
+		}
+		code := content[section.Offset : section.Offset+section.Size]
+		for ; len(code) >= instructionSize; code = code[instructionSize:] {
+			if int32(binary.LittleEndian.Uint32(code[4:])) < 0 {
+				continue
+			}
+			switch code[0] {
+			case moveLong:
+				code[0] = moveShort
+			case moveShort:
+				code[0] = moveLong
+			default:
+				continue
+			}
+			changes++
+		}
+	}
+	if changes == 0 {
+		return nil, errors.New("no instruction to change")
+	}
+	return content, nil
+}

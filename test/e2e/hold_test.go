@@ -23,12 +23,14 @@ const (
 	heldUDPFlows    = 65536
 	// udpInterval is well below the 180 s for which an idle UDP flow is remembered.
 	udpInterval = 30 * time.Second
-	udpBurst    = 12000
+	udpBurst    = 8000
 )
 
 // holders keep connections and UDP flows through the Service "hold".
 type holders struct {
 	tcp, udp *harness.Hold
+	// lost is how many datagrams had been lost at the last check.
+	lost int64
 }
 
 // holdService brings up the Service whose connections are held, with so many pods.
@@ -77,28 +79,32 @@ func hold(t *testing.T, s service) *holders {
 	from := clientAddresses(t)
 	vips := []netip.Addr{s.ipv4, s.ipv6}
 	h := &holders{}
-	group, _ := errgroup.WithContext(t.Context())
+	// They end by End, after the test's own context.
+	ctx := context.WithoutCancel(t.Context())
+	group := errgroup.Group{}
 	group.Go(func() (err error) {
-		h.tcp, _, err = cluster.Hold(t.Context(), harness.HoldOptions{
+		h.tcp, _, err = cluster.Hold(ctx, harness.HoldOptions{
 			VIPs: vips, Flows: heldConnections, Interval: time.Second, Timeout: 15 * time.Second,
 		})
 		return err
 	})
 	group.Go(func() (err error) {
-		h.udp, _, err = cluster.Hold(t.Context(), harness.HoldOptions{
+		h.udp, _, err = cluster.Hold(ctx, harness.HoldOptions{
 			VIPs: vips, From: from, UDP: true, Flows: heldUDPFlows, Interval: udpInterval, Timeout: 15 * time.Second, Burst: udpBurst,
 		})
 		return err
 	})
-	must(t, group.Wait())
 	t.Cleanup(func() {
-		if err := h.tcp.End(); err != nil {
-			t.Error(err)
-		}
-		if err := h.udp.End(); err != nil {
-			t.Error(err)
+		for _, held := range []*harness.Hold{h.tcp, h.udp} {
+			if held == nil {
+				continue
+			}
+			if err := held.End(); err != nil {
+				t.Error(err)
+			}
 		}
 	})
+	must(t, group.Wait())
 	return h
 }
 
@@ -154,7 +160,8 @@ func (h *holders) survived(t *testing.T, event string) {
 		moved += movement.Flows
 	}
 	t.Logf("%-28s %4d connections live, %3d broken, %d of them with a pod that lives, longest gap %4.1f s; %d UDP flows: %5d changed pod, %d of them left one that lives, %d datagrams lost",
-		event+":", tcp.Live, len(tcp.Broken), broken, tcp.LongestGap, udp.Flows, moved, left, udp.Lost)
+		event+":", tcp.Live, len(tcp.Broken), broken, tcp.LongestGap, udp.Flows, moved, left, udp.Lost-h.lost)
+	h.lost = udp.Lost
 	if broken > 0 {
 		t.Errorf("%s: %d connections broke whose pod lives", event, broken)
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command echo is the workload of the lab, in one static program: the process that
-// keeps a pod's namespaces (pause), the server behind Services (serve), and the
+// keeps a pod's namespaces (pause), the servers behind Services (serve, sink), and the
 // client that puts load on them and prints what it saw as JSON (load, udp, hold, flood,
 // mtu, fetch, upload, api). Clients exit with 1 when anything went wrong.
 package main
@@ -32,6 +32,7 @@ type command func(ctx context.Context, args []string, stdout io.Writer) error
 var commands = map[string]command{
 	"pause":  pause,
 	"serve":  serve,
+	"sink":   sink,
 	"load":   load,
 	"udp":    udp,
 	"fetch":  fetch,

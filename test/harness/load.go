@@ -57,8 +57,14 @@ func (c *Cluster) Requests(ctx context.Context, vip netip.Addr, count int) (Load
 
 // RequestsFor sends HTTP requests to a VIP at a rate per second for a time.
 func (c *Cluster) RequestsFor(ctx context.Context, vip netip.Addr, rate int, duration time.Duration) (Load, error) {
+	return c.PatientRequestsFor(ctx, vip, rate, duration, 5*time.Second)
+}
+
+// PatientRequestsFor is RequestsFor with another time limit of each request.
+func (c *Cluster) PatientRequestsFor(ctx context.Context, vip netip.Addr, rate int, duration, timeout time.Duration) (Load, error) {
 	var load Load
-	err := c.echo(ctx, &load, "load", "--url", url(vip, "/"), "--rate", strconv.Itoa(rate), "--duration", duration.String(), "--keepalive=false")
+	err := c.echo(ctx, &load, "load", "--url", url(vip, "/"), "--rate", strconv.Itoa(rate), "--duration", duration.String(),
+		"--timeout", timeout.String(), "--concurrency", "200", "--keepalive=false")
 	return load, err
 }
 

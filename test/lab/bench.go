@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-lb/millrace/test/harness"
+	"github.com/millrace-lb/millrace/test/lab/internal/bench"
+)
+
+var errBenchOptions = errors.New("rounds, flows and rate must be positive, duration 100ms at least")
+
+func (a *app) benchCommand() *cobra.Command {
+	options := bench.Options{}
+	command := &cobra.Command{
+		Use:   "bench",
+		Short: "Compare Millrace with kube-proxy's nftables on the running lab",
+		Long: `Compare Millrace with kube-proxy's nftables on the running lab.
+
+Sends small datagrams from the client to one pod, through a VIP of Millrace and through
+an external IP of kube-proxy, where the pod is on the node that the router chose and
+where it is on another. Installs Millrace if it is not installed. Leave the machine
+alone meanwhile: all hosts of the lab share its processors.`,
+		Args: exactly(0),
+		RunE: func(command *cobra.Command, _ []string) error {
+			if options.Rounds < 1 || options.Duration < 100*time.Millisecond || options.Flows < 1 || options.Rate < 1 {
+				return usageError{errBenchOptions}
+			}
+			// Says what is wrong where the lab is not up.
+			if _, err := a.open(); err != nil {
+				return err
+			}
+			driven, err := harness.Open(os.Stderr)
+			if err != nil {
+				return err
+			}
+			return bench.Run(command.Context(), driven, options, os.Stdout)
+		},
+	}
+	flags := command.Flags()
+	flags.IntVar(&options.Rounds, "rounds", 3, "how often each path is measured")
+	flags.DurationVar(&options.Duration, "duration", 3*time.Second, "how long each measurement takes")
+	flags.IntVar(&options.Flows, "flows", 1000, "how many flows take turns")
+	flags.IntVar(&options.Rate, "rate", 20000, "packets per second at which processor time is compared")
+	return command
+}

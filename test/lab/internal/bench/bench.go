@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package bench compares Millrace with kube-proxy on a running lab: the same client,
+// router, nodes and pod, the same small datagrams, and one time through a VIP of
+// Millrace, the other through an external IP that kube-proxy's nftables serve.
+//
+// All hosts of the lab share this machine's processors, and its links are veth pairs. So
+// the numbers compare the two paths; they do not tell what hardware would do.
+package bench
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millrace-lb/millrace/test/harness"
+)
+
+//go:embed manifests/sink.yaml
+var manifest string
+
+const (
+	// sinkNode has the pod; otherNode gets the packets where they take two hops.
+	sinkNode, otherNode = 2, 1
+	namespace           = "bench"
+	port                = 9000
+	setupTime           = time.Minute
+)
+
+var (
+	// externalIP is the one of kube-proxy's Service, in the manifest too.
+	externalIP = netip.MustParseAddr("203.0.113.250")
+	// nowhere is an address that the router itself discards.
+	nowhere = netip.MustParseAddr("203.0.113.251")
+	// sources are the made-up clients.
+	sources = netip.MustParsePrefix("203.0.113.200/29")
+)
+
+// Options say how long to measure.
+type Options struct {
+	Rounds   int
+	Duration time.Duration
+	// Flows is how many flows take turns.
+	Flows int
+	// Rate is the rate in packets per second at which processor time is compared.
+	Rate int
+}
+
+// bench is one run.
+type bench struct {
+	cluster *harness.Cluster
+	options Options
+	out     io.Writer
+	vip     netip.Addr
+	// device is the node's end of the link to the pod.
+	device string
+}
+
+// Run measures and prints a table.
+func Run(ctx context.Context, cluster *harness.Cluster, options Options, out io.Writer) (err error) {
+	b := &bench{cluster: cluster, options: options, out: out}
+	// Also after an interrupt.
+	defer func() { err = errors.Join(err, b.remove(context.WithoutCancel(ctx))) }()
+	if err := b.prepare(ctx); err != nil {
+		return err
+	}
+	results, err := b.measureAll(ctx)
+	if err != nil {
+		return err
+	}
+	return b.print(results)
+}
+
+// prepare installs Millrace if need be, and brings up the pod and its Services.
+func (b *bench) prepare(ctx context.Context) error {
+	if _, err := b.cluster.Kubectl(ctx, "-n", "millrace-system", "get", "daemonset", "millrace-agent"); err != nil {
+		fmt.Fprintln(b.out, "installing Millrace …")
+		if err := b.cluster.Install(ctx); err != nil {
+			return err
+		}
+		if err := b.cluster.Apply(ctx, harness.Network); err != nil {
+			return err
+		}
+	}
+	if err := b.cluster.Apply(ctx, manifest); err != nil {
+		return err
+	}
+	if err := b.cluster.RolledOut(ctx, namespace, "deployment/sink"); err != nil {
+		return err
+	}
+	err := harness.Eventually(ctx, setupTime, func(ctx context.Context) (err error) {
+		b.vip, _, err = b.cluster.Addresses(ctx, namespace, "millrace")
+		if err == nil && !b.vip.IsValid() {
+			err = errors.New("the Service bench/millrace has no address yet")
+		}
+		if err != nil {
+			return err
+		}
+		hops, err := b.cluster.NextHops(ctx, "router1", b.vip)
+		if err == nil && len(hops) < sinkNode {
+			err = fmt.Errorf("%s is announced by %v only", b.vip, hops)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := b.findDevice(ctx); err != nil {
+		return err
+	}
+	_, err = b.cluster.Exec(ctx, "router1", "ip", "route", "replace", "blackhole", nowhere.String())
+	return err
+}
+
+func (b *bench) findDevice(ctx context.Context) error {
+	var pods corev1.PodList
+	if err := b.cluster.Get(ctx, &pods, "-n", namespace, "pods", "-l", "app=sink"); err != nil {
+		return err
+	}
+	if len(pods.Items) != 1 {
+		return fmt.Errorf("%d pods of the bench exist, want one: try again", len(pods.Items))
+	}
+	out, err := b.cluster.Exec(ctx, fmt.Sprintf("node%d", sinkNode), "ip", "-o", "route", "get", pods.Items[0].Status.PodIP)
+	if err != nil {
+		return err
+	}
+	words := strings.Fields(string(out))
+	for i, word := range words[:max(len(words)-1, 0)] {
+		if word == "dev" {
+			b.device = words[i+1]
+			return nil
+		}
+	}
+	return fmt.Errorf("no link to pod %s: %q", pods.Items[0].Status.PodIP, out)
+}
+
+// enterBy has the router hand everything for an address to one node.
+func (b *bench) enterBy(ctx context.Context, address netip.Addr, node int) error {
+	_, err := b.cluster.Exec(ctx, "router1", "ip", "route", "replace", address.String(), "via",
+		harness.NodeAddress(node, address).String(), "metric", "1")
+	return err
+}
+
+// remove takes away what prepare and enterBy made.
+func (b *bench) remove(ctx context.Context) error {
+	routes := []string{"blackhole " + nowhere.String(), externalIP.String() + " metric 1"}
+	if b.vip.IsValid() {
+		routes = append(routes, b.vip.String()+" metric 1")
+	}
+	for _, route := range routes {
+		// Where it was interrupted early there is none.
+		_, _ = b.cluster.Exec(ctx, "router1", append([]string{"ip", "route", "delete"}, strings.Fields(route)...)...)
+	}
+	_, err := b.cluster.Kubectl(ctx, "delete", "namespace", namespace, "--ignore-not-found", "--timeout=60s")
+	return err
+}

@@ -56,6 +56,10 @@ test-e2e: prerequisites build image ## Run the end-to-end tests on a real cluste
 bench: ## Measure what a packet costs, beside floor programs (root); PIN=PATH, STRICT=1.
 	go run ./lbagent/internal/dataplane/bench $(if $(STRICT),-strict) $(if $(PIN),-pin $(PIN))
 
+.PHONY: flood
+flood: ## Send floods of ten million packets each through the program (root, half an hour).
+	MILLRACE_FLOOD=10000000 go test -count 1 -timeout 2h -run TestFlood -v ./bpf
+
 .PHONY: bench-control
 bench-control: ## Run the benchmarks of agent and operator.
 	go test -run '^$$' -bench . -benchmem ./lbagent/... ./operator/...

@@ -70,6 +70,9 @@ var (
 
 const selfID = 1
 
+// flowEntries is how many flows each table has room for.
+const flowEntries = 4096
+
 // Ports of the VIPs, named by what they lead to.
 const (
 	// Rows that lead here, and to the node of the name.
@@ -182,15 +185,17 @@ func newWorld(t testing.TB) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Each CPU may hold a batch of free entries for itself.
+	flows := uint32(flowEntries + 128*ebpf.MustPossibleCPU())
 	for name, size := range map[string]uint32{
 		bpf.DatapathMapFrontends4: 64, bpf.DatapathMapFrontends6: 64, bpf.DatapathMapFrontendCounts: 128, bpf.DatapathMapFrontendDrops: 512,
 		bpf.DatapathMapVips: 16, bpf.DatapathMapRows: 32 * 4096, bpf.DatapathMapEndpointRows: 4 * 512,
-		bpf.DatapathMapEndpoints: 16, bpf.DatapathMapConnections4: 4096, bpf.DatapathMapConnections6: 4096,
+		bpf.DatapathMapEndpoints: 16, bpf.DatapathMapConnections4: flows, bpf.DatapathMapConnections6: flows,
 		bpf.DatapathMapSourceRanges4: 16, bpf.DatapathMapSourceRanges6: 16,
-		bpf.DatapathMapReverse4: 4096, bpf.DatapathMapReverse6: 4096, bpf.DatapathMapHalfOpen4: 4096,
-		bpf.DatapathMapHalfOpen6: 4096, bpf.DatapathMapHalfOpenRev4: 4096, bpf.DatapathMapHalfOpenRev6: 4096,
-		bpf.DatapathMapDatagrams4: 4096, bpf.DatapathMapDatagrams6: 4096,
-		bpf.DatapathMapDatagramsRev4: 4096, bpf.DatapathMapDatagramsRev6: 4096,
+		bpf.DatapathMapReverse4: flows, bpf.DatapathMapReverse6: flows, bpf.DatapathMapHalfOpen4: flows,
+		bpf.DatapathMapHalfOpen6: flows, bpf.DatapathMapHalfOpenRev4: flows, bpf.DatapathMapHalfOpenRev6: flows,
+		bpf.DatapathMapDatagrams4: flows, bpf.DatapathMapDatagrams6: flows,
+		bpf.DatapathMapDatagramsRev4: flows, bpf.DatapathMapDatagramsRev6: flows,
 	} {
 		spec.Maps[name].MaxEntries = size
 	}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// place names the table that holds the flow of a packet of the client: established,
+// half-open or none.
+func (w *world) place(t testing.TB, p packet) string {
+	t.Helper()
+	var key any = bpf.DatapathConnectionKey6{
+		Client: address(p.from.Addr()), ClientPort: network16(p.from.Port()),
+		Vip: address(p.to.Addr()), VipPort: network16(p.to.Port()), Protocol: uint8(p.protocol),
+	}
+	connections, datagrams, halfOpen := w.Connections6, w.Datagrams6, w.HalfOpen6
+	if p.is4() {
+		key = bpf.DatapathConnectionKey4{
+			Client: ipv4(p.from.Addr()), ClientPort: network16(p.from.Port()),
+			Vip: ipv4(p.to.Addr()), VipPort: network16(p.to.Port()), Protocol: uint8(p.protocol),
+		}
+		connections, datagrams, halfOpen = w.Connections4, w.Datagrams4, w.HalfOpen4
+	}
+	places := []string{"none"}
+	for _, table := range []struct {
+		name string
+		m    *ebpf.Map
+	}{{"established", connections}, {"answered", datagrams}, {"half-open", halfOpen}} {
+		var value bpf.DatapathConnection
+		err := table.m.Lookup(key, &value)
+		if err == nil {
+			places = append(places, table.name)
+		} else if !errors.Is(err, ebpf.ErrKeyNotExist) {
+			t.Fatal(err)
+		}
+	}
+	if len(places) > 2 {
+		t.Errorf("flow is in several tables: %v", places[1:])
+	}
+	return places[len(places)-1]
+}
+
+// A flow is established when its client has shown that it reads what the endpoint sends,
+// and not before.
+func TestProof(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		pod := f.pods[0]
+		syn, ack, rst, udp := f.tcp(portCluster, "S"), f.tcp(portCluster, "A"), f.tcp(portCluster, "R"), f.udp(portCluster)
+		acking := func(number uint32) packet { return ack.with(func(p *packet) { p.acknowledged = number }) }
+		at := func(number uint32, p packet) packet { return p.with(func(p *packet) { p.sequence = number }) }
+		synAck, data, reset := answer(syn, pod, "SA"), answer(syn, pod, "A"), answer(syn, pod, "R")
+		const claimed = 1 << 30
+		for _, test := range []struct {
+			name    string
+			packets []packet
+			want    string
+		}{
+			{"SYN", []packet{syn}, "half-open"},
+			{"SYN again and again", []packet{syn, syn, syn}, "half-open"},
+			{"handshake", []packet{syn, synAck, ack}, "established"},
+			{"handshake, its last packet lost", []packet{syn, synAck, synAck, ack}, "established"},
+			{"handshake with data in the SYN-ACK's flight", []packet{syn, synAck, data, acking(2000 + 14600)}, "established"},
+			{"SYN-ACK anew with another number, as with SYN cookies",
+				[]packet{syn, synAck, at(1<<31, synAck), acking(1<<31 + 1)}, "established"},
+			{"SYN and ACK without a SYN-ACK", []packet{syn, ack, ack}, "half-open"},
+			{"SYN and a blind ACK", []packet{syn, synAck, acking(claimed), reset, acking(claimed)}, "half-open"},
+			{"SYN and an ACK of nothing", []packet{syn, synAck, acking(1999)}, "half-open"},
+			{"SYN and a blind ACK that the endpoint challenges", []packet{syn, synAck, acking(claimed), data, acking(claimed)}, "half-open"},
+			{"SYN and FIN", []packet{syn, f.tcp(portCluster, "FA").with(func(p *packet) { p.acknowledged = claimed })}, "half-open"},
+			{"ACK alone", []packet{ack}, "half-open"},
+			{"ACKs alone", []packet{ack, ack, ack}, "half-open"},
+			{"ACK that is answered by a reset", []packet{ack, reset, ack}, "half-open"},
+			{"ACK that is answered by data", []packet{ack, data, ack}, "established"},
+			{"ACK that data in flight are far ahead of", []packet{ack, at(2000+1<<21, data), ack}, "established"},
+			{"ACK that is answered by a repeated segment", []packet{ack, at(2000-1448, data), ack}, "established"},
+			{"ACK of something else than what the endpoint sends", []packet{acking(claimed), data, acking(claimed)}, "half-open"},
+			{"the same, later right", []packet{acking(claimed), data, ack, data, ack}, "established"},
+			{"reset of an unknown connection", []packet{rst, rst}, "half-open"},
+			{"datagram", []packet{udp}, "half-open"},
+			{"datagrams without an answer", []packet{udp, udp, udp}, "half-open"},
+			{"question and answer", []packet{udp, answer(udp, pod, "")}, "half-open"},
+			{"questions and an answer", []packet{udp, answer(udp, pod, ""), udp}, "answered"},
+		} {
+			t.Run(f.name+"/"+test.name, func(t *testing.T) {
+				w.forget(t)
+				w.pointTo(t, f, 0)
+				w.play(t, test.packets...)
+				if got := w.place(t, test.packets[0]); got != test.want {
+					t.Errorf("%s, want %s", got, test.want)
+				}
+			})
+		}
+	}
+}
+
+// A stranger's packet to the VIP does not take the replies of a connection that the
+// client has with the endpoint without it: they stay as they are until the flow through
+// the VIP has shown that they are its own.
+func TestDirectConnectionKeepsReplies(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		pod := f.pods[0]
+		syn, ack := f.tcp(portCluster, "S"), f.tcp(portCluster, "A")
+		data := answer(syn, pod, "A")
+		forged := ack.with(func(p *packet) { p.acknowledged = 1 << 30 })
+		for name, before := range map[string][]packet{
+			"SYN": {syn}, "SYNs": {syn, syn}, "ACK": {forged}, "ACKs": {forged, forged},
+			"SYN and ACK": {syn, forged}, "reset": {f.tcp(portCluster, "R").with(func(p *packet) { p.acknowledged = 1 << 30 })},
+		} {
+			t.Run(f.name+"/"+name, func(t *testing.T) {
+				w.forget(t)
+				w.pointTo(t, f, 0)
+				w.play(t, before...)
+				checkFrame(t, w.egress(t, data.frame()), data.frame())
+			})
+		}
+	}
+}

@@ -63,31 +63,35 @@ type DatapathConnectionKey6 struct {
 type DatapathDropReason uint32
 
 const (
-	DatapathDropReasonDROP_NONE              DatapathDropReason = 0
-	DatapathDropReasonDROP_MALFORMED         DatapathDropReason = 1
-	DatapathDropReasonDROP_FRAGMENT          DatapathDropReason = 2
-	DatapathDropReasonDROP_IPV6EXTENSION     DatapathDropReason = 3
-	DatapathDropReasonDROP_VIP_PROTOCOL      DatapathDropReason = 4
-	DatapathDropReasonDROP_NO_FRONTEND       DatapathDropReason = 5
-	DatapathDropReasonDROP_SOURCE_RANGE      DatapathDropReason = 6
-	DatapathDropReasonDROP_NO_ENDPOINT       DatapathDropReason = 7
-	DatapathDropReasonDROP_ENDPOINT_GONE     DatapathDropReason = 8
-	DatapathDropReasonDROP_TUPLE_CONFLICT    DatapathDropReason = 9
-	DatapathDropReasonDROP_CONNECTION_STORE  DatapathDropReason = 10
-	DatapathDropReasonDROP_ROW_EMPTY         DatapathDropReason = 11
-	DatapathDropReasonDROP_NODE_UNKNOWN      DatapathDropReason = 12
-	DatapathDropReasonDROP_NODE_FAMILY       DatapathDropReason = 13
-	DatapathDropReasonDROP_NODE_ROUTE        DatapathDropReason = 14
-	DatapathDropReasonDROP_FORWARDING_OFF    DatapathDropReason = 15
-	DatapathDropReasonDROP_ENCAP_TOO_BIG     DatapathDropReason = 16
-	DatapathDropReasonDROP_HEADROOM          DatapathDropReason = 17
-	DatapathDropReasonDROP_HANDOVER          DatapathDropReason = 18
-	DatapathDropReasonDROP_TUNNEL_SOURCE     DatapathDropReason = 19
-	DatapathDropReasonDROP_TUNNEL_MALFORMED  DatapathDropReason = 20
-	DatapathDropReasonDROP_TUNNEL_NO_VIP     DatapathDropReason = 21
-	DatapathDropReasonDROP_TUNNEL_CONGESTION DatapathDropReason = 22
-	DatapathDropReasonDROP_REPLY_REWRITE     DatapathDropReason = 23
-	DatapathDropReasonDROP_REASONS           DatapathDropReason = 24
+	DatapathDropReasonDROP_NONE               DatapathDropReason = 0
+	DatapathDropReasonDROP_MALFORMED          DatapathDropReason = 1
+	DatapathDropReasonDROP_FRAGMENT           DatapathDropReason = 2
+	DatapathDropReasonDROP_IPV6EXTENSION      DatapathDropReason = 3
+	DatapathDropReasonDROP_SOURCE_ROUTE       DatapathDropReason = 4
+	DatapathDropReasonDROP_VIP_PROTOCOL       DatapathDropReason = 5
+	DatapathDropReasonDROP_ICMP_TYPE          DatapathDropReason = 6
+	DatapathDropReasonDROP_ICMP_EMBEDDED      DatapathDropReason = 7
+	DatapathDropReasonDROP_ICMP_NO_CONNECTION DatapathDropReason = 8
+	DatapathDropReasonDROP_NO_FRONTEND        DatapathDropReason = 9
+	DatapathDropReasonDROP_SOURCE_RANGE       DatapathDropReason = 10
+	DatapathDropReasonDROP_NO_ENDPOINT        DatapathDropReason = 11
+	DatapathDropReasonDROP_ENDPOINT_GONE      DatapathDropReason = 12
+	DatapathDropReasonDROP_TUPLE_CONFLICT     DatapathDropReason = 13
+	DatapathDropReasonDROP_CONNECTION_STORE   DatapathDropReason = 14
+	DatapathDropReasonDROP_ROW_EMPTY          DatapathDropReason = 15
+	DatapathDropReasonDROP_NODE_UNKNOWN       DatapathDropReason = 16
+	DatapathDropReasonDROP_NODE_FAMILY        DatapathDropReason = 17
+	DatapathDropReasonDROP_NODE_ROUTE         DatapathDropReason = 18
+	DatapathDropReasonDROP_FORWARDING_OFF     DatapathDropReason = 19
+	DatapathDropReasonDROP_ENCAP_TOO_BIG      DatapathDropReason = 20
+	DatapathDropReasonDROP_HEADROOM           DatapathDropReason = 21
+	DatapathDropReasonDROP_HANDOVER           DatapathDropReason = 22
+	DatapathDropReasonDROP_TUNNEL_SOURCE      DatapathDropReason = 23
+	DatapathDropReasonDROP_TUNNEL_MALFORMED   DatapathDropReason = 24
+	DatapathDropReasonDROP_TUNNEL_NO_VIP      DatapathDropReason = 25
+	DatapathDropReasonDROP_TUNNEL_CONGESTION  DatapathDropReason = 26
+	DatapathDropReasonDROP_REPLY_REWRITE      DatapathDropReason = 27
+	DatapathDropReasonDROP_REASONS            DatapathDropReason = 28
 )
 
 type DatapathDropSample struct {
@@ -364,6 +368,7 @@ const (
 	DatapathMapReverse6          = "reverse6"
 	DatapathMapRows              = "rows"
 	DatapathMapSettings          = "settings"
+	DatapathMapSlowPacket        = "slow_packet"
 	DatapathMapSourceRanges4     = "source_ranges4"
 	DatapathMapSourceRanges6     = "source_ranges6"
 	DatapathMapTraceRecord       = "trace_record"
@@ -468,6 +473,7 @@ type DatapathMapSpecs struct {
 	Reverse6       *ebpf.MapSpec `ebpf:"reverse6"`
 	Rows           *ebpf.MapSpec `ebpf:"rows"`
 	Settings       *ebpf.MapSpec `ebpf:"settings"`
+	SlowPacket     *ebpf.MapSpec `ebpf:"slow_packet"`
 	SourceRanges4  *ebpf.MapSpec `ebpf:"source_ranges4"`
 	SourceRanges6  *ebpf.MapSpec `ebpf:"source_ranges6"`
 	TraceRecord    *ebpf.MapSpec `ebpf:"trace_record"`
@@ -540,6 +546,7 @@ type DatapathMaps struct {
 	Reverse6       *ebpf.Map `ebpf:"reverse6"`
 	Rows           *ebpf.Map `ebpf:"rows"`
 	Settings       *ebpf.Map `ebpf:"settings"`
+	SlowPacket     *ebpf.Map `ebpf:"slow_packet"`
 	SourceRanges4  *ebpf.Map `ebpf:"source_ranges4"`
 	SourceRanges6  *ebpf.Map `ebpf:"source_ranges6"`
 	TraceRecord    *ebpf.Map `ebpf:"trace_record"`
@@ -576,6 +583,7 @@ func (m *DatapathMaps) Close() error {
 		m.Reverse6,
 		m.Rows,
 		m.Settings,
+		m.SlowPacket,
 		m.SourceRanges4,
 		m.SourceRanges6,
 		m.TraceRecord,

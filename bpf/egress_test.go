@@ -29,7 +29,7 @@ type replyFixture struct {
 func TestEgress(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
-		for _, fixture := range replies(f) {
+		for _, fixture := range append(replies(f), icmpReplies(f)...) {
 			t.Run(f.name+"/"+fixture.name, func(t *testing.T) {
 				w.forget(t)
 				w.pointTo(t, f, 0)

@@ -21,10 +21,12 @@ func seeds(w *world) [][]byte {
 		add(stage1(w, f))
 		add(stage2(f))
 		add(secondChance(f))
+		add(icmpErrors(f))
+		add(headers(f))
 		for _, inner := range families {
 			add(fromNodes(f, inner))
 		}
-		for _, fixture := range replies(f) {
+		for _, fixture := range append(replies(f), icmpReplies(f)...) {
 			frames = append(frames, fixture.in.frame())
 		}
 	}

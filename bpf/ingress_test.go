@@ -22,6 +22,7 @@ func TestIngress(t *testing.T) {
 			"stage 2":       stage2(f),
 			"second chance": secondChance(f),
 			"conflict":      conflicts(f),
+			"headers":       headers(f),
 		} {
 			for _, fixture := range fixtures {
 				t.Run(f.name+"/"+kind+"/"+fixture.name, func(t *testing.T) { w.check(t, fixture) })
@@ -60,11 +61,15 @@ func vipRules(f family) []fixture {
 	}
 	syn := f.tcp(portCluster, "S")
 	whole := syn.frame()
+	wrongICMP := layers.IPProtocolICMPv6
+	if f.vip.Is6() {
+		wrongICMP = layers.IPProtocolICMPv4
+	}
 	fixtures := []fixture{
 		drop("unused TCP port", bpf.DatapathDropReasonDROP_NO_FRONTEND, f.tcp(9, "S").frame()),
 		drop("unused UDP port", bpf.DatapathDropReasonDROP_NO_FRONTEND, f.udp(9).frame()),
 		drop("Geneve port", bpf.DatapathDropReasonDROP_NO_FRONTEND, f.udp(6081).frame()),
-		drop("ICMP", bpf.DatapathDropReasonDROP_VIP_PROTOCOL, syn.with(func(p *packet) { p.protocol = layers.IPProtocolICMPv6 }).frame()),
+		drop("ICMP of the other version", bpf.DatapathDropReasonDROP_VIP_PROTOCOL, syn.with(func(p *packet) { p.protocol = wrongICMP }).frame()),
 		drop("SCTP", bpf.DatapathDropReasonDROP_VIP_PROTOCOL, syn.with(func(p *packet) { p.protocol = layers.IPProtocolSCTP }).frame()),
 		drop("truncated TCP header", bpf.DatapathDropReasonDROP_MALFORMED, whole[:len(whole)-len(syn.payload)-1]),
 		drop("truncated payload", bpf.DatapathDropReasonDROP_MALFORMED, whole[:len(whole)-1]),
@@ -83,15 +88,7 @@ func vipRules(f family) []fixture {
 			drop("header length below 20", bpf.DatapathDropReasonDROP_MALFORMED, ihl),
 		)
 	}
-	for name, kind := range map[string]layers.IPProtocol{
-		"hop-by-hop": layers.IPProtocolIPv6HopByHop, "routing": layers.IPProtocolIPv6Routing,
-		"destination options": layers.IPProtocolIPv6Destination,
-	} {
-		fixtures = append(fixtures, drop(name+" header", bpf.DatapathDropReasonDROP_IPV6EXTENSION,
-			syn.with(func(p *packet) { p.extended, p.extension = true, kind }).frame()))
-	}
-	return append(fixtures, drop("fragment", bpf.DatapathDropReasonDROP_FRAGMENT,
-		syn.with(func(p *packet) { p.extended, p.extension = true, layers.IPProtocolIPv6Fragment }).frame()))
+	return fixtures
 }
 
 // stage1 chooses nodes.

@@ -42,13 +42,18 @@ type packet struct {
 	// fragment is the IPv4 offset in units of 8 bytes; more is MF.
 	fragment uint16
 	more     bool
-	// extended puts an IPv6 header of the kind extension in front.
-	extended  bool
-	extension layers.IPProtocol
+	// extensions are IPv6 extension headers.
+	extensions []extension
 	// zeroChecksum leaves the UDP checksum out.
 	zeroChecksum bool
 	// macs are the Ethernet addresses, the router's and the uplink's where nil.
 	source, destination net.HardwareAddr
+}
+
+// extension is an IPv6 extension header; body is what follows the next header's number.
+type extension struct {
+	kind layers.IPProtocol
+	body []byte
 }
 
 func (p packet) is4() bool { return p.to.Addr().Is4() }
@@ -57,9 +62,12 @@ func (p packet) is4() bool { return p.to.Addr().Is4() }
 func (p packet) ip() []byte {
 	network := p.network()
 	parts := []gopacket.SerializableLayer{network.(gopacket.SerializableLayer)}
-	if p.extended {
-		// Next header, length 0 (8 bytes), six bytes of padding (PadN).
-		parts = append(parts, gopacket.Payload([]byte{byte(p.protocol), 0, 1, 4, 0, 0, 0, 0}))
+	for i, e := range p.extensions {
+		next := p.protocol
+		if i+1 < len(p.extensions) {
+			next = p.extensions[i+1].kind
+		}
+		parts = append(parts, gopacket.Payload(append([]byte{byte(next)}, e.body...)))
 	}
 	if p.fragment == 0 {
 		parts = append(parts, p.transport(network)...)
@@ -70,8 +78,8 @@ func (p packet) ip() []byte {
 
 func (p packet) network() gopacket.NetworkLayer {
 	protocol := p.protocol
-	if p.extended {
-		protocol = p.extension
+	if len(p.extensions) > 0 {
+		protocol = p.extensions[0].kind
 	}
 	ttl := p.ttl
 	if ttl == 0 {
@@ -168,6 +176,8 @@ type tunnel struct {
 	tos      uint8
 	// port is the outer source port; zero means that of the inner flow's hash.
 	port uint16
+	// flow is a packet of the flow that the inner one is about, where it is not its own.
+	flow *packet
 	// The rest deviates from what nodes send.
 	vni, class   uint32
 	version      uint8
@@ -212,7 +222,11 @@ func (t tunnel) geneve() []byte {
 
 func (t tunnel) ip() []byte {
 	payload := append(t.geneve(), t.inner.ip()...)
-	node, _ := flowHash(t.inner)
+	flow := t.inner
+	if t.flow != nil {
+		flow = *t.flow
+	}
+	node, _ := flowHash(flow)
 	port := 49152 + uint16(node&0x3fff)
 	if t.port != 0 {
 		port = t.port

@@ -165,14 +165,19 @@ func sum(t testing.TB, m *ebpf.Map, key any) (total uint64) {
 // forget empties the tables of flows and the counters of drops by frontend.
 func (w *world) forget(t testing.TB) {
 	t.Helper()
-	for _, m := range []*ebpf.Map{
-		w.Connections4, w.Connections6, w.Datagrams4, w.Datagrams6, w.HalfOpen4, w.HalfOpen6,
-		w.Reverse4, w.Reverse6, w.DatagramsRev4, w.DatagramsRev6, w.HalfOpenRev4, w.HalfOpenRev6,
-	} {
+	for _, m := range w.flowMaps() {
 		clearMap(t, m)
 	}
 	clearMap(t, w.FrontendDrops)
 	clearSampling(t, w)
+}
+
+// flowMaps are the tables of flows.
+func (w *world) flowMaps() []*ebpf.Map {
+	return []*ebpf.Map{
+		w.Connections4, w.Connections6, w.Datagrams4, w.Datagrams6, w.HalfOpen4, w.HalfOpen6,
+		w.Reverse4, w.Reverse6, w.DatagramsRev4, w.DatagramsRev6, w.HalfOpenRev4, w.HalfOpenRev6,
+	}
 }
 
 func clearMap(t testing.TB, m *ebpf.Map) {

@@ -60,7 +60,7 @@ func (w *world) contents(t testing.TB) map[string]string {
 	contents := map[string]string{}
 	for name, m := range w.allMaps() {
 		switch {
-		case name == bpf.DatapathMapTraceRecord, m.Type() == ebpf.RingBuf:
+		case name == bpf.DatapathMapTraceRecord, name == bpf.DatapathMapSlowPacket, m.Type() == ebpf.RingBuf:
 			continue
 		case m.Type() == ebpf.Array && m.MaxEntries() > 1024:
 			continue

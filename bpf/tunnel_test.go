@@ -58,8 +58,8 @@ func fromNodes(outer, inner family) []fixture {
 			changed(func(t *tunnel) { t.inner.to = netip.AddrPortFrom(inner.other, portCluster) })),
 		drop("endpoint inside", bpf.DatapathDropReasonDROP_TUNNEL_NO_VIP, changed(func(t *tunnel) { t.inner.to = inner.pods[0] })),
 		drop("unused port inside", bpf.DatapathDropReasonDROP_NO_FRONTEND, changed(func(t *tunnel) { t.inner.to = inner.to(9) })),
-		drop("ICMP to a VIP inside", bpf.DatapathDropReasonDROP_VIP_PROTOCOL,
-			changed(func(t *tunnel) { t.inner.protocol = layers.IPProtocolICMPv4 })),
+		drop("unknown protocol to a VIP inside", bpf.DatapathDropReasonDROP_VIP_PROTOCOL,
+			changed(func(t *tunnel) { t.inner.protocol = layers.IPProtocolGRE })),
 		drop("frontend without an endpoint here", bpf.DatapathDropReasonDROP_NO_ENDPOINT,
 			changed(func(t *tunnel) { t.inner.to = inner.to(portClusterEmpty) })),
 	}

@@ -10,7 +10,9 @@
 
 #include "census.h"
 #include "parse.h"
+#include "related.h"
 #include "reverse.h"
+#include "slow.h"
 #include "stage1.h"
 #include "tunnel.h"
 
@@ -34,7 +36,7 @@ int ingress(struct xdp_md *ctx)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
 	struct packet packet = { .l3 = sizeof(*eth) };
-	struct frontend *frontend = NULL;
+	struct frontend *frontend;
 	struct self *self;
 	int flaw;
 
@@ -46,12 +48,12 @@ int ingress(struct xdp_md *ctx)
 	self = settings_get();
 	if (!self)
 		return XDP_PASS;
-	if (!flaw) {
-		if (packet.flow.vip_port == bpf_htons(GENEVE_PORT) &&
-		    packet.flow.protocol == IPPROTO_UDP && is_self(self, &packet.flow))
-			return finish(ctx, &packet, from_node(ctx, &packet, self));
-		frontend = frontend_find(&packet.flow);
-	}
+	if (flaw)
+		return slow_path(ctx);
+	if (packet.flow.vip_port == bpf_htons(GENEVE_PORT) &&
+	    packet.flow.protocol == IPPROTO_UDP && is_self(self, &packet.flow))
+		return finish(ctx, &packet, from_node(ctx, &packet, self));
+	frontend = frontend_find(&packet.flow);
 	if (!frontend && !is_vip(&packet.flow.vip))
 		return XDP_PASS;
 	trace_step(TRACE_VIP);
@@ -60,7 +62,7 @@ int ingress(struct xdp_md *ctx)
 		return XDP_PASS;
 	}
 	if (!frontend)
-		return dropped(ctx, &packet, flaw ?: DROP_NO_FRONTEND);
+		return dropped(ctx, &packet, DROP_NO_FRONTEND);
 	return finish(ctx, &packet, from_router(ctx, &packet, self, frontend));
 }
 

@@ -11,10 +11,22 @@ enum drop_reason {
 	DROP_MALFORMED,
 	/* A fragment to a VIP. */
 	DROP_FRAGMENT,
-	/* IPv6 with extension headers to a VIP. */
+	/* More or longer IPv6 extension headers to a VIP than are read. */
 	DROP_IPV6_EXTENSION,
-	/* To a VIP, neither TCP nor UDP. */
+	/* To a VIP by source route: an IPv4 option (RFC 7126) or an IPv6 routing header
+	 * that is of type 0 (RFC 5095) or has somewhere left to go.
+	 */
+	DROP_SOURCE_ROUTE,
+	/* To a VIP, of a protocol that none of its Services can have. */
 	DROP_VIP_PROTOCOL,
+	/* ICMP to a VIP that is no error about what it sent. */
+	DROP_ICMP_TYPE,
+	/* An ICMP error to a VIP about a packet that is not the VIP's, or of which it does
+	 * not show the ports.
+	 */
+	DROP_ICMP_EMBEDDED,
+	/* An ICMP error about a connection that no node of its row knows. */
+	DROP_ICMP_NO_CONNECTION,
 	/* To a VIP, on a port that no Service has. Never back to the router. */
 	DROP_NO_FRONTEND,
 	/* The frontend admits certain sources, and the client is none of them. */

@@ -144,6 +144,16 @@ struct {
 	__type(value, struct reverse);
 } reverse6 SEC(".maps"), datagrams_rev6 SEC(".maps"), half_open_rev6 SEC(".maps");
 
+/* The packet that the slow path has in hand: the stack is for what it calls. The copy of
+ * the programs that explains has a place of its own.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, struct packet);
+} slow_packet SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);

@@ -24,6 +24,17 @@
 #define IPV6_FRAGMENT 44
 #define IPV6_DESTINATION 60
 
+#define IPV6_MORE_FRAGMENTS 0x0001
+#define IPV6_FRAGMENT_OFFSET 0xfff8
+
+struct ipv6_fragment {
+	__u8 next;
+	__u8 reserved;
+	/* In bytes, and flags in the lower 3 bits. */
+	__be16 offset;
+	__be32 id;
+};
+
 static __always_inline void address_set_ipv4(struct address *address, __be32 ipv4)
 {
 	address->word[0] = 0;
@@ -91,9 +102,9 @@ static __always_inline int parse_ipv4(struct xdp_md *ctx, struct packet *packet)
 	packet->flow.protocol = ip->protocol;
 	packet->tos = ip->tos;
 	packet->length = bpf_ntohs(ip->tot_len);
-	if (ip->version != 4 || ip->ihl < 5)
+	if (ip->version != 4 || ip->ihl != 5)
 		return DROP_MALFORMED;
-	packet->l4 = packet->l3 + ip->ihl * 4;
+	packet->l4 = packet->l3 + sizeof(*ip);
 	if (ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET))
 		return DROP_FRAGMENT;
 	if (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_UDP)

@@ -14,6 +14,7 @@
 
 #include "conntrack.h"
 #include "dropped.h"
+#include "icmp_reply.h"
 #include "mss.h"
 #include "parse.h"
 #include "proof.h"
@@ -166,6 +167,8 @@ static __always_inline long reply_ipv4(struct __sk_buff *skb)
 		return 0;
 	reply.protocol = ip.protocol;
 	reply.l4 = sizeof(struct ethhdr) + ip.ihl * 4;
+	if (reply.protocol == IPPROTO_ICMP)
+		return icmp_reply_ipv4(skb, sizeof(struct ethhdr), reply.l4);
 	if (read_reply(skb, &reply))
 		return 0;
 
@@ -203,6 +206,8 @@ static __always_inline long reply_ipv6(struct __sk_buff *skb)
 		return 0;
 	reply.protocol = ip.nexthdr;
 	reply.l4 = sizeof(struct ethhdr) + sizeof(ip);
+	if (reply.protocol == IPPROTO_ICMPV6)
+		return icmp_reply_ipv6(skb, sizeof(struct ethhdr), reply.l4);
 	if (read_reply(skb, &reply))
 		return 0;
 	__builtin_memcpy(&key.endpoint, &ip.saddr, sizeof(key.endpoint));

@@ -173,6 +173,9 @@ static __always_inline __u32 second_chance(struct packet *packet, __u32 self)
 	return packet->asking;
 }
 
+/* In related.h. */
+int stage2_related(struct xdp_md *ctx, struct packet *packet, const struct self *self);
+
 /* A flow that has an endpoint here keeps it; any other may get one. Verified on its own,
  * because it is global; the verifier then knows nothing of its arguments.
  */
@@ -188,6 +191,8 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 	if (!packet || !self || !frontend)
 		return XDP_ABORTED;
 	trace_step(TRACE_STAGE2);
+	if (packet->kind != PACKET_PLAIN)
+		return stage2_related(ctx, packet, self);
 	connection = connection_find(&packet->flow, &table);
 	if (connection) {
 		trace_step(table == TABLE_HALF_OPEN ? TRACE_HALF_OPEN : TRACE_ESTABLISHED);

@@ -42,6 +42,9 @@ static __always_inline __be16 read_tunnel(struct packet *packet, const struct tu
 	return tunnel->geneve.protocol;
 }
 
+/* In slow.h. */
+int slow_path(struct xdp_md *ctx);
+
 /* A packet to the Geneve port of this node. With another VNI it belongs to another
  * user of the protocol, such as a CNI.
  */
@@ -67,14 +70,13 @@ static __always_inline int from_node(struct xdp_md *ctx, struct packet *packet,
 	flaw = parse_ip(ctx, packet, protocol);
 	if (flaw == NOT_IP)
 		return drop(DROP_TUNNEL_MALFORMED);
+	if (flaw)
+		return slow_path(ctx);
 	if (ecn_merge(packet, outer_tos))
 		return drop(DROP_TUNNEL_CONGESTION);
-	frontend = flaw ? NULL : frontend_find(&packet->flow);
-	if (!frontend) {
-		if (!is_vip(&packet->flow.vip))
-			return drop(DROP_TUNNEL_NO_VIP);
-		return drop(flaw ?: DROP_NO_FRONTEND);
-	}
+	frontend = frontend_find(&packet->flow);
+	if (!frontend)
+		return drop(is_vip(&packet->flow.vip) ? DROP_NO_FRONTEND : DROP_TUNNEL_NO_VIP);
 	packet->frontend = frontend->id;
 	trace_frontend(frontend);
 	hash_flow(packet);

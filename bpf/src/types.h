@@ -271,6 +271,16 @@ struct drop_sample {
 	__u32 reason;
 };
 
+/* What a packet is. */
+enum packet_kind {
+	/* One with a TCP or UDP header of the client. */
+	PACKET_PLAIN,
+	/* An ICMP error about what the VIP sent. Its flow is that of the packets which
+	 * the client sends to the VIP.
+	 */
+	PACKET_ICMP_ERROR,
+};
+
 /* A packet under way through the ingress program. Offsets count from the start
  * of the frame.
  */
@@ -286,7 +296,9 @@ struct packet {
 	__u16 chain[CHAIN_LENGTH];
 	__u16 l3;
 	__u16 l4;
-	__u16 pad;
+	/* enum packet_kind */
+	__u8 kind;
+	__u8 pad;
 	/* Bytes of the IP packet with its header. */
 	__u32 length;
 	/* Independent hashes of the flow for the node and for the endpoint. */
@@ -297,10 +309,11 @@ struct packet {
 };
 
 /* Where the frame has the given offset. No header that is read here lies further in than
- * the mask allows: an outer IPv6 header, all the options that Geneve can have, and
- * an inner IPv4 header with options end at 382. The mask shows it to the verifier.
+ * the mask allows: an outer IPv6 header, all the options that Geneve can have, an
+ * inner IPv6 header with 256 bytes of extension headers, and an ICMP error about an IPv4
+ * packet with options end at 704. The mask shows it to the verifier.
  */
-#define MAX_OFFSET 0x1ff
+#define MAX_OFFSET 0x3ff
 
 static __always_inline void *frame_at(const struct xdp_md *ctx, __u32 offset)
 {

@@ -105,14 +105,14 @@ func openMaps(root string, spec *ebpf.CollectionSpec) (*mapSet, error) {
 }
 
 // mapSpecs are the maps to be pinned: those of the programs without the
-// compiler's own sections and the record of a trace, which ends with the
-// process, and the schema.
+// compiler's own sections and without what lasts no longer than a packet (the record
+// of a trace, the packet of the slow path), and the schema.
 func mapSpecs(spec *ebpf.CollectionSpec) map[string]*ebpf.MapSpec {
 	specs := map[string]*ebpf.MapSpec{
 		schemaMap: {Name: schemaMap, Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1},
 	}
 	for name, m := range spec.Maps {
-		if name[0] != '.' && name != bpf.DatapathMapTraceRecord {
+		if name[0] != '.' && name != bpf.DatapathMapTraceRecord && name != bpf.DatapathMapSlowPacket {
 			specs[name] = m
 		}
 	}

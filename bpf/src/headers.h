@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include "icmp.h"
+#include "parse.h"
+
+/* Reading a packet in all the forms that IP gives it: what the common path leaves. */
+
+#define IPV4_OPTION_END 0
+#define IPV4_OPTION_NOP 1
+#define IPV4_OPTION_LOOSE_SOURCE_ROUTE 131
+#define IPV4_OPTION_STRICT_SOURCE_ROUTE 137
+#define IPV4_MAX_OPTIONS 40
+
+/* More or longer extension headers than these are no honest client's. */
+#define IPV6_MAX_EXTENSIONS 6
+#define IPV6_MAX_EXTENSION_BYTES 256
+
+/* A walk over IPv4 options or IPv6 extension headers, at offsets of the frame. */
+struct header_walk {
+	struct xdp_md *ctx;
+	__u32 position;
+	__u32 end;
+	/* What ended the walk: DROP_NONE or the reason to drop the packet. */
+	__u32 flaw;
+	__u8 protocol;
+	/* Whether a fragment header stood there that is not of an atomic fragment
+	 * (RFC 6946), and whether it has the first bytes.
+	 */
+	__u8 fragmented;
+	__u8 later;
+	__u8 done;
+};
+
+/* Ends the walk. */
+static __always_inline long walk_flawed(struct header_walk *walk, enum drop_reason flaw)
+{
+	walk->flaw = flaw;
+	walk->done = 1;
+	return 1;
+}
+
+static long ipv4_option_step(__u32 step, struct header_walk *walk)
+{
+	__u8 kind, length;
+
+	if (walk->position >= walk->end)
+		return 1;
+	if (bpf_xdp_load_bytes(walk->ctx, walk->position, &kind, sizeof(kind)))
+		return walk_flawed(walk, DROP_MALFORMED);
+	if (kind == IPV4_OPTION_END)
+		return 1;
+	if (kind == IPV4_OPTION_NOP) {
+		walk->position++;
+		return 0;
+	}
+	/* RFC 7126 sections 4.3 and 4.4. */
+	if (kind == IPV4_OPTION_LOOSE_SOURCE_ROUTE || kind == IPV4_OPTION_STRICT_SOURCE_ROUTE)
+		return walk_flawed(walk, DROP_SOURCE_ROUTE);
+	if (bpf_xdp_load_bytes(walk->ctx, walk->position + 1, &length, sizeof(length)))
+		return walk_flawed(walk, DROP_MALFORMED);
+	walk->position += length;
+	if (length < 2 || walk->position > walk->end)
+		return walk_flawed(walk, DROP_MALFORMED);
+	return 0;
+}
+
+/* Looks for options that a VIP does not take. The others mean nothing to it and stay. */
+static __noinline int check_ipv4_options(struct xdp_md *ctx, __u32 position, __u32 end)
+{
+	struct header_walk walk = { .ctx = ctx, .position = position, .end = end };
+
+	bpf_loop(IPV4_MAX_OPTIONS, ipv4_option_step, &walk, 0);
+	return walk.flaw;
+}
+
+/* The first bytes of an IPv6 extension header. */
+struct ipv6_extension {
+	__u8 next;
+	/* In 8 bytes, without the first 8. */
+	__u8 length;
+	/* Of a routing header. */
+	__u8 type;
+	__u8 segments_left;
+};
+
+static __always_inline long ipv6_fragment_step(struct header_walk *walk)
+{
+	struct ipv6_fragment header;
+
+	if (walk->fragmented ||
+	    bpf_xdp_load_bytes(walk->ctx, walk->position, &header, sizeof(header)))
+		return walk_flawed(walk, DROP_MALFORMED);
+	walk->protocol = header.next;
+	walk->position += sizeof(header);
+	walk->later = !!(header.offset & bpf_htons(IPV6_FRAGMENT_OFFSET));
+	walk->fragmented = walk->later || header.offset & bpf_htons(IPV6_MORE_FRAGMENTS);
+	walk->done = walk->later;
+	return walk->later;
+}
+
+static long ipv6_extension_step(__u32 step, struct header_walk *walk)
+{
+	struct ipv6_extension header;
+
+	switch (walk->protocol) {
+	case IPV6_FRAGMENT:
+		return ipv6_fragment_step(walk);
+	case IPV6_HOP_BY_HOP:
+		/* RFC 8200 section 4.1: only right behind the IPv6 header. */
+		if (step)
+			return walk_flawed(walk, DROP_MALFORMED);
+		break;
+	case IPV6_DESTINATION:
+	case IPV6_ROUTING:
+		break;
+	default:
+		walk->done = 1;
+		return 1;
+	}
+	if (bpf_xdp_load_bytes(walk->ctx, walk->position, &header, sizeof(header)))
+		return walk_flawed(walk, DROP_MALFORMED);
+	/* RFC 5095 for type 0; of the others RFC 8200 section 4.4 lets a host pass over
+	 * those that have nothing left to visit.
+	 */
+	if (walk->protocol == IPV6_ROUTING && (!header.type || header.segments_left))
+		return walk_flawed(walk, DROP_SOURCE_ROUTE);
+	walk->protocol = header.next;
+	walk->position += header.length * 8 + 8;
+	if (walk->position > walk->end)
+		return walk_flawed(walk, DROP_IPV6_EXTENSION);
+	return 0;
+}
+
+/* Finds what stands behind the extension headers. */
+static __noinline int walk_ipv6_extensions(struct header_walk *walk)
+{
+	if (!walk)
+		return DROP_MALFORMED;
+	/* One more step than headers, to see that there is no more. */
+	bpf_loop(IPV6_MAX_EXTENSIONS + 1, ipv6_extension_step, walk, 0);
+	return walk->done ? walk->flaw : DROP_IPV6_EXTENSION;
+}
+
+/* Reads the fixed IP header at packet->l3: NOT_IP, or DROP_NONE with the addresses, the
+ * protocol and the length filled in.
+ */
+static __always_inline int read_ip_header(struct xdp_md *ctx, struct packet *packet,
+					  __be16 protocol)
+{
+	void *header = frame_at(ctx, packet->l3);
+	void *data_end = (void *)(long)ctx->data_end;
+
+	if (protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = header;
+
+		if ((void *)(ip + 1) > data_end)
+			return NOT_IP;
+		packet->flow.family = ADDRESS_FAMILY_IPV4;
+		address_set_ipv4(&packet->flow.client, ip->saddr);
+		address_set_ipv4(&packet->flow.vip, ip->daddr);
+		packet->flow.protocol = ip->protocol;
+		packet->tos = ip->tos;
+		packet->length = bpf_ntohs(ip->tot_len);
+		return DROP_NONE;
+	}
+	if (protocol == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr *ip = header;
+
+		if ((void *)(ip + 1) > data_end)
+			return NOT_IP;
+		packet->flow.family = ADDRESS_FAMILY_IPV6;
+		address_set_ipv6(&packet->flow.client, &ip->saddr);
+		address_set_ipv6(&packet->flow.vip, &ip->daddr);
+		packet->flow.protocol = ip->nexthdr;
+		packet->tos = bpf_ntohs(*(__be16 *)ip) >> 4;
+		packet->length = bpf_ntohs(ip->payload_len) + sizeof(*ip);
+		return DROP_NONE;
+	}
+	return NOT_IP;
+}
+
+/* Finds the transport header of a packet whose fixed header was read. */
+static __always_inline int read_ipv4_options(struct xdp_md *ctx, struct packet *packet)
+{
+	struct iphdr *ip = frame_at(ctx, packet->l3);
+	__u16 fragment;
+	int flaw;
+
+	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
+		return DROP_MALFORMED;
+	if (ip->version != 4 || ip->ihl < 5)
+		return DROP_MALFORMED;
+	fragment = ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET);
+	packet->l4 = packet->l3 + ip->ihl * 4;
+	if (ip->ihl > 5) {
+		flaw = check_ipv4_options(ctx, packet->l3 + sizeof(*ip), packet->l4);
+		if (flaw)
+			return flaw;
+	}
+	return fragment ? DROP_FRAGMENT : DROP_NONE;
+}
+
+static __always_inline int read_ipv6_extensions(struct xdp_md *ctx, struct packet *packet)
+{
+	struct ipv6hdr *ip = frame_at(ctx, packet->l3);
+	struct header_walk walk = { .ctx = ctx };
+	int flaw;
+
+	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
+		return DROP_MALFORMED;
+	if (ip->version != 6)
+		return DROP_MALFORMED;
+	walk.protocol = ip->nexthdr;
+	walk.position = packet->l3 + sizeof(*ip);
+	walk.end = walk.position + IPV6_MAX_EXTENSION_BYTES;
+	flaw = walk_ipv6_extensions(&walk);
+	if (flaw)
+		return flaw;
+	packet->flow.protocol = walk.protocol;
+	packet->l4 = walk.position;
+	return walk.fragmented ? DROP_FRAGMENT : DROP_NONE;
+}
+
+/* Reads the rest of a packet whose fixed header was read. The result is DROP_NONE, or
+ * the reason to drop the packet if its destination is ours.
+ */
+static __always_inline int read_packet(struct xdp_md *ctx, struct packet *packet)
+{
+	int flaw;
+
+	if (packet->flow.family == ADDRESS_FAMILY_IPV4)
+		flaw = read_ipv4_options(ctx, packet);
+	else
+		flaw = read_ipv6_extensions(ctx, packet);
+	if (flaw)
+		return flaw;
+	switch (packet->flow.protocol) {
+	case IPPROTO_TCP:
+	case IPPROTO_UDP:
+		return parse_l4(ctx, packet);
+	case IPPROTO_ICMP:
+		if (packet->flow.family != ADDRESS_FAMILY_IPV4)
+			return DROP_VIP_PROTOCOL;
+		return read_icmp(ctx, packet);
+	case IPPROTO_ICMPV6:
+		if (packet->flow.family != ADDRESS_FAMILY_IPV6)
+			return DROP_VIP_PROTOCOL;
+		return read_icmpv6(ctx, packet);
+	default:
+		return DROP_VIP_PROTOCOL;
+	}
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include "parse.h"
+#include "settings.h"
+
+/* ICMP errors to a VIP: some router or the client itself tells the VIP what became of a
+ * packet of the VIP's. What it shows of that packet names the connection, and the
+ * error goes where the connection's own packets go. It never makes a connection.
+ */
+
+/* Both versions share the header (RFC 792, RFC 4443). */
+struct icmp {
+	__u8 type;
+	__u8 code;
+	__u16 check;
+	__be32 rest;
+};
+
+/* RFC 792, RFC 1191. */
+#define ICMP_UNREACHABLE 3
+#define ICMP_TIME_EXCEEDED 11
+#define ICMP_PARAMETER_PROBLEM 12
+
+/* RFC 4443. */
+#define ICMPV6_UNREACHABLE 1
+#define ICMPV6_TOO_BIG 2
+#define ICMPV6_TIME_EXCEEDED 3
+#define ICMPV6_PARAMETER_PROBLEM 4
+
+/* Takes the flow of the client's packets from the ports of a packet that the VIP sent. */
+static __always_inline int read_embedded_ports(struct xdp_md *ctx, struct packet *packet,
+					       __u32 offset)
+{
+	__be16 *ports = frame_at(ctx, offset);
+
+	if (packet->flow.protocol != IPPROTO_TCP && packet->flow.protocol != IPPROTO_UDP)
+		return DROP_ICMP_EMBEDDED;
+	if ((void *)(ports + 2) > (void *)(long)ctx->data_end ||
+	    offset + 2 * sizeof(*ports) > packet->l3 + packet->length)
+		return DROP_MALFORMED;
+	packet->flow.vip_port = ports[0];
+	packet->flow.client_port = ports[1];
+	packet->tcp_flags = 0;
+	packet->kind = PACKET_ICMP_ERROR;
+	return frame_holds(ctx, packet) ? DROP_NONE : DROP_MALFORMED;
+}
+
+static __always_inline int is_icmp_error(__u8 type)
+{
+	/* Source quench is deprecated (RFC 6633), and a redirect is for a host on the link. */
+	return type == ICMP_UNREACHABLE || type == ICMP_TIME_EXCEEDED ||
+	       type == ICMP_PARAMETER_PROBLEM;
+}
+
+static __always_inline int read_icmp(struct xdp_md *ctx, struct packet *packet)
+{
+	struct icmp *icmp = frame_at(ctx, packet->l4);
+	struct iphdr *embedded = (void *)(icmp + 1);
+
+	if ((void *)(icmp + 1) > (void *)(long)ctx->data_end)
+		return DROP_MALFORMED;
+	if (!is_icmp_error(icmp->type))
+		return DROP_ICMP_TYPE;
+	if ((void *)(embedded + 1) > (void *)(long)ctx->data_end)
+		return DROP_MALFORMED;
+	if (embedded->version != 4 || embedded->ihl < 5)
+		return DROP_MALFORMED;
+	if (embedded->saddr != packet->flow.vip.word[3] ||
+	    embedded->frag_off & bpf_htons(IPV4_FRAGMENT_OFFSET))
+		return DROP_ICMP_EMBEDDED;
+	packet->flow.client.word[3] = embedded->daddr;
+	packet->flow.protocol = embedded->protocol;
+	return read_embedded_ports(ctx, packet, packet->l4 + sizeof(*icmp) + embedded->ihl * 4);
+}
+
+static __always_inline int is_icmpv6_error(__u8 type)
+{
+	return type >= ICMPV6_UNREACHABLE && type <= ICMPV6_PARAMETER_PROBLEM;
+}
+
+static __always_inline int read_icmpv6(struct xdp_md *ctx, struct packet *packet)
+{
+	struct icmp *icmp = frame_at(ctx, packet->l4);
+	struct ipv6hdr *embedded = (void *)(icmp + 1);
+	struct ipv6_fragment *fragment = (void *)(embedded + 1);
+	__u32 l4 = packet->l4 + sizeof(*icmp) + sizeof(*embedded);
+	void *data_end = (void *)(long)ctx->data_end;
+	struct address from;
+
+	if ((void *)(icmp + 1) > data_end)
+		return DROP_MALFORMED;
+	if (!is_icmpv6_error(icmp->type))
+		return DROP_ICMP_TYPE;
+	if ((void *)(embedded + 1) > data_end || embedded->version != 6)
+		return DROP_MALFORMED;
+	address_set_ipv6(&from, &embedded->saddr);
+	if (!address_equal(&from, &packet->flow.vip))
+		return DROP_ICMP_EMBEDDED;
+	address_set_ipv6(&packet->flow.client, &embedded->daddr);
+	packet->flow.protocol = embedded->nexthdr;
+	if (embedded->nexthdr == IPV6_FRAGMENT) {
+		if ((void *)(fragment + 1) > data_end)
+			return DROP_MALFORMED;
+		if (fragment->offset & bpf_htons(IPV6_FRAGMENT_OFFSET))
+			return DROP_ICMP_EMBEDDED;
+		packet->flow.protocol = fragment->next;
+		l4 += sizeof(*fragment);
+	}
+	return read_embedded_ports(ctx, packet, l4);
+}

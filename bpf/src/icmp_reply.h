@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
+
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "conntrack.h"
+#include "csum.h"
+#include "icmp.h"
+
+/* ICMP errors that the endpoint or this node sends about a client's packet on its way out.
+ * The client knows neither of them: both the sender and the packet that the error
+ * shows get the VIP.
+ */
+
+/* An ICMP error on its way out. Offsets count from the start of the frame. */
+struct error_reply {
+	struct __sk_buff *skb;
+	/* The checksum of the ICMP message. */
+	__u32 check;
+	/* The embedded transport header and its protocol. */
+	__u32 l4;
+	__u8 protocol;
+	/* Its ports. */
+	__be16 ports[2];
+};
+
+/* Changes a 16-bit word of the ICMP message. */
+static __always_inline long change_word(const struct error_reply *error, __u32 offset, __u16 from,
+					__u16 to)
+{
+	long failed = bpf_l4_csum_replace(error->skb, error->check, from, to, sizeof(to));
+
+	return failed ?: bpf_skb_store_bytes(error->skb, offset, &to, sizeof(to), 0);
+}
+
+/* Makes the embedded port that of the VIP, and the embedded checksum, where the error
+ * shows it, that of the addresses before the change.
+ */
+static __always_inline long restore_embedded_l4(const struct error_reply *error, __be16 port,
+						__u64 change)
+{
+	__u32 offset = error->l4 + (error->protocol == IPPROTO_TCP ?
+					    offsetof(struct tcphdr, check) :
+					    offsetof(struct udphdr, check));
+	__u16 from, to;
+
+	if (change_word(error, error->l4 + sizeof(port), error->ports[1], port))
+		return -1;
+	if (bpf_skb_load_bytes(error->skb, offset, &from, sizeof(from)))
+		return 0;
+	if (!from && error->protocol == IPPROTO_UDP)
+		return 0;
+	to = from;
+	csum_apply(&to, csum_change16(change, error->ports[1], port));
+	if (!to && error->protocol == IPPROTO_UDP)
+		to = 0xffff;
+	return change_word(error, offset, from, to);
+}
+
+static __always_inline int read_embedded_reply(struct error_reply *error)
+{
+	if (error->protocol != IPPROTO_TCP && error->protocol != IPPROTO_UDP)
+		return -1;
+	return bpf_skb_load_bytes(error->skb, error->l4, error->ports, sizeof(error->ports));
+}
+
+static __always_inline long restore_embedded_ipv4(const struct error_reply *error, __u32 l3,
+						  struct iphdr *ip, const struct reverse *reverse)
+{
+	__be32 vip = reverse->vip.word[3];
+	__u64 change = csum_change(0, ip->daddr, vip);
+	__u16 check = ip->check;
+
+	csum_apply(&check, change);
+	if (change_word(error, l3 + offsetof(struct iphdr, check), ip->check, check))
+		return -1;
+	if (bpf_l4_csum_replace(error->skb, error->check, ip->daddr, vip, sizeof(vip)) ||
+	    bpf_skb_store_bytes(error->skb, l3 + offsetof(struct iphdr, daddr), &vip, sizeof(vip), 0))
+		return -1;
+	return restore_embedded_l4(error, reverse->vip_port, change);
+}
+
+/* Returns zero, or a negative error when the message was not rewritten as a whole. l3 and
+ * l4 are where the IP and the ICMP header stand.
+ */
+__noinline long icmp_reply_ipv4(struct __sk_buff *skb, __u32 l3, __u32 l4)
+{
+	struct error_reply error = { .skb = skb, .check = l4 + offsetof(struct icmp, check) };
+	struct reverse_key4 key = {};
+	struct reverse reverse, *found;
+	struct iphdr ip;
+	__be32 from;
+	__u8 type;
+
+	if (bpf_skb_load_bytes(skb, l4, &type, sizeof(type)) || !is_icmp_error(type))
+		return 0;
+	l4 += sizeof(struct icmp);
+	if (bpf_skb_load_bytes(skb, l4, &ip, sizeof(ip)) || ip.version != 4 || ip.ihl < 5 ||
+	    ip.frag_off & bpf_htons(IPV4_FRAGMENT_OFFSET))
+		return 0;
+	error.protocol = ip.protocol;
+	error.l4 = l4 + ip.ihl * 4;
+	if (read_embedded_reply(&error))
+		return 0;
+	key.endpoint = ip.daddr;
+	key.client = ip.saddr;
+	key.endpoint_port = error.ports[1];
+	key.client_port = error.ports[0];
+	key.protocol = ip.protocol;
+	found = reverse_find4(&key);
+	if (!found)
+		return 0;
+	reverse = *found;
+	if (restore_embedded_ipv4(&error, l4, &ip, &reverse) ||
+	    bpf_skb_load_bytes(skb, l3 + offsetof(struct iphdr, saddr), &from, sizeof(from)))
+		return -1;
+	if (bpf_l3_csum_replace(skb, l3 + offsetof(struct iphdr, check), from, reverse.vip.word[3],
+				sizeof(from)))
+		return -1;
+	return bpf_skb_store_bytes(skb, l3 + offsetof(struct iphdr, saddr), &reverse.vip.word[3],
+				   sizeof(from), 0);
+}
+
+/* Makes an IPv6 address at the given offset the VIP. The checksum of ICMPv6 covers that of
+ * the outer header as part of its pseudo-header.
+ */
+static __always_inline long change_address(const struct error_reply *error, __u32 offset,
+					   struct address *vip, __u64 flags)
+{
+	struct address from;
+	__s64 change;
+
+	if (bpf_skb_load_bytes(error->skb, offset, &from, sizeof(from)))
+		return -1;
+	change = bpf_csum_diff(from.word, sizeof(from), vip->word, sizeof(*vip), 0);
+	if (bpf_l4_csum_replace(error->skb, error->check, 0, change, flags))
+		return -1;
+	return bpf_skb_store_bytes(error->skb, offset, vip, sizeof(*vip), 0);
+}
+
+static __always_inline long read_embedded_reply6(struct error_reply *error, __u8 protocol)
+{
+	struct ipv6_fragment fragment;
+
+	error->protocol = protocol;
+	if (protocol == IPV6_FRAGMENT) {
+		if (bpf_skb_load_bytes(error->skb, error->l4, &fragment, sizeof(fragment)) ||
+		    fragment.offset & bpf_htons(IPV6_FRAGMENT_OFFSET))
+			return -1;
+		error->protocol = fragment.next;
+		error->l4 += sizeof(fragment);
+	}
+	return read_embedded_reply(error);
+}
+
+/* As icmp_reply_ipv4. */
+__noinline long icmp_reply_ipv6(struct __sk_buff *skb, __u32 l3, __u32 l4)
+{
+	struct error_reply error = { .skb = skb, .check = l4 + offsetof(struct icmp, check) };
+	struct reverse_key6 key = {};
+	struct reverse reverse, *found;
+	__u64 change = 0;
+	__u8 byte;
+
+	if (bpf_skb_load_bytes(skb, l4, &byte, sizeof(byte)) || !is_icmpv6_error(byte))
+		return 0;
+	l4 += sizeof(struct icmp);
+	error.l4 = l4 + sizeof(struct ipv6hdr);
+	if (bpf_skb_load_bytes(skb, l4 + offsetof(struct ipv6hdr, nexthdr), &byte, sizeof(byte)) ||
+	    bpf_skb_load_bytes(skb, l4 + offsetof(struct ipv6hdr, saddr), &key.client, sizeof(key.client)) ||
+	    bpf_skb_load_bytes(skb, l4 + offsetof(struct ipv6hdr, daddr), &key.endpoint, sizeof(key.endpoint)) ||
+	    read_embedded_reply6(&error, byte))
+		return 0;
+	key.endpoint_port = error.ports[1];
+	key.client_port = error.ports[0];
+	key.protocol = error.protocol;
+	found = reverse_find6(&key);
+	if (!found)
+		return 0;
+	reverse = *found;
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		change = csum_change(change, key.endpoint.word[i], reverse.vip.word[i]);
+	if (restore_embedded_l4(&error, reverse.vip_port, change) ||
+	    change_address(&error, l4 + offsetof(struct ipv6hdr, daddr), &reverse.vip, 0))
+		return -1;
+	return change_address(&error, l3 + offsetof(struct ipv6hdr, saddr), &reverse.vip,
+			      BPF_F_PSEUDO_HDR);
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include "icmp_deliver.h"
+#include "stage2.h"
+
+/* Stage 2 of what belongs to a flow but cannot begin one: it goes where the flow's own
+ * packets go, along the same chain, and where nobody knows the flow it ends.
+ */
+__noinline int stage2_related(struct xdp_md *ctx, struct packet *packet, const struct self *self)
+{
+	struct connection *connection;
+	struct endpoint *endpoint;
+	enum table table;
+	__u32 next;
+
+	if (!packet || !self)
+		return XDP_ABORTED;
+	trace_step(TRACE_STAGE2);
+	connection = connection_find(&packet->flow, &table);
+	if (connection) {
+		trace_step(table == TABLE_HALF_OPEN ? TRACE_HALF_OPEN : TRACE_ESTABLISHED);
+		trace_endpoint(connection->endpoint);
+		endpoint = endpoint_of(connection);
+		if (!endpoint)
+			return drop(DROP_ENDPOINT_GONE);
+		return icmp_deliver(ctx, packet, endpoint);
+	}
+	next = second_chance(packet, self->id);
+	if (next)
+		return encapsulate(ctx, packet, self, next);
+	return drop(DROP_ICMP_NO_CONNECTION);
+}

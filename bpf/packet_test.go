@@ -25,7 +25,7 @@ var (
 	neighborMAC = net.HardwareAddr{2, 0, 0, 0, 0, 0x55}
 )
 
-// packet is an IP packet with TCP or UDP, or with nothing that we read.
+// packet is an IP packet with TCP, UDP or SCTP, or with nothing that we read.
 type packet struct {
 	from, to netip.AddrPort
 	protocol layers.IPProtocol
@@ -126,9 +126,19 @@ func (p packet) transport(network gopacket.NetworkLayer) []gopacket.Serializable
 		}
 		must(udp.SetNetworkLayerForChecksum(network))
 		return []gopacket.SerializableLayer{udp}
+	case layers.IPProtocolSCTP:
+		return []gopacket.SerializableLayer{
+			&layers.SCTP{SrcPort: layers.SCTPPort(p.from.Port()), DstPort: layers.SCTPPort(p.to.Port()), VerificationTag: 7},
+			gopacket.Payload([]byte{sctpChunk(p.flags), 0, 0, byte(4 + len(p.payload))}),
+		}
 	default:
 		return nil
 	}
+}
+
+// sctpChunk is the type of the first chunk: INIT or INIT ACK for S and SA, else DATA.
+func sctpChunk(flags string) byte {
+	return map[string]byte{"S": 1, "SA": 2}[flags]
 }
 
 // frame is the packet on Ethernet.

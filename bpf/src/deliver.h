@@ -39,7 +39,7 @@ static __always_inline int decapsulate(struct xdp_md *ctx, struct packet *packet
 }
 
 /* Rewrites the destination port and the checksum of the TCP or UDP header, which also
- * covers addresses that changed by the given sum. A UDP checksum of zero means none
+ * covers addresses that changed by the given sum. With SCTP there is nothing to do. A UDP checksum of zero means none
  * and stays; one that becomes zero is sent as ones (RFC 768).
  */
 static __always_inline int rewrite_l4(struct xdp_md *ctx, const struct packet *packet,
@@ -56,7 +56,7 @@ static __always_inline int rewrite_l4(struct xdp_md *ctx, const struct packet *p
 			return -1;
 		tcp->dest = port;
 		csum_apply(&tcp->check, change);
-	} else {
+	} else if (packet->flow.protocol == IPPROTO_UDP) {
 		struct udphdr *udp = l4;
 
 		if ((void *)(udp + 1) > data_end)

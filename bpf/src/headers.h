@@ -3,6 +3,7 @@
 
 #include "icmp.h"
 #include "parse.h"
+#include "sctp.h"
 
 /* Reading a packet in all the forms that IP gives it: what the common path leaves. */
 
@@ -239,6 +240,8 @@ static __always_inline int read_packet(struct xdp_md *ctx, struct packet *packet
 	case IPPROTO_TCP:
 	case IPPROTO_UDP:
 		return parse_l4(ctx, packet);
+	case IPPROTO_SCTP:
+		return parse_sctp(ctx, packet);
 	case IPPROTO_ICMP:
 		if (packet->flow.family != ADDRESS_FAMILY_IPV4)
 			return DROP_VIP_PROTOCOL;

@@ -34,7 +34,8 @@ static __always_inline int read_embedded_ports(struct xdp_md *ctx, struct packet
 {
 	__be16 *ports = frame_at(ctx, offset);
 
-	if (packet->flow.protocol != IPPROTO_TCP && packet->flow.protocol != IPPROTO_UDP)
+	if (packet->flow.protocol != IPPROTO_TCP && packet->flow.protocol != IPPROTO_UDP &&
+	    packet->flow.protocol != IPPROTO_SCTP)
 		return DROP_ICMP_EMBEDDED;
 	if ((void *)(ports + 2) > (void *)(long)ctx->data_end ||
 	    offset + 2 * sizeof(*ports) > packet->l3 + packet->length)

@@ -6,7 +6,7 @@
 #include "icmp.h"
 
 /* Writes the endpoint's port into the embedded transport header, and changes its checksum
- * where the error shows it. change is what became of the addresses that the checksum
+ * where the error shows it; with SCTP both stay, see sctp.h. change is what became of the addresses that the checksum
  * covers. Returns the change of the bytes written, or -1.
  */
 static __always_inline __s64 rewrite_embedded_l4(struct xdp_md *ctx, const struct packet *packet,
@@ -23,6 +23,8 @@ static __always_inline __s64 rewrite_embedded_l4(struct xdp_md *ctx, const struc
 				       offsetof(struct udphdr, check)) + sizeof(*check);
 	__u16 old;
 
+	if (packet->flow.protocol == IPPROTO_SCTP)
+		return 0;
 	if ((void *)(port + 1) > data_end)
 		return -1;
 	*port = endpoint->port;

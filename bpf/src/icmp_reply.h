@@ -42,7 +42,7 @@ static __always_inline long change_word(const struct error_reply *error, __u32 o
 }
 
 /* Makes the embedded port that of the VIP, and the embedded checksum, where the error
- * shows it, that of the addresses before the change.
+ * shows it, that of the addresses before the change. With SCTP both stay, see sctp.h.
  */
 static __always_inline long restore_embedded_l4(const struct error_reply *error, __be16 port,
 						__u64 change)
@@ -52,6 +52,8 @@ static __always_inline long restore_embedded_l4(const struct error_reply *error,
 					    offsetof(struct udphdr, check));
 	__u16 from, to;
 
+	if (error->protocol == IPPROTO_SCTP)
+		return 0;
 	if (change_word(error, error->l4 + sizeof(port), error->ports[1], port))
 		return -1;
 	if (bpf_skb_load_bytes(error->skb, offset, &from, sizeof(from)))
@@ -67,7 +69,8 @@ static __always_inline long restore_embedded_l4(const struct error_reply *error,
 
 static __always_inline int read_embedded_reply(struct error_reply *error)
 {
-	if (error->protocol != IPPROTO_TCP && error->protocol != IPPROTO_UDP)
+	if (error->protocol != IPPROTO_TCP && error->protocol != IPPROTO_UDP &&
+	    error->protocol != IPPROTO_SCTP)
 		return -1;
 	return bpf_skb_load_bytes(error->skb, error->l4, error->ports, sizeof(error->ports));
 }

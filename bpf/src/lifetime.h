@@ -28,15 +28,16 @@ enum flow_state {
 	FLOW_CLOSING,
 	/* Both have, or one has reset the connection: over at once. */
 	FLOW_CLOSED,
-	/* UDP without an answer or a second datagram: the client's port may soon serve
-	 * another question.
+	/* UDP or SCTP without an answer or a second datagram: the client's port may soon
+	 * serve another question.
 	 */
 	FLOW_QUESTION,
 	FLOW_DATAGRAMS,
 };
 
 /* RFC 5382 REQ-5 asks for at least 2 h 4 min for established TCP and 4 min for closing,
- * RFC 4787 REQ-5 for at least 2 min for UDP. It also asks for 4 min for opening, where
+ * RFC 4787 REQ-5 for at least 2 min for UDP; an association of SCTP has heartbeats
+ * every 30 s (RFC 9260 section 16). It also asks for 4 min for opening, where
  * we give less: a SYN is the one packet that anybody can send in any number, the
  * client repeats its own within the time, and what it loses is no connection.
  */

@@ -42,12 +42,12 @@ static __always_inline int is_opening(const struct packet *packet)
 	return (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
-/* A packet that belongs to a connection made earlier. UDP has no such packets: whoever
- * gets one may choose.
+/* A packet that belongs to a connection made earlier, of TCP or SCTP. UDP has no such
+ * packets: whoever gets one may choose.
  */
 static __always_inline int is_midstream(const struct packet *packet)
 {
-	return packet->flow.protocol == IPPROTO_TCP && !is_opening(packet);
+	return packet->flow.protocol != IPPROTO_UDP && !is_opening(packet);
 }
 
 /* Of a TCP header, in host byte order. */

@@ -21,7 +21,7 @@
 
 /* What the endpoints answer gets the VIP and its port as its source again. */
 
-/* A TCP or UDP packet on its way out. */
+/* A packet of TCP, UDP or SCTP on its way out. */
 struct reply {
 	__u32 l4;
 	__u8 protocol;
@@ -35,7 +35,7 @@ struct reply {
 	__u64 mangled;
 };
 
-/* The part of the header that TCP and UDP need here. */
+/* The part of the TCP header that is needed here; of the others, the ports. */
 struct l4_start {
 	__be16 source;
 	__be16 destination;
@@ -50,7 +50,8 @@ static __always_inline int read_reply(struct __sk_buff *skb, struct reply *reply
 	struct l4_start start = {};
 	__u32 length = reply->protocol == IPPROTO_TCP ? sizeof(start) : 4;
 
-	if (reply->protocol != IPPROTO_TCP && reply->protocol != IPPROTO_UDP)
+	if (reply->protocol != IPPROTO_TCP && reply->protocol != IPPROTO_UDP &&
+	    reply->protocol != IPPROTO_SCTP)
 		return -1;
 	if (bpf_skb_load_bytes(skb, reply->l4, &start, length))
 		return -1;
@@ -112,14 +113,17 @@ static __always_inline __u32 check_offset(const struct reply *reply)
 							     offsetof(struct udphdr, check));
 }
 
-/* Puts the VIP's port into the header. */
+/* Puts the VIP's port into the header. With SCTP it stands there, see sctp.h. */
 static __always_inline long write_source_port(struct __sk_buff *skb, const struct reply *reply,
 					      const struct reverse *reverse)
 {
-	long failed = bpf_l4_csum_replace(skb, check_offset(reply), reply->source_port,
-					  reverse->vip_port,
-					  reply->mangled | sizeof(reverse->vip_port));
+	long failed;
 
+	if (reply->protocol == IPPROTO_SCTP)
+		return 0;
+	failed = bpf_l4_csum_replace(skb, check_offset(reply), reply->source_port,
+				     reverse->vip_port,
+				     reply->mangled | sizeof(reverse->vip_port));
 	/* The source port is the first field of both headers. */
 	return failed ?: bpf_skb_store_bytes(skb, reply->l4, &reverse->vip_port,
 					     sizeof(reverse->vip_port), 0);
@@ -129,10 +133,11 @@ static __always_inline long write_source_ipv4(struct __sk_buff *skb, const struc
 					      __be32 from, __be32 to)
 {
 	const __u32 l3 = sizeof(struct ethhdr);
-	long failed;
+	long failed = 0;
 
-	failed = bpf_l4_csum_replace(skb, check_offset(reply), from, to,
-				     reply->mangled | BPF_F_PSEUDO_HDR | sizeof(from));
+	if (reply->protocol != IPPROTO_SCTP)
+		failed = bpf_l4_csum_replace(skb, check_offset(reply), from, to,
+					     reply->mangled | BPF_F_PSEUDO_HDR | sizeof(from));
 	failed = failed ?: bpf_l3_csum_replace(skb, l3 + offsetof(struct iphdr, check), from, to,
 					       sizeof(from));
 	return failed ?: bpf_skb_store_bytes(skb, l3 + offsetof(struct iphdr, saddr), &to,
@@ -144,10 +149,11 @@ static __always_inline long write_source_ipv6(struct __sk_buff *skb, const struc
 {
 	const __u32 l3 = sizeof(struct ethhdr);
 	__s64 change = bpf_csum_diff(from->word, sizeof(*from), to->word, sizeof(*to), 0);
-	long failed;
+	long failed = 0;
 
-	failed = bpf_l4_csum_replace(skb, check_offset(reply), 0, change,
-				     reply->mangled | BPF_F_PSEUDO_HDR);
+	if (reply->protocol != IPPROTO_SCTP)
+		failed = bpf_l4_csum_replace(skb, check_offset(reply), 0, change,
+					     reply->mangled | BPF_F_PSEUDO_HDR);
 	return failed ?: bpf_skb_store_bytes(skb, l3 + offsetof(struct ipv6hdr, saddr), to,
 					     sizeof(*to), 0);
 }

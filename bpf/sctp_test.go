@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"testing"
+
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// portSCTP is that of the pods: SCTP is served where the ports are the same.
+const portSCTP = 8080
+
+func (f family) sctp(flags string) packet {
+	return packet{from: f.client, to: f.to(portSCTP), protocol: layers.IPProtocolSCTP, flags: flags, payload: "chunk..."}
+}
+
+// serveSCTP gives the VIP an SCTP frontend, with the counters of another port and its
+// table, until the test ends.
+func (w *world) serveSCTP(t *testing.T, f family, as uint16) {
+	t.Helper()
+	from, key := w.frontendEntry(f, as, layers.IPProtocolTCP)
+	var frontend bpf.DatapathFrontend
+	if err := from.Lookup(key, &frontend); err != nil {
+		t.Fatal(err)
+	}
+	m, key := w.frontendEntry(f, portSCTP, layers.IPProtocolSCTP)
+	put(t, m, key, frontend)
+	t.Cleanup(func() {
+		if err := m.Delete(key); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Addresses change, and the checksum, which does not cover them, stays right: both
+// frames of a fixture are made with one of their own.
+func TestSCTP(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		init, data := f.sctp("S"), f.sctp("A")
+		received := func(as uint16, p packet) tally {
+			counted := p
+			counted.to = f.to(as)
+			return f.received(counted)
+		}
+		serve := func(as uint16) func(*testing.T, *world) {
+			return func(t *testing.T, w *world) { w.serveSCTP(t, f, as) }
+		}
+		short := init.frame()[:len(init.frame())-len(init.payload)-1]
+		if f.vip.Is4() {
+			short[17]--
+		}
+		for _, fixture := range []fixture{
+			{
+				name: "INIT", given: serve(portCluster), in: init.frame(), verdict: xdpPass,
+				out: delivered(init, f.pods[0]), counts: join(received(portCluster, init), f.opened(portCluster)),
+			},
+			{
+				name: "INIT to another node", given: serve(portNode2), in: init.frame(), verdict: xdpTX,
+				out: init.tunnelled(v4.node2, 0).sent(uplinkMAC, node2MAC), counts: received(portNode2, init),
+			},
+			{
+				name: "from the middle of an association", given: serve(portCluster), before: [][]byte{init.frame()},
+				in: data.frame(), verdict: xdpPass, out: delivered(data, f.pods[0]), counts: received(portCluster, data),
+			},
+			{
+				name: "from the middle of an unknown one", given: serve(portChain), in: data.frame(), verdict: xdpTX,
+				out:    data.tunnelled(v4.node2, selfID, 3).sent(uplinkMAC, node2MAC),
+				counts: join(received(portChain, data), event(bpf.DatapathEventEVENT_SECOND_CHANCE)),
+			},
+			{
+				name: "INIT of an unknown one", given: serve(portChain), in: init.frame(), verdict: xdpPass,
+				out: delivered(init, f.pods[0]), counts: join(received(portChain, init), f.opened(portChain)),
+			},
+			{
+				name: "without a chunk", given: serve(portCluster), in: short,
+				verdict: xdpDrop, counts: dropped(bpf.DatapathDropReasonDROP_MALFORMED),
+			},
+		} {
+			t.Run(f.name+"/"+fixture.name, func(t *testing.T) { w.check(t, fixture) })
+		}
+	}
+}
+
+func TestSCTPReply(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			w.forget(t)
+			w.pointTo(t, f, 0)
+			w.serveSCTP(t, f, portCluster)
+			init, data := f.sctp("S"), f.sctp("A")
+			w.ingress(t, init.frame())
+			for _, flags := range []string{"SA", "A"} {
+				reply := answer(init, f.pods[0], flags)
+				want := reply.with(func(p *packet) { p.from = init.to })
+				checkFrame(t, w.egress(t, reply.frame()), want.frame())
+				if got := w.ingress(t, data.frame()); got.verdict != xdpPass {
+					t.Errorf("next packet of the client: %v", got.verdict)
+				}
+			}
+			// Not of an association through the VIP.
+			other := answer(f.sctp("S"), f.pods[1], "SA")
+			checkFrame(t, w.egress(t, other.frame()), other.frame())
+		})
+	}
+}

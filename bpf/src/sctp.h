@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+
+#include "drop.h"
+#include "parse.h"
+#include "types.h"
+
+/* SCTP (RFC 9260). Its checksum covers the ports and not the addresses (section 6.8), and a
+ * CRC-32c over the whole packet is not for us to compute: only addresses are rewritten, and
+ * the agent gives an SCTP frontend no endpoint with another port. Addresses inside
+ * chunks (multi-homing) stay as they are: an association has one path, through the VIP.
+ *
+ * Its flows are kept like those of UDP. They do have a beginning, though: the others of
+ * their packets are from the middle and get a second chance.
+ */
+
+#define SCTP_CHUNK_INIT 1
+
+/* The common header and the header of the first chunk (sections 3.1 and 3.2). */
+struct sctp_start {
+	__be16 source;
+	__be16 destination;
+	__be32 tag;
+	__be32 checksum;
+	__u8 chunk;
+	__u8 chunk_flags;
+	__be16 chunk_length;
+};
+
+/* Reads the ports, and an INIT as the SYN that it is. */
+static __always_inline int parse_sctp(struct xdp_md *ctx, struct packet *packet)
+{
+	struct sctp_start *sctp = frame_at(ctx, packet->l4);
+
+	if ((void *)(sctp + 1) > (void *)(long)ctx->data_end ||
+	    packet->length < packet->l4 - packet->l3 + sizeof(*sctp))
+		return DROP_MALFORMED;
+	packet->flow.client_port = sctp->source;
+	packet->flow.vip_port = sctp->destination;
+	packet->tcp_flags = sctp->chunk == SCTP_CHUNK_INIT ? TCP_SYN : TCP_ACK;
+	return frame_holds(ctx, packet) ? DROP_NONE : DROP_MALFORMED;
+}

@@ -130,7 +130,7 @@ func refuse(
 	m *model.Model, vip *model.VIP, frontends []*model.Frontend, programmed *program.State, attached bool,
 ) Decision {
 	if len(frontends) == 0 {
-		return Decision{Reason: ReasonNoFrontend, Message: "no Service on the address has a TCP or UDP port of its own"}
+		return Decision{Reason: ReasonNoFrontend, Message: "no Service on the address has a port of its own that can be served"}
 	}
 	if !attached {
 		return Decision{Reason: ReasonNotAttached, Message: "an uplink of the node is without the programs"}

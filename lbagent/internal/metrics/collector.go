@@ -126,6 +126,8 @@ func protocolName(protocol uint8) string {
 		return "TCP"
 	case 17:
 		return "UDP"
+	case 132:
+		return "SCTP"
 	default:
 		return strconv.Itoa(int(protocol))
 	}

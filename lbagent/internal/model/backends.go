@@ -12,6 +12,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
@@ -94,7 +95,7 @@ func (b *backends) fill(frontend *Frontend) {
 				frontend.Endpoints = append(frontend.Endpoints, e.Endpoint)
 				frontend.Terminating = !e.ready
 			}
-		case e.serving || frontend.Key.Protocol == program.ProtocolTCP:
+		case e.serving || frontend.Key.Protocol != program.ProtocolUDP:
 			frontend.Living = true
 			if here {
 				frontend.Draining = append(frontend.Draining, e.Endpoint)
@@ -135,7 +136,7 @@ func (b *backends) collect(frontend *Frontend) []backend {
 			continue
 		}
 		port, hasPort := slicePort(slice, frontend)
-		if !hasPort {
+		if !hasPort || !b.checkPort(frontend, port) {
 			continue
 		}
 		for i := range slice.Endpoints {
@@ -156,6 +157,18 @@ func (b *backends) collect(frontend *Frontend) []backend {
 		return cmp.Or(a.Endpoint.Compare(b.Endpoint), a.preference(b))
 	})
 	return slices.CompactFunc(found, func(a, b backend) bool { return a.Endpoint == b.Endpoint })
+}
+
+// checkPort tells whether packets to a frontend can be given to endpoints with
+// the port: with SCTP, only to its own.
+func (b *backends) checkPort(frontend *Frontend, port uint16) bool {
+	if frontend.Key.Protocol != program.ProtocolSCTP || port == frontend.Key.Port {
+		return true
+	}
+	b.problem(frontend.Service.reference(), millracev1alpha1.ReasonUnsupported,
+		"spec.ports: SCTP port %d has endpoints with port %d, which get no traffic: the checksum of SCTP forbids to change the port, so port and targetPort must be the same",
+		frontend.Key.Port, port)
+	return false
 }
 
 // slicePort returns the port of a frontend's endpoints in a slice, which is

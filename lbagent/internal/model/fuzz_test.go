@@ -173,6 +173,9 @@ func checkSources(t interface{ Fatalf(string, ...any) }, frontend *Frontend) {
 func checkEndpoints(t interface{ Fatalf(string, ...any) }, frontend *Frontend) {
 	for _, list := range [][]program.Endpoint{frontend.Endpoints, frontend.Draining} {
 		for i, endpoint := range list {
+			if frontend.Key.Protocol == program.ProtocolSCTP && endpoint.Port != frontend.Key.Port {
+				t.Fatalf("%s has the endpoint %v, with another port", frontend.Key, endpoint)
+			}
 			if endpoint.Address.Is4() != frontend.Key.VIP.Is4() || endpoint.Port == 0 {
 				t.Fatalf("%s has the endpoint %v", frontend.Key, endpoint)
 			}
@@ -277,7 +280,7 @@ func genSlice(t *rapid.T, name string) *discoveryv1.EndpointSlice {
 	for range rapid.IntRange(0, 3).Draw(t, "ports") {
 		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{
 			Name:     genPointer(t, "port name", "http", "dns", ""),
-			Port:     genPointer(t, "port", int32(8080), 0, -1, 65536),
+			Port:     genPointer(t, "port", int32(8080), 80, 0, -1, 65536),
 			Protocol: genPointer(t, "protocol", corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP),
 		})
 	}

@@ -100,7 +100,7 @@ type Frontend struct {
 	Living bool
 	// Draining are endpoints on this node that take no new connection but
 	// still serve those that they have, sorted: terminating and serving ones,
-	// and for TCP also those that are merely not ready, because a failed
+	// and but for UDP also those that are merely not ready, because a failed
 	// probe is no reason to cut the connections of a pod that lives.
 	Draining []program.Endpoint
 }

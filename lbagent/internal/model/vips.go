@@ -88,7 +88,7 @@ func (b *builder) buildFrontends(vip netip.Addr, services []*corev1.Service, bac
 			protocol, supported := protocolNumber(port.Protocol)
 			if !supported {
 				b.problem(name.reference(), millracev1alpha1.ReasonUnsupported,
-					"spec.ports[%d].protocol: %s is not supported, only TCP and UDP are", i, port.Protocol)
+					"spec.ports[%d].protocol: %s is not supported, only TCP, UDP and SCTP are", i, port.Protocol)
 				continue
 			}
 			if port.Port < 1 || port.Port > 65535 {
@@ -130,6 +130,8 @@ func protocolNumber(protocol corev1.Protocol) (uint8, bool) {
 		return program.ProtocolTCP, true
 	case corev1.ProtocolUDP:
 		return program.ProtocolUDP, true
+	case corev1.ProtocolSCTP:
+		return program.ProtocolSCTP, true
 	default:
 		return 0, false
 	}

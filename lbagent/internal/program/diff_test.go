@@ -300,7 +300,7 @@ func TestKeysAreOrdered(t *testing.T) {
 	if got := slices.SortedFunc(maps.Keys(set), FrontendKey.Compare); !slices.Equal(got, sorted) {
 		t.Errorf("order %v, want %v", got, sorted)
 	}
-	for i, want := range []string{"203.0.113.1:80/TCP", "203.0.113.1:80/UDP", "203.0.113.1:443/TCP", "203.0.113.2:53/UDP", "[2001:db8::1]:53/132"} {
+	for i, want := range []string{"203.0.113.1:80/TCP", "203.0.113.1:80/UDP", "203.0.113.1:443/TCP", "203.0.113.2:53/UDP", "[2001:db8::1]:53/SCTP"} {
 		if got := sorted[i].String(); got != want {
 			t.Errorf("key is written %s, want %s", got, want)
 		}

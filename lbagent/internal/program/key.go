@@ -13,6 +13,9 @@ import (
 const (
 	ProtocolTCP = 6
 	ProtocolUDP = 17
+	// ProtocolSCTP is forwarded to endpoints with the frontend's own port only,
+	// because its checksum covers the ports (RFC 9260, section 6.8).
+	ProtocolSCTP = 132
 )
 
 // Compare orders keys by address, port and protocol.
@@ -36,6 +39,8 @@ func protocolName(protocol uint8) string {
 		return "TCP"
 	case ProtocolUDP:
 		return "UDP"
+	case ProtocolSCTP:
+		return "SCTP"
 	default:
 		return strconv.Itoa(int(protocol))
 	}

@@ -60,7 +60,7 @@ type FrontendKey struct {
 	VIP netip.Addr
 	// Port is the Service port in host byte order.
 	Port uint16
-	// Protocol is the IP protocol number: 6 for TCP, 17 for UDP.
+	// Protocol is the IP protocol number: 6 for TCP, 17 for UDP, 132 for SCTP.
 	Protocol uint8
 }
 

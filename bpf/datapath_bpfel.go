@@ -18,6 +18,26 @@ type DatapathAddress struct {
 	Word [4]uint32
 }
 
+type DatapathAffinity struct {
+	_        structs.HostLayout
+	Endpoint uint32
+	Tag      uint32
+	Seen     uint32
+	Row      uint32
+}
+
+type DatapathAffinityKey4 struct {
+	_       structs.HostLayout
+	Client  uint32
+	Backend uint32
+}
+
+type DatapathAffinityKey6 struct {
+	_       structs.HostLayout
+	Client  DatapathAddress
+	Backend uint32
+}
+
 type DatapathCensus struct {
 	_        structs.HostLayout
 	Tcp      uint64
@@ -324,6 +344,7 @@ const (
 	DatapathTraceStepTRACE_ESTABLISHED    DatapathTraceStep = 32
 	DatapathTraceStepTRACE_HALF_OPEN      DatapathTraceStep = 64
 	DatapathTraceStepTRACE_CHOSEN         DatapathTraceStep = 128
+	DatapathTraceStepTRACE_AFFINITY       DatapathTraceStep = 16384
 	DatapathTraceStepTRACE_SECOND_CHANCE  DatapathTraceStep = 256
 	DatapathTraceStepTRACE_RETURNED       DatapathTraceStep = 512
 	DatapathTraceStepTRACE_TO_NODE        DatapathTraceStep = 1024
@@ -341,6 +362,8 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	DatapathMapAffinities4       = "affinities4"
+	DatapathMapAffinities6       = "affinities6"
 	DatapathMapConnections4      = "connections4"
 	DatapathMapConnections6      = "connections6"
 	DatapathMapDatagrams4        = "datagrams4"
@@ -446,6 +469,8 @@ type DatapathProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathMapSpecs struct {
+	Affinities4    *ebpf.MapSpec `ebpf:"affinities4"`
+	Affinities6    *ebpf.MapSpec `ebpf:"affinities6"`
 	Connections4   *ebpf.MapSpec `ebpf:"connections4"`
 	Connections6   *ebpf.MapSpec `ebpf:"connections6"`
 	Datagrams4     *ebpf.MapSpec `ebpf:"datagrams4"`
@@ -519,6 +544,8 @@ func (o *DatapathObjects) Close() error {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathMaps struct {
+	Affinities4    *ebpf.Map `ebpf:"affinities4"`
+	Affinities6    *ebpf.Map `ebpf:"affinities6"`
 	Connections4   *ebpf.Map `ebpf:"connections4"`
 	Connections6   *ebpf.Map `ebpf:"connections6"`
 	Datagrams4     *ebpf.Map `ebpf:"datagrams4"`
@@ -556,6 +583,8 @@ type DatapathMaps struct {
 
 func (m *DatapathMaps) Close() error {
 	return _DatapathClose(
+		m.Affinities4,
+		m.Affinities6,
 		m.Connections4,
 		m.Connections6,
 		m.Datagrams4,

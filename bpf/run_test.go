@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"maps"
 	"testing"
 
@@ -177,6 +178,7 @@ func (w *world) flowMaps() []*ebpf.Map {
 	return []*ebpf.Map{
 		w.Connections4, w.Connections6, w.Datagrams4, w.Datagrams6, w.HalfOpen4, w.HalfOpen6,
 		w.Reverse4, w.Reverse6, w.DatagramsRev4, w.DatagramsRev6, w.HalfOpenRev4, w.HalfOpenRev6,
+		w.Affinities4, w.Affinities6,
 	}
 }
 
@@ -231,30 +233,48 @@ func (w *world) evictReverse(t testing.TB) {
 	}
 }
 
-// age makes all flows older by so many seconds.
+// age makes all flows and affinities older by so many seconds.
 func (w *world) age(t testing.TB, seconds uint32) {
 	t.Helper()
 	var ticks uint32
 	if err := w.TicksPerSecond.Get(&ticks); err != nil {
 		t.Fatal(err)
 	}
-	older := func(m *ebpf.Map, key any) {
-		var c bpf.DatapathConnection
-		entries := m.Iterate()
-		for entries.Next(key, &c) {
-			c.Seen -= seconds * ticks
-			if err := m.Update(key, c, ebpf.UpdateExist); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := entries.Err(); err != nil {
+	ticks *= seconds
+	for _, m := range []*ebpf.Map{w.Connections4, w.Datagrams4, w.HalfOpen4} {
+		change[bpf.DatapathConnectionKey4](t, m, func(c *bpf.DatapathConnection) { c.Seen -= ticks })
+	}
+	for _, m := range []*ebpf.Map{w.Connections6, w.Datagrams6, w.HalfOpen6} {
+		change[bpf.DatapathConnectionKey6](t, m, func(c *bpf.DatapathConnection) { c.Seen -= ticks })
+	}
+	change[bpf.DatapathAffinityKey4](t, w.Affinities4, func(a *bpf.DatapathAffinity) { a.Seen -= ticks })
+	change[bpf.DatapathAffinityKey6](t, w.Affinities6, func(a *bpf.DatapathAffinity) { a.Seen -= ticks })
+}
+
+// change rewrites every entry of a map.
+func change[K, V any](t testing.TB, m *ebpf.Map, with func(*V)) {
+	t.Helper()
+	for key, value := range entries[K, V](t, m) {
+		with(&value)
+		if err := m.Update(key, value, ebpf.UpdateExist); err != nil {
 			t.Fatal(err)
 		}
 	}
-	older(w.Connections4, &bpf.DatapathConnectionKey4{})
-	older(w.Datagrams4, &bpf.DatapathConnectionKey4{})
-	older(w.HalfOpen4, &bpf.DatapathConnectionKey4{})
-	older(w.Connections6, &bpf.DatapathConnectionKey6{})
-	older(w.Datagrams6, &bpf.DatapathConnectionKey6{})
-	older(w.HalfOpen6, &bpf.DatapathConnectionKey6{})
+}
+
+func entries[K, V any](t testing.TB, m *ebpf.Map) iter.Seq2[K, V] {
+	t.Helper()
+	return func(yield func(K, V) bool) {
+		var key K
+		var value V
+		all := m.Iterate()
+		for all.Next(&key, &value) {
+			if !yield(key, value) {
+				return
+			}
+		}
+		if err := all.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -191,6 +191,7 @@ func newWorld(t testing.TB) *world {
 		bpf.DatapathMapFrontends4: 64, bpf.DatapathMapFrontends6: 64, bpf.DatapathMapFrontendCounts: 128, bpf.DatapathMapFrontendDrops: 512,
 		bpf.DatapathMapVips: 16, bpf.DatapathMapRows: 32 * 4096, bpf.DatapathMapEndpointRows: 4 * 512,
 		bpf.DatapathMapEndpoints: 16, bpf.DatapathMapConnections4: flows, bpf.DatapathMapConnections6: flows,
+		bpf.DatapathMapAffinities4: flows, bpf.DatapathMapAffinities6: flows,
 		bpf.DatapathMapSourceRanges4: 16, bpf.DatapathMapSourceRanges6: 16,
 		bpf.DatapathMapReverse4: flows, bpf.DatapathMapReverse6: flows, bpf.DatapathMapHalfOpen4: flows,
 		bpf.DatapathMapHalfOpen6: flows, bpf.DatapathMapHalfOpenRev4: flows, bpf.DatapathMapHalfOpenRev6: flows,
@@ -253,7 +254,7 @@ func (w *world) fill(t testing.TB) {
 		w.putEndpoint(t, uint32(2*i+2), f.pods[1])
 		w.pointTo(t, f, 0)
 		for port := portCluster; port <= portClusterTwin; port++ {
-			w.putFrontends(t, f, port)
+			w.putFrontend(t, f, port, f.frontend(port))
 		}
 	}
 	for port, content := range tables {
@@ -319,9 +320,8 @@ func (f family) frontendID(port uint16) uint32 {
 	return 2*uint32(port-portCluster) + f.endpointSlot
 }
 
-// putFrontends writes the TCP and the UDP frontend of a port, with one id.
-func (w *world) putFrontends(t testing.TB, f family, port uint16) {
-	t.Helper()
+// frontend is what a port leads to.
+func (f family) frontend(port uint16) bpf.DatapathFrontend {
 	frontend := bpf.DatapathFrontend{Id: f.frontendID(port), Endpoints: f.endpointSlot, Table: uint32(port-portCluster) + 1}
 	switch port {
 	case portNoTable:
@@ -333,6 +333,12 @@ func (w *world) putFrontends(t testing.TB, f family, port uint16) {
 	case portClusterEmpty:
 		frontend.Endpoints = 0
 	}
+	return frontend
+}
+
+// putFrontend writes the TCP and the UDP frontend of a port.
+func (w *world) putFrontend(t testing.TB, f family, port uint16, frontend bpf.DatapathFrontend) {
+	t.Helper()
 	for _, protocol := range []uint8{6, 17} {
 		if f.vip.Is4() {
 			put(t, w.Frontends4, bpf.DatapathFrontendKey4{Vip: ipv4(f.vip), Port: network16(port), Protocol: protocol}, frontend)

@@ -35,6 +35,9 @@ type Config struct {
 	// Connections is how many connections are remembered, for each address
 	// family.
 	Connections int
+	// Datagrams is the same for UDP, Affinities for clients of Services with
+	// session affinity. Zero means a share of Connections.
+	Datagrams, Affinities int
 	// MetricsBindAddress is where metrics and health are served, as host:port.
 	// "0": nowhere.
 	MetricsBindAddress string
@@ -88,6 +91,12 @@ func (c *Config) validate() error {
 			errs = append(errs, fmt.Errorf("%s is %d, must be at least 1", size.flag, size.value))
 		}
 	}
+	if c.Datagrams < 0 {
+		errs = append(errs, fmt.Errorf("--udp-flows is %d, must not be negative", c.Datagrams))
+	}
+	if c.Affinities < 0 {
+		errs = append(errs, fmt.Errorf("--affinity-clients is %d, must not be negative", c.Affinities))
+	}
 	return errors.Join(errs...)
 }
 
@@ -103,5 +112,11 @@ func (c *Config) limits() program.Limits {
 }
 
 func (c *Config) dataplane() dataplane.Config {
-	return dataplane.Config{PinRoot: c.PinRoot, Limits: c.limits(), Connections: c.Connections}
+	return dataplane.Config{
+		PinRoot:     c.PinRoot,
+		Limits:      c.limits(),
+		Connections: c.Connections,
+		Datagrams:   c.Datagrams,
+		Affinities:  c.Affinities,
+	}
 }

@@ -1,28 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
+#include "affinity.h"
 #include "conntrack.h"
 #include "count.h"
+#include "endpoint.h"
 #include "proof.h"
 #include "settings.h"
 #include "trace.h"
 
 /* The endpoint of a flow, and the entries that keep it. */
-
-static __always_inline struct endpoint *endpoint_get(__u32 id)
-{
-	struct endpoint *endpoint = bpf_map_lookup_elem(&endpoints, &id);
-
-	return endpoint && endpoint->port ? endpoint : NULL;
-}
-
-/* The endpoint of a connection, if it still is the one that the connection was given. */
-static __always_inline struct endpoint *endpoint_of(const struct connection *connection)
-{
-	struct endpoint *endpoint = endpoint_get(connection->endpoint);
-
-	return endpoint && endpoint->tag == connection->tag ? endpoint : NULL;
-}
 
 /* Whether replies of the endpoint to this client address and port can be told to belong
  * to this flow: not if the client uses them towards the endpoint through another
@@ -76,26 +63,39 @@ static __always_inline int endpoint_by_hash(const struct packet *packet,
 {
 	int reason = DROP_NO_ENDPOINT;
 
-	if (!frontend->endpoints)
-		return -reason;
 	for (__u32 i = 0; i < ENDPOINT_ATTEMPTS; i++) {
 		__u32 row = (packet->endpoint_hash >> ENDPOINT_ROW_SHIFT) + i;
 		__u32 index = frontend->endpoints * ENDPOINT_ROWS + (row & (ENDPOINT_ROWS - 1));
-		__u32 *id = bpf_map_lookup_elem(&endpoint_rows, &index);
-		struct endpoint *endpoint;
+		__u32 id = endpoint_at(index);
+		struct endpoint *endpoint = endpoint_get(id);
 
-		if (!id)
-			break;
-		endpoint = endpoint_get(*id);
 		if (!endpoint)
 			continue;
 		if (endpoint_is_free(&packet->flow, endpoint)) {
-			trace_chosen(index, *id);
-			return *id;
+			trace_chosen(index, id);
+			return id;
 		}
 		reason = DROP_TUPLE_CONFLICT;
 	}
 	return -reason;
+}
+
+/* The id of an endpoint for a flow that has none; else minus the reason to drop. */
+static __always_inline int endpoint_for(const struct packet *packet,
+					const struct frontend *frontend)
+{
+	struct endpoint *endpoint;
+	__u32 id = 0;
+
+	if (!frontend->endpoints)
+		return -DROP_NO_ENDPOINT;
+	if (frontend->affinity)
+		id = affinity_endpoint(packet, frontend);
+	endpoint = endpoint_get(id);
+	if (!endpoint || !endpoint_is_free(&packet->flow, endpoint))
+		return endpoint_by_hash(packet, frontend);
+	trace_kept(id);
+	return id;
 }
 
 /* Chooses an endpoint for a flow that has none and records both directions. acknowledged
@@ -112,7 +112,7 @@ __noinline int stage2_choose(const struct packet *packet, const struct frontend 
 
 	if (!packet || !frontend)
 		return -DROP_NO_ENDPOINT;
-	id = endpoint_by_hash(packet, frontend);
+	id = endpoint_for(packet, frontend);
 	if (id < 0)
 		return id;
 	endpoint = endpoint_get(id);

@@ -35,11 +35,14 @@ static __always_inline void hash_final(__u32 *a, __u32 *b, __u32 *c)
 	*c ^= *b; *c -= rotate(*b, 24);
 }
 
-/* Words are taken as the bytes of the packet loaded by the machine. */
-static __always_inline void hash_flow(struct packet *packet)
+/* Words are taken as the bytes of the packet loaded by the machine. Under session
+ * affinity all flows of a client have one hash: its port counts as zero.
+ */
+static __always_inline void hash_flow(struct packet *packet, const struct frontend *frontend)
 {
 	const struct flow *flow = &packet->flow;
-	__u32 ports = (__u32)flow->vip_port << 16 | flow->client_port;
+	__be16 client_port = frontend->affinity ? 0 : flow->client_port;
+	__u32 ports = (__u32)flow->vip_port << 16 | client_port;
 	__u32 a, b, c;
 
 	if (flow->family == ADDRESS_FAMILY_IPV4) {

@@ -53,7 +53,7 @@ static __always_inline int slow_from_node(struct xdp_md *ctx, struct packet *pac
 		return drop(flaw);
 	packet->frontend = frontend->id;
 	trace_frontend(frontend);
-	hash_flow(packet);
+	hash_flow(packet, frontend);
 	return stage2(ctx, packet, self, frontend);
 }
 

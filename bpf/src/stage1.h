@@ -64,7 +64,7 @@ static __always_inline int from_router(struct xdp_md *ctx, struct packet *packet
 	count_packet(frontend->id, packet->length);
 	if (!source_allowed(packet, frontend))
 		return drop(DROP_SOURCE_RANGE);
-	hash_flow(packet);
+	hash_flow(packet, frontend);
 	if (frontend->flags & FRONTEND_LOCAL) {
 		if (frontend->table)
 			return stage1_local(ctx, packet, self, frontend);

@@ -46,34 +46,37 @@ static __always_inline void note_client(const struct packet *packet,
 		connection->flags = flags;
 }
 
-/* Moves a flow to the established ones. */
-static __always_inline void promote(const struct flow *flow, const struct endpoint *endpoint,
-				    const struct connection *connection,
-				    const struct reverse *reverse)
-{
-	struct connection established = *connection;
-	struct reverse proved = *reverse;
-
-	/* The reverse entry first: a connection must never be without one. */
-	if (reverse_add(flow, endpoint, TABLE_ESTABLISHED, &proved))
-		return;
-	reverse_delete(flow, endpoint, TABLE_HALF_OPEN);
-	if (!connection_add(flow, TABLE_ESTABLISHED, &established))
-		connection_delete(flow, TABLE_HALF_OPEN);
-}
-
-/* Takes in the proof that a packet of the client gives. */
-static __always_inline void prove(const struct packet *packet, const struct tcp_numbers *numbers,
-				  const struct endpoint *endpoint,
-				  const struct connection *connection, struct reverse *reverse)
+/* Takes in the proof that a packet of the client gives, and tells whether it is enough. */
+static __always_inline int prove(const struct packet *packet, const struct tcp_numbers *numbers,
+				 struct reverse *reverse)
 {
 	if (packet->flow.protocol == IPPROTO_TCP) {
 		reverse->proof = proof_by_client(reverse, numbers->acknowledged);
 		if (reverse->proof == PROOF_CLAIMED)
 			reverse->sequence = numbers->acknowledged;
 	}
-	if (reverse->proof == PROOF_GIVEN)
-		promote(&packet->flow, endpoint, connection, reverse);
+	return reverse->proof == PROOF_GIVEN;
+}
+
+/* Moves a flow to the established ones. */
+static __always_inline void establish(const struct packet *packet, const struct frontend *frontend,
+				      const struct endpoint *endpoint,
+				      const struct connection *connection,
+				      const struct reverse *reverse)
+{
+	struct connection established = *connection;
+	struct reverse proved = *reverse;
+	const struct flow *flow = &packet->flow;
+
+	/* The reverse entry first: a connection must never be without one. */
+	if (reverse_add(flow, endpoint, TABLE_ESTABLISHED, &proved))
+		return;
+	reverse_delete(flow, endpoint, TABLE_HALF_OPEN);
+	if (connection_add(flow, TABLE_ESTABLISHED, &established))
+		return;
+	connection_delete(flow, TABLE_HALF_OPEN);
+	if (frontend->affinity)
+		affinity_note(packet, frontend, established.endpoint, established.tag);
 }
 
 /* A reverse entry for a flow that has lost its own. */
@@ -132,8 +135,9 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 		connection->seen = clock_now();
 	if (!reverse)
 		reverse_again(packet, frontend, endpoint, table, &numbers);
-	else if (table == TABLE_HALF_OPEN && !is_opening(packet))
-		prove(packet, &numbers, endpoint, connection, reverse);
+	else if (table == TABLE_HALF_OPEN && !is_opening(packet) &&
+		 prove(packet, &numbers, reverse))
+		establish(packet, frontend, endpoint, connection, reverse);
 	return 0;
 }
 

@@ -32,6 +32,8 @@ enum trace_step {
 	TRACE_HALF_OPEN = 1 << 6,
 	/* An endpoint was chosen for a new flow. */
 	TRACE_CHOSEN = 1 << 7,
+	/* A new flow gets the endpoint that its client had before. */
+	TRACE_AFFINITY = 1 << 14,
 	/* It was handed to a former owner of the row, or back to the node that asked. */
 	TRACE_SECOND_CHANCE = 1 << 8,
 	TRACE_RETURNED = 1 << 9,
@@ -119,6 +121,13 @@ static __always_inline void trace_chosen(__u32 index, __u32 id)
 	trace->steps |= TRACE_CHOSEN;
 	trace->endpoint_row = index & (ENDPOINT_ROWS - 1);
 	trace->endpoint = id;
+}
+
+/* The endpoint is kept for the client. */
+static __always_inline void trace_kept(__u32 id)
+{
+	trace_step(TRACE_AFFINITY);
+	trace_endpoint(id);
 }
 
 static __always_inline void trace_node(__u32 id)

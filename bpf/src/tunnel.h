@@ -79,6 +79,6 @@ static __always_inline int from_node(struct xdp_md *ctx, struct packet *packet,
 		return drop(is_vip(&packet->flow.vip) ? DROP_NO_FRONTEND : DROP_TUNNEL_NO_VIP);
 	packet->frontend = frontend->id;
 	trace_frontend(frontend);
-	hash_flow(packet);
+	hash_flow(packet, frontend);
 	return stage2(ctx, packet, self, frontend);
 }

@@ -205,6 +205,26 @@ struct reverse {
 	__u32 acknowledged;
 };
 
+/* Key of a client's endpoint under session affinity: backend is the endpoint table. */
+struct affinity_key4 {
+	__be32 client;
+	__u32 backend;
+};
+
+struct affinity_key6 {
+	struct address client;
+	__u32 backend;
+};
+
+struct affinity {
+	__u32 endpoint;
+	__u32 tag;
+	/* Ticks of the last new flow. */
+	__u32 seen;
+	/* A row of the endpoint table that was the endpoint's. */
+	__u32 row;
+};
+
 struct frontend_counter {
 	__u64 packets;
 	__u64 bytes;

@@ -83,7 +83,11 @@ func addFlags(flags *pflag.FlagSet, config *lbagent.Config) {
 	flags.IntVar(&config.MaxSourceRanges, "max-source-ranges", config.MaxSourceRanges,
 		"prefixes of loadBalancerSourceRanges that fit, for each address family; a list is counted twice while it changes")
 	flags.IntVar(&config.Connections, "connections", config.Connections,
-		"connections that are remembered, for each address family; about 190 bytes of memory each")
+		"TCP connections that are remembered, for each address family; about 210 bytes of memory each")
+	flags.IntVar(&config.Datagrams, "udp-flows", config.Datagrams,
+		"the same for answered flows of UDP (default: a quarter of --connections)")
+	flags.IntVar(&config.Affinities, "affinity-clients", config.Affinities,
+		"clients whose endpoint is remembered for sessionAffinity ClientIP, for each address family; about 100 bytes of memory each (default: an eighth of --connections)")
 	flags.StringVar(&config.MetricsBindAddress, "metrics-bind-address", config.MetricsBindAddress,
 		"host:port that serves /metrics, /healthz and /readyz; 0: none")
 	flags.DurationVar(&config.WithdrawDelay, "withdraw-delay", config.WithdrawDelay,

@@ -22,10 +22,10 @@ var (
 )
 
 const (
-	minHalfOpen  = 4096
-	maxHalfOpen  = 262144
-	minDatagrams = 4096
-	maxFlows     = math.MaxInt32 / 2
+	minHalfOpen = 4096
+	maxHalfOpen = 262144
+	minOthers   = 4096
+	maxFlows    = math.MaxInt32 / 2
 	// freePerCPU is how many free entries of a table each CPU may hold for itself
 	// (LOCAL_FREE_TARGET of the kernel's bpf_lru_list.c).
 	freePerCPU = 128
@@ -58,7 +58,7 @@ func (c *Config) validate() error {
 	for _, size := range []struct {
 		name  string
 		value int
-	}{{"HalfOpen", c.HalfOpen}, {"Datagrams", c.Datagrams}} {
+	}{{"HalfOpen", c.HalfOpen}, {"Datagrams", c.Datagrams}, {"Affinities", c.Affinities}} {
 		if size.value < 0 || size.value > maxFlows {
 			return fmt.Errorf("data plane: %s is %d, must be within 0 and %d", size.name, size.value, maxFlows)
 		}
@@ -77,7 +77,14 @@ func (c *Config) datagrams() int {
 	if c.Datagrams > 0 {
 		return c.Datagrams
 	}
-	return max(c.Connections/4, minDatagrams)
+	return max(c.Connections/4, minOthers)
+}
+
+func (c *Config) affinities() int {
+	if c.Affinities > 0 {
+		return c.Affinities
+	}
+	return max(c.Connections/8, minOthers)
 }
 
 // lruSize is the size of a table of which n entries can be in use at once. The kernel
@@ -92,6 +99,7 @@ func lruSize(n int) uint32 {
 func (c *Config) sizes() map[string]uint32 {
 	frontends := uint32(c.Limits.Frontends)
 	connections, datagrams, halfOpen := lruSize(c.Connections), lruSize(c.datagrams()), lruSize(c.halfOpen())
+	affinities := lruSize(c.affinities())
 	return map[string]uint32{
 		bpf.DatapathMapFrontends4:     frontends,
 		bpf.DatapathMapFrontends6:     frontends,
@@ -107,6 +115,8 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapConnections6:   connections,
 		bpf.DatapathMapReverse4:       connections,
 		bpf.DatapathMapReverse6:       connections,
+		bpf.DatapathMapAffinities4:    affinities,
+		bpf.DatapathMapAffinities6:    affinities,
 		bpf.DatapathMapDatagrams4:     datagrams,
 		bpf.DatapathMapDatagrams6:     datagrams,
 		bpf.DatapathMapDatagramsRev4:  datagrams,

@@ -38,7 +38,11 @@ type Config struct {
 	// Datagrams is the same for UDP flows that are answered. Zero means a quarter
 	// of Connections, at least 4,096.
 	Datagrams int
-	// HalfOpen is the same for flows that are not established.
+	// Affinities is for how many clients of Services with session affinity each
+	// address family's table remembers the endpoint. Zero means an eighth of
+	// Connections, at least 4,096.
+	Affinities int
+	// HalfOpen is how many flows that are not established each table holds.
 	// Zero means an eighth of Connections, between 4,096 and 262,144.
 	HalfOpen int
 	// Clsact attaches by filters of clsact what tcx is for, as kernels before

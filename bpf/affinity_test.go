@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+const affinitySeconds = 600
+
+// affineWorld has session affinity on portCluster, and records of none.
+func affineWorld(t *testing.T, w *world, f family) {
+	t.Helper()
+	w.forget(t)
+	frontend := f.frontend(portCluster)
+	frontend.Affinity = affinitySeconds
+	w.putFrontend(t, f, portCluster, frontend)
+	t.Cleanup(func() { w.putFrontend(t, f, portCluster, f.frontend(portCluster)) })
+}
+
+// fromPort is the packet from another port of the client.
+func (p packet) fromPort(port uint16) packet {
+	p.from = netip.AddrPortFrom(p.from.Addr(), port)
+	return p
+}
+
+// affinities counts the records.
+func (w *world) affinities(t *testing.T) (n int) {
+	t.Helper()
+	for range entries[bpf.DatapathAffinityKey4, bpf.DatapathAffinity](t, w.Affinities4) {
+		n++
+	}
+	for range entries[bpf.DatapathAffinityKey6, bpf.DatapathAffinity](t, w.Affinities6) {
+		n++
+	}
+	return n
+}
+
+// All flows of a client have one row, that of its address without its port, and one
+// endpoint, without any record. Those of many clients spread.
+func TestAffinityByHash(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		for _, p := range []packet{f.tcp(portCluster, "S"), f.udp(portCluster)} {
+			t.Run(f.name+"/"+p.protocol.String(), func(t *testing.T) {
+				affineWorld(t, w, f)
+				w.putEndpointRows(t, f, func(row int) int { return row % 2 })
+				defer w.pointTo(t, f, 0)
+				pods := map[int]bool{}
+				for last := range byte(20) {
+					client := p.from.Addr().AsSlice()
+					client[len(client)-1] = last + 1
+					address, _ := netip.AddrFromSlice(client)
+					p.from = netip.AddrPortFrom(address, 0)
+					node, endpoint := flowHash(p)
+					pod := int(endpoint>>23) % 2
+					pods[pod] = true
+					for port := uint16(1024); port < 1034; port++ {
+						flow := p.fromPort(port)
+						if _, trace := w.trace(t, flow.frame()); trace.Row != node>>20 {
+							t.Errorf("%v: row %d, want %d", flow.from, trace.Row, node>>20)
+						}
+						checkFrame(t, w.ingress(t, flow.frame()).frame, delivered(flow, f.pods[pod]))
+					}
+				}
+				if len(pods) != 2 {
+					t.Error("all clients have one endpoint")
+				}
+				if n := w.affinities(t); n != 0 {
+					t.Errorf("%d records of flows that are not established", n)
+				}
+			})
+		}
+	}
+}
+
+// A record keeps a client at its endpoint while that takes new connections and the time has
+// not passed since the last one.
+func TestAffinity(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		first, other := f.pods[0], f.pods[1]
+		syn := f.tcp(portCluster, "S")
+		// Nearly all rows are the other endpoint's, and the client's with them.
+		nearlyAll := func(row int) int { return min(row, 1) }
+		if _, endpoint := flowHash(syn.fromPort(0)); endpoint>>23 == 0 {
+			t.Fatal("the client has the row that is left")
+		}
+		for _, test := range []struct {
+			name string
+			// then happens after a connection to the first endpoint was established and
+			// the rows changed.
+			then func(t *testing.T)
+			in   packet
+			want netip.AddrPort
+		}{
+			{name: "another port of the client", in: syn.fromPort(2000), want: first},
+			{name: "another frontend of the Service port", in: syn.fromPort(2000).with(func(p *packet) { p.to = f.to(portLocal) }), want: first},
+			{name: "UDP has the same backend here", in: f.udp(portCluster).fromPort(2000), want: first},
+			{name: "another client", in: syn.with(func(p *packet) {
+				p.from = netip.AddrPortFrom(p.from.Addr().Prev(), 2000)
+			}), want: other},
+			{name: "within the time", then: func(t *testing.T) { w.age(t, affinitySeconds-10) }, in: syn.fromPort(2000), want: first},
+			{name: "after the time", then: func(t *testing.T) { w.age(t, affinitySeconds+10) }, in: syn.fromPort(2000), want: other},
+			{name: "renewed by a new connection", then: func(t *testing.T) {
+				w.age(t, affinitySeconds-10)
+				w.establish(t, syn.fromPort(2001), first)
+				w.age(t, affinitySeconds-10)
+			}, in: syn.fromPort(2000), want: first},
+			{name: "renewed by a question", then: func(t *testing.T) {
+				w.age(t, affinitySeconds-10)
+				w.play(t, f.udp(portCluster).fromPort(2001))
+				w.age(t, affinitySeconds-10)
+			}, in: syn.fromPort(2000), want: first},
+			{name: "not renewed by packets of old ones", then: func(t *testing.T) {
+				w.age(t, affinitySeconds-10)
+				w.play(t, f.tcp(portCluster, "A"))
+				w.age(t, affinitySeconds-10)
+			}, in: syn.fromPort(2000), want: other},
+			{name: "endpoint takes no new connections", then: func(t *testing.T) { w.pointTo(t, f, 1) }, in: syn.fromPort(2000), want: other},
+			{name: "and not again when it does later", then: func(t *testing.T) {
+				w.pointTo(t, f, 1)
+				w.establish(t, syn.fromPort(2001), other)
+				w.putEndpointRows(t, f, nearlyAll)
+			}, in: syn.fromPort(2000), want: other},
+			{name: "endpoint's id was given to another", then: func(t *testing.T) {
+				id := 2*(f.endpointSlot-1) + 1
+				w.putEndpoint(t, id, netip.AddrPortFrom(first.Addr(), 9999))
+				t.Cleanup(func() { w.putEndpoint(t, id, first) })
+			}, in: syn.fromPort(2000), want: other},
+			{name: "client's port is in use towards it", then: func(t *testing.T) {
+				w.pointTo(t, f, 0)
+				w.establish(t, f.tcp(portClusterTwin, "S").fromPort(2000), first)
+				w.putEndpointRows(t, f, nearlyAll)
+			}, in: syn.fromPort(2000), want: other},
+			{name: "the established connection itself", then: func(t *testing.T) { w.pointTo(t, f, 1) }, in: f.tcp(portCluster, "A"), want: first},
+		} {
+			t.Run(f.name+"/"+test.name, func(t *testing.T) {
+				affineWorld(t, w, f)
+				local := f.frontend(portLocal)
+				local.Affinity = affinitySeconds
+				w.putFrontend(t, f, portLocal, local)
+				defer w.putFrontend(t, f, portLocal, f.frontend(portLocal))
+				w.pointTo(t, f, 0)
+				defer w.pointTo(t, f, 0)
+				w.establish(t, syn, first)
+				w.putEndpointRows(t, f, nearlyAll)
+				if test.then != nil {
+					test.then(t)
+				}
+				checkFrame(t, w.ingress(t, test.in.frame()).frame, delivered(test.in, test.want))
+			})
+		}
+	}
+}
+
+// A flood of SYNs drives out no record.
+func TestAffinityInFlood(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			affineWorld(t, w, f)
+			w.pointTo(t, f, 0)
+			w.establish(t, f.tcp(portCluster, "S"), f.pods[0])
+			s := newSpoofer(w, f.tcp(portCluster, "S"))
+			for range 2 * flowEntries {
+				s.newSource()
+				s.send(t)
+			}
+			if n := w.affinities(t); n != 1 {
+				t.Errorf("%d records, want the one of the established connection", n)
+			}
+		})
+	}
+}

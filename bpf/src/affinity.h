@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include <bpf/bpf_helpers.h>
+
+#include "clock.h"
+#include "endpoint.h"
+#include "maps.h"
+#include "trace.h"
+
+/* Session affinity by client address (Service.spec.sessionAffinity ClientIP). The flows of
+ * a client have one hash, so that they get to one node and there to one endpoint without
+ * any record. A record keeps them there when the endpoints change meanwhile.
+ *
+ * It is made when a flow is established and renewed by every new one, as kube-proxy does.
+ * A stranger's SYNs make none, so they drive none out. Its backend is the endpoint
+ * table of the frontend, which the VIPs of a Service's port have in common.
+ */
+
+static __always_inline struct affinity_key4 affinity_key4(const struct flow *flow,
+							  const struct frontend *frontend)
+{
+	struct affinity_key4 key = {
+		.client = flow->client.word[3],
+		.backend = frontend->endpoints,
+	};
+
+	return key;
+}
+
+static __always_inline struct affinity_key6 affinity_key6(const struct flow *flow,
+							  const struct frontend *frontend)
+{
+	struct affinity_key6 key = {
+		.client = flow->client,
+		.backend = frontend->endpoints,
+	};
+
+	return key;
+}
+
+static __always_inline struct affinity *affinity_find(const struct flow *flow,
+						      const struct frontend *frontend)
+{
+	if (flow->family == ADDRESS_FAMILY_IPV4) {
+		struct affinity_key4 key = affinity_key4(flow, frontend);
+
+		return bpf_map_lookup_elem(&affinities4, &key);
+	}
+
+	struct affinity_key6 key = affinity_key6(flow, frontend);
+
+	return bpf_map_lookup_elem(&affinities6, &key);
+}
+
+static __always_inline void affinity_add(const struct flow *flow, const struct frontend *frontend,
+					 const struct affinity *affinity)
+{
+	if (flow->family == ADDRESS_FAMILY_IPV4) {
+		struct affinity_key4 key = affinity_key4(flow, frontend);
+
+		map_update(&affinities4, &key, affinity, BPF_ANY);
+		return;
+	}
+
+	struct affinity_key6 key = affinity_key6(flow, frontend);
+
+	map_update(&affinities6, &key, affinity, BPF_ANY);
+}
+
+static __always_inline void affinity_delete(const struct flow *flow,
+					    const struct frontend *frontend)
+{
+	if (flow->family == ADDRESS_FAMILY_IPV4) {
+		struct affinity_key4 key = affinity_key4(flow, frontend);
+
+		map_delete(&affinities4, &key);
+		return;
+	}
+
+	struct affinity_key6 key = affinity_key6(flow, frontend);
+
+	map_delete(&affinities6, &key);
+}
+
+/* A search for a row of an endpoint in the table that begins at first. */
+struct row_search {
+	__u32 first;
+	__u32 endpoint;
+	/* ENDPOINT_ROWS where there is none. */
+	__u32 row;
+};
+
+/* Ends the search by returning 1. */
+static long row_search_step(__u32 row, struct row_search *search)
+{
+	if (endpoint_at(search->first + (row & (ENDPOINT_ROWS - 1))) != search->endpoint)
+		return 0;
+	search->row = row;
+	return 1;
+}
+
+/* Whether the endpoint of the record takes new connections of the frontend: it has rows.
+ * The one that it was found at last mostly is still its own.
+ */
+static __always_inline int affinity_is_usable(const struct frontend *frontend,
+					      struct affinity *affinity)
+{
+	struct row_search search = {
+		.first = frontend->endpoints * ENDPOINT_ROWS,
+		.endpoint = affinity->endpoint,
+		.row = ENDPOINT_ROWS,
+	};
+	struct endpoint *endpoint = endpoint_get(affinity->endpoint);
+
+	if (!endpoint || endpoint->tag != affinity->tag)
+		return 0;
+	if (endpoint_at(search.first + (affinity->row & (ENDPOINT_ROWS - 1))) == affinity->endpoint)
+		return 1;
+	bpf_loop(ENDPOINT_ROWS, row_search_step, &search, 0);
+	if (search.row == ENDPOINT_ROWS)
+		return 0;
+	if (!tracing)
+		affinity->row = search.row;
+	return 1;
+}
+
+/* The id of the endpoint that the client's last connections had, or zero. What is of no
+ * more use is forgotten, so that nobody can have it looked at again and again.
+ */
+__noinline __u32 affinity_endpoint(const struct packet *packet, const struct frontend *frontend)
+{
+	struct affinity *affinity;
+
+	if (!packet || !frontend)
+		return 0;
+	affinity = affinity_find(&packet->flow, frontend);
+	if (!affinity)
+		return 0;
+	if (clock_passed(affinity->seen, frontend->affinity) ||
+	    !affinity_is_usable(frontend, affinity)) {
+		affinity_delete(&packet->flow, frontend);
+		return 0;
+	}
+	if (!tracing)
+		affinity->seen = clock_now();
+	return affinity->endpoint;
+}
+
+/* Notes the endpoint of an established flow. */
+__noinline int affinity_note(const struct packet *packet, const struct frontend *frontend,
+			     __u32 id, __u32 tag)
+{
+	struct affinity *old, affinity = { .endpoint = id, .tag = tag, .seen = clock_now() };
+
+	if (!packet || !frontend)
+		return 0;
+	affinity.row = packet->endpoint_hash >> ENDPOINT_ROW_SHIFT;
+	old = affinity_find(&packet->flow, frontend);
+	if (!old) {
+		affinity_add(&packet->flow, frontend, &affinity);
+		return 0;
+	}
+	if (tracing)
+		return 0;
+	if (old->endpoint == id && old->tag == tag)
+		affinity.row = old->row;
+	*old = affinity;
+	return 0;
+}

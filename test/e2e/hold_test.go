@@ -24,6 +24,9 @@ const (
 	// udpInterval is well below the 180 s for which an idle UDP flow is remembered.
 	udpInterval = 30 * time.Second
 	udpBurst    = 8000
+	// flowTimeout is long, for TCP waits twice as long after each loss: only a
+	// connection that does not come back at all is broken.
+	flowTimeout = 40 * time.Second
 )
 
 // holders keep connections and UDP flows through the Service "hold".
@@ -84,13 +87,13 @@ func hold(t *testing.T, s service) *holders {
 	group := errgroup.Group{}
 	group.Go(func() (err error) {
 		h.tcp, _, err = cluster.Hold(ctx, harness.HoldOptions{
-			VIPs: vips, Flows: heldConnections, Interval: time.Second, Timeout: 15 * time.Second,
+			VIPs: vips, Flows: heldConnections, Interval: time.Second, Timeout: flowTimeout,
 		})
 		return err
 	})
 	group.Go(func() (err error) {
 		h.udp, _, err = cluster.Hold(ctx, harness.HoldOptions{
-			VIPs: vips, From: from, UDP: true, Flows: heldUDPFlows, Interval: udpInterval, Timeout: 15 * time.Second, Burst: udpBurst,
+			VIPs: vips, From: from, UDP: true, Flows: heldUDPFlows, Interval: udpInterval, Timeout: flowTimeout, Burst: udpBurst,
 		})
 		return err
 	})
@@ -154,8 +157,10 @@ func (h *holders) survived(t *testing.T, event string) {
 	moved, left := 0, 0
 	for _, movement := range udp.Moved {
 		if live[movement.From] {
+			if left == 0 {
+				t.Logf("%s: %d UDP flows went from %s, which lives, to %s", event, movement.Flows, movement.From, movement.To)
+			}
 			left += movement.Flows
-			t.Logf("%s: %d UDP flows went from %s, which lives, to %s", event, movement.Flows, movement.From, movement.To)
 		}
 		moved += movement.Flows
 	}

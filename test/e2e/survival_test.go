@@ -245,7 +245,7 @@ func TestConnectionsSurviveScaling(t *testing.T) {
 	s := holdService(t, 3)
 	s.routed(t, 30*time.Second, 1, 2, 3)
 	h := hold(t, s)
-	for _, pods := range []int{6, 12, 20, 30, 20, 12, 6} {
+	for _, pods := range []int{10, 20, 30, 18, 6} {
 		scaleHold(t, pods)
 		h.survived(t, fmt.Sprintf("%d pods", pods))
 	}

@@ -20,6 +20,10 @@ const (
 	tick = 5 * time.Millisecond
 	// repeatAfter is when a datagram of a check is sent again.
 	repeatAfter = time.Second
+	// burstPerWindow makes the window of a check one of 50 ms at full rate.
+	burstPerWindow = 20
+	// maxScan bounds the search for a flow that is due.
+	maxScan = 4096
 )
 
 // udpFlows are UDP flows. Those that differ in their own or the other address only share
@@ -37,10 +41,12 @@ type udpFlows struct {
 	// next is the flow whose turn it is; only the sender uses it.
 	next int
 
-	mu     sync.Mutex
-	flows  []udpFlow
-	totals holdReport
-	moved  map[[2]string]int
+	mu sync.Mutex
+	// pending is how many flows wait for an answer.
+	pending int
+	flows   []udpFlow
+	totals  holdReport
+	moved   map[[2]string]int
 }
 
 // socketName is what tells a socket from others: its family, and its port or else the
@@ -194,22 +200,27 @@ func (f *udpFlows) send(ctx context.Context) {
 
 // sendNext sends a datagram of the next flow whose turn it is; false if none is due.
 func (f *udpFlows) sendNext(now time.Time, checking bool) bool {
-	for range f.flows {
+	for range min(len(f.flows), maxScan) {
 		i := f.next
 		f.next = (f.next + 1) % len(f.flows)
-		if checking && (!f.tally.due(i) || now.Sub(f.lastSent(i)) < repeatAfter) {
-			continue
+		if !checking || f.tally.due(i) && f.mayAsk(i, now) {
+			f.ask(i, now)
+			return true
 		}
-		f.ask(i, now)
-		return true
 	}
 	return false
 }
 
-func (f *udpFlows) lastSent(i int) time.Time {
+// mayAsk keeps a check from asking more than the path can carry: few may wait for their
+// first answer at a time, and what was lost is repeated only after a while.
+func (f *udpFlows) mayAsk(i int, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.flows[i].sent
+	flow := &f.flows[i]
+	if flow.answered < flow.sequence {
+		return now.Sub(flow.sent) >= repeatAfter
+	}
+	return f.pending < max(f.config.burst/burstPerWindow, 1)
 }
 
 func (f *udpFlows) ask(i int, now time.Time) {
@@ -220,6 +231,7 @@ func (f *udpFlows) ask(i int, now time.Time) {
 		f.totals.Lost++
 	} else {
 		flow.waiting = now
+		f.pending++
 	}
 	flow.sequence++
 	flow.round, flow.sent = round, now
@@ -309,6 +321,9 @@ func (f *udpFlows) answer(from netip.AddrPort, reply string) error {
 	// Not the buffer's text, which is longer.
 	flow.pod = strings.Clone(words[0])
 	newest, round := sequence == flow.sequence, flow.round
+	if newest {
+		f.pending--
+	}
 	f.mu.Unlock()
 	if sequence == 1 {
 		// As most protocols do: balancers take a single datagram for a question.

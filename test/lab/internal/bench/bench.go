@@ -71,6 +71,9 @@ func Run(ctx context.Context, cluster *harness.Cluster, options Options, out io.
 	if err := b.prepare(ctx); err != nil {
 		return err
 	}
+	if err := b.warnOfOthers(ctx); err != nil {
+		return err
+	}
 	results, err := b.measureAll(ctx)
 	if err != nil {
 		return err

@@ -10,10 +10,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/millrace-lb/millrace/test/harness"
 )
@@ -46,6 +48,34 @@ func (b *bench) paths() []path {
 	return all
 }
 
+// idleTime is how long the machine is watched before the measurements.
+const idleTime = time.Second
+
+// maxOtherWork is the share of the processors that others may use meanwhile.
+const maxOtherWork = 0.1
+
+// warnOfOthers says so where the machine has other things to do than this.
+func (b *bench) warnOfOthers(ctx context.Context) error {
+	before, err := busySeconds()
+	if err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(idleTime):
+	}
+	after, err := busySeconds()
+	if err != nil {
+		return err
+	}
+	share := (after - before) / idleTime.Seconds() / float64(runtime.NumCPU())
+	if share > maxOtherWork {
+		fmt.Fprintf(b.out, "WARNING: %.0f %% of this machine's processors are busy already: take the numbers for what they are\n", share*100)
+	}
+	return nil
+}
+
 // measureAll takes the paths in turn, so that what else the machine does meets all.
 func (b *bench) measureAll(ctx context.Context) ([]result, error) {
 	paths := append([]path{{name: "router", to: nowhere}}, b.paths()...)
@@ -58,13 +88,15 @@ func (b *bench) measureAll(ctx context.Context) ([]result, error) {
 					return nil, err
 				}
 			}
-			for rate, samples := range map[int]*[]sample{0: &most[i], b.options.Rate: &steady[i]} {
-				s, err := b.measure(ctx, p, rate)
-				if err != nil {
-					return nil, fmt.Errorf("measure %s: %w", p.name, err)
-				}
-				*samples = append(*samples, s)
+			unlimited, err := b.measure(ctx, p, 0)
+			if err != nil {
+				return nil, fmt.Errorf("measure %s: %w", p.name, err)
 			}
+			limited, err := b.measure(ctx, p, b.options.Rate)
+			if err != nil {
+				return nil, fmt.Errorf("measure %s: %w", p.name, err)
+			}
+			most[i], steady[i] = append(most[i], unlimited), append(steady[i], limited)
 		}
 	}
 	var results []result

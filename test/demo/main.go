@@ -65,7 +65,7 @@ func run(ctx context.Context, out io.Writer, keep bool) (err error) {
 			d.say("done in %.0f s", time.Since(d.start).Seconds())
 		}()
 	}
-	for _, act := range []func(context.Context) error{d.install, d.expose, d.routes, d.traffic, d.local, d.upgrade, d.status} {
+	for _, act := range []func(context.Context) error{d.install, d.expose, d.routes, d.traffic, d.local, d.upgrade, d.drain, d.status} {
 		if err := act(ctx); err != nil {
 			return err
 		}
@@ -264,8 +264,13 @@ func (d *demo) upgrade(ctx context.Context) error {
 
 func (d *demo) status(ctx context.Context) error {
 	d.step("All of it on one screen")
-	out, err := d.cluster.Status(ctx)
-	d.say("$ millrace status")
+	return d.showMillrace(ctx, "status")
+}
+
+// showMillrace runs the command line and prints both.
+func (d *demo) showMillrace(ctx context.Context, args ...string) error {
+	d.say("$ millrace %s", strings.Join(args, " "))
+	out, err := d.cluster.Millrace(ctx, args...)
 	for line := range strings.Lines(out) {
 		d.say("  %s", strings.TrimRight(line, "\n"))
 	}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millrace-lb/millrace/test/harness"
 )
@@ -51,29 +50,12 @@ func scaleHold(t *testing.T, pods int) {
 	t.Helper()
 	kubectl(t, "scale", "deployment/hold", "--replicas="+strconv.Itoa(pods))
 	eventually(t, 90*time.Second, func(ctx context.Context) error {
-		live, all, err := holdPods(ctx)
+		live, all, err := cluster.LivePods(ctx, "default", "app=hold")
 		if err == nil && (len(live) != pods || all != pods) {
 			err = fmt.Errorf("%d pods live and %d exist, want %d", len(live), all, pods)
 		}
 		return err
 	})
-}
-
-// holdPods returns the pods that serve and are not told to end, and how many exist.
-func holdPods(ctx context.Context) (live map[string]bool, all int, err error) {
-	var pods corev1.PodList
-	if err := cluster.Get(ctx, &pods, "pods", "-l", "app=hold"); err != nil {
-		return nil, 0, err
-	}
-	live = map[string]bool{}
-	for _, pod := range pods.Items {
-		for _, condition := range pod.Status.Conditions {
-			if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil {
-				live[pod.Name] = true
-			}
-		}
-	}
-	return live, len(pods.Items), nil
 }
 
 // hold opens 1,000 connections and 65,536 UDP flows, half of each family.
@@ -142,12 +124,12 @@ func (h *holders) survived(t *testing.T, event string) {
 	group.Go(func() (err error) { tcp, err = h.tcp.Check(); return err })
 	group.Go(func() (err error) { udp, err = h.udp.Check(); return err })
 	must(t, group.Wait())
-	live, _, err := holdPods(t.Context())
+	live, _, err := cluster.LivePods(t.Context(), "default", "app=hold")
 	must(t, err)
 
 	broken := 0
 	for _, flow := range tcp.Broken {
-		if live[flow.Pod] {
+		if live[flow.Pod] != "" {
 			broken++
 			if broken <= 5 {
 				t.Logf("%s: %s to %s, served by %s: broken after %.1f s: %s", event, flow.Local, flow.Remote, flow.Pod, flow.At, flow.Error)
@@ -156,7 +138,7 @@ func (h *holders) survived(t *testing.T, event string) {
 	}
 	moved, left := 0, 0
 	for _, movement := range udp.Moved {
-		if live[movement.From] {
+		if live[movement.From] != "" {
 			if left == 0 {
 				t.Logf("%s: %d UDP flows went from %s, which lives, to %s", event, movement.Flows, movement.From, movement.To)
 			}

@@ -62,17 +62,28 @@ func (c *Cluster) AssignedCondition(ctx context.Context, namespace, name string)
 
 // PodsByNode returns how many ready pods a label selector has on each node.
 func (c *Cluster) PodsByNode(ctx context.Context, namespace, selector string) (map[string]int, error) {
+	pods, _, err := c.LivePods(ctx, namespace, selector)
+	nodes := map[string]int{}
+	for _, node := range pods {
+		nodes[node]++
+	}
+	return nodes, err
+}
+
+// LivePods returns the pods of a label selector that are ready and not told to end, with
+// their nodes, and how many there are with the others.
+func (c *Cluster) LivePods(ctx context.Context, namespace, selector string) (live map[string]string, all int, err error) {
 	var pods corev1.PodList
 	if err := c.Get(ctx, &pods, "-n", namespace, "pods", "-l", selector); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	nodes := map[string]int{}
+	live = map[string]string{}
 	for _, pod := range pods.Items {
 		for _, condition := range pod.Status.Conditions {
 			if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil {
-				nodes[pod.Spec.NodeName]++
+				live[pod.Name] = pod.Spec.NodeName
 			}
 		}
 	}
-	return nodes, nil
+	return live, len(pods.Items), nil
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,15 +30,14 @@ const (
 // narrow makes the way from the router to the client one of 1,400 bytes. What is larger
 // and must not be fragmented is answered by the router with an ICMP error, to the
 // VIP. The other direction stays as it is.
-func narrow(t *testing.T) {
+func narrow(t *testing.T, clients ...netip.Addr) {
 	t.Helper()
-	for family, prefix := range map[string]netip.Prefix{
-		"-4": netip.PrefixFrom(harness.ClientIPv4, 32), "-6": netip.PrefixFrom(harness.ClientIPv6, 128),
-	} {
-		_, err := cluster.Exec(t.Context(), "router1", "ip", family, "route", "replace", prefix.String(), "dev", "eth1", "mtu", "lock", strconv.Itoa(narrowMTU))
+	for _, client := range clients {
+		route := []string{netip.PrefixFrom(client, client.BitLen()).String(), "dev", "eth1"}
+		_, err := cluster.Exec(t.Context(), "router1", slices.Concat([]string{"ip", "route", "replace"}, route, []string{"mtu", "lock", strconv.Itoa(narrowMTU)})...)
 		must(t, err)
 		t.Cleanup(func() {
-			if _, err := cluster.Exec(context.Background(), "router1", "ip", family, "route", "delete", prefix.String(), "dev", "eth1"); err != nil {
+			if _, err := cluster.Exec(context.Background(), "router1", slices.Concat([]string{"ip", "route", "delete"}, route)...); err != nil {
 				t.Error(err)
 			}
 		})
@@ -49,35 +49,38 @@ func narrow(t *testing.T) {
 func TestPathMTUIsDiscovered(t *testing.T) {
 	s := addresses(t, "echo")
 	s.routed(t, 30*time.Second, 1, 2, 3)
-	// What a pod learns is remembered by its node's kernel: each family begins anew.
+	// A pod's kernel remembers what it learns about a client's address: new pods know
+	// nothing, and TCP and UDP have clients of their own.
 	kubectl(t, "rollout", "restart", "deployment/echo")
 	must(t, cluster.RolledOut(t.Context(), "default", "deployment/echo"))
-	narrow(t)
+	all := clientAddresses(t)
+	narrow(t, all...)
 	for _, test := range []struct {
-		vip     netip.Addr
-		headers int
-		counter string
-	}{{s.ipv4, headersIPv4, "IcmpOutDestUnreachs"}, {s.ipv6, headersIPv6, "Icmp6OutPktTooBigs"}} {
+		vip, other netip.Addr
+		headers    int
+		counter    string
+	}{{s.ipv4, all[2], headersIPv4, "IcmpOutDestUnreachs"}, {s.ipv6, all[3], headersIPv6, "Icmp6OutPktTooBigs"}} {
 		t.Run(test.vip.String(), func(t *testing.T) {
-			before := routerCounter(t, test.counter)
+			counted := routerCounter(t, test.counter)
 			for range 12 {
 				must(t, cluster.Download(t.Context(), test.vip, megabytes))
 			}
-			errorsOfTCP := routerCounter(t, test.counter) - before
-			if errorsOfTCP == 0 {
-				t.Error("the router had nothing to complain about: no TCP segment was too large")
-			}
+			forTCP := routerCounter(t, test.counter) - counted
 			fits, tooLarge := narrowMTU-test.headers, linkMTU-test.headers
 			lost := 0
 			for range 12 {
-				result, err := cluster.ProbeMTU(t.Context(), test.vip, nil, []int{tooLarge, fits})
+				result, err := cluster.ProbeMTU(t.Context(), test.other, test.vip, nil, []int{tooLarge, fits})
 				must(t, err)
 				if len(result.Down) != 2 || result.Down[0].Answered || !result.Down[0].Refused || !result.Down[1].Answered {
 					t.Errorf("datagrams from the pod: %+v: want that its kernel refuses %d bytes and sends %d", result.Down, tooLarge, fits)
 				}
 				lost += result.Down[0].Lost
 			}
-			t.Logf("12 downloads, %d ICMP errors for them; 12 UDP flows, %d datagrams lost until the pods knew", errorsOfTCP, lost)
+			forUDP := routerCounter(t, test.counter) - counted - forTCP
+			t.Logf("12 downloads: %d ICMP errors; 12 UDP flows: %d ICMP errors, %d datagrams lost until the pods knew", forTCP, forUDP, lost)
+			if forTCP == 0 || forUDP == 0 {
+				t.Error("nothing was too large for the router")
+			}
 		})
 	}
 }
@@ -116,7 +119,7 @@ func TestTooBigForTheFabric(t *testing.T) {
 				// The client's kernel remembers what it was told.
 				_, err := cluster.Exec(t.Context(), "client", "ip", test.family, "route", "flush", "cache")
 				must(t, err)
-				result, err := cluster.ProbeMTU(t.Context(), test.vip, []int{largest, fits}, nil)
+				result, err := cluster.ProbeMTU(t.Context(), client(test.vip), test.vip, []int{largest, fits}, nil)
 				must(t, err)
 				must(t, checkUp(result.Up))
 				if result.Up[0].Refused {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"syscall"
@@ -51,13 +52,22 @@ type mtuResult struct {
 func mtu(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("mtu", flag.ContinueOnError)
 	to := flags.String("to", "", "address:port that answers")
+	from := flags.String("from", "", "own address (default: the kernel's choice)")
 	up := flags.String("up", "", "sizes of payload to send, with commas between")
 	down := flags.String("down", "", "sizes of payload to ask for, with commas between")
 	timeout := flags.Duration("timeout", 10*time.Second, "when to give one size up")
 	if err := parse(flags, args); err != nil {
 		return err
 	}
-	connection, err := new(net.Dialer).DialContext(ctx, "udp", *to)
+	dialer := net.Dialer{}
+	if *from != "" {
+		own, err := netip.ParseAddr(*from)
+		if err != nil {
+			return fmt.Errorf("--from: %w", err)
+		}
+		dialer.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(own, 0))
+	}
+	connection, err := dialer.DialContext(ctx, "udp", *to)
 	if err != nil {
 		return err
 	}
@@ -66,20 +76,11 @@ func mtu(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 	report := mtuReport{}
-	try := func(list string, request func(size int) string) (results []mtuResult, err error) {
-		for _, word := range words(list) {
-			size, err := strconv.Atoi(word)
-			if err != nil || size < shortAnswer {
-				return nil, fmt.Errorf("size %q: want a number, at least %d", word, shortAnswer)
-			}
-			results = append(results, trySize(ctx, connection, request(size), mtuResult{Size: size}, *timeout))
-		}
-		return results, nil
-	}
-	if report.Up, err = try(*up, func(size int) string { return sizeRequest(shortAnswer, size) }); err != nil {
+	probe := sizeProbe{connection: connection, timeout: *timeout}
+	if report.Up, err = probe.all(ctx, *up, func(size int) string { return sizeRequest(shortAnswer, size) }); err != nil {
 		return err
 	}
-	if report.Down, err = try(*down, func(size int) string { return sizeRequest(size, shortAnswer) }); err != nil {
+	if report.Down, err = probe.all(ctx, *down, func(size int) string { return sizeRequest(size, shortAnswer) }); err != nil {
 		return err
 	}
 	if err := printJSON(stdout, report); err != nil {
@@ -99,16 +100,35 @@ func sizeRequest(answer, length int) string {
 	return request + strings.Repeat("x", max(0, length-len(request)))
 }
 
-func trySize(ctx context.Context, connection net.Conn, request string, result mtuResult, timeout time.Duration) mtuResult {
-	end := time.Now().Add(timeout)
+// sizeProbe tries sizes on a connection.
+type sizeProbe struct {
+	connection net.Conn
+	timeout    time.Duration
+}
+
+func (p sizeProbe) all(ctx context.Context, list string, request func(size int) string) ([]mtuResult, error) {
+	var results []mtuResult
+	for _, word := range words(list) {
+		size, err := strconv.Atoi(word)
+		if err != nil || size < shortAnswer {
+			return nil, fmt.Errorf("size %q: want a number, at least %d", word, shortAnswer)
+		}
+		results = append(results, p.try(ctx, size, request(size)))
+	}
+	return results, nil
+}
+
+func (p sizeProbe) try(ctx context.Context, size int, request string) mtuResult {
+	result := mtuResult{Size: size}
+	end := time.Now().Add(p.timeout)
 	buffer := make([]byte, maxDatagram)
 	for ctx.Err() == nil && time.Now().Before(end) {
 		// The socket tells of what the network reported at the next call.
-		_, err := io.WriteString(connection, request)
+		_, err := io.WriteString(p.connection, request)
 		var n int
 		if err == nil {
-			_ = connection.SetReadDeadline(time.Now().Add(tryFor))
-			n, err = connection.Read(buffer)
+			_ = p.connection.SetReadDeadline(time.Now().Add(tryFor))
+			n, err = p.connection.Read(buffer)
 		}
 		switch {
 		case errors.Is(err, unix.EMSGSIZE), err == nil && string(buffer[:n]) == tooBig:

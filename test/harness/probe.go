@@ -40,11 +40,12 @@ type SizeResult struct {
 	Lost    int  `json:"lost"`
 }
 
-// ProbeMTU sends datagrams of the sizes up to a VIP and asks for such of the sizes down,
-// as one flow.
-func (c *Cluster) ProbeMTU(ctx context.Context, vip netip.Addr, up, down []int) (PathMTU, error) {
+// ProbeMTU sends datagrams of the sizes up from an address of the client to a VIP and
+// asks for such of the sizes down, as one flow.
+func (c *Cluster) ProbeMTU(ctx context.Context, from, vip netip.Addr, up, down []int) (PathMTU, error) {
 	var result PathMTU
-	err := c.echo(ctx, &result, "mtu", "--to", netip.AddrPortFrom(vip, 80).String(), "--up", list(up), "--down", list(down))
+	err := c.echo(ctx, &result, "mtu", "--from", from.String(), "--to", netip.AddrPortFrom(vip, 80).String(),
+		"--up", list(up), "--down", list(down))
 	return result, err
 }
 

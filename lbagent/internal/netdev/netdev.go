@@ -27,6 +27,12 @@ type Link struct {
 	MAC string
 	// Up is true when the interface is up and has carrier.
 	Up bool
+	// Device is the index of the interface whose driver brings the frames in: that
+	// below a VLAN, else the interface itself.
+	Device int
+	// Members are the indexes of the interfaces that Device consists of, in
+	// ascending order, where it is a bond or a team.
+	Members []int
 }
 
 // linger is how long an interface stays an uplink after what made it one is
@@ -45,6 +51,7 @@ type Finder struct {
 // path.Match: every interface that exists and matches is an uplink, the
 // loopback interface excepted. Without patterns the uplinks are the interfaces
 // that carry a default route of the main table or one of the node's addresses.
+// In place of a member of a bond or team, that is the uplink.
 func NewFinder(patterns []string) *Finder {
 	return &Finder{patterns: patterns, seen: map[int]time.Time{}}
 }
@@ -62,23 +69,17 @@ func (f *Finder) Find(addresses []netip.Addr, now time.Time) ([]Link, time.Durat
 			return nil, 0, err
 		}
 	}
-	existing := make([]Link, 0, len(links))
+	interfaces := map[int]iface{}
 	for _, link := range links {
-		attributes := link.Attrs()
-		if attributes.RawFlags&unix.IFF_LOOPBACK != 0 {
+		if link.Attrs().RawFlags&unix.IFF_LOOPBACK != 0 {
 			continue
 		}
-		if matches(f.patterns, attributes.Name) {
-			selected[attributes.Index] = true
+		interfaces[link.Attrs().Index] = describe(link)
+		if matches(f.patterns, link.Attrs().Name) {
+			selected[link.Attrs().Index] = true
 		}
-		existing = append(existing, Link{
-			Name:  attributes.Name,
-			Index: attributes.Index,
-			MTU:   attributes.MTU,
-			MAC:   attributes.HardwareAddr.String(),
-			Up:    isUp(attributes),
-		})
 	}
+	existing, selected := stack(interfaces, selected)
 	uplinks, again := f.choose(existing, selected, now)
 	return uplinks, again, nil
 }

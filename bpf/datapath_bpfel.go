@@ -352,6 +352,12 @@ const (
 	DatapathTraceStepTRACE_TO_KERNEL      DatapathTraceStep = 4096
 )
 
+type DatapathUplink struct {
+	_      structs.HostLayout
+	Flags  uint32
+	Master uint32
+}
+
 type DatapathUplinkFlag uint32
 
 const (

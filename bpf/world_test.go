@@ -231,8 +231,8 @@ func put(t testing.TB, m *ebpf.Map, key, value any) {
 
 func (w *world) fill(t testing.TB) {
 	t.Helper()
-	put(t, w.Uplinks, uint32(w.uplink), uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES))
-	put(t, w.Uplinks, uint32(w.second), uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES))
+	put(t, w.Uplinks, uint32(w.uplink), bpf.DatapathUplink{Flags: uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES)})
+	put(t, w.Uplinks, uint32(w.second), bpf.DatapathUplink{Flags: uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES)})
 	w.putSelf(t, v4.self, v6.self)
 	for id, node := range map[uint32]bpf.DatapathNode{
 		2: {Ipv4: ipv4(v4.node2), Ipv6: address(v6.node2)},

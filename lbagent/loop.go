@@ -39,7 +39,7 @@ type (
 		Set(observation status.Observation)
 	}
 	hopWatcher interface {
-		Want(targets map[program.NodeID]nexthop.Target, senders map[int]nexthop.Sender)
+		Want(targets map[program.NodeID]nexthop.Target, devices map[int]struct{})
 	}
 	uplinkFinder func(addresses []netip.Addr, now time.Time) ([]netdev.Link, time.Duration, error)
 )
@@ -141,7 +141,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	again, attachErr := l.attach(m.Self, now)
 	attachments := l.dataplane.Attachments()
 	l.observation.Interfaces = interfaces(attachments)
-	l.hops.Want(nexthop.Targets(l.have.Self, l.have.Nodes), senders(attachments))
+	l.hops.Want(nexthop.Targets(l.have.Self, l.have.Nodes), devices(attachments))
 	routes, decisions := announce.Decide(m, l.have, attachedEverywhere(attachments))
 	l.observation.Decisions = decisions
 	bgpErr := l.speaker.Set(wantBGP(m, routes))
@@ -225,7 +225,7 @@ func (l *loop) attach(self program.Self, now time.Time) (again time.Duration, er
 	}
 	wanted := make([]dataplane.Uplink, 0, len(uplinks))
 	for _, link := range uplinks {
-		wanted = append(wanted, dataplane.Uplink{Name: link.Name, Index: link.Index})
+		wanted = append(wanted, dataplane.Uplink{Name: link.Name, Index: link.Index, Device: link.Device, Members: link.Members})
 	}
 	err = l.dataplane.Attach(wanted)
 	l.attachFailed = err != nil
@@ -235,7 +235,8 @@ func (l *loop) attach(self program.Self, now time.Time) (again time.Duration, er
 }
 
 func sameDevice(a, b netdev.Link) bool {
-	return a.Name == b.Name && a.Index == b.Index && a.MAC == b.MAC
+	return a.Name == b.Name && a.Index == b.Index && a.MAC == b.MAC &&
+		a.Device == b.Device && slices.Equal(a.Members, b.Members)
 }
 
 // logSessions tells sessions that were established or lost since last time.

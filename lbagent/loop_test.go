@@ -41,7 +41,7 @@ type node struct {
 	attachments []dataplane.Attachment
 	uplinks     []netdev.Link
 	targets     map[program.NodeID]nexthop.Target
-	senders     map[int]nexthop.Sender
+	devices     map[int]struct{}
 	routes      map[netip.Addr]bool
 	sets        int
 	steps       []string
@@ -103,8 +103,8 @@ func (n *node) Attach(uplinks []dataplane.Uplink) error {
 	return err
 }
 
-func (n *node) Want(targets map[program.NodeID]nexthop.Target, senders map[int]nexthop.Sender) {
-	n.targets, n.senders = targets, senders
+func (n *node) Want(targets map[program.NodeID]nexthop.Target, devices map[int]struct{}) {
+	n.targets, n.devices = targets, devices
 }
 
 func (n *node) Attachments() []dataplane.Attachment { return n.attachments }
@@ -198,8 +198,8 @@ func TestOrderOfAPass(t *testing.T) {
 	if diff := cmp.Diff(targets, n.targets, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("next hops wanted: %s", diff)
 	}
-	if want := map[int]nexthop.Sender{2: {}}; !cmp.Equal(n.senders, want) {
-		t.Errorf("hops by interfaces %v, want %v", n.senders, want)
+	if want := map[int]struct{}{2: {}}; !cmp.Equal(n.devices, want) {
+		t.Errorf("hops by interfaces %v, want %v", n.devices, want)
 	}
 
 	n.steps = nil
@@ -344,7 +344,7 @@ func TestAttachment(t *testing.T) {
 	}
 	n.uplinks = append(n.uplinks, netdev.Link{Name: "eth1", Index: 3})
 	mustPass(t, l, start)
-	if attempts != 5 || len(n.observation.Interfaces) != 2 || len(n.senders) != 2 {
+	if attempts != 5 || len(n.observation.Interfaces) != 2 || len(n.devices) != 2 {
 		t.Errorf("%d attempts, want 5; interfaces %v", attempts, n.observation.Interfaces)
 	}
 	n.uplinks = nil

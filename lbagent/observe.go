@@ -5,6 +5,7 @@ package lbagent
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -13,7 +14,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
-	"github.com/millrace-lb/millrace/lbagent/internal/nexthop"
 )
 
 // wantBGP is what the speaker should hold. A node without an address has no
@@ -33,15 +33,15 @@ func attachedEverywhere(attachments []dataplane.Attachment) bool {
 	return len(attachments) > 0 && !slices.ContainsFunc(attachments, failed)
 }
 
-// senders are the interfaces by which the programs can send.
-func senders(attachments []dataplane.Attachment) map[int]nexthop.Sender {
-	senders := map[int]nexthop.Sender{}
+// devices are the interfaces by which the programs can send.
+func devices(attachments []dataplane.Attachment) map[int]struct{} {
+	devices := map[int]struct{}{}
 	for _, attachment := range attachments {
 		if attachment.Mode != "" {
-			senders[attachment.Device] = nexthop.Sender{Tags: attachment.Sends}
+			devices[attachment.Device] = struct{}{}
 		}
 	}
-	return senders
+	return devices
 }
 
 func interfaces(attachments []dataplane.Attachment) []millracev1alpha1.InterfaceStatus {
@@ -54,17 +54,26 @@ func interfaces(attachments []dataplane.Attachment) []millracev1alpha1.Interface
 
 func interfaceStatus(attachment dataplane.Attachment) millracev1alpha1.InterfaceStatus {
 	status := millracev1alpha1.InterfaceStatus{Name: attachment.Interface, XDPMode: millracev1alpha1.XDPNone}
+	var messages []string
 	switch {
 	case attachment.Err != nil:
-		status.Message = attachment.Err.Error()
+		return millracev1alpha1.InterfaceStatus{
+			Name: attachment.Interface, XDPMode: millracev1alpha1.XDPNone, Message: attachment.Err.Error(),
+		}
 	case attachment.Mode == dataplane.Native:
 		status.XDPMode = millracev1alpha1.XDPNative
 	case attachment.Mode == dataplane.Generic:
 		status.XDPMode = millracev1alpha1.XDPGeneric
+		reason := "it was not when the programs were attached, by an agent before this one"
 		if attachment.NativeErr != nil {
-			status.Message = fmt.Sprintf("native XDP not possible: %v", attachment.NativeErr)
+			reason = attachment.NativeErr.Error()
 		}
+		messages = append(messages, "native XDP not possible: "+reason)
 	}
+	if attachment.Device != attachment.Index {
+		messages = append(messages, "XDP runs on "+attachment.DeviceName)
+	}
+	status.Message = strings.Join(messages, "; ")
 	return status
 }
 

@@ -103,7 +103,9 @@ const (
 type InterfaceStatus struct {
 	Name    string  `json:"name"`
 	XDPMode XDPMode `json:"xdpMode"`
-	// Message says why the programs are not attached.
+	// Message says why the programs are not attached, or why the mode is not
+	// Native, and which interface runs the XDP program where it is not this one:
+	// that below a VLAN.
 	//
 	// +optional
 	Message string `json:"message,omitempty"`

@@ -105,12 +105,12 @@ static __always_inline int hand_to_kernel(struct xdp_md *ctx, __u32 ifindex)
 static __always_inline int takes_frame(const struct xdp_md *ctx, const struct self *self,
 				       __u32 ifindex)
 {
-	__u32 *flags;
+	struct uplink *uplink;
 
 	if (ifindex == ctx->ingress_ifindex)
 		return !(self->flags & SELF_NO_TRANSMIT);
-	flags = bpf_map_lookup_elem(&uplinks, &ifindex);
-	return flags && *flags & UPLINK_TAKES_FRAMES;
+	uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
+	return uplink && uplink->flags & UPLINK_TAKES_FRAMES;
 }
 
 static __always_inline int transmit(struct xdp_md *ctx, const struct self *self,

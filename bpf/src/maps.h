@@ -18,11 +18,12 @@ struct {
 	__type(value, struct self);
 } settings SEC(".maps");
 
+/* By interface index. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, UPLINKS);
 	__type(key, __u32);
-	__type(value, __u32);
+	__type(value, struct uplink);
 } uplinks SEC(".maps");
 
 /* Arrays that can be mapped begin on a page, so that entries lie within cache lines. */

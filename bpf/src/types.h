@@ -248,10 +248,16 @@ struct sampling {
 	__u64 lost;
 };
 
-/* The uplinks by interface index. */
 enum uplink_flag {
 	/* The driver takes frames that were redirected from another interface. */
 	UPLINK_TAKES_FRAMES = 1,
+};
+
+/* An interface that brings in or sends frames of uplinks. */
+struct uplink {
+	__u32 flags;
+	/* The bond that it is a member of, or zero. */
+	__u32 master;
 };
 
 /* What ingress hands to the packet's own pass through the kernel in front of the

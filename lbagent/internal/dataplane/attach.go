@@ -8,10 +8,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
-
 	"github.com/millrace-lb/millrace/bpf"
 )
 
@@ -19,6 +15,20 @@ import (
 type Uplink struct {
 	Name  string
 	Index int
+	// Device is the index of the interface that gets the XDP program: that below a
+	// VLAN, whose frames the driver brings in with a tag. Zero means the uplink
+	// itself.
+	Device int
+	// Members are the indexes of the interfaces that Device consists of, where it
+	// is a bond. The kernel runs the program on them.
+	Members []int
+}
+
+func (u *Uplink) device() int {
+	if u.Device != 0 {
+		return u.Device
+	}
+	return u.Index
 }
 
 // XDPMode is who runs the XDP program.
@@ -38,11 +48,9 @@ type Attachment struct {
 	// Mode is empty where no XDP program of ours is attached.
 	Mode XDPMode
 	// Device is the index of the interface that runs the XDP program, and by
-	// whose driver the program sends.
-	Device int
-	// Sends is true when that driver sends whatever the program hands it, from any
-	// uplink; where it is false the kernel may have to.
-	Sends bool
+	// whose driver the program sends; DeviceName is its name.
+	Device     int
+	DeviceName string
 	// NativeErr is why Mode is Generic, where this process attached it.
 	NativeErr error
 	// Err is nil where all programs are attached and current.
@@ -64,10 +72,6 @@ func (d *Dataplane) Attachments() []Attachment {
 func (d *Dataplane) Attach(uplinks []Uplink) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	pins, err := pinnedLinks(d.linkDir)
-	if err != nil {
-		return err
-	}
 	devices, errs := inspectAll(uplinks)
 	// Former addresses stay until former uplinks are detached.
 	if err := d.writeSettings(uplinkSettings(d.self, devices, true)); err != nil {
@@ -77,17 +81,20 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 		return fmt.Errorf("copy connections: %w", err)
 	}
 	d.attachments = d.attachments[:0:0]
-	for _, uplink := range uplinks {
-		attachment := Attachment{Interface: uplink.Name, Index: uplink.Index, Err: errs[uplink.Index]}
+	tried := map[int]xdpResult{}
+	for i := range uplinks {
+		uplink := &uplinks[i]
+		attachment := Attachment{
+			Interface: uplink.Name, Index: uplink.Index, Err: errs[uplink.Index],
+			Device: uplink.device(), DeviceName: devices[uplink.Index].name,
+		}
 		if attachment.Err == nil {
-			d.attachOne(&attachment)
-			attachment.Device = uplink.Index
-			attachment.Sends = attachment.Mode == Native && transmits(devices)
+			d.attachOne(uplink, &attachment, tried)
 		}
 		d.attachments = append(d.attachments, attachment)
 	}
 	slices.SortFunc(d.attachments, func(a, b Attachment) int { return cmp.Compare(a.Interface, b.Interface) })
-	err = errors.Join(d.detachOthers(pins), d.writeUplinks(devices),
+	err := errors.Join(d.detachOthers(), d.writeUplinks(uplinks, devices),
 		d.writeSettings(uplinkSettings(d.self, devices, false)))
 	for _, attachment := range d.attachments {
 		err = errors.Join(err, attachment.Err)
@@ -104,137 +111,83 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 }
 
 // attachOne attaches replies first, so that no request comes in whose reply could
-// not be translated.
-func (d *Dataplane) attachOne(a *Attachment) {
-	a.Err = errors.Join(
-		d.attachTC(a.Index, egressHook, d.programs.Egress),
-		d.attachTC(a.Index, ingressHook, d.programs.HandedOver),
-	)
+// not be translated. tried are the devices of other uplinks.
+func (d *Dataplane) attachOne(uplink *Uplink, a *Attachment, tried map[int]xdpResult) {
+	a.Err = d.attachTC(a.Index, egressHook, d.programs.Egress)
 	if a.Err == nil {
-		a.Err = d.attachXDP(a)
+		a.Err = d.attachTC(a.Device, ingressHook, d.programs.HandedOver)
 	}
 	if a.Err == nil {
-		return
-	}
-	a.Err = fmt.Errorf("attach to interface %s: %w", a.Interface, a.Err)
-	if a.Mode == "" {
-		a.Err = errors.Join(a.Err, d.detachAll(a.Index))
-	}
-}
-
-// hook is a place where packets pass in the kernel's stack, and what attaches there:
-// tcx, or a filter of clsact where the kernel is older.
-type hook struct {
-	tcx    ebpf.AttachType
-	link   linkKind
-	filter linkKind
-}
-
-var (
-	ingressHook = hook{ebpf.AttachTCXIngress, linkIngress, filterIngress}
-	egressHook  = hook{ebpf.AttachTCXEgress, linkEgress, filterEgress}
-)
-
-// attachTC attaches in front of other programs: those of a CNI must see replies
-// as the VIP's.
-func (d *Dataplane) attachTC(ifindex int, h hook, prog *ebpf.Program) error {
-	for _, kind := range []linkKind{h.link, h.filter} {
-		if found, err := newLinkPin(d.linkDir, ifindex, kind).update(prog); found || err != nil {
-			return err
+		result, done := tried[a.Device]
+		if !done {
+			result = d.attachXDP(a.Device, uplink.Members)
+			tried[a.Device] = result
 		}
+		a.Mode, a.NativeErr, a.Err = result.mode, result.nativeErr, result.err
 	}
-	if d.clsact {
-		return newLinkPin(d.linkDir, ifindex, h.filter).attachFilter(prog)
+	if a.Err != nil {
+		a.Err = fmt.Errorf("attach to interface %s: %w", a.Interface, a.Err)
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: prog, Attach: h.tcx, Anchor: link.Head()})
-	if errors.Is(err, ebpf.ErrNotSupported) {
-		return newLinkPin(d.linkDir, ifindex, h.filter).attachFilter(prog)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", h.link, err)
-	}
-	return newLinkPin(d.linkDir, ifindex, h.link).keep(l)
 }
 
-// attachXDP keeps the mode of a link that is there, else tries native, then generic.
-func (d *Dataplane) attachXDP(a *Attachment) error {
-	for _, kind := range []linkKind{linkNative, linkGeneric} {
-		found, err := newLinkPin(d.linkDir, a.Index, kind).update(d.programs.Ingress)
-		if found {
-			a.Mode = modeOf(kind)
-		}
-		if found || err != nil {
-			return err
-		}
-	}
-	a.NativeErr = d.attachXDPMode(a.Index, linkNative, link.XDPDriverMode)
-	if a.NativeErr == nil {
-		a.Mode = Native
-		return nil
-	}
-	if errors.Is(a.NativeErr, ErrForeignProgram) {
-		return a.NativeErr
-	}
-	if err := d.attachXDPMode(a.Index, linkGeneric, link.XDPGenericMode); err != nil {
-		return errors.Join(a.NativeErr, err)
-	}
-	a.Mode = Generic
-	return nil
-}
-
-func modeOf(kind linkKind) XDPMode {
-	if kind == linkNative {
-		return Native
-	}
-	return Generic
-}
-
-func (d *Dataplane) attachXDPMode(ifindex int, kind linkKind, mode link.XDPAttachFlags) error {
-	l, err := link.AttachXDP(link.XDPOptions{Program: d.programs.Ingress, Interface: ifindex, Flags: mode})
-	// EEXIST: a program is attached in another mode.
-	if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("%s: %w; detach it (ip link set dev IFACE xdp off) or choose another uplink", kind, ErrForeignProgram)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", kind, err)
-	}
-	return newLinkPin(d.linkDir, ifindex, kind).keep(l)
-}
-
-// detachOthers detaches from the interfaces that are no uplinks any more.
-func (d *Dataplane) detachOthers(pins []linkPin) error {
-	for _, pin := range pins {
-		wanted := slices.ContainsFunc(d.attachments, func(a Attachment) bool { return a.Index == pin.ifindex })
-		if wanted {
+// detachOthers detaches what no uplink has any more, or what an uplink that could
+// not be attached as a whole has.
+func (d *Dataplane) detachOthers() error {
+	wanted := map[linkPin]bool{}
+	for _, a := range d.attachments {
+		if a.Mode == "" {
 			continue
 		}
-		if err := d.detachAll(pin.ifindex); err != nil {
-			return err
+		for _, kind := range []linkKind{linkEgress, filterEgress} {
+			wanted[newLinkPin(d.linkDir, a.Index, kind)] = true
+		}
+		for _, kind := range []linkKind{linkNative, linkGeneric, linkIngress, filterIngress} {
+			wanted[newLinkPin(d.linkDir, a.Device, kind)] = true
 		}
 	}
-	return nil
+	pins, err := pinnedLinks(d.linkDir)
+	if err != nil {
+		return err
+	}
+	return detach(pins, wanted)
 }
 
-func (d *Dataplane) detachAll(ifindex int) error {
+// detach detaches all pins but the wanted ones, in the order of their kinds.
+func detach(pins []linkPin, wanted map[linkPin]bool) error {
 	for _, kind := range detachOrder {
-		if err := newLinkPin(d.linkDir, ifindex, kind).detach(); err != nil {
-			return err
+		for _, pin := range pins {
+			if pin.kind != kind || wanted[pin] {
+				continue
+			}
+			if err := pin.detach(); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// writeUplinks tells the program which interfaces take redirected frames.
-func (d *Dataplane) writeUplinks(devices map[int]device) error {
-	takes := map[uint32]bool{}
+// writeUplinks tells the program which interfaces take redirected frames, and which
+// are members of a bond.
+func (d *Dataplane) writeUplinks(uplinks []Uplink, devices map[int]device) error {
+	want := map[uint32]bpf.DatapathUplink{}
 	for _, a := range d.attachments {
 		if a.Mode == Native && devices[a.Index].transmits {
-			takes[uint32(a.Index)] = true
+			want[uint32(a.Device)] = bpf.DatapathUplink{Flags: uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES)}
+		}
+	}
+	for i := range uplinks {
+		device := uint32(uplinks[i].device())
+		if _, sends := want[device]; !sends {
+			continue
+		}
+		for _, member := range uplinks[i].Members {
+			want[uint32(member)] = bpf.DatapathUplink{Master: device}
 		}
 	}
 	var stale []uint32
-	err := readMap(d.maps.Uplinks, func(index, _ uint32) {
-		if !takes[index] {
+	err := readMap(d.maps.Uplinks, func(index uint32, _ bpf.DatapathUplink) {
+		if _, wanted := want[index]; !wanted {
 			stale = append(stale, index)
 		}
 	})
@@ -246,9 +199,8 @@ func (d *Dataplane) writeUplinks(devices map[int]device) error {
 			return err
 		}
 	}
-	for index := range takes {
-		err := write(d.maps.Uplinks, bpf.DatapathMapUplinks, index, index, uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES))
-		if err != nil {
+	for index, uplink := range want {
+		if err := write(d.maps.Uplinks, bpf.DatapathMapUplinks, index, index, uplink); err != nil {
 			return err
 		}
 	}

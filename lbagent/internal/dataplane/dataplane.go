@@ -171,15 +171,8 @@ func Remove(pinRoot string) error {
 	if err != nil {
 		return err
 	}
-	for _, kind := range detachOrder {
-		for _, pin := range links {
-			if pin.kind != kind {
-				continue
-			}
-			if err := pin.detach(); err != nil {
-				return err
-			}
-		}
+	if err := detach(links, nil); err != nil {
+		return err
 	}
 	if err := os.RemoveAll(pinRoot); err != nil {
 		return fmt.Errorf("remove the pins under %s: %w", pinRoot, err)

@@ -12,32 +12,45 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// device is what the program must know of an uplink.
+// device is what the program must know of an uplink and what it lies on.
 type device struct {
-	mac uint64
+	// name is that of Uplink.Device.
+	name string
+	// macs are those of the uplink, of its device and of the device's members,
+	// each once.
+	macs []uint64
 	// transmits says that the driver sends frames that its XDP program returns
 	// or that were redirected to it.
 	transmits bool
 }
 
 // inspect reads what the kernel says of the uplink.
-func inspect(uplink Uplink) (device, error) {
-	iface, err := net.InterfaceByIndex(uplink.Index)
-	if err != nil {
-		return device{}, fmt.Errorf("find interface %s with index %d: %w", uplink.Name, uplink.Index, err)
+func inspect(uplink *Uplink) (device, error) {
+	result := device{transmits: true}
+	for _, index := range append([]int{uplink.Index, uplink.device()}, uplink.Members...) {
+		iface, err := net.InterfaceByIndex(index)
+		if err != nil {
+			return device{}, fmt.Errorf("find interface %d of uplink %s: %w", index, uplink.Name, err)
+		}
+		if index == uplink.device() {
+			result.name = iface.Name
+		}
+		mac := encodeMAC(iface.HardwareAddr)
+		if mac == 0 {
+			return device{}, fmt.Errorf("interface %s has no Ethernet address; only Ethernet interfaces can be uplinks", iface.Name)
+		}
+		if !slices.Contains(result.macs, mac) {
+			result.macs = append(result.macs, mac)
+		}
+		driver, err := driverOf(iface.Name)
+		if err != nil {
+			return device{}, fmt.Errorf("read the driver of interface %s: %w", iface.Name, err)
+		}
+		// Unless the other end runs an XDP program too, which cannot be seen from
+		// here, veth keeps such frames or loses them without a trace.
+		result.transmits = result.transmits && driver != "veth"
 	}
-	d := device{mac: encodeMAC(iface.HardwareAddr)}
-	if d.mac == 0 {
-		return device{}, fmt.Errorf("interface %s has no Ethernet address; only Ethernet interfaces can be uplinks", uplink.Name)
-	}
-	driver, err := driverOf(iface.Name)
-	if err != nil {
-		return device{}, fmt.Errorf("read the driver of interface %s: %w", uplink.Name, err)
-	}
-	// Unless the other end runs an XDP program too, which cannot be seen from
-	// here, veth keeps such frames or loses them without a trace.
-	d.transmits = driver != "veth"
-	return d, nil
+	return result, nil
 }
 
 // transmits tells whether all devices do: the program has one setting for them.
@@ -72,20 +85,24 @@ func driverOf(name string) (string, error) {
 func inspectAll(uplinks []Uplink) (map[int]device, map[int]error) {
 	devices, errs := map[int]device{}, map[int]error{}
 	var macs []uint64
-	for _, uplink := range uplinks {
+	for i := range uplinks {
+		uplink := &uplinks[i]
 		d, err := inspect(uplink)
-		if err == nil && !slices.Contains(macs, d.mac) {
-			macs = append(macs, d.mac)
+		all := slices.Clone(macs)
+		for _, mac := range d.macs {
+			if !slices.Contains(all, mac) {
+				all = append(all, mac)
+			}
 		}
-		if err == nil && len(macs) > int(bpf.DatapathShapeUPLINK_MACS) {
+		if err == nil && len(all) > int(bpf.DatapathShapeUPLINK_MACS) {
 			err = fmt.Errorf("interface %s is one too many: uplinks may have %d different Ethernet addresses",
 				uplink.Name, bpf.DatapathShapeUPLINK_MACS)
-			macs = macs[:bpf.DatapathShapeUPLINK_MACS]
 		}
 		if err != nil {
 			errs[uplink.Index] = err
 			continue
 		}
+		macs = all
 		devices[uplink.Index] = d
 	}
 	return devices, errs
@@ -101,7 +118,7 @@ func uplinkSettings(settings bpf.DatapathSelf, devices map[int]device, former bo
 		settings.Flags |= noTransmit
 	}
 	for _, d := range devices {
-		macs = append(macs, d.mac)
+		macs = append(macs, d.macs...)
 	}
 	if former {
 		macs = append(macs, settings.UplinkMac[:]...)

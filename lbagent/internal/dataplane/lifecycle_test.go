@@ -144,10 +144,10 @@ func testAttachReconciles(t *testing.T, clsact bool) {
 			if step.name == "two more" && (got[i].Mode == Generic) != (got[i].NativeErr != nil) {
 				t.Errorf("%s: %s: mode %s, native error %v", step.name, got[i].Interface, got[i].Mode, got[i].NativeErr)
 			}
-			if got[i].Device != got[i].Index || got[i].Sends {
-				t.Errorf("%s: %s: device %d, sends %v; want itself, not sending", step.name, got[i].Interface, got[i].Device, got[i].Sends)
+			if got[i].Device != got[i].Index || got[i].DeviceName != got[i].Interface {
+				t.Errorf("%s: %s: device %s, %d, want itself", step.name, got[i].Interface, got[i].DeviceName, got[i].Device)
 			}
-			got[i].Device, got[i].NativeErr = 0, nil
+			got[i].Device, got[i].DeviceName, got[i].NativeErr = 0, "", nil
 		}
 		if len(got)+len(step.want) > 0 && !reflect.DeepEqual(got, step.want) {
 			t.Errorf("%s: %+v, want %+v", step.name, got, step.want)

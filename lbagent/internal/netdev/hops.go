@@ -49,7 +49,7 @@ type HopWatcher struct {
 
 	mu      sync.Mutex
 	targets map[program.NodeID]nexthop.Target
-	senders map[int]nexthop.Sender
+	devices map[int]struct{}
 }
 
 // NewHopWatcher returns a HopWatcher without targets.
@@ -59,23 +59,23 @@ func NewHopWatcher(config HopConfig) *HopWatcher {
 
 // Want says which nodes to prepare hops to, and by which interfaces. The maps must
 // not be changed afterwards.
-func (w *HopWatcher) Want(targets map[program.NodeID]nexthop.Target, senders map[int]nexthop.Sender) {
+func (w *HopWatcher) Want(targets map[program.NodeID]nexthop.Target, devices map[int]struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if maps.Equal(targets, w.targets) && maps.Equal(senders, w.senders) {
+	if maps.Equal(targets, w.targets) && maps.Equal(devices, w.devices) {
 		return
 	}
-	w.targets, w.senders = targets, senders
+	w.targets, w.devices = targets, devices
 	select {
 	case w.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (w *HopWatcher) wanted() (map[program.NodeID]nexthop.Target, map[int]nexthop.Sender) {
+func (w *HopWatcher) wanted() (map[program.NodeID]nexthop.Target, map[int]struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.targets, w.senders
+	return w.targets, w.devices
 }
 
 // Run works until ctx is done. While it cannot, nobody vouches for the hops, and
@@ -240,8 +240,8 @@ func (s *watching) prepare() {
 }
 
 func (s *watching) set(changed scope) error {
-	targets, senders := s.wanted()
-	if err := s.view.read(targets, senders, changed); err != nil {
+	targets, devices := s.wanted()
+	if err := s.view.read(targets, devices, changed); err != nil {
 		return err
 	}
 	if err := s.config.Set(s.view.network.Hops(targets)); err != nil {

@@ -191,12 +191,12 @@ func TestHopWatcher(t *testing.T) {
 			}
 		}
 	}
-	senders := map[int]nexthop.Sender{first.Attrs().Index: {}, second.Attrs().Index: {}}
-	w.Want(targets, senders)
+	devices := map[int]struct{}{first.Attrs().Index: {}, second.Attrs().Index: {}}
+	w.Want(targets, devices)
 	await("nobody spoke to it before", onLink, hop(first, 1, 1500))
-	w.Want(targets, map[int]nexthop.Sender{second.Attrs().Index: {}})
+	w.Want(targets, map[int]struct{}{second.Attrs().Index: {}})
 	await("not an uplink any longer", onLink, nil)
-	w.Want(targets, senders)
+	w.Want(targets, devices)
 	await("uplink again; IPv6", ipv6, hop(second, 2, 1500))
 
 	route := &netlink.Route{Dst: mustParseAddr(t, "203.0.113.0/24").IPNet, Gw: net.ParseIP("198.51.100.2")}

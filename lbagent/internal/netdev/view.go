@@ -46,9 +46,9 @@ func newView() (*view, error) {
 
 func (v *view) close() { v.handle.Close() }
 
-// read brings the view up to date for these targets and senders.
-func (v *view) read(targets map[program.NodeID]nexthop.Target, senders map[int]nexthop.Sender, changed scope) error {
-	v.targets, v.network.Senders = targets, senders
+// read brings the view up to date for these targets and devices.
+func (v *view) read(targets map[program.NodeID]nexthop.Target, devices map[int]struct{}, changed scope) error {
+	v.targets, v.network.Devices = targets, devices
 	if changed == everything {
 		v.readRoutes()
 		if err := v.readInterfaces(); err != nil {

@@ -88,21 +88,13 @@ type Neighbour struct {
 	State NeighbourState
 }
 
-// Sender is an interface that runs the XDP program.
-type Sender struct {
-	// Tags is true when the driver itself sends what the program hands it, from
-	// whatever uplink. Where the kernel has to send instead, it must be told the
-	// VLAN device, which a hop does not name.
-	Tags bool
-}
-
 // Network is what the kernel knows.
 type Network struct {
 	Routes     map[Target]Route
 	Interfaces map[int]Interface
 	Neighbours map[NeighbourKey]Neighbour
-	// Senders are by interface index.
-	Senders map[int]Sender
+	// Devices are the indexes of the interfaces that run the XDP program.
+	Devices map[int]struct{}
 }
 
 // Hops are the next hops to those targets whose way is known and passes
@@ -147,12 +139,12 @@ func (n *Network) prepare(target Target) (program.Hop, NeighbourKey, bool) {
 	if device.Lower != 0 {
 		lower, known := n.Interfaces[device.Lower]
 		// The program sends one tag.
-		if !known || !lower.Up || lower.Lower != 0 || !n.Senders[device.Lower].Tags {
+		if !known || !lower.Up || lower.Lower != 0 {
 			return program.Hop{}, NeighbourKey{}, false
 		}
 		hop.Interface, hop.VLAN, hop.MTU = device.Lower, device.VLAN, min(hop.MTU, lower.MTU)
 	}
-	_, sends := n.Senders[hop.Interface]
+	_, sends := n.Devices[hop.Interface]
 	key := NeighbourKey{Interface: route.Interface, Address: target.Destination}
 	if route.Gateway.IsValid() {
 		key.Address = route.Gateway

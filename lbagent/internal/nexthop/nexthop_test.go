@@ -69,7 +69,7 @@ func newNetwork() (*Network, map[program.NodeID]Target) {
 			{eth0, near4}:       {MAC: macN, State: Stale},
 			{vlan100, gateway6}: {MAC: macN, State: Confirmed},
 		},
-		Senders: map[int]Sender{eth0: {}, bond0: {Tags: true}},
+		Devices: map[int]struct{}{eth0: {}, bond0: {}},
 	}, map[program.NodeID]Target{1: near, 2: far}
 }
 
@@ -111,12 +111,11 @@ func TestHops(t *testing.T) {
 				n.Neighbours[NeighbourKey{bond0, near4}] = Neighbour{MAC: macN, State: Confirmed}
 			}, hops{2: far}, 2,
 		},
-		"no program on the interface":  {func(n *Network) { delete(n.Senders, eth0) }, hops{2: far}, 1},
-		"no program below the VLAN":    {func(n *Network) { delete(n.Senders, bond0) }, hops{1: near}, 1},
-		"kernel must send for the tag": {func(n *Network) { n.Senders[bond0] = Sender{} }, hops{1: near}, 1},
+		"no program on the interface":  {func(n *Network) { delete(n.Devices, eth0) }, hops{2: far}, 1},
+		"no program below the VLAN":    {func(n *Network) { delete(n.Devices, bond0) }, hops{1: near}, 1},
 		"two tags":                     {func(n *Network) { n.Routes[farTarget] = Route{Interface: inner, Gateway: gateway6} }, hops{1: near}, 1},
 		"no Ethernet": {
-			func(n *Network) { n.Routes[nearTarget], n.Senders[gre0] = Route{Interface: gre0}, Sender{} }, hops{2: far}, 1,
+			func(n *Network) { n.Routes[nearTarget], n.Devices[gre0] = Route{Interface: gre0}, struct{}{} }, hops{2: far}, 1,
 		},
 		"path MTU": {
 			func(n *Network) { n.Routes[nearTarget] = Route{Interface: eth0, MTU: 1400} },

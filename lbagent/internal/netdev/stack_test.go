@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netdev
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"testing"
+)
+
+func TestStack(t *testing.T) {
+	const eth0, eth1, eth2, bond0, vlan100, inner, bridge, plainVLAN, foreign = 2, 3, 4, 5, 6, 7, 8, 9, 10
+	interfaces := map[int]iface{
+		eth0:    {master: bond0},
+		eth1:    {master: bond0},
+		eth2:    {master: bridge},
+		bond0:   {aggregate: true},
+		vlan100: {lower: bond0},
+		inner:   {lower: vlan100},
+		bridge:  {},
+		// On a port of a bridge.
+		plainVLAN: {lower: eth2},
+		// On an interface that is not seen from here.
+		foreign: {lower: 99},
+	}
+	for index, i := range interfaces {
+		i.link.Index = index
+		interfaces[index] = i
+	}
+	type place struct {
+		device  int
+		members []int
+	}
+	places := map[int]place{
+		eth0: {eth0, nil}, eth1: {eth1, nil}, eth2: {eth2, nil}, bridge: {bridge, nil},
+		bond0:     {bond0, []int{eth0, eth1}},
+		vlan100:   {bond0, []int{eth0, eth1}},
+		inner:     {bond0, []int{eth0, eth1}},
+		plainVLAN: {eth2, nil},
+		foreign:   {foreign, nil},
+	}
+	links, _ := stack(interfaces, nil)
+	if len(links) != len(interfaces) {
+		t.Errorf("%d links of %d interfaces", len(links), len(interfaces))
+	}
+	for _, link := range links {
+		if got := (place{link.Device, link.Members}); !reflect.DeepEqual(got, places[link.Index]) {
+			t.Errorf("interface %d: %+v, want %+v", link.Index, got, places[link.Index])
+		}
+	}
+	for name, test := range map[string]struct{ selected, want []int }{
+		"a member stands for its bond":      {[]int{eth0}, []int{bond0}},
+		"members and bond are one":          {[]int{eth0, eth1, bond0}, []int{bond0}},
+		"a port does not for its bridge":    {[]int{eth2}, []int{eth2}},
+		"a VLAN is an uplink of its own":    {[]int{vlan100}, []int{vlan100}},
+		"and so is what is below":           {[]int{vlan100, bond0}, []int{bond0, vlan100}},
+		"none":                              {nil, nil},
+		"one that does not exist (deleted)": {[]int{42}, nil},
+	} {
+		selected := map[int]bool{}
+		for _, index := range test.selected {
+			selected[index] = true
+		}
+		_, uplinks := stack(interfaces, selected)
+		if got := slices.Sorted(maps.Keys(uplinks)); !slices.Equal(got, test.want) {
+			t.Errorf("%s: uplinks %v, want %v", name, got, test.want)
+		}
+	}
+}

@@ -58,6 +58,7 @@ type Dataplane struct {
 	linkDir     string
 	clsact      bool
 
+	config   Config
 	set      *mapSet
 	maps     bpf.DatapathMaps
 	programs bpf.DatapathPrograms
@@ -71,6 +72,9 @@ type Dataplane struct {
 	// that are not known yet.
 	nodes map[program.NodeID]bpf.DatapathNode
 	hops  map[program.NodeID]program.Hop
+
+	// tracing allows one trace at a time: they share the map of the record.
+	tracing sync.Mutex
 }
 
 // Open loads the programs over the pinned maps where there are any, else over
@@ -98,6 +102,7 @@ func Open(cfg Config) (*Dataplane, error) {
 		connections: cfg.Connections,
 		linkDir:     linkDir,
 		clsact:      cfg.Clsact,
+		config:      cfg,
 		set:         set,
 	}
 	if err := d.load(spec); err != nil {

@@ -108,12 +108,18 @@ type session struct {
 // connect opens a TCP connection and checks that the pod sees the client's address.
 func connect(t testing.TB, to netip.AddrPort) *session {
 	t.Helper()
+	return connectFrom(t, nextPort(), to)
+}
+
+// connectFrom is connect from a port of the client.
+func connectFrom(t testing.TB, port int, to netip.AddrPort) *session {
+	t.Helper()
 	s := &session{}
 	inNamespace(t, "client", func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		var err error
-		dialer := net.Dialer{LocalAddr: &net.TCPAddr{Port: nextPort()}}
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{Port: port}}
 		s.Conn, err = dialer.DialContext(ctx, "tcp", to.String())
 		return err
 	})

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/probe"
+)
+
+func traceOn(t *testing.T, node *node, packet []byte) Trace {
+	t.Helper()
+	var trace Trace
+	inNamespace(t, node.name, func() (err error) {
+		trace, err = node.dataplane.Trace(packet)
+		return err
+	})
+	if trace.Interface != "eth0" {
+		t.Errorf("came in by %q, want eth0", trace.Interface)
+	}
+	return trace
+}
+
+func mustProbe(t *testing.T, from, to netip.AddrPort) []byte {
+	t.Helper()
+	packet, err := probe.Packet(probe.Flow{Source: from, Destination: to, Protocol: unix.IPPROTO_TCP})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return packet
+}
+
+// follow traces a SYN from the first node to the one that delivers it.
+func follow(t *testing.T, n *network, packet []byte) (Trace, *node) {
+	t.Helper()
+	first := traceOn(t, n.nodes[0], packet)
+	if !first.Stage1 || first.Frontend == 0 || first.FromNode {
+		t.Errorf("at the first node: %+v", first)
+	}
+	if first.Owners.Primary == 1 {
+		return first, n.nodes[0]
+	}
+	if first.Verdict != TraceSent || first.Node != 2 || first.LeavesBy != "eth0" {
+		t.Fatalf("at the first node: %+v, want it sent to node 2", first)
+	}
+	second := traceOn(t, n.nodes[1], first.Packet)
+	if !second.FromNode || second.Stage1 {
+		t.Errorf("at the second node: %+v", second)
+	}
+	return second, n.nodes[1]
+}
+
+// What a trace says of a client's port becomes true for the connection from it, and
+// tracing leaves no flow and no count.
+func TestTrace(t *testing.T) {
+	n := newNetwork(t)
+	for _, pod := range testPods {
+		serve(t, pod)
+	}
+	for _, node := range n.nodes {
+		n.start(t, node, n.state(node))
+	}
+	type flow struct {
+		client, vip netip.AddrPort
+		endpoint    netip.Addr
+	}
+	var flows []flow
+	served := map[string]int{}
+	before := whole(t, n)
+	for range 6 {
+		for vip, client := range map[netip.Addr]netip.Addr{vip4: ip("198.51.100.130"), vip6: ip("2001:db8:0:2::130")} {
+			f := flow{client: netip.AddrPortFrom(client, uint16(nextPort())), vip: netip.AddrPortFrom(vip, clusterPort)}
+			trace, node := follow(t, n, mustProbe(t, f.client, f.vip))
+			if trace.Verdict != TraceDelivered || !trace.Chosen || !trace.Stage2 {
+				t.Fatalf("at %s: %+v, want it delivered to a new endpoint", node.name, trace)
+			}
+			f.endpoint = trace.EndpointAddress.Addr()
+			flows = append(flows, f)
+			served[node.name]++
+		}
+	}
+	if after := whole(t, n); after != before {
+		t.Errorf("tracing changes the counters from\n%s to\n%s", before, after)
+	}
+	for _, f := range flows {
+		got := connectFrom(t, int(f.client.Port()), f.vip)
+		pod := testPods[slices.IndexFunc(testPods, func(p pod) bool { return p.name == got.pod })]
+		if f.endpoint != pod.ipv4 && f.endpoint != pod.ipv6 {
+			t.Errorf("the connection of %s got %s, traced was %s", f.client, got.pod, f.endpoint)
+		}
+		if known, _ := follow(t, n, mustProbe(t, f.client, f.vip)); !known.Established && !known.HalfOpen {
+			t.Errorf("the connection of %s is not known: %+v", f.client, known)
+		}
+	}
+	if len(served) != 2 {
+		t.Errorf("only %v served", served)
+	}
+}
+
+// whole is all that the nodes count.
+func whole(t *testing.T, n *network) string {
+	t.Helper()
+	var text string
+	for _, node := range n.nodes {
+		connections, err := node.dataplane.Connections()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += fmt.Sprintf("%s: %+v %+v\n", node.name, counters(t, node), connections)
+	}
+	return text
+}
+
+func TestTraceWithoutUplink(t *testing.T) {
+	d := openDataplane(t, smallConfig(mountBPF(t)))
+	if _, err := d.Trace([]byte{0x45}); !errors.Is(err, ErrNoUplink) {
+		t.Errorf("error %v, want ErrNoUplink", err)
+	}
+}
+
+// What is no packet at all is told apart from failures.
+func TestTraceOfRubbish(t *testing.T) {
+	n := newNetwork(t)
+	node := n.nodes[0]
+	n.start(t, node, n.state(node))
+	for _, packet := range [][]byte{{0}, {0x45}, make([]byte, maxTraced), {0x60, 1, 2, 3, 4}} {
+		if trace := traceOn(t, node, packet); trace.Verdict != TracePassed || trace.VIP {
+			t.Errorf("%d bytes: %+v", len(packet), trace)
+		}
+	}
+	inNamespace(t, node.name, func() error {
+		for _, packet := range [][]byte{nil, make([]byte, maxTraced+1)} {
+			if _, err := node.dataplane.Trace(packet); err == nil {
+				t.Errorf("%d bytes: no error", len(packet))
+			}
+		}
+		return nil
+	})
+	drop := traceOn(t, node, mustProbe(t, netip.MustParseAddrPort("198.51.100.130:1"), netip.AddrPortFrom(vip4, 9)))
+	want := Trace{Interface: "eth0", Verdict: TraceDropped, Reason: "no_frontend", VIP: true}
+	if !reflect.DeepEqual(drop, want) {
+		t.Errorf("to an unused port: %+v, want %+v", drop, want)
+	}
+	if got := counters(t, node).Drops["no_frontend"]; got != 0 {
+		t.Errorf("tracing counted %d drops", got)
+	}
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/millrace-lb/millrace/api/inspect"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+)
+
+const (
+	// maxClients at a time.
+	maxClients = 32
+	// requestTime is how long a client has for its request, and for taking a line.
+	requestTime = 10 * time.Second
+	// maxRequest is the bytes of the longest request: a traced packet in base64.
+	maxRequest = 16 * 1024
+)
+
+// Server answers requests.
+type Server struct {
+	DataPlane DataPlane
+	Hub       *Hub
+	// Directory is asked at each answer.
+	Directory func() *Directory
+}
+
+// Listen opens the socket, for this user alone. A socket that a former agent
+// left is replaced; one that is answered is an error.
+func Listen(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("create the folder of socket %s: %w (--socket)", path, err)
+	}
+	if conn, err := net.Dial("unix", path); err == nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("listen on socket %s: another agent does (--socket)", path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("remove the socket %s of a former agent: %w", path, err)
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listen on socket %s: %w (--socket)", path, err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("restrict socket %s to this user: %w", path, err), listener.Close())
+	}
+	return listener, nil
+}
+
+// Serve answers until ctx is done.
+func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
+	defer stop()
+	places := make(chan struct{}, maxClients)
+	for {
+		conn, err := listener.Accept()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			return fmt.Errorf("accept on socket %s: %w", listener.Addr(), err)
+		}
+		select {
+		case places <- struct{}{}:
+		default:
+			// Whoever holds the places must hang up first; the agent does not wait.
+			_ = write(conn, inspect.Line{Error: fmt.Sprintf("%d clients look into this agent already", maxClients)})
+			_ = conn.Close()
+			continue
+		}
+		clients.Go(func() {
+			defer func() { <-places }()
+			s.handle(ctx, conn)
+		})
+	}
+}
+
+// handle answers one client. What fails is told to it, and to nobody else.
+func (s *Server) handle(ctx context.Context, conn net.Conn) {
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	request, err := readRequest(conn)
+	if err == nil {
+		// A client has nothing more to say: when it hangs up, its answer ends.
+		go func() {
+			defer cancel()
+			_, _ = conn.Read(make([]byte, 1))
+		}()
+		err = s.answer(ctx, conn, request)
+	}
+	if err != nil && ctx.Err() == nil {
+		_ = write(conn, inspect.Line{Error: err.Error()})
+	}
+}
+
+func readRequest(conn net.Conn) (*Request, error) {
+	if err := conn.SetReadDeadline(time.Now().Add(requestTime)); err != nil {
+		return nil, err
+	}
+	line, err := bufio.NewReaderSize(conn, maxRequest).ReadSlice('\n')
+	if err != nil {
+		return nil, fmt.Errorf("read the request: %w", err)
+	}
+	request := &Request{}
+	if err := json.Unmarshal(line, request); err != nil {
+		return nil, fmt.Errorf("read the request: %w", err)
+	}
+	return request, errors.Join(request.validate(), conn.SetReadDeadline(time.Time{}))
+}
+
+func write(conn net.Conn, line inspect.Line) error {
+	if err := conn.SetWriteDeadline(time.Now().Add(requestTime)); err != nil {
+		return err
+	}
+	return json.NewEncoder(conn).Encode(line)
+}
+
+func (s *Server) answer(ctx context.Context, conn net.Conn, request *Request) error {
+	switch request.Command {
+	case Drops:
+		return s.drops(ctx, conn, request.Follow)
+	case Top:
+		return s.top(ctx, conn, request.Interval)
+	default:
+		return s.trace(conn, request.Packet)
+	}
+}
+
+func (s *Server) drops(ctx context.Context, conn net.Conn, follow bool) error {
+	listener, leave := s.Hub.listen()
+	defer leave()
+	counters, err := s.DataPlane.Counters()
+	if err != nil {
+		return err
+	}
+	header := inspect.Drops{
+		Node: s.Directory().Node, Reasons: counters.Drops,
+		Skipped: counters.SamplesSkipped, Lost: counters.SamplesLost,
+	}
+	if err := write(conn, inspect.Line{Drops: &header}); err != nil {
+		return err
+	}
+	interfaces := interfaceNames{}
+	if !follow {
+		for _, drop := range s.Hub.history() {
+			if err := s.writeDrop(conn, drop, interfaces); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case drop := <-listener.drops:
+			if missed := listener.missed.Swap(0); missed > 0 {
+				if err := write(conn, inspect.Line{Missed: missed}); err != nil {
+					return err
+				}
+			}
+			if err := s.writeDrop(conn, drop, interfaces); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// interfaceNames spare the kernel a question for every sample.
+type interfaceNames map[int]string
+
+func (n interfaceNames) get(index int) string {
+	if _, known := n[index]; !known {
+		n[index] = dataplane.InterfaceName(index)
+	}
+	return n[index]
+}
+
+func (s *Server) writeDrop(conn net.Conn, drop dataplane.Drop, interfaces interfaceNames) error {
+	directory := s.Directory()
+	return write(conn, inspect.Line{Drop: &inspect.Drop{
+		Time: drop.Time.UTC(), Node: directory.Node, Reason: drop.Reason,
+		Source: drop.Source, Destination: drop.Destination, Protocol: protocolName(drop.Protocol),
+		Service:   directory.service(drop.Destination, drop.Protocol),
+		Interface: interfaces.get(drop.Interface), Length: drop.Length,
+	}})
+}
+
+func (s *Server) top(ctx context.Context, conn net.Conn, interval time.Duration) error {
+	for {
+		line, err := s.counters()
+		if err != nil {
+			return err
+		}
+		if err := write(conn, inspect.Line{Counters: line}); err != nil {
+			return err
+		}
+		if interval == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(interval):
+		}
+	}
+}
+
+func (s *Server) trace(conn net.Conn, asked *inspect.Packet) error {
+	packet, err := packetOf(asked)
+	if err != nil {
+		return err
+	}
+	trace, err := s.DataPlane.Trace(packet)
+	if err != nil {
+		return err
+	}
+	return write(conn, inspect.Line{Trace: explain(packet, trace, s.Directory())})
+}

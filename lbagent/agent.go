@@ -19,6 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
 	"github.com/millrace-lb/millrace/lbagent/internal/source"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 )
@@ -77,6 +78,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		Vouch:  p.datapath.Vouch,
 		Report: func(err error) { reportHops(logger, err) },
 	})
+	names := newDirectory(config.NodeName)
 	loop := &loop{
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,
@@ -88,6 +90,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		status:        writer,
 		logger:        logger,
 		health:        newHealth(),
+		names:         names,
 		have:          have,
 		planner:       plan.NewPlanner(have),
 		due:           map[removal]time.Time{},
@@ -99,9 +102,16 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		if err != nil {
 			return err
 		}
-		collector := metrics.NewCollector(config.Version, p.datapath, speaker.Sessions)
+		collector := metrics.NewCollector(config.Version, p.datapath, speaker.Sessions,
+			func() map[program.FrontendKey]string { return names.current.Load().Services })
 		checks := metrics.Health{Alive: loop.health.alive, Ready: loop.health.ready}
 		group.Go(func() error { return metrics.Serve(ctx, listener, collector, checks) })
+	}
+	if config.Socket != "" {
+		group.Go(func() error {
+			serveConsole(ctx, config.Socket, p.datapath, names, logger.WithName("console"))
+			return nil
+		})
 	}
 	group.Go(func() error { return writer.Run(ctx) })
 	group.Go(func() error { return p.objects.Run(ctx) })

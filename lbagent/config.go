@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/millrace-lb/millrace/api/inspect"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
@@ -41,6 +42,9 @@ type Config struct {
 	// MetricsBindAddress is where metrics and health are served, as host:port.
 	// "0": nowhere.
 	MetricsBindAddress string
+	// Socket is the path of the socket at which Drops, Top and Trace ask. Empty:
+	// none.
+	Socket string
 	// WithdrawDelay is how long what a withdrawn route led to keeps working,
 	// so that routers have stopped sending by then.
 	WithdrawDelay time.Duration
@@ -59,6 +63,7 @@ func DefaultConfig() Config {
 		MaxSourceRanges:    16384,
 		Connections:        262144,
 		MetricsBindAddress: "127.0.0.1:7480",
+		Socket:             inspect.Socket,
 		WithdrawDelay:      time.Second,
 	}
 }

@@ -66,6 +66,7 @@ type loop struct {
 	status    reporter
 	logger    logr.Logger
 	health    *health
+	names     *directory
 
 	planner *plan.Planner
 	// have is what the maps hold; nil when that must be read from them.
@@ -128,6 +129,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		}
 	}
 	m := model.Build(l.objects())
+	l.names.set(m)
 	want, unplanned := l.planner.Plan(l.have, m, l.limits)
 	additions, removals := program.Split(program.Diff(l.have, want))
 	l.observation.Problems = slices.Concat(m.Problems, unplanned)

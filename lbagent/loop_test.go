@@ -162,6 +162,7 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 		status:    reporterOf{n},
 		logger:    logr.Discard(),
 		health:    newHealth(),
+		names:     newDirectory("node1"),
 		planner:   plan.NewPlanner(have),
 		have:      have,
 		due:       map[removal]time.Time{},

@@ -26,7 +26,7 @@ var version = "dev"
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := command(os.Getenv, os.Stdout, os.Stderr).ExecuteContext(ctx); err != nil {
+	if err := command(os.Getenv, os.Stdin, os.Stdout, os.Stderr).ExecuteContext(ctx); err != nil {
 		fmt.Fprintf(os.Stderr, "lbagent: %v\n", err)
 		stop()
 		os.Exit(1)
@@ -34,7 +34,7 @@ func main() {
 }
 
 // command returns the command line. getenv gives defaults of flags.
-func command(getenv func(string) string, stdout, stderr io.Writer) *cobra.Command {
+func command(getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) *cobra.Command {
 	config := lbagent.DefaultConfig()
 	config.Version = version
 	config.NodeName = getenv("NODE_NAME")
@@ -62,7 +62,10 @@ func command(getenv func(string) string, stdout, stderr io.Writer) *cobra.Comman
 		"folder in a BPF file system in which maps and links outlive the agent")
 	addFlags(root.Flags(), &config)
 	root.Flags().StringVar(&logLevel, "log-level", logLevel, "least level that is logged: debug, info, warn or error")
+	root.PersistentFlags().StringVar(&config.Socket, "socket", config.Socket,
+		"path of the socket at which drops, top and trace ask the agent; empty: none")
 	root.AddCommand(cleanupCommand(&config), dumpCommand(&config), versionCommand())
+	root.AddCommand(lookCommands(&config, stdin)...)
 	return root
 }
 

@@ -12,7 +12,7 @@ func noEnvironment(string) string { return "" }
 
 func TestVersion(t *testing.T) {
 	var out bytes.Buffer
-	cmd := command(noEnvironment, &out, &out)
+	cmd := command(noEnvironment, strings.NewReader(""), &out, &out)
 	cmd.SetArgs([]string{"version"})
 	if err := cmd.ExecuteContext(t.Context()); err != nil || out.String() != "dev\n" {
 		t.Errorf("printed %q, error %v", out.String(), err)
@@ -36,7 +36,7 @@ func TestWrongFlags(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			cmd := command(noEnvironment, &out, &out)
+			cmd := command(noEnvironment, strings.NewReader(""), &out, &out)
 			cmd.SetArgs(test.args)
 			err := cmd.ExecuteContext(t.Context())
 			if err == nil || !strings.Contains(err.Error(), test.want) {
@@ -53,7 +53,7 @@ func TestNodeNameFromEnvironment(t *testing.T) {
 			return "node1"
 		}
 		return ""
-	}, &out, &out)
+	}, strings.NewReader(""), &out, &out)
 	if got := cmd.Flags().Lookup("node-name").DefValue; got != "node1" {
 		t.Errorf("node name %q, want node1", got)
 	}

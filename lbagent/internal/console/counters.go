@@ -22,7 +22,7 @@ func (s *Server) counters() (*inspect.Counters, error) {
 	line := &inspect.Counters{Time: now, Node: directory.Node, Frontends: []inspect.Frontend{}, Drops: counters.Drops}
 	for key, counter := range counters.Frontends {
 		line.Frontends = append(line.Frontends, inspect.Frontend{
-			VIP: key.VIP, Port: key.Port, Protocol: protocolName(key.Protocol), Service: directory.Services[key],
+			VIP: key.VIP, Port: key.Port, Protocol: program.ProtocolName(key.Protocol), Service: directory.Services[key],
 			Packets: counter.Packets, Bytes: counter.Bytes, Connections: counter.Connections, Drops: counter.Drops,
 		})
 	}
@@ -31,5 +31,3 @@ func (s *Server) counters() (*inspect.Counters, error) {
 	})
 	return line, nil
 }
-
-func protocolName(protocol uint8) string { return program.ProtocolName(protocol) }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/inspect"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
 const (
@@ -159,26 +160,31 @@ func (s *Server) drops(ctx context.Context, conn net.Conn, follow bool) error {
 	if err := write(conn, inspect.Line{Drops: &header}); err != nil {
 		return err
 	}
-	interfaces := interfaceNames{}
-	if !follow {
-		for _, drop := range s.Hub.history() {
-			if err := s.writeDrop(conn, drop, interfaces); err != nil {
-				return err
-			}
-		}
-		return nil
+	if follow {
+		return s.follow(ctx, conn, listener)
 	}
+	interfaces := interfaceNames{}
+	for _, drop := range s.Hub.history() {
+		if err := s.writeDrop(conn, drop, interfaces); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Server) follow(ctx context.Context, conn net.Conn, listener *listener) error {
+	interfaces := interfaceNames{}
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case drop := <-listener.drops:
-			if missed := listener.missed.Swap(0); missed > 0 {
-				if err := write(conn, inspect.Line{Missed: missed}); err != nil {
-					return err
-				}
-			}
 			if err := s.writeDrop(conn, drop, interfaces); err != nil {
+				return err
+			}
+		}
+		if missed := listener.missed.Swap(0); missed > 0 {
+			if err := write(conn, inspect.Line{Missed: missed}); err != nil {
 				return err
 			}
 		}
@@ -199,7 +205,7 @@ func (s *Server) writeDrop(conn net.Conn, drop dataplane.Drop, interfaces interf
 	directory := s.Directory()
 	return write(conn, inspect.Line{Drop: &inspect.Drop{
 		Time: drop.Time.UTC(), Node: directory.Node, Reason: drop.Reason,
-		Source: drop.Source, Destination: drop.Destination, Protocol: protocolName(drop.Protocol),
+		Source: drop.Source, Destination: drop.Destination, Protocol: program.ProtocolName(drop.Protocol),
 		Service:   directory.service(drop.Destination, drop.Protocol),
 		Interface: interfaces.get(drop.Interface), Length: drop.Length,
 	}})

@@ -52,7 +52,11 @@ type Trace struct {
 	// FromNode says that a node had encapsulated it, SourceChecked that its
 	// frontend does not admit every source.
 	FromNode, SourceChecked bool
-	Frontend                program.FrontendID
+	// Frontend is zero where the packet is for none.
+	Frontend program.FrontendID
+	Key      program.FrontendKey
+	// Local is that of program.Frontend.
+	Local bool
 
 	// Stage1 says that a row was looked up.
 	Stage1 bool
@@ -191,10 +195,8 @@ func (d *Dataplane) trace(ingress *ebpf.Program, uplink *net.Interface, frame []
 	if start := int(context.Data) + ethernetHeader; trace.Verdict != TraceDropped && start <= len(run.DataOut) {
 		trace.Packet = run.DataOut[start:]
 	}
-	if trace.Endpoint != 0 {
-		if err := d.readEndpoint(&trace); err != nil {
-			return Trace{}, err
-		}
+	if err := errors.Join(d.readFrontend(&trace), d.readEndpoint(&trace)); err != nil {
+		return Trace{}, err
 	}
 	return trace, nil
 }
@@ -223,7 +225,27 @@ func verdictOf(action uint32, record bpf.DatapathTrace) TraceVerdict {
 	}
 }
 
+// readFrontend finds the frontend by its id.
+func (d *Dataplane) readFrontend(trace *Trace) error {
+	if trace.Frontend == 0 {
+		return nil
+	}
+	state := program.NewState()
+	if err := d.dumpFrontends(state); err != nil {
+		return fmt.Errorf("read map frontends: %w", err)
+	}
+	for key, frontend := range state.Frontends {
+		if frontend.ID == trace.Frontend {
+			trace.Key, trace.Local = key, frontend.Local
+		}
+	}
+	return nil
+}
+
 func (d *Dataplane) readEndpoint(trace *Trace) error {
+	if trace.Endpoint == 0 {
+		return nil
+	}
 	var endpoint bpf.DatapathEndpoint
 	if err := d.maps.Endpoints.Lookup(uint32(trace.Endpoint), &endpoint); err != nil {
 		return fmt.Errorf("read endpoint %d: %w", trace.Endpoint, err)

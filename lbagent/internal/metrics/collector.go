@@ -5,6 +5,7 @@ package metrics
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -25,6 +26,7 @@ type Counting interface {
 type Collector struct {
 	counting Counting
 	sessions func() []bgp.Session
+	services func() map[program.FrontendKey]string
 	build    prometheus.Metric
 }
 
@@ -41,15 +43,21 @@ var (
 	flowsDescription       = description("frontend_connections_total", "Connections that endpoints on the node accepted.", "vip", "port", "protocol")
 	connectionsDescription = description("connections", "Connections in the node's connection table, by kind.", "kind")
 	capacityDescription    = description("connections_capacity", "Connections that the node's connection table can hold, for one address family.")
+	frontendDrops          = description("frontend_drops_total", "Packets of a frontend that the node dropped, by reason.", "vip", "port", "protocol", "namespace", "service", "reason")
+	unsampledDescription   = description("drops_unsampled_total", "Dropped packets that were counted but not sampled, by cause: rate is the bound for each reason, ring_full an agent that does not read.", "cause")
 	sessionDescription     = description("bgp_session_up", "1 where the session with the peer is established.", "peer")
 	routesDescription      = description("bgp_routes_announced", "Routes that the peer is told, once the session is established.", "peer")
 )
 
-// NewCollector returns a Collector of an agent of a version.
-func NewCollector(version string, counting Counting, sessions func() []bgp.Session) *Collector {
+// NewCollector returns a Collector of an agent of a version. services names the
+// Service of each frontend, as namespace/name.
+func NewCollector(
+	version string, counting Counting, sessions func() []bgp.Session, services func() map[program.FrontendKey]string,
+) *Collector {
 	return &Collector{
 		counting: counting,
 		sessions: sessions,
+		services: services,
 		build:    prometheus.MustNewConstMetric(buildDescription, prometheus.GaugeValue, 1, version),
 	}
 }
@@ -58,7 +66,7 @@ func NewCollector(version string, counting Counting, sessions func() []bgp.Sessi
 func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		buildDescription, dropsDescription, eventsDescription, packetsDescription, bytesDescription,
-		flowsDescription, connectionsDescription, capacityDescription, sessionDescription, routesDescription,
+		flowsDescription, frontendDrops, unsampledDescription, connectionsDescription, capacityDescription, sessionDescription, routesDescription,
 	} {
 		descriptions <- d
 	}
@@ -94,11 +102,18 @@ func (c *Collector) collectCounters(metrics chan<- prometheus.Metric) {
 	for event, packets := range counters.Events {
 		count(eventsDescription, packets, event)
 	}
+	count(unsampledDescription, counters.SamplesSkipped, "rate")
+	count(unsampledDescription, counters.SamplesLost, "ring_full")
+	services := c.services()
 	for key, frontend := range counters.Frontends {
 		labels := frontendLabels(key)
 		count(packetsDescription, frontend.Packets, labels...)
 		count(bytesDescription, frontend.Bytes, labels...)
 		count(flowsDescription, frontend.Connections, labels...)
+		namespace, service, _ := strings.Cut(services[key], "/")
+		for reason, packets := range frontend.Drops {
+			count(frontendDrops, packets, append(labels, namespace, service, reason)...)
+		}
 	}
 }
 
@@ -117,18 +132,5 @@ func (c *Collector) collectConnections(metrics chan<- prometheus.Metric) {
 }
 
 func frontendLabels(key program.FrontendKey) []string {
-	return []string{key.VIP.String(), strconv.Itoa(int(key.Port)), protocolName(key.Protocol)}
-}
-
-func protocolName(protocol uint8) string {
-	switch protocol {
-	case 6:
-		return "TCP"
-	case 17:
-		return "UDP"
-	case 132:
-		return "SCTP"
-	default:
-		return strconv.Itoa(int(protocol))
-	}
+	return []string{key.VIP.String(), strconv.Itoa(int(key.Port)), program.ProtocolName(key.Protocol)}
 }

@@ -22,10 +22,13 @@ type counting struct{ err error }
 func (c counting) Counters() (dataplane.Counters, error) {
 	return dataplane.Counters{
 		Frontends: map[program.FrontendKey]dataplane.FrontendCounters{
-			{VIP: netip.MustParseAddr("2001:db8::1"), Port: 53, Protocol: 17}: {Packets: 3, Bytes: 300, Connections: 2},
+			{VIP: netip.MustParseAddr("2001:db8::1"), Port: 53, Protocol: 17}: {Packets: 3, Bytes: 300, Connections: 2, Drops: map[string]uint64{"no_endpoint": 9}},
 		},
 		Drops:  map[string]uint64{"no_frontend": 7},
 		Events: map[string]uint64{"second_chance": 1},
+
+		SamplesSkipped: 40,
+		SamplesLost:    4,
 	}, c.err
 }
 
@@ -37,6 +40,12 @@ func observedSessions() []bgp.Session {
 	return []bgp.Session{
 		{Peer: "up", State: millracev1alpha1.SessionEstablished, Routes: 12},
 		{Peer: "down", State: millracev1alpha1.SessionActive},
+	}
+}
+
+func services() map[program.FrontendKey]string {
+	return map[program.FrontendKey]string{
+		{VIP: netip.MustParseAddr("2001:db8::1"), Port: 53, Protocol: 17}: "dns/resolver",
 	}
 }
 
@@ -75,7 +84,7 @@ func get(t *testing.T, url string) (int, string) {
 
 func TestMetrics(t *testing.T) {
 	good := func() error { return nil }
-	url := serve(t, NewCollector("v1", counting{}, observedSessions), Health{Alive: good, Ready: good})
+	url := serve(t, NewCollector("v1", counting{}, observedSessions, services), Health{Alive: good, Ready: good})
 	code, body := get(t, url+"/metrics")
 	if code != http.StatusOK {
 		t.Fatalf("code %d: %s", code, body)
@@ -87,6 +96,9 @@ func TestMetrics(t *testing.T) {
 		`millrace_frontend_packets_total{port="53",protocol="UDP",vip="2001:db8::1"} 3`,
 		`millrace_frontend_bytes_total{port="53",protocol="UDP",vip="2001:db8::1"} 300`,
 		`millrace_frontend_connections_total{port="53",protocol="UDP",vip="2001:db8::1"} 2`,
+		`millrace_frontend_drops_total{namespace="dns",port="53",protocol="UDP",reason="no_endpoint",service="resolver",vip="2001:db8::1"} 9`,
+		`millrace_drops_unsampled_total{cause="rate"} 40`,
+		`millrace_drops_unsampled_total{cause="ring_full"} 4`,
 		`millrace_connections{kind="tcp"} 4`,
 		`millrace_connections{kind="half_open"} 6`,
 		`millrace_connections_capacity 1000`,
@@ -104,7 +116,7 @@ func TestMetrics(t *testing.T) {
 // What cannot be read does not hide the rest.
 func TestUnreadableCounters(t *testing.T) {
 	good := func() error { return nil }
-	url := serve(t, NewCollector("v1", counting{errors.New("gone")}, observedSessions), Health{Alive: good, Ready: good})
+	url := serve(t, NewCollector("v1", counting{errors.New("gone")}, observedSessions, services), Health{Alive: good, Ready: good})
 	code, body := get(t, url+"/metrics")
 	if code != http.StatusOK || !strings.Contains(body, "\nmillrace_bgp_session_up") || strings.Contains(body, "\nmillrace_drops_total") {
 		t.Errorf("code %d, body %s", code, body)
@@ -116,7 +128,7 @@ func TestProbes(t *testing.T) {
 		Alive: func() error { return nil },
 		Ready: func() error { return errors.New("not yet") },
 	}
-	url := serve(t, NewCollector("v1", counting{}, observedSessions), health)
+	url := serve(t, NewCollector("v1", counting{}, observedSessions, services), health)
 	if code, body := get(t, url+"/healthz"); code != http.StatusOK || body != "ok\n" {
 		t.Errorf("/healthz: %d %s", code, body)
 	}

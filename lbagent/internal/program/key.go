@@ -30,10 +30,11 @@ func (k FrontendKey) Compare(other FrontendKey) int {
 // String returns the key as address:port/protocol, with an IPv6 address in
 // brackets.
 func (k FrontendKey) String() string {
-	return netip.AddrPortFrom(k.VIP, k.Port).String() + "/" + protocolName(k.Protocol)
+	return netip.AddrPortFrom(k.VIP, k.Port).String() + "/" + ProtocolName(k.Protocol)
 }
 
-func protocolName(protocol uint8) string {
+// ProtocolName is the name of an IP protocol, or its number where it has none here.
+func ProtocolName(protocol uint8) string {
 	switch protocol {
 	case ProtocolTCP:
 		return "TCP"
@@ -41,6 +42,10 @@ func protocolName(protocol uint8) string {
 		return "UDP"
 	case ProtocolSCTP:
 		return "SCTP"
+	case 1:
+		return "ICMP"
+	case 58:
+		return "ICMPv6"
 	default:
 		return strconv.Itoa(int(protocol))
 	}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/millrace-lb/millrace/api/inspect"
+)
+
+// Ask sends a request to the agent at the socket and writes the lines of its
+// answer to out as they come, until the answer ends or ctx is done; it returns
+// nil in both cases. What the agent could not do is an error.
+func Ask(ctx context.Context, path string, request Request, out io.Writer) error {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if err != nil {
+		return fmt.Errorf("ask the agent at %s: %w; does it run, and in this container?", path, err)
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	if err := json.NewEncoder(conn).Encode(request); err != nil {
+		return fmt.Errorf("ask the agent at %s: %w", path, err)
+	}
+	lines := bufio.NewReader(conn)
+	for {
+		line, err := lines.ReadBytes('\n')
+		switch {
+		case ctx.Err() != nil, errors.Is(err, io.EOF) && len(line) == 0:
+			return nil
+		case err != nil:
+			return fmt.Errorf("read the agent's answer: %w", err)
+		}
+		var answer inspect.Line
+		if err := json.Unmarshal(line, &answer); err != nil {
+			return fmt.Errorf("read the agent's answer %q: %w", line, err)
+		}
+		if answer.Error != "" {
+			return fmt.Errorf("the agent: %s", answer.Error)
+		}
+		if _, err := out.Write(line); err != nil {
+			return fmt.Errorf("write the agent's answer: %w", err)
+		}
+	}
+}

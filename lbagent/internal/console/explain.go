@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/millrace-lb/millrace/api/inspect"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// explain says in words what the program did with the packet.
+func explain(packet []byte, trace dataplane.Trace, names *Directory) *inspect.Trace {
+	out := &inspect.Trace{Node: names.Node, Interface: trace.Interface, Steps: []inspect.Step{}, Reason: trace.Reason}
+	e := explanation{trace: trace, names: names, out: out}
+	e.frontend(packet)
+	if trace.Frontend != 0 {
+		e.sources()
+		e.stage1()
+		e.stage2()
+	}
+	e.verdict()
+	return out
+}
+
+// explanation is one under way.
+type explanation struct {
+	trace dataplane.Trace
+	names *Directory
+	out   *inspect.Trace
+}
+
+func (e *explanation) say(name, format string, args ...any) {
+	e.out.Steps = append(e.out.Steps, inspect.Step{Name: name, Text: fmt.Sprintf(format, args...)})
+}
+
+func (e *explanation) frontend(packet []byte) {
+	if e.trace.FromNode {
+		e.say("tunnel", "encapsulated by another node of the cluster")
+	}
+	switch {
+	case e.trace.Frontend != 0:
+		policy := "Cluster"
+		if e.trace.Local {
+			policy = "Local"
+		}
+		e.out.Service = e.names.Services[e.trace.Key]
+		service := "a Service that is gone"
+		if e.out.Service != "" {
+			service = "Service " + e.out.Service
+		}
+		e.say("frontend", "%s of %s, traffic policy %s", e.trace.Key, service, policy)
+	case e.trace.OtherStation:
+		e.say("frontend", "the frame is addressed to another station; this node leaves it alone")
+	case e.trace.VIP && e.trace.Reason == "":
+		e.say("frontend", "%s is a VIP", destination(packet))
+	case e.trace.VIP:
+		e.say("frontend", "%s is a VIP, but no Service takes this packet", destination(packet))
+	case !e.trace.FromNode:
+		e.say("frontend", "%s is no VIP on this node", destination(packet))
+	}
+}
+
+// destination is the address that the packet's IP header names.
+func destination(packet []byte) string {
+	switch {
+	case len(packet) >= 20 && packet[0]>>4 == 4:
+		return netip.AddrFrom4([4]byte(packet[16:20])).String()
+	case len(packet) >= 40 && packet[0]>>4 == 6:
+		return netip.AddrFrom16([16]byte(packet[24:40])).String()
+	default:
+		return "the destination"
+	}
+}
+
+func (e *explanation) sources() {
+	switch {
+	case e.trace.FromNode:
+		// The node that the router chose asked.
+	case e.trace.Reason == "source_range":
+		e.say("range check", "loadBalancerSourceRanges of the Service do not hold the source")
+	case e.trace.SourceChecked:
+		e.say("range check", "loadBalancerSourceRanges of the Service hold the source")
+	default:
+		e.say("range check", "the Service has no loadBalancerSourceRanges: every source is let in")
+	}
+}
+
+func (e *explanation) stage1() {
+	if !e.trace.Stage1 {
+		if e.trace.Local && !e.trace.FromNode {
+			e.say("row", "none: traffic policy Local stays on the node that the router chose")
+		}
+		return
+	}
+	e.say("row", "%d of %d", e.trace.Row, program.Rows)
+	e.say("primary", "%s", e.names.node(e.trace.Owners.Primary))
+	var former []string
+	for _, id := range e.trace.Owners.Chain {
+		if id != 0 {
+			former = append(former, e.names.node(id))
+		}
+	}
+	if len(former) == 0 {
+		e.say("secondary", "none: the row has had no other owner")
+		return
+	}
+	e.say("secondary", "%s owned the row before, newest first", strings.Join(former, ", "))
+}
+
+func (e *explanation) stage2() {
+	if !e.trace.Stage2 {
+		return
+	}
+	switch {
+	case e.trace.Established:
+		e.say("connection", "known, established")
+	case e.trace.HalfOpen:
+		e.say("connection", "known, with one packet of the client so far")
+	default:
+		e.say("connection", "not known on this node")
+	}
+	switch {
+	case e.trace.Endpoint == 0:
+	case !e.trace.EndpointAddress.IsValid():
+		e.say("endpoint", "number %d, which is gone", e.trace.Endpoint)
+	case e.trace.Chosen:
+		e.say("endpoint", "%s, chosen by row %d of %d", e.trace.EndpointAddress, e.trace.EndpointRow, program.EndpointRows)
+	default:
+		e.say("endpoint", "%s, that of the connection", e.trace.EndpointAddress)
+	}
+}
+
+func (e *explanation) verdict() {
+	switch e.trace.Verdict {
+	case dataplane.TraceDropped:
+		e.out.Verdict = inspect.Dropped
+		e.say("verdict", "dropped: %s", e.trace.Reason)
+	case dataplane.TraceSent:
+		e.out.Verdict = inspect.Sent
+		e.out.NextNode, e.out.Packet = e.names.node(e.trace.Node), e.trace.Packet
+		e.say("verdict", "encapsulated to %s%s", e.out.NextNode, e.why())
+	case dataplane.TraceDelivered:
+		e.out.Verdict, e.out.Endpoint = inspect.Delivered, e.trace.EndpointAddress
+		e.say("verdict", "delivered to %s through the node's own stack", e.trace.EndpointAddress)
+		e.say("reply", "leaves %s straight to the client, with the VIP as its source", e.names.Node)
+	case dataplane.TraceAnswered:
+		e.out.Verdict = inspect.Answered
+		e.say("verdict", "answered by the VIP itself")
+	default:
+		e.out.Verdict = inspect.NotOurs
+		e.say("verdict", "left to the node's own stack")
+	}
+}
+
+// why says why and how the packet is sent on.
+func (e *explanation) why() string {
+	var parts []string
+	switch {
+	case e.trace.SecondChance:
+		parts = append(parts, "a former owner of the row, which may know the connection")
+	case e.trace.Returned:
+		parts = append(parts, "which asked first: no former owner knows the connection")
+	}
+	if e.trace.LeavesBy != "" {
+		parts = append(parts, "by "+e.trace.LeavesBy)
+	}
+	if e.trace.ToKernel {
+		parts = append(parts, "the kernel finds the next hop")
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return ", " + strings.Join(parts, ", ")
+}

@@ -78,7 +78,6 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		Vouch:  p.datapath.Vouch,
 		Report: func(err error) { reportHops(logger, err) },
 	})
-	names := newDirectory(config.NodeName)
 	loop := &loop{
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,
@@ -90,28 +89,15 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		status:        writer,
 		logger:        logger,
 		health:        newHealth(),
-		names:         names,
+		names:         newDirectory(config.NodeName),
 		have:          have,
 		planner:       plan.NewPlanner(have),
 		due:           map[removal]time.Time{},
 		observation:   status.Observation{Version: config.Version},
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	if config.MetricsBindAddress != "0" {
-		listener, err := metrics.Listen(config.MetricsBindAddress)
-		if err != nil {
-			return err
-		}
-		collector := metrics.NewCollector(config.Version, p.datapath, speaker.Sessions,
-			func() map[program.FrontendKey]string { return names.current.Load().Services })
-		checks := metrics.Health{Alive: loop.health.alive, Ready: loop.health.ready}
-		group.Go(func() error { return metrics.Serve(ctx, listener, collector, checks) })
-	}
-	if config.Socket != "" {
-		group.Go(func() error {
-			serveConsole(ctx, config.Socket, p.datapath, names, logger.WithName("console"))
-			return nil
-		})
+	if err := offer(ctx, group, config, p.datapath, loop); err != nil {
+		return err
 	}
 	group.Go(func() error { return writer.Run(ctx) })
 	group.Go(func() error { return p.objects.Run(ctx) })
@@ -141,6 +127,27 @@ func reportHops(logger logr.Logger, err error) {
 		return
 	}
 	logger.Info("Next hops are prepared again")
+}
+
+// offer serves metrics, health and the console until ctx is done.
+func offer(ctx context.Context, group *errgroup.Group, config Config, datapath *dataplane.Dataplane, l *loop) error {
+	if config.MetricsBindAddress != "0" {
+		listener, err := metrics.Listen(config.MetricsBindAddress)
+		if err != nil {
+			return err
+		}
+		services := func() map[program.FrontendKey]string { return l.names.current.Load().Services }
+		collector := metrics.NewCollector(config.Version, datapath, l.speaker.Sessions, services)
+		checks := metrics.Health{Alive: l.health.alive, Ready: l.health.ready}
+		group.Go(func() error { return metrics.Serve(ctx, listener, collector, checks) })
+	}
+	if config.Socket != "" {
+		group.Go(func() error {
+			serveConsole(ctx, config.Socket, datapath, l.names, l.logger.WithName("console"))
+			return nil
+		})
+	}
+	return nil
 }
 
 // Cleanup detaches the programs from all interfaces and removes all maps, as

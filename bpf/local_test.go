@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/gopacket/gopacket/layers"
+
 	"github.com/millrace-lb/millrace/bpf"
 )
 
@@ -94,6 +96,28 @@ func TestSharedLocalDrains(t *testing.T) {
 			if got := w.ingress(t, next.frame()); got.verdict != xdpTX {
 				t.Errorf("new connection: %v, want %v", got.verdict, xdpTX)
 			}
+		})
+	}
+}
+
+// Its clients may come by another node, so their segments are kept small.
+func TestSharedLocalKeepsSegmentsSmall(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			w.forget(t)
+			w.pointTo(t, f, 0)
+			w.sharedLocal(t, f, portNode2, true)
+			syn := f.tcp(portNode2, "S")
+			w.ingress(t, syn.frame())
+			// 1500 bytes of MTU, 48 of encapsulation, and the headers.
+			limit := uint16(1500 - 48 - 40)
+			if f.vip.Is6() {
+				limit -= 20
+			}
+			reply := answer(syn, f.pods[0], "SA").with(func(p *packet) { p.tcpOptions = []layers.TCPOption{mss(1460)} })
+			want := reply.with(func(p *packet) { p.from, p.tcpOptions = syn.to, []layers.TCPOption{mss(limit)} })
+			checkFrame(t, w.egress(t, reply.frame()), want.frame())
 		})
 	}
 }

@@ -108,3 +108,36 @@ func TestSCTPReply(t *testing.T) {
 		})
 	}
 }
+
+// ICMP errors about an association, to the endpoint and from it. Ports stay, and so does
+// the checksum of the packet that they show.
+func TestSCTPErrors(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			w.forget(t)
+			w.pointTo(t, f, 0)
+			w.serveSCTP(t, f, portCluster)
+			init := f.sctp("S")
+			w.ingress(t, init.frame())
+			for _, kind := range f.errorKinds() {
+				for _, shown := range []int{f.header() + 8, 1500} {
+					in := f.reported(kind, vipSent(init), shown)
+					got := w.ingress(t, in.frame())
+					if got.verdict != xdpPass {
+						t.Fatalf("%s: %v, want %v", kind.name, got.verdict, xdpPass)
+					}
+					checkFrame(t, got.frame, f.reported(kind, podSent(init, f.pods[0]), shown).frame())
+
+					toPod := init
+					toPod.to = f.pods[0]
+					embedded, sent := toPod.ip(), init.ip()
+					shown = min(shown, len(sent))
+					out := icmp(f.pods[0].Addr(), f.client.Addr(), kind, embedded[:shown])
+					want := icmp(f.vip, f.client.Addr(), kind, sent[:shown])
+					checkFrame(t, w.egress(t, out.frame()), want.frame())
+				}
+			}
+		})
+	}
+}

@@ -48,7 +48,7 @@ static __always_inline struct reverse reverse_new(const struct packet *packet,
 		.vip = packet->flow.vip,
 		.vip_port = packet->flow.vip_port,
 		.proof = proof,
-		.flags = frontend->flags & FRONTEND_LOCAL ? 0 : REVERSE_CLAMP,
+		.flags = frontend->flags & FRONTEND_LOCAL && !frontend->table ? 0 : REVERSE_CLAMP,
 		.sequence = acknowledged,
 	};
 

@@ -21,6 +21,9 @@ const (
 	ReasonPortConflict = "PortConflict"
 	// ReasonUnknownNode: an endpoint is on no node that has an LBNode.
 	ReasonUnknownNode = "UnknownNode"
+	// ReasonIgnored: a Service asks for something that changes nothing here, and
+	// is served all the same.
+	ReasonIgnored = "Ignored"
 	// ReasonNoAddress: an LBNode has no address to reach the node by.
 	ReasonNoAddress = "NoAddress"
 )

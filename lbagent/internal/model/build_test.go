@@ -163,6 +163,9 @@ func dumpFrontend(line func(string, ...any), frontend *Frontend) {
 		policy += ", living"
 	}
 	line("frontend %s %s %q %s %v", frontend.Key, frontend.Service, frontend.PortName, policy, frontend.Weights)
+	if frontend.Affinity > 0 {
+		line("  affinity %ds", frontend.Affinity)
+	}
 	if frontend.Restricted {
 		line("  admits %v", frontend.Sources)
 	}

@@ -134,6 +134,9 @@ func checkModel(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 		}
 		checkEndpoints(t, &frontend)
 		checkSources(t, &frontend)
+		if frontend.Affinity > 86400 {
+			t.Fatalf("%s has an affinity of %d s", frontend.Key, frontend.Affinity)
+		}
 		if frontend.Shared && !frontend.Local || frontend.Living && len(frontend.Weights) > 0 ||
 			!frontend.Living && len(frontend.Weights) == 0 && len(frontend.Draining) > 0 {
 			t.Fatalf("%s is not what it can be: %+v", frontend.Key, frontend)
@@ -255,6 +258,10 @@ func genService(t *rapid.T, name string) *corev1.Service {
 	} else {
 		service.Spec.LoadBalancerSourceRanges = ranges.Draw(t, "ranges")
 	}
+	service.Spec.SessionAffinity = pick(t, "affinity", corev1.ServiceAffinityNone, corev1.ServiceAffinityClientIP, "")
+	service.Spec.SessionAffinityConfig = genPointer(t, "affinity config", corev1.SessionAffinityConfig{}, corev1.SessionAffinityConfig{
+		ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: genPointer(t, "timeout", int32(30), 0, -1, 86401)},
+	})
 	for range rapid.IntRange(0, 3).Draw(t, "ports") {
 		service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{
 			Name:     pick(t, "port name", "http", "dns", ""),

@@ -79,6 +79,9 @@ type Frontend struct {
 	// sake of another frontend, without having an endpoint of this one: they
 	// send its packets to a node that has.
 	Shared bool
+	// Affinity is for how many seconds after its last new connection a client
+	// address keeps its endpoint; 0 means not at all.
+	Affinity uint32
 	// Restricted is true where only clients within Sources are admitted, which
 	// are prefixes of the VIP's family, sorted, none within another
 	// (Service.spec.loadBalancerSourceRanges). Without any, nobody is.

@@ -81,7 +81,8 @@ func (b *builder) buildFrontends(vip netip.Addr, services []*corev1.Service, bac
 	owners := map[program.FrontendKey]ServiceName{}
 	for _, service := range services {
 		name := ServiceName{service.Namespace, service.Name}
-		b.checkAffinity(name, service)
+		b.checkDistribution(name, service)
+		affinity := b.affinity(name, service)
 		sources := b.readSources(service)
 		for i := range service.Spec.Ports {
 			port := &service.Spec.Ports[i]
@@ -105,7 +106,8 @@ func (b *builder) buildFrontends(vip netip.Addr, services []*corev1.Service, bac
 			owners[key] = name
 			frontend := Frontend{
 				Key: key, Service: name, PortName: port.Name,
-				Local: service.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
+				Local:    service.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
+				Affinity: affinity,
 			}
 			b.restrict(&frontend, sources)
 			backends.fill(&frontend)
@@ -114,12 +116,41 @@ func (b *builder) buildFrontends(vip netip.Addr, services []*corev1.Service, bac
 	}
 }
 
-// checkAffinity says what a Service asks for in vain.
-func (b *builder) checkAffinity(name ServiceName, service *corev1.Service) {
-	if service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
-		b.problem(name.reference(), millracev1alpha1.ReasonUnsupported,
-			"spec.sessionAffinity: ClientIP is not supported; the Service is served without")
+// checkDistribution says that traffic distribution and hints are for clients in
+// the cluster. All nodes must choose by one table, for a router may hand a flow
+// to another node at any moment; a table for each zone would send it on to
+// another pod.
+func (b *builder) checkDistribution(name ServiceName, service *corev1.Service) {
+	field, value := "spec.trafficDistribution", deref(service.Spec.TrafficDistribution, "")
+	if value == "" {
+		field, value = "metadata.annotations: "+corev1.AnnotationTopologyMode, service.Annotations[corev1.AnnotationTopologyMode]
 	}
+	if value == "" || value == "Disabled" || service.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		return
+	}
+	b.problem(name.reference(), ReasonIgnored,
+		"%s: %s is for clients within the cluster; clients of the VIP get all endpoints in equal shares", field, value)
+}
+
+// affinity returns for how many seconds a client of the Service keeps its
+// endpoint; 0 means not at all (Service.spec.sessionAffinityConfig.clientIP).
+func (b *builder) affinity(name ServiceName, service *corev1.Service) uint32 {
+	if service.Spec.SessionAffinity != corev1.ServiceAffinityClientIP {
+		return 0
+	}
+	config := service.Spec.SessionAffinityConfig
+	if config == nil || config.ClientIP == nil || config.ClientIP.TimeoutSeconds == nil {
+		return uint32(corev1.DefaultClientIPServiceAffinitySeconds)
+	}
+	const longest = 86400
+	seconds := *config.ClientIP.TimeoutSeconds
+	if seconds < 1 || seconds > longest {
+		b.problem(name.reference(), millracev1alpha1.ReasonInvalid,
+			"spec.sessionAffinityConfig.clientIP.timeoutSeconds: %d is not between 1 and %d; %d is taken",
+			seconds, longest, corev1.DefaultClientIPServiceAffinitySeconds)
+		return uint32(corev1.DefaultClientIPServiceAffinitySeconds)
+	}
+	return uint32(seconds)
 }
 
 // protocolNumber returns the IP protocol number of a protocol, and whether it

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/millrace-lb/millrace/test/kernels/console"
+)
+
+// boot runs the tests on a kernel under qemu. Where the machine has no KVM, or may not
+// use it, every instruction is emulated.
+func boot(ctx context.Context, k kernel, folder string, verbose bool) error {
+	image, err := k.open(ctx)
+	if err != nil {
+		return err
+	}
+	archive, err := newInitramfs(ctx, folder, image)
+	if err != nil {
+		return err
+	}
+	vmlinuz, initrd := filepath.Join(folder, "vmlinuz"), filepath.Join(folder, "initrd")
+	if err := errors.Join(os.WriteFile(vmlinuz, image.vmlinuz, 0o600), os.WriteFile(initrd, archive, 0o600)); err != nil {
+		return fmt.Errorf("write kernel %s: %w", k.name, err)
+	}
+	fmt.Printf("kernel %s (%s):\n", k.name, k.version)
+	// A reboot ends qemu: that is how the machine says that it is done.
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
+		"-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "3072",
+		"-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",
+		"-kernel", vmlinuz, "-initrd", initrd,
+		"-append", "console=ttyS0 quiet loglevel=4 oops=panic panic=-1 mitigations=off random.trust_cpu=on")
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	var complaints strings.Builder
+	cmd.Stderr = &complaints
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start qemu: %w; run hack/prerequisites.sh --kernels", err)
+	}
+	done, failed := watch(output, verbose)
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("kernel %s: qemu: %w\n%s", k.name, err, complaints.String())
+	}
+	switch {
+	case !done:
+		return fmt.Errorf("kernel %s: the machine ended before its tests did; its console is above", k.name)
+	case failed:
+		return fmt.Errorf("kernel %s: tests failed", k.name)
+	}
+	return nil
+}
+
+// watch follows the console. What it says is shown where a test or the machine fails.
+func watch(output io.Reader, verbose bool) (done, failed bool) {
+	var log []string
+	lines := bufio.NewScanner(output)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := strings.TrimRight(lines.Text(), "\r")
+		report, ok := strings.CutPrefix(line, console.Mark)
+		if !ok {
+			log = append(log, line)
+			if verbose {
+				fmt.Println(line)
+			}
+			continue
+		}
+		if report == console.Done {
+			done = true
+			continue
+		}
+		if strings.HasPrefix(report, console.Failed) {
+			failed = true
+			show(log, verbose)
+		}
+		log = nil
+		fmt.Println(" ", report)
+	}
+	if !done {
+		show(log, verbose)
+	}
+	return done, failed
+}
+
+// show prints what is not printed yet.
+func show(log []string, verbose bool) {
+	if verbose {
+		return
+	}
+	for _, line := range log {
+		fmt.Println(line)
+	}
+}

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package console is what the initial process of a kernel under test says on its console
+// to whoever started the machine.
+package console
+
+const (
+	// Mark begins a line that is meant for the starter; all others are the tests' output.
+	Mark = "millrace-kernels: "
+	// Passed and Failed begin the outcome of a package, behind which its name and its time stand.
+	Passed = "ok   "
+	Failed = "FAIL "
+	// Done says that all tests have been run.
+	Done = "done"
+)

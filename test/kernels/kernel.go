@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// kernel is a Debian package of a kernel.
+type kernel struct{ name, pkg, version, sha256 string }
+
+func readKernels(file string) ([]kernel, error) {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read the list of kernels: %w; run from the project's folder", err)
+	}
+	var all []kernel
+	for line := range strings.Lines(string(content)) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		fields := strings.Fields(line)
+		if len(fields) != 5 {
+			return nil, fmt.Errorf("%s: %q has %d fields, want 5", file, line, len(fields))
+		}
+		all = append(all, kernel{name: fields[0], pkg: fields[1], version: fields[2], sha256: fields[3]})
+	}
+	return all, nil
+}
+
+// modules are what the tests need and Debian does not build in; what they
+// depend on comes with them.
+var modules = []string{"veth", "tun", "bridge", "bonding", "8021q", "sch_ingress", "cls_bpf"}
+
+// image is what is taken from the package.
+type image struct {
+	vmlinuz []byte
+	// modules in the order in which they can be loaded.
+	modules []module
+}
+
+type module struct {
+	name    string
+	content []byte
+}
+
+// open reads the package that hack/prerequisites.sh has put into the cache.
+func (k kernel) open(ctx context.Context) (*image, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return nil, fmt.Errorf("find the cache folder: %w; set XDG_CACHE_HOME", err)
+	}
+	file := filepath.Join(cache, "millrace-kernels", k.pkg+"_"+k.version+"_amd64.deb")
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read the package of kernel %s: %w; run hack/prerequisites.sh --kernels", k.name, err)
+	}
+	if sum := sha256.Sum256(content); hex.EncodeToString(sum[:]) != k.sha256 {
+		return nil, fmt.Errorf("%s is not the file of kernels.txt: SHA-256 %x; remove it and run hack/prerequisites.sh --kernels", file, sum)
+	}
+	cmd := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", file)
+	files, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("unpack %s: %w", file, err)
+	}
+	return pick(files)
+}
+
+// pick finds the kernel and the modules in the package's files.
+func pick(files []byte) (*image, error) {
+	found := &image{}
+	all := map[string][]byte{}
+	for archive := tar.NewReader(bytes.NewReader(files)); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the kernel's package: %w", err)
+		}
+		base := path.Base(header.Name)
+		switch name, isModule := strings.CutSuffix(base, ".ko"); {
+		case isModule:
+			// The kernel takes - and _ for the same in a module's name.
+			all[strings.ReplaceAll(name, "-", "_")], err = io.ReadAll(archive)
+		case strings.HasPrefix(base, "vmlinuz-"):
+			found.vmlinuz, err = io.ReadAll(archive)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read %s of the kernel's package: %w", header.Name, err)
+		}
+	}
+	if found.vmlinuz == nil {
+		return nil, errors.New("the kernel's package holds no kernel")
+	}
+	for _, name := range modules {
+		if err := found.add(all, name); err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+// add appends a module behind those it depends on.
+func (i *image) add(all map[string][]byte, name string) error {
+	if slices.ContainsFunc(i.modules, func(m module) bool { return m.name == name }) {
+		return nil
+	}
+	content, ok := all[name]
+	if !ok {
+		return fmt.Errorf("the kernel's package has no module %s", name)
+	}
+	depends, err := dependencies(content)
+	if err != nil {
+		return fmt.Errorf("module %s: %w", name, err)
+	}
+	for _, other := range depends {
+		if err := i.add(all, other); err != nil {
+			return err
+		}
+	}
+	i.modules = append(i.modules, module{name: name, content: content})
+	return nil
+}
+
+// dependencies are in the section .modinfo: strings key=value that end with a zero byte.
+func dependencies(content []byte) ([]string, error) {
+	file, err := elf.NewFile(bytes.NewReader(content))
+	if err != nil {
+		return nil, err
+	}
+	section := file.Section(".modinfo")
+	if section == nil {
+		return nil, errors.New("no section .modinfo")
+	}
+	info, err := section.Data()
+	if err != nil {
+		return nil, err
+	}
+	for entry := range strings.SplitSeq(string(info), "\x00") {
+		if list, ok := strings.CutPrefix(entry, "depends="); ok && list != "" {
+			return strings.Split(list, ","), nil
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// suite is the packages whose tests depend on the kernel: the verifier, packets through
+// the programs, attaching, links and neighbours.
+var suite = []string{
+	"bpf",
+	"lbagent/internal/dataplane",
+	"lbagent/internal/netdev",
+	"lbagent/internal/netdev/clsact",
+}
+
+// programOf is the file name of a package's test program.
+func programOf(pkg string) string { return strings.ReplaceAll(pkg, "/", "-") + ".test" }
+
+// arguments are those of every test program. Fuzz targets run their seeds.
+func arguments(limit time.Duration) []string {
+	return []string{"-test.timeout", limit.String(), "-test.v"}
+}
+
+// build compiles the test programs and the initial process, all without shared libraries.
+func build(ctx context.Context, folder string) error {
+	for _, pkg := range suite {
+		if err := compile(ctx, "test", "-c", "-o", filepath.Join(folder, programOf(pkg)), "./"+pkg); err != nil {
+			return err
+		}
+	}
+	return compile(ctx, "build", "-o", filepath.Join(folder, "init"), "./test/kernels/init")
+}
+
+func compile(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH=amd64")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// runHere runs the tests on the running kernel.
+func runHere(ctx context.Context, folder string, verbose bool) error {
+	fmt.Println("running kernel:")
+	var failed []string
+	for _, pkg := range suite {
+		var log bytes.Buffer
+		var out io.Writer = &log
+		if verbose {
+			out = os.Stdout
+		}
+		start := time.Now()
+		cmd := exec.CommandContext(ctx, filepath.Join(folder, programOf(pkg)), arguments(10*time.Minute)...)
+		cmd.Dir, cmd.Stdout, cmd.Stderr = pkg, out, out
+		err := cmd.Run()
+		if err != nil {
+			failed = append(failed, pkg)
+			os.Stdout.Write(log.Bytes())
+		}
+		fmt.Println(" ", verdict(err == nil), pkg, time.Since(start).Round(time.Second))
+	}
+	if failed != nil {
+		return fmt.Errorf("running kernel: tests of %s failed", strings.Join(failed, ", "))
+	}
+	return nil
+}
+
+func verdict(ok bool) string {
+	if ok {
+		return "ok  "
+	}
+	return "FAIL"
+}

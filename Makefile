@@ -50,6 +50,11 @@ test-unit: prerequisites ## Run the tests of the packages; those of the data pla
 test-e2e: prerequisites build image ## Run the end-to-end tests on a real cluster (root).
 	go test -tags e2e -p 1 -count 1 -timeout 40m ./config ./operator ./lbagent ./test/...
 
+.PHONY: test-kernels
+test-kernels: ## Run the tests that depend on the kernel, on the running one and under qemu on others (root).
+	@hack/prerequisites.sh --kernels
+	go run ./test/kernels $(KERNELS)
+
 # STRICT=1 fails where a ratio is above its limit; PIN=PATH pins the program instead, to be
 # timed by others.
 .PHONY: bench

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -92,6 +93,7 @@ func newInitramfs(ctx context.Context, folder string, kernel *image) ([]byte, er
 		}
 		a.folder(path.Join("source", pkg))
 	}
+	a.file("arguments", []byte(strings.Join(append(slices.Clone(always), emulated...), "\n")))
 	if err := a.tools(ctx); err != nil {
 		return nil, err
 	}

@@ -17,7 +17,8 @@ import (
 	"time"
 )
 
-const patience = 10 * time.Second
+// patience is for a machine that is emulated, on another that is busy.
+const patience = 30 * time.Second
 
 // serve runs the servers of a pod on TCP and UDP. A TCP client sends the number of
 // bytes that it wants, then the number that it will send; it gets "pod client\n" and the

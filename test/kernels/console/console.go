@@ -7,8 +7,9 @@ package console
 const (
 	// Mark begins a line that is meant for the starter; all others are the tests' output.
 	Mark = "millrace-kernels: "
-	// Passed and Failed begin the outcome of a package, behind which its name and its time stand.
+	// Passed begins the outcome of a package whose tests pass; its name and its time follow.
 	Passed = "ok   "
+	// Failed begins that of a package whose tests fail.
 	Failed = "FAIL "
 	// Done says that all tests have been run.
 	Done = "done"

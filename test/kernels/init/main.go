@@ -37,8 +37,12 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	arguments, err := os.ReadFile("/arguments")
+	if err != nil {
+		return fmt.Errorf("read the arguments of the tests: %w", err)
+	}
 	for _, program := range programs {
-		say(test(program))
+		say(test(program, strings.Split(string(arguments), "\n")))
 	}
 	say(console.Done)
 	return nil
@@ -93,10 +97,10 @@ func testPrograms(folder string) ([]string, error) {
 }
 
 // test runs one program in the folder of its package.
-func test(program string) string {
+func test(program string, arguments []string) string {
 	_, pkg, _ := strings.Cut(strings.TrimPrefix(program, "/tests/"), "/")
 	start := time.Now()
-	cmd := exec.Command(program, "-test.v", "-test.timeout", "20m")
+	cmd := exec.Command(program, arguments...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = filepath.Join("/source", pkg), os.Stdout, os.Stdout
 	err := cmd.Run()
 	took := time.Since(start).Round(time.Second)

@@ -59,6 +59,9 @@ func (d *demo) drain(ctx context.Context) (err error) {
 	if broken > 0 {
 		return fmt.Errorf("%d connections broke although their pods live: %+v", broken, after.Broken[0])
 	}
-	_, err = d.cluster.Kubectl(ctx, "uncordon", "node1")
-	return err
+	if _, err := d.cluster.Kubectl(ctx, "uncordon", "node1"); err != nil {
+		return err
+	}
+	// It may have run there, too.
+	return d.cluster.RolledOut(ctx, "millrace-system", "deployment/millrace-operator")
 }

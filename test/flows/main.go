@@ -18,11 +18,11 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// Where the agent pins by default.
-const (
-	mapFolder  = "/sys/fs/bpf/millrace/maps"
-	linkFolder = "/sys/fs/bpf/millrace/links"
-)
+// pinRoot is where the agent pins by default.
+const pinRoot = "/sys/fs/bpf/millrace"
+
+// node is the data plane of a node, by the folder of its pins.
+type node struct{ root string }
 
 const (
 	exitFailure = 1
@@ -30,7 +30,8 @@ const (
 )
 
 func main() {
-	commands := map[string]func(io.Writer, []string) error{"count": count, "wipe": wipe, "programs": programs}
+	n := node{root: pinRoot}
+	commands := map[string]func(io.Writer, []string) error{"count": n.count, "wipe": n.wipe, "programs": n.programs}
 	run := func(io.Writer, []string) error { return errUsage }
 	if len(os.Args) > 1 && commands[os.Args[1]] != nil {
 		run = commands[os.Args[1]]
@@ -51,8 +52,9 @@ var errUsage = errors.New("usage: flows count|wipe [PREFIX…] | flows programs"
 // eachTable calls f for every table that forgets by itself when it is full, which are
 // those that hold what was learned from packets, of which the name begins with one of
 // the prefixes, if there are any.
-func eachTable(prefixes []string, f func(name string, table *ebpf.Map) error) error {
-	entries, err := os.ReadDir(mapFolder)
+func (n node) eachTable(prefixes []string, f func(name string, table *ebpf.Map) error) error {
+	folder := filepath.Join(n.root, "maps")
+	entries, err := os.ReadDir(folder)
 	if err != nil {
 		return fmt.Errorf("list the maps: %w: does Millrace run on this node?", err)
 	}
@@ -60,7 +62,7 @@ func eachTable(prefixes []string, f func(name string, table *ebpf.Map) error) er
 		if !hasAnyPrefix(entry.Name(), prefixes) {
 			continue
 		}
-		table, err := ebpf.LoadPinnedMap(filepath.Join(mapFolder, entry.Name()), nil)
+		table, err := ebpf.LoadPinnedMap(filepath.Join(folder, entry.Name()), nil)
 		if err != nil {
 			return fmt.Errorf("open map %s: %w", entry.Name(), err)
 		}
@@ -109,9 +111,9 @@ func keyOrNil(key []byte) any {
 	return key
 }
 
-func count(stdout io.Writer, prefixes []string) error {
+func (n node) count(stdout io.Writer, prefixes []string) error {
 	counts := map[string]int{}
-	err := eachTable(prefixes, func(name string, table *ebpf.Map) error {
+	err := n.eachTable(prefixes, func(name string, table *ebpf.Map) error {
 		all, err := keys(table)
 		counts[name] = len(all)
 		return err
@@ -124,9 +126,9 @@ func count(stdout io.Writer, prefixes []string) error {
 
 // wipe empties the tables and prints how many entries each lost. Packets that arrive
 // meanwhile may make new entries, which stay.
-func wipe(stdout io.Writer, prefixes []string) error {
+func (n node) wipe(stdout io.Writer, prefixes []string) error {
 	counts := map[string]int{}
-	err := eachTable(prefixes, func(name string, table *ebpf.Map) error {
+	err := n.eachTable(prefixes, func(name string, table *ebpf.Map) error {
 		all, err := keys(table)
 		if err != nil {
 			return err
@@ -149,14 +151,15 @@ func wipe(stdout io.Writer, prefixes []string) error {
 
 // programs prints the tag of the program behind each pinned link. The kernel computes
 // it from the instructions.
-func programs(stdout io.Writer, _ []string) error {
-	entries, err := os.ReadDir(linkFolder)
+func (n node) programs(stdout io.Writer, _ []string) error {
+	folder := filepath.Join(n.root, "links")
+	entries, err := os.ReadDir(folder)
 	if err != nil {
 		return fmt.Errorf("list the links: %w: does Millrace run on this node?", err)
 	}
 	tags := map[string]string{}
 	for _, entry := range entries {
-		tag, err := tagOf(filepath.Join(linkFolder, entry.Name()))
+		tag, err := tagOf(filepath.Join(folder, entry.Name()))
 		if err != nil {
 			return fmt.Errorf("link %s: %w", entry.Name(), err)
 		}

@@ -71,7 +71,7 @@ func floodFlags(args []string) (floodConfig, error) {
 	from := flags.String("from", "", "network of the made-up sources, such as 203.0.113.224/27")
 	flags.BoolVar(&config.udp, "udp", false, "send datagrams instead of SYNs")
 	flags.IntVar(&config.size, "size", 18, "bytes of a datagram's payload")
-	flags.IntVar(&config.flows, "flows", 0, "how many sources take turns (0: a new one for each packet)")
+	flags.IntVar(&config.flows, "flows", 0, "how many sources take turns, the same at each run (0: a new one for each packet)")
 	flags.Float64Var(&config.rate, "rate", 1000, "packets per second (0: as many as possible)")
 	flags.DurationVar(&config.duration, "duration", 10*time.Second, "how long")
 	if err := parse(flags, args); err != nil {
@@ -151,11 +151,13 @@ func (c floodConfig) run(ctx context.Context, send func([]ipv4.Message) (int, er
 // source returns a function that gives the next packet.
 func (c floodConfig) source() func() []byte {
 	var seed [32]byte
-	binary.LittleEndian.PutUint64(seed[:], uint64(time.Now().UnixNano()))
-	random := rand.NewChaCha8(seed)
 	if c.flows == 0 {
+		binary.LittleEndian.PutUint64(seed[:], uint64(time.Now().UnixNano()))
+		random := rand.NewChaCha8(seed)
 		return func() []byte { return c.packet(random) }
 	}
+	// The same at each run, so that what the way knows of them already counts.
+	random := rand.NewChaCha8(seed)
 	packets := make([][]byte, c.flows)
 	for i := range packets {
 		packets[i] = c.packet(random)

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"net"
 	"net/netip"
@@ -132,5 +133,34 @@ func TestMTU(t *testing.T) {
 	lost, err := runJSON[mtuReport](t, mtu, "--to", "127.0.0.1:9", "--up", "100", "--timeout", "100ms")
 	if err == nil || lost.Up[0].Answered || lost.Up[0].Refused || lost.Up[0].Lost == 0 {
 		t.Errorf("where nobody answers: %+v, %v", lost, err)
+	}
+}
+
+func TestSinkAnswers(t *testing.T) {
+	socket, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- drainSlowly(ctx, socket) }()
+	client, err := net.Dial("udp", socket.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := client.Read(make([]byte, 10)); n != 1 || err != nil {
+		t.Errorf("got %d bytes, %v", n, err)
+	}
+	cancel()
+	socket.Close()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

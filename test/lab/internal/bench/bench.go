@@ -39,8 +39,8 @@ var (
 	externalIP = netip.MustParseAddr("203.0.113.250")
 	// nowhere is an address that the router itself discards.
 	nowhere = netip.MustParseAddr("203.0.113.251")
-	// sources are the made-up clients.
-	sources = netip.MustParsePrefix("203.0.113.200/29")
+	// source is the client; its ports make the flows.
+	source = netip.PrefixFrom(harness.ClientIPv4, 32)
 )
 
 // Options say how long to measure.

@@ -88,6 +88,9 @@ func (b *bench) measureAll(ctx context.Context) ([]result, error) {
 					return nil, err
 				}
 			}
+			if _, err := b.send(ctx, p, warmRate, warmTime); err != nil {
+				return nil, fmt.Errorf("warm up %s: %w", p.name, err)
+			}
 			unlimited, err := b.measure(ctx, p, 0)
 			if err != nil {
 				return nil, fmt.Errorf("measure %s: %w", p.name, err)
@@ -106,6 +109,24 @@ func (b *bench) measureAll(ctx context.Context) ([]result, error) {
 	return results, nil
 }
 
+// warmRate and warmTime let flows be answered once, so that both paths know them.
+const (
+	warmRate = 5000
+	warmTime = 2 * time.Second
+)
+
+// send sends to a path, at a rate or, where that is 0, as fast as it can.
+func (b *bench) send(ctx context.Context, p path, rate int, duration time.Duration) (harness.Flood, error) {
+	var flood harness.Flood
+	raw, err := b.cluster.Exec(ctx, "client", filepath.Join(b.cluster.Root(), "bin", "echo"), "flood", "--udp",
+		"--to", netip.AddrPortFrom(p.to, port).String(), "--from", source.String(), "--flows", strconv.Itoa(b.options.Flows),
+		"--rate", strconv.Itoa(rate), "--duration", duration.String())
+	if err != nil {
+		return flood, err
+	}
+	return flood, json.Unmarshal(raw, &flood)
+}
+
 func (b *bench) measure(ctx context.Context, p path, rate int) (sample, error) {
 	packetsBefore, err := b.delivered(ctx)
 	if err != nil {
@@ -115,9 +136,7 @@ func (b *bench) measure(ctx context.Context, p path, rate int) (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
-	raw, err := b.cluster.Exec(ctx, "client", filepath.Join(b.cluster.Root(), "bin", "echo"), "flood", "--udp",
-		"--to", netip.AddrPortFrom(p.to, port).String(), "--from", sources.String(), "--flows", strconv.Itoa(b.options.Flows),
-		"--rate", strconv.Itoa(rate), "--duration", b.options.Duration.String())
+	flood, err := b.send(ctx, p, rate, b.options.Duration)
 	if err != nil {
 		return sample{}, err
 	}
@@ -127,10 +146,6 @@ func (b *bench) measure(ctx context.Context, p path, rate int) (sample, error) {
 	}
 	packetsAfter, err := b.delivered(ctx)
 	if err != nil {
-		return sample{}, err
-	}
-	var flood harness.Flood
-	if err := json.Unmarshal(raw, &flood); err != nil {
 		return sample{}, err
 	}
 	got := float64(packetsAfter - packetsBefore)

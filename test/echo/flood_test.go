@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"net"
 	"net/netip"
 	"testing"
@@ -106,7 +107,9 @@ func TestMTU(t *testing.T) {
 	go func() { ended <- server.serve() }()
 	t.Cleanup(func() {
 		server.Close()
-		<-ended
+		if err := <-ended; !errors.Is(err, net.ErrClosed) {
+			t.Errorf("serve: %v, want it to end because it was closed", err)
+		}
 	})
 	// Loopback takes 65,536 bytes with the headers.
 	for _, test := range []struct {

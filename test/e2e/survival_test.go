@@ -232,6 +232,13 @@ func TestConnectionsSurviveNodes(t *testing.T) {
 	scaleHold(t, 9)
 	s.routed(t, 60*time.Second, 1, 2, 3)
 	h.survived(t, "node3 joined")
+	// What nodes learned of flows that a former owner has may go at any time.
+	for _, node := range nodeNames {
+		var wiped map[string]int
+		flowsOn(t, node, &wiped, "wipe", "exceptions")
+		t.Logf("%s: exceptions wiped: %v", node, wiped)
+	}
+	h.survived(t, "exceptions wiped")
 
 	kubectl(t, "label", "node", "node1", "millrace.test/announce-")
 	kubectl(t, "drain", "node1", "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s")

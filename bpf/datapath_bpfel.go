@@ -263,9 +263,8 @@ type DatapathReverseKey6 struct {
 }
 
 type DatapathRow struct {
-	_       structs.HostLayout
-	Primary uint16
-	Chain   [3]uint16
+	_   structs.HostLayout
+	Way uint64
 }
 
 type DatapathSampling struct {
@@ -296,13 +295,14 @@ const (
 type DatapathShape uint32
 
 const (
-	DatapathShapeROWS           DatapathShape = 4096
-	DatapathShapeCHAIN_LENGTH   DatapathShape = 3
-	DatapathShapeENDPOINT_ROWS  DatapathShape = 512
-	DatapathShapeNODES          DatapathShape = 4096
-	DatapathShapeNODE_ADDRESSES DatapathShape = 16384
-	DatapathShapeUPLINKS        DatapathShape = 64
-	DatapathShapeUPLINK_MACS    DatapathShape = 8
+	DatapathShapeROWS             DatapathShape = 4096
+	DatapathShapeCHAIN_LENGTH     DatapathShape = 3
+	DatapathShapeENDPOINT_ROWS    DatapathShape = 512
+	DatapathShapeNODES            DatapathShape = 4096
+	DatapathShapeNODE_ADDRESSES   DatapathShape = 16384
+	DatapathShapeUPLINKS          DatapathShape = 64
+	DatapathShapeUPLINK_MACS      DatapathShape = 8
+	DatapathShapeVIP_FILTER_WORDS DatapathShape = 1024
 )
 
 type DatapathSourceRangeKey4 struct {
@@ -402,6 +402,7 @@ const (
 	DatapathMapSourceRanges6     = "source_ranges6"
 	DatapathMapTraceRecord       = "trace_record"
 	DatapathMapUplinks           = "uplinks"
+	DatapathMapVipFilter         = "vip_filter"
 	DatapathMapVips              = "vips"
 	DatapathProgCountConnections = "count_connections"
 	DatapathProgEgress           = "egress"
@@ -509,6 +510,7 @@ type DatapathMapSpecs struct {
 	SourceRanges6  *ebpf.MapSpec `ebpf:"source_ranges6"`
 	TraceRecord    *ebpf.MapSpec `ebpf:"trace_record"`
 	Uplinks        *ebpf.MapSpec `ebpf:"uplinks"`
+	VipFilter      *ebpf.MapSpec `ebpf:"vip_filter"`
 	Vips           *ebpf.MapSpec `ebpf:"vips"`
 }
 
@@ -584,6 +586,7 @@ type DatapathMaps struct {
 	SourceRanges6  *ebpf.Map `ebpf:"source_ranges6"`
 	TraceRecord    *ebpf.Map `ebpf:"trace_record"`
 	Uplinks        *ebpf.Map `ebpf:"uplinks"`
+	VipFilter      *ebpf.Map `ebpf:"vip_filter"`
 	Vips           *ebpf.Map `ebpf:"vips"`
 }
 
@@ -623,6 +626,7 @@ func (m *DatapathMaps) Close() error {
 		m.SourceRanges6,
 		m.TraceRecord,
 		m.Uplinks,
+		m.VipFilter,
 		m.Vips,
 	)
 }

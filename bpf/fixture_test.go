@@ -158,8 +158,8 @@ func (w *world) establish(t testing.TB, p packet, pod netip.AddrPort) {
 
 // tunnelled is the packet as this node encapsulates it for another, with IPv4 outside
 // where both have it.
-func (p packet) tunnelled(to netip.Addr, asking uint16, chain ...uint16) tunnel {
-	t := tunnel{from: v4.self, to: to, inner: p, asking: asking, tos: p.tos}
+func (p packet) tunnelled(to netip.Addr, chooser uint16, chain ...uint16) tunnel {
+	t := tunnel{from: v4.self, to: to, inner: p, origin: selfID, chooser: chooser, tos: p.tos}
 	if to.Is6() {
 		t.from = v6.self
 	}
@@ -167,9 +167,10 @@ func (p packet) tunnelled(to netip.Addr, asking uint16, chain ...uint16) tunnel 
 	return t
 }
 
-// arrived is the packet as node 2 sent it to this node over the outer family.
-func (p packet) arrived(outer family, asking uint16, chain ...uint16) tunnel {
-	t := tunnel{from: outer.node2, to: outer.self, inner: p, asking: asking}
+// arrived is the packet as node 2 sent it to this node over the outer family. It is also
+// its origin.
+func (p packet) arrived(outer family, chooser uint16, chain ...uint16) tunnel {
+	t := tunnel{from: outer.node2, to: outer.self, inner: p, origin: 2, chooser: chooser}
 	copy(t.chain[:], chain)
 	return t
 }
@@ -177,6 +178,17 @@ func (p packet) arrived(outer family, asking uint16, chain ...uint16) tunnel {
 func (p packet) with(change func(*packet)) packet {
 	change(&p)
 	return p
+}
+
+// onwards is what arrived at this node as it sends it on to another.
+func (t tunnel) onwards(to netip.Addr, chain ...uint16) tunnel {
+	t.from, t.to, t.tos = v4.self, to, t.inner.tos
+	if to.Is6() {
+		t.from = v6.self
+	}
+	t.chain = [3]uint16{}
+	copy(t.chain[:], chain)
+	return t
 }
 
 func (t tunnel) with(change func(*tunnel)) tunnel {

@@ -84,7 +84,7 @@ func headers(f family) []fixture {
 		fromNode("longest headers", extended(padding(hopByHop, 31), padding(destination, 1))),
 		{
 			name: "row of another node", in: away.frame(), verdict: xdpTX,
-			out: away.tunnelled(v4.node2, 0).sent(uplinkMAC, node2MAC), counts: f.received(away),
+			out: away.tunnelled(v4.node2, 2).sent(uplinkMAC, node2MAC), counts: f.received(away),
 		},
 		lost("seven headers", bpf.DatapathDropReasonDROP_IPV6EXTENSION, func(p *packet) {
 			p.extensions = slices.Repeat([]extension{padding(destination, 1)}, 7)

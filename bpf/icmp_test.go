@@ -171,11 +171,11 @@ func icmpErrorsElsewhere(f family) []fixture {
 		ack := f.tcp(port, "A")
 		return f.reported(tooBig, vipSent(ack), f.header()+8), &ack
 	}
-	toNode := func(in packet, flow *packet, to netip.Addr, asking uint16, chain ...uint16) tunnel {
-		return in.tunnelled(to, asking, chain...).with(func(t *tunnel) { t.flow = flow })
+	toNode := func(in packet, flow *packet, to netip.Addr, chooser uint16, chain ...uint16) tunnel {
+		return in.tunnelled(to, chooser, chain...).with(func(t *tunnel) { t.flow = flow })
 	}
-	arrived := func(in packet, flow *packet, asking uint16, chain ...uint16) []byte {
-		return in.arrived(v4, asking, chain...).with(func(t *tunnel) { t.flow = flow }).frame()
+	arrived := func(in packet, flow *packet, chooser uint16, chain ...uint16) []byte {
+		return in.arrived(v4, chooser, chain...).with(func(t *tunnel) { t.flow = flow }).frame()
 	}
 	away, awayFlow := of(portNode2)
 	chained, chainedFlow := of(portChain)
@@ -183,7 +183,7 @@ func icmpErrorsElsewhere(f family) []fixture {
 	return []fixture{
 		{
 			name: "row of another node", in: away.frame(), verdict: xdpTX,
-			out:    toNode(away, awayFlow, v4.node2, 0).sent(uplinkMAC, node2MAC),
+			out:    toNode(away, awayFlow, v4.node2, 2).sent(uplinkMAC, node2MAC),
 			counts: f.receivedAt(portNode2, away),
 		},
 		{
@@ -199,7 +199,7 @@ func icmpErrorsElsewhere(f family) []fixture {
 		{
 			name: "from a node, unknown, goes back to who asked",
 			in:   arrived(chained, chainedFlow, 2), verdict: xdpTX,
-			out:    toNode(chained, chainedFlow, v4.node2, 2).sent(uplinkMAC, node2MAC),
+			out:    toNode(chained, chainedFlow, v4.node2, 2).with(func(t *tunnel) { t.origin = 2 }).sent(uplinkMAC, node2MAC),
 			counts: returned,
 		},
 		{

@@ -140,23 +140,23 @@ func stage1(w *world, f family) []fixture {
 	tooBig := big.with(func(p *packet) { p.payload += "x" })
 	chained := f.tcp(portChainAway, "A")
 	return []fixture{
-		away("SYN", syn, xdpTX, syn.tunnelled(v4.node2, 0).sent(uplinkMAC, node2MAC), nil),
-		away("ACK", ack, xdpTX, ack.tunnelled(v4.node2, 0).sent(uplinkMAC, node2MAC), nil),
-		away("UDP", udp, xdpTX, udp.tunnelled(v4.node2, 0).sent(uplinkMAC, node2MAC), nil),
-		away("chain of the row", chained, xdpTX, chained.tunnelled(v4.node2, 0, selfID, 3, 4).sent(uplinkMAC, node2MAC), nil),
-		away("DSCP and ECN go outside", marked, xdpTX, marked.tunnelled(v4.node2, 0).sent(uplinkMAC, node2MAC), nil),
+		away("SYN", syn, xdpTX, syn.tunnelled(v4.node2, 2).sent(uplinkMAC, node2MAC), nil),
+		away("ACK", ack, xdpTX, ack.tunnelled(v4.node2, 2).sent(uplinkMAC, node2MAC), nil),
+		away("UDP", udp, xdpTX, udp.tunnelled(v4.node2, 2).sent(uplinkMAC, node2MAC), nil),
+		away("chain of the row", chained, xdpTX, chained.tunnelled(v4.node2, 2, selfID, 3, 4).sent(uplinkMAC, node2MAC), nil),
+		away("DSCP and ECN go outside", marked, xdpTX, marked.tunnelled(v4.node2, 2).sent(uplinkMAC, node2MAC), nil),
 		away("node with IPv6 alone", f.tcp(portNode3, "S"), xdpTX,
-			f.tcp(portNode3, "S").tunnelled(node3, 0).sent(uplinkMAC, node3MAC), nil),
-		onIPv6(away("this node has IPv6 alone", syn, xdpTX, syn.tunnelled(v6.node2, 0).sent(uplinkMAC, node2MAC), nil)),
+			f.tcp(portNode3, "S").tunnelled(node3, 3).sent(uplinkMAC, node3MAC), nil),
+		onIPv6(away("this node has IPv6 alone", syn, xdpTX, syn.tunnelled(v6.node2, 2).sent(uplinkMAC, node2MAC), nil)),
 		away("by another uplink", f.tcp(portSecondUplink, "S"), xdpRedirect,
-			f.tcp(portSecondUplink, "S").tunnelled(node7, 0).sent(secondMAC, neighborMAC), nil),
+			f.tcp(portSecondUplink, "S").tunnelled(node7, 7).sent(secondMAC, neighborMAC), nil),
 		away("by an interface that is no uplink", third, xdpPass,
-			third.tunnelled(node8, 0).sent(routerMAC, uplinkMAC), handoverNote(w.third), handed),
+			third.tunnelled(node8, 8).sent(routerMAC, uplinkMAC), handoverNote(w.third), handed),
 		away("neighbour not resolved", unresolved, xdpPass,
-			unresolved.tunnelled(node6, 0).sent(routerMAC, uplinkMAC), handoverNote(w.uplink), handed),
+			unresolved.tunnelled(node6, 6).sent(routerMAC, uplinkMAC), handoverNote(w.uplink), handed),
 		toldNotToTransmit(away("driver that does not send", syn, xdpPass,
-			syn.tunnelled(v4.node2, 0).sent(routerMAC, uplinkMAC), handoverNote(w.uplink), handed)),
-		away("as long as fits", big, xdpTX, big.tunnelled(v4.node2, 0).sent(uplinkMAC, node2MAC), nil),
+			syn.tunnelled(v4.node2, 2).sent(routerMAC, uplinkMAC), handoverNote(w.uplink), handed)),
+		away("as long as fits", big, xdpTX, big.tunnelled(v4.node2, 2).sent(uplinkMAC, node2MAC), nil),
 		lost("one byte too long", tooBig, bpf.DatapathDropReasonDROP_ENCAP_TOO_BIG),
 		lost("unknown node", f.tcp(portNodeUnknown, "S"), bpf.DatapathDropReasonDROP_NODE_UNKNOWN),
 		lost("node without a route", f.tcp(portNoRoute, "S"), bpf.DatapathDropReasonDROP_NODE_ROUTE),
@@ -288,19 +288,13 @@ func secondChance(f family) []fixture {
 	asked := event(bpf.DatapathEventEVENT_SECOND_CHANCE)
 	returned := event(bpf.DatapathEventEVENT_SECOND_CHANCE_RETURNED)
 	syn, ack, udp := f.tcp(portChain, "S"), f.tcp(portChain, "A"), f.udp(portChain)
-	arrived := func(p packet, asking uint16, chain ...uint16) []byte {
-		return p.arrived(v4, asking, chain...).frame()
-	}
-	toNode2 := func(p packet, asking uint16, chain ...uint16) []byte {
-		return p.tunnelled(v4.node2, asking, chain...).sent(uplinkMAC, node2MAC)
-	}
-	toNode3 := func(p packet, asking uint16, chain ...uint16) []byte {
-		return p.tunnelled(node3, asking, chain...).sent(uplinkMAC, node3MAC)
-	}
+	arrived := func(p packet, chooser uint16, chain ...uint16) tunnel { return p.arrived(v4, chooser, chain...) }
+	toNode2 := func(t tunnel) []byte { return t.sent(uplinkMAC, node2MAC) }
+	toNode3 := func(t tunnel) []byte { return t.sent(uplinkMAC, node3MAC) }
 	return []fixture{
 		{
 			name: "ACK from the router goes along the row's chain", in: ack.frame(), verdict: xdpTX,
-			out: toNode2(ack, selfID, 3), counts: join(f.received(ack), asked),
+			out: toNode2(ack.tunnelled(v4.node2, selfID, 3)), counts: join(f.received(ack), asked),
 		},
 		{
 			name: "SYN from the router is served", in: syn.frame(), verdict: xdpPass,
@@ -315,39 +309,35 @@ func secondChance(f family) []fixture {
 			out: delivered(ack, f.pods[0]), counts: f.received(ack),
 		},
 		{
-			name: "unknown ACK from a node goes along the packet's chain", in: arrived(ack, 0, 3, 2), verdict: xdpTX,
-			out: toNode3(ack, selfID, 2), counts: asked,
+			name: "unknown ACK from a node goes along the packet's chain", in: arrived(ack, selfID, 3, 2).frame(), verdict: xdpTX,
+			out: toNode3(arrived(ack, selfID, 3, 2).onwards(node3, 2)), counts: asked,
 		},
 		{
-			name: "who asked first stays", in: arrived(ack, 2, 3), verdict: xdpTX,
-			out: toNode3(ack, 2), counts: asked,
+			name: "this node and unknown ones in the chain are passed over", in: arrived(ack, 2, selfID, 99, 3).frame(), verdict: xdpTX,
+			out: toNode3(arrived(ack, 2).onwards(node3)), counts: asked,
 		},
 		{
-			name: "this node and unknown ones in the chain are passed over", in: arrived(ack, 2, selfID, 99, 3), verdict: xdpTX,
-			out: toNode3(ack, 2), counts: asked,
+			name: "the end of the chain returns it to the primary", in: arrived(ack, 2).frame(), verdict: xdpTX,
+			out: toNode2(arrived(ack, 2).onwards(v4.node2)), counts: returned,
 		},
 		{
-			name: "the end of the chain returns it to who asked", in: arrived(ack, 2), verdict: xdpTX,
-			out: toNode2(ack, 2), counts: returned,
-		},
-		{
-			name: "who asked and gets it back serves it", in: arrived(ack, selfID), verdict: xdpPass,
+			name: "the primary that gets it back serves it", in: arrived(ack, selfID).frame(), verdict: xdpPass,
 			out: delivered(ack, f.pods[0]), counts: f.opened(portChain),
 		},
 		{
-			name: "who asked is unknown here", in: arrived(ack, 99), verdict: xdpPass,
+			name: "the primary is unknown here", in: arrived(ack, 99).frame(), verdict: xdpPass,
 			out: delivered(ack, f.pods[0]), counts: f.opened(portChain),
 		},
 		{
-			name: "known ACK from a node is served", before: [][]byte{syn.frame()}, in: arrived(ack, 2, 3), verdict: xdpPass,
+			name: "known ACK from a node is served", before: [][]byte{syn.frame()}, in: arrived(ack, selfID, 3).frame(), verdict: xdpPass,
 			out: delivered(ack, f.pods[0]),
 		},
 		{
-			name: "SYN from a node is served", in: arrived(syn, 0, 2, 3), verdict: xdpPass,
+			name: "SYN from a node is served", in: arrived(syn, selfID, 2, 3).frame(), verdict: xdpPass,
 			out: delivered(syn, f.pods[0]), counts: f.opened(portChain),
 		},
 		{
-			name: "UDP from a node is served", in: arrived(udp, 0, 2, 3), verdict: xdpPass,
+			name: "UDP from a node is served", in: arrived(udp, selfID, 2, 3).frame(), verdict: xdpPass,
 			out: delivered(udp, f.pods[0]), counts: f.opened(portChain),
 		},
 	}

@@ -31,7 +31,7 @@ func TestSharedLocal(t *testing.T) {
 		}
 		syn, ack, udp := f.tcp(portChainAway, "S"), f.tcp(portChainAway, "A"), f.udp(portChainAway)
 		away := func(p packet) []byte {
-			return p.tunnelled(v4.node2, 0, selfID, 3, 4).sent(uplinkMAC, node2MAC)
+			return p.tunnelled(v4.node2, 2, selfID, 3, 4).sent(uplinkMAC, node2MAC)
 		}
 		asked := dropped(bpf.DatapathDropReasonDROP_NO_ENDPOINT)
 		for _, fixture := range []fixture{

@@ -4,6 +4,7 @@ package bpf_test
 
 import (
 	"cmp"
+	"encoding/binary"
 	"net"
 	"net/netip"
 	"strings"
@@ -181,8 +182,10 @@ func must(err error) {
 type tunnel struct {
 	from, to netip.Addr
 	inner    packet
-	asking   uint16
+	origin   uint16
+	chooser  uint16
 	chain    [3]uint16
+	flags    uint8
 	tos      uint8
 	// port is the outer source port; zero means that of the inner flow's hash.
 	port uint16
@@ -196,6 +199,11 @@ type tunnel struct {
 	protocol     layers.EthernetType
 	ipOptions    []layers.IPv4Option
 }
+
+// Flags of a packet's way.
+const (
+	flagRanked = 1
+)
 
 // geneve is written by hand, for gopacket's own Geneve is for decoding.
 func (t tunnel) geneve() []byte {
@@ -223,10 +231,12 @@ func (t tunnel) geneve() []byte {
 	if t.noOption {
 		return out
 	}
-	out = append(out, byte(class>>8), byte(class), 0x81, 2)
-	for _, id := range []uint16{t.asking, t.chain[0], t.chain[1], t.chain[2]} {
-		out = append(out, byte(id>>8), byte(id))
+	out = append(out, byte(class>>8), byte(class), 0x82, 2)
+	way := uint64(t.flags)
+	for i, id := range []uint16{t.chain[2], t.chain[1], t.chain[0], t.chooser, t.origin} {
+		way |= uint64(id) << (4 + 12*i)
 	}
+	out = binary.BigEndian.AppendUint64(out, way)
 	return append(out, make([]byte, 4*t.extraOptions)...)
 }
 

@@ -105,7 +105,7 @@ func checkAdmission(t *testing.T, w *world, f family, admitted bool) {
 	fixtures := []fixture{
 		{
 			name: "stage 1", in: away.frame(), verdict: xdpTX,
-			out: away.tunnelled(v4.node2, 0).sent(uplinkMAC, node2MAC), counts: f.received(away),
+			out: away.tunnelled(v4.node2, 2).sent(uplinkMAC, node2MAC), counts: f.received(away),
 		},
 		{
 			name: "stage 2", in: here.frame(), verdict: xdpPass, out: delivered(here, f.pods[0]),

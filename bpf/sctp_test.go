@@ -60,7 +60,7 @@ func TestSCTP(t *testing.T) {
 			},
 			{
 				name: "INIT to another node", given: serve(portNode2), in: init.frame(), verdict: xdpTX,
-				out: init.tunnelled(v4.node2, 0).sent(uplinkMAC, node2MAC), counts: received(portNode2, init),
+				out: init.tunnelled(v4.node2, 2).sent(uplinkMAC, node2MAC), counts: received(portNode2, init),
 			},
 			{
 				name: "from the middle of an association", given: serve(portCluster), before: [][]byte{init.frame()},

@@ -171,9 +171,7 @@ func traceCases(f family, uplink uint32) []traceCase {
 	)
 	pod := 2*(f.endpointSlot-1) + 1
 	reason := func(r bpf.DatapathDropReason) uint32 { return uint32(r) }
-	owners := func(port uint16) bpf.DatapathRow {
-		return bpf.DatapathRow{Primary: tables[port].primary, Chain: tables[port].chain}
-	}
+	owners := func(port uint16) bpf.DatapathRow { return tables[port].row() }
 	rowOf := func(p packet) uint32 { node, _ := flowHash(p); return node >> 20 }
 	podRow := func(p packet) uint32 { _, endpoint := flowHash(p); return endpoint >> 23 }
 	syn, ack := f.tcp(portCluster, "S"), f.tcp(portCluster, "A")

@@ -102,6 +102,17 @@ const (
 type table struct {
 	primary uint16
 	chain   [3]uint16
+	// history is how many of the chain are former owners.
+	history uint8
+}
+
+// row is written from the layout in way.h.
+func (t table) row() bpf.DatapathRow {
+	way := uint64(t.history)<<52 | uint64(t.primary)<<40 | uint64(t.chain[0])<<28 | uint64(t.chain[1])<<16 | uint64(t.chain[2])<<4
+	if t.chain[0] != 0 && t.history == 0 {
+		way |= flagRanked
+	}
+	return bpf.DatapathRow{Way: way}
 }
 
 var tables = map[uint16]table{
@@ -113,9 +124,9 @@ var tables = map[uint16]table{
 	portUnresolved:     {primary: 6},
 	portSecondUplink:   {primary: 7},
 	portThirdInterface: {primary: 8},
-	portChain:          {primary: selfID, chain: [3]uint16{2, 3, 0}},
-	portChainAway:      {primary: 2, chain: [3]uint16{selfID, 3, 4}},
-	portChainUnknown:   {primary: selfID, chain: [3]uint16{99, 98, 97}},
+	portChain:          {primary: selfID, chain: [3]uint16{2, 3, 0}, history: 2},
+	portChainAway:      {primary: 2, chain: [3]uint16{selfID, 3, 4}, history: 3},
+	portChainUnknown:   {primary: selfID, chain: [3]uint16{99, 98, 97}, history: 3},
 	portEmptyRow:       {},
 	portClusterEmpty:   {primary: selfID},
 	portClusterTwin:    {primary: selfID},
@@ -250,6 +261,7 @@ func (w *world) fill(t testing.TB) {
 	put(t, w.NodeAddresses, address(v6.node2), uint32(2))
 	for i, f := range families {
 		put(t, w.Vips, address(f.vip), uint32(1))
+		w.setFilter(t, f.vip)
 		w.putEndpoint(t, uint32(2*i+1), f.pods[0])
 		w.putEndpoint(t, uint32(2*i+2), f.pods[1])
 		w.pointTo(t, f, 0)
@@ -261,12 +273,35 @@ func (w *world) fill(t testing.TB) {
 		keys, values := make([]uint32, 4096), make([]bpf.DatapathRow, 4096)
 		for i := range keys {
 			keys[i] = uint32(port-portCluster+1)*4096 + uint32(i)
-			values[i] = bpf.DatapathRow{Primary: content.primary, Chain: content.chain}
+			values[i] = content.row()
 		}
 		if _, err := w.Rows.BatchUpdate(keys, values, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// filterPlace is the word and the bit of an address in the filter, written from the
+// description in filter.h.
+func filterPlace(a netip.Addr) (word uint32, bit uint64) {
+	var network [8]byte
+	if a.Is4() {
+		copy(network[:3], a.AsSlice())
+	} else {
+		copy(network[:], a.AsSlice())
+	}
+	index := uint32(binary.LittleEndian.Uint64(network[:]) * 0x9e3779b97f4a7c15 >> 48)
+	return index / 64, 1 << (index % 64)
+}
+
+func (w *world) setFilter(t testing.TB, a netip.Addr) {
+	t.Helper()
+	index, bit := filterPlace(a)
+	var word uint64
+	if err := w.VipFilter.Lookup(index, &word); err != nil {
+		t.Fatal(err)
+	}
+	put(t, w.VipFilter, index, word|bit)
 }
 
 // putSelf gives the node its addresses; invalid ones mean none.

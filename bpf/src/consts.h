@@ -15,11 +15,16 @@ enum shape {
 	NODE_ADDRESSES = 4 * NODES,
 	UPLINKS = 64,
 	UPLINK_MACS = 8,
+	/* 64 bits each. */
+	VIP_FILTER_WORDS = 1024,
 };
 
 /* A row is picked by the upper bits of a 32-bit hash. */
 #define ROW_SHIFT 20
 #define ENDPOINT_ROW_SHIFT 23
+
+/* The program relies on prepared next hops for so long after the agent vouched for them. */
+#define HOP_SECONDS 30
 
 /* How many endpoint rows a new flow tries when the client's address and port
  * are already in use towards the first one through another frontend.

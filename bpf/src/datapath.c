@@ -9,12 +9,11 @@
 #include <bpf/bpf_helpers.h>
 
 #include "census.h"
-#include "parse.h"
+#include "any.h"
+#include "plain.h"
 #include "related.h"
 #include "reverse.h"
 #include "slow.h"
-#include "stage1.h"
-#include "tunnel.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -34,36 +33,16 @@ const struct drop_sample *_drop_sample __attribute__((unused));
 SEC("xdp.frags")
 int ingress(struct xdp_md *ctx)
 {
-	struct ethhdr *eth = (void *)(long)ctx->data;
-	struct packet packet = { .l3 = sizeof(*eth) };
-	struct frontend *frontend;
-	struct self *self;
-	int flaw;
+	struct frontend *frontend = NULL;
 
-	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
-		return XDP_PASS;
-	flaw = parse_ip(ctx, &packet, eth->h_proto);
-	if (flaw == NOT_IP)
-		return XDP_PASS;
-	self = settings_get();
-	if (!self)
-		return XDP_PASS;
-	if (flaw)
-		return slow_path(ctx);
-	if (packet.flow.vip_port == bpf_htons(GENEVE_PORT) &&
-	    packet.flow.protocol == IPPROTO_UDP && is_self(self, &packet.flow))
-		return finish(ctx, &packet, from_node(ctx, &packet, self));
-	frontend = frontend_find(&packet.flow);
-	if (!frontend && !is_vip(&packet.flow.vip))
-		return XDP_PASS;
-	trace_step(TRACE_VIP);
-	if (!frame_is_ours(ctx, self)) {
-		trace_step(TRACE_OTHER_STATION);
-		return XDP_PASS;
+	/* The straight way leads nowhere else, and tells nothing. */
+	if (!tracing) {
+		int verdict = plain(ctx, &frontend);
+
+		if (verdict != NOT_PLAIN)
+			return verdict;
 	}
-	if (!frontend)
-		return dropped(ctx, &packet, DROP_NO_FRONTEND);
-	return finish(ctx, &packet, from_router(ctx, &packet, self, frontend));
+	return any_packet(ctx, frontend);
 }
 
 /* For both programs TC_ACT_UNSPEC is TCX_NEXT: other programs and the packet go on. */

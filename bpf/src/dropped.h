@@ -4,15 +4,31 @@
 #include "clock.h"
 #include "maps.h"
 
-/* A drop is counted and sampled at the end of the program, where the packet and its
- * frontend are at hand: what finds the reason returns a verdict beyond those of XDP.
+/* The steps return verdicts beyond those of XDP for what is done at the end of the program,
+ * where the packet and its frontend are at hand and most of the stack is free again:
+ * a drop is counted and sampled, a packet of this node's own served by stage 2, one for
+ * another node encapsulated.
  */
 #define VERDICT_DROPPED 0x100
+#define VERDICT_SERVE 0x1000
+#define VERDICT_SEND 0x10000
 
 /* Drops the packet for the reason. The result must get to finish. */
 static __always_inline int drop(enum drop_reason reason)
 {
 	return VERDICT_DROPPED + reason;
+}
+
+/* Gives the packet to stage 2. The result must get to finish. */
+static __always_inline int serve_here(void)
+{
+	return VERDICT_SERVE;
+}
+
+/* Sends the packet to a node. The result must get to finish. */
+static __always_inline int send_to(__u32 node)
+{
+	return VERDICT_SEND + node;
 }
 
 static __always_inline void count_drop(__u32 frontend, __u32 reason)
@@ -82,10 +98,11 @@ __noinline int dropped(struct xdp_md *ctx, const struct packet *packet, __u32 re
 	return XDP_DROP;
 }
 
-/* Turns what the steps return into a verdict of XDP. */
-static __always_inline int finish(struct xdp_md *ctx, const struct packet *packet, int verdict)
+/* Drops a packet that was not read into a struct packet. */
+__noinline int dropped_unread(struct xdp_md *ctx, __u32 frontend, __u32 reason)
 {
-	if (verdict < VERDICT_DROPPED)
-		return verdict;
-	return dropped(ctx, packet, verdict - VERDICT_DROPPED);
+	const struct flow none = {};
+
+	note_drop(&none, 0, ctx->ingress_ifindex, frontend, reason);
+	return XDP_DROP;
 }

@@ -11,73 +11,20 @@
 #include <bpf/bpf_helpers.h>
 
 #include "count.h"
-#include "csum.h"
+#include "dropped.h"
 #include "geneve.h"
+#include "outer.h"
 #include "settings.h"
 
-/* The outer source port carries the flow's entropy for RSS and ECMP on the way: the
- * dynamic range (RFC 6335 section 6), as RFC 8926 section 3.3 asks.
- */
-static __always_inline __be16 tunnel_source_port(const struct packet *packet)
+/* Whether the next hop to the node is prepared, and the agent watches over it. */
+static __always_inline int hop_is_prepared(const struct node *node)
 {
-	return bpf_htons(49152 + (packet->node_hash & 0x3fff));
-}
+	__u32 zero = 0;
+	__u64 *beat = bpf_map_lookup_elem(&heartbeat, &zero);
 
-static __always_inline void write_tunnel(struct tunnel *tunnel, const struct packet *packet)
-{
-	tunnel->udp.source = tunnel_source_port(packet);
-	tunnel->udp.dest = bpf_htons(GENEVE_PORT);
-	tunnel->udp.len = bpf_htons(packet->length + sizeof(*tunnel));
-	/* RFC 6935 and RFC 6936 permit this for tunnels over IPv6: what is inside
-	 * has a checksum of its own.
-	 */
-	tunnel->udp.check = 0;
-	tunnel->geneve.version_length = GENEVE_OPTION_WORDS;
-	tunnel->geneve.flags = GENEVE_FLAG_CRITICAL;
-	tunnel->geneve.protocol = packet->flow.family == ADDRESS_FAMILY_IPV4 ?
-					  bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
-	tunnel->geneve.vni = bpf_htonl(GENEVE_VNI << 8);
-	tunnel->option.class = bpf_htons(GENEVE_OPTION_CLASS);
-	tunnel->option.type = GENEVE_OPTION_TYPE;
-	tunnel->option.length = GENEVE_OPTION_WORDS - 1;
-	tunnel->option.asking = bpf_htons(packet->asking);
-	tunnel->option.chain[0] = bpf_htons(packet->chain[0]);
-	tunnel->option.chain[1] = bpf_htons(packet->chain[1]);
-	tunnel->option.chain[2] = bpf_htons(packet->chain[2]);
-}
-
-/* RFC 6040 section 4.1: the outer header carries the inner ECN field. A constant
- * identification suits atomic datagrams (RFC 6864 section 4.1).
- */
-static __always_inline void write_outer_ipv4(struct iphdr *ip, const struct packet *packet,
-					     __be32 from, __be32 to)
-{
-	__u32 *word = (__u32 *)ip;
-
-	ip->version = 4;
-	ip->ihl = 5;
-	ip->tos = packet->tos;
-	ip->tot_len = bpf_htons(packet->length + OVERHEAD_IPV4);
-	ip->id = 0;
-	ip->frag_off = bpf_htons(IPV4_DONT_FRAGMENT);
-	ip->ttl = 64;
-	ip->protocol = IPPROTO_UDP;
-	ip->check = 0;
-	ip->saddr = from;
-	ip->daddr = to;
-	ip->check = csum_fold((__u64)word[0] + word[1] + word[2] + word[3] + word[4]);
-}
-
-static __always_inline void write_outer_ipv6(struct ipv6hdr *ip, const struct packet *packet,
-					     const struct address *from, const struct address *to)
-{
-	/* RFC 6438: the flow label spreads like the source port. */
-	*(__be32 *)ip = bpf_htonl(6u << 28 | packet->tos << 20 | (packet->node_hash & 0xfffff));
-	ip->payload_len = bpf_htons(packet->length + sizeof(struct tunnel));
-	ip->nexthdr = IPPROTO_UDP;
-	ip->hop_limit = 64;
-	__builtin_memcpy(&ip->saddr, from, sizeof(*from));
-	__builtin_memcpy(&ip->daddr, to, sizeof(*to));
+	if (!node->ifindex || !beat)
+		return 0;
+	return bpf_jiffies64() - *beat < HOP_SECONDS * ticks_per_second;
 }
 
 /* Leaves the next hop to the kernel: the frame goes up with a note in front of it, on
@@ -113,42 +60,124 @@ static __always_inline int takes_frame(const struct xdp_md *ctx, const struct se
 	return uplink && uplink->flags & UPLINK_TAKES_FRAMES;
 }
 
-static __always_inline int transmit(struct xdp_md *ctx, const struct self *self,
-				    const struct bpf_fib_lookup *hop)
+/* The packet, which is not encapsulated yet, would be longer with it than mtu, the longest
+ * IP packet that the way to the node takes.
+ */
+static __always_inline int too_big(struct xdp_md *ctx, const struct packet *packet, __u32 mtu)
 {
-	struct ethhdr *eth = (void *)(long)ctx->data;
-
-	if (!takes_frame(ctx, self, hop->ifindex))
-		return hand_to_kernel(ctx, hop->ifindex);
-	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
-		return drop(DROP_HEADROOM);
-	trace_interface(hop->ifindex);
-	__builtin_memcpy(eth->h_dest, hop->dmac, ETH_ALEN);
-	__builtin_memcpy(eth->h_source, hop->smac, ETH_ALEN);
-	if (hop->ifindex == ctx->ingress_ifindex)
-		return XDP_TX;
-	return bpf_redirect(hop->ifindex, 0);
+	return drop(DROP_ENCAP_TOO_BIG);
 }
 
-/* Sends an encapsulated packet to its outer destination. */
-static __always_inline int route(struct xdp_md *ctx, const struct self *self,
-				 struct bpf_fib_lookup *hop)
+/* How a frame leaves. */
+struct exit {
+	__u32 ifindex;
+	/* The 802.1Q tag, or zero. */
+	__u16 vlan;
+	/* The kernel finds the next hop, the addresses are not set. */
+	__u16 by_kernel;
+	/* As they stand in a frame. */
+	__u8 destination[ETH_ALEN];
+	__u8 source[ETH_ALEN];
+};
+
+/* Takes the next hop that the agent prepared; returns zero or the verdict. */
+static __always_inline int exit_prepared(struct xdp_md *ctx, const struct packet *packet,
+					 const struct node *node, const int overhead,
+					 struct exit *exit)
 {
-	hop->l4_protocol = IPPROTO_UDP;
-	hop->dport = bpf_htons(GENEVE_PORT);
-	hop->ifindex = ctx->ingress_ifindex;
-	switch (bpf_fib_lookup(ctx, hop, sizeof(*hop), 0)) {
+	if (packet->length + overhead > node->mtu)
+		return too_big(ctx, packet, node->mtu);
+	exit->ifindex = node->ifindex;
+	exit->vlan = node->vlan;
+	__builtin_memcpy(exit->destination, node->destination, ETH_ALEN);
+	__builtin_memcpy(exit->source, node->source, ETH_ALEN);
+	return 0;
+}
+
+/* Asks the kernel for the next hop; returns zero or the verdict. */
+static __always_inline int exit_routed(struct xdp_md *ctx, const struct packet *packet,
+				       const struct self *self, const struct node *node,
+				       const int overhead, struct exit *exit)
+{
+	struct bpf_fib_lookup hop = {
+		.l4_protocol = IPPROTO_UDP,
+		.sport = tunnel_source_port(packet->node_hash),
+		.dport = bpf_htons(GENEVE_PORT),
+		.tot_len = packet->length + overhead,
+		.ifindex = ctx->ingress_ifindex,
+	};
+
+	if (overhead == OVERHEAD_IPV4) {
+		hop.family = ADDRESS_FAMILY_IPV4;
+		hop.tos = packet->tos & ~3;
+		hop.ipv4_src = self->ipv4;
+		hop.ipv4_dst = node->ipv4;
+	} else {
+		hop.family = ADDRESS_FAMILY_IPV6;
+		__builtin_memcpy(hop.ipv6_src, &self->ipv6, sizeof(hop.ipv6_src));
+		__builtin_memcpy(hop.ipv6_dst, &node->ipv6, sizeof(hop.ipv6_dst));
+	}
+	switch (bpf_fib_lookup(ctx, &hop, sizeof(hop), 0)) {
 	case BPF_FIB_LKUP_RET_SUCCESS:
-		return transmit(ctx, self, hop);
+		exit->by_kernel = !takes_frame(ctx, self, hop.ifindex);
+		break;
 	case BPF_FIB_LKUP_RET_NO_NEIGH:
-		return hand_to_kernel(ctx, hop->ifindex);
+		exit->by_kernel = 1;
+		break;
 	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
-		return drop(DROP_ENCAP_TOO_BIG);
+		return too_big(ctx, packet, hop.mtu_result);
 	case BPF_FIB_LKUP_RET_FWD_DISABLED:
 		return drop(DROP_FORWARDING_OFF);
 	default:
 		return drop(DROP_NODE_ROUTE);
 	}
+	exit->ifindex = hop.ifindex;
+	__builtin_memcpy(exit->destination, hop.dmac, ETH_ALEN);
+	__builtin_memcpy(exit->source, hop.smac, ETH_ALEN);
+	return 0;
+}
+
+/* Moves the Ethernet addresses and puts an 802.1Q tag behind them. */
+static __always_inline int push_tag(struct xdp_md *ctx, __u16 tag)
+{
+	struct ethhdr *eth;
+	struct vlan {
+		__be16 tag;
+		__be16 protocol;
+	} *vlan;
+	__be16 protocol;
+
+	if (bpf_xdp_adjust_head(ctx, -(int)sizeof(*vlan)))
+		return -1;
+	eth = (void *)(long)ctx->data;
+	vlan = (void *)(eth + 1);
+	if ((void *)(vlan + 1) > (void *)(long)ctx->data_end)
+		return -1;
+	/* What followed the addresses stays where it is and is the tag's protocol. */
+	protocol = vlan->protocol;
+	__builtin_memmove(eth, (void *)eth + sizeof(*vlan), 2 * ETH_ALEN);
+	eth->h_proto = bpf_htons(ETH_P_8021Q);
+	vlan->tag = bpf_htons(tag);
+	vlan->protocol = protocol;
+	return 0;
+}
+
+static __always_inline int transmit(struct xdp_md *ctx, const struct exit *exit)
+{
+	struct ethhdr *eth = (void *)(long)ctx->data;
+
+	if (exit->by_kernel)
+		return hand_to_kernel(ctx, exit->ifindex);
+	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
+		return drop(DROP_HEADROOM);
+	trace_interface(exit->ifindex);
+	__builtin_memcpy(eth->h_dest, exit->destination, ETH_ALEN);
+	__builtin_memcpy(eth->h_source, exit->source, ETH_ALEN);
+	if (exit->vlan && push_tag(ctx, exit->vlan))
+		return drop(DROP_HEADROOM);
+	if (exit->ifindex == ctx->ingress_ifindex)
+		return XDP_TX;
+	return bpf_redirect(exit->ifindex, 0);
 }
 
 /* Makes room so that the frame is an Ethernet header, overhead bytes and the inner IP
@@ -174,44 +203,36 @@ static __always_inline void *make_room(struct xdp_md *ctx, const struct packet *
 	return eth + 1;
 }
 
-static __always_inline int encap_ipv4(struct xdp_md *ctx, const struct packet *packet,
-				      const struct self *self, const struct node *node)
+static __always_inline int send_encapsulated(struct xdp_md *ctx, const struct packet *packet,
+					     const struct self *self, const struct node *node,
+					     const int overhead)
 {
-	struct bpf_fib_lookup hop = {
-		.family = ADDRESS_FAMILY_IPV4,
-		.sport = tunnel_source_port(packet),
-		.tot_len = packet->length + OVERHEAD_IPV4,
-		.tos = packet->tos & ~3,
-		.ipv4_src = self->ipv4,
-		.ipv4_dst = node->ipv4,
-	};
-	struct iphdr *ip = make_room(ctx, packet, OVERHEAD_IPV4, bpf_htons(ETH_P_IP));
+	struct outer outer = outer_of(packet);
+	struct exit exit = {};
+	int verdict;
 
-	if (!ip)
-		return drop(DROP_HEADROOM);
-	write_outer_ipv4(ip, packet, hop.ipv4_src, hop.ipv4_dst);
-	write_tunnel((void *)(ip + 1), packet);
-	return route(ctx, self, &hop);
-}
+	if (hop_is_prepared(node) && takes_frame(ctx, self, node->ifindex))
+		verdict = exit_prepared(ctx, packet, node, overhead, &exit);
+	else
+		verdict = exit_routed(ctx, packet, self, node, overhead, &exit);
+	if (verdict)
+		return verdict;
+	if (overhead == OVERHEAD_IPV4) {
+		struct iphdr *ip = make_room(ctx, packet, overhead, bpf_htons(ETH_P_IP));
 
-static __always_inline int encap_ipv6(struct xdp_md *ctx, const struct packet *packet,
-				      const struct self *self, const struct node *node)
-{
-	struct bpf_fib_lookup hop = {
-		.family = ADDRESS_FAMILY_IPV6,
-		.sport = tunnel_source_port(packet),
-		.tot_len = packet->length + OVERHEAD_IPV6,
-	};
-	struct ipv6hdr *ip;
+		if (!ip)
+			return drop(DROP_HEADROOM);
+		write_outer_ipv4(ip, &outer, self->ipv4, node->ipv4);
+		write_tunnel((void *)(ip + 1), &outer);
+	} else {
+		struct ipv6hdr *ip = make_room(ctx, packet, overhead, bpf_htons(ETH_P_IPV6));
 
-	__builtin_memcpy(hop.ipv6_src, &self->ipv6, sizeof(hop.ipv6_src));
-	__builtin_memcpy(hop.ipv6_dst, &node->ipv6, sizeof(hop.ipv6_dst));
-	ip = make_room(ctx, packet, OVERHEAD_IPV6, bpf_htons(ETH_P_IPV6));
-	if (!ip)
-		return drop(DROP_HEADROOM);
-	write_outer_ipv6(ip, packet, &self->ipv6, &node->ipv6);
-	write_tunnel((void *)(ip + 1), packet);
-	return route(ctx, self, &hop);
+		if (!ip)
+			return drop(DROP_HEADROOM);
+		write_outer_ipv6(ip, &outer, &self->ipv6, &node->ipv6);
+		write_tunnel((void *)(ip + 1), &outer);
+	}
+	return transmit(ctx, &exit);
 }
 
 /* Sends the packet to the node, whatever it was encapsulated in before. */
@@ -229,10 +250,10 @@ __noinline int encapsulate(struct xdp_md *ctx, const struct packet *packet,
 	if (packet->length > 0xffff - OVERHEAD_IPV6)
 		return drop(DROP_ENCAP_TOO_BIG);
 	if (self->ipv4 && node->ipv4)
-		return encap_ipv4(ctx, packet, self, node);
+		return send_encapsulated(ctx, packet, self, node, OVERHEAD_IPV4);
 	if (!node->ipv4 && address_is_zero(&node->ipv6))
 		return drop(DROP_NODE_UNKNOWN);
 	if (address_is_zero(&self->ipv6) || address_is_zero(&node->ipv6))
 		return drop(DROP_NODE_FAMILY);
-	return encap_ipv6(ctx, packet, self, node);
+	return send_encapsulated(ctx, packet, self, node, OVERHEAD_IPV6);
 }

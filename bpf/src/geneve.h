@@ -9,6 +9,7 @@
 #include <bpf/bpf_endian.h>
 
 #include "types.h"
+#include "way.h"
 
 /* Geneve (RFC 8926) with the IP packet directly inside. */
 #define GENEVE_PORT 6081
@@ -20,7 +21,7 @@
  * bit of the type makes the option critical: who does not know it must drop.
  */
 #define GENEVE_OPTION_CLASS 0xff4d
-#define GENEVE_OPTION_TYPE 0x81
+#define GENEVE_OPTION_TYPE 0x82
 
 struct geneve {
 	/* Version in the upper 2 bits, length of the options in 4-byte words. */
@@ -31,14 +32,14 @@ struct geneve {
 	__be32 vni;
 };
 
-/* The option in which nodes tell each other whom else to ask. */
+/* The option in which nodes tell each other the packet's way. */
 struct geneve_option {
 	__be16 class;
 	__u8 type;
 	/* In 4-byte words, without these first 4 bytes. */
 	__u8 length;
-	__be16 asking;
-	__be16 chain[CHAIN_LENGTH];
+	/* 64 bits of way.h, upper half first. */
+	__be32 way[2];
 };
 
 #define GENEVE_OPTION_WORDS (sizeof(struct geneve_option) / 4)

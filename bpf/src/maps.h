@@ -57,6 +57,14 @@ struct {
 	__type(value, __u32);
 } vips SEC(".maps");
 
+/* A bit is set where an address may be ours (filter.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, VIP_FILTER_WORDS);
+	__type(key, __u32);
+	__type(value, __u64);
+} vip_filter SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);

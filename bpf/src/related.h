@@ -28,6 +28,6 @@ __noinline int stage2_related(struct xdp_md *ctx, struct packet *packet, const s
 	}
 	next = second_chance(packet, self->id);
 	if (next)
-		return encapsulate(ctx, packet, self, next);
+		return send_to(next);
 	return drop(DROP_ICMP_NO_CONNECTION);
 }

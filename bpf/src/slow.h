@@ -24,20 +24,22 @@ static __always_inline int slow_find(struct xdp_md *ctx, struct packet *packet,
 
 /* As from_node; the outer headers were read. */
 static __always_inline int slow_from_node(struct xdp_md *ctx, struct packet *packet,
-					  const struct self *self)
+					  struct frontend **frontend)
 {
 	struct tunnel *tunnel = frame_at(ctx, packet->l4);
 	__u8 outer_tos = packet->tos;
-	struct frontend *frontend;
 	__be16 protocol;
+	__u32 *sender;
 	int flaw;
 
 	if ((void *)&tunnel->option > (void *)(long)ctx->data_end)
 		return XDP_PASS;
 	if ((tunnel->geneve.vni & bpf_htonl(0xffffff00)) != bpf_htonl(GENEVE_VNI << 8))
 		return XDP_PASS;
-	if (!bpf_map_lookup_elem(&node_addresses, &packet->flow.client))
+	sender = bpf_map_lookup_elem(&node_addresses, &packet->flow.client);
+	if (!sender)
 		return drop(DROP_TUNNEL_SOURCE);
+	packet->sender = *sender;
 	if ((void *)(tunnel + 1) > (void *)(long)ctx->data_end)
 		return drop(DROP_TUNNEL_MALFORMED);
 	trace_step(TRACE_FROM_NODE);
@@ -48,19 +50,19 @@ static __always_inline int slow_from_node(struct xdp_md *ctx, struct packet *pac
 		return drop(DROP_TUNNEL_CONGESTION);
 	if (!is_vip(&packet->flow.vip))
 		return drop(DROP_TUNNEL_NO_VIP);
-	flaw = slow_find(ctx, packet, &frontend);
+	flaw = slow_find(ctx, packet, frontend);
 	if (flaw)
 		return drop(flaw);
-	packet->frontend = frontend->id;
-	trace_frontend(frontend);
-	hash_flow(packet, frontend);
-	return stage2(ctx, packet, self, frontend);
+	packet->frontend = (*frontend)->id;
+	trace_frontend(*frontend);
+	hash_flow(packet, *frontend);
+	return serve_here();
 }
 
-static __always_inline int slow(struct xdp_md *ctx, struct packet *packet, const struct self *self)
+static __always_inline int slow(struct xdp_md *ctx, struct packet *packet, const struct self *self,
+				struct frontend **frontend)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
-	struct frontend *frontend;
 	int flaw;
 
 	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
@@ -72,28 +74,31 @@ static __always_inline int slow(struct xdp_md *ctx, struct packet *packet, const
 		if (packet->flow.protocol != IPPROTO_UDP || !is_self(self, &packet->flow) ||
 		    read_packet(ctx, packet) || packet->flow.vip_port != bpf_htons(GENEVE_PORT))
 			return XDP_PASS;
-		return slow_from_node(ctx, packet, self);
+		return slow_from_node(ctx, packet, frontend);
 	}
 	trace_step(TRACE_VIP);
 	if (!frame_is_ours(ctx, self)) {
 		trace_step(TRACE_OTHER_STATION);
 		return XDP_PASS;
 	}
-	flaw = slow_find(ctx, packet, &frontend);
+	flaw = slow_find(ctx, packet, frontend);
 	if (flaw)
 		return drop(flaw);
-	return from_router(ctx, packet, self, frontend);
+	return from_router(packet, self, *frontend);
 }
 
 __noinline int slow_path(struct xdp_md *ctx)
 {
 	struct self *self = settings_get();
+	struct frontend *frontend = NULL;
 	struct packet *packet;
 	__u32 place = !!tracing;
+	int verdict;
 
 	packet = bpf_map_lookup_elem(&slow_packet, &place);
 	if (!packet || !self)
 		return XDP_PASS;
 	__builtin_memset(packet, 0, sizeof(*packet));
-	return finish(ctx, packet, slow(ctx, packet, self));
+	verdict = slow(ctx, packet, self, &frontend);
+	return finish(ctx, packet, self, frontend, verdict);
 }

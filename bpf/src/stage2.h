@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
+#include "chance.h"
 #include "choose.h"
 #include "clock.h"
 #include "conntrack.h"
@@ -141,42 +142,6 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 	return 0;
 }
 
-static __always_inline int node_is_known(__u32 id)
-{
-	struct node *node = bpf_map_lookup_elem(&nodes, &id);
-
-	return node && (node->ipv4 || !address_is_zero(&node->ipv6));
-}
-
-/* The node to ask next for a flow that this one does not know; zero means that nobody is
- * left, and this node may choose. The chain only gets shorter, and its end leads
- * back to the node that asked first, which chooses: so the packet of a flow whose state
- * was lost goes where the flow went before, and none can circle.
- */
-static __always_inline __u32 second_chance(struct packet *packet, __u32 self)
-{
-#pragma unroll
-	for (int i = 0; i < CHAIN_LENGTH; i++) {
-		__u32 next = packet->chain[0];
-
-		packet->chain[0] = packet->chain[1];
-		packet->chain[1] = packet->chain[2];
-		packet->chain[2] = 0;
-		if (next && next != self && node_is_known(next)) {
-			if (!packet->asking)
-				packet->asking = self;
-			trace_step(TRACE_SECOND_CHANCE);
-			count_event(EVENT_SECOND_CHANCE);
-			return next;
-		}
-	}
-	if (packet->asking == self || !node_is_known(packet->asking))
-		return 0;
-	trace_step(TRACE_RETURNED);
-	count_event(EVENT_SECOND_CHANCE_RETURNED);
-	return packet->asking;
-}
-
 /* In related.h. */
 int stage2_related(struct xdp_md *ctx, struct packet *packet, const struct self *self);
 
@@ -212,7 +177,7 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 	} else if (is_midstream(packet)) {
 		next = second_chance(packet, self->id);
 		if (next)
-			return encapsulate(ctx, packet, self, next);
+			return send_to(next);
 	}
 	if (!endpoint) {
 		id = stage2_choose(packet, frontend, tcp_numbers(ctx, packet).acknowledged);

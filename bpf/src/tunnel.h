@@ -34,10 +34,8 @@ static __always_inline __be16 read_tunnel(struct packet *packet, const struct tu
 	    tunnel->option.type != GENEVE_OPTION_TYPE ||
 	    tunnel->option.length != GENEVE_OPTION_WORDS - 1)
 		return 0;
-	packet->asking = bpf_ntohs(tunnel->option.asking);
-	packet->chain[0] = bpf_ntohs(tunnel->option.chain[0]);
-	packet->chain[1] = bpf_ntohs(tunnel->option.chain[1]);
-	packet->chain[2] = bpf_ntohs(tunnel->option.chain[2]);
+	packet->way = (__u64)bpf_ntohl(tunnel->option.way[0]) << 32 |
+		      bpf_ntohl(tunnel->option.way[1]);
 	packet->l3 = packet->l4 + sizeof(struct udphdr) + sizeof(struct geneve) + words * 4;
 	return tunnel->geneve.protocol;
 }
@@ -49,20 +47,22 @@ int slow_path(struct xdp_md *ctx);
  * user of the protocol, such as a CNI.
  */
 static __always_inline int from_node(struct xdp_md *ctx, struct packet *packet,
-				     const struct self *self)
+				     const struct frontend **frontend)
 {
 	struct tunnel *tunnel = frame_at(ctx, packet->l4);
 	__u8 outer_tos = packet->tos;
-	struct frontend *frontend;
 	__be16 protocol;
+	__u32 *sender;
 	int flaw;
 
 	if ((void *)&tunnel->option > (void *)(long)ctx->data_end)
 		return XDP_PASS;
 	if ((tunnel->geneve.vni & bpf_htonl(0xffffff00)) != bpf_htonl(GENEVE_VNI << 8))
 		return XDP_PASS;
-	if (!bpf_map_lookup_elem(&node_addresses, &packet->flow.client))
+	sender = bpf_map_lookup_elem(&node_addresses, &packet->flow.client);
+	if (!sender)
 		return drop(DROP_TUNNEL_SOURCE);
+	packet->sender = *sender;
 	if ((void *)(tunnel + 1) > (void *)(long)ctx->data_end)
 		return drop(DROP_TUNNEL_MALFORMED);
 	trace_step(TRACE_FROM_NODE);
@@ -74,11 +74,11 @@ static __always_inline int from_node(struct xdp_md *ctx, struct packet *packet,
 		return slow_path(ctx);
 	if (ecn_merge(packet, outer_tos))
 		return drop(DROP_TUNNEL_CONGESTION);
-	frontend = frontend_find(&packet->flow);
-	if (!frontend)
+	*frontend = frontend_find(&packet->flow);
+	if (!*frontend)
 		return drop(is_vip(&packet->flow.vip) ? DROP_NO_FRONTEND : DROP_TUNNEL_NO_VIP);
-	packet->frontend = frontend->id;
-	trace_frontend(frontend);
-	hash_flow(packet, frontend);
-	return stage2(ctx, packet, self, frontend);
+	packet->frontend = (*frontend)->id;
+	trace_frontend(*frontend);
+	hash_flow(packet, *frontend);
+	return serve_here();
 }

@@ -54,10 +54,11 @@ struct node {
 	__u32 reserved[4];
 };
 
-/* One row of a node table; zero means no node. */
+/* One row of a node table: the way of its packets (way.h), with flags of the row where a
+ * packet has its origin.
+ */
 struct row {
-	__u16 primary;
-	__u16 chain[CHAIN_LENGTH];
+	__u64 way;
 };
 
 struct frontend_key4 {
@@ -312,19 +313,15 @@ enum packet_kind {
  */
 struct packet {
 	struct flow flow;
+	/* Which nodes it may go to, in the form of way.h. */
+	__u64 way;
 	__u8 tcp_flags;
 	/* Traffic class: DSCP and ECN. */
 	__u8 tos;
-	/* Whom to ask for a flow that this node does not know, nearest first, and
-	 * who asked first; zero means nobody.
-	 */
-	__u16 asking;
-	__u16 chain[CHAIN_LENGTH];
+	/* The node that encapsulated it; zero if a router sent it. */
+	__u16 sender;
 	__u16 l3;
 	__u16 l4;
-	/* enum packet_kind */
-	__u8 kind;
-	__u8 pad;
 	/* Bytes of the IP packet with its header. */
 	__u32 length;
 	/* Independent hashes of the flow for the node and for the endpoint. */
@@ -332,6 +329,8 @@ struct packet {
 	__u32 endpoint_hash;
 	/* Id of the frontend, once it is found. */
 	__u32 frontend;
+	/* enum packet_kind */
+	__u32 kind;
 };
 
 /* Where the frame has the given offset. No header that is read here lies further in than

@@ -64,7 +64,7 @@ func (d *Dataplane) apply(op program.Op) error {
 	case program.PutVIP:
 		return d.putVIP(op.Address)
 	case program.DeleteVIP:
-		return remove(d.maps.Vips, bpf.DatapathMapVips, op.Address, encodeAddress(op.Address))
+		return d.deleteVIP(op.Address)
 	default:
 		return failure("", op, errors.New("unknown kind of operation"))
 	}
@@ -171,10 +171,6 @@ func (d *Dataplane) clearTable(slot program.TableSlot) error {
 		all[i] = uint32(i)
 	}
 	return d.writeRows(slot, all, make([]program.Row, program.Rows))
-}
-
-func (d *Dataplane) putVIP(address netip.Addr) error {
-	return write(d.maps.Vips, bpf.DatapathMapVips, address, encodeAddress(address), uint32(1))
 }
 
 // frontendMap gives the map of the key's family, its name, and the key in it.

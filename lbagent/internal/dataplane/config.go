@@ -19,6 +19,7 @@ var (
 	_ = [1]struct{}{}[bpf.DatapathShapeCHAIN_LENGTH-program.ChainLength]
 	_ = [1]struct{}{}[bpf.DatapathShapeENDPOINT_ROWS-program.EndpointRows]
 	_ = [1]struct{}{}[bpf.DatapathShapeNODES-program.MaxNodeID-1]
+	_ = [1]struct{}{}[bpf.DatapathShapeVIP_FILTER_WORDS-program.FilterWords]
 )
 
 const (

@@ -72,6 +72,8 @@ type Dataplane struct {
 	// that are not known yet.
 	nodes map[program.NodeID]bpf.DatapathNode
 	hops  map[program.NodeID]program.Hop
+	// filter is what the vip_filter map holds.
+	filter *vipFilter
 
 	// tracing allows one trace at a time: they share the map of the record.
 	tracing sync.Mutex
@@ -126,8 +128,8 @@ func (d *Dataplane) load(spec *ebpf.CollectionSpec) error {
 	return d.restore()
 }
 
-// restore reads the node's settings and the nodes, and drops addresses that
-// belong to no node, as an interrupted change leaves them.
+// restore reads the node's settings, the nodes and the VIPs, and drops addresses
+// that belong to no node, as an interrupted change leaves them.
 func (d *Dataplane) restore() error {
 	if err := d.maps.Settings.Lookup(uint32(0), &d.self); err != nil {
 		return fmt.Errorf("read map settings: %w", err)
@@ -152,7 +154,7 @@ func (d *Dataplane) restore() error {
 	}
 	settings := d.self
 	settings.Overhead = overhead(d.self, d.nodes)
-	return d.writeSettings(settings)
+	return errors.Join(d.writeSettings(settings), d.restoreFilter())
 }
 
 // Adoption tells what Open found under Config.PinRoot.

@@ -184,18 +184,32 @@ func decodeFrontendKey6(key bpf.DatapathFrontendKey6) program.FrontendKey {
 	return program.FrontendKey{VIP: decodeAddress(key.Vip), Port: hostPort(key.Port), Protocol: key.Protocol}
 }
 
+// Places in a row, as bpf/src/way.h has them.
+const (
+	wayRanked     = 1
+	wayNext       = 28
+	wayChooser    = 40
+	rowHistory    = 52
+	nodeIDBits    = 12
+	rowHistoryMax = 3
+)
+
 func encodeRow(row program.Row) bpf.DatapathRow {
-	out := bpf.DatapathRow{Primary: uint16(row.Primary)}
+	way := uint64(row.History)<<rowHistory | uint64(row.Primary)<<wayChooser
 	for i, id := range row.Chain {
-		out.Chain[i] = uint16(id)
+		way |= uint64(id) << (wayNext - nodeIDBits*i)
 	}
-	return out
+	if row.Chain[0] != 0 && row.History == 0 {
+		way |= wayRanked
+	}
+	return bpf.DatapathRow{Way: way}
 }
 
 func decodeRow(row bpf.DatapathRow) program.Row {
-	out := program.Row{Primary: program.NodeID(row.Primary)}
-	for i, id := range row.Chain {
-		out.Chain[i] = program.NodeID(id)
+	node := func(place int) program.NodeID { return program.NodeID(row.Way >> place & program.MaxNodeID) }
+	out := program.Row{Primary: node(wayChooser), History: uint8(row.Way >> rowHistory & rowHistoryMax)}
+	for i := range out.Chain {
+		out.Chain[i] = node(wayNext - nodeIDBits*i)
 	}
 	return out
 }

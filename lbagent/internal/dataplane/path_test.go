@@ -160,13 +160,13 @@ func TestSecondChance(t *testing.T) {
 	}
 	sessions := n.openSessions(t, 20)
 	n.replaceRows(t, func(row program.Row) program.Row {
-		return program.Row{Primary: 3 - row.Primary, Chain: [3]program.NodeID{row.Primary}}
+		return program.Row{Primary: 3 - row.Primary, Chain: [3]program.NodeID{row.Primary}, History: 1}
 	})
 	n.routeVIP(t, n.nodes[0])
 	exchangeAll(t, sessions)
 	n.checkEvent(t, "second_chance")
 	n.replaceRows(t, func(row program.Row) program.Row {
-		return program.Row{Primary: row.Primary, Chain: [3]program.NodeID{3 - row.Primary}}
+		return program.Row{Primary: row.Primary, Chain: [3]program.NodeID{3 - row.Primary}, History: 1}
 	})
 	for _, node := range n.nodes {
 		forgetFlows(t, node.dataplane)

@@ -99,7 +99,7 @@ func drawFrontend(t *rapid.T, s *program.State, limits program.Limits) {
 		}
 		for range 3 {
 			row := rapid.IntRange(0, program.Rows-1).Draw(t, "row")
-			table[row] = program.Row{Primary: 4095, Chain: [3]program.NodeID{1, 2, 4094}}
+			table[row] = program.Row{Primary: 4095, Chain: [3]program.NodeID{1, 2, 4094}, History: 2}
 		}
 		s.Tables[frontend.Table] = table
 	}

@@ -91,6 +91,9 @@ type Frontend struct {
 type Row struct {
 	Primary NodeID
 	Chain   [ChainLength]NodeID
+	// History is how many places of the chain, from its front, are of former
+	// owners; the others were filled by rank.
+	History uint8
 }
 
 // Table is a node table.

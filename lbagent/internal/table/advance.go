@@ -29,7 +29,7 @@ func (r *Rendezvous) Advance(
 	changed := old == nil
 	for i := range next {
 		before := next[i]
-		row := program.Row{Primary: owners[i], Chain: succeed(before, owners[i], exists)}
+		row := succeed(before, owners[i], exists)
 		if row == before {
 			continue
 		}
@@ -42,24 +42,25 @@ func (r *Rendezvous) Advance(
 	return next
 }
 
-// succeed returns the chain of a row that had been old and is now the owner's.
-func succeed(
-	old program.Row, owner program.NodeID, exists func(program.NodeID) bool,
-) (chain [program.ChainLength]program.NodeID) {
+// succeed returns the row that had been old and is now the owner's.
+func succeed(old program.Row, owner program.NodeID, exists func(program.NodeID) bool) program.Row {
 	former := [1 + program.ChainLength]program.NodeID{old.Primary}
 	copy(former[1:], old.Chain[:])
-	length := 0
-	for _, node := range former {
-		if node == 0 || node == owner || !exists(node) || slices.Contains(chain[:length], node) {
+	row, length := program.Row{Primary: owner}, 0
+	for i, node := range former {
+		if node == 0 || node == owner || !exists(node) || slices.Contains(row.Chain[:length], node) {
 			continue
 		}
 		if length == program.ChainLength {
 			break
 		}
-		chain[length] = node
+		row.Chain[length] = node
 		length++
+		if i <= int(old.History) {
+			row.History++
+		}
 	}
-	return chain
+	return row
 }
 
 // fill puts the nodes that are next in rank into the free places at the end of

@@ -13,34 +13,39 @@ import (
 
 func TestSucceed(t *testing.T) {
 	type chain = [program.ChainLength]program.NodeID
-	row := func(primary program.NodeID, former ...program.NodeID) program.Row {
-		r := program.Row{Primary: primary}
+	row := func(history uint8, primary program.NodeID, former ...program.NodeID) program.Row {
+		r := program.Row{Primary: primary, History: history}
 		copy(r.Chain[:], former)
 		return r
 	}
 	cases := []struct {
-		name  string
-		old   program.Row
-		owner program.NodeID
-		gone  program.NodeID
-		want  chain
+		name    string
+		old     program.Row
+		owner   program.NodeID
+		gone    program.NodeID
+		want    chain
+		history uint8
 	}{
-		{"a new row", row(0), 1, 0, chain{}},
-		{"at rest", row(1, 2, 3, 4), 1, 0, chain{2, 3, 4}},
-		{"another owner", row(1, 2, 3, 4), 5, 0, chain{1, 2, 3}},
-		{"back to the last owner", row(1, 2, 3, 4), 2, 0, chain{1, 3, 4}},
-		{"back to the oldest owner", row(1, 2, 3, 4), 4, 0, chain{1, 2, 3}},
-		{"the owner is gone", row(1, 2, 3, 4), 5, 1, chain{2, 3, 4}},
-		{"a former owner is gone", row(1, 2, 3, 4), 1, 3, chain{2, 4}},
-		{"the oldest comes up where another is gone", row(1, 2, 3, 4), 5, 2, chain{1, 3, 4}},
-		{"a repetition that the maps held", row(1, 2, 2, 1), 5, 0, chain{1, 2}},
-		{"nobody left to own it", row(1, 2), 0, 0, chain{1, 2}},
+		{"a new row", row(0, 0), 1, 0, chain{}, 0},
+		{"at rest", row(2, 1, 2, 3, 4), 1, 0, chain{2, 3, 4}, 2},
+		{"another owner", row(3, 1, 2, 3, 4), 5, 0, chain{1, 2, 3}, 3},
+		{"the first owner goes, ranks behind it", row(0, 1, 2, 3, 4), 5, 0, chain{1, 2, 3}, 1},
+		{"the second owner goes, ranks behind it", row(1, 1, 2, 3, 4), 5, 0, chain{1, 2, 3}, 2},
+		{"back to the last owner", row(3, 1, 2, 3, 4), 2, 0, chain{1, 3, 4}, 3},
+		{"to the next in rank", row(0, 1, 2, 3, 4), 2, 0, chain{1, 3, 4}, 1},
+		{"back to the oldest owner", row(3, 1, 2, 3, 4), 4, 0, chain{1, 2, 3}, 3},
+		{"the owner is gone", row(2, 1, 2, 3, 4), 5, 1, chain{2, 3, 4}, 2},
+		{"a former owner is gone", row(3, 1, 2, 3, 4), 1, 3, chain{2, 4}, 2},
+		{"one by rank is gone", row(1, 1, 2, 3, 4), 1, 3, chain{2, 4}, 1},
+		{"the oldest comes up where another is gone", row(3, 1, 2, 3, 4), 5, 2, chain{1, 3, 4}, 3},
+		{"a repetition that the maps held", row(3, 1, 2, 2, 1), 5, 0, chain{1, 2}, 2},
+		{"nobody left to own it", row(1, 1, 2), 0, 0, chain{1, 2}, 2},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			got := succeed(c.old, c.owner, func(node program.NodeID) bool { return node != c.gone })
-			if got != c.want {
-				t.Errorf("chain %v, want %v", got, c.want)
+			if want := (program.Row{Primary: c.owner, Chain: c.want, History: c.history}); got != want {
+				t.Errorf("%+v, want %+v", got, want)
 			}
 		})
 	}
@@ -59,6 +64,9 @@ func checkRow(t *rapid.T, number int, row program.Row, exists func(program.NodeI
 			t.Fatalf("row %d: %+v has a gap, a repetition or a node that does not exist", number, row)
 		}
 		seen = append(seen, node)
+	}
+	if history := int(row.History); history > 0 && (history > program.ChainLength || row.Chain[history-1] == 0) {
+		t.Fatalf("row %d: %+v has more history than chain", number, row)
 	}
 }
 
@@ -105,6 +113,9 @@ func checkStep(
 		}
 		if old[i].Primary != 0 && exists(old[i].Primary) && chain[0] != old[i].Primary {
 			t.Fatalf("row %d: the former owner %d is not the newest of %v", i, old[i].Primary, chain)
+		}
+		if old[i].Primary != 0 && exists(old[i].Primary) && next[i].History == 0 {
+			t.Fatalf("row %d: the move from %+v left no history in %+v", i, old[i], next[i])
 		}
 		// A place stays free only where there is nobody left for it.
 		for node, weight := range w {

@@ -18,8 +18,7 @@ func Hold(old *program.Table, exists func(program.NodeID) bool) *program.Table {
 		if owner != 0 && !exists(owner) {
 			owner = newest(before.Chain, exists)
 		}
-		row := before
-		row.Primary, row.Chain = owner, succeed(before, owner, exists)
+		row := succeed(before, owner, exists)
 		if row != before {
 			next[i], changed = row, true
 		}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include <linux/if_ether.h>
+
+#include "filter.h"
+#include "parse.h"
+#include "stage1.h"
+#include "tunnel.h"
+
+/* The way of every packet, of which plain.h is a shorter form. */
+
+/* frontend is NULL where it was not looked up. */
+__noinline int any_packet(struct xdp_md *ctx, const struct frontend *frontend)
+{
+	struct ethhdr *eth = (void *)(long)ctx->data;
+	struct packet packet = { .l3 = sizeof(*eth) };
+	struct self *self;
+	int flaw, verdict;
+
+	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
+		return XDP_PASS;
+	flaw = parse_ip(ctx, &packet, eth->h_proto);
+	if (flaw == NOT_IP)
+		return XDP_PASS;
+	self = settings_get();
+	if (!self)
+		return XDP_PASS;
+	if (flaw)
+		return slow_path(ctx);
+	if (packet.flow.vip_port == bpf_htons(GENEVE_PORT) &&
+	    packet.flow.protocol == IPPROTO_UDP && is_self(self, &packet.flow)) {
+		verdict = from_node(ctx, &packet, &frontend);
+		return finish(ctx, &packet, self, frontend, verdict);
+	}
+	if (!filter_has_flow(&packet.flow))
+		return XDP_PASS;
+	if (!frontend)
+		frontend = frontend_find(&packet.flow);
+	if (!frontend && !is_vip(&packet.flow.vip))
+		return XDP_PASS;
+	trace_step(TRACE_VIP);
+	if (!frame_is_ours(ctx, self)) {
+		trace_step(TRACE_OTHER_STATION);
+		return XDP_PASS;
+	}
+	if (!frontend)
+		return dropped(ctx, &packet, DROP_NO_FRONTEND);
+	verdict = from_router(&packet, self, frontend);
+	return finish(ctx, &packet, self, frontend, verdict);
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
+
+#include "count.h"
+#include "dropped.h"
+#include "encap.h"
+#include "filter.h"
+#include "stage1.h"
+
+/* The straight way of nearly all packets: TCP or UDP right behind an IP header without
+ * options, to another node, by a row at rest and a next hop that is prepared. It keeps what
+ * it reads in registers and gives up, before it has changed or counted anything, on
+ * whatever is not plain.
+ */
+
+#define NOT_PLAIN -1
+
+#define PLAIN_IPV4_FIRST_BYTE 0x45
+
+/* The source and destination port as the machine loads them both. */
+static __always_inline int to_geneve(__u8 protocol, __u32 ports)
+{
+	return protocol == IPPROTO_UDP && ports >> 16 == bpf_htons(GENEVE_PORT);
+}
+
+/* Whether a transport header of TCP or UDP is whole in the frame and in the length of what
+ * follows the IP header. That eight bytes are in the frame is known.
+ */
+static __always_inline int l4_is_whole(struct xdp_md *ctx, const void *l4, __u8 protocol,
+				       __u32 length)
+{
+	if (protocol == IPPROTO_UDP)
+		return length >= sizeof(struct udphdr);
+	return protocol == IPPROTO_TCP && length >= sizeof(struct tcphdr) &&
+	       l4 + sizeof(struct tcphdr) <= (void *)(long)ctx->data_end;
+}
+
+/* The bytes of encapsulation towards a node; zero if there is no family in common. */
+static __always_inline __u32 plain_overhead(const struct self *self, const struct node *node)
+{
+	if (self->ipv4 && node->ipv4)
+		return OVERHEAD_IPV4;
+	/* No address of a node begins with four bytes of zero. */
+	return self->ipv6.word[0] && node->ipv6.word[0] ? OVERHEAD_IPV6 : 0;
+}
+
+/* The node to send to, if its next hop is plain. */
+static __always_inline struct node *plain_node(struct xdp_md *ctx, const struct self *self,
+					       __u32 id, __u32 length)
+{
+	struct node *node = bpf_map_lookup_elem(&nodes, &id);
+	__u32 overhead;
+
+	if (!node || node->ifindex != ctx->ingress_ifindex || node->vlan ||
+	    self->flags & SELF_NO_TRANSMIT || !hop_is_prepared(node))
+		return NULL;
+	overhead = plain_overhead(self, node);
+	return overhead && length + overhead <= node->mtu ? node : NULL;
+}
+
+/* An Ethernet header and so many bytes in front of the packet; returns the latter. */
+static __always_inline void *plain_room(struct xdp_md *ctx, const struct node *node,
+					const int overhead, __be16 protocol)
+{
+	struct ethhdr *eth = (void *)(long)ctx->data;
+
+	if ((void *)(eth + 1) + overhead > (void *)(long)ctx->data_end)
+		return NULL;
+	__builtin_memcpy(eth, node->destination, 2 * ETH_ALEN);
+	eth->h_proto = protocol;
+	return eth + 1;
+}
+
+static __always_inline int plain_send(struct xdp_md *ctx, const struct self *self,
+				      const struct node *node, const struct frontend *frontend,
+				      const struct outer *outer)
+{
+	count_packet(frontend->id, outer->length);
+	if (self->ipv4 && node->ipv4) {
+		struct iphdr *ip;
+
+		if (bpf_xdp_adjust_head(ctx, -OVERHEAD_IPV4))
+			return dropped_unread(ctx, frontend->id, DROP_HEADROOM);
+		ip = plain_room(ctx, node, OVERHEAD_IPV4, bpf_htons(ETH_P_IP));
+		if (!ip)
+			return dropped_unread(ctx, frontend->id, DROP_HEADROOM);
+		write_outer_ipv4(ip, outer, self->ipv4, node->ipv4);
+		write_tunnel((void *)(ip + 1), outer);
+	} else {
+		struct ipv6hdr *ip;
+
+		if (bpf_xdp_adjust_head(ctx, -OVERHEAD_IPV6))
+			return dropped_unread(ctx, frontend->id, DROP_HEADROOM);
+		ip = plain_room(ctx, node, OVERHEAD_IPV6, bpf_htons(ETH_P_IPV6));
+		if (!ip)
+			return dropped_unread(ctx, frontend->id, DROP_HEADROOM);
+		write_outer_ipv6(ip, outer, &self->ipv6, &node->ipv6);
+		write_tunnel((void *)(ip + 1), outer);
+	}
+	return XDP_TX;
+}
+
+/* A whole packet to the frontend. */
+static __always_inline int plain_forward(struct xdp_md *ctx, const struct self *self,
+					 struct frontend *frontend, struct outer *outer)
+{
+	struct node *node;
+	struct row *row;
+	__u32 index;
+
+	/* None of the rules that some frontends have. */
+	if (frontend->flags | frontend->ranges | frontend->affinity)
+		return NOT_PLAIN;
+	index = row_index(frontend, outer->hash);
+	row = bpf_map_lookup_elem(&rows, &index);
+	if (!row)
+		return NOT_PLAIN;
+	outer->way = way_by_row(row->way, self);
+	node = plain_node(ctx, self, way_node(outer->way, WAY_CHOOSER), outer->length);
+	if (!node)
+		return NOT_PLAIN;
+	return plain_send(ctx, self, node, frontend, outer);
+}
+
+static __always_inline int plain_ipv4(struct xdp_md *ctx, struct frontend **found)
+{
+	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
+	struct iphdr *ip = data + sizeof(struct ethhdr);
+	struct frontend_key4 key = {};
+	struct frontend *frontend;
+	struct self *self;
+	struct outer outer = { .protocol = bpf_htons(ETH_P_IP) };
+	struct hash_pair hash;
+	__u32 ports;
+
+	if ((void *)(ip + 1) + sizeof(struct udphdr) > data_end)
+		return NOT_PLAIN;
+	ports = *(__u32 *)(ip + 1);
+	if (ip->protocol == IPPROTO_UDP &&
+	    (*(__u8 *)ip != PLAIN_IPV4_FIRST_BYTE || to_geneve(ip->protocol, ports)))
+		return NOT_PLAIN;
+	if (!filter_has_ipv4(ip->daddr))
+		return XDP_PASS;
+	outer.length = bpf_ntohs(ip->tot_len);
+	if (*(__u8 *)ip != PLAIN_IPV4_FIRST_BYTE ||
+	    ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET) ||
+	    !l4_is_whole(ctx, ip + 1, ip->protocol, outer.length - sizeof(*ip)) ||
+	    outer.length < sizeof(*ip) || outer.length > data_end - (void *)ip)
+		return NOT_PLAIN;
+	self = settings_get();
+	if (!self || !frame_is_ours(ctx, self))
+		return XDP_PASS;
+	key.vip = ip->daddr;
+	key.port = ports >> 16;
+	key.protocol = ip->protocol;
+	frontend = bpf_map_lookup_elem(&frontends4, &key);
+	if (!frontend)
+		return NOT_PLAIN;
+	*found = frontend;
+	outer.tos = ip->tos;
+	hash = hash_ipv4(ip->saddr, ip->daddr, ports, ip->protocol);
+	outer.hash = hash.node;
+	return plain_forward(ctx, self, frontend, &outer);
+}
+
+static __always_inline int plain_ipv6(struct xdp_md *ctx, struct frontend **found)
+{
+	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
+	struct ipv6hdr *ip = data + sizeof(struct ethhdr);
+	struct frontend_key6 key = {};
+	struct frontend *frontend;
+	struct self *self;
+	struct outer outer = { .protocol = bpf_htons(ETH_P_IPV6) };
+	struct hash_pair hash;
+	__u32 ports;
+
+	if ((void *)(ip + 1) + sizeof(struct udphdr) > data_end)
+		return NOT_PLAIN;
+	ports = *(__u32 *)(ip + 1);
+	if (to_geneve(ip->nexthdr, ports))
+		return NOT_PLAIN;
+	if (!filter_has_ipv6(&ip->daddr))
+		return XDP_PASS;
+	outer.length = bpf_ntohs(ip->payload_len) + sizeof(*ip);
+	if (ip->version != 6 ||
+	    !l4_is_whole(ctx, ip + 1, ip->nexthdr, outer.length - sizeof(*ip)) ||
+	    outer.length > data_end - (void *)ip)
+		return NOT_PLAIN;
+	self = settings_get();
+	if (!self || !frame_is_ours(ctx, self))
+		return XDP_PASS;
+	__builtin_memcpy(&key.vip, &ip->daddr, sizeof(key.vip));
+	key.port = ports >> 16;
+	key.protocol = ip->nexthdr;
+	frontend = bpf_map_lookup_elem(&frontends6, &key);
+	if (!frontend)
+		return NOT_PLAIN;
+	*found = frontend;
+	outer.tos = bpf_ntohs(*(__be16 *)ip) >> 4;
+	hash = hash_ipv6((void *)&ip->saddr, (void *)&ip->daddr, ports, ip->nexthdr);
+	outer.hash = hash.node;
+	return plain_forward(ctx, self, frontend, &outer);
+}
+
+/* The verdict, or NOT_PLAIN and the frontend as far as it got. Not a part of its caller, so
+ * that their stacks do not add up.
+ */
+static __noinline int plain(struct xdp_md *ctx, struct frontend **found)
+{
+	struct ethhdr *eth = (void *)(long)ctx->data;
+
+	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
+		return XDP_PASS;
+	if (eth->h_proto == bpf_htons(ETH_P_IP))
+		return plain_ipv4(ctx, found);
+	if (eth->h_proto == bpf_htons(ETH_P_IPV6))
+		return plain_ipv6(ctx, found);
+	return NOT_PLAIN;
+}

@@ -41,6 +41,9 @@ func newCommand(env environment) *cobra.Command {
 		statusCommand(env, &config),
 		listCommand(env, &config, "vips", "Show the VIPs, whose they are and who announces them", render.VIPs),
 		listCommand(env, &config, "nodes", "Show the nodes, their agents and BGP sessions", render.Nodes),
+		dropsCommand(env, &config),
+		topCommand(env, &config),
+		traceCommand(env, &config),
 		versionCommand(env),
 	)
 	return root

@@ -34,9 +34,10 @@ type environment struct {
 	// args are those of the process, its own name first.
 	args           []string
 	stdout, stderr io.Writer
-	// width of the screen in characters; 0 is without limit.
-	width  int
-	colour bool
+	// width of the screen in characters; 0 is without limit. height is 0 where
+	// there is no screen.
+	width, height int
+	colour        bool
 }
 
 func main() {
@@ -52,8 +53,8 @@ func processEnvironment() environment {
 	env := environment{args: os.Args, stdout: os.Stdout, stderr: os.Stderr, width: 100}
 	if terminal := int(os.Stdout.Fd()); term.IsTerminal(terminal) {
 		env.colour = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
-		if columns, _, err := term.GetSize(terminal); err == nil && columns > 0 {
-			env.width = columns
+		if columns, rows, err := term.GetSize(terminal); err == nil && columns > 0 {
+			env.width, env.height = columns, rows
 		}
 	}
 	return env

@@ -62,7 +62,7 @@ func newLookup(in *Input) *lookup {
 		services:  make(map[types.NamespacedName]*corev1.Service, len(in.Services)),
 		endpoints: countEndpoints(in.EndpointSlices),
 		vips:      make(map[string]*millracev1alpha1.VIP, len(in.VIPs)),
-		agents:    agents(in.Pods),
+		agents:    AgentPods(in.Pods),
 	}
 	for i := range in.Services {
 		service := &in.Services[i]
@@ -74,7 +74,7 @@ func newLookup(in *Input) *lookup {
 	for i := range in.LBNodes {
 		look.lbnodes = append(look.lbnodes, &in.LBNodes[i])
 	}
-	slices.SortFunc(look.lbnodes, func(a, b *millracev1alpha1.LBNode) int { return compareNames(a.Name, b.Name) })
+	slices.SortFunc(look.lbnodes, func(a, b *millracev1alpha1.LBNode) int { return CompareNames(a.Name, b.Name) })
 	return look
 }
 
@@ -195,9 +195,9 @@ func compareAddresses(a, b string) int {
 	return cmp.Or(left.Compare(right), cmp.Compare(a, b))
 }
 
-// compareNames sorts node2 before node10: the names of nodes are most often
+// CompareNames sorts node2 before node10: the names of nodes are most often
 // numbered.
-func compareNames(a, b string) int {
+func CompareNames(a, b string) int {
 	prefixA, numberA := splitNumber(a)
 	prefixB, numberB := splitNumber(b)
 	return cmp.Or(

@@ -19,18 +19,18 @@ func TestCompareNamesIsATotalOrder(t *testing.T) {
 	name := rapid.StringMatching(`(node|n|)0{0,2}[0-9]{0,3}`)
 	rapid.Check(t, func(t *rapid.T) {
 		a, b, c := name.Draw(t, "a"), name.Draw(t, "b"), name.Draw(t, "c")
-		if (compareNames(a, b) == 0) != (a == b) {
+		if (CompareNames(a, b) == 0) != (a == b) {
 			t.Fatalf("%q and %q: equal in order, not as names", a, b)
 		}
-		if compareNames(a, b) != -compareNames(b, a) {
-			t.Fatalf("%q and %q: both orders say %d", a, b, compareNames(a, b))
+		if CompareNames(a, b) != -CompareNames(b, a) {
+			t.Fatalf("%q and %q: both orders say %d", a, b, CompareNames(a, b))
 		}
-		if compareNames(a, b) < 0 && compareNames(b, c) < 0 && compareNames(a, c) >= 0 {
+		if CompareNames(a, b) < 0 && CompareNames(b, c) < 0 && CompareNames(a, c) >= 0 {
 			t.Fatalf("%q < %q < %q, but not the first before the last", a, b, c)
 		}
 	})
 	names := []string{"node10", "node2", "cp", "node1", "node"}
-	slices.SortFunc(names, compareNames)
+	slices.SortFunc(names, CompareNames)
 	if want := []string{"cp", "node", "node1", "node2", "node10"}; !slices.Equal(names, want) {
 		t.Errorf("sorted %v, want %v", names, want)
 	}
@@ -149,7 +149,7 @@ func TestAgentBeingReplaced(t *testing.T) {
 		{pod("old", true), pod("new", false)},
 		{pod("new", false), pod("old", true)},
 	} {
-		if have := agents(pods)["node1"].Name; have != "new" {
+		if have := AgentPods(pods)["node1"].Name; have != "new" {
 			t.Errorf("agent of node1 is %s, want new", have)
 		}
 	}

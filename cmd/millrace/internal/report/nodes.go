@@ -127,7 +127,7 @@ func (l *lookup) withoutLBNode() []Problem {
 		known[node.Name] = true
 	}
 	var problems []Problem
-	for _, name := range slices.SortedFunc(maps.Keys(l.agents), compareNames) {
+	for _, name := range slices.SortedFunc(maps.Keys(l.agents), CompareNames) {
 		if !known[name] {
 			problems = append(problems, Problem{
 				Kind: "Node", Name: name, Reason: ReasonNoLBNode,

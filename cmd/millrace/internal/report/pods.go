@@ -23,9 +23,9 @@ func component(pod *corev1.Pod) string {
 	return pod.Labels[labelComponent]
 }
 
-// agents returns the agents' pods by node. While one replaces another, the
+// AgentPods returns the agents' pods by node. While one replaces another, the
 // one that stays counts.
-func agents(pods []corev1.Pod) map[string]*corev1.Pod {
+func AgentPods(pods []corev1.Pod) map[string]*corev1.Pod {
 	byNode := map[string]*corev1.Pod{}
 	for i := range pods {
 		pod := &pods[i]

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-lb/millrace/api/inspect"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/agents"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
+)
+
+// answerTime is how long the counters of all nodes are waited for before those of
+// some are shown.
+const answerTime = 3 * time.Second
+
+// errNoAgent ends a command that no agent answered; why has been written.
+var errNoAgent = errors.New("no agent could be asked")
+
+func dropsCommand(env environment, config *cluster.Config) *cobra.Command {
+	watch := dropWatch{env: env}
+	var nodes []string
+	var output string
+	var limit time.Duration
+	command := &cobra.Command{
+		Use:   "drops",
+		Short: "Follow the packets that the nodes drop, and why",
+		Long: "Show how many packets the nodes have dropped for which reason, then follow samples of those that they drop,\n" +
+			"until interrupted. A node samples at most 16 packets a second of each reason on each CPU.",
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) (err error) {
+			if watch.json, err = parseJSON(output); err != nil {
+				return err
+			}
+			ctx := command.Context()
+			if limit > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, limit)
+				defer cancel()
+			}
+			found, err := cluster.FindAgents(ctx, *config)
+			if err != nil {
+				return err
+			}
+			return watch.run(ctx, found, orAll(nodes, found))
+		},
+	}
+	flags := command.Flags()
+	flags.StringSliceVar(&nodes, "node", nil, "only these `nodes` (default all)")
+	flags.StringVar(&watch.reason, "reason", "", "only samples of this `reason`, such as no_endpoint")
+	flags.Var((*addressFlag)(&watch.vip), "vip", "only samples of packets to this `address`")
+	flags.DurationVar(&limit, "for", 0, "end after this `time` (default when interrupted)")
+	flags.StringVarP(&output, "output", "o", "", "output `format`: json, a line each")
+	return command
+}
+
+// addressFlag is a flag with an IP address.
+type addressFlag netip.Addr
+
+func (f *addressFlag) Set(text string) error {
+	address, err := netip.ParseAddr(text)
+	*f = addressFlag(address)
+	return err
+}
+
+func (f *addressFlag) String() string {
+	if address := netip.Addr(*f); address.IsValid() {
+		return address.String()
+	}
+	return ""
+}
+
+func (f *addressFlag) Type() string { return "address" }
+
+func parseJSON(output string) (bool, error) {
+	if output != "" && output != string(render.JSON) {
+		return false, fmt.Errorf("--output=%s: must be json", output)
+	}
+	return output != "", nil
+}
+
+func orAll(nodes []string, found *cluster.Agents) []string {
+	if len(nodes) > 0 {
+		return nodes
+	}
+	return found.Nodes()
+}
+
+// nodeLine is a line of JSON output.
+type nodeLine struct {
+	Node string `json:"node"`
+	inspect.Line
+}
+
+// dropWatch follows the drops of many nodes.
+type dropWatch struct {
+	env    environment
+	reason string
+	vip    netip.Addr
+	json   bool
+
+	// headed is true once the counters have been shown; what comes before waits.
+	headed   bool
+	counters []inspect.Drops
+	waiting  []string
+}
+
+func (w *dropWatch) run(ctx context.Context, runner agents.Runner, nodes []string) error {
+	answers := agents.Follow(ctx, runner, nodes, []string{"drops", "--follow"})
+	late := time.NewTimer(answerTime)
+	defer late.Stop()
+	silent, failed := len(nodes), 0
+	for {
+		select {
+		case answer, more := <-answers:
+			if !more {
+				return w.end(failed == len(nodes))
+			}
+			if answer.Err != nil {
+				failed++
+				fmt.Fprintf(w.env.stderr, "millrace: %s: %v\n", answer.Node, answer.Err)
+			}
+			if answer.Line.Drops != nil || answer.Err != nil && !errors.Is(answer.Err, agents.ErrEnded) {
+				silent--
+			}
+			err := w.take(answer)
+			if err == nil && (w.headed || silent <= 0) {
+				err = w.head()
+			}
+			if err != nil {
+				return err
+			}
+		case <-late.C:
+			if err := w.head(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (w *dropWatch) end(allFailed bool) error {
+	if allFailed {
+		return errNoAgent
+	}
+	return w.head()
+}
+
+// take keeps what a node tells until it is shown.
+func (w *dropWatch) take(answer agents.Answer) error {
+	if !w.wanted(answer.Line) {
+		return nil
+	}
+	if w.json {
+		return json.NewEncoder(w.env.stdout).Encode(nodeLine{answer.Node, answer.Line})
+	}
+	line := answer.Line
+	switch {
+	case line.Drops != nil:
+		w.counters = append(w.counters, *line.Drops)
+	case line.Drop != nil:
+		w.waiting = append(w.waiting, render.Drop(line.Drop))
+	case line.Missed > 0:
+		w.waiting = append(w.waiting, fmt.Sprintf("(%d samples of %s came faster than they could be told)", line.Missed, answer.Node))
+	}
+	return nil
+}
+
+func (w *dropWatch) wanted(line inspect.Line) bool {
+	switch {
+	case line.Drop != nil:
+		return (w.reason == "" || w.reason == line.Drop.Reason) &&
+			(!w.vip.IsValid() || w.vip == line.Drop.Destination.Addr())
+	default:
+		return line.Drops != nil || line.Missed > 0
+	}
+}
+
+// head shows the counters, once, and then what has waited for it.
+func (w *dropWatch) head() error {
+	if w.json {
+		return nil
+	}
+	if !w.headed && len(w.counters) > 0 {
+		w.headed = true
+		lines := append(render.DropCounters(w.counters, w.env.width), "", render.DropHeading())
+		w.waiting = append(lines, w.waiting...)
+	}
+	if len(w.waiting) == 0 {
+		return nil
+	}
+	_, err := io.WriteString(w.env.stdout, strings.Join(w.waiting, "\n")+"\n")
+	w.waiting = nil
+	return err
+}

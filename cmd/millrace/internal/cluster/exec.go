@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/httpstream"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
+)
+
+// agentContainer is that of config/lbagent/daemonset.yaml.
+const agentContainer = "lbagent"
+
+// Agents are the agents of a cluster, by the node that they run on.
+type Agents struct {
+	config *rest.Config
+	reader client.Reader
+	pods   map[string]*corev1.Pod
+}
+
+// FindAgents reads which agents there are.
+func FindAgents(ctx context.Context, config Config) (*Agents, error) {
+	restConfig, err := config.rest()
+	if err != nil {
+		return nil, explainConfig(err)
+	}
+	reader, err := newClient(restConfig)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
+	}
+	var pods corev1.PodList
+	if err := reader.List(ctx, &pods, client.InNamespace(config.Namespace)); err != nil {
+		return nil, explain(restConfig.Host, err)
+	}
+	found := report.AgentPods(pods.Items)
+	if len(found) == 0 {
+		return nil, fmt.Errorf("%w: no agent runs in namespace %s; see --namespace", ErrNotInstalled, config.Namespace)
+	}
+	return &Agents{config: restConfig, reader: reader, pods: found}, nil
+}
+
+// Nodes are the nodes with an agent, sorted.
+func (a *Agents) Nodes() []string {
+	return slices.SortedFunc(maps.Keys(a.pods), report.CompareNames)
+}
+
+// Run runs the agent's program in the agent's container of a node, writes what
+// it prints to out, and waits until it ends or ctx is done. The program is told
+// to end when this one does, also when this one is killed.
+func (a *Agents) Run(ctx context.Context, node string, args []string, out io.Writer) error {
+	pod := a.pods[node]
+	if pod == nil {
+		return fmt.Errorf("no agent runs on node %s; there are agents on %s", node, strings.Join(a.Nodes(), ", "))
+	}
+	executor, err := a.executor(pod, append(append([]string{"/lbagent"}, args...), "--until-eof"))
+	if err != nil {
+		return fmt.Errorf("run a command in pod %s: %w", pod.Name, err)
+	}
+	// Nothing is written: that it is open says that this end lives.
+	stdin, hold := io.Pipe()
+	defer hold.Close()
+	var stderr strings.Builder
+	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: out, Stderr: &stderr})
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err == nil:
+		return nil
+	case apierrors.IsForbidden(err) || strings.Contains(err.Error(), "forbidden"):
+		return fmt.Errorf("%w: to run a command in pod %s: %w; Role millrace-tracer in the namespace of Millrace has what is needed", ErrForbidden, pod.Name, err)
+	case stderr.Len() > 0:
+		return errors.New(strings.TrimPrefix(strings.TrimSpace(stderr.String()), "lbagent: "))
+	default:
+		return fmt.Errorf("run a command in pod %s: %w", pod.Name, err)
+	}
+}
+
+// executor uses WebSocket, or SPDY where the API server or a proxy in front of it
+// knows nothing else, as kubectl does.
+func (a *Agents) executor(pod *corev1.Pod, command []string) (remotecommand.Executor, error) {
+	config := rest.CopyConfig(a.config)
+	// The time limit of a request is none for a stream.
+	config.Timeout = 0
+	target, err := execURL(config, pod, command)
+	if err != nil {
+		return nil, err
+	}
+	websocket, err := remotecommand.NewWebSocketExecutor(config, "GET", target.String())
+	if err != nil {
+		return nil, err
+	}
+	spdy, err := remotecommand.NewSPDYExecutor(config, "POST", target)
+	if err != nil {
+		return nil, err
+	}
+	return remotecommand.NewFallbackExecutor(websocket, spdy, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	})
+}
+
+// execURL is the subresource exec of the pod.
+func execURL(config *rest.Config, pod *corev1.Pod, command []string) (*url.URL, error) {
+	base, _, err := rest.DefaultServerURL(config.Host, "/api", corev1.SchemeGroupVersion, true)
+	if err != nil {
+		return nil, err
+	}
+	options := &corev1.PodExecOptions{Container: agentContainer, Command: command, Stdin: true, Stdout: true, Stderr: true}
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	query, err := runtime.NewParameterCodec(scheme).EncodeParameters(options, corev1.SchemeGroupVersion)
+	if err != nil {
+		return nil, err
+	}
+	target := base.JoinPath("api", "v1", "namespaces", pod.Namespace, "pods", pod.Name, "exec")
+	target.RawQuery = query.Encode()
+	return target, nil
+}
+
+// PodAt is the name of the pod that has an address, among the endpoints of a
+// Service given as namespace/name; empty where none has.
+func (a *Agents) PodAt(ctx context.Context, service, address string) (string, error) {
+	namespace, name, _ := strings.Cut(service, "/")
+	var endpoints discoveryv1.EndpointSliceList
+	err := a.reader.List(ctx, &endpoints, client.InNamespace(namespace),
+		client.MatchingLabels{discoveryv1.LabelServiceName: name})
+	if err != nil {
+		return "", explain(a.config.Host, err)
+	}
+	for _, list := range endpoints.Items {
+		for _, endpoint := range list.Endpoints {
+			if slices.Contains(endpoint.Addresses, address) && endpoint.TargetRef != nil {
+				return endpoint.TargetRef.Namespace + "/" + endpoint.TargetRef.Name, nil
+			}
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-lb/millrace/api/inspect"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/agents"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
+)
+
+const (
+	// maxHops is more than a chain of former owners and its way back can have.
+	maxHops = 8
+	// traceTime is that of one node.
+	traceTime = 30 * time.Second
+)
+
+func traceCommand(env environment, config *cluster.Config) *cobra.Command {
+	var node, proto, output string
+	var syn, ack bool
+	command := &cobra.Command{
+		Use:   "trace SOURCE:PORT VIP:PORT",
+		Short: "Explain what becomes of a packet, node by node",
+		Long: "Run the nodes' own program on a packet made for the purpose and explain each step, from the node that the\n" +
+			"router chose to the pod. Nothing is sent, recorded or counted. IPv6 is written [2001:db8::1]:80.",
+		Example: "  millrace trace 198.51.100.130:40000 203.0.113.1:80\n" +
+			"  millrace trace '[2001:db8::1]:40000' '[2001:db8:cafe::1]:53' --proto udp --node node2",
+		Args: cobra.ExactArgs(2),
+		RunE: func(command *cobra.Command, args []string) error {
+			asJSON, err := parseJSON(output)
+			if err != nil {
+				return err
+			}
+			first, err := traceArguments(args, proto, ack)
+			if err != nil {
+				return err
+			}
+			found, err := cluster.FindAgents(command.Context(), *config)
+			if err != nil {
+				return err
+			}
+			if node == "" {
+				node = found.Nodes()[0]
+			}
+			way, err := follow(command.Context(), found, node, first)
+			return errors.Join(showWay(env.stdout, way, asJSON), err)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&node, "node", "", "the `node` that the router chose (default the first one)")
+	flags.StringVar(&proto, "proto", "tcp", "`protocol`: tcp, udp or sctp")
+	flags.BoolVar(&syn, "syn", false, "the first packet of a connection (default)")
+	flags.BoolVar(&ack, "ack", false, "a packet of a connection that is there already")
+	flags.StringVarP(&output, "output", "o", "", "output `format`: json")
+	command.MarkFlagsMutuallyExclusive("syn", "ack")
+	return command
+}
+
+// traceArguments are the arguments for the agent of the first node.
+func traceArguments(args []string, proto string, ack bool) ([]string, error) {
+	if !slices.Contains([]string{"tcp", "udp", "sctp"}, strings.ToLower(proto)) {
+		return nil, fmt.Errorf("--proto=%s: must be tcp, udp or sctp", proto)
+	}
+	var families []bool
+	for _, text := range args {
+		at, err := netip.ParseAddrPort(text)
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w; write 203.0.113.1:80 or [2001:db8:cafe::1]:80", text, err)
+		}
+		families = append(families, at.Addr().Unmap().Is4())
+	}
+	if families[0] != families[1] {
+		return nil, fmt.Errorf("from %s to %s: both must be IPv4 or both IPv6", args[0], args[1])
+	}
+	command := []string{"trace", args[0], args[1], "--proto", strings.ToLower(proto)}
+	if ack {
+		command = append(command, "--midstream")
+	}
+	return command, nil
+}
+
+// way is what became of a packet.
+type way struct {
+	Hops []*inspect.Trace `json:"hops"`
+	// Pod is namespace/name of the one that it is delivered to.
+	Pod string `json:"pod,omitempty"`
+}
+
+// tracers are the agents of a cluster.
+type tracers interface {
+	agents.Runner
+	PodAt(ctx context.Context, service, address string) (string, error)
+}
+
+// follow traces the packet from node to node. Where it cannot be followed further,
+// the way so far and an error are returned.
+func follow(ctx context.Context, runner tracers, node string, command []string) (way, error) {
+	var w way
+	for range maxHops {
+		hop, err := traceOn(ctx, runner, node, command)
+		if err != nil {
+			return w, fmt.Errorf("%s: %w", node, err)
+		}
+		w.Hops = append(w.Hops, hop)
+		if hop.Verdict == inspect.Delivered && hop.Service != "" {
+			w.Pod, err = runner.PodAt(ctx, hop.Service, hop.Endpoint.Addr().String())
+			return w, err
+		}
+		if hop.Verdict != inspect.Sent {
+			return w, nil
+		}
+		node = hop.NextNode
+		command = []string{"trace", "--packet", base64.StdEncoding.EncodeToString(hop.Packet)}
+	}
+	return w, fmt.Errorf("the packet was not delivered after %d nodes; this should not be: please report it", maxHops)
+}
+
+func traceOn(ctx context.Context, runner agents.Runner, node string, command []string) (*inspect.Trace, error) {
+	ctx, cancel := context.WithTimeout(ctx, traceTime)
+	defer cancel()
+	line, err := agents.Ask(ctx, runner, node, command)
+	if err != nil {
+		return nil, err
+	}
+	if line.Trace == nil {
+		return nil, errors.New("the agent tells no trace: it may be of another version")
+	}
+	return line.Trace, nil
+}
+
+func showWay(out io.Writer, w way, asJSON bool) error {
+	if len(w.Hops) == 0 {
+		return nil
+	}
+	if asJSON {
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(w)
+	}
+	var lines []string
+	for _, hop := range w.Hops {
+		lines = append(lines, render.Hop(hop, w.Pod)...)
+	}
+	_, err := io.WriteString(out, strings.Join(lines, "\n")+"\n")
+	return err
+}

@@ -41,7 +41,7 @@ type draft struct {
 	// frontends have in the maps; nobody's where that is not clear.
 	tableOwners         map[program.TableSlot]backend
 	endpointTableOwners map[program.EndpointSlot]backend
-	// spreads are the backends that send packets to other nodes, held the node
+	// spreads are the backends that send, or sent, packets to other nodes, held the node
 	// tables that stay as they are.
 	spreads map[backend]bool
 	held    []program.TableSlot
@@ -159,6 +159,13 @@ func (d *draft) readModel() {
 		name := names[key]
 		setOwner(d.tableOwners, placed, frontend.Table, name)
 		setOwner(d.endpointTableOwners, placedEndpoints, frontend.Endpoints, name)
+	}
+	// One that has become Local goes on to have its table: connections that began
+	// under the policy Cluster are where the rows say.
+	for name := range d.keys {
+		if own, _ := d.ownTable(name); own != 0 {
+			d.spreads[name] = true
+		}
 	}
 }
 

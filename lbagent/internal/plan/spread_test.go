@@ -94,3 +94,29 @@ func TestNothingToHold(t *testing.T) {
 		t.Errorf("frontend %+v has a table", got)
 	}
 }
+
+// From Cluster to Local and back, at run time: the table stays and goes on.
+func TestChangeOfPolicy(t *testing.T) {
+	have := program.NewState()
+	p := NewPlanner(have)
+	f := frontend(1, "web", 1)
+	f.Weights[2] = 1
+	have, _ = advance(t, p, have, modelOf(f), ample)
+	before := have.Frontends[key(1)]
+	table := have.Tables[before.Table]
+
+	f.Local = true
+	have, _ = advance(t, p, have, modelOf(f), ample)
+	if got := have.Frontends[key(1)]; !got.Local || got.Table != before.Table || have.Tables[got.Table] != table {
+		t.Fatalf("frontend %+v, was %+v, want the same table", got, before)
+	}
+	if again, _ := NewPlanner(have).Plan(have, modelOf(f), ample); len(program.Diff(have, again)) != 0 {
+		t.Error("a restart changes something")
+	}
+
+	f.Local = false
+	have, _ = advance(t, p, have, modelOf(f), ample)
+	if got := have.Frontends[key(1)]; got != before {
+		t.Errorf("frontend %+v, want %+v as before", got, before)
+	}
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"maps"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// change brings the node from what its maps hold to what change makes of it.
+func (n *node) change(t *testing.T, change func(*program.State)) {
+	t.Helper()
+	have, err := n.dataplane.Dump()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := have.Clone()
+	change(want)
+	apply(t, n.dataplane, program.Diff(have, want)...)
+}
+
+// changeFrontends changes the frontends of a port of both VIPs.
+func changeFrontends(s *program.State, port uint16, change func(program.FrontendKey, *program.Frontend)) {
+	for key, frontend := range maps.Clone(s.Frontends) {
+		if key.Port == port {
+			change(key, &frontend)
+			s.Frontends[key] = frontend
+		}
+	}
+}
+
+// A Local Service whose pods are on node 2, on VIPs that the router also sends to node 1
+// for the sake of another Service; then node 1 gets a pod of it, too.
+func TestSharedLocalPath(t *testing.T) {
+	n := newNetwork(t)
+	for _, pod := range testPods {
+		serve(t, pod)
+	}
+	const slot = 2
+	for _, node := range n.nodes {
+		state := n.state(node)
+		state.Tables[slot] = tableOf(func(int) program.Row { return program.Row{Primary: 2} })
+		changeFrontends(state, localPort, func(_ program.FrontendKey, f *program.Frontend) {
+			f.Table = slot
+			if node.id == 1 {
+				f.Endpoints = 0
+			}
+		})
+		n.start(t, node, state)
+	}
+	n.routeVIP(t, n.nodes[0])
+	var sessions []*session
+	for range 5 {
+		for _, vip := range []netip.Addr{vip4, vip6} {
+			to := netip.AddrPortFrom(vip, localPort)
+			sessions = append(sessions, connect(t, to))
+			if pod := askUDP(t, to, 1000); pod == "pod1" {
+				t.Error("UDP is answered by the pod of node 1, which has none of the Service")
+			}
+		}
+	}
+	for _, s := range sessions {
+		if s.pod == "pod1" {
+			t.Error("TCP is served by the pod of node 1, which has none of the Service")
+		}
+	}
+	exchangeAll(t, sessions)
+
+	for _, node := range n.nodes {
+		node.change(t, func(s *program.State) {
+			s.Tables[slot] = tableOf(func(row int) program.Row {
+				if row%3 == 0 {
+					return program.Row{Primary: 1, Chain: [program.ChainLength]program.NodeID{2}}
+				}
+				return program.Row{Primary: 2}
+			})
+			changeFrontends(s, localPort, func(key program.FrontendKey, f *program.Frontend) {
+				key.Port = clusterPort
+				f.Endpoints = s.Frontends[key].Endpoints
+			})
+		})
+	}
+	exchangeAll(t, sessions)
+	for _, vip := range []netip.Addr{vip4, vip6} {
+		if s := connect(t, netip.AddrPortFrom(vip, localPort)); s.pod != "pod1" {
+			t.Errorf("a new connection is served by %s, want the pod on the node that the router chose", s.pod)
+		}
+	}
+	for _, node := range n.nodes {
+		checkNoDrops(t, node)
+	}
+}
+
+func tableOf(row func(int) program.Row) *program.Table {
+	table := &program.Table{}
+	for i := range table {
+		table[i] = row(i)
+	}
+	return table
+}
+
+// Clients outside the source ranges do not get in, on whatever node they arrive; the
+// connections of those that lose the right to stop, and go on when they get it back.
+func TestSourceRangesPath(t *testing.T) {
+	n := newNetwork(t)
+	for _, pod := range testPods {
+		serve(t, pod)
+	}
+	limit := func(set program.SourceSet, prefixes ...string) {
+		for _, node := range n.nodes {
+			node.change(t, func(s *program.State) {
+				clear(s.SourceRanges)
+				for _, prefix := range prefixes {
+					s.SourceRanges[program.SourceRange{Set: set, Prefix: netip.MustParsePrefix(prefix)}] = struct{}{}
+				}
+				changeFrontends(s, clusterPort, func(_ program.FrontendKey, f *program.Frontend) { f.Ranges = set })
+			})
+		}
+	}
+	for _, node := range n.nodes {
+		n.start(t, node, n.state(node))
+	}
+	limit(1, "198.51.100.128/25", "2001:db8:0:2::/64")
+	sessions := n.openSessions(t, 6)
+
+	limit(2, "198.51.100.0/25", "2001:db8:0:1::/64")
+	for _, vip := range []netip.Addr{vip4, vip6} {
+		checkSilence(t, netip.AddrPortFrom(vip, clusterPort), 200*time.Millisecond)
+	}
+	if refused := counters(t, n.nodes[0]).Drops["source_range"] + counters(t, n.nodes[1]).Drops["source_range"]; refused == 0 {
+		t.Error("nothing is counted as source_range")
+	}
+	// Another port of the VIP is another Service's.
+	connect(t, netip.AddrPortFrom(vip4, localPort))
+
+	limit(program.Nobody)
+	checkSilence(t, netip.AddrPortFrom(vip4, clusterPort), 200*time.Millisecond)
+	limit(3, "198.51.100.130/32", "2001:db8::/32")
+	exchangeAll(t, sessions)
+	limit(0)
+	exchangeAll(t, sessions)
+}

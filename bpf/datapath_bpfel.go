@@ -107,11 +107,12 @@ const (
 	DatapathDropReasonDROP_HEADROOM           DatapathDropReason = 21
 	DatapathDropReasonDROP_HANDOVER           DatapathDropReason = 22
 	DatapathDropReasonDROP_TUNNEL_SOURCE      DatapathDropReason = 23
-	DatapathDropReasonDROP_TUNNEL_MALFORMED   DatapathDropReason = 24
-	DatapathDropReasonDROP_TUNNEL_NO_VIP      DatapathDropReason = 25
-	DatapathDropReasonDROP_TUNNEL_CONGESTION  DatapathDropReason = 26
-	DatapathDropReasonDROP_REPLY_REWRITE      DatapathDropReason = 27
-	DatapathDropReasonDROP_REASONS            DatapathDropReason = 28
+	DatapathDropReasonDROP_TUNNEL_EXCEPTION   DatapathDropReason = 24
+	DatapathDropReasonDROP_TUNNEL_MALFORMED   DatapathDropReason = 25
+	DatapathDropReasonDROP_TUNNEL_NO_VIP      DatapathDropReason = 26
+	DatapathDropReasonDROP_TUNNEL_CONGESTION  DatapathDropReason = 27
+	DatapathDropReasonDROP_REPLY_REWRITE      DatapathDropReason = 28
+	DatapathDropReasonDROP_REASONS            DatapathDropReason = 29
 )
 
 type DatapathDropSample struct {
@@ -138,8 +139,16 @@ const (
 	DatapathEventEVENT_HANDED_TO_KERNEL       DatapathEvent = 0
 	DatapathEventEVENT_SECOND_CHANCE          DatapathEvent = 1
 	DatapathEventEVENT_SECOND_CHANCE_RETURNED DatapathEvent = 2
-	DatapathEventEVENTS                       DatapathEvent = 3
+	DatapathEventEVENT_EXCEPTION_LEARNED      DatapathEvent = 3
+	DatapathEventEVENT_EXCEPTION_USED         DatapathEvent = 4
+	DatapathEventEVENTS                       DatapathEvent = 5
 )
+
+type DatapathException struct {
+	_    structs.HostLayout
+	Node uint32
+	Seen uint32
+}
 
 type DatapathFlow struct {
 	_          structs.HostLayout
@@ -267,6 +276,26 @@ type DatapathRow struct {
 	Way uint64
 }
 
+type DatapathRowMark struct {
+	_        structs.HostLayout
+	Moved    uint32
+	Excepted uint32
+}
+
+type DatapathRowUpdate struct {
+	_   structs.HostLayout
+	Row uint32
+	Pad uint32
+	Way uint64
+}
+
+type DatapathRowsWrite struct {
+	_     structs.HostLayout
+	First uint32
+	Count uint32
+	Fresh uint32
+}
+
 type DatapathSampling struct {
 	_       structs.HostLayout
 	Since   uint32
@@ -382,6 +411,8 @@ const (
 	DatapathMapEndpointRows      = "endpoint_rows"
 	DatapathMapEndpoints         = "endpoints"
 	DatapathMapEventCounts       = "event_counts"
+	DatapathMapExceptions4       = "exceptions4"
+	DatapathMapExceptions6       = "exceptions6"
 	DatapathMapFrontendCounts    = "frontend_counts"
 	DatapathMapFrontendDrops     = "frontend_drops"
 	DatapathMapFrontends4        = "frontends4"
@@ -395,6 +426,8 @@ const (
 	DatapathMapNodes             = "nodes"
 	DatapathMapReverse4          = "reverse4"
 	DatapathMapReverse6          = "reverse6"
+	DatapathMapRowMarks          = "row_marks"
+	DatapathMapRowUpdates        = "row_updates"
 	DatapathMapRows              = "rows"
 	DatapathMapSettings          = "settings"
 	DatapathMapSlowPacket        = "slow_packet"
@@ -409,12 +442,14 @@ const (
 	DatapathProgHandedOver       = "handed_over"
 	DatapathProgIngress          = "ingress"
 	DatapathProgVouch            = "vouch"
+	DatapathProgWriteRows        = "write_rows"
 	DatapathVarConnectionFlag    = "_connection_flag"
 	DatapathVarDropSample        = "_drop_sample"
 	DatapathVarFrontendFlag      = "_frontend_flag"
 	DatapathVarHandover          = "_handover"
 	DatapathVarOverhead          = "_overhead"
 	DatapathVarReverseFlag       = "_reverse_flag"
+	DatapathVarRowsWrite         = "_rows_write"
 	DatapathVarSelfFlag          = "_self_flag"
 	DatapathVarShape             = "_shape"
 	DatapathVarTraceStep         = "_trace_step"
@@ -470,6 +505,7 @@ type DatapathProgramSpecs struct {
 	HandedOver       *ebpf.ProgramSpec `ebpf:"handed_over"`
 	Ingress          *ebpf.ProgramSpec `ebpf:"ingress"`
 	Vouch            *ebpf.ProgramSpec `ebpf:"vouch"`
+	WriteRows        *ebpf.ProgramSpec `ebpf:"write_rows"`
 }
 
 // DatapathMapSpecs contains maps before they are loaded into the kernel.
@@ -490,6 +526,8 @@ type DatapathMapSpecs struct {
 	EndpointRows   *ebpf.MapSpec `ebpf:"endpoint_rows"`
 	Endpoints      *ebpf.MapSpec `ebpf:"endpoints"`
 	EventCounts    *ebpf.MapSpec `ebpf:"event_counts"`
+	Exceptions4    *ebpf.MapSpec `ebpf:"exceptions4"`
+	Exceptions6    *ebpf.MapSpec `ebpf:"exceptions6"`
 	FrontendCounts *ebpf.MapSpec `ebpf:"frontend_counts"`
 	FrontendDrops  *ebpf.MapSpec `ebpf:"frontend_drops"`
 	Frontends4     *ebpf.MapSpec `ebpf:"frontends4"`
@@ -503,6 +541,8 @@ type DatapathMapSpecs struct {
 	Nodes          *ebpf.MapSpec `ebpf:"nodes"`
 	Reverse4       *ebpf.MapSpec `ebpf:"reverse4"`
 	Reverse6       *ebpf.MapSpec `ebpf:"reverse6"`
+	RowMarks       *ebpf.MapSpec `ebpf:"row_marks"`
+	RowUpdates     *ebpf.MapSpec `ebpf:"row_updates"`
 	Rows           *ebpf.MapSpec `ebpf:"rows"`
 	Settings       *ebpf.MapSpec `ebpf:"settings"`
 	SlowPacket     *ebpf.MapSpec `ebpf:"slow_packet"`
@@ -524,6 +564,7 @@ type DatapathVariableSpecs struct {
 	Handover       *ebpf.VariableSpec `ebpf:"_handover"`
 	Overhead       *ebpf.VariableSpec `ebpf:"_overhead"`
 	ReverseFlag    *ebpf.VariableSpec `ebpf:"_reverse_flag"`
+	RowsWrite      *ebpf.VariableSpec `ebpf:"_rows_write"`
 	SelfFlag       *ebpf.VariableSpec `ebpf:"_self_flag"`
 	Shape          *ebpf.VariableSpec `ebpf:"_shape"`
 	TraceStep      *ebpf.VariableSpec `ebpf:"_trace_step"`
@@ -566,6 +607,8 @@ type DatapathMaps struct {
 	EndpointRows   *ebpf.Map `ebpf:"endpoint_rows"`
 	Endpoints      *ebpf.Map `ebpf:"endpoints"`
 	EventCounts    *ebpf.Map `ebpf:"event_counts"`
+	Exceptions4    *ebpf.Map `ebpf:"exceptions4"`
+	Exceptions6    *ebpf.Map `ebpf:"exceptions6"`
 	FrontendCounts *ebpf.Map `ebpf:"frontend_counts"`
 	FrontendDrops  *ebpf.Map `ebpf:"frontend_drops"`
 	Frontends4     *ebpf.Map `ebpf:"frontends4"`
@@ -579,6 +622,8 @@ type DatapathMaps struct {
 	Nodes          *ebpf.Map `ebpf:"nodes"`
 	Reverse4       *ebpf.Map `ebpf:"reverse4"`
 	Reverse6       *ebpf.Map `ebpf:"reverse6"`
+	RowMarks       *ebpf.Map `ebpf:"row_marks"`
+	RowUpdates     *ebpf.Map `ebpf:"row_updates"`
 	Rows           *ebpf.Map `ebpf:"rows"`
 	Settings       *ebpf.Map `ebpf:"settings"`
 	SlowPacket     *ebpf.Map `ebpf:"slow_packet"`
@@ -606,6 +651,8 @@ func (m *DatapathMaps) Close() error {
 		m.EndpointRows,
 		m.Endpoints,
 		m.EventCounts,
+		m.Exceptions4,
+		m.Exceptions6,
 		m.FrontendCounts,
 		m.FrontendDrops,
 		m.Frontends4,
@@ -619,6 +666,8 @@ func (m *DatapathMaps) Close() error {
 		m.Nodes,
 		m.Reverse4,
 		m.Reverse6,
+		m.RowMarks,
+		m.RowUpdates,
 		m.Rows,
 		m.Settings,
 		m.SlowPacket,
@@ -641,6 +690,7 @@ type DatapathVariables struct {
 	Handover       *ebpf.Variable `ebpf:"_handover"`
 	Overhead       *ebpf.Variable `ebpf:"_overhead"`
 	ReverseFlag    *ebpf.Variable `ebpf:"_reverse_flag"`
+	RowsWrite      *ebpf.Variable `ebpf:"_rows_write"`
 	SelfFlag       *ebpf.Variable `ebpf:"_self_flag"`
 	Shape          *ebpf.Variable `ebpf:"_shape"`
 	TraceStep      *ebpf.Variable `ebpf:"_trace_step"`
@@ -658,6 +708,7 @@ type DatapathPrograms struct {
 	HandedOver       *ebpf.Program `ebpf:"handed_over"`
 	Ingress          *ebpf.Program `ebpf:"ingress"`
 	Vouch            *ebpf.Program `ebpf:"vouch"`
+	WriteRows        *ebpf.Program `ebpf:"write_rows"`
 }
 
 func (p *DatapathPrograms) Close() error {
@@ -667,6 +718,7 @@ func (p *DatapathPrograms) Close() error {
 		p.HandedOver,
 		p.Ingress,
 		p.Vouch,
+		p.WriteRows,
 	)
 }
 

@@ -200,7 +200,8 @@ func newWorld(t testing.TB) *world {
 	flows := uint32(flowEntries + 128*ebpf.MustPossibleCPU())
 	for name, size := range map[string]uint32{
 		bpf.DatapathMapFrontends4: 64, bpf.DatapathMapFrontends6: 64, bpf.DatapathMapFrontendCounts: 128, bpf.DatapathMapFrontendDrops: 512,
-		bpf.DatapathMapVips: 16, bpf.DatapathMapRows: 32 * 4096, bpf.DatapathMapEndpointRows: 4 * 512,
+		bpf.DatapathMapVips: 16, bpf.DatapathMapRows: 32 * 4096, bpf.DatapathMapRowMarks: 32 * 4096,
+		bpf.DatapathMapExceptions4: 4096, bpf.DatapathMapExceptions6: 4096, bpf.DatapathMapEndpointRows: 4 * 512,
 		bpf.DatapathMapEndpoints: 16, bpf.DatapathMapConnections4: flows, bpf.DatapathMapConnections6: flows,
 		bpf.DatapathMapAffinities4: flows, bpf.DatapathMapAffinities6: flows,
 		bpf.DatapathMapSourceRanges4: 16, bpf.DatapathMapSourceRanges6: 16,

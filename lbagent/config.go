@@ -39,6 +39,9 @@ type Config struct {
 	// Datagrams is the same for UDP, Affinities for clients of Services with
 	// session affinity. Zero means a share of Connections.
 	Datagrams, Affinities int
+	// Exceptions is how many flows are remembered that other nodes hold against
+	// their row, for each address family. Zero means as many as Connections.
+	Exceptions int
 	// MetricsBindAddress is where metrics and health are served, as host:port.
 	// "0": nowhere.
 	MetricsBindAddress string
@@ -102,6 +105,9 @@ func (c *Config) validate() error {
 	if c.Affinities < 0 {
 		errs = append(errs, fmt.Errorf("--affinity-clients is %d, must not be negative", c.Affinities))
 	}
+	if c.Exceptions < 0 {
+		errs = append(errs, fmt.Errorf("--exceptions is %d, must not be negative", c.Exceptions))
+	}
 	return errors.Join(errs...)
 }
 
@@ -123,5 +129,6 @@ func (c *Config) dataplane() dataplane.Config {
 		Connections: c.Connections,
 		Datagrams:   c.Datagrams,
 		Affinities:  c.Affinities,
+		Exceptions:  c.Exceptions,
 	}
 }

@@ -13,6 +13,7 @@
 #include "plain.h"
 #include "related.h"
 #include "reverse.h"
+#include "rows.h"
 #include "slow.h"
 
 char _license[] SEC("license") = "GPL";
@@ -26,6 +27,7 @@ const enum reverse_flag *_reverse_flag __attribute__((unused));
 const enum uplink_flag *_uplink_flag __attribute__((unused));
 const enum overhead *_overhead __attribute__((unused));
 const struct handover *_handover __attribute__((unused));
+const struct rows_write *_rows_write __attribute__((unused));
 const enum trace_step *_trace_step __attribute__((unused));
 const struct drop_sample *_drop_sample __attribute__((unused));
 
@@ -75,6 +77,15 @@ int egress(struct __sk_buff *skb)
 }
 
 /* The programs below are run by the agent. */
+
+/* Writes rows; returns how many. */
+SEC("syscall")
+int write_rows(struct rows_write *request)
+{
+	struct rows_write write = *request;
+
+	return bpf_loop(write.count, row_write, &write, 0);
+}
 
 /* The agent lives and watches routes and neighbours: the prepared next hops are right. */
 SEC("syscall")

@@ -61,6 +61,10 @@ enum drop_reason {
 	DROP_HANDOVER,
 	/* Encapsulated by a host that is no node of the cluster. */
 	DROP_TUNNEL_SOURCE,
+	/* Says that a node holds a flow, but was not sent by that node, or not to the one
+	 * that the packet came in by.
+	 */
+	DROP_TUNNEL_EXCEPTION,
 	/* Our VNI, but not in the form that our nodes send. */
 	DROP_TUNNEL_MALFORMED,
 	/* Encapsulated for an address that is no VIP. */
@@ -86,5 +90,9 @@ enum event {
 	EVENT_SECOND_CHANCE,
 	/* No former owner knew the flow; handed back to the node that asked. */
 	EVENT_SECOND_CHANCE_RETURNED,
+	/* A former owner holds the flow, and this node sends it straight there from now on. */
+	EVENT_EXCEPTION_LEARNED,
+	/* Sent straight to the node that holds the flow. */
+	EVENT_EXCEPTION_USED,
 	EVENTS,
 };

@@ -104,6 +104,39 @@ struct {
 	__type(value, struct row);
 } rows SEC(".maps");
 
+/* Beside each row. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct row_mark);
+} row_marks SEC(".maps");
+
+/* What write_rows shall write. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, ROWS);
+	__type(key, __u32);
+	__type(value, struct row_update);
+} row_updates SEC(".maps");
+
+/* Flows that are not with their row's primary. Where a table is full, the one that was
+ * unused longest makes room, and goes by its row and chain again.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct connection_key4);
+	__type(value, struct exception);
+} exceptions4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct connection_key6);
+	__type(value, struct exception);
+} exceptions6 SEC(".maps");
+
 /* Endpoint tables: row r of table t is at t * ENDPOINT_ROWS + r. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

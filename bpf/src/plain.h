@@ -120,7 +120,7 @@ static __always_inline int plain_forward(struct xdp_md *ctx, const struct self *
 		return NOT_PLAIN;
 	index = row_index(frontend, outer->hash);
 	row = bpf_map_lookup_elem(&rows, &index);
-	if (!row)
+	if (!row || row->way & ROW_MARKED)
 		return NOT_PLAIN;
 	outer->way = way_by_row(row->way, self);
 	node = plain_node(ctx, self, way_node(outer->way, WAY_CHOOSER), outer->length);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "count.h"
+#include "chance.h"
 #include "encap.h"
 #include "hash.h"
 #include "ranges.h"
@@ -9,24 +10,11 @@
 
 /* Stage 1: the node that serves a flow, the same wherever the router sends it. */
 
-static __always_inline __u32 row_index(const struct frontend *frontend, __u32 hash)
+static __always_inline int send_or_serve(const struct self *self, __u32 node)
 {
-	return frontend->table * ROWS + (hash >> ROW_SHIFT);
-}
-
-/* The way of a packet that this node sends, or keeps, by a row. */
-static __always_inline __u64 way_by_row(__u64 row, const struct self *self)
-{
-	return (row & ROW_WAY) | (__u64)self->id << WAY_ORIGIN;
-}
-
-/* The way of a packet for which this node chooses instead of the row's primary: that one
- * becomes the first of the chain.
- */
-static __always_inline __u64 way_behind(__u64 row, const struct self *self)
-{
-	return (row >> NODE_ID_BITS & WAY_CHAIN) | (__u64)self->id << WAY_ORIGIN |
-	       (__u64)self->id << WAY_CHOOSER;
+	if (!node)
+		return drop(DROP_ROW_EMPTY);
+	return node == self->id ? serve_here() : send_to(node);
 }
 
 static __always_inline int stage1(struct packet *packet, const struct self *self,
@@ -34,7 +22,6 @@ static __always_inline int stage1(struct packet *packet, const struct self *self
 {
 	__u32 index = row_index(frontend, packet->node_hash);
 	struct row *row;
-	__u32 primary;
 
 	if (!frontend->table)
 		return drop(DROP_NO_ENDPOINT);
@@ -43,12 +30,9 @@ static __always_inline int stage1(struct packet *packet, const struct self *self
 		return drop(DROP_ROW_EMPTY);
 	trace_row(index, row);
 	packet->way = way_by_row(row->way, self);
-	primary = way_node(packet->way, WAY_CHOOSER);
-	if (!primary)
-		return drop(DROP_ROW_EMPTY);
-	if (primary == self->id)
-		return serve_here();
-	return send_to(primary);
+	if (row->way & ROW_MARKED)
+		return send_or_serve(self, marked_node(packet, self, index));
+	return send_or_serve(self, way_node(packet->way, WAY_CHOOSER));
 }
 
 /* A Local frontend with a table: others on its VIP have nodes announce it that have no
@@ -100,6 +84,14 @@ static __always_inline int finish(struct xdp_md *ctx, struct packet *packet,
 				  const struct self *self, const struct frontend *frontend,
 				  int verdict)
 {
+	if (verdict == VERDICT_SERVE && (packet->way & WAY_FINAL) == WAY_HELD) {
+		int node = exception_told(packet, self, frontend);
+
+		if (!node)
+			verdict = drop(DROP_TUNNEL_EXCEPTION);
+		else if (node != self->id)
+			verdict = send_to(node);
+	}
 	if (verdict == VERDICT_SERVE)
 		verdict = stage2(ctx, packet, self, frontend);
 	if (verdict >= VERDICT_SEND)

@@ -169,17 +169,21 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 		endpoint = endpoint_of(connection);
 		if (!endpoint && is_midstream(packet))
 			return drop(DROP_ENDPOINT_GONE);
+		if (endpoint && table == TABLE_ESTABLISHED && was_asked(packet, self)) {
+			next = tell_origin(packet, self, frontend);
+			if (next)
+				return send_to(next);
+		}
 		if (!endpoint || (is_eventful(packet, connection, table) &&
 				  flow_event(ctx, packet, frontend, endpoint))) {
 			connection_delete(&packet->flow, table);
 			endpoint = NULL;
 		}
-	} else if (is_midstream(packet)) {
-		next = second_chance(packet, self->id);
-		if (next)
-			return send_to(next);
 	}
 	if (!endpoint) {
+		next = whom_to_ask(packet, self, frontend);
+		if (next)
+			return send_to(next);
 		id = stage2_choose(packet, frontend, tcp_numbers(ctx, packet).acknowledged);
 		if (id < 0)
 			return drop(-id);

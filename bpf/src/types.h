@@ -61,6 +61,28 @@ struct row {
 	__u64 way;
 };
 
+/* What is only known of a row that moved or has exceptions. Ticks; zero means never. */
+struct row_mark {
+	/* When the primary last changed. */
+	__u32 moved;
+	/* When an exception was last learned or used. */
+	__u32 excepted;
+};
+
+/* A row that the agent writes, as write_rows takes it. */
+struct row_update {
+	__u32 row;
+	__u32 pad;
+	__u64 way;
+};
+
+/* The node that holds a flow against its row. */
+struct exception {
+	__u32 node;
+	/* Ticks, renewed every REFRESH_SECONDS of activity. */
+	__u32 seen;
+};
+
 struct frontend_key4 {
 	__be32 vip;
 	__be16 port;

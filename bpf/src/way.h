@@ -3,6 +3,8 @@
 
 #include <linux/types.h>
 
+#include "types.h"
+
 /* The way of a packet through the cluster, in 64 bits. From the top: the origin, the
  * chooser and three nodes of the chain, as ids of 12 bits each, and four flags.
  *
@@ -24,12 +26,24 @@
 enum way_flag {
 	/* The chain was filled by rank, for want of a history. */
 	WAY_RANKED = 1,
+	/* A datagram, too, is asked for along the chain. */
+	WAY_ASK = 2,
+	/* The origin has sent it to the node that it knows, or was told, to hold the flow. */
+	WAY_TOLD = 4,
+	/* Back to the origin, from the node that the chooser names: it holds the flow. Where that
+	 * is zero, the sender does not, though the origin thought so.
+	 */
+	WAY_HELD = 8,
+	/* Nobody is told any more. */
+	WAY_FINAL = WAY_TOLD | WAY_HELD,
 };
 
-/* A row has in the place of the origin, in the lowest two bits, how many places of
- * its chain are of former owners.
+/* A row has in the place of the origin how many places of its chain are of former owners,
+ * and whether there is more to know of it in row_marks. That bit the programs
+ * set and clear by themselves.
  */
-#define ROW_HISTORY 52
+#define ROW_HISTORY (3ULL << WAY_ORIGIN)
+#define ROW_MARKED (1ULL << 63)
 #define ROW_WAY ((1ULL << WAY_ORIGIN) - 1)
 
 static __always_inline __u32 way_node(__u64 way, int place)
@@ -40,6 +54,21 @@ static __always_inline __u32 way_node(__u64 way, int place)
 static __always_inline __u64 way_with(__u64 way, int place, __u32 node)
 {
 	return (way & ~(NODE_ID_MASK << place)) | (__u64)node << place;
+}
+
+/* The way of a packet that this node sends, or keeps, by a row. */
+static __always_inline __u64 way_by_row(__u64 row, const struct self *self)
+{
+	return (row & ROW_WAY) | (__u64)self->id << WAY_ORIGIN;
+}
+
+/* The way of a packet for which this node chooses instead of the row's primary: that one
+ * becomes the first of the chain.
+ */
+static __always_inline __u64 way_behind(__u64 row, const struct self *self)
+{
+	return (row >> NODE_ID_BITS & WAY_CHAIN) | (__u64)self->id << WAY_ORIGIN |
+	       (__u64)self->id << WAY_CHOOSER;
 }
 
 /* Without the next one of the chain. */

@@ -91,6 +91,8 @@ func addFlags(flags *pflag.FlagSet, config *lbagent.Config) {
 		"the same for answered flows of UDP (default: a quarter of --connections)")
 	flags.IntVar(&config.Affinities, "affinity-clients", config.Affinities,
 		"clients whose endpoint is remembered for sessionAffinity ClientIP, for each address family; about 100 bytes of memory each (default: an eighth of --connections)")
+	flags.IntVar(&config.Exceptions, "exceptions", config.Exceptions,
+		"flows that other nodes hold against their row and that are sent straight there, for each address family; about 100 bytes of memory each (default: as many as --connections)")
 	flags.StringVar(&config.MetricsBindAddress, "metrics-bind-address", config.MetricsBindAddress,
 		"host:port that serves /metrics, /healthz and /readyz; 0: none")
 	flags.DurationVar(&config.WithdrawDelay, "withdraw-delay", config.WithdrawDelay,

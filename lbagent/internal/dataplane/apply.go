@@ -48,7 +48,7 @@ func (d *Dataplane) apply(op program.Op) error {
 	case program.ClearEndpointTable:
 		return d.writeEndpointTable(op.Slot, &program.EndpointTable{})
 	case program.PutRows:
-		return d.writeRows(op.Slot, op.Changed, op.Rows)
+		return d.writeRows(op)
 	case program.ClearTable:
 		return d.clearTable(op.Slot)
 	case program.PutSourceRange:
@@ -138,39 +138,6 @@ func (d *Dataplane) writeEndpointTable(slot program.EndpointSlot, table *program
 		return failure(bpf.DatapathMapEndpointRows, slot, err)
 	}
 	return nil
-}
-
-func (d *Dataplane) writeRows(slot program.TableSlot, changed []uint32, rows []program.Row) error {
-	if err := checkIndex(bpf.DatapathMapRows, slot, d.limits.Tables); err != nil {
-		return err
-	}
-	if len(changed) != len(rows) {
-		return failure(bpf.DatapathMapRows, slot, fmt.Errorf("%d row numbers for %d rows", len(changed), len(rows)))
-	}
-	if len(rows) == 0 {
-		return nil
-	}
-	keys := make([]uint32, len(changed))
-	values := make([]bpf.DatapathRow, len(rows))
-	for i, row := range changed {
-		if row >= program.Rows {
-			return failure(bpf.DatapathMapRows, slot, fmt.Errorf("row %d of %d", row, program.Rows))
-		}
-		keys[i] = uint32(slot)*program.Rows + row
-		values[i] = encodeRow(rows[i])
-	}
-	if _, err := d.maps.Rows.BatchUpdate(keys, values, nil); err != nil {
-		return failure(bpf.DatapathMapRows, slot, err)
-	}
-	return nil
-}
-
-func (d *Dataplane) clearTable(slot program.TableSlot) error {
-	all := make([]uint32, program.Rows)
-	for i := range all {
-		all[i] = uint32(i)
-	}
-	return d.writeRows(slot, all, make([]program.Row, program.Rows))
 }
 
 // frontendMap gives the map of the key's family, its name, and the key in it.

@@ -59,7 +59,7 @@ func (c *Config) validate() error {
 	for _, size := range []struct {
 		name  string
 		value int
-	}{{"HalfOpen", c.HalfOpen}, {"Datagrams", c.Datagrams}, {"Affinities", c.Affinities}} {
+	}{{"HalfOpen", c.HalfOpen}, {"Datagrams", c.Datagrams}, {"Affinities", c.Affinities}, {"Exceptions", c.Exceptions}} {
 		if size.value < 0 || size.value > maxFlows {
 			return fmt.Errorf("data plane: %s is %d, must be within 0 and %d", size.name, size.value, maxFlows)
 		}
@@ -88,6 +88,13 @@ func (c *Config) affinities() int {
 	return max(c.Connections/8, minOthers)
 }
 
+func (c *Config) exceptions() int {
+	if c.Exceptions > 0 {
+		return c.Exceptions
+	}
+	return max(c.Connections, minOthers)
+}
+
 // lruSize is the size of a table of which n entries can be in use at once. The kernel
 // makes room as soon as it has no full batch of free entries left for a CPU
 // that asks for one, so what other CPUs hold free lies idle.
@@ -100,7 +107,7 @@ func lruSize(n int) uint32 {
 func (c *Config) sizes() map[string]uint32 {
 	frontends := uint32(c.Limits.Frontends)
 	connections, datagrams, halfOpen := lruSize(c.Connections), lruSize(c.datagrams()), lruSize(c.halfOpen())
-	affinities := lruSize(c.affinities())
+	affinities, exceptions := lruSize(c.affinities()), lruSize(c.exceptions())
 	return map[string]uint32{
 		bpf.DatapathMapFrontends4:     frontends,
 		bpf.DatapathMapFrontends6:     frontends,
@@ -110,6 +117,9 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapSourceRanges6:  uint32(c.Limits.SourceRanges),
 		bpf.DatapathMapVips:           uint32(c.Limits.VIPs),
 		bpf.DatapathMapRows:           uint32(c.Limits.Tables+1) * program.Rows,
+		bpf.DatapathMapRowMarks:       uint32(c.Limits.Tables+1) * program.Rows,
+		bpf.DatapathMapExceptions4:    exceptions,
+		bpf.DatapathMapExceptions6:    exceptions,
 		bpf.DatapathMapEndpointRows:   uint32(c.Limits.EndpointSlots+1) * program.EndpointRows,
 		bpf.DatapathMapEndpoints:      uint32(c.Limits.Endpoints + 1),
 		bpf.DatapathMapConnections4:   connections,

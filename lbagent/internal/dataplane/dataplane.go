@@ -42,6 +42,9 @@ type Config struct {
 	// address family's table remembers the endpoint. Zero means an eighth of
 	// Connections, at least 4,096.
 	Affinities int
+	// Exceptions is how many flows each address family has room for that are sent
+	// to another node than their row says. Zero means as many as Connections.
+	Exceptions int
 	// HalfOpen is how many flows that are not established each table holds.
 	// Zero means an eighth of Connections, between 4,096 and 262,144.
 	HalfOpen int

@@ -129,7 +129,7 @@ func onlyIn[K comparable, V any](a, b map[K]V, compare func(K, K) int) []K {
 // changedRows names the rows of want that differ from have. What an unused
 // slot holds is not known, so where have is nil all rows are named.
 func changedRows(slot TableSlot, have, want *Table) PutRows {
-	op := PutRows{Slot: slot}
+	op := PutRows{Slot: slot, Fresh: have == nil}
 	if have == want {
 		return op
 	}

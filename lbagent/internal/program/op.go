@@ -35,9 +35,11 @@ type (
 	// ClearEndpointTable zeroes a table that no frontend uses any more.
 	ClearEndpointTable struct{ Slot EndpointSlot }
 	// PutRows writes the named rows of a node table: Changed[i] is the row
-	// number of Rows[i].
+	// number of Rows[i]. Fresh says that nothing which stands in the slot is the
+	// table's own.
 	PutRows struct {
 		Slot    TableSlot
+		Fresh   bool
 		Changed []uint32
 		Rows    []Row
 	}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// writeRows has the rows written by a program of ours, which marks those whose
+// primary changes with the kernel's time and keeps what the attached programs
+// have marked.
+func (d *Dataplane) writeRows(op program.PutRows) error {
+	if err := checkIndex(bpf.DatapathMapRows, op.Slot, d.limits.Tables); err != nil {
+		return err
+	}
+	if len(op.Changed) != len(op.Rows) || len(op.Rows) > program.Rows {
+		return failure(bpf.DatapathMapRows, op.Slot, fmt.Errorf("%d row numbers for %d rows", len(op.Changed), len(op.Rows)))
+	}
+	if len(op.Rows) == 0 {
+		return nil
+	}
+	keys := make([]uint32, len(op.Rows))
+	updates := make([]bpf.DatapathRowUpdate, len(op.Rows))
+	for i, row := range op.Changed {
+		if row >= program.Rows {
+			return failure(bpf.DatapathMapRows, op.Slot, fmt.Errorf("row %d of %d", row, program.Rows))
+		}
+		keys[i] = uint32(i)
+		updates[i] = bpf.DatapathRowUpdate{Row: row, Way: encodeRow(op.Rows[i]).Way}
+	}
+	if _, err := d.maps.RowUpdates.BatchUpdate(keys, updates, nil); err != nil {
+		return failure(bpf.DatapathMapRowUpdates, op.Slot, err)
+	}
+	request := bpf.DatapathRowsWrite{First: uint32(op.Slot) * program.Rows, Count: uint32(len(op.Rows))}
+	if op.Fresh {
+		request.Fresh = 1
+	}
+	written, err := d.programs.WriteRows.Run(&ebpf.RunOptions{Context: request})
+	if err == nil && written != request.Count {
+		err = errors.New("the kernel stopped before all were written")
+	}
+	if err != nil {
+		return failure(bpf.DatapathMapRows, op.Slot, fmt.Errorf("write %d rows: %w", request.Count, err))
+	}
+	return nil
+}
+
+func (d *Dataplane) clearTable(slot program.TableSlot) error {
+	op := program.PutRows{Slot: slot, Fresh: true, Rows: make([]program.Row, program.Rows)}
+	for i := range op.Rows {
+		op.Changed = append(op.Changed, uint32(i))
+	}
+	return d.writeRows(op)
+}

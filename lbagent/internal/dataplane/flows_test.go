@@ -21,7 +21,12 @@ func flowMaps(d *Dataplane) []*ebpf.Map {
 // forgetFlows empties the tables of flows.
 func forgetFlows(t testing.TB, d *Dataplane) {
 	t.Helper()
-	for _, m := range flowMaps(d) {
+	forgetAll(t, flowMaps(d)...)
+}
+
+func forgetAll(t testing.TB, maps ...*ebpf.Map) {
+	t.Helper()
+	for _, m := range maps {
 		var keys [][]byte
 		var key any
 		for {

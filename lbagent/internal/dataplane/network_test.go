@@ -135,7 +135,12 @@ func offloads(t testing.TB, namespace, device string) {
 
 func newNetwork(t testing.TB) *network {
 	t.Helper()
-	n := &network{nodes: newTestNodes()}
+	return newNetworkOf(t, newTestNodes())
+}
+
+func newNetworkOf(t testing.TB, nodes []*node) *network {
+	t.Helper()
+	n := &network{nodes: nodes}
 	addNamespace(t, "client")
 	addNamespace(t, "router")
 	sysctl(t, "router", "1", "ipv4/ip_forward", "ipv6/conf/all/forwarding",
@@ -266,11 +271,15 @@ func (n *network) state(self *node) *program.State {
 	}
 	id := program.FrontendID(0)
 	for slot, vip := range map[program.EndpointSlot]netip.Addr{1: vip4, 2: vip6} {
-		table := &program.EndpointTable{}
-		for row := range table {
-			table[row] = ids[vip.Is4()][row%len(self.pods)]
+		if len(self.pods) == 0 {
+			slot = 0
+		} else {
+			table := &program.EndpointTable{}
+			for row := range table {
+				table[row] = ids[vip.Is4()][row%len(self.pods)]
+			}
+			s.EndpointTables[slot] = table
 		}
-		s.EndpointTables[slot] = table
 		for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
 			s.Frontends[program.FrontendKey{VIP: vip, Port: clusterPort, Protocol: protocol}] =
 				program.Frontend{ID: id + 1, Table: 1, Endpoints: slot}

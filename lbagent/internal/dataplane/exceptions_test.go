@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// newLargeNetwork has four more nodes than newNetwork, which have no pods.
+func newLargeNetwork(t *testing.T) *network {
+	t.Helper()
+	nodes := newTestNodes()
+	for id := 3; id <= 6; id++ {
+		nodes = append(nodes, &node{
+			name: fmt.Sprintf("node%d", id), id: program.NodeID(id),
+			addr: program.Node{IPv4: ip(fmt.Sprintf("198.51.100.%d", 10+id)), IPv6: ip(fmt.Sprintf("2001:db8:0:1::%d", 10+id))},
+		})
+	}
+	n := newNetworkOf(t, nodes)
+	for _, pod := range testPods {
+		serve(t, pod)
+	}
+	for _, node := range n.nodes {
+		n.start(t, node, n.state(node))
+	}
+	return n
+}
+
+// rows are those of the first node.
+func (n *network) rows(t *testing.T) *program.Table {
+	t.Helper()
+	state, err := n.nodes[0].dataplane.Dump()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state.Tables[1]
+}
+
+// moveRows moves all rows to the node, which leaves a history, on the given nodes.
+func (n *network) moveRows(t *testing.T, to program.NodeID) {
+	t.Helper()
+	rows := *n.rows(t)
+	for i, row := range rows {
+		rows[i] = program.Row{Primary: to}
+		for _, former := range append([]program.NodeID{row.Primary}, row.Chain[:]...) {
+			if length := rows[i].History; former != 0 && former != to && length < program.ChainLength &&
+				!slices.Contains(rows[i].Chain[:], former) {
+				rows[i].Chain[length] = former
+				rows[i].History++
+			}
+		}
+	}
+	for _, node := range n.nodes {
+		node.putRows(t, &rows)
+	}
+}
+
+func (node *node) putRows(t *testing.T, rows *program.Table) {
+	t.Helper()
+	op := program.PutRows{Slot: 1, Rows: rows[:]}
+	for i := range rows {
+		op.Changed = append(op.Changed, uint32(i))
+	}
+	apply(t, node.dataplane, op)
+}
+
+func (n *network) events(t *testing.T, name string) (total uint64) {
+	t.Helper()
+	for _, node := range n.nodes {
+		total += counters(t, node).Events[name]
+	}
+	return total
+}
+
+func (n *network) checkNothingDropped(t *testing.T) {
+	t.Helper()
+	for _, node := range n.nodes {
+		checkNoDrops(t, node)
+	}
+}
+
+// Connections survive more moves of their row than its chain is long: the node that the
+// router hands their packets to learns where they are. They come back to their primary's
+// care when the row does.
+func TestConnectionsOutliveTheChain(t *testing.T) {
+	n := newLargeNetwork(t)
+	sessions := n.openSessions(t, 20)
+	for _, to := range []program.NodeID{3, 4, 5, 6, 3, 4} {
+		n.moveRows(t, to)
+		exchangeAll(t, sessions)
+	}
+	if learned := n.events(t, "exception_learned"); learned < 20 || learned > 80 {
+		t.Errorf("%d exceptions learned for 20 connections", learned)
+	}
+	asked := n.events(t, "second_chance")
+	exchangeAll(t, sessions)
+	if again := n.events(t, "second_chance"); again != asked {
+		t.Errorf("former owners were asked %d times more, want exceptions alone", again-asked)
+	}
+	if n.events(t, "exception_used") == 0 {
+		t.Error("no exception used")
+	}
+	n.checkNothingDropped(t)
+}
+
+// Without exceptions, after one step, connections are found along the chain.
+func TestConnectionsOutliveTheirExceptions(t *testing.T) {
+	n := newLargeNetwork(t)
+	sessions := n.openSessions(t, 20)
+	n.moveRows(t, 3)
+	exchangeAll(t, sessions)
+	learned := n.events(t, "exception_learned")
+	if learned == 0 {
+		t.Error("no exception learned")
+	}
+	for _, node := range n.nodes {
+		forgetAll(t, node.dataplane.maps.Exceptions4, node.dataplane.maps.Exceptions6)
+	}
+	exchangeAll(t, sessions)
+	if n.events(t, "exception_learned") == learned {
+		t.Error("no exception learned again")
+	}
+	n.checkNothingDropped(t)
+}
+
+// The node that holds connections loses them: the exceptions for them are given up, and the
+// primary chooses, which here is the node with the pod again.
+func TestExceptionsHeal(t *testing.T) {
+	n := newLargeNetwork(t)
+	before := *n.rows(t)
+	sessions := n.openSessions(t, 20)
+	n.moveRows(t, 3)
+	exchangeAll(t, sessions)
+	for i := range before {
+		before[i].Chain, before[i].History = [program.ChainLength]program.NodeID{3}, 1
+	}
+	for _, node := range n.nodes {
+		node.putRows(t, &before)
+		forgetFlows(t, node.dataplane)
+	}
+	exchangeAll(t, sessions)
+	n.checkNothingDropped(t)
+}
+
+// A node without a history sends packets by a chain of ranks; a node that has one knows
+// better.
+func TestHistoryReachesANodeWithoutOne(t *testing.T) {
+	n := newLargeNetwork(t)
+	sessions := n.openSessions(t, 20)
+	n.moveRows(t, 3)
+	n.moveRows(t, 4)
+	guess := *n.rows(t)
+	for i := range guess {
+		guess[i].Chain, guess[i].History = [program.ChainLength]program.NodeID{5, 6}, 0
+	}
+	n.nodes[5].putRows(t, &guess)
+	n.routeVIP(t, n.nodes[5])
+	exchangeAll(t, sessions)
+	n.checkNothingDropped(t)
+}
+
+// A flow of datagrams on a row that moved stays with its pod, whatever node its packets
+// come in by while the move is recent, and by the one that learned it for longer.
+func TestDatagramsStayWithTheirPod(t *testing.T) {
+	n := newLargeNetwork(t)
+	pods := map[net.Conn]string{}
+	for i := range 40 {
+		to := []netip.Addr{vip4, vip6}[i%2]
+		conn := dialUDP(t, netip.AddrPortFrom(to, clusterPort))
+		t.Cleanup(func() { conn.Close() })
+		for range 2 {
+			pod, err := askAgain(conn, 100)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pods[conn] = pod
+		}
+	}
+	check := func(step string) {
+		t.Helper()
+		for conn, want := range pods {
+			if pod, err := askAgain(conn, 100); err != nil || pod != want {
+				t.Errorf("%s: flow of %s went to %s, %v; want %s", step, conn.LocalAddr(), pod, err, want)
+			}
+		}
+	}
+	check("at rest")
+	n.moveRows(t, 3)
+	check("row moved")
+	n.routeVIP(t, n.nodes[4], n.nodes[5])
+	check("by other nodes")
+	for _, node := range n.nodes {
+		ageMoves(t, node.dataplane)
+	}
+	check("long after")
+	for _, to := range []program.NodeID{4, 5, 6, 3} {
+		n.moveRows(t, to)
+		check(fmt.Sprintf("row moved on to node %d", to))
+	}
+	n.checkNothingDropped(t)
+}
+
+// ageMoves makes all moves of rows long ago.
+func ageMoves(t *testing.T, d *Dataplane) {
+	t.Helper()
+	for row := range uint32(program.Rows) {
+		var mark struct{ Moved, Excepted uint32 }
+		index := program.Rows + row
+		if err := d.maps.RowMarks.Lookup(index, &mark); err != nil {
+			t.Fatal(err)
+		}
+		mark.Moved = 0
+		if err := d.maps.RowMarks.Update(index, mark, ebpf.UpdateExist); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -39,7 +39,7 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 	if err != nil {
 		return err
 	}
-	datapath, err := dataplane.Open(config.dataplane())
+	datapath, err := dataplane.Open(config.Dataplane())
 	if err != nil {
 		return err
 	}

@@ -122,7 +122,8 @@ func (c *Config) limits() program.Limits {
 	}
 }
 
-func (c *Config) dataplane() dataplane.Config {
+// Dataplane is the configuration of the data plane.
+func (c *Config) Dataplane() dataplane.Config {
 	return dataplane.Config{
 		PinRoot:     c.PinRoot,
 		Limits:      c.limits(),

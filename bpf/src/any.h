@@ -10,7 +10,7 @@
 
 /* The way of every packet, of which plain.h is a shorter form. */
 
-/* frontend is NULL where it was not looked up. */
+/* frontend is NULL where it was not looked up. The result is a verdict, or SLOW_WAY. */
 __noinline int any_packet(struct xdp_md *ctx, const struct frontend *frontend)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
@@ -27,10 +27,12 @@ __noinline int any_packet(struct xdp_md *ctx, const struct frontend *frontend)
 	if (!self)
 		return XDP_PASS;
 	if (flaw)
-		return slow_path(ctx);
+		return SLOW_WAY;
 	if (packet.flow.vip_port == bpf_htons(GENEVE_PORT) &&
 	    packet.flow.protocol == IPPROTO_UDP && is_self(self, &packet.flow)) {
 		verdict = from_node(ctx, &packet, &frontend);
+		if (verdict == SLOW_WAY)
+			return verdict;
 		return finish(ctx, &packet, self, frontend, verdict);
 	}
 	if (!filter_has_flow(&packet.flow))

@@ -36,15 +36,16 @@ SEC("xdp.frags")
 int ingress(struct xdp_md *ctx)
 {
 	struct frontend *frontend = NULL;
+	int verdict;
 
 	/* The straight way leads nowhere else, and tells nothing. */
 	if (!tracing) {
-		int verdict = plain(ctx, &frontend);
-
+		verdict = plain(ctx, &frontend);
 		if (verdict != NOT_PLAIN)
 			return verdict;
 	}
-	return any_packet(ctx, frontend);
+	verdict = any_packet(ctx, frontend);
+	return verdict == SLOW_WAY ? slow_path(ctx) : verdict;
 }
 
 /* For both programs TC_ACT_UNSPEC is TCX_NEXT: other programs and the packet go on. */

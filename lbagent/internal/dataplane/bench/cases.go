@@ -43,6 +43,7 @@ const (
 // Names of the cases.
 const (
 	notForUs     = "not for us"
+	besideVIP    = "not for us, in the network of a VIP"
 	awayOne      = "stage 1, established, 1 flow"
 	awayMany     = "stage 1, established, 1M flows"
 	awaySYN      = "stage 1, SYN from random sources"
@@ -105,9 +106,6 @@ func (w *world) build(f family, floors *floorsObjects) ([]*benchCase, error) {
 	}
 	fromClient := f.clientFields(ethernetLength)
 	inTunnel := f.clientFields(uint32(ethernetLength + f.overhead))
-	reply := segment{
-		from: netip.AddrPortFrom(f.pod, podPort), to: netip.AddrPortFrom(f.client, firstPort), length: f.length,
-	}
 	egressEmpty := subject{empty, floors.EmptyEgress, tcxNext, none}
 	egress := subject{datapath, w.egress, tcxNext, contains(f.vip)}
 
@@ -126,6 +124,7 @@ func (w *world) build(f family, floors *floorsObjects) ([]*benchCase, error) {
 	one, many, random := uint32(1), uint32(flowCount), uint32(0)
 	add(notForUs, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.stranger, portAway, false)),
 		nothing, subject{lookupPass, floors.LookupPass, xdpPass, longer(f, 0)}, ours(xdpPass, longer(f, 0)))
+	add(besideVIP, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.neighbour, portAway, false)), nothing, ours(xdpPass, longer(f, 0)))
 	add(awayOne, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.vip, portAway, false)),
 		nothing, subject{lookupTX, floors.LookupTx, xdpTX, longer(f, 0)},
 		subject{parseEncapsulate, floors.ParseEncapsulate, xdpTX, longer(f, f.overhead)}, bare, lru, away)
@@ -137,7 +136,7 @@ func (w *world) build(f family, floors *floorsObjects) ([]*benchCase, error) {
 	packed := func() ([]byte, error) { return tunnel, nil }
 	add(tunnelOne, traffic{fields: inTunnel, flows: one}, packed, subject{empty, floors.Empty, xdpPass, none}, here)
 	add(tunnelMany, traffic{fields: inTunnel, flows: many}, packed, subject{empty, floors.Empty, xdpPass, none}, here)
-	answer := func() ([]byte, error) { return reply.frame(uplinkMAC, routerMAC) }
+	answer := func() ([]byte, error) { return f.fromEndpoint(false).frame(uplinkMAC, routerMAC) }
 	add(reverseOne, traffic{fields: f.replyFields(), flows: one, egress: true}, answer, egressEmpty, egress)
 	add(reverseMany, traffic{fields: f.replyFields(), flows: many, egress: true}, answer, egressEmpty, egress)
 	return all, err
@@ -153,26 +152,6 @@ func (w *world) newCase(name string, f family, t traffic, subjects []subject) (*
 		c.count = flowCount
 	}
 	return c, nil
-}
-
-// establish opens all flows of a family: the SYN and the first ACK of each.
-func (w *world) establish(f family) error {
-	frame, err := f.fromClient(f.vip, portHere, true).frame(routerMAC, uplinkMAC)
-	if err != nil {
-		return err
-	}
-	s, err := newStream(traffic{
-		frame: frame, fields: f.clientFields(ethernetLength), flows: flowCount, opening: true,
-	}, w.device.Index)
-	if err != nil {
-		return err
-	}
-	defer s.close()
-	if err := s.aim(w.ingress); err != nil {
-		return err
-	}
-	_, err = s.run(2 * flowCount)
-	return err
 }
 
 // encapsulated is a frame of the first flow as another node sends it here. What it

@@ -41,14 +41,13 @@ func (w *world) measure(o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	for _, f := range families {
+		if err := w.establish(f); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+	}
 	results := figures{}
 	for round := range o.rounds {
-		for _, f := range families {
-			// What has aged, or a flood has taken the place of, is opened again.
-			if err := w.establish(f); err != nil {
-				return fmt.Errorf("open the flows, %s: %w", f.name, err)
-			}
-		}
 		if err := w.checkFlows(); err != nil {
 			return err
 		}

@@ -16,18 +16,38 @@ const firstPort = 1024
 
 const ethernetLength = 14
 
-// segment is a TCP packet of a frame of the given length.
+// segment is a TCP packet of a frame of the given length. It has an ACK unless it is the
+// first of its connection.
 type segment struct {
 	from, to netip.AddrPort
 	syn      bool
+	first    bool
 	length   int
 }
+
+// Sequence numbers with which connections begin.
+const (
+	clientSequence = 1000
+	serverSequence = 2000
+)
 
 func (s segment) frame(source, destination net.HardwareAddr) ([]byte, error) {
 	eth := &layers.Ethernet{SrcMAC: source, DstMAC: destination}
 	tcp := &layers.TCP{
 		SrcPort: layers.TCPPort(s.from.Port()), DstPort: layers.TCPPort(s.to.Port()),
-		SYN: s.syn, ACK: !s.syn, Seq: 1, Window: 65535,
+		SYN: s.syn, ACK: !s.first, Window: 65535,
+	}
+	own, other := uint32(clientSequence), uint32(serverSequence)
+	if s.reply() {
+		own, other = other, own
+	}
+	// A SYN takes a number (RFC 9293 section 3.4).
+	tcp.Seq, tcp.Ack = own+1, other+1
+	if s.syn {
+		tcp.Seq = own
+	}
+	if s.first {
+		tcp.Ack = 0
 	}
 	var network gopacket.SerializableLayer
 	headers := ethernetLength + 20
@@ -59,15 +79,25 @@ func (s segment) frame(source, destination net.HardwareAddr) ([]byte, error) {
 	return buffer.Bytes(), nil
 }
 
+// reply tells whether the endpoint sends it.
+func (s segment) reply() bool { return s.from.Port() == podPort }
+
+// fromEndpoint is a segment to the first client.
+func (f family) fromEndpoint(syn bool) segment {
+	return segment{
+		from: netip.AddrPortFrom(f.pod, podPort), to: netip.AddrPortFrom(f.client, firstPort), syn: syn, length: f.length,
+	}
+}
+
 // fromClient is a segment of the first client.
 func (f family) fromClient(to netip.Addr, port uint16, syn bool) segment {
 	return segment{
-		from: netip.AddrPortFrom(f.client, firstPort), to: netip.AddrPortFrom(to, port), syn: syn, length: f.length,
+		from: netip.AddrPortFrom(f.client, firstPort), to: netip.AddrPortFrom(to, port), syn: syn, first: syn, length: f.length,
 	}
 }
 
 // fields are the offsets of what differs between flows.
-type fields struct{ address, port, flags uint32 }
+type fields struct{ address, port uint32 }
 
 // ipHeader is the length of the IP header.
 func (f family) ipHeader() uint32 {
@@ -83,11 +113,11 @@ func (f family) clientFields(l3 uint32) fields {
 	if f.client.Is6() {
 		address = l3 + 22
 	}
-	return fields{address: address, port: l4, flags: l4 + 13}
+	return fields{address: address, port: l4}
 }
 
 // replyFields are those of a frame to the client.
 func (f family) replyFields() fields {
 	l4 := ethernetLength + f.ipHeader()
-	return fields{address: l4 - 2, port: l4 + 2, flags: l4 + 13}
+	return fields{address: l4 - 2, port: l4 + 2}
 }

@@ -25,7 +25,7 @@ const vouchEvery = 5 * time.Second
 func (w *world) servePin(ctx context.Context, path string, out io.Writer) (err error) {
 	for _, f := range families {
 		if err := w.establish(f); err != nil {
-			return fmt.Errorf("open the flows, %s: %w", f.name, err)
+			return fmt.Errorf("%s: %w", f.name, err)
 		}
 	}
 	folder, err := os.MkdirTemp("", "millrace-bench-packets-")

@@ -21,12 +21,10 @@ const (
 	replayProgReplayEgress = "replay_egress"
 	replayProgReplayXdp    = "replay_xdp"
 	replayVarAddressOffset = "address_offset"
-	replayVarFlagsOffset   = "flags_offset"
 	replayVarFlow          = "flow"
 	replayVarFlowCount     = "flow_count"
 	replayVarFrameLength   = "frame_length"
 	replayVarHeader        = "header"
-	replayVarOpening       = "opening"
 	replayVarPortOffset    = "port_offset"
 	replayVarRandom        = "random"
 )
@@ -90,12 +88,10 @@ type replayMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type replayVariableSpecs struct {
 	AddressOffset *ebpf.VariableSpec `ebpf:"address_offset"`
-	FlagsOffset   *ebpf.VariableSpec `ebpf:"flags_offset"`
 	Flow          *ebpf.VariableSpec `ebpf:"flow"`
 	FlowCount     *ebpf.VariableSpec `ebpf:"flow_count"`
 	FrameLength   *ebpf.VariableSpec `ebpf:"frame_length"`
 	Header        *ebpf.VariableSpec `ebpf:"header"`
-	Opening       *ebpf.VariableSpec `ebpf:"opening"`
 	PortOffset    *ebpf.VariableSpec `ebpf:"port_offset"`
 	Random        *ebpf.VariableSpec `ebpf:"random"`
 }
@@ -136,12 +132,10 @@ func (m *replayMaps) Close() error {
 // It can be passed to loadReplayObjects or ebpf.CollectionSpec.LoadAndAssign.
 type replayVariables struct {
 	AddressOffset *ebpf.Variable `ebpf:"address_offset"`
-	FlagsOffset   *ebpf.Variable `ebpf:"flags_offset"`
 	Flow          *ebpf.Variable `ebpf:"flow"`
 	FlowCount     *ebpf.Variable `ebpf:"flow_count"`
 	FrameLength   *ebpf.Variable `ebpf:"frame_length"`
 	Header        *ebpf.Variable `ebpf:"header"`
-	Opening       *ebpf.Variable `ebpf:"opening"`
 	PortOffset    *ebpf.Variable `ebpf:"port_offset"`
 	Random        *ebpf.Variable `ebpf:"random"`
 }

@@ -15,6 +15,7 @@ var order = []struct {
 	subjects []string
 }{
 	{notForUs, []string{lookupPass, datapath}},
+	{besideVIP, []string{datapath}},
 	{awayOne, []string{lookupTX, parseEncapsulate, lruIPIP, bareStage1, datapath}},
 	{awayMany, []string{lruIPIP, bareStage1, datapath}},
 	{awaySYN, []string{bareStage1, datapath}},

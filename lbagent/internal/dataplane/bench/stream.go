@@ -19,8 +19,6 @@ type traffic struct {
 	fields fields
 	// flows is how many clients take turns; zero means a random one each time.
 	flows uint32
-	// opening shows a SYN and an ACK of each flow.
-	opening bool
 	// egress packets leave by the uplink, others come in by it.
 	egress bool
 }
@@ -59,13 +57,9 @@ func newStream(t traffic, ifindex int) (*stream, error) {
 	for i := range len(t.frame) / 8 {
 		header[i] = binary.NativeEndian.Uint64(t.frame[8*i:])
 	}
-	opening := uint32(0)
-	if t.opening {
-		opening = 1
-	}
 	for name, value := range map[string]any{
-		"header": header, "frame_length": uint32(len(t.frame)), "flow_count": t.flows, "opening": opening,
-		"address_offset": t.fields.address, "port_offset": t.fields.port, "flags_offset": t.fields.flags,
+		"header": header, "frame_length": uint32(len(t.frame)), "flow_count": t.flows,
+		"address_offset": t.fields.address, "port_offset": t.fields.port,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return nil, fmt.Errorf("set %s of the replay program: %w", name, err)

@@ -49,7 +49,8 @@ var self = program.Self{
 type family struct {
 	name             string
 	client, vip, pod netip.Addr
-	stranger         netip.Addr
+	// stranger has nothing to do with VIPs, neighbour is in the network of one.
+	stranger, neighbour netip.Addr
 	// firstNode is the first of the nodes that have this family alone.
 	firstNode program.NodeID
 	// length is of the frame: the shortest, rounded up to 8.
@@ -62,13 +63,13 @@ var families = []family{
 	{
 		name:   "IPv4",
 		client: netip.MustParseAddr("198.19.0.0"), vip: netip.MustParseAddr("203.0.113.10"),
-		pod: netip.MustParseAddr("198.18.1.2"), stranger: netip.MustParseAddr("203.0.113.99"),
+		pod: netip.MustParseAddr("198.18.1.2"), stranger: netip.MustParseAddr("198.18.5.9"), neighbour: netip.MustParseAddr("203.0.113.99"),
 		firstNode: peerID, length: 64, overhead: 48,
 	},
 	{
 		name:   "IPv6",
 		client: netip.MustParseAddr("2001:db8:1::"), vip: netip.MustParseAddr("2001:db8:cafe::10"),
-		pod: netip.MustParseAddr("2001:db8:100:1::2"), stranger: netip.MustParseAddr("2001:db8:beef::99"),
+		pod: netip.MustParseAddr("2001:db8:100:1::2"), stranger: netip.MustParseAddr("2001:db8:100:5::9"), neighbour: netip.MustParseAddr("2001:db8:cafe::99"),
 		firstNode: peerID + perNodes, length: 80, overhead: 68,
 	},
 }
@@ -147,15 +148,10 @@ type world struct {
 }
 
 func config(pinRoot string) dataplane.Config {
-	c := lbagent.DefaultConfig()
-	return dataplane.Config{
-		PinRoot: pinRoot,
-		Limits: program.Limits{
-			Frontends: c.MaxFrontends, Tables: c.MaxTables, EndpointSlots: c.MaxEndpointTables,
-			Endpoints: c.MaxEndpoints, VIPs: c.MaxVIPs,
-		},
-		Connections: connections,
-	}
+	agent := lbagent.DefaultConfig()
+	c := agent.Dataplane()
+	c.PinRoot, c.Connections = pinRoot, connections
+	return c
 }
 
 // newWorld loads, fills and attaches.

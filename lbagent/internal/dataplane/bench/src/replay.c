@@ -23,16 +23,12 @@ volatile const __u64 header[HEADER_WORDS];
 volatile const __u32 frame_length;
 /* Flows before the first one comes again. Zero: each pass has a random client. */
 volatile const __u32 flow_count = 1;
-/* Where the lower 16 bits of the client's address, its port and the TCP flags stand. */
-volatile const __u32 address_offset, port_offset, flags_offset;
-/* Whether each flow shows two packets, a SYN and an ACK. */
-volatile const __u32 opening;
+/* Where the lower 16 bits of the client's address and its port stand. */
+volatile const __u32 address_offset, port_offset;
 
 #define FIRST_PORT 1024
-#define TCP_SYN 0x02
-#define TCP_ACK 0x10
 
-/* One thread writes them. */
+/* The next flow, and the state of the random ones. One thread writes them. */
 __u32 flow;
 __u64 random = 88172645463325252;
 
@@ -61,15 +57,14 @@ static __always_inline __u32 next_flow(void)
 		random = x;
 		return x >> 16;
 	}
-	flow = current + 1 < (flow_count << opening) ? current + 1 : 0;
-	return current >> opening;
+	flow = current + 1 < flow_count ? current + 1 : 0;
+	return current;
 }
 
 /* data is followed by frame_length bytes. */
 static __always_inline void write_headers(void *data)
 {
 	const __u32 length = frame_length;
-	__u8 flags = flow & 1 ? TCP_ACK : TCP_SYN;
 	__u32 number = next_flow();
 
 #pragma unroll
@@ -79,8 +74,6 @@ static __always_inline void write_headers(void *data)
 	}
 	*(__be16 *)(data + address_offset) = bpf_htons(number);
 	*(__be16 *)(data + port_offset) = bpf_htons(FIRST_PORT + (number >> 16));
-	if (opening)
-		*(__u8 *)(data + flags_offset) = flags;
 }
 
 /* Bytes between two places of the frame. The verifier lets packet pointers be subtracted in

@@ -127,6 +127,8 @@ func (e *explanation) stage2() {
 	case e.trace.Endpoint == 0:
 	case !e.trace.EndpointAddress.IsValid():
 		e.say("endpoint", "number %d, which is gone", e.trace.Endpoint)
+	case e.trace.Affinity:
+		e.say("endpoint", "%s, which the client had before (session affinity)", e.trace.EndpointAddress)
 	case e.trace.Chosen:
 		e.say("endpoint", "%s, chosen by row %d of %d", e.trace.EndpointAddress, e.trace.EndpointRow, program.EndpointRows)
 	default:

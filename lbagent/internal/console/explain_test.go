@@ -84,6 +84,21 @@ verdict: delivered to 198.18.1.2:8080 through the node's own stack
 reply: leaves node1 straight to the client, with the VIP as its source`,
 		},
 		{
+			"session affinity",
+			dataplane.Trace{
+				Verdict: dataplane.TraceDelivered, VIP: true, Frontend: 1, Key: webKey, Local: true, Stage2: true,
+				Chosen: true, Affinity: true, Endpoint: 4, EndpointAddress: pod,
+			},
+			inspect.Trace{Verdict: inspect.Delivered, Service: "default/web", Endpoint: pod},
+			`frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Local
+range check: the Service has no loadBalancerSourceRanges: every source is let in
+row: none: traffic policy Local stays on the node that the router chose
+connection: not known on this node
+endpoint: 198.18.1.2:8080, which the client had before (session affinity)
+verdict: delivered to 198.18.1.2:8080 through the node's own stack
+reply: leaves node1 straight to the client, with the VIP as its source`,
+		},
+		{
 			"asked by another node, and not known here either",
 			dataplane.Trace{
 				Verdict: dataplane.TraceSent, FromNode: true, Frontend: 1, Key: webKey, Stage2: true, Returned: true, Node: 9,

@@ -64,11 +64,12 @@ type Trace struct {
 	Owners program.Row
 
 	// Stage2 says that this node looked for the connection; Established or
-	// HalfOpen that it found it, Chosen that it chose the endpoint.
-	Stage2, Established, HalfOpen, Chosen bool
-	Endpoint                              program.EndpointID
-	EndpointAddress                       netip.AddrPort
-	EndpointRow                           int
+	// HalfOpen that it found it, Chosen that it chose the endpoint, Affinity that
+	// the client had that endpoint before.
+	Stage2, Established, HalfOpen, Chosen, Affinity bool
+	Endpoint                                        program.EndpointID
+	EndpointAddress                                 netip.AddrPort
+	EndpointRow                                     int
 
 	// SecondChance says that it goes to a former owner of the row, Returned that
 	// it goes back to the node that asked.
@@ -276,6 +277,7 @@ func decodeTrace(record bpf.DatapathTrace) (Trace, error) {
 		Established:   has(bpf.DatapathTraceStepTRACE_ESTABLISHED),
 		HalfOpen:      has(bpf.DatapathTraceStepTRACE_HALF_OPEN),
 		Chosen:        has(bpf.DatapathTraceStepTRACE_CHOSEN),
+		Affinity:      has(bpf.DatapathTraceStepTRACE_AFFINITY),
 		Endpoint:      program.EndpointID(record.Endpoint),
 		EndpointRow:   int(record.EndpointRow),
 		SecondChance:  has(bpf.DatapathTraceStepTRACE_SECOND_CHANCE),

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millrace-lb/millrace/api/inspect"
+	"github.com/millrace-lb/millrace/test/harness"
+)
+
+// unusedPort is one that no Service of the tests has.
+const unusedPort = 9
+
+// Packets to an unused port of a VIP are told by the node that dropped them, while
+// they are followed on all nodes.
+func TestDropsAreFollowed(t *testing.T) {
+	s := addresses(t, "echo")
+	s.routed(t, 30*time.Second, 1, 2, 3)
+	for _, vip := range []netip.Addr{s.ipv4, s.ipv6} {
+		t.Run(vip.String(), func(t *testing.T) {
+			followed := make(chan string, 1)
+			failed := make(chan error, 1)
+			go func() {
+				out, err := cluster.Millrace(t.Context(), "drops", "-o", "json", "--for", "15s", "--reason", "no_frontend", "--vip", vip.String())
+				failed <- err
+				followed <- out
+			}()
+			for range 50 {
+				// The agents are asked meanwhile: some packets come before they listen.
+				_, err := cluster.Exec(t.Context(), "client", "bash", "-c",
+					fmt.Sprintf("echo question >/dev/udp/%s/%d; sleep 0.2", vip, unusedPort))
+				must(t, err)
+			}
+			must(t, <-failed)
+			var heads, drops int
+			for line := range strings.Lines(<-followed) {
+				var told inspect.Line
+				must(t, json.Unmarshal([]byte(line), &told))
+				if told.Drops != nil {
+					heads++
+				}
+				if told.Drop == nil {
+					continue
+				}
+				drops++
+				drop := told.Drop
+				if drop.Source.Addr() != client(vip) || drop.Destination != netip.AddrPortFrom(vip, unusedPort) ||
+					drop.Protocol != "UDP" || drop.Reason != "no_frontend" || drop.Interface == "" || !strings.HasPrefix(drop.Node, "node") {
+					t.Errorf("sample %+v", drop)
+				}
+			}
+			if heads != 3 || drops < 10 || drops > 50 {
+				t.Errorf("%d nodes told their counters, and %d drops of 50; want 3 and at least 10", heads, drops)
+			}
+		})
+	}
+}
+
+// way is what `millrace trace -o json` prints.
+type way struct {
+	Hops []inspect.Trace `json:"hops"`
+	Pod  string          `json:"pod"`
+}
+
+func traced(t *testing.T, args ...string) way {
+	t.Helper()
+	out, err := cluster.Millrace(t.Context(), append([]string{"trace", "-o", "json"}, args...)...)
+	must(t, err)
+	var w way
+	must(t, json.Unmarshal([]byte(out), &w))
+	if len(w.Hops) == 0 {
+		t.Fatalf("no node in %s", out)
+	}
+	return w
+}
+
+// Whatever node the router chooses, a flow is traced to the same running pod.
+func TestTraceLeadsToThePod(t *testing.T) {
+	s := addresses(t, "echo")
+	s.routed(t, 30*time.Second, 1, 2, 3)
+	var pods corev1.PodList
+	must(t, cluster.Get(t.Context(), &pods, "-n", "default", "pods", "-l", "app=echo"))
+	var running []string
+	for _, pod := range pods.Items {
+		running = append(running, "default/"+pod.Name)
+	}
+	crossed := false
+	for i, vip := range []netip.Addr{s.ipv4, s.ipv6, s.ipv4, s.ipv6} {
+		from := netip.AddrPortFrom(client(vip), uint16(50001+i)).String()
+		to := netip.AddrPortFrom(vip, 80).String()
+		var first string
+		for node := 1; node <= 3; node++ {
+			w := traced(t, from, to, "--node", "node"+strconv.Itoa(node))
+			last := w.Hops[len(w.Hops)-1]
+			if last.Verdict != inspect.Delivered || last.Service != "default/echo" || !slices.Contains(running, w.Pod) {
+				t.Errorf("%s to %s from node%d ends with %+v at pod %q", from, to, node, last, w.Pod)
+			}
+			crossed = crossed || len(w.Hops) > 1
+			if first == "" {
+				first = w.Pod
+			}
+			if w.Pod != first {
+				t.Errorf("%s to %s from node%d leads to %s, from node1 to %s", from, to, node, w.Pod, first)
+			}
+		}
+	}
+	if !crossed {
+		t.Error("no packet was traced over two nodes")
+	}
+	unused := traced(t, netip.AddrPortFrom(harness.ClientIPv4, 50000).String(), netip.AddrPortFrom(s.ipv4, unusedPort).String())
+	if hop := unused.Hops[0]; hop.Verdict != inspect.Dropped || hop.Reason != "no_frontend" {
+		t.Errorf("to an unused port: %+v", hop)
+	}
+	text, err := cluster.Millrace(t.Context(), "trace", netip.AddrPortFrom(harness.ClientIPv4, 50001).String(), netip.AddrPortFrom(s.ipv4, 80).String())
+	must(t, err)
+	t.Log("\n" + text)
+	for _, want := range []string{"frontend", "range check", "row", "primary", "secondary", "endpoint", "pod default/echo-", "verdict", "reply"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+// The rates of a VIP under load are those of the load.
+func TestTopShowsTheLoad(t *testing.T) {
+	s := addresses(t, "echo")
+	s.routed(t, 30*time.Second, 1, 2, 3)
+	ctx, cancel := context.WithCancel(t.Context())
+	loaded := make(chan error, 1)
+	go func() {
+		_, err := cluster.RequestsFor(ctx, s.ipv4, 100, 20*time.Second)
+		loaded <- err
+	}()
+	eventually(t, 30*time.Second, func(ctx context.Context) error {
+		out, err := cluster.Millrace(ctx, "top", "--once", "--interval", "3s", "-o", "json")
+		if err != nil {
+			return err
+		}
+		var rates struct {
+			Nodes     int
+			Frontends []struct {
+				VIP         netip.Addr
+				Service     string
+				Packets     float64 `json:"packetsPerSecond"`
+				Bits        float64 `json:"bitsPerSecond"`
+				Connections float64 `json:"connectionsPerSecond"`
+			}
+		}
+		if err := json.Unmarshal([]byte(out), &rates); err != nil {
+			return err
+		}
+		if rates.Nodes != 3 || len(rates.Frontends) == 0 {
+			return fmt.Errorf("%d nodes, %d frontends", rates.Nodes, len(rates.Frontends))
+		}
+		busiest := rates.Frontends[0]
+		if busiest.VIP != s.ipv4 || busiest.Service != "default/echo" || busiest.Packets < 50 || busiest.Bits < 50*8*40 {
+			return fmt.Errorf("the busiest frontend is %+v", busiest)
+		}
+		return nil
+	})
+	must(t, <-loaded)
+	cancel()
+	text, err := cluster.Millrace(t.Context(), "top", "--once")
+	must(t, err)
+	t.Log("\n" + text)
+}

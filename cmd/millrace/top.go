@@ -63,6 +63,9 @@ type topWatch struct {
 
 	// spans are the last two lines of each node that still tells.
 	spans map[string]report.Span
+	// live is how many do, failed how many do not though nobody asked them to end.
+	live, failed int
+	shown        bool
 }
 
 func (w *topWatch) run(ctx context.Context, runner agents.Runner, nodes []string) error {
@@ -72,41 +75,45 @@ func (w *topWatch) run(ctx context.Context, runner agents.Runner, nodes []string
 	answers := agents.Follow(ctx, runner, nodes, []string{"top", "--interval", w.interval.String()})
 	ticker := time.NewTicker(w.interval)
 	defer ticker.Stop()
-	failed, live, shown := 0, len(nodes), false
+	w.live = len(nodes)
 	for {
 		select {
 		case answer, more := <-answers:
 			switch {
-			case !more && failed == len(nodes):
+			case !more && w.failed == len(nodes):
 				return errNoAgent
 			case !more:
 				return nil
-			case answer.Ended:
-				live--
-				delete(w.spans, answer.Node)
 			}
-			if answer.Err != nil {
-				failed++
-				fmt.Fprintf(w.env.stderr, "millrace: %s: %v\n", answer.Node, answer.Err)
+			w.take(answer)
+			if !w.once || w.shown || w.live == 0 || w.complete() < w.live {
+				continue
 			}
-			if counters := answer.Line.Counters; counters != nil {
-				w.spans[answer.Node] = report.Span{Before: w.spans[answer.Node].After, After: counters}
-			}
-			if w.once && !shown && live > 0 && w.complete() == live {
-				shown = true
-				cancel()
-				if err := w.show(); err != nil {
-					return err
-				}
-			}
+			// The nodes that end now were asked to.
+			cancel()
 		case <-ticker.C:
 			if w.once || w.complete() == 0 {
 				continue
 			}
-			if err := w.show(); err != nil {
-				return err
-			}
 		}
+		if err := w.show(); err != nil {
+			return err
+		}
+	}
+}
+
+// take keeps what a node tells.
+func (w *topWatch) take(answer agents.Answer) {
+	if answer.Ended {
+		w.live--
+		delete(w.spans, answer.Node)
+	}
+	if answer.Err != nil {
+		w.failed++
+		fmt.Fprintf(w.env.stderr, "millrace: %s: %v\n", answer.Node, answer.Err)
+	}
+	if counters := answer.Line.Counters; counters != nil {
+		w.spans[answer.Node] = report.Span{Before: w.spans[answer.Node].After, After: counters}
 	}
 }
 
@@ -122,6 +129,7 @@ func (w *topWatch) complete() int {
 }
 
 func (w *topWatch) show() error {
+	w.shown = true
 	spans := make([]report.Span, 0, len(w.spans))
 	for _, span := range w.spans {
 		spans = append(spans, span)

@@ -69,6 +69,41 @@ func TestDropsAreFollowed(t *testing.T) {
 	}
 }
 
+// As text, the counters come first; and what was started on the nodes ends with the
+// command that started it.
+func TestDropsEndOnTheNodes(t *testing.T) {
+	s := addresses(t, "echo")
+	s.routed(t, 30*time.Second, 1, 2, 3)
+	texts := make(chan string, 1)
+	failed := make(chan error, 1)
+	go func() {
+		out, err := cluster.Millrace(t.Context(), "drops", "--for", "8s")
+		failed <- err
+		texts <- out
+	}()
+	_, err := cluster.Exec(t.Context(), "client", "bash", "-c",
+		fmt.Sprintf("for i in {1..30}; do echo question >/dev/udp/%s/%d; sleep 0.2; done", s.ipv4, unusedPort))
+	must(t, err)
+	must(t, <-failed)
+	text := <-texts
+	t.Log("\n" + text)
+	for _, want := range []string{"Drops since", "no_frontend", "SOURCE", client(s.ipv4).String(), netip.AddrPortFrom(s.ipv4, unusedPort).String()} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	for _, node := range []string{"node1", "node2", "node3"} {
+		eventually(t, 30*time.Second, func(ctx context.Context) error {
+			// The brackets keep the search from finding itself.
+			out, err := cluster.Exec(ctx, node, "bash", "-c", "pgrep -f '[l]bagent drops --follow' || true")
+			if err == nil && strings.TrimSpace(string(out)) != "" {
+				err = fmt.Errorf("%s still runs `lbagent drops` as %q", node, out)
+			}
+			return err
+		})
+	}
+}
+
 // way is what `millrace trace -o json` prints.
 type way struct {
 	Hops []inspect.Trace `json:"hops"`
@@ -138,10 +173,9 @@ func TestTraceLeadsToThePod(t *testing.T) {
 func TestTopShowsTheLoad(t *testing.T) {
 	s := addresses(t, "echo")
 	s.routed(t, 30*time.Second, 1, 2, 3)
-	ctx, cancel := context.WithCancel(t.Context())
 	loaded := make(chan error, 1)
 	go func() {
-		_, err := cluster.RequestsFor(ctx, s.ipv4, 100, 20*time.Second)
+		_, err := cluster.RequestsFor(t.Context(), s.ipv4, 100, 30*time.Second)
 		loaded <- err
 	}()
 	eventually(t, 30*time.Second, func(ctx context.Context) error {
@@ -171,9 +205,8 @@ func TestTopShowsTheLoad(t *testing.T) {
 		}
 		return nil
 	})
-	must(t, <-loaded)
-	cancel()
 	text, err := cluster.Millrace(t.Context(), "top", "--once")
 	must(t, err)
 	t.Log("\n" + text)
+	must(t, <-loaded)
 }

@@ -115,12 +115,16 @@ func connect(t testing.TB, to netip.AddrPort) *session {
 // connectFrom is connect from a port of the client.
 func connectFrom(t testing.TB, port int, to netip.AddrPort) *session {
 	t.Helper()
+	return connectBy(t, &net.Dialer{LocalAddr: &net.TCPAddr{Port: port}}, to)
+}
+
+func connectBy(t testing.TB, dialer *net.Dialer, to netip.AddrPort) *session {
+	t.Helper()
 	s := &session{}
 	inNamespace(t, "client", func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		var err error
-		dialer := net.Dialer{LocalAddr: &net.TCPAddr{Port: port}}
 		s.Conn, err = dialer.DialContext(ctx, "tcp", to.String())
 		return err
 	})

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Whichever node loses all its flows, however often, no connection breaks, while it
+// transfers or afterwards.
+func TestFlowsWiped(t *testing.T) {
+	n := newNetwork(t)
+	for _, pod := range testPods {
+		serve(t, pod)
+	}
+	for _, node := range n.nodes {
+		n.start(t, node, n.state(node))
+	}
+	sessions := n.openSessions(t, 12)
+	for _, node := range n.nodes {
+		var wait sync.WaitGroup
+		for i, s := range sessions {
+			wait.Go(func() {
+				for range 5 {
+					if err := s.exchange(500_000, 500_000); err != nil {
+						t.Errorf("%s wiped: connection %d, served by %s: %v", node.name, i, s.pod, err)
+						return
+					}
+				}
+			})
+		}
+		transfers := make(chan struct{})
+		go func() { wait.Wait(); close(transfers) }()
+		for wiped := 0; ; wiped++ {
+			forgetFlows(t, node.dataplane)
+			select {
+			case <-transfers:
+			case <-time.After(100 * time.Millisecond):
+				continue
+			}
+			t.Logf("%s: wiped %d times", node.name, wiped)
+			break
+		}
+		exchangeAll(t, sessions)
+	}
+}
+
+// hostNetwork makes the second node itself its only endpoint, as a pod with hostNetwork is,
+// and the one of all rows.
+func hostNetwork(t *testing.T) (*network, pod) {
+	t.Helper()
+	n := newNetwork(t)
+	second := n.nodes[1]
+	host := pod{name: second.name, ipv4: second.addr.IPv4, ipv6: second.addr.IPv6}
+	serve(t, host)
+	second.pods = []pod{host}
+	for _, node := range n.nodes {
+		want := n.state(node)
+		for row := range want.Tables[1] {
+			want.Tables[1][row].Primary = second.id
+		}
+		n.start(t, node, want)
+	}
+	return n, host
+}
+
+// A pod on the node's own network gets its packets and answers as the VIP. Who talks with
+// the node's port without the VIP gets answers of the node.
+func TestHostNetworkEndpoint(t *testing.T) {
+	n, host := hostNetwork(t)
+	for vip, direct := range map[netip.Addr]netip.Addr{vip4: host.ipv4, vip6: host.ipv6} {
+		t.Run(vip.String(), func(t *testing.T) {
+			to, past := netip.AddrPortFrom(vip, clusterPort), netip.AddrPortFrom(direct, podPort)
+			var sessions []*session
+			for range 5 {
+				sessions = append(sessions, connect(t, to), connect(t, past))
+			}
+			exchangeAll(t, sessions)
+			for range 5 {
+				askUDP(t, to, 1000)
+				askUDP(t, past, 1000)
+			}
+			exchangeAll(t, sessions)
+		})
+	}
+	for _, node := range n.nodes {
+		checkNoDrops(t, node)
+	}
+}
+
+// A client that has a connection with the endpoint itself keeps it when it, or somebody in
+// its name, sends to the VIP from the same port.
+func TestDirectConnectionSurvivesVIP(t *testing.T) {
+	_, host := hostNetwork(t)
+	for vip, direct := range map[netip.Addr]netip.Addr{vip4: host.ipv4, vip6: host.ipv6} {
+		t.Run(vip.String(), func(t *testing.T) {
+			port := nextPort()
+			s := connectBy(t, sharedPort(port), netip.AddrPortFrom(direct, podPort))
+			if err := s.exchange(1000, 1000); err != nil {
+				t.Fatal(err)
+			}
+			inNamespace(t, "client", func() error {
+				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				defer cancel()
+				conn, err := sharedPort(port).DialContext(ctx, "tcp", netip.AddrPortFrom(vip, clusterPort).String())
+				if err == nil {
+					t.Error("the endpoint has two connections with one address and port")
+					return conn.Close()
+				}
+				return nil
+			})
+			if err := s.exchange(100_000, 100_000); err != nil {
+				t.Errorf("the connection without the VIP: %v", err)
+			}
+		})
+	}
+}
+
+// sharedPort dials from a port that other sockets may use too.
+func sharedPort(port int) *net.Dialer {
+	return &net.Dialer{
+		LocalAddr: &net.TCPAddr{Port: port},
+		Control: func(_, _ string, raw syscall.RawConn) error {
+			var failed error
+			err := raw.Control(func(fd uintptr) {
+				failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+			})
+			if err != nil {
+				return err
+			}
+			return failed
+		},
+	}
+}
+
+// All connections of a client have one pod, on whichever node they arrive.
+func TestAffinity(t *testing.T) {
+	n := newNetwork(t)
+	for _, pod := range testPods {
+		serve(t, pod)
+	}
+	for _, node := range n.nodes {
+		want := n.state(node)
+		for key, frontend := range want.Frontends {
+			frontend.Affinity = 10800
+			want.Frontends[key] = frontend
+		}
+		n.start(t, node, want)
+	}
+	for _, vip := range []netip.Addr{vip4, vip6} {
+		t.Run(vip.String(), func(t *testing.T) {
+			to := netip.AddrPortFrom(vip, clusterPort)
+			tcp, udp := map[string]int{}, map[string]int{}
+			for range 30 {
+				s := connect(t, to)
+				tcp[s.pod]++
+				if err := s.exchange(1000, 1000); err != nil {
+					t.Fatal(err)
+				}
+				s.Close()
+				udp[askUDP(t, to, 1000)]++
+			}
+			if len(tcp) != 1 || len(udp) != 1 {
+				t.Errorf("served by %v, UDP by %v; want one pod each", tcp, udp)
+			}
+		})
+	}
+	for _, node := range n.nodes {
+		checkNoDrops(t, node)
+	}
+}

@@ -212,6 +212,17 @@ type DatapathHandover struct {
 	Ifindex uint32
 }
 
+type DatapathMemory struct {
+	_           structs.HostLayout
+	Fingerprint uint32
+	Id          uint32
+}
+
+type DatapathMemoryBucket struct {
+	_    structs.HostLayout
+	Slot [8]DatapathMemory
+}
+
 type DatapathNode struct {
 	_           structs.HostLayout
 	Ipv4        uint32
@@ -330,6 +341,7 @@ const (
 	DatapathShapeNODES            DatapathShape = 4096
 	DatapathShapeNODE_ADDRESSES   DatapathShape = 16384
 	DatapathShapeUPLINKS          DatapathShape = 64
+	DatapathShapeMEMORY_SLOTS     DatapathShape = 8
 	DatapathShapeUPLINK_MACS      DatapathShape = 8
 	DatapathShapeVIP_FILTER_WORDS DatapathShape = 1024
 )
@@ -415,6 +427,7 @@ const (
 	DatapathMapExceptions6       = "exceptions6"
 	DatapathMapFrontendCounts    = "frontend_counts"
 	DatapathMapFrontendDrops     = "frontend_drops"
+	DatapathMapFrontendKeys      = "frontend_keys"
 	DatapathMapFrontends4        = "frontends4"
 	DatapathMapFrontends6        = "frontends6"
 	DatapathMapHalfOpen4         = "half_open4"
@@ -422,6 +435,7 @@ const (
 	DatapathMapHalfOpenRev4      = "half_open_rev4"
 	DatapathMapHalfOpenRev6      = "half_open_rev6"
 	DatapathMapHeartbeat         = "heartbeat"
+	DatapathMapMemories          = "memories"
 	DatapathMapNodeAddresses     = "node_addresses"
 	DatapathMapNodes             = "nodes"
 	DatapathMapReverse4          = "reverse4"
@@ -454,6 +468,7 @@ const (
 	DatapathVarShape             = "_shape"
 	DatapathVarTraceStep         = "_trace_step"
 	DatapathVarUplinkFlag        = "_uplink_flag"
+	DatapathVarMemoryMask        = "memory_mask"
 	DatapathVarTicksPerSecond    = "ticks_per_second"
 	DatapathVarTracing           = "tracing"
 )
@@ -530,6 +545,7 @@ type DatapathMapSpecs struct {
 	Exceptions6    *ebpf.MapSpec `ebpf:"exceptions6"`
 	FrontendCounts *ebpf.MapSpec `ebpf:"frontend_counts"`
 	FrontendDrops  *ebpf.MapSpec `ebpf:"frontend_drops"`
+	FrontendKeys   *ebpf.MapSpec `ebpf:"frontend_keys"`
 	Frontends4     *ebpf.MapSpec `ebpf:"frontends4"`
 	Frontends6     *ebpf.MapSpec `ebpf:"frontends6"`
 	HalfOpen4      *ebpf.MapSpec `ebpf:"half_open4"`
@@ -537,6 +553,7 @@ type DatapathMapSpecs struct {
 	HalfOpenRev4   *ebpf.MapSpec `ebpf:"half_open_rev4"`
 	HalfOpenRev6   *ebpf.MapSpec `ebpf:"half_open_rev6"`
 	Heartbeat      *ebpf.MapSpec `ebpf:"heartbeat"`
+	Memories       *ebpf.MapSpec `ebpf:"memories"`
 	NodeAddresses  *ebpf.MapSpec `ebpf:"node_addresses"`
 	Nodes          *ebpf.MapSpec `ebpf:"nodes"`
 	Reverse4       *ebpf.MapSpec `ebpf:"reverse4"`
@@ -569,6 +586,7 @@ type DatapathVariableSpecs struct {
 	Shape          *ebpf.VariableSpec `ebpf:"_shape"`
 	TraceStep      *ebpf.VariableSpec `ebpf:"_trace_step"`
 	UplinkFlag     *ebpf.VariableSpec `ebpf:"_uplink_flag"`
+	MemoryMask     *ebpf.VariableSpec `ebpf:"memory_mask"`
 	TicksPerSecond *ebpf.VariableSpec `ebpf:"ticks_per_second"`
 	Tracing        *ebpf.VariableSpec `ebpf:"tracing"`
 }
@@ -611,6 +629,7 @@ type DatapathMaps struct {
 	Exceptions6    *ebpf.Map `ebpf:"exceptions6"`
 	FrontendCounts *ebpf.Map `ebpf:"frontend_counts"`
 	FrontendDrops  *ebpf.Map `ebpf:"frontend_drops"`
+	FrontendKeys   *ebpf.Map `ebpf:"frontend_keys"`
 	Frontends4     *ebpf.Map `ebpf:"frontends4"`
 	Frontends6     *ebpf.Map `ebpf:"frontends6"`
 	HalfOpen4      *ebpf.Map `ebpf:"half_open4"`
@@ -618,6 +637,7 @@ type DatapathMaps struct {
 	HalfOpenRev4   *ebpf.Map `ebpf:"half_open_rev4"`
 	HalfOpenRev6   *ebpf.Map `ebpf:"half_open_rev6"`
 	Heartbeat      *ebpf.Map `ebpf:"heartbeat"`
+	Memories       *ebpf.Map `ebpf:"memories"`
 	NodeAddresses  *ebpf.Map `ebpf:"node_addresses"`
 	Nodes          *ebpf.Map `ebpf:"nodes"`
 	Reverse4       *ebpf.Map `ebpf:"reverse4"`
@@ -655,6 +675,7 @@ func (m *DatapathMaps) Close() error {
 		m.Exceptions6,
 		m.FrontendCounts,
 		m.FrontendDrops,
+		m.FrontendKeys,
 		m.Frontends4,
 		m.Frontends6,
 		m.HalfOpen4,
@@ -662,6 +683,7 @@ func (m *DatapathMaps) Close() error {
 		m.HalfOpenRev4,
 		m.HalfOpenRev6,
 		m.Heartbeat,
+		m.Memories,
 		m.NodeAddresses,
 		m.Nodes,
 		m.Reverse4,
@@ -695,6 +717,7 @@ type DatapathVariables struct {
 	Shape          *ebpf.Variable `ebpf:"_shape"`
 	TraceStep      *ebpf.Variable `ebpf:"_trace_step"`
 	UplinkFlag     *ebpf.Variable `ebpf:"_uplink_flag"`
+	MemoryMask     *ebpf.Variable `ebpf:"memory_mask"`
 	TicksPerSecond *ebpf.Variable `ebpf:"ticks_per_second"`
 	Tracing        *ebpf.Variable `ebpf:"tracing"`
 }

@@ -18,7 +18,7 @@ import (
 func floodPackets(t *testing.T) int {
 	text := os.Getenv("MILLRACE_FLOOD")
 	if text == "" {
-		return 10 * flowEntries
+		return 5 * flowEntries
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil {

@@ -163,12 +163,31 @@ func sum(t testing.TB, m *ebpf.Map, key any) (total uint64) {
 	return total
 }
 
-// forget empties the tables of flows and the counters of drops by frontend.
-func (w *world) forget(t testing.TB) {
+// wipe empties the tables of flows; what is remembered of them stays.
+func (w *world) wipe(t testing.TB) {
 	t.Helper()
 	for _, m := range w.flowMaps() {
 		clearMap(t, m)
 	}
+}
+
+// forgetMemories empties what remains of flows.
+func (w *world) forgetMemories(t testing.TB) {
+	t.Helper()
+	keys, values := make([]uint32, memoryBuckets), make([]bpf.DatapathMemoryBucket, memoryBuckets)
+	for i := range keys {
+		keys[i] = uint32(i)
+	}
+	if _, err := w.Memories.BatchUpdate(keys, values, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// forget empties the tables of flows, what remains of them, and the counters of drops by frontend.
+func (w *world) forget(t testing.TB) {
+	t.Helper()
+	w.wipe(t)
+	w.forgetMemories(t)
 	clearMap(t, w.FrontendDrops)
 	clearSampling(t, w)
 }

@@ -73,6 +73,8 @@ const selfID = 1
 // flowEntries is how many flows each table has room for.
 const flowEntries = 4096
 
+const memoryBuckets = 512
+
 // Ports of the VIPs, named by what they lead to.
 const (
 	// Rows that lead here, and to the node of the name.
@@ -203,6 +205,7 @@ func newWorld(t testing.TB) *world {
 		bpf.DatapathMapVips: 16, bpf.DatapathMapRows: 32 * 4096, bpf.DatapathMapRowMarks: 32 * 4096,
 		bpf.DatapathMapExceptions4: 4096, bpf.DatapathMapExceptions6: 4096, bpf.DatapathMapEndpointRows: 4 * 512,
 		bpf.DatapathMapEndpoints: 16, bpf.DatapathMapConnections4: flows, bpf.DatapathMapConnections6: flows,
+		bpf.DatapathMapMemories: memoryBuckets, bpf.DatapathMapFrontendKeys: 128,
 		bpf.DatapathMapAffinities4: flows, bpf.DatapathMapAffinities6: flows,
 		bpf.DatapathMapSourceRanges4: 16, bpf.DatapathMapSourceRanges6: 16,
 		bpf.DatapathMapReverse4: flows, bpf.DatapathMapReverse6: flows, bpf.DatapathMapHalfOpen4: flows,
@@ -211,6 +214,9 @@ func newWorld(t testing.TB) *world {
 		bpf.DatapathMapDatagramsRev4: flows, bpf.DatapathMapDatagramsRev6: flows,
 	} {
 		spec.Maps[name].MaxEntries = size
+	}
+	if err := spec.Variables[bpf.DatapathVarMemoryMask].Set(uint32(memoryBuckets - 1)); err != nil {
+		t.Fatal(err)
 	}
 	if err := spec.LoadAndAssign(&w.DatapathObjects, nil); err != nil {
 		t.Fatalf("load (needs root): %+v", err)
@@ -375,6 +381,7 @@ func (f family) frontend(port uint16) bpf.DatapathFrontend {
 // putFrontend writes the TCP and the UDP frontend of a port.
 func (w *world) putFrontend(t testing.TB, f family, port uint16, frontend bpf.DatapathFrontend) {
 	t.Helper()
+	put(t, w.FrontendKeys, frontend.Id, bpf.DatapathFrontendKey6{Vip: address(f.vip), Port: network16(port)})
 	for _, protocol := range []uint8{6, 17} {
 		if f.vip.Is4() {
 			put(t, w.Frontends4, bpf.DatapathFrontendKey4{Vip: ipv4(f.vip), Port: network16(port), Protocol: protocol}, frontend)

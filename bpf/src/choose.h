@@ -98,12 +98,12 @@ static __always_inline int endpoint_for(const struct packet *packet,
 	return id;
 }
 
-/* Chooses an endpoint for a flow that has none and records both directions. acknowledged
- * is what a TCP packet acknowledges. The result is the endpoint's id, or minus the
- * reason to drop.
+/* Gives a flow that has no entry an endpoint, the recalled one where there is, and records
+ * both directions. acknowledged is what a TCP packet acknowledges. The result is
+ * the endpoint's id, or minus the reason to drop.
  */
 __noinline int stage2_choose(const struct packet *packet, const struct frontend *frontend,
-			     __u32 acknowledged)
+			     __u32 acknowledged, __u32 recalled)
 {
 	struct connection connection = {};
 	struct endpoint *endpoint;
@@ -112,10 +112,14 @@ __noinline int stage2_choose(const struct packet *packet, const struct frontend 
 
 	if (!packet || !frontend)
 		return -DROP_NO_ENDPOINT;
-	id = endpoint_for(packet, frontend);
-	if (id < 0)
-		return id;
+	id = recalled;
 	endpoint = endpoint_get(id);
+	if (!endpoint || !endpoint_is_free(&packet->flow, endpoint)) {
+		id = endpoint_for(packet, frontend);
+		if (id < 0)
+			return id;
+		endpoint = endpoint_get(id);
+	}
 	if (!endpoint)
 		return -DROP_NO_ENDPOINT;
 	connection.endpoint = id;
@@ -131,6 +135,7 @@ __noinline int stage2_choose(const struct packet *packet, const struct frontend 
 		*old = reverse;
 	else if (reverse_add(&packet->flow, endpoint, TABLE_HALF_OPEN, &reverse))
 		return -DROP_CONNECTION_STORE;
-	count_connection(frontend->id);
+	if (!recalled)
+		count_connection(frontend->id);
 	return id;
 }

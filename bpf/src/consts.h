@@ -14,6 +14,7 @@ enum shape {
 	/* An address may belong to the old and the new id of a node for a moment. */
 	NODE_ADDRESSES = 4 * NODES,
 	UPLINKS = 64,
+	MEMORY_SLOTS = 8,
 	UPLINK_MACS = 8,
 	/* 64 bits each. */
 	VIP_FILTER_WORDS = 1024,

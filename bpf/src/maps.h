@@ -197,6 +197,22 @@ struct {
 } slow_packet SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct memory_bucket);
+} memories SEC(".maps");
+
+/* The keys of frontends by their ids, IPv4 as ::ffff:a.b.c.d. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct frontend_key6);
+} frontend_keys SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct affinity_key4);

@@ -14,6 +14,7 @@
 
 #include "conntrack.h"
 #include "dropped.h"
+#include "memory.h"
 #include "icmp_reply.h"
 #include "mss.h"
 #include "parse.h"
@@ -158,6 +159,30 @@ static __always_inline long write_source_ipv6(struct __sk_buff *skb, const struc
 					     sizeof(*to), 0);
 }
 
+/* Restores the entry of a reply whose flow is remembered; answers is the flow as the
+ * endpoint sends it. Returns 1 if there is an entry now. A SYN-ACK without one shows a
+ * connection that was not made through the VIP, if by a former one's address and port.
+ */
+__noinline int reverse_restore(struct flow *answers, __u8 tcp_flags)
+{
+	struct reverse reverse = { .proof = PROOF_GIVEN };
+	struct endpoint endpoint = {};
+
+	if (!answers)
+		return 0;
+	endpoint.address = answers->vip;
+	endpoint.port = answers->vip_port;
+	if (!recall_vip(answers))
+		return 0;
+	if (tcp_flags & TCP_SYN) {
+		forget(answers);
+		return 0;
+	}
+	reverse.vip = answers->vip;
+	reverse.vip_port = answers->vip_port;
+	return !reverse_add(answers, &endpoint, TABLE_ESTABLISHED, &reverse);
+}
+
 /* Each returns zero, or a negative error when the reply was not rewritten as a whole. */
 
 static __always_inline long reply_ipv4(struct __sk_buff *skb)
@@ -187,6 +212,19 @@ static __always_inline long reply_ipv4(struct __sk_buff *skb)
 	};
 
 	found = reverse_find4(&key);
+	if (!found) {
+		struct flow answers = {
+			.client_port = key.client_port,
+			.vip_port = key.endpoint_port,
+			.protocol = key.protocol,
+			.family = ADDRESS_FAMILY_IPV4,
+		};
+
+		address_set_ipv4(&answers.client, key.client);
+		address_set_ipv4(&answers.vip, key.endpoint);
+		if (reverse_restore(&answers, reply.tcp_flags))
+			found = reverse_find4(&key);
+	}
 	if (!found)
 		return 0;
 	if (found->proof != PROOF_GIVEN && !prove_by_reply(&reply, found))
@@ -222,6 +260,19 @@ static __always_inline long reply_ipv6(struct __sk_buff *skb)
 	key.client_port = reply.destination_port;
 	key.protocol = reply.protocol;
 	found = reverse_find6(&key);
+	if (!found) {
+		struct flow answers = {
+			.client = key.client,
+			.vip = key.endpoint,
+			.client_port = key.client_port,
+			.vip_port = key.endpoint_port,
+			.protocol = key.protocol,
+			.family = ADDRESS_FAMILY_IPV6,
+		};
+
+		if (reverse_restore(&answers, reply.tcp_flags))
+			found = reverse_find6(&key);
+	}
 	if (!found)
 		return 0;
 	if (found->proof != PROOF_GIVEN && !prove_by_reply(&reply, found))

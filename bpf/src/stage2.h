@@ -8,6 +8,7 @@
 #include "count.h"
 #include "deliver.h"
 #include "encap.h"
+#include "memory.h"
 #include "proof.h"
 #include "trace.h"
 
@@ -76,6 +77,7 @@ static __always_inline void establish(const struct packet *packet, const struct 
 	if (connection_add(flow, TABLE_ESTABLISHED, &established))
 		return;
 	connection_delete(flow, TABLE_HALF_OPEN);
+	remember(flow, frontend, established.endpoint);
 	if (frontend->affinity)
 		affinity_note(packet, frontend, established.endpoint, established.tag);
 }
@@ -104,34 +106,63 @@ static __always_inline int is_eventful(const struct packet *packet,
 	       clock_passed(connection->seen, REFRESH_SECONDS);
 }
 
-/* Takes in what the packet says of its flow, whose endpoint lives. Returns 1 if the flow was
- * over and the packet begins another one.
+enum flow_verdict {
+	/* The packet belongs to the flow. */
+	FLOW_GOES_ON,
+	/* The flow is over, and the packet begins another one. */
+	FLOW_IS_OVER,
+	/* The flow is over or idle for long: the packet may belong to a later one that another
+	 * node has with the same client's port.
+	 */
+	FLOW_IS_STALE,
+};
+
+/* How long the last packets of a connection may take. */
+#define LINGER_SECONDS 10
+
+static __always_inline int is_stale(const struct connection *connection, enum flow_state state)
+{
+	if (state == FLOW_CLOSED)
+		return clock_passed(connection->seen, LINGER_SECONDS);
+	return flow_outlived(state, connection);
+}
+
+/* Takes in what the packet says of its flow, whose endpoint lives; of a stale one only if
+ * no other node is left to ask.
  *
  * A SYN on a living connection goes to its endpoint, which answers it as RFC 5961
  * section 4 says; it must not move a connection, for anybody can forge one.
  */
 __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
-			  const struct frontend *frontend, const struct endpoint *endpoint)
+			  const struct frontend *frontend, const struct endpoint *endpoint,
+			  int last)
 {
+	__u8 protocol = packet ? packet->flow.protocol : 0;
 	struct connection *connection;
 	struct tcp_numbers numbers;
 	struct reverse *reverse;
+	enum flow_state state;
 	enum table table;
 
 	if (!packet || !frontend || !endpoint)
-		return 0;
+		return FLOW_GOES_ON;
 	connection = connection_find(&packet->flow, &table);
 	if (!connection)
-		return 0;
+		return FLOW_GOES_ON;
 	numbers = tcp_numbers(ctx, packet);
 	reverse = reverse_find(&packet->flow, endpoint);
-	if (!is_midstream(packet) &&
-	    flow_is_over(packet->flow.protocol, table, connection, reverse))
-		return 1;
+	if (!is_midstream(packet) && flow_is_over(protocol, table, connection, reverse))
+		return FLOW_IS_OVER;
+	state = flow_state(protocol, table, connection, reverse);
+	if (is_midstream(packet) && !last && is_stale(connection, state))
+		return FLOW_IS_STALE;
 	if (tracing)
-		return 0;
-	if (packet->flow.protocol == IPPROTO_TCP)
+		return FLOW_GOES_ON;
+	if (protocol == IPPROTO_TCP) {
 		note_client(packet, &numbers, connection, reverse);
+		if (flow_state(protocol, table, connection, reverse) == FLOW_CLOSED)
+			forget(&packet->flow);
+	}
 	if (clock_passed(connection->seen, REFRESH_SECONDS))
 		connection->seen = clock_now();
 	if (!reverse)
@@ -139,7 +170,7 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 	else if (table == TABLE_HALF_OPEN && !is_opening(packet) &&
 		 prove(packet, &numbers, reverse))
 		establish(packet, frontend, endpoint, connection, reverse);
-	return 0;
+	return FLOW_GOES_ON;
 }
 
 /* In related.h. */
@@ -153,8 +184,9 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 {
 	struct endpoint *endpoint = NULL;
 	struct connection *connection;
+	int verdict = FLOW_GOES_ON;
+	__u32 next, recalled = 0;
 	enum table table;
-	__u32 next;
 	int id;
 
 	if (!packet || !self || !frontend)
@@ -169,22 +201,31 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 		endpoint = endpoint_of(connection);
 		if (!endpoint && is_midstream(packet))
 			return drop(DROP_ENDPOINT_GONE);
-		if (endpoint && table == TABLE_ESTABLISHED && was_asked(packet, self)) {
+		if (endpoint && is_eventful(packet, connection, table))
+			verdict = flow_event(ctx, packet, frontend, endpoint, 0);
+		if (endpoint && verdict == FLOW_GOES_ON && table == TABLE_ESTABLISHED &&
+		    was_asked(packet, self)) {
 			next = tell_origin(packet, self, frontend);
 			if (next)
 				return send_to(next);
 		}
-		if (!endpoint || (is_eventful(packet, connection, table) &&
-				  flow_event(ctx, packet, frontend, endpoint))) {
+		if (!endpoint || verdict == FLOW_IS_OVER) {
 			connection_delete(&packet->flow, table);
 			endpoint = NULL;
 		}
+	} else if (is_midstream(packet)) {
+		recalled = recall_endpoint(&packet->flow);
 	}
-	if (!endpoint) {
+	if (!recalled && (!endpoint || verdict == FLOW_IS_STALE)) {
 		next = whom_to_ask(packet, self, frontend);
 		if (next)
 			return send_to(next);
-		id = stage2_choose(packet, frontend, tcp_numbers(ctx, packet).acknowledged);
+		if (endpoint)
+			flow_event(ctx, packet, frontend, endpoint, 1);
+	}
+	if (!endpoint) {
+		id = stage2_choose(packet, frontend, tcp_numbers(ctx, packet).acknowledged,
+				   recalled);
 		if (id < 0)
 			return drop(-id);
 		endpoint = endpoint_get(id);

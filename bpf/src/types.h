@@ -228,6 +228,16 @@ struct reverse {
 	__u32 acknowledged;
 };
 
+/* What remains of an evicted flow: see memory.h. A zero id means an empty slot. */
+struct memory {
+	__u32 fingerprint;
+	__u32 id;
+};
+
+struct memory_bucket {
+	struct memory slot[MEMORY_SLOTS];
+};
+
 /* Key of a client's endpoint under session affinity: backend is the endpoint table. */
 struct affinity_key4 {
 	__be32 client;

@@ -86,7 +86,7 @@ func addFlags(flags *pflag.FlagSet, config *lbagent.Config) {
 	flags.IntVar(&config.MaxSourceRanges, "max-source-ranges", config.MaxSourceRanges,
 		"prefixes of loadBalancerSourceRanges that fit, for each address family; a list is counted twice while it changes")
 	flags.IntVar(&config.Connections, "connections", config.Connections,
-		"TCP connections that are remembered, for each address family; about 210 bytes of memory each")
+		"TCP connections that are remembered, for each address family; about 250 bytes of memory each")
 	flags.IntVar(&config.Datagrams, "udp-flows", config.Datagrams,
 		"the same for answered flows of UDP (default: a quarter of --connections)")
 	flags.IntVar(&config.Affinities, "affinity-clients", config.Affinities,

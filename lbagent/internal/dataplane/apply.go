@@ -168,7 +168,15 @@ func (d *Dataplane) putFrontend(key program.FrontendKey, frontend program.Fronte
 			return err
 		}
 	}
+	if err := d.writeFrontendKey(key, frontend.ID); err != nil {
+		return err
+	}
 	return write(m, name, showKey(key), encoded, encodeFrontend(frontend))
+}
+
+// writeFrontendKey writes the key by the id, where the egress program finds it.
+func (d *Dataplane) writeFrontendKey(key program.FrontendKey, id program.FrontendID) error {
+	return write(d.maps.FrontendKeys, bpf.DatapathMapFrontendKeys, id, uint32(id), encodeFrontendKey6(key))
 }
 
 func (d *Dataplane) deleteFrontend(key program.FrontendKey) error {

@@ -5,6 +5,7 @@ package dataplane
 import (
 	"fmt"
 	"math"
+	"math/bits"
 
 	"github.com/cilium/ebpf"
 
@@ -95,6 +96,11 @@ func (c *Config) exceptions() int {
 	return max(c.Connections, minOthers)
 }
 
+// memoryBuckets is a power of two. A flow takes two slots of the eight in a bucket.
+func (c *Config) memoryBuckets() uint32 {
+	return 1 << bits.Len32(uint32(c.Connections-1))
+}
+
 // lruSize is the size of a table of which n entries can be in use at once. The kernel
 // makes room as soon as it has no full batch of free entries left for a CPU
 // that asks for one, so what other CPUs hold free lies idle.
@@ -126,6 +132,8 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapConnections6:   connections,
 		bpf.DatapathMapReverse4:       connections,
 		bpf.DatapathMapReverse6:       connections,
+		bpf.DatapathMapFrontendKeys:   frontends + 1,
+		bpf.DatapathMapMemories:       c.memoryBuckets(),
 		bpf.DatapathMapAffinities4:    affinities,
 		bpf.DatapathMapAffinities6:    affinities,
 		bpf.DatapathMapDatagrams4:     datagrams,

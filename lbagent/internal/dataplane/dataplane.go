@@ -32,8 +32,9 @@ type Config struct {
 	// the limit. All must be positive.
 	Limits program.Limits
 	// Connections is how many established TCP connections each address family's
-	// table holds; the longest unused one makes room. The memory, about 420 bytes
-	// for each over both families and directions, is taken at once.
+	// table holds; the longest unused one makes room. The memory, about 500 bytes
+	// for each over both families and directions, is taken at once. About four times
+	// as many are remembered so far that an evicted one comes back as it was.
 	Connections int
 	// Datagrams is the same for UDP flows that are answered. Zero means a quarter
 	// of Connections, at least 4,096.
@@ -160,6 +161,22 @@ func (d *Dataplane) restore() error {
 	return errors.Join(d.writeSettings(settings), d.restoreFilter())
 }
 
+func (d *Dataplane) restoreFrontendKeys() error {
+	state := program.NewState()
+	if err := d.dumpFrontends(state); err != nil {
+		return fmt.Errorf("read map frontends: %w", err)
+	}
+	for key, frontend := range state.Frontends {
+		if int64(frontend.ID) > int64(d.limits.Frontends) {
+			continue
+		}
+		if err := d.writeFrontendKey(key, frontend.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Adoption tells what Open found under Config.PinRoot.
 func (d *Dataplane) Adoption() Adoption { return d.set.adoption }
 
@@ -205,6 +222,9 @@ func newSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	}
 	if err := spec.Variables[bpf.DatapathVarTicksPerSecond].Set(ticks); err != nil {
 		return nil, fmt.Errorf("set the clock rate of the BPF programs: %w", err)
+	}
+	if err := spec.Variables[bpf.DatapathVarMemoryMask].Set(cfg.memoryBuckets() - 1); err != nil {
+		return nil, fmt.Errorf("set a table size of the BPF programs: %w", err)
 	}
 	return spec, nil
 }

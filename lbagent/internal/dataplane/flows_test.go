@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/millrace-lb/millrace/bpf"
 )
 
 // flowMaps are the tables of flows.
@@ -18,7 +20,7 @@ func flowMaps(d *Dataplane) []*ebpf.Map {
 	}
 }
 
-// forgetFlows empties the tables of flows.
+// forgetFlows empties the tables of flows. What remains of them stays.
 func forgetFlows(t testing.TB, d *Dataplane) {
 	t.Helper()
 	forgetAll(t, flowMaps(d)...)
@@ -45,5 +47,17 @@ func forgetAll(t testing.TB, maps ...*ebpf.Map) {
 				t.Fatal(err)
 			}
 		}
+	}
+}
+
+// forgetMemories empties what remains of flows.
+func forgetMemories(t testing.TB, d *Dataplane) {
+	t.Helper()
+	keys := make([]uint32, d.maps.Memories.MaxEntries())
+	for i := range keys {
+		keys[i] = uint32(i)
+	}
+	if _, err := d.maps.Memories.BatchUpdate(keys, make([]bpf.DatapathMemoryBucket, len(keys)), nil); err != nil {
+		t.Fatal(err)
 	}
 }

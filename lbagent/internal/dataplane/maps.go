@@ -27,7 +27,7 @@ const (
 	schemaMap = "schema"
 	// schemaVersion grows whenever the meaning of a map's content changes, also
 	// where its layout stays: maps of another version are not read.
-	schemaVersion uint32 = 5
+	schemaVersion uint32 = 6
 )
 
 // AdoptionKind is what became of the pinned maps.
@@ -55,6 +55,10 @@ type Adoption struct {
 	// Resized names the maps that were copied.
 	Resized []string
 }
+
+// made are the maps that are not copied into ones of another size. What is remembered of
+// evicted flows has its places by the size; the keys of frontends are written anew.
+var made = map[string]bool{bpf.DatapathMapMemories: true, bpf.DatapathMapFrontendKeys: true}
 
 // resizedMap is a map and the former one that it was copied from.
 type resizedMap struct {
@@ -210,6 +214,10 @@ func (s *mapSet) add(spec *ebpf.MapSpec, pinned *ebpf.Map) error {
 		}
 	}
 	if pinned == nil {
+		return nil
+	}
+	if made[spec.Name] {
+		_ = pinned.Close()
 		return nil
 	}
 	s.resized = append(s.resized, resizedMap{name: spec.Name, old: pinned, new: m})

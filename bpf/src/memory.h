@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include <linux/in.h>
+
+#include "endpoint.h"
+#include "hash.h"
+#include "maps.h"
+#include "settings.h"
+#include "trace.h"
+
+/* What remains of an established flow when its entries were evicted or lost: eight bytes for
+ * each direction instead of some hundred, in a table with room for several times
+ * as many flows. By the flow as the client sends it, the id of its endpoint; by the flow as
+ * the endpoint sends it, the id of its frontend.
+ *
+ * The endpoint alone does not tell that a reply is one of the VIP's, though it may have
+ * only one frontend: who reaches it without the VIP gets replies that look the same. So a
+ * reply without an entry is translated only if both directions are remembered and agree.
+ * Nothing is remembered of flows that are not established, so a stranger makes nothing
+ * forgotten; a flow that is closed is forgotten.
+ *
+ * A flow's place is a bucket of one cache line, and in it any slot with its fingerprint:
+ * the rest of the hash, of an endpoint's slot changed by the endpoint's tag.
+ */
+#define SLOT_MASK (MEMORY_SLOTS - 1)
+
+/* The number of buckets less one; a power of two less one. Set by the loader. */
+volatile const __u32 memory_mask;
+
+enum memory_seed {
+	MEMORY_ENDPOINT = 0x5eed0001,
+	MEMORY_FRONTEND = 0x5eed0002,
+};
+
+struct memory_place {
+	__u32 bucket;
+	__u32 fingerprint;
+};
+
+/* flow is as the client sends it; for the endpoint's direction with the endpoint's address
+ * and port in place of the VIP's.
+ */
+static __always_inline struct memory_place memory_place(const struct flow *flow,
+							enum memory_seed seed)
+{
+	__u32 a = seed + flow->protocol, b = a, c = a;
+	struct memory_place place;
+
+	a += flow->client.word[0];
+	b += flow->client.word[1];
+	c += flow->client.word[2];
+	hash_mix(&a, &b, &c);
+	a += flow->client.word[3];
+	b += flow->vip.word[0];
+	c += flow->vip.word[1];
+	hash_mix(&a, &b, &c);
+	a += flow->vip.word[2];
+	b += flow->vip.word[3];
+	c += (__u32)flow->vip_port << 16 | flow->client_port;
+	hash_final(&a, &b, &c);
+	place.bucket = b & memory_mask;
+	place.fingerprint = c;
+	return place;
+}
+
+static __always_inline struct memory_bucket *memory_bucket(const struct memory_place *place)
+{
+	return bpf_map_lookup_elem(&memories, &place->bucket);
+}
+
+/* The slot with the fingerprint, or NULL. */
+static __always_inline struct memory *memory_slot(struct memory_bucket *bucket, __u32 fingerprint)
+{
+#pragma unroll
+	for (int i = 0; i < MEMORY_SLOTS; i++) {
+		struct memory *slot = &bucket->slot[i];
+
+		if (slot->id && slot->fingerprint == fingerprint)
+			return slot;
+	}
+	return NULL;
+}
+
+/* Writes over the same flow's slot, else over an empty one, else over one that the
+ * fingerprint picks.
+ */
+static __always_inline void memory_put(const struct flow *flow, enum memory_seed seed, __u32 id,
+				       __u32 tag)
+{
+	struct memory_place place = memory_place(flow, seed);
+	struct memory_bucket *bucket = memory_bucket(&place);
+	__u32 fingerprint = place.fingerprint ^ tag;
+	struct memory *slot;
+
+	if (!bucket || tracing)
+		return;
+	slot = memory_slot(bucket, fingerprint);
+#pragma unroll
+	for (int i = 0; i < MEMORY_SLOTS; i++)
+		if (!slot && !bucket->slot[i].id)
+			slot = &bucket->slot[i];
+	if (!slot)
+		slot = &bucket->slot[fingerprint & SLOT_MASK];
+	slot->fingerprint = fingerprint;
+	slot->id = id;
+}
+
+/* The id of the living endpoint that the flow had, or zero. */
+__noinline __u32 recall_endpoint(const struct flow *flow)
+{
+	struct memory_place place;
+	struct memory_bucket *bucket;
+
+	if (!flow)
+		return 0;
+	place = memory_place(flow, MEMORY_ENDPOINT);
+	bucket = memory_bucket(&place);
+	if (!bucket)
+		return 0;
+	for (int i = 0; i < MEMORY_SLOTS; i++) {
+		struct memory *slot = &bucket->slot[i];
+		struct endpoint *endpoint = endpoint_get(slot->id);
+
+		if (endpoint && slot->fingerprint == (place.fingerprint ^ endpoint->tag))
+			return slot->id;
+	}
+	return 0;
+}
+
+/* The flow as its endpoint sends it. */
+static __always_inline struct flow flow_of_endpoint(const struct flow *flow,
+						    const struct endpoint *endpoint)
+{
+	struct flow answers = *flow;
+
+	answers.vip = endpoint->address;
+	answers.vip_port = endpoint->port;
+	return answers;
+}
+
+static __always_inline void memory_clear(const struct flow *flow, enum memory_seed seed, __u32 tag)
+{
+	struct memory_place place = memory_place(flow, seed);
+	struct memory_bucket *bucket = memory_bucket(&place);
+	struct memory *slot = bucket ? memory_slot(bucket, place.fingerprint ^ tag) : NULL;
+
+	if (slot && !tracing)
+		slot->id = 0;
+}
+
+__noinline int forget(const struct flow *flow)
+{
+	struct endpoint *endpoint;
+	struct flow answers;
+
+	if (!flow)
+		return 0;
+	endpoint = endpoint_get(recall_endpoint(flow));
+	if (!endpoint)
+		return 0;
+	memory_clear(flow, MEMORY_ENDPOINT, endpoint->tag);
+	answers = flow_of_endpoint(flow, endpoint);
+	memory_clear(&answers, MEMORY_FRONTEND, 0);
+	return 0;
+}
+
+__noinline int remember(const struct flow *flow, const struct frontend *frontend, __u32 id)
+{
+	struct endpoint *endpoint = endpoint_get(id);
+	struct flow answers;
+
+	if (!flow || !frontend || !endpoint)
+		return 0;
+	/* A former flow of the same client's port had another endpoint. */
+	forget(flow);
+	memory_put(flow, MEMORY_ENDPOINT, id, endpoint->tag);
+	answers = flow_of_endpoint(flow, endpoint);
+	memory_put(&answers, MEMORY_FRONTEND, frontend->id, 0);
+	return 0;
+}
+
+/* Finds what a reply without an entry belongs to. answers is the flow as the endpoint sends
+ * it; its VIP becomes that of the frontend. Returns 1 if that is certain.
+ */
+__noinline int recall_vip(struct flow *answers)
+{
+	struct memory_bucket *bucket;
+	struct memory_place place;
+	struct endpoint *endpoint;
+	struct frontend_key6 *key;
+	struct memory *slot;
+	struct flow flow;
+	__u32 id;
+
+	if (!answers)
+		return 0;
+	place = memory_place(answers, MEMORY_FRONTEND);
+	bucket = memory_bucket(&place);
+	slot = bucket ? memory_slot(bucket, place.fingerprint) : NULL;
+	if (!slot)
+		return 0;
+	id = slot->id;
+	key = bpf_map_lookup_elem(&frontend_keys, &id);
+	if (!key)
+		return 0;
+	flow = *answers;
+	flow.vip = key->vip;
+	flow.vip_port = key->port;
+	endpoint = endpoint_get(recall_endpoint(&flow));
+	if (!endpoint || endpoint->port != answers->vip_port ||
+	    !address_equal(&endpoint->address, &answers->vip))
+		return 0;
+	*answers = flow;
+	return 1;
+}

@@ -24,7 +24,7 @@ func newLargeNetwork(t *testing.T) *network {
 			addr: program.Node{IPv4: ip(fmt.Sprintf("198.51.100.%d", 10+id)), IPv6: ip(fmt.Sprintf("2001:db8:0:1::%d", 10+id))},
 		})
 	}
-	n := newNetworkOf(t, nodes)
+	n := newNetworkOf(t, nodes, wireDirectly)
 	for _, pod := range testPods {
 		serve(t, pod)
 	}

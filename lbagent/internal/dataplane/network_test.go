@@ -4,16 +4,17 @@ package dataplane
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
@@ -133,12 +134,26 @@ func offloads(t testing.TB, namespace, device string) {
 	run(t, "ip", "netns", "exec", namespace, "ethtool", "-K", device, "tx", "off", "gro", "on")
 }
 
-func newNetwork(t testing.TB) *network {
+// wiring connects a node to the bridge of the router and gives the name of the node's
+// uplink.
+type wiring func(t testing.TB, node string) string
+
+func wireDirectly(t testing.TB, node string) string {
 	t.Helper()
-	return newNetworkOf(t, newTestNodes())
+	in(t, "router", fmt.Sprintf(`
+		link add %[1]s type veth peer name eth0 netns %[1]s
+		link set %[1]s master fabric up`, node))
+	offloads(t, "router", node)
+	in(t, node, "link set eth0 up")
+	return "eth0"
 }
 
-func newNetworkOf(t testing.TB, nodes []*node) *network {
+func newNetwork(t testing.TB) *network {
+	t.Helper()
+	return newNetworkOf(t, newTestNodes(), wireDirectly)
+}
+
+func newNetworkOf(t testing.TB, nodes []*node, wire wiring) *network {
 	t.Helper()
 	n := &network{nodes: nodes}
 	addNamespace(t, "client")
@@ -161,26 +176,22 @@ func newNetworkOf(t testing.TB, nodes []*node) *network {
 		route add default via 198.51.100.129
 		route add default via 2001:db8:0:2::1`)
 	for _, node := range n.nodes {
-		n.addNode(t, node)
+		n.addNode(t, node, wire)
 	}
 	n.routeVIP(t, n.nodes...)
 	return n
 }
 
-func (n *network) addNode(t testing.TB, node *node) {
+func (n *network) addNode(t testing.TB, node *node, wire wiring) {
 	t.Helper()
 	addNamespace(t, node.name)
 	sysctl(t, node.name, "1", "ipv4/ip_forward", "ipv6/conf/all/forwarding")
-	in(t, "router", fmt.Sprintf(`
-		link add %[1]s type veth peer name eth0 netns %[1]s
-		link set %[1]s master fabric up`, node.name))
-	offloads(t, "router", node.name)
+	uplink := wire(t, node.name)
 	in(t, node.name, fmt.Sprintf(`
-		link set eth0 up
-		address add %s/25 dev eth0
-		address add %s/64 dev eth0 nodad
+		address add %[1]s/25 dev %[3]s
+		address add %[2]s/64 dev %[3]s nodad
 		route add default via 198.51.100.1
-		route add default via 2001:db8:0:1::1`, node.addr.IPv4, node.addr.IPv6))
+		route add default via 2001:db8:0:1::1`, node.addr.IPv4, node.addr.IPv6, uplink))
 	for _, pod := range node.pods {
 		addNamespace(t, pod.name)
 		in(t, node.name, fmt.Sprintf(`
@@ -198,12 +209,18 @@ func (n *network) addNode(t testing.TB, node *node) {
 			route add default via 198.18.0.1
 			route add default via fe80::1 dev eth0`, pod.ipv4, pod.ipv6))
 	}
+	n.findUplink(t, node)
+}
+
+// findUplink looks for the node's uplink as the agent does.
+func (n *network) findUplink(t testing.TB, node *node) {
+	t.Helper()
 	inNamespace(t, node.name, func() error {
-		eth0, err := net.InterfaceByName("eth0")
-		if err != nil {
-			return err
+		links, _, err := netdev.NewFinder(nil).Find([]netip.Addr{node.addr.IPv4}, time.Now())
+		if err != nil || len(links) != 1 {
+			return fmt.Errorf("uplinks of %s: %v, %w; want one", node.name, links, err)
 		}
-		node.uplink = Uplink{Name: eth0.Name, Index: eth0.Index}
+		node.uplink = Uplink{Name: links[0].Name, Index: links[0].Index, Device: links[0].Device, Members: links[0].Members}
 		return nil
 	})
 }

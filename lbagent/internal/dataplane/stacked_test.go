@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// needKind skips the test where the kernel has no interfaces of the kind; one that
+// is said to have all modules must have it.
+func needKind(t *testing.T, kind string) {
+	t.Helper()
+	add := []string{"link", "add", "probe", "type", kind}
+	if kind == "vlan" {
+		add = []string{"link", "add", "link", "lo", "name", "probe", "type", "vlan", "id", "1"}
+	}
+	out, err := exec.Command("ip", add...).CombinedOutput()
+	if err == nil {
+		run(t, "ip", "link", "delete", "probe")
+		return
+	}
+	if os.Getenv("MILLRACE_TEST_MODULES") != "" || !strings.Contains(string(out), "Unknown device type") {
+		t.Fatalf("add an interface of kind %s: %v\n%s", kind, err, out)
+	}
+	t.Skipf("this kernel has no interfaces of kind %s; make test-kernels runs the test on one that has", kind)
+}
+
+// wireVLAN makes the uplink VLAN 100 of eth0. Tags are in the frame, as from the wire, or
+// beside it, as from a card that takes them off.
+func wireVLAN(tagsInFrame bool) wiring {
+	return func(t testing.TB, node string) string {
+		t.Helper()
+		in(t, "router", fmt.Sprintf(`
+			link add %[1]s type veth peer name eth0 netns %[1]s
+			link set %[1]s up
+			link add link %[1]s name %[1]s.100 type vlan id 100
+			link set %[1]s.100 master fabric up`, node))
+		offloads(t, "router", node)
+		if tagsInFrame {
+			run(t, "ip", "netns", "exec", "router", "ethtool", "-K", node, "txvlan", "off")
+		}
+		in(t, node, `
+			link set eth0 up
+			link add link eth0 name eth0.100 type vlan id 100
+			link set eth0.100 up`)
+		return "eth0.100"
+	}
+}
+
+// wireBond makes the uplink a bond of two interfaces, eth0 and eth1.
+func wireBond(t testing.TB, node string) string {
+	t.Helper()
+	in(t, node, "link add bond0 type bond mode active-backup miimon 50")
+	for i, port := range []string{node, node + "b"} {
+		in(t, "router", fmt.Sprintf(`
+			link add %[1]s type veth peer name eth%[2]d netns %[3]s
+			link set %[1]s master fabric up`, port, i, node))
+		offloads(t, "router", port)
+		in(t, node, fmt.Sprintf("link set eth%d master bond0", i))
+	}
+	in(t, node, "link set bond0 up")
+	return "bond0"
+}
+
+// startOn starts all nodes and checks where their programs are.
+func startOn(t *testing.T, n *network, device string, mode XDPMode) {
+	t.Helper()
+	for _, pod := range testPods {
+		serve(t, pod)
+	}
+	for _, node := range n.nodes {
+		n.start(t, node, n.state(node))
+		got := node.dataplane.Attachments()
+		if len(got) != 1 || got[0].Mode != mode || got[0].DeviceName != device {
+			t.Fatalf("attachments of %s: %+v, want %s on %s", node.name, got, mode, device)
+		}
+	}
+}
+
+func checkPath(t *testing.T, n *network) {
+	t.Helper()
+	for _, vip := range []netip.Addr{vip4, vip6} {
+		for _, port := range []uint16{clusterPort, localPort} {
+			checkTCP(t, netip.AddrPortFrom(vip, port))
+			checkUDP(t, netip.AddrPortFrom(vip, port))
+		}
+	}
+	for _, node := range n.nodes {
+		checkNoDrops(t, node)
+	}
+}
+
+// The whole path where the nodes' network is a VLAN.
+func TestVLANPath(t *testing.T) {
+	needKind(t, "vlan")
+	for name, tagsInFrame := range map[string]bool{"tags in the frame": true, "tags beside the frame": false} {
+		for way, clsact := range ways {
+			t.Run(name+"/"+way, func(t *testing.T) {
+				n := newNetworkOf(t, newTestNodes(), wireVLAN(tagsInFrame))
+				n.clsact = clsact
+				startOn(t, n, "eth0", Native)
+				checkPath(t, n)
+			})
+		}
+	}
+}
+
+// The whole path over a bond, whose active member fails and comes back meanwhile.
+func TestBondPath(t *testing.T) {
+	needKind(t, "bond")
+	n := newNetworkOf(t, newTestNodes(), wireBond)
+	startOn(t, n, "bond0", Native)
+	checkPath(t, n)
+	sessions := n.openSessions(t, 12)
+	for _, command := range []string{"link set %s down", "link set %s up", "link set %sb down"} {
+		for _, node := range n.nodes {
+			in(t, "router", fmt.Sprintf(command, node.name))
+		}
+		exchangeAll(t, sessions)
+	}
+	// Members leave and join.
+	node := n.nodes[1]
+	for _, commands := range []string{"link set eth1 nomaster", "link set eth1 down\nlink set eth1 master bond0"} {
+		in(t, node.name, commands)
+		n.findUplink(t, node)
+		n.attach(t, node, node.uplink)
+		exchangeAll(t, sessions)
+	}
+	if len(node.uplink.Members) != 2 {
+		t.Errorf("members %v, want two", node.uplink.Members)
+	}
+}

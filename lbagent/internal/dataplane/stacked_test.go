@@ -17,7 +17,9 @@ func needKind(t *testing.T, kind string) {
 	t.Helper()
 	add := []string{"link", "add", "probe", "type", kind}
 	if kind == "vlan" {
-		add = []string{"link", "add", "link", "lo", "name", "probe", "type", "vlan", "id", "1"}
+		run(t, "ip", "link", "add", "below", "type", "bridge")
+		defer run(t, "ip", "link", "delete", "below")
+		add = []string{"link", "add", "link", "below", "name", "probe", "type", "vlan", "id", "1"}
 	}
 	out, err := exec.Command("ip", add...).CombinedOutput()
 	if err == nil {

@@ -111,9 +111,9 @@ func TestHops(t *testing.T) {
 				n.Neighbours[NeighbourKey{bond0, near4}] = Neighbour{MAC: macN, State: Confirmed}
 			}, hops{2: far}, 2,
 		},
-		"no program on the interface":  {func(n *Network) { delete(n.Devices, eth0) }, hops{2: far}, 1},
-		"no program below the VLAN":    {func(n *Network) { delete(n.Devices, bond0) }, hops{1: near}, 1},
-		"two tags":                     {func(n *Network) { n.Routes[farTarget] = Route{Interface: inner, Gateway: gateway6} }, hops{1: near}, 1},
+		"no program on the interface": {func(n *Network) { delete(n.Devices, eth0) }, hops{2: far}, 1},
+		"no program below the VLAN":   {func(n *Network) { delete(n.Devices, bond0) }, hops{1: near}, 1},
+		"two tags":                    {func(n *Network) { n.Routes[farTarget] = Route{Interface: inner, Gateway: gateway6} }, hops{1: near}, 1},
 		"no Ethernet": {
 			func(n *Network) { n.Routes[nearTarget], n.Devices[gre0] = Route{Interface: gre0}, struct{}{} }, hops{2: far}, 1,
 		},

@@ -129,6 +129,17 @@ func stage1(w *world, f family) []fixture {
 		}
 		return fixture
 	}
+	bonded := func(fixture fixture) fixture {
+		fixture.given = func(t *testing.T, w *world) {
+			var before bpf.DatapathUplink
+			if err := w.Uplinks.Lookup(uint32(w.uplink), &before); err != nil {
+				t.Fatal(err)
+			}
+			put(t, w.Uplinks, uint32(w.uplink), bpf.DatapathUplink{Master: uint32(w.second)})
+			t.Cleanup(func() { put(t, w.Uplinks, uint32(w.uplink), before) })
+		}
+		return fixture
+	}
 	handed := event(bpf.DatapathEventEVENT_HANDED_TO_KERNEL)
 	syn, ack, udp := f.tcp(portNode2, "S"), f.tcp(portNode2, "A"), f.udp(portNode2)
 	marked := syn.with(func(p *packet) { p.tos = 0xb8 | 1 })
@@ -150,6 +161,8 @@ func stage1(w *world, f family) []fixture {
 		onIPv6(away("this node has IPv6 alone", syn, xdpTX, syn.tunnelled(v6.node2, 2).sent(uplinkMAC, node2MAC), nil)),
 		away("by another uplink", f.tcp(portSecondUplink, "S"), xdpRedirect,
 			f.tcp(portSecondUplink, "S").tunnelled(node7, 7).sent(secondMAC, neighborMAC), nil),
+		bonded(away("by the bond that it came in by", f.tcp(portSecondUplink, "S"), xdpTX,
+			f.tcp(portSecondUplink, "S").tunnelled(node7, 7).sent(secondMAC, neighborMAC), nil)),
 		away("by an interface that is no uplink", third, xdpPass,
 			third.tunnelled(node8, 8).sent(routerMAC, uplinkMAC), handoverNote(w.third), handed),
 		away("neighbour not resolved", unresolved, xdpPass,

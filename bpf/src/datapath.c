@@ -55,10 +55,19 @@ SEC("tcx/ingress")
 int handed_over(struct __sk_buff *skb)
 {
 	struct handover *note = (void *)(long)skb->data_meta;
+	__u32 ifindex;
 
 	if ((void *)(note + 1) > (void *)(long)skb->data || note->magic != HANDOVER_MAGIC)
 		return TC_ACT_UNSPEC;
-	return bpf_redirect_neigh(note->ifindex, NULL, 0, 0);
+	/* The tag that the frame came in with, where the card took it off, is not that of the
+	 * interface by which it leaves.
+	 */
+	ifindex = note->ifindex;
+	if (skb->vlan_present && bpf_skb_vlan_pop(skb)) {
+		note_reply_drop(skb, DROP_HANDOVER);
+		return TC_ACT_SHOT;
+	}
+	return bpf_redirect_neigh(ifindex, NULL, 0, 0);
 }
 
 /* Every packet that leaves by an uplink. */

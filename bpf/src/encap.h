@@ -48,6 +48,20 @@ static __always_inline int hand_to_kernel(struct xdp_md *ctx, __u32 ifindex)
 	return XDP_PASS;
 }
 
+/* Whether a frame sent back where it came in (XDP_TX) leaves by the interface. That is so of
+ * a bond for frames from its members, too: the kernel then picks the member to send by.
+ */
+static __always_inline int leaves_by(const struct xdp_md *ctx, __u32 ifindex)
+{
+	__u32 ingress = ctx->ingress_ifindex;
+	struct uplink *member;
+
+	if (ifindex == ingress)
+		return 1;
+	member = bpf_map_lookup_elem(&uplinks, &ingress);
+	return member && member->master == ifindex;
+}
+
 /* Whether the driver of the interface takes the frame from here. */
 static __always_inline int takes_frame(const struct xdp_md *ctx, const struct self *self,
 				       __u32 ifindex)
@@ -175,7 +189,7 @@ static __always_inline int transmit(struct xdp_md *ctx, const struct exit *exit)
 	__builtin_memcpy(eth->h_source, exit->source, ETH_ALEN);
 	if (exit->vlan && push_tag(ctx, exit->vlan))
 		return drop(DROP_HEADROOM);
-	if (exit->ifindex == ctx->ingress_ifindex)
+	if (leaves_by(ctx, exit->ifindex))
 		return XDP_TX;
 	return bpf_redirect(exit->ifindex, 0);
 }

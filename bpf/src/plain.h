@@ -58,8 +58,8 @@ static __always_inline struct node *plain_node(struct xdp_md *ctx, const struct 
 	struct node *node = bpf_map_lookup_elem(&nodes, &id);
 	__u32 overhead;
 
-	if (!node || node->ifindex != ctx->ingress_ifindex || node->vlan ||
-	    self->flags & SELF_NO_TRANSMIT || !hop_is_prepared(node))
+	if (!node || node->vlan || self->flags & SELF_NO_TRANSMIT || !hop_is_prepared(node) ||
+	    !leaves_by(ctx, node->ifindex))
 		return NULL;
 	overhead = plain_overhead(self, node);
 	return overhead && length + overhead <= node->mtu ? node : NULL;

@@ -43,6 +43,8 @@ type node struct {
 	targets     map[program.NodeID]nexthop.Target
 	devices     map[int]struct{}
 	routes      map[netip.Addr]bool
+	// closed are the VIPs that not everybody may reach.
+	closed      map[netip.Addr]bool
 	sets        int
 	steps       []string
 	observation status.Observation
@@ -78,6 +80,11 @@ func (n *node) check(after string) {
 		_, programmed := n.state.Frontends[program.FrontendKey{VIP: vip, Port: 80, Protocol: 6}]
 		if !ours || !programmed {
 			n.t.Fatalf("after %s, VIP %s is announced and not programmed", after, vip)
+		}
+	}
+	for key, frontend := range n.state.Frontends {
+		if n.closed[key.VIP] && frontend.Ranges == 0 {
+			n.t.Fatalf("after %s, %s is open to everybody", after, key)
 		}
 	}
 }
@@ -385,6 +392,7 @@ func TestFailingWrites(t *testing.T) {
 			var objects *model.Snapshot
 			snapshot := func() *model.Snapshot { return objects }
 			n.fails = func(string) bool { return random.IntN(10) == 0 }
+			n.closed = map[netip.Addr]bool{vipOf(1): true, vipOf(2): true, vipOf(3): true}
 			var l *loop
 			now := start
 			for range 60 {
@@ -392,6 +400,9 @@ func TestFailingWrites(t *testing.T) {
 				for i := range 12 {
 					if random.IntN(3) > 0 {
 						addService(objects, i+1, i%2 == 0, random.IntN(3), random.IntN(3))
+					}
+					if n.closed[vipOf(i+1)] {
+						restrict(objects, i+1, random.IntN(4), random.IntN(4))
 					}
 				}
 				if l == nil || random.IntN(10) == 0 {
@@ -433,6 +444,22 @@ func checkSettled(t *testing.T, n *node, objects *model.Snapshot) {
 	have := map[program.Endpoint]bool{}
 	for _, endpoint := range n.state.Endpoints {
 		have[endpoint] = true
+	}
+	for i := range m.Frontends {
+		key, sources := m.Frontends[i].Key, map[netip.Prefix]bool{}
+		for source := range n.state.SourceRanges {
+			if source.Set == n.state.Frontends[key].Ranges {
+				sources[source.Prefix] = true
+			}
+		}
+		if len(sources) != len(m.Frontends[i].Sources) {
+			t.Errorf("%s admits %v, want %v", key, sources, m.Frontends[i].Sources)
+		}
+		for _, prefix := range m.Frontends[i].Sources {
+			if !sources[prefix] {
+				t.Errorf("%s admits %v, want %v", key, sources, m.Frontends[i].Sources)
+			}
+		}
 	}
 	if diff := cmp.Diff(endpoints, have, cmp.Comparer(func(a, b program.Endpoint) bool { return a == b })); diff != "" {
 		t.Errorf("endpoints differ: %s", diff)

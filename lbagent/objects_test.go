@@ -96,3 +96,16 @@ func addService(s *model.Snapshot, n int, local bool, here, there int) {
 		},
 	})
 }
+
+// restrict lets only clients of the n-th Service, if there is one, in that have
+// one of the prefixes 198.51.third.0/24.
+func restrict(s *model.Snapshot, n int, thirds ...int) {
+	for _, service := range s.Services {
+		if service.Name != fmt.Sprintf("service-%03d", n) {
+			continue
+		}
+		for _, third := range thirds {
+			service.Spec.LoadBalancerSourceRanges = append(service.Spec.LoadBalancerSourceRanges, fmt.Sprintf("198.51.%d.0/24", third))
+		}
+	}
+}

@@ -37,32 +37,39 @@ func (d *Dataplane) apply(op program.Op) error {
 		return d.setSelf(op.Self)
 	case program.PutNode:
 		return d.putNode(op.ID, op.Node)
-	case program.DeleteNode:
-		return d.deleteNode(op.ID)
 	case program.PutEndpoint:
 		return d.writeEndpoint(op.ID, encodeEndpoint(op.Endpoint))
-	case program.DeleteEndpoint:
-		return d.writeEndpoint(op.ID, bpf.DatapathEndpoint{})
 	case program.PutEndpointTable:
 		return d.writeEndpointTable(op.Slot, op.Table)
-	case program.ClearEndpointTable:
-		return d.writeEndpointTable(op.Slot, &program.EndpointTable{})
 	case program.PutRows:
 		return d.writeRows(op)
-	case program.ClearTable:
-		return d.clearTable(op.Slot)
 	case program.PutSourceRange:
 		m, name, key := d.rangeMap(op.Range)
 		return write(m, name, op.Range, key, uint32(1))
+	case program.PutFrontend:
+		return d.putFrontend(op.Key, op.Frontend)
+	case program.PutVIP:
+		return d.putVIP(op.Address)
+	default:
+		return d.applyRemoval(op)
+	}
+}
+
+func (d *Dataplane) applyRemoval(op program.Op) error {
+	switch op := op.(type) {
+	case program.DeleteNode:
+		return d.deleteNode(op.ID)
+	case program.DeleteEndpoint:
+		return d.writeEndpoint(op.ID, bpf.DatapathEndpoint{})
+	case program.ClearEndpointTable:
+		return d.writeEndpointTable(op.Slot, &program.EndpointTable{})
+	case program.ClearTable:
+		return d.clearTable(op.Slot)
 	case program.DeleteSourceRange:
 		m, name, key := d.rangeMap(op.Range)
 		return remove(m, name, op.Range, key)
-	case program.PutFrontend:
-		return d.putFrontend(op.Key, op.Frontend)
 	case program.DeleteFrontend:
 		return d.deleteFrontend(op.Key)
-	case program.PutVIP:
-		return d.putVIP(op.Address)
 	case program.DeleteVIP:
 		return d.deleteVIP(op.Address)
 	default:

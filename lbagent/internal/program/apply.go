@@ -34,30 +34,37 @@ func (s *State) apply(op Op) {
 		s.Self = op.Self
 	case PutNode:
 		s.Nodes[op.ID] = op.Node
-	case DeleteNode:
-		delete(s.Nodes, op.ID)
 	case PutEndpoint:
 		s.Endpoints[op.ID] = op.Endpoint
-	case DeleteEndpoint:
-		delete(s.Endpoints, op.ID)
 	case PutEndpointTable:
 		s.EndpointTables[op.Slot] = op.Table
-	case ClearEndpointTable:
-		delete(s.EndpointTables, op.Slot)
 	case PutRows:
 		s.Tables[op.Slot] = op.onto(s.Tables[op.Slot])
-	case ClearTable:
-		delete(s.Tables, op.Slot)
 	case PutSourceRange:
 		s.SourceRanges[op.Range] = struct{}{}
-	case DeleteSourceRange:
-		delete(s.SourceRanges, op.Range)
 	case PutFrontend:
 		s.Frontends[op.Key] = op.Frontend
-	case DeleteFrontend:
-		delete(s.Frontends, op.Key)
 	case PutVIP:
 		s.VIPs[op.Address] = struct{}{}
+	default:
+		s.applyRemoval(op)
+	}
+}
+
+func (s *State) applyRemoval(op Op) {
+	switch op := op.(type) {
+	case DeleteNode:
+		delete(s.Nodes, op.ID)
+	case DeleteEndpoint:
+		delete(s.Endpoints, op.ID)
+	case ClearEndpointTable:
+		delete(s.EndpointTables, op.Slot)
+	case ClearTable:
+		delete(s.Tables, op.Slot)
+	case DeleteSourceRange:
+		delete(s.SourceRanges, op.Range)
+	case DeleteFrontend:
+		delete(s.Frontends, op.Key)
 	case DeleteVIP:
 		delete(s.VIPs, op.Address)
 	}

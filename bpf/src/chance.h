@@ -131,6 +131,7 @@ __noinline int tell_origin(struct packet *packet, const struct self *self,
 	}
 	if (!node_is_known(origin))
 		return 0;
+	trace_step(TRACE_TELLS);
 	packet->way = way_with(packet->way, WAY_CHOOSER, self->id) | WAY_HELD;
 	return origin;
 }
@@ -154,6 +155,7 @@ __noinline int exception_told(struct packet *packet, const struct self *self,
 	if (way_node(packet->way, WAY_ORIGIN) != self->id || (holder && holder != packet->sender) ||
 	    !frontend->table || frontend->flags & FRONTEND_LOCAL || !row)
 		return 0;
+	trace_step(TRACE_TOLD);
 	packet->way = way_by_row(row->way, self) | WAY_ASK;
 	exception = exception_find(&packet->flow);
 	if (exception && exception->node == packet->sender)

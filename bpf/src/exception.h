@@ -137,6 +137,7 @@ __noinline int marked_node(struct packet *packet, const struct self *self, __u32
 	if (excepted) {
 		holder = exception_holder(packet, self->id, mark);
 		if (holder) {
+			trace_step(TRACE_EXCEPTION);
 			packet->way |= WAY_TOLD | WAY_ASK;
 			return holder;
 		}

@@ -37,6 +37,12 @@ enum trace_step {
 	/* It was handed to a former owner of the row, or back to the node that asked. */
 	TRACE_SECOND_CHANCE = 1 << 8,
 	TRACE_RETURNED = 1 << 9,
+	/* An exception led it to the node that holds its flow. */
+	TRACE_EXCEPTION = 1 << 15,
+	/* The flow is here, and the node that the router chose is told so by the packet. */
+	TRACE_TELLS = 1 << 16,
+	/* The node that holds the flow, or did, has told this one. */
+	TRACE_TOLD = 1 << 17,
 	/* It was encapsulated. */
 	TRACE_TO_NODE = 1 << 10,
 	/* It was given to an endpoint. */

@@ -23,8 +23,9 @@ import (
 )
 
 const (
-	// maxHops is more than a chain of former owners and its way back can have.
-	maxHops = 8
+	// maxHops is more than an exception that is wrong, a chain of former owners and
+	// the way back can have.
+	maxHops = 12
 	// traceTime is that of one node.
 	traceTime = 30 * time.Second
 )

@@ -105,13 +105,19 @@ func (e *explanation) stage1() {
 		}
 	}
 	if len(former) == 0 {
-		e.say("secondary", "none: the row has had no other owner")
-		return
+		e.say("secondary", "none: no other node is asked")
+	} else {
+		e.say("secondary", "%s: asked in this order for a connection that the primary does not know", strings.Join(former, ", "))
 	}
-	e.say("secondary", "%s owned the row before, newest first", strings.Join(former, ", "))
+	if e.trace.Exception {
+		e.say("exception", "the connection is held by another node than the row's primary")
+	}
 }
 
 func (e *explanation) stage2() {
+	if e.trace.Told {
+		e.say("exception", "the node that was asked has told who holds the connection; this node remembers it")
+	}
 	if !e.trace.Stage2 {
 		return
 	}
@@ -162,6 +168,8 @@ func (e *explanation) verdict() {
 func (e *explanation) why() string {
 	var parts []string
 	switch {
+	case e.trace.Tells:
+		parts = append(parts, "which the router had chosen, to tell it that the connection is here")
 	case e.trace.SecondChance:
 		parts = append(parts, "a former owner of the row, which may know the connection")
 	case e.trace.Returned:

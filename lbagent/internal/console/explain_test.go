@@ -63,8 +63,45 @@ verdict: dropped: source_range`,
 range check: the Service has no loadBalancerSourceRanges: every source is let in
 row: 17 of 4096
 primary: node2
-secondary: node3, node1 owned the row before, newest first
+secondary: node3, node1: asked in this order for a connection that the primary does not know
 verdict: encapsulated to node2, by eth0, the kernel finds the next hop`,
+		},
+		{
+			"an exception",
+			dataplane.Trace{
+				Verdict: dataplane.TraceSent, VIP: true, Frontend: 1, Key: webKey, SourceChecked: true, Stage1: true, Row: 17,
+				Owners: owned(1), Exception: true, Node: 3,
+			},
+			inspect.Trace{Verdict: inspect.Sent, Service: "default/web", NextNode: "node3"},
+			`frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Cluster
+range check: loadBalancerSourceRanges of the Service hold the source
+row: 17 of 4096
+primary: node1
+secondary: none: no other node is asked
+exception: the connection is held by another node than the row's primary
+verdict: encapsulated to node3`,
+		},
+		{
+			"the holder tells",
+			dataplane.Trace{
+				Verdict: dataplane.TraceSent, FromNode: true, Frontend: 1, Key: webKey, Stage2: true, Established: true, Tells: true,
+				Endpoint: 4, EndpointAddress: pod, Node: 2,
+			},
+			inspect.Trace{Verdict: inspect.Sent, Service: "default/web", NextNode: "node2"},
+			`tunnel: encapsulated by another node of the cluster
+frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Cluster
+connection: known, established
+endpoint: 198.18.1.2:8080, that of the connection
+verdict: encapsulated to node2, which the router had chosen, to tell it that the connection is here`,
+		},
+		{
+			"and is heard",
+			dataplane.Trace{Verdict: dataplane.TraceSent, FromNode: true, Frontend: 1, Key: webKey, Told: true, Node: 3},
+			inspect.Trace{Verdict: inspect.Sent, Service: "default/web", NextNode: "node3"},
+			`tunnel: encapsulated by another node of the cluster
+frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Cluster
+exception: the node that was asked has told who holds the connection; this node remembers it
+verdict: encapsulated to node3`,
 		},
 		{
 			"here",
@@ -77,7 +114,7 @@ verdict: encapsulated to node2, by eth0, the kernel finds the next hop`,
 range check: loadBalancerSourceRanges of the Service hold the source
 row: 17 of 4096
 primary: node1
-secondary: none: the row has had no other owner
+secondary: none: no other node is asked
 connection: not known on this node
 endpoint: 198.18.1.2:8080, chosen by row 9 of 512
 verdict: delivered to 198.18.1.2:8080 through the node's own stack

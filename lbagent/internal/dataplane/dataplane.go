@@ -81,6 +81,8 @@ type Dataplane struct {
 
 	// tracing allows one trace at a time: they share the map of the record.
 	tracing sync.Mutex
+	// tracer is nil until the first one.
+	tracer *ebpf.Program
 }
 
 // Open loads the programs over the pinned maps where there are any, else over
@@ -185,7 +187,7 @@ func (d *Dataplane) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.set.close()
-	if err := errors.Join(d.programs.Close(), d.maps.Close()); err != nil {
+	if err := errors.Join(d.programs.Close(), d.tracer.Close(), d.maps.Close()); err != nil {
 		return fmt.Errorf("close the data plane: %w", err)
 	}
 	return nil

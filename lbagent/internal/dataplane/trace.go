@@ -74,6 +74,10 @@ type Trace struct {
 	// SecondChance says that it goes to a former owner of the row, Returned that
 	// it goes back to the node that asked.
 	SecondChance, Returned bool
+	// Exception says that an exception led it to the node that holds its flow.
+	// Tells says that the flow is here and the packet goes back to the node that
+	// the router chose, to tell it, and Told that this is what it did.
+	Exception, Tells, Told bool
 	// Node is that to which it was to be encapsulated.
 	Node program.NodeID
 	// ToKernel says that the kernel finds its next hop.
@@ -96,12 +100,12 @@ func (d *Dataplane) Trace(packet []byte) (Trace, error) {
 	if err != nil {
 		return Trace{}, err
 	}
-	ingress, err := d.loadTracing()
-	if err != nil {
-		return Trace{}, err
+	if d.tracer == nil {
+		if d.tracer, err = d.loadTracing(); err != nil {
+			return Trace{}, err
+		}
 	}
-	defer ingress.Close()
-	return d.trace(ingress, uplink, frame)
+	return d.trace(uplink, frame)
 }
 
 // anyUplink is an uplink that the programs are attached to.
@@ -146,8 +150,8 @@ func ethernet(station net.HardwareAddr, packet []byte) ([]byte, error) {
 	return append(frame, packet...), nil
 }
 
-// loadTracing loads the copy of the program. It lives as long as one trace, so
-// that it is never of another version than what is attached.
+// loadTracing loads the copy of the program, which takes the verifier half a
+// second: it is kept.
 func (d *Dataplane) loadTracing() (*ebpf.Program, error) {
 	spec, err := newSpec(d.config)
 	if err != nil {
@@ -172,13 +176,13 @@ type xdpContext struct {
 	Data, DataEnd, DataMeta, IngressIfindex, RxQueueIndex, EgressIfindex uint32
 }
 
-func (d *Dataplane) trace(ingress *ebpf.Program, uplink *net.Interface, frame []byte) (Trace, error) {
+func (d *Dataplane) trace(uplink *net.Interface, frame []byte) (Trace, error) {
 	if err := d.maps.TraceRecord.Put(uint32(0), bpf.DatapathTrace{}); err != nil {
 		return Trace{}, fmt.Errorf("clear map %s: %w", bpf.DatapathMapTraceRecord, err)
 	}
 	context := xdpContext{DataEnd: uint32(len(frame)), IngressIfindex: uint32(uplink.Index)}
 	run := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: context, ContextOut: &context}
-	action, err := ingress.Run(run)
+	action, err := d.tracer.Run(run)
 	if err != nil {
 		return Trace{}, fmt.Errorf("run the BPF program that traces: %w", err)
 	}
@@ -282,6 +286,9 @@ func decodeTrace(record bpf.DatapathTrace) (Trace, error) {
 		EndpointRow:   int(record.EndpointRow),
 		SecondChance:  has(bpf.DatapathTraceStepTRACE_SECOND_CHANCE),
 		Returned:      has(bpf.DatapathTraceStepTRACE_RETURNED),
+		Exception:     has(bpf.DatapathTraceStepTRACE_EXCEPTION),
+		Tells:         has(bpf.DatapathTraceStepTRACE_TELLS),
+		Told:          has(bpf.DatapathTraceStepTRACE_TOLD),
 		Node:          program.NodeID(record.Node),
 		ToKernel:      has(bpf.DatapathTraceStepTRACE_TO_KERNEL),
 	}

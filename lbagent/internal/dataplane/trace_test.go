@@ -5,6 +5,7 @@ package dataplane
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -116,6 +117,72 @@ func whole(t *testing.T, n *network) string {
 		text += fmt.Sprintf("%s: %+v %+v\n", node.name, counters(t, node), connections)
 	}
 	return text
+}
+
+// Packets of connections whose rows have moved are traced to the pods that hold them,
+// whatever node the router chooses, before and after the nodes know where those are.
+func TestTraceOfMovedRows(t *testing.T) {
+	n := newLargeNetwork(t)
+	sessions := n.openSessions(t, 6)
+	n.moveRows(t, 3)
+	traceAll(t, n, sessions)
+	exchangeAll(t, sessions)
+	if exceptions := traceAll(t, n, sessions); exceptions == 0 {
+		t.Error("no exception was traced")
+	}
+}
+
+// traceAll traces an ACK of each session from each node and counts the exceptions
+// that were met.
+func traceAll(t *testing.T, n *network, sessions []*session) (exceptions int) {
+	t.Helper()
+	for _, s := range sessions {
+		packet, err := probe.Packet(probe.Flow{
+			Source:      s.LocalAddr().(*net.TCPAddr).AddrPort(),
+			Destination: s.RemoteAddr().(*net.TCPAddr).AddrPort(),
+			Protocol:    unix.IPPROTO_TCP, Midstream: true,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, first := range n.nodes {
+			way := traceWay(t, n, first, packet)
+			last := way[len(way)-1]
+			if pod := podAt(last.EndpointAddress.Addr()); last.Verdict != TraceDelivered || pod != s.pod {
+				t.Errorf("an ACK of a connection to %s ends at %q on its way from %s: %+v", s.pod, pod, first.name, way)
+			}
+			for _, trace := range way {
+				if trace.Exception {
+					exceptions++
+				}
+			}
+		}
+	}
+	return exceptions
+}
+
+// traceWay traces the packet from node to node until it is sent no further.
+func traceWay(t *testing.T, n *network, at *node, packet []byte) []Trace {
+	t.Helper()
+	var way []Trace
+	for range 12 {
+		trace := traceOn(t, at, packet)
+		way = append(way, trace)
+		if trace.Verdict != TraceSent {
+			break
+		}
+		at, packet = n.nodes[trace.Node-1], trace.Packet
+	}
+	return way
+}
+
+func podAt(address netip.Addr) string {
+	for _, pod := range testPods {
+		if pod.ipv4 == address || pod.ipv6 == address {
+			return pod.name
+		}
+	}
+	return ""
 }
 
 func TestTraceWithoutUplink(t *testing.T) {

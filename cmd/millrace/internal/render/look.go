@@ -20,6 +20,7 @@ func DropCounters(nodes []inspect.Drops, width int) []string {
 	t := &table{columns: []column{{heading: "REASON"}, {heading: "PACKETS"}, {heading: "NODES", cut: true}}}
 	totals, details := map[string]uint64{}, map[string][]string{}
 	var unsampled uint64
+	nodes = slices.SortedFunc(slices.Values(nodes), func(a, b inspect.Drops) int { return report.CompareNames(a.Node, b.Node) })
 	for _, node := range nodes {
 		unsampled += node.Skipped + node.Lost
 		for reason, count := range node.Reasons {

@@ -26,8 +26,8 @@ func TestNumber(t *testing.T) {
 
 func TestDropCounters(t *testing.T) {
 	got := DropCounters([]inspect.Drops{
-		{Node: "node1", Reasons: map[string]uint64{"fragment": 1, "no_frontend": 7, "headroom": 0}, Skipped: 2},
 		{Node: "node2", Reasons: map[string]uint64{"no_frontend": 5}, Lost: 1},
+		{Node: "node1", Reasons: map[string]uint64{"fragment": 1, "no_frontend": 7, "headroom": 0}, Skipped: 2},
 	}, 100)
 	want := []string{
 		"Drops since the counters began:",

@@ -203,6 +203,9 @@ type tunnel struct {
 // Flags of a packet's way.
 const (
 	flagRanked = 1
+	flagAsk    = 2
+	flagTold   = 4
+	flagHeld   = 8
 )
 
 // geneve is written by hand, for gopacket's own Geneve is for decoding.

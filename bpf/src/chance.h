@@ -131,7 +131,6 @@ __noinline int tell_origin(struct packet *packet, const struct self *self,
 	}
 	if (!node_is_known(origin))
 		return 0;
-	trace_step(TRACE_TELLS);
 	packet->way = way_with(packet->way, WAY_CHOOSER, self->id) | WAY_HELD;
 	return origin;
 }
@@ -155,14 +154,16 @@ __noinline int exception_told(struct packet *packet, const struct self *self,
 	if (way_node(packet->way, WAY_ORIGIN) != self->id || (holder && holder != packet->sender) ||
 	    !frontend->table || frontend->flags & FRONTEND_LOCAL || !row)
 		return 0;
-	trace_step(TRACE_TOLD);
 	packet->way = way_by_row(row->way, self) | WAY_ASK;
-	exception = exception_find(&packet->flow);
-	if (exception && exception->node == packet->sender)
-		exception_delete(&packet->flow);
-	if (!holder)
+	if (!holder) {
+		exception = exception_find(&packet->flow);
+		if (exception && exception->node == packet->sender)
+			exception_delete(&packet->flow);
 		return way_node(packet->way, WAY_CHOOSER);
-	if (holder != way_node(packet->way, WAY_CHOOSER))
+	}
+	if (holder == way_node(packet->way, WAY_CHOOSER))
+		exception_delete(&packet->flow);
+	else
 		exception_learn(&packet->flow, index, holder);
 	packet->way |= WAY_FINAL;
 	return holder;

@@ -74,5 +74,5 @@ static __always_inline __u64 way_behind(__u64 row, const struct self *self)
 /* Without the next one of the chain. */
 static __always_inline __u64 way_advance(__u64 way)
 {
-	return (way & ~WAY_CHAIN) | ((way << NODE_ID_BITS) & WAY_CHAIN);
+	return (way & ~WAY_CHAIN) | ((way & WAY_CHAIN) << NODE_ID_BITS & WAY_CHAIN);
 }

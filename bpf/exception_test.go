@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// key is the flow of a packet in the maps.
+func (p packet) key4() bpf.DatapathConnectionKey4 {
+	return bpf.DatapathConnectionKey4{
+		Client: ipv4(p.from.Addr()), Vip: ipv4(p.to.Addr()),
+		ClientPort: network16(p.from.Port()), VipPort: network16(p.to.Port()), Protocol: uint8(p.protocol),
+	}
+}
+
+func (p packet) key6() bpf.DatapathConnectionKey6 {
+	return bpf.DatapathConnectionKey6{
+		Client: address(p.from.Addr()), Vip: address(p.to.Addr()),
+		ClientPort: network16(p.from.Port()), VipPort: network16(p.to.Port()), Protocol: uint8(p.protocol),
+	}
+}
+
+// ago is a tick so many seconds back.
+func (w *world) ago(t testing.TB, seconds uint32) uint32 {
+	t.Helper()
+	w.vouch(t)
+	var now uint64
+	var rate uint32
+	if err := w.Heartbeat.Lookup(uint32(0), &now); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.TicksPerSecond.Get(&rate); err != nil {
+		t.Fatal(err)
+	}
+	return uint32(now) - seconds*rate
+}
+
+const rowMarked = 1 << 63
+
+// rowIndex is where the packet's row stands.
+func (p packet) rowIndex() uint32 {
+	node, _ := flowHash(p)
+	return uint32(p.to.Port()-portCluster+1)*4096 + node>>20
+}
+
+func (w *world) mark(t testing.TB, p packet, mark bpf.DatapathRowMark) {
+	t.Helper()
+	put(t, w.RowMarks, p.rowIndex(), mark)
+	row := tables[p.to.Port()].row()
+	row.Way |= rowMarked
+	put(t, w.Rows, p.rowIndex(), row)
+}
+
+func (w *world) isMarked(t testing.TB, p packet) bool {
+	t.Helper()
+	var row bpf.DatapathRow
+	if err := w.Rows.Lookup(p.rowIndex(), &row); err != nil {
+		t.Fatal(err)
+	}
+	return row.Way&rowMarked != 0
+}
+
+func (w *world) unmark(t testing.TB, p packet) {
+	t.Helper()
+	put(t, w.RowMarks, p.rowIndex(), bpf.DatapathRowMark{})
+	put(t, w.Rows, p.rowIndex(), tables[p.to.Port()].row())
+}
+
+// except makes an exception of the packet's flow that was last used so long ago.
+func (w *world) except(t testing.TB, p packet, node, seconds uint32) {
+	t.Helper()
+	exception := bpf.DatapathException{Node: node, Seen: w.ago(t, seconds)}
+	if p.is4() {
+		put(t, w.Exceptions4, p.key4(), exception)
+	} else {
+		put(t, w.Exceptions6, p.key6(), exception)
+	}
+	w.mark(t, p, bpf.DatapathRowMark{Excepted: w.ago(t, 0)})
+}
+
+// exception is the node of the packet's flow; zero means none.
+func (w *world) exception(t testing.TB, p packet) uint32 {
+	t.Helper()
+	var exception bpf.DatapathException
+	var err error
+	if p.is4() {
+		err = w.Exceptions4.Lookup(p.key4(), &exception)
+	} else {
+		err = w.Exceptions6.Lookup(p.key6(), &exception)
+	}
+	if err != nil {
+		return 0
+	}
+	return exception.Node
+}
+
+const none = 0
+
+// exceptionCase is a fixture and what must become of the exception of its flow.
+type exceptionCase struct {
+	fixture
+	of packet
+	// except is the exception before, after the one after; zero means none.
+	except, after uint32
+	// idle is how long it was not used, in seconds.
+	idle uint32
+}
+
+func TestExceptions(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		for kind, cases := range map[string][]exceptionCase{
+			"origin": originCases(f), "holder": holderCases(f), "told": toldCases(f),
+		} {
+			for _, c := range cases {
+				t.Run(f.name+"/"+kind+"/"+c.name, func(t *testing.T) {
+					clearAll(t, w.Exceptions4, w.Exceptions6)
+					given := c.given
+					c.given = func(t *testing.T, w *world) {
+						if given != nil {
+							given(t, w)
+						}
+						if c.except != none {
+							w.except(t, c.of, c.except, c.idle)
+						}
+						t.Cleanup(func() { w.unmark(t, c.of) })
+					}
+					w.check(t, c.fixture)
+					if got := w.exception(t, c.of); got != c.after {
+						t.Errorf("exception to node %d, want %d", got, c.after)
+					}
+					if c.after != none && !w.isMarked(t, c.of) {
+						t.Error("the row is not marked")
+					}
+				})
+			}
+		}
+	}
+}
+
+func clearAll(t testing.TB, maps ...*ebpf.Map) {
+	t.Helper()
+	for _, m := range maps {
+		clearMap(t, m)
+	}
+}
+
+var (
+	exceptionUsed    = event(bpf.DatapathEventEVENT_EXCEPTION_USED)
+	exceptionLearned = event(bpf.DatapathEventEVENT_EXCEPTION_LEARNED)
+)
+
+func withFlags(t tunnel, flags uint8) tunnel {
+	t.flags = flags
+	return t
+}
+
+func toNode2(t tunnel) []byte { return t.sent(uplinkMAC, node2MAC) }
+func toNode3(t tunnel) []byte { return t.sent(uplinkMAC, node3MAC) }
+
+// originCases are packets from the router on marked rows.
+func originCases(f family) []exceptionCase {
+	ack, syn := f.tcp(portNode3, "A"), f.tcp(portNode3, "S")
+	byRow := toNode3(ack.tunnelled(node3, 3))
+	used := func(p packet) fixture {
+		return fixture{
+			in: p.frame(), verdict: xdpTX, out: toNode2(withFlags(p.tunnelled(v4.node2, 3), flagTold|flagAsk)),
+			counts: join(f.received(p), exceptionUsed),
+		}
+	}
+	row := fixture{in: ack.frame(), verdict: xdpTX, out: byRow, counts: f.received(ack)}
+	named := func(name string, fixture fixture) fixture { fixture.name = name; return fixture }
+	return []exceptionCase{
+		{fixture: named("used", used(ack)), of: ack, except: 2, after: 2},
+		{fixture: named("used by a SYN", used(syn)), of: syn, except: 2, after: 2},
+		{fixture: named("used after two hours", used(ack)), of: ack, except: 2, after: 2, idle: 7499},
+		{fixture: named("too old", row), of: ack, except: 2, idle: 7501},
+		{fixture: named("to a node that is gone", row), of: ack, except: 99},
+		{fixture: named("to the row's primary", row), of: ack, except: 3},
+		{fixture: named("none", row), of: ack},
+	}
+}
+
+// holderCases are packets from nodes at one that may hold the flow.
+func holderCases(f family) []exceptionCase {
+	syn, ack := f.tcp(portNode3, "S"), f.tcp(portNode3, "A")
+	known := func(t *testing.T, w *world) { w.play(t, syn, answer(syn, f.pods[0], "SA"), ack) }
+	halfOpen := func(t *testing.T, w *world) { w.play(t, syn) }
+	// The flows are made here although the row is another node's.
+	here := func(given func(*testing.T, *world)) func(*testing.T, *world) {
+		return func(t *testing.T, w *world) {
+			row := tables[portNode3]
+			row.primary = selfID
+			put(t, w.Rows, syn.rowIndex(), row.row())
+			given(t, w)
+			w.unmark(t, syn)
+		}
+	}
+	in := func(chooser uint16, flags uint8) tunnel { return withFlags(ack.arrived(v4, chooser, 6), flags) }
+	served := func(name string, given func(*testing.T, *world), in tunnel) exceptionCase {
+		return exceptionCase{of: ack, fixture: fixture{
+			name: name, given: here(given), in: in.frame(), verdict: xdpPass, out: delivered(ack, f.pods[0]),
+		}}
+	}
+	back := func(name string, in tunnel, out []byte) exceptionCase {
+		return exceptionCase{of: ack, fixture: fixture{
+			name: name, given: here(known), in: in.frame(), verdict: xdpTX, out: out,
+		}}
+	}
+	own := served("its own packet comes back", known, in(3, 0).with(func(t *tunnel) { t.origin = selfID }))
+	own.counts, own.after = exceptionLearned, selfID
+	held := withFlags(in(selfID, 0).onwards(v4.node2, 6), flagHeld)
+	return []exceptionCase{
+		back("asked along the chain tells the origin", in(3, 0), toNode2(held)),
+		back("the origin is not the sender", in(3, 0).with(func(t *tunnel) { t.origin = 3 }),
+			toNode3(withFlags(in(selfID, 0).onwards(node3, 6), flagHeld).with(func(t *tunnel) { t.origin = 3 }))),
+		served("by its row", known, in(selfID, 0)),
+		served("by an exception", known, in(3, flagTold|flagAsk)),
+		served("for the last time", known, in(3, flagTold|flagHeld|flagAsk)),
+		served("half-open", halfOpen, in(3, 0)),
+		served("the origin is unknown", known, in(3, 0).with(func(t *tunnel) { t.origin = 99 })),
+		own,
+	}
+}
+
+// toldCases are packets that came back, or were sent by an exception in vain.
+func toldCases(f family) []exceptionCase {
+	ack, syn, udp := f.tcp(portNode3, "A"), f.tcp(portNode3, "S"), f.udp(portNode3)
+	in := func(p packet, origin, chooser uint16, flags uint8) tunnel {
+		return withFlags(p.arrived(v4, chooser), flags).with(func(t *tunnel) { t.origin = origin })
+	}
+	sent := func(name string, p packet, in tunnel, out []byte, counts ...tally) exceptionCase {
+		return exceptionCase{of: p, fixture: fixture{name: name, in: in.frame(), verdict: xdpTX, out: out, counts: join(counts...)}}
+	}
+	refused := func(name string, in tunnel) exceptionCase {
+		return exceptionCase{of: ack, fixture: fixture{
+			name: name, in: in.frame(), verdict: xdpDrop, counts: dropped(bpf.DatapathDropReasonDROP_TUNNEL_EXCEPTION),
+		}}
+	}
+	excepted := func(c exceptionCase, before, after uint32) exceptionCase { c.except, c.after = before, after; return c }
+	final := uint8(flagTold | flagHeld | flagAsk)
+	byRow := toNode3(withFlags(ack.tunnelled(node3, 3), flagAsk))
+	away := f.tcp(portNode2, "A")
+	asked := event(bpf.DatapathEventEVENT_SECOND_CHANCE)
+	chained := f.udp(portChain)
+	return []exceptionCase{
+		excepted(sent("the holder's word is taken", ack, in(ack, selfID, 2, flagHeld),
+			toNode2(withFlags(ack.tunnelled(v4.node2, 3), final)), exceptionLearned), none, 2),
+		excepted(sent("it replaces another", ack, in(ack, selfID, 2, flagHeld),
+			toNode2(withFlags(ack.tunnelled(v4.node2, 3), final)), exceptionLearned), 6, 2),
+		excepted(sent("the row's primary needs none", away, in(away, selfID, 2, flagHeld),
+			toNode2(withFlags(away.tunnelled(v4.node2, 2), final))), 6, none),
+		refused("not by the holder", in(ack, selfID, 3, flagHeld)),
+		refused("not to the origin", in(ack, 3, 2, flagHeld)),
+		excepted(sent("given up", ack, in(ack, selfID, 0, flagHeld), byRow), 2, none),
+		excepted(sent("another node cannot give it up", ack, in(ack, selfID, 0, flagHeld), byRow), 6, 6),
+		sent("not known here any more", ack, in(ack, 2, 3, flagTold|flagAsk),
+			toNode2(withFlags(ack.arrived(v4, 0), flagHeld|flagAsk).onwards(v4.node2))),
+		sent("a new connection is the primary's", syn, in(syn, 2, 3, flagTold|flagAsk),
+			toNode2(withFlags(syn.arrived(v4, 0), flagHeld|flagAsk).onwards(v4.node2))),
+		sent("a datagram is asked for on a row that moved", chained,
+			withFlags(chained.arrived(v4, selfID, 3), flagAsk),
+			toNode3(withFlags(chained.arrived(v4, selfID), flagAsk).onwards(node3)), asked),
+		{of: udp, fixture: fixture{
+			name: "a datagram is not on others", in: udp.arrived(v4, selfID, 3).frame(), verdict: xdpPass,
+			out: delivered(udp, f.pods[0]), counts: f.opened(portNode3),
+		}},
+	}
+}
+
+// A row that moved has datagrams asked for; the mark goes with the time.
+func TestMovedRow(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		udp := f.udp(portNode2)
+		for name, c := range map[string]struct {
+			ago    uint32
+			flags  uint8
+			marked bool
+		}{
+			"lately": {239, flagAsk, true}, "long ago": {241, 0, false},
+		} {
+			w.check(t, fixture{
+				name: name, given: func(t *testing.T, w *world) { w.mark(t, udp, bpf.DatapathRowMark{Moved: w.ago(t, c.ago)}) },
+				in: udp.frame(), verdict: xdpTX, out: toNode2(withFlags(udp.tunnelled(v4.node2, 2), c.flags)), counts: f.received(udp),
+			})
+			if w.isMarked(t, udp) != c.marked {
+				t.Errorf("%s, %s: marked %v, want %v", f.name, name, !c.marked, c.marked)
+			}
+			w.unmark(t, udp)
+		}
+	}
+}
+
+// A chain that was guessed gives way to a history; one that was not, or where there is
+// none, stays.
+func TestHistoryReplacesRanks(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		asked := event(bpf.DatapathEventEVENT_SECOND_CHANCE)
+		with, without := f.tcp(portChain, "A"), f.tcp(portCluster, "A")
+		for _, c := range []fixture{
+			{
+				name: "a history", in: withFlags(with.arrived(v4, 6, 8), flagRanked).frame(), verdict: xdpTX,
+				out: toNode2(with.arrived(v4, 6).onwards(v4.node2, 3)), counts: asked,
+			},
+			{
+				name: "none", in: withFlags(without.arrived(v4, 6, 3), flagRanked).frame(), verdict: xdpTX,
+				out: toNode3(withFlags(without.arrived(v4, 6), flagRanked).onwards(node3)), counts: asked,
+			},
+			{
+				name: "no guess", in: with.arrived(v4, 6, 3).frame(), verdict: xdpTX,
+				out: toNode3(with.arrived(v4, 6).onwards(node3)), counts: asked,
+			},
+		} {
+			t.Run(f.name+"/"+c.name, func(t *testing.T) { w.check(t, c) })
+		}
+	}
+}

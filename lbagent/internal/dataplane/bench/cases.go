@@ -10,14 +10,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/rig"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
-)
-
-// Verdicts.
-const (
-	xdpPass int32 = 2
-	xdpTX   int32 = 3
-	tcxNext int32 = -1
 )
 
 // subject is a program, and what it must do so that its time means anything.
@@ -92,22 +86,22 @@ func contains(address netip.Addr) func([]byte) error {
 func (w *world) build(f family, floors *floorsObjects) ([]*benchCase, error) {
 	toUplink := func(s segment) ([]byte, error) { return s.frame(routerMAC, uplinkMAC) }
 	none := func([]byte) error { return nil }
-	nothing := subject{empty, floors.Empty, xdpPass, longer(f, 0)}
+	nothing := subject{empty, floors.Empty, rig.XDPPass, longer(f, 0)}
 	ours := func(verdict int32, check func([]byte) error) subject {
-		return subject{datapath, w.ingress, verdict, check}
+		return subject{datapath, w.Ingress, verdict, check}
 	}
-	away := ours(xdpTX, longer(f, f.overhead))
-	bare := subject{bareStage1, floors.BareStage1, xdpTX, longer(f, f.overhead)}
-	lru := subject{lruIPIP, floors.LruIpip, xdpTX, longer(f, int(f.ipHeader()))}
-	here := ours(xdpPass, contains(f.pod))
+	away := ours(rig.XDPTX, longer(f, f.overhead))
+	bare := subject{bareStage1, floors.BareStage1, rig.XDPTX, longer(f, f.overhead)}
+	lru := subject{lruIPIP, floors.LruIpip, rig.XDPTX, longer(f, int(f.ipHeader()))}
+	here := ours(rig.XDPPass, contains(f.pod))
 	tunnel, err := w.encapsulated(f)
 	if err != nil {
 		return nil, err
 	}
 	fromClient := f.clientFields(ethernetLength)
 	inTunnel := f.clientFields(uint32(ethernetLength + f.overhead))
-	egressEmpty := subject{empty, floors.EmptyEgress, tcxNext, none}
-	egress := subject{datapath, w.egress, tcxNext, contains(f.vip)}
+	egressEmpty := subject{empty, floors.EmptyEgress, rig.TCXNext, none}
+	egress := subject{datapath, w.Egress, rig.TCXNext, contains(f.vip)}
 
 	var all []*benchCase
 	add := func(name string, t traffic, frame func() ([]byte, error), subjects ...subject) {
@@ -123,19 +117,19 @@ func (w *world) build(f family, floors *floorsObjects) ([]*benchCase, error) {
 	incoming := func(s segment) func() ([]byte, error) { return func() ([]byte, error) { return toUplink(s) } }
 	one, many, random := uint32(1), uint32(flowCount), uint32(0)
 	add(notForUs, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.stranger, portAway, false)),
-		nothing, subject{lookupPass, floors.LookupPass, xdpPass, longer(f, 0)}, ours(xdpPass, longer(f, 0)))
-	add(besideVIP, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.neighbour, portAway, false)), nothing, ours(xdpPass, longer(f, 0)))
+		nothing, subject{lookupPass, floors.LookupPass, rig.XDPPass, longer(f, 0)}, ours(rig.XDPPass, longer(f, 0)))
+	add(besideVIP, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.neighbour, portAway, false)), nothing, ours(rig.XDPPass, longer(f, 0)))
 	add(awayOne, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.vip, portAway, false)),
-		nothing, subject{lookupTX, floors.LookupTx, xdpTX, longer(f, 0)},
-		subject{parseEncapsulate, floors.ParseEncapsulate, xdpTX, longer(f, f.overhead)}, bare, lru, away)
+		nothing, subject{lookupTX, floors.LookupTx, rig.XDPTX, longer(f, 0)},
+		subject{parseEncapsulate, floors.ParseEncapsulate, rig.XDPTX, longer(f, f.overhead)}, bare, lru, away)
 	add(awayMany, traffic{fields: fromClient, flows: many}, incoming(f.fromClient(f.vip, portAway, false)), nothing, bare, lru, away)
 	add(awaySYN, traffic{fields: fromClient, flows: random}, incoming(f.fromClient(f.vip, portAway, true)), nothing, bare, away)
 	add(hereOne, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.vip, portHere, false)), nothing, here)
 	add(hereMany, traffic{fields: fromClient, flows: many}, incoming(f.fromClient(f.vip, portHere, false)), nothing, here)
 	add(hereSYN, traffic{fields: fromClient, flows: random}, incoming(f.fromClient(f.vip, portHere, true)), nothing, here)
 	packed := func() ([]byte, error) { return tunnel, nil }
-	add(tunnelOne, traffic{fields: inTunnel, flows: one}, packed, subject{empty, floors.Empty, xdpPass, none}, here)
-	add(tunnelMany, traffic{fields: inTunnel, flows: many}, packed, subject{empty, floors.Empty, xdpPass, none}, here)
+	add(tunnelOne, traffic{fields: inTunnel, flows: one}, packed, subject{empty, floors.Empty, rig.XDPPass, none}, here)
+	add(tunnelMany, traffic{fields: inTunnel, flows: many}, packed, subject{empty, floors.Empty, rig.XDPPass, none}, here)
 	answer := func() ([]byte, error) { return f.fromEndpoint(false).frame(uplinkMAC, routerMAC) }
 	add(reverseOne, traffic{fields: f.replyFields(), flows: one, egress: true}, answer, egressEmpty, egress)
 	add(reverseMany, traffic{fields: f.replyFields(), flows: many, egress: true}, answer, egressEmpty, egress)
@@ -143,7 +137,7 @@ func (w *world) build(f family, floors *floorsObjects) ([]*benchCase, error) {
 }
 
 func (w *world) newCase(name string, f family, t traffic, subjects []subject) (*benchCase, error) {
-	s, err := newStream(t, w.device.Index)
+	s, err := newStream(t, w.Uplink.Index)
 	if err != nil {
 		return nil, fmt.Errorf("%s, %s: %w", name, f.name, err)
 	}
@@ -164,25 +158,21 @@ func (w *world) encapsulated(f family) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	here := w.contents
+	here := w.Contents()
 	there := state()
 	there.Self = program.Self{ID: f.firstNode, IPv4: there.Nodes[f.firstNode].IPv4, IPv6: there.Nodes[f.firstNode].IPv6}
 	there.Nodes[selfID] = program.Node{IPv4: self.IPv4, IPv6: self.IPv6}
 	delete(there.Nodes, f.firstNode)
-	if err := w.become(there); err != nil {
+	if err := w.Become(there, nextHopMAC); err != nil {
 		return nil, err
 	}
-	options := &ebpf.RunOptions{
-		Data: frame, DataOut: make([]byte, len(frame)+256),
-		Context: xdpContext{DataEnd: uint32(len(frame)), IngressIfindex: uint32(w.device.Index)},
-	}
-	verdict, err := w.ingress.Run(options)
+	sent, err := w.Receive(frame)
 	if err != nil {
 		return nil, fmt.Errorf("encapsulate a frame: %w", err)
 	}
-	if int32(verdict) != xdpTX {
-		return nil, fmt.Errorf("encapsulate a frame: verdict %d, want XDP_TX", verdict)
+	if sent.Verdict != rig.XDPTX {
+		return nil, fmt.Errorf("encapsulate a frame: verdict %d, want XDP_TX", sent.Verdict)
 	}
-	copy(options.DataOut, append(append(net.HardwareAddr{}, uplinkMAC...), routerMAC...))
-	return options.DataOut, w.become(here)
+	copy(sent.Frame, append(append(net.HardwareAddr{}, uplinkMAC...), routerMAC...))
+	return sent.Frame, w.Become(here, nextHopMAC)
 }

@@ -46,11 +46,11 @@ func (w *world) establish(f family) (err error) {
 		{frame: answer, fields: f.replyFields(), flows: flowCount, egress: true},
 		{frame: ack, fields: fromClient, flows: flowCount},
 	} {
-		s := shake{program: w.ingress}
+		s := shake{program: w.Ingress}
 		if t.egress {
-			s.program = w.egress
+			s.program = w.Egress
 		}
-		if s.stream, err = newStream(t, w.device.Index); err != nil {
+		if s.stream, err = newStream(t, w.Uplink.Index); err != nil {
 			return err
 		}
 		handshake = append(handshake, s)

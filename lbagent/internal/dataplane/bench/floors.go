@@ -19,7 +19,7 @@ func newFloors(contents *program.State) (*floorsObjects, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the compiled floor programs: %w", err)
 	}
-	limits := config("").Limits
+	limits := config().Limits
 	for name, entries := range map[string]int{
 		"frontends4": limits.Frontends, "frontends6": limits.Frontends, "counters": limits.Frontends + 1,
 		"rows": (limits.Tables + 1) * program.Rows, "nodes": program.MaxNodeID + 1,

@@ -66,9 +66,9 @@ func run(o options, out io.Writer) error {
 	if o.pin != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 		defer stop()
-		return errors.Join(w.servePin(ctx, o.pin, out), w.close())
+		return errors.Join(w.servePin(ctx, o.pin, out), w.Close())
 	}
-	return errors.Join(w.measure(o, out), w.close())
+	return errors.Join(w.measure(o, out), w.Close())
 }
 
 // standardFolder is where the BPF file system is mounted on machines with systemd.

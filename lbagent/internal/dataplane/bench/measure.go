@@ -24,7 +24,7 @@ func (f figures) median(k key) float64 {
 // measure takes all figures in turns, so that what else happens on the machine meets
 // all alike, and prints them.
 func (w *world) measure(o options, out io.Writer) error {
-	floors, err := newFloors(w.contents)
+	floors, err := newFloors(w.Contents())
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func (w *world) measure(o options, out io.Writer) error {
 			if err := c.measure(results, round == 0); err != nil {
 				return fmt.Errorf("%s, %s: %w", c.name, c.family.name, err)
 			}
-			if err := w.plane.Vouch(); err != nil {
+			if err := w.Plane.Vouch(); err != nil {
 				return err
 			}
 		}
@@ -76,7 +76,7 @@ func (w *world) measure(o options, out io.Writer) error {
 
 // losses are the counters that must stand still.
 func (w *world) losses() (map[string]uint64, error) {
-	counters, err := w.plane.Counters()
+	counters, err := w.Plane.Counters()
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func (w *world) losses() (map[string]uint64, error) {
 
 // checkFlows fails where the tables do not hold what is to be measured.
 func (w *world) checkFlows() error {
-	flows, err := w.plane.Connections()
+	flows, err := w.Plane.Connections()
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/rig"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
@@ -33,7 +34,7 @@ func (w *world) servePin(ctx context.Context, path string, out io.Writer) (err e
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-	pinned, err := w.ingress.Clone()
+	pinned, err := w.Ingress.Clone()
 	if err != nil {
 		return fmt.Errorf("pin the XDP program: %w", err)
 	}
@@ -52,7 +53,7 @@ func (w *world) servePin(ctx context.Context, path string, out io.Writer) (err e
 		case <-ctx.Done():
 			return nil
 		case <-ticks.C:
-			if err := w.plane.Vouch(); err != nil {
+			if err := w.Plane.Vouch(); err != nil {
 				return err
 			}
 		}
@@ -64,7 +65,7 @@ func (w *world) describe(path, folder string, out io.Writer) error {
 	p := &printer{out: out}
 	p.line("The XDP program is pinned at %s until this ends (interrupt it to remove the pin).", path)
 	p.line("")
-	p.line("interface   %s, index %d: the ingress_ifindex of the context", uplinkName, w.device.Index)
+	p.line("interface   %s, index %d: the ingress_ifindex of the context", uplinkName, w.Uplink.Index)
 	p.line("MACs        frames to %s, from %s; the next hop is %s", uplinkMAC, routerMAC, nextHopMAC)
 	for _, f := range families {
 		p.line("")
@@ -99,8 +100,8 @@ func (w *world) writePacket(folder, name string, s segment) error {
 	if err != nil {
 		return err
 	}
-	context, err := binary.Append(nil, binary.NativeEndian, xdpContext{
-		DataEnd: uint32(len(frame)), IngressIfindex: uint32(w.device.Index),
+	context, err := binary.Append(nil, binary.NativeEndian, rig.XDPContext{
+		DataEnd: uint32(len(frame)), IngressIfindex: uint32(w.Uplink.Index),
 	})
 	if err != nil {
 		return err

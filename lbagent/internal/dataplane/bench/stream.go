@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/rig"
 )
 
 // traffic is what a stream consists of.
@@ -31,18 +32,6 @@ type stream struct {
 	replay  *ebpf.Program
 	target  *ebpf.Map
 	context any
-}
-
-// xdpContext is struct xdp_md.
-type xdpContext struct {
-	Data, DataEnd, DataMeta, IngressIfindex, RxQueueIndex, EgressIfindex uint32
-}
-
-// skbContext is struct __sk_buff as far as the kernel takes it for a test run.
-type skbContext struct {
-	_       [40]byte
-	Ifindex uint32
-	_       [148]byte
 }
 
 func newStream(t traffic, ifindex int) (*stream, error) {
@@ -74,10 +63,10 @@ func newStream(t traffic, ifindex int) (*stream, error) {
 	}
 	if t.egress {
 		s.replay, s.target = s.objects.ReplayEgress, s.objects.EgressTarget
-		s.context = skbContext{Ifindex: uint32(ifindex)}
+		s.context = rig.SKBContext{Ifindex: uint32(ifindex)}
 	} else {
 		s.replay, s.target = s.objects.ReplayXdp, s.objects.IngressTarget
-		s.context = xdpContext{DataEnd: uint32(len(t.frame)), IngressIfindex: uint32(ifindex)}
+		s.context = rig.XDPContext{DataEnd: uint32(len(t.frame)), IngressIfindex: uint32(ifindex)}
 	}
 	return s, nil
 }
@@ -119,7 +108,7 @@ func (s *stream) run(count int) (outcome, error) {
 	options := &ebpf.RunOptions{
 		Data: s.frame, DataOut: make([]byte, len(s.frame)+256), Context: s.context, Repeat: uint32(count),
 	}
-	if in, ok := s.context.(xdpContext); ok {
+	if in, ok := s.context.(rig.XDPContext); ok {
 		options.ContextOut = &in
 	}
 	before, err := threadTime()
@@ -135,7 +124,7 @@ func (s *stream) run(count int) (outcome, error) {
 		return outcome{}, err
 	}
 	out := options.DataOut
-	if context, ok := options.ContextOut.(*xdpContext); ok {
+	if context, ok := options.ContextOut.(*rig.XDPContext); ok {
 		out = out[context.Data:]
 	}
 	return outcome{verdict: int32(verdict), frame: out, cpu: after - before}, nil

@@ -4,19 +4,22 @@ package main
 
 import (
 	"errors"
-	"fmt"
+	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
-	"strings"
-
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/lbagent"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/rig"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// uplinkName is the interface that packets seem to come in by.
+const uplinkName = "millrace-bench"
+
+var (
+	uplinkMAC  = net.HardwareAddr{2, 0, 0, 0, 0, 0x11}
+	routerMAC  = net.HardwareAddr{2, 0, 0, 0, 0, 0x01}
+	nextHopMAC = net.HardwareAddr{2, 0, 0, 0, 0, 0x22}
 )
 
 const (
@@ -88,16 +91,6 @@ func nodes() map[program.NodeID]program.Node {
 	return all
 }
 
-func nodeAddresses(node program.Node) []netip.Addr {
-	var all []netip.Addr
-	for _, address := range []netip.Addr{node.IPv4, node.IPv6} {
-		if address.IsValid() {
-			all = append(all, address)
-		}
-	}
-	return all
-}
-
 // rows spreads over so many nodes from the first one on, with the next ones as chain.
 func rows(first program.NodeID, count int) *program.Table {
 	table := &program.Table{}
@@ -137,126 +130,25 @@ func state() *program.State {
 	return s
 }
 
-// world is the data plane under test on its uplink.
-type world struct {
-	device   *device
-	folder   string
-	plane    *dataplane.Dataplane
-	ingress  *ebpf.Program
-	egress   *ebpf.Program
-	contents *program.State
-}
+// world is the data plane under test.
+type world struct{ *rig.Rig }
 
-func config(pinRoot string) dataplane.Config {
+// config is the agent's default, with room for the flows.
+func config() dataplane.Config {
 	agent := lbagent.DefaultConfig()
 	c := agent.Dataplane()
-	c.PinRoot, c.Connections = pinRoot, connections
+	c.Connections = connections
 	return c
 }
 
-// newWorld loads, fills and attaches.
+// newWorld loads, attaches and fills.
 func newWorld() (*world, error) {
-	w := &world{contents: program.NewState()}
-	if err := w.open(); err != nil {
-		return nil, errors.Join(err, w.close())
-	}
-	return w, nil
-}
-
-func (w *world) open() (err error) {
-	if w.device, err = newDevice(); err != nil {
-		return err
-	}
-	if w.folder, err = os.MkdirTemp("", "millrace-bench-"); err != nil {
-		return err
-	}
-	if err := unix.Mount("bpf", w.folder, "bpf", 0, "mode=0700"); err != nil {
-		return fmt.Errorf("mount a BPF file system: %w", err)
-	}
-	root := filepath.Join(w.folder, "millrace")
-	if w.plane, err = dataplane.Open(config(root)); err != nil {
-		return err
-	}
-	if err := w.become(state()); err != nil {
-		return err
-	}
-	if err := w.plane.Attach([]dataplane.Uplink{{Name: uplinkName, Index: w.device.Index}}); err != nil {
-		return err
-	}
-	return w.findPrograms(filepath.Join(root, "links"))
-}
-
-// become writes what the maps shall hold, and the next hops.
-func (w *world) become(want *program.State) error {
-	if err := w.plane.Apply(program.Diff(w.contents, want)); err != nil {
-		return err
-	}
-	w.contents = want
-	hops := map[program.NodeID]program.Hop{}
-	for id := range want.Nodes {
-		hops[id] = program.Hop{
-			Interface: w.device.Index, MTU: w.device.MTU, Source: [6]byte(uplinkMAC), Destination: [6]byte(nextHopMAC),
-		}
-	}
-	return errors.Join(w.plane.SetHops(hops), w.plane.Vouch())
-}
-
-// findPrograms takes the programs from the links by which they are attached.
-func (w *world) findPrograms(folder string) error {
-	entries, err := os.ReadDir(folder)
+	r, err := rig.New(uplinkName, uplinkMAC, config())
 	if err != nil {
-		return fmt.Errorf("list the attached programs: %w", err)
+		return nil, err
 	}
-	for _, entry := range entries {
-		switch {
-		case strings.Contains(entry.Name(), "xdp"):
-			w.ingress, err = attached(filepath.Join(folder, entry.Name()))
-		case strings.Contains(entry.Name(), "egress"):
-			w.egress, err = attached(filepath.Join(folder, entry.Name()))
-		}
-		if err != nil {
-			return err
-		}
+	if err := r.Become(state(), nextHopMAC); err != nil {
+		return nil, errors.Join(err, r.Close())
 	}
-	if w.ingress == nil || w.egress == nil {
-		return fmt.Errorf("the data plane attached no XDP or no egress program, links are in %s", folder)
-	}
-	return nil
-}
-
-func attached(path string) (*ebpf.Program, error) {
-	l, err := link.LoadPinnedLink(path, nil)
-	if err != nil {
-		return nil, fmt.Errorf("open link %s: %w", path, err)
-	}
-	defer l.Close()
-	info, err := l.Info()
-	if err != nil {
-		return nil, fmt.Errorf("inspect link %s: %w", path, err)
-	}
-	p, err := ebpf.NewProgramFromID(info.Program)
-	if err != nil {
-		return nil, fmt.Errorf("open the program of link %s: %w", path, err)
-	}
-	return p, nil
-}
-
-// close removes everything; interface and file system do not outlive the process.
-func (w *world) close() error {
-	var errs []error
-	for _, p := range []*ebpf.Program{w.ingress, w.egress} {
-		if p != nil {
-			errs = append(errs, p.Close())
-		}
-	}
-	if w.plane != nil {
-		errs = append(errs, w.plane.Close())
-	}
-	if w.folder != "" {
-		errs = append(errs, dataplane.Remove(filepath.Join(w.folder, "millrace")), unix.Unmount(w.folder, 0), os.Remove(w.folder))
-	}
-	if w.device != nil {
-		errs = append(errs, w.device.file.Close())
-	}
-	return errors.Join(errs...)
+	return &world{r}, nil
 }

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reference
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// CheckTranslated checks that out is the plain packet in with another destination, or
+// another source, and nothing else changed but the checksums, which fit as they did
+// before. Ethernet addresses and what stands behind the IP packet are not looked at.
+func CheckTranslated(in, out []byte, source bool, to netip.AddrPort) error {
+	was, reading := parse(in)
+	if reading != plain {
+		return fmt.Errorf("the packet that came in is not plain")
+	}
+	is, reading := parse(out)
+	if reading != plain || is.end != was.end {
+		return fmt.Errorf("the packet that came out has other lengths or headers")
+	}
+	got := is.VIP
+	if source {
+		got = is.Client
+	}
+	if got != to {
+		return fmt.Errorf("the address is %s, want %s", got, to)
+	}
+	if !bytes.Equal(was.without(in, source), is.without(out, source)) {
+		return fmt.Errorf("more than address, port and checksums differs")
+	}
+	if was.Client.Addr().Is4() && residue(in[ethernetLength:was.l4]) != residue(out[ethernetLength:is.l4]) {
+		return fmt.Errorf("the checksum of the IP header does not fit")
+	}
+	before, after := was.checksum(in), is.checksum(out)
+	if was.Protocol == UDP && before == 0 {
+		if after != 0 {
+			return fmt.Errorf("a UDP checksum appeared where there was none")
+		}
+		return nil
+	}
+	if was.Protocol == UDP && after == 0 {
+		return fmt.Errorf("the UDP checksum became zero, which means none")
+	}
+	if residue(was.summed(in)) != residue(is.summed(out)) {
+		return fmt.Errorf("the checksum of TCP or UDP does not fit")
+	}
+	return nil
+}
+
+// checksumAt is the offset of the checksum of TCP or UDP.
+func (p packet) checksumAt() int {
+	if p.Protocol == TCP {
+		return p.l4 + 16
+	}
+	return p.l4 + 6
+}
+
+func (p packet) checksum(frame []byte) uint16 { return binary.BigEndian.Uint16(frame[p.checksumAt():]) }
+
+// addresses are the places of source and destination address in the frame.
+func (p packet) addresses() (source, destination []int) {
+	if p.Client.Addr().Is4() {
+		return []int{ethernetLength + 12, 4}, []int{ethernetLength + 16, 4}
+	}
+	return []int{ethernetLength + 8, 16}, []int{ethernetLength + 24, 16}
+}
+
+// without is the IP packet with zeroes in the place of the address, the port and the checksums.
+func (p packet) without(frame []byte, source bool) []byte {
+	all := slices.Clone(frame[:p.end])
+	from, to := p.addresses()
+	address, port := to, p.l4+2
+	if source {
+		address, port = from, p.l4
+	}
+	clear(all[address[0] : address[0]+address[1]])
+	clear(all[port : port+2])
+	clear(all[p.checksumAt() : p.checksumAt()+2])
+	if p.Client.Addr().Is4() {
+		clear(all[ethernetLength+10 : ethernetLength+12])
+	}
+	return all[ethernetLength:]
+}
+
+// summed is what the checksum of TCP or UDP covers, as far as it can change: the addresses
+// of the pseudo header, and the segment.
+func (p packet) summed(frame []byte) []byte {
+	from, to := p.addresses()
+	all := slices.Clone(frame[from[0] : from[0]+from[1]])
+	all = append(all, frame[to[0]:to[0]+to[1]]...)
+	return append(all, frame[p.l4:p.end]...)
+}
+
+// residue is the sum of 16-bit words modulo 0xffff (RFC 1071): what a checksum that is
+// changed with its data leaves alone.
+func residue(data []byte) uint32 {
+	var sum uint64
+	for len(data) > 1 {
+		sum += uint64(binary.BigEndian.Uint16(data))
+		data = data[2:]
+	}
+	if len(data) == 1 {
+		sum += uint64(data[0]) << 8
+	}
+	return uint32(sum % 0xffff)
+}

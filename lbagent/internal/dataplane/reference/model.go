@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reference
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// Node is a node of the cluster.
+type Node struct {
+	// State is what its maps hold.
+	State *program.State
+	// MAC is of its uplink.
+	MAC net.HardwareAddr
+}
+
+// Cluster is the nodes by their ids.
+type Cluster map[program.NodeID]Node
+
+// Knows tells whether a node has an entry for the flow, and its endpoint.
+type Knows func(node program.NodeID, flow Flow) (program.EndpointID, bool)
+
+// Fate is what becomes of a packet.
+type Fate int
+
+const (
+	// Unmodelled: the model does not say.
+	Unmodelled Fate = iota
+	// Untouched: it goes to the stack of the node that it came to, as it is.
+	Untouched
+	// Dropped: at the node that it came to, for Reason.
+	Dropped
+	// Delivered: to one of Targets, with the endpoint as its destination.
+	Delivered
+)
+
+// Target is an endpoint on a node.
+type Target struct {
+	Node     program.NodeID
+	Endpoint program.EndpointID
+}
+
+// Forecast is what must become of a packet. More than one Target is where several
+// nodes know the flow.
+type Forecast struct {
+	Fate    Fate
+	Reason  string
+	Flow    Flow
+	Targets []Target
+}
+
+// clients are the networks of which the model knows what becomes of them: no program need
+// serve a client with the address of nobody.
+var clients = []netip.Prefix{netip.MustParsePrefix("198.19.0.0/16"), netip.MustParsePrefix("2001:db8:1::/48")}
+
+// Forecast tells what becomes of a frame that a router hands to a node.
+func (c Cluster) Forecast(at program.NodeID, frame []byte, knows Knows) Forecast {
+	node := c[at]
+	p, reading := parse(frame)
+	if reading == notIP {
+		return Forecast{Fate: Untouched}
+	}
+	vip := p.VIP.Addr()
+	if vip == node.State.Self.IPv4 || vip == node.State.Self.IPv6 {
+		return Forecast{}
+	}
+	if _, ours := node.State.VIPs[vip]; !ours || !slices.Equal(frame[:6], node.MAC) {
+		return Forecast{Fate: Untouched}
+	}
+	if reading == malformed {
+		return Forecast{Fate: Dropped, Reason: "malformed"}
+	}
+	known := slices.ContainsFunc(clients, func(n netip.Prefix) bool { return n.Contains(p.Client.Addr()) })
+	if reading != plain || !known {
+		return Forecast{}
+	}
+	frontend, ok := node.State.Frontends[program.FrontendKey{VIP: vip, Port: p.VIP.Port(), Protocol: p.Protocol}]
+	if !ok {
+		return Forecast{Fate: Dropped, Reason: "no_frontend"}
+	}
+	if frontend.Affinity != 0 || frontend.Ranges != 0 || (frontend.Table == 0 && frontend.Endpoints == 0) {
+		return Forecast{}
+	}
+	targets := []Target{c.serve(at, p.Flow, knows)}
+	if !frontend.Local {
+		hash, _ := p.hash()
+		targets = c.stage1(node.State.Tables[frontend.Table][hash/(1<<32/program.Rows)], p, knows)
+	}
+	return Forecast{Fate: Delivered, Flow: p.Flow, Targets: targets}
+}
+
+// stage1 is where a packet on a row may end. The primary has what nobody knows. A packet of
+// an earlier connection goes to who knows it; one that may begin a flow goes to the
+// primary, unless the node that the router chose has learned that another one has the flow.
+func (c Cluster) stage1(row program.Row, p packet, knows Knows) []Target {
+	var known []Target
+	for _, id := range append([]program.NodeID{row.Primary}, row.Chain[:]...) {
+		if endpoint, ok := knows(id, p.Flow); ok && c[id].State != nil {
+			known = append(known, Target{Node: id, Endpoint: endpoint})
+		}
+	}
+	if p.midstream() && len(known) > 0 {
+		return known
+	}
+	return append(known, c.serve(row.Primary, p.Flow, knows))
+}
+
+// serve is stage 2: the endpoint that the flow has on the node, or gets.
+func (c Cluster) serve(at program.NodeID, flow Flow, knows Knows) Target {
+	state := c[at].State
+	if endpoint, ok := knows(at, flow); ok {
+		return Target{Node: at, Endpoint: endpoint}
+	}
+	frontend := state.Frontends[program.FrontendKey{VIP: flow.VIP.Addr(), Port: flow.VIP.Port(), Protocol: flow.Protocol}]
+	_, hash := flow.hash()
+	return Target{Node: at, Endpoint: state.EndpointTables[frontend.Endpoints][hash/(1<<32/program.EndpointRows)]}
+}

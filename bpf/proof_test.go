@@ -76,6 +76,7 @@ func TestProof(t *testing.T) {
 			{"SYN and FIN", []packet{syn, f.tcp(portCluster, "FA").with(func(p *packet) { p.acknowledged = claimed })}, "half-open"},
 			{"ACK alone", []packet{ack}, "half-open"},
 			{"ACKs alone", []packet{ack, ack, ack}, "half-open"},
+			{"ACK of a former connection, then a handshake", []packet{acking(claimed), syn, synAck, ack}, "established"},
 			{"ACK that is answered by a reset", []packet{ack, reset, ack}, "half-open"},
 			{"ACK that is answered by data", []packet{ack, data, ack}, "established"},
 			{"ACK that data in flight are far ahead of", []packet{ack, at(2000+1<<21, data), ack}, "established"},

@@ -167,6 +167,9 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 		connection->seen = clock_now();
 	if (!reverse)
 		reverse_again(packet, frontend, endpoint, table, &numbers);
+	else if (is_opening(packet) && reverse->proof == PROOF_CLAIMED)
+		/* The SYN-ACK to it would not fit what was claimed and never proved. */
+		reverse->proof = PROOF_ASKED;
 	else if (table == TABLE_HALF_OPEN && !is_opening(packet) &&
 		 prove(packet, &numbers, reverse))
 		establish(packet, frontend, endpoint, connection, reverse);

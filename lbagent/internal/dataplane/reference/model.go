@@ -28,13 +28,13 @@ type Knows func(node program.NodeID, flow Flow) (program.EndpointID, bool)
 type Fate int
 
 const (
-	// Unmodelled: the model does not say.
+	// Unmodelled packets are those of which the model says nothing.
 	Unmodelled Fate = iota
-	// Untouched: it goes to the stack of the node that it came to, as it is.
+	// Untouched packets go to the stack of the node that they came to, as they are.
 	Untouched
-	// Dropped: at the node that it came to, for Reason.
+	// Dropped packets are, at the node that they came to, for Reason.
 	Dropped
-	// Delivered: to one of Targets, with the endpoint as its destination.
+	// Delivered packets come to one of Targets, with the endpoint as their destination.
 	Delivered
 )
 

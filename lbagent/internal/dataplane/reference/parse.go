@@ -24,8 +24,9 @@ const (
 	etherTypeIPv4 = 0x0800
 	etherTypeIPv6 = 0x86dd
 
-	// TCP and UDP are protocol numbers.
+	// TCP is the IP protocol number.
 	TCP = 6
+	// UDP is the IP protocol number.
 	UDP = 17
 
 	flagSYN = 0x02

@@ -388,6 +388,9 @@ const (
 	DatapathTraceStepTRACE_AFFINITY       DatapathTraceStep = 16384
 	DatapathTraceStepTRACE_SECOND_CHANCE  DatapathTraceStep = 256
 	DatapathTraceStepTRACE_RETURNED       DatapathTraceStep = 512
+	DatapathTraceStepTRACE_EXCEPTION      DatapathTraceStep = 32768
+	DatapathTraceStepTRACE_TELLS          DatapathTraceStep = 65536
+	DatapathTraceStepTRACE_TOLD           DatapathTraceStep = 131072
 	DatapathTraceStepTRACE_TO_NODE        DatapathTraceStep = 1024
 	DatapathTraceStepTRACE_DELIVERED      DatapathTraceStep = 2048
 	DatapathTraceStepTRACE_TO_KERNEL      DatapathTraceStep = 4096

@@ -18,12 +18,12 @@ import (
 
 // boot runs the tests on a kernel under qemu. Where the machine has no KVM, or may not
 // use it, every instruction is emulated.
-func boot(ctx context.Context, k kernel, folder string, verbose bool) error {
+func boot(ctx context.Context, k kernel, folder string, o options) error {
 	image, err := k.open(ctx)
 	if err != nil {
 		return err
 	}
-	archive, err := newInitramfs(ctx, folder, image)
+	archive, err := newInitramfs(ctx, folder, image, append(o.arguments(), emulated...))
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func boot(ctx context.Context, k kernel, folder string, verbose bool) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start qemu: %w; run hack/prerequisites.sh --kernels", err)
 	}
-	done, failed := watch(output, verbose)
+	done, failed := watch(output, o.verbose)
 	if err := cmd.Wait(); err != nil {
 		return fmt.Errorf("kernel %s: qemu: %w\n%s", k.name, err, complaints.String())
 	}

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 )
 
@@ -72,7 +71,7 @@ func (a *initramfs) copy(name, from string) error {
 }
 
 // newInitramfs packs the test programs of the folder, the modules and the tools.
-func newInitramfs(ctx context.Context, folder string, kernel *image) ([]byte, error) {
+func newInitramfs(ctx context.Context, folder string, kernel *image, arguments []string) ([]byte, error) {
 	a := &initramfs{folders: map[string]bool{}}
 	for _, name := range []string{"proc", "sys", "dev", "tmp", "run"} {
 		a.folder(name)
@@ -93,7 +92,7 @@ func newInitramfs(ctx context.Context, folder string, kernel *image) ([]byte, er
 		}
 		a.folder(path.Join("source", pkg))
 	}
-	a.file("arguments", []byte(strings.Join(append(slices.Clone(always), emulated...), "\n")))
+	a.file("arguments", []byte(strings.Join(arguments, "\n")))
 	if err := a.tools(ctx); err != nil {
 		return nil, err
 	}

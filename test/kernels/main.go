@@ -26,19 +26,27 @@ import (
 // running names the kernel that is running.
 const running = "running"
 
+type options struct {
+	verbose bool
+	pattern string
+	limit   time.Duration
+}
+
 func main() {
-	verbose := flag.Bool("v", false, "show the output of tests that pass")
-	limit := flag.Duration("timeout", 30*time.Minute, "how long a kernel may take for all tests")
+	var o options
+	flag.BoolVar(&o.verbose, "v", false, "show the output of tests that pass")
+	flag.StringVar(&o.pattern, "run", "", "run the tests that match this regular expression")
+	flag.DurationVar(&o.limit, "timeout", time.Hour, "how long a kernel may take for all tests")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
-	if err := run(ctx, flag.Args(), *verbose, *limit); err != nil {
+	if err := run(ctx, flag.Args(), o); err != nil {
 		fmt.Fprintln(os.Stderr, "kernels:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, wanted []string, verbose bool, limit time.Duration) (err error) {
+func run(ctx context.Context, wanted []string, o options) (err error) {
 	kernels, err := readKernels("test/kernels/kernels.txt")
 	if err != nil {
 		return err
@@ -59,21 +67,21 @@ func run(ctx context.Context, wanted []string, verbose bool, limit time.Duration
 	}
 	var errs []error
 	for _, name := range wanted {
-		ctx, cancel := context.WithTimeout(ctx, limit)
-		errs = append(errs, runOn(ctx, name, kernels, folder, verbose))
+		ctx, cancel := context.WithTimeout(ctx, o.limit)
+		errs = append(errs, runOn(ctx, name, kernels, folder, o))
 		cancel()
 	}
 	return errors.Join(errs...)
 }
 
 // runOn runs all tests on the kernel of the name.
-func runOn(ctx context.Context, name string, kernels []kernel, folder string, verbose bool) error {
+func runOn(ctx context.Context, name string, kernels []kernel, folder string, o options) error {
 	if name == running {
-		return runHere(ctx, folder, verbose)
+		return runHere(ctx, folder, o)
 	}
 	i := slices.IndexFunc(kernels, func(k kernel) bool { return k.name == name })
 	if i < 0 {
 		return fmt.Errorf("kernel %s is not in kernels.txt", name)
 	}
-	return boot(ctx, kernels[i], folder, verbose)
+	return boot(ctx, kernels[i], folder, o)
 }

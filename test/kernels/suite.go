@@ -26,8 +26,10 @@ var suite = []string{
 // programOf is the file name of a package's test program.
 func programOf(pkg string) string { return strings.ReplaceAll(pkg, "/", "-") + ".test" }
 
-// always are the arguments of every test program.
-var always = []string{"-test.timeout", "20m", "-test.v"}
+// arguments are those of every test program.
+func (o options) arguments() []string {
+	return []string{"-test.timeout", o.limit.String(), "-test.v", "-test.run", o.pattern}
+}
 
 // emulated is what is left out where every instruction is emulated: tests of Go code that
 // meets the kernel only in passing.
@@ -54,17 +56,17 @@ func compile(ctx context.Context, args ...string) error {
 }
 
 // runHere runs the tests on the running kernel.
-func runHere(ctx context.Context, folder string, verbose bool) error {
+func runHere(ctx context.Context, folder string, o options) error {
 	fmt.Println("running kernel:")
 	var failed []string
 	for _, pkg := range suite {
 		var log bytes.Buffer
 		var out io.Writer = &log
-		if verbose {
+		if o.verbose {
 			out = os.Stdout
 		}
 		start := time.Now()
-		cmd := exec.CommandContext(ctx, filepath.Join(folder, programOf(pkg)), always...)
+		cmd := exec.CommandContext(ctx, filepath.Join(folder, programOf(pkg)), o.arguments()...)
 		cmd.Dir, cmd.Stdout, cmd.Stderr = pkg, out, out
 		err := cmd.Run()
 		if err != nil {

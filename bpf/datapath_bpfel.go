@@ -86,33 +86,37 @@ const (
 	DatapathDropReasonDROP_NONE               DatapathDropReason = 0
 	DatapathDropReasonDROP_MALFORMED          DatapathDropReason = 1
 	DatapathDropReasonDROP_FRAGMENT           DatapathDropReason = 2
-	DatapathDropReasonDROP_IPV6EXTENSION      DatapathDropReason = 3
-	DatapathDropReasonDROP_SOURCE_ROUTE       DatapathDropReason = 4
-	DatapathDropReasonDROP_VIP_PROTOCOL       DatapathDropReason = 5
-	DatapathDropReasonDROP_ICMP_TYPE          DatapathDropReason = 6
-	DatapathDropReasonDROP_ICMP_EMBEDDED      DatapathDropReason = 7
-	DatapathDropReasonDROP_ICMP_NO_CONNECTION DatapathDropReason = 8
-	DatapathDropReasonDROP_NO_FRONTEND        DatapathDropReason = 9
-	DatapathDropReasonDROP_SOURCE_RANGE       DatapathDropReason = 10
-	DatapathDropReasonDROP_NO_ENDPOINT        DatapathDropReason = 11
-	DatapathDropReasonDROP_ENDPOINT_GONE      DatapathDropReason = 12
-	DatapathDropReasonDROP_TUPLE_CONFLICT     DatapathDropReason = 13
-	DatapathDropReasonDROP_CONNECTION_STORE   DatapathDropReason = 14
-	DatapathDropReasonDROP_ROW_EMPTY          DatapathDropReason = 15
-	DatapathDropReasonDROP_NODE_UNKNOWN       DatapathDropReason = 16
-	DatapathDropReasonDROP_NODE_FAMILY        DatapathDropReason = 17
-	DatapathDropReasonDROP_NODE_ROUTE         DatapathDropReason = 18
-	DatapathDropReasonDROP_FORWARDING_OFF     DatapathDropReason = 19
-	DatapathDropReasonDROP_ENCAP_TOO_BIG      DatapathDropReason = 20
-	DatapathDropReasonDROP_HEADROOM           DatapathDropReason = 21
-	DatapathDropReasonDROP_HANDOVER           DatapathDropReason = 22
-	DatapathDropReasonDROP_TUNNEL_SOURCE      DatapathDropReason = 23
-	DatapathDropReasonDROP_TUNNEL_EXCEPTION   DatapathDropReason = 24
-	DatapathDropReasonDROP_TUNNEL_MALFORMED   DatapathDropReason = 25
-	DatapathDropReasonDROP_TUNNEL_NO_VIP      DatapathDropReason = 26
-	DatapathDropReasonDROP_TUNNEL_CONGESTION  DatapathDropReason = 27
-	DatapathDropReasonDROP_REPLY_REWRITE      DatapathDropReason = 28
-	DatapathDropReasonDROP_REASONS            DatapathDropReason = 29
+	DatapathDropReasonDROP_FRAGMENT_EARLY     DatapathDropReason = 3
+	DatapathDropReasonDROP_IPV6EXTENSION      DatapathDropReason = 4
+	DatapathDropReasonDROP_SOURCE_ROUTE       DatapathDropReason = 5
+	DatapathDropReasonDROP_VIP_PROTOCOL       DatapathDropReason = 6
+	DatapathDropReasonDROP_ICMP_TYPE          DatapathDropReason = 7
+	DatapathDropReasonDROP_ICMP_EMBEDDED      DatapathDropReason = 8
+	DatapathDropReasonDROP_ICMP_NO_CONNECTION DatapathDropReason = 9
+	DatapathDropReasonDROP_ANSWER_SOURCE      DatapathDropReason = 10
+	DatapathDropReasonDROP_ANSWER_LIMIT       DatapathDropReason = 11
+	DatapathDropReasonDROP_POOL_UNASSIGNED    DatapathDropReason = 12
+	DatapathDropReasonDROP_NO_FRONTEND        DatapathDropReason = 13
+	DatapathDropReasonDROP_SOURCE_RANGE       DatapathDropReason = 14
+	DatapathDropReasonDROP_NO_ENDPOINT        DatapathDropReason = 15
+	DatapathDropReasonDROP_ENDPOINT_GONE      DatapathDropReason = 16
+	DatapathDropReasonDROP_TUPLE_CONFLICT     DatapathDropReason = 17
+	DatapathDropReasonDROP_CONNECTION_STORE   DatapathDropReason = 18
+	DatapathDropReasonDROP_ROW_EMPTY          DatapathDropReason = 19
+	DatapathDropReasonDROP_NODE_UNKNOWN       DatapathDropReason = 20
+	DatapathDropReasonDROP_NODE_FAMILY        DatapathDropReason = 21
+	DatapathDropReasonDROP_NODE_ROUTE         DatapathDropReason = 22
+	DatapathDropReasonDROP_FORWARDING_OFF     DatapathDropReason = 23
+	DatapathDropReasonDROP_ENCAP_TOO_BIG      DatapathDropReason = 24
+	DatapathDropReasonDROP_HEADROOM           DatapathDropReason = 25
+	DatapathDropReasonDROP_HANDOVER           DatapathDropReason = 26
+	DatapathDropReasonDROP_TUNNEL_SOURCE      DatapathDropReason = 27
+	DatapathDropReasonDROP_TUNNEL_EXCEPTION   DatapathDropReason = 28
+	DatapathDropReasonDROP_TUNNEL_MALFORMED   DatapathDropReason = 29
+	DatapathDropReasonDROP_TUNNEL_NO_VIP      DatapathDropReason = 30
+	DatapathDropReasonDROP_TUNNEL_CONGESTION  DatapathDropReason = 31
+	DatapathDropReasonDROP_REPLY_REWRITE      DatapathDropReason = 32
+	DatapathDropReasonDROP_REASONS            DatapathDropReason = 33
 )
 
 type DatapathDropSample struct {
@@ -141,7 +145,10 @@ const (
 	DatapathEventEVENT_SECOND_CHANCE_RETURNED DatapathEvent = 2
 	DatapathEventEVENT_EXCEPTION_LEARNED      DatapathEvent = 3
 	DatapathEventEVENT_EXCEPTION_USED         DatapathEvent = 4
-	DatapathEventEVENTS                       DatapathEvent = 5
+	DatapathEventEVENT_ECHO_ANSWERED          DatapathEvent = 5
+	DatapathEventEVENT_REFUSED                DatapathEvent = 6
+	DatapathEventEVENT_TOO_BIG_TOLD           DatapathEvent = 7
+	DatapathEventEVENTS                       DatapathEvent = 8
 )
 
 type DatapathException struct {
@@ -159,6 +166,24 @@ type DatapathFlow struct {
 	Protocol   uint8
 	Family     uint8
 	Pad        uint16
+}
+
+type DatapathFragment struct {
+	_          structs.HostLayout
+	Vip        DatapathAddress
+	ClientPort uint16
+	VipPort    uint16
+	Protocol   uint32
+	Seen       uint32
+}
+
+type DatapathFragmentKey struct {
+	_        structs.HostLayout
+	From     DatapathAddress
+	To       DatapathAddress
+	Id       uint32
+	Protocol uint8
+	Pad      [3]uint8
 }
 
 type DatapathFrontend struct {
@@ -187,7 +212,8 @@ type DatapathFrontendDrop struct {
 type DatapathFrontendFlag uint32
 
 const (
-	DatapathFrontendFlagFRONTEND_LOCAL DatapathFrontendFlag = 1
+	DatapathFrontendFlagFRONTEND_LOCAL   DatapathFrontendFlag = 1
+	DatapathFrontendFlagFRONTEND_REFUSES DatapathFrontendFlag = 2
 )
 
 type DatapathFrontendKey4 struct {
@@ -344,6 +370,8 @@ const (
 	DatapathShapeMEMORY_SLOTS     DatapathShape = 8
 	DatapathShapeUPLINK_MACS      DatapathShape = 8
 	DatapathShapeVIP_FILTER_WORDS DatapathShape = 1024
+	DatapathShapeVLAN_TAGS        DatapathShape = 2
+	DatapathShapeSOURCE_SET_POOLS DatapathShape = 4294967294
 )
 
 type DatapathSourceRangeKey4 struct {
@@ -394,6 +422,7 @@ const (
 	DatapathTraceStepTRACE_TO_NODE        DatapathTraceStep = 1024
 	DatapathTraceStepTRACE_DELIVERED      DatapathTraceStep = 2048
 	DatapathTraceStepTRACE_TO_KERNEL      DatapathTraceStep = 4096
+	DatapathTraceStepTRACE_ANSWERED       DatapathTraceStep = 16384
 )
 
 type DatapathUplink struct {
@@ -414,6 +443,7 @@ const (
 const (
 	DatapathMapAffinities4       = "affinities4"
 	DatapathMapAffinities6       = "affinities6"
+	DatapathMapAnswerCounts      = "answer_counts"
 	DatapathMapConnections4      = "connections4"
 	DatapathMapConnections6      = "connections6"
 	DatapathMapDatagrams4        = "datagrams4"
@@ -428,6 +458,7 @@ const (
 	DatapathMapEventCounts       = "event_counts"
 	DatapathMapExceptions4       = "exceptions4"
 	DatapathMapExceptions6       = "exceptions6"
+	DatapathMapFragments         = "fragments"
 	DatapathMapFrontendCounts    = "frontend_counts"
 	DatapathMapFrontendDrops     = "frontend_drops"
 	DatapathMapFrontendKeys      = "frontend_keys"
@@ -532,6 +563,7 @@ type DatapathProgramSpecs struct {
 type DatapathMapSpecs struct {
 	Affinities4    *ebpf.MapSpec `ebpf:"affinities4"`
 	Affinities6    *ebpf.MapSpec `ebpf:"affinities6"`
+	AnswerCounts   *ebpf.MapSpec `ebpf:"answer_counts"`
 	Connections4   *ebpf.MapSpec `ebpf:"connections4"`
 	Connections6   *ebpf.MapSpec `ebpf:"connections6"`
 	Datagrams4     *ebpf.MapSpec `ebpf:"datagrams4"`
@@ -546,6 +578,7 @@ type DatapathMapSpecs struct {
 	EventCounts    *ebpf.MapSpec `ebpf:"event_counts"`
 	Exceptions4    *ebpf.MapSpec `ebpf:"exceptions4"`
 	Exceptions6    *ebpf.MapSpec `ebpf:"exceptions6"`
+	Fragments      *ebpf.MapSpec `ebpf:"fragments"`
 	FrontendCounts *ebpf.MapSpec `ebpf:"frontend_counts"`
 	FrontendDrops  *ebpf.MapSpec `ebpf:"frontend_drops"`
 	FrontendKeys   *ebpf.MapSpec `ebpf:"frontend_keys"`
@@ -616,6 +649,7 @@ func (o *DatapathObjects) Close() error {
 type DatapathMaps struct {
 	Affinities4    *ebpf.Map `ebpf:"affinities4"`
 	Affinities6    *ebpf.Map `ebpf:"affinities6"`
+	AnswerCounts   *ebpf.Map `ebpf:"answer_counts"`
 	Connections4   *ebpf.Map `ebpf:"connections4"`
 	Connections6   *ebpf.Map `ebpf:"connections6"`
 	Datagrams4     *ebpf.Map `ebpf:"datagrams4"`
@@ -630,6 +664,7 @@ type DatapathMaps struct {
 	EventCounts    *ebpf.Map `ebpf:"event_counts"`
 	Exceptions4    *ebpf.Map `ebpf:"exceptions4"`
 	Exceptions6    *ebpf.Map `ebpf:"exceptions6"`
+	Fragments      *ebpf.Map `ebpf:"fragments"`
 	FrontendCounts *ebpf.Map `ebpf:"frontend_counts"`
 	FrontendDrops  *ebpf.Map `ebpf:"frontend_drops"`
 	FrontendKeys   *ebpf.Map `ebpf:"frontend_keys"`
@@ -662,6 +697,7 @@ func (m *DatapathMaps) Close() error {
 	return _DatapathClose(
 		m.Affinities4,
 		m.Affinities6,
+		m.AnswerCounts,
 		m.Connections4,
 		m.Connections6,
 		m.Datagrams4,
@@ -676,6 +712,7 @@ func (m *DatapathMaps) Close() error {
 		m.EventCounts,
 		m.Exceptions4,
 		m.Exceptions6,
+		m.Fragments,
 		m.FrontendCounts,
 		m.FrontendDrops,
 		m.FrontendKeys,

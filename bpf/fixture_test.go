@@ -29,6 +29,8 @@ type fixture struct {
 	// out is the frame that results; where nil, the one that came in.
 	out  []byte
 	note []byte
+	// handed is true where the note says to leave by the uplink.
+	handed bool
 	// counts are the counters that change.
 	counts tally
 }
@@ -41,6 +43,9 @@ func (w *world) check(t *testing.T, fixture fixture) {
 	}
 	if fixture.given != nil {
 		fixture.given(t, w)
+	}
+	if fixture.handed {
+		fixture.note = handoverNote(w.uplink)
 	}
 	for _, frame := range fixture.before {
 		w.ingress(t, frame)

@@ -4,6 +4,7 @@ package bpf_test
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 )
 
@@ -23,10 +24,14 @@ func seeds(w *world) [][]byte {
 		add(secondChance(f))
 		add(icmpErrors(f))
 		add(headers(f))
+		add(vlans(f))
+		add(answers(f))
+		add(unassigned(f))
+		add(fragments(f))
 		for _, inner := range families {
 			add(fromNodes(f, inner))
 		}
-		for _, fixture := range append(replies(f), icmpReplies(f)...) {
+		for _, fixture := range slices.Concat(replies(f), icmpReplies(f), fragmentReplies(f)) {
 			frames = append(frames, fixture.in.frame())
 		}
 	}
@@ -52,9 +57,13 @@ func FuzzIngress(f *testing.F) {
 		if len(frame) < shortest || len(frame) > 3000 {
 			return
 		}
-		drops := w.drops(t)
+		drops, answers := w.drops(t), w.answers(t)
 		got := w.ingress(t, frame)
-		drops = w.drops(t) - drops
+		drops, answers = w.drops(t)-drops, w.answers(t)-answers
+		if answers == 1 {
+			checkAnswered(t, frame, got)
+			return
+		}
 		switch got.verdict {
 		case xdpDrop:
 			if drops != 1 {
@@ -75,6 +84,21 @@ func FuzzIngress(f *testing.F) {
 			checkEncapsulated(t, frame, got.frame)
 		}
 	})
+}
+
+// checkAnswered checks that what the VIP says itself is no longer than what it was asked
+// or than an error may be, and goes back.
+func checkAnswered(t *testing.T, in []byte, got result) {
+	t.Helper()
+	if got.verdict != xdpTX && (got.verdict != xdpPass || len(got.note) == 0) {
+		t.Errorf("answered: verdict %v, metadata %x", got.verdict, got.note)
+	}
+	if len(got.frame) > max(len(in), 2*4+shortest+1280) {
+		t.Errorf("answer of %d bytes to a frame of %d", len(got.frame), len(in))
+	}
+	if got.verdict == xdpTX && !(bytes.Equal(got.frame[:6], in[6:12]) && bytes.Equal(got.frame[6:12], in[:6])) {
+		t.Errorf("answer to %x sent to %x", in[:12], got.frame[:12])
+	}
 }
 
 // checkEncapsulated checks that what went in ends what comes out, whatever it was

@@ -94,7 +94,6 @@ func headers(f family) []fixture {
 		lost("routing header with segments left", bpf.DatapathDropReasonDROP_SOURCE_ROUTE, extended(routingHeader(4, 1))),
 		lost("hop-by-hop options in a later place", bpf.DatapathDropReasonDROP_MALFORMED, extended(padding(destination, 1), padding(hopByHop, 1))),
 		lost("two fragment headers", bpf.DatapathDropReasonDROP_MALFORMED, extended(fragmentHeader(0, true, 7), fragmentHeader(0, true, 7))),
-		lost("fragment", bpf.DatapathDropReasonDROP_FRAGMENT, extended(fragmentHeader(0, true, 7))),
 		{name: "truncated header", in: cut, verdict: xdpDrop, counts: dropped(bpf.DatapathDropReasonDROP_MALFORMED)},
 	}
 }

@@ -3,6 +3,7 @@
 package bpf_test
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"strings"
 	"testing"
@@ -23,6 +24,10 @@ func TestIngress(t *testing.T) {
 			"second chance": secondChance(f),
 			"conflict":      conflicts(f),
 			"headers":       headers(f),
+			"VLAN":          vlans(f),
+			"answer":        answers(f),
+			"pool":          unassigned(f),
+			"fragment":      append(fragments(f), overlaps(f)...),
 		} {
 			for _, fixture := range fixtures {
 				t.Run(f.name+"/"+kind+"/"+fixture.name, func(t *testing.T) { w.check(t, fixture) })
@@ -45,7 +50,10 @@ func notOurs(f family) []fixture {
 			f.udp(portCluster).with(func(p *packet) { p.to = netip.AddrPortFrom(f.other, 6081) }).frame()),
 		pass("frame for another station",
 			f.tcp(portCluster, "S").with(func(p *packet) { p.destination = otherMAC }).frame()),
-		pass("VLAN tag", append(append(f.tcp(portCluster, "S").frame()[:12:12], 0x81, 0, 0, 7), f.tcp(portCluster, "S").frame()[12:]...)),
+		pass("VLAN tag", tagged(toOther.frame(), 0x81000007)),
+		pass("three VLAN tags", tagged(f.tcp(portCluster, "S").frame(), 0x88a80007, 0x81000008, 0x81000009)),
+		pass("truncated VLAN tag", tagged(f.tcp(portCluster, "S").frame(), 0x81000007)[:17]),
+		pass("ARP in a VLAN", tagged(append(append(append([]byte{}, uplinkMAC...), routerMAC...), "\x08\x06 who has?"...), 0x81000007)),
 		pass("ARP", append(append(append([]byte{}, uplinkMAC...), routerMAC...), "\x08\x06 who has?"...)),
 		pass("Ethernet header alone", f.tcp(portCluster, "S").frame()[:14]),
 		pass("truncated IP header", f.tcp(portCluster, "S").frame()[:14+19]),
@@ -83,8 +91,6 @@ func vipRules(f family) []fixture {
 		ihl := f.tcp(portCluster, "S").frame()
 		ihl[14] = 0x44
 		return append(fixtures,
-			drop("first fragment", bpf.DatapathDropReasonDROP_FRAGMENT, syn.with(func(p *packet) { p.more = true }).frame()),
-			drop("later fragment", bpf.DatapathDropReasonDROP_FRAGMENT, syn.with(func(p *packet) { p.fragment = 100 }).frame()),
 			drop("total length within the TCP header", bpf.DatapathDropReasonDROP_MALFORMED, short),
 			drop("header length below 20", bpf.DatapathDropReasonDROP_MALFORMED, ihl),
 		)
@@ -170,7 +176,8 @@ func stage1(w *world, f family) []fixture {
 		toldNotToTransmit(away("driver that does not send", syn, xdpPass,
 			syn.tunnelled(v4.node2, 2).sent(routerMAC, uplinkMAC), handoverNote(w.uplink), handed)),
 		away("as long as fits", big, xdpTX, big.tunnelled(v4.node2, 2).sent(uplinkMAC, node2MAC), nil),
-		lost("one byte too long", tooBig, bpf.DatapathDropReasonDROP_ENCAP_TOO_BIG),
+		away("one byte too long", tooBig, xdpTX, f.told(f.tooBig(1500-48), tooBig).frame(), nil,
+			dropped(bpf.DatapathDropReasonDROP_ENCAP_TOO_BIG), event(bpf.DatapathEventEVENT_TOO_BIG_TOLD)),
 		lost("unknown node", f.tcp(portNodeUnknown, "S"), bpf.DatapathDropReasonDROP_NODE_UNKNOWN),
 		lost("node without a route", f.tcp(portNoRoute, "S"), bpf.DatapathDropReasonDROP_NODE_ROUTE),
 		onIPv4(lost("no common family", f.tcp(portNode3, "S"), bpf.DatapathDropReasonDROP_NODE_FAMILY)),
@@ -229,12 +236,20 @@ func stage2(f family) []fixture {
 	serverFIN, serverRST := answer(syn, pod, "FA"), answer(syn, pod, "RA")
 	wildRST := rst.with(func(p *packet) { p.sequence = 1000 + 1<<16 })
 	opened := f.opened(portCluster)
+	arrivedOld := func(name string, ttl byte) fixture {
+		in := syn.frame()
+		setTTL(in, ttl)
+		fixture := local(name, syn.with(func(p *packet) { p.ttl = 2 }), opened)
+		fixture.in = in
+		return fixture
+	}
 	fixtures := []fixture{
 		local("SYN", syn, opened),
 		local("UDP", udp, opened),
 		local("UDP without a checksum", udp.with(func(p *packet) { p.zeroChecksum = true }), opened),
 		local("UDP without payload", udp.with(func(p *packet) { p.payload = "" }), opened),
-		local("TTL stays", syn.with(func(p *packet) { p.ttl = 1 }), opened),
+		local("TTL stays", syn.with(func(p *packet) { p.ttl = 2 }), opened),
+		arrivedOld("TTL 1 is enough for a host", 1), arrivedOld("TTL 0, too", 0),
 		local("traffic class stays", syn.with(func(p *packet) { p.tos = 0x2e<<2 | 1 }), opened),
 		local("TCP options", syn.with(func(p *packet) { p.tcpOptions = []layers.TCPOption{mss(1460)} }), opened),
 		after(local("SYN again", syn), syn),
@@ -290,6 +305,19 @@ func stage2(f family) []fixture {
 			}), opened))
 	}
 	return fixtures
+}
+
+// setTTL writes the TTL or hop limit and makes the header's checksum fit.
+func setTTL(frame []byte, ttl byte) {
+	if frame[12] == 0x86 {
+		frame[14+7] = ttl
+		return
+	}
+	ip := frame[14 : 14+20]
+	ip[8], ip[10], ip[11] = ttl, 0, 0
+	sum := wordSum(ip)
+	sum = sum&0xffff + sum>>16
+	binary.BigEndian.PutUint16(ip[10:], ^uint16(sum))
 }
 
 func mss(size uint16) layers.TCPOption {

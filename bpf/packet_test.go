@@ -43,8 +43,19 @@ type packet struct {
 	// fragment is the IPv4 offset in units of 8 bytes; more is MF.
 	fragment uint16
 	more     bool
+	// fragmentID is the IPv4 identification; zero means any.
+	fragmentID uint16
+	// shown is how many bytes there are of the transport header and payload; zero
+	// means all.
+	shown int
 	// extensions are IPv6 extension headers.
 	extensions []extension
+	// divisible leaves out IPv4's DF.
+	divisible bool
+	// made is what the programs make themselves: no identification, no flow label.
+	made bool
+	// tcp changes the TCP header.
+	tcp func(*layers.TCP)
 	// zeroChecksum leaves the UDP checksum out.
 	zeroChecksum bool
 	// macs are the Ethernet addresses, the router's and the uplink's where nil.
@@ -74,6 +85,10 @@ func (p packet) ip() []byte {
 		parts = append(parts, p.transport(network)...)
 	}
 	parts = append(parts, gopacket.Payload(p.payload))
+	if p.shown != 0 {
+		transport := serialize(parts[len(parts)-2:]...)
+		parts = append(parts[:len(parts)-2], gopacket.Payload(transport[:p.shown]))
+	}
 	return serialize(parts...)
 }
 
@@ -86,20 +101,27 @@ func (p packet) network() gopacket.NetworkLayer {
 	if ttl == 0 {
 		ttl = 63
 	}
+	id, label := uint16(4242), uint32(0xabcde)
+	if p.made {
+		id, label = 0, 0
+	}
+	if p.fragmentID != 0 {
+		id = p.fragmentID
+	}
 	if p.is4() {
 		flags := layers.IPv4DontFragment
 		if p.more {
 			flags = layers.IPv4MoreFragments
-		} else if p.fragment != 0 {
+		} else if p.fragment != 0 || p.divisible {
 			flags = 0
 		}
 		return &layers.IPv4{
-			Version: 4, TOS: p.tos, Id: 4242, Flags: flags, FragOffset: p.fragment, TTL: ttl, Protocol: protocol,
+			Version: 4, TOS: p.tos, Id: id, Flags: flags, FragOffset: p.fragment, TTL: ttl, Protocol: protocol,
 			SrcIP: p.from.Addr().AsSlice(), DstIP: p.to.Addr().AsSlice(), Options: p.ipOptions,
 		}
 	}
 	return &layers.IPv6{
-		Version: 6, TrafficClass: p.tos, FlowLabel: 0xabcde, NextHeader: protocol, HopLimit: ttl,
+		Version: 6, TrafficClass: p.tos, FlowLabel: label, NextHeader: protocol, HopLimit: ttl,
 		SrcIP: p.from.Addr().AsSlice(), DstIP: p.to.Addr().AsSlice(),
 	}
 }
@@ -113,6 +135,9 @@ func (p packet) transport(network gopacket.NetworkLayer) []gopacket.Serializable
 			SYN: strings.Contains(p.flags, "S"), ACK: strings.Contains(p.flags, "A"),
 			FIN: strings.Contains(p.flags, "F"), RST: strings.Contains(p.flags, "R"),
 			Options: p.tcpOptions,
+		}
+		if p.tcp != nil {
+			p.tcp(tcp)
 		}
 		must(tcp.SetNetworkLayerForChecksum(network))
 		return []gopacket.SerializableLayer{tcp}

@@ -142,6 +142,17 @@ func (c tally) since(earlier tally) tally {
 	return difference
 }
 
+// answers is how many packets a VIP answered itself.
+func (w *world) answers(t testing.TB) (total uint64) {
+	t.Helper()
+	for _, e := range []bpf.DatapathEvent{
+		bpf.DatapathEventEVENT_ECHO_ANSWERED, bpf.DatapathEventEVENT_REFUSED, bpf.DatapathEventEVENT_TOO_BIG_TOLD,
+	} {
+		total += sum(t, w.EventCounts, uint32(e))
+	}
+	return total
+}
+
 // drops is how many packets were dropped for any reason.
 func (w *world) drops(t testing.TB) (total uint64) {
 	t.Helper()
@@ -197,6 +208,7 @@ func (w *world) flowMaps() []*ebpf.Map {
 	return []*ebpf.Map{
 		w.Connections4, w.Connections6, w.Datagrams4, w.Datagrams6, w.HalfOpen4, w.HalfOpen6,
 		w.Reverse4, w.Reverse6, w.DatagramsRev4, w.DatagramsRev6, w.HalfOpenRev4, w.HalfOpenRev6,
+		w.Fragments,
 		w.Affinities4, w.Affinities6,
 	}
 }

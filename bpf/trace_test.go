@@ -133,7 +133,8 @@ func (w *world) checkTrace(t *testing.T, fixture fixture) bpf.DatapathTrace {
 	if got.verdict != xdpDrop && (!bytes.Equal(got.frame, want) || !bytes.Equal(got.note, fixture.note)) {
 		t.Errorf("traced: frame\n%s\nmetadata %x, want\n%s\nmetadata %x", show(got.frame), got.note, show(want), fixture.note)
 	}
-	dropped := trace.Reason != 0
+	answered := trace.Steps&uint32(bpf.DatapathTraceStepTRACE_ANSWERED) != 0
+	dropped := trace.Reason != 0 && !answered
 	if dropped != (got.verdict == xdpDrop) {
 		t.Errorf("traced: reason %d with verdict %v", trace.Reason, got.verdict)
 	}

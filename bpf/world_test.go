@@ -93,6 +93,8 @@ const (
 	portChainUnknown
 	portEmptyRow
 	portNoTable
+	// No endpoint anywhere, and the clients are told.
+	portRefused
 	portLocal
 	portLocalEmpty
 	// As portCluster, but the frontend has no endpoint on this node.
@@ -269,6 +271,7 @@ func (w *world) fill(t testing.TB) {
 	for i, f := range families {
 		put(t, w.Vips, address(f.vip), uint32(1))
 		w.setFilter(t, f.vip)
+		w.putPool(t, f)
 		w.putEndpoint(t, uint32(2*i+1), f.pods[0])
 		w.putEndpoint(t, uint32(2*i+2), f.pods[1])
 		w.pointTo(t, f, 0)
@@ -368,6 +371,8 @@ func (f family) frontend(port uint16) bpf.DatapathFrontend {
 	switch port {
 	case portNoTable:
 		frontend.Table = 0
+	case portRefused:
+		frontend = bpf.DatapathFrontend{Id: frontend.Id, Flags: uint32(bpf.DatapathFrontendFlagFRONTEND_REFUSES)}
 	case portLocal:
 		frontend.Table, frontend.Flags = 0, uint32(bpf.DatapathFrontendFlagFRONTEND_LOCAL)
 	case portLocalEmpty:

@@ -7,6 +7,7 @@
 #include "parse.h"
 #include "stage1.h"
 #include "tunnel.h"
+#include "vlan.h"
 
 /* The way of every packet, of which plain.h is a shorter form. */
 
@@ -22,7 +23,7 @@ __noinline int any_packet(struct xdp_md *ctx, const struct frontend *frontend)
 		return XDP_PASS;
 	flaw = parse_ip(ctx, &packet, eth->h_proto);
 	if (flaw == NOT_IP)
-		return XDP_PASS;
+		return is_vlan(eth->h_proto) ? SLOW_WAY : XDP_PASS;
 	self = settings_get();
 	if (!self)
 		return XDP_PASS;
@@ -39,15 +40,17 @@ __noinline int any_packet(struct xdp_md *ctx, const struct frontend *frontend)
 		return XDP_PASS;
 	if (!frontend)
 		frontend = frontend_find(&packet.flow);
-	if (!frontend && !is_vip(&packet.flow.vip))
+	flaw = frontend || is_vip(&packet.flow.vip) ? DROP_NO_FRONTEND : DROP_POOL_UNASSIGNED;
+	if (flaw == DROP_POOL_UNASSIGNED && !is_of_pool(&packet.flow))
 		return XDP_PASS;
-	trace_step(TRACE_VIP);
+	if (flaw != DROP_POOL_UNASSIGNED)
+		trace_step(TRACE_VIP);
 	if (!frame_is_ours(ctx, self)) {
 		trace_step(TRACE_OTHER_STATION);
 		return XDP_PASS;
 	}
 	if (!frontend)
-		return dropped(ctx, &packet, DROP_NO_FRONTEND);
+		return dropped(ctx, &packet, flaw);
 	verdict = from_router(&packet, self, frontend);
 	return finish(ctx, &packet, self, frontend, verdict);
 }

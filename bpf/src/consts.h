@@ -18,6 +18,9 @@ enum shape {
 	UPLINK_MACS = 8,
 	/* 64 bits each. */
 	VIP_FILTER_WORDS = 1024,
+	VLAN_TAGS = 2,
+	/* The set of prefixes that is the pools' addresses. */
+	SOURCE_SET_POOLS = 0xfffffffe,
 };
 
 /* A row is picked by the upper bits of a 32-bit hash. */
@@ -31,6 +34,24 @@ enum shape {
  * are already in use towards the first one through another frontend.
  */
 #define ENDPOINT_ATTEMPTS 8
+
+/* What a VIP says by itself, each with limits of its own. */
+enum answer_kind {
+	ANSWER_ECHO,
+	ANSWER_REFUSAL,
+	ANSWER_TOO_BIG,
+	ANSWER_KINDS,
+};
+
+/* Answers in a second to one source, and to all. */
+#define ANSWERS_PER_SOURCE 100
+#define ANSWERS_IN_ALL 10000
+
+/* Datagrams whose fragments are under way at the same time. */
+#define FRAGMENTED_DATAGRAMS 16384
+
+#define ANSWER_SOURCE_BITS 12
+#define ANSWER_SLOTS (1 + (1 << ANSWER_SOURCE_BITS))
 
 #define ADDRESS_FAMILY_IPV4 2
 #define ADDRESS_FAMILY_IPV6 10

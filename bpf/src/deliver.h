@@ -71,6 +71,23 @@ static __always_inline int rewrite_l4(struct xdp_md *ctx, const struct packet *p
 	return 0;
 }
 
+/* A VIP is a host and takes what has reached it, so the router between it and the endpoint,
+ * the node's own stack, must not find the packet too old. Nothing can circle by it: the
+ * packet's destination is no VIP any more.
+ */
+#define DELIVERED_TTL 2
+
+/* Returns the change of the header for its checksum. */
+static __always_inline __u64 raise_ttl(struct iphdr *ip)
+{
+	__u16 old = bpf_htons(ip->ttl << 8);
+
+	if (ip->ttl >= DELIVERED_TTL)
+		return 0;
+	ip->ttl = DELIVERED_TTL;
+	return csum_change16(0, old, bpf_htons(DELIVERED_TTL << 8));
+}
+
 static __always_inline int translate_ipv4(struct xdp_md *ctx, const struct packet *packet,
 					  const struct endpoint *endpoint)
 {
@@ -82,7 +99,8 @@ static __always_inline int translate_ipv4(struct xdp_md *ctx, const struct packe
 	change = csum_change(0, ip->daddr, endpoint->address.word[3]);
 	ip->daddr = endpoint->address.word[3];
 	/* Also covers a congestion mark taken over from the outer header. */
-	csum_apply(&ip->check, csum_change16(change, bpf_htons(ip->tos), bpf_htons(packet->tos)));
+	csum_apply(&ip->check, csum_change16(change, bpf_htons(ip->tos), bpf_htons(packet->tos)) +
+				       raise_ttl(ip));
 	ip->tos = packet->tos;
 	return rewrite_l4(ctx, packet, endpoint->port, change);
 }
@@ -102,6 +120,8 @@ static __always_inline int translate_ipv6(struct xdp_md *ctx, const struct packe
 	}
 	ip->priority = packet->tos >> 4;
 	ip->flow_lbl[0] = (packet->tos & 0xf) << 4 | (ip->flow_lbl[0] & 0xf);
+	if (ip->hop_limit < DELIVERED_TTL)
+		ip->hop_limit = DELIVERED_TTL;
 	return rewrite_l4(ctx, packet, endpoint->port, change);
 }
 

@@ -9,8 +9,14 @@ enum drop_reason {
 	DROP_NONE,
 	/* To a VIP, shorter than its headers say. */
 	DROP_MALFORMED,
-	/* A fragment to a VIP. */
+	/* A fragment to a VIP that cannot be served: of ICMP, or one that would overlap
+	 * the transport header.
+	 */
 	DROP_FRAGMENT,
+	/* A fragment to a VIP of which the first one, with the ports, was not seen on this
+	 * node in the last 30 s, or whose flow nobody knows.
+	 */
+	DROP_FRAGMENT_EARLY,
 	/* More or longer IPv6 extension headers to a VIP than are read. */
 	DROP_IPV6_EXTENSION,
 	/* To a VIP by source route: an IPv4 option (RFC 7126) or an IPv6 routing header
@@ -19,7 +25,7 @@ enum drop_reason {
 	DROP_SOURCE_ROUTE,
 	/* To a VIP, of a protocol that none of its Services can have. */
 	DROP_VIP_PROTOCOL,
-	/* ICMP to a VIP that is no error about what it sent. */
+	/* ICMP to a VIP that is neither an echo request nor an error about what it sent. */
 	DROP_ICMP_TYPE,
 	/* An ICMP error to a VIP about a packet that is not the VIP's, or of which it does
 	 * not show the ports.
@@ -27,6 +33,12 @@ enum drop_reason {
 	DROP_ICMP_EMBEDDED,
 	/* An ICMP error about a connection that no node of its row knows. */
 	DROP_ICMP_NO_CONNECTION,
+	/* An echo request from an address that is not one host's, which nobody answers. */
+	DROP_ANSWER_SOURCE,
+	/* An echo request beyond what is answered in a second. */
+	DROP_ANSWER_LIMIT,
+	/* To an address of a pool that is no VIP. Never back to the router. */
+	DROP_POOL_UNASSIGNED,
 	/* To a VIP, on a port that no Service has. Never back to the router. */
 	DROP_NO_FRONTEND,
 	/* The frontend admits certain sources, and the client is none of them. */
@@ -94,5 +106,11 @@ enum event {
 	EVENT_EXCEPTION_LEARNED,
 	/* Sent straight to the node that holds the flow. */
 	EVENT_EXCEPTION_USED,
+	/* An echo request to a VIP was answered. */
+	EVENT_ECHO_ANSWERED,
+	/* A client was told that a Service has no endpoint. Its packet counts as dropped. */
+	EVENT_REFUSED,
+	/* A client was told to send smaller packets. Its packet counts as dropped. */
+	EVENT_TOO_BIG_TOLD,
 	EVENTS,
 };

@@ -88,13 +88,20 @@ static __always_inline void note_drop(const struct flow *flow, __u32 length, __u
 	bpf_ringbuf_submit(sample, 0);
 }
 
-/* Verified on its own, so that the way of a packet that is forwarded stays short. */
-__noinline int dropped(struct xdp_md *ctx, const struct packet *packet, __u32 reason)
+/* In answer.h. */
+int answer_drop(struct xdp_md *ctx, struct packet *packet, __u32 reason);
+
+/* Verified on its own, so that the way of a packet that is forwarded stays short. Some
+ * senders are told why.
+ */
+__noinline int dropped(struct xdp_md *ctx, struct packet *packet, __u32 reason)
 {
 	trace_drop(reason);
 	if (packet && !tracing)
 		note_drop(&packet->flow, packet->length, ctx->ingress_ifindex, packet->frontend,
 			  reason);
+	if (reason == DROP_NO_ENDPOINT || reason == DROP_ENCAP_TOO_BIG)
+		return answer_drop(ctx, packet, reason);
 	return XDP_DROP;
 }
 

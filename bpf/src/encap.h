@@ -75,10 +75,11 @@ static __always_inline int takes_frame(const struct xdp_md *ctx, const struct se
 }
 
 /* The packet, which is not encapsulated yet, would be longer with it than mtu, the longest
- * IP packet that the way to the node takes.
+ * IP packet that the way to the node takes. The client is told what is left for it.
  */
-static __always_inline int too_big(struct xdp_md *ctx, const struct packet *packet, __u32 mtu)
+static __always_inline int too_big(struct packet *packet, __u32 mtu, __u32 overhead)
 {
+	packet->mtu = mtu > overhead ? mtu - overhead : 0;
 	return drop(DROP_ENCAP_TOO_BIG);
 }
 
@@ -95,12 +96,12 @@ struct exit {
 };
 
 /* Takes the next hop that the agent prepared; returns zero or the verdict. */
-static __always_inline int exit_prepared(struct xdp_md *ctx, const struct packet *packet,
+static __always_inline int exit_prepared(struct xdp_md *ctx, struct packet *packet,
 					 const struct node *node, const int overhead,
 					 struct exit *exit)
 {
 	if (packet->length + overhead > node->mtu)
-		return too_big(ctx, packet, node->mtu);
+		return too_big(packet, node->mtu, overhead);
 	exit->ifindex = node->ifindex;
 	exit->vlan = node->vlan;
 	__builtin_memcpy(exit->destination, node->destination, ETH_ALEN);
@@ -109,7 +110,7 @@ static __always_inline int exit_prepared(struct xdp_md *ctx, const struct packet
 }
 
 /* Asks the kernel for the next hop; returns zero or the verdict. */
-static __always_inline int exit_routed(struct xdp_md *ctx, const struct packet *packet,
+static __always_inline int exit_routed(struct xdp_md *ctx, struct packet *packet,
 				       const struct self *self, const struct node *node,
 				       const int overhead, struct exit *exit)
 {
@@ -139,7 +140,7 @@ static __always_inline int exit_routed(struct xdp_md *ctx, const struct packet *
 		exit->by_kernel = 1;
 		break;
 	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
-		return too_big(ctx, packet, hop.mtu_result);
+		return too_big(packet, hop.mtu_result, overhead);
 	case BPF_FIB_LKUP_RET_FWD_DISABLED:
 		return drop(DROP_FORWARDING_OFF);
 	default:
@@ -217,7 +218,7 @@ static __always_inline void *make_room(struct xdp_md *ctx, const struct packet *
 	return eth + 1;
 }
 
-static __always_inline int send_encapsulated(struct xdp_md *ctx, const struct packet *packet,
+static __always_inline int send_encapsulated(struct xdp_md *ctx, struct packet *packet,
 					     const struct self *self, const struct node *node,
 					     const int overhead)
 {
@@ -250,7 +251,7 @@ static __always_inline int send_encapsulated(struct xdp_md *ctx, const struct pa
 }
 
 /* Sends the packet to the node, whatever it was encapsulated in before. */
-__noinline int encapsulate(struct xdp_md *ctx, const struct packet *packet,
+__noinline int encapsulate(struct xdp_md *ctx, struct packet *packet,
 			   const struct self *self, __u32 id)
 {
 	struct node *node;

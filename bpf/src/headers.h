@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
+#include "fragment.h"
 #include "icmp.h"
 #include "parse.h"
 #include "sctp.h"
@@ -31,6 +32,16 @@ struct header_walk {
 	__u8 fragmented;
 	__u8 later;
 	__u8 done;
+	__be32 id;
+};
+
+/* What the fixed header and those behind it say of fragments. */
+struct fragment_place {
+	/* enum fragment_part */
+	__u32 part;
+	__be32 id;
+	/* In bytes. */
+	__u32 offset;
 };
 
 /* Ends the walk. */
@@ -94,6 +105,7 @@ static __always_inline long ipv6_fragment_step(struct header_walk *walk)
 		return walk_flawed(walk, DROP_MALFORMED);
 	walk->protocol = header.next;
 	walk->position += sizeof(header);
+	walk->id = header.id;
 	walk->later = !!(header.offset & bpf_htons(IPV6_FRAGMENT_OFFSET));
 	walk->fragmented = walk->later || header.offset & bpf_htons(IPV6_MORE_FRAGMENTS);
 	walk->done = walk->later;
@@ -182,27 +194,31 @@ static __always_inline int read_ip_header(struct xdp_md *ctx, struct packet *pac
 }
 
 /* Finds the transport header of a packet whose fixed header was read. */
-static __always_inline int read_ipv4_options(struct xdp_md *ctx, struct packet *packet)
+static __always_inline int read_ipv4_options(struct xdp_md *ctx, struct packet *packet,
+					     struct fragment_place *place)
 {
 	struct iphdr *ip = frame_at(ctx, packet->l3);
 	__u16 fragment;
-	int flaw;
 
 	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
 		return DROP_MALFORMED;
 	if (ip->version != 4 || ip->ihl < 5)
 		return DROP_MALFORMED;
-	fragment = ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET);
+	fragment = bpf_ntohs(ip->frag_off);
+	place->id = ip->id;
+	place->offset = (fragment & IPV4_FRAGMENT_OFFSET) * 8;
+	if (place->offset)
+		place->part = FRAGMENT_LATER;
+	else if (fragment & IPV4_MORE_FRAGMENTS)
+		place->part = FRAGMENT_FIRST;
 	packet->l4 = packet->l3 + ip->ihl * 4;
-	if (ip->ihl > 5) {
-		flaw = check_ipv4_options(ctx, packet->l3 + sizeof(*ip), packet->l4);
-		if (flaw)
-			return flaw;
-	}
-	return fragment ? DROP_FRAGMENT : DROP_NONE;
+	if (ip->ihl == 5)
+		return DROP_NONE;
+	return check_ipv4_options(ctx, packet->l3 + sizeof(*ip), packet->l4);
 }
 
-static __always_inline int read_ipv6_extensions(struct xdp_md *ctx, struct packet *packet)
+static __always_inline int read_ipv6_extensions(struct xdp_md *ctx, struct packet *packet,
+						struct fragment_place *place)
 {
 	struct ipv6hdr *ip = frame_at(ctx, packet->l3);
 	struct header_walk walk = { .ctx = ctx };
@@ -220,22 +236,18 @@ static __always_inline int read_ipv6_extensions(struct xdp_md *ctx, struct packe
 		return flaw;
 	packet->flow.protocol = walk.protocol;
 	packet->l4 = walk.position;
-	return walk.fragmented ? DROP_FRAGMENT : DROP_NONE;
+	place->id = walk.id;
+	if (walk.later)
+		place->part = FRAGMENT_LATER;
+	else if (walk.fragmented)
+		place->part = FRAGMENT_FIRST;
+	/* Of a later fragment at least that. */
+	place->offset = 8;
+	return DROP_NONE;
 }
 
-/* Reads the rest of a packet whose fixed header was read. The result is DROP_NONE, or
- * the reason to drop the packet if its destination is ours.
- */
-static __always_inline int read_packet(struct xdp_md *ctx, struct packet *packet)
+static __always_inline int read_transport(struct xdp_md *ctx, struct packet *packet)
 {
-	int flaw;
-
-	if (packet->flow.family == ADDRESS_FAMILY_IPV4)
-		flaw = read_ipv4_options(ctx, packet);
-	else
-		flaw = read_ipv6_extensions(ctx, packet);
-	if (flaw)
-		return flaw;
 	switch (packet->flow.protocol) {
 	case IPPROTO_TCP:
 	case IPPROTO_UDP:
@@ -253,4 +265,37 @@ static __always_inline int read_packet(struct xdp_md *ctx, struct packet *packet
 	default:
 		return DROP_VIP_PROTOCOL;
 	}
+}
+
+/* Reads the rest of a packet whose fixed header was read. The result is DROP_NONE, or
+ * the reason to drop the packet if its destination is ours.
+ */
+static __noinline int read_packet(struct xdp_md *ctx, struct packet *packet)
+{
+	struct fragment_place place = {};
+	__u8 protocol;
+	int flaw;
+
+	if (packet->flow.family == ADDRESS_FAMILY_IPV4)
+		flaw = read_ipv4_options(ctx, packet, &place);
+	else
+		flaw = read_ipv6_extensions(ctx, packet, &place);
+	if (flaw)
+		return flaw;
+	protocol = packet->flow.protocol;
+	if (place.part == FRAGMENT_LATER) {
+		/* RFC 1858: it must not overwrite what was read of the first one. */
+		if (protocol == IPPROTO_TCP && place.offset < sizeof(struct tcphdr) &&
+		    packet->flow.family == ADDRESS_FAMILY_IPV4)
+			return DROP_FRAGMENT;
+		if (!frame_holds(ctx, packet))
+			return DROP_MALFORMED;
+		return join_fragment(packet, place.id, protocol, place.part);
+	}
+	flaw = read_transport(ctx, packet);
+	if (flaw || place.part == FRAGMENT_NONE)
+		return flaw;
+	if (packet->kind != PACKET_PLAIN)
+		return DROP_FRAGMENT;
+	return join_fragment(packet, place.id, protocol, place.part);
 }

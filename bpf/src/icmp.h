@@ -4,7 +4,7 @@
 #include "parse.h"
 #include "settings.h"
 
-/* ICMP errors to a VIP: some router or the client itself tells the VIP what became of a
+/* ICMP to a VIP: echo requests, which the node that gets them answers, and errors: some router or the client itself tells the VIP what became of a
  * packet of the VIP's. What it shows of that packet names the connection, and the
  * error goes where the connection's own packets go. It never makes a connection.
  */
@@ -18,7 +18,9 @@ struct icmp {
 };
 
 /* RFC 792, RFC 1191. */
+#define ICMP_ECHO_REPLY 0
 #define ICMP_UNREACHABLE 3
+#define ICMP_ECHO_REQUEST 8
 #define ICMP_TIME_EXCEEDED 11
 #define ICMP_PARAMETER_PROBLEM 12
 
@@ -27,6 +29,8 @@ struct icmp {
 #define ICMPV6_TOO_BIG 2
 #define ICMPV6_TIME_EXCEEDED 3
 #define ICMPV6_PARAMETER_PROBLEM 4
+#define ICMPV6_ECHO_REQUEST 128
+#define ICMPV6_ECHO_REPLY 129
 
 /* Takes the flow of the client's packets from the ports of a packet that the VIP sent. */
 static __always_inline int read_embedded_ports(struct xdp_md *ctx, struct packet *packet,
@@ -47,6 +51,14 @@ static __always_inline int read_embedded_ports(struct xdp_md *ctx, struct packet
 	return frame_holds(ctx, packet) ? DROP_NONE : DROP_MALFORMED;
 }
 
+static __always_inline int read_echo(struct xdp_md *ctx, struct packet *packet)
+{
+	packet->kind = PACKET_ECHO;
+	if (packet->length < packet->l4 - packet->l3 + sizeof(struct icmp))
+		return DROP_MALFORMED;
+	return frame_holds(ctx, packet) ? DROP_NONE : DROP_MALFORMED;
+}
+
 static __always_inline int is_icmp_error(__u8 type)
 {
 	/* Source quench is deprecated (RFC 6633), and a redirect is for a host on the link. */
@@ -61,6 +73,8 @@ static __always_inline int read_icmp(struct xdp_md *ctx, struct packet *packet)
 
 	if ((void *)(icmp + 1) > (void *)(long)ctx->data_end)
 		return DROP_MALFORMED;
+	if (icmp->type == ICMP_ECHO_REQUEST)
+		return read_echo(ctx, packet);
 	if (!is_icmp_error(icmp->type))
 		return DROP_ICMP_TYPE;
 	if ((void *)(embedded + 1) > (void *)(long)ctx->data_end)
@@ -91,6 +105,8 @@ static __always_inline int read_icmpv6(struct xdp_md *ctx, struct packet *packet
 
 	if ((void *)(icmp + 1) > data_end)
 		return DROP_MALFORMED;
+	if (icmp->type == ICMPV6_ECHO_REQUEST)
+		return read_echo(ctx, packet);
 	if (!is_icmpv6_error(icmp->type))
 		return DROP_ICMP_TYPE;
 	if ((void *)(embedded + 1) > data_end || embedded->version != 6)

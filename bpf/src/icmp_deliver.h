@@ -59,7 +59,8 @@ static __always_inline int icmp_translate_ipv4(struct xdp_md *ctx, const struct 
 		return -1;
 	change = csum_change(0, ip->daddr, to);
 	ip->daddr = to;
-	csum_apply(&ip->check, csum_change16(change, bpf_htons(ip->tos), bpf_htons(packet->tos)));
+	csum_apply(&ip->check, csum_change16(change, bpf_htons(ip->tos), bpf_htons(packet->tos)) +
+				       raise_ttl(ip));
 	ip->tos = packet->tos;
 	embedded = frame_at(ctx, packet->l4 + sizeof(*icmp));
 	if ((void *)(embedded + 1) > data_end)
@@ -100,6 +101,8 @@ static __always_inline int icmp_translate_ipv6(struct xdp_md *ctx, const struct 
 	}
 	ip->priority = packet->tos >> 4;
 	ip->flow_lbl[0] = (packet->tos & 0xf) << 4 | (ip->flow_lbl[0] & 0xf);
+	if (ip->hop_limit < DELIVERED_TTL)
+		ip->hop_limit = DELIVERED_TTL;
 	offset = packet->l4 + sizeof(*icmp) + sizeof(*embedded);
 	if (embedded->nexthdr == IPV6_FRAGMENT)
 		offset += sizeof(struct ipv6_fragment);

@@ -186,6 +186,20 @@ struct {
 	__type(value, struct reverse);
 } reverse6 SEC(".maps"), datagrams_rev6 SEC(".maps"), half_open_rev6 SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, ANSWER_KINDS * ANSWER_SLOTS);
+	__type(key, __u32);
+	__type(value, struct answers);
+} answer_counts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FRAGMENTED_DATAGRAMS);
+	__type(key, struct fragment_key);
+	__type(value, struct fragment);
+} fragments SEC(".maps");
+
 /* The packet that the slow path has in hand: the stack is for what it calls. The copy of
  * the programs that explains has a place of its own.
  */
@@ -193,7 +207,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 2);
 	__type(key, __u32);
-	__type(value, struct packet);
+	__type(value, struct slow);
 } slow_packet SEC(".maps");
 
 struct {

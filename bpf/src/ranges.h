@@ -34,6 +34,32 @@ __noinline int source_in_ranges(const struct flow *flow, __u32 set)
 	return bpf_map_lookup_elem(&source_ranges6, &key) != NULL;
 }
 
+/* Whether the destination, which is no VIP, is an address that VIPs are taken from. Their
+ * prefixes are a set among those of sources.
+ */
+__noinline int is_of_pool(const struct flow *flow)
+{
+	if (!flow)
+		return 0;
+	if (flow->family == ADDRESS_FAMILY_IPV4) {
+		struct source_range_key4 key = {
+			.prefixlen = SOURCE_SET_BITS + 32,
+			.set = SOURCE_SET_POOLS,
+			.address = flow->vip.word[3],
+		};
+
+		return bpf_map_lookup_elem(&source_ranges4, &key) != NULL;
+	}
+
+	struct source_range_key6 key = {
+		.prefixlen = SOURCE_SET_BITS + 128,
+		.set = SOURCE_SET_POOLS,
+		.address = flow->vip,
+	};
+
+	return bpf_map_lookup_elem(&source_ranges6, &key) != NULL;
+}
+
 /* Whether the client may reach the frontend. */
 static __always_inline int source_allowed(const struct packet *packet,
 					  const struct frontend *frontend)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
+#include "fragment_deliver.h"
 #include "icmp_deliver.h"
 #include "stage2.h"
 
@@ -24,10 +25,13 @@ __noinline int stage2_related(struct xdp_md *ctx, struct packet *packet, const s
 		endpoint = endpoint_of(connection);
 		if (!endpoint)
 			return drop(DROP_ENDPOINT_GONE);
+		if (packet->kind == PACKET_LATER_FRAGMENT)
+			return fragment_deliver(ctx, packet, endpoint);
 		return icmp_deliver(ctx, packet, endpoint);
 	}
 	next = second_chance(packet, self->id);
 	if (next)
 		return send_to(next);
-	return drop(DROP_ICMP_NO_CONNECTION);
+	return drop(packet->kind == PACKET_LATER_FRAGMENT ? DROP_FRAGMENT_EARLY :
+							    DROP_ICMP_NO_CONNECTION);
 }

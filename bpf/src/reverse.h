@@ -15,6 +15,7 @@
 #include "conntrack.h"
 #include "dropped.h"
 #include "memory.h"
+#include "fragment_reply.h"
 #include "icmp_reply.h"
 #include "mss.h"
 #include "parse.h"
@@ -194,8 +195,13 @@ static __always_inline long reply_ipv4(struct __sk_buff *skb)
 
 	if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &ip, sizeof(ip)))
 		return 0;
-	if (ip.ihl < 5 || ip.frag_off & bpf_htons(IPV4_FRAGMENT_OFFSET))
+	if (ip.ihl < 5)
 		return 0;
+	if (ip.frag_off & bpf_htons(IPV4_FRAGMENT_OFFSET)) {
+		struct flow flow = fragment_flow_ipv4(&ip);
+
+		return reply_later_fragment(skb, &flow, ip.id, ip.protocol);
+	}
 	reply.protocol = ip.protocol;
 	reply.l4 = sizeof(struct ethhdr) + ip.ihl * 4;
 	if (reply.protocol == IPPROTO_ICMP)
@@ -235,12 +241,18 @@ static __always_inline long reply_ipv4(struct __sk_buff *skb)
 	failed = failed ?: write_source_port(skb, &reply, &reverse);
 	if (!failed && reverse.flags & REVERSE_CLAMP && is_syn_ack(&reply))
 		mss_clamp(skb, reply.l4, sizeof(struct iphdr) + sizeof(struct tcphdr));
+	if (!failed && ip.frag_off & bpf_htons(IPV4_MORE_FRAGMENTS)) {
+		struct flow flow = fragment_flow_ipv4(&ip);
+
+		return reply_first_fragment(&flow, ip.id, ip.protocol, &reverse.vip);
+	}
 	return failed;
 }
 
 static __always_inline long reply_ipv6(struct __sk_buff *skb)
 {
 	struct reverse *found, reverse;
+	struct ipv6_fragment fragment = {};
 	struct reverse_key6 key = {};
 	struct reply reply = {};
 	struct ipv6hdr ip;
@@ -250,6 +262,17 @@ static __always_inline long reply_ipv6(struct __sk_buff *skb)
 		return 0;
 	reply.protocol = ip.nexthdr;
 	reply.l4 = sizeof(struct ethhdr) + sizeof(ip);
+	if (reply.protocol == IPV6_FRAGMENT) {
+		if (bpf_skb_load_bytes(skb, reply.l4, &fragment, sizeof(fragment)))
+			return 0;
+		if (fragment.offset & bpf_htons(IPV6_FRAGMENT_OFFSET)) {
+			struct flow flow = fragment_flow_ipv6(&ip);
+
+			return reply_later_fragment(skb, &flow, fragment.id, 0);
+		}
+		reply.protocol = fragment.next;
+		reply.l4 += sizeof(fragment);
+	}
 	if (reply.protocol == IPPROTO_ICMPV6)
 		return icmp_reply_ipv6(skb, sizeof(struct ethhdr), reply.l4);
 	if (read_reply(skb, &reply))
@@ -283,6 +306,11 @@ static __always_inline long reply_ipv6(struct __sk_buff *skb)
 	failed = failed ?: write_source_port(skb, &reply, &reverse);
 	if (!failed && reverse.flags & REVERSE_CLAMP && is_syn_ack(&reply))
 		mss_clamp(skb, reply.l4, sizeof(struct ipv6hdr) + sizeof(struct tcphdr));
+	if (!failed && fragment.offset & bpf_htons(IPV6_MORE_FRAGMENTS)) {
+		struct flow flow = fragment_flow_ipv6(&ip);
+
+		return reply_first_fragment(&flow, fragment.id, 0, &reverse.vip);
+	}
 	return failed;
 }
 

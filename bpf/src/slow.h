@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
+#include "answer.h"
+#include "filter.h"
 #include "headers.h"
 #include "stage1.h"
 #include "tunnel.h"
+#include "vlan.h"
 
 /* What is rare: every form of an IP packet that the common path does not read, from the
  * router or encapsulated by a node. It is read anew from the start, so that the common
@@ -19,6 +22,9 @@ static __always_inline int slow_find(struct xdp_md *ctx, struct packet *packet,
 	if (flaw)
 		return flaw;
 	*frontend = frontend_find(&packet->flow);
+	/* Echo is the VIP's, not a frontend's. */
+	if (packet->kind == PACKET_ECHO)
+		return DROP_NONE;
 	return *frontend ? DROP_NONE : DROP_NO_FRONTEND;
 }
 
@@ -53,52 +59,98 @@ static __always_inline int slow_from_node(struct xdp_md *ctx, struct packet *pac
 	flaw = slow_find(ctx, packet, frontend);
 	if (flaw)
 		return drop(flaw);
+	/* Every node answers those that a router hands it. */
+	if (packet->kind == PACKET_ECHO)
+		return drop(DROP_ICMP_TYPE);
 	packet->frontend = (*frontend)->id;
 	trace_frontend(*frontend);
 	hash_flow(packet, *frontend);
 	return serve_here();
 }
 
-static __always_inline int slow(struct xdp_md *ctx, struct packet *packet, const struct self *self,
-				struct frontend **frontend)
+#define NOT_VIP -1
+
+/* Whether the packet may be one of ours; if so, the frame is without tags then, and flaw is
+ * NOT_VIP where only its ports tell.
+ */
+static __always_inline int slow_enter(struct xdp_md *ctx, struct slow *slow, const struct self *self,
+				      int *flaw)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
-	int flaw;
+	struct packet *packet = &slow->packet;
+	__be16 protocol;
 
 	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
+		return 0;
+	protocol = read_tags(ctx, slow, eth->h_proto);
+	packet->l3 = sizeof(*eth) + slow->tags * VLAN_TAG_LENGTH;
+	if (read_ip_header(ctx, packet, protocol))
+		return 0;
+	*flaw = DROP_POOL_UNASSIGNED;
+	if (filter_has_flow(&packet->flow) && is_vip(&packet->flow.vip))
+		*flaw = DROP_NONE;
+	else if (packet->flow.protocol == IPPROTO_UDP && is_self(self, &packet->flow))
+		*flaw = NOT_VIP;
+	else if (!filter_has_flow(&packet->flow) || !is_of_pool(&packet->flow))
+		return 0;
+	return !take_tags(ctx, slow);
+}
+
+static __always_inline int slow_read(struct xdp_md *ctx, struct slow *slow, const struct self *self,
+				     struct frontend **frontend)
+{
+	struct packet *packet = &slow->packet;
+	int flaw = DROP_NONE;
+
+	if (!slow_enter(ctx, slow, self, &flaw))
 		return XDP_PASS;
-	packet->l3 = sizeof(*eth);
-	if (read_ip_header(ctx, packet, eth->h_proto))
-		return XDP_PASS;
-	if (!is_vip(&packet->flow.vip)) {
-		if (packet->flow.protocol != IPPROTO_UDP || !is_self(self, &packet->flow) ||
-		    read_packet(ctx, packet) || packet->flow.vip_port != bpf_htons(GENEVE_PORT))
+	if (flaw == NOT_VIP) {
+		if (read_packet(ctx, packet) || packet->flow.vip_port != bpf_htons(GENEVE_PORT))
 			return XDP_PASS;
 		return slow_from_node(ctx, packet, frontend);
 	}
-	trace_step(TRACE_VIP);
+	if (!flaw)
+		trace_step(TRACE_VIP);
 	if (!frame_is_ours(ctx, self)) {
 		trace_step(TRACE_OTHER_STATION);
 		return XDP_PASS;
 	}
+	if (flaw)
+		return drop(flaw);
 	flaw = slow_find(ctx, packet, frontend);
 	if (flaw)
 		return drop(flaw);
+	if (packet->kind == PACKET_ECHO)
+		return answer_echo(ctx, packet, self);
 	return from_router(packet, self, *frontend);
+}
+
+/* Whether the frame goes back with the tags that it came with. */
+static __always_inline int keeps_tags(const struct xdp_md *ctx, const struct slow *slow, int verdict)
+{
+	if (!slow->tags || slow->packet.l3 != sizeof(struct ethhdr))
+		return 0;
+	/* With a note in front the kernel sends it to a node. */
+	if (verdict == XDP_PASS)
+		return ctx->data_meta == ctx->data;
+	return verdict == XDP_TX && slow->packet.answered;
 }
 
 __noinline int slow_path(struct xdp_md *ctx)
 {
 	struct self *self = settings_get();
 	struct frontend *frontend = NULL;
-	struct packet *packet;
 	__u32 place = !!tracing;
+	struct slow *slow;
 	int verdict;
 
-	packet = bpf_map_lookup_elem(&slow_packet, &place);
-	if (!packet || !self)
+	slow = bpf_map_lookup_elem(&slow_packet, &place);
+	if (!slow || !self)
 		return XDP_PASS;
-	__builtin_memset(packet, 0, sizeof(*packet));
-	verdict = slow(ctx, packet, self, &frontend);
-	return finish(ctx, packet, self, frontend, verdict);
+	__builtin_memset(slow, 0, sizeof(*slow));
+	verdict = slow_read(ctx, slow, self, &frontend);
+	verdict = finish(ctx, &slow->packet, self, frontend, verdict);
+	if (keeps_tags(ctx, slow, verdict) && put_tags(ctx, slow))
+		return dropped(ctx, &slow->packet, DROP_HEADROOM);
+	return verdict;
 }

@@ -49,6 +49,8 @@ enum trace_step {
 	TRACE_DELIVERED = 1 << 11,
 	/* Its next hop is left to the kernel. */
 	TRACE_TO_KERNEL = 1 << 12,
+	/* The VIP answered it itself. */
+	TRACE_ANSWERED = 1 << 14,
 };
 
 /* The steps of one packet. Fields are zero where the packet did not get that far. */

@@ -99,6 +99,8 @@ struct frontend_key6 {
 
 enum frontend_flag {
 	FRONTEND_LOCAL = 1,
+	/* The Service has no endpoint anywhere: who wants to connect is told so. */
+	FRONTEND_REFUSES = 2,
 };
 
 struct frontend {
@@ -338,6 +340,10 @@ enum packet_kind {
 	 * the client sends to the VIP.
 	 */
 	PACKET_ICMP_ERROR,
+	/* An ICMP echo request to the VIP. */
+	PACKET_ECHO,
+	/* A fragment other than the first; the flow is that of the first. */
+	PACKET_LATER_FRAGMENT,
 };
 
 /* A packet under way through the ingress program. Offsets count from the start
@@ -362,7 +368,45 @@ struct packet {
 	/* Id of the frontend, once it is found. */
 	__u32 frontend;
 	/* enum packet_kind */
-	__u32 kind;
+	__u16 kind;
+	/* The frame is now the VIP's own answer, on its way back. */
+	__u16 answered;
+	/* The longest packet that fits on its way, where it was too big. */
+	__u32 mtu;
+};
+
+/* What the slow path has in hand. */
+struct slow {
+	struct packet packet;
+	/* The 802.1Q and 802.1ad tags that were taken off the frame, outermost first, each
+	 * with the EtherType in front.
+	 */
+	__u32 tags;
+	__be32 tag[VLAN_TAGS];
+};
+
+/* A datagram of which the first fragment came by. */
+struct fragment_key {
+	struct address from;
+	struct address to;
+	__be32 id;
+	__u8 protocol;
+	__u8 pad[3];
+};
+
+/* What its later fragments lack. */
+struct fragment {
+	struct address vip;
+	__be16 client_port;
+	__be16 vip_port;
+	__u32 protocol;
+	__u32 seen;
+};
+
+/* What a VIP answered in a second. */
+struct answers {
+	__u32 since;
+	__u32 given;
 };
 
 /* Where the frame has the given offset. No header that is read here lies further in than

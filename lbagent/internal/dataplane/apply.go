@@ -44,8 +44,7 @@ func (d *Dataplane) apply(op program.Op) error {
 	case program.PutRows:
 		return d.writeRows(op)
 	case program.PutSourceRange:
-		m, name, key := d.rangeMap(op.Range)
-		return write(m, name, op.Range, key, uint32(1))
+		return d.putRange(op.Range)
 	case program.PutFrontend:
 		return d.putFrontend(op.Key, op.Frontend)
 	case program.PutVIP:
@@ -66,8 +65,7 @@ func (d *Dataplane) applyRemoval(op program.Op) error {
 	case program.ClearTable:
 		return d.clearTable(op.Slot)
 	case program.DeleteSourceRange:
-		m, name, key := d.rangeMap(op.Range)
-		return remove(m, name, op.Range, key)
+		return d.deleteRange(op.Range)
 	case program.DeleteFrontend:
 		return d.deleteFrontend(op.Key)
 	case program.DeleteVIP:

@@ -152,7 +152,10 @@ func encodeFrontend(frontend program.Frontend) bpf.DatapathFrontend {
 		Ranges:    uint32(frontend.Ranges),
 	}
 	if frontend.Local {
-		out.Flags = uint32(bpf.DatapathFrontendFlagFRONTEND_LOCAL)
+		out.Flags |= uint32(bpf.DatapathFrontendFlagFRONTEND_LOCAL)
+	}
+	if frontend.Refuses {
+		out.Flags |= uint32(bpf.DatapathFrontendFlagFRONTEND_REFUSES)
 	}
 	return out
 }
@@ -161,6 +164,7 @@ func decodeFrontend(frontend bpf.DatapathFrontend) program.Frontend {
 	return program.Frontend{
 		ID:        program.FrontendID(frontend.Id),
 		Local:     frontend.Flags&uint32(bpf.DatapathFrontendFlagFRONTEND_LOCAL) != 0,
+		Refuses:   frontend.Flags&uint32(bpf.DatapathFrontendFlagFRONTEND_REFUSES) != 0,
 		Table:     program.TableSlot(frontend.Table),
 		Endpoints: program.EndpointSlot(frontend.Endpoints),
 		Affinity:  frontend.Affinity,

@@ -41,3 +41,40 @@ func (d *Dataplane) dumpSourceRanges(state *program.State) error {
 			add(key.Set, key.Prefixlen, decodeAddress(key.Address))
 		}))
 }
+
+// putRange writes a prefix. Those of the pools are let through the filter first.
+func (d *Dataplane) putRange(source program.SourceRange) error {
+	if source.Set == program.Pools {
+		if err := d.filterPool(source.Prefix); err != nil {
+			return err
+		}
+	}
+	m, name, key := d.rangeMap(source)
+	return write(m, name, source, key, uint32(1))
+}
+
+func (d *Dataplane) deleteRange(source program.SourceRange) error {
+	m, name, key := d.rangeMap(source)
+	if err := remove(m, name, source, key); err != nil {
+		return err
+	}
+	if _, found := d.filter.pools[source.Prefix]; !found || source.Set != program.Pools {
+		return nil
+	}
+	delete(d.filter.pools, source.Prefix)
+	d.filter.Remove(source.Prefix)
+	return d.writeFilter()
+}
+
+func (d *Dataplane) filterPool(prefix netip.Prefix) error {
+	if _, found := d.filter.pools[prefix]; found {
+		return nil
+	}
+	d.filter.Add(prefix)
+	if err := d.writeFilter(); err != nil {
+		d.filter.Remove(prefix)
+		return err
+	}
+	d.filter.pools[prefix] = struct{}{}
+	return nil
+}

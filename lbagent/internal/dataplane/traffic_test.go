@@ -18,6 +18,9 @@ import (
 )
 
 // patience is for a machine that is emulated, on another that is busy.
+// maxDatagram is as long as what a pod answers can be.
+const maxDatagram = 8192
+
 const patience = 30 * time.Second
 
 // serve runs the servers of a pod on TCP and UDP. A TCP client sends the number of
@@ -83,7 +86,7 @@ type zeroes struct{}
 func (zeroes) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 func serveUDP(pod pod, socket net.PacketConn) {
-	buffer := make([]byte, 2048)
+	buffer := make([]byte, maxDatagram)
 	for {
 		n, client, err := socket.ReadFrom(buffer)
 		if err != nil {
@@ -210,7 +213,7 @@ func dialUDP(t testing.TB, to netip.AddrPort) (conn net.Conn) {
 }
 
 func askAgain(conn net.Conn, size int) (string, error) {
-	message, answer := make([]byte, size), make([]byte, 2048)
+	message, answer := make([]byte, size), make([]byte, maxDatagram)
 	rand.Read(message)
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return "", err

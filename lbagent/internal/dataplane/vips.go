@@ -18,6 +18,8 @@ type vipFilter struct {
 	written [program.FilterWords]uint64
 	// vips are the addresses that are in the filter.
 	vips map[netip.Addr]struct{}
+	// pools are the prefixes of pools that are in it.
+	pools map[netip.Prefix]struct{}
 }
 
 func hostPrefix(address netip.Addr) netip.Prefix {
@@ -62,9 +64,9 @@ func (d *Dataplane) writeFilter() error {
 	return nil
 }
 
-// restoreFilter makes the filter that of the VIPs in the maps.
+// restoreFilter makes the filter that of the VIPs and pools in the maps.
 func (d *Dataplane) restoreFilter() error {
-	d.filter = &vipFilter{vips: map[netip.Addr]struct{}{}}
+	d.filter = &vipFilter{vips: map[netip.Addr]struct{}{}, pools: map[netip.Prefix]struct{}{}}
 	err := readMap(d.maps.Vips, func(key bpf.DatapathAddress, _ uint32) {
 		address := decodeAddress(key)
 		d.filter.vips[address] = struct{}{}
@@ -72,6 +74,16 @@ func (d *Dataplane) restoreFilter() error {
 	})
 	if err != nil {
 		return fmt.Errorf("read map vips: %w", err)
+	}
+	ranges := program.NewState()
+	if err := d.dumpSourceRanges(ranges); err != nil {
+		return fmt.Errorf("read the prefixes of pools: %w", err)
+	}
+	for source := range ranges.SourceRanges {
+		if source.Set == program.Pools {
+			d.filter.pools[source.Prefix] = struct{}{}
+			d.filter.Add(source.Prefix)
+		}
 	}
 	err = readMap(d.maps.VipFilter, func(i uint32, word uint64) { d.filter.written[i] = word })
 	if err != nil {

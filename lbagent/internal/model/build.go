@@ -36,6 +36,7 @@ func Build(s *Snapshot) *Model {
 	b := builder{snapshot: s, model: &Model{}}
 	b.buildNodes()
 	b.buildVIPs()
+	b.buildPools()
 	b.buildPeers()
 	b.buildAdvertisements()
 	slices.SortFunc(b.model.Problems, Problem.compare)

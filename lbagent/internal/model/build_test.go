@@ -83,6 +83,8 @@ func readSnapshot(t testing.TB, data []byte) *Snapshot {
 			snapshot.EndpointSlices = append(snapshot.EndpointSlices, decode[discoveryv1.EndpointSlice](t, document))
 		case "VIP":
 			snapshot.VIPs = append(snapshot.VIPs, decode[millracev1alpha1.VIP](t, document))
+		case "IPPool":
+			snapshot.Pools = append(snapshot.Pools, decode[millracev1alpha1.IPPool](t, document))
 		case "LBNode":
 			snapshot.LBNodes = append(snapshot.LBNodes, decode[millracev1alpha1.LBNode](t, document))
 		case "BGPPeer":
@@ -113,6 +115,7 @@ func shuffle(s *Snapshot, random *rand.Rand) {
 	})
 	mix(len(s.VIPs), func(i, j int) { s.VIPs[i], s.VIPs[j] = s.VIPs[j], s.VIPs[i] })
 	mix(len(s.LBNodes), func(i, j int) { s.LBNodes[i], s.LBNodes[j] = s.LBNodes[j], s.LBNodes[i] })
+	mix(len(s.Pools), func(i, j int) { s.Pools[i], s.Pools[j] = s.Pools[j], s.Pools[i] })
 	mix(len(s.Peers), func(i, j int) { s.Peers[i], s.Peers[j] = s.Peers[j], s.Peers[i] })
 	mix(len(s.Advertisements), func(i, j int) {
 		s.Advertisements[i], s.Advertisements[j] = s.Advertisements[j], s.Advertisements[i]
@@ -132,6 +135,9 @@ func dump(m *Model) string {
 		for _, service := range vip.Services {
 			line("  service %s %v", service.Name, service.Labels)
 		}
+	}
+	for _, prefix := range m.Pools {
+		line("pool %s", prefix)
 	}
 	for _, frontend := range m.Frontends {
 		dumpFrontend(line, &frontend)

@@ -26,6 +26,7 @@ type Snapshot struct {
 	Services       []*corev1.Service
 	EndpointSlices []*discoveryv1.EndpointSlice
 	VIPs           []*millracev1alpha1.VIP
+	Pools          []*millracev1alpha1.IPPool
 	LBNodes        []*millracev1alpha1.LBNode
 	Peers          []*millracev1alpha1.BGPPeer
 	Advertisements []*millracev1alpha1.BGPAdvertisement
@@ -34,9 +35,13 @@ type Snapshot struct {
 // Model is the node's view of the load balancer. All slices are sorted, so
 // that two models of the same snapshot are equal.
 type Model struct {
-	Self      program.Self
-	Nodes     []Node
-	VIPs      []VIP
+	Self  program.Self
+	Nodes []Node
+	VIPs  []VIP
+	// Pools are the prefixes of all addresses that VIPs are taken from, as few
+	// as they are: a packet to one that is no VIP is for nobody. Reserved
+	// addresses and those of nodes are not among them.
+	Pools     []netip.Prefix
 	Frontends []Frontend
 	Peers     []Peer
 	// Advertisements hold only those that select this node.

@@ -46,8 +46,8 @@ func (d *draft) addFrontend(frontend *model.Frontend) {
 	}
 	place := d.place(frontend)
 	d.want.Frontends[frontend.Key] = program.Frontend{
-		ID: id, Local: frontend.Local, Table: place.table, Endpoints: place.endpoints,
-		Affinity: frontend.Affinity, Ranges: ranges,
+		ID: id, Local: frontend.Local, Refuses: len(frontend.Weights) == 0,
+		Table: place.table, Endpoints: place.endpoints, Affinity: frontend.Affinity, Ranges: ranges,
 	}
 }
 

@@ -60,6 +60,9 @@ func NewPlanner(have *program.State) *Planner {
 		p.endpointIDs.last = max(p.endpointIDs.last, uint32(id))
 	}
 	for source := range have.SourceRanges {
+		if source.Set == program.Pools {
+			continue
+		}
 		p.sourceSetIDs.last = max(p.sourceSetIDs.last, uint32(source.Set))
 	}
 	for _, frontend := range have.Frontends {
@@ -84,6 +87,7 @@ func (p *Planner) Plan(
 	d := newDraft(p, have, m, limits)
 	d.setNodes()
 	d.setVIPs()
+	d.setPools()
 	for _, frontend := range d.byPrecedence() {
 		d.addFrontend(frontend)
 	}

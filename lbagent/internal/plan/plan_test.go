@@ -110,7 +110,7 @@ func TestPlan(t *testing.T) {
 		key(1): {ID: 1, Table: 1, Endpoints: 1},
 		key(2): {ID: 2, Local: true, Endpoints: 2},
 		key(3): {ID: 3, Table: 2},
-		key(4): {ID: 4},
+		key(4): {ID: 4, Refuses: true},
 	}
 	if !reflect.DeepEqual(state.Frontends, frontends) {
 		t.Errorf("frontends %v, want %v", state.Frontends, frontends)

@@ -31,6 +31,10 @@ func newSourceSets(have *program.State, limit int) *sourceSets {
 		named: map[string]program.SourceSet{}, owners: map[program.SourceSet]string{},
 	}
 	for source := range have.SourceRanges {
+		if source.Set == program.Pools {
+			s.entries[source.Prefix.Addr().Is4()]++
+			continue
+		}
 		s.written[source.Set] = append(s.written[source.Set], source.Prefix)
 		s.entries[source.Prefix.Addr().Is4()]++
 	}
@@ -114,6 +118,22 @@ func (s *sourceSets) take(set program.SourceSet, name string, prefixes []netip.P
 	s.entries[prefixes[0].Addr().Is4()] += len(prefixes) - len(s.written[set])
 	s.written[set] = prefixes
 	s.owners[set], s.named[name] = name, set
+}
+
+// setPools plans the pools' addresses, in place of those that lists of sources
+// could have: without them a router gets packets back.
+func (d *draft) setPools() {
+	for _, prefix := range d.model.Pools {
+		source := program.SourceRange{Set: program.Pools, Prefix: prefix}
+		if _, written := d.have.SourceRanges[source]; !written {
+			if d.sources.entries[prefix.Addr().Is4()] >= d.limits.SourceRanges {
+				d.full(model.ObjectReference{Kind: "IPPool"}, "addresses of pools", d.sourceShortage())
+				return
+			}
+			d.sources.entries[prefix.Addr().Is4()]++
+		}
+		d.want.SourceRanges[source] = struct{}{}
+	}
 }
 
 func (d *draft) sourceShortage() shortage {

@@ -45,8 +45,13 @@ type EndpointSlot uint32
 // has no set admits everybody.
 type SourceSet uint32
 
-// Nobody is the set that stays empty.
-const Nobody SourceSet = math.MaxUint32
+const (
+	// Nobody is the set that stays empty.
+	Nobody SourceSet = math.MaxUint32
+	// Pools is the set of the addresses that VIPs are taken from. A packet to
+	// one that is no VIP is for nobody.
+	Pools SourceSet = math.MaxUint32 - 1
+)
 
 // SourceRange is a prefix of a set; masked, and never of IPv4-mapped addresses.
 type SourceRange struct {
@@ -77,6 +82,9 @@ type Frontend struct {
 	// Endpoints is the node's own endpoint table of stage 2; zero where this
 	// node has no usable endpoint.
 	Endpoints EndpointSlot
+	// Refuses is true where the Service has no usable endpoint anywhere: whoever
+	// wants to connect is told so (a TCP reset, ICMP port unreachable).
+	Refuses bool
 	// Affinity is for how many seconds after its last new connection a client
 	// address keeps its endpoint (sessionAffinity ClientIP); zero means not at all.
 	Affinity uint32

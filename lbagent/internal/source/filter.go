@@ -40,12 +40,15 @@ func strip(object any) (any, error) {
 }
 
 // matters tells whether an update can change a Snapshot's meaning. Agents
-// write the status of their LBNodes, and kubelets that of their Nodes; on a
+// write the status of their LBNodes, the operator that of IPPools, and kubelets that of their Nodes; on a
 // large cluster those are most of the updates.
 func matters(before, after any) bool {
 	switch after := after.(type) {
 	case *millracev1alpha1.LBNode:
 		before, ok := before.(*millracev1alpha1.LBNode)
+		return !ok || before.UID != after.UID || before.Generation != after.Generation
+	case *millracev1alpha1.IPPool:
+		before, ok := before.(*millracev1alpha1.IPPool)
 		return !ok || before.UID != after.UID || before.Generation != after.Generation
 	case *corev1.Node:
 		before, ok := before.(*corev1.Node)

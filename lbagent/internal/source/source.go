@@ -22,7 +22,7 @@ import (
 
 // +kubebuilder:rbac:groups="",resources=services;nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=get;list;watch
-// +kubebuilder:rbac:groups=millrace.io,resources=vips;lbnodes;bgppeers;bgpadvertisements,verbs=get;list;watch
+// +kubebuilder:rbac:groups=millrace.io,resources=vips;ippools;lbnodes;bgppeers;bgpadvertisements,verbs=get;list;watch
 
 // settle is how long Changed waits after a change for more of them, so that a
 // burst, such as a rollout, is one pass.
@@ -36,8 +36,9 @@ type Source struct {
 	changed  chan struct{}
 	synced   chan struct{}
 
-	services, slices, nodes              cache.SharedIndexInformer
-	vips, lbNodes, peers, advertisements cache.SharedIndexInformer
+	services, slices, nodes        cache.SharedIndexInformer
+	vips, pools                    cache.SharedIndexInformer
+	lbNodes, peers, advertisements cache.SharedIndexInformer
 }
 
 // New returns a Source for the agent on a node. Nothing is watched before Run.
@@ -70,6 +71,7 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 	s.slices = watch(clients.Discovery, "endpointslices", &discoveryv1.EndpointSlice{}, withAddress)
 	s.nodes = watch(clients.Core, "nodes", &corev1.Node{}, thisNode)
 	s.vips = watch(clients.Millrace, "vips", &millracev1alpha1.VIP{}, everything)
+	s.pools = watch(clients.Millrace, "ippools", &millracev1alpha1.IPPool{}, everything)
 	s.lbNodes = watch(clients.Millrace, "lbnodes", &millracev1alpha1.LBNode{}, everything)
 	s.peers = watch(clients.Millrace, "bgppeers", &millracev1alpha1.BGPPeer{}, everything)
 	s.advertisements = watch(clients.Millrace, "bgpadvertisements", &millracev1alpha1.BGPAdvertisement{}, everything)
@@ -110,7 +112,7 @@ func (s *Source) signal() {
 // Run watches until ctx is done.
 func (s *Source) Run(ctx context.Context) error {
 	all := []cache.SharedIndexInformer{
-		s.services, s.slices, s.nodes, s.vips, s.lbNodes, s.peers, s.advertisements,
+		s.services, s.slices, s.nodes, s.vips, s.pools, s.lbNodes, s.peers, s.advertisements,
 	}
 	var hasSynced []cache.InformerSynced
 	for _, informer := range all {
@@ -165,6 +167,7 @@ func (s *Source) Snapshot() *model.Snapshot {
 		Services:       list[*corev1.Service](s.services),
 		EndpointSlices: list[*discoveryv1.EndpointSlice](s.slices),
 		VIPs:           list[*millracev1alpha1.VIP](s.vips),
+		Pools:          list[*millracev1alpha1.IPPool](s.pools),
 		LBNodes:        list[*millracev1alpha1.LBNode](s.lbNodes),
 		Peers:          list[*millracev1alpha1.BGPPeer](s.peers),
 		Advertisements: list[*millracev1alpha1.BGPAdvertisement](s.advertisements),

@@ -99,7 +99,7 @@ func (s *apiServer) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 var kinds = map[string]string{
-	"services": "Service", "endpointslices": "EndpointSlice", "nodes": "Node", "vips": "VIP",
+	"services": "Service", "endpointslices": "EndpointSlice", "nodes": "Node", "vips": "VIP", "ippools": "IPPool",
 	"lbnodes": "LBNode", "bgppeers": "BGPPeer", "bgpadvertisements": "BGPAdvertisement",
 }
 

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// echo is a request to the VIP, and its reply as it leaves.
+func (f family) echo(payload string) (request, reply packet) {
+	kind := icmpKind{kind: 8, rest: 0x12340001}
+	answer := icmpKind{kind: 0, rest: kind.rest}
+	if f.vip.Is6() {
+		kind.kind, answer.kind = 128, 129
+	}
+	request = icmp(f.client.Addr(), f.vip, kind, []byte(payload))
+	reply = icmp(f.vip, f.client.Addr(), answer, []byte(payload)).with(sentBack)
+	reply.ttl = 64
+	return request, reply
+}
+
+// sentBack makes a packet leave the way that one of the router's came.
+func sentBack(p *packet) { p.source, p.destination = uplinkMAC, routerMAC }
+
+// answered is a packet that the program made.
+func answered(p *packet) {
+	sentBack(p)
+	p.made, p.ttl = true, 64
+}
+
+// refused is the reset of a SYN.
+func (f family) refused(syn packet) packet {
+	return packet{from: syn.to, to: syn.from, protocol: layers.IPProtocolTCP, flags: "RA", tcp: func(tcp *layers.TCP) {
+		tcp.Seq, tcp.Ack, tcp.Window = 0, 1001+uint32(len(syn.payload)), 0
+	}}.with(answered)
+}
+
+// told is an ICMP error of the VIP about a client's packet.
+func (f family) told(kind icmpKind, about packet) packet {
+	limit, tos := 1280-48, uint8(0)
+	if f.vip.Is4() {
+		limit, tos = 576-28, 0xc0
+	}
+	embedded := about.ip()
+	p := icmp(f.vip, about.from.Addr(), kind, embedded[:min(limit, len(embedded))]).with(answered)
+	p.tos = tos
+	return p
+}
+
+func (f family) portUnreachable() icmpKind {
+	if f.vip.Is4() {
+		return icmpKind{kind: 3, code: 3}
+	}
+	return icmpKind{kind: 1, code: 4}
+}
+
+func (f family) tooBig(mtu uint32) icmpKind {
+	if f.vip.Is4() {
+		return icmpKind{kind: 3, code: 4, rest: mtu}
+	}
+	return icmpKind{kind: 2, rest: mtu}
+}
+
+// answers are packets that the VIP answers itself, or does not.
+func answers(f family) []fixture {
+	return append(append(echoes(f), refusals(f)...), tooLong(f)...)
+}
+
+// tooLong are packets that the way to their node does not take once encapsulated.
+func tooLong(f family) []fixture {
+	// narrow makes the way to node 2 take so many bytes.
+	narrow := func(mtu int, fixture fixture) fixture {
+		fixture.given = func(t *testing.T, _ *world) {
+			ip(t, fmt.Sprintf("route add 198.51.100.12/32 dev uplink mtu lock %d", mtu))
+			t.Cleanup(func() { ip(t, "route delete 198.51.100.12/32 dev uplink") })
+		}
+		return fixture
+	}
+	long := f.udp(portNode2).with(func(p *packet) { p.payload = strings.Repeat("x", 1400-f.header()) })
+	toldTo := func(in packet, mtu uint32) fixture {
+		return fixture{
+			name: "told", in: in.frame(), verdict: xdpTX, out: f.told(f.tooBig(mtu), in).frame(),
+			counts: join(f.received(in), dropped(bpf.DatapathDropReasonDROP_ENCAP_TOO_BIG), event(bpf.DatapathEventEVENT_TOO_BIG_TOLD)),
+		}
+	}
+	silent := fixture{
+		in: long.frame(), verdict: xdpDrop, counts: join(f.received(long), dropped(bpf.DatapathDropReasonDROP_ENCAP_TOO_BIG)),
+	}
+	named := func(name string, fixture fixture) fixture { fixture.name = name; return fixture }
+	fixtures := []fixture{
+		named("too long for a tunnel on the way", narrow(1400, toldTo(long, 1400-48))),
+		named("from nowhere", narrow(1400, fixture{
+			in: long.with(func(p *packet) { p.from = netip.AddrPortFrom(f.loopback(), 40000) }).frame(), verdict: xdpDrop,
+			counts: silent.counts,
+		})),
+	}
+	if f.vip.Is6() {
+		// RFC 8200 section 5: nobody sends smaller packets than 1280 bytes.
+		return append(fixtures, named("way that takes no IPv6 once encapsulated", narrow(1327, silent)),
+			named("way that just takes IPv6 once encapsulated", narrow(1328, toldTo(long, 1280))))
+	}
+	whole := long.with(func(p *packet) { p.divisible = true })
+	return append(fixtures, named("may be fragmented, is told all the same", narrow(1400, toldTo(whole, 1400-48))),
+		named("narrow way", narrow(600, toldTo(long, 600-48))))
+}
+
+func (f family) loopback() netip.Addr {
+	if f.vip.Is4() {
+		return netip.MustParseAddr("127.0.0.1")
+	}
+	return netip.IPv6Loopback()
+}
+
+func echoes(f family) []fixture {
+	counted := event(bpf.DatapathEventEVENT_ECHO_ANSWERED)
+	served := func(name, payload string) fixture {
+		request, reply := f.echo(payload)
+		return fixture{name: name, in: request.frame(), verdict: xdpTX, out: reply.frame(), counts: counted}
+	}
+	drop := func(name string, reason bpf.DatapathDropReason, in []byte) fixture {
+		return fixture{name: name, in: in, verdict: xdpDrop, counts: dropped(reason)}
+	}
+	request, reply := f.echo("ping")
+	damaged, damagedReply := request, reply
+	damaged.payload = damaged.payload[:10] + "x" + damaged.payload[11:]
+	damagedReply.payload = damagedReply.payload[:10] + "x" + damagedReply.payload[11:]
+	from := func(a string) []byte {
+		in, _ := f.echo("ping")
+		in.from = netip.AddrPortFrom(netip.MustParseAddr(a), 0)
+		return in.frame()
+	}
+	sources := []string{"0.1.2.3", "127.0.0.1", "224.0.0.1", "255.255.255.255"}
+	if f.vip.Is6() {
+		sources = []string{"::", "::1", "ff02::1"}
+	}
+	noRequest := icmp(f.client.Addr(), f.vip, icmpKind{kind: 0}, []byte("pong"))
+	if f.vip.Is6() {
+		noRequest = icmp(f.client.Addr(), f.vip, icmpKind{kind: 129}, []byte("pong"))
+	}
+	cut := request.frame()[:14+f.header()+7]
+	fixtures := []fixture{
+		served("echo", "ping"),
+		served("echo without data", ""),
+		served("echo with odd data", "odd"),
+		served("longest echo", strings.Repeat("x", 1500-f.header()-8)),
+		{name: "damaged echo gives a damaged reply", in: damaged.frame(), verdict: xdpTX, out: damagedReply.frame(), counts: counted},
+		{
+			name: "echo in a VLAN", in: tagged(request.frame(), 0x81000007), verdict: xdpTX,
+			out: tagged(reply.frame(), 0x81000007), counts: counted,
+		},
+		drop("echo from a node", bpf.DatapathDropReasonDROP_ICMP_TYPE, request.arrived(v4, 0).frame()),
+		drop("echo reply", bpf.DatapathDropReasonDROP_ICMP_TYPE, noRequest.frame()),
+		drop("truncated echo", bpf.DatapathDropReasonDROP_MALFORMED, cut),
+		drop("echo cut off", bpf.DatapathDropReasonDROP_MALFORMED, request.frame()[:len(request.frame())-1]),
+		notSent(fixture{
+			name: "driver that does not send", in: request.frame(), verdict: xdpPass,
+			out:    reply.with(func(p *packet) { p.source, p.destination = routerMAC, uplinkMAC }).frame(),
+			counts: join(counted, event(bpf.DatapathEventEVENT_HANDED_TO_KERNEL)),
+		}),
+	}
+	for _, source := range sources {
+		fixtures = append(fixtures, drop("echo from "+source, bpf.DatapathDropReasonDROP_ANSWER_SOURCE, from(source)))
+	}
+	return fixtures
+}
+
+// notSent runs the fixture with a driver that does not send what XDP returns.
+func notSent(fixture fixture) fixture {
+	fixture.handed = true
+	fixture.given = func(t *testing.T, w *world) {
+		var self bpf.DatapathSelf
+		if err := w.Settings.Lookup(uint32(0), &self); err != nil {
+			t.Fatal(err)
+		}
+		self.Flags = uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT)
+		put(t, w.Settings, uint32(0), self)
+		t.Cleanup(func() { w.putSelf(t, v4.self, v6.self) })
+	}
+	return fixture
+}
+
+func refusals(f family) []fixture {
+	syn, udp := f.tcp(portRefused, "S"), f.udp(portRefused)
+	lost := func(p packet) tally { return join(f.received(p), dropped(bpf.DatapathDropReasonDROP_NO_ENDPOINT)) }
+	counted := event(bpf.DatapathEventEVENT_REFUSED)
+	refused := func(name string, in, out packet) fixture {
+		return fixture{name: name, in: in.frame(), verdict: xdpTX, out: out.frame(), counts: join(lost(in), counted)}
+	}
+	silent := func(name string, in packet) fixture {
+		return fixture{name: name, in: in.frame(), verdict: xdpDrop, counts: lost(in)}
+	}
+	unreachable := func(name string, in packet) fixture { return refused(name, in, f.told(f.portUnreachable(), in)) }
+	bare := syn.with(func(p *packet) { p.payload = "" })
+	longer := func(p *packet) {
+		p.tcpOptions = []layers.TCPOption{mss(1460)}
+		if f.vip.Is4() {
+			p.ipOptions = []layers.IPv4Option{{OptionType: 148, OptionLength: 4, OptionData: []byte{0, 0}}}
+		} else {
+			p.extensions = []extension{padding(destination, 1)}
+		}
+	}
+	multicast := netip.MustParseAddrPort("224.0.0.1:40000")
+	if f.vip.Is6() {
+		multicast = netip.MustParseAddrPort("[ff02::1]:40000")
+	}
+	back := func(p *packet) { p.source, p.destination = routerMAC, uplinkMAC }
+	handed := event(bpf.DatapathEventEVENT_HANDED_TO_KERNEL)
+	return []fixture{
+		refused("SYN", bare, f.refused(bare)),
+		refused("SYN with data", syn, f.refused(syn)),
+		refused("SYN with options", syn.with(longer), f.refused(syn)),
+		unreachable("UDP", udp),
+		unreachable("long UDP", udp.with(func(p *packet) { p.payload = strings.Repeat("x", 1400) })),
+		unreachable("UDP with an odd length", udp.with(func(p *packet) { p.payload = "odd" })),
+		unreachable("empty UDP", udp.with(func(p *packet) { p.payload = "" })),
+		silent("ACK", f.tcp(portRefused, "A")),
+		silent("SYN-ACK", f.tcp(portRefused, "SA")),
+		silent("RST", f.tcp(portRefused, "R")),
+		silent("SYN from a multicast address", syn.with(func(p *packet) { p.from = multicast })),
+		notSent(fixture{
+			name: "driver that does not send", in: syn.frame(), verdict: xdpPass,
+			out: f.refused(syn).with(back).frame(), counts: join(lost(syn), counted, handed),
+		}),
+		{
+			name: "from a node", in: udp.arrived(v4, 0).frame(), verdict: xdpPass, handed: true,
+			out:    f.told(f.portUnreachable(), udp).with(back).frame(),
+			counts: join(dropped(bpf.DatapathDropReasonDROP_NO_ENDPOINT), counted, handed),
+		},
+	}
+}
+
+// A source gets so many answers in a second and no more, and others are not the worse for it.
+func TestAnswerLimit(t *testing.T) {
+	w := newWorld(t)
+	const perSecond = 100
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			request, _ := f.echo("ping")
+			before, begin := w.tally(t), time.Now()
+			const sent = 5000
+			for range sent {
+				w.ingress(t, request.frame())
+			}
+			windows := uint64(time.Since(begin)/time.Second) + 2
+			counts := w.tally(t).since(before)
+			given := counts[fmt.Sprintf("event %d", bpf.DatapathEventEVENT_ECHO_ANSWERED)]
+			if given < perSecond || given > windows*perSecond {
+				t.Errorf("%d answers in %v", given, time.Since(begin))
+			}
+			if got := counts[fmt.Sprintf("drop %d", bpf.DatapathDropReasonDROP_ANSWER_LIMIT)]; given+got != sent {
+				t.Errorf("%d answers and %d drops of %d requests", given, got, sent)
+			}
+			request.from = netip.AddrPortFrom(f.other, 0)
+			if got := w.ingress(t, request.frame()).verdict; got != xdpTX {
+				t.Errorf("another source: verdict %v, want %v", got, xdpTX)
+			}
+		})
+	}
+}

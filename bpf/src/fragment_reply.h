@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+
+#include <bpf/bpf_helpers.h>
+
+#include "fragment.h"
+#include "parse.h"
+
+/* Fragments of what the endpoints answer: the first is translated as any reply, the others
+ * get the same source. Of a flow, client is the endpoint here and vip the client: from and to.
+ */
+
+static __always_inline struct flow fragment_flow_ipv4(const struct iphdr *ip)
+{
+	struct flow flow = { .family = ADDRESS_FAMILY_IPV4 };
+
+	address_set_ipv4(&flow.client, ip->saddr);
+	address_set_ipv4(&flow.vip, ip->daddr);
+	return flow;
+}
+
+static __always_inline struct flow fragment_flow_ipv6(const struct ipv6hdr *ip)
+{
+	struct flow flow = { .family = ADDRESS_FAMILY_IPV6 };
+
+	address_set_ipv6(&flow.client, &ip->saddr);
+	address_set_ipv6(&flow.vip, &ip->daddr);
+	return flow;
+}
+
+/* Leaves the VIP for the later fragments. Where there is no room they are lost. */
+__noinline long reply_first_fragment(const struct flow *flow, __be32 id, __u32 protocol,
+				     const struct address *vip)
+{
+	struct fragment fragment = { .seen = clock_now() };
+	struct fragment_key key;
+
+	if (!flow || !vip)
+		return -1;
+	key = fragment_key(flow, id, protocol);
+	fragment.vip = *vip;
+	return map_update(&fragments, &key, &fragment, BPF_ANY);
+}
+
+/* Returns zero, or a negative error when the source was not rewritten as a whole. One
+ * without a first fragment that was translated is not ours.
+ */
+__noinline long reply_later_fragment(struct __sk_buff *skb, const struct flow *flow, __be32 id,
+				     __u32 protocol)
+{
+	const __u32 l3 = sizeof(struct ethhdr);
+	struct fragment *fragment;
+	struct fragment_key key;
+	struct address vip;
+
+	if (!flow)
+		return 0;
+	key = fragment_key(flow, id, protocol);
+	fragment = fragment_find(&key);
+	if (!fragment)
+		return 0;
+	vip = fragment->vip;
+	if (flow->family == ADDRESS_FAMILY_IPV6)
+		return bpf_skb_store_bytes(skb, l3 + offsetof(struct ipv6hdr, saddr), &vip,
+					   sizeof(vip), 0);
+	if (bpf_l3_csum_replace(skb, l3 + offsetof(struct iphdr, check), flow->client.word[3],
+				vip.word[3], sizeof(__be32)))
+		return -1;
+	return bpf_skb_store_bytes(skb, l3 + offsetof(struct iphdr, saddr), &vip.word[3],
+				   sizeof(__be32), 0);
+}

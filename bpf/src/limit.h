@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include "clock.h"
+#include "hash.h"
+#include "maps.h"
+#include "trace.h"
+
+/* How much of its own a VIP says: anybody can ask, with any source address. */
+
+/* Slot 0 of a kind is for all sources together. Sources share the others by a hash: a
+ * fixed number, whoever asks.
+ */
+static __always_inline __u32 answer_slot(const struct flow *flow, enum answer_kind kind)
+{
+	/* Of IPv6 the /64, which is what one source has. */
+	__u32 source = flow->family == ADDRESS_FAMILY_IPV4 ?
+			       flow->client.word[3] : flow->client.word[0] ^ rotate(flow->client.word[1], 16);
+
+	/* Fibonacci hashing: the upper bits of the product. */
+	return kind * ANSWER_SLOTS + 1 + (source * 0x9e3779b1 >> (32 - ANSWER_SOURCE_BITS));
+}
+
+/* Takes one of the answers that a slot has in this second. */
+static __always_inline int take_answer(__u32 slot, __u32 limit)
+{
+	struct answers *answers = bpf_map_lookup_elem(&answer_counts, &slot);
+
+	if (!answers)
+		return 0;
+	if (tracing)
+		return answers->given < limit || clock_passed(answers->since, 1);
+	if (clock_passed(answers->since, 1)) {
+		answers->since = clock_now();
+		answers->given = 0;
+	}
+	if (answers->given >= limit)
+		return 0;
+	__sync_fetch_and_add(&answers->given, 1);
+	return 1;
+}
+
+static __always_inline int answer_allowed(const struct flow *flow, enum answer_kind kind)
+{
+	return take_answer(answer_slot(flow, kind), ANSWERS_PER_SOURCE) &&
+	       take_answer(kind * ANSWER_SLOTS, ANSWERS_IN_ALL);
+}
+
+/* Whether the source is one host elsewhere: RFC 1122 section 3.2.2 and RFC 4443 section
+ * 2.4 (e) forbid to answer any other.
+ */
+static __always_inline int source_is_host(const struct flow *flow)
+{
+	__u32 first = bpf_ntohl(flow->family == ADDRESS_FAMILY_IPV4 ? flow->client.word[3] :
+								       flow->client.word[0]) >> 24;
+
+	if (flow->family == ADDRESS_FAMILY_IPV4)
+		return first != 0 && first != 127 && first < 224;
+	/* The unspecified and the loopback address begin with 32 bits of zero, as do
+	 * forms that hold an IPv4 address.
+	 */
+	return first != 0xff && flow->client.word[0];
+}

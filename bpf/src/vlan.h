@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "types.h"
+
+/* 802.1Q and 802.1ad tags in a frame, where the card leaves them. They are taken off while the
+ * packet is read, and put back for the stack, whose VLAN devices tell by them whose it is, and
+ * for an answer, which goes back by the same VLAN. An encapsulated packet has those of
+ * its next hop.
+ */
+
+#define VLAN_TAG_LENGTH 4
+
+static __always_inline int is_vlan(__be16 protocol)
+{
+	return protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD);
+}
+
+/* Reads the tags and returns the EtherType behind them, or zero where they are cut off or
+ * too many.
+ */
+static __always_inline __be16 read_tags(struct xdp_md *ctx, struct slow *slow, __be16 protocol)
+{
+	for (int i = 0; i < VLAN_TAGS; i++) {
+		__be16 *tag = (void *)(long)ctx->data + sizeof(struct ethhdr) + i * VLAN_TAG_LENGTH;
+
+		if (!is_vlan(protocol))
+			return protocol;
+		if ((void *)(tag + 2) > (void *)(long)ctx->data_end)
+			return 0;
+		slow->tag[i] = (__u32)tag[0] << 16 | protocol;
+		slow->tags = i + 1;
+		protocol = tag[1];
+	}
+	return is_vlan(protocol) ? 0 : protocol;
+}
+
+/* Takes so many bytes of tags off the frame, or puts as many in. */
+static __always_inline long move_addresses(struct xdp_md *ctx, int bytes)
+{
+	struct ethhdr *eth = (void *)(long)ctx->data;
+	struct ethhdr old;
+
+	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
+		return -1;
+	old = *eth;
+	if (bpf_xdp_adjust_head(ctx, bytes))
+		return -1;
+	eth = (void *)(long)ctx->data;
+	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
+		return -1;
+	__builtin_memcpy(eth, &old, 2 * ETH_ALEN);
+	return 0;
+}
+
+static __always_inline long take_tags(struct xdp_md *ctx, struct slow *slow)
+{
+	if (!slow->tags)
+		return 0;
+	slow->packet.l3 = sizeof(struct ethhdr);
+	return move_addresses(ctx, slow->tags == 1 ? VLAN_TAG_LENGTH : 2 * VLAN_TAG_LENGTH);
+}
+
+static __always_inline long put_tags(struct xdp_md *ctx, const struct slow *slow)
+{
+	__be32 *tag;
+
+	if (move_addresses(ctx, slow->tags == 1 ? -VLAN_TAG_LENGTH : -2 * VLAN_TAG_LENGTH))
+		return -1;
+	tag = (void *)(long)ctx->data + 2 * ETH_ALEN;
+	if ((void *)(tag + 2) > (void *)(long)ctx->data_end)
+		return -1;
+	tag[0] = slow->tag[0];
+	if (slow->tags > 1)
+		tag[1] = slow->tag[1];
+	return 0;
+}

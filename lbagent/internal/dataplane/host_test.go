@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+const refusedPort = 82
+
+// A VIP behaves like a host, with real sockets: it answers ping and refuses where there is
+// no endpoint, takes packets that arrive with their last TTL, and an address of the pool
+// that nobody has is silent and not sent back.
+func TestHost(t *testing.T) {
+	n := newNetwork(t)
+	for _, pod := range testPods {
+		serve(t, pod)
+	}
+	pool4, pool6 := netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8:cafe::/64")
+	for _, node := range n.nodes {
+		want := n.state(node)
+		for _, prefix := range []netip.Prefix{pool4, pool6} {
+			want.SourceRanges[program.SourceRange{Set: program.Pools, Prefix: prefix}] = struct{}{}
+		}
+		id := program.FrontendID(40)
+		for _, vip := range []netip.Addr{vip4, vip6} {
+			for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
+				id++
+				want.Frontends[program.FrontendKey{VIP: vip, Port: refusedPort, Protocol: protocol}] =
+					program.Frontend{ID: id, Refuses: true}
+			}
+		}
+		n.start(t, node, want)
+	}
+	for vip, nobody := range map[netip.Addr]netip.Addr{vip4: ip("203.0.113.77"), vip6: ip("2001:db8:cafe::77")} {
+		t.Run("ping "+vip.String(), func(t *testing.T) { checkPing(t, vip) })
+		t.Run("refused "+vip.String(), func(t *testing.T) { checkRefused(t, netip.AddrPortFrom(vip, refusedPort)) })
+		t.Run("last TTL "+vip.String(), func(t *testing.T) { checkLastTTL(t, netip.AddrPortFrom(vip, clusterPort)) })
+		t.Run("fragments "+vip.String(), func(t *testing.T) {
+			for range 8 {
+				checkFragments(t, netip.AddrPortFrom(vip, clusterPort))
+				checkFragments(t, netip.AddrPortFrom(vip, localPort))
+			}
+		})
+		t.Run("unassigned "+nobody.String(), func(t *testing.T) { n.checkUnassigned(t, nobody) })
+	}
+}
+
+// checkPing sends one echo request after the other until a few were answered.
+func checkPing(t *testing.T, vip netip.Addr) {
+	network, request, reply := "ip4:icmp", byte(8), byte(0)
+	if vip.Is6() {
+		network, request, reply = "ip6:ipv6-icmp", 128, 129
+	}
+	inNamespace(t, "client", func() error {
+		conn, err := net.DialIP(network, nil, &net.IPAddr{IP: vip.AsSlice()})
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+			return err
+		}
+		for sequence := range byte(3) {
+			// Of version 6 the kernel fills in the checksum.
+			message := []byte{request, 0, 0, 0, 0x12, 0x34, 0, sequence, 'p', 'i', 'n', 'g'}
+			if vip.Is4() {
+				sum := internetChecksum(message)
+				message[2], message[3] = byte(sum>>8), byte(sum)
+			}
+			if _, err := conn.Write(message); err != nil {
+				return err
+			}
+			answer := make([]byte, 1500)
+			for got := false; !got; {
+				// Read would leave the header of IPv4 in front.
+				size, _, err := conn.ReadFrom(answer)
+				if err != nil {
+					return fmt.Errorf("ping %s: %w", vip, err)
+				}
+				got = size == len(message) && answer[0] == reply && slices.Equal(answer[4:size], message[4:])
+			}
+		}
+		return nil
+	})
+}
+
+// internetChecksum is that of RFC 1071 over an even number of bytes.
+func internetChecksum(message []byte) uint16 {
+	var sum uint32
+	for i := 0; i < len(message); i += 2 {
+		sum += uint32(message[i])<<8 | uint32(message[i+1])
+	}
+	for sum > 0xffff {
+		sum = sum&0xffff + sum>>16
+	}
+	return ^uint16(sum)
+}
+
+func checkRefused(t *testing.T, to netip.AddrPort) {
+	inNamespace(t, "client", func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		var dialer net.Dialer
+		conn, err := dialer.DialContext(ctx, "tcp", to.String())
+		if err == nil {
+			conn.Close()
+			return fmt.Errorf("connected to %s", to)
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			return fmt.Errorf("connect to %s: %w, want refused", to, err)
+		}
+		return nil
+	})
+	conn := dialUDP(t, to)
+	defer conn.Close()
+	if _, err := askAgain(conn, 100); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("datagram to %s: %v, want refused", to, err)
+	}
+}
+
+// checkLastTTL sends datagrams that reach the node with a TTL of 1.
+func checkLastTTL(t *testing.T, to netip.AddrPort) {
+	conn := dialUDP(t, to)
+	defer conn.Close()
+	raw, err := conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		if to.Addr().Is4() {
+			failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TTL, 2)
+		} else {
+			failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, 2)
+		}
+	})
+	if err := errors.Join(err, failed); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := askAgain(conn, 100); err != nil {
+		t.Error(err)
+	}
+}
+
+// checkFragments sends datagrams that are fragmented both ways. The first may be too long for
+// the way to the other node, of which the client is told.
+func checkFragments(t *testing.T, to netip.AddrPort) {
+	conn := dialUDP(t, to)
+	defer conn.Close()
+	message, answer := make([]byte, 4000), make([]byte, maxDatagram)
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write(message); err != nil {
+			continue
+		}
+		if n, err := conn.Read(answer); err == nil {
+			if _, body, _ := bytes.Cut(answer[:n], []byte("\n")); !bytes.Equal(body, message) {
+				t.Fatalf("%s: %d bytes came back, want %d", to, len(body), len(message))
+			}
+			return
+		}
+	}
+	t.Errorf("%s: no answer to a fragmented datagram", to)
+}
+
+// checkUnassigned sends to an address that the router takes to be the node's: the packet
+// is dropped there once, which it would not be if it went back to the router.
+func (n *network) checkUnassigned(t *testing.T, nobody netip.Addr) {
+	node := n.nodes[0]
+	via := node.addr.IPv4
+	if nobody.Is6() {
+		via = node.addr.IPv6
+	}
+	in(t, "router", fmt.Sprintf("route replace %s via %s", nobody, via))
+	before := counters(t, node).Drops["pool_unassigned"]
+	checkSilence(t, netip.AddrPortFrom(nobody, clusterPort), 200*time.Millisecond)
+	// A client sends its SYN at most twice in this time.
+	if got := counters(t, node).Drops["pool_unassigned"] - before; got == 0 || got > 2 {
+		t.Errorf("%d packets to %s dropped, want one or two", got, nobody)
+	}
+}

@@ -129,8 +129,9 @@ func TestPreparedHop(t *testing.T) {
 				out: big.tunnelled(v4.node2, 2).sent(uplinkMAC, hopMAC), counts: f.received(big),
 			},
 			{
-				name: "one byte too long", given: with(small), in: tooBig.frame(), verdict: xdpDrop,
-				counts: join(f.received(tooBig), dropped(bpf.DatapathDropReasonDROP_ENCAP_TOO_BIG)),
+				name: "one byte too long", given: with(small), in: tooBig.frame(), verdict: xdpTX,
+				out: f.told(f.tooBig(1400-48), tooBig).frame(),
+				counts: join(f.received(tooBig), dropped(bpf.DatapathDropReasonDROP_ENCAP_TOO_BIG), event(bpf.DatapathEventEVENT_TOO_BIG_TOLD)),
 			},
 		} {
 			t.Run(f.name+"/"+fixture.name, func(t *testing.T) { w.check(t, fixture) })

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+
 	"github.com/millrace-lb/millrace/bpf"
 )
 

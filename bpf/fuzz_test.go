@@ -96,7 +96,8 @@ func checkAnswered(t *testing.T, in []byte, got result) {
 	if len(got.frame) > max(len(in), 2*4+shortest+1280) {
 		t.Errorf("answer of %d bytes to a frame of %d", len(got.frame), len(in))
 	}
-	if got.verdict == xdpTX && !(bytes.Equal(got.frame[:6], in[6:12]) && bytes.Equal(got.frame[6:12], in[:6])) {
+	back := bytes.Equal(got.frame[:6], in[6:12]) && bytes.Equal(got.frame[6:12], in[:6])
+	if got.verdict == xdpTX && !back {
 		t.Errorf("answer to %x sent to %x", in[:12], got.frame[:12])
 	}
 }

@@ -130,7 +130,7 @@ func TestPreparedHop(t *testing.T) {
 			},
 			{
 				name: "one byte too long", given: with(small), in: tooBig.frame(), verdict: xdpTX,
-				out: f.told(f.tooBig(1400-48), tooBig).frame(),
+				out:    f.told(f.tooBig(1400-48), tooBig).frame(),
 				counts: join(f.received(tooBig), dropped(bpf.DatapathDropReasonDROP_ENCAP_TOO_BIG), event(bpf.DatapathEventEVENT_TOO_BIG_TOLD)),
 			},
 		} {

@@ -78,6 +78,7 @@ func TestProof(t *testing.T) {
 			{"ACKs alone", []packet{ack, ack, ack}, "half-open"},
 			{"ACK of a former connection, then a handshake", []packet{acking(claimed), syn, synAck, ack}, "established"},
 			{"ACK that is answered by a reset", []packet{ack, reset, ack}, "half-open"},
+			{"ACK and a handshake", []packet{acking(claimed), syn, synAck, ack}, "established"},
 			{"ACK that is answered by data", []packet{ack, data, ack}, "established"},
 			{"ACK that data in flight are far ahead of", []packet{ack, at(2000+1<<21, data), ack}, "established"},
 			{"ACK that is answered by a repeated segment", []packet{ack, at(2000-1448, data), ack}, "established"},
@@ -122,5 +123,56 @@ func TestDirectConnectionKeepsReplies(t *testing.T) {
 				checkFrame(t, w.egress(t, data.frame()), data.frame())
 			})
 		}
+	}
+}
+
+// An endpoint that still knows a former connection through the VIP, as in TIME-WAIT, answers
+// the SYN of the next one from the same address and port with an ACK, which the client
+// must get from the VIP to reset the former one.
+func TestChallengeComesFromTheVIP(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			pod, syn := f.pods[0], f.tcp(portCluster, "S")
+			with := func(p packet, flags string) packet {
+				return p.with(func(p *packet) { p.flags, p.payload = flags, "" })
+			}
+			data := answer(syn, pod, "A")
+			challenge := with(data, "A")
+			translated := challenge.with(func(p *packet) { p.from = syn.to })
+			w.forget(t)
+			w.pointTo(t, f, 0)
+			w.play(t, syn)
+			checkFrame(t, w.egress(t, challenge.frame()), challenge.frame())
+			w.play(t, answer(syn, pod, "SA"), f.tcp(portCluster, "A"), with(data, "FA"), f.tcp(portCluster, "FA"))
+			for range 2 {
+				w.play(t, syn)
+				checkFrame(t, w.egress(t, challenge.frame()), translated.frame())
+			}
+			w.play(t, f.tcp(portCluster, "R"), syn, answer(syn, pod, "SA"), f.tcp(portCluster, "A"))
+			if got := w.place(t, syn); got != "established" {
+				t.Errorf("the next connection is %s, want established", got)
+			}
+		})
+	}
+}
+
+// Two frontends with the same endpoints: a client uses one port for both in turn, and what
+// became of the one's connection does not keep the other's from its replies.
+func TestPortIsUsedForTwoFrontendsInTurn(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			pod := f.pods[0]
+			syn, other := f.tcp(portCluster, "S"), f.tcp(portClusterTwin, "S")
+			w.forget(t)
+			w.pointTo(t, f, 0)
+			// The first connection ends, and the endpoint challenges the second one.
+			w.play(t, syn, answer(syn, pod, "SA"), f.tcp(portCluster, "A"), answer(syn, pod, "FA"), f.tcp(portCluster, "FA"),
+				other, answer(other, pod, "A"), f.tcp(portClusterTwin, "R"))
+			w.play(t, syn)
+			synAck := answer(syn, pod, "SA")
+			checkFrame(t, w.egress(t, synAck.frame()), synAck.with(func(p *packet) { p.from = syn.to }).frame())
+		})
 	}
 }

@@ -11,6 +11,14 @@
 
 /* The endpoint of a flow, and the entries that keep it. */
 
+/* Whether the endpoint's replies are those of this flow, of all that the client's address and
+ * port have with it.
+ */
+static __always_inline int reverse_is_of(const struct reverse *reverse, const struct flow *flow)
+{
+	return reverse->vip_port == flow->vip_port && address_equal(&reverse->vip, &flow->vip);
+}
+
 /* Whether replies of the endpoint to this client address and port can be told to belong
  * to this flow: not if the client uses them towards the endpoint through another
  * frontend, in a connection that still lives.
@@ -26,7 +34,7 @@ __noinline int endpoint_is_free(const struct flow *flow, const struct endpoint *
 	reverse = reverse_find(flow, endpoint);
 	if (!reverse)
 		return 1;
-	if (reverse->vip_port == flow->vip_port && address_equal(&reverse->vip, &flow->vip))
+	if (reverse_is_of(reverse, flow))
 		return 1;
 
 	struct flow other = *flow;
@@ -107,6 +115,7 @@ __noinline int stage2_choose(const struct packet *packet, const struct frontend 
 {
 	struct connection connection = {};
 	struct endpoint *endpoint;
+	enum proof proof = PROOF_ASKED;
 	struct reverse reverse, *old;
 	int id;
 
@@ -127,10 +136,13 @@ __noinline int stage2_choose(const struct packet *packet, const struct frontend 
 	connection.seen = clock_now();
 	if (connection_add(&packet->flow, TABLE_HALF_OPEN, &connection))
 		return -DROP_CONNECTION_STORE;
-	reverse = reverse_new(packet, frontend, is_midstream(packet) ? PROOF_CLAIMED : PROOF_ASKED,
-			      acknowledged);
 	/* In place, wherever an entry stands: it is that of a flow that is over. */
 	old = reverse_find(&packet->flow, endpoint);
+	if (is_midstream(packet))
+		proof = PROOF_CLAIMED;
+	else if (old && packet->flow.protocol == IPPROTO_TCP)
+		proof = PROOF_RENEWED;
+	reverse = reverse_new(packet, frontend, proof, acknowledged);
 	if (old && !tracing)
 		*old = reverse;
 	else if (reverse_add(&packet->flow, endpoint, TABLE_HALF_OPEN, &reverse))

@@ -14,6 +14,9 @@
  * sender reads what the endpoint sends, by the endpoint's sequence numbers:
  *
  *   ASKED    a SYN came; nothing but a SYN-ACK or a reset answers it.
+ *   RENEWED  a SYN came after a flow through a VIP that is over. The endpoint may still know
+ *            that one, as in TIME-WAIT, and answer with an ACK, which the client has to
+ *            get to reset it before its next SYN is taken (RFC 9293 section 3.10.7.4).
  *   OFFERED  the SYN-ACK left with the endpoint's initial sequence number; the client
  *            has to acknowledge it.
  *   CLAIMED  a packet came from the middle of a connection that this node did not know,
@@ -71,6 +74,10 @@ static __always_inline int proof_by_reply(const struct reverse *reverse, __u8 tc
 		if ((tcp_flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK))
 			return PROOF_OFFERED;
 		return tcp_flags & TCP_RST ? PROOF_ASKED : -1;
+	case PROOF_RENEWED:
+		if ((tcp_flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK))
+			return PROOF_OFFERED;
+		return PROOF_RENEWED;
 	case PROOF_CLAIMED:
 		if (!within(sequence, reverse->sequence - CLAIM_BEHIND, CLAIM_BEHIND + CLAIM_AHEAD))
 			return -1;
@@ -85,6 +92,7 @@ static __always_inline int proof_by_client(const struct reverse *reverse, __u32 
 {
 	switch (reverse->proof) {
 	case PROOF_ASKED:
+	case PROOF_RENEWED:
 		/* The SYN-ACK was not seen here: the state was lost in between. */
 		return PROOF_CLAIMED;
 	case PROOF_OFFERED:

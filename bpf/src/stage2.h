@@ -151,6 +151,9 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 		return FLOW_GOES_ON;
 	numbers = tcp_numbers(ctx, packet);
 	reverse = reverse_find(&packet->flow, endpoint);
+	/* Another flow took the client's port at the endpoint, so this one was over then. */
+	if (is_opening(packet) && reverse && !reverse_is_of(reverse, &packet->flow))
+		return FLOW_IS_OVER;
 	if (!is_midstream(packet) && flow_is_over(protocol, table, connection, reverse))
 		return FLOW_IS_OVER;
 	state = flow_state(protocol, table, connection, reverse);

@@ -207,6 +207,8 @@ enum reverse_flag {
 enum proof {
 	/* Nothing yet but a SYN, or a datagram. */
 	PROOF_ASKED,
+	/* The same, where a former flow of the client's address and port ended here. */
+	PROOF_RENEWED,
 	/* A packet of a connection that this node had not known. */
 	PROOF_CLAIMED,
 	/* A SYN-ACK went to the client. */

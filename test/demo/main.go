@@ -65,7 +65,7 @@ func run(ctx context.Context, out io.Writer, keep bool) (err error) {
 			d.say("done in %.0f s", time.Since(d.start).Seconds())
 		}()
 	}
-	for _, act := range []func(context.Context) error{d.install, d.expose, d.routes, d.traffic, d.local, d.upgrade, d.drain, d.status} {
+	for _, act := range []func(context.Context) error{d.install, d.expose, d.routes, d.traffic, d.local, d.upgrade, d.drain, d.trace, d.drops, d.status} {
 		if err := act(ctx); err != nil {
 			return err
 		}

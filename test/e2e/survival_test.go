@@ -228,6 +228,7 @@ func TestConnectionsSurviveNodes(t *testing.T) {
 
 	_, err = cluster.Run(t.Context(), "node", "start", "node3")
 	must(t, err)
+	h.newcomer = "node3"
 	kubectl(t, "uncordon", "node3")
 	scaleHold(t, 9)
 	s.routed(t, 60*time.Second, 1, 2, 3)

@@ -75,6 +75,16 @@ func (c *Cluster) Datagrams(ctx context.Context, vip netip.Addr, count int) (Loa
 	return load, err
 }
 
+// DatagramsInVain sends two datagrams a second to where none is answered.
+func (c *Cluster) DatagramsInVain(ctx context.Context, to netip.AddrPort, duration time.Duration) error {
+	var load Load
+	err := c.echo(ctx, &load, "udp", "--to", to.String(), "--rate", "2", "--duration", duration.String(), "--timeout", "100ms")
+	if err == nil && load.Requests > load.Errors {
+		err = fmt.Errorf("%d datagrams to %s were answered", load.Requests-load.Errors, to)
+	}
+	return err
+}
+
 // Check returns an error where a load met an error, where a pod answered less
 // than half or more than double its equal share, or where a pod saw another
 // address than the client's.

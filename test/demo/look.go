@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace-lb/millrace/test/harness"
+)
+
+// unusedPort is one that the Service does not have.
+const unusedPort = 81
+
+// trace explains where a packet would go, by the programs that forward.
+func (d *demo) trace(ctx context.Context) error {
+	d.step("What becomes of a packet? The nodes' own programs say, without sending one")
+	from, to := netip.AddrPortFrom(harness.ClientIPv4, 40000), netip.AddrPortFrom(d.ipv4, 80)
+	return d.showMillrace(ctx, "trace", from.String(), to.String())
+}
+
+// dropsTime is how long drops are followed.
+const dropsTime = 4 * time.Second
+
+// drops sends packets to a port that the VIP does not have, and has them told.
+func (d *demo) drops(ctx context.Context) error {
+	d.step("Packets to a port that the Service does not have: dropped, and told by whom, whose and why")
+	d.say("(datagrams from the client to port %d of %s meanwhile)", unusedPort, d.ipv4)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return d.cluster.DatagramsInVain(ctx, netip.AddrPortFrom(d.ipv4, unusedPort), dropsTime) })
+	group.Go(func() error {
+		return d.showMillrace(ctx, "drops", "--vip", d.ipv4.String(), "--for", dropsTime.String())
+	})
+	return group.Wait()
+}

@@ -13,6 +13,10 @@ struct rows_write {
 	__u32 count;
 	/* Nothing that stands in the rows is the table's own. */
 	__u32 fresh;
+	/* This node has only begun: the rows are older on the other nodes, and their datagrams
+	 * may belong to flows that others hold.
+	 */
+	__u32 newcomer;
 };
 
 static __always_inline __u32 row_primary(__u64 way)
@@ -38,7 +42,8 @@ static long row_write(__u32 number, struct rows_write *write)
 	}
 	way = update->way | (old & ROW_MARKED);
 	/* A table may go on from another one's history. */
-	if (row_primary(old) != row_primary(way) && (row_primary(old) || way & ROW_HISTORY)) {
+	if (row_primary(old) != row_primary(way) &&
+	    (row_primary(old) || way & ROW_HISTORY || write->newcomer)) {
 		mark->moved = mark_now();
 		way |= ROW_MARKED;
 	}

@@ -94,6 +94,7 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 		d.attachments = append(d.attachments, attachment)
 	}
 	slices.SortFunc(d.attachments, func(a, b Attachment) int { return cmp.Compare(a.Interface, b.Interface) })
+	d.joined = d.joined || slices.ContainsFunc(d.attachments, func(a Attachment) bool { return a.Mode != "" })
 	err := errors.Join(d.detachOthers(), d.writeUplinks(uplinks, devices),
 		d.writeSettings(uplinkSettings(d.self, devices, false)))
 	for _, attachment := range d.attachments {

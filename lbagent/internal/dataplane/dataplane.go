@@ -70,6 +70,9 @@ type Dataplane struct {
 	// mu serialises what writes.
 	mu          sync.Mutex
 	attachments []Attachment
+	// joined is true once this node has taken packets: rows that are written
+	// before are older on the other nodes.
+	joined bool
 	// self is what the settings map holds.
 	self bpf.DatapathSelf
 	// nodes and hops are what the nodes map holds; hops may also have ones of nodes
@@ -112,6 +115,7 @@ func Open(cfg Config) (*Dataplane, error) {
 		clsact:      cfg.Clsact,
 		config:      cfg,
 		set:         set,
+		joined:      set.adoption.Kind == Adopted || set.adoption.Kind == Resized,
 	}
 	if err := d.load(spec); err != nil {
 		return nil, errors.Join(err, d.Close())

@@ -17,6 +17,16 @@ import (
 // newLargeNetwork has four more nodes than newNetwork, which have no pods.
 func newLargeNetwork(t *testing.T) *network {
 	t.Helper()
+	n := newUnstartedNetwork(t)
+	for _, node := range n.nodes {
+		n.start(t, node, n.state(node))
+	}
+	return n
+}
+
+// newUnstartedNetwork is newLargeNetwork before the nodes have data planes.
+func newUnstartedNetwork(t *testing.T) *network {
+	t.Helper()
 	nodes := newTestNodes()
 	for id := 3; id <= 6; id++ {
 		nodes = append(nodes, &node{
@@ -27,9 +37,6 @@ func newLargeNetwork(t *testing.T) *network {
 	n := newNetworkOf(t, nodes, wireDirectly)
 	for _, pod := range testPods {
 		serve(t, pod)
-	}
-	for _, node := range n.nodes {
-		n.start(t, node, n.state(node))
 	}
 	return n
 }
@@ -206,6 +213,41 @@ func TestDatagramsStayWithTheirPod(t *testing.T) {
 		check(fmt.Sprintf("row moved on to node %d", to))
 	}
 	n.checkNothingDropped(t)
+}
+
+// A node that begins has rows that are its own and nobody's before, as far as it can know:
+// the flows of datagrams that come in by it are with the nodes that had the rows.
+func TestDatagramsComeInByANodeThatBegins(t *testing.T) {
+	n := newUnstartedNetwork(t)
+	newcomer := n.nodes[5]
+	for _, node := range n.nodes[:5] {
+		n.start(t, node, n.state(node))
+	}
+	n.routeVIP(t, n.nodes[0])
+	pods := map[net.Conn]string{}
+	for i := range 40 {
+		conn := dialUDP(t, netip.AddrPortFrom([]netip.Addr{vip4, vip6}[i%2], clusterPort))
+		t.Cleanup(func() { conn.Close() })
+		for range 2 {
+			pod, err := askAgain(conn, 100)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pods[conn] = pod
+		}
+	}
+	want := n.state(newcomer)
+	for i := range want.Tables[1] {
+		want.Tables[1][i] = program.Row{Primary: newcomer.id, Chain: [program.ChainLength]program.NodeID{3, 1, 2}}
+	}
+	n.start(t, newcomer, want)
+	n.routeVIP(t, newcomer)
+	for conn, want := range pods {
+		if pod, err := askAgain(conn, 100); err != nil || pod != want {
+			t.Errorf("flow of %s went to %s, %v; want %s", conn.LocalAddr(), pod, err, want)
+		}
+	}
+	checkNoDrops(t, newcomer)
 }
 
 // ageMoves makes all moves of rows long ago.

@@ -41,6 +41,9 @@ func (d *Dataplane) writeRows(op program.PutRows) error {
 	if op.Fresh {
 		request.Fresh = 1
 	}
+	if !d.joined {
+		request.Newcomer = 1
+	}
 	written, err := d.programs.WriteRows.Run(&ebpf.RunOptions{Context: request})
 	if err == nil && written != request.Count {
 		err = errors.New("the kernel stopped before all were written")

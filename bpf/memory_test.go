@@ -108,7 +108,7 @@ func TestMemoryFull(t *testing.T) {
 			w.forget(t)
 			w.pointTo(t, f, 0)
 			ack := f.tcp(portCluster, "A")
-			for port := range uint16(2 * memoryBuckets * 8) {
+			for port := range uint16(memoryBuckets * 8) {
 				w.establish(t, ack.fromPort(1024+port), f.pods[0])
 			}
 			w.establish(t, ack, f.pods[0])

@@ -29,8 +29,8 @@ func TestFlowsWiped(t *testing.T) {
 		var wait sync.WaitGroup
 		for i, s := range sessions {
 			wait.Go(func() {
-				for range 5 {
-					if err := s.exchange(500_000, 500_000); err != nil {
+				for range 3 {
+					if err := s.exchange(300_000, 300_000); err != nil {
 						t.Errorf("%s wiped: connection %d, served by %s: %v", node.name, i, s.pod, err)
 						return
 					}

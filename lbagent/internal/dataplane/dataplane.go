@@ -164,7 +164,7 @@ func (d *Dataplane) restore() error {
 	}
 	settings := d.self
 	settings.Overhead = overhead(d.self, d.nodes)
-	return errors.Join(d.writeSettings(settings), d.restoreFilter())
+	return errors.Join(d.writeSettings(settings), d.restoreFilter(), d.restoreFrontendKeys())
 }
 
 func (d *Dataplane) restoreFrontendKeys() error {

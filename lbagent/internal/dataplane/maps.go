@@ -57,8 +57,13 @@ type Adoption struct {
 }
 
 // made are the maps that are not copied into ones of another size. What is remembered of
-// evicted flows has its places by the size; the keys of frontends are written anew.
-var made = map[string]bool{bpf.DatapathMapMemories: true, bpf.DatapathMapFrontendKeys: true}
+// evicted flows has its places by the size; the keys of frontends are written anew, and
+// their drops are counted anew.
+var made = map[string]bool{
+	bpf.DatapathMapMemories:      true,
+	bpf.DatapathMapFrontendKeys:  true,
+	bpf.DatapathMapFrontendDrops: true,
+}
 
 // resizedMap is a map and the former one that it was copied from.
 type resizedMap struct {

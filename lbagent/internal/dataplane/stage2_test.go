@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
 // Whichever node loses all its flows, however often, no connection breaks, while it
@@ -175,5 +178,29 @@ func TestAffinity(t *testing.T) {
 	}
 	for _, node := range n.nodes {
 		checkNoDrops(t, node)
+	}
+}
+
+// The keys by which the egress program finds a frontend are there after a change of sizes.
+func TestFrontendKeysResized(t *testing.T) {
+	cfg := smallConfig(mountBPF(t))
+	d := openDataplane(t, cfg)
+	keys := map[program.FrontendID]program.FrontendKey{
+		3: {VIP: vip4, Port: 80, Protocol: unix.IPPROTO_TCP},
+		7: {VIP: vip6, Port: 443, Protocol: unix.IPPROTO_UDP},
+	}
+	for id, key := range keys {
+		apply(t, d, program.PutVIP{Address: key.VIP}, program.PutFrontend{Key: key, Frontend: program.Frontend{ID: id}})
+	}
+	cfg.Limits.Frontends *= 2
+	resized := openDataplane(t, cfg)
+	if kind := resized.Adoption().Kind; kind != Resized {
+		t.Fatalf("maps were %s", kind)
+	}
+	for id, key := range keys {
+		var got bpf.DatapathFrontendKey6
+		if err := resized.maps.FrontendKeys.Lookup(uint32(id), &got); err != nil || got != encodeFrontendKey6(key) {
+			t.Errorf("frontend %d: %+v, %v; want %s", id, got, err, key)
+		}
 	}
 }

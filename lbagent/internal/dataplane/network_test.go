@@ -158,6 +158,9 @@ func newNetworkOf(t testing.TB, nodes []*node, wire wiring) *network {
 	n := &network{nodes: nodes}
 	addNamespace(t, "client")
 	addNamespace(t, "router")
+	// Through veth the router sees by which hash the client's socket sends, and takes
+	// it for its own. It must not change when a segment is sent again.
+	sysctl(t, "client", "0", "core/txrehash")
 	sysctl(t, "router", "1", "ipv4/ip_forward", "ipv6/conf/all/forwarding",
 		"ipv4/fib_multipath_hash_policy", "ipv6/fib_multipath_hash_policy")
 	in(t, "router", `

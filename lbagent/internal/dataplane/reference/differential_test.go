@@ -75,6 +75,12 @@ type differential struct {
 }
 
 func (d *differential) batch(t *testing.T) {
+	for _, n := range d.cluster.nodes {
+		if err := n.Plane.Vouch(); err != nil {
+			t.Error(err)
+			return
+		}
+	}
 	before := d.cluster.tally(t)
 	clear(d.expected)
 	d.others = 0

@@ -327,10 +327,11 @@ type DatapathRowUpdate struct {
 }
 
 type DatapathRowsWrite struct {
-	_     structs.HostLayout
-	First uint32
-	Count uint32
-	Fresh uint32
+	_        structs.HostLayout
+	First    uint32
+	Count    uint32
+	Fresh    uint32
+	Newcomer uint32
 }
 
 type DatapathSampling struct {

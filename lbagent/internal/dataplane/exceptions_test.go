@@ -244,7 +244,7 @@ func TestDatagramsComeInByANodeThatBegins(t *testing.T) {
 	n.routeVIP(t, newcomer)
 	for conn, want := range pods {
 		if pod, err := askAgain(conn, 100); err != nil || pod != want {
-			t.Errorf("flow of %s went to %s, %v; want %s", conn.LocalAddr(), pod, err, want)
+			t.Fatalf("flow of %s went to %s, %v; want %s", conn.LocalAddr(), pod, err, want)
 		}
 	}
 	checkNoDrops(t, newcomer)

@@ -178,7 +178,7 @@ func originCases(f family) []exceptionCase {
 	return []exceptionCase{
 		{fixture: named("used", used(ack)), of: ack, except: 2, after: 2},
 		{fixture: named("used by a SYN", used(syn)), of: syn, except: 2, after: 2},
-		{fixture: named("used after two hours", used(ack)), of: ack, except: 2, after: 2, idle: 7499},
+		{fixture: named("used after two hours", used(ack)), of: ack, except: 2, after: 2, idle: 7440},
 		{fixture: named("too old", row), of: ack, except: 2, idle: 7501},
 		{fixture: named("to a node that is gone", row), of: ack, except: 99},
 		{fixture: named("to the row's primary", row), of: ack, except: 3},
@@ -283,7 +283,7 @@ func TestMovedRow(t *testing.T) {
 			flags  uint8
 			marked bool
 		}{
-			"lately": {239, flagAsk, true}, "long ago": {241, 0, false},
+			"lately": {200, flagAsk, true}, "long ago": {241, 0, false},
 		} {
 			w.check(t, fixture{
 				name: name, given: func(t *testing.T, w *world) { w.mark(t, udp, bpf.DatapathRowMark{Moved: w.ago(t, c.ago)}) },

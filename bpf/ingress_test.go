@@ -332,6 +332,13 @@ func secondChance(f family) []fixture {
 	arrived := func(p packet, chooser uint16, chain ...uint16) tunnel { return p.arrived(v4, chooser, chain...) }
 	toNode2 := func(t tunnel) []byte { return t.sent(uplinkMAC, node2MAC) }
 	toNode3 := func(t tunnel) []byte { return t.sent(uplinkMAC, node3MAC) }
+	// The client's port had a connection here, whose endpoint is gone.
+	formerly := func(t *testing.T, w *world) {
+		w.play(t, syn, answer(syn, f.pods[0], "SA"), ack)
+		id := 2*(f.endpointSlot-1) + 1
+		w.putEndpoint(t, id, netip.AddrPort{})
+		t.Cleanup(func() { w.putEndpoint(t, id, f.pods[0]) })
+	}
 	return []fixture{
 		{
 			name: "ACK from the router goes along the row's chain", in: ack.frame(), verdict: xdpTX,
@@ -372,6 +379,14 @@ func secondChance(f family) []fixture {
 		{
 			name: "known ACK from a node is served", before: [][]byte{syn.frame()}, in: arrived(ack, selfID, 3).frame(), verdict: xdpPass,
 			out: delivered(ack, f.pods[0]),
+		},
+		{
+			name: "ACK from a node, of a connection whose endpoint is gone, goes on along the chain", given: formerly,
+			in: arrived(ack, selfID, 3).frame(), verdict: xdpTX, out: toNode3(arrived(ack, selfID, 3).onwards(node3)), counts: asked,
+		},
+		{
+			name: "and back to the primary", given: formerly,
+			in: arrived(ack, 2).frame(), verdict: xdpTX, out: toNode2(arrived(ack, 2).onwards(v4.node2)), counts: returned,
 		},
 		{
 			name: "SYN from a node is served", in: arrived(syn, selfID, 2, 3).frame(), verdict: xdpPass,

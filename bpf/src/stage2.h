@@ -205,8 +205,11 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 		trace_step(table == TABLE_HALF_OPEN ? TRACE_HALF_OPEN : TRACE_ESTABLISHED);
 		trace_endpoint(connection->endpoint);
 		endpoint = endpoint_of(connection);
-		if (!endpoint && is_midstream(packet))
-			return drop(DROP_ENDPOINT_GONE);
+		if (!endpoint && is_midstream(packet)) {
+			/* It may be of a later connection of the client's port, elsewhere. */
+			next = whom_to_ask(packet, self, frontend);
+			return next ? send_to(next) : drop(DROP_ENDPOINT_GONE);
+		}
 		if (endpoint && is_eventful(packet, connection, table))
 			verdict = flow_event(ctx, packet, frontend, endpoint, 0);
 		if (endpoint && verdict == FLOW_GOES_ON && table == TABLE_ESTABLISHED &&

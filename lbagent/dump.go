@@ -47,6 +47,10 @@ func writeState(state *program.State, out io.Writer) error {
 			frontend.Affinity, sources(frontend.Ranges))
 	}
 	for _, source := range slices.SortedFunc(maps.Keys(state.SourceRanges), program.SourceRange.Compare) {
+		if source.Set == program.Pools {
+			fmt.Fprintf(w, "pool\t%s\n", source.Prefix)
+			continue
+		}
 		fmt.Fprintf(w, "source range\tset %d\t%s\n", source.Set, source.Prefix)
 	}
 	for _, slot := range slices.Sorted(maps.Keys(state.Tables)) {

@@ -82,7 +82,9 @@ func mapsHold(ctx context.Context, agent string, vip netip.Addr, want bool) erro
 		return err
 	}
 	have := slices.ContainsFunc(strings.Fields(string(out)), func(word string) bool {
-		return strings.Contains(word, vip.String())
+		// A prefix of a pool may begin with the address.
+		frontend, err := netip.ParseAddrPort(word)
+		return word == vip.String() || err == nil && frontend.Addr() == vip
 	})
 	if have != want {
 		return fmt.Errorf("%s: maps name %s: %t, want %t", agent, vip, have, want)

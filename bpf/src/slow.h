@@ -32,24 +32,13 @@ static __always_inline int slow_find(struct xdp_md *ctx, struct packet *packet,
 static __always_inline int slow_from_node(struct xdp_md *ctx, struct packet *packet,
 					  struct frontend **frontend)
 {
-	struct tunnel *tunnel = frame_at(ctx, packet->l4);
 	__u8 outer_tos = packet->tos;
 	__be16 protocol;
-	__u32 *sender;
 	int flaw;
 
-	if ((void *)&tunnel->option > (void *)(long)ctx->data_end)
-		return XDP_PASS;
-	if ((tunnel->geneve.vni & bpf_htonl(0xffffff00)) != bpf_htonl(GENEVE_VNI << 8))
-		return XDP_PASS;
-	sender = bpf_map_lookup_elem(&node_addresses, &packet->flow.client);
-	if (!sender)
-		return drop(DROP_TUNNEL_SOURCE);
-	packet->sender = *sender;
-	if ((void *)(tunnel + 1) > (void *)(long)ctx->data_end)
-		return drop(DROP_TUNNEL_MALFORMED);
-	trace_step(TRACE_FROM_NODE);
-	protocol = read_tunnel(packet, tunnel);
+	flaw = enter_tunnel(ctx, packet, &protocol);
+	if (flaw != TUNNEL_READ)
+		return flaw;
 	if (read_ip_header(ctx, packet, protocol))
 		return drop(DROP_TUNNEL_MALFORMED);
 	if (ecn_merge(packet, outer_tos))
@@ -62,10 +51,7 @@ static __always_inline int slow_from_node(struct xdp_md *ctx, struct packet *pac
 	/* Every node answers those that a router hands it. */
 	if (packet->kind == PACKET_ECHO)
 		return drop(DROP_ICMP_TYPE);
-	packet->frontend = (*frontend)->id;
-	trace_frontend(*frontend);
-	hash_flow(packet, *frontend);
-	return serve_here();
+	return serve_inner(packet, *frontend);
 }
 
 #define NOT_VIP -1

@@ -45,17 +45,17 @@ static __always_inline __be16 read_tunnel(struct packet *packet, const struct tu
  */
 #define SLOW_WAY -2
 
+/* No verdict: what is in front of the packet was read. */
+#define TUNNEL_READ -3
+
 /* A packet to the Geneve port of this node. With another VNI it belongs to another
- * user of the protocol, such as a CNI.
+ * user of the protocol, such as a CNI. protocol is the inner one, or zero.
  */
-static __always_inline int from_node(struct xdp_md *ctx, struct packet *packet,
-				     const struct frontend **frontend)
+static __always_inline int enter_tunnel(struct xdp_md *ctx, struct packet *packet,
+					__be16 *protocol)
 {
 	struct tunnel *tunnel = frame_at(ctx, packet->l4);
-	__u8 outer_tos = packet->tos;
-	__be16 protocol;
 	__u32 *sender;
-	int flaw;
 
 	if ((void *)&tunnel->option > (void *)(long)ctx->data_end)
 		return XDP_PASS;
@@ -68,7 +68,30 @@ static __always_inline int from_node(struct xdp_md *ctx, struct packet *packet,
 	if ((void *)(tunnel + 1) > (void *)(long)ctx->data_end)
 		return drop(DROP_TUNNEL_MALFORMED);
 	trace_step(TRACE_FROM_NODE);
-	protocol = read_tunnel(packet, tunnel);
+	*protocol = read_tunnel(packet, tunnel);
+	return TUNNEL_READ;
+}
+
+/* The packet inside is for the frontend; the node that sent it has read the row. */
+static __always_inline int serve_inner(struct packet *packet, const struct frontend *frontend)
+{
+	packet->frontend = frontend->id;
+	trace_frontend(frontend);
+	hash_flow(packet, frontend);
+	return serve_here();
+}
+
+/* A packet from another node. */
+static __always_inline int from_node(struct xdp_md *ctx, struct packet *packet,
+				     const struct frontend **frontend)
+{
+	__u8 outer_tos = packet->tos;
+	__be16 protocol;
+	int flaw;
+
+	flaw = enter_tunnel(ctx, packet, &protocol);
+	if (flaw != TUNNEL_READ)
+		return flaw;
 	flaw = parse_ip(ctx, packet, protocol);
 	if (flaw == NOT_IP)
 		return drop(DROP_TUNNEL_MALFORMED);
@@ -79,8 +102,5 @@ static __always_inline int from_node(struct xdp_md *ctx, struct packet *packet,
 	*frontend = frontend_find(&packet->flow);
 	if (!*frontend)
 		return drop(is_vip(&packet->flow.vip) ? DROP_NO_FRONTEND : DROP_TUNNEL_NO_VIP);
-	packet->frontend = (*frontend)->id;
-	trace_frontend(*frontend);
-	hash_flow(packet, *frontend);
-	return serve_here();
+	return serve_inner(packet, *frontend);
 }

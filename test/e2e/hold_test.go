@@ -33,10 +33,6 @@ type holders struct {
 	tcp, udp *harness.Hold
 	// lost is how many datagrams had been lost at the last check.
 	lost int64
-	// newcomer is a node that has booted meanwhile. It cannot know which of its rows
-	// moved, so that it takes datagrams that come in by it, on rows of its own, for
-	// new flows; where they come in by other nodes they may find their former pod.
-	newcomer string
 }
 
 // holdService brings up the Service whose connections are held, with so many pods.
@@ -140,22 +136,16 @@ func (h *holders) survived(t *testing.T, event string) {
 			}
 		}
 	}
-	moved, left, taken := 0, 0, 0
+	moved, left := 0, 0
 	for _, movement := range udp.Moved {
 		moved += movement.Flows
-		switch {
-		case live[movement.From] == "":
-		case h.newcomer != "" && (live[movement.To] == h.newcomer || live[movement.From] == h.newcomer):
-			taken += movement.Flows
-		default:
-			if left == 0 {
-				t.Logf("%s: %d UDP flows went from %s, which lives, to %s", event, movement.Flows, movement.From, movement.To)
-			}
-			left += movement.Flows
+		if live[movement.From] == "" {
+			continue
 		}
-	}
-	if taken > 0 {
-		t.Logf("%s: %d UDP flows that came in by %s were new to it and got pods there, or come back from it", event, taken, h.newcomer)
+		if left == 0 {
+			t.Logf("%s: %d UDP flows went from %s, which lives, to %s", event, movement.Flows, movement.From, movement.To)
+		}
+		left += movement.Flows
 	}
 	t.Logf("%-28s %4d connections live, %3d broken, %d of them with a pod that lives, longest gap %4.1f s; %d UDP flows: %5d changed pod, %d of them left one that lives, %d datagrams lost",
 		event+":", tcp.Live, len(tcp.Broken), broken, tcp.LongestGap, udp.Flows, moved, left, udp.Lost-h.lost)

@@ -214,6 +214,9 @@ func floodSYN(t *testing.T, s service) {
 // both take part in announcing, so that the routers' choice changes at the same time.
 func TestConnectionsSurviveNodes(t *testing.T) {
 	announceFromLabelled(t)
+	// The pods that the drain moves come back to all nodes.
+	cleanup(t, "rollout", "status", "deployment/echo", "--timeout=50s")
+	cleanup(t, "rollout", "restart", "deployment/echo")
 	cleanup(t, "uncordon", "node1", "node3")
 	t.Cleanup(func() {
 		// A start of a node that runs is refused; that is no failure here.
@@ -228,7 +231,6 @@ func TestConnectionsSurviveNodes(t *testing.T) {
 
 	_, err = cluster.Run(t.Context(), "node", "start", "node3")
 	must(t, err)
-	h.newcomer = "node3"
 	kubectl(t, "uncordon", "node3")
 	scaleHold(t, 9)
 	s.routed(t, 60*time.Second, 1, 2, 3)

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+	"github.com/millrace-lb/millrace/lbagent/internal/nexthop"
+	"github.com/millrace-lb/millrace/lbagent/internal/plan"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/status"
+)
+
+var errInjected = errors.New("injected")
+
+// node is a data plane, a speaker and a reporter in memory. It checks at each
+// step that no route leads to a VIP that is not programmed.
+type node struct {
+	t     testing.TB
+	state *program.State
+	// fails says which operation, dump, attachment and Set fail.
+	fails func(what string) bool
+
+	attachments []dataplane.Attachment
+	uplinks     []netdev.Link
+	targets     map[program.NodeID]nexthop.Target
+	devices     map[int]struct{}
+	routes      map[netip.Addr]bool
+	// closed are the VIPs that not everybody may reach.
+	closed      map[netip.Addr]bool
+	sets        int
+	steps       []string
+	observation status.Observation
+}
+
+func newNode(t testing.TB) *node {
+	return &node{
+		t:       t,
+		state:   program.NewState(),
+		fails:   func(string) bool { return false },
+		uplinks: []netdev.Link{{Name: "eth0", Index: 2}},
+		routes:  map[netip.Addr]bool{},
+	}
+}
+
+func (n *node) Apply(ops []program.Op) error {
+	for _, op := range ops {
+		kind := strings.TrimPrefix(fmt.Sprintf("%T", op), "program.")
+		if n.fails(kind) {
+			return fmt.Errorf("%s: %w", kind, errInjected)
+		}
+		n.state = program.Apply(n.state, []program.Op{op})
+		n.steps = append(n.steps, kind)
+		n.check(kind)
+	}
+	return nil
+}
+
+func (n *node) check(after string) {
+	n.t.Helper()
+	for vip := range n.routes {
+		_, ours := n.state.VIPs[vip]
+		_, programmed := n.state.Frontends[program.FrontendKey{VIP: vip, Port: 80, Protocol: 6}]
+		if !ours || !programmed {
+			n.t.Fatalf("after %s, VIP %s is announced and not programmed", after, vip)
+		}
+	}
+	for key, frontend := range n.state.Frontends {
+		if n.closed[key.VIP] && frontend.Ranges == 0 {
+			n.t.Fatalf("after %s, %s is open to everybody", after, key)
+		}
+	}
+}
+
+func (n *node) Dump() (*program.State, error) {
+	if n.fails("Dump") {
+		return nil, errInjected
+	}
+	return n.state, nil
+}
+
+func (n *node) Attach(uplinks []dataplane.Uplink) error {
+	n.attachments = nil
+	var err error
+	for _, uplink := range uplinks {
+		attachment := dataplane.Attachment{Interface: uplink.Name, Index: uplink.Index, Device: uplink.Index, Mode: dataplane.Native}
+		if n.fails("Attach") {
+			attachment.Mode, attachment.Err = "", errInjected
+			err = errInjected
+		}
+		n.attachments = append(n.attachments, attachment)
+	}
+	return err
+}
+
+func (n *node) Want(targets map[program.NodeID]nexthop.Target, devices map[int]struct{}) {
+	n.targets, n.devices = targets, devices
+}
+
+func (n *node) Attachments() []dataplane.Attachment { return n.attachments }
+
+// speakerOf and reporterOf are the other two faces of a node.
+type (
+	speakerOf  struct{ *node }
+	reporterOf struct{ *node }
+)
+
+func (s speakerOf) Set(want bgp.Want) error {
+	s.sets++
+	if s.fails("Set") {
+		return fmt.Errorf("%w: %w", bgp.ErrNotWithdrawn, errInjected)
+	}
+	s.routes = map[netip.Addr]bool{}
+	for _, route := range want.Routes["router"] {
+		s.routes[route.Prefix.Addr()] = true
+	}
+	s.steps = append(s.steps, "Set")
+	s.check("Set")
+	return nil
+}
+
+func (s speakerOf) Sessions() []bgp.Session {
+	return []bgp.Session{{
+		Peer: "router", Address: netip.MustParseAddr("198.51.100.254"), State: millracev1alpha1.SessionEstablished,
+	}}
+}
+
+func (r reporterOf) Set(observation status.Observation) { r.observation = observation }
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+const testDelay = time.Second
+
+var testLimits = program.Limits{Frontends: 300, Tables: 300, EndpointSlots: 300, Endpoints: 3000, VIPs: 300, SourceRanges: 300}
+
+// newLoop returns an agent's loop as it is after a start.
+func newLoop(n *node, objects *model.Snapshot) *loop {
+	have, err := n.Dump()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return &loop{
+		limits:        testLimits,
+		withdrawDelay: testDelay,
+		objects:       func() *model.Snapshot { return objects },
+		uplinks: func([]netip.Addr, time.Time) ([]netdev.Link, time.Duration, error) {
+			return n.uplinks, 0, nil
+		},
+		dataplane: n,
+		hops:      n,
+		speaker:   speakerOf{n},
+		status:    reporterOf{n},
+		logger:    logr.Discard(),
+		health:    newHealth(),
+		names:     newDirectory("node1"),
+		planner:   plan.NewPlanner(have),
+		have:      have,
+		due:       map[removal]time.Time{},
+	}
+}
+
+func mustPass(t *testing.T, l *loop, now time.Time) time.Duration {
+	t.Helper()
+	again, err := l.pass(now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return again
+}

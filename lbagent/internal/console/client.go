@@ -25,14 +25,18 @@ func Ask(ctx context.Context, path string, request Request, out io.Writer) error
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	if err := json.NewEncoder(conn).Encode(request); err != nil {
-		return fmt.Errorf("ask the agent at %s: %w", path, err)
-	}
+	// An agent that takes no more clients says so and hangs up, perhaps before
+	// the request is written: its answer can be read nevertheless.
+	unasked := json.NewEncoder(conn).Encode(request)
 	lines := bufio.NewReader(conn)
 	for {
 		line, err := lines.ReadBytes('\n')
 		switch {
-		case ctx.Err() != nil, errors.Is(err, io.EOF) && len(line) == 0:
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && unasked != nil:
+			return fmt.Errorf("ask the agent at %s: %w", path, unasked)
+		case errors.Is(err, io.EOF) && len(line) == 0:
 			return nil
 		case err != nil:
 			return fmt.Errorf("read the agent's answer: %w", err)

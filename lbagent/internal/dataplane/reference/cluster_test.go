@@ -194,12 +194,12 @@ func (c *testCluster) knows(id program.NodeID, flow Flow) (program.EndpointID, b
 	clientPort, vipPort := networkPort(flow.Client.Port()), networkPort(flow.VIP.Port())
 	if flow.VIP.Addr().Is4() {
 		names, datagrams = []string{bpf.DatapathMapConnections4, bpf.DatapathMapHalfOpen4}, bpf.DatapathMapDatagrams4
-		key = bpf.DatapathConnectionKey4{
+		key = &bpf.DatapathConnectionKey4{
 			Client: words(flow.Client.Addr())[3], Vip: words(flow.VIP.Addr())[3],
 			ClientPort: clientPort, VipPort: vipPort, Protocol: flow.Protocol,
 		}
 	} else {
-		key = bpf.DatapathConnectionKey6{
+		key = &bpf.DatapathConnectionKey6{
 			Client: bpf.DatapathAddress{Word: words(flow.Client.Addr())}, Vip: bpf.DatapathAddress{Word: words(flow.VIP.Addr())},
 			ClientPort: clientPort, VipPort: vipPort, Protocol: flow.Protocol,
 		}

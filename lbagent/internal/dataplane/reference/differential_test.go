@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/rig"
@@ -23,8 +24,12 @@ var (
 	seedOf  = flag.Uint64("seed", 0, "seed of the packets; zero draws one")
 )
 
-// batch is how many packets are sent between two looks at the counters.
-const batch = 2000
+const (
+	// batch is how many packets are sent between two looks at the counters.
+	batch = 2000
+	// stretch is how many are sent between two lines about the progress.
+	stretch = 1_000_000
+)
 
 // TestDifferential holds the programs of four nodes to the model: by whatever way, every
 // packet ends where and as the model says, and replies leave with the address of the VIP.
@@ -41,10 +46,14 @@ func TestDifferential(t *testing.T) {
 	}
 	t.Logf("seed %d, %d workers", first, workers)
 	var group sync.WaitGroup
+	var all atomic.Int64
 	for _, d := range clusters {
 		group.Go(func() {
 			for sent := 0; sent < *packets/workers && !t.Failed(); sent += batch {
 				d.batch(t)
+				if n := all.Add(batch); n%stretch == 0 {
+					t.Logf("%d packets", n)
+				}
 			}
 		})
 	}

@@ -85,12 +85,12 @@ func (c Cluster) Forecast(at program.NodeID, frame []byte, knows Knows) Forecast
 	if frontend.Affinity != 0 || frontend.Ranges != 0 || (frontend.Table == 0 && frontend.Endpoints == 0) {
 		return Forecast{}
 	}
-	targets := []Target{c.serve(at, p.Flow, knows)}
-	if !frontend.Local {
-		hash, _ := p.hash()
-		targets = c.stage1(node.State.Tables[frontend.Table][hash/(1<<32/program.Rows)], p, knows)
+	if frontend.Local {
+		return Forecast{Fate: Delivered, Flow: p.Flow, Targets: []Target{c.serve(at, p.Flow, knows)}}
 	}
-	return Forecast{Fate: Delivered, Flow: p.Flow, Targets: targets}
+	hash, _ := p.hash()
+	row := node.State.Tables[frontend.Table][hash/(1<<32/program.Rows)]
+	return Forecast{Fate: Delivered, Flow: p.Flow, Targets: c.stage1(row, p, knows)}
 }
 
 // stage1 is where a packet on a row may end. The primary has what nobody knows. A packet of
@@ -99,22 +99,31 @@ func (c Cluster) Forecast(at program.NodeID, frame []byte, knows Knows) Forecast
 func (c Cluster) stage1(row program.Row, p packet, knows Knows) []Target {
 	var known []Target
 	for _, id := range append([]program.NodeID{row.Primary}, row.Chain[:]...) {
-		if endpoint, ok := knows(id, p.Flow); ok && c[id].State != nil {
+		if c[id].State == nil {
+			continue
+		}
+		if endpoint, ok := knows(id, p.Flow); ok {
 			known = append(known, Target{Node: id, Endpoint: endpoint})
 		}
 	}
-	if p.midstream() && len(known) > 0 {
+	primaryKnows := len(known) > 0 && known[0].Node == row.Primary
+	if primaryKnows || (p.midstream() && len(known) > 0) {
 		return known
 	}
-	return append(known, c.serve(row.Primary, p.Flow, knows))
+	return append(known, c.choose(row.Primary, p.Flow))
 }
 
 // serve is stage 2: the endpoint that the flow has on the node, or gets.
 func (c Cluster) serve(at program.NodeID, flow Flow, knows Knows) Target {
-	state := c[at].State
 	if endpoint, ok := knows(at, flow); ok {
 		return Target{Node: at, Endpoint: endpoint}
 	}
+	return c.choose(at, flow)
+}
+
+// choose is the endpoint that a new flow gets on the node.
+func (c Cluster) choose(at program.NodeID, flow Flow) Target {
+	state := c[at].State
 	frontend := state.Frontends[program.FrontendKey{VIP: flow.VIP.Addr(), Port: flow.VIP.Port(), Protocol: flow.Protocol}]
 	_, hash := flow.hash()
 	return Target{Node: at, Endpoint: state.EndpointTables[frontend.Endpoints][hash/(1<<32/program.EndpointRows)]}

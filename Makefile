@@ -62,7 +62,7 @@ fuzz: ## Hold the programs to the model with PACKETS packets, and fuzz them (roo
 .PHONY: test-kernels
 test-kernels: ## Run the tests that depend on the kernel, on the running one and under qemu on others (root).
 	@hack/prerequisites.sh --kernels
-	go run ./test/kernels $(if $(RUN),-run '$(RUN)') $(KERNELS)
+	go run ./test/kernels $(if $(RUN),-run '$(RUN)') $(if $(COUNT),-count $(COUNT)) $(KERNELS)
 
 # STRICT=1 fails where a ratio is above its limit; PIN=PATH pins the program instead, to be
 # timed by others.

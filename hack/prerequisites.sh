@@ -7,8 +7,7 @@
 #
 #   hack/prerequisites.sh --runtime    what the lab and the demo run
 #   hack/prerequisites.sh --develop    that, and what builds and checks the BPF programs
-#   hack/prerequisites.sh --kernels    what runs tests on other kernels, and these kernels, into
-#                                      millrace-kernels in the user's cache folder
+#   hack/prerequisites.sh --kernels    what runs tests on other kernels
 
 set -eu
 
@@ -16,7 +15,7 @@ set -eu
 # source. util-linux: setpriv. curl and tcpdump are for people.
 runtime="frr iproute2 ethtool nftables libseccomp-dev pkg-config gcc libc6-dev util-linux curl"
 # dpkg: unpacks kernels.
-kernels="qemu-system-x86 iproute2 ethtool dpkg curl"
+kernels="qemu-system-x86 iproute2 ethtool dpkg"
 develop="clang-19 llvm-19 libbpf-dev bpftool shellcheck tcpdump"
 
 usage() {
@@ -52,51 +51,11 @@ if ! command -v dpkg-query >/dev/null; then
 	exit 1
 fi
 
-# The file is the one that kernels.txt names.
-is_kernel() {
-	echo "$2  $1" | sha256sum --check --status 2>/dev/null
-}
-
-# download_kernel PACKAGE VERSION SHA1: from the distribution's mirror, which keeps the latest
-# version only, else from the archive of all that Debian ever had; into the working folder.
-download_kernel() {
-	apt-get download -qq "$1=$2" 2>/dev/null && return
-	if [ "$(id -u)" -eq 0 ] && apt-get update -qq && apt-get download -qq "$1=$2" 2>/dev/null; then
-		return
-	fi
-	curl --fail --silent --show-error --location --output "${1}_${2}_amd64.deb" "https://snapshot.debian.org/file/$3"
-}
-
-fetch_kernels() {
-	cache=${XDG_CACHE_HOME:-$HOME/.cache}/millrace-kernels
-	mkdir -p "$cache"
-	grep -v '^#' "$(dirname "$0")/../test/kernels/kernels.txt" | while read -r name package version sha256 sha1; do
-		file=${package}_${version}_amd64.deb
-		if is_kernel "$cache/$file" "$sha256"; then
-			continue
-		fi
-		draft=$(mktemp -d "$cache/draft.XXXXXX")
-		if ! (cd "$draft" && download_kernel "$package" "$version" "$sha1" && is_kernel "$file" "$sha256"); then
-			rm -rf "$draft"
-			echo "kernel $name: cannot get $file with SHA-256 $sha256" >&2
-			exit 1
-		fi
-		mv "$draft/$file" "$cache/$file"
-		rmdir "$draft"
-		echo "kernel $name: downloaded"
-	done
-}
-
 missing=
 for package in $wanted; do
 	provided "$package" || missing="$missing $package"
 done
-if [ -z "$missing" ]; then
-	if [ "$1" = --kernels ]; then
-		fetch_kernels
-	fi
-	exit 0
-fi
+[ -n "$missing" ] || exit 0
 if [ "$(id -u)" -ne 0 ]; then
 	echo "missing packages:$missing: run hack/prerequisites.sh $1 as root" >&2
 	exit 1
@@ -156,7 +115,4 @@ done
 
 if [ -n "$frr_is_new" ] && [ -d /run/systemd/system ]; then
 	systemctl disable --quiet frr.service
-fi
-if [ "$1" = --kernels ]; then
-	fetch_kernels
 fi

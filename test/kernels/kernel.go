@@ -6,9 +6,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"debug/elf"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +19,7 @@ import (
 )
 
 // kernel is a Debian package of a kernel.
-type kernel struct{ name, pkg, version, sha256 string }
+type kernel struct{ name, pkg, version, sha256, sha1 string }
 
 func readKernels(file string) ([]kernel, error) {
 	content, err := os.ReadFile(file)
@@ -37,7 +35,7 @@ func readKernels(file string) ([]kernel, error) {
 		if len(fields) != 5 {
 			return nil, fmt.Errorf("%s: %q has %d fields, want 5", file, line, len(fields))
 		}
-		all = append(all, kernel{name: fields[0], pkg: fields[1], version: fields[2], sha256: fields[3]})
+		all = append(all, kernel{name: fields[0], pkg: fields[1], version: fields[2], sha256: fields[3], sha1: fields[4]})
 	}
 	return all, nil
 }
@@ -58,19 +56,15 @@ type module struct {
 	content []byte
 }
 
-// open reads the package that hack/prerequisites.sh has put into the cache.
+// open reads the package, from the user's cache folder if it is there.
 func (k kernel) open(ctx context.Context) (*image, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return nil, fmt.Errorf("find the cache folder: %w; set XDG_CACHE_HOME", err)
 	}
-	file := filepath.Join(cache, "millrace-kernels", k.pkg+"_"+k.version+"_amd64.deb")
-	content, err := os.ReadFile(file)
+	file, err := k.cached(ctx, filepath.Join(cache, "millrace-kernels"), sources())
 	if err != nil {
-		return nil, fmt.Errorf("read the package of kernel %s: %w; run hack/prerequisites.sh --kernels", k.name, err)
-	}
-	if sum := sha256.Sum256(content); hex.EncodeToString(sum[:]) != k.sha256 {
-		return nil, fmt.Errorf("%s is not the file of kernels.txt: SHA-256 %x; remove it and run hack/prerequisites.sh --kernels", file, sum)
+		return nil, fmt.Errorf("kernel %s: %w", k.name, err)
 	}
 	cmd := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", file)
 	files, err := cmd.Output()

@@ -3,7 +3,8 @@
 // Command kernels runs the tests that depend on the kernel: on the running one, and on
 // the kernels named in kernels.txt, which it boots under qemu with the test
 // programs in their initial file system. It needs root, and what
-// hack/prerequisites.sh --kernels installs.
+// hack/prerequisites.sh --kernels installs; the kernels it fetches itself, once, into
+// millrace-kernels in the user's cache folder.
 //
 //	kernels            runs on all
 //	kernels 6.1        runs on that one
@@ -29,6 +30,7 @@ const running = "running"
 type options struct {
 	verbose bool
 	pattern string
+	count   int
 	limit   time.Duration
 }
 
@@ -36,6 +38,7 @@ func main() {
 	var o options
 	flag.BoolVar(&o.verbose, "v", false, "show the output of tests that pass")
 	flag.StringVar(&o.pattern, "run", "", "run the tests that match this regular expression")
+	flag.IntVar(&o.count, "count", 1, "run each test that many times")
 	flag.DurationVar(&o.limit, "timeout", time.Hour, "how long a kernel may take for all tests")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -28,7 +29,9 @@ func programOf(pkg string) string { return strings.ReplaceAll(pkg, "/", "-") + "
 
 // arguments are those of every test program.
 func (o options) arguments() []string {
-	return []string{"-test.timeout", o.limit.String(), "-test.v", "-test.run", o.pattern}
+	return []string{
+		"-test.timeout", o.limit.String(), "-test.v", "-test.run", o.pattern, "-test.count", strconv.Itoa(o.count),
+	}
 }
 
 // emulated is what is left out where every instruction is emulated: tests of Go code that

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+// fetchLimit is how long one source may take for a package of 70 MB.
+const fetchLimit = 15 * time.Minute
+
+// snapshot keeps every file that Debian ever published, by its SHA-1
+// (https://salsa.debian.org/snapshot-team/snapshot, API).
+const snapshot = "https://snapshot.debian.org/file"
+
+// source is where packages of kernels come from.
+type source struct {
+	name string
+	// get leaves the package as kernel.file in the folder.
+	get func(ctx context.Context, k kernel, folder string) error
+}
+
+// sources in the order in which they are asked: the distribution's mirror is near, but keeps
+// the latest version only.
+func sources() []source {
+	return []source{{"the mirror", fromMirror}, {snapshot, fromArchive(snapshot)}}
+}
+
+func (k kernel) file() string { return k.pkg + "_" + k.version + "_amd64.deb" }
+
+// cached is the content of the package in the cache folder, which is fetched if it is not
+// there. What a source gives counts only if it has the checksum of kernels.txt.
+func (k kernel) cached(ctx context.Context, cache string, sources []source) (string, error) {
+	file := filepath.Join(cache, k.file())
+	if k.check(file) == nil {
+		return file, nil
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", fmt.Errorf("make the cache folder: %w", err)
+	}
+	var errs []error
+	for _, s := range sources {
+		err := k.fetch(ctx, file, s)
+		if err == nil {
+			fmt.Printf("kernel %s: %s is from %s\n", k.name, file, s.name)
+			return file, nil
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", s.name, err))
+	}
+	return "", fmt.Errorf("nobody has %s: %w; put it at %s, or name another version in kernels.txt",
+		k.file(), errors.Join(errs...), file)
+}
+
+// fetch gets the package from the source, and puts it into its place when it is whole.
+func (k kernel) fetch(ctx context.Context, file string, s source) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchLimit)
+	defer cancel()
+	draft, err := os.MkdirTemp(filepath.Dir(file), "draft-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(draft)) }()
+	if err := s.get(ctx, k, draft); err != nil {
+		return err
+	}
+	drafted := filepath.Join(draft, k.file())
+	if err := k.check(drafted); err != nil {
+		return err
+	}
+	return os.Rename(drafted, file)
+}
+
+// check compares a file with the checksum of kernels.txt.
+func (k kernel) check(file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != k.sha256 {
+		return fmt.Errorf("%s has SHA-256 %s, want %s", filepath.Base(file), got, k.sha256)
+	}
+	return nil
+}
+
+// fromMirror asks apt, the second time with fresh lists of what the mirror has.
+func fromMirror(ctx context.Context, k kernel, folder string) error {
+	download := func() error { return apt(ctx, folder, "download", k.pkg+"="+k.version) }
+	err := download()
+	if err == nil || os.Geteuid() != 0 {
+		return err
+	}
+	if err := apt(ctx, folder, "update"); err != nil {
+		return err
+	}
+	return download()
+}
+
+func apt(ctx context.Context, folder string, args ...string) error {
+	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-qq"}, args...)...)
+	cmd.Dir = folder
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("apt-get %s: %w: %s", args[0], err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// fromArchive asks a server that has files at the address of their SHA-1.
+func fromArchive(base string) func(context.Context, kernel, string) error {
+	return func(ctx context.Context, k kernel, folder string) (err error) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/"+k.sha1, http.NoBody)
+		if err != nil {
+			return err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			return fmt.Errorf("get %s: %s", request.URL, response.Status)
+		}
+		file, err := os.Create(filepath.Join(folder, k.file()))
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, file.Close()) }()
+		_, err = io.Copy(file, response.Body)
+		return err
+	}
+}

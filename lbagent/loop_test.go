@@ -244,11 +244,8 @@ func TestFailingWrites(t *testing.T) {
 					}
 				}
 				if l == nil || random.IntN(10) == 0 {
-					l = newLoop(&node{t: t, state: n.state, fails: func(string) bool { return false }}, nil)
-					l.objects, l.dataplane, l.speaker, l.status = snapshot, n, speakerOf{n}, reporterOf{n}
-					l.uplinks = func([]netip.Addr, time.Time) ([]netdev.Link, time.Duration, error) {
-						return n.uplinks, 0, nil
-					}
+					l = newLoop(n, nil)
+					l.objects = snapshot
 				}
 				if _, err := l.pass(now); err != nil && !errors.Is(err, errInjected) {
 					t.Fatal(err)

@@ -5,6 +5,7 @@ package lbagent
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -39,9 +40,12 @@ type node struct {
 	devices     map[int]struct{}
 	routes      map[netip.Addr]bool
 	// closed are the VIPs that not everybody may reach.
-	closed      map[netip.Addr]bool
-	sets        int
-	steps       []string
+	closed map[netip.Addr]bool
+	sets   int
+	steps  []string
+	want   bgp.Want
+	// watch sees maps and routes after each write.
+	watch       func(after string, state *program.State, routes map[netip.Addr]bool)
 	observation status.Observation
 }
 
@@ -50,6 +54,7 @@ func newNode(t testing.TB) *node {
 		t:       t,
 		state:   program.NewState(),
 		fails:   func(string) bool { return false },
+		watch:   func(string, *program.State, map[netip.Addr]bool) {},
 		uplinks: []netdev.Link{{Name: "eth0", Index: 2}},
 		routes:  map[netip.Addr]bool{},
 	}
@@ -68,8 +73,12 @@ func (n *node) Apply(ops []program.Op) error {
 	return nil
 }
 
+// open is the start of an agent's data plane with maps of the given capacities.
+func (n *node) open(program.Limits) error { return nil }
+
 func (n *node) check(after string) {
 	n.t.Helper()
+	n.watch(after, n.state, n.routes)
 	for vip := range n.routes {
 		_, ours := n.state.VIPs[vip]
 		_, programmed := n.state.Frontends[program.FrontendKey{VIP: vip, Port: 80, Protocol: 6}]
@@ -88,7 +97,23 @@ func (n *node) Dump() (*program.State, error) {
 	if n.fails("Dump") {
 		return nil, errInjected
 	}
-	return n.state, nil
+	return n.read()
+}
+
+// read is what a Dump gives that succeeds.
+func (n *node) read() (*program.State, error) { return used(n.state), nil }
+
+// used is a State without the tables that no frontend uses, which nobody can find
+// in the maps.
+func used(s *program.State) *program.State {
+	state := s.Clone()
+	tables, endpointTables := map[program.TableSlot]bool{}, map[program.EndpointSlot]bool{}
+	for _, frontend := range s.Frontends {
+		tables[frontend.Table], endpointTables[frontend.Endpoints] = true, true
+	}
+	maps.DeleteFunc(state.Tables, func(slot program.TableSlot, _ *program.Table) bool { return !tables[slot] })
+	maps.DeleteFunc(state.EndpointTables, func(slot program.EndpointSlot, _ *program.EndpointTable) bool { return !endpointTables[slot] })
+	return state
 }
 
 func (n *node) Attach(uplinks []dataplane.Uplink) error {
@@ -126,6 +151,7 @@ func (s speakerOf) Set(want bgp.Want) error {
 	for _, route := range want.Routes["router"] {
 		s.routes[route.Prefix.Addr()] = true
 	}
+	s.want = want
 	s.steps = append(s.steps, "Set")
 	s.check("Set")
 	return nil
@@ -147,7 +173,7 @@ var testLimits = program.Limits{Frontends: 300, Tables: 300, EndpointSlots: 300,
 
 // newLoop returns an agent's loop as it is after a start.
 func newLoop(n *node, objects *model.Snapshot) *loop {
-	have, err := n.Dump()
+	have, err := n.read()
 	if err != nil {
 		n.t.Fatal(err)
 	}

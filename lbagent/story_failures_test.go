@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// disturbance is what befalls an agent while a story goes on.
+type disturbance string
+
+const (
+	// oneFails: one write, and nothing else.
+	oneFails disturbance = "one fails"
+	// restFails: a write and all after it, until the story is over.
+	restFails disturbance = "it and all after it fail"
+	// killed: the agent is killed when it is about to write, and another one started.
+	killed disturbance = "the agent is killed there"
+)
+
+// errKilled is what ends an agent.
+var errKilled = errors.New("killed")
+
+// TestStoriesWithFailingWrites plays each story again and again: each time another
+// one of its writes fails. At no moment may anything be that the witness objects
+// to, and once writes succeed again the maps and routes must be those of the
+// story in which none failed.
+func TestStoriesWithFailingWrites(t *testing.T) {
+	for _, s := range readStories(t) {
+		t.Run(s.name, func(t *testing.T) {
+			undisturbed, writes := playDisturbed(t, s, "", 0)
+			for _, d := range []disturbance{oneFails, restFails, killed} {
+				for k := range writes {
+					t.Run(fmt.Sprintf("%s/%d", d, k+1), func(t *testing.T) {
+						end, _ := playDisturbed(t, s, d, k+1)
+						undisturbed.compare(t, end)
+					})
+				}
+			}
+		})
+	}
+}
+
+// playDisturbed plays a story to its end while the k-th write fails, then lets all
+// succeed. It returns where that leads and how many writes there were.
+func playDisturbed(t *testing.T, s *story, d disturbance, k int) (end *outcome, writes int) {
+	t.Helper()
+	p := newPlayer(s, newNode(t))
+	p.loose = true
+	over := false
+	p.node.fails = func(string) bool {
+		writes++
+		switch {
+		case d == killed && writes == k:
+			panic(errKilled)
+		case over || d == "":
+			return false
+		default:
+			return writes == k || d == restFails && writes > k
+		}
+	}
+	p.play(t, p.withoutLooking())
+	over = true
+	before := writes
+	if err := p.settle(); err != nil {
+		t.Fatal(err)
+	}
+	if p.witness.err != nil {
+		t.Fatalf("after the story: %v", p.witness.err)
+	}
+	return outcomeOf(p.node, p.witness.model), before
+}
+
+// withoutLooking are the commands that change something; what they would print
+// depends on what fails.
+func (p *player) withoutLooking() map[string]func([]string) error {
+	commands := p.commands()
+	nothing := func([]string) error { return nil }
+	for _, name := range []string{"fail", "heal", "maps", "routes", "status", "writes", "cmp"} {
+		commands[name] = nothing
+	}
+	commands["pass"] = func([]string) error { return p.survive(func() error { _, err := p.pass(); return err }) }
+	commands["settle"] = func([]string) error { return p.survive(p.settle) }
+	return commands
+}
+
+// survive starts another agent where the one that does something is killed.
+func (p *player) survive(do func() error) (err error) {
+	defer func() {
+		switch cause := recover(); cause {
+		case nil:
+		case errKilled:
+			if err = p.startAgent(p.loop.limits); err == nil {
+				err = do()
+			}
+		default:
+			panic(cause)
+		}
+	}()
+	return do()
+}
+
+// outcome is where a story leads: what the maps forward and what is announced, by
+// content. What tells the way is left out, for a failure may leave out a step of it:
+// former owners of rows, and the rows that a frontend keeps from before.
+type outcome struct {
+	Self      program.Self
+	Nodes     map[program.NodeID]program.Node
+	VIPs      map[netip.Addr]struct{}
+	Pools     []netip.Prefix
+	Sources   int
+	Frontends map[program.FrontendKey]effect
+	Endpoints []string
+	Routes    map[netip.Addr]bool
+}
+
+// effect is what becomes of the packets to a frontend.
+type effect struct {
+	Entry  program.Frontend
+	Admits []netip.Prefix
+	// Owners are those of the rows, where new flows go by them.
+	Owners    *[program.Rows]program.NodeID
+	Endpoints *[program.EndpointRows]program.Endpoint
+}
+
+func outcomeOf(n *node, m *model.Model) *outcome {
+	spreads := map[program.FrontendKey]bool{}
+	for i := range m.Frontends {
+		spreads[m.Frontends[i].Key] = m.Frontends[i].Spreads() && len(m.Frontends[i].Weights) > 0
+	}
+	o := &outcome{
+		Self: n.state.Self, Nodes: n.state.Nodes, VIPs: n.state.VIPs, Pools: prefixesOf(n.state, program.Pools),
+		Sources: len(n.state.SourceRanges), Frontends: map[program.FrontendKey]effect{}, Routes: n.routes,
+	}
+	for _, endpoint := range n.state.Endpoints {
+		o.Endpoints = append(o.Endpoints, showEndpoint(endpoint))
+	}
+	slices.Sort(o.Endpoints)
+	for key, frontend := range n.state.Frontends {
+		e := effect{Entry: frontend, Admits: prefixesOf(n.state, frontend.Ranges)}
+		e.Entry.ID, e.Entry.Table, e.Entry.Endpoints = 0, 0, 0
+		if frontend.Ranges != 0 && frontend.Ranges != program.Nobody {
+			e.Entry.Ranges = 1
+		}
+		if frontend.Table != 0 && spreads[key] {
+			e.Owners = &[program.Rows]program.NodeID{}
+			for i, row := range n.state.Tables[frontend.Table] {
+				e.Owners[i] = row.Primary
+			}
+		}
+		if frontend.Endpoints != 0 {
+			e.Endpoints = &[program.EndpointRows]program.Endpoint{}
+			for i, id := range n.state.EndpointTables[frontend.Endpoints] {
+				e.Endpoints[i] = n.state.Endpoints[id]
+			}
+		}
+		o.Frontends[key] = e
+	}
+	return o
+}
+
+func (o *outcome) compare(t *testing.T, other *outcome) {
+	t.Helper()
+	for _, key := range slices.SortedFunc(maps.Keys(o.Frontends), program.FrontendKey.Compare) {
+		if want, got := o.Frontends[key], other.Frontends[key]; !reflect.DeepEqual(want, got) {
+			t.Errorf("%s does something else than without failures: %+v admitting %v, want %+v admitting %v (owners equal: %t, endpoints equal: %t)",
+				key, got.Entry, got.Admits, want.Entry, want.Admits,
+				reflect.DeepEqual(want.Owners, got.Owners), reflect.DeepEqual(want.Endpoints, got.Endpoints))
+		}
+	}
+	if len(o.Frontends) != len(other.Frontends) {
+		t.Errorf("%d frontends, without failures %d", len(other.Frontends), len(o.Frontends))
+	}
+	want, got := *o, *other
+	want.Frontends, got.Frontends = nil, nil
+	if !reflect.DeepEqual(want, got) {
+		t.Errorf("the maps and routes are\n%+v\nwithout failures\n%+v", got, want)
+	}
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// objects are those of an API server, by kind and name as `delete` has them.
+type objects map[string]runtime.Object
+
+// storyDecoder refuses fields that the API does not have.
+var storyDecoder = func() runtime.Decoder {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, millracev1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			panic(err)
+		}
+	}
+	return serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
+}()
+
+func (o objects) apply(data []byte) error {
+	documents := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	for {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		object, kind, err := storyDecoder.Decode(document, nil, nil)
+		if err != nil {
+			return fmt.Errorf("%w in\n%s", err, document)
+		}
+		named, err := meta.Accessor(object)
+		if err != nil {
+			return err
+		}
+		o[kind.Kind+" "+strings.TrimPrefix(named.GetNamespace()+"/"+named.GetName(), "/")] = object
+	}
+}
+
+func (o objects) delete(args []string) error {
+	name := strings.Join(args, " ")
+	if o[name] == nil {
+		return fmt.Errorf("there is no %s", name)
+	}
+	delete(o, name)
+	return nil
+}
+
+// snapshot is what the agent's informers hold.
+func (o objects) snapshot() *model.Snapshot {
+	s := &model.Snapshot{NodeName: thisNode}
+	for _, name := range slices.Sorted(maps.Keys(o)) {
+		switch object := o[name].(type) {
+		case *corev1.Node:
+			s.Node = object
+		case *corev1.Service:
+			s.Services = append(s.Services, object)
+		case *discoveryv1.EndpointSlice:
+			s.EndpointSlices = append(s.EndpointSlices, object)
+		case *millracev1alpha1.VIP:
+			s.VIPs = append(s.VIPs, object)
+		case *millracev1alpha1.IPPool:
+			s.Pools = append(s.Pools, object)
+		case *millracev1alpha1.LBNode:
+			s.LBNodes = append(s.LBNodes, object)
+		case *millracev1alpha1.BGPPeer:
+			s.Peers = append(s.Peers, object)
+		case *millracev1alpha1.BGPAdvertisement:
+			s.Advertisements = append(s.Advertisements, object)
+		}
+	}
+	return s
+}

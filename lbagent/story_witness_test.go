@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// witness sees a node's maps and routes after each single write, and holds them to
+// what must be so at any moment, whatever fails:
+//
+//   - a frontend in the maps has all that it refers to;
+//   - a VIP that is announced is in the maps with all its frontends;
+//   - nobody is admitted anew whom the Service does not admit, and nobody put out
+//     whom it did and does admit;
+//   - a row that gets another owner keeps the former ones that exist;
+//   - what the objects have is not taken away, and what they no longer have not
+//     before the delay is over, nor before routes to it have been withdrawn for
+//     that long.
+type witness struct {
+	delay time.Duration
+	now   time.Time
+	model *model.Model
+	// has are the VIPs, frontends, endpoints and nodes of the model; gone is since
+	// when one that the maps have is not among them.
+	has  map[any]bool
+	gone map[any]time.Time
+	// last is what the maps held, promised the frontends behind the routes, withdrawn
+	// when VIPs were announced last.
+	last      *program.State
+	promised  map[netip.Addr][]program.FrontendKey
+	withdrawn map[netip.Addr]time.Time
+	// err is the first thing that was not as it must be.
+	err error
+}
+
+func newWitness(delay time.Duration) *witness {
+	return &witness{
+		delay: delay, last: program.NewState(), has: map[any]bool{}, gone: map[any]time.Time{},
+		promised: map[netip.Addr][]program.FrontendKey{}, withdrawn: map[netip.Addr]time.Time{},
+	}
+}
+
+// begin tells of the objects that a pass is about to see.
+func (w *witness) begin(snapshot *model.Snapshot, now time.Time) {
+	w.now, w.model, w.has = now, model.Build(snapshot), map[any]bool{}
+	for _, vip := range w.model.VIPs {
+		w.has[vip.Address] = true
+	}
+	for i := range w.model.Frontends {
+		frontend := &w.model.Frontends[i]
+		w.has[frontend.Key] = true
+		for _, endpoint := range slices.Concat(frontend.Endpoints, frontend.Draining) {
+			w.has[endpoint] = true
+		}
+	}
+	for _, node := range w.model.Nodes {
+		w.has[node.ID] = true
+	}
+	gone := map[any]time.Time{}
+	for thing := range things(w.last) {
+		if since, found := w.gone[thing]; !w.has[thing] && found {
+			gone[thing] = since
+		} else if !w.has[thing] {
+			gone[thing] = now
+		}
+	}
+	w.gone = gone
+}
+
+// things are the VIPs, frontends, endpoints and nodes of the maps.
+func things(s *program.State) map[any]bool {
+	all := map[any]bool{}
+	for vip := range s.VIPs {
+		all[vip] = true
+	}
+	for key := range s.Frontends {
+		all[key] = true
+	}
+	for _, endpoint := range s.Endpoints {
+		all[endpoint] = true
+	}
+	for id := range s.Nodes {
+		all[id] = true
+	}
+	return all
+}
+
+// see looks at the maps and routes after a write. The State must not change later.
+func (w *witness) see(after string, state *program.State, routes map[netip.Addr]bool) {
+	if w.err != nil {
+		return
+	}
+	if after == "Set" {
+		w.promise(state, routes)
+	}
+	for _, check := range []func(*program.State) error{
+		complete, w.checkAnnounced, w.checkAdmitted, w.checkRows, w.checkRemoved,
+	} {
+		if err := check(state); err != nil && w.err == nil {
+			w.err = fmt.Errorf("after %s: %w", after, err)
+		}
+	}
+	w.last = state
+}
+
+// promise notes what routes lead to.
+func (w *witness) promise(state *program.State, routes map[netip.Addr]bool) {
+	for vip := range w.promised {
+		if !routes[vip] {
+			w.withdrawn[vip] = w.now
+		}
+	}
+	clear(w.promised)
+	for i := range w.model.Frontends {
+		frontend := &w.model.Frontends[i]
+		vip := frontend.Key.VIP
+		if !routes[vip] {
+			continue
+		}
+		w.promised[vip] = append(w.promised[vip], frontend.Key)
+		entry := state.Frontends[frontend.Key]
+		if entry.Local != frontend.Local ||
+			frontend.Spreads() && len(frontend.Weights) > 0 && entry.Table == 0 ||
+			len(frontend.Endpoints) > 0 && entry.Endpoints == 0 {
+			w.err = fmt.Errorf("VIP %s is announced, but %s is programmed as %+v", vip, frontend.Key, entry)
+		}
+	}
+	for vip := range routes {
+		if len(w.promised[vip]) == 0 {
+			w.err = fmt.Errorf("VIP %s is announced, but no Service has it", vip)
+		}
+	}
+}
+
+// complete returns what a frontend of the maps lacks.
+func complete(s *program.State) error {
+	nodes := [program.MaxNodeID + 1]bool{0: true, s.Self.ID: true}
+	for id := range s.Nodes {
+		nodes[id] = true
+	}
+	for key, frontend := range s.Frontends {
+		if _, found := s.VIPs[key.VIP]; !found {
+			return fmt.Errorf("%s is without its VIP", key)
+		}
+		table, endpoints := s.Tables[frontend.Table], s.EndpointTables[frontend.Endpoints]
+		if frontend.Table != 0 && table == nil || frontend.Endpoints != 0 && endpoints == nil {
+			return fmt.Errorf("%s is without its node table %d or its endpoint table %d", key, frontend.Table, frontend.Endpoints)
+		}
+		if frontend.Table != 0 {
+			for i, row := range table {
+				if !nodes[row.Primary] || !nodes[row.Chain[0]] || !nodes[row.Chain[1]] || !nodes[row.Chain[2]] || row.Primary == 0 {
+					return fmt.Errorf("%s: row %d, %+v, leads to a node that is not in the maps", key, i, row)
+				}
+			}
+		}
+		if frontend.Endpoints != 0 {
+			for i, id := range endpoints {
+				if _, found := s.Endpoints[id]; !found {
+					return fmt.Errorf("%s: endpoint row %d leads to nothing", key, i)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (w *witness) checkAnnounced(s *program.State) error {
+	for vip, keys := range w.promised {
+		if _, found := s.VIPs[vip]; !found {
+			return fmt.Errorf("VIP %s is announced and not in the maps", vip)
+		}
+		for _, key := range keys {
+			if _, found := s.Frontends[key]; !found {
+				return fmt.Errorf("VIP %s is announced and %s is not in the maps", vip, key)
+			}
+		}
+	}
+	return nil
+}
+
+// admits tells whether a frontend of the maps lets a client in.
+func admits(s *program.State, key program.FrontendKey, client netip.Addr) bool {
+	frontend, found := s.Frontends[key]
+	return found && (frontend.Ranges == 0 || slices.ContainsFunc(prefixesOf(s, frontend.Ranges), func(p netip.Prefix) bool {
+		return p.Contains(client)
+	}))
+}
+
+// clients are the addresses around the bounds of all prefixes in the maps, before
+// or now.
+func (w *witness) clients(s *program.State) []netip.Addr {
+	found := map[netip.Addr]bool{}
+	for _, state := range []*program.State{w.last, s} {
+		for source := range state.SourceRanges {
+			first := source.Prefix.Addr()
+			last := first.AsSlice()
+			for bit := source.Prefix.Bits(); bit < 8*len(last); bit++ {
+				last[bit/8] |= 0x80 >> (bit % 8)
+			}
+			end, _ := netip.AddrFromSlice(last)
+			for _, client := range []netip.Addr{first.Prev(), first, end, end.Next()} {
+				found[client] = client.IsValid()
+			}
+		}
+	}
+	return slices.Collect(maps.Keys(found))
+}
+
+func (w *witness) checkAdmitted(s *program.State) error {
+	clients := w.clients(s)
+	for i := range w.model.Frontends {
+		frontend := &w.model.Frontends[i]
+		_, before := w.last.Frontends[frontend.Key]
+		_, now := s.Frontends[frontend.Key]
+		for _, client := range clients {
+			if !client.IsValid() || client.Is4() != frontend.Key.VIP.Is4() {
+				continue
+			}
+			wanted := !frontend.Restricted || slices.ContainsFunc(frontend.Sources, func(p netip.Prefix) bool { return p.Contains(client) })
+			had, has := admits(w.last, frontend.Key, client), admits(s, frontend.Key, client)
+			if has && !had && !wanted {
+				return fmt.Errorf("%s admits %s, which neither the old nor the new source ranges do", frontend.Key, client)
+			}
+			if before && now && had && !has && wanted {
+				return fmt.Errorf("%s admits %s no more, though the old and the new source ranges do", frontend.Key, client)
+			}
+		}
+	}
+	return nil
+}
+
+func (w *witness) checkRows(s *program.State) error {
+	for i := range w.model.Frontends {
+		frontend := &w.model.Frontends[i]
+		before, now := w.last.Frontends[frontend.Key], s.Frontends[frontend.Key]
+		if _, found := s.Frontends[frontend.Key]; !found || before.Table == 0 {
+			continue
+		}
+		if now.Table == 0 {
+			if len(frontend.Weights) > 0 || frontend.Living {
+				return fmt.Errorf("%s has lost its rows while it has endpoints", frontend.Key)
+			}
+			continue
+		}
+		old, table := w.last.Tables[before.Table], s.Tables[now.Table]
+		if old == table {
+			continue
+		}
+		for number := range table {
+			if want := w.history(old[number], table[number].Primary); !slices.Equal(want, table[number].Chain[:table[number].History]) {
+				return fmt.Errorf("%s: row %d was %+v and is %+v; its former owners are %v",
+					frontend.Key, number, old[number], table[number], want)
+			}
+		}
+	}
+	return nil
+}
+
+// history is the former owners, newest first, of a row that gets this owner.
+func (w *witness) history(row program.Row, owner program.NodeID) []program.NodeID {
+	var former []program.NodeID
+	for _, node := range append([]program.NodeID{row.Primary}, row.Chain[:row.History]...) {
+		if node != 0 && node != owner && w.has[node] && !slices.Contains(former, node) && len(former) < program.ChainLength {
+			former = append(former, node)
+		}
+	}
+	return former
+}
+
+func (w *witness) checkRemoved(s *program.State) error {
+	for id, endpoint := range w.last.Endpoints {
+		if s.Endpoints[id] != endpoint {
+			if err := w.mayGo(endpoint); err != nil {
+				return fmt.Errorf("endpoint %s: %w", showEndpoint(endpoint), err)
+			}
+		}
+	}
+	left := things(s)
+	for thing := range things(w.last) {
+		if left[thing] {
+			continue
+		}
+		if err := w.mayGo(thing); err != nil {
+			return fmt.Errorf("%v: %w", thing, err)
+		}
+	}
+	return nil
+}
+
+// mayGo tells whether the maps may be without what they have had.
+func (w *witness) mayGo(thing any) error {
+	if w.has[thing] {
+		return fmt.Errorf("taken out of the maps, though the objects have it")
+	}
+	if since := w.now.Sub(w.gone[thing]); since < w.delay {
+		return fmt.Errorf("taken out of the maps %s after it left the objects", since)
+	}
+	vip, isVIP := thing.(netip.Addr)
+	if key, isFrontend := thing.(program.FrontendKey); isFrontend {
+		vip, isVIP = key.VIP, !w.has[key.VIP]
+	}
+	if since := w.now.Sub(w.withdrawn[vip]); isVIP && since < w.delay {
+		return fmt.Errorf("taken out of the maps %s after its route was withdrawn", since)
+	}
+	return nil
+}

@@ -142,7 +142,8 @@ func (w *witness) promise(state *program.State, routes map[netip.Addr]bool) {
 
 // complete returns what a frontend of the maps lacks.
 func complete(s *program.State) error {
-	nodes := [program.MaxNodeID + 1]bool{0: true, s.Self.ID: true}
+	nodes := [program.MaxNodeID + 1]bool{0: true}
+	nodes[s.Self.ID] = true
 	for id := range s.Nodes {
 		nodes[id] = true
 	}

@@ -17,7 +17,8 @@ import (
 // what must be so at any moment, whatever fails:
 //
 //   - a frontend in the maps has all that it refers to;
-//   - a VIP that is announced is in the maps with all its frontends;
+//   - a VIP that is announced is in the maps with all its frontends, and none that
+//     the Service restricts is open to all;
 //   - nobody is admitted anew whom the Service does not admit, and nobody put out
 //     whom it did and does admit;
 //   - a row that gets another owner keeps the former ones that exist;
@@ -129,7 +130,7 @@ func (w *witness) promise(state *program.State, routes map[netip.Addr]bool) {
 		entry := state.Frontends[frontend.Key]
 		if entry.Local != frontend.Local ||
 			frontend.Spreads() && len(frontend.Weights) > 0 && entry.Table == 0 ||
-			len(frontend.Endpoints) > 0 && entry.Endpoints == 0 {
+			len(frontend.Endpoints) > 0 && entry.Endpoints == 0 || frontend.Restricted && entry.Ranges == 0 {
 			w.err = fmt.Errorf("VIP %s is announced, but %s is programmed as %+v", vip, frontend.Key, entry)
 		}
 	}

@@ -92,7 +92,7 @@ func addService(s *model.Snapshot, n int, local bool, here, there int) {
 		ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(vipOf(n))},
 		Spec: millracev1alpha1.VIPSpec{
 			Address: vipOf(n).String(),
-			Claims:  []millracev1alpha1.ServiceReference{{Namespace: "default", Name: name}},
+			Claims:  []millracev1alpha1.VIPClaim{{Namespace: "default", Name: name}},
 		},
 	})
 }

@@ -82,7 +82,7 @@ func handMade(t *testing.T, e *environment) {
 	e.run(t)
 	e.pool(t, "main", nil, "203.0.113.0/24")
 	vip := vipOf("198.51.100.77")
-	vip.Spec.Claims = []millracev1alpha1.ServiceReference{{Namespace: namespace, Name: "web"}}
+	vip.Spec.Claims = []millracev1alpha1.VIPClaim{{Namespace: namespace, Name: "web"}}
 	must(t, e.client.Create(t.Context(), vip))
 	misnamed := vipOf("198.51.100.78")
 	misnamed.Name = "my-vip"

@@ -242,7 +242,7 @@ func deletedUnseen(t *testing.T, e *environment) {
 	}
 	again = e.service(t, "again")
 	reserved := vipOf("203.0.113.99")
-	reserved.Spec.Claims = []millracev1alpha1.ServiceReference{{Namespace: namespace, Name: "to-come"}}
+	reserved.Spec.Claims = []millracev1alpha1.VIPClaim{{Namespace: namespace, Name: "to-come"}}
 	must(t, e.client.Create(t.Context(), reserved))
 
 	e.run(t)

@@ -66,12 +66,21 @@ type IPPoolSpec struct {
 	// +kubebuilder:default=0
 	Priority int32 `json:"priority,omitempty"`
 
-	// AutoAssign set to false keeps the pool for Services that name it, or an
-	// address of it, by annotation.
+	// AutoAssign set to false keeps the pool for Services that name it, an
+	// address of it, or the sharing key of one, by annotation.
 	//
 	// +optional
 	// +kubebuilder:default=true
 	AutoAssign *bool `json:"autoAssign,omitempty"`
+
+	// SharingScope says whose Services can share an address of the pool:
+	// Namespace, those of one namespace with the same sharing key; Cluster,
+	// those of any namespace that the pool selects, so that whoever knows the
+	// key can take ports of the address that are free.
+	//
+	// +optional
+	// +kubebuilder:default=Namespace
+	SharingScope SharingScope `json:"sharingScope,omitempty"`
 
 	// ReclaimPolicy says what becomes of a VIP whose last Service is gone:
 	// Delete frees the address, Retain keeps the VIP object, reserved for a
@@ -81,6 +90,17 @@ type IPPoolSpec struct {
 	// +kubebuilder:default=Delete
 	ReclaimPolicy ReclaimPolicy `json:"reclaimPolicy,omitempty"`
 }
+
+// SharingScope says whose Services can share an address.
+//
+// +kubebuilder:validation:Enum=Namespace;Cluster
+type SharingScope string
+
+// Sharing scopes.
+const (
+	ShareInNamespace SharingScope = "Namespace"
+	ShareInCluster   SharingScope = "Cluster"
+)
 
 // ReclaimPolicy says what becomes of a VIP whose last Service is gone.
 //

@@ -12,6 +12,9 @@ const (
 	// AnnotationAddresses lists, separated by commas, the addresses that the
 	// Service wants: at most one per IP family.
 	AnnotationAddresses = "millrace.io/addresses"
+	// AnnotationSharingKey is the same on Services that want one address
+	// together, each with other ports; at most 253 bytes.
+	AnnotationSharingKey = "millrace.io/sharing-key"
 )
 
 // Finalizer is on every Service that holds an address, so that the address is
@@ -47,6 +50,7 @@ const (
 	ReasonNoPool           = "NoMatchingPool"
 	ReasonAddressInUse     = "AddressInUse"
 	ReasonAddressForbidden = "AddressNotInPool"
+	ReasonPortConflict     = "PortConflict"
 	ReasonProgrammed       = "Programmed"
 	ReasonMapFull          = "MapFull"
 	ReasonProgramFailed    = "ProgramFailed"

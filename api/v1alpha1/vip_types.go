@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -45,15 +46,15 @@ type VIPSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	Pool string `json:"pool,omitempty"`
 
-	// Claims are the Services that the address serves. None: the address is
-	// reserved.
+	// Claims are the Services that the address serves, in the order in which
+	// they got it. None: the address is reserved.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=namespace
 	// +listMapKey=name
-	Claims []ServiceReference `json:"claims,omitempty"`
+	Claims []VIPClaim `json:"claims,omitempty"`
 
 	// ReclaimPolicy says what becomes of the VIP when its last claim is gone.
 	//
@@ -62,8 +63,8 @@ type VIPSpec struct {
 	ReclaimPolicy ReclaimPolicy `json:"reclaimPolicy,omitempty"`
 }
 
-// ServiceReference names a Service.
-type ServiceReference struct {
+// VIPClaim is a Service that has a VIP.
+type VIPClaim struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace"`
@@ -76,6 +77,32 @@ type ServiceReference struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	UID string `json:"uid,omitempty"`
+	// SharingKey is that of the Service (annotation millrace.io/sharing-key):
+	// a Service with the same one can be given the VIP, too.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	SharingKey string `json:"sharingKey,omitempty"`
+	// Ports are those of the VIP that are this Service's and no other's, where
+	// the VIP is shared or can be. Of a port that no claim lists, the first
+	// claim has it whose Service does.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=port
+	// +listMapKey=protocol
+	Ports []ClaimedPort `json:"ports,omitempty"`
+}
+
+// ClaimedPort is a port of a VIP.
+type ClaimedPort struct {
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port"`
+	// +optional
+	// +kubebuilder:validation:Enum=TCP;UDP;SCTP
+	// +kubebuilder:default=TCP
+	Protocol corev1.Protocol `json:"protocol,omitempty"`
 }
 
 // VIPPhase is where a VIP is in its life.

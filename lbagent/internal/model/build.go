@@ -17,8 +17,6 @@ const (
 	// ReasonServiceMismatch: a VIP's claim names a Service that does not
 	// exist, is another one by its UID, or is not of type LoadBalancer.
 	ReasonServiceMismatch = "ServiceMismatch"
-	// ReasonPortConflict: two Services on one VIP have the same port.
-	ReasonPortConflict = "PortConflict"
 	// ReasonUnknownNode: an endpoint is on no node that has an LBNode.
 	ReasonUnknownNode = "UnknownNode"
 	// ReasonIgnored: a Service asks for something that changes nothing here, and

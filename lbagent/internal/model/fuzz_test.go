@@ -316,8 +316,9 @@ func genVIP(t *rapid.T, i int) *millracev1alpha1.VIP {
 	vip := &millracev1alpha1.VIP{ObjectMeta: genMeta(t, "", pick(t, "name", name, name, name, "other"))}
 	vip.Spec.Address, vip.Spec.Pool = address, pick(t, "pool", "a", "b", "")
 	for range rapid.IntRange(0, 3).Draw(t, "claims") {
-		vip.Spec.Claims = append(vip.Spec.Claims, millracev1alpha1.ServiceReference{
+		vip.Spec.Claims = append(vip.Spec.Claims, millracev1alpha1.VIPClaim{
 			Namespace: "default", Name: pick(t, "service", "service0", "service1", "service2"), UID: pick(t, "uid", "", "", "a", "b"),
+			Ports: pick(t, "ports", nil, nil, []millracev1alpha1.ClaimedPort{{Port: 80}, {Port: 53, Protocol: "UDP"}, {Port: 70000, Protocol: "x"}}),
 		})
 	}
 	return vip

@@ -36,10 +36,8 @@ func (b *builder) buildVIPs() {
 		}
 		claimants := b.claimants(object, services)
 		vip := VIP{Address: address, Pool: object.Spec.Pool}
-		for _, service := range claimants {
-			vip.Services = append(vip.Services, VIPService{
-				Name: ServiceName{service.Namespace, service.Name}, Labels: service.Labels,
-			})
+		for _, claimant := range claimants {
+			vip.Services = append(vip.Services, VIPService{Name: claimant.name, Labels: claimant.service.Labels})
 		}
 		slices.SortFunc(vip.Services, func(a, b VIPService) int { return a.Name.compare(b.Name) })
 		b.model.VIPs = append(b.model.VIPs, vip)
@@ -52,58 +50,28 @@ func (b *builder) buildVIPs() {
 	backends.reportStrays()
 }
 
-// claimants returns the Services that a VIP serves, oldest first.
-func (b *builder) claimants(vip *millracev1alpha1.VIP, services map[ServiceName]*corev1.Service) []*corev1.Service {
-	reference := ObjectReference{Kind: "VIP", Name: vip.Name}
-	var claimants []*corev1.Service
-	for i, claim := range vip.Spec.Claims {
-		name := ServiceName{claim.Namespace, claim.Name}
-		service := services[name]
-		switch {
-		case service == nil:
-			b.problem(reference, ReasonServiceMismatch, "spec.claims[%d]: Service %s does not exist", i, name)
-		case claim.UID != "" && claim.UID != string(service.UID):
-			b.problem(reference, ReasonServiceMismatch,
-				"spec.claims[%d]: Service %s has the uid %s, the claim is for %s", i, name, service.UID, claim.UID)
-		case service.Spec.Type != corev1.ServiceTypeLoadBalancer:
-			b.problem(reference, ReasonServiceMismatch,
-				"spec.claims[%d]: Service %s is of type %s, not LoadBalancer", i, name, service.Spec.Type)
-		case !slices.Contains(claimants, service):
-			claimants = append(claimants, service)
-		}
-	}
-	return oldestFirst(claimants)
-}
-
-// buildFrontends fills the frontends of one VIP. The Services come oldest
-// first, so that of two with the same port the older has it.
-func (b *builder) buildFrontends(vip netip.Addr, services []*corev1.Service, backends *backends) {
-	owners := map[program.FrontendKey]ServiceName{}
-	for _, service := range services {
-		name := ServiceName{service.Namespace, service.Name}
+// buildFrontends fills the frontends of one VIP.
+func (b *builder) buildFrontends(vip netip.Addr, claimants []claimant, backends *backends) {
+	owners := portOwners(vip, claimants)
+	built := map[program.FrontendKey]bool{}
+	for _, claimant := range claimants {
+		name, service := claimant.name, claimant.service
 		b.checkDistribution(name, service)
 		affinity := b.affinity(name, service)
 		sources := b.readSources(service)
 		for i := range service.Spec.Ports {
 			port := &service.Spec.Ports[i]
-			protocol, supported := protocolNumber(port.Protocol)
-			if !supported {
-				b.problem(name.reference(), millracev1alpha1.ReasonUnsupported,
-					"spec.ports[%d].protocol: %s is not supported, only TCP, UDP and SCTP are", i, port.Protocol)
+			key, ok := frontendKey(vip, port)
+			if !ok {
+				b.unservedPort(name, i, port)
 				continue
 			}
-			if port.Port < 1 || port.Port > 65535 {
-				b.problem(name.reference(), millracev1alpha1.ReasonInvalid,
-					"spec.ports[%d].port: %d is not between 1 and 65535", i, port.Port)
+			if owner := owners[key]; owner != name || built[key] {
+				b.problem(name.reference(), millracev1alpha1.ReasonPortConflict,
+					"spec.ports[%d].port: %s is served for the Service %s, which has claimed it first", i, key, owner)
 				continue
 			}
-			key := program.FrontendKey{VIP: vip, Port: uint16(port.Port), Protocol: protocol}
-			if owner, taken := owners[key]; taken {
-				b.problem(name.reference(), ReasonPortConflict,
-					"spec.ports[%d].port: %s is served for the Service %s, which is older", i, key, owner)
-				continue
-			}
-			owners[key] = name
+			built[key] = true
 			frontend := Frontend{
 				Key: key, Service: name, PortName: port.Name,
 				Local:    service.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
@@ -114,6 +82,17 @@ func (b *builder) buildFrontends(vip netip.Addr, services []*corev1.Service, bac
 			b.model.Frontends = append(b.model.Frontends, frontend)
 		}
 	}
+}
+
+// unservedPort says what is wrong with a port of a Service.
+func (b *builder) unservedPort(name ServiceName, i int, port *corev1.ServicePort) {
+	if _, supported := protocolNumber(port.Protocol); !supported {
+		b.problem(name.reference(), millracev1alpha1.ReasonUnsupported,
+			"spec.ports[%d].protocol: %s is not supported, only TCP, UDP and SCTP are", i, port.Protocol)
+		return
+	}
+	b.problem(name.reference(), millracev1alpha1.ReasonInvalid,
+		"spec.ports[%d].port: %d is not between 1 and 65535", i, port.Port)
 }
 
 // checkDistribution says that traffic distribution and hints are for clients in

@@ -4,8 +4,10 @@ package controller
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
@@ -81,10 +83,17 @@ func (l *ledger) object(address netip.Addr) *millracev1alpha1.VIP {
 	return l.objects[address]
 }
 
-func (l *ledger) plan(pools []ipam.Pool, request ipam.Request) ipam.Plan {
+// plan makes a plan, and returns the VIPs that exist of those it writes to, as
+// they were when it was made.
+func (l *ledger) plan(pools []ipam.Pool, request ipam.Request) (ipam.Plan, map[netip.Addr]*millracev1alpha1.VIP) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return ipam.Make(l.table, pools, request)
+	plan := ipam.Make(l.table, pools, request)
+	objects := map[netip.Addr]*millracev1alpha1.VIP{}
+	for _, write := range plan.Bind {
+		objects[write.Address] = l.objects[write.Address]
+	}
+	return plan, objects
 }
 
 // claimed returns the VIPs with a claim of a Service of that name.
@@ -100,9 +109,33 @@ func (l *ledger) claimed(namespace, name string) []*millracev1alpha1.VIP {
 }
 
 func vipOf(address netip.Addr, object *millracev1alpha1.VIP) ipam.VIP {
-	owners := make([]ipam.Owner, 0, len(object.Spec.Claims))
+	claims := make([]ipam.Claim, 0, len(object.Spec.Claims))
 	for _, claim := range object.Spec.Claims {
-		owners = append(owners, ipam.Owner{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID})
+		claims = append(claims, ipam.Claim{
+			Owner:      ipam.Owner{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
+			SharingKey: claim.SharingKey,
+			Ports:      portsOf(claim),
+		})
 	}
-	return ipam.VIP{Address: address, Pool: object.Spec.Pool, Owners: owners}
+	return ipam.VIP{Address: address, Pool: object.Spec.Pool, Claims: claims}
+}
+
+func portsOf(claim millracev1alpha1.VIPClaim) []ipam.Port {
+	ports := make([]ipam.Port, 0, len(claim.Ports))
+	for _, port := range claim.Ports {
+		ports = append(ports, ipam.Port{Number: uint16(port.Port), Protocol: string(port.Protocol)})
+	}
+	slices.SortFunc(ports, ipam.Port.Compare)
+	return ports
+}
+
+// claimObject is a claim as it is written to a VIP.
+func claimObject(claim ipam.Claim) millracev1alpha1.VIPClaim {
+	object := millracev1alpha1.VIPClaim{
+		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, SharingKey: claim.SharingKey,
+	}
+	for _, port := range claim.Ports {
+		object.Ports = append(object.Ports, millracev1alpha1.ClaimedPort{Port: int32(port.Number), Protocol: corev1.Protocol(port.Protocol)})
+	}
+	return object
 }

@@ -20,7 +20,7 @@ func vipAt(version string, uid types.UID, owner string) *millracev1alpha1.VIP {
 		Spec:       millracev1alpha1.VIPSpec{Address: "203.0.113.9"},
 	}
 	if owner != "" {
-		vip.Spec.Claims = []millracev1alpha1.ServiceReference{{Namespace: "shop", Name: owner, UID: owner}}
+		vip.Spec.Claims = []millracev1alpha1.VIPClaim{{Namespace: "shop", Name: owner, UID: owner}}
 	}
 	return vip
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -106,11 +107,11 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 	}
 	request, misunderstood := desired.Request(service, namespace, pools)
 	for range maxPlans {
-		plan := r.ledger.plan(plain(pools), request)
+		plan, objects := r.ledger.plan(plain(pools), request)
 		if err := r.ensureFinalizer(ctx, service, plan); err != nil {
 			return err
 		}
-		carriedOut, err := r.carryOut(ctx, service, plan, pools)
+		carriedOut, err := r.carryOut(ctx, plan, objects, pools)
 		if err != nil {
 			return err
 		}
@@ -171,16 +172,22 @@ func (r *serviceReconciler) ensureFinalizer(ctx context.Context, service *corev1
 	return nil
 }
 
-// carryOut makes the VIPs of a plan. False says that the plan was made from
-// what is no longer so: the ledger knows better now.
-func (r *serviceReconciler) carryOut(ctx context.Context, service *corev1.Service, plan ipam.Plan, pools []desired.Pool) (bool, error) {
-	for _, grant := range plan.Create {
-		if ok, err := r.createVIP(ctx, service, grant, pools); !ok || err != nil {
+// carryOut makes the VIPs of a plan, or writes to those that it was made from.
+// False says that the plan was made from what is no longer so: the ledger
+// knows better now.
+func (r *serviceReconciler) carryOut(
+	ctx context.Context,
+	plan ipam.Plan,
+	objects map[netip.Addr]*millracev1alpha1.VIP,
+	pools []desired.Pool,
+) (bool, error) {
+	for _, write := range plan.Create {
+		if ok, err := r.createVIP(ctx, write, pools); !ok || err != nil {
 			return false, err
 		}
 	}
-	for _, address := range plan.Bind {
-		if ok, err := r.bindVIP(ctx, service, address); !ok || err != nil {
+	for _, write := range plan.Bind {
+		if ok, err := r.bindVIP(ctx, objects[write.Address], write.Claim); !ok || err != nil {
 			return false, err
 		}
 	}
@@ -189,22 +196,22 @@ func (r *serviceReconciler) carryOut(ctx context.Context, service *corev1.Servic
 
 // createVIP creates a VIP. Its name is made from the address: of two operators
 // that give the same address at once the API server lets one succeed.
-func (r *serviceReconciler) createVIP(ctx context.Context, service *corev1.Service, grant ipam.Grant, pools []desired.Pool) (bool, error) {
+func (r *serviceReconciler) createVIP(ctx context.Context, write ipam.Write, pools []desired.Pool) (bool, error) {
 	vip := &millracev1alpha1.VIP{
-		ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(grant.Address)},
+		ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(write.Address)},
 		Spec: millracev1alpha1.VIPSpec{
-			Address:       grant.Address.String(),
-			Pool:          grant.Pool,
-			Claims:        []millracev1alpha1.ServiceReference{claimOf(service)},
-			ReclaimPolicy: reclaimPolicy(pools, grant.Pool),
+			Address:       write.Address.String(),
+			Pool:          write.Pool,
+			Claims:        []millracev1alpha1.VIPClaim{claimObject(write.Claim)},
+			ReclaimPolicy: reclaimPolicy(pools, write.Pool),
 		},
 	}
 	err := r.client.Create(ctx, vip)
 	if apierrors.IsAlreadyExists(err) {
-		return false, r.refresh(ctx, grant.Address)
+		return false, r.refresh(ctx, write.Address)
 	}
 	if err != nil {
-		return false, fmt.Errorf("creating VIP %s for Service %s/%s: %w", vip.Name, service.Namespace, service.Name, err)
+		return false, fmt.Errorf("creating VIP %s for Service %s: %w", vip.Name, write.Claim.Owner, err)
 	}
 	r.ledger.put(vip)
 	return true, nil
@@ -219,20 +226,19 @@ func reclaimPolicy(pools []desired.Pool, name string) millracev1alpha1.ReclaimPo
 	return millracev1alpha1.ReclaimDelete
 }
 
-func claimOf(service *corev1.Service) millracev1alpha1.ServiceReference {
-	return millracev1alpha1.ServiceReference{Namespace: service.Namespace, Name: service.Name, UID: string(service.UID)}
-}
-
-// bindVIP writes the Service's claim to a VIP that exists. The update carries
-// the resource version that the plan was made from.
-func (r *serviceReconciler) bindVIP(ctx context.Context, service *corev1.Service, address netip.Addr) (bool, error) {
-	known := r.ledger.object(address)
-	if known == nil {
-		return false, nil
+// bindVIP writes a claim to a VIP as the plan was made from it: the update
+// carries that resource version, so that of two operators that give ports of
+// one VIP at once the API server lets one succeed. A claim keeps its place;
+// a new one, or one that was made by hand, comes last.
+func (r *serviceReconciler) bindVIP(ctx context.Context, planned *millracev1alpha1.VIP, claim ipam.Claim) (bool, error) {
+	vip := planned.DeepCopy()
+	written := claimObject(claim)
+	mine := claimsWithUID(claim.Namespace, claim.Name, types.UID(claim.UID))
+	if i := slices.IndexFunc(vip.Spec.Claims, mine); i >= 0 {
+		vip.Spec.Claims[i] = written
+	} else {
+		vip.Spec.Claims = append(withoutClaims(vip.Spec.Claims, claimsNamed(claim.Namespace, claim.Name)), written)
 	}
-	vip := known.DeepCopy()
-	claim := claimOf(service)
-	vip.Spec.Claims = append(withoutClaims(vip.Spec.Claims, claimsNamed(claim.Namespace, claim.Name)), claim)
 	return r.updateClaims(ctx, vip)
 }
 

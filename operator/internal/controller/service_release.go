@@ -21,21 +21,21 @@ import (
 )
 
 // matchClaim says whether a claim is meant.
-type matchClaim func(millracev1alpha1.ServiceReference) bool
+type matchClaim func(millracev1alpha1.VIPClaim) bool
 
 func claimsNamed(namespace, name string) matchClaim {
-	return func(claim millracev1alpha1.ServiceReference) bool {
+	return func(claim millracev1alpha1.VIPClaim) bool {
 		return claim.Namespace == namespace && claim.Name == name
 	}
 }
 
 func claimsWithUID(namespace, name string, uid types.UID) matchClaim {
-	return func(claim millracev1alpha1.ServiceReference) bool {
+	return func(claim millracev1alpha1.VIPClaim) bool {
 		return claim.Namespace == namespace && claim.Name == name && claim.UID == string(uid)
 	}
 }
 
-func withoutClaims(claims []millracev1alpha1.ServiceReference, match matchClaim) []millracev1alpha1.ServiceReference {
+func withoutClaims(claims []millracev1alpha1.VIPClaim, match matchClaim) []millracev1alpha1.VIPClaim {
 	return slices.DeleteFunc(slices.Clone(claims), match)
 }
 
@@ -43,7 +43,7 @@ func withoutClaims(claims []millracev1alpha1.ServiceReference, match matchClaim)
 // those with another UID than the present one, which is "" when there is none.
 // Claims without a UID wait for a Service to come.
 func (r *serviceReconciler) releaseStale(ctx context.Context, key types.NamespacedName, present types.UID) error {
-	stale := func(claim millracev1alpha1.ServiceReference) bool {
+	stale := func(claim millracev1alpha1.VIPClaim) bool {
 		return claim.Namespace == key.Namespace && claim.Name == key.Name && claim.UID != "" && claim.UID != string(present)
 	}
 	for _, vip := range r.ledger.claimed(key.Namespace, key.Name) {

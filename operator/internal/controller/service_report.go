@@ -127,6 +127,8 @@ func reasonOf(reason ipam.Reason) string {
 		return millracev1alpha1.ReasonAddressInUse
 	case ipam.AddressNotInPool:
 		return millracev1alpha1.ReasonAddressForbidden
+	case ipam.PortConflict:
+		return millracev1alpha1.ReasonPortConflict
 	case ipam.NotRequested:
 		return millracev1alpha1.ReasonInvalid
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -90,7 +91,7 @@ func (h vipEvents) Update(_ context.Context, e event.TypedUpdateEvent[*millracev
 		h.ledger.remove(e.ObjectOld)
 	}
 	h.ledger.put(e.ObjectNew)
-	if slices.Equal(e.ObjectOld.Spec.Claims, e.ObjectNew.Spec.Claims) {
+	if equality.Semantic.DeepEqual(e.ObjectOld.Spec.Claims, e.ObjectNew.Spec.Claims) {
 		return
 	}
 	h.enqueueClaims(q, e.ObjectOld, e.ObjectNew)

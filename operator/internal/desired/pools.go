@@ -71,6 +71,8 @@ func parsePool(object *millracev1alpha1.IPPool) (Pool, []Problem) {
 			Priority:   object.Spec.Priority,
 			AutoAssign: object.Spec.AutoAssign == nil || *object.Spec.AutoAssign,
 			Addresses:  all.Minus(reserved),
+
+			SharedByAll: object.Spec.SharingScope == millracev1alpha1.ShareInCluster,
 		},
 		ReclaimPolicy: policy,
 		all:           all,

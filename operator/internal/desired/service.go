@@ -3,6 +3,7 @@
 package desired
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -43,6 +44,7 @@ func Request(service *corev1.Service, namespace labels.Set, pools []Pool) (ipam.
 		Owner:      OwnerOf(service),
 		RequireAll: policy == nil || *policy != corev1.IPFamilyPolicyPreferDualStack,
 		Hints:      hints(service),
+		Ports:      ports(service),
 	}
 	for _, family := range service.Spec.IPFamilies {
 		if family == corev1.IPv4Protocol {
@@ -50,6 +52,10 @@ func Request(service *corev1.Service, namespace labels.Set, pools []Pool) (ipam.
 		} else {
 			request.Families = append(request.Families, ipam.IPv6)
 		}
+	}
+	var err error
+	if request.SharingKey, err = sharingKey(service); err != nil {
+		return request, err
 	}
 	asked, err := askedAddresses(service)
 	if err != nil {
@@ -63,6 +69,28 @@ func Request(service *corev1.Service, namespace labels.Set, pools []Pool) (ipam.
 		}
 	}
 	return request, nil
+}
+
+// ports returns the ports of a Service, sorted; an absent protocol is TCP, as
+// in the API.
+func ports(service *corev1.Service) []ipam.Port {
+	var list []ipam.Port
+	for _, port := range service.Spec.Ports {
+		list = append(list, ipam.Port{Number: uint16(port.Port), Protocol: cmp.Or(string(port.Protocol), string(corev1.ProtocolTCP))})
+	}
+	slices.SortFunc(list, ipam.Port.Compare)
+	return slices.Compact(list)
+}
+
+// maxSharingKey is the longest key that a VIP's claim can hold, in bytes.
+const maxSharingKey = 253
+
+func sharingKey(service *corev1.Service) (string, error) {
+	key := strings.TrimSpace(service.Annotations[millracev1alpha1.AnnotationSharingKey])
+	if len(key) > maxSharingKey {
+		return "", fmt.Errorf("metadata.annotations[%s]: is longer than %d bytes", millracev1alpha1.AnnotationSharingKey, maxSharingKey)
+	}
+	return key, nil
 }
 
 // askedAddresses reads the annotation or, without it, the deprecated

@@ -84,6 +84,19 @@ func TestRequest(t *testing.T) {
 		{"status", service(func(s *corev1.Service) {
 			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{Hostname: "example.com"}, {IP: "203.0.113.3"}}
 		}), func(r *ipam.Request) { r.Hints = parsed("203.0.113.3") }, ""},
+		{"sharing key and ports", service(func(s *corev1.Service) {
+			s.Annotations["millrace.io/sharing-key"] = " dns "
+			s.Spec.Ports = []corev1.ServicePort{{Port: 80}, {Port: 53, Protocol: "UDP"}, {Port: 53, Protocol: "TCP"}}
+		}), func(r *ipam.Request) {
+			r.SharingKey = "dns"
+			r.Ports = []ipam.Port{{Number: 53, Protocol: "TCP"}, {Number: 53, Protocol: "UDP"}, {Number: 80, Protocol: "TCP"}}
+		}, ""},
+		{"a mistake elsewhere keeps the key", service(func(s *corev1.Service) {
+			s.Annotations["millrace.io/sharing-key"], s.Spec.LoadBalancerIP = "dns", "web"
+		}), func(r *ipam.Request) { r.SharingKey, r.Eligible = "dns", nil }, "spec.loadBalancerIP"},
+		{"sharing key too long", service(func(s *corev1.Service) {
+			s.Annotations["millrace.io/sharing-key"] = strings.Repeat("k", 254)
+		}), func(r *ipam.Request) { r.Eligible = nil }, "metadata.annotations[millrace.io/sharing-key]: is longer than 253 bytes"},
 		{"two of a family", service(func(s *corev1.Service) { s.Annotations["millrace.io/addresses"] = "203.0.113.1,203.0.113.2" }),
 			func(r *ipam.Request) { r.Eligible = nil },
 			"metadata.annotations[millrace.io/addresses]: 203.0.113.1 and 203.0.113.2 are of the same family"},

@@ -33,7 +33,11 @@ var (
 )
 
 func vip(address, pool string, owners ...Owner) VIP {
-	return VIP{Address: netip.MustParseAddr(address), Pool: pool, Owners: owners}
+	v := VIP{Address: netip.MustParseAddr(address), Pool: pool}
+	for _, owner := range owners {
+		v.Claims = append(v.Claims, Claim{Owner: owner})
+	}
+	return v
 }
 
 type planCase struct {
@@ -64,17 +68,23 @@ func checkPlan(t *testing.T, test planCase) {
 		test.pools = allPools
 	}
 	plan := Make(NewTable(test.vips...), test.pools, test.request)
-	var created []netip.Addr
-	for _, grant := range plan.Create {
-		created = append(created, grant.Address)
+	targets := func(writes []Write) []netip.Addr {
+		var targets []netip.Addr
+		for _, write := range writes {
+			if write.Claim.Owner != web {
+				t.Errorf("a claim of %s is written to %s", write.Claim.Owner, write.Address)
+			}
+			targets = append(targets, write.Address)
+		}
+		return targets
 	}
 	var reasons []Reason
 	for _, refusal := range plan.Refusals {
 		reasons = append(reasons, refusal.Reason)
 	}
 	compare(t, "Addresses", plan.Addresses, addresses(test.addresses...))
-	compare(t, "Create", created, addresses(test.create...))
-	compare(t, "Bind", plan.Bind, addresses(test.bind...))
+	compare(t, "Create", targets(plan.Create), addresses(test.create...))
+	compare(t, "Bind", targets(plan.Bind), addresses(test.bind...))
 	compare(t, "Release", plan.Release, addresses(test.release...))
 	compare(t, "reasons", reasons, test.refusals)
 	if plan.Satisfied == test.unsatisfied {

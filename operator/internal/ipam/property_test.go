@@ -33,25 +33,67 @@ func (w *world) table() *Table {
 
 // carryOut applies a plan as the controller does.
 func (w *world) carryOut(t *rapid.T, owner Owner, plan Plan) {
-	for _, grant := range plan.Create {
-		if _, exists := w.vips[grant.Address]; exists {
-			t.Fatalf("%s is created for %s, but exists", grant.Address, owner)
+	for _, write := range plan.Create {
+		if _, exists := w.vips[write.Address]; exists {
+			t.Fatalf("%s is created for %s, but exists", write.Address, owner)
 		}
-		w.vips[grant.Address] = VIP{Address: grant.Address, Pool: grant.Pool, Owners: []Owner{owner}}
+		w.vips[write.Address] = VIP{Address: write.Address, Pool: write.Pool, Claims: []Claim{write.Claim}}
 	}
-	for _, address := range plan.Bind {
-		vip, exists := w.vips[address]
-		if !exists || len(vip.Owners) > 0 {
-			t.Fatalf("%s is bound for %s, but is %+v", address, owner, vip)
+	for _, write := range plan.Bind {
+		vip, exists := w.vips[write.Address]
+		if !exists {
+			t.Fatalf("%s is bound for %s, but does not exist", write.Address, owner)
 		}
-		vip.Owners = []Owner{owner}
-		w.vips[address] = vip
+		w.checkBind(t, vip, write)
+		vip.Claims = withClaim(vip.Claims, write.Claim)
+		w.vips[write.Address] = vip
 	}
 	for _, address := range plan.Release {
-		if !slices.Equal(w.vips[address].Owners, []Owner{owner}) {
-			t.Fatalf("%s is released by %s, but is %+v", address, owner, w.vips[address])
+		vip := w.vips[address]
+		i := vip.claimOf(owner)
+		if i < 0 || vip.Claims[i].UID == "" {
+			t.Fatalf("%s is released by %s, but is %+v", address, owner, vip)
 		}
-		delete(w.vips, address)
+		vip.Claims = slices.Delete(slices.Clone(vip.Claims), i, i+1)
+		if w.vips[address] = vip; len(vip.Claims) == 0 {
+			delete(w.vips, address)
+		}
+	}
+}
+
+// withClaim writes a claim in the place of the one that the owner has, else at
+// the end.
+func withClaim(claims []Claim, claim Claim) []Claim {
+	claims = slices.Clone(claims)
+	if i := slices.IndexFunc(claims, func(c Claim) bool { return c.Owner == claim.Owner }); i >= 0 {
+		claims[i] = claim
+		return claims
+	}
+	return append(slices.DeleteFunc(claims, func(c Claim) bool { return c.sameName(claim.Owner) }), claim)
+}
+
+// checkBind is what holds for a claim on a VIP that exists.
+func (w *world) checkBind(t *rapid.T, vip VIP, write Write) {
+	owner := write.Claim.Owner
+	request := w.services[owner]
+	if vip.heldBy(owner) {
+		return
+	}
+	if len(vip.Claims) == 0 {
+		// Only what was asked for by address may have been reserved by hand.
+		if !slices.Contains(request.Asked, write.Address) {
+			t.Fatalf("%s was reserved, and given without being asked for", write.Address)
+		}
+		return
+	}
+	shared := slices.ContainsFunc(w.pools, func(pool Pool) bool { return pool.SharedByAll && pool.Addresses.Contains(write.Address) })
+	for _, claim := range vip.Claims {
+		if claim.SharingKey == "" || claim.SharingKey != request.SharingKey || !shared && claim.Namespace != owner.Namespace {
+			t.Fatalf("%s joins %+v with %+v", owner, vip, write.Claim)
+		}
+	}
+	if !slices.Equal(write.Claim.Ports, request.Ports) {
+		t.Fatalf("%s joins %s with the ports %v of %v", owner, write.Address, write.Claim.Ports, request.Ports)
 	}
 }
 
@@ -82,7 +124,9 @@ func drawPools(t *rapid.T) ([]Pool, map[string]Set) {
 			Name:       name,
 			Priority:   rapid.Int32Range(0, 2).Draw(t, "priority"),
 			AutoAssign: rapid.Bool().Draw(t, "autoAssign"),
-			Addresses:  NewSet(byPool[name]...).Minus(reserved),
+
+			SharedByAll: rapid.Bool().Draw(t, "sharedByAll"),
+			Addresses:   NewSet(byPool[name]...).Minus(reserved),
 		})
 	}
 	return pools, all
@@ -95,6 +139,8 @@ func drawRequest(t *rapid.T, owner Owner) Request {
 		RequireAll: rapid.Bool().Draw(t, "requireAll"),
 		Eligible:   rapid.SliceOfDistinct(rapid.SampledFrom(poolNames), rapid.ID).Draw(t, "eligible"),
 		Pool:       rapid.SampledFrom([]string{"", "", "", "p0", "p1", "none"}).Draw(t, "pool"),
+		SharingKey: rapid.SampledFrom([]string{"", "", "k", "k", "l"}).Draw(t, "key"),
+		Ports:      drawPorts(t),
 	}
 	for _, base := range []int{0, 32} {
 		if rapid.IntRange(0, 3).Draw(t, "asks") == 0 {
@@ -104,11 +150,19 @@ func drawRequest(t *rapid.T, owner Owner) Request {
 	return request
 }
 
+func drawPorts(t *rapid.T) []Port {
+	ports := rapid.SliceOfNDistinct(rapid.SampledFrom([]Port{
+		{53, "TCP"}, {53, "UDP"}, {80, "TCP"}, {443, "TCP"}, {443, "UDP"}, {8080, "TCP"},
+	}), 1, 3, rapid.ID).Draw(t, "ports")
+	slices.SortFunc(ports, Port.Compare)
+	return ports
+}
+
 func drawWorld(t *rapid.T) *world {
 	w := &world{services: map[Owner]Request{}, vips: map[netip.Addr]VIP{}}
 	w.pools, w.reserved = drawPools(t)
 	for i := range rapid.IntRange(1, 12).Draw(t, "services") {
-		owner := Owner{Namespace: "ns", Name: fmt.Sprintf("s%d", i), UID: fmt.Sprint(i)}
+		owner := Owner{Namespace: fmt.Sprintf("ns%d", i%2), Name: fmt.Sprintf("s%d", i), UID: fmt.Sprint(i)}
 		w.services[owner] = drawRequest(t, owner)
 	}
 	for range rapid.IntRange(0, 3).Draw(t, "reserved by hand") {
@@ -169,12 +223,6 @@ func (w *world) checkGrants(t *rapid.T, request Request, plan Plan) {
 			t.Fatalf("%s is of pool %s, which was not asked for", grant.Address, grant.Pool)
 		}
 	}
-	// Only what was asked for by address may have been reserved by hand.
-	for _, address := range plan.Bind {
-		if !slices.Contains(request.Asked, address) {
-			t.Fatalf("%s was reserved, and given without being asked for", address)
-		}
-	}
 }
 
 func TestNeverTwoOwnersAndSticky(t *testing.T) {
@@ -182,7 +230,7 @@ func TestNeverTwoOwnersAndSticky(t *testing.T) {
 		w := drawWorld(t)
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			owner := rapid.SampledFrom(w.owners()).Draw(t, "service")
-			before := w.held(owner)
+			before, ports := w.held(owner), w.ports(owner)
 			switch rapid.IntRange(0, 9).Draw(t, "step") {
 			case 0:
 				w.services[owner] = drawRequest(t, owner)
@@ -194,15 +242,104 @@ func TestNeverTwoOwnersAndSticky(t *testing.T) {
 			}
 			plan := w.reconcile(t, owner)
 			w.check(t, owner, plan)
-			for address, vip := range w.vips {
-				if len(vip.Owners) > 1 {
-					t.Fatalf("%s has the owners %v", address, vip.Owners)
-				}
-			}
+			w.checkOwners(t)
 			w.checkSticky(t, owner, before, plan)
+			w.checkPorts(t, owner, ports)
 			if again := Make(w.table(), w.pools, w.services[owner]); len(again.Create)+len(again.Bind)+len(again.Release) > 0 {
 				t.Fatalf("the plan of %s is not stable: %+v after %+v", owner, again, plan)
 			}
+		}
+	})
+}
+
+// checkOwners is that no port of a VIP has two owners.
+func (w *world) checkOwners(t *rapid.T) {
+	for _, vip := range w.vips {
+		listed := map[Port]Owner{}
+		for _, claim := range vip.Claims {
+			for _, port := range claim.Ports {
+				if owner, taken := listed[port]; taken {
+					t.Fatalf("%s of %s has the owners %s and %s", port, vip.Address, owner, claim.Owner)
+				}
+				listed[port] = claim.Owner
+			}
+		}
+	}
+}
+
+// ports returns what an owner has of each of its VIPs.
+func (w *world) ports(owner Owner) map[netip.Addr][]Port {
+	ports := map[netip.Addr][]Port{}
+	for _, address := range w.held(owner) {
+		vip := w.vips[address]
+		ports[address] = vip.Claims[vip.claimOf(owner)].Ports
+	}
+	return ports
+}
+
+// checkPorts is that a Service keeps the ports that it had and still wants, and
+// has all that nobody else has, wherever it shares or would share.
+func (w *world) checkPorts(t *rapid.T, owner Owner, before map[netip.Addr][]Port) {
+	request := w.services[owner]
+	for address, now := range w.ports(owner) {
+		vip := w.vips[address]
+		if len(vip.Claims) == 1 && request.SharingKey == "" {
+			if len(now) > 0 {
+				t.Fatalf("%s, which has %s for itself, lists %v", owner, address, now)
+			}
+			continue
+		}
+		for _, port := range request.Ports {
+			others := slices.ContainsFunc(vip.Claims, func(c Claim) bool { return c.Owner != owner && slices.Contains(c.Ports, port) })
+			has := slices.Contains(now, port)
+			if has == others || slices.Contains(before[address], port) && !has {
+				t.Fatalf("%s of %s: %s has it: %v, others: %v, before: %v", port, address, owner, has, others, before[address])
+			}
+		}
+		if slices.ContainsFunc(now, func(port Port) bool { return !slices.Contains(request.Ports, port) }) {
+			t.Fatalf("%s lists %v of %v", owner, now, request.Ports)
+		}
+	}
+}
+
+// Claims that somebody writes by hand beside that of a Service, without keys
+// and ports: the Service keeps its ports, and what it does not have goes to
+// one of the others, in whatever order they are looked at.
+func TestClaimsByHand(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := &world{services: map[Owner]Request{}, vips: map[netip.Addr]VIP{}}
+		address := addressAt(0)
+		hand := VIP{Address: address}
+		count := rapid.IntRange(2, 4).Draw(t, "services")
+		for i := range count {
+			owner := Owner{Namespace: fmt.Sprintf("ns%d", i%2), Name: fmt.Sprintf("s%d", i), UID: fmt.Sprint(i)}
+			w.services[owner] = Request{Owner: owner, Families: []Family{FamilyOf(address)}, RequireAll: true, Ports: drawPorts(t)}
+			claim := Claim{Owner: owner}
+			if i > 0 && rapid.Bool().Draw(t, "without UID") {
+				claim.UID = ""
+			}
+			hand.Claims = append(hand.Claims, claim)
+		}
+		w.vips[address] = hand
+		first := w.owners()[0]
+		for range 3 {
+			for _, owner := range rapid.Permutation(w.owners()).Draw(t, "order") {
+				before := w.ports(owner)
+				plan := w.reconcile(t, owner)
+				w.checkOwners(t)
+				if len(before[address]) > 0 {
+					w.checkPorts(t, owner, before)
+				}
+				if !slices.Equal(plan.Addresses, []netip.Addr{address}) {
+					t.Fatalf("%s has %v", owner, plan.Addresses)
+				}
+			}
+		}
+		for _, owner := range w.owners() {
+			w.checkPorts(t, owner, nil)
+		}
+		if got := w.ports(first)[address]; !slices.Equal(got, w.services[first].Ports) {
+			t.Fatalf("%s, which was first, has %v of %v", first, got, w.services[first].Ports)
 		}
 	})
 }
@@ -238,7 +375,7 @@ func TestExhaustionIsExact(t *testing.T) {
 				continue
 			}
 			if rapid.Bool().Draw(t, "taken") {
-				table.Put(VIP{Address: address, Owners: []Owner{other}})
+				table.Put(vip(address.String(), "", other))
 			} else {
 				free++
 			}
@@ -249,11 +386,15 @@ func TestExhaustionIsExact(t *testing.T) {
 			if got := len(plan.Create) == 1; got != (i < free) {
 				t.Fatalf("Service %d of %d free addresses: %+v", i, free, plan)
 			}
-			for _, grant := range plan.Create {
-				table.Put(VIP{Address: grant.Address, Pool: "p", Owners: []Owner{owner}})
+			for _, write := range plan.Create {
+				table.Put(VIP{Address: write.Address, Pool: "p", Claims: []Claim{write.Claim}})
 			}
 		}
 	})
+}
+
+func sameWrite(a, b Write) bool {
+	return a.Address == b.Address && a.Pool == b.Pool && a.Claim.equal(b.Claim)
 }
 
 // A plan is a function of its input, not of the order of maps or slices.
@@ -264,7 +405,7 @@ func TestOrderDoesNotMatter(t *testing.T) {
 			first := Make(w.table(), w.pools, w.services[owner])
 			w.pools = rapid.Permutation(w.pools).Draw(t, "pools")
 			second := Make(w.table(), w.pools, w.services[owner])
-			if !slices.Equal(first.Create, second.Create) || !slices.Equal(first.Addresses, second.Addresses) {
+			if !slices.EqualFunc(first.Create, second.Create, sameWrite) || !slices.EqualFunc(first.Bind, second.Bind, sameWrite) || !slices.Equal(first.Addresses, second.Addresses) {
 				t.Fatalf("%+v and %+v", first, second)
 			}
 			w.pools = slices.SortedFunc(slices.Values(w.pools), func(a, b Pool) int { return strings.Compare(a.Name, b.Name) })
@@ -279,7 +420,7 @@ func TestPriority(t *testing.T) {
 		w := drawWorld(t)
 		owner := w.owners()[0]
 		request := w.services[owner]
-		request.Families, request.Asked, request.Pool = []Family{IPv4}, nil, ""
+		request.Families, request.Asked, request.Pool, request.SharingKey = []Family{IPv4}, nil, "", ""
 		table := w.table()
 		plan := Make(table, w.pools, request)
 		for _, pool := range w.pools {
@@ -311,6 +452,6 @@ func TestHugePoolIsCheap(t *testing.T) {
 			t.Fatalf("%d steps to find a free address beside %d used ones", steps, i)
 		}
 		plan := Make(table, []Pool{pool}, request)
-		table.Put(VIP{Address: plan.Create[0].Address, Pool: "p", Owners: []Owner{request.Owner}})
+		table.Put(VIP{Address: plan.Create[0].Address, Pool: "p", Claims: []Claim{plan.Create[0].Claim}})
 	}
 }

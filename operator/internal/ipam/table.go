@@ -5,6 +5,8 @@
 package ipam
 
 import (
+	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 )
@@ -20,34 +22,79 @@ func (o Owner) String() string {
 	return o.Namespace + "/" + o.Name
 }
 
+func (o Owner) sameName(other Owner) bool {
+	return o.Namespace == other.Namespace && o.Name == other.Name
+}
+
+// Port is a port of a VIP; Protocol is as in Service.spec.ports, never empty.
+type Port struct {
+	Number   uint16
+	Protocol string
+}
+
+// String is "53/UDP".
+func (p Port) String() string {
+	return fmt.Sprintf("%d/%s", p.Number, p.Protocol)
+}
+
+// Compare orders ports by number, then protocol.
+func (p Port) Compare(other Port) int {
+	return cmp.Or(cmp.Compare(p.Number, other.Number), cmp.Compare(p.Protocol, other.Protocol))
+}
+
+// Claim is an owner's right to a VIP.
+type Claim struct {
+	Owner
+	// SharingKey lets those have the VIP, too, who have the same; empty: nobody.
+	SharingKey string
+	// Ports are those that no other owner can have, sorted. A VIP that has one
+	// owner, without a sharing key, needs none.
+	Ports []Port
+}
+
+func (c Claim) equal(other Claim) bool {
+	return c.Owner == other.Owner && c.SharingKey == other.SharingKey && slices.Equal(c.Ports, other.Ports)
+}
+
 // VIP is an address that exists as an object and so is not free. Without
-// owners it is reserved.
+// claims it is reserved.
 type VIP struct {
 	Address netip.Addr
 	// Pool that the address was taken from; empty when it was made by hand.
-	Pool   string
-	Owners []Owner
+	Pool string
+	// Claims in the order in which they were made.
+	Claims []Claim
+}
+
+// claimOf returns the place of an owner's claim, -1 where it has none.
+func (v VIP) claimOf(owner Owner) int {
+	return slices.IndexFunc(v.Claims, func(c Claim) bool {
+		return c.sameName(owner) && (c.UID == "" || c.UID == owner.UID)
+	})
 }
 
 func (v VIP) heldBy(owner Owner) bool {
-	return slices.ContainsFunc(v.Owners, func(o Owner) bool {
-		return o.Namespace == owner.Namespace && o.Name == owner.Name && (o.UID == "" || o.UID == owner.UID)
-	})
+	return v.claimOf(owner) >= 0
 }
 
 type ownerName struct {
 	namespace, name string
 }
 
+type addressSet map[netip.Addr]struct{}
+
 // Table holds the VIPs that exist. It is not safe for concurrent use.
 type Table struct {
 	vips map[netip.Addr]VIP
-	held map[ownerName]map[netip.Addr]struct{}
+	// held and keyed are the addresses by the names of their owners and by
+	// their sharing keys.
+	held  map[ownerName]addressSet
+	keyed map[string]addressSet
 }
 
 // NewTable returns a table with VIPs.
 func NewTable(vips ...VIP) *Table {
-	t := &Table{vips: map[netip.Addr]VIP{}, held: map[ownerName]map[netip.Addr]struct{}{}}
+	t := &Table{vips: map[netip.Addr]VIP{}, held: map[ownerName]addressSet{}, keyed: map[string]addressSet{}}
 	for _, vip := range vips {
 		t.Put(vip)
 	}
@@ -58,25 +105,35 @@ func NewTable(vips ...VIP) *Table {
 func (t *Table) Put(vip VIP) {
 	t.Delete(vip.Address)
 	t.vips[vip.Address] = vip
-	for _, owner := range vip.Owners {
-		key := ownerName{owner.Namespace, owner.Name}
-		if t.held[key] == nil {
-			t.held[key] = map[netip.Addr]struct{}{}
+	for _, claim := range vip.Claims {
+		insert(t.held, ownerName{claim.Namespace, claim.Name}, vip.Address)
+		if claim.SharingKey != "" {
+			insert(t.keyed, claim.SharingKey, vip.Address)
 		}
-		t.held[key][vip.Address] = struct{}{}
 	}
 }
 
 // Delete removes the VIP of an address, if there is one.
 func (t *Table) Delete(address netip.Addr) {
-	for _, owner := range t.vips[address].Owners {
-		key := ownerName{owner.Namespace, owner.Name}
-		delete(t.held[key], address)
-		if len(t.held[key]) == 0 {
-			delete(t.held, key)
-		}
+	for _, claim := range t.vips[address].Claims {
+		remove(t.held, ownerName{claim.Namespace, claim.Name}, address)
+		remove(t.keyed, claim.SharingKey, address)
 	}
 	delete(t.vips, address)
+}
+
+func insert[K comparable](index map[K]addressSet, key K, address netip.Addr) {
+	if index[key] == nil {
+		index[key] = addressSet{}
+	}
+	index[key][address] = struct{}{}
+}
+
+func remove[K comparable](index map[K]addressSet, key K, address netip.Addr) {
+	delete(index[key], address)
+	if len(index[key]) == 0 {
+		delete(index, key)
+	}
 }
 
 // Get returns the VIP of an address.
@@ -88,12 +145,7 @@ func (t *Table) Get(address netip.Addr) (VIP, bool) {
 // Claimed returns, sorted, the addresses with a claim of a Service of that
 // name, whatever its UID.
 func (t *Table) Claimed(namespace, name string) []netip.Addr {
-	addresses := make([]netip.Addr, 0, 2)
-	for address := range t.held[ownerName{namespace, name}] {
-		addresses = append(addresses, address)
-	}
-	slices.SortFunc(addresses, netip.Addr.Compare)
-	return addresses
+	return t.held[ownerName{namespace, name}].sorted()
 }
 
 // Held returns, sorted, the addresses that an owner has.
@@ -101,6 +153,15 @@ func (t *Table) Held(owner Owner) []netip.Addr {
 	return slices.DeleteFunc(t.Claimed(owner.Namespace, owner.Name), func(address netip.Addr) bool {
 		return !t.vips[address].heldBy(owner)
 	})
+}
+
+func (s addressSet) sorted() []netip.Addr {
+	addresses := make([]netip.Addr, 0, len(s))
+	for address := range s {
+		addresses = append(addresses, address)
+	}
+	slices.SortFunc(addresses, netip.Addr.Compare)
+	return addresses
 }
 
 func (t *Table) used(address netip.Addr) bool {

@@ -152,7 +152,7 @@ func (l *lookup) vip(vip *millracev1alpha1.VIP) VIP {
 
 // claimed returns the Service of a claim, nil where it is gone or another one
 // has its name now.
-func (l *lookup) claimed(claim millracev1alpha1.ServiceReference) *corev1.Service {
+func (l *lookup) claimed(claim millracev1alpha1.VIPClaim) *corev1.Service {
 	service := l.services[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}]
 	if service == nil || claim.UID != "" && claim.UID != string(service.UID) {
 		return nil

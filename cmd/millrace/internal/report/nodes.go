@@ -97,7 +97,7 @@ func (l *lookup) differences(node *millracev1alpha1.LBNode) []Problem {
 		}
 	}
 	for address, vip := range l.vips {
-		bound := slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1alpha1.ServiceReference) bool {
+		bound := slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1alpha1.VIPClaim) bool {
 			return l.claimed(claim) != nil
 		})
 		if bound && !has[address] {

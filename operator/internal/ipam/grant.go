@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+func (p *planner) grantAsked() {
+	for _, address := range p.request.Asked {
+		family := FamilyOf(address)
+		if !slices.Contains(p.request.Families, family) {
+			p.refuseAsked(family, NotRequested, "address %s is asked for, but spec.ipFamilies has no %s", address, family)
+			continue
+		}
+		if p.held[family] == address {
+			continue
+		}
+		pool, ok := p.poolOf(address)
+		if !ok {
+			p.refuseAsked(family, AddressNotInPool, "%s", p.notInPool(address))
+			continue
+		}
+		if reason, message := p.refuseShare(address, pool); message != "" {
+			p.refuseAsked(family, reason, "%s", message)
+			continue
+		}
+		p.granted[family] = grant{address: address, pool: pool.Name}
+	}
+}
+
+// grantMissing gives addresses to the families that have none, and new ones to
+// those whose address is not of the pool that is asked for.
+func (p *planner) grantMissing() {
+	var missing []Family
+	for _, family := range p.request.Families {
+		if !p.asked(family) && (p.held[family] == netip.Addr{} || p.wantsMove(family)) {
+			missing = append(missing, family)
+		}
+	}
+	missing = slices.DeleteFunc(missing, p.join)
+	candidates := p.candidates()
+	for _, family := range missing {
+		if hinted, ok := p.hinted(candidates, family); ok {
+			p.granted[family] = hinted
+		}
+	}
+	missing = slices.DeleteFunc(missing, func(family Family) bool { return p.granted[family] != grant{} })
+	if p.grantFromOne(candidates, missing) {
+		return
+	}
+	for _, family := range missing {
+		if !slices.ContainsFunc(candidates, func(pool Pool) bool { return p.grantFromOne([]Pool{pool}, []Family{family}) }) {
+			p.refuseMissing(candidates, family)
+		}
+	}
+}
+
+func (p *planner) asked(family Family) bool {
+	return slices.ContainsFunc(p.request.Asked, func(address netip.Addr) bool { return FamilyOf(address) == family })
+}
+
+func (p *planner) wantsMove(family Family) bool {
+	return p.ofAnotherPool(p.held[family])
+}
+
+// ofAnotherPool says whether a VIP was not taken from the pool that is asked
+// for.
+func (p *planner) ofAnotherPool(address netip.Addr) bool {
+	pool := p.table.vips[address].Pool
+	return p.request.Pool != "" && pool != "" && pool != p.request.Pool
+}
+
+// candidates are the pools that addresses may be taken from, best first: those
+// that the Service has another address of, then by priority and name.
+func (p *planner) candidates() []Pool {
+	var candidates []Pool
+	for _, pool := range p.pools {
+		wanted := pool.Name == p.request.Pool || p.request.Pool == "" && pool.AutoAssign
+		if wanted && slices.Contains(p.request.Eligible, pool.Name) {
+			candidates = append(candidates, pool)
+		}
+	}
+	slices.SortFunc(candidates, func(a, b Pool) int {
+		if inA, inB := p.serves(a.Name), p.serves(b.Name); inA != inB {
+			if inA {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Name, b.Name))
+	})
+	return candidates
+}
+
+func (p *planner) serves(pool string) bool {
+	for _, family := range p.request.Families {
+		if granted, ok := p.granted[family]; ok && granted.pool == pool {
+			return true
+		}
+		if address, ok := p.held[family]; ok && p.table.vips[address].Pool == pool {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *planner) hinted(candidates []Pool, family Family) (grant, bool) {
+	for _, address := range p.request.Hints {
+		if FamilyOf(address) != family || p.table.used(address) {
+			continue
+		}
+		for _, pool := range candidates {
+			if pool.Addresses.Contains(address) {
+				return grant{address: address, pool: pool.Name}, true
+			}
+		}
+	}
+	return grant{}, false
+}
+
+// grantFromOne gives all families addresses of the first pool that has one
+// free for each.
+func (p *planner) grantFromOne(candidates []Pool, families []Family) bool {
+	for _, pool := range candidates {
+		grants := make([]grant, 0, len(families))
+		for _, family := range families {
+			if address, ok := pool.Addresses.FirstFree(family, p.table.used); ok {
+				grants = append(grants, grant{address: address, pool: pool.Name})
+			}
+		}
+		if len(grants) < len(families) {
+			continue
+		}
+		for i, family := range families {
+			p.granted[family] = grants[i]
+		}
+		return true
+	}
+	return false
+}
+
+func (p *planner) refuseAsked(family Family, reason Reason, format string, arguments ...any) {
+	p.askedRefused = true
+	p.refusals = append(p.refusals, Refusal{Family: family, Reason: reason, Message: fmt.Sprintf(format, arguments...)})
+}
+
+func (p *planner) refuseMissing(candidates []Pool, family Family) {
+	var names []string
+	for _, pool := range candidates {
+		if pool.Addresses.Has(family) {
+			names = append(names, fmt.Sprintf("%q", pool.Name))
+		}
+	}
+	refusal := Refusal{Family: family}
+	if len(names) > 0 {
+		refusal.Reason = PoolExhausted
+		refusal.Message = fmt.Sprintf("no free %s address in pool %s", family, strings.Join(names, ", "))
+	} else {
+		refusal.Reason = NoMatchingPool
+		refusal.Message = p.noPool(family)
+	}
+	p.refusals = append(p.refusals, refusal)
+}
+
+func (p *planner) noPool(family Family) string {
+	name := p.request.Pool
+	switch {
+	case name == "":
+		return fmt.Sprintf("no pool with %s addresses selects this Service", family)
+	case !slices.ContainsFunc(p.pools, func(pool Pool) bool { return pool.Name == name }):
+		return fmt.Sprintf("pool %q, which is asked for, does not exist or is not ready: no %s address", name, family)
+	case !slices.Contains(p.request.Eligible, name):
+		return fmt.Sprintf("pool %q, which is asked for, does not select this Service: no %s address", name, family)
+	}
+	return fmt.Sprintf("pool %q, which is asked for, has no %s addresses", name, family)
+}
+
+// poolOf returns the eligible pool that may give an address.
+func (p *planner) poolOf(address netip.Addr) (Pool, bool) {
+	for _, pool := range p.pools {
+		wanted := p.request.Pool == "" || p.request.Pool == pool.Name
+		if wanted && slices.Contains(p.request.Eligible, pool.Name) && pool.Addresses.Contains(address) {
+			return pool, true
+		}
+	}
+	return Pool{}, false
+}
+
+func (p *planner) notInPool(address netip.Addr) string {
+	pool := "any pool"
+	if p.request.Pool != "" {
+		pool = fmt.Sprintf("pool %q", p.request.Pool)
+	}
+	return fmt.Sprintf("address %s is not among the addresses that %s can give to this Service", address, pool)
+}

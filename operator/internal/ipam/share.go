@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// maxClaims is how many Services can share a VIP (maxItems of its claims).
+const maxClaims = 64
+
+// maxNamed is how many ports a message names.
+const maxNamed = 5
+
+// join gives a family the address that others with the Service's sharing key
+// have, or refuses it. It returns false where nobody has one yet that is of
+// the pool which is asked for.
+func (p *planner) join(family Family) bool {
+	if p.request.SharingKey == "" {
+		return false
+	}
+	var reason Reason
+	var message string
+	for _, address := range p.table.keyed[p.request.SharingKey].sorted() {
+		if FamilyOf(address) != family || p.table.vips[address].heldBy(p.request.Owner) {
+			continue
+		}
+		pool, mayHave := p.poolOf(address)
+		elsewhere := p.request.Pool != "" && (!mayHave || p.ofAnotherPool(address))
+		if elsewhere || !p.concerned(address, pool) {
+			continue
+		}
+		why, text := AddressNotInPool, p.notInPool(address)
+		if mayHave {
+			why, text = p.refuseShare(address, pool)
+		}
+		if text == "" {
+			p.granted[family] = grant{address: address, pool: pool.Name}
+			return true
+		}
+		if message == "" {
+			reason, message = why, text
+		}
+	}
+	if message == "" {
+		return false
+	}
+	p.refuseAsked(family, reason, "the address of the sharing key %q cannot be had: %s", p.request.SharingKey, message)
+	return true
+}
+
+// concerned says whether the sharing key on a VIP is the Service's own: that
+// of its namespace or, where the pool lets all share, of any. What others call
+// their keys elsewhere is their business.
+func (p *planner) concerned(address netip.Addr, pool Pool) bool {
+	return slices.ContainsFunc(p.table.vips[address].Claims, func(claim Claim) bool {
+		return claim.SharingKey == p.request.SharingKey && (pool.SharedByAll || claim.Namespace == p.request.Owner.Namespace)
+	})
+}
+
+// refuseShare says why the Service cannot have an address of a pool beside
+// those who have it already; the message is empty where it can.
+func (p *planner) refuseShare(address netip.Addr, pool Pool) (Reason, string) {
+	vip := p.table.vips[address]
+	inUse := func(claim Claim, why string) (Reason, string) {
+		return AddressInUse, fmt.Sprintf("address %s of pool %q is in use by Service %s%s", address, pool.Name, claim.Owner, why)
+	}
+	key := p.request.SharingKey
+	for _, claim := range vip.Claims {
+		switch {
+		case key == "" || claim.sameName(p.request.Owner):
+			return inUse(claim, "")
+		case claim.SharingKey != key:
+			return inUse(claim, fmt.Sprintf(", which does not have the sharing key %q", key))
+		case !pool.SharedByAll && claim.Namespace != p.request.Owner.Namespace:
+			return inUse(claim, ", and the pool's sharingScope keeps its addresses to one namespace")
+		}
+	}
+	if len(vip.Claims) >= maxClaims {
+		return AddressInUse, fmt.Sprintf("address %s of pool %q is shared by %d Services already", address, pool.Name, len(vip.Claims))
+	}
+	if taken := p.taken(vip); len(taken) > 0 {
+		return PortConflict, conflictMessage(address, taken)
+	}
+	return 0, ""
+}
+
+// conflict is a port of the Service that another owner has.
+type conflict struct {
+	port  Port
+	owner Owner
+}
+
+func conflictMessage(address netip.Addr, taken []conflict) string {
+	var names []string
+	for _, conflict := range taken[:min(len(taken), maxNamed)] {
+		names = append(names, fmt.Sprintf("%s (Service %s)", conflict.port, conflict.owner))
+	}
+	if len(taken) > maxNamed {
+		names = append(names, fmt.Sprintf("%d more", len(taken)-maxNamed))
+	}
+	return fmt.Sprintf("others have ports of %s: %s", address, strings.Join(names, ", "))
+}
+
+// taken returns the ports of the Service that others have on a VIP. Of two
+// claims that list a port, which only somebody can have written by hand, the
+// first has it.
+func (p *planner) taken(vip VIP) []conflict {
+	mine := vip.claimOf(p.request.Owner)
+	var found []conflict
+	for _, port := range p.request.Ports {
+		i := slices.IndexFunc(vip.Claims, func(claim Claim) bool { return slices.Contains(claim.Ports, port) })
+		if i >= 0 && i != mine {
+			found = append(found, conflict{port: port, owner: vip.Claims[i].Owner})
+		}
+	}
+	return found
+}
+
+// tellOtherAddresses tells where the sharing key has an address besides the
+// one that the Service keeps: nobody is moved because of a key.
+func (p *planner) tellOtherAddresses() {
+	if p.request.SharingKey == "" {
+		return
+	}
+	for _, address := range p.table.keyed[p.request.SharingKey].sorted() {
+		family := FamilyOf(address)
+		kept, held := p.held[family]
+		_, moved := p.granted[family]
+		pool, mayHave := p.poolOf(address)
+		stays := held && !moved && kept != address && !p.asked(family)
+		if !stays || !mayHave || p.ofAnotherPool(address) || !p.concerned(address, pool) {
+			continue
+		}
+		p.refusals = append(p.refusals, Refusal{Family: family, Reason: OtherAddress, Message: fmt.Sprintf(
+			"the sharing key %q has the address %s, too (Service %s): to move there, ask for that address",
+			p.request.SharingKey, address, p.table.vips[address].Claims[0].Owner)})
+	}
+}
+
+// claim is what the Service's claim on one of its addresses has to say. A port
+// of the Service that another has there is refused.
+func (p *planner) claim(address netip.Addr) Claim {
+	claim := Claim{Owner: p.request.Owner, SharingKey: p.request.SharingKey}
+	vip := p.table.vips[address]
+	mine := vip.claimOf(p.request.Owner)
+	alone := len(vip.Claims) == 0 || len(vip.Claims) == 1 && mine == 0
+	if alone && claim.SharingKey == "" {
+		return claim
+	}
+	taken := p.taken(vip)
+	if len(taken) > 0 {
+		p.refuseAsked(FamilyOf(address), PortConflict, "%s", conflictMessage(address, taken))
+	}
+	if unsettled(vip, mine) {
+		if mine >= 0 {
+			claim.Ports = vip.Claims[mine].Ports
+		}
+		return claim
+	}
+	for _, port := range p.request.Ports {
+		if !slices.ContainsFunc(taken, func(c conflict) bool { return c.port == port }) {
+			claim.Ports = append(claim.Ports, port)
+		}
+	}
+	return claim
+}
+
+// unsettled says whether a claim before this one has to list its ports first:
+// that of a Service which had the address for itself, and listed none, until
+// somebody added another claim by hand.
+func unsettled(vip VIP, mine int) bool {
+	before := vip.Claims
+	if mine >= 0 && vip.Claims[mine].UID != "" {
+		before = vip.Claims[:mine]
+	}
+	return slices.ContainsFunc(before, func(claim Claim) bool { return claim.UID != "" && claim.SharingKey == "" }) &&
+		!slices.ContainsFunc(vip.Claims, func(claim Claim) bool { return len(claim.Ports) > 0 })
+}

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var (
+	tcp53, udp53 = Port{53, "TCP"}, Port{53, "UDP"}
+	tcp80        = Port{80, "TCP"}
+	stranger     = Owner{Namespace: "elsewhere", Name: "other", UID: "3"}
+	poolShared   = Pool{Name: "shared", Addresses: NewSet(rangeOf("198.51.100.210", "198.51.100.211")), SharedByAll: true}
+)
+
+func keyed(owner Owner, key string, ports ...Port) Claim {
+	return Claim{Owner: owner, SharingKey: key, Ports: ports}
+}
+
+func claimed(address, pool string, claims ...Claim) VIP {
+	return VIP{Address: netip.MustParseAddr(address), Pool: pool, Claims: claims}
+}
+
+func manyClaims(count int) []Claim {
+	var claims []Claim
+	for i := range count {
+		owner := Owner{Namespace: "shop", Name: fmt.Sprintf("s%d", i), UID: "u"}
+		claims = append(claims, keyed(owner, "dns", Port{uint16(1000 + i), "TCP"}))
+	}
+	return claims
+}
+
+type shareCase struct {
+	name    string
+	vips    []VIP
+	request Request
+	// want are the writes, as "create 203.0.113.1 [53/UDP]", and the releases;
+	// refusals are parts of the messages, with their reasons.
+	want      []string
+	refusals  []string
+	satisfied bool
+}
+
+func dnsRequest(ports ...Port) Request {
+	return Request{Families: single, RequireAll: true, SharingKey: "dns", Ports: ports}
+}
+
+func (r Request) with(change func(*Request)) Request {
+	change(&r)
+	return r
+}
+
+var joinCases = []shareCase{
+	{
+		name: "the first of a key gets an address, and lists its ports", request: dnsRequest(tcp53, tcp80),
+		want: []string{"create 198.51.100.129 [53/TCP 80/TCP]"}, satisfied: true,
+	},
+	{
+		name: "the next one joins", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53))}, request: dnsRequest(udp53),
+		want: []string{"bind 203.0.113.1 [53/UDP]"}, satisfied: true,
+	},
+	{
+		name:    "both families",
+		vips:    []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53)), claimed("2001:db8::1", "b", keyed(other, "dns", tcp53))},
+		request: dnsRequest(udp53).with(func(r *Request) { r.Families = dual }),
+		want:    []string{"bind 2001:db8::1 [53/UDP]", "bind 203.0.113.1 [53/UDP]"}, satisfied: true,
+	},
+	{
+		name:    "one family with the other, one of its own",
+		vips:    []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53))},
+		request: dnsRequest(udp53).with(func(r *Request) { r.Families = dual }),
+		want:    []string{"bind 203.0.113.1 [53/UDP]", "create 2001:db8::1 [53/UDP]"}, satisfied: true,
+	},
+	{
+		name: "of a pool that must be asked for", vips: []VIP{claimed("198.51.100.200", "kept", keyed(other, "dns", tcp53))},
+		request: dnsRequest(udp53), want: []string{"bind 198.51.100.200 [53/UDP]"}, satisfied: true,
+	},
+	{
+		name:    "the second address of the key, where the ports of the first are taken",
+		vips:    []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", udp53)), claimed("203.0.113.2", "a", keyed(other, "dns", tcp53))},
+		request: dnsRequest(udp53), want: []string{"bind 203.0.113.2 [53/UDP]"}, satisfied: true,
+	},
+	{
+		name: "no other address where a port is taken", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53, udp53))},
+		request:  dnsRequest(udp53, tcp80),
+		refusals: []string{`PortConflict the address of the sharing key "dns" cannot be had: others have ports of 203.0.113.1: 53/UDP (Service shop/other)`},
+	},
+	{
+		name: "all of them have to have the key", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53), keyed(stranger, "", tcp80))},
+		request: dnsRequest(udp53), refusals: []string{`AddressInUse`},
+	},
+	{
+		name: "another key", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "web", tcp53))}, request: dnsRequest(udp53),
+		want: []string{"create 198.51.100.129 [53/UDP]"}, satisfied: true,
+	},
+	{
+		name: "the key of another namespace is another key", vips: []VIP{claimed("203.0.113.1", "a", keyed(stranger, "dns", tcp53))},
+		request: dnsRequest(udp53), want: []string{"create 198.51.100.129 [53/UDP]"}, satisfied: true,
+	},
+	{
+		name:    "unless the pool lets all share",
+		vips:    []VIP{claimed("198.51.100.210", "shared", keyed(stranger, "dns", tcp53))},
+		request: dnsRequest(udp53), want: []string{"bind 198.51.100.210 [53/UDP]"}, satisfied: true,
+	},
+	{
+		name:    "a key of other namespaces in a pool that is not for this Service",
+		vips:    []VIP{claimed("198.51.100.210", "shared", keyed(stranger, "dns", tcp53))},
+		request: dnsRequest(udp53).with(func(r *Request) { r.Eligible = []string{"a"} }),
+		want:    []string{"create 203.0.113.1 [53/UDP]"}, satisfied: true,
+	},
+	{
+		name:     "the key's address is of a pool that is not for this Service",
+		vips:     []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53))},
+		request:  dnsRequest(udp53).with(func(r *Request) { r.Eligible = []string{"kept"} }),
+		refusals: []string{"AddressNotInPool address 203.0.113.1 is not among the addresses that any pool can give to this Service"},
+	},
+	{
+		name:    "the pool that is asked for comes before the key",
+		vips:    []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53))},
+		request: dnsRequest(udp53).with(func(r *Request) { r.Pool = "kept" }),
+		want:    []string{"create 198.51.100.200 [53/UDP]"}, satisfied: true,
+	},
+	{
+		name:     "full",
+		vips:     []VIP{claimed("203.0.113.1", "a", manyClaims(maxClaims)...)},
+		request:  dnsRequest(udp53),
+		refusals: []string{`AddressInUse address 203.0.113.1 of pool "a" is shared by 64 Services already`},
+	},
+	{
+		name:    "the last place",
+		vips:    []VIP{claimed("203.0.113.1", "a", manyClaims(maxClaims-1)...)},
+		request: dnsRequest(udp53), want: []string{"bind 203.0.113.1 [53/UDP]"}, satisfied: true,
+	},
+	{
+		name: "what is written by hand for a Service to come is not shared", vips: []VIP{claimed("203.0.113.1", "a", Claim{Owner: Owner{Namespace: "shop", Name: "later"}})},
+		request: dnsRequest(udp53).with(func(r *Request) { r.Asked = addresses("203.0.113.1") }), refusals: []string{"AddressInUse"},
+	},
+}
+
+var askedCases = []shareCase{
+	{
+		name:    "by address, with the key",
+		vips:    []VIP{claimed("203.0.113.2", "a", keyed(other, "dns", tcp53))},
+		request: dnsRequest(udp53).with(func(r *Request) { r.Asked = addresses("203.0.113.2") }),
+		want:    []string{"bind 203.0.113.2 [53/UDP]"}, satisfied: true,
+	},
+	{
+		name:     "by address, without the key",
+		vips:     []VIP{claimed("203.0.113.2", "a", keyed(other, "dns", tcp53))},
+		request:  Request{Families: single, RequireAll: true, Ports: []Port{udp53}, Asked: addresses("203.0.113.2")},
+		refusals: []string{`AddressInUse address 203.0.113.2 of pool "a" is in use by Service shop/other`},
+	},
+	{
+		name:     "by address, of a Service without a key",
+		vips:     []VIP{vip("203.0.113.2", "a", other)},
+		request:  dnsRequest(udp53).with(func(r *Request) { r.Asked = addresses("203.0.113.2") }),
+		refusals: []string{`AddressInUse is in use by Service shop/other, which does not have the sharing key "dns"`},
+	},
+	{
+		name:     "by address, of another namespace: nobody squats on it",
+		vips:     []VIP{claimed("203.0.113.2", "a", keyed(stranger, "dns", tcp53))},
+		request:  dnsRequest(udp53).with(func(r *Request) { r.Asked = addresses("203.0.113.2") }),
+		refusals: []string{`AddressInUse is in use by Service elsewhere/other, and the pool's sharingScope keeps its addresses to one namespace`},
+	},
+	{
+		name:     "by address, with a port that is taken",
+		vips:     []VIP{claimed("203.0.113.2", "a", keyed(other, "dns", tcp53))},
+		request:  dnsRequest(tcp53).with(func(r *Request) { r.Asked = addresses("203.0.113.2") }),
+		refusals: []string{"PortConflict others have ports of 203.0.113.2: 53/TCP (Service shop/other)"},
+	},
+	{
+		name:    "moved to the shared address",
+		vips:    []VIP{claimed("203.0.113.1", "a", keyed(web, "dns", udp53)), claimed("203.0.113.2", "a", keyed(other, "dns", tcp53))},
+		request: dnsRequest(udp53).with(func(r *Request) { r.Asked = addresses("203.0.113.2") }),
+		want:    []string{"bind 203.0.113.2 [53/UDP]", "release 203.0.113.1"}, satisfied: true,
+	},
+	{
+		name: "never joins the claim of an earlier Service of its name",
+		vips: []VIP{claimed("203.0.113.1", "a", keyed(Owner{Namespace: "shop", Name: "web", UID: "0"}, "dns", tcp53))},
+
+		request: dnsRequest(udp53), refusals: []string{"AddressInUse is in use by Service shop/web"},
+	},
+}
+
+var heldCases = []shareCase{
+	{
+		name: "at rest", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53), keyed(web, "dns", udp53))},
+		request: dnsRequest(udp53), satisfied: true,
+	},
+	{
+		name: "another port", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53), keyed(web, "dns", udp53))},
+		request: dnsRequest(udp53, tcp80), want: []string{"bind 203.0.113.1 [53/UDP 80/TCP]"}, satisfied: true,
+	},
+	{
+		name: "another port that the first has", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53), keyed(web, "dns", udp53))},
+		request: dnsRequest(udp53, tcp53), refusals: []string{"PortConflict others have ports of 203.0.113.1: 53/TCP (Service shop/other)"},
+	},
+	{
+		name: "another port of the first that the second has", vips: []VIP{claimed("203.0.113.1", "a", keyed(web, "dns", tcp53), keyed(other, "dns", udp53))},
+		request: dnsRequest(udp53), want: []string{"bind 203.0.113.1 []"}, refusals: []string{"PortConflict 53/UDP (Service shop/other)"},
+	},
+	{
+		name: "a port that two claims list by hand is the first one's", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53), keyed(web, "dns", tcp53, udp53))},
+		request: dnsRequest(tcp53, udp53), want: []string{"bind 203.0.113.1 [53/UDP]"}, refusals: []string{"PortConflict"},
+	},
+	{
+		name: "and stays so", vips: []VIP{claimed("203.0.113.1", "a", keyed(web, "dns", tcp53, udp53), keyed(other, "dns", tcp53))},
+		request: dnsRequest(tcp53, udp53), satisfied: true,
+	},
+	{
+		name: "a key for an address of one's own", vips: []VIP{vip("203.0.113.1", "a", web)}, request: dnsRequest(udp53),
+		want: []string{"bind 203.0.113.1 [53/UDP]"}, satisfied: true,
+	},
+	{
+		name: "a key that others have elsewhere moves nobody", vips: []VIP{vip("203.0.113.1", "a", web), claimed("203.0.113.2", "a", keyed(other, "dns", tcp53))},
+		request: dnsRequest(udp53), want: []string{"bind 203.0.113.1 [53/UDP]"},
+		refusals: []string{`OtherAddress the sharing key "dns" has the address 203.0.113.2, too (Service shop/other)`}, satisfied: true,
+	},
+	{
+		name: "without the key any more, but still shared", vips: []VIP{claimed("203.0.113.1", "a", keyed(web, "dns", udp53), keyed(other, "dns", tcp53))},
+		request: Request{Families: single, RequireAll: true, Ports: []Port{udp53}}, want: []string{"bind 203.0.113.1 [53/UDP]"}, satisfied: true,
+	},
+	{
+		name: "without the key any more, and alone", vips: []VIP{claimed("203.0.113.1", "a", keyed(web, "dns", udp53))},
+		request: Request{Families: single, RequireAll: true, Ports: []Port{udp53}}, want: []string{"bind 203.0.113.1 []"}, satisfied: true,
+	},
+	{
+		name: "moved away from a shared address", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53), keyed(web, "dns", udp53))},
+		request: dnsRequest(udp53).with(func(r *Request) { r.Pool = "kept" }),
+		want:    []string{"create 198.51.100.200 [53/UDP]", "release 203.0.113.1"}, satisfied: true,
+	},
+	{
+		name: "the pool's scope was narrowed since", vips: []VIP{claimed("203.0.113.1", "a", keyed(stranger, "dns", tcp53), keyed(web, "dns", udp53))},
+		request: dnsRequest(udp53), satisfied: true,
+	},
+	{
+		name: "beside a claim that somebody wrote by hand", vips: []VIP{claimed("203.0.113.1", "a", Claim{Owner: web}, Claim{Owner: Owner{Namespace: "shop", Name: "other"}})},
+		request: Request{Families: single, RequireAll: true, Ports: []Port{udp53}}, want: []string{"bind 203.0.113.1 [53/UDP]"}, satisfied: true,
+	},
+	{
+		name: "written by hand beside a Service that has not listed its ports", vips: []VIP{claimed("203.0.113.1", "a", Claim{Owner: other}, Claim{Owner: Owner{Namespace: "shop", Name: "web"}})},
+		request: Request{Families: single, RequireAll: true, Ports: []Port{udp53}}, want: []string{"bind 203.0.113.1 []"}, satisfied: true,
+	},
+}
+
+func TestShare(t *testing.T) {
+	for _, group := range [][]shareCase{joinCases, askedCases, heldCases} {
+		for _, test := range group {
+			t.Run(test.name, func(t *testing.T) { checkShare(t, test) })
+		}
+	}
+}
+
+func checkShare(t *testing.T, test shareCase) {
+	test.request.Owner = web
+	if test.request.Eligible == nil {
+		test.request.Eligible = append(slices.Clone(names), "shared")
+	}
+	plan := Make(NewTable(test.vips...), append(slices.Clone(allPools), poolShared), test.request)
+	var got []string
+	for verb, writes := range map[string][]Write{"create": plan.Create, "bind": plan.Bind} {
+		for _, write := range writes {
+			got = append(got, fmt.Sprintf("%s %s %v", verb, write.Address, write.Claim.Ports))
+			if write.Claim.Owner != web || write.Claim.SharingKey != test.request.SharingKey {
+				t.Errorf("the claim is %+v", write.Claim)
+			}
+		}
+	}
+	for _, address := range plan.Release {
+		got = append(got, "release "+address.String())
+	}
+	slices.Sort(got)
+	compare(t, "the plan", got, test.want)
+	if plan.Satisfied != test.satisfied {
+		t.Errorf("Satisfied = %v", plan.Satisfied)
+	}
+	if len(plan.Refusals) != len(test.refusals) || len(plan.Refusals) > 0 && !plan.Waiting {
+		t.Fatalf("refusals are %+v, want %q", plan.Refusals, test.refusals)
+	}
+	reasons := map[Reason]string{
+		AddressInUse: "AddressInUse", AddressNotInPool: "AddressNotInPool", PortConflict: "PortConflict", OtherAddress: "OtherAddress",
+	}
+	for i, refusal := range plan.Refusals {
+		reason, message, _ := strings.Cut(test.refusals[i], " ")
+		if reasons[refusal.Reason] != reason || !strings.Contains(refusal.Message, message) {
+			t.Errorf("refusal is %s %q, want %q", reasons[refusal.Reason], refusal.Message, test.refusals[i])
+		}
+	}
+}
+
+// A message names a few ports, however many are taken.
+func TestConflictMessage(t *testing.T) {
+	var taken []conflict
+	for i := range 7 {
+		taken = append(taken, conflict{port: Port{uint16(i + 1), "TCP"}, owner: other})
+	}
+	want := "others have ports of 203.0.113.1: 1/TCP (Service shop/other), 2/TCP (Service shop/other), 3/TCP (Service shop/other), " +
+		"4/TCP (Service shop/other), 5/TCP (Service shop/other), 2 more"
+	if got := conflictMessage(netip.MustParseAddr("203.0.113.1"), taken); got != want {
+		t.Errorf("message is %q", got)
+	}
+}

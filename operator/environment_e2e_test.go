@@ -45,6 +45,7 @@ const (
 
 	systemNamespace = "millrace-system"
 	namespace       = "shop"
+	otherNamespace  = "office"
 
 	patience = 20 * time.Second
 )
@@ -72,7 +73,7 @@ func newEnvironment(t *testing.T) *environment {
 	must(t, err)
 	e.kubeconfig, err = e.server.WriteKubeconfig(operatorUser)
 	must(t, err)
-	for _, name := range []string{systemNamespace, namespace} {
+	for _, name := range []string{systemNamespace, namespace, otherNamespace} {
 		must(t, e.client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	}
 	e.apply(t, "../config/rbac/operator/role.yaml")
@@ -102,12 +103,15 @@ func (e *environment) apply(t *testing.T, file string) {
 // clean removes what a scenario has left.
 func (e *environment) clean(t *testing.T) {
 	t.Helper()
-	services := &corev1.ServiceList{}
-	must(t, e.client.List(t.Context(), services, client.InNamespace(namespace)))
-	for i := range services.Items {
-		services.Items[i].Finalizers = nil
-		must(t, e.client.Update(t.Context(), &services.Items[i]))
-		must(t, client.IgnoreNotFound(e.client.Delete(t.Context(), &services.Items[i])))
+	for _, namespace := range []string{namespace, otherNamespace} {
+		services := &corev1.ServiceList{}
+		must(t, e.client.List(t.Context(), services, client.InNamespace(namespace)))
+		for i := range services.Items {
+			services.Items[i].Finalizers = nil
+			must(t, e.client.Update(t.Context(), &services.Items[i]))
+			must(t, client.IgnoreNotFound(e.client.Delete(t.Context(), &services.Items[i])))
+		}
+		must(t, e.client.DeleteAllOf(t.Context(), &eventsv1.Event{}, client.InNamespace(namespace)))
 	}
 	for _, object := range []client.Object{
 		&millracev1alpha1.VIP{}, &millracev1alpha1.IPPool{}, &millracev1alpha1.BGPPeer{},
@@ -115,7 +119,6 @@ func (e *environment) clean(t *testing.T) {
 	} {
 		must(t, e.client.DeleteAllOf(t.Context(), object))
 	}
-	must(t, e.client.DeleteAllOf(t.Context(), &eventsv1.Event{}, client.InNamespace(namespace)))
 }
 
 // instance is a running operator.

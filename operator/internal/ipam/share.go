@@ -120,8 +120,8 @@ func (p *planner) taken(vip VIP) []conflict {
 	return found
 }
 
-// tellOtherAddresses tells where the sharing key has an address besides the
-// one that the Service keeps: nobody is moved because of a key.
+// tellOtherAddresses tells which address of the sharing key the Service could
+// have instead of the one that it keeps: nobody is moved because of a key.
 func (p *planner) tellOtherAddresses() {
 	if p.request.SharingKey == "" {
 		return
@@ -133,6 +133,9 @@ func (p *planner) tellOtherAddresses() {
 		pool, mayHave := p.poolOf(address)
 		stays := held && !moved && kept != address && !p.asked(family)
 		if !stays || !mayHave || p.ofAnotherPool(address) || !p.concerned(address, pool) {
+			continue
+		}
+		if _, refused := p.refuseShare(address, pool); refused != "" {
 			continue
 		}
 		p.refusals = append(p.refusals, Refusal{Family: family, Reason: OtherAddress, Message: fmt.Sprintf(

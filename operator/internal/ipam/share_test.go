@@ -221,6 +221,10 @@ var heldCases = []shareCase{
 		refusals: []string{`OtherAddress the sharing key "dns" has the address 203.0.113.2, too (Service shop/other)`}, satisfied: true,
 	},
 	{
+		name: "nor is it told where it could not be had", vips: []VIP{claimed("203.0.113.1", "a", keyed(web, "dns", udp53)), claimed("203.0.113.2", "a", keyed(other, "dns", udp53))},
+		request: dnsRequest(udp53), satisfied: true,
+	},
+	{
 		name: "without the key any more, but still shared", vips: []VIP{claimed("203.0.113.1", "a", keyed(web, "dns", udp53), keyed(other, "dns", tcp53))},
 		request: Request{Families: single, RequireAll: true, Ports: []Port{udp53}}, want: []string{"bind 203.0.113.1 [53/UDP]"}, satisfied: true,
 	},

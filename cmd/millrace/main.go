@@ -15,7 +15,9 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/go-logr/logr"
 	"golang.org/x/term"
+	"k8s.io/klog/v2"
 )
 
 // version is set by the linker.
@@ -41,6 +43,9 @@ type environment struct {
 }
 
 func main() {
+	// client-go logs each stream that is cut off, also where this program ends it. What
+	// fails comes back as an error.
+	klog.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, processEnvironment())
 	stop()

@@ -16,7 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/api/inspect"
 )
 
-// Runner runs the agent's program on a node; see cluster.Agents.
+// Runner runs the agent's program on a node; see cluster.Agents. It writes nothing
+// to out after it has returned.
 type Runner interface {
 	Run(ctx context.Context, node string, args []string, out io.Writer) error
 }

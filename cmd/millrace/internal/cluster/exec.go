@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -61,8 +62,9 @@ func (a *Agents) Nodes() []string {
 }
 
 // Run runs the agent's program in the agent's container of a node, writes what
-// it prints to out, and waits until it ends or ctx is done. The program is told
-// to end when this one does, also when this one is killed.
+// it prints to out, and waits until it ends or ctx is done. Nothing is written to out
+// after that. The program is told to end when this one does, also when this one is
+// killed.
 func (a *Agents) Run(ctx context.Context, node string, args []string, out io.Writer) error {
 	pod := a.pods[node]
 	if pod == nil {
@@ -75,8 +77,12 @@ func (a *Agents) Run(ctx context.Context, node string, args []string, out io.Wri
 	// Nothing is written: that it is open says that this end lives.
 	stdin, hold := io.Pipe()
 	defer hold.Close()
-	var stderr strings.Builder
-	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: out, Stderr: &stderr})
+	// The streams are copied by goroutines that may outlive the call once ctx is done.
+	var text strings.Builder
+	stdout, stderr := &gate{out: out}, &gate{out: &text}
+	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout, Stderr: stderr})
+	stdout.shut()
+	stderr.shut()
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -84,11 +90,34 @@ func (a *Agents) Run(ctx context.Context, node string, args []string, out io.Wri
 		return nil
 	case apierrors.IsForbidden(err) || strings.Contains(err.Error(), "forbidden"):
 		return fmt.Errorf("%w: to run a command in pod %s: %w; Role millrace-tracer in the namespace of Millrace has what is needed", ErrForbidden, pod.Name, err)
-	case stderr.Len() > 0:
-		return errors.New(strings.TrimPrefix(strings.TrimSpace(stderr.String()), "lbagent: "))
+	case text.Len() > 0:
+		return errors.New(strings.TrimPrefix(strings.TrimSpace(text.String()), "lbagent: "))
 	default:
 		return fmt.Errorf("run a command in pod %s: %w", pod.Name, err)
 	}
+}
+
+// gate passes on what is written until it is shut.
+type gate struct {
+	mu     sync.Mutex
+	out    io.Writer
+	closed bool
+}
+
+func (g *gate) Write(text []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return 0, io.ErrClosedPipe
+	}
+	return g.out.Write(text)
+}
+
+// shut returns when nothing is being written any more.
+func (g *gate) shut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
 }
 
 // executor uses WebSocket, or SPDY where the API server or a proxy in front of it

@@ -128,7 +128,8 @@ func TestTooBigForTheFabric(t *testing.T) {
 			}
 			t.Logf("of 12 flows %d were told that %d bytes are too much", refused, largest)
 			// Each flow has its pod on another node than the router's choice with a
-			// probability of two thirds.
+			// probability of two thirds. While rows have lately moved, as when pods came or
+			// went, others are asked about the rest, too, and all are told.
 			if refused == 0 {
 				t.Error("no flow was encapsulated, or all fitted")
 			}

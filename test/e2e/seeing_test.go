@@ -69,15 +69,18 @@ func TestDropsAreFollowed(t *testing.T) {
 	}
 }
 
-// As text, the counters come first; and what was started on the nodes ends with the
-// command that started it.
+// As text, the counters come first; an interrupt ends the command without a complaint,
+// and what was started on the nodes with it.
 func TestDropsEndOnTheNodes(t *testing.T) {
 	s := addresses(t, "echo")
 	s.routed(t, 30*time.Second, 1, 2, 3)
 	texts := make(chan string, 1)
 	failed := make(chan error, 1)
 	go func() {
-		out, err := cluster.Millrace(t.Context(), "drops", "--for", "8s")
+		out, complaints, err := cluster.InterruptMillrace(t.Context(), 8*time.Second, "drops")
+		if err == nil && complaints != "" {
+			err = fmt.Errorf("millrace complains: %s", complaints)
+		}
 		failed <- err
 		texts <- out
 	}()

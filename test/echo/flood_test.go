@@ -29,7 +29,7 @@ func TestFloodArrives(t *testing.T) {
 		defer socket.Close()
 		got, err := runJSON[floodReport](t, flood, "--udp", "--to", socket.LocalAddr().String(), "--from", test.from,
 			"--rate", "0", "--duration", "50ms", "--size", "5")
-		if err != nil || got.Packets == 0 || got.Failed != 0 {
+		if err != nil || got.Packets == 0 || got.Failed != 0 || got.CPUSeconds <= 0 || got.CPUSeconds > got.Seconds {
 			t.Fatalf("%s: %+v, %v", test.network, got, err)
 		}
 		buffer := make([]byte, 100)

@@ -5,13 +5,27 @@ package harness
 import (
 	"context"
 	"path/filepath"
+	"strconv"
+	"time"
 )
 
 // Millrace returns what `millrace ARGS…` prints, run next to the API server.
 func (c *Cluster) Millrace(ctx context.Context, args ...string) (string, error) {
-	command := []string{filepath.Join(c.root, "bin", "millrace"), "--kubeconfig", c.kubeconfig()}
-	out, err := c.Exec(ctx, "cp", append(command, args...)...)
+	out, err := c.Exec(ctx, "cp", c.millrace(args...)...)
 	return string(out), err
+}
+
+// InterruptMillrace runs `millrace ARGS…` next to the API server and interrupts it after a
+// time, as Ctrl-C does. complaints is what it printed to standard error. err is that
+// of millrace itself.
+func (c *Cluster) InterruptMillrace(ctx context.Context, after time.Duration, args ...string) (out, complaints string, err error) {
+	command := []string{"exec", "cp", "--", "timeout", "--preserve-status", "--signal=INT", strconv.Itoa(int(after.Seconds()))}
+	stdout, stderr, err := c.outputs(ctx, nil, append(command, c.millrace(args...)...)...)
+	return string(stdout), string(stderr), err
+}
+
+func (c *Cluster) millrace(args ...string) []string {
+	return append([]string{filepath.Join(c.root, "bin", "millrace"), "--kubeconfig", c.kubeconfig()}, args...)
 }
 
 // kubeconfig is the administrator's, as the lab writes it.

@@ -85,6 +85,12 @@ func (c *Cluster) Run(ctx context.Context, args ...string) ([]byte, error) {
 }
 
 func (c *Cluster) run(ctx context.Context, stdin io.Reader, args ...string) ([]byte, error) {
+	stdout, _, err := c.outputs(ctx, stdin, args...)
+	return stdout, err
+}
+
+// outputs is run that also returns what was printed to standard error.
+func (c *Cluster) outputs(ctx context.Context, stdin io.Reader, args ...string) (out, complaints []byte, err error) {
 	command := exec.CommandContext(ctx, c.lab, args...)
 	// An interrupt lets the lab end what it runs in the namespaces; Kill
 	// would leave that behind.
@@ -95,9 +101,10 @@ func (c *Cluster) run(ctx context.Context, stdin io.Reader, args ...string) ([]b
 	var stdout, stderr bytes.Buffer
 	command.Stdout, command.Stderr = &stdout, &stderr
 	if err := command.Run(); err != nil {
-		return stdout.Bytes(), fmt.Errorf("lab %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+		err = fmt.Errorf("lab %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+		return stdout.Bytes(), stderr.Bytes(), err
 	}
-	return stdout.Bytes(), nil
+	return stdout.Bytes(), stderr.Bytes(), nil
 }
 
 // Up brings the lab up and prints its progress.

@@ -14,7 +14,10 @@ import (
 type Flood struct {
 	Packets int64   `json:"packets"`
 	Seconds float64 `json:"seconds"`
-	Failed  int64   `json:"failed"`
+	// CPUSeconds is the processor time of the thread that sent, and of what the kernel
+	// did within it.
+	CPUSeconds float64 `json:"cpuSeconds"`
+	Failed     int64   `json:"failed"`
 }
 
 // FloodSYN sends SYNs from made-up sources to a VIP, each from a new one.

@@ -4,8 +4,9 @@
 // router, nodes and pod, the same small datagrams, and one time through a VIP of
 // Millrace, the other through an external IP that kube-proxy's nftables serve.
 //
-// All hosts of the lab share this machine's processors, and its links are veth pairs. So
-// the numbers compare the two paths; they do not tell what hardware would do.
+// What counts is the processor time that a packet takes in the nodes, and its inverse. All
+// hosts of the lab share this machine's processors, and its links are veth pairs: the
+// numbers compare the two paths; they do not tell what hardware would do.
 package bench
 
 import (
@@ -37,7 +38,7 @@ const (
 var (
 	// externalIP is the one of kube-proxy's Service, in the manifest too.
 	externalIP = netip.MustParseAddr("203.0.113.250")
-	// nowhere is an address that the router itself discards.
+	// nowhere is an address that the router sends where all is discarded.
 	nowhere = netip.MustParseAddr("203.0.113.251")
 	// source is the client; its ports make the flows.
 	source = netip.PrefixFrom(harness.ClientIPv4, 32)
@@ -49,8 +50,6 @@ type Options struct {
 	Duration time.Duration
 	// Flows is how many flows take turns.
 	Flows int
-	// Rate is the rate in packets per second at which processor time is compared.
-	Rate int
 }
 
 // bench is one run.
@@ -61,11 +60,20 @@ type bench struct {
 	vip     netip.Addr
 	// device is the node's end of the link to the pod.
 	device string
+	// threads are the kernel's, see softirqThreads.
+	threads []string
 }
+
+// blackHole is the router's end of a link to itself; the other one discards all, for
+// nothing that is sent over it is addressed to anybody.
+const blackHole, blackHoleEnd = "bench", "bench-end"
 
 // Run measures and prints a table.
 func Run(ctx context.Context, cluster *harness.Cluster, options Options, out io.Writer) (err error) {
 	b := &bench{cluster: cluster, options: options, out: out}
+	if b.threads, err = softirqThreads("/proc"); err != nil {
+		return err
+	}
 	// Also after an interrupt.
 	defer func() { err = errors.Join(err, b.remove(context.WithoutCancel(ctx))) }()
 	if err := b.prepare(ctx); err != nil {
@@ -118,8 +126,17 @@ func (b *bench) prepare(ctx context.Context) error {
 	if err := b.findDevice(ctx); err != nil {
 		return err
 	}
-	_, err = b.cluster.Exec(ctx, "router1", "ip", "route", "replace", "blackhole", nowhere.String())
-	return err
+	for _, command := range [][]string{
+		{"link", "add", blackHole, "type", "veth", "peer", "name", blackHoleEnd},
+		{"link", "set", blackHole, "arp", "off", "up"},
+		{"link", "set", blackHoleEnd, "arp", "off", "up"},
+		{"route", "add", nowhere.String(), "dev", blackHole},
+	} {
+		if _, err := b.cluster.Exec(ctx, "router1", append([]string{"ip"}, command...)...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (b *bench) findDevice(ctx context.Context) error {
@@ -153,13 +170,14 @@ func (b *bench) enterBy(ctx context.Context, address netip.Addr, node int) error
 
 // remove takes away what prepare and enterBy made.
 func (b *bench) remove(ctx context.Context) error {
-	routes := []string{"blackhole " + nowhere.String(), externalIP.String() + " metric 1"}
+	// The route to nowhere goes with its device.
+	commands := [][]string{{"link", "delete", blackHole}, {"route", "delete", externalIP.String(), "metric", "1"}}
 	if b.vip.IsValid() {
-		routes = append(routes, b.vip.String()+" metric 1")
+		commands = append(commands, []string{"route", "delete", b.vip.String(), "metric", "1"})
 	}
-	for _, route := range routes {
+	for _, command := range commands {
 		// Where it was interrupted early there is none.
-		_, _ = b.cluster.Exec(ctx, "router1", append([]string{"ip", "route", "delete"}, strings.Fields(route)...)...)
+		_, _ = b.cluster.Exec(ctx, "router1", append([]string{"ip"}, command...)...)
 	}
 	_, err := b.cluster.Kubectl(ctx, "delete", "namespace", namespace, "--ignore-not-found", "--timeout=60s")
 	return err

@@ -8,40 +8,37 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// path is one way from the client to the pod.
+// path is one way from the client to the pod. Where enter is zero it ends at the router.
 type path struct {
 	name  string
 	to    netip.Addr
 	enter int
 }
 
-// sample is one measurement. Seconds of processor time are those of the whole machine.
+// sample is one measurement.
 type sample struct {
-	offered, delivered float64
-	// cpu is processor time in microseconds for each packet that the pod got.
-	cpu float64
+	// sent and arrived are packets per second.
+	sent, arrived float64
+	// cost is processor time in nanoseconds for each packet that arrived.
+	cost float64
 }
 
-// result has the medians of a path.
+// result is what was measured of a path, one sample a round.
 type result struct {
 	path
-	most, steady sample
+	samples []sample
 }
 
 func (b *bench) paths() []path {
-	var all []path
+	all := []path{{name: "sender and router", to: nowhere}}
 	for _, enter := range []int{sinkNode, otherNode} {
 		all = append(all, path{"kube-proxy", externalIP, enter}, path{"Millrace", b.vip, enter})
 	}
@@ -56,55 +53,28 @@ const maxOtherWork = 0.1
 
 // warnOfOthers says so where the machine has other things to do than this.
 func (b *bench) warnOfOthers(ctx context.Context) error {
-	before, err := busySeconds()
-	if err != nil {
-		return err
+	share, err := busyShare(ctx, idleTime)
+	if err == nil && share > maxOtherWork {
+		fmt.Fprintf(b.out, "WARNING: %.0f %% of this machine's processors are busy already: packets per second say little then, and caches are shared\n", share*100)
 	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(idleTime):
-	}
-	after, err := busySeconds()
-	if err != nil {
-		return err
-	}
-	share := (after - before) / idleTime.Seconds() / float64(runtime.NumCPU())
-	if share > maxOtherWork {
-		fmt.Fprintf(b.out, "WARNING: %.0f %% of this machine's processors are busy already: take the numbers for what they are\n", share*100)
-	}
-	return nil
+	return err
 }
 
 // measureAll takes the paths in turn, so that what else the machine does meets all.
 func (b *bench) measureAll(ctx context.Context) ([]result, error) {
-	paths := append([]path{{name: "router", to: nowhere}}, b.paths()...)
-	most, steady := make([][]sample, len(paths)), make([][]sample, len(paths))
+	var results []result
+	for _, p := range b.paths() {
+		results = append(results, result{path: p})
+	}
 	for round := range b.options.Rounds {
 		fmt.Fprintf(b.out, "round %d of %d …\n", round+1, b.options.Rounds)
-		for i, p := range paths {
-			if p.enter != 0 {
-				if err := b.enterBy(ctx, p.to, p.enter); err != nil {
-					return nil, err
-				}
-			}
-			if _, err := b.send(ctx, p, warmRate, warmTime); err != nil {
-				return nil, fmt.Errorf("warm up %s: %w", p.name, err)
-			}
-			unlimited, err := b.measure(ctx, p, 0)
+		for i := range results {
+			s, err := b.measureOnce(ctx, results[i].path)
 			if err != nil {
-				return nil, fmt.Errorf("measure %s: %w", p.name, err)
+				return nil, fmt.Errorf("measure %s: %w", results[i].name, err)
 			}
-			limited, err := b.measure(ctx, p, b.options.Rate)
-			if err != nil {
-				return nil, fmt.Errorf("measure %s: %w", p.name, err)
-			}
-			most[i], steady[i] = append(most[i], unlimited), append(steady[i], limited)
+			results[i].samples = append(results[i].samples, s)
 		}
-	}
-	var results []result
-	for i, p := range paths {
-		results = append(results, result{path: p, most: median(most[i]), steady: median(steady[i])})
 	}
 	return results, nil
 }
@@ -114,6 +84,18 @@ const (
 	warmRate = 5000
 	warmTime = 2 * time.Second
 )
+
+func (b *bench) measureOnce(ctx context.Context, p path) (sample, error) {
+	if p.enter != 0 {
+		if err := b.enterBy(ctx, p.to, p.enter); err != nil {
+			return sample{}, err
+		}
+	}
+	if _, err := b.send(ctx, p, warmRate, warmTime); err != nil {
+		return sample{}, fmt.Errorf("warm up: %w", err)
+	}
+	return b.measure(ctx, p)
+}
 
 // send sends to a path, at a rate or, where that is 0, as fast as it can.
 func (b *bench) send(ctx context.Context, p path, rate int, duration time.Duration) (harness.Flood, error) {
@@ -127,44 +109,50 @@ func (b *bench) send(ctx context.Context, p path, rate int, duration time.Durati
 	return flood, json.Unmarshal(raw, &flood)
 }
 
-func (b *bench) measure(ctx context.Context, p path, rate int) (sample, error) {
-	packetsBefore, err := b.delivered(ctx)
+// measure sends as fast as one thread can. On veth pairs the kernel takes a packet from one
+// namespace to the next within the system call that sent it, up to the socket of the
+// pod; so what all hosts on the way do is in the time of that thread, except for what
+// the kernel passes to its own threads. Others who use the processors take time away, but
+// do not count.
+func (b *bench) measure(ctx context.Context, p path) (sample, error) {
+	before, err := b.count(ctx)
 	if err != nil {
 		return sample{}, err
 	}
-	busyBefore, err := busySeconds()
+	flood, err := b.send(ctx, p, 0, b.options.Duration)
 	if err != nil {
 		return sample{}, err
 	}
-	flood, err := b.send(ctx, p, rate, b.options.Duration)
+	after, err := b.count(ctx)
 	if err != nil {
 		return sample{}, err
 	}
-	busyAfter, err := busySeconds()
-	if err != nil {
-		return sample{}, err
-	}
-	packetsAfter, err := b.delivered(ctx)
-	if err != nil {
-		return sample{}, err
-	}
-	got := float64(packetsAfter - packetsBefore)
-	s := sample{offered: float64(flood.Packets) / flood.Seconds, delivered: got / flood.Seconds}
+	arrived := float64(after.delivered - before.delivered)
 	if p.enter == 0 {
-		got = float64(flood.Packets)
+		arrived = float64(flood.Packets)
 	}
-	if got == 0 {
+	if arrived == 0 {
 		return sample{}, errors.New("no packet arrived at the pod")
 	}
-	s.cpu = (busyAfter - busyBefore) / got * 1e6
-	return s, nil
+	return sample{
+		sent:    float64(flood.Packets) / flood.Seconds,
+		arrived: arrived / flood.Seconds,
+		cost:    (flood.CPUSeconds*float64(time.Second) + float64(after.softirq-before.softirq)) / arrived,
+	}, nil
 }
 
-// delivered returns how many packets the node has handed to the pod so far.
-func (b *bench) delivered(ctx context.Context) (uint64, error) {
+// counts are those of a moment.
+type counts struct {
+	// delivered is how many packets the node has handed to the pod.
+	delivered uint64
+	// softirq is the processor time of the kernel's threads.
+	softirq time.Duration
+}
+
+func (b *bench) count(ctx context.Context) (counts, error) {
 	raw, err := b.cluster.Exec(ctx, fmt.Sprintf("node%d", sinkNode), "ip", "-s", "-j", "link", "show", "dev", b.device)
 	if err != nil {
-		return 0, err
+		return counts{}, err
 	}
 	var links []struct {
 		Stats64 struct {
@@ -174,86 +162,38 @@ func (b *bench) delivered(ctx context.Context) (uint64, error) {
 		} `json:"stats64"`
 	}
 	if err := json.Unmarshal(raw, &links); err != nil || len(links) != 1 {
-		return 0, fmt.Errorf("read the counters of %s: %w: %q", b.device, err, raw)
+		return counts{}, fmt.Errorf("read the counters of %s: %w: %q", b.device, err, raw)
 	}
-	return links[0].Stats64.TX.Packets, nil
+	softirq, err := spent(b.threads)
+	return counts{delivered: links[0].Stats64.TX.Packets, softirq: softirq}, err
 }
 
-// ticksPerSecond is the unit of /proc/stat, USER_HZ, on all architectures of today.
-const ticksPerSecond = 100
-
-// busySeconds returns the processor time that this machine has spent so far, on all
-// its processors together, see proc_stat(5).
-func busySeconds() (float64, error) {
-	content, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return 0, err
-	}
-	line, _, _ := strings.Cut(string(content), "\n")
-	fields := strings.Fields(line)
-	// user nice system idle iowait irq softirq
-	const idle, iowait, counted = 4, 5, 7
-	if len(fields) <= counted || fields[0] != "cpu" {
-		return 0, fmt.Errorf("/proc/stat begins with %q", line)
-	}
-	busy := 0.0
-	for i := 1; i <= counted; i++ {
-		ticks, err := strconv.ParseFloat(fields[i], 64)
-		if err != nil {
-			return 0, fmt.Errorf("/proc/stat: %w", err)
-		}
-		if i != idle && i != iowait {
-			busy += ticks
-		}
-	}
-	return busy / ticksPerSecond, nil
+// middle is the median of a number over the rounds, and how far the quarter of the rounds
+// below it and that above it are from it at most.
+type middle struct {
+	median, low, high float64
 }
 
-// median takes the median of each number for itself.
-func median(samples []sample) sample {
-	pick := func(number func(sample) float64) float64 {
-		var all []float64
-		for _, s := range samples {
-			all = append(all, number(s))
-		}
-		slices.Sort(all)
-		return all[len(all)/2]
-	}
-	return sample{
-		offered:   pick(func(s sample) float64 { return s.offered }),
-		delivered: pick(func(s sample) float64 { return s.delivered }),
-		cpu:       pick(func(s sample) float64 { return s.cpu }),
-	}
+func middleOf(numbers []float64) middle {
+	sorted := slices.Sorted(slices.Values(numbers))
+	last := len(sorted) - 1
+	return middle{median: sorted[last/2], low: sorted[last/4], high: sorted[last-last/4]}
 }
 
-func (b *bench) print(results []result) error {
-	base := results[0]
-	fmt.Fprintf(b.out, "\nUDP, 60-byte frames, %d flows, median of %d rounds of %s; all hosts share this machine's processors.\n\n",
-		b.options.Flows, b.options.Rounds, b.options.Duration)
-	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "pod on\tpath\tsent/s\tarrived/s\tµs/packet at %d/s\tof them in the nodes\t\n", b.options.Rate)
-	fmt.Fprintf(w, "-\tsender and router only\t%.0f\t-\t%.1f\t-\t\n", base.most.offered, base.steady.cpu)
-	for _, r := range results[1:] {
-		fmt.Fprintf(w, "%s\t%s\t%.0f\t%.0f\t%.1f\t%.1f\t\n", where(r.enter), r.name, r.most.offered, r.most.delivered,
-			r.steady.cpu, r.steady.cpu-base.steady.cpu)
+func (r result) middle(number func(sample) float64) middle {
+	var all []float64
+	for _, s := range r.samples {
+		all = append(all, number(s))
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	fmt.Fprintln(b.out)
-	for i := 1; i+1 < len(results); i += 2 {
-		proxy, ours := results[i], results[i+1]
-		fmt.Fprintf(b.out, "pod on %s: Millrace delivers %.2f times the packets of kube-proxy, for %.2f times the processor time in the nodes\n",
-			where(ours.enter), ours.most.delivered/proxy.most.delivered,
-			(ours.steady.cpu-base.steady.cpu)/(proxy.steady.cpu-base.steady.cpu))
-	}
-	fmt.Fprintln(b.out, "On veth the driver does not send what XDP encapsulates, so the kernel does: the second row of Millrace is slower than hardware.")
-	return nil
+	return middleOf(all)
 }
 
-func where(enter int) string {
-	if enter == sinkNode {
-		return "the node that the router chose"
+// inNodes returns the processor time of each round that a packet costs in the nodes: less
+// that of the sender and the router in the same round.
+func (r result) inNodes(base result) []float64 {
+	var all []float64
+	for i, s := range r.samples {
+		all = append(all, s.cost-base.samples[i].cost)
 	}
-	return "another node"
+	return all
 }

@@ -3,48 +3,79 @@
 package bench
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 )
 
-func TestMedian(t *testing.T) {
-	samples := []sample{{3, 10, 7}, {1, 30, 8}, {2, 20, 9}}
-	if got, want := median(samples), (sample{offered: 2, delivered: 20, cpu: 8}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
+func TestMiddle(t *testing.T) {
+	for _, test := range []struct {
+		numbers []float64
+		want    middle
+	}{
+		{[]float64{5}, middle{5, 5, 5}},
+		{[]float64{3, 1, 2}, middle{2, 1, 3}},
+		{[]float64{7, 1, 6, 2, 5, 3, 4}, middle{4, 2, 6}},
+	} {
+		if got := middleOf(test.numbers); got != test.want {
+			t.Errorf("%v: got %+v, want %+v", test.numbers, got, test.want)
+		}
 	}
 }
 
 func TestPrint(t *testing.T) {
 	var out strings.Builder
-	b := &bench{options: Options{Rounds: 3, Duration: time.Second, Flows: 10, Rate: 1000}, out: &out}
+	b := &bench{options: Options{Rounds: 3, Duration: time.Second, Flows: 10}, out: &out}
 	err := b.print([]result{
-		{path: path{name: "router"}, most: sample{offered: 500000}, steady: sample{cpu: 2}},
-		{path{"kube-proxy", externalIP, sinkNode}, sample{offered: 300000, delivered: 100000}, sample{cpu: 10}},
-		{path{"Millrace", externalIP, sinkNode}, sample{offered: 300000, delivered: 150000}, sample{cpu: 6}},
+		{path{name: "sender and router"}, []sample{{500000, 500000, 1000}, {500000, 500000, 1100}, {1, 1, 1000}}},
+		{path{"kube-proxy", externalIP, sinkNode}, []sample{{300000, 100000, 5000}, {300000, 100000, 5100}, {1, 1, 9000}}},
+		{path{"Millrace", externalIP, sinkNode}, []sample{{300000, 150000, 3000}, {300000, 150000, 3100}, {1, 1, 3000}}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "delivers 1.50 times the packets of kube-proxy, for 0.50 times the processor time"; !strings.Contains(out.String(), want) {
-		t.Errorf("%s\ndoes not say %q", &out, want)
+	for _, want := range []string{"2000 ± 0", "500000", "2.00 times the packets per second of kube-proxy"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%s\ndoes not say %q", &out, want)
+		}
 	}
 }
 
-func TestBusySecondsGrow(t *testing.T) {
-	before, err := busySeconds()
-	if err != nil {
-		t.Fatal(err)
+func TestBusyTime(t *testing.T) {
+	got, err := busyTime("cpu  100 20 3 4000 50000 600 7 0 0 0\ncpu0 1 1 1 1 1 1 1 0 0 0\n")
+	if want := 7300 * time.Millisecond; err != nil || got != want {
+		t.Errorf("got %v, %v, want %v", got, err, want)
 	}
-	deadline := time.Now().Add(10 * time.Second)
-	for time.Now().Before(deadline) {
-		after, err := busySeconds()
-		if err != nil {
+	for _, stat := range []string{"", "cpu  1 2 3", "cpu a b c d e f g h"} {
+		if _, err := busyTime(stat); err == nil {
+			t.Errorf("%q: want an error", stat)
+		}
+	}
+}
+
+func TestSoftirqThreads(t *testing.T) {
+	proc := t.TempDir()
+	for name, content := range map[string]string{
+		"14/comm": "ksoftirqd/0\n", "14/schedstat": "1000 5 6\n",
+		"22/comm": "ksoftirqd/1\n", "22/schedstat": "200 5 6\n",
+		"30/comm": "other\n", "30/schedstat": "7 5 6\n",
+	} {
+		path := filepath.Join(proc, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
 			t.Fatal(err)
 		}
-		if after > before {
-			return
-		}
 	}
-	t.Error("this loop took no processor time")
+	folders, err := softirqThreads(proc)
+	if err != nil || len(folders) != 2 {
+		t.Fatalf("got %v, %v", folders, err)
+	}
+	if got, err := spent(folders); err != nil || got != 1200*time.Nanosecond {
+		t.Errorf("got %v, %v", got, err)
+	}
+	if _, err := softirqThreads(t.TempDir()); !errors.Is(err, errNoSoftirqThreads) {
+		t.Errorf("without any: %v", err)
+	}
 }

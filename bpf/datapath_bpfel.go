@@ -143,12 +143,13 @@ const (
 	DatapathEventEVENT_HANDED_TO_KERNEL       DatapathEvent = 0
 	DatapathEventEVENT_SECOND_CHANCE          DatapathEvent = 1
 	DatapathEventEVENT_SECOND_CHANCE_RETURNED DatapathEvent = 2
-	DatapathEventEVENT_EXCEPTION_LEARNED      DatapathEvent = 3
-	DatapathEventEVENT_EXCEPTION_USED         DatapathEvent = 4
-	DatapathEventEVENT_ECHO_ANSWERED          DatapathEvent = 5
-	DatapathEventEVENT_REFUSED                DatapathEvent = 6
-	DatapathEventEVENT_TOO_BIG_TOLD           DatapathEvent = 7
-	DatapathEventEVENTS                       DatapathEvent = 8
+	DatapathEventEVENT_OTHER_ZONE             DatapathEvent = 3
+	DatapathEventEVENT_EXCEPTION_LEARNED      DatapathEvent = 4
+	DatapathEventEVENT_EXCEPTION_USED         DatapathEvent = 5
+	DatapathEventEVENT_ECHO_ANSWERED          DatapathEvent = 6
+	DatapathEventEVENT_REFUSED                DatapathEvent = 7
+	DatapathEventEVENT_TOO_BIG_TOLD           DatapathEvent = 8
+	DatapathEventEVENTS                       DatapathEvent = 9
 )
 
 type DatapathException struct {
@@ -259,7 +260,8 @@ type DatapathNode struct {
 	Mtu         uint16
 	Pad         uint32
 	Ipv6        DatapathAddress
-	Reserved    [4]uint32
+	Zone        uint32
+	Reserved    [3]uint32
 }
 
 type DatapathOverhead uint32
@@ -349,7 +351,7 @@ type DatapathSelf struct {
 	Flags     uint32
 	Ipv4      uint32
 	Ipv6      DatapathAddress
-	_         [4]byte
+	Zone      uint32
 	UplinkMac [8]uint64
 }
 
@@ -372,6 +374,7 @@ const (
 	DatapathShapeUPLINK_MACS      DatapathShape = 8
 	DatapathShapeVIP_FILTER_WORDS DatapathShape = 1024
 	DatapathShapeVLAN_TAGS        DatapathShape = 2
+	DatapathShapeZONES            DatapathShape = 8
 	DatapathShapeSOURCE_SET_POOLS DatapathShape = 4294967294
 )
 
@@ -420,6 +423,7 @@ const (
 	DatapathTraceStepTRACE_EXCEPTION      DatapathTraceStep = 32768
 	DatapathTraceStepTRACE_TELLS          DatapathTraceStep = 65536
 	DatapathTraceStepTRACE_TOLD           DatapathTraceStep = 131072
+	DatapathTraceStepTRACE_OTHER_ZONE     DatapathTraceStep = 262144
 	DatapathTraceStepTRACE_TO_NODE        DatapathTraceStep = 1024
 	DatapathTraceStepTRACE_DELIVERED      DatapathTraceStep = 2048
 	DatapathTraceStepTRACE_TO_KERNEL      DatapathTraceStep = 4096
@@ -437,6 +441,11 @@ type DatapathUplinkFlag uint32
 const (
 	DatapathUplinkFlagUPLINK_TAKES_FRAMES DatapathUplinkFlag = 1
 )
+
+type DatapathZones struct {
+	_     structs.HostLayout
+	Table [8]uint32
+}
 
 // Names of all BPF objects in the ELF.
 //
@@ -486,6 +495,7 @@ const (
 	DatapathMapUplinks           = "uplinks"
 	DatapathMapVipFilter         = "vip_filter"
 	DatapathMapVips              = "vips"
+	DatapathMapZoneTables        = "zone_tables"
 	DatapathProgCountConnections = "count_connections"
 	DatapathProgEgress           = "egress"
 	DatapathProgHandedOver       = "handed_over"
@@ -606,6 +616,7 @@ type DatapathMapSpecs struct {
 	Uplinks        *ebpf.MapSpec `ebpf:"uplinks"`
 	VipFilter      *ebpf.MapSpec `ebpf:"vip_filter"`
 	Vips           *ebpf.MapSpec `ebpf:"vips"`
+	ZoneTables     *ebpf.MapSpec `ebpf:"zone_tables"`
 }
 
 // DatapathVariableSpecs contains global variables before they are loaded into the kernel.
@@ -692,6 +703,7 @@ type DatapathMaps struct {
 	Uplinks        *ebpf.Map `ebpf:"uplinks"`
 	VipFilter      *ebpf.Map `ebpf:"vip_filter"`
 	Vips           *ebpf.Map `ebpf:"vips"`
+	ZoneTables     *ebpf.Map `ebpf:"zone_tables"`
 }
 
 func (m *DatapathMaps) Close() error {
@@ -740,6 +752,7 @@ func (m *DatapathMaps) Close() error {
 		m.Uplinks,
 		m.VipFilter,
 		m.Vips,
+		m.ZoneTables,
 	)
 }
 

@@ -207,7 +207,7 @@ func newWorld(t testing.TB) *world {
 		bpf.DatapathMapVips: 16, bpf.DatapathMapRows: 32 * 4096, bpf.DatapathMapRowMarks: 32 * 4096,
 		bpf.DatapathMapExceptions4: 4096, bpf.DatapathMapExceptions6: 4096, bpf.DatapathMapEndpointRows: 4 * 512,
 		bpf.DatapathMapEndpoints: 16, bpf.DatapathMapConnections4: flows, bpf.DatapathMapConnections6: flows,
-		bpf.DatapathMapMemories: memoryBuckets, bpf.DatapathMapFrontendKeys: 128,
+		bpf.DatapathMapMemories: memoryBuckets, bpf.DatapathMapFrontendKeys: 128, bpf.DatapathMapZoneTables: 128,
 		bpf.DatapathMapAffinities4: flows, bpf.DatapathMapAffinities6: flows,
 		bpf.DatapathMapSourceRanges4: 16, bpf.DatapathMapSourceRanges6: 16,
 		bpf.DatapathMapReverse4: flows, bpf.DatapathMapReverse6: flows, bpf.DatapathMapHalfOpen4: flows,

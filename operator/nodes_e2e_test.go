@@ -137,6 +137,43 @@ func nodes(t *testing.T, e *environment) {
 	}
 }
 
+// zones: an LBNode has the zone that its Node is labelled with.
+func zones(t *testing.T, e *environment) {
+	e.run(t)
+	label := func(node *corev1.Node, zone string) {
+		update(t, e, node, func(node *corev1.Node) {
+			node.Labels = map[string]string{corev1.LabelTopologyZone: zone}
+			if zone == "" {
+				node.Labels = nil
+			}
+		})
+	}
+	inZone := func(node *corev1.Node, zone string) {
+		t.Helper()
+		eventually(t, func(ctx context.Context) error {
+			lbNode := &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+			if err := e.get(ctx, lbNode); err != nil {
+				return err
+			}
+			if lbNode.Spec.Zone != zone {
+				return fmt.Errorf("the zone of LBNode %s is %q, want %q", lbNode.Name, lbNode.Spec.Zone, zone)
+			}
+			return nil
+		})
+	}
+	labelled := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: "labelled", Labels: map[string]string{corev1.LabelTopologyZone: "east"},
+	}}
+	must(t, e.client.Create(t.Context(), labelled))
+	plain := e.node(t, "plain", "198.51.100.1")
+	inZone(labelled, "east")
+	inZone(plain, "")
+	label(labelled, "west")
+	inZone(labelled, "west")
+	label(labelled, "")
+	inZone(labelled, "")
+}
+
 // idsWrap: at the end of the numbers the lowest free one is next.
 func idsWrap(t *testing.T, e *environment) {
 	for name, id := range map[string]int32{"one": 1, "highest": 4095} {

@@ -50,6 +50,7 @@ func TestOperator(t *testing.T) {
 		{"pools that are not used", badPools},
 		{"peers and advertisements", routing},
 		{"nodes", nodes},
+		{"zones of nodes", zones},
 		{"ids of nodes wrap", idsWrap},
 		{"duplicate ids of nodes", duplicateIDs},
 		{"no write at rest", steadyState},

@@ -43,6 +43,14 @@ type LBNodeSpec struct {
 	// +kubebuilder:validation:MaxItems=2
 	// +listType=atomic
 	Addresses []string `json:"addresses,omitempty"`
+
+	// Zone is the node's zone (label topology.kubernetes.io/zone of the Node);
+	// empty where it has none. Packets that a router hands to the node go to
+	// endpoints that are hinted for its zone, as far as a Service asks for that.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Zone string `json:"zone,omitempty"`
 }
 
 // LBNodeStatus is what the node's agent observed.

@@ -19,6 +19,10 @@ enum shape {
 	/* 64 bits each. */
 	VIP_FILTER_WORDS = 1024,
 	VLAN_TAGS = 2,
+	/* Zones that a frontend has tables for, the one of nodes without a zone included. A
+	 * power of two.
+	 */
+	ZONES = 8,
 	/* The set of prefixes that is the pools' addresses. */
 	SOURCE_SET_POOLS = 0xfffffffe,
 };

@@ -102,6 +102,8 @@ enum event {
 	EVENT_SECOND_CHANCE,
 	/* No former owner knew the flow; handed back to the node that asked. */
 	EVENT_SECOND_CHANCE_RETURNED,
+	/* Handed on to a node that serves the flow's row for another zone. */
+	EVENT_OTHER_ZONE,
 	/* A former owner holds the flow, and this node sends it straight there from now on. */
 	EVENT_EXCEPTION_LEARNED,
 	/* Sent straight to the node that holds the flow. */

@@ -23,6 +23,8 @@
 #define GENEVE_OPTION_CLASS 0xff4d
 #define GENEVE_OPTION_TYPE 0x82
 
+/* The type is higher by packet.zones_on, up to ZONES. */
+
 struct geneve {
 	/* Version in the upper 2 bits, length of the options in 4-byte words. */
 	__u8 version_length;

@@ -104,6 +104,14 @@ struct {
 	__type(value, struct row);
 } rows SEC(".maps");
 
+/* By the id of the frontend. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct zones);
+} zone_tables SEC(".maps");
+
 /* Beside each row. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -21,6 +21,8 @@ struct outer {
 	__u32 hash;
 	__be16 protocol;
 	__u8 tos;
+	/* As of struct packet. */
+	__u8 zones_on;
 };
 
 static __always_inline struct outer outer_of(const struct packet *packet)
@@ -32,6 +34,7 @@ static __always_inline struct outer outer_of(const struct packet *packet)
 		.protocol = packet->flow.family == ADDRESS_FAMILY_IPV4 ? bpf_htons(ETH_P_IP) :
 									 bpf_htons(ETH_P_IPV6),
 		.tos = packet->tos,
+		.zones_on = packet->zones_on,
 	};
 
 	return outer;
@@ -59,7 +62,7 @@ static __always_inline void write_tunnel(struct tunnel *tunnel, const struct out
 	tunnel->geneve.protocol = outer->protocol;
 	tunnel->geneve.vni = bpf_htonl(GENEVE_VNI << 8);
 	tunnel->option.class = bpf_htons(GENEVE_OPTION_CLASS);
-	tunnel->option.type = GENEVE_OPTION_TYPE;
+	tunnel->option.type = GENEVE_OPTION_TYPE + outer->zones_on;
 	tunnel->option.length = GENEVE_OPTION_WORDS - 1;
 	tunnel->option.way[0] = bpf_htonl(outer->way >> 32);
 	tunnel->option.way[1] = bpf_htonl(outer->way);

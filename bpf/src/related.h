@@ -8,14 +8,15 @@
 /* Stage 2 of what belongs to a flow but cannot begin one: it goes where the flow's own
  * packets go, along the same chain, and where nobody knows the flow it ends.
  */
-__noinline int stage2_related(struct xdp_md *ctx, struct packet *packet, const struct self *self)
+__noinline int stage2_related(struct xdp_md *ctx, struct packet *packet, const struct self *self,
+			    const struct frontend *frontend)
 {
 	struct connection *connection;
 	struct endpoint *endpoint;
 	enum table table;
 	__u32 next;
 
-	if (!packet || !self)
+	if (!packet || !self || !frontend)
 		return XDP_ABORTED;
 	trace_step(TRACE_STAGE2);
 	connection = connection_find(&packet->flow, &table);
@@ -29,7 +30,7 @@ __noinline int stage2_related(struct xdp_md *ctx, struct packet *packet, const s
 			return fragment_deliver(ctx, packet, endpoint);
 		return icmp_deliver(ctx, packet, endpoint);
 	}
-	next = second_chance(packet, self->id);
+	next = second_chance(packet, self, frontend);
 	if (next)
 		return send_to(next);
 	return drop(packet->kind == PACKET_LATER_FRAGMENT ? DROP_FRAGMENT_EARLY :

@@ -180,7 +180,8 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 }
 
 /* In related.h. */
-int stage2_related(struct xdp_md *ctx, struct packet *packet, const struct self *self);
+int stage2_related(struct xdp_md *ctx, struct packet *packet, const struct self *self,
+		   const struct frontend *frontend);
 
 /* A flow that has an endpoint here keeps it; any other may get one. Verified on its own,
  * because it is global; the verifier then knows nothing of its arguments.
@@ -199,7 +200,7 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 		return XDP_ABORTED;
 	trace_step(TRACE_STAGE2);
 	if (packet->kind != PACKET_PLAIN)
-		return stage2_related(ctx, packet, self);
+		return stage2_related(ctx, packet, self, frontend);
 	connection = connection_find(&packet->flow, &table);
 	if (connection) {
 		trace_step(table == TABLE_HALF_OPEN ? TRACE_HALF_OPEN : TRACE_ESTABLISHED);

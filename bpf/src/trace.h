@@ -43,6 +43,8 @@ enum trace_step {
 	TRACE_TELLS = 1 << 16,
 	/* The node that holds the flow, or did, has told this one. */
 	TRACE_TOLD = 1 << 17,
+	/* It was handed to the next zone, by whose table its flow may have begun. */
+	TRACE_OTHER_ZONE = 1 << 18,
 	/* It was encapsulated. */
 	TRACE_TO_NODE = 1 << 10,
 	/* It was given to an endpoint. */

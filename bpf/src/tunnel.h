@@ -31,9 +31,11 @@ static __always_inline __be16 read_tunnel(struct packet *packet, const struct tu
 	if (tunnel->geneve.version_length >> 6 || words < GENEVE_OPTION_WORDS)
 		return 0;
 	if (tunnel->option.class != bpf_htons(GENEVE_OPTION_CLASS) ||
-	    tunnel->option.type != GENEVE_OPTION_TYPE ||
+	    tunnel->option.type < GENEVE_OPTION_TYPE ||
+	    tunnel->option.type > GENEVE_OPTION_TYPE + ZONES ||
 	    tunnel->option.length != GENEVE_OPTION_WORDS - 1)
 		return 0;
+	packet->zones_on = tunnel->option.type - GENEVE_OPTION_TYPE;
 	packet->way = (__u64)bpf_ntohl(tunnel->option.way[0]) << 32 |
 		      bpf_ntohl(tunnel->option.way[1]);
 	packet->l3 = packet->l4 + sizeof(struct udphdr) + sizeof(struct geneve) + words * 4;

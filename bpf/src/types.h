@@ -28,6 +28,8 @@ struct self {
 	__u32 flags;
 	__be32 ipv4;
 	struct address ipv6;
+	/* Below ZONES; zero means none. */
+	__u32 zone;
 	/* Frames for other stations, which a promiscuous or flooded port sees, are
 	 * not ours. Unused places are zero and come last. Six bytes of address, as
 	 * the low bytes of a little-endian load; the rest zero.
@@ -51,7 +53,16 @@ struct node {
 	__u16 mtu;
 	__u32 pad;
 	struct address ipv6;
-	__u32 reserved[4];
+	/* Below ZONES; zero means none. */
+	__u32 zone;
+	__u32 reserved[3];
+};
+
+/* The node tables of a frontend by the zone of the node that the router chose; zero where
+ * there is none. All zero where the frontend has one table for all nodes.
+ */
+struct zones {
+	__u32 table[ZONES];
 };
 
 /* One row of a node table: the way of its packets (way.h), with flags of the row where a
@@ -372,7 +383,9 @@ struct packet {
 	/* enum packet_kind */
 	__u16 kind;
 	/* The frame is now the VIP's own answer, on its way back. */
-	__u16 answered;
+	__u8 answered;
+	/* How many zones on from the origin's the zone is by whose table its way is: see zone.h. */
+	__u8 zones_on;
 	/* The longest packet that fits on its way, where it was too big. */
 	__u32 mtu;
 };

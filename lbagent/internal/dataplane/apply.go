@@ -176,6 +176,10 @@ func (d *Dataplane) putFrontend(key program.FrontendKey, frontend program.Fronte
 	if err := d.writeFrontendKey(key, frontend.ID); err != nil {
 		return err
 	}
+	zones := encodeZones(frontend.Zones)
+	if err := write(d.maps.ZoneTables, bpf.DatapathMapZoneTables, frontend.ID, uint32(frontend.ID), zones); err != nil {
+		return err
+	}
 	return write(m, name, showKey(key), encoded, encodeFrontend(frontend))
 }
 

@@ -18,6 +18,7 @@ import (
 var (
 	_ = [1]struct{}{}[bpf.DatapathShapeROWS-program.Rows]
 	_ = [1]struct{}{}[bpf.DatapathShapeCHAIN_LENGTH-program.ChainLength]
+	_ = [1]struct{}{}[bpf.DatapathShapeZONES-program.Zones]
 	_ = [1]struct{}{}[bpf.DatapathShapeENDPOINT_ROWS-program.EndpointRows]
 	_ = [1]struct{}{}[bpf.DatapathShapeNODES-program.MaxNodeID-1]
 	_ = [1]struct{}{}[bpf.DatapathShapeVIP_FILTER_WORDS-program.FilterWords]
@@ -133,6 +134,7 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapReverse4:       connections,
 		bpf.DatapathMapReverse6:       connections,
 		bpf.DatapathMapFrontendKeys:   frontends + 1,
+		bpf.DatapathMapZoneTables:     frontends + 1,
 		bpf.DatapathMapMemories:       c.memoryBuckets(),
 		bpf.DatapathMapAffinities4:    affinities,
 		bpf.DatapathMapAffinities6:    affinities,

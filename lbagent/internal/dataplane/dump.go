@@ -22,6 +22,7 @@ func (d *Dataplane) Dump() (*program.State, error) {
 		ID:   program.NodeID(d.self.Id),
 		IPv4: decodeIPv4(d.self.Ipv4),
 		IPv6: decodeIPv6(d.self.Ipv6),
+		Zone: program.Zone(d.self.Zone),
 	}
 	for id, node := range d.nodes {
 		state.Nodes[id] = decodeNode(node)
@@ -32,6 +33,7 @@ func (d *Dataplane) Dump() (*program.State, error) {
 	}{
 		{bpf.DatapathMapVips, d.dumpVIPs},
 		{"frontends", d.dumpFrontends},
+		{bpf.DatapathMapZoneTables, d.dumpZones},
 		{"source ranges", d.dumpSourceRanges},
 		{bpf.DatapathMapEndpoints, d.dumpEndpoints},
 		{bpf.DatapathMapEndpointRows, d.dumpEndpointTables},
@@ -60,6 +62,18 @@ func (d *Dataplane) dumpFrontends(state *program.State) error {
 		}))
 }
 
+func (d *Dataplane) dumpZones(state *program.State) error {
+	for key, frontend := range state.Frontends {
+		var zones bpf.DatapathZones
+		if err := d.maps.ZoneTables.Lookup(uint32(frontend.ID), &zones); err != nil {
+			return err
+		}
+		frontend.Zones = decodeZones(zones)
+		state.Frontends[key] = frontend
+	}
+	return nil
+}
+
 func (d *Dataplane) dumpEndpoints(state *program.State) error {
 	return readMap(d.maps.Endpoints, func(index uint32, endpoint bpf.DatapathEndpoint) {
 		if endpoint != (bpf.DatapathEndpoint{}) {
@@ -83,8 +97,10 @@ func (d *Dataplane) dumpEndpointTables(state *program.State) error {
 
 func (d *Dataplane) dumpTables(state *program.State) error {
 	for _, frontend := range state.Frontends {
-		if frontend.Table != 0 {
-			state.Tables[frontend.Table] = &program.Table{}
+		for _, slot := range append(frontend.Zones[:], frontend.Table) {
+			if slot != 0 {
+				state.Tables[slot] = &program.Table{}
+			}
 		}
 	}
 	return readMap(d.maps.Rows, func(index uint32, row bpf.DatapathRow) {

@@ -81,11 +81,11 @@ func decodeIPv6(address bpf.DatapathAddress) netip.Addr {
 }
 
 func encodeNode(node program.Node) bpf.DatapathNode {
-	return bpf.DatapathNode{Ipv4: encodeIPv4(node.IPv4), Ipv6: encodeIPv6(node.IPv6)}
+	return bpf.DatapathNode{Ipv4: encodeIPv4(node.IPv4), Ipv6: encodeIPv6(node.IPv6), Zone: uint32(node.Zone)}
 }
 
 func decodeNode(node bpf.DatapathNode) program.Node {
-	return program.Node{IPv4: decodeIPv4(node.Ipv4), IPv6: decodeIPv6(node.Ipv6)}
+	return program.Node{IPv4: decodeIPv4(node.Ipv4), IPv6: decodeIPv6(node.Ipv6), Zone: program.Zone(node.Zone)}
 }
 
 func withHop(node bpf.DatapathNode, hop program.Hop) bpf.DatapathNode {
@@ -170,6 +170,20 @@ func decodeFrontend(frontend bpf.DatapathFrontend) program.Frontend {
 		Affinity:  frontend.Affinity,
 		Ranges:    program.SourceSet(frontend.Ranges),
 	}
+}
+
+func encodeZones(zones [program.Zones]program.TableSlot) (out bpf.DatapathZones) {
+	for zone, slot := range zones {
+		out.Table[zone] = uint32(slot)
+	}
+	return out
+}
+
+func decodeZones(zones bpf.DatapathZones) (out [program.Zones]program.TableSlot) {
+	for zone, slot := range zones.Table {
+		out[zone] = program.TableSlot(slot)
+	}
+	return out
 }
 
 func encodeFrontendKey4(key program.FrontendKey) bpf.DatapathFrontendKey4 {

@@ -14,6 +14,7 @@ func (d *Dataplane) setSelf(self program.Self) error {
 	settings.Id = uint16(self.ID)
 	settings.Ipv4 = encodeIPv4(self.IPv4)
 	settings.Ipv6 = encodeIPv6(self.IPv6)
+	settings.Zone = uint32(self.Zone)
 	settings.Overhead = overhead(settings, d.nodes)
 	return d.writeSettings(settings)
 }
@@ -54,7 +55,7 @@ func (d *Dataplane) putNode(id program.NodeID, node program.Node) error {
 		}
 	}
 	d.nodes[id] = encoded
-	if former != (bpf.DatapathNode{}) && former != encoded {
+	if former != (bpf.DatapathNode{}) && (former.Ipv4 != encoded.Ipv4 || former.Ipv6 != encoded.Ipv6) {
 		delete(d.hops, id)
 	}
 	larger := d.self

@@ -37,6 +37,7 @@ func nodeGen() *rapid.Generator[program.Node] {
 		if has&2 != 0 {
 			node.IPv6 = netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: last})
 		}
+		node.Zone = program.Zone(rapid.IntRange(0, program.Zones-1).Draw(t, "zone"))
 		return node
 	})
 }
@@ -48,7 +49,7 @@ func stateGen(limits program.Limits) *rapid.Generator[*program.State] {
 		s := program.NewState()
 		if rapid.Bool().Draw(t, "has self") {
 			node := nodeGen().Draw(t, "self")
-			s.Self = program.Self{ID: 7, IPv4: node.IPv4, IPv6: node.IPv6}
+			s.Self = program.Self{ID: 7, IPv4: node.IPv4, IPv6: node.IPv6, Zone: node.Zone}
 		}
 		s.Nodes = rapid.MapOfN(rapid.Custom(func(t *rapid.T) program.NodeID {
 			return program.NodeID(rapid.IntRange(1, program.MaxNodeID).Draw(t, "id"))
@@ -83,25 +84,28 @@ func drawFrontend(t *rapid.T, s *program.State, limits program.Limits) {
 	if _, taken := s.Frontends[key]; taken {
 		return
 	}
+	id := program.FrontendID(rapid.IntRange(1, limits.Frontends).Draw(t, "id"))
+	for _, other := range s.Frontends {
+		if other.ID == id {
+			return
+		}
+	}
 	frontend := program.Frontend{
-		ID:        program.FrontendID(rapid.IntRange(1, limits.Frontends).Draw(t, "id")),
+		ID:        id,
 		Local:     rapid.Bool().Draw(t, "local"),
 		Table:     program.TableSlot(rapid.IntRange(0, limits.Tables).Draw(t, "table")),
 		Endpoints: program.EndpointSlot(rapid.IntRange(0, limits.EndpointSlots).Draw(t, "endpoints")),
 		Affinity:  rapid.Uint32().Draw(t, "affinity"),
 		Ranges:    program.SourceSet(rapid.Uint32().Draw(t, "ranges")),
 	}
+	if frontend.Table != 0 && rapid.Bool().Draw(t, "zones") {
+		for zone := range frontend.Zones {
+			frontend.Zones[zone] = program.TableSlot(rapid.IntRange(0, limits.Tables).Draw(t, "zone's table"))
+		}
+	}
 	s.Frontends[key] = frontend
-	if frontend.Table != 0 && s.Tables[frontend.Table] == nil {
-		table := &program.Table{}
-		for i := range table {
-			table[i].Primary = program.NodeID(1 + i%5)
-		}
-		for range 3 {
-			row := rapid.IntRange(0, program.Rows-1).Draw(t, "row")
-			table[row] = program.Row{Primary: 4095, Chain: [3]program.NodeID{1, 2, 4094}, History: 2}
-		}
-		s.Tables[frontend.Table] = table
+	for _, slot := range append(frontend.Zones[:], frontend.Table) {
+		drawTable(t, s, slot)
 	}
 	if frontend.Endpoints != 0 && s.EndpointTables[frontend.Endpoints] == nil {
 		table := &program.EndpointTable{}
@@ -110,6 +114,20 @@ func drawFrontend(t *rapid.T, s *program.State, limits program.Limits) {
 		}
 		table[rapid.IntRange(0, program.EndpointRows-1).Draw(t, "row")] = program.EndpointID(limits.Endpoints)
 		s.EndpointTables[frontend.Endpoints] = table
+	}
+}
+
+func drawTable(t *rapid.T, s *program.State, slot program.TableSlot) {
+	if slot != 0 && s.Tables[slot] == nil {
+		table := &program.Table{}
+		for i := range table {
+			table[i].Primary = program.NodeID(1 + i%5)
+		}
+		for range 3 {
+			row := rapid.IntRange(0, program.Rows-1).Draw(t, "row")
+			table[row] = program.Row{Primary: 4095, Chain: [3]program.NodeID{1, 2, 4094}, History: 2}
+		}
+		s.Tables[slot] = table
 	}
 }
 

@@ -19,6 +19,8 @@ const (
 	ChainLength = 3
 	// EndpointRows is the number of rows of a node's endpoint table.
 	EndpointRows = 512
+	// Zones is how many zones there are, 0 included, which means none.
+	Zones = 8
 	// MaxNodeID is the highest node id; ids start at 1 and 0 means none.
 	MaxNodeID = 4095
 )
@@ -26,6 +28,10 @@ const (
 // NodeID is the small number that the operator gives a node (LBNode.spec.id).
 // Zero means no node.
 type NodeID uint16
+
+// Zone is a zone's number, below Zones. Zero means none. All nodes of a cluster
+// number its zones alike.
+type Zone uint8
 
 // EndpointID is the index of an endpoint in the node's endpoint map. Zero
 // means no endpoint. Ids are stable while the endpoint lives and are not
@@ -79,6 +85,10 @@ type Frontend struct {
 	// be announced for another frontend's sake, or where no endpoint lives
 	// anywhere.
 	Table TableSlot
+	// Zones are the node tables of nodes by their zone, where the frontend has more
+	// than one; that of this node's zone is Table. Of a zone without nodes, and
+	// where all nodes have one table, they are zero.
+	Zones [Zones]TableSlot
 	// Endpoints is the node's own endpoint table of stage 2; zero where this
 	// node has no usable endpoint.
 	Endpoints EndpointSlot
@@ -121,6 +131,7 @@ type Endpoint struct {
 // node has none of that family; at least one is valid.
 type Node struct {
 	IPv4, IPv6 netip.Addr
+	Zone       Zone
 }
 
 // Self is what the program needs to know of the node it runs on.
@@ -131,6 +142,7 @@ type Self struct {
 	// IPv4 and IPv6 are the outer source addresses of encapsulated packets
 	// and the addresses on which they are received.
 	IPv4, IPv6 netip.Addr
+	Zone       Zone
 }
 
 // State is the whole content of the forwarding maps. The maps are never nil

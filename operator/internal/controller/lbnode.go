@@ -54,6 +54,7 @@ func nodeChanged() predicate.Predicate {
 		before, ok1 := e.ObjectOld.(*corev1.Node)
 		after, ok2 := e.ObjectNew.(*corev1.Node)
 		return ok1 && ok2 && (before.UID != after.UID ||
+			desired.NodeZone(before) != desired.NodeZone(after) ||
 			!slices.Equal(desired.NodeAddresses(before), desired.NodeAddresses(after)))
 	}}
 }
@@ -128,7 +129,9 @@ func (r *lbNodeReconciler) create(ctx context.Context, node *corev1.Node, existi
 	}
 	lbNode := &millracev1alpha1.LBNode{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: []metav1.OwnerReference{ownerReference(node)}},
-		Spec:       millracev1alpha1.LBNodeSpec{ID: id, Addresses: desired.NodeAddresses(node)},
+		Spec: millracev1alpha1.LBNodeSpec{
+			ID: id, Addresses: desired.NodeAddresses(node), Zone: desired.NodeZone(node),
+		},
 	}
 	if err := r.client.Create(ctx, lbNode); err != nil {
 		if apierrors.IsAlreadyExists(err) {
@@ -146,13 +149,13 @@ func ownerReference(node *corev1.Node) metav1.OwnerReference {
 }
 
 func (r *lbNodeReconciler) update(ctx context.Context, node *corev1.Node, lbNode *millracev1alpha1.LBNode) error {
-	addresses := desired.NodeAddresses(node)
+	addresses, zone := desired.NodeAddresses(node), desired.NodeZone(node)
 	owners := []metav1.OwnerReference{ownerReference(node)}
-	if slices.Equal(addresses, lbNode.Spec.Addresses) && len(lbNode.OwnerReferences) == 1 && lbNode.OwnerReferences[0] == owners[0] {
+	if slices.Equal(addresses, lbNode.Spec.Addresses) && zone == lbNode.Spec.Zone && len(lbNode.OwnerReferences) == 1 && lbNode.OwnerReferences[0] == owners[0] {
 		return nil
 	}
 	base := lbNode.DeepCopy()
-	lbNode.Spec.Addresses = addresses
+	lbNode.Spec.Addresses, lbNode.Spec.Zone = addresses, zone
 	lbNode.OwnerReferences = owners
 	if err := r.client.Patch(ctx, lbNode, sameObject{Patch: client.MergeFrom(base), uid: base.UID}); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("updating LBNode %s: %w", lbNode.Name, err))

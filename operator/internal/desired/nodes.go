@@ -31,6 +31,10 @@ func NodeAddresses(node *corev1.Node) []string {
 	return addresses
 }
 
+// NodeZone returns the zone that a Node is labelled with; empty where it is in
+// none (well-known label topology.kubernetes.io/zone).
+func NodeZone(node *corev1.Node) string { return node.Labels[corev1.LabelTopologyZone] }
+
 // NextNodeID returns the id above the highest one in use, so that the id of a
 // node that is gone is not given to another soon; at the end of the numbers
 // the lowest that is free. It returns false when all are in use.

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// zoneSlot is where the node table of a zone is, on every node of newZones.
+func zoneSlot(zone program.Zone) program.TableSlot { return program.TableSlot(zone) }
+
+// rowsOf is a node table with the same row everywhere.
+func rowsOf(row program.Row) *program.Table {
+	table := &program.Table{}
+	for i := range table {
+		table[i] = row
+	}
+	return table
+}
+
+// newZones is newLargeNetwork in two zones: nodes with odd ids are in zone 1, which
+// node 1 serves, the others in zone 3, which node 2 serves.
+func newZones(t *testing.T) *network {
+	t.Helper()
+	n := newUnstartedNetwork(t)
+	for _, node := range n.nodes {
+		node.addr.Zone = 3 - 2*program.Zone(node.id%2)
+	}
+	for _, node := range n.nodes {
+		state := n.state(node)
+		state.Self.Zone = node.addr.Zone
+		state.Tables = map[program.TableSlot]*program.Table{
+			zoneSlot(1): rowsOf(program.Row{Primary: 1}), zoneSlot(3): rowsOf(program.Row{Primary: 2}),
+		}
+		for key, frontend := range state.Frontends {
+			if frontend.Table != 0 {
+				frontend.Table = zoneSlot(node.addr.Zone)
+				frontend.Zones[1], frontend.Zones[3] = zoneSlot(1), zoneSlot(3)
+				state.Frontends[key] = frontend
+			}
+		}
+		n.start(t, node, state)
+	}
+	n.routeVIP(t, n.nodes[2])
+	return n
+}
+
+// putZone writes the same row everywhere in the table of a zone, on all nodes.
+func (n *network) putZone(t *testing.T, zone program.Zone, row program.Row) {
+	t.Helper()
+	for _, node := range n.nodes {
+		rows := rowsOf(row)
+		op := program.PutRows{Slot: zoneSlot(zone), Rows: rows[:]}
+		for i := range rows {
+			op.Changed = append(op.Changed, uint32(i))
+		}
+		apply(t, node.dataplane, op)
+	}
+}
+
+func checkPods(t *testing.T, sessions []*session, pods ...string) {
+	t.Helper()
+	for _, s := range sessions {
+		if !strings.Contains(strings.Join(pods, " "), s.pod) {
+			t.Errorf("a connection went to %s, want %v", s.pod, pods)
+		}
+	}
+}
+
+// Connections that began in one zone go on when the router hands them to a node of the
+// other, which learns where they are; new ones stay in the zone.
+func TestConnectionsOutliveTheirZone(t *testing.T) {
+	n := newZones(t)
+	east := n.openSessions(t, 20)
+	checkPods(t, east, "pod1")
+	if asked := n.events(t, "other_zone"); asked != 0 {
+		t.Errorf("%d packets went to the other zone while nothing had moved", asked)
+	}
+	// To a node without pods, to the other zone's primary, to the one that holds them.
+	for _, to := range []int{3, 1, 0} {
+		n.routeVIP(t, n.nodes[to])
+		exchangeAll(t, east)
+		asked := n.events(t, "other_zone")
+		exchangeAll(t, east)
+		if again := n.events(t, "other_zone"); again != asked {
+			t.Errorf("by node%d: the other zone was asked %d times more, want exceptions alone", to+1, again-asked)
+		}
+	}
+	if learned := n.events(t, "exception_learned"); learned < 40 || learned > 80 {
+		t.Errorf("%d exceptions learned for 20 connections by two nodes of the other zone", learned)
+	}
+	n.routeVIP(t, n.nodes[5])
+	west := n.openSessions(t, 20)
+	checkPods(t, west, "pod2", "pod3")
+	n.routeVIP(t, n.nodes[4])
+	exchangeAll(t, append(west, east...))
+	n.checkNothingDropped(t)
+}
+
+// A row that moved in the zone where connections began: they are with its former owner.
+func TestZonesHaveHistories(t *testing.T) {
+	for name, history := range map[string]uint8{"history": 1, "ranks": 0} {
+		t.Run(name, func(t *testing.T) {
+			n := newZones(t)
+			sessions := n.openSessions(t, 20)
+			moved := program.Row{Primary: 5, Chain: [program.ChainLength]program.NodeID{3, 1}, History: history}
+			n.putZone(t, 1, moved)
+			n.routeVIP(t, n.nodes[3])
+			exchangeAll(t, sessions)
+			n.checkNothingDropped(t)
+		})
+	}
+}
+
+// What no zone knows is chosen for in that of the node that the router chose: a flow whose
+// node has lost all it knew finds its pod again.
+func TestLostStateInZones(t *testing.T) {
+	n := newZones(t)
+	sessions := n.openSessions(t, 20)
+	for _, node := range n.nodes {
+		forgetFlows(t, node.dataplane)
+		forgetMemories(t, node.dataplane)
+	}
+	exchangeAll(t, sessions)
+	if asked := n.events(t, "other_zone"); asked < 20 {
+		t.Errorf("the other zone was asked %d times for 20 connections", asked)
+	}
+	returned, asked := n.events(t, "second_chance_returned"), n.events(t, "other_zone")
+	if returned != asked {
+		t.Errorf("%d packets came back of %d that the other zone was asked for", returned, asked)
+	}
+	n.checkNothingDropped(t)
+}
+
+// A flow of datagrams stays with its pod while the move of its row is recent.
+func TestDatagramsInZones(t *testing.T) {
+	n := newZones(t)
+	conn := dialUDP(t, netip.AddrPortFrom(vip4, clusterPort))
+	defer conn.Close()
+	ask := func(want string) {
+		t.Helper()
+		if pod, err := askAgain(conn, 100); err != nil || !strings.Contains(want, pod) {
+			t.Errorf("went to %s, %v; want %s", pod, err, want)
+		}
+	}
+	ask("pod1")
+	ask("pod1")
+	n.putZone(t, 3, program.Row{Primary: 4, Chain: [program.ChainLength]program.NodeID{2}, History: 1})
+	n.routeVIP(t, n.nodes[5])
+	ask("pod1")
+	n.checkNothingDropped(t)
+}
+

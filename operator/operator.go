@@ -106,6 +106,10 @@ func stripNode(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
+	var labels map[string]string
+	if zone, found := node.Labels[corev1.LabelTopologyZone]; found {
+		labels = map[string]string{corev1.LabelTopologyZone: zone}
+	}
 	return &corev1.Node{
 		TypeMeta: node.TypeMeta,
 		ObjectMeta: metav1.ObjectMeta{
@@ -114,6 +118,7 @@ func stripNode(object any) (any, error) {
 			ResourceVersion:   node.ResourceVersion,
 			CreationTimestamp: node.CreationTimestamp,
 			DeletionTimestamp: node.DeletionTimestamp,
+			Labels:            labels,
 		},
 		Status: corev1.NodeStatus{Addresses: node.Status.Addresses},
 	}, nil

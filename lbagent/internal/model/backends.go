@@ -22,6 +22,8 @@ type backends struct {
 	slicesOf map[ServiceName][]*discoveryv1.EndpointSlice
 	// strays are the endpoints on no known node, with the name of their node.
 	strays map[ServiceName]map[netip.Addr]string
+	// zonal are the Services whose packets are for endpoints by zone.
+	zonal map[ServiceName]bool
 }
 
 func newBackends(b *builder) *backends {
@@ -29,6 +31,7 @@ func newBackends(b *builder) *backends {
 		builder:  b,
 		slicesOf: map[ServiceName][]*discoveryv1.EndpointSlice{},
 		strays:   map[ServiceName]map[netip.Addr]string{},
+		zonal:    map[ServiceName]bool{},
 	}
 	for _, slice := range oldestFirst(b.snapshot.EndpointSlices) {
 		if name := slice.Labels[discoveryv1.LabelServiceName]; name != "" {
@@ -47,6 +50,8 @@ type backend struct {
 	serving bool
 	// leaving is serving and terminating.
 	leaving bool
+	// zones are those whose packets it is for, by its hints, sorted.
+	zones []string
 }
 
 // preference orders what two slices say of one endpoint, as they may while it
@@ -57,6 +62,7 @@ func (e backend) preference(other backend) int {
 		compareTrueFirst(e.leaving, other.leaving),
 		compareTrueFirst(e.serving, other.serving),
 		cmp.Compare(e.node, other.node),
+		slices.Compare(e.zones, other.zones),
 	)
 }
 
@@ -103,6 +109,7 @@ func (b *backends) fill(frontend *Frontend) {
 		}
 	}
 	frontend.Living = frontend.Living && len(frontend.Weights) == 0
+	b.fillZones(frontend, found)
 }
 
 // share marks the Local ones among the frontends of a VIP that it may be
@@ -146,6 +153,7 @@ func (b *backends) collect(frontend *Frontend) []backend {
 					fmt.Errorf("endpoints[%d].addresses: %w", i, err))
 				continue
 			}
+			e.zones = b.hintedZones(slice.Endpoints[i].Hints)
 			if _, known := b.nodes[e.node]; known || e.node == b.snapshot.NodeName {
 				found = append(found, e)
 			} else if e.ready || e.leaving {

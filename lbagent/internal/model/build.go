@@ -19,8 +19,8 @@ const (
 	ReasonServiceMismatch = "ServiceMismatch"
 	// ReasonUnknownNode: an endpoint is on no node that has an LBNode.
 	ReasonUnknownNode = "UnknownNode"
-	// ReasonIgnored: a Service asks for something that changes nothing here, and
-	// is served all the same.
+	// ReasonIgnored: a Service asks for something that cannot be done here, and is
+	// served without it.
 	ReasonIgnored = "Ignored"
 	// ReasonNoAddress: an LBNode has no address to reach the node by.
 	ReasonNoAddress = "NoAddress"
@@ -48,6 +48,10 @@ type builder struct {
 	model    *Model
 	// nodes are the usable nodes by name.
 	nodes map[string]Node
+	// zones are their zones by name.
+	zones map[string]string
+	// tooManyZones is how many zones there are where that is more than can be.
+	tooManyZones int
 }
 
 func (b *builder) problem(object ObjectReference, reason, format string, args ...any) {

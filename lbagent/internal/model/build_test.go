@@ -128,7 +128,11 @@ func dump(m *Model) string {
 	line := func(format string, args ...any) { fmt.Fprintf(&out, format+"\n", args...) }
 	line("self %d %s", m.Self.ID, joinAddresses(m.Self.IPv4, m.Self.IPv6))
 	for _, node := range m.Nodes {
-		line("node %d %s %s", node.ID, node.Name, joinAddresses(node.IPv4, node.IPv6))
+		zone := ""
+		if node.Zone != 0 {
+			zone = fmt.Sprintf(" zone %q", m.Zones[node.Zone])
+		}
+		line("node %d %s %s%s", node.ID, node.Name, joinAddresses(node.IPv4, node.IPv6), zone)
 	}
 	for _, vip := range m.VIPs {
 		line("vip %s pool %q", vip.Address, vip.Pool)
@@ -140,7 +144,7 @@ func dump(m *Model) string {
 		line("pool %s", prefix)
 	}
 	for _, frontend := range m.Frontends {
-		dumpFrontend(line, &frontend)
+		dumpFrontend(line, &frontend, m.Zones)
 	}
 	for _, peer := range m.Peers {
 		line("peer %s %s AS%d from AS%d", peer.Name, netip.AddrPortFrom(peer.Address, peer.Port), peer.ASN, peer.LocalASN)
@@ -157,7 +161,7 @@ func dump(m *Model) string {
 	return out.String()
 }
 
-func dumpFrontend(line func(string, ...any), frontend *Frontend) {
+func dumpFrontend(line func(string, ...any), frontend *Frontend, zones []string) {
 	policy := "Cluster"
 	if frontend.Local {
 		policy = "Local"
@@ -169,6 +173,11 @@ func dumpFrontend(line func(string, ...any), frontend *Frontend) {
 		policy += ", living"
 	}
 	line("frontend %s %s %q %s %v", frontend.Key, frontend.Service, frontend.PortName, policy, frontend.Weights)
+	for zone, weights := range frontend.Zones {
+		if weights != nil {
+			line("  zone %q %v", zones[zone], weights)
+		}
+	}
 	if frontend.Affinity > 0 {
 		line("  affinity %ds", frontend.Affinity)
 	}

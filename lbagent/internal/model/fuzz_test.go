@@ -141,6 +141,7 @@ func checkModel(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 			!frontend.Living && len(frontend.Weights) == 0 && len(frontend.Draining) > 0 {
 			t.Fatalf("%s is not what it can be: %+v", frontend.Key, frontend)
 		}
+		checkZones(t, m, &frontend)
 		for node, weight := range frontend.Weights {
 			if !nodes[node] || weight == 0 {
 				t.Fatalf("%s: node %d has the weight %d", frontend.Key, node, weight)
@@ -157,6 +158,32 @@ func checkModel(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 		}
 	}
 	_ = dump(m)
+}
+
+// checkZones holds the weights of zones against those of all: they are a part of them, and
+// there for every zone with nodes or for none.
+func checkZones(t interface{ Fatalf(string, ...any) }, m *Model, frontend *Frontend) {
+	var inhabited [program.Zones]bool
+	for _, node := range m.Nodes {
+		inhabited[node.Zone] = true
+	}
+	zonal := slices.ContainsFunc(frontend.Zones[:], func(weights map[program.NodeID]uint32) bool { return weights != nil })
+	if zonal && frontend.Local {
+		t.Fatalf("%s is Local and has zones", frontend.Key)
+	}
+	for zone, weights := range frontend.Zones {
+		if (weights != nil) != (zonal && inhabited[zone]) {
+			t.Fatalf("%s: zone %d has the weights %v, nodes: %t", frontend.Key, zone, weights, inhabited[zone])
+		}
+		if zonal && inhabited[zone] && len(weights) == 0 && len(frontend.Weights) > 0 {
+			t.Fatalf("%s: zone %d has no endpoints", frontend.Key, zone)
+		}
+		for node, weight := range weights {
+			if weight == 0 || weight > frontend.Weights[node] {
+				t.Fatalf("%s: zone %d has the weight %d for node %d of %d", frontend.Key, zone, weight, node, frontend.Weights[node])
+			}
+		}
+	}
 }
 
 func checkSources(t interface{ Fatalf(string, ...any) }, frontend *Frontend) {
@@ -237,6 +264,7 @@ func genSnapshot(t *rapid.T) *Snapshot {
 func genLBNode(t *rapid.T, name string) *millracev1alpha1.LBNode {
 	node := &millracev1alpha1.LBNode{ObjectMeta: genMeta(t, "", name)}
 	node.Spec.ID = pick(t, "id", int32(1), 2, 3, 4, 5, 4095, 4096, 0, -1)
+	node.Spec.Zone = pick(t, "zone", "", "a", "b", "c")
 	node.Spec.Addresses = rapid.SliceOfN(rapid.SampledFrom([]string{
 		"198.51.100.1", "198.51.100.2", "198.51.100.3", "2001:db8::1", "2001:db8::2", "::ffff:198.51.100.1", "::1", "x", "",
 	}), 0, 3).Draw(t, "addresses")
@@ -262,6 +290,7 @@ func genService(t *rapid.T, name string) *corev1.Service {
 	service.Spec.SessionAffinityConfig = genPointer(t, "affinity config", corev1.SessionAffinityConfig{}, corev1.SessionAffinityConfig{
 		ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: genPointer(t, "timeout", int32(30), 0, -1, 86401)},
 	})
+	service.Spec.TrafficDistribution = genPointer(t, "distribution", corev1.ServiceTrafficDistributionPreferSameZone, "")
 	for range rapid.IntRange(0, 3).Draw(t, "ports") {
 		service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{
 			Name:     pick(t, "port name", "http", "dns", ""),
@@ -302,6 +331,10 @@ func genSlice(t *rapid.T, name string) *discoveryv1.EndpointSlice {
 				Serving:     genPointer(t, "serving", true, false),
 				Terminating: genPointer(t, "terminating", true, false),
 			},
+			Hints: genPointer(t, "hints", discoveryv1.EndpointHints{},
+				discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "a"}}},
+				discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "b"}, {Name: "x"}}},
+				discoveryv1.EndpointHints{ForNodes: []discoveryv1.ForNode{{Name: testNode}, {Name: "node9"}}}),
 		})
 	}
 	return slice

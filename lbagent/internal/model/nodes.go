@@ -4,6 +4,7 @@ package model
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -14,6 +15,7 @@ import (
 // buildNodes fills the nodes of the cluster and this node.
 func (b *builder) buildNodes() {
 	b.nodes = map[string]Node{}
+	b.zones = map[string]string{}
 	ids := map[program.NodeID]string{}
 	addresses := map[netip.Addr]string{}
 	for _, object := range oldestFirst(b.snapshot.LBNodes) {
@@ -34,9 +36,11 @@ func (b *builder) buildNodes() {
 			continue
 		}
 		ids[node.ID] = node.Name
+		b.zones[node.Name] = object.Spec.Zone
 		b.nodes[node.Name] = node
-		b.model.Nodes = append(b.model.Nodes, node)
 	}
+	b.numberZones()
+	b.model.Nodes = slices.AppendSeq(b.model.Nodes, maps.Values(b.nodes))
 	slices.SortFunc(b.model.Nodes, func(a, b Node) int { return cmp.Compare(a.ID, b.ID) })
 
 	self, found := b.nodes[b.snapshot.NodeName]
@@ -45,7 +49,7 @@ func (b *builder) buildNodes() {
 			"no usable LBNode gives this node an id; the operator makes one for every node")
 		return
 	}
-	b.model.Self = program.Self{ID: self.ID, IPv4: self.IPv4, IPv6: self.IPv6}
+	b.model.Self = program.Self{ID: self.ID, IPv4: self.IPv4, IPv6: self.IPv6, Zone: self.Zone}
 }
 
 // setAddresses gives a node its addresses, the first of each family, and

@@ -37,6 +37,9 @@ type Snapshot struct {
 type Model struct {
 	Self  program.Self
 	Nodes []Node
+	// Zones are the names of the nodes' zones by number, with "" for none as the
+	// first; none where there are more than program.Zones.
+	Zones []string
 	VIPs  []VIP
 	// Pools are the prefixes of all addresses that VIPs are taken from, as few
 	// as they are: a packet to one that is no VIP is for nobody. Reserved
@@ -57,6 +60,8 @@ type Node struct {
 	Name       string
 	ID         program.NodeID
 	IPv4, IPv6 netip.Addr
+	// Zone is 0 where it has none.
+	Zone program.Zone
 }
 
 // VIP is an allocated address.
@@ -95,6 +100,10 @@ type Frontend struct {
 	// Weights are the number of usable endpoints by node; a node without one
 	// is absent.
 	Weights map[program.NodeID]uint32
+	// Zones are the weights that hold for packets which a router hands to a node of
+	// the zone (Service.spec.trafficDistribution, hints of EndpointSlices); nil for
+	// a zone without nodes. All are nil where Weights hold for all nodes.
+	Zones [program.Zones]map[program.NodeID]uint32
 	// Endpoints are the usable endpoints on this node, sorted: the ready
 	// ones, or the serving and terminating ones where no endpoint of the
 	// Service is ready (Cluster: none anywhere; Local: none on this node).

@@ -56,7 +56,7 @@ func (b *builder) buildFrontends(vip netip.Addr, claimants []claimant, backends 
 	built := map[program.FrontendKey]bool{}
 	for _, claimant := range claimants {
 		name, service := claimant.name, claimant.service
-		b.checkDistribution(name, service)
+		backends.readDistribution(service)
 		affinity := b.affinity(name, service)
 		sources := b.readSources(service)
 		for i := range service.Spec.Ports {
@@ -93,22 +93,6 @@ func (b *builder) unservedPort(name ServiceName, i int, port *corev1.ServicePort
 	}
 	b.problem(name.reference(), millracev1alpha1.ReasonInvalid,
 		"spec.ports[%d].port: %d is not between 1 and 65535", i, port.Port)
-}
-
-// checkDistribution says that traffic distribution and hints are for clients in
-// the cluster. All nodes must choose by one table, for a router may hand a flow
-// to another node at any moment; a table for each zone would send it on to
-// another pod.
-func (b *builder) checkDistribution(name ServiceName, service *corev1.Service) {
-	field, value := "spec.trafficDistribution", deref(service.Spec.TrafficDistribution, "")
-	if value == "" {
-		field, value = "metadata.annotations: "+corev1.AnnotationTopologyMode, service.Annotations[corev1.AnnotationTopologyMode]
-	}
-	if value == "" || value == "Disabled" || service.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
-		return
-	}
-	b.problem(name.reference(), ReasonIgnored,
-		"%s: %s is for clients within the cluster; clients of the VIP get all endpoints in equal shares", field, value)
 }
 
 // affinity returns for how many seconds a client of the Service keeps its

@@ -154,4 +154,3 @@ func TestDatagramsInZones(t *testing.T) {
 	ask("pod1")
 	n.checkNothingDropped(t)
 }
-

@@ -41,6 +41,10 @@ type draft struct {
 	// frontends have in the maps; nobody's where that is not clear.
 	tableOwners         map[program.TableSlot]backend
 	endpointTableOwners map[program.EndpointSlot]backend
+	// zoned are the backends that have a node table for each zone, by the budget of
+	// all nodes; joins are tables that are to go, whose owners join a table's chains.
+	zoned map[backend]bool
+	joins map[program.TableSlot][]*program.Table
 	// spreads are the backends that send, or sent, packets to other nodes, held the node
 	// tables that stay as they are.
 	spreads map[backend]bool
@@ -60,6 +64,24 @@ type backend struct {
 	portName string
 	protocol uint8
 	ipv4     bool
+	// zone is whose packets a node table of it is for.
+	zone zone
+}
+
+// zone is one of the node tables of a backend: the zero one is for packets that this
+// node gets from a router, the others for those that nodes of the named zone
+// get, with an empty name for nodes without one.
+type zone struct {
+	other bool
+	name  string
+}
+
+// in is the backend's table for packets of another zone.
+func (b backend) in(name string) backend {
+	if b != nobody {
+		b.zone = zone{other: true, name: name}
+	}
+	return b
 }
 
 func backendOf(frontend *model.Frontend) backend {
@@ -75,6 +97,8 @@ func backendOf(frontend *model.Frontend) backend {
 type placement struct {
 	table     program.TableSlot
 	endpoints program.EndpointSlot
+	// zones are the node tables of other zones, by the zone's name.
+	zones map[string]program.TableSlot
 }
 
 func newDraft(p *Planner, have *program.State, m *model.Model, limits program.Limits) *draft {
@@ -92,6 +116,7 @@ func newDraft(p *Planner, have *program.State, m *model.Model, limits program.Li
 		backends:      map[backend]placement{},
 		keys:          map[backend][]program.FrontendKey{},
 		spreads:       map[backend]bool{},
+		joins:         map[program.TableSlot][]*program.Table{},
 
 		tableOwners:         map[program.TableSlot]backend{},
 		endpointTableOwners: map[program.EndpointSlot]backend{},
@@ -122,6 +147,9 @@ func (d *draft) readState() {
 	for _, frontend := range d.have.Frontends {
 		d.frontendIDs[frontend.ID] = struct{}{}
 		d.tableSlots.use(frontend.Table)
+		for _, slot := range frontend.Zones {
+			d.tableSlots.use(slot)
+		}
 		d.endpointSlots.use(frontend.Endpoints)
 	}
 }
@@ -146,6 +174,9 @@ func (d *draft) readModel() {
 	for name, place := range d.planner.placed {
 		if len(d.keys[name]) > 0 {
 			placed[place.table] = name
+			for zone, slot := range place.zones {
+				placed[slot] = name.in(zone)
+			}
 			placedEndpoints[place.endpoints] = name
 		}
 	}
@@ -158,6 +189,11 @@ func (d *draft) readModel() {
 	for key, frontend := range d.have.Frontends {
 		name := names[key]
 		setOwner(d.tableOwners, placed, frontend.Table, name)
+		for number, slot := range frontend.Zones {
+			if slot != frontend.Table && number < len(d.model.Zones) {
+				setOwner(d.tableOwners, placed, slot, name.in(d.model.Zones[number]))
+			}
+		}
 		setOwner(d.endpointTableOwners, placedEndpoints, frontend.Endpoints, name)
 	}
 	// One that has become Local goes on to have its table: connections that began

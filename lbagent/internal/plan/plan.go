@@ -91,6 +91,7 @@ func (p *Planner) Plan(
 	for _, frontend := range d.byPrecedence() {
 		d.addFrontend(frontend)
 	}
+	d.addZones()
 	d.buildTables()
 	p.placed = d.backends
 	p.sourceSets = map[string]program.SourceSet{}
@@ -145,14 +146,16 @@ func (d *draft) buildTables() {
 		if have == nil {
 			have = d.histories[slot]
 		}
-		if !p.tables[slot].is(next, weights) {
+		if joins := d.joins[slot]; len(joins) > 0 {
+			next = p.rendezvous.Advance(table.Join(have, joins...), weights, exists)
+		} else if !p.tables[slot].is(next, weights) {
 			next = p.rendezvous.Advance(have, weights, exists)
 		}
 		d.want.Tables[slot] = next
 		p.tables[slot] = settled[program.NodeID, uint32, program.Table]{from: maps.Clone(weights), table: next}
 	}
 	for _, slot := range d.held {
-		d.want.Tables[slot] = table.Hold(d.have.Tables[slot], exists)
+		d.want.Tables[slot] = table.Hold(table.Join(d.have.Tables[slot], d.joins[slot]...), exists)
 	}
 	for slot, ids := range d.ids {
 		have := d.have.EndpointTables[slot]

@@ -24,6 +24,10 @@ func genModel(t *rapid.T) *model.Model {
 			m.Nodes = append(m.Nodes, model.Node{ID: id, IPv4: netip.AddrFrom4([4]byte{198, 51, 100, byte(id)})})
 		}
 	}
+	m.Zones = rapid.SampledFrom([][]string{nil, {"", "a"}, {"", "a", "b"}, {"", "b", "c", "d"}}).Draw(t, "zones")
+	if len(m.Zones) > 0 {
+		m.Self.Zone = program.Zone(rapid.IntRange(0, len(m.Zones)-1).Draw(t, "own zone"))
+	}
 	for service := range 4 {
 		f := genBackend(t, m, service)
 		for _, vip := range rapid.SliceOfNDistinct(rapid.IntRange(1, 4), 0, 2, rapid.ID[int]).Draw(t, "vips") {
@@ -54,6 +58,15 @@ func genBackend(t *rapid.T, m *model.Model, service int) model.Frontend {
 	for _, node := range m.Nodes[1:] {
 		if weight := rapid.Uint32Range(0, 3).Draw(t, "weight"); weight > 0 {
 			f.Weights[node.ID] = weight
+		}
+	}
+	if len(m.Zones) > 0 && !f.Local && rapid.Bool().Draw(t, "zonal") {
+		for zone := range m.Zones {
+			f.Zones[zone] = f.Weights
+			node := rapid.SampledFrom(m.Nodes).Draw(t, "hinted node").ID
+			if weight := f.Weights[node]; weight > 0 && rapid.Bool().Draw(t, "hinted") {
+				f.Zones[zone] = map[program.NodeID]uint32{node: weight}
+			}
 		}
 	}
 	f.Living = len(f.Weights) == 0 && (draining > 0 || rapid.Bool().Draw(t, "living elsewhere"))
@@ -123,7 +136,7 @@ func checkPlan(t *rapid.T, have, want *program.State, m *model.Model) {
 			t.Fatalf("two frontends have the id %d, or it is none", planned.ID)
 		}
 		ids[planned.ID] = true
-		if planned.Table != 0 {
+		if planned.Table != 0 && planned.Zones == ([program.Zones]program.TableSlot{}) {
 			for i, row := range want.Tables[planned.Table] {
 				if len(f.Weights) > 0 && f.Weights[row.Primary] == 0 {
 					t.Fatalf("%s: row %d belongs to node %d, which has no endpoint", f.Key, i, row.Primary)
@@ -133,11 +146,38 @@ func checkPlan(t *rapid.T, have, want *program.State, m *model.Model) {
 				}
 			}
 		}
+		checkZones(t, &f, planned, want, m.Self.Zone)
 		if planned.Endpoints != 0 {
 			for i, id := range want.EndpointTables[planned.Endpoints] {
 				if !slices.Contains(f.Endpoints, want.Endpoints[id]) {
 					t.Fatalf("%s: row %d leads to %v, which is not usable", f.Key, i, want.Endpoints[id])
 				}
+			}
+		}
+	}
+}
+
+// checkZones holds the tables of a frontend's zones against the model.
+func checkZones(t *rapid.T, f *model.Frontend, planned program.Frontend, want *program.State, own program.Zone) {
+	if planned.Zones == ([program.Zones]program.TableSlot{}) {
+		return
+	}
+	if planned.Zones[own] != planned.Table {
+		t.Fatalf("%s: the table of this node's zone %d is %d, its zones have %v", f.Key, own, planned.Table, planned.Zones)
+	}
+	for zone, slot := range planned.Zones {
+		if slot == 0 && len(f.Zones[zone]) > 0 || slot != 0 && f.Zones[zone] == nil {
+			t.Fatalf("%s: zone %d has the weights %v and the table %d", f.Key, zone, f.Zones[zone], slot)
+		}
+		if slot == 0 {
+			continue
+		}
+		if want.Tables[slot] == nil {
+			t.Fatalf("%s: the table %d of zone %d is not there", f.Key, slot, zone)
+		}
+		for i, row := range want.Tables[slot] {
+			if len(f.Zones[zone]) > 0 && f.Zones[zone][row.Primary] == 0 {
+				t.Fatalf("%s: row %d of zone %d belongs to node %d, which is not hinted: %v", f.Key, i, zone, row.Primary, f.Zones[zone])
 			}
 		}
 	}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"strings"
+	"testing"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+type weights = map[program.NodeID]uint32
+
+// zonal is a frontend with endpoints on three nodes, of which node 1 serves the zone
+// a, node 2 the zone b, and all of them nodes without a zone.
+func zonal(vip int, service string) model.Frontend {
+	f := frontend(vip, service, 10*vip)
+	f.Weights = weights{1: 1, 2: 1, 3: 1}
+	f.Zones = [program.Zones]map[program.NodeID]uint32{f.Weights, {1: 1}, {2: 1}}
+	return f
+}
+
+// zonalModel is modelOf as a node of the zone sees it.
+func zonalModel(own program.Zone, frontends ...model.Frontend) *model.Model {
+	m := modelOf(frontends...)
+	m.Zones, m.Self.Zone = []string{"", "a", "b"}, own
+	return m
+}
+
+func primariesOf(table *program.Table) map[program.NodeID]int {
+	owned := map[program.NodeID]int{}
+	for _, row := range table {
+		owned[row.Primary]++
+	}
+	return owned
+}
+
+// All nodes have all zones' tables, row by row the same, and each goes by its own.
+func TestZonesHaveTables(t *testing.T) {
+	var first *program.State
+	for own := range program.Zone(3) {
+		state, problems := advance(t, NewPlanner(program.NewState()), program.NewState(), zonalModel(own, zonal(1, "web")), ample)
+		if len(problems) != 0 {
+			t.Fatalf("problems %v", problems)
+		}
+		f := state.Frontends[key(1)]
+		if f.Table != f.Zones[own] || f.Zones[0] == 0 || f.Zones[1] == 0 || f.Zones[2] == 0 || f.Zones[3] != 0 || len(state.Tables) != 3 {
+			t.Fatalf("in zone %d: %+v with %d tables", own, f, len(state.Tables))
+		}
+		if first == nil {
+			first = state
+		}
+		for zone := range 3 {
+			if *state.Tables[f.Zones[zone]] != *first.Tables[first.Frontends[key(1)].Zones[zone]] {
+				t.Errorf("nodes of zones 0 and %d do not agree on the table of zone %d", own, zone)
+			}
+		}
+		if all := primariesOf(state.Tables[f.Zones[0]]); len(all) != 3 {
+			t.Errorf("rows without a zone by node: %v, want three nodes", all)
+		}
+		if a := primariesOf(state.Tables[f.Zones[1]]); a[1] != program.Rows {
+			t.Errorf("rows of zone a by node: %v, want node 1 alone", a)
+		}
+	}
+}
+
+// Hints come, and go again: the owners of the rows before are in the chains, of all zones
+// where their tables go, and the table of a node's own packets stays where it is.
+func TestHintsComeAndGo(t *testing.T) {
+	have := program.NewState()
+	p := NewPlanner(have)
+	plain := zonal(1, "web")
+	plain.Zones = [program.Zones]map[program.NodeID]uint32{}
+	have, _ = advance(t, p, have, zonalModel(1, plain), ample)
+	slot := have.Frontends[key(1)].Table
+	before := *have.Tables[slot]
+
+	have, _ = advance(t, p, have, zonalModel(1, zonal(1, "web")), ample)
+	zoned := have.Frontends[key(1)]
+	if zoned.Table != slot {
+		t.Errorf("the table went from slot %d to %d", slot, zoned.Table)
+	}
+	for zone, owner := range map[program.Zone]program.NodeID{1: 1, 2: 2} {
+		for i, row := range have.Tables[zoned.Zones[zone]] {
+			if former := before[i].Primary; row.Primary != owner || former != owner && (row.Chain[0] != former || row.History == 0) {
+				t.Fatalf("zone %d, row %d: %+v, was %+v", zone, i, row, before[i])
+			}
+		}
+	}
+
+	for name, planner := range map[string]*Planner{"the same agent": p, "the next agent": NewPlanner(have)} {
+		after, _ := advance(t, planner, have, zonalModel(1, plain), ample)
+		f := after.Frontends[key(1)]
+		if f.Table != slot || f.Zones != ([program.Zones]program.TableSlot{}) || len(after.Tables) != 1 {
+			t.Fatalf("%s: %+v with %d tables", name, f, len(after.Tables))
+		}
+		for i, row := range after.Tables[slot] {
+			holders := map[program.NodeID]bool{row.Primary: true}
+			for _, former := range row.Chain[:row.History] {
+				holders[former] = true
+			}
+			if row.Primary != before[i].Primary || !holders[1] || !holders[2] || !holders[before[i].Primary] {
+				t.Fatalf("%s: row %d: %+v, want the owners of all zones in it", name, i, row)
+			}
+		}
+	}
+}
+
+// A zone that loses its last endpoint has all, and its former owner in the chains.
+func TestZoneWithoutEndpoints(t *testing.T) {
+	have := program.NewState()
+	p := NewPlanner(have)
+	have, _ = advance(t, p, have, zonalModel(2, zonal(1, "web")), ample)
+	slots := have.Frontends[key(1)].Zones
+	empty := zonal(1, "web")
+	empty.Weights = weights{2: 1, 3: 1}
+	empty.Zones = [program.Zones]map[program.NodeID]uint32{empty.Weights, empty.Weights, {2: 1}}
+	have, _ = advance(t, p, have, zonalModel(2, empty), ample)
+	if after := have.Frontends[key(1)].Zones; after != slots {
+		t.Errorf("tables went from %v to %v", slots, after)
+	}
+	for i, row := range have.Tables[slots[1]] {
+		if row.Chain[0] != 1 || row.Primary == 1 {
+			t.Fatalf("row %d: %+v, want node 1 as its former owner", i, row)
+		}
+	}
+}
+
+// A new zone's table goes on from those of all zones.
+func TestNewZone(t *testing.T) {
+	have := program.NewState()
+	p := NewPlanner(have)
+	have, _ = advance(t, p, have, zonalModel(1, zonal(1, "web")), ample)
+	before := have.Frontends[key(1)]
+	more := zonal(1, "web")
+	more.Zones = [program.Zones]map[program.NodeID]uint32{more.Weights, {1: 1}, {3: 1}, {2: 1}}
+	m := zonalModel(1, more)
+	m.Zones = []string{"", "a", "aa", "b"}
+	have, _ = advance(t, p, have, m, ample)
+	f := have.Frontends[key(1)]
+	if f.Zones[0] != before.Zones[0] || f.Zones[1] != before.Zones[1] || f.Zones[3] != before.Zones[2] {
+		t.Errorf("tables of the zones were %v and are %v, want them to keep their places", before.Zones, f.Zones)
+	}
+	for i, row := range have.Tables[f.Zones[2]] {
+		known := map[program.NodeID]bool{row.Primary: true, row.Chain[0]: true, row.Chain[1]: true}
+		if row.Primary != 3 || !known[1] || !known[2] {
+			t.Fatalf("row %d of the new zone: %+v, want the owners of all zones in it", i, row)
+		}
+	}
+}
+
+// The last endpoint goes but lives: all zones' tables stay.
+func TestZonesOutliveTheLastReadyEndpoint(t *testing.T) {
+	have := program.NewState()
+	p := NewPlanner(have)
+	have, _ = advance(t, p, have, zonalModel(1, zonal(1, "web")), ample)
+	before := have.Clone()
+	unready := frontend(1, "web")
+	unready.Living = true
+	unready.Zones = [program.Zones]map[program.NodeID]uint32{unready.Weights, unready.Weights, unready.Weights}
+	have, problems := advance(t, p, have, zonalModel(1, unready), ample)
+	f := have.Frontends[key(1)]
+	if f.Zones != before.Frontends[key(1)].Zones || len(problems) != 0 {
+		t.Fatalf("%+v, problems %v", f, problems)
+	}
+	for _, slot := range f.Zones[:3] {
+		if *have.Tables[slot] != *before.Tables[slot] {
+			t.Errorf("table %d has changed", slot)
+		}
+	}
+	have, _ = advance(t, p, have, zonalModel(1, frontend(1, "web")), ample)
+	if f := have.Frontends[key(1)]; len(have.Tables) != 0 || f.Zones != ([program.Zones]program.TableSlot{}) {
+		t.Errorf("%d tables are left without any endpoint, %+v", len(have.Tables), f)
+	}
+}
+
+// Where there is no room for all zones' tables, the first frontends have them, on whatever
+// node, and of the others all clients get all endpoints.
+func TestNoRoomForZones(t *testing.T) {
+	limits := ample
+	limits.Tables = 5
+	for own := range program.Zone(3) {
+		have := program.NewState()
+		p := NewPlanner(have)
+		// One that was there before does not come first.
+		have, _ = advance(t, p, have, zonalModel(own, zonal(2, "late")), limits)
+		m := zonalModel(own, zonal(1, "web"), zonal(2, "late"))
+		var problems []model.Problem
+		for range 3 {
+			have, problems = advance(t, p, have, m, limits)
+		}
+		if f := have.Frontends[key(1)]; f.Zones == ([program.Zones]program.TableSlot{}) {
+			t.Errorf("in zone %d: the first frontend has no tables of zones: %+v", own, f)
+		}
+		f := have.Frontends[key(2)]
+		if f.Zones != ([program.Zones]program.TableSlot{}) || len(primariesOf(have.Tables[f.Table])) != 3 {
+			t.Errorf("in zone %d: %+v, want one table with all nodes", own, f)
+		}
+		if len(problems) != 1 || problems[0].Reason != millracev1alpha1.ReasonMapFull || problems[0].Object.Name != "late" ||
+			!strings.Contains(problems[0].Message, "room for 5 node tables") {
+			t.Errorf("problems %v", problems)
+		}
+	}
+}

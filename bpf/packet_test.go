@@ -211,7 +211,9 @@ type tunnel struct {
 	chooser  uint16
 	chain    [3]uint16
 	flags    uint8
-	tos      uint8
+	// zones is how many zones on from the origin's the way's table is.
+	zones uint8
+	tos   uint8
 	// port is the outer source port; zero means that of the inner flow's hash.
 	port uint16
 	// flow is a packet of the flow that the inner one is about, where it is not its own.
@@ -259,7 +261,7 @@ func (t tunnel) geneve() []byte {
 	if t.noOption {
 		return out
 	}
-	out = append(out, byte(class>>8), byte(class), 0x82, 2)
+	out = append(out, byte(class>>8), byte(class), 0x82+t.zones, 2)
 	way := uint64(t.flags)
 	for i, id := range []uint16{t.chain[2], t.chain[1], t.chain[0], t.chooser, t.origin} {
 		way |= uint64(id) << (4 + 12*i)

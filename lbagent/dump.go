@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
@@ -26,9 +27,10 @@ func Dump(pinRoot string, out io.Writer) error {
 
 func writeState(state *program.State, out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "self\tid %d\t%s\t%s\n", state.Self.ID, text(state.Self.IPv4), text(state.Self.IPv6))
+	fmt.Fprintf(w, "self\tid %d\t%s\t%s\tzone %d\n", state.Self.ID, text(state.Self.IPv4), text(state.Self.IPv6), state.Self.Zone)
 	for _, id := range slices.Sorted(maps.Keys(state.Nodes)) {
-		fmt.Fprintf(w, "node\tid %d\t%s\t%s\n", id, text(state.Nodes[id].IPv4), text(state.Nodes[id].IPv6))
+		node := state.Nodes[id]
+		fmt.Fprintf(w, "node\tid %d\t%s\t%s\tzone %d\n", id, text(node.IPv4), text(node.IPv6), node.Zone)
 	}
 	for _, vip := range slices.SortedFunc(maps.Keys(state.VIPs), netip.Addr.Compare) {
 		fmt.Fprintf(w, "vip\t%s\n", vip)
@@ -42,9 +44,9 @@ func writeState(state *program.State, out io.Writer) error {
 		if frontend.Local {
 			policy = "Local"
 		}
-		fmt.Fprintf(w, "frontend\t%s\tprotocol %d\tid %d\t%s\ttable %d\tendpoint table %d\taffinity %ds\tsources %s\n",
+		fmt.Fprintf(w, "frontend\t%s\tprotocol %d\tid %d\t%s\ttable %d\tendpoint table %d\taffinity %ds\tsources %s%s\n",
 			netip.AddrPortFrom(key.VIP, key.Port), key.Protocol, frontend.ID, policy, frontend.Table, frontend.Endpoints,
-			frontend.Affinity, sources(frontend.Ranges))
+			frontend.Affinity, sources(frontend.Ranges), zones(frontend.Zones))
 	}
 	for _, source := range slices.SortedFunc(maps.Keys(state.SourceRanges), program.SourceRange.Compare) {
 		if source.Set == program.Pools {
@@ -64,6 +66,20 @@ func writeState(state *program.State, out io.Writer) error {
 		return fmt.Errorf("print the maps: %w", err)
 	}
 	return nil
+}
+
+// zones says which table each zone has, if there is more than one.
+func zones(tables [program.Zones]program.TableSlot) string {
+	var list []string
+	for zone, slot := range tables {
+		if slot != 0 {
+			list = append(list, fmt.Sprintf("%d:%d", zone, slot))
+		}
+	}
+	if len(list) == 0 {
+		return ""
+	}
+	return "\ttables by zone " + strings.Join(list, " ")
 }
 
 // sources says whom a frontend admits.

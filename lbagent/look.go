@@ -53,6 +53,9 @@ func (d *directory) set(m *model.Model) {
 		Services: make(map[program.FrontendKey]string, len(m.Frontends)),
 		Nodes:    make(map[program.NodeID]string, len(m.Nodes)),
 	}
+	if zone := int(m.Self.Zone); zone < len(m.Zones) {
+		next.Zone = m.Zones[zone]
+	}
 	for _, frontend := range m.Frontends {
 		next.Services[frontend.Key] = frontend.Service.Namespace + "/" + frontend.Service.Name
 	}

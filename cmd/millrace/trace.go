@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	// maxHops is more than an exception that is wrong, a chain of former owners and
-	// the way back can have.
-	maxHops = 12
+	// maxHops is more than an exception that is wrong and, in each of eight zones, a
+	// primary, its chain of former owners and the way back can have.
+	maxHops = 48
 	// traceTime is that of one node.
 	traceTime = 30 * time.Second
 )

@@ -78,6 +78,7 @@ var (
 func testDirectory() *Directory {
 	return &Directory{
 		Node:     "node1",
+		Zone:     "east",
 		Services: map[program.FrontendKey]string{webKey: "default/web"},
 		Nodes:    map[program.NodeID]string{1: "node1", 2: "node2", 3: "node3"},
 	}

@@ -96,7 +96,7 @@ func (e *explanation) stage1() {
 		}
 		return
 	}
-	e.say("row", "%d of %d", e.trace.Row, program.Rows)
+	e.say("row", "%d of %d%s", e.trace.Row, program.Rows, e.zone())
 	e.say("primary", "%s", e.names.node(e.trace.Owners.Primary))
 	var former []string
 	for _, id := range e.trace.Owners.Chain {
@@ -111,6 +111,18 @@ func (e *explanation) stage1() {
 	}
 	if e.trace.Exception {
 		e.say("exception", "the connection is held by another node than the row's primary")
+	}
+}
+
+// zone says for which zone the table is that the row is of.
+func (e *explanation) zone() string {
+	switch {
+	case !e.trace.Zonal:
+		return ""
+	case e.names.Zone == "":
+		return ", in the table for nodes without a zone"
+	default:
+		return fmt.Sprintf(", in the table for zone %s", e.names.Zone)
 	}
 }
 
@@ -170,6 +182,8 @@ func (e *explanation) why() string {
 	switch {
 	case e.trace.Tells:
 		parts = append(parts, "which the router had chosen, to tell it that the connection is here")
+	case e.trace.OtherZone:
+		parts = append(parts, "the primary by the table of another zone, in which the connection may have begun")
 	case e.trace.SecondChance:
 		parts = append(parts, "a former owner of the row, which may know the connection")
 	case e.trace.Returned:

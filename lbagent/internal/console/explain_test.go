@@ -82,6 +82,31 @@ exception: the connection is held by another node than the row's primary
 verdict: encapsulated to node3`,
 		},
 		{
+			"by the zone's table",
+			dataplane.Trace{
+				Verdict: dataplane.TraceSent, VIP: true, Frontend: 1, Key: webKey, Zonal: true, SourceChecked: true, Stage1: true,
+				Row: 17, Owners: owned(2), Node: 2,
+			},
+			inspect.Trace{Verdict: inspect.Sent, Service: "default/web", NextNode: "node2"},
+			`frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Cluster
+range check: loadBalancerSourceRanges of the Service hold the source
+row: 17 of 4096, in the table for zone east
+primary: node2
+secondary: none: no other node is asked
+verdict: encapsulated to node2`,
+		},
+		{
+			"in another zone",
+			dataplane.Trace{
+				Verdict: dataplane.TraceSent, FromNode: true, Frontend: 1, Key: webKey, Zonal: true, Stage2: true, OtherZone: true, Node: 3,
+			},
+			inspect.Trace{Verdict: inspect.Sent, Service: "default/web", NextNode: "node3"},
+			`tunnel: encapsulated by another node of the cluster
+frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Cluster
+connection: not known on this node
+verdict: encapsulated to node3, the primary by the table of another zone, in which the connection may have begun`,
+		},
+		{
 			"the holder tells",
 			dataplane.Trace{
 				Verdict: dataplane.TraceSent, FromNode: true, Frontend: 1, Key: webKey, Stage2: true, Established: true, Tells: true,

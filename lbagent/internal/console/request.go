@@ -72,6 +72,8 @@ type DataPlane interface {
 type Directory struct {
 	// Node is this one.
 	Node string
+	// Zone is its zone; empty for none.
+	Zone string
 	// Services are namespace/name.
 	Services map[program.FrontendKey]string
 	Nodes    map[program.NodeID]string

@@ -55,8 +55,8 @@ type Trace struct {
 	// Frontend is zero where the packet is for none.
 	Frontend program.FrontendID
 	Key      program.FrontendKey
-	// Local is that of program.Frontend.
-	Local bool
+	// Local is that of program.Frontend, Zonal that it has tables for zones.
+	Local, Zonal bool
 
 	// Stage1 says that a row was looked up.
 	Stage1 bool
@@ -72,8 +72,9 @@ type Trace struct {
 	EndpointRow                                     int
 
 	// SecondChance says that it goes to a former owner of the row, Returned that
-	// it goes back to the node that asked.
-	SecondChance, Returned bool
+	// it goes back to the node that asked, OtherZone that it goes to the primary
+	// by the table of another zone.
+	SecondChance, Returned, OtherZone bool
 	// Exception says that an exception led it to the node that holds its flow.
 	// Tells says that the flow is here and the packet goes back to the node that
 	// the router chose, to tell it, and Told that this is what it did.
@@ -239,6 +240,11 @@ func (d *Dataplane) readFrontend(trace *Trace) error {
 	if err := d.dumpFrontends(state); err != nil {
 		return fmt.Errorf("read map frontends: %w", err)
 	}
+	var zones bpf.DatapathZones
+	if err := d.maps.ZoneTables.Lookup(uint32(trace.Frontend), &zones); err != nil {
+		return fmt.Errorf("read the tables by zone of frontend %d: %w", trace.Frontend, err)
+	}
+	trace.Zonal = zones != bpf.DatapathZones{}
 	for key, frontend := range state.Frontends {
 		if frontend.ID == trace.Frontend {
 			trace.Key, trace.Local = key, frontend.Local
@@ -285,6 +291,7 @@ func decodeTrace(record bpf.DatapathTrace) (Trace, error) {
 		Endpoint:      program.EndpointID(record.Endpoint),
 		EndpointRow:   int(record.EndpointRow),
 		SecondChance:  has(bpf.DatapathTraceStepTRACE_SECOND_CHANCE),
+		OtherZone:     has(bpf.DatapathTraceStepTRACE_OTHER_ZONE),
 		Returned:      has(bpf.DatapathTraceStepTRACE_RETURNED),
 		Exception:     has(bpf.DatapathTraceStepTRACE_EXCEPTION),
 		Tells:         has(bpf.DatapathTraceStepTRACE_TELLS),

@@ -4,6 +4,7 @@ package bpf_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -56,45 +57,63 @@ func (w *world) allMaps() map[string]*ebpf.Map {
 	return all
 }
 
+// entry names an entry of a map by its key.
+type entry struct{ name, key string }
+
 // contents are the maps that programs write, entry by entry. The large arrays are tables
 // that only the agent writes.
-func (w *world) contents(t testing.TB) map[string]string {
+func (w *world) contents(t testing.TB) map[entry]string {
 	t.Helper()
-	contents := map[string]string{}
+	contents := map[entry]string{}
 	for name, m := range w.allMaps() {
 		switch {
 		case name == bpf.DatapathMapTraceRecord, name == bpf.DatapathMapSlowPacket, m.Type() == ebpf.RingBuf:
-			continue
 		case m.Type() == ebpf.Array && m.MaxEntries() > 1024:
-			continue
-		}
-		perCPU := m.Type() == ebpf.PerCPUArray || m.Type() == ebpf.PerCPUHash || m.Type() == ebpf.LRUCPUHash
-		var key any
-		for {
-			next, err := m.NextKeyBytes(key)
-			if err != nil {
-				t.Fatalf("map %s: %v", name, err)
-			}
-			if next == nil {
-				break
-			}
-			key = next
-			if perCPU {
-				var values [][]byte
-				if err := m.Lookup(next, &values); err != nil {
-					t.Fatalf("map %s: %v", name, err)
-				}
-				contents[fmt.Sprintf("%s %x", name, next)] = fmt.Sprintf("%x", values)
-				continue
-			}
-			value, err := m.LookupBytes(next)
-			if err != nil {
-				t.Fatalf("map %s: %v", name, err)
-			}
-			contents[fmt.Sprintf("%s %x", name, next)] = fmt.Sprintf("%x", value)
+		case m.Type() == ebpf.Array:
+			arrayContents(t, name, m, 1, contents)
+		case m.Type() == ebpf.PerCPUArray:
+			arrayContents(t, name, m, ebpf.MustPossibleCPU(), contents)
+		default:
+			hashContents(t, name, m, contents)
 		}
 	}
 	return contents
+}
+
+// arrayContents reads all values, as many for each index, in one call.
+func arrayContents(t testing.TB, name string, m *ebpf.Map, valuesEach int, contents map[entry]string) {
+	t.Helper()
+	keys := make([]uint32, m.MaxEntries())
+	value := reflect.ArrayOf(int(m.ValueSize()), reflect.TypeFor[byte]())
+	values := reflect.MakeSlice(reflect.SliceOf(value), len(keys)*valuesEach, len(keys)*valuesEach)
+	_, err := m.BatchLookup(new(ebpf.MapBatchCursor), keys, values.Interface(), nil)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Fatalf("map %s: %v", name, err)
+	}
+	for i := range values.Len() {
+		key := fmt.Sprint(keys[i/valuesEach], " of CPU ", i%valuesEach)
+		contents[entry{name, key}] = string(values.Index(i).Bytes())
+	}
+}
+
+func hashContents(t testing.TB, name string, m *ebpf.Map, contents map[entry]string) {
+	t.Helper()
+	var key any
+	for {
+		next, err := m.NextKeyBytes(key)
+		if err != nil {
+			t.Fatalf("map %s: %v", name, err)
+		}
+		if next == nil {
+			return
+		}
+		value, err := m.LookupBytes(next)
+		if err != nil {
+			t.Fatalf("map %s: %v", name, err)
+		}
+		contents[entry{name, fmt.Sprintf("%x", next)}] = string(value)
+		key = next
+	}
 }
 
 // trace runs the frame through the copy that explains.
@@ -119,7 +138,7 @@ func (w *world) checkTrace(t *testing.T, fixture fixture) bpf.DatapathTrace {
 	if !maps.Equal(before, after) {
 		for entry := range maps.Keys(join2(before, after)) {
 			if before[entry] != after[entry] {
-				t.Errorf("tracing writes %s: %q, then %q", entry, before[entry], after[entry])
+				t.Errorf("tracing writes %s %s: %x, then %x", entry.name, entry.key, before[entry], after[entry])
 			}
 		}
 	}
@@ -144,7 +163,7 @@ func (w *world) checkTrace(t *testing.T, fixture fixture) bpf.DatapathTrace {
 	return trace
 }
 
-func join2(a, b map[string]string) map[string]string {
+func join2(a, b map[entry]string) map[entry]string {
 	both := maps.Clone(a)
 	maps.Copy(both, b)
 	return both

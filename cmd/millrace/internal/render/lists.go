@@ -4,7 +4,6 @@ package render
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -14,58 +13,48 @@ import (
 // none stands in an empty cell, so that columns can be told apart by a script.
 const none = "-"
 
+// vipTable has a row for each Service of each VIP.
 func vipTable(vips []report.VIP, nodes int, format Format) *table {
 	t := &table{columns: []column{
 		{heading: "ADDRESS"}, {heading: "SERVICE", cut: true}, {heading: "POOL", cut: true},
 		{heading: "POLICY"}, {heading: "READY"}, {heading: "ANNOUNCED BY", cut: true},
 	}}
 	if format == Wide {
-		t.columns = append(t.columns, column{heading: "PROGRAMMED"}, column{heading: "WITHHELD BY"})
+		t.columns = append(t.columns, column{heading: "PROGRAMMED"}, column{heading: "WITHHELD BY"}, column{heading: "PORTS"})
 	}
 	for _, vip := range vips {
-		row := []string{vip.Address, services(vip.Services), orNone(vip.Pool), policies(vip.Services), readiness(vip)}
+		announced := announcers(vip.AnnouncedBy, nodes, 3)
 		if format == Wide {
-			row = append(row, announcers(vip.AnnouncedBy, 0, len(vip.AnnouncedBy)),
-				fmt.Sprintf("%d/%d", vip.Programmed, nodes), withholders(vip.WithheldBy))
-		} else {
-			row = append(row, announcers(vip.AnnouncedBy, nodes, 3))
+			announced = announcers(vip.AnnouncedBy, 0, len(vip.AnnouncedBy))
 		}
-		t.rows = append(t.rows, row)
+		for _, cells := range serviceCells(vip.Services) {
+			row := []string{vip.Address, cells.name, orNone(vip.Pool), cells.policy, cells.ready, announced}
+			if format == Wide {
+				row = append(row, fmt.Sprintf("%d/%d", vip.Programmed, nodes), withholders(vip.WithheldBy), cells.ports)
+			}
+			t.rows = append(t.rows, row)
+		}
 	}
 	return t
 }
 
-func services(list []report.Service) string {
-	if len(list) == 0 {
-		return "(reserved)"
-	}
-	var names []string
-	for _, service := range list {
-		names = append(names, service.Namespace+"/"+service.Name)
-	}
-	return strings.Join(names, ",")
-}
+// cells are what a row says of a Service.
+type cells struct{ name, policy, ready, ports string }
 
-func policies(list []report.Service) string {
-	var names []string
-	for _, service := range list {
-		if service.TrafficPolicy != "" && !slices.Contains(names, service.TrafficPolicy) {
-			names = append(names, service.TrafficPolicy)
+// serviceCells returns the cells of each Service of a VIP, at least one row.
+func serviceCells(services []report.Service) []cells {
+	if len(services) == 0 {
+		return []cells{{name: "(reserved)", policy: none, ready: none, ports: none}}
+	}
+	var rows []cells
+	for _, service := range services {
+		row := cells{name: service.Namespace + "/" + service.Name, policy: none, ready: none, ports: orNone(strings.Join(service.Ports, ","))}
+		if service.TrafficPolicy != "" {
+			row.policy, row.ready = service.TrafficPolicy, fmt.Sprintf("%d/%d", service.Ready, service.Total)
 		}
+		rows = append(rows, row)
 	}
-	return orNone(strings.Join(names, ","))
-}
-
-func readiness(vip report.VIP) string {
-	if !vip.InUse() {
-		return none
-	}
-	ready, total := 0, 0
-	for _, service := range vip.Services {
-		ready += service.Ready
-		total += service.Total
-	}
-	return fmt.Sprintf("%d/%d", ready, total)
+	return rows
 }
 
 // announcers writes nodes with the same peers together: "node1,node2 to

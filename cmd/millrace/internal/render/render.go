@@ -50,9 +50,10 @@ func Status(out io.Writer, view *report.View, options Options) error {
 	var text strings.Builder
 	text.WriteString(summary(view) + "\n")
 	if len(view.VIPs) > 0 {
-		shown := view.VIPs[:min(len(view.VIPs), screenVIPs)]
-		section(&text, "VIPs", vipTable(shown, len(view.Nodes), options.Format).lines(width))
-		more(&text, len(view.VIPs)-len(shown), "millrace vips")
+		all := vipTable(view.VIPs, len(view.Nodes), options.Format)
+		shown := &table{columns: all.columns, rows: all.rows[:min(len(all.rows), screenVIPs)]}
+		section(&text, "VIPs", shown.lines(width))
+		more(&text, len(all.rows)-len(shown.rows), "millrace vips")
 	}
 	if len(view.Nodes) > 0 {
 		shown := view.Nodes[:min(len(view.Nodes), screenNodes)]

@@ -4,6 +4,7 @@ package report
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -128,6 +129,7 @@ func (l *lookup) vip(vip *millracev1alpha1.VIP) VIP {
 			}
 			count := l.endpoints[family{service: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}, kind: kind}]
 			service.Ready, service.Total = count.ready, count.total
+			service.Ports = claimedPorts(claim, found, len(vip.Spec.Claims) > 1)
 		}
 		out.Services = append(out.Services, service)
 	}
@@ -148,6 +150,22 @@ func (l *lookup) vip(vip *millracev1alpha1.VIP) VIP {
 		}
 	}
 	return out
+}
+
+// claimedPorts returns the ports that a claim lists. That of a Service which has
+// the VIP for itself may list none, for all of its ports.
+func claimedPorts(claim millracev1alpha1.VIPClaim, service *corev1.Service, shared bool) []string {
+	listed := claim.Ports
+	if len(listed) == 0 && !shared {
+		for _, port := range service.Spec.Ports {
+			listed = append(listed, millracev1alpha1.ClaimedPort{Port: port.Port, Protocol: port.Protocol})
+		}
+	}
+	var ports []string
+	for _, port := range listed {
+		ports = append(ports, fmt.Sprintf("%d/%s", port.Port, cmp.Or(port.Protocol, corev1.ProtocolTCP)))
+	}
+	return ports
 }
 
 // claimed returns the Service of a claim, nil where it is gone or another one

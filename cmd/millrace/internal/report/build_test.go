@@ -133,6 +133,30 @@ func TestWhyNotAnnounced(t *testing.T) {
 	}
 }
 
+func TestIdleOnASharedVIP(t *testing.T) {
+	web := Service{Namespace: "ns", Name: "web", TrafficPolicy: "Cluster", Ready: 1, Total: 1}
+	idler := Service{Namespace: "ns", Name: "dns", TrafficPolicy: "Local", Total: 2}
+	gone := Service{Namespace: "ns", Name: "gone"}
+	for _, test := range []struct {
+		name     string
+		services []Service
+		want     string
+	}{
+		{"all are served", []Service{web, web}, ""},
+		{"one is not", []Service{idler, web}, "no ready endpoint of ns/dns; the other Services of the VIP are served"},
+		{"gone is another problem", []Service{gone, web}, ""},
+		{"alone is just losing its last endpoint", []Service{idler}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			found := idle(VIP{Address: "203.0.113.1", Services: test.services})
+			if test.want == "" && len(found) == 0 || len(found) == 1 && found[0].Message == test.want && found[0].Reason == ReasonNoEndpoint {
+				return
+			}
+			t.Errorf("found %+v, want %q", found, test.want)
+		})
+	}
+}
+
 // The agent that stays counts while one replaces another on a node.
 func TestAgentBeingReplaced(t *testing.T) {
 	pod := func(name string, leaving bool) corev1.Pod {

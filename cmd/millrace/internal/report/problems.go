@@ -98,11 +98,28 @@ func (l *lookup) unserved(vips []VIP) []Problem {
 	var problems []Problem
 	for _, vip := range vips {
 		problems = append(problems, l.disagreement(l.vips[vip.Address])...)
-		if !vip.InUse() || len(vip.AnnouncedBy) > 0 {
+		if !vip.InUse() {
+			continue
+		}
+		if len(vip.AnnouncedBy) > 0 {
+			problems = append(problems, idle(vip)...)
 			continue
 		}
 		reason, message := l.whyNot(vip)
 		problems = append(problems, Problem{Kind: "VIP", Name: vip.Address, Reason: reason, Message: message})
+	}
+	return problems
+}
+
+// idle finds Services without a ready endpoint on a VIP that is announced for
+// others.
+func idle(vip VIP) []Problem {
+	var problems []Problem
+	for _, service := range vip.Services {
+		if service.TrafficPolicy != "" && service.Ready == 0 && len(vip.Services) > 1 {
+			problems = append(problems, Problem{Kind: "VIP", Name: vip.Address, Reason: ReasonNoEndpoint, Message: fmt.Sprintf(
+				"no ready endpoint of %s/%s; the other Services of the VIP are served", service.Namespace, service.Name)})
+		}
 	}
 	return problems
 }

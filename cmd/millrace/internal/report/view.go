@@ -68,6 +68,8 @@ type Service struct {
 	// terminate are not counted.
 	Ready int `json:"readyEndpoints"`
 	Total int `json:"totalEndpoints"`
+	// Ports of the VIP that are the Service's, as "53/UDP".
+	Ports []string `json:"ports,omitempty"`
 }
 
 // Announcement is a node that announces a VIP, and the names of the BGPPeers.

@@ -47,11 +47,16 @@ func url(vip netip.Addr, path string) string {
 	return "http://" + netip.AddrPortFrom(vip, 80).String() + path
 }
 
-// Requests sends HTTP requests to a VIP from the client, each on a new
-// connection.
+// Requests sends HTTP requests to port 80 of a VIP from the client, each on a
+// new connection.
 func (c *Cluster) Requests(ctx context.Context, vip netip.Addr, count int) (Load, error) {
+	return c.RequestsTo(ctx, netip.AddrPortFrom(vip, 80), count)
+}
+
+// RequestsTo is Requests to another port.
+func (c *Cluster) RequestsTo(ctx context.Context, to netip.AddrPort, count int) (Load, error) {
 	var load Load
-	err := c.echo(ctx, &load, "load", "--url", url(vip, "/"), "--requests", strconv.Itoa(count), "--concurrency", "20", "--keepalive=false")
+	err := c.echo(ctx, &load, "load", "--url", "http://"+to.String()+"/", "--requests", strconv.Itoa(count), "--concurrency", "20", "--keepalive=false")
 	return load, err
 }
 
@@ -68,10 +73,15 @@ func (c *Cluster) PatientRequestsFor(ctx context.Context, vip netip.Addr, rate i
 	return load, err
 }
 
-// Datagrams sends UDP datagrams to a VIP and counts the answers.
+// Datagrams sends UDP datagrams to port 80 of a VIP and counts the answers.
 func (c *Cluster) Datagrams(ctx context.Context, vip netip.Addr, count int) (Load, error) {
+	return c.DatagramsTo(ctx, netip.AddrPortFrom(vip, 80), count)
+}
+
+// DatagramsTo is Datagrams to another port.
+func (c *Cluster) DatagramsTo(ctx context.Context, to netip.AddrPort, count int) (Load, error) {
 	var load Load
-	err := c.echo(ctx, &load, "udp", "--to", netip.AddrPortFrom(vip, 80).String(), "--count", strconv.Itoa(count))
+	err := c.echo(ctx, &load, "udp", "--to", to.String(), "--count", strconv.Itoa(count))
 	return load, err
 }
 

@@ -84,6 +84,12 @@ func sharing(t *testing.T, e *environment) {
 	vip := e.claims(t, "203.0.113.0", "dns-tcp 53/TCP", "dns-udp 53/UDP")
 	e.claims(t, "2001:db8:cafe::", "dns-tcp 53/TCP", "dns-udp 53/UDP")
 	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, vip); err != nil || vip.Status.Services == "shop/dns-tcp, shop/dns-udp" {
+			return err
+		}
+		return fmt.Errorf("the VIP's status names the Services %q", vip.Status.Services)
+	})
+	eventually(t, func(ctx context.Context) error {
 		if err := e.get(ctx, pool); err != nil {
 			return err
 		}

@@ -19,8 +19,7 @@ import (
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Address",type=string,JSONPath=`.spec.address`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
-// +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.claims[*].namespace`
-// +kubebuilder:printcolumn:name="Service",type=string,JSONPath=`.spec.claims[*].name`
+// +kubebuilder:printcolumn:name="Services",type=string,JSONPath=`.status.services`
 // +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.pool`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type VIP struct {
@@ -122,6 +121,12 @@ const (
 type VIPStatus struct {
 	// +optional
 	Phase VIPPhase `json:"phase,omitempty"`
+
+	// Services names those that claim the VIP, as "namespace/name", the first
+	// few of many: for a reader, spec.claims has them all.
+	//
+	// +optional
+	Services string `json:"services,omitempty"`
 
 	// +optional
 	// +listType=map

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// maxNamed is how many addresses a message names.
+// maxNamed is how many addresses or Services a text names.
 const maxNamed = 5
 
 // poolReconciler writes the status of all IPPools at once: whether one is

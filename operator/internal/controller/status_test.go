@@ -4,6 +4,7 @@ package controller
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -43,6 +44,19 @@ func TestAssignedCondition(t *testing.T) {
 				t.Errorf("condition is %q, want %q", got, test.want)
 			}
 		})
+	}
+}
+
+func TestClaimants(t *testing.T) {
+	var claims []millracev1alpha1.VIPClaim
+	for i, want := range []string{
+		"", "shop/s0", "shop/s0, shop/s1", "shop/s0, shop/s1, shop/s2", "shop/s0, shop/s1, shop/s2, shop/s3",
+		"shop/s0, shop/s1, shop/s2, shop/s3, shop/s4", "shop/s0, shop/s1, shop/s2, shop/s3, shop/s4, 1 more",
+	} {
+		if got := claimants(claims); got != want {
+			t.Errorf("claimants = %q, want %q", got, want)
+		}
+		claims = append(claims, millracev1alpha1.VIPClaim{Namespace: "shop", Name: fmt.Sprintf("s%d", i)})
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -69,9 +70,22 @@ func (r *vipReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 	if len(vip.Spec.Claims) > 0 && condition.Status == metav1.ConditionTrue {
 		vip.Status.Phase = millracev1alpha1.VIPBound
 	}
+	vip.Status.Services = claimants(vip.Spec.Claims)
 	setReady(&vip.Status.Conditions, condition)
 	err = patchStatus(ctx, r.client, base, vip, func(v *millracev1alpha1.VIP) any { return v.Status })
 	return ctrl.Result{}, client.IgnoreNotFound(err)
+}
+
+// claimants names Services, the first few of many.
+func claimants(claims []millracev1alpha1.VIPClaim) string {
+	var names []string
+	for _, claim := range claims[:min(len(claims), maxNamed)] {
+		names = append(names, claim.Namespace+"/"+claim.Name)
+	}
+	if more := len(claims) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(names, ", ")
 }
 
 func (r *vipReconciler) condition(ctx context.Context, vip *millracev1alpha1.VIP) (metav1.Condition, error) {

@@ -127,15 +127,7 @@ func (h *holders) survived(t *testing.T, event string) {
 	live, _, err := cluster.LivePods(t.Context(), "default", "app=hold")
 	must(t, err)
 
-	broken := 0
-	for _, flow := range tcp.Broken {
-		if live[flow.Pod] != "" {
-			broken++
-			if broken <= 5 {
-				t.Logf("%s: %s to %s, served by %s: broken after %.1f s: %s", event, flow.Local, flow.Remote, flow.Pod, flow.At, flow.Error)
-			}
-		}
-	}
+	broken := brokenAlive(t, event, tcp, live)
 	moved, left := 0, 0
 	for _, movement := range udp.Moved {
 		moved += movement.Flows
@@ -159,4 +151,20 @@ func (h *holders) survived(t *testing.T, event string) {
 	if udp.Silent > 0 {
 		t.Errorf("%s: %d UDP flows get no answer: %q", event, udp.Silent, udp.FirstErrors)
 	}
+}
+
+// brokenAlive counts the connections that broke though their pod lives, and logs some.
+func brokenAlive(t *testing.T, event string, tcp harness.HoldReport, live map[string]string) int {
+	t.Helper()
+	broken := 0
+	for _, flow := range tcp.Broken {
+		if live[flow.Pod] == "" {
+			continue
+		}
+		broken++
+		if broken <= 5 {
+			t.Logf("%s: %s to %s, served by %s: broken after %.1f s: %s", event, flow.Local, flow.Remote, flow.Pod, flow.At, flow.Error)
+		}
+	}
+	return broken
 }

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/test/harness"
+)
+
+var zoneOf = map[string]string{"node1": "east", "node2": "west", "node3": "west"}
+
+// TestConnectionsSurviveTheirZones moves connections between zones: the hints come
+// while they last, the router hands them to nodes of the other zone and back, and
+// the hints go. New ones stay in the zone.
+func TestConnectionsSurviveTheirZones(t *testing.T) {
+	labelZones(t)
+	s := holdService(t, 6)
+	announceFromLabelled(t)
+	s.routed(t, 30*time.Second, 1, 2, 3)
+	h := holdConnections(t, s, 300)
+
+	distribute(t, `"PreferClose"`, true)
+	h.survived(t, "hints came")
+	for _, node := range []string{"node2", "node3"} {
+		kubectl(t, "label", "node", node, "millrace.test/announce-")
+	}
+	s.routed(t, 30*time.Second, 1)
+	h.survived(t, "all by the zone east")
+	newStay(t, s, "east")
+	east := holdConnections(t, s, 100)
+
+	for _, node := range []string{"node2", "node3"} {
+		kubectl(t, "label", "node", node, "--overwrite", "millrace.test/announce=yes")
+	}
+	s.routed(t, 30*time.Second, 1, 2, 3)
+	withdraw(t, "node1", s, 2, 3)
+	h.survived(t, "all by the zone west")
+	east.survived(t, "those of east by west")
+	newStay(t, s, "west")
+
+	distribute(t, "null", false)
+	announce(t, "node1", s, 1, 2, 3)
+	h.survived(t, "hints gone, all nodes")
+	east.survived(t, "hints gone, those of east")
+}
+
+// labelZones gives the nodes their zones for the time of the test, and waits until the
+// agents can know.
+func labelZones(t *testing.T) {
+	t.Helper()
+	cleanup(t, "label", "nodes", "--all", corev1.LabelTopologyZone+"-")
+	for node, zone := range zoneOf {
+		kubectl(t, "label", "node", node, "--overwrite", corev1.LabelTopologyZone+"="+zone)
+		eventually(t, 30*time.Second, func(ctx context.Context) error {
+			var lbNode millracev1alpha1.LBNode
+			err := cluster.Get(ctx, &lbNode, "lbnode", node)
+			if err == nil && lbNode.Spec.Zone != zone {
+				err = fmt.Errorf("the zone of LBNode %s is %q, want %q", node, lbNode.Spec.Zone, zone)
+			}
+			return err
+		})
+	}
+}
+
+// distribute sets spec.trafficDistribution of the Service and waits until all its endpoints
+// have hints, or none.
+func distribute(t *testing.T, distribution string, hinted bool) {
+	t.Helper()
+	kubectl(t, "patch", "service", "hold", "--type=merge", "--patch", `{"spec":{"trafficDistribution":`+distribution+`}}`)
+	eventually(t, 30*time.Second, func(ctx context.Context) error {
+		var slices discoveryv1.EndpointSliceList
+		if err := cluster.Get(ctx, &slices, "endpointslices", "-l", discoveryv1.LabelServiceName+"=hold"); err != nil {
+			return err
+		}
+		for _, slice := range slices.Items {
+			for _, endpoint := range slice.Endpoints {
+				if (endpoint.Hints != nil && len(endpoint.Hints.ForZones) > 0) != hinted {
+					return fmt.Errorf("endpoint %v has the hints %+v", endpoint.Addresses, endpoint.Hints)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// newStay waits until all new connections go to pods in the zone.
+func newStay(t *testing.T, s service, zone string) {
+	t.Helper()
+	eventually(t, 30*time.Second, func(ctx context.Context) error {
+		h, report, err := cluster.Hold(ctx, harness.HoldOptions{
+			VIPs: []netip.Addr{s.ipv4, s.ipv6}, Flows: 60, Interval: time.Second, Timeout: flowTimeout,
+		})
+		if err != nil {
+			return err
+		}
+		if err := h.End(); err != nil {
+			return err
+		}
+		pods, _, err := cluster.LivePods(ctx, "default", "app=hold")
+		if err != nil {
+			return err
+		}
+		for pod, flows := range report.PerPod {
+			if zoneOf[pods[pod]] != zone {
+				return fmt.Errorf("%d of 60 new connections went to %s on %q, which is not in the zone %s", flows, pod, pods[pod], zone)
+			}
+		}
+		return nil
+	})
+}
+
+// connections are held through the Service "hold", without UDP flows: those may change their
+// pod when they come in by another zone.
+type connections struct{ *harness.Hold }
+
+func holdConnections(t *testing.T, s service, flows int) connections {
+	t.Helper()
+	h, _, err := cluster.Hold(context.WithoutCancel(t.Context()), harness.HoldOptions{
+		VIPs: []netip.Addr{s.ipv4, s.ipv6}, Flows: flows, Interval: time.Second, Timeout: flowTimeout,
+	})
+	must(t, err)
+	t.Cleanup(func() {
+		if err := h.End(); err != nil {
+			t.Error(err)
+		}
+	})
+	return connections{h}
+}
+
+// survived has all connections make a request and fails where one broke whose pod lives.
+func (c connections) survived(t *testing.T, event string) {
+	t.Helper()
+	report, err := c.Check()
+	must(t, err)
+	live, _, err := cluster.LivePods(t.Context(), "default", "app=hold")
+	must(t, err)
+	broken := brokenAlive(t, event, report, live)
+	t.Logf("%-28s %4d connections live, %d broken, longest gap %.1f s", event+":", report.Live, broken, report.LongestGap)
+	if broken > 0 {
+		t.Errorf("%s: %d connections broke whose pod lives", event, broken)
+	}
+}

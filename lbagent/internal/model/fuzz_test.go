@@ -152,6 +152,7 @@ func checkModel(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 				frontend.Key, frontend.Weights[m.Self.ID], len(frontend.Endpoints))
 		}
 	}
+	checkClaims(t, s, m)
 	for _, problem := range m.Problems {
 		if problem.Object.Kind == "" || problem.Reason == "" || problem.Message == "" {
 			t.Fatalf("a Problem says too little: %+v", problem)

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// checkClaims is that every port which a Service on a VIP has is served there,
+// for one of those that have it.
+func checkClaims(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
+	for _, vip := range m.VIPs {
+		wanted := map[program.FrontendKey][]ServiceName{}
+		for name, service := range latest(s.Services) {
+			if !slices.ContainsFunc(vip.Services, func(on VIPService) bool { return on.Name == name }) {
+				continue
+			}
+			for i := range service.Spec.Ports {
+				if key, ok := frontendKey(vip.Address, &service.Spec.Ports[i]); ok {
+					wanted[key] = append(wanted[key], name)
+				}
+			}
+		}
+		for key, names := range wanted {
+			i := slices.IndexFunc(m.Frontends, func(f Frontend) bool { return f.Key == key })
+			if i < 0 || !slices.Contains(names, m.Frontends[i].Service) {
+				t.Fatalf("%s is a port of %v, and not served for one of them", key, names)
+			}
+		}
+	}
+}
+
+// latest returns the Services by name; of two with one name, which no API server
+// has, the one that Build takes.
+func latest(services []*corev1.Service) map[ServiceName]*corev1.Service {
+	byName := map[ServiceName]*corev1.Service{}
+	for _, service := range oldestFirst(services) {
+		byName[ServiceName{service.Namespace, service.Name}] = service
+	}
+	return byName
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"slices"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
+)
+
+func sharer(name string, port int32) millracev1alpha1.VIPClaim {
+	return millracev1alpha1.VIPClaim{
+		Namespace: "shop", Name: name, UID: name, SharingKey: "dns",
+		Ports: []millracev1alpha1.ClaimedPort{{Port: port, Protocol: "TCP"}},
+	}
+}
+
+// A claim that another operator wrote after the plan was made, and that the
+// watch has delivered already, is not overwritten: the plan is made anew.
+func TestBindWritesWhatThePlanWasMadeFrom(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := millracev1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	vip := vipAt("", "a", "")
+	vip.Spec.Claims = []millracev1alpha1.VIPClaim{sharer("first", 80)}
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(vip).Build()
+	r := &serviceReconciler{client: api, live: api, ledger: newLedger()}
+	if err := r.refresh(t.Context(), address); err != nil {
+		t.Fatal(err)
+	}
+	pools := []ipam.Pool{{Name: "p", AutoAssign: true, Addresses: ipam.NewSet(ipam.Range{First: address, Last: address})}}
+	request := ipam.Request{
+		Owner: ipam.Owner{Namespace: "shop", Name: "late", UID: "late"}, Families: []ipam.Family{ipam.IPv4}, RequireAll: true,
+		Eligible: []string{"p"}, SharingKey: "dns", Ports: []ipam.Port{{Number: 443, Protocol: "TCP"}},
+	}
+	plan, objects := r.ledger.plan(pools, request)
+	if len(plan.Bind) != 1 {
+		t.Fatalf("the plan is %+v", plan)
+	}
+
+	other := r.ledger.object(address).DeepCopy()
+	other.Spec.Claims = append(other.Spec.Claims, sharer("rival", 443))
+	if err := api.Update(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	if !r.ledger.put(other) {
+		t.Fatal("the rival's claim is no news")
+	}
+	if ok, err := r.carryOut(t.Context(), plan, objects, nil); ok || err != nil {
+		t.Errorf("carryOut = %v, %v, want a new plan", ok, err)
+	}
+	stored := &millracev1alpha1.VIP{}
+	if err := api.Get(t.Context(), client.ObjectKeyFromObject(vip), stored); err != nil {
+		t.Fatal(err)
+	}
+	if slices.ContainsFunc(stored.Spec.Claims, claimsNamed("shop", "late")) || len(stored.Spec.Claims) != 2 {
+		t.Errorf("the claims are %+v", stored.Spec.Claims)
+	}
+	if plan, _ := r.ledger.plan(pools, request); len(plan.Bind) > 0 || len(plan.Refusals) != 1 || plan.Refusals[0].Reason != ipam.PortConflict {
+		t.Errorf("the new plan is %+v", plan)
+	}
+}
+
+// A claim keeps its place when its ports change; one that was made by hand, and
+// is taken up, comes last.
+func TestBindKeepsTheOrderOfClaims(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := millracev1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	byHand := millracev1alpha1.VIPClaim{Namespace: "shop", Name: "hand"}
+	vip := vipAt("", "a", "")
+	vip.Spec.Claims = []millracev1alpha1.VIPClaim{byHand, sharer("first", 80), sharer("second", 81)}
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(vip).Build()
+	r := &serviceReconciler{client: api, live: api, ledger: newLedger()}
+	if err := r.refresh(t.Context(), address); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		owner string
+		want  []string
+	}{
+		{"first", []string{"hand", "first", "second"}},
+		{"hand", []string{"first", "second", "hand"}},
+		{"second", []string{"first", "second", "hand"}},
+	} {
+		claim := ipam.Claim{
+			Owner: ipam.Owner{Namespace: "shop", Name: step.owner, UID: step.owner}, SharingKey: "dns",
+			Ports: []ipam.Port{{Number: 8080, Protocol: "UDP"}},
+		}
+		if ok, err := r.bindVIP(t.Context(), r.ledger.object(address), claim); !ok || err != nil {
+			t.Fatalf("bindVIP of %s = %v, %v", step.owner, ok, err)
+		}
+		var order []string
+		for _, written := range r.ledger.object(address).Spec.Claims {
+			order = append(order, written.Name)
+			if written.Name == step.owner && (written.UID != step.owner || len(written.Ports) != 1 || written.Ports[0].Port != 8080) {
+				t.Errorf("the claim of %s is %+v", step.owner, written)
+			}
+		}
+		if !slices.Equal(order, step.want) {
+			t.Errorf("after %s the claims are those of %v, want %v", step.owner, order, step.want)
+		}
+	}
+}

@@ -109,11 +109,16 @@ func conflictMessage(address netip.Addr, taken []conflict) string {
 // claims that list a port, which only somebody can have written by hand, the
 // first has it.
 func (p *planner) taken(vip VIP) []conflict {
+	owners := map[Port]int{}
+	for i := len(vip.Claims) - 1; i >= 0; i-- {
+		for _, port := range vip.Claims[i].Ports {
+			owners[port] = i
+		}
+	}
 	mine := vip.claimOf(p.request.Owner)
 	var found []conflict
 	for _, port := range p.request.Ports {
-		i := slices.IndexFunc(vip.Claims, func(claim Claim) bool { return slices.Contains(claim.Ports, port) })
-		if i >= 0 && i != mine {
+		if i, listed := owners[port]; listed && i != mine {
 			found = append(found, conflict{port: port, owner: vip.Claims[i].Owner})
 		}
 	}
@@ -164,10 +169,13 @@ func (p *planner) claim(address netip.Addr) Claim {
 		}
 		return claim
 	}
+	// Both are in the order of the request.
 	for _, port := range p.request.Ports {
-		if !slices.ContainsFunc(taken, func(c conflict) bool { return c.port == port }) {
-			claim.Ports = append(claim.Ports, port)
+		if len(taken) > 0 && taken[0].port == port {
+			taken = taken[1:]
+			continue
 		}
+		claim.Ports = append(claim.Ports, port)
 	}
 	return claim
 }

@@ -30,14 +30,10 @@ func (w *world) ago(t testing.TB, seconds uint32) uint32 {
 	t.Helper()
 	w.vouch(t)
 	var now uint64
-	var rate uint32
 	if err := w.Heartbeat.Lookup(uint32(0), &now); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.TicksPerSecond.Get(&rate); err != nil {
-		t.Fatal(err)
-	}
-	return uint32(now) - seconds*rate
+	return uint32(now) - seconds*w.ticks(t)
 }
 
 const rowMarked = 1 << 63

@@ -24,15 +24,12 @@ func part(offset uint16, more bool, id uint32) func(*packet) {
 // ageFragments makes what first fragments left older by so many seconds.
 func (w *world) ageFragments(t testing.TB, seconds uint32) {
 	t.Helper()
-	var ticks uint32
-	if err := w.TicksPerSecond.Get(&ticks); err != nil {
-		t.Fatal(err)
-	}
+	ticks := seconds * w.ticks(t)
 	var key bpf.DatapathFragmentKey
 	var value bpf.DatapathFragment
 	entries := w.Fragments.Iterate()
 	for entries.Next(&key, &value) {
-		value.Seen -= seconds * ticks
+		value.Seen -= ticks
 		if err := w.Fragments.Update(key, value, ebpf.UpdateExist); err != nil {
 			t.Fatal(err)
 		}

@@ -49,7 +49,7 @@ const (
 // exactly one reason and any other under none, and a frame that goes on unchanged or
 // encapsulated is whole.
 func FuzzIngress(f *testing.F) {
-	w := newWorld(f)
+	w := newWorldWith(f, fastTicks)
 	for _, frame := range seeds(w) {
 		f.Add(frame)
 	}
@@ -122,7 +122,7 @@ func checkEncapsulated(t *testing.T, in, out []byte) {
 // Whatever leaves: it goes on, at its length and with its Ethernet header, unless it
 // is cut off within what must be rewritten; then it is dropped and counted.
 func FuzzEgress(f *testing.F) {
-	w := newWorld(f)
+	w := newWorldWith(f, fastTicks)
 	for _, frame := range seeds(w) {
 		f.Add(frame)
 	}

@@ -68,10 +68,6 @@ func TestIngressPrepared(t *testing.T) {
 
 func TestPreparedHop(t *testing.T) {
 	w := newWorld(t)
-	var ticks uint32
-	if err := w.TicksPerSecond.Get(&ticks); err != nil {
-		t.Fatal(err)
-	}
 	// beat makes the agent's last word so many seconds old.
 	beat := func(seconds uint64) func(*testing.T, *world) {
 		return func(t *testing.T, w *world) {
@@ -80,7 +76,7 @@ func TestPreparedHop(t *testing.T) {
 			if err := w.Heartbeat.Lookup(uint32(0), &last); err != nil {
 				t.Fatal(err)
 			}
-			put(t, w.Heartbeat, uint32(0), last-seconds*uint64(ticks))
+			put(t, w.Heartbeat, uint32(0), last-seconds*uint64(w.ticks(t)))
 		}
 	}
 	with := func(change func(*bpf.DatapathNode)) func(*testing.T, *world) {

@@ -277,14 +277,19 @@ func (w *world) evictReverse(t testing.TB) {
 	}
 }
 
+// ticks are those of a second.
+func (w *world) ticks(t testing.TB) (perSecond uint32) {
+	t.Helper()
+	if err := w.TicksPerSecond.Get(&perSecond); err != nil {
+		t.Fatal(err)
+	}
+	return perSecond
+}
+
 // age makes all flows and affinities older by so many seconds.
 func (w *world) age(t testing.TB, seconds uint32) {
 	t.Helper()
-	var ticks uint32
-	if err := w.TicksPerSecond.Get(&ticks); err != nil {
-		t.Fatal(err)
-	}
-	ticks *= seconds
+	ticks := seconds * w.ticks(t)
 	for _, m := range []*ebpf.Map{w.Connections4, w.Datagrams4, w.HalfOpen4} {
 		change[bpf.DatapathConnectionKey4](t, m, func(c *bpf.DatapathConnection) { c.Seen -= ticks })
 	}

@@ -28,9 +28,7 @@ func (w *world) tracer(t testing.TB) *ebpf.Program {
 	if err := spec.Variables[bpf.DatapathVarTracing].Set(uint32(1)); err != nil {
 		t.Fatal(err)
 	}
-	if err := spec.Variables[bpf.DatapathVarMemoryMask].Set(uint32(memoryBuckets - 1)); err != nil {
-		t.Fatal(err)
-	}
+	setVariables(t, spec, w.ticks(t))
 	var programs struct {
 		Ingress *ebpf.Program `ebpf:"ingress"`
 	}

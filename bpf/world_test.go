@@ -4,6 +4,7 @@ package bpf_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -169,6 +170,20 @@ func ip(t testing.TB, commands string) {
 // newWorld builds the interfaces and neighbours that fixtures refer to, and loads.
 func newWorld(t testing.TB) *world {
 	t.Helper()
+	return newWorldWith(t, slowTicks)
+}
+
+// Kernel ticks for a second of the programs, in place of the kernel's own rate.
+const (
+	// slowTicks make what a test has aged by some seconds just as old when it is looked at,
+	// however slow the machine.
+	slowTicks = 7500
+	// fastTicks make limits of answers wide, and flows old, while a fuzz test runs.
+	fastTicks = 25
+)
+
+func newWorldWith(t testing.TB, ticksPerSecond uint32) *world {
+	t.Helper()
 	ip(t, `
 		link set lo up
 		link add uplink address `+uplinkMAC.String()+` type veth peer name fabric
@@ -217,9 +232,7 @@ func newWorld(t testing.TB) *world {
 	} {
 		spec.Maps[name].MaxEntries = size
 	}
-	if err := spec.Variables[bpf.DatapathVarMemoryMask].Set(uint32(memoryBuckets - 1)); err != nil {
-		t.Fatal(err)
-	}
+	setVariables(t, spec, ticksPerSecond)
 	if err := spec.LoadAndAssign(&w.DatapathObjects, nil); err != nil {
 		t.Fatalf("load (needs root): %+v", err)
 	}
@@ -231,6 +244,16 @@ func newWorld(t testing.TB) *world {
 	})
 	w.fill(t)
 	return w
+}
+
+func setVariables(t testing.TB, spec *ebpf.CollectionSpec, ticksPerSecond uint32) {
+	t.Helper()
+	err := errors.Join(
+		spec.Variables[bpf.DatapathVarMemoryMask].Set(uint32(memoryBuckets-1)),
+		spec.Variables[bpf.DatapathVarTicksPerSecond].Set(ticksPerSecond))
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func ifindex(t testing.TB, name string) int {

@@ -6,7 +6,6 @@ package lbagent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -34,6 +33,7 @@ import (
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/frrtest"
+	"github.com/millrace-lb/millrace/test/isolated"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
@@ -42,9 +42,7 @@ import (
 // router behind its uplink. It needs root.
 
 const (
-	// isolated is set in the process that runs the tests, agentProcess in the
-	// one that is the agent.
-	isolated     = "MILLRACE_TEST_ISOLATED"
+	// agentProcess is set in the process that is the agent.
 	agentProcess = "MILLRACE_TEST_AGENT"
 
 	agentUser   = "agent"
@@ -54,44 +52,14 @@ const (
 	nodeAddress = "198.51.100.2"
 )
 
-// TestMain runs the tests in mount and network namespaces of their own:
-// whatever they leave behind is gone with the process.
 func TestMain(m *testing.M) {
-	switch {
-	case os.Getenv(agentProcess) != "":
-		if err := runAgent(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	case os.Getenv(isolated) != "":
-		// ip(8) keeps its namespaces below /run.
-		if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, ""); err != nil {
-			fmt.Fprintf(os.Stderr, "mount /run of the tests' own: %v\n", err)
-			os.Exit(1)
-		}
-		os.Exit(m.Run())
-	default:
-		os.Exit(isolate())
+	if os.Getenv(agentProcess) == "" {
+		isolated.Main(m)
 	}
-}
-
-func isolate() int {
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), isolated+"=1")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET,
-		Pdeathsig:    syscall.SIGKILL,
+	if err := runAgent(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
-	err := cmd.Run()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		return exit.ExitCode()
-	}
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "run the tests in namespaces of their own: %v; they need root\n", err)
-		return 1
-	}
-	return 0
 }
 
 // runAgent is cmd/lbagent with the configuration of the test.

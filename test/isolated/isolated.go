@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package isolated runs tests in mount and network namespaces of their own, for which
+// they need root: whatever they leave behind is gone with the process.
+package isolated
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// process names the process that has the namespaces. Others that inherit the
+	// environment, such as the workers of a fuzz test, make their own.
+	process = "MILLRACE_TEST_ISOLATED"
+	// test names the one test that a process is for.
+	test = "MILLRACE_TEST_ISOLATED_TEST"
+)
+
+// Main is a TestMain: all tests of the package are isolated.
+func Main(m *testing.M) {
+	self := strconv.Itoa(os.Getpid())
+	if os.Getenv(process) == self {
+		os.Exit(m.Run())
+	}
+	if err := again(self); err != nil {
+		fmt.Fprintf(os.Stderr, "run the tests in namespaces of their own: %v; they need root\n", err)
+		os.Exit(1)
+	}
+}
+
+// again starts the program anew in new namespaces; it returns only on failure.
+func again(self string) error {
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
+		return err
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	// ip(8) keeps its namespaces below /run.
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, ""); err != nil {
+		return fmt.Errorf("mount /run: %w", err)
+	}
+	if err := os.Setenv(process, self); err != nil {
+		return err
+	}
+	return unix.Exec("/proc/self/exe", os.Args, os.Environ())
+}
+
+// Test isolates one test of a package of which the others need no root: it is run
+// anew in a process of its own. Test returns true there; where it returns false the
+// test is over.
+func Test(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(test) == t.Name() {
+		return true
+	}
+	args := []string{"-test.run", "^" + t.Name() + "$"}
+	if testing.Verbose() {
+		args = append(args, "-test.v")
+	}
+	if deadline, limited := t.Deadline(); limited {
+		args = append(args, "-test.timeout", time.Until(deadline).String())
+	}
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), test+"="+t.Name())
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET,
+		Pdeathsig:    syscall.SIGKILL,
+	}
+	// The child dies with the thread that has started it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("in namespaces of its own, which needs root: %v\n%s", err, out)
+	} else {
+		t.Logf("in namespaces of its own:\n%s", out)
+	}
+	return false
+}

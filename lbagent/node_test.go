@@ -31,6 +31,10 @@ var errInjected = errors.New("injected")
 type node struct {
 	t     testing.TB
 	state *program.State
+	// maps, where not nil, are in the kernel, and state is what they should hold.
+	maps *kernelMaps
+	// killed tells whether the agent is to end where a write has failed.
+	killed func() bool
 	// fails says which operation, dump, attachment and Set fail.
 	fails func(what string) bool
 
@@ -55,6 +59,7 @@ func newNode(t testing.TB) *node {
 		state:   program.NewState(),
 		fails:   func(string) bool { return false },
 		watch:   func(string, *program.State, map[netip.Addr]bool) {},
+		killed:  func() bool { return false },
 		uplinks: []netdev.Link{{Name: "eth0", Index: 2}},
 		routes:  map[netip.Addr]bool{},
 	}
@@ -66,6 +71,9 @@ func (n *node) Apply(ops []program.Op) error {
 		if n.fails(kind) {
 			return fmt.Errorf("%s: %w", kind, errInjected)
 		}
+		if err := n.write(op, kind); err != nil {
+			return err
+		}
 		n.state = program.Apply(n.state, []program.Op{op})
 		n.steps = append(n.steps, kind)
 		n.check(kind)
@@ -74,7 +82,25 @@ func (n *node) Apply(ops []program.Op) error {
 }
 
 // open is the start of an agent's data plane with maps of the given capacities.
-func (n *node) open(program.Limits) error { return nil }
+func (n *node) open(limits program.Limits) error {
+	if n.maps == nil {
+		return nil
+	}
+	return n.maps.open(limits)
+}
+
+// write does an operation on the maps in the kernel, if there are any. Where it fails,
+// they may hold a part of it.
+func (n *node) write(op program.Op, kind string) error {
+	if n.maps == nil {
+		return nil
+	}
+	err := n.maps.apply(op, kind)
+	if err != nil && n.killed() {
+		panic(errKilled)
+	}
+	return err
+}
 
 func (n *node) check(after string) {
 	n.t.Helper()
@@ -101,7 +127,18 @@ func (n *node) Dump() (*program.State, error) {
 }
 
 // read is what a Dump gives that succeeds.
-func (n *node) read() (*program.State, error) { return used(n.state), nil }
+func (n *node) read() (*program.State, error) {
+	if n.maps == nil {
+		return used(n.state), nil
+	}
+	state, err := n.maps.plane.Dump()
+	if err != nil {
+		return nil, err
+	}
+	n.state = state
+	n.check("Dump")
+	return state, nil
+}
 
 // used is a State without the tables that no frontend uses, which nobody can find
 // in the maps.

@@ -30,6 +30,27 @@ const (
 // errKilled is what ends an agent.
 var errKilled = errors.New("killed")
 
+// saboteur disturbs the k-th write of a story.
+type saboteur struct {
+	what disturbance
+	k    int
+	// writes is how many there were, over that the story is.
+	writes int
+	over   bool
+	// killed is that the agent is, and no other one has been started.
+	killed bool
+}
+
+// fails tells whether the next write fails.
+func (s *saboteur) fails() bool {
+	if s.over || s.killed {
+		return s.killed
+	}
+	s.writes++
+	s.killed = s.what == killed && s.writes == s.k
+	return s.killed || s.what == oneFails && s.writes == s.k || s.what == restFails && s.writes >= s.k
+}
+
 // TestStoriesWithFailingWrites plays each story again and again: each time another
 // one of its writes fails. At no moment may anything be that the witness objects
 // to, and once writes succeed again the maps and routes must be those of the
@@ -37,11 +58,23 @@ var errKilled = errors.New("killed")
 func TestStoriesWithFailingWrites(t *testing.T) {
 	for _, s := range readStories(t) {
 		t.Run(s.name, func(t *testing.T) {
-			undisturbed, writes := playDisturbed(t, s, "", 0)
+			play := func(t *testing.T, d disturbance, k int) (*outcome, int) {
+				n, by := newNode(t), &saboteur{what: d, k: k}
+				n.fails = func(string) bool {
+					failed := by.fails()
+					if by.killed {
+						by.killed = false
+						panic(errKilled)
+					}
+					return failed
+				}
+				return playDisturbed(t, newPlayer(s, n), by), by.writes
+			}
+			undisturbed, writes := play(t, "", 0)
 			for _, d := range []disturbance{oneFails, restFails, killed} {
 				for k := range writes {
 					t.Run(fmt.Sprintf("%s/%d", d, k+1), func(t *testing.T) {
-						end, _ := playDisturbed(t, s, d, k+1)
+						end, _ := play(t, d, k+1)
 						undisturbed.compare(t, end)
 					})
 				}
@@ -50,34 +83,21 @@ func TestStoriesWithFailingWrites(t *testing.T) {
 	}
 }
 
-// playDisturbed plays a story to its end while the k-th write fails, then lets all
-// succeed. It returns where that leads and how many writes there were.
-func playDisturbed(t *testing.T, s *story, d disturbance, k int) (end *outcome, writes int) {
+// playDisturbed plays a story to its end while writes fail, then lets all succeed,
+// and returns where that leads.
+func playDisturbed(t *testing.T, p *player, by *saboteur) *outcome {
 	t.Helper()
-	p := newPlayer(s, newNode(t))
 	p.loose = true
-	over := false
-	p.node.fails = func(string) bool {
-		writes++
-		switch {
-		case d == killed && writes == k:
-			panic(errKilled)
-		case over || d == "":
-			return false
-		default:
-			return writes == k || d == restFails && writes > k
-		}
-	}
 	p.play(t, p.withoutLooking())
-	over = true
-	before := writes
+	by.over = true
 	if err := p.settle(); err != nil {
 		t.Fatal(err)
 	}
-	if p.witness.err != nil {
-		t.Fatalf("after the story: %v", p.witness.err)
+	state, err := p.node.read()
+	if err := errors.Join(err, p.witness.err); err != nil {
+		t.Fatalf("after the story: %v", err)
 	}
-	return outcomeOf(p.node, p.witness.model), before
+	return outcomeOf(state, p.node.routes, p.witness.model)
 }
 
 // withoutLooking are the commands that change something; what they would print
@@ -132,35 +152,35 @@ type effect struct {
 	Endpoints *[program.EndpointRows]program.Endpoint
 }
 
-func outcomeOf(n *node, m *model.Model) *outcome {
+func outcomeOf(state *program.State, routes map[netip.Addr]bool, m *model.Model) *outcome {
 	spreads := map[program.FrontendKey]bool{}
 	for i := range m.Frontends {
 		spreads[m.Frontends[i].Key] = m.Frontends[i].Spreads() && len(m.Frontends[i].Weights) > 0
 	}
 	o := &outcome{
-		Self: n.state.Self, Nodes: n.state.Nodes, VIPs: n.state.VIPs, Pools: prefixesOf(n.state, program.Pools),
-		Sources: len(n.state.SourceRanges), Frontends: map[program.FrontendKey]effect{}, Routes: n.routes,
+		Self: state.Self, Nodes: state.Nodes, VIPs: state.VIPs, Pools: prefixesOf(state, program.Pools),
+		Sources: len(state.SourceRanges), Frontends: map[program.FrontendKey]effect{}, Routes: routes,
 	}
-	for _, endpoint := range n.state.Endpoints {
+	for _, endpoint := range state.Endpoints {
 		o.Endpoints = append(o.Endpoints, showEndpoint(endpoint))
 	}
 	slices.Sort(o.Endpoints)
-	for key, frontend := range n.state.Frontends {
-		e := effect{Entry: frontend, Admits: prefixesOf(n.state, frontend.Ranges)}
+	for key, frontend := range state.Frontends {
+		e := effect{Entry: frontend, Admits: prefixesOf(state, frontend.Ranges)}
 		e.Entry.ID, e.Entry.Table, e.Entry.Endpoints = 0, 0, 0
 		if frontend.Ranges != 0 && frontend.Ranges != program.Nobody {
 			e.Entry.Ranges = 1
 		}
 		if frontend.Table != 0 && spreads[key] {
 			e.Owners = &[program.Rows]program.NodeID{}
-			for i, row := range n.state.Tables[frontend.Table] {
+			for i, row := range state.Tables[frontend.Table] {
 				e.Owners[i] = row.Primary
 			}
 		}
 		if frontend.Endpoints != 0 {
 			e.Endpoints = &[program.EndpointRows]program.Endpoint{}
-			for i, id := range n.state.EndpointTables[frontend.Endpoints] {
-				e.Endpoints[i] = n.state.Endpoints[id]
+			for i, id := range state.EndpointTables[frontend.Endpoints] {
+				e.Endpoints[i] = state.Endpoints[id]
 			}
 		}
 		o.Frontends[key] = e

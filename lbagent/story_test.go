@@ -199,7 +199,7 @@ func (p *player) commands() map[string]func([]string) error {
 		"settle": func([]string) error { return p.settle() },
 		"fail":   p.runFail,
 		"heal":   func([]string) error { clear(p.told); return nil },
-		"maps":   show(func() string { return showMaps(p.node.state) }),
+		"maps":   p.runMaps,
 		"routes": show(func() string { return showRoutes(p.node.want.Routes) }),
 		"status": show(func() string { return showStatus(p.node.observation) }),
 		"writes": show(p.showWrites),
@@ -265,6 +265,15 @@ func (p *player) runFail(args []string) error {
 		return fmt.Errorf("fail %s: not a number of writes: %s", args[0], times)
 	}
 	p.told[args[0]] = n - 1
+	return nil
+}
+
+func (p *player) runMaps([]string) error {
+	state, err := p.node.read()
+	if err != nil {
+		return err
+	}
+	p.printed = showMaps(state)
 	return nil
 }
 

@@ -44,7 +44,7 @@ type witness struct {
 
 func newWitness(delay time.Duration) *witness {
 	return &witness{
-		delay: delay, last: program.NewState(), has: map[any]bool{}, gone: map[any]time.Time{},
+		delay: delay, model: &model.Model{}, last: program.NewState(), has: map[any]bool{}, gone: map[any]time.Time{},
 		promised: map[netip.Addr][]program.FrontendKey{}, withdrawn: map[netip.Addr]time.Time{},
 	}
 }
@@ -257,6 +257,9 @@ func (w *witness) checkRows(s *program.State) error {
 			continue
 		}
 		for number := range table {
+			if old[number] == table[number] {
+				continue
+			}
 			if want := w.history(old[number], table[number].Primary); !slices.Equal(want, table[number].Chain[:table[number].History]) {
 				return fmt.Errorf("%s: row %d was %+v and is %+v; its former owners are %v",
 					frontend.Key, number, old[number], table[number], want)
@@ -287,7 +290,8 @@ func (w *witness) checkRemoved(s *program.State) error {
 	}
 	left := things(s)
 	for thing := range things(w.last) {
-		if left[thing] {
+		id, isNode := thing.(program.NodeID)
+		if unfinished := isNode && w.last.Nodes[id] == (program.Node{}); unfinished || left[thing] {
 			continue
 		}
 		if err := w.mayGo(thing); err != nil {

@@ -5,11 +5,13 @@
 package isolated
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -64,7 +66,11 @@ func Test(t *testing.T) bool {
 	if os.Getenv(test) == t.Name() {
 		return true
 	}
-	args := []string{"-test.run", "^" + t.Name() + "$"}
+	pattern := "^" + t.Name() + "$"
+	if _, subtests, chosen := strings.Cut(flag.Lookup("test.run").Value.String(), "/"); chosen {
+		pattern += "/" + subtests
+	}
+	args := []string{"-test.run", pattern}
 	if testing.Verbose() {
 		args = append(args, "-test.v")
 	}

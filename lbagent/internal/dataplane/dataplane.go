@@ -79,6 +79,9 @@ type Dataplane struct {
 	// that are not known yet.
 	nodes map[program.NodeID]bpf.DatapathNode
 	hops  map[program.NodeID]program.Hop
+	// unfinished are the nodes of which a change has failed half way, with all
+	// addresses that may be accepted as theirs.
+	unfinished map[program.NodeID][]bpf.DatapathAddress
 	// filter is what the vip_filter map holds.
 	filter *vipFilter
 
@@ -114,6 +117,7 @@ func Open(cfg Config) (*Dataplane, error) {
 		linkDir:     linkDir,
 		clsact:      cfg.Clsact,
 		config:      cfg,
+		unfinished:  map[program.NodeID][]bpf.DatapathAddress{},
 		set:         set,
 		joined:      set.adoption.Kind == Adopted || set.adoption.Kind == Resized,
 	}

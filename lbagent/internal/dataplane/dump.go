@@ -13,7 +13,8 @@ import (
 )
 
 // Dump reads the maps back. Tables are those that a frontend uses; what stands in
-// other slots is left over.
+// other slots is left over. A node of which a change has failed half way has no
+// address, so that it is written again or removed, whichever is wanted.
 func (d *Dataplane) Dump() (*program.State, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -26,6 +27,9 @@ func (d *Dataplane) Dump() (*program.State, error) {
 	}
 	for id, node := range d.nodes {
 		state.Nodes[id] = decodeNode(node)
+	}
+	for id := range d.unfinished {
+		state.Nodes[id] = program.Node{}
 	}
 	for _, step := range []struct {
 		name string

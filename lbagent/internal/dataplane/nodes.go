@@ -4,6 +4,8 @@ package dataplane
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/millrace-lb/millrace/bpf"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
@@ -41,48 +43,46 @@ func overhead(self bpf.DatapathSelf, nodes map[program.NodeID]bpf.DatapathNode) 
 	return uint16(bpf.DatapathOverheadOVERHEAD_IPV4)
 }
 
-// putNode makes the node's addresses acceptable before it is used, and former
-// ones unacceptable after.
 func (d *Dataplane) putNode(id program.NodeID, node program.Node) error {
+	return d.replaceNode(id, encodeNode(node))
+}
+
+func (d *Dataplane) deleteNode(id program.NodeID) error {
+	return d.replaceNode(id, bpf.DatapathNode{})
+}
+
+// replaceNode makes the node's addresses acceptable before it is used, and former ones
+// unacceptable after, and has the overhead be that of the larger of both meanwhile.
+// Until all of that is done the node is among the unfinished ones.
+func (d *Dataplane) replaceNode(id program.NodeID, node bpf.DatapathNode) error {
 	if err := checkIndex(bpf.DatapathMapNodes, id, program.MaxNodeID); err != nil {
 		return err
 	}
-	encoded, former := encodeNode(node), d.nodes[id]
-	for _, address := range nodeAddresses(encoded) {
+	former := d.nodes[id]
+	d.unfinished[id] = slices.Concat(d.unfinished[id], nodeAddresses(former), nodeAddresses(node))
+	for _, address := range nodeAddresses(node) {
 		err := write(d.maps.NodeAddresses, bpf.DatapathMapNodeAddresses, decodeAddress(address), address, uint32(id))
 		if err != nil {
 			return err
 		}
 	}
-	d.nodes[id] = encoded
-	if former != (bpf.DatapathNode{}) && (former.Ipv4 != encoded.Ipv4 || former.Ipv6 != encoded.Ipv6) {
+	next := maps.Clone(d.nodes)
+	if next[id] = node; node == (bpf.DatapathNode{}) {
+		delete(next, id)
+	}
+	settings := d.self
+	settings.Overhead = max(settings.Overhead, overhead(d.self, next))
+	if err := d.writeSettings(settings); err != nil {
+		return err
+	}
+	if former != (bpf.DatapathNode{}) && (former.Ipv4 != node.Ipv4 || former.Ipv6 != node.Ipv6) {
 		delete(d.hops, id)
 	}
-	larger := d.self
-	larger.Overhead = max(d.self.Overhead, overhead(d.self, d.nodes))
-	if err := d.writeSettings(larger); err != nil {
-		return err
-	}
-	return d.replaceNode(id, former, encoded)
-}
-
-func (d *Dataplane) deleteNode(id program.NodeID) error {
-	if err := checkIndex(bpf.DatapathMapNodes, id, program.MaxNodeID); err != nil {
-		return err
-	}
-	former := d.nodes[id]
-	delete(d.nodes, id)
-	delete(d.hops, id)
-	return d.replaceNode(id, former, bpf.DatapathNode{})
-}
-
-// replaceNode writes the node, gives up addresses that only its former version
-// had, and lowers the overhead where that became possible.
-func (d *Dataplane) replaceNode(id program.NodeID, former, node bpf.DatapathNode) error {
 	if err := d.writeNode(id, node); err != nil {
 		return err
 	}
-	for _, address := range nodeAddresses(former) {
+	d.nodes = next
+	for _, address := range d.unfinished[id] {
 		if nodeHas(node, address) {
 			continue
 		}
@@ -90,9 +90,12 @@ func (d *Dataplane) replaceNode(id program.NodeID, former, node bpf.DatapathNode
 			return err
 		}
 	}
-	settings := d.self
-	settings.Overhead = overhead(d.self, d.nodes)
-	return d.writeSettings(settings)
+	settings.Overhead = overhead(d.self, next)
+	if err := d.writeSettings(settings); err != nil {
+		return err
+	}
+	delete(d.unfinished, id)
+	return nil
 }
 
 // forgetAddress removes an address unless another node has it too.

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"reflect"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/test/isolated"
+)
+
+// kernelMaps are a node's maps in the kernel, written by the agent's own data plane.
+type kernelMaps struct {
+	plane  *dataplane.Dataplane
+	config dataplane.Config
+	guard  *guard
+	// refuses says which writes fail, by the operation that they are part of.
+	refuses func(operation string, call writeCall) bool
+	// reopens is that the next agent opens the data plane anew, as it does also where
+	// the maps have another size or the agent before was killed.
+	reopens bool
+}
+
+// open is the start of an agent.
+func (m *kernelMaps) open(limits program.Limits) error {
+	if m.plane != nil && !m.reopens && m.config.Limits == limits {
+		return nil
+	}
+	if err := m.close(); err != nil {
+		return err
+	}
+	m.config.Limits = limits
+	var err error
+	m.plane, err = dataplane.Open(m.config)
+	return err
+}
+
+func (m *kernelMaps) close() error {
+	if m.plane == nil {
+		return nil
+	}
+	plane := m.plane
+	m.plane = nil
+	return plane.Close()
+}
+
+// empty makes the maps those of a node on which no agent has been.
+func (m *kernelMaps) empty() error {
+	if m.plane == nil {
+		return nil
+	}
+	have, err := m.plane.Dump()
+	if err != nil {
+		return err
+	}
+	return m.plane.Apply(program.Diff(have, program.NewState()))
+}
+
+// apply makes a failure of the guard's an injected one.
+func (m *kernelMaps) apply(op program.Op, kind string) error {
+	refused := false
+	err := m.guard.during(func(call writeCall) bool {
+		fails := m.refuses(kind, call)
+		refused = refused || fails
+		return fails
+	}, func() error { return m.plane.Apply([]program.Op{op}) })
+	if refused && errors.Is(err, errRefused) {
+		return fmt.Errorf("%w: %w", errInjected, err)
+	}
+	if refused {
+		return fmt.Errorf("%s: a write was refused, and the operation ended with error %v", kind, err)
+	}
+	return err
+}
+
+// checkAddresses compares the addresses that encapsulated packets are taken from with those
+// of the nodes.
+func (m *kernelMaps) checkAddresses(t *testing.T, nodes map[program.NodeID]program.Node) {
+	t.Helper()
+	accepted, err := ebpf.LoadPinnedMap(filepath.Join(m.config.PinRoot, "maps", "node_addresses"), &ebpf.LoadPinOptions{ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer accepted.Close()
+	want, got := map[netip.Addr]program.NodeID{}, map[netip.Addr]program.NodeID{}
+	for id, node := range nodes {
+		for _, address := range []netip.Addr{node.IPv4, node.IPv6} {
+			if address.IsValid() {
+				want[address] = id
+			}
+		}
+	}
+	var address [16]byte
+	var id uint32
+	entries := accepted.Iterate()
+	for entries.Next(&address, &id) {
+		got[netip.AddrFrom16(address).Unmap()] = program.NodeID(id)
+	}
+	if err := entries.Err(); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("packets are taken from %v (error %v), want %v", got, err, want)
+	}
+}
+
+// TestStoriesOnMaps plays the stories on maps in the kernel, as they are written, and
+// with writes that fail: there each single call by which an operation writes.
+func TestStoriesOnMaps(t *testing.T) {
+	if !isolated.Test(t) {
+		return
+	}
+	folder := t.TempDir()
+	if err := unix.Mount("bpf", folder, "bpf", 0, "mode=0700"); err != nil {
+		t.Fatal(err)
+	}
+	maps := &kernelMaps{
+		guard: newGuard(t),
+		config: dataplane.Config{
+			PinRoot: filepath.Join(folder, "millrace"), Connections: 64, HalfOpen: 64, Datagrams: 64, Affinities: 64, Exceptions: 64,
+		},
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(maps.close(), unix.Unmount(folder, 0)); err != nil {
+			t.Error(err)
+		}
+	})
+	known := map[way]bool{}
+	for _, s := range readStories(t) {
+		t.Run(s.name, func(t *testing.T) {
+			maps.reopens = true
+			p := newPlayer(s, newNodeOn(t, maps))
+			p.node.fails = p.asTold
+			p.play(t, p.commands())
+		})
+		t.Run(s.name+"/disturbed", func(t *testing.T) {
+			maps.reopens = false
+			disturbOnMaps(t, s, maps, known)
+		})
+	}
+}
+
+// newNodeOn is a node with empty maps in the kernel.
+func newNodeOn(t *testing.T, maps *kernelMaps) *node {
+	t.Helper()
+	if err := maps.empty(); err != nil {
+		t.Fatal(err)
+	}
+	maps.refuses = func(string, writeCall) bool { return false }
+	n := newNode(t)
+	n.maps = maps
+	return n
+}
+
+// way is how a call writes: what map, and for what kind of operation.
+type way struct {
+	operation string
+	call      writeCall
+}
+
+var everyWrite = flag.Bool("every-write", false, "let every single write of the stories on maps fail (hours)")
+
+// disturbOnMaps lets the last write of each way fail, and, where no story before has that
+// way, the first one in each kind of disturbance. The agent's data plane is
+// opened anew only where it is killed.
+func disturbOnMaps(t *testing.T, s *story, maps *kernelMaps, known map[way]bool) {
+	play := func(t *testing.T, by *saboteur, see func(string, writeCall)) *outcome {
+		n := newNodeOn(t, maps)
+		maps.refuses = func(operation string, call writeCall) bool {
+			see(operation, call)
+			return by.fails()
+		}
+		n.killed = func() bool {
+			was := by.killed
+			by.killed = false
+			if was {
+				if err := maps.close(); err != nil {
+					t.Error(err)
+				}
+			}
+			return was
+		}
+		end := playDisturbed(t, newPlayer(s, n), by)
+		maps.checkAddresses(t, end.Nodes)
+		return end
+	}
+	first, last := map[way]int{}, map[way]int{}
+	counted := &saboteur{}
+	undisturbed := play(t, counted, func(operation string, call writeCall) {
+		this := way{operation, call}
+		if last[this] = counted.writes + 1; first[this] == 0 {
+			first[this] = last[this]
+		}
+	})
+	chosen := map[int][]disturbance{}
+	for this := range first {
+		chosen[last[this]] = []disturbance{oneFails}
+	}
+	for this := range first {
+		if !known[this] {
+			chosen[first[this]], known[this] = []disturbance{oneFails, restFails, killed}, true
+		}
+	}
+	t.Logf("%d writes in %d ways", counted.writes, len(first))
+	for k := range counted.writes {
+		if *everyWrite {
+			chosen[k+1] = []disturbance{oneFails, restFails, killed}
+		}
+		for _, d := range chosen[k+1] {
+			t.Run(fmt.Sprintf("%s/%d", d, k+1), func(t *testing.T) {
+				end := play(t, &saboteur{what: d, k: k + 1}, func(string, writeCall) {})
+				undisturbed.compare(t, end)
+			})
+		}
+	}
+}

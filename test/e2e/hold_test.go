@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace-lb/millrace/test/echo/held"
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
@@ -119,7 +120,7 @@ func clientAddresses(t *testing.T) []netip.Addr {
 // lives, where a UDP flow left a pod that lives, or where one gets no answer.
 func (h *holders) survived(t *testing.T, event string) {
 	t.Helper()
-	var tcp, udp harness.HoldReport
+	var tcp, udp held.Report
 	group := errgroup.Group{}
 	group.Go(func() (err error) { tcp, err = h.tcp.Check(); return err })
 	group.Go(func() (err error) { udp, err = h.udp.Check(); return err })
@@ -154,7 +155,7 @@ func (h *holders) survived(t *testing.T, event string) {
 }
 
 // brokenAlive counts the connections that broke though their pod lives, and logs some.
-func brokenAlive(t *testing.T, event string, tcp harness.HoldReport, live map[string]string) int {
+func brokenAlive(t *testing.T, event string, tcp held.Report, live map[string]string) int {
 	t.Helper()
 	broken := 0
 	for _, flow := range tcp.Broken {

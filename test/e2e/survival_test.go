@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/millrace-lb/millrace/test/harness"
+	"github.com/millrace-lb/millrace/test/echo/held"
 )
 
 var nodeNames = []string{"node1", "node2", "node3"}
@@ -259,7 +259,7 @@ func TestConnectionsSurviveScaling(t *testing.T) {
 		scaleHold(t, pods)
 		h.survived(t, fmt.Sprintf("%d pods", pods))
 	}
-	var report harness.HoldReport
+	var report held.Report
 	report, err := h.tcp.Check()
 	must(t, err)
 	if report.Live == 0 {

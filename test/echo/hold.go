@@ -14,6 +14,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/millrace-lb/millrace/test/echo/held"
 )
 
 // holdConfig is what hold is told by its flags.
@@ -39,53 +41,9 @@ type flows interface {
 	patience() time.Duration
 	// report tells what became of the flows. It begins anew to collect what
 	// concerns the time between two reports.
-	report() holdReport
+	report() held.Report
 	// close ends all flows.
 	close()
-}
-
-// holdReport is what hold prints, in one line, at the start, for each check and at
-// the end.
-type holdReport struct {
-	Seconds float64 `json:"seconds"`
-	// Flows is how many were asked for, Live how many are not broken.
-	Flows int `json:"flows"`
-	Live  int `json:"live"`
-	// Requests and Lost count since the start. A lost request is a datagram without
-	// an answer; TCP loses none.
-	Requests int64 `json:"requests"`
-	Lost     int64 `json:"lost"`
-	// Silent are UDP flows that did not get an answer at this check.
-	Silent int `json:"silent"`
-	// LongestGap is the longest time in seconds that a flow which lives waited for an
-	// answer since the last report.
-	LongestGap float64 `json:"longestGap"`
-	// Broken are all connections that broke since the start.
-	Broken []brokenFlow `json:"broken"`
-	// Moved counts the UDP flows whose pod changed since the last report.
-	Moved []movement `json:"moved"`
-	// PerPod counts the flows that live by the pod that answered last.
-	PerPod map[string]int `json:"perPod"`
-	// FirstErrors are the first few, as text.
-	FirstErrors []string `json:"firstErrors"`
-}
-
-// brokenFlow is a connection that ended before its time.
-type brokenFlow struct {
-	Local  string `json:"local"`
-	Remote string `json:"remote"`
-	// Pod is the one that answered, empty where none ever did.
-	Pod      string  `json:"pod"`
-	Requests int     `json:"requests"`
-	At       float64 `json:"at"`
-	Error    string  `json:"error"`
-}
-
-// movement is a number of flows that one pod answered first and then another.
-type movement struct {
-	From  string `json:"from"`
-	To    string `json:"to"`
-	Flows int    `json:"flows"`
 }
 
 // hold keeps many flows with a request and its answer every interval, and tells
@@ -104,34 +62,34 @@ func holdUntil(ctx context.Context, args []string, stdin io.Reader, stdout io.Wr
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	tally := newTally(config.flows)
-	var held flows
+	var kept flows
 	if udp {
-		held = newUDPFlows(config, tally)
+		kept = newUDPFlows(config, tally)
 	} else {
-		held = newTCPFlows(config, tally)
+		kept = newTCPFlows(config, tally)
 	}
-	defer held.close()
-	if err := held.open(ctx); err != nil {
+	defer kept.close()
+	if err := kept.open(ctx); err != nil {
 		return err
 	}
 	encoder := json.NewEncoder(stdout)
-	if err := encoder.Encode(held.report()); err != nil {
+	if err := encoder.Encode(kept.report()); err != nil {
 		return err
 	}
 	commands := readLines(ctx, stdin)
 	for {
 		select {
 		case <-ctx.Done():
-			return encoder.Encode(held.report())
+			return encoder.Encode(kept.report())
 		case line, more := <-commands:
 			if !more {
-				return encoder.Encode(held.report())
+				return encoder.Encode(kept.report())
 			}
 			if line != "check" {
 				return fmt.Errorf("no command %q: want \"check\"", line)
 			}
-			tally.check(ctx, held.patience())
-			if err := encoder.Encode(held.report()); err != nil {
+			tally.check(ctx, kept.patience())
+			if err := encoder.Encode(kept.report()); err != nil {
 				return err
 			}
 		}

@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/millrace-lb/millrace/test/echo/held"
 )
 
 // session is a hold that a test drives.
@@ -38,16 +40,16 @@ func startHold(t *testing.T, args ...string) *session {
 	return s
 }
 
-func (s *session) report() holdReport {
+func (s *session) report() held.Report {
 	s.t.Helper()
-	var report holdReport
+	var report held.Report
 	if err := s.reports.Decode(&report); err != nil {
 		s.t.Fatal(err)
 	}
 	return report
 }
 
-func (s *session) check() holdReport {
+func (s *session) check() held.Report {
 	s.t.Helper()
 	if _, err := io.WriteString(s.stdin, "check\n"); err != nil {
 		s.t.Fatal(err)
@@ -55,7 +57,7 @@ func (s *session) check() holdReport {
 	return s.report()
 }
 
-func (s *session) end() holdReport {
+func (s *session) end() held.Report {
 	s.t.Helper()
 	s.stdin.Close()
 	report := s.report()
@@ -168,7 +170,7 @@ func TestHoldDatagrams(t *testing.T) {
 	}
 	pod.Store("b")
 	report := s.check()
-	if want := []movement{{"a", "b", flows}}; !slices.Equal(report.Moved, want) || report.PerPod["b"] != flows {
+	if want := []held.Movement{{From: "a", To: "b", Flows: flows}}; !slices.Equal(report.Moved, want) || report.PerPod["b"] != flows {
 		t.Errorf("got %+v, want movements %v", report, want)
 	}
 	if report := s.check(); len(report.Moved) != 0 {

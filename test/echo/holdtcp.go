@@ -12,6 +12,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/millrace-lb/millrace/test/echo/held"
 )
 
 // tcpFlows are long-lived HTTP connections.
@@ -24,7 +26,7 @@ type tcpFlows struct {
 
 	mu      sync.Mutex
 	flows   []tcpFlow
-	broken  []brokenFlow
+	broken  []held.BrokenFlow
 	opening sync.WaitGroup
 }
 
@@ -73,7 +75,7 @@ func (f *tcpFlows) hold(ctx context.Context, i int) {
 	}
 	connection, err := dialer.DialContext(ctx, "tcp", to.String())
 	if err != nil {
-		f.breaks(ctx, i, brokenFlow{Local: from.String(), Remote: to.String()}, err)
+		f.breaks(ctx, i, held.BrokenFlow{Local: from.String(), Remote: to.String()}, err)
 		return
 	}
 	defer connection.Close()
@@ -85,7 +87,7 @@ func (f *tcpFlows) hold(ctx context.Context, i int) {
 		round := f.tally.current()
 		pod, err := f.exchange(connection, answers)
 		if err != nil {
-			f.breaks(ctx, i, brokenFlow{Local: connection.LocalAddr().String(), Remote: to.String()}, err)
+			f.breaks(ctx, i, held.BrokenFlow{Local: connection.LocalAddr().String(), Remote: to.String()}, err)
 			return
 		}
 		f.good(i, pod)
@@ -138,7 +140,7 @@ func (f *tcpFlows) good(i int, pod string) {
 }
 
 // breaks records the end of flow i unless it is our own doing.
-func (f *tcpFlows) breaks(ctx context.Context, i int, record brokenFlow, err error) {
+func (f *tcpFlows) breaks(ctx context.Context, i int, record held.BrokenFlow, err error) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -152,12 +154,12 @@ func (f *tcpFlows) breaks(ctx context.Context, i int, record brokenFlow, err err
 	f.tally.leave(i)
 }
 
-func (f *tcpFlows) report() holdReport {
+func (f *tcpFlows) report() held.Report {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	report := holdReport{
+	report := held.Report{
 		Seconds: time.Since(f.start).Seconds(), Flows: len(f.flows), PerPod: map[string]int{},
-		Broken: append([]brokenFlow{}, f.broken...), Moved: []movement{}, FirstErrors: []string{},
+		Broken: append([]held.BrokenFlow{}, f.broken...), Moved: []held.Movement{}, FirstErrors: []string{},
 	}
 	for _, broken := range f.broken[:min(len(f.broken), maxFirstErrors)] {
 		report.FirstErrors = append(report.FirstErrors, broken.Error)

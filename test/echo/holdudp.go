@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/test/echo/held"
 )
 
 const (
@@ -45,7 +47,7 @@ type udpFlows struct {
 	// pending is how many flows wait for an answer.
 	pending int
 	flows   []udpFlow
-	totals  holdReport
+	totals  held.Report
 	moved   map[[2]string]int
 }
 
@@ -336,18 +338,18 @@ func (f *udpFlows) answer(from netip.AddrPort, reply string) error {
 	return nil
 }
 
-func (f *udpFlows) report() holdReport {
+func (f *udpFlows) report() held.Report {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	report := f.totals
 	report.Seconds, report.Flows, report.Live = time.Since(f.start).Seconds(), len(f.flows), len(f.flows)
 	report.Silent = f.tally.missing()
-	report.Broken, report.Moved, report.PerPod = []brokenFlow{}, []movement{}, map[string]int{}
+	report.Broken, report.Moved, report.PerPod = []held.BrokenFlow{}, []held.Movement{}, map[string]int{}
 	report.FirstErrors = append([]string{}, f.totals.FirstErrors...)
 	for pods, flows := range f.moved {
-		report.Moved = append(report.Moved, movement{From: pods[0], To: pods[1], Flows: flows})
+		report.Moved = append(report.Moved, held.Movement{From: pods[0], To: pods[1], Flows: flows})
 	}
-	slices.SortFunc(report.Moved, func(a, b movement) int {
+	slices.SortFunc(report.Moved, func(a, b held.Movement) int {
 		return strings.Compare(a.From+" "+a.To, b.From+" "+b.To)
 	})
 	clear(f.moved)

@@ -16,6 +16,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/millrace-lb/millrace/test/echo/held"
 )
 
 // HoldOptions say what is held.
@@ -34,39 +36,6 @@ type HoldOptions struct {
 	Burst int
 }
 
-// HoldReport is what `echo hold` tells of its flows; it says more of each field.
-type HoldReport struct {
-	Flows      int     `json:"flows"`
-	Live       int     `json:"live"`
-	Requests   int64   `json:"requests"`
-	Lost       int64   `json:"lost"`
-	Silent     int     `json:"silent"`
-	LongestGap float64 `json:"longestGap"`
-	// Broken are all connections that broke since the start.
-	Broken []BrokenFlow `json:"broken"`
-	// Moved are the UDP flows whose pod changed since the last report.
-	Moved       []Movement     `json:"moved"`
-	PerPod      map[string]int `json:"perPod"`
-	FirstErrors []string       `json:"firstErrors"`
-}
-
-// BrokenFlow is a connection that broke.
-type BrokenFlow struct {
-	Local  string `json:"local"`
-	Remote string `json:"remote"`
-	Pod    string `json:"pod"`
-	// At is in seconds since the start.
-	At    float64 `json:"at"`
-	Error string  `json:"error"`
-}
-
-// Movement is a number of flows that went from one pod to another.
-type Movement struct {
-	From  string `json:"from"`
-	To    string `json:"to"`
-	Flows int    `json:"flows"`
-}
-
 // Hold is a client that holds many flows through a VIP.
 type Hold struct {
 	command *exec.Cmd
@@ -79,7 +48,7 @@ type Hold struct {
 
 // Hold starts a client that holds flows, and returns when all are open. End ends it, and
 // so does the end of ctx.
-func (c *Cluster) Hold(ctx context.Context, options HoldOptions) (*Hold, HoldReport, error) {
+func (c *Cluster) Hold(ctx context.Context, options HoldOptions) (*Hold, held.Report, error) {
 	var to, from []string
 	for _, vip := range options.VIPs {
 		to = append(to, netip.AddrPortFrom(vip, 80).String())
@@ -103,15 +72,15 @@ func (c *Cluster) Hold(ctx context.Context, options HoldOptions) (*Hold, HoldRep
 	h.command.Stderr = &h.stderr
 	stdin, err := h.command.StdinPipe()
 	if err != nil {
-		return nil, HoldReport{}, err
+		return nil, held.Report{}, err
 	}
 	stdout, err := h.command.StdoutPipe()
 	if err != nil {
-		return nil, HoldReport{}, err
+		return nil, held.Report{}, err
 	}
 	h.stdin, h.reports = stdin, json.NewDecoder(stdout)
 	if err := h.command.Start(); err != nil {
-		return nil, HoldReport{}, fmt.Errorf("hold flows: %w", err)
+		return nil, held.Report{}, fmt.Errorf("hold flows: %w", err)
 	}
 	report, err := h.report()
 	if err != nil {
@@ -124,8 +93,8 @@ func (c *Cluster) Hold(ctx context.Context, options HoldOptions) (*Hold, HoldRep
 	return h, report, nil
 }
 
-func (h *Hold) report() (HoldReport, error) {
-	var report HoldReport
+func (h *Hold) report() (held.Report, error) {
+	var report held.Report
 	if err := h.reports.Decode(&report); err != nil {
 		return report, fmt.Errorf("hold flows: read a report: %w: %s", errors.Join(err, h.End()), bytes.TrimSpace(h.stderr.Bytes()))
 	}
@@ -134,9 +103,9 @@ func (h *Hold) report() (HoldReport, error) {
 
 // Check has every flow make a request and returns when all were answered, or what
 // failed to be. Broken has the connections that broke since the last check.
-func (h *Hold) Check() (HoldReport, error) {
+func (h *Hold) Check() (held.Report, error) {
 	if _, err := io.WriteString(h.stdin, "check\n"); err != nil {
-		return HoldReport{}, fmt.Errorf("hold flows: %w: %s", errors.Join(err, h.End()), bytes.TrimSpace(h.stderr.Bytes()))
+		return held.Report{}, fmt.Errorf("hold flows: %w: %s", errors.Join(err, h.End()), bytes.TrimSpace(h.stderr.Bytes()))
 	}
 	report, err := h.report()
 	all := len(report.Broken)
@@ -150,7 +119,7 @@ func (h *Hold) End() error {
 	// It ends at the end of its input, whatever it is doing, unless it has ended already.
 	_ = h.stdin.Close()
 	for h.reports.More() {
-		var last HoldReport
+		var last held.Report
 		if h.reports.Decode(&last) != nil {
 			break
 		}

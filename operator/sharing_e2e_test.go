@@ -122,8 +122,12 @@ func sharing(t *testing.T, e *environment) {
 		t.Error("the VIP was made anew")
 	}
 	e.gone(t, vipOf("2001:db8:cafe::"))
+	// The last one gives it back, and it goes to who wants it for itself.
 	must(t, e.client.Delete(t.Context(), late))
-	e.gone(t, vipOf("203.0.113.0"))
+	e.addresses(t, alone, "203.0.113.0")
+	if after := e.claims(t, "203.0.113.0", "alone "); after.UID == vip.UID {
+		t.Error("the VIP outlived its last claim")
+	}
 }
 
 func sharedPorts(t *testing.T, e *environment) {

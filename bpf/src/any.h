@@ -40,6 +40,8 @@ __noinline int any_packet(struct xdp_md *ctx, const struct frontend *frontend)
 		return XDP_PASS;
 	if (!frontend)
 		frontend = frontend_find(&packet.flow);
+	if (!frontend && is_self(self, &packet.flow))
+		return XDP_PASS;
 	flaw = frontend || is_vip(&packet.flow.vip) ? DROP_NO_FRONTEND : DROP_POOL_UNASSIGNED;
 	if (flaw == DROP_POOL_UNASSIGNED && !is_of_pool(&packet.flow))
 		return XDP_PASS;

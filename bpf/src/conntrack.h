@@ -3,35 +3,41 @@
 
 #include <linux/in.h>
 
+#include "frontend.h"
 #include "lifetime.h"
 #include "maps.h"
 #include "trace.h"
 
-/* The tables of flows: finding, adding and moving entries. */
+/* The tables of flows: finding, adding and moving entries.
+ *
+ * Keys are written by the words that the kernel reads them by: where it reads a word that
+ * was written in parts a moment ago, it waits for all of them.
+ */
 
 static __always_inline struct connection_key4 connection_key4(const struct flow *flow)
 {
-	struct connection_key4 key = {
-		.client = flow->client.word[3],
-		.vip = flow->vip.word[3],
-		.client_port = flow->client_port,
-		.vip_port = flow->vip_port,
-		.protocol = flow->protocol,
+	const __u32 words[] = {
+		flow->client.word[3],
+		flow->vip.word[3],
+		two_ports(flow->client_port, flow->vip_port),
+		flow->protocol,
 	};
+	struct connection_key4 key;
 
+	_Static_assert(sizeof(words) == sizeof(key), "words of the key");
+	__builtin_memcpy(&key, words, sizeof(key));
 	return key;
 }
 
 static __always_inline struct connection_key6 connection_key6(const struct flow *flow)
 {
-	struct connection_key6 key = {
-		.client = flow->client,
-		.vip = flow->vip,
-		.client_port = flow->client_port,
-		.vip_port = flow->vip_port,
-		.protocol = flow->protocol,
+	const __u32 words[] = {
+		two_ports(flow->client_port, flow->vip_port),
+		flow->protocol,
 	};
+	struct connection_key6 key = { .client = flow->client, .vip = flow->vip };
 
+	__builtin_memcpy(&key.client_port, words, sizeof(words));
 	return key;
 }
 
@@ -136,28 +142,29 @@ static __always_inline void connection_delete(const struct flow *flow, enum tabl
 static __always_inline struct reverse_key4 reverse_key4(const struct flow *flow,
 							const struct endpoint *endpoint)
 {
-	struct reverse_key4 key = {
-		.endpoint = endpoint->address.word[3],
-		.client = flow->client.word[3],
-		.endpoint_port = endpoint->port,
-		.client_port = flow->client_port,
-		.protocol = flow->protocol,
+	const __u32 words[] = {
+		endpoint->address.word[3],
+		flow->client.word[3],
+		two_ports(endpoint->port, flow->client_port),
+		flow->protocol,
 	};
+	struct reverse_key4 key;
 
+	_Static_assert(sizeof(words) == sizeof(key), "words of the key");
+	__builtin_memcpy(&key, words, sizeof(key));
 	return key;
 }
 
 static __always_inline struct reverse_key6 reverse_key6(const struct flow *flow,
 							const struct endpoint *endpoint)
 {
-	struct reverse_key6 key = {
-		.endpoint = endpoint->address,
-		.client = flow->client,
-		.endpoint_port = endpoint->port,
-		.client_port = flow->client_port,
-		.protocol = flow->protocol,
+	const __u32 words[] = {
+		two_ports(endpoint->port, flow->client_port),
+		flow->protocol,
 	};
+	struct reverse_key6 key = { .endpoint = endpoint->address, .client = flow->client };
 
+	__builtin_memcpy(&key.endpoint_port, words, sizeof(words));
 	return key;
 }
 

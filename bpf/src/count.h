@@ -12,14 +12,21 @@ static __always_inline void count_event(enum event event)
 		(*count)++;
 }
 
-static __always_inline void count_packet(__u32 frontend, __u32 bytes)
+/* Not for a packet that is traced. */
+static __always_inline void count_attached(__u32 frontend, __u32 bytes)
 {
 	struct frontend_counter *count = bpf_map_lookup_elem(&frontend_counts, &frontend);
 
-	if (count && !tracing) {
+	if (count) {
 		count->packets++;
 		count->bytes += bytes;
 	}
+}
+
+static __always_inline void count_packet(__u32 frontend, __u32 bytes)
+{
+	if (!tracing)
+		count_attached(frontend, bytes);
 }
 
 static __always_inline void count_connection(__u32 frontend)

@@ -91,15 +91,22 @@ static __always_inline void note_drop(const struct flow *flow, __u32 length, __u
 /* In answer.h. */
 int answer_drop(struct xdp_md *ctx, struct packet *packet, __u32 reason);
 
+__noinline int note_packet(struct xdp_md *ctx, const struct packet *packet, __u32 reason)
+{
+	if (packet)
+		note_drop(&packet->flow, packet->length, ctx->ingress_ifindex, packet->frontend,
+			  reason);
+	return 0;
+}
+
 /* Verified on its own, so that the way of a packet that is forwarded stays short. Some
  * senders are told why.
  */
 __noinline int dropped(struct xdp_md *ctx, struct packet *packet, __u32 reason)
 {
 	trace_drop(reason);
-	if (packet && !tracing)
-		note_drop(&packet->flow, packet->length, ctx->ingress_ifindex, packet->frontend,
-			  reason);
+	if (!tracing)
+		note_packet(ctx, packet, reason);
 	if (reason == DROP_NO_ENDPOINT || reason == DROP_ENCAP_TOO_BIG)
 		return answer_drop(ctx, packet, reason);
 	return XDP_DROP;

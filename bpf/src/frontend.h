@@ -3,6 +3,14 @@
 
 #include "maps.h"
 
+/* Two ports as a word that is loaded from the header or written to a key: little-endian,
+ * as the programs are compiled.
+ */
+static __always_inline __u32 two_ports(__be16 first, __be16 second)
+{
+	return (__u32)second << 16 | first;
+}
+
 static __always_inline struct frontend *frontend_find(const struct flow *flow)
 {
 	if (flow->family == ADDRESS_FAMILY_IPV4) {

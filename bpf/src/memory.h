@@ -149,19 +149,22 @@ static __always_inline void memory_clear(const struct flow *flow, enum memory_se
 		slot->id = 0;
 }
 
-__noinline int forget(const struct flow *flow)
+static __always_inline void memory_forget(const struct flow *flow)
 {
-	struct endpoint *endpoint;
+	struct endpoint *endpoint = endpoint_get(recall_endpoint(flow));
 	struct flow answers;
 
-	if (!flow)
-		return 0;
-	endpoint = endpoint_get(recall_endpoint(flow));
 	if (!endpoint)
-		return 0;
+		return;
 	memory_clear(flow, MEMORY_ENDPOINT, endpoint->tag);
 	answers = flow_of_endpoint(flow, endpoint);
 	memory_clear(&answers, MEMORY_FRONTEND, 0);
+}
+
+__noinline int forget(const struct flow *flow)
+{
+	if (flow)
+		memory_forget(flow);
 	return 0;
 }
 
@@ -173,7 +176,7 @@ __noinline int remember(const struct flow *flow, const struct frontend *frontend
 	if (!flow || !frontend || !endpoint)
 		return 0;
 	/* A former flow of the same client's port had another endpoint. */
-	forget(flow);
+	memory_forget(flow);
 	memory_put(flow, MEMORY_ENDPOINT, id, endpoint->tag);
 	answers = flow_of_endpoint(flow, endpoint);
 	memory_put(&answers, MEMORY_FRONTEND, frontend->id, 0);

@@ -33,13 +33,38 @@ static __always_inline int to_geneve(__u8 protocol, __u32 ports)
 /* Whether a transport header of TCP or UDP is whole in the frame and in the length of what
  * follows the IP header. That eight bytes are in the frame is known.
  */
-static __always_inline int l4_is_whole(struct xdp_md *ctx, const void *l4, __u8 protocol,
+static __always_inline int l4_is_whole(const void *l4, const void *data_end, __u8 protocol,
 				       __u32 length)
 {
-	if (protocol == IPPROTO_UDP)
-		return length >= sizeof(struct udphdr);
-	return protocol == IPPROTO_TCP && length >= sizeof(struct tcphdr) &&
-	       l4 + sizeof(struct tcphdr) <= (void *)(long)ctx->data_end;
+	__u32 header = sizeof(struct tcphdr);
+
+	if (protocol != IPPROTO_TCP) {
+		if (protocol != IPPROTO_UDP)
+			return 0;
+		header = sizeof(struct udphdr);
+	}
+	return length >= header && l4 + header <= data_end;
+}
+
+/* No frontend has the destination and port. Most such packets are for other hosts of a
+ * network that VIPs are in, this node above all; not here a VIP's or a pool's.
+ */
+static __noinline int plain_neighbour_ipv4(const struct self *self, __be32 destination)
+{
+	struct address address;
+
+	if (destination == self->ipv4)
+		return XDP_PASS;
+	address_set_ipv4(&address, destination);
+	return is_vip(&address) || pools_have_ipv4(destination) ? NOT_PLAIN : XDP_PASS;
+}
+
+static __noinline int plain_neighbour_ipv6(const struct self *self,
+					   const struct address *destination)
+{
+	if (address_equal(destination, &self->ipv6))
+		return XDP_PASS;
+	return is_vip(destination) || pools_have_ipv6(destination) ? NOT_PLAIN : XDP_PASS;
 }
 
 /* The bytes of encapsulation towards a node; zero if there is no family in common. */
@@ -51,39 +76,42 @@ static __always_inline __u32 plain_overhead(const struct self *self, const struc
 	return self->ipv6.word[0] && node->ipv6.word[0] ? OVERHEAD_IPV6 : 0;
 }
 
-/* The node to send to, if its next hop is plain. */
-static __always_inline struct node *plain_node(struct xdp_md *ctx, const struct self *self,
-					       __u32 id, __u32 length)
+/* Whether the next hop to the node is plain. */
+static __always_inline int hop_is_plain(struct xdp_md *ctx, const struct self *self,
+					const struct node *node)
 {
-	struct node *node = bpf_map_lookup_elem(&nodes, &id);
-	__u32 overhead;
-
-	if (!node || node->vlan || self->flags & SELF_NO_TRANSMIT || !hop_is_prepared(node) ||
-	    !leaves_by(ctx, node->ifindex))
-		return NULL;
-	overhead = plain_overhead(self, node);
-	return overhead && length + overhead <= node->mtu ? node : NULL;
+	return !node->vlan && !(self->flags & SELF_NO_TRANSMIT) && hop_is_prepared(node) &&
+	       leaves_by(ctx, node->ifindex);
 }
 
-/* An Ethernet header and so many bytes in front of the packet; returns the latter. */
+/* An Ethernet header and so many bytes in front of the packet; returns the latter. Written
+ * by words: a struct ethhdr is packed, and the compiler goes through it by bytes.
+ */
 static __always_inline void *plain_room(struct xdp_md *ctx, const struct node *node,
 					const int overhead, __be16 protocol)
 {
-	struct ethhdr *eth = (void *)(long)ctx->data;
+	const __u32 *addresses = (const void *)node->destination;
+	__u32 *eth = (void *)(long)ctx->data;
 
-	if ((void *)(eth + 1) + overhead > (void *)(long)ctx->data_end)
+	if ((void *)eth + sizeof(struct ethhdr) + overhead > (void *)(long)ctx->data_end)
 		return NULL;
-	__builtin_memcpy(eth, node->destination, 2 * ETH_ALEN);
-	eth->h_proto = protocol;
-	return eth + 1;
+	eth[0] = addresses[0];
+	eth[1] = addresses[1];
+	eth[2] = addresses[2];
+	*(__be16 *)(eth + 3) = protocol;
+	return (void *)eth + sizeof(struct ethhdr);
 }
 
 static __always_inline int plain_send(struct xdp_md *ctx, const struct self *self,
 				      const struct node *node, const struct frontend *frontend,
 				      const struct outer *outer)
 {
-	count_packet(frontend->id, outer->length);
-	if (self->ipv4 && node->ipv4) {
+	const __u32 overhead = plain_overhead(self, node);
+
+	if (!overhead || outer->length + overhead > node->mtu)
+		return NOT_PLAIN;
+	count_attached(frontend->id, outer->length);
+	if (overhead == OVERHEAD_IPV4) {
 		struct iphdr *ip;
 
 		if (bpf_xdp_adjust_head(ctx, -OVERHEAD_IPV4))
@@ -113,7 +141,7 @@ static __always_inline int plain_forward(struct xdp_md *ctx, const struct self *
 {
 	struct node *node;
 	struct row *row;
-	__u32 index;
+	__u32 index, id;
 
 	/* None of the rules that some frontends have. */
 	if (frontend->flags | frontend->ranges | frontend->affinity)
@@ -123,8 +151,9 @@ static __always_inline int plain_forward(struct xdp_md *ctx, const struct self *
 	if (!row || row->way & ROW_MARKED)
 		return NOT_PLAIN;
 	outer->way = way_by_row(row->way, self);
-	node = plain_node(ctx, self, way_node(outer->way, WAY_CHOOSER), outer->length);
-	if (!node)
+	id = way_node(outer->way, WAY_CHOOSER);
+	node = bpf_map_lookup_elem(&nodes, &id);
+	if (!node || !hop_is_plain(ctx, self, node))
 		return NOT_PLAIN;
 	return plain_send(ctx, self, node, frontend, outer);
 }
@@ -133,7 +162,7 @@ static __always_inline int plain_ipv4(struct xdp_md *ctx, struct frontend **foun
 {
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
 	struct iphdr *ip = data + sizeof(struct ethhdr);
-	struct frontend_key4 key = {};
+	__u64 key;
 	struct frontend *frontend;
 	struct self *self;
 	struct outer outer = { .protocol = bpf_htons(ETH_P_IP) };
@@ -151,18 +180,17 @@ static __always_inline int plain_ipv4(struct xdp_md *ctx, struct frontend **foun
 	outer.length = bpf_ntohs(ip->tot_len);
 	if (*(__u8 *)ip != PLAIN_IPV4_FIRST_BYTE ||
 	    ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET) ||
-	    !l4_is_whole(ctx, ip + 1, ip->protocol, outer.length - sizeof(*ip)) ||
+	    !l4_is_whole(ip + 1, data_end, ip->protocol, outer.length - sizeof(*ip)) ||
 	    outer.length < sizeof(*ip) || outer.length > data_end - (void *)ip)
 		return NOT_PLAIN;
 	self = settings_get();
-	if (!self || !frame_is_ours(ctx, self))
+	if (!self || !station_is_ours(data, self))
 		return XDP_PASS;
-	key.vip = ip->daddr;
-	key.port = ports >> 16;
-	key.protocol = ip->protocol;
+	/* A struct frontend_key4, written at once: the lookup would wait for parts of a word. */
+	key = (__u64)(ports >> 16 | (__u32)ip->protocol << 16) << 32 | ip->daddr;
 	frontend = bpf_map_lookup_elem(&frontends4, &key);
 	if (!frontend)
-		return NOT_PLAIN;
+		return plain_neighbour_ipv4(self, ip->daddr);
 	*found = frontend;
 	outer.tos = ip->tos;
 	hash = hash_ipv4(ip->saddr, ip->daddr, ports, ip->protocol);
@@ -174,7 +202,7 @@ static __always_inline int plain_ipv6(struct xdp_md *ctx, struct frontend **foun
 {
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
 	struct ipv6hdr *ip = data + sizeof(struct ethhdr);
-	struct frontend_key6 key = {};
+	struct frontend_key6 key;
 	struct frontend *frontend;
 	struct self *self;
 	struct outer outer = { .protocol = bpf_htons(ETH_P_IPV6) };
@@ -190,18 +218,18 @@ static __always_inline int plain_ipv6(struct xdp_md *ctx, struct frontend **foun
 		return XDP_PASS;
 	outer.length = bpf_ntohs(ip->payload_len) + sizeof(*ip);
 	if (ip->version != 6 ||
-	    !l4_is_whole(ctx, ip + 1, ip->nexthdr, outer.length - sizeof(*ip)) ||
+	    !l4_is_whole(ip + 1, data_end, ip->nexthdr, outer.length - sizeof(*ip)) ||
 	    outer.length > data_end - (void *)ip)
 		return NOT_PLAIN;
 	self = settings_get();
-	if (!self || !frame_is_ours(ctx, self))
+	if (!self || !station_is_ours(data, self))
 		return XDP_PASS;
 	__builtin_memcpy(&key.vip, &ip->daddr, sizeof(key.vip));
-	key.port = ports >> 16;
-	key.protocol = ip->nexthdr;
+	/* At once, as above. */
+	*(__u32 *)&key.port = ports >> 16 | (__u32)ip->nexthdr << 16;
 	frontend = bpf_map_lookup_elem(&frontends6, &key);
 	if (!frontend)
-		return NOT_PLAIN;
+		return plain_neighbour_ipv6(self, &key.vip);
 	*found = frontend;
 	outer.tos = bpf_ntohs(*(__be16 *)ip) >> 4;
 	hash = hash_ipv6((void *)&ip->saddr, (void *)&ip->daddr, ports, ip->nexthdr);
@@ -209,18 +237,21 @@ static __always_inline int plain_ipv6(struct xdp_md *ctx, struct frontend **foun
 	return plain_forward(ctx, self, frontend, &outer);
 }
 
-/* The verdict, or NOT_PLAIN and the frontend as far as it got. Not a part of its caller, so
- * that their stacks do not add up.
+/* The verdict, or NOT_PLAIN and the frontend as far as it got. A part of its caller: with
+ * return thunks in the kernel a call costs as much as a lookup.
  */
-static __noinline int plain(struct xdp_md *ctx, struct frontend **found)
+static __always_inline int plain(struct xdp_md *ctx, struct frontend **found)
 {
-	struct ethhdr *eth = (void *)(long)ctx->data;
+	void *eth = (void *)(long)ctx->data;
+	__be16 protocol;
 
-	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
+	if (eth + sizeof(struct ethhdr) > (void *)(long)ctx->data_end)
 		return XDP_PASS;
-	if (eth->h_proto == bpf_htons(ETH_P_IP))
+	/* In one load. */
+	protocol = *(__be16 *)(eth + offsetof(struct ethhdr, h_proto));
+	if (protocol == bpf_htons(ETH_P_IP))
 		return plain_ipv4(ctx, found);
-	if (eth->h_proto == bpf_htons(ETH_P_IPV6))
+	if (protocol == bpf_htons(ETH_P_IPV6))
 		return plain_ipv6(ctx, found);
 	return NOT_PLAIN;
 }

@@ -34,30 +34,39 @@ __noinline int source_in_ranges(const struct flow *flow, __u32 set)
 	return bpf_map_lookup_elem(&source_ranges6, &key) != NULL;
 }
 
-/* Whether the destination, which is no VIP, is an address that VIPs are taken from. Their
- * prefixes are a set among those of sources.
+/* Whether an address is one that VIPs are taken from. Their prefixes are a set among those
+ * of sources.
  */
+static __always_inline int pools_have_ipv4(__be32 address)
+{
+	struct source_range_key4 key = {
+		.prefixlen = SOURCE_SET_BITS + 32,
+		.set = SOURCE_SET_POOLS,
+		.address = address,
+	};
+
+	return bpf_map_lookup_elem(&source_ranges4, &key) != NULL;
+}
+
+static __always_inline int pools_have_ipv6(const struct address *address)
+{
+	struct source_range_key6 key = {
+		.prefixlen = SOURCE_SET_BITS + 128,
+		.set = SOURCE_SET_POOLS,
+		.address = *address,
+	};
+
+	return bpf_map_lookup_elem(&source_ranges6, &key) != NULL;
+}
+
+/* Whether the destination, which is no VIP, is one of those. */
 __noinline int is_of_pool(const struct flow *flow)
 {
 	if (!flow)
 		return 0;
-	if (flow->family == ADDRESS_FAMILY_IPV4) {
-		struct source_range_key4 key = {
-			.prefixlen = SOURCE_SET_BITS + 32,
-			.set = SOURCE_SET_POOLS,
-			.address = flow->vip.word[3],
-		};
-
-		return bpf_map_lookup_elem(&source_ranges4, &key) != NULL;
-	}
-
-	struct source_range_key6 key = {
-		.prefixlen = SOURCE_SET_BITS + 128,
-		.set = SOURCE_SET_POOLS,
-		.address = flow->vip,
-	};
-
-	return bpf_map_lookup_elem(&source_ranges6, &key) != NULL;
+	if (flow->family == ADDRESS_FAMILY_IPV4)
+		return pools_have_ipv4(flow->vip.word[3]);
+	return pools_have_ipv6(&flow->vip);
 }
 
 /* Whether the client may reach the frontend. */

@@ -31,23 +31,28 @@ static __always_inline int is_self(const struct self *self, const struct flow *o
 	return !address_is_zero(&self->ipv6) && address_equal(&self->ipv6, &outer->vip);
 }
 
-/* Whether the frame is addressed to this station: flooded and promiscuously received
- * frames reach XDP too, and two nodes must not both take them.
+/* Whether the frame whose start is given, at least eight bytes of it, is addressed to this
+ * station: flooded and promiscuously received frames reach XDP too, and two nodes must not
+ * both take them.
  */
-static __always_inline int frame_is_ours(struct xdp_md *ctx, const struct self *self)
+static __always_inline int station_is_ours(const __u64 *start, const struct self *self)
 {
-	void *data = (void *)(long)ctx->data;
-	__u64 mac;
+	__u64 mac = *start << 16 >> 16;
 
-	if (data + sizeof(mac) > (void *)(long)ctx->data_end)
+	/* As unused places are. */
+	if (!mac)
 		return 0;
-	mac = *(__u16 *)data | (__u64)*(__u16 *)(data + 2) << 16 | (__u64)*(__u16 *)(data + 4) << 32;
 #pragma unroll
 	for (int i = 0; i < UPLINK_MACS; i++) {
-		if (!self->uplink_mac[i])
-			return 0;
 		if (self->uplink_mac[i] == mac)
 			return 1;
 	}
 	return 0;
+}
+
+static __always_inline int frame_is_ours(struct xdp_md *ctx, const struct self *self)
+{
+	const __u64 *start = (void *)(long)ctx->data;
+
+	return (void *)(start + 1) <= (void *)(long)ctx->data_end && station_is_ours(start, self);
 }

@@ -101,9 +101,11 @@ static __always_inline void reverse_again(const struct packet *packet,
 static __always_inline int is_eventful(const struct packet *packet,
 				       const struct connection *connection, enum table table)
 {
+	__u32 now = clock_now();
+
 	return table == TABLE_HALF_OPEN || connection->flags ||
 	       packet->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST) ||
-	       clock_passed(connection->seen, REFRESH_SECONDS);
+	       now - connection->seen >= REFRESH_SECONDS * ticks_per_second;
 }
 
 enum flow_verdict {
@@ -203,8 +205,7 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 		return stage2_related(ctx, packet, self, frontend);
 	connection = connection_find(&packet->flow, &table);
 	if (connection) {
-		trace_step(table == TABLE_HALF_OPEN ? TRACE_HALF_OPEN : TRACE_ESTABLISHED);
-		trace_endpoint(connection->endpoint);
+		trace_known(connection, table == TABLE_HALF_OPEN);
 		endpoint = endpoint_of(connection);
 		if (!endpoint && is_midstream(packet)) {
 			/* It may be of a later connection of the client's port, elsewhere. */

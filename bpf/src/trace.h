@@ -52,7 +52,7 @@ enum trace_step {
 	/* Its next hop is left to the kernel. */
 	TRACE_TO_KERNEL = 1 << 12,
 	/* The VIP answered it itself. */
-	TRACE_ANSWERED = 1 << 14,
+	TRACE_ANSWERED = 1 << 18,
 };
 
 /* The steps of one packet. Fields are zero where the packet did not get that far. */
@@ -120,6 +120,17 @@ static __always_inline void trace_endpoint(__u32 id)
 
 	if (trace)
 		trace->endpoint = id;
+}
+
+/* The flow was known. */
+static __always_inline void trace_known(const struct connection *connection, int half_open)
+{
+	struct trace *trace = trace_get();
+
+	if (!trace)
+		return;
+	trace->steps |= half_open ? TRACE_HALF_OPEN : TRACE_ESTABLISHED;
+	trace->endpoint = connection->endpoint;
 }
 
 static __always_inline void trace_chosen(__u32 index, __u32 id)

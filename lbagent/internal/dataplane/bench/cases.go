@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"regexp"
 
 	"github.com/cilium/ebpf"
 
@@ -26,6 +27,7 @@ type subject struct {
 // Names of the subjects.
 const (
 	datapath         = "millrace"
+	otherObject      = "the other object"
 	empty            = "floor: empty"
 	lookupPass       = "floor: parse + hash lookup + pass"
 	lookupTX         = "floor: parse + hash lookup + TX"
@@ -81,9 +83,17 @@ func contains(address netip.Addr) func([]byte) error {
 	}
 }
 
-// build makes all cases of a family. The flows of the established ones are opened by the
-// programs themselves.
-func (w *world) build(f family, floors *floorsObjects) ([]*benchCase, error) {
+// contenders are whom the data plane is measured beside.
+type contenders struct {
+	floors *floorsObjects
+	// other is nil where there is none.
+	other *otherPrograms
+}
+
+// build makes the cases of a family whose names match. The flows of the established ones are
+// opened by the programs themselves.
+func (w *world) build(f family, names *regexp.Regexp, beside contenders) ([]*benchCase, error) {
+	floors := beside.floors
 	toUplink := func(s segment) ([]byte, error) { return s.frame(routerMAC, uplinkMAC) }
 	none := func([]byte) error { return nil }
 	nothing := subject{empty, floors.Empty, rig.XDPPass, longer(f, 0)}
@@ -105,10 +115,11 @@ func (w *world) build(f family, floors *floorsObjects) ([]*benchCase, error) {
 
 	var all []*benchCase
 	add := func(name string, t traffic, frame func() ([]byte, error), subjects ...subject) {
-		if err != nil {
+		if err != nil || !names.MatchString(name) {
 			return
 		}
 		var c *benchCase
+		subjects = beside.other.join(subjects, t.egress)
 		if t.frame, err = frame(); err == nil {
 			c, err = w.newCase(name, f, t, subjects)
 			all = append(all, c)

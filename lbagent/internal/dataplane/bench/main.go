@@ -4,9 +4,11 @@
 // BPF_PROG_TEST_RUN: the programs that the agent loads, over maps that the agent's
 // own code fills, beside floor programs that do the least. It needs root.
 //
-//	bench             prints the costs and the ratios
-//	bench -strict     fails where a ratio is above its limit
-//	bench -pin PATH   pins the XDP program, ready to be timed by anything else
+//	bench                  prints the costs and the ratios
+//	bench -strict          fails where a ratio is above its limit
+//	bench -run REGEXP      measures the cases whose names match alone
+//	bench -beside OBJECT   measures the programs of another compiled object over the same maps, too
+//	bench -pin PATH        pins the XDP program, ready to be timed by anything else
 package main
 
 import (
@@ -18,6 +20,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 
@@ -30,6 +33,8 @@ const isolated = "MILLRACE_BENCH_ISOLATED"
 type options struct {
 	strict bool
 	pin    string
+	beside string
+	cases  *regexp.Regexp
 	rounds int
 }
 
@@ -37,8 +42,15 @@ func main() {
 	var o options
 	flag.BoolVar(&o.strict, "strict", false, "fail where a ratio is above its limit")
 	flag.StringVar(&o.pin, "pin", "", "pin the XDP program at this path of a BPF file system and wait")
+	flag.StringVar(&o.beside, "beside", "", "measure also the programs of this compiled object, whose maps must have the same layout")
+	cases := flag.String("run", "", "measure only cases whose names match this regular expression")
 	flag.IntVar(&o.rounds, "rounds", 7, "rounds, of which the median counts")
 	flag.Parse()
+	var err error
+	if o.cases, err = regexp.Compile(*cases); err != nil {
+		fmt.Fprintln(os.Stderr, "bench: -run:", err)
+		os.Exit(2)
+	}
 	if flag.NArg() > 0 || o.rounds < 1 {
 		flag.Usage()
 		os.Exit(2)

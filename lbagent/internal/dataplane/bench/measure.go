@@ -29,9 +29,16 @@ func (w *world) measure(o options, out io.Writer) error {
 		return err
 	}
 	defer floors.Close()
+	beside := contenders{floors: floors}
+	if o.beside != "" {
+		if beside.other, err = w.loadOther(o.beside); err != nil {
+			return err
+		}
+		defer beside.other.close()
+	}
 	var cases []*benchCase
 	for _, f := range families {
-		more, err := w.build(f, floors)
+		more, err := w.build(f, o.cases, beside)
 		if err != nil {
 			return err
 		}
@@ -41,14 +48,18 @@ func (w *world) measure(o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	flows := slices.ContainsFunc(cases, (*benchCase).needsFlows)
 	for _, f := range families {
+		if !flows {
+			break
+		}
 		if err := w.establish(f); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
 	}
 	results := figures{}
 	for round := range o.rounds {
-		if err := w.checkFlows(); err != nil {
+		if err := w.checkFlows(); flows && err != nil {
 			return err
 		}
 		for _, c := range cases {
@@ -87,6 +98,11 @@ func (w *world) losses() (map[string]uint64, error) {
 		}
 	}
 	return all, nil
+}
+
+// needsFlows tells whether the case is of established flows.
+func (c *benchCase) needsFlows() bool {
+	return slices.Contains([]string{hereOne, hereMany, hereSYN, tunnelOne, tunnelMany, reverseOne, reverseMany}, c.name)
 }
 
 // checkFlows fails where the tables do not hold what is to be measured.

@@ -37,6 +37,11 @@ type limit struct {
 	limits map[string]float64
 }
 
+// have tells whether there is a figure of the case and the subject.
+func (f figures) have(name, subject string) bool {
+	return len(f[key{families[0].name, name, subject}]) > 0
+}
+
 func both(most float64) map[string]float64 {
 	return map[string]float64{"IPv4": most, "IPv6": most}
 }
@@ -59,7 +64,10 @@ func report(results figures, o options, out io.Writer) error {
 	p.line("")
 	p.line("%-76s %16s %16s", "", "IPv4", "IPv6")
 	for _, row := range order {
-		for _, s := range row.subjects {
+		for _, s := range append(row.subjects, otherObject) {
+			if !results.have(row.name, s) {
+				continue
+			}
 			text := row.name
 			if s != datapath {
 				text = "  " + s + ", same packets"
@@ -71,6 +79,9 @@ func report(results figures, o options, out io.Writer) error {
 	p.line("%-56s %8s %18s %8s %18s", "ratios, in brackets less the empty program", "limit", "IPv4", "limit", "IPv6")
 	above := false
 	for _, l := range limits {
+		if !results.have(l.name, datapath) || !results.have(l.than, l.floor) {
+			continue
+		}
 		line := fmt.Sprintf("%-56s", l.text)
 		for _, f := range families {
 			raw, net := l.ratios(results, f.name)

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// Hosts whose address is in the network of a VIP get through the filter, and get their
+// packets all the same; this node is one of them.
+func TestNeighbour(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		w.setFilter(t, f.self)
+		w.putPool(t, f)
+		for _, fixture := range append(neighbours(f), fromNodes(f, f)...) {
+			t.Run(f.name+"/"+fixture.name, func(t *testing.T) { w.check(t, fixture) })
+		}
+	}
+}
+
+func neighbours(f family) []fixture {
+	pass := func(name string, p packet) fixture { return fixture{name: name, in: p.frame(), verdict: xdpPass} }
+	drop := func(name string, reason bpf.DatapathDropReason, p packet) fixture {
+		return fixture{name: name, in: p.frame(), verdict: xdpDrop, counts: dropped(reason)}
+	}
+	syn, datagram := f.tcp(portCluster, "S"), f.udp(portCluster)
+	to := func(p packet, a netip.Addr, port uint16) packet {
+		return p.with(func(p *packet) { p.to = netip.AddrPortFrom(a, port) })
+	}
+	_, free, _, _ := f.pool()
+	return []fixture{
+		pass("TCP to this node", to(syn, f.self, 22)),
+		pass("UDP to this node", to(datagram, f.self, 8472)),
+		pass("SCTP to this node", to(syn, f.self, 22).with(func(p *packet) { p.protocol = layers.IPProtocolSCTP })),
+		pass("port of a VIP on this node", to(syn, f.self, portCluster)),
+		pass("TCP to a neighbour", to(syn, f.other, 22)),
+		pass("UDP to a neighbour", to(datagram, f.other, 53)),
+		pass("Geneve to a neighbour", to(datagram, f.other, 6081)),
+		pass("port of a VIP on a neighbour", to(syn, f.other, portCluster)),
+		drop("unused port of a VIP", bpf.DatapathDropReasonDROP_NO_FRONTEND, to(syn, f.vip, 9)),
+		drop("address that a pool has left", bpf.DatapathDropReasonDROP_POOL_UNASSIGNED, to(syn, free, 22)),
+		drop("Geneve to a VIP", bpf.DatapathDropReasonDROP_NO_FRONTEND, to(datagram, f.vip, 6081)),
+	}
+}

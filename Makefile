@@ -68,8 +68,8 @@ test-kernels: ## Run the tests that depend on the kernel, on the running one and
 # STRICT=1 fails where a ratio is above its limit; PIN=PATH pins the program instead, to be
 # timed by others.
 .PHONY: bench
-bench: ## Measure what a packet costs, beside floor programs (root); PIN=PATH, STRICT=1.
-	go run ./lbagent/internal/dataplane/bench $(if $(STRICT),-strict) $(if $(PIN),-pin $(PIN))
+bench: ## Measure what a packet costs, beside floor programs (root); PIN=PATH, STRICT=1, RUN=REGEXP, BESIDE=OBJECT.
+	go run ./lbagent/internal/dataplane/bench $(if $(STRICT),-strict) $(if $(PIN),-pin $(PIN)) $(if $(RUN),-run '$(RUN)') $(if $(BESIDE),-beside $(BESIDE))
 
 .PHONY: flood
 flood: ## Send floods of ten million packets each through the program (root, half an hour).

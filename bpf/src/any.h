@@ -11,7 +11,36 @@
 
 /* The way of every packet, of which plain.h is a shorter form. */
 
-/* frontend is NULL where it was not looked up. The result is a verdict, or SLOW_WAY. */
+/* Finds the frontend of a packet that no node has encapsulated, or the verdict. */
+static __always_inline int find_frontend(struct xdp_md *ctx, struct packet *packet,
+					 const struct self *self, const struct frontend **found)
+{
+	const struct frontend *frontend;
+	int flaw;
+
+	if (!filter_has_flow(&packet->flow))
+		return XDP_PASS;
+	frontend = frontend_find(&packet->flow);
+	if (!frontend && is_self(self, &packet->flow))
+		return XDP_PASS;
+	flaw = frontend || is_vip(&packet->flow.vip) ? DROP_NO_FRONTEND : DROP_POOL_UNASSIGNED;
+	if (flaw == DROP_POOL_UNASSIGNED && !is_of_pool(&packet->flow))
+		return XDP_PASS;
+	if (flaw != DROP_POOL_UNASSIGNED)
+		trace_step(TRACE_VIP);
+	if (!frame_is_ours(ctx, self)) {
+		trace_step(TRACE_OTHER_STATION);
+		return XDP_PASS;
+	}
+	if (!frontend)
+		return dropped(ctx, packet, flaw);
+	*found = frontend;
+	return 0;
+}
+
+/* frontend is what plain.h has found, for a frame that is ours, or NULL. The result is a
+ * verdict, or SLOW_WAY.
+ */
 __noinline int any_packet(struct xdp_md *ctx, const struct frontend *frontend)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
@@ -36,23 +65,11 @@ __noinline int any_packet(struct xdp_md *ctx, const struct frontend *frontend)
 			return verdict;
 		return finish(ctx, &packet, self, frontend, verdict);
 	}
-	if (!filter_has_flow(&packet.flow))
-		return XDP_PASS;
-	if (!frontend)
-		frontend = frontend_find(&packet.flow);
-	if (!frontend && is_self(self, &packet.flow))
-		return XDP_PASS;
-	flaw = frontend || is_vip(&packet.flow.vip) ? DROP_NO_FRONTEND : DROP_POOL_UNASSIGNED;
-	if (flaw == DROP_POOL_UNASSIGNED && !is_of_pool(&packet.flow))
-		return XDP_PASS;
-	if (flaw != DROP_POOL_UNASSIGNED)
-		trace_step(TRACE_VIP);
-	if (!frame_is_ours(ctx, self)) {
-		trace_step(TRACE_OTHER_STATION);
-		return XDP_PASS;
+	if (!frontend) {
+		verdict = find_frontend(ctx, &packet, self, &frontend);
+		if (!frontend)
+			return verdict;
 	}
-	if (!frontend)
-		return dropped(ctx, &packet, flaw);
 	verdict = from_router(&packet, self, frontend);
 	return finish(ctx, &packet, self, frontend, verdict);
 }

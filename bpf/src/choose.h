@@ -19,23 +19,32 @@ static __always_inline int reverse_is_of(const struct reverse *reverse, const st
 	return reverse->vip_port == flow->vip_port && address_equal(&reverse->vip, &flow->vip);
 }
 
-/* Whether replies of the endpoint to this client address and port can be told to belong
- * to this flow: not if the client uses them towards the endpoint through another
- * frontend, in a connection that still lives.
+/* Whether replies of an endpoint to a client's address and port can be told to belong to a
+ * flow.
  */
-__noinline int endpoint_is_free(const struct flow *flow, const struct endpoint *endpoint)
+enum endpoint_use {
+	/* The client uses them towards the endpoint through another frontend, in a connection
+	 * that still lives.
+	 */
+	ENDPOINT_TAKEN,
+	ENDPOINT_UNUSED,
+	/* There is the reverse entry of a flow that is over, or of this one. */
+	ENDPOINT_LEFT,
+};
+
+__noinline int endpoint_use(const struct flow *flow, const struct endpoint *endpoint)
 {
 	struct connection *connection;
 	struct reverse *reverse;
 	enum table table;
 
 	if (!flow || !endpoint)
-		return 0;
+		return ENDPOINT_TAKEN;
 	reverse = reverse_find(flow, endpoint);
 	if (!reverse)
-		return 1;
+		return ENDPOINT_UNUSED;
 	if (reverse_is_of(reverse, flow))
-		return 1;
+		return ENDPOINT_LEFT;
 
 	struct flow other = *flow;
 
@@ -43,8 +52,10 @@ __noinline int endpoint_is_free(const struct flow *flow, const struct endpoint *
 	other.vip_port = reverse->vip_port;
 	connection = connection_find(&other, &table);
 	if (!connection || connection->tag != endpoint->tag)
-		return 1;
-	return flow_outlived(flow_state(flow->protocol, table, connection, reverse), connection);
+		return ENDPOINT_LEFT;
+	if (flow_outlived(flow_state(flow->protocol, table, connection, reverse), connection))
+		return ENDPOINT_LEFT;
+	return ENDPOINT_TAKEN;
 }
 
 /* The reverse entry of a flow as it begins. */
@@ -64,10 +75,12 @@ static __always_inline struct reverse reverse_new(const struct packet *packet,
 }
 
 /* The id of the endpoint whose row the flow's hash names, or of a later row's where the
- * client's port is in use towards that one; else minus the reason to drop.
+ * client's port is in use towards that one; else minus the reason to drop. use is that
+ * of the endpoint.
  */
 static __always_inline int endpoint_by_hash(const struct packet *packet,
-					    const struct frontend *frontend)
+					    const struct frontend *frontend,
+					    enum endpoint_use *use)
 {
 	int reason = DROP_NO_ENDPOINT;
 
@@ -79,7 +92,8 @@ static __always_inline int endpoint_by_hash(const struct packet *packet,
 
 		if (!endpoint)
 			continue;
-		if (endpoint_is_free(&packet->flow, endpoint)) {
+		*use = endpoint_use(&packet->flow, endpoint);
+		if (*use != ENDPOINT_TAKEN) {
 			trace_chosen(index, id);
 			return id;
 		}
@@ -90,7 +104,7 @@ static __always_inline int endpoint_by_hash(const struct packet *packet,
 
 /* The id of an endpoint for a flow that has none; else minus the reason to drop. */
 static __always_inline int endpoint_for(const struct packet *packet,
-					const struct frontend *frontend)
+					const struct frontend *frontend, enum endpoint_use *use)
 {
 	struct endpoint *endpoint;
 	__u32 id = 0;
@@ -100,8 +114,10 @@ static __always_inline int endpoint_for(const struct packet *packet,
 	if (frontend->affinity)
 		id = affinity_endpoint(packet, frontend);
 	endpoint = endpoint_get(id);
-	if (!endpoint || !endpoint_is_free(&packet->flow, endpoint))
-		return endpoint_by_hash(packet, frontend);
+	if (endpoint)
+		*use = endpoint_use(&packet->flow, endpoint);
+	if (!endpoint || *use == ENDPOINT_TAKEN)
+		return endpoint_by_hash(packet, frontend, use);
 	trace_kept(id);
 	return id;
 }
@@ -116,15 +132,18 @@ __noinline int stage2_choose(const struct packet *packet, const struct frontend 
 	struct connection connection = {};
 	struct endpoint *endpoint;
 	enum proof proof = PROOF_ASKED;
-	struct reverse reverse, *old;
+	enum endpoint_use use = ENDPOINT_TAKEN;
+	struct reverse reverse, *old = NULL;
 	int id;
 
 	if (!packet || !frontend)
 		return -DROP_NO_ENDPOINT;
 	id = recalled;
 	endpoint = endpoint_get(id);
-	if (!endpoint || !endpoint_is_free(&packet->flow, endpoint)) {
-		id = endpoint_for(packet, frontend);
+	if (endpoint)
+		use = endpoint_use(&packet->flow, endpoint);
+	if (!endpoint || use == ENDPOINT_TAKEN) {
+		id = endpoint_for(packet, frontend, &use);
 		if (id < 0)
 			return id;
 		endpoint = endpoint_get(id);
@@ -137,7 +156,8 @@ __noinline int stage2_choose(const struct packet *packet, const struct frontend 
 	if (connection_add(&packet->flow, TABLE_HALF_OPEN, &connection))
 		return -DROP_CONNECTION_STORE;
 	/* In place, wherever an entry stands: it is that of a flow that is over. */
-	old = reverse_find(&packet->flow, endpoint);
+	if (use == ENDPOINT_LEFT)
+		old = reverse_find(&packet->flow, endpoint);
 	if (is_midstream(packet))
 		proof = PROOF_CLAIMED;
 	else if (old && packet->flow.protocol == IPPROTO_TCP)

@@ -15,26 +15,28 @@
 #include "count.h"
 #include "csum.h"
 #include "maps.h"
+#include "settings.h"
 
 /* Takes away what stands between the Ethernet header and the IP packet. */
 static __always_inline int decapsulate(struct xdp_md *ctx, struct packet *packet)
 {
-	struct ethhdr *eth = (void *)(long)ctx->data;
-	struct ethhdr old;
+	const int shift = packet->l3 - sizeof(struct ethhdr);
+	struct stations *stations = (void *)(long)ctx->data;
+	struct stations old;
 
-	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
+	if ((void *)(stations + 1) > (void *)(long)ctx->data_end)
 		return -1;
-	old = *eth;
-	old.h_proto = packet->flow.family == ADDRESS_FAMILY_IPV4 ? bpf_htons(ETH_P_IP) :
-								   bpf_htons(ETH_P_IPV6);
-	if (bpf_xdp_adjust_head(ctx, packet->l3 - sizeof(old)))
+	old = *stations;
+	if (bpf_xdp_adjust_head(ctx, shift))
 		return -1;
-	packet->l4 -= packet->l3 - sizeof(old);
-	packet->l3 = sizeof(old);
-	eth = (void *)(long)ctx->data;
-	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
+	packet->l4 -= shift;
+	packet->l3 = sizeof(struct ethhdr);
+	stations = (void *)(long)ctx->data;
+	if ((void *)stations + sizeof(struct ethhdr) > (void *)(long)ctx->data_end)
 		return -1;
-	*eth = old;
+	*stations = old;
+	*(__be16 *)(stations + 1) = packet->flow.family == ADDRESS_FAMILY_IPV4 ?
+					    bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
 	return 0;
 }
 

@@ -84,22 +84,17 @@ static __always_inline int hop_is_plain(struct xdp_md *ctx, const struct self *s
 	       leaves_by(ctx, node->ifindex);
 }
 
-/* An Ethernet header and so many bytes in front of the packet; returns the latter. Written
- * by words: a struct ethhdr is packed, and the compiler goes through it by bytes.
- */
+/* An Ethernet header and so many bytes in front of the packet; returns the latter. */
 static __always_inline void *plain_room(struct xdp_md *ctx, const struct node *node,
 					const int overhead, __be16 protocol)
 {
-	const __u32 *addresses = (const void *)node->destination;
-	__u32 *eth = (void *)(long)ctx->data;
+	struct stations *stations = (void *)(long)ctx->data;
 
-	if ((void *)eth + sizeof(struct ethhdr) + overhead > (void *)(long)ctx->data_end)
+	if ((void *)stations + sizeof(struct ethhdr) + overhead > (void *)(long)ctx->data_end)
 		return NULL;
-	eth[0] = addresses[0];
-	eth[1] = addresses[1];
-	eth[2] = addresses[2];
-	*(__be16 *)(eth + 3) = protocol;
-	return (void *)eth + sizeof(struct ethhdr);
+	*stations = *(const struct stations *)node->destination;
+	*(__be16 *)(stations + 1) = protocol;
+	return (void *)stations + sizeof(struct ethhdr);
 }
 
 static __always_inline int plain_send(struct xdp_md *ctx, const struct self *self,

@@ -31,6 +31,13 @@ static __always_inline int is_self(const struct self *self, const struct flow *o
 	return !address_is_zero(&self->ipv6) && address_equal(&self->ipv6, &outer->vip);
 }
 
+/* The Ethernet addresses of a frame, by words: a struct ethhdr is packed, and the compiler
+ * goes through it by bytes.
+ */
+struct stations {
+	__u32 word[3];
+};
+
 /* Whether the frame whose start is given, at least eight bytes of it, is addressed to this
  * station: flooded and promiscuously received frames reach XDP too, and two nodes must not
  * both take them.

@@ -129,6 +129,14 @@ static __always_inline int is_stale(const struct connection *connection, enum fl
 	return flow_outlived(state, connection);
 }
 
+/* What flow_event is told of a flow. */
+enum flow_about {
+	/* It is in the table of half-open ones. */
+	ABOUT_HALF_OPEN = 1,
+	/* No other node is left to ask. */
+	ABOUT_LAST = 2,
+};
+
 /* Takes in what the packet says of its flow, whose endpoint lives; of a stale one only if
  * no other node is left to ask.
  *
@@ -136,20 +144,20 @@ static __always_inline int is_stale(const struct connection *connection, enum fl
  * section 4 says; it must not move a connection, for anybody can forge one.
  */
 __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
-			  const struct frontend *frontend, const struct endpoint *endpoint,
-			  int last)
+			  const struct frontend *frontend, struct connection *connection,
+			  int about)
 {
+	enum table table = about & ABOUT_HALF_OPEN ? TABLE_HALF_OPEN : TABLE_ESTABLISHED;
 	__u8 protocol = packet ? packet->flow.protocol : 0;
-	struct connection *connection;
 	struct tcp_numbers numbers;
+	struct endpoint *endpoint;
 	struct reverse *reverse;
 	enum flow_state state;
-	enum table table;
 
-	if (!packet || !frontend || !endpoint)
+	if (!packet || !frontend || !connection)
 		return FLOW_GOES_ON;
-	connection = connection_find(&packet->flow, &table);
-	if (!connection)
+	endpoint = endpoint_of(connection);
+	if (!endpoint)
 		return FLOW_GOES_ON;
 	numbers = tcp_numbers(ctx, packet);
 	reverse = reverse_find(&packet->flow, endpoint);
@@ -159,7 +167,7 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 	if (!is_midstream(packet) && flow_is_over(protocol, table, connection, reverse))
 		return FLOW_IS_OVER;
 	state = flow_state(protocol, table, connection, reverse);
-	if (is_midstream(packet) && !last && is_stale(connection, state))
+	if (is_midstream(packet) && !(about & ABOUT_LAST) && is_stale(connection, state))
 		return FLOW_IS_STALE;
 	if (tracing)
 		return FLOW_GOES_ON;
@@ -213,7 +221,8 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 			return next ? send_to(next) : drop(DROP_ENDPOINT_GONE);
 		}
 		if (endpoint && is_eventful(packet, connection, table))
-			verdict = flow_event(ctx, packet, frontend, endpoint, 0);
+			verdict = flow_event(ctx, packet, frontend, connection,
+					     table == TABLE_HALF_OPEN ? ABOUT_HALF_OPEN : 0);
 		if (endpoint && verdict == FLOW_GOES_ON && table == TABLE_ESTABLISHED &&
 		    was_asked(packet, self)) {
 			next = tell_origin(packet, self, frontend);
@@ -231,8 +240,11 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 		next = whom_to_ask(packet, self, frontend);
 		if (next)
 			return send_to(next);
-		if (endpoint)
-			flow_event(ctx, packet, frontend, endpoint, 1);
+		/* Looked for again, so that it need not be kept until here. */
+		connection = endpoint ? connection_find(&packet->flow, &table) : NULL;
+		if (connection)
+			flow_event(ctx, packet, frontend, connection,
+				   ABOUT_LAST | (table == TABLE_HALF_OPEN ? ABOUT_HALF_OPEN : 0));
 	}
 	if (!endpoint) {
 		id = stage2_choose(packet, frontend, tcp_numbers(ctx, packet).acknowledged,

@@ -129,7 +129,8 @@ func (w *world) build(f family, names *regexp.Regexp, beside contenders) ([]*ben
 	one, many, random := uint32(1), uint32(flowCount), uint32(0)
 	add(notForUs, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.stranger, portAway, false)),
 		nothing, subject{lookupPass, floors.LookupPass, rig.XDPPass, longer(f, 0)}, ours(rig.XDPPass, longer(f, 0)))
-	add(besideVIP, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.neighbour, portAway, false)), nothing, ours(rig.XDPPass, longer(f, 0)))
+	add(besideVIP, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.neighbour, portAway, false)),
+		nothing, subject{lookupPass, floors.LookupPass, rig.XDPPass, longer(f, 0)}, ours(rig.XDPPass, longer(f, 0)))
 	add(awayOne, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.vip, portAway, false)),
 		nothing, subject{lookupTX, floors.LookupTx, rig.XDPTX, longer(f, 0)},
 		subject{parseEncapsulate, floors.ParseEncapsulate, rig.XDPTX, longer(f, f.overhead)}, bare, lru, away)

@@ -147,6 +147,7 @@ func TestHoldDatagrams(t *testing.T) {
 	}
 	defer socket.Close()
 	var pod atomic.Value
+	var received atomic.Int64
 	pod.Store("a")
 	served := make(chan struct{})
 	go func() {
@@ -157,6 +158,7 @@ func TestHoldDatagrams(t *testing.T) {
 			if err != nil {
 				return
 			}
+			received.Add(1)
 			if name := pod.Load().(string); name != "" {
 				_, _ = socket.WriteTo([]byte(name+" node client "+string(buffer[:n])), client)
 			}
@@ -169,7 +171,12 @@ func TestHoldDatagrams(t *testing.T) {
 		t.Fatalf("at the start: %+v", report)
 	}
 	pod.Store("b")
+	before := received.Load()
 	report := s.check()
+	// Each goes on after the first answer.
+	if got := received.Load() - before; got < 2*flows {
+		t.Errorf("%d datagrams for %d flows with a new pod, want two each", got, flows)
+	}
 	if want := []held.Movement{{From: "a", To: "b", Flows: flows}}; !slices.Equal(report.Moved, want) || report.PerPod["b"] != flows {
 		t.Errorf("got %+v, want movements %v", report, want)
 	}

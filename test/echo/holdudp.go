@@ -317,7 +317,8 @@ func (f *udpFlows) answer(from netip.AddrPort, reply string) error {
 	}
 	flow.answered = sequence
 	flow.longest = max(flow.longest, now.Sub(flow.waiting))
-	if flow.pod != "" && flow.pod != words[0] {
+	begins := flow.pod != words[0]
+	if begins && flow.pod != "" {
 		f.moved[[2]string{flow.pod, words[0]}]++
 	}
 	// Not the buffer's text, which is longer.
@@ -327,8 +328,9 @@ func (f *udpFlows) answer(from netip.AddrPort, reply string) error {
 		f.pending--
 	}
 	f.mu.Unlock()
-	if sequence == 1 {
-		// As most protocols do: balancers take a single datagram for a question.
+	if begins && newest {
+		// As most protocols do: balancers take a single datagram for a question, and its
+		// flow for one that may be over.
 		f.ask(i, now)
 		return nil
 	}

@@ -3,6 +3,7 @@
 package netns
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net"
@@ -52,9 +53,10 @@ func AddPort(host string, iface topology.Interface, xdp bool) error {
 		return fmt.Errorf("find bridge %s: %w", iface.Segment, err)
 	}
 	port := &netlink.Veth{
-		LinkAttrs:     netlink.LinkAttrs{Name: iface.Port, MTU: MTU, MasterIndex: bridge.Attrs().Index},
-		PeerName:      iface.Name,
-		PeerNamespace: netlink.NsFd(int(peer.Fd())),
+		LinkAttrs:        netlink.LinkAttrs{Name: iface.Port, MTU: MTU, MasterIndex: bridge.Attrs().Index},
+		PeerName:         iface.Name,
+		PeerNamespace:    netlink.NsFd(int(peer.Fd())),
+		PeerHardwareAddr: hardwareAddress(host, iface.Name),
 	}
 	if err := netlink.LinkAdd(port); err != nil {
 		return fmt.Errorf("add link %s: %w", iface.Port, err)
@@ -71,6 +73,15 @@ func AddPort(host string, iface topology.Interface, xdp bool) error {
 		return fmt.Errorf("set link %s up: %w", iface.Port, err)
 	}
 	return nil
+}
+
+// hardwareAddress is the address of a host's interface: the same whenever the host
+// boots, as a card keeps its own, for neighbours remember it for some time.
+func hardwareAddress(host, name string) net.HardwareAddr {
+	sum := sha256.Sum256([]byte(host + "/" + name))
+	const locallyAdministered, group = 0x02, 0x01
+	sum[0] = sum[0]&^group | locallyAdministered
+	return sum[:6]
 }
 
 // prepareForXDP sets what a veth needs when its peer runs XDP. The peer may only

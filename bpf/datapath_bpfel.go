@@ -427,7 +427,7 @@ const (
 	DatapathTraceStepTRACE_TO_NODE        DatapathTraceStep = 1024
 	DatapathTraceStepTRACE_DELIVERED      DatapathTraceStep = 2048
 	DatapathTraceStepTRACE_TO_KERNEL      DatapathTraceStep = 4096
-	DatapathTraceStepTRACE_ANSWERED       DatapathTraceStep = 262144
+	DatapathTraceStepTRACE_ANSWERED       DatapathTraceStep = 524288
 )
 
 type DatapathUplink struct {

@@ -15,6 +15,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="BGP",type=string,JSONPath=`.status.conditions[?(@.type=="BGPEstablished")].status`
 // +kubebuilder:printcolumn:name="VIPs",type=integer,JSONPath=`.status.announcedVIPs`
 // +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.status.interfaces[*].xdpMode`
+// +kubebuilder:printcolumn:name="Zone",type=string,JSONPath=`.spec.zone`,priority=1
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type LBNode struct {

@@ -52,7 +52,7 @@ enum trace_step {
 	/* Its next hop is left to the kernel. */
 	TRACE_TO_KERNEL = 1 << 12,
 	/* The VIP answered it itself. */
-	TRACE_ANSWERED = 1 << 18,
+	TRACE_ANSWERED = 1 << 19,
 };
 
 /* The steps of one packet. Fields are zero where the packet did not get that far. */

@@ -103,7 +103,7 @@ func nodeTable(nodes []report.Node, format Format) *table {
 		{heading: "VIPS"}, {heading: "XDP", cut: true}, {heading: "VERSION", cut: true},
 	}}
 	if format == Wide {
-		t.columns = append(t.columns, column{heading: "ID"}, column{heading: "ADDRESSES"}, column{heading: "PEERS"})
+		t.columns = append(t.columns, column{heading: "ID"}, column{heading: "ZONE"}, column{heading: "ADDRESSES"}, column{heading: "PEERS"})
 	}
 	for _, node := range nodes {
 		row := []string{
@@ -113,7 +113,7 @@ func nodeTable(nodes []report.Node, format Format) *table {
 			interfaces(node.Interfaces), orNone(node.Version),
 		}
 		if format == Wide {
-			row = append(row, strconv.Itoa(int(node.ID)), orNone(strings.Join(node.Addresses, ",")), sessions(node.Sessions))
+			row = append(row, strconv.Itoa(int(node.ID)), orNone(node.Zone), orNone(strings.Join(node.Addresses, ",")), sessions(node.Sessions))
 		}
 		t.rows = append(t.rows, row)
 	}

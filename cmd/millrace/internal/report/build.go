@@ -183,6 +183,7 @@ func (l *lookup) node(node *millracev1alpha1.LBNode) Node {
 		Name:       node.Name,
 		ID:         node.Spec.ID,
 		Addresses:  node.Spec.Addresses,
+		Zone:       node.Spec.Zone,
 		Ready:      "Unknown",
 		Agent:      agentState(l.agents[node.Name]),
 		Version:    node.Status.Version,

@@ -90,6 +90,7 @@ type Node struct {
 	Name      string   `json:"name"`
 	ID        int32    `json:"id"`
 	Addresses []string `json:"addresses,omitempty"`
+	Zone      string   `json:"zone,omitempty"`
 	// Ready is the status of the condition Ready: True, False or Unknown.
 	Ready string `json:"ready"`
 	// Agent says how its agent's pod is: Ready, NotReady or Missing.

@@ -31,11 +31,33 @@ type service struct {
 	port     uint16
 	protocol uint8
 	local    bool
+	// zonal ones have a node table for each zone.
+	zonal bool
 }
 
 var services = []service{
 	{port: 80, protocol: TCP}, {port: 443, protocol: TCP}, {port: 53, protocol: UDP},
 	{port: 81, protocol: TCP, local: true}, {port: 54, protocol: UDP, local: true},
+	{port: 82, protocol: TCP, zonal: true}, {port: 55, protocol: UDP, zonal: true},
+}
+
+// zoneCount zones, of which two have one node, one has two, and another has none.
+const zoneCount = 4
+
+func zoneOf(id program.NodeID) program.Zone { return []program.Zone{1, 0, 3, 1}[id-1] }
+
+// tableSlots are the slots of a service's node tables: one, or one for each zone.
+func tableSlots(number int) (slots [program.Zones]program.TableSlot) {
+	switch service := services[number]; {
+	case service.local:
+	case service.zonal:
+		for _, zone := range []program.Zone{0, 1, 3} {
+			slots[zone] = program.TableSlot(zoneCount*number + 1 + int(zone))
+		}
+	default:
+		slots[0] = program.TableSlot(zoneCount*number + 1)
+	}
+	return slots
 }
 
 func address(format string, args ...any) netip.Addr {
@@ -43,7 +65,7 @@ func address(format string, args ...any) netip.Addr {
 }
 
 func nodeAddresses(id program.NodeID) program.Node {
-	node := program.Node{IPv6: address("2001:db8:0:1::%x", id)}
+	node := program.Node{IPv6: address("2001:db8:0:1::%x", id), Zone: zoneOf(id)}
 	if id < nodeCount {
 		node.IPv4 = address("198.51.100.%d", id)
 	}
@@ -70,7 +92,7 @@ const podsPerFrontend = 3
 func state(id program.NodeID, rows map[program.TableSlot]*program.Table) *program.State {
 	s := program.NewState()
 	own := nodeAddresses(id)
-	s.Self = program.Self{ID: id, IPv4: own.IPv4, IPv6: own.IPv6}
+	s.Self = program.Self{ID: id, IPv4: own.IPv4, IPv6: own.IPv6, Zone: own.Zone}
 	s.Tables = rows
 	for other := program.NodeID(1); other <= nodeCount; other++ {
 		if other != id {
@@ -96,8 +118,10 @@ func state(id program.NodeID, rows map[program.TableSlot]*program.Table) *progra
 			}
 			s.EndpointTables[program.EndpointSlot(slot)] = table
 			frontend := program.Frontend{ID: program.FrontendID(slot), Local: service.local, Endpoints: program.EndpointSlot(slot)}
-			if !service.local {
-				frontend.Table = program.TableSlot(i + 1)
+			slots := tableSlots(i)
+			frontend.Table = slots[0]
+			if service.zonal {
+				frontend.Table, frontend.Zones = slots[own.Zone], slots
 			}
 			s.Frontends[program.FrontendKey{VIP: vip, Port: service.port, Protocol: service.protocol}] = frontend
 		}
@@ -132,9 +156,11 @@ func newCluster(t *testing.T, worker int, random *rand.Rand) *testCluster {
 	}
 	c := &testCluster{Cluster: Cluster{}, nodes: map[program.NodeID]*node{}, reasons: reasons}
 	rows := map[program.TableSlot]*program.Table{}
-	for i, service := range services {
-		if !service.local {
-			rows[program.TableSlot(i+1)] = tables(random)
+	for i := range services {
+		for _, slot := range tableSlots(i) {
+			if slot != 0 {
+				rows[slot] = tables(random)
+			}
 		}
 	}
 	for id := program.NodeID(1); id <= nodeCount; id++ {
@@ -148,7 +174,7 @@ func (c *testCluster) add(t *testing.T, worker int, id program.NodeID, s *progra
 	mac := net.HardwareAddr{2, 0, 0, 0, byte(worker), byte(16 + id)}
 	r, err := rig.New(fmt.Sprintf("node%d-%d", worker, id), mac, dataplane.Config{
 		Limits: program.Limits{
-			Frontends: 64, Tables: 8, EndpointSlots: 16, Endpoints: 64, VIPs: 16, SourceRanges: 16,
+			Frontends: 64, Tables: zoneCount * len(services), EndpointSlots: 16, Endpoints: 64, VIPs: 16, SourceRanges: 16,
 		},
 		Connections: 65536, HalfOpen: 32768, Datagrams: 32768,
 	})
@@ -236,9 +262,9 @@ type arrival struct {
 	hops int
 }
 
-// maxHops bounds a packet's way: to the primary, along the chain, back, and to whom a
-// node has learned of.
-const maxHops = 10
+// maxHops bounds a packet's way: in each of three zones to the primary, along the chain and
+// back, and to whom a node has learned of.
+const maxHops = 3*5 + 5
 
 var errCircle = errors.New("the packet does not end")
 

@@ -89,28 +89,38 @@ func (c Cluster) Forecast(at program.NodeID, frame []byte, knows Knows) Forecast
 		return Forecast{Fate: Delivered, Flow: p.Flow, Targets: []Target{c.serve(at, p.Flow, knows)}}
 	}
 	hash, _ := p.hash()
-	row := node.State.Tables[frontend.Table][hash/(1<<32/program.Rows)]
-	return Forecast{Fate: Delivered, Flow: p.Flow, Targets: c.stage1(row, p, knows)}
-}
-
-// stage1 is where a packet on a row may end. The primary has what nobody knows. A packet of
-// an earlier connection goes to who knows it; one that may begin a flow goes to the
-// primary, unless the node that the router chose has learned that another one has the flow.
-func (c Cluster) stage1(row program.Row, p packet, knows Knows) []Target {
-	var known []Target
-	for _, id := range append([]program.NodeID{row.Primary}, row.Chain[:]...) {
-		if c[id].State == nil {
-			continue
-		}
-		if endpoint, ok := knows(id, p.Flow); ok {
-			known = append(known, Target{Node: id, Endpoint: endpoint})
+	number := hash / (1 << 32 / program.Rows)
+	rows := []program.Row{node.State.Tables[frontend.Table][number]}
+	for _, slot := range frontend.Zones {
+		if slot != 0 && slot != frontend.Table {
+			rows = append(rows, node.State.Tables[slot][number])
 		}
 	}
-	primaryKnows := len(known) > 0 && known[0].Node == row.Primary
+	return Forecast{Fate: Delivered, Flow: p.Flow, Targets: c.stage1(rows, p, knows)}
+}
+
+// stage1 is where a packet on a row may end; behind its row are those of other zones. The
+// primary has what nobody knows. A packet of an earlier connection goes to who knows
+// it; one that may begin a flow goes to the primary, unless the node that the router
+// chose has learned that another one has the flow.
+func (c Cluster) stage1(rows []program.Row, p packet, knows Knows) []Target {
+	primary := rows[0].Primary
+	var known []Target
+	for _, row := range rows {
+		for _, id := range append([]program.NodeID{row.Primary}, row.Chain[:]...) {
+			if c[id].State == nil {
+				continue
+			}
+			if endpoint, ok := knows(id, p.Flow); ok {
+				known = append(known, Target{Node: id, Endpoint: endpoint})
+			}
+		}
+	}
+	primaryKnows := len(known) > 0 && known[0].Node == primary
 	if primaryKnows || (p.midstream() && len(known) > 0) {
 		return known
 	}
-	return append(known, c.choose(row.Primary, p.Flow))
+	return append(known, c.choose(primary, p.Flow))
 }
 
 // serve is stage 2: the endpoint that the flow has on the node, or gets.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -141,6 +142,8 @@ type testCluster struct {
 	Cluster
 	nodes   map[program.NodeID]*node
 	reasons []string
+	// last is when a packet of a flow was last sent.
+	last map[Flow]time.Time
 }
 
 var flowMaps = []string{
@@ -154,7 +157,7 @@ func newCluster(t *testing.T, worker int, random *rand.Rand) *testCluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &testCluster{Cluster: Cluster{}, nodes: map[program.NodeID]*node{}, reasons: reasons}
+	c := &testCluster{Cluster: Cluster{}, nodes: map[program.NodeID]*node{}, reasons: reasons, last: map[Flow]time.Time{}}
 	rows := map[program.TableSlot]*program.Table{}
 	for i := range services {
 		for _, slot := range tableSlots(i) {
@@ -208,11 +211,15 @@ func openMap(t *testing.T, r *rig.Rig, name string) *ebpf.Map {
 	return m
 }
 
+// yieldsAfter is well below the ten seconds for which a closed flow lasts, the shortest of all
+// times; entries note activity every five seconds.
+const yieldsAfter = 4 * time.Second
+
 // knows looks into the tables of a node: the established flows, then the half-open ones.
-func (c *testCluster) knows(id program.NodeID, flow Flow) (program.EndpointID, bool) {
+func (c *testCluster) knows(id program.NodeID, flow Flow) (Entry, bool) {
 	n := c.nodes[id]
 	if n == nil {
-		return 0, false
+		return Entry{}, false
 	}
 	var key any
 	names := []string{bpf.DatapathMapConnections6, bpf.DatapathMapHalfOpen6}
@@ -236,10 +243,12 @@ func (c *testCluster) knows(id program.NodeID, flow Flow) (program.EndpointID, b
 	for _, name := range names {
 		var connection bpf.DatapathConnection
 		if err := n.flows[name].Lookup(key, &connection); err == nil {
-			return program.EndpointID(connection.Endpoint), true
+			return Entry{
+				Endpoint: program.EndpointID(connection.Endpoint), Yields: time.Since(c.last[flow]) > yieldsAfter,
+			}, true
 		}
 	}
-	return 0, false
+	return Entry{}, false
 }
 
 func words(a netip.Addr) (out [4]uint32) {

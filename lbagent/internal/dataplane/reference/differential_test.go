@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/rig"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
@@ -118,6 +119,9 @@ func (d *differential) batch(t *testing.T) {
 func (d *differential) check(at program.NodeID, frame []byte) error {
 	want := d.cluster.Forecast(at, frame, d.cluster.knows)
 	d.kinds[want.Fate]++
+	if want.Fate == Delivered {
+		d.cluster.last[want.Flow] = time.Now()
+	}
 	got, err := d.cluster.carry(at, frame)
 	if err != nil {
 		return err
@@ -161,8 +165,8 @@ func (d *differential) checkDelivered(want Forecast, frame []byte, got arrival) 
 		if err := CheckTranslated(frame, got.Frame, false, to); err != nil {
 			return fmt.Errorf("%v at node %d: %w: %x", want.Flow, got.at, err, got.Frame)
 		}
-		if known, ok := d.cluster.knows(got.at, want.Flow); !ok || known != target.Endpoint {
-			return fmt.Errorf("%v: node %d has it with endpoint %d (%v), want %d", want.Flow, got.at, known, ok, target.Endpoint)
+		if known, ok := d.cluster.knows(got.at, want.Flow); !ok || known.Endpoint != target.Endpoint {
+			return fmt.Errorf("%v: node %d has it with endpoint %d (%v), want %d", want.Flow, got.at, known.Endpoint, ok, target.Endpoint)
 		}
 		p, _ := parse(frame)
 		return d.checkReply(got.at, want.Flow, to, !p.midstream())

@@ -21,8 +21,16 @@ type Node struct {
 // Cluster is the nodes by their ids.
 type Cluster map[program.NodeID]Node
 
-// Knows tells whether a node has an entry for the flow, and its endpoint.
-type Knows func(node program.NodeID, flow Flow) (program.EndpointID, bool)
+// Entry is what a node knows of a flow.
+type Entry struct {
+	Endpoint program.EndpointID
+	// Yields is true where the flow may have been idle for longer than its state
+	// lasts: other nodes are then asked before.
+	Yields bool
+}
+
+// Knows tells whether a node has an entry for the flow.
+type Knows func(node program.NodeID, flow Flow) (Entry, bool)
 
 // Fate is what becomes of a packet.
 type Fate int
@@ -101,23 +109,25 @@ func (c Cluster) Forecast(at program.NodeID, frame []byte, knows Knows) Forecast
 
 // stage1 is where a packet on a row may end; behind its row are those of other zones. The
 // primary has what nobody knows. A packet of an earlier connection goes to who knows
-// it; one that may begin a flow goes to the primary, unless the node that the router
-// chose has learned that another one has the flow.
+// it, unless that yields; one that may begin a flow goes to the primary, unless the node
+// that the router chose has learned that another one has the flow.
 func (c Cluster) stage1(rows []program.Row, p packet, knows Knows) []Target {
 	primary := rows[0].Primary
 	var known []Target
+	lasts := false
 	for _, row := range rows {
 		for _, id := range append([]program.NodeID{row.Primary}, row.Chain[:]...) {
 			if c[id].State == nil {
 				continue
 			}
-			if endpoint, ok := knows(id, p.Flow); ok {
-				known = append(known, Target{Node: id, Endpoint: endpoint})
+			if entry, ok := knows(id, p.Flow); ok {
+				known = append(known, Target{Node: id, Endpoint: entry.Endpoint})
+				lasts = lasts || !entry.Yields
 			}
 		}
 	}
 	primaryKnows := len(known) > 0 && known[0].Node == primary
-	if primaryKnows || (p.midstream() && len(known) > 0) {
+	if primaryKnows || (p.midstream() && lasts) {
 		return known
 	}
 	return append(known, c.choose(primary, p.Flow))
@@ -125,8 +135,8 @@ func (c Cluster) stage1(rows []program.Row, p packet, knows Knows) []Target {
 
 // serve is stage 2: the endpoint that the flow has on the node, or gets.
 func (c Cluster) serve(at program.NodeID, flow Flow, knows Knows) Target {
-	if endpoint, ok := knows(at, flow); ok {
-		return Target{Node: at, Endpoint: endpoint}
+	if entry, ok := knows(at, flow); ok {
+		return Target{Node: at, Endpoint: entry.Endpoint}
 	}
 	return c.choose(at, flow)
 }

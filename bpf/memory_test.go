@@ -49,6 +49,7 @@ func TestMemory(t *testing.T) {
 			{"reset by the client", append(handshake[:3:3], rst), []packet{data}, data.frame()},
 			{"a later flow with the same port", append(handshake[:3:3], serverRST, syn, answer(syn, other, "SA"), ack),
 				[]packet{ack}, delivered(ack, other)},
+			{"reset by what proves it", []packet{syn, answer(syn, pod, "SA"), f.tcp(portCluster, "RA")}, []packet{ack}, delivered(ack, other)},
 			{"half closed", append(handshake[:3:3], fin), []packet{data}, translated.frame()},
 		} {
 			t.Run(f.name+"/"+test.name, func(t *testing.T) {

@@ -77,7 +77,9 @@ static __always_inline void establish(const struct packet *packet, const struct 
 	if (connection_add(flow, TABLE_ESTABLISHED, &established))
 		return;
 	connection_delete(flow, TABLE_HALF_OPEN);
-	remember(flow, frontend, established.endpoint);
+	/* What proves it may end it. */
+	if (flow_state(flow->protocol, TABLE_ESTABLISHED, &established, &proved) != FLOW_CLOSED)
+		remember(flow, frontend, established.endpoint);
 	if (frontend->affinity)
 		affinity_note(packet, frontend, established.endpoint, established.tag);
 }

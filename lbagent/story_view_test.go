@@ -152,7 +152,7 @@ func showRoutes(routes announce.Routes) string {
 // showStatus prints what LBNode.status tells of an observation.
 func showStatus(o status.Observation) string {
 	p := &page{}
-	told := status.Build(o, millracev1alpha1.LBNodeStatus{}, 1, metav1.Time{})
+	told := status.Build(o, &millracev1alpha1.LBNode{}, metav1.Time{})
 	for _, condition := range told.Conditions {
 		p.line("%s", strings.TrimSuffix(fmt.Sprintf("%s %s %s: %s", condition.Type, condition.Status, condition.Reason, condition.Message), ": "))
 	}

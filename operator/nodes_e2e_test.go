@@ -174,6 +174,26 @@ func zones(t *testing.T, e *environment) {
 	inZone(labelled, "")
 }
 
+// boots: an LBNode names the boot that its Node is in.
+func boots(t *testing.T, e *environment) {
+	e.run(t)
+	node := e.node(t, "booting", "198.51.100.1")
+	for _, boot := range []string{"", "first", "second"} {
+		node.Status.NodeInfo.BootID = boot
+		must(t, e.client.Status().Update(t.Context(), node))
+		eventually(t, func(ctx context.Context) error {
+			lbNode := &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+			if err := e.get(ctx, lbNode); err != nil {
+				return err
+			}
+			if lbNode.Spec.BootID != boot {
+				return fmt.Errorf("the boot of LBNode %s is %q, want %q", lbNode.Name, lbNode.Spec.BootID, boot)
+			}
+			return nil
+		})
+	}
+}
+
 // idsWrap: at the end of the numbers the lowest free one is next.
 func idsWrap(t *testing.T, e *environment) {
 	for name, id := range map[string]int32{"one": 1, "highest": 4095} {

@@ -120,7 +120,10 @@ func stripNode(object any) (any, error) {
 			DeletionTimestamp: node.DeletionTimestamp,
 			Labels:            labels,
 		},
-		Status: corev1.NodeStatus{Addresses: node.Status.Addresses},
+		Status: corev1.NodeStatus{
+			Addresses: node.Status.Addresses,
+			NodeInfo:  corev1.NodeSystemInfo{BootID: node.Status.NodeInfo.BootID},
+		},
 	}, nil
 }
 

@@ -51,6 +51,7 @@ func TestOperator(t *testing.T) {
 		{"peers and advertisements", routing},
 		{"nodes", nodes},
 		{"zones of nodes", zones},
+		{"boots of nodes", boots},
 		{"ids of nodes wrap", idsWrap},
 		{"duplicate ids of nodes", duplicateIDs},
 		{"no write at rest", steadyState},

@@ -52,6 +52,12 @@ type LBNodeSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Zone string `json:"zone,omitempty"`
+
+	// BootID names the present boot of the node (Node.status.nodeInfo.bootID).
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	BootID string `json:"bootID,omitempty"`
 }
 
 // LBNodeStatus is what the node's agent observed.
@@ -60,6 +66,14 @@ type LBNodeStatus struct {
 	//
 	// +optional
 	Version string `json:"version,omitempty"`
+
+	// BootID is what spec.bootID was when the agent last had everything in the maps
+	// and its programs attached. Where the two differ, the node has booted since
+	// and its agent is not up yet: the other nodes send it nothing until it is.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	BootID string `json:"bootID,omitempty"`
 
 	// Interfaces are the node's uplinks.
 	//

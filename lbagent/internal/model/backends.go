@@ -154,6 +154,10 @@ func (b *backends) collect(frontend *Frontend) []backend {
 				continue
 			}
 			e.zones = b.hintedZones(slice.Endpoints[i].Hints)
+			if e.node != b.snapshot.NodeName && b.nodes[e.node].Booting {
+				// Pods may be up before the agent, which alone can take their packets.
+				e.ready, e.leaving = false, false
+			}
 			if _, known := b.nodes[e.node]; known || e.node == b.snapshot.NodeName {
 				found = append(found, e)
 			} else if e.ready || e.leaving {

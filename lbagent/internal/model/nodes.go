@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
@@ -37,6 +39,7 @@ func (b *builder) buildNodes() {
 		}
 		ids[node.ID] = node.Name
 		b.zones[node.Name] = object.Spec.Zone
+		node.Booting = isBooting(object)
 		b.nodes[node.Name] = node
 	}
 	b.numberZones()
@@ -50,6 +53,16 @@ func (b *builder) buildNodes() {
 		return
 	}
 	b.model.Self = program.Self{ID: self.ID, IPv4: self.IPv4, IPv6: self.IPv6, Zone: self.Zone}
+}
+
+// isBooting tells whether a node has booted since its agent last had everything in place.
+// Agents of versions that do not tell are taken at what they last said. An agent that is
+// merely down changes nothing: its programs run on.
+func isBooting(object *millracev1alpha1.LBNode) bool {
+	if object.Status.BootID == "" && meta.IsStatusConditionTrue(object.Status.Conditions, millracev1alpha1.ConditionAttached) {
+		return false
+	}
+	return object.Spec.BootID != object.Status.BootID && object.Spec.BootID != ""
 }
 
 // setAddresses gives a node its addresses, the first of each family, and

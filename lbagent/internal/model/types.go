@@ -62,6 +62,8 @@ type Node struct {
 	IPv4, IPv6 netip.Addr
 	// Zone is 0 where it has none.
 	Zone program.Zone
+	// Booting is true from when the node has booted until its agent is up.
+	Booting bool
 }
 
 // VIP is an allocated address.

@@ -46,7 +46,8 @@ func matters(before, after any) bool {
 	switch after := after.(type) {
 	case *millracev1alpha1.LBNode:
 		before, ok := before.(*millracev1alpha1.LBNode)
-		return !ok || before.UID != after.UID || before.Generation != after.Generation
+		return !ok || before.UID != after.UID || before.Generation != after.Generation ||
+			before.Status.BootID != after.Status.BootID
 	case *millracev1alpha1.IPPool:
 		before, ok := before.(*millracev1alpha1.IPPool)
 		return !ok || before.UID != after.UID || before.Generation != after.Generation

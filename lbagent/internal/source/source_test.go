@@ -325,6 +325,7 @@ func TestMatters(t *testing.T) {
 		want          bool
 	}{
 		"LBNode status":    {&millracev1alpha1.LBNode{ObjectMeta: meta("1", 1, nil)}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 1, nil)}, false},
+		"LBNode is up":     {&millracev1alpha1.LBNode{ObjectMeta: meta("1", 1, nil)}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 1, nil), Status: millracev1alpha1.LBNodeStatus{BootID: "a"}}, true},
 		"LBNode spec":      {&millracev1alpha1.LBNode{ObjectMeta: meta("1", 1, nil)}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 2, nil)}, true},
 		"LBNode made anew": {&millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{UID: "0"}}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 0, nil)}, true},
 		"Node status":      {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, nil)}, false},

@@ -31,11 +31,13 @@ type Observation struct {
 // listed is how many problems a condition's message tells in full.
 const listed = 5
 
-// Build returns the status that tells an observation. Times of transitions are
-// taken over from previous where nothing changed; now is that of the others.
-func Build(o Observation, previous millracev1alpha1.LBNodeStatus, generation int64, now metav1.Time) millracev1alpha1.LBNodeStatus {
+// Build returns the status of an LBNode that tells an observation. Times of transitions
+// are taken over where nothing changed; now is that of the others.
+func Build(o Observation, lbNode *millracev1alpha1.LBNode, now metav1.Time) millracev1alpha1.LBNodeStatus {
+	previous := &lbNode.Status
 	status := millracev1alpha1.LBNodeStatus{
 		Version:    o.Version,
+		BootID:     previous.BootID,
 		Interfaces: o.Interfaces,
 		Sessions:   sessions(o.Sessions, previous.Sessions),
 		Conditions: slices.Clone(previous.Conditions),
@@ -55,9 +57,12 @@ func Build(o Observation, previous millracev1alpha1.LBNodeStatus, generation int
 	}
 	conditions := []metav1.Condition{programmed(o), attached(o), bgpEstablished(o)}
 	for _, condition := range append(conditions, ready(conditions)) {
-		condition.ObservedGeneration = generation
+		condition.ObservedGeneration = lbNode.Generation
 		condition.LastTransitionTime = now
 		meta.SetStatusCondition(&status.Conditions, condition)
+	}
+	if o.ProgramError == nil && meta.IsStatusConditionTrue(status.Conditions, millracev1alpha1.ConditionAttached) {
+		status.BootID = lbNode.Spec.BootID
 	}
 	return status
 }

@@ -40,6 +40,10 @@ func good() Observation {
 	}
 }
 
+func build(o Observation, previous millracev1alpha1.LBNodeStatus, generation int64, now metav1.Time) millracev1alpha1.LBNodeStatus {
+	return Build(o, &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Generation: generation}, Status: previous}, now)
+}
+
 func problems(count int, reason string) []model.Problem {
 	var list []model.Problem
 	for i := range count {
@@ -97,7 +101,7 @@ func TestConditions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			observation := good()
 			test.change(&observation)
-			status := Build(observation, millracev1alpha1.LBNodeStatus{}, 3, earlier)
+			status := build(observation, millracev1alpha1.LBNodeStatus{}, 3, earlier)
 			if len(status.Conditions) != 4 {
 				t.Errorf("%d conditions, want 4", len(status.Conditions))
 			}
@@ -118,7 +122,7 @@ func TestConditions(t *testing.T) {
 
 func TestVIPs(t *testing.T) {
 	observation := good()
-	status := Build(observation, millracev1alpha1.LBNodeStatus{}, 1, earlier)
+	status := build(observation, millracev1alpha1.LBNodeStatus{}, 1, earlier)
 	want := []millracev1alpha1.NodeVIPStatus{
 		{Address: "203.0.113.1", AnnouncedTo: []string{"a", "b"}},
 		{Address: "203.0.113.2", Reason: "NoEndpoints", Message: "none"},
@@ -127,12 +131,12 @@ func TestVIPs(t *testing.T) {
 		t.Errorf("%d announced, want 1; VIPs differ: %s", status.AnnouncedVIPs, diff)
 	}
 	observation.Sessions[0].State = millracev1alpha1.SessionIdle
-	status = Build(observation, status, 1, later)
+	status = build(observation, status, 1, later)
 	if diff := cmp.Diff([]string{"b"}, status.VIPs[0].AnnouncedTo); diff != "" {
 		t.Errorf("one session lost: %s", diff)
 	}
 	observation.Sessions[1].State = millracev1alpha1.SessionIdle
-	status = Build(observation, status, 1, later)
+	status = build(observation, status, 1, later)
 	want[0] = millracev1alpha1.NodeVIPStatus{
 		Address: "203.0.113.1", Reason: "NotEstablished", Message: "no session is established with a, b",
 	}
@@ -145,17 +149,17 @@ func TestVIPs(t *testing.T) {
 func TestUnchanged(t *testing.T) {
 	observation := good()
 	observation.Sessions[1].State, observation.Sessions[1].Message = millracev1alpha1.SessionActive, "connection refused"
-	first := Build(observation, millracev1alpha1.LBNodeStatus{}, 1, earlier)
-	if again := Build(observation, first, 1, later); !equality.Semantic.DeepEqual(first, again) {
+	first := build(observation, millracev1alpha1.LBNodeStatus{}, 1, earlier)
+	if again := build(observation, first, 1, later); !equality.Semantic.DeepEqual(first, again) {
 		t.Errorf("differs: %s", cmp.Diff(first, again))
 	}
 	// Another attempt at a session that is still down.
 	observation.Sessions[1].State = millracev1alpha1.SessionOpenSent
-	if again := Build(observation, first, 1, later); !equality.Semantic.DeepEqual(first, again) {
+	if again := build(observation, first, 1, later); !equality.Semantic.DeepEqual(first, again) {
 		t.Errorf("an attempt at a session makes it differ: %s", cmp.Diff(first, again))
 	}
 	observation.Sessions[1].Message = "hold timer expired"
-	again := Build(observation, first, 1, later)
+	again := build(observation, first, 1, later)
 	if again.Sessions[1].State != millracev1alpha1.SessionOpenSent || again.Sessions[1].Message != "hold timer expired" {
 		t.Errorf("new message not told: %+v", again.Sessions[1])
 	}
@@ -165,8 +169,38 @@ func TestUnchanged(t *testing.T) {
 		}
 	}
 	observation.Sessions[1].State, observation.Sessions[1].Message = millracev1alpha1.SessionEstablished, ""
-	again = Build(observation, first, 1, later)
+	again = build(observation, first, 1, later)
 	if at := meta.FindStatusCondition(again.Conditions, "Ready").LastTransitionTime; !at.Equal(&later) {
 		t.Errorf("Ready changed at %s, want %s", at, later)
+	}
+}
+
+// The node is in its present boot once packets to it are taken, and stays so whatever
+// fails later.
+func TestBootID(t *testing.T) {
+	failing := good()
+	failing.ProgramError = errors.New("map is full")
+	detached := good()
+	detached.Interfaces = nil
+	for name, test := range map[string]struct {
+		observation Observation
+		was, want   string
+	}{
+		"up":                     {good(), "", "now"},
+		"up again":               {good(), "before", "now"},
+		"not programmed":         {failing, "before", "before"},
+		"not attached":           {detached, "before", "before"},
+		"not attached any more":  {detached, "now", "now"},
+		"programming fails once": {failing, "now", "now"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lbNode := &millracev1alpha1.LBNode{
+				Spec:   millracev1alpha1.LBNodeSpec{BootID: "now"},
+				Status: millracev1alpha1.LBNodeStatus{BootID: test.was},
+			}
+			if got := Build(test.observation, lbNode, earlier).BootID; got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
 	}
 }

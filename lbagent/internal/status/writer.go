@@ -118,7 +118,7 @@ func (w *Writer) write(ctx context.Context) error {
 	if observation == nil || current == nil {
 		return nil
 	}
-	status := Build(*observation, current.Status, current.Generation, metav1.Now().Rfc3339Copy())
+	status := Build(*observation, current, metav1.Now().Rfc3339Copy())
 	if equality.Semantic.DeepEqual(status, current.Status) {
 		return nil
 	}

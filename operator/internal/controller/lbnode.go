@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -55,6 +56,7 @@ func nodeChanged() predicate.Predicate {
 		after, ok2 := e.ObjectNew.(*corev1.Node)
 		return ok1 && ok2 && (before.UID != after.UID ||
 			desired.NodeZone(before) != desired.NodeZone(after) ||
+			before.Status.NodeInfo.BootID != after.Status.NodeInfo.BootID ||
 			!slices.Equal(desired.NodeAddresses(before), desired.NodeAddresses(after)))
 	}}
 }
@@ -131,6 +133,7 @@ func (r *lbNodeReconciler) create(ctx context.Context, node *corev1.Node, existi
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: []metav1.OwnerReference{ownerReference(node)}},
 		Spec: millracev1alpha1.LBNodeSpec{
 			ID: id, Addresses: desired.NodeAddresses(node), Zone: desired.NodeZone(node),
+			BootID: node.Status.NodeInfo.BootID,
 		},
 	}
 	if err := r.client.Create(ctx, lbNode); err != nil {
@@ -149,14 +152,13 @@ func ownerReference(node *corev1.Node) metav1.OwnerReference {
 }
 
 func (r *lbNodeReconciler) update(ctx context.Context, node *corev1.Node, lbNode *millracev1alpha1.LBNode) error {
-	addresses, zone := desired.NodeAddresses(node), desired.NodeZone(node)
-	owners := []metav1.OwnerReference{ownerReference(node)}
-	if slices.Equal(addresses, lbNode.Spec.Addresses) && zone == lbNode.Spec.Zone && len(lbNode.OwnerReferences) == 1 && lbNode.OwnerReferences[0] == owners[0] {
+	base := lbNode.DeepCopy()
+	lbNode.Spec.Addresses, lbNode.Spec.Zone = desired.NodeAddresses(node), desired.NodeZone(node)
+	lbNode.Spec.BootID = node.Status.NodeInfo.BootID
+	lbNode.OwnerReferences = []metav1.OwnerReference{ownerReference(node)}
+	if equality.Semantic.DeepEqual(base, lbNode) {
 		return nil
 	}
-	base := lbNode.DeepCopy()
-	lbNode.Spec.Addresses, lbNode.Spec.Zone = addresses, zone
-	lbNode.OwnerReferences = owners
 	if err := r.client.Patch(ctx, lbNode, sameObject{Patch: client.MergeFrom(base), uid: base.UID}); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("updating LBNode %s: %w", lbNode.Name, err))
 	}

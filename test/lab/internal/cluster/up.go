@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/millrace-lb/millrace/test/lab/internal/cache"
 	"github.com/millrace-lb/millrace/test/lab/internal/cgroup"
@@ -233,6 +234,10 @@ func (l *Lab) boot(host topology.Host) error {
 	}
 	if err := writeFiles(files, 0o644); err != nil {
 		return err
+	}
+	if host.Role == topology.RoleNode {
+		// Each boot has its own name (proc_sys_kernel(5)), and the kubelet tells it.
+		spec.ShadowSysctls["kernel/random/boot_id"] = string(uuid.NewUUID())
 	}
 	return machine.Start(spec)
 }

@@ -139,20 +139,23 @@ static __always_inline void connection_delete(const struct flow *flow, enum tabl
 	map_delete(map, &key);
 }
 
-static __always_inline struct reverse_key4 reverse_key4(const struct flow *flow,
-							const struct endpoint *endpoint)
+/* ports are the endpoint's and the client's, as in the header of a reply. */
+static __always_inline struct reverse_key4 reverse_key4_of(__be32 endpoint, __be32 client,
+							   __u32 ports, __u8 protocol)
 {
-	const __u32 words[] = {
-		endpoint->address.word[3],
-		flow->client.word[3],
-		two_ports(endpoint->port, flow->client_port),
-		flow->protocol,
-	};
+	const __u32 words[] = { endpoint, client, ports, protocol };
 	struct reverse_key4 key;
 
 	_Static_assert(sizeof(words) == sizeof(key), "words of the key");
 	__builtin_memcpy(&key, words, sizeof(key));
 	return key;
+}
+
+static __always_inline struct reverse_key4 reverse_key4(const struct flow *flow,
+							const struct endpoint *endpoint)
+{
+	return reverse_key4_of(endpoint->address.word[3], flow->client.word[3],
+			       two_ports(endpoint->port, flow->client_port), flow->protocol);
 }
 
 static __always_inline struct reverse_key6 reverse_key6(const struct flow *flow,

@@ -47,15 +47,51 @@ struct l4_start {
 	__u8 flags;
 };
 
+/* Headers are read where they stand: a helper is only called for those that are not in the
+ * linear part. They are not written there, for the kernel would have to make all of that
+ * part of every packet private.
+ */
+static __always_inline int read_l4(struct __sk_buff *skb, const struct reply *reply,
+				   struct l4_start *start)
+{
+	const struct l4_start *direct = (void *)(long)skb->data + reply->l4;
+
+	if (reply->protocol != IPPROTO_TCP)
+		return bpf_skb_load_bytes(skb, reply->l4, start, 2 * sizeof(__be16));
+	if ((void *)(direct + 1) > (void *)(long)skb->data_end)
+		return bpf_skb_load_bytes(skb, reply->l4, start, sizeof(*start));
+	*start = *direct;
+	return 0;
+}
+
+static __always_inline int read_ipv4(struct __sk_buff *skb, struct iphdr *ip)
+{
+	const struct iphdr *direct = (void *)(long)skb->data + sizeof(struct ethhdr);
+
+	if ((void *)(direct + 1) > (void *)(long)skb->data_end)
+		return bpf_skb_load_bytes(skb, sizeof(struct ethhdr), ip, sizeof(*ip));
+	*ip = *direct;
+	return 0;
+}
+
+static __always_inline int read_ipv6(struct __sk_buff *skb, struct ipv6hdr *ip)
+{
+	const struct ipv6hdr *direct = (void *)(long)skb->data + sizeof(struct ethhdr);
+
+	if ((void *)(direct + 1) > (void *)(long)skb->data_end)
+		return bpf_skb_load_bytes(skb, sizeof(struct ethhdr), ip, sizeof(*ip));
+	*ip = *direct;
+	return 0;
+}
+
 static __always_inline int read_reply(struct __sk_buff *skb, struct reply *reply)
 {
 	struct l4_start start = {};
-	__u32 length = reply->protocol == IPPROTO_TCP ? sizeof(start) : 4;
 
 	if (reply->protocol != IPPROTO_TCP && reply->protocol != IPPROTO_UDP &&
 	    reply->protocol != IPPROTO_SCTP)
 		return -1;
-	if (bpf_skb_load_bytes(skb, reply->l4, &start, length))
+	if (read_l4(skb, reply, &start))
 		return -1;
 	reply->source_port = start.source;
 	reply->destination_port = start.destination;
@@ -193,7 +229,7 @@ static __always_inline long reply_ipv4(struct __sk_buff *skb)
 	struct iphdr ip;
 	long failed;
 
-	if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &ip, sizeof(ip)))
+	if (read_ipv4(skb, &ip))
 		return 0;
 	if (ip.ihl < 5)
 		return 0;
@@ -209,13 +245,10 @@ static __always_inline long reply_ipv4(struct __sk_buff *skb)
 	if (read_reply(skb, &reply))
 		return 0;
 
-	struct reverse_key4 key = {
-		.endpoint = ip.saddr,
-		.client = ip.daddr,
-		.endpoint_port = reply.source_port,
-		.client_port = reply.destination_port,
-		.protocol = reply.protocol,
-	};
+	struct reverse_key4 key =
+		reverse_key4_of(ip.saddr, ip.daddr,
+				two_ports(reply.source_port, reply.destination_port),
+				reply.protocol);
 
 	found = reverse_find4(&key);
 	if (!found) {
@@ -256,9 +289,10 @@ static __always_inline long reply_ipv6(struct __sk_buff *skb)
 	struct reverse_key6 key = {};
 	struct reply reply = {};
 	struct ipv6hdr ip;
+	__u32 words[2];
 	long failed;
 
-	if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &ip, sizeof(ip)))
+	if (read_ipv6(skb, &ip))
 		return 0;
 	reply.protocol = ip.nexthdr;
 	reply.l4 = sizeof(struct ethhdr) + sizeof(ip);
@@ -279,9 +313,9 @@ static __always_inline long reply_ipv6(struct __sk_buff *skb)
 		return 0;
 	__builtin_memcpy(&key.endpoint, &ip.saddr, sizeof(key.endpoint));
 	__builtin_memcpy(&key.client, &ip.daddr, sizeof(key.client));
-	key.endpoint_port = reply.source_port;
-	key.client_port = reply.destination_port;
-	key.protocol = reply.protocol;
+	words[0] = two_ports(reply.source_port, reply.destination_port);
+	words[1] = reply.protocol;
+	__builtin_memcpy(&key.endpoint_port, words, sizeof(words));
 	found = reverse_find6(&key);
 	if (!found) {
 		struct flow answers = {

@@ -48,6 +48,7 @@ const (
 	hereSYN      = "stage 1+2, SYN from random sources"
 	tunnelOne    = "decapsulation + stage 2, 1 flow"
 	tunnelMany   = "decapsulation + stage 2, 1M flows"
+	egressOther  = "egress, no reply of a VIP"
 	reverseOne   = "reverse at egress, 1 flow"
 	reverseMany  = "reverse at egress, 1M flows"
 	measurements = 200_000
@@ -143,6 +144,9 @@ func (w *world) build(f family, names *regexp.Regexp, beside contenders) ([]*ben
 	add(tunnelOne, traffic{fields: inTunnel, flows: one}, packed, subject{empty, floors.Empty, rig.XDPPass, none}, here)
 	add(tunnelMany, traffic{fields: inTunnel, flows: many}, packed, subject{empty, floors.Empty, rig.XDPPass, none}, here)
 	answer := func() ([]byte, error) { return f.fromEndpoint(false).frame(uplinkMAC, routerMAC) }
+	other := func() ([]byte, error) { return f.fromStranger().frame(uplinkMAC, routerMAC) }
+	add(egressOther, traffic{fields: f.replyFields(), flows: one, egress: true}, other, egressEmpty,
+		subject{datapath, w.Egress, rig.TCXNext, contains(f.stranger)})
 	add(reverseOne, traffic{fields: f.replyFields(), flows: one, egress: true}, answer, egressEmpty, egress)
 	add(reverseMany, traffic{fields: f.replyFields(), flows: many, egress: true}, answer, egressEmpty, egress)
 	return all, err

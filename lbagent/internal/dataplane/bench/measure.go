@@ -36,39 +36,22 @@ func (w *world) measure(o options, out io.Writer) error {
 		}
 		defer beside.other.close()
 	}
-	var cases []*benchCase
-	for _, f := range families {
-		more, err := w.build(f, o.cases, beside)
-		if err != nil {
-			return err
-		}
-		cases = append(cases, more...)
+	cases, err := w.buildAll(o, beside)
+	if err != nil {
+		return err
 	}
 	before, err := w.losses()
 	if err != nil {
 		return err
 	}
 	flows := slices.ContainsFunc(cases, (*benchCase).needsFlows)
-	for _, f := range families {
-		if !flows {
-			break
-		}
-		if err := w.establish(f); err != nil {
-			return fmt.Errorf("%s: %w", f.name, err)
-		}
+	if err := w.establishAll(flows); err != nil {
+		return err
 	}
 	results := figures{}
 	for round := range o.rounds {
-		if err := w.checkFlows(); flows && err != nil {
+		if err := w.measureRound(cases, results, round == 0, flows); err != nil {
 			return err
-		}
-		for _, c := range cases {
-			if err := c.measure(results, round == 0); err != nil {
-				return fmt.Errorf("%s, %s: %w", c.name, c.family.name, err)
-			}
-			if err := w.Plane.Vouch(); err != nil {
-				return err
-			}
 		}
 	}
 	after, err := w.losses()
@@ -83,6 +66,51 @@ func (w *world) measure(o options, out io.Writer) error {
 		closing = append(closing, c.stream.close())
 	}
 	return errors.Join(report(results, o, out), errors.Join(closing...))
+}
+
+// buildAll makes the cases of all families.
+func (w *world) buildAll(o options, beside contenders) ([]*benchCase, error) {
+	var cases []*benchCase
+	for _, f := range families {
+		more, err := w.build(f, o.cases, beside)
+		if err != nil {
+			return nil, err
+		}
+		cases = append(cases, more...)
+	}
+	return cases, nil
+}
+
+// establishAll opens all flows where they are needed.
+func (w *world) establishAll(needed bool) error {
+	if !needed {
+		return nil
+	}
+	for _, f := range families {
+		if err := w.establish(f); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+	}
+	return nil
+}
+
+// measureRound adds one figure for each case and subject. flows says whether the established
+// ones must be there.
+func (w *world) measureRound(cases []*benchCase, results figures, first, flows bool) error {
+	if flows {
+		if err := w.checkFlows(); err != nil {
+			return err
+		}
+	}
+	for _, c := range cases {
+		if err := c.measure(results, first); err != nil {
+			return fmt.Errorf("%s, %s: %w", c.name, c.family.name, err)
+		}
+		if err := w.Plane.Vouch(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // losses are the counters that must stand still.

@@ -89,6 +89,13 @@ func (f family) fromEndpoint(syn bool) segment {
 	}
 }
 
+// fromStranger is a segment to the first client that is no endpoint's.
+func (f family) fromStranger() segment {
+	s := f.fromEndpoint(false)
+	s.from = netip.AddrPortFrom(f.stranger, podPort)
+	return s
+}
+
 // fromClient is a segment of the first client.
 func (f family) fromClient(to netip.Addr, port uint16, syn bool) segment {
 	return segment{

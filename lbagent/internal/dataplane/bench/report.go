@@ -24,6 +24,7 @@ var order = []struct {
 	{hereSYN, []string{datapath}},
 	{tunnelOne, []string{datapath}},
 	{tunnelMany, []string{datapath}},
+	{egressOther, []string{datapath}},
 	{reverseOne, []string{datapath}},
 	{reverseMany, []string{datapath}},
 }

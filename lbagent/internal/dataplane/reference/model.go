@@ -96,18 +96,23 @@ func (c Cluster) Forecast(at program.NodeID, frame []byte, knows Knows) Forecast
 	if frontend.Local {
 		return Forecast{Fate: Delivered, Flow: p.Flow, Targets: []Target{c.serve(at, p.Flow, knows)}}
 	}
-	hash, _ := p.hash()
-	number := hash / (1 << 32 / program.Rows)
-	rows := []program.Row{node.State.Tables[frontend.Table][number]}
-	for _, slot := range frontend.Zones {
-		if slot != 0 && slot != frontend.Table {
-			rows = append(rows, node.State.Tables[slot][number])
-		}
-	}
-	return Forecast{Fate: Delivered, Flow: p.Flow, Targets: c.stage1(rows, p, knows)}
+	return Forecast{Fate: Delivered, Flow: p.Flow, Targets: c.stage1(rowsOf(node.State, frontend, p), p, knows)}
 }
 
-// stage1 is where a packet on a row may end; behind its row are those of other zones. The
+// rowsOf are the packet's row and behind it those of other zones.
+func rowsOf(state *program.State, frontend program.Frontend, p packet) []program.Row {
+	hash, _ := p.hash()
+	number := hash / (1 << 32 / program.Rows)
+	rows := []program.Row{state.Tables[frontend.Table][number]}
+	for _, slot := range frontend.Zones {
+		if slot != 0 && slot != frontend.Table {
+			rows = append(rows, state.Tables[slot][number])
+		}
+	}
+	return rows
+}
+
+// stage1 is where a packet on one of the rows may end, of which the first is its own. The
 // primary has what nobody knows. A packet of an earlier connection goes to who knows
 // it, unless that yields; one that may begin a flow goes to the primary, unless the node
 // that the router chose has learned that another one has the flow.

@@ -49,6 +49,9 @@ func boot(ctx context.Context, k kernel, folder string, o options) error {
 	}
 	done, failed := watch(output, o.verbose)
 	if err := cmd.Wait(); err != nil {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return fmt.Errorf("kernel %s: not done after %s; its console is above, and -timeout gives it longer", k.name, o.limit)
+		}
 		return fmt.Errorf("kernel %s: qemu: %w\n%s", k.name, err, complaints.String())
 	}
 	switch {

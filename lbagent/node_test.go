@@ -146,7 +146,10 @@ func used(s *program.State) *program.State {
 	state := s.Clone()
 	tables, endpointTables := map[program.TableSlot]bool{}, map[program.EndpointSlot]bool{}
 	for _, frontend := range s.Frontends {
-		tables[frontend.Table], endpointTables[frontend.Endpoints] = true, true
+		for _, slot := range slotsOf(frontend) {
+			tables[slot] = true
+		}
+		endpointTables[frontend.Endpoints] = true
 	}
 	maps.DeleteFunc(state.Tables, func(slot program.TableSlot, _ *program.Table) bool { return !tables[slot] })
 	maps.DeleteFunc(state.EndpointTables, func(slot program.EndpointSlot, _ *program.EndpointTable) bool { return !endpointTables[slot] })

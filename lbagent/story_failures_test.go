@@ -147,9 +147,10 @@ type outcome struct {
 type effect struct {
 	Entry  program.Frontend
 	Admits []netip.Prefix
-	// Owners are those of the rows, where new flows go by them.
-	Owners    *[program.Rows]program.NodeID
-	Endpoints *[program.EndpointRows]program.Endpoint
+	// Owners are those of the rows, where new flows go by them; ZoneOwners those of zones.
+	Owners     *[program.Rows]program.NodeID
+	ZoneOwners [program.Zones]*[program.Rows]program.NodeID
+	Endpoints  *[program.EndpointRows]program.Endpoint
 }
 
 func outcomeOf(state *program.State, routes map[netip.Addr]bool, m *model.Model) *outcome {
@@ -168,13 +169,14 @@ func outcomeOf(state *program.State, routes map[netip.Addr]bool, m *model.Model)
 	for key, frontend := range state.Frontends {
 		e := effect{Entry: frontend, Admits: prefixesOf(state, frontend.Ranges)}
 		e.Entry.ID, e.Entry.Table, e.Entry.Endpoints = 0, 0, 0
+		e.Entry.Zones = [program.Zones]program.TableSlot{}
 		if frontend.Ranges != 0 && frontend.Ranges != program.Nobody {
 			e.Entry.Ranges = 1
 		}
-		if frontend.Table != 0 && spreads[key] {
-			e.Owners = &[program.Rows]program.NodeID{}
-			for i, row := range state.Tables[frontend.Table] {
-				e.Owners[i] = row.Primary
+		if spreads[key] {
+			e.Owners = owners(state.Tables[frontend.Table])
+			for zone, slot := range frontend.Zones {
+				e.ZoneOwners[zone] = owners(state.Tables[slot])
 			}
 		}
 		if frontend.Endpoints != 0 {
@@ -188,13 +190,24 @@ func outcomeOf(state *program.State, routes map[netip.Addr]bool, m *model.Model)
 	return o
 }
 
+func owners(table *program.Table) *[program.Rows]program.NodeID {
+	if table == nil {
+		return nil
+	}
+	owners := &[program.Rows]program.NodeID{}
+	for i, row := range table {
+		owners[i] = row.Primary
+	}
+	return owners
+}
+
 func (o *outcome) compare(t *testing.T, other *outcome) {
 	t.Helper()
 	for _, key := range slices.SortedFunc(maps.Keys(o.Frontends), program.FrontendKey.Compare) {
 		if want, got := o.Frontends[key], other.Frontends[key]; !reflect.DeepEqual(want, got) {
 			t.Errorf("%s does something else than without failures: %+v admitting %v, want %+v admitting %v (owners equal: %t, endpoints equal: %t)",
 				key, got.Entry, got.Admits, want.Entry, want.Admits,
-				reflect.DeepEqual(want.Owners, got.Owners), reflect.DeepEqual(want.Endpoints, got.Endpoints))
+				reflect.DeepEqual(want.Owners, got.Owners) && reflect.DeepEqual(want.ZoneOwners, got.ZoneOwners), reflect.DeepEqual(want.Endpoints, got.Endpoints))
 		}
 	}
 	if len(o.Frontends) != len(other.Frontends) {

@@ -78,7 +78,12 @@ func showFrontend(p *page, s *program.State, key program.FrontendKey, used map[p
 		}
 	}
 	if frontend.Table != 0 {
-		showTable(p, s.Tables[frontend.Table])
+		showTable(p, "", s.Tables[frontend.Table])
+	}
+	for zone, slot := range frontend.Zones {
+		if slot != 0 && slot != frontend.Table {
+			showTable(p, fmt.Sprintf("zone %d, ", zone), s.Tables[slot])
+		}
 	}
 	if frontend.Endpoints == 0 {
 		return
@@ -95,7 +100,7 @@ func showFrontend(p *page, s *program.State, key program.FrontendKey, used map[p
 
 // showTable prints for each node how many rows it has, and how many it had last
 // before others.
-func showTable(p *page, table *program.Table) {
+func showTable(p *page, where string, table *program.Table) {
 	has, had := map[program.NodeID]int{}, map[program.NodeID]int{}
 	for _, row := range table {
 		has[row.Primary]++
@@ -105,7 +110,7 @@ func showTable(p *page, table *program.Table) {
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(has)) {
-		text := fmt.Sprintf("  node %d, %d rows", id, has[id])
+		text := fmt.Sprintf("  %snode %d, %d rows", where, id, has[id])
 		if had[id] > 0 {
 			text += fmt.Sprintf(", %d former ones", had[id])
 		}

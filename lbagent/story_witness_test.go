@@ -152,23 +152,46 @@ func complete(s *program.State) error {
 		if _, found := s.VIPs[key.VIP]; !found {
 			return fmt.Errorf("%s is without its VIP", key)
 		}
-		table, endpoints := s.Tables[frontend.Table], s.EndpointTables[frontend.Endpoints]
-		if frontend.Table != 0 && table == nil || frontend.Endpoints != 0 && endpoints == nil {
-			return fmt.Errorf("%s is without its node table %d or its endpoint table %d", key, frontend.Table, frontend.Endpoints)
-		}
-		if frontend.Table != 0 {
+		for _, slot := range slotsOf(frontend) {
+			table := s.Tables[slot]
+			if table == nil {
+				return fmt.Errorf("%s is without its node table %d", key, slot)
+			}
 			for i, row := range table {
 				if !nodes[row.Primary] || !nodes[row.Chain[0]] || !nodes[row.Chain[1]] || !nodes[row.Chain[2]] || row.Primary == 0 {
 					return fmt.Errorf("%s: row %d, %+v, leads to a node that is not in the maps", key, i, row)
 				}
 			}
 		}
-		if frontend.Endpoints != 0 {
-			for i, id := range endpoints {
-				if _, found := s.Endpoints[id]; !found {
-					return fmt.Errorf("%s: endpoint row %d leads to nothing", key, i)
-				}
-			}
+		if err := completeEndpoints(s, frontend.Endpoints); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return nil
+}
+
+// slotsOf are a frontend's node tables, that of this node's zone first.
+func slotsOf(frontend program.Frontend) []program.TableSlot {
+	var slots []program.TableSlot
+	for _, slot := range append([]program.TableSlot{frontend.Table}, frontend.Zones[:]...) {
+		if slot != 0 && !slices.Contains(slots, slot) {
+			slots = append(slots, slot)
+		}
+	}
+	return slots
+}
+
+func completeEndpoints(s *program.State, slot program.EndpointSlot) error {
+	if slot == 0 {
+		return nil
+	}
+	table := s.EndpointTables[slot]
+	if table == nil {
+		return fmt.Errorf("is without its endpoint table %d", slot)
+	}
+	for i, id := range table {
+		if _, found := s.Endpoints[id]; !found {
+			return fmt.Errorf("endpoint row %d leads to nothing", i)
 		}
 	}
 	return nil
@@ -252,17 +275,46 @@ func (w *witness) checkRows(s *program.State) error {
 			}
 			continue
 		}
-		old, table := w.last.Tables[before.Table], s.Tables[now.Table]
-		if old == table {
+		check := w.checkOwnRows
+		if len(slotsOf(before))+len(slotsOf(now)) > 2 {
+			check = w.checkZones
+		}
+		if err := check(before, now, s); err != nil {
+			return fmt.Errorf("%s: %w", frontend.Key, err)
+		}
+	}
+	return nil
+}
+
+// checkOwnRows is for a frontend with one node table.
+func (w *witness) checkOwnRows(before, now program.Frontend, s *program.State) error {
+	old, table := w.last.Tables[before.Table], s.Tables[now.Table]
+	if old == table {
+		return nil
+	}
+	for number, row := range table {
+		if old[number] == row {
 			continue
 		}
-		for number := range table {
-			if old[number] == table[number] {
-				continue
-			}
-			if want := w.history(old[number], table[number].Primary); !slices.Equal(want, table[number].Chain[:table[number].History]) {
-				return fmt.Errorf("%s: row %d was %+v and is %+v; its former owners are %v",
-					frontend.Key, number, old[number], table[number], want)
+		if want := w.history(old[number], row.Primary); !slices.Equal(want, row.Chain[:row.History]) {
+			return fmt.Errorf("row %d was %+v and is %+v; its former owners are %v", number, old[number], row, want)
+		}
+	}
+	return nil
+}
+
+// checkZones is for a frontend with a node table for each zone, before or now. A flow is
+// looked for in all of them: who owned a row has to be in one.
+func (w *witness) checkZones(before, now program.Frontend, s *program.State) error {
+	for number := range program.Rows {
+		for _, slot := range slotsOf(before) {
+			owner := w.last.Tables[slot][number].Primary
+			known := slices.ContainsFunc(slotsOf(now), func(slot program.TableSlot) bool {
+				row := &s.Tables[slot][number]
+				return row.Primary == owner || slices.Contains(row.Chain[:], owner)
+			})
+			if w.has[owner] && !known {
+				return fmt.Errorf("row %d of table %d was node %d's, which is in no table's row any more", number, slot, owner)
 			}
 		}
 	}

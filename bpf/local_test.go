@@ -121,3 +121,28 @@ func TestSharedLocalKeepsSegmentsSmall(t *testing.T) {
 		})
 	}
 }
+
+// Who had an endpoint here that is gone, and comes back, goes where new flows go: there
+// is none here to choose.
+func TestSharedLocalEndpointIsGone(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		for _, known := range []packet{f.udp(portChainAway), f.tcp(portChainAway, "S"), f.tcp(portChainAway, "A")} {
+			t.Run(f.name+"/"+known.protocol.String()+" "+known.flags, func(t *testing.T) {
+				w.forget(t)
+				w.pointTo(t, f, 0)
+				w.sharedLocal(t, f, portChainAway, true)
+				w.establish(t, known, f.pods[0])
+				w.sharedLocal(t, f, portChainAway, false)
+				id := 2*(f.endpointSlot-1) + 1
+				w.putEndpoint(t, id, netip.AddrPort{})
+				defer w.putEndpoint(t, id, f.pods[0])
+				got := w.ingress(t, known.frame())
+				if got.verdict != xdpTX {
+					t.Fatalf("verdict is %v, want %v", got.verdict, xdpTX)
+				}
+				checkFrame(t, got.frame, known.tunnelled(v4.node2, 2, selfID, 3, 4).sent(uplinkMAC, node2MAC))
+			})
+		}
+	}
+}

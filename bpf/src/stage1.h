@@ -35,8 +35,17 @@ static __always_inline int stage1(struct packet *packet, const struct self *self
 	return send_or_serve(self, way_node(packet->way, WAY_CHOOSER));
 }
 
+/* Whether an endpoint of this node has the flow, and lives. */
+static __always_inline int has_endpoint(const struct flow *flow)
+{
+	enum table table;
+	struct connection *connection = connection_find(flow, &table);
+
+	return connection && endpoint_of(connection);
+}
+
 /* A Local frontend with a table: others on its VIP have nodes announce it that have no
- * endpoint of this one. Where there is none, and the flow is not known, stage 1 finds a
+ * endpoint of this one. Where there is none, and none has the flow, stage 1 finds a
  * node that has one. Else the flow is served here, but a packet of an unknown connection
  * first asks the nodes to which stage 1 would have sent it, or did, before this one had an
  * endpoint.
@@ -44,13 +53,12 @@ static __always_inline int stage1(struct packet *packet, const struct self *self
 __noinline int stage1_local(struct packet *packet, const struct self *self,
 			    const struct frontend *frontend)
 {
-	enum table table;
 	struct row *row;
 	__u32 index;
 
 	if (!packet || !self || !frontend)
 		return XDP_ABORTED;
-	if (!frontend->endpoints && !connection_find(&packet->flow, &table))
+	if (!frontend->endpoints && !has_endpoint(&packet->flow))
 		return stage1(packet, self, frontend);
 	index = row_index(frontend, packet->node_hash);
 	row = bpf_map_lookup_elem(&rows, &index);

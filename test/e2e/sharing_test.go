@@ -101,6 +101,7 @@ func TestTwoServicesShareAnAddress(t *testing.T) {
 	}
 	must(t, cluster.RolledOut(t.Context(), "default", "deployment/dns"))
 	tcp.routed(t, 30*time.Second, 1, 2, 3)
+	tellDrops(t, ":53")
 	for _, vip := range []netip.Addr{tcp.ipv4, tcp.ipv6} {
 		datagramsAnswered(t, vip)
 		requestsAnswered(t, vip)
@@ -137,6 +138,33 @@ func TestTwoServicesShareAnAddress(t *testing.T) {
 	for _, vip := range []netip.Addr{udp.ipv4, udp.ipv6} {
 		datagramsAnswered(t, vip)
 	}
+}
+
+// tellDrops logs the last drops of packets with a word when the test has failed.
+func tellDrops(t *testing.T, word string) {
+	t.Helper()
+	t.Cleanup(func() {
+		if !t.Failed() {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		pods, err := cluster.Kubectl(ctx, "-n", "millrace-system", "get", "pods", "-l", "app.kubernetes.io/component=agent", "-o", "name")
+		if err != nil {
+			t.Log(err)
+		}
+		for _, pod := range strings.Fields(string(pods)) {
+			out, err := cluster.Kubectl(ctx, "-n", "millrace-system", "exec", pod, "--", "/lbagent", "drops")
+			if err != nil {
+				t.Log(err)
+			}
+			for line := range strings.Lines(string(out)) {
+				if strings.Contains(line, word) || strings.Contains(line, "reasons") {
+					t.Logf("%s: %s", pod, strings.TrimSpace(line))
+				}
+			}
+		}
+	})
 }
 
 // datagramsAnswered waits until the two pods of dns answer a VIP's UDP port 53:

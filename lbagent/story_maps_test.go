@@ -172,7 +172,7 @@ type way struct {
 	call      writeCall
 }
 
-var everyWrite = flag.Bool("every-write", false, "let every single write of the stories on maps fail (hours)")
+var everyWrite = flag.Bool("every-write", false, "let every single write of the stories on maps fail (half an hour)")
 
 // seen are the ways of the stories that were disturbed before, and the calls that an
 // agent was killed at.

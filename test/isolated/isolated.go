@@ -77,6 +77,11 @@ func Test(t *testing.T) bool {
 	if deadline, limited := t.Deadline(); limited {
 		args = append(args, "-test.timeout", time.Until(deadline).String())
 	}
+	flag.Visit(func(f *flag.Flag) {
+		if !strings.HasPrefix(f.Name, "test.") {
+			args = append(args, "-"+f.Name+"="+f.Value.String())
+		}
+	})
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), test+"="+t.Name())
 	cmd.SysProcAttr = &syscall.SysProcAttr{

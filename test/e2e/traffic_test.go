@@ -35,7 +35,10 @@ func TestDatagrams(t *testing.T) {
 			t.Run(name+"/"+vip.String(), func(t *testing.T) {
 				load, err := cluster.Datagrams(t.Context(), vip, 600)
 				must(t, err)
-				must(t, load.Check(6, client(vip)))
+				if err := load.Check(6, client(vip)); err != nil {
+					drops, dropsErr := cluster.Millrace(t.Context(), "drops", "--for", "2s")
+					t.Fatalf("%v\n%s (%v)", err, drops, dropsErr)
+				}
 			})
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"regexp"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -45,6 +46,7 @@ const (
 	awaySYN      = "stage 1, SYN from random sources"
 	hereOne      = "stage 1+2, established, 1 flow"
 	hereMany     = "stage 1+2, established, 1M flows"
+	hereIdle     = "stage 1+2, 1M flows, each idle for 6 s"
 	hereSYN      = "stage 1+2, SYN from random sources"
 	tunnelOne    = "decapsulation + stage 2, 1 flow"
 	tunnelMany   = "decapsulation + stage 2, 1M flows"
@@ -63,7 +65,13 @@ type benchCase struct {
 	subjects []subject
 	// count is how many frames a measurement takes: each flow at least once.
 	count int
+	// idle is how long no flow has had a packet.
+	idle time.Duration
 }
+
+// idleTime is longer than REFRESH_SECONDS of bpf/src/consts.h: a flow's first packet after it
+// renews what is known of the flow.
+const idleTime = 6 * time.Second
 
 func longer(f family, by int) func([]byte) error {
 	return func(frame []byte) error {
@@ -139,6 +147,7 @@ func (w *world) build(f family, names *regexp.Regexp, beside contenders) ([]*ben
 	add(awaySYN, traffic{fields: fromClient, flows: random}, incoming(f.fromClient(f.vip, portAway, true)), nothing, bare, away)
 	add(hereOne, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.vip, portHere, false)), nothing, here)
 	add(hereMany, traffic{fields: fromClient, flows: many}, incoming(f.fromClient(f.vip, portHere, false)), nothing, here)
+	add(hereIdle, traffic{fields: fromClient, flows: many}, incoming(f.fromClient(f.vip, portHere, false)), nothing, here)
 	add(hereSYN, traffic{fields: fromClient, flows: random}, incoming(f.fromClient(f.vip, portHere, true)), nothing, here)
 	packed := func() ([]byte, error) { return tunnel, nil }
 	add(tunnelOne, traffic{fields: inTunnel, flows: one}, packed, subject{empty, floors.Empty, rig.XDPPass, none}, here)
@@ -160,6 +169,9 @@ func (w *world) newCase(name string, f family, t traffic, subjects []subject) (*
 	c := &benchCase{name: name, family: f, stream: s, subjects: subjects, count: measurements}
 	if t.flows != 1 {
 		c.count = flowCount
+	}
+	if name == hereIdle {
+		c.idle = idleTime
 	}
 	return c, nil
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"time"
 )
 
 // key names one figure of the report.
@@ -49,8 +50,8 @@ func (w *world) measure(o options, out io.Writer) error {
 		return err
 	}
 	results := figures{}
-	for round := range o.rounds {
-		if err := w.measureRound(cases, results, round == 0, flows); err != nil {
+	for range o.rounds {
+		if err := w.measureRound(cases, results, flows); err != nil {
 			return err
 		}
 	}
@@ -96,18 +97,15 @@ func (w *world) establishAll(needed bool) error {
 
 // measureRound adds one figure for each case and subject. flows says whether the established
 // ones must be there.
-func (w *world) measureRound(cases []*benchCase, results figures, first, flows bool) error {
+func (w *world) measureRound(cases []*benchCase, results figures, flows bool) error {
 	if flows {
 		if err := w.checkFlows(); err != nil {
 			return err
 		}
 	}
 	for _, c := range cases {
-		if err := c.measure(results, first); err != nil {
+		if err := w.measureCase(c, results); err != nil {
 			return fmt.Errorf("%s, %s: %w", c.name, c.family.name, err)
-		}
-		if err := w.Plane.Vouch(); err != nil {
-			return err
 		}
 	}
 	return nil
@@ -130,7 +128,7 @@ func (w *world) losses() (map[string]uint64, error) {
 
 // needsFlows tells whether the case is of established flows.
 func (c *benchCase) needsFlows() bool {
-	return slices.Contains([]string{hereOne, hereMany, hereSYN, tunnelOne, tunnelMany, reverseOne, reverseMany}, c.name)
+	return slices.Contains([]string{hereOne, hereMany, hereIdle, hereSYN, tunnelOne, tunnelMany, reverseOne, reverseMany}, c.name)
 }
 
 // checkFlows fails where the tables do not hold what is to be measured.
@@ -145,19 +143,18 @@ func (w *world) checkFlows() error {
 	return nil
 }
 
-// measure adds one figure for each subject.
-func (c *benchCase) measure(results figures, first bool) error {
+// measureCase adds one figure for each subject.
+func (w *world) measureCase(c *benchCase, results figures) error {
 	for _, s := range c.subjects {
 		if err := c.stream.aim(s.program); err != nil {
 			return err
 		}
-		// Caches and branch predictors learn the program, tables that fill do so.
-		warm := c.count / 10
-		if first && c.stream.flows == flowCount {
-			warm = c.count
-		}
-		if _, err := c.stream.run(warm); err != nil {
+		if err := c.prepare(); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		// The programs rely on prepared next hops for half a minute.
+		if err := w.Plane.Vouch(); err != nil {
+			return err
 		}
 		got, err := c.stream.run(c.count)
 		if err != nil {
@@ -173,4 +170,19 @@ func (c *benchCase) measure(results figures, first bool) error {
 		results[k] = append(results[k], float64(got.cpu.Nanoseconds())/float64(c.count))
 	}
 	return nil
+}
+
+// prepare makes all flows as long idle as the case wants them. Else caches and branch predictors
+// learn the program, and where there are many flows none is idle.
+func (c *benchCase) prepare() error {
+	if c.idle > 0 {
+		time.Sleep(c.idle)
+		return nil
+	}
+	warm := c.count / 10
+	if c.stream.flows == flowCount {
+		warm = c.count
+	}
+	_, err := c.stream.run(warm)
+	return err
 }

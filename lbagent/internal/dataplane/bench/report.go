@@ -21,6 +21,7 @@ var order = []struct {
 	{awaySYN, []string{bareStage1, datapath}},
 	{hereOne, []string{datapath}},
 	{hereMany, []string{datapath}},
+	{hereIdle, []string{datapath}},
 	{hereSYN, []string{datapath}},
 	{tunnelOne, []string{datapath}},
 	{tunnelMany, []string{datapath}},

@@ -149,12 +149,8 @@ func (w *world) measureCase(c *benchCase, results figures) error {
 		if err := c.stream.aim(s.program); err != nil {
 			return err
 		}
-		if err := c.prepare(); err != nil {
+		if err := w.prepare(c, s); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
-		}
-		// The programs rely on prepared next hops for half a minute.
-		if err := w.Plane.Vouch(); err != nil {
-			return err
 		}
 		got, err := c.stream.run(c.count)
 		if err != nil {
@@ -173,16 +169,22 @@ func (w *world) measureCase(c *benchCase, results figures) error {
 }
 
 // prepare makes all flows as long idle as the case wants them. Else caches and branch predictors
-// learn the program, and where there are many flows none is idle.
-func (c *benchCase) prepare() error {
-	if c.idle > 0 {
+// learn the program, and where there are many flows none is idle. Before each run the agent
+// vouches for the next hops, which the programs rely on for half a minute.
+func (w *world) prepare(c *benchCase, s subject) error {
+	if err := w.Plane.Vouch(); err != nil {
+		return err
+	}
+	if c.idle > 0 && s.name != empty {
 		time.Sleep(c.idle)
-		return nil
+		return w.Plane.Vouch()
 	}
 	warm := c.count / 10
 	if c.stream.flows == flowCount {
 		warm = c.count
 	}
-	_, err := c.stream.run(warm)
-	return err
+	if _, err := c.stream.run(warm); err != nil {
+		return err
+	}
+	return w.Plane.Vouch()
 }

@@ -42,7 +42,7 @@ func readKernels(file string) ([]kernel, error) {
 
 // modules are what the tests need and Debian does not build in; what they
 // depend on comes with them.
-var modules = []string{"veth", "tun", "bridge", "bonding", "8021q", "sch_ingress", "cls_bpf"}
+var modules = []string{"veth", "tun", "bridge", "bonding", "8021q", "sch_ingress", "cls_bpf", "cls_u32"}
 
 // image is what is taken from the package.
 type image struct {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/nexthop"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
@@ -50,7 +51,7 @@ func newFar(t *testing.T) *far {
 	}
 	setSysctl(t, "ipv4/conf/all/arp_ignore", "1")
 	setSysctl(t, "ipv6/conf/default/accept_dad", "0")
-	handle, err := netlink.NewHandleAt(namespace)
+	handle, err := netlink.NewHandleAt(namespace, unix.NETLINK_ROUTE)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -175,16 +175,19 @@ func echoes(f family) []fixture {
 // notSent runs the fixture with a driver that does not send what XDP returns.
 func notSent(fixture fixture) fixture {
 	fixture.handed = true
-	fixture.given = func(t *testing.T, w *world) {
-		var self bpf.DatapathSelf
-		if err := w.Settings.Lookup(uint32(0), &self); err != nil {
-			t.Fatal(err)
-		}
-		self.Flags = uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT)
-		put(t, w.Settings, uint32(0), self)
-		t.Cleanup(func() { w.putSelf(t, v4.self, v6.self) })
-	}
+	fixture.given = noTransmit
 	return fixture
+}
+
+// noTransmit gives the node a driver that does not send what XDP returns.
+func noTransmit(t *testing.T, w *world) {
+	var self bpf.DatapathSelf
+	if err := w.Settings.Lookup(uint32(0), &self); err != nil {
+		t.Fatal(err)
+	}
+	self.Flags = uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT)
+	put(t, w.Settings, uint32(0), self)
+	t.Cleanup(func() { w.putSelf(t, v4.self, v6.self) })
 }
 
 func refusals(f family) []fixture {

@@ -124,15 +124,7 @@ func stage1(w *world, f family) []fixture {
 		return fixture
 	}
 	toldNotToTransmit := func(fixture fixture) fixture {
-		fixture.given = func(t *testing.T, w *world) {
-			var self bpf.DatapathSelf
-			if err := w.Settings.Lookup(uint32(0), &self); err != nil {
-				t.Fatal(err)
-			}
-			self.Flags = uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT)
-			put(t, w.Settings, uint32(0), self)
-			t.Cleanup(func() { w.putSelf(t, v4.self, v6.self) })
-		}
+		fixture.given = noTransmit
 		return fixture
 	}
 	bonded := func(fixture fixture) fixture {

@@ -24,12 +24,12 @@ import (
 //   - a row that gets another owner keeps the former ones that exist;
 //   - what the objects have is not taken away, and what they no longer have not
 //     before the delay is over, nor before routes to it have been withdrawn for
-//     that long.
+//     that long; so the node tables of zones, while a frontend has one for its own.
 type witness struct {
 	delay time.Duration
 	now   time.Time
 	model *model.Model
-	// has are the VIPs, frontends, endpoints and nodes of the model; gone is since
+	// has are the VIPs, frontends, their zones, endpoints and nodes of the model; gone is since
 	// when one that the maps have is not among them.
 	has  map[any]bool
 	gone map[any]time.Time
@@ -58,6 +58,7 @@ func (w *witness) begin(snapshot *model.Snapshot, now time.Time) {
 	for i := range w.model.Frontends {
 		frontend := &w.model.Frontends[i]
 		w.has[frontend.Key] = true
+		w.has[zonesOf(frontend.Key)] = slices.ContainsFunc(frontend.Zones[:], func(zone map[program.NodeID]uint32) bool { return zone != nil })
 		for _, endpoint := range slices.Concat(frontend.Endpoints, frontend.Draining) {
 			w.has[endpoint] = true
 		}
@@ -76,14 +77,20 @@ func (w *witness) begin(snapshot *model.Snapshot, now time.Time) {
 	w.gone = gone
 }
 
-// things are the VIPs, frontends, endpoints and nodes of the maps.
+// zonesOf are the node tables of a frontend's zones.
+type zonesOf program.FrontendKey
+
+// things are the VIPs, frontends, their zones, endpoints and nodes of the maps.
 func things(s *program.State) map[any]bool {
 	all := map[any]bool{}
 	for vip := range s.VIPs {
 		all[vip] = true
 	}
-	for key := range s.Frontends {
+	for key, frontend := range s.Frontends {
 		all[key] = true
+		if frontend.Zones != ([program.Zones]program.TableSlot{}) {
+			all[zonesOf(key)] = true
+		}
 	}
 	for _, endpoint := range s.Endpoints {
 		all[endpoint] = true
@@ -344,6 +351,10 @@ func (w *witness) checkRemoved(s *program.State) error {
 	for thing := range things(w.last) {
 		id, isNode := thing.(program.NodeID)
 		if unfinished := isNode && w.last.Nodes[id] == (program.Node{}); unfinished || left[thing] {
+			continue
+		}
+		if zones, ofZones := thing.(zonesOf); ofZones && (w.has[thing] || s.Frontends[program.FrontendKey(zones)].Table == 0) {
+			// There is no room for them, or nobody to send to.
 			continue
 		}
 		if err := w.mayGo(thing); err != nil {

@@ -66,6 +66,8 @@ func (d *Dataplane) applyRemoval(op program.Op) error {
 		return d.clearTable(op.Slot)
 	case program.DeleteSourceRange:
 		return d.deleteRange(op.Range)
+	case program.LeaveZones:
+		return d.leaveZones(op.Key)
 	case program.DeleteFrontend:
 		return d.deleteFrontend(op.Key)
 	case program.DeleteVIP:
@@ -186,6 +188,17 @@ func (d *Dataplane) putFrontend(key program.FrontendKey, frontend program.Fronte
 // writeFrontendKey writes the key by the id, where the egress program finds it.
 func (d *Dataplane) writeFrontendKey(key program.FrontendKey, id program.FrontendID) error {
 	return write(d.maps.FrontendKeys, bpf.DatapathMapFrontendKeys, id, uint32(id), encodeFrontendKey6(key))
+}
+
+func (d *Dataplane) leaveZones(key program.FrontendKey) error {
+	m, name, encoded := d.frontendMap(key)
+	var frontend bpf.DatapathFrontend
+	if err := m.Lookup(encoded, &frontend); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	} else if err != nil {
+		return failure(name, showKey(key), err)
+	}
+	return write(d.maps.ZoneTables, bpf.DatapathMapZoneTables, frontend.Id, frontend.Id, bpf.DatapathZones{})
 }
 
 func (d *Dataplane) deleteFrontend(key program.FrontendKey) error {

@@ -138,19 +138,21 @@ func TestApplyDump(t *testing.T) {
 	d := openDataplane(t, cfg)
 	have := program.NewState()
 	rapid.Check(t, func(t *rapid.T) {
-		want := stateGen(cfg.Limits).Draw(t, "state")
-		if err := d.Apply(program.Diff(have, want)); err != nil {
-			t.Fatal(err)
+		state := stateGen(cfg.Limits).Draw(t, "state")
+		for _, want := range []*program.State{state, withoutZones(state)} {
+			if err := d.Apply(program.Diff(have, want)); err != nil {
+				t.Fatal(err)
+			}
+			have = want
+			got, err := d.Dump()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Fatalf("dumped\n%+v\napplied\n%+v", got, want)
+			}
+			checkNodeAddresses(t, d, want)
 		}
-		have = want
-		got, err := d.Dump()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !reflect.DeepEqual(got, want) {
-			t.Fatalf("dumped\n%+v\napplied\n%+v", got, want)
-		}
-		checkNodeAddresses(t, d, want)
 	})
 	other := openDataplane(t, cfg)
 	if kind := other.Adoption().Kind; kind != Adopted {
@@ -163,6 +165,26 @@ func TestApplyDump(t *testing.T) {
 	if !reflect.DeepEqual(got, have) {
 		t.Fatalf("second process dumped\n%+v\nwant\n%+v", got, have)
 	}
+}
+
+// withoutZones is the state whose frontends have left their zones.
+func withoutZones(s *program.State) *program.State {
+	left := s.Clone()
+	for key, frontend := range left.Frontends {
+		for _, slot := range frontend.Zones {
+			if slot != frontend.Table {
+				delete(left.Tables, slot)
+			}
+		}
+		frontend.Zones = [program.Zones]program.TableSlot{}
+		left.Frontends[key] = frontend
+	}
+	for _, frontend := range left.Frontends {
+		if frontend.Table != 0 {
+			left.Tables[frontend.Table] = s.Tables[frontend.Table]
+		}
+	}
+	return left
 }
 
 // checkNodeAddresses compares the accepted sources with the addresses of the nodes

@@ -63,6 +63,11 @@ func (s *State) applyRemoval(op Op) {
 		delete(s.Tables, op.Slot)
 	case DeleteSourceRange:
 		delete(s.SourceRanges, op.Range)
+	case LeaveZones:
+		if frontend, found := s.Frontends[op.Key]; found {
+			frontend.Zones = [Zones]TableSlot{}
+			s.Frontends[op.Key] = frontend
+		}
 	case DeleteFrontend:
 		delete(s.Frontends, op.Key)
 	case DeleteVIP:

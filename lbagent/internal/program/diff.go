@@ -12,8 +12,8 @@ import (
 // Diff returns the operations that lead from have to want, in an order that
 // keeps every frontend complete: first what is added or changed (this node,
 // other nodes, VIPs, endpoints, endpoint tables, rows, source ranges, frontends),
-// then what is removed (frontends, VIPs, source ranges, node tables, endpoint
-// tables, endpoints, nodes).
+// then what is removed (frontends, their zones, VIPs, source ranges, node tables,
+// endpoint tables, endpoints, nodes).
 // Within a kind they are sorted, so that equal states give equal operations.
 func Diff(have, want *State) []Op {
 	return append(additions(have, want), removals(have, want)...)
@@ -35,7 +35,7 @@ func Split(ops []Op) (additions, removals []Op) {
 
 func isRemoval(op Op) bool {
 	switch op.(type) {
-	case DeleteFrontend, DeleteVIP, DeleteSourceRange, ClearTable, ClearEndpointTable, DeleteEndpoint, DeleteNode:
+	case DeleteFrontend, LeaveZones, DeleteVIP, DeleteSourceRange, ClearTable, ClearEndpointTable, DeleteEndpoint, DeleteNode:
 		return true
 	default:
 		return false
@@ -70,15 +70,33 @@ func additions(have, want *State) []Op {
 		ops = append(ops, PutSourceRange{Range: prefix})
 	}
 	for _, key := range changed(have.Frontends, want.Frontends, FrontendKey.Compare) {
-		ops = append(ops, PutFrontend{Key: key, Frontend: want.Frontends[key]})
+		before, frontend := have.Frontends[key], want.Frontends[key]
+		if leavesZones(before, frontend) {
+			frontend.Zones = before.Zones
+		}
+		if frontend != before {
+			ops = append(ops, PutFrontend{Key: key, Frontend: frontend})
+		}
 	}
 	return ops
+}
+
+// leavesZones tells whether a frontend goes on with the node table that it has for its
+// own zone alone. Other nodes may still send packets by those of their zones.
+func leavesZones(have, want Frontend) bool {
+	none := [Zones]TableSlot{}
+	return have.Zones != none && want.Zones == none && have.ID == want.ID && have.Table == want.Table
 }
 
 func removals(have, want *State) []Op {
 	var ops []Op
 	for _, key := range onlyIn(have.Frontends, want.Frontends, FrontendKey.Compare) {
 		ops = append(ops, DeleteFrontend{Key: key})
+	}
+	for _, key := range changed(have.Frontends, want.Frontends, FrontendKey.Compare) {
+		if leavesZones(have.Frontends[key], want.Frontends[key]) {
+			ops = append(ops, LeaveZones{Key: key})
+		}
 	}
 	for _, address := range onlyIn(have.VIPs, want.VIPs, netip.Addr.Compare) {
 		ops = append(ops, DeleteVIP{Address: address})

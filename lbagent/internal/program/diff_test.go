@@ -69,6 +69,7 @@ func genState(t *rapid.T) *State {
 				ID:        FrontendID(rapid.IntRange(1, 9).Draw(t, "id")),
 				Local:     rapid.Bool().Draw(t, "local"),
 				Table:     rapid.SampledFrom(tables).Draw(t, "slot"),
+				Zones:     [Zones]TableSlot{2: rapid.SampledFrom(tables).Draw(t, "slot of a zone")},
 				Endpoints: rapid.SampledFrom(endpointTables).Draw(t, "endpoint slot"),
 				Ranges:    rapid.SampledFrom(sets).Draw(t, "source set"),
 			}
@@ -102,8 +103,10 @@ func incomplete(s *State) error {
 		if _, found := s.VIPs[key.VIP]; !found {
 			return fmt.Errorf("%s is without its VIP", key)
 		}
-		if err := incompleteTable(s, frontend.Table); err != nil {
-			return fmt.Errorf("%s: %w", key, err)
+		for _, slot := range append(frontend.Zones[:], frontend.Table) {
+			if err := incompleteTable(s, slot); err != nil {
+				return fmt.Errorf("%s: %w", key, err)
+			}
 		}
 		if frontend.Endpoints == 0 {
 			continue
@@ -214,6 +217,13 @@ func TestSplitPartsAtTheFirstRemoval(t *testing.T) {
 				t.Fatalf("additions have removed %s", key)
 			}
 		}
+		for key, frontend := range want.Frontends {
+			before, none := have.Frontends[key], [Zones]TableSlot{}
+			stays := before.ID == frontend.ID && before.Table == frontend.Table
+			if after := state.Frontends[key]; stays && frontend.Zones == none && after.Zones != before.Zones {
+				t.Fatalf("additions have taken the zones %v from %s, it has %v", before.Zones, key, after.Zones)
+			}
+		}
 		for address := range have.VIPs {
 			if _, found := state.VIPs[address]; !found {
 				t.Fatalf("additions have removed %s", address)
@@ -282,6 +292,31 @@ func TestOrderOfKinds(t *testing.T) {
 	}
 	if got := kinds(Diff(full, NewState())); !slices.Equal(got, removed) {
 		t.Errorf("removing: %v, want %v", got, removed)
+	}
+}
+
+// A frontend that leaves its zones is changed at once in all else.
+func TestZonesAreLeftLast(t *testing.T) {
+	key := FrontendKey{VIP: addressNumber(3), Port: 80, Protocol: ProtocolTCP}
+	have, want := NewState(), NewState()
+	have.Tables[1], have.Tables[2] = &Table{}, &Table{}
+	have.Frontends[key] = Frontend{ID: 1, Table: 1, Zones: [Zones]TableSlot{0: 1, 1: 2}}
+	want.Tables[1] = have.Tables[1]
+	want.Frontends[key] = Frontend{ID: 1, Table: 1}
+	left := []Op{LeaveZones{Key: key}, ClearTable{Slot: 2}}
+	if ops := Diff(have, want); !reflect.DeepEqual(ops, left) {
+		t.Errorf("operations %+v, want %+v", ops, left)
+	}
+	want.Frontends[key] = Frontend{ID: 1, Table: 1, Affinity: 5}
+	changed := PutFrontend{Key: key, Frontend: Frontend{ID: 1, Table: 1, Affinity: 5, Zones: have.Frontends[key].Zones}}
+	if ops := Diff(have, want); !reflect.DeepEqual(ops, append([]Op{changed}, left...)) {
+		t.Errorf("operations %+v, want %+v, then %+v", ops, changed, left)
+	}
+	// Another table, or none, is no rest of the zones.
+	want.Frontends[key] = Frontend{ID: 1}
+	delete(want.Tables, 1)
+	if ops := Diff(have, want); !reflect.DeepEqual(ops[0], PutFrontend{Key: key, Frontend: Frontend{ID: 1}}) {
+		t.Errorf("the first operation is %+v", ops[0])
 	}
 }
 

@@ -55,6 +55,9 @@ type (
 		Key      FrontendKey
 		Frontend Frontend
 	}
+	// LeaveZones takes the node tables of zones from a frontend, which has its own
+	// one left.
+	LeaveZones struct{ Key FrontendKey }
 	// DeleteFrontend removes a frontend.
 	DeleteFrontend struct{ Key FrontendKey }
 	// PutVIP makes an address ours.
@@ -75,6 +78,7 @@ func (ClearTable) isOp()         {}
 func (PutSourceRange) isOp()     {}
 func (DeleteSourceRange) isOp()  {}
 func (PutFrontend) isOp()        {}
+func (LeaveZones) isOp()         {}
 func (DeleteFrontend) isOp()     {}
 func (PutVIP) isOp()             {}
 func (DeleteVIP) isOp()          {}

@@ -5,6 +5,7 @@ package bpf_test
 import (
 	"encoding/binary"
 	"math"
+	"math/big"
 	"math/bits"
 	"math/rand/v2"
 	"net/netip"
@@ -13,40 +14,37 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// flowHash is Bob Jenkins' hashword2 over the words of a flow, written from its
-// description: the node's and the endpoint's hash.
-func flowHash(p packet) (node, endpoint uint32) {
-	var words []uint32
-	for _, address := range []netip.Addr{p.from.Addr(), p.to.Addr()} {
-		b := address.AsSlice()
-		for ; len(b) > 0; b = b[4:] {
-			words = append(words, binary.LittleEndian.Uint32(b))
-		}
+// hashConstants are the first 64 bits of the fractional parts of the square roots of the
+// first eight primes, and of the ninth and tenth: what the four words of the client's
+// address, those of the VIP, the ports and the protocol are multiplied by.
+var hashConstants = func() (constants [10]uint64) {
+	for i, prime := range []int64{2, 3, 5, 7, 11, 13, 17, 19, 23, 29} {
+		root := new(big.Int).Sqrt(new(big.Int).Lsh(big.NewInt(prime), 128))
+		constants[i] = new(big.Int).And(root, new(big.Int).SetUint64(math.MaxUint64)).Uint64()
 	}
-	ports := bits.ReverseBytes16(p.from.Port())
-	words = append(words, uint32(bits.ReverseBytes16(p.to.Port()))<<16|uint32(ports))
-	const seed = 0x4d696c6c
-	return hashword2(words, seed+uint32(p.protocol))
-}
+	return constants
+}()
 
-func hashword2(words []uint32, seed uint32) (c, b uint32) {
-	a := uint32(0xdeadbeef) + uint32(len(words))<<2 + seed
-	b, c = a, a
-	for ; len(words) > 3; words = words[3:] {
-		a, b, c = a+words[0], b+words[1], c+words[2]
-		for _, step := range []int{4, 6, 8, 16, 19, 4} {
-			a = (a - c) ^ bits.RotateLeft32(c, step)
-			c += b
-			a, b, c = b, c, a
+// flowHash is the sum of the words of a flow, each times its constant, mixed as MurmurHash3
+// does at its end: the node's and the endpoint's hash.
+func flowHash(p packet) (node, endpoint uint32) {
+	var words [10]uint64
+	for i, address := range []netip.Addr{p.from.Addr(), p.to.Addr()} {
+		b := address.AsSlice()
+		for place := 4*i + 4 - len(b)/4; len(b) > 0; b, place = b[4:], place+1 {
+			words[place] = uint64(binary.LittleEndian.Uint32(b))
 		}
 	}
-	a, b, c = a+words[0], b+words[1], c+words[2]
-	for _, step := range []int{14, 11, 25, 16, 4, 14, 24} {
-		c = (c ^ b) - bits.RotateLeft32(b, step)
-		a, b, c = b, c, a
+	words[8] = uint64(bits.ReverseBytes16(p.to.Port()))<<16 | uint64(bits.ReverseBytes16(p.from.Port()))
+	words[9] = uint64(p.protocol)
+	var hash uint64
+	for i, constant := range hashConstants {
+		hash += words[i] * constant
 	}
-	// Seven turns leave the words one place further.
-	return b, a
+	for _, factor := range []uint64{0xff51afd7ed558ccd, 0xc4ceb9fe1a85ec53, 1} {
+		hash = (hash ^ hash>>33) * factor
+	}
+	return uint32(hash >> 32), uint32(hash)
 }
 
 // Flows spread evenly over the rows, and the flows of any one row evenly over the
@@ -76,6 +74,53 @@ func TestHashDistribution(t *testing.T) {
 				all = append(all, row[:]...)
 			}
 			checkUniform(t, "endpoint rows of each row", all, flows)
+		})
+	}
+}
+
+// Whichever bit of a flow changes, each bit of both hashes changes half of the time: rows do
+// not follow the addresses or ports that clients and VIPs have in a row.
+func TestHashAvalanche(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	const flows = 2048
+	// Six standard deviations of how often a fair coin shows its head.
+	limit := 6 * math.Sqrt(flows) / 2
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			size := f.client.Addr().BitLen() / 8
+			flow := make([]byte, 2*size+4)
+			hash := func() uint64 {
+				client, _ := netip.AddrFromSlice(flow[:size])
+				vip, _ := netip.AddrFromSlice(flow[size : 2*size])
+				node, endpoint := flowHash(packet{
+					from:     netip.AddrPortFrom(client, binary.BigEndian.Uint16(flow[2*size:])),
+					to:       netip.AddrPortFrom(vip, binary.BigEndian.Uint16(flow[2*size+2:])),
+					protocol: layers.IPProtocolTCP,
+				})
+				return uint64(node)<<32 | uint64(endpoint)
+			}
+			changed := make([][64]int, 8*len(flow))
+			for range flows {
+				for i := range flow {
+					flow[i] = byte(random.Uint32())
+				}
+				before := hash()
+				for bit := range changed {
+					flow[bit/8] ^= 1 << (bit % 8)
+					difference := before ^ hash()
+					flow[bit/8] ^= 1 << (bit % 8)
+					for ; difference != 0; difference &= difference - 1 {
+						changed[bit][bits.TrailingZeros64(difference)]++
+					}
+				}
+			}
+			for bit := range changed {
+				for result, count := range changed[bit] {
+					if math.Abs(float64(count)-flows/2) > limit {
+						t.Errorf("bit %d of the flow changes bit %d of the hashes %d times of %d", bit, result, count, flows)
+					}
+				}
+			}
 		})
 	}
 }

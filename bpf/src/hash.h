@@ -3,36 +3,29 @@
 
 #include "types.h"
 
-/* Bob Jenkins' lookup3 (May 2006, public domain), hashword2: one pass gives two
- * independent 32-bit values. It is the kernel's jhash with both results kept.
- * Every node must compute the same, so the seed is fixed.
+/* Multilinear hashing (Lemire and Kaser, "Strongly universal string hashing is fast", 2014): the
+ * sum of the words, each times a constant of 64 bits, here followed by the finalizer of
+ * MurmurHash3 (Appleby, public domain), so that all bits of the result depend on all of
+ * the words. Its multiplications do not wait for each other, as the steps of Jenkins' hashes do.
+ * The constants are the first bits of square roots of primes, as in FIPS 180-4
+ * section 5.3. Every node must compute the same, so they are fixed.
  */
-#define HASH_SEED 0x4d696c6c /* "Mill" */
+#define HASH_CLIENT { 0x6a09e667f3bcc908, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1 }
+#define HASH_VIP { 0x510e527fade682d1, 0x9b05688c2b3e6c1f, 0x1f83d9abfb41bd6b, 0x5be0cd19137e2179 }
+#define HASH_PORTS 0xcbbb9d5dc1059ed8
+#define HASH_PROTOCOL 0x629a292a367cd507
 
-static __always_inline __u32 rotate(__u32 value, int bits)
+static __always_inline __u64 hash_address(const __be32 *words, const __u64 constants[4])
 {
-	return value << bits | value >> (32 - bits);
+	return words[0] * constants[0] + words[1] * constants[1] + words[2] * constants[2] +
+	       words[3] * constants[3];
 }
 
-static __always_inline void hash_mix(__u32 *a, __u32 *b, __u32 *c)
+static __always_inline __u64 hash_final(__u64 sum)
 {
-	*a -= *c; *a ^= rotate(*c, 4); *c += *b;
-	*b -= *a; *b ^= rotate(*a, 6); *a += *c;
-	*c -= *b; *c ^= rotate(*b, 8); *b += *a;
-	*a -= *c; *a ^= rotate(*c, 16); *c += *b;
-	*b -= *a; *b ^= rotate(*a, 19); *a += *c;
-	*c -= *b; *c ^= rotate(*b, 4); *b += *a;
-}
-
-static __always_inline void hash_final(__u32 *a, __u32 *b, __u32 *c)
-{
-	*c ^= *b; *c -= rotate(*b, 14);
-	*a ^= *c; *a -= rotate(*c, 11);
-	*b ^= *a; *b -= rotate(*a, 25);
-	*c ^= *b; *c -= rotate(*b, 16);
-	*a ^= *c; *a -= rotate(*c, 4);
-	*b ^= *a; *b -= rotate(*a, 14);
-	*c ^= *b; *c -= rotate(*b, 24);
+	sum = (sum ^ sum >> 33) * 0xff51afd7ed558ccd;
+	sum = (sum ^ sum >> 33) * 0xc4ceb9fe1a85ec53;
+	return sum ^ sum >> 33;
 }
 
 /* Independent hashes of a flow for the node and for the endpoint. */
@@ -41,47 +34,39 @@ struct hash_pair {
 	__u32 endpoint;
 };
 
+static __always_inline struct hash_pair hash_pair(__u64 sum)
+{
+	__u64 hash = hash_final(sum);
+	struct hash_pair pair = { .node = hash >> 32, .endpoint = hash };
+
+	return pair;
+}
+
 /* Words are taken as the bytes of the packet loaded by the machine; of the ports the
- * lower half is the client's.
+ * lower half is the client's. An IPv4 address is the last word of four.
  */
 static __always_inline struct hash_pair hash_ipv4(__u32 client, __u32 vip, __u32 ports,
 						  __u8 protocol)
 {
-	struct hash_pair hash;
-	__u32 a, b, c;
+	const __u64 clients[] = HASH_CLIENT, vips[] = HASH_VIP;
 
-	a = b = c = 0xdeadbeef + (3 << 2) + HASH_SEED + protocol;
-	a += client;
-	b += vip;
-	c += ports;
-	hash_final(&a, &b, &c);
-	hash.node = c;
-	hash.endpoint = b;
-	return hash;
+	return hash_pair(client * clients[3] + vip * vips[3] + ports * HASH_PORTS +
+			 protocol * HASH_PROTOCOL);
+}
+
+static __always_inline __u64 hash_sum(const __be32 *client, const __be32 *vip, __u32 ports,
+				      __u8 protocol)
+{
+	const __u64 clients[] = HASH_CLIENT, vips[] = HASH_VIP;
+
+	return hash_address(client, clients) + hash_address(vip, vips) + ports * HASH_PORTS +
+	       protocol * HASH_PROTOCOL;
 }
 
 static __always_inline struct hash_pair hash_ipv6(const __be32 *client, const __be32 *vip,
 						  __u32 ports, __u8 protocol)
 {
-	struct hash_pair hash;
-	__u32 a, b, c;
-
-	a = b = c = 0xdeadbeef + (9 << 2) + HASH_SEED + protocol;
-	a += client[0];
-	b += client[1];
-	c += client[2];
-	hash_mix(&a, &b, &c);
-	a += client[3];
-	b += vip[0];
-	c += vip[1];
-	hash_mix(&a, &b, &c);
-	a += vip[2];
-	b += vip[3];
-	c += ports;
-	hash_final(&a, &b, &c);
-	hash.node = c;
-	hash.endpoint = b;
-	return hash;
+	return hash_pair(hash_sum(client, vip, ports, protocol));
 }
 
 /* Under session affinity all flows of a client have one hash: its port counts as zero. */

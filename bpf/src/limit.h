@@ -2,7 +2,6 @@
 #pragma once
 
 #include "clock.h"
-#include "hash.h"
 #include "maps.h"
 #include "trace.h"
 
@@ -13,9 +12,10 @@
  */
 static __always_inline __u32 answer_slot(const struct flow *flow, enum answer_kind kind)
 {
+	const __be32 *word = flow->client.word;
 	/* Of IPv6 the /64, which is what one source has. */
 	__u32 source = flow->family == ADDRESS_FAMILY_IPV4 ?
-			       flow->client.word[3] : flow->client.word[0] ^ rotate(flow->client.word[1], 16);
+			       word[3] : word[0] ^ (word[1] << 16 | word[1] >> 16);
 
 	/* Fibonacci hashing: the upper bits of the product. */
 	return kind * ANSWER_SLOTS + 1 + (source * 0x9e3779b1 >> (32 - ANSWER_SOURCE_BITS));

@@ -4,6 +4,7 @@
 #include <linux/in.h>
 
 #include "endpoint.h"
+#include "frontend.h"
 #include "hash.h"
 #include "maps.h"
 #include "settings.h"
@@ -44,23 +45,14 @@ struct memory_place {
 static __always_inline struct memory_place memory_place(const struct flow *flow,
 							enum memory_seed seed)
 {
-	__u32 a = seed + flow->protocol, b = a, c = a;
-	struct memory_place place;
+	__u32 ports = two_ports(flow->client_port, flow->vip_port);
+	struct hash_pair hash = hash_pair(seed + hash_sum(flow->client.word, flow->vip.word, ports,
+							  flow->protocol));
+	struct memory_place place = {
+		.bucket = hash.endpoint & memory_mask,
+		.fingerprint = hash.node,
+	};
 
-	a += flow->client.word[0];
-	b += flow->client.word[1];
-	c += flow->client.word[2];
-	hash_mix(&a, &b, &c);
-	a += flow->client.word[3];
-	b += flow->vip.word[0];
-	c += flow->vip.word[1];
-	hash_mix(&a, &b, &c);
-	a += flow->vip.word[2];
-	b += flow->vip.word[3];
-	c += (__u32)flow->vip_port << 16 | flow->client_port;
-	hash_final(&a, &b, &c);
-	place.bucket = b & memory_mask;
-	place.fingerprint = c;
 	return place;
 }
 

@@ -27,7 +27,7 @@ const (
 	schemaMap = "schema"
 	// schemaVersion grows whenever the meaning of a map's content changes, also
 	// where its layout stays: maps of another version are not read.
-	schemaVersion uint32 = 7
+	schemaVersion uint32 = 8
 )
 
 // AdoptionKind is what became of the pinned maps.

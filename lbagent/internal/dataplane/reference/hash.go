@@ -4,59 +4,38 @@ package reference
 
 import (
 	"encoding/binary"
-	"math/bits"
 	"net/netip"
 )
 
-// seed of the flow hash; all nodes have the same.
-const seed = 0x4d696c6c
+// What the words of a flow are multiplied by (FIPS 180-4 section 5.3), and those of the
+// finalizer of MurmurHash3. All nodes have the same.
+var (
+	addressFactors = [2][4]uint64{
+		{0x6a09e667f3bcc908, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1},
+		{0x510e527fade682d1, 0x9b05688c2b3e6c1f, 0x1f83d9abfb41bd6b, 0x5be0cd19137e2179},
+	}
+	portsFactor    uint64 = 0xcbbb9d5dc1059ed8
+	protocolFactor uint64 = 0x629a292a367cd507
+	finalFactors          = [2]uint64{0xff51afd7ed558ccd, 0xc4ceb9fe1a85ec53}
+)
 
-// hash is hashword2 of Bob Jenkins' lookup3 over client, VIP and ports: one value for the
-// node, one for the endpoint.
+// hash is the sum of the words of client, VIP, ports and protocol, each times its factor, and
+// mixed: one half for the node, one for the endpoint. An IPv4 address is the last of
+// four words.
 func (f Flow) hash() (node, endpoint uint32) {
-	var words []uint32
-	for _, address := range []netip.Addr{f.Client.Addr(), f.VIP.Addr()} {
-		for b := address.AsSlice(); len(b) > 0; b = b[4:] {
-			words = append(words, binary.NativeEndian.Uint32(b))
+	hash := protocolFactor * uint64(f.Protocol)
+	for i, address := range []netip.Addr{f.Client.Addr(), f.VIP.Addr()} {
+		b := address.AsSlice()
+		factors := addressFactors[i][4-len(b)/4:]
+		for word, factor := range factors {
+			hash += factor * uint64(binary.NativeEndian.Uint32(b[4*word:]))
 		}
 	}
 	ports := binary.BigEndian.AppendUint16(nil, f.Client.Port())
 	ports = binary.BigEndian.AppendUint16(ports, f.VIP.Port())
-	words = append(words, binary.NativeEndian.Uint32(ports))
-
-	a := 0xdeadbeef + uint32(len(words))<<2 + seed + uint32(f.Protocol)
-	b, c := a, a
-	for ; len(words) > 3; words = words[3:] {
-		a, b, c = mix(a+words[0], b+words[1], c+words[2])
-	}
-	b, c = final(a+words[0], b+words[1], c+words[2])
-	return c, b
-}
-
-func mix(a, b, c uint32) (uint32, uint32, uint32) {
-	rounds := func(shift int, x, y, z *uint32) {
-		*x -= *z
-		*x ^= bits.RotateLeft32(*z, shift)
-		*z += *y
-	}
-	rounds(4, &a, &b, &c)
-	rounds(6, &b, &c, &a)
-	rounds(8, &c, &a, &b)
-	rounds(16, &a, &b, &c)
-	rounds(19, &b, &c, &a)
-	rounds(4, &c, &a, &b)
-	return a, b, c
-}
-
-// final gives b and c.
-func final(a, b, c uint32) (uint32, uint32) {
-	step := func(x *uint32, y uint32, shift int) { *x = (*x ^ y) - bits.RotateLeft32(y, shift) }
-	step(&c, b, 14)
-	step(&a, c, 11)
-	step(&b, a, 25)
-	step(&c, b, 16)
-	step(&a, c, 4)
-	step(&b, a, 14)
-	step(&c, b, 24)
-	return b, c
+	hash += portsFactor * uint64(binary.NativeEndian.Uint32(ports))
+	hash = (hash ^ hash>>33) * finalFactors[0]
+	hash = (hash ^ hash>>33) * finalFactors[1]
+	hash ^= hash >> 33
+	return uint32(hash >> 32), uint32(hash)
 }

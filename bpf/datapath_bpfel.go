@@ -197,6 +197,12 @@ type DatapathFrontend struct {
 	Ranges    uint32
 }
 
+type DatapathFrontend6 struct {
+	_        structs.HostLayout
+	Frontend DatapathFrontend
+	Key      DatapathFrontendKey6
+}
+
 type DatapathFrontendCounter struct {
 	_           structs.HostLayout
 	Packets     uint64

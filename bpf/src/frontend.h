@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
+#include "hash.h"
 #include "maps.h"
+#include "settings.h"
 
 /* Two ports as a word that is loaded from the header or written to a key: little-endian,
  * as the programs are compiled.
@@ -9,6 +11,23 @@
 static __always_inline __u32 two_ports(__be16 first, __be16 second)
 {
 	return (__u32)second << 16 | first;
+}
+
+/* The last word of a struct frontend_key6. */
+static __always_inline __u32 frontend_port(__be16 port, __u8 protocol)
+{
+	return port | (__u32)protocol << 16;
+}
+
+/* hashed is the hash_vip of the VIP, port its frontend_port. */
+static __always_inline struct frontend *frontend6_find(const void *vip, __u64 hashed, __u32 port)
+{
+	__u64 key = hashed + port * HASH_FRONTEND;
+	struct frontend6 *found = bpf_map_lookup_elem(&frontends6, &key);
+
+	if (!found || !address_equal(&found->key.vip, vip) || *(__u32 *)&found->key.port != port)
+		return NULL;
+	return &found->frontend;
 }
 
 static __always_inline struct frontend *frontend_find(const struct flow *flow)
@@ -23,13 +42,8 @@ static __always_inline struct frontend *frontend_find(const struct flow *flow)
 		return bpf_map_lookup_elem(&frontends4, &key);
 	}
 
-	struct frontend_key6 key = {
-		.vip = flow->vip,
-		.port = flow->vip_port,
-		.protocol = flow->protocol,
-	};
-
-	return bpf_map_lookup_elem(&frontends6, &key);
+	return frontend6_find(&flow->vip, hash_vip(flow->vip.word),
+			      frontend_port(flow->vip_port, flow->protocol));
 }
 
 static __always_inline int is_vip(const struct address *address)

@@ -14,6 +14,7 @@
 #define HASH_VIP { 0x510e527fade682d1, 0x9b05688c2b3e6c1f, 0x1f83d9abfb41bd6b, 0x5be0cd19137e2179 }
 #define HASH_PORTS 0xcbbb9d5dc1059ed8
 #define HASH_PROTOCOL 0x629a292a367cd507
+#define HASH_FRONTEND 0x9159015a3070dd17
 
 static __always_inline __u64 hash_address(const __be32 *words, const __u64 constants[4])
 {
@@ -54,19 +55,27 @@ static __always_inline struct hash_pair hash_ipv4(__u32 client, __u32 vip, __u32
 			 protocol * HASH_PROTOCOL);
 }
 
-static __always_inline __u64 hash_sum(const __be32 *client, const __be32 *vip, __u32 ports,
+static __always_inline __u64 hash_vip(const __be32 *vip)
+{
+	const __u64 vips[] = HASH_VIP;
+
+	return hash_address(vip, vips);
+}
+
+/* hashed is the hash_vip of the VIP. */
+static __always_inline __u64 hash_sum(const __be32 *client, __u64 hashed, __u32 ports,
 				      __u8 protocol)
 {
-	const __u64 clients[] = HASH_CLIENT, vips[] = HASH_VIP;
+	const __u64 clients[] = HASH_CLIENT;
 
-	return hash_address(client, clients) + hash_address(vip, vips) + ports * HASH_PORTS +
+	return hash_address(client, clients) + hashed + ports * HASH_PORTS +
 	       protocol * HASH_PROTOCOL;
 }
 
-static __always_inline struct hash_pair hash_ipv6(const __be32 *client, const __be32 *vip,
-						  __u32 ports, __u8 protocol)
+static __always_inline struct hash_pair hash_ipv6(const __be32 *client, __u64 hashed, __u32 ports,
+						  __u8 protocol)
 {
-	return hash_pair(hash_sum(client, vip, ports, protocol));
+	return hash_pair(hash_sum(client, hashed, ports, protocol));
 }
 
 /* Under session affinity all flows of a client have one hash: its port counts as zero. */
@@ -80,7 +89,7 @@ static __always_inline void hash_flow(struct packet *packet, const struct fronte
 	if (flow->family == ADDRESS_FAMILY_IPV4)
 		hash = hash_ipv4(flow->client.word[3], flow->vip.word[3], ports, flow->protocol);
 	else
-		hash = hash_ipv6(flow->client.word, flow->vip.word, ports, flow->protocol);
+		hash = hash_ipv6(flow->client.word, hash_vip(flow->vip.word), ports, flow->protocol);
 	packet->node_hash = hash.node;
 	packet->endpoint_hash = hash.endpoint;
 }

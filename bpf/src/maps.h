@@ -72,11 +72,12 @@ struct {
 	__type(value, struct frontend);
 } frontends4 SEC(".maps");
 
+/* By frontend6_hash: the kernel hashes 8 bytes in half the time of 20. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
-	__type(key, struct frontend_key6);
-	__type(value, struct frontend);
+	__type(key, __u64);
+	__type(value, struct frontend6);
 } frontends6 SEC(".maps");
 
 /* Clients that frontends with source ranges admit. */

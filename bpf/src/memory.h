@@ -46,7 +46,7 @@ static __always_inline struct memory_place memory_place(const struct flow *flow,
 							enum memory_seed seed)
 {
 	__u32 ports = two_ports(flow->client_port, flow->vip_port);
-	struct hash_pair hash = hash_pair(seed + hash_sum(flow->client.word, flow->vip.word, ports,
+	struct hash_pair hash = hash_pair(seed + hash_sum(flow->client.word, hash_vip(flow->vip.word), ports,
 							  flow->protocol));
 	struct memory_place place = {
 		.bucket = hash.endpoint & memory_mask,

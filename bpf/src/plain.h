@@ -197,11 +197,12 @@ static __always_inline int plain_ipv6(struct xdp_md *ctx, struct frontend **foun
 {
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
 	struct ipv6hdr *ip = data + sizeof(struct ethhdr);
-	struct frontend_key6 key;
 	struct frontend *frontend;
 	struct self *self;
 	struct outer outer = { .protocol = bpf_htons(ETH_P_IPV6) };
 	struct hash_pair hash;
+	struct address vip;
+	__u64 hashed;
 	__u32 ports;
 
 	if ((void *)(ip + 1) + sizeof(struct udphdr) > data_end)
@@ -219,15 +220,15 @@ static __always_inline int plain_ipv6(struct xdp_md *ctx, struct frontend **foun
 	self = settings_get();
 	if (!self || !station_is_ours(data, self))
 		return XDP_PASS;
-	__builtin_memcpy(&key.vip, &ip->daddr, sizeof(key.vip));
-	/* At once, as above. */
-	*(__u32 *)&key.port = ports >> 16 | (__u32)ip->nexthdr << 16;
-	frontend = bpf_map_lookup_elem(&frontends6, &key);
-	if (!frontend)
-		return plain_neighbour_ipv6(self, &key.vip);
+	hashed = hash_vip((void *)&ip->daddr);
+	frontend = frontend6_find(&ip->daddr, hashed, frontend_port(ports >> 16, ip->nexthdr));
+	if (!frontend) {
+		__builtin_memcpy(&vip, &ip->daddr, sizeof(vip));
+		return plain_neighbour_ipv6(self, &vip);
+	}
 	*found = frontend;
 	outer.tos = bpf_ntohs(*(__be16 *)ip) >> 4;
-	hash = hash_ipv6((void *)&ip->saddr, (void *)&ip->daddr, ports, ip->nexthdr);
+	hash = hash_ipv6((void *)&ip->saddr, hashed, ports, ip->nexthdr);
 	outer.hash = hash.node;
 	return plain_forward(ctx, self, frontend, &outer);
 }

@@ -125,6 +125,12 @@ struct frontend {
 	__u32 ranges;
 };
 
+/* One of IPv6 is found by a hash of its key, and is it if the key is the same. */
+struct frontend6 {
+	struct frontend frontend;
+	struct frontend_key6 key;
+};
+
 /* Keys of the sets of prefixes: longest prefix match over the set and the address, so
  * that all sets share a map. A prefix of n bits has the length SOURCE_SET_BITS + n.
  */

@@ -152,7 +152,29 @@ func (d *Dataplane) frontendMap(key program.FrontendKey) (*ebpf.Map, string, any
 	if key.VIP.Unmap().Is4() {
 		return d.maps.Frontends4, bpf.DatapathMapFrontends4, encodeFrontendKey4(key)
 	}
-	return d.maps.Frontends6, bpf.DatapathMapFrontends6, encodeFrontendKey6(key)
+	return d.maps.Frontends6, bpf.DatapathMapFrontends6, key.Hash()
+}
+
+// findFrontend returns the id that a frontend has in the maps, zero where it is not there.
+func (d *Dataplane) findFrontend(key program.FrontendKey) (program.FrontendID, error) {
+	m, name, encoded := d.frontendMap(key)
+	entry := bpf.DatapathFrontend6{Key: encodeFrontendKey6(key)}
+	var err error
+	if key.VIP.Unmap().Is4() {
+		err = m.Lookup(encoded, &entry.Frontend)
+	} else {
+		err = m.Lookup(encoded, &entry)
+	}
+	switch other := decodeFrontendKey6(entry.Key); {
+	case errors.Is(err, ebpf.ErrKeyNotExist):
+		return 0, nil
+	case err != nil:
+		return 0, failure(name, showKey(key), err)
+	case other != key:
+		return 0, failure(name, showKey(key), fmt.Errorf("%s has the same hash, one of the two needs another address", showKey(other)))
+	default:
+		return program.FrontendID(entry.Frontend.Id), nil
+	}
 }
 
 // putFrontend zeroes the counters of an id that the frontend did not have before.
@@ -161,12 +183,11 @@ func (d *Dataplane) putFrontend(key program.FrontendKey, frontend program.Fronte
 	if err := checkIndex(name, frontend.ID, d.limits.Frontends); err != nil {
 		return err
 	}
-	var old bpf.DatapathFrontend
-	err := m.Lookup(encoded, &old)
-	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return failure(name, showKey(key), err)
+	old, err := d.findFrontend(key)
+	if err != nil {
+		return err
 	}
-	if err != nil || old.Id != uint32(frontend.ID) {
+	if old != frontend.ID {
 		zero := make([]bpf.DatapathFrontendCounter, ebpf.MustPossibleCPU())
 		if err := d.maps.FrontendCounts.Put(uint32(frontend.ID), zero); err != nil {
 			return failure(bpf.DatapathMapFrontendCounts, frontend.ID, err)
@@ -178,11 +199,14 @@ func (d *Dataplane) putFrontend(key program.FrontendKey, frontend program.Fronte
 	if err := d.writeFrontendKey(key, frontend.ID); err != nil {
 		return err
 	}
-	zones := encodeZones(frontend.Zones)
-	if err := write(d.maps.ZoneTables, bpf.DatapathMapZoneTables, frontend.ID, uint32(frontend.ID), zones); err != nil {
+	if err := d.writeZones(frontend.ID, frontend.Zones); err != nil {
 		return err
 	}
-	return write(m, name, showKey(key), encoded, encodeFrontend(frontend))
+	var entry any = encodeFrontend(frontend)
+	if m == d.maps.Frontends6 {
+		entry = bpf.DatapathFrontend6{Frontend: encodeFrontend(frontend), Key: encodeFrontendKey6(key)}
+	}
+	return write(m, name, showKey(key), encoded, entry)
 }
 
 // writeFrontendKey writes the key by the id, where the egress program finds it.
@@ -190,26 +214,25 @@ func (d *Dataplane) writeFrontendKey(key program.FrontendKey, id program.Fronten
 	return write(d.maps.FrontendKeys, bpf.DatapathMapFrontendKeys, id, uint32(id), encodeFrontendKey6(key))
 }
 
+func (d *Dataplane) writeZones(id program.FrontendID, zones [program.Zones]program.TableSlot) error {
+	return write(d.maps.ZoneTables, bpf.DatapathMapZoneTables, id, uint32(id), encodeZones(zones))
+}
+
 func (d *Dataplane) leaveZones(key program.FrontendKey) error {
-	m, name, encoded := d.frontendMap(key)
-	var frontend bpf.DatapathFrontend
-	if err := m.Lookup(encoded, &frontend); errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil
-	} else if err != nil {
-		return failure(name, showKey(key), err)
+	id, err := d.findFrontend(key)
+	if err != nil || id == 0 {
+		return err
 	}
-	return write(d.maps.ZoneTables, bpf.DatapathMapZoneTables, frontend.Id, frontend.Id, bpf.DatapathZones{})
+	return d.writeZones(id, [program.Zones]program.TableSlot{})
 }
 
 func (d *Dataplane) deleteFrontend(key program.FrontendKey) error {
-	m, name, encoded := d.frontendMap(key)
-	var old bpf.DatapathFrontend
-	if err := m.Lookup(encoded, &old); errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil
-	} else if err != nil {
-		return failure(name, showKey(key), err)
+	id, err := d.findFrontend(key)
+	if err != nil || id == 0 {
+		return err
 	}
-	return errors.Join(remove(m, name, showKey(key), encoded), d.forgetDrops(program.FrontendID(old.Id)))
+	m, name, encoded := d.frontendMap(key)
+	return errors.Join(remove(m, name, showKey(key), encoded), d.forgetDrops(id))
 }
 
 // forgetDrops makes room for the drops of other frontends.

@@ -61,8 +61,8 @@ func (d *Dataplane) dumpFrontends(state *program.State) error {
 		readMap(d.maps.Frontends4, func(key bpf.DatapathFrontendKey4, frontend bpf.DatapathFrontend) {
 			state.Frontends[decodeFrontendKey4(key)] = decodeFrontend(frontend)
 		}),
-		readMap(d.maps.Frontends6, func(key bpf.DatapathFrontendKey6, frontend bpf.DatapathFrontend) {
-			state.Frontends[decodeFrontendKey6(key)] = decodeFrontend(frontend)
+		readMap(d.maps.Frontends6, func(_ uint64, entry bpf.DatapathFrontend6) {
+			state.Frontends[decodeFrontendKey6(entry.Key)] = decodeFrontend(entry.Frontend)
 		}))
 }
 

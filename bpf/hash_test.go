@@ -15,10 +15,10 @@ import (
 )
 
 // hashConstants are the first 64 bits of the fractional parts of the square roots of the
-// first eight primes, and of the ninth and tenth: what the four words of the client's
-// address, those of the VIP, the ports and the protocol are multiplied by.
-var hashConstants = func() (constants [10]uint64) {
-	for i, prime := range []int64{2, 3, 5, 7, 11, 13, 17, 19, 23, 29} {
+// first primes: what the four words of the client's address, those of the VIP, the ports, the
+// protocol, and the last word of a frontend's key are multiplied by.
+var hashConstants = func() (constants [11]uint64) {
+	for i, prime := range []int64{2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31} {
 		root := new(big.Int).Sqrt(new(big.Int).Lsh(big.NewInt(prime), 128))
 		constants[i] = new(big.Int).And(root, new(big.Int).SetUint64(math.MaxUint64)).Uint64()
 	}
@@ -38,8 +38,8 @@ func flowHash(p packet) (node, endpoint uint32) {
 	words[8] = uint64(bits.ReverseBytes16(p.to.Port()))<<16 | uint64(bits.ReverseBytes16(p.from.Port()))
 	words[9] = uint64(p.protocol)
 	var hash uint64
-	for i, constant := range hashConstants {
-		hash += words[i] * constant
+	for i, word := range words {
+		hash += word * hashConstants[i]
 	}
 	for _, factor := range []uint64{0xff51afd7ed558ccd, 0xc4ceb9fe1a85ec53, 1} {
 		hash = (hash ^ hash>>33) * factor

@@ -36,14 +36,23 @@ func TestIngress(t *testing.T) {
 	}
 }
 
+// hashedLikeCluster has the hash of the IPv6 VIP's frontend at portCluster.
+var hashedLikeCluster = netip.MustParseAddrPort("[2001:db8:cafe:0:68d1:a30a:b97f:8372]:443")
+
 // notOurs are packets that go on to the stack as they came.
 func notOurs(f family) []fixture {
 	elsewhere := netip.AddrPortFrom(f.other, portCluster)
 	self := netip.AddrPortFrom(f.self, 22)
 	pass := func(name string, in []byte) fixture { return fixture{name: name, in: in, verdict: xdpPass} }
 	toOther := f.tcp(portCluster, "S").with(func(p *packet) { p.to = elsewhere })
+	// Of IPv6 its hash is that of the VIP's.
+	sameHash := f.tcp(portCluster, "S").with(func(p *packet) { p.to = hashedLikeCluster })
+	if f.vip.Is4() {
+		sameHash = toOther
+	}
 	return []fixture{
 		pass("address of no VIP", toOther.frame()),
+		pass("address and port with the hash of a frontend", sameHash.frame()),
 		pass("this node", f.tcp(portCluster, "S").with(func(p *packet) { p.to = self }).frame()),
 		pass("ICMP to this node", packet{from: f.client, to: self, protocol: layers.IPProtocolICMPv4, payload: "echo"}.frame()),
 		pass("UDP to the Geneve port of another host",

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/cilium/ebpf"
 	"github.com/gopacket/gopacket/layers"
 
 	"github.com/millrace-lb/millrace/bpf"
@@ -18,23 +17,12 @@ const rangeSet = 7
 func (w *world) changeFrontends(t *testing.T, f family, port uint16, change func(*bpf.DatapathFrontend)) {
 	t.Helper()
 	for _, protocol := range []layers.IPProtocol{layers.IPProtocolTCP, layers.IPProtocolUDP} {
-		m, key := w.frontendEntry(f, port, protocol)
-		var frontend bpf.DatapathFrontend
-		if err := m.Lookup(key, &frontend); err != nil {
-			t.Fatal(err)
-		}
-		before := frontend
+		before := w.frontend(t, f, port, protocol)
+		frontend := before
 		change(&frontend)
-		put(t, m, key, frontend)
-		t.Cleanup(func() { put(t, m, key, before) })
+		w.setFrontend(t, f, port, protocol, frontend)
+		t.Cleanup(func() { w.setFrontend(t, f, port, protocol, before) })
 	}
-}
-
-func (w *world) frontendEntry(f family, port uint16, protocol layers.IPProtocol) (*ebpf.Map, any) {
-	if f.vip.Is4() {
-		return w.Frontends4, bpf.DatapathFrontendKey4{Vip: ipv4(f.vip), Port: network16(port), Protocol: uint8(protocol)}
-	}
-	return w.Frontends6, bpf.DatapathFrontendKey6{Vip: address(f.vip), Port: network16(port), Protocol: uint8(protocol)}
 }
 
 // admit adds prefixes to a set until the test ends.

@@ -21,14 +21,9 @@ func (f family) sctp(flags string) packet {
 // table, until the test ends.
 func (w *world) serveSCTP(t *testing.T, f family, as uint16) {
 	t.Helper()
-	from, key := w.frontendEntry(f, as, layers.IPProtocolTCP)
-	var frontend bpf.DatapathFrontend
-	if err := from.Lookup(key, &frontend); err != nil {
-		t.Fatal(err)
-	}
-	m, key := w.frontendEntry(f, portSCTP, layers.IPProtocolSCTP)
-	put(t, m, key, frontend)
+	w.setFrontend(t, f, portSCTP, layers.IPProtocolSCTP, w.frontend(t, f, as, layers.IPProtocolTCP))
 	t.Cleanup(func() {
+		m, key := w.frontendEntry(f, portSCTP, layers.IPProtocolSCTP)
 		if err := m.Delete(key); err != nil {
 			t.Error(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/gopacket/gopacket/layers"
 
 	"github.com/millrace-lb/millrace/bpf"
 )
@@ -410,11 +411,47 @@ func (f family) frontend(port uint16) bpf.DatapathFrontend {
 func (w *world) putFrontend(t testing.TB, f family, port uint16, frontend bpf.DatapathFrontend) {
 	t.Helper()
 	put(t, w.FrontendKeys, frontend.Id, bpf.DatapathFrontendKey6{Vip: address(f.vip), Port: network16(port)})
-	for _, protocol := range []uint8{6, 17} {
-		if f.vip.Is4() {
-			put(t, w.Frontends4, bpf.DatapathFrontendKey4{Vip: ipv4(f.vip), Port: network16(port), Protocol: protocol}, frontend)
-		} else {
-			put(t, w.Frontends6, bpf.DatapathFrontendKey6{Vip: address(f.vip), Port: network16(port), Protocol: protocol}, frontend)
-		}
+	for _, protocol := range []layers.IPProtocol{layers.IPProtocolTCP, layers.IPProtocolUDP} {
+		w.setFrontend(t, f, port, protocol, frontend)
 	}
+}
+
+// frontendEntry is where a frontend stands: by its key, of IPv6 by the hash of that.
+func (w *world) frontendEntry(f family, port uint16, protocol layers.IPProtocol) (*ebpf.Map, any) {
+	if f.vip.Is4() {
+		return w.Frontends4, bpf.DatapathFrontendKey4{Vip: ipv4(f.vip), Port: network16(port), Protocol: uint8(protocol)}
+	}
+	hash := uint64(uint32(network16(port))|uint32(protocol)<<16) * hashConstants[10]
+	vip := f.vip.As16()
+	for i, constant := range hashConstants[4:8] {
+		hash += uint64(binary.LittleEndian.Uint32(vip[4*i:])) * constant
+	}
+	return w.Frontends6, hash
+}
+
+func (w *world) frontend(t testing.TB, f family, port uint16, protocol layers.IPProtocol) bpf.DatapathFrontend {
+	t.Helper()
+	m, key := w.frontendEntry(f, port, protocol)
+	var entry bpf.DatapathFrontend6
+	var value any = &entry
+	if f.vip.Is4() {
+		value = &entry.Frontend
+	}
+	if err := m.Lookup(key, value); err != nil {
+		t.Fatal(err)
+	}
+	return entry.Frontend
+}
+
+func (w *world) setFrontend(t testing.TB, f family, port uint16, protocol layers.IPProtocol, frontend bpf.DatapathFrontend) {
+	t.Helper()
+	m, key := w.frontendEntry(f, port, protocol)
+	if f.vip.Is4() {
+		put(t, m, key, frontend)
+		return
+	}
+	put(t, m, key, bpf.DatapathFrontend6{
+		Frontend: frontend,
+		Key:      bpf.DatapathFrontendKey6{Vip: address(f.vip), Port: network16(port), Protocol: uint8(protocol)},
+	})
 }

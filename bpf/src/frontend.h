@@ -19,7 +19,9 @@ static __always_inline __u32 frontend_port(__be16 port, __u8 protocol)
 	return port | (__u32)protocol << 16;
 }
 
-/* hashed is the hash_vip of the VIP, port its frontend_port. */
+/* A packet may have the hash of a frontend that it is not for, no two frontends have: the
+ * agent sees to that. hashed is the hash_vip of the VIP, port its frontend_port.
+ */
 static __always_inline struct frontend *frontend6_find(const void *vip, __u64 hashed, __u32 port)
 {
 	__u64 key = hashed + port * HASH_FRONTEND;

@@ -171,7 +171,7 @@ func (d *Dataplane) findFrontend(key program.FrontendKey) (program.FrontendID, e
 	case err != nil:
 		return 0, failure(name, showKey(key), err)
 	case other != key:
-		return 0, failure(name, showKey(key), fmt.Errorf("%s has the same hash, one of the two needs another address", showKey(other)))
+		return 0, failure(name, showKey(key), fmt.Errorf("%s has the same hash, give one of the two another address or port", showKey(other)))
 	default:
 		return program.FrontendID(entry.Frontend.Id), nil
 	}

@@ -242,6 +242,13 @@ func TestApplyErrors(t *testing.T) {
 		{"frontend id beyond the limit", []program.Op{
 			program.PutFrontend{Key: program.FrontendKey{VIP: vip(1), Port: 80, Protocol: 6}, Frontend: program.Frontend{ID: 3}},
 		}, 0, "raise --max-frontends", true},
+		{"frontends with the same hash", []program.Op{
+			program.PutFrontend{Key: program.FrontendKey{VIP: netip.MustParseAddr("2001:db8:cafe::10"), Port: 80, Protocol: 6}, Frontend: program.Frontend{ID: 1}},
+			program.PutFrontend{
+				Key:      program.FrontendKey{VIP: netip.MustParseAddr("2001:db8:cafe:0:68d1:a30a:b97f:8372"), Port: 443, Protocol: 6},
+				Frontend: program.Frontend{ID: 2},
+			},
+		}, 1, "[2001:db8:cafe::10]:80 protocol 6 has the same hash", false},
 		{"table beyond the limit", []program.Op{program.ClearTable{Slot: 9}}, 0, "raise --max-tables", true},
 		{"endpoint table beyond the limit", []program.Op{program.ClearEndpointTable{Slot: 9}}, 0, "raise --max-endpoint-tables", true},
 		{"endpoint beyond the limit", []program.Op{program.DeleteEndpoint{ID: 257}}, 0, "raise --max-endpoints", true},

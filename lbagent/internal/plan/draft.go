@@ -28,6 +28,8 @@ type draft struct {
 	// that are planned already.
 	frontendIDs map[program.FrontendID]struct{}
 	keptIDs     map[program.FrontendID]struct{}
+	// hashes are by what the data plane finds the frontends of IPv6, programmed or planned.
+	hashes map[uint64]program.FrontendKey
 	// frontends is how many the map will hold before removals.
 	frontends int
 
@@ -109,6 +111,7 @@ func newDraft(p *Planner, have *program.State, m *model.Model, limits program.Li
 		usedIDs:       map[program.EndpointID]struct{}{},
 		frontendIDs:   map[program.FrontendID]struct{}{},
 		keptIDs:       map[program.FrontendID]struct{}{},
+		hashes:        map[uint64]program.FrontendKey{},
 		frontends:     len(have.Frontends),
 		sources:       newSourceSets(have, limits.SourceRanges),
 		tableSlots:    newSlots[program.TableSlot](limits.Tables),
@@ -144,7 +147,8 @@ func (d *draft) readState() {
 	for slot := range d.have.EndpointTables {
 		d.endpointSlots.use(slot)
 	}
-	for _, frontend := range d.have.Frontends {
+	for key, frontend := range d.have.Frontends {
+		d.takeHash(key)
 		d.frontendIDs[frontend.ID] = struct{}{}
 		d.tableSlots.use(frontend.Table)
 		for _, slot := range frontend.Zones {

@@ -4,8 +4,10 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
@@ -15,6 +17,10 @@ func (d *draft) addFrontend(frontend *model.Frontend) {
 	before, programmed := d.have.Frontends[frontend.Key]
 	if !d.hasVIP(frontend.Key.VIP) {
 		d.frontendFull(frontend, shortage{"VIPs", d.limits.VIPs, "--max-vips"})
+		return
+	}
+	if other, free := d.takeHash(frontend.Key); !free {
+		d.sameHash(frontend, other)
 		return
 	}
 	if !programmed {
@@ -49,6 +55,29 @@ func (d *draft) addFrontend(frontend *model.Frontend) {
 		ID: id, Local: frontend.Local, Refuses: len(frontend.Weights) == 0,
 		Table: place.table, Endpoints: place.endpoints, Affinity: frontend.Affinity, Ranges: ranges,
 	}
+}
+
+// takeHash returns false and the frontend that has the hash where that is another one.
+func (d *draft) takeHash(key program.FrontendKey) (program.FrontendKey, bool) {
+	if key.VIP.Is4() {
+		return key, true
+	}
+	if other, taken := d.hashes[key.Hash()]; taken {
+		return other, other == key
+	}
+	d.hashes[key.Hash()] = key
+	return key, true
+}
+
+// sameHash tells of a frontend that is left out. Its address was chosen for that, or it is one
+// case in 2^64.
+func (d *draft) sameHash(frontend *model.Frontend, other program.FrontendKey) {
+	d.problems = append(d.problems, model.Problem{
+		Object: model.ObjectReference{Kind: "Service", Namespace: frontend.Service.Namespace, Name: frontend.Service.Name},
+		Reason: millracev1alpha1.ReasonUnsupported,
+		Message: fmt.Sprintf("frontend %s: not programmed, its address and port have the same hash as those of %s; give one of the two another address or port",
+			frontend.Key, other),
+	})
 }
 
 func (d *draft) frontendShortage() shortage {

@@ -407,3 +407,34 @@ func TestGrownBeyondTheLimit(t *testing.T) {
 		t.Errorf("the frontend has become %+v", f)
 	}
 }
+
+// Two frontends of IPv6 with one hash: the first is programmed, and the other once it is gone.
+func TestSameHash(t *testing.T) {
+	first, second := frontend(1, "web", 1), frontend(2, "twin", 2)
+	first.Key.VIP = netip.MustParseAddr("2001:db8:cafe::10")
+	second.Key.VIP, second.Key.Port = netip.MustParseAddr("2001:db8:cafe:0:68d1:a30a:b97f:8372"), 443
+	if first.Key.Hash() != second.Key.Hash() {
+		t.Fatalf("hashes %#x and %#x, want keys with the same one", first.Key.Hash(), second.Key.Hash())
+	}
+	have := program.NewState()
+	p := NewPlanner(have)
+	for _, m := range []*model.Model{modelOf(first), modelOf(first, second)} {
+		var problems []model.Problem
+		have, problems = advance(t, p, have, m, ample)
+		if _, found := have.Frontends[first.Key]; !found || len(have.Frontends) != 1 || len(problems) != len(m.Frontends)-1 {
+			t.Fatalf("frontends %+v, problems %v", have.Frontends, problems)
+		}
+		if len(problems) == 1 && (problems[0].Object.Name != "twin" || !strings.Contains(problems[0].Message, "[2001:db8:cafe::10]:80/TCP; give one")) {
+			t.Errorf("problem %+v", problems[0])
+		}
+	}
+	// What is to go still has the hash.
+	have, problems := advance(t, p, have, modelOf(second), ample)
+	if len(have.Frontends) != 0 || len(problems) != 1 {
+		t.Errorf("frontends %+v, problems %v", have.Frontends, problems)
+	}
+	have, problems = advance(t, p, have, modelOf(second), ample)
+	if _, found := have.Frontends[second.Key]; !found || len(problems) != 0 {
+		t.Errorf("frontends %+v, problems %v", have.Frontends, problems)
+	}
+}

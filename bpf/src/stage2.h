@@ -73,13 +73,16 @@ static __always_inline void establish(const struct packet *packet, const struct 
 	/* The reverse entry first: a connection must never be without one. */
 	if (reverse_add(flow, endpoint, TABLE_ESTABLISHED, &proved))
 		return;
-	reverse_delete(flow, endpoint, TABLE_HALF_OPEN);
 	if (connection_add(flow, TABLE_ESTABLISHED, &established))
 		return;
-	connection_delete(flow, TABLE_HALF_OPEN);
 	/* What proves it may end it. */
 	if (flow_state(flow->protocol, TABLE_ESTABLISHED, &established, &proved) != FLOW_CLOSED)
 		remember(flow, frontend, established.endpoint);
+	/* Last: another CPU may have looked among the established ones before, and what it does
+	 * not find here it recalls.
+	 */
+	reverse_delete(flow, endpoint, TABLE_HALF_OPEN);
+	connection_delete(flow, TABLE_HALF_OPEN);
 	if (frontend->affinity)
 		affinity_note(packet, frontend, established.endpoint, established.tag);
 }

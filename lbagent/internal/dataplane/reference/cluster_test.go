@@ -20,115 +20,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
-// nodeCount nodes; the last one has no IPv4 address.
-const nodeCount = 4
-
-var vips = []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8:cafe::10")}
-
 var routerMAC = net.HardwareAddr{2, 0, 0, 0, 0, 1}
-
-// service is a frontend of both VIPs.
-type service struct {
-	port     uint16
-	protocol uint8
-	local    bool
-	// zonal ones have a node table for each zone.
-	zonal bool
-}
-
-var services = []service{
-	{port: 80, protocol: TCP}, {port: 443, protocol: TCP}, {port: 53, protocol: UDP},
-	{port: 81, protocol: TCP, local: true}, {port: 54, protocol: UDP, local: true},
-	{port: 82, protocol: TCP, zonal: true}, {port: 55, protocol: UDP, zonal: true},
-}
-
-// zoneCount zones, of which two have one node, one has two, and another has none.
-const zoneCount = 4
-
-func zoneOf(id program.NodeID) program.Zone { return []program.Zone{1, 0, 3, 1}[id-1] }
-
-// tableSlots are the slots of a service's node tables: one, or one for each zone.
-func tableSlots(number int) (slots [program.Zones]program.TableSlot) {
-	switch service := services[number]; {
-	case service.local:
-	case service.zonal:
-		for _, zone := range []program.Zone{0, 1, 3} {
-			slots[zone] = program.TableSlot(zoneCount*number + 1 + int(zone))
-		}
-	default:
-		slots[0] = program.TableSlot(zoneCount*number + 1)
-	}
-	return slots
-}
-
-func address(format string, args ...any) netip.Addr {
-	return netip.MustParseAddr(fmt.Sprintf(format, args...))
-}
-
-func nodeAddresses(id program.NodeID) program.Node {
-	node := program.Node{IPv6: address("2001:db8:0:1::%x", id), Zone: zoneOf(id)}
-	if id < nodeCount {
-		node.IPv4 = address("198.51.100.%d", id)
-	}
-	return node
-}
-
-// tables are rows of a history without rank: each with an owner and up to three former ones.
-func tables(random *rand.Rand) *program.Table {
-	table := &program.Table{}
-	for i := range table {
-		order := random.Perm(nodeCount)
-		table[i].Primary = program.NodeID(order[0] + 1)
-		for j := range random.IntN(nodeCount) {
-			table[i].Chain[j] = program.NodeID(order[j+1] + 1)
-		}
-	}
-	return table
-}
-
-// podsPerFrontend each have an address of their own, so that no two frontends share one.
-const podsPerFrontend = 3
-
-// state is what the maps of a node hold.
-func state(id program.NodeID, rows map[program.TableSlot]*program.Table) *program.State {
-	s := program.NewState()
-	own := nodeAddresses(id)
-	s.Self = program.Self{ID: id, IPv4: own.IPv4, IPv6: own.IPv6, Zone: own.Zone}
-	s.Tables = rows
-	for other := program.NodeID(1); other <= nodeCount; other++ {
-		if other != id {
-			s.Nodes[other] = nodeAddresses(other)
-		}
-	}
-	slot := 0
-	for family, vip := range vips {
-		s.VIPs[vip] = struct{}{}
-		for i, service := range services {
-			slot++
-			table := &program.EndpointTable{}
-			for pod := range podsPerFrontend {
-				endpoint := program.EndpointID(slot*podsPerFrontend + pod)
-				at := address("198.18.%d.%d", id, endpoint)
-				if family == 1 {
-					at = address("2001:db8:100:%x::%x", id, endpoint)
-				}
-				s.Endpoints[endpoint] = program.Endpoint{Address: at, Port: 8080}
-				for row := pod; row < len(table); row += podsPerFrontend {
-					table[row] = endpoint
-				}
-			}
-			s.EndpointTables[program.EndpointSlot(slot)] = table
-			frontend := program.Frontend{ID: program.FrontendID(slot), Local: service.local, Endpoints: program.EndpointSlot(slot)}
-			slots := tableSlots(i)
-			frontend.Table = slots[0]
-			if service.zonal {
-				frontend.Table, frontend.Zones = slots[own.Zone], slots
-			}
-			s.Frontends[program.FrontendKey{VIP: vip, Port: service.port, Protocol: service.protocol}] = frontend
-		}
-	}
-	return s
-}
 
 // node is a data plane, and the maps that tests look into.
 type node struct {
@@ -177,7 +69,7 @@ func (c *testCluster) add(t *testing.T, worker int, id program.NodeID, s *progra
 	mac := net.HardwareAddr{2, 0, 0, 0, byte(worker), byte(16 + id)}
 	r, err := rig.New(fmt.Sprintf("node%d-%d", worker, id), mac, dataplane.Config{
 		Limits: program.Limits{
-			Frontends: 64, Tables: zoneCount * len(services), EndpointSlots: 16, Endpoints: 64, VIPs: 16, SourceRanges: 16,
+			Frontends: 64, Tables: zoneCount * len(services), EndpointSlots: 64, Endpoints: 256, VIPs: 16, SourceRanges: 16,
 		},
 		Connections: 65536, HalfOpen: 32768, Datagrams: 32768,
 	})

@@ -5,6 +5,8 @@ package reference
 import (
 	"encoding/binary"
 	"net/netip"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
 // What the words of a flow are multiplied by (FIPS 180-4 section 5.3), and those of the
@@ -21,8 +23,9 @@ var (
 
 // hash is the sum of the words of client, VIP, ports and protocol, each times its factor, and
 // mixed: one half for the node, one for the endpoint. An IPv4 address is the last of
-// four words.
-func (f Flow) hash() (node, endpoint uint32) {
+// four words. Under session affinity the client's port is zero, so that all flows of a
+// client have one row and one endpoint.
+func (f Flow) hash(frontend program.Frontend) (node, endpoint uint32) {
 	hash := protocolFactor * uint64(f.Protocol)
 	for i, address := range []netip.Addr{f.Client.Addr(), f.VIP.Addr()} {
 		b := address.AsSlice()
@@ -31,7 +34,11 @@ func (f Flow) hash() (node, endpoint uint32) {
 			hash += factor * uint64(binary.NativeEndian.Uint32(b[4*word:]))
 		}
 	}
-	ports := binary.BigEndian.AppendUint16(nil, f.Client.Port())
+	clientPort := f.Client.Port()
+	if frontend.Affinity != 0 {
+		clientPort = 0
+	}
+	ports := binary.BigEndian.AppendUint16(nil, clientPort)
 	ports = binary.BigEndian.AppendUint16(ports, f.VIP.Port())
 	hash += portsFactor * uint64(binary.NativeEndian.Uint32(ports))
 	hash = (hash ^ hash>>33) * finalFactors[0]

@@ -40,13 +40,16 @@ const (
 	Unmodelled Fate = iota
 	// Untouched packets go to the stack of the node that they came to, as they are.
 	Untouched
-	// Dropped packets are, at the node that they came to, for Reason.
+	// Dropped packets are, at the node of the only Target, for Reason.
 	Dropped
+	// Refused packets are dropped in the same way, and the client is told, as often as the
+	// limit of answers allows.
+	Refused
 	// Delivered packets come to one of Targets, with the endpoint as their destination.
 	Delivered
 )
 
-// Target is an endpoint on a node.
+// Target is an endpoint on a node. None (zero) is where the node drops the packet.
 type Target struct {
 	Node     program.NodeID
 	Endpoint program.EndpointID
@@ -76,11 +79,17 @@ func (c Cluster) Forecast(at program.NodeID, frame []byte, knows Knows) Forecast
 	if vip == node.State.Self.IPv4 || vip == node.State.Self.IPv6 {
 		return Forecast{}
 	}
-	if _, ours := node.State.VIPs[vip]; !ours || !slices.Equal(frame[:6], node.MAC) {
+	if !slices.Equal(frame[:6], node.MAC) {
+		return Forecast{Fate: Untouched}
+	}
+	if _, ours := node.State.VIPs[vip]; !ours {
+		if inSet(node.State, program.Pools, vip) {
+			return dropped(at, "pool_unassigned")
+		}
 		return Forecast{Fate: Untouched}
 	}
 	if reading == malformed {
-		return Forecast{Fate: Dropped, Reason: "malformed"}
+		return dropped(at, "malformed")
 	}
 	known := slices.ContainsFunc(clients, func(n netip.Prefix) bool { return n.Contains(p.Client.Addr()) })
 	if reading != plain || !known {
@@ -88,20 +97,59 @@ func (c Cluster) Forecast(at program.NodeID, frame []byte, knows Knows) Forecast
 	}
 	frontend, ok := node.State.Frontends[program.FrontendKey{VIP: vip, Port: p.VIP.Port(), Protocol: p.Protocol}]
 	if !ok {
-		return Forecast{Fate: Dropped, Reason: "no_frontend"}
+		return dropped(at, "no_frontend")
 	}
-	if frontend.Affinity != 0 || frontend.Ranges != 0 || (frontend.Table == 0 && frontend.Endpoints == 0) {
-		return Forecast{}
+	return c.forFrontend(at, p, frontend, knows)
+}
+
+// forFrontend tells what becomes of a packet to a frontend.
+func (c Cluster) forFrontend(at program.NodeID, p packet, frontend program.Frontend, knows Knows) Forecast {
+	state := c[at].State
+	switch {
+	case frontend.Ranges != 0 && !inSet(state, frontend.Ranges, p.Client.Addr()):
+		return dropped(at, "source_range")
+	case !frontend.Local && frontend.Table == 0:
+		return withoutEndpoint(at, p, frontend)
 	}
+	f := Forecast{Fate: Delivered, Flow: p.Flow}
 	if frontend.Local {
-		return Forecast{Fate: Delivered, Flow: p.Flow, Targets: []Target{c.serve(at, p.Flow, knows)}}
+		f.Targets = []Target{c.serve(at, p.Flow, knows)}
+	} else {
+		f.Targets = c.stage1(rowsOf(state, frontend, p), p, knows)
 	}
-	return Forecast{Fate: Delivered, Flow: p.Flow, Targets: c.stage1(rowsOf(node.State, frontend, p), p, knows)}
+	if len(f.Targets) == 1 && f.Targets[0].Endpoint == 0 {
+		return withoutEndpoint(f.Targets[0].Node, p, frontend)
+	}
+	return f
+}
+
+func dropped(at program.NodeID, reason string) Forecast {
+	return Forecast{Fate: Dropped, Reason: reason, Targets: []Target{{Node: at}}}
+}
+
+// withoutEndpoint is what becomes of a packet that no endpoint can be chosen for. Whoever
+// wants to connect is told so if there is none anywhere.
+func withoutEndpoint(at program.NodeID, p packet, frontend program.Frontend) Forecast {
+	f := dropped(at, "no_endpoint")
+	if frontend.Refuses && p.askable() {
+		f.Fate, f.Flow = Refused, p.Flow
+	}
+	return f
+}
+
+// inSet tells whether one of the set's prefixes has the address.
+func inSet(state *program.State, set program.SourceSet, address netip.Addr) bool {
+	for source := range state.SourceRanges {
+		if source.Set == set && source.Prefix.Contains(address) {
+			return true
+		}
+	}
+	return false
 }
 
 // rowsOf are the packet's row and behind it those of other zones.
 func rowsOf(state *program.State, frontend program.Frontend, p packet) []program.Row {
-	hash, _ := p.hash()
+	hash, _ := p.hash(frontend)
 	number := hash / (1 << 32 / program.Rows)
 	rows := []program.Row{state.Tables[frontend.Table][number]}
 	for _, slot := range frontend.Zones {
@@ -146,10 +194,13 @@ func (c Cluster) serve(at program.NodeID, flow Flow, knows Knows) Target {
 	return c.choose(at, flow)
 }
 
-// choose is the endpoint that a new flow gets on the node.
+// choose is the endpoint that a new flow gets on the node, if the frontend has any there.
 func (c Cluster) choose(at program.NodeID, flow Flow) Target {
 	state := c[at].State
 	frontend := state.Frontends[program.FrontendKey{VIP: flow.VIP.Addr(), Port: flow.VIP.Port(), Protocol: flow.Protocol}]
-	_, hash := flow.hash()
+	_, hash := flow.hash(frontend)
+	if frontend.Endpoints == 0 {
+		return Target{Node: at}
+	}
 	return Target{Node: at, Endpoint: state.EndpointTables[frontend.Endpoints][hash/(1<<32/program.EndpointRows)]}
 }

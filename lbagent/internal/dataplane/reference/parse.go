@@ -5,8 +5,8 @@
 // a client ends, and as what; by which way through the nodes is the programs' business.
 //
 // Outside the model are: IPv4 options, IPv6 extension headers, fragments, VLAN tags and
-// other protocols than TCP and UDP; packets at the end of their TTL; frontends with
-// affinity, source ranges or without endpoints; changes of the tables while flows last.
+// other protocols than TCP and UDP; packets at the end of their TTL; changes of the
+// tables while flows last.
 package reference
 
 import (
@@ -29,7 +29,9 @@ const (
 	// UDP is the IP protocol number.
 	UDP = 17
 
+	flagFIN = 0x01
 	flagSYN = 0x02
+	flagRST = 0x04
 	flagACK = 0x10
 )
 
@@ -132,4 +134,10 @@ func (p packet) parseL4(frame []byte) (packet, reading) {
 // midstream tells of a packet that belongs to a connection made earlier.
 func (p packet) midstream() bool {
 	return p.Protocol == TCP && p.flags&(flagSYN|flagACK) != flagSYN
+}
+
+// askable tells of a packet by which a client wants to connect and may be told that it
+// cannot.
+func (p packet) askable() bool {
+	return !p.midstream() && (p.Protocol != TCP || p.flags&(flagRST|flagFIN) == 0)
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/go-logr/logr"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
-	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -50,7 +49,7 @@ type node struct {
 	steps  []string
 	want   bgp.Want
 	// watch sees maps and routes after each write.
-	watch       func(after string, state *program.State, routes announce.Routes)
+	watch       func(after string, state *program.State, routes map[netip.Addr]bool)
 	observation status.Observation
 }
 
@@ -59,7 +58,7 @@ func newNode(t testing.TB) *node {
 		t:       t,
 		state:   program.NewState(),
 		fails:   func(string) bool { return false },
-		watch:   func(string, *program.State, announce.Routes) {},
+		watch:   func(string, *program.State, map[netip.Addr]bool) {},
 		killed:  func() bool { return false },
 		uplinks: []netdev.Link{{Name: "eth0", Index: 2}},
 		routes:  map[netip.Addr]bool{},
@@ -105,13 +104,11 @@ func (n *node) write(op program.Op, kind string) error {
 
 func (n *node) check(after string) {
 	n.t.Helper()
-	n.watch(after, n.state, n.want.Routes)
-	programmed := map[netip.Addr]bool{}
-	for key := range n.state.Frontends {
-		programmed[key.VIP] = true
-	}
+	n.watch(after, n.state, n.routes)
 	for vip := range n.routes {
-		if _, ours := n.state.VIPs[vip]; !ours || !programmed[vip] {
+		_, ours := n.state.VIPs[vip]
+		_, programmed := n.state.Frontends[program.FrontendKey{VIP: vip, Port: 80, Protocol: 6}]
+		if !ours || !programmed {
 			n.t.Fatalf("after %s, VIP %s is announced and not programmed", after, vip)
 		}
 	}
@@ -191,10 +188,8 @@ func (s speakerOf) Set(want bgp.Want) error {
 		return fmt.Errorf("%w: %w", bgp.ErrNotWithdrawn, errInjected)
 	}
 	s.routes = map[netip.Addr]bool{}
-	for _, routes := range want.Routes {
-		for _, route := range routes {
-			s.routes[route.Prefix.Addr()] = true
-		}
+	for _, route := range want.Routes["router"] {
+		s.routes[route.Prefix.Addr()] = true
 	}
 	s.want = want
 	s.steps = append(s.steps, "Set")
@@ -203,12 +198,9 @@ func (s speakerOf) Set(want bgp.Want) error {
 }
 
 func (s speakerOf) Sessions() []bgp.Session {
-	var sessions []bgp.Session
-	for i := range s.want.Peers {
-		peer := &s.want.Peers[i]
-		sessions = append(sessions, bgp.Session{Peer: peer.Name, Address: peer.Address, State: millracev1alpha1.SessionEstablished})
-	}
-	return sessions
+	return []bgp.Session{{
+		Peer: "router", Address: netip.MustParseAddr("198.51.100.254"), State: millracev1alpha1.SessionEstablished,
+	}}
 }
 
 func (r reporterOf) Set(observation status.Observation) { r.observation = observation }

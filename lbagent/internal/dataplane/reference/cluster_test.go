@@ -3,12 +3,10 @@
 package reference
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -18,6 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/rig"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
 var routerMAC = net.HardwareAddr{2, 0, 0, 0, 0, 1}
@@ -34,13 +33,23 @@ type testCluster struct {
 	Cluster
 	nodes   map[program.NodeID]*node
 	reasons []string
-	// last is when a packet of a flow was last sent.
-	last map[Flow]time.Time
+	// arrived is when the router last handed a packet of a flow to a node, delivered when
+	// one of it last ended there.
+	arrived, delivered map[flowAt]time.Time
+	// moved is when the primary of a row last changed.
+	moved      map[program.TableSlot]*[program.Rows]time.Time
+	rendezvous *table.Rendezvous
+}
+
+// flowAt is a flow at a node.
+type flowAt struct {
+	node program.NodeID
+	flow Flow
 }
 
 var flowMaps = []string{
 	bpf.DatapathMapConnections4, bpf.DatapathMapConnections6, bpf.DatapathMapDatagrams4, bpf.DatapathMapDatagrams6,
-	bpf.DatapathMapHalfOpen4, bpf.DatapathMapHalfOpen6,
+	bpf.DatapathMapHalfOpen4, bpf.DatapathMapHalfOpen6, bpf.DatapathMapExceptions4, bpf.DatapathMapExceptions6,
 }
 
 func newCluster(t *testing.T, worker int, random *rand.Rand) *testCluster {
@@ -49,12 +58,16 @@ func newCluster(t *testing.T, worker int, random *rand.Rand) *testCluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &testCluster{Cluster: Cluster{}, nodes: map[program.NodeID]*node{}, reasons: reasons, last: map[Flow]time.Time{}}
+	c := &testCluster{
+		Cluster: Cluster{}, nodes: map[program.NodeID]*node{}, reasons: reasons,
+		arrived: map[flowAt]time.Time{}, delivered: map[flowAt]time.Time{}, moved: map[program.TableSlot]*[program.Rows]time.Time{},
+		rendezvous: table.NewRendezvous(),
+	}
 	rows := map[program.TableSlot]*program.Table{}
 	for i := range services {
 		for _, slot := range tableSlots(i) {
 			if slot != 0 {
-				rows[slot] = tables(random)
+				rows[slot], c.moved[slot] = tables(random), &[program.Rows]time.Time{}
 			}
 		}
 	}
@@ -103,58 +116,6 @@ func openMap(t *testing.T, r *rig.Rig, name string) *ebpf.Map {
 	return m
 }
 
-// yieldsAfter is well below the ten seconds for which a closed flow lasts, the shortest of all
-// times; entries note activity every five seconds.
-const yieldsAfter = 4 * time.Second
-
-// knows looks into the tables of a node: the established flows, then the half-open ones.
-func (c *testCluster) knows(id program.NodeID, flow Flow) (Entry, bool) {
-	n := c.nodes[id]
-	if n == nil {
-		return Entry{}, false
-	}
-	var key any
-	names := []string{bpf.DatapathMapConnections6, bpf.DatapathMapHalfOpen6}
-	datagrams := bpf.DatapathMapDatagrams6
-	clientPort, vipPort := networkPort(flow.Client.Port()), networkPort(flow.VIP.Port())
-	if flow.VIP.Addr().Is4() {
-		names, datagrams = []string{bpf.DatapathMapConnections4, bpf.DatapathMapHalfOpen4}, bpf.DatapathMapDatagrams4
-		key = &bpf.DatapathConnectionKey4{
-			Client: words(flow.Client.Addr())[3], Vip: words(flow.VIP.Addr())[3],
-			ClientPort: clientPort, VipPort: vipPort, Protocol: flow.Protocol,
-		}
-	} else {
-		key = &bpf.DatapathConnectionKey6{
-			Client: bpf.DatapathAddress{Word: words(flow.Client.Addr())}, Vip: bpf.DatapathAddress{Word: words(flow.VIP.Addr())},
-			ClientPort: clientPort, VipPort: vipPort, Protocol: flow.Protocol,
-		}
-	}
-	if flow.Protocol == UDP {
-		names[0] = datagrams
-	}
-	for _, name := range names {
-		var connection bpf.DatapathConnection
-		if err := n.flows[name].Lookup(key, &connection); err == nil {
-			return Entry{
-				Endpoint: program.EndpointID(connection.Endpoint), Yields: time.Since(c.last[flow]) > yieldsAfter,
-			}, true
-		}
-	}
-	return Entry{}, false
-}
-
-func words(a netip.Addr) (out [4]uint32) {
-	b := a.As16()
-	for i := range out {
-		out[i] = binary.NativeEndian.Uint32(b[4*i:])
-	}
-	return out
-}
-
-func networkPort(port uint16) uint16 {
-	return binary.NativeEndian.Uint16([]byte{byte(port >> 8), byte(port)})
-}
-
 // arrival is where a packet ended.
 type arrival struct {
 	at program.NodeID
@@ -163,8 +124,8 @@ type arrival struct {
 	hops int
 }
 
-// maxHops bounds a packet's way: in each of three zones to the primary, along the chain and
-// back, and to whom a node has learned of.
+// maxHops bounds a packet's way: to whom a node has learned of and back, in each of three
+// zones to the primary, along the chain and back, and to who holds the flow.
 const maxHops = 3*5 + 5
 
 var errCircle = errors.New("the packet does not end")

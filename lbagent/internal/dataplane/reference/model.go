@@ -24,13 +24,36 @@ type Cluster map[program.NodeID]Node
 // Entry is what a node knows of a flow.
 type Entry struct {
 	Endpoint program.EndpointID
+	// Established flows are told of: the node that the router chose learns who has them.
+	Established bool
+	// Over is true where a client that begins a flow gets a new one.
+	Over bool
 	// Yields is true where the flow may have been idle for longer than its state
 	// lasts: other nodes are then asked before.
 	Yields bool
 }
 
-// Knows tells whether a node has an entry for the flow.
-type Knows func(node program.NodeID, flow Flow) (Entry, bool)
+// Doubt is what is known of something that depends on a time.
+type Doubt int
+
+const (
+	// No it is not so.
+	No Doubt = iota
+	// Maybe it is, for its time is about to pass.
+	Maybe
+	// Yes it is.
+	Yes
+)
+
+// View is what the nodes know at the moment.
+type View interface {
+	// Knows tells whether a node has an entry for the flow.
+	Knows(node program.NodeID, flow Flow) (Entry, bool)
+	// Learned tells which node holds the flow, against its row, as far as this one has learned.
+	Learned(node program.NodeID, flow Flow) (holder program.NodeID, learned Doubt)
+	// Moved tells whether a row's primary changed within the time for which datagrams are asked for.
+	Moved(slot program.TableSlot, row uint32) Doubt
+}
 
 // Fate is what becomes of a packet.
 type Fate int
@@ -69,7 +92,7 @@ type Forecast struct {
 var clients = []netip.Prefix{netip.MustParsePrefix("198.19.0.0/16"), netip.MustParsePrefix("2001:db8:1::/48")}
 
 // Forecast tells what becomes of a frame that a router hands to a node.
-func (c Cluster) Forecast(at program.NodeID, frame []byte, knows Knows) Forecast {
+func (c Cluster) Forecast(at program.NodeID, frame []byte, view View) Forecast {
 	node := c[at]
 	p, reading := parse(frame)
 	if reading == notIP {
@@ -99,11 +122,11 @@ func (c Cluster) Forecast(at program.NodeID, frame []byte, knows Knows) Forecast
 	if !ok {
 		return dropped(at, "no_frontend")
 	}
-	return c.forFrontend(at, p, frontend, knows)
+	return c.forFrontend(at, p, frontend, view)
 }
 
 // forFrontend tells what becomes of a packet to a frontend.
-func (c Cluster) forFrontend(at program.NodeID, p packet, frontend program.Frontend, knows Knows) Forecast {
+func (c Cluster) forFrontend(at program.NodeID, p packet, frontend program.Frontend, view View) Forecast {
 	state := c[at].State
 	switch {
 	case frontend.Ranges != 0 && !inSet(state, frontend.Ranges, p.Client.Addr()):
@@ -113,9 +136,9 @@ func (c Cluster) forFrontend(at program.NodeID, p packet, frontend program.Front
 	}
 	f := Forecast{Fate: Delivered, Flow: p.Flow}
 	if frontend.Local {
-		f.Targets = []Target{c.serve(at, p.Flow, knows)}
+		f.Targets = []Target{c.serve(at, p.Flow, view)}
 	} else {
-		f.Targets = c.stage1(rowsOf(state, frontend, p), p, knows)
+		f.Targets = c.stage1(at, p, frontend, view)
 	}
 	if len(f.Targets) == 1 && f.Targets[0].Endpoint == 0 {
 		return withoutEndpoint(f.Targets[0].Node, p, frontend)
@@ -145,62 +168,4 @@ func inSet(state *program.State, set program.SourceSet, address netip.Addr) bool
 		}
 	}
 	return false
-}
-
-// rowsOf are the packet's row and behind it those of other zones.
-func rowsOf(state *program.State, frontend program.Frontend, p packet) []program.Row {
-	hash, _ := p.hash(frontend)
-	number := hash / (1 << 32 / program.Rows)
-	rows := []program.Row{state.Tables[frontend.Table][number]}
-	for _, slot := range frontend.Zones {
-		if slot != 0 && slot != frontend.Table {
-			rows = append(rows, state.Tables[slot][number])
-		}
-	}
-	return rows
-}
-
-// stage1 is where a packet on one of the rows may end, of which the first is its own. The
-// primary has what nobody knows. A packet of an earlier connection goes to who knows
-// it, unless that yields; one that may begin a flow goes to the primary, unless the node
-// that the router chose has learned that another one has the flow.
-func (c Cluster) stage1(rows []program.Row, p packet, knows Knows) []Target {
-	primary := rows[0].Primary
-	var known []Target
-	lasts := false
-	for _, row := range rows {
-		for _, id := range append([]program.NodeID{row.Primary}, row.Chain[:]...) {
-			if c[id].State == nil {
-				continue
-			}
-			if entry, ok := knows(id, p.Flow); ok {
-				known = append(known, Target{Node: id, Endpoint: entry.Endpoint})
-				lasts = lasts || !entry.Yields
-			}
-		}
-	}
-	primaryKnows := len(known) > 0 && known[0].Node == primary
-	if primaryKnows || (p.midstream() && lasts) {
-		return known
-	}
-	return append(known, c.choose(primary, p.Flow))
-}
-
-// serve is stage 2: the endpoint that the flow has on the node, or gets.
-func (c Cluster) serve(at program.NodeID, flow Flow, knows Knows) Target {
-	if entry, ok := knows(at, flow); ok {
-		return Target{Node: at, Endpoint: entry.Endpoint}
-	}
-	return c.choose(at, flow)
-}
-
-// choose is the endpoint that a new flow gets on the node, if the frontend has any there.
-func (c Cluster) choose(at program.NodeID, flow Flow) Target {
-	state := c[at].State
-	frontend := state.Frontends[program.FrontendKey{VIP: flow.VIP.Addr(), Port: flow.VIP.Port(), Protocol: flow.Protocol}]
-	_, hash := flow.hash(frontend)
-	if frontend.Endpoints == 0 {
-		return Target{Node: at}
-	}
-	return Target{Node: at, Endpoint: state.EndpointTables[frontend.Endpoints][hash/(1<<32/program.EndpointRows)]}
 }

@@ -5,8 +5,8 @@
 // a client ends, and as what; by which way through the nodes is the programs' business.
 //
 // Outside the model are: IPv4 options, IPv6 extension headers, fragments, VLAN tags and
-// other protocols than TCP and UDP; packets at the end of their TTL; changes of the
-// tables while flows last.
+// other protocols than TCP and UDP; packets at the end of their TTL; nodes with different
+// tables; changes of endpoints while flows last.
 package reference
 
 import (

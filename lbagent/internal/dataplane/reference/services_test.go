@@ -11,7 +11,7 @@ import (
 )
 
 // nodeCount nodes; the last one has no IPv4 address.
-const nodeCount = 4
+const nodeCount = 5
 
 var vips = []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8:cafe::10")}
 
@@ -72,10 +72,10 @@ func sourceRanges(id program.NodeID) map[program.SourceRange]struct{} {
 	return ranges
 }
 
-// zoneCount zones, of which two have one node, one has two, and another has none.
+// zoneCount zones, of which one has one node, two have two, and another has none.
 const zoneCount = 4
 
-func zoneOf(id program.NodeID) program.Zone { return []program.Zone{1, 0, 3, 1}[id-1] }
+func zoneOf(id program.NodeID) program.Zone { return []program.Zone{1, 0, 3, 1, 3}[id-1] }
 
 // tableSlots are the slots of a service's node tables: one, or one for each zone.
 func tableSlots(number int) (slots [program.Zones]program.TableSlot) {
@@ -109,7 +109,7 @@ func tables(random *rand.Rand) *program.Table {
 	for i := range table {
 		order := random.Perm(nodeCount)
 		table[i].Primary = program.NodeID(order[0] + 1)
-		for j := range random.IntN(nodeCount) {
+		for j := range random.IntN(program.ChainLength + 1) {
 			table[i].Chain[j] = program.NodeID(order[j+1] + 1)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -49,7 +50,7 @@ type node struct {
 	steps  []string
 	want   bgp.Want
 	// watch sees maps and routes after each write.
-	watch       func(after string, state *program.State, routes map[netip.Addr]bool)
+	watch       func(after string, state *program.State, routes announce.Routes)
 	observation status.Observation
 }
 
@@ -58,7 +59,7 @@ func newNode(t testing.TB) *node {
 		t:       t,
 		state:   program.NewState(),
 		fails:   func(string) bool { return false },
-		watch:   func(string, *program.State, map[netip.Addr]bool) {},
+		watch:   func(string, *program.State, announce.Routes) {},
 		killed:  func() bool { return false },
 		uplinks: []netdev.Link{{Name: "eth0", Index: 2}},
 		routes:  map[netip.Addr]bool{},
@@ -104,11 +105,13 @@ func (n *node) write(op program.Op, kind string) error {
 
 func (n *node) check(after string) {
 	n.t.Helper()
-	n.watch(after, n.state, n.routes)
+	n.watch(after, n.state, n.want.Routes)
+	programmed := map[netip.Addr]bool{}
+	for key := range n.state.Frontends {
+		programmed[key.VIP] = true
+	}
 	for vip := range n.routes {
-		_, ours := n.state.VIPs[vip]
-		_, programmed := n.state.Frontends[program.FrontendKey{VIP: vip, Port: 80, Protocol: 6}]
-		if !ours || !programmed {
+		if _, ours := n.state.VIPs[vip]; !ours || !programmed[vip] {
 			n.t.Fatalf("after %s, VIP %s is announced and not programmed", after, vip)
 		}
 	}
@@ -188,8 +191,10 @@ func (s speakerOf) Set(want bgp.Want) error {
 		return fmt.Errorf("%w: %w", bgp.ErrNotWithdrawn, errInjected)
 	}
 	s.routes = map[netip.Addr]bool{}
-	for _, route := range want.Routes["router"] {
-		s.routes[route.Prefix.Addr()] = true
+	for _, routes := range want.Routes {
+		for _, route := range routes {
+			s.routes[route.Prefix.Addr()] = true
+		}
 	}
 	s.want = want
 	s.steps = append(s.steps, "Set")
@@ -198,9 +203,12 @@ func (s speakerOf) Set(want bgp.Want) error {
 }
 
 func (s speakerOf) Sessions() []bgp.Session {
-	return []bgp.Session{{
-		Peer: "router", Address: netip.MustParseAddr("198.51.100.254"), State: millracev1alpha1.SessionEstablished,
-	}}
+	var sessions []bgp.Session
+	for i := range s.want.Peers {
+		peer := &s.want.Peers[i]
+		sessions = append(sessions, bgp.Session{Peer: peer.Name, Address: peer.Address, State: millracev1alpha1.SessionEstablished})
+	}
+	return sessions
 }
 
 func (r reporterOf) Set(observation status.Observation) { r.observation = observation }

@@ -11,7 +11,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/nexthop"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
@@ -97,7 +99,9 @@ func playDisturbed(t *testing.T, p *player, by *saboteur) *outcome {
 	if err := errors.Join(err, p.witness.err); err != nil {
 		t.Fatalf("after the story: %v", err)
 	}
-	return outcomeOf(state, p.node.routes, p.witness.model)
+	o := outcomeOf(state, p.witness.model)
+	o.Routes, o.Targets = p.node.want.Routes, p.node.targets
+	return o
 }
 
 // withoutLooking are the commands that change something; what they would print
@@ -140,7 +144,9 @@ type outcome struct {
 	Sources   int
 	Frontends map[program.FrontendKey]effect
 	Endpoints []string
-	Routes    map[netip.Addr]bool
+	Routes    announce.Routes
+	// Targets are the addresses that packets to other nodes are encapsulated with.
+	Targets map[program.NodeID]nexthop.Target
 }
 
 // effect is what becomes of the packets to a frontend.
@@ -153,14 +159,14 @@ type effect struct {
 	Endpoints  *[program.EndpointRows]program.Endpoint
 }
 
-func outcomeOf(state *program.State, routes map[netip.Addr]bool, m *model.Model) *outcome {
+func outcomeOf(state *program.State, m *model.Model) *outcome {
 	spreads := map[program.FrontendKey]bool{}
 	for i := range m.Frontends {
 		spreads[m.Frontends[i].Key] = m.Frontends[i].Spreads() && len(m.Frontends[i].Weights) > 0
 	}
 	o := &outcome{
 		Self: state.Self, Nodes: state.Nodes, VIPs: state.VIPs, Pools: prefixesOf(state, program.Pools),
-		Sources: len(state.SourceRanges), Frontends: map[program.FrontendKey]effect{}, Routes: routes,
+		Sources: len(state.SourceRanges), Frontends: map[program.FrontendKey]effect{},
 	}
 	for _, endpoint := range state.Endpoints {
 		o.Endpoints = append(o.Endpoints, showEndpoint(endpoint))

@@ -17,6 +17,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace-lb/millrace/bpf"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
 	"github.com/millrace-lb/millrace/test/isolated"
@@ -90,14 +91,21 @@ func (m *kernelMaps) apply(op program.Op, kind string) error {
 	}
 }
 
+// pinned opens a map of the data plane.
+func (m *kernelMaps) pinned(t *testing.T, name string) *ebpf.Map {
+	t.Helper()
+	opened, err := ebpf.LoadPinnedMap(filepath.Join(m.config.PinRoot, "maps", name), &ebpf.LoadPinOptions{ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return opened
+}
+
 // checkAddresses compares the addresses that encapsulated packets are taken from with those
 // of the nodes.
 func (m *kernelMaps) checkAddresses(t *testing.T, nodes map[program.NodeID]program.Node) {
 	t.Helper()
-	accepted, err := ebpf.LoadPinnedMap(filepath.Join(m.config.PinRoot, "maps", "node_addresses"), &ebpf.LoadPinOptions{ReadOnly: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	accepted := m.pinned(t, bpf.DatapathMapNodeAddresses)
 	defer accepted.Close()
 	want, got := map[netip.Addr]program.NodeID{}, map[netip.Addr]program.NodeID{}
 	for id, node := range nodes {
@@ -115,6 +123,27 @@ func (m *kernelMaps) checkAddresses(t *testing.T, nodes map[program.NodeID]progr
 	}
 	if err := entries.Err(); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("packets are taken from %v (error %v), want %v", got, err, want)
+	}
+}
+
+// checkOverhead compares what the programs add to packets for other nodes at most with what
+// the addresses of both need.
+func (m *kernelMaps) checkOverhead(t *testing.T, self program.Self, nodes map[program.NodeID]program.Node) {
+	t.Helper()
+	settings := m.pinned(t, bpf.DatapathMapSettings)
+	defer settings.Close()
+	var got bpf.DatapathSelf
+	if err := settings.Lookup(uint32(0), &got); err != nil {
+		t.Fatal(err)
+	}
+	want := bpf.DatapathOverheadOVERHEAD_IPV4
+	for _, node := range nodes {
+		if !self.IPv4.IsValid() || !node.IPv4.IsValid() {
+			want = bpf.DatapathOverheadOVERHEAD_IPV6
+		}
+	}
+	if got.Overhead != uint16(want) {
+		t.Errorf("packets for other nodes become %d bytes longer, want %d", got.Overhead, want)
 	}
 }
 
@@ -205,6 +234,7 @@ func disturbOnMaps(t *testing.T, s *story, kernel *kernelMaps, known seen) {
 		}
 		end := playDisturbed(t, newPlayer(s, n), by)
 		kernel.checkAddresses(t, end.Nodes)
+		kernel.checkOverhead(t, end.Self, end.Nodes)
 		return end
 	}
 	first, last := map[way]int{}, map[way]int{}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
@@ -16,9 +17,11 @@ import (
 // witness sees a node's maps and routes after each single write, and holds them to
 // what must be so at any moment, whatever fails:
 //
-//   - a frontend in the maps has all that it refers to;
+//   - a frontend in the maps has all that it refers to, its endpoints are of its family,
+//     and the data plane can tell it from every other one;
 //   - a VIP that is announced is in the maps with all its frontends, and none that
-//     the Service restricts is open to all;
+//     the Service restricts is open to all; its peer is for its family, and the next
+//     hop is this node's address of that family;
 //   - nobody is admitted anew whom the Service does not admit, and nobody put out
 //     whom it did and does admit;
 //   - a row that gets another owner keeps the former ones that exist;
@@ -102,12 +105,19 @@ func things(s *program.State) map[any]bool {
 }
 
 // see looks at the maps and routes after a write. The State must not change later.
-func (w *witness) see(after string, state *program.State, routes map[netip.Addr]bool) {
+func (w *witness) see(after string, state *program.State, routes announce.Routes) {
 	if w.err != nil {
 		return
 	}
 	if after == "Set" {
-		w.promise(state, routes)
+		w.err = w.checkRoutes(routes)
+		announced := map[netip.Addr]bool{}
+		for _, routes := range routes {
+			for _, route := range routes {
+				announced[route.Prefix.Addr()] = true
+			}
+		}
+		w.promise(state, announced)
 	}
 	for _, check := range []func(*program.State) error{
 		complete, w.checkAnnounced, w.checkAdmitted, w.checkRows, w.checkRemoved,
@@ -117,6 +127,26 @@ func (w *witness) see(after string, state *program.State, routes map[netip.Addr]
 		}
 	}
 	w.last = state
+}
+
+// checkRoutes tells which route cannot be used by whom it is announced to.
+func (w *witness) checkRoutes(routes announce.Routes) error {
+	peers := map[string]model.Peer{}
+	for i := range w.model.Peers {
+		peers[w.model.Peers[i].Name] = w.model.Peers[i]
+	}
+	for name, routes := range routes {
+		for _, route := range routes {
+			takes, nextHop := peers[name].IPv6, w.model.Self.IPv6
+			if route.Prefix.Addr().Is4() {
+				takes, nextHop = peers[name].IPv4, w.model.Self.IPv4
+			}
+			if !takes || !nextHop.IsValid() || route.NextHop != nextHop || !route.Prefix.IsSingleIP() {
+				return fmt.Errorf("%s is announced to %s (which takes it: %t) with the next hop %s, want %s", route.Prefix, name, takes, route.NextHop, nextHop)
+			}
+		}
+	}
+	return nil
 }
 
 // promise notes what routes lead to.
@@ -155,9 +185,16 @@ func complete(s *program.State) error {
 	for id := range s.Nodes {
 		nodes[id] = true
 	}
+	hashes := map[uint64]program.FrontendKey{}
 	for key, frontend := range s.Frontends {
 		if _, found := s.VIPs[key.VIP]; !found {
 			return fmt.Errorf("%s is without its VIP", key)
+		}
+		if !key.VIP.Is4() {
+			if other, taken := hashes[key.Hash()]; taken {
+				return fmt.Errorf("%s has the same hash as %s", key, other)
+			}
+			hashes[key.Hash()] = key
 		}
 		for _, slot := range slotsOf(frontend) {
 			table := s.Tables[slot]
@@ -170,7 +207,7 @@ func complete(s *program.State) error {
 				}
 			}
 		}
-		if err := completeEndpoints(s, frontend.Endpoints); err != nil {
+		if err := completeEndpoints(s, key.VIP, frontend.Endpoints); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
 	}
@@ -188,7 +225,7 @@ func slotsOf(frontend program.Frontend) []program.TableSlot {
 	return slots
 }
 
-func completeEndpoints(s *program.State, slot program.EndpointSlot) error {
+func completeEndpoints(s *program.State, vip netip.Addr, slot program.EndpointSlot) error {
 	if slot == 0 {
 		return nil
 	}
@@ -197,8 +234,8 @@ func completeEndpoints(s *program.State, slot program.EndpointSlot) error {
 		return fmt.Errorf("is without its endpoint table %d", slot)
 	}
 	for i, id := range table {
-		if _, found := s.Endpoints[id]; !found {
-			return fmt.Errorf("endpoint row %d leads to nothing", i)
+		if endpoint, found := s.Endpoints[id]; !found || endpoint.Address.Is4() != vip.Is4() {
+			return fmt.Errorf("endpoint row %d leads to %v (in the maps: %t)", i, endpoint, found)
 		}
 	}
 	return nil
@@ -226,10 +263,13 @@ func admits(s *program.State, key program.FrontendKey, client netip.Addr) bool {
 	}))
 }
 
+// strangers are in no prefix of the stories.
+var strangers = []netip.Addr{netip.MustParseAddr("203.0.113.255"), netip.MustParseAddr("2001:db8:ffff::1")}
+
 // clients are the addresses around the bounds of all prefixes in the maps, before
-// or now.
+// or now, and a stranger of each family.
 func (w *witness) clients(s *program.State) []netip.Addr {
-	found := map[netip.Addr]bool{}
+	found := map[netip.Addr]bool{strangers[0]: true, strangers[1]: true}
 	for _, state := range []*program.State{w.last, s} {
 		for source := range state.SourceRanges {
 			first := source.Prefix.Addr()
@@ -313,12 +353,19 @@ func (w *witness) checkOwnRows(before, now program.Frontend, s *program.State) e
 // checkZones is for a frontend with a node table for each zone, before or now. A flow is
 // looked for in all of them: who owned a row has to be in one.
 func (w *witness) checkZones(before, now program.Frontend, s *program.State) error {
-	for number := range program.Rows {
-		for _, slot := range slotsOf(before) {
-			owner := w.last.Tables[slot][number].Primary
-			known := slices.ContainsFunc(slotsOf(now), func(slot program.TableSlot) bool {
-				row := &s.Tables[slot][number]
-				return row.Primary == owner || slices.Contains(row.Chain[:], owner)
+	var tables []*program.Table
+	for _, slot := range slotsOf(now) {
+		tables = append(tables, s.Tables[slot])
+	}
+	for _, slot := range slotsOf(before) {
+		table := w.last.Tables[slot]
+		if slices.Contains(tables, table) {
+			continue
+		}
+		for number := range program.Rows {
+			owner := table[number].Primary
+			known := slices.ContainsFunc(tables, func(table *program.Table) bool {
+				return table[number].Primary == owner || slices.Contains(table[number].Chain[:], owner)
 			})
 			if w.has[owner] && !known {
 				return fmt.Errorf("row %d of table %d was node %d's, which is in no table's row any more", number, slot, owner)

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/program"
+)
+
+// complete returns what a frontend of the maps lacks.
+func complete(s *program.State) error {
+	nodes := [program.MaxNodeID + 1]bool{0: true}
+	nodes[s.Self.ID] = true
+	for id := range s.Nodes {
+		nodes[id] = true
+	}
+	hashes := map[uint64]program.FrontendKey{}
+	for key, frontend := range s.Frontends {
+		if _, found := s.VIPs[key.VIP]; !found {
+			return fmt.Errorf("%s is without its VIP", key)
+		}
+		if !key.VIP.Is4() {
+			if other, taken := hashes[key.Hash()]; taken {
+				return fmt.Errorf("%s has the same hash as %s", key, other)
+			}
+			hashes[key.Hash()] = key
+		}
+		for _, slot := range slotsOf(frontend) {
+			table := s.Tables[slot]
+			if table == nil {
+				return fmt.Errorf("%s is without its node table %d", key, slot)
+			}
+			for i, row := range table {
+				if !nodes[row.Primary] || !nodes[row.Chain[0]] || !nodes[row.Chain[1]] || !nodes[row.Chain[2]] || row.Primary == 0 {
+					return fmt.Errorf("%s: row %d, %+v, leads to a node that is not in the maps", key, i, row)
+				}
+			}
+		}
+		if err := completeEndpoints(s, key.VIP, frontend.Endpoints); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return nil
+}
+
+// slotsOf are a frontend's node tables, that of this node's zone first.
+func slotsOf(frontend program.Frontend) []program.TableSlot {
+	var slots []program.TableSlot
+	for _, slot := range append([]program.TableSlot{frontend.Table}, frontend.Zones[:]...) {
+		if slot != 0 && !slices.Contains(slots, slot) {
+			slots = append(slots, slot)
+		}
+	}
+	return slots
+}
+
+func completeEndpoints(s *program.State, vip netip.Addr, slot program.EndpointSlot) error {
+	if slot == 0 {
+		return nil
+	}
+	table := s.EndpointTables[slot]
+	if table == nil {
+		return fmt.Errorf("is without its endpoint table %d", slot)
+	}
+	for i, id := range table {
+		if endpoint, found := s.Endpoints[id]; !found || endpoint.Address.Is4() != vip.Is4() {
+			return fmt.Errorf("endpoint row %d leads to %v (in the maps: %t)", i, endpoint, found)
+		}
+	}
+	return nil
+}
+
+// admits tells whether a frontend of the maps lets a client in.
+func admits(s *program.State, key program.FrontendKey, client netip.Addr) bool {
+	frontend, found := s.Frontends[key]
+	return found && (frontend.Ranges == 0 || slices.ContainsFunc(prefixesOf(s, frontend.Ranges), func(p netip.Prefix) bool {
+		return p.Contains(client)
+	}))
+}
+
+// strangers are in no prefix of the stories.
+var strangers = []netip.Addr{netip.MustParseAddr("203.0.113.255"), netip.MustParseAddr("2001:db8:ffff::1")}
+
+// clients are the addresses around the bounds of all prefixes in the maps, before
+// or now, and a stranger of each family.
+func (w *witness) clients(s *program.State) []netip.Addr {
+	found := map[netip.Addr]bool{strangers[0]: true, strangers[1]: true}
+	for _, state := range []*program.State{w.last, s} {
+		for source := range state.SourceRanges {
+			first := source.Prefix.Addr()
+			last := first.AsSlice()
+			for bit := source.Prefix.Bits(); bit < 8*len(last); bit++ {
+				last[bit/8] |= 0x80 >> (bit % 8)
+			}
+			end, _ := netip.AddrFromSlice(last)
+			for _, client := range []netip.Addr{first.Prev(), first, end, end.Next()} {
+				found[client] = client.IsValid()
+			}
+		}
+	}
+	return slices.Collect(maps.Keys(found))
+}
+
+func (w *witness) checkAdmitted(s *program.State) error {
+	clients := w.clients(s)
+	for i := range w.model.Frontends {
+		frontend := &w.model.Frontends[i]
+		_, before := w.last.Frontends[frontend.Key]
+		_, now := s.Frontends[frontend.Key]
+		for _, client := range clients {
+			if !client.IsValid() || client.Is4() != frontend.Key.VIP.Is4() {
+				continue
+			}
+			wanted := !frontend.Restricted || slices.ContainsFunc(frontend.Sources, func(p netip.Prefix) bool { return p.Contains(client) })
+			had, has := admits(w.last, frontend.Key, client), admits(s, frontend.Key, client)
+			if has && !had && !wanted {
+				return fmt.Errorf("%s admits %s, which neither the old nor the new source ranges do", frontend.Key, client)
+			}
+			if before && now && had && !has && wanted {
+				return fmt.Errorf("%s admits %s no more, though the old and the new source ranges do", frontend.Key, client)
+			}
+		}
+	}
+	return nil
+}
+
+func (w *witness) checkRows(s *program.State) error {
+	for i := range w.model.Frontends {
+		frontend := &w.model.Frontends[i]
+		before, now := w.last.Frontends[frontend.Key], s.Frontends[frontend.Key]
+		if _, found := s.Frontends[frontend.Key]; !found || before.Table == 0 {
+			continue
+		}
+		if now.Table == 0 {
+			if len(frontend.Weights) > 0 || frontend.Living {
+				return fmt.Errorf("%s has lost its rows while it has endpoints", frontend.Key)
+			}
+			continue
+		}
+		check := w.checkOwnRows
+		if len(slotsOf(before))+len(slotsOf(now)) > 2 {
+			check = w.checkZones
+		}
+		if err := check(before, now, s); err != nil {
+			return fmt.Errorf("%s: %w", frontend.Key, err)
+		}
+	}
+	return nil
+}
+
+// checkOwnRows is for a frontend with one node table.
+func (w *witness) checkOwnRows(before, now program.Frontend, s *program.State) error {
+	old, table := w.last.Tables[before.Table], s.Tables[now.Table]
+	if old == table {
+		return nil
+	}
+	for number, row := range table {
+		if old[number] == row {
+			continue
+		}
+		if want := w.history(old[number], row.Primary); !slices.Equal(want, row.Chain[:row.History]) {
+			return fmt.Errorf("row %d was %+v and is %+v; its former owners are %v", number, old[number], row, want)
+		}
+	}
+	return nil
+}
+
+// checkZones is for a frontend with a node table for each zone, before or now. A flow is
+// looked for in all of them: who owned a row has to be in one.
+func (w *witness) checkZones(before, now program.Frontend, s *program.State) error {
+	var tables []*program.Table
+	for _, slot := range slotsOf(now) {
+		tables = append(tables, s.Tables[slot])
+	}
+	for _, slot := range slotsOf(before) {
+		table := w.last.Tables[slot]
+		if slices.Contains(tables, table) {
+			continue
+		}
+		for number := range program.Rows {
+			owner := table[number].Primary
+			known := slices.ContainsFunc(tables, func(table *program.Table) bool {
+				return table[number].Primary == owner || slices.Contains(table[number].Chain[:], owner)
+			})
+			if w.has[owner] && !known {
+				return fmt.Errorf("row %d of table %d was node %d's, which is in no table's row any more", number, slot, owner)
+			}
+		}
+	}
+	return nil
+}
+
+// history is the former owners, newest first, of a row that gets this owner.
+func (w *witness) history(row program.Row, owner program.NodeID) []program.NodeID {
+	var former []program.NodeID
+	for _, node := range append([]program.NodeID{row.Primary}, row.Chain[:row.History]...) {
+		if node != 0 && node != owner && w.has[node] && !slices.Contains(former, node) && len(former) < program.ChainLength {
+			former = append(former, node)
+		}
+	}
+	return former
+}

@@ -71,7 +71,8 @@ type loop struct {
 	planner *plan.Planner
 	// have is what the maps hold; nil when that must be read from them.
 	have *program.State
-	// due is when each removal that waits may be done.
+	// due is when each removal that waits may be done. None waits on over a pass that fails:
+	// what it removes may be announced or used again since.
 	due map[removal]time.Time
 	// attached are the uplinks that the programs were last attached to;
 	// attachFailed is true when that must be done again.
@@ -133,6 +134,8 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	want, unplanned := l.planner.Plan(l.have, m, l.limits)
 	additions, removals := program.Split(program.Diff(l.have, want))
 	l.observation.Problems = slices.Concat(m.Problems, unplanned)
+	waiting := l.due
+	l.due = map[removal]time.Time{}
 	programErr := l.apply(additions)
 	l.observation.ProgramError = programErr
 	if l.have == nil {
@@ -151,7 +154,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 
 	if programErr == nil && !errors.Is(bgpErr, bgp.ErrNotWithdrawn) {
 		var wait time.Duration
-		wait, programErr = l.remove(removals, now)
+		wait, programErr = l.remove(removals, waiting, now)
 		l.observation.ProgramError = programErr
 		again = soonest(again, wait)
 	}
@@ -182,26 +185,24 @@ func (l *loop) apply(ops []program.Op) error {
 	return nil
 }
 
-// remove does the removals that have waited long enough, and returns after
-// how long the next one is due. The routes are set already: a removal waits
-// for the routers that may still send to what it removes.
-func (l *loop) remove(removals []removal, now time.Time) (time.Duration, error) {
-	due := make(map[removal]time.Time, len(removals))
+// remove does the removals that have waited long enough, given when those are due that
+// wait already, and returns after how long the next one is due. The routes are set
+// already: a removal waits for the routers that may still send to what it removes.
+func (l *loop) remove(removals []removal, waiting map[removal]time.Time, now time.Time) (time.Duration, error) {
 	var ready []program.Op
 	var wait time.Duration
 	for _, op := range removals {
-		at, waiting := l.due[op]
-		if !waiting {
+		at, found := waiting[op]
+		if !found {
 			at = now.Add(l.withdrawDelay)
 		}
-		due[op] = at
+		l.due[op] = at
 		if left := at.Sub(now); left > 0 {
 			wait = soonest(wait, left)
 			continue
 		}
 		ready = append(ready, op)
 	}
-	l.due = due
 	if err := l.apply(ready); err != nil {
 		return wait, err
 	}

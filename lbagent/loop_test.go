@@ -228,11 +228,13 @@ func TestFailingWrites(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 1))
 			n := newNode(t)
 			var objects *model.Snapshot
-			snapshot := func() *model.Snapshot { return objects }
 			n.fails = func(string) bool { return random.IntN(10) == 0 }
 			n.closed = map[netip.Addr]bool{vipOf(1): true, vipOf(2): true, vipOf(3): true}
+			w := newWitness(testDelay)
+			n.watch = w.see
 			var l *loop
 			now := start
+			snapshot := func() *model.Snapshot { w.begin(objects, now); return objects }
 			for range 60 {
 				objects = cluster()
 				for i := range 12 {
@@ -249,6 +251,9 @@ func TestFailingWrites(t *testing.T) {
 				}
 				if _, err := l.pass(now); err != nil && !errors.Is(err, errInjected) {
 					t.Fatal(err)
+				}
+				if w.err != nil {
+					t.Fatal(w.err)
 				}
 				now = now.Add(time.Duration(random.IntN(800)) * time.Millisecond)
 			}

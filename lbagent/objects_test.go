@@ -24,42 +24,60 @@ func pointer[T any](value T) *T { return &value }
 
 // cluster returns the objects of a cluster of two nodes without Services.
 func cluster() *model.Snapshot {
-	lbNode := func(name string, id int32, address string) *millracev1alpha1.LBNode {
+	lbNode := func(name string, id int32, addresses ...string) *millracev1alpha1.LBNode {
 		return &millracev1alpha1.LBNode{
 			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
-			Spec:       millracev1alpha1.LBNodeSpec{ID: id, Addresses: []string{address}},
+			Spec:       millracev1alpha1.LBNodeSpec{ID: id, Addresses: addresses},
 		}
 	}
 	return &model.Snapshot{
 		NodeName: thisNode,
 		Node:     &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: thisNode}},
 		LBNodes: []*millracev1alpha1.LBNode{
-			lbNode(thisNode, 1, "198.51.100.1"), lbNode(otherNode, 2, "198.51.100.2"),
+			lbNode(thisNode, 1, "198.51.100.1", "2001:db8::1"), lbNode(otherNode, 2, "198.51.100.2", "2001:db8::2"),
 		},
 		Peers: []*millracev1alpha1.BGPPeer{{
 			ObjectMeta: metav1.ObjectMeta{Name: "router"},
 			Spec: millracev1alpha1.BGPPeerSpec{
 				PeerAddress: "198.51.100.254", PeerASN: 64500, LocalASN: 64512, PeerPort: 179,
+				Families: []millracev1alpha1.AddressFamily{millracev1alpha1.FamilyIPv4, millracev1alpha1.FamilyIPv6},
 			},
 		}},
 		Advertisements: []*millracev1alpha1.BGPAdvertisement{{ObjectMeta: metav1.ObjectMeta{Name: "all"}}},
 	}
 }
 
+// isIPv6 tells whether the n-th Service is of IPv6, as every third one is.
+func isIPv6(n int) bool { return n%3 == 0 }
+
 // vipOf is the VIP of the n-th Service.
 func vipOf(n int) netip.Addr {
+	if isIPv6(n) {
+		return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 0xca, 0xfe, 15: byte(n)})
+	}
 	return netip.AddrFrom4([4]byte{203, 0, 113, byte(n)})
+}
+
+// podOf is the i-th pod of the n-th Service on the third-th node.
+func podOf(n, third, i int) netip.Addr {
+	if isIPv6(n) {
+		return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 0, byte(18 + third), 13: byte(n), 15: byte(i)})
+	}
+	return netip.AddrFrom4([4]byte{198, byte(18 + third), byte(n), byte(i)})
 }
 
 // addService gives a cluster its n-th Service, with a VIP and as many ready
 // endpoints as are asked for on each of the two nodes.
 func addService(s *model.Snapshot, n int, local bool, here, there int) {
-	name := fmt.Sprintf("service-%03d", n)
+	name, family := fmt.Sprintf("service-%03d", n), corev1.IPv4Protocol
+	if isIPv6(n) {
+		family = corev1.IPv6Protocol
+	}
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)},
 		Spec: corev1.ServiceSpec{
 			Type:       corev1.ServiceTypeLoadBalancer,
-			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+			IPFamilies: []corev1.IPFamily{family},
 			Ports:      []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
 		},
 	}
@@ -71,7 +89,7 @@ func addService(s *model.Snapshot, n int, local bool, here, there int) {
 			Namespace: "default", Name: name,
 			Labels: map[string]string{discoveryv1.LabelServiceName: name},
 		},
-		AddressType: discoveryv1.AddressTypeIPv4,
+		AddressType: discoveryv1.AddressType(family),
 		Ports: []discoveryv1.EndpointPort{{
 			Name: pointer("http"), Port: pointer(int32(8080)), Protocol: pointer(corev1.ProtocolTCP),
 		}},
@@ -79,7 +97,7 @@ func addService(s *model.Snapshot, n int, local bool, here, there int) {
 	endpoints := func(node string, third, count int) {
 		for i := range count {
 			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-				Addresses: []string{netip.AddrFrom4([4]byte{198, byte(18 + third), byte(n), byte(i + 1)}).String()},
+				Addresses: []string{podOf(n, third, i+1).String()},
 				NodeName:  pointer(node),
 			})
 		}
@@ -98,14 +116,18 @@ func addService(s *model.Snapshot, n int, local bool, here, there int) {
 }
 
 // restrict lets only clients of the n-th Service, if there is one, in that have
-// one of the prefixes 198.51.third.0/24.
+// one of the prefixes 198.51.third.0/24 or, for one of IPv6, 2001:db8:third::/48.
 func restrict(s *model.Snapshot, n int, thirds ...int) {
 	for _, service := range s.Services {
 		if service.Name != fmt.Sprintf("service-%03d", n) {
 			continue
 		}
+		prefix := "198.51.%d.0/24"
+		if isIPv6(n) {
+			prefix = "2001:db8:%d::/48"
+		}
 		for _, third := range thirds {
-			service.Spec.LoadBalancerSourceRanges = append(service.Spec.LoadBalancerSourceRanges, fmt.Sprintf("198.51.%d.0/24", third))
+			service.Spec.LoadBalancerSourceRanges = append(service.Spec.LoadBalancerSourceRanges, fmt.Sprintf(prefix, third))
 		}
 	}
 }

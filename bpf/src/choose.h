@@ -83,15 +83,18 @@ static __always_inline int endpoint_by_hash(const struct packet *packet,
 					    enum endpoint_use *use)
 {
 	int reason = DROP_NO_ENDPOINT;
+	__u32 tried = 0, attempts = 0;
 
-	for (__u32 i = 0; i < ENDPOINT_ATTEMPTS; i++) {
+	for (__u32 i = 0; i < ENDPOINT_ROW_ATTEMPTS && attempts < ENDPOINT_ATTEMPTS; i++) {
 		__u32 row = (packet->endpoint_hash >> ENDPOINT_ROW_SHIFT) + i;
 		__u32 index = frontend->endpoints * ENDPOINT_ROWS + (row & (ENDPOINT_ROWS - 1));
 		__u32 id = endpoint_at(index);
 		struct endpoint *endpoint = endpoint_get(id);
 
-		if (!endpoint)
+		if (!endpoint || id == tried)
 			continue;
+		tried = id;
+		attempts++;
 		*use = endpoint_use(&packet->flow, endpoint);
 		if (*use != ENDPOINT_TAKEN) {
 			trace_chosen(index, id);

@@ -34,10 +34,11 @@ enum shape {
 /* The program relies on prepared next hops for so long after the agent vouched for them. */
 #define HOP_SECONDS 30
 
-/* How many endpoint rows a new flow tries when the client's address and port
- * are already in use towards the first one through another frontend.
+/* Where the client's address and port are already in use towards an endpoint through another
+ * frontend: how many endpoints a new flow tries, and in how many rows it looks for them.
  */
 #define ENDPOINT_ATTEMPTS 8
+#define ENDPOINT_ROW_ATTEMPTS 64
 
 /* What a VIP says by itself, each with limits of its own. */
 enum answer_kind {

@@ -167,14 +167,15 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 	numbers = tcp_numbers(ctx, packet);
 	reverse = reverse_find(&packet->flow, endpoint);
 	/* Another flow took the client's port at the endpoint, so this one was over then. */
-	if (is_opening(packet) && reverse && !reverse_is_of(reverse, &packet->flow))
+	if (!is_midstream(packet) && reverse && !reverse_is_of(reverse, &packet->flow))
 		return FLOW_IS_OVER;
 	if (!is_midstream(packet) && flow_is_over(protocol, table, connection, reverse))
 		return FLOW_IS_OVER;
 	state = flow_state(protocol, table, connection, reverse);
 	if (is_midstream(packet) && !(about & ABOUT_LAST) && is_stale(connection, state))
 		return FLOW_IS_STALE;
-	if (tracing)
+	/* What the other flow proves, this one does not. */
+	if (tracing || (reverse && !reverse_is_of(reverse, &packet->flow)))
 		return FLOW_GOES_ON;
 	if (protocol == IPPROTO_TCP) {
 		note_client(packet, &numbers, connection, reverse);

@@ -10,16 +10,19 @@ import (
 	"slices"
 )
 
+// deliveredTTL is what a packet to an endpoint has at least, for the node's stack forwards it.
+const deliveredTTL = 2
+
 // CheckTranslated checks that out is the plain packet in with another destination, or
 // another source, and nothing else changed but the checksums, which fit as they did
-// before. Ethernet addresses and what stands behind the IP packet are not looked at.
+// before, and a TTL that would not last to the endpoint. Ethernet addresses and what stands behind the IP packet are not looked at.
 func CheckTranslated(in, out []byte, source bool, to netip.AddrPort) error {
 	was, reading := parse(in)
 	if reading != plain {
 		return fmt.Errorf("the packet that came in is not plain")
 	}
 	is, reading := parse(out)
-	if reading != plain || is.end != was.end {
+	if reading != plain || is.end-is.l3 != was.end-was.l3 {
 		return fmt.Errorf("the packet that came out has other lengths or headers")
 	}
 	got := is.VIP
@@ -29,20 +32,24 @@ func CheckTranslated(in, out []byte, source bool, to netip.AddrPort) error {
 	if got != to {
 		return fmt.Errorf("the address is %s, want %s", got, to)
 	}
-	if !bytes.Equal(was.without(in, source), is.without(out, source)) {
+	before, after := was.without(in, source), is.without(out, source)
+	if ttl := was.ttlAt() - was.l3; !source {
+		before[ttl] = max(before[ttl], deliveredTTL)
+	}
+	if !bytes.Equal(before, after) {
 		return fmt.Errorf("more than address, port and checksums differs")
 	}
-	if was.Client.Addr().Is4() && residue(in[ethernetLength:was.l4]) != residue(out[ethernetLength:is.l4]) {
+	if was.Client.Addr().Is4() && residue(in[was.l3:was.l4]) != residue(out[is.l3:is.l4]) {
 		return fmt.Errorf("the checksum of the IP header does not fit")
 	}
-	before, after := was.checksum(in), is.checksum(out)
-	if was.Protocol == UDP && before == 0 {
-		if after != 0 {
+	sum := is.checksum(out)
+	if was.Protocol == UDP && was.checksum(in) == 0 {
+		if sum != 0 {
 			return fmt.Errorf("a UDP checksum appeared where there was none")
 		}
 		return nil
 	}
-	if was.Protocol == UDP && after == 0 {
+	if was.Protocol == UDP && sum == 0 {
 		return fmt.Errorf("the UDP checksum became zero, which means none")
 	}
 	if residue(was.summed(in)) != residue(is.summed(out)) {
@@ -64,9 +71,9 @@ func (p packet) checksum(frame []byte) uint16 { return binary.BigEndian.Uint16(f
 // addresses are the places of source and destination address in the frame.
 func (p packet) addresses() (source, destination []int) {
 	if p.Client.Addr().Is4() {
-		return []int{ethernetLength + 12, 4}, []int{ethernetLength + 16, 4}
+		return []int{p.l3 + 12, 4}, []int{p.l3 + 16, 4}
 	}
-	return []int{ethernetLength + 8, 16}, []int{ethernetLength + 24, 16}
+	return []int{p.l3 + 8, 16}, []int{p.l3 + 24, 16}
 }
 
 // without is the IP packet with zeroes in the place of the address, the port and the checksums.
@@ -81,9 +88,17 @@ func (p packet) without(frame []byte, source bool) []byte {
 	clear(all[port : port+2])
 	clear(all[p.checksumAt() : p.checksumAt()+2])
 	if p.Client.Addr().Is4() {
-		clear(all[ethernetLength+10 : ethernetLength+12])
+		clear(all[p.l3+10 : p.l3+12])
 	}
-	return all[ethernetLength:]
+	return all[p.l3:]
+}
+
+// ttlAt is the offset of TTL or hop limit.
+func (p packet) ttlAt() int {
+	if p.Client.Addr().Is4() {
+		return p.l3 + 8
+	}
+	return p.l3 + 7
 }
 
 // summed is what the checksum of TCP or UDP covers, as far as it can change: the addresses

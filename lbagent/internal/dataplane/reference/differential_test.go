@@ -63,7 +63,7 @@ func TestDifferential(t *testing.T) {
 }
 
 // foreseen are reasons for which the model knows packets to be dropped.
-var foreseen = []string{"malformed", "no_frontend", "pool_unassigned", "source_range", "no_endpoint"}
+var foreseen = []string{"malformed", "no_frontend", "pool_unassigned", "source_range", "no_endpoint", "source_route", "ipv6_extension"}
 
 // report tells what became of the packets, and that there were some of each kind.
 func report(t *testing.T, clusters []*differential) {
@@ -229,6 +229,9 @@ func (d *differential) checkDelivered(want Forecast, frame []byte, got arrival) 
 		if err := CheckTranslated(frame, got.Frame, false, to); err != nil {
 			return fmt.Errorf("%v at node %d: %w: %x", want.Flow, got.at, err, got.Frame)
 		}
+		if err := checkTags(frame, got); err != nil {
+			return err
+		}
 		if known, ok := d.cluster.Knows(got.at, want.Flow); !ok || known.Endpoint != target.Endpoint {
 			return fmt.Errorf("%v: node %d has it with endpoint %d (%v), want %d", want.Flow, got.at, known.Endpoint, ok, target.Endpoint)
 		}
@@ -236,6 +239,21 @@ func (d *differential) checkDelivered(want Forecast, frame []byte, got arrival) 
 		return d.checkReply(got.at, want.Flow, to, !p.midstream())
 	}
 	return fmt.Errorf("%v came to node %d after %d hops, want one of %v", want.Flow, got.at, got.hops, want.Targets)
+}
+
+// checkTags checks that VLAN tags are given back to a packet that stays on the node, and do not go
+// to another one.
+func checkTags(frame []byte, got arrival) error {
+	was, _ := parse(frame)
+	is, _ := parse(got.Frame)
+	want := frame[12:was.l3]
+	if got.hops > 0 {
+		want = frame[was.l3-2 : was.l3]
+	}
+	if !bytes.Equal(got.Frame[12:is.l3], want) {
+		return fmt.Errorf("came to node %d after %d hops with the tags and type %x, want %x", got.at, got.hops, got.Frame[12:is.l3], want)
+	}
+	return nil
 }
 
 // holdings are what the nodes of the targets know before the packet comes to them.

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
@@ -31,8 +32,79 @@ func (d *differential) frame(at program.NodeID) []byte {
 	flags := flagsOf(r)
 	from := netip.AddrPortFrom(client, uint16(1024+r.IntN(3)))
 	frame := build(from, to, service.protocol, flags, r.IntN(200))
+	if r.IntN(6) == 0 {
+		frame = d.dress(frame)
+	}
 	copy(frame, append(append([]byte{}, d.cluster.Cluster[at].MAC...), routerMAC...))
 	return d.damage(frame)
+}
+
+// dress gives a packet what is rare: options or extension headers, the end of its TTL, VLAN tags.
+func (d *differential) dress(frame []byte) []byte {
+	r := d.random
+	p, _ := parse(frame)
+	between := d.extensions
+	if p.Client.Addr().Is4() {
+		between = d.options
+	}
+	if r.IntN(2) == 0 {
+		frame = between(frame, p)
+	}
+	if r.IntN(3) == 0 {
+		frame[p.ttlAt()] = byte(r.IntN(3))
+	}
+	if p.Client.Addr().Is4() {
+		header := frame[p.l3:][:4*int(frame[p.l3]&0xf)]
+		clear(header[10:12])
+		binary.BigEndian.PutUint16(header[10:], uint16(0xffff-residue(header)))
+	}
+	for range max(0, r.IntN(5)-1) {
+		tag := binary.BigEndian.AppendUint16(nil, []uint16{etherTypeVLAN, etherTypeServiceVLAN}[r.IntN(2)])
+		frame = slices.Insert(frame, 12, binary.BigEndian.AppendUint16(tag, uint16(r.Uint32()))...)
+	}
+	return frame
+}
+
+// options puts some into the header of IPv4: record route, timestamp, router alert, nothing, and now and
+// then a source route.
+func (d *differential) options(frame []byte, p packet) []byte {
+	kinds := [][]byte{
+		{7, 7, 4, 0, 0, 0, 0}, {68, 8, 5, 0, 0, 0, 0, 0}, {148, 4, 0, 0}, {1}, {148, 4, 0, 0}, {1},
+		{131, 7, 4, 198, 51, 100, 9}, {137, 7, 4, 198, 51, 100, 9}, {0},
+	}
+	var options []byte
+	for range 1 + d.random.IntN(4) {
+		options = append(options, kinds[d.random.IntN(len(kinds))]...)
+	}
+	options = append(options, make([]byte, -len(options)&3)...)
+	frame[p.l3] += byte(len(options) / 4)
+	binary.BigEndian.PutUint16(frame[p.l3+2:], uint16(p.end-p.l3+len(options)))
+	return slices.Insert(frame, p.l4, options...)
+}
+
+// extensions puts headers between that of IPv6 and the packet: options for hops and destinations, and
+// routes, of which some are not used up, in numbers and lengths around what is allowed.
+func (d *differential) extensions(frame []byte, p packet) []byte {
+	r := d.random
+	next := frame[p.l3+6]
+	count := 1 + r.IntN(7)
+	var headers []byte
+	for i := range count {
+		kind := []byte{60, 60, 60, 43}[r.IntN(4)]
+		if i == count-1 && r.IntN(2) == 0 {
+			kind = 0
+		}
+		header := make([]byte, 8*(1+r.IntN(3)*r.IntN(5)))
+		header[0], header[1] = next, byte(len(header)/8-1)
+		header[2], header[3] = 1, byte(len(header)-4) // PadN
+		if kind == 43 {
+			header[2], header[3] = []byte{4, 4, 4, 0}[r.IntN(4)], byte(r.IntN(8)/7)
+		}
+		headers, next = append(header, headers...), kind
+	}
+	frame[p.l3+6] = next
+	binary.BigEndian.PutUint16(frame[p.l3+4:], uint16(p.end-p.l4+len(headers)))
+	return slices.Insert(frame, p.l4, headers...)
 }
 
 // flagsOf a packet of TCP: resets are rare, so that connections last for a while.

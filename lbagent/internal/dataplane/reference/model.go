@@ -111,8 +111,13 @@ func (c Cluster) Forecast(at program.NodeID, frame []byte, view View) Forecast {
 		}
 		return Forecast{Fate: Untouched}
 	}
-	if reading == malformed {
+	switch reading {
+	case malformed:
 		return dropped(at, "malformed")
+	case sourceRouted:
+		return dropped(at, "source_route")
+	case overextended:
+		return dropped(at, "ipv6_extension")
 	}
 	known := slices.ContainsFunc(clients, func(n netip.Prefix) bool { return n.Contains(p.Client.Addr()) })
 	if reading != plain || !known {

@@ -4,9 +4,9 @@
 // which a differential test holds the programs. It says where in the cluster a packet of
 // a client ends, and as what; by which way through the nodes is the programs' business.
 //
-// Outside the model are: IPv4 options, IPv6 extension headers, fragments, VLAN tags and
-// other protocols than TCP and UDP; packets at the end of their TTL; nodes with different
-// tables; changes of endpoints while flows last.
+// Outside the model are: fragments, IPv4 options that are damaged, IPv6 extension headers
+// other than options and routing, and other protocols than TCP and UDP; nodes with
+// different tables; changes of endpoints while flows last.
 package reference
 
 import (
@@ -23,6 +23,9 @@ const (
 
 	etherTypeIPv4 = 0x0800
 	etherTypeIPv6 = 0x86dd
+	// 802.1Q and 802.1ad.
+	etherTypeVLAN, etherTypeServiceVLAN = 0x8100, 0x88a8
+	vlanLength, maxVLANs                = 4, 2
 
 	// TCP is the IP protocol number.
 	TCP = 6
@@ -46,9 +49,9 @@ type packet struct {
 	Flow
 	// flags of TCP.
 	flags byte
-	// l4 is the offset of the TCP or UDP header in the frame, end that behind the
-	// IP packet.
-	l4, end int
+	// l3 is the offset of the IP header in the frame, l4 that of the TCP or UDP header, end
+	// that behind the IP packet.
+	l3, l4, end int
 }
 
 // reading is how far a frame could be read.
@@ -61,53 +64,135 @@ const (
 	addressed
 	// malformed: shorter than its headers say.
 	malformed
-	// plain: TCP or UDP right behind an IP header without anything special.
+	// sourceRouted: to be sent along a list of addresses.
+	sourceRouted
+	// overextended: has more extension headers than are read.
+	overextended
+	// plain: TCP or UDP behind an IP header and what may be kept in between.
 	plain
 )
 
 func parse(frame []byte) (packet, reading) {
-	switch {
-	case len(frame) < ethernetLength:
-		return packet{}, notIP
-	case binary.BigEndian.Uint16(frame[12:]) == etherTypeIPv4:
-		return parseIPv4(frame)
-	case binary.BigEndian.Uint16(frame[12:]) == etherTypeIPv6:
-		return parseIPv6(frame)
+	p := packet{l3: ethernetLength}
+	if len(frame) < p.l3 {
+		return p, notIP
+	}
+	etherType := binary.BigEndian.Uint16(frame[12:])
+	for range maxVLANs {
+		if etherType != etherTypeVLAN && etherType != etherTypeServiceVLAN {
+			break
+		}
+		p.l3 += vlanLength
+		if len(frame) < p.l3 {
+			return p, notIP
+		}
+		etherType = binary.BigEndian.Uint16(frame[p.l3-2:])
+	}
+	switch etherType {
+	case etherTypeIPv4:
+		return p.parseIPv4(frame)
+	case etherTypeIPv6:
+		return p.parseIPv6(frame)
 	default:
-		return packet{}, notIP
+		return p, notIP
 	}
 }
 
-func parseIPv4(frame []byte) (packet, reading) {
-	if len(frame) < ethernetLength+ipv4Length {
-		return packet{}, notIP
+func (p packet) parseIPv4(frame []byte) (packet, reading) {
+	if len(frame) < p.l3+ipv4Length {
+		return p, notIP
 	}
-	ip := frame[ethernetLength:]
-	p := packet{l4: ethernetLength + ipv4Length, end: ethernetLength + int(binary.BigEndian.Uint16(ip[2:]))}
+	ip := frame[p.l3:]
+	p.end = p.l3 + int(binary.BigEndian.Uint16(ip[2:]))
+	p.l4 = p.l3 + 4*int(ip[0]&0xf)
 	p.Protocol = ip[9]
 	p.Client = netip.AddrPortFrom(netip.AddrFrom4([4]byte(ip[12:])), 0)
 	p.VIP = netip.AddrPortFrom(netip.AddrFrom4([4]byte(ip[16:])), 0)
 	const moreAndOffset = 0x3fff
-	if ip[0] != 0x45 || binary.BigEndian.Uint16(ip[6:])&moreAndOffset != 0 || ip[8] < 2 {
+	if ip[0]>>4 != 4 || p.l4 < p.l3+ipv4Length || binary.BigEndian.Uint16(ip[6:])&moreAndOffset != 0 {
 		return p, addressed
+	}
+	if p.l4 == p.l3+ipv4Length {
+		return p.parseL4(frame)
+	}
+	if p.l4 > p.end || p.end > len(frame) {
+		return p, malformed
+	}
+	if reading := readOptions(frame[p.l3+ipv4Length : p.l4]); reading != plain {
+		return p, reading
 	}
 	return p.parseL4(frame)
 }
 
-func parseIPv6(frame []byte) (packet, reading) {
-	if len(frame) < ethernetLength+ipv6Length {
-		return packet{}, notIP
+// readOptions looks for what is refused among the options of an IPv4 header (RFC 791 section
+// 3.1, RFC 7126): loose and strict source routes.
+func readOptions(options []byte) reading {
+	const end, none, loose, strict = 0, 1, 131, 137
+	for len(options) > 0 && options[0] != end {
+		length := 1
+		switch {
+		case options[0] == none:
+		case options[0] == loose || options[0] == strict:
+			return sourceRouted
+		case len(options) < 2 || options[1] < 2 || int(options[1]) > len(options):
+			return addressed
+		default:
+			length = int(options[1])
+		}
+		options = options[length:]
 	}
-	ip := frame[ethernetLength:]
-	l4 := ethernetLength + ipv6Length
-	p := packet{l4: l4, end: l4 + int(binary.BigEndian.Uint16(ip[4:]))}
+	return plain
+}
+
+func (p packet) parseIPv6(frame []byte) (packet, reading) {
+	if len(frame) < p.l3+ipv6Length {
+		return p, notIP
+	}
+	ip := frame[p.l3:]
+	p.l4 = p.l3 + ipv6Length
+	p.end = p.l4 + int(binary.BigEndian.Uint16(ip[4:]))
 	p.Protocol = ip[6]
 	p.Client = netip.AddrPortFrom(netip.AddrFrom16([16]byte(ip[8:])), 0)
 	p.VIP = netip.AddrPortFrom(netip.AddrFrom16([16]byte(ip[24:])), 0)
-	if ip[0]>>4 != 6 || ip[7] < 2 {
+	if ip[0]>>4 != 6 {
 		return p, addressed
 	}
-	return p.parseL4(frame)
+	return p.parseExtensions(frame)
+}
+
+// parseExtensions goes over the extension headers: up to six in 256 bytes. Refused are routing
+// headers that are of type 0 or not used up (RFC 5095).
+func (p packet) parseExtensions(frame []byte) (packet, reading) {
+	const hopByHop, routing, destination = 0, 43, 60
+	first := p.l4
+	for count := 0; ; count++ {
+		switch p.Protocol {
+		case TCP, UDP:
+			return p.parseL4(frame)
+		case hopByHop:
+			if count > 0 {
+				return p, addressed
+			}
+		case routing, destination:
+		default:
+			return p, addressed
+		}
+		if count == 6 {
+			return p, overextended
+		}
+		if p.l4+8 > p.end || p.end > len(frame) {
+			return p, malformed
+		}
+		header := frame[p.l4:]
+		if p.Protocol == routing && (header[2] == 0 || header[3] > 0) {
+			return p, sourceRouted
+		}
+		p.Protocol = header[0]
+		p.l4 += 8 * (1 + int(header[1]))
+		if p.l4-first > 256 {
+			return p, overextended
+		}
+	}
 }
 
 func (p packet) parseL4(frame []byte) (packet, reading) {

@@ -26,10 +26,13 @@ func CheckRefusal(in, out []byte) error {
 	if !bytes.Equal(out[:6], in[6:12]) || !bytes.Equal(out[6:12], in[:6]) {
 		return fmt.Errorf("the answer does not go back to where the packet came from")
 	}
+	if !bytes.Equal(out[12:is.l3], in[12:was.l3]) {
+		return fmt.Errorf("the answer has other VLAN tags")
+	}
 	if is.Client.Addr() != was.VIP.Addr() || is.VIP.Addr() != was.Client.Addr() {
 		return fmt.Errorf("the answer is from %s to %s", is.Client.Addr(), is.VIP.Addr())
 	}
-	if is.Client.Addr().Is4() && residue(out[ethernetLength:is.l4]) != 0 {
+	if is.Client.Addr().Is4() && residue(out[is.l3:is.l4]) != 0 {
 		return fmt.Errorf("the checksum of the answer's IP header does not fit")
 	}
 	if was.Protocol == TCP {
@@ -79,8 +82,8 @@ func checkUnreachable(in, out []byte, was, is packet) error {
 	if residue(covered) != 0 {
 		return fmt.Errorf("the checksum of the ICMP message does not fit")
 	}
-	shown := min(was.end-ethernetLength, limit-(is.l4-ethernetLength)-icmpLength)
-	if !bytes.Equal(message[icmpLength:], in[ethernetLength:][:shown]) {
+	shown := min(was.end-was.l3, limit-(is.l4-is.l3)-icmpLength)
+	if !bytes.Equal(message[icmpLength:], in[was.l3:][:shown]) {
 		return fmt.Errorf("the ICMP message does not show the first %d bytes of the packet: %x", shown, message)
 	}
 	return nil

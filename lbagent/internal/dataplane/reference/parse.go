@@ -4,9 +4,9 @@
 // which a differential test holds the programs. It says where in the cluster a packet of
 // a client ends, and as what; by which way through the nodes is the programs' business.
 //
-// Outside the model are: fragments, IPv4 options that are damaged, IPv6 extension headers
-// other than options and routing, and other protocols than TCP and UDP; nodes with
-// different tables; changes of endpoints while flows last.
+// Outside the model are: fragments, IPv6 extension headers other than options and routing,
+// and other protocols than TCP and UDP; nodes with different tables; changes of
+// endpoints while flows last.
 package reference
 
 import (
@@ -109,37 +109,37 @@ func (p packet) parseIPv4(frame []byte) (packet, reading) {
 	p.Client = netip.AddrPortFrom(netip.AddrFrom4([4]byte(ip[12:])), 0)
 	p.VIP = netip.AddrPortFrom(netip.AddrFrom4([4]byte(ip[16:])), 0)
 	const moreAndOffset = 0x3fff
-	if ip[0]>>4 != 4 || p.l4 < p.l3+ipv4Length || binary.BigEndian.Uint16(ip[6:])&moreAndOffset != 0 {
+	if binary.BigEndian.Uint16(ip[6:])&moreAndOffset != 0 {
 		return p, addressed
 	}
-	if p.l4 == p.l3+ipv4Length {
-		return p.parseL4(frame)
-	}
-	if p.l4 > p.end || p.end > len(frame) {
+	if ip[0]>>4 != 4 || p.l4 < p.l3+ipv4Length {
 		return p, malformed
 	}
-	if reading := readOptions(frame[p.l3+ipv4Length : p.l4]); reading != plain {
+	if reading := readOptions(frame, p.l3+ipv4Length, p.l4); reading != plain {
 		return p, reading
 	}
 	return p.parseL4(frame)
 }
 
 // readOptions looks for what is refused among the options of an IPv4 header (RFC 791 section
-// 3.1, RFC 7126): loose and strict source routes.
-func readOptions(options []byte) reading {
+// 3.1, RFC 7126), which go from one offset to another: loose and strict source routes.
+func readOptions(frame []byte, from, to int) reading {
 	const end, none, loose, strict = 0, 1, 131, 137
-	for len(options) > 0 && options[0] != end {
-		length := 1
+	for at := from; at < to; {
 		switch {
-		case options[0] == none:
-		case options[0] == loose || options[0] == strict:
+		case at >= len(frame):
+			return malformed
+		case frame[at] == end:
+			return plain
+		case frame[at] == none:
+			at++
+		case frame[at] == loose || frame[at] == strict:
 			return sourceRouted
-		case len(options) < 2 || options[1] < 2 || int(options[1]) > len(options):
-			return addressed
+		case at+1 >= len(frame) || frame[at+1] < 2 || at+int(frame[at+1]) > to:
+			return malformed
 		default:
-			length = int(options[1])
+			at += int(frame[at+1])
 		}
-		options = options[length:]
 	}
 	return plain
 }
@@ -155,12 +155,13 @@ func (p packet) parseIPv6(frame []byte) (packet, reading) {
 	p.Client = netip.AddrPortFrom(netip.AddrFrom16([16]byte(ip[8:])), 0)
 	p.VIP = netip.AddrPortFrom(netip.AddrFrom16([16]byte(ip[24:])), 0)
 	if ip[0]>>4 != 6 {
-		return p, addressed
+		return p, malformed
 	}
 	return p.parseExtensions(frame)
 }
 
-// parseExtensions goes over the extension headers: up to six in 256 bytes. Refused are routing
+// parseExtensions goes over the extension headers: up to six in 256 bytes. The first flaw counts,
+// and that the packet is too short for its lengths comes last. Refused are routing
 // headers that are of type 0 or not used up (RFC 5095).
 func (p packet) parseExtensions(frame []byte) (packet, reading) {
 	const hopByHop, routing, destination = 0, 43, 60
@@ -171,16 +172,13 @@ func (p packet) parseExtensions(frame []byte) (packet, reading) {
 			return p.parseL4(frame)
 		case hopByHop:
 			if count > 0 {
-				return p, addressed
+				return p, malformed // RFC 8200 section 4.1
 			}
 		case routing, destination:
 		default:
 			return p, addressed
 		}
-		if count == 6 {
-			return p, overextended
-		}
-		if p.l4+8 > p.end || p.end > len(frame) {
+		if p.l4+4 > len(frame) {
 			return p, malformed
 		}
 		header := frame[p.l4:]
@@ -189,7 +187,7 @@ func (p packet) parseExtensions(frame []byte) (packet, reading) {
 		}
 		p.Protocol = header[0]
 		p.l4 += 8 * (1 + int(header[1]))
-		if p.l4-first > 256 {
+		if count == 6 || p.l4-first > 256 {
 			return p, overextended
 		}
 	}

@@ -220,8 +220,8 @@ func TestRestartWritesNothing(t *testing.T) {
 }
 
 // With one write in ten failing, through random changes and restarts of the
-// agent: no route leads to what is not programmed (the node checks that at
-// every step), and once writes succeed the maps are as they should be.
+// agent: at every step the witness of the stories finds all as it must be, and once
+// writes succeed the maps are as they should be.
 func TestFailingWrites(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -237,6 +237,7 @@ func TestFailingWrites(t *testing.T) {
 			snapshot := func() *model.Snapshot { w.begin(objects, now); return objects }
 			for range 60 {
 				objects = cluster()
+				scatterNodes(objects, random)
 				for i := range 12 {
 					if random.IntN(3) > 0 {
 						addService(objects, i+1, i%2 == 0, random.IntN(3), random.IntN(3))
@@ -245,6 +246,7 @@ func TestFailingWrites(t *testing.T) {
 						restrict(objects, i+1, random.IntN(4), random.IntN(4))
 					}
 				}
+				scatterEndpoints(objects, random)
 				if l == nil || random.IntN(10) == 0 {
 					l = newLoop(n, nil)
 					l.objects = snapshot
@@ -277,7 +279,7 @@ func checkSettled(t *testing.T, n *node, objects *model.Snapshot) {
 	}
 	endpoints := map[program.Endpoint]bool{}
 	for _, frontend := range m.Frontends {
-		for _, endpoint := range frontend.Endpoints {
+		for _, endpoint := range slices.Concat(frontend.Endpoints, frontend.Draining) {
 			endpoints[endpoint] = true
 		}
 	}

@@ -4,6 +4,7 @@ package lbagent
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
@@ -128,6 +129,43 @@ func restrict(s *model.Snapshot, n int, thirds ...int) {
 		}
 		for _, third := range thirds {
 			service.Spec.LoadBalancerSourceRanges = append(service.Spec.LoadBalancerSourceRanges, fmt.Sprintf(prefix, third))
+		}
+	}
+}
+
+// scatterNodes takes an address from some nodes, puts some into zones, and may take the
+// last one away.
+func scatterNodes(s *model.Snapshot, random *rand.Rand) {
+	for _, node := range s.LBNodes {
+		switch random.IntN(4) {
+		case 0:
+			node.Spec.Addresses = node.Spec.Addresses[:1]
+		case 1:
+			node.Spec.Addresses = node.Spec.Addresses[1:]
+		}
+		if random.IntN(3) > 0 {
+			node.Spec.Zone = fmt.Sprint(random.IntN(3))
+		}
+	}
+	if random.IntN(5) == 0 {
+		s.LBNodes = s.LBNodes[:len(s.LBNodes)-1]
+	}
+}
+
+// scatterEndpoints gives endpoints hints that some Services go by, and has some not ready.
+func scatterEndpoints(s *model.Snapshot, random *rand.Rand) {
+	for _, service := range s.Services {
+		if random.IntN(2) == 0 {
+			service.Spec.TrafficDistribution = pointer(corev1.ServiceTrafficDistributionPreferClose)
+		}
+	}
+	for _, slice := range s.EndpointSlices {
+		for i := range slice.Endpoints {
+			endpoint := &slice.Endpoints[i]
+			endpoint.Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: fmt.Sprint(random.IntN(3))}}}
+			if random.IntN(4) == 0 {
+				endpoint.Conditions.Ready = pointer(false)
+			}
 		}
 	}
 }

@@ -8,11 +8,12 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
 // complete returns what a frontend of the maps lacks.
-func complete(s *program.State) error {
+func (w *witness) complete(s *program.State) error {
 	nodes := [program.MaxNodeID + 1]bool{0: true}
 	nodes[s.Self.ID] = true
 	for id := range s.Nodes {
@@ -35,7 +36,8 @@ func complete(s *program.State) error {
 				return fmt.Errorf("%s is without its node table %d", key, slot)
 			}
 			for i, row := range table {
-				if !nodes[row.Primary] || !nodes[row.Chain[0]] || !nodes[row.Chain[1]] || !nodes[row.Chain[2]] || row.Primary == 0 {
+				owned := row.Primary != 0 || w.mayBeNobodys(key, i)
+				if !owned || !nodes[row.Primary] || !nodes[row.Chain[0]] || !nodes[row.Chain[1]] || !nodes[row.Chain[2]] {
 					return fmt.Errorf("%s: row %d, %+v, leads to a node that is not in the maps", key, i, row)
 				}
 			}
@@ -45,6 +47,16 @@ func complete(s *program.State) error {
 		}
 	}
 	return nil
+}
+
+// mayBeNobodys tells whether a row may be without an owner: where the objects have no usable
+// endpoint, rows stay for the connections that there are, and those of nodes that have left
+// become nobody's, until there is a usable endpoint and they are written.
+func (w *witness) mayBeNobodys(key program.FrontendKey, row int) bool {
+	usable := slices.ContainsFunc(w.model.Frontends, func(f model.Frontend) bool { return f.Key == key && len(f.Weights) > 0 })
+	return !usable || slices.ContainsFunc(slotsOf(w.last.Frontends[key]), func(slot program.TableSlot) bool {
+		return w.last.Tables[slot][row].Primary == 0
+	})
 }
 
 // slotsOf are a frontend's node tables, that of this node's zone first.

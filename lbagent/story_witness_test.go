@@ -119,7 +119,7 @@ func (w *witness) see(after string, state *program.State, routes announce.Routes
 		w.promise(state, announced)
 	}
 	for _, check := range []func(*program.State) error{
-		complete, w.checkAnnounced, w.checkAdmitted, w.checkRows, w.checkRemoved,
+		w.complete, w.checkAnnounced, w.checkAdmitted, w.checkRows, w.checkRemoved,
 	} {
 		if err := check(state); err != nil && w.err == nil {
 			w.err = fmt.Errorf("after %s: %w", after, err)

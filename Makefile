@@ -50,7 +50,7 @@ test-unit: prerequisites ## Run the tests of the packages; those of the data pla
 # One lab at a time: the packages behind the tag share the machine's names.
 .PHONY: test-e2e
 test-e2e: prerequisites build image ## Run the end-to-end tests on a real cluster (root).
-	go test -tags e2e -p 1 -count 1 -timeout 40m ./config ./operator ./lbagent ./test/...
+	RAPID_SEED=1 go test -tags e2e -p 1 -count 1 -timeout 40m ./config ./operator ./lbagent ./test/...
 
 # A number of frames, not a time: Go's fuzzing fails now and then when its time is over (go.dev/issue/75804).
 PACKETS ?= 10000000

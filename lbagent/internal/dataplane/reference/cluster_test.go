@@ -39,6 +39,8 @@ type testCluster struct {
 	// moved is when the primary of a row last changed.
 	moved      map[program.TableSlot]*[program.Rows]time.Time
 	rendezvous *table.Rendezvous
+	// full are the frontends with all their endpoints.
+	full map[program.NodeID]map[program.FrontendKey]program.Frontend
 }
 
 // flowAt is a flow at a node.
@@ -50,6 +52,7 @@ type flowAt struct {
 var flowMaps = []string{
 	bpf.DatapathMapConnections4, bpf.DatapathMapConnections6, bpf.DatapathMapDatagrams4, bpf.DatapathMapDatagrams6,
 	bpf.DatapathMapHalfOpen4, bpf.DatapathMapHalfOpen6, bpf.DatapathMapExceptions4, bpf.DatapathMapExceptions6,
+	bpf.DatapathMapAffinities4, bpf.DatapathMapAffinities6,
 }
 
 func newCluster(t *testing.T, worker int, random *rand.Rand) *testCluster {
@@ -61,7 +64,7 @@ func newCluster(t *testing.T, worker int, random *rand.Rand) *testCluster {
 	c := &testCluster{
 		Cluster: Cluster{}, nodes: map[program.NodeID]*node{}, reasons: reasons,
 		arrived: map[flowAt]time.Time{}, delivered: map[flowAt]time.Time{}, moved: map[program.TableSlot]*[program.Rows]time.Time{},
-		rendezvous: table.NewRendezvous(),
+		rendezvous: table.NewRendezvous(), full: map[program.NodeID]map[program.FrontendKey]program.Frontend{},
 	}
 	rows := map[program.TableSlot]*program.Table{}
 	for i := range services {
@@ -103,7 +106,7 @@ func (c *testCluster) add(t *testing.T, worker int, id program.NodeID, s *progra
 	}
 	n.drops = openMap(t, r, bpf.DatapathMapDropCounts)
 	c.nodes[id] = n
-	c.Cluster[id] = Node{State: s, MAC: mac}
+	c.Cluster[id], c.full[id] = Node{State: s, MAC: mac}, s.Frontends
 }
 
 func openMap(t *testing.T, r *rig.Rig, name string) *ebpf.Map {
@@ -123,6 +126,9 @@ type arrival struct {
 	// hops is how often it was sent on.
 	hops int
 }
+
+// delivered tells of a packet that went to the node's stack.
+func (a arrival) delivered() bool { return a.Verdict == rig.XDPPass && len(a.Note) == 0 }
 
 // maxHops bounds a packet's way: to whom a node has learned of and back, in each of three
 // zones to the primary, along the chain and back, and to who holds the flow.

@@ -78,9 +78,10 @@ func report(t *testing.T, clusters []*differential) {
 		}
 		total["answered"] += d.answered
 		total["learned"] += d.learned
+		total["kept"] += d.kept
 	}
 	t.Logf("packets: %v", total)
-	for _, name := range slices.Concat(fateNames, foreseen, []string{"answered", "learned"}) {
+	for _, name := range slices.Concat(fateNames, foreseen, []string{"answered", "learned", "kept"}) {
 		if total[name] == 0 {
 			t.Errorf("no packet was %s: the test has lost its sense", name)
 		}
@@ -101,6 +102,8 @@ type differential struct {
 	answered int
 	// learned are packets of flows that a node had learned of, or did.
 	learned int
+	// kept are flows by which their client came to its endpoint.
+	kept int
 	// reasons are all foreseen drops by reason.
 	reasons map[string]uint64
 }
@@ -163,7 +166,7 @@ func (d *differential) check(at program.NodeID, frame []byte) error {
 		if !dropped && got.Verdict != rig.XDPPass && got.Verdict != rig.XDPTX {
 			return fmt.Errorf("verdict %d", got.Verdict)
 		}
-		if got.Verdict == rig.XDPTX {
+		if got.Verdict == rig.XDPTX || len(got.Note) > 0 {
 			d.unclear++
 		}
 		return nil
@@ -187,34 +190,45 @@ func (d *differential) check(at program.NodeID, frame []byte) error {
 		}
 		now := time.Now()
 		d.cluster.arrived[flowAt{at, want.Flow}], d.cluster.delivered[flowAt{got.at, want.Flow}] = now, now
-		if dropped {
+		if !got.delivered() {
 			return nil
+		}
+		if err := d.checkKept(want, got, before); err != nil {
+			return err
 		}
 		return d.checkLearned(at, want, got, before)
 	}
 }
 
-// checkRefused allows that the limit of answers is reached.
+// checkRefused allows that the limit of answers is reached. What another node had sent is
+// answered through the kernel.
 func (d *differential) checkRefused(want Forecast, frame []byte, got arrival) error {
 	if by := want.Targets[0].Node; got.at != by {
 		return fmt.Errorf("%v came to node %d, want it to be refused at node %d", want.Flow, got.at, by)
 	}
-	switch got.Verdict {
-	case rig.XDPDrop:
+	direct := got.hops == 0
+	switch {
+	case got.Verdict == rig.XDPDrop:
 		return nil
-	case rig.XDPTX:
+	case direct && got.Verdict == rig.XDPTX, !direct && got.Verdict == rig.XDPPass && len(got.Note) > 0:
 		d.answered++
-		return CheckRefusal(frame, got.Frame)
+		return CheckRefusal(frame, got.Frame, direct)
 	default:
 		return fmt.Errorf("%v: verdict %d, want it to be refused", want.Flow, got.Verdict)
 	}
 }
 
 func (d *differential) checkDelivered(want Forecast, frame []byte, got arrival) error {
-	if got.Verdict == rig.XDPDrop && slices.Contains(want.Targets, Target{Node: got.at}) {
-		return nil
+	if slices.Contains(want.Targets, Target{Node: got.at}) && !got.delivered() {
+		if want.Refuses && got.Verdict != rig.XDPDrop {
+			d.unclear++
+			return CheckRefusal(frame, got.Frame, got.hops == 0)
+		}
+		if got.Verdict == rig.XDPDrop {
+			return nil
+		}
 	}
-	if got.Verdict != rig.XDPPass || len(got.Note) > 0 {
+	if !got.delivered() {
 		return fmt.Errorf("%v: verdict %d at node %d after %d hops, want one of %v", want.Flow, got.Verdict, got.at, got.hops, want.Targets)
 	}
 	for _, target := range want.Targets {
@@ -265,6 +279,23 @@ func (d *differential) holdings(want Forecast) map[program.NodeID]Entry {
 		}
 	}
 	return held
+}
+
+// checkKept checks that a client whose flow became established has a record of its endpoint under
+// session affinity.
+func (d *differential) checkKept(want Forecast, got arrival, before map[program.NodeID]Entry) error {
+	key := program.FrontendKey{VIP: want.Flow.VIP.Addr(), Port: want.Flow.VIP.Port(), Protocol: want.Flow.Protocol}
+	frontend := d.cluster.Cluster[got.at].State.Frontends[key]
+	entry, ok := d.cluster.Knows(got.at, want.Flow)
+	if frontend.Affinity == 0 || frontend.Endpoints == 0 || !ok || !entry.Established || before[got.at].Established {
+		return nil
+	}
+	kept, _ := d.cluster.Keeps(got.at, frontend.Endpoints, want.Flow.Client.Addr())
+	if kept != entry.Endpoint {
+		return fmt.Errorf("%v is established with endpoint %d, and the record of the client has endpoint %d", want.Flow, entry.Endpoint, kept)
+	}
+	d.kept++
+	return nil
 }
 
 // checkLearned checks that the node that the router chose knows where an established flow is

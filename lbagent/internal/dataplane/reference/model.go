@@ -53,6 +53,8 @@ type View interface {
 	Learned(node program.NodeID, flow Flow) (holder program.NodeID, learned Doubt)
 	// Moved tells whether a row's primary changed within the time for which datagrams are asked for.
 	Moved(slot program.TableSlot, row uint32) Doubt
+	// Keeps tells which endpoint of the table a client's flows had last.
+	Keeps(node program.NodeID, slot program.EndpointSlot, client netip.Addr) (program.EndpointID, bool)
 }
 
 // Fate is what becomes of a packet.
@@ -85,6 +87,8 @@ type Forecast struct {
 	Reason  string
 	Flow    Flow
 	Targets []Target
+	// Refuses is true where a client is told if the Target that drops its packet is the one.
+	Refuses bool
 }
 
 // clients are the networks of which the model knows what becomes of them: no program need
@@ -139,9 +143,9 @@ func (c Cluster) forFrontend(at program.NodeID, p packet, frontend program.Front
 	case !frontend.Local && frontend.Table == 0:
 		return withoutEndpoint(at, p, frontend)
 	}
-	f := Forecast{Fate: Delivered, Flow: p.Flow}
+	f := Forecast{Fate: Delivered, Flow: p.Flow, Refuses: frontend.Refuses && p.askable()}
 	if frontend.Local {
-		f.Targets = []Target{c.serve(at, p.Flow, view)}
+		f.Targets = c.serve(at, p, view)
 	} else {
 		f.Targets = c.stage1(at, p, frontend, view)
 	}
@@ -160,7 +164,7 @@ func dropped(at program.NodeID, reason string) Forecast {
 func withoutEndpoint(at program.NodeID, p packet, frontend program.Frontend) Forecast {
 	f := dropped(at, "no_endpoint")
 	if frontend.Refuses && p.askable() {
-		f.Fate, f.Flow = Refused, p.Flow
+		f.Fate, f.Flow, f.Refuses = Refused, p.Flow, true
 	}
 	return f
 }

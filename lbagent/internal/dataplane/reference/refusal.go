@@ -13,8 +13,8 @@ const icmpLength = 8
 
 // CheckRefusal checks that out tells the sender of in, a plain packet, that nobody listens:
 // a reset (RFC 9293 section 3.10.7.1) or ICMP port unreachable (RFC 792, RFC 4443
-// section 3.1), from the VIP and back to where the packet came from.
-func CheckRefusal(in, out []byte) error {
+// section 3.1), from the VIP and, if direct, back to where the packet came from.
+func CheckRefusal(in, out []byte, direct bool) error {
 	was, reading := parse(in)
 	if reading != plain {
 		return fmt.Errorf("the packet that came in is not plain")
@@ -23,11 +23,11 @@ func CheckRefusal(in, out []byte) error {
 	if reading == notIP || is.end != len(out) {
 		return fmt.Errorf("the answer is no IP packet that fills its frame: %x", out)
 	}
-	if !bytes.Equal(out[:6], in[6:12]) || !bytes.Equal(out[6:12], in[:6]) {
-		return fmt.Errorf("the answer does not go back to where the packet came from")
-	}
-	if !bytes.Equal(out[12:is.l3], in[12:was.l3]) {
+	if direct && !bytes.Equal(out[12:is.l3], in[12:was.l3]) {
 		return fmt.Errorf("the answer has other VLAN tags")
+	}
+	if direct && !bytes.Equal(out[:12], slices.Concat(in[6:12], in[:6])) {
+		return fmt.Errorf("the answer does not go back to where the packet came from")
 	}
 	if is.Client.Addr() != was.VIP.Addr() || is.VIP.Addr() != was.Client.Addr() {
 		return fmt.Errorf("the answer is from %s to %s", is.Client.Addr(), is.VIP.Addr())

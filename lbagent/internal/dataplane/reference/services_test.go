@@ -156,11 +156,15 @@ func state(id program.NodeID, rows map[program.TableSlot]*program.Table) *progra
 	return s
 }
 
+func endpointID(slot, pod int) program.EndpointID {
+	return program.EndpointID(slot*podsPerFrontend + pod)
+}
+
 // endpoints gives the state the endpoints of a frontend, and returns the table of them.
 func endpoints(s *program.State, id program.NodeID, family, slot int) *program.EndpointTable {
 	table := &program.EndpointTable{}
 	for pod := range podsPerFrontend {
-		endpoint := program.EndpointID(slot*podsPerFrontend + pod)
+		endpoint := endpointID(slot, pod)
 		at := address("198.18.%d.%d", id, endpoint)
 		if family == 1 {
 			at = address("2001:db8:100:%x::%x", id, endpoint)

@@ -23,7 +23,7 @@ func (c Cluster) stage1(at program.NodeID, p packet, frontend program.Frontend, 
 		return byRow()
 	}
 	entry, ok := view.Knows(holder, p.Flow)
-	if !ok || (entry.Over && !p.midstream()) {
+	if !ok || p.replaces(entry) {
 		return byRow()
 	}
 	held := Target{Node: holder, Endpoint: entry.Endpoint}
@@ -61,13 +61,15 @@ func (c Cluster) byRow(rows []program.Row, p packet, view View, moved Doubt) []T
 	primary := rows[0].Primary
 	var targets []Target
 	if entry, ok := view.Knows(primary, p.Flow); ok {
-		targets = append(targets, Target{Node: primary, Endpoint: entry.Endpoint})
-		if !entry.Yields {
+		if !p.replaces(entry) {
+			targets = append(targets, Target{Node: primary, Endpoint: entry.Endpoint})
+		}
+		if !entry.Yields && len(targets) > 0 {
 			return targets
 		}
 	}
 	if asked != Yes {
-		targets = append(targets, c.choose(primary, p.Flow))
+		targets = append(targets, c.choose(primary, p.Flow, view))
 	}
 	if asked == No {
 		return targets
@@ -82,7 +84,7 @@ func (c Cluster) byRow(rows []program.Row, p packet, view View, moved Doubt) []T
 			return targets
 		}
 	}
-	return append(targets, c.choose(primary, p.Flow))
+	return append(targets, c.choose(primary, p.Flow, view))
 }
 
 // way are the nodes that are asked, in their order.
@@ -94,21 +96,37 @@ func way(rows []program.Row) []program.NodeID {
 	return slices.DeleteFunc(nodes, func(id program.NodeID) bool { return id == 0 })
 }
 
+// replaces tells of a packet that begins a flow anew where an earlier one is over.
+func (p packet) replaces(entry Entry) bool { return entry.Over && !p.midstream() }
+
 // serve is stage 2: the endpoint that the flow has on the node, or gets.
-func (c Cluster) serve(at program.NodeID, flow Flow, view View) Target {
-	if entry, ok := view.Knows(at, flow); ok {
-		return Target{Node: at, Endpoint: entry.Endpoint}
+func (c Cluster) serve(at program.NodeID, p packet, view View) []Target {
+	entry, ok := view.Knows(at, p.Flow)
+	if !ok || p.replaces(entry) {
+		return []Target{c.choose(at, p.Flow, view)}
 	}
-	return c.choose(at, flow)
+	targets := []Target{{Node: at, Endpoint: entry.Endpoint}}
+	if entry.Yields && !p.midstream() {
+		targets = append(targets, c.choose(at, p.Flow, view))
+	}
+	return targets
 }
 
-// choose is the endpoint that a new flow gets on the node, if the frontend has any there.
-func (c Cluster) choose(at program.NodeID, flow Flow) Target {
+// choose is the endpoint that a new flow gets on the node, if the frontend has any there: under
+// session affinity that of the client's last flows, as long as it takes new ones.
+func (c Cluster) choose(at program.NodeID, flow Flow, view View) Target {
 	state := c[at].State
 	frontend := state.Frontends[program.FrontendKey{VIP: flow.VIP.Addr(), Port: flow.VIP.Port(), Protocol: flow.Protocol}]
-	_, hash := flow.hash(frontend)
 	if frontend.Endpoints == 0 {
 		return Target{Node: at}
 	}
-	return Target{Node: at, Endpoint: state.EndpointTables[frontend.Endpoints][hash/(1<<32/program.EndpointRows)]}
+	table := state.EndpointTables[frontend.Endpoints]
+	if frontend.Affinity != 0 {
+		kept, ok := view.Keeps(at, frontend.Endpoints, flow.Client.Addr())
+		if ok && slices.Contains(table[:], kept) {
+			return Target{Node: at, Endpoint: kept}
+		}
+	}
+	_, hash := flow.hash(frontend)
+	return Target{Node: at, Endpoint: table[hash/(1<<32/program.EndpointRows)]}
 }

@@ -109,6 +109,18 @@ func (c *testCluster) Moved(slot program.TableSlot, row uint32) Doubt {
 	}
 }
 
+// Keeps looks into the records of session affinity.
+func (c *testCluster) Keeps(id program.NodeID, slot program.EndpointSlot, client netip.Addr) (program.EndpointID, bool) {
+	name := bpf.DatapathMapAffinities6
+	var key any = &bpf.DatapathAffinityKey6{Client: bpf.DatapathAddress{Word: words(client)}, Backend: uint32(slot)}
+	if client.Is4() {
+		name, key = bpf.DatapathMapAffinities4, &bpf.DatapathAffinityKey4{Client: words(client)[3], Backend: uint32(slot)}
+	}
+	var record bpf.DatapathAffinity
+	err := c.nodes[id].flows[name].Lookup(key, &record)
+	return program.EndpointID(record.Endpoint), err == nil
+}
+
 func words(a netip.Addr) (out [4]uint32) {
 	b := a.As16()
 	for i := range out {

@@ -186,7 +186,7 @@ func (d *differential) check(at program.NodeID, frame []byte) error {
 		return d.checkRefused(want, frame, got)
 	default:
 		if err := d.checkDelivered(want, frame, got); err != nil {
-			return err
+			return fmt.Errorf("%w; known before: %+v", err, before)
 		}
 		now := time.Now()
 		d.cluster.arrived[flowAt{at, want.Flow}], d.cluster.delivered[flowAt{got.at, want.Flow}] = now, now
@@ -231,13 +231,11 @@ func (d *differential) checkDelivered(want Forecast, frame []byte, got arrival) 
 	if !got.delivered() {
 		return fmt.Errorf("%v: verdict %d at node %d after %d hops, want one of %v", want.Flow, got.Verdict, got.at, got.hops, want.Targets)
 	}
+	came, _ := parse(got.Frame)
 	for _, target := range want.Targets {
-		if target.Endpoint == 0 {
-			continue
-		}
 		endpoint := d.cluster.Cluster[target.Node].State.Endpoints[target.Endpoint]
 		to := netip.AddrPortFrom(endpoint.Address, endpoint.Port)
-		if target.Node != got.at {
+		if target.Node != got.at || to != came.VIP {
 			continue
 		}
 		if err := CheckTranslated(frame, got.Frame, false, to); err != nil {
@@ -252,7 +250,7 @@ func (d *differential) checkDelivered(want Forecast, frame []byte, got arrival) 
 		p, _ := parse(frame)
 		return d.checkReply(got.at, want.Flow, to, !p.midstream())
 	}
-	return fmt.Errorf("%v came to node %d after %d hops, want one of %v", want.Flow, got.at, got.hops, want.Targets)
+	return fmt.Errorf("%v came to %s at node %d after %d hops, want one of %v", want.Flow, came.VIP, got.at, got.hops, want.Targets)
 }
 
 // checkTags checks that VLAN tags are given back to a packet that stays on the node, and do not go

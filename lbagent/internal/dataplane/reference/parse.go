@@ -5,8 +5,8 @@
 // a client ends, and as what; by which way through the nodes is the programs' business.
 //
 // Outside the model are: fragments, IPv6 extension headers other than options and routing,
-// and other protocols than TCP and UDP; nodes with different tables; changes of
-// endpoints while flows last.
+// and other protocols than TCP and UDP; nodes with different tables; endpoints that go
+// while flows last.
 package reference
 
 import (

@@ -42,6 +42,11 @@ func CheckTranslated(in, out []byte, source bool, to netip.AddrPort) error {
 	if was.Client.Addr().Is4() && residue(in[was.l3:was.l4]) != residue(out[is.l3:is.l4]) {
 		return fmt.Errorf("the checksum of the IP header does not fit")
 	}
+	return checkSum(in, out, was, is)
+}
+
+// checkSum checks that the checksum of TCP or UDP fits as it did before.
+func checkSum(in, out []byte, was, is packet) error {
 	sum := is.checksum(out)
 	if was.Protocol == UDP && was.checksum(in) == 0 {
 		if sum != 0 {

@@ -141,7 +141,7 @@ func state(id program.NodeID, rows map[program.TableSlot]*program.Table) *progra
 			if service.affine {
 				frontend.Affinity = 10800
 			}
-			if !service.refuses && !(service.sparse && id%2 == 0) {
+			if none := service.refuses || service.sparse && id%2 == 0; !none {
 				frontend.Endpoints = program.EndpointSlot(slot)
 				s.EndpointTables[frontend.Endpoints] = endpoints(s, id, family, slot)
 			}

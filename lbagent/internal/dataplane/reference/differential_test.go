@@ -30,6 +30,8 @@ const (
 	batch = 2000
 	// stretch is how many are sent between two lines about the progress.
 	stretch = 1_000_000
+	// share is how many packets a cluster gets at least: fewer would find too few flows that moved.
+	share = 30_000
 )
 
 // TestDifferential holds the programs of four nodes to the model: by whatever way, every
@@ -39,7 +41,7 @@ func TestDifferential(t *testing.T) {
 	if first == 0 {
 		first = rand.Uint64()
 	}
-	workers := runtime.GOMAXPROCS(0)
+	workers := max(1, min(runtime.GOMAXPROCS(0), *packets/share))
 	clusters := make([]*differential, workers)
 	for i := range workers {
 		random := rand.New(rand.NewPCG(first, uint64(i)))
@@ -82,7 +84,7 @@ func report(t *testing.T, clusters []*differential) {
 	}
 	t.Logf("packets: %v", total)
 	for _, name := range slices.Concat(fateNames, foreseen, []string{"answered", "learned", "kept"}) {
-		if total[name] == 0 {
+		if total[name] == 0 && *packets >= share {
 			t.Errorf("no packet was %s: the test has lost its sense", name)
 		}
 	}

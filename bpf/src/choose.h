@@ -74,33 +74,46 @@ static __always_inline struct reverse reverse_new(const struct packet *packet,
 	return reverse;
 }
 
-/* The id of the endpoint whose row the flow's hash names, or of a later row's where the
- * client's port is in use towards that one; else minus the reason to drop. use is that
+/* How far behind a row of the table that begins at first the next row of another endpoint is.
+ * Verified on its own, so that its loop counts once.
+ */
+__noinline int rows_to_other(__u32 first, __u32 row)
+{
+	__u32 id = endpoint_at(first + (row & (ENDPOINT_ROWS - 1)));
+	int i;
+
+	for (i = 1; i < ENDPOINT_ROW_ATTEMPTS; i++)
+		if (endpoint_at(first + ((row + i) & (ENDPOINT_ROWS - 1))) != id)
+			break;
+	return i;
+}
+
+/* The id of the endpoint whose row the flow's hash names, or of another one's behind it where
+ * the client's port is in use towards that one; else minus the reason to drop. use is that
  * of the endpoint.
  */
 static __always_inline int endpoint_by_hash(const struct packet *packet,
 					    const struct frontend *frontend,
 					    enum endpoint_use *use)
 {
+	__u32 first = frontend->endpoints * ENDPOINT_ROWS;
+	__u32 row = packet->endpoint_hash >> ENDPOINT_ROW_SHIFT;
 	int reason = DROP_NO_ENDPOINT;
-	__u32 tried = 0, attempts = 0;
 
-	for (__u32 i = 0; i < ENDPOINT_ROW_ATTEMPTS && attempts < ENDPOINT_ATTEMPTS; i++) {
-		__u32 row = (packet->endpoint_hash >> ENDPOINT_ROW_SHIFT) + i;
-		__u32 index = frontend->endpoints * ENDPOINT_ROWS + (row & (ENDPOINT_ROWS - 1));
+	for (int i = 0; i < ENDPOINT_ATTEMPTS; i++) {
+		__u32 index = first + (row & (ENDPOINT_ROWS - 1));
 		__u32 id = endpoint_at(index);
 		struct endpoint *endpoint = endpoint_get(id);
 
-		if (!endpoint || id == tried)
-			continue;
-		tried = id;
-		attempts++;
-		*use = endpoint_use(&packet->flow, endpoint);
-		if (*use != ENDPOINT_TAKEN) {
-			trace_chosen(index, id);
-			return id;
+		if (endpoint) {
+			*use = endpoint_use(&packet->flow, endpoint);
+			if (*use != ENDPOINT_TAKEN) {
+				trace_chosen(index, id);
+				return id;
+			}
+			reason = DROP_TUPLE_CONFLICT;
 		}
-		reason = DROP_TUPLE_CONFLICT;
+		row += rows_to_other(first, row);
 	}
 	return -reason;
 }

@@ -32,6 +32,8 @@ type lbNodeReconciler struct {
 	recorder events.EventRecorder
 	// created are ids of LBNodes that the cache may not show yet, by name.
 	created map[string]int32
+	// last is the id that was given last; zero at the start.
+	last int32
 }
 
 func setupLBNodes(mgr ctrl.Manager) error {
@@ -123,7 +125,7 @@ func (r *lbNodeReconciler) create(ctx context.Context, node *corev1.Node, existi
 	for _, id := range r.created {
 		used.Insert(id)
 	}
-	id, ok := desired.NextNodeID(used)
+	id, ok := desired.NextNodeID(used, r.last)
 	if !ok {
 		r.recorder.Eventf(node, nil, corev1.EventTypeWarning, millracev1alpha1.ReasonNoNodeID, actionNumber,
 			"all %d node ids are in use: delete LBNodes of nodes that are gone", desired.MaxNodeID)
@@ -143,7 +145,7 @@ func (r *lbNodeReconciler) create(ctx context.Context, node *corev1.Node, existi
 		}
 		return fmt.Errorf("creating LBNode %s: %w", node.Name, err)
 	}
-	r.created[node.Name] = id
+	r.created[node.Name], r.last = id, id
 	return nil
 }
 

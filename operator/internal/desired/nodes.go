@@ -35,11 +35,11 @@ func NodeAddresses(node *corev1.Node) []string {
 // none (well-known label topology.kubernetes.io/zone).
 func NodeZone(node *corev1.Node) string { return node.Labels[corev1.LabelTopologyZone] }
 
-// NextNodeID returns the id above the highest one in use, so that the id of a
-// node that is gone is not given to another soon; at the end of the numbers
-// the lowest that is free. It returns false when all are in use.
-func NextNodeID(used sets.Set[int32]) (int32, bool) {
-	var highest int32
+// NextNodeID returns the id above the highest one in use and the last one that was given,
+// so that the id of a node that is gone is not given to another soon; at the
+// end of the numbers the lowest that is free. It returns false when all are in use.
+func NextNodeID(used sets.Set[int32], last int32) (int32, bool) {
+	highest := last
 	for id := range used {
 		highest = max(highest, id)
 	}

@@ -146,25 +146,28 @@ func TestNextNodeID(t *testing.T) {
 	tests := []struct {
 		name string
 		used sets.Set[int32]
+		last int32
 		want int32
 		ok   bool
 	}{
-		{"the first", sets.New[int32](), 1, true},
-		{"above the highest", sets.New[int32](3, 7), 8, true},
-		{"the last", sets.New[int32](4094), 4095, true},
-		{"from the start again", sets.New[int32](1, 2, 4, 4095), 3, true},
-		{"none", all, 0, false},
+		{"the first", sets.New[int32](), 0, 1, true},
+		{"above the highest", sets.New[int32](3, 7), 2, 8, true},
+		{"above the last that was given", sets.New[int32](3, 7), 8, 9, true},
+		{"the last", sets.New[int32](4094), 0, 4095, true},
+		{"from the start again", sets.New[int32](1, 2, 4, 4095), 1, 3, true},
+		{"from the start again, the last is gone", sets.New[int32](1, 2), 4095, 3, true},
+		{"none", all, 4095, 0, false},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if id, ok := NextNodeID(test.used); id != test.want || ok != test.ok {
+			if id, ok := NextNodeID(test.used, test.last); id != test.want || ok != test.ok {
 				t.Errorf("NextNodeID = %d, %v, want %d, %v", id, ok, test.want, test.ok)
 			}
 		})
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		used := sets.New(rapid.SliceOf(rapid.Int32Range(1, MaxNodeID)).Draw(t, "used")...)
-		if id, ok := NextNodeID(used); !ok || used.Has(id) || id < 1 || id > MaxNodeID {
+		if id, ok := NextNodeID(used, 0); !ok || used.Has(id) || id < 1 || id > MaxNodeID {
 			t.Fatalf("NextNodeID = %d, %v", id, ok)
 		}
 	})

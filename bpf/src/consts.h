@@ -35,7 +35,7 @@ enum shape {
 #define HOP_SECONDS 30
 
 /* Where the client's address and port are already in use towards an endpoint through another
- * frontend: how many endpoints a new flow tries, and in how many rows it looks for them.
+ * frontend: how many endpoints a new flow tries, and in how many rows it looks for the next.
  */
 #define ENDPOINT_ATTEMPTS 8
 #define ENDPOINT_ROW_ATTEMPTS 64

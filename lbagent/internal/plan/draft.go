@@ -251,10 +251,12 @@ func (d *draft) full(object model.ObjectReference, what string, s shortage) {
 	})
 }
 
+func serviceOf(frontend *model.Frontend) model.ObjectReference {
+	return model.ObjectReference{Kind: "Service", Namespace: frontend.Service.Namespace, Name: frontend.Service.Name}
+}
+
 func (d *draft) frontendFull(frontend *model.Frontend, s shortage) {
-	d.full(model.ObjectReference{
-		Kind: "Service", Namespace: frontend.Service.Namespace, Name: frontend.Service.Name,
-	}, fmt.Sprintf("frontend %s", frontend.Key), s)
+	d.full(serviceOf(frontend), fmt.Sprintf("frontend %s", frontend.Key), s)
 }
 
 func (d *draft) hasVIP(address netip.Addr) bool {

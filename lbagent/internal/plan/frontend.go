@@ -73,7 +73,7 @@ func (d *draft) takeHash(key program.FrontendKey) (program.FrontendKey, bool) {
 // case in 2^64.
 func (d *draft) sameHash(frontend *model.Frontend, other program.FrontendKey) {
 	d.problems = append(d.problems, model.Problem{
-		Object: model.ObjectReference{Kind: "Service", Namespace: frontend.Service.Namespace, Name: frontend.Service.Name},
+		Object: serviceOf(frontend),
 		Reason: millracev1alpha1.ReasonUnsupported,
 		Message: fmt.Sprintf("frontend %s: not programmed, its address and port have the same hash as those of %s; give one of the two another address or port",
 			frontend.Key, other),

@@ -52,7 +52,7 @@ func (d *draft) budgetZones() {
 
 func (d *draft) zonesFull(frontend *model.Frontend) {
 	d.problems = append(d.problems, model.Problem{
-		Object: model.ObjectReference{Kind: "Service", Namespace: frontend.Service.Namespace, Name: frontend.Service.Name},
+		Object: serviceOf(frontend),
 		Reason: millracev1alpha1.ReasonMapFull,
 		Message: fmt.Sprintf("frontend %s: its clients get all endpoints and not those of the zone, a node has room for %d node tables, and each zone takes one; raise --max-tables of all agents",
 			frontend.Key, d.limits.Tables),

@@ -3,12 +3,11 @@
 package main
 
 import (
-	"encoding/binary"
 	"fmt"
-	"net/netip"
 
 	"github.com/cilium/ebpf"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/rig"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
@@ -43,11 +42,11 @@ func fillFloors(floors *floorsObjects, contents *program.State) error {
 		value := floorsFrontend{Id: uint32(frontend.ID), Table: uint32(frontend.Table)}
 		if key.VIP.Is4() {
 			err = floors.Frontends4.Put(floorsKey4{
-				Vip: words(key.VIP)[3], Port: networkPort(key.Port), Protocol: key.Protocol,
+				Vip: rig.Words(key.VIP)[3], Port: rig.NetworkPort(key.Port), Protocol: key.Protocol,
 			}, value)
 		} else {
 			err = floors.Frontends6.Put(floorsKey6{
-				Vip: words(key.VIP), Port: networkPort(key.Port), Protocol: key.Protocol,
+				Vip: rig.Words(key.VIP), Port: rig.NetworkPort(key.Port), Protocol: key.Protocol,
 			}, value)
 		}
 		if err != nil {
@@ -57,10 +56,10 @@ func fillFloors(floors *floorsObjects, contents *program.State) error {
 	for id, node := range contents.Nodes {
 		value := floorsNode{Destination: [6]uint8(nextHopMAC), Source: [6]uint8(uplinkMAC)}
 		if node.IPv4.IsValid() {
-			value.Ipv4 = words(node.IPv4)[3]
+			value.Ipv4 = rig.Words(node.IPv4)[3]
 		}
 		if node.IPv6.IsValid() {
-			value.Ipv6 = words(node.IPv6)
+			value.Ipv6 = rig.Words(node.IPv6)
 		}
 		if err := floors.Nodes.Put(uint32(id), value); err != nil {
 			return err
@@ -81,22 +80,9 @@ func fillRows(m *ebpf.Map, slot program.TableSlot, table *program.Table) error {
 		values[i].Primary = uint16(row.Primary)
 		for j, id := range row.Chain {
 			// The floor copies them to the wire.
-			values[i].Chain[j] = networkPort(uint16(id))
+			values[i].Chain[j] = rig.NetworkPort(uint16(id))
 		}
 	}
 	_, err := m.BatchUpdate(keys, values, nil)
 	return err
-}
-
-// words are an address as loaded from a packet; the last one is IPv4's.
-func words(address netip.Addr) (out [4]uint32) {
-	b := address.As16()
-	for i := range out {
-		out[i] = binary.NativeEndian.Uint32(b[4*i:])
-	}
-	return out
-}
-
-func networkPort(port uint16) uint16 {
-	return binary.NativeEndian.Uint16([]byte{byte(port >> 8), byte(port)})
 }

@@ -3,11 +3,11 @@
 package reference
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"time"
 
 	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/rig"
 	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
@@ -37,15 +37,15 @@ func lasts(flow Flow, established bool, flags bpf.DatapathConnectionFlag) time.D
 
 // keyOf is the flow's key in the maps of its family.
 func keyOf(flow Flow) any {
-	clientPort, vipPort := networkPort(flow.Client.Port()), networkPort(flow.VIP.Port())
+	clientPort, vipPort := rig.NetworkPort(flow.Client.Port()), rig.NetworkPort(flow.VIP.Port())
 	if flow.VIP.Addr().Is4() {
 		return &bpf.DatapathConnectionKey4{
-			Client: words(flow.Client.Addr())[3], Vip: words(flow.VIP.Addr())[3],
+			Client: rig.Words(flow.Client.Addr())[3], Vip: rig.Words(flow.VIP.Addr())[3],
 			ClientPort: clientPort, VipPort: vipPort, Protocol: flow.Protocol,
 		}
 	}
 	return &bpf.DatapathConnectionKey6{
-		Client: bpf.DatapathAddress{Word: words(flow.Client.Addr())}, Vip: bpf.DatapathAddress{Word: words(flow.VIP.Addr())},
+		Client: bpf.DatapathAddress{Word: rig.Words(flow.Client.Addr())}, Vip: bpf.DatapathAddress{Word: rig.Words(flow.VIP.Addr())},
 		ClientPort: clientPort, VipPort: vipPort, Protocol: flow.Protocol,
 	}
 }
@@ -112,23 +112,11 @@ func (c *testCluster) Moved(slot program.TableSlot, row uint32) Doubt {
 // Keeps looks into the records of session affinity.
 func (c *testCluster) Keeps(id program.NodeID, slot program.EndpointSlot, client netip.Addr) (program.EndpointID, bool) {
 	name := bpf.DatapathMapAffinities6
-	var key any = &bpf.DatapathAffinityKey6{Client: bpf.DatapathAddress{Word: words(client)}, Backend: uint32(slot)}
+	var key any = &bpf.DatapathAffinityKey6{Client: bpf.DatapathAddress{Word: rig.Words(client)}, Backend: uint32(slot)}
 	if client.Is4() {
-		name, key = bpf.DatapathMapAffinities4, &bpf.DatapathAffinityKey4{Client: words(client)[3], Backend: uint32(slot)}
+		name, key = bpf.DatapathMapAffinities4, &bpf.DatapathAffinityKey4{Client: rig.Words(client)[3], Backend: uint32(slot)}
 	}
 	var record bpf.DatapathAffinity
 	err := c.nodes[id].flows[name].Lookup(key, &record)
 	return program.EndpointID(record.Endpoint), err == nil
-}
-
-func words(a netip.Addr) (out [4]uint32) {
-	b := a.As16()
-	for i := range out {
-		out[i] = binary.NativeEndian.Uint32(b[4*i:])
-	}
-	return out
-}
-
-func networkPort(port uint16) uint16 {
-	return binary.NativeEndian.Uint16([]byte{byte(port >> 8), byte(port)})
 }

@@ -16,13 +16,14 @@ STATIC := CGO_ENABLED=0 GOARCH=$(ARCH) go build -trimpath -ldflags "-s -w -X mai
 
 .PHONY: help
 help: ## Show the targets.
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build the programs into bin/.
 	@mkdir -p $(BIN)
-	$(STATIC) -o $(BIN)/ ./cmd/operator ./cmd/lbagent ./cmd/millrace
+	$(STATIC) -o $(BIN)/ ./cmd/operator ./cmd/lbagent ./cmd/millrace ./cmd/gateway ./cmd/lbproxy
 	ln -sf millrace $(BIN)/kubectl-millrace
+	ln -sf millrace $(BIN)/kubectl_complete-millrace
 	go build -trimpath -o $(BIN)/lab ./test/lab
 	CGO_ENABLED=0 go build -trimpath -o $(BIN)/ ./test/echo ./test/flows
 
@@ -45,14 +46,14 @@ test: test-unit test-e2e ## Run every test: pure, kernel and the whole path on a
 # hand; make fuzz draws others.
 .PHONY: test-unit
 test-unit: prerequisites ## Run the tests of the packages; those of the data plane and BGP need root.
-	RAPID_SEED=1 go test ./...
+	@TIMEFORMAT='test-unit took %0R s'; time RAPID_SEED=1 go test ./...
 
-# One lab at a time: the packages behind the tag share the machine's names.
 .PHONY: test-e2e
 test-e2e: prerequisites build image ## Run the end-to-end tests on a real cluster (root).
-	RAPID_SEED=1 go test -tags e2e -p 1 -count 1 -timeout 40m ./config ./operator ./lbagent ./test/...
+	@TIMEFORMAT='test-e2e took %0R s'; time hack/test-e2e.sh
 
-# A number of frames, not a time: Go's fuzzing fails now and then when its time is over (go.dev/issue/75804).
+# A number of frames, not a time: Go's fuzzing fails now and then when its time is over
+# (go.dev/issue/75804).
 PACKETS ?= 10000000
 MUTANTS ?= 1000000
 CHECKS  ?= 5000
@@ -60,7 +61,7 @@ CHECKS  ?= 5000
 .PHONY: fuzz
 fuzz: ## Hold the programs to the model with PACKETS packets, send MUTANTS of the fixtures, try properties CHECKS times (root).
 	RAPID_CHECKS=$(CHECKS) go test -timeout 0 $$(grep -rl --include='*_test.go' pgregory.net/rapid . | xargs dirname | sort -u)
-	go test -run TestDifferential -timeout 0 -v ./lbagent/internal/dataplane/reference -packets $(PACKETS)
+	go test -run TestDifferential -timeout 0 -v ./lbagent/test/reference -packets $(PACKETS)
 	go test -run '^$$' -fuzz FuzzIngress -fuzztime $(MUTANTS)x ./bpf
 	go test -run '^$$' -fuzz FuzzEgress -fuzztime $(MUTANTS)x ./bpf
 
@@ -73,7 +74,7 @@ test-kernels: ## Run the tests that depend on the kernel, on the running one and
 # timed by others.
 .PHONY: bench
 bench: ## Measure what a packet costs, beside floor programs (root); PIN=PATH, STRICT=1, RUN=REGEXP, BESIDE=OBJECT.
-	go run ./lbagent/internal/dataplane/bench $(if $(STRICT),-strict) $(if $(PIN),-pin $(PIN)) $(if $(RUN),-run '$(RUN)') $(if $(BESIDE),-beside $(BESIDE))
+	go run ./lbagent/test/bench $(if $(STRICT),-strict) $(if $(PIN),-pin $(PIN)) $(if $(RUN),-run '$(RUN)') $(if $(BESIDE),-beside $(BESIDE))
 
 .PHONY: flood
 flood: ## Send floods of ten million packets each through the program (root, half an hour).
@@ -85,10 +86,12 @@ bench-control: ## Run the benchmarks of agent and operator.
 
 # Image contents are deterministic: the same sources give the same digest.
 .PHONY: image
-image: build ## Assemble the OCI images of operator, agent and echo into dist/images/, without Docker.
+image: build ## Assemble the OCI images of all programs and echo into dist/images/, without Docker.
 	@mkdir -p $(IMAGES)
 	go run ./hack/mkimage --arch $(ARCH) --name $(REGISTRY)/operator:$(TAG) --entrypoint /operator --user 65532 --output $(IMAGES)/operator-$(ARCH).tar $(BIN)/operator:/operator
 	go run ./hack/mkimage --arch $(ARCH) --name $(REGISTRY)/lbagent:$(TAG) --entrypoint /lbagent --output $(IMAGES)/lbagent-$(ARCH).tar $(BIN)/lbagent:/lbagent
+	go run ./hack/mkimage --arch $(ARCH) --name $(REGISTRY)/gateway:$(TAG) --entrypoint /gateway --user 65532 --output $(IMAGES)/gateway-$(ARCH).tar $(BIN)/gateway:/gateway
+	go run ./hack/mkimage --arch $(ARCH) --name $(REGISTRY)/lbproxy:$(TAG) --entrypoint /lbproxy --user 65532 --output $(IMAGES)/lbproxy-$(ARCH).tar $(BIN)/lbproxy:/lbproxy
 	go run ./hack/mkimage --arch $(ARCH) --name $(REGISTRY)/echo:$(TAG) --entrypoint /echo --output $(IMAGES)/echo-$(ARCH).tar $(BIN)/echo:/echo
 
 .PHONY: lab-up
@@ -102,6 +105,18 @@ lab-down: build ## Take the cluster down; nothing is left behind.
 .PHONY: demo
 demo: prerequisites build image ## Show the whole path on a real cluster, step by step (root).
 	go run ./test/demo
+
+.PHONY: demo-repeat
+demo-repeat: prerequisites ## Run the demo COUNT times from a fresh clone on busy processors (root).
+	hack/demo-repeat.sh $(COUNT)
+
+# Not part of CI: the tests take half an hour, and their first build several minutes.
+.PHONY: test-kubernetes-e2e
+test-kubernetes-e2e: build image ## Run Kubernetes' own tests of LoadBalancers on the lab (root); FOCUS=REGEXP.
+	@hack/prerequisites.sh --kubernetes-e2e
+	$(BIN)/lab kubernetes-e2e --build-only
+	$(BIN)/lab up --ipv4-nodes
+	result=0; $(BIN)/lab kubernetes-e2e $(if $(FOCUS),--focus '$(FOCUS)') || result=$$?; $(BIN)/lab down; exit $$result
 
 .PHONY: prerequisites
 prerequisites:

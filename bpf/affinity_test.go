@@ -99,7 +99,7 @@ func TestAffinity(t *testing.T) {
 		}{
 			{name: "another port of the client", in: syn.fromPort(2000), want: first},
 			{name: "another frontend of the Service port", in: syn.fromPort(2000).with(func(p *packet) { p.to = f.to(portLocal) }), want: first},
-			{name: "UDP has the same backend here", in: f.udp(portCluster).fromPort(2000), want: first},
+			{name: "UDP has the same endpoint table here", in: f.udp(portCluster).fromPort(2000), want: first},
 			{name: "another client", in: syn.with(func(p *packet) {
 				p.from = netip.AddrPortFrom(p.from.Addr().Prev(), 2000)
 			}), want: other},

@@ -27,7 +27,7 @@ func (f family) echo(payload string) (request, reply packet) {
 	return request, reply
 }
 
-// sentBack makes a packet leave the way that one of the router's came.
+// sentBack makes a packet leave by the link that one of the router's came in by.
 func sentBack(p *packet) { p.source, p.destination = uplinkMAC, routerMAC }
 
 // answered is a packet that the program made.
@@ -43,7 +43,7 @@ func (f family) refused(syn packet) packet {
 	}}.with(answered)
 }
 
-// told is an ICMP error of the VIP about a client's packet.
+// told is the VIP's ICMP error about a client's packet.
 func (f family) told(kind icmpKind, about packet) packet {
 	limit, tos := 1280-48, uint8(0)
 	if f.vip.Is4() {
@@ -74,9 +74,9 @@ func answers(f family) []fixture {
 	return append(append(echoes(f), refusals(f)...), tooLong(f)...)
 }
 
-// tooLong are packets that the way to their node does not take once encapsulated.
+// tooLong are packets that, encapsulated, exceed the path MTU to their node.
 func tooLong(f family) []fixture {
-	// narrow makes the way to node 2 take so many bytes.
+	// narrow sets the path MTU to node 2.
 	narrow := func(mtu int, fixture fixture) fixture {
 		fixture.given = func(t *testing.T, _ *world) {
 			ip(t, fmt.Sprintf("route add 198.51.100.12/32 dev uplink mtu lock %d", mtu))
@@ -96,20 +96,20 @@ func tooLong(f family) []fixture {
 	}
 	named := func(name string, fixture fixture) fixture { fixture.name = name; return fixture }
 	fixtures := []fixture{
-		named("too long for a tunnel on the way", narrow(1400, toldTo(long, 1400-48))),
+		named("too long for the path MTU to the node", narrow(1400, toldTo(long, 1400-48))),
 		named("from nowhere", narrow(1400, fixture{
 			in: long.with(func(p *packet) { p.from = netip.AddrPortFrom(f.loopback(), 40000) }).frame(), verdict: xdpDrop,
 			counts: silent.counts,
 		})),
 	}
 	if f.vip.Is6() {
-		// RFC 8200 section 5: nobody sends smaller packets than 1280 bytes.
-		return append(fixtures, named("way that takes no IPv6 once encapsulated", narrow(1327, silent)),
-			named("way that just takes IPv6 once encapsulated", narrow(1328, toldTo(long, 1280))))
+		// RFC 8200 section 5: every path takes 1280 bytes.
+		return append(fixtures, named("path MTU below 1280 for the client", narrow(1327, silent)),
+			named("path MTU of 1280 for the client", narrow(1328, toldTo(long, 1280))))
 	}
 	whole := long.with(func(p *packet) { p.divisible = true })
-	return append(fixtures, named("may be fragmented, is told all the same", narrow(1400, toldTo(whole, 1400-48))),
-		named("narrow way", narrow(600, toldTo(long, 600-48))))
+	return append(fixtures, named("may be fragmented", narrow(1400, toldTo(whole, 1400-48))),
+		named("small path MTU", narrow(600, toldTo(long, 600-48))))
 }
 
 func (f family) loopback() netip.Addr {

@@ -27,22 +27,15 @@ type DatapathAffinity struct {
 }
 
 type DatapathAffinityKey4 struct {
-	_       structs.HostLayout
-	Client  uint32
-	Backend uint32
+	_             structs.HostLayout
+	Client        uint32
+	EndpointTable uint32
 }
 
 type DatapathAffinityKey6 struct {
-	_       structs.HostLayout
-	Client  DatapathAddress
-	Backend uint32
-}
-
-type DatapathCensus struct {
-	_        structs.HostLayout
-	Tcp      uint64
-	Udp      uint64
-	HalfOpen uint64
+	_             structs.HostLayout
+	Client        DatapathAddress
+	EndpointTable uint32
 }
 
 type DatapathConnection struct {
@@ -116,7 +109,8 @@ const (
 	DatapathDropReasonDROP_TUNNEL_NO_VIP      DatapathDropReason = 30
 	DatapathDropReasonDROP_TUNNEL_CONGESTION  DatapathDropReason = 31
 	DatapathDropReasonDROP_REPLY_REWRITE      DatapathDropReason = 32
-	DatapathDropReasonDROP_REASONS            DatapathDropReason = 33
+	DatapathDropReasonDROP_SHARE_REFUSED      DatapathDropReason = 33
+	DatapathDropReasonDROP_REASONS            DatapathDropReason = 34
 )
 
 type DatapathDropSample struct {
@@ -167,6 +161,13 @@ type DatapathFlow struct {
 	Protocol   uint8
 	Family     uint8
 	Pad        uint16
+}
+
+type DatapathFlowCounts struct {
+	_        structs.HostLayout
+	Tcp      uint64
+	Udp      uint64
+	HalfOpen uint64
 }
 
 type DatapathFragment struct {
@@ -317,8 +318,8 @@ type DatapathReverseKey6 struct {
 }
 
 type DatapathRow struct {
-	_   structs.HostLayout
-	Way uint64
+	_    structs.HostLayout
+	Path uint64
 }
 
 type DatapathRowMark struct {
@@ -328,10 +329,10 @@ type DatapathRowMark struct {
 }
 
 type DatapathRowUpdate struct {
-	_   structs.HostLayout
-	Row uint32
-	Pad uint32
-	Way uint64
+	_    structs.HostLayout
+	Row  uint32
+	Pad  uint32
+	Path uint64
 }
 
 type DatapathRowsWrite struct {
@@ -382,6 +383,7 @@ const (
 	DatapathShapeVLAN_TAGS        DatapathShape = 2
 	DatapathShapeZONES            DatapathShape = 8
 	DatapathShapeSOURCE_SET_POOLS DatapathShape = 4294967294
+	DatapathShapeENDPOINT_REFUSED DatapathShape = 4294967295
 )
 
 type DatapathSourceRangeKey4 struct {
@@ -417,22 +419,22 @@ const (
 	DatapathTraceStepTRACE_VIP            DatapathTraceStep = 1
 	DatapathTraceStepTRACE_OTHER_STATION  DatapathTraceStep = 2
 	DatapathTraceStepTRACE_FROM_NODE      DatapathTraceStep = 4
-	DatapathTraceStepTRACE_SOURCE_CHECKED DatapathTraceStep = 8192
-	DatapathTraceStepTRACE_ROW            DatapathTraceStep = 8
-	DatapathTraceStepTRACE_STAGE2         DatapathTraceStep = 16
-	DatapathTraceStepTRACE_ESTABLISHED    DatapathTraceStep = 32
-	DatapathTraceStepTRACE_HALF_OPEN      DatapathTraceStep = 64
-	DatapathTraceStepTRACE_CHOSEN         DatapathTraceStep = 128
-	DatapathTraceStepTRACE_AFFINITY       DatapathTraceStep = 16384
-	DatapathTraceStepTRACE_SECOND_CHANCE  DatapathTraceStep = 256
-	DatapathTraceStepTRACE_RETURNED       DatapathTraceStep = 512
-	DatapathTraceStepTRACE_EXCEPTION      DatapathTraceStep = 32768
-	DatapathTraceStepTRACE_TELLS          DatapathTraceStep = 65536
-	DatapathTraceStepTRACE_TOLD           DatapathTraceStep = 131072
-	DatapathTraceStepTRACE_OTHER_ZONE     DatapathTraceStep = 262144
-	DatapathTraceStepTRACE_TO_NODE        DatapathTraceStep = 1024
-	DatapathTraceStepTRACE_DELIVERED      DatapathTraceStep = 2048
-	DatapathTraceStepTRACE_TO_KERNEL      DatapathTraceStep = 4096
+	DatapathTraceStepTRACE_SOURCE_CHECKED DatapathTraceStep = 8
+	DatapathTraceStepTRACE_ROW            DatapathTraceStep = 16
+	DatapathTraceStepTRACE_STAGE2         DatapathTraceStep = 32
+	DatapathTraceStepTRACE_ESTABLISHED    DatapathTraceStep = 64
+	DatapathTraceStepTRACE_HALF_OPEN      DatapathTraceStep = 128
+	DatapathTraceStepTRACE_CHOSEN         DatapathTraceStep = 256
+	DatapathTraceStepTRACE_AFFINITY       DatapathTraceStep = 512
+	DatapathTraceStepTRACE_SECOND_CHANCE  DatapathTraceStep = 1024
+	DatapathTraceStepTRACE_RETURNED       DatapathTraceStep = 2048
+	DatapathTraceStepTRACE_EXCEPTION      DatapathTraceStep = 4096
+	DatapathTraceStepTRACE_NOTIFIES       DatapathTraceStep = 8192
+	DatapathTraceStepTRACE_NOTIFIED       DatapathTraceStep = 16384
+	DatapathTraceStepTRACE_OTHER_ZONE     DatapathTraceStep = 32768
+	DatapathTraceStepTRACE_TO_NODE        DatapathTraceStep = 65536
+	DatapathTraceStepTRACE_DELIVERED      DatapathTraceStep = 131072
+	DatapathTraceStepTRACE_TO_KERNEL      DatapathTraceStep = 262144
 	DatapathTraceStepTRACE_ANSWERED       DatapathTraceStep = 524288
 )
 

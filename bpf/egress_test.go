@@ -158,17 +158,24 @@ func replies(f family) []replyFixture {
 	return fixtures
 }
 
+// cutReply delivers a datagram, and makes the reply to it, cut off before the checksum.
+func (w *world) cutReply(t *testing.T, f family) (packet, []byte) {
+	t.Helper()
+	w.forget(t)
+	udp := f.udp(portCluster)
+	w.ingress(t, udp.frame())
+	reply := answer(udp, f.pods[0], "").with(func(p *packet) { p.payload = "" }).frame()
+	return udp, reply[:len(reply)-4]
+}
+
 // A reply that is cut off within what must be rewritten is not let out half rewritten.
 func TestReplyNotRewritten(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
-			w.forget(t)
-			udp := f.udp(portCluster)
-			w.ingress(t, udp.frame())
-			reply := answer(udp, f.pods[0], "").with(func(p *packet) { p.payload = "" }).frame()
+			_, reply := w.cutReply(t, f)
 			earlier := w.tally(t)
-			if verdict, _ := w.runEgress(t, reply[:len(reply)-4]); verdict != tcxDrop {
+			if verdict, _ := w.runEgress(t, reply); verdict != tcxDrop {
 				t.Errorf("verdict %d, want %d", verdict, tcxDrop)
 			}
 			want := dropped(bpf.DatapathDropReasonDROP_REPLY_REWRITE)
@@ -200,7 +207,7 @@ func TestReverseRefreshed(t *testing.T) {
 	}
 }
 
-// A flow that has outlived its state does not keep its client's port from other frontends.
+// An expired flow does not keep its client's port from other frontends.
 func TestConflictWithIdle(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

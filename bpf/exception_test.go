@@ -48,7 +48,7 @@ func (w *world) mark(t testing.TB, p packet, mark bpf.DatapathRowMark) {
 	t.Helper()
 	put(t, w.RowMarks, p.rowIndex(), mark)
 	row := tables[p.to.Port()].row()
-	row.Way |= rowMarked
+	row.Path |= rowMarked
 	put(t, w.Rows, p.rowIndex(), row)
 }
 
@@ -58,7 +58,7 @@ func (w *world) isMarked(t testing.TB, p packet) bool {
 	if err := w.Rows.Lookup(p.rowIndex(), &row); err != nil {
 		t.Fatal(err)
 	}
-	return row.Way&rowMarked != 0
+	return row.Path&rowMarked != 0
 }
 
 func (w *world) unmark(t testing.TB, p packet) {
@@ -111,7 +111,7 @@ func TestExceptions(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		for kind, cases := range map[string][]exceptionCase{
-			"origin": originCases(f), "holder": holderCases(f), "told": toldCases(f),
+			"ingress node": ingressNodeCases(f), "holder": holderCases(f), "notice": noticeCases(f),
 		} {
 			for _, c := range cases {
 				t.Run(f.name+"/"+kind+"/"+c.name, func(t *testing.T) {
@@ -159,13 +159,13 @@ func withFlags(t tunnel, flags uint8) tunnel {
 func toNode2(t tunnel) []byte { return t.sent(uplinkMAC, node2MAC) }
 func toNode3(t tunnel) []byte { return t.sent(uplinkMAC, node3MAC) }
 
-// originCases are packets from the router on marked rows.
-func originCases(f family) []exceptionCase {
+// ingressNodeCases are packets from the router on marked rows.
+func ingressNodeCases(f family) []exceptionCase {
 	ack, syn := f.tcp(portNode3, "A"), f.tcp(portNode3, "S")
 	byRow := toNode3(ack.tunnelled(node3, 3))
 	used := func(p packet) fixture {
 		return fixture{
-			in: p.frame(), verdict: xdpTX, out: toNode2(withFlags(p.tunnelled(v4.node2, 3), flagTold|flagAsk)),
+			in: p.frame(), verdict: xdpTX, out: toNode2(withFlags(p.tunnelled(v4.node2, 3), flagException|flagWalk)),
 			counts: join(f.received(p), exceptionUsed),
 		}
 	}
@@ -208,27 +208,27 @@ func holderCases(f family) []exceptionCase {
 			name: name, given: here(known), in: in.frame(), verdict: xdpTX, out: out,
 		}}
 	}
-	own := served("its own packet comes back", known, in(3, 0).with(func(t *tunnel) { t.origin = selfID }))
+	own := served("its own packet comes back", known, in(3, 0).with(func(t *tunnel) { t.ingress = selfID }))
 	own.counts, own.after = exceptionLearned, selfID
-	held := withFlags(in(selfID, 0).onwards(v4.node2, 6), flagHeld)
+	held := withFlags(in(selfID, 0).onwards(v4.node2, 6), flagNotice)
 	return []exceptionCase{
-		back("asked along the chain tells the origin", in(3, 0), toNode2(held)),
-		back("the origin is not the sender", in(3, 0).with(func(t *tunnel) { t.origin = 3 }),
-			toNode3(withFlags(in(selfID, 0).onwards(node3, 6), flagHeld).with(func(t *tunnel) { t.origin = 3 }))),
+		back("found by a chain walk, notice to the ingress node", in(3, 0), toNode2(held)),
+		back("the ingress node is not the sender", in(3, 0).with(func(t *tunnel) { t.ingress = 3 }),
+			toNode3(withFlags(in(selfID, 0).onwards(node3, 6), flagNotice).with(func(t *tunnel) { t.ingress = 3 }))),
 		served("by its row", known, in(selfID, 0)),
-		served("by an exception", known, in(3, flagTold|flagAsk)),
-		served("for the last time", known, in(3, flagTold|flagHeld|flagAsk)),
+		served("by an exception", known, in(3, flagException|flagWalk)),
+		served("for the last time", known, in(3, flagException|flagNotice|flagWalk)),
 		served("half-open", halfOpen, in(3, 0)),
-		served("the origin is unknown", known, in(3, 0).with(func(t *tunnel) { t.origin = 99 })),
+		served("the ingress node is unknown", known, in(3, 0).with(func(t *tunnel) { t.ingress = 99 })),
 		own,
 	}
 }
 
-// toldCases are packets that came back, or were sent by an exception in vain.
-func toldCases(f family) []exceptionCase {
+// noticeCases are notices, and packets that an exception led to the wrong node.
+func noticeCases(f family) []exceptionCase {
 	ack, syn, udp := f.tcp(portNode3, "A"), f.tcp(portNode3, "S"), f.udp(portNode3)
-	in := func(p packet, origin, chooser uint16, flags uint8) tunnel {
-		return withFlags(p.arrived(v4, chooser), flags).with(func(t *tunnel) { t.origin = origin })
+	in := func(p packet, ingress, chooser uint16, flags uint8) tunnel {
+		return withFlags(p.arrived(v4, chooser), flags).with(func(t *tunnel) { t.ingress = ingress })
 	}
 	sent := func(name string, p packet, in tunnel, out []byte, counts ...tally) exceptionCase {
 		return exceptionCase{of: p, fixture: fixture{name: name, in: in.frame(), verdict: xdpTX, out: out, counts: join(counts...)}}
@@ -239,29 +239,29 @@ func toldCases(f family) []exceptionCase {
 		}}
 	}
 	excepted := func(c exceptionCase, before, after uint32) exceptionCase { c.except, c.after = before, after; return c }
-	final := uint8(flagTold | flagHeld | flagAsk)
-	byRow := toNode3(withFlags(ack.tunnelled(node3, 3), flagAsk))
+	final := uint8(flagException | flagNotice | flagWalk)
+	byRow := toNode3(withFlags(ack.tunnelled(node3, 3), flagWalk))
 	away := f.tcp(portNode2, "A")
 	asked := event(bpf.DatapathEventEVENT_SECOND_CHANCE)
 	chained := f.udp(portChain)
 	return []exceptionCase{
-		excepted(sent("the holder's word is taken", ack, in(ack, selfID, 2, flagHeld),
+		excepted(sent("the holder's word is taken", ack, in(ack, selfID, 2, flagNotice),
 			toNode2(withFlags(ack.tunnelled(v4.node2, 3), final)), exceptionLearned), none, 2),
-		excepted(sent("it replaces another", ack, in(ack, selfID, 2, flagHeld),
+		excepted(sent("it replaces another", ack, in(ack, selfID, 2, flagNotice),
 			toNode2(withFlags(ack.tunnelled(v4.node2, 3), final)), exceptionLearned), 6, 2),
-		excepted(sent("the row's primary needs none", away, in(away, selfID, 2, flagHeld),
+		excepted(sent("the row's primary needs none", away, in(away, selfID, 2, flagNotice),
 			toNode2(withFlags(away.tunnelled(v4.node2, 2), final))), 6, none),
-		refused("not by the holder", in(ack, selfID, 3, flagHeld)),
-		refused("not to the origin", in(ack, 3, 2, flagHeld)),
-		excepted(sent("given up", ack, in(ack, selfID, 0, flagHeld), byRow), 2, none),
-		excepted(sent("another node cannot give it up", ack, in(ack, selfID, 0, flagHeld), byRow), 6, 6),
-		sent("not known here any more", ack, in(ack, 2, 3, flagTold|flagAsk),
-			toNode2(withFlags(ack.arrived(v4, 0), flagHeld|flagAsk).onwards(v4.node2))),
-		sent("a new connection is the primary's", syn, in(syn, 2, 3, flagTold|flagAsk),
-			toNode2(withFlags(syn.arrived(v4, 0), flagHeld|flagAsk).onwards(v4.node2))),
+		refused("not by the holder", in(ack, selfID, 3, flagNotice)),
+		refused("not to the ingress node", in(ack, 3, 2, flagNotice)),
+		excepted(sent("given up", ack, in(ack, selfID, 0, flagNotice), byRow), 2, none),
+		excepted(sent("another node cannot give it up", ack, in(ack, selfID, 0, flagNotice), byRow), 6, 6),
+		sent("not known here any more", ack, in(ack, 2, 3, flagException|flagWalk),
+			toNode2(withFlags(ack.arrived(v4, 0), flagNotice|flagWalk).onwards(v4.node2))),
+		sent("a new connection is the primary's", syn, in(syn, 2, 3, flagException|flagWalk),
+			toNode2(withFlags(syn.arrived(v4, 0), flagNotice|flagWalk).onwards(v4.node2))),
 		sent("a datagram is asked for on a row that moved", chained,
-			withFlags(chained.arrived(v4, selfID, 3), flagAsk),
-			toNode3(withFlags(chained.arrived(v4, selfID), flagAsk).onwards(node3)), asked),
+			withFlags(chained.arrived(v4, selfID, 3), flagWalk),
+			toNode3(withFlags(chained.arrived(v4, selfID), flagWalk).onwards(node3)), asked),
 		{of: udp, fixture: fixture{
 			name: "a datagram is not on others", in: udp.arrived(v4, selfID, 3).frame(), verdict: xdpPass,
 			out: delivered(udp, f.pods[0]), counts: f.opened(portNode3),
@@ -279,7 +279,7 @@ func TestMovedRow(t *testing.T) {
 			flags  uint8
 			marked bool
 		}{
-			"lately": {200, flagAsk, true}, "long ago": {241, 0, false},
+			"lately": {200, flagWalk, true}, "long ago": {241, 0, false},
 		} {
 			w.check(t, fixture{
 				name: name, given: func(t *testing.T, w *world) { w.mark(t, udp, bpf.DatapathRowMark{Moved: w.ago(t, c.ago)}) },
@@ -293,8 +293,8 @@ func TestMovedRow(t *testing.T) {
 	}
 }
 
-// A chain that was guessed gives way to a history; one that was not, or where there is
-// none, stays.
+// A history replaces a chain by rank. Any other chain stays, and so does this one without a
+// history.
 func TestHistoryReplacesRanks(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

@@ -164,7 +164,7 @@ func (w *world) establish(t testing.TB, p packet, pod netip.AddrPort) {
 // tunnelled is the packet as this node encapsulates it for another, with IPv4 outside
 // where both have it.
 func (p packet) tunnelled(to netip.Addr, chooser uint16, chain ...uint16) tunnel {
-	t := tunnel{from: v4.self, to: to, inner: p, origin: selfID, chooser: chooser, tos: p.tos}
+	t := tunnel{from: v4.self, to: to, inner: p, ingress: selfID, chooser: chooser, tos: p.tos}
 	if to.Is6() {
 		t.from = v6.self
 	}
@@ -173,9 +173,9 @@ func (p packet) tunnelled(to netip.Addr, chooser uint16, chain ...uint16) tunnel
 }
 
 // arrived is the packet as node 2 sent it to this node over the outer family. It is also
-// its origin.
+// its ingress node.
 func (p packet) arrived(outer family, chooser uint16, chain ...uint16) tunnel {
-	t := tunnel{from: outer.node2, to: outer.self, inner: p, origin: 2, chooser: chooser}
+	t := tunnel{from: outer.node2, to: outer.self, inner: p, ingress: 2, chooser: chooser}
 	copy(t.chain[:], chain)
 	return t
 }

@@ -28,7 +28,7 @@ func floodPackets(t *testing.T) int {
 }
 
 // spoofer sends packets with random sources through the program, as fast as can be: it
-// changes the bytes of one frame. Nobody checks the frame's checksums on the way.
+// changes the bytes of one frame. No test checks the frame's checksums.
 type spoofer struct {
 	w      *world
 	random *rand.Rand
@@ -109,7 +109,7 @@ func swap(b []byte) {
 	copy(b[half:], first)
 }
 
-// No flood of a stranger evicts an established connection, however much longer than the
+// No flood of spoofed packets evicts an established connection, however much longer than the
 // tables it is: not of SYNs, not of ACKs, not of SYNs with blind ACKs, which the endpoint
 // answers, nor of datagrams, which it answers too.
 func TestFlood(t *testing.T) {

@@ -79,7 +79,7 @@ func fragments(f family) []fixture {
 		return fixture
 	}
 	echo, _ := f.echo("ping")
-	lost := early("flow that nobody knows", later, first)
+	lost := early("flow that no node knows", later, first)
 	lost.counts = join(lost.counts, f.received(later))
 	return []fixture{
 		opened(served("first", first), portCluster),

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// seeds are one frame of every kind that the programs tell apart.
+// seeds are one frame of every kind that the programs distinguish.
 func seeds(w *world) [][]byte {
 	var frames [][]byte
 	add := func(fixtures []fixture) {

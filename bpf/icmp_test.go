@@ -71,7 +71,7 @@ func wordSum(b []byte) (sum uint32) {
 	return sum
 }
 
-// router is who sends errors about what the VIP sent.
+// router sends errors about packets of the VIP.
 func (f family) router() netip.Addr { return f.other }
 
 // receivedAt is what the node chosen by the router counts for an error about a port.
@@ -197,20 +197,20 @@ func icmpErrorsElsewhere(f family) []fixture {
 			out: f.reported(tooBig, podSent(syn, f.pods[0]), f.header()+8).frame(),
 		},
 		{
-			name: "from a node, unknown, goes back to who asked",
+			name: "from a node, unknown, goes back to the primary",
 			in:   arrived(chained, chainedFlow, 2), verdict: xdpTX,
-			out:    toNode(chained, chainedFlow, v4.node2, 2).with(func(t *tunnel) { t.origin = 2 }).sent(uplinkMAC, node2MAC),
+			out:    toNode(chained, chainedFlow, v4.node2, 2).with(func(t *tunnel) { t.ingress = 2 }).sent(uplinkMAC, node2MAC),
 			counts: returned,
 		},
 		{
-			name: "who asked and gets it back drops it",
+			name: "the primary gets it back and drops it",
 			in:   arrived(chained, chainedFlow, selfID), verdict: xdpDrop,
 			counts: dropped(bpf.DatapathDropReasonDROP_ICMP_NO_CONNECTION),
 		},
 	}
 }
 
-// An ICMP error makes no connection, or anybody could fill the tables with them.
+// An ICMP error makes no connection, or spoofed ones could fill the tables.
 func TestICMPErrorMakesNoConnection(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

@@ -204,7 +204,7 @@ func stage2(f family) []fixture {
 		return fixture
 	}
 	// moved makes new flows go to the second endpoint before the packet, so that it
-	// shows whether it went by the connection or was chosen anew. before pass first.
+	// shows whether it went by the connection or was chosen again. before pass first.
 	moved := func(fixture fixture, before ...packet) fixture {
 		fixture.given = func(t *testing.T, w *world) {
 			w.play(t, before...)
@@ -287,7 +287,7 @@ func stage2(f family) []fixture {
 		to2(gone(local("UDP to an endpoint whose id was reused", udp, opened), f.pods[1], udp, answered, udp), udp),
 		gone(lost("ACK to an endpoint that is gone", ack, bpf.DatapathDropReasonDROP_ENDPOINT_GONE), netip.AddrPort{}, syn, synAck, ack),
 		gone(lost("ACK to an endpoint whose id was reused", ack, bpf.DatapathDropReasonDROP_ENDPOINT_GONE), f.pods[1], syn, synAck, ack),
-		local("ACK of an unknown connection where nobody else can know it", ack, opened),
+		local("ACK of an unknown connection that no other node can know", ack, opened),
 		local("RST of an unknown connection likewise", rst, opened),
 		local("chain of unknown nodes", f.tcp(portChainUnknown, "A"), f.opened(portChainUnknown)),
 		local("policy Local", f.tcp(portLocal, "S"), f.opened(portLocal)),

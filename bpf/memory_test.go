@@ -43,7 +43,7 @@ func TestMemory(t *testing.T) {
 			{"reply of another endpoint", handshake, []packet{answer(syn, f.pods[1], "A")}, answer(syn, f.pods[1], "A").frame()},
 			{"SYN-ACK belongs to a connection without the VIP", handshake, []packet{answer(syn, pod, "SA")}, answer(syn, pod, "SA").frame()},
 			{"and so do replies after it", handshake, []packet{answer(syn, pod, "SA"), data}, data.frame()},
-			{"new connection chooses anew", handshake, []packet{syn}, delivered(syn, f.pods[1])},
+			{"new connection chooses again", handshake, []packet{syn}, delivered(syn, f.pods[1])},
 			{"closed by both sides", append(handshake[:3:3], fin, serverFIN, ack), []packet{ack}, delivered(ack, f.pods[1])},
 			{"reply of one that is closed", append(handshake[:3:3], serverFIN, fin), []packet{data}, data.frame()},
 			{"reset by the client", append(handshake[:3:3], rst), []packet{data}, data.frame()},
@@ -143,7 +143,7 @@ func TestStaleConnection(t *testing.T) {
 			{"closing", closed[:4], 200, ack.frame(), served},
 			{"closed a moment ago", closed, 5, ack.frame(), served},
 			{"closed for a while", closed, 15, ack.frame(), asked},
-			{"closed, and nobody else knows it", closed, 15, ack.arrived(v4, selfID).frame(), nil},
+			{"closed, and no other node knows it", closed, 15, ack.arrived(v4, selfID).frame(), nil},
 		} {
 			t.Run(f.name+"/"+test.name, func(t *testing.T) {
 				w.forget(t)

@@ -184,7 +184,7 @@ func ethernet(source, destination net.HardwareAddr, is4 bool, ip []byte) []byte 
 	if is4 {
 		kind = layers.EthernetTypeIPv4
 	}
-	// Built by hand: gopacket would pad to the minimum length.
+	// Built manually: gopacket would pad to the minimum length.
 	frame := append(append([]byte{}, destination...), source...)
 	return append(append(frame, byte(kind>>8), byte(kind)), ip...)
 }
@@ -207,11 +207,11 @@ func must(err error) {
 type tunnel struct {
 	from, to netip.Addr
 	inner    packet
-	origin   uint16
+	ingress  uint16
 	chooser  uint16
 	chain    [3]uint16
 	flags    uint8
-	// zones is how many zones on from the origin's the way's table is.
+	// zones is how many zones after the ingress node's the path's zone is.
 	zones uint8
 	tos   uint8
 	// port is the outer source port; zero means that of the inner flow's hash.
@@ -227,15 +227,15 @@ type tunnel struct {
 	ipOptions    []layers.IPv4Option
 }
 
-// Flags of a packet's way.
+// Flags of a packet's path.
 const (
-	flagRanked = 1
-	flagAsk    = 2
-	flagTold   = 4
-	flagHeld   = 8
+	flagRanked    = 1
+	flagWalk      = 2
+	flagException = 4
+	flagNotice    = 8
 )
 
-// geneve is written by hand, for gopacket's own Geneve is for decoding.
+// geneve is written manually, for gopacket's own Geneve is for decoding.
 func (t tunnel) geneve() []byte {
 	vni, class, protocol := uint32(0x4d4c52), uint32(0xff4d), layers.EthernetTypeIPv6
 	if t.inner.is4() {
@@ -262,11 +262,11 @@ func (t tunnel) geneve() []byte {
 		return out
 	}
 	out = append(out, byte(class>>8), byte(class), 0x82+t.zones, 2)
-	way := uint64(t.flags)
-	for i, id := range []uint16{t.chain[2], t.chain[1], t.chain[0], t.chooser, t.origin} {
-		way |= uint64(id) << (4 + 12*i)
+	path := uint64(t.flags)
+	for i, id := range []uint16{t.chain[2], t.chain[1], t.chain[0], t.chooser, t.ingress} {
+		path |= uint64(id) << (4 + 12*i)
 	}
-	out = binary.BigEndian.AppendUint64(out, way)
+	out = binary.BigEndian.AppendUint64(out, path)
 	return append(out, make([]byte, 4*t.extraOptions)...)
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// pool is a prefix of a pool without a VIP, and in it two addresses that nobody has and the
+// pool is a prefix of a pool without a VIP, and in it two addresses that are unassigned and the
 // first one behind it.
 func (f family) pool() (prefix netip.Prefix, first, last, behind netip.Addr) {
 	if f.vip.Is4() {

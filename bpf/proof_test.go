@@ -67,7 +67,7 @@ func TestProof(t *testing.T) {
 			{"handshake", []packet{syn, synAck, ack}, "established"},
 			{"handshake, its last packet lost", []packet{syn, synAck, synAck, ack}, "established"},
 			{"handshake with data in the SYN-ACK's flight", []packet{syn, synAck, data, acking(2000 + 14600)}, "established"},
-			{"SYN-ACK anew with another number, as with SYN cookies",
+			{"another SYN-ACK with another number, as with SYN cookies",
 				[]packet{syn, synAck, at(1<<31, synAck), acking(1<<31 + 1)}, "established"},
 			{"SYN and ACK without a SYN-ACK", []packet{syn, ack, ack}, "half-open"},
 			{"SYN and a blind ACK", []packet{syn, synAck, acking(claimed), reset, acking(claimed)}, "half-open"},
@@ -102,7 +102,7 @@ func TestProof(t *testing.T) {
 	}
 }
 
-// A stranger's packet to the VIP does not take the replies of a connection that the
+// A spoofed packet to the VIP does not capture the replies of a connection that the
 // client has with the endpoint without it: they stay as they are until the flow through
 // the VIP has shown that they are its own.
 func TestDirectConnectionKeepsReplies(t *testing.T) {

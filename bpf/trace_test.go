@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// tracer is the copy of the ingress program that explains.
+// tracer is the tracing copy of the ingress program.
 func (w *world) tracer(t testing.TB) *ebpf.Program {
 	t.Helper()
 	if w.tracing != nil {
@@ -114,7 +114,7 @@ func hashContents(t testing.TB, name string, m *ebpf.Map, contents map[entry]str
 	}
 }
 
-// trace runs the frame through the copy that explains.
+// trace runs the frame through the tracing copy.
 func (w *world) trace(t testing.TB, frame []byte) (result, bpf.DatapathTrace) {
 	t.Helper()
 	put(t, w.TraceRecord, uint32(0), bpf.DatapathTrace{})
@@ -126,8 +126,8 @@ func (w *world) trace(t testing.TB, frame []byte) (result, bpf.DatapathTrace) {
 	return got, trace
 }
 
-// checkTrace holds of every fixture: to explain a packet changes nothing, and what is
-// explained is what then becomes of the packet.
+// checkTrace holds for every fixture: a trace changes nothing, and agrees with what then
+// becomes of the packet.
 func (w *world) checkTrace(t *testing.T, fixture fixture) bpf.DatapathTrace {
 	t.Helper()
 	before := w.contents(t)
@@ -167,7 +167,7 @@ func join2(a, b map[entry]string) map[entry]string {
 	return both
 }
 
-// traceCase is a packet and what is explained of its way.
+// traceCase is a packet and its trace.
 type traceCase struct {
 	name   string
 	before []packet
@@ -189,6 +189,8 @@ func traceCases(f family, uplink uint32) []traceCase {
 		toNode    = uint32(bpf.DatapathTraceStepTRACE_TO_NODE)
 		delivered = uint32(bpf.DatapathTraceStepTRACE_DELIVERED)
 		other     = uint32(bpf.DatapathTraceStepTRACE_OTHER_STATION)
+		notifies  = uint32(bpf.DatapathTraceStepTRACE_NOTIFIES)
+		notified  = uint32(bpf.DatapathTraceStepTRACE_NOTIFIED)
 	)
 	pod := 2*(f.endpointSlot-1) + 1
 	reason := func(r bpf.DatapathDropReason) uint32 { return uint32(r) }
@@ -198,6 +200,7 @@ func traceCases(f family, uplink uint32) []traceCase {
 	syn, ack := f.tcp(portCluster, "S"), f.tcp(portCluster, "A")
 	local, away, chain := f.tcp(portLocal, "S"), f.tcp(portNode2, "S"), f.tcp(portChain, "A")
 	stray := syn.with(func(p *packet) { p.destination = node2MAC })
+	notice := withFlags(ack.arrived(f, 2), flagNotice).with(func(t *tunnel) { t.ingress = selfID })
 	return []traceCase{
 		{"no VIP", nil, syn.with(func(p *packet) { p.to = f.pods[0] }).frame(), bpf.DatapathTrace{}},
 		{"other station", nil, stray.frame(), bpf.DatapathTrace{Steps: vip | other}},
@@ -229,6 +232,12 @@ func traceCases(f family, uplink uint32) []traceCase {
 		}},
 		{"asked by another node", nil, chain.arrived(f, 2).frame(), bpf.DatapathTrace{
 			Steps: fromNode | stage2 | returned | toNode, Frontend: f.frontendID(portChain), Node: 2, Ifindex: uplink,
+		}},
+		{"asked for a connection that is here", []packet{syn, answer(syn, f.pods[0], "SA"), ack}, ack.arrived(f, 3).frame(), bpf.DatapathTrace{
+			Steps: fromNode | stage2 | known | notifies | toNode, Frontend: f.frontendID(portCluster), Endpoint: pod, Node: 2, Ifindex: uplink,
+		}},
+		{"notice of the node that holds it", nil, notice.frame(), bpf.DatapathTrace{
+			Steps: fromNode | notified | toNode, Frontend: f.frontendID(portCluster), Node: 2, Ifindex: uplink,
 		}},
 		{"no endpoint anywhere", nil, f.tcp(portNoTable, "S").frame(), bpf.DatapathTrace{
 			Steps: vip, Frontend: f.frontendID(portNoTable), Reason: reason(bpf.DatapathDropReasonDROP_NO_ENDPOINT),

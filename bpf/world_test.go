@@ -95,7 +95,7 @@ const (
 	portChainUnknown
 	portEmptyRow
 	portNoTable
-	// No endpoint anywhere, and the clients are told.
+	// No endpoint anywhere, and the clients are refused.
 	portRefused
 	portLocal
 	portLocalEmpty
@@ -112,13 +112,13 @@ type table struct {
 	history uint8
 }
 
-// row is written from the layout in way.h.
+// row is written from the layout in path.h.
 func (t table) row() bpf.DatapathRow {
-	way := uint64(t.history)<<52 | uint64(t.primary)<<40 | uint64(t.chain[0])<<28 | uint64(t.chain[1])<<16 | uint64(t.chain[2])<<4
+	path := uint64(t.history)<<52 | uint64(t.primary)<<40 | uint64(t.chain[0])<<28 | uint64(t.chain[1])<<16 | uint64(t.chain[2])<<4
 	if t.chain[0] != 0 && t.history == 0 {
-		way |= flagRanked
+		path |= flagRanked
 	}
-	return bpf.DatapathRow{Way: way}
+	return bpf.DatapathRow{Path: path}
 }
 
 var tables = map[uint16]table{
@@ -316,7 +316,7 @@ func (w *world) fill(t testing.TB) {
 }
 
 // filterPlace is the word and the bit of an address in the filter, written from the
-// description in filter.h.
+// description in bloom.h.
 func filterPlace(a netip.Addr) (word uint32, bit uint64) {
 	var network [8]byte
 	if a.Is4() {
@@ -373,12 +373,17 @@ func (w *world) pointTo(t testing.TB, f family, pod int) {
 	w.putEndpointRows(t, f, func(int) int { return pod })
 }
 
+// refused is in place of a pod in a row whose new flows are refused.
+const refused = -1
+
 func (w *world) putEndpointRows(t testing.TB, f family, pod func(row int) int) {
 	t.Helper()
 	keys, values := make([]uint32, 512), make([]uint32, 512)
 	for i := range keys {
-		keys[i] = f.endpointSlot*512 + uint32(i)
-		values[i] = 2*(f.endpointSlot-1) + 1 + uint32(pod(i))
+		keys[i], values[i] = f.endpointSlot*512+uint32(i), uint32(bpf.DatapathShapeENDPOINT_REFUSED)
+		if at := pod(i); at != refused {
+			values[i] = 2*(f.endpointSlot-1) + 1 + uint32(at)
+		}
 	}
 	if _, err := w.EndpointRows.BatchUpdate(keys, values, nil); err != nil {
 		t.Fatal(err)

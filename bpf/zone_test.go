@@ -68,9 +68,9 @@ func inZones(f family) []fixture {
 			out: toNode2(on(ack.tunnelled(v4.node2, 2), 2)), counts: join(f.received(ack), otherZone),
 		},
 		sent("it comes back from the next zone, the one after it has the same primary with a chain",
-			on(ack.arrived(v4, selfID).with(func(t *tunnel) { t.origin = selfID }), 2),
+			on(ack.arrived(v4, selfID).with(func(t *tunnel) { t.ingress = selfID }), 2),
 			on(ack.tunnelled(v4.node2, 2, selfID, 3, 4), 4), otherZone),
-		sent("unknown in the last zone goes back to the origin's primary", asked, on(ack.arrived(v4, 2).onwards(v4.node2), 8), returned),
+		sent("unknown in the last zone goes back to the primary of the ingress node's zone", asked, on(ack.arrived(v4, 2).onwards(v4.node2), 8), returned),
 		sent("a chain by rank is left out at the end", asked.with(func(t *tunnel) { t.flags = flagRanked }),
 			on(ack.arrived(v4, 2).onwards(v4.node2), 8), returned),
 		sent("the steps that are left are kept when it goes along a chain", on(ack.arrived(v4, 3, 2, 4), 2),
@@ -79,8 +79,8 @@ func inZones(f family) []fixture {
 			name: "unknown in all zones", in: on(ack.arrived(v4, selfID), 8).frame(), verdict: xdpPass,
 			out: delivered(ack, f.pods[0]), counts: f.opened(portCluster),
 		},
-		sent("a datagram that is asked for", on(withFlags(udp.arrived(v4, selfID), flagAsk), 6),
-			on(withFlags(udp.arrived(v4, 2).onwards(v4.node2), flagAsk), 8), returned),
+		sent("a datagram that is asked for", on(withFlags(udp.arrived(v4, selfID), flagWalk), 6),
+			on(withFlags(udp.arrived(v4, 2).onwards(v4.node2), flagWalk), 8), returned),
 		{
 			name: "a datagram that is not", in: on(udp.arrived(v4, selfID), 6).frame(), verdict: xdpPass,
 			out: delivered(udp, f.pods[0]), counts: f.opened(portCluster),
@@ -94,15 +94,15 @@ func inZones(f family) []fixture {
 			out: toNode2(on(empty.tunnelled(v4.node2, 2), 2)), counts: join(f.received(empty), otherZone),
 		},
 	}
-	known := sent("known here, which the origin is told", asked,
-		withFlags(ack.arrived(v4, selfID).onwards(v4.node2), flagHeld), nil)
+	known := sent("known here, notice to the ingress node", asked,
+		withFlags(ack.arrived(v4, selfID).onwards(v4.node2), flagNotice), nil)
 	known.given = func(t *testing.T, w *world) { w.play(t, syn, answer(syn, f.pods[0], "SA"), ack) }
 	return append(fixtures, known)
 }
 
-// The origin's own flow was looked for in its own zone in vain, for the row is another node's,
-// and then asked for here by the table of another.
-func TestOriginHoldsByAnotherZone(t *testing.T) {
+// This node is the ingress node of a flow that it holds itself, by the table of another zone.
+// No node of its own zone's path knew the flow.
+func TestIngressNodeHoldsByAnotherZone(t *testing.T) {
 	w := newZones(t)
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestOriginHoldsByAnotherZone(t *testing.T) {
 			clearAll(t, w.Exceptions4, w.Exceptions6)
 			syn, ack := f.tcp(portCluster, "S"), f.tcp(portCluster, "A")
 			w.play(t, syn, answer(syn, f.pods[0], "SA"), ack)
-			in := ack.arrived(v4, selfID).with(func(t *tunnel) { t.origin, t.zones = selfID, 2 })
+			in := ack.arrived(v4, selfID).with(func(t *tunnel) { t.ingress, t.zones = selfID, 2 })
 			if got := w.ingress(t, in.frame()); got.verdict != xdpPass {
 				t.Errorf("verdict %v", got.verdict)
 			}

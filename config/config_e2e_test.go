@@ -2,18 +2,12 @@
 
 //go:build e2e
 
-// Package config has no code; its tests apply the manifests to a real API
-// server of the lab's build.
 package config
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -23,10 +17,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
@@ -36,57 +28,6 @@ const (
 	nodeClaim = "authentication.kubernetes.io/node-name"
 	viewer    = "viewer"
 )
-
-// load returns the objects of a kustomization that only has resources, as all
-// of ours but config/lab.
-func load(t *testing.T, folder string) []*unstructured.Unstructured {
-	t.Helper()
-	var kustomization struct {
-		Resources []string `json:"resources"`
-	}
-	content, err := os.ReadFile(filepath.Join(folder, "kustomization.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal(content, &kustomization); err != nil {
-		t.Fatalf("%s: %v", folder, err)
-	}
-	var objects []*unstructured.Unstructured
-	for _, resource := range kustomization.Resources {
-		path := filepath.Join(folder, resource)
-		if filepath.Ext(path) == ".yaml" {
-			objects = append(objects, read(t, path)...)
-		} else {
-			objects = append(objects, load(t, path)...)
-		}
-	}
-	return objects
-}
-
-func read(t *testing.T, file string) []*unstructured.Unstructured {
-	t.Helper()
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var objects []*unstructured.Unstructured
-	for documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content))); ; {
-		document, err := documents.Read()
-		if errors.Is(err, io.EOF) {
-			return objects
-		}
-		if err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
-		object := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal(document, object); err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
-		if len(object.Object) > 0 {
-			objects = append(objects, object)
-		}
-	}
-}
 
 func newClient(t *testing.T, config *rest.Config) client.Client {
 	t.Helper()
@@ -118,9 +59,9 @@ func eventually(t *testing.T, what string, try func(context.Context) error) {
 
 // install applies a kustomization. The kinds of later objects are served a
 // moment after their CRDs were made; nothing else is tried twice.
-func install(t *testing.T, admin client.Client, folder string) {
+func install(t *testing.T, admin client.Client, directory string) {
 	t.Helper()
-	for _, object := range load(t, folder) {
+	for _, object := range load(t, directory) {
 		name := object.GetKind() + " " + object.GetName()
 		eventually(t, "applying "+name, func(ctx context.Context) error {
 			err := admin.Create(ctx, object.DeepCopy())
@@ -138,6 +79,7 @@ func TestManifests(t *testing.T) {
 	server := controlplane.Start(t, "..", viewer)
 	admin := newClient(t, server.Admin())
 	install(t, admin, "default")
+	install(t, admin, "gateway")
 	install(t, admin, "cleanup")
 	install(t, admin, "samples")
 
@@ -149,20 +91,45 @@ func TestManifests(t *testing.T) {
 // names their node.
 func testAgent(t *testing.T, server *controlplane.Server, admin client.Client) {
 	for i, name := range []string{"node1", "node2"} {
-		object := lbnode(name)
+		object := ofNode("LBNode", name)
 		object.Object["spec"] = map[string]any{"id": int64(i + 1)}
-		if err := admin.Create(t.Context(), object); err != nil {
-			t.Fatal(err)
+		for _, object := range []client.Object{object, ofNode("LBNodeReport", name)} {
+			if err := admin.Create(t.Context(), object); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
+	for kind, status := range map[string]string{"LBNode": `{"bootID":%q}`, "LBNodeReport": `{"version":%q}`} {
+		testAgentWrites(t, server, kind, `{"status":`+status+`}`)
+	}
+	config := server.Admin()
+	config.Impersonate = rest.ImpersonationConfig{UserName: agentUser, Extra: map[string][]string{nodeClaim: {"node1"}}}
+	agent := newClient(t, config)
+	spec := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"addresses":["198.51.100.99"]}}`))
+	if err := agent.Patch(t.Context(), ofNode("LBNode", "node1"), spec); !apierrors.IsForbidden(err) {
+		t.Errorf("the agent's write to its own spec: %v, want forbidden", err)
+	}
+	for _, kind := range []string{"LBNode", "LBNodeReport"} {
+		if err := agent.Delete(t.Context(), ofNode(kind, "node1")); !apierrors.IsForbidden(err) {
+			t.Errorf("the agent's deletion of its own %s: %v, want forbidden", kind, err)
+		}
+	}
+	if err := agent.Create(t.Context(), ofNode("LBNodeReport", "node3")); !apierrors.IsForbidden(err) {
+		t.Errorf("an LBNodeReport created by an agent: %v, want forbidden", err)
+	}
+}
+
+// testAgentWrites has agents patch the status of objects of their own and of other nodes.
+// The patch has a verb for a text that is new each time.
+func testAgentWrites(t *testing.T, server *controlplane.Server, kind, format string) {
 	write := func(ctx context.Context, claims []string, node string) error {
 		config := server.Admin()
 		config.Impersonate = rest.ImpersonationConfig{UserName: agentUser}
 		if claims != nil {
 			config.Impersonate.Extra = map[string][]string{nodeClaim: claims}
 		}
-		patch := fmt.Sprintf(`{"status":{"announcedVIPs":0,"version":%q}}`, time.Now().String())
-		return newClient(t, config).Status().Patch(ctx, lbnode(node), client.RawPatch("application/merge-patch+json", []byte(patch)))
+		patch := client.RawPatch("application/merge-patch+json", []byte(fmt.Sprintf(format, time.Now().String())))
+		return newClient(t, config).Status().Patch(ctx, ofNode(kind, node), patch)
 	}
 	refusal := func(claims []string, node string) func(context.Context) error {
 		return func(ctx context.Context) error {
@@ -176,8 +143,8 @@ func testAgent(t *testing.T, server *controlplane.Server, admin client.Client) {
 			}
 		}
 	}
-	eventually(t, "own node", func(ctx context.Context) error { return write(ctx, []string{"node1"}, "node1") })
-	eventually(t, "another node", refusal([]string{"node1"}, "node2"))
+	eventually(t, "own node's "+kind, func(ctx context.Context) error { return write(ctx, []string{"node1"}, "node1") })
+	eventually(t, "another node's "+kind, refusal([]string{"node1"}, "node2"))
 	// From here on the policy is known to be in force.
 	for name, test := range map[string]struct {
 		claims []string
@@ -188,28 +155,19 @@ func testAgent(t *testing.T, server *controlplane.Server, admin client.Client) {
 		"second claim": {[]string{"node1", "node2"}, "node2"},
 	} {
 		if err := refusal(test.claims, test.node)(t.Context()); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s of %s: %v", kind, name, err)
 		}
 	}
 	if err := write(t.Context(), []string{"node2"}, "node2"); err != nil {
-		t.Errorf("own node: %v", err)
-	}
-	config := server.Admin()
-	config.Impersonate = rest.ImpersonationConfig{UserName: agentUser, Extra: map[string][]string{nodeClaim: {"node1"}}}
-	agent := newClient(t, config)
-	spec := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"addresses":["198.51.100.99"]}}`))
-	if err := agent.Patch(t.Context(), lbnode("node1"), spec); !apierrors.IsForbidden(err) {
-		t.Errorf("the agent's write to its own spec: %v, want forbidden", err)
-	}
-	if err := agent.Delete(t.Context(), lbnode("node1")); !apierrors.IsForbidden(err) {
-		t.Errorf("the agent's deletion of its own LBNode: %v, want forbidden", err)
+		t.Errorf("own node's %s: %v", kind, err)
 	}
 }
 
-func lbnode(name string) *unstructured.Unstructured {
+// ofNode is an object of a kind that has the names of nodes.
+func ofNode(kind, name string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
 	object.SetAPIVersion("millrace.io/v1alpha1")
-	object.SetKind("LBNode")
+	object.SetKind(kind)
 	object.SetName(name)
 	return object
 }
@@ -253,7 +211,7 @@ func testViewer(t *testing.T, server *controlplane.Server, admin client.Client) 
 		text, err = status(ctx)
 		return err
 	})
-	for _, want := range []string{"node1", "IPPool/public  NotObserved", "Service/web (default)  NotObserved"} {
+	for _, want := range []string{"node1", "VIPPool/public  NotObserved", "Service/web (default)  NotObserved"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in:\n%s", want, text)
 		}

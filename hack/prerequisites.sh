@@ -8,6 +8,7 @@
 #   hack/prerequisites.sh --runtime    what the lab and the demo run
 #   hack/prerequisites.sh --develop    that, and what builds and checks the BPF programs
 #   hack/prerequisites.sh --kernels    what runs tests on other kernels
+#   hack/prerequisites.sh --kubernetes-e2e    what the lab runs, and Kubernetes' own tests on it
 
 set -eu
 
@@ -18,8 +19,11 @@ runtime="frr iproute2 ethtool nftables libseccomp-dev pkg-config gcc libc6-dev u
 kernels="qemu-system-x86 iproute2 ethtool dpkg"
 develop="clang-19 llvm-19 libbpf-dev bpftool shellcheck tcpdump"
 
+# What these tests run in pods.
+kubernetes_e2e="$runtime wget netcat-openbsd"
+
 usage() {
-	echo "usage: hack/prerequisites.sh --runtime | --develop | --kernels" >&2
+	echo "usage: hack/prerequisites.sh --runtime | --develop | --kernels | --kubernetes-e2e" >&2
 	exit 2
 }
 
@@ -28,6 +32,7 @@ case $1 in
 --runtime) wanted=$runtime ;;
 --develop) wanted="$runtime $develop" ;;
 --kernels) wanted=$kernels ;;
+--kubernetes-e2e) wanted=$kubernetes_e2e ;;
 *) usage ;;
 esac
 
@@ -47,7 +52,7 @@ provided() {
 }
 
 if ! command -v dpkg-query >/dev/null; then
-	echo "this is neither Debian nor Ubuntu: install by hand what these packages hold: $wanted" >&2
+	echo "this is neither Debian nor Ubuntu: install manually what these packages hold: $wanted" >&2
 	exit 1
 fi
 

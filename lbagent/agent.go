@@ -1,28 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lbagent is the agent of a node: it keeps the node's data plane and
-// BGP sessions as the API server's objects say, and tells the state of both in
-// the node's LBNode.
+// Package lbagent is the agent of a node. It keeps the node's data plane and
+// BGP sessions as the API server's objects say. It writes the state of both to
+// the node's LBNodeReport.
 package lbagent
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
 	"github.com/millrace-lb/millrace/lbagent/internal/source"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 )
+
+// tellTimeout is how long an agent that cannot work waits until the other nodes know that
+// its node has booted.
+const tellTimeout = 5 * time.Second
 
 // Run runs the agent until ctx is done, and returns nil then. What it has
 // programmed stays: the kernel goes on forwarding, and routers that help with
@@ -39,8 +46,23 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 	if err != nil {
 		return err
 	}
+	bootID, err := status.BootID()
+	if err != nil {
+		return err
+	}
+	// The other nodes must not wait for the programs to load.
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		status.TellBoot(ctx, clients.Millrace, config.NodeName, bootID, logger.WithName("status"))
+	}()
 	datapath, err := dataplane.Open(config.Dataplane())
 	if err != nil {
+		// It will fail again in the next process, which may have no more time to tell.
+		select {
+		case <-told:
+		case <-time.After(tellTimeout):
+		}
 		return err
 	}
 	defer func() {
@@ -48,7 +70,7 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 			logger.Error(err, "Data plane not closed cleanly")
 		}
 	}()
-	return serve(ctx, config, parts{clients, objects, datapath}, logger)
+	return serve(ctx, config, parts{clients, objects, datapath, bootID}, logger)
 }
 
 // parts are what an agent's work needs that can fail to be there.
@@ -56,6 +78,7 @@ type parts struct {
 	clients  *source.Clients
 	objects  *source.Source
 	datapath *dataplane.Dataplane
+	bootID   string
 }
 
 // serve does the agent's work until ctx is done.
@@ -72,7 +95,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		Restarting: len(have.Frontends) > 0,
 		Logger:     logger.WithName("bgp"),
 	})
-	writer := status.NewWriter(p.objects.LBNode, status.Client(p.clients.Millrace), logger.WithName("status"))
+	writer := newWriter(p, logger.WithName("status"))
 	hops := netdev.NewHopWatcher(netdev.HopConfig{
 		Set:    p.datapath.SetHops,
 		Vouch:  p.datapath.Vouch,
@@ -82,17 +105,19 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,
 		objects:       p.objects.Snapshot,
-		uplinks:       netdev.NewFinder(config.Uplinks).Find,
+		uplinks:       &uplinks{find: netdev.NewFinder(config.Uplinks).Find, plane: p.datapath, logger: logger},
 		dataplane:     p.datapath,
 		hops:          hops,
 		speaker:       speaker,
 		status:        writer,
 		logger:        logger,
 		health:        newHealth(),
+		passes:        metrics.NewPasses(),
 		names:         newDirectory(config.NodeName),
 		have:          have,
 		planner:       plan.NewPlanner(have),
 		due:           map[removal]time.Time{},
+		announced:     adopted(have),
 		observation:   status.Observation{Version: config.Version},
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -100,6 +125,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		return err
 	}
 	group.Go(func() error { return writer.Run(ctx) })
+	group.Go(func() error { return forward(ctx, p.objects.Reported(), writer.Wake) })
 	group.Go(func() error { return p.objects.Run(ctx) })
 	group.Go(func() error { return hops.Run(ctx) })
 	links := make(chan struct{}, 1)
@@ -119,6 +145,28 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	return nil
 }
 
+func newWriter(p parts, logger logr.Logger) *status.Writer {
+	return status.NewWriter(p.bootID,
+		status.Target[*millracev1alpha1.LBNode]{
+			Observed: p.objects.LBNode, Update: status.Client[*millracev1alpha1.LBNode](p.clients.Millrace, "lbnodes"),
+		},
+		status.Target[*millracev1alpha1.LBNodeReport]{
+			Observed: p.objects.Report, Update: status.Client[*millracev1alpha1.LBNodeReport](p.clients.Millrace, "lbnodereports"),
+		}, logger)
+}
+
+// forward calls act for every value of a channel until ctx is done.
+func forward(ctx context.Context, channel <-chan struct{}, act func()) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-channel:
+			act()
+		}
+	}
+}
+
 // reportHops tells when prepared next hops begin to be unavailable, and when they
 // are there again. Packets are forwarded either way.
 func reportHops(logger logr.Logger, err error) {
@@ -136,10 +184,10 @@ func offer(ctx context.Context, group *errgroup.Group, config Config, datapath *
 		if err != nil {
 			return err
 		}
-		services := func() map[program.FrontendKey]string { return l.names.current.Load().Services }
+		services := func() map[forwarding.FrontendKey]string { return l.names.current.Load().Services }
 		collector := metrics.NewCollector(config.Version, datapath, l.speaker.Sessions, services)
 		checks := metrics.Health{Alive: l.health.alive, Ready: l.health.ready}
-		group.Go(func() error { return metrics.Serve(ctx, listener, collector, checks) })
+		group.Go(func() error { return metrics.Serve(ctx, listener, checks, collector, l.passes) })
 	}
 	if config.Socket != "" {
 		group.Go(func() error {
@@ -157,6 +205,19 @@ func Cleanup(pinRoot string) error {
 		return fmt.Errorf("remove the data plane below %s: %w", pinRoot, err)
 	}
 	return nil
+}
+
+// CheckClean fails as long as Cleanup has not removed everything, or an agent has
+// put it there again.
+func CheckClean(pinRoot string) error {
+	_, err := os.Lstat(pinRoot)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look for maps of the data plane at %s: %w", pinRoot, err)
+	}
+	return fmt.Errorf("maps of the data plane are still pinned at %s: run cleanup, after the agent has ended", pinRoot)
 }
 
 // notify sends without waiting: one value says as much as several.

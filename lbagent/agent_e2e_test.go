@@ -32,7 +32,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
-	"github.com/millrace-lb/millrace/lbagent/internal/frrtest"
+	"github.com/millrace-lb/millrace/lbagent/test/frr"
 	"github.com/millrace-lb/millrace/test/isolated"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
@@ -44,6 +44,8 @@ import (
 const (
 	// agentProcess is set in the process that is the agent.
 	agentProcess = "MILLRACE_TEST_AGENT"
+	// agentBoot is a file in place of the kernel's boot id, in that process.
+	agentBoot = "MILLRACE_TEST_BOOT"
 
 	agentUser   = "agent"
 	healthPort  = "127.0.0.1:7480"
@@ -56,10 +58,26 @@ func TestMain(m *testing.M) {
 	if os.Getenv(agentProcess) == "" {
 		isolated.Main(m)
 	}
+	if err := pretendBoot(os.Getenv(agentBoot)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	if err := runAgent(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// pretendBoot has this process see another boot of the machine, in a mount namespace
+// of its own.
+func pretendBoot(file string) error {
+	if file == "" {
+		return nil
+	}
+	if err := unix.Mount(file, "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount %s in place of the boot id: %w", file, err)
+	}
+	return nil
 }
 
 // runAgent is cmd/lbagent with the configuration of the test.
@@ -70,7 +88,7 @@ func runAgent() error {
 	config.NodeName = thisNode
 	config.Kubeconfig = os.Getenv("KUBECONFIG")
 	config.PinRoot = os.Getenv(agentProcess)
-	config.MaxFrontends, config.MaxTables, config.MaxEndpointTables, config.MaxEndpoints, config.MaxVIPs = 64, 64, 64, 64, 64
+	config.MaxFrontends, config.MaxNodeTables, config.MaxEndpointTables, config.MaxEndpoints, config.MaxVIPs = 64, 64, 64, 64, 64
 	config.MaxSourceRanges = 64
 	config.Connections = 1024
 	return Run(ctx, config, logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil)))
@@ -78,12 +96,14 @@ func runAgent() error {
 
 // world is what is around the agent.
 type world struct {
-	*frrtest.Router
+	*frr.Router
 	t          *testing.T
 	api        *controlplane.Server
 	client     client.Client
 	kubeconfig string
 	pinRoot    string
+	// boot is the name of the boot that the agents see.
+	boot string
 }
 
 func run(t *testing.T, command string) {
@@ -110,8 +130,8 @@ func newWorld(t *testing.T) *world {
 	} {
 		run(t, command)
 	}
-	w := &world{t: t, pinRoot: filepath.Join(mountBPF(t), "millrace")}
-	w.Router = frrtest.Start(t, routerSpace, ` neighbor 198.51.100.2 remote-as 64512
+	w := &world{t: t, pinRoot: filepath.Join(mountBPF(t), "millrace"), boot: "first"}
+	w.Router = frr.Start(t, routerSpace, ` neighbor 198.51.100.2 remote-as 64512
  address-family ipv4 unicast
   neighbor 198.51.100.2 activate
  exit-address-family
@@ -174,8 +194,8 @@ func (w *world) install() {
 	})
 	w.Await(30*time.Second, "the API server serves the CRDs", func() bool {
 		for _, list := range []client.ObjectList{
-			&millracev1alpha1.LBNodeList{}, &millracev1alpha1.VIPList{},
-			&millracev1alpha1.BGPPeerList{}, &millracev1alpha1.BGPAdvertisementList{},
+			&millracev1alpha1.LBNodeList{}, &millracev1alpha1.LBNodeReportList{}, &millracev1alpha1.VIPList{},
+			&millracev1alpha1.LBPeerList{}, &millracev1alpha1.VIPAdvertisementList{}, &millracev1alpha1.VIPRouteList{},
 		} {
 			if w.client.List(w.t.Context(), list) != nil {
 				return false
@@ -202,7 +222,16 @@ func (w *world) populate() {
 	objects.LBNodes[1].Spec.Addresses = []string{"198.51.100.3"}
 	for _, lbNode := range objects.LBNodes {
 		lbNode.UID = ""
+		status := lbNode.Status
 		w.create(lbNode)
+		if lbNode.Name == otherNode {
+			// Its agent serves.
+			lbNode.Status = status
+			if err := w.client.Status().Update(w.t.Context(), lbNode); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		w.create(&millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: lbNode.Name}})
 	}
 	peer := objects.Peers[0]
 	peer.Spec.PeerAddress = "198.51.100.1"
@@ -225,7 +254,12 @@ type agent struct {
 func (w *world) start() *agent {
 	w.t.Helper()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), agentProcess+"="+w.pinRoot, "KUBECONFIG="+w.kubeconfig)
+	boot := filepath.Join(w.t.TempDir(), "boot_id")
+	if err := os.WriteFile(boot, []byte(w.boot+"\n"), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	cmd.Env = append(os.Environ(), agentProcess+"="+w.pinRoot, agentBoot+"="+boot, "KUBECONFIG="+w.kubeconfig)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	if err := cmd.Start(); err != nil {
 		w.t.Fatal(err)
@@ -258,13 +292,22 @@ func ready() bool {
 	return response.StatusCode == http.StatusOK
 }
 
-func (w *world) lbNode() *millracev1alpha1.LBNode {
+func get[T client.Object](w *world, object T) T {
 	w.t.Helper()
-	lbNode := &millracev1alpha1.LBNode{}
-	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: thisNode}, lbNode); err != nil {
+	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: thisNode}, object); err != nil {
 		w.t.Fatal(err)
 	}
-	return lbNode
+	return object
+}
+
+func (w *world) lbNode() *millracev1alpha1.LBNode {
+	w.t.Helper()
+	return get(w, &millracev1alpha1.LBNode{})
+}
+
+func (w *world) report() *millracev1alpha1.LBNodeReport {
+	w.t.Helper()
+	return get(w, &millracev1alpha1.LBNodeReport{})
 }
 
 // writes are the agent's requests that change something.
@@ -285,16 +328,17 @@ func TestAgent(t *testing.T) {
 	w.populate()
 	first := w.start()
 	w.Await(30*time.Second, "the VIP at the router and the agent ready", func() bool { return w.announced() && ready() })
-	w.Await(10*time.Second, "the LBNode says so", func() bool {
-		status := w.lbNode().Status
-		return meta.IsStatusConditionTrue(status.Conditions, millracev1alpha1.ConditionReady) && status.AnnouncedVIPs == 1
+	w.Await(10*time.Second, "the LBNodeReport says so", func() bool {
+		status := w.report().Status
+		return meta.IsStatusConditionTrue(status.Conditions, millracev1alpha1.ConditionReady) && status.VIPs.Announced == 1
 	})
-	status := w.lbNode().Status
+	status := w.report().Status
 	if len(status.Interfaces) != 1 || status.Interfaces[0].XDPMode != millracev1alpha1.XDPNative ||
 		len(status.Sessions) != 1 || status.Sessions[0].State != millracev1alpha1.SessionEstablished ||
-		len(status.VIPs) != 1 || !slices.Equal(status.VIPs[0].AnnouncedTo, []string{"router"}) {
+		status.XDPModes != "Native" || status.VIPs.Programmed != 1 || len(status.VIPs.Withheld) > 0 {
 		t.Errorf("status %+v", status)
 	}
+	w.awaitBoot("serving for the first time", millracev1alpha1.LBNodeStatus{BootID: "first", ServingBootID: "first"})
 
 	before := len(w.writes())
 	time.Sleep(5 * time.Second)
@@ -306,15 +350,56 @@ func TestAgent(t *testing.T) {
 	second := w.start()
 	w.awaitBack()
 	w.restart(second, syscall.SIGKILL)
-	w.start()
+	third := w.start()
 	w.awaitBack()
 
+	w.reboot(third)
 	w.moveEndpoints()
 	w.removeVIP()
+	w.checkWrites()
+}
+
+// reboot replaces the agent by one that sees another boot. Its data plane can be opened
+// only later: what the other nodes have to know does not wait for that.
+func (w *world) reboot(a *agent) {
+	w.t.Helper()
+	if err := a.end(syscall.SIGTERM); err != nil {
+		w.t.Errorf("the agent ended with %v", err)
+	}
+	good := w.pinRoot
+	// Not in a BPF file system: opening the data plane fails.
+	w.boot, w.pinRoot = "second", filepath.Join(w.t.TempDir(), "missing")
+	failing := w.start()
+	if err := failing.cmd.Wait(); err == nil {
+		w.t.Error("an agent without a BPF file system ended well")
+	}
+	w.pinRoot = good
+	w.awaitBoot("booted, not serving", millracev1alpha1.LBNodeStatus{BootID: "second", ServingBootID: "first"})
+	w.start()
+	w.awaitBack()
+	w.awaitBoot("serving again", millracev1alpha1.LBNodeStatus{BootID: "second", ServingBootID: "second"})
+}
+
+func (w *world) awaitBoot(what string, want millracev1alpha1.LBNodeStatus) {
+	w.t.Helper()
+	w.Await(20*time.Second, "LBNode "+what, func() bool { return w.lbNode().Status == want })
+}
+
+// checkWrites fails where the agent wrote anything but its own statuses, or the LBNode
+// more often than the boots ask for.
+func (w *world) checkWrites() {
+	w.t.Helper()
+	identities := 0
 	for _, write := range w.writes() {
-		if write.Resource != "lbnodes" || write.Subresource != "status" || write.Name != thisNode || write.Code != http.StatusOK {
-			t.Errorf("a write other than that of its own status: %+v", write)
+		if write.Resource != "lbnodes" && write.Resource != "lbnodereports" || write.Subresource != "status" || write.Name != thisNode || write.Code != http.StatusOK {
+			w.t.Errorf("a write other than that of its own status: %+v", write)
 		}
+		if write.Resource == "lbnodes" {
+			identities++
+		}
+	}
+	if identities != 3 {
+		w.t.Errorf("the LBNode was written %d times in two boots, want 3", identities)
 	}
 }
 
@@ -369,9 +454,9 @@ func (w *world) moveEndpoints() {
 		w.t.Fatal(err)
 	}
 	w.Await(10*time.Second, "no route without an endpoint", func() bool { return !w.announced() })
-	w.Await(10*time.Second, "the LBNode says why", func() bool {
-		vips := w.lbNode().Status.VIPs
-		return len(vips) == 1 && vips[0].Reason == "NoLocalEndpoint" && len(vips[0].AnnouncedTo) == 0
+	w.Await(10*time.Second, "the LBNodeReport says why", func() bool {
+		vips := w.report().Status.VIPs
+		return vips.Announced == 0 && slices.Equal(vips.Withheld, []millracev1alpha1.WithheldCount{{Reason: "NoLocalEndpoint", Count: 1}})
 	})
 }
 
@@ -381,5 +466,6 @@ func (w *world) removeVIP() {
 	if err := w.client.Delete(w.t.Context(), object); err != nil {
 		w.t.Fatal(err)
 	}
-	w.Await(10*time.Second, "the LBNode without VIPs", func() bool { return len(w.lbNode().Status.VIPs) == 0 })
+	// Numbers alone are written twice a minute.
+	w.Await(45*time.Second, "the LBNodeReport without VIPs", func() bool { return w.report().Status.VIPs.Programmed == 0 })
 }

@@ -7,15 +7,15 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/millrace-lb/millrace/api/inspect"
+	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
 // Config is what a node's agent is told at its start.
 type Config struct {
-	// Version of the program, for LBNode.status.version.
+	// Version of the program, for LBNodeReport.status.version.
 	Version string
 	// NodeName is the name of the Node that the agent runs on.
 	NodeName string
@@ -25,14 +25,14 @@ type Config struct {
 	// Uplinks are names of interfaces, or globs of names. Empty: those that
 	// carry a default route or the node's addresses.
 	Uplinks []string
-	// PinRoot is the folder, in a BPF file system, in which maps and links
+	// PinRoot is the directory, in a BPF file system, in which maps and links
 	// outlive the agent.
 	PinRoot string
-	// MaxFrontends, MaxTables, MaxEndpointTables, MaxEndpoints, MaxVIPs and
+	// MaxFrontends, MaxNodeTables, MaxEndpointTables, MaxEndpoints, MaxVIPs and
 	// MaxSourceRanges are the capacities of the maps: ports of VIPs, Service
 	// ports with cluster-wide endpoints, Service ports with endpoints on this
 	// node, endpoints on this node, VIPs, prefixes that Services admit.
-	MaxFrontends, MaxTables, MaxEndpointTables, MaxEndpoints, MaxVIPs, MaxSourceRanges int
+	MaxFrontends, MaxNodeTables, MaxEndpointTables, MaxEndpoints, MaxVIPs, MaxSourceRanges int
 	// Connections is how many connections are remembered, for each address
 	// family.
 	Connections int
@@ -59,14 +59,14 @@ func DefaultConfig() Config {
 		Version:            "dev",
 		PinRoot:            "/sys/fs/bpf/millrace",
 		MaxFrontends:       8192,
-		MaxTables:          1024,
+		MaxNodeTables:      1024,
 		MaxEndpointTables:  2048,
 		MaxEndpoints:       16384,
 		MaxVIPs:            8192,
 		MaxSourceRanges:    16384,
 		Connections:        262144,
 		MetricsBindAddress: "127.0.0.1:7480",
-		Socket:             inspect.Socket,
+		Socket:             consoleapi.Socket,
 		WithdrawDelay:      time.Second,
 	}
 }
@@ -83,42 +83,18 @@ func (c *Config) validate() error {
 	if c.WithdrawDelay < 0 {
 		errs = append(errs, fmt.Errorf("--withdraw-delay is %s, must not be negative", c.WithdrawDelay))
 	}
-	for _, size := range []struct {
-		flag  string
-		value int
-	}{
-		{"--max-frontends", c.MaxFrontends},
-		{"--max-tables", c.MaxTables},
-		{"--max-endpoint-tables", c.MaxEndpointTables},
-		{"--max-endpoints", c.MaxEndpoints},
-		{"--max-vips", c.MaxVIPs},
-		{"--max-source-ranges", c.MaxSourceRanges},
-		{"--connections", c.Connections},
-	} {
-		if size.value < 1 {
-			errs = append(errs, fmt.Errorf("%s is %d, must be at least 1", size.flag, size.value))
-		}
-	}
-	if c.Datagrams < 0 {
-		errs = append(errs, fmt.Errorf("--udp-flows is %d, must not be negative", c.Datagrams))
-	}
-	if c.Affinities < 0 {
-		errs = append(errs, fmt.Errorf("--affinity-clients is %d, must not be negative", c.Affinities))
-	}
-	if c.Exceptions < 0 {
-		errs = append(errs, fmt.Errorf("--exceptions is %d, must not be negative", c.Exceptions))
-	}
+	errs = append(errs, c.checkSizes()...)
 	return errors.Join(errs...)
 }
 
-func (c *Config) limits() program.Limits {
-	return program.Limits{
-		Frontends:     c.MaxFrontends,
-		Tables:        c.MaxTables,
-		EndpointSlots: c.MaxEndpointTables,
-		Endpoints:     c.MaxEndpoints,
-		VIPs:          c.MaxVIPs,
-		SourceRanges:  c.MaxSourceRanges,
+func (c *Config) limits() forwarding.Limits {
+	return forwarding.Limits{
+		Frontends:      c.MaxFrontends,
+		NodeTables:     c.MaxNodeTables,
+		EndpointTables: c.MaxEndpointTables,
+		Endpoints:      c.MaxEndpoints,
+		VIPs:           c.MaxVIPs,
+		SourceRanges:   c.MaxSourceRanges,
 	}
 }
 

@@ -3,7 +3,7 @@
 package lbagent
 
 import (
-	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -12,85 +12,169 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Dump prints what the node's pinned maps hold, whether an agent runs or not.
-func Dump(pinRoot string, out io.Writer) error {
+// Dump prints what the node's pinned maps hold, whether an agent runs or not: as a table, or
+// where asJSON as one consoleapi.Maps.
+func Dump(pinRoot string, asJSON bool, out io.Writer) error {
 	state, err := dataplane.Read(pinRoot)
 	if err != nil {
 		return fmt.Errorf("read the data plane below %s: %w", pinRoot, err)
 	}
-	return writeState(state, out)
-}
-
-func writeState(state *program.State, out io.Writer) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "self\tid %d\t%s\t%s\tzone %d\n", state.Self.ID, text(state.Self.IPv4), text(state.Self.IPv6), state.Self.Zone)
-	for _, id := range slices.Sorted(maps.Keys(state.Nodes)) {
-		node := state.Nodes[id]
-		fmt.Fprintf(w, "node\tid %d\t%s\t%s\tzone %d\n", id, text(node.IPv4), text(node.IPv6), node.Zone)
+	write := writeMaps
+	if asJSON {
+		write = func(held *consoleapi.Maps, out io.Writer) error { return json.NewEncoder(out).Encode(held) }
 	}
-	for _, vip := range slices.SortedFunc(maps.Keys(state.VIPs), netip.Addr.Compare) {
-		fmt.Fprintf(w, "vip\t%s\n", vip)
-	}
-	keys := slices.SortedFunc(maps.Keys(state.Frontends), func(a, b program.FrontendKey) int {
-		return cmp.Or(a.VIP.Compare(b.VIP), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
-	})
-	for _, key := range keys {
-		frontend := state.Frontends[key]
-		policy := "Cluster"
-		if frontend.Local {
-			policy = "Local"
-		}
-		fmt.Fprintf(w, "frontend\t%s\tprotocol %d\tid %d\t%s\ttable %d\tendpoint table %d\taffinity %ds\tsources %s%s\n",
-			netip.AddrPortFrom(key.VIP, key.Port), key.Protocol, frontend.ID, policy, frontend.Table, frontend.Endpoints,
-			frontend.Affinity, sources(frontend.Ranges), zones(frontend.Zones))
-	}
-	for _, source := range slices.SortedFunc(maps.Keys(state.SourceRanges), program.SourceRange.Compare) {
-		if source.Set == program.Pools {
-			fmt.Fprintf(w, "pool\t%s\n", source.Prefix)
-			continue
-		}
-		fmt.Fprintf(w, "source range\tset %d\t%s\n", source.Set, source.Prefix)
-	}
-	for _, slot := range slices.Sorted(maps.Keys(state.Tables)) {
-		fmt.Fprintf(w, "table %d\trows by node id\t%v\n", slot, shares(state.Tables[slot]))
-	}
-	for _, id := range slices.Sorted(maps.Keys(state.Endpoints)) {
-		endpoint := state.Endpoints[id]
-		fmt.Fprintf(w, "endpoint\tid %d\t%s\n", id, netip.AddrPortFrom(endpoint.Address, endpoint.Port))
-	}
-	if err := w.Flush(); err != nil {
+	if err := write(heldBy(state), out); err != nil {
 		return fmt.Errorf("print the maps: %w", err)
 	}
 	return nil
 }
 
-// zones says which table each zone has, if there is more than one.
-func zones(tables [program.Zones]program.TableSlot) string {
-	var list []string
-	for zone, slot := range tables {
-		if slot != 0 {
-			list = append(list, fmt.Sprintf("%d:%d", zone, slot))
-		}
+// heldBy turns a State into what is printed.
+func heldBy(state *forwarding.State) *consoleapi.Maps {
+	node := func(id forwarding.NodeID, n forwarding.Node) consoleapi.MapNode {
+		return consoleapi.MapNode{ID: uint16(id), IPv4: n.IPv4, IPv6: n.IPv6, Zone: uint8(n.Zone)}
 	}
-	if len(list) == 0 {
+	self := state.Self
+	held := &consoleapi.Maps{
+		Self: node(self.ID, forwarding.Node{IPv4: self.IPv4, IPv6: self.IPv6, Zone: self.Zone}),
+		VIPs: slices.SortedFunc(maps.Keys(state.VIPs), netip.Addr.Compare),
+	}
+	for _, id := range slices.Sorted(maps.Keys(state.Nodes)) {
+		held.Nodes = append(held.Nodes, node(id, state.Nodes[id]))
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(state.Frontends), forwarding.FrontendKey.Compare) {
+		held.Frontends = append(held.Frontends, heldFrontend(key, state.Frontends[key]))
+	}
+	for _, source := range slices.SortedFunc(maps.Keys(state.SourceRanges), forwarding.SourceRange.Compare) {
+		if source.Set == forwarding.Pools {
+			held.Pools = append(held.Pools, source.Prefix)
+			continue
+		}
+		held.SourceRanges = append(held.SourceRanges, consoleapi.MapSourceRange{Set: uint32(source.Set), Prefix: source.Prefix})
+	}
+	for _, slot := range slices.Sorted(maps.Keys(state.NodeTables)) {
+		rows := map[uint16]int{}
+		for _, row := range state.NodeTables[slot] {
+			rows[uint16(row.Primary)]++
+		}
+		held.NodeTables = append(held.NodeTables, consoleapi.MapNodeTable{Slot: uint32(slot), Rows: rows})
+	}
+	for _, slot := range slices.Sorted(maps.Keys(state.EndpointTables)) {
+		table := consoleapi.MapEndpointTable{Slot: uint32(slot), Rows: map[uint32]int{}}
+		for _, id := range state.EndpointTables[slot] {
+			if id == forwarding.RefusedEndpoint {
+				table.Refused++
+				continue
+			}
+			table.Rows[uint32(id)]++
+		}
+		held.EndpointTables = append(held.EndpointTables, table)
+	}
+	for _, id := range slices.Sorted(maps.Keys(state.Endpoints)) {
+		endpoint := state.Endpoints[id]
+		held.Endpoints = append(held.Endpoints, consoleapi.MapEndpoint{
+			ID: uint32(id), Address: netip.AddrPortFrom(endpoint.Address, endpoint.Port),
+		})
+	}
+	return held
+}
+
+func heldFrontend(key forwarding.FrontendKey, frontend forwarding.Frontend) consoleapi.MapFrontend {
+	held := consoleapi.MapFrontend{
+		VIP: key.VIP, Port: key.Port, Protocol: forwarding.ProtocolName(key.Protocol), ID: uint32(frontend.ID),
+		OwnEndpointsFirst: frontend.Local, NodeTable: uint32(frontend.Table), EndpointTable: uint32(frontend.Endpoints),
+		AffinitySeconds: frontend.Affinity,
+	}
+	if frontend.Ranges != forwarding.Nobody {
+		set := uint32(frontend.Ranges)
+		held.Sources = &set
+	}
+	for zone, slot := range frontend.Zones {
+		if slot == 0 {
+			continue
+		}
+		if held.Zones == nil {
+			held.Zones = map[uint8]uint32{}
+		}
+		held.Zones[uint8(zone)] = uint32(slot)
+	}
+	return held
+}
+
+// writeMaps prints a line for each thing.
+func writeMaps(held *consoleapi.Maps, out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	line := func(kind string, node consoleapi.MapNode) {
+		fmt.Fprintf(w, "%s\tid %d\t%s\t%s\tzone %d\n", kind, node.ID, text(node.IPv4), text(node.IPv6), node.Zone)
+	}
+	line("self", held.Self)
+	for _, node := range held.Nodes {
+		line("node", node)
+	}
+	for _, vip := range held.VIPs {
+		fmt.Fprintf(w, "vip\t%s\n", vip)
+	}
+	for i := range held.Frontends {
+		writeFrontend(w, &held.Frontends[i])
+	}
+	for _, prefix := range held.Pools {
+		fmt.Fprintf(w, "pool\t%s\n", prefix)
+	}
+	for _, source := range held.SourceRanges {
+		fmt.Fprintf(w, "source range\tset %d\t%s\n", source.Set, source.Prefix)
+	}
+	for _, table := range held.NodeTables {
+		fmt.Fprintf(w, "node table %d\trows by node id\t%v\n", table.Slot, table.Rows)
+	}
+	for _, table := range held.EndpointTables {
+		refused := ""
+		if table.Refused > 0 {
+			refused = fmt.Sprintf(", refused: %d", table.Refused)
+		}
+		fmt.Fprintf(w, "endpoint table %d\trows by endpoint id\t%v%s\n", table.Slot, table.Rows, refused)
+	}
+	for _, endpoint := range held.Endpoints {
+		fmt.Fprintf(w, "endpoint\tid %d\t%s\n", endpoint.ID, endpoint.Address)
+	}
+	return w.Flush()
+}
+
+func writeFrontend(w io.Writer, frontend *consoleapi.MapFrontend) {
+	serves := "by the row"
+	if frontend.OwnEndpointsFirst {
+		serves = "own endpoints first"
+	}
+	fmt.Fprintf(w, "frontend\t%s\t%s\tid %d\t%s\tnode table %d\tendpoint table %d\taffinity %ds\tsources %s%s\n",
+		netip.AddrPortFrom(frontend.VIP, frontend.Port), frontend.Protocol, frontend.ID, serves, frontend.NodeTable,
+		frontend.EndpointTable, frontend.AffinitySeconds, sources(frontend.Sources), zones(frontend.Zones))
+}
+
+// zones says which table each zone has, if there is more than one.
+func zones(tables map[uint8]uint32) string {
+	if len(tables) == 0 {
 		return ""
+	}
+	var list []string
+	for _, zone := range slices.Sorted(maps.Keys(tables)) {
+		list = append(list, fmt.Sprintf("%d:%d", zone, tables[zone]))
 	}
 	return "\ttables by zone " + strings.Join(list, " ")
 }
 
 // sources says whom a frontend admits.
-func sources(set program.SourceSet) string {
-	switch set {
-	case 0:
-		return "all"
-	case program.Nobody:
+func sources(set *uint32) string {
+	switch {
+	case set == nil:
 		return "none"
+	case *set == 0:
+		return "all"
 	default:
-		return fmt.Sprintf("of set %d", set)
+		return fmt.Sprintf("of set %d", *set)
 	}
 }
 
@@ -100,13 +184,4 @@ func text(address netip.Addr) string {
 		return "-"
 	}
 	return address.String()
-}
-
-// shares counts a table's rows by their primary.
-func shares(table *program.Table) map[program.NodeID]int {
-	counts := map[program.NodeID]int{}
-	for _, row := range table {
-		counts[row.Primary]++
-	}
-	return counts
 }

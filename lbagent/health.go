@@ -22,7 +22,7 @@ const (
 	sessionGrace = 30 * time.Second
 )
 
-// health tells whether the agent is alive and whether its node is ready.
+// health reports whether the agent is alive and whether its node is ready.
 type health struct {
 	now func() time.Time
 

@@ -5,7 +5,6 @@ package lbagent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -15,37 +14,38 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/fib"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
-	"github.com/millrace-lb/millrace/lbagent/internal/nexthop"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 )
 
 // What a pass reads and writes.
 type (
 	dataPlane interface {
-		Apply(ops []program.Op) error
-		Dump() (*program.State, error)
-		Attach(uplinks []dataplane.Uplink) error
+		Apply(op forwarding.Op) error
+		Dump() (*forwarding.State, error)
 		Attachments() []dataplane.Attachment
 	}
 	speaker interface {
 		Set(want bgp.Want) error
 		Sessions() []bgp.Session
+		Announced() map[netip.Addr]bool
 	}
 	reporter interface {
 		Set(observation status.Observation)
 	}
 	hopWatcher interface {
-		Want(targets map[program.NodeID]nexthop.Target, devices map[int]struct{})
+		Want(targets map[forwarding.NodeID]fib.Target, devices map[int]struct{})
 	}
-	uplinkFinder func(addresses []netip.Addr, now time.Time) ([]netdev.Link, time.Duration, error)
+	uplinkFinder func(addresses, peers []netip.Addr, now time.Time) (*netdev.Uplinks, error)
 )
 
 // removal is an operation that takes something out of the maps.
-type removal = program.Op
+type removal = forwarding.Op
 
 const (
 	firstRetry   = time.Second
@@ -53,32 +53,33 @@ const (
 )
 
 // loop brings the node to what the objects say, pass by pass. All retries are
-// here: whatever fails in a pass is done again by the next one.
+// here: what fails in a pass is tried again by the next one, and holds up only what depends
+// on it.
 type loop struct {
-	limits        program.Limits
+	limits        forwarding.Limits
 	withdrawDelay time.Duration
 
 	objects   func() *model.Snapshot
-	uplinks   uplinkFinder
+	uplinks   *uplinks
 	dataplane dataPlane
 	hops      hopWatcher
 	speaker   speaker
 	status    reporter
 	logger    logr.Logger
 	health    *health
+	passes    *metrics.Passes
 	names     *directory
 
 	planner *plan.Planner
 	// have is what the maps hold; nil when that must be read from them.
-	have *program.State
-	// due is when each removal that waits may be done. None waits on over a pass that fails:
-	// what it removes may be announced or used again since.
+	have *forwarding.State
+	// due is when each removal that waits may be done. None waits on over a pass in which the
+	// maps could not be read or a route not withdrawn: what it removes may be announced since.
 	due map[removal]time.Time
-	// attached are the uplinks that the programs were last attached to;
-	// attachFailed is true when that must be done again.
-	attached     []netdev.Link
-	attachFailed bool
-	established  map[string]bool
+	// announced are the VIPs that the last pass announced or, after a start, those that the
+	// agent before may have announced.
+	announced   map[netip.Addr]bool
+	established map[string]bool
 	// observation is what the last pass saw.
 	observation status.Observation
 }
@@ -108,7 +109,9 @@ func (l *loop) run(ctx context.Context, objects, links, sessions <-chan struct{}
 		} else {
 			retry = firstRetry
 		}
-		l.health.end(time.Now(), err, l.speaker.Sessions())
+		ended := time.Now()
+		l.passes.Observe(now, ended, err, metrics.Pass{State: l.have, Limits: l.limits, Uplinks: l.observation.Interfaces})
+		l.health.end(ended, err, l.speaker.Sessions())
 		l.logSessions()
 		timer.Stop()
 		if again > 0 {
@@ -122,124 +125,52 @@ func (l *loop) run(ctx context.Context, objects, links, sessions <-chan struct{}
 // to the maps, then the routes, last what is removed. It returns after how
 // long another pass is due; 0 means none is.
 func (l *loop) pass(now time.Time) (again time.Duration, err error) {
-	defer func() { l.status.Set(l.observation) }()
+	defer func() {
+		if l.have != nil {
+			l.observation.Programmed = len(l.have.VIPs)
+		}
+		l.status.Set(l.observation)
+	}()
 	if l.have == nil {
 		if err := l.dump(); err != nil {
-			l.observation.ProgramError = err
+			l.observation.ProgramError, l.observation.Forwards = err, false
 			return 0, err
 		}
 	}
 	m := model.Build(l.objects())
 	l.names.set(m)
 	want, unplanned := l.planner.Plan(l.have, m, l.limits)
-	additions, removals := program.Split(program.Diff(l.have, want))
-	l.observation.Problems = slices.Concat(m.Problems, unplanned)
+	schedule := forwarding.NewSchedule(l.have, want)
 	waiting := l.due
 	l.due = map[removal]time.Time{}
-	programErr := l.apply(additions)
+	programErr := l.add(schedule)
 	l.observation.ProgramError = programErr
+	l.observation.Forwards = l.have != nil && schedule.Forwards()
+	l.observation.Problems = slices.Concat(m.Problems, nameFlags(unplanned), unwritten(m, schedule.Unfinished()))
 	if l.have == nil {
 		// Which routes are good is not known: they stay as they are.
 		return 0, programErr
 	}
 
-	again, attachErr := l.attach(m.Self, now)
-	attachments := l.dataplane.Attachments()
-	l.observation.Interfaces = interfaces(attachments)
-	l.hops.Want(nexthop.Targets(l.have.Self, l.have.Nodes), devices(attachments))
-	routes, decisions := announce.Decide(m, l.have, attachedEverywhere(attachments))
+	covered, attachErr := l.uplinks.update(m, now)
+	l.observation.Interfaces, l.observation.Lacking = covered.interfaces, covered.lacking
+	l.hops.Want(fib.Targets(l.have.Self, l.have.Nodes), devices(l.dataplane.Attachments()))
+	routes, decisions := announce.Decide(m, &announce.Node{
+		Programmed: l.have, Planned: want, Unattached: covered.unattached, Announced: l.announced,
+	})
 	l.observation.Decisions = decisions
 	bgpErr := l.speaker.Set(wantBGP(m, routes))
+	l.announced = announced(l.announced, decisions, l.speaker.Announced(), bgpErr)
 	l.observation.Sessions = sessions(l.speaker.Sessions())
+	l.names.decide(now, &l.observation)
 
-	if programErr == nil && !errors.Is(bgpErr, bgp.ErrNotWithdrawn) {
-		var wait time.Duration
-		wait, programErr = l.remove(removals, waiting, now)
+	if !errors.Is(bgpErr, bgp.ErrNotWithdrawn) {
+		wait, removeErr := l.remove(schedule, waiting, now)
+		programErr = errors.Join(programErr, removeErr)
 		l.observation.ProgramError = programErr
 		again = soonest(again, wait)
 	}
-	return again, errors.Join(programErr, attachErr, bgpErr)
-}
-
-// dump reads what the maps hold.
-func (l *loop) dump() error {
-	have, err := l.dataplane.Dump()
-	if err != nil {
-		l.have = nil
-		return fmt.Errorf("read the maps: %w", err)
-	}
-	l.have = have
-	return nil
-}
-
-// apply changes the maps. When that fails half way, what they hold now is read
-// from them: the rest of the pass must not believe more.
-func (l *loop) apply(ops []program.Op) error {
-	if len(ops) == 0 {
-		return nil
-	}
-	if err := l.dataplane.Apply(ops); err != nil {
-		return errors.Join(err, l.dump())
-	}
-	l.have = program.Apply(l.have, ops)
-	return nil
-}
-
-// remove does the removals that have waited long enough, given when those are due that
-// wait already, and returns after how long the next one is due. The routes are set
-// already: a removal waits for the routers that may still send to what it removes.
-func (l *loop) remove(removals []removal, waiting map[removal]time.Time, now time.Time) (time.Duration, error) {
-	var ready []program.Op
-	var wait time.Duration
-	for _, op := range removals {
-		at, found := waiting[op]
-		if !found {
-			at = now.Add(l.withdrawDelay)
-		}
-		l.due[op] = at
-		if left := at.Sub(now); left > 0 {
-			wait = soonest(wait, left)
-			continue
-		}
-		ready = append(ready, op)
-	}
-	if err := l.apply(ready); err != nil {
-		return wait, err
-	}
-	if len(ready) > 0 {
-		// There may be room now for what did not fit.
-		wait = soonest(wait, time.Millisecond)
-	}
-	for _, op := range ready {
-		delete(l.due, op)
-	}
-	return wait, nil
-}
-
-// attach attaches the programs to the uplinks where something changed.
-func (l *loop) attach(self program.Self, now time.Time) (again time.Duration, err error) {
-	uplinks, again, err := l.uplinks([]netip.Addr{self.IPv4, self.IPv6}, now)
-	if err != nil {
-		// The programs stay where they are.
-		return 0, err
-	}
-	if !l.attachFailed && l.attached != nil && slices.EqualFunc(l.attached, uplinks, sameDevice) {
-		return again, nil
-	}
-	wanted := make([]dataplane.Uplink, 0, len(uplinks))
-	for _, link := range uplinks {
-		wanted = append(wanted, dataplane.Uplink{Name: link.Name, Index: link.Index, Device: link.Device, Members: link.Members})
-	}
-	err = l.dataplane.Attach(wanted)
-	l.attachFailed = err != nil
-	l.attached = append([]netdev.Link{}, uplinks...)
-	l.logger.Info("Uplinks", "interfaces", describeAttachments(l.dataplane.Attachments()))
-	return again, err
-}
-
-func sameDevice(a, b netdev.Link) bool {
-	return a.Name == b.Name && a.Index == b.Index && a.MAC == b.MAC &&
-		a.Device == b.Device && slices.Equal(a.Members, b.Members)
+	return soonest(again, covered.again), errors.Join(programErr, attachErr, bgpErr)
 }
 
 // logSessions tells sessions that were established or lost since last time.

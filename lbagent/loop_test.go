@@ -8,19 +8,21 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
+	"github.com/millrace-lb/millrace/lbagent/internal/fib"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
-	"github.com/millrace-lb/millrace/lbagent/internal/nexthop"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
 // A Service is programmed, then announced; it is withdrawn, and after the
@@ -38,7 +40,7 @@ func TestOrderOfAPass(t *testing.T) {
 		t.Errorf("steps %v, want PutFrontend before Set", n.steps)
 	}
 
-	targets := map[program.NodeID]nexthop.Target{
+	targets := map[forwarding.NodeID]fib.Target{
 		2: {Source: netip.MustParseAddr("198.51.100.1"), Destination: netip.MustParseAddr("198.51.100.2")},
 	}
 	if diff := cmp.Diff(targets, n.targets, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
@@ -59,7 +61,7 @@ func TestOrderOfAPass(t *testing.T) {
 		t.Fatal("removed before the delay was over")
 	}
 	mustPass(t, l, start.Add(testDelay))
-	if len(n.state.Frontends) != 0 || len(n.state.VIPs) != 0 || len(n.state.Endpoints) != 0 || len(n.state.Tables) != 0 {
+	if len(n.state.Frontends) != 0 || len(n.state.VIPs) != 0 || len(n.state.Endpoints) != 0 || len(n.state.NodeTables) != 0 {
 		t.Errorf("left in the maps: %+v", n.state)
 	}
 }
@@ -133,6 +135,71 @@ func TestFailedWrite(t *testing.T) {
 	}
 }
 
+// A write that fails again and again holds up neither another Service, nor the removal of a
+// third one, and never withdraws a VIP that is announced: its other port serves.
+func TestFailedWriteHoldsUpNothingElse(t *testing.T) {
+	n := newNode(t)
+	objects := cluster()
+	addService(objects, 1, false, 1, 0)
+	addService(objects, 3, false, 1, 0)
+	l := newLoop(n, objects)
+	mustPass(t, l, start)
+	objects.Services = objects.Services[:1]
+	objects.Services[0].Spec.Ports = append(objects.Services[0].Spec.Ports, corev1.ServicePort{Name: "other", Port: 443})
+	addService(objects, 2, false, 1, 0)
+	failed := forwarding.FrontendKey{VIP: vipOf(1), Port: 443, Protocol: forwarding.ProtocolTCP}
+	n.refuses = func(op forwarding.Op) bool {
+		put, is := op.(forwarding.PutFrontend)
+		return is && put.Key == failed
+	}
+	for i := range 3 {
+		if _, err := l.pass(start.Add(time.Duration(i) * testDelay)); !errors.Is(err, errInjected) {
+			t.Fatalf("error %v, want the injected one", err)
+		}
+		if !n.routes[vipOf(1)] || !n.routes[vipOf(2)] || n.routes[vipOf(3)] {
+			t.Fatalf("pass %d: routes %v, want those of the first two Services", i+1, n.routes)
+		}
+		if !slices.ContainsFunc(n.observation.Problems, func(p model.Problem) bool {
+			return p.Reason == millracev1alpha1.ReasonProgramFailed && strings.Contains(p.Message, failed.String())
+		}) {
+			t.Errorf("problems %v, want one of %s", n.observation.Problems, failed)
+		}
+	}
+	for key := range n.state.Frontends {
+		if key.VIP == vipOf(3) {
+			t.Errorf("%s is not removed", key)
+		}
+	}
+	n.refuses = func(forwarding.Op) bool { return false }
+	mustPass(t, l, start.Add(3*testDelay))
+	if _, found := n.state.Frontends[failed]; !found || len(n.observation.Problems) > 1 {
+		t.Errorf("programmed: %t, problems %v", found, n.observation.Problems)
+	}
+}
+
+// An agent that takes over a VIP which is announced withdraws it for no port that it cannot
+// write; one that it finds half programmed by nobody it announces whole.
+func TestFailedWriteAfterRestart(t *testing.T) {
+	n := newNode(t)
+	objects := cluster()
+	addService(objects, 1, false, 1, 0)
+	mustPass(t, newLoop(n, objects), start)
+	objects.Services[0].Spec.Ports = append(objects.Services[0].Spec.Ports, corev1.ServicePort{Name: "other", Port: 443})
+	addService(objects, 2, false, 1, 0)
+	objects.Services[1].Spec.Ports = append(objects.Services[1].Spec.Ports, corev1.ServicePort{Name: "other", Port: 443})
+	n.refuses = func(op forwarding.Op) bool {
+		put, is := op.(forwarding.PutFrontend)
+		return is && put.Key.Port == 443
+	}
+	n.routes = map[netip.Addr]bool{}
+	if _, err := newLoop(n, objects).pass(start); !errors.Is(err, errInjected) {
+		t.Fatalf("error %v, want the injected one", err)
+	}
+	if !n.routes[vipOf(1)] || n.routes[vipOf(2)] {
+		t.Errorf("routes %v, want that of the first Service", n.routes)
+	}
+}
+
 // While the maps can be neither written nor read, routes stay as they are.
 func TestUnreadableMaps(t *testing.T) {
 	n := newNode(t)
@@ -188,7 +255,7 @@ func TestAttachment(t *testing.T) {
 	if attempts != 3 || !n.routes[vipOf(1)] {
 		t.Errorf("%d attempts, want 3; routes %v", attempts, n.routes)
 	}
-	n.uplinks = append(n.uplinks, netdev.Link{Name: "eth1", Index: 3})
+	n.uplinks = append(n.uplinks, netdev.Link{Name: "eth1", Index: 3, Ethernet: true})
 	mustPass(t, l, start)
 	if attempts != 5 || len(n.observation.Interfaces) != 2 || len(n.devices) != 2 {
 		t.Errorf("%d attempts, want 5; interfaces %v", attempts, n.observation.Interfaces)
@@ -250,6 +317,7 @@ func TestFailingWrites(t *testing.T) {
 				if l == nil || random.IntN(10) == 0 {
 					l = newLoop(n, nil)
 					l.objects = snapshot
+					w.restart(l.have, l.limits)
 				}
 				if _, err := l.pass(now); err != nil && !errors.Is(err, errInjected) {
 					t.Fatal(err)
@@ -277,13 +345,13 @@ func checkSettled(t *testing.T, n *node, objects *model.Snapshot) {
 		t.Errorf("%d VIPs and %d frontends, want %d and %d",
 			len(n.state.VIPs), len(n.state.Frontends), len(m.VIPs), len(m.Frontends))
 	}
-	endpoints := map[program.Endpoint]bool{}
+	endpoints := map[forwarding.Endpoint]bool{}
 	for _, frontend := range m.Frontends {
 		for _, endpoint := range slices.Concat(frontend.Endpoints, frontend.Draining) {
 			endpoints[endpoint] = true
 		}
 	}
-	have := map[program.Endpoint]bool{}
+	have := map[forwarding.Endpoint]bool{}
 	for _, endpoint := range n.state.Endpoints {
 		have[endpoint] = true
 	}
@@ -303,7 +371,7 @@ func checkSettled(t *testing.T, n *node, objects *model.Snapshot) {
 			}
 		}
 	}
-	if diff := cmp.Diff(endpoints, have, cmp.Comparer(func(a, b program.Endpoint) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(endpoints, have, cmp.Comparer(func(a, b forwarding.Endpoint) bool { return a == b })); diff != "" {
 		t.Errorf("endpoints differ: %s", diff)
 	}
 }
@@ -315,7 +383,7 @@ func TestFullMap(t *testing.T) {
 	objects := cluster()
 	addService(objects, 1, false, 1, 0)
 	l := newLoop(n, objects)
-	l.limits.Tables = 1
+	l.limits.NodeTables = 1
 	mustPass(t, l, start)
 	addService(objects, 2, false, 1, 0)
 	mustPass(t, l, start)

@@ -17,11 +17,12 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/fib"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
-	"github.com/millrace-lb/millrace/lbagent/internal/nexthop"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 )
 
@@ -31,59 +32,63 @@ var errInjected = errors.New("injected")
 // step that no route leads to a VIP that is not programmed.
 type node struct {
 	t     testing.TB
-	state *program.State
+	state *forwarding.State
 	// maps, where not nil, are in the kernel, and state is what they should hold.
 	maps *kernelMaps
-	// killed tells whether the agent is to end where a write has failed.
+	// killed reports whether the agent is to end where a write has failed.
 	killed func() bool
 	// fails says which operation, dump, attachment and Set fail.
 	fails func(what string) bool
+	// refuses says which single operations fail.
+	refuses func(op forwarding.Op) bool
 
 	attachments []dataplane.Attachment
 	uplinks     []netdev.Link
-	targets     map[program.NodeID]nexthop.Target
-	devices     map[int]struct{}
-	routes      map[netip.Addr]bool
+	leads       map[netip.Addr][]int
+	// keepsOff are the uplinks on which no program can be.
+	keepsOff map[string]bool
+	targets  map[forwarding.NodeID]fib.Target
+	devices  map[int]struct{}
+	routes   map[netip.Addr]bool
 	// closed are the VIPs that not everybody may reach.
 	closed map[netip.Addr]bool
 	sets   int
 	steps  []string
 	want   bgp.Want
 	// watch sees maps and routes after each write.
-	watch       func(after string, state *program.State, routes announce.Routes)
+	watch       func(after string, state *forwarding.State, routes announce.Routes)
 	observation status.Observation
 }
 
 func newNode(t testing.TB) *node {
 	return &node{
 		t:       t,
-		state:   program.NewState(),
+		state:   forwarding.NewState(),
 		fails:   func(string) bool { return false },
-		watch:   func(string, *program.State, announce.Routes) {},
+		refuses: func(forwarding.Op) bool { return false },
+		watch:   func(string, *forwarding.State, announce.Routes) {},
 		killed:  func() bool { return false },
-		uplinks: []netdev.Link{{Name: "eth0", Index: 2}},
+		uplinks: []netdev.Link{{Name: "eth0", Index: 2, Ethernet: true, Carries: true}},
 		routes:  map[netip.Addr]bool{},
 	}
 }
 
-func (n *node) Apply(ops []program.Op) error {
-	for _, op := range ops {
-		kind := strings.TrimPrefix(fmt.Sprintf("%T", op), "program.")
-		if n.fails(kind) {
-			return fmt.Errorf("%s: %w", kind, errInjected)
-		}
-		if err := n.write(op, kind); err != nil {
-			return err
-		}
-		n.state = program.Apply(n.state, []program.Op{op})
-		n.steps = append(n.steps, kind)
-		n.check(kind)
+func (n *node) Apply(op forwarding.Op) error {
+	kind := strings.TrimPrefix(fmt.Sprintf("%T", op), "forwarding.")
+	if n.fails(kind) || n.refuses(op) {
+		return fmt.Errorf("%s: %w", kind, errInjected)
 	}
+	if err := n.write(op, kind); err != nil {
+		return err
+	}
+	n.state = forwarding.Apply(n.state, []forwarding.Op{op})
+	n.steps = append(n.steps, kind)
+	n.check(kind)
 	return nil
 }
 
 // open is the start of an agent's data plane with maps of the given capacities.
-func (n *node) open(limits program.Limits) error {
+func (n *node) open(limits forwarding.Limits) error {
 	if n.maps == nil {
 		return nil
 	}
@@ -92,7 +97,7 @@ func (n *node) open(limits program.Limits) error {
 
 // write does an operation on the maps in the kernel, if there are any. Where it fails,
 // they may hold a part of it.
-func (n *node) write(op program.Op, kind string) error {
+func (n *node) write(op forwarding.Op, kind string) error {
 	if n.maps == nil {
 		return nil
 	}
@@ -122,7 +127,7 @@ func (n *node) check(after string) {
 	}
 }
 
-func (n *node) Dump() (*program.State, error) {
+func (n *node) Dump() (*forwarding.State, error) {
 	if n.fails("Dump") {
 		return nil, errInjected
 	}
@@ -130,7 +135,7 @@ func (n *node) Dump() (*program.State, error) {
 }
 
 // read is what a Dump gives that succeeds.
-func (n *node) read() (*program.State, error) {
+func (n *node) read() (*forwarding.State, error) {
 	if n.maps == nil {
 		return used(n.state), nil
 	}
@@ -145,17 +150,19 @@ func (n *node) read() (*program.State, error) {
 
 // used is a State without the tables that no frontend uses, which nobody can find
 // in the maps.
-func used(s *program.State) *program.State {
+func used(s *forwarding.State) *forwarding.State {
 	state := s.Clone()
-	tables, endpointTables := map[program.TableSlot]bool{}, map[program.EndpointSlot]bool{}
+	tables, endpointTables := map[forwarding.NodeTableSlot]bool{}, map[forwarding.EndpointTableSlot]bool{}
 	for _, frontend := range s.Frontends {
 		for _, slot := range slotsOf(frontend) {
 			tables[slot] = true
 		}
 		endpointTables[frontend.Endpoints] = true
 	}
-	maps.DeleteFunc(state.Tables, func(slot program.TableSlot, _ *program.Table) bool { return !tables[slot] })
-	maps.DeleteFunc(state.EndpointTables, func(slot program.EndpointSlot, _ *program.EndpointTable) bool { return !endpointTables[slot] })
+	maps.DeleteFunc(state.NodeTables, func(slot forwarding.NodeTableSlot, _ *forwarding.NodeTable) bool { return !tables[slot] })
+	maps.DeleteFunc(state.EndpointTables, func(slot forwarding.EndpointTableSlot, _ *forwarding.EndpointTable) bool {
+		return !endpointTables[slot]
+	})
 	return state
 }
 
@@ -164,16 +171,17 @@ func (n *node) Attach(uplinks []dataplane.Uplink) error {
 	var err error
 	for _, uplink := range uplinks {
 		attachment := dataplane.Attachment{Interface: uplink.Name, Index: uplink.Index, Device: uplink.Index, Mode: dataplane.Native}
-		if n.fails("Attach") {
-			attachment.Mode, attachment.Err = "", errInjected
-			err = errInjected
+		if n.fails("Attach") || n.keepsOff[uplink.Name] {
+			attachment.Mode = ""
+			attachment.Err = &dataplane.UplinkError{Index: uplink.Index, Interface: uplink.Name, Err: errInjected}
+			err = errors.Join(err, attachment.Err)
 		}
 		n.attachments = append(n.attachments, attachment)
 	}
 	return err
 }
 
-func (n *node) Want(targets map[program.NodeID]nexthop.Target, devices map[int]struct{}) {
+func (n *node) Want(targets map[forwarding.NodeID]fib.Target, devices map[int]struct{}) {
 	n.targets, n.devices = targets, devices
 }
 
@@ -211,13 +219,15 @@ func (s speakerOf) Sessions() []bgp.Session {
 	return sessions
 }
 
+func (s speakerOf) Announced() map[netip.Addr]bool { return maps.Clone(s.routes) }
+
 func (r reporterOf) Set(observation status.Observation) { r.observation = observation }
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 const testDelay = time.Second
 
-var testLimits = program.Limits{Frontends: 300, Tables: 300, EndpointSlots: 300, Endpoints: 3000, VIPs: 300, SourceRanges: 300}
+var testLimits = forwarding.Limits{Frontends: 300, NodeTables: 300, EndpointTables: 300, Endpoints: 3000, VIPs: 300, SourceRanges: 300}
 
 // newLoop returns an agent's loop as it is after a start.
 func newLoop(n *node, objects *model.Snapshot) *loop {
@@ -229,8 +239,11 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 		limits:        testLimits,
 		withdrawDelay: testDelay,
 		objects:       func() *model.Snapshot { return objects },
-		uplinks: func([]netip.Addr, time.Time) ([]netdev.Link, time.Duration, error) {
-			return n.uplinks, 0, nil
+		uplinks: &uplinks{
+			find: func([]netip.Addr, []netip.Addr, time.Time) (*netdev.Uplinks, error) {
+				return &netdev.Uplinks{Links: n.uplinks, Leads: n.leads}, nil
+			},
+			plane: n, logger: logr.Discard(),
 		},
 		dataplane: n,
 		hops:      n,
@@ -238,10 +251,12 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 		status:    reporterOf{n},
 		logger:    logr.Discard(),
 		health:    newHealth(),
+		passes:    metrics.NewPasses(),
 		names:     newDirectory("node1"),
 		planner:   plan.NewPlanner(have),
 		have:      have,
 		due:       map[removal]time.Time{},
+		announced: adopted(have),
 	}
 }
 

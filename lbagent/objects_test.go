@@ -29,6 +29,7 @@ func cluster() *model.Snapshot {
 		return &millracev1alpha1.LBNode{
 			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
 			Spec:       millracev1alpha1.LBNodeSpec{ID: id, Addresses: addresses},
+			Status:     millracev1alpha1.LBNodeStatus{BootID: "b", ServingBootID: "b"},
 		}
 	}
 	return &model.Snapshot{
@@ -37,18 +38,18 @@ func cluster() *model.Snapshot {
 		LBNodes: []*millracev1alpha1.LBNode{
 			lbNode(thisNode, 1, "198.51.100.1", "2001:db8::1"), lbNode(otherNode, 2, "198.51.100.2", "2001:db8::2"),
 		},
-		Peers: []*millracev1alpha1.BGPPeer{{
+		Peers: []*millracev1alpha1.LBPeer{{
 			ObjectMeta: metav1.ObjectMeta{Name: "router"},
-			Spec: millracev1alpha1.BGPPeerSpec{
+			Spec: millracev1alpha1.LBPeerSpec{
 				PeerAddress: "198.51.100.254", PeerASN: 64500, LocalASN: 64512, PeerPort: 179,
 				Families: []millracev1alpha1.AddressFamily{millracev1alpha1.FamilyIPv4, millracev1alpha1.FamilyIPv6},
 			},
 		}},
-		Advertisements: []*millracev1alpha1.BGPAdvertisement{{ObjectMeta: metav1.ObjectMeta{Name: "all"}}},
+		Advertisements: []*millracev1alpha1.VIPAdvertisement{{ObjectMeta: metav1.ObjectMeta{Name: "all"}}},
 	}
 }
 
-// isIPv6 tells whether the n-th Service is of IPv6, as every third one is.
+// isIPv6 reports whether the n-th Service is of IPv6, as every third one is.
 func isIPv6(n int) bool { return n%3 == 0 }
 
 // vipOf is the VIP of the n-th Service.
@@ -77,9 +78,10 @@ func addService(s *model.Snapshot, n int, local bool, here, there int) {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)},
 		Spec: corev1.ServiceSpec{
-			Type:       corev1.ServiceTypeLoadBalancer,
-			IPFamilies: []corev1.IPFamily{family},
-			Ports:      []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
+			Type:              corev1.ServiceTypeLoadBalancer,
+			LoadBalancerClass: pointer(millracev1alpha1.Class),
+			IPFamilies:        []corev1.IPFamily{family},
+			Ports:             []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
 		},
 	}
 	if local {

@@ -4,7 +4,7 @@ package lbagent
 
 import (
 	"fmt"
-	"slices"
+	"net/netip"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -26,11 +27,30 @@ func wantBGP(m *model.Model, routes announce.Routes) bgp.Want {
 	return bgp.Want{RouterID: id, Peers: m.Peers, Routes: routes}
 }
 
-// attachedEverywhere tells whether a packet to a VIP is seen by the programs
-// whatever uplink it comes through.
-func attachedEverywhere(attachments []dataplane.Attachment) bool {
-	failed := func(a dataplane.Attachment) bool { return a.Err != nil || a.Mode == "" }
-	return len(attachments) > 0 && !slices.ContainsFunc(attachments, failed)
+// announced are the VIPs that peers may have a route to, of this agent or the one before:
+// those that the speaker has and, where it could not be set, those of before that were wanted.
+func announced(
+	before map[netip.Addr]bool, decisions []announce.Decision, has map[netip.Addr]bool, failure error,
+) map[netip.Addr]bool {
+	if failure == nil {
+		return has
+	}
+	for i := range decisions {
+		if vip := decisions[i].VIP; before[vip] && len(decisions[i].Peers) > 0 {
+			has[vip] = true
+		}
+	}
+	return has
+}
+
+// adopted are the VIPs that the agent before may have announced: those with a frontend in
+// the maps that it has left.
+func adopted(have *forwarding.State) map[netip.Addr]bool {
+	vips := map[netip.Addr]bool{}
+	for key := range have.Frontends {
+		vips[key.VIP] = true
+	}
+	return vips
 }
 
 // devices are the interfaces by which the programs can send.
@@ -77,9 +97,9 @@ func interfaceStatus(attachment dataplane.Attachment) millracev1alpha1.Interface
 	return status
 }
 
-func describeAttachments(attachments []dataplane.Attachment) []string {
-	texts := make([]string, 0, len(attachments))
-	for _, status := range interfaces(attachments) {
+func describeInterfaces(interfaces []millracev1alpha1.InterfaceStatus) []string {
+	texts := make([]string, 0, len(interfaces))
+	for _, status := range interfaces {
 		text := fmt.Sprintf("%s (%s)", status.Name, status.XDPMode)
 		if status.Message != "" {
 			text += ": " + status.Message

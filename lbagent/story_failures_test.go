@@ -12,9 +12,9 @@ import (
 	"testing"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/fib"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
-	"github.com/millrace-lb/millrace/lbagent/internal/nexthop"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
 // disturbance is what befalls an agent while a story goes on.
@@ -43,7 +43,7 @@ type saboteur struct {
 	killed bool
 }
 
-// fails tells whether the next write fails.
+// fails reports whether the next write fails.
 func (s *saboteur) fails() bool {
 	if s.over || s.killed {
 		return s.killed
@@ -137,36 +137,36 @@ func (p *player) survive(do func() error) (err error) {
 // content. What tells the way is left out, for a failure may leave out a step of it:
 // former owners of rows, and the rows that a frontend keeps from before.
 type outcome struct {
-	Self      program.Self
-	Nodes     map[program.NodeID]program.Node
+	Self      forwarding.Self
+	Nodes     map[forwarding.NodeID]forwarding.Node
 	VIPs      map[netip.Addr]struct{}
 	Pools     []netip.Prefix
 	Sources   int
-	Frontends map[program.FrontendKey]effect
+	Frontends map[forwarding.FrontendKey]effect
 	Endpoints []string
 	Routes    announce.Routes
 	// Targets are the addresses that packets to other nodes are encapsulated with.
-	Targets map[program.NodeID]nexthop.Target
+	Targets map[forwarding.NodeID]fib.Target
 }
 
 // effect is what becomes of the packets to a frontend.
 type effect struct {
-	Entry  program.Frontend
+	Entry  forwarding.Frontend
 	Admits []netip.Prefix
 	// Owners are those of the rows, where new flows go by them; ZoneOwners those of zones.
-	Owners     *[program.Rows]program.NodeID
-	ZoneOwners [program.Zones]*[program.Rows]program.NodeID
-	Endpoints  *[program.EndpointRows]program.Endpoint
+	Owners     *[forwarding.Rows]forwarding.NodeID
+	ZoneOwners [forwarding.Zones]*[forwarding.Rows]forwarding.NodeID
+	Endpoints  *[forwarding.EndpointRows]forwarding.Endpoint
 }
 
-func outcomeOf(state *program.State, m *model.Model) *outcome {
-	spreads := map[program.FrontendKey]bool{}
+func outcomeOf(state *forwarding.State, m *model.Model) *outcome {
+	spreads := map[forwarding.FrontendKey]bool{}
 	for i := range m.Frontends {
 		spreads[m.Frontends[i].Key] = m.Frontends[i].Spreads() && len(m.Frontends[i].Weights) > 0
 	}
 	o := &outcome{
-		Self: state.Self, Nodes: state.Nodes, VIPs: state.VIPs, Pools: prefixesOf(state, program.Pools),
-		Sources: len(state.SourceRanges), Frontends: map[program.FrontendKey]effect{},
+		Self: state.Self, Nodes: state.Nodes, VIPs: state.VIPs, Pools: prefixesOf(state, forwarding.Pools),
+		Sources: len(state.SourceRanges), Frontends: map[forwarding.FrontendKey]effect{},
 	}
 	for _, endpoint := range state.Endpoints {
 		o.Endpoints = append(o.Endpoints, showEndpoint(endpoint))
@@ -175,18 +175,18 @@ func outcomeOf(state *program.State, m *model.Model) *outcome {
 	for key, frontend := range state.Frontends {
 		e := effect{Entry: frontend, Admits: prefixesOf(state, frontend.Ranges)}
 		e.Entry.ID, e.Entry.Table, e.Entry.Endpoints = 0, 0, 0
-		e.Entry.Zones = [program.Zones]program.TableSlot{}
-		if frontend.Ranges != 0 && frontend.Ranges != program.Nobody {
+		e.Entry.Zones = [forwarding.Zones]forwarding.NodeTableSlot{}
+		if frontend.Ranges != 0 && frontend.Ranges != forwarding.Nobody {
 			e.Entry.Ranges = 1
 		}
 		if spreads[key] {
-			e.Owners = owners(state.Tables[frontend.Table])
+			e.Owners = owners(state.NodeTables[frontend.Table])
 			for zone, slot := range frontend.Zones {
-				e.ZoneOwners[zone] = owners(state.Tables[slot])
+				e.ZoneOwners[zone] = owners(state.NodeTables[slot])
 			}
 		}
 		if frontend.Endpoints != 0 {
-			e.Endpoints = &[program.EndpointRows]program.Endpoint{}
+			e.Endpoints = &[forwarding.EndpointRows]forwarding.Endpoint{}
 			for i, id := range state.EndpointTables[frontend.Endpoints] {
 				e.Endpoints[i] = state.Endpoints[id]
 			}
@@ -196,11 +196,11 @@ func outcomeOf(state *program.State, m *model.Model) *outcome {
 	return o
 }
 
-func owners(table *program.Table) *[program.Rows]program.NodeID {
+func owners(table *forwarding.NodeTable) *[forwarding.Rows]forwarding.NodeID {
 	if table == nil {
 		return nil
 	}
-	owners := &[program.Rows]program.NodeID{}
+	owners := &[forwarding.Rows]forwarding.NodeID{}
 	for i, row := range table {
 		owners[i] = row.Primary
 	}
@@ -209,7 +209,7 @@ func owners(table *program.Table) *[program.Rows]program.NodeID {
 
 func (o *outcome) compare(t *testing.T, other *outcome) {
 	t.Helper()
-	for _, key := range slices.SortedFunc(maps.Keys(o.Frontends), program.FrontendKey.Compare) {
+	for _, key := range slices.SortedFunc(maps.Keys(o.Frontends), forwarding.FrontendKey.Compare) {
 		if want, got := o.Frontends[key], other.Frontends[key]; !reflect.DeepEqual(want, got) {
 			t.Errorf("%s does something else than without failures: %+v admitting %v, want %+v admitting %v (owners equal: %t, endpoints equal: %t)",
 				key, got.Entry, got.Admits, want.Entry, want.Admits,

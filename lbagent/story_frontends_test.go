@@ -8,18 +8,18 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
 // complete returns what a frontend of the maps lacks.
-func (w *witness) complete(s *program.State) error {
-	nodes := [program.MaxNodeID + 1]bool{0: true}
+func (w *witness) complete(s *forwarding.State) error {
+	nodes := [forwarding.MaxNodeID + 1]bool{0: true}
 	nodes[s.Self.ID] = true
 	for id := range s.Nodes {
 		nodes[id] = true
 	}
-	hashes := map[uint64]program.FrontendKey{}
+	hashes := map[uint64]forwarding.FrontendKey{}
 	for key, frontend := range s.Frontends {
 		if _, found := s.VIPs[key.VIP]; !found {
 			return fmt.Errorf("%s is without its VIP", key)
@@ -31,7 +31,7 @@ func (w *witness) complete(s *program.State) error {
 			hashes[key.Hash()] = key
 		}
 		for _, slot := range slotsOf(frontend) {
-			table := s.Tables[slot]
+			table := s.NodeTables[slot]
 			if table == nil {
 				return fmt.Errorf("%s is without its node table %d", key, slot)
 			}
@@ -49,20 +49,20 @@ func (w *witness) complete(s *program.State) error {
 	return nil
 }
 
-// mayBeNobodys tells whether a row may be without an owner: where the objects have no usable
+// mayBeNobodys reports whether a row may be without an owner: where the objects have no usable
 // endpoint, rows stay for the connections that there are, and those of nodes that have left
 // become nobody's, until there is a usable endpoint and they are written.
-func (w *witness) mayBeNobodys(key program.FrontendKey, row int) bool {
+func (w *witness) mayBeNobodys(key forwarding.FrontendKey, row int) bool {
 	usable := slices.ContainsFunc(w.model.Frontends, func(f model.Frontend) bool { return f.Key == key && len(f.Weights) > 0 })
-	return !usable || slices.ContainsFunc(slotsOf(w.last.Frontends[key]), func(slot program.TableSlot) bool {
-		return w.last.Tables[slot][row].Primary == 0
+	return !usable || slices.ContainsFunc(slotsOf(w.last.Frontends[key]), func(slot forwarding.NodeTableSlot) bool {
+		return w.last.NodeTables[slot][row].Primary == 0
 	})
 }
 
 // slotsOf are a frontend's node tables, that of this node's zone first.
-func slotsOf(frontend program.Frontend) []program.TableSlot {
-	var slots []program.TableSlot
-	for _, slot := range append([]program.TableSlot{frontend.Table}, frontend.Zones[:]...) {
+func slotsOf(frontend forwarding.Frontend) []forwarding.NodeTableSlot {
+	var slots []forwarding.NodeTableSlot
+	for _, slot := range append([]forwarding.NodeTableSlot{frontend.Table}, frontend.Zones[:]...) {
 		if slot != 0 && !slices.Contains(slots, slot) {
 			slots = append(slots, slot)
 		}
@@ -70,7 +70,7 @@ func slotsOf(frontend program.Frontend) []program.TableSlot {
 	return slots
 }
 
-func completeEndpoints(s *program.State, vip netip.Addr, slot program.EndpointSlot) error {
+func completeEndpoints(s *forwarding.State, vip netip.Addr, slot forwarding.EndpointTableSlot) error {
 	if slot == 0 {
 		return nil
 	}
@@ -79,6 +79,9 @@ func completeEndpoints(s *program.State, vip netip.Addr, slot program.EndpointSl
 		return fmt.Errorf("is without its endpoint table %d", slot)
 	}
 	for i, id := range table {
+		if id == forwarding.RefusedEndpoint {
+			continue
+		}
 		if endpoint, found := s.Endpoints[id]; !found || endpoint.Address.Is4() != vip.Is4() {
 			return fmt.Errorf("endpoint row %d leads to %v (in the maps: %t)", i, endpoint, found)
 		}
@@ -86,8 +89,8 @@ func completeEndpoints(s *program.State, vip netip.Addr, slot program.EndpointSl
 	return nil
 }
 
-// admits tells whether a frontend of the maps lets a client in.
-func admits(s *program.State, key program.FrontendKey, client netip.Addr) bool {
+// admits reports whether a frontend of the maps lets a client in.
+func admits(s *forwarding.State, key forwarding.FrontendKey, client netip.Addr) bool {
 	frontend, found := s.Frontends[key]
 	return found && (frontend.Ranges == 0 || slices.ContainsFunc(prefixesOf(s, frontend.Ranges), func(p netip.Prefix) bool {
 		return p.Contains(client)
@@ -99,9 +102,9 @@ var strangers = []netip.Addr{netip.MustParseAddr("203.0.113.255"), netip.MustPar
 
 // clients are the addresses around the bounds of all prefixes in the maps, before
 // or now, and a stranger of each family.
-func (w *witness) clients(s *program.State) []netip.Addr {
+func (w *witness) clients(s *forwarding.State) []netip.Addr {
 	found := map[netip.Addr]bool{strangers[0]: true, strangers[1]: true}
-	for _, state := range []*program.State{w.last, s} {
+	for _, state := range []*forwarding.State{w.last, s} {
 		for source := range state.SourceRanges {
 			first := source.Prefix.Addr()
 			last := first.AsSlice()
@@ -110,29 +113,51 @@ func (w *witness) clients(s *program.State) []netip.Addr {
 			}
 			end, _ := netip.AddrFromSlice(last)
 			for _, client := range []netip.Addr{first.Prev(), first, end, end.Next()} {
-				found[client] = client.IsValid()
+				if client.IsValid() {
+					found[client] = true
+				}
 			}
 		}
 	}
 	return slices.Collect(maps.Keys(found))
 }
 
-func (w *witness) checkAdmitted(s *program.State) error {
+// isWanted reports whether a Service admits a client.
+func isWanted(frontend *model.Frontend, client netip.Addr) bool {
+	return !frontend.Restricted || slices.ContainsFunc(frontend.Sources, func(p netip.Prefix) bool { return p.Contains(client) })
+}
+
+// stranger returns a client whom a frontend of the maps admits and the Service does not, if
+// there is one.
+func (w *witness) stranger(s *forwarding.State, frontend *model.Frontend) netip.Addr {
+	if !frontend.Restricted {
+		return netip.Addr{}
+	}
+	for _, client := range w.clients(s) {
+		if client.Is4() == frontend.Key.VIP.Is4() && !isWanted(frontend, client) && admits(s, frontend.Key, client) {
+			return client
+		}
+	}
+	return netip.Addr{}
+}
+
+func (w *witness) checkAdmitted(s *forwarding.State) error {
 	clients := w.clients(s)
 	for i := range w.model.Frontends {
 		frontend := &w.model.Frontends[i]
 		_, before := w.last.Frontends[frontend.Key]
-		_, now := s.Frontends[frontend.Key]
+		entry, now := s.Frontends[frontend.Key]
+		shut := entry.Ranges == forwarding.Nobody && w.stranger(w.last, frontend).IsValid()
 		for _, client := range clients {
-			if !client.IsValid() || client.Is4() != frontend.Key.VIP.Is4() {
+			if client.Is4() != frontend.Key.VIP.Is4() {
 				continue
 			}
-			wanted := !frontend.Restricted || slices.ContainsFunc(frontend.Sources, func(p netip.Prefix) bool { return p.Contains(client) })
+			wanted := isWanted(frontend, client)
 			had, has := admits(w.last, frontend.Key, client), admits(s, frontend.Key, client)
 			if has && !had && !wanted {
 				return fmt.Errorf("%s admits %s, which neither the old nor the new source ranges do", frontend.Key, client)
 			}
-			if before && now && had && !has && wanted {
+			if before && now && had && !has && wanted && !shut {
 				return fmt.Errorf("%s admits %s no more, though the old and the new source ranges do", frontend.Key, client)
 			}
 		}
@@ -140,7 +165,7 @@ func (w *witness) checkAdmitted(s *program.State) error {
 	return nil
 }
 
-func (w *witness) checkRows(s *program.State) error {
+func (w *witness) checkRows(s *forwarding.State) error {
 	for i := range w.model.Frontends {
 		frontend := &w.model.Frontends[i]
 		before, now := w.last.Frontends[frontend.Key], s.Frontends[frontend.Key]
@@ -165,8 +190,8 @@ func (w *witness) checkRows(s *program.State) error {
 }
 
 // checkOwnRows is for a frontend with one node table.
-func (w *witness) checkOwnRows(before, now program.Frontend, s *program.State) error {
-	old, table := w.last.Tables[before.Table], s.Tables[now.Table]
+func (w *witness) checkOwnRows(before, now forwarding.Frontend, s *forwarding.State) error {
+	old, table := w.last.NodeTables[before.Table], s.NodeTables[now.Table]
 	if old == table {
 		return nil
 	}
@@ -183,19 +208,19 @@ func (w *witness) checkOwnRows(before, now program.Frontend, s *program.State) e
 
 // checkZones is for a frontend with a node table for each zone, before or now. A flow is
 // looked for in all of them: who owned a row has to be in one.
-func (w *witness) checkZones(before, now program.Frontend, s *program.State) error {
-	var tables []*program.Table
+func (w *witness) checkZones(before, now forwarding.Frontend, s *forwarding.State) error {
+	var tables []*forwarding.NodeTable
 	for _, slot := range slotsOf(now) {
-		tables = append(tables, s.Tables[slot])
+		tables = append(tables, s.NodeTables[slot])
 	}
 	for _, slot := range slotsOf(before) {
-		table := w.last.Tables[slot]
+		table := w.last.NodeTables[slot]
 		if slices.Contains(tables, table) {
 			continue
 		}
-		for number := range program.Rows {
+		for number := range forwarding.Rows {
 			owner := table[number].Primary
-			known := slices.ContainsFunc(tables, func(table *program.Table) bool {
+			known := slices.ContainsFunc(tables, func(table *forwarding.NodeTable) bool {
 				return table[number].Primary == owner || slices.Contains(table[number].Chain[:], owner)
 			})
 			if w.has[owner] && !known {
@@ -207,10 +232,10 @@ func (w *witness) checkZones(before, now program.Frontend, s *program.State) err
 }
 
 // history is the former owners, newest first, of a row that gets this owner.
-func (w *witness) history(row program.Row, owner program.NodeID) []program.NodeID {
-	var former []program.NodeID
-	for _, node := range append([]program.NodeID{row.Primary}, row.Chain[:row.History]...) {
-		if node != 0 && node != owner && w.has[node] && !slices.Contains(former, node) && len(former) < program.ChainLength {
+func (w *witness) history(row forwarding.Row, owner forwarding.NodeID) []forwarding.NodeID {
+	var former []forwarding.NodeID
+	for _, node := range append([]forwarding.NodeID{row.Primary}, row.Chain[:row.History]...) {
+		if node != 0 && node != owner && w.has[node] && !slices.Contains(former, node) && len(former) < forwarding.ChainLength {
 			former = append(former, node)
 		}
 	}

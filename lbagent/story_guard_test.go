@@ -136,7 +136,7 @@ func (g *guard) fail(err error) {
 	_ = unix.Close(g.listener)
 }
 
-// decide tells whether a call is refused.
+// decide reports whether a call is refused.
 func (g *guard) decide(asked *notification) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

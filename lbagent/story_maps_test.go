@@ -19,7 +19,7 @@ import (
 
 	"github.com/millrace-lb/millrace/bpf"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
@@ -30,7 +30,7 @@ type kernelMaps struct {
 	guard  *guard
 	// refuses says which writes fail, by the operation that they are part of.
 	refuses func(operation string, call writeCall) bool
-	// reopens is that the next agent opens the data plane anew, as it does also where
+	// reopens is that the next agent opens the data plane again, as it does also where
 	// the maps have another size or the agent before was killed.
 	reopens bool
 	// opens is how often it was opened.
@@ -38,7 +38,7 @@ type kernelMaps struct {
 }
 
 // open is the start of an agent.
-func (m *kernelMaps) open(limits program.Limits) error {
+func (m *kernelMaps) open(limits forwarding.Limits) error {
 	if m.plane != nil && !m.reopens && m.config.Limits == limits {
 		return nil
 	}
@@ -70,17 +70,22 @@ func (m *kernelMaps) empty() error {
 	if err != nil {
 		return err
 	}
-	return m.plane.Apply(program.Diff(have, program.NewState()))
+	for _, op := range forwarding.Diff(have, forwarding.NewState()) {
+		if err := m.plane.Apply(op); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // apply makes a failure of the guard's an injected one.
-func (m *kernelMaps) apply(op program.Op, kind string) error {
+func (m *kernelMaps) apply(op forwarding.Op, kind string) error {
 	refused := false
 	err := m.guard.during(func(call writeCall) bool {
 		fails := m.refuses(kind, call)
 		refused = refused || fails
 		return fails
-	}, func() error { return m.plane.Apply([]program.Op{op}) })
+	}, func() error { return m.plane.Apply(op) })
 	switch {
 	case refused && err == nil:
 		return fmt.Errorf("%s: a write was refused, and the operation says that it succeeded", kind)
@@ -103,11 +108,11 @@ func (m *kernelMaps) pinned(t *testing.T, name string) *ebpf.Map {
 
 // checkAddresses compares the addresses that encapsulated packets are taken from with those
 // of the nodes.
-func (m *kernelMaps) checkAddresses(t *testing.T, nodes map[program.NodeID]program.Node) {
+func (m *kernelMaps) checkAddresses(t *testing.T, nodes map[forwarding.NodeID]forwarding.Node) {
 	t.Helper()
 	accepted := m.pinned(t, bpf.DatapathMapNodeAddresses)
 	defer accepted.Close()
-	want, got := map[netip.Addr]program.NodeID{}, map[netip.Addr]program.NodeID{}
+	want, got := map[netip.Addr]forwarding.NodeID{}, map[netip.Addr]forwarding.NodeID{}
 	for id, node := range nodes {
 		for _, address := range []netip.Addr{node.IPv4, node.IPv6} {
 			if address.IsValid() {
@@ -119,7 +124,7 @@ func (m *kernelMaps) checkAddresses(t *testing.T, nodes map[program.NodeID]progr
 	var id uint32
 	entries := accepted.Iterate()
 	for entries.Next(&address, &id) {
-		got[netip.AddrFrom16(address).Unmap()] = program.NodeID(id)
+		got[netip.AddrFrom16(address).Unmap()] = forwarding.NodeID(id)
 	}
 	if err := entries.Err(); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("packets are taken from %v (error %v), want %v", got, err, want)
@@ -128,7 +133,7 @@ func (m *kernelMaps) checkAddresses(t *testing.T, nodes map[program.NodeID]progr
 
 // checkOverhead compares what the programs add to packets for other nodes at most with what
 // the addresses of both need.
-func (m *kernelMaps) checkOverhead(t *testing.T, self program.Self, nodes map[program.NodeID]program.Node) {
+func (m *kernelMaps) checkOverhead(t *testing.T, self forwarding.Self, nodes map[forwarding.NodeID]forwarding.Node) {
 	t.Helper()
 	settings := m.pinned(t, bpf.DatapathMapSettings)
 	defer settings.Close()
@@ -153,18 +158,18 @@ func TestStoriesOnMaps(t *testing.T) {
 	if !isolated.Test(t) {
 		return
 	}
-	folder := t.TempDir()
-	if err := unix.Mount("bpf", folder, "bpf", 0, "mode=0700"); err != nil {
+	directory := t.TempDir()
+	if err := unix.Mount("bpf", directory, "bpf", 0, "mode=0700"); err != nil {
 		t.Fatal(err)
 	}
 	kernel := &kernelMaps{
 		guard: newGuard(t),
 		config: dataplane.Config{
-			PinRoot: filepath.Join(folder, "millrace"), Connections: 64, HalfOpen: 64, Datagrams: 64, Affinities: 64, Exceptions: 64,
+			PinRoot: filepath.Join(directory, "millrace"), Connections: 64, HalfOpen: 64, Datagrams: 64, Affinities: 64, Exceptions: 64,
 		},
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(kernel.close(), unix.Unmount(folder, 0)); err != nil {
+		if err := errors.Join(kernel.close(), unix.Unmount(directory, 0)); err != nil {
 			t.Error(err)
 		}
 	})

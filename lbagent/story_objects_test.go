@@ -81,13 +81,15 @@ func (o objects) snapshot() *model.Snapshot {
 			s.EndpointSlices = append(s.EndpointSlices, object)
 		case *millracev1alpha1.VIP:
 			s.VIPs = append(s.VIPs, object)
-		case *millracev1alpha1.IPPool:
+		case *millracev1alpha1.VIPPool:
 			s.Pools = append(s.Pools, object)
 		case *millracev1alpha1.LBNode:
 			s.LBNodes = append(s.LBNodes, object)
-		case *millracev1alpha1.BGPPeer:
+		case *millracev1alpha1.LBPeer:
 			s.Peers = append(s.Peers, object)
-		case *millracev1alpha1.BGPAdvertisement:
+		case *millracev1alpha1.VIPRoute:
+			s.Routes = append(s.Routes, object)
+		case *millracev1alpha1.VIPAdvertisement:
 			s.Advertisements = append(s.Advertisements, object)
 		}
 	}

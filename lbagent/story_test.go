@@ -17,13 +17,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // A story is an archive in testdata: a script, and the files that it names. Each
 // line of the script is a command; with "!" before it, the command has to fail.
 //
-//	agent [--max-tables=N ...]  start an agent over the maps, in place of the one that runs
+//	agent [--max-node-tables=N ...]  start an agent over the maps, in place of the one that runs
 //	apply FILE...               create or replace the objects of these files
 //	delete KIND [NAMESPACE/]NAME
 //	wait DURATION               let time pass
@@ -126,7 +126,7 @@ func TestStories(t *testing.T) {
 }
 
 // storyLimits are the capacities of the maps unless a story says others.
-var storyLimits = program.Limits{Frontends: 16, Tables: 8, EndpointSlots: 8, Endpoints: 32, VIPs: 8, SourceRanges: 16}
+var storyLimits = forwarding.Limits{Frontends: 16, NodeTables: 8, EndpointTables: 8, Endpoints: 32, VIPs: 8, SourceRanges: 16}
 
 // player plays a story on a node, which it keeps a witness of.
 type player struct {
@@ -150,7 +150,7 @@ func newPlayer(s *story, n *node) *player {
 	return p
 }
 
-// asTold tells whether the story lets a write fail.
+// asTold reports whether the story lets a write fail.
 func (p *player) asTold(what string) bool {
 	left, found := p.told[what]
 	switch {
@@ -211,7 +211,7 @@ func (p *player) runAgent(args []string) error {
 	limits := storyLimits
 	flags := flag.NewFlagSet("agent", flag.ContinueOnError)
 	for name, limit := range map[string]*int{
-		"max-frontends": &limits.Frontends, "max-tables": &limits.Tables, "max-endpoint-tables": &limits.EndpointSlots,
+		"max-frontends": &limits.Frontends, "max-node-tables": &limits.NodeTables, "max-endpoint-tables": &limits.EndpointTables,
 		"max-endpoints": &limits.Endpoints, "max-vips": &limits.VIPs, "max-source-ranges": &limits.SourceRanges,
 	} {
 		flags.IntVar(limit, name, *limit, "")
@@ -223,11 +223,12 @@ func (p *player) runAgent(args []string) error {
 }
 
 // startAgent starts an agent, in place of the one that runs.
-func (p *player) startAgent(limits program.Limits) error {
+func (p *player) startAgent(limits forwarding.Limits) error {
 	if err := p.node.open(limits); err != nil {
 		return err
 	}
 	p.loop = newLoop(p.node, nil)
+	p.witness.restart(p.loop.have, limits)
 	p.loop.limits, p.loop.objects = limits, p.objects.snapshot
 	return nil
 }

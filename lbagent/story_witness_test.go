@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
 // witness sees a node's maps and routes after each single write, and holds them to
@@ -18,11 +18,13 @@ import (
 //
 //   - a frontend in the maps has all that it refers to, its endpoints are of its family,
 //     and the data plane can tell it from every other one;
-//   - a VIP that is announced is in the maps with all its frontends, and none that
-//     the Service restricts is open to all; its peer is for its family, and the next
-//     hop is this node's address of that family;
-//   - nobody is admitted anew whom the Service does not admit, and nobody put out
-//     whom it did and does admit;
+//   - a VIP that is announced is in the maps with a frontend that serves, and the frontends
+//     that it had when it was announced stay; one that was not announced before is in the maps
+//     with all its frontends, but those for which there is no room; its peer is for its family,
+//     and the next hop is this node's address of that family;
+//   - nobody is newly admitted whom the Service does not admit, and nobody put out
+//     whom it did and does admit, but by a frontend that is shut since it admits others, too;
+//   - when routes are set, no frontend behind them admits anybody whom the Service does not;
 //   - a row that gets another owner keeps the former ones that exist;
 //   - what the objects have is not taken away, and what they no longer have not
 //     before the delay is over, nor before routes to it have been withdrawn for
@@ -37,17 +39,20 @@ type witness struct {
 	gone map[any]time.Time
 	// last is what the maps held, promised the frontends behind the routes, withdrawn
 	// when VIPs were announced last.
-	last      *program.State
-	promised  map[netip.Addr][]program.FrontendKey
+	last      *forwarding.State
+	promised  map[netip.Addr][]forwarding.FrontendKey
 	withdrawn map[netip.Addr]time.Time
+	// announced are the VIPs that the agent knows to be announced, limits those of the maps.
+	announced map[netip.Addr]bool
+	limits    forwarding.Limits
 	// err is the first thing that was not as it must be.
 	err error
 }
 
 func newWitness(delay time.Duration) *witness {
 	return &witness{
-		delay: delay, model: &model.Model{}, last: program.NewState(), has: map[any]bool{}, gone: map[any]time.Time{},
-		promised: map[netip.Addr][]program.FrontendKey{}, withdrawn: map[netip.Addr]time.Time{},
+		delay: delay, model: &model.Model{}, last: forwarding.NewState(), has: map[any]bool{}, gone: map[any]time.Time{},
+		promised: map[netip.Addr][]forwarding.FrontendKey{}, withdrawn: map[netip.Addr]time.Time{},
 	}
 }
 
@@ -60,7 +65,8 @@ func (w *witness) begin(snapshot *model.Snapshot, now time.Time) {
 	for i := range w.model.Frontends {
 		frontend := &w.model.Frontends[i]
 		w.has[frontend.Key] = true
-		w.has[zonesOf(frontend.Key)] = slices.ContainsFunc(frontend.Zones[:], func(zone map[program.NodeID]uint32) bool { return zone != nil })
+		// Without a usable endpoint, zones have nothing that sends packets by them.
+		w.has[zonesOf(frontend.Key)] = len(frontend.Weights) > 0 && slices.ContainsFunc(frontend.Zones[:], func(zone map[forwarding.NodeID]uint32) bool { return zone != nil })
 		for _, endpoint := range slices.Concat(frontend.Endpoints, frontend.Draining) {
 			w.has[endpoint] = true
 		}
@@ -80,17 +86,17 @@ func (w *witness) begin(snapshot *model.Snapshot, now time.Time) {
 }
 
 // zonesOf are the node tables of a frontend's zones.
-type zonesOf program.FrontendKey
+type zonesOf forwarding.FrontendKey
 
 // things are the VIPs, frontends, their zones, endpoints and nodes of the maps.
-func things(s *program.State) map[any]bool {
+func things(s *forwarding.State) map[any]bool {
 	all := map[any]bool{}
 	for vip := range s.VIPs {
 		all[vip] = true
 	}
 	for key, frontend := range s.Frontends {
 		all[key] = true
-		if frontend.Zones != ([program.Zones]program.TableSlot{}) {
+		if frontend.Zones != ([forwarding.Zones]forwarding.NodeTableSlot{}) {
 			all[zonesOf(key)] = true
 		}
 	}
@@ -104,7 +110,7 @@ func things(s *program.State) map[any]bool {
 }
 
 // see looks at the maps and routes after a write. The State must not change later.
-func (w *witness) see(after string, state *program.State, routes announce.Routes) {
+func (w *witness) see(after string, state *forwarding.State, routes announce.Routes) {
 	if w.err != nil {
 		return
 	}
@@ -118,7 +124,7 @@ func (w *witness) see(after string, state *program.State, routes announce.Routes
 		}
 		w.promise(state, announced)
 	}
-	for _, check := range []func(*program.State) error{
+	for _, check := range []func(*forwarding.State) error{
 		w.complete, w.checkAnnounced, w.checkAdmitted, w.checkRows, w.checkRemoved,
 	} {
 		if err := check(state); err != nil && w.err == nil {
@@ -149,35 +155,82 @@ func (w *witness) checkRoutes(routes announce.Routes) error {
 }
 
 // promise notes what routes lead to.
-func (w *witness) promise(state *program.State, routes map[netip.Addr]bool) {
+func (w *witness) promise(state *forwarding.State, routes map[netip.Addr]bool) {
 	for vip := range w.promised {
 		if !routes[vip] {
 			w.withdrawn[vip] = w.now
 		}
 	}
 	clear(w.promised)
+	serving := map[netip.Addr]bool{}
 	for i := range w.model.Frontends {
 		frontend := &w.model.Frontends[i]
 		vip := frontend.Key.VIP
 		if !routes[vip] {
 			continue
 		}
-		w.promised[vip] = append(w.promised[vip], frontend.Key)
-		entry := state.Frontends[frontend.Key]
-		if entry.Local != frontend.Local ||
-			frontend.Spreads() && len(frontend.Weights) > 0 && entry.Table == 0 ||
-			len(frontend.Endpoints) > 0 && entry.Endpoints == 0 || frontend.Restricted && entry.Ranges == 0 {
-			w.err = fmt.Errorf("VIP %s is announced, but %s is programmed as %+v", vip, frontend.Key, entry)
+		entry, found := state.Frontends[frontend.Key]
+		if found {
+			w.promised[vip] = append(w.promised[vip], frontend.Key)
 		}
+		whole := found && isWhole(frontend, entry)
+		if !w.announced[vip] && !whole && w.hasRoom(state, frontend) {
+			w.err = fmt.Errorf("VIP %s is announced for the first time, but %s is programmed as %+v (found: %t)", vip, frontend.Key, entry, found)
+		}
+		if client := w.stranger(state, frontend); client.IsValid() {
+			w.err = fmt.Errorf("VIP %s is announced, and %s admits %s, which the source ranges do not", vip, frontend.Key, client)
+		}
+		usable := len(frontend.Weights) > 0
+		if frontend.Local {
+			usable = len(frontend.Endpoints) > 0
+		}
+		open := frontend.Restricted && entry.Ranges == 0
+		reaches := entry.Table != 0 || entry.Local && entry.Endpoints != 0
+		serving[vip] = serving[vip] || found && usable && reaches && !open
 	}
 	for vip := range routes {
-		if len(w.promised[vip]) == 0 {
-			w.err = fmt.Errorf("VIP %s is announced, but no Service has it", vip)
+		if !serving[vip] {
+			w.err = fmt.Errorf("VIP %s is announced, but no frontend in the maps serves it", vip)
 		}
 	}
+	w.announced = routes
 }
 
-func (w *witness) checkAnnounced(s *program.State) error {
+// isWhole reports whether an entry has all that its frontend needs.
+func isWhole(frontend *model.Frontend, entry forwarding.Frontend) bool {
+	return entry.Local == frontend.ServesOwn() &&
+		(!frontend.Spreads() || len(frontend.Weights) == 0 || entry.Table != 0) &&
+		(len(frontend.Endpoints) == 0 || entry.Endpoints != 0) && (!frontend.Restricted || entry.Ranges != 0)
+}
+
+// hasRoom reports whether the maps would hold a frontend besides what they hold.
+func (w *witness) hasRoom(s *forwarding.State, frontend *model.Frontend) bool {
+	endpoints, have := 0, map[forwarding.Endpoint]bool{}
+	for _, endpoint := range s.Endpoints {
+		have[endpoint] = true
+	}
+	for _, endpoint := range slices.Concat(frontend.Endpoints, frontend.Draining) {
+		if !have[endpoint] {
+			endpoints++
+		}
+	}
+	for key := range s.Frontends {
+		if !key.VIP.Is4() && key != frontend.Key && key.Hash() == frontend.Key.Hash() {
+			return false
+		}
+	}
+	return len(s.Frontends) < w.limits.Frontends && len(s.NodeTables) < w.limits.NodeTables &&
+		len(s.EndpointTables) < w.limits.EndpointTables && len(s.Endpoints)+endpoints <= w.limits.Endpoints &&
+		len(s.SourceRanges)+len(frontend.Sources) <= w.limits.SourceRanges
+}
+
+// restart tells of another agent, which does not know what the one before has announced: a
+// VIP with a frontend in the maps may have been.
+func (w *witness) restart(s *forwarding.State, limits forwarding.Limits) {
+	w.limits, w.announced = limits, adopted(s)
+}
+
+func (w *witness) checkAnnounced(s *forwarding.State) error {
 	for vip, keys := range w.promised {
 		if _, found := s.VIPs[vip]; !found {
 			return fmt.Errorf("VIP %s is announced and not in the maps", vip)
@@ -191,7 +244,7 @@ func (w *witness) checkAnnounced(s *program.State) error {
 	return nil
 }
 
-func (w *witness) checkRemoved(s *program.State) error {
+func (w *witness) checkRemoved(s *forwarding.State) error {
 	for id, endpoint := range w.last.Endpoints {
 		if s.Endpoints[id] != endpoint {
 			if err := w.mayGo(endpoint); err != nil {
@@ -201,11 +254,11 @@ func (w *witness) checkRemoved(s *program.State) error {
 	}
 	left := things(s)
 	for thing := range things(w.last) {
-		id, isNode := thing.(program.NodeID)
-		if unfinished := isNode && w.last.Nodes[id] == (program.Node{}); unfinished || left[thing] {
+		id, isNode := thing.(forwarding.NodeID)
+		if unfinished := isNode && w.last.Nodes[id] == (forwarding.Node{}); unfinished || left[thing] {
 			continue
 		}
-		if zones, ofZones := thing.(zonesOf); ofZones && (w.has[thing] || s.Frontends[program.FrontendKey(zones)].Table == 0) {
+		if zones, ofZones := thing.(zonesOf); ofZones && (w.has[thing] || s.Frontends[forwarding.FrontendKey(zones)].Table == 0) {
 			// There is no room for them, or nobody to send to.
 			continue
 		}
@@ -216,7 +269,7 @@ func (w *witness) checkRemoved(s *program.State) error {
 	return nil
 }
 
-// mayGo tells whether the maps may be without what they have had.
+// mayGo reports whether the maps may be without what they have had.
 func (w *witness) mayGo(thing any) error {
 	if w.has[thing] {
 		return fmt.Errorf("taken out of the maps, though the objects have it")
@@ -225,7 +278,7 @@ func (w *witness) mayGo(thing any) error {
 		return fmt.Errorf("taken out of the maps %s after it left the objects", since)
 	}
 	vip, isVIP := thing.(netip.Addr)
-	if key, isFrontend := thing.(program.FrontendKey); isFrontend {
+	if key, isFrontend := thing.(forwarding.FrontendKey); isFrontend {
 		vip, isVIP = key.VIP, !w.has[key.VIP]
 	}
 	if since := w.now.Sub(w.withdrawn[vip]); isVIP && since < w.delay {

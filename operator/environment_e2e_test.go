@@ -114,11 +114,12 @@ func (e *environment) clean(t *testing.T) {
 		must(t, e.client.DeleteAllOf(t.Context(), &eventsv1.Event{}, client.InNamespace(namespace)))
 	}
 	for _, object := range []client.Object{
-		&millracev1alpha1.VIP{}, &millracev1alpha1.IPPool{}, &millracev1alpha1.BGPPeer{},
-		&millracev1alpha1.BGPAdvertisement{}, &millracev1alpha1.LBNode{}, &corev1.Node{},
+		&millracev1alpha1.VIP{}, &millracev1alpha1.VIPPool{}, &millracev1alpha1.LBPeer{},
+		&millracev1alpha1.VIPAdvertisement{}, &millracev1alpha1.LBNode{}, &millracev1alpha1.LBNodeReport{}, &corev1.Node{},
 	} {
 		must(t, e.client.DeleteAllOf(t.Context(), object))
 	}
+	must(t, e.client.DeleteAllOf(t.Context(), &corev1.ConfigMap{}, client.InNamespace(systemNamespace)))
 }
 
 // instance is a running operator.
@@ -253,11 +254,11 @@ func (e *environment) service(t *testing.T, name string, options ...option) *cor
 	return service
 }
 
-func (e *environment) pool(t *testing.T, name string, change func(*millracev1alpha1.IPPoolSpec), addresses ...string) *millracev1alpha1.IPPool {
+func (e *environment) pool(t *testing.T, name string, change func(*millracev1alpha1.VIPPoolSpec), addresses ...string) *millracev1alpha1.VIPPool {
 	t.Helper()
-	pool := &millracev1alpha1.IPPool{
+	pool := &millracev1alpha1.VIPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       millracev1alpha1.IPPoolSpec{Addresses: addresses},
+		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: addresses},
 	}
 	if change != nil {
 		change(&pool.Spec)
@@ -320,12 +321,21 @@ func (e *environment) condition(t *testing.T, service *corev1.Service, status me
 }
 
 func (e *environment) event(ctx context.Context, service *corev1.Service, reason, note string) error {
+	return e.eventOf(ctx, service, "", reason, note)
+}
+
+func (e *environment) warning(ctx context.Context, service *corev1.Service, reason, note string) error {
+	return e.eventOf(ctx, service, corev1.EventTypeWarning, reason, note)
+}
+
+func (e *environment) eventOf(ctx context.Context, service *corev1.Service, severity, reason, note string) error {
 	list := &eventsv1.EventList{}
 	if err := e.client.List(ctx, list, client.InNamespace(service.Namespace)); err != nil {
 		return err
 	}
 	for _, event := range list.Items {
-		if event.Regarding.UID == service.UID && event.Reason == reason && strings.Contains(event.Note, note) {
+		severe := severity == "" || event.Type == severity
+		if event.Regarding.UID == service.UID && severe && event.Reason == reason && strings.Contains(event.Note, note) {
 			return nil
 		}
 	}

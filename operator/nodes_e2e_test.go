@@ -11,37 +11,19 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
-func badPools(t *testing.T, e *environment) {
-	e.run(t)
-	good := e.pool(t, "good", nil, "203.0.113.0/28")
-	inverted := e.pool(t, "a-inverted", nil, "198.51.100.0/28", "203.0.113.20-203.0.113.10")
-	e.ready(t, inverted, &inverted.Status.Conditions, millracev1alpha1.ReasonInvalid,
-		"spec.addresses[1]: range 203.0.113.20-203.0.113.10 is inverted: the first address must not be higher than the last")
-	overlapping := e.pool(t, "z-overlap", func(spec *millracev1alpha1.IPPoolSpec) { spec.Priority = 100 }, "198.51.100.64/28", "203.0.113.8/29")
-	e.ready(t, overlapping, &overlapping.Status.Conditions, millracev1alpha1.ReasonOverlap,
-		`spec.addresses[1]: 203.0.113.8/29 overlaps the older pool "good" in 203.0.113.8-203.0.113.15`)
-	e.ready(t, good, &good.Status.Conditions, millracev1alpha1.ReasonValid, "")
-	if overlapping.Status.Free != 0 || inverted.Status.Free != 0 {
-		t.Errorf("pools that are not used have %d and %d free addresses", overlapping.Status.Free, inverted.Status.Free)
-	}
-	e.addresses(t, e.service(t, "web"), "203.0.113.0")
-	update(t, e, overlapping, func(pool *millracev1alpha1.IPPool) { pool.Spec.Addresses = []string{"198.51.100.64/28"} })
-	e.ready(t, overlapping, &overlapping.Status.Conditions, millracev1alpha1.ReasonValid, "")
-	e.addresses(t, e.service(t, "next"), "198.51.100.64")
-}
-
 func routing(t *testing.T, e *environment) {
 	e.run(t)
-	peer := func(name, address string) *millracev1alpha1.BGPPeer {
-		peer := &millracev1alpha1.BGPPeer{
+	peer := func(name, address string) *millracev1alpha1.LBPeer {
+		peer := &millracev1alpha1.LBPeer{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec:       millracev1alpha1.BGPPeerSpec{PeerAddress: address, PeerASN: 64512, LocalASN: 64513},
+			Spec:       millracev1alpha1.LBPeerSpec{PeerAddress: address, PeerASN: 64512, LocalASN: 64513},
 		}
 		must(t, e.client.Create(t.Context(), peer))
 		return peer
@@ -50,24 +32,21 @@ func routing(t *testing.T, e *environment) {
 	e.ready(t, good, &good.Status.Conditions, millracev1alpha1.ReasonValid, "")
 	duplicate := peer("router2", "198.51.100.1")
 	e.ready(t, duplicate, &duplicate.Status.Conditions, millracev1alpha1.ReasonInvalid,
-		`spec.peerAddress: 198.51.100.1 port 179 has the older BGPPeer "router1"`)
-	none := &millracev1alpha1.BGPPeer{
+		`spec.peerAddress: 198.51.100.1 port 179 has the older LBPeer "router1"`)
+	none := &millracev1alpha1.LBPeer{
 		ObjectMeta: metav1.ObjectMeta{Name: "none"},
-		Spec:       millracev1alpha1.BGPPeerSpec{PeerASN: 64512, LocalASN: 64513},
+		Spec:       millracev1alpha1.LBPeerSpec{PeerASN: 64512, LocalASN: 64513},
 	}
 	if err := e.client.Create(t.Context(), none); err == nil {
 		t.Error("a peer with no address was accepted")
 	}
-	advertisement := &millracev1alpha1.BGPAdvertisement{
+	advertisement := &millracev1alpha1.VIPAdvertisement{
 		ObjectMeta: metav1.ObjectMeta{Name: "all"},
-		Spec:       millracev1alpha1.BGPAdvertisementSpec{Pools: []string{"main"}, Communities: []string{"64512:70000"}},
+		Spec:       millracev1alpha1.VIPAdvertisementSpec{Pools: []string{"main"}, Communities: []string{"64512:70000:1"}},
 	}
 	must(t, e.client.Create(t.Context(), advertisement))
 	e.ready(t, advertisement, &advertisement.Status.Conditions, millracev1alpha1.ReasonInvalid,
-		`spec.pools[0]: IPPool "main" does not exist; spec.communities[0]: "64512:70000": "70000" must be a number from 0 to 65535`)
-	update(t, e, advertisement, func(advertisement *millracev1alpha1.BGPAdvertisement) {
-		advertisement.Spec.Communities = []string{"64512:70000:1"}
-	})
+		`spec.pools[0]: VIPPool "main" does not exist`)
 	e.pool(t, "main", nil, "203.0.113.0/24")
 	e.ready(t, advertisement, &advertisement.Status.Conditions, millracev1alpha1.ReasonValid, "")
 }
@@ -107,7 +86,7 @@ func (e *environment) lbNode(t *testing.T, node *corev1.Node, addresses ...strin
 }
 
 func nodes(t *testing.T, e *environment) {
-	e.run(t)
+	first := e.run(t)
 	var all []*corev1.Node
 	ids := sets.New[int32]()
 	for i := range 10 {
@@ -122,8 +101,23 @@ func nodes(t *testing.T, e *environment) {
 	e.setAddresses(t, all[3], "198.51.100.44")
 	before := e.lbNode(t, all[3], "198.51.100.44")
 
-	// A node that registers anew keeps its id; a new one gets none that was
-	// in use just now.
+	// Pods' networks may be given to a node after it has registered.
+	update(t, e, all[3], func(node *corev1.Node) {
+		node.Spec.PodCIDR, node.Spec.PodCIDRs = "198.18.3.0/24", []string{"198.18.3.0/24"}
+	})
+	eventually(t, func(ctx context.Context) error {
+		lbNode := &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: all[3].Name}}
+		if err := e.get(ctx, lbNode); err != nil {
+			return err
+		}
+		if !slices.Equal(lbNode.Spec.PodCIDRs, []string{"198.18.3.0/24"}) {
+			return fmt.Errorf("LBNode %s has the pod networks %v", lbNode.Name, lbNode.Spec.PodCIDRs)
+		}
+		return nil
+	})
+
+	// A node that registers again keeps its id; a new one gets none that was
+	// in use just now, also where the operator was restarted in between.
 	must(t, e.client.Delete(t.Context(), all[3]))
 	all[3] = e.node(t, all[3].Name, "198.51.100.45")
 	if after := e.lbNode(t, all[3], "198.51.100.45"); after.Spec.ID != before.Spec.ID {
@@ -132,8 +126,16 @@ func nodes(t *testing.T, e *environment) {
 	freed := e.lbNode(t, all[4], "198.51.100.5", "2001:db8::5")
 	must(t, e.client.Delete(t.Context(), all[4]))
 	must(t, e.client.Delete(t.Context(), freed))
-	if next := e.lbNode(t, e.node(t, "next", "198.51.100.50"), "198.51.100.50"); next.Spec.ID != 11 {
+	next := e.lbNode(t, e.node(t, "next", "198.51.100.50"), "198.51.100.50")
+	if next.Spec.ID != 11 {
 		t.Errorf("id of the next node is %d", next.Spec.ID)
+	}
+	first.kill(t)
+	must(t, e.client.Delete(t.Context(), next))
+	must(t, e.client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: next.Name}}))
+	e.run(t)
+	if after := e.lbNode(t, e.node(t, "after", "198.51.100.51"), "198.51.100.51"); after.Spec.ID != 12 {
+		t.Errorf("after a restart, the id of the next node is %d", after.Spec.ID)
 	}
 }
 
@@ -174,27 +176,41 @@ func zones(t *testing.T, e *environment) {
 	inZone(labelled, "")
 }
 
-// boots: an LBNode names the boot that its Node is in.
+// boots: what a Node says of its boot is nothing to the operator, so one that comes back
+// makes no node look as if it had booted. A leftover spec.bootID goes when the node's agent
+// does without it.
 func boots(t *testing.T, e *environment) {
-	e.run(t)
-	node := e.node(t, "booting", "198.51.100.1")
-	for _, boot := range []string{"", "first", "second"} {
-		node.Status.NodeInfo.BootID = boot
-		must(t, e.client.Status().Update(t.Context(), node))
-		eventually(t, func(ctx context.Context) error {
-			lbNode := &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
-			if err := e.get(ctx, lbNode); err != nil {
-				return err
-			}
-			if lbNode.Spec.BootID != boot {
-				return fmt.Errorf("the boot of LBNode %s is %q, want %q", lbNode.Name, lbNode.Spec.BootID, boot)
-			}
-			return nil
-		})
+	lbNode := &millracev1alpha1.LBNode{
+		ObjectMeta: metav1.ObjectMeta{Name: "booting"},
+		Spec:       millracev1alpha1.LBNodeSpec{ID: 1, BootID: "first"},
 	}
+	must(t, e.client.Create(t.Context(), lbNode))
+	lbNode.Status = millracev1alpha1.LBNodeStatus{BootID: "first"}
+	must(t, e.client.Status().Update(t.Context(), lbNode))
+	node := e.node(t, "booting", "198.51.100.1")
+	node.Status.NodeInfo.BootID = "second"
+	must(t, e.client.Status().Update(t.Context(), node))
+	e.run(t)
+	kept := e.lbNode(t, node, "198.51.100.1")
+	if kept.Spec.BootID != "first" || kept.Status != lbNode.Status {
+		t.Errorf("the Node has booted, and its LBNode is %+v", kept)
+	}
+	kept.Status = millracev1alpha1.LBNodeStatus{BootID: "second", ServingBootID: "second"}
+	must(t, e.client.Status().Update(t.Context(), kept))
+	eventually(t, func(ctx context.Context) error {
+		after := &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+		if err := e.get(ctx, after); err != nil {
+			return err
+		}
+		if after.Spec.BootID != "" || after.Status != kept.Status {
+			return fmt.Errorf("LBNode is %+v", after)
+		}
+		return nil
+	})
 }
 
-// idsWrap: at the end of the numbers the lowest free one is next.
+// idsWrap: at the end of the numbers, those that became free come again, the last freed
+// one last.
 func idsWrap(t *testing.T, e *environment) {
 	for name, id := range map[string]int32{"one": 1, "highest": 4095} {
 		must(t, e.client.Create(t.Context(), &millracev1alpha1.LBNode{
@@ -203,8 +219,104 @@ func idsWrap(t *testing.T, e *environment) {
 		}))
 	}
 	e.run(t)
-	if wrapped := e.lbNode(t, e.node(t, "wrapped")); wrapped.Spec.ID != 2 {
+	wrapped := e.lbNode(t, e.node(t, "wrapped"))
+	if wrapped.Spec.ID != 2 {
 		t.Errorf("id after the highest is %d", wrapped.Spec.ID)
+	}
+	must(t, e.client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: wrapped.Name}}))
+	must(t, e.client.Delete(t.Context(), wrapped))
+	if next := e.lbNode(t, e.node(t, "next")); next.Spec.ID != 3 {
+		t.Errorf("id after one that became free is %d", next.Spec.ID)
+	}
+}
+
+// reports: each LBNode has a report that goes with it, which says nothing of a node that
+// is not ready, until the node's agent says otherwise.
+func reports(t *testing.T, e *environment) {
+	e.run(t)
+	node := e.node(t, "reporting", "198.51.100.1")
+	lbNode := e.lbNode(t, node, "198.51.100.1")
+	e.report(t, "owned by the LBNode", ownedBy(lbNode))
+
+	agent := func(status metav1.ConditionStatus) {
+		t.Helper()
+		report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+		must(t, e.get(t.Context(), report))
+		report.Status.Version = "v1"
+		for _, kind := range []string{millracev1alpha1.ConditionReady, millracev1alpha1.ConditionProgrammed} {
+			meta.SetStatusCondition(&report.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: "Agent"})
+		}
+		must(t, e.client.Status().Update(t.Context(), report))
+	}
+	kubelet := func(status corev1.ConditionStatus, at int64) {
+		t.Helper()
+		node.Status.Conditions = []corev1.NodeCondition{{
+			Type: corev1.NodeReady, Status: status, LastTransitionTime: metav1.Unix(at, 0), LastHeartbeatTime: metav1.Now(),
+		}}
+		must(t, e.client.Status().Update(t.Context(), node))
+	}
+	agent(metav1.ConditionTrue)
+	kubelet(corev1.ConditionTrue, 1)
+	kubelet(corev1.ConditionUnknown, 2)
+	dead := conditions("Ready=Unknown", "Programmed=True", "NodeReady=Unknown")
+	e.report(t, "dead", dead)
+	// The agent lives: what it says stands, whatever else of the Node is written.
+	agent(metav1.ConditionTrue)
+	kubelet(corev1.ConditionUnknown, 2)
+	alive := conditions("Ready=True", "Programmed=True", "NodeReady=Unknown")
+	// Its report comes after the operator has looked at the one before.
+	e.node(t, "another")
+	eventually(t, func(ctx context.Context) error {
+		return e.get(ctx, &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "another"}})
+	})
+	e.report(t, "alive all the same", alive)
+	kubelet(corev1.ConditionFalse, 3)
+	e.report(t, "not ready in another way", conditions("Ready=Unknown", "Programmed=True", "NodeReady=False"))
+	kubelet(corev1.ConditionTrue, 4)
+	e.report(t, "ready again, the agent not yet", conditions("Ready=Unknown", "Programmed=True"))
+
+	must(t, e.client.Delete(t.Context(), &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}))
+	e.report(t, "created again", conditions())
+	must(t, e.client.Delete(t.Context(), lbNode))
+	e.report(t, "owned by the next LBNode", func(report *millracev1alpha1.LBNodeReport) error {
+		return ownedBy(e.lbNode(t, node, "198.51.100.1"))(report)
+	})
+}
+
+// report waits for the report of the node "reporting" that is as wanted.
+func (e *environment) report(t *testing.T, what string, check func(*millracev1alpha1.LBNodeReport) error) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "reporting"}}
+		if err := e.get(ctx, report); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		if err := check(report); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		return nil
+	})
+}
+
+func ownedBy(lbNode *millracev1alpha1.LBNode) func(*millracev1alpha1.LBNodeReport) error {
+	return func(report *millracev1alpha1.LBNodeReport) error {
+		if owners := report.OwnerReferences; len(owners) != 1 || owners[0].UID != lbNode.UID || owners[0].Kind != "LBNode" {
+			return fmt.Errorf("owned by %+v, want %s", owners, lbNode.UID)
+		}
+		return nil
+	}
+}
+
+func conditions(want ...string) func(*millracev1alpha1.LBNodeReport) error {
+	return func(report *millracev1alpha1.LBNodeReport) error {
+		var have []string
+		for _, condition := range report.Status.Conditions {
+			have = append(have, fmt.Sprintf("%s=%s", condition.Type, condition.Status))
+		}
+		if slices.Sort(have); !slices.Equal(have, slices.Sorted(slices.Values(want))) {
+			return fmt.Errorf("conditions are %v, want %v", have, want)
+		}
+		return nil
 	}
 }
 

@@ -10,11 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -42,8 +43,8 @@ type Config struct {
 	REST *rest.Config
 	// LeaderElect lets one of several replicas work and the others wait.
 	LeaderElect bool
-	// LeaderElectionNamespace is where the Lease is; empty: the namespace of
-	// the operator's own pod.
+	// LeaderElectionNamespace is where the Lease is, and the ConfigMap of node ids;
+	// empty: the namespace of the operator's own pod.
 	LeaderElectionNamespace string
 	// DefaultLoadBalancer serves Services without a loadBalancerClass too.
 	DefaultLoadBalancer bool
@@ -64,7 +65,10 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	if err != nil {
 		return fmt.Errorf("creating the manager: %w", err)
 	}
-	if err := controller.Setup(ctx, mgr, controller.Options{DefaultLoadBalancer: configuration.DefaultLoadBalancer}); err != nil {
+	if err := controller.Setup(ctx, mgr, controller.Options{
+		DefaultLoadBalancer: configuration.DefaultLoadBalancer,
+		Namespace:           ownNamespace(configuration.LeaderElectionNamespace),
+	}); err != nil {
 		return err
 	}
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
@@ -95,36 +99,25 @@ func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Lo
 		Client:                        client.Options{FieldOwner: leaseName},
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject:         map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: stripNode}},
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Node{}:                   {Transform: controller.StripNode},
+				&millracev1alpha1.LBNodeReport{}: {Transform: controller.StripReport},
+			},
 		},
 	}
 }
 
-// stripNode leaves of a cached Node what an LBNode is made from.
-func stripNode(object any) (any, error) {
-	node, ok := object.(*corev1.Node)
-	if !ok {
-		return object, nil
+// ownNamespace returns the configured namespace, else that of the pod (which the kubelet
+// mounts beside the token), else that of our manifests.
+func ownNamespace(configured string) string {
+	const mounted = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+	if configured != "" {
+		return configured
 	}
-	var labels map[string]string
-	if zone, found := node.Labels[corev1.LabelTopologyZone]; found {
-		labels = map[string]string{corev1.LabelTopologyZone: zone}
+	if content, err := os.ReadFile(mounted); err == nil {
+		return strings.TrimSpace(string(content))
 	}
-	return &corev1.Node{
-		TypeMeta: node.TypeMeta,
-		ObjectMeta: metav1.ObjectMeta{
-			Name:              node.Name,
-			UID:               node.UID,
-			ResourceVersion:   node.ResourceVersion,
-			CreationTimestamp: node.CreationTimestamp,
-			DeletionTimestamp: node.DeletionTimestamp,
-			Labels:            labels,
-		},
-		Status: corev1.NodeStatus{
-			Addresses: node.Status.Addresses,
-			NodeInfo:  corev1.NodeSystemInfo{BootID: node.Status.NodeInfo.BootID},
-		},
-	}, nil
+	return "millrace-system"
 }
 
 // synced is a probe that fails while a cache is still being filled.

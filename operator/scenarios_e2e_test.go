@@ -22,7 +22,7 @@ import (
 
 func requestedAddress(t *testing.T, e *environment) {
 	e.run(t)
-	onRequest := func(spec *millracev1alpha1.IPPoolSpec) {
+	onRequest := func(spec *millracev1alpha1.VIPPoolSpec) {
 		no := false
 		spec.AutoAssign, spec.Reserved = &no, []string{"203.0.113.1"}
 	}
@@ -47,35 +47,6 @@ func requestedAddress(t *testing.T, e *environment) {
 	update(t, e, owner, annotated(millracev1alpha1.AnnotationAddresses, "nonsense"))
 	e.condition(t, owner, metav1.ConditionFalse, millracev1alpha1.ReasonInvalid, "has 203.0.113.21; ")
 	e.addresses(t, owner, "203.0.113.21")
-}
-
-func retain(t *testing.T, e *environment) {
-	e.run(t)
-	e.pool(t, "main", func(spec *millracev1alpha1.IPPoolSpec) { spec.ReclaimPolicy = millracev1alpha1.ReclaimRetain }, "203.0.113.0/31")
-	service := e.service(t, "web")
-	e.addresses(t, service, "203.0.113.0")
-	must(t, e.client.Delete(t.Context(), service))
-	e.gone(t, service)
-	vip := vipOf("203.0.113.0")
-	eventually(t, func(ctx context.Context) error {
-		if err := e.get(ctx, vip); err != nil {
-			return err
-		}
-		if len(vip.Spec.Claims) > 0 || vip.Status.Phase != millracev1alpha1.VIPReserved {
-			return fmt.Errorf("VIP is %s with %v", vip.Status.Phase, vip.Spec.Claims)
-		}
-		return nil
-	})
-	uid := vip.UID
-	anyone := e.service(t, "anyone")
-	e.addresses(t, anyone, "203.0.113.1")
-	late := e.service(t, "late")
-	e.condition(t, late, metav1.ConditionFalse, millracev1alpha1.ReasonExhausted, `pool "main"`)
-	service = e.service(t, "web", annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.0"))
-	e.addresses(t, service, "203.0.113.0")
-	if vip := e.bound(t, "203.0.113.0", service); vip.UID != uid {
-		t.Error("the reserved VIP was not the one that was bound")
-	}
 }
 
 func handMade(t *testing.T, e *environment) {
@@ -120,7 +91,7 @@ func deletedByHand(t *testing.T, e *environment) {
 
 func namespaceLabels(t *testing.T, e *environment) {
 	e.run(t)
-	selected := func(spec *millracev1alpha1.IPPoolSpec) {
+	selected := func(spec *millracev1alpha1.VIPPoolSpec) {
 		spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tenant": "red"}}
 	}
 	e.pool(t, "red", selected, "203.0.113.0/24")
@@ -250,6 +221,9 @@ func steadyState(t *testing.T, e *environment) {
 	e.run(t, "--leader-elect")
 	pool := e.pool(t, "main", nil, "203.0.113.0/24", "2001:db8:cafe::/64")
 	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonValid, "")
+	// A Service that nothing announces would be told so.
+	advertisement := e.advertisement(t, "all", nil)
+	e.ready(t, advertisement, &advertisement.Status.Conditions, millracev1alpha1.ReasonValid, "")
 	start := time.Now()
 	for i := range count {
 		e.service(t, fmt.Sprintf("s%d", i), families(corev1.IPFamilyPolicyRequireDualStack))
@@ -273,10 +247,15 @@ func steadyState(t *testing.T, e *environment) {
 		"patch vips/status":     2 * count,
 		"create events/":        count,
 		"create lbnodes/":       3,
+		"create lbnodereports/": 3,
+		"create configmaps/":    1,
+		"update configmaps/":    2,
+
+		"patch vipadvertisements/status": 1,
 	}
 	for _, kind := range slices.Sorted(maps.Keys(perKind)) {
 		switch {
-		case kind == "patch ippools/status":
+		case kind == "patch vippools/status":
 			if perKind[kind] > poolWrites {
 				t.Errorf("%d writes of the status of one pool, want at most %d", perKind[kind], poolWrites)
 			}

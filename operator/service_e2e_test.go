@@ -32,26 +32,42 @@ func TestOperator(t *testing.T) {
 		{"deletion", deletion},
 		{"deleted while nobody watched", deletedUnseen},
 		{"type change", typeChange},
+		{"finalizer of an earlier version", formerFinalizer},
+		{"finalizers of other load balancers", foreignFinalizers},
+		{"a freed address is given again last", freedLast},
 		{"family change", familyChange},
 		{"address asked for", requestedAddress},
 		{"retained and claimed again", retain},
-		{"reserved by hand for a Service", handMade},
-		{"VIP deleted by hand", deletedByHand},
+		{"reserved manually for a Service", handMade},
+		{"claims manually that list one port", portsTwice},
+		{"pool and address that cannot be had", keptThoughWrong},
+		{"served or not", servedOrNot},
+		{"served on one address", servedTogether},
+		{"served in zones", servedZones},
+		{"events that are too long", longEvent},
+		{"a namespace that is being deleted", terminatingNamespace},
+		{"VIP deleted manually", deletedByHand},
 		{"labels of the namespace", namespaceLabels},
 		{"classes", classes},
 		{"Services that share an address", sharing},
 		{"ports of a shared address that change", sharedPorts},
 		{"sharing between namespaces", sharedByNamespaces},
-		{"claims by hand beside that of a Service", sharedByHand},
+		{"claims manually beside that of a Service", sharedByHand},
 		{"restart with shared addresses", sharedRestart},
 		{"two operators and shared addresses", sharedSplitBrain},
 		{"two operators at once", splitBrain},
 		{"change of the leader", failover},
 		{"pools that are not used", badPools},
+		{"pools that the schema refuses", refusedPools},
+		{"communities that the schema refuses", refusedCommunities},
+		{"columns of a pool", poolColumns},
+		{"pools that overlap", overlappingPools},
+		{"addresses of the cluster", occupiedPools},
 		{"peers and advertisements", routing},
 		{"nodes", nodes},
 		{"zones of nodes", zones},
 		{"boots of nodes", boots},
+		{"reports of nodes", reports},
 		{"ids of nodes wrap", idsWrap},
 		{"duplicate ids of nodes", duplicateIDs},
 		{"no write at rest", steadyState},
@@ -89,10 +105,7 @@ func dualStack(t *testing.T, e *environment) {
 		if err := e.get(ctx, pool); err != nil {
 			return err
 		}
-		if pool.Status.Assigned != 2 || pool.Status.Free != 1<<53-3 {
-			return fmt.Errorf("status of the pool is %+v", pool.Status)
-		}
-		return nil
+		return counted(pool, 2, 1<<53-3)
 	})
 	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonValid, "")
 }
@@ -137,7 +150,7 @@ func exhaustion(t *testing.T, e *environment) {
 	other := e.service(t, "other", families(corev1.IPFamilyPolicyPreferDualStack))
 	e.addresses(t, other, "203.0.113.7")
 	e.condition(t, other, metav1.ConditionTrue, millracev1alpha1.ReasonAssigned, "has 203.0.113.7")
-	update(t, e, pool, func(pool *millracev1alpha1.IPPool) {
+	update(t, e, pool, func(pool *millracev1alpha1.VIPPool) {
 		pool.Spec.Addresses = []string{"203.0.113.7-203.0.113.8", "2001:db8:cafe::1-2001:db8:cafe::2"}
 	})
 	eventually(t, func(ctx context.Context) error {
@@ -207,18 +220,18 @@ func restart(t *testing.T, e *environment) {
 
 	// What was assigned stays, though its pool is gone, a better one has come
 	// and a new Service may be seen first.
-	must(t, e.client.DeleteAllOf(t.Context(), &millracev1alpha1.IPPool{}))
-	better := func(spec *millracev1alpha1.IPPoolSpec) { spec.Priority = 100 }
+	must(t, e.client.DeleteAllOf(t.Context(), &millracev1alpha1.VIPPool{}))
+	better := func(spec *millracev1alpha1.VIPPoolSpec) { spec.Priority = 100 }
 	pool := e.pool(t, "better", better, "203.0.113.0/29", "198.51.100.0/24")
 	late := e.service(t, "a-late-one")
 	e.run(t)
 	e.addresses(t, late, "198.51.100.0")
 	e.sameAssignments(t, before)
 	vip := vipOf("203.0.113.3")
-	e.ready(t, vip, &vip.Status.Conditions, millracev1alpha1.ReasonValid, `IPPool "main" does not exist any longer`)
+	e.ready(t, vip, &vip.Status.Conditions, millracev1alpha1.ReasonValid, `VIPPool "main" does not exist any longer`)
 	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonValid, "")
 
-	update(t, e, pool, func(pool *millracev1alpha1.IPPool) { pool.Spec.Addresses = []string{"203.0.113.0/29"} })
+	update(t, e, pool, func(pool *millracev1alpha1.VIPPool) { pool.Spec.Addresses = []string{"203.0.113.0/29"} })
 	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonValid, "not in the pool any longer and stay until they are released: 198.51.100.0")
 	e.addresses(t, late, "198.51.100.0")
 	e.sameAssignments(t, before)
@@ -267,32 +280,6 @@ func deletedUnseen(t *testing.T, e *environment) {
 	})
 	must(t, e.get(t.Context(), again))
 	e.bound(t, ingress(again)[0], again)
-}
-
-func typeChange(t *testing.T, e *environment) {
-	e.run(t)
-	e.pool(t, "main", nil, "203.0.113.0/24")
-	service := e.service(t, "web")
-	e.addresses(t, service, "203.0.113.0")
-	update(t, e, service, func(service *corev1.Service) {
-		service.Spec.Type, service.Spec.LoadBalancerClass = corev1.ServiceTypeClusterIP, nil
-	})
-	e.gone(t, vipOf("203.0.113.0"))
-	e.addresses(t, service)
-	eventually(t, func(ctx context.Context) error {
-		if err := e.get(ctx, service); err != nil {
-			return err
-		}
-		if len(service.Finalizers)+len(service.Status.Conditions) > 0 {
-			return fmt.Errorf("left are %v and %v", service.Finalizers, service.Status.Conditions)
-		}
-		return nil
-	})
-	update(t, e, service, func(service *corev1.Service) {
-		service.Spec.Type = corev1.ServiceTypeLoadBalancer
-		class(millracev1alpha1.Class)(service)
-	})
-	e.addresses(t, service, "203.0.113.0")
 }
 
 func familyChange(t *testing.T, e *environment) {

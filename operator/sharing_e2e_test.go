@@ -93,8 +93,8 @@ func sharing(t *testing.T, e *environment) {
 		if err := e.get(ctx, pool); err != nil {
 			return err
 		}
-		if pool.Status.Assigned != 2 {
-			return fmt.Errorf("%d addresses are assigned, want 2", pool.Status.Assigned)
+		if got := pool.Status.Assigned; got == nil || *got != 2 {
+			return fmt.Errorf("status of the pool is %+v, want 2 assigned", pool.Status)
 		}
 		return nil
 	})
@@ -119,7 +119,7 @@ func sharing(t *testing.T, e *environment) {
 	must(t, e.client.Delete(t.Context(), tcp))
 	e.gone(t, tcp)
 	if after := e.claims(t, "203.0.113.0", "late 53/UDP,80/TCP"); after.UID != vip.UID {
-		t.Error("the VIP was made anew")
+		t.Error("the VIP was made again")
 	}
 	e.gone(t, vipOf("2001:db8:cafe::"))
 	// The last one gives it back, and it goes to who wants it for itself.
@@ -194,13 +194,13 @@ func sharedByNamespaces(t *testing.T, e *environment) {
 		"in use by Service shop/first, and the pool's sharingScope keeps its addresses to one namespace")
 	e.claims(t, "203.0.113.0", "first 80/TCP")
 
-	update(t, e, pool, func(pool *millracev1alpha1.IPPool) { pool.Spec.SharingScope = millracev1alpha1.ShareInCluster })
+	update(t, e, pool, func(pool *millracev1alpha1.VIPPool) { pool.Spec.SharingScope = millracev1alpha1.ShareInCluster })
 	e.addresses(t, asks, "203.0.113.0")
 	e.claims(t, "203.0.113.0", "first 80/TCP", "asks 443/TCP")
 	e.addresses(t, own, "203.0.113.1")
 
 	// It keeps what it has when the pool changes its mind.
-	update(t, e, pool, func(pool *millracev1alpha1.IPPool) { pool.Spec.SharingScope = millracev1alpha1.ShareInNamespace })
+	update(t, e, pool, func(pool *millracev1alpha1.VIPPool) { pool.Spec.SharingScope = millracev1alpha1.ShareInNamespace })
 	update(t, e, asks, ports("443/TCP", "8443/TCP"))
 	e.claims(t, "203.0.113.0", "first 80/TCP", "asks 443/TCP,8443/TCP")
 	late := e.service(t, "late", in(otherNamespace), key("web"), ports("22/TCP"))
@@ -247,8 +247,8 @@ func sharedRestart(t *testing.T, e *environment) {
 	first.kill(t)
 
 	// Who comes meanwhile and is seen first takes nothing.
-	must(t, e.client.DeleteAllOf(t.Context(), &millracev1alpha1.IPPool{}))
-	e.pool(t, "better", func(spec *millracev1alpha1.IPPoolSpec) { spec.Priority = 100 }, "203.0.113.0/24", "2001:db8:cafe::/64")
+	must(t, e.client.DeleteAllOf(t.Context(), &millracev1alpha1.VIPPool{}))
+	e.pool(t, "better", func(spec *millracev1alpha1.VIPPoolSpec) { spec.Priority = 100 }, "203.0.113.0/24", "2001:db8:cafe::/64")
 	thief := e.service(t, "a-thief", key("key0"), ports("1000/TCP"))
 	guest := e.service(t, "a-guest", key("key0"), ports("2000/TCP"))
 	writes := len(e.settled(t, time.Second))

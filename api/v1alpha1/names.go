@@ -7,7 +7,7 @@ const Class = "millrace.io/lb"
 
 // Annotations on a Service.
 const (
-	// AnnotationPool names the IPPool from which the Service wants its addresses.
+	// AnnotationPool names the VIPPool from which the Service wants its addresses.
 	AnnotationPool = "millrace.io/pool"
 	// AnnotationAddresses lists, separated by commas, the addresses that the
 	// Service wants: at most one per IP family.
@@ -18,32 +18,51 @@ const (
 )
 
 // Finalizer is on every Service that holds an address, so that the address is
-// given back before the Service is gone.
-const Finalizer = "millrace.io/address"
+// given back before the Service is gone. It is that of all load balancers
+// (LoadBalancerCleanupFinalizer in k8s.io/cloud-provider/service/helpers).
+const Finalizer = "service.kubernetes.io/load-balancer-cleanup"
+
+// FormerFinalizer is what earlier versions used in its place; the operator
+// replaces it.
+const FormerFinalizer = "millrace.io/address"
 
 // Condition types.
 const (
-	// ConditionReady of an IPPool, BGPPeer, BGPAdvertisement or LBNode: true
-	// when the object is valid and in use.
+	// ConditionReady of a VIPPool, LBPeer or VIPAdvertisement: true when the
+	// object is valid and in use. Of an LBNodeReport: true when its other
+	// conditions of the agent are.
 	ConditionReady = "Ready"
 	// ConditionAddressAssigned of a Service: true when every IP family that
 	// the Service requires has its VIP.
 	ConditionAddressAssigned = "millrace.io/AddressAssigned"
-	// ConditionProgrammed of an LBNode: true when the node's maps hold
+	// ConditionServed of a Service that has an address: true when everything
+	// that the Service asks for is served.
+	ConditionServed = "millrace.io/Served"
+	// ConditionProgrammed of an LBNodeReport: true when the node's maps hold
 	// everything that was asked of them.
 	ConditionProgrammed = "Programmed"
-	// ConditionAttached of an LBNode: true when every uplink has the programs.
+	// ConditionAttached of an LBNodeReport: true when every uplink has the programs.
 	ConditionAttached = "Attached"
-	// ConditionBGPEstablished of an LBNode: true when every session that is
+	// ConditionBGPEstablished of an LBNodeReport: true when every session that is
 	// meant for the node is established.
 	ConditionBGPEstablished = "BGPEstablished"
+	// ConditionNodeReady of an LBNodeReport: False or Unknown, as the condition
+	// Ready of the Node is, while the Node is not ready; else it is absent. The
+	// operator writes it.
+	ConditionNodeReady = "NodeReady"
 )
+
+// PortErrorPrefix is in front of the reason in
+// Service.status.loadBalancer.ingress[].ports[].error: errors of one provider have
+// the form "foo.example.com/CamelCase" there.
+const PortErrorPrefix = "millrace.io/"
 
 // Reasons of conditions and events.
 const (
 	ReasonValid            = "Valid"
 	ReasonInvalid          = "Invalid"
 	ReasonOverlap          = "Overlap"
+	ReasonOccupied         = "Occupied"
 	ReasonAssigned         = "AddressAssigned"
 	ReasonReleased         = "AddressReleased"
 	ReasonExhausted        = "PoolExhausted"
@@ -51,6 +70,7 @@ const (
 	ReasonAddressInUse     = "AddressInUse"
 	ReasonAddressForbidden = "AddressNotInPool"
 	ReasonPortConflict     = "PortConflict"
+	ReasonServed           = "Served"
 	ReasonProgrammed       = "Programmed"
 	ReasonMapFull          = "MapFull"
 	ReasonProgramFailed    = "ProgramFailed"
@@ -62,4 +82,29 @@ const (
 	ReasonNotEstablished   = "NotEstablished"
 	ReasonNoPeer           = "NoPeer"
 	ReasonUnsupported      = "Unsupported"
+	ReasonNodeNotReady     = "NodeNotReady"
+	ReasonReady            = "Ready"
+)
+
+// Reasons for which a node does not announce a VIP, in the order in which they are looked
+// for. They are in LBNodeReports and in the answers of agents.
+const (
+	// ReasonNoService: no Service has the VIP; it is reserved.
+	ReasonNoService = "NoService"
+	// ReasonNotSelected: no advertisement that selects the node selects the VIP.
+	ReasonNotSelected = "NotSelected"
+	// ReasonNoFrontend: no Service on the VIP has a port that can be served.
+	ReasonNoFrontend = "NoFrontend"
+	// ReasonNotAttached: the programs are not on the node's uplinks.
+	ReasonNotAttached = "NotAttached"
+	// ReasonNotProgrammed: the maps hold no frontend of the VIP that can serve, or, before
+	// it is announced for the first time, not all that they will.
+	ReasonNotProgrammed = "NotProgrammed"
+	// ReasonNoEndpoints: no Service on the VIP has an endpoint.
+	ReasonNoEndpoints = "NoEndpoints"
+	// ReasonNoLocalEndpoint: externalTrafficPolicy is Local and no endpoint on the node
+	// is ready.
+	ReasonNoLocalEndpoint = "NoLocalEndpoint"
+	// ReasonNoNextHop: the node has no address of the VIP's family.
+	ReasonNoNextHop = "NoNextHop"
 )

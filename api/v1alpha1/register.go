@@ -14,11 +14,13 @@ var GroupVersion = schema.GroupVersion{Group: "millrace.io", Version: "v1alpha1"
 // AddToScheme adds this package's kinds to a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion,
-		&IPPool{}, &IPPoolList{},
+		&VIPPool{}, &VIPPoolList{},
 		&VIP{}, &VIPList{},
-		&BGPPeer{}, &BGPPeerList{},
-		&BGPAdvertisement{}, &BGPAdvertisementList{},
+		&LBPeer{}, &LBPeerList{},
+		&VIPAdvertisement{}, &VIPAdvertisementList{},
 		&LBNode{}, &LBNodeList{},
+		&LBNodeReport{}, &LBNodeReportList{},
+		&VIPRoute{}, &VIPRouteList{},
 	)
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil

@@ -21,6 +21,7 @@ import (
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="Services",type=string,JSONPath=`.status.services`
 // +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.pool`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type VIP struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -39,14 +40,15 @@ type VIPSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="the address of a VIP cannot change"
 	Address string `json:"address"`
 
-	// Pool is the name of the IPPool that the address was taken from.
+	// Pool is the name of the VIPPool that the address was taken from.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Pool string `json:"pool,omitempty"`
 
 	// Claims are the Services that the address serves, in the order in which
-	// they got it. None: the address is reserved.
+	// they got it. One without a uid reserves the address for a Service of that
+	// name; without any, the address is reserved for whoever asks for it.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
@@ -55,7 +57,8 @@ type VIPSpec struct {
 	// +listMapKey=name
 	Claims []VIPClaim `json:"claims,omitempty"`
 
-	// ReclaimPolicy says what becomes of the VIP when its last claim is gone.
+	// ReclaimPolicy says what becomes of the VIP when its last Service is gone:
+	// Delete frees the address, Retain keeps it for a Service of the same name.
 	//
 	// +optional
 	// +kubebuilder:default=Delete
@@ -70,8 +73,9 @@ type VIPClaim struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
-	// UID tells a Service from a later one with the same name. Empty in a
-	// claim that was made by hand; the operator fills it in.
+	// UID tells a Service from a later one with the same name. It is empty in a
+	// manual claim, and in one that a Service has left in a VIP that is retained.
+	// The operator fills it in when a Service of the name comes.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
@@ -128,6 +132,10 @@ type VIPStatus struct {
 	// +optional
 	Services string `json:"services,omitempty"`
 
+	// Conditions: Ready, true when the VIP can be used as it is written: its name
+	// is that of its address, and no two claims list the same port. The reason is
+	// Valid, Invalid or PortConflict.
+	//
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -143,10 +151,10 @@ type VIPList struct {
 	Items           []VIP `json:"items"`
 }
 
-// VIPName returns the name of the VIP object of an address: an IPv4 address
-// as it is written, an IPv6 address as its eight groups without leading
-// zeros, joined by "-" (2001:db8::1 is 2001-db8-0-0-0-0-0-1). An IPv4-mapped
-// address has the name of its IPv4 address.
+// VIPName returns the name of the VIP object of an address. That of an IPv4
+// address is the address as it is written. That of an IPv6 address is its eight
+// groups without leading zeros, joined by "-" (2001:db8::1 is
+// 2001-db8-0-0-0-0-0-1). An IPv4-mapped address has the name of its IPv4 address.
 func VIPName(address netip.Addr) string {
 	address = address.Unmap()
 	if address.Is4() {

@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
+#include <linux/bpf.h>
+
 #include <bpf/bpf_helpers.h>
 
 #include "clock.h"
 #include "endpoint.h"
 #include "maps.h"
+#include "row.h"
 #include "trace.h"
 
-/* Session affinity by client address (Service.spec.sessionAffinity ClientIP). The flows of
- * a client have one hash, so that they get to one node and there to one endpoint without
- * any record. A record keeps them there when the endpoints change meanwhile.
+/* Session affinity by client address (Service.spec.sessionAffinity ClientIP). All flows of a
+ * client have one hash: they get to one node and there to one endpoint without a record. A
+ * record keeps the endpoint when the endpoints change.
  *
- * It is made when a flow is established and renewed by every new one, as kube-proxy does.
- * A stranger's SYNs make none, so they drive none out. Its backend is the endpoint
- * table of the frontend, which the VIPs of a Service's port have in common.
+ * An established flow makes the record, and each new flow renews it, as in kube-proxy. Spoofed
+ * SYNs make no record, so they evict none. The key has the frontend's endpoint table, which all
+ * VIPs of a Service's port share.
  */
 
 static __always_inline struct affinity_key4 affinity_key4(const struct flow *flow,
@@ -22,7 +25,7 @@ static __always_inline struct affinity_key4 affinity_key4(const struct flow *flo
 {
 	struct affinity_key4 key = {
 		.client = flow->client.word[3],
-		.backend = frontend->endpoints,
+		.endpoint_table = frontend->endpoints,
 	};
 
 	return key;
@@ -33,7 +36,7 @@ static __always_inline struct affinity_key6 affinity_key6(const struct flow *flo
 {
 	struct affinity_key6 key = {
 		.client = flow->client,
-		.backend = frontend->endpoints,
+		.endpoint_table = frontend->endpoints,
 	};
 
 	return key;
@@ -83,9 +86,9 @@ static __always_inline void affinity_delete(const struct flow *flow,
 	map_delete(&affinities6, &key);
 }
 
-/* A search for a row of an endpoint in the table that begins at first. */
+/* A search for a row of an endpoint in an endpoint table. */
 struct row_search {
-	__u32 first;
+	__u32 table;
 	__u32 endpoint;
 	/* ENDPOINT_ROWS where there is none. */
 	__u32 row;
@@ -94,20 +97,20 @@ struct row_search {
 /* Ends the search by returning 1. */
 static long row_search_step(__u32 row, struct row_search *search)
 {
-	if (endpoint_at(search->first + (row & (ENDPOINT_ROWS - 1))) != search->endpoint)
+	if (endpoint_at(endpoint_row_index(search->table, row)) != search->endpoint)
 		return 0;
 	search->row = row;
 	return 1;
 }
 
-/* Whether the endpoint of the record takes new connections of the frontend: it has rows.
- * The one that it was found at last mostly is still its own.
+/* Reports whether the record's endpoint takes new connections of the frontend: whether it has a
+ * row. The last one that it was found in mostly still is its own.
  */
 static __always_inline int affinity_is_usable(const struct frontend *frontend,
 					      struct affinity *affinity)
 {
 	struct row_search search = {
-		.first = frontend->endpoints * ENDPOINT_ROWS,
+		.table = frontend->endpoints,
 		.endpoint = affinity->endpoint,
 		.row = ENDPOINT_ROWS,
 	};
@@ -115,7 +118,7 @@ static __always_inline int affinity_is_usable(const struct frontend *frontend,
 
 	if (!endpoint || endpoint->tag != affinity->tag)
 		return 0;
-	if (endpoint_at(search.first + (affinity->row & (ENDPOINT_ROWS - 1))) == affinity->endpoint)
+	if (endpoint_at(endpoint_row_index(search.table, affinity->row)) == affinity->endpoint)
 		return 1;
 	bpf_loop(ENDPOINT_ROWS, row_search_step, &search, 0);
 	if (search.row == ENDPOINT_ROWS)
@@ -125,8 +128,8 @@ static __always_inline int affinity_is_usable(const struct frontend *frontend,
 	return 1;
 }
 
-/* The id of the endpoint that the client's last connections had, or zero. What is of no
- * more use is forgotten, so that nobody can have it looked at again and again.
+/* The id of the endpoint that the client's last connections had, or zero. A useless record is
+ * deleted: spoofed SYNs must not repeat the search for a row.
  */
 __noinline __u32 affinity_endpoint(const struct packet *packet, const struct frontend *frontend)
 {

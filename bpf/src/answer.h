@@ -3,18 +3,19 @@
 
 #include <linux/tcp.h>
 
-#include "deliver.h"
-#include "encap.h"
+#include "answer_limit.h"
+#include "decap.h"
 #include "frontend.h"
 #include "icmp.h"
-#include "limit.h"
+#include "next_hop.h"
+#include "verdict.h"
 
-/* What a VIP says by itself: echo replies, and to whom a packet is not forwarded, why. The
- * answer leaves the way that the packet came.
+/* Answers of the VIP itself: echo replies, refusals, and ICMP errors for packets that are too
+ * big. An answer leaves the way that the packet came.
  */
 
-/* RFC 1812 section 4.3.2.3 and RFC 4443 section 2.4 (c): as much of the packet as fits in
- * what every host takes.
+/* RFC 1812 section 4.3.2.3 and RFC 4443 section 2.4 (c): an error shows as much of the packet
+ * as fits in what every host takes.
  */
 #define ICMP_ERROR_LENGTH 576
 #define ICMPV6_ERROR_LENGTH 1280
@@ -28,8 +29,8 @@
 
 #define ANSWER_TTL 64
 
-/* Sends an Ethernet frame back. One that a node had encapsulated did not come from the
- * router: there the kernel finds the way.
+/* Sends a frame back to the router. One from another node did not come from a router: there
+ * the kernel finds the next hop.
  */
 static __always_inline int send_back(struct xdp_md *ctx, const struct self *self, int from_node)
 {
@@ -46,8 +47,8 @@ static __always_inline int send_back(struct xdp_md *ctx, const struct self *self
 	return XDP_TX;
 }
 
-/* Turns an echo request into its reply. What the request carries stays, so its checksum
- * only changes by the type: that of a damaged one is wrong in the reply, too.
+/* Turns an echo request into its reply. The data stays, so the checksum changes by the type
+ * only, and a wrong one stays wrong.
  */
 __noinline int answer_echo(struct xdp_md *ctx, struct packet *packet, const struct self *self)
 {
@@ -94,7 +95,7 @@ __noinline int answer_echo(struct xdp_md *ctx, struct packet *packet, const stru
 	return send_back(ctx, self, 0);
 }
 
-/* A sum over bytes of the frame, at an even offset from where a checksum begins to count. */
+/* A sum over bytes of the frame. They begin at an even offset of what the checksum covers. */
 struct sum_walk {
 	struct xdp_md *ctx;
 	__u32 position;
@@ -103,7 +104,7 @@ struct sum_walk {
 };
 
 #define SUM_CHUNK 16
-/* Whole chunks, and what is left of one in words. */
+/* Whole chunks, and the rest by words. */
 #define SUM_STEPS (ICMPV6_ERROR_LENGTH / SUM_CHUNK + SUM_CHUNK / 2)
 
 static long sum_step(__u32 step, struct sum_walk *walk)
@@ -176,14 +177,14 @@ static __always_inline __s64 write_answer_ip(struct xdp_md *ctx, const struct fl
 	return sum;
 }
 
-/* Cuts the frame behind so many bytes. */
+/* Cuts the frame to the length. */
 static __always_inline long cut_frame(struct xdp_md *ctx, __u32 length)
 {
 	return bpf_xdp_adjust_tail(ctx, (int)length - (int)bpf_xdp_get_buff_len(ctx));
 }
 
-/* Puts an ICMP error about the packet into its place, the packet's start inside. Returns
- * zero, or a negative error.
+/* Turns the frame into an ICMP error, which shows the start of the packet. Returns zero, or a
+ * negative error.
  */
 __noinline long write_icmp_error(struct xdp_md *ctx, const struct packet *packet, __u32 kind,
 				 __u32 rest)
@@ -229,7 +230,7 @@ __noinline long write_icmp_error(struct xdp_md *ctx, const struct packet *packet
 	return 0;
 }
 
-/* Puts the reset of a SYN into its place: RFC 9293 section 3.10.7.1. */
+/* Turns the frame with a SYN into its reset: RFC 9293 section 3.10.7.1. */
 static __always_inline long write_reset(struct xdp_md *ctx, const struct packet *packet)
 {
 	const __u32 ip = packet->flow.family == ADDRESS_FAMILY_IPV4 ? sizeof(struct iphdr) :
@@ -262,14 +263,20 @@ static __always_inline long write_reset(struct xdp_md *ctx, const struct packet 
 	return 0;
 }
 
-/* The kind of the ICMP error that says why the packet is not forwarded, or zero. */
+/* Reasons that a client may be told by a refusal. */
+static __always_inline int is_refusal(__u32 reason)
+{
+	return reason == DROP_NO_ENDPOINT || reason == DROP_SHARE_REFUSED;
+}
+
+/* Type and code of the ICMP error about the packet, or zero for none. */
 static __always_inline __u32 error_kind(const struct packet *packet, __u32 reason)
 {
 	const int is_ipv4 = packet->flow.family == ADDRESS_FAMILY_IPV4;
 
 	if (reason == DROP_ENCAP_TOO_BIG && !packet->mtu)
 		return 0;
-	if (reason == DROP_NO_ENDPOINT)
+	if (is_refusal(reason))
 		return is_ipv4 ? ICMP_UNREACHABLE << 8 | ICMP_CODE_PORT :
 				 ICMPV6_UNREACHABLE << 8 | ICMPV6_CODE_PORT;
 	if (is_ipv4)
@@ -278,34 +285,34 @@ static __always_inline __u32 error_kind(const struct packet *packet, __u32 reaso
 	return packet->mtu >= ICMPV6_ERROR_LENGTH ? ICMPV6_TOO_BIG << 8 : 0;
 }
 
-/* Whether a packet that found no endpoint is one to refuse: only where its Service has none
- * at all, or another node may serve the client's next try; and of TCP only a SYN, for a
- * connection may outlive that its pod is not ready for a moment.
+/* Reports whether to refuse a packet that found no endpoint. Only where the Service has none
+ * at all, or the flow's share is refused on every node: otherwise another node may serve the
+ * next try. Of TCP only a SYN: a connection may survive a moment in which its pod is not ready.
  */
-static __always_inline int is_refused(const struct packet *packet)
+static __always_inline int is_refused(const struct packet *packet, __u32 reason)
 {
 	struct frontend *frontend = frontend_find(&packet->flow);
 
-	if (!frontend || !(frontend->flags & FRONTEND_REFUSES))
+	if (!frontend || (reason == DROP_NO_ENDPOINT && !(frontend->flags & FRONTEND_REFUSES)))
 		return 0;
 	if (packet->flow.protocol == IPPROTO_TCP)
 		return (packet->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
 	return packet->flow.protocol == IPPROTO_UDP;
 }
 
-/* Tells the client why its packet is dropped, where a host would. The packet was counted. */
+/* Answers a dropped packet, as a host would. It was counted. Returns an XDP action. */
 __noinline int answer_drop(struct xdp_md *ctx, struct packet *packet, __u32 reason)
 {
-	const int refuses = reason == DROP_NO_ENDPOINT;
+	const int refuses = is_refusal(reason);
 	struct self *self = settings_get();
 	int from_node, verdict;
 	__u32 kind;
 	long failed;
 
-	if (!packet || !self || packet->kind != PACKET_PLAIN)
+	if (!packet || !self || packet->kind != PACKET_TRANSPORT)
 		return XDP_DROP;
 	kind = error_kind(packet, reason);
-	if (!kind || (refuses && !is_refused(packet)) || !source_is_host(&packet->flow) ||
+	if (!kind || (refuses && !is_refused(packet, reason)) || !source_is_host(&packet->flow) ||
 	    !answer_allowed(&packet->flow, refuses ? ANSWER_REFUSAL : ANSWER_TOO_BIG))
 		return XDP_DROP;
 	from_node = packet->l3 != sizeof(struct ethhdr);
@@ -318,7 +325,7 @@ __noinline int answer_drop(struct xdp_md *ctx, struct packet *packet, __u32 reas
 	if (failed)
 		return XDP_DROP;
 	verdict = send_back(ctx, self, from_node);
-	if (verdict >= VERDICT_DROPPED)
+	if (verdict >= VERDICT_DROP)
 		return XDP_DROP;
 	packet->answered = 1;
 	trace_step(TRACE_ANSWERED);

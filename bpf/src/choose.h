@@ -6,29 +6,26 @@
 #include "count.h"
 #include "endpoint.h"
 #include "proof.h"
+#include "row.h"
 #include "settings.h"
 #include "trace.h"
 
-/* The endpoint of a flow, and the entries that keep it. */
+/* Chooses the endpoint of a new flow, and writes the entries that keep it. */
 
-/* Whether the endpoint's replies are those of this flow, of all that the client's address and
- * port have with it.
+/* Reports whether the reverse entry is this flow's. The client's address and port may have
+ * flows with the endpoint through several frontends, but one entry.
  */
 static __always_inline int reverse_is_of(const struct reverse *reverse, const struct flow *flow)
 {
 	return reverse->vip_port == flow->vip_port && address_equal(&reverse->vip, &flow->vip);
 }
 
-/* Whether replies of an endpoint to a client's address and port can be told to belong to a
- * flow.
- */
+/* How the client's address and port are in use at an endpoint. */
 enum endpoint_use {
-	/* The client uses them towards the endpoint through another frontend, in a connection
-	 * that still lives.
-	 */
+	/* By a living connection through another frontend: replies could not be told apart. */
 	ENDPOINT_TAKEN,
 	ENDPOINT_UNUSED,
-	/* There is the reverse entry of a flow that is over, or of this one. */
+	/* The reverse entry is that of a flow that is over, or of this one. */
 	ENDPOINT_LEFT,
 };
 
@@ -53,7 +50,7 @@ __noinline int endpoint_use(const struct flow *flow, const struct endpoint *endp
 	connection = connection_find(&other, &table);
 	if (!connection || connection->tag != endpoint->tag)
 		return ENDPOINT_LEFT;
-	if (flow_outlived(flow_state(flow->protocol, table, connection, reverse), connection))
+	if (flow_expired(flow_state(flow->protocol, table, connection, reverse), connection))
 		return ENDPOINT_LEFT;
 	return ENDPOINT_TAKEN;
 }
@@ -74,37 +71,40 @@ static __always_inline struct reverse reverse_new(const struct packet *packet,
 	return reverse;
 }
 
-/* How far behind a row of the table that begins at first the next row of another endpoint is.
- * Verified on its own, so that its loop counts once.
+/* How many rows after this one the next row of another endpoint is. Verified on its own, so
+ * that the verifier counts its loop once.
  */
-__noinline int rows_to_other(__u32 first, __u32 row)
+__noinline int rows_to_other(__u32 table, __u32 row)
 {
-	__u32 id = endpoint_at(first + (row & (ENDPOINT_ROWS - 1)));
+	__u32 id = endpoint_at(endpoint_row_index(table, row));
 	int i;
 
 	for (i = 1; i < ENDPOINT_ROW_ATTEMPTS; i++)
-		if (endpoint_at(first + ((row + i) & (ENDPOINT_ROWS - 1))) != id)
+		if (endpoint_at(endpoint_row_index(table, row + i)) != id)
 			break;
 	return i;
 }
 
-/* The id of the endpoint whose row the flow's hash names, or of another one's behind it where
- * the client's port is in use towards that one; else minus the reason to drop. use is that
- * of the endpoint.
+/* The id of the endpoint in the row that the flow's hash picks. Where the client's port is
+ * taken at that one, the next endpoint of the rows behind it. Else minus the reason to drop.
+ * Sets use.
+ *
+ * A midstream packet is never refused: its connection began before, with an endpoint.
  */
 static __always_inline int endpoint_by_hash(const struct packet *packet,
 					    const struct frontend *frontend,
 					    enum endpoint_use *use)
 {
-	__u32 first = frontend->endpoints * ENDPOINT_ROWS;
 	__u32 row = packet->endpoint_hash >> ENDPOINT_ROW_SHIFT;
 	int reason = DROP_NO_ENDPOINT;
 
 	for (int i = 0; i < ENDPOINT_ATTEMPTS; i++) {
-		__u32 index = first + (row & (ENDPOINT_ROWS - 1));
+		__u32 index = endpoint_row_index(frontend->endpoints, row);
 		__u32 id = endpoint_at(index);
 		struct endpoint *endpoint = endpoint_get(id);
 
+		if (!i && id == ENDPOINT_REFUSED && !is_midstream(packet))
+			return -DROP_SHARE_REFUSED;
 		if (endpoint) {
 			*use = endpoint_use(&packet->flow, endpoint);
 			if (*use != ENDPOINT_TAKEN) {
@@ -113,7 +113,7 @@ static __always_inline int endpoint_by_hash(const struct packet *packet,
 			}
 			reason = DROP_TUPLE_CONFLICT;
 		}
-		row += rows_to_other(first, row);
+		row += rows_to_other(frontend->endpoints, row);
 	}
 	return -reason;
 }
@@ -138,9 +138,9 @@ static __always_inline int endpoint_for(const struct packet *packet,
 	return id;
 }
 
-/* Gives a flow that has no entry an endpoint, the recalled one where there is, and records
- * both directions. acknowledged is what a TCP packet acknowledges. The result is
- * the endpoint's id, or minus the reason to drop.
+/* Gives a flow without an entry an endpoint, and records both directions. recalled is the id
+ * of the endpoint by memory.h, or zero; acknowledged is what a TCP packet acknowledges.
+ * Returns the endpoint's id, or minus the reason to drop.
  */
 __noinline int stage2_choose(const struct packet *packet, const struct frontend *frontend,
 			     __u32 acknowledged, __u32 recalled)
@@ -171,7 +171,7 @@ __noinline int stage2_choose(const struct packet *packet, const struct frontend 
 	connection.seen = clock_now();
 	if (connection_add(&packet->flow, TABLE_HALF_OPEN, &connection))
 		return -DROP_CONNECTION_STORE;
-	/* In place, wherever an entry stands: it is that of a flow that is over. */
+	/* An entry is overwritten in place, in whatever table: its flow is over. */
 	if (use == ENDPOINT_LEFT)
 		old = reverse_find(&packet->flow, endpoint);
 	if (is_midstream(packet))

@@ -3,15 +3,15 @@
 
 #include <linux/in.h>
 
+#include "flow_timeout.h"
 #include "frontend.h"
-#include "lifetime.h"
 #include "maps.h"
 #include "trace.h"
 
-/* The tables of flows: finding, adding and moving entries.
+/* Connection tracking: entries of the tables of flows.
  *
- * Keys are written by the words that the kernel reads them by: where it reads a word that
- * was written in parts a moment ago, it waits for all of them.
+ * Keys are written by words, as the kernel reads them. A load of a word that was just stored in
+ * parts has to wait for all of them.
  */
 
 static __always_inline struct connection_key4 connection_key4(const struct flow *flow)
@@ -46,7 +46,8 @@ static __always_inline struct connection_key6 connection_key6(const struct flow 
  */
 #define KEEP_APART() asm volatile("" ::: "memory")
 
-static __always_inline struct connection *connection_find(const struct flow *flow, enum table *table)
+static __always_inline struct connection *connection_find(const struct flow *flow,
+							  enum table *table)
 {
 	struct connection *connection;
 
@@ -80,7 +81,7 @@ static __always_inline struct connection *connection_find(const struct flow *flo
 	return bpf_map_lookup_elem(&half_open6, &key);
 }
 
-/* The map that holds the flow in the table, of connections or of reverse entries. */
+/* The map of a flow's entry, and of its reverse entry, in the table. */
 
 static __always_inline void *connection_map(const struct flow *flow, enum table table)
 {

@@ -3,8 +3,8 @@
 
 #include <linux/types.h>
 
-/* Shapes of the maps. The loader refuses to build when they differ from those
- * of the package that computes the contents.
+/* Shapes of the maps. The agent does not compile where they differ from those of the package
+ * that computes the contents.
  */
 enum shape {
 	ROWS = 4096,
@@ -19,28 +19,28 @@ enum shape {
 	/* 64 bits each. */
 	VIP_FILTER_WORDS = 1024,
 	VLAN_TAGS = 2,
-	/* Zones that a frontend has tables for, the one of nodes without a zone included. A
-	 * power of two.
-	 */
+	/* Zones, with that of nodes without a zone. A power of two. */
 	ZONES = 8,
-	/* The set of prefixes that is the pools' addresses. */
+	/* The set of the pools' prefixes. */
 	SOURCE_SET_POOLS = 0xfffffffe,
+	/* In the rows of an endpoint table whose new flows are refused. No endpoint has this id. */
+	ENDPOINT_REFUSED = 0xffffffff,
 };
 
 /* A row is picked by the upper bits of a 32-bit hash. */
 #define ROW_SHIFT 20
 #define ENDPOINT_ROW_SHIFT 23
 
-/* The program relies on prepared next hops for so long after the agent vouched for them. */
+/* How long prepared next hops are used after the agent's last heartbeat. */
 #define HOP_SECONDS 30
 
-/* Where the client's address and port are already in use towards an endpoint through another
- * frontend: how many endpoints a new flow tries, and in how many rows it looks for the next.
+/* How many endpoints a new flow tries where the client's address and port are taken at one, and
+ * in how many rows it looks for the next.
  */
 #define ENDPOINT_ATTEMPTS 8
 #define ENDPOINT_ROW_ATTEMPTS 64
 
-/* What a VIP says by itself, each with limits of its own. */
+/* The VIP's own answers. Each kind has its own rate limit. */
 enum answer_kind {
 	ANSWER_ECHO,
 	ANSWER_REFUSAL,
@@ -48,11 +48,11 @@ enum answer_kind {
 	ANSWER_KINDS,
 };
 
-/* Answers in a second to one source, and to all. */
+/* Answers per second to one source, and to all. */
 #define ANSWERS_PER_SOURCE 100
 #define ANSWERS_IN_ALL 10000
 
-/* Datagrams whose fragments are under way at the same time. */
+/* Fragmented datagrams at the same time. */
 #define FRAGMENTED_DATAGRAMS 16384
 
 #define ANSWER_SOURCE_BITS 12
@@ -71,15 +71,15 @@ enum answer_kind {
 #define TCP_RST 0x04
 #define TCP_ACK 0x10
 
-/* How often an active flow renews its time stamp and its reverse entry. */
+/* How often an active flow renews its time stamp, and its reverse entry if that was lost. */
 #define REFRESH_SECONDS 5
 
-/* How many packets dropped for one reason each CPU samples in a second: a flood of drops
- * costs no more than counting it.
+/* How many dropped packets each CPU samples per second and reason. So a flood of drops costs
+ * little more than counting it.
  */
 #define SAMPLES_PER_SECOND 16
 
-/* Bytes of the samples that nobody has read yet; a multiple of every page size. */
+/* Bytes of unread samples; a multiple of every page size. */
 #define SAMPLE_BYTES (256 * 1024)
 
 /* Kernel ticks per second, set by the loader: bpf_jiffies64 is a plain load where

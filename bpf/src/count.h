@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
-#include "dropped.h"
+#include "drop_reason.h"
+#include "event.h"
 #include "maps.h"
+#include "trace.h"
 
 static __always_inline void count_event(enum event event)
 {
@@ -12,7 +14,7 @@ static __always_inline void count_event(enum event event)
 		(*count)++;
 }
 
-/* Not for a packet that is traced. */
+/* Only for programs that do not trace. */
 static __always_inline void count_attached(__u32 frontend, __u32 bytes)
 {
 	struct frontend_counter *count = bpf_map_lookup_elem(&frontend_counts, &frontend);
@@ -35,4 +37,21 @@ static __always_inline void count_connection(__u32 frontend)
 
 	if (count && !tracing)
 		count->connections++;
+}
+
+static __always_inline void count_drop(__u32 frontend, __u32 reason)
+{
+	struct frontend_drop key = { .frontend = frontend, .reason = reason };
+	__u64 *count = bpf_map_lookup_elem(&drop_counts, &reason);
+	const __u64 first = 1;
+
+	if (count)
+		(*count)++;
+	if (!frontend)
+		return;
+	count = bpf_map_lookup_elem(&frontend_drops, &key);
+	if (count)
+		(*count)++;
+	else
+		map_update(&frontend_drops, &key, &first, BPF_NOEXIST);
 }

@@ -8,17 +8,16 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "census.h"
-#include "any.h"
-#include "plain.h"
-#include "related.h"
+#include "fast_path.h"
+#include "flow_count.h"
+#include "full_path.h"
 #include "reverse.h"
-#include "rows.h"
-#include "slow.h"
+#include "row_update.h"
+#include "slow_path.h"
 
 char _license[] SEC("license") = "GPL";
 
-/* Types that no map names reach the loader by a variable of theirs. */
+/* A type that no map has needs a variable to get into the BTF, for bpf2go. */
 const enum shape *_shape __attribute__((unused));
 const enum self_flag *_self_flag __attribute__((unused));
 const enum frontend_flag *_frontend_flag __attribute__((unused));
@@ -38,19 +37,21 @@ int ingress(struct xdp_md *ctx)
 	struct frontend *frontend = NULL;
 	int verdict;
 
-	/* The straight way leads nowhere else, and tells nothing. */
+	/* The fast path records no trace. */
 	if (!tracing) {
-		verdict = plain(ctx, &frontend);
-		if (verdict != NOT_PLAIN)
+		verdict = fast_path(ctx, &frontend);
+		if (verdict != VERDICT_FULL_PATH)
 			return verdict;
 	}
-	verdict = any_packet(ctx, frontend);
-	return verdict == SLOW_WAY ? slow_path(ctx) : verdict;
+	verdict = full_path(ctx, frontend);
+	return verdict == VERDICT_SLOW_PATH ? slow_path(ctx) : verdict;
 }
 
-/* For both programs TC_ACT_UNSPEC is TCX_NEXT: other programs and the packet go on. */
+/* In both tcx programs TC_ACT_UNSPEC is TCX_NEXT: the packet goes on to other programs. */
 
-/* What ingress handed to the kernel leaves again, with the next hop the kernel's. */
+/* Every frame that the stack gets from an uplink. Those with metadata leave again, by a next hop
+ * that the kernel finds.
+ */
 SEC("tcx/ingress")
 int handed_over(struct __sk_buff *skb)
 {
@@ -59,12 +60,10 @@ int handed_over(struct __sk_buff *skb)
 
 	if ((void *)(note + 1) > (void *)(long)skb->data || note->magic != HANDOVER_MAGIC)
 		return TC_ACT_UNSPEC;
-	/* The tag that the frame came in with, where the card took it off, is not that of the
-	 * interface by which it leaves.
-	 */
+	/* A tag that the card took off is that of the interface by which the frame came in. */
 	ifindex = note->ifindex;
 	if (skb->vlan_present && bpf_skb_vlan_pop(skb)) {
-		note_reply_drop(skb, DROP_HANDOVER);
+		record_reply_drop(skb, DROP_HANDOVER);
 		return TC_ACT_SHOT;
 	}
 	return bpf_redirect_neigh(ifindex, NULL, 0, 0);
@@ -82,13 +81,13 @@ int egress(struct __sk_buff *skb)
 		failed = reply_ipv6(skb);
 	if (!failed)
 		return TC_ACT_UNSPEC;
-	note_reply_drop(skb, DROP_REPLY_REWRITE);
+	record_reply_drop(skb, DROP_REPLY_REWRITE);
 	return TC_ACT_SHOT;
 }
 
-/* The programs below are run by the agent. */
+/* The agent runs the programs below. */
 
-/* Writes rows; returns how many. */
+/* Writes rows of a node table. Returns how many. */
 SEC("syscall")
 int write_rows(struct rows_write *request)
 {
@@ -97,7 +96,7 @@ int write_rows(struct rows_write *request)
 	return bpf_loop(write.count, row_write, &write, 0);
 }
 
-/* The agent lives and watches routes and neighbours: the prepared next hops are right. */
+/* The agent's heartbeat: it watches routes and neighbours, so the prepared next hops are right. */
 SEC("syscall")
 int vouch(void *unused)
 {
@@ -110,16 +109,16 @@ int vouch(void *unused)
 }
 
 SEC("syscall")
-int count_connections(struct census *result)
+int count_connections(struct flow_counts *result)
 {
-	struct census census = {};
+	struct flow_counts counts = {};
 
-	bpf_for_each_map_elem(&connections4, census4, &census, 0);
-	bpf_for_each_map_elem(&connections6, census6, &census, 0);
-	bpf_for_each_map_elem(&datagrams4, census4, &census, 0);
-	bpf_for_each_map_elem(&datagrams6, census6, &census, 0);
-	bpf_for_each_map_elem(&half_open4, census_half_open4, &census, 0);
-	bpf_for_each_map_elem(&half_open6, census_half_open6, &census, 0);
-	*result = census;
+	bpf_for_each_map_elem(&connections4, count_established4, &counts, 0);
+	bpf_for_each_map_elem(&connections6, count_established6, &counts, 0);
+	bpf_for_each_map_elem(&datagrams4, count_established4, &counts, 0);
+	bpf_for_each_map_elem(&datagrams6, count_established6, &counts, 0);
+	bpf_for_each_map_elem(&half_open4, count_half_open4, &counts, 0);
+	bpf_for_each_map_elem(&half_open6, count_half_open6, &counts, 0);
+	*result = counts;
 	return 0;
 }

@@ -14,35 +14,16 @@
 
 #include "count.h"
 #include "csum.h"
+#include "decap.h"
+#include "frame.h"
 #include "maps.h"
-#include "settings.h"
+#include "verdict.h"
 
-/* Takes away what stands between the Ethernet header and the IP packet. */
-static __always_inline int decapsulate(struct xdp_md *ctx, struct packet *packet)
-{
-	const int shift = packet->l3 - sizeof(struct ethhdr);
-	struct stations *stations = (void *)(long)ctx->data;
-	struct stations old;
+/* Delivery: the VIP in the destination becomes the endpoint. */
 
-	if ((void *)(stations + 1) > (void *)(long)ctx->data_end)
-		return -1;
-	old = *stations;
-	if (bpf_xdp_adjust_head(ctx, shift))
-		return -1;
-	packet->l4 -= shift;
-	packet->l3 = sizeof(struct ethhdr);
-	stations = (void *)(long)ctx->data;
-	if ((void *)stations + sizeof(struct ethhdr) > (void *)(long)ctx->data_end)
-		return -1;
-	*stations = old;
-	*(__be16 *)(stations + 1) = packet->flow.family == ADDRESS_FAMILY_IPV4 ?
-					    bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
-	return 0;
-}
-
-/* Rewrites the destination port and the checksum of the TCP or UDP header, which also
- * covers addresses that changed by the given sum. With SCTP there is nothing to do. A UDP checksum of zero means none
- * and stays; one that becomes zero is sent as ones (RFC 768).
+/* Rewrites the destination port and the checksum of a TCP or UDP header. change is that of
+ * the addresses, which the checksum covers. A UDP checksum of zero means none and stays; one
+ * that becomes zero is sent as ones (RFC 768). SCTP headers stay (sctp.h).
  */
 static __always_inline int rewrite_l4(struct xdp_md *ctx, const struct packet *packet,
 				      __be16 port, __u64 change)
@@ -73,9 +54,9 @@ static __always_inline int rewrite_l4(struct xdp_md *ctx, const struct packet *p
 	return 0;
 }
 
-/* A VIP is a host and takes what has reached it, so the router between it and the endpoint,
- * the node's own stack, must not find the packet too old. Nothing can circle by it: the
- * packet's destination is no VIP any more.
+/* A VIP is a host and takes a packet with any TTL. The node's stack then forwards it to the
+ * endpoint, and must not find the TTL exceeded. No packet can loop by this: its destination is
+ * no longer a VIP.
  */
 #define DELIVERED_TTL 2
 
@@ -100,7 +81,7 @@ static __always_inline int translate_ipv4(struct xdp_md *ctx, const struct packe
 		return -1;
 	change = csum_change(0, ip->daddr, endpoint->address.word[3]);
 	ip->daddr = endpoint->address.word[3];
-	/* Also covers a congestion mark taken over from the outer header. */
+	/* The TOS may have a congestion mark from the outer header. */
 	csum_apply(&ip->check, csum_change16(change, bpf_htons(ip->tos), bpf_htons(packet->tos)) +
 				       raise_ttl(ip));
 	ip->tos = packet->tos;
@@ -117,7 +98,8 @@ static __always_inline int translate_ipv6(struct xdp_md *ctx, const struct packe
 		return -1;
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
-		change = csum_change(change, ip->daddr.in6_u.u6_addr32[i], endpoint->address.word[i]);
+		change = csum_change(change, ip->daddr.in6_u.u6_addr32[i],
+				     endpoint->address.word[i]);
 		ip->daddr.in6_u.u6_addr32[i] = endpoint->address.word[i];
 	}
 	ip->priority = packet->tos >> 4;

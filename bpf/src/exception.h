@@ -4,32 +4,22 @@
 #include "clock.h"
 #include "conntrack.h"
 #include "count.h"
-#include "lifetime.h"
+#include "flow_timeout.h"
 #include "maps.h"
+#include "node.h"
+#include "path.h"
+#include "row.h"
 #include "settings.h"
 #include "trace.h"
-#include "way.h"
 
-/* What stage 1 knows beside the rows: of flows on rows that moved, the node that holds
- * them. docs/design.md has the rules.
+/* Exceptions to the rows: flows on rows that moved, each with the node that holds it. They
+ * are learned from notices (exception_notice.h). docs/design.md has the rules.
  */
 
-/* Within so long after a row moved, a datagram may belong to a flow that the new primary
- * does not know: as long as an idle flow of datagrams lives, and the time of a roll-out of
- * rows over the nodes.
+/* For so long after a row moved, a datagram may belong to a flow that the new primary does
+ * not know: the timeout of such a flow, and the time until all nodes have the rows.
  */
 #define ROW_MOVED_SECONDS 240
-
-static __always_inline int mark_is_young(__u32 ticks, __u32 seconds)
-{
-	return ticks && !clock_passed(ticks, seconds);
-}
-
-/* Zero means never. */
-static __always_inline __u32 mark_now(void)
-{
-	return clock_now() ?: 1;
-}
 
 static __always_inline struct exception *exception_find(const struct flow *flow)
 {
@@ -58,7 +48,8 @@ static __always_inline void exception_delete(const struct flow *flow)
 	map_delete(&exceptions6, &key);
 }
 
-static __always_inline void exception_put(const struct flow *flow, const struct exception *exception)
+static __always_inline void exception_put(const struct flow *flow,
+					  const struct exception *exception)
 {
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct connection_key4 key = connection_key4(flow);
@@ -72,15 +63,7 @@ static __always_inline void exception_put(const struct flow *flow, const struct 
 	map_update(&exceptions6, &key, exception, BPF_ANY);
 }
 
-/* Whether the node exists and has an address. */
-static __always_inline int node_is_known(__u32 id)
-{
-	struct node *node = bpf_map_lookup_elem(&nodes, &id);
-
-	return node && (node->ipv4 || !address_is_zero(&node->ipv6));
-}
-
-/* The flow is not with its row's primary, but with the holder. */
+/* Notes that the holder has the flow, not its row's primary. */
 static __always_inline void exception_learn(const struct flow *flow, __u32 index, __u32 holder)
 {
 	struct exception exception = { .node = holder, .seen = clock_now() };
@@ -91,11 +74,11 @@ static __always_inline void exception_learn(const struct flow *flow, __u32 index
 		return;
 	exception_put(flow, &exception);
 	mark->excepted = mark_now();
-	__sync_fetch_and_or(&row->way, ROW_MARKED);
+	__sync_fetch_and_or(&row->path, ROW_MARKED);
 	count_event(EVENT_EXCEPTION_LEARNED);
 }
 
-/* The node that holds the flow against its row, or zero. */
+/* The node that holds the flow by an exception, or zero. */
 static __always_inline __u32 exception_holder(const struct packet *packet, __u32 self,
 					      struct row_mark *mark)
 {
@@ -106,7 +89,7 @@ static __always_inline __u32 exception_holder(const struct packet *packet, __u32
 	if (!exception)
 		return 0;
 	if (clock_passed(exception->seen, idle) ||
-	    exception->node == way_node(packet->way, WAY_CHOOSER) ||
+	    exception->node == path_node(packet->path, PATH_CHOOSER) ||
 	    (exception->node != self && !node_is_known(exception->node))) {
 		exception_delete(&packet->flow);
 		return 0;
@@ -119,7 +102,7 @@ static __always_inline __u32 exception_holder(const struct packet *packet, __u32
 	return exception->node;
 }
 
-/* The node for a packet on a marked row, whose way is that of the row. */
+/* The node for a packet on a marked row. The packet has the path of the row. */
 __noinline int marked_node(struct packet *packet, const struct self *self, __u32 index)
 {
 	struct row_mark *mark = bpf_map_lookup_elem(&row_marks, &index);
@@ -131,18 +114,18 @@ __noinline int marked_node(struct packet *packet, const struct self *self, __u32
 		return 0;
 	excepted = mark_is_young(mark->excepted, idle_seconds(FLOW_ESTABLISHED));
 	moved = mark_is_young(mark->moved, ROW_MOVED_SECONDS);
-	/* A mark that is set meanwhile is lost, and set again by the next exception. */
+	/* A mark set by another CPU meanwhile is lost. The next exception sets it again. */
 	if (!excepted && !moved && !tracing)
-		__sync_fetch_and_and(&row->way, ~ROW_MARKED);
+		__sync_fetch_and_and(&row->path, ~ROW_MARKED);
 	if (excepted) {
 		holder = exception_holder(packet, self->id, mark);
 		if (holder) {
 			trace_step(TRACE_EXCEPTION);
-			packet->way |= WAY_TOLD | WAY_ASK;
+			packet->path |= PATH_EXCEPTION | PATH_WALK;
 			return holder;
 		}
 	}
 	if (moved)
-		packet->way |= WAY_ASK;
-	return way_node(packet->way, WAY_CHOOSER);
+		packet->path |= PATH_WALK;
+	return path_node(packet->path, PATH_CHOOSER);
 }

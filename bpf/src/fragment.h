@@ -5,22 +5,20 @@
 #include "maps.h"
 #include "trace.h"
 
-/* Fragments of a datagram. Only the first has ports; it leaves them for the others, which
- * then go the way of its flow: from the node that the router chose to the one that serves
- * it, and there to the endpoint. A later one that comes before its first, or by another
- * node, is dropped. The other way round the first fragment of a reply leaves the VIP.
+/* Fragments. Only the first has ports. It notes them for the later ones, which then take the
+ * path of its flow: from the ingress node to the node that serves it, and there to the
+ * endpoint. A later fragment before its first, or on another ingress node, is dropped. The
+ * first fragment of a reply notes the VIP.
  */
 
-/* Whole, or which part of a datagram. */
+/* Which part of a datagram a packet is; none if it is whole. */
 enum fragment_part {
 	FRAGMENT_NONE,
 	FRAGMENT_FIRST,
 	FRAGMENT_LATER,
 };
 
-/* RFC 791 section 3.2 and RFC 8200 section 4.5 give a datagram up to 60 s to be complete; what
- * Linux waits is half of it.
- */
+/* RFC 791 section 3.2 and RFC 8200 section 4.5 allow reassembly up to 60 s. Linux waits 30 s. */
 #define FRAGMENT_SECONDS 30
 
 /* Addresses and protocol as the flow has them. */
@@ -31,14 +29,14 @@ static __always_inline struct fragment_key fragment_key(const struct flow *flow,
 		.from = flow->client,
 		.to = flow->vip,
 		.id = id,
-		/* RFC 8200 section 4.5: with IPv6 the identification alone tells. */
+		/* RFC 8200 section 4.5: an IPv6 identification stands for all protocols. */
 		.protocol = flow->family == ADDRESS_FAMILY_IPV4 ? protocol : 0,
 	};
 
 	return key;
 }
 
-/* Notes what later fragments of the same datagram lack; zero, or a negative error. */
+/* Notes what later fragments lack. Returns zero, or a negative error. */
 static __always_inline long fragment_note(const struct fragment_key *key, const struct flow *flow)
 {
 	struct fragment fragment = {
@@ -59,7 +57,7 @@ static __always_inline struct fragment *fragment_find(const struct fragment_key 
 	return fragment && !clock_passed(fragment->seen, FRAGMENT_SECONDS) ? fragment : NULL;
 }
 
-/* Completes the flow of a later fragment, or leaves it for the others of a first one. */
+/* Notes the flow of a first fragment, or completes that of a later one. */
 __noinline int join_fragment(struct packet *packet, __be32 id, __u32 protocol, __u32 part)
 {
 	struct fragment *fragment;

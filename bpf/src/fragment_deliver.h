@@ -2,10 +2,9 @@
 #pragma once
 
 #include "deliver.h"
+#include "verdict.h"
 
-/* Gives a fragment other than the first to the endpoint: it has no ports, and the checksum is
- * in the first one.
- */
+/* Gives a later fragment to the endpoint. Ports and checksum are in the first one. */
 __noinline int fragment_deliver(struct xdp_md *ctx, struct packet *packet,
 				const struct endpoint *endpoint)
 {
@@ -26,8 +25,8 @@ __noinline int fragment_deliver(struct xdp_md *ctx, struct packet *packet,
 			return drop(DROP_MALFORMED);
 		change = csum_change(0, ip->daddr, to);
 		ip->daddr = to;
-		csum_apply(&ip->check, csum_change16(change, bpf_htons(ip->tos), bpf_htons(packet->tos)) +
-					       raise_ttl(ip));
+		change = csum_change16(change, bpf_htons(ip->tos), bpf_htons(packet->tos));
+		csum_apply(&ip->check, change + raise_ttl(ip));
 		ip->tos = packet->tos;
 	} else {
 		struct ipv6hdr *ip = header;

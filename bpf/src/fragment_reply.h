@@ -10,8 +10,8 @@
 #include "fragment.h"
 #include "parse.h"
 
-/* Fragments of what the endpoints answer: the first is translated as any reply, the others
- * get the same source. Of a flow, client is the endpoint here and vip the client: from and to.
+/* Fragments of replies. The first is rewritten as any reply, the others get the same source.
+ * In the flows here, client is the endpoint and vip the client: source and destination.
  */
 
 static __always_inline struct flow fragment_flow_ipv4(const struct iphdr *ip)
@@ -32,7 +32,7 @@ static __always_inline struct flow fragment_flow_ipv6(const struct ipv6hdr *ip)
 	return flow;
 }
 
-/* Leaves the VIP for the later fragments. Where there is no room they are lost. */
+/* Notes the VIP for later fragments. Returns zero, or a negative error. */
 __noinline long reply_first_fragment(const struct flow *flow, __be32 id, __u32 protocol,
 				     const struct address *vip)
 {
@@ -46,8 +46,8 @@ __noinline long reply_first_fragment(const struct flow *flow, __be32 id, __u32 p
 	return map_update(&fragments, &key, &fragment, BPF_ANY);
 }
 
-/* Returns zero, or a negative error when the source was not rewritten as a whole. One
- * without a first fragment that was translated is not ours.
+/* Gives a later fragment the VIP as its source, if its first fragment got one. Returns zero, or
+ * a negative error when it was rewritten in part.
  */
 __noinline long reply_later_fragment(struct __sk_buff *skb, const struct flow *flow, __be32 id,
 				     __u32 protocol)

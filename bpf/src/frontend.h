@@ -5,8 +5,8 @@
 #include "maps.h"
 #include "settings.h"
 
-/* Two ports as a word that is loaded from the header or written to a key: little-endian,
- * as the programs are compiled.
+/* Two ports as one word, as it is loaded from a header or written to a key. The programs are
+ * compiled for little-endian.
  */
 static __always_inline __u32 two_ports(__be16 first, __be16 second)
 {
@@ -19,8 +19,8 @@ static __always_inline __u32 frontend_port(__be16 port, __u8 protocol)
 	return port | (__u32)protocol << 16;
 }
 
-/* A packet may have the hash of a frontend that it is not for, no two frontends have: the
- * agent sees to that. hashed is the hash_vip of the VIP, port its frontend_port.
+/* The agent makes sure that no two frontends have the same hash. A packet may have that of a
+ * frontend that it is not for. hashed is the hash_vip of the VIP, port its frontend_port.
  */
 static __always_inline struct frontend *frontend6_find(const void *vip, __u64 hashed, __u32 port)
 {

@@ -8,22 +8,22 @@
 
 #include <bpf/bpf_endian.h>
 
+#include "path.h"
 #include "types.h"
-#include "way.h"
 
 /* Geneve (RFC 8926) with the IP packet directly inside. */
 #define GENEVE_PORT 6081
-/* 24 bits: "MLR". Packets with other VNIs belong to somebody else. */
+/* 24 bits: "MLR". Other VNIs belong to other users of Geneve. */
 #define GENEVE_VNI 0x4d4c52
 #define GENEVE_FLAG_CRITICAL 0x40
 
-/* RFC 8926 section 7: classes 0xff00 to 0xffff are for experimental use. The upper
- * bit of the type makes the option critical: who does not know it must drop.
+/* RFC 8926 section 7: classes 0xff00 to 0xffff are for experimental use. The upper bit of the
+ * type makes the option critical: a receiver that does not know it must drop.
  */
 #define GENEVE_OPTION_CLASS 0xff4d
 #define GENEVE_OPTION_TYPE 0x82
 
-/* The type is higher by packet.zones_on, up to ZONES. */
+/* The type is higher by packet.zone_steps, up to ZONES. */
 
 struct geneve {
 	/* Version in the upper 2 bits, length of the options in 4-byte words. */
@@ -34,19 +34,19 @@ struct geneve {
 	__be32 vni;
 };
 
-/* The option in which nodes tell each other the packet's way. */
+/* The option with the packet's path. */
 struct geneve_option {
 	__be16 class;
 	__u8 type;
 	/* In 4-byte words, without these first 4 bytes. */
 	__u8 length;
-	/* 64 bits of way.h, upper half first. */
-	__be32 way[2];
+	/* The 64 bits of path.h, upper half first. */
+	__be32 path[2];
 };
 
 #define GENEVE_OPTION_WORDS (sizeof(struct geneve_option) / 4)
 
-/* What stands between the outer IP header and the inner one. */
+/* The headers between the outer and the inner IP header. */
 struct tunnel {
 	struct udphdr udp;
 	struct geneve geneve;

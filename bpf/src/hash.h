@@ -3,15 +3,18 @@
 
 #include "types.h"
 
-/* Multilinear hashing (Lemire and Kaser, "Strongly universal string hashing is fast", 2014): the
- * sum of the words, each times a constant of 64 bits, here followed by the finalizer of
- * MurmurHash3 (Appleby, public domain), so that all bits of the result depend on all of
- * the words. Its multiplications do not wait for each other, as the steps of Jenkins' hashes do.
- * The constants are the first bits of square roots of primes, as in FIPS 180-4
- * section 5.3. Every node must compute the same, so they are fixed.
+/* Multilinear hashing (Lemire and Kaser, "Strongly universal string hashing is fast", 2014):
+ * the sum of the words, each times a 64-bit constant. The finalizer of MurmurHash3 (Appleby,
+ * public domain) follows, so that all bits of the result depend on all words.
+ *
+ * Its multiplications do not wait for each other, as the steps of Jenkins' hashes do. The
+ * constants are the first bits of square roots of primes, as in FIPS 180-4 section 5.3. They
+ * are fixed: every node must compute the same hash.
  */
-#define HASH_CLIENT { 0x6a09e667f3bcc908, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1 }
-#define HASH_VIP { 0x510e527fade682d1, 0x9b05688c2b3e6c1f, 0x1f83d9abfb41bd6b, 0x5be0cd19137e2179 }
+#define HASH_CLIENT                                                                                \
+	{ 0x6a09e667f3bcc908, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1 }
+#define HASH_VIP                                                                                   \
+	{ 0x510e527fade682d1, 0x9b05688c2b3e6c1f, 0x1f83d9abfb41bd6b, 0x5be0cd19137e2179 }
 #define HASH_PORTS 0xcbbb9d5dc1059ed8
 #define HASH_PROTOCOL 0x629a292a367cd507
 #define HASH_FRONTEND 0x9159015a3070dd17
@@ -43,8 +46,8 @@ static __always_inline struct hash_pair hash_pair(__u64 sum)
 	return pair;
 }
 
-/* Words are taken as the bytes of the packet loaded by the machine; of the ports the
- * lower half is the client's. An IPv4 address is the last word of four.
+/* Words are loaded from the packet as they are. The lower half of ports is the client's. An
+ * IPv4 address is the last word of four.
  */
 static __always_inline struct hash_pair hash_ipv4(__u32 client, __u32 vip, __u32 ports,
 						  __u8 protocol)
@@ -89,7 +92,8 @@ static __always_inline void hash_flow(struct packet *packet, const struct fronte
 	if (flow->family == ADDRESS_FAMILY_IPV4)
 		hash = hash_ipv4(flow->client.word[3], flow->vip.word[3], ports, flow->protocol);
 	else
-		hash = hash_ipv6(flow->client.word, hash_vip(flow->vip.word), ports, flow->protocol);
+		hash = hash_ipv6(flow->client.word, hash_vip(flow->vip.word), ports,
+				 flow->protocol);
 	packet->node_hash = hash.node;
 	packet->endpoint_hash = hash.endpoint;
 }

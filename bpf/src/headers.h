@@ -6,7 +6,7 @@
 #include "parse.h"
 #include "sctp.h"
 
-/* Reading a packet in all the forms that IP gives it: what the common path leaves. */
+/* Reads a packet of any form, for the slow path: IPv4 options, IPv6 extension headers. */
 
 #define IPV4_OPTION_END 0
 #define IPV4_OPTION_NOP 1
@@ -14,7 +14,7 @@
 #define IPV4_OPTION_STRICT_SOURCE_ROUTE 137
 #define IPV4_MAX_OPTIONS 40
 
-/* More or longer extension headers than these are no honest client's. */
+/* No honest client sends more or longer extension headers. */
 #define IPV6_MAX_EXTENSIONS 6
 #define IPV6_MAX_EXTENSION_BYTES 256
 
@@ -26,8 +26,8 @@ struct header_walk {
 	/* What ended the walk: DROP_NONE or the reason to drop the packet. */
 	__u32 flaw;
 	__u8 protocol;
-	/* Whether a fragment header stood there that is not of an atomic fragment
-	 * (RFC 6946), and whether it has the first bytes.
+	/* There is a fragment header, other than of an atomic fragment (RFC 6946); and it is not
+	 * of the first fragment.
 	 */
 	__u8 fragmented;
 	__u8 later;
@@ -35,7 +35,7 @@ struct header_walk {
 	__be32 id;
 };
 
-/* What the fixed header and those behind it say of fragments. */
+/* What the headers say of fragments. */
 struct fragment_place {
 	/* enum fragment_part */
 	__u32 part;
@@ -77,7 +77,7 @@ static long ipv4_option_step(__u32 step, struct header_walk *walk)
 	return 0;
 }
 
-/* Looks for options that a VIP does not take. The others mean nothing to it and stay. */
+/* Looks for options that a VIP does not take. The others stay. */
 static __noinline int check_ipv4_options(struct xdp_md *ctx, __u32 position, __u32 end)
 {
 	struct header_walk walk = { .ctx = ctx, .position = position, .end = end };
@@ -145,12 +145,12 @@ static long ipv6_extension_step(__u32 step, struct header_walk *walk)
 	return 0;
 }
 
-/* Finds what stands behind the extension headers. */
+/* Walks to the end of the extension headers. */
 static __noinline int walk_ipv6_extensions(struct header_walk *walk)
 {
 	if (!walk)
 		return DROP_MALFORMED;
-	/* One more step than headers, to see that there is no more. */
+	/* One more step than headers, to see the end. */
 	bpf_loop(IPV6_MAX_EXTENSIONS + 1, ipv6_extension_step, walk, 0);
 	return walk->done ? walk->flaw : DROP_IPV6_EXTENSION;
 }
@@ -295,7 +295,7 @@ static __noinline int read_packet(struct xdp_md *ctx, struct packet *packet)
 	flaw = read_transport(ctx, packet);
 	if (flaw || place.part == FRAGMENT_NONE)
 		return flaw;
-	if (packet->kind != PACKET_PLAIN)
+	if (packet->kind != PACKET_TRANSPORT)
 		return DROP_FRAGMENT;
 	return join_fragment(packet, place.id, protocol, place.part);
 }

@@ -4,9 +4,9 @@
 #include "parse.h"
 #include "settings.h"
 
-/* ICMP to a VIP: echo requests, which the node that gets them answers, and errors: some router or the client itself tells the VIP what became of a
- * packet of the VIP's. What it shows of that packet names the connection, and the
- * error goes where the connection's own packets go. It never makes a connection.
+/* ICMP to a VIP: echo requests, which the ingress node answers, and errors. An error shows the
+ * start of a packet that the VIP sent. This embedded packet gives the flow, and the error goes
+ * where the flow's packets go. It never begins a flow.
  */
 
 /* Both versions share the header (RFC 792, RFC 4443). */
@@ -32,7 +32,7 @@ struct icmp {
 #define ICMPV6_ECHO_REQUEST 128
 #define ICMPV6_ECHO_REPLY 129
 
-/* Takes the flow of the client's packets from the ports of a packet that the VIP sent. */
+/* Reads the ports of the embedded packet into the client's flow. */
 static __always_inline int read_embedded_ports(struct xdp_md *ctx, struct packet *packet,
 					       __u32 offset)
 {

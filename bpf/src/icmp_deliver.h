@@ -4,10 +4,11 @@
 #include "conntrack.h"
 #include "deliver.h"
 #include "icmp.h"
+#include "verdict.h"
 
-/* Writes the endpoint's port into the embedded transport header, and changes its checksum
- * where the error shows it; with SCTP both stay, see sctp.h. change is what became of the addresses that the checksum
- * covers. Returns the change of the bytes written, or -1.
+/* Writes the endpoint's port into the embedded transport header, and changes its checksum if
+ * the error shows it. SCTP headers stay (sctp.h). change is that of the addresses, which the
+ * checksum covers. Returns the change of the bytes written, or -1.
  */
 static __always_inline __s64 rewrite_embedded_l4(struct xdp_md *ctx, const struct packet *packet,
 						 const struct endpoint *endpoint, __u32 offset,
@@ -28,7 +29,7 @@ static __always_inline __s64 rewrite_embedded_l4(struct xdp_md *ctx, const struc
 	if ((void *)(port + 1) > data_end)
 		return -1;
 	*port = endpoint->port;
-	/* RFC 792 asks for 8 bytes only, which do not reach the checksum of TCP. */
+	/* RFC 792 asks for 8 bytes only, which end before the checksum of TCP. */
 	if (end > packet->l3 + packet->length || (void *)(check + 1) > data_end)
 		return written;
 	old = *check;
@@ -40,9 +41,7 @@ static __always_inline __s64 rewrite_embedded_l4(struct xdp_md *ctx, const struc
 	return csum_change16(written, old, *check);
 }
 
-/* The packet that the error shows was sent by the endpoint; its checksum covers that of
- * the ICMP message.
- */
+/* The endpoint sent the embedded packet. Its bytes are covered by the ICMP checksum. */
 static __always_inline int icmp_translate_ipv4(struct xdp_md *ctx, const struct packet *packet,
 					       const struct endpoint *endpoint)
 {
@@ -59,8 +58,8 @@ static __always_inline int icmp_translate_ipv4(struct xdp_md *ctx, const struct 
 		return -1;
 	change = csum_change(0, ip->daddr, to);
 	ip->daddr = to;
-	csum_apply(&ip->check, csum_change16(change, bpf_htons(ip->tos), bpf_htons(packet->tos)) +
-				       raise_ttl(ip));
+	change = csum_change16(change, bpf_htons(ip->tos), bpf_htons(packet->tos));
+	csum_apply(&ip->check, change + raise_ttl(ip));
 	ip->tos = packet->tos;
 	embedded = frame_at(ctx, packet->l4 + sizeof(*icmp));
 	if ((void *)(embedded + 1) > data_end)
@@ -79,7 +78,7 @@ static __always_inline int icmp_translate_ipv4(struct xdp_md *ctx, const struct 
 	return 0;
 }
 
-/* The checksum of ICMPv6 also covers the outer addresses. */
+/* The ICMPv6 checksum also covers the addresses of the error itself. */
 static __always_inline int icmp_translate_ipv6(struct xdp_md *ctx, const struct packet *packet,
 					       const struct endpoint *endpoint)
 {
@@ -95,7 +94,8 @@ static __always_inline int icmp_translate_ipv6(struct xdp_md *ctx, const struct 
 		return -1;
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
-		change = csum_change(change, ip->daddr.in6_u.u6_addr32[i], endpoint->address.word[i]);
+		change = csum_change(change, ip->daddr.in6_u.u6_addr32[i],
+				     endpoint->address.word[i]);
 		ip->daddr.in6_u.u6_addr32[i] = endpoint->address.word[i];
 		embedded->saddr.in6_u.u6_addr32[i] = endpoint->address.word[i];
 	}

@@ -15,12 +15,11 @@
 #include "csum.h"
 #include "icmp.h"
 
-/* ICMP errors that the endpoint or this node sends about a client's packet on its way out.
- * The client knows neither of them: both the sender and the packet that the error
- * shows get the VIP.
+/* ICMP errors that the endpoint or this node sends to a client. The client knows only the VIP:
+ * it becomes the source of the error and the destination of the embedded packet.
  */
 
-/* An ICMP error on its way out. Offsets count from the start of the frame. */
+/* An ICMP error that leaves. Offsets count from the start of the frame. */
 struct error_reply {
 	struct __sk_buff *skb;
 	/* The checksum of the ICMP message. */
@@ -41,8 +40,8 @@ static __always_inline long change_word(const struct error_reply *error, __u32 o
 	return failed ?: bpf_skb_store_bytes(error->skb, offset, &to, sizeof(to), 0);
 }
 
-/* Makes the embedded port that of the VIP, and the embedded checksum, where the error
- * shows it, that of the addresses before the change. With SCTP both stay, see sctp.h.
+/* Makes the embedded port the VIP's again, and changes the embedded checksum if the error shows
+ * it. change is that of the addresses, which the checksum covers. SCTP headers stay (sctp.h).
  */
 static __always_inline long restore_embedded_l4(const struct error_reply *error, __be16 port,
 						__u64 change)
@@ -86,13 +85,14 @@ static __always_inline long restore_embedded_ipv4(const struct error_reply *erro
 	if (change_word(error, l3 + offsetof(struct iphdr, check), ip->check, check))
 		return -1;
 	if (bpf_l4_csum_replace(error->skb, error->check, ip->daddr, vip, sizeof(vip)) ||
-	    bpf_skb_store_bytes(error->skb, l3 + offsetof(struct iphdr, daddr), &vip, sizeof(vip), 0))
+	    bpf_skb_store_bytes(error->skb, l3 + offsetof(struct iphdr, daddr), &vip, sizeof(vip),
+				0))
 		return -1;
 	return restore_embedded_l4(error, reverse->vip_port, change);
 }
 
-/* Returns zero, or a negative error when the message was not rewritten as a whole. l3 and
- * l4 are where the IP and the ICMP header stand.
+/* Returns zero, or a negative error when the message was rewritten in part. l3 and l4 are the
+ * offsets of the IP and the ICMP header.
  */
 __noinline long icmp_reply_ipv4(struct __sk_buff *skb, __u32 l3, __u32 l4)
 {
@@ -132,8 +132,8 @@ __noinline long icmp_reply_ipv4(struct __sk_buff *skb, __u32 l3, __u32 l4)
 				   sizeof(from), 0);
 }
 
-/* Makes an IPv6 address at the given offset the VIP. The checksum of ICMPv6 covers that of
- * the outer header as part of its pseudo-header.
+/* Makes the IPv6 address at the offset the VIP. flags reports whether the ICMPv6 checksum covers
+ * it as part of the pseudo-header.
  */
 static __always_inline long change_address(const struct error_reply *error, __u32 offset,
 					   struct address *vip, __u64 flags)
@@ -178,8 +178,10 @@ __noinline long icmp_reply_ipv6(struct __sk_buff *skb, __u32 l3, __u32 l4)
 	l4 += sizeof(struct icmp);
 	error.l4 = l4 + sizeof(struct ipv6hdr);
 	if (bpf_skb_load_bytes(skb, l4 + offsetof(struct ipv6hdr, nexthdr), &byte, sizeof(byte)) ||
-	    bpf_skb_load_bytes(skb, l4 + offsetof(struct ipv6hdr, saddr), &key.client, sizeof(key.client)) ||
-	    bpf_skb_load_bytes(skb, l4 + offsetof(struct ipv6hdr, daddr), &key.endpoint, sizeof(key.endpoint)) ||
+	    bpf_skb_load_bytes(skb, l4 + offsetof(struct ipv6hdr, saddr), &key.client,
+			       sizeof(key.client)) ||
+	    bpf_skb_load_bytes(skb, l4 + offsetof(struct ipv6hdr, daddr), &key.endpoint,
+			       sizeof(key.endpoint)) ||
 	    read_embedded_reply6(&error, byte))
 		return 0;
 	key.endpoint_port = error.ports[1];

@@ -5,7 +5,8 @@
 
 #include <bpf/bpf_helpers.h>
 
-#include "drop.h"
+#include "drop_reason.h"
+#include "event.h"
 #include "trace.h"
 #include "types.h"
 
@@ -35,7 +36,9 @@ struct {
 	__type(value, struct node);
 } nodes SEC(".maps");
 
-/* When the agent last vouched for the prepared next hops: bpf_jiffies64, zero for never. */
+/* The agent's last heartbeat, as bpf_jiffies64; zero means never. The agent keeps the prepared
+ * next hops right while it lives.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -57,7 +60,7 @@ struct {
 	__type(value, __u32);
 } vips SEC(".maps");
 
-/* A bit is set where an address may be ours (filter.h). */
+/* A bit is set where an address may be ours (bloom.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, VIP_FILTER_WORDS);
@@ -72,7 +75,7 @@ struct {
 	__type(value, struct frontend);
 } frontends4 SEC(".maps");
 
-/* By a hash of the key (frontend.h): the kernel takes half the time for 8 bytes of it. */
+/* By a hash of the key (frontend.h): a lookup by 8 bytes takes the kernel half the time. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -97,7 +100,7 @@ struct {
 	__type(value, __u32);
 } source_ranges6 SEC(".maps");
 
-/* Node tables: row r of table t is at t * ROWS + r. */
+/* Rows of node tables, indexed as in row.h. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -121,7 +124,7 @@ struct {
 	__type(value, struct row_mark);
 } row_marks SEC(".maps");
 
-/* What write_rows shall write. */
+/* The request of write_rows. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, ROWS);
@@ -129,8 +132,8 @@ struct {
 	__type(value, struct row_update);
 } row_updates SEC(".maps");
 
-/* Flows that are not with their row's primary. Where a table is full, the one that was
- * unused longest makes room, and goes by its row and chain again.
+/* Flows that their row's primary does not hold. A flow that is evicted goes by its row and
+ * chain again.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -146,7 +149,7 @@ struct {
 	__type(value, struct exception);
 } exceptions6 SEC(".maps");
 
-/* Endpoint tables: row r of table t is at t * ENDPOINT_ROWS + r. */
+/* Rows of endpoint tables, indexed as in row.h. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -161,11 +164,11 @@ struct {
 	__type(value, struct endpoint);
 } endpoints SEC(".maps");
 
-/* Three tables of flows in each family and direction, so that one kind drives out
- * nothing but its own:
- * connections are TCP with both sides proved (proof.h), which no stranger can make;
- * datagrams the same of UDP, where an answer is all the proof there is;
- * half_open, much smaller, all others.
+/* Each family and direction has three tables of flows. A flood of one kind evicts only flows of
+ * its own kind:
+ * connections are TCP with proof (proof.h): spoofed packets make none;
+ * datagrams are UDP and SCTP, where an answer is the only proof;
+ * half_open, much smaller, are all others.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -209,14 +212,14 @@ struct {
 	__type(value, struct fragment);
 } fragments SEC(".maps");
 
-/* The packet that the slow path has in hand: the stack is for what it calls. The copy of
- * the programs that explains has a place of its own.
+/* The packet of the slow path, whose stack is needed by what it calls. The tracing copy of the
+ * programs uses the second place.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 2);
 	__type(key, __u32);
-	__type(value, struct slow);
+	__type(value, struct slow_packet);
 } slow_packet SEC(".maps");
 
 struct {
@@ -227,7 +230,7 @@ struct {
 	__type(value, struct memory_bucket);
 } memories SEC(".maps");
 
-/* The keys of frontends by their ids, IPv4 as ::ffff:a.b.c.d. */
+/* Keys of frontends by id, IPv4 as ::ffff:a.b.c.d. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -263,7 +266,7 @@ struct {
 	__type(value, __u64);
 } drop_counts SEC(".maps");
 
-/* Written on the way of a drop only. Where it is full, drop_counts still counts. */
+/* Written only by drops. Where it is full, drop_counts still counts. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
 	__uint(max_entries, 1);
@@ -278,7 +281,7 @@ struct {
 	__type(value, struct sampling);
 } drop_sampling SEC(".maps");
 
-/* Of struct drop_sample. The agent reads them. */
+/* Of struct drop_sample, for the agent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, SAMPLE_BYTES);

@@ -10,19 +10,20 @@
 #include "settings.h"
 #include "trace.h"
 
-/* What remains of an established flow when its entries were evicted or lost: eight bytes for
- * each direction instead of some hundred, in a table with room for several times
- * as many flows. By the flow as the client sends it, the id of its endpoint; by the flow as
- * the endpoint sends it, the id of its frontend.
+/* What remains of an established flow after its entries were evicted: eight bytes in each
+ * direction in place of about a hundred. The table has room for several times as many flows.
+ * The client's direction has the id of the endpoint; the endpoint's direction has that of the
+ * frontend.
  *
- * The endpoint alone does not tell that a reply is one of the VIP's, though it may have
- * only one frontend: who reaches it without the VIP gets replies that look the same. So a
- * reply without an entry is translated only if both directions are remembered and agree.
- * Nothing is remembered of flows that are not established, so a stranger makes nothing
- * forgotten; a flow that is closed is forgotten.
+ * Clients may also reach an endpoint directly. Those replies look the same and must not be
+ * rewritten, even if the endpoint has only one frontend. So a reply without an entry is
+ * rewritten only if both directions are remembered and agree.
  *
- * A flow's place is a bucket of one cache line, and in it any slot with its fingerprint:
- * the rest of the hash, of an endpoint's slot changed by the endpoint's tag.
+ * Only established flows are remembered, so spoofed packets make none forgotten. A closed flow
+ * is forgotten.
+ *
+ * A flow's place is a bucket of one cache line, and there any slot with its fingerprint. That
+ * is the rest of the hash; for the id of an endpoint it is changed by the endpoint's tag.
  */
 #define SLOT_MASK (MEMORY_SLOTS - 1)
 
@@ -39,15 +40,15 @@ struct memory_place {
 	__u32 fingerprint;
 };
 
-/* flow is as the client sends it; for the endpoint's direction with the endpoint's address
- * and port in place of the VIP's.
+/* flow is in the client's direction. To find its frontend it has the endpoint's address and
+ * port in place of the VIP's.
  */
 static __always_inline struct memory_place memory_place(const struct flow *flow,
 							enum memory_seed seed)
 {
 	__u32 ports = two_ports(flow->client_port, flow->vip_port);
-	struct hash_pair hash = hash_pair(seed + hash_sum(flow->client.word, hash_vip(flow->vip.word), ports,
-							  flow->protocol));
+	__u64 sum = hash_sum(flow->client.word, hash_vip(flow->vip.word), ports, flow->protocol);
+	struct hash_pair hash = hash_pair(seed + sum);
 	struct memory_place place = {
 		.bucket = hash.endpoint & memory_mask,
 		.fingerprint = hash.node,
@@ -74,9 +75,7 @@ static __always_inline struct memory *memory_slot(struct memory_bucket *bucket, 
 	return NULL;
 }
 
-/* Writes over the same flow's slot, else over an empty one, else over one that the
- * fingerprint picks.
- */
+/* Overwrites the same flow's slot, else an empty one, else one picked by the fingerprint. */
 static __always_inline void memory_put(const struct flow *flow, enum memory_seed seed, __u32 id,
 				       __u32 tag)
 {
@@ -98,7 +97,7 @@ static __always_inline void memory_put(const struct flow *flow, enum memory_seed
 	slot->id = id;
 }
 
-/* The id of the living endpoint that the flow had, or zero. */
+/* The id of the flow's endpoint, if it still exists; else zero. */
 __noinline __u32 recall_endpoint(const struct flow *flow)
 {
 	struct memory_place place;
@@ -175,8 +174,8 @@ __noinline int remember(const struct flow *flow, const struct frontend *frontend
 	return 0;
 }
 
-/* Finds what a reply without an entry belongs to. answers is the flow as the endpoint sends
- * it; its VIP becomes that of the frontend. Returns 1 if that is certain.
+/* Finds the frontend of a reply without an entry. answers has the endpoint's address and port
+ * in place of the VIP's, which it gets. Returns 1 if both directions agree.
  */
 __noinline int recall_vip(struct flow *answers)
 {

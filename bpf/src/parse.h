@@ -12,10 +12,12 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "drop.h"
+#include "address.h"
+#include "drop_reason.h"
+#include "frame.h"
 #include "types.h"
 
-/* Not an IP packet whose destination could be read: none of our business. */
+/* No IP header with a destination: not for a VIP. */
 #define NOT_IP -1
 
 /* IPv6 headers that may stand in front of TCP or UDP (IANA protocol registry). */
@@ -34,34 +36,6 @@ struct ipv6_fragment {
 	__be16 offset;
 	__be32 id;
 };
-
-static __always_inline void address_set_ipv4(struct address *address, __be32 ipv4)
-{
-	address->word[0] = 0;
-	address->word[1] = 0;
-	address->word[2] = bpf_htonl(0xffff);
-	address->word[3] = ipv4;
-}
-
-static __always_inline void address_set_ipv6(struct address *address, const struct in6_addr *ipv6)
-{
-	address->word[0] = ipv6->in6_u.u6_addr32[0];
-	address->word[1] = ipv6->in6_u.u6_addr32[1];
-	address->word[2] = ipv6->in6_u.u6_addr32[2];
-	address->word[3] = ipv6->in6_u.u6_addr32[3];
-}
-
-/* Whether the frame holds the whole IP packet. Frames in several buffers show only
- * their first one directly.
- */
-static __always_inline int frame_holds(struct xdp_md *ctx, const struct packet *packet)
-{
-	long linear = ctx->data_end - ctx->data;
-
-	if (packet->l3 + packet->length <= linear)
-		return 1;
-	return packet->l3 + packet->length <= bpf_xdp_get_buff_len(ctx);
-}
 
 /* Reads the ports at packet->l4. */
 static __always_inline int parse_l4(struct xdp_md *ctx, struct packet *packet)

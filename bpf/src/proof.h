@@ -9,31 +9,31 @@
 
 #include "types.h"
 
-/* Anybody can send a SYN, an ACK or both with a made-up source address. So a TCP flow
- * gets into the table of established ones only once a packet has shown that its
- * sender reads what the endpoint sends, by the endpoint's sequence numbers:
+/* SYNs and ACKs can be spoofed. So a TCP flow is established only once the client has proved,
+ * by the endpoint's sequence numbers, that it gets what the endpoint sends:
  *
- *   ASKED    a SYN came; nothing but a SYN-ACK or a reset answers it.
- *   RENEWED  a SYN came after a flow through a VIP that is over. The endpoint may still know
- *            that one, as in TIME-WAIT, and answer with an ACK, which the client has to
- *            get to reset it before its next SYN is taken (RFC 9293 section 3.10.7.4).
- *   OFFERED  the SYN-ACK left with the endpoint's initial sequence number; the client
- *            has to acknowledge it.
- *   CLAIMED  a packet came from the middle of a connection that this node did not know,
- *            or no longer; what it acknowledges has to be where the endpoint is.
- *   GIVEN    it did, or it was.
+ *   ASKED    A SYN came. Only a SYN-ACK or a reset answers it.
+ *   RENEWED  A SYN came after a flow of the same client port that is over. The endpoint may
+ *            still know that one, as in TIME-WAIT, and answer with an ACK. The client must get
+ *            it, to reset the old flow before its next SYN (RFC 9293 section 3.10.7.4).
+ *   OFFERED  The SYN-ACK left, with the endpoint's initial sequence number. The client has to
+ *            acknowledge it.
+ *   CLAIMED  A midstream packet came of a connection that this node does not know. What it
+ *            acknowledges has to be near the endpoint's sequence numbers.
+ *   GIVEN    The client acknowledged it, or the endpoint was there.
  *
- * Until then a reply that does not fit belongs to somebody else, who talks with the
- * endpoint without the VIP from the same address and port, and stays as it is: a
- * stranger's SYN or ACK does not take away the replies of such a connection.
- * UDP has nothing of the kind: an answer of the endpoint is all the proof there is,
- * which is why its flows have a table of their own.
+ * Until then a reply that does not fit is not rewritten. It belongs to a connection with the
+ * endpoint itself, from the same client address and port: spoofed packets must not capture
+ * the replies of such a connection.
+ *
+ * UDP has no such numbers. An answer of the endpoint is the only proof, hence a table of its
+ * own.
  *
  * A guessed number is accepted once in 2^16 (OFFERED) or 2^10 (CLAIMED) packets.
  */
 #define HANDSHAKE_WINDOW (1 << 16)
-/* How far the endpoint may be ahead of what the client has acknowledged, which is what is
- * under way between them, and how far behind, as repeated segments are.
+/* How far the endpoint may be ahead of what the client has acknowledged (segments in flight),
+ * and how far behind (retransmissions).
  */
 #define CLAIM_AHEAD (1 << 22)
 #define CLAIM_BEHIND (1 << 16)
@@ -45,8 +45,8 @@ static __always_inline int is_opening(const struct packet *packet)
 	return (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
-/* A packet that belongs to a connection made earlier, of TCP or SCTP. UDP has no such
- * packets: whoever gets one may choose.
+/* Reports whether the packet belongs to an earlier TCP connection or SCTP association. Of UDP
+ * any packet may begin a flow.
  */
 static __always_inline int is_midstream(const struct packet *packet)
 {
@@ -59,13 +59,13 @@ struct tcp_numbers {
 	__u32 acknowledged;
 };
 
-/* Whether number is at least ahead of base and less than ahead of base by window. */
+/* Reports whether number is in the window that begins at base. */
 static __always_inline int within(__u32 number, __u32 base, __u32 window)
 {
 	return number - base < window;
 }
 
-/* The proof that a reply gives, or -1 where it does not belong to the flow. */
+/* The proof after a reply of the endpoint, or -1 where the reply does not belong to the flow. */
 static __always_inline int proof_by_reply(const struct reverse *reverse, __u8 tcp_flags,
 					  __u32 sequence)
 {
@@ -87,7 +87,7 @@ static __always_inline int proof_by_reply(const struct reverse *reverse, __u8 tc
 	}
 }
 
-/* The proof that a packet of the client gives, other than a SYN. */
+/* The proof after a packet of the client other than a SYN. */
 static __always_inline int proof_by_client(const struct reverse *reverse, __u32 acknowledged)
 {
 	switch (reverse->proof) {

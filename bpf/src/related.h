@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
+#include "chain.h"
+#include "conntrack.h"
+#include "endpoint.h"
 #include "fragment_deliver.h"
 #include "icmp_deliver.h"
-#include "stage2.h"
+#include "trace.h"
+#include "verdict.h"
 
-/* Stage 2 of what belongs to a flow but cannot begin one: it goes where the flow's own
- * packets go, along the same chain, and where nobody knows the flow it ends.
+/* Stage 2 of packets related to a flow: ICMP errors and later fragments. They walk the chain
+ * as the flow's own packets do. They begin no flow, so one that no node knows is dropped.
  */
 __noinline int stage2_related(struct xdp_md *ctx, struct packet *packet, const struct self *self,
-			    const struct frontend *frontend)
+			      const struct frontend *frontend)
 {
 	struct connection *connection;
 	struct endpoint *endpoint;

@@ -13,17 +13,17 @@
 #include <bpf/bpf_helpers.h>
 
 #include "conntrack.h"
-#include "dropped.h"
-#include "memory.h"
+#include "drop_sample.h"
 #include "fragment_reply.h"
 #include "icmp_reply.h"
-#include "mss.h"
+#include "memory.h"
+#include "mss_clamp.h"
 #include "parse.h"
 #include "proof.h"
 
-/* What the endpoints answer gets the VIP and its port as its source again. */
+/* Replies: the source, which is the endpoint, becomes the VIP again. */
 
-/* A packet of TCP, UDP or SCTP on its way out. */
+/* A TCP, UDP or SCTP packet that leaves. */
 struct reply {
 	__u32 l4;
 	__u8 protocol;
@@ -37,7 +37,7 @@ struct reply {
 	__u64 mangled;
 };
 
-/* The part of the TCP header that is needed here; of the others, the ports. */
+/* The start of a TCP header; of the other protocols only the ports. */
 struct l4_start {
 	__be16 source;
 	__be16 destination;
@@ -47,9 +47,8 @@ struct l4_start {
 	__u8 flags;
 };
 
-/* Headers are read where they stand: a helper is only called for those that are not in the
- * linear part. They are not written there, for the kernel would have to make all of that
- * part of every packet private.
+/* Headers are read directly. A helper is called only for those outside the linear part. They
+ * are not written directly: the kernel would have to copy the linear part of every packet.
  */
 static __always_inline int read_l4(struct __sk_buff *skb, const struct reply *reply,
 				   struct l4_start *start)
@@ -107,8 +106,8 @@ static __always_inline int is_syn_ack(const struct reply *reply)
 	return (reply->tcp_flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK);
 }
 
-/* Notes how far the endpoint is and that it ends the connection, or begins another one
- * in its place. What it sends after a reset shows that the reset ended none.
+/* Notes how far the endpoint is, and that it ends the connection or begins another one in its
+ * place. A packet after a reset shows that the reset ended none.
  */
 static __always_inline void note_server(const struct reply *reply, struct reverse *reverse)
 {
@@ -130,7 +129,7 @@ static __always_inline void note_server(const struct reply *reply, struct revers
 		reverse->flags = flags;
 }
 
-/* Whether the reply belongs to a flow that is not proved yet; takes in what it proves. */
+/* Reports whether the reply belongs to a flow without proof, and takes in what it proves. */
 static __always_inline int prove_by_reply(const struct reply *reply, struct reverse *reverse)
 {
 	int proof = PROOF_GIVEN;
@@ -151,7 +150,7 @@ static __always_inline __u32 check_offset(const struct reply *reply)
 							     offsetof(struct udphdr, check));
 }
 
-/* Puts the VIP's port into the header. With SCTP it stands there, see sctp.h. */
+/* Writes the VIP's port. In SCTP the endpoint has the same (sctp.h). */
 static __always_inline long write_source_port(struct __sk_buff *skb, const struct reply *reply,
 					      const struct reverse *reverse)
 {
@@ -196,9 +195,9 @@ static __always_inline long write_source_ipv6(struct __sk_buff *skb, const struc
 					     sizeof(*to), 0);
 }
 
-/* Restores the entry of a reply whose flow is remembered; answers is the flow as the
- * endpoint sends it. Returns 1 if there is an entry now. A SYN-ACK without one shows a
- * connection that was not made through the VIP, if by a former one's address and port.
+/* Restores the entry of a reply whose flow is remembered. answers has the endpoint's address and
+ * port in place of the VIP's. Returns 1 if there is an entry now. A SYN-ACK without an entry is
+ * of a connection with the endpoint itself, though its client port may be remembered.
  */
 __noinline int reverse_restore(struct flow *answers, __u8 tcp_flags)
 {
@@ -220,7 +219,7 @@ __noinline int reverse_restore(struct flow *answers, __u8 tcp_flags)
 	return !reverse_add(answers, &endpoint, TABLE_ESTABLISHED, &reverse);
 }
 
-/* Each returns zero, or a negative error when the reply was not rewritten as a whole. */
+/* Each returns zero, or a negative error when the reply was rewritten in part. */
 
 static __always_inline long reply_ipv4(struct __sk_buff *skb)
 {
@@ -348,10 +347,10 @@ static __always_inline long reply_ipv6(struct __sk_buff *skb)
 	return failed;
 }
 
-/* Counts and samples a reply that is dropped. It is read anew: its source is by now that of
- * the endpoint or of the VIP.
+/* Counts and samples a reply that is dropped. It is read again: its source may be the endpoint
+ * or already the VIP.
  */
-static __always_inline void note_reply_drop(struct __sk_buff *skb, enum drop_reason reason)
+static __always_inline void record_reply_drop(struct __sk_buff *skb, enum drop_reason reason)
 {
 	struct flow flow = {};
 	struct reply reply = { .l4 = sizeof(struct ethhdr) };
@@ -380,5 +379,5 @@ static __always_inline void note_reply_drop(struct __sk_buff *skb, enum drop_rea
 		flow.client_port = reply.destination_port;
 		flow.vip_port = reply.source_port;
 	}
-	note_drop(&flow, skb->len - sizeof(struct ethhdr), skb->ifindex, 0, reason);
+	record_drop(&flow, skb->len - sizeof(struct ethhdr), skb->ifindex, 0, reason);
 }

@@ -4,17 +4,17 @@
 #include <linux/bpf.h>
 #include <linux/types.h>
 
-#include "drop.h"
+#include "drop_reason.h"
 #include "parse.h"
 #include "types.h"
 
-/* SCTP (RFC 9260). Its checksum covers the ports and not the addresses (section 6.8), and a
- * CRC-32c over the whole packet is not for us to compute: only addresses are rewritten, and
- * the agent gives an SCTP frontend no endpoint with another port. Addresses inside
- * chunks (multi-homing) stay as they are: an association has one path, through the VIP.
+/* SCTP (RFC 9260). Its checksum covers the ports but not the addresses (section 6.8), and is a
+ * CRC-32c over the whole packet. So only addresses are rewritten, and the agent gives an SCTP
+ * frontend no endpoint with another port. Addresses inside chunks (multi-homing) stay: an
+ * association has one path, through the VIP.
  *
- * Its flows are kept like those of UDP. They do have a beginning, though: the others of
- * their packets are from the middle and get a second chance.
+ * SCTP flows are kept like those of UDP. But they have a beginning, so midstream packets get a
+ * second chance.
  */
 
 #define SCTP_CHUNK_INIT 1
@@ -30,7 +30,7 @@ struct sctp_start {
 	__be16 chunk_length;
 };
 
-/* Reads the ports, and an INIT as the SYN that it is. */
+/* Reads the ports. An INIT counts as a SYN. */
 static __always_inline int parse_sctp(struct xdp_md *ctx, struct packet *packet)
 {
 	struct sctp_start *sctp = frame_at(ctx, packet->l4);

@@ -2,13 +2,14 @@
 #pragma once
 
 #include "count.h"
-#include "chance.h"
-#include "encap.h"
+#include "endpoint.h"
+#include "exception.h"
 #include "hash.h"
-#include "ranges.h"
-#include "stage2.h"
+#include "row.h"
+#include "source_ranges.h"
+#include "verdict.h"
 
-/* Stage 1: the node that serves a flow, the same wherever the router sends it. */
+/* Stage 1 finds the node that serves a flow: the same one on every ingress node. */
 
 static __always_inline int send_or_serve(const struct self *self, __u32 node)
 {
@@ -20,7 +21,7 @@ static __always_inline int send_or_serve(const struct self *self, __u32 node)
 static __always_inline int stage1(struct packet *packet, const struct self *self,
 				  const struct frontend *frontend)
 {
-	__u32 index = row_index(frontend, packet->node_hash);
+	__u32 index = row_index(frontend->table, packet->node_hash);
 	struct row *row;
 
 	if (!frontend->table)
@@ -29,13 +30,13 @@ static __always_inline int stage1(struct packet *packet, const struct self *self
 	if (!row)
 		return drop(DROP_ROW_EMPTY);
 	trace_row(index, row);
-	packet->way = way_by_row(row->way, self);
-	if (row->way & ROW_MARKED)
+	packet->path = path_by_row(row->path, self);
+	if (row->path & ROW_MARKED)
 		return send_or_serve(self, marked_node(packet, self, index));
-	return send_or_serve(self, way_node(packet->way, WAY_CHOOSER));
+	return send_or_serve(self, path_node(packet->path, PATH_CHOOSER));
 }
 
-/* Whether an endpoint of this node has the flow, and lives. */
+/* Reports whether an endpoint of this node has the flow, and still exists. */
 static __always_inline int has_endpoint(const struct flow *flow)
 {
 	enum table table;
@@ -44,30 +45,29 @@ static __always_inline int has_endpoint(const struct flow *flow)
 	return connection && endpoint_of(connection);
 }
 
-/* A Local frontend with a table: others on its VIP have nodes announce it that have no
- * endpoint of this one. Where there is none, and none has the flow, stage 1 finds a
- * node that has one. Else the flow is served here, but a packet of an unknown connection
- * first asks the nodes to which stage 1 would have sent it, or did, before this one had an
- * endpoint.
+/* A Local frontend has a table where its VIP is also announced by nodes without endpoints of
+ * this frontend, for the sake of others. On such a node stage 1 finds a node with endpoints,
+ * unless an endpoint here has the flow.
+ *
+ * A node with endpoints serves the flow itself. A packet of an unknown connection first walks
+ * the path of its row, which it took before this node had an endpoint.
  */
 __noinline int stage1_local(struct packet *packet, const struct self *self,
 			    const struct frontend *frontend)
 {
 	struct row *row;
-	__u32 index;
 
 	if (!packet || !self || !frontend)
 		return XDP_ABORTED;
 	if (!frontend->endpoints && !has_endpoint(&packet->flow))
 		return stage1(packet, self, frontend);
-	index = row_index(frontend, packet->node_hash);
-	row = bpf_map_lookup_elem(&rows, &index);
+	row = row_of(frontend->table, packet->node_hash);
 	if (row)
-		packet->way = way_behind(row->way, self);
+		packet->path = path_behind(row->path, self);
 	return serve_here();
 }
 
-/* A packet for a frontend, as a router handed it to this node. Verified on its own. */
+/* A packet for a frontend, from a router. Verified on its own. */
 __noinline int from_router(struct packet *packet, const struct self *self,
 			   const struct frontend *frontend)
 {
@@ -85,26 +85,4 @@ __noinline int from_router(struct packet *packet, const struct self *self,
 		return serve_here();
 	}
 	return stage1(packet, self, frontend);
-}
-
-/* Turns what the steps return into a verdict of XDP. */
-static __always_inline int finish(struct xdp_md *ctx, struct packet *packet,
-				  const struct self *self, const struct frontend *frontend,
-				  int verdict)
-{
-	if (verdict == VERDICT_SERVE && (packet->way & WAY_FINAL) == WAY_HELD) {
-		int node = exception_told(packet, self, frontend);
-
-		if (!node)
-			verdict = drop(DROP_TUNNEL_EXCEPTION);
-		else if (node != self->id)
-			verdict = send_to(node);
-	}
-	if (verdict == VERDICT_SERVE)
-		verdict = stage2(ctx, packet, self, frontend);
-	if (verdict >= VERDICT_SEND)
-		verdict = encapsulate(ctx, packet, self, verdict - VERDICT_SEND);
-	if (verdict >= VERDICT_DROPPED)
-		return dropped(ctx, packet, verdict - VERDICT_DROPPED);
-	return verdict;
 }

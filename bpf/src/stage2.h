@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
-#include "chance.h"
+#include "chain.h"
 #include "choose.h"
 #include "clock.h"
 #include "conntrack.h"
 #include "count.h"
 #include "deliver.h"
-#include "encap.h"
 #include "memory.h"
 #include "proof.h"
+#include "related.h"
 #include "trace.h"
+#include "verdict.h"
 
-/* Stage 2: the endpoint on this node that a flow has or gets. */
+/* Stage 2 finds or chooses the endpoint of a flow, on this node. */
 
-/* Zeroes where the packet is not TCP. */
+/* All zero where the packet is not TCP. */
 static __always_inline struct tcp_numbers tcp_numbers(const struct xdp_md *ctx,
 						      const struct packet *packet)
 {
@@ -28,8 +29,8 @@ static __always_inline struct tcp_numbers tcp_numbers(const struct xdp_md *ctx,
 	return numbers;
 }
 
-/* Notes that the client ends the connection. A reset counts if the endpoint must have taken
- * it, for anybody can forge one; what the client sends after it shows that it was none.
+/* Notes that the client ends the connection. Resets can be spoofed: one counts only if the
+ * endpoint must have taken it. A later packet of the client shows that it was spoofed.
  */
 static __always_inline void note_client(const struct packet *packet,
 					const struct tcp_numbers *numbers,
@@ -48,7 +49,7 @@ static __always_inline void note_client(const struct packet *packet,
 		connection->flags = flags;
 }
 
-/* Takes in the proof that a packet of the client gives, and tells whether it is enough. */
+/* Takes in the proof that a client's packet gives. Reports whether it is enough. */
 static __always_inline int prove(const struct packet *packet, const struct tcp_numbers *numbers,
 				 struct reverse *reverse)
 {
@@ -75,11 +76,11 @@ static __always_inline void establish(const struct packet *packet, const struct 
 		return;
 	if (connection_add(flow, TABLE_ESTABLISHED, &established))
 		return;
-	/* What proves it may end it. */
+	/* The packet that proves a connection may also end it. */
 	if (flow_state(flow->protocol, TABLE_ESTABLISHED, &established, &proved) != FLOW_CLOSED)
 		remember(flow, frontend, established.endpoint);
-	/* Last: another CPU may have looked among the established ones before, and what it does
-	 * not find here it recalls.
+	/* Last: another CPU may have missed it among the established ones a moment ago. If the
+	 * half-open entry is gone, too, it recalls the flow.
 	 */
 	reverse_delete(flow, endpoint, TABLE_HALF_OPEN);
 	connection_delete(flow, TABLE_HALF_OPEN);
@@ -102,7 +103,7 @@ static __always_inline void reverse_again(const struct packet *packet,
 	reverse_add(&packet->flow, endpoint, table, &reverse);
 }
 
-/* Whether a packet of a known flow may change more than counters. */
+/* Reports whether a packet of a known flow may change more than counters. */
 static __always_inline int is_eventful(const struct packet *packet,
 				       const struct connection *connection, enum table table)
 {
@@ -118,23 +119,23 @@ enum flow_verdict {
 	FLOW_GOES_ON,
 	/* The flow is over, and the packet begins another one. */
 	FLOW_IS_OVER,
-	/* The flow is over or idle for long: the packet may belong to a later one that another
-	 * node has with the same client's port.
+	/* The flow is over or expired. The packet may belong to a later flow of the same client
+	 * port, on another node.
 	 */
 	FLOW_IS_STALE,
 };
 
-/* How long the last packets of a connection may take. */
+/* How long a closed connection's last packets may take. */
 #define LINGER_SECONDS 10
 
 static __always_inline int is_stale(const struct connection *connection, enum flow_state state)
 {
 	if (state == FLOW_CLOSED)
 		return clock_passed(connection->seen, LINGER_SECONDS);
-	return flow_outlived(state, connection);
+	return flow_expired(state, connection);
 }
 
-/* What flow_event is told of a flow. */
+/* What the caller of flow_event knows. */
 enum flow_about {
 	/* It is in the table of half-open ones. */
 	ABOUT_HALF_OPEN = 1,
@@ -142,11 +143,11 @@ enum flow_about {
 	ABOUT_LAST = 2,
 };
 
-/* Takes in what the packet says of its flow, whose endpoint lives; of a stale one only if
- * no other node is left to ask.
+/* Takes in what the packet says of its flow, whose endpoint exists. A stale flow takes it in
+ * only if no other node is left to ask.
  *
- * A SYN on a living connection goes to its endpoint, which answers it as RFC 5961
- * section 4 says; it must not move a connection, for anybody can forge one.
+ * A SYN on a living connection goes to its endpoint, which answers as RFC 5961 section 4
+ * says. SYNs can be spoofed, so none moves a connection.
  */
 __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 			  const struct frontend *frontend, struct connection *connection,
@@ -166,7 +167,7 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 		return FLOW_GOES_ON;
 	numbers = tcp_numbers(ctx, packet);
 	reverse = reverse_find(&packet->flow, endpoint);
-	/* Another flow took the client's port at the endpoint, so this one was over then. */
+	/* Another flow has taken the client's port at the endpoint, so this one was over. */
 	if (!is_midstream(packet) && reverse && !reverse_is_of(reverse, &packet->flow))
 		return FLOW_IS_OVER;
 	if (!is_midstream(packet) && flow_is_over(protocol, table, connection, reverse))
@@ -174,7 +175,7 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 	state = flow_state(protocol, table, connection, reverse);
 	if (is_midstream(packet) && !(about & ABOUT_LAST) && is_stale(connection, state))
 		return FLOW_IS_STALE;
-	/* What the other flow proves, this one does not. */
+	/* The proof in the entry is the other flow's. */
 	if (tracing || (reverse && !reverse_is_of(reverse, &packet->flow)))
 		return FLOW_GOES_ON;
 	if (protocol == IPPROTO_TCP) {
@@ -187,7 +188,7 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 	if (!reverse)
 		reverse_again(packet, frontend, endpoint, table, &numbers);
 	else if (is_opening(packet) && reverse->proof == PROOF_CLAIMED)
-		/* The SYN-ACK to it would not fit what was claimed and never proved. */
+		/* The SYN-ACK would not fit the claim, which was never proved. */
 		reverse->proof = PROOF_ASKED;
 	else if (table == TABLE_HALF_OPEN && !is_opening(packet) &&
 		 prove(packet, &numbers, reverse))
@@ -195,12 +196,8 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 	return FLOW_GOES_ON;
 }
 
-/* In related.h. */
-int stage2_related(struct xdp_md *ctx, struct packet *packet, const struct self *self,
-		   const struct frontend *frontend);
-
-/* A flow that has an endpoint here keeps it; any other may get one. Verified on its own,
- * because it is global; the verifier then knows nothing of its arguments.
+/* A flow that has an endpoint here keeps it. Others may get one. A global function is verified
+ * on its own: the verifier knows nothing of its arguments, hence the checks for NULL.
  */
 __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct self *self,
 		      const struct frontend *frontend)
@@ -215,23 +212,23 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 	if (!packet || !self || !frontend)
 		return XDP_ABORTED;
 	trace_step(TRACE_STAGE2);
-	if (packet->kind != PACKET_PLAIN)
+	if (packet->kind != PACKET_TRANSPORT)
 		return stage2_related(ctx, packet, self, frontend);
 	connection = connection_find(&packet->flow, &table);
 	if (connection) {
 		trace_known(connection, table == TABLE_HALF_OPEN);
 		endpoint = endpoint_of(connection);
 		if (!endpoint && is_midstream(packet)) {
-			/* It may be of a later connection of the client's port, elsewhere. */
-			next = whom_to_ask(packet, self, frontend);
+			/* It may belong to a later connection of the client's port, elsewhere. */
+			next = chain_walk(packet, self, frontend);
 			return next ? send_to(next) : drop(DROP_ENDPOINT_GONE);
 		}
 		if (endpoint && is_eventful(packet, connection, table))
 			verdict = flow_event(ctx, packet, frontend, connection,
 					     table == TABLE_HALF_OPEN ? ABOUT_HALF_OPEN : 0);
 		if (endpoint && verdict == FLOW_GOES_ON && table == TABLE_ESTABLISHED &&
-		    was_asked(packet, self)) {
-			next = tell_origin(packet, self, frontend);
+		    was_walked_to(packet, self)) {
+			next = notify_ingress(packet, self, frontend);
 			if (next)
 				return send_to(next);
 		}
@@ -243,10 +240,10 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 		recalled = recall_endpoint(&packet->flow);
 	}
 	if (!recalled && (!endpoint || verdict == FLOW_IS_STALE)) {
-		next = whom_to_ask(packet, self, frontend);
+		next = chain_walk(packet, self, frontend);
 		if (next)
 			return send_to(next);
-		/* Looked for again, so that it need not be kept until here. */
+		/* Looked up again: kept over the calls, it would cost stack. */
 		connection = endpoint ? connection_find(&packet->flow, &table) : NULL;
 		if (connection)
 			flow_event(ctx, packet, frontend, connection,

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
+#include <linux/bpf.h>
+
 #include <bpf/bpf_helpers.h>
 
 #include "types.h"
 
-/* True in a second copy of the programs, which the agent loads over the same maps to
- * explain what becomes of a packet. That copy writes down its steps and nothing else: no
- * flow, counter or sample. Every write of a map is therefore by map_update or map_delete,
- * or, where it goes by a pointer, behind `if (!tracing)`. In the programs that are attached
- * the verifier removes all this.
+/* True in a second copy of the programs, which the agent loads over the same maps to trace a
+ * packet. That copy records its steps and nothing else: no flow, counter or sample. So every
+ * map is written by map_update or map_delete or, through a pointer, behind `if (!tracing)`. In
+ * the attached programs the verifier removes all this.
  */
 volatile const __u32 tracing;
 
-/* What a traced packet met. */
+/* The steps of a traced packet. */
 enum trace_step {
 	/* Its destination is a VIP. */
 	TRACE_VIP = 1 << 0,
@@ -21,36 +22,36 @@ enum trace_step {
 	TRACE_OTHER_STATION = 1 << 1,
 	/* A node had encapsulated it. */
 	TRACE_FROM_NODE = 1 << 2,
-	/* Its frontend does not admit every source. */
-	TRACE_SOURCE_CHECKED = 1 << 13,
+	/* Its frontend has source ranges. */
+	TRACE_SOURCE_CHECKED = 1 << 3,
 	/* A row was looked up: stage 1. */
-	TRACE_ROW = 1 << 3,
-	/* This node looked for the flow, or chose for it: stage 2. */
-	TRACE_STAGE2 = 1 << 4,
-	/* The flow was known, by the large table or the one of half-open flows. */
-	TRACE_ESTABLISHED = 1 << 5,
-	TRACE_HALF_OPEN = 1 << 6,
+	TRACE_ROW = 1 << 4,
+	/* Stage 2: this node looked up the flow. */
+	TRACE_STAGE2 = 1 << 5,
+	/* The flow was known: established, or half-open. */
+	TRACE_ESTABLISHED = 1 << 6,
+	TRACE_HALF_OPEN = 1 << 7,
 	/* An endpoint was chosen for a new flow. */
-	TRACE_CHOSEN = 1 << 7,
-	/* A new flow gets the endpoint that its client had before. */
-	TRACE_AFFINITY = 1 << 14,
-	/* It was handed to a former owner of the row, or back to the node that asked. */
-	TRACE_SECOND_CHANCE = 1 << 8,
-	TRACE_RETURNED = 1 << 9,
-	/* An exception led it to the node that holds its flow. */
-	TRACE_EXCEPTION = 1 << 15,
-	/* The flow is here, and the node that the router chose is told so by the packet. */
-	TRACE_TELLS = 1 << 16,
-	/* The node that holds the flow, or did, has told this one. */
-	TRACE_TOLD = 1 << 17,
-	/* It was handed to the next zone, by whose table its flow may have begun. */
-	TRACE_OTHER_ZONE = 1 << 18,
+	TRACE_CHOSEN = 1 << 8,
+	/* A new flow got the endpoint of its client's former flows. */
+	TRACE_AFFINITY = 1 << 9,
+	/* It was sent to a former primary of the row, or back to the primary. */
+	TRACE_SECOND_CHANCE = 1 << 10,
+	TRACE_RETURNED = 1 << 11,
+	/* It was sent by an exception to the node that holds its flow. */
+	TRACE_EXCEPTION = 1 << 12,
+	/* The flow is here, and the packet goes back as a notice to its ingress node. */
+	TRACE_NOTIFIES = 1 << 13,
+	/* It was such a notice, and this is the ingress node. */
+	TRACE_NOTIFIED = 1 << 14,
+	/* It was sent to a node of the next zone's table. */
+	TRACE_OTHER_ZONE = 1 << 15,
 	/* It was encapsulated. */
-	TRACE_TO_NODE = 1 << 10,
+	TRACE_TO_NODE = 1 << 16,
 	/* It was given to an endpoint. */
-	TRACE_DELIVERED = 1 << 11,
-	/* Its next hop is left to the kernel. */
-	TRACE_TO_KERNEL = 1 << 12,
+	TRACE_DELIVERED = 1 << 17,
+	/* Its next hop was left to the kernel. */
+	TRACE_TO_KERNEL = 1 << 18,
 	/* The VIP answered it itself. */
 	TRACE_ANSWERED = 1 << 19,
 };
@@ -63,10 +64,10 @@ struct trace {
 	__u32 frontend;
 	__u32 endpoint;
 	__u32 endpoint_row;
-	/* Row of the frontend's node table, and what stands there. */
+	/* Row of the frontend's node table, and its content. */
 	__u32 row;
 	struct row owners;
-	/* Where it was encapsulated to. */
+	/* The node that it was encapsulated to. */
 	__u32 node;
 	/* By which interface it leaves. */
 	__u32 ifindex;
@@ -144,7 +145,7 @@ static __always_inline void trace_chosen(__u32 index, __u32 id)
 	trace->endpoint = id;
 }
 
-/* The endpoint is kept for the client. */
+/* The client kept its endpoint. */
 static __always_inline void trace_kept(__u32 id)
 {
 	trace_step(TRACE_AFFINITY);

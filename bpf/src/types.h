@@ -14,13 +14,13 @@ struct address {
 };
 
 enum self_flag {
-	/* Frames must not be sent back by the driver of an uplink (XDP_TX). That of veth
-	 * silently keeps them unless the other end runs an XDP program, too.
+	/* XDP_TX must not be used. The veth driver silently drops such frames unless the other
+	 * end runs an XDP program, too.
 	 */
 	SELF_NO_TRANSMIT = 1,
 };
 
-/* What the node knows of itself. A zero IPv4 or IPv6 address means none. */
+/* This node. A zero IPv4 or IPv6 address means none. */
 struct self {
 	__u16 id;
 	/* Bytes that encapsulation adds to a packet, for the MSS. */
@@ -30,16 +30,16 @@ struct self {
 	struct address ipv6;
 	/* Below ZONES; zero means none. */
 	__u32 zone;
-	/* Frames for other stations, which a promiscuous or flooded port sees, are
-	 * not ours. Unused places are zero and come last. Six bytes of address, as
-	 * the low bytes of a little-endian load; the rest zero.
+	/* The addresses of the uplinks. Frames for other stations, which a promiscuous or
+	 * flooded port sees, are not ours. Six bytes each, as the low bytes of a little-endian
+	 * load; the rest zero. Unused places are zero and come last.
 	 */
 	__u64 uplink_mac[UPLINK_MACS];
 };
 
-/* A node of the cluster. A zero address means it has none of that family. Behind the
- * IPv4 address is the next hop that the agent prepared; a zero interface means none.
- * One cache line, and all that a packet over IPv4 needs in its first half.
+/* A node of the cluster. A zero address means none of that family. After the IPv4 address
+ * comes the next hop that the agent prepared; a zero interface means none. One cache line:
+ * a packet over IPv4 needs only its first half.
  */
 struct node {
 	__be32 ipv4;
@@ -49,7 +49,7 @@ struct node {
 	__u8 source[6];
 	/* The 802.1Q tag to send with, or zero. */
 	__u16 vlan;
-	/* The longest IP packet that the way to the node takes. */
+	/* The path MTU: the longest IP packet that gets to the node. */
 	__u16 mtu;
 	__u32 pad;
 	struct address ipv6;
@@ -58,21 +58,21 @@ struct node {
 	__u32 reserved[3];
 };
 
-/* The node tables of a frontend by the zone of the node that the router chose; zero where
- * there is none. All zero where the frontend has one table for all nodes.
+/* The node tables of a frontend by the zone of the ingress node; zero means none. All zero
+ * where the frontend has one table for all nodes.
  */
 struct zones {
 	__u32 table[ZONES];
 };
 
-/* One row of a node table: the way of its packets (way.h), with flags of the row where a
- * packet has its origin.
+/* A row of a node table: the path of its packets (path.h), but in the place of the ingress
+ * node flags of the row (row.h).
  */
 struct row {
-	__u64 way;
+	__u64 path;
 };
 
-/* What is only known of a row that moved or has exceptions. Ticks; zero means never. */
+/* Beside a row: what a marked row needs. Ticks; zero means never. */
 struct row_mark {
 	/* When the primary last changed. */
 	__u32 moved;
@@ -84,10 +84,10 @@ struct row_mark {
 struct row_update {
 	__u32 row;
 	__u32 pad;
-	__u64 way;
+	__u64 path;
 };
 
-/* The node that holds a flow against its row. */
+/* The node that holds a flow, though its row names another one (exception.h). */
 struct exception {
 	__u32 node;
 	/* Ticks, renewed every REFRESH_SECONDS of activity. */
@@ -110,7 +110,7 @@ struct frontend_key6 {
 
 enum frontend_flag {
 	FRONTEND_LOCAL = 1,
-	/* The Service has no endpoint anywhere: who wants to connect is told so. */
+	/* The Service has no endpoint anywhere: clients are refused. */
 	FRONTEND_REFUSES = 2,
 };
 
@@ -121,11 +121,11 @@ struct frontend {
 	__u32 flags;
 	/* Seconds for which a client keeps its endpoint, or zero. */
 	__u32 affinity;
-	/* The set of source ranges that is admitted; zero admits everybody. */
+	/* The set of source ranges that is admitted; zero admits every source. */
 	__u32 ranges;
 };
 
-/* One of IPv6 is found by a hash of its key, and is it if the key is the same. */
+/* An IPv6 frontend is found by a hash of its key, and then checked by the key. */
 struct frontend6 {
 	struct frontend frontend;
 	struct frontend_key6 key;
@@ -148,9 +148,8 @@ struct source_range_key6 {
 	struct address address;
 };
 
-/* An endpoint; a zero port means that the id is unused. The tag is a digest of
- * address and port: a connection keeps it beside the id, so that an id that was
- * given to another endpoint is noticed.
+/* An endpoint; a zero port means that the id is unused. The tag is a digest of address and
+ * port. A connection keeps it beside the id, which may be given to another endpoint.
  */
 struct endpoint {
 	struct address address;
@@ -192,7 +191,7 @@ struct connection {
 	__u32 flags;
 };
 
-/* Key of a flow as the endpoint answers it. */
+/* Key of a flow as the endpoint sends it. */
 struct reverse_key4 {
 	__be32 endpoint;
 	__be32 client;
@@ -218,19 +217,17 @@ enum reverse_flag {
 	SERVER_RST = 4,
 };
 
-/* What shows that a client is where it says it is and that the endpoint talks with it:
- * see proof.h.
- */
+/* What proves that the client's address is not spoofed: see proof.h. */
 enum proof {
-	/* Nothing yet but a SYN, or a datagram. */
+	/* A SYN, or a datagram. */
 	PROOF_ASKED,
-	/* The same, where a former flow of the client's address and port ended here. */
+	/* The same, after a flow of the same client address and port that is over. */
 	PROOF_RENEWED,
-	/* A packet of a connection that this node had not known. */
+	/* A packet of a connection that this node did not know. */
 	PROOF_CLAIMED,
 	/* A SYN-ACK went to the client. */
 	PROOF_OFFERED,
-	/* Both sides have talked with each other, or the endpoint has answered a datagram. */
+	/* Packets went in both directions, or the endpoint answered a datagram. */
 	PROOF_GIVEN,
 };
 
@@ -259,15 +256,15 @@ struct memory_bucket {
 	struct memory slot[MEMORY_SLOTS];
 };
 
-/* Key of a client's endpoint under session affinity: backend is the endpoint table. */
+/* Key of a client's endpoint under session affinity. */
 struct affinity_key4 {
 	__be32 client;
-	__u32 backend;
+	__u32 endpoint_table;
 };
 
 struct affinity_key6 {
 	struct address client;
-	__u32 backend;
+	__u32 endpoint_table;
 };
 
 struct affinity {
@@ -298,7 +295,7 @@ struct sampling {
 	__u32 taken;
 	/* Not sampled because SAMPLES_PER_SECOND had been taken. */
 	__u64 skipped;
-	/* Not sampled because nobody had read the former ones. */
+	/* Not sampled because the ring buffer was full. */
 	__u64 lost;
 };
 
@@ -307,15 +304,15 @@ enum uplink_flag {
 	UPLINK_TAKES_FRAMES = 1,
 };
 
-/* An interface that brings in or sends frames of uplinks. */
+/* An interface by which frames of the uplinks come in or leave. */
 struct uplink {
 	__u32 flags;
 	/* The bond that it is a member of, or zero. */
 	__u32 master;
 };
 
-/* What ingress hands to the packet's own pass through the kernel in front of the
- * frame (XDP metadata): leave through this interface.
+/* XDP metadata in front of a frame that ingress passes to the kernel: the interface by which
+ * it has to leave.
  */
 struct handover {
 	__u32 magic;
@@ -324,7 +321,7 @@ struct handover {
 
 #define HANDOVER_MAGIC 0x4d4c5248 /* "MLRH" */
 
-/* A flow as read from a packet that a client sent. */
+/* A flow, in the client's direction. */
 struct flow {
 	struct address client;
 	struct address vip;
@@ -336,7 +333,7 @@ struct flow {
 	__u16 pad;
 };
 
-/* A dropped packet, as drop_samples tells it. */
+/* A dropped packet, in drop_samples. */
 struct drop_sample {
 	/* Nanoseconds of CLOCK_MONOTONIC. */
 	__u64 time;
@@ -344,7 +341,7 @@ struct drop_sample {
 	struct flow flow;
 	/* Bytes of the IP packet with its header, as the header says. */
 	__u32 length;
-	/* The interface that it came in by, of a reply the one that it would have left by. */
+	/* The interface by which it came in; of a reply, the one by which it would have left. */
 	__u32 ifindex;
 	/* Id of the frontend; zero means none. */
 	__u32 frontend;
@@ -353,10 +350,10 @@ struct drop_sample {
 
 /* What a packet is. */
 enum packet_kind {
-	/* One with a TCP or UDP header of the client. */
-	PACKET_PLAIN,
-	/* An ICMP error about what the VIP sent. Its flow is that of the packets which
-	 * the client sends to the VIP.
+	/* With the client's TCP, UDP or SCTP header. */
+	PACKET_TRANSPORT,
+	/* An ICMP error about a packet that the VIP sent. Its flow is the client's flow, which
+	 * that packet belongs to.
 	 */
 	PACKET_ICMP_ERROR,
 	/* An ICMP echo request to the VIP. */
@@ -365,13 +362,11 @@ enum packet_kind {
 	PACKET_LATER_FRAGMENT,
 };
 
-/* A packet under way through the ingress program. Offsets count from the start
- * of the frame.
- */
+/* A packet in the ingress program. Offsets count from the start of the frame. */
 struct packet {
 	struct flow flow;
-	/* Which nodes it may go to, in the form of way.h. */
-	__u64 way;
+	/* The nodes that it may go to: see path.h. */
+	__u64 path;
 	__u8 tcp_flags;
 	/* Traffic class: DSCP and ECN. */
 	__u8 tos;
@@ -388,16 +383,16 @@ struct packet {
 	__u32 frontend;
 	/* enum packet_kind */
 	__u16 kind;
-	/* The frame is now the VIP's own answer, on its way back. */
+	/* The frame is now the VIP's own answer. */
 	__u8 answered;
-	/* How many zones on from the origin's the zone is by whose table its way is: see zone.h. */
-	__u8 zones_on;
-	/* The longest packet that fits on its way, where it was too big. */
+	/* How many zones after the ingress node's its path's zone is: see zone.h. */
+	__u8 zone_steps;
+	/* Of a packet that was too big: the longest one that fits. */
 	__u32 mtu;
 };
 
-/* What the slow path has in hand. */
-struct slow {
+/* The slow path's packet. */
+struct slow_packet {
 	struct packet packet;
 	/* The 802.1Q and 802.1ad tags that were taken off the frame, outermost first, each
 	 * with the EtherType in front.
@@ -406,7 +401,7 @@ struct slow {
 	__be32 tag[VLAN_TAGS];
 };
 
-/* A datagram of which the first fragment came by. */
+/* A datagram whose first fragment was seen. */
 struct fragment_key {
 	struct address from;
 	struct address to;
@@ -415,7 +410,7 @@ struct fragment_key {
 	__u8 pad[3];
 };
 
-/* What its later fragments lack. */
+/* What later fragments lack. */
 struct fragment {
 	struct address vip;
 	__be16 client_port;
@@ -424,20 +419,8 @@ struct fragment {
 	__u32 seen;
 };
 
-/* What a VIP answered in a second. */
+/* How much was answered in the current second. */
 struct answers {
 	__u32 since;
 	__u32 given;
 };
-
-/* Where the frame has the given offset. No header that is read here lies further in than
- * the mask allows: an outer IPv6 header, all the options that Geneve can have, an
- * inner IPv6 header with 256 bytes of extension headers, and an ICMP error about an IPv4
- * packet with options end at 704. The mask shows it to the verifier.
- */
-#define MAX_OFFSET 0x3ff
-
-static __always_inline void *frame_at(const struct xdp_md *ctx, __u32 offset)
-{
-	return (void *)(long)ctx->data + (offset & MAX_OFFSET);
-}

@@ -9,10 +9,9 @@
 
 #include "types.h"
 
-/* 802.1Q and 802.1ad tags in a frame, where the card leaves them. They are taken off while the
- * packet is read, and put back for the stack, whose VLAN devices tell by them whose it is, and
- * for an answer, which goes back by the same VLAN. An encapsulated packet has those of
- * its next hop.
+/* 802.1Q and 802.1ad tags that the card leaves in a frame. They are taken off to read the
+ * packet. The stack gets them back, because its VLAN devices go by them. So does an answer,
+ * which leaves by the same VLAN. An encapsulated packet has the tag of its next hop instead.
  */
 
 #define VLAN_TAG_LENGTH 4
@@ -25,7 +24,8 @@ static __always_inline int is_vlan(__be16 protocol)
 /* Reads the tags and returns the EtherType behind them, or zero where they are cut off or
  * too many.
  */
-static __always_inline __be16 read_tags(struct xdp_md *ctx, struct slow *slow, __be16 protocol)
+static __always_inline __be16 read_tags(struct xdp_md *ctx, struct slow_packet *slow,
+					__be16 protocol)
 {
 	for (int i = 0; i < VLAN_TAGS; i++) {
 		__be16 *tag = (void *)(long)ctx->data + sizeof(struct ethhdr) + i * VLAN_TAG_LENGTH;
@@ -41,7 +41,7 @@ static __always_inline __be16 read_tags(struct xdp_md *ctx, struct slow *slow, _
 	return is_vlan(protocol) ? 0 : protocol;
 }
 
-/* Takes so many bytes of tags off the frame, or puts as many in. */
+/* Moves the Ethernet addresses: over tags that go, or, if negative, to make room for some. */
 static __always_inline long move_addresses(struct xdp_md *ctx, int bytes)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
@@ -59,7 +59,7 @@ static __always_inline long move_addresses(struct xdp_md *ctx, int bytes)
 	return 0;
 }
 
-static __always_inline long take_tags(struct xdp_md *ctx, struct slow *slow)
+static __always_inline long take_tags(struct xdp_md *ctx, struct slow_packet *slow)
 {
 	if (!slow->tags)
 		return 0;
@@ -67,7 +67,7 @@ static __always_inline long take_tags(struct xdp_md *ctx, struct slow *slow)
 	return move_addresses(ctx, slow->tags == 1 ? VLAN_TAG_LENGTH : 2 * VLAN_TAG_LENGTH);
 }
 
-static __always_inline long put_tags(struct xdp_md *ctx, const struct slow *slow)
+static __always_inline long put_tags(struct xdp_md *ctx, const struct slow_packet *slow)
 {
 	__be32 *tag;
 

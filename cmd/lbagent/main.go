@@ -14,7 +14,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
 
 	"github.com/millrace-lb/millrace/lbagent"
@@ -59,66 +58,56 @@ func command(getenv func(string) string, stdin io.Reader, stdout, stderr io.Writ
 	root.SetErr(stderr)
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.PersistentFlags().StringVar(&config.PinRoot, "pin-root", config.PinRoot,
-		"folder in a BPF file system in which maps and links outlive the agent")
-	addFlags(root.Flags(), &config)
+		"directory in a BPF file system in which maps and links outlive the agent")
+	config.AddFlags(root.Flags())
 	root.Flags().StringVar(&logLevel, "log-level", logLevel, "least level that is logged: debug, info, warn or error")
 	root.PersistentFlags().StringVar(&config.Socket, "socket", config.Socket,
-		"path of the socket at which drops, top and trace ask the agent; empty: none")
+		"path of the console's socket, at which drops, top, trace and vips ask the agent; empty: none")
 	root.AddCommand(cleanupCommand(&config), dumpCommand(&config), versionCommand())
-	root.AddCommand(lookCommands(&config, stdin)...)
+	root.AddCommand(consoleCommands(&config, stdin)...)
 	return root
 }
 
-func addFlags(flags *pflag.FlagSet, config *lbagent.Config) {
-	flags.StringVar(&config.NodeName, "node-name", config.NodeName,
-		"name of the Node that the agent runs on (default: the variable NODE_NAME)")
-	flags.StringVar(&config.Kubeconfig, "kubeconfig", config.Kubeconfig,
-		"kubeconfig file (default: the service account of the pod)")
-	flags.StringSliceVar(&config.Uplinks, "uplinks", config.Uplinks,
-		"names of the interfaces to attach to, or globs of names (default: those that carry a default route or the node's addresses)")
-	flags.IntVar(&config.MaxFrontends, "max-frontends", config.MaxFrontends, "ports of VIPs that fit")
-	flags.IntVar(&config.MaxTables, "max-tables", config.MaxTables,
-		"Service ports with externalTrafficPolicy Cluster that fit, counted for each address family; 32 KiB of memory each")
-	flags.IntVar(&config.MaxEndpointTables, "max-endpoint-tables", config.MaxEndpointTables,
-		"Service ports with endpoints on this node that fit, counted for each address family; 2 KiB of memory each")
-	flags.IntVar(&config.MaxEndpoints, "max-endpoints", config.MaxEndpoints, "endpoints on this node that fit")
-	flags.IntVar(&config.MaxVIPs, "max-vips", config.MaxVIPs, "VIPs that fit")
-	flags.IntVar(&config.MaxSourceRanges, "max-source-ranges", config.MaxSourceRanges,
-		"prefixes of loadBalancerSourceRanges that fit, for each address family; a list is counted twice while it changes")
-	flags.IntVar(&config.Connections, "connections", config.Connections,
-		"TCP connections that are remembered, for each address family; about 250 bytes of memory each")
-	flags.IntVar(&config.Datagrams, "udp-flows", config.Datagrams,
-		"the same for answered flows of UDP (default: a quarter of --connections)")
-	flags.IntVar(&config.Affinities, "affinity-clients", config.Affinities,
-		"clients whose endpoint is remembered for sessionAffinity ClientIP, for each address family; about 100 bytes of memory each (default: an eighth of --connections)")
-	flags.IntVar(&config.Exceptions, "exceptions", config.Exceptions,
-		"flows that other nodes hold against their row and that are sent straight there, for each address family; about 100 bytes of memory each (default: as many as --connections)")
-	flags.StringVar(&config.MetricsBindAddress, "metrics-bind-address", config.MetricsBindAddress,
-		"host:port that serves /metrics, /healthz and /readyz; 0: none")
-	flags.DurationVar(&config.WithdrawDelay, "withdraw-delay", config.WithdrawDelay,
-		"how long packets are still taken after their route was withdrawn")
-}
-
 func cleanupCommand(config *lbagent.Config) *cobra.Command {
-	return &cobra.Command{
+	var wait, check bool
+	command := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Detach the programs from all interfaces and remove all maps: for uninstalling",
 		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return lbagent.Cleanup(config.PinRoot)
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if check {
+				return lbagent.CheckClean(config.PinRoot)
+			}
+			if err := lbagent.Cleanup(config.PinRoot); err != nil {
+				return err
+			}
+			if wait {
+				<-cmd.Context().Done()
+			}
+			return nil
 		},
 	}
+	command.Flags().BoolVar(&wait, "wait", false, "stay until terminated, as the container of a DaemonSet must")
+	command.Flags().BoolVar(&check, "check", false, "remove nothing, and fail as long as anything is left")
+	command.MarkFlagsMutuallyExclusive("wait", "check")
+	return command
 }
 
 func dumpCommand(config *lbagent.Config) *cobra.Command {
-	return &cobra.Command{
+	var output string
+	command := &cobra.Command{
 		Use:   "dump",
 		Short: "Print what the node's pinned maps hold",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return lbagent.Dump(config.PinRoot, cmd.OutOrStdout())
+			if output != "" && output != "json" {
+				return fmt.Errorf("--output is %q, must be json or nothing", output)
+			}
+			return lbagent.Dump(config.PinRoot, output == "json", cmd.OutOrStdout())
 		},
 	}
+	command.Flags().StringVarP(&output, "output", "o", "", "json: one object, for programs; empty: a table")
+	return command
 }
 
 func versionCommand() *cobra.Command {

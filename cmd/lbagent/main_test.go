@@ -4,8 +4,15 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
 )
 
 func noEnvironment(string) string { return "" }
@@ -27,10 +34,11 @@ func TestWrongFlags(t *testing.T) {
 	}{
 		"no node":           {nil, "--node-name"},
 		"uplink":            {[]string{"--node-name=a", "--uplinks=eth["}, "--uplinks"},
-		"size":              {[]string{"--node-name=a", "--max-tables=0"}, "--max-tables is 0"},
+		"size":              {[]string{"--node-name=a", "--max-node-tables=0"}, "--max-node-tables is 0"},
 		"delay":             {[]string{"--node-name=a", "--withdraw-delay=-1s"}, "--withdraw-delay"},
 		"level":             {[]string{"--node-name=a", "--log-level=loud"}, "--log-level"},
 		"kubeconfig":        {[]string{"--node-name=a", "--kubeconfig=/nowhere/config"}, "/nowhere/config"},
+		"output":            {[]string{"dump", "--output=yaml"}, "--output"},
 		"argument":          {[]string{"start"}, "start"},
 		"several at a time": {[]string{"--connections=-1", "--max-vips=0"}, "--max-vips is 0"},
 	} {
@@ -46,6 +54,22 @@ func TestWrongFlags(t *testing.T) {
 	}
 }
 
+// The page on installing names every flag that an agent starts with.
+func TestFlagsAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := command(noEnvironment, strings.NewReader(""), io.Discard, io.Discard)
+	for _, flags := range []*pflag.FlagSet{cmd.LocalFlags(), cmd.PersistentFlags()} {
+		flags.VisitAll(func(flag *pflag.Flag) {
+			if !bytes.Contains(page, []byte("`--"+flag.Name+"`")) {
+				t.Errorf("docs/install.md does not name --%s", flag.Name)
+			}
+		})
+	}
+}
+
 func TestNodeNameFromEnvironment(t *testing.T) {
 	var out bytes.Buffer
 	cmd := command(func(name string) string {
@@ -56,5 +80,44 @@ func TestNodeNameFromEnvironment(t *testing.T) {
 	}, strings.NewReader(""), &out, &out)
 	if got := cmd.Flags().Lookup("node-name").DefValue; got != "node1" {
 		t.Errorf("node name %q, want node1", got)
+	}
+}
+
+// cleanup --check fails until cleanup was run; with --wait it stays until told to end.
+func TestCleanup(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "millrace")
+	if err := os.Mkdir(root, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	run := func(ctx context.Context, flags ...string) error {
+		var out bytes.Buffer
+		cmd := command(noEnvironment, strings.NewReader(""), &out, &out)
+		cmd.SetArgs(append([]string{"cleanup", "--pin-root=" + root}, flags...))
+		return cmd.ExecuteContext(ctx)
+	}
+	if err := run(t.Context(), "--check"); err == nil || !strings.Contains(err.Error(), root) {
+		t.Errorf("before: error %v, want one that says %s", err, root)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, "--wait") }()
+	deadline := time.After(10 * time.Second)
+	for run(t.Context(), "--check") != nil {
+		select {
+		case err := <-ended:
+			t.Fatalf("cleanup --wait ended with %v", err)
+		case <-deadline:
+			t.Fatal("cleanup --wait has removed nothing")
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	select {
+	case err := <-ended:
+		t.Fatalf("cleanup --wait did not wait, but ended with %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("cleanup --wait ended with %v", err)
 	}
 }

@@ -3,10 +3,8 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -15,7 +13,6 @@ import (
 
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
-	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
 // errProblems ends `status --exit-code` where there are problems; what they
@@ -27,7 +24,7 @@ func newCommand(env environment) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "millrace",
 		Short: "Show what Millrace does in a cluster and what is wrong",
-		// kubectl completes and explains a plug-in by the name that the user types.
+		// The help of a plug-in has the name that the user types.
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: calledAs(env.args[0])},
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -35,12 +32,13 @@ func newCommand(env environment) *cobra.Command {
 	flags := root.PersistentFlags()
 	flags.StringVar(&config.Kubeconfig, "kubeconfig", "", "kubeconfig `file` (default KUBECONFIG, then ~/.kube/config)")
 	flags.StringVar(&config.Context, "context", "", "context of the kubeconfig (default its current one)")
-	flags.StringVarP(&config.Namespace, "namespace", "n", "millrace-system", "namespace that Millrace is installed in")
+	flags.StringVar(&config.Namespace, "install-namespace", installNamespace(env),
+		"`namespace` that Millrace is installed in, also "+variableNamespace)
 	flags.DurationVar(&config.Timeout, "request-timeout", 10*time.Second, "time limit of one request to the API server")
 	root.AddCommand(
 		statusCommand(env, &config),
-		listCommand(env, &config, "vips", "Show the VIPs, whose they are and who announces them", render.VIPs),
-		listCommand(env, &config, "nodes", "Show the nodes, their agents and BGP sessions", render.Nodes),
+		vipsCommand(env, &config),
+		nodesCommand(env, &config),
 		dropsCommand(env, &config),
 		topCommand(env, &config),
 		traceCommand(env, &config),
@@ -49,63 +47,48 @@ func newCommand(env environment) *cobra.Command {
 	return root
 }
 
-// renderer writes a report, or a part of it.
-type renderer func(io.Writer, *report.View, render.Options) error
+// variableNamespace is the environment variable that --install-namespace has its
+// default from.
+const variableNamespace = "MILLRACE_INSTALL_NAMESPACE"
 
-func statusCommand(env environment, config *cluster.Config) *cobra.Command {
-	var exitCode bool
-	status := func(out io.Writer, view *report.View, options render.Options) error {
-		if err := render.Status(out, view, options); err != nil {
-			return err
+func installNamespace(env environment) string {
+	if env.getenv != nil {
+		if namespace := env.getenv(variableNamespace); namespace != "" {
+			return namespace
 		}
-		if exitCode && len(view.Problems) > 0 {
-			return errProblems
-		}
-		return nil
 	}
-	command := listCommand(env, config, "status", "Show VIPs, nodes and problems on one screen", status)
-	command.Long = "Show VIPs, nodes and every problem on one screen.\n\n" +
-		"The exit code is 0 when the cluster could be read and 1 when not; with --exit-code it is 2 when there are problems."
-	command.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 2 when there are problems")
-	return command
-}
-
-func listCommand(env environment, config *cluster.Config, name, short string, write renderer) *cobra.Command {
-	var output string
-	command := &cobra.Command{
-		Use:   name,
-		Short: short,
-		Args:  cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			format, err := parseFormat(output)
-			if err != nil {
-				return err
-			}
-			view, err := readView(command.Context(), *config)
-			if err != nil {
-				return err
-			}
-			return write(env.stdout, view, render.Options{Format: format, Width: env.width, Colour: env.colour})
-		},
-	}
-	command.Flags().StringVarP(&output, "output", "o", "", "output `format`: wide, json or yaml")
-	return command
-}
-
-func readView(ctx context.Context, config cluster.Config) (*report.View, error) {
-	in, err := cluster.Read(ctx, config)
-	if err != nil {
-		return nil, err
-	}
-	return report.Build(in), nil
+	return "millrace-system"
 }
 
 func parseFormat(text string) (render.Format, error) {
-	formats := []string{string(render.Wide), string(render.JSON), string(render.YAML)}
-	if text != "" && !slices.Contains(formats, text) {
-		return "", fmt.Errorf("--output=%s: must be one of %s", text, strings.Join(formats, ", "))
+	if text != "" && !slices.Contains(formats(), text) {
+		return "", fmt.Errorf("--output=%s: must be one of %s", text, strings.Join(formats(), ", "))
 	}
 	return render.Format(text), nil
+}
+
+// namespaceFlag adds -n to a command whose output is by Service.
+func namespaceFlag(command *cobra.Command, config *cluster.Config, namespace *string) {
+	command.Flags().StringVarP(namespace, "namespace", "n", "", "only Services of this `namespace` (default all)")
+	mustComplete(command, "namespace", complete(config, namespaces))
+}
+
+// nodesFlag adds --node to a command that asks agents.
+func nodesFlag(command *cobra.Command, config *cluster.Config, nodes *[]string) {
+	command.Flags().StringSliceVar(nodes, "node", nil, "only these `nodes` (default all)")
+	mustComplete(command, "node", complete(config, cluster.Nodes))
+}
+
+// jsonFlag adds -o to a command that knows json alone.
+func jsonFlag(command *cobra.Command, output *string, usage string) {
+	command.Flags().StringVarP(output, "output", "o", "", usage)
+	mustComplete(command, "output", fixed(string(render.JSON)))
+}
+
+// isOf reports whether a Service, given as namespace/name, is of a namespace; an empty
+// namespace stands for all.
+func isOf(service, namespace string) bool {
+	return namespace == "" || strings.HasPrefix(service, namespace+"/")
 }
 
 func versionCommand(env environment) *cobra.Command {

@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-lb/millrace/api/inspect"
-	"github.com/millrace-lb/millrace/cmd/millrace/internal/agents"
+	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/console"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
 )
 
@@ -56,11 +56,13 @@ func dropsCommand(env environment, config *cluster.Config) *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.StringSliceVar(&nodes, "node", nil, "only these `nodes` (default all)")
+	nodesFlag(command, config, &nodes)
+	namespaceFlag(command, config, &watch.namespace)
 	flags.StringVar(&watch.reason, "reason", "", "only samples of this `reason`, such as no_endpoint")
 	flags.Var((*addressFlag)(&watch.vip), "vip", "only samples of packets to this `address`")
 	flags.DurationVar(&limit, "for", 0, "end after this `time` (default when interrupted)")
-	flags.StringVarP(&output, "output", "o", "", "output `format`: json, a line each")
+	jsonFlag(command, &output, "output `format`: json, a line each")
+	mustComplete(command, "vip", complete(config, addresses))
 	return command
 }
 
@@ -99,24 +101,26 @@ func orAll(nodes []string, found *cluster.Agents) []string {
 // nodeLine is a line of JSON output.
 type nodeLine struct {
 	Node string `json:"node"`
-	inspect.Line
+	consoleapi.Line
 }
 
 // dropWatch follows the drops of many nodes.
 type dropWatch struct {
 	env    environment
 	reason string
-	vip    netip.Addr
-	json   bool
+	// namespace of the Services; empty for all.
+	namespace string
+	vip       netip.Addr
+	json      bool
 
 	// headed is true once the counters have been shown; what comes before waits.
 	headed   bool
-	counters []inspect.Drops
+	counters []consoleapi.Drops
 	waiting  []string
 }
 
-func (w *dropWatch) run(ctx context.Context, runner agents.Runner, nodes []string) error {
-	answers := agents.Follow(ctx, runner, nodes, []string{"drops", "--follow"})
+func (w *dropWatch) run(ctx context.Context, runner console.Runner, nodes []string) error {
+	answers := console.Follow(ctx, runner, nodes, []string{"drops", "--follow"})
 	late := time.NewTimer(answerTime)
 	defer late.Stop()
 	silent, failed := len(nodes), 0
@@ -130,7 +134,7 @@ func (w *dropWatch) run(ctx context.Context, runner agents.Runner, nodes []strin
 				failed++
 				fmt.Fprintf(w.env.stderr, "millrace: %s: %v\n", answer.Node, answer.Err)
 			}
-			if answer.Line.Drops != nil || answer.Err != nil && !errors.Is(answer.Err, agents.ErrEnded) {
+			if answer.Line.Drops != nil || answer.Err != nil && !errors.Is(answer.Err, console.ErrEnded) {
 				silent--
 			}
 			err := w.take(answer)
@@ -156,7 +160,7 @@ func (w *dropWatch) end(allFailed bool) error {
 }
 
 // take keeps what a node tells until it is shown.
-func (w *dropWatch) take(answer agents.Answer) error {
+func (w *dropWatch) take(answer console.Answer) error {
 	if !w.wanted(answer.Line) {
 		return nil
 	}
@@ -170,16 +174,17 @@ func (w *dropWatch) take(answer agents.Answer) error {
 	case line.Drop != nil:
 		w.waiting = append(w.waiting, render.Drop(line.Drop))
 	case line.Missed > 0:
-		w.waiting = append(w.waiting, fmt.Sprintf("(%d samples of %s came faster than they could be told)", line.Missed, answer.Node))
+		w.waiting = append(w.waiting, fmt.Sprintf("(%d samples of %s came faster than they could be shown)", line.Missed, answer.Node))
 	}
 	return nil
 }
 
-func (w *dropWatch) wanted(line inspect.Line) bool {
+func (w *dropWatch) wanted(line consoleapi.Line) bool {
 	switch {
 	case line.Drop != nil:
 		return (w.reason == "" || w.reason == line.Drop.Reason) &&
-			(!w.vip.IsValid() || w.vip == line.Drop.Destination.Addr())
+			(!w.vip.IsValid() || w.vip == line.Drop.Destination.Addr()) &&
+			isOf(line.Drop.Service, w.namespace)
 	default:
 		return line.Drops != nil || line.Missed > 0
 	}

@@ -14,26 +14,42 @@ import (
 	"testing"
 )
 
-// emptyCluster answers each list with none, as a cluster does where Millrace
-// has just been installed, and returns a kubeconfig for it.
+// listKinds are the kinds of lists by resource.
+var listKinds = map[string]string{
+	"vippools": "VIPPoolList", "vips": "VIPList", "lbpeers": "LBPeerList", "vipadvertisements": "VIPAdvertisementList",
+	"lbnodes": "LBNodeList", "lbnodereports": "LBNodeReportList", "services": "ServiceList", "endpointslices": "EndpointSliceList", "pods": "PodList",
+}
+
+// emptyCluster is a cluster where Millrace has just been installed; it returns a
+// kubeconfig.
 func emptyCluster(t *testing.T) string {
 	t.Helper()
-	kinds := map[string]string{
-		"ippools": "IPPoolList", "vips": "VIPList", "bgppeers": "BGPPeerList", "bgpadvertisements": "BGPAdvertisementList",
-		"lbnodes": "LBNodeList", "services": "ServiceList", "endpointslices": "EndpointSliceList", "pods": "PodList",
-	}
+	return fakeCluster(t, nil)
+}
+
+// fakeCluster answers the list of each resource with the items given for it, in JSON,
+// and returns a kubeconfig.
+func fakeCluster(t *testing.T, items map[string]string) string {
+	t.Helper()
 	api := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, request *http.Request) {
 		version := "v1"
 		if parts := strings.Split(request.URL.Path, "/"); parts[1] == "apis" {
 			version = parts[2] + "/" + parts[3]
 		}
 		out.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(out, `{"apiVersion":%q,"kind":%q,"metadata":{},"items":[]}`, version, kinds[filepath.Base(request.URL.Path)])
+		fmt.Fprintf(out, `{"apiVersion":%q,"kind":%q,"metadata":{},"items":[%s]}`,
+			version, listKinds[filepath.Base(request.URL.Path)], items[filepath.Base(request.URL.Path)])
 	}))
 	t.Cleanup(api.Close)
+	return kubeconfigOf(t, api.URL)
+}
+
+// kubeconfigOf writes one for an API server.
+func kubeconfigOf(t *testing.T, url string) string {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "config")
 	text := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: a,
-clusters: [{name: a, cluster: {server: %q}}], contexts: [{name: a, context: {cluster: a, user: ""}}]}`, api.URL)
+clusters: [{name: a, cluster: {server: %q}}], contexts: [{name: a, context: {cluster: a, user: ""}}]}`, url)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -52,13 +68,14 @@ func TestRun(t *testing.T) {
 		{"version", []string{"millrace", "version"}, exitOK, "dev\n", ""},
 		{"help as itself", []string{"/usr/bin/millrace", "status", "--help"}, exitOK, "\n  millrace status", ""},
 		{"help as a plug-in", []string{"/usr/bin/kubectl-millrace", "status", "--help"}, exitOK, "\n  kubectl millrace status", ""},
-		{"status", []string{"millrace", "status", "--kubeconfig", kubeconfig}, exitOK, "create an IPPool", ""},
+		{"status", []string{"millrace", "status", "--kubeconfig", kubeconfig}, exitOK, "create a VIPPool", ""},
 		{"status with problems", []string{"millrace", "status", "--exit-code", "--kubeconfig", kubeconfig}, exitProblems, "NotRunning", ""},
 		{"vips", []string{"millrace", "vips", "--kubeconfig", kubeconfig}, exitOK, "No VIPs.", ""},
 		{"nodes", []string{"millrace", "nodes", "-o", "yaml", "--kubeconfig", kubeconfig}, exitOK, "[]\n", ""},
 		{"no such format", []string{"millrace", "vips", "-o", "xml"}, exitError, "", "--output=xml: must be one of wide, json, yaml"},
 		{"no such command", []string{"millrace", "vip"}, exitError, "", `unknown command "vip"`},
-		{"too many arguments", []string{"millrace", "vips", "x"}, exitError, "", "unknown command"},
+		{"no such VIP", []string{"millrace", "vips", "203.0.113.7", "--kubeconfig", kubeconfig}, exitError, "", "no such VIP: there is no VIP 203.0.113.7"},
+		{"too many arguments", []string{"millrace", "nodes", "x"}, exitError, "", "unknown command"},
 		{"no such kubeconfig", []string{"millrace", "status", "--exit-code", "--kubeconfig", "/nonexistent"}, exitError, "", "/nonexistent"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

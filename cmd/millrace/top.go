@@ -5,15 +5,17 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-lb/millrace/cmd/millrace/internal/agents"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/console"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
@@ -47,10 +49,11 @@ func topCommand(env environment, config *cluster.Config) *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.StringSliceVar(&nodes, "node", nil, "only these `nodes` (default all)")
+	nodesFlag(command, config, &nodes)
+	namespaceFlag(command, config, &watch.namespace)
 	flags.DurationVar(&watch.interval, "interval", 2*time.Second, "`time` that a rate is taken over")
 	flags.BoolVar(&watch.once, "once", false, "show one interval and end")
-	flags.StringVarP(&output, "output", "o", "", "output `format`: json, a line each")
+	jsonFlag(command, &output, "output `format`: json, a line each")
 	return command
 }
 
@@ -60,37 +63,32 @@ type topWatch struct {
 	interval time.Duration
 	once     bool
 	json     bool
+	// namespace of the Services; empty for all.
+	namespace string
 
 	// spans are the last two lines of each node that still tells.
 	spans map[string]report.Span
-	// live is how many do, failed how many do not though nobody asked them to end.
-	live, failed int
-	shown        bool
+	// failed is how many do not tell though nobody asked them to end.
+	failed int
 }
 
-func (w *topWatch) run(ctx context.Context, runner agents.Runner, nodes []string) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+func (w *topWatch) run(ctx context.Context, runner console.Runner, nodes []string) error {
 	w.spans = map[string]report.Span{}
-	answers := agents.Follow(ctx, runner, nodes, []string{"top", "--interval", w.interval.String()})
+	if w.once {
+		// A rate is the difference of two lines.
+		runner = console.Bounded(runner, 2)
+	}
+	answers := console.Follow(ctx, runner, nodes, []string{"top", "--interval", w.interval.String()})
 	ticker := time.NewTicker(w.interval)
 	defer ticker.Stop()
-	w.live = len(nodes)
 	for {
 		select {
 		case answer, more := <-answers:
-			switch {
-			case !more && w.failed == len(nodes):
-				return errNoAgent
-			case !more:
-				return nil
+			if !more {
+				return w.end(ctx, len(nodes))
 			}
 			w.take(answer)
-			if !w.once || w.shown || w.live == 0 || w.complete() < w.live {
-				continue
-			}
-			// The nodes that end now were asked to.
-			cancel()
+			continue
 		case <-ticker.C:
 			if w.once || w.complete() == 0 {
 				continue
@@ -102,13 +100,25 @@ func (w *topWatch) run(ctx context.Context, runner agents.Runner, nodes []string
 	}
 }
 
+// end is when no node tells any more: with --once the rates are shown now.
+func (w *topWatch) end(ctx context.Context, nodes int) error {
+	switch {
+	case w.failed == nodes:
+		return errNoAgent
+	case w.once && ctx.Err() == nil:
+		return w.show()
+	default:
+		return nil
+	}
+}
+
 // take keeps what a node tells.
-func (w *topWatch) take(answer agents.Answer) {
-	if answer.Ended {
-		w.live--
+func (w *topWatch) take(answer console.Answer) {
+	done := w.once && w.spans[answer.Node].Before != nil
+	if answer.Ended && !done {
 		delete(w.spans, answer.Node)
 	}
-	if answer.Err != nil {
+	if told := done && errors.Is(answer.Err, console.ErrEnded); answer.Err != nil && !told {
 		w.failed++
 		fmt.Fprintf(w.env.stderr, "millrace: %s: %v\n", answer.Node, answer.Err)
 	}
@@ -129,12 +139,12 @@ func (w *topWatch) complete() int {
 }
 
 func (w *topWatch) show() error {
-	w.shown = true
 	spans := make([]report.Span, 0, len(w.spans))
 	for _, span := range w.spans {
 		spans = append(spans, span)
 	}
 	rates := report.RatesOf(spans)
+	rates.Frontends = slices.DeleteFunc(rates.Frontends, func(rate report.FrontendRate) bool { return !isOf(rate.Service, w.namespace) })
 	if w.json {
 		return json.NewEncoder(w.env.stdout).Encode(rates)
 	}

@@ -16,9 +16,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-lb/millrace/api/inspect"
-	"github.com/millrace-lb/millrace/cmd/millrace/internal/agents"
+	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/console"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
 )
 
@@ -30,17 +30,22 @@ const (
 	traceTime = 30 * time.Second
 )
 
+// errDropped ends a trace that ends with a drop; the trace has been written.
+var errDropped = errors.New("the packet is dropped")
+
 func traceCommand(env environment, config *cluster.Config) *cobra.Command {
 	var node, proto, output string
 	var syn, ack bool
 	command := &cobra.Command{
 		Use:   "trace SOURCE:PORT VIP:PORT",
-		Short: "Explain what becomes of a packet, node by node",
-		Long: "Run the nodes' own program on a packet made for the purpose and explain each step, from the node that the\n" +
-			"router chose to the pod. Nothing is sent, recorded or counted. IPv6 is written [2001:db8::1]:80.",
+		Short: "Show what becomes of a packet, node by node",
+		Long: "Run the nodes' own program on a packet made for the purpose and show each step, from the ingress node\n" +
+			"to the pod. Nothing is sent, recorded or counted. IPv6 is written [2001:db8::1]:80.\n\n" +
+			"The exit code is 3 where the packet is dropped.",
 		Example: "  millrace trace 198.51.100.130:40000 203.0.113.1:80\n" +
 			"  millrace trace '[2001:db8::1]:40000' '[2001:db8:cafe::1]:53' --proto udp --node node2",
-		Args: cobra.ExactArgs(2),
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: argument(1, complete(config, sockets)),
 		RunE: func(command *cobra.Command, args []string) error {
 			asJSON, err := parseJSON(output)
 			if err != nil {
@@ -58,15 +63,20 @@ func traceCommand(env environment, config *cluster.Config) *cobra.Command {
 				node = found.Nodes()[0]
 			}
 			way, err := follow(command.Context(), found, node, first)
-			return errors.Join(showWay(env.stdout, way, asJSON), err)
+			if err := errors.Join(showWay(env.stdout, way, asJSON), err); err != nil {
+				return err
+			}
+			return way.end()
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&node, "node", "", "the `node` that the router chose (default the first one)")
+	flags.StringVar(&node, "node", "", "the ingress `node`, to which a router sends the packet (default the first one)")
 	flags.StringVar(&proto, "proto", "tcp", "`protocol`: tcp, udp or sctp")
 	flags.BoolVar(&syn, "syn", false, "the first packet of a connection (default)")
 	flags.BoolVar(&ack, "ack", false, "a packet of a connection that is there already")
-	flags.StringVarP(&output, "output", "o", "", "output `format`: json")
+	jsonFlag(command, &output, "output `format`: json")
+	mustComplete(command, "node", complete(config, cluster.Nodes))
+	mustComplete(command, "proto", fixed("tcp", "udp", "sctp"))
 	command.MarkFlagsMutuallyExclusive("syn", "ack")
 	return command
 }
@@ -96,14 +106,22 @@ func traceArguments(args []string, proto string, ack bool) ([]string, error) {
 
 // way is what became of a packet.
 type way struct {
-	Hops []*inspect.Trace `json:"hops"`
+	Hops []*consoleapi.Trace `json:"hops"`
 	// Pod is namespace/name of the one that it is delivered to.
 	Pod string `json:"pod,omitempty"`
 }
 
+// end is errDropped where the last node drops the packet.
+func (w way) end() error {
+	if last := len(w.Hops) - 1; last >= 0 && w.Hops[last].Verdict == consoleapi.Dropped {
+		return errDropped
+	}
+	return nil
+}
+
 // tracers are the agents of a cluster.
 type tracers interface {
-	agents.Runner
+	console.Runner
 	PodAt(ctx context.Context, service, address string) (string, error)
 }
 
@@ -117,11 +135,11 @@ func follow(ctx context.Context, runner tracers, node string, command []string) 
 			return w, fmt.Errorf("%s: %w", node, err)
 		}
 		w.Hops = append(w.Hops, hop)
-		if hop.Verdict == inspect.Delivered && hop.Service != "" {
+		if hop.Verdict == consoleapi.Delivered && hop.Service != "" {
 			w.Pod, err = runner.PodAt(ctx, hop.Service, hop.Endpoint.Addr().String())
 			return w, err
 		}
-		if hop.Verdict != inspect.Sent {
+		if hop.Verdict != consoleapi.Sent {
 			return w, nil
 		}
 		node = hop.NextNode
@@ -130,15 +148,15 @@ func follow(ctx context.Context, runner tracers, node string, command []string) 
 	return w, fmt.Errorf("the packet was not delivered after %d nodes; this should not be: please report it", maxHops)
 }
 
-func traceOn(ctx context.Context, runner agents.Runner, node string, command []string) (*inspect.Trace, error) {
+func traceOn(ctx context.Context, runner console.Runner, node string, command []string) (*consoleapi.Trace, error) {
 	ctx, cancel := context.WithTimeout(ctx, traceTime)
 	defer cancel()
-	line, err := agents.Ask(ctx, runner, node, command)
+	line, err := console.Ask(ctx, runner, node, command)
 	if err != nil {
 		return nil, err
 	}
 	if line.Trace == nil {
-		return nil, errors.New("the agent tells no trace: it may be of another version")
+		return nil, errors.New("the agent's answer is no trace: it may be of another version")
 	}
 	return line.Trace, nil
 }

@@ -29,7 +29,7 @@ func (d *demo) drain(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, held.End()) }()
-	if err := d.show(ctx, "kubectl", "drain", "node1", "--ignore-daemonsets", "--delete-emptydir-data", "--force"); err != nil {
+	if err := d.show(ctx, "kubectl", "drain", "node1", "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout="+patience.String()); err != nil {
 		return err
 	}
 	if err := d.cluster.RolledOut(ctx, "default", "deployment/echo"); err != nil {
@@ -39,7 +39,7 @@ func (d *demo) drain(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	live, _, err := d.cluster.LivePods(ctx, "default", "app=echo")
+	live, _, err := d.cluster.LivePods(ctx, "default", selector)
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (d *demo) drain(ctx context.Context) (err error) {
 	d.say("%d connections had pods on node1 and ended with these", heldConnections-kept)
 	d.say("%d connections have pods that live: %d of them broke", kept, broken)
 	if broken > 0 {
-		return fmt.Errorf("%d connections broke although their pods live: %+v", broken, after.Broken[0])
+		return fmt.Errorf("%d of %d connections broke although their pods live, want none; the first: %+v", broken, kept, after.Broken[0])
 	}
 	if _, err := d.cluster.Kubectl(ctx, "uncordon", "node1"); err != nil {
 		return err

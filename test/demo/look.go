@@ -27,7 +27,7 @@ const dropsTime = 4 * time.Second
 
 // drops sends packets to a port that the VIP does not have, and has them told.
 func (d *demo) drops(ctx context.Context) error {
-	d.step("Packets to a port that the Service does not have: dropped, and told by whom, whose and why")
+	d.step("Packets to a port that the Service does not have: dropped; each is shown with node, Service and reason")
 	d.say("(datagrams from the client to port %d of %s meanwhile)", unusedPort, d.ipv4)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return d.cluster.DatagramsInVain(ctx, netip.AddrPortFrom(d.ipv4, unusedPort), dropsTime) })

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Demo shows the whole path on a real cluster, step by step: it brings up the
-// lab, installs Millrace from config/, creates an ordinary Service and sends
-// it traffic from a client beyond a BGP router. It needs root and the built
+// Demo shows the whole path on a real cluster, step by step. It brings up the
+// lab, installs Millrace from config/ and creates an ordinary Service. A client
+// beyond a BGP router sends it traffic. It needs root and the built
 // programs and images (make demo).
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -18,8 +19,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace-lb/millrace/test/harness"
 )
@@ -36,6 +35,13 @@ func main() {
 	}
 }
 
+// patience is how long a step waits for what it expects, on a machine that is busy with
+// something else.
+const patience = 2 * time.Minute
+
+// selector selects the pods of the demo.
+const selector = "app=echo"
+
 // demo is one run: the cluster, where the story goes, and what later steps
 // need of earlier ones.
 type demo struct {
@@ -43,6 +49,7 @@ type demo struct {
 	out        io.Writer
 	start      time.Time
 	steps      int
+	title      string
 	ipv4, ipv6 netip.Addr
 }
 
@@ -54,30 +61,53 @@ func run(ctx context.Context, out io.Writer, keep bool) (err error) {
 	d := &demo{cluster: cluster, out: out, start: time.Now()}
 	d.step("A Kubernetes cluster of three nodes, and an FRR router between it and a client")
 	if err := cluster.Up(ctx); err != nil {
-		return err
+		return d.failed(ctx, err, keep)
 	}
-	if !keep {
-		defer func() {
-			d.step("Taking everything down")
-			if downErr := cluster.Down(context.Background()); downErr != nil && err == nil {
-				err = downErr
-			}
-			d.say("done in %.0f s", time.Since(d.start).Seconds())
-		}()
-	}
-	for _, act := range []func(context.Context) error{d.install, d.expose, d.routes, d.traffic, d.local, d.upgrade, d.drain, d.trace, d.drops, d.status} {
+	for _, act := range []func(context.Context) error{
+		d.install, d.expose, d.routes, d.traffic, d.local, d.upgrade, d.drain, d.trace, d.drops, d.status,
+	} {
 		if err := act(ctx); err != nil {
-			return err
+			return d.failed(ctx, err, keep)
 		}
 	}
 	if keep {
 		d.say("\nThe cluster is left running: try `bin/lab kubectl get vips`, and `bin/lab down` at the end.")
+		return nil
 	}
+	return d.down()
+}
+
+// failed keeps the logs, takes the cluster down and returns which step failed, and why.
+func (d *demo) failed(ctx context.Context, err error, keep bool) error {
+	err = fmt.Errorf("step %d (%s) failed: %w", d.steps, d.title, err)
+	// Whoever interrupts the demo wants to see its end and no logs.
+	if ctx.Err() == nil {
+		d.say("this failed; keeping the logs")
+		logs, keepErr := d.cluster.KeepLogs(ctx, "demo")
+		if keepErr != nil {
+			err = fmt.Errorf("%w\n(some logs could not be kept: %w)", err, keepErr)
+		}
+		err = fmt.Errorf("%w\nthe logs and the state of the cluster are in %s", err, logs)
+	}
+	if keep {
+		return err
+	}
+	return errors.Join(err, d.down())
+}
+
+// down takes everything down, also where the demo was interrupted.
+func (d *demo) down() error {
+	d.step("Taking everything down")
+	if err := d.cluster.Down(context.Background()); err != nil {
+		return fmt.Errorf("take the cluster down: %w", err)
+	}
+	d.say("done in %.0f s", time.Since(d.start).Seconds())
 	return nil
 }
 
 func (d *demo) step(title string) {
 	d.steps++
+	d.title = title
 	fmt.Fprintf(d.out, "\n── %d. %s  (%.0f s)\n", d.steps, title, time.Since(d.start).Seconds())
 }
 
@@ -115,7 +145,7 @@ func (d *demo) expose(ctx context.Context) error {
 	if err := d.cluster.RolledOut(ctx, "default", "deployment/echo"); err != nil {
 		return err
 	}
-	err := harness.Eventually(ctx, 30*time.Second, func(ctx context.Context) (err error) {
+	err := harness.Eventually(ctx, patience, func(ctx context.Context) (err error) {
 		d.ipv4, d.ipv6, err = d.cluster.DualStack(ctx, "default", "echo")
 		return err
 	})
@@ -128,11 +158,12 @@ func (d *demo) expose(ctx context.Context) error {
 	return d.show(ctx, "kubectl", "get", "vips")
 }
 
-// routed waits until the router uses exactly the given nodes for both VIPs.
-func (d *demo) routed(ctx context.Context, nodes ...int) error {
+// settled waits until the router's kernel and the nodes' maps lead both VIPs to the given
+// nodes and to all live pods.
+func (d *demo) settled(ctx context.Context, nodes ...int) error {
 	for _, vip := range []netip.Addr{d.ipv4, d.ipv6} {
-		err := harness.Eventually(ctx, 30*time.Second, func(ctx context.Context) error {
-			return d.cluster.RoutedTo(ctx, "router1", vip, nodes...)
+		err := harness.Eventually(ctx, patience, func(ctx context.Context) error {
+			return d.cluster.Settled(ctx, vip, "default", selector, nodes...)
 		})
 		if err != nil {
 			return err
@@ -143,7 +174,7 @@ func (d *demo) routed(ctx context.Context, nodes ...int) error {
 
 func (d *demo) routes(ctx context.Context) error {
 	d.step("The router learns the VIP from every node: equal-cost paths")
-	if err := d.routed(ctx, 1, 2, 3); err != nil {
+	if err := d.settled(ctx, 1, 2, 3); err != nil {
 		return err
 	}
 	for _, vip := range []netip.Addr{d.ipv4, d.ipv6} {
@@ -192,74 +223,6 @@ func sortedKeys(counts map[string]int) []string {
 	}
 	slices.Sort(keys)
 	return keys
-}
-
-func (d *demo) local(ctx context.Context) error {
-	d.step("externalTrafficPolicy: Local, and one pod: only its node announces")
-	if _, err := d.cluster.Kubectl(ctx, "patch", "service", "echo", "--patch", `{"spec":{"externalTrafficPolicy":"Local"}}`); err != nil {
-		return err
-	}
-	if _, err := d.cluster.Kubectl(ctx, "scale", "deployment/echo", "--replicas=1"); err != nil {
-		return err
-	}
-	err := harness.Eventually(ctx, 30*time.Second, func(ctx context.Context) error {
-		hops, err := d.cluster.NextHops(ctx, "router1", d.ipv4)
-		if err == nil && len(hops) != 1 {
-			err = fmt.Errorf("router1 has next hops %v for %s, want one", hops, d.ipv4)
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if err := d.showRoute(ctx, d.ipv4); err != nil {
-		return err
-	}
-	load, err := d.cluster.Requests(ctx, d.ipv4, 300)
-	if err != nil {
-		return err
-	}
-	if err := load.Check(1, harness.ClientIPv4); err != nil {
-		return err
-	}
-	d.report(d.ipv4, load)
-	if _, err := d.cluster.Kubectl(ctx, "patch", "service", "echo", "--patch", `{"spec":{"externalTrafficPolicy":"Cluster"}}`); err != nil {
-		return err
-	}
-	if _, err := d.cluster.Kubectl(ctx, "scale", "deployment/echo", "--replicas=6"); err != nil {
-		return err
-	}
-	if err := d.cluster.RolledOut(ctx, "default", "deployment/echo"); err != nil {
-		return err
-	}
-	return d.routed(ctx, 1, 2, 3)
-}
-
-// upgradeTime is how long the load runs while the agents are replaced.
-const upgradeTime = 18 * time.Second
-
-func (d *demo) upgrade(ctx context.Context) error {
-	d.step("Every agent is replaced under 100 requests per second")
-	var load harness.Load
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() (err error) {
-		load, err = d.cluster.RequestsFor(ctx, d.ipv4, 100, upgradeTime)
-		return err
-	})
-	group.Go(func() error {
-		if _, err := d.cluster.Kubectl(ctx, "-n", "millrace-system", "rollout", "restart", "daemonset/millrace-agent"); err != nil {
-			return err
-		}
-		return d.cluster.RolledOut(ctx, "millrace-system", "daemonset/millrace-agent")
-	})
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	d.say("%d requests, %d failed", load.Requests, load.Errors)
-	if load.Errors != 0 {
-		return fmt.Errorf("%d requests failed while the agents were replaced: %q", load.Errors, load.FirstErrors)
-	}
-	return nil
 }
 
 func (d *demo) status(ctx context.Context) error {

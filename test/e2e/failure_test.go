@@ -12,6 +12,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
 // holdTime is that of the peers in the manifests; the router may take a
@@ -31,6 +35,7 @@ func TestNodeKilledAndBootedAgain(t *testing.T) {
 	s.routed(t, holdTime, 1, 2)
 
 	eventually(t, 90*time.Second, func(ctx context.Context) error { return nodeReady(ctx, "node3", corev1.ConditionUnknown) })
+	eventually(t, 30*time.Second, func(ctx context.Context) error { return reportReady(ctx, "node3", metav1.ConditionUnknown) })
 	for _, vip := range []netip.Addr{s.ipv4, s.ipv6} {
 		// The agents follow the endpoints within moments.
 		eventually(t, 20*time.Second, func(ctx context.Context) error { return allSucceed(ctx, vip, 100) })
@@ -41,6 +46,7 @@ func TestNodeKilledAndBootedAgain(t *testing.T) {
 	must(t, err)
 	eventually(t, 60*time.Second, func(ctx context.Context) error { return nodeReady(ctx, "node3", corev1.ConditionTrue) })
 	s.routed(t, 60*time.Second, 1, 2, 3)
+	eventually(t, 60*time.Second, func(ctx context.Context) error { return reportReady(ctx, "node3", metav1.ConditionTrue) })
 	must(t, cluster.RolledOut(t.Context(), "millrace-system", "daemonset/millrace-agent"))
 	must(t, cluster.RolledOut(t.Context(), "default", "deployment/echo"))
 	for _, vip := range []netip.Addr{s.ipv4, s.ipv6} {
@@ -63,6 +69,28 @@ func nodeReady(ctx context.Context, name string, want corev1.ConditionStatus) er
 		}
 	}
 	return fmt.Errorf("node %s has no condition Ready", name)
+}
+
+// reportReady checks the condition Ready of a node's LBNodeReport. Whatever it is, the
+// report's NodeReady has to agree: it is there only for a Node that is not ready.
+func reportReady(ctx context.Context, name string, want metav1.ConditionStatus) error {
+	var report millracev1alpha1.LBNodeReport
+	if err := cluster.Get(ctx, &report, "lbnodereport", name); err != nil {
+		return err
+	}
+	ready := meta.FindStatusCondition(report.Status.Conditions, millracev1alpha1.ConditionReady)
+	if ready == nil {
+		return fmt.Errorf("LBNodeReport %s has no condition Ready", name)
+	}
+	if ready.Status != want {
+		return fmt.Errorf("LBNodeReport %s: Ready is %s (%s: %s), want %s",
+			name, ready.Status, ready.Reason, ready.Message, want)
+	}
+	node := meta.FindStatusCondition(report.Status.Conditions, millracev1alpha1.ConditionNodeReady)
+	if told := node != nil; told != (want == metav1.ConditionUnknown) {
+		return fmt.Errorf("LBNodeReport %s: Ready is %s, and its condition NodeReady is %v", name, want, node)
+	}
+	return nil
 }
 
 func allSucceed(ctx context.Context, vip netip.Addr, requests int) error {

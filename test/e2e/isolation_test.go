@@ -7,6 +7,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -38,10 +39,15 @@ func TestAgentWritesOnlyItsOwnNode(t *testing.T) {
 
 	// The agent itself may write in between, so this may have to be tried again.
 	eventually(t, 20*time.Second, func(ctx context.Context) error {
-		return putStatus(ctx, token, own, func(*millracev1alpha1.LBNode) {})
+		return errors.Join(
+			putStatus(ctx, token, "lbnode", own, func(*millracev1alpha1.LBNode) {}),
+			putStatus(ctx, token, "lbnodereport", own, func(*millracev1alpha1.LBNodeReport) {}))
 	})
-	refused(t, "another node's status", putStatus(t.Context(), token, other, func(node *millracev1alpha1.LBNode) {
-		node.Status.Version = "forged"
+	refused(t, "another node's identity", putStatus(t.Context(), token, "lbnode", other, func(node *millracev1alpha1.LBNode) {
+		node.Status.BootID = "forged"
+	}))
+	refused(t, "another node's report", putStatus(t.Context(), token, "lbnodereport", other, func(report *millracev1alpha1.LBNodeReport) {
+		report.Status.Version = "forged"
 	}))
 	for what, args := range map[string][]string{
 		"its own spec": {"patch", "lbnode", own, "--type=merge", "--patch", `{"spec":{"addresses":["198.51.100.99"]}}`},
@@ -54,19 +60,19 @@ func TestAgentWritesOnlyItsOwnNode(t *testing.T) {
 	}
 }
 
-// putStatus reads an LBNode as the administrator, changes it and writes its
+// putStatus reads an object of a node as the administrator, changes it and writes its
 // status with a token.
-func putStatus(ctx context.Context, token *harness.Token, name string, change func(*millracev1alpha1.LBNode)) error {
-	var node millracev1alpha1.LBNode
-	if err := cluster.Get(ctx, &node, "lbnode", name); err != nil {
+func putStatus[T any](ctx context.Context, token *harness.Token, kind, name string, change func(*T)) error {
+	object := new(T)
+	if err := cluster.Get(ctx, object, kind, name); err != nil {
 		return err
 	}
-	change(&node)
-	body, err := json.Marshal(&node)
+	change(object)
+	body, err := json.Marshal(object)
 	if err != nil {
 		return err
 	}
-	_, err = token.Kubectl(ctx, string(body), "replace", "--raw", "/apis/millrace.io/v1alpha1/lbnodes/"+name+"/status", "-f", "-")
+	_, err = token.Kubectl(ctx, string(body), "replace", "--raw", "/apis/millrace.io/v1alpha1/"+kind+"s/"+name+"/status", "-f", "-")
 	return err
 }
 

@@ -6,6 +6,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -17,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	consoleapi "github.com/millrace-lb/millrace/api/console"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/test/harness"
 )
@@ -77,15 +79,16 @@ func agents(t *testing.T) []string {
 
 // mapsHold checks whether a node's pinned maps name a VIP anywhere.
 func mapsHold(ctx context.Context, agent string, vip netip.Addr, want bool) error {
-	out, err := cluster.Kubectl(ctx, "-n", "millrace-system", "exec", agent, "--", "/lbagent", "dump")
+	out, err := cluster.Kubectl(ctx, "-n", "millrace-system", "exec", agent, "--", "/lbagent", "dump", "--output", "json")
 	if err != nil {
 		return err
 	}
-	have := slices.ContainsFunc(strings.Fields(string(out)), func(word string) bool {
-		// A prefix of a pool may begin with the address.
-		frontend, err := netip.ParseAddrPort(word)
-		return word == vip.String() || err == nil && frontend.Addr() == vip
-	})
+	var held consoleapi.Maps
+	if err := json.Unmarshal(out, &held); err != nil {
+		return fmt.Errorf("read the maps of %s: %w", agent, err)
+	}
+	have := slices.Contains(held.VIPs, vip) ||
+		slices.ContainsFunc(held.Frontends, func(f consoleapi.MapFrontend) bool { return f.VIP == vip })
 	if have != want {
 		return fmt.Errorf("%s: maps name %s: %t, want %t", agent, vip, have, want)
 	}
@@ -95,7 +98,7 @@ func mapsHold(ctx context.Context, agent string, vip netip.Addr, want bool) erro
 func smallPool(addresses string) string {
 	return fmt.Sprintf(`
 apiVersion: millrace.io/v1alpha1
-kind: IPPool
+kind: VIPPool
 metadata: {name: small}
 spec:
   addresses: [%q]
@@ -116,7 +119,7 @@ spec:
 }
 
 func TestPoolTooSmall(t *testing.T) {
-	cleanup(t, "delete", "ippool", "small", "--ignore-not-found")
+	cleanup(t, "delete", "vippool", "small", "--ignore-not-found")
 	cleanup(t, "delete", "service", "first", "second", "--ignore-not-found")
 	must(t, cluster.Apply(t.Context(), smallPool("203.0.113.240/32")))
 	must(t, cluster.Apply(t.Context(), smallPoolService("first")))
@@ -162,12 +165,12 @@ func TestBadInputIsNamedAndHarmsNothing(t *testing.T) {
 	cases := []struct {
 		name, kind, manifest, field string
 	}{
-		{"inverted", "ippool", `{"spec":{"addresses":["198.51.100.20-198.51.100.10"]}}`, "spec.addresses[0]"},
-		{"overlapping", "ippool", `{"spec":{"addresses":["203.0.113.64/26"]}}`, "spec.addresses[0]"},
-		{"no-address", "bgppeer", `{"spec":{"peerASN":64512,"localASN":64513}}`, "spec.peerAddress"},
-		{"bad-address", "bgppeer", `{"spec":{"peerAddress":"router","peerASN":64512,"localASN":64513}}`, "spec.peerAddress"},
+		{"inverted", "vippool", `{"spec":{"addresses":["198.51.100.20-198.51.100.10"]}}`, "spec.addresses[0]"},
+		{"overlapping", "vippool", `{"spec":{"addresses":["203.0.113.64/26"]}}`, "spec.addresses[0]"},
+		{"no-address", "lbpeer", `{"spec":{"peerASN":64512,"localASN":64513}}`, "spec.peerAddress"},
+		{"bad-address", "lbpeer", `{"spec":{"peerAddress":"router","peerASN":64512,"localASN":64513}}`, "spec.peerAddress"},
 	}
-	kinds := map[string]string{"ippool": "IPPool", "bgppeer": "BGPPeer"}
+	kinds := map[string]string{"vippool": "VIPPool", "lbpeer": "LBPeer"}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			cleanup(t, "delete", c.kind, c.name, "--ignore-not-found")

@@ -45,9 +45,20 @@ func run(m *testing.M) int {
 	}()
 	if err := prepare(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, err)
+		keepLogs(ctx)
 		return 1
 	}
-	return m.Run()
+	code := m.Run()
+	if code != 0 {
+		keepLogs(ctx)
+	}
+	return code
+}
+
+// keepLogs keeps what the lab says after tests that failed.
+func keepLogs(ctx context.Context) {
+	logs, err := cluster.KeepLogs(ctx, "e2e")
+	fmt.Fprintf(os.Stderr, "the logs and the state of the cluster are in %s (%v)\n", logs, err)
 }
 
 // prepare brings up what all tests share: the cluster, Millrace, six pods

@@ -7,8 +7,10 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +19,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/millrace-lb/millrace/api/inspect"
+	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
@@ -47,7 +49,7 @@ func TestDropsAreFollowed(t *testing.T) {
 			must(t, <-failed)
 			var heads, drops int
 			for line := range strings.Lines(<-followed) {
-				var told inspect.Line
+				var told consoleapi.Line
 				must(t, json.Unmarshal([]byte(line), &told))
 				if told.Drops != nil {
 					heads++
@@ -109,20 +111,56 @@ func TestDropsEndOnTheNodes(t *testing.T) {
 
 // way is what `millrace trace -o json` prints.
 type way struct {
-	Hops []inspect.Trace `json:"hops"`
-	Pod  string          `json:"pod"`
+	Hops []consoleapi.Trace `json:"hops"`
+	Pod  string             `json:"pod"`
 }
+
+// exitDropped is the exit code of `millrace trace` for a packet that is dropped.
+const exitDropped = 3
 
 func traced(t *testing.T, args ...string) way {
 	t.Helper()
 	out, err := cluster.Millrace(t.Context(), append([]string{"trace", "-o", "json"}, args...)...)
-	must(t, err)
+	var exit *exec.ExitError
+	dropped := errors.As(err, &exit) && exit.ExitCode() == exitDropped
+	if !dropped {
+		must(t, err)
+	}
 	var w way
 	must(t, json.Unmarshal([]byte(out), &w))
 	if len(w.Hops) == 0 {
 		t.Fatalf("no node in %s", out)
 	}
+	if last := w.Hops[len(w.Hops)-1].Verdict; dropped != (last == consoleapi.Dropped) {
+		t.Errorf("millrace trace ends with %v for a packet that is %s", err, last)
+	}
 	return w
+}
+
+// The agents say who announces a VIP, to `millrace vips`.
+func TestVIPsAreAsked(t *testing.T) {
+	s := addresses(t, "echo")
+	s.routed(t, 30*time.Second, 1, 2, 3)
+	out, err := cluster.Millrace(t.Context(), "vips", s.ipv4.String(), "default/echo", "-o", "json")
+	must(t, err)
+	var vips []struct {
+		Address     string
+		AnnouncedBy []struct{ Peers, Nodes []string }
+	}
+	must(t, json.Unmarshal([]byte(out), &vips))
+	if len(vips) != 2 {
+		t.Fatalf("%d VIPs, want those of the Service: %s", len(vips), out)
+	}
+	for _, vip := range vips {
+		if len(vip.AnnouncedBy) != 1 || !slices.Equal(vip.AnnouncedBy[0].Nodes, []string{"node1", "node2", "node3"}) {
+			t.Errorf("%s is announced by %+v, want all nodes", vip.Address, vip.AnnouncedBy)
+		}
+	}
+	text, err := cluster.Millrace(t.Context(), "vips", "-n", "default")
+	must(t, err)
+	if !strings.Contains(text, "all 3 nodes to router1") {
+		t.Errorf("not announced by all nodes:\n%s", text)
+	}
 }
 
 // Whatever node the router chooses, a flow is traced to the same running pod.
@@ -143,7 +181,7 @@ func TestTraceLeadsToThePod(t *testing.T) {
 		for node := 1; node <= 3; node++ {
 			w := traced(t, from, to, "--node", "node"+strconv.Itoa(node))
 			last := w.Hops[len(w.Hops)-1]
-			if last.Verdict != inspect.Delivered || last.Service != "default/echo" || !slices.Contains(running, w.Pod) {
+			if last.Verdict != consoleapi.Delivered || last.Service != "default/echo" || !slices.Contains(running, w.Pod) {
 				t.Errorf("%s to %s from node%d ends with %+v at pod %q", from, to, node, last, w.Pod)
 			}
 			crossed = crossed || len(w.Hops) > 1
@@ -159,7 +197,7 @@ func TestTraceLeadsToThePod(t *testing.T) {
 		t.Error("no packet was traced over two nodes")
 	}
 	unused := traced(t, netip.AddrPortFrom(harness.ClientIPv4, 50000).String(), netip.AddrPortFrom(s.ipv4, unusedPort).String())
-	if hop := unused.Hops[0]; hop.Verdict != inspect.Dropped || hop.Reason != "no_frontend" {
+	if hop := unused.Hops[0]; hop.Verdict != consoleapi.Dropped || hop.Reason != "no_frontend" {
 		t.Errorf("to an unused port: %+v", hop)
 	}
 	text, err := cluster.Millrace(t.Context(), "trace", netip.AddrPortFrom(harness.ClientIPv4, 50001).String(), netip.AddrPortFrom(s.ipv4, 80).String())

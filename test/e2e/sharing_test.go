@@ -30,7 +30,7 @@ spec:
   template:
     metadata: {labels: {app: dns}}
     spec:
-      terminationGracePeriodSeconds: 5
+      terminationGracePeriodSeconds: 15
       affinity:
         podAntiAffinity:
           requiredDuringSchedulingIgnoredDuringExecution:

@@ -56,9 +56,9 @@ func TestConnectionsSurviveTheirBalancers(t *testing.T) {
 func announceFromLabelled(t *testing.T) {
 	t.Helper()
 	cleanup(t, "label", "nodes", "--all", "millrace.test/announce-")
-	cleanup(t, "patch", "bgpadvertisement", "all", "--type=merge", "--patch", `{"spec":{"nodeSelector":null}}`)
+	cleanup(t, "patch", "vipadvertisement", "all", "--type=merge", "--patch", `{"spec":{"nodeSelector":null}}`)
 	kubectl(t, "label", "nodes", "--all", "--overwrite", "millrace.test/announce=yes")
-	kubectl(t, "patch", "bgpadvertisement", "all", "--type=merge", "--patch", `{"spec":{"nodeSelector":{"matchLabels":{"millrace.test/announce":"yes"}}}}`)
+	kubectl(t, "patch", "vipadvertisement", "all", "--type=merge", "--patch", `{"spec":{"nodeSelector":{"matchLabels":{"millrace.test/announce":"yes"}}}}`)
 }
 
 // withdraw ends a node's announcements and waits until the router uses the others.

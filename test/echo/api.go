@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -29,36 +30,59 @@ func api(ctx context.Context, args []string, stdout io.Writer) error {
 	if err := parse(flags, args); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
+	get, err := apiClient()
+	if err != nil {
+		return err
+	}
+	body, err := get(ctx, *path)
+	if _, writeErr := stdout.Write(body); writeErr != nil {
+		return fmt.Errorf("print answer: %w", writeErr)
+	}
+	return err
+}
+
+// apiClient returns a function that gets a path of the API server as this pod's service
+// account. Its error comes with what the server said, if it did.
+func apiClient() (func(ctx context.Context, path string) ([]byte, error), error) {
 	token, err := os.ReadFile(filepath.Join(serviceAccountDir, "token"))
 	if err != nil {
-		return fmt.Errorf("read token: %w", err)
+		return nil, fmt.Errorf("read token: %w", err)
 	}
 	authority, err := os.ReadFile(filepath.Join(serviceAccountDir, "ca.crt"))
 	if err != nil {
-		return fmt.Errorf("read authority: %w", err)
+		return nil, fmt.Errorf("read authority: %w", err)
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority)
 	server := net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+server+*path, nil)
-	if err != nil {
-		return err
-	}
-	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
-	client := http.Client{
-		Timeout:   *timeout,
-		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}},
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if _, err := io.Copy(stdout, response.Body); err != nil {
-		return fmt.Errorf("read answer: %w", err)
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("get %s: answer is %s", *path, response.Status)
-	}
-	return nil
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
+	return func(ctx context.Context, path string) ([]byte, error) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+server+path, nil)
+		if err != nil {
+			return nil, err
+		}
+		request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+		response, err := client.Do(request)
+		if err != nil {
+			return nil, err
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			return body, fmt.Errorf("read answer: %w", err)
+		}
+		switch response.StatusCode {
+		case http.StatusOK:
+			return body, nil
+		case http.StatusNotFound:
+			return body, fmt.Errorf("get %s: %w", path, errNotFound)
+		default:
+			return body, fmt.Errorf("get %s: answer is %s", path, response.Status)
+		}
+	}, nil
 }
+
+// errNotFound is the API server's answer for an object that does not exist.
+var errNotFound = errors.New("not found")

@@ -261,3 +261,38 @@ func TestServeFinishesRequests(t *testing.T) {
 		t.Errorf("serve: %v", err)
 	}
 }
+
+// TestServeLingers tells the server to end: it serves new connections and datagrams on
+// until its time is over.
+func TestServeLingers(t *testing.T) {
+	const linger = 2 * time.Second
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	datagrams, err := listenUDP(":0", identity{Pod: "p1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	told := time.Now()
+	cancel()
+	go func() { ended <- serveUntil(ctx, listener, datagrams, handler(identity{Pod: "p1"}), linger) }()
+	if got, err := runJSON[report](t, load, "--url", "http://"+listener.Addr().String(), "--requests", "10", "--keepalive=false"); err != nil {
+		t.Errorf("new connections: %v: %+v", err, got)
+	}
+	to := "127.0.0.1:" + portOf(t, datagrams.v4.LocalAddr().String())
+	if got, err := runJSON[report](t, udp, "--to", to, "--count", "10"); err != nil {
+		t.Errorf("datagrams: %v: %+v", err, got)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(told); took < linger {
+		t.Errorf("it ended after %s, want %s", took, linger)
+	}
+	if _, err := net.Dial("tcp", listener.Addr().String()); err == nil {
+		t.Error("it still takes connections")
+	}
+}

@@ -39,7 +39,7 @@ type flows interface {
 	open(ctx context.Context) error
 	// patience is how long a check may take.
 	patience() time.Duration
-	// report tells what became of the flows. It begins anew to collect what
+	// report tells what became of the flows. It begins again to collect what
 	// concerns the time between two reports.
 	report() held.Report
 	// close ends all flows.

@@ -103,7 +103,7 @@ func (f *tcpFlows) hold(ctx context.Context, i int) {
 	}
 }
 
-// exchange makes one request on a connection and returns who answered.
+// exchange makes one request on a connection and returns the pod that answered.
 func (f *tcpFlows) exchange(connection net.Conn, answers *bufio.Reader) (pod string, err error) {
 	if err := connection.SetDeadline(time.Now().Add(f.config.timeout)); err != nil {
 		return "", err

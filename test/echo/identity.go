@@ -4,7 +4,7 @@ package main
 
 import "os"
 
-// identity says who answers.
+// identity names the pod and node that answer.
 type identity struct {
 	Pod  string `json:"pod"`
 	Node string `json:"node"`
@@ -27,4 +27,6 @@ type answer struct {
 	identity
 	Client string `json:"client"`
 	Local  string `json:"local"`
+	// Forwarded is what a proxy says who the client is (X-Forwarded-For).
+	Forwarded string `json:"forwarded,omitempty"`
 }

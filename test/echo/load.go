@@ -4,11 +4,14 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -108,6 +111,9 @@ func load(ctx context.Context, args []string, stdout io.Writer) error {
 	url := flags.String("url", "", "where to send them")
 	keepAlive := flags.Bool("keepalive", true, "reuse connections")
 	timeout := flags.Duration("timeout", 5*time.Second, "when to give a request up")
+	connect := flags.String("connect", "", "host:port to connect to, whatever the URL says")
+	authorities := flags.String("ca", "", "certificates to trust, in PEM (default: those of the system)")
+	forwarded := flags.Bool("forwarded", false, "count the clients that a proxy names, and not those that pods see")
 	planned := addSchedule(flags, "requests", 1000)
 	if err := parse(flags, args); err != nil {
 		return err
@@ -118,8 +124,40 @@ func load(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	client := newClient(plan.concurrency, *keepAlive)
 	client.Timeout = *timeout
-	results := drive(ctx, plan, func(ctx context.Context, _ int) (answer, error) { return ask(ctx, client, *url) })
+	if err := direct(client, *connect, *authorities); err != nil {
+		return err
+	}
+	results := drive(ctx, plan, func(ctx context.Context, _ int) (answer, error) {
+		from, err := ask(ctx, client, *url)
+		if *forwarded {
+			// The report counts addresses without ports.
+			from.Client = net.JoinHostPort(from.Forwarded, "0")
+		}
+		return from, err
+	})
 	return results.finish(stdout)
+}
+
+// direct makes a client connect to one address, and trust these certificates.
+func direct(client *http.Client, address, authorities string) error {
+	transport, ok := client.Transport.(*http.Transport)
+	if !ok {
+		return fmt.Errorf("the client has a %T", client.Transport)
+	}
+	if address != "" {
+		dialer := &net.Dialer{}
+		transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, network, address)
+		}
+	}
+	if authorities != "" {
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM([]byte(authorities)) {
+			return errors.New("--ca has no certificate")
+		}
+		transport.TLSClientConfig = &tls.Config{RootCAs: roots}
+	}
+	return nil
 }
 
 func newClient(connections int, keepAlive bool) *http.Client {

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command echo is the workload of the lab, in one static program: the process that
-// keeps a pod's namespaces (pause), the servers behind Services (serve, sink), and the
-// client that puts load on them and prints what it saw as JSON (load, udp, hold, flood,
-// mtu, fetch, upload, api). Clients exit with 1 when anything went wrong.
+// Command echo is the workload of the lab, in one static program:
+//
+//   - the process that keeps a pod's namespaces: pause
+//   - the servers behind Services: serve, sink
+//   - a DNS of Services: dns
+//   - clients, which print what they saw as JSON: load, udp, hold, flood, mtu, fetch,
+//     upload, api
+//
+// Clients exit with 1 when anything went wrong.
 package main
 
 import (
@@ -40,6 +45,7 @@ var commands = map[string]command{
 	"flood":  flood,
 	"mtu":    mtu,
 	"api":    api,
+	"dns":    dns,
 	"upload": upload,
 }
 

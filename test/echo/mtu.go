@@ -40,7 +40,7 @@ type mtuReport struct {
 type mtuResult struct {
 	Size     int  `json:"size"`
 	Answered bool `json:"answered"`
-	// Refused says that the sender has been told that the path is too narrow.
+	// Refused reports whether the sender has been told that the path is too narrow.
 	Refused bool `json:"refused"`
 	// Lost is how many got neither.
 	Lost int `json:"lost"`

@@ -20,7 +20,7 @@ type report struct {
 	Requests    int      `json:"requests"`
 	Errors      int      `json:"errors"`
 	FirstErrors []string `json:"firstErrors"`
-	// PerPod and PerNode count answers by who gave them, Clients by the client's
+	// PerPod and PerNode count answers by the pod and node that gave them, Clients by the client's
 	// address as the server saw it.
 	PerPod  map[string]int `json:"perPod"`
 	PerNode map[string]int `json:"perNode"`

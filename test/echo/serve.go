@@ -16,6 +16,9 @@ import (
 )
 
 const (
+	// defaultLinger is how long new connections may still come in after a pod was told to
+	// end: its endpoints are changed at the same moment, and nodes and routers follow.
+	defaultLinger = 5 * time.Second
 	// shutdownTimeout bounds the wait for requests in flight at the end.
 	shutdownTimeout = time.Minute
 	headerTimeout   = 10 * time.Second
@@ -28,7 +31,7 @@ const (
 func serve(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
 	port := flags.Uint("port", 8080, "port for HTTP and UDP, on all addresses")
-	linger := flags.Duration("linger", 0, "how long to go on as before when told to end, as a well-behaved terminating pod does")
+	linger := flags.Duration("linger", defaultLinger, "how long to go on as before when told to end; the pod's grace period must be longer")
 	if err := parse(flags, args); err != nil {
 		return err
 	}
@@ -47,7 +50,9 @@ func serve(ctx context.Context, args []string, stdout io.Writer) error {
 }
 
 // serveUntil serves until ctx ends, and linger longer; then it takes no new
-// connections, finishes the requests in flight and returns.
+// connections, finishes the requests in flight and returns. It stays ready meanwhile: an
+// endpoint that terminates gets no new connections by that alone, and one that is not
+// ready either would not serve those that it has (KEP-1672).
 func serveUntil(ctx context.Context, listener net.Listener, datagrams *udpServer, handler http.Handler, linger time.Duration) error {
 	defer datagrams.Close()
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout}
@@ -59,7 +64,11 @@ func serveUntil(ctx context.Context, listener net.Listener, datagrams *udpServer
 		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
 	}
-	time.Sleep(linger)
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serve: %w", err)
+	case <-time.After(linger):
+	}
 	shutdown, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	if err := server.Shutdown(shutdown); err != nil {
@@ -99,7 +108,7 @@ func writeAnswer(w http.ResponseWriter, r *http.Request, id identity) {
 	if address, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
 		local = address.String()
 	}
-	writeJSON(w, answer{identity: id, Client: r.RemoteAddr, Local: local})
+	writeJSON(w, answer{identity: id, Client: r.RemoteAddr, Local: local, Forwarded: r.Header.Get("X-Forwarded-For")})
 }
 
 func writeBytes(w http.ResponseWriter, r *http.Request) {

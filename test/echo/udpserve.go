@@ -15,8 +15,9 @@ import (
 const maxDatagram = 65535
 
 // udpServer answers each datagram with "POD NODE CLIENT PAYLOAD", and "size N …" with so
-// many bytes in one piece, from the address that the datagram was sent to, whatever addresses the host has. There is a socket
-// per family, because only those of one family tell that address for both.
+// many bytes in one piece. It answers from the address that the datagram was sent to,
+// whatever addresses the host has. There is a socket per family, because only those of one
+// family tell that address for both.
 type udpServer struct {
 	id identity
 	v4 *ipv4.PacketConn

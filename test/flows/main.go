@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command flows looks at the data plane of a node from outside, through its pins: it
+// Command flows looks at the data plane of a node from outside, through its pins. It
 // counts and wipes what the node remembers of flows, and names the programs that are
 // attached. It runs on the node (bin/lab exec NODE -- bin/flows wipe).
 package main
@@ -21,7 +21,7 @@ import (
 // pinRoot is where the agent pins by default.
 const pinRoot = "/sys/fs/bpf/millrace"
 
-// node is the data plane of a node, by the folder of its pins.
+// node is the data plane of a node, by the directory of its pins.
 type node struct{ root string }
 
 const (
@@ -53,8 +53,8 @@ var errUsage = errors.New("usage: flows count|wipe [PREFIX…] | flows programs"
 // those that hold what was learned from packets, of which the name begins with one of
 // the prefixes, if there are any.
 func (n node) eachTable(prefixes []string, f func(name string, table *ebpf.Map) error) error {
-	folder := filepath.Join(n.root, "maps")
-	entries, err := os.ReadDir(folder)
+	directory := filepath.Join(n.root, "maps")
+	entries, err := os.ReadDir(directory)
 	if err != nil {
 		return fmt.Errorf("list the maps: %w: does Millrace run on this node?", err)
 	}
@@ -62,7 +62,7 @@ func (n node) eachTable(prefixes []string, f func(name string, table *ebpf.Map) 
 		if !hasAnyPrefix(entry.Name(), prefixes) {
 			continue
 		}
-		table, err := ebpf.LoadPinnedMap(filepath.Join(folder, entry.Name()), nil)
+		table, err := ebpf.LoadPinnedMap(filepath.Join(directory, entry.Name()), nil)
 		if err != nil {
 			return fmt.Errorf("open map %s: %w", entry.Name(), err)
 		}
@@ -86,7 +86,7 @@ func hasAnyPrefix(name string, prefixes []string) bool {
 }
 
 // keys returns all keys of a table. One that is removed meanwhile makes the kernel
-// begin anew, so some may come twice.
+// begin again, so some may come twice.
 func keys(table *ebpf.Map) ([][]byte, error) {
 	var all [][]byte
 	var key []byte
@@ -152,14 +152,14 @@ func (n node) wipe(stdout io.Writer, prefixes []string) error {
 // programs prints the tag of the program behind each pinned link. The kernel computes
 // it from the instructions.
 func (n node) programs(stdout io.Writer, _ []string) error {
-	folder := filepath.Join(n.root, "links")
-	entries, err := os.ReadDir(folder)
+	directory := filepath.Join(n.root, "links")
+	entries, err := os.ReadDir(directory)
 	if err != nil {
 		return fmt.Errorf("list the links: %w: does Millrace run on this node?", err)
 	}
 	tags := map[string]string{}
 	for _, entry := range entries {
-		tag, err := tagOf(filepath.Join(folder, entry.Name()))
+		tag, err := tagOf(filepath.Join(directory, entry.Name()))
 		if err != nil {
 			return fmt.Errorf("link %s: %w", entry.Name(), err)
 		}

@@ -27,8 +27,8 @@ func newNode(t *testing.T) (node, *ebpf.Map) {
 			t.Error(err)
 		}
 	})
-	folder := filepath.Join(root, "maps")
-	if err := os.Mkdir(folder, 0o700); err != nil {
+	directory := filepath.Join(root, "maps")
+	if err := os.Mkdir(directory, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	var kept *ebpf.Map
@@ -43,7 +43,7 @@ func newNode(t *testing.T) (node, *ebpf.Map) {
 				t.Fatal(err)
 			}
 		}
-		if err := table.Pin(filepath.Join(folder, name)); err != nil {
+		if err := table.Pin(filepath.Join(directory, name)); err != nil {
 			t.Fatal(err)
 		}
 		if name == "frontends4" {

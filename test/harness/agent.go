@@ -23,17 +23,17 @@ const changedImage = "millrace.test/lbagent:changed"
 // LoadChangedAgent builds an agent with other BPF programs than the checkout has,
 // which do the same, loads its image into every node and returns its name.
 func (c *Cluster) LoadChangedAgent(ctx context.Context) (image string, err error) {
-	folder, err := os.MkdirTemp("", "millrace-changed-*")
+	directory, err := os.MkdirTemp("", "millrace-changed-*")
 	if err != nil {
 		return "", err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
 	object := filepath.Join(c.root, "bpf", "datapath_bpfel.o")
 	changed, err := changePrograms(object)
 	if err != nil {
 		return "", fmt.Errorf("change the programs of %s: %w", object, err)
 	}
-	replacement := filepath.Join(folder, "datapath.o")
+	replacement := filepath.Join(directory, "datapath.o")
 	if err := os.WriteFile(replacement, changed, 0o600); err != nil {
 		return "", err
 	}
@@ -41,11 +41,11 @@ func (c *Cluster) LoadChangedAgent(ctx context.Context) (image string, err error
 	if err != nil {
 		return "", err
 	}
-	overlayFile := filepath.Join(folder, "overlay.json")
+	overlayFile := filepath.Join(directory, "overlay.json")
 	if err := os.WriteFile(overlayFile, overlay, 0o600); err != nil {
 		return "", err
 	}
-	program, archive := filepath.Join(folder, "lbagent"), filepath.Join(folder, "lbagent.tar")
+	program, archive := filepath.Join(directory, "lbagent"), filepath.Join(directory, "lbagent.tar")
 	for _, args := range [][]string{
 		{"build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w -X main.version=changed", "-overlay", overlayFile, "-o", program, "./cmd/lbagent"},
 		{"run", "./hack/mkimage", "--arch", runtime.GOARCH, "--name", changedImage, "--entrypoint", "/lbagent", "--output", archive, program + ":/lbagent"},

@@ -50,7 +50,7 @@ func Open(progress io.Writer) (*Cluster, error) {
 	return cluster, nil
 }
 
-// Root is the folder of this checkout, which all hosts of the lab see.
+// Root is the directory of this checkout, which all hosts of the lab see.
 func (c *Cluster) Root() string { return c.root }
 
 func moduleRoot() (string, error) {
@@ -64,7 +64,7 @@ func moduleRoot() (string, error) {
 		}
 		parent := filepath.Dir(directory)
 		if parent == directory {
-			return "", errors.New("no go.mod above the current folder: run this inside the checkout")
+			return "", errors.New("no go.mod above the current directory: run this inside the checkout")
 		}
 		directory = parent
 	}
@@ -72,7 +72,7 @@ func moduleRoot() (string, error) {
 
 func (c *Cluster) images() []string {
 	var files []string
-	for _, name := range []string{"operator", "lbagent", "echo"} {
+	for _, name := range []string{"operator", "lbagent", "gateway", "lbproxy", "echo"} {
 		files = append(files, filepath.Join(c.root, "dist", "images", name+"-"+runtime.GOARCH+".tar"))
 	}
 	return files
@@ -105,6 +105,19 @@ func (c *Cluster) outputs(ctx context.Context, stdin io.Reader, args ...string) 
 		return stdout.Bytes(), stderr.Bytes(), err
 	}
 	return stdout.Bytes(), stderr.Bytes(), nil
+}
+
+// Stream runs `bin/lab ARGS…` and writes what it prints to out as it comes.
+func (c *Cluster) Stream(ctx context.Context, out io.Writer, args ...string) error {
+	command := exec.CommandContext(ctx, c.lab, args...)
+	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
+	command.WaitDelay = time.Minute
+	command.Dir = c.root
+	command.Stdout, command.Stderr = out, out
+	if err := command.Run(); err != nil {
+		return fmt.Errorf("lab %s: %w", strings.Join(args, " "), err)
+	}
+	return nil
 }
 
 // Up brings the lab up and prints its progress.

@@ -5,6 +5,7 @@ package harness
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -73,6 +74,25 @@ func (c *Cluster) PatientRequestsFor(ctx context.Context, vip netip.Addr, rate i
 	return load, err
 }
 
+// RequestsWhile sends HTTP requests to a VIP at a rate per second until f has returned. A
+// request has a quarter of a minute: TCP itself repeats what a loaded machine loses.
+func (c *Cluster) RequestsWhile(ctx context.Context, vip netip.Addr, rate int, f func(context.Context) error) (Load, error) {
+	loadCtx, end := context.WithCancel(ctx)
+	defer end()
+	loaded := make(chan error, 1)
+	var load Load
+	go func() {
+		var err error
+		// An interrupted client finishes what it has begun and reports.
+		load, err = c.PatientRequestsFor(loadCtx, vip, rate, clientTime, 15*time.Second)
+		loaded <- err
+	}()
+	err := f(ctx)
+	end()
+	err = errors.Join(err, <-loaded)
+	return load, err
+}
+
 // Datagrams sends UDP datagrams to port 80 of a VIP and counts the answers.
 func (c *Cluster) Datagrams(ctx context.Context, vip netip.Addr, count int) (Load, error) {
 	return c.DatagramsTo(ctx, netip.AddrPortFrom(vip, 80), count)
@@ -95,9 +115,9 @@ func (c *Cluster) DatagramsInVain(ctx context.Context, to netip.AddrPort, durati
 	return err
 }
 
-// Check returns an error where a load met an error, where a pod answered less
-// than half or more than double its equal share, or where a pod saw another
-// address than the client's.
+// Check returns an error where a load met an error, or a pod saw another address
+// than the client's. It also does where a pod answered less than half or more than
+// double its equal share.
 func (l Load) Check(pods int, client netip.Addr) error {
 	if l.Errors != 0 {
 		return fmt.Errorf("%d of %d requests failed: %q", l.Errors, l.Requests, l.FirstErrors)

@@ -18,4 +18,7 @@ var (
 	// Held has the Deployment and the Service whose connections are held.
 	//go:embed manifests/hold.yaml
 	Held string
+	// Ingress has two hosts that lead to the pods of Echo, with TLS.
+	//go:embed manifests/ingress.yaml
+	Ingress string
 )

@@ -38,7 +38,7 @@ type PathMTU struct {
 type SizeResult struct {
 	Size     int  `json:"size"`
 	Answered bool `json:"answered"`
-	// Refused says that the sender learned that the path is too narrow.
+	// Refused reports whether the sender learned that the path is too narrow.
 	Refused bool `json:"refused"`
 	Lost    int  `json:"lost"`
 }

@@ -3,6 +3,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -19,56 +20,72 @@ func NodeAddress(i int, family netip.Addr) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf("2001:db8:0:1::%d", 10+i))
 }
 
-// bgpTable is the part we read of FRR's `show bgp … json`.
-type bgpTable struct {
-	Routes map[string][]struct {
-		Valid     bool `json:"valid"`
-		Bestpath  bool `json:"bestpath"`
-		Multipath bool `json:"multipath"`
-		Nexthops  []struct {
-			IP    string `json:"ip"`
-			Scope string `json:"scope"`
-		} `json:"nexthops"`
-	} `json:"routes"`
+// kernelRoute is the part we read of `ip -json route show`.
+type kernelRoute struct {
+	Metric   int    `json:"metric"`
+	Gateway  string `json:"gateway"`
+	NextHops []struct {
+		Gateway string `json:"gateway"`
+	} `json:"nexthops"`
 }
 
-// NextHops returns the next hops that a router uses for a VIP according to
-// its BGP table, sorted: one for each path that it takes part of the traffic
-// through.
+// NextHops returns the next hops of a VIP in a router's kernel, sorted. Packets take these:
+// FRR's BGP table is ahead of them.
 func (c *Cluster) NextHops(ctx context.Context, router string, vip netip.Addr) ([]netip.Addr, error) {
-	family := "ipv4"
-	if vip.Is6() {
-		family = "ipv6"
-	}
-	raw, err := c.Run(ctx, "vtysh", router, "--", "-c", "show bgp "+family+" unicast json")
+	raw, err := c.Exec(ctx, router, "ip", "-json", family(vip), "route", "show", "exact", vip.String())
 	if err != nil {
 		return nil, err
 	}
-	var table bgpTable
-	if err := json.Unmarshal(raw, &table); err != nil {
-		return nil, fmt.Errorf("%s: show bgp %s unicast json: %w", router, family, err)
+	hops, err := parseRoutes(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%s: routes of %s: %w: %s", router, vip, err, raw)
 	}
-	prefix := netip.PrefixFrom(vip, vip.BitLen()).String()
+	return hops, nil
+}
+
+// family is the option of ip(8) for the family of an address.
+func family(address netip.Addr) string {
+	if address.Is4() {
+		return "-4"
+	}
+	return "-6"
+}
+
+// parseRoutes returns the gateways of the routes with the lowest metric, sorted.
+func parseRoutes(raw []byte) ([]netip.Addr, error) {
+	var routes []kernelRoute
+	if err := json.Unmarshal(raw, &routes); err != nil {
+		return nil, err
+	}
+	if len(routes) == 0 {
+		return nil, nil
+	}
+	best := slices.MinFunc(routes, func(a, b kernelRoute) int { return cmp.Compare(a.Metric, b.Metric) }).Metric
 	var hops []netip.Addr
-	for _, path := range table.Routes[prefix] {
-		if !path.Valid || !path.Bestpath && !path.Multipath {
+	for _, route := range routes {
+		if route.Metric != best {
 			continue
 		}
-		for _, hop := range path.Nexthops {
-			address, err := netip.ParseAddr(hop.IP)
+		gateways := []string{route.Gateway}
+		if len(route.NextHops) > 0 {
+			gateways = gateways[:0]
+			for _, hop := range route.NextHops {
+				gateways = append(gateways, hop.Gateway)
+			}
+		}
+		for _, gateway := range gateways {
+			address, err := netip.ParseAddr(gateway)
 			if err != nil {
-				return nil, fmt.Errorf("%s: next hop %q of %s: %w", router, hop.IP, prefix, err)
+				return nil, fmt.Errorf("gateway: %w", err)
 			}
-			if !address.IsLinkLocalUnicast() {
-				hops = append(hops, address)
-			}
+			hops = append(hops, address)
 		}
 	}
 	slices.SortFunc(hops, netip.Addr.Compare)
 	return slices.Compact(hops), nil
 }
 
-// RoutedTo checks that a router uses exactly the given nodes (from 1) for a VIP.
+// RoutedTo checks that a router's kernel uses exactly the given nodes (from 1) for a VIP.
 func (c *Cluster) RoutedTo(ctx context.Context, router string, vip netip.Addr, nodes ...int) error {
 	have, err := c.NextHops(ctx, router, vip)
 	if err != nil {

@@ -60,6 +60,15 @@ func (c *Cluster) AssignedCondition(ctx context.Context, namespace, name string)
 	return *condition, nil
 }
 
+// Settled checks that the path to a VIP fits its live pods: the maps of every node
+// (Balanced), and the routes in router1's kernel, to the given nodes (from 1).
+func (c *Cluster) Settled(ctx context.Context, vip netip.Addr, namespace, selector string, nodes ...int) error {
+	if err := c.RoutedTo(ctx, "router1", vip, nodes...); err != nil {
+		return err
+	}
+	return c.Balanced(ctx, vip, namespace, selector)
+}
+
 // PodsByNode returns how many ready pods a label selector has on each node.
 func (c *Cluster) PodsByNode(ctx context.Context, namespace, selector string) (map[string]int, error) {
 	pods, _, err := c.LivePods(ctx, namespace, selector)
@@ -79,11 +88,19 @@ func (c *Cluster) LivePods(ctx context.Context, namespace, selector string) (liv
 	}
 	live = map[string]string{}
 	for _, pod := range pods.Items {
-		for _, condition := range pod.Status.Conditions {
-			if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil {
-				live[pod.Name] = pod.Spec.NodeName
-			}
+		if isLive(&pod) {
+			live[pod.Name] = pod.Spec.NodeName
 		}
 	}
 	return live, len(pods.Items), nil
+}
+
+// isLive reports whether a pod is ready and not told to end.
+func isLive(pod *corev1.Pod) bool {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil
+		}
+	}
+	return false
 }

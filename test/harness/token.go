@@ -18,7 +18,7 @@ type Token struct {
 
 // UseToken returns the client of a token. Remove deletes the file that keeps it.
 func (c *Cluster) UseToken(token string) (*Token, error) {
-	// In the lab's own folder, which is seen from the control plane's host too.
+	// In the lab's own directory, which is seen from the control plane's host too.
 	file, err := os.CreateTemp(filepath.Join(c.root, ".lab"), "token-*.kubeconfig")
 	if err != nil {
 		return nil, err

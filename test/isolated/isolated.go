@@ -39,7 +39,7 @@ func Main(m *testing.M) {
 	}
 }
 
-// again starts the program anew in new namespaces; it returns only on failure.
+// again starts the program again in new namespaces; it returns only on failure.
 func again(self string) error {
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
@@ -58,8 +58,18 @@ func again(self string) error {
 	return unix.Exec("/proc/self/exe", os.Args, os.Environ())
 }
 
+// Thread puts the thread of a test into a network namespace of its own. Both end with the test.
+func Thread(t *testing.T) {
+	t.Helper()
+	// Not unlocked: so the thread ends.
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatalf("make a network namespace, which needs root: %v", err)
+	}
+}
+
 // Test isolates one test of a package of which the others need no root: it is run
-// anew in a process of its own. Test returns true there; where it returns false the
+// again in a process of its own. Test returns true there; where it returns false the
 // test is over.
 func Test(t *testing.T) bool {
 	t.Helper()

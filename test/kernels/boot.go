@@ -18,16 +18,16 @@ import (
 
 // boot runs the tests on a kernel under qemu. Where the machine has no KVM, or may not
 // use it, every instruction is emulated.
-func boot(ctx context.Context, k kernel, folder string, o options) error {
+func boot(ctx context.Context, k kernel, directory string, o options) error {
 	image, err := k.open(ctx)
 	if err != nil {
 		return err
 	}
-	archive, err := newInitramfs(ctx, folder, image, append(o.arguments(), emulated...))
+	archive, err := newInitramfs(ctx, directory, image, append(o.arguments(), emulated...))
 	if err != nil {
 		return err
 	}
-	vmlinuz, initrd := filepath.Join(folder, "vmlinuz"), filepath.Join(folder, "initrd")
+	vmlinuz, initrd := filepath.Join(directory, "vmlinuz"), filepath.Join(directory, "initrd")
 	if err := errors.Join(os.WriteFile(vmlinuz, image.vmlinuz, 0o600), os.WriteFile(initrd, archive, 0o600)); err != nil {
 		return fmt.Errorf("write kernel %s: %w", k.name, err)
 	}

@@ -27,8 +27,8 @@ const snapshot = "https://snapshot.debian.org/file"
 // source is where packages of kernels come from.
 type source struct {
 	name string
-	// get leaves the package as kernel.file in the folder.
-	get func(ctx context.Context, k kernel, folder string) error
+	// get leaves the package as kernel.file in the directory.
+	get func(ctx context.Context, k kernel, directory string) error
 }
 
 // sources in the order in which they are asked: the distribution's mirror is near, but keeps
@@ -39,7 +39,7 @@ func sources() []source {
 
 func (k kernel) file() string { return k.pkg + "_" + k.version + "_amd64.deb" }
 
-// cached is the content of the package in the cache folder, which is fetched if it is not
+// cached is the content of the package in the cache directory, which is fetched if it is not
 // there. What a source gives counts only if it has the checksum of kernels.txt.
 func (k kernel) cached(ctx context.Context, cache string, sources []source) (string, error) {
 	file := filepath.Join(cache, k.file())
@@ -47,7 +47,7 @@ func (k kernel) cached(ctx context.Context, cache string, sources []source) (str
 		return file, nil
 	}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return "", fmt.Errorf("make the cache folder: %w", err)
+		return "", fmt.Errorf("make the cache directory: %w", err)
 	}
 	var errs []error
 	for _, s := range sources {
@@ -99,21 +99,21 @@ func (k kernel) check(file string) error {
 }
 
 // fromMirror asks apt, the second time with fresh lists of what the mirror has.
-func fromMirror(ctx context.Context, k kernel, folder string) error {
-	download := func() error { return apt(ctx, folder, "download", k.pkg+"="+k.version) }
+func fromMirror(ctx context.Context, k kernel, directory string) error {
+	download := func() error { return apt(ctx, directory, "download", k.pkg+"="+k.version) }
 	err := download()
 	if err == nil || os.Geteuid() != 0 {
 		return err
 	}
-	if err := apt(ctx, folder, "update"); err != nil {
+	if err := apt(ctx, directory, "update"); err != nil {
 		return err
 	}
 	return download()
 }
 
-func apt(ctx context.Context, folder string, args ...string) error {
+func apt(ctx context.Context, directory string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-qq"}, args...)...)
-	cmd.Dir = folder
+	cmd.Dir = directory
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("apt-get %s: %w: %s", args[0], err, bytes.TrimSpace(out))
 	}
@@ -122,7 +122,7 @@ func apt(ctx context.Context, folder string, args ...string) error {
 
 // fromArchive asks a server that has files at the address of their SHA-1.
 func fromArchive(base string) func(context.Context, kernel, string) error {
-	return func(ctx context.Context, k kernel, folder string) (err error) {
+	return func(ctx context.Context, k kernel, directory string) (err error) {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/"+k.sha1, http.NoBody)
 		if err != nil {
 			return err
@@ -135,7 +135,7 @@ func fromArchive(base string) func(context.Context, kernel, string) error {
 		if response.StatusCode != http.StatusOK {
 			return fmt.Errorf("get %s: %s", request.URL, response.Status)
 		}
-		file, err := os.Create(filepath.Join(folder, k.file()))
+		file, err := os.Create(filepath.Join(directory, k.file()))
 		if err != nil {
 			return err
 		}

@@ -29,8 +29,8 @@ func testKernel() kernel {
 
 // gives is a source of a file.
 func gives(what string) source {
-	return source{"a mirror that gives", func(_ context.Context, k kernel, folder string) error {
-		return os.WriteFile(filepath.Join(folder, k.file()), []byte(what), 0o600)
+	return source{"a mirror that gives", func(_ context.Context, k kernel, directory string) error {
+		return os.WriteFile(filepath.Join(directory, k.file()), []byte(what), 0o600)
 	}}
 }
 
@@ -100,15 +100,15 @@ func TestKernelIsFetched(t *testing.T) {
 	}
 }
 
-// checkFiles checks that nothing else is left in the folder.
-func checkFiles(t *testing.T, folder string, want ...string) {
+// checkFiles checks that nothing else is left in the directory.
+func checkFiles(t *testing.T, directory string, want ...string) {
 	t.Helper()
-	entries, err := os.ReadDir(folder)
+	entries, err := os.ReadDir(directory)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(entries) != len(want) || (len(want) == 1 && entries[0].Name() != want[0]) {
-		t.Errorf("%s holds %v, want %v", folder, entries, want)
+		t.Errorf("%s holds %v, want %v", directory, entries, want)
 	}
 }
 

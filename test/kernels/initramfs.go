@@ -20,8 +20,8 @@ var tools = []string{"ip", "ethtool"}
 // Documentation/driver-api/early-userspace/buffer-format.rst).
 type initramfs struct {
 	bytes.Buffer
-	inode   int
-	folders map[string]bool
+	inode       int
+	directories map[string]bool
 }
 
 const (
@@ -45,18 +45,18 @@ func (a *initramfs) pad() {
 	}
 }
 
-func (a *initramfs) folder(name string) {
-	if name == "." || name == "/" || a.folders[name] {
+func (a *initramfs) directory(name string) {
+	if name == "." || name == "/" || a.directories[name] {
 		return
 	}
-	a.folder(path.Dir(name))
-	a.folders[name] = true
+	a.directory(path.Dir(name))
+	a.directories[name] = true
 	a.entry(name, modeFolder, nil)
 }
 
 func (a *initramfs) file(name string, content []byte) {
 	name = strings.TrimPrefix(name, "/")
-	a.folder(path.Dir(name))
+	a.directory(path.Dir(name))
 	a.entry(name, modeFile, content)
 }
 
@@ -70,27 +70,27 @@ func (a *initramfs) copy(name, from string) error {
 	return nil
 }
 
-// newInitramfs packs the test programs of the folder, the modules and the tools.
-func newInitramfs(ctx context.Context, folder string, kernel *image, arguments []string) ([]byte, error) {
-	a := &initramfs{folders: map[string]bool{}}
+// newInitramfs packs the test programs of the directory, the modules and the tools.
+func newInitramfs(ctx context.Context, directory string, kernel *image, arguments []string) ([]byte, error) {
+	a := &initramfs{directories: map[string]bool{}}
 	for _, name := range []string{"proc", "sys", "dev", "tmp", "run"} {
-		a.folder(name)
+		a.directory(name)
 	}
-	if err := a.copy("init", filepath.Join(folder, "init")); err != nil {
+	if err := a.copy("init", filepath.Join(directory, "init")); err != nil {
 		return nil, err
 	}
 	for i, m := range kernel.modules {
 		a.file(fmt.Sprintf("modules/%02d-%s.ko", i, m.name), m.content)
 	}
 	for i, pkg := range suite {
-		// The initial process runs them in this order, each in its package's folder.
-		if err := a.copy(fmt.Sprintf("tests/%02d/%s", i, pkg), filepath.Join(folder, programOf(pkg))); err != nil {
+		// The initial process runs them in this order, each in its package's directory.
+		if err := a.copy(fmt.Sprintf("tests/%02d/%s", i, pkg), filepath.Join(directory, programOf(pkg))); err != nil {
 			return nil, err
 		}
 		if err := a.tree(filepath.Join(pkg, "testdata"), path.Join("source", pkg, "testdata")); err != nil {
 			return nil, err
 		}
-		a.folder(path.Join("source", pkg))
+		a.directory(path.Join("source", pkg))
 	}
 	a.file("arguments", []byte(strings.Join(arguments, "\n")))
 	if err := a.tools(ctx); err != nil {
@@ -100,7 +100,7 @@ func newInitramfs(ctx context.Context, folder string, kernel *image, arguments [
 	return a.Bytes(), nil
 }
 
-// tree copies a folder, if there is one.
+// tree copies a directory, if there is one.
 func (a *initramfs) tree(from, to string) error {
 	if _, err := os.Stat(from); os.IsNotExist(err) {
 		return nil

@@ -24,7 +24,7 @@ type kernel struct{ name, pkg, version, sha256, sha1 string }
 func readKernels(file string) ([]kernel, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("read the list of kernels: %w; run from the project's folder", err)
+		return nil, fmt.Errorf("read the list of kernels: %w; run from the project's directory", err)
 	}
 	var all []kernel
 	for line := range strings.Lines(string(content)) {
@@ -56,11 +56,11 @@ type module struct {
 	content []byte
 }
 
-// open reads the package, from the user's cache folder if it is there.
+// open reads the package, from the user's cache directory if it is there.
 func (k kernel) open(ctx context.Context) (*image, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return nil, fmt.Errorf("find the cache folder: %w; set XDG_CACHE_HOME", err)
+		return nil, fmt.Errorf("find the cache directory: %w; set XDG_CACHE_HOME", err)
 	}
 	file, err := k.cached(ctx, filepath.Join(cache, "millrace-kernels"), sources())
 	if err != nil {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kernels runs the tests that depend on the kernel: on the running one, and on
-// the kernels named in kernels.txt, which it boots under qemu with the test
+// Command kernels runs the tests that depend on the kernel. It runs them on the running
+// kernel and on those named in kernels.txt. It boots the latter under qemu, with the test
 // programs in their initial file system. It needs root, and what
-// hack/prerequisites.sh --kernels installs; the kernels it fetches itself, once, into
-// millrace-kernels in the user's cache folder.
+// hack/prerequisites.sh --kernels installs. It fetches the kernels itself, once, into
+// millrace-kernels in the user's cache directory.
 //
 //	kernels            runs on all
 //	kernels 6.1        runs on that one
@@ -60,31 +60,31 @@ func run(ctx context.Context, wanted []string, o options) (err error) {
 			wanted = append(wanted, k.name)
 		}
 	}
-	folder, err := os.MkdirTemp("", "millrace-kernels-")
+	directory, err := os.MkdirTemp("", "millrace-kernels-")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-	if err := build(ctx, folder); err != nil {
+	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
+	if err := build(ctx, directory); err != nil {
 		return err
 	}
 	var errs []error
 	for _, name := range wanted {
 		ctx, cancel := context.WithTimeout(ctx, o.limit)
-		errs = append(errs, runOn(ctx, name, kernels, folder, o))
+		errs = append(errs, runOn(ctx, name, kernels, directory, o))
 		cancel()
 	}
 	return errors.Join(errs...)
 }
 
 // runOn runs all tests on the kernel of the name.
-func runOn(ctx context.Context, name string, kernels []kernel, folder string, o options) error {
+func runOn(ctx context.Context, name string, kernels []kernel, directory string, o options) error {
 	if name == running {
-		return runHere(ctx, folder, o)
+		return runHere(ctx, directory, o)
 	}
 	i := slices.IndexFunc(kernels, func(k kernel) bool { return k.name == name })
 	if i < 0 {
 		return fmt.Errorf("kernel %s is not in kernels.txt", name)
 	}
-	return boot(ctx, kernels[i], folder, o)
+	return boot(ctx, kernels[i], directory, o)
 }

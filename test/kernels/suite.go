@@ -21,7 +21,7 @@ var suite = []string{
 	"bpf",
 	"lbagent/internal/dataplane",
 	"lbagent/internal/netdev",
-	"lbagent/internal/netdev/clsact",
+	"lbagent/internal/dataplane/clsact",
 }
 
 // programOf is the file name of a package's test program.
@@ -40,13 +40,13 @@ var emulated = []string{"-test.skip",
 	"^Test(ShrinkRefused|InterruptedStart|ConfigValidation|Apply.*|Counters.*|DropReasons|HashDistribution|UnreadSamplesAreLost)$"}
 
 // build compiles the test programs and the initial process, all without shared libraries.
-func build(ctx context.Context, folder string) error {
+func build(ctx context.Context, directory string) error {
 	for _, pkg := range suite {
-		if err := compile(ctx, "test", "-c", "-o", filepath.Join(folder, programOf(pkg)), "./"+pkg); err != nil {
+		if err := compile(ctx, "test", "-c", "-o", filepath.Join(directory, programOf(pkg)), "./"+pkg); err != nil {
 			return err
 		}
 	}
-	return compile(ctx, "build", "-o", filepath.Join(folder, "init"), "./test/kernels/init")
+	return compile(ctx, "build", "-o", filepath.Join(directory, "init"), "./test/kernels/init")
 }
 
 func compile(ctx context.Context, args ...string) error {
@@ -59,7 +59,7 @@ func compile(ctx context.Context, args ...string) error {
 }
 
 // runHere runs the tests on the running kernel.
-func runHere(ctx context.Context, folder string, o options) error {
+func runHere(ctx context.Context, directory string, o options) error {
 	fmt.Println("running kernel:")
 	var failed []string
 	for _, pkg := range suite {
@@ -69,7 +69,7 @@ func runHere(ctx context.Context, folder string, o options) error {
 			out = os.Stdout
 		}
 		start := time.Now()
-		cmd := exec.CommandContext(ctx, filepath.Join(folder, programOf(pkg)), o.arguments()...)
+		cmd := exec.CommandContext(ctx, filepath.Join(directory, programOf(pkg)), o.arguments()...)
 		cmd.Dir, cmd.Stdout, cmd.Stderr = pkg, out, out
 		err := cmd.Run()
 		if err != nil {

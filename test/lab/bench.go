@@ -23,7 +23,7 @@ func (a *app) benchCommand() *cobra.Command {
 		Long: `Compare Millrace with kube-proxy's nftables on the running lab.
 
 Sends small datagrams from the client to one pod, through a VIP of Millrace and through
-an external IP of kube-proxy, where the pod is on the node that the router chose and
+an external IP of kube-proxy, where the pod is on the ingress node and
 where it is on another, and prints the processor time of a packet in the nodes. Installs
 Millrace if it is not installed. Who else uses the machine makes packets per second
 fewer, but costs little in the processor time of each.`,

@@ -25,7 +25,7 @@ type app struct {
 	state string
 }
 
-// stateDir returns the lab's folder as an absolute path.
+// stateDir returns the lab's directory as an absolute path.
 func (a *app) stateDir() (string, error) {
 	if a.state != "" {
 		return filepath.Abs(a.state)
@@ -49,7 +49,7 @@ func (a *app) open() (*cluster.Lab, error) {
 	return cluster.Open(dir)
 }
 
-// projectRoot returns the folder of this project that the caller is in.
+// projectRoot returns the directory of this project that the caller is in.
 func projectRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -108,6 +108,7 @@ func (a *app) upCommand() *cobra.Command {
 	flags.IntVar(&options.Routers, "routers", 1, "number of routers")
 	flags.DurationVar(&options.NodeGrace, "node-grace", defaultNodeGrace,
 		"how long a node may be silent until Kubernetes takes it for failed")
+	flags.BoolVar(&options.IPv4Nodes, "ipv4-nodes", false, "have Nodes list their IPv4 addresses alone")
 	return command
 }
 

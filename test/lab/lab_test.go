@@ -7,12 +7,8 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,82 +65,9 @@ spec:
   - {name: udp, port: 80, targetPort: 8080, protocol: UDP}
 `
 
-// tester runs the lab's program.
-type tester struct {
-	*testing.T
-	program, state string
-}
-
-func newTester(t *testing.T) *tester {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Fatal("these tests make namespaces, mounts and cgroups: run them as root")
-	}
-	dir := t.TempDir()
-	for at := dir; at != os.TempDir() && at != "/"; at = filepath.Dir(at) {
-		// TestNotRoot runs the program as somebody else.
-		if err := os.Chmod(at, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	program := filepath.Join(dir, "lab")
-	if output, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v: %s", err, output)
-	}
-	return &tester{T: t, program: program, state: filepath.Join(dir, "state")}
-}
-
-func (t *tester) command(args ...string) *exec.Cmd {
-	command := exec.Command(t.program, args...)
-	command.Env = append(os.Environ(), "MILLRACE_LAB_STATE="+t.state)
-	return command
-}
-
-// try runs the lab and returns its output, both streams, and its exit code.
-func (t *tester) try(stdin string, args ...string) (string, int) {
-	t.Helper()
-	command := t.command(args...)
-	command.Stdin = strings.NewReader(stdin)
-	output, err := command.CombinedOutput()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatalf("lab %v: %v", args, err)
-	}
-	return string(output), command.ProcessState.ExitCode()
-}
-
-// run runs the lab, which must succeed, and returns its standard output.
-func (t *tester) run(args ...string) string {
-	t.Helper()
-	command := t.command(args...)
-	var stderr bytes.Buffer
-	command.Stderr = &stderr
-	output, err := command.Output()
-	if err != nil {
-		t.Fatalf("lab %v: %v: %s%s", args, err, output, stderr.String())
-	}
-	return string(output)
-}
-
-// refused runs the lab, which must fail with one line that holds the words.
-func (t *tester) refused(code int, words string, args ...string) {
-	t.Helper()
-	output, got := t.try("", args...)
-	if got != code || !strings.Contains(output, words) || strings.Count(output, "\n") != 1 {
-		t.Errorf("lab %v: exit code %d, output %q; want %d and one line with %q", args, got, output, code, words)
-	}
-}
-
-func (t *tester) cleanUp() {
-	t.Cleanup(func() {
-		if output, code := t.try("", "down"); code != 0 {
-			t.Errorf("down: %s", output)
-		}
-	})
-}
-
 func TestLab(t *testing.T) {
 	lab := newTester(t)
+	otherNamespace(t, "beside-before")
 	before := lookAtMachine(t)
 	t.Run("without a lab", func(t *testing.T) {
 		lab := &tester{t, lab.program, lab.state}
@@ -175,12 +98,14 @@ func TestLab(t *testing.T) {
 		{"images", testImages},
 		{"link", testLink},
 		{"node stop and start", testNode},
+		{"kubectl's cache", testKubectlCache},
 		{"sysctls", func(t *tester) { before.compareSysctls(t.T, lookAtMachine(t.T)) }},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(&tester{t, lab.program, lab.state}) })
 	}
 
 	inside = append(inside, processesOf(t, lab)...)
+	otherNamespace(t, "beside-during")
 	lab.run("down")
 	lab.strays()
 	before.compare(t, lookAtMachine(t))
@@ -190,7 +115,7 @@ func TestLab(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(lab.state); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the lab's folder is still there: %v", err)
+		t.Errorf("the lab's directory is still there: %v", err)
 	}
 }
 
@@ -326,6 +251,23 @@ func testImages(t *tester) {
 	t.refused(1, "no such file", "image", "load", "/no-such-archive")
 }
 
+// testKubectlCache has kubectl look up the server's kinds: what it keeps of them is of
+// this lab, and goes with it.
+func testKubectlCache(t *tester) {
+	command := t.command("kubectl", "get", "nodes")
+	home := t.TempDir()
+	command.Env = append(command.Env, "HOME="+home)
+	if output, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("kubectl: %v: %s", err, output)
+	}
+	if entries, err := os.ReadDir(home); err != nil || len(entries) > 0 {
+		t.Errorf("kubectl left %v in the user's home (%v)", entries, err)
+	}
+	if _, err := os.Stat(filepath.Join(t.state, "kubectl", "discovery")); err != nil {
+		t.Errorf("the cache is not in the lab's directory: %v", err)
+	}
+}
+
 func testLink(t *tester) {
 	const reach = "exec 3<>/dev/tcp/198.51.100.11/10250"
 	try := func() int {
@@ -374,74 +316,6 @@ func testNode(t *tester) {
 	}
 }
 
-// TestInterrupted ends `up` at several moments, once by each signal.
-func TestInterrupted(t *testing.T) {
-	lab := newTester(t)
-	lab.cleanUp()
-	lab.run("build")
-	before := lookAtMachine(t)
-	for _, after := range []string{"network:", "machines:", "control plane:", ": Ready"} {
-		t.Run("kill after "+after, func(t *testing.T) {
-			lab := &tester{t, lab.program, lab.state}
-			lab.interrupt(after, syscall.SIGKILL)
-			lab.refused(1, "bin/lab down", "up")
-			lab.run("down")
-			lab.strays()
-			before.compare(t, lookAtMachine(t))
-		})
-		t.Run("interrupt after "+after, func(t *testing.T) {
-			lab := &tester{t, lab.program, lab.state}
-			if code := lab.interrupt(after, syscall.SIGINT); code != 1 {
-				t.Errorf("exit code %d, want 1", code)
-			}
-			lab.strays()
-			before.compare(t, lookAtMachine(t))
-		})
-	}
-	for _, delay := range []time.Duration{5, 20, 50, 80, 110, 140, 170, 200, 300, 400} {
-		t.Run(fmt.Sprintf("kill after %d ms", delay), func(t *testing.T) {
-			lab := &tester{t, lab.program, lab.state}
-			command := lab.command("up")
-			if err := command.Start(); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(delay * time.Millisecond) // the moment is the test's input
-			if err := command.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			_ = command.Wait()
-			lab.run("down")
-			lab.strays()
-			before.compare(t, lookAtMachine(t))
-		})
-	}
-}
-
-// interrupt sends a signal to `up` when it has printed a line with the word, and
-// returns its exit code.
-func (t *tester) interrupt(word string, signal syscall.Signal) int {
-	t.Helper()
-	command := t.command("up")
-	output, err := command.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(output)
-	for lines.Scan() && !strings.Contains(lines.Text(), word) {
-	}
-	if err := command.Process.Signal(signal); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.Copy(io.Discard, output); err != nil {
-		t.Fatal(err)
-	}
-	_ = command.Wait()
-	return command.ProcessState.ExitCode()
-}
-
 func TestRefusals(t *testing.T) {
 	lab := newTester(t)
 	t.Run("not root", func(t *testing.T) {
@@ -455,12 +329,12 @@ func TestRefusals(t *testing.T) {
 	})
 	t.Run("missing tool", func(t *testing.T) {
 		command := lab.command("up")
-		command.Env = append(command.Env, "PATH=/no-such-folder")
+		command.Env = append(command.Env, "PATH=/no-such-directory")
 		if output, _ := command.CombinedOutput(); !strings.Contains(string(output), "hack/prerequisites.sh") {
 			t.Errorf("up says %q", output)
 		}
 	})
-	t.Run("folder of somebody else", func(t *testing.T) {
+	t.Run("directory of somebody else", func(t *testing.T) {
 		lab := &tester{t, lab.program, t.TempDir()}
 		if err := os.WriteFile(filepath.Join(lab.state, "letters"), nil, 0o644); err != nil {
 			t.Fatal(err)
@@ -468,10 +342,10 @@ func TestRefusals(t *testing.T) {
 		lab.refused(1, "--state", "up")
 		lab.run("down")
 		if _, err := os.Stat(filepath.Join(lab.state, "letters")); err != nil {
-			t.Errorf("down removed a folder that is no lab's: %v", err)
+			t.Errorf("down removed a directory that is no lab's: %v", err)
 		}
 	})
-	t.Run("hidden folder", func(t *testing.T) {
+	t.Run("hidden directory", func(t *testing.T) {
 		lab := &tester{t, lab.program, "/var/lib/lab"}
 		lab.refused(1, "--state", "up")
 	})

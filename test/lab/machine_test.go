@@ -24,7 +24,7 @@ type look struct {
 }
 
 // lookAtMachine reads mounts, cgroups, namespaces, links, sysctls, and what there is in
-// folders that the programs of a lab write to by default.
+// directories that the programs of a lab write to by default.
 func lookAtMachine(t *testing.T) look {
 	t.Helper()
 	found := append(mounts(t), labCgroups(t)...)
@@ -36,7 +36,7 @@ func lookAtMachine(t *testing.T) look {
 		found = append(found, "link "+link.Name)
 	}
 	for _, dir := range []string{
-		"/run/netns", "/run/containerd", "/run/frr", "/sys/fs/bpf", "/var/lib", "/var/lib/kubelet", "/var/lib/cni",
+		"/run", "/run/containerd", "/run/frr", "/sys/fs/bpf", "/var/lib", "/var/lib/kubelet", "/var/lib/cni",
 		"/var/log", "/etc/cni", "/etc/kubernetes", "/opt", "/usr/libexec", "/var/run/kubernetes",
 	} {
 		entries, err := os.ReadDir(dir)
@@ -44,7 +44,8 @@ func lookAtMachine(t *testing.T) look {
 			continue // it need not be there
 		}
 		for _, entry := range entries {
-			if dir != "/run/netns" || strings.HasPrefix(entry.Name(), "mrlab-") {
+			// In /run others come and go.
+			if dir != "/run" || strings.Contains(entry.Name(), "millrace") {
 				found = append(found, "file "+filepath.Join(dir, entry.Name()))
 			}
 		}
@@ -90,7 +91,7 @@ func mounts(t *testing.T) []string {
 	var found []string
 	for line := range strings.Lines(string(content)) {
 		fields := strings.Fields(line)
-		if strings.HasPrefix(fields[4], "/run/netns/") && !strings.HasPrefix(fields[4], "/run/netns/mrlab-") {
+		if fields[4] == "/run/netns" || strings.HasPrefix(fields[4], "/run/netns/") {
 			continue
 		}
 		found = append(found, "mount "+strings.Join(fields[3:6], " "))
@@ -167,7 +168,7 @@ func statOf(pid int) []string {
 	return strings.Fields(string(content[strings.LastIndexByte(string(content), ')')+1:]))
 }
 
-// strays fails the test for every process that names the lab's program or folder.
+// strays fails the test for every process that names the lab's program or directory.
 // What runs on a machine without naming them cannot outlive the first process of its
 // PID namespace, which does.
 func (t *tester) strays() {

@@ -78,11 +78,11 @@ Routers run FRR (AS 64512) and accept BGP from the nodes. Needs root.`,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.PersistentFlags().StringVar(&app.state, "state", os.Getenv("MILLRACE_LAB_STATE"),
-		"folder of the lab (default .lab in the project's folder; also MILLRACE_LAB_STATE)")
+		"directory of the lab (default .lab in the project's directory; also MILLRACE_LAB_STATE)")
 	root.AddCommand(
 		app.upCommand(), app.downCommand(), app.buildCommand(), app.hostsCommand(),
 		app.execCommand(), app.kubectlCommand(), app.vtyshCommand(), app.bgpCommand(),
-		app.nodeCommand(), app.linkCommand(), app.imageCommand(), app.benchCommand(), initCommand(),
+		app.nodeCommand(), app.linkCommand(), app.imageCommand(), app.benchCommand(), app.upstreamCommand(), initCommand(),
 	)
 	return root
 }

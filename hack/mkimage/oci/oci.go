@@ -8,22 +8,20 @@ package oci
 import (
 	"archive/tar"
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"io"
 	"path"
 	"slices"
 	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 const (
-	mediaTypeManifest = "application/vnd.oci.image.manifest.v1+json"
-	mediaTypeConfig   = "application/vnd.oci.image.config.v1+json"
-	mediaTypeLayer    = "application/vnd.oci.image.layer.v1.tar"
-	mediaTypeIndex    = "application/vnd.oci.image.index.v1+json"
-
 	// containerd takes the image's full name from this annotation on import.
 	annotationImageName = "io.containerd.image.name"
 	annotationRefName   = "org.opencontainers.image.ref.name"
@@ -50,85 +48,20 @@ type Image struct {
 	Files []File
 }
 
-type descriptor struct {
-	MediaType   string            `json:"mediaType"`
-	Digest      string            `json:"digest"`
-	Size        int               `json:"size"`
-	Platform    *platform         `json:"platform,omitempty"`
-	Annotations map[string]string `json:"annotations,omitempty"`
-}
-
-type platform struct {
-	Architecture string `json:"architecture"`
-	OS           string `json:"os"`
-}
-
-type imageConfig struct {
-	platform
-	Config processConfig `json:"config"`
-	RootFS rootFS        `json:"rootfs"`
-}
-
-type processConfig struct {
-	User       string   `json:"User,omitempty"`
-	Env        []string `json:"Env,omitempty"`
-	Entrypoint []string `json:"Entrypoint,omitempty"`
-}
-
-type rootFS struct {
-	Type    string   `json:"type"`
-	DiffIDs []string `json:"diff_ids"`
-}
-
-type manifest struct {
-	SchemaVersion int          `json:"schemaVersion"`
-	MediaType     string       `json:"mediaType"`
-	Config        descriptor   `json:"config"`
-	Layers        []descriptor `json:"layers"`
-}
-
-type index struct {
-	SchemaVersion int          `json:"schemaVersion"`
-	MediaType     string       `json:"mediaType"`
-	Manifests     []descriptor `json:"manifests"`
-}
-
 // Write writes the image to w as a tar of an OCI image layout.
 func Write(w io.Writer, image Image) error {
-	layer, err := buildLayer(image.Files)
+	content, err := buildLayer(image.Files)
 	if err != nil {
 		return fmt.Errorf("image %s: %w", image.Name, err)
 	}
-	blobs := blobSet{}
-	layerBlob := blobs.add(mediaTypeLayer, layer)
-	target := platform{Architecture: image.Architecture, OS: "linux"}
-	config, err := blobs.addJSON(mediaTypeConfig, imageConfig{
-		platform: target,
-		Config:   processConfig{User: image.User, Env: []string{"PATH=/"}, Entrypoint: image.Entrypoint},
-		RootFS:   rootFS{Type: "layers", DiffIDs: []string{layerBlob.Digest}},
-	})
+	layer := static.NewLayer(content, types.OCIUncompressedLayer)
+	built, err := assemble(image, layer)
 	if err != nil {
-		return err
+		return fmt.Errorf("assemble image %s: %w", image.Name, err)
 	}
-	head, err := blobs.addJSON(mediaTypeManifest, manifest{
-		SchemaVersion: 2, MediaType: mediaTypeManifest, Config: config, Layers: []descriptor{layerBlob},
-	})
+	files, err := layoutFiles(image, built, content)
 	if err != nil {
-		return err
-	}
-	head.Platform = &target
-	head.Annotations = map[string]string{annotationImageName: image.Name, annotationRefName: image.Name}
-	top, err := json.Marshal(index{SchemaVersion: 2, MediaType: mediaTypeIndex, Manifests: []descriptor{head}})
-	if err != nil {
-		return fmt.Errorf("encode image index: %w", err)
-	}
-
-	files := []File{
-		{Path: "/oci-layout", Mode: 0o644, Content: []byte(`{"imageLayoutVersion":"1.0.0"}`)},
-		{Path: "/index.json", Mode: 0o644, Content: top},
-	}
-	for digest, content := range blobs {
-		files = append(files, File{Path: "/blobs/sha256/" + digest, Mode: 0o644, Content: content})
+		return fmt.Errorf("lay out image %s: %w", image.Name, err)
 	}
 	if err := writeTar(w, nil, files); err != nil {
 		return fmt.Errorf("write image %s: %w", image.Name, err)
@@ -136,22 +69,54 @@ func Write(w io.Writer, image Image) error {
 	return nil
 }
 
-// blobSet maps a hexadecimal SHA-256 to the content.
-type blobSet map[string][]byte
-
-func (b blobSet) add(mediaType string, content []byte) descriptor {
-	sum := sha256.Sum256(content)
-	digest := hex.EncodeToString(sum[:])
-	b[digest] = content
-	return descriptor{MediaType: mediaType, Digest: "sha256:" + digest, Size: len(content)}
+// assemble returns the image of one layer, with its manifest and its configuration.
+func assemble(image Image, layer v1.Layer) (v1.Image, error) {
+	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	configured, err := mutate.ConfigFile(base, &v1.ConfigFile{
+		Architecture: image.Architecture,
+		OS:           "linux",
+		Config:       v1.Config{User: image.User, Env: []string{"PATH=/:/bin"}, Entrypoint: image.Entrypoint},
+		RootFS:       v1.RootFS{Type: "layers"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return mutate.AppendLayers(configured, layer)
 }
 
-func (b blobSet) addJSON(mediaType string, value any) (descriptor, error) {
-	content, err := json.Marshal(value)
+// layoutFiles returns the files of the image's layout.
+func layoutFiles(image Image, built v1.Image, layer []byte) ([]File, error) {
+	index := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), mutate.IndexAddendum{
+		Add: built,
+		Descriptor: v1.Descriptor{
+			Platform:    &v1.Platform{Architecture: image.Architecture, OS: "linux"},
+			Annotations: map[string]string{annotationImageName: image.Name, annotationRefName: image.Name},
+		},
+	})
+	top, err := index.RawManifest()
 	if err != nil {
-		return descriptor{}, fmt.Errorf("encode %s: %w", mediaType, err)
+		return nil, err
 	}
-	return b.add(mediaType, content), nil
+	manifest, err := built.RawManifest()
+	if err != nil {
+		return nil, err
+	}
+	config, err := built.RawConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	files := []File{
+		{Path: "/oci-layout", Mode: 0o644, Content: []byte(`{"imageLayoutVersion":"1.0.0"}`)},
+		{Path: "/index.json", Mode: 0o644, Content: top},
+	}
+	for _, blob := range [][]byte{manifest, config, layer} {
+		digest, _, err := v1.SHA256(bytes.NewReader(blob))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, File{Path: "/blobs/sha256/" + digest.Hex, Mode: 0o644, Content: blob})
+	}
+	return files, nil
 }
 
 // buildLayer adds to the caller's files what programs expect of a root file system:

@@ -5,11 +5,16 @@ package oci
 import (
 	"archive/tar"
 	"bytes"
-	"encoding/json"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 func testImage() Image {
@@ -59,17 +64,24 @@ func readEntry(t *testing.T, archive []byte, name string) []byte {
 	}
 }
 
-func decode[T any](t *testing.T, content []byte) T {
+// unpacked writes an archive's entries to a directory and returns its layout.
+func unpacked(t *testing.T, archive []byte) layout.Path {
 	t.Helper()
-	var value T
-	if err := json.Unmarshal(content, &value); err != nil {
+	directory := t.TempDir()
+	for name := range readTar(t, archive) {
+		file := filepath.Join(directory, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, readEntry(t, archive, name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path, err := layout.FromPath(directory)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return value
-}
-
-func blobPath(digest string) string {
-	return "blobs/sha256/" + strings.TrimPrefix(digest, "sha256:")
+	return path
 }
 
 func TestWrite(t *testing.T) {
@@ -77,21 +89,44 @@ func TestWrite(t *testing.T) {
 	if err := Write(&archive, testImage()); err != nil {
 		t.Fatal(err)
 	}
-	top := decode[index](t, readEntry(t, archive.Bytes(), "index.json"))
-	if len(top.Manifests) != 1 || top.Manifests[0].Annotations[annotationImageName] != "millrace.test/x:dev" {
+	path := unpacked(t, archive.Bytes())
+	index, err := path.ImageIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	top, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(top.Manifests) != 1 || top.Manifests[0].Annotations[annotationImageName] != "millrace.test/x:dev" ||
+		top.MediaType != types.OCIImageIndex || top.Manifests[0].MediaType != types.OCIManifestSchema1 {
 		t.Fatalf("index: %+v", top)
 	}
-	head := decode[manifest](t, readEntry(t, archive.Bytes(), blobPath(top.Manifests[0].Digest)))
-	config := decode[imageConfig](t, readEntry(t, archive.Bytes(), blobPath(head.Config.Digest)))
+	image, err := path.Image(top.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if config.Architecture != "amd64" || config.OS != "linux" || config.Config.User != "65532" ||
 		strings.Join(config.Config.Entrypoint, " ") != "/bin/x serve" {
 		t.Errorf("config: %+v", config)
 	}
-	if len(config.RootFS.DiffIDs) != 1 || config.RootFS.DiffIDs[0] != head.Layers[0].Digest {
-		t.Errorf("diff ids %v do not name the layer %s", config.RootFS.DiffIDs, head.Layers[0].Digest)
+	layers, err := image.Layers()
+	if err != nil || len(layers) != 1 {
+		t.Fatalf("%d layers, %v", len(layers), err)
+	}
+	digest, err := layers[0].Digest()
+	if err != nil {
+		t.Fatal(err)
 	}
 
-	layer := readEntry(t, archive.Bytes(), blobPath(head.Layers[0].Digest))
+	layer := readEntry(t, archive.Bytes(), "blobs/sha256/"+digest.Hex)
+	if have, _, err := v1.SHA256(bytes.NewReader(layer)); err != nil || have != digest || config.RootFS.DiffIDs[0] != digest {
+		t.Errorf("layer %s has digest %s and diff id %s", digest, have, config.RootFS.DiffIDs[0])
+	}
 	headers := readTar(t, layer)
 	for name, mode := range map[string]int64{"bin/": 0o755, "bin/x": 0o755, "etc/x/": 0o755, "tmp/": 0o1777, "etc/passwd": 0o644} {
 		if headers[name] == nil || headers[name].Mode != mode {

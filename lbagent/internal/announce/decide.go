@@ -3,66 +3,87 @@
 package announce
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
-// Reasons of Decisions, in the order in which they are looked for.
+// Reasons of Decisions, in the order in which they are looked for. The API says what they
+// mean: they are in LBNodeReports.
 const (
-	// ReasonNoService: no Service has the VIP; it is reserved.
-	ReasonNoService = "NoService"
-	// ReasonNotSelected: no advertisement that selects this node selects the
-	// VIP.
-	ReasonNotSelected = "NotSelected"
-	// ReasonNoPeer: this node has none of the peers that the VIP is to be
-	// announced to, or none with the VIP's address family.
-	ReasonNoPeer = "NoPeer"
-	// ReasonNoFrontend: no Service on the VIP has a port that can be served.
-	ReasonNoFrontend = "NoFrontend"
-	// ReasonNotAttached: not every uplink of the node has the programs.
-	ReasonNotAttached = "NotAttached"
-	// ReasonNotProgrammed: the maps do not hold all frontends of the VIP.
-	ReasonNotProgrammed = "NotProgrammed"
-	// ReasonNoEndpoints: no Service on the VIP has an endpoint.
-	ReasonNoEndpoints = "NoEndpoints"
-	// ReasonNoLocalEndpoint: externalTrafficPolicy is Local and no endpoint on
-	// this node is ready.
-	ReasonNoLocalEndpoint = "NoLocalEndpoint"
-	// ReasonNoNextHop: the node has no address of the VIP's family.
-	ReasonNoNextHop = "NoNextHop"
+	ReasonNoService       = millracev1alpha1.ReasonNoService
+	ReasonNotSelected     = millracev1alpha1.ReasonNotSelected
+	ReasonNoPeer          = millracev1alpha1.ReasonNoPeer
+	ReasonNoFrontend      = millracev1alpha1.ReasonNoFrontend
+	ReasonNotAttached     = millracev1alpha1.ReasonNotAttached
+	ReasonNotProgrammed   = millracev1alpha1.ReasonNotProgrammed
+	ReasonNoEndpoints     = millracev1alpha1.ReasonNoEndpoints
+	ReasonNoLocalEndpoint = millracev1alpha1.ReasonNoLocalEndpoint
+	ReasonNoNextHop       = millracev1alpha1.ReasonNoNextHop
 )
+
+// Node is what a decision depends on, besides the objects.
+type Node struct {
+	// Programmed is what the maps hold, Planned what they are to hold: frontends for which
+	// there is no room are not in it.
+	Programmed, Planned *forwarding.State
+	// Unattached are the peers whose packets may come in without being seen by the programs,
+	// by the name of the LBPeer, with what keeps them from it.
+	Unattached map[string]string
+	// Announced are the VIPs that are announced already.
+	Announced map[netip.Addr]bool
+}
 
 // Decide returns the routes that this node announces and, for each VIP in the
-// order of addresses, where it is announced to or why it is not. programmed is
-// what the maps hold, attached whether every uplink has the programs.
+// order of addresses, where it is announced to or why it is not.
 //
-// A VIP is announced when all its frontends are programmed, with the tables
-// that they need, and any of them has a usable endpoint: anywhere for
-// externalTrafficPolicy Cluster, a ready one on this node for Local, so that a
-// node whose endpoints all terminate drains (KEP-1669). Where that is a Local
-// one, packets to the VIP's other Local frontends are sent on to nodes that have
-// their endpoints.
-func Decide(m *model.Model, programmed *program.State, attached bool) (Routes, []Decision) {
+// A VIP is announced while one of its frontends serves. Such a frontend is programmed, with
+// the tables that it needs, and has a usable endpoint. For externalTrafficPolicy Cluster it
+// can be anywhere. For Local it is a ready one on this node, so that a node whose endpoints
+// all terminate drains (KEP-1669). Packets to the VIP's other Local frontends are then sent
+// on to nodes that have their endpoints.
+//
+// It is announced to the peers of which every packet comes in by an uplink with the programs.
+//
+// A VIP that is not announced yet waits until all its frontends are programmed as planned.
+// Those that are not planned, as there is no room for them, are not waited for.
+//
+// No VIP is announced with a frontend that admits clients whom its Service does not.
+func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 	frontends := map[netip.Addr][]*model.Frontend{}
 	for i := range m.Frontends {
 		vip := m.Frontends[i].Key.VIP
 		frontends[vip] = append(frontends[vip], &m.Frontends[i])
+	}
+	exceeding := map[netip.Addr]forwarding.FrontendKey{}
+	for key := range forwarding.Exceeding(node.Programmed, node.Planned) {
+		if first, found := exceeding[key.VIP]; !found || key.Compare(first) < 0 {
+			exceeding[key.VIP] = key
+		}
 	}
 	routes := Routes{}
 	decisions := make([]Decision, 0, len(m.VIPs))
 	for i := range m.VIPs {
 		vip := &m.VIPs[i]
 		selected, decision := peersOf(m, vip)
+		if open, found := exceeding[vip.Address]; found && decision.Reason == "" {
+			decision = Decision{Reason: ReasonNotProgrammed, Message: fmt.Sprintf(
+				"%s admits clients outside its source ranges, and could not be shut", open)}
+		}
 		if decision.Reason == "" {
-			decision = refuse(m, vip, frontends[vip.Address], programmed, attached)
+			decision = refuse(m, vip, frontends[vip.Address], selected, node)
 		}
 		if decision.Reason == "" {
 			for _, target := range selected {
+				if _, unattached := node.Unattached[target.peer.Name]; unattached {
+					continue
+				}
 				routes[target.peer.Name] = append(routes[target.peer.Name], target.route(m, vip.Address))
 				decision.Peers = append(decision.Peers, target.peer.Name)
 			}
@@ -85,14 +106,15 @@ func peersOf(m *model.Model, vip *model.VIP) ([]target, Decision) {
 	if len(vip.Services) == 0 {
 		return nil, Decision{Reason: ReasonNoService, Message: "no Service has the address"}
 	}
+	services := vip.ServiceLabels()
 	var selecting []*model.Advertisement
 	for i := range m.Advertisements {
-		if selectsVIP(&m.Advertisements[i], vip) {
+		if m.Advertisements[i].Selects(vip.Pool, services) {
 			selecting = append(selecting, &m.Advertisements[i])
 		}
 	}
 	if len(selecting) == 0 {
-		return nil, Decision{Reason: ReasonNotSelected, Message: "no BGPAdvertisement selects the address on this node"}
+		return nil, Decision{Reason: ReasonNotSelected, Message: "no VIPAdvertisement selects the address on this node"}
 	}
 	var targets []target
 	for i := range m.Peers {
@@ -110,38 +132,25 @@ func peersOf(m *model.Model, vip *model.VIP) ([]target, Decision) {
 	}
 	if len(targets) == 0 {
 		return nil, Decision{Reason: ReasonNoPeer, Message: fmt.Sprintf(
-			"no BGPPeer of this node is both selected and for %s", familyName(vip.Address))}
+			"no LBPeer of this node is both selected and for %s", familyName(vip.Address))}
 	}
 	return targets, Decision{}
 }
 
-func selectsVIP(advertisement *model.Advertisement, vip *model.VIP) bool {
-	if len(advertisement.Pools) > 0 && !slices.Contains(advertisement.Pools, vip.Pool) {
-		return false
-	}
-	return advertisement.Selects == nil || slices.ContainsFunc(vip.Services, func(service model.VIPService) bool {
-		return advertisement.Selects(service.Labels)
-	})
-}
-
-// refuse returns why this node must not announce a VIP to anybody; a decision
+// refuse returns why this node must not announce a VIP to any peer; a decision
 // without a reason where it may.
-func refuse(
-	m *model.Model, vip *model.VIP, frontends []*model.Frontend, programmed *program.State, attached bool,
-) Decision {
+func refuse(m *model.Model, vip *model.VIP, frontends []*model.Frontend, selected []target, node *Node) Decision {
 	if len(frontends) == 0 {
 		return Decision{Reason: ReasonNoFrontend, Message: "no Service on the address has a port of its own that can be served"}
 	}
-	if !attached {
-		return Decision{Reason: ReasonNotAttached, Message: "an uplink of the node is without the programs"}
+	if uplink := withheld(selected, node); uplink != "" {
+		return Decision{Reason: ReasonNotAttached, Message: uplink}
 	}
-	if _, found := programmed.VIPs[vip.Address]; !found {
+	if _, found := node.Programmed.VIPs[vip.Address]; !found {
 		return Decision{Reason: ReasonNotProgrammed, Message: "the address is not in the maps"}
 	}
-	for _, frontend := range frontends {
-		if !isProgrammed(frontend, programmed) {
-			return Decision{Reason: ReasonNotProgrammed, Message: fmt.Sprintf("%s is not in the maps", frontend.Key)}
-		}
+	if missing := missing(frontends, node, node.Announced[vip.Address]); missing != nil {
+		return Decision{Reason: ReasonNotProgrammed, Message: fmt.Sprintf("%s is not in the maps", missing.Key)}
 	}
 	if !slices.ContainsFunc(frontends, attracts) {
 		return withoutEndpoints(frontends)
@@ -153,29 +162,68 @@ func refuse(
 	return Decision{}
 }
 
-// isProgrammed tells whether the maps hold the frontend with the tables that
-// its endpoints ask for.
-func isProgrammed(frontend *model.Frontend, programmed *program.State) bool {
+// withheld says why no peer may send packets for the VIP; it is empty where one may.
+func withheld(selected []target, node *Node) string {
+	message := ""
+	for _, target := range selected {
+		reason, unattached := node.Unattached[target.peer.Name]
+		if !unattached {
+			return ""
+		}
+		message = cmp.Or(message, fmt.Sprintf("LBPeer %s: %s", target.peer.Name, reason))
+	}
+	return message
+}
+
+// missing returns a frontend that the VIP cannot be announced without; nil where there is
+// none.
+func missing(frontends []*model.Frontend, node *Node, announced bool) *model.Frontend {
+	serves := false
+	var attracting *model.Frontend
+	for _, frontend := range frontends {
+		if !announced && isAwaited(frontend.Key, node) {
+			return frontend
+		}
+		if attracts(frontend) {
+			serves = serves || isProgrammed(frontend, node.Programmed)
+			attracting = cmp.Or(attracting, frontend)
+		}
+	}
+	if serves {
+		return nil
+	}
+	return attracting
+}
+
+// isAwaited reports whether a frontend is planned and not programmed as planned. The zones
+// that it leaves last, it leaves after its VIP is announced.
+func isAwaited(key forwarding.FrontendKey, node *Node) bool {
+	planned, found := node.Planned.Frontends[key]
+	if !found {
+		return false
+	}
+	programmed, found := node.Programmed.Frontends[key]
+	programmed.Zones, planned.Zones = [forwarding.Zones]forwarding.NodeTableSlot{}, [forwarding.Zones]forwarding.NodeTableSlot{}
+	return !found || programmed != planned
+}
+
+// isProgrammed reports whether the maps hold the frontend so that it serves, be it in part
+// or, where it could not be written, by the traffic policy that it had.
+func isProgrammed(frontend *model.Frontend, programmed *forwarding.State) bool {
 	entry, found := programmed.Frontends[frontend.Key]
-	if !found || entry.Local != frontend.Local {
+	if !found || frontend.Restricted && !isRestricted(frontend, entry) {
 		return false
 	}
-	if frontend.Restricted && !isRestricted(frontend, entry) {
-		return false
-	}
-	if frontend.Spreads() && len(frontend.Weights) > 0 && entry.Table == 0 {
-		return false
-	}
-	return len(frontend.Endpoints) == 0 || entry.Endpoints != 0
+	return entry.Table != 0 || entry.Local && entry.Endpoints != 0
 }
 
-// isRestricted tells whether the entry keeps out whom the frontend does not
+// isRestricted reports whether the entry keeps out whom the frontend does not
 // admit, and only where the frontend admits nobody all of them.
-func isRestricted(frontend *model.Frontend, entry program.Frontend) bool {
-	return entry.Ranges != 0 && (entry.Ranges != program.Nobody || len(frontend.Sources) == 0)
+func isRestricted(frontend *model.Frontend, entry forwarding.Frontend) bool {
+	return entry.Ranges != 0 && (entry.Ranges != forwarding.Nobody || len(frontend.Sources) == 0)
 }
 
-// attracts tells whether the frontend has what new connections need.
+// attracts reports whether the frontend has what new connections need.
 func attracts(frontend *model.Frontend) bool {
 	if frontend.Local {
 		return len(frontend.Endpoints) > 0 && !frontend.Terminating
@@ -219,13 +267,6 @@ func (t target) route(m *model.Model, vip netip.Addr) Route {
 		route.LocalPreference = t.advertisement.LocalPreference
 	}
 	return route
-}
-
-func nextHop(self program.Self, vip netip.Addr) netip.Addr {
-	if vip.Is4() {
-		return self.IPv4
-	}
-	return self.IPv6
 }
 
 func familyName(address netip.Addr) string {

@@ -8,11 +8,12 @@ import (
 	"slices"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"pgregory.net/rapid"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
 var (
@@ -20,30 +21,33 @@ var (
 	vip6     = netip.MustParseAddr("2001:db8:1::1")
 	node4    = netip.MustParseAddr("198.51.100.1")
 	node6    = netip.MustParseAddr("2001:db8::1")
-	endpoint = program.Endpoint{Address: netip.MustParseAddr("198.18.0.1"), Port: 8080}
+	endpoint = forwarding.Endpoint{Address: netip.MustParseAddr("198.18.0.1"), Port: 8080}
 	web      = model.ServiceName{Namespace: "default", Name: "web"}
 	other    = model.ServiceName{Namespace: "default", Name: "other"}
-	limits   = program.Limits{Frontends: 10, Tables: 10, EndpointSlots: 10, Endpoints: 10, VIPs: 10, SourceRanges: 10}
+	limits   = forwarding.Limits{Frontends: 10, NodeTables: 10, EndpointTables: 10, Endpoints: 10, VIPs: 10, SourceRanges: 10}
 )
 
-func labelled(value string) func(map[string]string) bool {
-	return func(labels map[string]string) bool { return labels["tier"] == value }
+func labelled(value string) labels.Selector {
+	return labels.SelectorFromSet(labels.Set{"tier": value})
 }
 
 // base is a model in which the VIP is announced to both peers: one Service
 // under policy Cluster with an endpoint on this node and one elsewhere.
 func base() *model.Model {
 	return &model.Model{
-		Self:  program.Self{ID: 1, IPv4: node4, IPv6: node6},
-		Nodes: []model.Node{{ID: 1, IPv4: node4}, {ID: 2, IPv4: netip.MustParseAddr("198.51.100.2")}},
+		Self: forwarding.Self{ID: 1, IPv4: node4, IPv6: node6},
+		Nodes: []model.Node{
+			{ID: 1, Node: forwarding.Node{IPv4: node4}},
+			{ID: 2, Node: forwarding.Node{IPv4: netip.MustParseAddr("198.51.100.2")}},
+		},
 		VIPs: []model.VIP{{
 			Address: vip4, Pool: "public",
 			Services: []model.VIPService{{Name: web, Labels: map[string]string{"tier": "front"}}},
 		}},
 		Frontends: []model.Frontend{{
-			Key:     program.FrontendKey{VIP: vip4, Port: 80, Protocol: program.ProtocolTCP},
+			Key:     forwarding.FrontendKey{VIP: vip4, Port: 80, Protocol: forwarding.ProtocolTCP},
 			Service: web, PortName: "http",
-			Weights: map[program.NodeID]uint32{1: 1, 2: 1}, Endpoints: []program.Endpoint{endpoint},
+			Weights: map[forwarding.NodeID]uint32{1: 1, 2: 1}, Endpoints: []forwarding.Endpoint{endpoint},
 		}},
 		Peers: []model.Peer{
 			{Name: "r1", ASN: 64512, LocalASN: 64513, IPv4: true, IPv6: true},
@@ -53,9 +57,13 @@ func base() *model.Model {
 	}
 }
 
-func planned(m *model.Model) *program.State {
-	state, _ := plan.NewPlanner(program.NewState()).Plan(program.NewState(), m, limits)
+func planned(m *model.Model) *forwarding.State {
+	state, _ := plan.NewPlanner(forwarding.NewState()).Plan(forwarding.NewState(), m, limits)
 	return state
+}
+
+func nodeWith(programmed, want *forwarding.State) *Node {
+	return &Node{Programmed: programmed, Planned: want}
 }
 
 // TestDecide changes the base in one way each. programmed is what the maps
@@ -63,72 +71,110 @@ func planned(m *model.Model) *program.State {
 func TestDecide(t *testing.T) {
 	both := []string{"r1", "r2"}
 	key := base().Frontends[0].Key
+	second := forwarding.FrontendKey{VIP: vip4, Port: 443, Protocol: forwarding.ProtocolTCP}
+	before := map[netip.Addr]bool{vip4: true}
 	secondService := func(m *model.Model) {
 		m.VIPs[0].Services = append(m.VIPs[0].Services, model.VIPService{Name: other, Labels: map[string]string{"tier": "back"}})
 		m.Frontends = append(m.Frontends, model.Frontend{
-			Key: program.FrontendKey{VIP: vip4, Port: 443, Protocol: program.ProtocolTCP}, Service: other,
-			Weights: map[program.NodeID]uint32{},
+			Key: second, Service: other,
+			Weights: map[forwarding.NodeID]uint32{},
 		})
 	}
+	// restrict restricts one of the frontends.
+	restrict := func(number int) func(*model.Model) {
+		return func(m *model.Model) {
+			if number > 0 {
+				secondService(m)
+			}
+			m.Frontends[number].Restricted = true
+			m.Frontends[number].Sources = []netip.Prefix{netip.MustParsePrefix("198.51.0.0/16")}
+		}
+	}
+	// edit changes what the maps hold of a frontend.
+	edit := func(key forwarding.FrontendKey, change func(*forwarding.Frontend)) func(*forwarding.State) {
+		return func(s *forwarding.State) {
+			f := s.Frontends[key]
+			change(&f)
+			s.Frontends[key] = f
+		}
+	}
+	// elsewhere has two Local Services, of which the second has its endpoint on node 2.
+	elsewhere := func(m *model.Model) {
+		secondService(m)
+		for i := range m.Frontends {
+			m.Frontends[i].Local, m.Frontends[i].Shared = true, true
+		}
+		m.Frontends[1].Weights = map[forwarding.NodeID]uint32{2: 1}
+	}
 	cases := []struct {
-		name     string
-		model    func(*model.Model)
-		state    func(*program.State)
-		detached bool
-		reason   string
-		peers    []string
+		name  string
+		model func(*model.Model)
+		state func(*forwarding.State)
+		// planned changes what is planned and programmed.
+		planned    func(*forwarding.State)
+		announced  map[netip.Addr]bool
+		unattached map[string]string
+		reason     string
+		peers      []string
 	}{
 		{name: "announced", peers: both},
 		{name: "reserved", model: func(m *model.Model) { m.VIPs[0].Services, m.Frontends = nil, nil }, reason: ReasonNoService},
 		{name: "no advertisement", model: func(m *model.Model) { m.Advertisements = nil }, reason: ReasonNotSelected},
 		{name: "pool of the VIP", model: func(m *model.Model) { m.Advertisements[0].Pools = []string{"other", "public"} }, peers: both},
 		{name: "another pool", model: func(m *model.Model) { m.Advertisements[0].Pools = []string{"other"} }, reason: ReasonNotSelected},
-		{name: "labels match", model: func(m *model.Model) { m.Advertisements[0].Selects = labelled("front") }, peers: both},
-		{name: "labels do not match", model: func(m *model.Model) { m.Advertisements[0].Selects = labelled("back") }, reason: ReasonNotSelected},
+		{name: "labels match", model: func(m *model.Model) { m.Advertisements[0].Services = labelled("front") }, peers: both},
+		{name: "labels do not match", model: func(m *model.Model) { m.Advertisements[0].Services = labelled("back") }, reason: ReasonNotSelected},
 		{name: "labels of one of two Services match", model: func(m *model.Model) {
 			secondService(m)
-			m.Advertisements[0].Selects = labelled("back")
+			m.Advertisements[0].Services = labelled("back")
 		}, peers: both},
 		{name: "one peer", model: func(m *model.Model) { m.Advertisements[0].Peers = []string{"r2", "r9"} }, peers: []string{"r2"}},
 		{name: "a peer of other nodes", model: func(m *model.Model) { m.Advertisements[0].Peers = []string{"r9"} }, reason: ReasonNoPeer},
 		{name: "no peers", model: func(m *model.Model) { m.Peers = nil }, reason: ReasonNoPeer},
 		{name: "peer without the family", model: func(m *model.Model) { m.Peers[0].IPv4 = false }, peers: []string{"r2"}},
 		{name: "no frontend", model: func(m *model.Model) { m.Frontends = nil }, reason: ReasonNoFrontend},
-		{name: "not attached", detached: true, reason: ReasonNotAttached},
-		{name: "VIP not programmed", state: func(s *program.State) { delete(s.VIPs, vip4) }, reason: ReasonNotProgrammed},
-		{name: "frontend not programmed", state: func(s *program.State) { delete(s.Frontends, key) }, reason: ReasonNotProgrammed},
-		{name: "one of two frontends not programmed", model: secondService, state: func(s *program.State) {
-			delete(s.Frontends, program.FrontendKey{VIP: vip4, Port: 443, Protocol: program.ProtocolTCP})
+		{name: "not attached", unattached: map[string]string{"r1": "no program", "r2": "no program"}, reason: ReasonNotAttached},
+		{name: "not attached towards one peer", unattached: map[string]string{"r1": "no program", "r9": "no program"}, peers: []string{"r2"}},
+		{name: "VIP not programmed", state: func(s *forwarding.State) { delete(s.VIPs, vip4) }, reason: ReasonNotProgrammed},
+		{name: "frontend not programmed", state: func(s *forwarding.State) { delete(s.Frontends, key) }, reason: ReasonNotProgrammed},
+		{name: "one of two frontends not programmed", model: secondService, state: func(s *forwarding.State) {
+			delete(s.Frontends, second)
 		}, reason: ReasonNotProgrammed},
-		{name: "node table not programmed", state: func(s *program.State) {
-			s.Frontends[key] = program.Frontend{ID: 1, Endpoints: 1}
+		{name: "node table not programmed", state: func(s *forwarding.State) {
+			s.Frontends[key] = forwarding.Frontend{ID: 1, Endpoints: 1}
 		}, reason: ReasonNotProgrammed},
-		{name: "endpoint table not programmed", state: func(s *program.State) {
-			s.Frontends[key] = program.Frontend{ID: 1, Table: 1}
+		{name: "endpoint table not programmed", state: func(s *forwarding.State) {
+			s.Frontends[key] = forwarding.Frontend{ID: 1, Table: 1}
 		}, reason: ReasonNotProgrammed},
-		{name: "programmed with the other policy", state: func(s *program.State) {
-			s.Frontends[key] = program.Frontend{ID: 1, Local: true, Table: 1, Endpoints: 1}
+		{name: "programmed with the other policy", state: func(s *forwarding.State) {
+			s.Frontends[key] = forwarding.Frontend{ID: 1, Local: true, Table: 1, Endpoints: 1}
 		}, reason: ReasonNotProgrammed},
-		{name: "restricted", model: func(m *model.Model) {
-			m.Frontends[0].Restricted, m.Frontends[0].Sources = true, []netip.Prefix{netip.MustParsePrefix("198.51.0.0/16")}
+		{name: "restricted", model: restrict(0), peers: both},
+		{name: "source ranges not programmed", model: restrict(0), state: edit(key, func(f *forwarding.Frontend) { f.Ranges = 0 }), reason: ReasonNotProgrammed},
+		{name: "shut until there is room for the source ranges", model: restrict(0), state: edit(key, func(f *forwarding.Frontend) { f.Ranges = forwarding.Nobody }), reason: ReasonNotProgrammed},
+		{name: "announced, one of two frontends not programmed", model: secondService, announced: before, state: func(s *forwarding.State) {
+			delete(s.Frontends, second)
 		}, peers: both},
-		{name: "source ranges not programmed", model: func(m *model.Model) {
-			m.Frontends[0].Restricted, m.Frontends[0].Sources = true, []netip.Prefix{netip.MustParsePrefix("198.51.0.0/16")}
-		}, state: func(s *program.State) {
-			f := s.Frontends[key]
-			f.Ranges = 0
-			s.Frontends[key] = f
+		{name: "announced, the one with endpoints not programmed", model: secondService, announced: before, state: func(s *forwarding.State) {
+			delete(s.Frontends, key)
 		}, reason: ReasonNotProgrammed},
-		{name: "shut until there is room for the source ranges", model: func(m *model.Model) {
-			m.Frontends[0].Restricted, m.Frontends[0].Sources = true, []netip.Prefix{netip.MustParsePrefix("198.51.0.0/16")}
-		}, state: func(s *program.State) {
-			f := s.Frontends[key]
-			f.Ranges = program.Nobody
-			s.Frontends[key] = f
-		}, reason: ReasonNotProgrammed},
+		{name: "no room for one of two frontends", model: secondService, planned: func(s *forwarding.State) {
+			delete(s.Frontends, second)
+		}, peers: both},
+		{name: "no room for the only frontend", planned: func(s *forwarding.State) { delete(s.Frontends, key) }, reason: ReasonNotProgrammed},
+		{name: "announced, no room for the table", announced: before, planned: edit(key, func(f *forwarding.Frontend) { f.Table = 0 }), reason: ReasonNotProgrammed},
+		{name: "announced, no room for the endpoints here", announced: before, planned: edit(key, func(f *forwarding.Frontend) { f.Endpoints = 0 }), peers: both},
+		{name: "announced, still with the other policy", announced: before, state: func(s *forwarding.State) {
+			s.Frontends[key] = forwarding.Frontend{ID: 1, Local: true, Endpoints: 1}
+		}, peers: both},
+		{name: "announced, still open to all", announced: before, model: restrict(0), state: edit(key, func(f *forwarding.Frontend) { f.Ranges = 0 }), reason: ReasonNotProgrammed},
+		{name: "announced, another frontend still open to all", announced: before, model: restrict(1), state: edit(second, func(f *forwarding.Frontend) { f.Ranges = 0 }), reason: ReasonNotProgrammed},
+		{name: "announced, another frontend shut", announced: before, model: restrict(1), state: edit(second, func(f *forwarding.Frontend) { f.Ranges = forwarding.Nobody }), peers: both},
+		{name: "not announced yet, an older entry", state: edit(key, func(f *forwarding.Frontend) { f.Affinity = 5 }), reason: ReasonNotProgrammed},
+		{name: "zones are left last", state: edit(key, func(f *forwarding.Frontend) { f.Zones[1] = f.Table }), peers: both},
 		{name: "admits nobody", model: func(m *model.Model) { m.Frontends[0].Restricted = true }, peers: both},
 		{name: "Cluster, endpoints elsewhere only", model: func(m *model.Model) {
-			m.Frontends[0].Weights, m.Frontends[0].Endpoints = map[program.NodeID]uint32{2: 1}, nil
+			m.Frontends[0].Weights, m.Frontends[0].Endpoints = map[forwarding.NodeID]uint32{2: 1}, nil
 		}, peers: both},
 		{name: "Cluster, terminating endpoints only", model: func(m *model.Model) { m.Frontends[0].Terminating = true }, peers: both},
 		{name: "Cluster, no endpoints", model: func(m *model.Model) {
@@ -136,7 +182,7 @@ func TestDecide(t *testing.T) {
 		}, reason: ReasonNoEndpoints},
 		{name: "Local, ready here", model: func(m *model.Model) { m.Frontends[0].Local = true }, peers: both},
 		{name: "Local, endpoints elsewhere only", model: func(m *model.Model) {
-			m.Frontends[0].Local, m.Frontends[0].Endpoints, m.Frontends[0].Weights = true, nil, map[program.NodeID]uint32{2: 1}
+			m.Frontends[0].Local, m.Frontends[0].Endpoints, m.Frontends[0].Weights = true, nil, map[forwarding.NodeID]uint32{2: 1}
 		}, reason: ReasonNoLocalEndpoint},
 		{name: "Local, terminating here", model: func(m *model.Model) {
 			m.Frontends[0].Local, m.Frontends[0].Terminating = true, true
@@ -144,29 +190,28 @@ func TestDecide(t *testing.T) {
 		{name: "Local, no endpoints", model: func(m *model.Model) {
 			m.Frontends[0].Local, m.Frontends[0].Endpoints, m.Frontends[0].Weights = true, nil, nil
 		}, reason: ReasonNoEndpoints},
-		{name: "one of two Services has endpoints", model: secondService, peers: both},
-		{name: "two Local Services, one ready here", model: func(m *model.Model) {
-			secondService(m)
-			for i := range m.Frontends {
-				m.Frontends[i].Local, m.Frontends[i].Shared = true, true
-			}
-			m.Frontends[1].Weights = map[program.NodeID]uint32{2: 1}
+		{name: "Local with affinity, ready here", model: func(m *model.Model) {
+			m.Frontends[0].Local, m.Frontends[0].Affinity = true, 10800
 		}, peers: both},
-		{name: "two Local Services, the other's table not programmed", model: func(m *model.Model) {
-			secondService(m)
-			for i := range m.Frontends {
-				m.Frontends[i].Local, m.Frontends[i].Shared = true, true
-			}
-			m.Frontends[1].Weights = map[program.NodeID]uint32{2: 1}
-		}, state: func(s *program.State) {
-			second := program.FrontendKey{VIP: vip4, Port: 443, Protocol: program.ProtocolTCP}
-			s.Frontends[second] = program.Frontend{ID: s.Frontends[second].ID, Local: true}
+		{name: "Local with affinity, endpoints elsewhere only", model: func(m *model.Model) {
+			m.Frontends[0].Local, m.Frontends[0].Affinity = true, 10800
+			m.Frontends[0].Endpoints, m.Frontends[0].Weights = nil, map[forwarding.NodeID]uint32{2: 1}
+		}, reason: ReasonNoLocalEndpoint},
+		{name: "Local with affinity, node table not programmed", model: func(m *model.Model) {
+			m.Frontends[0].Local, m.Frontends[0].Affinity = true, 10800
+		}, state: func(s *forwarding.State) {
+			s.Frontends[key] = forwarding.Frontend{ID: 1, Endpoints: 1, Affinity: 10800}
+		}, reason: ReasonNotProgrammed},
+		{name: "one of two Services has endpoints", model: secondService, peers: both},
+		{name: "two Local Services, one ready here", model: elsewhere, peers: both},
+		{name: "two Local Services, the other's table not programmed", model: elsewhere, state: func(s *forwarding.State) {
+			s.Frontends[second] = forwarding.Frontend{ID: s.Frontends[second].ID, Local: true}
 		}, reason: ReasonNotProgrammed},
 		{name: "two Local Services, none here", model: func(m *model.Model) {
 			secondService(m)
 			for i := range m.Frontends {
 				m.Frontends[i].Local, m.Frontends[i].Shared, m.Frontends[i].Endpoints = true, true, nil
-				m.Frontends[i].Weights = map[program.NodeID]uint32{2: 1}
+				m.Frontends[i].Weights = map[forwarding.NodeID]uint32{2: 1}
 			}
 		}, reason: ReasonNoLocalEndpoint},
 		{name: "Cluster, unready endpoint that lives", model: func(m *model.Model) {
@@ -181,11 +226,15 @@ func TestDecide(t *testing.T) {
 				c.model(m)
 			}
 			slices.SortFunc(m.Frontends, func(a, b model.Frontend) int { return a.Key.Compare(b.Key) })
-			state := planned(m)
+			want := planned(m)
+			if c.planned != nil {
+				c.planned(want)
+			}
+			state := want.Clone()
 			if c.state != nil {
 				c.state(state)
 			}
-			routes, decisions := Decide(m, state, !c.detached)
+			routes, decisions := Decide(m, &Node{Programmed: state, Planned: want, Unattached: c.unattached, Announced: c.announced})
 			if len(decisions) != 1 || decisions[0].VIP != vip4 {
 				t.Fatalf("decisions %+v, want one, of %s", decisions, vip4)
 			}
@@ -220,7 +269,7 @@ func TestAttributes(t *testing.T) {
 		{Name: "a", Peers: []string{"r2"}, Communities: []uint32{1}, LocalPreference: &high},
 		{Name: "b", LargeCommunities: [][3]uint32{{1, 2, 3}}, LocalPreference: &low},
 	}
-	routes, decisions := Decide(m, planned(m), true)
+	routes, decisions := Decide(m, nodeWith(planned(m), planned(m)))
 	want := Routes{
 		// Outside our autonomous system a local preference means nothing.
 		"r1": {
@@ -249,10 +298,10 @@ func TestAnnouncedOnlyWhenProgrammed(t *testing.T) {
 			m.Frontends[0].Local = true
 		}
 		want := planned(m)
-		ops := program.Diff(program.NewState(), want)
+		ops := forwarding.Diff(forwarding.NewState(), want)
 		done := rapid.IntRange(0, len(ops)).Draw(t, "done")
-		state := program.Apply(program.NewState(), ops[:done])
-		routes, _ := Decide(m, state, true)
+		state := forwarding.Apply(forwarding.NewState(), ops[:done])
+		routes, _ := Decide(m, nodeWith(state, want))
 		if announced := len(routes) > 0; announced != (done == len(ops)) {
 			t.Fatalf("after %d of %d operations announced is %t", done, len(ops), announced)
 		}
@@ -260,7 +309,7 @@ func TestAnnouncedOnlyWhenProgrammed(t *testing.T) {
 	m := base()
 	programmed := planned(m)
 	m.VIPs, m.Frontends = nil, nil
-	if routes, decisions := Decide(m, programmed, true); len(routes) != 0 || len(decisions) != 0 {
+	if routes, decisions := Decide(m, nodeWith(programmed, planned(m))); len(routes) != 0 || len(decisions) != 0 {
 		t.Errorf("a VIP that is to go has the routes %v", routes)
 	}
 }

@@ -21,7 +21,7 @@ type Route struct {
 	LocalPreference *uint32
 }
 
-// Routes are the routes by the name of the BGPPeer, each list sorted by prefix.
+// Routes are the routes by the name of the LBPeer, each list sorted by prefix.
 type Routes map[string][]Route
 
 // Decision says, for a VIP that this node holds, where it is announced to or

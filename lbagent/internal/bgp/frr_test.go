@@ -16,7 +16,7 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/frrtest"
+	"github.com/millrace-lb/millrace/lbagent/test/frr"
 )
 
 // The tests of this package that need root run a real router (FRR's zebra and
@@ -144,7 +144,7 @@ func (p *process) session(name string) Session {
 
 // lab is a router and a node.
 type lab struct {
-	*frrtest.Router
+	*frr.Router
 	t            *testing.T
 	router, node string
 }
@@ -200,7 +200,7 @@ func newLab(t *testing.T, neighbors string) *lab {
 	l.run("ip", "link", "add", "eth0", "netns", l.node, "type", "veth", "peer", "name", "eth0", "netns", l.router)
 	l.address(l.router, routerIPv4, routerIPv6)
 	l.address(l.node, nodeIPv4, nodeIPv6)
-	l.Router = frrtest.Start(t, l.router, neighbors)
+	l.Router = frr.Start(t, l.router, neighbors)
 	return l
 }
 

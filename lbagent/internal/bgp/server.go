@@ -31,8 +31,8 @@ var ErrNoRouterID = errors.New("no BGP identifier: it must be an IPv4 address ot
 type Config struct {
 	// Restarting is true when forwarding went on while the agent was away.
 	// The first sessions then ask their peers to keep the routes that they
-	// still have of us until all routes have been sent again: the Restart
-	// State and Forwarding State bits of RFC 4724, section 3.
+	// still have of us until all routes have been sent again. They do so by the
+	// Restart State and Forwarding State bits (RFC 4724, section 3).
 	Restarting bool
 	// Logger takes what GoBGP has to say.
 	Logger logr.Logger
@@ -50,7 +50,7 @@ type Want struct {
 
 // Session is what is known of the session with one peer.
 type Session struct {
-	// Peer is the name of the BGPPeer.
+	// Peer is the name of the LBPeer.
 	Peer    string
 	Address netip.Addr
 	State   millracev1alpha1.SessionState
@@ -58,6 +58,8 @@ type Session struct {
 	Since time.Time
 	// Message says why the session is not established; it may be empty.
 	Message string
+	// Flaps is how often the session was established and then lost.
+	Flaps uint64
 	// Routes is the number of routes that the peer is, or will be, told.
 	Routes int
 }
@@ -66,8 +68,8 @@ type Session struct {
 // only, nothing listens, and no route is accepted from a peer.
 //
 // When the process ends without Set having removed the peers, sessions end
-// without a NOTIFICATION, so that a peer which helps with graceful restart
-// keeps the routes (RFC 4724, section 4.2).
+// without a NOTIFICATION. So a peer that helps with graceful restart keeps the
+// routes (RFC 4724, section 4.2).
 type Server struct {
 	config  Config
 	changed chan struct{}
@@ -127,7 +129,7 @@ func (s *Server) Set(want Want) error {
 	var errs []error
 	for name, peer := range peers {
 		if err := s.setPeer(peer, want.RouterID, want.Routes[name]); err != nil {
-			errs = append(errs, fmt.Errorf("BGPPeer %s (%s): %w", name, peer.Address, err))
+			errs = append(errs, fmt.Errorf("LBPeer %s (%s): %w", name, peer.Address, err))
 		}
 	}
 	s.started = true
@@ -172,7 +174,7 @@ func distinct(peers []model.Peer) (map[string]model.Peer, map[string]Session) {
 				Peer:    peer.Name,
 				Address: peer.Address,
 				State:   millracev1alpha1.SessionIdle,
-				Message: fmt.Sprintf("BGPPeer %s has the same address and port; a node has one session with a router", first),
+				Message: fmt.Sprintf("LBPeer %s has the same address and port; a node has one session with a router", first),
 			}
 			continue
 		}
@@ -195,6 +197,17 @@ func (s *Server) Sessions() []Session {
 	}
 	slices.SortFunc(sessions, func(a, b Session) int { return strings.Compare(a.Peer, b.Peer) })
 	return sessions
+}
+
+// Announced returns the VIPs of which a peer is, or will be, told a route.
+func (s *Server) Announced() map[netip.Addr]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	vips := map[netip.Addr]bool{}
+	for _, session := range s.sessions {
+		session.addAnnounced(vips)
+	}
+	return vips
 }
 
 // acquire returns a GoBGP server without a peer; s.mu is held.

@@ -30,23 +30,6 @@ type session struct {
 	routes  map[netip.Prefix]announce.Route
 }
 
-// start opens the session after the routes are in place.
-func (s *session) start(routes []announce.Route, restarting bool) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	s.cancel = cancel
-	s.speaker.log.observe(s.observed)
-	if err := s.speaker.start(s.peer.LocalASN, s.routerID); err != nil {
-		return err
-	}
-	if err := s.setRoutes(routes); err != nil {
-		return err
-	}
-	if err := s.speaker.watch(ctx, s.handle); err != nil {
-		return err
-	}
-	return s.speaker.addPeer(s.peer, restarting)
-}
-
 // stop ends the session with a NOTIFICATION of type Cease (RFC 4486), upon
 // which the peer removes our routes at once. It does not wait: a peer that
 // does not read may keep the connection's end waiting for its hold time.
@@ -123,6 +106,14 @@ func (s *session) handle(state millracev1alpha1.SessionState) {
 	}
 }
 
+func (s *session) addAnnounced(vips map[netip.Addr]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for prefix := range s.routes {
+		vips[prefix.Addr()] = true
+	}
+}
+
 func (s *session) snapshot() Session {
 	s.mu.Lock()
 	routes := len(s.routes)
@@ -142,6 +133,7 @@ type observed struct {
 	mu      sync.Mutex
 	state   millracev1alpha1.SessionState
 	since   time.Time
+	flaps   uint64
 	failure string
 	// lost is set when GoBGP says that the connection of an established
 	// session ended without a NOTIFICATION.
@@ -165,6 +157,9 @@ func (o *observed) enter(state millracev1alpha1.SessionState, now time.Time) boo
 	o.state = state
 	if was || is {
 		o.since = now
+	}
+	if was {
+		o.flaps++
 	}
 	if is {
 		o.failure, o.lost = "", false
@@ -194,7 +189,7 @@ func (o *observed) lose() {
 func (o *observed) session() Session {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	session := Session{State: o.state, Since: o.since}
+	session := Session{State: o.state, Since: o.since, Flaps: o.flaps}
 	if o.state != millracev1alpha1.SessionEstablished {
 		session.Message = o.failure
 	}

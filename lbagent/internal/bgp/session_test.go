@@ -45,7 +45,7 @@ func TestEqual(t *testing.T) {
 	}
 }
 
-// Two BGPPeers for one router: one has the session, the other is told why not.
+// Two LBPeers for one router: one has the session, the other is told why not.
 func TestSameAddress(t *testing.T) {
 	first, second, third := testPeer(), testPeer(), testPeer()
 	first.Name, second.Name, third.Name, third.Port = "a", "b", "c", 1179
@@ -83,7 +83,7 @@ func TestNoRouterID(t *testing.T) {
 	}
 }
 
-// What GoBGP logs becomes the session's message, and tells whether the peer
+// What GoBGP logs becomes the session's message, and shows whether the peer
 // may hold our routes as stale.
 func TestObserved(t *testing.T) {
 	established, idle := millracev1alpha1.SessionEstablished, millracev1alpha1.SessionIdle
@@ -118,6 +118,9 @@ func TestObserved(t *testing.T) {
 		o.enter(millracev1alpha1.SessionActive, at.Add(2*time.Hour))
 		if since := o.session().Since; !since.Equal(at.Add(time.Hour)) {
 			t.Errorf("%s: since %s, want when it was lost", name, since)
+		}
+		if flaps := o.session().Flaps; flaps != 1 {
+			t.Errorf("%s: %d flaps, want 1", name, flaps)
 		}
 		o.enter(established, at.Add(3*time.Hour))
 		if session := o.session(); session.Message != "" || !session.Since.Equal(at.Add(3*time.Hour)) {

@@ -21,12 +21,6 @@ var (
 	ipv6Unicast = &api.Family{Afi: api.Family_AFI_IP6, Safi: api.Family_SAFI_UNICAST}
 )
 
-// deferralSeconds bounds how long a restarting session waits for the peer's
-// own routes before it sends ours (Selection_Deferral_Timer, RFC 4724, section
-// 4.1). Our routes depend on nothing that the peer sends, so it is as short as
-// GoBGP allows.
-const deferralSeconds = 1
-
 // speaker is a GoBGP server with one peer at most: peers differ in their
 // routes, in the attributes of a route and in our AS number, and GoBGP keeps
 // one routing table in a server.
@@ -102,7 +96,7 @@ func (s *speaker) addPeer(peer model.Peer, restarting bool) error {
 	return nil
 }
 
-// replacePeer starts the session anew, as one after a restart.
+// replacePeer starts the session again, as one after a restart.
 func (s *speaker) replacePeer(peer model.Peer) error {
 	request := &api.DeletePeerRequest{Address: peer.Address.String()}
 	if err := s.server.DeletePeer(context.Background(), request); err != nil {
@@ -161,16 +155,9 @@ func neighbor(peer model.Peer, restarting bool) *api.Peer {
 			KeepaliveInterval: uint64(peer.KeepaliveTime.Seconds()),
 			ConnectRetry:      uint64(peer.ConnectRetryTime.Seconds()),
 		}},
-		EbgpMultihop: &api.EbgpMultihop{Enabled: peer.MultiHopTTL > 1, MultihopTtl: uint32(peer.MultiHopTTL)},
-		// NotificationEnabled (the N bit of RFC 8538) stays off: with it, a
-		// peer whose hold timer expired would keep the routes of a dead node.
-		GracefulRestart: &api.GracefulRestart{
-			Enabled:         graceful,
-			RestartTime:     uint32(peer.RestartTime.Seconds()),
-			DeferralTime:    deferralSeconds,
-			LocalRestarting: graceful && restarting,
-		},
-		AfiSafis: families,
+		EbgpMultihop:    &api.EbgpMultihop{Enabled: peer.MultiHopTTL > 1, MultihopTtl: uint32(peer.MultiHopTTL)},
+		GracefulRestart: gracefulRestart(peer, restarting),
+		AfiSafis:        families,
 	}
 }
 

@@ -11,12 +11,12 @@ import (
 	"io"
 	"net"
 
-	"github.com/millrace-lb/millrace/api/inspect"
+	consoleapi "github.com/millrace-lb/millrace/api/console"
 )
 
 // Ask sends a request to the agent at the socket and writes the lines of its
-// answer to out as they come, until the answer ends or ctx is done; it returns
-// nil in both cases. What the agent could not do is an error.
+// answer to out as they come. It returns nil when the answer ends or ctx is
+// done. What the agent could not do is an error.
 func Ask(ctx context.Context, path string, request Request, out io.Writer) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 	if err != nil {
@@ -41,7 +41,7 @@ func Ask(ctx context.Context, path string, request Request, out io.Writer) error
 		case err != nil:
 			return fmt.Errorf("read the agent's answer: %w", err)
 		}
-		var answer inspect.Line
+		var answer consoleapi.Line
 		if err := json.Unmarshal(line, &answer); err != nil {
 			return fmt.Errorf("read the agent's answer %q: %w", line, err)
 		}

@@ -15,12 +15,13 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/millrace-lb/millrace/api/inspect"
+	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 const patience = 20 * time.Second
@@ -70,7 +71,7 @@ func (p *plane) Trace(packet []byte) (dataplane.Trace, error) {
 }
 
 var (
-	webKey  = program.FrontendKey{VIP: netip.MustParseAddr("203.0.113.1"), Port: 80, Protocol: 6}
+	webKey  = forwarding.FrontendKey{VIP: netip.MustParseAddr("203.0.113.1"), Port: 80, Protocol: 6}
 	webPort = netip.MustParseAddrPort("203.0.113.1:80")
 	client  = netip.MustParseAddrPort("198.51.100.1:40000")
 )
@@ -79,8 +80,8 @@ func testDirectory() *Directory {
 	return &Directory{
 		Node:     "node1",
 		Zone:     "east",
-		Services: map[program.FrontendKey]string{webKey: "default/web"},
-		Nodes:    map[program.NodeID]string{1: "node1", 2: "node2", 3: "node3"},
+		Services: map[forwarding.FrontendKey]string{webKey: "default/web"},
+		Nodes:    map[forwarding.NodeID]string{1: "node1", 2: "node2", 3: "node3"},
 	}
 }
 
@@ -90,6 +91,8 @@ type rig struct {
 	hub     *Hub
 	samples *samples
 	plane   *plane
+	// decisions are nil until a test stores some.
+	decisions atomic.Pointer[Decisions]
 }
 
 func newRig(t *testing.T, p *plane) *rig {
@@ -99,7 +102,7 @@ func newRig(t *testing.T, p *plane) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := Server{DataPlane: p, Hub: r.hub, Directory: testDirectory}
+	server := Server{DataPlane: p, Hub: r.hub, Directory: testDirectory, Decisions: r.decisions.Load}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 2)
 	go func() { ended <- server.Serve(ctx, listener) }()
@@ -115,7 +118,7 @@ func newRig(t *testing.T, p *plane) *rig {
 	return r
 }
 
-func (r *rig) ask(t *testing.T, request Request) ([]inspect.Line, error) {
+func (r *rig) ask(t *testing.T, request Request) ([]consoleapi.Line, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -124,9 +127,9 @@ func (r *rig) ask(t *testing.T, request Request) ([]inspect.Line, error) {
 	if ctx.Err() != nil {
 		t.Fatalf("no end of the answer to %+v", request)
 	}
-	var lines []inspect.Line
+	var lines []consoleapi.Line
 	for text := range bytes.Lines(out.Bytes()) {
-		var line inspect.Line
+		var line consoleapi.Line
 		if err := json.Unmarshal(text, &line); err != nil {
 			t.Fatal(err)
 		}
@@ -160,12 +163,12 @@ func TestRecentDrops(t *testing.T) {
 	if err != nil || len(lines) != 1+recentDrops {
 		t.Fatalf("%d lines, %v; want %d", len(lines), err, 1+recentDrops)
 	}
-	header := inspect.Drops{Node: "node1", Reasons: map[string]uint64{"no_endpoint": 7}, Skipped: 3, Lost: 1}
+	header := consoleapi.Drops{Node: "node1", Reasons: map[string]uint64{"no_endpoint": 7}, Skipped: 3, Lost: 1}
 	if !reflect.DeepEqual(*lines[0].Drops, header) {
 		t.Errorf("header %+v, want %+v", lines[0].Drops, header)
 	}
 	for i, line := range lines[1:] {
-		want := inspect.Drop{
+		want := consoleapi.Drop{
 			Time: time.Unix(int64(10+i), 0).UTC(), Node: "node1", Reason: "no_endpoint", Source: client, Destination: webPort,
 			Protocol: "TCP", Service: "default/web", Interface: "lo", Length: 40,
 		}
@@ -187,13 +190,13 @@ func TestSlowReader(t *testing.T) {
 	if _, err := io.WriteString(slow, `{"command":"drops","follow":true}`+"\n"); err != nil {
 		t.Fatal(err)
 	}
-	lines := make(chan inspect.Line)
+	lines := make(chan consoleapi.Line)
 	quick, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- Ask(quick, r.path, Request{Command: Drops, Follow: true}, lineWriter(lines)) }()
 	<-lines
 	slowLines := json.NewDecoder(slow)
-	var header inspect.Line
+	var header consoleapi.Line
 	if err := slowLines.Decode(&header); err != nil || header.Drops == nil {
 		t.Fatalf("header %+v, %v", header, err)
 	}
@@ -219,7 +222,7 @@ func TestSlowReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	for uint64(got)+missed < sent {
-		var line inspect.Line
+		var line consoleapi.Line
 		if err := slowLines.Decode(&line); err != nil {
 			t.Fatalf("after %d samples and %d missed: %v", got, missed, err)
 		}
@@ -234,10 +237,10 @@ func TestSlowReader(t *testing.T) {
 }
 
 // lineWriter sends each line that is written.
-type lineWriter chan<- inspect.Line
+type lineWriter chan<- consoleapi.Line
 
 func (w lineWriter) Write(text []byte) (int, error) {
-	var line inspect.Line
+	var line consoleapi.Line
 	if err := json.Unmarshal(text, &line); err != nil {
 		return 0, err
 	}
@@ -247,7 +250,7 @@ func (w lineWriter) Write(text []byte) (int, error) {
 
 func TestTop(t *testing.T) {
 	counters := dataplane.Counters{
-		Frontends: map[program.FrontendKey]dataplane.FrontendCounters{
+		Frontends: map[forwarding.FrontendKey]dataplane.FrontendCounters{
 			webKey: {Packets: 10, Bytes: 1000, Connections: 2, Drops: map[string]uint64{"no_endpoint": 1}},
 			{VIP: netip.MustParseAddr("2001:db8::1"), Port: 53, Protocol: 17}: {Packets: 1},
 			{VIP: netip.MustParseAddr("203.0.113.1"), Port: 8, Protocol: 6}:   {},
@@ -263,12 +266,12 @@ func TestTop(t *testing.T) {
 	if age := time.Since(got.Time); age < 0 || age > patience {
 		t.Errorf("time %s", got.Time)
 	}
-	want := &inspect.Counters{
+	want := &consoleapi.Counters{
 		Time: got.Time, Node: "node1", Drops: counters.Drops,
-		Frontends: []inspect.Frontend{
-			{VIP: webKey.VIP, Port: 8, Protocol: "TCP"},
-			{VIP: webKey.VIP, Port: 80, Protocol: "TCP", Service: "default/web", Packets: 10, Bytes: 1000, Connections: 2, Drops: map[string]uint64{"no_endpoint": 1}},
-			{VIP: netip.MustParseAddr("2001:db8::1"), Port: 53, Protocol: "UDP", Packets: 1},
+		Frontends: []consoleapi.Frontend{
+			{FrontendName: consoleapi.FrontendName{VIP: webKey.VIP, Port: 8, Protocol: "TCP"}},
+			{FrontendName: consoleapi.FrontendName{VIP: webKey.VIP, Port: 80, Protocol: "TCP", Service: "default/web"}, Packets: 10, Bytes: 1000, Connections: 2, Drops: map[string]uint64{"no_endpoint": 1}},
+			{FrontendName: consoleapi.FrontendName{VIP: netip.MustParseAddr("2001:db8::1"), Port: 53, Protocol: "UDP"}, Packets: 1},
 		},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -277,7 +280,7 @@ func TestTop(t *testing.T) {
 	// Again and again, until the reader has enough.
 	again, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	repeated := make(chan inspect.Line)
+	repeated := make(chan consoleapi.Line)
 	ended := make(chan error, 1)
 	go func() {
 		ended <- Ask(again, r.path, Request{Command: Top, Interval: minInterval}, lineWriter(repeated))
@@ -294,7 +297,7 @@ func TestTop(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	r := newRig(t, &plane{err: errors.New("maps are gone")})
-	packet := &inspect.Packet{Source: client, Destination: webPort}
+	packet := &consoleapi.Packet{Source: client, Destination: webPort}
 	for name, test := range map[string]struct {
 		request Request
 		want    string
@@ -302,12 +305,12 @@ func TestRefusals(t *testing.T) {
 		"command":    {Request{Command: "dance"}, `unknown command "dance"`},
 		"interval":   {Request{Command: Top, Interval: time.Millisecond}, "too short"},
 		"no packet":  {Request{Command: Trace}, "no packet"},
-		"protocol":   {Request{Command: Trace, Packet: &inspect.Packet{Source: client, Destination: webPort, Protocol: "gre"}}, `"gre"`},
+		"protocol":   {Request{Command: Trace, Packet: &consoleapi.Packet{Source: client, Destination: webPort, Protocol: "gre"}}, `"gre"`},
 		"drops":      {Request{Command: Drops}, "maps are gone"},
 		"top":        {Request{Command: Top}, "maps are gone"},
 		"trace":      {Request{Command: Trace, Packet: packet}, "maps are gone"},
-		"families":   {Request{Command: Trace, Packet: &inspect.Packet{Source: client, Destination: netip.MustParseAddrPort("[2001:db8::1]:80")}}, "both be IPv4"},
-		"no address": {Request{Command: Trace, Packet: &inspect.Packet{}}, "both be IPv4"},
+		"families":   {Request{Command: Trace, Packet: &consoleapi.Packet{Source: client, Destination: netip.MustParseAddrPort("[2001:db8::1]:80")}}, "both be IPv4"},
+		"no address": {Request{Command: Trace, Packet: &consoleapi.Packet{}}, "both be IPv4"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lines, err := r.ask(t, test.request)
@@ -358,7 +361,7 @@ func TestTooManyClients(t *testing.T) {
 		if _, err := io.WriteString(conn, `{"command":"drops","follow":true}`+"\n"); err != nil {
 			t.Fatal(err)
 		}
-		if err := json.NewDecoder(conn).Decode(&inspect.Line{}); err != nil {
+		if err := json.NewDecoder(conn).Decode(&consoleapi.Line{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -396,12 +399,12 @@ func TestTracedPacket(t *testing.T) {
 	p := &plane{trace: dataplane.Trace{Interface: "eth0", Verdict: dataplane.TracePassed}}
 	r := newRig(t, p)
 	raw := []byte{0x45, 1, 2, 3}
-	for name, packet := range map[string]*inspect.Packet{
+	for name, packet := range map[string]*consoleapi.Packet{
 		"made":  {Source: client, Destination: webPort, Protocol: "udp"},
 		"given": {Raw: raw},
 	} {
 		lines, err := r.ask(t, Request{Command: Trace, Packet: packet})
-		if err != nil || len(lines) != 1 || lines[0].Trace == nil || lines[0].Trace.Verdict != inspect.NotOurs {
+		if err != nil || len(lines) != 1 || lines[0].Trace == nil || lines[0].Trace.Verdict != consoleapi.NotOurs {
 			t.Errorf("%s: %+v, %v", name, lines, err)
 		}
 		p.mu.Lock()

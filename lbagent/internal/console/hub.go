@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// recentDrops is how many samples are kept for those who ask later.
+	// recentDrops is how many samples are kept for later listeners.
 	recentDrops = 256
 	// queueLength is how many samples wait for a slow reader before it misses
 	// some.
@@ -26,7 +26,7 @@ type Samples interface {
 	Close() error
 }
 
-// Hub hands every sample to all who listen. It never waits for any of them.
+// Hub hands every sample to all listeners. It never waits for any of them.
 type Hub struct {
 	mu        sync.Mutex
 	listeners map[*listener]struct{}
@@ -35,7 +35,7 @@ type Hub struct {
 	next   int
 }
 
-// listener is one who listens.
+// listener is one reader of the samples.
 type listener struct {
 	drops chan dataplane.Drop
 	// missed counts what did not fit into drops.
@@ -45,9 +45,9 @@ type listener struct {
 // NewHub returns a Hub without listeners.
 func NewHub() *Hub { return &Hub{listeners: map[*listener]struct{}{}} }
 
-// Run hands out samples until ctx is done. They are read also while nobody
-// listens, so that those who come later are told what was before, and so that
-// what is told is never old.
+// Run hands out samples until ctx is done. They are read also while there is no
+// listener. So later listeners get the recent samples, and no sample waits in the
+// kernel.
 func (h *Hub) Run(ctx context.Context, samples Samples) error {
 	stop := context.AfterFunc(ctx, func() { _ = samples.Close() })
 	defer stop()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package console answers those who look into a running agent, over a socket of
-// the node: which packets are dropped, what is counted, what becomes of a packet.
-// The answers are the lines of package inspect.
+// Package console answers questions about a running agent over a Unix socket: which
+// packets it drops, what it counts, what becomes of a packet, and which VIPs it
+// announces. The answers are the lines of package api/console.
 package console
 
 import (
@@ -12,10 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-lb/millrace/api/inspect"
+	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
-	"github.com/millrace-lb/millrace/lbagent/internal/probe"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // Command is what is asked for.
@@ -26,6 +25,7 @@ const (
 	Drops Command = "drops"
 	Top   Command = "top"
 	Trace Command = "trace"
+	VIPs  Command = "vips"
 )
 
 // Request is the one line that a client sends.
@@ -37,7 +37,9 @@ type Request struct {
 	// Interval is that between lines of top; 0 means one line.
 	Interval time.Duration `json:"interval,omitempty"`
 	// Packet is what is traced.
-	Packet *inspect.Packet `json:"packet,omitempty"`
+	Packet *consoleapi.Packet `json:"packet,omitempty"`
+	// Addresses are the VIPs that vips is asked about; none means all.
+	Addresses []netip.Addr `json:"addresses,omitempty"`
 }
 
 // minInterval keeps a reader of counters from keeping the agent busy.
@@ -45,7 +47,7 @@ const minInterval = 100 * time.Millisecond
 
 func (r *Request) validate() error {
 	switch r.Command {
-	case Drops:
+	case Drops, VIPs:
 		return nil
 	case Top:
 		if r.Interval != 0 && r.Interval < minInterval {
@@ -62,7 +64,7 @@ func (r *Request) validate() error {
 	}
 }
 
-// DataPlane is what is looked into.
+// DataPlane counts and traces packets.
 type DataPlane interface {
 	Counters() (dataplane.Counters, error)
 	Trace(packet []byte) (dataplane.Trace, error)
@@ -75,16 +77,31 @@ type Directory struct {
 	// Zone is its zone; empty for none.
 	Zone string
 	// Services are namespace/name.
-	Services map[program.FrontendKey]string
-	Nodes    map[program.NodeID]string
+	Services map[forwarding.FrontendKey]string
+	// Local are the frontends of Services with externalTrafficPolicy Local.
+	Local map[forwarding.FrontendKey]bool
+	// Backends are those of frontends that a VIPRoute leads to other Services.
+	Backends map[forwarding.FrontendKey][]Backend
+	Nodes    map[forwarding.NodeID]string
+}
+
+// Backend is a Service that a VIPRoute leads to.
+type Backend struct {
+	// Service is namespace/name; empty where the VIPRoute names none.
+	Service string
+	Weight  uint32
+	// Refused is true where its share is refused.
+	Refused bool
+	// Endpoints are those on this node.
+	Endpoints []netip.AddrPort
 }
 
 // service is empty where the packet is for none.
 func (d *Directory) service(to netip.AddrPort, protocol uint8) string {
-	return d.Services[program.FrontendKey{VIP: to.Addr(), Port: to.Port(), Protocol: protocol}]
+	return d.Services[forwarding.FrontendKey{VIP: to.Addr(), Port: to.Port(), Protocol: protocol}]
 }
 
-func (d *Directory) node(id program.NodeID) string {
+func (d *Directory) node(id forwarding.NodeID) string {
 	if name := d.Nodes[id]; name != "" {
 		return name
 	}
@@ -92,20 +109,20 @@ func (d *Directory) node(id program.NodeID) string {
 }
 
 // packetOf makes the packet to trace.
-func packetOf(packet *inspect.Packet) ([]byte, error) {
+func packetOf(packet *consoleapi.Packet) ([]byte, error) {
 	if len(packet.Raw) > 0 {
 		return packet.Raw, nil
 	}
-	flow := probe.Flow{Source: packet.Source, Destination: packet.Destination, Midstream: packet.Midstream}
+	flow := clientPacket{Source: packet.Source, Destination: packet.Destination, Midstream: packet.Midstream}
 	switch strings.ToUpper(packet.Protocol) {
 	case "", "TCP":
-		flow.Protocol = probe.TCP
+		flow.Protocol = TCP
 	case "UDP":
-		flow.Protocol = probe.UDP
+		flow.Protocol = UDP
 	case "SCTP":
-		flow.Protocol = probe.SCTP
+		flow.Protocol = SCTP
 	default:
 		return nil, fmt.Errorf("protocol %q: it must be tcp, udp or sctp", packet.Protocol)
 	}
-	return probe.Packet(flow)
+	return marshal(flow)
 }

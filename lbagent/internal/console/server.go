@@ -15,9 +15,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace-lb/millrace/api/inspect"
+	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 const (
@@ -25,23 +25,26 @@ const (
 	maxClients = 32
 	// requestTime is how long a client has for its request, and for taking a line.
 	requestTime = 10 * time.Second
-	// maxRequest is the bytes of the longest request: a traced packet in base64.
-	maxRequest = 16 * 1024
+	// maxRequest is the bytes of the longest request: some 1,500 VIPs, or a traced packet
+	// in base64.
+	maxRequest = 64 * 1024
 )
 
 // Server answers requests.
 type Server struct {
 	DataPlane DataPlane
 	Hub       *Hub
-	// Directory is asked at each answer.
+	// Directory and Decisions are those of the last pass. Decisions returns nil before the
+	// first one.
 	Directory func() *Directory
+	Decisions func() *Decisions
 }
 
 // Listen opens the socket, for this user alone. A socket that a former agent
 // left is replaced; one that is answered is an error.
 func Listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("create the folder of socket %s: %w (--socket)", path, err)
+		return nil, fmt.Errorf("create the directory of socket %s: %w (--socket)", path, err)
 	}
 	if conn, err := net.Dial("unix", path); err == nil {
 		_ = conn.Close()
@@ -80,8 +83,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		select {
 		case places <- struct{}{}:
 		default:
-			// Whoever holds the places must hang up first; the agent does not wait.
-			_ = write(conn, inspect.Line{Error: fmt.Sprintf("%d clients look into this agent already", maxClients)})
+			// The agent does not wait until a place is free.
+			_ = write(conn, consoleapi.Line{Error: fmt.Sprintf("the console serves %d clients already", maxClients)})
 			_ = conn.Close()
 			continue
 		}
@@ -109,7 +112,7 @@ func (s *Server) handle(ctx context.Context, conn net.Conn) {
 		err = s.answer(ctx, conn, request)
 	}
 	if err != nil && ctx.Err() == nil {
-		_ = write(conn, inspect.Line{Error: err.Error()})
+		_ = write(conn, consoleapi.Line{Error: err.Error()})
 	}
 }
 
@@ -128,7 +131,7 @@ func readRequest(conn net.Conn) (*Request, error) {
 	return request, errors.Join(request.validate(), conn.SetReadDeadline(time.Time{}))
 }
 
-func write(conn net.Conn, line inspect.Line) error {
+func write(conn net.Conn, line consoleapi.Line) error {
 	if err := conn.SetWriteDeadline(time.Now().Add(requestTime)); err != nil {
 		return err
 	}
@@ -141,6 +144,8 @@ func (s *Server) answer(ctx context.Context, conn net.Conn, request *Request) er
 		return s.drops(ctx, conn, request.Follow)
 	case Top:
 		return s.top(ctx, conn, request.Interval)
+	case VIPs:
+		return s.vips(conn, request.Addresses)
 	default:
 		return s.trace(conn, request.Packet)
 	}
@@ -153,11 +158,11 @@ func (s *Server) drops(ctx context.Context, conn net.Conn, follow bool) error {
 	if err != nil {
 		return err
 	}
-	header := inspect.Drops{
+	header := consoleapi.Drops{
 		Node: s.Directory().Node, Reasons: counters.Drops,
 		Skipped: counters.SamplesSkipped, Lost: counters.SamplesLost,
 	}
-	if err := write(conn, inspect.Line{Drops: &header}); err != nil {
+	if err := write(conn, consoleapi.Line{Drops: &header}); err != nil {
 		return err
 	}
 	if follow {
@@ -184,7 +189,7 @@ func (s *Server) follow(ctx context.Context, conn net.Conn, listener *listener) 
 			}
 		}
 		if missed := listener.missed.Swap(0); missed > 0 {
-			if err := write(conn, inspect.Line{Missed: missed}); err != nil {
+			if err := write(conn, consoleapi.Line{Missed: missed}); err != nil {
 				return err
 			}
 		}
@@ -203,9 +208,9 @@ func (n interfaceNames) get(index int) string {
 
 func (s *Server) writeDrop(conn net.Conn, drop dataplane.Drop, interfaces interfaceNames) error {
 	directory := s.Directory()
-	return write(conn, inspect.Line{Drop: &inspect.Drop{
+	return write(conn, consoleapi.Line{Drop: &consoleapi.Drop{
 		Time: drop.Time.UTC(), Node: directory.Node, Reason: drop.Reason,
-		Source: drop.Source, Destination: drop.Destination, Protocol: program.ProtocolName(drop.Protocol),
+		Source: drop.Source, Destination: drop.Destination, Protocol: forwarding.ProtocolName(drop.Protocol),
 		Service:   directory.service(drop.Destination, drop.Protocol),
 		Interface: interfaces.get(drop.Interface), Length: drop.Length,
 	}})
@@ -217,7 +222,7 @@ func (s *Server) top(ctx context.Context, conn net.Conn, interval time.Duration)
 		if err != nil {
 			return err
 		}
-		if err := write(conn, inspect.Line{Counters: line}); err != nil {
+		if err := write(conn, consoleapi.Line{Counters: line}); err != nil {
 			return err
 		}
 		if interval == 0 {
@@ -231,7 +236,7 @@ func (s *Server) top(ctx context.Context, conn net.Conn, interval time.Duration)
 	}
 }
 
-func (s *Server) trace(conn net.Conn, asked *inspect.Packet) error {
+func (s *Server) trace(conn net.Conn, asked *consoleapi.Packet) error {
 	packet, err := packetOf(asked)
 	if err != nil {
 		return err
@@ -240,5 +245,5 @@ func (s *Server) trace(conn net.Conn, asked *inspect.Packet) error {
 	if err != nil {
 		return err
 	}
-	return write(conn, inspect.Line{Trace: explain(packet, trace, s.Directory())})
+	return write(conn, consoleapi.Line{Trace: describe(packet, trace, s.Directory())})
 }

@@ -11,92 +11,87 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/bpf"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Apply performs the operations in order and stops at the first that fails, with
-// an *ApplyError. Deleting what is not there succeeds.
-func (d *Dataplane) Apply(ops []program.Op) error {
+// Apply performs an operation; where that fails, the error is an *ApplyError, and the maps
+// may hold a part of it. Deleting what is not there succeeds.
+func (d *Dataplane) Apply(op forwarding.Op) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for i, op := range ops {
-		err := d.apply(op)
-		if failed := (*ApplyError)(nil); errors.As(err, &failed) {
-			failed.Index, failed.Op = i, op
-		}
-		if err != nil {
-			return err
-		}
+	err := d.apply(op)
+	if failed := (*ApplyError)(nil); errors.As(err, &failed) {
+		failed.Op = op
 	}
-	return nil
+	return err
 }
 
-func (d *Dataplane) apply(op program.Op) error {
+func (d *Dataplane) apply(op forwarding.Op) error {
 	switch op := op.(type) {
-	case program.SetSelf:
+	case forwarding.SetSelf:
 		return d.setSelf(op.Self)
-	case program.PutNode:
+	case forwarding.PutNode:
 		return d.putNode(op.ID, op.Node)
-	case program.PutEndpoint:
+	case forwarding.PutEndpoint:
 		return d.writeEndpoint(op.ID, encodeEndpoint(op.Endpoint))
-	case program.PutEndpointTable:
+	case forwarding.PutEndpointTable:
 		return d.writeEndpointTable(op.Slot, op.Table)
-	case program.PutRows:
+	case forwarding.PutRows:
 		return d.writeRows(op)
-	case program.PutSourceRange:
+	case forwarding.PutSourceRange:
 		return d.putRange(op.Range)
-	case program.PutFrontend:
+	case forwarding.PutFrontend:
 		return d.putFrontend(op.Key, op.Frontend)
-	case program.PutVIP:
+	case forwarding.PutVIP:
 		return d.putVIP(op.Address)
 	default:
 		return d.applyRemoval(op)
 	}
 }
 
-func (d *Dataplane) applyRemoval(op program.Op) error {
+func (d *Dataplane) applyRemoval(op forwarding.Op) error {
 	switch op := op.(type) {
-	case program.DeleteNode:
+	case forwarding.DeleteNode:
 		return d.deleteNode(op.ID)
-	case program.DeleteEndpoint:
+	case forwarding.DeleteEndpoint:
 		return d.writeEndpoint(op.ID, bpf.DatapathEndpoint{})
-	case program.ClearEndpointTable:
-		return d.writeEndpointTable(op.Slot, &program.EndpointTable{})
-	case program.ClearTable:
+	case forwarding.ClearEndpointTable:
+		return d.writeEndpointTable(op.Slot, &forwarding.EndpointTable{})
+	case forwarding.ClearTable:
 		return d.clearTable(op.Slot)
-	case program.DeleteSourceRange:
+	case forwarding.DeleteSourceRange:
 		return d.deleteRange(op.Range)
-	case program.LeaveZones:
+	case forwarding.LeaveZones:
 		return d.leaveZones(op.Key)
-	case program.DeleteFrontend:
+	case forwarding.DeleteFrontend:
 		return d.deleteFrontend(op.Key)
-	case program.DeleteVIP:
+	case forwarding.DeleteVIP:
 		return d.deleteVIP(op.Address)
 	default:
 		return failure("", op, errors.New("unknown kind of operation"))
 	}
 }
 
-// flags are what raises the size of a map.
-var flags = map[string]string{
-	bpf.DatapathMapFrontends4:    "--max-frontends",
-	bpf.DatapathMapFrontends6:    "--max-frontends",
-	bpf.DatapathMapRows:          "--max-tables",
-	bpf.DatapathMapEndpointRows:  "--max-endpoint-tables",
-	bpf.DatapathMapEndpoints:     "--max-endpoints",
-	bpf.DatapathMapVips:          "--max-vips",
-	bpf.DatapathMapSourceRanges4: "--max-source-ranges",
-	bpf.DatapathMapSourceRanges6: "--max-source-ranges",
+// capacities are what there is no more room for where a map is full.
+var capacities = map[string]forwarding.Capacity{
+	bpf.DatapathMapFrontends4:    forwarding.Frontends,
+	bpf.DatapathMapFrontends6:    forwarding.Frontends,
+	bpf.DatapathMapRows:          forwarding.NodeTables,
+	bpf.DatapathMapEndpointRows:  forwarding.EndpointTables,
+	bpf.DatapathMapEndpoints:     forwarding.Endpoints,
+	bpf.DatapathMapVips:          forwarding.VIPs,
+	bpf.DatapathMapSourceRanges4: forwarding.SourceRanges,
+	bpf.DatapathMapSourceRanges6: forwarding.SourceRanges,
 }
 
-// failure describes a write that failed; the map's flag is named where it is full.
+// failure describes a write that failed; a *FullError where the map is full.
 func failure(name string, key any, err error) error {
 	// A trie that is full says ENOSPC, a hash E2BIG.
 	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
 		err = ErrFull
 	}
-	if flag := flags[name]; flag != "" && errors.Is(err, ErrFull) {
-		err = fmt.Errorf("%w; raise %s", err, flag)
+	if capacity := capacities[name]; capacity != 0 && errors.Is(err, ErrFull) {
+		err = &FullError{Capacity: capacity, Err: err}
 	}
 	return &ApplyError{Map: name, Key: fmt.Sprint(key), Err: err}
 }
@@ -126,20 +121,20 @@ func checkIndex[T ~uint16 | ~uint32](name string, index T, limit int) error {
 	return nil
 }
 
-func (d *Dataplane) writeEndpoint(id program.EndpointID, endpoint bpf.DatapathEndpoint) error {
+func (d *Dataplane) writeEndpoint(id forwarding.EndpointID, endpoint bpf.DatapathEndpoint) error {
 	if err := checkIndex(bpf.DatapathMapEndpoints, id, d.limits.Endpoints); err != nil {
 		return err
 	}
 	return write(d.maps.Endpoints, bpf.DatapathMapEndpoints, id, uint32(id), endpoint)
 }
 
-func (d *Dataplane) writeEndpointTable(slot program.EndpointSlot, table *program.EndpointTable) error {
-	if err := checkIndex(bpf.DatapathMapEndpointRows, slot, d.limits.EndpointSlots); err != nil {
+func (d *Dataplane) writeEndpointTable(slot forwarding.EndpointTableSlot, table *forwarding.EndpointTable) error {
+	if err := checkIndex(bpf.DatapathMapEndpointRows, slot, d.limits.EndpointTables); err != nil {
 		return err
 	}
-	keys := make([]uint32, program.EndpointRows)
+	keys := make([]uint32, forwarding.EndpointRows)
 	for i := range keys {
-		keys[i] = uint32(slot)*program.EndpointRows + uint32(i)
+		keys[i] = uint32(slot)*forwarding.EndpointRows + uint32(i)
 	}
 	if _, err := d.maps.EndpointRows.BatchUpdate(keys, table[:], nil); err != nil {
 		return failure(bpf.DatapathMapEndpointRows, slot, err)
@@ -148,7 +143,7 @@ func (d *Dataplane) writeEndpointTable(slot program.EndpointSlot, table *program
 }
 
 // frontendMap gives the map of the key's family, its name, and the key in it.
-func (d *Dataplane) frontendMap(key program.FrontendKey) (*ebpf.Map, string, any) {
+func (d *Dataplane) frontendMap(key forwarding.FrontendKey) (*ebpf.Map, string, any) {
 	if key.VIP.Unmap().Is4() {
 		return d.maps.Frontends4, bpf.DatapathMapFrontends4, encodeFrontendKey4(key)
 	}
@@ -156,7 +151,7 @@ func (d *Dataplane) frontendMap(key program.FrontendKey) (*ebpf.Map, string, any
 }
 
 // findFrontend returns the id that a frontend has in the maps, zero where it is not there.
-func (d *Dataplane) findFrontend(key program.FrontendKey) (program.FrontendID, error) {
+func (d *Dataplane) findFrontend(key forwarding.FrontendKey) (forwarding.FrontendID, error) {
 	m, name, encoded := d.frontendMap(key)
 	entry := bpf.DatapathFrontend6{Key: encodeFrontendKey6(key)}
 	var err error
@@ -173,12 +168,12 @@ func (d *Dataplane) findFrontend(key program.FrontendKey) (program.FrontendID, e
 	case other != key:
 		return 0, failure(name, showKey(key), fmt.Errorf("%s has the same hash, give one of the two another address or port", showKey(other)))
 	default:
-		return program.FrontendID(entry.Frontend.Id), nil
+		return forwarding.FrontendID(entry.Frontend.Id), nil
 	}
 }
 
 // putFrontend zeroes the counters of an id that the frontend did not have before.
-func (d *Dataplane) putFrontend(key program.FrontendKey, frontend program.Frontend) error {
+func (d *Dataplane) putFrontend(key forwarding.FrontendKey, frontend forwarding.Frontend) error {
 	m, name, encoded := d.frontendMap(key)
 	if err := checkIndex(name, frontend.ID, d.limits.Frontends); err != nil {
 		return err
@@ -210,23 +205,23 @@ func (d *Dataplane) putFrontend(key program.FrontendKey, frontend program.Fronte
 }
 
 // writeFrontendKey writes the key by the id, where the egress program finds it.
-func (d *Dataplane) writeFrontendKey(key program.FrontendKey, id program.FrontendID) error {
+func (d *Dataplane) writeFrontendKey(key forwarding.FrontendKey, id forwarding.FrontendID) error {
 	return write(d.maps.FrontendKeys, bpf.DatapathMapFrontendKeys, id, uint32(id), encodeFrontendKey6(key))
 }
 
-func (d *Dataplane) writeZones(id program.FrontendID, zones [program.Zones]program.TableSlot) error {
+func (d *Dataplane) writeZones(id forwarding.FrontendID, zones [forwarding.Zones]forwarding.NodeTableSlot) error {
 	return write(d.maps.ZoneTables, bpf.DatapathMapZoneTables, id, uint32(id), encodeZones(zones))
 }
 
-func (d *Dataplane) leaveZones(key program.FrontendKey) error {
+func (d *Dataplane) leaveZones(key forwarding.FrontendKey) error {
 	id, err := d.findFrontend(key)
 	if err != nil || id == 0 {
 		return err
 	}
-	return d.writeZones(id, [program.Zones]program.TableSlot{})
+	return d.writeZones(id, [forwarding.Zones]forwarding.NodeTableSlot{})
 }
 
-func (d *Dataplane) deleteFrontend(key program.FrontendKey) error {
+func (d *Dataplane) deleteFrontend(key forwarding.FrontendKey) error {
 	id, err := d.findFrontend(key)
 	if err != nil || id == 0 {
 		return err
@@ -236,7 +231,7 @@ func (d *Dataplane) deleteFrontend(key program.FrontendKey) error {
 }
 
 // forgetDrops makes room for the drops of other frontends.
-func (d *Dataplane) forgetDrops(id program.FrontendID) error {
+func (d *Dataplane) forgetDrops(id forwarding.FrontendID) error {
 	for reason := range uint32(bpf.DatapathDropReasonDROP_REASONS) {
 		key := bpf.DatapathFrontendDrop{Frontend: uint32(id), Reason: reason}
 		if err := remove(d.maps.FrontendDrops, bpf.DatapathMapFrontendDrops, id, key); err != nil {
@@ -246,6 +241,6 @@ func (d *Dataplane) forgetDrops(id program.FrontendID) error {
 	return nil
 }
 
-func showKey(key program.FrontendKey) string {
+func showKey(key forwarding.FrontendKey) string {
 	return fmt.Sprintf("%s protocol %d", netip.AddrPortFrom(key.VIP, key.Port), key.Protocol)
 }

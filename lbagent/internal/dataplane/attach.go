@@ -31,7 +31,7 @@ func (u *Uplink) device() int {
 	return u.Index
 }
 
-// XDPMode is who runs the XDP program.
+// XDPMode is where the XDP program runs.
 type XDPMode string
 
 const (
@@ -67,8 +67,8 @@ func (d *Dataplane) Attachments() []Attachment {
 // Attach brings the programs onto these uplinks and takes them off all others.
 // Programs already there, also of a former process, are replaced without a gap.
 // An uplink that fails does not keep others from being attached; the errors are
-// joined, and each is also in its Attachment. At most 8 different MAC addresses
-// are possible.
+// joined, each an *UplinkError, and each is also in its Attachment. At most 8
+// different MAC addresses are possible.
 func (d *Dataplane) Attach(uplinks []Uplink) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -90,6 +90,9 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 		}
 		if attachment.Err == nil {
 			d.attachOne(uplink, &attachment, tried)
+		}
+		if attachment.Err != nil {
+			attachment.Err = &UplinkError{Index: uplink.Index, Interface: uplink.Name, Err: attachment.Err}
 		}
 		d.attachments = append(d.attachments, attachment)
 	}
@@ -125,9 +128,6 @@ func (d *Dataplane) attachOne(uplink *Uplink, a *Attachment, tried map[int]xdpRe
 			tried[a.Device] = result
 		}
 		a.Mode, a.NativeErr, a.Err = result.mode, result.nativeErr, result.err
-	}
-	if a.Err != nil {
-		a.Err = fmt.Errorf("attach to interface %s: %w", a.Interface, a.Err)
 	}
 }
 

@@ -10,18 +10,19 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/millrace-lb/millrace/bpf"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // The BPF programs and package program must agree on these; a difference does
 // not compile.
 var (
-	_ = [1]struct{}{}[bpf.DatapathShapeROWS-program.Rows]
-	_ = [1]struct{}{}[bpf.DatapathShapeCHAIN_LENGTH-program.ChainLength]
-	_ = [1]struct{}{}[bpf.DatapathShapeZONES-program.Zones]
-	_ = [1]struct{}{}[bpf.DatapathShapeENDPOINT_ROWS-program.EndpointRows]
-	_ = [1]struct{}{}[bpf.DatapathShapeNODES-program.MaxNodeID-1]
-	_ = [1]struct{}{}[bpf.DatapathShapeVIP_FILTER_WORDS-program.FilterWords]
+	_ = [1]struct{}{}[bpf.DatapathShapeROWS-forwarding.Rows]
+	_ = [1]struct{}{}[bpf.DatapathShapeCHAIN_LENGTH-forwarding.ChainLength]
+	_ = [1]struct{}{}[bpf.DatapathShapeZONES-forwarding.Zones]
+	_ = [1]struct{}{}[bpf.DatapathShapeENDPOINT_ROWS-forwarding.EndpointRows]
+	_ = [1]struct{}{}[bpf.DatapathShapeENDPOINT_REFUSED-bpf.DatapathShape(forwarding.RefusedEndpoint)]
+	_ = [1]struct{}{}[bpf.DatapathShapeNODES-forwarding.MaxNodeID-1]
+	_ = [1]struct{}{}[bpf.DatapathShapeVIP_FILTER_WORDS-forwarding.BloomWords]
 )
 
 const (
@@ -40,15 +41,15 @@ const (
 // validate also keeps every index within the 32 bits that the programs use.
 func (c *Config) validate() error {
 	if c.PinRoot == "" {
-		return fmt.Errorf("data plane: no pin folder given")
+		return fmt.Errorf("data plane: no pin directory given")
 	}
 	for _, limit := range []struct {
 		name       string
 		value, max int
 	}{
 		{"Limits.Frontends", c.Limits.Frontends, math.MaxInt32},
-		{"Limits.Tables", c.Limits.Tables, math.MaxInt32/program.Rows - 1},
-		{"Limits.EndpointSlots", c.Limits.EndpointSlots, math.MaxInt32/program.EndpointRows - 1},
+		{"Limits.NodeTables", c.Limits.NodeTables, math.MaxInt32/forwarding.Rows - 1},
+		{"Limits.EndpointTables", c.Limits.EndpointTables, math.MaxInt32/forwarding.EndpointRows - 1},
 		{"Limits.Endpoints", c.Limits.Endpoints, math.MaxInt32 - 1},
 		{"Limits.VIPs", c.Limits.VIPs, math.MaxInt32},
 		{"Limits.SourceRanges", c.Limits.SourceRanges, math.MaxInt32},
@@ -123,11 +124,11 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapSourceRanges4:  uint32(c.Limits.SourceRanges),
 		bpf.DatapathMapSourceRanges6:  uint32(c.Limits.SourceRanges),
 		bpf.DatapathMapVips:           uint32(c.Limits.VIPs),
-		bpf.DatapathMapRows:           uint32(c.Limits.Tables+1) * program.Rows,
-		bpf.DatapathMapRowMarks:       uint32(c.Limits.Tables+1) * program.Rows,
+		bpf.DatapathMapRows:           uint32(c.Limits.NodeTables+1) * forwarding.Rows,
+		bpf.DatapathMapRowMarks:       uint32(c.Limits.NodeTables+1) * forwarding.Rows,
 		bpf.DatapathMapExceptions4:    exceptions,
 		bpf.DatapathMapExceptions6:    exceptions,
-		bpf.DatapathMapEndpointRows:   uint32(c.Limits.EndpointSlots+1) * program.EndpointRows,
+		bpf.DatapathMapEndpointRows:   uint32(c.Limits.EndpointTables+1) * forwarding.EndpointRows,
 		bpf.DatapathMapEndpoints:      uint32(c.Limits.Endpoints + 1),
 		bpf.DatapathMapConnections4:   connections,
 		bpf.DatapathMapConnections6:   connections,

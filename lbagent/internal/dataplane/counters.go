@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/millrace-lb/millrace/bpf"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // FrontendCounters counts from the moment the frontend was written.
@@ -27,7 +27,7 @@ type FrontendCounters struct {
 
 // Counters count since the maps were created.
 type Counters struct {
-	Frontends map[program.FrontendKey]FrontendCounters
+	Frontends map[forwarding.FrontendKey]FrontendCounters
 	// Drops are packets not forwarded, by reason; every reason is present.
 	Drops map[string]uint64
 	// Events are packets that took a detour, by its name.
@@ -83,7 +83,7 @@ func DropReasons() ([]string, error) {
 
 // Counters reads the counters.
 func (d *Dataplane) Counters() (Counters, error) {
-	counters := Counters{Frontends: map[program.FrontendKey]FrontendCounters{}}
+	counters := Counters{Frontends: map[forwarding.FrontendKey]FrontendCounters{}}
 	all, err := names()
 	if err != nil {
 		return Counters{}, err
@@ -98,7 +98,7 @@ func (d *Dataplane) Counters() (Counters, error) {
 	if counters.SamplesSkipped, counters.SamplesLost, err = d.unsampled(); err != nil {
 		return Counters{}, err
 	}
-	state := program.NewState()
+	state := forwarding.NewState()
 	if err := d.dumpFrontends(state); err != nil {
 		return Counters{}, fmt.Errorf("read map frontends: %w", err)
 	}
@@ -117,7 +117,7 @@ func (d *Dataplane) Counters() (Counters, error) {
 	return counters, nil
 }
 
-func (d *Dataplane) frontendCounters(id program.FrontendID) (FrontendCounters, error) {
+func (d *Dataplane) frontendCounters(id forwarding.FrontendID) (FrontendCounters, error) {
 	var perCPU []bpf.DatapathFrontendCounter
 	if err := d.maps.FrontendCounts.Lookup(uint32(id), &perCPU); err != nil {
 		return FrontendCounters{}, fmt.Errorf("read counters of frontend %d: %w", id, err)
@@ -149,15 +149,15 @@ func readNamed(m *ebpf.Map, names []string) (map[string]uint64, error) {
 // Connections counts the flows that live. It walks the tables in the kernel, some
 // ten nanoseconds for each entry that was ever used.
 func (d *Dataplane) Connections() (Connections, error) {
-	var census bpf.DatapathCensus
-	_, err := d.programs.CountConnections.Run(&ebpf.RunOptions{Context: census, ContextOut: &census})
+	var counts bpf.DatapathFlowCounts
+	_, err := d.programs.CountConnections.Run(&ebpf.RunOptions{Context: counts, ContextOut: &counts})
 	if err != nil {
 		return Connections{}, fmt.Errorf("count connections: %w", err)
 	}
 	return Connections{
-		TCP:      census.Tcp,
-		UDP:      census.Udp,
-		HalfOpen: census.HalfOpen,
+		TCP:      counts.Tcp,
+		UDP:      counts.Udp,
+		HalfOpen: counts.HalfOpen,
 		Capacity: 2 * uint64(d.connections),
 	}, nil
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dataplane owns the BPF programs and maps of a node: it loads and
-// attaches the programs, keeps maps and links pinned so that forwarding
-// outlives the process, and writes and reads the maps in terms of package
-// program. It needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and Linux 6.1.
+// Package dataplane owns the BPF programs and maps of a node. It loads and
+// attaches the programs, and keeps maps and links pinned so that forwarding
+// outlives the process. It writes and reads the maps in terms of package
+// forwarding. It needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and Linux 6.1.
 //
-// Below Config.PinRoot are the folders maps, one pin for each map, and links,
+// Below Config.PinRoot are the directories maps, one pin for each map, and links,
 // one entry for each attached program.
 package dataplane
 
@@ -20,17 +20,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/bpf"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // Config says where the pins are and how large the maps.
 type Config struct {
-	// PinRoot is a folder of a mounted bpf file system, such as
+	// PinRoot is a directory of a mounted bpf file system, such as
 	// /sys/fs/bpf/millrace. It is created where missing.
 	PinRoot string
 	// Limits are the sizes of the forwarding maps. Ids and slots run from 1 to
 	// the limit. All must be positive.
-	Limits program.Limits
+	Limits forwarding.Limits
 	// Connections is how many established TCP connections each address family's
 	// table holds; the longest unused one makes room. The memory, about 500 bytes
 	// for each over both families and directions, is taken at once. About four times
@@ -57,7 +57,7 @@ type Config struct {
 // Dataplane is the loaded data plane of this node. Its methods may be called
 // concurrently, except that nothing may run beside or after Close.
 type Dataplane struct {
-	limits      program.Limits
+	limits      forwarding.Limits
 	connections int
 	linkDir     string
 	clsact      bool
@@ -77,13 +77,13 @@ type Dataplane struct {
 	self bpf.DatapathSelf
 	// nodes and hops are what the nodes map holds; hops may also have ones of nodes
 	// that are not known yet.
-	nodes map[program.NodeID]bpf.DatapathNode
-	hops  map[program.NodeID]program.Hop
+	nodes map[forwarding.NodeID]bpf.DatapathNode
+	hops  map[forwarding.NodeID]forwarding.Hop
 	// unfinished are the nodes of which a change has failed half way, with all
 	// addresses that may be accepted as theirs.
-	unfinished map[program.NodeID][]bpf.DatapathAddress
-	// filter is what the vip_filter map holds.
-	filter *vipFilter
+	unfinished map[forwarding.NodeID][]bpf.DatapathAddress
+	// bloom is what the vip_filter map holds.
+	bloom *vipBloom
 
 	// tracing allows one trace at a time: they share the map of the record.
 	tracing sync.Mutex
@@ -94,14 +94,14 @@ type Dataplane struct {
 // Open loads the programs over the pinned maps where there are any, else over
 // new ones. Programs that are attached keep forwarding until Attach replaces
 // them. Maps whose size changed are copied; maps of an incompatible version
-// are built anew. Adoption tells which of these happened.
+// are built again. Adoption reports which of these happened.
 func Open(cfg Config) (*Dataplane, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	linkDir := filepath.Join(cfg.PinRoot, linkFolder)
+	linkDir := filepath.Join(cfg.PinRoot, linkDirectory)
 	if err := os.MkdirAll(linkDir, 0o700); err != nil {
-		return nil, fmt.Errorf("create pin folder %s: %w; is a bpf file system mounted there?", linkDir, err)
+		return nil, fmt.Errorf("create pin directory %s: %w; is a bpf file system mounted there?", linkDir, err)
 	}
 	spec, err := newSpec(cfg)
 	if err != nil {
@@ -117,7 +117,7 @@ func Open(cfg Config) (*Dataplane, error) {
 		linkDir:     linkDir,
 		clsact:      cfg.Clsact,
 		config:      cfg,
-		unfinished:  map[program.NodeID][]bpf.DatapathAddress{},
+		unfinished:  map[forwarding.NodeID][]bpf.DatapathAddress{},
 		set:         set,
 		joined:      set.adoption.Kind == Adopted || set.adoption.Kind == Resized,
 	}
@@ -154,7 +154,7 @@ func (d *Dataplane) restore() error {
 	}
 	var stale []bpf.DatapathAddress
 	err = readMap(d.maps.NodeAddresses, func(address bpf.DatapathAddress, id uint32) {
-		if !nodeHas(d.nodes[program.NodeID(id)], address) {
+		if !nodeHas(d.nodes[forwarding.NodeID(id)], address) {
 			stale = append(stale, address)
 		}
 	})
@@ -168,11 +168,11 @@ func (d *Dataplane) restore() error {
 	}
 	settings := d.self
 	settings.Overhead = overhead(d.self, d.nodes)
-	return errors.Join(d.writeSettings(settings), d.restoreFilter(), d.restoreFrontendKeys())
+	return errors.Join(d.writeSettings(settings), d.restoreBloom(), d.restoreFrontendKeys())
 }
 
 func (d *Dataplane) restoreFrontendKeys() error {
-	state := program.NewState()
+	state := forwarding.NewState()
 	if err := d.dumpFrontends(state); err != nil {
 		return fmt.Errorf("read map frontends: %w", err)
 	}
@@ -204,7 +204,7 @@ func (d *Dataplane) Close() error {
 // Remove detaches all programs and deletes all pins of a data plane, so that
 // nothing of it is left. It is what an uninstall calls.
 func Remove(pinRoot string) error {
-	links, err := pinnedLinks(filepath.Join(pinRoot, linkFolder))
+	links, err := pinnedLinks(filepath.Join(pinRoot, linkDirectory))
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ func inspect(uplink *Uplink) (device, error) {
 	for _, index := range append([]int{uplink.Index, uplink.device()}, uplink.Members...) {
 		iface, err := net.InterfaceByIndex(index)
 		if err != nil {
-			return device{}, fmt.Errorf("find interface %d of uplink %s: %w", index, uplink.Name, err)
+			return device{}, fmt.Errorf("find interface %d: %w", index, err)
 		}
 		if index == uplink.device() {
 			result.name = iface.Name
@@ -53,7 +53,7 @@ func inspect(uplink *Uplink) (device, error) {
 	return result, nil
 }
 
-// transmits tells whether all devices do: the program has one setting for them.
+// transmits reports whether all devices do: the program has one setting for them.
 func transmits(devices map[int]device) bool {
 	for _, d := range devices {
 		if !d.transmits {

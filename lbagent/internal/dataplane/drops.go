@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/bpf"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // Drop is a sample of the packets that the programs drop: at most 16 a second
@@ -35,7 +35,7 @@ type Drop struct {
 	// Interface is the index of the one that it came in by, or would have left by.
 	Interface int
 	// Frontend is zero where there is none.
-	Frontend program.FrontendID
+	Frontend forwarding.FrontendID
 }
 
 // DropReader reads the samples.
@@ -95,7 +95,7 @@ func decodeDrop(raw []byte, reasons []string) (Drop, error) {
 		Protocol:    flow.Protocol,
 		Length:      int(sample.Length),
 		Interface:   int(sample.Ifindex),
-		Frontend:    program.FrontendID(sample.Frontend),
+		Frontend:    forwarding.FrontendID(sample.Frontend),
 	}, nil
 }
 
@@ -127,14 +127,14 @@ func InterfaceName(index int) string {
 }
 
 // frontendDrops reads the drops of frontends by reason.
-func (d *Dataplane) frontendDrops(reasons []string) (map[program.FrontendID]map[string]uint64, error) {
+func (d *Dataplane) frontendDrops(reasons []string) (map[forwarding.FrontendID]map[string]uint64, error) {
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
 		return nil, fmt.Errorf("count CPUs: %w", err)
 	}
-	drops := map[program.FrontendID]map[string]uint64{}
+	drops := map[forwarding.FrontendID]map[string]uint64{}
 	err = readPerCPUMap(d.maps.FrontendDrops, cpus, func(key bpf.DatapathFrontendDrop, perCPU []uint64) {
-		id := program.FrontendID(key.Frontend)
+		id := forwarding.FrontendID(key.Frontend)
 		if drops[id] == nil {
 			drops[id] = map[string]uint64{}
 		}

@@ -9,31 +9,31 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/millrace-lb/millrace/bpf"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // Dump reads the maps back. Tables are those that a frontend uses; what stands in
 // other slots is left over. A node of which a change has failed half way has no
 // address, so that it is written again or removed, whichever is wanted.
-func (d *Dataplane) Dump() (*program.State, error) {
+func (d *Dataplane) Dump() (*forwarding.State, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	state := program.NewState()
-	state.Self = program.Self{
-		ID:   program.NodeID(d.self.Id),
+	state := forwarding.NewState()
+	state.Self = forwarding.Self{
+		ID:   forwarding.NodeID(d.self.Id),
 		IPv4: decodeIPv4(d.self.Ipv4),
 		IPv6: decodeIPv6(d.self.Ipv6),
-		Zone: program.Zone(d.self.Zone),
+		Zone: forwarding.Zone(d.self.Zone),
 	}
 	for id, node := range d.nodes {
 		state.Nodes[id] = decodeNode(node)
 	}
 	for id := range d.unfinished {
-		state.Nodes[id] = program.Node{}
+		state.Nodes[id] = forwarding.Node{}
 	}
 	for _, step := range []struct {
 		name string
-		read func(*program.State) error
+		read func(*forwarding.State) error
 	}{
 		{bpf.DatapathMapVips, d.dumpVIPs},
 		{"frontends", d.dumpFrontends},
@@ -50,13 +50,13 @@ func (d *Dataplane) Dump() (*program.State, error) {
 	return state, nil
 }
 
-func (d *Dataplane) dumpVIPs(state *program.State) error {
+func (d *Dataplane) dumpVIPs(state *forwarding.State) error {
 	return readMap(d.maps.Vips, func(address bpf.DatapathAddress, _ uint32) {
 		state.VIPs[decodeAddress(address)] = struct{}{}
 	})
 }
 
-func (d *Dataplane) dumpFrontends(state *program.State) error {
+func (d *Dataplane) dumpFrontends(state *forwarding.State) error {
 	return errors.Join(
 		readMap(d.maps.Frontends4, func(key bpf.DatapathFrontendKey4, frontend bpf.DatapathFrontend) {
 			state.Frontends[decodeFrontendKey4(key)] = decodeFrontend(frontend)
@@ -66,7 +66,7 @@ func (d *Dataplane) dumpFrontends(state *program.State) error {
 		}))
 }
 
-func (d *Dataplane) dumpZones(state *program.State) error {
+func (d *Dataplane) dumpZones(state *forwarding.State) error {
 	for key, frontend := range state.Frontends {
 		var zones bpf.DatapathZones
 		if err := d.maps.ZoneTables.Lookup(uint32(frontend.ID), &zones); err != nil {
@@ -78,38 +78,38 @@ func (d *Dataplane) dumpZones(state *program.State) error {
 	return nil
 }
 
-func (d *Dataplane) dumpEndpoints(state *program.State) error {
+func (d *Dataplane) dumpEndpoints(state *forwarding.State) error {
 	return readMap(d.maps.Endpoints, func(index uint32, endpoint bpf.DatapathEndpoint) {
 		if endpoint != (bpf.DatapathEndpoint{}) {
-			state.Endpoints[program.EndpointID(index)] = decodeEndpoint(endpoint)
+			state.Endpoints[forwarding.EndpointID(index)] = decodeEndpoint(endpoint)
 		}
 	})
 }
 
-func (d *Dataplane) dumpEndpointTables(state *program.State) error {
+func (d *Dataplane) dumpEndpointTables(state *forwarding.State) error {
 	for _, frontend := range state.Frontends {
 		if frontend.Endpoints != 0 {
-			state.EndpointTables[frontend.Endpoints] = &program.EndpointTable{}
+			state.EndpointTables[frontend.Endpoints] = &forwarding.EndpointTable{}
 		}
 	}
-	return readMap(d.maps.EndpointRows, func(index uint32, id program.EndpointID) {
-		if table := state.EndpointTables[program.EndpointSlot(index/program.EndpointRows)]; table != nil {
-			table[index%program.EndpointRows] = id
+	return readMap(d.maps.EndpointRows, func(index uint32, id forwarding.EndpointID) {
+		if table := state.EndpointTables[forwarding.EndpointTableSlot(index/forwarding.EndpointRows)]; table != nil {
+			table[index%forwarding.EndpointRows] = id
 		}
 	})
 }
 
-func (d *Dataplane) dumpTables(state *program.State) error {
+func (d *Dataplane) dumpTables(state *forwarding.State) error {
 	for _, frontend := range state.Frontends {
 		for _, slot := range append(frontend.Zones[:], frontend.Table) {
 			if slot != 0 {
-				state.Tables[slot] = &program.Table{}
+				state.NodeTables[slot] = &forwarding.NodeTable{}
 			}
 		}
 	}
 	return readMap(d.maps.Rows, func(index uint32, row bpf.DatapathRow) {
-		if table := state.Tables[program.TableSlot(index/program.Rows)]; table != nil {
-			table[index%program.Rows] = decodeRow(row)
+		if table := state.NodeTables[forwarding.NodeTableSlot(index/forwarding.Rows)]; table != nil {
+			table[index%forwarding.Rows] = decodeRow(row)
 		}
 	})
 }

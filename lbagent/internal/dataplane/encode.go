@@ -9,7 +9,7 @@ import (
 	"net/netip"
 
 	"github.com/millrace-lb/millrace/bpf"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // The maps hold addresses and ports as packets carry them.
@@ -80,15 +80,15 @@ func decodeIPv6(address bpf.DatapathAddress) netip.Addr {
 	return decodeAddress(address)
 }
 
-func encodeNode(node program.Node) bpf.DatapathNode {
+func encodeNode(node forwarding.Node) bpf.DatapathNode {
 	return bpf.DatapathNode{Ipv4: encodeIPv4(node.IPv4), Ipv6: encodeIPv6(node.IPv6), Zone: uint32(node.Zone)}
 }
 
-func decodeNode(node bpf.DatapathNode) program.Node {
-	return program.Node{IPv4: decodeIPv4(node.Ipv4), IPv6: decodeIPv6(node.Ipv6), Zone: program.Zone(node.Zone)}
+func decodeNode(node bpf.DatapathNode) forwarding.Node {
+	return forwarding.Node{IPv4: decodeIPv4(node.Ipv4), IPv6: decodeIPv6(node.Ipv6), Zone: forwarding.Zone(node.Zone)}
 }
 
-func withHop(node bpf.DatapathNode, hop program.Hop) bpf.DatapathNode {
+func withHop(node bpf.DatapathNode, hop forwarding.Hop) bpf.DatapathNode {
 	node.Ifindex = uint32(hop.Interface)
 	node.Destination, node.Source = hop.Destination, hop.Source
 	node.Vlan, node.Mtu = hop.VLAN, uint16(hop.MTU)
@@ -96,12 +96,12 @@ func withHop(node bpf.DatapathNode, hop program.Hop) bpf.DatapathNode {
 }
 
 // splitHop gives the node without its hop, and the hop.
-func splitHop(node bpf.DatapathNode) (bpf.DatapathNode, program.Hop) {
-	hop := program.Hop{
+func splitHop(node bpf.DatapathNode) (bpf.DatapathNode, forwarding.Hop) {
+	hop := forwarding.Hop{
 		Interface: int(node.Ifindex), VLAN: node.Vlan,
 		Source: node.Source, Destination: node.Destination, MTU: int(node.Mtu),
 	}
-	return withHop(node, program.Hop{}), hop
+	return withHop(node, forwarding.Hop{}), hop
 }
 
 // nodeAddresses are the keys of a node in the map of node addresses.
@@ -127,7 +127,7 @@ func nodeHas(node bpf.DatapathNode, address bpf.DatapathAddress) bool {
 
 // encodeEndpoint adds the tag by which a connection notices that its endpoint's
 // id names another one. Ids are not reused soon, so 32 bits are plenty.
-func encodeEndpoint(endpoint program.Endpoint) bpf.DatapathEndpoint {
+func encodeEndpoint(endpoint forwarding.Endpoint) bpf.DatapathEndpoint {
 	digest := fnv.New32a()
 	address := endpoint.Address.As16()
 	digest.Write(address[:])
@@ -139,11 +139,11 @@ func encodeEndpoint(endpoint program.Endpoint) bpf.DatapathEndpoint {
 	}
 }
 
-func decodeEndpoint(endpoint bpf.DatapathEndpoint) program.Endpoint {
-	return program.Endpoint{Address: decodeAddress(endpoint.Address), Port: hostPort(endpoint.Port)}
+func decodeEndpoint(endpoint bpf.DatapathEndpoint) forwarding.Endpoint {
+	return forwarding.Endpoint{Address: decodeAddress(endpoint.Address), Port: hostPort(endpoint.Port)}
 }
 
-func encodeFrontend(frontend program.Frontend) bpf.DatapathFrontend {
+func encodeFrontend(frontend forwarding.Frontend) bpf.DatapathFrontend {
 	out := bpf.DatapathFrontend{
 		Id:        uint32(frontend.ID),
 		Table:     uint32(frontend.Table),
@@ -160,74 +160,74 @@ func encodeFrontend(frontend program.Frontend) bpf.DatapathFrontend {
 	return out
 }
 
-func decodeFrontend(frontend bpf.DatapathFrontend) program.Frontend {
-	return program.Frontend{
-		ID:        program.FrontendID(frontend.Id),
+func decodeFrontend(frontend bpf.DatapathFrontend) forwarding.Frontend {
+	return forwarding.Frontend{
+		ID:        forwarding.FrontendID(frontend.Id),
 		Local:     frontend.Flags&uint32(bpf.DatapathFrontendFlagFRONTEND_LOCAL) != 0,
 		Refuses:   frontend.Flags&uint32(bpf.DatapathFrontendFlagFRONTEND_REFUSES) != 0,
-		Table:     program.TableSlot(frontend.Table),
-		Endpoints: program.EndpointSlot(frontend.Endpoints),
+		Table:     forwarding.NodeTableSlot(frontend.Table),
+		Endpoints: forwarding.EndpointTableSlot(frontend.Endpoints),
 		Affinity:  frontend.Affinity,
-		Ranges:    program.SourceSet(frontend.Ranges),
+		Ranges:    forwarding.SourceSet(frontend.Ranges),
 	}
 }
 
-func encodeZones(zones [program.Zones]program.TableSlot) (out bpf.DatapathZones) {
+func encodeZones(zones [forwarding.Zones]forwarding.NodeTableSlot) (out bpf.DatapathZones) {
 	for zone, slot := range zones {
 		out.Table[zone] = uint32(slot)
 	}
 	return out
 }
 
-func decodeZones(zones bpf.DatapathZones) (out [program.Zones]program.TableSlot) {
+func decodeZones(zones bpf.DatapathZones) (out [forwarding.Zones]forwarding.NodeTableSlot) {
 	for zone, slot := range zones.Table {
-		out[zone] = program.TableSlot(slot)
+		out[zone] = forwarding.NodeTableSlot(slot)
 	}
 	return out
 }
 
-func encodeFrontendKey4(key program.FrontendKey) bpf.DatapathFrontendKey4 {
+func encodeFrontendKey4(key forwarding.FrontendKey) bpf.DatapathFrontendKey4 {
 	return bpf.DatapathFrontendKey4{Vip: encodeIPv4(key.VIP), Port: networkPort(key.Port), Protocol: key.Protocol}
 }
 
-func decodeFrontendKey4(key bpf.DatapathFrontendKey4) program.FrontendKey {
-	return program.FrontendKey{VIP: decodeIPv4Word(key.Vip), Port: hostPort(key.Port), Protocol: key.Protocol}
+func decodeFrontendKey4(key bpf.DatapathFrontendKey4) forwarding.FrontendKey {
+	return forwarding.FrontendKey{VIP: decodeIPv4Word(key.Vip), Port: hostPort(key.Port), Protocol: key.Protocol}
 }
 
-func encodeFrontendKey6(key program.FrontendKey) bpf.DatapathFrontendKey6 {
+func encodeFrontendKey6(key forwarding.FrontendKey) bpf.DatapathFrontendKey6 {
 	return bpf.DatapathFrontendKey6{Vip: encodeAddress(key.VIP), Port: networkPort(key.Port), Protocol: key.Protocol}
 }
 
-func decodeFrontendKey6(key bpf.DatapathFrontendKey6) program.FrontendKey {
-	return program.FrontendKey{VIP: decodeAddress(key.Vip), Port: hostPort(key.Port), Protocol: key.Protocol}
+func decodeFrontendKey6(key bpf.DatapathFrontendKey6) forwarding.FrontendKey {
+	return forwarding.FrontendKey{VIP: decodeAddress(key.Vip), Port: hostPort(key.Port), Protocol: key.Protocol}
 }
 
-// Places in a row, as bpf/src/way.h has them.
+// Places in a row, as bpf/src/path.h has them.
 const (
-	wayRanked     = 1
-	wayNext       = 28
-	wayChooser    = 40
+	pathRanked    = 1
+	pathNext      = 28
+	pathChooser   = 40
 	rowHistory    = 52
 	nodeIDBits    = 12
 	rowHistoryMax = 3
 )
 
-func encodeRow(row program.Row) bpf.DatapathRow {
-	way := uint64(row.History)<<rowHistory | uint64(row.Primary)<<wayChooser
+func encodeRow(row forwarding.Row) bpf.DatapathRow {
+	path := uint64(row.History)<<rowHistory | uint64(row.Primary)<<pathChooser
 	for i, id := range row.Chain {
-		way |= uint64(id) << (wayNext - nodeIDBits*i)
+		path |= uint64(id) << (pathNext - nodeIDBits*i)
 	}
 	if row.Chain[0] != 0 && row.History == 0 {
-		way |= wayRanked
+		path |= pathRanked
 	}
-	return bpf.DatapathRow{Way: way}
+	return bpf.DatapathRow{Path: path}
 }
 
-func decodeRow(row bpf.DatapathRow) program.Row {
-	node := func(place int) program.NodeID { return program.NodeID(row.Way >> place & program.MaxNodeID) }
-	out := program.Row{Primary: node(wayChooser), History: uint8(row.Way >> rowHistory & rowHistoryMax)}
+func decodeRow(row bpf.DatapathRow) forwarding.Row {
+	node := func(place int) forwarding.NodeID { return forwarding.NodeID(row.Path >> place & forwarding.MaxNodeID) }
+	out := forwarding.Row{Primary: node(pathChooser), History: uint8(row.Path >> rowHistory & rowHistoryMax)}
 	for i := range out.Chain {
-		out.Chain[i] = node(wayNext - nodeIDBits*i)
+		out.Chain[i] = node(pathNext - nodeIDBits*i)
 	}
 	return out
 }

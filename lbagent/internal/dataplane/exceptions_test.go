@@ -11,7 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // newLargeNetwork has four more nodes than newNetwork, which have no pods.
@@ -30,8 +30,8 @@ func newUnstartedNetwork(t *testing.T) *network {
 	nodes := newTestNodes()
 	for id := 3; id <= 6; id++ {
 		nodes = append(nodes, &node{
-			name: fmt.Sprintf("node%d", id), id: program.NodeID(id),
-			addr: program.Node{IPv4: ip(fmt.Sprintf("198.51.100.%d", 10+id)), IPv6: ip(fmt.Sprintf("2001:db8:0:1::%d", 10+id))},
+			name: fmt.Sprintf("node%d", id), id: forwarding.NodeID(id),
+			addr: forwarding.Node{IPv4: ip(fmt.Sprintf("198.51.100.%d", 10+id)), IPv6: ip(fmt.Sprintf("2001:db8:0:1::%d", 10+id))},
 		})
 	}
 	n := newNetworkOf(t, nodes, wireDirectly)
@@ -42,23 +42,23 @@ func newUnstartedNetwork(t *testing.T) *network {
 }
 
 // rows are those of the first node.
-func (n *network) rows(t *testing.T) *program.Table {
+func (n *network) rows(t *testing.T) *forwarding.NodeTable {
 	t.Helper()
 	state, err := n.nodes[0].dataplane.Dump()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return state.Tables[1]
+	return state.NodeTables[1]
 }
 
 // moveRows moves all rows to the node, which leaves a history, on the given nodes.
-func (n *network) moveRows(t *testing.T, to program.NodeID) {
+func (n *network) moveRows(t *testing.T, to forwarding.NodeID) {
 	t.Helper()
 	rows := *n.rows(t)
 	for i, row := range rows {
-		rows[i] = program.Row{Primary: to}
-		for _, former := range append([]program.NodeID{row.Primary}, row.Chain[:]...) {
-			if length := rows[i].History; former != 0 && former != to && length < program.ChainLength &&
+		rows[i] = forwarding.Row{Primary: to}
+		for _, former := range append([]forwarding.NodeID{row.Primary}, row.Chain[:]...) {
+			if length := rows[i].History; former != 0 && former != to && length < forwarding.ChainLength &&
 				!slices.Contains(rows[i].Chain[:], former) {
 				rows[i].Chain[length] = former
 				rows[i].History++
@@ -70,9 +70,9 @@ func (n *network) moveRows(t *testing.T, to program.NodeID) {
 	}
 }
 
-func (node *node) putRows(t *testing.T, rows *program.Table) {
+func (node *node) putRows(t *testing.T, rows *forwarding.NodeTable) {
 	t.Helper()
-	op := program.PutRows{Slot: 1, Rows: rows[:]}
+	op := forwarding.PutRows{Slot: 1, Rows: rows[:]}
 	for i := range rows {
 		op.Changed = append(op.Changed, uint32(i))
 	}
@@ -83,6 +83,15 @@ func (n *network) events(t *testing.T, name string) (total uint64) {
 	t.Helper()
 	for _, node := range n.nodes {
 		total += counters(t, node).Events[name]
+	}
+	return total
+}
+
+// drops counts what all nodes dropped for a reason.
+func (n *network) drops(t *testing.T, reason string) (total uint64) {
+	t.Helper()
+	for _, node := range n.nodes {
+		total += counters(t, node).Drops[reason]
 	}
 	return total
 }
@@ -100,7 +109,7 @@ func (n *network) checkNothingDropped(t *testing.T) {
 func TestConnectionsOutliveTheChain(t *testing.T) {
 	n := newLargeNetwork(t)
 	sessions := n.openSessions(t, 20)
-	for _, to := range []program.NodeID{3, 4, 5, 6, 3, 4} {
+	for _, to := range []forwarding.NodeID{3, 4, 5, 6, 3, 4} {
 		n.moveRows(t, to)
 		exchangeAll(t, sessions)
 	}
@@ -147,7 +156,7 @@ func TestExceptionsHeal(t *testing.T) {
 	n.moveRows(t, 3)
 	exchangeAll(t, sessions)
 	for i := range before {
-		before[i].Chain, before[i].History = [program.ChainLength]program.NodeID{3}, 1
+		before[i].Chain, before[i].History = [forwarding.ChainLength]forwarding.NodeID{3}, 1
 	}
 	for _, node := range n.nodes {
 		node.putRows(t, &before)
@@ -166,7 +175,7 @@ func TestHistoryReachesANodeWithoutOne(t *testing.T) {
 	n.moveRows(t, 4)
 	guess := *n.rows(t)
 	for i := range guess {
-		guess[i].Chain, guess[i].History = [program.ChainLength]program.NodeID{5, 6}, 0
+		guess[i].Chain, guess[i].History = [forwarding.ChainLength]forwarding.NodeID{5, 6}, 0
 	}
 	n.nodes[5].putRows(t, &guess)
 	n.routeVIP(t, n.nodes[5])
@@ -174,14 +183,12 @@ func TestHistoryReachesANodeWithoutOne(t *testing.T) {
 	n.checkNothingDropped(t)
 }
 
-// A flow of datagrams on a row that moved stays with its pod, whatever node its packets
-// come in by while the move is recent, and by the one that learned it for longer.
-func TestDatagramsStayWithTheirPod(t *testing.T) {
-	n := newLargeNetwork(t)
+// openDatagrams begins flows of datagrams, which are answered twice, and returns their pods.
+func openDatagrams(t *testing.T, count int) map[net.Conn]string {
+	t.Helper()
 	pods := map[net.Conn]string{}
-	for i := range 40 {
-		to := []netip.Addr{vip4, vip6}[i%2]
-		conn := dialUDP(t, netip.AddrPortFrom(to, clusterPort))
+	for i := range count {
+		conn := dialUDP(t, netip.AddrPortFrom([]netip.Addr{vip4, vip6}[i%2], clusterPort))
 		t.Cleanup(func() { conn.Close() })
 		for range 2 {
 			pod, err := askAgain(conn, 100)
@@ -191,6 +198,14 @@ func TestDatagramsStayWithTheirPod(t *testing.T) {
 			pods[conn] = pod
 		}
 	}
+	return pods
+}
+
+// A flow of datagrams on a row that moved stays with its pod, whatever node its packets
+// come in by while the move is recent, and by the one that learned it for longer.
+func TestDatagramsStayWithTheirPod(t *testing.T) {
+	n := newLargeNetwork(t)
+	pods := openDatagrams(t, 40)
 	check := func(step string) {
 		t.Helper()
 		for conn, want := range pods {
@@ -208,14 +223,14 @@ func TestDatagramsStayWithTheirPod(t *testing.T) {
 		ageMoves(t, node.dataplane)
 	}
 	check("long after")
-	for _, to := range []program.NodeID{4, 5, 6, 3} {
+	for _, to := range []forwarding.NodeID{4, 5, 6, 3} {
 		n.moveRows(t, to)
 		check(fmt.Sprintf("row moved on to node %d", to))
 	}
 	n.checkNothingDropped(t)
 }
 
-// A node that begins has rows that are its own and nobody's before, as far as it can know:
+// A node that starts sees rows that are its own and had no primary before:
 // the flows of datagrams that come in by it are with the nodes that had the rows.
 func TestDatagramsComeInByANodeThatBegins(t *testing.T) {
 	n := newUnstartedNetwork(t)
@@ -224,21 +239,10 @@ func TestDatagramsComeInByANodeThatBegins(t *testing.T) {
 		n.start(t, node, n.state(node))
 	}
 	n.routeVIP(t, n.nodes[0])
-	pods := map[net.Conn]string{}
-	for i := range 40 {
-		conn := dialUDP(t, netip.AddrPortFrom([]netip.Addr{vip4, vip6}[i%2], clusterPort))
-		t.Cleanup(func() { conn.Close() })
-		for range 2 {
-			pod, err := askAgain(conn, 100)
-			if err != nil {
-				t.Fatal(err)
-			}
-			pods[conn] = pod
-		}
-	}
+	pods := openDatagrams(t, 40)
 	want := n.state(newcomer)
-	for i := range want.Tables[1] {
-		want.Tables[1][i] = program.Row{Primary: newcomer.id, Chain: [program.ChainLength]program.NodeID{3, 1, 2}}
+	for i := range want.NodeTables[1] {
+		want.NodeTables[1][i] = forwarding.Row{Primary: newcomer.id, Chain: [forwarding.ChainLength]forwarding.NodeID{3, 1, 2}}
 	}
 	n.start(t, newcomer, want)
 	n.routeVIP(t, newcomer)
@@ -253,9 +257,9 @@ func TestDatagramsComeInByANodeThatBegins(t *testing.T) {
 // ageMoves makes all moves of rows long ago.
 func ageMoves(t *testing.T, d *Dataplane) {
 	t.Helper()
-	for row := range uint32(program.Rows) {
+	for row := range uint32(forwarding.Rows) {
 		var mark struct{ Moved, Excepted uint32 }
-		index := program.Rows + row
+		index := forwarding.Rows + row
 		if err := d.maps.RowMarks.Lookup(index, &mark); err != nil {
 			t.Fatal(err)
 		}

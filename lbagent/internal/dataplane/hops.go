@@ -12,7 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/millrace-lb/millrace/bpf"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // SetHops replaces the prepared next hops to other nodes. Towards a node that is
@@ -22,11 +22,11 @@ import (
 //
 // A node that changes its address loses its hop until SetHops is called again.
 // The program uses hops only while Vouch is called.
-func (d *Dataplane) SetHops(hops map[program.NodeID]program.Hop) error {
+func (d *Dataplane) SetHops(hops map[forwarding.NodeID]forwarding.Hop) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var errs []error
-	next := map[program.NodeID]program.Hop{}
+	next := map[forwarding.NodeID]forwarding.Hop{}
 	for _, id := range slices.Sorted(maps.Keys(hops)) {
 		if err := checkHop(hops[id]); err != nil {
 			errs = append(errs, fmt.Errorf("prepared next hop of node %d: %w", id, err))
@@ -49,7 +49,7 @@ func (d *Dataplane) SetHops(hops map[program.NodeID]program.Hop) error {
 	return errors.Join(errs...)
 }
 
-func checkHop(hop program.Hop) error {
+func checkHop(hop forwarding.Hop) error {
 	switch {
 	case hop.Interface < 1 || int64(hop.Interface) > math.MaxInt32:
 		return fmt.Errorf("%d is no interface index", hop.Interface)
@@ -61,7 +61,7 @@ func checkHop(hop program.Hop) error {
 }
 
 // writeNode writes the node with its hop.
-func (d *Dataplane) writeNode(id program.NodeID, node bpf.DatapathNode) error {
+func (d *Dataplane) writeNode(id forwarding.NodeID, node bpf.DatapathNode) error {
 	if node != (bpf.DatapathNode{}) {
 		node = withHop(node, d.hops[id])
 	}

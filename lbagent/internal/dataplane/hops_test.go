@@ -5,11 +5,11 @@ package dataplane
 import (
 	"testing"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // hopOf reads the hop that the map holds for a node.
-func hopOf(t *testing.T, d *Dataplane, id program.NodeID) program.Hop {
+func hopOf(t *testing.T, d *Dataplane, id forwarding.NodeID) forwarding.Hop {
 	t.Helper()
 	_, hops, err := d.readNodes()
 	if err != nil {
@@ -20,44 +20,44 @@ func hopOf(t *testing.T, d *Dataplane, id program.NodeID) program.Hop {
 
 func TestSetHops(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
-	hop := program.Hop{
+	hop := forwarding.Hop{
 		Interface: 7, VLAN: 100, MTU: 1500,
 		Source: [6]byte{2, 0, 0, 0, 0, 1}, Destination: [6]byte{2, 0, 0, 0, 0, 2},
 	}
 	bad := hop
 	bad.MTU = 65536
-	check := func(step string, id program.NodeID, want program.Hop) {
+	check := func(step string, id forwarding.NodeID, want forwarding.Hop) {
 		t.Helper()
 		if got := hopOf(t, d, id); got != want {
 			t.Errorf("%s: node %d has hop %+v, want %+v", step, id, got, want)
 		}
 	}
-	apply(t, d, program.PutNode{ID: 2, Node: program.Node{IPv4: ip("198.51.100.12")}})
-	if err := d.SetHops(map[program.NodeID]program.Hop{2: hop, 3: hop, 4: bad}); err == nil {
+	apply(t, d, forwarding.PutNode{ID: 2, Node: forwarding.Node{IPv4: ip("198.51.100.12")}})
+	if err := d.SetHops(map[forwarding.NodeID]forwarding.Hop{2: hop, 3: hop, 4: bad}); err == nil {
 		t.Error("an MTU that does not fit is accepted")
 	}
 	check("set", 2, hop)
-	check("node not known", 3, program.Hop{})
-	apply(t, d, program.PutNode{ID: 3, Node: program.Node{IPv6: ip("2001:db8::3")}})
+	check("node not known", 3, forwarding.Hop{})
+	apply(t, d, forwarding.PutNode{ID: 3, Node: forwarding.Node{IPv6: ip("2001:db8::3")}})
 	check("node known since", 3, hop)
 	state, err := d.Dump()
-	if want := (program.Node{IPv4: ip("198.51.100.12")}); err != nil || state.Nodes[2] != want {
+	if want := (forwarding.Node{IPv4: ip("198.51.100.12")}); err != nil || state.Nodes[2] != want {
 		t.Errorf("node 2 is dumped as %+v, %v; want %+v", state.Nodes[2], err, want)
 	}
 	if err := d.restore(); err != nil {
 		t.Fatal(err)
 	}
-	apply(t, d, program.PutNode{ID: 2, Node: program.Node{IPv4: ip("198.51.100.12")}})
+	apply(t, d, forwarding.PutNode{ID: 2, Node: forwarding.Node{IPv4: ip("198.51.100.12")}})
 	check("read back, same address", 2, hop)
-	apply(t, d, program.PutNode{ID: 2, Node: program.Node{IPv4: ip("198.51.100.22")}})
-	check("other address", 2, program.Hop{})
-	if err := d.SetHops(map[program.NodeID]program.Hop{2: hop}); err != nil {
+	apply(t, d, forwarding.PutNode{ID: 2, Node: forwarding.Node{IPv4: ip("198.51.100.22")}})
+	check("other address", 2, forwarding.Hop{})
+	if err := d.SetHops(map[forwarding.NodeID]forwarding.Hop{2: hop}); err != nil {
 		t.Fatal(err)
 	}
 	check("set again", 2, hop)
-	check("missing", 3, program.Hop{})
-	apply(t, d, program.DeleteNode{ID: 2}, program.PutNode{ID: 2, Node: program.Node{IPv4: ip("198.51.100.22")}})
-	check("deleted and put", 2, program.Hop{})
+	check("missing", 3, forwarding.Hop{})
+	apply(t, d, forwarding.DeleteNode{ID: 2}, forwarding.PutNode{ID: 2, Node: forwarding.Node{IPv4: ip("198.51.100.22")}})
+	check("deleted and put", 2, forwarding.Hop{})
 }
 
 func TestVouch(t *testing.T) {

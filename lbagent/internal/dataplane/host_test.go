@@ -16,14 +16,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 const refusedPort = 82
 
 // A VIP behaves like a host, with real sockets: it answers ping and refuses where there is
 // no endpoint, takes packets that arrive with their last TTL, and an address of the pool
-// that nobody has is silent and not sent back.
+// that is unassigned is silent and not sent back.
 func TestHost(t *testing.T) {
 	n := newNetwork(t)
 	for _, pod := range testPods {
@@ -33,14 +33,14 @@ func TestHost(t *testing.T) {
 	for _, node := range n.nodes {
 		want := n.state(node)
 		for _, prefix := range []netip.Prefix{pool4, pool6} {
-			want.SourceRanges[program.SourceRange{Set: program.Pools, Prefix: prefix}] = struct{}{}
+			want.SourceRanges[forwarding.SourceRange{Set: forwarding.Pools, Prefix: prefix}] = struct{}{}
 		}
-		id := program.FrontendID(40)
+		id := forwarding.FrontendID(40)
 		for _, vip := range []netip.Addr{vip4, vip6} {
 			for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
 				id++
-				want.Frontends[program.FrontendKey{VIP: vip, Port: refusedPort, Protocol: protocol}] =
-					program.Frontend{ID: id, Refuses: true}
+				want.Frontends[forwarding.FrontendKey{VIP: vip, Port: refusedPort, Protocol: protocol}] =
+					forwarding.Frontend{ID: id, Refuses: true}
 			}
 		}
 		n.start(t, node, want)
@@ -188,10 +188,15 @@ func (n *network) checkUnassigned(t *testing.T, nobody netip.Addr) {
 		via = node.addr.IPv6
 	}
 	in(t, "router", fmt.Sprintf("route replace %s via %s", nobody, via))
+	conn := dialUDP(t, netip.AddrPortFrom(nobody, clusterPort))
+	defer conn.Close()
 	before := counters(t, node).Drops["pool_unassigned"]
-	checkSilence(t, netip.AddrPortFrom(nobody, clusterPort), 200*time.Millisecond)
-	// A client sends its SYN at most twice in this time.
-	if got := counters(t, node).Drops["pool_unassigned"] - before; got == 0 || got > 2 {
-		t.Errorf("%d packets to %s dropped, want one or two", got, nobody)
+	for sent := uint64(1); sent <= 3; sent++ {
+		if _, err := conn.Write([]byte("nobody")); err != nil {
+			t.Fatalf("datagram %d to %s: %v, want silence", sent, nobody, err)
+		}
+		await(t, fmt.Sprintf("each of %d datagrams to %s is dropped once", sent, nobody), func() bool {
+			return counters(t, node).Drops["pool_unassigned"]-before == sent
+		})
 	}
 }

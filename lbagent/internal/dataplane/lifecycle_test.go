@@ -18,8 +18,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/netdev/clsact"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/clsact"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // newUplink adds an interface of the kind to the tests' own namespace.
@@ -255,7 +255,7 @@ func TestRemove(t *testing.T) {
 			}
 			checkAttached(t, d, uplink, false)
 			if _, err := os.Stat(cfg.PinRoot); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("the pin folder is left: %v", err)
+				t.Errorf("the pin directory is left: %v", err)
 			}
 		})
 	}
@@ -265,17 +265,17 @@ func TestRemove(t *testing.T) {
 func TestShrinkRefused(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)
-	frontend := program.Frontend{ID: 60, Table: 8}
-	table := make([]program.Row, program.Rows)
-	all := make([]uint32, program.Rows)
+	frontend := forwarding.Frontend{ID: 60, Table: 8}
+	table := make([]forwarding.Row, forwarding.Rows)
+	all := make([]uint32, forwarding.Rows)
 	for i := range table {
 		table[i].Primary, all[i] = 1, uint32(i)
 	}
 	apply(t, d,
-		program.PutVIP{Address: vip4}, program.PutVIP{Address: vip6},
-		program.PutEndpoint{ID: 200, Endpoint: program.Endpoint{Address: vip4, Port: 1}},
-		program.PutRows{Slot: 8, Changed: all, Rows: table},
-		program.PutFrontend{Key: program.FrontendKey{VIP: vip4, Port: 80, Protocol: 6}, Frontend: frontend})
+		forwarding.PutVIP{Address: vip4}, forwarding.PutVIP{Address: vip6},
+		forwarding.PutEndpoint{ID: 200, Endpoint: forwarding.Endpoint{Address: vip4, Port: 1}},
+		forwarding.PutRows{Slot: 8, Changed: all, Rows: table},
+		forwarding.PutFrontend{Key: forwarding.FrontendKey{VIP: vip4, Port: 80, Protocol: 6}, Frontend: frontend})
 	want, err := d.Dump()
 	if err != nil {
 		t.Fatal(err)
@@ -283,7 +283,7 @@ func TestShrinkRefused(t *testing.T) {
 	for name, shrink := range map[string]func(*Config){
 		"VIPs":      func(c *Config) { c.Limits.VIPs = 1 },
 		"endpoints": func(c *Config) { c.Limits.Endpoints = 100 },
-		"tables":    func(c *Config) { c.Limits.Tables = 7 },
+		"tables":    func(c *Config) { c.Limits.NodeTables = 7 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			small := cfg
@@ -302,29 +302,29 @@ func TestShrinkRefused(t *testing.T) {
 	}
 }
 
-// A start that was interrupted while it exchanged the folders of maps is completed
+// A start that was interrupted while it exchanged the directories of maps is completed
 // or undone by the next one.
 func TestInterruptedStart(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)
-	apply(t, d, program.PutVIP{Address: vip4})
-	folder := func(name string) string { return filepath.Join(cfg.PinRoot, name) }
+	apply(t, d, forwarding.PutVIP{Address: vip4})
+	directory := func(name string) string { return filepath.Join(cfg.PinRoot, name) }
 	move := func(from, to string) {
 		t.Helper()
-		if err := os.Rename(folder(from), folder(to)); err != nil {
+		if err := os.Rename(directory(from), directory(to)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	create := func(name string) {
 		t.Helper()
-		if err := os.Mkdir(folder(name), 0o700); err != nil {
+		if err := os.Mkdir(directory(name), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for name, interrupt := range map[string]func(){
-		"next folder begun":        func() { create(nextMapFolder) },
-		"former folder moved away": func() { create(nextMapFolder); move(mapFolder, formerMapFolder) },
-		"former folder left":       func() { create(formerMapFolder) },
+		"next directory begun":        func() { create(nextMapDirectory) },
+		"former directory moved away": func() { create(nextMapDirectory); move(mapDirectory, formerMapDirectory) },
+		"former directory left":       func() { create(formerMapDirectory) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			interrupt()
@@ -338,7 +338,7 @@ func TestInterruptedStart(t *testing.T) {
 			}
 			entries, err := os.ReadDir(cfg.PinRoot)
 			if err != nil || len(entries) != 2 {
-				t.Errorf("folders %v, %v; want maps and links", entries, err)
+				t.Errorf("directories %v, %v; want maps and links", entries, err)
 			}
 		})
 	}
@@ -387,16 +387,16 @@ func useAll(cfg Config, uplink Uplink) error {
 		if err != nil {
 			return err
 		}
-		ops := []program.Op{
-			program.SetSelf{Self: program.Self{ID: 1, IPv4: netip.MustParseAddr("198.51.100.1")}},
-			program.PutVIP{Address: vip4},
-			program.PutEndpointTable{Slot: 1, Table: &program.EndpointTable{}},
-			program.PutFrontend{Key: program.FrontendKey{VIP: vip4, Port: 80, Protocol: 6}, Frontend: program.Frontend{ID: 1, Endpoints: 1}},
+		ops := []forwarding.Op{
+			forwarding.SetSelf{Self: forwarding.Self{ID: 1, IPv4: netip.MustParseAddr("198.51.100.1")}},
+			forwarding.PutVIP{Address: vip4},
+			forwarding.PutEndpointTable{Slot: 1, Table: &forwarding.EndpointTable{}},
+			forwarding.PutFrontend{Key: forwarding.FrontendKey{VIP: vip4, Port: 80, Protocol: 6}, Frontend: forwarding.Frontend{ID: 1, Endpoints: 1}},
 		}
 		_, dumpErr := d.Dump()
 		_, countersErr := d.Counters()
 		_, connectionsErr := d.Connections()
-		err = errors.Join(d.Apply(ops), d.Attach([]Uplink{uplink}), dumpErr, countersErr, connectionsErr, d.Close())
+		err = errors.Join(applyAll(d, ops), d.Attach([]Uplink{uplink}), dumpErr, countersErr, connectionsErr, d.Close())
 		if err != nil {
 			return err
 		}
@@ -408,13 +408,13 @@ func TestConfigValidation(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"no pin root":         func(c *Config) { c.PinRoot = "" },
 		"no frontends":        func(c *Config) { c.Limits.Frontends = 0 },
-		"too many tables":     func(c *Config) { c.Limits.Tables = 1 << 20 },
+		"too many tables":     func(c *Config) { c.Limits.NodeTables = 1 << 20 },
 		"negative endpoints":  func(c *Config) { c.Limits.Endpoints = -1 },
 		"no connections":      func(c *Config) { c.Connections = 0 },
 		"negative half-open":  func(c *Config) { c.HalfOpen = -1 },
 		"no bpf file system":  func(c *Config) { c.PinRoot = t.TempDir() },
 		"pin root is a file":  func(c *Config) { c.PinRoot = "/proc/self/exe" },
-		"no endpoint tables":  func(c *Config) { c.Limits.EndpointSlots = 0 },
+		"no endpoint tables":  func(c *Config) { c.Limits.EndpointTables = 0 },
 		"no room for VIPs":    func(c *Config) { c.Limits.VIPs = 0 },
 		"connections too big": func(c *Config) { c.Connections = 1 << 40 },
 	} {

@@ -32,7 +32,7 @@ const (
 var detachOrder = []linkKind{linkNative, linkGeneric, linkIngress, filterIngress, linkEgress, filterEgress}
 
 // linkPin is the pin of a link, or the record of a filter: there is no link to a
-// filter of clsact that could be pinned, and an empty folder stands for it.
+// filter of clsact that could be pinned, and an empty directory stands for it.
 // ifindex is zero where the name is not ours.
 type linkPin struct {
 	path    string
@@ -45,7 +45,7 @@ func newLinkPin(dir string, ifindex int, kind linkKind) linkPin {
 	return linkPin{path: filepath.Join(dir, name), ifindex: ifindex, kind: kind}
 }
 
-// pinnedLinks lists the pins of a folder; a folder that is not there has none.
+// pinnedLinks lists the pins of a directory; a directory that is not there has none.
 func pinnedLinks(dir string) ([]linkPin, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
@@ -33,13 +33,13 @@ func mountBPF(t testing.TB) string {
 func smallConfig(root string) Config {
 	return Config{
 		PinRoot: root,
-		Limits: program.Limits{
-			Frontends:     64,
-			Tables:        8,
-			EndpointSlots: 8,
-			Endpoints:     256,
-			VIPs:          64,
-			SourceRanges:  64,
+		Limits: forwarding.Limits{
+			Frontends:      64,
+			NodeTables:     8,
+			EndpointTables: 8,
+			Endpoints:      256,
+			VIPs:           64,
+			SourceRanges:   64,
 		},
 		Connections: 4096,
 	}
@@ -59,9 +59,19 @@ func openDataplane(t testing.TB, cfg Config) *Dataplane {
 	return d
 }
 
-func apply(t testing.TB, d *Dataplane, ops ...program.Op) {
+func apply(t testing.TB, d *Dataplane, ops ...forwarding.Op) {
 	t.Helper()
-	if err := d.Apply(ops); err != nil {
+	if err := applyAll(d, ops); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// applyAll stops at the first operation that fails.
+func applyAll(d *Dataplane, ops []forwarding.Op) error {
+	for _, op := range ops {
+		if err := d.Apply(op); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	mapFolder = "maps"
-	// Folders of a change under way. A bpf file system allows no dots in names.
-	nextMapFolder   = "maps-next"
-	formerMapFolder = "maps-former"
-	linkFolder      = "links"
+	mapDirectory = "maps"
+	// Directories of a change under way. A bpf file system allows no dots in names.
+	nextMapDirectory   = "maps-next"
+	formerMapDirectory = "maps-former"
+	linkDirectory      = "links"
 
 	// schemaMap is a map of one number, the version of the meaning of all maps.
 	schemaMap = "schema"
@@ -42,8 +42,8 @@ const (
 	// held is kept.
 	Resized AdoptionKind = "resized"
 	// Rebuilt means that they could not be used, and new, empty ones replace
-	// them when the programs are attached. Flows then choose anew, most of them
-	// what they had; packets of that moment may be lost.
+	// them when the programs are attached. Flows then choose again, most of them
+	// the endpoint that they had. Packets of that moment may be lost.
 	Rebuilt AdoptionKind = "rebuilt"
 )
 
@@ -56,9 +56,9 @@ type Adoption struct {
 	Resized []string
 }
 
-// made are the maps that are not copied into ones of another size. What is remembered of
-// evicted flows has its places by the size; the keys of frontends are written anew, and
-// their drops are counted anew.
+// made are the maps that are not copied into ones of another size. In memories the place of a
+// flow depends on the size. The keys of frontends are written again, and their drops counted
+// from zero.
 var made = map[string]bool{
 	bpf.DatapathMapMemories:      true,
 	bpf.DatapathMapFrontendKeys:  true,
@@ -82,11 +82,11 @@ type mapSet struct {
 
 // openMaps finds, copies or creates every map of the spec.
 func openMaps(root string, spec *ebpf.CollectionSpec) (*mapSet, error) {
-	if err := recoverFolders(root); err != nil {
+	if err := recoverDirectories(root); err != nil {
 		return nil, err
 	}
 	specs := mapSpecs(spec)
-	pinned, err := loadPinnedMaps(filepath.Join(root, mapFolder), specs)
+	pinned, err := loadPinnedMaps(filepath.Join(root, mapDirectory), specs)
 	if err != nil {
 		return nil, err
 	}
@@ -128,10 +128,10 @@ func mapSpecs(spec *ebpf.CollectionSpec) map[string]*ebpf.MapSpec {
 	return specs
 }
 
-// recoverFolders undoes or completes a change that was interrupted.
-func recoverFolders(root string) error {
-	current, former := filepath.Join(root, mapFolder), filepath.Join(root, formerMapFolder)
-	if err := os.RemoveAll(filepath.Join(root, nextMapFolder)); err != nil {
+// recoverDirectories undoes or completes a change that was interrupted.
+func recoverDirectories(root string) error {
+	current, former := filepath.Join(root, mapDirectory), filepath.Join(root, formerMapDirectory)
+	if err := os.RemoveAll(filepath.Join(root, nextMapDirectory)); err != nil {
 		return fmt.Errorf("remove the maps of an interrupted start: %w", err)
 	}
 	if _, err := os.Stat(current); errors.Is(err, fs.ErrNotExist) {
@@ -229,11 +229,11 @@ func (s *mapSet) add(spec *ebpf.MapSpec, pinned *ebpf.Map) error {
 	return copyMap(pinned, m, ebpf.UpdateAny)
 }
 
-// pinNext pins all maps in the folder of a change under way.
+// pinNext pins all maps in the directory of a change under way.
 func (s *mapSet) pinNext() error {
-	next := filepath.Join(s.root, nextMapFolder)
+	next := filepath.Join(s.root, nextMapDirectory)
 	if err := os.Mkdir(next, 0o700); err != nil {
-		return fmt.Errorf("create pin folder: %w", err)
+		return fmt.Errorf("create pin directory: %w", err)
 	}
 	for name, m := range s.maps {
 		// A clone, because pinning the map itself would move its pin.
@@ -250,16 +250,16 @@ func (s *mapSet) pinNext() error {
 }
 
 // commit makes the maps the pinned ones. A bpf file system cannot exchange two
-// folders at once; recoverFolders completes what is interrupted in between.
+// directories at once; recoverDirectories completes what is interrupted in between.
 func (s *mapSet) commit() error {
 	if s.adoption.Kind == Adopted {
 		return nil
 	}
-	current, former := filepath.Join(s.root, mapFolder), filepath.Join(s.root, formerMapFolder)
+	current, former := filepath.Join(s.root, mapDirectory), filepath.Join(s.root, formerMapDirectory)
 	if err := os.Rename(current, former); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("replace the pinned maps: %w", err)
 	}
-	if err := os.Rename(filepath.Join(s.root, nextMapFolder), current); err != nil {
+	if err := os.Rename(filepath.Join(s.root, nextMapDirectory), current); err != nil {
 		return fmt.Errorf("replace the pinned maps: %w", err)
 	}
 	if err := os.RemoveAll(former); err != nil {

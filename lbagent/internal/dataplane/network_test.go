@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
 // The network of the tests: a client, a router, and behind it two nodes on one
@@ -31,8 +31,8 @@ type pod struct {
 
 type node struct {
 	name string
-	id   program.NodeID
-	addr program.Node
+	id   forwarding.NodeID
+	addr forwarding.Node
 	pods []pod
 	// dataplane is nil until startNode.
 	dataplane *Dataplane
@@ -60,8 +60,8 @@ var (
 
 func newTestNodes() []*node {
 	return []*node{
-		{name: "node1", id: 1, pods: testPods[:1], addr: program.Node{IPv4: ip("198.51.100.11"), IPv6: ip("2001:db8:0:1::11")}},
-		{name: "node2", id: 2, pods: testPods[1:], addr: program.Node{IPv4: ip("198.51.100.12"), IPv6: ip("2001:db8:0:1::12")}},
+		{name: "node1", id: 1, pods: testPods[:1], addr: forwarding.Node{IPv4: ip("198.51.100.11"), IPv6: ip("2001:db8:0:1::11")}},
+		{name: "node2", id: 2, pods: testPods[1:], addr: forwarding.Node{IPv4: ip("198.51.100.12"), IPv6: ip("2001:db8:0:1::12")}},
 	}
 }
 
@@ -219,9 +219,13 @@ func (n *network) addNode(t testing.TB, node *node, wire wiring) {
 func (n *network) findUplink(t testing.TB, node *node) {
 	t.Helper()
 	inNamespace(t, node.name, func() error {
-		links, _, err := netdev.NewFinder(nil).Find([]netip.Addr{node.addr.IPv4}, time.Now())
-		if err != nil || len(links) != 1 {
-			return fmt.Errorf("uplinks of %s: %v, %w; want one", node.name, links, err)
+		found, err := netdev.NewFinder(nil).Find([]netip.Addr{node.addr.IPv4}, nil, time.Now())
+		if err != nil {
+			return err
+		}
+		links := found.Links
+		if len(links) != 1 {
+			return fmt.Errorf("uplinks of %s: %v, want one", node.name, links)
 		}
 		node.uplink = Uplink{Name: links[0].Name, Index: links[0].Index, Device: links[0].Device, Members: links[0].Members}
 		return nil
@@ -240,12 +244,12 @@ func (n *network) routeVIP(t testing.TB, nodes ...*node) {
 }
 
 // start opens and fills the node's data plane and attaches it.
-func (n *network) start(t testing.TB, node *node, want *program.State) {
+func (n *network) start(t testing.TB, node *node, want *forwarding.State) {
 	t.Helper()
 	node.cfg = smallConfig(mountBPF(t))
 	node.cfg.Clsact = n.clsact
 	node.dataplane = openDataplane(t, node.cfg)
-	apply(t, node.dataplane, program.Diff(program.NewState(), want)...)
+	apply(t, node.dataplane, forwarding.Diff(forwarding.NewState(), want)...)
 	n.attach(t, node, node.uplink)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -260,6 +264,20 @@ func (n *network) attach(t testing.TB, node *node, uplinks ...Uplink) {
 	inNamespace(t, node.name, func() error { return node.dataplane.Attach(uplinks) })
 }
 
+// startNetwork is newNetwork with all pods and all nodes started.
+func startNetwork(t *testing.T, clsact bool) *network {
+	t.Helper()
+	n := newNetwork(t)
+	n.clsact = clsact
+	for _, pod := range testPods {
+		serve(t, pod)
+	}
+	for _, node := range n.nodes {
+		n.start(t, node, n.state(node))
+	}
+	return n
+}
+
 const (
 	clusterPort = 80
 	localPort   = 81
@@ -268,43 +286,43 @@ const (
 
 // state is what a node's maps hold: on each VIP port 80 with policy Cluster and
 // port 81 with policy Local, TCP and UDP, for all pods.
-func (n *network) state(self *node) *program.State {
-	s := program.NewState()
-	s.Self = program.Self{ID: self.id, IPv4: self.addr.IPv4, IPv6: self.addr.IPv6}
+func (n *network) state(self *node) *forwarding.State {
+	s := forwarding.NewState()
+	s.Self = forwarding.Self{ID: self.id, IPv4: self.addr.IPv4, IPv6: self.addr.IPv6}
 	for _, node := range n.nodes {
 		if node != self {
 			s.Nodes[node.id] = node.addr
 		}
 	}
 	s.VIPs[vip4], s.VIPs[vip6] = struct{}{}, struct{}{}
-	s.Tables[1] = &program.Table{}
-	for row := range s.Tables[1] {
+	s.NodeTables[1] = &forwarding.NodeTable{}
+	for row := range s.NodeTables[1] {
 		// As many rows for a node as it has pods.
-		s.Tables[1][row].Primary = program.NodeID(1 + min(row%3, 1))
+		s.NodeTables[1][row].Primary = forwarding.NodeID(1 + min(row%3, 1))
 	}
-	ids := map[bool][]program.EndpointID{}
+	ids := map[bool][]forwarding.EndpointID{}
 	for i, pod := range self.pods {
-		id4, id6 := program.EndpointID(2*i+1), program.EndpointID(2*i+2)
-		s.Endpoints[id4] = program.Endpoint{Address: pod.ipv4, Port: podPort}
-		s.Endpoints[id6] = program.Endpoint{Address: pod.ipv6, Port: podPort}
+		id4, id6 := forwarding.EndpointID(2*i+1), forwarding.EndpointID(2*i+2)
+		s.Endpoints[id4] = forwarding.Endpoint{Address: pod.ipv4, Port: podPort}
+		s.Endpoints[id6] = forwarding.Endpoint{Address: pod.ipv6, Port: podPort}
 		ids[true], ids[false] = append(ids[true], id4), append(ids[false], id6)
 	}
-	id := program.FrontendID(0)
-	for slot, vip := range map[program.EndpointSlot]netip.Addr{1: vip4, 2: vip6} {
+	id := forwarding.FrontendID(0)
+	for slot, vip := range map[forwarding.EndpointTableSlot]netip.Addr{1: vip4, 2: vip6} {
 		if len(self.pods) == 0 {
 			slot = 0
 		} else {
-			table := &program.EndpointTable{}
+			table := &forwarding.EndpointTable{}
 			for row := range table {
 				table[row] = ids[vip.Is4()][row%len(self.pods)]
 			}
 			s.EndpointTables[slot] = table
 		}
 		for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
-			s.Frontends[program.FrontendKey{VIP: vip, Port: clusterPort, Protocol: protocol}] =
-				program.Frontend{ID: id + 1, Table: 1, Endpoints: slot}
-			s.Frontends[program.FrontendKey{VIP: vip, Port: localPort, Protocol: protocol}] =
-				program.Frontend{ID: id + 2, Local: true, Endpoints: slot}
+			s.Frontends[forwarding.FrontendKey{VIP: vip, Port: clusterPort, Protocol: protocol}] =
+				forwarding.Frontend{ID: id + 1, Table: 1, Endpoints: slot}
+			s.Frontends[forwarding.FrontendKey{VIP: vip, Port: localPort, Protocol: protocol}] =
+				forwarding.Frontend{ID: id + 2, Local: true, Endpoints: slot}
 			id += 2
 		}
 	}

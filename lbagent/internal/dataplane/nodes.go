@@ -8,10 +8,10 @@ import (
 	"slices"
 
 	"github.com/millrace-lb/millrace/bpf"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-func (d *Dataplane) setSelf(self program.Self) error {
+func (d *Dataplane) setSelf(self forwarding.Self) error {
 	settings := d.self
 	settings.Id = uint16(self.ID)
 	settings.Ipv4 = encodeIPv4(self.IPv4)
@@ -34,7 +34,7 @@ func (d *Dataplane) writeSettings(settings bpf.DatapathSelf) error {
 
 // overhead is what encapsulation adds to a packet at most, in bytes: the outer
 // header is IPv4 wherever both nodes have it.
-func overhead(self bpf.DatapathSelf, nodes map[program.NodeID]bpf.DatapathNode) uint16 {
+func overhead(self bpf.DatapathSelf, nodes map[forwarding.NodeID]bpf.DatapathNode) uint16 {
 	for _, node := range nodes {
 		if self.Ipv4 == 0 || node.Ipv4 == 0 {
 			return uint16(bpf.DatapathOverheadOVERHEAD_IPV6)
@@ -43,19 +43,19 @@ func overhead(self bpf.DatapathSelf, nodes map[program.NodeID]bpf.DatapathNode) 
 	return uint16(bpf.DatapathOverheadOVERHEAD_IPV4)
 }
 
-func (d *Dataplane) putNode(id program.NodeID, node program.Node) error {
+func (d *Dataplane) putNode(id forwarding.NodeID, node forwarding.Node) error {
 	return d.replaceNode(id, encodeNode(node))
 }
 
-func (d *Dataplane) deleteNode(id program.NodeID) error {
+func (d *Dataplane) deleteNode(id forwarding.NodeID) error {
 	return d.replaceNode(id, bpf.DatapathNode{})
 }
 
 // replaceNode makes the node's addresses acceptable before it is used, and former ones
 // unacceptable after, and has the overhead be that of the larger of both meanwhile.
 // Until all of that is done the node is among the unfinished ones.
-func (d *Dataplane) replaceNode(id program.NodeID, node bpf.DatapathNode) error {
-	if err := checkIndex(bpf.DatapathMapNodes, id, program.MaxNodeID); err != nil {
+func (d *Dataplane) replaceNode(id forwarding.NodeID, node bpf.DatapathNode) error {
+	if err := checkIndex(bpf.DatapathMapNodes, id, forwarding.MaxNodeID); err != nil {
 		return err
 	}
 	former := d.nodes[id]
@@ -99,7 +99,7 @@ func (d *Dataplane) replaceNode(id program.NodeID, node bpf.DatapathNode) error 
 }
 
 // forgetAddress removes an address unless another node has it too.
-func (d *Dataplane) forgetAddress(id program.NodeID, address bpf.DatapathAddress) error {
+func (d *Dataplane) forgetAddress(id forwarding.NodeID, address bpf.DatapathAddress) error {
 	for other, node := range d.nodes {
 		if other != id && nodeHas(node, address) {
 			return write(d.maps.NodeAddresses, bpf.DatapathMapNodeAddresses, decodeAddress(address), address, uint32(other))
@@ -109,15 +109,15 @@ func (d *Dataplane) forgetAddress(id program.NodeID, address bpf.DatapathAddress
 }
 
 // readNodes reads the nodes without their hops, and the hops.
-func (d *Dataplane) readNodes() (map[program.NodeID]bpf.DatapathNode, map[program.NodeID]program.Hop, error) {
-	nodes, hops := map[program.NodeID]bpf.DatapathNode{}, map[program.NodeID]program.Hop{}
+func (d *Dataplane) readNodes() (map[forwarding.NodeID]bpf.DatapathNode, map[forwarding.NodeID]forwarding.Hop, error) {
+	nodes, hops := map[forwarding.NodeID]bpf.DatapathNode{}, map[forwarding.NodeID]forwarding.Hop{}
 	err := readMap(d.maps.Nodes, func(index uint32, node bpf.DatapathNode) {
-		id := program.NodeID(index)
+		id := forwarding.NodeID(index)
 		node, hop := splitHop(node)
 		if node != (bpf.DatapathNode{}) {
 			nodes[id] = node
 		}
-		if hop != (program.Hop{}) {
+		if hop != (forwarding.Hop{}) {
 			hops[id] = hop
 		}
 	})

@@ -12,7 +12,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/millrace-lb/millrace/bpf"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // The whole path with real TCP and UDP: client, router with ECMP, two nodes, pods.
@@ -23,14 +23,7 @@ func TestPath(t *testing.T) {
 }
 
 func testPath(t *testing.T, clsact bool) {
-	n := newNetwork(t)
-	n.clsact = clsact
-	for _, pod := range testPods {
-		serve(t, pod)
-	}
-	for _, node := range n.nodes {
-		n.start(t, node, n.state(node))
-	}
+	n := startNetwork(t, clsact)
 	for _, vip := range []netip.Addr{vip4, vip6} {
 		for policy, port := range map[string]uint16{"Cluster": clusterPort, "Local": localPort} {
 			to := netip.AddrPortFrom(vip, port)
@@ -49,9 +42,7 @@ func testPath(t *testing.T, clsact bool) {
 	}
 	checkCensus(t, n)
 	checkSilence(t, netip.AddrPortFrom(vip4, 9), 200*time.Millisecond)
-	if counters(t, n.nodes[0]).Drops["no_frontend"]+counters(t, n.nodes[1]).Drops["no_frontend"] == 0 {
-		t.Error("a SYN to an unused port is not counted as no_frontend")
-	}
+	await(t, "a SYN to an unused port is counted as no_frontend", func() bool { return n.drops(t, "no_frontend") > 0 })
 	checkSample(t, n)
 }
 
@@ -127,23 +118,24 @@ func checkShares(t *testing.T, served map[string]int) {
 	}
 }
 
+// checkCensus awaits the last packets of the connections that were closed.
 func checkCensus(t *testing.T, n *network) {
 	t.Helper()
 	s := connect(t, netip.AddrPortFrom(vip6, clusterPort))
 	if err := s.exchange(1, 1); err != nil {
 		t.Fatal(err)
 	}
-	var tcp uint64
-	for _, node := range n.nodes {
-		got, err := node.dataplane.Connections()
-		if err != nil {
-			t.Fatal(err)
+	await(t, "one TCP connection lives, the one that is open", func() bool {
+		var tcp uint64
+		for _, node := range n.nodes {
+			got, err := node.dataplane.Connections()
+			if err != nil {
+				t.Fatal(err)
+			}
+			tcp += got.TCP
 		}
-		tcp += got.TCP
-	}
-	if tcp != 1 {
-		t.Errorf("%d live TCP connections, want the one that is open", tcp)
-	}
+		return tcp == 1
+	})
 }
 
 // Connections survive that their row moves to another node together with an ECMP
@@ -151,22 +143,16 @@ func checkCensus(t *testing.T, n *network) {
 // forget all flows while rows are at rest: the packet goes along the chain in vain,
 // comes back, and is given the endpoint that its hash had chosen before.
 func TestSecondChance(t *testing.T) {
-	n := newNetwork(t)
-	for _, pod := range testPods {
-		serve(t, pod)
-	}
-	for _, node := range n.nodes {
-		n.start(t, node, n.state(node))
-	}
-	sessions := n.openSessions(t, 20)
-	n.replaceRows(t, func(row program.Row) program.Row {
-		return program.Row{Primary: 3 - row.Primary, Chain: [3]program.NodeID{row.Primary}, History: 1}
+	n := startNetwork(t, false)
+	sessions := n.openSessionsOnAll(t, 20)
+	n.replaceRows(t, func(row forwarding.Row) forwarding.Row {
+		return forwarding.Row{Primary: 3 - row.Primary, Chain: [3]forwarding.NodeID{row.Primary}, History: 1}
 	})
 	n.routeVIP(t, n.nodes[0])
 	exchangeAll(t, sessions)
 	n.checkEvent(t, "second_chance")
-	n.replaceRows(t, func(row program.Row) program.Row {
-		return program.Row{Primary: row.Primary, Chain: [3]program.NodeID{3 - row.Primary}, History: 1}
+	n.replaceRows(t, func(row forwarding.Row) forwarding.Row {
+		return forwarding.Row{Primary: row.Primary, Chain: [3]forwarding.NodeID{3 - row.Primary}, History: 1}
 	})
 	for _, node := range n.nodes {
 		forgetFlows(t, node.dataplane)
@@ -177,19 +163,19 @@ func TestSecondChance(t *testing.T) {
 }
 
 // replaceRows changes the rows of state on all nodes.
-func (n *network) replaceRows(t *testing.T, change func(program.Row) program.Row) {
+func (n *network) replaceRows(t *testing.T, change func(forwarding.Row) forwarding.Row) {
 	t.Helper()
 	for _, node := range n.nodes {
 		want := *n.state(node)
-		want.Tables = map[program.TableSlot]*program.Table{1: {}}
-		for i, row := range n.state(node).Tables[1] {
-			want.Tables[1][i] = change(row)
+		want.NodeTables = map[forwarding.NodeTableSlot]*forwarding.NodeTable{1: {}}
+		for i, row := range n.state(node).NodeTables[1] {
+			want.NodeTables[1][i] = change(row)
 		}
 		have, err := node.dataplane.Dump()
 		if err != nil {
 			t.Fatal(err)
 		}
-		apply(t, node.dataplane, program.Diff(have, &want)...)
+		apply(t, node.dataplane, forwarding.Diff(have, &want)...)
 	}
 }
 

@@ -10,39 +10,39 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/millrace-lb/millrace/bpf"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// ErrNoMaps says that no complete set of maps is pinned.
+// ErrNoMaps means that no complete set of maps is pinned.
 var ErrNoMaps = errors.New("no maps are pinned")
 
 // Read reads the pinned maps of a node beside the agent that writes them. It
 // changes nothing; a change under way may be read half.
-func Read(pinRoot string) (*program.State, error) {
+func Read(pinRoot string) (*forwarding.State, error) {
 	spec, err := bpf.LoadDatapath()
 	if err != nil {
 		return nil, fmt.Errorf("read the compiled BPF programs: %w", err)
 	}
-	folder := filepath.Join(pinRoot, mapFolder)
+	directory := filepath.Join(pinRoot, mapDirectory)
 	specs := mapSpecs(spec)
-	pinned, err := loadPinnedMaps(folder, specs)
+	pinned, err := loadPinnedMaps(directory, specs)
 	if err != nil {
 		return nil, err
 	}
 	defer closeMaps(pinned)
 	if len(pinned) != len(specs) {
-		return nil, fmt.Errorf("%d of %d maps below %s: %w; has the agent run on this node?", len(pinned), len(specs), folder, ErrNoMaps)
+		return nil, fmt.Errorf("%d of %d maps below %s: %w; has the agent run on this node?", len(pinned), len(specs), directory, ErrNoMaps)
 	}
 	for name, m := range pinned {
 		if specs[name].ValueSize != m.ValueSize() || specs[name].KeySize != m.KeySize() {
-			return nil, fmt.Errorf("map %s below %s is of another version: use the lbagent that wrote it", name, folder)
+			return nil, fmt.Errorf("map %s below %s is of another version: use the lbagent that wrote it", name, directory)
 		}
 		specs[name].MaxEntries = m.MaxEntries()
 	}
 	delete(pinned, schemaMap)
 	var loaded bpf.DatapathMaps
 	if err := spec.LoadAndAssign(&loaded, &ebpf.CollectionOptions{MapReplacements: pinned}); err != nil {
-		return nil, fmt.Errorf("open the maps below %s: %w", folder, err)
+		return nil, fmt.Errorf("open the maps below %s: %w", directory, err)
 	}
 	d := &Dataplane{maps: loaded}
 	defer d.maps.Close()

@@ -9,17 +9,17 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/millrace-lb/millrace/bpf"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // writeRows has the rows written by a program of ours, which marks those whose
 // primary changes with the kernel's time and keeps what the attached programs
 // have marked.
-func (d *Dataplane) writeRows(op program.PutRows) error {
-	if err := checkIndex(bpf.DatapathMapRows, op.Slot, d.limits.Tables); err != nil {
+func (d *Dataplane) writeRows(op forwarding.PutRows) error {
+	if err := checkIndex(bpf.DatapathMapRows, op.Slot, d.limits.NodeTables); err != nil {
 		return err
 	}
-	if len(op.Changed) != len(op.Rows) || len(op.Rows) > program.Rows {
+	if len(op.Changed) != len(op.Rows) || len(op.Rows) > forwarding.Rows {
 		return failure(bpf.DatapathMapRows, op.Slot, fmt.Errorf("%d row numbers for %d rows", len(op.Changed), len(op.Rows)))
 	}
 	if len(op.Rows) == 0 {
@@ -28,16 +28,16 @@ func (d *Dataplane) writeRows(op program.PutRows) error {
 	keys := make([]uint32, len(op.Rows))
 	updates := make([]bpf.DatapathRowUpdate, len(op.Rows))
 	for i, row := range op.Changed {
-		if row >= program.Rows {
-			return failure(bpf.DatapathMapRows, op.Slot, fmt.Errorf("row %d of %d", row, program.Rows))
+		if row >= forwarding.Rows {
+			return failure(bpf.DatapathMapRows, op.Slot, fmt.Errorf("row %d of %d", row, forwarding.Rows))
 		}
 		keys[i] = uint32(i)
-		updates[i] = bpf.DatapathRowUpdate{Row: row, Way: encodeRow(op.Rows[i]).Way}
+		updates[i] = bpf.DatapathRowUpdate{Row: row, Path: encodeRow(op.Rows[i]).Path}
 	}
 	if _, err := d.maps.RowUpdates.BatchUpdate(keys, updates, nil); err != nil {
 		return failure(bpf.DatapathMapRowUpdates, op.Slot, err)
 	}
-	request := bpf.DatapathRowsWrite{First: uint32(op.Slot) * program.Rows, Count: uint32(len(op.Rows))}
+	request := bpf.DatapathRowsWrite{First: uint32(op.Slot) * forwarding.Rows, Count: uint32(len(op.Rows))}
 	if op.Fresh {
 		request.Fresh = 1
 	}
@@ -54,8 +54,8 @@ func (d *Dataplane) writeRows(op program.PutRows) error {
 	return nil
 }
 
-func (d *Dataplane) clearTable(slot program.TableSlot) error {
-	op := program.PutRows{Slot: slot, Fresh: true, Rows: make([]program.Row, program.Rows)}
+func (d *Dataplane) clearTable(slot forwarding.NodeTableSlot) error {
+	op := forwarding.PutRows{Slot: slot, Fresh: true, Rows: make([]forwarding.Row, forwarding.Rows)}
 	for i := range op.Rows {
 		op.Changed = append(op.Changed, uint32(i))
 	}

@@ -14,19 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/bpf"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // Whichever node loses all its flows, however often, no connection breaks, while it
 // transfers or afterwards.
 func TestFlowsWiped(t *testing.T) {
-	n := newNetwork(t)
-	for _, pod := range testPods {
-		serve(t, pod)
-	}
-	for _, node := range n.nodes {
-		n.start(t, node, n.state(node))
-	}
+	n := startNetwork(t, false)
 	sessions := n.openSessions(t, 12)
 	for _, node := range n.nodes {
 		var wait sync.WaitGroup
@@ -67,8 +61,8 @@ func hostNetwork(t *testing.T) (*network, pod) {
 	second.pods = []pod{host}
 	for _, node := range n.nodes {
 		want := n.state(node)
-		for row := range want.Tables[1] {
-			want.Tables[1][row].Primary = second.id
+		for row := range want.NodeTables[1] {
+			want.NodeTables[1][row].Primary = second.id
 		}
 		n.start(t, node, want)
 	}
@@ -144,53 +138,16 @@ func sharedPort(port int) *net.Dialer {
 	}
 }
 
-// All connections of a client have one pod, on whichever node they arrive.
-func TestAffinity(t *testing.T) {
-	n := newNetwork(t)
-	for _, pod := range testPods {
-		serve(t, pod)
-	}
-	for _, node := range n.nodes {
-		want := n.state(node)
-		for key, frontend := range want.Frontends {
-			frontend.Affinity = 10800
-			want.Frontends[key] = frontend
-		}
-		n.start(t, node, want)
-	}
-	for _, vip := range []netip.Addr{vip4, vip6} {
-		t.Run(vip.String(), func(t *testing.T) {
-			to := netip.AddrPortFrom(vip, clusterPort)
-			tcp, udp := map[string]int{}, map[string]int{}
-			for range 30 {
-				s := connect(t, to)
-				tcp[s.pod]++
-				if err := s.exchange(1000, 1000); err != nil {
-					t.Fatal(err)
-				}
-				s.Close()
-				udp[askUDP(t, to, 1000)]++
-			}
-			if len(tcp) != 1 || len(udp) != 1 {
-				t.Errorf("served by %v, UDP by %v; want one pod each", tcp, udp)
-			}
-		})
-	}
-	for _, node := range n.nodes {
-		checkNoDrops(t, node)
-	}
-}
-
 // The keys by which the egress program finds a frontend are there after a change of sizes.
 func TestFrontendKeysResized(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)
-	keys := map[program.FrontendID]program.FrontendKey{
+	keys := map[forwarding.FrontendID]forwarding.FrontendKey{
 		3: {VIP: vip4, Port: 80, Protocol: unix.IPPROTO_TCP},
 		7: {VIP: vip6, Port: 443, Protocol: unix.IPPROTO_UDP},
 	}
 	for id, key := range keys {
-		apply(t, d, program.PutVIP{Address: key.VIP}, program.PutFrontend{Key: key, Frontend: program.Frontend{ID: id}})
+		apply(t, d, forwarding.PutVIP{Address: key.VIP}, forwarding.PutFrontend{Key: key, Frontend: forwarding.Frontend{ID: id}})
 	}
 	cfg.Limits.Frontends *= 2
 	resized := openDataplane(t, cfg)

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace-lb/millrace/bpf"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 func addressGen() *rapid.Generator[netip.Addr] {
@@ -26,9 +26,9 @@ func addressGen() *rapid.Generator[netip.Addr] {
 	})
 }
 
-func nodeGen() *rapid.Generator[program.Node] {
-	return rapid.Custom(func(t *rapid.T) program.Node {
-		var node program.Node
+func nodeGen() *rapid.Generator[forwarding.Node] {
+	return rapid.Custom(func(t *rapid.T) forwarding.Node {
+		var node forwarding.Node
 		has := rapid.IntRange(1, 3).Draw(t, "families")
 		last := rapid.Byte().Draw(t, "last")
 		if has&1 != 0 {
@@ -37,27 +37,27 @@ func nodeGen() *rapid.Generator[program.Node] {
 		if has&2 != 0 {
 			node.IPv6 = netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: last})
 		}
-		node.Zone = program.Zone(rapid.IntRange(0, program.Zones-1).Draw(t, "zone"))
+		node.Zone = forwarding.Zone(rapid.IntRange(0, forwarding.Zones-1).Draw(t, "zone"))
 		return node
 	})
 }
 
 // stateGen draws states that keep what package program promises: tables are
 // those that a frontend uses.
-func stateGen(limits program.Limits) *rapid.Generator[*program.State] {
-	return rapid.Custom(func(t *rapid.T) *program.State {
-		s := program.NewState()
+func stateGen(limits forwarding.Limits) *rapid.Generator[*forwarding.State] {
+	return rapid.Custom(func(t *rapid.T) *forwarding.State {
+		s := forwarding.NewState()
 		if rapid.Bool().Draw(t, "has self") {
 			node := nodeGen().Draw(t, "self")
-			s.Self = program.Self{ID: 7, IPv4: node.IPv4, IPv6: node.IPv6, Zone: node.Zone}
+			s.Self = forwarding.Self{ID: 7, IPv4: node.IPv4, IPv6: node.IPv6, Zone: node.Zone}
 		}
-		s.Nodes = rapid.MapOfN(rapid.Custom(func(t *rapid.T) program.NodeID {
-			return program.NodeID(rapid.IntRange(1, program.MaxNodeID).Draw(t, "id"))
+		s.Nodes = rapid.MapOfN(rapid.Custom(func(t *rapid.T) forwarding.NodeID {
+			return forwarding.NodeID(rapid.IntRange(1, forwarding.MaxNodeID).Draw(t, "id"))
 		}), nodeGen(), 0, 6).Draw(t, "nodes")
-		s.Endpoints = rapid.MapOfN(rapid.Custom(func(t *rapid.T) program.EndpointID {
-			return program.EndpointID(rapid.IntRange(1, limits.Endpoints).Draw(t, "id"))
-		}), rapid.Custom(func(t *rapid.T) program.Endpoint {
-			return program.Endpoint{Address: addressGen().Draw(t, "address"), Port: rapid.Uint16Min(1).Draw(t, "port")}
+		s.Endpoints = rapid.MapOfN(rapid.Custom(func(t *rapid.T) forwarding.EndpointID {
+			return forwarding.EndpointID(rapid.IntRange(1, limits.Endpoints).Draw(t, "id"))
+		}), rapid.Custom(func(t *rapid.T) forwarding.Endpoint {
+			return forwarding.Endpoint{Address: addressGen().Draw(t, "address"), Port: rapid.Uint16Min(1).Draw(t, "port")}
 		}), 0, 20).Draw(t, "endpoints")
 		for range rapid.IntRange(0, 12).Draw(t, "frontends") {
 			drawFrontend(t, s, limits)
@@ -65,8 +65,8 @@ func stateGen(limits program.Limits) *rapid.Generator[*program.State] {
 		for range rapid.IntRange(0, 12).Draw(t, "ranges") {
 			address := addressGen().Draw(t, "range")
 			prefix := netip.PrefixFrom(address, rapid.IntRange(0, address.BitLen()).Draw(t, "bits")).Masked()
-			set := rapid.SampledFrom([]program.SourceSet{1, 2, 1 << 31, program.Nobody}).Draw(t, "set")
-			s.SourceRanges[program.SourceRange{Set: set, Prefix: prefix}] = struct{}{}
+			set := rapid.SampledFrom([]forwarding.SourceSet{1, 2, 1 << 31, forwarding.Nobody}).Draw(t, "set")
+			s.SourceRanges[forwarding.SourceRange{Set: set, Prefix: prefix}] = struct{}{}
 		}
 		for range rapid.IntRange(0, 5).Draw(t, "vips") {
 			s.VIPs[addressGen().Draw(t, "vip")] = struct{}{}
@@ -75,8 +75,8 @@ func stateGen(limits program.Limits) *rapid.Generator[*program.State] {
 	})
 }
 
-func drawFrontend(t *rapid.T, s *program.State, limits program.Limits) {
-	key := program.FrontendKey{
+func drawFrontend(t *rapid.T, s *forwarding.State, limits forwarding.Limits) {
+	key := forwarding.FrontendKey{
 		VIP:      addressGen().Draw(t, "vip"),
 		Port:     rapid.Uint16().Draw(t, "port"),
 		Protocol: rapid.SampledFrom([]uint8{6, 17}).Draw(t, "protocol"),
@@ -84,23 +84,23 @@ func drawFrontend(t *rapid.T, s *program.State, limits program.Limits) {
 	if _, taken := s.Frontends[key]; taken {
 		return
 	}
-	id := program.FrontendID(rapid.IntRange(1, limits.Frontends).Draw(t, "id"))
+	id := forwarding.FrontendID(rapid.IntRange(1, limits.Frontends).Draw(t, "id"))
 	for _, other := range s.Frontends {
 		if other.ID == id {
 			return
 		}
 	}
-	frontend := program.Frontend{
+	frontend := forwarding.Frontend{
 		ID:        id,
 		Local:     rapid.Bool().Draw(t, "local"),
-		Table:     program.TableSlot(rapid.IntRange(0, limits.Tables).Draw(t, "table")),
-		Endpoints: program.EndpointSlot(rapid.IntRange(0, limits.EndpointSlots).Draw(t, "endpoints")),
+		Table:     forwarding.NodeTableSlot(rapid.IntRange(0, limits.NodeTables).Draw(t, "table")),
+		Endpoints: forwarding.EndpointTableSlot(rapid.IntRange(0, limits.EndpointTables).Draw(t, "endpoints")),
 		Affinity:  rapid.Uint32().Draw(t, "affinity"),
-		Ranges:    program.SourceSet(rapid.Uint32().Draw(t, "ranges")),
+		Ranges:    forwarding.SourceSet(rapid.Uint32().Draw(t, "ranges")),
 	}
 	if frontend.Table != 0 && rapid.Bool().Draw(t, "zones") {
 		for zone := range frontend.Zones {
-			frontend.Zones[zone] = program.TableSlot(rapid.IntRange(0, limits.Tables).Draw(t, "zone's table"))
+			frontend.Zones[zone] = forwarding.NodeTableSlot(rapid.IntRange(0, limits.NodeTables).Draw(t, "zone's table"))
 		}
 	}
 	s.Frontends[key] = frontend
@@ -108,26 +108,26 @@ func drawFrontend(t *rapid.T, s *program.State, limits program.Limits) {
 		drawTable(t, s, slot)
 	}
 	if frontend.Endpoints != 0 && s.EndpointTables[frontend.Endpoints] == nil {
-		table := &program.EndpointTable{}
+		table := &forwarding.EndpointTable{}
 		for i := range table {
-			table[i] = program.EndpointID(1 + i%3)
+			table[i] = forwarding.EndpointID(1 + i%3)
 		}
-		table[rapid.IntRange(0, program.EndpointRows-1).Draw(t, "row")] = program.EndpointID(limits.Endpoints)
+		table[rapid.IntRange(0, forwarding.EndpointRows-1).Draw(t, "row")] = forwarding.EndpointID(limits.Endpoints)
 		s.EndpointTables[frontend.Endpoints] = table
 	}
 }
 
-func drawTable(t *rapid.T, s *program.State, slot program.TableSlot) {
-	if slot != 0 && s.Tables[slot] == nil {
-		table := &program.Table{}
+func drawTable(t *rapid.T, s *forwarding.State, slot forwarding.NodeTableSlot) {
+	if slot != 0 && s.NodeTables[slot] == nil {
+		table := &forwarding.NodeTable{}
 		for i := range table {
-			table[i].Primary = program.NodeID(1 + i%5)
+			table[i].Primary = forwarding.NodeID(1 + i%5)
 		}
 		for range 3 {
-			row := rapid.IntRange(0, program.Rows-1).Draw(t, "row")
-			table[row] = program.Row{Primary: 4095, Chain: [3]program.NodeID{1, 2, 4094}, History: 2}
+			row := rapid.IntRange(0, forwarding.Rows-1).Draw(t, "row")
+			table[row] = forwarding.Row{Primary: 4095, Chain: [3]forwarding.NodeID{1, 2, 4094}, History: 2}
 		}
-		s.Tables[slot] = table
+		s.NodeTables[slot] = table
 	}
 }
 
@@ -136,11 +136,11 @@ func drawTable(t *rapid.T, s *program.State, slot program.TableSlot) {
 func TestApplyDump(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)
-	have := program.NewState()
+	have := forwarding.NewState()
 	rapid.Check(t, func(t *rapid.T) {
 		state := stateGen(cfg.Limits).Draw(t, "state")
-		for _, want := range []*program.State{state, withoutZones(state)} {
-			if err := d.Apply(program.Diff(have, want)); err != nil {
+		for _, want := range []*forwarding.State{state, withoutZones(state)} {
+			if err := applyAll(d, forwarding.Diff(have, want)); err != nil {
 				t.Fatal(err)
 			}
 			have = want
@@ -168,20 +168,20 @@ func TestApplyDump(t *testing.T) {
 }
 
 // withoutZones is the state whose frontends have left their zones.
-func withoutZones(s *program.State) *program.State {
+func withoutZones(s *forwarding.State) *forwarding.State {
 	left := s.Clone()
 	for key, frontend := range left.Frontends {
 		for _, slot := range frontend.Zones {
 			if slot != frontend.Table {
-				delete(left.Tables, slot)
+				delete(left.NodeTables, slot)
 			}
 		}
-		frontend.Zones = [program.Zones]program.TableSlot{}
+		frontend.Zones = [forwarding.Zones]forwarding.NodeTableSlot{}
 		left.Frontends[key] = frontend
 	}
 	for _, frontend := range left.Frontends {
 		if frontend.Table != 0 {
-			left.Tables[frontend.Table] = s.Tables[frontend.Table]
+			left.NodeTables[frontend.Table] = s.NodeTables[frontend.Table]
 		}
 	}
 	return left
@@ -189,7 +189,7 @@ func withoutZones(s *program.State) *program.State {
 
 // checkNodeAddresses compares the accepted sources with the addresses of the nodes
 // (of nodes that share an address, either may own it), and the overhead.
-func checkNodeAddresses(t *rapid.T, d *Dataplane, want *program.State) {
+func checkNodeAddresses(t *rapid.T, d *Dataplane, want *forwarding.State) {
 	addresses := map[netip.Addr]bool{}
 	overhead := uint16(48)
 	for _, node := range want.Nodes {
@@ -226,48 +226,48 @@ func TestApplyErrors(t *testing.T) {
 	vip := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, last}) }
 	tests := []struct {
 		name string
-		ops  []program.Op
+		ops  []forwarding.Op
 		at   int
 		want string
 		full bool
 	}{
-		{"too many VIPs", []program.Op{
-			program.PutVIP{Address: vip(1)}, program.PutVIP{Address: vip(2)}, program.PutVIP{Address: vip(3)},
-		}, 2, "write 203.0.113.3 of map vips: map is full; raise --max-vips", true},
-		{"too many source ranges", []program.Op{
-			program.PutSourceRange{Range: program.SourceRange{Set: 1, Prefix: netip.PrefixFrom(vip(1), 32)}},
-			program.PutSourceRange{Range: program.SourceRange{Set: 1, Prefix: netip.PrefixFrom(vip(2), 32)}},
-			program.PutSourceRange{Range: program.SourceRange{Set: 1, Prefix: netip.PrefixFrom(vip(3), 32)}},
-		}, 2, "of map source_ranges4: map is full; raise --max-source-ranges", true},
-		{"frontend id beyond the limit", []program.Op{
-			program.PutFrontend{Key: program.FrontendKey{VIP: vip(1), Port: 80, Protocol: 6}, Frontend: program.Frontend{ID: 3}},
-		}, 0, "raise --max-frontends", true},
-		{"frontends with the same hash", []program.Op{
-			program.PutFrontend{Key: program.FrontendKey{VIP: netip.MustParseAddr("2001:db8:cafe::10"), Port: 80, Protocol: 6}, Frontend: program.Frontend{ID: 1}},
-			program.PutFrontend{
-				Key:      program.FrontendKey{VIP: netip.MustParseAddr("2001:db8:cafe:0:68d1:a30a:b97f:8372"), Port: 443, Protocol: 6},
-				Frontend: program.Frontend{ID: 2},
+		{"too many VIPs", []forwarding.Op{
+			forwarding.PutVIP{Address: vip(1)}, forwarding.PutVIP{Address: vip(2)}, forwarding.PutVIP{Address: vip(3)},
+		}, 2, "write 203.0.113.3 of map vips: map is full: no room for more VIPs", true},
+		{"too many source ranges", []forwarding.Op{
+			forwarding.PutSourceRange{Range: forwarding.SourceRange{Set: 1, Prefix: netip.PrefixFrom(vip(1), 32)}},
+			forwarding.PutSourceRange{Range: forwarding.SourceRange{Set: 1, Prefix: netip.PrefixFrom(vip(2), 32)}},
+			forwarding.PutSourceRange{Range: forwarding.SourceRange{Set: 1, Prefix: netip.PrefixFrom(vip(3), 32)}},
+		}, 2, "of map source_ranges4: map is full: no room for more source ranges of a family", true},
+		{"frontend id beyond the limit", []forwarding.Op{
+			forwarding.PutFrontend{Key: forwarding.FrontendKey{VIP: vip(1), Port: 80, Protocol: 6}, Frontend: forwarding.Frontend{ID: 3}},
+		}, 0, "no room for more frontends", true},
+		{"frontends with the same hash", []forwarding.Op{
+			forwarding.PutFrontend{Key: forwarding.FrontendKey{VIP: netip.MustParseAddr("2001:db8:cafe::10"), Port: 80, Protocol: 6}, Frontend: forwarding.Frontend{ID: 1}},
+			forwarding.PutFrontend{
+				Key:      forwarding.FrontendKey{VIP: netip.MustParseAddr("2001:db8:cafe:0:68d1:a30a:b97f:8372"), Port: 443, Protocol: 6},
+				Frontend: forwarding.Frontend{ID: 2},
 			},
 		}, 1, "[2001:db8:cafe::10]:80 protocol 6 has the same hash", false},
-		{"table beyond the limit", []program.Op{program.ClearTable{Slot: 9}}, 0, "raise --max-tables", true},
-		{"endpoint table beyond the limit", []program.Op{program.ClearEndpointTable{Slot: 9}}, 0, "raise --max-endpoint-tables", true},
-		{"endpoint beyond the limit", []program.Op{program.DeleteEndpoint{ID: 257}}, 0, "raise --max-endpoints", true},
-		{"row beyond the table", []program.Op{
-			program.PutRows{Slot: 1, Changed: []uint32{4096}, Rows: make([]program.Row, 1)},
+		{"table beyond the limit", []forwarding.Op{forwarding.ClearTable{Slot: 9}}, 0, "no room for more node tables", true},
+		{"endpoint table beyond the limit", []forwarding.Op{forwarding.ClearEndpointTable{Slot: 9}}, 0, "no room for more endpoint tables", true},
+		{"endpoint beyond the limit", []forwarding.Op{forwarding.DeleteEndpoint{ID: 257}}, 0, "no room for more endpoints", true},
+		{"row beyond the table", []forwarding.Op{
+			forwarding.PutRows{Slot: 1, Changed: []uint32{4096}, Rows: make([]forwarding.Row, 1)},
 		}, 0, "row 4096 of 4096", false},
-		{"row numbers and rows differ", []program.Op{program.PutRows{Slot: 1, Changed: []uint32{1}}}, 0, "1 row numbers for 0 rows", false},
-		{"node 0", []program.Op{program.DeleteNode{}}, 0, "0 is not an id", false},
-		{"node beyond the limit", []program.Op{program.DeleteNode{ID: 4096}}, 0, "the limit is 4095", true},
+		{"row numbers and rows differ", []forwarding.Op{forwarding.PutRows{Slot: 1, Changed: []uint32{1}}}, 0, "1 row numbers for 0 rows", false},
+		{"node 0", []forwarding.Op{forwarding.DeleteNode{}}, 0, "0 is not an id", false},
+		{"node beyond the limit", []forwarding.Op{forwarding.DeleteNode{ID: 4096}}, 0, "the limit is 4095", true},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			err := d.Apply(test.ops)
+			err := applyAll(d, test.ops)
 			var failed *ApplyError
 			if !errors.As(err, &failed) {
 				t.Fatalf("error %v, want an *ApplyError", err)
 			}
-			if failed.Index != test.at || !reflect.DeepEqual(failed.Op, test.ops[test.at]) {
-				t.Errorf("failed at %d (%v), want %d", failed.Index, failed.Op, test.at)
+			if !reflect.DeepEqual(failed.Op, test.ops[test.at]) {
+				t.Errorf("failed at %v, want %v", failed.Op, test.ops[test.at])
 			}
 			if !strings.Contains(err.Error(), test.want) || errors.Is(err, ErrFull) != test.full {
 				t.Errorf("error %q, full %v; want %q in it, full %v", err, errors.Is(err, ErrFull), test.want, test.full)
@@ -279,12 +279,12 @@ func TestApplyErrors(t *testing.T) {
 // A frontend's counters start from zero although its id had another owner.
 func TestCountersOfReusedID(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
-	first := program.FrontendKey{VIP: netip.MustParseAddr("203.0.113.1"), Port: 80, Protocol: 6}
-	second := program.FrontendKey{VIP: netip.MustParseAddr("2001:db8::1"), Port: 53, Protocol: 17}
-	put := func(key program.FrontendKey, local bool) {
-		apply(t, d, program.PutFrontend{Key: key, Frontend: program.Frontend{ID: 5, Local: local}})
+	first := forwarding.FrontendKey{VIP: netip.MustParseAddr("203.0.113.1"), Port: 80, Protocol: 6}
+	second := forwarding.FrontendKey{VIP: netip.MustParseAddr("2001:db8::1"), Port: 53, Protocol: 17}
+	put := func(key forwarding.FrontendKey, local bool) {
+		apply(t, d, forwarding.PutFrontend{Key: key, Frontend: forwarding.Frontend{ID: 5, Local: local}})
 	}
-	read := func(key program.FrontendKey) FrontendCounters {
+	read := func(key forwarding.FrontendKey) FrontendCounters {
 		counters, err := d.Counters()
 		if err != nil {
 			t.Fatal(err)
@@ -315,7 +315,7 @@ func TestCountersOfReusedID(t *testing.T) {
 	if got := read(first); !reflect.DeepEqual(got, want) {
 		t.Errorf("after a change of the frontend: %+v, want %+v", got, want)
 	}
-	apply(t, d, program.DeleteFrontend{Key: first})
+	apply(t, d, forwarding.DeleteFrontend{Key: first})
 	put(second, false)
 	if got := read(second); !reflect.DeepEqual(got, FrontendCounters{}) {
 		t.Errorf("with another owner: %+v, want zero", got)
@@ -334,13 +334,13 @@ func readPerCPU(t *testing.T, d *Dataplane, id uint32) []bpf.DatapathFrontendCou
 // Counters can be read while Apply runs.
 func TestCountersDuringApply(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
-	key := program.FrontendKey{VIP: vip4, Port: 80, Protocol: 6}
+	key := forwarding.FrontendKey{VIP: vip4, Port: 80, Protocol: 6}
 	applied := make(chan error, 1)
 	go func() {
 		for i := range 300 {
-			if err := d.Apply([]program.Op{
-				program.PutFrontend{Key: key, Frontend: program.Frontend{ID: program.FrontendID(1 + i%60)}},
-				program.DeleteFrontend{Key: key},
+			if err := applyAll(d, []forwarding.Op{
+				forwarding.PutFrontend{Key: key, Frontend: forwarding.Frontend{ID: forwarding.FrontendID(1 + i%60)}},
+				forwarding.DeleteFrontend{Key: key},
 			}); err != nil {
 				applied <- err
 				return

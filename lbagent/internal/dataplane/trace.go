@@ -12,7 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/millrace-lb/millrace/bpf"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // ErrNoUplink means that no uplink is attached through which a packet could come in.
@@ -46,42 +46,42 @@ type Trace struct {
 	// Packet is the IP packet that results, unless it is dropped.
 	Packet []byte
 
-	// VIP says that its destination is one, OtherStation that its frame is
+	// VIP reports whether its destination is one, OtherStation whether its frame is
 	// addressed to another host.
 	VIP, OtherStation bool
-	// FromNode says that a node had encapsulated it, SourceChecked that its
+	// FromNode reports whether a node had encapsulated it, SourceChecked whether its
 	// frontend does not admit every source.
 	FromNode, SourceChecked bool
 	// Frontend is zero where the packet is for none.
-	Frontend program.FrontendID
-	Key      program.FrontendKey
-	// Local is that of program.Frontend, Zonal that it has tables for zones.
+	Frontend forwarding.FrontendID
+	Key      forwarding.FrontendKey
+	// Local is that of forwarding.Frontend; Zonal reports whether it has tables for zones.
 	Local, Zonal bool
 
-	// Stage1 says that a row was looked up.
+	// Stage1 reports whether a row was looked up.
 	Stage1 bool
 	Row    int
-	Owners program.Row
+	Owners forwarding.Row
 
-	// Stage2 says that this node looked for the connection; Established or
-	// HalfOpen that it found it, Chosen that it chose the endpoint, Affinity that
+	// Stage2 reports whether this node looked for the connection; Established or
+	// HalfOpen whether it found it, Chosen whether it chose the endpoint, Affinity whether
 	// the client had that endpoint before.
 	Stage2, Established, HalfOpen, Chosen, Affinity bool
-	Endpoint                                        program.EndpointID
+	Endpoint                                        forwarding.EndpointID
 	EndpointAddress                                 netip.AddrPort
 	EndpointRow                                     int
 
-	// SecondChance says that it goes to a former owner of the row, Returned that
-	// it goes back to the node that asked, OtherZone that it goes to the primary
+	// SecondChance reports whether it goes to a former owner of the row, Returned whether
+	// it goes back to the node that asked, OtherZone whether it goes to the primary
 	// by the table of another zone.
 	SecondChance, Returned, OtherZone bool
-	// Exception says that an exception led it to the node that holds its flow.
-	// Tells says that the flow is here and the packet goes back to the node that
-	// the router chose, to tell it, and Told that this is what it did.
-	Exception, Tells, Told bool
+	// Exception reports whether an exception led it to the node that holds its flow.
+	// Notifies reports whether the flow is here and the packet goes back to its ingress
+	// node as a notice, Notified whether it was such a notice to this node.
+	Exception, Notifies, Notified bool
 	// Node is that to which it was to be encapsulated.
-	Node program.NodeID
-	// ToKernel says that the kernel finds its next hop.
+	Node forwarding.NodeID
+	// ToKernel reports whether the kernel finds its next hop.
 	ToKernel bool
 	// LeavesBy is the interface by which it leaves.
 	LeavesBy string
@@ -145,7 +145,7 @@ func ethernet(station net.HardwareAddr, packet []byte) ([]byte, error) {
 		kind = etherTypeIPv6
 	}
 	frame := append(make([]byte, 0, ethernetHeader+len(packet)), station...)
-	// From a made up router: locally administered, so nobody's.
+	// From a fictitious router, with a locally administered address.
 	frame = append(frame, 2, 0, 0, 0, 0, 1)
 	frame = binary.BigEndian.AppendUint16(frame, kind)
 	return append(frame, packet...), nil
@@ -236,7 +236,7 @@ func (d *Dataplane) readFrontend(trace *Trace) error {
 	if trace.Frontend == 0 {
 		return nil
 	}
-	state := program.NewState()
+	state := forwarding.NewState()
 	if err := d.dumpFrontends(state); err != nil {
 		return fmt.Errorf("read map frontends: %w", err)
 	}
@@ -279,7 +279,7 @@ func decodeTrace(record bpf.DatapathTrace) (Trace, error) {
 		OtherStation:  has(bpf.DatapathTraceStepTRACE_OTHER_STATION),
 		FromNode:      has(bpf.DatapathTraceStepTRACE_FROM_NODE),
 		SourceChecked: has(bpf.DatapathTraceStepTRACE_SOURCE_CHECKED),
-		Frontend:      program.FrontendID(record.Frontend),
+		Frontend:      forwarding.FrontendID(record.Frontend),
 		Stage1:        has(bpf.DatapathTraceStepTRACE_ROW),
 		Row:           int(record.Row),
 		Owners:        decodeRow(record.Owners),
@@ -288,15 +288,15 @@ func decodeTrace(record bpf.DatapathTrace) (Trace, error) {
 		HalfOpen:      has(bpf.DatapathTraceStepTRACE_HALF_OPEN),
 		Chosen:        has(bpf.DatapathTraceStepTRACE_CHOSEN),
 		Affinity:      has(bpf.DatapathTraceStepTRACE_AFFINITY),
-		Endpoint:      program.EndpointID(record.Endpoint),
+		Endpoint:      forwarding.EndpointID(record.Endpoint),
 		EndpointRow:   int(record.EndpointRow),
 		SecondChance:  has(bpf.DatapathTraceStepTRACE_SECOND_CHANCE),
 		OtherZone:     has(bpf.DatapathTraceStepTRACE_OTHER_ZONE),
 		Returned:      has(bpf.DatapathTraceStepTRACE_RETURNED),
 		Exception:     has(bpf.DatapathTraceStepTRACE_EXCEPTION),
-		Tells:         has(bpf.DatapathTraceStepTRACE_TELLS),
-		Told:          has(bpf.DatapathTraceStepTRACE_TOLD),
-		Node:          program.NodeID(record.Node),
+		Notifies:      has(bpf.DatapathTraceStepTRACE_NOTIFIES),
+		Notified:      has(bpf.DatapathTraceStepTRACE_NOTIFIED),
+		Node:          forwarding.NodeID(record.Node),
 		ToKernel:      has(bpf.DatapathTraceStepTRACE_TO_KERNEL),
 	}
 	if record.Reason != 0 {

@@ -100,7 +100,19 @@ func serveUDP(pod pod, socket net.PacketConn) {
 // two frontends with the same pod is a conflict.
 var clientPort atomic.Uint32
 
-func nextPort() int { return 20000 + int(clientPort.Add(1)) }
+// nextPort stays below those that the kernel gives out, however often tests are repeated: each
+// has a network of its own.
+func nextPort() int { return 20000 + int(clientPort.Add(1)%12000) }
+
+// await waits until a condition holds.
+func await(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !condition(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not after %s: %s", patience, what)
+		}
+	}
+}
 
 // session is a connection of the client to a VIP.
 type session struct {

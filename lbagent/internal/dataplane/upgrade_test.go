@@ -5,12 +5,13 @@ package dataplane
 import (
 	"net/netip"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // reopen is the restart of a node's agent.
@@ -80,14 +81,7 @@ func TestUpgrade(t *testing.T) {
 }
 
 func testUpgrade(t *testing.T, clsact bool) {
-	n := newNetwork(t)
-	n.clsact = clsact
-	for _, pod := range testPods {
-		serve(t, pod)
-	}
-	for _, node := range n.nodes {
-		n.start(t, node, n.state(node))
-	}
+	n := startNetwork(t, clsact)
 	sessions := n.openSessions(t, 12)
 	// From now on the second node gives new flows to its second pod alone.
 	node2 := n.nodes[1]
@@ -100,7 +94,7 @@ func testUpgrade(t *testing.T, clsact bool) {
 	larger.Limits.Endpoints *= 2
 	smaller := larger
 	smaller.Connections /= 4
-	smaller.Limits.Tables--
+	smaller.Limits.NodeTables--
 	for _, step := range []struct {
 		name string
 		cfg  Config
@@ -143,29 +137,39 @@ func (n *network) openSessions(t *testing.T, count int) []*session {
 	return sessions
 }
 
+// openSessionsOnAll opens more sessions than count where the hashes of the client's ports leave
+// a node without one.
+func (n *network) openSessionsOnAll(t *testing.T, count int) []*session {
+	t.Helper()
+	sessions := n.openSessions(t, count)
+	for _, node := range n.nodes {
+		serves := func(s *session) bool {
+			return slices.ContainsFunc(node.pods, func(p pod) bool { return p.name == s.pod })
+		}
+		for len(sessions) < 20*count && !slices.ContainsFunc(sessions, serves) {
+			sessions = append(sessions, n.openSessions(t, 2)...)
+		}
+	}
+	return sessions
+}
+
 // moveEndpoints points the node's endpoint tables to its last pod.
 func (n *network) moveEndpoints(t *testing.T, node *node) {
 	t.Helper()
 	have := n.state(node)
 	want := *have
-	want.EndpointTables = map[program.EndpointSlot]*program.EndpointTable{1: {}, 2: {}}
-	last := program.EndpointID(2 * len(node.pods))
-	for row := range program.EndpointRows {
+	want.EndpointTables = map[forwarding.EndpointTableSlot]*forwarding.EndpointTable{1: {}, 2: {}}
+	last := forwarding.EndpointID(2 * len(node.pods))
+	for row := range forwarding.EndpointRows {
 		want.EndpointTables[1][row], want.EndpointTables[2][row] = last-1, last
 	}
-	apply(t, node.dataplane, program.Diff(have, &want)...)
+	apply(t, node.dataplane, forwarding.Diff(have, &want)...)
 }
 
 // Maps of another version are replaced by empty ones when the programs are. Packets of
 // that moment may be lost, connections not: they choose the endpoint that they had.
 func TestRebuild(t *testing.T) {
-	n := newNetwork(t)
-	for _, pod := range testPods {
-		serve(t, pod)
-	}
-	for _, node := range n.nodes {
-		n.start(t, node, n.state(node))
-	}
+	n := startNetwork(t, false)
 	sessions := n.openSessions(t, 12)
 	running := startLoad(t, netip.AddrPortFrom(vip4, clusterPort), netip.AddrPortFrom(vip6, clusterPort))
 	defer running.end()
@@ -179,14 +183,14 @@ func TestRebuild(t *testing.T) {
 		t.Errorf("%+v, want %s with a reason", got, Rebuilt)
 	}
 	state, err := node2.dataplane.Dump()
-	if err != nil || !reflect.DeepEqual(state, program.NewState()) {
+	if err != nil || !reflect.DeepEqual(state, forwarding.NewState()) {
 		t.Errorf("state %+v, %v; want an empty one", state, err)
 	}
 	// The former programs forward by the former maps until the new ones are attached.
 	running.await(t, 100)
 	running.end()
 	exchangeAll(t, sessions)
-	apply(t, node2.dataplane, program.Diff(state, n.state(node2))...)
+	apply(t, node2.dataplane, forwarding.Diff(state, n.state(node2))...)
 	n.attach(t, node2, node2.uplink)
 	exchangeAll(t, append(sessions, n.openSessions(t, 6)...))
 	checkNoDrops(t, node2)

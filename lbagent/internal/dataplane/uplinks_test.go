@@ -127,14 +127,7 @@ func TestUplinkChanges(t *testing.T) {
 }
 
 func testUplinkChanges(t *testing.T, clsact bool) {
-	n := newNetwork(t)
-	n.clsact = clsact
-	for _, pod := range testPods {
-		serve(t, pod)
-	}
-	for _, node := range n.nodes {
-		n.start(t, node, n.state(node))
-	}
+	n := startNetwork(t, clsact)
 	node := n.nodes[1]
 	sessions := n.openSessions(t, 8)
 	running := startLoad(t, netip.AddrPortFrom(vip4, clusterPort), netip.AddrPortFrom(vip6, localPort))
@@ -160,7 +153,7 @@ func testUplinkChanges(t *testing.T, clsact bool) {
 		{"another address", "link set renamed address 02:00:00:00:00:99", "renamed"},
 		{"down", "link set renamed down", "renamed"},
 		{"deleted", "link delete renamed", ""},
-		{"created anew", create, "other"},
+		{"created again", create, "other"},
 		{"no uplink any more", "", ""},
 		{"again", "", "other"},
 	} {

@@ -7,19 +7,32 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 )
 
 // zoneSlot is where the node table of a zone is, on every node of newZones.
-func zoneSlot(zone program.Zone) program.TableSlot { return program.TableSlot(zone) }
+func zoneSlot(zone forwarding.Zone) forwarding.NodeTableSlot { return forwarding.NodeTableSlot(zone) }
 
 // rowsOf is a node table with the same row everywhere.
-func rowsOf(row program.Row) *program.Table {
-	table := &program.Table{}
+func rowsOf(row forwarding.Row) *forwarding.NodeTable {
+	table := &forwarding.NodeTable{}
 	for i := range table {
 		table[i] = row
 	}
 	return table
+}
+
+// planNodes gives the state its nodes as the agent plans them.
+func (n *network) planNodes(self *node, state *forwarding.State) {
+	m := &model.Model{Self: forwarding.Self{ID: self.id, IPv4: self.addr.IPv4, IPv6: self.addr.IPv6, Zone: self.addr.Zone}}
+	for _, node := range n.nodes {
+		m.Nodes = append(m.Nodes, model.Node{Name: node.name, ID: node.id, Node: node.addr})
+	}
+	empty := forwarding.NewState()
+	planned, _ := plan.NewPlanner(empty).Plan(empty, m, forwarding.Limits{})
+	state.Self, state.Nodes = planned.Self, planned.Nodes
 }
 
 // newZones is newLargeNetwork in two zones: nodes with odd ids are in zone 1, which
@@ -28,13 +41,13 @@ func newZones(t *testing.T) *network {
 	t.Helper()
 	n := newUnstartedNetwork(t)
 	for _, node := range n.nodes {
-		node.addr.Zone = 3 - 2*program.Zone(node.id%2)
+		node.addr.Zone = 3 - 2*forwarding.Zone(node.id%2)
 	}
 	for _, node := range n.nodes {
 		state := n.state(node)
-		state.Self.Zone = node.addr.Zone
-		state.Tables = map[program.TableSlot]*program.Table{
-			zoneSlot(1): rowsOf(program.Row{Primary: 1}), zoneSlot(3): rowsOf(program.Row{Primary: 2}),
+		n.planNodes(node, state)
+		state.NodeTables = map[forwarding.NodeTableSlot]*forwarding.NodeTable{
+			zoneSlot(1): rowsOf(forwarding.Row{Primary: 1}), zoneSlot(3): rowsOf(forwarding.Row{Primary: 2}),
 		}
 		for key, frontend := range state.Frontends {
 			if frontend.Table != 0 {
@@ -50,11 +63,11 @@ func newZones(t *testing.T) *network {
 }
 
 // putZone writes the same row everywhere in the table of a zone, on all nodes.
-func (n *network) putZone(t *testing.T, zone program.Zone, row program.Row) {
+func (n *network) putZone(t *testing.T, zone forwarding.Zone, row forwarding.Row) {
 	t.Helper()
 	for _, node := range n.nodes {
 		rows := rowsOf(row)
-		op := program.PutRows{Slot: zoneSlot(zone), Rows: rows[:]}
+		op := forwarding.PutRows{Slot: zoneSlot(zone), Rows: rows[:]}
 		for i := range rows {
 			op.Changed = append(op.Changed, uint32(i))
 		}
@@ -107,7 +120,7 @@ func TestZonesHaveHistories(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newZones(t)
 			sessions := n.openSessions(t, 20)
-			moved := program.Row{Primary: 5, Chain: [program.ChainLength]program.NodeID{3, 1}, History: history}
+			moved := forwarding.Row{Primary: 5, Chain: [forwarding.ChainLength]forwarding.NodeID{3, 1}, History: history}
 			n.putZone(t, 1, moved)
 			n.routeVIP(t, n.nodes[3])
 			exchangeAll(t, sessions)
@@ -116,8 +129,8 @@ func TestZonesHaveHistories(t *testing.T) {
 	}
 }
 
-// What no zone knows is chosen for in that of the node that the router chose: a flow whose
-// node has lost all it knew finds its pod again.
+// Where no zone knows a flow, the zone of the ingress node chooses. So a flow whose node has lost
+// all entries gets its pod again.
 func TestLostStateInZones(t *testing.T) {
 	n := newZones(t)
 	sessions := n.openSessions(t, 20)
@@ -149,7 +162,7 @@ func TestDatagramsInZones(t *testing.T) {
 	}
 	ask("pod1")
 	ask("pod1")
-	n.putZone(t, 3, program.Row{Primary: 4, Chain: [program.ChainLength]program.NodeID{2}, History: 1})
+	n.putZone(t, 3, forwarding.Row{Primary: 4, Chain: [forwarding.ChainLength]forwarding.NodeID{2}, History: 1})
 	n.routeVIP(t, n.nodes[5])
 	ask("pod1")
 	n.checkNothingDropped(t)

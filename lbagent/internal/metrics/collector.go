@@ -4,6 +4,7 @@
 package metrics
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -12,7 +13,7 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // Counting is the part of the data plane that is read at scrape time.
@@ -26,7 +27,7 @@ type Counting interface {
 type Collector struct {
 	counting Counting
 	sessions func() []bgp.Session
-	services func() map[program.FrontendKey]string
+	services func() map[forwarding.FrontendKey]string
 	build    prometheus.Metric
 }
 
@@ -38,21 +39,22 @@ var (
 	buildDescription       = description("build_info", "The version of the agent; the value is 1.", "version")
 	dropsDescription       = description("drops_total", "Packets dropped by the data plane, by reason.", "reason")
 	eventsDescription      = description("events_total", "Packets that took an unusual way through the data plane, by event.", "event")
-	packetsDescription     = description("frontend_packets_total", "Packets of a frontend that the node received from the network.", "vip", "port", "protocol")
-	bytesDescription       = description("frontend_bytes_total", "Bytes of a frontend that the node received from the network.", "vip", "port", "protocol")
-	flowsDescription       = description("frontend_connections_total", "Connections that endpoints on the node accepted.", "vip", "port", "protocol")
+	packetsDescription     = description("frontend_packets_total", "Packets of a frontend that the node received from the network.", frontendLabels...)
+	bytesDescription       = description("frontend_bytes_total", "Bytes of a frontend that the node received from the network.", frontendLabels...)
+	flowsDescription       = description("frontend_connections_total", "Connections that endpoints on the node accepted.", frontendLabels...)
 	connectionsDescription = description("connections", "Connections in the node's connection table, by kind.", "kind")
-	capacityDescription    = description("connections_capacity", "Connections that the node's connection table can hold, for one address family.")
-	frontendDrops          = description("frontend_drops_total", "Packets of a frontend that the node dropped, by reason.", "vip", "port", "protocol", "namespace", "service", "reason")
+	capacityDescription    = description("connections_capacity", "TCP connections that the node's connection tables can hold, of both address families together.")
+	frontendDrops          = description("frontend_drops_total", "Packets of a frontend that the node dropped, by reason.", append(slices.Clone(frontendLabels), "reason")...)
 	unsampledDescription   = description("drops_unsampled_total", "Dropped packets that were counted but not sampled, by cause: rate is the bound for each reason, ring_full an agent that does not read.", "cause")
 	sessionDescription     = description("bgp_session_up", "1 where the session with the peer is established.", "peer")
+	flapsDescription       = description("bgp_session_flaps_total", "How often the session with the peer was established and then lost.", "peer")
 	routesDescription      = description("bgp_routes_announced", "Routes that the peer is told, once the session is established.", "peer")
 )
 
 // NewCollector returns a Collector of an agent of a version. services names the
 // Service of each frontend, as namespace/name.
 func NewCollector(
-	version string, counting Counting, sessions func() []bgp.Session, services func() map[program.FrontendKey]string,
+	version string, counting Counting, sessions func() []bgp.Session, services func() map[forwarding.FrontendKey]string,
 ) *Collector {
 	return &Collector{
 		counting: counting,
@@ -66,7 +68,8 @@ func NewCollector(
 func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		buildDescription, dropsDescription, eventsDescription, packetsDescription, bytesDescription,
-		flowsDescription, frontendDrops, unsampledDescription, connectionsDescription, capacityDescription, sessionDescription, routesDescription,
+		flowsDescription, frontendDrops, unsampledDescription, connectionsDescription, capacityDescription,
+		sessionDescription, flapsDescription, routesDescription,
 	} {
 		descriptions <- d
 	}
@@ -83,6 +86,7 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 			up = 1
 		}
 		metrics <- prometheus.MustNewConstMetric(sessionDescription, prometheus.GaugeValue, up, session.Peer)
+		metrics <- prometheus.MustNewConstMetric(flapsDescription, prometheus.CounterValue, float64(session.Flaps), session.Peer)
 		metrics <- prometheus.MustNewConstMetric(routesDescription, prometheus.GaugeValue, float64(session.Routes), session.Peer)
 	}
 }
@@ -106,13 +110,12 @@ func (c *Collector) collectCounters(metrics chan<- prometheus.Metric) {
 	count(unsampledDescription, counters.SamplesLost, "ring_full")
 	services := c.services()
 	for key, frontend := range counters.Frontends {
-		labels := frontendLabels(key)
+		labels := labelsOf(key, services[key])
 		count(packetsDescription, frontend.Packets, labels...)
 		count(bytesDescription, frontend.Bytes, labels...)
 		count(flowsDescription, frontend.Connections, labels...)
-		namespace, service, _ := strings.Cut(services[key], "/")
 		for reason, packets := range frontend.Drops {
-			count(frontendDrops, packets, append(labels, namespace, service, reason)...)
+			count(frontendDrops, packets, append(slices.Clone(labels), reason)...)
 		}
 	}
 }
@@ -131,6 +134,12 @@ func (c *Collector) collectConnections(metrics chan<- prometheus.Metric) {
 	metrics <- prometheus.MustNewConstMetric(capacityDescription, prometheus.GaugeValue, float64(connections.Capacity))
 }
 
-func frontendLabels(key program.FrontendKey) []string {
-	return []string{key.VIP.String(), strconv.Itoa(int(key.Port)), program.ProtocolName(key.Protocol)}
+// frontendLabels are those of every series of a frontend.
+var frontendLabels = []string{"vip", "port", "protocol", "namespace", "service"}
+
+// labelsOf are the values of frontendLabels. The Service, as namespace/name, is empty for a
+// frontend that is to be removed.
+func labelsOf(key forwarding.FrontendKey, service string) []string {
+	namespace, name, _ := strings.Cut(service, "/")
+	return []string{key.VIP.String(), strconv.Itoa(int(key.Port)), forwarding.ProtocolName(key.Protocol), namespace, name}
 }

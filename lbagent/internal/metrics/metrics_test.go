@@ -10,18 +10,22 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 type counting struct{ err error }
 
 func (c counting) Counters() (dataplane.Counters, error) {
 	return dataplane.Counters{
-		Frontends: map[program.FrontendKey]dataplane.FrontendCounters{
+		Frontends: map[forwarding.FrontendKey]dataplane.FrontendCounters{
 			{VIP: netip.MustParseAddr("2001:db8::1"), Port: 53, Protocol: 17}: {Packets: 3, Bytes: 300, Connections: 2, Drops: map[string]uint64{"no_endpoint": 9}},
 		},
 		Drops:  map[string]uint64{"no_frontend": 7},
@@ -38,19 +42,72 @@ func (c counting) Connections() (dataplane.Connections, error) {
 
 func observedSessions() []bgp.Session {
 	return []bgp.Session{
-		{Peer: "up", State: millracev1alpha1.SessionEstablished, Routes: 12},
+		{Peer: "up", State: millracev1alpha1.SessionEstablished, Routes: 12, Flaps: 3},
 		{Peer: "down", State: millracev1alpha1.SessionActive},
 	}
 }
 
-func services() map[program.FrontendKey]string {
-	return map[program.FrontendKey]string{
+func services() map[forwarding.FrontendKey]string {
+	return map[forwarding.FrontendKey]string{
 		{VIP: netip.MustParseAddr("2001:db8::1"), Port: 53, Protocol: 17}: "dns/resolver",
 	}
 }
 
+// passes are one that succeeded, and one a second later that failed.
+func passes() *Passes {
+	p := NewPasses()
+	state := forwarding.NewState()
+	state.VIPs[netip.MustParseAddr("2001:db8::1")] = struct{}{}
+	state.SourceRanges[forwarding.SourceRange{Set: 1, Prefix: netip.MustParsePrefix("2001:db8::/32")}] = struct{}{}
+	found := Pass{
+		State: state, Limits: forwarding.Limits{VIPs: 5, SourceRanges: 6},
+		Uplinks: []millracev1alpha1.InterfaceStatus{{Name: "eth0", XDPMode: millracev1alpha1.XDPGeneric}},
+	}
+	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	p.Observe(began, began.Add(2*time.Second), nil, found)
+	p.Observe(began.Add(3*time.Second), began.Add(4*time.Second), errors.New("full"), found)
+	return p
+}
+
+// The names and types are as Prometheus' conventions have them, and every series of a
+// frontend has the labels of its Service.
+func TestConventions(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(NewCollector("v1", counting{}, observedSessions, services), passes())
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range problems {
+		t.Errorf("%s: %s", problem.Metric, problem.Text)
+	}
+	frontends := 0
+	for _, family := range families {
+		if !strings.HasPrefix(family.GetName(), "millrace_frontend_") {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			frontends++
+			labels := map[string]string{}
+			for _, label := range metric.GetLabel() {
+				labels[label.GetName()] = label.GetValue()
+			}
+			if labels["namespace"] != "dns" || labels["service"] != "resolver" {
+				t.Errorf("%s has the labels %v, want those of the Service", family.GetName(), labels)
+			}
+		}
+	}
+	if frontends != 4 {
+		t.Errorf("%d series of frontends, want 4", frontends)
+	}
+}
+
 // serve serves until the test ends and returns the URL.
-func serve(t *testing.T, collector *Collector, health Health) string {
+func serve(t *testing.T, collector *Collector, passes *Passes, health Health) string {
 	t.Helper()
 	listener, err := Listen("127.0.0.1:0")
 	if err != nil {
@@ -58,7 +115,7 @@ func serve(t *testing.T, collector *Collector, health Health) string {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
-	go func() { done <- Serve(ctx, listener, collector, health) }()
+	go func() { done <- Serve(ctx, listener, health, collector, passes) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
@@ -84,7 +141,7 @@ func get(t *testing.T, url string) (int, string) {
 
 func TestMetrics(t *testing.T) {
 	good := func() error { return nil }
-	url := serve(t, NewCollector("v1", counting{}, observedSessions, services), Health{Alive: good, Ready: good})
+	url := serve(t, NewCollector("v1", counting{}, observedSessions, services), passes(), Health{Alive: good, Ready: good})
 	code, body := get(t, url+"/metrics")
 	if code != http.StatusOK {
 		t.Fatalf("code %d: %s", code, body)
@@ -93,9 +150,9 @@ func TestMetrics(t *testing.T) {
 		`millrace_build_info{version="v1"} 1`,
 		`millrace_drops_total{reason="no_frontend"} 7`,
 		`millrace_events_total{event="second_chance"} 1`,
-		`millrace_frontend_packets_total{port="53",protocol="UDP",vip="2001:db8::1"} 3`,
-		`millrace_frontend_bytes_total{port="53",protocol="UDP",vip="2001:db8::1"} 300`,
-		`millrace_frontend_connections_total{port="53",protocol="UDP",vip="2001:db8::1"} 2`,
+		`millrace_frontend_packets_total{namespace="dns",port="53",protocol="UDP",service="resolver",vip="2001:db8::1"} 3`,
+		`millrace_frontend_bytes_total{namespace="dns",port="53",protocol="UDP",service="resolver",vip="2001:db8::1"} 300`,
+		`millrace_frontend_connections_total{namespace="dns",port="53",protocol="UDP",service="resolver",vip="2001:db8::1"} 2`,
 		`millrace_frontend_drops_total{namespace="dns",port="53",protocol="UDP",reason="no_endpoint",service="resolver",vip="2001:db8::1"} 9`,
 		`millrace_drops_unsampled_total{cause="rate"} 40`,
 		`millrace_drops_unsampled_total{cause="ring_full"} 4`,
@@ -105,6 +162,18 @@ func TestMetrics(t *testing.T) {
 		`millrace_bgp_session_up{peer="up"} 1`,
 		`millrace_bgp_session_up{peer="down"} 0`,
 		`millrace_bgp_routes_announced{peer="up"} 12`,
+		`millrace_bgp_session_flaps_total{peer="up"} 3`,
+		`millrace_bgp_session_flaps_total{peer="down"} 0`,
+		`millrace_pass_duration_seconds_count 2`,
+		`millrace_pass_duration_seconds_sum 3`,
+		`millrace_pass_errors_total 1`,
+		`millrace_pass_last_success_timestamp_seconds 1.767225602e+09`,
+		`millrace_map_entries{map="vips"} 1`,
+		`millrace_map_capacity{map="vips"} 5`,
+		`millrace_map_entries{map="source_ranges_ipv6"} 1`,
+		`millrace_map_entries{map="source_ranges_ipv4"} 0`,
+		`millrace_uplink_xdp_mode{interface="eth0",mode="Generic"} 1`,
+		`millrace_uplink_xdp_mode{interface="eth0",mode="Native"} 0`,
 		`go_goroutines `,
 	} {
 		if !strings.Contains(body, "\n"+line) {
@@ -116,7 +185,7 @@ func TestMetrics(t *testing.T) {
 // What cannot be read does not hide the rest.
 func TestUnreadableCounters(t *testing.T) {
 	good := func() error { return nil }
-	url := serve(t, NewCollector("v1", counting{errors.New("gone")}, observedSessions, services), Health{Alive: good, Ready: good})
+	url := serve(t, NewCollector("v1", counting{errors.New("gone")}, observedSessions, services), passes(), Health{Alive: good, Ready: good})
 	code, body := get(t, url+"/metrics")
 	if code != http.StatusOK || !strings.Contains(body, "\nmillrace_bgp_session_up") || strings.Contains(body, "\nmillrace_drops_total") {
 		t.Errorf("code %d, body %s", code, body)
@@ -128,7 +197,7 @@ func TestProbes(t *testing.T) {
 		Alive: func() error { return nil },
 		Ready: func() error { return errors.New("not yet") },
 	}
-	url := serve(t, NewCollector("v1", counting{}, observedSessions, services), health)
+	url := serve(t, NewCollector("v1", counting{}, observedSessions, services), passes(), health)
 	if code, body := get(t, url+"/healthz"); code != http.StatusOK || body != "ok\n" {
 		t.Errorf("/healthz: %d %s", code, body)
 	}

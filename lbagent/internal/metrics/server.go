@@ -35,11 +35,9 @@ func Listen(address string) (net.Listener, error) {
 }
 
 // Serve serves /metrics, /healthz and /readyz until ctx is done.
-func Serve(ctx context.Context, listener net.Listener, collector prometheus.Collector, health Health) error {
+func Serve(ctx context.Context, listener net.Listener, health Health, own ...prometheus.Collector) error {
 	registry := prometheus.NewRegistry()
-	for _, c := range []prometheus.Collector{
-		collector, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	} {
+	for _, c := range append(own, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})) {
 		if err := registry.Register(c); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
@@ -15,18 +16,23 @@ const (
 	// ReasonDuplicate: another, older object already has what this one says.
 	ReasonDuplicate = "Duplicate"
 	// ReasonServiceMismatch: a VIP's claim names a Service that does not
-	// exist, is another one by its UID, or is not of type LoadBalancer.
+	// exist, is another one by its UID, is not of type LoadBalancer, or not of
+	// our load balancer class.
 	ReasonServiceMismatch = "ServiceMismatch"
-	// ReasonUnknownNode: an endpoint is on no node that has an LBNode.
+	// ReasonUnknownNode: an endpoint is on no node that has an LBNode, or its node is not
+	// known.
 	ReasonUnknownNode = "UnknownNode"
 	// ReasonIgnored: a Service asks for something that cannot be done here, and is
 	// served without it.
 	ReasonIgnored = "Ignored"
+	// ReasonBackendInvalid: a VIPRoute leads to a Service that does not exist, or not with
+	// that port. Its share is refused.
+	ReasonBackendInvalid = "BackendInvalid"
 	// ReasonNoAddress: an LBNode has no address to reach the node by.
 	ReasonNoAddress = "NoAddress"
 )
 
-// Build returns the node's view of a snapshot. What is wrong with an object is
+// Build returns the Model of a snapshot. What is wrong with an object is
 // among the Problems and leaves out that object, or the part of it that is
 // wrong, and nothing else. The result depends on the objects alone, not on
 // their order in the snapshot.
@@ -62,6 +68,15 @@ func (b *builder) problem(object ObjectReference, reason, format string, args ..
 
 func (b *builder) invalid(object ObjectReference, err error) {
 	b.problem(object, millracev1alpha1.ReasonInvalid, "%v", err)
+}
+
+// reported reports whether there are problems, which it adds to the model's.
+func (b *builder) reported(problems []desired.Problem) bool {
+	for _, problem := range problems {
+		object := ObjectReference{Kind: problem.Object.Kind, Namespace: problem.Object.Namespace, Name: problem.Object.Name}
+		b.problem(object, problem.Reason, "%s", problem.Message)
+	}
+	return len(problems) > 0
 }
 
 func (p Problem) compare(other Problem) int {

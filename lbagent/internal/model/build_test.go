@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 var update = flag.Bool("update", false, "write what Build returns into testdata")
@@ -83,14 +83,16 @@ func readSnapshot(t testing.TB, data []byte) *Snapshot {
 			snapshot.EndpointSlices = append(snapshot.EndpointSlices, decode[discoveryv1.EndpointSlice](t, document))
 		case "VIP":
 			snapshot.VIPs = append(snapshot.VIPs, decode[millracev1alpha1.VIP](t, document))
-		case "IPPool":
-			snapshot.Pools = append(snapshot.Pools, decode[millracev1alpha1.IPPool](t, document))
+		case "VIPPool":
+			snapshot.Pools = append(snapshot.Pools, decode[millracev1alpha1.VIPPool](t, document))
 		case "LBNode":
 			snapshot.LBNodes = append(snapshot.LBNodes, decode[millracev1alpha1.LBNode](t, document))
-		case "BGPPeer":
-			snapshot.Peers = append(snapshot.Peers, decode[millracev1alpha1.BGPPeer](t, document))
-		case "BGPAdvertisement":
-			snapshot.Advertisements = append(snapshot.Advertisements, decode[millracev1alpha1.BGPAdvertisement](t, document))
+		case "LBPeer":
+			snapshot.Peers = append(snapshot.Peers, decode[millracev1alpha1.LBPeer](t, document))
+		case "VIPRoute":
+			snapshot.Routes = append(snapshot.Routes, decode[millracev1alpha1.VIPRoute](t, document))
+		case "VIPAdvertisement":
+			snapshot.Advertisements = append(snapshot.Advertisements, decode[millracev1alpha1.VIPAdvertisement](t, document))
 		default:
 			t.Fatalf("objects.yaml: kind %q is not one that a snapshot has", kind.Kind)
 		}
@@ -117,6 +119,7 @@ func shuffle(s *Snapshot, random *rand.Rand) {
 	mix(len(s.LBNodes), func(i, j int) { s.LBNodes[i], s.LBNodes[j] = s.LBNodes[j], s.LBNodes[i] })
 	mix(len(s.Pools), func(i, j int) { s.Pools[i], s.Pools[j] = s.Pools[j], s.Pools[i] })
 	mix(len(s.Peers), func(i, j int) { s.Peers[i], s.Peers[j] = s.Peers[j], s.Peers[i] })
+	mix(len(s.Routes), func(i, j int) { s.Routes[i], s.Routes[j] = s.Routes[j], s.Routes[i] })
 	mix(len(s.Advertisements), func(i, j int) {
 		s.Advertisements[i], s.Advertisements[j] = s.Advertisements[j], s.Advertisements[i]
 	})
@@ -137,7 +140,7 @@ func dump(m *Model) string {
 	for _, vip := range m.VIPs {
 		line("vip %s pool %q", vip.Address, vip.Pool)
 		for _, service := range vip.Services {
-			line("  service %s %v", service.Name, service.Labels)
+			line("  service %s %v", service.Name, map[string]string(service.Labels))
 		}
 	}
 	for _, prefix := range m.Pools {
@@ -188,13 +191,20 @@ func dumpFrontend(line func(string, ...any), frontend *Frontend, zones []string)
 	if frontend.Terminating {
 		state = "usable, terminating"
 	}
-	list := func(state string, endpoints []program.Endpoint) {
-		for _, endpoint := range endpoints {
-			line("  %s %s", netip.AddrPortFrom(endpoint.Address, endpoint.Port), state)
+	list := func(state string, endpoints []forwarding.Endpoint, shares []uint32) {
+		for i, endpoint := range endpoints {
+			weight := ""
+			if shares != nil {
+				weight = fmt.Sprintf(" weight %d", shares[i])
+			}
+			line("  %s %s%s", netip.AddrPortFrom(endpoint.Address, endpoint.Port), state, weight)
 		}
 	}
-	list(state, frontend.Endpoints)
-	list("draining", frontend.Draining)
+	list(state, frontend.Endpoints, frontend.Shares)
+	list("draining", frontend.Draining, nil)
+	if frontend.Refused > 0 {
+		line("  refused weight %d", frontend.Refused)
+	}
 }
 
 func dumpAdvertisement(line func(string, ...any), m *Model, a *Advertisement) {
@@ -210,8 +220,8 @@ func dumpAdvertisement(line func(string, ...any), m *Model, a *Advertisement) {
 	line("  communities %v large %v local preference %s", communities, a.LargeCommunities, preference)
 	for _, vip := range m.VIPs {
 		for _, service := range vip.Services {
-			if a.Selects != nil {
-				line("  selects %s: %t", service.Name, a.Selects(service.Labels))
+			if a.Services != nil {
+				line("  selects %s: %t", service.Name, a.Services.Matches(service.Labels))
 			}
 		}
 	}

@@ -3,13 +3,14 @@
 package model
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // claimant is a Service that has a VIP.
@@ -21,39 +22,62 @@ type claimant struct {
 }
 
 // claimants returns the Services that a VIP serves, in the order in which they
-// claimed it. Claims without a UID come last: somebody wrote them by hand, and
+// claimed it. Claims without a UID come last: they are manual, and
 // the operator has not given them the address yet.
 func (b *builder) claimants(vip *millracev1alpha1.VIP, services map[ServiceName]*corev1.Service) []claimant {
 	reference := ObjectReference{Kind: "VIP", Name: vip.Name}
-	var given, byHand []claimant
+	var given, manual []claimant
 	for i, claim := range vip.Spec.Claims {
 		name := ServiceName{claim.Namespace, claim.Name}
 		service := services[name]
 		known := func(other claimant) bool { return other.name == name }
+		flaw := mismatch(&claim, service)
 		switch {
-		case service == nil:
-			b.problem(reference, ReasonServiceMismatch, "spec.claims[%d]: Service %s does not exist", i, name)
-		case claim.UID != "" && claim.UID != string(service.UID):
-			b.problem(reference, ReasonServiceMismatch,
-				"spec.claims[%d]: Service %s has the uid %s, the claim is for %s", i, name, service.UID, claim.UID)
-		case service.Spec.Type != corev1.ServiceTypeLoadBalancer:
-			b.problem(reference, ReasonServiceMismatch,
-				"spec.claims[%d]: Service %s is of type %s, not LoadBalancer", i, name, service.Spec.Type)
-		case slices.ContainsFunc(given, known) || slices.ContainsFunc(byHand, known):
+		case claim.UID == "" && (service == nil || service.Spec.Type != corev1.ServiceTypeLoadBalancer):
+			// The address is reserved for a Service to come.
+		case flaw != "":
+			b.problem(reference, ReasonServiceMismatch, "spec.claims[%d]: Service %s %s", i, name, flaw)
+		case slices.ContainsFunc(given, known) || slices.ContainsFunc(manual, known):
 		case claim.UID != "":
 			given = append(given, claimant{name, service, claim.Ports})
 		default:
-			byHand = append(byHand, claimant{name, service, claim.Ports})
+			manual = append(manual, claimant{name, service, claim.Ports})
 		}
 	}
-	return append(given, byHand...)
+	return append(given, manual...)
+}
+
+// mismatch returns why a claim does not hold for the Service that it names, as the end of a
+// sentence; empty where it holds.
+//
+// A Service without a load balancer class is ours where the operator is the default load
+// balancer, which agents do not know. The operator gives addresses to our Services only and
+// writes their UID then: a claim with the UID is the proof. A manual one proves nothing.
+func mismatch(claim *millracev1alpha1.VIPClaim, service *corev1.Service) string {
+	if service == nil {
+		return "does not exist"
+	}
+	class := deref(service.Spec.LoadBalancerClass, "")
+	switch {
+	case claim.UID != "" && claim.UID != string(service.UID):
+		return fmt.Sprintf("has the uid %s, the claim is for %s", service.UID, claim.UID)
+	case service.Spec.Type != corev1.ServiceTypeLoadBalancer:
+		return fmt.Sprintf("is of type %s, not LoadBalancer", service.Spec.Type)
+	case class == "" && claim.UID == "":
+		return fmt.Sprintf("has no loadBalancerClass: set it to %s, or make the operator the default with --default-class",
+			millracev1alpha1.Class)
+	case class != "" && class != millracev1alpha1.Class:
+		return fmt.Sprintf("has the loadBalancerClass %s, not %s", class, millracev1alpha1.Class)
+	default:
+		return ""
+	}
 }
 
 // portOwners returns which Service each port of a VIP is served for: the first
 // whose claim lists it, else the first that has it. A listed port that its
 // Service does not have any more is as good as not listed.
-func portOwners(vip netip.Addr, claimants []claimant) map[program.FrontendKey]ServiceName {
-	owners := map[program.FrontendKey]ServiceName{}
+func portOwners(vip netip.Addr, claimants []claimant) map[forwarding.FrontendKey]ServiceName {
+	owners := map[forwarding.FrontendKey]ServiceName{}
 	for _, onlyListed := range []bool{true, false} {
 		for _, claimant := range claimants {
 			for i := range claimant.service.Spec.Ports {
@@ -70,7 +94,7 @@ func portOwners(vip netip.Addr, claimants []claimant) map[program.FrontendKey]Se
 	return owners
 }
 
-func (c *claimant) lists(key program.FrontendKey) bool {
+func (c *claimant) lists(key forwarding.FrontendKey) bool {
 	return slices.ContainsFunc(c.ports, func(port millracev1alpha1.ClaimedPort) bool {
 		protocol, _ := protocolNumber(port.Protocol)
 		return port.Port == int32(key.Port) && protocol == key.Protocol
@@ -79,10 +103,10 @@ func (c *claimant) lists(key program.FrontendKey) bool {
 
 // frontendKey returns the frontend of a Service's port, unless it is one that
 // cannot be served.
-func frontendKey(vip netip.Addr, port *corev1.ServicePort) (program.FrontendKey, bool) {
+func frontendKey(vip netip.Addr, port *corev1.ServicePort) (forwarding.FrontendKey, bool) {
 	protocol, supported := protocolNumber(port.Protocol)
 	if !supported || port.Port < 1 || port.Port > 65535 {
-		return program.FrontendKey{}, false
+		return forwarding.FrontendKey{}, false
 	}
-	return program.FrontendKey{VIP: vip, Port: uint16(port.Port), Protocol: protocol}, true
+	return forwarding.FrontendKey{VIP: vip, Port: uint16(port.Port), Protocol: protocol}, true
 }

@@ -7,17 +7,21 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // checkClaims is that every port which a Service on a VIP has is served there,
 // for one of those that have it.
 func checkClaims(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 	for _, vip := range m.VIPs {
-		wanted := map[program.FrontendKey][]ServiceName{}
+		wanted := map[forwarding.FrontendKey][]ServiceName{}
 		for name, service := range latest(s.Services) {
 			if !slices.ContainsFunc(vip.Services, func(on VIPService) bool { return on.Name == name }) {
 				continue
+			}
+			if class := service.Spec.LoadBalancerClass; class != nil && *class != "" && *class != millracev1alpha1.Class {
+				t.Fatalf("%s is served on %s, though its class is %s", name, vip.Address, *class)
 			}
 			for i := range service.Spec.Ports {
 				if key, ok := frontendKey(vip.Address, &service.Spec.Ports[i]); ok {

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // FuzzBuild gives Build two objects of each kind, whatever they hold. With
@@ -40,9 +40,9 @@ func FuzzBuild(f *testing.F) {
 		}
 		s := readSnapshot(f, archive.Files[0].Data)
 		f.Add(encodeFirst(s.Services), encodeFirst(s.EndpointSlices), encodeFirst(s.VIPs), encodeFirst(s.LBNodes),
-			encodeFirst(s.Peers), encodeFirst(s.Advertisements))
+			encodeFirst(s.Peers), encodeFirst(s.Advertisements), encodeFirst(s.Routes))
 	}
-	f.Fuzz(func(t *testing.T, service, slice, vip, node, peer, advertisement []byte) {
+	f.Fuzz(func(t *testing.T, service, slice, vip, node, peer, advertisement, route []byte) {
 		s := &Snapshot{NodeName: testNode, Node: &corev1.Node{}}
 		decodeInto(&s.Services, service)
 		decodeInto(&s.EndpointSlices, slice)
@@ -50,6 +50,7 @@ func FuzzBuild(f *testing.F) {
 		decodeInto(&s.LBNodes, node)
 		decodeInto(&s.Peers, peer)
 		decodeInto(&s.Advertisements, advertisement)
+		decodeInto(&s.Routes, route)
 		checkModel(t, s, Build(s))
 	})
 }
@@ -87,9 +88,6 @@ func TestModelHolds(t *testing.T) {
 		checkModel(t, s, m)
 		shuffle(s, rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "order"), 0)))
 		other := Build(s)
-		for i := range m.Advertisements {
-			m.Advertisements[i].Selects, other.Advertisements[i].Selects = nil, nil
-		}
 		if !reflect.DeepEqual(m, other) {
 			t.Fatalf("another order of the objects gives\n%s\nnot\n%s", dump(other), dump(m))
 		}
@@ -98,10 +96,10 @@ func TestModelHolds(t *testing.T) {
 
 // checkModel reports what must not be in any model.
 func checkModel(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
-	nodes := map[program.NodeID]bool{}
+	nodes := map[forwarding.NodeID]bool{}
 	addresses := map[netip.Addr]bool{{}: true}
 	for _, node := range m.Nodes {
-		if node.ID < 1 || node.ID > program.MaxNodeID || nodes[node.ID] {
+		if node.ID < 1 || node.ID > forwarding.MaxNodeID || nodes[node.ID] {
 			t.Fatalf("node %s has the id %d", node.Name, node.ID)
 		}
 		nodes[node.ID] = true
@@ -141,15 +139,19 @@ func checkModel(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 			!frontend.Living && len(frontend.Weights) == 0 && len(frontend.Draining) > 0 {
 			t.Fatalf("%s is not what it can be: %+v", frontend.Key, frontend)
 		}
-		checkZones(t, m, &frontend)
+		checkZones(t, m, &frontend, len(s.Routes) > 0)
 		for node, weight := range frontend.Weights {
 			if !nodes[node] || weight == 0 {
 				t.Fatalf("%s: node %d has the weight %d", frontend.Key, node, weight)
 			}
 		}
-		if int(frontend.Weights[m.Self.ID]) != len(frontend.Endpoints) && m.Self.ID != 0 {
-			t.Fatalf("%s: this node has the weight %d with %d endpoints",
-				frontend.Key, frontend.Weights[m.Self.ID], len(frontend.Endpoints))
+		own := uint32(0)
+		for i := range frontend.Endpoints {
+			own += frontend.Share(i)
+		}
+		if frontend.Weights[m.Self.ID] != own && m.Self.ID != 0 {
+			t.Fatalf("%s: this node has the weight %d with endpoints that weigh %d",
+				frontend.Key, frontend.Weights[m.Self.ID], own)
 		}
 	}
 	checkClaims(t, s, m)
@@ -162,13 +164,14 @@ func checkModel(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 }
 
 // checkZones holds the weights of zones against those of all: they are a part of them, and
-// there for every zone with nodes or for none.
-func checkZones(t interface{ Fatalf(string, ...any) }, m *Model, frontend *Frontend) {
-	var inhabited [program.Zones]bool
+// there for every zone with nodes or for none. With routes, which keep the shares of Services, they
+// are not such a part.
+func checkZones(t interface{ Fatalf(string, ...any) }, m *Model, frontend *Frontend, routes bool) {
+	var inhabited [forwarding.Zones]bool
 	for _, node := range m.Nodes {
 		inhabited[node.Zone] = true
 	}
-	zonal := slices.ContainsFunc(frontend.Zones[:], func(weights map[program.NodeID]uint32) bool { return weights != nil })
+	zonal := slices.ContainsFunc(frontend.Zones[:], func(weights map[forwarding.NodeID]uint32) bool { return weights != nil })
 	if zonal && frontend.Local {
 		t.Fatalf("%s is Local and has zones", frontend.Key)
 	}
@@ -180,7 +183,7 @@ func checkZones(t interface{ Fatalf(string, ...any) }, m *Model, frontend *Front
 			t.Fatalf("%s: zone %d has no endpoints", frontend.Key, zone)
 		}
 		for node, weight := range weights {
-			if weight == 0 || weight > frontend.Weights[node] {
+			if weight == 0 || weight > frontend.Weights[node] && !routes || frontend.Weights[node] == 0 {
 				t.Fatalf("%s: zone %d has the weight %d for node %d of %d", frontend.Key, zone, weight, node, frontend.Weights[node])
 			}
 		}
@@ -202,9 +205,9 @@ func checkSources(t interface{ Fatalf(string, ...any) }, frontend *Frontend) {
 }
 
 func checkEndpoints(t interface{ Fatalf(string, ...any) }, frontend *Frontend) {
-	for _, list := range [][]program.Endpoint{frontend.Endpoints, frontend.Draining} {
+	for _, list := range [][]forwarding.Endpoint{frontend.Endpoints, frontend.Draining} {
 		for i, endpoint := range list {
-			if frontend.Key.Protocol == program.ProtocolSCTP && endpoint.Port != frontend.Key.Port {
+			if frontend.Key.Protocol == forwarding.ProtocolSCTP && endpoint.Port != frontend.Key.Port {
 				t.Fatalf("%s has the endpoint %v, with another port", frontend.Key, endpoint)
 			}
 			if endpoint.Address.Is4() != frontend.Key.VIP.Is4() || endpoint.Port == 0 {
@@ -214,6 +217,12 @@ func checkEndpoints(t interface{ Fatalf(string, ...any) }, frontend *Frontend) {
 				t.Fatalf("%s: endpoint %v comes after %v", frontend.Key, endpoint, list[i-1])
 			}
 		}
+	}
+	if len(frontend.Shares) != len(frontend.Endpoints) && frontend.Shares != nil {
+		t.Fatalf("%s has %d endpoints and %d shares", frontend.Key, len(frontend.Endpoints), len(frontend.Shares))
+	}
+	if slices.Contains(frontend.Shares, 0) || frontend.Refused > 0 && len(frontend.Endpoints) == 0 {
+		t.Fatalf("%s has the shares %v, and refuses %d", frontend.Key, frontend.Shares, frontend.Refused)
 	}
 	for _, endpoint := range frontend.Draining {
 		if slices.Contains(frontend.Endpoints, endpoint) {
@@ -253,6 +262,9 @@ func genSnapshot(t *rapid.T) *Snapshot {
 	for i := range rapid.IntRange(0, 3).Draw(t, "vips") {
 		s.VIPs = append(s.VIPs, genVIP(t, i))
 	}
+	for i := range rapid.IntRange(0, 3).Draw(t, "routes") {
+		s.Routes = append(s.Routes, genRoute(t, fmt.Sprintf("route%d", i)))
+	}
 	for i := range rapid.IntRange(0, 3).Draw(t, "peers") {
 		s.Peers = append(s.Peers, genPeer(t, fmt.Sprintf("peer%d", i)))
 	}
@@ -266,15 +278,21 @@ func genLBNode(t *rapid.T, name string) *millracev1alpha1.LBNode {
 	node := &millracev1alpha1.LBNode{ObjectMeta: genMeta(t, "", name)}
 	node.Spec.ID = pick(t, "id", int32(1), 2, 3, 4, 5, 4095, 4096, 0, -1)
 	node.Spec.Zone = pick(t, "zone", "", "a", "b", "c")
+	node.Spec.PodCIDRs = rapid.SliceOfN(rapid.SampledFrom([]string{
+		"198.18.0.0/31", "198.18.0.2/31", "198.18.0.0/24", "2001:db8:18::/64", "x",
+	}), 0, 2).Draw(t, "pod networks")
 	node.Spec.Addresses = rapid.SliceOfN(rapid.SampledFrom([]string{
 		"198.51.100.1", "198.51.100.2", "198.51.100.3", "2001:db8::1", "2001:db8::2", "::ffff:198.51.100.1", "::1", "x", "",
 	}), 0, 3).Draw(t, "addresses")
+	node.Status.BootID = pick(t, "boot", "b", "b", "b", "")
+	node.Status.ServingBootID = pick(t, "serving boot", "b", "b", "a", "")
 	return node
 }
 
 func genService(t *rapid.T, name string) *corev1.Service {
 	service := &corev1.Service{ObjectMeta: genMeta(t, "default", name)}
 	service.Spec.Type = pick(t, "type", corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeClusterIP, "")
+	service.Spec.LoadBalancerClass = genPointer(t, "class", millracev1alpha1.Class, millracev1alpha1.Class, "example.com/lb", "")
 	service.Spec.ExternalTrafficPolicy = pick(t, "policy",
 		corev1.ServiceExternalTrafficPolicyLocal, corev1.ServiceExternalTrafficPolicyCluster, "")
 	ranges := rapid.SliceOfN(rapid.SampledFrom([]string{
@@ -358,6 +376,25 @@ func genVIP(t *rapid.T, i int) *millracev1alpha1.VIP {
 	return vip
 }
 
+func genRoute(t *rapid.T, name string) *millracev1alpha1.VIPRoute {
+	route := &millracev1alpha1.VIPRoute{ObjectMeta: genMeta(t, "default", name)}
+	route.Spec.ServiceName = pick(t, "service", "service0", "service1", "service9", "")
+	for range rapid.IntRange(0, 3).Draw(t, "ports") {
+		port := millracev1alpha1.VIPRoutePort{
+			Port: pick(t, "port", int32(80), 53, 0, 65536), Protocol: pick(t, "protocol", corev1.ProtocolTCP, corev1.ProtocolUDP, "", "SCTP"),
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "backends") {
+			port.Backends = append(port.Backends, millracev1alpha1.VIPRouteBackend{
+				Namespace: pick(t, "namespace", "", "default", "other"), Name: pick(t, "backend", "service0", "service1", "service2", "service9", ""),
+				Port: pick(t, "backend port", int32(80), 53, 0, -1), Weight: pick(t, "weight", int32(1), 90, 0, 1_000_000, -1, 1<<31-1),
+				Invalid: rapid.Bool().Draw(t, "invalid"),
+			})
+		}
+		route.Spec.Ports = append(route.Spec.Ports, port)
+	}
+	return route
+}
+
 func genSelector(t *rapid.T) *metav1.LabelSelector {
 	selector := genPointer(t, "selector",
 		metav1.LabelSelector{}, metav1.LabelSelector{MatchLabels: map[string]string{"tier": "front"}},
@@ -370,9 +407,9 @@ func genDuration(t *rapid.T, label string) *metav1.Duration {
 		metav1.Duration{Duration: 1500 * time.Millisecond}, metav1.Duration{Duration: 1 << 62}, metav1.Duration{Duration: -1 << 63})
 }
 
-func genPeer(t *rapid.T, name string) *millracev1alpha1.BGPPeer {
-	peer := &millracev1alpha1.BGPPeer{ObjectMeta: genMeta(t, "", name)}
-	peer.Spec = millracev1alpha1.BGPPeerSpec{
+func genPeer(t *rapid.T, name string) *millracev1alpha1.LBPeer {
+	peer := &millracev1alpha1.LBPeer{ObjectMeta: genMeta(t, "", name)}
+	peer.Spec = millracev1alpha1.LBPeerSpec{
 		PeerAddress:  pick(t, "address", "198.51.100.1", "2001:db8::1", "127.0.0.1", "fe80::1%eth0", ""),
 		PeerASN:      pick(t, "asn", int64(64512), 0, -1, 1<<32),
 		LocalASN:     pick(t, "local asn", int64(64512), 0, -1, 1<<32),
@@ -383,9 +420,9 @@ func genPeer(t *rapid.T, name string) *millracev1alpha1.BGPPeer {
 	return peer
 }
 
-func genAdvertisement(t *rapid.T, name string) *millracev1alpha1.BGPAdvertisement {
-	advertisement := &millracev1alpha1.BGPAdvertisement{ObjectMeta: genMeta(t, "", name)}
-	advertisement.Spec = millracev1alpha1.BGPAdvertisementSpec{
+func genAdvertisement(t *rapid.T, name string) *millracev1alpha1.VIPAdvertisement {
+	advertisement := &millracev1alpha1.VIPAdvertisement{ObjectMeta: genMeta(t, "", name)}
+	advertisement.Spec = millracev1alpha1.VIPAdvertisementSpec{
 		Pools:           rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b"}), 0, 2).Draw(t, "pools"),
 		ServiceSelector: genSelector(t), NodeSelector: genSelector(t),
 		Communities: rapid.SliceOfN(rapid.SampledFrom([]string{

@@ -8,26 +8,25 @@ import (
 	"net/netip"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // buildNodes fills the nodes of the cluster and this node.
 func (b *builder) buildNodes() {
 	b.nodes = map[string]Node{}
 	b.zones = map[string]string{}
-	ids := map[program.NodeID]string{}
+	ids := map[forwarding.NodeID]string{}
 	addresses := map[netip.Addr]string{}
 	for _, object := range oldestFirst(b.snapshot.LBNodes) {
 		reference := ObjectReference{Kind: "LBNode", Name: object.Name}
-		if object.Spec.ID < 1 || object.Spec.ID > program.MaxNodeID {
+		if object.Spec.ID < 1 || object.Spec.ID > forwarding.MaxNodeID {
 			b.problem(reference, millracev1alpha1.ReasonInvalid,
-				"spec.id: %d is not between 1 and %d", object.Spec.ID, program.MaxNodeID)
+				"spec.id: %d is not between 1 and %d", object.Spec.ID, forwarding.MaxNodeID)
 			continue
 		}
-		node := Node{Name: object.Name, ID: program.NodeID(object.Spec.ID)}
+		node := Node{Name: object.Name, ID: forwarding.NodeID(object.Spec.ID)}
 		if older, found := ids[node.ID]; found {
 			b.problem(reference, ReasonDuplicate, "spec.id: LBNode %s, which is older, has the id %d", older, node.ID)
 			continue
@@ -39,7 +38,7 @@ func (b *builder) buildNodes() {
 		}
 		ids[node.ID] = node.Name
 		b.zones[node.Name] = object.Spec.Zone
-		node.Booting = isBooting(object)
+		node.Booting = isBooting(&object.Status)
 		b.nodes[node.Name] = node
 	}
 	b.numberZones()
@@ -52,17 +51,18 @@ func (b *builder) buildNodes() {
 			"no usable LBNode gives this node an id; the operator makes one for every node")
 		return
 	}
-	b.model.Self = program.Self{ID: self.ID, IPv4: self.IPv4, IPv6: self.IPv6, Zone: self.Zone}
+	b.model.Self = forwarding.Self{ID: self.ID, IPv4: self.IPv4, IPv6: self.IPv6, Zone: self.Zone}
 }
 
-// isBooting tells whether a node has booted since its agent last had everything in place.
-// Agents of versions that do not tell are taken at what they last said. An agent that is
-// merely down changes nothing: its programs run on.
-func isBooting(object *millracev1alpha1.LBNode) bool {
-	if object.Status.BootID == "" && meta.IsStatusConditionTrue(object.Status.Conditions, millracev1alpha1.ConditionAttached) {
-		return false
+// isBooting reports whether a node has booted since its agent last had everything in
+// place, or never had. An agent that is merely down changes nothing: its programs run on.
+func isBooting(status *millracev1alpha1.LBNodeStatus) bool {
+	if status.ServingBootID == "" {
+		// Agents of versions before servingBootID wrote bootID alone, and only once
+		// they served.
+		return status.BootID == ""
 	}
-	return object.Spec.BootID != object.Status.BootID && object.Spec.BootID != ""
+	return status.BootID != status.ServingBootID
 }
 
 // setAddresses gives a node its addresses, the first of each family, and
@@ -70,7 +70,7 @@ func isBooting(object *millracev1alpha1.LBNode) bool {
 func (b *builder) setAddresses(node *Node, object *millracev1alpha1.LBNode, taken map[netip.Addr]string) {
 	reference := ObjectReference{Kind: "LBNode", Name: object.Name}
 	for _, text := range object.Spec.Addresses {
-		address, err := parseAddress(text)
+		address, err := desired.ParseHost(text)
 		if err != nil {
 			b.problem(reference, millracev1alpha1.ReasonInvalid, "spec.addresses: %v", err)
 			continue

@@ -7,43 +7,23 @@ import (
 	"slices"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
-func TestReadSpan(t *testing.T) {
-	for text, want := range map[string]span{
-		"203.0.113.7":                         {netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("203.0.113.7")},
-		"203.0.113.0/30":                      {netip.MustParseAddr("203.0.113.0"), netip.MustParseAddr("203.0.113.3")},
-		" 203.0.113.5 - 203.0.113.9 ":         {netip.MustParseAddr("203.0.113.5"), netip.MustParseAddr("203.0.113.9")},
-		"2001:db8::/126":                      {netip.MustParseAddr("2001:db8::"), netip.MustParseAddr("2001:db8::3")},
-		"2001:db8::ffff-2001:db8::1:0":        {netip.MustParseAddr("2001:db8::ffff"), netip.MustParseAddr("2001:db8::1:0")},
-		"203.0.113.9-203.0.113.5":             {},
-		"203.0.113.5-2001:db8::1":             {},
-		"203.0.113.0/33":                      {},
-		"::ffff:203.0.113.0/120":              {},
-		"somewhere":                           {},
-		"":                                    {},
-		"203.0.113.1-203.0.113.2-203.0.113.3": {},
-	} {
-		got, err := readSpan(text)
-		if got != want || (err == nil) != (want != span{}) {
-			t.Errorf("readSpan(%q) = %v, %v, want %v", text, got, err, want)
-		}
-	}
-}
-
-// small is a space of addresses that can be listed, at the end of all there are.
-func drawSpans(t *rapid.T, label string) []span {
-	base := netip.MustParseAddr("255.255.255.0")
-	if rapid.Bool().Draw(t, label+" IPv6") {
-		base = netip.MustParseAddr("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ff00")
-	}
-	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) span {
+// drawRanges draws ranges of small spaces that can be listed.
+func drawRanges(t *rapid.T, label string) []string {
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) string {
+		base := rapid.SampledFrom(smallSpaces).Draw(t, "family")
 		first := rapid.IntRange(0, 255).Draw(t, "first")
 		last := rapid.IntRange(first, 255).Draw(t, "last")
-		return span{atEnd(base, first), atEnd(base, last)}
-	}), 0, 5).Draw(t, label)
+		return atEnd(base, first).String() + "-" + atEnd(base, last).String()
+	}), 0, 4).Draw(t, label)
 }
+
+var smallSpaces = []netip.Addr{netip.MustParseAddr("203.0.113.0"), netip.MustParseAddr("2001:db8::ff00")}
 
 func atEnd(base netip.Addr, last int) netip.Addr {
 	bytes := base.AsSlice()
@@ -52,22 +32,35 @@ func atEnd(base netip.Addr, last int) netip.Addr {
 	return address
 }
 
-// The prefixes hold exactly the addresses that are in a span and in no hole, each once.
-func TestPrefixes(t *testing.T) {
+func inRanges(texts []string, address netip.Addr) bool {
+	return slices.ContainsFunc(texts, func(text string) bool {
+		for i := range text {
+			if text[i] == '-' {
+				first, last := netip.MustParseAddr(text[:i]), netip.MustParseAddr(text[i+1:])
+				return first.Is4() == address.Is4() && first.Compare(address) <= 0 && address.Compare(last) <= 0
+			}
+		}
+		return false
+	})
+}
+
+// The prefixes hold exactly the usable addresses of a pool that nobody has, each once.
+func TestPoolPrefixes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		spans, holes := drawSpans(t, "spans"), drawSpans(t, "holes")
-		holds := func(spans []span, address netip.Addr) bool {
-			return slices.ContainsFunc(spans, func(s span) bool {
-				return s.first.Is4() == address.Is4() && s.first.Compare(address) <= 0 && address.Compare(s.last) <= 0
-			})
-		}
-		var prefixes []netip.Prefix
-		for _, s := range subtract(merge(slices.Clone(spans)), merge(slices.Clone(holes))) {
-			prefixes = append(prefixes, s.prefixes()...)
-		}
-		for _, base := range []string{"255.255.255.0", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ff00"} {
+		addresses, usable, reserved := drawRanges(t, "addresses"), drawRanges(t, "usable"), drawRanges(t, "reserved")
+		peer := atEnd(smallSpaces[0], rapid.IntRange(0, 255).Draw(t, "peer"))
+		prefixes := Build(&Snapshot{
+			NodeName: testNode,
+			Pools: []*millracev1alpha1.VIPPool{nil, {
+				ObjectMeta: metav1.ObjectMeta{Name: "a"},
+				Spec:       millracev1alpha1.VIPPoolSpec{Addresses: addresses, Reserved: reserved},
+				Status:     millracev1alpha1.VIPPoolStatus{Usable: usable},
+			}},
+			Peers: []*millracev1alpha1.LBPeer{nil, {Spec: millracev1alpha1.LBPeerSpec{PeerAddress: peer.String()}}},
+		}).Pools
+		for _, base := range smallSpaces {
 			for last := range 256 {
-				address := atEnd(netip.MustParseAddr(base), last)
+				address := atEnd(base, last)
 				count := 0
 				for _, prefix := range prefixes {
 					if prefix.Contains(address) {
@@ -75,7 +68,7 @@ func TestPrefixes(t *testing.T) {
 					}
 				}
 				want := 0
-				if holds(spans, address) && !holds(holes, address) {
+				if inRanges(addresses, address) && inRanges(usable, address) && !inRanges(reserved, address) && address != peer {
 					want = 1
 				}
 				if count != want {

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package model turns what the API server holds into the node's view of the
-// load balancer: VIPs, frontends and their endpoints, nodes, peers. It is pure;
+// Package model turns what the API server holds into what one node needs
+// to know of the load balancer: VIPs, frontends and their endpoints, nodes, peers. It is pure;
 // what is wrong with an object comes back as a Problem and harms nothing else.
 package model
 
 import (
 	"net/netip"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // Snapshot is everything that the agent watches, at one moment. Objects are
@@ -26,19 +27,20 @@ type Snapshot struct {
 	Services       []*corev1.Service
 	EndpointSlices []*discoveryv1.EndpointSlice
 	VIPs           []*millracev1alpha1.VIP
-	Pools          []*millracev1alpha1.IPPool
+	Pools          []*millracev1alpha1.VIPPool
 	LBNodes        []*millracev1alpha1.LBNode
-	Peers          []*millracev1alpha1.BGPPeer
-	Advertisements []*millracev1alpha1.BGPAdvertisement
+	Peers          []*millracev1alpha1.LBPeer
+	Advertisements []*millracev1alpha1.VIPAdvertisement
+	Routes         []*millracev1alpha1.VIPRoute
 }
 
-// Model is the node's view of the load balancer. All slices are sorted, so
-// that two models of the same snapshot are equal.
+// Model is what a node needs to know of the load balancer. All slices are sorted, so that
+// two models of the same snapshot are equal.
 type Model struct {
-	Self  program.Self
+	Self  forwarding.Self
 	Nodes []Node
 	// Zones are the names of the nodes' zones by number, with "" for none as the
-	// first; none where there are more than program.Zones.
+	// first; none where there are more than forwarding.Zones.
 	Zones []string
 	VIPs  []VIP
 	// Pools are the prefixes of all addresses that VIPs are taken from, as few
@@ -57,11 +59,9 @@ type ServiceName struct{ Namespace, Name string }
 
 // Node is a node of the cluster, this one included.
 type Node struct {
-	Name       string
-	ID         program.NodeID
-	IPv4, IPv6 netip.Addr
-	// Zone is 0 where it has none.
-	Zone program.Zone
+	Name string
+	ID   forwarding.NodeID
+	forwarding.Node
 	// Booting is true from when the node has booted until its agent is up.
 	Booting bool
 }
@@ -77,19 +77,29 @@ type VIP struct {
 // VIPService is a Service on a VIP.
 type VIPService struct {
 	Name   ServiceName
-	Labels map[string]string
+	Labels labels.Set
+}
+
+// ServiceLabels are the labels of each Service that has the address.
+func (v *VIP) ServiceLabels() []labels.Set {
+	sets := make([]labels.Set, 0, len(v.Services))
+	for _, service := range v.Services {
+		sets = append(sets, service.Labels)
+	}
+	return sets
 }
 
 // Frontend is one VIP, port and protocol of a Service.
 type Frontend struct {
-	Key      program.FrontendKey
+	Key      forwarding.FrontendKey
 	Service  ServiceName
 	PortName string
-	// Local is true for externalTrafficPolicy Local.
+	// Local is true for externalTrafficPolicy Local: only nodes with a ready
+	// endpoint announce the VIP.
 	Local bool
 	// Shared is true for a Local frontend whose VIP nodes may announce for the
-	// sake of another frontend, without having an endpoint of this one: they
-	// send its packets to a node that has.
+	// sake of another frontend. A node without an endpoint of this one sends its
+	// packets to a node that has one.
 	Shared bool
 	// Affinity is for how many seconds after its last new connection a client
 	// address keeps its endpoint; 0 means not at all.
@@ -99,17 +109,24 @@ type Frontend struct {
 	// (Service.spec.loadBalancerSourceRanges). Without any, nobody is.
 	Restricted bool
 	Sources    []netip.Prefix
-	// Weights are the number of usable endpoints by node; a node without one
-	// is absent.
-	Weights map[program.NodeID]uint32
+	// Weights are the number of usable endpoints by node, or what those weigh together where a
+	// VIPRoute gives weights; a node without one is absent.
+	Weights map[forwarding.NodeID]uint32
 	// Zones are the weights that hold for packets which a router hands to a node of
 	// the zone (Service.spec.trafficDistribution, hints of EndpointSlices); nil for
 	// a zone without nodes. All are nil where Weights hold for all nodes.
-	Zones [program.Zones]map[program.NodeID]uint32
-	// Endpoints are the usable endpoints on this node, sorted: the ready
-	// ones, or the serving and terminating ones where no endpoint of the
-	// Service is ready (Cluster: none anywhere; Local: none on this node).
-	Endpoints []program.Endpoint
+	Zones [forwarding.Zones]map[forwarding.NodeID]uint32
+	// Endpoints are the usable endpoints on this node, sorted: the ready ones.
+	// Where no endpoint of the Service is ready, they are the serving and
+	// terminating ones (ServesOwn: none on this node; else none anywhere).
+	Endpoints []forwarding.Endpoint
+	// Shares are what the Endpoints weigh, in their order; nil where all weigh the same. Refused
+	// is what the share weighs, against those, whose new connections are refused.
+	Shares  []uint32
+	Refused uint32
+	// Backends are the Services that a VIPRoute leads the frontend to, in its order; none
+	// where it has its own Service's endpoints.
+	Backends []Backend
 	// Terminating is true where Endpoints are terminating ones, because no
 	// endpoint is ready: they take what still comes, but nothing should
 	// attract more (KEP-1669).
@@ -118,44 +135,45 @@ type Frontend struct {
 	// serves the connections that it has.
 	Living bool
 	// Draining are endpoints on this node that take no new connection but
-	// still serve those that they have, sorted: terminating and serving ones,
-	// and but for UDP also those that are merely not ready, because a failed
-	// probe is no reason to cut the connections of a pod that lives.
-	Draining []program.Endpoint
+	// still serve those that they have, sorted. These are the terminating and
+	// serving ones. Except for UDP, they are also those that are merely not ready:
+	// a failed probe is no reason to cut the connections of a pod that lives.
+	Draining []forwarding.Endpoint
 }
 
-// Spreads tells whether packets to the frontend are sent to other nodes: it
+// Backend is a Service that a VIPRoute leads to.
+type Backend struct {
+	Service ServiceName
+	Weight  uint32
+	// Refused is true where it is invalid, or has no usable endpoint: its share is refused.
+	Refused bool
+	// Own are its endpoints on this node, sorted.
+	Own []forwarding.Endpoint
+}
+
+// ServesOwn reports whether an ingress node that has endpoints of the frontend serves
+// new connections from those. It does under policy Local. Under session affinity it does
+// not: routers hash ports, so that connections of one client have several ingress nodes.
+// They then meet at the node that the row names.
+func (f *Frontend) ServesOwn() bool { return f.Local && f.Affinity == 0 }
+
+// Share returns what the endpoint of that number weighs.
+func (f *Frontend) Share(i int) uint32 {
+	if f.Shares == nil {
+		return 1
+	}
+	return f.Shares[i]
+}
+
+// Spreads reports whether packets to the frontend are sent to other nodes: it
 // then needs a node table wherever an endpoint is usable.
-func (f *Frontend) Spreads() bool { return !f.Local || f.Shared }
+func (f *Frontend) Spreads() bool { return !f.ServesOwn() || f.Shared }
 
-// Peer is a BGPPeer that selects this node.
-type Peer struct {
-	Name             string
-	Address          netip.Addr
-	Port             uint16
-	ASN, LocalASN    uint32
-	HoldTime         time.Duration
-	KeepaliveTime    time.Duration
-	ConnectRetryTime time.Duration
-	// MultiHopTTL is 0 for a directly connected peer.
-	MultiHopTTL uint8
-	IPv4, IPv6  bool
-	// RestartTime is 0 where graceful restart is off.
-	RestartTime time.Duration
-}
+// Peer is the session with the router of an LBPeer that selects this node.
+type Peer = desired.Session
 
-// Advertisement is a BGPAdvertisement that selects this node.
-type Advertisement struct {
-	Name string
-	// Pools and Peers: empty means all.
-	Pools, Peers []string
-	// Selects tells whether a Service's labels match; nil means all VIPs.
-	Selects func(labels map[string]string) bool `json:"-"`
-	// Communities are RFC 1997 values, LargeCommunities RFC 8092 triples.
-	Communities      []uint32
-	LargeCommunities [][3]uint32
-	LocalPreference  *uint32
-}
+// Advertisement is a VIPAdvertisement that selects this node.
+type Advertisement = desired.Advertisement
 
 // Problem is why something that an object asks for is not done.
 type Problem struct {

@@ -3,35 +3,28 @@
 package model
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // buildVIPs fills the VIPs and their frontends.
 func (b *builder) buildVIPs() {
-	backends := newBackends(b)
+	endpoints := newEndpoints(b)
 	services := map[ServiceName]*corev1.Service{}
 	for _, service := range oldestFirst(b.snapshot.Services) {
 		services[ServiceName{service.Namespace, service.Name}] = service
 	}
+	endpoints.readRoutes(services)
 	for _, object := range oldestFirst(b.snapshot.VIPs) {
-		reference := ObjectReference{Kind: "VIP", Name: object.Name}
-		address, err := parseAddress(object.Spec.Address)
-		if err != nil {
-			b.invalid(reference, fmt.Errorf("spec.address: %w", err))
-			continue
-		}
-		// The name is what keeps an address from having two VIPs.
-		if name := millracev1alpha1.VIPName(address); object.Name != name {
-			b.problem(reference, millracev1alpha1.ReasonInvalid,
-				"metadata.name: the VIP of %s must have the name %s", address, name)
+		address, problems := desired.ParseVIP(object)
+		if b.reported(problems) {
 			continue
 		}
 		claimants := b.claimants(object, services)
@@ -42,21 +35,21 @@ func (b *builder) buildVIPs() {
 		slices.SortFunc(vip.Services, func(a, b VIPService) int { return a.Name.compare(b.Name) })
 		b.model.VIPs = append(b.model.VIPs, vip)
 		first := len(b.model.Frontends)
-		b.buildFrontends(address, claimants, backends)
+		b.buildFrontends(address, claimants, endpoints)
 		share(b.model.Frontends[first:])
 	}
 	slices.SortFunc(b.model.VIPs, func(a, b VIP) int { return a.Address.Compare(b.Address) })
 	slices.SortFunc(b.model.Frontends, func(a, b Frontend) int { return a.Key.Compare(b.Key) })
-	backends.reportStrays()
+	endpoints.reportStrays()
 }
 
 // buildFrontends fills the frontends of one VIP.
-func (b *builder) buildFrontends(vip netip.Addr, claimants []claimant, backends *backends) {
+func (b *builder) buildFrontends(vip netip.Addr, claimants []claimant, endpoints *endpoints) {
 	owners := portOwners(vip, claimants)
-	built := map[program.FrontendKey]bool{}
+	built := map[forwarding.FrontendKey]bool{}
 	for _, claimant := range claimants {
 		name, service := claimant.name, claimant.service
-		backends.readDistribution(service)
+		endpoints.readDistribution(service)
 		affinity := b.affinity(name, service)
 		sources := b.readSources(service)
 		for i := range service.Spec.Ports {
@@ -78,7 +71,7 @@ func (b *builder) buildFrontends(vip netip.Addr, claimants []claimant, backends 
 				Affinity: affinity,
 			}
 			b.restrict(&frontend, sources)
-			backends.fill(&frontend)
+			endpoints.fill(&frontend)
 			b.model.Frontends = append(b.model.Frontends, frontend)
 		}
 	}
@@ -95,37 +88,16 @@ func (b *builder) unservedPort(name ServiceName, i int, port *corev1.ServicePort
 		"spec.ports[%d].port: %d is not between 1 and 65535", i, port.Port)
 }
 
-// affinity returns for how many seconds a client of the Service keeps its
-// endpoint; 0 means not at all (Service.spec.sessionAffinityConfig.clientIP).
-func (b *builder) affinity(name ServiceName, service *corev1.Service) uint32 {
-	if service.Spec.SessionAffinity != corev1.ServiceAffinityClientIP {
-		return 0
-	}
-	config := service.Spec.SessionAffinityConfig
-	if config == nil || config.ClientIP == nil || config.ClientIP.TimeoutSeconds == nil {
-		return uint32(corev1.DefaultClientIPServiceAffinitySeconds)
-	}
-	const longest = 86400
-	seconds := *config.ClientIP.TimeoutSeconds
-	if seconds < 1 || seconds > longest {
-		b.problem(name.reference(), millracev1alpha1.ReasonInvalid,
-			"spec.sessionAffinityConfig.clientIP.timeoutSeconds: %d is not between 1 and %d; %d is taken",
-			seconds, longest, corev1.DefaultClientIPServiceAffinitySeconds)
-		return uint32(corev1.DefaultClientIPServiceAffinitySeconds)
-	}
-	return uint32(seconds)
-}
-
 // protocolNumber returns the IP protocol number of a protocol, and whether it
 // is one that is forwarded. An absent protocol is TCP, as in the API.
 func protocolNumber(protocol corev1.Protocol) (uint8, bool) {
 	switch protocol {
 	case corev1.ProtocolTCP, "":
-		return program.ProtocolTCP, true
+		return forwarding.ProtocolTCP, true
 	case corev1.ProtocolUDP:
-		return program.ProtocolUDP, true
+		return forwarding.ProtocolUDP, true
 	case corev1.ProtocolSCTP:
-		return program.ProtocolSCTP, true
+		return forwarding.ProtocolSCTP, true
 	default:
 		return 0, false
 	}

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // numberZones gives the zones of the usable nodes their numbers, in the order of
@@ -20,14 +20,14 @@ func (b *builder) numberZones() {
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
-	if len(names) > program.Zones {
+	if len(names) > forwarding.Zones {
 		b.tooManyZones = len(names) - 1
 		return
 	}
 	b.model.Zones = names
 	for name, node := range b.nodes {
 		number, _ := slices.BinarySearch(names, b.zones[name])
-		node.Zone = program.Zone(number)
+		node.Zone = forwarding.Zone(number)
 		b.nodes[name] = node
 	}
 }
@@ -36,23 +36,41 @@ func (b *builder) numberZones() {
 // the zone. It does so as long as it asks for it or anything is hinted, not only
 // while the hints hold: so the tables of the zones, and what they know of former
 // owners, outlast that an endpoint is without a hint for a moment.
-func (b *backends) readDistribution(service *corev1.Service) {
+func (b *endpoints) readDistribution(service *corev1.Service) {
 	name := ServiceName{service.Namespace, service.Name}
 	if service.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
 		return
 	}
 	mode := service.Annotations[corev1.AnnotationTopologyMode]
 	asks := deref(service.Spec.TrafficDistribution, "") != "" || mode == "Auto" || mode == "auto"
-	if !asks && !slices.ContainsFunc(b.slicesOf[name], hasHints) {
+	if !asks && !b.hasHints(service) {
 		return
 	}
 	if b.tooManyZones > 0 {
 		b.problem(name.reference(), ReasonIgnored,
 			"spec.trafficDistribution, hints of EndpointSlices: the nodes are in %d zones, at most %d are supported; clients of the VIP get all endpoints in equal shares",
-			b.tooManyZones, program.Zones-1)
+			b.tooManyZones, forwarding.Zones-1)
 		return
 	}
 	b.zonal[name] = true
+}
+
+// hasHints reports whether a Service, or one that a VIPRoute leads its ports to, has hints.
+func (b *endpoints) hasHints(service *corev1.Service) bool {
+	name := ServiceName{service.Namespace, service.Name}
+	if slices.ContainsFunc(b.slicesOf[name], hasHints) {
+		return true
+	}
+	for i := range service.Spec.Ports {
+		port := &service.Spec.Ports[i]
+		protocol, _ := protocolNumber(port.Protocol)
+		for _, backend := range b.routes[routeKey{name, uint16(port.Port), protocol}] {
+			if slices.ContainsFunc(b.slicesOf[backend.service], hasHints) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func hasHints(slice *discoveryv1.EndpointSlice) bool {
@@ -63,8 +81,8 @@ func hasHints(slice *discoveryv1.EndpointSlice) bool {
 
 // hintedZones returns the zones that an endpoint is hinted for, sorted. A hint for
 // nodes is one for their zones: a table for each node would have connections
-// choose anew whenever the router picks another one.
-func (b *backends) hintedZones(hints *discoveryv1.EndpointHints) []string {
+// choose again whenever the router picks another one.
+func (b *endpoints) hintedZones(hints *discoveryv1.EndpointHints) []string {
 	if hints == nil {
 		return nil
 	}
@@ -84,36 +102,49 @@ func (b *backends) hintedZones(hints *discoveryv1.EndpointHints) []string {
 
 // fillZones gives a frontend the weights of each zone in which there are nodes, if
 // its Service wants that and there are several. As for kube-proxy (topology.go of
-// k8s.io/kubernetes/pkg/proxy), hints count where every ready endpoint has one;
+// k8s.io/kubernetes/pkg/proxy), hints count where every ready endpoint of a Service has one;
 // a zone that none is hinted for has all endpoints.
-func (b *backends) fillZones(frontend *Frontend, found []backend) {
+func (b *endpoints) fillZones(frontend *Frontend, pools []pool, routed bool) {
 	if frontend.Local || !b.zonal[frontend.Service] {
 		return
 	}
-	inForce := !slices.ContainsFunc(found, func(e backend) bool { return e.ready && len(e.zones) == 0 })
 	zones := 0
 	for _, node := range b.nodes {
 		if frontend.Zones[node.Zone] == nil {
-			frontend.Zones[node.Zone] = b.weightsFor(b.model.Zones[node.Zone], frontend, found, inForce)
+			frontend.Zones[node.Zone] = b.weightsFor(b.model.Zones[node.Zone], pools, routed)
 			zones++
 		}
 	}
 	if zones < 2 {
-		frontend.Zones = [program.Zones]map[program.NodeID]uint32{}
+		frontend.Zones = [forwarding.Zones]map[forwarding.NodeID]uint32{}
 	}
 }
 
-func (b *backends) weightsFor(
-	zone string, frontend *Frontend, found []backend, inForce bool,
-) map[program.NodeID]uint32 {
-	weights := map[program.NodeID]uint32{}
-	for _, e := range found {
-		if node, known := b.nodes[e.node]; known && inForce && e.ready && slices.Contains(e.zones, zone) {
-			weights[node.ID]++
-		}
+// weightsFor returns the weights that hold for a zone. Each backend keeps its share: it is
+// divided over the endpoints that are hinted for the zone, or over all where none is.
+func (b *endpoints) weightsFor(zone string, pools []pool, routed bool) map[forwarding.NodeID]uint32 {
+	hinted := make([]pool, len(pools))
+	for i, p := range pools {
+		p.usable = b.hintedFor(zone, &p)
+		hinted[i] = p
 	}
-	if len(weights) == 0 {
-		return frontend.Weights
-	}
+	weights, _, _ := b.weigh(hinted, routed)
 	return weights
+}
+
+// hintedFor reports which of a pool's endpoints take new connections from a zone.
+func (b *endpoints) hintedFor(zone string, p *pool) []bool {
+	if slices.ContainsFunc(p.found, func(e endpoint) bool { return e.ready && len(e.zones) == 0 }) {
+		return p.usable
+	}
+	hinted, some := make([]bool, len(p.found)), false
+	for i, e := range p.found {
+		_, known := b.nodes[e.node]
+		hinted[i] = p.usable[i] && known && e.ready && slices.Contains(e.zones, zone)
+		some = some || hinted[i]
+	}
+	if !some {
+		return p.usable
+	}
+	return hinted
 }

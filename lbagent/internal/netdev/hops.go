@@ -12,12 +12,12 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/nexthop"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/fib"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 const (
-	// gather is how long changes are gathered before hops are prepared anew, at
+	// gather is how long changes are gathered before hops are prepared again, at
 	// least; and rest how many times the work's own duration, so that it never
 	// takes more than a small part of a processor.
 	gather = 10 * time.Millisecond
@@ -25,7 +25,7 @@ const (
 	// refresh is how often hops are vouched for, and neighbours asked for that
 	// have no address.
 	refresh = 5 * time.Second
-	// resync is how often everything is read anew: the kernel tells of most
+	// resync is how often everything is read again: the kernel tells of most
 	// changes, but not of a path MTU that it forgets.
 	resync = time.Minute
 )
@@ -33,7 +33,7 @@ const (
 // HopConfig is what a HopWatcher works with.
 type HopConfig struct {
 	// Set makes the hops the prepared ones.
-	Set func(map[program.NodeID]program.Hop) error
+	Set func(map[forwarding.NodeID]forwarding.Hop) error
 	// Vouch confirms that the hops set last are right.
 	Vouch func() error
 	// Report is told when the work begins to fail, and nil when it is well again.
@@ -41,14 +41,14 @@ type HopConfig struct {
 }
 
 // HopWatcher keeps the prepared next hops to other nodes as the kernel's routes,
-// interfaces and neighbours say, and keeps the neighbours resolved: packets that
+// interfaces and neighbours say. It also keeps the neighbours resolved: packets that
 // XDP sends neither resolve nor confirm them.
 type HopWatcher struct {
 	config HopConfig
 	wake   chan struct{}
 
 	mu      sync.Mutex
-	targets map[program.NodeID]nexthop.Target
+	targets map[forwarding.NodeID]fib.Target
 	devices map[int]struct{}
 }
 
@@ -59,7 +59,7 @@ func NewHopWatcher(config HopConfig) *HopWatcher {
 
 // Want says which nodes to prepare hops to, and by which interfaces. The maps must
 // not be changed afterwards.
-func (w *HopWatcher) Want(targets map[program.NodeID]nexthop.Target, devices map[int]struct{}) {
+func (w *HopWatcher) Want(targets map[forwarding.NodeID]fib.Target, devices map[int]struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if maps.Equal(targets, w.targets) && maps.Equal(devices, w.devices) {
@@ -72,7 +72,7 @@ func (w *HopWatcher) Want(targets map[program.NodeID]nexthop.Target, devices map
 	}
 }
 
-func (w *HopWatcher) wanted() (map[program.NodeID]nexthop.Target, map[int]struct{}) {
+func (w *HopWatcher) wanted() (map[forwarding.NodeID]fib.Target, map[int]struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.targets, w.devices
@@ -139,10 +139,10 @@ type watching struct {
 	*HopWatcher
 	report func(error)
 	events *changes
-	view   *view
+	cache  *fibCache
 	ticker *time.Ticker
 	flush  *time.Timer
-	// pending is what to read anew when flush fires, nothing when it is not set.
+	// pending is what to read again when flush fires, nothing when it is not set.
 	pending scope
 	// pause is how long to rest after the last flush.
 	pause   time.Duration
@@ -160,13 +160,13 @@ func (w *HopWatcher) watch(ctx context.Context, report func(error)) error {
 		return err
 	}
 	defer events.drain()
-	view, err := newView()
+	cache, err := newFIBCache()
 	if err != nil {
 		return err
 	}
-	defer view.close()
+	defer cache.close()
 	s := &watching{
-		HopWatcher: w, report: report, events: events, view: view,
+		HopWatcher: w, report: report, events: events, cache: cache,
 		ticker: time.NewTicker(refresh), flush: time.NewTimer(0), pending: everything,
 	}
 	defer s.ticker.Stop()
@@ -189,17 +189,17 @@ func (s *watching) next(ctx context.Context) error {
 		if !open {
 			return errLost
 		}
-		s.schedule(s.view.linkChanged(link))
+		s.schedule(s.cache.linkChanged(link))
 	case route, open := <-s.events.routes:
 		if !open {
 			return errLost
 		}
-		s.schedule(s.view.routeChanged(route))
+		s.schedule(s.cache.routeChanged(route))
 	case neighbour, open := <-s.events.neighbours:
 		if !open {
 			return errLost
 		}
-		s.schedule(s.view.neighbourChanged(neighbour))
+		s.schedule(s.cache.neighbourChanged(neighbour))
 	case <-s.ticker.C:
 		s.tick()
 	case <-s.flush.C:
@@ -222,11 +222,11 @@ func (s *watching) tick() {
 		s.schedule(everything)
 		return
 	}
-	s.failure = errors.Join(s.view.resolve(), s.config.Vouch())
+	s.failure = errors.Join(s.cache.resolve(), s.config.Vouch())
 	s.report(s.failure)
 }
 
-// prepare reads anew what changed, and sets the hops.
+// prepare reads again what changed, and sets the hops.
 func (s *watching) prepare() {
 	begun := time.Now()
 	changed := s.pending
@@ -241,14 +241,14 @@ func (s *watching) prepare() {
 
 func (s *watching) set(changed scope) error {
 	targets, devices := s.wanted()
-	if err := s.view.read(targets, devices, changed); err != nil {
+	if err := s.cache.read(targets, devices, changed); err != nil {
 		return err
 	}
-	if err := s.config.Set(s.view.network.Hops(targets)); err != nil {
+	if err := s.config.Set(s.cache.network.Hops(targets)); err != nil {
 		return err
 	}
 	if changed == everything {
-		if err := s.view.resolve(); err != nil {
+		if err := s.cache.resolve(); err != nil {
 			return err
 		}
 	}

@@ -17,8 +17,9 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/nexthop"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/fib"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/test/isolated"
 )
 
 // far is the other end of the links of the tests: a namespace of its own.
@@ -30,7 +31,7 @@ type far struct {
 // newFar also leaves the test's thread in a new namespace.
 func newFar(t *testing.T) *far {
 	t.Helper()
-	inNamespace(t)
+	isolated.Thread(t)
 	near, err := netns.Get()
 	if err != nil {
 		t.Fatal(err)
@@ -108,11 +109,11 @@ func farMAC(last byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 1,
 
 // runHops runs a HopWatcher in the test's namespace. The newest of what it sets
 // waits in the channel.
-func runHops(t *testing.T) (*HopWatcher, <-chan map[program.NodeID]program.Hop) {
+func runHops(t *testing.T) (*HopWatcher, <-chan map[forwarding.NodeID]forwarding.Hop) {
 	t.Helper()
-	hops := make(chan map[program.NodeID]program.Hop, 1)
+	hops := make(chan map[forwarding.NodeID]forwarding.Hop, 1)
 	w := runWatcher(t, HopConfig{
-		Set: func(set map[program.NodeID]program.Hop) error {
+		Set: func(set map[forwarding.NodeID]forwarding.Hop) error {
 			select {
 			case <-hops:
 			default:
@@ -162,22 +163,22 @@ func TestHopWatcher(t *testing.T) {
 	must(t, err)
 	must(t, f.AddrAdd(farSecond, mustParseAddr(t, "2001:db8::2/64")))
 	w, set := runHops(t)
-	const onLink, silent, routed, ipv6 program.NodeID = 1, 2, 3, 4
+	const onLink, silent, routed, ipv6 forwarding.NodeID = 1, 2, 3, 4
 	source := netip.MustParseAddr("198.51.100.1")
-	targets := map[program.NodeID]nexthop.Target{
+	targets := map[forwarding.NodeID]fib.Target{
 		onLink: {Source: source, Destination: netip.MustParseAddr("198.51.100.2")},
 		silent: {Source: source, Destination: netip.MustParseAddr("198.51.100.3")},
 		routed: {Source: source, Destination: netip.MustParseAddr("203.0.113.9")},
 		ipv6:   {Source: netip.MustParseAddr("2001:db8::1"), Destination: netip.MustParseAddr("2001:db8::2")},
 	}
-	hop := func(link netlink.Link, mac byte, mtu int) *program.Hop {
-		return &program.Hop{Interface: link.Attrs().Index, MTU: mtu,
+	hop := func(link netlink.Link, mac byte, mtu int) *forwarding.Hop {
+		return &forwarding.Hop{Interface: link.Attrs().Index, MTU: mtu,
 			Source: [6]byte(link.Attrs().HardwareAddr), Destination: [6]byte(farMAC(mac))}
 	}
-	await := func(what string, id program.NodeID, want *program.Hop) {
+	await := func(what string, id forwarding.NodeID, want *forwarding.Hop) {
 		t.Helper()
 		deadline := time.After(30 * time.Second)
-		var last map[program.NodeID]program.Hop
+		var last map[forwarding.NodeID]forwarding.Hop
 		for {
 			select {
 			case last = <-set:
@@ -232,7 +233,7 @@ func TestHopsNotSet(t *testing.T) {
 	events := make(chan string, 100)
 	sets := 0
 	runWatcher(t, HopConfig{
-		Set: func(map[program.NodeID]program.Hop) error {
+		Set: func(map[forwarding.NodeID]forwarding.Hop) error {
 			sets++
 			events <- "set"
 			if sets < 3 {
@@ -260,10 +261,10 @@ func TestHopsNotSet(t *testing.T) {
 	}
 }
 
-// A subscription that the kernel ended is the end of a view.
+// A subscription that the kernel ended is the end of a cache.
 func TestLostMessages(t *testing.T) {
 	events := &changes{make(chan netlink.LinkUpdate), make(chan netlink.RouteUpdate), make(chan netlink.NeighUpdate)}
-	s := &watching{HopWatcher: NewHopWatcher(HopConfig{}), events: events, view: &view{},
+	s := &watching{HopWatcher: NewHopWatcher(HopConfig{}), events: events, cache: &fibCache{},
 		ticker: time.NewTicker(time.Hour), flush: time.NewTimer(time.Hour)}
 	close(events.neighbours)
 	if err := s.next(t.Context()); !errors.Is(err, errLost) {

@@ -24,11 +24,12 @@ func describe(link netlink.Link) iface {
 	attributes := link.Attrs()
 	i := iface{
 		link: Link{
-			Name:  attributes.Name,
-			Index: attributes.Index,
-			MTU:   attributes.MTU,
-			MAC:   attributes.HardwareAddr.String(),
-			Up:    isUp(attributes),
+			Name:     attributes.Name,
+			Index:    attributes.Index,
+			MTU:      attributes.MTU,
+			MAC:      attributes.HardwareAddr.String(),
+			Up:       isUp(attributes),
+			Ethernet: attributes.EncapType == "ether" && len(attributes.HardwareAddr) == 6,
 		},
 		master:    attributes.MasterIndex,
 		aggregate: link.Type() == "bond" || link.Type() == "team",
@@ -41,17 +42,20 @@ func describe(link netlink.Link) iface {
 }
 
 // stack gives every interface with its device and members, and replaces members
-// among the selected by what they are members of.
-func stack(interfaces map[int]iface, selected map[int]bool) ([]Link, map[int]bool) {
+// among the selected, and those that carry addresses, by what they are members of.
+func stack(interfaces map[int]iface, selected, carrying map[int]bool) ([]Link, map[int]bool) {
 	members := map[int][]int{}
-	uplinks := map[int]bool{}
-	for index, i := range interfaces {
-		if interfaces[i.master].aggregate {
-			members[i.master] = append(members[i.master], index)
-			index = i.master
+	uplinks, carriers := map[int]bool{}, map[int]bool{}
+	for index := range interfaces {
+		whole := wholeOf(interfaces, index)
+		if whole != index {
+			members[whole] = append(members[whole], index)
 		}
-		if selected[i.link.Index] {
-			uplinks[index] = true
+		if selected[index] {
+			uplinks[whole] = true
+		}
+		if carrying[index] {
+			carriers[whole] = true
 		}
 	}
 	links := make([]Link, 0, len(interfaces))
@@ -60,9 +64,18 @@ func stack(interfaces map[int]iface, selected map[int]bool) ([]Link, map[int]boo
 		link.Device = deviceOf(interfaces, link.Index)
 		link.Members = members[link.Device]
 		slices.Sort(link.Members)
+		link.Carries = carriers[link.Index]
 		links = append(links, link)
 	}
 	return links, uplinks
+}
+
+// wholeOf is the bond or team that the interface is a member of, else the interface itself.
+func wholeOf(interfaces map[int]iface, index int) int {
+	if master := interfaces[index].master; interfaces[master].aggregate {
+		return master
+	}
+	return index
 }
 
 // deviceOf goes down from a VLAN, or a VLAN in a VLAN, to what is below.

@@ -40,13 +40,16 @@ func TestStack(t *testing.T) {
 		plainVLAN: {eth2, nil},
 		foreign:   {foreign, nil},
 	}
-	links, _ := stack(interfaces, nil)
+	links, _ := stack(interfaces, nil, map[int]bool{eth1: true, vlan100: true})
 	if len(links) != len(interfaces) {
 		t.Errorf("%d links of %d interfaces", len(links), len(interfaces))
 	}
 	for _, link := range links {
 		if got := (place{link.Device, link.Members}); !reflect.DeepEqual(got, places[link.Index]) {
 			t.Errorf("interface %d: %+v, want %+v", link.Index, got, places[link.Index])
+		}
+		if want := link.Index == bond0 || link.Index == vlan100; link.Carries != want {
+			t.Errorf("interface %d carries an address: %t, want %t", link.Index, link.Carries, want)
 		}
 	}
 	for name, test := range map[string]struct{ selected, want []int }{
@@ -62,7 +65,7 @@ func TestStack(t *testing.T) {
 		for _, index := range test.selected {
 			selected[index] = true
 		}
-		_, uplinks := stack(interfaces, selected)
+		_, uplinks := stack(interfaces, selected, nil)
 		if got := slices.Sorted(maps.Keys(uplinks)); !slices.Equal(got, test.want) {
 			t.Errorf("%s: uplinks %v, want %v", name, got, test.want)
 		}

@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
 // largeModel has 100 nodes and 1,000 Services with 60 endpoints each, 3 of
@@ -17,14 +17,14 @@ import (
 func largeModel() *model.Model {
 	m := modelOf()
 	m.Nodes = nil
-	for id := program.NodeID(1); id <= 100; id++ {
-		m.Nodes = append(m.Nodes, model.Node{ID: id, IPv4: netip.AddrFrom4([4]byte{198, 51, 100, byte(id)})})
+	for id := forwarding.NodeID(1); id <= 100; id++ {
+		m.Nodes = append(m.Nodes, nodeWithID(id))
 	}
 	for service := range 1000 {
 		f := frontend(1, "service"+strconv.Itoa(service), 3*service, 3*service+1, 3*service+2)
 		f.Key.VIP = netip.AddrFrom4([4]byte{203, 0, byte(113 + service/250), byte(service % 250)})
 		for i := range 19 {
-			f.Weights[program.NodeID(2+(7*service+5*i)%99)] = 3
+			f.Weights[forwarding.NodeID(2+(7*service+5*i)%99)] = 3
 		}
 		m.VIPs = append(m.VIPs, model.VIP{Address: f.Key.VIP})
 		m.Frontends = append(m.Frontends, f)
@@ -33,7 +33,7 @@ func largeModel() *model.Model {
 }
 
 func BenchmarkPlan(b *testing.B) {
-	limits := program.Limits{Frontends: 2000, Tables: 2000, EndpointSlots: 2000, Endpoints: 10000, VIPs: 2000, SourceRanges: 2000}
+	limits := forwarding.Limits{Frontends: 2000, NodeTables: 2000, EndpointTables: 2000, Endpoints: 10000, VIPs: 2000, SourceRanges: 2000}
 	before, after := largeModel(), largeModel()
 	after.Frontends[500].Weights = maps.Clone(after.Frontends[500].Weights)
 	after.Frontends[500].Weights[2]++
@@ -44,12 +44,12 @@ func BenchmarkPlan(b *testing.B) {
 	}
 	b.Run("1,000 services from nothing", func(b *testing.B) {
 		for b.Loop() {
-			empty := program.NewState()
+			empty := forwarding.NewState()
 			NewPlanner(empty).Plan(empty, before, limits)
 		}
 	})
-	p := NewPlanner(program.NewState())
-	have, _ := p.Plan(program.NewState(), before, limits)
+	p := NewPlanner(forwarding.NewState())
+	have, _ := p.Plan(forwarding.NewState(), before, limits)
 	for _, c := range []struct {
 		name string
 		next *model.Model
@@ -60,7 +60,7 @@ func BenchmarkPlan(b *testing.B) {
 				p.Plan(have, before, limits)
 				b.StartTimer()
 				want, _ := p.Plan(have, c.next, limits)
-				program.Diff(have, want)
+				forwarding.Diff(have, want)
 			}
 		})
 	}

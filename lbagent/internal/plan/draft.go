@@ -7,61 +7,62 @@ import (
 	"net/netip"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
 // draft is a plan in the making.
 type draft struct {
 	planner  *Planner
-	have     *program.State
+	have     *forwarding.State
 	model    *model.Model
-	limits   program.Limits
-	want     *program.State
-	problems []model.Problem
+	limits   forwarding.Limits
+	want     *forwarding.State
+	problems []Problem
 
 	// known are the ids of endpoints that the maps hold or that were given
 	// out; usedIDs are all ids that are not free.
-	known   map[program.Endpoint]program.EndpointID
-	usedIDs map[program.EndpointID]struct{}
+	known   map[forwarding.Endpoint]forwarding.EndpointID
+	usedIDs map[forwarding.EndpointID]struct{}
 	// frontendIDs are the ids that are not free, keptIDs those of frontends
 	// that are planned already.
-	frontendIDs map[program.FrontendID]struct{}
-	keptIDs     map[program.FrontendID]struct{}
-	// hashes are by what the data plane finds the frontends of IPv6, programmed or planned.
-	hashes map[uint64]program.FrontendKey
+	frontendIDs map[forwarding.FrontendID]struct{}
+	keptIDs     map[forwarding.FrontendID]struct{}
+	// hashes are by what the data plane finds the IPv6 frontends, programmed or planned.
+	hashes map[uint64]forwarding.FrontendKey
 	// frontends is how many the map will hold before removals.
 	frontends int
 
 	sources       *sourceSets
-	tableSlots    *slots[program.TableSlot]
-	endpointSlots *slots[program.EndpointSlot]
-	// backends are those that have been placed, keys all frontends of each.
-	backends map[backend]placement
-	keys     map[backend][]program.FrontendKey
+	tableSlots    *slots[forwarding.NodeTableSlot]
+	endpointSlots *slots[forwarding.EndpointTableSlot]
+	// places are of the Service ports that have been placed, keys all frontends of each.
+	places map[servicePort]placement
+	keys   map[servicePort][]forwarding.FrontendKey
 	// tableOwners and endpointTableOwners say whose the slots are that
 	// frontends have in the maps; nobody's where that is not clear.
-	tableOwners         map[program.TableSlot]backend
-	endpointTableOwners map[program.EndpointSlot]backend
-	// zoned are the backends that have a node table for each zone, by the budget of
+	tableOwners         map[forwarding.NodeTableSlot]servicePort
+	endpointTableOwners map[forwarding.EndpointTableSlot]servicePort
+	// zoned are the Service ports that have a node table for each zone, by the budget of
 	// all nodes; joins are tables that are to go, whose owners join a table's chains.
-	zoned map[backend]bool
-	joins map[program.TableSlot][]*program.Table
-	// spreads are the backends that send, or sent, packets to other nodes, held the node
+	zoned map[servicePort]bool
+	joins map[forwarding.NodeTableSlot][]*forwarding.NodeTable
+	// spreads are the Service ports that send, or sent, packets to other nodes, held the node
 	// tables that stay as they are.
-	spreads map[backend]bool
-	held    []program.TableSlot
-	// weights and ids are what the tables are computed from, histories what
+	spreads map[servicePort]bool
+	held    []forwarding.NodeTableSlot
+	// weights and shares are what the tables are computed from, histories what
 	// new node tables go on from.
-	weights map[program.TableSlot]map[program.NodeID]uint32
-	ids     map[program.EndpointSlot]map[program.Endpoint]program.EndpointID
+	weights map[forwarding.NodeTableSlot]map[forwarding.NodeID]uint32
+	shares  map[forwarding.EndpointTableSlot]map[forwarding.Endpoint]table.Share
 
-	histories map[program.TableSlot]*program.Table
+	histories map[forwarding.NodeTableSlot]*forwarding.NodeTable
 }
 
-// backend is what frontends on several VIPs have in common: the endpoints of a
+// servicePort is what frontends on several VIPs have in common: the endpoints of a
 // port of a Service in one address family.
-type backend struct {
+type servicePort struct {
 	service  model.ServiceName
 	portName string
 	protocol uint8
@@ -70,7 +71,7 @@ type backend struct {
 	zone zone
 }
 
-// zone is one of the node tables of a backend: the zero one is for packets that this
+// zone is one of the node tables of a Service port: the zero one is for packets that this
 // node gets from a router, the others for those that nodes of the named zone
 // get, with an empty name for nodes without one.
 type zone struct {
@@ -78,16 +79,16 @@ type zone struct {
 	name  string
 }
 
-// in is the backend's table for packets of another zone.
-func (b backend) in(name string) backend {
-	if b != nobody {
-		b.zone = zone{other: true, name: name}
+// in is the Service port's table for packets of another zone.
+func (p servicePort) in(name string) servicePort {
+	if p != nobody {
+		p.zone = zone{other: true, name: name}
 	}
-	return b
+	return p
 }
 
-func backendOf(frontend *model.Frontend) backend {
-	return backend{
+func portOf(frontend *model.Frontend) servicePort {
+	return servicePort{
 		service:  frontend.Service,
 		portName: frontend.PortName,
 		protocol: frontend.Key.Protocol,
@@ -95,38 +96,38 @@ func backendOf(frontend *model.Frontend) backend {
 	}
 }
 
-// placement is where the tables of a backend are; zero where it needs none.
+// placement is where the tables of a Service port are; zero where it needs none.
 type placement struct {
-	table     program.TableSlot
-	endpoints program.EndpointSlot
+	table     forwarding.NodeTableSlot
+	endpoints forwarding.EndpointTableSlot
 	// zones are the node tables of other zones, by the zone's name.
-	zones map[string]program.TableSlot
+	zones map[string]forwarding.NodeTableSlot
 }
 
-func newDraft(p *Planner, have *program.State, m *model.Model, limits program.Limits) *draft {
+func newDraft(p *Planner, have *forwarding.State, m *model.Model, limits forwarding.Limits) *draft {
 	d := &draft{
 		planner: p, have: have, model: m, limits: limits,
-		want:          program.NewState(),
-		known:         map[program.Endpoint]program.EndpointID{},
-		usedIDs:       map[program.EndpointID]struct{}{},
-		frontendIDs:   map[program.FrontendID]struct{}{},
-		keptIDs:       map[program.FrontendID]struct{}{},
-		hashes:        map[uint64]program.FrontendKey{},
+		want:          forwarding.NewState(),
+		known:         map[forwarding.Endpoint]forwarding.EndpointID{},
+		usedIDs:       map[forwarding.EndpointID]struct{}{},
+		frontendIDs:   map[forwarding.FrontendID]struct{}{},
+		keptIDs:       map[forwarding.FrontendID]struct{}{},
+		hashes:        map[uint64]forwarding.FrontendKey{},
 		frontends:     len(have.Frontends),
 		sources:       newSourceSets(have, limits.SourceRanges),
-		tableSlots:    newSlots[program.TableSlot](limits.Tables),
-		endpointSlots: newSlots[program.EndpointSlot](limits.EndpointSlots),
-		backends:      map[backend]placement{},
-		keys:          map[backend][]program.FrontendKey{},
-		spreads:       map[backend]bool{},
-		joins:         map[program.TableSlot][]*program.Table{},
+		tableSlots:    newSlots[forwarding.NodeTableSlot](limits.NodeTables),
+		endpointSlots: newSlots[forwarding.EndpointTableSlot](limits.EndpointTables),
+		places:        map[servicePort]placement{},
+		keys:          map[servicePort][]forwarding.FrontendKey{},
+		spreads:       map[servicePort]bool{},
+		joins:         map[forwarding.NodeTableSlot][]*forwarding.NodeTable{},
 
-		tableOwners:         map[program.TableSlot]backend{},
-		endpointTableOwners: map[program.EndpointSlot]backend{},
+		tableOwners:         map[forwarding.NodeTableSlot]servicePort{},
+		endpointTableOwners: map[forwarding.EndpointTableSlot]servicePort{},
 
-		weights:   map[program.TableSlot]map[program.NodeID]uint32{},
-		ids:       map[program.EndpointSlot]map[program.Endpoint]program.EndpointID{},
-		histories: map[program.TableSlot]*program.Table{},
+		weights:   map[forwarding.NodeTableSlot]map[forwarding.NodeID]uint32{},
+		shares:    map[forwarding.EndpointTableSlot]map[forwarding.Endpoint]table.Share{},
+		histories: map[forwarding.NodeTableSlot]*forwarding.NodeTable{},
 	}
 	d.readState()
 	d.readModel()
@@ -141,7 +142,7 @@ func (d *draft) readState() {
 			d.known[endpoint] = id
 		}
 	}
-	for slot := range d.have.Tables {
+	for slot := range d.have.NodeTables {
 		d.tableSlots.use(slot)
 	}
 	for slot := range d.have.EndpointTables {
@@ -158,23 +159,23 @@ func (d *draft) readState() {
 	}
 }
 
-// nobody is the backend of frontends that are not in the model, and the owner
+// nobody is the Service port of frontends that are not in the model, and the owner
 // of slots that cannot be told whose they are.
-var nobody = backend{}
+var nobody = servicePort{}
 
 // readModel notes which frontends belong together and whose the slots are that
-// they have. A slot belongs to the backend of the last plan if that still
+// they have. A slot belongs to the Service port of the last plan if that still
 // lives. Else, as after a restart or when a port has a new name, it belongs to
-// the backend of the frontends that have it; where these are of several, or
+// the Service port of the frontends that have it; where these are of several, or
 // some are to go, a VIP may have changed its Service meanwhile: it is nobody's.
 func (d *draft) readModel() {
 	for i := range d.model.Frontends {
-		name := backendOf(&d.model.Frontends[i])
+		name := portOf(&d.model.Frontends[i])
 		d.keys[name] = append(d.keys[name], d.model.Frontends[i].Key)
 		d.spreads[name] = d.spreads[name] || d.model.Frontends[i].Spreads()
 	}
-	placed := map[program.TableSlot]backend{}
-	placedEndpoints := map[program.EndpointSlot]backend{}
+	placed := map[forwarding.NodeTableSlot]servicePort{}
+	placedEndpoints := map[forwarding.EndpointTableSlot]servicePort{}
 	for name, place := range d.planner.placed {
 		if len(d.keys[name]) > 0 {
 			placed[place.table] = name
@@ -184,7 +185,7 @@ func (d *draft) readModel() {
 			placedEndpoints[place.endpoints] = name
 		}
 	}
-	names := map[program.FrontendKey]backend{}
+	names := map[forwarding.FrontendKey]servicePort{}
 	for name, keys := range d.keys {
 		for _, key := range keys {
 			names[key] = name
@@ -209,7 +210,7 @@ func (d *draft) readModel() {
 	}
 }
 
-func setOwner[S comparable](owners, placed map[S]backend, slot S, name backend) {
+func setOwner[S comparable](owners, placed map[S]servicePort, slot S, name servicePort) {
 	if owner, known := placed[slot]; known {
 		owners[slot] = owner
 	} else if owner, found := owners[slot]; found && owner != name {
@@ -226,37 +227,13 @@ func (d *draft) setVIPs() {
 		if _, programmed := d.have.VIPs[vip.Address]; !programmed {
 			if count >= d.limits.VIPs {
 				d.full(model.ObjectReference{Kind: "VIP", Name: millracev1alpha1.VIPName(vip.Address)},
-					fmt.Sprintf("VIP %s", vip.Address), shortage{"VIPs", d.limits.VIPs, "--max-vips"})
+					fmt.Sprintf("VIP %s", vip.Address), forwarding.VIPs)
 				continue
 			}
 			count++
 		}
 		d.want.VIPs[vip.Address] = struct{}{}
 	}
-}
-
-// shortage is a map that is full, with the flag that sets its size.
-type shortage struct {
-	what  string
-	limit int
-	flag  string
-}
-
-func (d *draft) full(object model.ObjectReference, what string, s shortage) {
-	d.problems = append(d.problems, model.Problem{
-		Object: object,
-		Reason: millracev1alpha1.ReasonMapFull,
-		Message: fmt.Sprintf("%s: not or not wholly programmed, a node has room for %d %s; raise %s of the agent",
-			what, s.limit, s.what, s.flag),
-	})
-}
-
-func serviceOf(frontend *model.Frontend) model.ObjectReference {
-	return model.ObjectReference{Kind: "Service", Namespace: frontend.Service.Namespace, Name: frontend.Service.Name}
-}
-
-func (d *draft) frontendFull(frontend *model.Frontend, s shortage) {
-	d.full(serviceOf(frontend), fmt.Sprintf("frontend %s", frontend.Key), s)
 }
 
 func (d *draft) hasVIP(address netip.Addr) bool {

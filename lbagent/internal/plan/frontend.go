@@ -4,19 +4,18 @@ package plan
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
-// addFrontend plans a frontend, its backend's slots and endpoints.
+// addFrontend plans a frontend, its Service port's slots and endpoints.
 func (d *draft) addFrontend(frontend *model.Frontend) {
 	before, programmed := d.have.Frontends[frontend.Key]
 	if !d.hasVIP(frontend.Key.VIP) {
-		d.frontendFull(frontend, shortage{"VIPs", d.limits.VIPs, "--max-vips"})
+		d.frontendFull(frontend, forwarding.VIPs)
 		return
 	}
 	if other, free := d.takeHash(frontend.Key); !free {
@@ -25,7 +24,7 @@ func (d *draft) addFrontend(frontend *model.Frontend) {
 	}
 	if !programmed {
 		if d.frontends >= d.limits.Frontends {
-			d.frontendFull(frontend, d.frontendShortage())
+			d.frontendFull(frontend, forwarding.Frontends)
 			return
 		}
 		if lacking, fits := d.fits(frontend); !fits {
@@ -35,30 +34,30 @@ func (d *draft) addFrontend(frontend *model.Frontend) {
 	}
 	id, found := d.frontendID(before.ID)
 	if !found {
-		d.frontendFull(frontend, d.frontendShortage())
+		d.frontendFull(frontend, forwarding.Frontends)
 		return
 	}
 	ranges, fits := d.sourceSet(frontend)
 	if !fits {
-		d.frontendFull(frontend, d.sourceShortage())
+		d.frontendFull(frontend, forwarding.SourceRanges)
 		if !programmed {
 			return
 		}
 		// The former list makes room once it is gone: until then nobody is let in.
-		ranges = program.Nobody
+		ranges = forwarding.Nobody
 	}
 	if !programmed {
 		d.frontends++
 	}
 	place := d.place(frontend)
-	d.want.Frontends[frontend.Key] = program.Frontend{
-		ID: id, Local: frontend.Local, Refuses: len(frontend.Weights) == 0,
+	d.want.Frontends[frontend.Key] = forwarding.Frontend{
+		ID: id, Local: frontend.ServesOwn(), Refuses: len(frontend.Weights) == 0,
 		Table: place.table, Endpoints: place.endpoints, Affinity: frontend.Affinity, Ranges: ranges,
 	}
 }
 
 // takeHash returns false and the frontend that has the hash where that is another one.
-func (d *draft) takeHash(key program.FrontendKey) (program.FrontendKey, bool) {
+func (d *draft) takeHash(key forwarding.FrontendKey) (forwarding.FrontendKey, bool) {
 	if key.VIP.Is4() {
 		return key, true
 	}
@@ -69,76 +68,49 @@ func (d *draft) takeHash(key program.FrontendKey) (program.FrontendKey, bool) {
 	return key, true
 }
 
-// sameHash tells of a frontend that is left out. Its address was chosen for that, or it is one
-// case in 2^64.
-func (d *draft) sameHash(frontend *model.Frontend, other program.FrontendKey) {
-	d.problems = append(d.problems, model.Problem{
-		Object: serviceOf(frontend),
-		Reason: millracev1alpha1.ReasonUnsupported,
-		Message: fmt.Sprintf("frontend %s: not programmed, its address and port have the same hash as those of %s; give one of the two another address or port",
-			frontend.Key, other),
-	})
-}
-
-func (d *draft) frontendShortage() shortage {
-	return shortage{"frontends", d.limits.Frontends, "--max-frontends"}
-}
-
-func (d *draft) tableShortage() shortage {
-	return shortage{"node tables", d.limits.Tables, "--max-tables"}
-}
-
-func (d *draft) endpointSlotShortage() shortage {
-	return shortage{"endpoint tables", d.limits.EndpointSlots, "--max-endpoint-tables"}
-}
-
-func (d *draft) endpointShortage() shortage {
-	return shortage{"endpoints", d.limits.Endpoints, "--max-endpoints"}
-}
-
 // frontendID keeps the id that a frontend has or gives it one.
-func (d *draft) frontendID(id program.FrontendID) (program.FrontendID, bool) {
+func (d *draft) frontendID(id forwarding.FrontendID) (forwarding.FrontendID, bool) {
 	if _, taken := d.keptIDs[id]; id == 0 || taken || int64(id) > int64(d.limits.Frontends) {
 		next, found := d.planner.frontendIDs.next(d.limits.Frontends, func(number uint32) bool {
-			_, used := d.frontendIDs[program.FrontendID(number)]
+			_, used := d.frontendIDs[forwarding.FrontendID(number)]
 			return used
 		})
 		if !found {
 			return 0, false
 		}
-		id = program.FrontendID(next)
+		id = forwarding.FrontendID(next)
 		d.frontendIDs[id] = struct{}{}
 	}
 	d.keptIDs[id] = struct{}{}
 	return id, true
 }
 
-// needsTable tells whether a frontend, or another one of its backend, sends
+// needsTable reports whether a frontend, or another one of its Service port, sends
 // packets to other nodes.
 func (d *draft) needsTable(frontend *model.Frontend) bool {
-	return d.spreads[backendOf(frontend)] && len(frontend.Weights) > 0
+	return d.spreads[portOf(frontend)] && len(frontend.Weights) > 0
 }
 
-// holdsTable tells whether a table is kept as it is if there is one: no endpoint
+// holdsTable reports whether a table is kept as it is if there is one: no endpoint
 // is usable, but connections of one that lives still find it by the table.
 func (d *draft) holdsTable(frontend *model.Frontend) bool {
-	return d.spreads[backendOf(frontend)] && frontend.Living
+	return d.spreads[portOf(frontend)] && frontend.Living
 }
 
-// fits tells whether there is room for a backend as a whole, and if not, what
+// fits reports whether there is room for a Service port as a whole, and if not, what
 // is lacking.
-func (d *draft) fits(frontend *model.Frontend) (shortage, bool) {
-	name := backendOf(frontend)
-	if _, placed := d.backends[name]; placed {
-		return shortage{}, true
+func (d *draft) fits(frontend *model.Frontend) (forwarding.Capacity, bool) {
+	name := portOf(frontend)
+	if _, placed := d.places[name]; placed {
+		return 0, true
 	}
-	// A backend without a place has no programmed frontend, those come first:
-	// it needs everything anew.
+	// A Service port without a place has no programmed frontend, those come first:
+	// it needs everything.
 	if _, free := d.tableSlots.peek(); d.needsTable(frontend) && !free {
-		return d.tableShortage(), false
+		return forwarding.NodeTables, false
 	}
 	if _, free := d.endpointSlots.peek(); len(frontend.Endpoints) > 0 && !free {
-		return d.endpointSlotShortage(), false
+		return forwarding.EndpointTables, false
 	}
 	missing := 0
 	for _, endpoint := range slices.Concat(frontend.Endpoints, frontend.Draining) {
@@ -146,14 +118,14 @@ func (d *draft) fits(frontend *model.Frontend) (shortage, bool) {
 			missing++
 		}
 	}
-	return d.endpointShortage(), len(d.usedIDs)+missing <= d.limits.Endpoints
+	return forwarding.Endpoints, len(d.usedIDs)+missing <= d.limits.Endpoints
 }
 
-// place gives a backend its slots and its endpoints their ids. What does not
-// fit, because a programmed backend has grown, is left out with a Problem.
+// place gives a Service port its slots and its endpoints their ids. What does not
+// fit, because a programmed Service port has grown, is left out with a Problem.
 func (d *draft) place(frontend *model.Frontend) placement {
-	name := backendOf(frontend)
-	if place, placed := d.backends[name]; placed {
+	name := portOf(frontend)
+	if place, placed := d.places[name]; placed {
 		return place
 	}
 	var place placement
@@ -163,49 +135,52 @@ func (d *draft) place(frontend *model.Frontend) placement {
 			place.table = slot
 			d.weights[slot] = frontend.Weights
 		} else {
-			d.frontendFull(frontend, d.tableShortage())
+			d.frontendFull(frontend, forwarding.NodeTables)
 		}
 	} else if d.holdsTable(frontend) {
-		if own, _ := d.ownTable(name); d.have.Tables[own] != nil {
+		if own, _ := d.ownTable(name); d.have.NodeTables[own] != nil {
 			place.table = own
 			d.held = append(d.held, own)
 		}
 	}
-	ids, complete := d.identify(frontend)
+	shares, complete := d.identify(frontend)
 	if !complete {
-		d.frontendFull(frontend, d.endpointShortage())
+		d.frontendFull(frontend, forwarding.Endpoints)
 	}
-	if len(ids) > 0 {
+	if len(shares) > 0 {
+		if frontend.Refused > 0 {
+			shares[table.Refused] = table.Share{ID: forwarding.RefusedEndpoint, Weight: frontend.Refused}
+		}
 		slot, found := d.endpointSlot(name)
 		if found {
 			place.endpoints = slot
-			d.ids[slot] = ids
+			d.shares[slot] = shares
 		} else {
-			d.frontendFull(frontend, d.endpointSlotShortage())
+			d.frontendFull(frontend, forwarding.EndpointTables)
 		}
 	}
-	d.backends[name] = place
+	d.places[name] = place
 	return place
 }
 
-// tableSlot returns the slot of the backend's node table: the one that its
+// tableSlot returns the slot of the Service port's node table: the one that its
 // frontends have in the maps, else a free one, which then goes on from the
 // table that they have, because connections may be with its former owners.
-func (d *draft) tableSlot(name backend) (program.TableSlot, bool) {
+func (d *draft) tableSlot(name servicePort) (forwarding.NodeTableSlot, bool) {
 	own, former := d.ownTable(name)
 	if own != 0 {
 		return own, true
 	}
 	slot, found := d.tableSlots.take()
 	if found {
-		d.histories[slot] = d.have.Tables[former]
+		d.histories[slot] = d.have.NodeTables[former]
 	}
 	return slot, found
 }
 
-// ownTable returns the slot that is the backend's own, and the first of those
+// ownTable returns the slot that is the Service port's own, and the first of those
 // that its frontends have in the maps; zero where there is none.
-func (d *draft) ownTable(name backend) (own, former program.TableSlot) {
+func (d *draft) ownTable(name servicePort) (own, former forwarding.NodeTableSlot) {
 	for _, key := range d.keys[name] {
 		slot := d.have.Frontends[key].Table
 		if d.tableOwners[slot] == name && d.tableSlots.keep(slot) {
@@ -217,7 +192,7 @@ func (d *draft) ownTable(name backend) (own, former program.TableSlot) {
 }
 
 // endpointSlot is tableSlot for the endpoint table, which has no history.
-func (d *draft) endpointSlot(name backend) (program.EndpointSlot, bool) {
+func (d *draft) endpointSlot(name servicePort) (forwarding.EndpointTableSlot, bool) {
 	for _, key := range d.keys[name] {
 		slot := d.have.Frontends[key].Endpoints
 		if d.endpointTableOwners[slot] == name && d.endpointSlots.keep(slot) {
@@ -228,13 +203,13 @@ func (d *draft) endpointSlot(name backend) (program.EndpointSlot, bool) {
 }
 
 // identify gives the frontend's endpoints ids, the usable ones first, and
-// returns those of the usable ones; complete is false where not all fit.
-func (d *draft) identify(frontend *model.Frontend) (usable map[program.Endpoint]program.EndpointID, complete bool) {
-	usable, complete = map[program.Endpoint]program.EndpointID{}, true
-	for _, endpoint := range frontend.Endpoints {
+// returns those of the usable ones, with what they weigh; complete is false where not all fit.
+func (d *draft) identify(frontend *model.Frontend) (usable map[forwarding.Endpoint]table.Share, complete bool) {
+	usable, complete = map[forwarding.Endpoint]table.Share{}, true
+	for i, endpoint := range frontend.Endpoints {
 		id, found := d.endpointID(endpoint)
 		if found {
-			usable[endpoint] = id
+			usable[endpoint] = table.Share{ID: id, Weight: frontend.Share(i)}
 		}
 		complete = complete && found
 	}
@@ -246,17 +221,17 @@ func (d *draft) identify(frontend *model.Frontend) (usable map[program.Endpoint]
 }
 
 // endpointID keeps the id that an endpoint has or gives it one.
-func (d *draft) endpointID(endpoint program.Endpoint) (program.EndpointID, bool) {
+func (d *draft) endpointID(endpoint forwarding.Endpoint) (forwarding.EndpointID, bool) {
 	id, known := d.known[endpoint]
 	if !known {
 		next, found := d.planner.endpointIDs.next(d.limits.Endpoints, func(number uint32) bool {
-			_, used := d.usedIDs[program.EndpointID(number)]
+			_, used := d.usedIDs[forwarding.EndpointID(number)]
 			return used
 		})
 		if !found {
 			return 0, false
 		}
-		id = program.EndpointID(next)
+		id = forwarding.EndpointID(next)
 		d.known[endpoint] = id
 		d.usedIDs[id] = struct{}{}
 	}

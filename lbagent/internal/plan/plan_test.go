@@ -12,22 +12,22 @@ import (
 	"testing"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
-var ample = program.Limits{Frontends: 100, Tables: 100, EndpointSlots: 100, Endpoints: 100, VIPs: 100, SourceRanges: 100}
+var ample = forwarding.Limits{Frontends: 100, NodeTables: 100, EndpointTables: 100, Endpoints: 100, VIPs: 100, SourceRanges: 100}
 
-const selfID = program.NodeID(1)
+const selfID = forwarding.NodeID(1)
 
 func vipNumber(n int) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, byte(n)}) }
 
-func endpointNumber(n int) program.Endpoint {
-	return program.Endpoint{Address: netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)}), Port: 8080}
+func endpointNumber(n int) forwarding.Endpoint {
+	return forwarding.Endpoint{Address: netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)}), Port: 8080}
 }
 
-func endpoints(numbers ...int) []program.Endpoint {
-	var list []program.Endpoint
+func endpoints(numbers ...int) []forwarding.Endpoint {
+	var list []forwarding.Endpoint
 	for _, n := range numbers {
 		list = append(list, endpointNumber(n))
 	}
@@ -37,10 +37,10 @@ func endpoints(numbers ...int) []program.Endpoint {
 // frontend is port 80 of a Service on a VIP, with endpoints on this node.
 func frontend(vip int, service string, numbers ...int) model.Frontend {
 	f := model.Frontend{
-		Key:       program.FrontendKey{VIP: vipNumber(vip), Port: 80, Protocol: program.ProtocolTCP},
+		Key:       forwarding.FrontendKey{VIP: vipNumber(vip), Port: 80, Protocol: forwarding.ProtocolTCP},
 		Service:   model.ServiceName{Namespace: "default", Name: service},
 		PortName:  "http",
-		Weights:   map[program.NodeID]uint32{},
+		Weights:   map[forwarding.NodeID]uint32{},
 		Endpoints: endpoints(numbers...),
 	}
 	if len(numbers) > 0 {
@@ -49,13 +49,17 @@ func frontend(vip int, service string, numbers ...int) model.Frontend {
 	return f
 }
 
+func nodeWithID(id forwarding.NodeID) model.Node {
+	return model.Node{ID: id, Node: forwarding.Node{IPv4: netip.AddrFrom4([4]byte{198, 51, 100, byte(id)})}}
+}
+
 // modelOf is a model of three nodes with the frontends and their VIPs.
 func modelOf(frontends ...model.Frontend) *model.Model {
-	m := &model.Model{Self: program.Self{ID: selfID, IPv4: netip.MustParseAddr("198.51.100.1")}}
-	for id := range program.NodeID(3) {
-		m.Nodes = append(m.Nodes, model.Node{
-			Name: fmt.Sprintf("node%d", id+1), ID: id + 1, IPv4: netip.AddrFrom4([4]byte{198, 51, 100, byte(id + 1)}),
-		})
+	m := &model.Model{Self: forwarding.Self{ID: selfID, IPv4: netip.MustParseAddr("198.51.100.1")}}
+	for id := range forwarding.NodeID(3) {
+		node := nodeWithID(id + 1)
+		node.Name = fmt.Sprintf("node%d", node.ID)
+		m.Nodes = append(m.Nodes, node)
 	}
 	for _, f := range frontends {
 		if !slices.ContainsFunc(m.VIPs, func(vip model.VIP) bool { return vip.Address == f.Key.VIP }) {
@@ -69,17 +73,17 @@ func modelOf(frontends ...model.Frontend) *model.Model {
 }
 
 // advance plans and applies all of it.
-func advance(t *testing.T, p *Planner, have *program.State, m *model.Model, limits program.Limits) (*program.State, []model.Problem) {
+func advance(t *testing.T, p *Planner, have *forwarding.State, m *model.Model, limits forwarding.Limits) (*forwarding.State, []Problem) {
 	t.Helper()
 	want, problems := p.Plan(have, m, limits)
-	got := program.Apply(have, program.Diff(have, want))
+	got := forwarding.Apply(have, forwarding.Diff(have, want))
 	if !reflect.DeepEqual(got, want) {
 		t.Fatal("the operations do not lead to the plan")
 	}
 	return got, problems
 }
 
-func key(vip int) program.FrontendKey { return frontend(vip, "").Key }
+func key(vip int) forwarding.FrontendKey { return frontend(vip, "").Key }
 
 func TestPlan(t *testing.T) {
 	web := frontend(1, "web", 1, 2)
@@ -92,7 +96,7 @@ func TestPlan(t *testing.T) {
 	empty := frontend(4, "empty")
 	m := modelOf(web, local, elsewhere, empty)
 	m.VIPs = append(m.VIPs, model.VIP{Address: vipNumber(5)})
-	state, problems := advance(t, NewPlanner(program.NewState()), program.NewState(), m, ample)
+	state, problems := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), m, ample)
 
 	if len(problems) != 0 {
 		t.Errorf("problems %v, want none", problems)
@@ -106,7 +110,7 @@ func TestPlan(t *testing.T) {
 	if len(state.VIPs) != 5 {
 		t.Errorf("%d VIPs, want 5: a reserved one is ours as well", len(state.VIPs))
 	}
-	frontends := map[program.FrontendKey]program.Frontend{
+	frontends := map[forwarding.FrontendKey]forwarding.Frontend{
 		key(1): {ID: 1, Table: 1, Endpoints: 1},
 		key(2): {ID: 2, Local: true, Endpoints: 2},
 		key(3): {ID: 3, Table: 2},
@@ -123,21 +127,21 @@ func TestPlan(t *testing.T) {
 			t.Fatal("a draining endpoint is in the endpoint table")
 		}
 	}
-	owned := map[program.NodeID]int{}
-	for _, row := range state.Tables[1] {
+	owned := map[forwarding.NodeID]int{}
+	for _, row := range state.NodeTables[1] {
 		owned[row.Primary]++
 	}
-	if owned[1]+owned[2] != program.Rows || owned[2] < owned[1] {
+	if owned[1]+owned[2] != forwarding.Rows || owned[2] < owned[1] {
 		t.Errorf("rows by node %v, want two fifths for node 1, three for node 2", owned)
 	}
 }
 
-func TestFrontendsOfOneBackendShareTables(t *testing.T) {
+func TestFrontendsOfOneServicePortShareTables(t *testing.T) {
 	other := frontend(3, "web", 1)
 	other.PortName, other.Key.Port = "https", 443
 	six := frontend(1, "web")
-	six.Key.VIP, six.Weights = netip.MustParseAddr("2001:db8::1"), map[program.NodeID]uint32{2: 1}
-	state, _ := advance(t, NewPlanner(program.NewState()), program.NewState(),
+	six.Key.VIP, six.Weights = netip.MustParseAddr("2001:db8::1"), map[forwarding.NodeID]uint32{2: 1}
+	state, _ := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(),
 		modelOf(frontend(1, "web", 1), frontend(2, "web", 1), other, six), ample)
 	first, second := state.Frontends[key(1)], state.Frontends[key(2)]
 	if first.Table != second.Table || first.Endpoints != second.Endpoints || first.ID == second.ID {
@@ -152,7 +156,7 @@ func TestFrontendsOfOneBackendShareTables(t *testing.T) {
 }
 
 func TestRestartChangesNothing(t *testing.T) {
-	have := program.NewState()
+	have := forwarding.NewState()
 	p := NewPlanner(have)
 	// Two generations, so that ids and slots are not what a first plan gives.
 	have, _ = advance(t, p, have, modelOf(frontend(1, "a", 1, 2), frontend(2, "b", 3)), ample)
@@ -163,7 +167,7 @@ func TestRestartChangesNothing(t *testing.T) {
 	have, _ = advance(t, p, have, m, ample)
 
 	want, _ := NewPlanner(have).Plan(have, m, ample)
-	if ops := program.Diff(have, want); len(ops) != 0 {
+	if ops := forwarding.Diff(have, want); len(ops) != 0 {
 		t.Errorf("a restart makes %d operations, the first is %T", len(ops), ops[0])
 	}
 }
@@ -171,9 +175,9 @@ func TestRestartChangesNothing(t *testing.T) {
 func TestEndpointIDsAreNotReusedSoon(t *testing.T) {
 	limits := ample
 	limits.Endpoints = 8
-	have := program.NewState()
+	have := forwarding.NewState()
 	p := NewPlanner(have)
-	idOf := func(n int) program.EndpointID {
+	idOf := func(n int) forwarding.EndpointID {
 		for id, endpoint := range have.Endpoints {
 			if endpoint == endpointNumber(n) {
 				return id
@@ -183,7 +187,7 @@ func TestEndpointIDsAreNotReusedSoon(t *testing.T) {
 	}
 	have, _ = advance(t, p, have, modelOf(frontend(1, "web", 100)), limits)
 	// One lives throughout, the other is replaced again and again.
-	var ids []program.EndpointID
+	var ids []forwarding.EndpointID
 	for n := 1; n <= 9; n++ {
 		have, _ = advance(t, p, have, modelOf(frontend(1, "web", 100, n)), limits)
 		ids = append(ids, idOf(n))
@@ -191,13 +195,13 @@ func TestEndpointIDsAreNotReusedSoon(t *testing.T) {
 	if idOf(100) != 1 {
 		t.Errorf("the endpoint that stayed has the id %d, want 1", idOf(100))
 	}
-	if want := []program.EndpointID{2, 3, 4, 5, 6, 7, 8, 2, 3}; !slices.Equal(ids, want) {
+	if want := []forwarding.EndpointID{2, 3, 4, 5, 6, 7, 8, 2, 3}; !slices.Equal(ids, want) {
 		t.Errorf("ids %v, want %v", ids, want)
 	}
 }
 
 func TestVIPThatMovesToAnotherService(t *testing.T) {
-	have := program.NewState()
+	have := forwarding.NewState()
 	p := NewPlanner(have)
 	have, _ = advance(t, p, have, modelOf(frontend(1, "old", 1), frontend(2, "old", 1)), ample)
 	shared := have.Frontends[key(2)]
@@ -224,13 +228,13 @@ func TestVIPThatMovesToAnotherService(t *testing.T) {
 // may be with the former owners.
 func TestNewTableGoesOnFromTheFormer(t *testing.T) {
 	first, second := frontend(1, "old", 1), frontend(2, "old", 1)
-	first.Weights, second.Weights = map[program.NodeID]uint32{2: 1}, map[program.NodeID]uint32{2: 1}
-	have := program.NewState()
+	first.Weights, second.Weights = map[forwarding.NodeID]uint32{2: 1}, map[forwarding.NodeID]uint32{2: 1}
+	have := forwarding.NewState()
 	have, _ = advance(t, NewPlanner(have), have, modelOf(first, second), ample)
 
-	second.Weights = map[program.NodeID]uint32{3: 1}
+	second.Weights = map[forwarding.NodeID]uint32{3: 1}
 	have, _ = advance(t, NewPlanner(have), have, modelOf(frontend(1, "new", 2), second), ample)
-	for i, row := range have.Tables[have.Frontends[key(2)].Table] {
+	for i, row := range have.NodeTables[have.Frontends[key(2)].Table] {
 		if row.Primary != 3 || row.Chain[0] != 2 {
 			t.Fatalf("row %d is %+v, want node 3 and before it node 2", i, row)
 		}
@@ -239,12 +243,12 @@ func TestNewTableGoesOnFromTheFormer(t *testing.T) {
 
 // What waits for its removal is not given out: its content is another's.
 func TestSlotsThatWaitForRemovalAreNotGivenOut(t *testing.T) {
-	have := program.NewState()
+	have := forwarding.NewState()
 	p := NewPlanner(have)
 	old, _ := p.Plan(have, modelOf(frontend(1, "old", 1)), ample)
 	empty, _ := p.Plan(old, modelOf(frontend(1, "old")), ample)
-	additions, _ := program.Split(program.Diff(old, empty))
-	waiting := program.Apply(old, additions)
+	additions, _ := forwarding.Split(forwarding.Diff(old, empty))
+	waiting := forwarding.Apply(old, additions)
 
 	want, _ := p.Plan(waiting, modelOf(frontend(1, "old"), frontend(2, "new", 2)), ample)
 	if f := want.Frontends[key(2)]; f.Table == 1 || f.Endpoints == 1 || want.Endpoints[1] == endpointNumber(2) {
@@ -255,13 +259,13 @@ func TestSlotsThatWaitForRemovalAreNotGivenOut(t *testing.T) {
 // After a limit was lowered ids may be beyond it: what counts is how many
 // frontends there are.
 func TestIDsBeyondTheLimit(t *testing.T) {
-	have := program.NewState()
+	have := forwarding.NewState()
 	p := NewPlanner(have)
 	three := modelOf(frontend(1, "a", 1), frontend(2, "b", 2), frontend(3, "c", 3))
 	have, _ = advance(t, p, have, three, ample)
 	have, _ = advance(t, p, have, modelOf(frontend(2, "b", 2), frontend(3, "c", 3)), ample)
 
-	lowered := program.Limits{Frontends: 2, Tables: 3, EndpointSlots: 3, Endpoints: 2, VIPs: 3, SourceRanges: 3}
+	lowered := forwarding.Limits{Frontends: 2, NodeTables: 3, EndpointTables: 3, Endpoints: 2, VIPs: 3, SourceRanges: 3}
 	want, _ := NewPlanner(have).Plan(have, three, lowered)
 	if hasFrontend(want, 1) || len(want.Frontends) != 2 {
 		t.Errorf("frontends %v, want those that were programmed", want.Frontends)
@@ -276,18 +280,18 @@ func TestIDsBeyondTheLimit(t *testing.T) {
 	if hasFrontend(want, 1) {
 		t.Error("a frontend was added to a map that is full until another has gone")
 	}
-	checkFull(t, problems, "--max-frontends", "a")
+	checkFull(t, problems, forwarding.Frontends, "a")
 
 	have, _ = advance(t, p, have, modelOf(frontend(3, "c", 3)), ample)
 	want, problems = NewPlanner(have).Plan(have, modelOf(frontend(1, "a"), frontend(2, "b")), lowered)
 	if !hasFrontend(want, 1) || hasFrontend(want, 2) {
 		t.Errorf("frontends %v, want the one that there is room for", want.Frontends)
 	}
-	checkFull(t, problems, "--max-frontends", "b")
+	checkFull(t, problems, forwarding.Frontends, "b")
 }
 
 func TestRenamedPortKeepsItsTables(t *testing.T) {
-	have := program.NewState()
+	have := forwarding.NewState()
 	p := NewPlanner(have)
 	have, _ = advance(t, p, have, modelOf(frontend(1, "web", 1)), ample)
 	before := have.Frontends[key(1)]
@@ -300,7 +304,7 @@ func TestRenamedPortKeepsItsTables(t *testing.T) {
 }
 
 func TestNodeThatIsGoneLeavesTheTables(t *testing.T) {
-	have := program.NewState()
+	have := forwarding.NewState()
 	p := NewPlanner(have)
 	f := frontend(1, "web", 1)
 	f.Weights[2], f.Weights[3] = 1, 1
@@ -309,18 +313,18 @@ func TestNodeThatIsGoneLeavesTheTables(t *testing.T) {
 	// First its endpoints go, then, nothing else having changed, the node.
 	delete(m.Frontends[0].Weights, 3)
 	have, _ = advance(t, p, have, m, ample)
-	if !refersTo(have.Tables[1], 3) {
+	if !refersTo(have.NodeTables[1], 3) {
 		t.Fatal("the former owner is in no chain")
 	}
 	m.Nodes = m.Nodes[:2]
 	have, _ = advance(t, p, have, m, ample)
-	if refersTo(have.Tables[1], 3) {
+	if refersTo(have.NodeTables[1], 3) {
 		t.Error("the table still refers to the node that is gone")
 	}
 }
 
-func refersTo(table *program.Table, node program.NodeID) bool {
-	return slices.ContainsFunc(table[:], func(row program.Row) bool {
+func refersTo(table *forwarding.NodeTable, node forwarding.NodeID) bool {
+	return slices.ContainsFunc(table[:], func(row forwarding.Row) bool {
 		return row.Primary == node || slices.Contains(row.Chain[:], node)
 	})
 }
@@ -328,27 +332,27 @@ func refersTo(table *program.Table, node program.NodeID) bool {
 func TestLimits(t *testing.T) {
 	three := modelOf(frontend(1, "a", 1, 2), frontend(2, "b", 3), frontend(3, "c", 4))
 	cases := []struct {
-		flag  string
-		limit func(*program.Limits)
+		full  forwarding.Capacity
+		limit func(*forwarding.Limits)
 	}{
-		{"--max-frontends", func(l *program.Limits) { l.Frontends = 2 }},
-		{"--max-tables", func(l *program.Limits) { l.Tables = 2 }},
-		{"--max-endpoint-tables", func(l *program.Limits) { l.EndpointSlots = 2 }},
-		{"--max-endpoints", func(l *program.Limits) { l.Endpoints = 3 }},
-		{"--max-vips", func(l *program.Limits) { l.VIPs = 2 }},
+		{forwarding.Frontends, func(l *forwarding.Limits) { l.Frontends = 2 }},
+		{forwarding.NodeTables, func(l *forwarding.Limits) { l.NodeTables = 2 }},
+		{forwarding.EndpointTables, func(l *forwarding.Limits) { l.EndpointTables = 2 }},
+		{forwarding.Endpoints, func(l *forwarding.Limits) { l.Endpoints = 3 }},
+		{forwarding.VIPs, func(l *forwarding.Limits) { l.VIPs = 2 }},
 	}
 	for _, c := range cases {
-		t.Run(c.flag, func(t *testing.T) {
+		t.Run(c.full.String(), func(t *testing.T) {
 			limits := ample
 			c.limit(&limits)
-			empty := program.NewState()
+			empty := forwarding.NewState()
 			p := NewPlanner(empty)
 
 			state, problems := advance(t, p, empty, three, limits)
 			if len(state.Frontends) != 2 || hasFrontend(state, 3) {
 				t.Errorf("frontends %v, want those of the first two VIPs", state.Frontends)
 			}
-			checkFull(t, problems, c.flag, "c")
+			checkFull(t, problems, c.full, "c")
 
 			// What is programmed stays, whatever comes before it in order.
 			p = NewPlanner(empty)
@@ -357,7 +361,7 @@ func TestLimits(t *testing.T) {
 			if len(state.Frontends) != 2 || hasFrontend(state, 1) {
 				t.Errorf("frontends %v, want those that were programmed", state.Frontends)
 			}
-			checkFull(t, problems, c.flag, "a")
+			checkFull(t, problems, c.full, "a")
 
 			// What is about to go takes its room until it has gone.
 			two := modelOf(frontend(1, "a", 1), frontend(3, "c", 4))
@@ -369,19 +373,20 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-func hasFrontend(state *program.State, vip int) bool {
+func hasFrontend(state *forwarding.State, vip int) bool {
 	_, found := state.Frontends[key(vip)]
 	return found
 }
 
-func checkFull(t *testing.T, problems []model.Problem, flag, service string) {
+func checkFull(t *testing.T, problems []Problem, full forwarding.Capacity, service string) {
 	t.Helper()
 	if len(problems) == 0 {
 		t.Fatal("nothing is said of what does not fit")
 	}
 	for _, problem := range problems {
-		if problem.Reason != millracev1alpha1.ReasonMapFull || !strings.Contains(problem.Message, flag) {
-			t.Errorf("problem %+v, want reason MapFull and the flag %s", problem, flag)
+		if problem.Reason != millracev1alpha1.ReasonMapFull || problem.Full != full ||
+			!strings.Contains(problem.Message, full.String()) {
+			t.Errorf("problem %+v, want reason MapFull and the capacity %s", problem, full)
 		}
 		if problem.Object.Kind == "Service" && problem.Object.Name != service {
 			t.Errorf("problem of Service %s, want %s", problem.Object.Name, service)
@@ -389,15 +394,15 @@ func checkFull(t *testing.T, problems []model.Problem, flag, service string) {
 	}
 }
 
-// A programmed backend that has grown beyond the limit goes on with what fits.
+// A programmed Service port that has grown beyond the limit goes on with what fits.
 func TestGrownBeyondTheLimit(t *testing.T) {
 	limits := ample
 	limits.Endpoints = 2
-	have := program.NewState()
+	have := forwarding.NewState()
 	p := NewPlanner(have)
 	have, _ = advance(t, p, have, modelOf(frontend(1, "web", 5)), limits)
 	have, problems := advance(t, p, have, modelOf(frontend(1, "web", 3, 4, 5)), limits)
-	checkFull(t, problems, "--max-endpoints", "web")
+	checkFull(t, problems, forwarding.Endpoints, "web")
 	for number, want := range map[int]bool{3: true, 4: false, 5: true} {
 		if found := slices.Contains(slices.Collect(maps.Values(have.Endpoints)), endpointNumber(number)); found != want {
 			t.Errorf("endpoint %d programmed: %t, want %t", number, found, want)
@@ -408,7 +413,7 @@ func TestGrownBeyondTheLimit(t *testing.T) {
 	}
 }
 
-// Two frontends of IPv6 with one hash: the first is programmed, and the other once it is gone.
+// Two IPv6 frontends with one hash: the first is programmed, and the other once it is gone.
 func TestSameHash(t *testing.T) {
 	first, second := frontend(1, "web", 1), frontend(2, "twin", 2)
 	first.Key.VIP = netip.MustParseAddr("2001:db8:cafe::10")
@@ -416,10 +421,10 @@ func TestSameHash(t *testing.T) {
 	if first.Key.Hash() != second.Key.Hash() {
 		t.Fatalf("hashes %#x and %#x, want keys with the same one", first.Key.Hash(), second.Key.Hash())
 	}
-	have := program.NewState()
+	have := forwarding.NewState()
 	p := NewPlanner(have)
 	for _, m := range []*model.Model{modelOf(first), modelOf(first, second)} {
-		var problems []model.Problem
+		var problems []Problem
 		have, problems = advance(t, p, have, m, ample)
 		if _, found := have.Frontends[first.Key]; !found || len(have.Frontends) != 1 || len(problems) != len(m.Frontends)-1 {
 			t.Fatalf("frontends %+v, problems %v", have.Frontends, problems)

@@ -4,14 +4,13 @@ package plan
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
 // genModel draws a model of up to four Services on up to four VIPs. Each
@@ -19,17 +18,17 @@ import (
 func genModel(t *rapid.T) *model.Model {
 	m := modelOf()
 	m.Nodes = m.Nodes[:1]
-	for id := program.NodeID(2); id <= 5; id++ {
+	for id := forwarding.NodeID(2); id <= 5; id++ {
 		if rapid.Bool().Draw(t, "node") {
-			m.Nodes = append(m.Nodes, model.Node{ID: id, IPv4: netip.AddrFrom4([4]byte{198, 51, 100, byte(id)})})
+			m.Nodes = append(m.Nodes, nodeWithID(id))
 		}
 	}
 	m.Zones = rapid.SampledFrom([][]string{nil, {"", "a"}, {"", "a", "b"}, {"", "b", "c", "d"}}).Draw(t, "zones")
 	if len(m.Zones) > 0 {
-		m.Self.Zone = program.Zone(rapid.IntRange(0, len(m.Zones)-1).Draw(t, "own zone"))
+		m.Self.Zone = forwarding.Zone(rapid.IntRange(0, len(m.Zones)-1).Draw(t, "own zone"))
 	}
 	for service := range 4 {
-		f := genBackend(t, m, service)
+		f := genServicePort(t, m, service)
 		for _, vip := range rapid.SliceOfNDistinct(rapid.IntRange(1, 4), 0, 2, rapid.ID[int]).Draw(t, "vips") {
 			f.Key.VIP = vipNumber(vip)
 			if !slices.ContainsFunc(m.Frontends, func(other model.Frontend) bool { return other.Key == f.Key }) {
@@ -46,7 +45,7 @@ func genModel(t *rapid.T) *model.Model {
 	return m
 }
 
-func genBackend(t *rapid.T, m *model.Model, service int) model.Frontend {
+func genServicePort(t *rapid.T, m *model.Model, service int) model.Frontend {
 	numbers := rapid.SliceOfNDistinct(rapid.IntRange(100*service, 100*service+5), 0, 5, rapid.ID[int]).Draw(t, "endpoints")
 	slices.Sort(numbers)
 	draining := rapid.IntRange(0, len(numbers)).Draw(t, "draining")
@@ -65,7 +64,7 @@ func genBackend(t *rapid.T, m *model.Model, service int) model.Frontend {
 			f.Zones[zone] = f.Weights
 			node := rapid.SampledFrom(m.Nodes).Draw(t, "hinted node").ID
 			if weight := f.Weights[node]; weight > 0 && rapid.Bool().Draw(t, "hinted") {
-				f.Zones[zone] = map[program.NodeID]uint32{node: weight}
+				f.Zones[zone] = map[forwarding.NodeID]uint32{node: weight}
 			}
 		}
 	}
@@ -73,13 +72,13 @@ func genBackend(t *rapid.T, m *model.Model, service int) model.Frontend {
 	return f
 }
 
-func genLimits(t *rapid.T) program.Limits {
-	return program.Limits{
-		Frontends:     rapid.IntRange(1, 10).Draw(t, "max frontends"),
-		Tables:        rapid.IntRange(1, 8).Draw(t, "max tables"),
-		EndpointSlots: rapid.IntRange(1, 8).Draw(t, "max endpoint tables"),
-		Endpoints:     rapid.IntRange(1, 25).Draw(t, "max endpoints"),
-		VIPs:          rapid.IntRange(1, 5).Draw(t, "max VIPs"),
+func genLimits(t *rapid.T) forwarding.Limits {
+	return forwarding.Limits{
+		Frontends:      rapid.IntRange(1, 10).Draw(t, "max frontends"),
+		NodeTables:     rapid.IntRange(1, 8).Draw(t, "max tables"),
+		EndpointTables: rapid.IntRange(1, 8).Draw(t, "max endpoint tables"),
+		Endpoints:      rapid.IntRange(1, 25).Draw(t, "max endpoints"),
+		VIPs:           rapid.IntRange(1, 5).Draw(t, "max VIPs"),
 	}
 }
 
@@ -91,7 +90,7 @@ func TestPlansHold(t *testing.T) {
 		if rapid.Bool().Draw(t, "narrow") {
 			limits = genLimits(t)
 		}
-		have := program.NewState()
+		have := forwarding.NewState()
 		p := NewPlanner(have)
 		for range rapid.IntRange(1, 5).Draw(t, "steps") {
 			if rapid.IntRange(0, 3).Draw(t, "restart") == 0 {
@@ -115,7 +114,7 @@ func TestPlansHold(t *testing.T) {
 }
 
 // checkPlan compares a plan with its model and with what was before.
-func checkPlan(t *rapid.T, have, want *program.State, m *model.Model) {
+func checkPlan(t *rapid.T, have, want *forwarding.State, m *model.Model) {
 	for key, before := range have.Frontends {
 		if after, found := want.Frontends[key]; found && after.ID != before.ID {
 			t.Fatalf("%s went from id %d to %d", key, before.ID, after.ID)
@@ -126,7 +125,7 @@ func checkPlan(t *rapid.T, have, want *program.State, m *model.Model) {
 			t.Fatalf("id %d went from endpoint %v to %v", id, before, endpoint)
 		}
 	}
-	ids := map[program.FrontendID]bool{}
+	ids := map[forwarding.FrontendID]bool{}
 	for _, f := range m.Frontends {
 		planned, found := want.Frontends[f.Key]
 		if !found {
@@ -136,12 +135,12 @@ func checkPlan(t *rapid.T, have, want *program.State, m *model.Model) {
 			t.Fatalf("two frontends have the id %d, or it is none", planned.ID)
 		}
 		ids[planned.ID] = true
-		if planned.Table != 0 && planned.Zones == ([program.Zones]program.TableSlot{}) {
-			for i, row := range want.Tables[planned.Table] {
+		if planned.Table != 0 && planned.Zones == ([forwarding.Zones]forwarding.NodeTableSlot{}) {
+			for i, row := range want.NodeTables[planned.Table] {
 				if len(f.Weights) > 0 && f.Weights[row.Primary] == 0 {
 					t.Fatalf("%s: row %d belongs to node %d, which has no endpoint", f.Key, i, row.Primary)
 				}
-				if before := have.Tables[planned.Table]; len(f.Weights) == 0 && row != before[i] && exists(m, before[i]) &&
+				if before := have.NodeTables[planned.Table]; len(f.Weights) == 0 && row != before[i] && exists(m, before[i]) &&
 					!joined(have, m, &f, i, before[i], row) {
 					t.Fatalf("%s: row %d was %+v and is %+v, though there is nobody to change to", f.Key, i, before[i], row)
 				}
@@ -159,8 +158,8 @@ func checkPlan(t *rapid.T, have, want *program.State, m *model.Model) {
 }
 
 // checkZones holds the tables of a frontend's zones against the model.
-func checkZones(t *rapid.T, f *model.Frontend, planned program.Frontend, want *program.State, own program.Zone) {
-	if planned.Zones == ([program.Zones]program.TableSlot{}) {
+func checkZones(t *rapid.T, f *model.Frontend, planned forwarding.Frontend, want *forwarding.State, own forwarding.Zone) {
+	if planned.Zones == ([forwarding.Zones]forwarding.NodeTableSlot{}) {
 		return
 	}
 	if planned.Zones[own] != planned.Table {
@@ -173,10 +172,10 @@ func checkZones(t *rapid.T, f *model.Frontend, planned program.Frontend, want *p
 		if slot == 0 {
 			continue
 		}
-		if want.Tables[slot] == nil {
+		if want.NodeTables[slot] == nil {
 			t.Fatalf("%s: the table %d of zone %d is not there", f.Key, slot, zone)
 		}
-		for i, row := range want.Tables[slot] {
+		for i, row := range want.NodeTables[slot] {
 			if len(f.Zones[zone]) > 0 && f.Zones[zone][row.Primary] == 0 {
 				t.Fatalf("%s: row %d of zone %d belongs to node %d, which is not hinted: %v", f.Key, i, zone, row.Primary, f.Zones[zone])
 			}
@@ -184,25 +183,25 @@ func checkZones(t *rapid.T, f *model.Frontend, planned program.Frontend, want *p
 	}
 }
 
-// joined tells whether a row differs from what it was by owners alone that it had in the
-// tables of the zones, which a frontend of the same backend may have left.
-func joined(have *program.State, m *model.Model, f *model.Frontend, number int, before, row program.Row) bool {
-	var zones []program.TableSlot
+// joined reports whether a row differs from what it was by owners alone that it had in the
+// tables of the zones, which a frontend of the same Service port may have left.
+func joined(have *forwarding.State, m *model.Model, f *model.Frontend, number int, before, row forwarding.Row) bool {
+	var zones []forwarding.NodeTableSlot
 	for _, other := range m.Frontends {
-		if before := have.Frontends[other.Key]; backendOf(&other) == backendOf(f) {
+		if before := have.Frontends[other.Key]; portOf(&other) == portOf(f) {
 			zones = append(zones, before.Zones[:]...)
 		}
 	}
-	return row.Primary == before.Primary && !slices.ContainsFunc(row.Chain[:], func(node program.NodeID) bool {
+	return row.Primary == before.Primary && !slices.ContainsFunc(row.Chain[:], func(node forwarding.NodeID) bool {
 		return node != 0 && !slices.Contains(before.Chain[:], node) &&
-			!slices.ContainsFunc(zones, func(slot program.TableSlot) bool {
-				return slot != 0 && have.Tables[slot][number].Primary == node
+			!slices.ContainsFunc(zones, func(slot forwarding.NodeTableSlot) bool {
+				return slot != 0 && have.NodeTables[slot][number].Primary == node
 			})
 	})
 }
 
-// exists tells whether all nodes of a row are in the model.
-func exists(m *model.Model, row program.Row) bool {
+// exists reports whether all nodes of a row are in the model.
+func exists(m *model.Model, row forwarding.Row) bool {
 	for _, id := range append(row.Chain[:], row.Primary) {
 		if id != 0 && !slices.ContainsFunc(m.Nodes, func(node model.Node) bool { return node.ID == id }) {
 			return false
@@ -213,9 +212,9 @@ func exists(m *model.Model, row program.Row) bool {
 
 // checkSettled plans the same model once more, from what was planned and by a
 // planner that has just started: there is nothing left to do.
-func checkSettled(t *rapid.T, want *program.State, m *model.Model, limits program.Limits) {
+func checkSettled(t *rapid.T, want *forwarding.State, m *model.Model, limits forwarding.Limits) {
 	again, _ := NewPlanner(want).Plan(want, m, limits)
-	if ops := program.Diff(want, again); len(ops) != 0 {
+	if ops := forwarding.Diff(want, again); len(ops) != 0 {
 		t.Fatalf("planning again makes %d operations, the first is %T", len(ops), ops[0])
 	}
 }
@@ -224,17 +223,17 @@ func checkSettled(t *rapid.T, want *program.State, m *model.Model, limits progra
 // the end. Each frontend must at any time lead to what it led to before, to
 // what its Service has now, or to what it is to lead to; and no map may hold
 // more than it can.
-func checkApply(t *rapid.T, have, want *program.State, limits program.Limits) *program.State {
-	ops := program.Diff(have, want)
+func checkApply(t *rapid.T, have, want *forwarding.State, limits forwarding.Limits) *forwarding.State {
+	ops := forwarding.Diff(have, want)
 	done := len(ops)
 	if rapid.Bool().Draw(t, "interrupted") {
 		done = rapid.IntRange(0, len(ops)).Draw(t, "done")
 	}
 	state := have
 	for i, op := range ops[:done] {
-		state = program.Apply(state, []program.Op{op})
+		state = forwarding.Apply(state, []forwarding.Op{op})
 		for key, f := range state.Frontends {
-			// Until it is written anew it follows the Service that it had.
+			// Until it is written again it follows the Service that it had.
 			before := destinationOf(want, have.Frontends[key])
 			if want.Frontends[key].Endpoints != have.Frontends[key].Endpoints {
 				checkStrangers(t, leadsTo(have, key), before)
@@ -245,7 +244,7 @@ func checkApply(t *rapid.T, have, want *program.State, limits program.Limits) *p
 			}
 		}
 		if len(state.Frontends) > limits.Frontends || len(state.VIPs) > limits.VIPs || len(state.Endpoints) > limits.Endpoints ||
-			len(state.Tables) > limits.Tables || len(state.EndpointTables) > limits.EndpointSlots {
+			len(state.NodeTables) > limits.NodeTables || len(state.EndpointTables) > limits.EndpointTables {
 			t.Fatalf("after operation %d, %T, a map holds more than %+v", i, op, limits)
 		}
 	}
@@ -254,20 +253,20 @@ func checkApply(t *rapid.T, have, want *program.State, limits program.Limits) *p
 
 // destination is where a frontend's packets go, without ids and slots.
 type destination struct {
-	table     *program.Table
-	endpoints *[program.EndpointRows]program.Endpoint
+	table     *forwarding.NodeTable
+	endpoints *[forwarding.EndpointRows]forwarding.Endpoint
 }
 
-func leadsTo(s *program.State, key program.FrontendKey) destination {
+func leadsTo(s *forwarding.State, key forwarding.FrontendKey) destination {
 	return destinationOf(s, s.Frontends[key])
 }
 
-func destinationOf(s *program.State, f program.Frontend) (d destination) {
+func destinationOf(s *forwarding.State, f forwarding.Frontend) (d destination) {
 	if f.Table != 0 {
-		d.table = s.Tables[f.Table]
+		d.table = s.NodeTables[f.Table]
 	}
 	if table := s.EndpointTables[f.Endpoints]; table != nil {
-		d.endpoints = &[program.EndpointRows]program.Endpoint{}
+		d.endpoints = &[forwarding.EndpointRows]forwarding.Endpoint{}
 		for i, id := range table {
 			d.endpoints[i] = s.Endpoints[id]
 		}
@@ -280,7 +279,7 @@ func checkStrangers(t *rapid.T, have, target destination) {
 	if have.endpoints == nil || target.endpoints == nil {
 		return
 	}
-	service := func(e program.Endpoint) int {
+	service := func(e forwarding.Endpoint) int {
 		bytes := e.Address.As4()
 		return (int(bytes[2])<<8 | int(bytes[3])) / 100
 	}
@@ -295,7 +294,7 @@ func equalPointed[T comparable](a, b *T) bool {
 	return a == b || a != nil && b != nil && *a == *b
 }
 
-// between tells whether each part of a destination is that of one of the
+// between reports whether each part of a destination is that of one of the
 // stages: the tables of a frontend change one after the other.
 func between(d destination, stages ...destination) bool {
 	return slices.ContainsFunc(stages, func(stage destination) bool { return equalPointed(d.table, stage.table) }) &&

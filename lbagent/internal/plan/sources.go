@@ -7,8 +7,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
 // sourceSets gives lists of prefixes their sets. A list is known by its content:
@@ -20,18 +20,18 @@ type sourceSets struct {
 	entries map[bool]int
 	// written is what the maps hold, named the sets by the list that they are
 	// wholly, owners the lists that sets were given to.
-	written map[program.SourceSet][]netip.Prefix
-	named   map[string]program.SourceSet
-	owners  map[program.SourceSet]string
+	written map[forwarding.SourceSet][]netip.Prefix
+	named   map[string]forwarding.SourceSet
+	owners  map[forwarding.SourceSet]string
 }
 
-func newSourceSets(have *program.State, limit int) *sourceSets {
+func newSourceSets(have *forwarding.State, limit int) *sourceSets {
 	s := &sourceSets{
-		limit: limit, entries: map[bool]int{}, written: map[program.SourceSet][]netip.Prefix{},
-		named: map[string]program.SourceSet{}, owners: map[program.SourceSet]string{},
+		limit: limit, entries: map[bool]int{}, written: map[forwarding.SourceSet][]netip.Prefix{},
+		named: map[string]forwarding.SourceSet{}, owners: map[forwarding.SourceSet]string{},
 	}
 	for source := range have.SourceRanges {
-		if source.Set == program.Pools {
+		if source.Set == forwarding.Pools {
 			s.entries[source.Prefix.Addr().Is4()]++
 			continue
 		}
@@ -50,8 +50,8 @@ func newSourceSets(have *program.State, limit int) *sourceSets {
 
 // find returns the set that a list has. former is the one that the list was
 // given last: when writing it failed half way, it is completed.
-func (s *sourceSets) find(name string, prefixes []netip.Prefix, former program.SourceSet) (program.SourceSet, bool) {
-	for _, set := range []program.SourceSet{s.named[name], former} {
+func (s *sourceSets) find(name string, prefixes []netip.Prefix, former forwarding.SourceSet) (forwarding.SourceSet, bool) {
+	for _, set := range []forwarding.SourceSet{s.named[name], former} {
 		owner, given := s.owners[set]
 		if set == 0 || given && owner != name {
 			continue
@@ -73,21 +73,21 @@ func isSubset(part, whole []netip.Prefix) bool {
 	return true
 }
 
-// room tells whether the prefixes that the set lacks fit.
-func (s *sourceSets) room(set program.SourceSet, prefixes []netip.Prefix) bool {
+// room reports whether the prefixes that the set lacks fit.
+func (s *sourceSets) room(set forwarding.SourceSet, prefixes []netip.Prefix) bool {
 	missing := len(prefixes) - len(s.written[set])
 	return missing == 0 || s.entries[prefixes[0].Addr().Is4()]+missing <= s.limit
 }
 
 // sourceSet returns the set of those that a frontend admits; false where there
 // is no room for it.
-func (d *draft) sourceSet(frontend *model.Frontend) (program.SourceSet, bool) {
+func (d *draft) sourceSet(frontend *model.Frontend) (forwarding.SourceSet, bool) {
 	if !frontend.Restricted {
 		return 0, true
 	}
 	prefixes := frontend.Sources
 	if len(prefixes) == 0 {
-		return program.Nobody, true
+		return forwarding.Nobody, true
 	}
 	name := fmt.Sprint(prefixes)
 	set, found := d.sources.find(name, prefixes, d.planner.sourceSets[name])
@@ -96,25 +96,25 @@ func (d *draft) sourceSet(frontend *model.Frontend) (program.SourceSet, bool) {
 	}
 	if !found {
 		next, free := d.planner.sourceSetIDs.next(d.limits.SourceRanges, func(number uint32) bool {
-			id := program.SourceSet(number)
+			id := forwarding.SourceSet(number)
 			return d.sources.owners[id] != "" || len(d.sources.written[id]) > 0
 		})
 		if !free {
 			return 0, false
 		}
-		set = program.SourceSet(next)
+		set = forwarding.SourceSet(next)
 	}
 	if d.sources.owners[set] == "" {
 		d.sources.take(set, name, prefixes)
 		for _, prefix := range prefixes {
-			d.want.SourceRanges[program.SourceRange{Set: set, Prefix: prefix}] = struct{}{}
+			d.want.SourceRanges[forwarding.SourceRange{Set: set, Prefix: prefix}] = struct{}{}
 		}
 	}
 	return set, true
 }
 
 // take gives the set to a list.
-func (s *sourceSets) take(set program.SourceSet, name string, prefixes []netip.Prefix) {
+func (s *sourceSets) take(set forwarding.SourceSet, name string, prefixes []netip.Prefix) {
 	s.entries[prefixes[0].Addr().Is4()] += len(prefixes) - len(s.written[set])
 	s.written[set] = prefixes
 	s.owners[set], s.named[name] = name, set
@@ -124,18 +124,14 @@ func (s *sourceSets) take(set program.SourceSet, name string, prefixes []netip.P
 // could have: without them a router gets packets back.
 func (d *draft) setPools() {
 	for _, prefix := range d.model.Pools {
-		source := program.SourceRange{Set: program.Pools, Prefix: prefix}
+		source := forwarding.SourceRange{Set: forwarding.Pools, Prefix: prefix}
 		if _, written := d.have.SourceRanges[source]; !written {
 			if d.sources.entries[prefix.Addr().Is4()] >= d.limits.SourceRanges {
-				d.full(model.ObjectReference{Kind: "IPPool"}, "addresses of pools", d.sourceShortage())
+				d.full(model.ObjectReference{Kind: "VIPPool"}, "addresses of pools", forwarding.SourceRanges)
 				return
 			}
 			d.sources.entries[prefix.Addr().Is4()]++
 		}
 		d.want.SourceRanges[source] = struct{}{}
 	}
-}
-
-func (d *draft) sourceShortage() shortage {
-	return shortage{"source ranges of a family", d.limits.SourceRanges, "--max-source-ranges"}
 }

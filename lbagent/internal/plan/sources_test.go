@@ -10,8 +10,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
 // restricted is the frontend with the prefixes 198.51.n.0/24.
@@ -24,7 +24,7 @@ func restricted(f model.Frontend, numbers ...int) model.Frontend {
 }
 
 // admitted are the prefixes whose clients a frontend lets in, as text.
-func admitted(s *program.State, key program.FrontendKey) string {
+func admitted(s *forwarding.State, key forwarding.FrontendKey) string {
 	set := s.Frontends[key].Ranges
 	if set == 0 {
 		return "everybody"
@@ -52,7 +52,7 @@ func TestEqualListsShareASet(t *testing.T) {
 	six.Key.VIP = netip.MustParseAddr("2001:db8::1")
 	six.Sources = []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}
 	m := modelOf(restricted(frontend(1, "web", 1), 1, 2), other, six, restricted(frontend(4, "nobody")), frontend(5, "all"))
-	state, problems := advance(t, NewPlanner(program.NewState()), program.NewState(), m, ample)
+	state, problems := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), m, ample)
 	if len(problems) != 0 {
 		t.Errorf("problems %v", problems)
 	}
@@ -62,7 +62,7 @@ func TestEqualListsShareASet(t *testing.T) {
 	if len(state.SourceRanges) != 3 {
 		t.Errorf("%d prefixes are written, want 3: %v", len(state.SourceRanges), state.SourceRanges)
 	}
-	if got := state.Frontends[key(4)].Ranges; got != program.Nobody {
+	if got := state.Frontends[key(4)].Ranges; got != forwarding.Nobody {
 		t.Errorf("a list without prefixes has the set %d, want the empty one", got)
 	}
 	if got := state.Frontends[key(5)].Ranges; got != 0 {
@@ -72,15 +72,15 @@ func TestEqualListsShareASet(t *testing.T) {
 
 // The new list stands beside the old one until the frontend has gone over.
 func TestChangedListIsANewSet(t *testing.T) {
-	p, empty := NewPlanner(program.NewState()), program.NewState()
+	p, empty := NewPlanner(forwarding.NewState()), forwarding.NewState()
 	have, _ := advance(t, p, empty, modelOf(restricted(frontend(1, "web", 1), 1, 2)), ample)
 	want, _ := p.Plan(have, modelOf(restricted(frontend(1, "web", 1), 2, 3)), ample)
 	before, after := have.Frontends[key(1)].Ranges, want.Frontends[key(1)].Ranges
 	if before == after {
 		t.Fatalf("the set %d changes under the frontend", before)
 	}
-	additions, _ := program.Split(program.Diff(have, want))
-	both := program.Apply(have, additions)
+	additions, _ := forwarding.Split(forwarding.Diff(have, want))
+	both := forwarding.Apply(have, additions)
 	if len(both.SourceRanges) != 4 || admitted(both, key(1)) != "[198.51.2.0/24 198.51.3.0/24]" {
 		t.Errorf("before removals the frontend admits %s, of %v", admitted(both, key(1)), both.SourceRanges)
 	}
@@ -93,12 +93,12 @@ func TestChangedListIsANewSet(t *testing.T) {
 
 // A list that was written half is completed, by the planner that began it.
 func TestHalfWrittenListIsCompleted(t *testing.T) {
-	p, have := NewPlanner(program.NewState()), program.NewState()
+	p, have := NewPlanner(forwarding.NewState()), forwarding.NewState()
 	m := modelOf(restricted(frontend(1, "web", 1), 1, 2, 3))
 	want, _ := p.Plan(have, m, ample)
 	set := want.Frontends[key(1)].Ranges
-	for _, op := range program.Diff(have, want) {
-		have = program.Apply(have, []program.Op{op})
+	for _, op := range forwarding.Diff(have, want) {
+		have = forwarding.Apply(have, []forwarding.Op{op})
 		if len(have.SourceRanges) == 2 {
 			break
 		}
@@ -119,21 +119,21 @@ func TestHalfWrittenListIsCompleted(t *testing.T) {
 func TestSourceRangesThatDoNotFit(t *testing.T) {
 	limits := ample
 	limits.SourceRanges = 3
-	p, have := NewPlanner(program.NewState()), program.NewState()
+	p, have := NewPlanner(forwarding.NewState()), forwarding.NewState()
 	have, problems := advance(t, p, have, modelOf(restricted(frontend(1, "web", 1), 1, 2), restricted(frontend(2, "new", 2), 3, 4)), limits)
 	if hasFrontend(have, 2) || admitted(have, key(1)) != "[198.51.1.0/24 198.51.2.0/24]" {
 		t.Errorf("frontends %v: the second must not be served, to nobody less than it asks for", have.Frontends)
 	}
-	checkFull(t, problems, "--max-source-ranges", "new")
+	checkFull(t, problems, forwarding.SourceRanges, "new")
 
 	// A list that has no room beside the one that it replaces shuts the frontend until
 	// that one is gone.
 	changed := modelOf(restricted(frontend(1, "web", 1), 5, 6))
 	have, problems = advance(t, p, have, changed, limits)
-	if have.Frontends[key(1)].Ranges != program.Nobody {
+	if have.Frontends[key(1)].Ranges != forwarding.Nobody {
 		t.Errorf("the frontend admits %s, want nobody", admitted(have, key(1)))
 	}
-	checkFull(t, problems, "--max-source-ranges", "web")
+	checkFull(t, problems, forwarding.SourceRanges, "web")
 	have, problems = advance(t, p, have, changed, limits)
 	if len(problems) != 0 || admitted(have, key(1)) != "[198.51.5.0/24 198.51.6.0/24]" {
 		t.Errorf("the frontend admits %s, problems %v", admitted(have, key(1)), problems)
@@ -146,7 +146,7 @@ func TestNobodyIsLetInMeanwhile(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := ample
 		limits.SourceRanges = rapid.IntRange(4, 20).Draw(t, "max source ranges")
-		have := program.NewState()
+		have := forwarding.NewState()
 		p := NewPlanner(have)
 		for range rapid.IntRange(1, 6).Draw(t, "steps") {
 			if rapid.IntRange(0, 3).Draw(t, "restart") == 0 {
@@ -175,13 +175,13 @@ func genRestricted(t *rapid.T) *model.Model {
 }
 
 // checkLists compares what frontends admit with what they ask for.
-func checkLists(t *rapid.T, want *program.State, m *model.Model, full bool) {
-	used := map[program.SourceSet]bool{}
+func checkLists(t *rapid.T, want *forwarding.State, m *model.Model, full bool) {
+	used := map[forwarding.SourceSet]bool{}
 	for i := range m.Frontends {
 		f := &m.Frontends[i]
 		planned, found := want.Frontends[f.Key]
 		used[planned.Ranges] = true
-		shut := full && (!found || planned.Ranges == program.Nobody)
+		shut := full && (!found || planned.Ranges == forwarding.Nobody)
 		if got := admitted(want, f.Key); got != asksFor(f) && !shut {
 			t.Fatalf("%s admits %s, asks for %s", f.Key, got, asksFor(f))
 		}
@@ -193,14 +193,14 @@ func checkLists(t *rapid.T, want *program.State, m *model.Model, full bool) {
 	}
 }
 
-func checkAdmissions(t *rapid.T, have, want *program.State, limits program.Limits) *program.State {
-	ops := program.Diff(have, want)
+func checkAdmissions(t *rapid.T, have, want *forwarding.State, limits forwarding.Limits) *forwarding.State {
+	ops := forwarding.Diff(have, want)
 	if rapid.Bool().Draw(t, "interrupted") {
 		ops = ops[:rapid.IntRange(0, len(ops)).Draw(t, "done")]
 	}
 	state := have
 	for i, op := range ops {
-		state = program.Apply(state, []program.Op{op})
+		state = forwarding.Apply(state, []forwarding.Op{op})
 		for key := range state.Frontends {
 			now, before, after := admitted(state, key), admitted(have, key), admitted(want, key)
 			if now != before && now != after {

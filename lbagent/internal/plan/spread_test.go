@@ -5,15 +5,15 @@ package plan
 import (
 	"testing"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // A Local frontend has a node table where its VIP may be announced without it.
 func TestSharedLocalFrontendHasATable(t *testing.T) {
 	alone, shared := frontend(1, "alone", 1), frontend(2, "shared")
 	alone.Local, alone.Weights[2] = true, 1
-	shared.Local, shared.Shared, shared.Weights = true, true, map[program.NodeID]uint32{2: 1, 3: 2}
-	have, problems := advance(t, NewPlanner(program.NewState()), program.NewState(), modelOf(alone, shared), ample)
+	shared.Local, shared.Shared, shared.Weights = true, true, map[forwarding.NodeID]uint32{2: 1, 3: 2}
+	have, problems := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), modelOf(alone, shared), ample)
 	if len(problems) != 0 {
 		t.Errorf("problems %v", problems)
 	}
@@ -24,18 +24,45 @@ func TestSharedLocalFrontendHasATable(t *testing.T) {
 	if got.Table == 0 || !got.Local || got.Endpoints != 0 {
 		t.Fatalf("shared frontend %+v, want one with a node table", got)
 	}
-	for i, row := range have.Tables[got.Table] {
+	for i, row := range have.NodeTables[got.Table] {
 		if row.Primary != 2 && row.Primary != 3 {
 			t.Fatalf("row %d belongs to node %d", i, row.Primary)
 		}
 	}
 }
 
-// A VIP that shares its backend with one that has company uses the same table.
-func TestOneBackendOnSharedAndOwnVIP(t *testing.T) {
+// Connections of one client have several ingress nodes and must meet at one: under session
+// affinity a Local frontend goes by its row on all nodes, also those with endpoints.
+func TestLocalFrontendWithAffinityGoesByItsRow(t *testing.T) {
+	f := frontend(1, "web", 1)
+	f.Local, f.Affinity, f.Weights[2] = true, 10800, 2
+	have := forwarding.NewState()
+	p := NewPlanner(have)
+	have, problems := advance(t, p, have, modelOf(f), ample)
+	if len(problems) != 0 {
+		t.Errorf("problems %v", problems)
+	}
+	affine := have.Frontends[key(1)]
+	if affine.Table == 0 || affine.Local || affine.Affinity != 10800 || affine.Endpoints == 0 {
+		t.Fatalf("frontend %+v, want one that goes by its node table", affine)
+	}
+	if owned := primariesOf(have.NodeTables[affine.Table]); len(owned) != 2 || owned[1] == 0 || owned[2] == 0 {
+		t.Errorf("rows by node: %v, want nodes 1 and 2", owned)
+	}
+
+	// Without affinity again: connections that began by the row are found by it.
+	f.Affinity = 0
+	have, _ = advance(t, p, have, modelOf(f), ample)
+	if got := have.Frontends[key(1)]; !got.Local || got.Table != affine.Table {
+		t.Errorf("frontend %+v, was %+v, want its own endpoints first, and the same table", got, affine)
+	}
+}
+
+// A VIP that shares its Service port with one that has company uses the same table.
+func TestOneServicePortOnSharedAndOwnVIP(t *testing.T) {
 	first, second := frontend(1, "web", 1), frontend(2, "web", 1)
 	first.Local, second.Local, second.Shared = true, true, true
-	have, _ := advance(t, NewPlanner(program.NewState()), program.NewState(), modelOf(first, second), ample)
+	have, _ := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), modelOf(first, second), ample)
 	if a, b := have.Frontends[key(1)], have.Frontends[key(2)]; b.Table == 0 || a.Table != b.Table || a.Endpoints != b.Endpoints {
 		t.Errorf("frontends %+v and %+v, want one table", a, b)
 	}
@@ -44,13 +71,13 @@ func TestOneBackendOnSharedAndOwnVIP(t *testing.T) {
 // From one ready endpoint to none and back: while a pod lives its connections
 // find it, and the table goes on from where it was.
 func TestTableOutlivesTheLastReadyEndpoint(t *testing.T) {
-	have := program.NewState()
+	have := forwarding.NewState()
 	p := NewPlanner(have)
 	ready := frontend(1, "web", 1)
 	ready.Weights[2] = 1
 	have, _ = advance(t, p, have, modelOf(ready), ample)
 	before := have.Frontends[key(1)]
-	table := *have.Tables[before.Table]
+	table := *have.NodeTables[before.Table]
 
 	unready := frontend(1, "web")
 	unready.Draining, unready.Living = endpoints(1), true
@@ -58,21 +85,21 @@ func TestTableOutlivesTheLastReadyEndpoint(t *testing.T) {
 	if got := have.Frontends[key(1)]; got.Table != before.Table || got.Endpoints != 0 || len(problems) != 0 {
 		t.Fatalf("frontend %+v, problems %v, want the table and no endpoints", got, problems)
 	}
-	if *have.Tables[before.Table] != table {
+	if *have.NodeTables[before.Table] != table {
 		t.Error("the table has changed")
 	}
 	if len(have.Endpoints) != 1 {
 		t.Errorf("endpoints %v, want the one that lives", have.Endpoints)
 	}
 	// Also by a planner that has just started.
-	if again, _ := NewPlanner(have).Plan(have, modelOf(unready), ample); len(program.Diff(have, again)) != 0 {
+	if again, _ := NewPlanner(have).Plan(have, modelOf(unready), ample); len(forwarding.Diff(have, again)) != 0 {
 		t.Error("a restart changes something")
 	}
 
 	back := frontend(1, "web")
 	back.Weights[3] = 1
 	have, _ = advance(t, p, have, modelOf(back), ample)
-	for i, row := range have.Tables[have.Frontends[key(1)].Table] {
+	for i, row := range have.NodeTables[have.Frontends[key(1)].Table] {
 		if row.Primary != 3 || row.Chain[0] != table[i].Primary {
 			t.Fatalf("row %d is %+v, was %+v: want node 3, before it the former owner", i, row, table[i])
 		}
@@ -80,7 +107,7 @@ func TestTableOutlivesTheLastReadyEndpoint(t *testing.T) {
 
 	gone := frontend(1, "web")
 	have, _ = advance(t, p, have, modelOf(gone), ample)
-	if got := have.Frontends[key(1)]; got.Table != 0 || len(have.Tables) != 0 {
+	if got := have.Frontends[key(1)]; got.Table != 0 || len(have.NodeTables) != 0 {
 		t.Errorf("frontend %+v has a table though nothing lives", got)
 	}
 }
@@ -89,7 +116,7 @@ func TestTableOutlivesTheLastReadyEndpoint(t *testing.T) {
 func TestNothingToHold(t *testing.T) {
 	f := frontend(1, "web")
 	f.Draining, f.Living = endpoints(1), true
-	have, _ := advance(t, NewPlanner(program.NewState()), program.NewState(), modelOf(f), ample)
+	have, _ := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), modelOf(f), ample)
 	if got := have.Frontends[key(1)]; got.Table != 0 {
 		t.Errorf("frontend %+v has a table", got)
 	}
@@ -97,20 +124,20 @@ func TestNothingToHold(t *testing.T) {
 
 // From Cluster to Local and back, at run time: the table stays and goes on.
 func TestChangeOfPolicy(t *testing.T) {
-	have := program.NewState()
+	have := forwarding.NewState()
 	p := NewPlanner(have)
 	f := frontend(1, "web", 1)
 	f.Weights[2] = 1
 	have, _ = advance(t, p, have, modelOf(f), ample)
 	before := have.Frontends[key(1)]
-	table := have.Tables[before.Table]
+	table := have.NodeTables[before.Table]
 
 	f.Local = true
 	have, _ = advance(t, p, have, modelOf(f), ample)
-	if got := have.Frontends[key(1)]; !got.Local || got.Table != before.Table || have.Tables[got.Table] != table {
+	if got := have.Frontends[key(1)]; !got.Local || got.Table != before.Table || have.NodeTables[got.Table] != table {
 		t.Fatalf("frontend %+v, was %+v, want the same table", got, before)
 	}
-	if again, _ := NewPlanner(have).Plan(have, modelOf(f), ample); len(program.Diff(have, again)) != 0 {
+	if again, _ := NewPlanner(have).Plan(have, modelOf(f), ample); len(forwarding.Diff(have, again)) != 0 {
 		t.Error("a restart changes something")
 	}
 

@@ -3,27 +3,25 @@
 package plan
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
-// budgetZones decides which backends have a node table for each zone. All nodes
+// budgetZones decides which Service ports have a node table for each zone. All nodes
 // must decide alike, for a flow that one of them has sent by a zone's table is
 // looked for by others in the same one: so it depends on the model and the limit
-// alone. Every backend has one table; what is left goes to those that ask for zones,
+// alone. Every Service port has one table; what is left goes to those that ask for zones,
 // in the order of their frontends.
 func (d *draft) budgetZones() {
-	d.zoned = map[backend]bool{}
-	left := d.limits.Tables
-	counted := map[backend]bool{}
+	d.zoned = map[servicePort]bool{}
+	left := d.limits.NodeTables
+	counted := map[servicePort]bool{}
 	for i := range d.model.Frontends {
 		frontend := &d.model.Frontends[i]
-		name := backendOf(frontend)
+		name := portOf(frontend)
 		if !counted[name] && frontend.Spreads() && (len(frontend.Weights) > 0 || frontend.Living) {
 			counted[name] = true
 			left--
@@ -31,7 +29,7 @@ func (d *draft) budgetZones() {
 	}
 	for i := range d.model.Frontends {
 		frontend := &d.model.Frontends[i]
-		name := backendOf(frontend)
+		name := portOf(frontend)
 		zones := 0
 		for _, weights := range frontend.Zones {
 			if weights != nil {
@@ -50,22 +48,13 @@ func (d *draft) budgetZones() {
 	}
 }
 
-func (d *draft) zonesFull(frontend *model.Frontend) {
-	d.problems = append(d.problems, model.Problem{
-		Object: serviceOf(frontend),
-		Reason: millracev1alpha1.ReasonMapFull,
-		Message: fmt.Sprintf("frontend %s: its clients get all endpoints and not those of the zone, a node has room for %d node tables, and each zone takes one; raise --max-tables of all agents",
-			frontend.Key, d.limits.Tables),
-	})
-}
-
-// addZones gives the backends that were placed the node tables of other zones.
+// addZones gives the Service ports that were placed the node tables of other zones.
 func (d *draft) addZones() {
 	d.budgetZones()
-	seen := map[backend]bool{}
+	seen := map[servicePort]bool{}
 	for _, frontend := range d.byPrecedence() {
-		name := backendOf(frontend)
-		place, placed := d.backends[name]
+		name := portOf(frontend)
+		place, placed := d.places[name]
 		if !placed || place.table == 0 || seen[name] {
 			continue
 		}
@@ -73,23 +62,23 @@ func (d *draft) addZones() {
 		former := d.formerZones(name)
 		if d.zoned[name] {
 			place.zones = d.placeZones(frontend)
-			d.backends[name] = place
+			d.places[name] = place
 		}
 		kept := slices.Collect(maps.Values(place.zones))
-		gone := slices.DeleteFunc(former, func(slot program.TableSlot) bool { return slices.Contains(kept, slot) })
+		gone := slices.DeleteFunc(former, func(slot forwarding.NodeTableSlot) bool { return slices.Contains(kept, slot) })
 		d.join(append(kept, place.table), gone)
 		d.setZones(name, place)
 	}
 }
 
-// formerZones are the tables of other zones that the backend's frontends have in
+// formerZones are the tables of other zones that the Service port's frontends have in
 // the maps, in the order of the zones' numbers.
-func (d *draft) formerZones(name backend) []program.TableSlot {
-	var former []program.TableSlot
+func (d *draft) formerZones(name servicePort) []forwarding.NodeTableSlot {
+	var former []forwarding.NodeTableSlot
 	for _, key := range d.keys[name] {
 		frontend := d.have.Frontends[key]
 		for _, slot := range frontend.Zones {
-			if slot != 0 && slot != frontend.Table && d.have.Tables[slot] != nil && !slices.Contains(former, slot) {
+			if slot != 0 && slot != frontend.Table && d.have.NodeTables[slot] != nil && !slices.Contains(former, slot) {
 				former = append(former, slot)
 			}
 		}
@@ -99,12 +88,12 @@ func (d *draft) formerZones(name backend) []program.TableSlot {
 
 // placeZones returns the slots of a frontend's tables of other zones; none where they do
 // not all fit yet beside what is still to be removed.
-func (d *draft) placeZones(frontend *model.Frontend) map[string]program.TableSlot {
-	name := backendOf(frontend)
-	zones := map[string]program.TableSlot{}
-	var fresh []program.TableSlot
+func (d *draft) placeZones(frontend *model.Frontend) map[string]forwarding.NodeTableSlot {
+	name := portOf(frontend)
+	zones := map[string]forwarding.NodeTableSlot{}
+	var fresh []forwarding.NodeTableSlot
 	for number, weights := range frontend.Zones {
-		if weights == nil || program.Zone(number) == d.model.Self.Zone {
+		if weights == nil || forwarding.Zone(number) == d.model.Self.Zone {
 			continue
 		}
 		zone := d.model.Zones[number]
@@ -128,11 +117,11 @@ func (d *draft) placeZones(frontend *model.Frontend) map[string]program.TableSlo
 	return zones
 }
 
-// zoneSlot returns the slot that a backend's table of another zone has in the maps.
-func (d *draft) zoneSlot(name backend, zone string) (program.TableSlot, bool) {
+// zoneSlot returns the slot that a Service port's table of another zone has in the maps.
+func (d *draft) zoneSlot(name servicePort, zone string) (forwarding.NodeTableSlot, bool) {
 	for _, key := range d.keys[name] {
 		for _, slot := range d.have.Frontends[key].Zones {
-			if d.tableOwners[slot] == name.in(zone) && d.tableSlots.keep(slot) && d.have.Tables[slot] != nil {
+			if d.tableOwners[slot] == name.in(zone) && d.tableSlots.keep(slot) && d.have.NodeTables[slot] != nil {
 				return slot, true
 			}
 		}
@@ -142,11 +131,11 @@ func (d *draft) zoneSlot(name backend, zone string) (program.TableSlot, bool) {
 
 // weighZones notes what the tables of the zones, this node's own included, are
 // computed from.
-func (d *draft) weighZones(frontend *model.Frontend, zones map[string]program.TableSlot) {
-	own := d.backends[backendOf(frontend)].table
+func (d *draft) weighZones(frontend *model.Frontend, zones map[string]forwarding.NodeTableSlot) {
+	own := d.places[portOf(frontend)].table
 	for number, weights := range frontend.Zones {
 		slot, placed := zones[d.zoneName(number)]
-		if program.Zone(number) == d.model.Self.Zone {
+		if forwarding.Zone(number) == d.model.Self.Zone {
 			slot, placed = own, true
 		}
 		switch {
@@ -166,39 +155,39 @@ func (d *draft) zoneName(number int) string {
 	return ""
 }
 
-// recordHistory lets new tables of zones go on from all those that the backend has in the
+// recordHistory lets new tables of zones go on from all those that the Service port has in the
 // maps: connections that come in by nodes of the zone went by one of them.
-func (d *draft) recordHistory(name backend, fresh []program.TableSlot) {
+func (d *draft) recordHistory(name servicePort, fresh []forwarding.NodeTableSlot) {
 	own, former := d.ownTable(name)
 	if own == 0 {
 		own = former
 	}
 	for _, slot := range fresh {
-		d.histories[slot] = d.have.Tables[own]
-		if d.have.Tables[own] == nil {
+		d.histories[slot] = d.have.NodeTables[own]
+		if d.have.NodeTables[own] == nil {
 			continue
 		}
 		for _, other := range d.formerZones(name) {
-			d.joins[slot] = append(d.joins[slot], d.have.Tables[other])
+			d.joins[slot] = append(d.joins[slot], d.have.NodeTables[other])
 		}
 	}
 }
 
-// join lets the tables that a backend keeps take over the owners of those that go.
-func (d *draft) join(kept, gone []program.TableSlot) {
+// join lets the tables that a Service port keeps take over the owners of those that go.
+func (d *draft) join(kept, gone []forwarding.NodeTableSlot) {
 	for _, slot := range kept {
 		for _, other := range gone {
-			if d.have.Tables[slot] != nil {
-				d.joins[slot] = append(d.joins[slot], d.have.Tables[other])
+			if d.have.NodeTables[slot] != nil {
+				d.joins[slot] = append(d.joins[slot], d.have.NodeTables[other])
 			}
 		}
 	}
 }
 
-// setZones tells the backend's frontends their tables by zone.
-func (d *draft) setZones(name backend, place placement) {
-	var zones [program.Zones]program.TableSlot
-	for number := range min(program.Zones, len(d.model.Zones)) {
+// setZones tells the Service port's frontends their tables by zone.
+func (d *draft) setZones(name servicePort, place placement) {
+	var zones [forwarding.Zones]forwarding.NodeTableSlot
+	for number := range min(forwarding.Zones, len(d.model.Zones)) {
 		zones[number] = place.zones[d.model.Zones[number]]
 	}
 	if len(place.zones) > 0 {

@@ -7,60 +7,73 @@ import (
 	"testing"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
 )
 
-type weights = map[program.NodeID]uint32
+type weights = map[forwarding.NodeID]uint32
 
 // zonal is a frontend with endpoints on three nodes, of which node 1 serves the zone
 // a, node 2 the zone b, and all of them nodes without a zone.
 func zonal(vip int, service string) model.Frontend {
 	f := frontend(vip, service, 10*vip)
 	f.Weights = weights{1: 1, 2: 1, 3: 1}
-	f.Zones = [program.Zones]map[program.NodeID]uint32{f.Weights, {1: 1}, {2: 1}}
+	f.Zones = [forwarding.Zones]map[forwarding.NodeID]uint32{f.Weights, {1: 1}, {2: 1}}
 	return f
 }
 
 // zonalModel is modelOf as a node of the zone sees it.
-func zonalModel(own program.Zone, frontends ...model.Frontend) *model.Model {
+func zonalModel(own forwarding.Zone, frontends ...model.Frontend) *model.Model {
 	m := modelOf(frontends...)
 	m.Zones, m.Self.Zone = []string{"", "a", "b"}, own
+	for i := range m.Nodes {
+		m.Nodes[i].Zone = forwarding.Zone(m.Nodes[i].ID % 3)
+	}
 	return m
 }
 
-func primariesOf(table *program.Table) map[program.NodeID]int {
-	owned := map[program.NodeID]int{}
+func primariesOf(table *forwarding.NodeTable) map[forwarding.NodeID]int {
+	owned := map[forwarding.NodeID]int{}
 	for _, row := range table {
 		owned[row.Primary]++
 	}
 	return owned
 }
 
+// A packet goes by the table of the zone of its ingress node, which others are told.
+func TestNodesHaveZones(t *testing.T) {
+	state, _ := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), zonalModel(1, zonal(1, "web")), ample)
+	for id, zone := range map[forwarding.NodeID]forwarding.Zone{2: 2, 3: 0} {
+		if got := state.Nodes[id].Zone; got != zone {
+			t.Errorf("node %d is in zone %d, want %d", id, got, zone)
+		}
+	}
+}
+
 // All nodes have all zones' tables, row by row the same, and each goes by its own.
 func TestZonesHaveTables(t *testing.T) {
-	var first *program.State
-	for own := range program.Zone(3) {
-		state, problems := advance(t, NewPlanner(program.NewState()), program.NewState(), zonalModel(own, zonal(1, "web")), ample)
+	var first *forwarding.State
+	for own := range forwarding.Zone(3) {
+		state, problems := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), zonalModel(own, zonal(1, "web")), ample)
 		if len(problems) != 0 {
 			t.Fatalf("problems %v", problems)
 		}
 		f := state.Frontends[key(1)]
-		if f.Table != f.Zones[own] || f.Zones[0] == 0 || f.Zones[1] == 0 || f.Zones[2] == 0 || f.Zones[3] != 0 || len(state.Tables) != 3 {
-			t.Fatalf("in zone %d: %+v with %d tables", own, f, len(state.Tables))
+		if f.Table != f.Zones[own] || f.Zones[0] == 0 || f.Zones[1] == 0 || f.Zones[2] == 0 || f.Zones[3] != 0 || len(state.NodeTables) != 3 {
+			t.Fatalf("in zone %d: %+v with %d tables", own, f, len(state.NodeTables))
 		}
 		if first == nil {
 			first = state
 		}
 		for zone := range 3 {
-			if *state.Tables[f.Zones[zone]] != *first.Tables[first.Frontends[key(1)].Zones[zone]] {
+			if *state.NodeTables[f.Zones[zone]] != *first.NodeTables[first.Frontends[key(1)].Zones[zone]] {
 				t.Errorf("nodes of zones 0 and %d do not agree on the table of zone %d", own, zone)
 			}
 		}
-		if all := primariesOf(state.Tables[f.Zones[0]]); len(all) != 3 {
+		if all := primariesOf(state.NodeTables[f.Zones[0]]); len(all) != 3 {
 			t.Errorf("rows without a zone by node: %v, want three nodes", all)
 		}
-		if a := primariesOf(state.Tables[f.Zones[1]]); a[1] != program.Rows {
+		if a := primariesOf(state.NodeTables[f.Zones[1]]); a[1] != forwarding.Rows {
 			t.Errorf("rows of zone a by node: %v, want node 1 alone", a)
 		}
 	}
@@ -69,21 +82,21 @@ func TestZonesHaveTables(t *testing.T) {
 // Hints come, and go again: the owners of the rows before are in the chains, of all zones
 // where their tables go, and the table of a node's own packets stays where it is.
 func TestHintsComeAndGo(t *testing.T) {
-	have := program.NewState()
+	have := forwarding.NewState()
 	p := NewPlanner(have)
 	plain := zonal(1, "web")
-	plain.Zones = [program.Zones]map[program.NodeID]uint32{}
+	plain.Zones = [forwarding.Zones]map[forwarding.NodeID]uint32{}
 	have, _ = advance(t, p, have, zonalModel(1, plain), ample)
 	slot := have.Frontends[key(1)].Table
-	before := *have.Tables[slot]
+	before := *have.NodeTables[slot]
 
 	have, _ = advance(t, p, have, zonalModel(1, zonal(1, "web")), ample)
 	zoned := have.Frontends[key(1)]
 	if zoned.Table != slot {
 		t.Errorf("the table went from slot %d to %d", slot, zoned.Table)
 	}
-	for zone, owner := range map[program.Zone]program.NodeID{1: 1, 2: 2} {
-		for i, row := range have.Tables[zoned.Zones[zone]] {
+	for zone, owner := range map[forwarding.Zone]forwarding.NodeID{1: 1, 2: 2} {
+		for i, row := range have.NodeTables[zoned.Zones[zone]] {
 			if former := before[i].Primary; row.Primary != owner || former != owner && (row.Chain[0] != former || row.History == 0) {
 				t.Fatalf("zone %d, row %d: %+v, was %+v", zone, i, row, before[i])
 			}
@@ -93,11 +106,11 @@ func TestHintsComeAndGo(t *testing.T) {
 	for name, planner := range map[string]*Planner{"the same agent": p, "the next agent": NewPlanner(have)} {
 		after, _ := advance(t, planner, have, zonalModel(1, plain), ample)
 		f := after.Frontends[key(1)]
-		if f.Table != slot || f.Zones != ([program.Zones]program.TableSlot{}) || len(after.Tables) != 1 {
-			t.Fatalf("%s: %+v with %d tables", name, f, len(after.Tables))
+		if f.Table != slot || f.Zones != ([forwarding.Zones]forwarding.NodeTableSlot{}) || len(after.NodeTables) != 1 {
+			t.Fatalf("%s: %+v with %d tables", name, f, len(after.NodeTables))
 		}
-		for i, row := range after.Tables[slot] {
-			holders := map[program.NodeID]bool{row.Primary: true}
+		for i, row := range after.NodeTables[slot] {
+			holders := map[forwarding.NodeID]bool{row.Primary: true}
 			for _, former := range row.Chain[:row.History] {
 				holders[former] = true
 			}
@@ -110,18 +123,18 @@ func TestHintsComeAndGo(t *testing.T) {
 
 // A zone that loses its last endpoint has all, and its former owner in the chains.
 func TestZoneWithoutEndpoints(t *testing.T) {
-	have := program.NewState()
+	have := forwarding.NewState()
 	p := NewPlanner(have)
 	have, _ = advance(t, p, have, zonalModel(2, zonal(1, "web")), ample)
 	slots := have.Frontends[key(1)].Zones
 	empty := zonal(1, "web")
 	empty.Weights = weights{2: 1, 3: 1}
-	empty.Zones = [program.Zones]map[program.NodeID]uint32{empty.Weights, empty.Weights, {2: 1}}
+	empty.Zones = [forwarding.Zones]map[forwarding.NodeID]uint32{empty.Weights, empty.Weights, {2: 1}}
 	have, _ = advance(t, p, have, zonalModel(2, empty), ample)
 	if after := have.Frontends[key(1)].Zones; after != slots {
 		t.Errorf("tables went from %v to %v", slots, after)
 	}
-	for i, row := range have.Tables[slots[1]] {
+	for i, row := range have.NodeTables[slots[1]] {
 		if row.Chain[0] != 1 || row.Primary == 1 {
 			t.Fatalf("row %d: %+v, want node 1 as its former owner", i, row)
 		}
@@ -130,12 +143,12 @@ func TestZoneWithoutEndpoints(t *testing.T) {
 
 // A new zone's table goes on from those of all zones.
 func TestNewZone(t *testing.T) {
-	have := program.NewState()
+	have := forwarding.NewState()
 	p := NewPlanner(have)
 	have, _ = advance(t, p, have, zonalModel(1, zonal(1, "web")), ample)
 	before := have.Frontends[key(1)]
 	more := zonal(1, "web")
-	more.Zones = [program.Zones]map[program.NodeID]uint32{more.Weights, {1: 1}, {3: 1}, {2: 1}}
+	more.Zones = [forwarding.Zones]map[forwarding.NodeID]uint32{more.Weights, {1: 1}, {3: 1}, {2: 1}}
 	m := zonalModel(1, more)
 	m.Zones = []string{"", "a", "aa", "b"}
 	have, _ = advance(t, p, have, m, ample)
@@ -143,8 +156,8 @@ func TestNewZone(t *testing.T) {
 	if f.Zones[0] != before.Zones[0] || f.Zones[1] != before.Zones[1] || f.Zones[3] != before.Zones[2] {
 		t.Errorf("tables of the zones were %v and are %v, want them to keep their places", before.Zones, f.Zones)
 	}
-	for i, row := range have.Tables[f.Zones[2]] {
-		known := map[program.NodeID]bool{row.Primary: true, row.Chain[0]: true, row.Chain[1]: true}
+	for i, row := range have.NodeTables[f.Zones[2]] {
+		known := map[forwarding.NodeID]bool{row.Primary: true, row.Chain[0]: true, row.Chain[1]: true}
 		if row.Primary != 3 || !known[1] || !known[2] {
 			t.Fatalf("row %d of the new zone: %+v, want the owners of all zones in it", i, row)
 		}
@@ -153,26 +166,26 @@ func TestNewZone(t *testing.T) {
 
 // The last endpoint goes but lives: all zones' tables stay.
 func TestZonesOutliveTheLastReadyEndpoint(t *testing.T) {
-	have := program.NewState()
+	have := forwarding.NewState()
 	p := NewPlanner(have)
 	have, _ = advance(t, p, have, zonalModel(1, zonal(1, "web")), ample)
 	before := have.Clone()
 	unready := frontend(1, "web")
 	unready.Living = true
-	unready.Zones = [program.Zones]map[program.NodeID]uint32{unready.Weights, unready.Weights, unready.Weights}
+	unready.Zones = [forwarding.Zones]map[forwarding.NodeID]uint32{unready.Weights, unready.Weights, unready.Weights}
 	have, problems := advance(t, p, have, zonalModel(1, unready), ample)
 	f := have.Frontends[key(1)]
 	if f.Zones != before.Frontends[key(1)].Zones || len(problems) != 0 {
 		t.Fatalf("%+v, problems %v", f, problems)
 	}
 	for _, slot := range f.Zones[:3] {
-		if *have.Tables[slot] != *before.Tables[slot] {
+		if *have.NodeTables[slot] != *before.NodeTables[slot] {
 			t.Errorf("table %d has changed", slot)
 		}
 	}
 	have, _ = advance(t, p, have, zonalModel(1, frontend(1, "web")), ample)
-	if f := have.Frontends[key(1)]; len(have.Tables) != 0 || f.Zones != ([program.Zones]program.TableSlot{}) {
-		t.Errorf("%d tables are left without any endpoint, %+v", len(have.Tables), f)
+	if f := have.Frontends[key(1)]; len(have.NodeTables) != 0 || f.Zones != ([forwarding.Zones]forwarding.NodeTableSlot{}) {
+		t.Errorf("%d tables are left without any endpoint, %+v", len(have.NodeTables), f)
 	}
 }
 
@@ -180,22 +193,22 @@ func TestZonesOutliveTheLastReadyEndpoint(t *testing.T) {
 // node, and of the others all clients get all endpoints.
 func TestNoRoomForZones(t *testing.T) {
 	limits := ample
-	limits.Tables = 5
-	for own := range program.Zone(3) {
-		have := program.NewState()
+	limits.NodeTables = 5
+	for own := range forwarding.Zone(3) {
+		have := forwarding.NewState()
 		p := NewPlanner(have)
 		// One that was there before does not come first.
 		have, _ = advance(t, p, have, zonalModel(own, zonal(2, "late")), limits)
 		m := zonalModel(own, zonal(1, "web"), zonal(2, "late"))
-		var problems []model.Problem
+		var problems []Problem
 		for range 3 {
 			have, problems = advance(t, p, have, m, limits)
 		}
-		if f := have.Frontends[key(1)]; f.Zones == ([program.Zones]program.TableSlot{}) {
+		if f := have.Frontends[key(1)]; f.Zones == ([forwarding.Zones]forwarding.NodeTableSlot{}) {
 			t.Errorf("in zone %d: the first frontend has no tables of zones: %+v", own, f)
 		}
 		f := have.Frontends[key(2)]
-		if f.Zones != ([program.Zones]program.TableSlot{}) || len(primariesOf(have.Tables[f.Table])) != 3 {
+		if f.Zones != ([forwarding.Zones]forwarding.NodeTableSlot{}) || len(primariesOf(have.NodeTables[f.Table])) != 3 {
 			t.Errorf("in zone %d: %+v, want one table with all nodes", own, f)
 		}
 		if len(problems) != 1 || problems[0].Reason != millracev1alpha1.ReasonMapFull || problems[0].Object.Name != "late" ||

@@ -4,11 +4,13 @@ package source
 
 import (
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 
+	"github.com/millrace-lb/millrace/api/slim"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
@@ -27,9 +29,13 @@ func strip(object any) (any, error) {
 		accessor.SetAnnotations(annotations)
 	}
 	switch object := object.(type) {
+	case *millracev1alpha1.LBNode:
+		identity(object)
+	case *millracev1alpha1.LBNodeReport:
+		object.ObjectMeta = slim.Meta(&object.ObjectMeta)
 	case *corev1.Node:
-		object.Spec = corev1.NodeSpec{}
-		object.Status = corev1.NodeStatus{}
+		object.Spec = corev1.NodeSpec{PodCIDR: object.Spec.PodCIDR, PodCIDRs: object.Spec.PodCIDRs}
+		object.Status = corev1.NodeStatus{Addresses: object.Status.Addresses}
 	case *discoveryv1.EndpointSlice:
 		for i := range object.Endpoints {
 			object.Endpoints[i].TargetRef = nil
@@ -39,21 +45,28 @@ func strip(object any) (any, error) {
 	return object, nil
 }
 
-// matters tells whether an update can change a Snapshot's meaning. Agents
-// write the status of their LBNodes, the operator that of IPPools, and kubelets that of their Nodes; on a
-// large cluster those are most of the updates.
+// identity leaves of an LBNode what agents read.
+func identity(lbNode *millracev1alpha1.LBNode) {
+	lbNode.ObjectMeta = slim.Meta(&lbNode.ObjectMeta)
+	lbNode.Spec.BootID = ""
+}
+
+// matters reports whether an update can change a Snapshot's meaning. The operator
+// writes the status of VIPPools, and kubelets write that of their Nodes; on a large
+// cluster those are most of the updates.
 func matters(before, after any) bool {
 	switch after := after.(type) {
 	case *millracev1alpha1.LBNode:
 		before, ok := before.(*millracev1alpha1.LBNode)
 		return !ok || before.UID != after.UID || before.Generation != after.Generation ||
-			before.Status.BootID != after.Status.BootID
-	case *millracev1alpha1.IPPool:
-		before, ok := before.(*millracev1alpha1.IPPool)
-		return !ok || before.UID != after.UID || before.Generation != after.Generation
+			before.Status != after.Status
+	case *millracev1alpha1.VIPPool:
+		before, ok := before.(*millracev1alpha1.VIPPool)
+		return !ok || before.UID != after.UID || before.Generation != after.Generation ||
+			!slices.Equal(before.Status.Usable, after.Status.Usable)
 	case *corev1.Node:
 		before, ok := before.(*corev1.Node)
-		return !ok || before.UID != after.UID || !maps.Equal(before.Labels, after.Labels)
+		return !ok || nodeMatters(before, after)
 	default:
 		previous, err := meta.Accessor(before)
 		if err != nil {
@@ -62,4 +75,10 @@ func matters(before, after any) bool {
 		current, err := meta.Accessor(after)
 		return err != nil || previous.GetResourceVersion() != current.GetResourceVersion()
 	}
+}
+
+func nodeMatters(before, after *corev1.Node) bool {
+	return before.UID != after.UID || !maps.Equal(before.Labels, after.Labels) ||
+		!slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) ||
+		!slices.Equal(before.Status.Addresses, after.Status.Addresses)
 }

@@ -6,6 +6,7 @@ package source
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,7 +23,7 @@ import (
 
 // +kubebuilder:rbac:groups="",resources=services;nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=get;list;watch
-// +kubebuilder:rbac:groups=millrace.io,resources=vips;ippools;lbnodes;bgppeers;bgpadvertisements,verbs=get;list;watch
+// +kubebuilder:rbac:groups=millrace.io,resources=vips;vippools;lbnodes;lbnodereports;lbpeers;vipadvertisements;viproutes,verbs=get;list;watch
 
 // settle is how long Changed waits after a change for more of them, so that a
 // burst, such as a rollout, is one pass.
@@ -39,6 +40,12 @@ type Source struct {
 	services, slices, nodes        cache.SharedIndexInformer
 	vips, pools                    cache.SharedIndexInformer
 	lbNodes, peers, advertisements cache.SharedIndexInformer
+	// routes are of a kind that the API server may not have yet: see route.go.
+	routes        cache.SharedIndexInformer
+	routesMissing atomic.Bool
+	// report is no part of a Snapshot.
+	report   cache.SharedIndexInformer
+	reported chan struct{}
 }
 
 // New returns a Source for the agent on a node. Nothing is watched before Run.
@@ -48,51 +55,58 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 		events:   make(chan struct{}, 1),
 		changed:  make(chan struct{}, 1),
 		synced:   make(chan struct{}),
+		reported: make(chan struct{}, 1),
 	}
 	everything := func(*metav1.ListOptions) {}
 	thisNode := func(options *metav1.ListOptions) {
 		options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, nodeName).String()
 	}
-	// Services of type LoadBalancer are never headless, so their slices never
-	// have this label (EndpointSlice controller, corev1.IsHeadlessService).
-	withAddress := func(options *metav1.ListOptions) {
-		options.LabelSelector = "!" + corev1.IsHeadlessService
-	}
 	var err error
-	watch := func(client rest.Interface, resource string, object runtime.Object, options func(*metav1.ListOptions)) cache.SharedIndexInformer {
+	informer := func(client rest.Interface, resource string, object runtime.Object, options func(*metav1.ListOptions), notify func()) cache.SharedIndexInformer {
 		if err != nil {
 			return nil
 		}
 		var informer cache.SharedIndexInformer
-		informer, err = s.informer(client, resource, object, options)
+		informer, err = newInformer(client, resource, object, options, notify)
 		return informer
 	}
+	watch := func(client rest.Interface, resource string, object runtime.Object, options func(*metav1.ListOptions)) cache.SharedIndexInformer {
+		return informer(client, resource, object, options, func() { signal(s.events) })
+	}
 	s.services = watch(clients.Core, "services", &corev1.Service{}, everything)
-	s.slices = watch(clients.Discovery, "endpointslices", &discoveryv1.EndpointSlice{}, withAddress)
+	s.slices = watch(clients.Discovery, "endpointslices", &discoveryv1.EndpointSlice{}, everything)
 	s.nodes = watch(clients.Core, "nodes", &corev1.Node{}, thisNode)
 	s.vips = watch(clients.Millrace, "vips", &millracev1alpha1.VIP{}, everything)
-	s.pools = watch(clients.Millrace, "ippools", &millracev1alpha1.IPPool{}, everything)
+	s.pools = watch(clients.Millrace, "vippools", &millracev1alpha1.VIPPool{}, everything)
 	s.lbNodes = watch(clients.Millrace, "lbnodes", &millracev1alpha1.LBNode{}, everything)
-	s.peers = watch(clients.Millrace, "bgppeers", &millracev1alpha1.BGPPeer{}, everything)
-	s.advertisements = watch(clients.Millrace, "bgpadvertisements", &millracev1alpha1.BGPAdvertisement{}, everything)
+	s.peers = watch(clients.Millrace, "lbpeers", &millracev1alpha1.LBPeer{}, everything)
+	s.advertisements = watch(clients.Millrace, "vipadvertisements", &millracev1alpha1.VIPAdvertisement{}, everything)
+	s.routes = watch(clients.Millrace, "viproutes", &millracev1alpha1.VIPRoute{}, everything)
+	s.report = informer(clients.Millrace, "lbnodereports", &millracev1alpha1.LBNodeReport{}, thisNode, func() { signal(s.reported) })
 	if err != nil {
+		return nil, err
+	}
+	if err := s.allowMissingRoutes(); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-func (s *Source) informer(client rest.Interface, resource string, object runtime.Object, options func(*metav1.ListOptions)) (cache.SharedIndexInformer, error) {
+// newInformer returns an informer that notifies of every change that matters.
+func newInformer(
+	client rest.Interface, resource string, object runtime.Object, options func(*metav1.ListOptions), notify func(),
+) (cache.SharedIndexInformer, error) {
 	listWatch := cache.NewFilteredListWatchFromClient(client, resource, metav1.NamespaceAll, options)
 	informer := cache.NewSharedIndexInformer(listWatch, object, 0, cache.Indexers{})
 	if err := informer.SetTransform(strip); err != nil {
 		return nil, fmt.Errorf("watch %s: %w", resource, err)
 	}
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { s.signal() },
-		DeleteFunc: func(any) { s.signal() },
+		AddFunc:    func(any) { notify() },
+		DeleteFunc: func(any) { notify() },
 		UpdateFunc: func(before, after any) {
 			if matters(before, after) {
-				s.signal()
+				notify()
 			}
 		},
 	})
@@ -102,9 +116,9 @@ func (s *Source) informer(client rest.Interface, resource string, object runtime
 	return informer, nil
 }
 
-func (s *Source) signal() {
+func signal(channel chan<- struct{}) {
 	select {
-	case s.events <- struct{}{}:
+	case channel <- struct{}{}:
 	default:
 	}
 }
@@ -119,11 +133,16 @@ func (s *Source) Run(ctx context.Context) error {
 		go informer.RunWithContext(ctx)
 		hasSynced = append(hasSynced, informer.HasSynced)
 	}
+	go s.routes.RunWithContext(ctx)
+	hasSynced = append(hasSynced, s.routesSynced)
+	// The report is only written: an API server that does not have the kind yet holds
+	// nothing up.
+	go s.report.RunWithContext(ctx)
 	if !cache.WaitForCacheSync(ctx.Done(), hasSynced...) {
 		return ctx.Err()
 	}
 	close(s.synced)
-	s.signal()
+	signal(s.events)
 	return s.coalesce(ctx)
 }
 
@@ -167,10 +186,11 @@ func (s *Source) Snapshot() *model.Snapshot {
 		Services:       list[*corev1.Service](s.services),
 		EndpointSlices: list[*discoveryv1.EndpointSlice](s.slices),
 		VIPs:           list[*millracev1alpha1.VIP](s.vips),
-		Pools:          list[*millracev1alpha1.IPPool](s.pools),
+		Pools:          list[*millracev1alpha1.VIPPool](s.pools),
 		LBNodes:        list[*millracev1alpha1.LBNode](s.lbNodes),
-		Peers:          list[*millracev1alpha1.BGPPeer](s.peers),
-		Advertisements: list[*millracev1alpha1.BGPAdvertisement](s.advertisements),
+		Peers:          list[*millracev1alpha1.LBPeer](s.peers),
+		Advertisements: list[*millracev1alpha1.VIPAdvertisement](s.advertisements),
+		Routes:         list[*millracev1alpha1.VIPRoute](s.routes),
 	}
 	if nodes := list[*corev1.Node](s.nodes); len(nodes) > 0 {
 		snapshot.Node = nodes[0]
@@ -181,12 +201,24 @@ func (s *Source) Snapshot() *model.Snapshot {
 // LBNode returns this node's LBNode as it was last seen, or nil. It is shared
 // and must not be changed.
 func (s *Source) LBNode() *millracev1alpha1.LBNode {
-	object, exists, err := s.lbNodes.GetStore().GetByKey(s.nodeName)
-	if err != nil || !exists {
-		return nil
+	return named[*millracev1alpha1.LBNode](s.lbNodes, s.nodeName)
+}
+
+// Report returns this node's LBNodeReport as it was last seen, or nil. It is shared
+// and must not be changed.
+func (s *Source) Report() *millracev1alpha1.LBNodeReport {
+	return named[*millracev1alpha1.LBNodeReport](s.report, s.nodeName)
+}
+
+// Reported receives a value some time after this node's LBNodeReport changed.
+func (s *Source) Reported() <-chan struct{} { return s.reported }
+
+func named[T any](informer cache.SharedIndexInformer, name string) (object T) {
+	stored, exists, err := informer.GetStore().GetByKey(name)
+	if err == nil && exists {
+		object, _ = stored.(T)
 	}
-	lbNode, _ := object.(*millracev1alpha1.LBNode)
-	return lbNode
+	return object
 }
 
 func list[T any](informer cache.SharedIndexInformer) []T {

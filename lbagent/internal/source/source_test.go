@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -33,7 +34,9 @@ type apiServer struct {
 	watchers map[string]map[chan []byte]bool
 	// missing is a resource that the server does not know.
 	missing string
-	down    bool
+	// forbidden is one that the client may not read.
+	forbidden string
+	down      bool
 	// selectors are those of the last list of a resource.
 	selectors map[string]string
 }
@@ -72,6 +75,9 @@ func (s *apiServer) serve(w http.ResponseWriter, r *http.Request) {
 	case resource == s.missing:
 		s.mu.Unlock()
 		fail(w, http.StatusNotFound, metav1.StatusReasonNotFound)
+	case resource == s.forbidden:
+		s.mu.Unlock()
+		fail(w, http.StatusForbidden, metav1.StatusReasonForbidden)
 	case query.Get("sendInitialEvents") == "true":
 		// As API servers do that cannot stream lists; clients then list.
 		s.mu.Unlock()
@@ -99,8 +105,9 @@ func (s *apiServer) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 var kinds = map[string]string{
-	"services": "Service", "endpointslices": "EndpointSlice", "nodes": "Node", "vips": "VIP", "ippools": "IPPool",
-	"lbnodes": "LBNode", "bgppeers": "BGPPeer", "bgpadvertisements": "BGPAdvertisement",
+	"services": "Service", "endpointslices": "EndpointSlice", "nodes": "Node", "vips": "VIP", "vippools": "VIPPool",
+	"lbnodes": "LBNode", "lbnodereports": "LBNodeReport", "lbpeers": "LBPeer", "vipadvertisements": "VIPAdvertisement",
+	"viproutes": "VIPRoute",
 }
 
 func stream(ctx context.Context, w http.ResponseWriter, events <-chan []byte) {
@@ -217,13 +224,15 @@ func TestSnapshot(t *testing.T) {
 	s.send(t, "ADDED", "nodes", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
 	s.send(t, "ADDED", "vips", &millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.1"}})
 	s.send(t, "ADDED", "lbnodes", &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
-	s.send(t, "ADDED", "bgppeers", &millracev1alpha1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: "router"}})
-	s.send(t, "ADDED", "bgpadvertisements", &millracev1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}})
+	s.send(t, "ADDED", "lbpeers", &millracev1alpha1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: "router"}})
+	s.send(t, "ADDED", "viproutes", &millracev1alpha1.VIPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "edge"}})
+	s.send(t, "ADDED", "vipadvertisements", &millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}})
 	source := s.start(t)
 	awaitChange(t, source, "the first lists")
 	snapshot := source.Snapshot()
 	if snapshot.NodeName != "node1" || snapshot.Node == nil || len(snapshot.Services) != 1 || len(snapshot.EndpointSlices) != 1 ||
-		len(snapshot.VIPs) != 1 || len(snapshot.LBNodes) != 1 || len(snapshot.Peers) != 1 || len(snapshot.Advertisements) != 1 {
+		len(snapshot.VIPs) != 1 || len(snapshot.LBNodes) != 1 || len(snapshot.Peers) != 1 || len(snapshot.Advertisements) != 1 ||
+		len(snapshot.Routes) != 1 {
 		t.Errorf("snapshot %+v lacks objects", snapshot)
 	}
 	if lbNode := source.LBNode(); lbNode == nil || lbNode.Name != "node1" {
@@ -231,11 +240,14 @@ func TestSnapshot(t *testing.T) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if got, want := s.selectors["nodes"], "metadata.name=node1"; got != want {
-		t.Errorf("Nodes are selected by %q, want %q", got, want)
+	for _, resource := range []string{"nodes", "lbnodereports"} {
+		if got, want := s.selectors[resource], "metadata.name=node1"; got != want {
+			t.Errorf("%s are selected by %q, want %q", resource, got, want)
+		}
 	}
-	if got, want := s.selectors["endpointslices"], "!service.kubernetes.io/headless"; got != want {
-		t.Errorf("EndpointSlices are selected by %q, want %q", got, want)
+	// A VIPRoute may lead to a headless Service.
+	if got := s.selectors["endpointslices"]; got != "" {
+		t.Errorf("EndpointSlices are selected by %q, want all", got)
 	}
 }
 
@@ -243,13 +255,13 @@ func TestSnapshot(t *testing.T) {
 // late included.
 func TestGatedOnSync(t *testing.T) {
 	s := newAPIServer(t)
-	s.missing = "bgppeers"
+	s.missing = "lbpeers"
 	s.send(t, "ADDED", "services", service("web"))
 	source := s.start(t)
 	await(t, "the Service", func() bool { return len(source.Snapshot().Services) == 1 })
 	select {
 	case <-source.Synced():
-		t.Fatal("synced without BGPPeers")
+		t.Fatal("synced without LBPeers")
 	case <-source.Changed():
 		t.Fatal("a change before all kinds were listed")
 	case <-time.After(5 * settle):
@@ -289,6 +301,41 @@ func TestBurstIsOneChange(t *testing.T) {
 	}
 }
 
+// The report of this node is told of apart: it is no part of a Snapshot, and nothing
+// waits for it.
+func TestReport(t *testing.T) {
+	s := newAPIServer(t)
+	s.missing = "lbnodereports"
+	source := s.start(t)
+	awaitChange(t, source, "all kinds but LBNodeReport")
+	if report := source.Report(); report != nil {
+		t.Errorf("there is a report: %+v", report)
+	}
+	s.mu.Lock()
+	s.missing = ""
+	s.mu.Unlock()
+	s.watched(t)
+	report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{
+		Name: "node1", OwnerReferences: []metav1.OwnerReference{{Name: "node1"}},
+	}}
+	for _, version := range []string{"v1", "v2"} {
+		report.Status.Version = version
+		s.send(t, map[string]string{"v1": "ADDED", "v2": "MODIFIED"}[version], "lbnodereports", report)
+		await(t, "the report of "+version, func() bool {
+			<-source.Reported()
+			return source.Report() != nil && source.Report().Status.Version == version
+		})
+	}
+	if got := source.Report(); len(got.OwnerReferences) > 0 {
+		t.Errorf("kept of the report: %+v", got.ObjectMeta)
+	}
+	select {
+	case <-source.Changed():
+		t.Error("a report is a change")
+	case <-time.After(5 * settle):
+	}
+}
+
 // The API server goes: what was seen stays.
 func TestServerDown(t *testing.T) {
 	s := newAPIServer(t)
@@ -324,14 +371,19 @@ func TestMatters(t *testing.T) {
 		before, after any
 		want          bool
 	}{
-		"LBNode status":    {&millracev1alpha1.LBNode{ObjectMeta: meta("1", 1, nil)}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 1, nil)}, false},
-		"LBNode is up":     {&millracev1alpha1.LBNode{ObjectMeta: meta("1", 1, nil)}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 1, nil), Status: millracev1alpha1.LBNodeStatus{BootID: "a"}}, true},
-		"LBNode spec":      {&millracev1alpha1.LBNode{ObjectMeta: meta("1", 1, nil)}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 2, nil)}, true},
-		"LBNode made anew": {&millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{UID: "0"}}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 0, nil)}, true},
-		"Node status":      {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, nil)}, false},
-		"Node labels":      {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, map[string]string{"a": "b"})}, true},
-		"Service":          {&corev1.Service{ObjectMeta: meta("1", 0, nil)}, &corev1.Service{ObjectMeta: meta("2", 0, nil)}, true},
-		"listed again":     {&corev1.Service{ObjectMeta: meta("1", 0, nil)}, &corev1.Service{ObjectMeta: meta("1", 0, nil)}, false},
+		"LBNode metadata":      {&millracev1alpha1.LBNode{ObjectMeta: meta("1", 1, nil)}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 1, nil)}, false},
+		"LBNode has booted":    {&millracev1alpha1.LBNode{ObjectMeta: meta("1", 1, nil)}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 1, nil), Status: millracev1alpha1.LBNodeStatus{BootID: "a"}}, true},
+		"LBNode is up":         {&millracev1alpha1.LBNode{ObjectMeta: meta("1", 1, nil)}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 1, nil), Status: millracev1alpha1.LBNodeStatus{ServingBootID: "a"}}, true},
+		"LBNode spec":          {&millracev1alpha1.LBNode{ObjectMeta: meta("1", 1, nil)}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 2, nil)}, true},
+		"LBNode created again": {&millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{UID: "0"}}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 0, nil)}, true},
+		"Node status":          {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, nil)}, false},
+		"Node labels":          {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, map[string]string{"a": "b"})}, true},
+		"Service":              {&corev1.Service{ObjectMeta: meta("1", 0, nil)}, &corev1.Service{ObjectMeta: meta("2", 0, nil)}, true},
+		"listed again":         {&corev1.Service{ObjectMeta: meta("1", 0, nil)}, &corev1.Service{ObjectMeta: meta("1", 0, nil)}, false},
+		"Node pods":            {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, nil), Spec: corev1.NodeSpec{PodCIDRs: []string{"10.0.0.0/24"}}}, true},
+		"Node addresses":       {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, nil), Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Address: "10.0.0.1"}}}}, true},
+		"VIPPool counted":      {&millracev1alpha1.VIPPool{ObjectMeta: meta("1", 1, nil)}, &millracev1alpha1.VIPPool{ObjectMeta: meta("2", 1, nil), Status: millracev1alpha1.VIPPoolStatus{Assigned: new(int64)}}, false},
+		"VIPPool usable":       {&millracev1alpha1.VIPPool{ObjectMeta: meta("1", 1, nil)}, &millracev1alpha1.VIPPool{ObjectMeta: meta("2", 1, nil), Status: millracev1alpha1.VIPPoolStatus{Usable: []string{"203.0.113.0/24"}}}, true},
 	} {
 		if got := matters(test.before, test.after); got != test.want {
 			t.Errorf("%s: %t, want %t", name, got, test.want)
@@ -359,6 +411,25 @@ func TestStrip(t *testing.T) {
 	}
 	if len(annotations) != 2 {
 		t.Error("the annotations that somebody else may hold were changed")
+	}
+	lbNode := &millracev1alpha1.LBNode{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "node1", UID: "1", ResourceVersion: "2", Generation: 3, CreationTimestamp: metav1.Unix(4, 0),
+			Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"a": "b"},
+			OwnerReferences: []metav1.OwnerReference{{Name: "node1"}}, ManagedFields: []metav1.ManagedFieldsEntry{{}},
+		},
+		Spec:   millracev1alpha1.LBNodeSpec{ID: 5, Addresses: []string{"198.51.100.1"}, Zone: "a", BootID: "old"},
+		Status: millracev1alpha1.LBNodeStatus{BootID: "b", ServingBootID: "b"},
+	}
+	want := &millracev1alpha1.LBNode{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "node1", UID: "1", ResourceVersion: "2", Generation: 3, CreationTimestamp: metav1.Unix(4, 0),
+		},
+		Spec:   millracev1alpha1.LBNodeSpec{ID: 5, Addresses: []string{"198.51.100.1"}, Zone: "a"},
+		Status: lbNode.Status,
+	}
+	if _, err := strip(lbNode); err != nil || !equality.Semantic.DeepEqual(lbNode, want) {
+		t.Errorf("kept of an LBNode: %+v, error %v", lbNode, err)
 	}
 	var other runtime.Object = service("web")
 	if _, err := strip(other); err != nil {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status writes what the agent observed into the status of its LBNode.
+// Package status writes what the agent observed: which boot its node is in into the
+// LBNode, which all agents watch, and everything else into the LBNodeReport.
 package status
 
 import (
-	"fmt"
+	"cmp"
+	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -20,51 +23,82 @@ import (
 type Observation struct {
 	Version    string
 	Interfaces []millracev1alpha1.InterfaceStatus
-	Sessions   []millracev1alpha1.SessionStatus
-	// Decisions are about the VIPs that the node has programmed.
+	// Lacking says which uplinks must have the programs and have not; other uplinks may be
+	// without.
+	Lacking  []string
+	Sessions []millracev1alpha1.SessionStatus
+	// Programmed is the number of VIPs that are in the maps.
+	Programmed int
+	// Decisions are about the VIPs that the node is to announce, sorted by address.
 	Decisions []announce.Decision
 	Problems  []model.Problem
 	// ProgramError is why the maps could not be written, if so.
 	ProgramError error
+	// Forwards is true where the last pass left in the maps what the node forwards by,
+	// even if single writes failed.
+	Forwards bool
 }
 
-// listed is how many problems a condition's message tells in full.
-const listed = 5
+// Bounds of a report, so that an object of the API server stays small whatever the
+// node meets: below 64 KiB. The lengths are in bytes.
+const (
+	maxInterfaces = 32
+	maxSessions   = 64
+	maxExceptions = 32
+	// maxItemMessage is the longest message of an interface, a session or a VIP;
+	// maxMessage that of a condition.
+	maxItemMessage = 160
+	maxMessage     = 1024
+	// listed is how many problems a condition's message tells in full.
+	listed = 5
+)
 
-// Build returns the status of an LBNode that tells an observation. Times of transitions
-// are taken over where nothing changed; now is that of the others.
-func Build(o Observation, lbNode *millracev1alpha1.LBNode, now metav1.Time) millracev1alpha1.LBNodeStatus {
-	previous := &lbNode.Status
-	status := millracev1alpha1.LBNodeStatus{
+// Build returns the status of an LBNodeReport that tells an observation. Times of
+// transitions are taken over where nothing changed; now is that of the others.
+func Build(o Observation, report *millracev1alpha1.LBNodeReport, now metav1.Time) millracev1alpha1.LBNodeReportStatus {
+	previous := &report.Status
+	counts, exceptions := vips(o)
+	status := millracev1alpha1.LBNodeReportStatus{
 		Version:    o.Version,
-		BootID:     previous.BootID,
-		Interfaces: o.Interfaces,
+		Interfaces: interfaces(o.Interfaces),
+		XDPModes:   xdpModes(o.Interfaces),
 		Sessions:   sessions(o.Sessions, previous.Sessions),
-		Conditions: slices.Clone(previous.Conditions),
+		VIPs:       counts,
+		Exceptions: exceptions,
+
+		UnfitServices: unfitServices(o.Problems),
+		Conditions:    slices.Clone(previous.Conditions),
 	}
-	established := map[string]bool{}
-	for _, session := range o.Sessions {
-		if session.State == millracev1alpha1.SessionEstablished {
-			established[session.Peer] = true
-		}
-	}
-	for _, decision := range o.Decisions {
-		vip := nodeVIP(decision, established)
-		if len(vip.AnnouncedTo) > 0 {
-			status.AnnouncedVIPs++
-		}
-		status.VIPs = append(status.VIPs, vip)
-	}
-	conditions := []metav1.Condition{programmed(o), attached(o), bgpEstablished(o)}
-	for _, condition := range append(conditions, ready(conditions)) {
-		condition.ObservedGeneration = lbNode.Generation
+	for _, condition := range conditions(o) {
+		condition.ObservedGeneration = report.Generation
 		condition.LastTransitionTime = now
 		meta.SetStatusCondition(&status.Conditions, condition)
 	}
-	if o.ProgramError == nil && meta.IsStatusConditionTrue(status.Conditions, millracev1alpha1.ConditionAttached) {
-		status.BootID = lbNode.Spec.BootID
-	}
 	return status
+}
+
+// interfaces are the uplinks, those first that keep the node from serving.
+func interfaces(observed []millracev1alpha1.InterfaceStatus) []millracev1alpha1.InterfaceStatus {
+	result := slices.Clone(observed)
+	if len(result) > maxInterfaces {
+		slices.SortStableFunc(result, func(a, b millracev1alpha1.InterfaceStatus) int {
+			return compareBool(a.XDPMode != millracev1alpha1.XDPNone, b.XDPMode != millracev1alpha1.XDPNone)
+		})
+		result = result[:maxInterfaces]
+	}
+	for i := range result {
+		result[i].Message = cut(result[i].Message, maxItemMessage)
+	}
+	return result
+}
+
+// xdpModes names each mode of the uplinks once.
+func xdpModes(uplinks []millracev1alpha1.InterfaceStatus) string {
+	modes := map[string]struct{}{}
+	for _, uplink := range uplinks {
+		modes[string(uplink.XDPMode)] = struct{}{}
+	}
+	return strings.Join(slices.Sorted(maps.Keys(modes)), ",")
 }
 
 // sessions are the observed ones. A session that is not established goes round
@@ -73,16 +107,24 @@ func Build(o Observation, lbNode *millracev1alpha1.LBNode, now metav1.Time) mill
 // not cost an API write per attempt.
 func sessions(observed, previous []millracev1alpha1.SessionStatus) []millracev1alpha1.SessionStatus {
 	result := slices.Clone(observed)
-	for i, session := range result {
+	if len(result) > maxSessions {
+		slices.SortStableFunc(result, func(a, b millracev1alpha1.SessionStatus) int {
+			return compareBool(a.State == millracev1alpha1.SessionEstablished, b.State == millracev1alpha1.SessionEstablished)
+		})
+		result = result[:maxSessions]
+	}
+	for i := range result {
+		session := &result[i]
+		session.Message = cut(session.Message, maxItemMessage)
 		at := slices.IndexFunc(previous, func(p millracev1alpha1.SessionStatus) bool { return p.Peer == session.Peer })
 		if at < 0 {
 			continue
 		}
-		same := session
+		same := *session
 		same.State = previous[at].State
 		if session.State != millracev1alpha1.SessionEstablished &&
 			same.State != millracev1alpha1.SessionEstablished && sameSession(same, previous[at]) {
-			result[i] = same
+			*session = same
 		}
 	}
 	return result
@@ -93,137 +135,61 @@ func sameSession(a, b millracev1alpha1.SessionStatus) bool {
 		a.Message == b.Message && a.Since.Equal(b.Since)
 }
 
-func nodeVIP(decision announce.Decision, established map[string]bool) millracev1alpha1.NodeVIPStatus {
-	vip := millracev1alpha1.NodeVIPStatus{
-		Address: decision.VIP.String(),
-		Reason:  decision.Reason,
-		Message: decision.Message,
-	}
-	for _, peer := range decision.Peers {
-		if established[peer] {
-			vip.AnnouncedTo = append(vip.AnnouncedTo, peer)
-		}
-	}
-	if len(decision.Peers) > 0 && len(vip.AnnouncedTo) == 0 {
-		vip.Reason = millracev1alpha1.ReasonNotEstablished
-		vip.Message = "no session is established with " + strings.Join(decision.Peers, ", ")
-	}
-	return vip
+// exceptional are the reasons for which a VIP is an exception: the fault is the node's, or
+// that of its sessions. The other reasons are those of Services, VIPs and advertisements,
+// the same on many nodes.
+var exceptional = []string{
+	announce.ReasonNotAttached, announce.ReasonNotProgrammed, announce.ReasonNoNextHop,
+	millracev1alpha1.ReasonNotEstablished,
 }
 
-func programmed(o Observation) metav1.Condition {
-	condition := metav1.Condition{
-		Type:    millracev1alpha1.ConditionProgrammed,
-		Status:  metav1.ConditionTrue,
-		Reason:  millracev1alpha1.ReasonProgrammed,
-		Message: describe(o.Problems),
-	}
-	// What keeps this node from what was asked of it; the other problems are
-	// those of objects, the same on every node.
-	for _, reason := range []string{millracev1alpha1.ReasonNoNodeID, millracev1alpha1.ReasonMapFull} {
-		if slices.ContainsFunc(o.Problems, func(p model.Problem) bool { return p.Reason == reason }) {
-			condition.Status, condition.Reason = metav1.ConditionFalse, reason
-		}
-	}
-	if o.ProgramError != nil {
-		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1alpha1.ReasonProgramFailed
-		condition.Message = o.ProgramError.Error()
-	}
-	return condition
-}
-
-// describe tells the first problems, sorted, and how many more there are.
-func describe(problems []model.Problem) string {
-	texts := make([]string, 0, len(problems))
-	for _, problem := range problems {
-		texts = append(texts, fmt.Sprintf("%s: %s", objectName(problem.Object), problem.Message))
-	}
-	slices.Sort(texts)
-	texts = slices.Compact(texts)
-	more := ""
-	if len(texts) > listed {
-		more = fmt.Sprintf("; and %d more", len(texts)-listed)
-		texts = texts[:listed]
-	}
-	return strings.Join(texts, "; ") + more
-}
-
-func objectName(object model.ObjectReference) string {
-	if object.Namespace == "" {
-		return object.Kind + " " + object.Name
-	}
-	return object.Kind + " " + object.Namespace + "/" + object.Name
-}
-
-func attached(o Observation) metav1.Condition {
-	condition := metav1.Condition{
-		Type:   millracev1alpha1.ConditionAttached,
-		Status: metav1.ConditionTrue,
-		Reason: millracev1alpha1.ReasonAttached,
-	}
-	if len(o.Interfaces) == 0 {
-		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1alpha1.ReasonNoUplink
-		condition.Message = "no interface carries a default route or the node's addresses, or matches --uplinks"
-		return condition
-	}
-	var failures []string
-	for _, uplink := range o.Interfaces {
-		if uplink.XDPMode == millracev1alpha1.XDPNone {
-			failures = append(failures, uplink.Name+": "+uplink.Message)
-		}
-	}
-	if len(failures) > 0 {
-		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1alpha1.ReasonAttachFailed
-		condition.Message = strings.Join(failures, "; ")
-	}
-	return condition
-}
-
-func bgpEstablished(o Observation) metav1.Condition {
-	condition := metav1.Condition{
-		Type:   millracev1alpha1.ConditionBGPEstablished,
-		Status: metav1.ConditionTrue,
-		Reason: millracev1alpha1.ReasonEstablished,
-	}
-	if len(o.Sessions) == 0 {
-		condition.Reason = millracev1alpha1.ReasonNoPeer
-		condition.Message = "no BGPPeer selects this node"
-		return condition
-	}
-	var missing []string
-	for _, session := range o.Sessions {
-		if session.State == millracev1alpha1.SessionEstablished {
+// vips counts the VIPs of an observation, and tells the first exceptions.
+func vips(o Observation) (millracev1alpha1.VIPCounts, []millracev1alpha1.VIPException) {
+	counts := millracev1alpha1.VIPCounts{Programmed: int32(min(o.Programmed, math.MaxInt32))}
+	var exceptions []millracev1alpha1.VIPException
+	withheld := map[string]int32{}
+	established := o.Established()
+	for _, decision := range o.Decisions {
+		decision = decision.Observed(established)
+		if len(decision.Peers) > 0 {
+			counts.Announced++
 			continue
 		}
-		text := fmt.Sprintf("%s (%s)", session.Peer, session.Address)
-		if session.Message != "" {
-			text += ": " + session.Message
+		withheld[decision.Reason]++
+		if len(exceptions) < maxExceptions && slices.Contains(exceptional, decision.Reason) {
+			exceptions = append(exceptions, millracev1alpha1.VIPException{
+				Address: decision.VIP.String(), Reason: decision.Reason, Message: cut(decision.Message, maxItemMessage),
+			})
 		}
-		missing = append(missing, text)
 	}
-	if len(missing) > 0 {
-		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1alpha1.ReasonNotEstablished
-		condition.Message = strings.Join(missing, "; ")
+	for _, reason := range slices.Sorted(maps.Keys(withheld)) {
+		counts.Withheld = append(counts.Withheld, millracev1alpha1.WithheldCount{Reason: reason, Count: withheld[reason]})
 	}
-	return condition
+	return counts, exceptions
 }
 
-// ready is true when all the other conditions are, and otherwise tells what
-// the first one that is not true tells.
-func ready(conditions []metav1.Condition) metav1.Condition {
-	for _, condition := range conditions {
-		if condition.Status != metav1.ConditionTrue {
-			return metav1.Condition{
-				Type:    millracev1alpha1.ConditionReady,
-				Status:  metav1.ConditionFalse,
-				Reason:  condition.Reason,
-				Message: condition.Message,
-			}
+// Established has the LBPeers with which a session is established.
+func (o *Observation) Established() map[string]bool {
+	established := map[string]bool{}
+	for _, session := range o.Sessions {
+		if session.State == millracev1alpha1.SessionEstablished {
+			established[session.Peer] = true
 		}
 	}
-	return metav1.Condition{
-		Type:   millracev1alpha1.ConditionReady,
-		Status: metav1.ConditionTrue,
-		Reason: "Ready",
+	return established
+}
+
+// cut shortens a text to a number of bytes.
+func cut(text string, most int) string {
+	const more = " ..."
+	if len(text) <= most {
+		return text
 	}
+	return strings.ToValidUTF8(text[:most-len(more)], "") + more
+}
+
+// compareBool sorts false before true.
+func compareBool(a, b bool) int {
+	number := map[bool]int{true: 1}
+	return cmp.Compare(number[a], number[b])
 }

@@ -33,6 +33,8 @@ func good() Observation {
 			{Peer: "a", Address: "198.51.100.1", State: millracev1alpha1.SessionEstablished, Since: &earlier},
 			{Peer: "b", Address: "198.51.100.2", State: millracev1alpha1.SessionEstablished, Since: &earlier},
 		},
+		Programmed: 2,
+		Forwards:   true,
 		Decisions: []announce.Decision{
 			{VIP: netip.MustParseAddr("203.0.113.1"), Peers: []string{"a", "b"}},
 			{VIP: netip.MustParseAddr("203.0.113.2"), Reason: "NoEndpoints", Message: "none"},
@@ -40,8 +42,10 @@ func good() Observation {
 	}
 }
 
-func build(o Observation, previous millracev1alpha1.LBNodeStatus, generation int64, now metav1.Time) millracev1alpha1.LBNodeStatus {
-	return Build(o, &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Generation: generation}, Status: previous}, now)
+type reportStatus = millracev1alpha1.LBNodeReportStatus
+
+func build(o Observation, previous reportStatus, generation int64, now metav1.Time) reportStatus {
+	return Build(o, &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Generation: generation}, Status: previous}, now)
 }
 
 func problems(count int, reason string) []model.Problem {
@@ -69,7 +73,7 @@ func TestConditions(t *testing.T) {
 			"BGPEstablished": {yes, "Established", ""}, "Ready": {yes, "Ready", ""},
 		}},
 		"no peer": {func(o *Observation) { o.Sessions = nil }, map[string]expectation{
-			"BGPEstablished": {yes, "NoPeer", "no BGPPeer selects this node"}, "Ready": {yes, "Ready", ""},
+			"BGPEstablished": {yes, "NoPeer", "no LBPeer selects this node"}, "Ready": {yes, "Ready", ""},
 		}},
 		"a session is down": {func(o *Observation) {
 			o.Sessions[1].State, o.Sessions[1].Message = millracev1alpha1.SessionActive, "connection refused"
@@ -79,7 +83,14 @@ func TestConditions(t *testing.T) {
 		}},
 		"an interface fails": {func(o *Observation) {
 			o.Interfaces[0].XDPMode, o.Interfaces[0].Message = millracev1alpha1.XDPNone, "busy"
-		}, map[string]expectation{"Attached": {no, "AttachFailed", "eth0: busy"}, "Ready": {no, "AttachFailed", "eth0: busy"}}},
+			o.Lacking = []string{"uplink eth0 is without the programs"}
+		}, map[string]expectation{
+			"Attached": {no, "AttachFailed", "uplink eth0 is without the programs; eth0: busy"},
+			"Ready":    {no, "AttachFailed", "uplink eth0 is without the programs; eth0: busy"},
+		}},
+		"an interface fails that may": {func(o *Observation) {
+			o.Interfaces[0].XDPMode, o.Interfaces[0].Message = millracev1alpha1.XDPNone, "busy"
+		}, map[string]expectation{"Attached": {yes, "Attached", "eth0: busy"}, "Ready": {yes, "Ready", ""}}},
 		"no uplink": {func(o *Observation) { o.Interfaces = nil }, map[string]expectation{
 			"Attached": {no, "NoUplink", "no interface carries a default route or the node's addresses, or matches --uplinks"},
 		}},
@@ -101,7 +112,7 @@ func TestConditions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			observation := good()
 			test.change(&observation)
-			status := build(observation, millracev1alpha1.LBNodeStatus{}, 3, earlier)
+			status := build(observation, reportStatus{}, 3, earlier)
 			if len(status.Conditions) != 4 {
 				t.Errorf("%d conditions, want 4", len(status.Conditions))
 			}
@@ -122,26 +133,38 @@ func TestConditions(t *testing.T) {
 
 func TestVIPs(t *testing.T) {
 	observation := good()
-	status := build(observation, millracev1alpha1.LBNodeStatus{}, 1, earlier)
-	want := []millracev1alpha1.NodeVIPStatus{
-		{Address: "203.0.113.1", AnnouncedTo: []string{"a", "b"}},
-		{Address: "203.0.113.2", Reason: "NoEndpoints", Message: "none"},
+	check := func(what string, counts millracev1alpha1.VIPCounts, exceptions ...millracev1alpha1.VIPException) {
+		t.Helper()
+		status := build(observation, reportStatus{}, 1, earlier)
+		if diff := cmp.Diff(counts, status.VIPs); diff != "" {
+			t.Errorf("%s: counts differ: %s", what, diff)
+		}
+		if diff := cmp.Diff(exceptions, status.Exceptions); diff != "" {
+			t.Errorf("%s: exceptions differ: %s", what, diff)
+		}
 	}
-	if diff := cmp.Diff(want, status.VIPs); diff != "" || status.AnnouncedVIPs != 1 {
-		t.Errorf("%d announced, want 1; VIPs differ: %s", status.AnnouncedVIPs, diff)
-	}
+	noEndpoints := millracev1alpha1.WithheldCount{Reason: "NoEndpoints", Count: 1}
+	check("good", millracev1alpha1.VIPCounts{Programmed: 2, Announced: 1, Withheld: []millracev1alpha1.WithheldCount{noEndpoints}})
 	observation.Sessions[0].State = millracev1alpha1.SessionIdle
-	status = build(observation, status, 1, later)
-	if diff := cmp.Diff([]string{"b"}, status.VIPs[0].AnnouncedTo); diff != "" {
-		t.Errorf("one session lost: %s", diff)
-	}
+	check("one session lost", millracev1alpha1.VIPCounts{Programmed: 2, Announced: 1, Withheld: []millracev1alpha1.WithheldCount{noEndpoints}})
 	observation.Sessions[1].State = millracev1alpha1.SessionIdle
-	status = build(observation, status, 1, later)
-	want[0] = millracev1alpha1.NodeVIPStatus{
+	check("all sessions lost", millracev1alpha1.VIPCounts{
+		Programmed: 2, Withheld: []millracev1alpha1.WithheldCount{noEndpoints, {Reason: "NotEstablished", Count: 1}},
+	}, millracev1alpha1.VIPException{
 		Address: "203.0.113.1", Reason: "NotEstablished", Message: "no session is established with a, b",
+	})
+}
+
+// The column Mode of kubectl has the modes of all uplinks.
+func TestXDPModes(t *testing.T) {
+	observation := good()
+	for _, mode := range []millracev1alpha1.XDPMode{millracev1alpha1.XDPGeneric, millracev1alpha1.XDPNative} {
+		observation.Interfaces = append(observation.Interfaces, millracev1alpha1.InterfaceStatus{
+			Name: fmt.Sprint("eth", len(observation.Interfaces)), XDPMode: mode,
+		})
 	}
-	if diff := cmp.Diff(want, status.VIPs); diff != "" || status.AnnouncedVIPs != 0 {
-		t.Errorf("all sessions lost: %d announced, want 0; VIPs differ: %s", status.AnnouncedVIPs, diff)
+	if got := build(observation, reportStatus{}, 1, earlier).XDPModes; got != "Generic,Native" {
+		t.Errorf("the modes are %q", got)
 	}
 }
 
@@ -149,7 +172,7 @@ func TestVIPs(t *testing.T) {
 func TestUnchanged(t *testing.T) {
 	observation := good()
 	observation.Sessions[1].State, observation.Sessions[1].Message = millracev1alpha1.SessionActive, "connection refused"
-	first := build(observation, millracev1alpha1.LBNodeStatus{}, 1, earlier)
+	first := build(observation, reportStatus{}, 1, earlier)
 	if again := build(observation, first, 1, later); !equality.Semantic.DeepEqual(first, again) {
 		t.Errorf("differs: %s", cmp.Diff(first, again))
 	}
@@ -172,35 +195,5 @@ func TestUnchanged(t *testing.T) {
 	again = build(observation, first, 1, later)
 	if at := meta.FindStatusCondition(again.Conditions, "Ready").LastTransitionTime; !at.Equal(&later) {
 		t.Errorf("Ready changed at %s, want %s", at, later)
-	}
-}
-
-// The node is in its present boot once packets to it are taken, and stays so whatever
-// fails later.
-func TestBootID(t *testing.T) {
-	failing := good()
-	failing.ProgramError = errors.New("map is full")
-	detached := good()
-	detached.Interfaces = nil
-	for name, test := range map[string]struct {
-		observation Observation
-		was, want   string
-	}{
-		"up":                     {good(), "", "now"},
-		"up again":               {good(), "before", "now"},
-		"not programmed":         {failing, "before", "before"},
-		"not attached":           {detached, "before", "before"},
-		"not attached any more":  {detached, "now", "now"},
-		"programming fails once": {failing, "now", "now"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			lbNode := &millracev1alpha1.LBNode{
-				Spec:   millracev1alpha1.LBNodeSpec{BootID: "now"},
-				Status: millracev1alpha1.LBNodeStatus{BootID: test.was},
-			}
-			if got := Build(test.observation, lbNode, earlier).BootID; got != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
-		})
 	}
 }

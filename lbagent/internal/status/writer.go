@@ -4,7 +4,9 @@ package status
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"time"
 
@@ -12,58 +14,85 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/rest"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
-// +kubebuilder:rbac:groups=millrace.io,resources=lbnodes/status,verbs=update;patch
+// +kubebuilder:rbac:groups=millrace.io,resources=lbnodes/status;lbnodereports/status,verbs=update;patch
 
 const (
 	// interval is the shortest time between two writes.
 	interval = time.Second
+	// sameGist is the time between two writes of reports with the same gist, on average.
+	sameGist = 30 * time.Second
+	// gistBurst is how many of them may follow each other without it.
+	gistBurst = 4
 	// longestRetry bounds the time between two attempts that fail.
 	longestRetry = 30 * time.Second
 	// writeTimeout bounds one write.
 	writeTimeout = 10 * time.Second
 )
 
-// Update replaces the status of an LBNode and returns the object as written.
-type Update func(context.Context, *millracev1alpha1.LBNode) (*millracev1alpha1.LBNode, error)
+// object is an LBNode or an LBNodeReport.
+type object interface {
+	comparable
+	metav1.Object
+	runtime.Object
+}
+
+// Update replaces the status of an object and returns the object as written.
+type Update[T object] func(context.Context, T) (T, error)
 
 // Client returns an Update through the API server.
-func Client(client rest.Interface) Update {
-	return func(ctx context.Context, lbNode *millracev1alpha1.LBNode) (*millracev1alpha1.LBNode, error) {
-		written := &millracev1alpha1.LBNode{}
-		err := client.Put().Resource("lbnodes").Name(lbNode.Name).SubResource("status").Body(lbNode).Do(ctx).Into(written)
+func Client[T object](client rest.Interface, resource string) Update[T] {
+	return func(ctx context.Context, object T) (written T, err error) {
+		result, _ := reflect.New(reflect.TypeFor[T]().Elem()).Interface().(T)
+		err = client.Put().Resource(resource).Name(object.GetName()).SubResource("status").Body(object).Do(ctx).Into(result)
 		if err != nil {
-			return nil, fmt.Errorf("update status of LBNode %s: %w", lbNode.Name, err)
+			return written, fmt.Errorf("update the status of %s %s: %w", resource, object.GetName(), err)
 		}
-		return written, nil
+		return result, nil
 	}
 }
 
-// Writer keeps the status of one LBNode. It writes only what differs from the
-// status that the LBNode has, and observations that follow each other closely
-// in one write.
+// Target is an object whose status is kept.
+type Target[T object] struct {
+	// Observed returns the object as it was last seen, or nil. The operator creates
+	// the object, a Writer never does.
+	Observed func() T
+	Update   Update[T]
+}
+
+// Writer keeps the statuses of the node's LBNode and LBNodeReport. It writes only
+// what differs from the status that the object has, and observations that follow
+// each other closely in one write. What differs only in numbers and messages, or goes to and
+// fro, it writes a few times at once, then twice a minute.
 type Writer struct {
-	observed func() *millracev1alpha1.LBNode
-	update   Update
-	logger   logr.Logger
+	bootID string
+	lbNode keeper[*millracev1alpha1.LBNode]
+	report keeper[*millracev1alpha1.LBNodeReport]
+	told   told
+	logger logr.Logger
 
 	wake chan struct{}
 	mu   sync.Mutex
 	next *Observation
-
-	// written is the LBNode as the last write left it.
-	written *millracev1alpha1.LBNode
 }
 
-// NewWriter returns a Writer. observed returns the LBNode as it was last seen,
-// or nil; the operator makes the LBNode, the Writer never does.
-func NewWriter(observed func() *millracev1alpha1.LBNode, update Update, logger logr.Logger) *Writer {
-	return &Writer{observed: observed, update: update, logger: logger, wake: make(chan struct{}, 1)}
+// NewWriter returns a Writer for a node that is in a boot of this name.
+func NewWriter(
+	bootID string, lbNode Target[*millracev1alpha1.LBNode], report Target[*millracev1alpha1.LBNodeReport], logger logr.Logger,
+) *Writer {
+	return &Writer{
+		bootID: bootID,
+		lbNode: keeper[*millracev1alpha1.LBNode]{Target: lbNode},
+		report: keeper[*millracev1alpha1.LBNodeReport]{Target: report},
+		logger: logger,
+		wake:   make(chan struct{}, 1),
+	}
 }
 
 // Set gives the Writer an observation, in place of an earlier one.
@@ -71,6 +100,11 @@ func (w *Writer) Set(observation Observation) {
 	w.mu.Lock()
 	w.next = &observation
 	w.mu.Unlock()
+	w.Wake()
+}
+
+// Wake has the Writer compare again, because another writer may have changed the object.
+func (w *Writer) Wake() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
@@ -89,12 +123,15 @@ func (w *Writer) Run(ctx context.Context) error {
 		case <-w.wake:
 		case <-timer.C:
 		}
-		err := w.write(ctx)
+		again, err := w.write(ctx, time.Now())
 		switch {
 		case err == nil:
 			wait = interval
+			if again > 0 {
+				timer.Reset(again)
+			}
 		case apierrors.IsConflict(err):
-			// The LBNode as we last saw it is old; the new one is on its way.
+			// The object as we last saw it is old; the new one is on its way.
 			timer.Reset(interval)
 		default:
 			w.logger.Error(err, "Status not written; will try again", "after", wait)
@@ -109,41 +146,81 @@ func (w *Writer) Run(ctx context.Context) error {
 	}
 }
 
-// write writes the observation unless the LBNode tells it already.
-func (w *Writer) write(ctx context.Context) error {
+// write writes the observation where the objects do not tell it already. It returns after how
+// long it is to be called again, since the report is not due; zero means no such time.
+func (w *Writer) write(ctx context.Context, now time.Time) (again time.Duration, err error) {
 	w.mu.Lock()
 	observation := w.next
 	w.mu.Unlock()
-	current := w.current()
-	if observation == nil || current == nil {
+	if observation == nil {
+		return 0, nil
+	}
+	identity := w.lbNode.write(ctx, func(lbNode *millracev1alpha1.LBNode) *millracev1alpha1.LBNode {
+		status := identify(lbNode.Status, w.bootID, observation.serves())
+		if status == lbNode.Status {
+			return nil
+		}
+		changed := lbNode.DeepCopy()
+		changed.Status = status
+		return changed
+	})
+	var tells *millracev1alpha1.LBNodeReportStatus
+	report := w.report.write(ctx, func(report *millracev1alpha1.LBNodeReport) *millracev1alpha1.LBNodeReport {
+		status := Build(*observation, report, metav1.NewTime(now).Rfc3339Copy())
+		if equality.Semantic.DeepEqual(status, report.Status) {
+			return nil
+		}
+		if again = w.told.wait(gist(&status), now); again > 0 {
+			return nil
+		}
+		changed := report.DeepCopy()
+		changed.Status, tells = status, &status
+		return changed
+	})
+	if tells != nil && report == nil {
+		w.told.add(gist(tells), now)
+	}
+	return again, errors.Join(identity, report)
+}
+
+// keeper remembers how a write left its object.
+type keeper[T object] struct {
+	Target[T]
+	written T
+}
+
+// write writes what change makes of the object, unless it makes nil of it.
+func (k *keeper[T]) write(ctx context.Context, change func(T) T) error {
+	var none T
+	current := k.current()
+	if current == none {
 		return nil
 	}
-	status := Build(*observation, current, metav1.Now().Rfc3339Copy())
-	if equality.Semantic.DeepEqual(status, current.Status) {
+	changed := change(current)
+	if changed == none {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	lbNode := current.DeepCopy()
-	lbNode.Status = status
-	written, err := w.update(ctx, lbNode)
+	written, err := k.Update(ctx, changed)
 	if err != nil {
 		return err
 	}
-	w.written = written
+	k.written = written
 	return nil
 }
 
-// current is the newest known LBNode: what a write left is newer than what
+// current is the newest known object: what a write left is newer than what
 // has been seen until the watch has caught up.
-func (w *Writer) current() *millracev1alpha1.LBNode {
-	observed := w.observed()
-	if observed == nil || w.written == nil || w.written.UID != observed.UID {
+func (k *keeper[T]) current() T {
+	var none T
+	observed := k.Observed()
+	if observed == none || k.written == none || k.written.GetUID() != observed.GetUID() {
 		return observed
 	}
-	order, err := resourceversion.CompareResourceVersion(w.written.ResourceVersion, observed.ResourceVersion)
+	order, err := resourceversion.CompareResourceVersion(k.written.GetResourceVersion(), observed.GetResourceVersion())
 	if err == nil && order > 0 {
-		return w.written
+		return k.written
 	}
 	return observed
 }

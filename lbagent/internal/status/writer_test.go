@@ -5,6 +5,7 @@ package status
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -13,64 +14,88 @@ import (
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
-// server is an API server with one LBNode and a watch that may lag.
+// server is an API server with one LBNodeReport and a watch that may lag, and with one
+// LBNode, or none.
 type server struct {
 	mu      sync.Mutex
-	stored  *millracev1alpha1.LBNode
-	seen    *millracev1alpha1.LBNode
+	stored  *millracev1alpha1.LBNodeReport
+	seen    *millracev1alpha1.LBNodeReport
+	lbNode  *millracev1alpha1.LBNode
 	lagging bool
 	err     error
 	writes  []time.Time
+	// identities are the statuses of the LBNode, one for each write.
+	identities []millracev1alpha1.LBNodeStatus
 	// attempts counts failed writes too.
 	attempts int
 }
 
-func (s *server) put(lbNode *millracev1alpha1.LBNode) {
+func (s *server) put(report *millracev1alpha1.LBNodeReport) {
 	version := 1
 	if s.stored != nil {
 		version, _ = strconv.Atoi(s.stored.ResourceVersion)
 		version++
 	}
-	s.stored = lbNode.DeepCopy()
+	s.stored = report.DeepCopy()
 	s.stored.ResourceVersion = strconv.Itoa(version)
 	if !s.lagging {
 		s.seen = s.stored
 	}
 }
 
-func (s *server) observed() *millracev1alpha1.LBNode {
+func (s *server) observed() *millracev1alpha1.LBNodeReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.seen
 }
 
-func (s *server) update(_ context.Context, lbNode *millracev1alpha1.LBNode) (*millracev1alpha1.LBNode, error) {
+func (s *server) update(_ context.Context, report *millracev1alpha1.LBNodeReport) (*millracev1alpha1.LBNodeReport, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.attempts++
 	if s.err != nil {
 		return nil, s.err
 	}
-	if lbNode.ResourceVersion != s.stored.ResourceVersion {
-		return nil, apierrors.NewConflict(schema.GroupResource{Resource: "lbnodes"}, lbNode.Name, errors.New("old"))
+	if report.ResourceVersion != s.stored.ResourceVersion {
+		return nil, apierrors.NewConflict(schema.GroupResource{Resource: "lbnodereports"}, report.Name, errors.New("old"))
 	}
-	s.put(lbNode)
+	s.put(report)
 	s.writes = append(s.writes, time.Now())
 	return s.stored.DeepCopy(), nil
+}
+
+// target is the LBNode.
+func (s *server) target() Target[*millracev1alpha1.LBNode] {
+	return Target[*millracev1alpha1.LBNode]{
+		Observed: func() *millracev1alpha1.LBNode {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.lbNode
+		},
+		Update: func(_ context.Context, lbNode *millracev1alpha1.LBNode) (*millracev1alpha1.LBNode, error) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.lbNode = lbNode
+			s.identities = append(s.identities, lbNode.Status)
+			return lbNode, nil
+		},
+	}
 }
 
 // with runs a test with a Writer whose clock is synctest's.
 func with(t *testing.T, test func(t *testing.T, s *server, w *Writer)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{}
-		s.put(&millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "1"}})
-		w := NewWriter(s.observed, s.update, logr.Discard())
+		s.put(&millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "1"}})
+		report := Target[*millracev1alpha1.LBNodeReport]{Observed: s.observed, Update: s.update}
+		w := NewWriter("now", s.target(), report, logr.Discard())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- w.Run(ctx) }()
@@ -161,25 +186,25 @@ func TestWriterRetries(t *testing.T) {
 	})
 }
 
-// The operator has not made the LBNode yet, or it is made anew.
-func TestWriterWaitsForLBNode(t *testing.T) {
+// The operator has not created the LBNodeReport yet, or has created it again.
+func TestWriterWaitsForReport(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
 		s.mu.Lock()
 		s.seen = nil
 		s.mu.Unlock()
 		w.Set(version("v1"))
 		time.Sleep(time.Minute)
-		s.expect(t, "no LBNode", 0, "")
+		s.expect(t, "no report", 0, "")
 		s.mu.Lock()
-		s.put(&millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "2"}})
+		s.put(&millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "2"}})
 		s.mu.Unlock()
 		w.Set(version("v1"))
 		time.Sleep(time.Minute)
-		s.expect(t, "LBNode made", 1, "v1")
+		s.expect(t, "report created", 1, "v1")
 	})
 }
 
-// A conflict is resolved when the watch brings the newer LBNode.
+// A conflict is resolved when the watch brings the newer report.
 func TestWriterConflict(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
 		s.mu.Lock()
@@ -190,11 +215,61 @@ func TestWriterConflict(t *testing.T) {
 		s.mu.Unlock()
 		w.Set(version("v1"))
 		time.Sleep(5 * interval)
-		s.expect(t, "old LBNode", 0, "")
+		s.expect(t, "old report", 0, "")
 		s.mu.Lock()
 		s.seen = newer
 		s.mu.Unlock()
 		time.Sleep(2 * interval)
-		s.expect(t, "newer LBNode", 1, "v1")
+		s.expect(t, "newer report", 1, "v1")
+	})
+}
+
+// The LBNode is written once for each boot, however often the agent looks at it.
+func TestWriterIdentity(t *testing.T) {
+	with(t, func(t *testing.T, s *server, w *Writer) {
+		failing := good()
+		failing.ProgramError, failing.Forwards = errors.New("no memory"), false
+		s.mu.Lock()
+		s.lbNode = &millracev1alpha1.LBNode{Status: millracev1alpha1.LBNodeStatus{BootID: "before", ServingBootID: "before"}}
+		s.mu.Unlock()
+		for _, observation := range []Observation{failing, failing, good(), failing, good()} {
+			w.Set(observation)
+			time.Sleep(time.Minute)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		want := []millracev1alpha1.LBNodeStatus{{BootID: "now", ServingBootID: "before"}, {BootID: "now", ServingBootID: "now"}}
+		if !slices.Equal(s.identities, want) {
+			t.Errorf("written %+v, want %+v", s.identities, want)
+		}
+	})
+}
+
+// What the operator wrote, because the Node was not ready, is replaced by what the agent
+// sees.
+func TestWriterWoken(t *testing.T) {
+	with(t, func(t *testing.T, s *server, w *Writer) {
+		w.Set(version("v1"))
+		time.Sleep(time.Minute)
+		s.mu.Lock()
+		report := s.stored.DeepCopy()
+		meta.SetStatusCondition(&report.Status.Conditions, metav1.Condition{
+			Type: millracev1alpha1.ConditionReady, Status: metav1.ConditionUnknown, Reason: millracev1alpha1.ReasonNodeNotReady,
+		})
+		notReady := metav1.Condition{
+			Type: millracev1alpha1.ConditionNodeReady, Status: metav1.ConditionUnknown, Reason: millracev1alpha1.ReasonNodeNotReady,
+		}
+		meta.SetStatusCondition(&report.Status.Conditions, notReady)
+		s.put(report)
+		s.mu.Unlock()
+		w.Wake()
+		time.Sleep(time.Minute)
+		s.expect(t, "woken", 2, "v1")
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !meta.IsStatusConditionTrue(s.stored.Status.Conditions, millracev1alpha1.ConditionReady) ||
+			meta.FindStatusCondition(s.stored.Status.Conditions, millracev1alpha1.ConditionNodeReady) == nil {
+			t.Errorf("conditions are %+v", s.stored.Status.Conditions)
+		}
 	})
 }

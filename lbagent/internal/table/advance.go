@@ -5,7 +5,7 @@ package table
 import (
 	"slices"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // Advance returns the node table after the weights have become these. old is
@@ -18,11 +18,11 @@ import (
 //
 // Where no row changes, old itself is returned. old is never changed.
 func (r *Rendezvous) Advance(
-	old *program.Table, weights map[program.NodeID]uint32, exists func(program.NodeID) bool,
-) *program.Table {
+	old *forwarding.NodeTable, weights map[forwarding.NodeID]uint32, exists func(forwarding.NodeID) bool,
+) *forwarding.NodeTable {
 	contenders := r.contenders(weights)
 	owners := primaries(contenders)
-	next := &program.Table{}
+	next := &forwarding.NodeTable{}
 	if old != nil {
 		*next = *old
 	}
@@ -43,15 +43,15 @@ func (r *Rendezvous) Advance(
 }
 
 // succeed returns the row that had been old and is now the owner's.
-func succeed(old program.Row, owner program.NodeID, exists func(program.NodeID) bool) program.Row {
-	former := [1 + program.ChainLength]program.NodeID{old.Primary}
+func succeed(old forwarding.Row, owner forwarding.NodeID, exists func(forwarding.NodeID) bool) forwarding.Row {
+	former := [1 + forwarding.ChainLength]forwarding.NodeID{old.Primary}
 	copy(former[1:], old.Chain[:])
-	row, length := program.Row{Primary: owner}, 0
+	row, length := forwarding.Row{Primary: owner}, 0
 	for i, node := range former {
 		if node == 0 || node == owner || !exists(node) || slices.Contains(row.Chain[:length], node) {
 			continue
 		}
-		if length == program.ChainLength {
+		if length == forwarding.ChainLength {
 			break
 		}
 		row.Chain[length] = node
@@ -65,13 +65,13 @@ func succeed(old program.Row, owner program.NodeID, exists func(program.NodeID) 
 
 // fill puts the nodes that are next in rank into the free places at the end of
 // the chain of a row.
-func fill(row *program.Row, number int, contenders []contender) {
+func fill(row *forwarding.Row, number int, contenders []contender) {
 	length := slices.Index(row.Chain[:], 0)
 	if length < 0 {
 		return
 	}
 	places := row.Chain[length:]
-	var distances [program.ChainLength]distance
+	var distances [forwarding.ChainLength]distance
 	for i := range places {
 		distances[i] = unowned
 	}

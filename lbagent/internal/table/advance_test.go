@@ -8,21 +8,21 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 func TestSucceed(t *testing.T) {
-	type chain = [program.ChainLength]program.NodeID
-	row := func(history uint8, primary program.NodeID, former ...program.NodeID) program.Row {
-		r := program.Row{Primary: primary, History: history}
+	type chain = [forwarding.ChainLength]forwarding.NodeID
+	row := func(history uint8, primary forwarding.NodeID, former ...forwarding.NodeID) forwarding.Row {
+		r := forwarding.Row{Primary: primary, History: history}
 		copy(r.Chain[:], former)
 		return r
 	}
 	cases := []struct {
 		name    string
-		old     program.Row
-		owner   program.NodeID
-		gone    program.NodeID
+		old     forwarding.Row
+		owner   forwarding.NodeID
+		gone    forwarding.NodeID
 		want    chain
 		history uint8
 	}{
@@ -43,8 +43,8 @@ func TestSucceed(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			got := succeed(c.old, c.owner, func(node program.NodeID) bool { return node != c.gone })
-			if want := (program.Row{Primary: c.owner, Chain: c.want, History: c.history}); got != want {
+			got := succeed(c.old, c.owner, func(node forwarding.NodeID) bool { return node != c.gone })
+			if want := (forwarding.Row{Primary: c.owner, Chain: c.want, History: c.history}); got != want {
 				t.Errorf("%+v, want %+v", got, want)
 			}
 		})
@@ -52,8 +52,8 @@ func TestSucceed(t *testing.T) {
 }
 
 // checkRow reports what is never right in a row.
-func checkRow(t *rapid.T, number int, row program.Row, exists func(program.NodeID) bool) {
-	seen := []program.NodeID{row.Primary}
+func checkRow(t *rapid.T, number int, row forwarding.Row, exists func(forwarding.NodeID) bool) {
+	seen := []forwarding.NodeID{row.Primary}
 	ended := false
 	for _, node := range row.Chain {
 		if node == 0 {
@@ -65,7 +65,7 @@ func checkRow(t *rapid.T, number int, row program.Row, exists func(program.NodeI
 		}
 		seen = append(seen, node)
 	}
-	if history := int(row.History); history > 0 && (history > program.ChainLength || row.Chain[history-1] == 0) {
+	if history := int(row.History); history > 0 && (history > forwarding.ChainLength || row.Chain[history-1] == 0) {
 		t.Fatalf("row %d: %+v has more history than chain", number, row)
 	}
 }
@@ -73,13 +73,13 @@ func checkRow(t *rapid.T, number int, row program.Row, exists func(program.NodeI
 func TestAdvance(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := NewRendezvous()
-		var table *program.Table
+		var table *forwarding.NodeTable
 		for range rapid.IntRange(1, 6).Draw(t, "steps") {
 			w := genWeights(t)
-			gone := program.NodeID(rapid.IntRange(0, 50).Draw(t, "gone"))
-			exists := func(node program.NodeID) bool { return w[node] > 0 || node != gone }
+			gone := forwarding.NodeID(rapid.IntRange(0, 50).Draw(t, "gone"))
+			exists := func(node forwarding.NodeID) bool { return w[node] > 0 || node != gone }
 			old := table
-			var copied program.Table
+			var copied forwarding.NodeTable
 			if old != nil {
 				copied = *old
 			}
@@ -96,7 +96,7 @@ func TestAdvance(t *testing.T) {
 }
 
 func checkStep(
-	t *rapid.T, r *Rendezvous, old, next *program.Table, w weights, exists func(program.NodeID) bool,
+	t *rapid.T, r *Rendezvous, old, next *forwarding.NodeTable, w weights, exists func(forwarding.NodeID) bool,
 ) {
 	owners := r.Primaries(w)
 	for i := range next {
@@ -106,7 +106,7 @@ func checkStep(
 		}
 		chain := next[i].Chain[:]
 		if old[i].Primary == owners[i] {
-			if next[i] != old[i] && !slices.ContainsFunc(old[i].Chain[:], func(n program.NodeID) bool { return n != 0 && !exists(n) }) {
+			if next[i] != old[i] && !slices.ContainsFunc(old[i].Chain[:], func(n forwarding.NodeID) bool { return n != 0 && !exists(n) }) {
 				t.Fatalf("row %d was at rest but went from %+v to %+v", i, old[i], next[i])
 			}
 			continue
@@ -119,7 +119,7 @@ func checkStep(
 		}
 		// A place stays free only where there is nobody left for it.
 		for node, weight := range w {
-			if weight > 0 && chain[program.ChainLength-1] == 0 && node != owners[i] && !slices.Contains(chain, node) {
+			if weight > 0 && chain[forwarding.ChainLength-1] == 0 && node != owners[i] && !slices.Contains(chain, node) {
 				t.Fatalf("row %d: %+v has room, but node %d is not in it", i, next[i], node)
 			}
 		}
@@ -128,15 +128,15 @@ func checkStep(
 
 // ranks is a plain statement of the order of succession: take the owner away,
 // and the next in rank owns the row.
-func ranks(r *Rendezvous, w weights, count int) [][]program.NodeID {
-	order := make([][]program.NodeID, program.Rows)
+func ranks(r *Rendezvous, w weights, count int) [][]forwarding.NodeID {
+	order := make([][]forwarding.NodeID, forwarding.Rows)
 	for row := range order {
 		left := weights{}
 		for node, weight := range w {
 			left[node] = weight
 		}
 		for range count {
-			var owner program.NodeID
+			var owner forwarding.NodeID
 			var best distance
 			for node, weight := range left {
 				d := distance{score: uint64(r.scoresOf(node)[row]), weight: uint64(weight)}
@@ -157,10 +157,10 @@ func TestFreshChainsAreTheRanks(t *testing.T) {
 	for _, nodes := range []int{1, 2, 3, 4, 5, 12} {
 		r, w := NewRendezvous(), equalWeights(nodes, 2)
 		w[1] = 5
-		want := ranks(r, w, 1+program.ChainLength)
+		want := ranks(r, w, 1+forwarding.ChainLength)
 		for i, row := range r.Advance(nil, w, everyNode) {
-			got := append([]program.NodeID{row.Primary}, row.Chain[:]...)
-			got = slices.DeleteFunc(got, func(node program.NodeID) bool { return node == 0 })
+			got := append([]forwarding.NodeID{row.Primary}, row.Chain[:]...)
+			got = slices.DeleteFunc(got, func(node forwarding.NodeID) bool { return node == 0 })
 			if !slices.Equal(got, want[i]) {
 				t.Fatalf("%d nodes, row %d: %v, want %v", nodes, i, got, want[i])
 			}

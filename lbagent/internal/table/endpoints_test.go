@@ -11,24 +11,24 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-type endpointIDs = map[program.Endpoint]program.EndpointID
+type endpointIDs = map[forwarding.Endpoint]forwarding.EndpointID
 
-func endpointNumber(n int, ipv6 bool) program.Endpoint {
+func endpointNumber(n int, ipv6 bool) forwarding.Endpoint {
 	address := netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)})
 	if ipv6 {
 		address = netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 14: byte(n >> 8), 15: byte(n)})
 	}
-	return program.Endpoint{Address: address, Port: 8080}
+	return forwarding.Endpoint{Address: address, Port: 8080}
 }
 
 func genEndpoints(t *rapid.T) endpointIDs {
 	ipv6 := rapid.Bool().Draw(t, "ipv6")
 	ids := endpointIDs{}
 	for _, n := range rapid.SliceOfNDistinct(rapid.IntRange(1, 60000), 1, 30, rapid.ID[int]).Draw(t, "endpoints") {
-		ids[endpointNumber(n, ipv6)] = program.EndpointID(n)
+		ids[endpointNumber(n, ipv6)] = forwarding.EndpointID(n)
 	}
 	return ids
 }
@@ -37,7 +37,7 @@ func TestEndpointTableStaysTheSame(t *testing.T) {
 	hash := fnv.New64a()
 	ids := endpointIDs{}
 	for n := 1; n <= 7; n++ {
-		ids[endpointNumber(n, n%2 == 0)] = program.EndpointID(n)
+		ids[endpointNumber(n, n%2 == 0)] = forwarding.EndpointID(n)
 	}
 	for _, id := range Endpoints(ids) {
 		hash.Write([]byte{byte(id)})
@@ -48,7 +48,7 @@ func TestEndpointTableStaysTheSame(t *testing.T) {
 }
 
 func TestEndpointsWithoutEndpoints(t *testing.T) {
-	if *Endpoints(nil) != (program.EndpointTable{}) {
+	if *Endpoints(nil) != (forwarding.EndpointTable{}) {
 		t.Error("the table of no endpoints is not empty")
 	}
 }
@@ -56,22 +56,22 @@ func TestEndpointsWithoutEndpoints(t *testing.T) {
 func TestEndpointsShareAlike(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids := genEndpoints(t)
-		rows := map[program.EndpointID]int{}
+		rows := map[forwarding.EndpointID]int{}
 		for _, id := range Endpoints(ids) {
 			rows[id]++
 		}
 		share := 1 / float64(len(ids))
-		tolerance := 6*math.Sqrt(program.EndpointRows*share*(1-share)) + 10
+		tolerance := 6*math.Sqrt(forwarding.EndpointRows*share*(1-share)) + 10
 		total := 0
 		for _, id := range ids {
 			total += rows[id]
-			if off := math.Abs(float64(rows[id]) - share*program.EndpointRows); off > tolerance {
+			if off := math.Abs(float64(rows[id]) - share*forwarding.EndpointRows); off > tolerance {
 				t.Errorf("endpoint %d of %d has %d rows, want %.0f ± %.0f",
-					id, len(ids), rows[id], share*program.EndpointRows, tolerance)
+					id, len(ids), rows[id], share*forwarding.EndpointRows, tolerance)
 			}
 		}
-		if total != program.EndpointRows {
-			t.Errorf("%d rows have no endpoint of these", program.EndpointRows-total)
+		if total != forwarding.EndpointRows {
+			t.Errorf("%d rows have no endpoint of these", forwarding.EndpointRows-total)
 		}
 	})
 }
@@ -80,7 +80,7 @@ func TestEndpointsMoveNoMoreThanTheyMust(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		before := genEndpoints(t)
 		after := maps.Clone(before)
-		added := program.Endpoint{Address: netip.MustParseAddr("198.19.0.1"), Port: 53}
+		added := forwarding.Endpoint{Address: netip.MustParseAddr("198.19.0.1"), Port: 53}
 		after[added] = 65000
 		with, without := Endpoints(after), Endpoints(before)
 		for row := range with {
@@ -91,7 +91,7 @@ func TestEndpointsMoveNoMoreThanTheyMust(t *testing.T) {
 	})
 }
 
-// Which id an endpoint has, which it may get anew, moves nothing.
+// Which id an endpoint has, which it may get again, moves nothing.
 func TestEndpointsDoNotDependOnIDs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids := genEndpoints(t)

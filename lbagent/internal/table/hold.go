@@ -2,16 +2,16 @@
 
 package table
 
-import "github.com/millrace-lb/millrace/lbagent/internal/program"
+import "github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 
-// Hold returns the node table after the last usable endpoint has gone: all
-// owners stay, for they may hold connections to endpoints that still live, and
-// so does their history for the endpoints that come next. Nodes that do not
-// exist any more leave; a row of such a node goes to its newest former owner.
-// Where there is none the row is zero.
+// Hold returns the node table after the last usable endpoint has gone. All
+// owners stay: they may hold connections to endpoints that still live. Their
+// history stays for the endpoints that come next. Nodes that do not exist any
+// more leave; a row of such a node goes to its newest former owner. Where there
+// is none the row is zero.
 //
 // Where no row changes, old itself is returned. old is never changed.
-func Hold(old *program.Table, exists func(program.NodeID) bool) *program.Table {
+func Hold(old *forwarding.NodeTable, exists func(forwarding.NodeID) bool) *forwarding.NodeTable {
 	next, changed := *old, false
 	for i, before := range old {
 		owner := before.Primary
@@ -30,7 +30,7 @@ func Hold(old *program.Table, exists func(program.NodeID) bool) *program.Table {
 }
 
 // newest returns the first node of a chain that exists; zero where none does.
-func newest(chain [program.ChainLength]program.NodeID, exists func(program.NodeID) bool) program.NodeID {
+func newest(chain [forwarding.ChainLength]forwarding.NodeID, exists func(forwarding.NodeID) bool) forwarding.NodeID {
 	for _, node := range chain {
 		if node != 0 && exists(node) {
 			return node

@@ -5,23 +5,23 @@ package table
 import (
 	"testing"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 func TestHold(t *testing.T) {
-	type chain = [program.ChainLength]program.NodeID
-	exists := func(node program.NodeID) bool { return node < 10 }
-	cases := map[string]struct{ before, after program.Row }{
-		"nothing has gone":          {program.Row{Primary: 1, Chain: chain{2, 3}}, program.Row{Primary: 1, Chain: chain{2, 3}}},
-		"a former owner has gone":   {program.Row{Primary: 1, Chain: chain{2, 10, 3}}, program.Row{Primary: 1, Chain: chain{2, 3}}},
-		"the owner has gone":        {program.Row{Primary: 10, Chain: chain{2, 3}}, program.Row{Primary: 2, Chain: chain{3}}},
-		"the owner and the next":    {program.Row{Primary: 10, Chain: chain{11, 3}}, program.Row{Primary: 3}},
-		"all have gone":             {program.Row{Primary: 10, Chain: chain{11, 12}}, program.Row{}},
-		"a row that nobody had yet": {program.Row{}, program.Row{}},
+	type chain = [forwarding.ChainLength]forwarding.NodeID
+	exists := func(node forwarding.NodeID) bool { return node < 10 }
+	cases := map[string]struct{ before, after forwarding.Row }{
+		"nothing has gone":          {forwarding.Row{Primary: 1, Chain: chain{2, 3}}, forwarding.Row{Primary: 1, Chain: chain{2, 3}}},
+		"a former owner has gone":   {forwarding.Row{Primary: 1, Chain: chain{2, 10, 3}}, forwarding.Row{Primary: 1, Chain: chain{2, 3}}},
+		"the owner has gone":        {forwarding.Row{Primary: 10, Chain: chain{2, 3}}, forwarding.Row{Primary: 2, Chain: chain{3}}},
+		"the owner and the next":    {forwarding.Row{Primary: 10, Chain: chain{11, 3}}, forwarding.Row{Primary: 3}},
+		"all have gone":             {forwarding.Row{Primary: 10, Chain: chain{11, 12}}, forwarding.Row{}},
+		"a row that nobody had yet": {forwarding.Row{}, forwarding.Row{}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			old := &program.Table{}
+			old := &forwarding.NodeTable{}
 			old[7] = c.before
 			before := *old
 			got := Hold(old, exists)

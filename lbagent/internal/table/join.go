@@ -5,16 +5,16 @@ package table
 import (
 	"slices"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // Join returns the node table base with the owners of the same rows of other tables
-// as the newest former owners: connections that went by those tables, which are
-// to go, are with them. What it has no room for is lost, oldest first. A row
+// as the newest former owners. Those tables are to go, and their owners have the
+// connections that went by them. What it has no room for is lost, oldest first. A row
 // whose chain has them all already is not touched.
 //
 // Where no row changes, base itself is returned. base is never changed.
-func Join(base *program.Table, others ...*program.Table) *program.Table {
+func Join(base *forwarding.NodeTable, others ...*forwarding.NodeTable) *forwarding.NodeTable {
 	next, changed := *base, false
 	for i, row := range base {
 		joined := joinRow(row, i, others)
@@ -28,12 +28,12 @@ func Join(base *program.Table, others ...*program.Table) *program.Table {
 	return &next
 }
 
-func joinRow(row program.Row, number int, others []*program.Table) program.Row {
-	var owners []program.NodeID
+func joinRow(row forwarding.Row, number int, others []*forwarding.NodeTable) forwarding.Row {
+	var owners []forwarding.NodeID
 	known := true
 	for _, other := range others {
 		owner := other[number].Primary
-		if owner == 0 || owner == row.Primary || slices.Contains(owners, owner) || len(owners) == program.ChainLength {
+		if owner == 0 || owner == row.Primary || slices.Contains(owners, owner) || len(owners) == forwarding.ChainLength {
 			continue
 		}
 		owners = append(owners, owner)
@@ -42,10 +42,10 @@ func joinRow(row program.Row, number int, others []*program.Table) program.Row {
 	if known {
 		return row
 	}
-	joined := program.Row{Primary: row.Primary, History: uint8(len(owners))}
+	joined := forwarding.Row{Primary: row.Primary, History: uint8(len(owners))}
 	length := copy(joined.Chain[:], owners)
 	for i, node := range row.Chain {
-		if node == 0 || slices.Contains(owners, node) || length == program.ChainLength {
+		if node == 0 || slices.Contains(owners, node) || length == forwarding.ChainLength {
 			continue
 		}
 		joined.Chain[length] = node

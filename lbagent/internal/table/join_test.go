@@ -7,38 +7,38 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 func TestJoinRow(t *testing.T) {
-	row := func(history uint8, primary program.NodeID, former ...program.NodeID) program.Row {
-		r := program.Row{Primary: primary, History: history}
+	row := func(history uint8, primary forwarding.NodeID, former ...forwarding.NodeID) forwarding.Row {
+		r := forwarding.Row{Primary: primary, History: history}
 		copy(r.Chain[:], former)
 		return r
 	}
 	cases := []struct {
 		name   string
-		base   program.Row
-		owners []program.NodeID
-		want   program.Row
+		base   forwarding.Row
+		owners []forwarding.NodeID
+		want   forwarding.Row
 	}{
 		{"nobody", row(1, 1, 2, 3), nil, row(1, 1, 2, 3)},
-		{"the same owner", row(1, 1, 2, 3), []program.NodeID{1}, row(1, 1, 2, 3)},
-		{"another owner", row(0, 1), []program.NodeID{2}, row(1, 1, 2)},
-		{"before history and ranks", row(1, 1, 2, 3), []program.NodeID{4}, row(2, 1, 4, 2, 3)},
-		{"the oldest goes", row(3, 1, 2, 3, 4), []program.NodeID{5}, row(3, 1, 5, 2, 3)},
-		{"one that was by rank", row(0, 1, 2, 3), []program.NodeID{3}, row(1, 1, 3, 2)},
-		{"known already", row(2, 1, 2, 3), []program.NodeID{3, 2}, row(2, 1, 2, 3)},
-		{"twice", row(0, 1), []program.NodeID{2, 2, 3}, row(2, 1, 2, 3)},
-		{"more than there is room for", row(1, 1, 6), []program.NodeID{2, 3, 4, 5}, row(3, 1, 2, 3, 4)},
-		{"a row without owner", row(0, 1), []program.NodeID{0}, row(0, 1)},
+		{"the same owner", row(1, 1, 2, 3), []forwarding.NodeID{1}, row(1, 1, 2, 3)},
+		{"another owner", row(0, 1), []forwarding.NodeID{2}, row(1, 1, 2)},
+		{"before history and ranks", row(1, 1, 2, 3), []forwarding.NodeID{4}, row(2, 1, 4, 2, 3)},
+		{"the oldest goes", row(3, 1, 2, 3, 4), []forwarding.NodeID{5}, row(3, 1, 5, 2, 3)},
+		{"one that was by rank", row(0, 1, 2, 3), []forwarding.NodeID{3}, row(1, 1, 3, 2)},
+		{"known already", row(2, 1, 2, 3), []forwarding.NodeID{3, 2}, row(2, 1, 2, 3)},
+		{"twice", row(0, 1), []forwarding.NodeID{2, 2, 3}, row(2, 1, 2, 3)},
+		{"more than there is room for", row(1, 1, 6), []forwarding.NodeID{2, 3, 4, 5}, row(3, 1, 2, 3, 4)},
+		{"a row without owner", row(0, 1), []forwarding.NodeID{0}, row(0, 1)},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			base := &program.Table{7: c.base}
-			var others []*program.Table
+			base := &forwarding.NodeTable{7: c.base}
+			var others []*forwarding.NodeTable
 			for _, owner := range c.owners {
-				others = append(others, &program.Table{7: {Primary: owner}})
+				others = append(others, &forwarding.NodeTable{7: {Primary: owner}})
 			}
 			got := Join(base, others...)
 			if got[7] != c.want {
@@ -58,7 +58,7 @@ func TestJoinRow(t *testing.T) {
 func TestJoinedTablesHold(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := NewRendezvous()
-		var tables []*program.Table
+		var tables []*forwarding.NodeTable
 		for range rapid.IntRange(1, 4).Draw(t, "tables") {
 			table := r.Advance(nil, genWeights(t), everyNode)
 			if rapid.Bool().Draw(t, "twice") {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package table computes which node, and on a node which endpoint, takes a
-// flow: by rendezvous hashing, so that a change moves only the rows that must
-// move and every node comes to the same result by itself. It is pure and uses
+// flow. It uses rendezvous hashing: a change moves only the rows that must
+// move, and every node computes the same result. It is pure and uses
 // no floating point, so that the result is the same on every architecture.
 package table
 
@@ -12,44 +12,44 @@ import (
 	"math/bits"
 	"slices"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Rendezvous computes node tables by weighted rendezvous hashing: the node
-// with the smallest −log(u)/weight owns a row, where u is uniform in (0, 1) and
+// Rendezvous computes node tables by weighted rendezvous hashing. The node
+// with the smallest −log(u)/weight owns a row; u is uniform in (0, 1) and
 // depends on row and node alone. −log(u)/weight is exponentially distributed
-// with rate weight, and the smallest of such is each node's with the
-// probability weight/Σweights. (Thaler and Ravishankar, "Using name-based
+// with rate weight. So each node's is the smallest with the probability
+// weight/Σweights. (Thaler and Ravishankar, "Using name-based
 // mappings to increase hit rates", 1998; the logarithmic method for weights:
 // Schindelhauer and Schomaker, "Weighted distributed hash tables", 2005.)
 //
 // It keeps the −log(u) of every node that it has seen, 16 KiB for each, and is
 // not safe for concurrent use.
 type Rendezvous struct {
-	scores map[program.NodeID]*[program.Rows]uint32
+	scores map[forwarding.NodeID]*[forwarding.Rows]uint32
 }
 
 // NewRendezvous returns a Rendezvous that has seen no node.
 func NewRendezvous() *Rendezvous {
-	return &Rendezvous{scores: map[program.NodeID]*[program.Rows]uint32{}}
+	return &Rendezvous{scores: map[forwarding.NodeID]*[forwarding.Rows]uint32{}}
 }
 
 // Primaries returns the owner of each row. A node of weight zero owns none;
 // where no node has a weight, all owners are zero.
-func (r *Rendezvous) Primaries(weights map[program.NodeID]uint32) *[program.Rows]program.NodeID {
+func (r *Rendezvous) Primaries(weights map[forwarding.NodeID]uint32) *[forwarding.Rows]forwarding.NodeID {
 	return primaries(r.contenders(weights))
 }
 
 // contender is a node that takes part, with what decides for each row.
 type contender struct {
-	node   program.NodeID
+	node   forwarding.NodeID
 	weight uint64
-	scores *[program.Rows]uint32
+	scores *[forwarding.Rows]uint32
 }
 
 // contenders returns the nodes that have a weight, in the order of their ids,
 // which decides between equal scores.
-func (r *Rendezvous) contenders(weights map[program.NodeID]uint32) []contender {
+func (r *Rendezvous) contenders(weights map[forwarding.NodeID]uint32) []contender {
 	list := make([]contender, 0, len(weights))
 	for node, weight := range weights {
 		if node != 0 && weight > 0 {
@@ -75,10 +75,10 @@ func (d distance) less(other distance) bool {
 	return d.score*other.weight < other.score*d.weight
 }
 
-func primaries(contenders []contender) *[program.Rows]program.NodeID {
+func primaries(contenders []contender) *[forwarding.Rows]forwarding.NodeID {
 	var (
-		owners [program.Rows]program.NodeID
-		best   [program.Rows]distance
+		owners [forwarding.Rows]forwarding.NodeID
+		best   [forwarding.Rows]distance
 	)
 	for row := range best {
 		best[row] = unowned
@@ -94,17 +94,17 @@ func primaries(contenders []contender) *[program.Rows]program.NodeID {
 }
 
 // Forget drops what is kept of nodes that do not exist any more.
-func (r *Rendezvous) Forget(exists func(program.NodeID) bool) {
-	maps.DeleteFunc(r.scores, func(node program.NodeID, _ *[program.Rows]uint32) bool {
+func (r *Rendezvous) Forget(exists func(forwarding.NodeID) bool) {
+	maps.DeleteFunc(r.scores, func(node forwarding.NodeID, _ *[forwarding.Rows]uint32) bool {
 		return !exists(node)
 	})
 }
 
-func (r *Rendezvous) scoresOf(node program.NodeID) *[program.Rows]uint32 {
+func (r *Rendezvous) scoresOf(node forwarding.NodeID) *[forwarding.Rows]uint32 {
 	if scores, found := r.scores[node]; found {
 		return scores
 	}
-	scores := &[program.Rows]uint32{}
+	scores := &[forwarding.Rows]uint32{}
 	for row := range scores {
 		scores[row] = negativeLog2(mix(uint64(node)<<32 | uint64(row)))
 	}

@@ -11,18 +11,18 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-type weights = map[program.NodeID]uint32
+type weights = map[forwarding.NodeID]uint32
 
-func everyNode(program.NodeID) bool { return true }
+func everyNode(forwarding.NodeID) bool { return true }
 
 // genWeights draws between 1 and 20 nodes with weights up to 30, some zero.
 func genWeights(t *rapid.T) weights {
 	return rapid.MapOfN(
-		rapid.Custom(func(t *rapid.T) program.NodeID {
-			return program.NodeID(rapid.IntRange(1, program.MaxNodeID).Draw(t, "node"))
+		rapid.Custom(func(t *rapid.T) forwarding.NodeID {
+			return forwarding.NodeID(rapid.IntRange(1, forwarding.MaxNodeID).Draw(t, "node"))
 		}),
 		rapid.Uint32Range(0, 30), 1, 20,
 	).Draw(t, "weights")
@@ -31,7 +31,7 @@ func genWeights(t *rapid.T) weights {
 func equalWeights(nodes int, weight uint32) weights {
 	w := weights{}
 	for id := 1; id <= nodes; id++ {
-		w[program.NodeID(id)] = weight
+		w[forwarding.NodeID(id)] = weight
 	}
 	return w
 }
@@ -63,7 +63,7 @@ func TestTableStaysTheSame(t *testing.T) {
 	hash := fnv.New64a()
 	next := NewRendezvous().Advance(nil, weights{1: 3, 2: 1, 7: 2, 4095: 5, 9: 0}, everyNode)
 	for _, row := range next {
-		for _, node := range []program.NodeID{row.Primary, row.Chain[0], row.Chain[1], row.Chain[2]} {
+		for _, node := range []forwarding.NodeID{row.Primary, row.Chain[0], row.Chain[1], row.Chain[2]} {
 			hash.Write([]byte{byte(node >> 8), byte(node)})
 		}
 	}
@@ -79,13 +79,13 @@ func TestShareIsProportionalToWeight(t *testing.T) {
 		for _, weight := range w {
 			total += float64(weight)
 		}
-		owned := map[program.NodeID]int{}
+		owned := map[forwarding.NodeID]int{}
 		for _, owner := range NewRendezvous().Primaries(w) {
 			owned[owner]++
 		}
 		if total == 0 {
-			if owned[0] != program.Rows {
-				t.Fatalf("without a weight %d rows have an owner", program.Rows-owned[0])
+			if owned[0] != forwarding.Rows {
+				t.Fatalf("without a weight %d rows have an owner", forwarding.Rows-owned[0])
 			}
 			return
 		}
@@ -93,9 +93,9 @@ func TestShareIsProportionalToWeight(t *testing.T) {
 			share := float64(weight) / total
 			// Rows are independent draws: six standard deviations, and some
 			// for small shares, whose distribution leans to one side.
-			tolerance := 6*math.Sqrt(program.Rows*share*(1-share)) + 10
-			if off := math.Abs(float64(owned[node]) - share*program.Rows); off > tolerance {
-				t.Errorf("node %d owns %d rows, want %.0f ± %.0f", node, owned[node], share*program.Rows, tolerance)
+			tolerance := 6*math.Sqrt(forwarding.Rows*share*(1-share)) + 10
+			if off := math.Abs(float64(owned[node]) - share*forwarding.Rows); off > tolerance {
+				t.Errorf("node %d owns %d rows, want %.0f ± %.0f", node, owned[node], share*forwarding.Rows, tolerance)
 			}
 		}
 	})
@@ -135,7 +135,7 @@ func TestCacheDoesNotDecide(t *testing.T) {
 		for node, weight := range w {
 			used.Primaries(weights{node: weight})
 		}
-		used.Forget(func(node program.NodeID) bool { return node%2 == 0 })
+		used.Forget(func(node forwarding.NodeID) bool { return node%2 == 0 })
 		if *used.Advance(nil, w, everyNode) != *NewRendezvous().Advance(nil, w, everyNode) {
 			t.Fatal("the table depends on what was computed before")
 		}

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/program"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // broken plays the steps and returns the share of the connections that live
@@ -41,7 +41,7 @@ func broken(steps []weights, chain int) float64 {
 	return float64(len(lost)) / float64(live)
 }
 
-func with(w weights, node program.NodeID, weight uint32) weights {
+func with(w weights, node forwarding.NodeID, weight uint32) weights {
 	next := maps.Clone(w)
 	next[node] = weight
 	return next
@@ -52,10 +52,10 @@ func with(w weights, node program.NodeID, weight uint32) weights {
 func TestChainKeepsConnections(t *testing.T) {
 	base := equalWeights(20, 3)
 	random := rand.New(rand.NewPCG(7, 7))
-	anyNode := func() program.NodeID { return program.NodeID(1 + random.IntN(20)) }
+	anyNode := func() forwarding.NodeID { return forwarding.NodeID(1 + random.IntN(20)) }
 
 	first := weights{}
-	for id := program.NodeID(1); id <= 10; id++ {
+	for id := forwarding.NodeID(1); id <= 10; id++ {
 		first[id] = 1
 	}
 	grow := []weights{first}
@@ -67,8 +67,8 @@ func TestChainKeepsConnections(t *testing.T) {
 	for range 60 {
 		last, node := rolling[len(rolling)-1], anyNode()
 		more := with(last, node, last[node]+1)
-		heaviest := program.NodeID(1)
-		for id := range program.NodeID(20) {
+		heaviest := forwarding.NodeID(1)
+		for id := range forwarding.NodeID(20) {
 			if more[id+1] > more[heaviest] {
 				heaviest = id + 1
 			}
@@ -100,7 +100,7 @@ func TestChainKeepsConnections(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			whole, none := broken(c.steps, program.ChainLength), broken(c.steps, 0)
+			whole, none := broken(c.steps, forwarding.ChainLength), broken(c.steps, 0)
 			t.Logf("%.2f%% of the connections break, %.2f%% without a chain", whole*100, none*100)
 			if whole > c.most {
 				t.Errorf("%.2f%% break, want at most %.2f%%", whole*100, c.most*100)

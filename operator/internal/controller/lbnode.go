@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -21,8 +20,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
-	"github.com/millrace-lb/millrace/operator/internal/desired"
+	"github.com/millrace-lb/millrace/operator/internal/nodeid"
 )
 
 // lbNodeReconciler keeps one LBNode per Node. One worker runs it: ids are
@@ -32,21 +32,20 @@ type lbNodeReconciler struct {
 	recorder events.EventRecorder
 	// created are ids of LBNodes that the cache may not show yet, by name.
 	created map[string]int32
-	// last is the id that was given last; zero at the start.
-	last int32
+	ids     *nodeIDs
 }
 
-func setupLBNodes(mgr ctrl.Manager) error {
+func setupLBNodes(mgr ctrl.Manager, namespace string) error {
 	r := &lbNodeReconciler{
 		client:   mgr.GetClient(),
-		recorder: mgr.GetEventRecorder(recorderName),
+		recorder: newRecorder(mgr),
 		created:  map[string]int32{},
+		ids:      &nodeIDs{client: mgr.GetClient(), live: mgr.GetAPIReader(), namespace: namespace},
 	}
-	return ctrl.NewControllerManagedBy(mgr).
-		Named("lbnode").
+	return newController(mgr, "lbnode").
 		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(nodeChanged())).
 		Watches(&millracev1alpha1.LBNode{}, handler.EnqueueRequestsFromMapFunc(r.sharingID),
-			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, upgraded()))).
 		Complete(r)
 }
 
@@ -58,9 +57,17 @@ func nodeChanged() predicate.Predicate {
 		after, ok2 := e.ObjectNew.(*corev1.Node)
 		return ok1 && ok2 && (before.UID != after.UID ||
 			desired.NodeZone(before) != desired.NodeZone(after) ||
-			before.Status.NodeInfo.BootID != after.Status.NodeInfo.BootID ||
+			!slices.Equal(desired.NodePodCIDRs(before), desired.NodePodCIDRs(after)) ||
 			!slices.Equal(desired.NodeAddresses(before), desired.NodeAddresses(after)))
 	}}
+}
+
+// upgraded lets an LBNode through whose spec.bootID nobody reads any more.
+func upgraded() predicate.Predicate {
+	return predicate.NewPredicateFuncs(func(object client.Object) bool {
+		node, ok := object.(*millracev1alpha1.LBNode)
+		return ok && node.Spec.BootID != "" && node.Status.ServingBootID != ""
+	})
 }
 
 // sharingID maps an LBNode to itself and to those with the same id.
@@ -86,16 +93,16 @@ func (r *lbNodeReconciler) sharingID(ctx context.Context, object client.Object) 
 // Reconcile creates or updates the LBNode of one Node. The garbage collector
 // of the cluster removes it after the Node.
 func (r *lbNodeReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	node := &corev1.Node{}
-	if err := r.client.Get(ctx, request.NamespacedName, node); err != nil {
-		if apierrors.IsNotFound(err) {
-			delete(r.created, request.Name)
-		}
-		return ctrl.Result{}, client.IgnoreNotFound(err)
-	}
 	list := &millracev1alpha1.LBNodeList{}
 	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return ctrl.Result{}, fmt.Errorf("listing LBNodes: %w", err)
+	}
+	node := &corev1.Node{}
+	if err := r.client.Get(ctx, request.NamespacedName, node); apierrors.IsNotFound(err) {
+		delete(r.created, request.Name)
+		return ctrl.Result{}, r.ids.note(ctx, r.used(list.Items))
+	} else if err != nil {
+		return ctrl.Result{}, err
 	}
 	i := slices.IndexFunc(list.Items, func(other millracev1alpha1.LBNode) bool { return other.Name == node.Name })
 	if i < 0 {
@@ -109,7 +116,7 @@ func (r *lbNodeReconciler) Reconcile(ctx context.Context, request ctrl.Request) 
 	return ctrl.Result{}, r.update(ctx, node, existing)
 }
 
-// olderWithID says whether an older LBNode has the same id: two operators gave
+// olderWithID reports whether an older LBNode has the same id: two operators gave
 // it at the same time.
 func olderWithID(node *millracev1alpha1.LBNode, all []millracev1alpha1.LBNode) bool {
 	return slices.ContainsFunc(all, func(other millracev1alpha1.LBNode) bool {
@@ -118,24 +125,19 @@ func olderWithID(node *millracev1alpha1.LBNode, all []millracev1alpha1.LBNode) b
 }
 
 func (r *lbNodeReconciler) create(ctx context.Context, node *corev1.Node, existing []millracev1alpha1.LBNode) error {
-	used := sets.New[int32]()
-	for i := range existing {
-		used.Insert(existing[i].Spec.ID)
+	id, ok, err := r.ids.give(ctx, r.used(existing))
+	if err != nil {
+		return fmt.Errorf("creating LBNode %s: %w", node.Name, err)
 	}
-	for _, id := range r.created {
-		used.Insert(id)
-	}
-	id, ok := desired.NextNodeID(used, r.last)
 	if !ok {
 		r.recorder.Eventf(node, nil, corev1.EventTypeWarning, millracev1alpha1.ReasonNoNodeID, actionNumber,
-			"all %d node ids are in use: delete LBNodes of nodes that are gone", desired.MaxNodeID)
-		return fmt.Errorf("creating LBNode %s: all %d node ids are in use", node.Name, desired.MaxNodeID)
+			"all %d node ids are in use: delete LBNodes of nodes that are gone", nodeid.Max)
+		return fmt.Errorf("creating LBNode %s: all %d node ids are in use", node.Name, nodeid.Max)
 	}
 	lbNode := &millracev1alpha1.LBNode{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: []metav1.OwnerReference{ownerReference(node)}},
 		Spec: millracev1alpha1.LBNodeSpec{
-			ID: id, Addresses: desired.NodeAddresses(node), Zone: desired.NodeZone(node),
-			BootID: node.Status.NodeInfo.BootID,
+			ID: id, Addresses: desired.NodeAddresses(node), PodCIDRs: desired.NodePodCIDRs(node), Zone: desired.NodeZone(node),
 		},
 	}
 	if err := r.client.Create(ctx, lbNode); err != nil {
@@ -145,8 +147,20 @@ func (r *lbNodeReconciler) create(ctx context.Context, node *corev1.Node, existi
 		}
 		return fmt.Errorf("creating LBNode %s: %w", node.Name, err)
 	}
-	r.created[node.Name], r.last = id, id
+	r.created[node.Name] = id
 	return nil
+}
+
+// used are the ids of all LBNodes.
+func (r *lbNodeReconciler) used(existing []millracev1alpha1.LBNode) map[int32]struct{} {
+	used := map[int32]struct{}{}
+	for i := range existing {
+		used[existing[i].Spec.ID] = struct{}{}
+	}
+	for _, id := range r.created {
+		used[id] = struct{}{}
+	}
+	return used
 }
 
 func ownerReference(node *corev1.Node) metav1.OwnerReference {
@@ -156,7 +170,11 @@ func ownerReference(node *corev1.Node) metav1.OwnerReference {
 func (r *lbNodeReconciler) update(ctx context.Context, node *corev1.Node, lbNode *millracev1alpha1.LBNode) error {
 	base := lbNode.DeepCopy()
 	lbNode.Spec.Addresses, lbNode.Spec.Zone = desired.NodeAddresses(node), desired.NodeZone(node)
-	lbNode.Spec.BootID = node.Status.NodeInfo.BootID
+	lbNode.Spec.PodCIDRs = desired.NodePodCIDRs(node)
+	if lbNode.Status.ServingBootID != "" {
+		// No agent that reads it runs on the node any more.
+		lbNode.Spec.BootID = ""
+	}
 	lbNode.OwnerReferences = []metav1.OwnerReference{ownerReference(node)}
 	if equality.Semantic.DeepEqual(base, lbNode) {
 		return nil

@@ -3,13 +3,16 @@
 package controller
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
@@ -30,11 +33,8 @@ func newLedger() *ledger {
 // addressOf returns the address of a VIP object, unless its name is not that
 // of the address: the API server does not keep such a one from being a second.
 func addressOf(object *millracev1alpha1.VIP) (netip.Addr, bool) {
-	address, err := netip.ParseAddr(object.Spec.Address)
-	if err != nil || millracev1alpha1.VIPName(address) != object.Name {
-		return netip.Addr{}, false
-	}
-	return address.Unmap(), true
+	address, problems := desired.ParseVIP(object)
+	return address, len(problems) == 0
 }
 
 // put takes note of an object, which must not be changed afterwards. It returns
@@ -54,7 +54,7 @@ func (l *ledger) put(object *millracev1alpha1.VIP) bool {
 	return true
 }
 
-// older says whether a is an earlier version than b. Resource versions of a
+// older reports whether a is an earlier version than b. Resource versions of a
 // resource are ordered numbers.
 func older(a, b *millracev1alpha1.VIP) bool {
 	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
@@ -108,6 +108,21 @@ func (l *ledger) claimed(namespace, name string) []*millracev1alpha1.VIP {
 	return objects
 }
 
+// owners returns the names of all Services with an address, each once.
+func (l *ledger) owners() []types.NamespacedName {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	seen := map[types.NamespacedName]struct{}{}
+	for _, object := range l.objects {
+		for _, claim := range object.Spec.Claims {
+			if claim.UID != "" {
+				seen[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}] = struct{}{}
+			}
+		}
+	}
+	return slices.Collect(maps.Keys(seen))
+}
+
 func vipOf(address netip.Addr, object *millracev1alpha1.VIP) ipam.VIP {
 	claims := make([]ipam.Claim, 0, len(object.Spec.Claims))
 	for _, claim := range object.Spec.Claims {
@@ -117,7 +132,9 @@ func vipOf(address netip.Addr, object *millracev1alpha1.VIP) ipam.VIP {
 			Ports:      portsOf(claim),
 		})
 	}
-	return ipam.VIP{Address: address, Pool: object.Spec.Pool, Claims: claims}
+	return ipam.VIP{
+		Address: address, Pool: object.Spec.Pool, Made: object.CreationTimestamp.Time, Claims: claims,
+	}
 }
 
 func portsOf(claim millracev1alpha1.VIPClaim) []ipam.Port {

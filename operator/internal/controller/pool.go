@@ -7,60 +7,93 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
-	"github.com/millrace-lb/millrace/operator/internal/desired"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
 // maxNamed is how many addresses or Services a text names.
 const maxNamed = 5
 
-// poolReconciler writes the status of all IPPools at once: whether one is
-// valid depends on the others.
+// poolReconciler writes the status of all VIPPools at once: what one can use
+// depends on the others.
 type poolReconciler struct {
 	client client.Client
+	pools  *poolBook
 }
 
 func setupPools(mgr ctrl.Manager) error {
-	return ctrl.NewControllerManagedBy(mgr).
-		Named("ippool").
-		Watches(&millracev1alpha1.IPPool{}, gathered()).
-		Watches(&millracev1alpha1.VIP{}, gathered()).
-		Complete(&poolReconciler{client: mgr.GetClient()})
+	r := &poolReconciler{client: mgr.GetClient(), pools: newPoolBook()}
+	controller := newController(mgr, "vippool").
+		Watches(&millracev1alpha1.VIPPool{}, gathered()).
+		Watches(&millracev1alpha1.VIP{}, gathered())
+	if err := r.pools.watch(mgr, controller, func(q queue) { q.AddAfter(reconcile.Request{}, coalesce) }); err != nil {
+		return err
+	}
+	return controller.Complete(r)
 }
 
 // Reconcile writes what changed in the statuses of pools.
 func (r *poolReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
-	list := &millracev1alpha1.IPPoolList{}
+	list := &millracev1alpha1.VIPPoolList{}
 	if err := r.client.List(ctx, list); err != nil {
-		return ctrl.Result{}, fmt.Errorf("listing IPPools: %w", err)
+		return ctrl.Result{}, fmt.Errorf("listing VIPPools: %w", err)
 	}
 	vips, err := r.vips(ctx)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	pools, found := desired.Pools(list.Items)
-	usable := map[string]*desired.Pool{}
-	for i := range pools {
-		usable[pools[i].Name] = &pools[i]
-	}
-	problems := byObject(found)
+	view := r.pools.pools(list.Items)
+	problems := byObject(view.problems)
 	var failed []error
 	for i := range list.Items {
 		object := &list.Items[i]
 		base := object.DeepCopy()
-		usage := desired.UsageOf(object.Name, usable[object.Name], vips)
-		object.Status.Assigned, object.Status.Free = usage.Assigned, usage.Free
-		setReady(&object.Status.Conditions, readyCondition(object.Generation, problems[object.Name], strayNote(usage.Stray)))
-		err := patchStatus(ctx, r.client, base, object, func(p *millracev1alpha1.IPPool) any { return p.Status })
+		fillPoolStatus(object, view, problems[object.Name], vips)
+		err := patchStatus(ctx, r.client, base, object, func(p *millracev1alpha1.VIPPool) any { return p.Status })
 		failed = append(failed, client.IgnoreNotFound(err))
 	}
 	return ctrl.Result{}, errors.Join(failed...)
+}
+
+// fillPoolStatus writes the status of a pool.
+func fillPoolStatus(object *millracev1alpha1.VIPPool, view poolView, problems []desired.Problem, vips []ipam.VIP) {
+	var planned *ipam.Pool
+	var limits []desired.Problem
+	object.Status.Usable = nil
+	if i := slices.IndexFunc(view.usable, func(pool desired.Pool) bool { return pool.Name == object.Name }); i >= 0 {
+		planned, limits = &view.planned[i], view.usable[i].Limits
+		object.Status.Usable = view.usable[i].UsableRanges()
+	}
+	usage := ipam.UsageOf(object.Name, planned, vips)
+	object.Status.Assigned, object.Status.Free = &usage.Assigned, &usage.Free
+	condition := readyCondition(object.Generation, problems, strayNote(usage.Stray))
+	if len(problems) == 0 && len(limits) > 0 {
+		condition = limitedCondition(condition, limits)
+	}
+	setReady(&object.Status.Conditions, condition)
+}
+
+// limitedCondition is Ready of a pool that can be used but for some addresses.
+func limitedCondition(condition metav1.Condition, limits []desired.Problem) metav1.Condition {
+	var messages []string
+	for _, limit := range limits {
+		messages = append(messages, limit.Message)
+	}
+	if condition.Message != "" {
+		messages = append(messages, condition.Message)
+	}
+	condition.Reason = limits[0].Reason
+	condition.Message = truncate(strings.Join(messages, "; "), maxMessage)
+	return condition
 }
 
 func (r *poolReconciler) vips(ctx context.Context) ([]ipam.VIP, error) {

@@ -12,30 +12,29 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
-	"github.com/millrace-lb/millrace/operator/internal/desired"
 )
 
-// routingReconciler writes the status of all BGPPeers and BGPAdvertisements at
+// routingReconciler writes the status of all LBPeers and VIPAdvertisements at
 // once: they refer to each other and to pools.
 type routingReconciler struct {
 	client client.Client
 }
 
 func setupRouting(mgr ctrl.Manager) error {
-	return ctrl.NewControllerManagedBy(mgr).
-		Named("routing").
-		Watches(&millracev1alpha1.BGPPeer{}, gathered()).
-		Watches(&millracev1alpha1.BGPAdvertisement{}, gathered()).
-		Watches(&millracev1alpha1.IPPool{}, gathered(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+	return newController(mgr, "routing").
+		Watches(&millracev1alpha1.LBPeer{}, gathered()).
+		Watches(&millracev1alpha1.VIPAdvertisement{}, gathered()).
+		Watches(&millracev1alpha1.VIPPool{}, gathered(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(&routingReconciler{client: mgr.GetClient()})
 }
 
 // Reconcile writes what changed in the statuses of peers and advertisements.
 func (r *routingReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
-	pools := &millracev1alpha1.IPPoolList{}
-	peers := &millracev1alpha1.BGPPeerList{}
-	advertisements := &millracev1alpha1.BGPAdvertisementList{}
+	pools := &millracev1alpha1.VIPPoolList{}
+	peers := &millracev1alpha1.LBPeerList{}
+	advertisements := &millracev1alpha1.VIPAdvertisementList{}
 	for _, list := range []client.ObjectList{pools, peers, advertisements} {
 		if err := r.client.List(ctx, list); err != nil {
 			return ctrl.Result{}, fmt.Errorf("listing %T: %w", list, err)
@@ -47,14 +46,14 @@ func (r *routingReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl
 	)
 }
 
-func (r *routingReconciler) writePeers(ctx context.Context, peers []millracev1alpha1.BGPPeer) error {
+func (r *routingReconciler) writePeers(ctx context.Context, peers []millracev1alpha1.LBPeer) error {
 	problems := byObject(desired.Peers(peers))
 	var failed []error
 	for i := range peers {
 		peer := &peers[i]
 		base := peer.DeepCopy()
 		setReady(&peer.Status.Conditions, readyCondition(peer.Generation, problems[peer.Name], ""))
-		err := patchStatus(ctx, r.client, base, peer, func(p *millracev1alpha1.BGPPeer) any { return p.Status })
+		err := patchStatus(ctx, r.client, base, peer, func(p *millracev1alpha1.LBPeer) any { return p.Status })
 		failed = append(failed, client.IgnoreNotFound(err))
 	}
 	return errors.Join(failed...)
@@ -62,7 +61,7 @@ func (r *routingReconciler) writePeers(ctx context.Context, peers []millracev1al
 
 func (r *routingReconciler) writeAdvertisements(
 	ctx context.Context,
-	advertisements []millracev1alpha1.BGPAdvertisement,
+	advertisements []millracev1alpha1.VIPAdvertisement,
 	found []desired.Problem,
 ) error {
 	problems := byObject(found)
@@ -71,7 +70,7 @@ func (r *routingReconciler) writeAdvertisements(
 		object := &advertisements[i]
 		base := object.DeepCopy()
 		setReady(&object.Status.Conditions, readyCondition(object.Generation, problems[object.Name], ""))
-		err := patchStatus(ctx, r.client, base, object, func(a *millracev1alpha1.BGPAdvertisement) any { return a.Status })
+		err := patchStatus(ctx, r.client, base, object, func(a *millracev1alpha1.VIPAdvertisement) any { return a.Status })
 		failed = append(failed, client.IgnoreNotFound(err))
 	}
 	return errors.Join(failed...)

@@ -4,6 +4,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -17,17 +18,16 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
-	"github.com/millrace-lb/millrace/operator/internal/desired"
+	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// maxPlans is how often a plan is made anew, because another operator or a
+// maxPlans is how often a plan is made again, because another operator or a
 // user was faster, before the Service is left to the back-off of the queue.
 const maxPlans = 5
 
@@ -42,53 +42,72 @@ type serviceReconciler struct {
 
 	ledger  *ledger
 	waiting *waitingServices
+	zones   *zoneCensus
+	unfit   *unfitCensus
 	written writtenVersions
+	pools   *poolBook
 }
 
 func setupServices(mgr ctrl.Manager, isDefault bool) error {
 	r := &serviceReconciler{
 		client:    mgr.GetClient(),
 		live:      mgr.GetAPIReader(),
-		recorder:  mgr.GetEventRecorder(recorderName),
+		recorder:  newRecorder(mgr),
 		isDefault: isDefault,
 		ledger:    newLedger(),
 		waiting:   newWaitingServices(),
+		unfit:     newUnfitCensus(),
 		written:   writtenVersions{},
+		pools:     newPoolBook(),
 	}
+	r.zones = newZoneCensus(r.ledger)
 	vips := source.Kind(mgr.GetCache(), &millracev1alpha1.VIP{}, vipEvents{ledger: r.ledger, waiting: r.waiting})
-	return ctrl.NewControllerManagedBy(mgr).
-		Named("service").
-		Watches(&corev1.Service{}, &handler.EnqueueRequestForObject{}).
+	controller := newController(mgr, "service").
+		Watches(&corev1.Service{}, serviceEvents(r.ledger)).
 		// The workers start when the sources are synced: all VIPs that exist
 		// are in the ledger before the first address is given.
 		WatchesRawSource(vips).
-		Watches(&millracev1alpha1.IPPool{}, enqueueWaiting(r.waiting), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesMetadata(&corev1.Namespace{}, enqueueWaitingIn(r.waiting), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		Complete(r)
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNode{}, r.zones)).
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.unfit)).
+		Watches(&millracev1alpha1.VIPAdvertisement{}, advertised(r.ledger), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&millracev1alpha1.VIPPool{}, enqueueWaiting(r.waiting), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesMetadata(&corev1.Namespace{}, enqueueWaitingIn(r.waiting), builder.WithPredicates(predicate.LabelChangedPredicate{}))
+	if err := r.pools.watch(mgr, controller, func(q queue) { enqueueAll(q, r.waiting) }); err != nil {
+		return err
+	}
+	return controller.Complete(r)
 }
 
 // Reconcile brings the addresses of one Service in line with what it wants.
 func (r *serviceReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	err := r.reconcile(ctx, request)
+	if errors.Is(err, errServiceChanged) {
+		err = nil
+	}
+	return ctrl.Result{}, err
+}
+
+func (r *serviceReconciler) reconcile(ctx context.Context, request ctrl.Request) error {
 	service := &corev1.Service{}
 	err := r.client.Get(ctx, request.NamespacedName, service)
 	switch {
 	case apierrors.IsNotFound(err):
 		r.waiting.set(request.NamespacedName, false)
 		delete(r.written, request.NamespacedName)
-		return ctrl.Result{}, r.releaseStale(ctx, request.NamespacedName, "")
+		return r.releaseStale(ctx, request.NamespacedName, "")
 	case err != nil:
-		return ctrl.Result{}, fmt.Errorf("reading Service %s: %w", request, err)
+		return fmt.Errorf("reading Service %s: %w", request, err)
 	case r.written.outdated(service):
-		return ctrl.Result{}, nil
+		return nil
 	}
 	if err := r.releaseStale(ctx, request.NamespacedName, service.UID); err != nil {
-		return ctrl.Result{}, err
+		return err
 	}
 	if !desired.Serves(service, r.isDefault) {
 		r.waiting.set(request.NamespacedName, false)
-		return ctrl.Result{}, r.giveUp(ctx, service)
+		return r.giveUp(ctx, service)
 	}
-	return ctrl.Result{}, r.assign(ctx, service)
+	return r.assign(ctx, service)
 }
 
 // assign plans until the plan could be carried out.
@@ -97,7 +116,7 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 	// plan is made and carried out enqueues it again.
 	key := client.ObjectKeyFromObject(service)
 	r.waiting.set(key, true)
-	pools, err := r.pools(ctx)
+	pools, err := r.poolView(ctx)
 	if err != nil {
 		return err
 	}
@@ -105,13 +124,13 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 	if err != nil {
 		return err
 	}
-	request, misunderstood := desired.Request(service, namespace, pools)
+	request, misunderstood := convert.Request(service, namespace, pools.usable)
 	for range maxPlans {
-		plan, objects := r.ledger.plan(plain(pools), request)
+		plan, objects := r.ledger.plan(pools.planned, request)
 		if err := r.ensureFinalizer(ctx, service, plan); err != nil {
 			return err
 		}
-		carriedOut, err := r.carryOut(ctx, plan, objects, pools)
+		carriedOut, err := r.carryOut(ctx, plan, objects, pools.usable)
 		if err != nil {
 			return err
 		}
@@ -129,47 +148,44 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 	return fmt.Errorf("assigning addresses to Service %s: others took them %d times in a row", key, maxPlans)
 }
 
-func (r *serviceReconciler) pools(ctx context.Context) ([]desired.Pool, error) {
-	list := &millracev1alpha1.IPPoolList{}
-	if err := r.client.List(ctx, list); err != nil {
-		return nil, fmt.Errorf("listing IPPools: %w", err)
+func (r *serviceReconciler) poolView(ctx context.Context) (poolView, error) {
+	list := &millracev1alpha1.VIPPoolList{}
+	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return poolView{}, fmt.Errorf("listing VIPPools: %w", err)
 	}
-	pools, _ := desired.Pools(list.Items)
-	return pools, nil
-}
-
-func plain(pools []desired.Pool) []ipam.Pool {
-	converted := make([]ipam.Pool, 0, len(pools))
-	for _, pool := range pools {
-		converted = append(converted, pool.Pool)
-	}
-	return converted
+	return r.pools.pools(list.Items), nil
 }
 
 func (r *serviceReconciler) namespaceLabels(ctx context.Context, name string) (labels.Set, error) {
-	namespace := &metav1.PartialObjectMetadata{}
-	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	if err := r.client.Get(ctx, types.NamespacedName{Name: name}, namespace); err != nil {
+	namespace := namespaceMetadata()
+	err := r.client.Get(ctx, types.NamespacedName{Name: name}, namespace)
+	if apierrors.IsNotFound(err) {
+		// It is new, and its own event follows, or the Service goes with it.
+		return nil, errServiceChanged
+	}
+	if err != nil {
 		return nil, fmt.Errorf("reading Namespace %s: %w", name, err)
 	}
 	return namespace.Labels, nil
 }
 
-// ensureFinalizer keeps a Service that is about to have an address from
-// vanishing before it has given it back.
-func (r *serviceReconciler) ensureFinalizer(ctx context.Context, service *corev1.Service, plan ipam.Plan) error {
-	if len(plan.Addresses) == 0 {
-		return nil
+func namespaceMetadata() *metav1.PartialObjectMetadata {
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	return namespace
+}
+
+// errServiceChanged says that a Service, or its namespace, is no longer, or not
+// yet, what the cache shows. The event of that change enqueues the Service.
+var errServiceChanged = errors.New("the Service has changed meanwhile")
+
+// changedMeanwhile turns errors of writing to a Service that was deleted, or
+// made again, into errServiceChanged.
+func changedMeanwhile(err error) error {
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return errServiceChanged
 	}
-	base := service.DeepCopy()
-	if !controllerutil.AddFinalizer(service, millracev1alpha1.Finalizer) {
-		return nil
-	}
-	if err := r.client.Patch(ctx, service, sameObject{Patch: client.StrategicMergeFrom(base), uid: base.UID}); err != nil {
-		return fmt.Errorf("adding the finalizer to Service %s/%s: %w", service.Namespace, service.Name, err)
-	}
-	r.written.note(service)
-	return nil
+	return err
 }
 
 // carryOut makes the VIPs of a plan, or writes to those that it was made from.
@@ -229,7 +245,7 @@ func reclaimPolicy(pools []desired.Pool, name string) millracev1alpha1.ReclaimPo
 // bindVIP writes a claim to a VIP as the plan was made from it: the update
 // carries that resource version, so that of two operators that give ports of
 // one VIP at once the API server lets one succeed. A claim keeps its place;
-// a new one, or one that was made by hand, comes last.
+// a new one, or one that was made manually, comes last.
 func (r *serviceReconciler) bindVIP(ctx context.Context, planned *millracev1alpha1.VIP, claim ipam.Claim) (bool, error) {
 	vip := planned.DeepCopy()
 	written := claimObject(claim)

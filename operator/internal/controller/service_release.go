@@ -14,13 +14,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
-	"github.com/millrace-lb/millrace/operator/internal/desired"
 )
 
-// matchClaim says whether a claim is meant.
+// matchClaim reports whether a claim is meant.
 type matchClaim func(millracev1alpha1.VIPClaim) bool
 
 func claimsNamed(namespace, name string) matchClaim {
@@ -82,22 +81,22 @@ func (r *serviceReconciler) confirmGone(ctx context.Context, key types.Namespace
 }
 
 // giveUp takes back the addresses of a Service that is being deleted or is no
-// longer ours: first from its status, then the VIPs, the finalizer last.
+// longer ours: first from its status, then the VIPs, then the finalizer. The
+// conditions go last: until then they tell whose the finalizer was.
 func (r *serviceReconciler) giveUp(ctx context.Context, cached *corev1.Service) error {
-	key := client.ObjectKeyFromObject(cached)
-	held := r.heldBy(cached)
-	if len(held) == 0 && !controllerutil.ContainsFinalizer(cached, millracev1alpha1.Finalizer) {
+	if !r.hasTraces(cached) || !r.isOurs(cached) {
 		return nil
 	}
 	service := &corev1.Service{}
-	if err := r.live.Get(ctx, key, service); err != nil {
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(cached), service); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	if service.UID != cached.UID || desired.Serves(service, r.isDefault) {
+	if service.UID != cached.UID || desired.Serves(service, r.isDefault) || !r.isOurs(service) {
 		// The cache lags behind; the Service's own event follows.
 		return nil
 	}
-	if err := r.clearStatus(ctx, service, held); err != nil {
+	held := r.heldBy(service)
+	if err := r.clearIngress(ctx, service, held); err != nil {
 		return err
 	}
 	for _, vip := range held {
@@ -109,7 +108,10 @@ func (r *serviceReconciler) giveUp(ctx context.Context, cached *corev1.Service) 
 		r.recorder.Eventf(service, nil, corev1.EventTypeNormal, millracev1alpha1.ReasonReleased, actionRelease,
 			"released %s", joinAddresses(held))
 	}
-	return r.removeFinalizer(ctx, service)
+	if err := r.removeFinalizers(ctx, service); err != nil {
+		return err
+	}
+	return r.clearConditions(ctx, service)
 }
 
 // heldBy returns the VIPs with a claim of this very Service.
@@ -128,9 +130,9 @@ func joinAddresses(vips []*millracev1alpha1.VIP) string {
 	return strings.Join(addresses, ", ")
 }
 
-// clearStatus removes what the status says of these VIPs, and leaves what
+// clearIngress removes what the status says of these VIPs, and leaves what
 // another load balancer may have written.
-func (r *serviceReconciler) clearStatus(ctx context.Context, service *corev1.Service, held []*millracev1alpha1.VIP) error {
+func (r *serviceReconciler) clearIngress(ctx context.Context, service *corev1.Service, held []*millracev1alpha1.VIP) error {
 	if service.DeletionTimestamp != nil {
 		return nil
 	}
@@ -142,20 +144,19 @@ func (r *serviceReconciler) clearStatus(ctx context.Context, service *corev1.Ser
 		ingress = nil
 	}
 	service.Status.LoadBalancer.Ingress = ingress
-	meta.RemoveStatusCondition(&service.Status.Conditions, millracev1alpha1.ConditionAddressAssigned)
 	return r.patchServiceStatus(ctx, base, service)
 }
 
-func (r *serviceReconciler) removeFinalizer(ctx context.Context, service *corev1.Service) error {
-	base := service.DeepCopy()
-	if !controllerutil.RemoveFinalizer(service, millracev1alpha1.Finalizer) {
+// clearConditions removes our conditions from a Service that stays.
+func (r *serviceReconciler) clearConditions(ctx context.Context, service *corev1.Service) error {
+	if service.DeletionTimestamp != nil {
 		return nil
 	}
-	err := r.client.Patch(ctx, service, sameObject{Patch: client.StrategicMergeFrom(base), uid: base.UID})
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("removing the finalizer from Service %s/%s: %w", service.Namespace, service.Name, err)
+	base := service.DeepCopy()
+	for _, condition := range serviceConditions {
+		meta.RemoveStatusCondition(&service.Status.Conditions, condition)
 	}
-	return nil
+	return r.patchServiceStatus(ctx, base, service)
 }
 
 // releaseSurplus gives up addresses that the Service has no use for any more,
@@ -175,8 +176,8 @@ func (r *serviceReconciler) releaseSurplus(ctx context.Context, service *corev1.
 	return nil
 }
 
-// release removes claims from a VIP. Without any left, the VIP is deleted or
-// stays reserved, as its reclaim policy says. A VIP that changed meanwhile is
+// release removes claims from a VIP. When they were the last, the VIP is deleted
+// or stays reserved, as its reclaim policy says. A VIP that changed meanwhile is
 // tried again as it is now.
 func (r *serviceReconciler) release(ctx context.Context, vip *millracev1alpha1.VIP, match matchClaim) error {
 	address, _ := addressOf(vip)
@@ -193,8 +194,8 @@ func (r *serviceReconciler) release(ctx context.Context, vip *millracev1alpha1.V
 }
 
 func (r *serviceReconciler) tryRelease(ctx context.Context, vip *millracev1alpha1.VIP, match matchClaim) (bool, error) {
-	vip.Spec.Claims = withoutClaims(vip.Spec.Claims, match)
-	if len(vip.Spec.Claims) > 0 || vip.Spec.ReclaimPolicy == millracev1alpha1.ReclaimRetain {
+	if claims := claimsAfter(vip, match); len(claims) > 0 || vip.Spec.ReclaimPolicy == millracev1alpha1.ReclaimRetain {
+		vip.Spec.Claims = claims
 		return r.updateClaims(ctx, vip)
 	}
 	err := r.client.Delete(ctx, vip, client.Preconditions{UID: &vip.UID, ResourceVersion: &vip.ResourceVersion})
@@ -207,4 +208,22 @@ func (r *serviceReconciler) tryRelease(ctx context.Context, vip *millracev1alpha
 		return false, r.refresh(ctx, address)
 	}
 	return false, fmt.Errorf("deleting VIP %s: %w", vip.Name, err)
+}
+
+// claimsAfter returns the claims of a VIP when those that match are released. A
+// VIP that is retained stays reserved for the last Service that had it: that
+// claim stays without its UID, for whatever Service has the name.
+func claimsAfter(vip *millracev1alpha1.VIP, match matchClaim) []millracev1alpha1.VIPClaim {
+	others := withoutClaims(vip.Spec.Claims, match)
+	isLast := !slices.ContainsFunc(others, func(claim millracev1alpha1.VIPClaim) bool { return claim.UID != "" })
+	if vip.Spec.ReclaimPolicy != millracev1alpha1.ReclaimRetain || !isLast {
+		return others
+	}
+	kept := slices.Clone(vip.Spec.Claims)
+	for i := range kept {
+		if match(kept[i]) {
+			kept[i].UID = ""
+		}
+	}
+	return kept
 }

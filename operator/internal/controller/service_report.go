@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -18,41 +19,65 @@ import (
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
+	"github.com/millrace-lb/millrace/operator/internal/served"
 )
-
-// recorderName is the reportingController of events.
-const recorderName = "millrace-operator"
 
 // Actions of events (events.k8s.io/v1, Event.action).
 const (
 	actionAssign  = "AssignAddress"
 	actionRelease = "ReleaseAddress"
+	actionServe   = "Serve"
 	actionNumber  = "AssignNodeID"
 )
 
-// report writes the outcome of a plan to the Service's status and tells it in
-// an event when it differs from the last one.
-func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service, plan ipam.Plan, misunderstood error) error {
-	condition := assignedCondition(plan, misunderstood)
-	condition.ObservedGeneration = service.Generation
-	base := service.DeepCopy()
-	before := meta.FindStatusCondition(service.Status.Conditions, condition.Type)
-	changed := before == nil || before.Status != condition.Status || before.Reason != condition.Reason || before.Message != condition.Message
+// serviceConditions are the types of our conditions on a Service.
+var serviceConditions = []string{millracev1alpha1.ConditionAddressAssigned, millracev1alpha1.ConditionServed}
 
-	service.Status.LoadBalancer.Ingress = ingressOf(plan.Addresses, base.Status.LoadBalancer.Ingress)
-	meta.SetStatusCondition(&service.Status.Conditions, condition)
+// report writes the outcome of a plan to the Service's status and tells it in
+// events where it differs from the last one.
+func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service, plan ipam.Plan, misunderstood error) error {
+	base := service.DeepCopy()
+	verdict, err := r.judge(ctx, service, plan)
+	if err != nil {
+		return err
+	}
+	conditions := []metav1.Condition{assignedCondition(plan, misunderstood)}
+	if len(plan.Addresses) > 0 {
+		conditions = append(conditions, servedCondition(verdict))
+	} else {
+		meta.RemoveStatusCondition(&service.Status.Conditions, millracev1alpha1.ConditionServed)
+	}
+	service.Status.LoadBalancer.Ingress = ingressOf(service, plan.Addresses, verdict.Ports)
+	for _, condition := range conditions {
+		condition.ObservedGeneration = service.Generation
+		meta.SetStatusCondition(&service.Status.Conditions, condition)
+	}
 	if err := r.patchServiceStatus(ctx, base, service); err != nil {
 		return err
 	}
-	if !changed {
-		return nil
+	for _, condition := range conditions {
+		r.tell(service, meta.FindStatusCondition(base.Status.Conditions, condition.Type), condition)
 	}
-	severity := corev1.EventTypeNormal
+	return nil
+}
+
+// tell makes an event of a condition that differs from the one before. That a new
+// Service is served is no news.
+func (r *serviceReconciler) tell(service *corev1.Service, before *metav1.Condition, condition metav1.Condition) {
+	if before != nil && before.Status == condition.Status && before.Reason == condition.Reason && before.Message == condition.Message {
+		return
+	}
+	action, severity, message := actionAssign, corev1.EventTypeNormal, condition.Message
+	if condition.Type == millracev1alpha1.ConditionServed {
+		if before == nil && condition.Status == metav1.ConditionTrue && message == "" {
+			return
+		}
+		action, message = actionServe, cmp.Or(message, "all that the Service asks for is served")
+	}
 	if condition.Status != metav1.ConditionTrue {
 		severity = corev1.EventTypeWarning
 	}
-	r.recorder.Eventf(service, nil, severity, condition.Reason, actionAssign, "%s", condition.Message)
-	return nil
+	r.recorder.Eventf(service, nil, severity, condition.Reason, action, "%s", message)
 }
 
 func (r *serviceReconciler) patchServiceStatus(ctx context.Context, base, service *corev1.Service) error {
@@ -62,21 +87,24 @@ func (r *serviceReconciler) patchServiceStatus(ctx context.Context, base, servic
 	// Conditions are merged by type: those of others stay as they are.
 	patch := sameObject{Patch: client.StrategicMergeFrom(base), uid: base.UID}
 	if err := r.client.Status().Patch(ctx, service, patch); err != nil {
-		return fmt.Errorf("writing the status of Service %s/%s: %w", service.Namespace, service.Name, err)
+		return fmt.Errorf("writing the status of Service %s/%s: %w", service.Namespace, service.Name, changedMeanwhile(err))
 	}
 	r.written.note(service)
 	return nil
 }
 
-// ingressOf returns Service.status.loadBalancer.ingress. The mode VIP tells
-// kube-proxy that packets arrive with the address itself as destination.
-func ingressOf(addresses []netip.Addr, present []corev1.LoadBalancerIngress) []corev1.LoadBalancerIngress {
+// ingressOf returns Service.status.loadBalancer.ingress, that which is there where
+// nothing differs. The mode VIP tells kube-proxy that packets arrive with the
+// address itself as destination.
+func ingressOf(service *corev1.Service, addresses []netip.Addr, failed []served.PortError) []corev1.LoadBalancerIngress {
 	var ingress []corev1.LoadBalancerIngress
 	for _, address := range addresses {
 		mode := corev1.LoadBalancerIPModeVIP
-		ingress = append(ingress, corev1.LoadBalancerIngress{IP: address.String(), IPMode: &mode})
+		ingress = append(ingress, corev1.LoadBalancerIngress{
+			IP: address.String(), IPMode: &mode, Ports: portStatuses(service, address.String(), failed),
+		})
 	}
-	if equality.Semantic.DeepEqual(ingress, present) {
+	if present := service.Status.LoadBalancer.Ingress; equality.Semantic.DeepEqual(ingress, present) {
 		return present
 	}
 	return ingress
@@ -104,7 +132,7 @@ func assignedCondition(plan ipam.Plan, misunderstood error) metav1.Condition {
 	if assigned := assignedSentence(plan); assigned != "" {
 		sentences = append([]string{assigned}, sentences...)
 	}
-	condition.Message = truncate(strings.Join(sentences, "; "))
+	condition.Message = truncate(strings.Join(sentences, "; "), maxMessage)
 	return condition
 }
 
@@ -144,7 +172,7 @@ func (w writtenVersions) note(service *corev1.Service) {
 	w[client.ObjectKeyFromObject(service)] = service.ResourceVersion
 }
 
-// outdated says whether a Service from the cache is older than what was
+// outdated reports whether a Service from the cache is older than what was
 // written. The event of that write is still to come then.
 func (w writtenVersions) outdated(service *corev1.Service) bool {
 	written, ok := w[client.ObjectKeyFromObject(service)]

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"go4.org/netipx"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -22,7 +23,7 @@ func sharer(name string, port int32) millracev1alpha1.VIPClaim {
 }
 
 // A claim that another operator wrote after the plan was made, and that the
-// watch has delivered already, is not overwritten: the plan is made anew.
+// watch has delivered already, is not overwritten: the plan is made again.
 func TestBindWritesWhatThePlanWasMadeFrom(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := millracev1alpha1.AddToScheme(scheme); err != nil {
@@ -35,7 +36,13 @@ func TestBindWritesWhatThePlanWasMadeFrom(t *testing.T) {
 	if err := r.refresh(t.Context(), address); err != nil {
 		t.Fatal(err)
 	}
-	pools := []ipam.Pool{{Name: "p", AutoAssign: true, Addresses: ipam.NewSet(ipam.Range{First: address, Last: address})}}
+	var addresses netipx.IPSetBuilder
+	addresses.Add(address)
+	set, err := addresses.IPSet()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pools := []ipam.Pool{{Name: "p", AutoAssign: true, Addresses: ipam.NewAddresses(set)}}
 	request := ipam.Request{
 		Owner: ipam.Owner{Namespace: "shop", Name: "late", UID: "late"}, Families: []ipam.Family{ipam.IPv4}, RequireAll: true,
 		Eligible: []string{"p"}, SharingKey: "dns", Ports: []ipam.Port{{Number: 443, Protocol: "TCP"}},
@@ -68,7 +75,7 @@ func TestBindWritesWhatThePlanWasMadeFrom(t *testing.T) {
 	}
 }
 
-// A claim keeps its place when its ports change; one that was made by hand, and
+// A claim keeps its place when its ports change; one that was made manually, and
 // is taken up, comes last.
 func TestBindKeepsTheOrderOfClaims(t *testing.T) {
 	scheme := runtime.NewScheme()

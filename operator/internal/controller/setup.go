@@ -5,14 +5,27 @@ package controller
 import (
 	"context"
 	"fmt"
+	"time"
 
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// Bounds of the pause before what failed is tried again; it doubles each time.
+const (
+	firstPause   = 5 * time.Millisecond
+	longestPause = 30 * time.Second
 )
 
 // Options of the controllers.
 type Options struct {
 	// DefaultLoadBalancer makes Services without a loadBalancerClass ours too.
 	DefaultLoadBalancer bool
+	// Namespace is where the operator keeps what must outlive it.
+	Namespace string
 }
 
 // Setup adds all controllers to a manager.
@@ -24,11 +37,23 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return fmt.Errorf("setting up the controller of VIPs: %w", err)
 	}
 	for name, setup := range map[string]func(ctrl.Manager) error{
-		"IPPools": setupPools, "BGPPeers and BGPAdvertisements": setupRouting, "LBNodes": setupLBNodes,
+		"VIPPools": setupPools, "LBPeers and VIPAdvertisements": setupRouting, "LBNodes": func(mgr ctrl.Manager) error { return setupLBNodes(mgr, options.Namespace) },
+		"LBNodeReports": setupLBNodeReports,
 	} {
 		if err := setup(mgr); err != nil {
 			return fmt.Errorf("setting up the controller of %s: %w", name, err)
 		}
 	}
 	return nil
+}
+
+// newController begins a controller that comes back to what failed.
+func newController(mgr ctrl.Manager, name string) *builder.Builder {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named(name).
+		WithOptions(controller.Options{RateLimiter: pauses()})
+}
+
+func pauses() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstPause, longestPause)
 }

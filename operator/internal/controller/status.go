@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
-	"github.com/millrace-lb/millrace/operator/internal/desired"
 )
 
 // maxMessage is the longest message of a condition (metav1.Condition).
@@ -37,16 +37,17 @@ func readyCondition(generation int64, problems []desired.Problem, note string) m
 		}
 		condition.Status = metav1.ConditionFalse
 		condition.Reason = problems[0].Reason
-		condition.Message = truncate(strings.Join(messages, "; "))
+		condition.Message = truncate(strings.Join(messages, "; "), maxMessage)
 	}
 	return condition
 }
 
-func truncate(message string) string {
-	if len(message) <= maxMessage {
+// truncate cuts a message to a number of bytes, between characters.
+func truncate(message string, longest int) string {
+	if len(message) <= longest {
 		return message
 	}
-	return strings.ToValidUTF8(message[:maxMessage-4], "") + " ..."
+	return strings.ToValidUTF8(message[:longest-4], "") + " ..."
 }
 
 // byObject groups problems by the name of their object.

@@ -5,7 +5,7 @@ package controller
 import (
 	"context"
 	"fmt"
-	"net/netip"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,8 +16,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
-	"github.com/millrace-lb/millrace/operator/internal/desired"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
 // indexPool indexes VIPs by spec.pool.
@@ -34,10 +35,9 @@ func setupVIPs(ctx context.Context, mgr ctrl.Manager) error {
 		return fmt.Errorf("indexing VIPs by pool: %w", err)
 	}
 	r := &vipReconciler{client: mgr.GetClient()}
-	return ctrl.NewControllerManagedBy(mgr).
-		Named("vip").
+	return newController(mgr, "vip").
 		For(&millracev1alpha1.VIP{}).
-		Watches(&millracev1alpha1.IPPool{}, handler.EnqueueRequestsFromMapFunc(r.vipsOf),
+		Watches(&millracev1alpha1.VIPPool{}, handler.EnqueueRequestsFromMapFunc(r.vipsOf),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
 }
@@ -67,13 +67,18 @@ func (r *vipReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 	}
 	base := vip.DeepCopy()
 	vip.Status.Phase = millracev1alpha1.VIPReserved
-	if len(vip.Spec.Claims) > 0 && condition.Status == metav1.ConditionTrue {
+	if _, usable := addressOf(vip); usable && isBound(vip) {
 		vip.Status.Phase = millracev1alpha1.VIPBound
 	}
 	vip.Status.Services = claimants(vip.Spec.Claims)
 	setReady(&vip.Status.Conditions, condition)
 	err = patchStatus(ctx, r.client, base, vip, func(v *millracev1alpha1.VIP) any { return v.Status })
 	return ctrl.Result{}, client.IgnoreNotFound(err)
+}
+
+// isBound reports whether a Service has a VIP: claims without a UID reserve it.
+func isBound(vip *millracev1alpha1.VIP) bool {
+	return slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1alpha1.VIPClaim) bool { return claim.UID != "" })
 }
 
 // claimants names Services, the first few of many.
@@ -89,32 +94,51 @@ func claimants(claims []millracev1alpha1.VIPClaim) string {
 }
 
 func (r *vipReconciler) condition(ctx context.Context, vip *millracev1alpha1.VIP) (metav1.Condition, error) {
-	address, ok := addressOf(vip)
-	if !ok {
-		return readyCondition(vip.Generation, []desired.Problem{misnamed(vip)}, ""), nil
+	address, problems := desired.ParseVIP(vip)
+	if len(problems) > 0 {
+		return readyCondition(vip.Generation, problems, ""), nil
+	}
+	if problems := portsTwice(vip); len(problems) > 0 {
+		return readyCondition(vip.Generation, problems, ""), nil
 	}
 	if vip.Spec.Pool == "" {
 		return readyCondition(vip.Generation, nil, ""), nil
 	}
-	pool := &millracev1alpha1.IPPool{}
+	pool := &millracev1alpha1.VIPPool{}
 	err := r.client.Get(ctx, types.NamespacedName{Name: vip.Spec.Pool}, pool)
 	if client.IgnoreNotFound(err) != nil {
-		return metav1.Condition{}, fmt.Errorf("reading IPPool %s: %w", vip.Spec.Pool, err)
+		return metav1.Condition{}, fmt.Errorf("reading VIPPool %s: %w", vip.Spec.Pool, err)
 	}
 	note := ""
 	if err != nil {
-		note = fmt.Sprintf("IPPool %q does not exist any longer; the address stays until it is released", vip.Spec.Pool)
+		note = fmt.Sprintf("VIPPool %q does not exist any longer; the address stays until it is released", vip.Spec.Pool)
 	} else if !desired.PoolHas(pool, address) {
-		note = fmt.Sprintf("IPPool %q does not have the address any longer; it stays until it is released", vip.Spec.Pool)
+		note = fmt.Sprintf("VIPPool %q does not have the address any longer; it stays until it is released", vip.Spec.Pool)
 	}
 	return readyCondition(vip.Generation, nil, note), nil
 }
 
-func misnamed(vip *millracev1alpha1.VIP) desired.Problem {
-	message := fmt.Sprintf("spec.address: %q is not an IP address", vip.Spec.Address)
-	if address, err := netip.ParseAddr(vip.Spec.Address); err == nil {
-		message = fmt.Sprintf("metadata.name: the VIP of %s must have the name %q, or an address could have two: this one is not used",
-			address, millracev1alpha1.VIPName(address))
+// portsTwice tells the ports that two claims list, as only manual claims can:
+// the first one has them.
+func portsTwice(vip *millracev1alpha1.VIP) []desired.Problem {
+	var problems []desired.Problem
+	owners := map[ipam.Port]millracev1alpha1.VIPClaim{}
+	for i, claim := range vip.Spec.Claims {
+		for _, port := range portsOf(claim) {
+			owner, taken := owners[port]
+			if !taken {
+				owners[port] = claim
+				continue
+			}
+			if owner.Namespace == claim.Namespace && owner.Name == claim.Name {
+				continue
+			}
+			problems = append(problems, desired.Problem{
+				Reason: millracev1alpha1.ReasonPortConflict,
+				Message: fmt.Sprintf("spec.claims[%d].ports: %s is listed by the claim of Service %s/%s, too, which has it",
+					i, port, owner.Namespace, owner.Name),
+			})
+		}
 	}
-	return desired.Problem{Reason: millracev1alpha1.ReasonInvalid, Message: message}
+	return problems
 }

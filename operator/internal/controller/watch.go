@@ -115,8 +115,10 @@ func (h vipEvents) enqueueClaims(q queue, objects ...*millracev1alpha1.VIP) {
 	}
 }
 
-func (h vipEvents) enqueueWaiting(q queue) {
-	for _, request := range h.waiting.requests("") {
+func (h vipEvents) enqueueWaiting(q queue) { enqueueAll(q, h.waiting) }
+
+func enqueueAll(q queue, waiting *waitingServices) {
+	for _, request := range waiting.requests("") {
 		q.Add(request)
 	}
 }

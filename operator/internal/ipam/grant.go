@@ -18,6 +18,9 @@ func (p *planner) grantAsked() {
 			continue
 		}
 		if p.held[family] == address {
+			if p.ofAnotherPool(address) {
+				p.refuseAsked(family, AddressNotInPool, "%s", p.notInPool(address))
+			}
 			continue
 		}
 		pool, ok := p.poolOf(address)
@@ -65,10 +68,17 @@ func (p *planner) asked(family Family) bool {
 }
 
 func (p *planner) wantsMove(family Family) bool {
-	return p.ofAnotherPool(p.held[family])
+	return p.ofAnotherPool(p.held[family]) || p.request.Pool != "" && !p.served(p.request.Pool) &&
+		p.table.vips[p.held[family]].Pool == ""
 }
 
-// ofAnotherPool says whether a VIP was not taken from the pool that is asked
+// served reports whether a pool exists and may serve the Service.
+func (p *planner) served(name string) bool {
+	return slices.ContainsFunc(p.pools, func(pool Pool) bool { return pool.Name == name }) &&
+		slices.Contains(p.request.Eligible, name)
+}
+
+// ofAnotherPool reports whether a VIP was not taken from the pool that is asked
 // for.
 func (p *planner) ofAnotherPool(address netip.Addr) bool {
 	pool := p.table.vips[address].Pool
@@ -129,7 +139,7 @@ func (p *planner) grantFromOne(candidates []Pool, families []Family) bool {
 	for _, pool := range candidates {
 		grants := make([]grant, 0, len(families))
 		for _, family := range families {
-			if address, ok := pool.Addresses.FirstFree(family, p.table.used); ok {
+			if address, ok := p.table.next(pool, family); ok {
 				grants = append(grants, grant{address: address, pool: pool.Name})
 			}
 		}
@@ -152,7 +162,7 @@ func (p *planner) refuseAsked(family Family, reason Reason, format string, argum
 func (p *planner) refuseMissing(candidates []Pool, family Family) {
 	var names []string
 	for _, pool := range candidates {
-		if pool.Addresses.Has(family) {
+		if pool.Addresses.hasFamily(family) {
 			names = append(names, fmt.Sprintf("%q", pool.Name))
 		}
 	}
@@ -163,6 +173,10 @@ func (p *planner) refuseMissing(candidates []Pool, family Family) {
 	} else {
 		refusal.Reason = NoMatchingPool
 		refusal.Message = p.noPool(family)
+	}
+	if _, held := p.held[family]; held {
+		// It keeps its address, but not in the pool that is asked for.
+		p.askedRefused = true
 	}
 	p.refusals = append(p.refusals, refusal)
 }

@@ -15,7 +15,7 @@ type Pool struct {
 	// AutoAssign is false for a pool that has to be asked for.
 	AutoAssign bool
 	// Addresses may be given out: those of the pool less the reserved ones.
-	Addresses Set
+	Addresses Addresses
 	// SharedByAll lets Services of different namespaces share an address.
 	SharedByAll bool
 }
@@ -83,6 +83,14 @@ type Write struct {
 	Claim   Claim
 }
 
+// Conflict is a port of the Service that another owner has on one of its
+// addresses.
+type Conflict struct {
+	Address netip.Addr
+	Port    Port
+	Owner   Owner
+}
+
 // Plan is what has to be done for a request.
 type Plan struct {
 	// Addresses are those of the Service once the plan is carried out, in the
@@ -97,10 +105,12 @@ type Plan struct {
 	Release []netip.Addr
 	// Refusals say what the Service wants and does not get.
 	Refusals []Refusal
-	// Satisfied says that the Service has what it requires; refusals, if any,
+	// Conflicts are the ports that the Service does not have on Addresses.
+	Conflicts []Conflict
+	// Satisfied reports whether the Service has what it requires; refusals, if any,
 	// are then of a family that it can do without.
 	Satisfied bool
-	// Waiting says that another VIP, pool or label may improve the plan.
+	// Waiting reports whether another VIP, pool or label may improve the plan.
 	Waiting bool
 }
 
@@ -131,7 +141,8 @@ type planner struct {
 	held    map[Family]netip.Addr
 	granted map[Family]grant
 
-	refusals []Refusal
+	refusals  []Refusal
+	conflicts []Conflict
 	// askedRefused says that something which was asked for by name, or a port
 	// of the Service, is not given.
 	askedRefused bool
@@ -181,7 +192,7 @@ func (p *planner) finish() Plan {
 		plan.Satisfied = true
 		p.refusals = slices.DeleteFunc(p.refusals, func(r Refusal) bool { return r.Reason == NoMatchingPool })
 	}
-	plan.Refusals = p.refusals
+	plan.Refusals, plan.Conflicts = p.refusals, p.conflicts
 	return plan
 }
 
@@ -210,7 +221,7 @@ func (p *planner) changes() Plan {
 		final[write.Address] = true
 	}
 	for _, address := range p.table.Held(p.request.Owner) {
-		// What somebody reserved by hand is not ours to give up.
+		// A manual reservation is not ours to give up.
 		if !final[address] && !p.reservedByName(address) {
 			plan.Release = append(plan.Release, address)
 		}
@@ -218,7 +229,7 @@ func (p *planner) changes() Plan {
 	return plan
 }
 
-// complete says whether every family has an address.
+// complete reports whether every family has an address.
 func (p *planner) complete() bool {
 	for _, family := range p.request.Families {
 		_, held := p.held[family]
@@ -229,7 +240,7 @@ func (p *planner) complete() bool {
 	return true
 }
 
-// reservedByName says whether the owner's claim has no UID yet.
+// reservedByName reports whether the owner's claim has no UID yet.
 func (p *planner) reservedByName(address netip.Addr) bool {
 	vip := p.table.vips[address]
 	i := vip.claimOf(p.request.Owner)

@@ -20,11 +20,11 @@ var (
 	web   = Owner{Namespace: "shop", Name: "web", UID: "1"}
 	other = Owner{Namespace: "shop", Name: "other", UID: "2"}
 
-	poolA    = Pool{Name: "a", AutoAssign: true, Addresses: NewSet(rangeOf("203.0.113.1", "203.0.113.2"))}
-	poolB    = Pool{Name: "b", AutoAssign: true, Addresses: NewSet(rangeOf("2001:db8::1", "2001:db8::2"))}
-	poolDual = Pool{Name: "dual", AutoAssign: true, Addresses: NewSet(rangeOf("198.51.100.1", "198.51.100.1"), rangeOf("2001:db8:1::1", "2001:db8:1::1"))}
-	poolHigh = Pool{Name: "z-high", AutoAssign: true, Priority: 10, Addresses: NewSet(rangeOf("198.51.100.129", "198.51.100.130"))}
-	poolKept = Pool{Name: "kept", Addresses: NewSet(rangeOf("198.51.100.200", "198.51.100.201"))}
+	poolA    = Pool{Name: "a", AutoAssign: true, Addresses: setOf(rangeOf("203.0.113.1", "203.0.113.2"))}
+	poolB    = Pool{Name: "b", AutoAssign: true, Addresses: setOf(rangeOf("2001:db8::1", "2001:db8::2"))}
+	poolDual = Pool{Name: "dual", AutoAssign: true, Addresses: setOf(rangeOf("198.51.100.1", "198.51.100.1"), rangeOf("2001:db8:1::1", "2001:db8:1::1"))}
+	poolHigh = Pool{Name: "z-high", AutoAssign: true, Priority: 10, Addresses: setOf(rangeOf("198.51.100.129", "198.51.100.130"))}
+	poolKept = Pool{Name: "kept", Addresses: setOf(rangeOf("198.51.100.200", "198.51.100.201"))}
 
 	allPools = []Pool{poolA, poolB, poolDual, poolHigh, poolKept}
 	names    = []string{"a", "b", "dual", "z-high", "kept"}
@@ -211,12 +211,12 @@ var keptAddresses = []planCase{
 		release: []string{"203.0.113.1"},
 	},
 	{
-		name:    "a claim made by hand, of any address, is taken up",
+		name:    "a claim made manually, of any address, is taken up",
 		vips:    []VIP{vip("203.0.113.99", "", Owner{Namespace: "shop", Name: "web"})},
 		request: Request{Families: single, RequireAll: true}, addresses: []string{"203.0.113.99"}, bind: []string{"203.0.113.99"},
 	},
 	{
-		name:    "a claim made by hand moves nothing that is assigned, and stays",
+		name:    "a claim made manually moves nothing that is assigned, and stays",
 		vips:    []VIP{vip("203.0.113.1", "", Owner{Namespace: "shop", Name: "web"}), vip("203.0.113.2", "a", web)},
 		request: Request{Families: single, RequireAll: true}, addresses: []string{"203.0.113.2"},
 	},
@@ -234,7 +234,32 @@ var keptAddresses = []planCase{
 	{
 		name:    "not moved when the pool that is asked for has nothing",
 		vips:    []VIP{vip("203.0.113.1", "a", web)},
-		request: Request{Families: single, RequireAll: true, Pool: "b"}, addresses: []string{"203.0.113.1"}, refusals: []Reason{NoMatchingPool},
+		request: Request{Families: single, RequireAll: true, Pool: "b"}, addresses: []string{"203.0.113.1"},
+		refusals: []Reason{NoMatchingPool}, unsatisfied: true,
+	},
+	{
+		name:    "kept when the pool that is asked for does not exist, and told",
+		vips:    []VIP{vip("203.0.113.1", "a", web)},
+		request: Request{Families: single, RequireAll: true, Pool: "none"}, addresses: []string{"203.0.113.1"},
+		refusals: []Reason{NoMatchingPool}, unsatisfied: true,
+	},
+	{
+		name:    "kept, also where one family would do, when the pool that is asked for does not exist",
+		vips:    []VIP{vip("203.0.113.1", "a", web)},
+		request: Request{Families: dual, Pool: "none"}, addresses: []string{"203.0.113.1"},
+		refusals: []Reason{NoMatchingPool, NoMatchingPool}, unsatisfied: true,
+	},
+	{
+		name:    "reserved manually outside of pools, when the pool that is asked for does not exist",
+		vips:    []VIP{vip("203.0.113.99", "", web)},
+		request: Request{Families: single, RequireAll: true, Pool: "none"}, addresses: []string{"203.0.113.99"},
+		refusals: []Reason{NoMatchingPool}, unsatisfied: true,
+	},
+	{
+		name:    "kept when the pool that is asked for is full",
+		vips:    []VIP{vip("203.0.113.1", "a", web), vip("198.51.100.200", "kept", other), vip("198.51.100.201", "kept", other)},
+		request: Request{Families: single, RequireAll: true, Pool: "kept"}, addresses: []string{"203.0.113.1"},
+		refusals: []Reason{PoolExhausted}, unsatisfied: true,
 	},
 }
 
@@ -249,9 +274,20 @@ var askedAddresses = []planCase{
 		create: []string{"198.51.100.201", "2001:db8::1"},
 	},
 	{
-		name:    "reserved by hand",
+		name:    "reserved manually",
 		vips:    []VIP{vip("203.0.113.2", "")},
 		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.2")}, addresses: []string{"203.0.113.2"}, bind: []string{"203.0.113.2"},
+	},
+	{
+		name:    "reserved for another",
+		vips:    []VIP{vip("203.0.113.2", "a", Owner{Namespace: "shop", Name: "other"})},
+		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.2")}, refusals: []Reason{AddressInUse}, unsatisfied: true,
+	},
+	{
+		name:    "held, but of another pool than the one that is asked for",
+		vips:    []VIP{vip("203.0.113.2", "a", web)},
+		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.2"), Pool: "kept"}, addresses: []string{"203.0.113.2"},
+		refusals: []Reason{AddressNotInPool}, unsatisfied: true,
 	},
 	{
 		name:    "in use",

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"go4.org/netipx"
 	"pgregory.net/rapid"
 )
 
@@ -17,7 +18,7 @@ import (
 // the VIPs that plans have made.
 type world struct {
 	pools    []Pool
-	reserved map[string]Set
+	reserved map[string]Addresses
 	services map[Owner]Request
 	vips     map[netip.Addr]VIP
 }
@@ -54,11 +55,22 @@ func (w *world) carryOut(t *rapid.T, owner Owner, plan Plan) {
 		if i < 0 || vip.Claims[i].UID == "" {
 			t.Fatalf("%s is released by %s, but is %+v", address, owner, vip)
 		}
-		vip.Claims = slices.Delete(slices.Clone(vip.Claims), i, i+1)
+		vip.Claims = slices.Clone(vip.Claims)
+		if isLast := len(vip.Claims) == 1; isLast && isRetained(address) {
+			vip.Claims[i].UID = ""
+		} else {
+			vip.Claims = slices.Delete(vip.Claims, i, i+1)
+		}
 		if w.vips[address] = vip; len(vip.Claims) == 0 {
 			delete(w.vips, address)
 		}
 	}
+}
+
+// isRetained reports whether a VIP stays reserved for the last Service that had it:
+// every second one does.
+func isRetained(address netip.Addr) bool {
+	return address.As16()[15]%2 == 1
 }
 
 // withClaim writes a claim in the place of the one that the owner has, else at
@@ -80,7 +92,7 @@ func (w *world) checkBind(t *rapid.T, vip VIP, write Write) {
 		return
 	}
 	if len(vip.Claims) == 0 {
-		// Only what was asked for by address may have been reserved by hand.
+		// Only what was asked for by address may have been reserved manually.
 		if !slices.Contains(request.Asked, write.Address) {
 			t.Fatalf("%s was reserved, and given without being asked for", write.Address)
 		}
@@ -106,27 +118,27 @@ func (w *world) reconcile(t *rapid.T, owner Owner) Plan {
 var poolNames = []string{"p0", "p1", "p2", "p3"}
 
 // drawPools cuts a few addresses into disjoint pools.
-func drawPools(t *rapid.T) ([]Pool, map[string]Set) {
-	byPool := map[string][]Range{}
+func drawPools(t *rapid.T) ([]Pool, map[string]Addresses) {
+	byPool := map[string][]netipx.IPRange{}
 	for offset := range 16 {
 		for _, base := range []int{0, 32} {
 			name := rapid.SampledFrom(append([]string{""}, poolNames...)).Draw(t, "pool of address")
 			address := addressAt(base + offset)
-			byPool[name] = append(byPool[name], Range{First: address, Last: address})
+			byPool[name] = append(byPool[name], netipx.IPRangeFrom(address, address))
 		}
 	}
 	var pools []Pool
-	all := map[string]Set{}
+	all := map[string]Addresses{}
 	for _, name := range poolNames {
-		reserved := NewSet(drawRanges(t, "reserved")...)
-		all[name] = reserved
+		reserved := drawRanges(t, "reserved")
+		all[name] = setOf(reserved...)
 		pools = append(pools, Pool{
 			Name:       name,
 			Priority:   rapid.Int32Range(0, 2).Draw(t, "priority"),
 			AutoAssign: rapid.Bool().Draw(t, "autoAssign"),
 
 			SharedByAll: rapid.Bool().Draw(t, "sharedByAll"),
-			Addresses:   NewSet(byPool[name]...).Minus(reserved),
+			Addresses:   without(byPool[name], reserved...),
 		})
 	}
 	return pools, all
@@ -165,7 +177,7 @@ func drawWorld(t *rapid.T) *world {
 		owner := Owner{Namespace: fmt.Sprintf("ns%d", i%2), Name: fmt.Sprintf("s%d", i), UID: fmt.Sprint(i)}
 		w.services[owner] = drawRequest(t, owner)
 	}
-	for range rapid.IntRange(0, 3).Draw(t, "reserved by hand") {
+	for range rapid.IntRange(0, 3).Draw(t, "reserved manually") {
 		address := addressAt(rapid.IntRange(0, 63).Draw(t, "address"))
 		w.vips[address] = VIP{Address: address}
 	}
@@ -176,8 +188,12 @@ func (w *world) owners() []Owner {
 	return slices.SortedFunc(maps.Keys(w.services), func(a, b Owner) int { return strings.Compare(a.Name, b.Name) })
 }
 
+// held returns the addresses that an owner has, not those reserved for it.
 func (w *world) held(owner Owner) []netip.Addr {
-	return w.table().Held(owner)
+	return slices.DeleteFunc(w.table().Held(owner), func(address netip.Addr) bool {
+		vip := w.vips[address]
+		return vip.Claims[vip.claimOf(owner)].UID == ""
+	})
 }
 
 // check is what holds after any plan.
@@ -302,7 +318,7 @@ func (w *world) checkPorts(t *rapid.T, owner Owner, before map[netip.Addr][]Port
 	}
 }
 
-// Claims that somebody writes by hand beside that of a Service, without keys
+// Claims that somebody writes manually beside that of a Service, without keys
 // and ports: the Service keeps its ports, and what it does not have goes to
 // one of the others, in whatever order they are looked at.
 func TestClaimsByHand(t *testing.T) {
@@ -366,7 +382,7 @@ func TestExhaustionIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		family := rapid.SampledFrom([]Family{IPv4, IPv6}).Draw(t, "family")
 		ranges := drawRanges(t, "ranges")
-		pool := Pool{Name: "p", AutoAssign: true, Addresses: NewSet(ranges...).Minus(NewSet(drawRanges(t, "reserved")...))}
+		pool := Pool{Name: "p", AutoAssign: true, Addresses: without(ranges, drawRanges(t, "reserved")...)}
 		table := NewTable()
 		free := 0
 		for offset := range 64 {
@@ -424,7 +440,7 @@ func TestPriority(t *testing.T) {
 		table := w.table()
 		plan := Make(table, w.pools, request)
 		for _, pool := range w.pools {
-			_, free := pool.Addresses.FirstFree(IPv4, table.used)
+			_, free := pool.Addresses.firstFree(lowest(IPv4), table.used)
 			if !free || !pool.AutoAssign || !slices.Contains(request.Eligible, pool.Name) {
 				continue
 			}
@@ -440,14 +456,15 @@ func TestPriority(t *testing.T) {
 }
 
 func TestHugePoolIsCheap(t *testing.T) {
-	pool := Pool{Name: "p", AutoAssign: true, Addresses: NewSet(PrefixRange(netip.MustParsePrefix("2001:db8::/32"))).
-		Minus(NewSet(PrefixRange(netip.MustParsePrefix("2001:db8::/96"))))}
+	pool := Pool{Name: "p", AutoAssign: true, Addresses: without(
+		[]netipx.IPRange{netipx.RangeOfPrefix(netip.MustParsePrefix("2001:db8::/32"))},
+		netipx.RangeOfPrefix(netip.MustParsePrefix("2001:db8::/96")))}
 	table := NewTable()
 	request := Request{Families: []Family{IPv6}, RequireAll: true, Eligible: []string{"p"}}
 	for i := range 200 {
 		request.Owner = Owner{Namespace: "ns", Name: fmt.Sprint(i), UID: fmt.Sprint(i)}
 		steps := 0
-		pool.Addresses.FirstFree(IPv6, func(address netip.Addr) bool { steps++; return table.used(address) })
+		pool.Addresses.firstFree(lowest(IPv6), func(address netip.Addr) bool { steps++; return table.used(address) })
 		if steps > i+1 {
 			t.Fatalf("%d steps to find a free address beside %d used ones", steps, i)
 		}

@@ -7,7 +7,8 @@ import (
 	"math/bits"
 	"net/netip"
 	"slices"
-	"sort"
+
+	"go4.org/netipx"
 )
 
 // MaxCount is the highest number of addresses that is told; larger sets say
@@ -39,153 +40,48 @@ func FamilyOf(address netip.Addr) Family {
 	return IPv6
 }
 
-// Range is an inclusive range of addresses of one family, First <= Last.
-type Range struct {
-	First, Last netip.Addr
-}
-
-// PrefixRange returns all addresses of a prefix.
-func PrefixRange(prefix netip.Prefix) Range {
-	prefix = prefix.Masked()
-	bytes := prefix.Addr().AsSlice()
-	for i := range bytes {
-		keep := min(max(prefix.Bits()-8*i, 0), 8)
-		bytes[i] |= 0xff >> keep
+func lowest(family Family) netip.Addr {
+	if family == IPv4 {
+		return netip.IPv4Unspecified()
 	}
-	last, _ := netip.AddrFromSlice(bytes)
-	return Range{First: prefix.Addr(), Last: last}
+	return netip.IPv6Unspecified()
 }
 
-// String is "first-last", or the address when there is only one.
-func (r Range) String() string {
-	if r.First == r.Last {
-		return r.First.String()
-	}
-	return r.First.String() + "-" + r.Last.String()
+// Addresses are a set of addresses that many searches go through. The zero value is
+// the empty set.
+type Addresses struct {
+	set *netipx.IPSet
+	// ranges of the set, sorted and apart from each other; a set copies its ranges
+	// whenever it is asked for them.
+	ranges []netipx.IPRange
 }
 
-// Set is an immutable set of addresses of both families. The zero value is
-// empty.
-type Set struct {
-	// ranges are sorted, IPv4 before IPv6, and neither overlap nor touch.
-	ranges []Range
+// NewAddresses returns the addresses of a set.
+func NewAddresses(set *netipx.IPSet) Addresses {
+	return Addresses{set, set.Ranges()}
 }
 
-// NewSet returns the union of ranges.
-func NewSet(ranges ...Range) Set {
-	sorted := slices.Clone(ranges)
-	slices.SortFunc(sorted, func(a, b Range) int { return a.First.Compare(b.First) })
-	var merged []Range
-	for _, next := range sorted {
-		if n := len(merged); n > 0 && touches(merged[n-1], next) {
-			if merged[n-1].Last.Less(next.Last) {
-				merged[n-1].Last = next.Last
-			}
-			continue
-		}
-		merged = append(merged, next)
-	}
-	return Set{ranges: merged}
+// Contains reports whether an address is one of them.
+func (a Addresses) Contains(address netip.Addr) bool {
+	return a.set != nil && a.set.Contains(address)
 }
 
-// touches says whether b, which does not start before a, overlaps a or
-// follows it without a gap.
-func touches(a, b Range) bool {
-	if a.First.BitLen() != b.First.BitLen() {
-		return false
-	}
-	return !a.Last.Less(b.First) || a.Last.Next() == b.First
+// hasFamily reports whether any address is of a family.
+func (a Addresses) hasFamily(family Family) bool {
+	return slices.ContainsFunc(a.ranges, func(r netipx.IPRange) bool { return FamilyOf(r.From()) == family })
 }
 
-// Ranges returns the set as sorted ranges that neither overlap nor touch.
-func (s Set) Ranges() []Range {
-	return slices.Clone(s.ranges)
-}
-
-// Contains says whether an address is in the set.
-func (s Set) Contains(address netip.Addr) bool {
-	i := sort.Search(len(s.ranges), func(i int) bool { return !s.ranges[i].Last.Less(address) })
-	return i < len(s.ranges) && !address.Less(s.ranges[i].First)
-}
-
-// Minus returns the addresses of s that are not in other.
-func (s Set) Minus(other Set) Set {
-	var rest []Range
-	for _, r := range s.ranges {
-		rest = append(rest, cut(r, other.ranges)...)
-	}
-	return Set{ranges: rest}
-}
-
-// cut returns what is left of r without the sorted holes.
-func cut(r Range, holes []Range) []Range {
-	var rest []Range
-	first := r.First
-	for _, hole := range holes {
-		if hole.Last.Less(first) {
-			continue
-		}
-		if r.Last.Less(hole.First) {
-			break
-		}
-		if first.Less(hole.First) {
-			rest = append(rest, Range{First: first, Last: hole.First.Prev()})
-		}
-		if !hole.Last.Less(r.Last) {
-			return rest
-		}
-		first = hole.Last.Next()
-	}
-	return append(rest, Range{First: first, Last: r.Last})
-}
-
-// Overlap returns the first range of addresses that both sets have.
-func (s Set) Overlap(other Set) (Range, bool) {
-	i, j := 0, 0
-	for i < len(s.ranges) && j < len(other.ranges) {
-		a, b := s.ranges[i], other.ranges[j]
-		switch {
-		case a.Last.Less(b.First):
-			i++
-		case b.Last.Less(a.First):
-			j++
-		default:
-			return Range{First: later(a.First, b.First), Last: earlier(a.Last, b.Last)}, true
-		}
-	}
-	return Range{}, false
-}
-
-func later(a, b netip.Addr) netip.Addr {
-	if a.Less(b) {
-		return b
-	}
-	return a
-}
-
-func earlier(a, b netip.Addr) netip.Addr {
-	if b.Less(a) {
-		return b
-	}
-	return a
-}
-
-// Has says whether the set has any address of a family.
-func (s Set) Has(family Family) bool {
-	return slices.ContainsFunc(s.ranges, func(r Range) bool { return FamilyOf(r.First) == family })
-}
-
-// Count returns the number of addresses, at most MaxCount.
-func (s Set) Count() int64 {
+// count returns the number of addresses, at most MaxCount.
+func (a Addresses) count() int64 {
 	var total uint64
-	for _, r := range s.ranges {
-		total = min(total+count(r), MaxCount)
+	for _, r := range a.ranges {
+		total = min(total+countRange(r), MaxCount)
 	}
 	return int64(total)
 }
 
-func count(r Range) uint64 {
-	first, last := r.First.As16(), r.Last.As16()
+func countRange(r netipx.IPRange) uint64 {
+	first, last := r.From().As16(), r.To().As16()
 	low, borrow := bits.Sub64(binary.BigEndian.Uint64(last[8:]), binary.BigEndian.Uint64(first[8:]), 0)
 	high, _ := bits.Sub64(binary.BigEndian.Uint64(last[:8]), binary.BigEndian.Uint64(first[:8]), borrow)
 	if high > 0 || low >= MaxCount {
@@ -194,14 +90,22 @@ func count(r Range) uint64 {
 	return low + 1
 }
 
-// FirstFree returns the lowest address of a family that is not used. It takes
-// as many steps as there are used addresses before it.
-func (s Set) FirstFree(family Family, used func(netip.Addr) bool) (netip.Addr, bool) {
-	for _, r := range s.ranges {
-		if FamilyOf(r.First) != family {
-			continue
+// firstFree returns the lowest address that is not used and not before from, of the
+// family of from. It takes as many steps as there are ranges behind from, and used
+// addresses before what it finds.
+func (a Addresses) firstFree(from netip.Addr, used func(netip.Addr) bool) (netip.Addr, bool) {
+	behind, _ := slices.BinarySearchFunc(a.ranges, from, func(r netipx.IPRange, from netip.Addr) int {
+		return r.To().Compare(from)
+	})
+	for _, r := range a.ranges[behind:] {
+		if FamilyOf(r.From()) != FamilyOf(from) {
+			break
 		}
-		for address := r.First; address.IsValid() && !r.Last.Less(address); address = address.Next() {
+		address := r.From()
+		if address.Less(from) {
+			address = from
+		}
+		for ; address.IsValid() && !r.To().Less(address); address = address.Next() {
 			if !used(address) {
 				return address, true
 			}

@@ -52,7 +52,7 @@ func (p *planner) join(family Family) bool {
 	return true
 }
 
-// concerned says whether the sharing key on a VIP is the Service's own: that
+// concerned reports whether the sharing key on a VIP is the Service's own: that
 // of its namespace or, where the pool lets all share, of any. What others call
 // their keys elsewhere is their business.
 func (p *planner) concerned(address netip.Addr, pool Pool) bool {
@@ -61,8 +61,8 @@ func (p *planner) concerned(address netip.Addr, pool Pool) bool {
 	})
 }
 
-// refuseShare says why the Service cannot have an address of a pool beside
-// those who have it already; the message is empty where it can.
+// refuseShare returns why the Service cannot share an address of a pool with the
+// Services that have it; the message is empty where it can.
 func (p *planner) refuseShare(address netip.Addr, pool Pool) (Reason, string) {
 	vip := p.table.vips[address]
 	inUse := func(claim Claim, why string) (Reason, string) {
@@ -71,6 +71,8 @@ func (p *planner) refuseShare(address netip.Addr, pool Pool) (Reason, string) {
 	key := p.request.SharingKey
 	for _, claim := range vip.Claims {
 		switch {
+		case claim.UID == "" && (key == "" || claim.SharingKey == ""):
+			return AddressInUse, fmt.Sprintf("address %s of pool %q is reserved for Service %s", address, pool.Name, claim.Owner)
 		case key == "" || claim.sameName(p.request.Owner):
 			return inUse(claim, "")
 		case claim.SharingKey != key:
@@ -88,16 +90,10 @@ func (p *planner) refuseShare(address netip.Addr, pool Pool) (Reason, string) {
 	return 0, ""
 }
 
-// conflict is a port of the Service that another owner has.
-type conflict struct {
-	port  Port
-	owner Owner
-}
-
-func conflictMessage(address netip.Addr, taken []conflict) string {
+func conflictMessage(address netip.Addr, taken []Conflict) string {
 	var names []string
 	for _, conflict := range taken[:min(len(taken), maxNamed)] {
-		names = append(names, fmt.Sprintf("%s (Service %s)", conflict.port, conflict.owner))
+		names = append(names, fmt.Sprintf("%s (Service %s)", conflict.Port, conflict.Owner))
 	}
 	if len(taken) > maxNamed {
 		names = append(names, fmt.Sprintf("%d more", len(taken)-maxNamed))
@@ -106,9 +102,8 @@ func conflictMessage(address netip.Addr, taken []conflict) string {
 }
 
 // taken returns the ports of the Service that others have on a VIP. Of two
-// claims that list a port, which only somebody can have written by hand, the
-// first has it.
-func (p *planner) taken(vip VIP) []conflict {
+// claims that list a port, as only manual claims can, the first has it.
+func (p *planner) taken(vip VIP) []Conflict {
 	owners := map[Port]int{}
 	for i := len(vip.Claims) - 1; i >= 0; i-- {
 		for _, port := range vip.Claims[i].Ports {
@@ -116,10 +111,10 @@ func (p *planner) taken(vip VIP) []conflict {
 		}
 	}
 	mine := vip.claimOf(p.request.Owner)
-	var found []conflict
+	var found []Conflict
 	for _, port := range p.request.Ports {
 		if i, listed := owners[port]; listed && i != mine {
-			found = append(found, conflict{port: port, owner: vip.Claims[i].Owner})
+			found = append(found, Conflict{Address: vip.Address, Port: port, Owner: vip.Claims[i].Owner})
 		}
 	}
 	return found
@@ -162,6 +157,7 @@ func (p *planner) claim(address netip.Addr) Claim {
 	taken := p.taken(vip)
 	if len(taken) > 0 {
 		p.refuseAsked(FamilyOf(address), PortConflict, "%s", conflictMessage(address, taken))
+		p.conflicts = append(p.conflicts, taken...)
 	}
 	if unsettled(vip, mine) {
 		if mine >= 0 {
@@ -171,7 +167,7 @@ func (p *planner) claim(address netip.Addr) Claim {
 	}
 	// Both are in the order of the request.
 	for _, port := range p.request.Ports {
-		if len(taken) > 0 && taken[0].port == port {
+		if len(taken) > 0 && taken[0].Port == port {
 			taken = taken[1:]
 			continue
 		}
@@ -180,9 +176,9 @@ func (p *planner) claim(address netip.Addr) Claim {
 	return claim
 }
 
-// unsettled says whether a claim before this one has to list its ports first:
+// unsettled reports whether a claim before this one has to list its ports first:
 // that of a Service which had the address for itself, and listed none, until
-// somebody added another claim by hand.
+// a manual claim was added.
 func unsettled(vip VIP, mine int) bool {
 	before := vip.Claims
 	if mine >= 0 && vip.Claims[mine].UID != "" {

@@ -14,7 +14,7 @@ var (
 	tcp53, udp53 = Port{53, "TCP"}, Port{53, "UDP"}
 	tcp80        = Port{80, "TCP"}
 	stranger     = Owner{Namespace: "elsewhere", Name: "other", UID: "3"}
-	poolShared   = Pool{Name: "shared", Addresses: NewSet(rangeOf("198.51.100.210", "198.51.100.211")), SharedByAll: true}
+	poolShared   = Pool{Name: "shared", Addresses: setOf(rangeOf("198.51.100.210", "198.51.100.211")), SharedByAll: true}
 )
 
 func keyed(owner Owner, key string, ports ...Port) Claim {
@@ -136,7 +136,7 @@ var joinCases = []shareCase{
 		request: dnsRequest(udp53), want: []string{"bind 203.0.113.1 [53/UDP]"}, satisfied: true,
 	},
 	{
-		name: "what is written by hand for a Service to come is not shared", vips: []VIP{claimed("203.0.113.1", "a", Claim{Owner: Owner{Namespace: "shop", Name: "later"}})},
+		name: "what is written manually for a Service to come is not shared", vips: []VIP{claimed("203.0.113.1", "a", Claim{Owner: Owner{Namespace: "shop", Name: "later"}})},
 		request: dnsRequest(udp53).with(func(r *Request) { r.Asked = addresses("203.0.113.1") }), refusals: []string{"AddressInUse"},
 	},
 }
@@ -204,7 +204,7 @@ var heldCases = []shareCase{
 		request: dnsRequest(udp53), want: []string{"bind 203.0.113.1 []"}, refusals: []string{"PortConflict 53/UDP (Service shop/other)"},
 	},
 	{
-		name: "a port that two claims list by hand is the first one's", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53), keyed(web, "dns", tcp53, udp53))},
+		name: "a port that two claims list manually is the first one's", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53), keyed(web, "dns", tcp53, udp53))},
 		request: dnsRequest(tcp53, udp53), want: []string{"bind 203.0.113.1 [53/UDP]"}, refusals: []string{"PortConflict"},
 	},
 	{
@@ -242,11 +242,11 @@ var heldCases = []shareCase{
 		request: dnsRequest(udp53), satisfied: true,
 	},
 	{
-		name: "beside a claim that somebody wrote by hand", vips: []VIP{claimed("203.0.113.1", "a", Claim{Owner: web}, Claim{Owner: Owner{Namespace: "shop", Name: "other"}})},
+		name: "beside a claim that somebody wrote manually", vips: []VIP{claimed("203.0.113.1", "a", Claim{Owner: web}, Claim{Owner: Owner{Namespace: "shop", Name: "other"}})},
 		request: Request{Families: single, RequireAll: true, Ports: []Port{udp53}}, want: []string{"bind 203.0.113.1 [53/UDP]"}, satisfied: true,
 	},
 	{
-		name: "written by hand beside a Service that has not listed its ports", vips: []VIP{claimed("203.0.113.1", "a", Claim{Owner: other}, Claim{Owner: Owner{Namespace: "shop", Name: "web"}})},
+		name: "written manually beside a Service that has not listed its ports", vips: []VIP{claimed("203.0.113.1", "a", Claim{Owner: other}, Claim{Owner: Owner{Namespace: "shop", Name: "web"}})},
 		request: Request{Families: single, RequireAll: true, Ports: []Port{udp53}}, want: []string{"bind 203.0.113.1 []"}, satisfied: true,
 	},
 }
@@ -298,9 +298,9 @@ func checkShare(t *testing.T, test shareCase) {
 
 // A message names a few ports, however many are taken.
 func TestConflictMessage(t *testing.T) {
-	var taken []conflict
+	var taken []Conflict
 	for i := range 7 {
-		taken = append(taken, conflict{port: Port{uint16(i + 1), "TCP"}, owner: other})
+		taken = append(taken, Conflict{Port: Port{uint16(i + 1), "TCP"}, Owner: other})
 	}
 	want := "others have ports of 203.0.113.1: 1/TCP (Service shop/other), 2/TCP (Service shop/other), 3/TCP (Service shop/other), " +
 		"4/TCP (Service shop/other), 5/TCP (Service shop/other), 2 more"

@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 )
 
 // Owner is a Service that has, or wants, an address. An empty UID is a
-// reservation made by hand, for whatever Service has the name.
+// reservation for whatever Service has the name: one made manually, or what a
+// Service that is gone has left.
 type Owner struct {
 	Namespace, Name, UID string
 }
@@ -45,7 +47,7 @@ func (p Port) Compare(other Port) int {
 // Claim is an owner's right to a VIP.
 type Claim struct {
 	Owner
-	// SharingKey lets those have the VIP, too, who have the same; empty: nobody.
+	// SharingKey lets Services with the same key share the VIP; empty: none.
 	SharingKey string
 	// Ports are those that no other owner can have, sorted. A VIP that has one
 	// owner, without a sharing key, needs none.
@@ -60,8 +62,10 @@ func (c Claim) equal(other Claim) bool {
 // claims it is reserved.
 type VIP struct {
 	Address netip.Addr
-	// Pool that the address was taken from; empty when it was made by hand.
+	// Pool that the address was taken from; empty when it was made manually.
 	Pool string
+	// Made is when the VIP was made, in whole seconds.
+	Made time.Time
 	// Claims in the order in which they were made.
 	Claims []Claim
 }
@@ -90,11 +94,20 @@ type Table struct {
 	// their sharing keys.
 	held  map[ownerName]addressSet
 	keyed map[string]addressSet
+	// last is the VIP of each series that was made last, also when it is gone.
+	last map[series]place
+	// freed are the free addresses that were used before, by the order in which
+	// they got free; retired is how often that happened.
+	freed   map[netip.Addr]uint64
+	retired uint64
 }
 
 // NewTable returns a table with VIPs.
 func NewTable(vips ...VIP) *Table {
-	t := &Table{vips: map[netip.Addr]VIP{}, held: map[ownerName]addressSet{}, keyed: map[string]addressSet{}}
+	t := &Table{
+		vips: map[netip.Addr]VIP{}, held: map[ownerName]addressSet{}, keyed: map[string]addressSet{},
+		last: map[series]place{}, freed: map[netip.Addr]uint64{},
+	}
 	for _, vip := range vips {
 		t.Put(vip)
 	}
@@ -103,8 +116,9 @@ func NewTable(vips ...VIP) *Table {
 
 // Put adds a VIP or replaces the one with its address.
 func (t *Table) Put(vip VIP) {
-	t.Delete(vip.Address)
+	t.forget(vip.Address)
 	t.vips[vip.Address] = vip
+	t.advance(vip)
 	for _, claim := range vip.Claims {
 		insert(t.held, ownerName{claim.Namespace, claim.Name}, vip.Address)
 		if claim.SharingKey != "" {
@@ -115,6 +129,13 @@ func (t *Table) Put(vip VIP) {
 
 // Delete removes the VIP of an address, if there is one.
 func (t *Table) Delete(address netip.Addr) {
+	if t.used(address) {
+		t.forget(address)
+		t.retire(address)
+	}
+}
+
+func (t *Table) forget(address netip.Addr) {
 	for _, claim := range t.vips[address].Claims {
 		remove(t.held, ownerName{claim.Namespace, claim.Name}, address)
 		remove(t.keyed, claim.SharingKey, address)

@@ -11,6 +11,6 @@ const (
 	Passed = "ok   "
 	// Failed begins that of a package whose tests fail.
 	Failed = "FAIL "
-	// Done says that all tests have been run.
+	// Done reports whether all tests have been run.
 	Done = "done"
 )

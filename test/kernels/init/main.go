@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command init is the initial process of a machine that runs the tests: it prepares the
-// system, runs every test program, tells on the console what came of it, and ends the machine.
+// Command init is the initial process of a machine that runs the tests. It prepares the
+// system, runs every test program, prints the results on the console, and ends the machine.
 package main
 
 import (
@@ -82,9 +82,9 @@ func load(file string) error {
 }
 
 // testPrograms are at /tests/NN/<package>.
-func testPrograms(folder string) ([]string, error) {
+func testPrograms(directory string) ([]string, error) {
 	var all []string
-	err := filepath.WalkDir(folder, func(name string, entry os.DirEntry, err error) error {
+	err := filepath.WalkDir(directory, func(name string, entry os.DirEntry, err error) error {
 		if err == nil && !entry.IsDir() {
 			all = append(all, name)
 		}
@@ -96,7 +96,7 @@ func testPrograms(folder string) ([]string, error) {
 	return all, nil
 }
 
-// test runs one program in the folder of its package.
+// test runs one program in the directory of its package.
 func test(program string, arguments []string) string {
 	_, pkg, _ := strings.Cut(strings.TrimPrefix(program, "/tests/"), "/")
 	start := time.Now()

@@ -53,7 +53,7 @@ type Server struct {
 
 // Start builds the programs if the lab has not done so before, and runs them
 // until the test ends. Each of users can authenticate; RBAC gives them nothing
-// yet. root is the folder of the project.
+// yet. root is the directory of the project.
 func Start(t *testing.T, root string, users ...string) *Server {
 	t.Helper()
 	s := &Server{dir: t.TempDir(), users: users}
@@ -72,11 +72,11 @@ func (s *Server) start(t *testing.T, root string) error {
 		if target.Name != "kubernetes" {
 			continue
 		}
-		folder, err := store.Ensure(t.Context(), target)
+		directory, err := store.Ensure(t.Context(), target)
 		if err != nil {
 			return err
 		}
-		s.program = filepath.Join(folder, "kubernetes")
+		s.program = filepath.Join(directory, "kubernetes")
 	}
 	if err := s.writeFiles(); err != nil {
 		return err

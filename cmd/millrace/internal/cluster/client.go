@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -37,26 +38,106 @@ type Config struct {
 // Read reads everything that a report is made of. An error is one sentence
 // that says what to do.
 func Read(ctx context.Context, config Config) (*report.Input, error) {
-	restConfig, err := config.rest()
+	in, _, err := readOnce(ctx, config)
+	return in, err
+}
+
+// readOnce also reports whether the API server has the kind VIPRoute.
+func readOnce(ctx context.Context, config Config) (in *report.Input, routed bool, err error) {
+	restConfig, reader, err := config.client()
 	if err != nil {
-		return nil, explainConfig(err)
+		return nil, false, err
+	}
+	in, err = read(ctx, reader, config.Namespace)
+	if err == nil {
+		routed, err = addRoutes(ctx, reader, in)
+	}
+	if err != nil {
+		return nil, false, explain(restConfig.Host, err)
+	}
+	return in, routed, nil
+}
+
+// addRoutes reads the VIPRoutes, and reports false where there is no such kind: an older
+// version is installed.
+func addRoutes(ctx context.Context, reader client.Reader, in *report.Input) (bool, error) {
+	var routes millracev1alpha1.VIPRouteList
+	err := reader.List(ctx, &routes)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	in.Routes = routes.Items
+	return err == nil, err
+}
+
+// CurrentNamespace is that of the context: where kubectl finds objects without -n.
+func CurrentNamespace(config Config) (string, error) {
+	namespace, _, err := config.loading().Namespace()
+	if err != nil {
+		return "", explainConfig(err)
+	}
+	return namespace, nil
+}
+
+// VIPs lists the VIPs.
+func VIPs(ctx context.Context, config Config) ([]millracev1alpha1.VIP, error) {
+	var vips millracev1alpha1.VIPList
+	err := readList(ctx, config, &vips)
+	return vips.Items, err
+}
+
+// Services lists the Services of all namespaces.
+func Services(ctx context.Context, config Config) ([]corev1.Service, error) {
+	var services corev1.ServiceList
+	err := readList(ctx, config, &services)
+	return services.Items, err
+}
+
+// Nodes lists the names of the LBNodes.
+func Nodes(ctx context.Context, config Config) ([]string, error) {
+	var nodes millracev1alpha1.LBNodeList
+	err := readList(ctx, config, &nodes)
+	names := make([]string, 0, len(nodes.Items))
+	for _, node := range nodes.Items {
+		names = append(names, node.Name)
+	}
+	return names, err
+}
+
+func readList(ctx context.Context, config Config, objects client.ObjectList) error {
+	restConfig, reader, err := config.client()
+	if err != nil {
+		return err
+	}
+	if err := reader.List(ctx, objects); err != nil {
+		return explain(restConfig.Host, err)
+	}
+	return nil
+}
+
+// client makes a client of the cluster.
+func (c Config) client() (*rest.Config, client.Reader, error) {
+	restConfig, err := c.rest()
+	if err != nil {
+		return nil, nil, explainConfig(err)
 	}
 	reader, err := newClient(restConfig)
 	if err != nil {
-		return nil, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
+		return nil, nil, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
 	}
-	in, err := read(ctx, reader, config.Namespace)
-	if err != nil {
-		return nil, explain(restConfig.Host, err)
-	}
-	return in, nil
+	return restConfig, reader, nil
 }
 
-func (c Config) rest() (*rest.Config, error) {
+// loading finds the kubeconfig as kubectl does.
+func (c Config) loading() clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = c.Kubeconfig
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: c.Context}
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+}
+
+func (c Config) rest() (*rest.Config, error) {
+	config, err := c.loading().ClientConfig()
 	if err != nil {
 		return nil, err
 	}
@@ -68,37 +149,50 @@ func (c Config) rest() (*rest.Config, error) {
 // newClient makes a client that asks the API server for nothing but what it
 // is told to: the resources are known beforehand, so there is no discovery.
 func newClient(config *rest.Config) (client.Reader, error) {
+	scheme, mapper, err := kinds()
+	if err != nil {
+		return nil, err
+	}
+	return client.New(config, client.Options{Scheme: scheme, Mapper: mapper})
+}
+
+// kinds are those that are read.
+func kinds() (*runtime.Scheme, meta.RESTMapper, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, millracev1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	mapper := meta.NewDefaultRESTMapper(nil)
 	for _, kind := range []string{"Service", "Pod"} {
 		mapper.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
+	// A cache of one namespace asks for the scope of the list itself.
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("PodList"), meta.RESTScopeNamespace)
 	mapper.Add(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), meta.RESTScopeNamespace)
-	for _, kind := range []string{"IPPool", "VIP", "BGPPeer", "BGPAdvertisement", "LBNode"} {
+	mapper.Add(millracev1alpha1.GroupVersion.WithKind("VIPRoute"), meta.RESTScopeNamespace)
+	for _, kind := range []string{"VIPPool", "VIP", "LBPeer", "VIPAdvertisement", "LBNode", "LBNodeReport"} {
 		mapper.Add(millracev1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
 	}
-	return client.New(config, client.Options{Scheme: scheme, Mapper: mapper})
+	return scheme, mapper, nil
 }
 
 // read lists all kinds at once, our own first: where they are missing, that
 // is what there is to say.
 func read(ctx context.Context, reader client.Reader, namespace string) (*report.Input, error) {
 	var (
-		pools          millracev1alpha1.IPPoolList
+		pools          millracev1alpha1.VIPPoolList
 		vips           millracev1alpha1.VIPList
-		peers          millracev1alpha1.BGPPeerList
-		advertisements millracev1alpha1.BGPAdvertisementList
+		peers          millracev1alpha1.LBPeerList
+		advertisements millracev1alpha1.VIPAdvertisementList
 		nodes          millracev1alpha1.LBNodeList
+		nodeReports    millracev1alpha1.LBNodeReportList
 		services       corev1.ServiceList
 		endpointSlices discoveryv1.EndpointSliceList
 		pods           corev1.PodList
 	)
-	own := []client.ObjectList{&pools, &vips, &peers, &advertisements, &nodes}
+	own := []client.ObjectList{&pools, &vips, &peers, &advertisements, &nodes, &nodeReports}
 	if err := list(ctx, reader, own); err != nil {
 		return nil, err
 	}
@@ -118,6 +212,7 @@ func read(ctx context.Context, reader client.Reader, namespace string) (*report.
 		Peers:          peers.Items,
 		Advertisements: advertisements.Items,
 		LBNodes:        nodes.Items,
+		LBNodeReports:  nodeReports.Items,
 	}, nil
 }
 

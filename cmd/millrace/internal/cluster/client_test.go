@@ -45,7 +45,7 @@ func (s server) ServeHTTP(out http.ResponseWriter, request *http.Request) {
 const (
 	pathVIPs  = "/apis/millrace.io/v1alpha1/vips"
 	pathPods  = "/api/v1/namespaces/millrace-system/pods"
-	pathPools = "/apis/millrace.io/v1alpha1/ippools"
+	pathPools = "/apis/millrace.io/v1alpha1/vippools"
 )
 
 func lists() map[string]string {
@@ -54,11 +54,13 @@ func lists() map[string]string {
 	}
 	const own = "/apis/millrace.io/v1alpha1/"
 	return map[string]string{
-		pathPools:                 empty("millrace.io/v1alpha1", "IPPoolList"),
+		pathPools:                 empty("millrace.io/v1alpha1", "VIPPoolList"),
 		pathVIPs:                  `{"apiVersion":"millrace.io/v1alpha1","kind":"VIPList","metadata":{},"items":[{"metadata":{"name":"203.0.113.1"},"spec":{"address":"203.0.113.1"}}]}`,
-		own + "bgppeers":          empty("millrace.io/v1alpha1", "BGPPeerList"),
-		own + "bgpadvertisements": empty("millrace.io/v1alpha1", "BGPAdvertisementList"),
+		own + "lbpeers":           empty("millrace.io/v1alpha1", "LBPeerList"),
+		own + "vipadvertisements": empty("millrace.io/v1alpha1", "VIPAdvertisementList"),
+		own + "viproutes":         empty("millrace.io/v1alpha1", "VIPRouteList"),
 		own + "lbnodes":           empty("millrace.io/v1alpha1", "LBNodeList"),
+		own + "lbnodereports":     empty("millrace.io/v1alpha1", "LBNodeReportList"),
 		"/api/v1/services":        empty("v1", "ServiceList"),
 		"/apis/discovery.k8s.io/v1/endpointslices": empty("discovery.k8s.io/v1", "EndpointSliceList"),
 		pathPods: `{"apiVersion":"v1","kind":"PodList","metadata":{},"items":[{"metadata":{"name":"millrace-operator-1"}}]}`,
@@ -95,6 +97,16 @@ func TestRead(t *testing.T) {
 	}
 	if len(in.VIPs) != 1 || in.VIPs[0].Spec.Address != "203.0.113.1" || len(in.Pods) != 1 || in.Namespace != "millrace-system" {
 		t.Errorf("read %+v", in)
+	}
+}
+
+// An older version has no VIPRoutes.
+func TestReadWithoutTheKindVIPRoute(t *testing.T) {
+	api := httptest.NewServer(server{lists: lists(), failures: map[string]int{"/apis/millrace.io/v1alpha1/viproutes": http.StatusNotFound}})
+	defer api.Close()
+	in, routed, err := readOnce(t.Context(), config(kubeconfig(t, api.URL)))
+	if err != nil || routed || len(in.VIPs) != 1 {
+		t.Errorf("read %+v, VIPRoutes %t, error %v; want all but VIPRoutes", in, routed, err)
 	}
 }
 

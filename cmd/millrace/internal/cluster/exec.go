@@ -37,13 +37,9 @@ type Agents struct {
 
 // FindAgents reads which agents there are.
 func FindAgents(ctx context.Context, config Config) (*Agents, error) {
-	restConfig, err := config.rest()
+	restConfig, reader, err := config.client()
 	if err != nil {
-		return nil, explainConfig(err)
-	}
-	reader, err := newClient(restConfig)
-	if err != nil {
-		return nil, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
+		return nil, err
 	}
 	var pods corev1.PodList
 	if err := reader.List(ctx, &pods, client.InNamespace(config.Namespace)); err != nil {
@@ -51,8 +47,19 @@ func FindAgents(ctx context.Context, config Config) (*Agents, error) {
 	}
 	found := report.AgentPods(pods.Items)
 	if len(found) == 0 {
-		return nil, fmt.Errorf("%w: no agent runs in namespace %s; see --namespace", ErrNotInstalled, config.Namespace)
+		return nil, fmt.Errorf("%w: no agent runs in namespace %s; see --install-namespace", ErrNotInstalled, config.Namespace)
 	}
+	return &Agents{config: restConfig, reader: reader, pods: found}, nil
+}
+
+// AgentsOf are the agents among pods, those that run.
+func AgentsOf(config Config, pods []corev1.Pod) (*Agents, error) {
+	restConfig, reader, err := config.client()
+	if err != nil {
+		return nil, err
+	}
+	found := report.AgentPods(pods)
+	maps.DeleteFunc(found, func(_ string, pod *corev1.Pod) bool { return pod.Status.Phase != corev1.PodRunning })
 	return &Agents{config: restConfig, reader: reader, pods: found}, nil
 }
 

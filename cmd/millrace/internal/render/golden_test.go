@@ -20,8 +20,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// TestGolden renders the objects of each folder in testdata and compares with
-// the files beside them.
+// TestGolden renders the input in each directory of testdata and compares with the
+// files beside it.
 func TestGolden(t *testing.T) {
 	outputs := []struct {
 		file    string
@@ -29,32 +29,38 @@ func TestGolden(t *testing.T) {
 		options Options
 	}{
 		{"status.txt", Status, Options{Width: 100}},
+		{"vip-details.txt", VIPDetails, Options{Width: 100}},
 		{"vips.txt", VIPs, Options{Width: 100}},
 		{"vips-wide.txt", VIPs, Options{Format: Wide, Width: 100}},
 		{"nodes.txt", Nodes, Options{Width: 100}},
 		{"nodes-wide.txt", Nodes, Options{Format: Wide, Width: 100}},
 		{"status.yaml", Status, Options{Format: YAML}},
 	}
-	folders, err := filepath.Glob("testdata/*/objects.yaml")
-	if err != nil || len(folders) == 0 {
-		t.Fatalf("no testdata: %v", err)
-	}
-	for _, objects := range folders {
-		folder := filepath.Dir(objects)
-		view := report.Build(reporttest.Load(t, objects))
+	for _, directory := range goldenInputs(t) {
+		view := report.Build(reporttest.Load(t, directory))
 		for _, output := range outputs {
-			t.Run(filepath.Base(folder)+"/"+output.file, func(t *testing.T) {
+			t.Run(filepath.Base(directory)+"/"+output.file, func(t *testing.T) {
 				var have bytes.Buffer
 				if err := output.render(&have, view, output.options); err != nil {
 					t.Fatal(err)
 				}
-				compare(t, filepath.Join(folder, output.file), have.String())
+				compare(t, filepath.Join(directory, output.file), have.String())
 				if output.options.Format == Text {
 					checkWidth(t, have.String(), output.options.Width)
 				}
 			})
 		}
 	}
+}
+
+// goldenInputs are the directories of testdata.
+func goldenInputs(t *testing.T) []string {
+	t.Helper()
+	directories, err := filepath.Glob("testdata/*")
+	if err != nil || len(directories) == 0 {
+		t.Fatalf("no testdata: %v", err)
+	}
+	return directories
 }
 
 func compare(t *testing.T, golden, have string) {

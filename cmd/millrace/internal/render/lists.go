@@ -4,6 +4,7 @@ package render
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -13,8 +14,12 @@ import (
 // none stands in an empty cell, so that columns can be told apart by a script.
 const none = "-"
 
+// unknown stands for what no agent has been asked, or has said.
+const unknown = "?"
+
 // vipTable has a row for each Service of each VIP.
-func vipTable(vips []report.VIP, nodes int, format Format) *table {
+func vipTable(view *report.View, format Format) *table {
+	nodes := len(view.Nodes)
 	t := &table{columns: []column{
 		{heading: "ADDRESS"}, {heading: "SERVICE", cut: true}, {heading: "POOL", cut: true},
 		{heading: "POLICY"}, {heading: "READY"}, {heading: "ANNOUNCED BY", cut: true},
@@ -22,15 +27,19 @@ func vipTable(vips []report.VIP, nodes int, format Format) *table {
 	if format == Wide {
 		t.columns = append(t.columns, column{heading: "PROGRAMMED"}, column{heading: "WITHHELD BY"}, column{heading: "PORTS"})
 	}
-	for _, vip := range vips {
-		announced := announcers(vip.AnnouncedBy, nodes, 3)
-		if format == Wide {
-			announced = announcers(vip.AnnouncedBy, 0, len(vip.AnnouncedBy))
+	for _, vip := range view.VIPs {
+		announced, programmed, withheld := unknown, unknown, unknown
+		if view.Answered > 0 {
+			announced = announcers(vip.AnnouncedBy, nodes, 3)
+			programmed, withheld = fmt.Sprintf("%d/%d", vip.Programmed, view.Answered), withholders(vip.WithheldBy)
+			if format == Wide {
+				announced = announcers(vip.AnnouncedBy, 0, nodes)
+			}
 		}
 		for _, cells := range serviceCells(vip.Services) {
 			row := []string{vip.Address, cells.name, orNone(vip.Pool), cells.policy, cells.ready, announced}
 			if format == Wide {
-				row = append(row, fmt.Sprintf("%d/%d", vip.Programmed, nodes), withholders(vip.WithheldBy), cells.ports)
+				row = append(row, programmed, withheld, cells.ports)
 			}
 			t.rows = append(t.rows, row)
 		}
@@ -61,18 +70,9 @@ func serviceCells(services []report.Service) []cells {
 // router1". More than few of them are a number; all nodes of the cluster are
 // "all 3 nodes", where nodes is their number and not 0.
 func announcers(list []report.Announcement, nodes, few int) string {
-	var order []string
-	groups := map[string][]string{}
-	for _, announcement := range list {
-		peers := strings.Join(announcement.Peers, ",")
-		if groups[peers] == nil {
-			order = append(order, peers)
-		}
-		groups[peers] = append(groups[peers], announcement.Node)
-	}
 	var parts []string
-	for _, peers := range order {
-		group := groups[peers]
+	for _, announcement := range list {
+		group := announcement.Nodes
 		who := strings.Join(group, ",")
 		switch {
 		case nodes > 1 && len(group) == nodes:
@@ -80,21 +80,22 @@ func announcers(list []report.Announcement, nodes, few int) string {
 		case len(group) > few:
 			who = fmt.Sprintf("%d of %d nodes", len(group), nodes)
 		}
-		parts = append(parts, who+" to "+peers)
+		parts = append(parts, who+" to "+strings.Join(announcement.Peers, ","))
 	}
 	return orNone(strings.Join(parts, "; "))
 }
 
+// withholders writes nodes with the same reason together: "node1,node2 (NoEndpoints)".
 func withholders(list []report.Withheld) string {
 	var parts []string
 	for _, withheld := range list {
-		part := withheld.Node
+		part := strings.Join(withheld.Nodes, ",")
 		if withheld.Reason != "" {
 			part += " (" + withheld.Reason + ")"
 		}
 		parts = append(parts, part)
 	}
-	return orNone(strings.Join(parts, ","))
+	return orNone(strings.Join(parts, "; "))
 }
 
 func nodeTable(nodes []report.Node, format Format) *table {
@@ -150,10 +151,31 @@ func problemLines(problems []report.Problem, width int) []string {
 	return lines
 }
 
-func nextLines(steps []string, width int) []string {
+// Remarks say what a list of VIPs leaves out, and why.
+func Remarks(view *report.View) []string {
+	remarks := slices.Clone(view.Remarks)
+	for _, problem := range view.Problems {
+		if problem.Reason == report.ReasonNoAnswer {
+			remarks = append(remarks, fmt.Sprintf("%s: %s", problem.Name, problem.Message))
+		}
+	}
+	return remarks
+}
+
+// remarkLines writes the remarks below a list.
+func remarkLines(view *report.View, width int) []string {
 	var lines []string
-	for _, step := range steps {
-		for i, part := range wrap(step, max(width-2, 0)) {
+	for _, remark := range Remarks(view) {
+		lines = append(append(lines, ""), wrap(remark, width)...)
+	}
+	return lines
+}
+
+// listLines writes each item behind a dash.
+func listLines(items []string, width int) []string {
+	var lines []string
+	for _, item := range items {
+		for i, part := range wrap(item, max(width-2, 0)) {
 			if i == 0 {
 				lines = append(lines, "- "+part)
 			} else {
@@ -182,8 +204,12 @@ func summary(view *report.View) string {
 			announced++
 		}
 	}
-	return fmt.Sprintf("%d of %d VIPs announced, %d of %d nodes ready, %d of %d BGP sessions established",
-		announced, inUse, ready, len(view.Nodes), established, sessions)
+	vips := fmt.Sprintf("%d of %d VIPs announced", announced, inUse)
+	if view.Answered == 0 {
+		vips = fmt.Sprintf("%s in use", count(inUse, "VIP"))
+	}
+	return fmt.Sprintf("%s, %d of %d nodes ready, %d of %d BGP sessions established",
+		vips, ready, len(view.Nodes), established, sessions)
 }
 
 func orNone(text string) string {

@@ -50,7 +50,7 @@ func Status(out io.Writer, view *report.View, options Options) error {
 	var text strings.Builder
 	text.WriteString(summary(view) + "\n")
 	if len(view.VIPs) > 0 {
-		all := vipTable(view.VIPs, len(view.Nodes), options.Format)
+		all := vipTable(view, options.Format)
 		shown := &table{columns: all.columns, rows: all.rows[:min(len(all.rows), screenVIPs)]}
 		section(&text, "VIPs", shown.lines(width))
 		more(&text, len(all.rows)-len(shown.rows), "millrace vips")
@@ -68,8 +68,11 @@ func Status(out io.Writer, view *report.View, options Options) error {
 	} else {
 		text.WriteString("\n" + colour("No problems.", green, options.Colour) + "\n")
 	}
+	if len(view.Remarks) > 0 {
+		section(&text, "Remarks", listLines(view.Remarks, width))
+	}
 	if len(view.Next) > 0 {
-		section(&text, "Next", nextLines(view.Next, width))
+		section(&text, "Next", listLines(view.Next, width))
 	}
 	_, err := io.WriteString(out, text.String())
 	return err
@@ -83,7 +86,8 @@ func VIPs(out io.Writer, view *report.View, options Options) error {
 	if len(view.VIPs) == 0 {
 		return nothing(out, "No VIPs.", view.Next, options)
 	}
-	return write(out, vipTable(view.VIPs, len(view.Nodes), options.Format).lines(options.width()))
+	lines := vipTable(view, options.Format).lines(options.width())
+	return write(out, append(lines, remarkLines(view, options.width())...))
 }
 
 // Nodes writes all nodes.
@@ -124,7 +128,7 @@ func nothing(out io.Writer, verdict string, steps []string, options Options) err
 	lines := []string{verdict}
 	if len(steps) > 0 {
 		lines = append(lines, "Next")
-		lines = append(lines, nextLines(steps, options.width())...)
+		lines = append(lines, listLines(steps, options.width())...)
 	}
 	return write(out, lines)
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -64,13 +63,14 @@ func TestWrap(t *testing.T) {
 }
 
 func TestAnnouncers(t *testing.T) {
-	many := func(peers string, nodes ...int) []report.Announcement {
-		var list []report.Announcement
+	by := func(peers string, nodes ...int) report.Announcement {
+		announcement := report.Announcement{Peers: strings.Split(peers, ",")}
 		for _, node := range nodes {
-			list = append(list, report.Announcement{Node: fmt.Sprintf("node%d", node), Peers: strings.Split(peers, ",")})
+			announcement.Nodes = append(announcement.Nodes, fmt.Sprintf("node%d", node))
 		}
-		return list
+		return announcement
 	}
+	many := func(list ...report.Announcement) []report.Announcement { return list }
 	for _, test := range []struct {
 		name  string
 		list  []report.Announcement
@@ -78,11 +78,11 @@ func TestAnnouncers(t *testing.T) {
 		want  string
 	}{
 		{"nobody", nil, 3, "-"},
-		{"all", many("r1", 1, 2, 3), 3, "all 3 nodes to r1"},
-		{"the only one", many("r1", 1), 1, "node1 to r1"},
-		{"few", many("r1,r2", 1, 3), 4, "node1,node3 to r1,r2"},
-		{"many", many("r1", 1, 2, 3, 4), 9, "4 of 9 nodes to r1"},
-		{"different peers", slices.Concat(many("r1", 1), many("r2", 2)), 2, "node1 to r1; node2 to r2"},
+		{"all", many(by("r1", 1, 2, 3)), 3, "all 3 nodes to r1"},
+		{"the only one", many(by("r1", 1)), 1, "node1 to r1"},
+		{"few", many(by("r1,r2", 1, 3)), 4, "node1,node3 to r1,r2"},
+		{"many", many(by("r1", 1, 2, 3, 4)), 9, "4 of 9 nodes to r1"},
+		{"different peers", many(by("r1", 1), by("r2", 2)), 2, "node1 to r1; node2 to r2"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if have := announcers(test.list, test.nodes, 3); have != test.want {
@@ -94,7 +94,7 @@ func TestAnnouncers(t *testing.T) {
 
 // A cluster with many of everything still has one screen, and everything in JSON.
 func TestStatusIsOneScreen(t *testing.T) {
-	view := &report.View{}
+	view := &report.View{Answered: 200}
 	for i := range 200 {
 		view.VIPs = append(view.VIPs, report.VIP{Address: fmt.Sprintf("203.0.113.%d", i)})
 		view.Nodes = append(view.Nodes, report.Node{Name: fmt.Sprintf("node%d", i)})

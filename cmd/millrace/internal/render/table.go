@@ -3,6 +3,7 @@
 package render
 
 import (
+	"fmt"
 	"strings"
 	"unicode/utf8"
 )
@@ -103,4 +104,14 @@ func wrap(text string, width int) []string {
 		current += " " + word
 	}
 	return append(lines, current)
+}
+
+// Fit cuts text to a screen of height lines, and says how many more there are.
+func Fit(text string, height int) string {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if len(lines) > height {
+		left := len(lines) - height + 1
+		lines = append(lines[:height-1], fmt.Sprintf("… and %d more", left))
+	}
+	return strings.Join(lines, "\n")
 }

@@ -19,21 +19,24 @@ import (
 
 // Build makes the report.
 func Build(in *Input) *View {
-	look := newLookup(in)
-	view := &View{VIPs: []VIP{}, Nodes: []Node{}, Problems: []Problem{}}
+	l := newLookup(in)
+	view := &View{VIPs: make([]VIP, 0, len(in.VIPs)), Nodes: []Node{}, Problems: []Problem{}, Answered: len(in.Agents.Answers)}
 	for i := range in.VIPs {
-		view.VIPs = append(view.VIPs, look.vip(&in.VIPs[i]))
+		view.VIPs = append(view.VIPs, l.vip(&in.VIPs[i]))
 	}
 	slices.SortFunc(view.VIPs, func(a, b VIP) int { return compareAddresses(a.Address, b.Address) })
-	for _, node := range look.lbnodes {
-		view.Nodes = append(view.Nodes, look.node(node))
+	agreement := l.announced(view.VIPs)
+	for _, node := range l.nodes {
+		view.Nodes = append(view.Nodes, l.node(node))
 	}
 
-	view.Problems = append(view.Problems, look.installation()...)
-	view.Problems = append(view.Problems, look.nodes(view.Nodes)...)
+	view.Problems = append(view.Problems, l.installation()...)
+	view.Problems = append(view.Problems, l.nodeProblems(view.Nodes, agreement)...)
 	view.Problems = append(view.Problems, configuration(in)...)
-	view.Problems = append(view.Problems, look.waiting()...)
-	view.Problems = append(view.Problems, look.unserved(view.VIPs)...)
+	view.Problems = append(view.Problems, l.waiting()...)
+	view.Problems = append(view.Problems, l.unserved(view.VIPs)...)
+	view.Problems = append(view.Problems, l.lonely(view.VIPs)...)
+	view.Remarks = remarks(in)
 	view.Next = next(in)
 	return view
 }
@@ -46,37 +49,57 @@ type family struct {
 
 type endpoints struct{ ready, total int }
 
-// lookup is the input, by what it is asked for.
+// lookup is the input, by the keys that it is asked by.
 type lookup struct {
 	in        *Input
 	services  map[types.NamespacedName]*corev1.Service
 	endpoints map[family]endpoints
 	vips      map[string]*millracev1alpha1.VIP
-	// lbnodes are sorted by name; agents are the agents' pods by node.
-	lbnodes []*millracev1alpha1.LBNode
-	agents  map[string]*corev1.Pod
+	// routes are the ports that VIPRoutes lead elsewhere.
+	routes map[routedPort][]millracev1alpha1.VIPRouteBackend
+	// nodes are sorted by name; agents are the agents' pods by node.
+	nodes  []nodeObjects
+	agents map[string]*corev1.Pod
 }
 
+// nodeObjects are the objects of one node.
+type nodeObjects struct {
+	lbNode *millracev1alpha1.LBNode
+	// report is empty where there is none.
+	report *millracev1alpha1.LBNodeReport
+}
+
+func (n nodeObjects) name() string { return n.lbNode.Name }
+
 func newLookup(in *Input) *lookup {
-	look := &lookup{
+	l := &lookup{
 		in:        in,
 		services:  make(map[types.NamespacedName]*corev1.Service, len(in.Services)),
 		endpoints: countEndpoints(in.EndpointSlices),
 		vips:      make(map[string]*millracev1alpha1.VIP, len(in.VIPs)),
+		routes:    routedPorts(in.Routes),
 		agents:    AgentPods(in.Pods),
 	}
 	for i := range in.Services {
 		service := &in.Services[i]
-		look.services[types.NamespacedName{Namespace: service.Namespace, Name: service.Name}] = service
+		l.services[types.NamespacedName{Namespace: service.Namespace, Name: service.Name}] = service
 	}
 	for i := range in.VIPs {
-		look.vips[in.VIPs[i].Spec.Address] = &in.VIPs[i]
+		l.vips[in.VIPs[i].Spec.Address] = &in.VIPs[i]
+	}
+	reports := make(map[string]*millracev1alpha1.LBNodeReport, len(in.LBNodeReports))
+	for i := range in.LBNodeReports {
+		reports[in.LBNodeReports[i].Name] = &in.LBNodeReports[i]
 	}
 	for i := range in.LBNodes {
-		look.lbnodes = append(look.lbnodes, &in.LBNodes[i])
+		node := nodeObjects{lbNode: &in.LBNodes[i], report: reports[in.LBNodes[i].Name]}
+		if node.report == nil {
+			node.report = &millracev1alpha1.LBNodeReport{}
+		}
+		l.nodes = append(l.nodes, node)
 	}
-	slices.SortFunc(look.lbnodes, func(a, b *millracev1alpha1.LBNode) int { return CompareNames(a.Name, b.Name) })
-	return look
+	slices.SortFunc(l.nodes, func(a, b nodeObjects) int { return CompareNames(a.name(), b.name()) })
+	return l
 }
 
 // countEndpoints counts each address of a Service once, in however many
@@ -127,8 +150,8 @@ func (l *lookup) vip(vip *millracev1alpha1.VIP) VIP {
 			if service.TrafficPolicy == "" {
 				service.TrafficPolicy = string(corev1.ServiceExternalTrafficPolicyCluster)
 			}
-			count := l.endpoints[family{service: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}, kind: kind}]
-			service.Ready, service.Total = count.ready, count.total
+			service.Backends = l.backends(found, kind)
+			service.Ready, service.Total = l.count(found, service.Backends, kind)
 			service.Ports = claimedPorts(claim, found, len(vip.Spec.Claims) > 1)
 		}
 		out.Services = append(out.Services, service)
@@ -136,19 +159,6 @@ func (l *lookup) vip(vip *millracev1alpha1.VIP) VIP {
 	slices.SortFunc(out.Services, func(a, b Service) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	for _, node := range l.lbnodes {
-		for _, status := range node.Status.VIPs {
-			if status.Address != vip.Spec.Address {
-				continue
-			}
-			out.Programmed++
-			if len(status.AnnouncedTo) > 0 {
-				out.AnnouncedBy = append(out.AnnouncedBy, Announcement{Node: node.Name, Peers: slices.Sorted(slices.Values(status.AnnouncedTo))})
-			} else {
-				out.WithheldBy = append(out.WithheldBy, Withheld{Node: node.Name, Reason: status.Reason, Message: status.Message})
-			}
-		}
-	}
 	return out
 }
 
@@ -172,32 +182,39 @@ func claimedPorts(claim millracev1alpha1.VIPClaim, service *corev1.Service, shar
 // has its name now.
 func (l *lookup) claimed(claim millracev1alpha1.VIPClaim) *corev1.Service {
 	service := l.services[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}]
-	if service == nil || claim.UID != "" && claim.UID != string(service.UID) {
+	switch {
+	case service == nil:
+		return nil
+	case claim.UID == "" && service.Spec.Type != corev1.ServiceTypeLoadBalancer:
+		// The address is reserved until the Service is a load balancer, perhaps again.
+		return nil
+	case claim.UID != "" && claim.UID != string(service.UID):
 		return nil
 	}
 	return service
 }
 
-func (l *lookup) node(node *millracev1alpha1.LBNode) Node {
+func (l *lookup) node(node nodeObjects) Node {
+	status := &node.report.Status
 	out := Node{
-		Name:       node.Name,
-		ID:         node.Spec.ID,
-		Addresses:  node.Spec.Addresses,
-		Zone:       node.Spec.Zone,
+		Name:       node.name(),
+		ID:         node.lbNode.Spec.ID,
+		Addresses:  node.lbNode.Spec.Addresses,
+		Zone:       node.lbNode.Spec.Zone,
 		Ready:      "Unknown",
-		Agent:      agentState(l.agents[node.Name]),
-		Version:    node.Status.Version,
-		Programmed: len(node.Status.VIPs),
-		Announced:  int(node.Status.AnnouncedVIPs),
+		Agent:      agentState(l.agents[node.name()]),
+		Version:    status.Version,
+		Programmed: int(status.VIPs.Programmed),
+		Announced:  int(status.VIPs.Announced),
 	}
-	if condition := meta.FindStatusCondition(node.Status.Conditions, millracev1alpha1.ConditionReady); condition != nil {
+	if condition := meta.FindStatusCondition(status.Conditions, millracev1alpha1.ConditionReady); condition != nil {
 		out.Ready = string(condition.Status)
 	}
-	for _, uplink := range node.Status.Interfaces {
-		out.Interfaces = append(out.Interfaces, Interface{Name: uplink.Name, XDPMode: string(uplink.XDPMode)})
+	for _, uplink := range status.Interfaces {
+		out.Interfaces = append(out.Interfaces, Interface{Name: uplink.Name, XDPMode: string(uplink.XDPMode), Message: uplink.Message})
 	}
 	slices.SortFunc(out.Interfaces, func(a, b Interface) int { return cmp.Compare(a.Name, b.Name) })
-	for _, session := range node.Status.Sessions {
+	for _, session := range status.Sessions {
 		out.Sessions = append(out.Sessions, Session{
 			Peer: session.Peer, Address: session.Address, State: string(session.State), Message: session.Message,
 		})

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
+	consoleapi "github.com/millrace-lb/millrace/api/console"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
@@ -97,8 +98,19 @@ func TestOurs(t *testing.T) {
 
 func TestWhyNotAnnounced(t *testing.T) {
 	ready := []Service{{Namespace: "ns", Name: "web", TrafficPolicy: "Cluster", Ready: 1, Total: 1}}
-	peers := []millracev1alpha1.BGPPeer{{}}
-	advertisements := []millracev1alpha1.BGPAdvertisement{{}}
+	configured := func(answers ...string) Input {
+		in := Input{
+			Peers: []millracev1alpha1.LBPeer{{}}, Advertisements: []millracev1alpha1.VIPAdvertisement{{}},
+			LBNodes: make([]millracev1alpha1.LBNode, 2), Agents: Agents{Answers: map[string]*consoleapi.VIPs{}},
+		}
+		for _, node := range answers {
+			in.Agents.Answers[node] = &consoleapi.VIPs{}
+		}
+		return in
+	}
+	withheld := func(reason, message string, nodes ...string) VIP {
+		return VIP{Services: ready, Programmed: 1, WithheldBy: []Withheld{{Reason: reason, Message: message, Nodes: nodes}}}
+	}
 	for _, test := range []struct {
 		name    string
 		in      Input
@@ -110,18 +122,21 @@ func TestWhyNotAnnounced(t *testing.T) {
 			"no endpoint comes first", Input{}, VIP{Services: []Service{{Namespace: "ns", Name: "web", Total: 2}}},
 			ReasonNoEndpoint, "no node announces it: no ready endpoint of ns/web",
 		},
-		{"no peer", Input{Advertisements: advertisements}, VIP{Services: ready}, ReasonNotAnnounced, "no node announces it: there is no BGPPeer"},
-		{"no advertisement", Input{Peers: peers}, VIP{Services: ready}, ReasonNotAnnounced, "no node announces it: there is no BGPAdvertisement"},
-		{"not programmed", Input{Peers: peers, Advertisements: advertisements}, VIP{Services: ready}, ReasonNotAnnounced, "no node announces it: no node has programmed it"},
+		{"no peer", Input{Advertisements: configured().Advertisements}, VIP{Services: ready}, ReasonNotAnnounced, "no node announces it: there is no LBPeer"},
+		{"no advertisement", Input{Peers: configured().Peers}, VIP{Services: ready}, ReasonNotAnnounced, "no node announces it: there is no VIPAdvertisement"},
+		{"nobody was asked", configured(), VIP{Services: ready}, "", ""},
+		{"not programmed", configured("node1", "node2"), VIP{Services: ready}, ReasonNotAnnounced, "no node announces it: no node has programmed it"},
 		{
-			"only a reason", Input{Peers: peers, Advertisements: advertisements},
-			VIP{Services: ready, Programmed: 1, WithheldBy: []Withheld{{Node: "node1", Reason: "NoSession"}}},
-			ReasonNotAnnounced, "no node announces it: node1: NoSession",
+			"only a reason", configured("node1", "node2"), withheld("NotSelected", "", "node1"),
+			ReasonNotAnnounced, "no node announces it: node1: NotSelected",
 		},
 		{
-			"a node that says nothing", Input{Peers: peers, Advertisements: advertisements},
-			VIP{Services: ready, Programmed: 1, WithheldBy: []Withheld{{Node: "node1"}}},
-			ReasonNotAnnounced, "no node announces it: node1: it does not say why",
+			"one node did not answer", configured("node1"), withheld("NotSelected", "", "node1"),
+			ReasonNotAnnounced, "none of the 1 nodes that answered announces it: node1: NotSelected",
+		},
+		{
+			"nodes that say nothing", configured("node1", "node2"), withheld("", "", "node1", "node2"),
+			ReasonNotAnnounced, "no node announces it: node1: it does not say why (and on 1 more)",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -130,6 +145,21 @@ func TestWhyNotAnnounced(t *testing.T) {
 				t.Errorf("%s: %q, want %s: %q", reason, message, test.reason, test.message)
 			}
 		})
+	}
+}
+
+// A VIP that is retained for a Service which is no load balancer now is no problem.
+func TestReservationIsNoProblem(t *testing.T) {
+	for _, kind := range []corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeLoadBalancer} {
+		service := corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Spec: corev1.ServiceSpec{Type: kind}}
+		vip := millracev1alpha1.VIP{Spec: millracev1alpha1.VIPSpec{
+			Address: "203.0.113.1", Claims: []millracev1alpha1.VIPClaim{{Namespace: "ns", Name: "web"}},
+		}}
+		in := Input{Services: []corev1.Service{service}, VIPs: []millracev1alpha1.VIP{vip}}
+		found := newLookup(&in).disagreement(&in.VIPs[0])
+		if isLoadBalancer := kind == corev1.ServiceTypeLoadBalancer; (len(found) > 0) != isLoadBalancer {
+			t.Errorf("problems of a VIP reserved for a Service of type %s: %+v", kind, found)
+		}
 	}
 }
 

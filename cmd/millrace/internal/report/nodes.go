@@ -3,6 +3,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,32 +15,34 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
-// nodes finds what is wrong with nodes: conditions, agents, and statuses that
-// disagree with the VIPs there are.
-func (l *lookup) nodes(views []Node) []Problem {
+// nodeProblems finds what is wrong with nodes: conditions, agents, and maps that
+// disagree with the VIPs there are. nodes are in the order of l.nodes.
+func (l *lookup) nodeProblems(nodes []Node, found agreement) []Problem {
 	var problems []Problem
-	for i, node := range l.lbnodes {
-		problems = append(problems, l.agent(node, views[i])...)
-		if views[i].Agent != AgentMissing || reported(node) {
+	for i, node := range l.nodes {
+		problems = append(problems, l.agent(node, nodes[i])...)
+		if nodes[i].Agent != AgentMissing || reported(node) {
 			problems = append(problems, unmet(node)...)
 		}
-		problems = append(problems, l.differences(node)...)
+		problems = append(problems, l.differences(node, found)...)
 	}
 	problems = append(problems, l.withoutLBNode()...)
-	problems = append(problems, l.remarks()...)
-	return append(problems, l.versions(views)...)
+	problems = append(problems, l.notServed()...)
+	problems = append(problems, generic(nodes)...)
+	problems = append(problems, l.unanswered()...)
+	return append(problems, l.versions(nodes)...)
 }
 
-// agent finds a node whose agent does not run, for its status is only as new
+// agent finds a node whose agent does not run, for its report is only as new
 // as the agent's last word.
-func (l *lookup) agent(node *millracev1alpha1.LBNode, view Node) []Problem {
-	problem := Problem{Kind: "LBNode", Name: node.Name}
-	switch view.Agent {
+func (l *lookup) agent(node nodeObjects, summary Node) []Problem {
+	problem := Problem{Kind: "LBNode", Name: node.name()}
+	switch summary.Agent {
 	case AgentMissing:
 		problem.Reason = ReasonNotRunning
-		problem.Message = "no agent runs on the node; what its status says may be old"
+		problem.Message = "no agent runs on the node; its report may be old"
 	case AgentNotReady:
-		pod := l.agents[node.Name]
+		pod := l.agents[node.name()]
 		problem.Reason = ReasonNotReady
 		problem.Message = fmt.Sprintf("agent pod %s is not ready: %s", pod.Name, podTrouble(pod))
 	default:
@@ -48,17 +51,21 @@ func (l *lookup) agent(node *millracev1alpha1.LBNode, view Node) []Problem {
 	return []Problem{problem}
 }
 
-// reported tells whether the node's agent has ever written its status.
-func reported(node *millracev1alpha1.LBNode) bool { return len(node.Status.Conditions) > 0 }
+// reported reports whether the node's agent has ever written its report.
+func reported(node nodeObjects) bool { return len(node.report.Status.Conditions) > 0 }
 
-// unmet finds conditions that are not true. Ready is the sum of the others,
-// so it is told only where none of them explains it.
-func unmet(node *millracev1alpha1.LBNode) []Problem {
+// unmet finds conditions that are not true. Ready is the sum of the others, so it is told
+// only where none of them explains it; of a node that is not ready itself nothing else is
+// known.
+func unmet(node nodeObjects) []Problem {
 	if !reported(node) {
 		return []Problem{{
-			Kind: "LBNode", Name: node.Name, Reason: ReasonNotReported,
+			Kind: "LBNode", Name: node.name(), Reason: ReasonNotReported,
 			Message: "its agent has not reported yet; if that lasts, see the agent's log",
 		}}
+	}
+	if problems := notTrue(node, millracev1alpha1.ConditionNodeReady); len(problems) > 0 {
+		return problems
 	}
 	var problems []Problem
 	for _, kind := range []string{
@@ -72,59 +79,68 @@ func unmet(node *millracev1alpha1.LBNode) []Problem {
 	return problems
 }
 
-func notTrue(node *millracev1alpha1.LBNode, kind string) []Problem {
-	condition := meta.FindStatusCondition(node.Status.Conditions, kind)
+func notTrue(node nodeObjects, kind string) []Problem {
+	condition := meta.FindStatusCondition(node.report.Status.Conditions, kind)
 	if condition == nil || condition.Status == metav1.ConditionTrue {
 		return nil
 	}
 	return []Problem{{
-		Kind: "LBNode", Name: node.Name, Reason: condition.Reason,
+		Kind: "LBNode", Name: node.name(), Reason: condition.Reason,
 		Message: fmt.Sprintf("%s is %s: %s", kind, condition.Status, condition.Message),
 	}}
 }
 
-// differences compares the VIPs that a node has with those there are.
-func (l *lookup) differences(node *millracev1alpha1.LBNode) []Problem {
-	if !reported(node) {
-		return nil
-	}
-	var stale, missing []string
-	has := map[string]bool{}
-	for _, status := range node.Status.VIPs {
-		has[status.Address] = true
-		if l.vips[status.Address] == nil {
-			stale = append(stale, status.Address)
-		}
-	}
-	for address, vip := range l.vips {
-		bound := slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1alpha1.VIPClaim) bool {
-			return l.claimed(claim) != nil
-		})
-		if bound && !has[address] {
-			missing = append(missing, address)
-		}
-	}
+// differences finds VIPs that the node has not programmed, and what it has programmed
+// that is no VIP. Of a node that did not answer, its report has the counts.
+func (l *lookup) differences(node nodeObjects, found agreement) []Problem {
 	var problems []Problem
-	if len(missing) > 0 {
-		problems = append(problems, Problem{
-			Kind: "LBNode", Name: node.Name, Reason: ReasonNotProgrammed,
-			Message: "the node has not programmed " + firstFew(missing),
-		})
+	add := func(reason, message string) {
+		problems = append(problems, Problem{Kind: "LBNode", Name: node.name(), Reason: reason, Message: message})
 	}
-	if len(stale) > 0 {
-		problems = append(problems, Problem{
-			Kind: "LBNode", Name: node.Name, Reason: ReasonStaleVIP,
-			Message: "the node still has addresses that are no VIPs: " + firstFew(stale),
-		})
+	if missing := found.missing[node.name()]; len(missing.first) > 0 {
+		add(ReasonNotProgrammed, "the node has not programmed "+missing.String())
+	}
+	if stale := found.stale[node.name()]; len(stale.first) > 0 {
+		add(ReasonStaleVIP, "the node still has addresses that are no VIPs: "+stale.String())
+	}
+	if l.in.Agents.Answers[node.name()] == nil && reported(node) {
+		text := excepted(node.report, millracev1alpha1.ReasonNotProgrammed)
+		if has := int(node.report.Status.VIPs.Programmed); text == "" && has < found.bound {
+			text = fmt.Sprintf("the node has programmed %d of the %d VIPs that belong to Services", has, found.bound)
+		}
+		if text != "" {
+			add(ReasonNotProgrammed, text)
+		}
+	}
+	if text := excepted(node.report, millracev1alpha1.ReasonNoNextHop); text != "" {
+		add(millracev1alpha1.ReasonNoNextHop, text)
 	}
 	return problems
+}
+
+// excepted says how many VIPs a node does not announce for a reason, with the first one
+// of the report's exceptions; it is empty where there are none.
+func excepted(report *millracev1alpha1.LBNodeReport, reason string) string {
+	for _, exception := range report.Status.Exceptions {
+		if exception.Reason != reason {
+			continue
+		}
+		text := fmt.Sprintf("%s is not announced: %s", exception.Address, cmp.Or(exception.Message, reason))
+		for _, withheld := range report.Status.VIPs.Withheld {
+			if withheld.Reason == reason && withheld.Count > 1 {
+				text += fmt.Sprintf(" (and so for %d more)", withheld.Count-1)
+			}
+		}
+		return text
+	}
+	return ""
 }
 
 // withoutLBNode finds agents that wait for their LBNode.
 func (l *lookup) withoutLBNode() []Problem {
 	known := map[string]bool{}
-	for _, node := range l.lbnodes {
-		known[node.Name] = true
+	for _, node := range l.nodes {
+		known[node.name()] = true
 	}
 	var problems []Problem
 	for _, name := range slices.SortedFunc(maps.Keys(l.agents), CompareNames) {
@@ -138,21 +154,52 @@ func (l *lookup) withoutLBNode() []Problem {
 	return problems
 }
 
-// remarks finds what agents say about objects that they cannot serve as asked:
-// the message of a condition Programmed that is true all the same. As each
-// node says the same, it is told once.
-func (l *lookup) remarks() []Problem {
-	nodes := map[string][]string{}
-	for _, node := range l.lbnodes {
-		programmed := meta.FindStatusCondition(node.Status.Conditions, millracev1alpha1.ConditionProgrammed)
+// notServed finds what agents say about objects that they cannot serve as asked: the
+// message of a condition Programmed that is true all the same.
+func (l *lookup) notServed() []Problem {
+	said := map[string][]string{}
+	for _, node := range l.nodes {
+		programmed := meta.FindStatusCondition(node.report.Status.Conditions, millracev1alpha1.ConditionProgrammed)
 		if programmed != nil && programmed.Status == metav1.ConditionTrue && programmed.Message != "" {
-			nodes[programmed.Message] = append(nodes[programmed.Message], node.Name)
+			said[programmed.Message] = append(said[programmed.Message], node.name())
 		}
 	}
+	return once(ReasonObjects, said)
+}
+
+// generic finds uplinks that run the XDP program in generic mode.
+func generic(nodes []Node) []Problem {
+	said := map[string][]string{}
+	for _, node := range nodes {
+		for _, uplink := range node.Interfaces {
+			if uplink.XDPMode == string(millracev1alpha1.XDPGeneric) {
+				message := fmt.Sprintf("XDP runs on %s in generic mode, which costs more time for each packet", uplink.Name)
+				if uplink.Message != "" {
+					message += ": " + uplink.Message
+				}
+				said[message] = append(said[message], node.Name)
+			}
+		}
+	}
+	return once(ReasonGenericXDP, said)
+}
+
+// unanswered finds nodes whose agents did not say what they announce.
+func (l *lookup) unanswered() []Problem {
+	said := map[string][]string{}
+	for _, node := range slices.SortedFunc(maps.Keys(l.in.Agents.Failures), CompareNames) {
+		message := "its agent does not say what it announces: " + l.in.Agents.Failures[node]
+		said[message] = append(said[message], node)
+	}
+	return once(ReasonNoAnswer, said)
+}
+
+// once makes one problem of what many nodes say, given the nodes by message.
+func once(reason string, said map[string][]string) []Problem {
 	var problems []Problem
-	for _, message := range slices.Sorted(maps.Keys(nodes)) {
-		problem := Problem{Kind: "LBNode", Name: nodes[message][0], Reason: ReasonObjects, Message: message}
-		if more := len(nodes[message]) - 1; more > 0 {
+	for _, message := range slices.Sorted(maps.Keys(said)) {
+		problem := Problem{Kind: "LBNode", Name: said[message][0], Reason: reason, Message: message}
+		if more := len(said[message]) - 1; more > 0 {
 			problem.Message += fmt.Sprintf(" (and on %d more)", more)
 		}
 		problems = append(problems, problem)
@@ -160,7 +207,7 @@ func (l *lookup) remarks() []Problem {
 	return problems
 }
 
-// versions tells agents of different versions, as during an upgrade.
+// versions finds agents of different versions, as during an upgrade.
 func (l *lookup) versions(nodes []Node) []Problem {
 	counts := map[string]int{}
 	for _, node := range nodes {
@@ -179,13 +226,4 @@ func (l *lookup) versions(nodes []Node) []Problem {
 		Kind: "DaemonSet", Namespace: l.in.Namespace, Name: "millrace-agent", Reason: ReasonVersions,
 		Message: "nodes run different versions: " + strings.Join(parts, ", "),
 	}}
-}
-
-func firstFew(addresses []string) string {
-	const few = 3
-	slices.SortFunc(addresses, compareAddresses)
-	if len(addresses) <= few {
-		return strings.Join(addresses, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(addresses[:few], ", "), len(addresses)-few)
 }

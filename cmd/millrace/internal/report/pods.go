@@ -88,7 +88,7 @@ func sentence(reason, message string) string {
 }
 
 // installation finds what is wrong with the operator's pods. Agents are
-// looked at with their nodes.
+// told with their nodes.
 func (l *lookup) installation() []Problem {
 	var operators []*corev1.Pod
 	for i := range l.in.Pods {

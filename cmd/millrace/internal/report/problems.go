@@ -15,23 +15,24 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
-// configuration finds pools, peers, advertisements and VIPs that are not in use.
+// configuration finds pools, peers, advertisements and VIPs that are not in use, and
+// pools that are in use but for some of their addresses.
 func configuration(in *Input) []Problem {
 	var pools, peers, advertisements, vips []Problem
 	for i := range in.Pools {
 		pool := &in.Pools[i]
-		pools = append(pools, unready("IPPool", pool.ObjectMeta, pool.Status.Conditions)...)
+		pools = append(pools, unready("VIPPool", pool.ObjectMeta, pool.Status.Conditions)...)
 	}
 	for i := range in.Peers {
 		peer := &in.Peers[i]
-		peers = append(peers, unready("BGPPeer", peer.ObjectMeta, peer.Status.Conditions)...)
+		peers = append(peers, unready("LBPeer", peer.ObjectMeta, peer.Status.Conditions)...)
 	}
 	for i := range in.Advertisements {
 		advertisement := &in.Advertisements[i]
-		advertisements = append(advertisements, unready("BGPAdvertisement", advertisement.ObjectMeta, advertisement.Status.Conditions)...)
+		advertisements = append(advertisements, unready("VIPAdvertisement", advertisement.ObjectMeta, advertisement.Status.Conditions)...)
 	}
 	for i := range in.VIPs {
-		// The operator makes most VIPs itself and need not look at them again.
+		// The operator creates most VIPs itself and writes no condition then.
 		if vip := &in.VIPs[i]; meta.IsStatusConditionFalse(vip.Status.Conditions, millracev1alpha1.ConditionReady) {
 			vips = append(vips, unready("VIP", vip.ObjectMeta, vip.Status.Conditions)...)
 		}
@@ -39,24 +40,30 @@ func configuration(in *Input) []Problem {
 	return slices.Concat(sorted(pools), sorted(peers), sorted(advertisements), sorted(vips))
 }
 
-// unready compares the condition Ready with what is wanted of it: true, and
-// about the object as it is now.
+// unready compares the condition Ready with what is wanted of it: true, about the
+// object as it is now, and without a reason that takes addresses from a pool.
 func unready(kind string, object metav1.ObjectMeta, conditions []metav1.Condition) []Problem {
 	ready := meta.FindStatusCondition(conditions, millracev1alpha1.ConditionReady)
 	switch {
 	case ready == nil || ready.ObservedGeneration != 0 && ready.ObservedGeneration < object.Generation:
 		return []Problem{{
 			Kind: kind, Name: object.Name, Reason: ReasonNotObserved,
-			Message: "the operator has not looked at it as it is now; if that lasts, see the operator's log",
+			Message: "the operator has not observed it as it is now; if that lasts, see the operator's log",
 		}}
-	case ready.Status != metav1.ConditionTrue:
+	case ready.Status != metav1.ConditionTrue, limits(ready.Reason):
 		return []Problem{{Kind: kind, Name: object.Name, Reason: ready.Reason, Message: ready.Message}}
 	default:
 		return nil
 	}
 }
 
-// ours tells whether Millrace serves a Service: by its class, or, without a
+// limits reports whether a reason, also of a pool that is ready, says that some of its
+// addresses are not given out.
+func limits(reason string) bool {
+	return reason == millracev1alpha1.ReasonOverlap || reason == millracev1alpha1.ReasonOccupied
+}
+
+// ours reports whether Millrace serves a Service: by its class, or, without a
 // class, by the condition that the operator has put on it.
 func ours(service *corev1.Service) bool {
 	if service.Spec.Type != corev1.ServiceTypeLoadBalancer {
@@ -81,7 +88,7 @@ func (l *lookup) waiting() []Problem {
 		switch {
 		case assigned == nil:
 			problem.Reason = ReasonNotObserved
-			problem.Message = "the operator has not looked at it yet; if that lasts, see the operator's log"
+			problem.Message = "the operator has not observed it yet; if that lasts, see the operator's log"
 		case assigned.Status != metav1.ConditionTrue:
 			problem.Reason, problem.Message = assigned.Reason, assigned.Message
 		default:
@@ -105,10 +112,58 @@ func (l *lookup) unserved(vips []VIP) []Problem {
 			problems = append(problems, idle(vip)...)
 			continue
 		}
-		reason, message := l.whyNot(vip)
-		problems = append(problems, Problem{Kind: "VIP", Name: vip.Address, Reason: reason, Message: message})
+		if reason, message := l.whyNot(vip); reason != "" {
+			problems = append(problems, Problem{Kind: "VIP", Name: vip.Address, Reason: reason, Message: message})
+		}
 	}
 	return problems
+}
+
+// lonely finds VIPs that one node alone announces though others should: a Service with
+// externalTrafficPolicy Cluster has an endpoint, and the VIP is meant for other nodes,
+// too. VIPs of the same node with the same cause are told together.
+func (l *lookup) lonely(vips []VIP) []Problem {
+	type cause struct{ node, reason, message string }
+	var problems []Problem
+	more := map[cause]int{}
+	at := map[cause]int{}
+	for _, vip := range vips {
+		if vip.Announcers() != 1 || !slices.ContainsFunc(vip.Services, spreads) {
+			continue
+		}
+		others := slices.DeleteFunc(slices.Clone(vip.WithheldBy), notMeant)
+		if unknown := len(l.in.Agents.Answers) - 1 - nodesOf(vip.WithheldBy); unknown > 0 && len(others) == 0 {
+			others = []Withheld{{Message: "the VIP is not known there", Nodes: make([]string, unknown)}}
+		}
+		if len(others) == 0 {
+			continue
+		}
+		why := cause{vip.AnnouncedBy[0].Nodes[0], others[0].Reason, others[0].Message}
+		if _, told := at[why]; told {
+			more[why]++
+			continue
+		}
+		at[why] = len(problems)
+		problems = append(problems, Problem{
+			Kind: "VIP", Name: vip.Address, Reason: ReasonOneNode,
+			Message: fmt.Sprintf("only %s announces it, of the %d nodes that should; %s",
+				why.node, 1+nodesOf(others), withheld(others)),
+		})
+	}
+	for why, count := range more {
+		problems[at[why]].Message += fmt.Sprintf("; so for %d more VIPs", count)
+	}
+	return problems
+}
+
+// spreads reports whether every node can take packets of the Service.
+func spreads(service Service) bool {
+	return service.TrafficPolicy == string(corev1.ServiceExternalTrafficPolicyCluster) && service.Ready > 0
+}
+
+// notMeant reports whether nodes do not announce a VIP because they are not asked to.
+func notMeant(by Withheld) bool {
+	return by.Reason == millracev1alpha1.ReasonNotSelected || by.Reason == millracev1alpha1.ReasonNoPeer
 }
 
 // idle finds Services without a ready endpoint on a VIP that is announced for
@@ -124,7 +179,8 @@ func idle(vip VIP) []Problem {
 	return problems
 }
 
-// whyNot says why no node announces a VIP, the nearest cause first.
+// whyNot says why no node announces a VIP, the nearest cause first. It gives no reason
+// where that is not known, for no agent was asked.
 func (l *lookup) whyNot(vip VIP) (reason, message string) {
 	ready := 0
 	var names []string
@@ -132,27 +188,43 @@ func (l *lookup) whyNot(vip VIP) (reason, message string) {
 		ready += service.Ready
 		names = append(names, service.Namespace+"/"+service.Name)
 	}
+	nobody := "no node announces it: "
+	if unknown := len(l.nodes) - len(l.in.Agents.Answers); unknown > 0 {
+		nobody = fmt.Sprintf("none of the %d nodes that answered announces it: ", len(l.in.Agents.Answers))
+	}
 	switch {
 	case ready == 0:
 		return ReasonNoEndpoint, "no node announces it: no ready endpoint of " + strings.Join(names, ", ")
 	case len(l.in.Peers) == 0:
-		return ReasonNotAnnounced, "no node announces it: there is no BGPPeer"
+		return ReasonNotAnnounced, "no node announces it: there is no LBPeer"
 	case len(l.in.Advertisements) == 0:
-		return ReasonNotAnnounced, "no node announces it: there is no BGPAdvertisement"
-	case vip.Programmed == 0:
-		return ReasonNotAnnounced, "no node announces it: no node has programmed it"
+		return ReasonNotAnnounced, "no node announces it: there is no VIPAdvertisement"
+	case len(l.in.Agents.Answers) == 0:
+		return "", ""
+	case len(vip.WithheldBy) == 0:
+		return ReasonNotAnnounced, nobody + "no node has programmed it"
 	}
-	return ReasonNotAnnounced, "no node announces it: " + withheld(vip.WithheldBy)
+	return ReasonNotAnnounced, nobody + withheld(vip.WithheldBy)
 }
 
-// withheld names the first node's cause and how many more there are.
-func withheld(nodes []Withheld) string {
-	first := nodes[0]
-	text := first.Node + ": " + cmp.Or(first.Message, first.Reason, "it does not say why")
-	if more := len(nodes) - 1; more > 0 {
-		text += fmt.Sprintf(" (and %d more)", more)
+// withheld names the first node's cause and how many nodes more there are.
+func withheld(by []Withheld) string {
+	text := cmp.Or(by[0].Message, by[0].Reason, "it does not say why")
+	if name := by[0].Nodes[0]; name != "" {
+		text = name + ": " + text
+	}
+	if nodes := nodesOf(by); nodes > 1 {
+		text += fmt.Sprintf(" (and on %d more)", nodes-1)
 	}
 	return text
+}
+
+func nodesOf(by []Withheld) int {
+	nodes := 0
+	for _, group := range by {
+		nodes += len(group.Nodes)
+	}
+	return nodes
 }
 
 func (l *lookup) disagreement(vip *millracev1alpha1.VIP) []Problem {
@@ -162,7 +234,7 @@ func (l *lookup) disagreement(vip *millracev1alpha1.VIP) []Problem {
 		problem := Problem{Kind: "VIP", Name: vip.Spec.Address}
 		switch {
 		case service == nil && claim.UID == "":
-			// Reserved by hand for a Service that may be made later.
+			// Reserved manually for a Service that may be created later.
 			continue
 		case service == nil:
 			problem.Reason = ReasonServiceGone

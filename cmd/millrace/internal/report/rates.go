@@ -4,10 +4,9 @@ package report
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 
-	"github.com/millrace-lb/millrace/api/inspect"
+	consoleapi "github.com/millrace-lb/millrace/api/console"
 )
 
 // Rates are what happens in each second, over all nodes.
@@ -19,32 +18,22 @@ type Rates struct {
 	Drops map[string]float64 `json:"drops"`
 }
 
-// FrontendRate is the rate of one VIP, port and protocol.
+// FrontendRate is the rate of one frontend.
 type FrontendRate struct {
-	VIP         netip.Addr `json:"vip"`
-	Port        uint16     `json:"port"`
-	Protocol    string     `json:"protocol"`
-	Service     string     `json:"service,omitempty"`
-	Packets     float64    `json:"packetsPerSecond"`
-	Bits        float64    `json:"bitsPerSecond"`
-	Connections float64    `json:"connectionsPerSecond"`
-	Drops       float64    `json:"dropsPerSecond"`
+	consoleapi.FrontendName
+	Packets     float64 `json:"packetsPerSecond"`
+	Bits        float64 `json:"bitsPerSecond"`
+	Connections float64 `json:"connectionsPerSecond"`
+	Drops       float64 `json:"dropsPerSecond"`
 }
 
 // Span is the counters of a node at two moments.
-type Span struct{ Before, After *inspect.Counters }
-
-// frontendKey is what a frontend has on every node.
-type frontendKey struct {
-	vip      netip.Addr
-	port     uint16
-	protocol string
-}
+type Span struct{ Before, After *consoleapi.Counters }
 
 // RatesOf sums the rates of nodes, the busiest frontend first.
 func RatesOf(spans []Span) Rates {
 	rates := Rates{Frontends: []FrontendRate{}, Drops: map[string]float64{}}
-	sums := map[frontendKey]*FrontendRate{}
+	sums := map[consoleapi.FrontendName]*FrontendRate{}
 	for _, span := range spans {
 		if span.Before == nil || span.After == nil {
 			continue
@@ -65,14 +54,13 @@ func RatesOf(spans []Span) Rates {
 		rates.Frontends = append(rates.Frontends, *sum)
 	}
 	slices.SortFunc(rates.Frontends, func(a, b FrontendRate) int {
-		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(b.Drops, a.Drops),
-			a.VIP.Compare(b.VIP), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
+		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(b.Drops, a.Drops), a.Compare(b.FrontendName))
 	})
 	return rates
 }
 
-func (s Span) add(sums map[frontendKey]*FrontendRate, seconds float64) {
-	before := map[frontendKey]inspect.Frontend{}
+func (s Span) add(sums map[consoleapi.FrontendName]*FrontendRate, seconds float64) {
+	before := map[consoleapi.FrontendName]consoleapi.Frontend{}
 	for _, frontend := range s.Before.Frontends {
 		before[keyOf(frontend)] = frontend
 	}
@@ -80,7 +68,7 @@ func (s Span) add(sums map[frontendKey]*FrontendRate, seconds float64) {
 		key := keyOf(frontend)
 		sum := sums[key]
 		if sum == nil {
-			sum = &FrontendRate{VIP: key.vip, Port: key.port, Protocol: key.protocol}
+			sum = &FrontendRate{FrontendName: key}
 			sums[key] = sum
 		}
 		sum.Service = cmp.Or(frontend.Service, sum.Service)
@@ -98,11 +86,14 @@ func (s Span) add(sums map[frontendKey]*FrontendRate, seconds float64) {
 	}
 }
 
-func keyOf(frontend inspect.Frontend) frontendKey {
-	return frontendKey{frontend.VIP, frontend.Port, frontend.Protocol}
+// keyOf is what a frontend has on every node, whosever it is there.
+func keyOf(frontend consoleapi.Frontend) consoleapi.FrontendName {
+	name := frontend.FrontendName
+	name.Service = ""
+	return name
 }
 
-// growth of a counter; one that was made anew counts from zero.
+// growth of a counter; one that was reset counts from zero.
 func growth(before, after uint64) float64 {
 	if after < before {
 		return float64(after)

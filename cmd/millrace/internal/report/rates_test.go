@@ -8,20 +8,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace-lb/millrace/api/inspect"
+	consoleapi "github.com/millrace-lb/millrace/api/console"
 )
 
 func TestRatesOf(t *testing.T) {
 	vip := netip.MustParseAddr("203.0.113.1")
-	web := func(packets, connections, drops uint64) inspect.Frontend {
-		return inspect.Frontend{
-			VIP: vip, Port: 80, Protocol: "TCP", Service: "default/web", Packets: packets, Bytes: 100 * packets,
+	web := func(packets, connections, drops uint64) consoleapi.Frontend {
+		return consoleapi.Frontend{
+			FrontendName: consoleapi.FrontendName{VIP: vip, Port: 80, Protocol: "TCP", Service: "default/web"}, Packets: packets, Bytes: 100 * packets,
 			Connections: connections, Drops: map[string]uint64{"no_endpoint": drops},
 		}
 	}
-	dns := inspect.Frontend{VIP: vip, Port: 53, Protocol: "UDP", Packets: 1000}
-	at := func(second int64, drops uint64, frontends ...inspect.Frontend) *inspect.Counters {
-		return &inspect.Counters{
+	dns := consoleapi.Frontend{FrontendName: consoleapi.FrontendName{VIP: vip, Port: 53, Protocol: "UDP"}, Packets: 1000}
+	at := func(second int64, drops uint64, frontends ...consoleapi.Frontend) *consoleapi.Counters {
+		return &consoleapi.Counters{
 			Time: time.Unix(second, 0), Frontends: frontends,
 			Drops: map[string]uint64{"no_endpoint": drops, "fragment": 4},
 		}
@@ -39,20 +39,20 @@ func TestRatesOf(t *testing.T) {
 				{at(10, 0, web(100, 0, 0)), at(12, 0, web(140, 2, 0))},
 			},
 			Rates{Nodes: 2, Drops: map[string]float64{"no_endpoint": 2}, Frontends: []FrontendRate{
-				{VIP: vip, Port: 80, Protocol: "TCP", Service: "default/web", Packets: 30, Bits: 24000, Connections: 2, Drops: 2},
-				{VIP: vip, Port: 53, Protocol: "UDP"},
+				{FrontendName: consoleapi.FrontendName{VIP: vip, Port: 80, Protocol: "TCP", Service: "default/web"}, Packets: 30, Bits: 24000, Connections: 2, Drops: 2},
+				{FrontendName: consoleapi.FrontendName{VIP: vip, Port: 53, Protocol: "UDP"}},
 			}},
 		},
-		"counters that began anew": {
+		"counters that were reset": {
 			[]Span{{at(10, 50, web(100, 9, 50)), at(20, 10, web(50, 10, 10))}},
 			Rates{Nodes: 1, Drops: map[string]float64{"no_endpoint": 1}, Frontends: []FrontendRate{
-				{VIP: vip, Port: 80, Protocol: "TCP", Service: "default/web", Packets: 5, Bits: 4000, Connections: 0.1, Drops: 1},
+				{FrontendName: consoleapi.FrontendName{VIP: vip, Port: 80, Protocol: "TCP", Service: "default/web"}, Packets: 5, Bits: 4000, Connections: 0.1, Drops: 1},
 			}},
 		},
 		"a new frontend has no rate yet": {
 			[]Span{{at(10, 0), at(20, 0, web(50, 10, 10))}},
 			Rates{Nodes: 1, Drops: map[string]float64{}, Frontends: []FrontendRate{
-				{VIP: vip, Port: 80, Protocol: "TCP", Service: "default/web"},
+				{FrontendName: consoleapi.FrontendName{VIP: vip, Port: 80, Protocol: "TCP", Service: "default/web"}},
 			}},
 		},
 	} {

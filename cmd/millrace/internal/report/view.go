@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package report turns what the API server holds into what an operator of a
-// cluster asks first: which VIPs there are, who announces them, how the nodes
-// do, and what is wrong. It is pure.
+// Package report makes a report of a cluster from the API server's objects and the
+// answers of the agents. It has the VIPs and the nodes that announce them, the nodes, and
+// every problem. It is pure, and its work grows with its input: no list is searched for
+// each item of another.
 package report
 
 import (
@@ -11,21 +12,37 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	consoleapi "github.com/millrace-lb/millrace/api/console"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
-// Input is what the API server held at about one moment.
+// Input is what the API server held, and what agents answered, at about one moment.
 type Input struct {
 	Services       []corev1.Service
 	EndpointSlices []discoveryv1.EndpointSlice
 	// Namespace that Millrace is installed in, and the Pods there.
 	Namespace      string
 	Pods           []corev1.Pod
-	Pools          []millracev1alpha1.IPPool
+	Pools          []millracev1alpha1.VIPPool
 	VIPs           []millracev1alpha1.VIP
-	Peers          []millracev1alpha1.BGPPeer
-	Advertisements []millracev1alpha1.BGPAdvertisement
+	Peers          []millracev1alpha1.LBPeer
+	Advertisements []millracev1alpha1.VIPAdvertisement
+	Routes         []millracev1alpha1.VIPRoute
 	LBNodes        []millracev1alpha1.LBNode
+	LBNodeReports  []millracev1alpha1.LBNodeReport
+	// Agents is what the agents themselves said; no object lists what each node
+	// announces.
+	Agents Agents
+}
+
+// Agents are the answers of the agents' consoles to the command vips.
+type Agents struct {
+	// Answers are by node.
+	Answers map[string]*consoleapi.VIPs
+	// Failures say, by node, why an agent that was asked did not answer.
+	Failures map[string]string
+	// Forbidden is true where the reader may not ask agents.
+	Forbidden bool
 }
 
 // View is the report. Its lists are sorted, so that two reports of the same
@@ -34,6 +51,11 @@ type View struct {
 	VIPs     []VIP     `json:"vips"`
 	Nodes    []Node    `json:"nodes"`
 	Problems []Problem `json:"problems"`
+	// Answered is the number of agents that said which VIPs they announce. Of other nodes
+	// only the counts are known.
+	Answered int `json:"answeredAgents"`
+	// Remarks say what the report leaves out, and why.
+	Remarks []string `json:"remarks,omitempty"`
 	// Next are the steps that are missing before a Service is served.
 	Next []string `json:"next,omitempty"`
 }
@@ -44,17 +66,26 @@ type VIP struct {
 	Pool    string `json:"pool,omitempty"`
 	// Services that have the address; none where it is reserved.
 	Services []Service `json:"services,omitempty"`
-	// Programmed is the number of nodes that have the address in their maps.
+	// Programmed is the number of nodes that have the address in their maps, of those
+	// whose agents answered.
 	Programmed int `json:"programmed"`
-	// AnnouncedBy are the nodes that announce it, WithheldBy those that have
-	// it programmed and do not.
+	// AnnouncedBy are the nodes that announce it, WithheldBy those that know it and do not.
 	AnnouncedBy []Announcement `json:"announcedBy,omitempty"`
 	WithheldBy  []Withheld     `json:"withheldBy,omitempty"`
 }
 
-// InUse tells whether a Service that exists has the address.
+// InUse reports whether a Service that exists has the address.
 func (v VIP) InUse() bool {
 	return slices.ContainsFunc(v.Services, func(service Service) bool { return service.TrafficPolicy != "" })
+}
+
+// Announcers returns how many nodes announce the VIP.
+func (v VIP) Announcers() int {
+	count := 0
+	for _, announcement := range v.AnnouncedBy {
+		count += len(announcement.Nodes)
+	}
+	return count
 }
 
 // Service is a Service on a VIP.
@@ -70,19 +101,36 @@ type Service struct {
 	Total int `json:"totalEndpoints"`
 	// Ports of the VIP that are the Service's, as "53/UDP".
 	Ports []string `json:"ports,omitempty"`
+	// Backends are the Services that VIPRoutes lead its ports to. Their endpoints are
+	// counted in place of its own.
+	Backends []Backend `json:"backends,omitempty"`
 }
 
-// Announcement is a node that announces a VIP, and the names of the BGPPeers.
+// Backend is a Service that a VIPRoute leads a port to.
+type Backend struct {
+	// Port is that of the VIP, as "53/UDP".
+	Port string `json:"port"`
+	// Namespace and Name are empty where the VIPRoute names no Service.
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+	Weight    int32  `json:"weight"`
+	// Refused is true where its share is refused.
+	Refused bool `json:"refused,omitempty"`
+	Ready   int  `json:"readyEndpoints"`
+	Total   int  `json:"totalEndpoints"`
+}
+
+// Announcement are the nodes that announce a VIP to the same LBPeers.
 type Announcement struct {
-	Node  string   `json:"node"`
 	Peers []string `json:"peers"`
+	Nodes []string `json:"nodes"`
 }
 
-// Withheld is why a node does not announce a VIP.
+// Withheld are the nodes that do not announce a VIP, for the same reason.
 type Withheld struct {
-	Node    string `json:"node"`
-	Reason  string `json:"reason,omitempty"`
-	Message string `json:"message,omitempty"`
+	Reason  string   `json:"reason,omitempty"`
+	Message string   `json:"message,omitempty"`
+	Nodes   []string `json:"nodes"`
 }
 
 // Node is a node that forwards.
@@ -98,7 +146,7 @@ type Node struct {
 	Version    string      `json:"version,omitempty"`
 	Interfaces []Interface `json:"interfaces,omitempty"`
 	Sessions   []Session   `json:"sessions,omitempty"`
-	// Programmed and Announced are numbers of VIPs.
+	// Programmed and Announced are numbers of VIPs, as the node's LBNodeReport has them.
 	Programmed int `json:"programmedVIPs"`
 	Announced  int `json:"announcedVIPs"`
 }
@@ -114,6 +162,7 @@ const (
 type Interface struct {
 	Name    string `json:"name"`
 	XDPMode string `json:"xdpMode"`
+	Message string `json:"message,omitempty"`
 }
 
 // Session is a BGP session of a node.
@@ -146,7 +195,7 @@ type Problem struct {
 }
 
 // Object returns the object as kubectl writes it, with its namespace if any:
-// "IPPool/public", "Service/web (default)".
+// "VIPPool/public", "Service/web (default)".
 func (p Problem) Object() string {
 	if p.Namespace == "" {
 		return p.Kind + "/" + p.Name
@@ -170,4 +219,7 @@ const (
 	ReasonStaleVIP      = "StaleVIP"
 	ReasonVersions      = "VersionsDiffer"
 	ReasonObjects       = "NotServedAsAsked"
+	ReasonOneNode       = "AnnouncedByOneNode"
+	ReasonGenericXDP    = "GenericXDP"
+	ReasonNoAnswer      = "AgentDoesNotAnswer"
 )

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bench compares Millrace with kube-proxy on a running lab: the same client,
-// router, nodes and pod, the same small datagrams, and one time through a VIP of
-// Millrace, the other through an external IP that kube-proxy's nftables serve.
+// Package bench compares Millrace with kube-proxy on a running lab. Client, router, nodes,
+// pod and small datagrams are the same. They go once through a VIP of Millrace, and once
+// through an external IP that kube-proxy's nftables serve.
 //
 // What counts is the processor time that a packet takes in the nodes, and its inverse. All
 // hosts of the lab share this machine's processors, and its links are veth pairs: the

@@ -98,7 +98,7 @@ func (b *bench) measureOnce(ctx context.Context, p path) (sample, error) {
 }
 
 // send sends to a path, at a rate or, where that is 0, as fast as it can. It goes before
-// all others, who would displace from the caches what the next packet needs.
+// all other processes, which would displace from the caches what the next packet needs.
 func (b *bench) send(ctx context.Context, p path, rate int, duration time.Duration) (harness.Flood, error) {
 	var flood harness.Flood
 	raw, err := b.cluster.Exec(ctx, "client", "nice", "-n", "-20", filepath.Join(b.cluster.Root(), "bin", "echo"), "flood", "--udp",
@@ -113,8 +113,8 @@ func (b *bench) send(ctx context.Context, p path, rate int, duration time.Durati
 // measure sends as fast as one thread can. On veth pairs the kernel takes a packet from one
 // namespace to the next within the system call that sent it, up to the socket of the
 // pod; so what all hosts on the way do is in the time of that thread, except for what
-// the kernel passes to its own threads. Others who use the processors take time away, but
-// do not count.
+// the kernel passes to its own threads. Other processes take time away, but do not
+// count.
 func (b *bench) measure(ctx context.Context, p path) (sample, error) {
 	before, err := b.count(ctx)
 	if err != nil {

@@ -68,11 +68,11 @@ func TestSoftirqThreads(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	folders, err := softirqThreads(proc)
-	if err != nil || len(folders) != 2 {
-		t.Fatalf("got %v, %v", folders, err)
+	directories, err := softirqThreads(proc)
+	if err != nil || len(directories) != 2 {
+		t.Fatalf("got %v, %v", directories, err)
 	}
-	if got, err := spent(folders); err != nil || got != 1200*time.Nanosecond {
+	if got, err := spent(directories); err != nil || got != 1200*time.Nanosecond {
 		t.Errorf("got %v, %v", got, err)
 	}
 	if _, err := softirqThreads(t.TempDir()); !errors.Is(err, errNoSoftirqThreads) {

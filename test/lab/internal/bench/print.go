@@ -50,7 +50,7 @@ func where(enter int) string {
 	case 0:
 		return "-"
 	case sinkNode:
-		return "the node that the router chose"
+		return "the ingress node"
 	default:
 		return "another node"
 	}

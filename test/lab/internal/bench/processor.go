@@ -67,39 +67,39 @@ func busyShare(ctx context.Context, watched time.Duration) (float64, error) {
 // errNoSoftirqThreads is told where the kernel's threads are hidden, as in a container.
 var errNoSoftirqThreads = errors.New("the kernel's threads ksoftirqd are not to be seen in /proc: run this in the machine's own PID namespace")
 
-// softirqThreads returns the folders in /proc of the threads that do network work which
+// softirqThreads returns the directories in /proc of the threads that do network work which
 // the kernel takes out of the context that caused it, one for each processor.
 func softirqThreads(proc string) ([]string, error) {
 	names, err := filepath.Glob(filepath.Join(proc, "[0-9]*", "comm"))
 	if err != nil {
 		return nil, err
 	}
-	var folders []string
+	var directories []string
 	for _, name := range names {
 		// A process may have ended since.
 		if comm, err := os.ReadFile(name); err == nil && strings.HasPrefix(string(comm), "ksoftirqd/") {
-			folders = append(folders, filepath.Dir(name))
+			directories = append(directories, filepath.Dir(name))
 		}
 	}
-	if len(folders) == 0 {
+	if len(directories) == 0 {
 		return nil, errNoSoftirqThreads
 	}
-	return folders, nil
+	return directories, nil
 }
 
-// spent returns the processor time of threads so far, by their folders in /proc.
+// spent returns the processor time of threads so far, by their directories in /proc.
 // The first number of schedstat is in nanoseconds (Documentation/scheduler/sched-stats).
-func spent(folders []string) (time.Duration, error) {
+func spent(directories []string) (time.Duration, error) {
 	all := time.Duration(0)
-	for _, folder := range folders {
-		content, err := os.ReadFile(filepath.Join(folder, "schedstat"))
+	for _, directory := range directories {
+		content, err := os.ReadFile(filepath.Join(directory, "schedstat"))
 		if err != nil {
 			return 0, err
 		}
 		first, _, _ := strings.Cut(string(content), " ")
 		nanoseconds, err := strconv.ParseInt(first, 10, 64)
 		if err != nil {
-			return 0, fmt.Errorf("%s/schedstat: %w", folder, err)
+			return 0, fmt.Errorf("%s/schedstat: %w", directory, err)
 		}
 		all += time.Duration(nanoseconds)
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cache builds the programs that the lab runs, each set once per content of
-// its sources, into a folder that outlives labs and checkouts.
+// its sources, into a directory that outlives labs and checkouts.
 package cache
 
 import (
@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cache is a folder of built programs.
+// Cache is a directory of built programs.
 type Cache struct {
 	dir  string
 	root string
@@ -34,7 +33,7 @@ type Cache struct {
 func Open(ctx context.Context, root string, progress func(format string, args ...any)) (*Cache, error) {
 	base, err := os.UserCacheDir()
 	if err != nil {
-		return nil, fmt.Errorf("find cache folder: %w: set XDG_CACHE_HOME", err)
+		return nil, fmt.Errorf("find cache directory: %w: set XDG_CACHE_HOME", err)
 	}
 	command := exec.CommandContext(ctx, "go", "env", "GOVERSION")
 	command.Dir = root
@@ -50,29 +49,46 @@ func Open(ctx context.Context, root string, progress func(format string, args ..
 	}, nil
 }
 
-// Dir returns the cache's folder.
+// Dir returns the cache's directory.
 func (c *Cache) Dir() string { return c.dir }
 
-// Ensure returns the folder of a target's programs, and builds them if it is missing.
+// Ensure returns the directory of a target's programs, and builds them if it is missing.
 func (c *Cache) Ensure(ctx context.Context, target Target) (string, error) {
 	key, err := target.Key(os.DirFS(c.root), c.version)
 	if err != nil {
 		return "", err
 	}
-	folder := filepath.Join(c.dir, target.Name+"-"+key)
-	return folder, c.fill(folder, func(draft string) error { return c.build(ctx, target, draft) })
+	directory := filepath.Join(c.dir, target.Name+"-"+key)
+	return directory, c.fill(ctx, directory, func(draft string) error { return c.build(ctx, target, draft) })
 }
 
-// fill makes a folder by f unless it is there. It appears complete or not at all, also
-// when two labs fill the cache at once.
-func (c *Cache) fill(folder string, f func(draft string) error) error {
-	if _, err := os.Stat(folder); err == nil {
+// fill makes a directory by f unless it is there. It appears complete or not at all. Where two
+// labs want it at once, one of them waits: two builds take twice as long.
+func (c *Cache) fill(ctx context.Context, directory string, f func(draft string) error) error {
+	if _, err := os.Stat(directory); err == nil {
 		return nil
 	}
 	if err := os.MkdirAll(c.dir, 0o755); err != nil {
 		return fmt.Errorf("create cache: %w", err)
 	}
-	draft, err := os.MkdirTemp(c.dir, ".draft-*")
+	name := filepath.Base(directory)
+	unlock, err := c.lock(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := os.Stat(directory); err == nil {
+		return nil
+	}
+	// A draft that is there now is one of a build that was killed.
+	pattern := ".draft-" + name + "-*"
+	stale, _ := filepath.Glob(filepath.Join(c.dir, pattern))
+	for _, draft := range stale {
+		if err := os.RemoveAll(draft); err != nil {
+			return fmt.Errorf("remove what a killed build left: %w", err)
+		}
+	}
+	draft, err := os.MkdirTemp(c.dir, pattern)
 	if err != nil {
 		return fmt.Errorf("create cache: %w", err)
 	}
@@ -83,10 +99,44 @@ func (c *Cache) fill(folder string, f func(draft string) error) error {
 	if err := os.Chmod(draft, 0o755); err != nil {
 		return fmt.Errorf("fill cache: %w", err)
 	}
-	if err := os.Rename(draft, folder); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Rename(draft, directory); err != nil {
 		return fmt.Errorf("fill cache: %w", err)
 	}
 	return nil
+}
+
+// lockInterval is how often a lock that another build holds is tried again.
+const lockInterval = 500 * time.Millisecond
+
+// lock waits until no other process fills the named directory. A process that ends, however
+// it does, lets go of its locks.
+func (c *Cache) lock(ctx context.Context, name string) (unlock func(), err error) {
+	path := filepath.Join(c.dir, ".lock-"+name)
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("create cache: %w", err)
+	}
+	ticker := time.NewTicker(lockInterval)
+	defer ticker.Stop()
+	for told := false; ; told = true {
+		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { file.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			file.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		if !told {
+			c.progress("%s: another lab builds it, waiting", name)
+		}
+		select {
+		case <-ctx.Done():
+			file.Close()
+			return nil, fmt.Errorf("wait for the build that holds %s: %w", path, ctx.Err())
+		case <-ticker.C:
+		}
+	}
 }
 
 func (c *Cache) build(ctx context.Context, target Target, output string) error {

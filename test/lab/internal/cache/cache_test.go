@@ -4,12 +4,15 @@ package cache
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
+	"time"
 )
 
 func testTree() fstest.MapFS {
@@ -42,19 +45,21 @@ func TestKeyChanges(t *testing.T) {
 	want := key(base, testTree(), "go1")
 
 	for name, same := range map[string]string{
-		"again":          key(base, testTree(), "go1"),
-		"other words":    key(base, with("tool/README.md", "more"), "go1"),
-		"other tests":    key(base, with("tool/main_test.go", "package x"), "go1"),
-		"another folder": key(base, with("other/main.go", "package x"), "go1"),
+		"again":             key(base, testTree(), "go1"),
+		"other words":       key(base, with("tool/README.md", "more"), "go1"),
+		"other tests":       key(base, with("tool/main_test.go", "package x"), "go1"),
+		"another directory": key(base, with("other/main.go", "package x"), "go1"),
 	} {
 		if same != want {
 			t.Errorf("%s: the key changed", name)
 		}
 	}
-	tagged, cgo, flagged := base, base, base
-	tagged.Tags, cgo.CGO, flagged.LDFlags = []string{"x"}, true, []string{"-X a=b"}
+	tagged, cgo, flagged, tests := base, base, base, base
+	tagged.Tags, cgo.CGO, flagged.LDFlags, tests.Test = []string{"x"}, true, []string{"-X a=b"}, true
 	keys := []string{
 		want,
+		key(tests, testTree(), "go1"),
+		key(tests, with("tool/main_test.go", "package x"), "go1"),
 		key(base, testTree(), "go2"),
 		key(base, with("tool/main.go", "package main // x"), "go1"),
 		key(base, with("tool/sub/y.go", "package sub"), "go1"),
@@ -84,13 +89,13 @@ func TestTargets(t *testing.T) {
 
 func TestFill(t *testing.T) {
 	store := &Cache{dir: filepath.Join(t.TempDir(), "cache")}
-	folder := filepath.Join(store.dir, "tool-1")
+	directory := filepath.Join(store.dir, "tool-1")
 	failure := errors.New("no compiler")
-	if err := store.fill(folder, func(string) error { return failure }); !errors.Is(err, failure) {
+	if err := store.fill(t.Context(), directory, func(string) error { return failure }); !errors.Is(err, failure) {
 		t.Fatalf("got %v, want %v", err, failure)
 	}
-	if entries, err := os.ReadDir(store.dir); err != nil || len(entries) != 0 {
-		t.Fatalf("a failed build leaves %v (%v)", entries, err)
+	if drafts, err := filepath.Glob(filepath.Join(store.dir, ".draft-*")); err != nil || len(drafts) != 0 {
+		t.Fatalf("a failed build leaves %v (%v)", drafts, err)
 	}
 	calls := 0
 	build := func(draft string) error {
@@ -98,30 +103,63 @@ func TestFill(t *testing.T) {
 		return os.WriteFile(filepath.Join(draft, "tool"), nil, 0o755)
 	}
 	for range 2 {
-		if err := store.fill(folder, build); err != nil {
+		if err := store.fill(t.Context(), directory, build); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if calls != 1 {
 		t.Errorf("built %d times, want once", calls)
 	}
-	if _, err := os.Stat(filepath.Join(folder, "tool")); err != nil {
+	if _, err := os.Stat(filepath.Join(directory, "tool")); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestFillRace has another lab finish the same folder first.
-func TestFillRace(t *testing.T) {
-	store := &Cache{dir: filepath.Join(t.TempDir(), "cache")}
-	folder := filepath.Join(store.dir, "tool-1")
-	err := store.fill(folder, func(draft string) error {
-		if err := os.Mkdir(folder, 0o755); err != nil {
-			return err
+// Two labs want the same programs: one builds, the other one waits and takes them.
+func TestFillAtOnce(t *testing.T) {
+	var told atomic.Int32
+	store := &Cache{dir: filepath.Join(t.TempDir(), "cache"), progress: func(string, ...any) { told.Add(1) }}
+	directory := filepath.Join(store.dir, "tool-1")
+	builds := 0
+	fill := func(held func()) error {
+		return store.fill(t.Context(), directory, func(draft string) error {
+			builds++
+			held()
+			return os.WriteFile(filepath.Join(draft, "tool"), nil, 0o755)
+		})
+	}
+	second := make(chan error, 1)
+	first := fill(func() {
+		go func() { second <- fill(func() {}) }()
+		for deadline := time.Now().Add(20 * time.Second); told.Load() == 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Error("the second lab does not say that it waits")
+				return
+			}
 		}
-		return os.WriteFile(filepath.Join(folder, "tool"), nil, 0o755)
 	})
-	if err != nil {
-		t.Errorf("got %v, want the other's folder to be taken", err)
+	if err := errors.Join(first, <-second); err != nil || builds != 1 {
+		t.Errorf("%d builds, want one; %v", builds, err)
+	}
+}
+
+// What a killed build left goes with the next one, but not the draft of another target.
+func TestFillRemovesStaleDrafts(t *testing.T) {
+	store := &Cache{dir: filepath.Join(t.TempDir(), "cache")}
+	stale, other := filepath.Join(store.dir, ".draft-tool-1-123"), filepath.Join(store.dir, ".draft-tool-2-123")
+	for _, draft := range []string{stale, other} {
+		if err := os.MkdirAll(draft, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := store.fill(t.Context(), filepath.Join(store.dir, "tool-1"), func(string) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(stale); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the stale draft: %v, want it gone", err)
+	}
+	if _, err := os.Stat(other); err != nil {
+		t.Error(err)
 	}
 }
 

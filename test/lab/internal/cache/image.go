@@ -3,6 +3,7 @@
 package cache
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -14,16 +15,16 @@ import (
 )
 
 // EnsureImage returns the archive of an image that holds one program, made from
-// a folder that Ensure returned.
-func (c *Cache) EnsureImage(folder, program, name string) (string, error) {
-	content, err := os.ReadFile(filepath.Join(folder, program))
+// a directory that Ensure returned.
+func (c *Cache) EnsureImage(ctx context.Context, directory, program, name string) (string, error) {
+	content, err := os.ReadFile(filepath.Join(directory, program))
 	if err != nil {
 		return "", fmt.Errorf("make image %s: %w", name, err)
 	}
 	sum := sha256.Sum256(append([]byte(name), content...))
 	target := filepath.Join(c.dir, "image-"+program+"-"+hex.EncodeToString(sum[:])[:16])
 	archive := program + ".tar"
-	err = c.fill(target, func(draft string) error {
+	err = c.fill(ctx, target, func(draft string) error {
 		file, err := os.Create(filepath.Join(draft, archive))
 		if err != nil {
 			return fmt.Errorf("make image %s: %w", name, err)

@@ -14,12 +14,14 @@ import (
 
 // Target is a set of programs built together from one Go module.
 type Target struct {
-	// Name is what people see, and the beginning of the folder's name.
+	// Name is what people see, and the beginning of the directory's name.
 	Name string
-	// Dir is the folder to build in, relative to the project's root.
+	// Dir is the directory to build in, relative to the project's root.
 	Dir      string
 	Packages []string
-	// CGO says that the programs need a C compiler; they are static in any case.
+	// Test reports whether the programs are the tests of the packages.
+	Test bool
+	// CGO reports whether the programs need a C compiler; they are static in any case.
 	CGO     bool
 	Tags    []string
 	LDFlags []string
@@ -73,9 +75,22 @@ func Targets() []Target {
 	}
 }
 
-// arguments are those of the go command that builds the target into folder output.
+// KubernetesTests are Kubernetes' own end-to-end tests of the network, and what they run in
+// pods.
+func KubernetesTests() (tests, workload Target) {
+	const directory = "hack/lab/e2e"
+	tests = Target{Name: "kubernetes-e2e", Dir: directory, Packages: []string{"."}, Test: true}
+	workload = Target{Name: "agnhost", Dir: directory, Packages: []string{"k8s.io/kubernetes/test/images/agnhost"}}
+	return tests, workload
+}
+
+// arguments are those of the go command that builds the target into directory output.
 func (t Target) arguments(output string) []string {
-	args := []string{"build", "-v", "-trimpath", "-o", output + "/"}
+	args := []string{"build", "-v"}
+	if t.Test {
+		args = []string{"test", "-c", "-vet=off"}
+	}
+	args = append(args, "-trimpath", "-o", output+"/")
 	if len(t.Tags) > 0 {
 		args = append(args, "-tags", strings.Join(t.Tags, ","))
 	}
@@ -92,7 +107,7 @@ func (t Target) environment() []string {
 }
 
 // Key identifies what building the target gives: it changes with the sources, the
-// module files, the flags and the version of Go. root is the project's folder.
+// module files, the flags and the version of Go. root is the project's directory.
 func (t Target) Key(root fs.FS, goVersion string) (string, error) {
 	hash := sha256.New()
 	fmt.Fprintln(hash, goVersion, runtime.GOOS, runtime.GOARCH, t.arguments(""), t.environment())
@@ -101,7 +116,7 @@ func (t Target) Key(root fs.FS, goVersion string) (string, error) {
 		if err != nil {
 			return err
 		}
-		if !entry.IsDir() && isSource(name) {
+		if !entry.IsDir() && (isSource(name) || t.Test && strings.HasSuffix(name, "_test.go")) {
 			files = append(files, name)
 		}
 		return nil

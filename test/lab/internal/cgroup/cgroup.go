@@ -108,7 +108,7 @@ func MountView() error {
 }
 
 func mountHierarchy(hierarchy hierarchy) error {
-	target := filepath.Join(mountRoot, hierarchy.folder())
+	target := filepath.Join(mountRoot, hierarchy.directory())
 	if err := os.Mkdir(target, 0o755); err != nil {
 		return fmt.Errorf("create mount point: %w", err)
 	}
@@ -167,7 +167,7 @@ func Remove(name string) error {
 	return nil
 }
 
-// List returns the folders of all cgroups whose name begins with prefix.
+// List returns the directories of all cgroups whose name begins with prefix.
 func List(prefix string) ([]string, error) {
 	return find(func(candidate string) bool { return strings.HasPrefix(candidate, prefix) })
 }

@@ -16,12 +16,12 @@ type hierarchy struct {
 	// "name=…" for a tree without controllers, empty for version 2.
 	name       string
 	mountpoint string
-	// own is the folder of the calling process's cgroup.
+	// own is the directory of the calling process's cgroup.
 	own string
 }
 
-// folder is the customary name of the mount point below /sys/fs/cgroup.
-func (h hierarchy) folder() string {
+// directory is the customary name of the mount point below /sys/fs/cgroup.
+func (h hierarchy) directory() string {
 	if h.name == "" {
 		return "unified"
 	}

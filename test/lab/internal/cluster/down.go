@@ -16,9 +16,9 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/netns"
 )
 
-// Down removes whatever there is of a lab, also of one that is incomplete or that
-// another folder started, and the folder dir if it is a lab's. It reports whether it found anything.
-// It goes by names in the kernel and not by what the folder says.
+// Down removes what is there of a lab, also of one that is incomplete or that another
+// directory started. It removes the directory dir if it is a lab's. It reports whether it
+// found anything. It goes by names in the kernel and not by what the directory says.
 func Down(dir string) (found bool, err error) {
 	release, err := exclusive()
 	if err != nil {
@@ -45,8 +45,8 @@ func down(dir string) (found bool, err error) {
 			return true, err
 		}
 	}
-	folder, err := removeState(dir)
-	return len(namespaces) > 0 || len(groups) > 0 || folder, err
+	directory, err := removeState(dir)
+	return len(namespaces) > 0 || len(groups) > 0 || directory, err
 }
 
 // endNamespaces kills what runs in the namespaces and removes them. The one with
@@ -69,8 +69,8 @@ func endNamespaces(namespaces []string) error {
 	return nil
 }
 
-// removeState undoes what the state file tells of and removes the folder. It leaves
-// a folder without such a file alone: it is not a lab's.
+// removeState undoes what the state file tells of and removes the directory. It leaves
+// a directory without such a file alone: it is not a lab's.
 func removeState(dir string) (found bool, err error) {
 	content, err := os.ReadFile(filepath.Join(dir, stateFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -88,23 +88,23 @@ func removeState(dir string) (found bool, err error) {
 	return true, removeFolder(dir)
 }
 
-// removeFolder removes a lab's folder, the state file last: until then an interrupted
+// removeFolder removes a lab's directory, the state file last: until then an interrupted
 // removal can be seen and repeated.
 func removeFolder(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return fmt.Errorf("remove the lab's folder: %w", err)
+		return fmt.Errorf("remove the lab's directory: %w", err)
 	}
 	for _, entry := range entries {
 		if entry.Name() == stateFile {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(dir, entry.Name())); err != nil {
-			return fmt.Errorf("remove the lab's folder: %w", err)
+			return fmt.Errorf("remove the lab's directory: %w", err)
 		}
 	}
 	if err := os.RemoveAll(dir); err != nil {
-		return fmt.Errorf("remove the lab's folder: %w", err)
+		return fmt.Errorf("remove the lab's directory: %w", err)
 	}
 	return nil
 }

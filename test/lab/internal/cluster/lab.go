@@ -25,10 +25,10 @@ import (
 // fabricNamespace holds the bridges of both segments.
 const fabricNamespace = config.NamespacePrefix + "fabric"
 
-// stateFile tells that a folder is a lab's, and what the lab is like.
+// stateFile tells that a directory is a lab's, and what the lab is like.
 const stateFile = "lab.json"
 
-// ErrNotUp says that there is no lab.
+// ErrNotUp means that there is no lab.
 var ErrNotUp = errors.New("no lab is up here: run `bin/lab up`")
 
 // state is what later commands need to know about a lab. It is written before
@@ -38,19 +38,20 @@ type state struct {
 	Routers     int               `json:"routers"`
 	NodeGrace   time.Duration     `json:"nodeGrace"`
 	Snapshotter string            `json:"snapshotter"`
+	IPv4Nodes   bool              `json:"ipv4Nodes,omitempty"`
 	Programs    map[string]string `json:"programs"`
 	// Controllers are the cgroup controllers that the machine did not hand out before.
 	Controllers []string `json:"controllers,omitempty"`
 }
 
-// Lab is the lab of a state folder.
+// Lab is the lab of a state directory.
 type Lab struct {
 	dir   string
 	state state
 	config.Lab
 }
 
-// Open reads the lab in a state folder, or returns ErrNotUp.
+// Open reads the lab in a state directory, or returns ErrNotUp.
 func Open(dir string) (*Lab, error) {
 	content, err := os.ReadFile(filepath.Join(dir, stateFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -83,6 +84,7 @@ func newLab(dir string, saved state) (*Lab, error) {
 		Programs:    saved.Programs,
 		NodeGrace:   saved.NodeGrace,
 		Snapshotter: saved.Snapshotter,
+		IPv4Nodes:   saved.IPv4Nodes,
 		MTU:         netns.MTU,
 	}}, nil
 }
@@ -93,13 +95,16 @@ func (l *Lab) save() error {
 		return fmt.Errorf("encode lab: %w", err)
 	}
 	if err := os.MkdirAll(l.dir, 0o755); err != nil {
-		return fmt.Errorf("create folder of the lab: %w", err)
+		return fmt.Errorf("create directory of the lab: %w", err)
 	}
 	if err := os.WriteFile(filepath.Join(l.dir, stateFile), content, 0o644); err != nil {
 		return fmt.Errorf("write lab: %w", err)
 	}
 	return nil
 }
+
+// Folder returns the lab's directory, which all hosts see.
+func (l *Lab) Folder() string { return l.dir }
 
 // host finds a host by name.
 func (l *Lab) host(name string) (topology.Host, error) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -60,7 +61,10 @@ func (l *Lab) Exec(name string, args []string) (int, error) {
 // Kubectl becomes kubectl as the lab's user, in the control plane's network and
 // otherwise where the caller is. It returns only when it fails.
 func (l *Lab) Kubectl(args []string) error {
-	environment := append(os.Environ(), "KUBECONFIG="+l.Kubeconfig(config.Admin))
+	environment := append(os.Environ(), "KUBECONFIG="+l.Kubeconfig(config.Admin),
+		// Every lab has the same address: what the user's own cache says of its kinds may
+		// be of another one.
+		"KUBECACHEDIR="+filepath.Join(l.dir, "kubectl"), "KUBERC=off")
 	command := append([]string{l.Kubernetes(), "kubectl"}, args...)
 	return netns.Do(config.Namespace(l.Topology.ControlPlane().Name), func() error {
 		err := unix.Exec(command[0], command, environment)

@@ -28,10 +28,10 @@ const (
 	inotifyReserve = 30
 )
 
-// ErrNotRoot says that a command needs root.
+// ErrNotRoot means that a command needs root.
 var ErrNotRoot = errors.New("the lab makes namespaces, mounts and cgroups: run it as root, for example with sudo")
 
-// RequireRoot returns ErrNotRoot for anybody else.
+// RequireRoot returns ErrNotRoot unless the user is root.
 func RequireRoot() error {
 	if os.Geteuid() != 0 {
 		return ErrNotRoot
@@ -72,11 +72,11 @@ func requireTools() error {
 	return nil
 }
 
-// requireVisible refuses folders that the machines have something of their own in place of.
+// requireVisible refuses directories that the machines have something of their own in place of.
 func requireVisible(state string) error {
 	for _, hidden := range config.HiddenFolders() {
 		if below, err := filepath.Rel(hidden, state); err == nil && below != ".." && !strings.HasPrefix(below, "../") {
-			return fmt.Errorf("the lab's folder %s lies in %s, which its nodes have of their own: choose another by --state", state, hidden)
+			return fmt.Errorf("the lab's directory %s lies in %s, which its nodes have of their own: choose another by --state", state, hidden)
 		}
 	}
 	return nil
@@ -104,7 +104,7 @@ func requireNoLeftovers(state string) error {
 		return fmt.Errorf("a lab is up or was left behind in %s: %s first", state, downHint)
 	}
 	if entries, err := os.ReadDir(state); err == nil && len(entries) > 0 {
-		return fmt.Errorf("the folder %s is not empty and not a lab's: choose another by --state", state)
+		return fmt.Errorf("the directory %s is not empty and not a lab's: choose another by --state", state)
 	}
 	namespaces, err := netns.List(config.NamespacePrefix)
 	if err != nil {
@@ -115,7 +115,7 @@ func requireNoLeftovers(state string) error {
 		return err
 	}
 	if found := append(namespaces, groups...); len(found) > 0 {
-		return fmt.Errorf("a lab is up or was left behind by another folder (%s): %s first", found[0], downHint)
+		return fmt.Errorf("a lab is up or was left behind by another directory (%s): %s first", found[0], downHint)
 	}
 	return nil
 }

@@ -28,14 +28,18 @@ type Options struct {
 	Nodes, Routers int
 	// NodeGrace is how long a node may be silent until Kubernetes takes it for failed.
 	NodeGrace time.Duration
-	// Root is the project's folder, State the lab's.
+	// IPv4Nodes reports whether Nodes list their IPv4 addresses alone. A kube-proxy of two
+	// families answers health checks of an IPv4 Service on these alone, while Kubernetes'
+	// own tests ask all addresses of a Node.
+	IPv4Nodes bool
+	// Root is the project's directory, State the lab's.
 	Root, State string
 }
 
 // Progress gets sentences for people.
 type Progress func(format string, args ...any)
 
-// Build fills the cache and returns the folders of programs by target, and the
+// Build fills the cache and returns the directories of programs by target, and the
 // archive of the workload's image.
 func Build(ctx context.Context, root string, progress Progress) (map[string]string, string, error) {
 	store, err := cache.Open(ctx, root, progress)
@@ -48,8 +52,24 @@ func Build(ctx context.Context, root string, progress Progress) (map[string]stri
 			return nil, "", err
 		}
 	}
-	image, err := store.EnsureImage(programs["echo"], "echo", config.SandboxImage)
+	image, err := store.EnsureImage(ctx, programs["echo"], "echo", config.SandboxImage)
 	return programs, image, err
+}
+
+// BuildTests fills the cache with Kubernetes' own tests and returns their program, and the
+// one that they run in pods.
+func BuildTests(ctx context.Context, root string, progress Progress) (program, workload string, err error) {
+	store, err := cache.Open(ctx, root, progress)
+	if err != nil {
+		return "", "", err
+	}
+	tests, pods := cache.KubernetesTests()
+	testsDir, err := store.Ensure(ctx, tests)
+	if err != nil {
+		return "", "", err
+	}
+	podsDir, err := store.Ensure(ctx, pods)
+	return filepath.Join(testsDir, "e2e.test"), filepath.Join(podsDir, "agnhost"), err
 }
 
 // errInterrupted says that the caller's context ended.
@@ -76,6 +96,7 @@ func Up(ctx context.Context, options Options, progress Progress) error {
 		Routers:     options.Routers,
 		NodeGrace:   options.NodeGrace,
 		Snapshotter: snapshotter(options.Root),
+		IPv4Nodes:   options.IPv4Nodes,
 		Programs:    programs,
 	})
 	if err != nil {

@@ -36,14 +36,16 @@ const (
 // Lab is everything that the configuration depends on.
 type Lab struct {
 	Topology topology.Topology
-	// State is the lab's folder.
+	// State is the lab's directory.
 	State string
-	// Programs are the folders of built programs, by the name of their target.
+	// Programs are the directories of built programs, by the name of their target.
 	Programs map[string]string
 	// NodeGrace is how long a node may be silent until Kubernetes takes it for failed.
 	NodeGrace time.Duration
 	// Snapshotter is containerd's: overlayfs, or native where overlays cannot be stacked.
 	Snapshotter string
+	// IPv4Nodes reports whether kubelets tell the nodes' IPv4 addresses alone.
+	IPv4Nodes bool
 	// MTU of pods, in bytes.
 	MTU int
 }
@@ -58,13 +60,13 @@ type File struct {
 // Namespace returns the name of a host's network namespace.
 func Namespace(host string) string { return NamespacePrefix + host }
 
-// Dir returns a host's folder.
+// Dir returns a host's directory.
 func (l Lab) Dir(host string) string { return filepath.Join(l.State, host) }
 
-// KeyDir returns the folder of keys and certificates.
+// KeyDir returns the directory of keys and certificates.
 func (l Lab) KeyDir() string { return filepath.Join(l.State, "pki") }
 
-// ImageDir returns the folder of image archives that nodes import when they boot.
+// ImageDir returns the directory of image archives that nodes import when they boot.
 func (l Lab) ImageDir() string { return filepath.Join(l.State, "images") }
 
 // Kubernetes returns the program with all parts of Kubernetes.

@@ -14,6 +14,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/millrace-lb/millrace/test/lab/internal/machine"
 	"github.com/millrace-lb/millrace/test/lab/internal/topology"
 )
 
@@ -32,6 +33,21 @@ func testLab(t *testing.T) Lab {
 		NodeGrace:   20 * time.Second,
 		Snapshotter: "overlayfs",
 		MTU:         1500,
+	}
+}
+
+func TestIPv4Nodes(t *testing.T) {
+	lab := testLab(t)
+	node := lab.Topology.WithRole(topology.RoleNode)[0]
+	for ipv4, want := range map[bool]string{false: "--node-ip=198.51.100.11,2001:db8:0:1::11", true: "--node-ip=198.51.100.11"} {
+		lab.IPv4Nodes = ipv4
+		spec, _, err := lab.Machine(node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(spec.Services, func(s machine.Service) bool { return slices.Contains(s.Command, want) }) {
+			t.Errorf("IPv4Nodes %t: no service has %s", ipv4, want)
+		}
 	}
 }
 

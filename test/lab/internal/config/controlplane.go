@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/topology"
 )
 
-// The names of identities, and so of files in the folder of keys.
+// The names of identities, and so of files in the directory of keys.
 const (
 	// Admin is the identity of the lab's user.
 	Admin = "admin"
@@ -27,7 +27,7 @@ const (
 	ServiceAccounts = "service-accounts"
 )
 
-// Identities returns who needs a certificate.
+// Identities returns the identities that need a certificate.
 func (l Lab) Identities() []pki.Identity {
 	cp := l.Topology.ControlPlane()
 	identities := []pki.Identity{

@@ -21,14 +21,14 @@ func nodeBinds() []machine.Bind {
 	}
 }
 
-// HiddenFolders returns the folders that the lab's own files cannot lie in, because
+// HiddenFolders returns the directories that the lab's own files cannot lie in, because
 // nodes see something else there.
 func HiddenFolders() []string {
-	folders := []string{"/run", "/proc", "/sys"}
+	directories := []string{"/run", "/proc", "/sys"}
 	for _, bind := range nodeBinds() {
-		folders = append(folders, bind.Target)
+		directories = append(directories, bind.Target)
 	}
-	return folders
+	return directories
 }
 
 // node runs containerd, the kubelet and kube-proxy.
@@ -76,7 +76,7 @@ func (l Lab) nodeServices(spec machine.Spec, host topology.Host) []machine.Servi
 				"--config=" + filepath.Join(spec.Dir, "kubelet.yaml"),
 				"--kubeconfig=" + l.Kubeconfig(host.Name),
 				"--hostname-override=" + host.Name,
-				fmt.Sprintf("--node-ip=%s,%s", host.AddrV4(), host.AddrV6()),
+				"--node-ip=" + l.nodeIP(host),
 				"--root-dir=/var/lib/kubelet",
 				"--v=2",
 			},
@@ -92,6 +92,14 @@ func (l Lab) nodeServices(spec machine.Spec, host topology.Host) []machine.Servi
 			},
 		},
 	}
+}
+
+// nodeIP is what a kubelet writes to Node.status.addresses.
+func (l Lab) nodeIP(host topology.Host) string {
+	if l.IPv4Nodes {
+		return host.AddrV4().String()
+	}
+	return fmt.Sprintf("%s,%s", host.AddrV4(), host.AddrV6())
 }
 
 func (l Lab) nodeFiles(spec machine.Spec, host topology.Host) ([]File, error) {

@@ -27,8 +27,8 @@ func RouterPrograms() []string {
 // router runs zebra and bgpd on their default paths, of which the machine has
 // its own, so that a plain vtysh works on it.
 func (l Lab) router(spec machine.Spec, host topology.Host) (machine.Spec, []File, error) {
-	const folder = "frr"
-	bgpd, err := render(filepath.Join(spec.Dir, folder, "bgpd.conf"), "bgpd.conf", map[string]any{
+	const directory = "frr"
+	bgpd, err := render(filepath.Join(spec.Dir, directory, "bgpd.conf"), "bgpd.conf", map[string]any{
 		"Name":     host.Name,
 		"RouterAS": RouterAS,
 		"RouterID": host.AddrV4(),
@@ -38,7 +38,7 @@ func (l Lab) router(spec machine.Spec, host topology.Host) (machine.Spec, []File
 	if err != nil {
 		return spec, nil, err
 	}
-	spec.Binds = []machine.Bind{{Source: folder, Target: frrConfig, Owner: frrUser}}
+	spec.Binds = []machine.Bind{{Source: directory, Target: frrConfig, Owner: frrUser}}
 	spec.RunFolders = []machine.Folder{{Path: frrSockets, Owner: frrUser}}
 	spec.Services = []machine.Service{
 		{
@@ -54,7 +54,7 @@ func (l Lab) router(spec machine.Spec, host topology.Host) (machine.Spec, []File
 	}
 	return spec, []File{
 		bgpd,
-		{Path: filepath.Join(spec.Dir, folder, "zebra.conf"), Content: []byte("hostname " + host.Name + "\n")},
-		{Path: filepath.Join(spec.Dir, folder, "vtysh.conf"), Content: []byte("no service integrated-vtysh-config\n")},
+		{Path: filepath.Join(spec.Dir, directory, "zebra.conf"), Content: []byte("hostname " + host.Name + "\n")},
+		{Path: filepath.Join(spec.Dir, directory, "vtysh.conf"), Content: []byte("no service integrated-vtysh-config\n")},
 	}, nil
 }

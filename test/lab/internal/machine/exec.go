@@ -27,22 +27,22 @@ const (
 )
 
 // Exec runs a command on a machine with the caller's standard files and working
-// folder, passes signals on to it, and returns its exit code.
+// directory, passes signals on to it, and returns its exit code.
 func Exec(spec Spec, args []string) (int, error) {
 	pid, err := Pid(spec)
 	if err != nil {
 		return 0, err
 	}
-	folder, err := os.Getwd()
+	directory, err := os.Getwd()
 	if err != nil {
-		folder = "/"
+		directory = "/"
 	}
 	runtime.LockOSThread() // for good: the thread is no use outside of the machine any more
 	if err := enterNamespaces(pid); err != nil {
 		return 0, fmt.Errorf("enter %s: %w", spec.Name, err)
 	}
-	if info, err := os.Stat(folder); err != nil || !info.IsDir() {
-		folder = "/"
+	if info, err := os.Stat(directory); err != nil || !info.IsDir() {
+		directory = "/"
 	}
 	program, err := lookPath(args[0], spec.Path)
 	if err != nil {
@@ -52,7 +52,7 @@ func Exec(spec Spec, args []string) (int, error) {
 	// The command must end with this process. SysProcAttr.Pdeathsig cannot see to that:
 	// it takes a parent in another PID namespace for one that has died.
 	command := exec.Command("setpriv", append([]string{"--pdeathsig", "TERM", "--", program}, args[1:]...)...)
-	command.Dir = folder
+	command.Dir = directory
 	command.Env = append(os.Environ(), "PATH="+spec.Path)
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
 	return run(command)
@@ -64,7 +64,7 @@ func enterNamespaces(pid int) error {
 		return err
 	}
 	defer unix.Close(fd)
-	// A thread that shares its working folder with others may not change its mounts.
+	// A thread that shares its working directory with others may not change its mounts.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 // bootedAnswer is what a machine tells its starter when it is up.
 const bootedAnswer = "booted"
 
-// errNotInit says that the hidden command was called by hand.
+// errNotInit says that the hidden command was called manually.
 var errNotInit = errors.New("only the lab itself starts machines: use `lab up` or `lab node start`")
 
 // Init is the first process of the machine in dir. It returns only when it fails.
@@ -104,8 +104,8 @@ func mountAll(spec Spec) error {
 			return err
 		}
 	}
-	for _, folder := range spec.RunFolders {
-		if err := makeFolder(folder.Path, folder.Owner); err != nil {
+	for _, directory := range spec.RunFolders {
+		if err := makeFolder(directory.Path, directory.Owner); err != nil {
 			return err
 		}
 	}
@@ -152,17 +152,17 @@ func shadowSysctls(spec Spec) error {
 	return nil
 }
 
-// makeFolder makes a folder, and gives it and the files in it to owner.
+// makeFolder makes a directory, and gives it and the files in it to owner.
 func makeFolder(path, owner string) error {
 	if err := os.MkdirAll(path, 0o755); err != nil {
-		return fmt.Errorf("create folder: %w", err)
+		return fmt.Errorf("create directory: %w", err)
 	}
 	if owner == "" {
 		return nil
 	}
 	account, err := user.Lookup(owner)
 	if err != nil {
-		return fmt.Errorf("give folder %s to user %s: %w", path, owner, err)
+		return fmt.Errorf("give directory %s to user %s: %w", path, owner, err)
 	}
 	uid, err := strconv.Atoi(account.Uid)
 	if err != nil {

@@ -12,17 +12,17 @@ import (
 	"path/filepath"
 )
 
-// Spec describes a machine. It is kept as a file in the machine's folder.
+// Spec describes a machine. It is kept as a file in the machine's directory.
 type Spec struct {
 	// Name is the host name.
 	Name string `json:"name"`
 	// Namespace is the name of the network namespace.
 	Namespace string `json:"namespace"`
-	// Dir is the machine's folder, its disk: it outlives the machine's processes.
+	// Dir is the machine's directory, its disk: it outlives the machine's processes.
 	Dir string `json:"dir"`
 	// Path is the search path of the services and of commands run on the machine.
 	Path string `json:"path"`
-	// Binds put folders of the machine's disk over places of the file system.
+	// Binds put directories of the machine's disk over places of the file system.
 	Binds []Bind `json:"binds,omitempty"`
 	// RunFolders are made below the machine's own, empty /run.
 	RunFolders []Folder `json:"runFolders,omitempty"`
@@ -37,7 +37,7 @@ type Spec struct {
 	Services []Service `json:"services,omitempty"`
 }
 
-// Bind puts the folder Source, relative to the machine's folder, over Target.
+// Bind puts the directory Source, relative to the machine's directory, over Target.
 type Bind struct {
 	Source string `json:"source"`
 	Target string `json:"target"`
@@ -45,7 +45,7 @@ type Bind struct {
 	Owner string `json:"owner,omitempty"`
 }
 
-// Folder is a folder made at start.
+// Folder is a directory made at start.
 type Folder struct {
 	Path  string `json:"path"`
 	Owner string `json:"owner,omitempty"`
@@ -55,7 +55,7 @@ type Folder struct {
 type Service struct {
 	Name    string   `json:"name"`
 	Command []string `json:"command"`
-	// Once says that the program does its work and ends; it is then ready.
+	// Once reports whether the program does its work and ends; it is then ready.
 	Once bool `json:"once,omitempty"`
 	// Ready tells when services that come after this one may start.
 	Ready *Probe `json:"ready,omitempty"`
@@ -81,10 +81,10 @@ const (
 	logDir   = "log"
 )
 
-// LogDir returns the folder of the services' output.
+// LogDir returns the directory of the services' output.
 func LogDir(dir string) string { return filepath.Join(dir, logDir) }
 
-// Load reads the spec of the machine in a folder.
+// Load reads the spec of the machine in a directory.
 func Load(dir string) (Spec, error) {
 	var spec Spec
 	content, err := os.ReadFile(filepath.Join(dir, specFile))
@@ -104,7 +104,7 @@ func save(spec Spec) error {
 	}
 	for _, dir := range []string{spec.Dir, LogDir(spec.Dir), filepath.Join(spec.Dir, "tmp")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("create folder of machine %s: %w", spec.Name, err)
+			return fmt.Errorf("create directory of machine %s: %w", spec.Name, err)
 		}
 	}
 	if err := os.WriteFile(filepath.Join(spec.Dir, specFile), content, 0o644); err != nil {

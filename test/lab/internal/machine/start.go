@@ -32,7 +32,7 @@ const (
 // else what failed.
 const statusFD = 3
 
-// ErrNotRunning says that a machine has no first process.
+// ErrNotRunning means that a machine has no first process.
 var ErrNotRunning = errors.New("machine is not running")
 
 // Start boots a machine in its network namespace, which must exist, and returns

@@ -141,7 +141,7 @@ func (s *supervisor) reapEnded() {
 	}
 }
 
-// environment is that of services: nothing of the environment of whoever started the lab.
+// environment is that of services: nothing of the environment that the lab was started in.
 func environment(spec Spec) []string {
 	return []string{
 		"PATH=" + spec.Path,

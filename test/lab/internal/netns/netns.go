@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netns makes named network namespaces, visible to `ip netns`, and runs
-// functions inside them.
+// Package netns makes named network namespaces and runs functions inside them.
 package netns
 
 import (
@@ -17,10 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// directory is where iproute2 keeps named network namespaces.
-const directory = "/run/netns"
+// directory holds the names. It is not iproute2's /run/netns: anybody's first `ip netns
+// add` binds that directory onto itself with all that is mounted there. Each namespace is
+// then mounted twice, and the lower mount can no longer be reached to be removed.
+const directory = "/run/millrace-lab"
 
-// ErrNotExist says that there is no network namespace of a name.
+// ErrNotExist means that there is no network namespace of a name.
 var ErrNotExist = errors.New("network namespace does not exist")
 
 // Path returns the file that names a namespace.
@@ -56,7 +57,7 @@ func Create(name string) error {
 }
 
 // Delete removes the name; the namespace itself ends with its last process.
-// A name that does not exist is no error.
+// A name that does not exist is no error. With the last name the directory goes.
 func Delete(name string) error {
 	// EINVAL: the file is there but nothing is mounted on it, because its creation was interrupted.
 	err := unix.Unmount(Path(name), unix.MNT_DETACH)
@@ -65,6 +66,10 @@ func Delete(name string) error {
 	}
 	if err := os.Remove(Path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("delete network namespace %s: %w", name, err)
+	}
+	err = os.Remove(directory)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+		return fmt.Errorf("delete the directory of network namespaces: %w", err)
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ const (
 	skew = time.Hour
 )
 
-// Authority signs the certificates of one lab and keeps its files in a folder.
+// Authority signs the certificates of one lab and keeps its files in a directory.
 type Authority struct {
 	dir         string
 	key         *ecdsa.PrivateKey
@@ -46,7 +46,7 @@ type Identity struct {
 	Addresses []netip.Addr
 }
 
-// CAFile returns the file of the authority's certificate in a folder of keys.
+// CAFile returns the file of the authority's certificate in a directory of keys.
 func CAFile(dir string) string { return filepath.Join(dir, "ca.crt") }
 
 // CertFile returns the certificate file of an identity.
@@ -61,7 +61,7 @@ func PublicKeyFile(dir, name string) string { return filepath.Join(dir, name+".p
 // NewAuthority makes a certificate authority with its files in dir.
 func NewAuthority(dir string) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("create folder of keys: %w", err)
+		return nil, fmt.Errorf("create directory of keys: %w", err)
 	}
 	key, err := newKey(dir, "ca")
 	if err != nil {

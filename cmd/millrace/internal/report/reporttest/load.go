@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reporttest reads the objects of a report's tests from YAML.
+// Package reporttest reads the input of a report's tests from YAML.
 package reporttest
 
 import (
 	"bufio"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,14 +17,41 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	sigsyaml "sigs.k8s.io/yaml"
 
+	consoleapi "github.com/millrace-lb/millrace/api/console"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// Load reads a file of YAML documents. A field that the API does not have
-// fails the test.
-func Load(t *testing.T, file string) *report.Input {
+// Load reads objects.yaml of a directory, and agents.yaml if there is one. A field that
+// the API does not have fails the test.
+func Load(t *testing.T, directory string) *report.Input {
+	t.Helper()
+	in := loadObjects(t, filepath.Join(directory, "objects.yaml"))
+	in.Agents = loadAgents(t, filepath.Join(directory, "agents.yaml"))
+	return in
+}
+
+// loadAgents reads what agents answer.
+func loadAgents(t *testing.T, file string) report.Agents {
+	t.Helper()
+	var agents struct {
+		Answers   map[string]*consoleapi.VIPs
+		Failures  map[string]string
+		Forbidden bool
+	}
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = sigsyaml.UnmarshalStrict(text, &agents)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("%s: %v", file, err)
+	}
+	return report.Agents{Answers: agents.Answers, Failures: agents.Failures, Forbidden: agents.Forbidden}
+}
+
+func loadObjects(t *testing.T, file string) *report.Input {
 	t.Helper()
 	opened, err := os.Open(file)
 	if err != nil {
@@ -73,14 +102,18 @@ func add(in *report.Input, object runtime.Object) bool {
 		in.EndpointSlices = append(in.EndpointSlices, *object)
 	case *corev1.Pod:
 		in.Pods = append(in.Pods, *object)
-	case *millracev1alpha1.IPPool:
+	case *millracev1alpha1.VIPPool:
 		in.Pools = append(in.Pools, *object)
 	case *millracev1alpha1.VIP:
 		in.VIPs = append(in.VIPs, *object)
-	case *millracev1alpha1.BGPPeer:
+	case *millracev1alpha1.LBPeer:
 		in.Peers = append(in.Peers, *object)
-	case *millracev1alpha1.BGPAdvertisement:
+	case *millracev1alpha1.VIPAdvertisement:
 		in.Advertisements = append(in.Advertisements, *object)
+	case *millracev1alpha1.VIPRoute:
+		in.Routes = append(in.Routes, *object)
+	case *millracev1alpha1.LBNodeReport:
+		in.LBNodeReports = append(in.LBNodeReports, *object)
 	case *millracev1alpha1.LBNode:
 		in.LBNodes = append(in.LBNodes, *object)
 	default:

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package desired
+
+import (
+	"reflect"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+func TestAdvertisements(t *testing.T) {
+	type spec = millracev1alpha1.VIPAdvertisementSpec
+	tooHigh := int64(1 << 32)
+	tests := []struct {
+		name     string
+		spec     spec
+		problems []string
+	}{
+		{"everything", spec{}, nil},
+		{"valid", spec{Pools: []string{"pool"}, Peers: []string{"peer"}, Communities: []string{"64512:100", "0:65535", "4200000000:1:4294967295"}}, nil},
+		{"references", spec{Pools: []string{"pool", "none"}, Peers: []string{"nobody"}}, []string{
+			`adv Invalid spec.pools[1]: VIPPool "none" does not exist`,
+			`adv Invalid spec.peers[0]: LBPeer "nobody" does not exist`,
+		}},
+		{"selectors", spec{ServiceSelector: badSelector, NodeSelector: badSelector}, []string{
+			"adv Invalid spec.nodeSelector: ", "adv Invalid spec.serviceSelector: ",
+		}},
+		{"communities", spec{Communities: []string{"65536:1", "1:2:4294967296", "1", "1:2:3:4", "a:b", "-1:1"}}, []string{
+			`adv Invalid spec.communities[0]: "65536:1": "65536" must be a number from 0 to 65535`,
+			`adv Invalid spec.communities[1]: "1:2:4294967296": "4294967296" must be a number from 0 to 4294967295`,
+			`adv Invalid spec.communities[2]: "1" is neither`,
+			`adv Invalid spec.communities[3]: "1:2:3:4" is neither`,
+			`adv Invalid spec.communities[4]: "a:b": "a" must be`,
+			`adv Invalid spec.communities[5]: "-1:1": "-1" must be`,
+		}},
+		{"local preference", spec{LocalPreference: &tooHigh}, []string{"adv Invalid spec.localPreference: 4294967296 is not between 0 and 4294967295"}},
+	}
+	pools := []millracev1alpha1.VIPPool{poolAged("pool", 0)}
+	peers := []millracev1alpha1.LBPeer{peerAged("peer", 0, nil)}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			object := millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "adv"}, Spec: test.spec}
+			checkProblems(t, Advertisements([]millracev1alpha1.VIPAdvertisement{object}, pools, peers), test.problems)
+		})
+	}
+}
+
+func TestParseAdvertisement(t *testing.T) {
+	preference := int64(200)
+	object := &millracev1alpha1.VIPAdvertisement{
+		ObjectMeta: metav1.ObjectMeta{Name: "adv"},
+		Spec: millracev1alpha1.VIPAdvertisementSpec{
+			Pools: []string{"b", "a"}, Peers: []string{"r"}, LocalPreference: &preference,
+			Communities: []string{"65535:0", "64512:1:2", "64512:100", "64512:100"},
+		},
+	}
+	got, problems := ParseAdvertisement(object)
+	if got.Services != nil || !got.Nodes.Matches(nil) {
+		t.Errorf("absent selectors are %v and %v, want all VIPs and all nodes", got.Services, got.Nodes)
+	}
+	got.Nodes = nil
+	low := uint32(200)
+	want := Advertisement{
+		Name: "adv", Pools: []string{"a", "b"}, Peers: []string{"r"}, LocalPreference: &low,
+		Communities: []uint32{64512<<16 | 100, 65535 << 16}, LargeCommunities: [][3]uint32{{64512, 1, 2}},
+	}
+	if len(problems) > 0 || !reflect.DeepEqual(got, want) {
+		t.Errorf("ParseAdvertisement = %+v, %v, want %+v", got, problems, want)
+	}
+	object.Spec.ServiceSelector, object.Spec.NodeSelector = rack("1"), badSelector
+	got, problems = ParseAdvertisement(object)
+	if len(problems) != 1 || got.Nodes != nil || got.Services.Matches(labels.Set{"rack": "2"}) || !got.Services.Matches(labels.Set{"rack": "1"}) {
+		t.Errorf("with selectors: %+v, %v", got, problems)
+	}
+}
+
+func TestAdvertisementSelects(t *testing.T) {
+	front, back := labels.Set{"tier": "front"}, labels.Set{"tier": "back"}
+	backOnly := labels.SelectorFromSet(back)
+	tests := []struct {
+		name          string
+		advertisement Advertisement
+		services      []labels.Set
+		want          bool
+	}{
+		{"everything", Advertisement{}, []labels.Set{front}, true},
+		{"everything, a VIP without a Service", Advertisement{}, nil, true},
+		{"the pool", Advertisement{Pools: []string{"other", "public"}}, []labels.Set{front}, true},
+		{"another pool", Advertisement{Pools: []string{"other"}}, []labels.Set{front}, false},
+		{"other labels", Advertisement{Services: backOnly}, []labels.Set{front}, false},
+		{"labels of one of two Services", Advertisement{Services: backOnly}, []labels.Set{front, back}, true},
+		{"labels, but another pool", Advertisement{Pools: []string{"other"}, Services: backOnly}, []labels.Set{back}, false},
+		{"a selector of everything, a VIP without a Service", Advertisement{Services: labels.Everything()}, nil, false},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if got := test.advertisement.Selects("public", test.services); got != test.want {
+				t.Errorf("Selects = %t, want %t", got, test.want)
+			}
+		})
+	}
+}

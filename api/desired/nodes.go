@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package desired
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+)
+
+// NodeAddresses returns a Node's internal addresses in canonical form, the
+// first of each family (Node.status.addresses, type InternalIP).
+func NodeAddresses(node *corev1.Node) []string {
+	var addresses []string
+	seen := sets.New[bool]()
+	for _, candidate := range node.Status.Addresses {
+		if candidate.Type != corev1.NodeInternalIP {
+			continue
+		}
+		address, err := ParseHost(candidate.Address)
+		if err != nil || seen.Has(address.Is4()) {
+			continue
+		}
+		seen.Insert(address.Is4())
+		addresses = append(addresses, address.String())
+	}
+	return addresses
+}
+
+// NodePodCIDRs returns the networks of a Node's pods in canonical form, the first
+// of each family (Node.spec.podCIDRs).
+func NodePodCIDRs(node *corev1.Node) []string {
+	var networks []string
+	seen := sets.New[bool]()
+	for _, text := range node.Spec.PodCIDRs {
+		network, err := ParsePrefix(text)
+		if err != nil || seen.Has(network.Addr().Is4()) {
+			continue
+		}
+		seen.Insert(network.Addr().Is4())
+		networks = append(networks, network.String())
+	}
+	return networks
+}
+
+// NodeZone returns the zone that a Node is labelled with; empty where it is in
+// none (well-known label topology.kubernetes.io/zone).
+func NodeZone(node *corev1.Node) string { return node.Labels[corev1.LabelTopologyZone] }

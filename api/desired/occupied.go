@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package desired
+
+import (
+	"fmt"
+	"strings"
+
+	"go4.org/netipx"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// Occupied are addresses that something in the cluster has, so that they cannot
+// be VIPs.
+type Occupied struct {
+	Range netipx.IPRange
+	// By names the object that has them, such as `Node "node1"`.
+	By string
+}
+
+// OccupiedByNode returns the addresses of a Node (Node.status.addresses, types
+// InternalIP and ExternalIP) and the network of its pods (Node.spec.podCIDRs).
+func OccupiedByNode(node *corev1.Node) []Occupied {
+	var occupied []Occupied
+	for _, candidate := range node.Status.Addresses {
+		if candidate.Type != corev1.NodeInternalIP && candidate.Type != corev1.NodeExternalIP {
+			continue
+		}
+		if address, err := ParseAddress(candidate.Address); err == nil {
+			occupied = append(occupied, Occupied{netipx.IPRangeFrom(address, address), fmt.Sprintf("Node %q", node.Name)})
+		}
+	}
+	cidrs := node.Spec.PodCIDRs
+	if len(cidrs) == 0 && node.Spec.PodCIDR != "" {
+		cidrs = []string{node.Spec.PodCIDR}
+	}
+	return append(occupied, networks(cidrs, fmt.Sprintf("the pods of Node %q", node.Name))...)
+}
+
+// OccupiedByLBNode returns the addresses of a node and the networks of its pods, as
+// the operator has written them.
+func OccupiedByLBNode(node *millracev1alpha1.LBNode) []Occupied {
+	by := fmt.Sprintf("LBNode %q", node.Name)
+	var occupied []Occupied
+	for _, text := range node.Spec.Addresses {
+		if address, err := ParseAddress(text); err == nil {
+			occupied = append(occupied, Occupied{netipx.IPRangeFrom(address, address), by})
+		}
+	}
+	return append(occupied, networks(node.Spec.PodCIDRs, by)...)
+}
+
+// OccupiedByPeer returns the address of a router.
+func OccupiedByPeer(peer *millracev1alpha1.LBPeer) []Occupied {
+	address, err := parseRouter(peer.Spec.PeerAddress)
+	if err != nil {
+		return nil
+	}
+	return []Occupied{{netipx.IPRangeFrom(address, address), fmt.Sprintf("LBPeer %q", peer.Name)}}
+}
+
+// OccupiedByServiceCIDR returns a network of cluster IPs (ServiceCIDR.spec.cidrs).
+func OccupiedByServiceCIDR(object *networkingv1.ServiceCIDR) []Occupied {
+	return networks(object.Spec.CIDRs, fmt.Sprintf("ServiceCIDR %q", object.Name))
+}
+
+// OccupiedByService returns the cluster IPs of a Service, for clusters that do
+// not tell their Service networks.
+func OccupiedByService(service *corev1.Service) []Occupied {
+	var occupied []Occupied
+	for _, text := range service.Spec.ClusterIPs {
+		if address, err := ParseAddress(text); err == nil {
+			by := fmt.Sprintf("the cluster IP of Service %s/%s", service.Namespace, service.Name)
+			occupied = append(occupied, Occupied{netipx.IPRangeFrom(address, address), by})
+		}
+	}
+	return occupied
+}
+
+func networks(cidrs []string, by string) []Occupied {
+	var occupied []Occupied
+	for _, text := range cidrs {
+		if prefix, err := ParsePrefix(strings.TrimSpace(text)); err == nil {
+			occupied = append(occupied, Occupied{netipx.RangeOfPrefix(prefix), by})
+		}
+	}
+	return occupied
+}
+
+// Occupation is all that is occupied in a cluster.
+type Occupation struct {
+	all []Occupied
+	set *netipx.IPSet
+}
+
+// NewOccupation gathers what is occupied. Messages name it in this order.
+func NewOccupation(all []Occupied) Occupation {
+	ranges := make([]netipx.IPRange, 0, len(all))
+	for _, occupied := range all {
+		ranges = append(ranges, occupied.Range)
+	}
+	return Occupation{all: all, set: setOf(ranges...)}
+}
+
+// maxNamed is how many addresses or owners a message names.
+const maxNamed = 5
+
+// dropOccupied takes from a pool the addresses that something in the cluster
+// has, and adds one limit that names the first of them. An address that is
+// reserved anyway is no news.
+func (p *Pool) dropOccupied(object *millracev1alpha1.VIPPool, occupation Occupation) {
+	if occupation.set == nil || isEmpty(Common(p.Addresses, occupation.set)) {
+		return
+	}
+	var names []string
+	more := 0
+	for _, occupied := range occupation.all {
+		switch {
+		case !p.Addresses.OverlapsRange(occupied.Range):
+		case len(names) < maxNamed:
+			common := Common(setOf(occupied.Range), p.Addresses).Ranges()
+			names = append(names, fmt.Sprintf("%s (%s)", namedRanges(common), occupied.By))
+		default:
+			more++
+		}
+	}
+	if more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	p.Addresses = minus(p.Addresses, occupation.set)
+	found := problems{object: poolObject(object)}
+	found.add(millracev1alpha1.ReasonOccupied, "spec.addresses", "never given out: "+strings.Join(names, ", "))
+	p.Limits = append(p.Limits, found.found...)
+}
+
+// namedRanges writes the first few of ranges.
+func namedRanges(ranges []netipx.IPRange) string {
+	var names []string
+	for _, r := range ranges[:min(len(ranges), maxNamed)] {
+		names = append(names, rangeText(r))
+	}
+	if more := len(ranges) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(names, ", ")
+}

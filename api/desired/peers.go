@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package desired
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// Defaults of LBPeer, as in its schema.
+const (
+	defaultPeerPort         = 179
+	defaultHoldTime         = 90 * time.Second
+	defaultConnectRetryTime = 5 * time.Second
+	defaultRestartTime      = 120 * time.Second
+)
+
+// longestTime is the most that 16 bits of seconds hold (RFC 4271, section 4.2).
+const longestTime = math.MaxUint16 * time.Second
+
+// Peer is a valid LBPeer.
+type Peer struct {
+	Session
+	// Nodes selects the nodes that have the session, by their labels.
+	Nodes labels.Selector
+}
+
+// Session is what a node needs to know for its BGP session with a router.
+type Session struct {
+	// Name is that of the LBPeer.
+	Name          string
+	Address       netip.Addr
+	Port          uint16
+	ASN, LocalASN uint32
+	HoldTime      time.Duration
+	// KeepaliveTime is in whole seconds, as the other times are.
+	KeepaliveTime    time.Duration
+	ConnectRetryTime time.Duration
+	// MultiHopTTL is 0 for a directly connected peer.
+	MultiHopTTL uint8
+	// IPv4 and IPv6 are the families whose routes are announced.
+	IPv4, IPv6 bool
+	// RestartTime is 0 where graceful restart is off.
+	RestartTime time.Duration
+}
+
+// ParsePeer reads an LBPeer. Of an invalid one only Name and Nodes can be used;
+// Nodes is nil where the selector itself is invalid.
+func ParsePeer(object *millracev1alpha1.LBPeer) (Peer, []Problem) {
+	p := problems{object: Object{Kind: "LBPeer", Name: object.Name}}
+	spec := &object.Spec
+	peer := Peer{Session: Session{Name: object.Name}}
+	address, err := parseRouter(spec.PeerAddress)
+	if err != nil {
+		p.invalid("spec.peerAddress", "%v", err)
+	}
+	peer.Address = address
+	peer.ASN = uint32(p.within("spec.peerASN", spec.PeerASN, 1, math.MaxUint32))
+	peer.LocalASN = uint32(p.within("spec.localASN", spec.LocalASN, 1, math.MaxUint32))
+	peer.Port = uint16(p.within("spec.peerPort", int64(cmp.Or(spec.PeerPort, defaultPeerPort)), 1, math.MaxUint16))
+	peer.Nodes = p.selector("spec.nodeSelector", spec.NodeSelector)
+	p.families(&peer.Session, spec.Families)
+	p.times(&peer.Session, spec)
+	if spec.EBGPMultiHop != nil {
+		if ttl := p.within("spec.ebgpMultiHop", int64(*spec.EBGPMultiHop), 1, math.MaxUint8); ttl > 1 {
+			peer.MultiHopTTL = uint8(ttl)
+		}
+	}
+	return peer, p.found
+}
+
+// parseRouter reads the address of a router. It may be on the node itself, at a
+// loopback address. IPv4 link-local addresses are those of some providers'
+// routers. An IPv6 link-local address means another router on each interface.
+func parseRouter(text string) (netip.Addr, error) {
+	address, err := ParseAddress(text)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	switch special, found := specialOf(address); {
+	case !found || special.kind == "loopback" || special.kind == "link-local" && address.Is4():
+		return address, nil
+	case special.kind == "link-local":
+		return netip.Addr{}, fmt.Errorf("%s is link-local, and no interface is known for it: give a global address of the router", address)
+	default:
+		return netip.Addr{}, fmt.Errorf("%s is %s (%s), not the address of a router", address, special.kind, special.prefix)
+	}
+}
+
+func (p *problems) families(session *Session, families []millracev1alpha1.AddressFamily) {
+	if len(families) == 0 {
+		session.IPv4, session.IPv6 = session.Address.Is4(), session.Address.Is6()
+	}
+	for i, family := range families {
+		switch family {
+		case millracev1alpha1.FamilyIPv4:
+			session.IPv4 = true
+		case millracev1alpha1.FamilyIPv6:
+			session.IPv6 = true
+		default:
+			p.invalid(fmt.Sprintf("spec.families[%d]", i), "%q is neither IPv4 nor IPv6", family)
+		}
+	}
+}
+
+func (p *problems) times(session *Session, spec *millracev1alpha1.LBPeerSpec) {
+	session.HoldTime = p.duration("spec.holdTime", spec.HoldTime, defaultHoldTime, 3*time.Second, longestTime)
+	p.wholeSeconds("spec.holdTime", session.HoldTime)
+	session.KeepaliveTime = session.HoldTime / 3
+	if spec.KeepaliveTime != nil {
+		session.KeepaliveTime = p.duration("spec.keepaliveTime", spec.KeepaliveTime, 0, time.Second, longestTime)
+		if 3*session.KeepaliveTime > session.HoldTime {
+			p.invalid("spec.keepaliveTime", "%s is more than a third of holdTime, %s", session.KeepaliveTime, session.HoldTime)
+		}
+	}
+	session.ConnectRetryTime = p.duration("spec.connectRetryTime", spec.ConnectRetryTime, defaultConnectRetryTime, time.Second, 600*time.Second)
+	// Only what the router is told must be whole seconds; these two the node goes by.
+	session.KeepaliveTime = session.KeepaliveTime.Truncate(time.Second)
+	session.ConnectRetryTime = session.ConnectRetryTime.Truncate(time.Second)
+
+	restart := spec.GracefulRestart
+	if restart == nil {
+		restart = &millracev1alpha1.GracefulRestart{}
+	}
+	if restart.Enabled == nil || *restart.Enabled {
+		session.RestartTime = p.duration("spec.gracefulRestart.restartTime", restart.RestartTime, defaultRestartTime, time.Second, 4095*time.Second)
+		p.wholeSeconds("spec.gracefulRestart.restartTime", session.RestartTime)
+	}
+}
+
+func (p *problems) duration(field string, value *metav1.Duration, absent, lowest, highest time.Duration) time.Duration {
+	if value == nil {
+		return absent
+	}
+	if value.Duration < lowest || value.Duration > highest {
+		p.invalid(field, "%s is not between %s and %s", value.Duration, lowest, highest)
+	}
+	return value.Duration
+}
+
+func (p *problems) wholeSeconds(field string, value time.Duration) {
+	if value%time.Second != 0 {
+		p.invalid(field, "%s is not in whole seconds", value)
+	}
+}
+
+// Peers returns what is wrong with LBPeers. Of two for the same router and
+// the same nodes the older is used.
+func Peers(objects []millracev1alpha1.LBPeer) []Problem {
+	ordered := slices.Clone(objects)
+	slices.SortFunc(ordered, func(a, b millracev1alpha1.LBPeer) int { return CompareAge(&a, &b) })
+	type known struct {
+		peer     Peer
+		selector *metav1.LabelSelector
+	}
+	var found []Problem
+	var used []known
+	for i := range ordered {
+		object := &ordered[i]
+		peer, invalid := ParsePeer(object)
+		if len(invalid) > 0 {
+			found = append(found, invalid...)
+			continue
+		}
+		// Different selectors are taken for different nodes; their agents know.
+		same := slices.IndexFunc(used, func(other known) bool {
+			return other.peer.Socket() == peer.Socket() && (object.Spec.NodeSelector == nil || other.selector == nil ||
+				equality.Semantic.DeepEqual(object.Spec.NodeSelector, other.selector))
+		})
+		if same >= 0 {
+			p := problems{object: Object{Kind: "LBPeer", Name: object.Name}}
+			p.invalid("spec.peerAddress", "%s port %d has the older LBPeer %q for the same nodes: this one is not used",
+				peer.Address, peer.Port, used[same].peer.Name)
+			found = append(found, p.found...)
+			continue
+		}
+		used = append(used, known{peer, object.Spec.NodeSelector})
+	}
+	return found
+}
+
+// Socket is what the node connects to.
+func (s *Session) Socket() netip.AddrPort { return netip.AddrPortFrom(s.Address, s.Port) }

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package desired
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+func peerAged(name string, age int, change func(*millracev1alpha1.LBPeerSpec)) millracev1alpha1.LBPeer {
+	peer := millracev1alpha1.LBPeer{
+		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(epoch.Add(time.Duration(age) * time.Second))},
+		Spec:       millracev1alpha1.LBPeerSpec{PeerAddress: "198.51.100.1", PeerASN: 64512, LocalASN: 64513, PeerPort: 179},
+	}
+	if change != nil {
+		change(&peer.Spec)
+	}
+	return peer
+}
+
+func seconds(n int) *metav1.Duration {
+	return &metav1.Duration{Duration: time.Duration(n) * time.Second}
+}
+
+func rack(name string) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{"rack": name}}
+}
+
+func TestPeers(t *testing.T) {
+	type spec = millracev1alpha1.LBPeerSpec
+	type peers = []millracev1alpha1.LBPeer
+	tooFar := int32(256)
+	one := func(change func(*spec)) peers { return peers{peerAged("p", 0, change)} }
+	tests := []struct {
+		name     string
+		objects  peers
+		problems []string
+	}{
+		{"valid", one(nil), nil},
+		{"no address", one(func(s *spec) { s.PeerAddress = "" }), []string{`p Invalid spec.peerAddress: "" is not an IP address`}},
+		{"multicast", one(func(s *spec) { s.PeerAddress = "ff02::1" }), []string{"p Invalid spec.peerAddress: ff02::1 is multicast (ff00::/8), not the address of a router"}},
+		{"unspecified", one(func(s *spec) { s.PeerAddress = "0.0.0.0" }), []string{"p Invalid spec.peerAddress: 0.0.0.0 is unspecified"}},
+		{"zone", one(func(s *spec) { s.PeerAddress = "fe80::1%eth0" }), []string{`p Invalid spec.peerAddress: "fe80::1%eth0" has a zone`}},
+		{"IPv6 link-local", one(func(s *spec) { s.PeerAddress = "fe80::1" }), []string{
+			"p Invalid spec.peerAddress: fe80::1 is link-local, and no interface is known for it",
+		}},
+		{"IPv4 link-local", one(func(s *spec) { s.PeerAddress = "169.254.255.1" }), nil},
+		{"on the node itself", one(func(s *spec) { s.PeerAddress = "127.0.0.1" }), nil},
+		{"AS numbers", one(func(s *spec) { s.PeerASN, s.LocalASN = 0, 1<<32 }), []string{
+			"p Invalid spec.peerASN: 0 is not between 1 and 4294967295",
+			"p Invalid spec.localASN: 4294967296 is not between 1 and 4294967295",
+		}},
+		{"port", one(func(s *spec) { s.PeerPort = 65536 }), []string{"p Invalid spec.peerPort: 65536 is not between 1 and 65535"}},
+		{"selector", one(func(s *spec) { s.NodeSelector = badSelector }), []string{"p Invalid spec.nodeSelector: "}},
+		{"families", one(func(s *spec) { s.Families = []millracev1alpha1.AddressFamily{"IPv4", "IPX"} }), []string{
+			`p Invalid spec.families[1]: "IPX" is neither IPv4 nor IPv6`,
+		}},
+		{"hold time", one(func(s *spec) { s.HoldTime = seconds(2) }), []string{"p Invalid spec.holdTime: 2s is not between 3s and 18h12m15s"}},
+		{"hold time with a fraction", one(func(s *spec) { s.HoldTime = &metav1.Duration{Duration: 3500 * time.Millisecond} }), []string{
+			"p Invalid spec.holdTime: 3.5s is not in whole seconds",
+		}},
+		{"shortest times", one(func(s *spec) { s.HoldTime, s.KeepaliveTime = seconds(3), seconds(1) }), nil},
+		{"retry and multihop", one(func(s *spec) { s.ConnectRetryTime, s.EBGPMultiHop = seconds(601), &tooFar }), []string{
+			"p Invalid spec.connectRetryTime: 10m1s is not between 1s and 10m0s", "p Invalid spec.ebgpMultiHop: 256 is not between 1 and 255",
+		}},
+		{"keepalive against the default hold time", one(func(s *spec) { s.KeepaliveTime = seconds(31) }), []string{
+			"p Invalid spec.keepaliveTime: 31s is more than a third of holdTime, 1m30s",
+		}},
+		{"restart time", one(func(s *spec) { s.GracefulRestart = &millracev1alpha1.GracefulRestart{RestartTime: seconds(4096)} }), []string{
+			"p Invalid spec.gracefulRestart.restartTime: ",
+		}},
+		{"the older of two for the same router", peers{peerAged("a", 1, nil), peerAged("z", 0, nil)}, []string{
+			`a Invalid spec.peerAddress: 198.51.100.1 port 179 has the older LBPeer "z" for the same nodes`,
+		}},
+		{"an invalid one is in nobody's way", peers{peerAged("a", 0, func(s *spec) { s.PeerASN = 0 }), peerAged("b", 1, nil)}, []string{
+			"a Invalid spec.peerASN: ",
+		}},
+		{"the same router from different nodes", peers{
+			peerAged("a", 0, func(s *spec) { s.NodeSelector = rack("1") }), peerAged("b", 0, func(s *spec) { s.NodeSelector = rack("2") }),
+		}, nil},
+		{"the same router from some nodes and from all", peers{
+			peerAged("a", 0, func(s *spec) { s.NodeSelector = rack("1") }), peerAged("b", 0, nil),
+		}, []string{`b Invalid spec.peerAddress: `}},
+		{"the same router on another port", peers{peerAged("a", 0, nil), peerAged("b", 0, func(s *spec) { s.PeerPort = 1179 })}, nil},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) { checkProblems(t, Peers(test.objects), test.problems) })
+	}
+}
+
+func TestParsePeer(t *testing.T) {
+	no, hops := false, int32(3)
+	fraction := &metav1.Duration{Duration: 2500 * time.Millisecond}
+	type spec = millracev1alpha1.LBPeerSpec
+	tests := []struct {
+		name   string
+		change func(*spec)
+		want   Session
+	}{
+		{"defaults", func(s *spec) { s.PeerPort = 0 }, Session{
+			Address: netip.MustParseAddr("198.51.100.1"), Port: 179, HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second,
+			ConnectRetryTime: 5 * time.Second, IPv4: true, RestartTime: 120 * time.Second,
+		}},
+		{"everything", func(s *spec) {
+			s.PeerAddress, s.PeerPort, s.EBGPMultiHop = "2001:db8::1", 1179, &hops
+			s.Families = []millracev1alpha1.AddressFamily{"IPv4"}
+			s.HoldTime, s.KeepaliveTime, s.ConnectRetryTime = seconds(10), fraction, fraction
+			s.GracefulRestart = &millracev1alpha1.GracefulRestart{RestartTime: seconds(4095)}
+		}, Session{
+			Address: netip.MustParseAddr("2001:db8::1"), Port: 1179, HoldTime: 10 * time.Second, KeepaliveTime: 2 * time.Second,
+			ConnectRetryTime: 2 * time.Second, MultiHopTTL: 3, IPv4: true, RestartTime: 4095 * time.Second,
+		}},
+		{"no graceful restart", func(s *spec) {
+			s.HoldTime = seconds(4)
+			s.GracefulRestart = &millracev1alpha1.GracefulRestart{Enabled: &no, RestartTime: seconds(0)}
+		}, Session{
+			Address: netip.MustParseAddr("198.51.100.1"), Port: 179, HoldTime: 4 * time.Second, KeepaliveTime: time.Second,
+			ConnectRetryTime: 5 * time.Second, IPv4: true,
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			test.want.Name, test.want.ASN, test.want.LocalASN = "p", 64512, 64513
+			object := peerAged("p", 0, test.change)
+			peer, problems := ParsePeer(&object)
+			if len(problems) > 0 || peer.Session != test.want {
+				t.Errorf("ParsePeer = %+v, %v, want %+v", peer.Session, problems, test.want)
+			}
+		})
+	}
+	object := peerAged("p", 0, func(s *spec) { s.PeerASN, s.NodeSelector = 0, rack("1") })
+	peer, _ := ParsePeer(&object)
+	if !peer.Nodes.Matches(labels.Set{"rack": "1"}) || peer.Nodes.Matches(labels.Set{"rack": "2"}) {
+		t.Error("the nodes of an invalid peer are not known")
+	}
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package desired
+
+import (
+	"fmt"
+	"math/big"
+	"net/netip"
+	"slices"
+
+	"go4.org/netipx"
+	"k8s.io/apimachinery/pkg/labels"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// Pool is a valid VIPPool.
+type Pool struct {
+	Name string
+	// Priority orders pools: the highest is tried first, then by name.
+	Priority int32
+	// AutoAssign is false for a pool that has to be asked for.
+	AutoAssign bool
+	// Addresses may be given out: those of the pool less the reserved ones and, of
+	// Pools, less those that older pools or others in the cluster have.
+	Addresses *netipx.IPSet
+	// Reserved are addresses that something else has, in this pool or outside.
+	Reserved *netipx.IPSet
+	// SharedByAll lets Services of different namespaces share an address.
+	SharedByAll   bool
+	ReclaimPolicy millracev1alpha1.ReclaimPolicy
+	// Limits say which addresses are not given out, and what has them.
+	Limits []Problem
+
+	// all addresses of the pool, the reserved ones included.
+	all        *netipx.IPSet
+	namespaces labels.Selector
+	services   labels.Selector
+}
+
+// ParsePool reads a VIPPool by itself. Of an invalid one only Name can be used.
+func ParsePool(object *millracev1alpha1.VIPPool) (Pool, []Problem) {
+	p := problems{object: poolObject(object)}
+	all := p.set("spec.addresses", object.Spec.Addresses, announceable)
+	if len(object.Spec.Addresses) == 0 {
+		p.invalid("spec.addresses", "must have at least one CIDR or range")
+	}
+	reserved := p.set("spec.reserved", object.Spec.Reserved, nil)
+	policy := object.Spec.ReclaimPolicy
+	if policy == "" {
+		policy = millracev1alpha1.ReclaimDelete
+	}
+	return Pool{
+		Name:          object.Name,
+		Priority:      object.Spec.Priority,
+		AutoAssign:    object.Spec.AutoAssign == nil || *object.Spec.AutoAssign,
+		Addresses:     minus(all, reserved),
+		Reserved:      reserved,
+		SharedByAll:   object.Spec.SharingScope == millracev1alpha1.ShareInCluster,
+		ReclaimPolicy: policy,
+		all:           all,
+		namespaces:    p.selector("spec.namespaceSelector", object.Spec.NamespaceSelector),
+		services:      p.selector("spec.serviceSelector", object.Spec.ServiceSelector),
+	}, p.found
+}
+
+// set reads ranges. One that cannot be read, or that check refuses, is left out.
+func (p *problems) set(field string, texts []string, check func(netipx.IPRange) error) *netipx.IPSet {
+	var ranges []netipx.IPRange
+	for i, text := range texts {
+		r, err := ParseRange(text)
+		if err == nil && check != nil {
+			err = check(r)
+		}
+		if err != nil {
+			p.invalid(fmt.Sprintf("%s[%d]", field, i), "%v", err)
+			continue
+		}
+		ranges = append(ranges, r)
+	}
+	return setOf(ranges...)
+}
+
+func poolObject(object *millracev1alpha1.VIPPool) Object {
+	return Object{Kind: "VIPPool", Name: object.Name}
+}
+
+// Selects reports whether a pool may serve a Service with these labels in a
+// namespace with those.
+func (p Pool) Selects(namespace, service labels.Set) bool {
+	return p.namespaces.Matches(namespace) && p.services.Matches(service)
+}
+
+// Pools returns the pools that can be used and what is wrong with the others. Of
+// addresses that several pools have the oldest pool keeps them; what is occupied no
+// pool has. A pool that loses addresses by that says so in its Limits, and one that
+// has lost all it could give is not used.
+func Pools(objects []millracev1alpha1.VIPPool, occupation Occupation) ([]Pool, []Problem) {
+	ordered := slices.Clone(objects)
+	slices.SortFunc(ordered, func(a, b millracev1alpha1.VIPPool) int { return CompareAge(&a, &b) })
+
+	var older []Pool
+	pools := make([]Pool, 0, len(ordered))
+	var found []Problem
+	for i := range ordered {
+		pool, invalid := ParsePool(&ordered[i])
+		if len(invalid) > 0 {
+			found = append(found, invalid...)
+			continue
+		}
+		pool.dropOverlap(&ordered[i], older)
+		pool.dropOccupied(&ordered[i], occupation)
+		older = append(older, pool)
+		if len(pool.Limits) > 0 && isEmpty(pool.Addresses) {
+			p := problems{object: poolObject(&ordered[i]), found: pool.Limits}
+			p.add(pool.Limits[0].Reason, "spec.addresses", "no address is left to give out")
+			found = append(found, p.found...)
+			continue
+		}
+		pools = append(pools, pool)
+	}
+	return pools, found
+}
+
+// maxUsable is how many ranges VIPPool.status.usable holds: twice as many as
+// spec.addresses, for each of as many reserved ranges can split one.
+const maxUsable = 512
+
+// UsableRanges returns the addresses of a pool for VIPPool.status.usable, sorted;
+// of too many ranges the largest.
+func (p *Pool) UsableRanges() []string {
+	ranges := p.Addresses.Ranges()
+	if len(ranges) > maxUsable {
+		slices.SortStableFunc(ranges, func(a, b netipx.IPRange) int { return sizeOf(b).Cmp(sizeOf(a)) })
+		ranges = ranges[:maxUsable]
+		slices.SortFunc(ranges, func(a, b netipx.IPRange) int { return a.From().Compare(b.From()) })
+	}
+	texts := make([]string, 0, len(ranges))
+	for _, r := range ranges {
+		texts = append(texts, rangeText(r))
+	}
+	return texts
+}
+
+func sizeOf(r netipx.IPRange) *big.Int {
+	first, last := r.From().As16(), r.To().As16()
+	return new(big.Int).Sub(new(big.Int).SetBytes(last[:]), new(big.Int).SetBytes(first[:]))
+}
+
+// ParseUsable returns the addresses of a pool that the operator has found usable
+// (VIPPool.status.usable), as far as the pool still has them.
+func ParseUsable(object *millracev1alpha1.VIPPool, pool Pool) *netipx.IPSet {
+	var ranges []netipx.IPRange
+	for _, text := range object.Status.Usable {
+		// What cannot be read is as good as not there: nothing is done to it.
+		if r, err := ParseRange(text); err == nil {
+			ranges = append(ranges, r)
+		}
+	}
+	return Common(pool.Addresses, setOf(ranges...))
+}
+
+// PoolHas reports whether an address is one that a pool gives out, as far as its
+// entries can be read.
+func PoolHas(object *millracev1alpha1.VIPPool, address netip.Addr) bool {
+	pool, _ := ParsePool(object)
+	return pool.Addresses.Contains(address)
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package desired
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go4.org/netipx"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// poolAged is a pool that was created so many seconds after others of age 0.
+func poolAged(name string, age int, addresses ...string) millracev1alpha1.VIPPool {
+	return millracev1alpha1.VIPPool{
+		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(epoch.Add(time.Duration(age) * time.Second))},
+		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: addresses},
+	}
+}
+
+func with(pool millracev1alpha1.VIPPool, change func(*millracev1alpha1.VIPPoolSpec)) millracev1alpha1.VIPPool {
+	change(&pool.Spec)
+	return pool
+}
+
+var badSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}
+
+func TestPools(t *testing.T) {
+	tests := []struct {
+		name    string
+		objects []millracev1alpha1.VIPPool
+		used    []string
+		// problems are "name reason message".
+		problems []string
+	}{
+		{
+			name:    "valid",
+			objects: []millracev1alpha1.VIPPool{poolAged("a", 0, "203.0.113.0/25", "2001:db8::/64"), poolAged("b", 0, "203.0.113.128/25")},
+			used:    []string{"a", "b"},
+		},
+		{
+			name:    "inverted range; the others are used",
+			objects: []millracev1alpha1.VIPPool{poolAged("a", 0, "203.0.113.0/28", "203.0.113.20-203.0.113.10"), poolAged("b", 1, "203.0.113.0/24")},
+			used:    []string{"b"},
+			problems: []string{"a Invalid spec.addresses[1]: range 203.0.113.20-203.0.113.10 is inverted: " +
+				"the first address must not be higher than the last"},
+		},
+		{
+			name: "each field is named",
+			objects: []millracev1alpha1.VIPPool{with(poolAged("a", 0, "203.0.113.1-2001:db8::1", "224.0.0.0/28", "fe80::/64"),
+				func(s *millracev1alpha1.VIPPoolSpec) {
+					s.Reserved, s.NamespaceSelector, s.ServiceSelector = []string{"x"}, badSelector, badSelector
+				})},
+			problems: []string{
+				"a Invalid spec.addresses[0]: range 203.0.113.1-2001:db8::1 mixes families",
+				"a Invalid spec.addresses[1]: 224.0.0.0/28 has multicast addresses (224.0.0.0/4), which cannot be announced",
+				"a Invalid spec.addresses[2]: fe80::/64 has link-local addresses (fe80::/10)",
+				`a Invalid spec.reserved[0]: "x" is not an IP address`,
+				"a Invalid spec.namespaceSelector: ",
+				"a Invalid spec.serviceSelector: ",
+			},
+		},
+		{name: "no addresses", objects: []millracev1alpha1.VIPPool{poolAged("a", 0)}, problems: []string{"a Invalid spec.addresses: must have"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			pools, problems := Pools(test.objects, Occupation{})
+			var used []string
+			for _, pool := range pools {
+				used = append(used, pool.Name)
+			}
+			slices.Sort(used)
+			if !slices.Equal(used, test.used) {
+				t.Errorf("used are %v, want %v", used, test.used)
+			}
+			checkProblems(t, problems, test.problems)
+		})
+	}
+}
+
+// checkProblems compares problems with the beginnings of "name reason message".
+func checkProblems(t *testing.T, problems []Problem, want []string) {
+	t.Helper()
+	if len(problems) != len(want) {
+		t.Fatalf("problems are %+v, want %v", problems, want)
+	}
+	for i, problem := range problems {
+		got := problem.Object.Name + " " + problem.Reason + " " + problem.Message
+		if !strings.HasPrefix(got, want[i]) || !strings.HasPrefix(problem.Message, problem.Field+": ") {
+			t.Errorf("problem is %q of field %q, want %q", got, problem.Field, want[i])
+		}
+	}
+}
+
+func TestPoolDefaults(t *testing.T) {
+	no := false
+	pools, _ := Pools([]millracev1alpha1.VIPPool{
+		poolAged("a", 0, "203.0.113.0/30"),
+		with(poolAged("b", 0, "203.0.113.4/30"), func(s *millracev1alpha1.VIPPoolSpec) {
+			s.AutoAssign, s.Priority, s.ReclaimPolicy = &no, 7, millracev1alpha1.ReclaimRetain
+			s.SharingScope = millracev1alpha1.ShareInCluster
+			s.Reserved = []string{"203.0.113.5-203.0.113.6", "198.51.100.0/24"}
+		}),
+	}, Occupation{})
+	a, b := pools[0], pools[1]
+	if a.SharedByAll || !a.AutoAssign || a.ReclaimPolicy != millracev1alpha1.ReclaimDelete || countOf(a.Addresses) != 4 {
+		t.Errorf("a is %+v", a)
+	}
+	if !b.SharedByAll || b.AutoAssign || b.Priority != 7 || b.ReclaimPolicy != millracev1alpha1.ReclaimRetain || countOf(b.Addresses) != 2 ||
+		b.Addresses.Contains(netip.MustParseAddr("203.0.113.5")) {
+		t.Errorf("b is %+v", b)
+	}
+}
+
+func TestSelects(t *testing.T) {
+	selects := func(namespace, service *metav1.LabelSelector) Pool {
+		pools, _ := Pools([]millracev1alpha1.VIPPool{with(poolAged("a", 0, "203.0.113.0/30"), func(s *millracev1alpha1.VIPPoolSpec) {
+			s.NamespaceSelector, s.ServiceSelector = namespace, service
+		})}, Occupation{})
+		return pools[0]
+	}
+	red, blue := labels.Set{"color": "red"}, labels.Set{"color": "blue"}
+	onlyRed := &metav1.LabelSelector{MatchLabels: red}
+	tests := []struct {
+		name               string
+		pool               Pool
+		namespace, service labels.Set
+		want               bool
+	}{
+		{"absent selectors", selects(nil, nil), nil, blue, true},
+		{"empty selector", selects(&metav1.LabelSelector{}, nil), blue, nil, true},
+		{"namespace", selects(onlyRed, nil), red, nil, true},
+		{"other namespace", selects(onlyRed, nil), blue, red, false},
+		{"service", selects(nil, onlyRed), nil, red, true},
+		{"other service", selects(nil, onlyRed), red, blue, false},
+		{"both are needed", selects(onlyRed, onlyRed), red, blue, false},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if got := test.pool.Selects(test.namespace, test.service); got != test.want {
+				t.Errorf("Selects = %v", got)
+			}
+		})
+	}
+}
+
+// countOf counts the addresses of a small set of IPv4.
+func countOf(set *netipx.IPSet) int {
+	count := 0
+	for _, r := range set.Ranges() {
+		for address := r.From(); r.Contains(address); address = address.Next() {
+			count++
+		}
+	}
+	return count
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package desired
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// RouteKey is a port of a Service that a VIPRoute leads elsewhere.
+type RouteKey struct {
+	Service  types.NamespacedName
+	Port     uint16
+	Protocol corev1.Protocol
+}
+
+// RoutePort is where such a port leads.
+type RoutePort struct {
+	RouteKey
+	// Field is the path of the port in the VIPRoute.
+	Field    string
+	Backends []RouteBackend
+}
+
+// RouteBackend is a port of a Service and its weight.
+type RouteBackend struct {
+	Service types.NamespacedName
+	Port    uint16
+	Weight  uint32
+	// Refused is true where the backend cannot be used: its share is refused. Service and Port
+	// may then be empty.
+	Refused bool
+}
+
+// ParseRoute returns the ports of a VIPRoute. A port that cannot be used is left out; a backend
+// that cannot be used is refused and keeps its weight.
+func ParseRoute(object *millracev1alpha1.VIPRoute) ([]RoutePort, []Problem) {
+	p := problems{object: Object{Kind: "VIPRoute", Namespace: object.Namespace, Name: object.Name}}
+	if object.Spec.ServiceName == "" {
+		p.invalid("spec.serviceName", "is empty; name the LoadBalancer Service whose ports the route has")
+		return nil, p.found
+	}
+	service := types.NamespacedName{Namespace: object.Namespace, Name: object.Spec.ServiceName}
+	seen := map[RouteKey]bool{}
+	var ports []RoutePort
+	for i := range object.Spec.Ports {
+		from := &object.Spec.Ports[i]
+		field := fmt.Sprintf("spec.ports[%d]", i)
+		key := RouteKey{Service: service, Port: uint16(from.Port), Protocol: from.Protocol}
+		if key.Protocol == "" {
+			key.Protocol = corev1.ProtocolTCP
+		}
+		switch {
+		case from.Port < 1 || from.Port > 65535:
+			p.within(field+".port", int64(from.Port), 1, 65535)
+			continue
+		case key.Protocol != corev1.ProtocolTCP && key.Protocol != corev1.ProtocolUDP:
+			p.invalid(field+".protocol", "%s is not supported, only TCP and UDP are", key.Protocol)
+			continue
+		case seen[key]:
+			p.invalid(field, "%d/%s is there twice; the first one holds", key.Port, key.Protocol)
+			continue
+		}
+		seen[key] = true
+		port := RoutePort{RouteKey: key, Field: field}
+		for j := range from.Backends {
+			port.Backends = append(port.Backends, p.routeBackend(fmt.Sprintf("%s.backends[%d]", field, j), object.Namespace, &from.Backends[j]))
+		}
+		ports = append(ports, port)
+	}
+	return ports, p.found
+}
+
+func (p *problems) routeBackend(field, namespace string, from *millracev1alpha1.VIPRouteBackend) RouteBackend {
+	backend := RouteBackend{
+		Service: types.NamespacedName{Namespace: from.Namespace, Name: from.Name},
+		Port:    uint16(from.Port), Refused: from.Invalid,
+	}
+	if backend.Service.Namespace == "" {
+		backend.Service.Namespace = namespace
+	}
+	weight := p.within(field+".weight", int64(from.Weight), 0, millracev1alpha1.MaxRouteWeight)
+	backend.Weight = uint32(min(max(weight, 0), millracev1alpha1.MaxRouteWeight))
+	if from.Invalid {
+		return backend
+	}
+	before := len(p.found)
+	if from.Name == "" {
+		p.invalid(field+".name", "is empty; name a Service, or set invalid")
+	}
+	p.within(field+".port", int64(from.Port), 1, 65535)
+	backend.Refused = len(p.found) > before
+	return backend
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package desired
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+func TestServes(t *testing.T) {
+	ours, foreign := millracev1alpha1.Class, "example.com/lb"
+	now := metav1.Now()
+	tests := []struct {
+		name               string
+		service            corev1.Service
+		plain, whenDefault bool
+	}{
+		{"our class", corev1.Service{Spec: corev1.ServiceSpec{Type: "LoadBalancer", LoadBalancerClass: &ours}}, true, true},
+		{"another class", corev1.Service{Spec: corev1.ServiceSpec{Type: "LoadBalancer", LoadBalancerClass: &foreign}}, false, false},
+		{"no class", corev1.Service{Spec: corev1.ServiceSpec{Type: "LoadBalancer"}}, false, true},
+		{"another type", corev1.Service{Spec: corev1.ServiceSpec{Type: "NodePort"}}, false, false},
+		{"being deleted", corev1.Service{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now},
+			Spec: corev1.ServiceSpec{Type: "LoadBalancer", LoadBalancerClass: &ours}}, false, false},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if plain, whenDefault := Serves(&test.service, false), Serves(&test.service, true); plain != test.plain || whenDefault != test.whenDefault {
+				t.Errorf("Serves = %v and, as the default, %v", plain, whenDefault)
+			}
+		})
+	}
+}

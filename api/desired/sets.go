@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package desired
+
+import "go4.org/netipx"
+
+// setOf returns the union of valid ranges.
+func setOf(ranges ...netipx.IPRange) *netipx.IPSet {
+	var builder netipx.IPSetBuilder
+	for _, r := range ranges {
+		builder.AddRange(r)
+	}
+	return built(&builder)
+}
+
+// minus returns the addresses of a that are not in b.
+func minus(a, b *netipx.IPSet) *netipx.IPSet {
+	var builder netipx.IPSetBuilder
+	builder.AddSet(a)
+	builder.RemoveSet(b)
+	return built(&builder)
+}
+
+// Common returns the addresses that both sets have.
+func Common(a, b *netipx.IPSet) *netipx.IPSet {
+	var builder netipx.IPSetBuilder
+	builder.AddSet(a)
+	builder.Intersect(b)
+	return built(&builder)
+}
+
+func isEmpty(set *netipx.IPSet) bool { return set.Equal(&netipx.IPSet{}) }
+
+// built returns the set of a builder that got valid ranges only; a builder's
+// errors are about others.
+func built(builder *netipx.IPSetBuilder) *netipx.IPSet {
+	set, _ := builder.IPSet()
+	return set
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package desired
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"go4.org/netipx"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Sources are the addresses whose clients a Service admits.
+type Sources struct {
+	// Restricted is false where everybody is admitted.
+	Restricted bool
+	Admitted   *netipx.IPSet
+}
+
+// ParseSources reads Service.spec.loadBalancerSourceRanges or, where that is
+// empty, the annotation that was before it. A prefix that cannot be read admits
+// nobody; the others stand. As in Kubernetes, a prefix may have bits set behind
+// its length, which mean nothing.
+func ParseSources(service *corev1.Service) (Sources, []Problem) {
+	p := problems{object: Object{Kind: "Service", Namespace: service.Namespace, Name: service.Name}}
+	field, texts := "spec.loadBalancerSourceRanges", service.Spec.LoadBalancerSourceRanges
+	annotation := service.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey]
+	if len(texts) == 0 && strings.TrimSpace(annotation) != "" {
+		field = "metadata.annotations: " + corev1.AnnotationLoadBalancerSourceRangesKey
+		texts = strings.Split(annotation, ",")
+	}
+	var builder netipx.IPSetBuilder
+	for i, text := range texts {
+		prefix, err := ParsePrefix(strings.TrimSpace(text))
+		if err != nil {
+			p.invalid(fmt.Sprintf("%s[%d]", field, i), "%v, so it admits nobody; the other prefixes stand", err)
+			continue
+		}
+		builder.AddPrefix(prefix)
+	}
+	return Sources{Restricted: len(texts) > 0, Admitted: built(&builder)}, p.found
+}
+
+// ParsePrefix reads a prefix and masks it; one of IPv4-mapped addresses becomes
+// that of IPv4.
+func ParsePrefix(text string) (netip.Prefix, error) {
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("%q is not a prefix such as 198.51.100.0/24", text)
+	}
+	const mapped = 96
+	if prefix.Addr().Is4In6() {
+		if prefix.Bits() < mapped {
+			return netip.Prefix{}, fmt.Errorf("%q holds IPv4-mapped addresses and others", text)
+		}
+		prefix = netip.PrefixFrom(prefix.Addr().Unmap(), prefix.Bits()-mapped)
+	}
+	return prefix.Masked(), nil
+}

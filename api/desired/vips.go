@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package desired
+
+import (
+	"net/netip"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// ParseVIP returns the address of a VIP. The object must have the name that is
+// made of the address: only so the API server keeps an address from having two.
+func ParseVIP(object *millracev1alpha1.VIP) (netip.Addr, []Problem) {
+	p := problems{object: Object{Kind: "VIP", Name: object.Name}}
+	address, err := ParseHost(object.Spec.Address)
+	if err != nil {
+		p.invalid("spec.address", "%v", err)
+		return netip.Addr{}, p.found
+	}
+	if name := millracev1alpha1.VIPName(address); object.Name != name {
+		p.invalid("metadata.name", "the VIP of %s must have the name %q, or an address could have two: this one is not used", address, name)
+		return netip.Addr{}, p.found
+	}
+	return address, nil
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// LBNodeReport is what the agent of a node observed. It has the name of the Node, and
+// goes with its LBNode. The operator creates it, and the node's agent writes its
+// status. The operator writes there only that the Node is not ready (condition
+// NodeReady), and that Ready is therefore Unknown. Other agents do not watch it. Its
+// size does not depend on how many VIPs there are: what a node does with each VIP is
+// asked of its agent.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,categories=millrace,shortName=lbr
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="BGP",type=string,JSONPath=`.status.conditions[?(@.type=="BGPEstablished")].status`
+// +kubebuilder:printcolumn:name="Announced",type=integer,JSONPath=`.status.vips.announced`
+// +kubebuilder:printcolumn:name="Programmed",type=integer,JSONPath=`.status.vips.programmed`
+// +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.status.xdpModes`
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type LBNodeReport struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Status LBNodeReportStatus `json:"status,omitempty"`
+}
+
+// LBNodeReportStatus is what the node's agent observed.
+type LBNodeReportStatus struct {
+	// Version of the agent.
+	//
+	// +optional
+	Version string `json:"version,omitempty"`
+
+	// Interfaces are the node's uplinks: at most 32, those without the programs first.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=map
+	// +listMapKey=name
+	Interfaces []InterfaceStatus `json:"interfaces,omitempty"`
+
+	// XDPModes are those of all the node's uplinks, each mode once, joined by commas.
+	//
+	// +optional
+	XDPModes string `json:"xdpModes,omitempty"`
+
+	// Sessions are the node's BGP sessions: at most 64, those that are not
+	// established first.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=peer
+	Sessions []SessionStatus `json:"sessions,omitempty"`
+
+	// VIPs counts the VIPs of the node.
+	//
+	// +optional
+	VIPs VIPCounts `json:"vips,omitempty"`
+
+	// Exceptions are VIPs that the node should announce and does not, because of a
+	// fault of its own or of its sessions: the first 32 in the order of their addresses.
+	// vips.withheld counts all.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=map
+	// +listMapKey=address
+	Exceptions []VIPException `json:"exceptions,omitempty"`
+
+	// UnfitServices are Services of which the node's maps do not hold all, for lack of
+	// room (reason MapFull): the first 32 in the order of namespace and name.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=map
+	// +listMapKey=namespace
+	// +listMapKey=name
+	UnfitServices []ServiceReference `json:"unfitServices,omitempty"`
+
+	// Conditions: Ready, Programmed, Attached, BGPEstablished, of the agent; NodeReady,
+	// of the operator, present only while the Node is not ready.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// ServiceReference names a Service.
+type ServiceReference struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+// VIPCounts counts the VIPs of a node.
+type VIPCounts struct {
+	// Programmed is the number of VIPs that are in the node's maps.
+	//
+	// +optional
+	Programmed int32 `json:"programmed"`
+
+	// Announced is the number of VIPs that are announced to at least one peer.
+	//
+	// +optional
+	Announced int32 `json:"announced"`
+
+	// Withheld counts, by reason, the VIPs that are not announced.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=map
+	// +listMapKey=reason
+	Withheld []WithheldCount `json:"withheld,omitempty"`
+}
+
+// WithheldCount is how many VIPs are not announced for a reason.
+type WithheldCount struct {
+	// Reason is one word.
+	Reason string `json:"reason"`
+	Count  int32  `json:"count"`
+}
+
+// VIPException is a VIP that is not announced though it should be.
+type VIPException struct {
+	Address string `json:"address"`
+	// Reason says why in one word, Message in a sentence.
+	Reason string `json:"reason"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Message string `json:"message,omitempty"`
+}
+
+// XDPMode is how an interface runs the XDP program.
+//
+// +kubebuilder:validation:Enum=Native;Generic;None
+type XDPMode string
+
+// Modes of XDP.
+const (
+	XDPNative  XDPMode = "Native"
+	XDPGeneric XDPMode = "Generic"
+	XDPNone    XDPMode = "None"
+)
+
+// InterfaceStatus is the state of one uplink.
+type InterfaceStatus struct {
+	Name    string  `json:"name"`
+	XDPMode XDPMode `json:"xdpMode"`
+	// Message says why the programs are not attached, or why the mode is not
+	// Native. On a VLAN it names the interface below, which runs the XDP program.
+	//
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// SessionState is the state of a BGP session (RFC 4271, section 8.2.2).
+//
+// +kubebuilder:validation:Enum=Idle;Connect;Active;OpenSent;OpenConfirm;Established
+type SessionState string
+
+// States of a session.
+const (
+	SessionIdle        SessionState = "Idle"
+	SessionConnect     SessionState = "Connect"
+	SessionActive      SessionState = "Active"
+	SessionOpenSent    SessionState = "OpenSent"
+	SessionOpenConfirm SessionState = "OpenConfirm"
+	SessionEstablished SessionState = "Established"
+)
+
+// SessionStatus is the state of one BGP session.
+type SessionStatus struct {
+	// Peer is the name of the LBPeer.
+	Peer    string       `json:"peer"`
+	Address string       `json:"address"`
+	State   SessionState `json:"state"`
+	// Since is when the session got into or out of Established.
+	//
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+	// Message says why the session is not established.
+	//
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// LBNodeReportList is a list of LBNodeReports.
+//
+// +kubebuilder:object:root=true
+type LBNodeReportList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []LBNodeReport `json:"items"`
+}

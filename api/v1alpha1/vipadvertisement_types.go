@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// VIPAdvertisement says which VIPs are announced, by which nodes, to which
+// peers and with which attributes. A VIP that no advertisement selects is not
+// announced.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,categories=millrace,shortName=vadv
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Pools",type=string,JSONPath=`.spec.pools`
+// +kubebuilder:printcolumn:name="Peers",type=string,JSONPath=`.spec.peers`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type VIPAdvertisement struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   VIPAdvertisementSpec   `json:"spec"`
+	Status VIPAdvertisementStatus `json:"status,omitempty"`
+}
+
+// VIPAdvertisementSpec selects VIPs, nodes and peers. Several advertisements
+// may select the same VIP: the union of them is announced; where they differ
+// in attributes for the same VIP and peer, the first by name wins.
+type VIPAdvertisementSpec struct {
+	// Pools are the names of the VIPPools whose VIPs are announced. Empty: all.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=256
+	// +listType=set
+	Pools []string `json:"pools,omitempty"`
+
+	// ServiceSelector limits it to VIPs of Services with these labels.
+	//
+	// +optional
+	ServiceSelector *metav1.LabelSelector `json:"serviceSelector,omitempty"`
+
+	// NodeSelector limits it to nodes with these labels.
+	//
+	// +optional
+	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
+
+	// Peers are the names of the LBPeers that it is announced to. Empty: all.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=256
+	// +listType=set
+	Peers []string `json:"peers,omitempty"`
+
+	// Communities (RFC 1997, "64512:100") and large communities (RFC 8092,
+	// "64512:1:100") of the routes.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=32
+	// +kubebuilder:validation:items:XValidation:rule="self.split(':').all(n, !n.matches('^[0-9]{1,10}$') || int(n) <= (self.split(':').size() == 2 ? 65535 : 4294967295))",message="the numbers of a community are from 0 to 65535 (64512:100), those of a large community from 0 to 4294967295 (64512:1:100)"
+	// +kubebuilder:validation:items:Pattern=`^[0-9]{1,10}:[0-9]{1,10}(:[0-9]{1,10})?$`
+	// +listType=set
+	Communities []string `json:"communities,omitempty"`
+
+	// LocalPreference of the routes in sessions inside one autonomous system
+	// (RFC 4271, section 5.1.5).
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4294967295
+	LocalPreference *int64 `json:"localPreference,omitempty"`
+}
+
+// VIPAdvertisementStatus is what the operator observed of an advertisement.
+type VIPAdvertisementStatus struct {
+	// Conditions: Ready, with reason Valid or Invalid.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// VIPAdvertisementList is a list of VIPAdvertisements.
+//
+// +kubebuilder:object:root=true
+type VIPAdvertisementList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []VIPAdvertisement `json:"items"`
+}

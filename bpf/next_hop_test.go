@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"bytes"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+var hopMAC = net.HardwareAddr{2, 0, 0, 0, 0, 0x66}
+
+// prepareHop writes the next hop of a node and leaves its addresses.
+func (w *world) prepareHop(t testing.TB, id uint32, ifindex int, source, destination net.HardwareAddr) {
+	t.Helper()
+	w.changeNode(t, id, func(node *bpf.DatapathNode) {
+		node.Ifindex, node.Mtu, node.Vlan = uint32(ifindex), 1500, 0
+		node.Source, node.Destination = [6]byte(source), [6]byte(destination)
+	})
+}
+
+func (w *world) changeNode(t testing.TB, id uint32, change func(*bpf.DatapathNode)) {
+	t.Helper()
+	var node bpf.DatapathNode
+	if err := w.Nodes.Lookup(id, &node); err != nil {
+		t.Fatal(err)
+	}
+	change(&node)
+	put(t, w.Nodes, id, node)
+}
+
+func (w *world) vouch(t testing.TB) {
+	t.Helper()
+	if _, err := w.Vouch.Run(&ebpf.RunOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The fast path needs prepared next hops. With them, every packet ends as on the full path.
+func TestIngressPrepared(t *testing.T) {
+	w := newWorld(t)
+	w.prepareHop(t, 2, w.uplink, uplinkMAC, node2MAC)
+	w.prepareHop(t, 3, w.uplink, uplinkMAC, node3MAC)
+	w.prepareHop(t, 7, w.second, secondMAC, neighborMAC)
+	for _, f := range families {
+		for kind, fixtures := range map[string][]fixture{
+			"not ours":      notOurs(f),
+			"VIP":           vipRules(f),
+			"stage 1":       stage1(w, f),
+			"stage 2":       stage2(f),
+			"second chance": secondChance(f),
+		} {
+			for _, fixture := range fixtures {
+				t.Run(f.name+"/"+kind+"/"+fixture.name, func(t *testing.T) {
+					w.vouch(t)
+					w.check(t, fixture)
+				})
+			}
+		}
+	}
+}
+
+func TestPreparedHop(t *testing.T) {
+	w := newWorld(t)
+	// beat makes the agent's last word so many seconds old.
+	beat := func(seconds uint64) func(*testing.T, *world) {
+		return func(t *testing.T, w *world) {
+			w.vouch(t)
+			var last uint64
+			if err := w.Heartbeat.Lookup(uint32(0), &last); err != nil {
+				t.Fatal(err)
+			}
+			put(t, w.Heartbeat, uint32(0), last-seconds*uint64(w.ticks(t)))
+		}
+	}
+	with := func(change func(*bpf.DatapathNode)) func(*testing.T, *world) {
+		return func(t *testing.T, w *world) {
+			w.vouch(t)
+			w.changeNode(t, 2, change)
+			t.Cleanup(func() { w.prepareHop(t, 2, w.uplink, uplinkMAC, hopMAC) })
+		}
+	}
+	w.prepareHop(t, 2, w.uplink, uplinkMAC, hopMAC)
+	// No route leads there.
+	w.prepareHop(t, 5, w.uplink, uplinkMAC, hopMAC)
+	for _, f := range families {
+		syn, lost := f.tcp(portNode2, "S"), f.tcp(portNoRoute, "S")
+		out := syn.tunnelled(v4.node2, 2)
+		tagged := out.sent(uplinkMAC, hopMAC)
+		tagged = append(append(append([]byte{}, tagged[:12]...), 0x81, 0, 0x60, 7), tagged[12:]...)
+		big := f.udp(portNode2).with(func(p *packet) { p.payload = strings.Repeat("x", 1400-48-f.header()-8) })
+		tooBig := big.with(func(p *packet) { p.payload += "x" })
+		small := func(node *bpf.DatapathNode) { node.Mtu = 1400 }
+		for _, fixture := range []fixture{
+			{name: "used", given: beat(0), in: syn.frame(), verdict: xdpTX, out: out.sent(uplinkMAC, hopMAC), counts: f.received(syn)},
+			{
+				name: "used though the kernel has no route", given: beat(29), in: lost.frame(), verdict: xdpTX,
+				out: lost.tunnelled(node5, 5).sent(uplinkMAC, hopMAC), counts: f.received(lost),
+			},
+			{name: "vouched for too long ago", given: beat(31), in: syn.frame(), verdict: xdpTX, out: out.sent(uplinkMAC, node2MAC), counts: f.received(syn)},
+			{
+				name: "never vouched for", given: func(t *testing.T, w *world) { put(t, w.Heartbeat, uint32(0), uint64(0)) },
+				in: syn.frame(), verdict: xdpTX, out: out.sent(uplinkMAC, node2MAC), counts: f.received(syn),
+			},
+			{
+				name: "by another uplink", given: with(func(node *bpf.DatapathNode) { node.Ifindex = uint32(w.second) }),
+				in: syn.frame(), verdict: xdpRedirect, out: out.sent(uplinkMAC, hopMAC), counts: f.received(syn),
+			},
+			{
+				name: "by an interface that takes no frames", given: with(func(node *bpf.DatapathNode) { node.Ifindex = uint32(w.third) }),
+				in: syn.frame(), verdict: xdpTX, out: out.sent(uplinkMAC, node2MAC), counts: f.received(syn),
+			},
+			{
+				name: "on a VLAN", given: with(func(node *bpf.DatapathNode) { node.Vlan = 3<<13 | 7 }),
+				in: syn.frame(), verdict: xdpTX, out: tagged, counts: f.received(syn),
+			},
+			{
+				name: "as long as fits", given: with(small), in: big.frame(), verdict: xdpTX,
+				out: big.tunnelled(v4.node2, 2).sent(uplinkMAC, hopMAC), counts: f.received(big),
+			},
+			{
+				name: "one byte too long", given: with(small), in: tooBig.frame(), verdict: xdpTX,
+				out:    f.told(f.tooBig(1400-48), tooBig).frame(),
+				counts: join(f.received(tooBig), dropped(bpf.DatapathDropReasonDROP_ENCAP_TOO_BIG), event(bpf.DatapathEventEVENT_TOO_BIG_TOLD)),
+			},
+		} {
+			t.Run(f.name+"/"+fixture.name, func(t *testing.T) { w.check(t, fixture) })
+		}
+	}
+}
+
+// Without its bit in the Bloom filter an address is no VIP, whatever the maps say.
+func TestFilterComesFirst(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		for _, p := range []packet{f.tcp(portCluster, "S"), f.udp(portNode2), f.tcp(9, "S")} {
+			index, _ := filterPlace(f.vip)
+			put(t, w.VipFilter, index, uint64(0))
+			if got := w.ingress(t, p.frame()); got.verdict != xdpPass {
+				t.Errorf("%s port %d: verdict %v without the bit, want XDP_PASS", f.name, p.to.Port(), got.verdict)
+			}
+			w.setFilter(t, f.vip)
+			if got := w.ingress(t, p.frame()); got.verdict == xdpPass && bytes.Equal(got.frame, p.frame()) {
+				t.Errorf("%s port %d: passed with the bit", f.name, p.to.Port())
+			}
+		}
+	}
+}

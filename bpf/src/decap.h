@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include "frame.h"
+#include "frontend.h"
+#include "geneve.h"
+#include "hash.h"
+#include "parse.h"
+#include "settings.h"
+#include "verdict.h"
+
+/* Packets that another node encapsulated. */
+
+/* Takes the outer headers off: what is between the Ethernet header and the IP packet. */
+static __always_inline int decapsulate(struct xdp_md *ctx, struct packet *packet)
+{
+	const int shift = packet->l3 - sizeof(struct ethhdr);
+	struct stations *stations = (void *)(long)ctx->data;
+	struct stations old;
+
+	if ((void *)(stations + 1) > (void *)(long)ctx->data_end)
+		return -1;
+	old = *stations;
+	if (bpf_xdp_adjust_head(ctx, shift))
+		return -1;
+	packet->l4 -= shift;
+	packet->l3 = sizeof(struct ethhdr);
+	stations = (void *)(long)ctx->data;
+	if ((void *)stations + sizeof(struct ethhdr) > (void *)(long)ctx->data_end)
+		return -1;
+	*stations = old;
+	*(__be16 *)(stations + 1) = packet->flow.family == ADDRESS_FAMILY_IPV4 ?
+					    bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
+	return 0;
+}
+
+#define ECN_MASK 3
+#define ECN_CONGESTION 3
+
+/* RFC 6040 section 4.2: the inner packet takes over a congestion mark of the outer one. */
+static __always_inline int ecn_merge(struct packet *inner, __u8 outer)
+{
+	if ((outer & ECN_MASK) != ECN_CONGESTION)
+		return 0;
+	if (!(inner->tos & ECN_MASK))
+		return -1;
+	inner->tos |= ECN_CONGESTION;
+	return 0;
+}
+
+/* Reads our Geneve header and option. Returns the inner protocol, or zero if malformed. */
+static __always_inline __be16 read_tunnel(struct packet *packet, const struct tunnel *tunnel)
+{
+	__u32 words = tunnel->geneve.version_length & 0x3f;
+
+	if (tunnel->geneve.version_length >> 6 || words < GENEVE_OPTION_WORDS)
+		return 0;
+	if (tunnel->option.class != bpf_htons(GENEVE_OPTION_CLASS) ||
+	    tunnel->option.type < GENEVE_OPTION_TYPE ||
+	    tunnel->option.type > GENEVE_OPTION_TYPE + ZONES ||
+	    tunnel->option.length != GENEVE_OPTION_WORDS - 1)
+		return 0;
+	packet->zone_steps = tunnel->option.type - GENEVE_OPTION_TYPE;
+	packet->path = (__u64)bpf_ntohl(tunnel->option.path[0]) << 32 |
+		      bpf_ntohl(tunnel->option.path[1]);
+	packet->l3 = packet->l4 + sizeof(struct udphdr) + sizeof(struct geneve) + words * 4;
+	return tunnel->geneve.protocol;
+}
+
+/* No verdict: the outer headers were read. */
+#define TUNNEL_READ -3
+
+/* Reads the outer headers of a packet to this node's Geneve port. Another VNI belongs to
+ * another user of Geneve, such as a CNI. protocol becomes the inner one, or zero.
+ */
+static __always_inline int enter_tunnel(struct xdp_md *ctx, struct packet *packet,
+					__be16 *protocol)
+{
+	struct tunnel *tunnel = frame_at(ctx, packet->l4);
+	__u32 *sender;
+
+	if ((void *)&tunnel->option > (void *)(long)ctx->data_end)
+		return XDP_PASS;
+	if ((tunnel->geneve.vni & bpf_htonl(0xffffff00)) != bpf_htonl(GENEVE_VNI << 8))
+		return XDP_PASS;
+	sender = bpf_map_lookup_elem(&node_addresses, &packet->flow.client);
+	if (!sender)
+		return drop(DROP_TUNNEL_SOURCE);
+	packet->sender = *sender;
+	if ((void *)(tunnel + 1) > (void *)(long)ctx->data_end)
+		return drop(DROP_TUNNEL_MALFORMED);
+	trace_step(TRACE_FROM_NODE);
+	*protocol = read_tunnel(packet, tunnel);
+	return TUNNEL_READ;
+}
+
+/* The inner packet is for the frontend. Its ingress node has done stage 1. */
+static __always_inline int serve_inner(struct packet *packet, const struct frontend *frontend)
+{
+	packet->frontend = frontend->id;
+	trace_frontend(frontend);
+	hash_flow(packet, frontend);
+	return serve_here();
+}
+
+/* A packet from another node. */
+static __always_inline int from_node(struct xdp_md *ctx, struct packet *packet,
+				     const struct frontend **frontend)
+{
+	__u8 outer_tos = packet->tos;
+	__be16 protocol;
+	int flaw;
+
+	flaw = enter_tunnel(ctx, packet, &protocol);
+	if (flaw != TUNNEL_READ)
+		return flaw;
+	flaw = parse_ip(ctx, packet, protocol);
+	if (flaw == NOT_IP)
+		return drop(DROP_TUNNEL_MALFORMED);
+	if (flaw)
+		return VERDICT_SLOW_PATH;
+	if (ecn_merge(packet, outer_tos))
+		return drop(DROP_TUNNEL_CONGESTION);
+	*frontend = frontend_find(&packet->flow);
+	if (!*frontend)
+		return drop(is_vip(&packet->flow.vip) ? DROP_NO_FRONTEND : DROP_TUNNEL_NO_VIP);
+	return serve_inner(packet, *frontend);
+}

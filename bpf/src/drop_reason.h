@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+/* Why a packet was dropped. Counters and tools show these names: DROP_NO_FRONTEND is
+ * no_frontend. New reasons go before DROP_REASONS.
+ */
+enum drop_reason {
+	/* Not dropped. */
+	DROP_NONE,
+	/* To a VIP, shorter than its headers say. */
+	DROP_MALFORMED,
+	/* A fragment to a VIP that is of ICMP, or would overlap the transport header. */
+	DROP_FRAGMENT,
+	/* A later fragment to a VIP. Its first one, with the ports, was not seen on this node in
+	 * the last 30 s, or no node knows its flow.
+	 */
+	DROP_FRAGMENT_EARLY,
+	/* More or longer IPv6 extension headers to a VIP than are read. */
+	DROP_IPV6_EXTENSION,
+	/* To a VIP with a source route: an IPv4 option (RFC 7126), or an IPv6 routing header of
+	 * type 0 (RFC 5095) or with segments left.
+	 */
+	DROP_SOURCE_ROUTE,
+	/* To a VIP, of a protocol that none of its Services can have. */
+	DROP_VIP_PROTOCOL,
+	/* ICMP to a VIP, neither an echo request nor an error. */
+	DROP_ICMP_TYPE,
+	/* An ICMP error to a VIP. The VIP did not send the embedded packet, or its ports are
+	 * missing.
+	 */
+	DROP_ICMP_EMBEDDED,
+	/* An ICMP error about a connection that no node of its row knows. */
+	DROP_ICMP_NO_CONNECTION,
+	/* An echo request from an address that is not a single host's. */
+	DROP_ANSWER_SOURCE,
+	/* An echo request beyond the rate limit. */
+	DROP_ANSWER_LIMIT,
+	/* To an address of a pool that is no VIP. Sent back, it would loop. */
+	DROP_POOL_UNASSIGNED,
+	/* To a VIP, on a port that no Service has. Sent back, it would loop. */
+	DROP_NO_FRONTEND,
+	/* The frontend's source ranges do not hold the client. */
+	DROP_SOURCE_RANGE,
+	/* The frontend has no endpoint, anywhere or on the node that has to serve it. */
+	DROP_NO_ENDPOINT,
+	/* The endpoint of an established TCP connection no longer exists. */
+	DROP_ENDPOINT_GONE,
+	/* The client uses this source port at the same endpoint through another frontend. No
+	 * other endpoint was free of such a conflict.
+	 */
+	DROP_TUPLE_CONFLICT,
+	/* The kernel could not store the new flow. */
+	DROP_CONNECTION_STORE,
+	/* The row of the node table names no node. */
+	DROP_ROW_EMPTY,
+	/* The node that the row names is not known here. */
+	DROP_NODE_UNKNOWN,
+	/* The node and this one have no address family in common. */
+	DROP_NODE_FAMILY,
+	/* No route to the node. */
+	DROP_NODE_ROUTE,
+	/* IP forwarding is off on the interface, so the kernel gives no next hop. */
+	DROP_FORWARDING_OFF,
+	/* Encapsulated, it is longer than the path MTU to the node. */
+	DROP_ENCAP_TOO_BIG,
+	/* The driver left too little room in front of the packet. */
+	DROP_HEADROOM,
+	/* The next hop was left to the kernel, but the driver takes no metadata. */
+	DROP_HANDOVER,
+	/* Encapsulated by a host that is no node of the cluster. */
+	DROP_TUNNEL_SOURCE,
+	/* A notice that its subject did not send, or that is not for this ingress node. */
+	DROP_TUNNEL_EXCEPTION,
+	/* Our VNI, but not in the form that our nodes send. */
+	DROP_TUNNEL_MALFORMED,
+	/* Encapsulated for an address that is no VIP. */
+	DROP_TUNNEL_NO_VIP,
+	/* RFC 6040 section 4.2: the outer header has a congestion mark, but the inner one has
+	 * no ECN.
+	 */
+	DROP_TUNNEL_CONGESTION,
+	/* The kernel had no memory to rewrite a reply. The client does not know the endpoint. */
+	DROP_REPLY_REWRITE,
+	/* A new flow in the share of a backend that is refused. */
+	DROP_SHARE_REFUSED,
+	DROP_REASONS,
+};

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+/* What else is counted, by name: EVENT_REFUSED is refused. */
+enum event {
+	/* The next hop was left to the kernel: the neighbour is not resolved, or the driver does
+	 * not take the frame.
+	 */
+	EVENT_HANDED_TO_KERNEL,
+	/* Sent on to a former primary of the row. */
+	EVENT_SECOND_CHANCE,
+	/* No former primary knew the flow: sent back to the primary. */
+	EVENT_SECOND_CHANCE_RETURNED,
+	/* Sent on to the primary of the flow's row for another zone. */
+	EVENT_OTHER_ZONE,
+	/* Another node holds the flow. From now on this node sends it there. */
+	EVENT_EXCEPTION_LEARNED,
+	/* Sent by an exception to the node that holds the flow. */
+	EVENT_EXCEPTION_USED,
+	/* An echo request to a VIP was answered. */
+	EVENT_ECHO_ANSWERED,
+	/* A client was refused: the Service has no endpoint, or the flow is in a share that is
+	 * refused. Its packet counts as dropped.
+	 */
+	EVENT_REFUSED,
+	/* A client got an ICMP error to send smaller packets. Its packet counts as dropped. */
+	EVENT_TOO_BIG_TOLD,
+	EVENTS,
+};

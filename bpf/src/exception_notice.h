@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include "exception.h"
+#include "node.h"
+#include "path.h"
+#include "row.h"
+
+/* Notices: how a node that holds a flow tells the ingress node, or that it does not. The
+ * notice is the packet itself, sent back. The ingress node then learns or forgets an
+ * exception (exception.h), and the packet goes on.
+ */
+
+/* An exception led the packet here, but the flow is not here. The ingress node has to forget
+ * the exception. Returns the node to send to, or zero.
+ */
+static __always_inline __u32 exception_reject(struct packet *packet, __u32 self)
+{
+	__u32 ingress = path_node(packet->path, PATH_INGRESS);
+	__u32 chooser = path_node(packet->path, PATH_CHOOSER);
+
+	packet->path &= ~PATH_EXCEPTION;
+	packet->zone_steps = 0;
+	if (ingress == self) {
+		exception_delete(&packet->flow);
+		return node_is_known(chooser) ? chooser : 0;
+	}
+	if (!node_is_known(ingress))
+		return 0;
+	packet->path = path_with(packet->path, PATH_CHOOSER, 0) | PATH_NOTICE;
+	return ingress;
+}
+
+/* Reports whether the packet got here by a chain walk: its ingress node does not know yet
+ * that this node holds the flow.
+ */
+static __always_inline int was_walked_to(const struct packet *packet, const struct self *self)
+{
+	__u32 ingress = path_node(packet->path, PATH_INGRESS);
+
+	if (!ingress || packet->path & PATH_EXCEPTION)
+		return 0;
+	return packet->zone_steps || path_node(packet->path, PATH_CHOOSER) != self->id ||
+	       (packet->sender && packet->sender != ingress);
+}
+
+/* Makes the packet a notice to its ingress node that this node holds the flow. Returns the
+ * ingress node; zero where it is this node, or unknown.
+ */
+__noinline int notify_ingress(struct packet *packet, const struct self *self,
+			      const struct frontend *frontend)
+{
+	__u32 ingress;
+
+	if (!packet || !self || !frontend || frontend->flags & FRONTEND_LOCAL)
+		return 0;
+	ingress = path_node(packet->path, PATH_INGRESS);
+	if (ingress == self->id) {
+		if (packet->zone_steps || path_node(packet->path, PATH_CHOOSER) != self->id)
+			exception_learn(&packet->flow,
+					row_index(frontend->table, packet->node_hash), self->id);
+		return 0;
+	}
+	if (!node_is_known(ingress))
+		return 0;
+	trace_step(TRACE_NOTIFIES);
+	packet->path = path_with(packet->path, PATH_CHOOSER, self->id) | PATH_NOTICE;
+	packet->zone_steps = 0;
+	return ingress;
+}
+
+/* Takes in a notice: the chooser holds the flow, or, where that is zero, the sender does not.
+ * Only a notice about its own sender is believed. Returns the node to send the packet to, or
+ * zero.
+ */
+__noinline int exception_notified(struct packet *packet, const struct self *self,
+				  const struct frontend *frontend)
+{
+	struct exception *exception;
+	__u32 holder, index;
+	struct row *row;
+
+	if (!packet || !self || !frontend)
+		return 0;
+	holder = path_node(packet->path, PATH_CHOOSER);
+	index = row_index(frontend->table, packet->node_hash);
+	row = bpf_map_lookup_elem(&rows, &index);
+	if (path_node(packet->path, PATH_INGRESS) != self->id ||
+	    (holder && holder != packet->sender) || !frontend->table ||
+	    frontend->flags & FRONTEND_LOCAL || !row)
+		return 0;
+	trace_step(TRACE_NOTIFIED);
+	packet->path = path_by_row(row->path, self) | PATH_WALK;
+	packet->zone_steps = 0;
+	if (!holder) {
+		exception = exception_find(&packet->flow);
+		if (exception && exception->node == packet->sender)
+			exception_delete(&packet->flow);
+		return path_node(packet->path, PATH_CHOOSER);
+	}
+	if (holder == path_node(packet->path, PATH_CHOOSER))
+		exception_delete(&packet->flow);
+	else
+		exception_learn(&packet->flow, index, holder);
+	packet->path |= PATH_FINAL;
+	return holder;
+}

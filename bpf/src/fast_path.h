@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
+
+#include "bloom.h"
+#include "count.h"
+#include "drop_sample.h"
+#include "frame.h"
+#include "frontend.h"
+#include "next_hop.h"
+#include "outer_header.h"
+#include "parse.h"
+#include "row.h"
+#include "source_ranges.h"
+#include "verdict.h"
+
+/* The fast path takes nearly all packets from routers: TCP or UDP right behind an IP header
+ * without options, to another node, by an unmarked row and a prepared next hop. What it reads
+ * stays in registers. Any other packet it leaves to the full path, before it has changed or
+ * counted anything.
+ */
+
+#define IPV4_NO_OPTIONS 0x45
+
+/* ports are source and destination port, as one load reads them. */
+static __always_inline int to_geneve(__u8 protocol, __u32 ports)
+{
+	return protocol == IPPROTO_UDP && ports >> 16 == bpf_htons(GENEVE_PORT);
+}
+
+/* Reports whether the TCP or UDP header is whole: in the frame, which has eight bytes of it,
+ * and in length, the bytes behind the IP header.
+ */
+static __always_inline int l4_is_whole(const void *l4, const void *data_end, __u8 protocol,
+				       __u32 length)
+{
+	__u32 header = sizeof(struct tcphdr);
+
+	if (protocol != IPPROTO_TCP) {
+		if (protocol != IPPROTO_UDP)
+			return 0;
+		header = sizeof(struct udphdr);
+	}
+	return length >= header && l4 + header <= data_end;
+}
+
+/* No frontend has the destination and port. Most such packets are for hosts in a network with
+ * VIPs, this node above all, and pass. Those to a VIP or a pool take the full path.
+ */
+static __noinline int no_frontend_ipv4(const struct self *self, __be32 destination)
+{
+	struct address address;
+
+	if (destination == self->ipv4)
+		return XDP_PASS;
+	address_set_ipv4(&address, destination);
+	return is_vip(&address) || pools_hold_ipv4(destination) ? VERDICT_FULL_PATH : XDP_PASS;
+}
+
+static __noinline int no_frontend_ipv6(const struct self *self,
+					   const struct address *destination)
+{
+	if (address_equal(destination, &self->ipv6))
+		return XDP_PASS;
+	return is_vip(destination) || pools_hold_ipv6(destination) ? VERDICT_FULL_PATH : XDP_PASS;
+}
+
+/* Bytes of encapsulation to the node; zero if no address family is in common. */
+static __always_inline __u32 fast_overhead(const struct self *self, const struct node *node)
+{
+	if (self->ipv4 && node->ipv4)
+		return OVERHEAD_IPV4;
+	/* No address of a node begins with four bytes of zero. */
+	return self->ipv6.word[0] && node->ipv6.word[0] ? OVERHEAD_IPV6 : 0;
+}
+
+/* Reports whether the fast path can send by the next hop to the node. */
+static __always_inline int hop_is_fast(struct xdp_md *ctx, const struct self *self,
+					const struct node *node)
+{
+	return !node->vlan && !(self->flags & SELF_NO_TRANSMIT) && hop_is_prepared(node) &&
+	       leaves_by(ctx, node->ifindex);
+}
+
+/* Writes the Ethernet header in front of overhead bytes, and returns where those begin. */
+static __always_inline void *fast_room(struct xdp_md *ctx, const struct node *node,
+					const int overhead, __be16 protocol)
+{
+	struct stations *stations = (void *)(long)ctx->data;
+
+	if ((void *)stations + sizeof(struct ethhdr) + overhead > (void *)(long)ctx->data_end)
+		return NULL;
+	*stations = *(const struct stations *)node->destination;
+	*(__be16 *)(stations + 1) = protocol;
+	return (void *)stations + sizeof(struct ethhdr);
+}
+
+static __always_inline int fast_send(struct xdp_md *ctx, const struct self *self,
+				      const struct node *node, const struct frontend *frontend,
+				      const struct outer *outer)
+{
+	const __u32 overhead = fast_overhead(self, node);
+
+	if (!overhead || outer->length + overhead > node->mtu)
+		return VERDICT_FULL_PATH;
+	count_attached(frontend->id, outer->length);
+	if (overhead == OVERHEAD_IPV4) {
+		struct iphdr *ip;
+
+		if (bpf_xdp_adjust_head(ctx, -OVERHEAD_IPV4))
+			return drop_unread(ctx, frontend->id, DROP_HEADROOM);
+		ip = fast_room(ctx, node, OVERHEAD_IPV4, bpf_htons(ETH_P_IP));
+		if (!ip)
+			return drop_unread(ctx, frontend->id, DROP_HEADROOM);
+		write_outer_ipv4(ip, outer, self->ipv4, node->ipv4);
+		write_tunnel((void *)(ip + 1), outer);
+	} else {
+		struct ipv6hdr *ip;
+
+		if (bpf_xdp_adjust_head(ctx, -OVERHEAD_IPV6))
+			return drop_unread(ctx, frontend->id, DROP_HEADROOM);
+		ip = fast_room(ctx, node, OVERHEAD_IPV6, bpf_htons(ETH_P_IPV6));
+		if (!ip)
+			return drop_unread(ctx, frontend->id, DROP_HEADROOM);
+		write_outer_ipv6(ip, outer, &self->ipv6, &node->ipv6);
+		write_tunnel((void *)(ip + 1), outer);
+	}
+	return XDP_TX;
+}
+
+/* A whole packet to the frontend. */
+static __always_inline int fast_forward(struct xdp_md *ctx, const struct self *self,
+					 struct frontend *frontend, struct outer *outer)
+{
+	struct node *node;
+	struct row *row;
+	__u32 id;
+
+	/* Local, refusals, source ranges and affinity are left to the full path. */
+	if (frontend->flags | frontend->ranges | frontend->affinity)
+		return VERDICT_FULL_PATH;
+	row = row_of(frontend->table, outer->hash);
+	if (!row || row->path & ROW_MARKED)
+		return VERDICT_FULL_PATH;
+	outer->path = path_by_row(row->path, self);
+	id = path_node(outer->path, PATH_CHOOSER);
+	node = bpf_map_lookup_elem(&nodes, &id);
+	if (!node || !hop_is_fast(ctx, self, node))
+		return VERDICT_FULL_PATH;
+	return fast_send(ctx, self, node, frontend, outer);
+}
+
+static __always_inline int fast_path_ipv4(struct xdp_md *ctx, struct frontend **found)
+{
+	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
+	struct iphdr *ip = data + sizeof(struct ethhdr);
+	__u64 key;
+	struct frontend *frontend;
+	struct self *self;
+	struct outer outer = { .protocol = bpf_htons(ETH_P_IP) };
+	struct hash_pair hash;
+	__u32 ports;
+
+	if ((void *)(ip + 1) + sizeof(struct udphdr) > data_end)
+		return VERDICT_FULL_PATH;
+	ports = *(__u32 *)(ip + 1);
+	if (ip->protocol == IPPROTO_UDP &&
+	    (*(__u8 *)ip != IPV4_NO_OPTIONS || to_geneve(ip->protocol, ports)))
+		return VERDICT_FULL_PATH;
+	if (!bloom_has_ipv4(ip->daddr))
+		return XDP_PASS;
+	outer.length = bpf_ntohs(ip->tot_len);
+	if (*(__u8 *)ip != IPV4_NO_OPTIONS ||
+	    ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET) ||
+	    !l4_is_whole(ip + 1, data_end, ip->protocol, outer.length - sizeof(*ip)) ||
+	    outer.length < sizeof(*ip) || outer.length > data_end - (void *)ip)
+		return VERDICT_FULL_PATH;
+	self = settings_get();
+	if (!self || !station_is_ours(data, self))
+		return XDP_PASS;
+	/* A struct frontend_key4, written as one word: the lookup would wait for parts of it. */
+	key = (__u64)(ports >> 16 | (__u32)ip->protocol << 16) << 32 | ip->daddr;
+	frontend = bpf_map_lookup_elem(&frontends4, &key);
+	if (!frontend)
+		return no_frontend_ipv4(self, ip->daddr);
+	*found = frontend;
+	outer.tos = ip->tos;
+	hash = hash_ipv4(ip->saddr, ip->daddr, ports, ip->protocol);
+	outer.hash = hash.node;
+	return fast_forward(ctx, self, frontend, &outer);
+}
+
+static __always_inline int fast_path_ipv6(struct xdp_md *ctx, struct frontend **found)
+{
+	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
+	struct ipv6hdr *ip = data + sizeof(struct ethhdr);
+	struct frontend *frontend;
+	struct self *self;
+	struct outer outer = { .protocol = bpf_htons(ETH_P_IPV6) };
+	struct hash_pair hash;
+	struct address vip;
+	__u64 hashed;
+	__u32 ports;
+
+	if ((void *)(ip + 1) + sizeof(struct udphdr) > data_end)
+		return VERDICT_FULL_PATH;
+	ports = *(__u32 *)(ip + 1);
+	if (to_geneve(ip->nexthdr, ports))
+		return VERDICT_FULL_PATH;
+	if (!bloom_has_ipv6(&ip->daddr))
+		return XDP_PASS;
+	outer.length = bpf_ntohs(ip->payload_len) + sizeof(*ip);
+	if (ip->version != 6 ||
+	    !l4_is_whole(ip + 1, data_end, ip->nexthdr, outer.length - sizeof(*ip)) ||
+	    outer.length > data_end - (void *)ip)
+		return VERDICT_FULL_PATH;
+	self = settings_get();
+	if (!self || !station_is_ours(data, self))
+		return XDP_PASS;
+	hashed = hash_vip((void *)&ip->daddr);
+	frontend = frontend6_find(&ip->daddr, hashed, frontend_port(ports >> 16, ip->nexthdr));
+	if (!frontend) {
+		__builtin_memcpy(&vip, &ip->daddr, sizeof(vip));
+		return no_frontend_ipv6(self, &vip);
+	}
+	*found = frontend;
+	outer.tos = bpf_ntohs(*(__be16 *)ip) >> 4;
+	hash = hash_ipv6((void *)&ip->saddr, hashed, ports, ip->nexthdr);
+	outer.hash = hash.node;
+	return fast_forward(ctx, self, frontend, &outer);
+}
+
+/* Returns an XDP action or VERDICT_FULL_PATH, then with the frontend if it was found. Inlined:
+ * with return thunks in the kernel a call costs as much as a lookup.
+ */
+static __always_inline int fast_path(struct xdp_md *ctx, struct frontend **found)
+{
+	void *eth = (void *)(long)ctx->data;
+	__be16 protocol;
+
+	if (eth + sizeof(struct ethhdr) > (void *)(long)ctx->data_end)
+		return XDP_PASS;
+	/* One load, because struct ethhdr is packed. */
+	protocol = *(__be16 *)(eth + offsetof(struct ethhdr, h_proto));
+	if (protocol == bpf_htons(ETH_P_IP))
+		return fast_path_ipv4(ctx, found);
+	if (protocol == bpf_htons(ETH_P_IPV6))
+		return fast_path_ipv6(ctx, found);
+	return VERDICT_FULL_PATH;
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include <linux/if_ether.h>
+
+#include "bloom.h"
+#include "decap.h"
+#include "finish.h"
+#include "parse.h"
+#include "stage1.h"
+#include "vlan.h"
+
+/* The full path: what the fast path leaves over, and packets from other nodes. It reads IP
+ * headers without options or extension headers; others are for the slow path.
+ */
+
+/* Finds the frontend of a packet from a router, or returns the verdict. */
+static __always_inline int find_frontend(struct xdp_md *ctx, struct packet *packet,
+					 const struct self *self, const struct frontend **found)
+{
+	const struct frontend *frontend;
+	int flaw;
+
+	if (!bloom_has_flow(&packet->flow))
+		return XDP_PASS;
+	frontend = frontend_find(&packet->flow);
+	if (!frontend && is_self(self, &packet->flow))
+		return XDP_PASS;
+	flaw = frontend || is_vip(&packet->flow.vip) ? DROP_NO_FRONTEND : DROP_POOL_UNASSIGNED;
+	if (flaw == DROP_POOL_UNASSIGNED && !is_pool_address(&packet->flow))
+		return XDP_PASS;
+	if (flaw != DROP_POOL_UNASSIGNED)
+		trace_step(TRACE_VIP);
+	if (!frame_is_ours(ctx, self)) {
+		trace_step(TRACE_OTHER_STATION);
+		return XDP_PASS;
+	}
+	if (!frontend)
+		return drop_packet(ctx, packet, flaw);
+	*found = frontend;
+	return 0;
+}
+
+/* frontend is the one that the fast path found, for a frame to this station, or NULL. Returns
+ * an XDP action or VERDICT_SLOW_PATH.
+ */
+__noinline int full_path(struct xdp_md *ctx, const struct frontend *frontend)
+{
+	struct ethhdr *eth = (void *)(long)ctx->data;
+	struct packet packet = { .l3 = sizeof(*eth) };
+	struct self *self;
+	int flaw, verdict;
+
+	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
+		return XDP_PASS;
+	flaw = parse_ip(ctx, &packet, eth->h_proto);
+	if (flaw == NOT_IP)
+		return is_vlan(eth->h_proto) ? VERDICT_SLOW_PATH : XDP_PASS;
+	self = settings_get();
+	if (!self)
+		return XDP_PASS;
+	if (flaw)
+		return VERDICT_SLOW_PATH;
+	if (packet.flow.vip_port == bpf_htons(GENEVE_PORT) &&
+	    packet.flow.protocol == IPPROTO_UDP && is_self(self, &packet.flow)) {
+		verdict = from_node(ctx, &packet, &frontend);
+		if (verdict == VERDICT_SLOW_PATH)
+			return verdict;
+		return finish(ctx, &packet, self, frontend, verdict);
+	}
+	if (!frontend) {
+		verdict = find_frontend(ctx, &packet, self, &frontend);
+		if (!frontend)
+			return verdict;
+	}
+	verdict = from_router(&packet, self, frontend);
+	return finish(ctx, &packet, self, frontend, verdict);
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include "address.h"
+#include "maps.h"
+
+/* Reports whether the node exists and has an address. */
+static __always_inline int node_is_known(__u32 id)
+{
+	struct node *node = bpf_map_lookup_elem(&nodes, &id);
+
+	return node && (node->ipv4 || !address_is_zero(&node->ipv6));
+}
+
+static __always_inline __u32 zone_of(__u32 node, const struct self *self)
+{
+	struct node *other;
+
+	if (node == self->id)
+		return self->zone;
+	other = bpf_map_lookup_elem(&nodes, &node);
+	return other ? other->zone : 0;
+}

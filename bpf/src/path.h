@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include <linux/types.h>
+
+#include <bpf/bpf_helpers.h>
+
+/* The path of a packet through the cluster: the nodes that may get it, in 64 bits. From the
+ * top: the ingress node, the chooser and three nodes of the chain, as ids of 12 bits each,
+ * and four flags. Zero means no node.
+ *
+ * The ingress node got the packet from the router. The chooser is the primary of the row: it
+ * chooses an endpoint where no node knows the flow. The chain are the nodes to ask first, the
+ * next one at the front.
+ */
+#define NODE_ID_BITS 12
+#define NODE_ID_MASK 0xfffULL
+
+#define PATH_INGRESS 52
+#define PATH_CHOOSER 40
+/* The front of the chain. */
+#define PATH_NEXT 28
+#define PATH_CHAIN (((1ULL << 3 * NODE_ID_BITS) - 1) << PATH_FLAGS)
+#define PATH_FLAGS 4
+
+/* The flags. */
+enum path_flag {
+	/* The chain was filled by rank, because the row has no history. */
+	PATH_RANKED = 1,
+	/* A datagram walks the chain, too. */
+	PATH_WALK = 2,
+	/* The ingress node sent it by an exception: to the node that holds the flow. */
+	PATH_EXCEPTION = 4,
+	/* A notice to the ingress node: the chooser, which sent it, holds the flow. With a zero
+	 * chooser the sender does not hold it, though the ingress node has an exception.
+	 */
+	PATH_NOTICE = 8,
+	/* No further notice is sent. */
+	PATH_FINAL = PATH_EXCEPTION | PATH_NOTICE,
+};
+
+static __always_inline __u32 path_node(__u64 path, int place)
+{
+	return path >> place & NODE_ID_MASK;
+}
+
+static __always_inline __u64 path_with(__u64 path, int place, __u32 node)
+{
+	return (path & ~(NODE_ID_MASK << place)) | (__u64)node << place;
+}
+
+/* Takes the first node off the chain. The flags stay. */
+static __always_inline __u64 path_advance(__u64 path)
+{
+	return (path & ~PATH_CHAIN) | ((path & PATH_CHAIN) << NODE_ID_BITS & PATH_CHAIN);
+}

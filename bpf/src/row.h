@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include "clock.h"
+#include "maps.h"
+#include "path.h"
+
+/* Rows of tables. A kind of table is one array, with the tables one behind the other. */
+
+/* The row of a node table that the hash picks. */
+static __always_inline __u32 row_index(__u32 table, __u32 hash)
+{
+	return table * ROWS + (hash >> ROW_SHIFT);
+}
+
+static __always_inline struct row *row_of(__u32 table, __u32 hash)
+{
+	__u32 index = row_index(table, hash);
+
+	return bpf_map_lookup_elem(&rows, &index);
+}
+
+/* The row of an endpoint table. Behind the last row comes the first again. */
+static __always_inline __u32 endpoint_row_index(__u32 table, __u32 row)
+{
+	return table * ENDPOINT_ROWS + (row & (ENDPOINT_ROWS - 1));
+}
+
+/* A row holds a path. In the place of the ingress node it has how many nodes of its chain
+ * are former primaries, and ROW_MARKED: row_marks has more about this row. Only the
+ * programs set and clear that bit.
+ */
+#define ROW_HISTORY (3ULL << PATH_INGRESS)
+#define ROW_MARKED (1ULL << 63)
+#define ROW_PATH ((1ULL << PATH_INGRESS) - 1)
+
+/* The path of a packet that came in here, by its row. */
+static __always_inline __u64 path_by_row(__u64 row, const struct self *self)
+{
+	return (row & ROW_PATH) | (__u64)self->id << PATH_INGRESS;
+}
+
+/* The path of a packet for which this node chooses in place of the row's primary. The
+ * primary is then the first of the chain.
+ */
+static __always_inline __u64 path_behind(__u64 row, const struct self *self)
+{
+	return (row >> NODE_ID_BITS & PATH_CHAIN) | (__u64)self->id << PATH_INGRESS |
+	       (__u64)self->id << PATH_CHOOSER;
+}
+
+static __always_inline int mark_is_young(__u32 ticks, __u32 seconds)
+{
+	return ticks && !clock_passed(ticks, seconds);
+}
+
+/* Zero means never. */
+static __always_inline __u32 mark_now(void)
+{
+	return clock_now() ?: 1;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include "row.h"
+
+/* Writes rows of a node table for the agent. In the kernel, the marks of a row change with it,
+ * and have the kernel's ticks.
+ */
+struct rows_write {
+	/* Rows from this index on are the table's. */
+	__u32 first;
+	/* How many of row_updates to write. */
+	__u32 count;
+	/* The rows still have another table's content. */
+	__u32 fresh;
+	/* This node has just started, but the rows are older on other nodes. A datagram may belong
+	 * to a flow that another node holds.
+	 */
+	__u32 newcomer;
+};
+
+static __always_inline __u32 row_primary(__u64 path)
+{
+	return path_node(path, PATH_CHOOSER);
+}
+
+static long row_write(__u32 number, struct rows_write *write)
+{
+	struct row_update *update = bpf_map_lookup_elem(&row_updates, &number);
+	__u32 index = write->first + (update ? update->row : 0);
+	struct row_mark *mark = bpf_map_lookup_elem(&row_marks, &index);
+	struct row *row = bpf_map_lookup_elem(&rows, &index);
+	__u64 path, old;
+
+	if (!update || !mark || !row)
+		return 1;
+	old = row->path;
+	if (write->fresh) {
+		old = 0;
+		mark->moved = 0;
+		mark->excepted = 0;
+	}
+	path = update->path | (old & ROW_MARKED);
+	/* A new table may begin with the history of another one. */
+	if (row_primary(old) != row_primary(path) &&
+	    (row_primary(old) || path & ROW_HISTORY || write->newcomer)) {
+		mark->moved = mark_now();
+		path |= ROW_MARKED;
+	}
+	row->path = path;
+	return 0;
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include "answer.h"
+#include "bloom.h"
+#include "decap.h"
+#include "finish.h"
+#include "headers.h"
+#include "stage1.h"
+#include "vlan.h"
+
+/* The slow path takes rare forms of packets, from a router or another node: IP options and
+ * extension headers, fragments, ICMP, SCTP, VLAN tags. It reads them again from the start, so
+ * that the full path keeps nothing for it.
+ */
+
+/* Reads the packet and finds its frontend. That of an ICMP error is its flow's. */
+static __always_inline int slow_find(struct xdp_md *ctx, struct packet *packet,
+				     struct frontend **frontend)
+{
+	int flaw = read_packet(ctx, packet);
+
+	if (flaw)
+		return flaw;
+	*frontend = frontend_find(&packet->flow);
+	/* Echo requests are for the VIP, not for a frontend. */
+	if (packet->kind == PACKET_ECHO)
+		return DROP_NONE;
+	return *frontend ? DROP_NONE : DROP_NO_FRONTEND;
+}
+
+/* As from_node. The outer headers were read. */
+static __always_inline int slow_from_node(struct xdp_md *ctx, struct packet *packet,
+					  struct frontend **frontend)
+{
+	__u8 outer_tos = packet->tos;
+	__be16 protocol;
+	int flaw;
+
+	flaw = enter_tunnel(ctx, packet, &protocol);
+	if (flaw != TUNNEL_READ)
+		return flaw;
+	if (read_ip_header(ctx, packet, protocol))
+		return drop(DROP_TUNNEL_MALFORMED);
+	if (ecn_merge(packet, outer_tos))
+		return drop(DROP_TUNNEL_CONGESTION);
+	if (!is_vip(&packet->flow.vip))
+		return drop(DROP_TUNNEL_NO_VIP);
+	flaw = slow_find(ctx, packet, frontend);
+	if (flaw)
+		return drop(flaw);
+	/* Ingress nodes answer these and send none on. */
+	if (packet->kind == PACKET_ECHO)
+		return drop(DROP_ICMP_TYPE);
+	return serve_inner(packet, *frontend);
+}
+
+#define NOT_VIP -1
+
+/* Reports whether the packet may be ours; if so, takes the tags off the frame. flaw is then
+ * DROP_NONE for a VIP, a reason to drop, or NOT_VIP for what may be a tunnel's.
+ */
+static __always_inline int slow_enter(struct xdp_md *ctx, struct slow_packet *slow,
+				      const struct self *self, int *flaw)
+{
+	struct ethhdr *eth = (void *)(long)ctx->data;
+	struct packet *packet = &slow->packet;
+	__be16 protocol;
+
+	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
+		return 0;
+	protocol = read_tags(ctx, slow, eth->h_proto);
+	packet->l3 = sizeof(*eth) + slow->tags * VLAN_TAG_LENGTH;
+	if (read_ip_header(ctx, packet, protocol))
+		return 0;
+	*flaw = DROP_POOL_UNASSIGNED;
+	if (bloom_has_flow(&packet->flow) && is_vip(&packet->flow.vip))
+		*flaw = DROP_NONE;
+	else if (packet->flow.protocol == IPPROTO_UDP && is_self(self, &packet->flow))
+		*flaw = NOT_VIP;
+	else if (!bloom_has_flow(&packet->flow) || !is_pool_address(&packet->flow))
+		return 0;
+	return !take_tags(ctx, slow);
+}
+
+static __always_inline int slow_read(struct xdp_md *ctx, struct slow_packet *slow,
+				     const struct self *self, struct frontend **frontend)
+{
+	struct packet *packet = &slow->packet;
+	int flaw = DROP_NONE;
+
+	if (!slow_enter(ctx, slow, self, &flaw))
+		return XDP_PASS;
+	if (flaw == NOT_VIP) {
+		if (read_packet(ctx, packet) || packet->flow.vip_port != bpf_htons(GENEVE_PORT))
+			return XDP_PASS;
+		return slow_from_node(ctx, packet, frontend);
+	}
+	if (!flaw)
+		trace_step(TRACE_VIP);
+	if (!frame_is_ours(ctx, self)) {
+		trace_step(TRACE_OTHER_STATION);
+		return XDP_PASS;
+	}
+	if (flaw)
+		return drop(flaw);
+	flaw = slow_find(ctx, packet, frontend);
+	if (flaw)
+		return drop(flaw);
+	if (packet->kind == PACKET_ECHO)
+		return answer_echo(ctx, packet, self);
+	return from_router(packet, self, *frontend);
+}
+
+/* Reports whether the frame gets back the tags that it came with. */
+static __always_inline int keeps_tags(const struct xdp_md *ctx, const struct slow_packet *slow,
+				      int verdict)
+{
+	if (!slow->tags || slow->packet.l3 != sizeof(struct ethhdr))
+		return 0;
+	/* With metadata in front the kernel sends it to a node (next_hop.h). */
+	if (verdict == XDP_PASS)
+		return ctx->data_meta == ctx->data;
+	return verdict == XDP_TX && slow->packet.answered;
+}
+
+__noinline int slow_path(struct xdp_md *ctx)
+{
+	struct self *self = settings_get();
+	struct frontend *frontend = NULL;
+	__u32 place = !!tracing;
+	struct slow_packet *slow;
+	int verdict;
+
+	slow = bpf_map_lookup_elem(&slow_packet, &place);
+	if (!slow || !self)
+		return XDP_PASS;
+	__builtin_memset(slow, 0, sizeof(*slow));
+	verdict = slow_read(ctx, slow, self, &frontend);
+	verdict = finish(ctx, &slow->packet, self, frontend, verdict);
+	if (keeps_tags(ctx, slow, verdict) && put_tags(ctx, slow))
+		return drop_packet(ctx, &slow->packet, DROP_HEADROOM);
+	return verdict;
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+	"github.com/millrace-lb/millrace/lbagent"
+)
+
+// consoleCommands ask the console of the agent in this container and print lines of
+// JSON, those of package api/console. `millrace` runs them on every node.
+func consoleCommands(config *lbagent.Config, stdin io.Reader) []*cobra.Command {
+	commands := []*cobra.Command{dropsCommand(config), topCommand(config), traceCommand(config), vipsCommand(config)}
+	for _, command := range commands {
+		var untilEOF bool
+		command.Flags().BoolVar(&untilEOF, "until-eof", false,
+			"end when standard input does: for clients that start this remotely and may go away")
+		ask := command.RunE
+		command.RunE = func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := context.WithCancel(cmd.Context())
+			defer cancel()
+			if untilEOF {
+				go func() {
+					defer cancel()
+					_, _ = io.Copy(io.Discard, stdin)
+				}()
+			}
+			cmd.SetContext(ctx)
+			return ask(cmd, args)
+		}
+	}
+	return commands
+}
+
+func dropsCommand(config *lbagent.Config) *cobra.Command {
+	var follow bool
+	command := &cobra.Command{
+		Use:   "drops",
+		Short: "Print the counters of dropped packets and the last samples, as lines of JSON",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return lbagent.Drops(cmd.Context(), config.Socket, follow, cmd.OutOrStdout())
+		},
+	}
+	command.Flags().BoolVarP(&follow, "follow", "f", false, "print the samples from now on")
+	return command
+}
+
+func topCommand(config *lbagent.Config) *cobra.Command {
+	var interval time.Duration
+	command := &cobra.Command{
+		Use:   "top",
+		Short: "Print the counters of the frontends, a line of JSON each time",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return lbagent.Top(cmd.Context(), config.Socket, interval, cmd.OutOrStdout())
+		},
+	}
+	command.Flags().DurationVar(&interval, "interval", 0, "print again and again at this interval; 0: once")
+	return command
+}
+
+func traceCommand(config *lbagent.Config) *cobra.Command {
+	var packet consoleapi.Packet
+	var raw string
+	command := &cobra.Command{
+		Use:   "trace [SOURCE:PORT VIP:PORT]",
+		Short: "Print what becomes of a packet on this node, as a line of JSON; nothing is sent or changed",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := readPacket(&packet, raw, args); err != nil {
+				return err
+			}
+			return lbagent.Trace(cmd.Context(), config.Socket, packet, cmd.OutOrStdout())
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&packet.Protocol, "proto", "tcp", "tcp, udp or sctp")
+	flags.BoolVar(&packet.Midstream, "midstream", false, "not the first packet of a connection: of TCP an ACK")
+	flags.StringVar(&raw, "packet", "", "an IP packet in base64, such as a trace on another node says would come here")
+	return command
+}
+
+func vipsCommand(config *lbagent.Config) *cobra.Command {
+	return &cobra.Command{
+		Use:   "vips [ADDRESS…]",
+		Short: "Print where this node announces VIPs or why it does not, as a line of JSON",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			addresses := make([]netip.Addr, 0, len(args))
+			for _, text := range args {
+				address, err := netip.ParseAddr(text)
+				if err != nil {
+					return fmt.Errorf("VIP: %w", err)
+				}
+				addresses = append(addresses, address.Unmap())
+			}
+			return lbagent.VIPs(cmd.Context(), config.Socket, addresses, cmd.OutOrStdout())
+		},
+	}
+}
+
+func readPacket(packet *consoleapi.Packet, raw string, args []string) (err error) {
+	switch {
+	case raw != "" && len(args) == 0:
+		if packet.Raw, err = base64.StdEncoding.DecodeString(raw); err != nil {
+			return fmt.Errorf("--packet: %w", err)
+		}
+		return nil
+	case raw != "" || len(args) != 2:
+		return errors.New("either SOURCE:PORT and VIP:PORT are needed, or --packet")
+	}
+	if packet.Source, err = netip.ParseAddrPort(args[0]); err != nil {
+		return fmt.Errorf("source: %w; write 198.51.100.1:40000 or [2001:db8::1]:40000", err)
+	}
+	if packet.Destination, err = netip.ParseAddrPort(args[1]); err != nil {
+		return fmt.Errorf("destination: %w; write 203.0.113.1:80 or [2001:db8:cafe::1]:80", err)
+	}
+	return nil
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command lbproxy is a proxy of layer 7. It has no rights on the API: what it serves comes
+// from the controller (cmd/gateway), which makes its pods.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/millrace-lb/millrace/gateway/lbproxy"
+	"github.com/millrace-lb/millrace/gateway/proxy"
+)
+
+// version is set by the linker.
+var version string
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "lbproxy:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
+	c := lbproxy.Config{Proxy: proxy.Defaults()}
+	flags := flag.NewFlagSet("lbproxy", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&c.Controller, "controller", "", "host:port of the controller")
+	flags.StringVar(&c.ControllerName, "controller-name", "", "name in the controller's certificate")
+	flags.StringVar(&c.ControllerCA, "controller-ca", "", "file with the CAs of that certificate")
+	flags.StringVar(&c.Token, "token", "", "file with the token that proves this proxy")
+	flags.StringVar(&c.Store, "store", "", "file for the last configuration, with its keys; empty: none")
+	flags.StringVar(&c.AdminAddress, "admin-bind-address", ":15090", "address to serve /healthz, /readyz and /metrics on")
+	flags.DurationVar(&c.Proxy.DrainWait, "drain-wait", c.Proxy.DrainWait, "how long new connections are taken after SIGTERM")
+	flags.DurationVar(&c.Proxy.DrainGrace, "drain-grace", c.Proxy.DrainGrace, "how long open requests have after that")
+	accessLog := flags.Bool("access-log", false, "write a record of each request to standard output")
+	showVersion := flags.Bool("version", false, "print the version and exit")
+	if err := flags.Parse(arguments); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q: all settings are flags", flags.Arg(0))
+	}
+	if *showVersion {
+		_, err := fmt.Fprintln(stdout, buildVersion())
+		return err
+	}
+	for name, value := range map[string]string{"controller": c.Controller, "controller-ca": c.ControllerCA, "token": c.Token} {
+		if value == "" {
+			return fmt.Errorf("give --%s: the configuration comes from the controller", name)
+		}
+	}
+	c.Proxy.Log = slog.New(slog.NewJSONHandler(stderr, nil))
+	if *accessLog {
+		c.Proxy.AccessLog = slog.New(slog.NewJSONHandler(stdout, nil))
+	}
+	return lbproxy.Run(ctx, c)
+}
+
+// buildVersion is that of the linker or else what the Go command recorded.
+func buildVersion() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return "unknown"
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
+)
+
+// Rest says how long nothing is told after a call that took some time.
+type Rest func(took time.Duration) time.Duration
+
+// NoRest is for calls that cost the cluster nothing.
+func NoRest(time.Duration) time.Duration { return 0 }
+
+// Watch calls each with everything that a report is made of, first at once and then
+// after objects have changed, until ctx is done or each returns an error. Changes while
+// each runs, and in the rest after it, are told together. It returns nil when ctx is done.
+func Watch(ctx context.Context, config Config, rest Rest, each func(*report.Input) error) error {
+	// Whatever keeps a list from being read is an error here; informers try for ever.
+	in, routed, err := readOnce(ctx, config)
+	if err != nil {
+		return unlessDone(ctx, err)
+	}
+	w := &watcher{config: config, routed: routed, changed: make(chan struct{}, 1)}
+	if err := w.open(); err != nil {
+		return err
+	}
+	group, watching := errgroup.WithContext(ctx)
+	group.Go(func() error { return w.cache.Start(watching) })
+	group.Go(func() error { return w.refused(watching) })
+	group.Go(func() error {
+		if err := w.follow(watching); err != nil {
+			return err
+		}
+		return repeat(watching, w.changed, rest, func() error {
+			now := in
+			in = nil
+			if now == nil {
+				var err error
+				if now, err = w.read(watching); err != nil {
+					return err
+				}
+			}
+			return each(now)
+		})
+	})
+	return unlessDone(ctx, group.Wait())
+}
+
+// repeat calls each at once and then after changes, with a rest after each call.
+func repeat(ctx context.Context, changed <-chan struct{}, rest Rest, each func() error) error {
+	for {
+		start := time.Now()
+		if err := each(); err != nil {
+			return err
+		}
+		if err := wait(ctx, rest(time.Since(start))); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		}
+		// Changes come in groups: a Service, its VIP and its endpoints.
+		if err := wait(ctx, settleTime); err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+		default:
+		}
+	}
+}
+
+func wait(ctx context.Context, duration time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(duration):
+		return nil
+	}
+}
+
+func unlessDone(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// watcher keeps the objects of a report in memory.
+type watcher struct {
+	config  Config
+	host    string
+	cache   cache.Cache
+	changed chan struct{}
+	refusal chan error
+	// routed is true where the API server has the kind VIPRoute.
+	routed bool
+}
+
+// settleTime is how long further changes are waited for after one.
+const settleTime = 200 * time.Millisecond
+
+// watched are the kinds of a report.
+func (w *watcher) watched() []client.Object {
+	objects := []client.Object{
+		&millracev1alpha1.VIPPool{}, &millracev1alpha1.VIP{}, &millracev1alpha1.LBPeer{}, &millracev1alpha1.VIPAdvertisement{},
+		&millracev1alpha1.LBNode{}, &millracev1alpha1.LBNodeReport{}, &corev1.Service{}, &corev1.Pod{}, &discoveryv1.EndpointSlice{},
+	}
+	if w.routed {
+		objects = append(objects, &millracev1alpha1.VIPRoute{})
+	}
+	return objects
+}
+
+func (w *watcher) open() error {
+	restConfig, err := w.config.rest()
+	if err != nil {
+		return explainConfig(err)
+	}
+	// The time limit of a request is none for a watch.
+	restConfig.Timeout = 0
+	w.host = restConfig.Host
+	scheme, mapper, err := kinds()
+	if err != nil {
+		return err
+	}
+	w.refusal = make(chan error, 1)
+	w.cache, err = cache.New(restConfig, cache.Options{
+		Scheme: scheme, Mapper: mapper,
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}: {Namespaces: map[string]cache.Config{w.config.Namespace: {}}},
+		},
+		DefaultWatchErrorHandler: w.failed,
+	})
+	if err != nil {
+		return fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
+	}
+	return nil
+}
+
+// failed notes what no further attempt can mend. Other failures pass: informers try again.
+func (w *watcher) failed(_ context.Context, _ *toolscache.Reflector, err error) {
+	if !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) && !apierrors.IsNotFound(err) {
+		return
+	}
+	select {
+	case w.refusal <- err:
+	default:
+	}
+}
+
+func (w *watcher) refused(ctx context.Context) error {
+	select {
+	case err := <-w.refusal:
+		return explain(w.host, err)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// follow notes every change from now on.
+func (w *watcher) follow(ctx context.Context) error {
+	notify := func() {
+		select {
+		case w.changed <- struct{}{}:
+		default:
+		}
+	}
+	for _, object := range w.watched() {
+		informer, err := w.cache.GetInformer(ctx, object, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("watch at %s: %w", w.host, err)
+		}
+		_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { notify() },
+			UpdateFunc: func(any, any) { notify() },
+			DeleteFunc: func(any) { notify() },
+		})
+		if err != nil {
+			return fmt.Errorf("watch at %s: %w", w.host, err)
+		}
+	}
+	return nil
+}
+
+// read returns what is in memory, once that is complete.
+func (w *watcher) read(ctx context.Context) (*report.Input, error) {
+	if !w.cache.WaitForCacheSync(ctx) {
+		return nil, ctx.Err()
+	}
+	in, err := read(ctx, w.cache, w.config.Namespace)
+	if err == nil && w.routed {
+		_, err = addRoutes(ctx, w.cache, in)
+	}
+	if err != nil {
+		return nil, explain(w.host, err)
+	}
+	return in, nil
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+)
+
+// scripted prints its text in pieces of so many bytes.
+type scripted struct {
+	text  string
+	piece int
+	err   error
+}
+
+func (s scripted) Run(_ context.Context, _ string, _ []string, out io.Writer) error {
+	for rest := s.text; rest != ""; {
+		n := min(s.piece, len(rest))
+		if _, err := io.WriteString(out, rest[:n]); err != nil {
+			return err
+		}
+		rest = rest[n:]
+	}
+	return s.err
+}
+
+func TestLinesInPieces(t *testing.T) {
+	const text = `{"missed":1}` + "\n" + `{"missed":20,"later":true}` + "\n" + `{"missed":300}` + "\n"
+	for _, piece := range []int{1, 7, 1000} {
+		var got []uint64
+		var last Answer
+		for answer := range Follow(t.Context(), scripted{text: text, piece: piece}, []string{"node1"}, nil) {
+			if last = answer; !answer.Ended {
+				got = append(got, answer.Line.Missed)
+			}
+		}
+		if len(got) != 3 || got[0] != 1 || got[1] != 20 || got[2] != 300 {
+			t.Errorf("pieces of %d: %v", piece, got)
+		}
+		if !last.Ended || !errors.Is(last.Err, ErrEnded) {
+			t.Errorf("pieces of %d: the last answer is %+v", piece, last)
+		}
+	}
+}
+
+func TestAsk(t *testing.T) {
+	failure := errors.New("no pod")
+	for name, test := range map[string]struct {
+		runner scripted
+		want   consoleapi.Line
+		err    string
+	}{
+		"answer":  {scripted{text: `{"missed":4}` + "\n", piece: 5}, consoleapi.Line{Missed: 4}, ""},
+		"failure": {scripted{err: failure}, consoleapi.Line{}, "no pod"},
+		"nothing": {scripted{}, consoleapi.Line{}, "gave no answer"},
+		"rubbish": {scripted{text: "panic: oh\n", piece: 5}, consoleapi.Line{}, `"panic: oh"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Ask(t.Context(), test.runner, "node1", nil)
+			if got != test.want || (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
+				t.Errorf("%+v, %v", got, err)
+			}
+		})
+	}
+}
+
+// An end that was asked for is none to be told.
+func TestEndWhenDone(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for answer := range Follow(ctx, scripted{err: context.Canceled}, []string{"node1", "node2"}, nil) {
+		if !answer.Ended || answer.Err != nil {
+			t.Errorf("%+v", answer)
+		}
+	}
+}
+
+// crowd is agents of which none ends before AtOnce of them run; it notes the most.
+type crowd struct {
+	text string
+	// ends is true where an agent ends after its text, else when nobody listens.
+	ends bool
+
+	mu            sync.Mutex
+	running, most int
+	full          chan struct{}
+}
+
+func (c *crowd) Run(ctx context.Context, _ string, _ []string, out io.Writer) error {
+	c.mu.Lock()
+	if c.full == nil {
+		c.full = make(chan struct{})
+	}
+	c.running++
+	c.most = max(c.most, c.running)
+	full := c.full
+	if c.running == AtOnce {
+		close(full)
+		c.full, c.running = nil, 0
+	}
+	c.mu.Unlock()
+	select {
+	case <-full:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if _, err := io.WriteString(out, c.text); err != nil || c.ends {
+		return err
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func names(count int) []string {
+	var nodes []string
+	for n := range count {
+		nodes = append(nodes, fmt.Sprintf("node%d", n))
+	}
+	return nodes
+}
+
+// A question goes to AtOnce agents at a time, and to all of them.
+func TestRoundIsBounded(t *testing.T) {
+	c := &crowd{text: `{"missed":1}` + "\n", ends: true}
+	answers := Round{Runner: c, Limit: time.Minute}.Ask(t.Context(), names(4*AtOnce), nil)
+	if len(answers) != 4*AtOnce {
+		t.Errorf("%d answers", len(answers))
+	}
+	for node, answer := range answers {
+		if answer.Err != nil || answer.Line.Missed != 1 {
+			t.Errorf("%s: %+v", node, answer)
+		}
+	}
+}
+
+// Lines of agents that would never end are taken from AtOnce at a time.
+func TestBounded(t *testing.T) {
+	c := &crowd{text: strings.Repeat(`{"missed":1}`+"\n", 3)}
+	lines := map[string]int{}
+	for answer := range Follow(t.Context(), Bounded(c, 2), names(4*AtOnce), nil) {
+		if !answer.Ended {
+			lines[answer.Node]++
+		} else if !errors.Is(answer.Err, ErrEnded) {
+			t.Errorf("%s: %v", answer.Node, answer.Err)
+		}
+	}
+	if len(lines) != 4*AtOnce {
+		t.Errorf("%d nodes", len(lines))
+	}
+	for node, count := range lines {
+		if count != 2 {
+			t.Errorf("%s: %d lines, want 2", node, count)
+		}
+	}
+}
+
+// counted counts how many run at a time.
+type counted struct {
+	running, most, runs atomic.Int32
+	err                 error
+	hold                time.Duration
+}
+
+func (c *counted) Run(ctx context.Context, _ string, _ []string, out io.Writer) error {
+	now := c.running.Add(1)
+	defer c.running.Add(-1)
+	c.runs.Add(1)
+	for most := c.most.Load(); now > most && !c.most.CompareAndSwap(most, now); most = c.most.Load() {
+	}
+	if c.hold > 0 {
+		select {
+		case <-time.After(c.hold):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if c.err != nil {
+		return c.err
+	}
+	_, err := io.WriteString(out, `{"missed":1}`+"\n")
+	return err
+}
+
+func TestNotMoreAtOnce(t *testing.T) {
+	c := &counted{hold: time.Millisecond}
+	Round{Runner: c, Limit: time.Minute}.Ask(t.Context(), names(200), nil)
+	if c.most.Load() > AtOnce || c.runs.Load() != 200 {
+		t.Errorf("%d of %d at once, want at most %d", c.most.Load(), c.runs.Load(), AtOnce)
+	}
+	c = &counted{hold: time.Millisecond}
+	for range Follow(t.Context(), Bounded(c, 1), names(200), nil) {
+	}
+	if c.most.Load() > AtOnce || c.runs.Load() != 200 {
+		t.Errorf("followed %d of %d at once, want at most %d", c.most.Load(), c.runs.Load(), AtOnce)
+	}
+}
+
+// What all agents would refuse is not asked of all of them.
+func TestRoundStops(t *testing.T) {
+	refused := errors.New("refused")
+	c := &counted{err: refused}
+	answers := Round{Runner: c, Limit: time.Minute, Stop: refused}.Ask(t.Context(), names(500), nil)
+	if runs := c.runs.Load(); runs > 2*AtOnce || len(answers) != 500 || !errors.Is(answers["node499"].Err, refused) {
+		t.Errorf("%d agents asked, %d answers, the last %+v", runs, len(answers), answers["node499"])
+	}
+}
+
+// An agent that does not answer in time costs nobody else's answer.
+func TestRoundLimit(t *testing.T) {
+	answers := Round{Runner: &counted{hold: time.Hour}, Limit: time.Millisecond}.Ask(t.Context(), names(3), nil)
+	for node, answer := range answers {
+		if answer.Err == nil || answer.Err.Error() != "no answer within 1ms" {
+			t.Errorf("%s: %v", node, answer.Err)
+		}
+	}
+}
+
+// Agents are asked for a tenth of the time at most, and for all that often enough to be watched.
+func TestRestAfter(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{
+		0: 2 * time.Second, 100 * time.Millisecond: 2 * time.Second, 3 * time.Second: 27 * time.Second, time.Hour: time.Minute,
+	} {
+		if got := RestAfter(took); got != want {
+			t.Errorf("after a round of %s: %s, want %s", took, got, want)
+		}
+	}
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
+)
+
+// DropCounters are lines about the drops since the nodes' maps were made, the most
+// frequent reason first.
+func DropCounters(nodes []consoleapi.Drops, width int) []string {
+	t := &table{columns: []column{{heading: "REASON"}, {heading: "PACKETS"}, {heading: "NODES", cut: true}}}
+	totals, details := map[string]uint64{}, map[string][]string{}
+	var unsampled uint64
+	nodes = slices.SortedFunc(slices.Values(nodes), func(a, b consoleapi.Drops) int { return report.CompareNames(a.Node, b.Node) })
+	for _, node := range nodes {
+		unsampled += node.Skipped + node.Lost
+		for reason, count := range node.Reasons {
+			if count > 0 {
+				totals[reason] += count
+				details[reason] = append(details[reason], fmt.Sprintf("%s %d", node.Node, count))
+			}
+		}
+	}
+	if len(totals) == 0 {
+		return []string{fmt.Sprintf("No drops on %s since the counters began.", count(len(nodes), "node"))}
+	}
+	reasons := slices.SortedFunc(maps.Keys(totals), func(a, b string) int {
+		return cmp.Or(cmp.Compare(totals[b], totals[a]), cmp.Compare(a, b))
+	})
+	for _, reason := range reasons {
+		t.rows = append(t.rows, []string{reason, fmt.Sprint(totals[reason]), strings.Join(details[reason], ", ")})
+	}
+	lines := append([]string{"Drops since the counters began:"}, t.lines(width)...)
+	if unsampled > 0 {
+		lines = append(lines, fmt.Sprintf("%d of them were not sampled.", unsampled))
+	}
+	return lines
+}
+
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// dropLayout has a column for each field, wide enough for most.
+const dropLayout = "%-12s  %-10s  %-18s  %-24s  %-24s  %-5s  %s"
+
+// DropHeading is the heading of lines of Drop.
+func DropHeading() string {
+	return fmt.Sprintf(dropLayout, "TIME", "NODE", "REASON", "SOURCE", "DESTINATION", "PROTO", "SERVICE")
+}
+
+// Drop is the line of a dropped packet, its time as a clock here shows it.
+func Drop(drop *consoleapi.Drop) string {
+	return fmt.Sprintf(dropLayout, drop.Time.Local().Format("15:04:05.000"), drop.Node, drop.Reason,
+		endpoint(drop.Source), endpoint(drop.Destination), drop.Protocol, orNone(drop.Service))
+}
+
+// endpoint leaves out a port that there is none of.
+func endpoint(at netip.AddrPort) string {
+	if at.Port() == 0 {
+		return at.Addr().String()
+	}
+	return at.String()
+}
+
+// Rates is a table of the frontends, the busiest first, in at most height lines;
+// 0 is without limit.
+func Rates(rates report.Rates, width, height int) []string {
+	t := &table{columns: []column{
+		{heading: "VIP"}, {heading: "PROTO"}, {heading: "SERVICE", cut: true},
+		{heading: "PACKETS/S"}, {heading: "BITS/S"}, {heading: "NEW CONN/S"}, {heading: "DROPS/S"},
+	}}
+	for _, f := range rates.Frontends {
+		t.rows = append(t.rows, []string{
+			netip.AddrPortFrom(f.VIP, f.Port).String(), f.Protocol, orNone(f.Service),
+			number(f.Packets), number(f.Bits), number(f.Connections), number(f.Drops),
+		})
+	}
+	head := fmt.Sprintf("%s, %s, drops: %s", count(rates.Nodes, "node"), count(len(rates.Frontends), "frontend"), reasons(rates.Drops))
+	lines := append([]string{cut(head, cmp.Or(width, len(head)))}, t.lines(width)...)
+	if height > 0 && len(lines) > height {
+		left := len(lines) - height + 1
+		lines = append(lines[:height-1], fmt.Sprintf("… and %d more", left))
+	}
+	return lines
+}
+
+func reasons(drops map[string]float64) string {
+	if len(drops) == 0 {
+		return "none"
+	}
+	names := slices.SortedFunc(maps.Keys(drops), func(a, b string) int {
+		return cmp.Or(cmp.Compare(drops[b], drops[a]), cmp.Compare(a, b))
+	})
+	var parts []string
+	for _, name := range names {
+		parts = append(parts, fmt.Sprintf("%s %s/s", name, number(drops[name])))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// number has three digits that count, and a decimal prefix.
+func number(value float64) string {
+	for _, unit := range []string{"", "k", "M", "G", "T"} {
+		switch {
+		case value == 0:
+			return "0"
+		case value < 9.995:
+			return fmt.Sprintf("%.2f%s", value, unit)
+		case value < 99.95:
+			return fmt.Sprintf("%.1f%s", value, unit)
+		case value < 999.5:
+			return fmt.Sprintf("%.0f%s", value, unit)
+		}
+		value /= 1000
+	}
+	return fmt.Sprintf("%.0fP", value)
+}
+
+// Hop is a packet's way through one node; pod names the endpoint's, if known.
+func Hop(trace *consoleapi.Trace, pod string) []string {
+	const nameWidth = 11
+	lines := []string{fmt.Sprintf("%s, in by %s", trace.Node, trace.Interface)}
+	for _, step := range trace.Steps {
+		text := step.Text
+		if step.Name == "endpoint" && pod != "" {
+			text += ", pod " + pod
+		}
+		lines = append(lines, fmt.Sprintf("  %-*s  %s", nameWidth, step.Name, text))
+	}
+	return lines
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// ErrNoSuchVIP is that a VIP was asked for that there is not.
+var ErrNoSuchVIP = errors.New("no such VIP")
+
+// Choice is which VIPs a report is about.
+type Choice struct {
+	// Namespace is that of the Services; empty for all.
+	Namespace string
+	// Wanted are addresses and Services, these as namespace/name or as a name in
+	// Namespace; none for all VIPs.
+	Wanted []string
+	// Default is the namespace of Services that are given as a name without Namespace;
+	// empty for any.
+	Default string
+}
+
+// Apply leaves the other VIPs out of the input. It returns ErrNoSuchVIP where one of those
+// wanted is missing.
+func (c Choice) Apply(in *Input) error {
+	chosen := make([]bool, len(in.VIPs))
+	if len(c.Wanted) == 0 {
+		for i := range in.VIPs {
+			chosen[i] = c.Namespace == "" || slices.ContainsFunc(in.VIPs[i].Spec.Claims, func(claim millracev1alpha1.VIPClaim) bool {
+				return claim.Namespace == c.Namespace
+			})
+		}
+	}
+	for _, wanted := range c.Wanted {
+		matches, subject := c.matcher(wanted)
+		found := false
+		for i := range in.VIPs {
+			if matches(&in.VIPs[i]) {
+				found, chosen[i] = true, true
+			}
+		}
+		if !found {
+			return fmt.Errorf("%w: %s; see millrace vips", ErrNoSuchVIP, subject)
+		}
+	}
+	vips := make([]millracev1alpha1.VIP, 0, len(in.VIPs))
+	for i := range in.VIPs {
+		if chosen[i] {
+			vips = append(vips, in.VIPs[i])
+		}
+	}
+	in.VIPs = vips
+	return nil
+}
+
+// matcher returns which VIPs are wanted, and why there may be none.
+func (c Choice) matcher(wanted string) (matches func(*millracev1alpha1.VIP) bool, subject string) {
+	if address, err := netip.ParseAddr(wanted); err == nil {
+		return func(vip *millracev1alpha1.VIP) bool {
+			have, err := netip.ParseAddr(vip.Spec.Address)
+			return err == nil && have == address.Unmap()
+		}, "there is no VIP " + address.Unmap().String()
+	}
+	namespace, name, full := strings.Cut(wanted, "/")
+	if !full {
+		namespace, name = c.Namespace, wanted
+		if namespace == "" {
+			namespace = c.Default
+		}
+	}
+	subject = fmt.Sprintf("Service %s/%s has none", namespace, name)
+	if namespace == "" {
+		subject = fmt.Sprintf("no Service %s has one, in any namespace", name)
+	}
+	return func(vip *millracev1alpha1.VIP) bool {
+		return slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1alpha1.VIPClaim) bool {
+			return claim.Name == name && (namespace == "" || claim.Namespace == namespace)
+		})
+	}, subject
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// sized is a cluster of so many nodes and VIPs, each VIP that of a Service with one
+// endpoint. All nodes announce all VIPs but every tenth, which has policy Local.
+func sized(nodes, vips int) *Input {
+	in := &Input{
+		Namespace: "millrace-system", Peers: make([]millracev1alpha1.LBPeer, 1), Advertisements: make([]millracev1alpha1.VIPAdvertisement, 1),
+		Agents: Agents{Answers: map[string]*consoleapi.VIPs{}},
+	}
+	var everywhere, local []netip.Addr
+	for n := range vips {
+		address := netip.AddrFrom4([4]byte{203, byte(n >> 16), byte(n >> 8), byte(n)})
+		name := fmt.Sprintf("web-%d", n)
+		service := corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+		service.Spec.Type = corev1.ServiceTypeLoadBalancer
+		service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: address.String()}}
+		if n%10 == 0 {
+			service.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+			local = append(local, address)
+		} else {
+			everywhere = append(everywhere, address)
+		}
+		in.Services = append(in.Services, service)
+		in.EndpointSlices = append(in.EndpointSlices, discoveryv1.EndpointSlice{
+			ObjectMeta:  metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+			AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"198.18.0.1"}}},
+		})
+		in.VIPs = append(in.VIPs, millracev1alpha1.VIP{
+			ObjectMeta: metav1.ObjectMeta{Name: address.String()},
+			Spec:       millracev1alpha1.VIPSpec{Address: address.String(), Claims: []millracev1alpha1.VIPClaim{{Namespace: "ns", Name: name}}},
+		})
+	}
+	for n := range nodes {
+		name := fmt.Sprintf("node%d", n)
+		in.LBNodes = append(in.LBNodes, millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		in.LBNodeReports = append(in.LBNodeReports, millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		in.Agents.Answers[name] = &consoleapi.VIPs{Node: name, Groups: []consoleapi.VIPGroup{
+			{Peers: []string{"router1"}, Addresses: everywhere},
+			{Reason: millracev1alpha1.ReasonNoLocalEndpoint, Message: "no endpoint here", Addresses: local},
+		}}
+	}
+	return in
+}
+
+// The work of a report grows with its input. With eight times as many VIPs it takes about
+// eight times the processor's time, not 64 times; each size is taken at its best of several
+// runs, one beside the other.
+func TestBuildIsLinear(t *testing.T) {
+	const factor, most = 8, 24
+	for name, sizes := range map[string][2]*Input{
+		"VIPs":  {sized(20, 500), sized(20, 500*factor)},
+		"nodes": {sized(20, 500), sized(20*factor, 500)},
+	} {
+		small, large := time.Duration(1<<62), time.Duration(1<<62)
+		for range 5 {
+			small, large = min(small, busy(t, sizes[0])), min(large, busy(t, sizes[1]))
+		}
+		t.Logf("%d times as many %s: %s, then %s", factor, name, small, large)
+		if ratio := float64(large) / float64(small); ratio > most {
+			t.Errorf("%d times as many %s: %s, then %s, %.1f times as long", factor, name, small, large, ratio)
+		}
+	}
+}
+
+// busy is how long the thread that makes a report runs: other work of the machine, and of
+// the garbage collector, is not counted.
+func busy(t *testing.T, in *Input) time.Duration {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	runtime.GC()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	began := threadTime(t)
+	Build(in)
+	return threadTime(t) - began
+}
+
+func threadTime(t *testing.T) time.Duration {
+	t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(now.Nano())
+}
+
+func TestSized(t *testing.T) {
+	view := Build(sized(3, 20))
+	local, spread := view.VIPs[0], view.VIPs[1]
+	if len(local.AnnouncedBy) != 0 || len(local.WithheldBy) != 1 || len(local.WithheldBy[0].Nodes) != 3 {
+		t.Errorf("the first VIP is %+v", local)
+	}
+	if spread.Announcers() != 3 || spread.Programmed != 3 || !slices.Equal(spread.AnnouncedBy[0].Nodes, []string{"node0", "node1", "node2"}) {
+		t.Errorf("the second VIP is %+v", spread)
+	}
+}
+
+func BenchmarkBuild(b *testing.B) {
+	for _, size := range []struct{ nodes, vips int }{{200, 2000}, {1000, 10000}} {
+		b.Run(fmt.Sprintf("nodes=%d/vips=%d", size.nodes, size.vips), func(b *testing.B) {
+			in := sized(size.nodes, size.vips)
+			b.ReportAllocs()
+			b.ResetTimer()
+			for b.Loop() {
+				Build(in)
+			}
+		})
+	}
+}

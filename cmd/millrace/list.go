@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/console"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
+)
+
+// agents are those of a cluster that run.
+type agents interface {
+	console.Runner
+	Nodes() []string
+}
+
+// runningAgents are those among the pods.
+func runningAgents(config cluster.Config, pods []corev1.Pod) (agents, error) {
+	return cluster.AgentsOf(config, pods)
+}
+
+// list is a command that writes a report, or a part of it.
+type list struct {
+	env    environment
+	config *cluster.Config
+	output string
+	watch  bool
+	// shown is what was written last; a report that is the same is not written again.
+	shown string
+
+	// whole is true where the output has the remarks in every format.
+	whole bool
+	// asks is true where the agents are asked what they announce.
+	asks bool
+	// selects leaves out of the input what is not to be shown; nil: nothing.
+	selects func(*report.Input) error
+	// addresses are the VIPs that agents are asked about; nil: all.
+	addresses func(*report.Input) []string
+	write     func(io.Writer, *report.View, render.Options) error
+}
+
+// flags adds those that every list has.
+func (l *list) flags(command *cobra.Command) {
+	command.Flags().StringVarP(&l.output, "output", "o", "", "output `format`: wide, json or yaml")
+	command.Flags().BoolVarP(&l.watch, "watch", "w", false, "show it again after every change, until interrupted")
+	mustComplete(command, "output", fixed(formats()...))
+}
+
+// run writes the list, and with --watch again whenever objects have changed.
+func (l *list) run(ctx context.Context) error {
+	format, err := parseFormat(l.output)
+	if err != nil {
+		return err
+	}
+	options := render.Options{Format: format, Width: l.env.width, Colour: l.env.colour}
+	if l.watch {
+		return cluster.Watch(ctx, *l.config, l.rest(), func(in *report.Input) error { return l.show(ctx, in, options) })
+	}
+	in, err := cluster.Read(ctx, *l.config)
+	if err != nil {
+		return err
+	}
+	return l.show(ctx, in, options)
+}
+
+// rest is how long --watch waits after it has shown the list.
+func (l *list) rest() cluster.Rest {
+	if l.asks {
+		return console.RestAfter
+	}
+	return cluster.NoRest
+}
+
+// show writes the list once.
+func (l *list) show(ctx context.Context, in *report.Input, options render.Options) error {
+	if l.selects != nil {
+		if err := l.selects(in); err != nil {
+			return err
+		}
+	}
+	if l.asks {
+		if err := l.ask(ctx, in); err != nil {
+			return err
+		}
+	}
+	view := report.Build(in)
+	var text bytes.Buffer
+	if err := l.write(&text, view, options); err != nil {
+		_, _ = l.env.stdout.Write(text.Bytes())
+		return err
+	}
+	if l.watch && text.String() == l.shown {
+		return nil
+	}
+	if l.structured() && !l.whole {
+		for _, remark := range render.Remarks(view) {
+			fmt.Fprintf(l.env.stderr, "millrace: %s\n", remark)
+		}
+	}
+	again := l.shown != ""
+	l.shown = text.String()
+	_, err := io.WriteString(l.env.stdout, l.framed(l.shown, again))
+	return err
+}
+
+// structured reports whether the output is for programs.
+func (l *list) structured() bool {
+	return l.output == string(render.JSON) || l.output == string(render.YAML)
+}
+
+// framed is text as --watch shows it: in place of the former on a terminal, else below it.
+func (l *list) framed(text string, again bool) string {
+	switch {
+	case !l.watch:
+		return text
+	case l.output == string(render.YAML) && again:
+		return "---\n" + text
+	case l.structured():
+		return text
+	case l.env.height > 0:
+		return clearScreen + render.Fit(text, l.env.height)
+	case again:
+		return "\n" + text
+	default:
+		return text
+	}
+}
+
+// ask asks the agents which VIPs they announce.
+func (l *list) ask(ctx context.Context, in *report.Input) error {
+	find := l.env.agents
+	if find == nil {
+		find = runningAgents
+	}
+	found, err := find(*l.config, in.Pods)
+	if err != nil {
+		return err
+	}
+	args := []string{"vips"}
+	if l.addresses != nil {
+		args = append(args, l.addresses(in)...)
+	}
+	limit := l.config.Timeout
+	if limit == 0 {
+		limit = time.Minute
+	}
+	round := console.Round{Runner: found, Limit: limit, Stop: cluster.ErrForbidden}
+	in.Agents = agentsOf(round.Ask(ctx, found.Nodes(), args))
+	return ctx.Err()
+}
+
+// agentsOf sorts the answers.
+func agentsOf(answers map[string]console.Answer) report.Agents {
+	sorted := report.Agents{Answers: map[string]*consoleapi.VIPs{}, Failures: map[string]string{}}
+	for node, answer := range answers {
+		switch {
+		case errors.Is(answer.Err, cluster.ErrForbidden):
+			sorted.Forbidden = true
+		case answer.Err != nil:
+			sorted.Failures[node] = answer.Err.Error()
+		case answer.Line.VIPs == nil:
+			sorted.Failures[node] = "it may be of another version"
+		default:
+			sorted.Answers[node] = answer.Line.VIPs
+		}
+	}
+	return sorted
+}
+
+func statusCommand(env environment, config *cluster.Config) *cobra.Command {
+	var exitCode bool
+	l := &list{env: env, config: config, asks: true, whole: true}
+	l.write = func(out io.Writer, view *report.View, options render.Options) error {
+		if err := render.Status(out, view, options); err != nil {
+			return err
+		}
+		if exitCode && len(view.Problems) > 0 {
+			return errProblems
+		}
+		return nil
+	}
+	command := &cobra.Command{
+		Use:   "status",
+		Short: "Show VIPs, nodes and problems on one screen",
+		Long: "Show VIPs, nodes and every problem on one screen.\n\n" +
+			"The exit code is 0 when the cluster could be read and 1 when not; with --exit-code it is 2 when there are problems.",
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error { return l.run(command.Context()) },
+	}
+	l.flags(command)
+	command.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 2 when there are problems")
+	command.MarkFlagsMutuallyExclusive("exit-code", "watch")
+	return command
+}
+
+func nodesCommand(env environment, config *cluster.Config) *cobra.Command {
+	l := &list{env: env, config: config, write: render.Nodes}
+	command := &cobra.Command{
+		Use:   "nodes",
+		Short: "Show the nodes, their agents and BGP sessions",
+		Args:  cobra.NoArgs,
+		RunE:  func(command *cobra.Command, _ []string) error { return l.run(command.Context()) },
+	}
+	l.flags(command)
+	return command
+}
+
+// maxAsked is how many addresses are named to agents; beyond that they tell all.
+const maxAsked = 256
+
+func vipsCommand(env environment, config *cluster.Config) *cobra.Command {
+	l := &list{env: env, config: config, asks: true, write: render.VIPs}
+	var namespace string
+	var all bool
+	command := &cobra.Command{
+		Use:   "vips [ADDRESS | SERVICE]...",
+		Short: "Show the VIPs, their Services and the nodes that announce them",
+		Long: "Show the VIPs, their Services and the nodes that announce them, as the agents of the nodes say.\n" +
+			"With addresses or Services, show their VIPs in detail.\n\n" +
+			"A SERVICE is NAMESPACE/NAME, or NAME in the namespace of -n, else in that of the context; with -A in any.",
+		Example: "  millrace vips\n  millrace vips 203.0.113.1\n  millrace vips -n shop\n  millrace vips shop/web",
+		RunE: func(command *cobra.Command, args []string) error {
+			choice := report.Choice{Namespace: namespace, Wanted: args}
+			if all {
+				choice.Namespace = ""
+			}
+			if len(args) > 0 {
+				l.write = render.VIPDetails
+				if err := inContext(&choice, all, *config); err != nil {
+					return err
+				}
+			}
+			if len(args) > 0 || choice.Namespace != "" {
+				l.selects = choice.Apply
+				l.addresses = namedAddresses
+			}
+			return l.run(command.Context())
+		},
+	}
+	l.flags(command)
+	namespaceFlag(command, config, &namespace)
+	command.Flags().BoolVarP(&all, "all-namespaces", "A", false, "Services of all namespaces")
+	command.ValidArgsFunction = complete(config, addressesAndServices(&namespace))
+	return command
+}
+
+// inContext finds Services that are given by their name alone in the namespace of the
+// context, where no other is given.
+func inContext(choice *report.Choice, all bool, config cluster.Config) error {
+	if all || choice.Namespace != "" {
+		return nil
+	}
+	for _, wanted := range choice.Wanted {
+		if _, err := netip.ParseAddr(wanted); err == nil || strings.Contains(wanted, "/") {
+			continue
+		}
+		namespace, err := cluster.CurrentNamespace(config)
+		if err != nil {
+			return err
+		}
+		choice.Default = namespace
+		return nil
+	}
+	return nil
+}
+
+// namedAddresses are those of the VIPs in the input; none where there are too many to be
+// named.
+func namedAddresses(in *report.Input) []string {
+	if len(in.VIPs) > maxAsked {
+		return nil
+	}
+	var named []string
+	for _, vip := range in.VIPs {
+		named = append(named, vip.Spec.Address)
+	}
+	return named
+}

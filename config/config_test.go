@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package config has no code; its tests read the manifests, and apply them to a
+// real API server of the lab's build.
+package config
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+// load returns the objects of a kustomization that only has resources, as all
+// of ours but config/lab.
+func load(t *testing.T, directory string) []*unstructured.Unstructured {
+	t.Helper()
+	var kustomization struct {
+		Resources []string `json:"resources"`
+	}
+	content, err := os.ReadFile(filepath.Join(directory, "kustomization.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(content, &kustomization); err != nil {
+		t.Fatalf("%s: %v", directory, err)
+	}
+	var objects []*unstructured.Unstructured
+	for _, resource := range kustomization.Resources {
+		path := filepath.Join(directory, resource)
+		if filepath.Ext(path) == ".yaml" {
+			objects = append(objects, read(t, path)...)
+		} else {
+			objects = append(objects, load(t, path)...)
+		}
+	}
+	return objects
+}
+
+func read(t *testing.T, file string) []*unstructured.Unstructured {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects []*unstructured.Unstructured
+	for documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content))); ; {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return objects
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		object := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(document, object); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		if len(object.Object) > 0 {
+			objects = append(objects, object)
+		}
+	}
+}
+
+// find returns the object of a kind, which there must be one of.
+func find[T any](t *testing.T, objects []*unstructured.Unstructured, kind string) *T {
+	t.Helper()
+	var found *T
+	for _, object := range objects {
+		if object.GetKind() != kind {
+			continue
+		}
+		if found != nil {
+			t.Fatalf("two objects of kind %s", kind)
+		}
+		found = new(T)
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, found); err != nil {
+			t.Fatalf("%s %s: %v", kind, object.GetName(), err)
+		}
+	}
+	if found == nil {
+		t.Fatalf("no object of kind %s", kind)
+	}
+	return found
+}
+
+// Who mirrors our images has all that an installation and its removal need.
+func TestImagesAreOurs(t *testing.T) {
+	var templates []corev1.PodTemplateSpec
+	for _, directory := range []string{"default", "cleanup"} {
+		templates = append(templates, find[appsv1.DaemonSet](t, load(t, directory), "DaemonSet").Spec.Template)
+	}
+	for _, directory := range []string{"default", "gateway"} {
+		templates = append(templates, find[appsv1.Deployment](t, load(t, directory), "Deployment").Spec.Template)
+	}
+	for _, template := range templates {
+		for _, container := range append(template.Spec.InitContainers, template.Spec.Containers...) {
+			if !strings.HasPrefix(container.Image, "ghcr.io/millrace-lb/") {
+				t.Errorf("container %s has the image %s", container.Name, container.Image)
+			}
+		}
+	}
+}
+
+// A drain, a rolling update or the death of a node leaves an operator and a gateway at
+// work, and a cluster of one node has one, too.
+func TestControllersAreTwice(t *testing.T) {
+	for _, directory := range []string{"operator", "gateway"} {
+		t.Run(directory, func(t *testing.T) { testTwice(t, load(t, directory)) })
+	}
+}
+
+func testTwice(t *testing.T, objects []*unstructured.Unstructured) {
+	deployment := find[appsv1.Deployment](t, objects, "Deployment")
+	if replicas := deployment.Spec.Replicas; replicas == nil || *replicas != 2 {
+		t.Errorf("replicas are %v", replicas)
+	}
+	pods := labels.Set(deployment.Spec.Template.Labels)
+	selects := func(what string, selector *metav1.LabelSelector) {
+		t.Helper()
+		parsed, err := metav1.LabelSelectorAsSelector(selector)
+		if err != nil || parsed.Empty() || !parsed.Matches(pods) {
+			t.Errorf("%s selects %v, not the pods: %v", what, parsed, err)
+		}
+	}
+	budget := find[policyv1.PodDisruptionBudget](t, objects, "PodDisruptionBudget")
+	selects("the PodDisruptionBudget", budget.Spec.Selector)
+	if most := budget.Spec.MaxUnavailable; most == nil || most.IntValue() != 1 {
+		t.Errorf("maxUnavailable is %v", most)
+	}
+	apart := deployment.Spec.Template.Spec.Affinity.PodAntiAffinity
+	if len(apart.RequiredDuringSchedulingIgnoredDuringExecution) > 0 || len(apart.PreferredDuringSchedulingIgnoredDuringExecution) != 1 {
+		t.Fatalf("the anti-affinity is %+v", apart)
+	}
+	term := apart.PreferredDuringSchedulingIgnoredDuringExecution[0].PodAffinityTerm
+	selects("the anti-affinity", term.LabelSelector)
+	if term.TopologyKey != corev1.LabelHostname {
+		t.Errorf("the anti-affinity is about %s", term.TopologyKey)
+	}
+	if args := deployment.Spec.Template.Spec.Containers[0].Args; !strings.Contains(strings.Join(args, " "), "--leader-elect ") {
+		t.Errorf("two replicas without election: %v", args)
+	}
+}

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync/atomic"
+
+	"github.com/go-logr/logr"
+	"google.golang.org/grpc/credentials"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/controller/internal/authentication"
+	"github.com/millrace-lb/millrace/gateway/controller/internal/identity"
+	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+	"github.com/millrace-lb/millrace/gateway/controller/internal/source"
+	"github.com/millrace-lb/millrace/gateway/controller/internal/write"
+	"github.com/millrace-lb/millrace/gateway/distribution/server"
+	"github.com/millrace-lb/millrace/gateway/route"
+)
+
+// leaseName is the Lease that the leader holds, and the name of the Service of the
+// controller and of the Secret with its identity.
+const leaseName = "millrace-gateway"
+
+// Config is how the controller runs.
+type Config struct {
+	// REST is how to reach the API server.
+	REST *rest.Config
+	// LeaderElect lets one of several replicas write and the others only serve.
+	LeaderElect bool
+	// Namespace is where the controller, its Lease, its identity and the shared proxies are.
+	Namespace string
+	// ServeAddress is "host:port" where proxies get their configuration.
+	ServeAddress string
+	// ControllerAddress is "host:port" at which proxies reach the controller; empty: the
+	// cluster address and the port of its Service.
+	ControllerAddress string
+	// ProxyImage is that of the proxies, ProxyPullPolicy when it is pulled.
+	ProxyImage      string
+	ProxyPullPolicy string
+	// ProxyCPU and ProxyMemory are requested for each proxy, ProxyMemoryLimit bounds it.
+	ProxyCPU, ProxyMemory, ProxyMemoryLimit resource.Quantity
+	// MetricsAddress and ProbeAddress are "host:port" to listen on; "0" listens nowhere.
+	MetricsAddress string
+	ProbeAddress   string
+}
+
+// Run runs the controller until the context ends, which is no error, or until it loses its
+// leadership, which is one.
+func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), gatewayv1.Install(scheme)); err != nil {
+		return fmt.Errorf("build the scheme: %w", err)
+	}
+	mgr, err := ctrl.NewManager(configuration.REST, managerOptions(configuration, scheme, logger))
+	if err != nil {
+		return fmt.Errorf("create the manager: %w", err)
+	}
+	c := &controller{config: configuration, mgr: mgr, log: logger}
+	if err := c.setup(ctx); err != nil {
+		return err
+	}
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("run the controller: %w", err)
+	}
+	return nil
+}
+
+// controller is the parts that run.
+type controller struct {
+	config Config
+	mgr    ctrl.Manager
+	log    logr.Logger
+
+	loop      *loop
+	writer    *write.Writer
+	identity  *identity.Keeper
+	listening atomic.Bool
+}
+
+// serverName is what the controller is called in its certificate.
+func (c Config) serverName() string { return leaseName + "." + c.Namespace + ".svc" }
+
+// setup makes the parts and tells the manager of them.
+func (c *controller) setup(ctx context.Context) error {
+	api, err := discovery.NewDiscoveryClientForConfigAndClient(c.mgr.GetConfig(), c.mgr.GetHTTPClient())
+	if err != nil {
+		return fmt.Errorf("prepare to ask for kinds: %w", err)
+	}
+	c.writer = &write.Writer{
+		Client: c.mgr.GetClient(), Live: c.mgr.GetAPIReader(), Settings: c.proxySettings,
+		Controller: route.GatewayController, Recorder: c.mgr.GetEventRecorder(leaseName), Log: c.log.WithName("write"),
+	}
+	c.writer.Prepare()
+	read, err := source.New(ctx, c.mgr.GetCache(), api, c.writer.Touch, c.log.WithName("source"))
+	if err != nil {
+		return err
+	}
+	if err := c.watchWritten(ctx); err != nil {
+		return err
+	}
+	authenticator := &authentication.Authenticator{
+		Reviews: c.mgr.GetClient(), Cached: c.mgr.GetCache(), Live: c.mgr.GetAPIReader(),
+	}
+	configurations := server.NewServer(authenticator.Authenticate)
+	c.loop = &loop{
+		source: read, served: configurations, settings: routeSettings(), namespace: c.config.Namespace,
+		compiled: c.writer.Touch, log: c.log.WithName("compile"),
+	}
+	authenticator.Fleets = c.loop.Fleet
+	c.writer.Compiled = c.loop.Latest
+	c.identity = &identity.Keeper{
+		Reader: c.mgr.GetAPIReader(), Writer: c.mgr.GetClient(),
+		Secret: types.NamespacedName{Namespace: c.config.Namespace, Name: leaseName},
+		Names:  []string{c.config.serverName()}, Leads: c.leads, Changed: c.writer.Touch,
+		Log: c.log.WithName("identity"),
+	}
+	for _, part := range []manager.Runnable{read, c.loop, c.identity, c.writer, c.server(configurations)} {
+		if err := c.mgr.Add(part); err != nil {
+			return fmt.Errorf("add a part to the manager: %w", err)
+		}
+	}
+	return errors.Join(c.mgr.AddHealthzCheck("ping", healthz.Ping), c.mgr.AddReadyzCheck("serving", c.ready))
+}
+
+// routeSettings are those of the compiler.
+func routeSettings() route.Settings {
+	settings := route.DefaultSettings()
+	settings.ReservedPorts = []int32{infrastructure.AdminPort}
+	return settings
+}
+
+// leads reports whether this replica is the leader now.
+func (c *controller) leads() bool {
+	select {
+	case <-c.mgr.Elected():
+		return true
+	default:
+		return false
+	}
+}
+
+// watchWritten makes the leader look again when what it wrote has changed.
+func (c *controller) watchWritten(ctx context.Context) error {
+	for _, object := range write.Kinds() {
+		informer, err := c.mgr.GetCache().GetInformer(ctx, object, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("watch %T: %w", object, err)
+		}
+		touch := func() { c.writer.Touch() }
+		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { touch() }, UpdateFunc: func(any, any) { touch() }, DeleteFunc: func(any) { touch() },
+		}); err != nil {
+			return fmt.Errorf("watch %T: %w", object, err)
+		}
+	}
+	// Pods are only read where a proxy proves itself.
+	pods := &metav1.PartialObjectMetadata{}
+	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	if _, err := c.mgr.GetCache().GetInformer(ctx, pods, cache.BlockUntilSynced(false)); err != nil {
+		return fmt.Errorf("watch pods: %w", err)
+	}
+	return nil
+}
+
+// proxySettings are those of all proxies.
+func (c *controller) proxySettings(ctx context.Context) (infrastructure.Settings, bool, error) {
+	settings := infrastructure.Settings{
+		Namespace: c.config.Namespace, Image: c.config.ProxyImage, PullPolicy: corev1.PullPolicy(c.config.ProxyPullPolicy),
+		Controller: c.config.ControllerAddress, ServerName: c.config.serverName(), CAs: c.identity.Trusted(),
+		CPU: c.config.ProxyCPU, Memory: c.config.ProxyMemory, MemoryLimit: c.config.ProxyMemoryLimit,
+	}
+	if settings.CAs == "" {
+		return settings, false, nil
+	}
+	if settings.Controller != "" {
+		return settings, true, nil
+	}
+	service := &corev1.Service{}
+	at := types.NamespacedName{Namespace: c.config.Namespace, Name: leaseName}
+	if err := c.mgr.GetClient().Get(ctx, at, service); err != nil {
+		return settings, false, fmt.Errorf("read the Service %s, by which proxies reach the controller: %w", at, err)
+	}
+	if len(service.Spec.Ports) == 0 || net.ParseIP(service.Spec.ClusterIP) == nil {
+		return settings, false, fmt.Errorf("the Service %s has no cluster address: proxies do not reach the controller", at)
+	}
+	// The address and not the name: proxies reach the controller without the cluster's DNS.
+	settings.Controller = net.JoinHostPort(service.Spec.ClusterIP, fmt.Sprint(service.Spec.Ports[0].Port))
+	return settings, true, nil
+}
+
+// listener serves configurations; every replica does.
+type listener func(context.Context) error
+
+func (l listener) Start(ctx context.Context) error { return l(ctx) }
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (l listener) NeedLeaderElection() bool { return false }
+
+func (c *controller) server(configurations *server.Server) listener {
+	return func(ctx context.Context) error {
+		at, err := net.Listen("tcp", c.config.ServeAddress)
+		if err != nil {
+			return fmt.Errorf("listen for proxies at %s: %w", c.config.ServeAddress, err)
+		}
+		transport := credentials.NewTLS(&tls.Config{GetCertificate: c.identity.GetCertificate, MinVersion: tls.VersionTLS13})
+		grpc := configurations.NewGRPC(ctx, transport)
+		stop := context.AfterFunc(ctx, grpc.Stop)
+		defer stop()
+		c.listening.Store(true)
+		if err := grpc.Serve(at); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("serve proxies at %s: %w", c.config.ServeAddress, err)
+		}
+		return nil
+	}
+}
+
+// ready is a probe that fails until proxies can get their configuration here.
+func (c *controller) ready(*http.Request) error {
+	switch {
+	case !c.listening.Load():
+		return errors.New("proxies are not listened to yet")
+	case c.identity.Trusted() == "":
+		return errors.New("there is no serving certificate yet")
+	case c.loop.Latest() == nil:
+		return errors.New("nothing has been compiled yet")
+	}
+	return nil
+}

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package controller_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millrace-lb/millrace/gateway/controller"
+	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+	"github.com/millrace-lb/millrace/gateway/distribution"
+)
+
+// TestController runs the controller against a real API server.
+func TestController(t *testing.T) {
+	e := newEnvironment(t)
+	for _, scenario := range []struct {
+		name string
+		run  func(*testing.T, *environment)
+	}{
+		{"an Ingress from its proxies to its status", fromProxiesToStatus},
+		{"who is let in", whoIsLetIn},
+		{"endpoints without a compilation", endpointsAlone},
+		{"two replicas", twoReplicas},
+		{"objects of others", objectsOfOthers},
+		{"problems are events", problemsAreEvents},
+		{"Gateway API that comes later", laterGatewayAPI},
+	} {
+		t.Run(scenario.name, func(t *testing.T) {
+			t.Cleanup(func() { e.clean(t) })
+			scenario.run(t, e)
+		})
+	}
+}
+
+// clean removes what a scenario has left.
+func (e *environment) clean(t *testing.T) {
+	ctx := context.Background()
+	for _, namespace := range []string{namespace, systemNamespace} {
+		for _, object := range []client.Object{
+			&networkingv1.Ingress{}, &corev1.Service{}, &corev1.ServiceAccount{}, &corev1.ConfigMap{}, &appsv1.Deployment{},
+			&policyv1.PodDisruptionBudget{}, &corev1.Pod{}, &discoveryv1.EndpointSlice{}, &eventsv1.Event{},
+		} {
+			must(t, e.client.DeleteAllOf(ctx, object, client.InNamespace(namespace), client.GracePeriodSeconds(0)))
+		}
+	}
+}
+
+// served waits until an Ingress has exactly these points: "address port…".
+func (e *environment) served(t *testing.T, ingress *networkingv1.Ingress, want ...string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		if err := e.client.Get(ctx, client.ObjectKeyFromObject(ingress), ingress); err != nil {
+			return err
+		}
+		var got []string
+		for _, point := range ingress.Status.LoadBalancer.Ingress {
+			text := point.IP
+			for _, port := range point.Ports {
+				text += fmt.Sprintf(" %d", port.Port)
+			}
+			got = append(got, text)
+		}
+		if !slices.Equal(got, want) {
+			return fmt.Errorf("Ingress %s is served at %q, want %q", ingress.Name, got, want)
+		}
+		return nil
+	})
+}
+
+func fromProxiesToStatus(t *testing.T, e *environment) {
+	_, stop := e.run(t, nil)
+	ingress := e.ingress(t, "web", "web.example.com")
+	for _, object := range []client.Object{&corev1.ServiceAccount{}, &corev1.ConfigMap{}, &corev1.Service{}, &appsv1.Deployment{}, &policyv1.PodDisruptionBudget{}} {
+		e.await(t, object, shared)
+	}
+	e.assign(t, shared, "203.0.113.10", "2001:db8:cafe::10")
+	e.served(t, ingress, "203.0.113.10 80", "2001:db8:cafe::10 80")
+
+	// What others change comes back; what they add stays.
+	deployment := &appsv1.Deployment{}
+	e.await(t, deployment, shared)
+	before := client.MergeFrom(deployment.DeepCopy())
+	deployment.Spec.Template.Spec.Containers[0].Image = "example.com/other:v1"
+	deployment.Annotations["note"] = "kept"
+	must(t, e.client.Patch(t.Context(), deployment, before))
+	eventually(t, func(ctx context.Context) error {
+		if err := e.client.Get(ctx, shared, deployment); err != nil {
+			return err
+		}
+		if image := deployment.Spec.Template.Spec.Containers[0].Image; image != "example.com/lbproxy:v1" {
+			return fmt.Errorf("the image is %s", image)
+		}
+		return nil
+	})
+	if deployment.Annotations["note"] != "kept" {
+		t.Errorf("an annotation of somebody else is gone: %v", deployment.Annotations)
+	}
+
+	quiet(t, e)
+	// Another controller has all that it needs, and writes nothing.
+	stop()
+	e.run(t, nil)
+	quiet(t, e)
+
+	class := "other"
+	changed := client.MergeFrom(ingress.DeepCopy())
+	ingress.Spec.IngressClassName = &class
+	must(t, e.client.Patch(t.Context(), ingress, changed))
+	e.served(t, ingress)
+	for _, object := range []client.Object{&corev1.Service{}, &appsv1.Deployment{}, &corev1.ServiceAccount{}, &corev1.ConfigMap{}, &policyv1.PodDisruptionBudget{}} {
+		eventually(t, func(ctx context.Context) error {
+			if err := e.client.Get(ctx, shared, object); !apierrors.IsNotFound(err) {
+				return fmt.Errorf("%T is still there: %w", object, err)
+			}
+			return nil
+		})
+	}
+}
+
+// quiet holds that the controller writes nothing but its Lease while nothing changes.
+func quiet(t *testing.T, e *environment) {
+	t.Helper()
+	writes := func() []string {
+		all, err := e.server.Writes()
+		must(t, err)
+		var ours []string
+		for _, write := range all {
+			if write.User == gatewayUser && write.Resource != "leases" && write.Resource != "tokenreviews" {
+				ours = append(ours, fmt.Sprintf("%s %s/%s %s/%s: %d", write.Verb, write.Resource, write.Subresource, write.Namespace, write.Name, write.Code))
+			}
+		}
+		return ours
+	}
+	settled := writes()
+	// What is under way ends; a quiet second follows within the patience of every test.
+	eventually(t, func(context.Context) error {
+		last := settled
+		time.Sleep(time.Second)
+		if settled = writes(); len(settled) != len(last) {
+			return fmt.Errorf("written: %q", settled[len(last):])
+		}
+		return nil
+	})
+	time.Sleep(2 * time.Second)
+	if again := writes(); len(again) != len(settled) {
+		t.Errorf("written while nothing changes: %q", again[len(settled):])
+	}
+}
+
+// leadsTo says whether a configuration has an endpoint of a Service.
+func leadsTo(service string, addresses ...string) func(distribution.Update) error {
+	return func(update distribution.Update) error {
+		name := "endpoints/" + namespace + "/" + service + "/80"
+		found, known := update.Resources[name]
+		if !known {
+			return fmt.Errorf("no %s among %q", name, slices.Sorted(maps.Keys(update.Resources)))
+		}
+		var got []string
+		for _, endpoint := range found.GetEndpoints().GetEndpoints() {
+			got = append(got, endpoint.GetAddress())
+		}
+		if !slices.Equal(got, addresses) {
+			return fmt.Errorf("%s are %q, want %q", name, got, addresses)
+		}
+		return nil
+	}
+}
+
+func whoIsLetIn(t *testing.T, e *environment) {
+	address, _ := e.run(t, nil)
+	e.ingress(t, "web", "web.example.com")
+	own := e.ingress(t, "own", "own.example.com")
+	change := client.MergeFrom(own.DeepCopy())
+	own.Annotations = map[string]string{"millrace.io/dedicated-vip": "true"}
+	must(t, e.client.Patch(t.Context(), own, change))
+	dedicated := types.NamespacedName{Namespace: namespace, Name: "ingress-own"}
+
+	pod, other := e.pod(t, shared, "proxy-1"), e.pod(t, dedicated, "proxy-2")
+	e.proxy(t, address, e.token(t, shared, infrastructure.Audience, pod)).gets(t, leadsTo("web", "198.18.0.1"))
+	update := e.proxy(t, address, e.token(t, dedicated, infrastructure.Audience, other)).gets(t, leadsTo("own", "198.18.0.1"))
+	if leadsTo("web", "198.18.0.1")(update) == nil {
+		t.Errorf("the proxy of one Ingress got what belongs to another: %q", slices.Sorted(maps.Keys(update.Resources)))
+	}
+
+	stranger := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: "stranger", Labels: pod.Labels,
+		Annotations: map[string]string{infrastructure.AnnotationOwner: "IngressClass//millrace"},
+	}}
+	e.create(t, stranger)
+	disguised := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "disguised", Labels: pod.Labels}, Spec: other.Spec}
+	disguised.Spec.ServiceAccountName = "stranger"
+	e.create(t, disguised)
+	plain := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "plain"}, Spec: other.Spec}
+	plain.Spec.ServiceAccountName = dedicated.Name
+	e.create(t, plain)
+	gone := e.pod(t, dedicated, "gone")
+	ofGone := e.token(t, dedicated, infrastructure.Audience, gone)
+	must(t, e.client.Delete(t.Context(), gone, client.GracePeriodSeconds(0)))
+
+	for name, test := range map[string]struct{ token, why string }{
+		"no token at all":       {"x", "the API server does not know it"},
+		"another audience":      {e.token(t, shared, "https://kubernetes.default.svc", pod), "not for the audience"},
+		"bound to no pod":       {e.token(t, shared, infrastructure.Audience, nil), "it is not bound to a pod"},
+		"a stranger's account":  {e.token(t, client.ObjectKeyFromObject(stranger), infrastructure.Audience, disguised), "is not one of proxies"},
+		"no pod of its proxies": {e.token(t, dedicated, infrastructure.Audience, plain), "is not one of Ingress/shop/own"},
+		"a pod that is gone":    {ofGone, "the token is not accepted"},
+	} {
+		t.Run(name, func(t *testing.T) { e.proxy(t, address, test.token).isRefused(t, test.why) })
+	}
+}
+
+func endpointsAlone(t *testing.T, e *environment) {
+	address, _ := e.run(t, nil)
+	e.ingress(t, "web", "web.example.com")
+	p := e.proxy(t, address, e.token(t, shared, infrastructure.Audience, e.pod(t, shared, "proxy-1")))
+	p.gets(t, leadsTo("web", "198.18.0.1"))
+	for i := range 5 {
+		endpoints := slice("web", "198.18.0.1", fmt.Sprintf("198.18.1.%d", i))
+		began := time.Now()
+		must(t, e.client.Patch(t.Context(), endpoints, client.RawPatch(types.MergePatchType,
+			fmt.Appendf(nil, `{"endpoints":[{"addresses":["198.18.0.1"]},{"addresses":["198.18.1.%d"]}]}`, i))))
+		p.gets(t, leadsTo("web", "198.18.0.1", fmt.Sprintf("198.18.1.%d", i)))
+		t.Logf("new endpoints took %s", time.Since(began))
+	}
+	// A Service that is gone has no endpoints; its Ingress stays.
+	must(t, e.client.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}))
+	p.gets(t, func(update distribution.Update) error {
+		if leadsTo("web", "198.18.0.1", "198.18.1.4")(update) == nil {
+			return fmt.Errorf("the endpoints are still there")
+		}
+		return nil
+	})
+}
+
+func twoReplicas(t *testing.T, e *environment) {
+	first, stop := e.run(t, nil)
+	ingress := e.ingress(t, "web", "web.example.com")
+	token := e.token(t, shared, infrastructure.Audience, e.pod(t, shared, "proxy-1"))
+	e.proxy(t, first, token).gets(t, leadsTo("web", "198.18.0.1"))
+	second, _ := e.run(t, func(c *controller.Config) { c.ControllerAddress = first })
+	e.proxy(t, second, token).gets(t, leadsTo("web", "198.18.0.1"))
+	stop()
+	e.assign(t, shared, "203.0.113.10")
+	e.served(t, ingress, "203.0.113.10 80")
+}
+
+func objectsOfOthers(t *testing.T, e *environment) {
+	taken := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: shared.Namespace, Name: shared.Name}, Data: map[string]string{"a": "b"}}
+	e.create(t, taken)
+	_, stop := e.run(t, nil)
+	e.ingress(t, "web", "web.example.com")
+	e.await(t, &appsv1.Deployment{}, shared)
+	found := &corev1.ConfigMap{}
+	must(t, e.client.Get(t.Context(), shared, found))
+	if len(found.Data) != 1 || found.Data["a"] != "b" {
+		t.Errorf("somebody else's ConfigMap was written: %v", found.Data)
+	}
+	must(t, e.client.Delete(t.Context(), taken))
+	eventually(t, func(ctx context.Context) error {
+		if err := e.client.Get(ctx, shared, found); err != nil {
+			return err
+		}
+		if found.Data[infrastructure.CAKey] == "" {
+			return fmt.Errorf("the ConfigMap has no CA: %v", found.Data)
+		}
+		return nil
+	})
+	stop()
+}
+
+func problemsAreEvents(t *testing.T, e *environment) {
+	e.run(t, nil)
+	ingress := e.ingress(t, "web", "web.example.com")
+	before := client.MergeFrom(ingress.DeepCopy())
+	ingress.Spec.TLS = []networkingv1.IngressTLS{{Hosts: []string{"web.example.com"}, SecretName: "missing"}}
+	must(t, e.client.Patch(t.Context(), ingress, before))
+	eventually(t, func(ctx context.Context) error {
+		list := &eventsv1.EventList{}
+		if err := e.client.List(ctx, list, client.InNamespace(namespace)); err != nil {
+			return err
+		}
+		for _, event := range list.Items {
+			if event.Regarding.UID == ingress.UID && event.Regarding.Kind == "Ingress" && event.Type == corev1.EventTypeWarning {
+				return nil
+			}
+		}
+		return fmt.Errorf("no warning among %d events", len(list.Items))
+	})
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package controller reads Ingresses and the objects of Gateway API, compiles them, and
+// serves the result to the proxies.
+//
+//	source ──► route.Compile ──► distribution/server ──► proxies
+//	                  │                   ▲
+//	                  ▼                   └── authentication: whose proxy is it
+//	                write: infrastructure, statuses, events (the leader)
+//
+// Every replica compiles and serves; only the leader writes. Without any of them the proxies
+// serve what they have.
+package controller
+
+// What the controller may do. It alone reads Secrets, and only from memory-backed caches do
+// they leave it, to proxies of the owner that refers to them.
+//
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=ingresses;ingressclasses,verbs=get;list;watch
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=ingresses/status,verbs=patch
+// +kubebuilder:rbac:groups=gateway.networking.k8s.io,resources=gatewayclasses;gateways;listenersets;httproutes;grpcroutes;tlsroutes;tcproutes;udproutes;referencegrants;backendtlspolicies,verbs=get;list;watch
+// +kubebuilder:rbac:groups=gateway.networking.k8s.io,resources=gatewayclasses/status;gateways/status;listenersets/status;httproutes/status;grpcroutes/status;tlsroutes/status;tcproutes/status;udproutes/status;backendtlspolicies/status,verbs=patch
+// +kubebuilder:rbac:groups="",resources=namespaces;secrets,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
+// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=services;configmaps;serviceaccounts,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=autoscaling,resources=horizontalpodautoscalers,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update,namespace=millrace-system
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create;update,namespace=millrace-system
+// +kubebuilder:rbac:groups="",resources=events,verbs=create;patch,namespace=millrace-system

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package controller_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"google.golang.org/grpc/credentials"
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/millrace-lb/millrace/gateway/controller"
+	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+	"github.com/millrace-lb/millrace/gateway/distribution"
+	"github.com/millrace-lb/millrace/test/lab/controlplane"
+)
+
+const (
+	// gatewayUser is the service account of config/rbac/gateway: the controller runs with
+	// exactly the rights that it is installed with.
+	gatewayUser     = "system:serviceaccount:millrace-system:millrace-gateway"
+	systemNamespace = "millrace-system"
+	namespace       = "shop"
+	patience        = 20 * time.Second
+)
+
+// shared is where the objects of the shared proxies are.
+var shared = types.NamespacedName{Namespace: systemNamespace, Name: "ingressclass-millrace"}
+
+// environment is a real API server with the rights of the controller.
+type environment struct {
+	server *controlplane.Server
+	client client.Client
+}
+
+func newEnvironment(t *testing.T) *environment {
+	t.Helper()
+	ctrllog.SetLogger(logr.Discard())
+	e := &environment{server: controlplane.Start(t, "../..", gatewayUser)}
+	var err error
+	e.client, err = client.New(e.server.Admin(), client.Options{FieldValidation: "Strict"})
+	must(t, err)
+	for _, name := range []string{systemNamespace, namespace} {
+		e.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	for _, file := range []string{"rbac/gateway/role.yaml", "rbac/gateway/role_binding.yaml", "gateway/ingress_class.yaml"} {
+		e.apply(t, "../../config/"+file)
+	}
+	return e
+}
+
+func (e *environment) create(t *testing.T, object client.Object) {
+	t.Helper()
+	must(t, e.client.Create(t.Context(), object))
+}
+
+// apply creates the objects of a manifest.
+func (e *environment) apply(t *testing.T, file string) {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	must(t, err)
+	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		err := decoder.Decode(object)
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		must(t, err)
+		if len(object.Object) > 0 {
+			e.create(t, object)
+		}
+	}
+}
+
+// logs are what a controller says.
+type logs struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logs) Write(content []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(content)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// run starts a controller, and returns where it serves and how to stop it.
+func (e *environment) run(t *testing.T, change func(*controller.Config)) (address string, stop func()) {
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	address = free.Addr().String()
+	must(t, free.Close())
+	configuration := controller.Config{
+		REST: e.server.User(gatewayUser), Namespace: systemNamespace, LeaderElect: true,
+		ServeAddress: address, ControllerAddress: address, ProxyImage: "example.com/lbproxy:v1",
+		MetricsAddress: "0", ProbeAddress: "0",
+	}
+	if change != nil {
+		change(&configuration)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done, said := make(chan error, 1), &logs{}
+	go func() {
+		done <- controller.Run(ctx, configuration, logr.FromSlogHandler(slog.NewJSONHandler(said, nil)))
+	}()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("the controller ended with %v:\n%s", err, said)
+			}
+		case <-time.After(patience):
+			t.Errorf("the controller does not end:\n%s", said)
+		}
+		for line := range strings.Lines(said.String()) {
+			if strings.Contains(line, "forbidden") || strings.Contains(line, "panic") {
+				t.Errorf("the controller logged: %s", line)
+			}
+		}
+		if t.Failed() {
+			t.Logf("the controller at %s said:\n%s", address, said)
+		}
+	})
+	t.Cleanup(stop)
+	return address, stop
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually waits until a condition holds.
+func eventually(t *testing.T, condition func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	last := errors.New("not tried")
+	for {
+		if err := condition(ctx); err == nil {
+			return
+		} else if ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("after %s: %v", patience, last)
+		case <-ticker.C:
+		}
+	}
+}
+
+// ingress makes a Service with one endpoint, and an Ingress of our class that leads to it.
+func (e *environment) ingress(t *testing.T, name, host string) *networkingv1.Ingress {
+	t.Helper()
+	e.create(t, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+	})
+	e.create(t, slice(name, "198.18.0.1"))
+	class, prefix := "millrace", networkingv1.PathTypePrefix
+	ingress := &networkingv1.Ingress{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: networkingv1.IngressSpec{
+			IngressClassName: &class,
+			Rules: []networkingv1.IngressRule{{Host: host, IngressRuleValue: networkingv1.IngressRuleValue{
+				HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{
+					Path: "/", PathType: &prefix, Backend: networkingv1.IngressBackend{
+						Service: &networkingv1.IngressServiceBackend{Name: name, Port: networkingv1.ServiceBackendPort{Name: "http"}},
+					},
+				}}},
+			}}},
+		},
+	}
+	e.create(t, ingress)
+	return ingress
+}
+
+// slice is the endpoints of a Service.
+func slice(service string, addresses ...string) *discoveryv1.EndpointSlice {
+	name, port, protocol := "http", int32(8080), corev1.ProtocolTCP
+	found := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: service, Labels: map[string]string{discoveryv1.LabelServiceName: service},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}},
+	}
+	for _, address := range addresses {
+		found.Endpoints = append(found.Endpoints, discoveryv1.Endpoint{Addresses: []string{address}})
+	}
+	return found
+}
+
+// await waits for an object.
+func (e *environment) await(t *testing.T, object client.Object, name types.NamespacedName) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error { return e.client.Get(ctx, name, object) })
+}
+
+// assign gives a Service its addresses, as the layer-4 operator does.
+func (e *environment) assign(t *testing.T, name types.NamespacedName, addresses ...string) {
+	t.Helper()
+	service := &corev1.Service{}
+	e.await(t, service, name)
+	before := client.MergeFrom(service.DeepCopy())
+	service.Status.LoadBalancer.Ingress = nil
+	for _, address := range addresses {
+		service.Status.LoadBalancer.Ingress = append(service.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: address})
+	}
+	must(t, e.client.Status().Patch(t.Context(), service, before))
+}
+
+// pod makes a pod of the Deployment of proxies, as the cluster's controllers do.
+func (e *environment) pod(t *testing.T, of types.NamespacedName, name string) *corev1.Pod {
+	t.Helper()
+	deployment := &appsv1.Deployment{}
+	e.await(t, deployment, of)
+	template := deployment.Spec.Template
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: name, Labels: template.Labels}, Spec: template.Spec}
+	e.create(t, pod)
+	return pod
+}
+
+// token is what the kubelet gives a pod.
+func (e *environment) token(t *testing.T, account types.NamespacedName, audience string, pod *corev1.Pod) string {
+	t.Helper()
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}
+	if pod != nil {
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}
+	}
+	object := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: account.Namespace, Name: account.Name}}
+	must(t, e.client.SubResource("token").Create(t.Context(), object, request))
+	return request.Status.Token
+}
+
+// proxy follows a configuration as lbproxy does.
+type proxy struct {
+	updates chan distribution.Update
+	said    *logs
+}
+
+func (e *environment) proxy(t *testing.T, address, token string) *proxy {
+	t.Helper()
+	trusted := &corev1.ConfigMap{}
+	e.await(t, trusted, shared)
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM([]byte(trusted.Data[infrastructure.CAKey])) {
+		t.Fatalf("no CA in %q", trusted.Data)
+	}
+	p := &proxy{updates: make(chan distribution.Update, 1000), said: &logs{}}
+	follower := &distribution.Client{
+		Address:   address,
+		Transport: credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: "millrace-gateway.millrace-system.svc"}),
+		Token:     func() (string, error) { return token, nil },
+		Apply:     func(update distribution.Update) error { p.updates <- update; return nil },
+		Log:       slog.New(slog.NewTextHandler(p.said, nil)),
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- follower.Run(ctx) }()
+	t.Cleanup(func() { cancel(); must(t, <-done) })
+	return p
+}
+
+// gets waits for a configuration that is as wanted.
+func (p *proxy) gets(t *testing.T, wanted func(distribution.Update) error) distribution.Update {
+	t.Helper()
+	deadline := time.After(patience)
+	last := errors.New("nothing came")
+	for {
+		select {
+		case update := <-p.updates:
+			if last = wanted(update); last == nil {
+				return update
+			}
+		case <-deadline:
+			t.Fatalf("after %s: %v; the client said:\n%s", patience, last, p.said)
+		}
+	}
+}
+
+// isRefused waits until the client has been told so.
+func (p *proxy) isRefused(t *testing.T, why string) {
+	t.Helper()
+	eventually(t, func(context.Context) error {
+		if len(p.updates) > 0 {
+			t.Fatalf("a configuration came: %v", <-p.updates)
+		}
+		if !strings.Contains(p.said.String(), why) {
+			return fmt.Errorf("%q was not said: %s", why, p.said)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package controller_test
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+)
+
+// laterGatewayAPI installs the kinds while the controller runs, uses them, and takes them
+// away.
+func laterGatewayAPI(t *testing.T, e *environment) {
+	address, _ := e.run(t, nil)
+	ingress := e.ingress(t, "web", "web.example.com")
+	e.await(t, &appsv1.Deployment{}, shared)
+
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
+	must(t, err)
+	kinds := envtest.CRDInstallOptions{
+		Paths: []string{filepath.Join(strings.TrimSpace(string(out)), "config", "crd", "standard")}, ErrorIfPathMissing: true,
+	}
+	_, err = envtest.InstallCRDs(e.server.Admin(), kinds)
+	must(t, err)
+	must(t, gatewayv1.Install(e.client.Scheme()))
+
+	e.create(t, &gatewayv1.GatewayClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "millrace"},
+		Spec:       gatewayv1.GatewayClassSpec{ControllerName: "millrace.io/gateway"},
+	})
+	gateway := &gatewayv1.Gateway{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "edge"},
+		Spec: gatewayv1.GatewaySpec{
+			GatewayClassName: "millrace",
+			Listeners:        []gatewayv1.Listener{{Name: "http", Port: 80, Protocol: gatewayv1.HTTPProtocolType}},
+		},
+	}
+	e.create(t, gateway)
+	port := gatewayv1.PortNumber(80)
+	route := &gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
+	route.Spec.ParentRefs = []gatewayv1.ParentReference{{Name: "edge"}}
+	route.Spec.Rules = []gatewayv1.HTTPRouteRule{{BackendRefs: []gatewayv1.HTTPBackendRef{{BackendRef: gatewayv1.BackendRef{
+		BackendObjectReference: gatewayv1.BackendObjectReference{Name: "web", Port: &port},
+	}}}}}
+	e.create(t, route)
+
+	own := types.NamespacedName{Namespace: namespace, Name: "edge-millrace"}
+	e.await(t, &appsv1.Deployment{}, own)
+	token := e.token(t, own, infrastructure.Audience, e.pod(t, own, "proxy-1"))
+	e.proxy(t, address, token).gets(t, leadsTo("web", "198.18.0.1"))
+	e.programmed(t, gateway, "AddressNotAssigned")
+	e.assign(t, own, "203.0.113.20")
+	e.programmed(t, gateway, "Pending")
+	if at := gateway.Status.Addresses; len(at) != 1 || at[0].Value != "203.0.113.20" {
+		t.Errorf("the Gateway has the addresses %+v", at)
+	}
+	eventually(t, func(ctx context.Context) error {
+		if err := e.client.Get(ctx, client.ObjectKeyFromObject(route), route); err != nil {
+			return err
+		}
+		for _, parent := range route.Status.Parents {
+			if meta.IsStatusConditionTrue(parent.Conditions, string(gatewayv1.RouteConditionAccepted)) {
+				return nil
+			}
+		}
+		return fmt.Errorf("the route is not accepted: %+v", route.Status.Parents)
+	})
+	quiet(t, e)
+
+	must(t, envtest.UninstallCRDs(e.server.Admin(), kinds))
+	eventually(t, func(ctx context.Context) error {
+		if err := e.client.Get(ctx, own, &appsv1.Deployment{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the proxies of the Gateway are still there: %w", err)
+		}
+		return nil
+	})
+	// Ingress goes on.
+	e.assign(t, shared, "203.0.113.21")
+	e.served(t, ingress, "203.0.113.21 80")
+}
+
+// programmed waits until a Gateway says why it is not programmed yet.
+func (e *environment) programmed(t *testing.T, gateway *gatewayv1.Gateway, reason string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		if err := e.client.Get(ctx, client.ObjectKeyFromObject(gateway), gateway); err != nil {
+			return err
+		}
+		got := meta.FindStatusCondition(gateway.Status.Conditions, string(gatewayv1.GatewayConditionProgrammed))
+		if got == nil || got.Reason != reason {
+			return fmt.Errorf("the Gateway has the condition %+v, want the reason %s", got, reason)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package identity is how proxies know the controller: a CA of its own and a serving
+// certificate, kept in a Secret of the controller's namespace. The leader makes and renews
+// them; every replica serves with them.
+//
+// A new CA is trusted for a day before it signs, so that it has reached every proxy by then.
+// The old one stays trusted until it ends.
+package identity
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"slices"
+	"time"
+
+	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
+)
+
+// How long certificates are valid, and when they are renewed.
+const (
+	caLife      = 365 * 24 * time.Hour
+	caRenewal   = 90 * 24 * time.Hour
+	caTrial     = 24 * time.Hour
+	leafLife    = 30 * 24 * time.Hour
+	leafRenewal = 10 * 24 * time.Hour
+	// skew is how far clocks of nodes may be behind.
+	skew = time.Hour
+)
+
+// Bundle is what the Secret holds, in PEM.
+type Bundle struct {
+	// Authorities are trusted by proxies, the oldest first, with their keys.
+	Authorities []Authority
+	// Chain and Key are what the controller serves with.
+	Chain, Key []byte
+}
+
+// Authority is a CA.
+type Authority struct{ Certificate, Key []byte }
+
+// Trusted are the certificates of all CAs.
+func (b Bundle) Trusted() []byte {
+	var all []byte
+	for _, authority := range b.Authorities {
+		all = append(all, authority.Certificate...)
+	}
+	return all
+}
+
+// Renew returns the bundle as it has to be now, for these names, and whether that is another
+// one. What cannot be read is replaced.
+func (b Bundle) Renew(now time.Time, names []string) (Bundle, bool, error) {
+	renewed := Bundle{Chain: b.Chain, Key: b.Key}
+	var authorities []parsed
+	for _, authority := range b.Authorities {
+		read, err := parse(authority)
+		if err == nil && now.Before(read.certificate.NotAfter) {
+			authorities = append(authorities, read)
+		}
+	}
+	if n := len(authorities); n == 0 || authorities[n-1].certificate.NotAfter.Sub(now) < caRenewal {
+		made, err := newAuthority(now)
+		if err != nil {
+			return b, false, err
+		}
+		authorities = append(authorities, made)
+	}
+	for _, authority := range authorities {
+		renewed.Authorities = append(renewed.Authorities, authority.pem)
+	}
+	signer := signerOf(authorities, now)
+	changed := !slices.EqualFunc(b.Authorities, renewed.Authorities, func(a, b Authority) bool {
+		return bytes.Equal(a.Certificate, b.Certificate) && bytes.Equal(a.Key, b.Key)
+	})
+	if isServed(b, signer, now, names) {
+		return renewed, changed, nil
+	}
+	var err error
+	renewed.Chain, renewed.Key, err = signer.sign(now, names)
+	return renewed, true, err
+}
+
+// signerOf is the newest CA that proxies have had time to hear of, else the oldest.
+func signerOf(authorities []parsed, now time.Time) parsed {
+	for _, authority := range slices.Backward(authorities) {
+		if now.Sub(authority.certificate.NotBefore) >= caTrial+skew {
+			return authority
+		}
+	}
+	return authorities[0]
+}
+
+// isServed reports whether the certificate of a bundle is good for the names for a while
+// yet, and signed by the CA.
+func isServed(b Bundle, signer parsed, now time.Time, names []string) bool {
+	chain, err := cert.ParseCertsPEM(b.Chain)
+	if err != nil || len(chain) == 0 {
+		return false
+	}
+	leaf := chain[0]
+	key, err := readKey(b.Key)
+	if err != nil || !key.PublicKey.Equal(leaf.PublicKey) {
+		return false
+	}
+	if leaf.CheckSignatureFrom(signer.certificate) != nil || leaf.NotAfter.Sub(now) < leafRenewal {
+		return false
+	}
+	return !slices.ContainsFunc(names, func(name string) bool { return leaf.VerifyHostname(name) != nil })
+}
+
+// parsed is an Authority that can sign.
+type parsed struct {
+	pem         Authority
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+}
+
+func parse(authority Authority) (parsed, error) {
+	certificates, err := cert.ParseCertsPEM(authority.Certificate)
+	if err != nil {
+		return parsed{}, fmt.Errorf("read the certificate of the CA: %w", err)
+	}
+	key, err := readKey(authority.Key)
+	if err != nil {
+		return parsed{}, err
+	}
+	if !key.PublicKey.Equal(certificates[0].PublicKey) {
+		return parsed{}, errors.New("the key is not that of the certificate")
+	}
+	return parsed{pem: authority, certificate: certificates[0], key: key}, nil
+}
+
+func readKey(content []byte) (*ecdsa.PrivateKey, error) {
+	key, err := keyutil.ParsePrivateKeyPEM(content)
+	if err != nil {
+		return nil, fmt.Errorf("read the key: %w", err)
+	}
+	typed, ok := key.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("the key is a %T, not one of ECDSA", key)
+	}
+	return typed, nil
+}
+
+func newAuthority(now time.Time) (parsed, error) {
+	template := &x509.Certificate{
+		// The name tells one CA from the next.
+		Subject:               pkix.Name{CommonName: "millrace-gateway " + now.UTC().Format(time.RFC3339)},
+		NotBefore:             now.Add(-skew),
+		NotAfter:              now.Add(caLife),
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+		MaxPathLenZero:        true,
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return parsed{}, fmt.Errorf("make the key of a CA: %w", err)
+	}
+	certificate, err := create(template, template, &key.PublicKey, key)
+	if err != nil {
+		return parsed{}, err
+	}
+	encoded, err := keyutil.MarshalPrivateKeyToPEM(key)
+	if err != nil {
+		return parsed{}, fmt.Errorf("write the key of a CA: %w", err)
+	}
+	return parse(Authority{Certificate: certificate, Key: encoded})
+}
+
+// sign makes a certificate for the names, and its key.
+func (p parsed) sign(now time.Time, names []string) (certificate, encoded []byte, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make the key of the serving certificate: %w", err)
+	}
+	end := now.Add(leafLife)
+	if end.After(p.certificate.NotAfter) {
+		end = p.certificate.NotAfter
+	}
+	certificate, err = create(&x509.Certificate{
+		Subject:     pkix.Name{CommonName: names[0]},
+		DNSNames:    names,
+		NotBefore:   now.Add(-skew),
+		NotAfter:    end,
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}, p.certificate, &key.PublicKey, p.key)
+	if err != nil {
+		return nil, nil, err
+	}
+	encoded, err = keyutil.MarshalPrivateKeyToPEM(key)
+	return certificate, encoded, err
+}
+
+// create signs a certificate and gives it in PEM.
+func create(template, parent *x509.Certificate, public crypto.PublicKey, key *ecdsa.PrivateKey) ([]byte, error) {
+	var err error
+	if template.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)); err != nil {
+		return nil, fmt.Errorf("draw a serial number: %w", err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, key)
+	if err != nil {
+		return nil, fmt.Errorf("sign the certificate of %s: %w", template.Subject.CommonName, err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: der}), nil
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package identity_test
+
+import (
+	"crypto/x509"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/util/cert"
+
+	"github.com/millrace-lb/millrace/gateway/controller/internal/identity"
+)
+
+var names = []string{"millrace-gateway.millrace-system.svc"}
+
+func renew(t *testing.T, bundle identity.Bundle, now time.Time) (identity.Bundle, bool) {
+	t.Helper()
+	renewed, changed, err := bundle.Renew(now, names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return renewed, changed
+}
+
+// verify checks a bundle's certificate as a proxy does that trusts these CAs.
+func verify(bundle identity.Bundle, trusted []byte, now time.Time) error {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(trusted)
+	chain, err := cert.ParseCertsPEM(bundle.Chain)
+	if err != nil {
+		return err
+	}
+	_, err = chain[0].Verify(x509.VerifyOptions{Roots: roots, DNSName: names[0], CurrentTime: now})
+	return err
+}
+
+// TestEveryDayOfThreeYears renews once a day. A proxy that is a day behind with the CAs always
+// believes the controller, and the controller always has a certificate that is valid.
+func TestEveryDayOfThreeYears(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	bundle, changed := renew(t, identity.Bundle{}, now)
+	if !changed || len(bundle.Authorities) != 1 {
+		t.Fatalf("changed %v, %d CAs, want a new one", changed, len(bundle.Authorities))
+	}
+	writes, signers := 0, map[string]bool{}
+	for range 3 * 365 {
+		behind := bundle.Trusted()
+		now = now.Add(24 * time.Hour)
+		if bundle, changed = renew(t, bundle, now); changed {
+			writes++
+		}
+		if err := verify(bundle, behind, now); err != nil {
+			t.Fatalf("%s: a proxy that is behind: %v", now, err)
+		}
+		if err := verify(bundle, bundle.Trusted(), now.Add(24*time.Hour)); err != nil {
+			t.Fatalf("%s: a proxy that is up to date: %v", now, err)
+		}
+		chain, _ := cert.ParseCertsPEM(bundle.Chain)
+		signers[chain[0].Issuer.CommonName] = true
+		if len(bundle.Authorities) > 2 {
+			t.Fatalf("%s: %d CAs", now, len(bundle.Authorities))
+		}
+	}
+	if writes < 40 || writes > 90 || len(signers) < 3 {
+		t.Errorf("%d writes with %d CAs in three years", writes, len(signers))
+	}
+}
+
+func TestNothingToDo(t *testing.T) {
+	now := time.Now()
+	bundle, _ := renew(t, identity.Bundle{}, now)
+	if _, changed := renew(t, bundle, now.Add(time.Hour)); changed {
+		t.Error("an hour later something is renewed")
+	}
+}
+
+func TestBrokenIsReplaced(t *testing.T) {
+	now := time.Now()
+	good, _ := renew(t, identity.Bundle{}, now)
+	other, _ := renew(t, identity.Bundle{}, now)
+	for name, broken := range map[string]identity.Bundle{
+		"no certificate":  {Authorities: good.Authorities},
+		"text":            {Authorities: good.Authorities, Chain: []byte("x"), Key: []byte("y")},
+		"another key":     {Authorities: good.Authorities, Chain: good.Chain, Key: other.Key},
+		"another CA":      {Authorities: other.Authorities, Chain: good.Chain, Key: good.Key},
+		"CA's key lost":   {Authorities: []identity.Authority{{Certificate: good.Authorities[0].Certificate}}, Chain: good.Chain, Key: good.Key},
+		"CA's key of one": {Authorities: []identity.Authority{{Certificate: good.Authorities[0].Certificate, Key: other.Authorities[0].Key}}, Chain: good.Chain, Key: good.Key},
+	} {
+		renewed, changed := renew(t, broken, now)
+		if !changed {
+			t.Errorf("%s: not replaced", name)
+		}
+		if err := verify(renewed, renewed.Trusted(), now); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	named, changed, err := good.Renew(now, append(names, "another.name"))
+	if err != nil || !changed {
+		t.Errorf("another name: changed %v, %v", changed, err)
+	}
+	if chain, _ := cert.ParseCertsPEM(named.Chain); chain[0].VerifyHostname("another.name") != nil {
+		t.Error("the certificate does not have the new name")
+	}
+}

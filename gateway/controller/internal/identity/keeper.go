@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package identity
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// How often the Secret is read: until it is there, and then.
+const (
+	firstPeriod = time.Second
+	period      = 30 * time.Second
+)
+
+// Keys of the Secret; those of further CAs end in their number.
+const (
+	keyChain     = "tls.crt"
+	keyKey       = "tls.key"
+	keyAuthority = "ca.crt."
+	keyCAKey     = "ca.key."
+)
+
+// Keeper keeps the identity of the controller. It reads past the cache: one small object,
+// twice a minute.
+type Keeper struct {
+	// Reader reads past the cache, Writer writes.
+	Reader client.Reader
+	Writer client.Writer
+	// Secret is where the identity is, Names what proxies call the controller.
+	Secret types.NamespacedName
+	Names  []string
+	// Leads reports whether this replica may write now.
+	Leads func() bool
+	// Changed is called when the CAs to trust have changed.
+	Changed func()
+	Log     logr.Logger
+
+	current atomic.Pointer[held]
+}
+
+// held is what is served now.
+type held struct {
+	trusted     []byte
+	certificate tls.Certificate
+}
+
+// Trusted are the CAs that proxies have to trust, in PEM; empty while there are none yet.
+func (k *Keeper) Trusted() string {
+	if current := k.current.Load(); current != nil {
+		return string(current.trusted)
+	}
+	return ""
+}
+
+// GetCertificate is that of tls.Config.
+func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	current := k.current.Load()
+	if current == nil {
+		return nil, errors.New("there is no serving certificate yet")
+	}
+	return &current.certificate, nil
+}
+
+// NeedLeaderElection says that every replica serves.
+func (k *Keeper) NeedLeaderElection() bool { return false }
+
+// Start keeps the identity until the context ends.
+func (k *Keeper) Start(ctx context.Context) error {
+	for {
+		if err := k.step(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			k.Log.Error(err, "keeping the identity of the controller", "secret", k.Secret.String())
+		}
+		wait := period
+		if k.current.Load() == nil {
+			wait = firstPeriod
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+	}
+}
+
+// step reads the Secret, renews it if this is the leader, and serves what it holds.
+func (k *Keeper) step(ctx context.Context, now time.Time) error {
+	secret := &corev1.Secret{}
+	err := k.Reader.Get(ctx, k.Secret, secret)
+	missing := apierrors.IsNotFound(err)
+	if err != nil && !missing {
+		return fmt.Errorf("read it: %w", err)
+	}
+	bundle := read(secret.Data)
+	if k.Leads() {
+		renewed, changed, err := bundle.Renew(now, k.Names)
+		if err != nil {
+			return err
+		}
+		if changed {
+			if err := k.write(ctx, secret, renewed, missing); err != nil {
+				return err
+			}
+			bundle = renewed
+		}
+	} else if missing {
+		return nil
+	}
+	return k.serve(bundle)
+}
+
+// write replaces the Secret where it is still as it was read.
+func (k *Keeper) write(ctx context.Context, secret *corev1.Secret, bundle Bundle, missing bool) error {
+	secret.Type = corev1.SecretTypeOpaque
+	secret.Data = data(bundle)
+	if missing {
+		secret.ObjectMeta = metav1.ObjectMeta{Namespace: k.Secret.Namespace, Name: k.Secret.Name}
+		if err := k.Writer.Create(ctx, secret); err != nil {
+			return fmt.Errorf("create it: %w", err)
+		}
+		return nil
+	}
+	if err := k.Writer.Update(ctx, secret); err != nil {
+		return fmt.Errorf("update it: %w", err)
+	}
+	return nil
+}
+
+// serve takes a bundle into use.
+func (k *Keeper) serve(bundle Bundle) error {
+	certificate, err := tls.X509KeyPair(bundle.Chain, bundle.Key)
+	if err != nil {
+		return fmt.Errorf("the serving certificate cannot be used: %w", err)
+	}
+	before := k.current.Swap(&held{trusted: bundle.Trusted(), certificate: certificate})
+	if before == nil || !bytes.Equal(before.trusted, bundle.Trusted()) {
+		k.Changed()
+	}
+	return nil
+}
+
+func read(data map[string][]byte) Bundle {
+	bundle := Bundle{Chain: data[keyChain], Key: data[keyKey]}
+	for i := 0; ; i++ {
+		number := strconv.Itoa(i)
+		certificate, found := data[keyAuthority+number]
+		if !found {
+			return bundle
+		}
+		bundle.Authorities = append(bundle.Authorities, Authority{Certificate: certificate, Key: data[keyCAKey+number]})
+	}
+}
+
+func data(bundle Bundle) map[string][]byte {
+	all := map[string][]byte{keyChain: bundle.Chain, keyKey: bundle.Key}
+	for i, authority := range bundle.Authorities {
+		all[keyAuthority+strconv.Itoa(i)] = authority.Certificate
+		all[keyCAKey+strconv.Itoa(i)] = authority.Key
+	}
+	return all
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package infrastructure
+
+import (
+	"strconv"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+const (
+	proxyUser = 65532
+	// gracePeriod leaves a proxy time to finish what it has begun; see cmd/lbproxy.
+	gracePeriod = 60
+	// tokenSeconds is how long a token is valid. The kubelet replaces it at four fifths.
+	tokenSeconds = 3600
+	defaultMode  = 0o444
+)
+
+const (
+	volumeCA    = "controller-ca"
+	volumeToken = "token"
+	volumeStore = "configuration"
+	portAdmin   = "admin"
+)
+
+// deployment runs the proxies: ordinary pods without any privilege and without any right
+// on the API.
+func (p planner) deployment() Object {
+	replicas, none, one := p.replicas(), intstr.FromInt32(0), intstr.FromInt32(1)
+	deployment := &appsv1.Deployment{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+		ObjectMeta: p.metadata(),
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas,
+			Selector: &metav1.LabelSelector{MatchLabels: p.selector()},
+			Strategy: appsv1.DeploymentStrategy{
+				Type: appsv1.RollingUpdateDeploymentStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDeployment{
+					MaxUnavailable: &none, MaxSurge: &one,
+				},
+			},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: p.labels(), Annotations: p.podAnnotations()},
+				Spec:       p.pod(),
+			},
+		},
+	}
+	if p.scales() {
+		// The autoscaler says how many.
+		deployment.Spec.Replicas = nil
+	}
+	return deployment
+}
+
+// podAnnotations are those that people asked for: an owner's name there would change nothing.
+func (p planner) podAnnotations() map[string]string {
+	if len(p.proxy.Annotations) == 0 {
+		return nil
+	}
+	return p.proxy.Annotations
+}
+
+func (p planner) pod() corev1.PodSpec {
+	yes, no := true, false
+	user, grace := int64(proxyUser), int64(gracePeriod)
+	return corev1.PodSpec{
+		ServiceAccountName:            p.at.Name,
+		AutomountServiceAccountToken:  &no,
+		EnableServiceLinks:            &no,
+		TerminationGracePeriodSeconds: &grace,
+		SecurityContext: &corev1.PodSecurityContext{
+			RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user, FSGroup: &user,
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+		// Proxies of a rollout are spread by themselves: the old ones go.
+		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
+			MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
+			LabelSelector:  &metav1.LabelSelector{MatchLabels: p.selector()},
+			MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey},
+		}},
+		Containers: []corev1.Container{p.container()},
+		Volumes:    p.volumes(),
+	}
+}
+
+func (p planner) container() corev1.Container {
+	yes, no := true, false
+	return corev1.Container{
+		Name:            "proxy",
+		Image:           p.settings.Image,
+		ImagePullPolicy: p.settings.PullPolicy,
+		Args: []string{
+			"--controller=" + p.settings.Controller,
+			"--controller-name=" + p.settings.ServerName,
+			"--controller-ca=" + caDirectory + "/" + CAKey,
+			"--token=" + tokenDirectory + "/token",
+			"--store=" + storeDirectory + "/configuration",
+			"--admin-bind-address=:" + strconv.Itoa(AdminPort),
+		},
+		// Those of listeners are not named here: a new one must not replace all proxies.
+		Ports: []corev1.ContainerPort{{Name: portAdmin, ContainerPort: AdminPort, Protocol: corev1.ProtocolTCP}},
+		ReadinessProbe: &corev1.Probe{
+			ProbeHandler:  probe("/readyz"),
+			PeriodSeconds: 1, FailureThreshold: 2, TimeoutSeconds: 2,
+		},
+		LivenessProbe: &corev1.Probe{
+			ProbeHandler:  probe("/healthz"),
+			PeriodSeconds: 10, FailureThreshold: 6, TimeoutSeconds: 5,
+		},
+		Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{
+				corev1.ResourceCPU: p.settings.CPU, corev1.ResourceMemory: p.settings.Memory,
+			},
+			Limits: corev1.ResourceList{corev1.ResourceMemory: p.settings.MemoryLimit},
+		},
+		SecurityContext: &corev1.SecurityContext{
+			AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, RunAsNonRoot: &yes,
+			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		},
+		VolumeMounts: []corev1.VolumeMount{
+			{Name: volumeCA, MountPath: caDirectory, ReadOnly: true},
+			{Name: volumeToken, MountPath: tokenDirectory, ReadOnly: true},
+			{Name: volumeStore, MountPath: storeDirectory},
+		},
+	}
+}
+
+func probe(path string) corev1.ProbeHandler {
+	return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+		Path: path, Port: intstr.FromString(portAdmin), Scheme: corev1.URISchemeHTTP,
+	}}
+}
+
+// volumes are all that a proxy reads and writes. Its configuration has private keys, so it
+// is kept in memory only.
+func (p planner) volumes() []corev1.Volume {
+	seconds, mode := int64(tokenSeconds), int32(defaultMode)
+	return []corev1.Volume{
+		{Name: volumeCA, VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: p.at.Name}, DefaultMode: &mode,
+		}}},
+		{Name: volumeToken, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			DefaultMode: &mode,
+			Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
+				Audience: Audience, ExpirationSeconds: &seconds, Path: "token",
+			}}},
+		}}},
+		{Name: volumeStore, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+			Medium: corev1.StorageMediumMemory,
+		}}},
+	}
+}

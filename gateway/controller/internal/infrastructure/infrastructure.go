@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package infrastructure says which objects of the cluster run the proxies of an owner: an
+// IngressClass, an Ingress with its own VIP, or a Gateway. It is pure; applying them is the
+// reconciler's.
+//
+// Names and labels are those of GEP-1762 of Gateway API. All objects of an owner have one
+// name and one namespace. For a Gateway or an Ingress that is its own namespace, so that its
+// keys stay there; for an IngressClass it is that of the controller.
+package infrastructure
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/millrace-lb/millrace/gateway/route"
+)
+
+// Labels and annotations of the objects.
+const (
+	// LabelOwner has a hash of the owner, by which its pods are selected.
+	LabelOwner = "millrace.io/proxy-of"
+	// AnnotationOwner is the owner itself: "Gateway/namespace/name".
+	AnnotationOwner = "millrace.io/proxy-of"
+	// LabelGateway and LabelGatewayClass are those of GEP-1762.
+	LabelGateway      = "gateway.networking.k8s.io/gateway-name"
+	LabelGatewayClass = "gateway.networking.k8s.io/gateway-class-name"
+	labelName         = "app.kubernetes.io/name"
+	labelComponent    = "app.kubernetes.io/component"
+	labelManagedBy    = "app.kubernetes.io/managed-by"
+)
+
+// Audience is that of the token by which a proxy proves itself to the controller.
+const Audience = "millrace-gateway"
+
+// AdminPort is where a proxy serves its probes and metrics.
+const AdminPort = 15090
+
+// What is mounted into a proxy.
+const (
+	caDirectory    = "/etc/millrace/controller"
+	tokenDirectory = "/var/run/secrets/millrace"
+	storeDirectory = "/var/lib/millrace"
+	// CAKey is the key of the ConfigMap that holds the controller's CAs.
+	CAKey = "ca.crt"
+)
+
+const defaultReplicas = 2
+
+// Object is any object of the API.
+type Object interface {
+	metav1.Object
+	runtime.Object
+}
+
+// Settings are the same for all owners.
+type Settings struct {
+	// Namespace is that of the controller.
+	Namespace string
+	// Image is that of the proxy, PullPolicy when it is pulled; empty: the cluster's default.
+	Image      string
+	PullPolicy corev1.PullPolicy
+	// Controller is "host:port" of the controller for proxies, ServerName the name that its
+	// certificate has.
+	Controller, ServerName string
+	// CAs are those that sign the controller's certificate, in PEM.
+	CAs string
+	// CPU and Memory are requested for each proxy; MemoryLimit bounds it.
+	CPU, Memory, MemoryLimit resource.Quantity
+}
+
+// Owner is what proxies work for, as it is in the cluster.
+type Owner struct {
+	route.Object
+	// UID is that of the object; it is not needed for an IngressClass.
+	UID types.UID
+	// Class is the GatewayClass of a Gateway.
+	Class string
+}
+
+// Place is the name and namespace of all objects of an owner.
+func (o Owner) Place(settings Settings) types.NamespacedName {
+	namespace := cmp.Or(o.Namespace, settings.Namespace)
+	name := strings.ToLower(o.Kind) + "-" + o.Name
+	if o.Kind == kindGateway {
+		name = o.Name + "-" + cmp.Or(o.Class, "millrace")
+	}
+	// A Service has the narrowest rules for names: no dots, 63 bytes, a letter first.
+	if len(validation.IsDNS1035Label(name)) > 0 {
+		readable := strings.ReplaceAll(name[:min(len(name), 40)], ".", "-")
+		name = "p-" + strings.TrimRight(readable, "-") + "-" + hash(o.Kind + "/" + name)[:12]
+	}
+	return types.NamespacedName{Namespace: namespace, Name: name}
+}
+
+const (
+	kindGateway = "Gateway"
+)
+
+// Key names an owner in one string, for the server of configurations and in annotations.
+func Key(owner route.Object) string {
+	return owner.Kind + "/" + owner.Namespace + "/" + owner.Name
+}
+
+// hash is a short text for what is too long for a label. The owner of a label proves
+// nothing: what the controller believes is in its own memory.
+func hash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:16])
+}
+
+// Objects are those that run the proxies, each after those that it needs. A proxy without
+// ports needs none.
+func Objects(proxy *route.Proxy, owner Owner, settings Settings) []Object {
+	if len(proxy.Ports) == 0 {
+		return nil
+	}
+	p := planner{proxy: proxy, owner: owner, settings: settings, at: owner.Place(settings)}
+	objects := []Object{p.serviceAccount(), p.configMap(), p.service(), p.deployment(), p.disruptionBudget()}
+	if p.scales() {
+		objects = append(objects, p.autoscaler())
+	}
+	return objects
+}
+
+// planner makes the objects of one owner.
+type planner struct {
+	proxy    *route.Proxy
+	owner    Owner
+	settings Settings
+	at       types.NamespacedName
+}
+
+// replicas is how many proxies run at least.
+func (p planner) replicas() int32 { return cmp.Or(p.proxy.Parameters.Replicas, defaultReplicas) }
+
+// scales reports whether the number of proxies follows the load.
+func (p planner) scales() bool { return p.proxy.Parameters.MaxReplicas > p.replicas() }
+
+// metadata is that of every object.
+func (p planner) metadata() metav1.ObjectMeta {
+	annotations := map[string]string{}
+	maps.Copy(annotations, p.proxy.Annotations)
+	annotations[AnnotationOwner] = Key(p.owner.Object)
+	metadata := metav1.ObjectMeta{
+		Namespace: p.at.Namespace, Name: p.at.Name, Labels: p.labels(), Annotations: annotations,
+	}
+	// An owner that has no namespace, or another one, cannot be referred to: what it leaves
+	// is removed by label.
+	if p.owner.Namespace == p.at.Namespace && p.owner.UID != "" {
+		metadata.OwnerReferences = []metav1.OwnerReference{p.reference()}
+	}
+	return metadata
+}
+
+func (p planner) reference() metav1.OwnerReference {
+	group := "networking.k8s.io/v1"
+	if p.owner.Kind == kindGateway {
+		group = "gateway.networking.k8s.io/v1"
+	}
+	yes := true
+	return metav1.OwnerReference{
+		APIVersion: group, Kind: p.owner.Kind, Name: p.owner.Name, UID: p.owner.UID, Controller: &yes,
+	}
+}
+
+// labels are those of every object and of the pods.
+func (p planner) labels() map[string]string {
+	all := map[string]string{}
+	maps.Copy(all, p.proxy.Labels)
+	maps.Copy(all, p.selector())
+	all[labelManagedBy] = "millrace-gateway"
+	if p.owner.Kind == kindGateway {
+		all[LabelGateway] = labelValue(p.owner.Name)
+		if p.owner.Class != "" {
+			all[LabelGatewayClass] = labelValue(p.owner.Class)
+		}
+	}
+	return all
+}
+
+func (p planner) selector() map[string]string { return PodSelector(p.owner.Object) }
+
+// PodSelector selects the pods of an owner in its namespace.
+func PodSelector(owner route.Object) map[string]string {
+	all := Selector()
+	all[LabelOwner] = hash(Key(owner))
+	return all
+}
+
+// Selector selects the objects of all owners.
+func Selector() map[string]string {
+	return map[string]string{labelName: "millrace", labelComponent: "proxy"}
+}
+
+// labelValue is the name of an object as a label: names may be longer.
+func labelValue(name string) string {
+	if len(validation.IsValidLabelValue(name)) == 0 {
+		return name
+	}
+	return strings.TrimRight(name[:min(len(name), 30)], ".-") + "-" + hash(name)
+}

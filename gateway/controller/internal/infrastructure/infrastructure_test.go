@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package infrastructure_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+	"github.com/millrace-lb/millrace/gateway/route"
+)
+
+func settings() infrastructure.Settings {
+	return infrastructure.Settings{
+		Namespace: "millrace-system", Image: "example.com/lbproxy:v1", Controller: "198.51.100.1:15443",
+		ServerName: "millrace-gateway.millrace-system.svc", CAs: "PEM",
+		CPU: resource.MustParse("100m"), Memory: resource.MustParse("128Mi"), MemoryLimit: resource.MustParse("1Gi"),
+	}
+}
+
+func web() []route.Port {
+	return []route.Port{
+		{Name: "tcp-80", VIP: 80, Target: 8080, Protocol: corev1.ProtocolTCP},
+		{Name: "tcp-443", VIP: 443, Target: 8443, Protocol: corev1.ProtocolTCP},
+	}
+}
+
+var (
+	class   = infrastructure.Owner{Object: route.Object{Kind: "IngressClass", Name: "millrace"}}
+	ingress = infrastructure.Owner{Object: route.Object{Kind: "Ingress", Namespace: "shop", Name: "web"}, UID: "u1"}
+	gateway = infrastructure.Owner{Object: route.Object{Kind: "Gateway", Namespace: "shop", Name: "web"}, UID: "u2", Class: "millrace"}
+)
+
+// find returns the object of a type among those of an owner.
+func find[T infrastructure.Object](t *testing.T, objects []infrastructure.Object) T {
+	t.Helper()
+	for _, object := range objects {
+		if typed, ok := object.(T); ok {
+			return typed
+		}
+	}
+	var none T
+	t.Fatalf("there is no %T among %d objects", none, len(objects))
+	return none
+}
+
+func has[T infrastructure.Object](objects []infrastructure.Object) bool {
+	return slices.ContainsFunc(objects, func(object infrastructure.Object) bool { _, ok := object.(T); return ok })
+}
+
+func TestPlaceAndOwnership(t *testing.T) {
+	for _, test := range []struct {
+		owner           infrastructure.Owner
+		namespace, name string
+		reference       string
+	}{
+		{class, "millrace-system", "ingressclass-millrace", ""},
+		{ingress, "shop", "ingress-web", "networking.k8s.io/v1 Ingress web u1"},
+		{gateway, "shop", "web-millrace", "gateway.networking.k8s.io/v1 Gateway web u2"},
+	} {
+		objects := infrastructure.Objects(&route.Proxy{Owner: test.owner.Object, Ports: web()}, test.owner, settings())
+		if len(objects) != 5 {
+			t.Errorf("%s: %d objects, want 5", test.owner.Kind, len(objects))
+		}
+		for _, object := range objects {
+			if object.GetNamespace() != test.namespace || object.GetName() != test.name {
+				t.Errorf("%s: %T is %s/%s, want %s/%s", test.owner.Kind, object, object.GetNamespace(), object.GetName(), test.namespace, test.name)
+			}
+			reference := ""
+			for _, r := range object.GetOwnerReferences() {
+				reference = strings.Join([]string{r.APIVersion, r.Kind, r.Name, string(r.UID)}, " ")
+			}
+			if reference != test.reference {
+				t.Errorf("%s: %T is owned by %q, want %q", test.owner.Kind, object, reference, test.reference)
+			}
+		}
+	}
+}
+
+func TestNamesAreThoseOfServices(t *testing.T) {
+	seen := map[string]string{}
+	for _, name := range []string{
+		"web", "web.example.com", "web-example.com", "1st", strings.Repeat("a", 253), strings.Repeat("a", 252) + "b", strings.Repeat("a.", 60) + "b",
+	} {
+		for _, kind := range []string{"IngressClass", "Ingress", "Gateway"} {
+			owner := infrastructure.Owner{Object: route.Object{Kind: kind, Namespace: "shop", Name: name}, Class: strings.Repeat("class.", 9) + "x"}
+			place := owner.Place(settings()).Name
+			if problems := validation.IsDNS1035Label(place); len(problems) > 0 {
+				t.Errorf("%s %s is %q: %v", kind, name, place, problems)
+			}
+			if other, taken := seen[place]; taken {
+				t.Errorf("%s %s is %q, as is %s", kind, name, place, other)
+			}
+			seen[place] = kind + " " + name
+			objects := infrastructure.Objects(&route.Proxy{Ports: web()}, owner, settings())
+			for key, value := range objects[0].GetLabels() {
+				if problems := validation.IsValidLabelValue(value); len(problems) > 0 {
+					t.Errorf("%s %s: label %s: %v", kind, name, key, problems)
+				}
+			}
+		}
+	}
+}
+
+func TestService(t *testing.T) {
+	proxy := &route.Proxy{
+		Ports: web(), Labels: map[string]string{"team": "shop", "app.kubernetes.io/name": "other"},
+		Annotations: map[string]string{"note": "x"},
+		Parameters:  route.Parameters{Pool: "public", Addresses: "203.0.113.9"},
+	}
+	service := find[*corev1.Service](t, infrastructure.Objects(proxy, gateway, settings()))
+	if service.Spec.Type != corev1.ServiceTypeLoadBalancer || *service.Spec.LoadBalancerClass != millracev1alpha1.Class {
+		t.Errorf("type %s, class %s", service.Spec.Type, *service.Spec.LoadBalancerClass)
+	}
+	if len(service.Spec.Ports) != 2 || service.Spec.Ports[1].Port != 443 || service.Spec.Ports[1].TargetPort.IntVal != 8443 {
+		t.Errorf("ports %+v", service.Spec.Ports)
+	}
+	for key, want := range map[string]string{
+		"team": "shop", "app.kubernetes.io/name": "millrace",
+		infrastructure.LabelGateway: "web", infrastructure.LabelGatewayClass: "millrace",
+	} {
+		if got := service.Labels[key]; got != want {
+			t.Errorf("label %s is %q, want %q", key, got, want)
+		}
+	}
+	for key, want := range map[string]string{
+		"note": "x", millracev1alpha1.AnnotationPool: "public", millracev1alpha1.AnnotationAddresses: "203.0.113.9",
+		infrastructure.AnnotationOwner: "Gateway/shop/web",
+	} {
+		if got := service.Annotations[key]; got != want {
+			t.Errorf("annotation %s is %q, want %q", key, got, want)
+		}
+	}
+
+	named := gatewayv1.NamedAddressType
+	proxy.Addresses = []gatewayv1.GatewaySpecAddress{{Value: "203.0.113.7"}, {Type: &named, Value: "name"}, {Value: "2001:db8::7"}}
+	service = find[*corev1.Service](t, infrastructure.Objects(proxy, gateway, settings()))
+	if got := service.Annotations[millracev1alpha1.AnnotationAddresses]; got != "203.0.113.7,2001:db8::7" {
+		t.Errorf("addresses %q, want those of the Gateway", got)
+	}
+}
+
+func TestDeploymentIsUnprivileged(t *testing.T) {
+	objects := infrastructure.Objects(&route.Proxy{Ports: web()}, class, settings())
+	deployment := find[*appsv1.Deployment](t, objects)
+	pod := deployment.Spec.Template.Spec
+	container := pod.Containers[0]
+	context := container.SecurityContext
+	switch {
+	case *pod.AutomountServiceAccountToken, *find[*corev1.ServiceAccount](t, objects).AutomountServiceAccountToken:
+		t.Error("a token for the API is mounted")
+	case !*pod.SecurityContext.RunAsNonRoot, pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault:
+		t.Errorf("the pod is not restricted: %+v", pod.SecurityContext)
+	case *context.AllowPrivilegeEscalation, !*context.ReadOnlyRootFilesystem, context.Privileged != nil,
+		!slices.Equal(context.Capabilities.Drop, []corev1.Capability{"ALL"}), len(context.Capabilities.Add) > 0:
+		t.Errorf("the container is not restricted: %+v", context)
+	case pod.HostNetwork, pod.HostPID, pod.HostIPC:
+		t.Error("the pod shares something of its host")
+	}
+	for _, volume := range pod.Volumes {
+		switch {
+		case volume.EmptyDir != nil && volume.EmptyDir.Medium != corev1.StorageMediumMemory:
+			t.Errorf("volume %s is on disk", volume.Name)
+		case volume.Projected != nil && volume.Projected.Sources[0].ServiceAccountToken.Audience != infrastructure.Audience:
+			t.Errorf("volume %s has a token for %+v", volume.Name, volume.Projected.Sources)
+		case volume.HostPath != nil, volume.Secret != nil:
+			t.Errorf("volume %s is of the host, or a Secret", volume.Name)
+		}
+	}
+	if *pod.TerminationGracePeriodSeconds < 30 || container.ReadinessProbe == nil || *deployment.Spec.Replicas != 2 {
+		t.Errorf("grace %d, readiness %v, replicas %d", *pod.TerminationGracePeriodSeconds, container.ReadinessProbe, *deployment.Spec.Replicas)
+	}
+	budget := find[*policyv1.PodDisruptionBudget](t, objects)
+	for key, value := range budget.Spec.Selector.MatchLabels {
+		if deployment.Spec.Template.Labels[key] != value {
+			t.Errorf("the budget selects %s=%s, pods have %v", key, value, deployment.Spec.Template.Labels)
+		}
+	}
+}
+
+// TestPodsOutliveChanges holds that neither ports nor CAs are in the pods: changing them
+// would replace all proxies.
+func TestPodsOutliveChanges(t *testing.T) {
+	before := find[*appsv1.Deployment](t, infrastructure.Objects(&route.Proxy{Ports: web()[:1]}, class, settings()))
+	changed := settings()
+	changed.CAs = "OTHER"
+	after := find[*appsv1.Deployment](t, infrastructure.Objects(&route.Proxy{Ports: web()}, class, changed))
+	if before.Spec.Template.String() != after.Spec.Template.String() {
+		t.Errorf("the pods changed:\n%s\n%s", before.Spec.Template.String(), after.Spec.Template.String())
+	}
+}
+
+func TestScaling(t *testing.T) {
+	fixed := infrastructure.Objects(&route.Proxy{Ports: web(), Parameters: route.Parameters{Replicas: 3, MaxReplicas: 3}}, class, settings())
+	if has[*autoscalingv2.HorizontalPodAutoscaler](fixed) || *find[*appsv1.Deployment](t, fixed).Spec.Replicas != 3 {
+		t.Error("three proxies are asked for, and scaled")
+	}
+	scaled := infrastructure.Objects(&route.Proxy{Ports: web(), Parameters: route.Parameters{Replicas: 3, MaxReplicas: 9}}, class, settings())
+	autoscaler := find[*autoscalingv2.HorizontalPodAutoscaler](t, scaled)
+	if *autoscaler.Spec.MinReplicas != 3 || autoscaler.Spec.MaxReplicas != 9 {
+		t.Errorf("from %d to %d proxies, want from 3 to 9", *autoscaler.Spec.MinReplicas, autoscaler.Spec.MaxReplicas)
+	}
+	if replicas := find[*appsv1.Deployment](t, scaled).Spec.Replicas; replicas != nil {
+		t.Errorf("the Deployment says %d replicas beside its autoscaler", *replicas)
+	}
+}
+
+func TestNoPortsNoObjects(t *testing.T) {
+	if objects := infrastructure.Objects(&route.Proxy{}, gateway, settings()); len(objects) != 0 {
+		t.Errorf("%d objects for a Gateway without listeners of layer 7", len(objects))
+	}
+}

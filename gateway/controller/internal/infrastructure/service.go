@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package infrastructure
+
+import (
+	"cmp"
+	"strings"
+
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// targetUtilization is the share of its CPU request, in percent, that a proxy is kept at.
+const targetUtilization = 60
+
+func (p planner) serviceAccount() Object {
+	no := false
+	return &corev1.ServiceAccount{
+		TypeMeta:                     metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
+		ObjectMeta:                   p.metadata(),
+		AutomountServiceAccountToken: &no,
+	}
+}
+
+// configMap has what a proxy needs to trust the controller. The kubelet brings changes into
+// pods that run.
+func (p planner) configMap() Object {
+	return &corev1.ConfigMap{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: p.metadata(),
+		Data:       map[string]string{CAKey: p.settings.CAs},
+	}
+}
+
+// service is what the layer-4 operator gives VIPs to.
+func (p planner) service() Object {
+	metadata := p.metadata()
+	if pool := p.proxy.Parameters.Pool; pool != "" {
+		metadata.Annotations[millracev1alpha1.AnnotationPool] = pool
+	}
+	if addresses := p.addresses(); addresses != "" {
+		metadata.Annotations[millracev1alpha1.AnnotationAddresses] = addresses
+	}
+	class, families, no := millracev1alpha1.Class, corev1.IPFamilyPolicyPreferDualStack, false
+	service := &corev1.Service{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		ObjectMeta: metadata,
+		Spec: corev1.ServiceSpec{
+			Type:                          corev1.ServiceTypeLoadBalancer,
+			LoadBalancerClass:             &class,
+			AllocateLoadBalancerNodePorts: &no,
+			IPFamilyPolicy:                &families,
+			Selector:                      p.selector(),
+		},
+	}
+	for _, port := range p.proxy.Ports {
+		service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{
+			Name: port.Name, Port: port.VIP, TargetPort: intstr.FromInt32(port.Target), Protocol: port.Protocol,
+		})
+	}
+	return service
+}
+
+// addresses are the static VIPs that a Gateway asks for, else those of the parameters.
+func (p planner) addresses() string {
+	var asked []string
+	for _, address := range p.proxy.Addresses {
+		isIP := address.Type == nil || *address.Type == gatewayv1.IPAddressType
+		if isIP && address.Value != "" {
+			asked = append(asked, address.Value)
+		}
+	}
+	return cmp.Or(strings.Join(asked, ","), p.proxy.Parameters.Addresses)
+}
+
+func (p planner) disruptionBudget() Object {
+	one, always := intstr.FromInt32(1), policyv1.AlwaysAllow
+	return &policyv1.PodDisruptionBudget{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "policy/v1", Kind: "PodDisruptionBudget"},
+		ObjectMeta: p.metadata(),
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			// Not minAvailable: a single proxy, as somebody may set, can be drained too.
+			MaxUnavailable:             &one,
+			UnhealthyPodEvictionPolicy: &always,
+			Selector:                   &metav1.LabelSelector{MatchLabels: p.selector()},
+		},
+	}
+}
+
+func (p planner) autoscaler() Object {
+	least, utilization := p.replicas(), int32(targetUtilization)
+	return &autoscalingv2.HorizontalPodAutoscaler{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "autoscaling/v2", Kind: "HorizontalPodAutoscaler"},
+		ObjectMeta: p.metadata(),
+		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{
+				APIVersion: "apps/v1", Kind: "Deployment", Name: p.at.Name,
+			},
+			MinReplicas: &least,
+			MaxReplicas: p.proxy.Parameters.MaxReplicas,
+			Metrics: []autoscalingv2.MetricSpec{{
+				Type: autoscalingv2.ResourceMetricSourceType,
+				Resource: &autoscalingv2.ResourceMetricSource{
+					Name: corev1.ResourceCPU,
+					Target: autoscalingv2.MetricTarget{
+						Type: autoscalingv2.UtilizationMetricType, AverageUtilization: &utilization,
+					},
+				},
+			}},
+		},
+	}
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package source reads the objects that are compiled from the manager's cache, and says when
+// they have changed in what matters to the compiler.
+package source
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/route"
+)
+
+const (
+	// lookPeriod is how often it is looked which kinds of Gateway API there are.
+	lookPeriod = 10 * time.Second
+	// syncTimeout bounds how long a new kind may take to be read.
+	syncTimeout = time.Minute
+	// indexService finds the slices of a Service.
+	indexService = "service"
+)
+
+// Source reads the objects.
+type Source struct {
+	cache     cache.Cache
+	discovery discovery.DiscoveryInterface
+	log       logr.Logger
+	changes   *Changes
+	// touched is called at each change of what the leader writes about.
+	touched func()
+
+	mu sync.Mutex
+	// present are the kinds of Gateway API that are read now.
+	present map[string]kind
+	// ready says that it is known which kinds there are.
+	ready bool
+}
+
+// New prepares the informers. touched is called when something was written that the
+// compiler does not read, such as a status.
+func New(ctx context.Context, informers cache.Cache, api discovery.DiscoveryInterface, touched func(), log logr.Logger) (*Source, error) {
+	s := &Source{
+		cache: informers, discovery: api, log: log,
+		changes: newChanges(), touched: touched, present: map[string]kind{},
+	}
+	for _, kind := range builtin() {
+		if err := s.watch(ctx, kind.object, s.handler()); err != nil {
+			return nil, err
+		}
+	}
+	if err := informers.IndexField(ctx, &discoveryv1.EndpointSlice{}, indexService, func(object client.Object) []string {
+		return []string{object.GetLabels()[discoveryv1.LabelServiceName]}
+	}); err != nil {
+		return nil, fmt.Errorf("index EndpointSlices: %w", err)
+	}
+	return s, s.watch(ctx, &discoveryv1.EndpointSlice{}, s.sliceHandler())
+}
+
+// Changes are those since the last look.
+func (s *Source) Changes() *Changes { return s.changes }
+
+func (s *Source) watch(ctx context.Context, object client.Object, handler toolscache.ResourceEventHandler) error {
+	informer, err := s.cache.GetInformer(ctx, object, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("watch %T: %w", object, err)
+	}
+	if _, err := informer.AddEventHandler(handler); err != nil {
+		return fmt.Errorf("watch %T: %w", object, err)
+	}
+	return nil
+}
+
+// NeedLeaderElection says that every replica reads.
+func (s *Source) NeedLeaderElection() bool { return false }
+
+// Start follows which kinds of Gateway API the cluster has, until the context ends.
+func (s *Source) Start(ctx context.Context) error {
+	for {
+		if err := s.look(ctx); err != nil && ctx.Err() == nil {
+			s.log.Error(err, "looking for the kinds of Gateway API, those known are read on")
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(lookPeriod):
+		}
+	}
+}
+
+// look begins to read the kinds that are new, and ends to read those that are gone.
+func (s *Source) look(ctx context.Context) error {
+	served, err := s.served()
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	present, changed := maps.Clone(s.present), !s.ready
+	s.mu.Unlock()
+	for name, kind := range gatewayAPI() {
+		if _, known := present[name]; known == served[name] {
+			continue
+		}
+		changed = true
+		if !served[name] {
+			delete(present, name)
+			if err := s.cache.RemoveInformer(ctx, kind.object); err != nil {
+				return fmt.Errorf("end to watch %s: %w", name, err)
+			}
+			continue
+		}
+		if err := s.begin(ctx, kind.object); err != nil {
+			return err
+		}
+		present[name] = kind
+	}
+	if !changed {
+		return nil
+	}
+	s.mu.Lock()
+	s.present, s.ready = present, true
+	s.mu.Unlock()
+	s.changes.compile()
+	return nil
+}
+
+// begin watches a kind and waits until its objects are read.
+func (s *Source) begin(ctx context.Context, object client.Object) error {
+	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
+	defer cancel()
+	if err := s.watch(ctx, object, s.handler()); err != nil {
+		return err
+	}
+	if _, err := s.cache.GetInformer(ctx, object); err != nil {
+		return fmt.Errorf("read objects like %T: %w", object, err)
+	}
+	return nil
+}
+
+// served are the names of the kinds of Gateway API that the cluster has, in the version that
+// is compiled.
+func (s *Source) served() (map[string]bool, error) {
+	list, err := s.discovery.ServerResourcesForGroupVersion(gatewayv1.GroupVersion.String())
+	if apierrors.IsNotFound(err) {
+		return map[string]bool{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask which kinds there are of %s: %w", gatewayv1.GroupVersion, err)
+	}
+	found := map[string]bool{}
+	for _, resource := range list.APIResources {
+		found[resource.Kind] = true
+	}
+	return found, nil
+}
+
+// Objects are all that is compiled; ready is false before everything has been read once.
+// Nobody may change them.
+func (s *Source) Objects(ctx context.Context) (objects *route.Objects, ready bool, err error) {
+	s.mu.Lock()
+	present, ready := s.present, s.ready
+	s.mu.Unlock()
+	if !ready {
+		return nil, false, nil
+	}
+	objects = &route.Objects{}
+	for _, kind := range builtin() {
+		if err := kind.read(ctx, s.cache, objects); err != nil {
+			return nil, true, err
+		}
+	}
+	for _, kind := range present {
+		if err := kind.read(ctx, s.cache, objects); err != nil {
+			return nil, true, err
+		}
+	}
+	return objects, true, nil
+}
+
+// Slices are the EndpointSlices of a Service.
+func (s *Source) Slices(ctx context.Context, service types.NamespacedName) ([]*discoveryv1.EndpointSlice, error) {
+	list := &discoveryv1.EndpointSliceList{}
+	if err := s.cache.List(ctx, list, client.InNamespace(service.Namespace),
+		client.MatchingFields{indexService: service.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the EndpointSlices of Service %s: %w", service, err)
+	}
+	return pointers(list.Items), nil
+}
+
+// Service returns a Service, nil where there is none.
+func (s *Source) Service(ctx context.Context, name types.NamespacedName) (*corev1.Service, error) {
+	service := &corev1.Service{}
+	err := s.cache.Get(ctx, name, service)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return service, err
+}

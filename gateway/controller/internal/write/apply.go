@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package write
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+)
+
+// FieldOwner is the manager of the fields that are applied.
+const FieldOwner = "millrace-gateway"
+
+// annotationApplied has the hash of what was applied last, so that a field that is no longer
+// wanted is seen, too.
+const annotationApplied = "millrace.io/applied"
+
+// apply makes one object what it should be, where it differs. live is what the cache has;
+// nil: nothing.
+func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live client.Object) error {
+	owner := wanted.GetAnnotations()[infrastructure.AnnotationOwner]
+	if live == nil {
+		if err := w.mayCreate(ctx, wanted, owner); err != nil {
+			return err
+		}
+	} else if other := live.GetAnnotations()[infrastructure.AnnotationOwner]; other != owner {
+		return fmt.Errorf("%T %s is that of %q: two owners have the same names", wanted, client.ObjectKeyFromObject(wanted), other)
+	}
+	if err := stamp(wanted); err != nil {
+		return err
+	}
+	keepReplicas(wanted, live)
+	if live != nil && isAsWanted(wanted, live) {
+		return nil
+	}
+	configuration, err := configurationOf(wanted)
+	if err != nil {
+		return err
+	}
+	if err := w.Client.Apply(ctx, configuration, client.FieldOwner(FieldOwner), client.ForceOwnership); err != nil {
+		return fmt.Errorf("apply %T %s: %w", wanted, client.ObjectKeyFromObject(wanted), err)
+	}
+	return nil
+}
+
+// mayCreate refuses to take over an object of somebody else. The cache shows only those with
+// our labels.
+func (w *Writer) mayCreate(ctx context.Context, wanted infrastructure.Object, owner string) error {
+	found := &metav1.PartialObjectMetadata{}
+	found.SetGroupVersionKind(wanted.GetObjectKind().GroupVersionKind())
+	err := w.Live.Get(ctx, client.ObjectKeyFromObject(wanted), found)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look for %T %s: %w", wanted, client.ObjectKeyFromObject(wanted), err)
+	case found.Annotations[infrastructure.AnnotationOwner] != owner:
+		return fmt.Errorf("%T %s exists and was not made for %s: rename or delete it", wanted, client.ObjectKeyFromObject(wanted), owner)
+	}
+	return nil
+}
+
+// stamp writes the hash of an object into it.
+func stamp(wanted infrastructure.Object) error {
+	content, err := json.Marshal(wanted)
+	if err != nil {
+		return fmt.Errorf("write %T: %w", wanted, err)
+	}
+	sum := sha256.Sum256(content)
+	annotations := maps.Clone(wanted.GetAnnotations())
+	annotations[annotationApplied] = hex.EncodeToString(sum[:8])
+	wanted.SetAnnotations(annotations)
+	return nil
+}
+
+// keepReplicas leaves the number of proxies to the autoscaler: a field that is no longer
+// applied would fall back to one.
+func keepReplicas(wanted infrastructure.Object, live client.Object) {
+	deployment, ok := wanted.(*appsv1.Deployment)
+	if !ok || deployment.Spec.Replicas != nil {
+		return
+	}
+	if before, ok := live.(*appsv1.Deployment); ok && before != nil {
+		deployment.Spec.Replicas = before.Spec.Replicas
+	}
+}
+
+// isAsWanted reports whether an object has all that is wanted of it. What others or the API
+// server added does not count.
+func isAsWanted(wanted infrastructure.Object, live client.Object) bool {
+	compared, ok := wanted.DeepCopyObject().(client.Object)
+	if !ok || reflect.TypeOf(compared) != reflect.TypeOf(live) {
+		return false
+	}
+	compared.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	compared.SetCreationTimestamp(live.GetCreationTimestamp())
+	return equality.Semantic.DeepDerivative(compared, live)
+}
+
+// configurationOf is an object as it is applied: without a status, and without what an empty
+// value would claim.
+func configurationOf(wanted infrastructure.Object) (runtime.ApplyConfiguration, error) {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(wanted)
+	if err != nil {
+		return nil, fmt.Errorf("write %T: %w", wanted, err)
+	}
+	object := &unstructured.Unstructured{Object: content}
+	unstructured.RemoveNestedField(content, "status")
+	unstructured.RemoveNestedField(content, "metadata", "creationTimestamp")
+	unstructured.RemoveNestedField(content, "spec", "template", "metadata", "creationTimestamp")
+	return client.ApplyConfigurationFromUnstructured(object), nil
+}

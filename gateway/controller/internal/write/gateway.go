@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package write
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+	"github.com/millrace-lb/millrace/gateway/route"
+)
+
+// reach is what proxies and their Service say about one owner.
+type reach struct {
+	addresses []gatewayv1.GatewayStatusAddress
+	// available says that a proxy is there.
+	available bool
+}
+
+// reaches are those of all owners.
+func reaches(live map[place]client.Object) map[string]reach {
+	found := map[string]reach{}
+	for _, object := range live {
+		owner := object.GetAnnotations()[infrastructure.AnnotationOwner]
+		of := found[owner]
+		switch object := object.(type) {
+		case *corev1.Service:
+			of.addresses = statusAddresses(object)
+		case *appsv1.Deployment:
+			of.available = object.Status.AvailableReplicas > 0
+		}
+		found[owner] = of
+	}
+	return found
+}
+
+func statusAddresses(service *corev1.Service) []gatewayv1.GatewayStatusAddress {
+	var found []gatewayv1.GatewayStatusAddress
+	kind := gatewayv1.IPAddressType
+	for _, point := range service.Status.LoadBalancer.Ingress {
+		if _, err := netip.ParseAddr(point.IP); err == nil {
+			found = append(found, gatewayv1.GatewayStatusAddress{Type: &kind, Value: point.IP})
+		}
+	}
+	return found
+}
+
+// writeGatewayAPI writes the statuses of the objects of Gateway API.
+func (w *Writer) writeGatewayAPI(ctx context.Context, compiled *Compiled, live map[place]client.Object) error {
+	statuses := &compiled.Result.Statuses
+	at := reaches(live)
+	needsProxy := map[string]bool{}
+	for _, proxy := range compiled.Result.Proxies {
+		needsProxy[infrastructure.Key(proxy.Owner)] = len(proxy.Ports) > 0
+	}
+	return errors.Join(
+		writeAll(ctx, w, statuses.GatewayClasses, func(o *gatewayv1.GatewayClass, wanted gatewayv1.GatewayClassStatus) {
+			o.Status.Conditions = conditions(o.Status.Conditions, wanted.Conditions)
+			o.Status.SupportedFeatures = wanted.SupportedFeatures
+		}),
+		writeAll(ctx, w, statuses.Gateways, func(o *gatewayv1.Gateway, wanted gatewayv1.GatewayStatus) {
+			owner := infrastructure.Key(route.Object{Kind: "Gateway", Namespace: o.Namespace, Name: o.Name})
+			mergeGateway(&o.Status, wanted, at[owner], needsProxy[owner])
+		}),
+		writeAll(ctx, w, statuses.ListenerSets, func(o *gatewayv1.ListenerSet, wanted gatewayv1.ListenerSetStatus) {
+			mergeListenerSet(&o.Status, wanted)
+		}),
+		writeAll(ctx, w, statuses.HTTPRoutes, func(o *gatewayv1.HTTPRoute, s gatewayv1.RouteStatus) { w.mergeRoute(&o.Status.RouteStatus, s) }),
+		writeAll(ctx, w, statuses.GRPCRoutes, func(o *gatewayv1.GRPCRoute, s gatewayv1.RouteStatus) { w.mergeRoute(&o.Status.RouteStatus, s) }),
+		writeAll(ctx, w, statuses.TLSRoutes, func(o *gatewayv1.TLSRoute, s gatewayv1.RouteStatus) { w.mergeRoute(&o.Status.RouteStatus, s) }),
+		writeAll(ctx, w, statuses.TCPRoutes, func(o *gatewayv1.TCPRoute, s gatewayv1.RouteStatus) { w.mergeRoute(&o.Status.RouteStatus, s) }),
+		writeAll(ctx, w, statuses.UDPRoutes, func(o *gatewayv1.UDPRoute, s gatewayv1.RouteStatus) { w.mergeRoute(&o.Status.RouteStatus, s) }),
+		writeAll(ctx, w, statuses.BackendTLSPolicies, func(o *gatewayv1.BackendTLSPolicy, s gatewayv1.PolicyStatus) { w.mergePolicy(&o.Status, s) }),
+	)
+}
+
+// writeAll writes the statuses of one kind where they differ from those in the cache.
+func writeAll[O client.Object, S any](ctx context.Context, w *Writer, wanted []route.Status[S], merge func(O, S)) error {
+	var problems []error
+	for _, status := range wanted {
+		object := newObject[O]()
+		name := types.NamespacedName{Namespace: status.Namespace, Name: status.Name}
+		err := w.Client.Get(ctx, name, object)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		if object.GetGeneration() != status.Generation {
+			// What was compiled is older than the object: the next result is on its way.
+			continue
+		}
+		before := object.DeepCopyObject().(O)
+		merge(object, status.Status)
+		if equality.Semantic.DeepEqual(before, object) {
+			continue
+		}
+		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+		if err := w.Client.Status().Patch(ctx, object, patch); err != nil && !apierrors.IsNotFound(err) {
+			problems = append(problems, fmt.Errorf("write the status of %T %s: %w", object, name, err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// newObject makes an empty object of a kind.
+func newObject[O client.Object]() O {
+	var none O
+	return reflect.New(reflect.TypeOf(none).Elem()).Interface().(O)
+}
+
+// conditions are the former ones with the wanted ones among them. A condition that did not
+// change its status keeps its time; those of others stay.
+func conditions(former, wanted []metav1.Condition) []metav1.Condition {
+	merged := slices.Clone(former)
+	for _, condition := range wanted {
+		meta.SetStatusCondition(&merged, condition)
+	}
+	return merged
+}
+
+// only are the wanted conditions, with the former times.
+func only(former, wanted []metav1.Condition) []metav1.Condition {
+	merged := conditions(former, wanted)
+	return slices.DeleteFunc(merged, func(c metav1.Condition) bool { return meta.FindStatusCondition(wanted, c.Type) == nil })
+}
+
+// mergeGateway adds to what was compiled what the cluster has made of it.
+func mergeGateway(status *gatewayv1.GatewayStatus, wanted gatewayv1.GatewayStatus, at reach, needsProxy bool) {
+	programmed := meta.FindStatusCondition(wanted.Conditions, string(gatewayv1.GatewayConditionProgrammed))
+	wanted.Conditions = slices.Clone(wanted.Conditions)
+	if programmed != nil && programmed.Status == metav1.ConditionTrue && needsProxy {
+		lowered := *programmed
+		lowered.Status = metav1.ConditionFalse
+		switch {
+		case len(at.addresses) == 0:
+			lowered.Reason, lowered.Message = string(gatewayv1.GatewayReasonAddressNotAssigned), "there is no VIP yet: the Service says why"
+			meta.SetStatusCondition(&wanted.Conditions, lowered)
+		case !at.available:
+			lowered.Reason, lowered.Message = string(gatewayv1.GatewayReasonPending), "no proxy is ready yet"
+			meta.SetStatusCondition(&wanted.Conditions, lowered)
+		}
+	}
+	listeners := make([]gatewayv1.ListenerStatus, 0, len(wanted.Listeners))
+	for _, listener := range wanted.Listeners {
+		i := slices.IndexFunc(status.Listeners, func(l gatewayv1.ListenerStatus) bool { return l.Name == listener.Name })
+		if i >= 0 {
+			listener.Conditions = only(status.Listeners[i].Conditions, listener.Conditions)
+		} else {
+			listener.Conditions = only(nil, listener.Conditions)
+		}
+		listeners = append(listeners, listener)
+	}
+	status.Conditions = only(status.Conditions, wanted.Conditions)
+	status.Listeners = listeners
+	status.AttachedListenerSets = wanted.AttachedListenerSets
+	status.Addresses = at.addresses
+}
+
+func mergeListenerSet(status *gatewayv1.ListenerSetStatus, wanted gatewayv1.ListenerSetStatus) {
+	listeners := make([]gatewayv1.ListenerEntryStatus, 0, len(wanted.Listeners))
+	for _, listener := range wanted.Listeners {
+		i := slices.IndexFunc(status.Listeners, func(l gatewayv1.ListenerEntryStatus) bool { return l.Name == listener.Name })
+		if i >= 0 {
+			listener.Conditions = only(status.Listeners[i].Conditions, listener.Conditions)
+		} else {
+			listener.Conditions = only(nil, listener.Conditions)
+		}
+		listeners = append(listeners, listener)
+	}
+	status.Conditions = only(status.Conditions, wanted.Conditions)
+	status.Listeners = listeners
+}
+
+// mergeRoute replaces our entries, and leaves those of other controllers where they are.
+func (w *Writer) mergeRoute(status *gatewayv1.RouteStatus, wanted gatewayv1.RouteStatus) {
+	var parents []gatewayv1.RouteParentStatus
+	for _, parent := range status.Parents {
+		if parent.ControllerName != w.Controller {
+			parents = append(parents, parent)
+		}
+	}
+	for _, parent := range wanted.Parents {
+		i := slices.IndexFunc(status.Parents, func(p gatewayv1.RouteParentStatus) bool {
+			return p.ControllerName == w.Controller && equality.Semantic.DeepEqual(p.ParentRef, parent.ParentRef)
+		})
+		if i >= 0 {
+			parent.Conditions = only(status.Parents[i].Conditions, parent.Conditions)
+		} else {
+			parent.Conditions = only(nil, parent.Conditions)
+		}
+		parents = append(parents, parent)
+	}
+	if len(parents) == 0 && len(status.Parents) == 0 {
+		return
+	}
+	// The list is required, also where it is empty.
+	status.Parents = append([]gatewayv1.RouteParentStatus{}, parents...)
+}
+
+// maxAncestors is Gateway API's limit.
+const maxAncestors = 16
+
+// mergePolicy is mergeRoute for a policy.
+func (w *Writer) mergePolicy(status *gatewayv1.PolicyStatus, wanted gatewayv1.PolicyStatus) {
+	var ancestors []gatewayv1.PolicyAncestorStatus
+	for _, ancestor := range status.Ancestors {
+		if ancestor.ControllerName != w.Controller {
+			ancestors = append(ancestors, ancestor)
+		}
+	}
+	for _, ancestor := range wanted.Ancestors {
+		if len(ancestors) == maxAncestors {
+			break
+		}
+		i := slices.IndexFunc(status.Ancestors, func(a gatewayv1.PolicyAncestorStatus) bool {
+			return a.ControllerName == w.Controller && equality.Semantic.DeepEqual(a.AncestorRef, ancestor.AncestorRef)
+		})
+		if i >= 0 {
+			ancestor.Conditions = only(status.Ancestors[i].Conditions, ancestor.Conditions)
+		} else {
+			ancestor.Conditions = only(nil, ancestor.Conditions)
+		}
+		ancestors = append(ancestors, ancestor)
+	}
+	if len(ancestors) == 0 && len(status.Ancestors) == 0 {
+		return
+	}
+	status.Ancestors = append([]gatewayv1.PolicyAncestorStatus{}, ancestors...)
+}

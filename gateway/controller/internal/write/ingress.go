@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package write
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+	"github.com/millrace-lb/millrace/gateway/route"
+)
+
+// writeStatuses writes all statuses that differ.
+func (w *Writer) writeStatuses(ctx context.Context, compiled *Compiled, live map[place]client.Object) error {
+	return errors.Join(
+		w.writeIngresses(ctx, compiled, servicesOf(live)),
+		w.writeGatewayAPI(ctx, compiled, live),
+	)
+}
+
+// servicesOf are the Services of proxies by owner.
+func servicesOf(live map[place]client.Object) map[string]*corev1.Service {
+	found := map[string]*corev1.Service{}
+	for _, object := range live {
+		if service, ok := object.(*corev1.Service); ok {
+			found[service.Annotations[infrastructure.AnnotationOwner]] = service
+		}
+	}
+	return found
+}
+
+// writeIngresses says of each Ingress at which addresses it is served. One that is no longer
+// ours loses addresses that are ours.
+func (w *Writer) writeIngresses(ctx context.Context, compiled *Compiled, services map[string]*corev1.Service) error {
+	wanted := make(map[types.NamespacedName]*route.IngressStatus, len(compiled.Result.Ingresses))
+	for i := range compiled.Result.Ingresses {
+		status := &compiled.Result.Ingresses[i]
+		wanted[types.NamespacedName{Namespace: status.Namespace, Name: status.Name}] = status
+	}
+	ours := addressesOf(services)
+	var problems []error
+	for _, ingress := range compiled.Objects.Ingresses {
+		status := wanted[client.ObjectKeyFromObject(ingress)]
+		if status == nil && !hasOnly(ingress, ours) {
+			continue
+		}
+		var points []networkingv1.IngressLoadBalancerIngress
+		if status != nil {
+			points = pointsOf(services[infrastructure.Key(status.Owner)], status.Ports)
+		}
+		problems = append(problems, w.writeIngress(ctx, ingress, points))
+	}
+	return errors.Join(problems...)
+}
+
+// addressesOf are all addresses of proxies.
+func addressesOf(services map[string]*corev1.Service) map[string]bool {
+	found := map[string]bool{}
+	for _, service := range services {
+		for _, point := range service.Status.LoadBalancer.Ingress {
+			found[point.IP] = true
+		}
+	}
+	return found
+}
+
+// hasOnly reports whether an Ingress has addresses, and all of them are among these.
+func hasOnly(ingress *networkingv1.Ingress, addresses map[string]bool) bool {
+	points := ingress.Status.LoadBalancer.Ingress
+	for _, point := range points {
+		if !addresses[point.IP] {
+			return false
+		}
+	}
+	return len(points) > 0
+}
+
+// pointsOf are the addresses of a Service with the ports of one Ingress.
+func pointsOf(service *corev1.Service, ports []int32) []networkingv1.IngressLoadBalancerIngress {
+	if service == nil {
+		return nil
+	}
+	var points []networkingv1.IngressLoadBalancerIngress
+	for _, at := range service.Status.LoadBalancer.Ingress {
+		point := networkingv1.IngressLoadBalancerIngress{IP: at.IP, Hostname: at.Hostname}
+		for _, port := range ports {
+			point.Ports = append(point.Ports, networkingv1.IngressPortStatus{Port: port, Protocol: corev1.ProtocolTCP})
+		}
+		points = append(points, point)
+	}
+	return points
+}
+
+// writeIngress writes the addresses where they differ from those in the cache. The cache may
+// be behind: then the API server refuses the write, and a later pass sees the newer object.
+func (w *Writer) writeIngress(ctx context.Context, compiled *networkingv1.Ingress, points []networkingv1.IngressLoadBalancerIngress) error {
+	// What was compiled may be older than what the last pass wrote.
+	ingress := &networkingv1.Ingress{}
+	err := w.Client.Get(ctx, client.ObjectKeyFromObject(compiled), ingress)
+	if apierrors.IsNotFound(err) || err == nil && ingress.UID != compiled.UID {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if equality.Semantic.DeepEqual(ingress.Status.LoadBalancer.Ingress, points) {
+		return nil
+	}
+	changed := ingress.DeepCopy()
+	changed.Status.LoadBalancer.Ingress = points
+	patch := client.MergeFromWithOptions(ingress, client.MergeFromWithOptimisticLock{})
+	if err := w.Client.Status().Patch(ctx, changed, patch); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("write the status of Ingress %s: %w", client.ObjectKeyFromObject(ingress), err)
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package write
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+const (
+	us   = gatewayv1.GatewayController("millrace.io/gateway")
+	them = gatewayv1.GatewayController("example.com/other")
+)
+
+var long = metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+
+func condition(kind string, status metav1.ConditionStatus, at metav1.Time) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: status, Reason: "Because", LastTransitionTime: at}
+}
+
+// recent stands for a time that was just set.
+func recent(c []metav1.Condition) []metav1.Condition {
+	for i := range c {
+		if time.Since(c[i].LastTransitionTime.Time) < time.Minute {
+			c[i].LastTransitionTime = metav1.Time{}
+		}
+	}
+	return c
+}
+
+func parent(of gatewayv1.GatewayController, name string, conditions ...metav1.Condition) gatewayv1.RouteParentStatus {
+	return gatewayv1.RouteParentStatus{
+		ControllerName: of, ParentRef: gatewayv1.ParentReference{Name: gatewayv1.ObjectName(name)}, Conditions: conditions,
+	}
+}
+
+func TestMergeRoute(t *testing.T) {
+	w := &Writer{Controller: us}
+	status := gatewayv1.RouteStatus{Parents: []gatewayv1.RouteParentStatus{
+		parent(us, "gone", condition("Accepted", "True", long)),
+		parent(them, "theirs", condition("Accepted", "True", long)),
+		parent(us, "kept", condition("Accepted", "True", long), condition("ResolvedRefs", "True", long), condition("Former", "True", long)),
+	}}
+	w.mergeRoute(&status, gatewayv1.RouteStatus{Parents: []gatewayv1.RouteParentStatus{
+		parent(us, "kept", condition("Accepted", "True", metav1.Time{}), condition("ResolvedRefs", "False", metav1.Time{})),
+		parent(us, "new", condition("Accepted", "True", metav1.Time{})),
+	}})
+	for i := range status.Parents {
+		status.Parents[i].Conditions = recent(status.Parents[i].Conditions)
+	}
+	want := []gatewayv1.RouteParentStatus{
+		parent(them, "theirs", condition("Accepted", "True", long)),
+		parent(us, "kept", condition("Accepted", "True", long), condition("ResolvedRefs", "False", metav1.Time{})),
+		parent(us, "new", condition("Accepted", "True", metav1.Time{})),
+	}
+	if difference := cmp.Diff(want, status.Parents); difference != "" {
+		t.Error(difference)
+	}
+
+	// A route without parents of ours is left alone, and an entry that is left over goes.
+	untouched := gatewayv1.RouteStatus{}
+	w.mergeRoute(&untouched, gatewayv1.RouteStatus{})
+	if untouched.Parents != nil {
+		t.Errorf("an empty status became %v", untouched.Parents)
+	}
+	cleaned := gatewayv1.RouteStatus{Parents: []gatewayv1.RouteParentStatus{parent(us, "gone")}}
+	w.mergeRoute(&cleaned, gatewayv1.RouteStatus{})
+	if cleaned.Parents == nil || len(cleaned.Parents) != 0 {
+		t.Errorf("an entry for nothing became %v, want an empty list", cleaned.Parents)
+	}
+}
+
+func TestMergePolicyKeepsOthersAndTheLimit(t *testing.T) {
+	w := &Writer{Controller: us}
+	var status, wanted gatewayv1.PolicyStatus
+	for range 10 {
+		status.Ancestors = append(status.Ancestors, gatewayv1.PolicyAncestorStatus{ControllerName: them})
+		wanted.Ancestors = append(wanted.Ancestors, gatewayv1.PolicyAncestorStatus{ControllerName: us})
+	}
+	w.mergePolicy(&status, wanted)
+	if len(status.Ancestors) != 16 || status.Ancestors[9].ControllerName != them || status.Ancestors[10].ControllerName != us {
+		t.Errorf("%d ancestors, want those of others and 6 of ours", len(status.Ancestors))
+	}
+}
+
+func TestMergeGateway(t *testing.T) {
+	compiled := gatewayv1.GatewayStatus{
+		Conditions: []metav1.Condition{condition("Accepted", "True", metav1.Time{}), condition("Programmed", "True", metav1.Time{})},
+		Listeners:  []gatewayv1.ListenerStatus{{Name: "web", Conditions: []metav1.Condition{condition("Programmed", "True", metav1.Time{})}}},
+	}
+	kind := gatewayv1.IPAddressType
+	address := []gatewayv1.GatewayStatusAddress{{Type: &kind, Value: "203.0.113.1"}}
+	for name, test := range map[string]struct {
+		at         reach
+		needsProxy bool
+		reason     string
+	}{
+		"no VIP":         {reach{available: true}, true, "AddressNotAssigned"},
+		"no proxy":       {reach{addresses: address}, true, "Pending"},
+		"whole":          {reach{addresses: address, available: true}, true, "Because"},
+		"without layer7": {reach{}, false, "Because"},
+	} {
+		status := gatewayv1.GatewayStatus{
+			Conditions: []metav1.Condition{condition("Accepted", "True", long)},
+			Listeners: []gatewayv1.ListenerStatus{
+				{Name: "gone"}, {Name: "web", Conditions: []metav1.Condition{condition("Programmed", "True", long)}},
+			},
+		}
+		mergeGateway(&status, compiled, test.at, test.needsProxy)
+		if got := status.Conditions[1].Reason; got != test.reason {
+			t.Errorf("%s: Programmed has the reason %s, want %s", name, got, test.reason)
+		}
+		if !status.Conditions[0].LastTransitionTime.Equal(&long) {
+			t.Errorf("%s: Accepted is of %s", name, status.Conditions[0].LastTransitionTime)
+		}
+		if len(status.Listeners) != 1 || !status.Listeners[0].Conditions[0].LastTransitionTime.Equal(&long) {
+			t.Errorf("%s: listeners %+v", name, status.Listeners)
+		}
+		if len(status.Addresses) != len(test.at.addresses) {
+			t.Errorf("%s: addresses %v", name, status.Addresses)
+		}
+	}
+	if compiled.Conditions[1].Status != metav1.ConditionTrue {
+		t.Error("what was compiled has been changed")
+	}
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/millrace-lb/millrace/gateway/controller/internal/authentication"
+	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+	"github.com/millrace-lb/millrace/gateway/controller/internal/source"
+	"github.com/millrace-lb/millrace/gateway/controller/internal/write"
+	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route"
+)
+
+const (
+	// gather is how long changes are collected: what is applied together is served together.
+	gather = 25 * time.Millisecond
+	// respite is the least time between two full compilations, however much changes.
+	respite = 100 * time.Millisecond
+	// retry is when a pass that failed is tried again.
+	retry = time.Second
+)
+
+// configurations is who gets what: server.Server.
+type configurations interface {
+	Set(owner string, resources map[string]*resource.Resource) (bool, error)
+	Remove(owner string)
+}
+
+// loop compiles what changes, and has it served. One goroutine runs it.
+type loop struct {
+	source   *source.Source
+	served   configurations
+	settings route.Settings
+	// namespace is that of the controller.
+	namespace string
+	// compiled is called after each full compilation.
+	compiled func()
+	log      logr.Logger
+
+	compiler route.Compiler
+	// owned is what is served now, by owner.
+	owned map[string]map[string]*resource.Resource
+	// wanting are the owners whose proxies need a Service's endpoints.
+	wanting map[types.NamespacedName]map[wanted]bool
+
+	latest atomic.Pointer[write.Compiled]
+	fleets atomic.Pointer[map[types.NamespacedName]authentication.Fleet]
+}
+
+// wanted is the endpoints of one port of a Service for one owner.
+type wanted struct {
+	owner string
+	port  route.ServicePort
+}
+
+// NeedLeaderElection says that every replica compiles.
+func (l *loop) NeedLeaderElection() bool { return false }
+
+// Latest is what was compiled last, nil before the first time.
+func (l *loop) Latest() *write.Compiled { return l.latest.Load() }
+
+// Fleet returns the owner whose proxies run as a service account.
+func (l *loop) Fleet(account types.NamespacedName) (authentication.Fleet, bool) {
+	if fleets := l.fleets.Load(); fleets != nil {
+		fleet, known := (*fleets)[account]
+		return fleet, known
+	}
+	return authentication.Fleet{}, false
+}
+
+// Start compiles until the context ends.
+func (l *loop) Start(ctx context.Context) error {
+	l.owned = map[string]map[string]*resource.Resource{}
+	var last time.Time
+	again := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.source.Changes().Wake():
+		}
+		sleep(ctx, gather)
+		change := l.source.Changes().Take()
+		if change.Full || again {
+			// Endpoints do not wait for what changes all the time.
+			if early := respite - time.Since(last); early > 0 {
+				if err := l.endpoints(ctx, change.Services); err != nil {
+					l.log.Error(err, "serving new endpoints")
+				}
+				sleep(ctx, early)
+			}
+			last = time.Now()
+			again = !l.try(ctx, l.full)
+			continue
+		}
+		again = !l.try(ctx, func(ctx context.Context) error { return l.endpoints(ctx, change.Services) })
+	}
+}
+
+// try runs one step; one that fails is followed by a full compilation.
+func (l *loop) try(ctx context.Context, step func(context.Context) error) bool {
+	err := step(ctx)
+	if err == nil || ctx.Err() != nil {
+		return true
+	}
+	l.log.Error(err, "compiling, trying again", "in", retry.String())
+	time.AfterFunc(retry, l.source.Changes().Again)
+	return false
+}
+
+func sleep(ctx context.Context, pause time.Duration) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// full compiles everything.
+func (l *loop) full(ctx context.Context) error {
+	objects, ready, err := l.source.Objects(ctx)
+	if err != nil || !ready {
+		return err
+	}
+	result := l.compiler.Compile(objects, l.settings)
+	compiled := &write.Compiled{Objects: objects, Result: result, Owners: ownersOf(result, objects)}
+	fleets := l.fleetsOf(compiled)
+	owned := make(map[string]map[string]*resource.Resource, len(result.Proxies))
+	wanting := map[types.NamespacedName]map[wanted]bool{}
+	var problems []error
+	for _, proxy := range result.Proxies {
+		owner := infrastructure.Key(proxy.Owner)
+		resources := make(map[string]*resource.Resource, len(proxy.Resources)+len(proxy.Backends))
+		for _, r := range proxy.Resources {
+			resources[r.GetName()] = r
+		}
+		for _, port := range proxy.Backends {
+			service := types.NamespacedName{Namespace: port.Namespace, Name: port.Name}
+			if wanting[service] == nil {
+				wanting[service] = map[wanted]bool{}
+			}
+			wanting[service][wanted{owner, port}] = true
+			r, err := l.endpointsOf(ctx, port)
+			if err != nil {
+				problems = append(problems, err)
+				continue
+			}
+			resources[r.GetName()] = r
+		}
+		owned[owner] = resources
+	}
+	if err := errors.Join(problems...); err != nil {
+		return err
+	}
+	// Who asks for the first time has to be known by then.
+	l.fleets.Store(&fleets)
+	l.wanting = wanting
+	err = l.serve(owned)
+	l.latest.Store(compiled)
+	l.compiled()
+	return err
+}
+
+// serve makes the owners' resources those of the proxies.
+func (l *loop) serve(owned map[string]map[string]*resource.Resource) error {
+	var problems []error
+	for owner, resources := range owned {
+		if _, err := l.served.Set(owner, resources); err != nil {
+			problems = append(problems, err)
+		}
+	}
+	for owner := range l.owned {
+		if _, kept := owned[owner]; !kept {
+			l.served.Remove(owner)
+		}
+	}
+	l.owned = owned
+	return errors.Join(problems...)
+}
+
+// endpoints serves the endpoints of some Services, and compiles nothing.
+func (l *loop) endpoints(ctx context.Context, services []types.NamespacedName) error {
+	changed := map[string]map[string]*resource.Resource{}
+	for _, service := range services {
+		for want := range l.wanting[service] {
+			r, err := l.endpointsOf(ctx, want.port)
+			if err != nil {
+				return err
+			}
+			if changed[want.owner] == nil {
+				changed[want.owner] = maps.Clone(l.owned[want.owner])
+			}
+			changed[want.owner][r.GetName()] = r
+		}
+	}
+	var problems []error
+	for owner, resources := range changed {
+		if _, err := l.served.Set(owner, resources); err != nil {
+			problems = append(problems, err)
+		}
+		l.owned[owner] = resources
+	}
+	return errors.Join(problems...)
+}
+
+// endpointsOf reads the endpoints of a port of a Service.
+func (l *loop) endpointsOf(ctx context.Context, port route.ServicePort) (*resource.Resource, error) {
+	name := types.NamespacedName{Namespace: port.Namespace, Name: port.Name}
+	found := &resource.Endpoints{}
+	service, err := l.source.Service(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("read Service %s: %w", name, err)
+	}
+	if service != nil {
+		slices, err := l.source.Slices(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		found = route.Endpoints(service, port.Port, slices)
+	}
+	return &resource.Resource{
+		Name: route.EndpointsName(port),
+		Kind: &resource.Resource_Endpoints{Endpoints: found},
+	}, nil
+}
+
+// fleetsOf says whose proxies run as which service account. Of two owners with one account
+// the first has it; the writer reports the other.
+func (l *loop) fleetsOf(compiled *write.Compiled) map[types.NamespacedName]authentication.Fleet {
+	found := map[types.NamespacedName]authentication.Fleet{}
+	for _, owner := range compiled.Owners {
+		account := owner.Place(infrastructure.Settings{Namespace: l.namespace})
+		if _, taken := found[account]; !taken {
+			found[account] = authentication.Fleet{
+				Owner: infrastructure.Key(owner.Object), Selector: infrastructure.PodSelector(owner.Object),
+			}
+		}
+	}
+	return found
+}
+
+// ownersOf finds the objects that own the proxies.
+func ownersOf(result *route.Result, objects *route.Objects) []infrastructure.Owner {
+	found := map[route.Object]infrastructure.Owner{}
+	for _, ingress := range objects.Ingresses {
+		object := route.Object{Kind: "Ingress", Namespace: ingress.Namespace, Name: ingress.Name}
+		found[object] = infrastructure.Owner{Object: object, UID: ingress.UID}
+	}
+	for _, gateway := range objects.Gateways {
+		object := route.Object{Kind: "Gateway", Namespace: gateway.Namespace, Name: gateway.Name}
+		found[object] = infrastructure.Owner{Object: object, UID: gateway.UID, Class: string(gateway.Spec.GatewayClassName)}
+	}
+	owners := make([]infrastructure.Owner, 0, len(result.Proxies))
+	for _, proxy := range result.Proxies {
+		owner, known := found[proxy.Owner]
+		if !known {
+			owner = infrastructure.Owner{Object: proxy.Owner}
+		}
+		owners = append(owners, owner)
+	}
+	return owners
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+	"github.com/millrace-lb/millrace/gateway/controller/internal/write"
+)
+
+func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Logger) ctrl.Options {
+	return ctrl.Options{
+		Scheme:                  scheme,
+		Logger:                  logger,
+		LeaderElection:          configuration.LeaderElect,
+		LeaderElectionID:        leaseName,
+		LeaderElectionNamespace: configuration.Namespace,
+		// Run returns right after the manager has stopped, so that the next leader need not
+		// wait for the Lease to run out.
+		LeaderElectionReleaseOnCancel: true,
+		HealthProbeBindAddress:        configuration.ProbeAddress,
+		Metrics:                       metricsserver.Options{BindAddress: configuration.MetricsAddress},
+		Client:                        client.Options{FieldOwner: write.FieldOwner},
+		Cache:                         cacheOptions(),
+	}
+}
+
+// cacheOptions bounds what is kept in memory to what is read.
+func cacheOptions() cache.Options {
+	proxies := cache.ByObject{Label: labels.SelectorFromSet(infrastructure.Selector())}
+	pods := &metav1.PartialObjectMetadata{}
+	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Secret{}: {
+				Field:     fields.OneTermEqualSelector("type", string(corev1.SecretTypeTLS)),
+				Transform: stripSecret,
+			},
+			&corev1.ConfigMap{}:                      {Transform: stripConfigMap},
+			&corev1.Namespace{}:                      {Transform: stripNamespace},
+			&discoveryv1.EndpointSlice{}:             {Transform: stripSlice},
+			pods:                                     proxies,
+			&corev1.ServiceAccount{}:                 proxies,
+			&appsv1.Deployment{}:                     proxies,
+			&policyv1.PodDisruptionBudget{}:          proxies,
+			&autoscalingv2.HorizontalPodAutoscaler{}: proxies,
+		},
+	}
+}
+
+// stripSecret leaves a certificate and its key.
+func stripSecret(object any) (any, error) {
+	secret, ok := object.(*corev1.Secret)
+	if !ok {
+		return object, nil
+	}
+	stripped := &corev1.Secret{TypeMeta: secret.TypeMeta, ObjectMeta: bare(&secret.ObjectMeta), Type: secret.Type, Data: map[string][]byte{}}
+	for _, key := range []string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey} {
+		if content, found := secret.Data[key]; found {
+			stripped.Data[key] = content
+		}
+	}
+	return stripped, nil
+}
+
+// stripConfigMap leaves the labels and annotations of our own ones, by which they are known.
+func stripConfigMap(object any) (any, error) {
+	configMap, ok := object.(*corev1.ConfigMap)
+	if !ok {
+		return object, nil
+	}
+	stripped := *configMap
+	stripped.BinaryData, stripped.ManagedFields = nil, nil
+	return &stripped, nil
+}
+
+// stripNamespace leaves the labels: routes are admitted by them.
+func stripNamespace(object any) (any, error) {
+	namespace, ok := object.(*corev1.Namespace)
+	if !ok {
+		return object, nil
+	}
+	stripped := &corev1.Namespace{TypeMeta: namespace.TypeMeta, ObjectMeta: bare(&namespace.ObjectMeta)}
+	stripped.Labels = namespace.Labels
+	return stripped, nil
+}
+
+// stripSlice leaves whose endpoints they are, and the endpoints.
+func stripSlice(object any) (any, error) {
+	slice, ok := object.(*discoveryv1.EndpointSlice)
+	if !ok {
+		return object, nil
+	}
+	stripped := &discoveryv1.EndpointSlice{
+		TypeMeta: slice.TypeMeta, ObjectMeta: bare(&slice.ObjectMeta),
+		AddressType: slice.AddressType, Ports: slice.Ports,
+	}
+	stripped.Labels = map[string]string{discoveryv1.LabelServiceName: slice.Labels[discoveryv1.LabelServiceName]}
+	for _, endpoint := range slice.Endpoints {
+		stripped.Endpoints = append(stripped.Endpoints, discoveryv1.Endpoint{
+			Addresses: endpoint.Addresses, Conditions: endpoint.Conditions,
+		})
+	}
+	return stripped, nil
+}
+
+// bare leaves of metadata what tells one object, and one state of it, from others.
+func bare(object *metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace:         object.Namespace,
+		Name:              object.Name,
+		UID:               object.UID,
+		ResourceVersion:   object.ResourceVersion,
+		Generation:        object.Generation,
+		CreationTimestamp: object.CreationTimestamp,
+		DeletionTimestamp: object.DeletionTimestamp,
+	}
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package lbproxy is a proxy as it runs in a pod: it gets its configuration from the
+// controller, serves it, and says whether it is ready.
+package lbproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/millrace-lb/millrace/gateway/distribution"
+	"github.com/millrace-lb/millrace/gateway/proxy"
+)
+
+// Config is how a proxy runs.
+type Config struct {
+	// Controller is "host:port" of the controller, ControllerName the name in its certificate.
+	Controller, ControllerName string
+	// ControllerCA is a file with the CAs that sign this certificate, Token one with what
+	// proves the proxy. Both are read at each connection: they change.
+	ControllerCA, Token string
+	// Store is a file for the last configuration, empty for none. It holds private keys.
+	Store string
+	// AdminAddress is "host:port" for /healthz, /readyz and /metrics.
+	AdminAddress string
+	// Proxy is how it serves.
+	Proxy proxy.Settings
+}
+
+// Run serves until the context ends, and then until the connections have been drained.
+func Run(ctx context.Context, config Config) error {
+	log := config.Proxy.Log
+	served := proxy.New(config.Proxy)
+	admin, err := net.Listen("tcp", config.AdminAddress)
+	if err != nil {
+		return fmt.Errorf("listen for probes at %s: %w", config.AdminAddress, err)
+	}
+	probes := &http.Server{Handler: served.Admin(), ReadHeaderTimeout: 10 * time.Second}
+	probed := make(chan error, 1)
+	go func() { probed <- probes.Serve(admin) }()
+	defer probes.Close()
+
+	// Endpoints change while the proxy drains, too: it is told of them to its end.
+	following, forget := context.WithCancel(context.WithoutCancel(ctx))
+	defer forget()
+	followed := make(chan error, 1)
+	go func() { followed <- follower(config, served).Run(following) }()
+	log.Info("waiting for the configuration", "controller", config.Controller)
+	select {
+	case <-ctx.Done():
+	case err := <-probed:
+		return fmt.Errorf("serve probes at %s: %w", config.AdminAddress, err)
+	case err := <-followed:
+		return err
+	}
+	log.Info("draining")
+	err = served.Shutdown(following)
+	forget()
+	return errors.Join(err, <-followed)
+}
+
+// follower gets the configuration and has it served.
+func follower(config Config, served *proxy.Proxy) *distribution.Client {
+	client := &distribution.Client{
+		Address:   config.Controller,
+		Transport: newTrust(config.ControllerCA, config.ControllerName),
+		Token:     func() (string, error) { return readToken(config.Token) },
+		Apply:     (&applier{proxy: served, log: config.Proxy.Log}).apply,
+		Log:       config.Proxy.Log,
+	}
+	if config.Store != "" {
+		client.Store = &distribution.Store{Path: config.Store}
+	}
+	return client
+}
+
+func readToken(file string) (string, error) {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(content)), nil
+}
+
+// applier has each version served.
+type applier struct {
+	proxy *proxy.Proxy
+	log   *slog.Logger
+	// last is what is served.
+	last distribution.Update
+}
+
+// apply hands on what differs from what is served.
+func (a *applier) apply(update distribution.Update) error {
+	if err := a.proxy.Apply(difference(a.last, update)); err != nil {
+		return err
+	}
+	if a.last.Version == "" {
+		a.log.Info("serving the first configuration", "version", update.Version, "resources", len(update.Resources))
+	}
+	a.last = update
+	return nil
+}
+
+// difference leads from one version to the next.
+func difference(before, after distribution.Update) proxy.Update {
+	update := proxy.Update{Version: after.Version, Whole: before.Resources == nil}
+	for name, r := range after.Resources {
+		if before.Resources[name] != r {
+			update.Resources = append(update.Resources, r)
+		}
+	}
+	for name := range before.Resources {
+		if _, kept := after.Resources[name]; !kept {
+			update.Removed = append(update.Removed, name)
+		}
+	}
+	return update
+}

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbproxy_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"k8s.io/client-go/util/cert"
+
+	"github.com/millrace-lb/millrace/gateway/distribution/server"
+	"github.com/millrace-lb/millrace/gateway/lbproxy"
+	"github.com/millrace-lb/millrace/gateway/proxy"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+const (
+	name     = "controller.example.com"
+	owner    = "IngressClass//millrace"
+	patience = 20 * time.Second
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// world is a controller, a backend and the files of a proxy's pod.
+type world struct {
+	directory      string
+	configurations *server.Server
+	address        string
+	backend        *httptest.Server
+	port           int
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{directory: t.TempDir(), address: freeAddress(t)}
+	w.configurations = server.NewServer(func(_ context.Context, token string) (server.Identity, error) {
+		if token != "secret" {
+			return server.Identity{}, errors.New("unknown")
+		}
+		return server.Identity{Owner: owner, Pod: "shop/proxy"}, nil
+	})
+	w.backend = httptest.NewServer(http.HandlerFunc(func(answer http.ResponseWriter, request *http.Request) {
+		fmt.Fprint(answer, "backend ", request.Header.Get("X-Forwarded-For"))
+	}))
+	t.Cleanup(w.backend.Close)
+	_, port, err := net.SplitHostPort(freeAddress(t))
+	must(t, err)
+	w.port, err = strconv.Atoi(port)
+	must(t, err)
+	w.write(t, "token", []byte(" secret\n"))
+	return w
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer free.Close()
+	return free.Addr().String()
+}
+
+func (w *world) file(name string) string { return filepath.Join(w.directory, name) }
+
+func (w *world) write(t *testing.T, name string, content []byte) {
+	t.Helper()
+	must(t, os.WriteFile(w.file(name), content, 0o600))
+}
+
+// control runs a controller with a new certificate, which the pod is given, until stop.
+func (w *world) control(t *testing.T) (stop func()) {
+	t.Helper()
+	chain, key, err := cert.GenerateSelfSignedCertKey(name, nil, nil)
+	must(t, err)
+	w.write(t, "ca.crt", chain)
+	pair, err := tls.X509KeyPair(chain, key)
+	must(t, err)
+	at, err := net.Listen("tcp", w.address)
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	serving := w.configurations.NewGRPC(ctx, credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{pair}}))
+	go func() { _ = serving.Serve(at) }()
+	stop = func() {
+		cancel()
+		serving.Stop()
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// resources lead everything at the port to the backend, with a marker that rules add.
+func (w *world) resources(t *testing.T, marker string) map[string]*resource.Resource {
+	t.Helper()
+	at, err := url.Parse(w.backend.URL)
+	must(t, err)
+	port, err := strconv.ParseUint(at.Port(), 10, 16)
+	must(t, err)
+	all := map[string]*resource.Resource{}
+	for _, r := range []*resource.Resource{
+		{Name: "listener", Kind: &resource.Resource_Listener{Listener: &resource.Listener{
+			Port: 80, TargetPort: uint32(w.port), Protocol: resource.Listener_HTTP, Hostname: &resource.Hostname{},
+		}}},
+		{Name: "group", Kind: &resource.Resource_RouteGroup{RouteGroup: &resource.RouteGroup{
+			Listeners: []string{"listener"}, Hostname: &resource.Hostname{},
+			Rules: []*resource.Rule{{
+				Route: "ingress/shop/web/0", Match: &resource.Match{Path: &resource.PathMatch{Value: "/"}},
+				Filters: []*resource.Filter{{Kind: &resource.Filter_ResponseHeaders{ResponseHeaders: &resource.HeaderChange{
+					Set: []*resource.Header{{Name: "Marker", Value: marker}},
+				}}}},
+				Backends: []*resource.WeightedBackend{{Backend: "backend", Weight: 1}},
+			}},
+		}}},
+		{Name: "backend", Kind: &resource.Resource_Backend{Backend: &resource.Backend{Endpoints: "endpoints"}}},
+		{Name: "endpoints", Kind: &resource.Resource_Endpoints{Endpoints: &resource.Endpoints{
+			Endpoints: []*resource.Endpoint{{Address: at.Hostname(), Port: uint32(port)}},
+		}}},
+	} {
+		all[r.GetName()] = r
+	}
+	return all
+}
+
+// running is a proxy.
+type running struct {
+	said  *said
+	admin string
+	stop  context.CancelFunc
+	ended chan error
+}
+
+// said is what a proxy says.
+type said struct {
+	mutex sync.Mutex
+	text  strings.Builder
+}
+
+func (s *said) Write(content []byte) (int, error) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.text.Write(content)
+}
+
+func (s *said) String() string {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.text.String()
+}
+
+func (w *world) run(t *testing.T) *running {
+	t.Helper()
+	words := &said{}
+	config := lbproxy.Config{
+		Controller: w.address, ControllerName: name, ControllerCA: w.file("ca.crt"), Token: w.file("token"),
+		Store: w.file("configuration"), AdminAddress: freeAddress(t), Proxy: proxy.Defaults(),
+	}
+	config.Proxy.Address, config.Proxy.Log = "127.0.0.1", slog.New(slog.NewTextHandler(words, nil))
+	config.Proxy.DrainWait, config.Proxy.DrainGrace = time.Second, time.Second
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &running{said: words, admin: config.AdminAddress, stop: cancel, ended: make(chan error, 1)}
+	go func() { r.ended <- lbproxy.Run(ctx, config) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-r.ended:
+			must(t, err)
+		case <-time.After(patience):
+			t.Error("the proxy does not end")
+		}
+	})
+	return r
+}
+
+// get returns the status, the marker and the body of an answer.
+func get(address string) (status int, marker, body string, err error) {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	response, err := client.Get("http://" + address)
+	if err != nil {
+		return 0, "", "", err
+	}
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	return response.StatusCode, response.Header.Get("Marker"), string(content), err
+}
+
+func eventually(t *testing.T, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %s: %v", patience, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (r *running) ready(t *testing.T, want int) {
+	t.Helper()
+	eventually(t, func() error {
+		if status, _, body, err := get(r.admin + "/readyz"); err != nil || status != want {
+			return fmt.Errorf("/readyz answers %d %q, %w", status, body, err)
+		}
+		return nil
+	})
+}
+
+// serves waits until the proxy serves the version with a marker.
+func (w *world) serves(t *testing.T, marker string) {
+	t.Helper()
+	eventually(t, func() error {
+		status, got, body, err := get(fmt.Sprintf("127.0.0.1:%d/x", w.port))
+		if err != nil || status != http.StatusOK || got != marker || body != "backend 127.0.0.1" {
+			return fmt.Errorf("%d with marker %q and body %q, %w; want marker %q", status, got, body, err, marker)
+		}
+		return nil
+	})
+}
+
+func (w *world) set(t *testing.T, marker string) {
+	t.Helper()
+	_, err := w.configurations.Set(owner, w.resources(t, marker))
+	must(t, err)
+}
+
+// TestRun leads a proxy from its start without a controller to its end under requests.
+func TestRun(t *testing.T) {
+	w := newWorld(t)
+	first := w.run(t)
+	first.ready(t, http.StatusServiceUnavailable)
+
+	w.set(t, "one")
+	stop := w.control(t)
+	first.ready(t, http.StatusOK)
+	w.serves(t, "one")
+	w.set(t, "two")
+	w.serves(t, "two")
+
+	// Another controller, with a certificate of another CA.
+	stop()
+	w.serves(t, "two")
+	w.set(t, "three")
+	stop = w.control(t)
+	w.serves(t, "three")
+
+	// Without any controller a new proxy serves what the old one had.
+	stop()
+	first.stop()
+	first.ready(t, http.StatusServiceUnavailable)
+	w.serves(t, "three")
+	must(t, <-first.ended)
+	first.ended <- nil
+	second := w.run(t)
+	second.ready(t, http.StatusOK)
+	w.serves(t, "three")
+	w.set(t, "four")
+	w.control(t)
+	w.serves(t, "four")
+}
+
+// TestStranger holds that a controller that cannot prove itself is not followed.
+func TestStranger(t *testing.T) {
+	w := newWorld(t)
+	w.set(t, "one")
+	w.control(t)
+	other, _, err := cert.GenerateSelfSignedCertKey(name, nil, nil)
+	must(t, err)
+	own, err := os.ReadFile(w.file("ca.crt"))
+	must(t, err)
+	w.write(t, "ca.crt", other)
+	r := w.run(t)
+	eventually(t, func() error {
+		if text := r.said.String(); !strings.Contains(text, "certificate signed by unknown authority") {
+			return fmt.Errorf("the proxy does not say why it does not follow: %s", text)
+		}
+		return nil
+	})
+	r.ready(t, http.StatusServiceUnavailable)
+	w.write(t, "ca.crt", own)
+	r.ready(t, http.StatusOK)
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// full is a configuration with all kinds.
+func full(t *testing.T, authority *ca) []*resource.Resource {
+	b := backend("b", "127.0.0.1:1")
+	b[0].GetBackend().Tls = &resource.BackendTLS{Hostname: "b", CertificateAuthorities: []string{"ca"}, ClientCertificate: "c"}
+	secure := tlsListener("ls", freePort(t), hostname("a.example.com"), "c")
+	secure.GetListener().ClientValidation = &resource.ClientValidation{CertificateAuthorities: []string{"ca"}}
+	rule := toward("/", "b", &resource.Filter{Kind: &resource.Filter_Mirror{Mirror: &resource.Mirror{Backend: "m"}}})
+	return all(one(
+		&resource.Resource{Name: "s", Kind: &resource.Resource_SharedSecret{SharedSecret: &resource.SharedSecret{Values: [][]byte{make([]byte, 32)}}}},
+		authority.resource("c", "a.example.com"), authority.authority("ca"), httpListener("l", freePort(t), nil), secure,
+		routes("r", "l", nil, rule), routes("rs", "ls", nil, toward("/", "m")),
+	), b, backend("m"))
+}
+
+// What a version leaves as it is stays the same object.
+func TestApplyKeepsWhatIsUnchanged(t *testing.T) {
+	resources := full(t, newCA(t))
+	f := start(t, nil, resources...)
+	before := f.table.Load()
+
+	copies := make([]*resource.Resource, len(resources))
+	for i, r := range resources {
+		copies[i] = proto.Clone(r).(*resource.Resource)
+	}
+	f.apply(copies...)
+	same(t, before, f.table.Load())
+
+	f.change(routes("r", "l", nil, toward("/other", "b")))
+	after := f.table.Load()
+	if after.groups["r"].value == before.groups["r"].value {
+		t.Error("the group that changed is the same")
+	}
+	if len(after.groups["r"].value.rules) != 1 || before.groups["r"].value.rules[0].prefix != "" {
+		t.Error("the old table has changed")
+	}
+	after.groups["r"] = before.groups["r"]
+	same(t, before, after)
+
+	// Endpoints: their backend is made again, its transport and its endpoints' state stay.
+	f.change(endpoints("b/endpoints", "127.0.0.1:1", "127.0.0.1:2"))
+	last := f.table.Load()
+	if last.backends["b"].value == before.backends["b"].value || last.backends["b"].value.Set.Len() != 2 {
+		t.Error("the backend has not got its endpoints")
+	}
+	if last.backends["b"].value.Set.All()[0] != before.backends["b"].value.Set.All()[0] {
+		t.Error("an endpoint that stays is another one")
+	}
+	if !maps.Equal(last.transports, before.transports) {
+		t.Error("the transports are others")
+	}
+	if last.listeners["ls"].value != before.listeners["ls"].value || last.groups["rs"].value != before.groups["rs"].value {
+		t.Error("what does not depend on the endpoints was made again")
+	}
+}
+
+func same(t *testing.T, a, b *table) {
+	t.Helper()
+	equal(t, "certificates", a.certificates, b.certificates)
+	equal(t, "authorities", a.authorities, b.authorities)
+	equal(t, "endpoints", a.endpoints, b.endpoints)
+	equal(t, "backends", a.backends, b.backends)
+	equal(t, "listeners", a.listeners, b.listeners)
+	equal(t, "groups", a.groups, b.groups)
+	if !maps.Equal(a.transports, b.transports) {
+		t.Error("the transports are not the same")
+	}
+}
+
+func equal[T comparable](t *testing.T, kind string, a, b map[string]made[T]) {
+	t.Helper()
+	if len(a) != len(b) || len(a) == 0 {
+		t.Errorf("%d and %d %s; want the same and some", len(a), len(b), kind)
+	}
+	for name := range a {
+		if a[name].value != b[name].value {
+			t.Errorf("%s %s was made again", kind, name)
+		}
+	}
+}
+
+// A version with a mistake is refused, with the resource's name, and nothing changes.
+func TestApplyRefuses(t *testing.T) {
+	authority := newCA(t)
+	resources := full(t, authority)
+	f := start(t, nil, resources...)
+	before := f.table.Load()
+	get := func(name string) *resource.Resource {
+		for _, r := range resources {
+			if r.GetName() == name {
+				return proto.Clone(r).(*resource.Resource)
+			}
+		}
+		t.Fatalf("no resource %s", name)
+		return nil
+	}
+	changed := func(name string, change func(*resource.Resource)) Update {
+		r := get(name)
+		change(r)
+		return Update{Resources: one(r)}
+	}
+	renamed := get("l")
+	renamed.Name = "l2"
+	for want, update := range map[string]Update{
+		`certificate "c" is not in`:                     {Removed: []string{"c"}},
+		`certificate authority "ca" is not in`:          {Removed: []string{"ca"}},
+		`resource b: endpoints "b/endpoints" is not in`: {Removed: []string{"b/endpoints"}},
+		`resource r: backend "b" is not in`:             {Removed: []string{"b"}},
+		`backend "m" is not in`:                         {Removed: []string{"m"}},
+		`resource r: listener "l" is not in`:            {Removed: []string{"l"}},
+		`resource l2: port`:                             {Resources: one(renamed)},
+		`resource r2: listener l: two values`:           {Resources: one(routes("r2", "l", nil))},
+		`two resources with the name r2`:                {Resources: one(routes("r2", "l", hostname("a")), routes("r2", "l", hostname("b")))},
+		`two shared secrets`:                            {Resources: one(&resource.Resource{Name: "s2", Kind: get("s").Kind})},
+		`resource c: tls`:                               changed("c", func(r *resource.Resource) { r.GetCertificate().Key = authority.resource("x", "x").GetCertificate().Key }),
+		`resource ca: no certificate`:                   changed("ca", func(r *resource.Resource) { r.GetCertificateAuthority().Certificates = []byte("x") }),
+		`a secret of 3 bytes`:                           changed("s", func(r *resource.Resource) { r.GetSharedSecret().Values = [][]byte{[]byte("abc")} }),
+		`resource b/endpoints: ParseAddr`:               changed("b/endpoints", func(r *resource.Resource) { r.GetEndpoints().Endpoints[0].Address = "x" }),
+		`resource b/endpoints: 0 is no port`:            changed("b/endpoints", func(r *resource.Resource) { r.GetEndpoints().Endpoints[0].Port = 0 }),
+		`resource l: 70000 is no port`:                  changed("l", func(r *resource.Resource) { r.GetListener().TargetPort = 70000 }),
+		`resource l: protocol`:                          changed("l", func(r *resource.Resource) { r.GetListener().Protocol = 0 }),
+		`both TLS and plain text`:                       changed("l", func(r *resource.Resource) { r.GetListener().TargetPort = get("ls").GetListener().TargetPort }),
+		`rule 0 (httproute/default/b/0): filter 1 is of a kind`: changed("r", func(r *resource.Resource) {
+			r.GetRouteGroup().Rules[0].Filters = append(r.GetRouteGroup().Rules[0].Filters, &resource.Filter{})
+		}),
+		`match of rule 0: path: error parsing regexp: missing arg`: changed("r", func(r *resource.Resource) {
+			r.GetRouteGroup().Rules[0].Match.Path = &resource.PathMatch{Kind: 2, Value: "*"}
+		}),
+	} {
+		update.Version = "wrong"
+		err := f.Apply(update)
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "configuration wrong") {
+			t.Errorf("error %v; want one with %q", err, want)
+		}
+		if f.table.Load() != before {
+			t.Fatalf("%s: the table was changed", want)
+		}
+	}
+	if _, text := status(t, f.Admin(), "/metrics"); !strings.Contains(text, "millrace_proxy_configurations_refused_total 20\n") {
+		t.Error("the versions that were refused are not counted")
+	}
+}
+
+// BenchmarkApply is a change of one route among 5,000 routes, 10,000 hosts and 5,000
+// certificates.
+func BenchmarkApply(b *testing.B) {
+	const n = 5000
+	authority := newCA(&testing.T{})
+	certificate := authority.resource("", "*.example.com").GetCertificate()
+	resources := []*resource.Resource{httpListener("l", 0, nil)}
+	resources[0].GetListener().TargetPort = 18080
+	for i := range n {
+		resources = append(resources, backend(fmt.Sprintf("b%d", i), "127.0.0.1:1")...)
+		resources = append(resources, &resource.Resource{
+			Name: fmt.Sprintf("c%d", i), Kind: &resource.Resource_Certificate{Certificate: certificate},
+		})
+		for j := range 2 {
+			name := fmt.Sprintf("r%d-%d", i, j)
+			resources = append(resources, routes(name, "l", hostname(name+".example.com"), toward("/", fmt.Sprintf("b%d", i))))
+		}
+	}
+	settings := Defaults()
+	settings.Address = "127.0.0.1"
+	p := New(settings)
+	if err := p.Apply(Update{Version: "0", Whole: true, Resources: resources}); err != nil {
+		b.Fatal(err)
+	}
+	i := 0
+	for b.Loop() {
+		i++
+		changed := routes("r7-0", "l", hostname("r7-0.example.com"), toward(fmt.Sprintf("/%d", i), "b7"))
+		if err := p.Apply(Update{Version: fmt.Sprint(i), Resources: one(changed)}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for _, server := range p.servers {
+		_ = server.listener.Close()
+	}
+}

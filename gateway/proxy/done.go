@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// done counts and logs a request.
+func (p *Proxy) done(x *exchange, w *answer) {
+	took := time.Since(x.begun)
+	listener := ""
+	if x.site != nil {
+		listener = x.site.name
+		x.site.metrics.observe(w.status, took)
+	}
+	if p.metrics.routes != nil && x.rule != nil {
+		p.metrics.routes.WithLabelValues(x.rule.route, strconv.Itoa(w.status)).Inc()
+	}
+	if p.settings.AccessLog == nil {
+		return
+	}
+	attributes := make([]slog.Attr, 0, 20)
+	add := func(a slog.Attr) { attributes = append(attributes, a) }
+	add(slog.String("client", x.in.RemoteAddr))
+	add(slog.String("protocol", x.in.Proto))
+	add(slog.String("method", x.in.Method))
+	add(slog.String("host", x.in.Host))
+	add(slog.String("path", x.in.URL.EscapedPath()))
+	add(slog.Int("status", w.status))
+	add(slog.Int64("bytes", w.bytes))
+	add(slog.Float64("seconds", took.Seconds()))
+	add(slog.String("listener", listener))
+	if x.rule != nil {
+		add(slog.String("route", x.rule.route))
+	}
+	if x.share != nil {
+		add(slog.String("backend", x.share.backend))
+	}
+	if x.endpoint != nil {
+		add(slog.String("endpoint", x.endpoint.Address.String()))
+		add(slog.Int("attempts", x.attempts))
+	}
+	if x.err != nil {
+		add(slog.String("error", x.err.Error()))
+	}
+	p.settings.AccessLog.LogAttrs(context.Background(), slog.LevelInfo, "request", attributes...)
+}
+
+// Admin answers /readyz, /healthz and /metrics, for the cluster and not for clients.
+func (p *Proxy) Admin() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if !p.Ready() {
+			http.Error(w, "no configuration yet, or about to leave", http.StatusServiceUnavailable)
+		}
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(p.metrics.registry, promhttp.HandlerOpts{}))
+	return mux
+}

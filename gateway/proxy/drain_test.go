@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func status(t *testing.T, handler http.Handler, path string) (int, string) {
+	t.Helper()
+	recorder := httptest.NewRecorder()
+	handler.ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, path, nil))
+	return recorder.Code, recorder.Body.String()
+}
+
+func TestReady(t *testing.T) {
+	p := New(Defaults())
+	if code, _ := status(t, p.Admin(), "/readyz"); code != 503 {
+		t.Errorf("without a configuration: %d; want 503", code)
+	}
+	if code, _ := status(t, p.Admin(), "/healthz"); code != 200 {
+		t.Errorf("health: %d; want 200", code)
+	}
+	if err := p.Apply(Update{Version: "1", Whole: true}); err != nil {
+		t.Fatal(err)
+	}
+	if code, _ := status(t, p.Admin(), "/readyz"); code != 200 {
+		t.Errorf("with an empty configuration: %d; want 200", code)
+	}
+}
+
+// Clients that send all the time see no failed request until the port is closed: with
+// HTTP/1.1 and HTTP/2, on connections that are kept.
+func TestShutdownLosesNothing(t *testing.T) {
+	port, authority := freePort(t), newCA(t)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	f := start(t, func(s *Settings) { s.DrainWait, s.DrainGrace = 50*time.Millisecond, 3*time.Second }, all(
+		one(authority.resource("c", "a.example.com"), tlsListener("l", port, hostname("a.example.com"), "c"),
+			routes("r", "l", nil, toward("/", "a"))),
+		backend("a", serve(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/long" {
+				begun <- struct{}{}
+				<-goOn
+			}
+			echo("a")(w, r)
+		})),
+	)...)
+	var wait sync.WaitGroup
+	var draining, closing atomic.Bool
+	var served, asked atomic.Int32
+	for i := range 4 {
+		protocol := (*http.Protocols).SetHTTP1
+		if i%2 == 1 {
+			protocol = (*http.Protocols).SetHTTP2
+		}
+		c := client(t, port, &tls.Config{RootCAs: authority.pool()}, protocol)
+		wait.Go(func() {
+			for {
+				response, err := c.Get("https://a.example.com/")
+				if err != nil {
+					// A connection that is refused was not lost by the proxy.
+					if !closing.Load() || !strings.Contains(err.Error(), "refused") {
+						t.Errorf("a request failed: %v", err)
+					}
+					return
+				}
+				_, _ = io.Copy(io.Discard, response.Body)
+				_ = response.Body.Close()
+				served.Add(1)
+				if response.Close {
+					asked.Add(1)
+				}
+				if draining.Load() && asked.Load() > 0 && closing.Load() {
+					// The load balancer sends nothing any more.
+					return
+				}
+			}
+		})
+	}
+	long := make(chan error, 1)
+	slow := client(t, port, &tls.Config{RootCAs: authority.pool()})
+	go func() {
+		response, err := slow.Get("https://a.example.com/long")
+		if err == nil {
+			_ = response.Body.Close()
+		}
+		long <- err
+	}()
+	<-begun
+	done := make(chan error, 1)
+	go func() { done <- f.Shutdown(context.Background()) }()
+	for f.Ready() {
+		pause(t.Context(), time.Millisecond)
+	}
+	draining.Store(true)
+	for asked.Load() == 0 && !t.Failed() {
+		pause(t.Context(), time.Millisecond)
+	}
+	closing.Store(true)
+	wait.Wait()
+	close(goOn)
+	if err := <-long; err != nil {
+		t.Errorf("the request that was under way failed: %v", err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("shutdown: %v", err)
+	}
+	f.change(httpListener("late", freePort(t), nil))
+	for _, number := range []uint32{port, f.table.Load().listeners["late"].value.resource.GetTargetPort()} {
+		if conn, err := net.Dial("tcp", client127(number)); err == nil {
+			_ = conn.Close()
+			t.Errorf("port %d is open after the end", number)
+		}
+	}
+	if served.Load() == 0 {
+		t.Error("no request was served")
+	}
+}
+
+// A port that goes is closed, and its open request ends well; one that comes is opened.
+func TestPortsChange(t *testing.T) {
+	first, second := freePort(t), freePort(t)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	b := backend("a", serve(t, func(w http.ResponseWriter, r *http.Request) {
+		begun <- struct{}{}
+		<-goOn
+		echo("a")(w, r)
+	}))
+	f := start(t, nil, all(one(httpListener("l", first, nil), routes("r", "l", nil, toward("/", "a"))), b)...)
+	answers := make(chan error, 2)
+	ask := func(port uint32) {
+		c := client(t, port, nil)
+		go func() {
+			response, err := c.Get("http://a/")
+			if err == nil {
+				if _, err = io.Copy(io.Discard, response.Body); response.StatusCode != 200 {
+					err = fmt.Errorf("status %d", response.StatusCode)
+				}
+				_ = response.Body.Close()
+			}
+			answers <- err
+		}()
+		<-begun
+	}
+	ask(first)
+	f.change(httpListener("l", second, nil))
+	ask(second)
+	if conn, err := net.Dial("tcp", client127(first)); err == nil {
+		_ = conn.Close()
+		t.Error("the port that has gone is still open")
+	}
+	close(goOn)
+	for range 2 {
+		if err := <-answers; err != nil {
+			t.Error(err)
+		}
+	}
+
+	// A port that somebody else has refuses the version, and all stays.
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	version := f.Version()
+	err = f.Apply(Update{Version: "taken", Resources: one(httpListener("other", uint32(taken.Addr().(*net.TCPAddr).Port), nil))})
+	if err == nil || f.Version() != version {
+		t.Errorf("error %v and version %s; want the version to be refused", err, f.Version())
+	}
+}
+
+func TestSlowClients(t *testing.T) {
+	port := freePort(t)
+	start(t, func(s *Settings) {
+		s.HeaderTimeout, s.BodyTimeout, s.WriteTimeout = 500*time.Millisecond, 300*time.Millisecond, 300*time.Millisecond
+		s.MaxBodyBytes = 1000
+	}, all(one(httpListener("l", port, nil), routes("r", "l", hostname("a"), toward("/", "a"))), backend("a", serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/endless" {
+			for {
+				if _, err := w.Write(make([]byte, 1<<20)); err != nil {
+					return
+				}
+			}
+		}
+		if r.URL.Path == "/late" {
+			_, _ = io.Copy(io.Discard, r.Body)
+			pause(r.Context(), time.Second)
+		}
+		echo("a")(w, r)
+	})))...)
+	for name, tc := range map[string]struct{ sent, want string }{
+		"header":  {"GET / HTTP/1.1\r\nHost: a\r\nX-A: ", ""},
+		"body":    {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc", "HTTP/1.1 408 Request Timeout"},
+		"refused": {"POST / HTTP/1.1\r\nHost: other\r\nContent-Length: 100\r\n\r\nabc", "HTTP/1.1 404 Not Found"},
+		"late":    {"POST /late HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", "HTTP/1.1 200 OK"},
+		"large":   {"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n800\r\n" + strings.Repeat("x", 2048) + "\r\n0\r\n\r\n", "HTTP/1.1 413 Request Entity Too Large"},
+	} {
+		conn, err := net.Dial("tcp", client127(port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		fmt.Fprint(conn, tc.sent)
+		line, err := bufio.NewReader(conn).ReadString('\n')
+		if timedOut(err) || strings.TrimSpace(line) != tc.want {
+			t.Errorf("%s: %q, %v; want %q and the end", name, line, err, tc.want)
+		}
+		_ = conn.Close()
+	}
+	// One who reads nothing: the backend's request ends when the client is given up.
+	for _, protocol := range []func(*http.Protocols, bool){(*http.Protocols).SetHTTP1, (*http.Protocols).SetUnencryptedHTTP2} {
+		response, err := client(t, port, nil, protocol).Get("http://a/endless")
+		if err != nil {
+			t.Fatal(err)
+		}
+		deadline := time.Now().Add(10 * time.Second)
+		pause(t.Context(), time.Second)
+		for {
+			if _, err := response.Body.Read(make([]byte, 1<<16)); err != nil {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Errorf("%s: a client that took nothing for a second still gets bytes", response.Proto)
+				break
+			}
+		}
+		_ = response.Body.Close()
+	}
+}

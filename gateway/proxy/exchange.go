@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
+)
+
+// exchange is a request on its way, and what has been decided about it.
+type exchange struct {
+	proxy *Proxy
+	in    *http.Request
+	table *table
+	begun time.Time
+
+	// host and path are normalised.
+	host, path string
+	site       *site
+	rule       *rule
+	share      *share
+	backend    *upstream.Backend
+
+	// prefer is the endpoint of the session, began when it began.
+	prefer *balance.Endpoint
+	began  time.Time
+
+	endpoint *balance.Endpoint
+	attempts int
+	err      error
+	// body is that of the request where it has a time limit.
+	body *patientBody
+	// mirrored is the body for mirrors, where there is one.
+	mirrored []byte
+	mirrors  bool
+}
+
+type exchangeKey struct{}
+
+func exchangeOf(ctx context.Context) *exchange {
+	x, _ := ctx.Value(exchangeKey{}).(*exchange)
+	return x
+}
+
+func (x *exchange) scheme() string {
+	if x.in.TLS != nil {
+		return "https"
+	}
+	return "http"
+}
+
+// rawPath is the path as the client encoded it, where that is the path that was matched.
+func (x *exchange) rawPath() string {
+	if x.path != x.in.URL.Path {
+		return ""
+	}
+	return x.in.URL.RawPath
+}
+
+// answer is a ResponseWriter that knows what was answered, and ends what a client does
+// not read.
+type answer struct {
+	http.ResponseWriter
+	controller *http.ResponseController
+	// body is that of the request, or nil.
+	body   *patientBody
+	status int
+	bytes  int64
+	// late ends an HTTP/2 stream; of HTTP/1 the connection has its own limit.
+	late    *time.Timer
+	timeout time.Duration
+}
+
+func newAnswer(w http.ResponseWriter, r *http.Request, timeout time.Duration) *answer {
+	a := &answer{ResponseWriter: w, controller: http.NewResponseController(w)}
+	if r.ProtoMajor == 2 {
+		a.timeout = timeout
+	}
+	return a
+}
+
+func (a *answer) WriteHeader(status int) {
+	if a.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
+		a.status = status
+		if a.body != nil {
+			a.body.answered()
+		}
+	}
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// limit begins the time that the client has to take bytes. It is over with the result.
+func (a *answer) limit() func() {
+	if a.timeout <= 0 {
+		return func() {}
+	}
+	if a.late == nil {
+		// The stream's own deadline would also end one that has nothing to write.
+		a.late = time.AfterFunc(a.timeout, func() { _ = a.controller.SetWriteDeadline(time.Unix(1, 0)) })
+	} else {
+		a.late.Reset(a.timeout)
+	}
+	return a.stop
+}
+
+func (a *answer) stop() { a.late.Stop() }
+
+func (a *answer) Write(b []byte) (int, error) {
+	if a.status == 0 {
+		a.WriteHeader(http.StatusOK)
+	}
+	defer a.limit()()
+	n, err := a.ResponseWriter.Write(b)
+	a.bytes += int64(n)
+	return n, err
+}
+
+// FlushError is for http.ResponseController.
+func (a *answer) FlushError() error {
+	defer a.limit()()
+	return a.controller.Flush()
+}
+
+// Unwrap is for http.ResponseController.
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// Hijack is for upgrades.
+func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	a.status = http.StatusSwitchingProtocols
+	conn, buffered, err := a.controller.Hijack()
+	if err == nil {
+		// The limits of requests do not hold for what follows.
+		_ = conn.SetDeadline(time.Time{})
+	}
+	return conn, buffered, err
+}
+
+// patientBody is a request's body of which something has to come now and then. On HTTP/2
+// that is until the answer begins: then both sides may talk as they like.
+type patientBody struct {
+	io.ReadCloser
+	controller *http.ResponseController
+	timeout    time.Duration
+	http2      bool
+
+	mutex sync.Mutex
+	armed time.Time
+	// done says that there is no limit any more.
+	done bool
+	err  error
+}
+
+func (p *patientBody) Read(b []byte) (int, error) {
+	p.arm()
+	n, err := p.ReadCloser.Read(b)
+	if err == nil {
+		return n, nil
+	}
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if err == io.EOF {
+		// On HTTP/1 the limit would also end the wait for an answer.
+		p.finish()
+	} else {
+		p.err = err
+	}
+	return n, err
+}
+
+func (p *patientBody) arm() {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	// Not for each read: on HTTP/2 it costs a message to the connection.
+	if now := time.Now(); !p.done && now.Sub(p.armed) > p.timeout/4 {
+		p.armed = now
+		_ = p.controller.SetReadDeadline(now.Add(p.timeout))
+	}
+}
+
+func (p *patientBody) finish() {
+	if !p.done && !p.armed.IsZero() {
+		_ = p.controller.SetReadDeadline(time.Time{})
+	}
+	p.done = true
+}
+
+// answered says that the answer begins. On HTTP/1 the server then reads what is left of
+// the body, so the limit stays.
+func (p *patientBody) answered() {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	switch {
+	case p.http2:
+		p.finish()
+	case !p.done && p.err == nil:
+		_ = p.controller.SetReadDeadline(time.Now().Add(p.timeout))
+	}
+}
+
+// broken gives why the client's body could not be read, where that is so.
+func (p *patientBody) broken() error {
+	if p == nil {
+		return nil
+	}
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	return p.err
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// filters are what a rule, or one of its backends, does to requests and responses.
+type filters struct {
+	request, response []headerChange
+	redirect          *resource.Redirect
+	rewrite           *resource.Rewrite
+	mirrors           []*resource.Mirror
+	cors              *cors
+}
+
+func newFilters(list []*resource.Filter) (filters, error) {
+	var f filters
+	for i, filter := range list {
+		switch kind := filter.GetKind().(type) {
+		case *resource.Filter_RequestHeaders:
+			f.request = append(f.request, newHeaderChange(kind.RequestHeaders))
+		case *resource.Filter_ResponseHeaders:
+			f.response = append(f.response, newHeaderChange(kind.ResponseHeaders))
+		case *resource.Filter_Redirect:
+			f.redirect = kind.Redirect
+		case *resource.Filter_Rewrite:
+			f.rewrite = kind.Rewrite
+		case *resource.Filter_Mirror:
+			f.mirrors = append(f.mirrors, kind.Mirror)
+		case *resource.Filter_Cors:
+			f.cors = newCORS(kind.Cors)
+		default:
+			// A filter that is not carried out could have been one that protects.
+			return f, fmt.Errorf("filter %d is of a kind that this proxy does not know", i)
+		}
+	}
+	return f, nil
+}
+
+// headerChange has canonical names.
+type headerChange struct {
+	set, add []*resource.Header
+	remove   []string
+}
+
+func newHeaderChange(r *resource.HeaderChange) headerChange {
+	canonical := func(headers []*resource.Header) []*resource.Header {
+		list := make([]*resource.Header, 0, len(headers))
+		for _, h := range headers {
+			list = append(list, &resource.Header{Name: textproto.CanonicalMIMEHeaderKey(h.GetName()), Value: h.GetValue()})
+		}
+		return list
+	}
+	change := headerChange{set: canonical(r.GetSet()), add: canonical(r.GetAdd())}
+	for _, name := range r.GetRemove() {
+		change.remove = append(change.remove, textproto.CanonicalMIMEHeaderKey(name))
+	}
+	return change
+}
+
+func changeHeaders(changes []headerChange, header http.Header) {
+	for i := range changes {
+		for _, h := range changes[i].set {
+			header[h.Name] = []string{h.Value}
+		}
+		for _, h := range changes[i].add {
+			header[h.Name] = append(header[h.Name], h.Value)
+		}
+		for _, name := range changes[i].remove {
+			delete(header, name)
+		}
+	}
+}
+
+// changePath gives a path and its encoded form after a change. An encoded form that is
+// empty is the default one.
+func changePath(change *resource.PathChange, prefix string, u *url.URL) (path, raw string) {
+	switch kind := change.GetKind().(type) {
+	case *resource.PathChange_ReplaceFullPath:
+		return kind.ReplaceFullPath, ""
+	case *resource.PathChange_ReplacePrefix:
+		path = replacePrefix(kind.ReplacePrefix, prefix, u.Path)
+		if strings.HasPrefix(u.RawPath, prefix) {
+			raw = replacePrefix(kind.ReplacePrefix, prefix, u.RawPath)
+		}
+		return path, raw
+	default:
+		return u.Path, u.RawPath
+	}
+}
+
+func replacePrefix(replacement, prefix, path string) string {
+	rest := strings.TrimPrefix(path, prefix)
+	changed := strings.TrimRight(replacement, "/") + rest
+	switch {
+	case changed == "":
+		return "/"
+	case rest == "":
+		// Nothing follows, so the replacement's own slash counts.
+		return replacement
+	case !strings.HasPrefix(changed, "/"):
+		return "/" + changed
+	}
+	return changed
+}
+
+// rewriteTarget changes the target of a request.
+func rewriteTarget(rewrite *resource.Rewrite, prefix string, out *http.Request) {
+	if rewrite.GetHostname() != "" {
+		out.Host = rewrite.GetHostname()
+	}
+	out.URL.Path, out.URL.RawPath = changePath(rewrite.GetPath(), prefix, out.URL)
+}
+
+// location gives where a redirect leads.
+func location(redirect *resource.Redirect, prefix string, x *exchange) string {
+	target := url.URL{Scheme: redirect.GetScheme(), Host: redirect.GetHostname(), RawQuery: x.in.URL.RawQuery}
+	if target.Scheme == "" {
+		target.Scheme = x.scheme()
+	}
+	if target.Host == "" {
+		target.Host = x.host
+	}
+	if strings.Contains(target.Host, ":") {
+		target.Host = "[" + target.Host + "]"
+	}
+	port := redirect.GetPort()
+	if port == 0 && redirect.GetScheme() == "" {
+		port = x.site.resource.GetPort()
+	}
+	standard := map[string]uint32{"http": 80, "https": 443}[target.Scheme]
+	if port != 0 && port != standard {
+		target.Host = net.JoinHostPort(strings.Trim(target.Host, "[]"), strconv.Itoa(int(port)))
+	}
+	from := *x.in.URL
+	from.Path, from.RawPath = x.path, x.rawPath()
+	target.Path, target.RawPath = changePath(redirect.GetPath(), prefix, &from)
+	return target.String()
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"errors"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
+)
+
+// newForward gives what copies requests and responses. All exchanges share it.
+func newForward(unlogged *log.Logger) *httputil.ReverseProxy {
+	return &httputil.ReverseProxy{
+		Rewrite:        rewrite,
+		Transport:      transport{},
+		BufferPool:     &buffers{},
+		ModifyResponse: modify,
+		ErrorHandler:   failed,
+		ErrorLog:       unlogged,
+	}
+}
+
+// rewrite makes the request for the backend.
+func rewrite(pr *httputil.ProxyRequest) {
+	x, out := exchangeOf(pr.In.Context()), pr.Out
+	if x.path != out.URL.Path {
+		out.URL.Path, out.URL.RawPath = x.path, ""
+	}
+	// ReverseProxy leaves out parameters that it cannot read. They are not ours to change.
+	out.URL.RawQuery = pr.In.URL.RawQuery
+	// The server fills in the values at the end of the body.
+	out.Trailer = pr.In.Trailer
+	x.forwarded(out.Header)
+	for _, f := range []*filters{&x.rule.filters, &x.share.filters} {
+		changeHeaders(f.request, out.Header)
+		if f.rewrite != nil {
+			rewriteTarget(f.rewrite, x.rule.prefix, out)
+		}
+	}
+	if hosts, ok := out.Header["Host"]; ok && len(hosts) > 0 {
+		// A filter has set it; net/http keeps it apart.
+		out.Host = hosts[0]
+		delete(out.Header, "Host")
+	}
+	if _, ok := out.Header["User-Agent"]; !ok {
+		// Without it net/http would write its own.
+		out.Header["User-Agent"] = nil
+	}
+}
+
+// forwarded tells the backend who asks for what. What the client says about it counts
+// only where proxies in front are trusted.
+func (x *exchange) forwarded(header http.Header) {
+	peer, _, err := net.SplitHostPort(x.in.RemoteAddr)
+	if err != nil {
+		peer = x.in.RemoteAddr
+	}
+	host, scheme := x.in.Host, x.scheme()
+	if hops := int(x.site.resource.GetTrustedHops()); hops > 0 {
+		var chain []string
+		for _, value := range x.in.Header["X-Forwarded-For"] {
+			for entry := range strings.SplitSeq(value, ",") {
+				chain = append(chain, strings.TrimSpace(entry))
+			}
+		}
+		chain = append(chain[max(len(chain)-hops, 0):], peer)
+		peer = strings.Join(chain, ", ")
+		if given := x.in.Header.Get("X-Forwarded-Host"); given != "" {
+			host = given
+		}
+		if given := x.in.Header.Get("X-Forwarded-Proto"); given == "http" || given == "https" {
+			scheme = given
+		}
+	}
+	header["X-Forwarded-For"] = []string{peer}
+	header["X-Forwarded-Host"] = []string{host}
+	header["X-Forwarded-Proto"] = []string{scheme}
+}
+
+// transport sends a request to the backend that its exchange has.
+type transport struct{}
+
+func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
+	x := exchangeOf(request.Context())
+	x.mirror(request)
+	policy := x.rule.policy
+	policy.Prefer = x.prefer
+	policy.Tried = x.proxy.metrics.backend(x.backend.Name).tried
+	if upgrades(request) {
+		policy.Timeout = 0
+	}
+	response, exchange, err := x.backend.RoundTrip(request, &policy)
+	x.endpoint, x.attempts = exchange.Endpoint, exchange.Attempts
+	return response, err
+}
+
+// modify changes a response.
+func modify(response *http.Response) error {
+	x := exchangeOf(response.Request.Context())
+	if x.rule.filters.cors != nil {
+		x.rule.filters.cors.decorate(x.in, response.Header)
+	}
+	if x.share.filters.cors != nil {
+		x.share.filters.cors.decorate(x.in, response.Header)
+	}
+	changeHeaders(x.share.filters.response, response.Header)
+	changeHeaders(x.rule.filters.response, response.Header)
+	if x.rule.session != nil && x.endpoint != x.prefer {
+		if x.prefer != nil {
+			x.began = x.begun
+		}
+		x.rule.session.give(x, x.endpoint, response.Header)
+	}
+	return nil
+}
+
+// failed answers where no response came.
+func failed(w http.ResponseWriter, r *http.Request, err error) {
+	x := exchangeOf(r.Context())
+	x.err = err
+	if cause := context.Cause(r.Context()); cause != nil {
+		err = cause
+	}
+	status := http.StatusBadGateway
+	var tooLarge *http.MaxBytesError
+	var timeout net.Error
+	switch {
+	case errors.Is(x.body.broken(), os.ErrDeadlineExceeded):
+		// First, because it ends the request's context too.
+		status = http.StatusRequestTimeout
+	case errors.Is(err, balance.ErrNone), errors.Is(err, balance.ErrBusy):
+		status = http.StatusServiceUnavailable
+	case errors.Is(err, upstream.ErrRefused):
+		status = http.StatusInternalServerError
+	case errors.Is(err, upstream.ErrTimeout):
+		status = http.StatusGatewayTimeout
+	case errors.As(err, &tooLarge):
+		status = http.StatusRequestEntityTooLarge
+	case errors.Is(err, context.Canceled):
+		// Nobody reads it; it is for the log (nginx's code for it).
+		status = 499
+	case x.body.broken() != nil:
+		status = http.StatusBadRequest
+	case errors.As(err, &timeout) && timeout.Timeout():
+		status = http.StatusGatewayTimeout
+	}
+	if x.body.broken() != nil {
+		// The server need not wait for the rest.
+		w.Header().Set("Connection", "close")
+	}
+	changeHeaders(x.rule.filters.response, w.Header())
+	http.Error(w, http.StatusText(status), status)
+}
+
+// buffers are for copying bodies. One buffer serves many responses.
+type buffers struct{ pool sync.Pool }
+
+const bufferSize = 32 << 10
+
+func (b *buffers) Get() []byte {
+	if buffer, ok := b.pool.Get().(*[bufferSize]byte); ok {
+		return buffer[:]
+	}
+	return new([bufferSize]byte)[:]
+}
+
+func (b *buffers) Put(buffer []byte) { b.pool.Put((*[bufferSize]byte)(buffer)) }

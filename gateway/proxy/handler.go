@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// handle answers a request.
+func (s *server) handle(w http.ResponseWriter, r *http.Request) {
+	p := s.proxy
+	x := &exchange{proxy: p, in: r, table: p.table.Load(), begun: time.Now()}
+	out := newAnswer(w, r, p.settings.WriteTimeout)
+	if r.Body != nil && r.Body != http.NoBody {
+		if p.settings.MaxBodyBytes > 0 {
+			r.Body = http.MaxBytesReader(w, r.Body, p.settings.MaxBodyBytes)
+		}
+		// A stream of gRPC may be silent for as long as it likes.
+		stream := r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
+		if p.settings.BodyTimeout > 0 && !stream {
+			out.body = &patientBody{
+				ReadCloser: r.Body, controller: out.controller, timeout: p.settings.BodyTimeout, http2: r.ProtoMajor == 2,
+			}
+			x.body, r.Body = out.body, out.body
+		}
+	}
+	p.metrics.active.Inc()
+	defer func() {
+		p.metrics.active.Dec()
+		p.done(x, out)
+	}()
+	if upgrades(r) {
+		s.tunnels.Add(1)
+		defer s.tunnels.Done()
+	}
+	if p.draining.Load() {
+		// net/http makes GOAWAY of it on HTTP/2. Idle connections are left alone: to
+		// close them would lose the requests that are on their way.
+		w.Header().Set("Connection", "close")
+	}
+	if status := x.route(s.number); status != 0 {
+		x.refuse(out, status)
+		return
+	}
+	x.serve(out)
+}
+
+// route finds the rule for a request, or the status that refuses it.
+func (x *exchange) route(number uint16) int {
+	r := x.in
+	// A tunnel through a pool of connections could be given to somebody else.
+	if r.Method == http.MethodConnect {
+		return http.StatusMethodNotAllowed
+	}
+	host, ok := match.Host(r.Host)
+	if !ok || !wellFormed(r) {
+		return http.StatusBadRequest
+	}
+	x.host, x.path = host, match.Path(r.URL.Path)
+	if x.site = x.table.site(number, host); x.site == nil {
+		return http.StatusNotFound
+	}
+	if r.TLS != nil {
+		// What the client had to prove was decided by its server name.
+		name, _ := match.ServerName(r.TLS.ServerName)
+		if shaken := x.table.site(number, name); shaken == nil || shaken.name != x.site.name {
+			return http.StatusMisdirectedRequest
+		}
+	}
+	group, ok := x.site.groups.Find(host)
+	if !ok {
+		return http.StatusNotFound
+	}
+	found, ok := group.matcher.Find(&match.Request{
+		Method: r.Method, Host: host, Path: x.path, RawQuery: r.URL.RawQuery, Header: r.Header,
+	})
+	if !ok {
+		return http.StatusNotFound
+	}
+	x.rule = group.rules[found]
+	return 0
+}
+
+// serve carries out a rule.
+func (x *exchange) serve(w *answer) {
+	filters := &x.rule.filters
+	if filters.cors != nil && isPreflight(x.in) {
+		filters.cors.answer(x.in, w.Header())
+		changeHeaders(filters.response, w.Header())
+		w.WriteHeader(http.StatusOK)
+		return
+	}
+	if redirect := filters.redirect; redirect != nil {
+		x.redirect(w, redirect)
+		return
+	}
+	x.choose()
+	if x.share != nil && x.share.filters.redirect != nil {
+		x.redirect(w, x.share.filters.redirect)
+		return
+	}
+	if x.share == nil || x.share.backend == "" {
+		x.refuse(w, http.StatusInternalServerError)
+		return
+	}
+	x.backend = x.table.backend(x.share.backend)
+	if x.backend.Refuse || x.backend.Protocol == resource.Backend_TCP {
+		x.refuse(w, http.StatusInternalServerError)
+		return
+	}
+	if !x.bufferForMirrors() {
+		x.refuse(w, http.StatusBadRequest)
+		return
+	}
+	ctx := context.WithValue(x.in.Context(), exchangeKey{}, x)
+	if x.rule.timeout > 0 && !upgrades(x.in) {
+		limited, cancel := context.WithCancelCause(ctx)
+		timer := time.AfterFunc(x.rule.timeout, func() { cancel(upstream.ErrTimeout) })
+		defer func() {
+			timer.Stop()
+			cancel(nil)
+		}()
+		ctx = limited
+	}
+	stripUpgrade(x.in.Header)
+	x.proxy.forward.ServeHTTP(w, x.in.WithContext(ctx))
+}
+
+// choose draws a backend, or takes that of the session.
+func (x *exchange) choose() {
+	if x.rule.session != nil {
+		x.share, x.prefer, x.began = x.rule.session.find(x, x.begun)
+	}
+	if x.share == nil {
+		x.share = x.rule.draw()
+	}
+}
+
+func (x *exchange) redirect(w *answer, redirect *resource.Redirect) {
+	if x.rule.filters.cors != nil {
+		x.rule.filters.cors.decorate(x.in, w.Header())
+	}
+	changeHeaders(x.rule.filters.response, w.Header())
+	w.Header().Set("Location", location(redirect, x.rule.prefix, x))
+	status := int(redirect.GetStatus())
+	if status == 0 {
+		status = http.StatusFound
+	}
+	w.WriteHeader(status)
+}
+
+// refuse answers a request itself.
+func (x *exchange) refuse(w *answer, status int) {
+	if x.in.Method == http.MethodConnect {
+		w.Header().Set("Connection", "close")
+	}
+	http.Error(w, http.StatusText(status), status)
+}
+
+// wellFormed reports whether a request is one, as far as net/http leaves that to us.
+func wellFormed(r *http.Request) bool {
+	// PRI is what is left of a preface of HTTP/2 that is not one.
+	if r.Method == "PRI" || strings.ContainsAny(r.Method, " \t/") {
+		return false
+	}
+	if r.ProtoMajor == 2 {
+		// RFC 9113: a path is no URL (8.3.1), and a length has that many bytes (8.1.1).
+		length := r.Header.Get("Content-Length")
+		if strings.Contains(r.RequestURI, "://") && !strings.HasPrefix(r.RequestURI, "/") ||
+			r.ContentLength == 0 && length != "" && length != "0" {
+			return false
+		}
+	}
+	return strings.HasPrefix(r.URL.Path, "/") || r.URL.Path == "*" && r.Method == http.MethodOptions
+}
+
+func upgrades(r *http.Request) bool { return r.ProtoMajor == 1 && r.Header.Get("Upgrade") != "" }
+
+// stripUpgrade takes away what would let a client speak past the proxy: after an upgrade
+// to cleartext HTTP/2, requests would reach the backend that no rule has seen.
+func stripUpgrade(header http.Header) {
+	for _, value := range header["Upgrade"] {
+		for protocol := range strings.SplitSeq(value, ",") {
+			name, _, _ := strings.Cut(strings.ToLower(strings.TrimSpace(protocol)), "/")
+			switch name {
+			case "h2c", "h2", "http", "tls":
+				delete(header, "Upgrade")
+			}
+		}
+	}
+	delete(header, "Http2-Settings")
+}

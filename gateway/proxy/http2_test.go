@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"bytes"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// h2conn is a client of HTTP/2 that sends what it likes.
+type h2conn struct {
+	*http2.Framer
+	net.Conn
+	t       *testing.T
+	block   bytes.Buffer
+	encoder *hpack.Encoder
+	stream  uint32
+}
+
+func dialHTTP2(t *testing.T, port uint32) *h2conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", client127(port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	c := &h2conn{Framer: http2.NewFramer(conn, conn), Conn: conn, t: t, stream: 1}
+	c.encoder = hpack.NewEncoder(&c.block)
+	c.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	if _, err := conn.Write([]byte(http2.ClientPreface)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WriteSettings(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// request sends fields "name value", which end the stream, and gives the stream.
+func (c *h2conn) request(fields ...string) (uint32, error) {
+	c.block.Reset()
+	for _, field := range fields {
+		name, value, _ := strings.Cut(field, " ")
+		_ = c.encoder.WriteField(hpack.HeaderField{Name: name, Value: value})
+	}
+	stream := c.stream
+	c.stream += 2
+	return stream, c.WriteHeaders(http2.HeadersFrameParam{
+		StreamID: stream, BlockFragment: c.block.Bytes(), EndStream: true, EndHeaders: true,
+	})
+}
+
+// outcome gives the status of a stream, or "refused".
+func (c *h2conn) outcome(stream uint32) string {
+	for {
+		frame, err := c.ReadFrame()
+		if err != nil {
+			return "refused"
+		}
+		switch frame := frame.(type) {
+		case *http2.MetaHeadersFrame:
+			if frame.StreamID == stream {
+				return frame.PseudoValue("status")
+			}
+		case *http2.RSTStreamFrame:
+			if frame.StreamID == stream {
+				return "refused"
+			}
+		case *http2.GoAwayFrame:
+			if frame.ErrCode != http2.ErrCodeNo {
+				return "refused"
+			}
+		}
+	}
+}
+
+func TestHTTP2Abuse(t *testing.T) {
+	port := freePort(t)
+	var reached atomic.Int32
+	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", hostname("a"), toward("/", "a"))),
+		backend("a", serve(t, func(w http.ResponseWriter, r *http.Request) {
+			reached.Add(1)
+			echo("a")(w, r)
+		})))...)
+	basic := []string{":method GET", ":scheme http", ":authority a", ":path /"}
+	with := func(fields ...string) []string { return append(basic[:len(basic):len(basic)], fields...) }
+	for name, tc := range map[string]struct {
+		fields []string
+		want   string
+	}{
+		"plain":             {basic, "200"},
+		"connect":           {[]string{":method CONNECT", ":authority a:80"}, "405"},
+		"extended connect":  {[]string{":method CONNECT", ":protocol websocket", ":scheme http", ":authority a", ":path /"}, "refused"},
+		"transfer-encoding": {with("transfer-encoding chunked"), "400"},
+		"connection":        {with("connection upgrade"), "400"},
+		"upgrade":           {with("upgrade h2c"), "400"},
+		"upper case":        {with("X-Upper 1"), "refused"},
+		"newline in value":  {with("x-a b\r\nx-smuggled: 1"), "refused"},
+		"newline in path":   {[]string{":method GET", ":scheme http", ":authority a", ":path /\r\nx: y"}, "refused"},
+		"space in path":     {[]string{":method GET", ":scheme http", ":authority a", ":path / HTTP/1.1"}, "200"},
+		"space in method":   {[]string{":method GET / HTTP/1.1", ":scheme http", ":authority a", ":path /"}, "400"},
+		"two paths":         {with(":path /other"), "refused"},
+		"late pseudo":       {[]string{":method GET", ":scheme http", "x-a 1", ":authority a", ":path /"}, "refused"},
+		"no path":           {[]string{":method GET", ":scheme http", ":authority a"}, "refused"},
+		"path of another":   {[]string{":method GET", ":scheme http", ":authority a", ":path http://b/"}, "400"},
+		"authority of user": {[]string{":method GET", ":scheme http", ":authority user@a", ":path /"}, "refused"},
+		"content-length":    {with("content-length 5"), "400"},
+		"other authority":   {[]string{":method GET", ":scheme http", ":authority b", ":path /"}, "404"},
+		"long header":       {with("x-a "+strings.Repeat("x", 12_000), "x-b "+strings.Repeat("y", 2000)), "200"},
+	} {
+		before := reached.Load()
+		c := dialHTTP2(t, port)
+		stream, err := c.request(tc.fields...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.outcome(stream); got != tc.want {
+			t.Errorf("%s: %s; want %s", name, got, tc.want)
+		}
+		if came := reached.Load() - before; (came > 0) != (tc.want == "200") {
+			t.Errorf("%s: %d requests reached the backend", name, came)
+		}
+		_ = c.Conn.Close()
+	}
+}
+
+// Streams that are opened and reset at once end the connection, not the proxy.
+func TestRapidReset(t *testing.T) {
+	port := freePort(t)
+	var active, most atomic.Int32
+	start(t, func(s *Settings) { s.MaxStreams = 20 }, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))),
+		backend("a", serve(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/fine" {
+				return
+			}
+			now := active.Add(1)
+			defer active.Add(-1)
+			for seen := most.Load(); now > seen && !most.CompareAndSwap(seen, now); seen = most.Load() {
+				continue
+			}
+			pause(r.Context(), 20*time.Millisecond)
+		})))...)
+	c := dialHTTP2(t, port)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			frame, err := c.ReadFrame()
+			if _, away := frame.(*http2.GoAwayFrame); err != nil || away {
+				return
+			}
+		}
+	}()
+	for range 20_000 {
+		stream, err := c.request(":method GET", ":scheme http", ":authority a", ":path /")
+		if err == nil {
+			err = c.WriteRSTStream(stream, http2.ErrCodeCancel)
+		}
+		if err != nil {
+			break
+		}
+	}
+	select {
+	case <-ended:
+	case <-time.After(15 * time.Second):
+		t.Error("20,000 streams that were reset at once did not end the connection")
+	}
+	if most.Load() > 100 {
+		t.Errorf("%d requests at once reached the backend; want about as many as streams", most.Load())
+	}
+	if got := get(t, client(t, port, nil), "http://a/fine"); got.StatusCode != 200 {
+		t.Errorf("another client: %d; want 200", got.StatusCode)
+	}
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package balance
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func addresses(n int) []Address {
+	list := make([]Address, n)
+	for i := range list {
+		list[i].AddrPort = netip.MustParseAddrPort(fmt.Sprintf("198.18.0.%d:80", i+1))
+	}
+	return list
+}
+
+func count(t *testing.T, set *Set, now time.Time, n int, keep bool) map[*Endpoint]int {
+	t.Helper()
+	counts := map[*Endpoint]int{}
+	for range n {
+		endpoint, err := set.Pick(now, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts[endpoint]++
+		if !keep {
+			endpoint.Release()
+		}
+	}
+	return counts
+}
+
+func TestPickTakesTheLessBusy(t *testing.T) {
+	set := NewSet(&Settings{}, addresses(4), nil, start)
+	for endpoint, n := range count(t, set, start, 4000, true) {
+		if n < 950 || n > 1050 || endpoint.Active() != int64(n) {
+			t.Errorf("%v got %d of 4000 (%d active); want about 1000", endpoint.Address, n, endpoint.Active())
+		}
+	}
+}
+
+func TestPickLimits(t *testing.T) {
+	set := NewSet(&Settings{MaxRequests: 2}, addresses(3), nil, start)
+	taken := count(t, set, start, 6, true)
+	if len(taken) != 3 {
+		t.Errorf("six requests went to %d endpoints; want 3", len(taken))
+	}
+	if _, err := set.Pick(start, nil); !errors.Is(err, ErrBusy) {
+		t.Errorf("error %v; want ErrBusy", err)
+	}
+	set.all[1].Release()
+	if endpoint, err := set.Pick(start, nil); err != nil || endpoint != set.all[1] {
+		t.Errorf("picked %v, %v; want the one with room", endpoint, err)
+	}
+	if _, err := NewSet(&Settings{}, nil, nil, start).Pick(start, nil); !errors.Is(err, ErrNone) {
+		t.Errorf("error %v; want ErrNone", err)
+	}
+}
+
+func TestPickLeavesOutTried(t *testing.T) {
+	set := NewSet(&Settings{}, addresses(3), nil, start)
+	for range 100 {
+		endpoint, err := set.Pick(start, set.all[:2])
+		if err != nil || endpoint != set.all[2] {
+			t.Fatalf("picked %v, %v; want the one that was not tried", endpoint, err)
+		}
+		endpoint.Release()
+	}
+	if _, err := set.Pick(start, set.all); err != nil {
+		t.Errorf("all were tried: %v; want any", err)
+	}
+}
+
+func TestDrainingGetsNothingNew(t *testing.T) {
+	list := addresses(3)
+	list[0].Draining = true
+	set := NewSet(&Settings{}, list, nil, start)
+	if n := count(t, set, start, 300, false)[set.all[0]]; n != 0 {
+		t.Errorf("the draining endpoint got %d requests", n)
+	}
+	for i := range list {
+		list[i].Draining = true
+	}
+	if n := len(count(t, NewSet(&Settings{}, list, set, start), start, 300, false)); n != 3 {
+		t.Errorf("%d endpoints got requests; want all 3 where all are draining", n)
+	}
+}
+
+func TestSlowStart(t *testing.T) {
+	settings := &Settings{SlowStart: 10 * time.Second}
+	first := NewSet(settings, addresses(2), nil, start)
+	if !first.all[0].since.IsZero() {
+		t.Error("the first endpoints of a backend start slowly")
+	}
+	count(t, first, start, 20, true)
+	set := NewSet(settings, addresses(3), first, start)
+	if set.all[0] != first.all[0] || set.all[0].Active() == 0 {
+		t.Error("an endpoint that stays has lost its state")
+	}
+	// Each of the old ones has about ten, so a tenth of the share is about one.
+	if n := count(t, set, start, 10, true)[set.all[2]]; n > 3 {
+		t.Errorf("a new endpoint got %d of 10 requests at once; want a tenth of the load", n)
+	}
+	count(t, set, start.Add(10*time.Second), 60, true)
+	if a, b := set.all[0].Active(), set.all[2].Active(); b < a-3 || b > a+3 {
+		t.Errorf("after its start the new endpoint has %d requests, another %d; want the same", b, a)
+	}
+}
+
+func TestEjection(t *testing.T) {
+	settings := &Settings{EjectAfter: 3, EjectFor: 10 * time.Second, EjectForMost: 15 * time.Second}
+	set := NewSet(settings, addresses(4), nil, start)
+	bad := set.all[0]
+	set.Failed(bad, start)
+	set.Failed(bad, start)
+	bad.Succeeded()
+	set.Failed(bad, start)
+	set.Failed(bad, start)
+	if bad.Ejected(start) {
+		t.Fatal("left out after two failures in a row; want three")
+	}
+	set.Failed(bad, start)
+	if !bad.Ejected(start) || bad.Ejected(start.Add(10*time.Second)) {
+		t.Fatal("want it left out for ten seconds after three failures in a row")
+	}
+	if n := count(t, set, start, 400, false)[bad]; n != 0 {
+		t.Errorf("what is left out got %d requests", n)
+	}
+	if bad.Take(start) {
+		t.Error("what is left out was taken")
+	}
+	later := start.Add(11 * time.Second)
+	if n := count(t, set, later, 400, false)[bad]; n == 0 {
+		t.Error("it got nothing after its time")
+	}
+	for range 3 {
+		set.Failed(bad, later)
+	}
+	if !bad.Ejected(later.Add(14*time.Second)) || bad.Ejected(later.Add(15*time.Second)) {
+		t.Error("want it left out for twice as long, but not above the limit")
+	}
+}
+
+func TestEjectionLeavesHalf(t *testing.T) {
+	for n, want := range map[int]int{1: 0, 2: 1, 3: 1, 5: 2} {
+		set := NewSet(&Settings{EjectAfter: 1, EjectFor: time.Minute, EjectForMost: time.Minute}, addresses(n), nil, start)
+		ejected := 0
+		for _, endpoint := range set.all {
+			set.Failed(endpoint, start)
+			if endpoint.Ejected(start) {
+				ejected++
+			}
+		}
+		if ejected != want {
+			t.Errorf("of %d endpoints that fail %d are left out; want %d", n, ejected, want)
+		}
+	}
+}

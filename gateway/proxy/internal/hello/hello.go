@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hello reads what a TLS client asks for without answering it.
+package hello
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// errRead ends the handshake once the ClientHello is known.
+var errRead = errors.New("the ClientHello is read")
+
+// Read reads a ClientHello, however it is cut into segments and records, and gives the
+// server name in it. The connection that it returns gives the same bytes again.
+func Read(conn net.Conn, limit time.Duration) (serverName string, again net.Conn, err error) {
+	if err := conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
+		return "", nil, fmt.Errorf("set the time limit of a ClientHello: %w", err)
+	}
+	recorder := &recorder{Conn: conn}
+	// crypto/tls reads it, so what is routed is what a server would understand.
+	err = tls.Server(recorder, &tls.Config{
+		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			serverName = hello.ServerName
+			return nil, errRead
+		},
+	}).Handshake()
+	if !errors.Is(err, errRead) {
+		return "", nil, fmt.Errorf("read the ClientHello from %s: %w", conn.RemoteAddr(), err)
+	}
+	if err := conn.SetReadDeadline(time.Time{}); err != nil {
+		return "", nil, fmt.Errorf("take the time limit of a ClientHello away: %w", err)
+	}
+	return serverName, &replay{Conn: conn, reader: io.MultiReader(&recorder.read, conn)}, nil
+}
+
+// recorder keeps what is read, and swallows the alert at the end.
+type recorder struct {
+	net.Conn
+	read bytes.Buffer
+}
+
+func (r *recorder) Read(b []byte) (int, error) {
+	n, err := r.Conn.Read(b)
+	r.read.Write(b[:n])
+	return n, err
+}
+
+func (r *recorder) Write(b []byte) (int, error) { return len(b), nil }
+
+// replay gives first what was read before.
+type replay struct {
+	net.Conn
+	reader io.Reader
+}
+
+func (r *replay) Read(b []byte) (int, error) { return r.reader.Read(b) }
+
+// CloseWrite ends one direction, where the connection can.
+func (r *replay) CloseWrite() error {
+	if half, ok := r.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return r.Conn.Close()
+}

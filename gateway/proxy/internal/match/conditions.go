@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package match
+
+import (
+	"fmt"
+	"net/textproto"
+	"regexp"
+	"strings"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// conditions are what a rule asks for apart from the path.
+type conditions struct {
+	method     string
+	headers    []value
+	parameters []value
+}
+
+type value struct {
+	name       string
+	exact      string
+	expression *regexp.Regexp
+}
+
+func compileConditions(match *resource.Match) (conditions, error) {
+	c := conditions{method: match.GetMethod()}
+	for _, header := range match.GetHeaders() {
+		v, err := compileValue(header)
+		if err != nil {
+			return c, fmt.Errorf("header %s: %w", header.GetName(), err)
+		}
+		v.name = textproto.CanonicalMIMEHeaderKey(v.name)
+		c.headers = append(c.headers, v)
+	}
+	for _, parameter := range match.GetQueryParameters() {
+		v, err := compileValue(parameter)
+		if err != nil {
+			return c, fmt.Errorf("query parameter %s: %w", parameter.GetName(), err)
+		}
+		c.parameters = append(c.parameters, v)
+	}
+	return c, nil
+}
+
+func compileValue(match *resource.ValueMatch) (value, error) {
+	v := value{name: match.GetName(), exact: match.GetValue()}
+	if !match.GetRegularExpression() {
+		return v, nil
+	}
+	var err error
+	v.expression, err = whole(match.GetValue())
+	return v, err
+}
+
+func (v *value) met(have string) bool {
+	if v.expression != nil {
+		return v.expression.MatchString(have)
+	}
+	return have == v.exact
+}
+
+func (c *conditions) met(request *Request) bool {
+	if c.method != "" && c.method != request.Method {
+		return false
+	}
+	for i := range c.headers {
+		have, ok := request.header(c.headers[i].name)
+		if !ok || !c.headers[i].met(have) {
+			return false
+		}
+	}
+	for i := range c.parameters {
+		// Of a repeated parameter the first counts, as Gateway API recommends.
+		have, ok := request.parameters()[c.parameters[i].name]
+		if !ok || !c.parameters[i].met(have[0]) {
+			return false
+		}
+	}
+	return true
+}
+
+// header gives a header's value; several are one list (RFC 9110, section 5.3).
+func (r *Request) header(name string) (string, bool) {
+	if name == "Host" {
+		return r.Host, true
+	}
+	values := r.Header[name]
+	switch len(values) {
+	case 0:
+		return "", false
+	case 1:
+		return values[0], true
+	default:
+		return strings.Join(values, ","), true
+	}
+}

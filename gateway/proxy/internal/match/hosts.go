@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package match
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// Hosts finds values by host name, the most specific first: the name itself, then the
+// longest wildcard (of two with one name that for one label), then the value for all.
+// The zero value is empty. It may be shared once all is added.
+type Hosts[T any] struct {
+	exact  map[string]T
+	label  map[string]T
+	labels map[string]T
+	all    []T
+}
+
+// Add takes in a value. There is one for a hostname.
+func (h *Hosts[T]) Add(hostname *resource.Hostname, value T) error {
+	name := hostname.GetName()
+	if name == "" {
+		if len(h.all) > 0 {
+			return fmt.Errorf("two values for all host names")
+		}
+		h.all = []T{value}
+		return nil
+	}
+	names := &h.exact
+	switch hostname.GetWildcard() {
+	case resource.Hostname_NONE:
+	case resource.Hostname_ONE_LABEL:
+		names = &h.label
+	case resource.Hostname_LABELS:
+		names = &h.labels
+	default:
+		return fmt.Errorf("wildcard %v of %s is not known", hostname.GetWildcard(), name)
+	}
+	if _, ok := (*names)[name]; ok {
+		return fmt.Errorf("two values for host name %s (%v)", name, hostname.GetWildcard())
+	}
+	if *names == nil {
+		*names = map[string]T{}
+	}
+	(*names)[name] = value
+	return nil
+}
+
+// Find gives the most specific value for a normalised host name.
+func (h *Hosts[T]) Find(host string) (found T, ok bool) {
+	if found, ok = h.exact[host]; ok {
+		return found, true
+	}
+	if len(h.label) > 0 || len(h.labels) > 0 {
+		if found, ok = h.findWildcard(host); ok {
+			return found, true
+		}
+	}
+	if len(h.all) > 0 {
+		return h.all[0], true
+	}
+	return found, false
+}
+
+func (h *Hosts[T]) findWildcard(host string) (value T, ok bool) {
+	first, suffix, found := strings.Cut(host, ".")
+	if !found || first == "" {
+		return value, false
+	}
+	if value, ok = h.label[suffix]; ok {
+		return value, true
+	}
+	for found {
+		if value, ok = h.labels[suffix]; ok {
+			return value, true
+		}
+		_, suffix, found = strings.Cut(suffix, ".")
+	}
+	return value, false
+}

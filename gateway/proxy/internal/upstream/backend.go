@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// Backend is a Service port, as requests see it. It does not change.
+type Backend struct {
+	Name     string
+	Protocol resource.Backend_Protocol
+	// Refuse says that nothing may be sent.
+	Refuse bool
+	Set    *balance.Set
+	TLS    *TLS
+
+	settings  *Settings
+	transport *http.Transport
+	// tlsConfig is for bytes; requests have that of their transport.
+	tlsConfig *tls.Config
+}
+
+// Transports are by protocol and TLS identity, so that backends which differ in nothing
+// else share connections, and others never do.
+type Transports map[string]*http.Transport
+
+// Connection is what leads to a backend's endpoints.
+type Connection struct {
+	Set *balance.Set
+	// TLS is nil for plain text.
+	TLS *TLS
+	// Old are the transports until now, and Current those from now on.
+	Old, Current Transports
+}
+
+// New makes a backend.
+func New(name string, backend *resource.Backend, settings *Settings, connection Connection) *Backend {
+	b := &Backend{
+		Name:     name,
+		Protocol: backend.GetProtocol(),
+		Refuse:   backend.GetRefuse(),
+		Set:      connection.Set,
+		TLS:      connection.TLS,
+		settings: settings,
+	}
+	if b.Protocol != resource.Backend_TCP {
+		b.transport = connection.Current.take(b.Protocol, b.TLS, settings, connection.Old)
+	} else if b.TLS != nil {
+		b.tlsConfig = b.TLS.config(nil)
+	}
+	return b
+}
+
+// Keep marks the backend's transport as one of current.
+func (b *Backend) Keep(current Transports) {
+	if b.transport != nil {
+		current[transportKey(b.Protocol, b.TLS)] = b.transport
+	}
+}
+
+func transportKey(protocol resource.Backend_Protocol, with *TLS) string {
+	return protocol.String() + " " + with.identity()
+}
+
+func (t Transports) take(protocol resource.Backend_Protocol, with *TLS, settings *Settings, old Transports) *http.Transport {
+	key := transportKey(protocol, with)
+	if t[key] == nil {
+		t[key] = old[key]
+	}
+	if t[key] == nil {
+		t[key] = newTransport(protocol, with, settings)
+	}
+	return t[key]
+}
+
+// notEstablished is an error of a connection over which nothing was sent.
+type notEstablished struct{ error }
+
+func (e notEstablished) Unwrap() error { return e.error }
+
+func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Settings) *http.Transport {
+	dialer := &net.Dialer{Timeout: settings.DialTimeout, KeepAlive: 30 * time.Second}
+	transport := &http.Transport{
+		// The default of 2 would close nearly every connection after its request.
+		MaxIdleConnsPerHost:    settings.MaxIdlePerEndpoint,
+		IdleConnTimeout:        settings.IdleTimeout,
+		MaxResponseHeaderBytes: settings.MaxResponseHeaderBytes,
+		// What the client asked for goes through as it is.
+		DisableCompression:    true,
+		ExpectContinueTimeout: time.Second,
+		Protocols:             new(http.Protocols),
+		HTTP2:                 &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 5 * time.Second},
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dialer.DialContext(ctx, network, address)
+			if err != nil {
+				return nil, notEstablished{err}
+			}
+			return conn, nil
+		},
+	}
+	switch {
+	case with != nil && protocol == resource.Backend_H2C:
+		transport.Protocols.SetHTTP1(true)
+		transport.Protocols.SetHTTP2(true)
+		transport.DialTLSContext = dialTLS(dialer, with.config([]string{"h2"}), settings.HandshakeTimeout)
+	case with != nil:
+		transport.Protocols.SetHTTP1(true)
+		transport.DialTLSContext = dialTLS(dialer, with.config([]string{"http/1.1"}), settings.HandshakeTimeout)
+	case protocol == resource.Backend_H2C:
+		transport.Protocols.SetUnencryptedHTTP2(true)
+	default:
+		transport.Protocols.SetHTTP1(true)
+	}
+	return transport
+}
+
+func dialTLS(dialer *net.Dialer, config *tls.Config, limit time.Duration) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dialer.DialContext(ctx, network, address)
+		if err != nil {
+			return nil, notEstablished{err}
+		}
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		encrypted := tls.Client(conn, config)
+		if err := encrypted.HandshakeContext(ctx); err != nil {
+			_ = conn.Close()
+			return nil, notEstablished{fmt.Errorf("TLS handshake with %s as %s: %w", address, config.ServerName, err)}
+		}
+		return encrypted, nil
+	}
+}
+
+// Dial connects to an endpoint for bytes. The connection gives the endpoint back when it
+// is closed.
+func (b *Backend) Dial(ctx context.Context) (net.Conn, error) {
+	if b.Refuse {
+		return nil, ErrRefused
+	}
+	dialer := &net.Dialer{Timeout: b.settings.DialTimeout, KeepAlive: 30 * time.Second}
+	dial := dialer.DialContext
+	if b.tlsConfig != nil {
+		dial = dialTLS(dialer, b.tlsConfig, b.settings.HandshakeTimeout)
+	}
+	var tried []*balance.Endpoint
+	for {
+		endpoint, err := b.Set.Pick(time.Now(), tried)
+		if err != nil {
+			return nil, err
+		}
+		conn, err := dial(ctx, "tcp", endpoint.Address.String())
+		if err == nil {
+			endpoint.Succeeded()
+			return &counted{Conn: conn, release: once(endpoint.Release)}, nil
+		}
+		endpoint.Release()
+		b.Set.Failed(endpoint, time.Now())
+		tried = append(tried, endpoint)
+		if ctx.Err() != nil || len(tried) >= min(b.settings.ConnectAttempts, b.Set.Len()) {
+			return nil, fmt.Errorf("connect to an endpoint of %s: %w", b.Name, err)
+		}
+	}
+}
+
+type counted struct {
+	net.Conn
+	release func()
+}
+
+func (c *counted) Close() error {
+	c.release()
+	return c.Conn.Close()
+}
+
+// CloseWrite ends one direction.
+func (c *counted) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return c.Conn.Close()
+}

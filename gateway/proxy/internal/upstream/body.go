@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"io"
+	"net/http"
+	"sync/atomic"
+)
+
+func once(f func()) func() {
+	var done atomic.Bool
+	return func() {
+		if !done.Swap(true) {
+			f()
+		}
+	}
+}
+
+func closeBody(request *http.Request) {
+	if request.Body != nil {
+		_ = request.Body.Close()
+	}
+}
+
+// guardedBody is a request's body that a transport cannot close, so that another attempt
+// can send it where nothing of it has been read. ReverseProxy closes it at the end.
+type guardedBody struct {
+	io.ReadCloser
+	touched atomic.Bool
+}
+
+func (g *guardedBody) Read(b []byte) (int, error) {
+	g.touched.Store(true)
+	return g.ReadCloser.Read(b)
+}
+
+func (g *guardedBody) Close() error { return nil }
+
+// releasingBody gives the endpoint back at the end of a response.
+type releasingBody struct {
+	io.ReadCloser
+	release func()
+}
+
+func (r *releasingBody) Close() error {
+	r.release()
+	return r.ReadCloser.Close()
+}
+
+// upgradedBody is that of a response 101: both directions of a connection.
+type upgradedBody struct {
+	io.ReadWriteCloser
+	release func()
+}
+
+func (u *upgradedBody) Close() error {
+	u.release()
+	return u.ReadWriteCloser.Close()
+}

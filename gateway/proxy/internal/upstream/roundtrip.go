@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
+)
+
+// Errors of RoundTrip, beside those of balance.Pick.
+var (
+	ErrRefused = errors.New("the backend's configuration is invalid, so nothing is sent")
+	ErrTimeout = errors.New("the time limit of the request is over")
+)
+
+// Policy is what a rule wants of an exchange with a backend.
+type Policy struct {
+	// Attempts is how often a request may be sent again, with Backoff in between, where a
+	// response has one of Statuses or the backend fails.
+	Attempts int
+	Statuses []uint32
+	Backoff  time.Duration
+	// Timeout is for each attempt, up to the end of its response. 0 is none.
+	Timeout time.Duration
+	// Prefer is the endpoint of the session, or nil.
+	Prefer *balance.Endpoint
+	// Tried is called with the outcome of each attempt; it may be nil.
+	Tried func(status int, err error)
+}
+
+// Exchange is a response and who gave it.
+type Exchange struct {
+	Endpoint *balance.Endpoint
+	Attempts int
+}
+
+// RoundTrip sends a request to one endpoint, or to others where it may be sent again. The
+// endpoint is given back when the response's body is closed.
+func (b *Backend) RoundTrip(request *http.Request, policy *Policy) (*http.Response, Exchange, error) {
+	if b.Refuse {
+		closeBody(request)
+		return nil, Exchange{}, ErrRefused
+	}
+	body := &guardedBody{ReadCloser: request.Body}
+	hasBody := request.Body != nil && request.Body != http.NoBody
+	var tried []*balance.Endpoint
+	for {
+		endpoint, err := b.choose(policy, tried)
+		if err != nil {
+			return nil, Exchange{Attempts: len(tried)}, err
+		}
+		tried = append(tried, endpoint)
+		if hasBody {
+			request.Body = body
+		}
+		response, err := b.attempt(request, endpoint, policy)
+		if policy.Tried != nil {
+			policy.Tried(status(response), err)
+		}
+		exchange := Exchange{Endpoint: endpoint, Attempts: len(tried)}
+		if !b.again(request, policy, outcome{response, err, len(tried), hasBody, body.touched.Load()}) {
+			return response, exchange, err
+		}
+		if response != nil {
+			// A short rest is read, so that the connection can be used again.
+			_, _ = io.CopyN(io.Discard, response.Body, 4096)
+			_ = response.Body.Close()
+		}
+		if !wait(request.Context(), policy.Backoff) {
+			return nil, exchange, context.Cause(request.Context())
+		}
+	}
+}
+
+func (b *Backend) choose(policy *Policy, tried []*balance.Endpoint) (*balance.Endpoint, error) {
+	now := time.Now()
+	if policy.Prefer != nil && len(tried) == 0 && policy.Prefer.Take(now) {
+		return policy.Prefer, nil
+	}
+	return b.Set.Pick(now, tried)
+}
+
+// attempt sends a request to an endpoint.
+func (b *Backend) attempt(request *http.Request, endpoint *balance.Endpoint, policy *Policy) (*http.Response, error) {
+	release := endpoint.Release
+	ctx := request.Context()
+	if policy.Timeout > 0 {
+		limited, cancel := context.WithCancelCause(ctx)
+		timer := time.AfterFunc(policy.Timeout, func() { cancel(ErrTimeout) })
+		release = func() {
+			timer.Stop()
+			cancel(nil)
+			endpoint.Release()
+		}
+		ctx = limited
+		request = request.WithContext(ctx)
+	}
+	release = once(release)
+	// The copy is shallow: only the address differs from one attempt to the next.
+	target := *request.URL
+	target.Scheme = "http"
+	if b.TLS != nil {
+		target.Scheme = "https"
+	}
+	target.Host = endpoint.Address.String()
+	request.URL = &target
+	response, err := b.transport.RoundTrip(request)
+	if err != nil {
+		release()
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		// A client that leaves says nothing about the endpoint.
+		if !errors.Is(err, context.Canceled) {
+			b.Set.Failed(endpoint, time.Now())
+		}
+		return nil, err
+	}
+	switch response.StatusCode {
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		b.Set.Failed(endpoint, time.Now())
+	default:
+		endpoint.Succeeded()
+	}
+	if rw, ok := response.Body.(io.ReadWriteCloser); ok {
+		response.Body = &upgradedBody{rw, release}
+	} else {
+		response.Body = &releasingBody{response.Body, release}
+	}
+	return response, nil
+}
+
+type outcome struct {
+	response *http.Response
+	err      error
+	attempts int
+	hasBody  bool
+	// touched says that part of the body has been read, so it cannot be read again.
+	touched bool
+}
+
+// again reports whether a request is sent once more.
+func (b *Backend) again(request *http.Request, policy *Policy, o outcome) bool {
+	if request.Context().Err() != nil || o.touched {
+		return false
+	}
+	var unsent notEstablished
+	switch {
+	case o.err == nil:
+		// The endpoint has answered that it has not served it.
+		return !o.hasBody && o.attempts <= policy.Attempts && slices.Contains(policy.Statuses, uint32(o.response.StatusCode))
+	case errors.As(o.err, &unsent):
+		return o.attempts < max(min(b.settings.ConnectAttempts, b.Set.Len()), policy.Attempts+1)
+	default:
+		return !o.hasBody && idempotent(request.Method) && o.attempts <= policy.Attempts
+	}
+}
+
+// idempotent methods are those of RFC 9110, section 9.2.2.
+func idempotent(method string) bool {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+		return true
+	}
+	return false
+}
+
+func status(response *http.Response) int {
+	if response == nil {
+		return 0
+	}
+	return response.StatusCode
+}
+
+func wait(ctx context.Context, period time.Duration) bool {
+	if period <= 0 {
+		return ctx.Err() == nil
+	}
+	timer := time.NewTimer(period)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+
+	// An image without certificates of the system has these.
+	_ "golang.org/x/crypto/x509roots/fallback"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// Authority is certificates to trust.
+type Authority struct {
+	Certificates []*x509.Certificate
+	digest       [sha256.Size]byte
+}
+
+// NewAuthority reads certificates in PEM. All blocks have to be certificates.
+func NewAuthority(text []byte) (*Authority, error) {
+	authority := &Authority{digest: sha256.Sum256(text)}
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("certificate %d: %w", len(authority.Certificates), err)
+		}
+		authority.Certificates = append(authority.Certificates, certificate)
+	}
+	if len(authority.Certificates) == 0 {
+		return nil, errors.New("no certificate in PEM")
+	}
+	return authority, nil
+}
+
+// Digest is the same for the same text.
+func (a *Authority) Digest() []byte { return a.digest[:] }
+
+// Pool gives the certificates of authorities as roots.
+func Pool(authorities []*Authority) *x509.CertPool {
+	pool := x509.NewCertPool()
+	for _, authority := range authorities {
+		for _, certificate := range authority.Certificates {
+			pool.AddCert(certificate)
+		}
+	}
+	return pool
+}
+
+// TLS is how a backend proves who it is, and we to it.
+type TLS struct {
+	Resource *resource.BackendTLS
+	// Authorities are the roots; none means those of the system.
+	Authorities []*Authority
+	// Certificate is ours, or nil.
+	Certificate *tls.Certificate
+}
+
+// identity is the same for backends that may share connections.
+func (t *TLS) identity() string {
+	if t == nil {
+		return ""
+	}
+	text := fmt.Sprintf("%q", t.Resource.GetHostname())
+	for _, name := range t.Resource.GetSubjectAltNames() {
+		text += fmt.Sprintf(" name %q %q", name.GetHostname(), name.GetUri())
+	}
+	for _, authority := range t.Authorities {
+		text += fmt.Sprintf(" root %x", authority.digest)
+	}
+	if t.Certificate != nil {
+		text += fmt.Sprintf(" certificate %x", sha256.Sum256(t.Certificate.Leaf.Raw))
+	}
+	return text
+}
+
+func (t *TLS) config(protocols []string) *tls.Config {
+	config := &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		ServerName: t.Resource.GetHostname(),
+		NextProtos: protocols,
+		// VerifyConnection verifies, on resumed sessions too. The standard verification
+		// knows neither names apart from the server name nor URIs.
+		InsecureSkipVerify: true,
+		ClientSessionCache: tls.NewLRUClientSessionCache(64),
+	}
+	var roots *x509.CertPool
+	if len(t.Authorities) > 0 {
+		roots = Pool(t.Authorities)
+	}
+	config.VerifyConnection = func(state tls.ConnectionState) error { return t.verify(state, roots) }
+	if t.Certificate != nil {
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return t.Certificate, nil
+		}
+	}
+	return config
+}
+
+func (t *TLS) verify(state tls.ConnectionState, roots *x509.CertPool) error {
+	if len(state.PeerCertificates) == 0 {
+		return errors.New("the backend showed no certificate")
+	}
+	leaf := state.PeerCertificates[0]
+	options := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool()}
+	for _, certificate := range state.PeerCertificates[1:] {
+		options.Intermediates.AddCert(certificate)
+	}
+	if _, err := leaf.Verify(options); err != nil {
+		return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
+	}
+	names := t.Resource.GetSubjectAltNames()
+	if len(names) == 0 {
+		return leaf.VerifyHostname(t.Resource.GetHostname())
+	}
+	for _, name := range names {
+		if hostname := name.GetHostname(); hostname != "" && leaf.VerifyHostname(hostname) == nil {
+			return nil
+		}
+		for _, uri := range leaf.URIs {
+			if name.GetUri() != "" && uri.String() == name.GetUri() {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("the backend's certificate is for %v and %v, none of the names that are asked for",
+		leaf.DNSNames, leaf.URIs)
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are what a proxy counts. Series of listeners and backends begin with their
+// first request, and end with the listener or backend.
+type metrics struct {
+	registry    *prometheus.Registry
+	requests    *prometheus.CounterVec
+	duration    *prometheus.HistogramVec
+	attempts    *prometheus.CounterVec
+	tunnels     *prometheus.CounterVec
+	routes      *prometheus.CounterVec
+	abuse       *prometheus.CounterVec
+	active      prometheus.Gauge
+	connections prometheus.Counter
+	unread      prometheus.Counter
+	unmirrored  prometheus.Counter
+	refused     prometheus.Counter
+	version     *prometheus.GaugeVec
+	applied     prometheus.Histogram
+
+	listeners, backends sync.Map
+}
+
+func newMetrics(routes bool) *metrics {
+	m := &metrics{registry: prometheus.NewRegistry()}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_proxy_" + name, Help: help}, labels)
+		m.registry.MustRegister(vec)
+		return vec
+	}
+	single := func(name, help string) prometheus.Counter { return counter(name, help).WithLabelValues() }
+	m.requests = counter("requests_total", "Requests answered, by status.", "listener", "code")
+	m.attempts = counter("backend_attempts_total", "Requests sent to endpoints, by status or error.", "backend", "result")
+	m.tunnels = counter("tunnels_total", "TLS connections passed on, by what became of them.", "listener", "result")
+	m.abuse = counter("http2_errors_total", "Errors of clients in HTTP/2.", "type")
+	m.connections = single("connections_total", "Connections accepted.")
+	m.unread = single("tls_unread_total", "Connections without a ClientHello that can be read, or a failed handshake.")
+	m.unmirrored = single("unmirrored_total", "Copies of requests that were not sent: too long, or too many.")
+	m.refused = single("configurations_refused_total", "Versions of the configuration that could not be carried out.")
+	if routes {
+		m.routes = counter("route_requests_total", "Requests answered, by rule.", "route", "code")
+	}
+	m.duration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "millrace_proxy_request_duration_seconds", Help: "Time from a request's header to the end of its answer.",
+		Buckets: []float64{.001, .005, .025, .1, .5, 2.5, 10},
+	}, []string{"listener"})
+	m.active = prometheus.NewGauge(prometheus.GaugeOpts{Name: "millrace_proxy_active_requests", Help: "Requests being served."})
+	m.version = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "millrace_proxy_configuration_info", Help: "The version of the configuration that is served.",
+	}, []string{"version"})
+	m.applied = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "millrace_proxy_apply_duration_seconds", Help: "Time to carry out a version of the configuration.",
+		Buckets: []float64{.001, .005, .025, .1, .5},
+	})
+	m.registry.MustRegister(m.duration, m.active, m.version, m.applied)
+	return m
+}
+
+// listenerMetrics are those of a listener, looked up once.
+type listenerMetrics struct {
+	metrics *metrics
+	name    string
+	codes   counters
+	once    sync.Once
+	length  prometheus.Observer
+}
+
+// counters are by status, 0 for an error. Few are ever used, and there are many listeners.
+type counters struct {
+	mutex sync.Mutex
+	known atomic.Pointer[[]coded]
+}
+
+type coded struct {
+	status  int
+	counter prometheus.Counter
+}
+
+func (c *counters) inc(vec *prometheus.CounterVec, name string, status int) {
+	known := c.known.Load()
+	if known == nil || !incKnown(*known, status) {
+		c.mutex.Lock()
+		defer c.mutex.Unlock()
+		text := "error"
+		if status > 0 {
+			text = strconv.Itoa(status)
+		}
+		var longer []coded
+		if known = c.known.Load(); known != nil {
+			longer = slices.Clone(*known)
+		}
+		longer = append(longer, coded{status, vec.WithLabelValues(name, text)})
+		longer[len(longer)-1].counter.Inc()
+		c.known.Store(&longer)
+	}
+}
+
+func incKnown(known []coded, status int) bool {
+	for i := range known {
+		if known[i].status == status {
+			known[i].counter.Inc()
+			return true
+		}
+	}
+	return false
+}
+
+func (m *metrics) listener(name string) *listenerMetrics {
+	found, _ := m.listeners.LoadOrStore(name, &listenerMetrics{metrics: m, name: name})
+	return found.(*listenerMetrics)
+}
+
+func (l *listenerMetrics) observe(status int, took time.Duration) {
+	l.codes.inc(l.metrics.requests, l.name, status)
+	l.once.Do(func() { l.length = l.metrics.duration.WithLabelValues(l.name) })
+	l.length.Observe(took.Seconds())
+}
+
+// tunnel gives what notes the result of a tunnel.
+func (l *listenerMetrics) tunnel() func(result string) {
+	return func(result string) { l.metrics.tunnels.WithLabelValues(l.name, result).Inc() }
+}
+
+// backendMetrics are those of a backend.
+type backendMetrics struct {
+	metrics *metrics
+	name    string
+	codes   counters
+	tried   func(status int, err error)
+}
+
+func (m *metrics) backend(name string) *backendMetrics {
+	if found, ok := m.backends.Load(name); ok {
+		return found.(*backendMetrics)
+	}
+	b := &backendMetrics{metrics: m, name: name}
+	b.tried = func(status int, err error) {
+		if err != nil {
+			status = 0
+		}
+		b.codes.inc(m.attempts, name, status)
+	}
+	found, _ := m.backends.LoadOrStore(name, b)
+	return found.(*backendMetrics)
+}
+
+// swapped notes a new table, and ends the series of what it no longer has.
+func (m *metrics) swapped(current *table, took time.Duration) {
+	m.applied.Observe(took.Seconds())
+	m.version.Reset()
+	m.version.WithLabelValues(current.version).Set(1)
+	m.listeners.Range(func(name, _ any) bool {
+		if _, ok := current.listeners[name.(string)]; !ok {
+			m.listeners.Delete(name)
+			labels := prometheus.Labels{"listener": name.(string)}
+			m.requests.DeletePartialMatch(labels)
+			m.duration.DeletePartialMatch(labels)
+			m.tunnels.DeletePartialMatch(labels)
+		}
+		return true
+	})
+	m.backends.Range(func(name, _ any) bool {
+		if _, ok := current.backends[name.(string)]; !ok {
+			m.backends.Delete(name)
+			m.attempts.DeletePartialMatch(prometheus.Labels{"backend": name.(string)})
+		}
+		return true
+	})
+}

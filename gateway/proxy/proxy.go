@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"net/http/httputil"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
+)
+
+// Proxy serves a configuration, version after version.
+type Proxy struct {
+	settings Settings
+	upstream *upstream.Settings
+	secret   []byte
+	metrics  *metrics
+	forward  *httputil.ReverseProxy
+	unlogged *log.Logger
+	mirrors  chan struct{}
+
+	table    atomic.Pointer[table]
+	draining atomic.Bool
+	// unready is set before draining: new requests come for a while.
+	unready atomic.Bool
+
+	// mutex is for changes of the configuration and of what listens.
+	mutex   sync.Mutex
+	servers map[uint16]*server
+	// closed says that nothing is listened at any more.
+	closed bool
+	// leaving are servers of ports that are no longer there.
+	leaving sync.WaitGroup
+	// ended ends tunnels.
+	ended  context.Context
+	finish context.CancelFunc
+}
+
+// New makes a proxy that has no configuration yet, so it listens nowhere.
+func New(settings Settings) *Proxy {
+	p := &Proxy{
+		settings: settings,
+		upstream: settings.Upstream.settings(),
+		secret:   make([]byte, 32),
+		metrics:  newMetrics(settings.RouteMetrics),
+		// What goes wrong with single connections is counted; anybody can cause it.
+		unlogged: slog.NewLogLogger(settings.Log.Handler(), slog.LevelDebug),
+		mirrors:  make(chan struct{}, settings.MaxMirrors),
+		servers:  map[uint16]*server{},
+	}
+	_, _ = rand.Read(p.secret)
+	p.ended, p.finish = context.WithCancel(context.Background())
+	p.forward = newForward(p.unlogged)
+	p.table.Store(&table{})
+	return p
+}
+
+// Apply carries out an update, or refuses it and leaves all as it was.
+func (p *Proxy) Apply(update Update) error {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	begun, old := time.Now(), p.table.Load()
+	b := &builder{settings: p.upstream, metrics: p.metrics, now: begun, secret: p.secret, old: old}
+	current, err := b.build(update)
+	if err != nil {
+		p.metrics.refused.Inc()
+		return err
+	}
+	var opened map[uint16]*server
+	if !p.closed {
+		if opened, err = p.listen(current); err != nil {
+			p.metrics.refused.Inc()
+			return fmt.Errorf("configuration %s: %w", update.Version, err)
+		}
+	}
+	p.table.Store(current)
+	for number, server := range opened {
+		p.servers[number] = server
+		go server.run()
+	}
+	p.leave(current)
+	for key, transport := range old.transports {
+		if current.transports[key] == nil {
+			// Those in use are closed when they have been idle for their time.
+			transport.CloseIdleConnections()
+		}
+	}
+	p.metrics.swapped(current, time.Since(begun))
+	return nil
+}
+
+// Ready reports whether the proxy should get new connections: it has a configuration, and
+// is not about to leave.
+func (p *Proxy) Ready() bool { return p.table.Load().ports != nil && !p.unready.Load() }
+
+// Version is that of the configuration that is served.
+func (p *Proxy) Version() string { return p.table.Load().version }
+
+// Shutdown ends the proxy without losing a request: it is unready, but serves, for
+// DrainWait; then answers ask clients to go elsewhere, for DrainGrace; then it closes.
+// The context cuts the waiting short.
+func (p *Proxy) Shutdown(ctx context.Context) error {
+	p.unready.Store(true)
+	pause(ctx, p.settings.DrainWait)
+	p.draining.Store(true)
+	grace, cancel := context.WithTimeout(ctx, p.settings.DrainGrace)
+	defer cancel()
+	// Clients that go on sending learn it from their next answer.
+	pause(grace, p.settings.DrainGrace/2)
+
+	// What is still open follows the configuration; no port is opened again.
+	p.mutex.Lock()
+	p.closed = true
+	servers := p.servers
+	p.servers = map[uint16]*server{}
+	p.mutex.Unlock()
+	var wait sync.WaitGroup
+	errs := make(chan error, len(servers))
+	for _, server := range servers {
+		wait.Go(func() { errs <- server.shutdown(grace) })
+	}
+	wait.Wait()
+	p.finish()
+	p.leaving.Wait()
+	close(errs)
+	var all []error
+	for err := range errs {
+		all = append(all, err)
+	}
+	for _, transport := range p.table.Load().transports {
+		transport.CloseIdleConnections()
+	}
+	return errors.Join(all...)
+}
+
+func pause(ctx context.Context, period time.Duration) {
+	timer := time.NewTimer(period)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// rule is what happens to the requests that match.
+type rule struct {
+	route string
+	// prefix is what a rewritten prefix takes the place of.
+	prefix  string
+	filters filters
+	// shares are cumulative: the first whose end is above the draw takes the request.
+	shares  []share
+	total   uint64
+	timeout time.Duration
+	policy  upstream.Policy
+	session *session
+}
+
+type share struct {
+	end     uint64
+	backend string
+	filters filters
+}
+
+func (b *builder) makeGroups() (err error) {
+	b.table.groups, err = each(b, b.old.groups, (*resource.Resource).GetRouteGroup,
+		func(r *resource.Resource) (made[*group], error) {
+			kept, err := keep(b.old.groups, r, nil, func() (*group, error) { return newGroup(r.GetRouteGroup()) })
+			if err != nil {
+				return kept, err
+			}
+			for _, name := range kept.value.backends {
+				if _, ok := b.table.backends[name]; !ok {
+					return kept, missing(r, "backend", name)
+				}
+			}
+			return kept, nil
+		})
+	return err
+}
+
+func newGroup(r *resource.RouteGroup) (*group, error) {
+	g := &group{}
+	matches := make([]*resource.Match, 0, len(r.GetRules()))
+	used := map[string]bool{}
+	for i, from := range r.GetRules() {
+		matches = append(matches, from.GetMatch())
+		made, err := newRule(from)
+		if err != nil {
+			return nil, fmt.Errorf("rule %d (%s): %w", i, from.GetRoute(), err)
+		}
+		g.rules = append(g.rules, made)
+		for _, name := range made.names() {
+			if !used[name] {
+				used[name] = true
+				g.backends = append(g.backends, name)
+			}
+		}
+	}
+	var err error
+	g.matcher, err = match.Compile(matches)
+	return g, err
+}
+
+func newRule(from *resource.Rule) (*rule, error) {
+	r := &rule{
+		route:   from.GetRoute(),
+		timeout: time.Duration(from.GetTimeouts().GetRequest()) * time.Millisecond,
+		session: newSession(from.GetSessionPersistence()),
+		policy: upstream.Policy{
+			Attempts: int(from.GetRetry().GetAttempts()),
+			Statuses: from.GetRetry().GetStatuses(),
+			Backoff:  time.Duration(from.GetRetry().GetBackoff()) * time.Millisecond,
+			Timeout:  time.Duration(from.GetTimeouts().GetBackendRequest()) * time.Millisecond,
+		},
+	}
+	if path := from.GetMatch().GetPath(); path.GetKind() == resource.PathMatch_PREFIX {
+		r.prefix = strings.TrimRight(path.GetValue(), "/")
+	}
+	var err error
+	if r.filters, err = newFilters(from.GetFilters()); err != nil {
+		return nil, err
+	}
+	for _, backend := range from.GetBackends() {
+		if backend.GetWeight() == 0 {
+			continue
+		}
+		r.total += uint64(backend.GetWeight())
+		filters, err := newFilters(backend.GetFilters())
+		if err != nil {
+			return nil, fmt.Errorf("backend %q: %w", backend.GetBackend(), err)
+		}
+		r.shares = append(r.shares, share{end: r.total, backend: backend.GetBackend(), filters: filters})
+	}
+	return r, nil
+}
+
+// names gives the backends that the rule refers to.
+func (r *rule) names() []string {
+	var names []string
+	collect := func(f *filters) {
+		for _, mirror := range f.mirrors {
+			names = append(names, mirror.GetBackend())
+		}
+	}
+	collect(&r.filters)
+	for i := range r.shares {
+		collect(&r.shares[i].filters)
+		if name := r.shares[i].backend; name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// draw gives the backend for a request by weight; nil where there is none.
+func (r *rule) draw() *share {
+	switch len(r.shares) {
+	case 0:
+		return nil
+	case 1:
+		return &r.shares[0]
+	}
+	at := rand.Uint64N(r.total)
+	for i := range r.shares {
+		if at < r.shares[i].end {
+			return &r.shares[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
+)
+
+// server is what listens at a port. It takes each connection to where the table of that
+// moment wants it: plain HTTP, HTTPS, or a tunnel.
+type server struct {
+	proxy    *Proxy
+	number   uint16
+	listener net.Listener
+	plain    *http.Server
+	secure   *http.Server
+	// plainConns and secureConns hand connections on.
+	plainConns, secureConns *handover
+	// tunnels are connections that http.Server does not know of.
+	tunnels sync.WaitGroup
+}
+
+// listen opens the ports of a table that are not open, all or none.
+func (p *Proxy) listen(current *table) (map[uint16]*server, error) {
+	opened := map[uint16]*server{}
+	for number := range current.ports {
+		if p.servers[number] != nil {
+			continue
+		}
+		listener, err := net.Listen("tcp", net.JoinHostPort(p.settings.Address, strconv.Itoa(int(number))))
+		if err != nil {
+			for _, server := range opened {
+				_ = server.listener.Close()
+			}
+			return nil, fmt.Errorf("listen at port %d: %w", number, err)
+		}
+		opened[number] = p.newServer(number, listener)
+	}
+	return opened, nil
+}
+
+// leave closes the ports that a table no longer has. Open requests have their time.
+func (p *Proxy) leave(current *table) {
+	for number, server := range p.servers {
+		if current.ports[number] != nil {
+			continue
+		}
+		delete(p.servers, number)
+		_ = server.listener.Close()
+		p.leaving.Go(func() {
+			ctx, cancel := context.WithTimeout(p.ended, p.settings.DrainGrace)
+			defer cancel()
+			_ = server.shutdown(ctx)
+		})
+	}
+}
+
+func (p *Proxy) newServer(number uint16, listener net.Listener) *server {
+	s := &server{proxy: p, number: number, listener: listener}
+	s.plainConns, s.secureConns = newHandover(listener.Addr()), newHandover(listener.Addr())
+	s.plain, s.secure = s.httpServer(), s.httpServer()
+	s.plain.Protocols.SetUnencryptedHTTP2(true)
+	s.secure.Protocols.SetHTTP2(true)
+	s.secure.TLSConfig = &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"h2", "http/1.1"},
+		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			return s.configFor(hello.ServerName), nil
+		},
+	}
+	return s
+}
+
+func (s *server) httpServer() *http.Server {
+	settings := &s.proxy.settings
+	server := &http.Server{
+		Handler:           http.HandlerFunc(s.handle),
+		ReadHeaderTimeout: settings.HeaderTimeout,
+		IdleTimeout:       settings.IdleTimeout,
+		MaxHeaderBytes:    settings.MaxHeaderBytes,
+		ErrorLog:          s.proxy.unlogged,
+		Protocols:         new(http.Protocols),
+		// A filter or rule may be about OPTIONS *; without this net/http answers it.
+		DisableGeneralOptionsHandler: true,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: settings.MaxStreams,
+			WriteByteTimeout:     settings.WriteTimeout,
+			SendPingTimeout:      settings.IdleTimeout / 2,
+			CountError:           func(kind string) { s.proxy.metrics.abuse.WithLabelValues(kind).Inc() },
+		},
+	}
+	server.Protocols.SetHTTP1(true)
+	return server
+}
+
+// configFor gives the TLS for a server name. One without a certificate makes crypto/tls
+// refuse the name (unrecognized_name).
+func (s *server) configFor(serverName string) *tls.Config {
+	if name, ok := match.ServerName(serverName); ok {
+		if site := s.proxy.table.Load().site(s.number, name); site != nil && site.tls != nil && !site.tunnels() {
+			return site.tls
+		}
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12}
+}
+
+// run accepts connections until the listener is closed.
+func (s *server) run() {
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = s.plain.Serve(s.plainConns) })
+	serving.Go(func() { _ = s.secure.ServeTLS(s.secureConns, "", "") })
+	slots := make(chan struct{}, s.proxy.settings.MaxConnections)
+	for {
+		slots <- struct{}{}
+		conn, err := s.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			break
+		}
+		if err != nil {
+			// Out of file descriptors, as a rule: others have to close first.
+			s.proxy.settings.Log.Warn("A connection could not be accepted; the next try follows.",
+				"port", s.number, "error", err)
+			<-slots
+			pause(s.proxy.ended, 50*time.Millisecond)
+			continue
+		}
+		s.accepted(&patientConn{Conn: conn, timeout: s.proxy.settings.WriteTimeout, slots: slots})
+	}
+	serving.Wait()
+}
+
+// accepted hands a connection on.
+func (s *server) accepted(conn net.Conn) {
+	s.proxy.metrics.connections.Inc()
+	port := s.proxy.table.Load().ports[s.number]
+	switch {
+	case port == nil:
+		_ = conn.Close()
+	case !port.tls:
+		s.plainConns.give(conn)
+	case !port.bytes:
+		s.secureConns.give(conn)
+	default:
+		s.tunnels.Go(func() { s.sniff(conn) })
+	}
+}
+
+// shutdown closes the port, and its connections when their requests are done, or the
+// context is.
+func (s *server) shutdown(ctx context.Context) error {
+	_ = s.listener.Close()
+	errs := make(chan error, 2)
+	for _, server := range []*http.Server{s.plain, s.secure} {
+		go func() {
+			err := server.Shutdown(ctx)
+			if err != nil {
+				_ = server.Close()
+			}
+			errs <- err
+		}()
+	}
+	err := errors.Join(<-errs, <-errs)
+	idle := make(chan struct{})
+	go func() {
+		s.tunnels.Wait()
+		close(idle)
+	}()
+	select {
+	case <-idle:
+	case <-ctx.Done():
+	}
+	return err
+}
+
+// handover is a net.Listener for connections that another one has accepted.
+type handover struct {
+	conns   chan net.Conn
+	closed  chan struct{}
+	once    sync.Once
+	address net.Addr
+}
+
+func newHandover(address net.Addr) *handover {
+	return &handover{conns: make(chan net.Conn), closed: make(chan struct{}), address: address}
+}
+
+func (h *handover) give(conn net.Conn) {
+	select {
+	case h.conns <- conn:
+	case <-h.closed:
+		_ = conn.Close()
+	}
+}
+
+// Accept implements net.Listener.
+func (h *handover) Accept() (net.Conn, error) {
+	select {
+	case conn := <-h.conns:
+		return conn, nil
+	case <-h.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (h *handover) Close() error {
+	h.once.Do(func() { close(h.closed) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (h *handover) Addr() net.Addr { return h.address }
+
+// patientConn ends a connection whose peer takes no bytes. Its slot is free again when it
+// is closed.
+type patientConn struct {
+	net.Conn
+	timeout time.Duration
+	slots   chan struct{}
+	closed  atomic.Bool
+}
+
+// Close implements net.Conn.
+func (c *patientConn) Close() error {
+	if !c.closed.Swap(true) {
+		<-c.slots
+	}
+	return c.Conn.Close()
+}
+
+func (c *patientConn) Write(b []byte) (int, error) {
+	if c.timeout > 0 {
+		_ = c.SetWriteDeadline(time.Now().Add(c.timeout))
+	}
+	return c.Conn.Write(b)
+}
+
+// CloseWrite ends one direction.
+func (c *patientConn) CloseWrite() error { return closeWrite(c.Conn) }

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
+)
+
+// Settings are what a proxy is started with. Defaults gives values for all of them.
+type Settings struct {
+	// Address is where the proxy listens, without a port; empty for all addresses.
+	Address string
+	// Log is for what the operator of the proxy should know.
+	Log *slog.Logger
+	// AccessLog has a record for each request; nil for none.
+	AccessLog *slog.Logger
+	// RouteMetrics counts requests for each rule too. 5,000 rules are 5,000 series or more.
+	RouteMetrics bool
+
+	// MaxConnections is for each port. More wait to be accepted.
+	MaxConnections int
+	// MaxHeaderBytes limits a request's header. One that is longer is answered with 431.
+	MaxHeaderBytes int
+	// MaxBodyBytes limits a request's body; 0 is no limit. A longer one gets 413.
+	MaxBodyBytes int64
+	// MaxStreams is how many requests an HTTP/2 connection may have at once.
+	MaxStreams int
+	// HeaderTimeout is for a TLS handshake, and for a request's header.
+	HeaderTimeout time.Duration
+	// BodyTimeout is how long nothing may come of a request's body.
+	BodyTimeout time.Duration
+	// WriteTimeout is how long a client may take no bytes.
+	WriteTimeout time.Duration
+	// IdleTimeout closes connections of clients without a request, and tunnels without
+	// bytes.
+	IdleTimeout time.Duration
+	// MaxMirrorBytes limits the body of a request that is mirrored; one with a longer body
+	// is not. MaxMirrors is how many may be under way.
+	MaxMirrorBytes int64
+	MaxMirrors     int
+
+	// Upstream is how backends are spoken with.
+	Upstream Upstream
+
+	// DrainWait is how long the proxy takes new connections after it is unready: until
+	// nobody sends any. DrainGrace is what open requests then have; HTTP/2 needs two seconds.
+	DrainWait, DrainGrace time.Duration
+}
+
+// Upstream is how backends are spoken with.
+type Upstream struct {
+	// DialTimeout is for a connection, HandshakeTimeout for its TLS.
+	DialTimeout, HandshakeTimeout time.Duration
+	// IdleTimeout closes a connection without a request.
+	IdleTimeout time.Duration
+	// MaxIdle is how many unused connections are kept for each endpoint.
+	MaxIdle int
+	// MaxHeaderBytes limits the header of a response.
+	MaxHeaderBytes int64
+	// ConnectAttempts is how many endpoints are tried until one takes the connection.
+	ConnectAttempts int
+	// MaxRequests is how many requests an endpoint may have at once; 0 is no limit.
+	MaxRequests int64
+	// SlowStart is how long the share of a new endpoint grows.
+	SlowStart time.Duration
+	// EjectAfter failures in a row leave an endpoint out for EjectFor, twice as long the
+	// next time, up to EjectForMost. Half of the endpoints are never left out.
+	EjectAfter             int
+	EjectFor, EjectForMost time.Duration
+}
+
+// Defaults are the settings where nobody says otherwise.
+func Defaults() Settings {
+	return Settings{
+		Log:            slog.New(slog.DiscardHandler),
+		MaxConnections: 20_000,
+		MaxHeaderBytes: 64 << 10,
+		MaxStreams:     250,
+		HeaderTimeout:  10 * time.Second,
+		BodyTimeout:    60 * time.Second,
+		WriteTimeout:   60 * time.Second,
+		// Above that of cloud clients and browsers' pools would be better still, but each
+		// connection costs memory.
+		IdleTimeout:    180 * time.Second,
+		MaxMirrorBytes: 64 << 10,
+		MaxMirrors:     1000,
+		Upstream: Upstream{
+			DialTimeout:      3 * time.Second,
+			HandshakeTimeout: 5 * time.Second,
+			// Below the 60 seconds after which many servers close.
+			IdleTimeout:     50 * time.Second,
+			MaxIdle:         512,
+			MaxHeaderBytes:  256 << 10,
+			ConnectAttempts: 3,
+			MaxRequests:     4096,
+			SlowStart:       10 * time.Second,
+			EjectAfter:      5,
+			EjectFor:        10 * time.Second,
+			EjectForMost:    5 * time.Minute,
+		},
+		DrainWait:  5 * time.Second,
+		DrainGrace: 20 * time.Second,
+	}
+}
+
+func (u Upstream) settings() *upstream.Settings {
+	return &upstream.Settings{
+		Balance: balance.Settings{
+			SlowStart:    u.SlowStart,
+			EjectAfter:   u.EjectAfter,
+			EjectFor:     u.EjectFor,
+			EjectForMost: u.EjectForMost,
+			MaxRequests:  u.MaxRequests,
+		},
+		DialTimeout:            u.DialTimeout,
+		HandshakeTimeout:       u.HandshakeTimeout,
+		IdleTimeout:            u.IdleTimeout,
+		MaxIdlePerEndpoint:     u.MaxIdle,
+		MaxResponseHeaderBytes: u.MaxHeaderBytes,
+		ConnectAttempts:        u.ConnectAttempts,
+	}
+}

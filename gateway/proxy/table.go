@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"crypto/tls"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// table is a version of the configuration as requests use it. It does not change.
+type table struct {
+	version   string
+	resources map[string]*resource.Resource
+
+	certificates map[string]made[*certificate]
+	authorities  map[string]made[*upstream.Authority]
+	secrets      [][]byte
+	endpoints    map[string]made[*balance.Set]
+	backends     map[string]made[*upstream.Backend]
+	listeners    map[string]made[*listener]
+	groups       map[string]made[*group]
+	transports   upstream.Transports
+
+	// ports are by target port.
+	ports map[uint16]*port
+}
+
+// made is what was made of a resource and of what the resource refers to. It is made again
+// when one of them is another one.
+type made[T any] struct {
+	from  *resource.Resource
+	parts []any
+	value T
+}
+
+// port is what answers at a port of the proxy.
+type port struct {
+	number uint16
+	// tls says that clients begin with a ClientHello, and bytes that it has to be read
+	// before it is known whether the connection is for HTTP.
+	tls, bytes bool
+	sites      match.Hosts[*site]
+}
+
+// site is a listener with its groups of rules.
+type site struct {
+	*listener
+	groups match.Hosts[*group]
+}
+
+// listener is a listener without what attaches to it.
+type listener struct {
+	name     string
+	resource *resource.Listener
+	tls      *tls.Config
+	metrics  *listenerMetrics
+}
+
+// group is the rules for one hostname.
+type group struct {
+	matcher *match.Group
+	rules   []*rule
+	// backends are the names of all backends of all rules.
+	backends []string
+}
+
+// site finds the listener for a normalised host name.
+func (t *table) site(number uint16, host string) *site {
+	port := t.ports[number]
+	if port == nil {
+		return nil
+	}
+	found, _ := port.sites.Find(host)
+	return found
+}
+
+func (t *table) backend(name string) *upstream.Backend {
+	return t.backends[name].value
+}

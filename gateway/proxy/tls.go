@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"crypto/hkdf"
+	"crypto/sha256"
+	"crypto/tls"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// certificate is a chain and its key.
+type certificate struct {
+	pair tls.Certificate
+	// names are those that the certificate is for, as Hosts has them.
+	names []*resource.Hostname
+}
+
+func newCertificate(r *resource.Certificate) (*certificate, error) {
+	pair, err := tls.X509KeyPair(r.GetChain(), r.GetKey())
+	if err != nil {
+		return nil, err
+	}
+	c := &certificate{pair: pair}
+	for _, name := range pair.Leaf.DNSNames {
+		hostname := &resource.Hostname{Name: strings.ToLower(strings.TrimSuffix(name, "."))}
+		if suffix, ok := strings.CutPrefix(hostname.Name, "*."); ok {
+			hostname.Name, hostname.Wildcard = suffix, resource.Hostname_ONE_LABEL
+		}
+		c.names = append(c.names, hostname)
+	}
+	return c, nil
+}
+
+// tunnels reports whether the listener passes bytes on.
+func (l *listener) tunnels() bool {
+	protocol := l.resource.GetProtocol()
+	return protocol == resource.Listener_TLS_PASSTHROUGH || protocol == resource.Listener_TLS_TERMINATE
+}
+
+func (b *builder) makeListeners() (err error) {
+	b.table.listeners, err = each(b, b.old.listeners, (*resource.Resource).GetListener, b.makeListener)
+	return err
+}
+
+func (b *builder) makeListener(r *resource.Resource) (made[*listener], error) {
+	parts := []any{}
+	var certificates []*certificate
+	for _, name := range r.GetListener().GetCertificates() {
+		certificate, ok := b.table.certificates[name]
+		if !ok {
+			return made[*listener]{}, missing(r, "certificate", name)
+		}
+		certificates = append(certificates, certificate.value)
+		parts = append(parts, certificate.value)
+	}
+	var authorities []*upstream.Authority
+	for _, name := range r.GetListener().GetClientValidation().GetCertificateAuthorities() {
+		authority, ok := b.table.authorities[name]
+		if !ok {
+			return made[*listener]{}, missing(r, "certificate authority", name)
+		}
+		authorities = append(authorities, authority.value)
+		parts = append(parts, authority.value)
+	}
+	for _, secret := range b.table.secrets {
+		parts = append(parts, string(secret))
+	}
+	return keep(b.old.listeners, r, parts, func() (*listener, error) {
+		l := &listener{name: r.GetName(), resource: r.GetListener(), metrics: b.metrics.listener(r.GetName())}
+		switch l.resource.GetProtocol() {
+		case resource.Listener_HTTP, resource.Listener_TLS_PASSTHROUGH:
+			return l, nil
+		case resource.Listener_HTTPS, resource.Listener_TLS_TERMINATE:
+			var err error
+			l.tls, err = b.serverTLS(l, certificates, authorities)
+			return l, err
+		default:
+			return nil, fmt.Errorf("protocol %v is not known", l.resource.GetProtocol())
+		}
+	})
+}
+
+// serverTLS gives the TLS of a listener.
+func (b *builder) serverTLS(l *listener, certificates []*certificate, authorities []*upstream.Authority) (*tls.Config, error) {
+	config := &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		// With none, crypto/tls refuses the name with the alert unrecognized_name.
+		GetCertificate: choose(certificates),
+	}
+	if l.resource.GetProtocol() == resource.Listener_HTTPS {
+		config.NextProtos = []string{"h2", "http/1.1"}
+	}
+	info := "session tickets of " + l.name
+	if validation := l.resource.GetClientValidation(); validation != nil {
+		config.ClientCAs = upstream.Pool(authorities)
+		config.ClientAuth = tls.RequireAndVerifyClientCert
+		if validation.GetAllowInsecureFallback() {
+			config.ClientAuth = tls.RequestClientCert
+		}
+		// A ticket must not carry what another configuration would not have let in.
+		info += fmt.Sprintf(" %v", config.ClientAuth)
+		for _, authority := range authorities {
+			info += fmt.Sprintf(" %x", authority.Digest())
+		}
+	}
+	keys := make([][32]byte, 0, len(b.table.secrets))
+	for _, secret := range b.table.secrets {
+		key, err := hkdf.Key(sha256.New, secret, nil, info, 32)
+		if err != nil {
+			return nil, fmt.Errorf("derive a key for session tickets: %w", err)
+		}
+		keys = append(keys, [32]byte(key))
+	}
+	config.SetSessionTicketKeys(keys)
+	return config, nil
+}
+
+// choose gives the certificate for a server name: one for the very name, then one with a
+// wildcard, then the first. Of several that the client can use the first is taken.
+func choose(certificates []*certificate) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if len(certificates) == 0 {
+		return nil
+	}
+	byName := map[string][]*certificate{}
+	for _, c := range certificates {
+		for _, name := range c.names {
+			key := name.GetName()
+			if name.GetWildcard() != resource.Hostname_NONE {
+				key = "*." + key
+			}
+			if !slices.Contains(byName[key], c) {
+				byName[key] = append(byName[key], c)
+			}
+		}
+	}
+	return func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		name, _ := match.ServerName(hello.ServerName)
+		_, suffix, _ := strings.Cut(name, ".")
+		for _, candidates := range [][]*certificate{byName[name], byName["*."+suffix]} {
+			for _, candidate := range candidates {
+				if len(candidates) == 1 || hello.SupportsCertificate(&candidate.pair) == nil {
+					return &candidate.pair, nil
+				}
+			}
+		}
+		return &certificates[0].pair, nil
+	}
+}

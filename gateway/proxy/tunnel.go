@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/hello"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// sniff reads the server name of a connection and takes the connection where that leads.
+func (s *server) sniff(conn net.Conn) {
+	name, again, err := hello.Read(conn, s.proxy.settings.HeaderTimeout)
+	if err != nil {
+		s.proxy.metrics.unread.Inc()
+		_ = conn.Close()
+		return
+	}
+	table := s.proxy.table.Load()
+	host, ok := match.ServerName(name)
+	var site *site
+	if ok {
+		site = table.site(s.number, host)
+	}
+	switch {
+	case site == nil:
+		// As the end of TLS without a certificate for it would: with an alert.
+		_ = tls.Server(again, &tls.Config{MinVersion: tls.VersionTLS12}).Handshake()
+		_ = conn.Close()
+	case site.resource.GetProtocol() == resource.Listener_TLS_PASSTHROUGH:
+		s.tunnel(again, table, site, host)
+	case site.resource.GetProtocol() == resource.Listener_TLS_TERMINATE:
+		ended := tls.Server(again, site.tls)
+		ctx, cancel := context.WithTimeout(s.proxy.ended, s.proxy.settings.HeaderTimeout)
+		err := ended.HandshakeContext(ctx)
+		cancel()
+		if err != nil {
+			s.proxy.metrics.unread.Inc()
+			_ = conn.Close()
+			return
+		}
+		s.tunnel(ended, table, site, host)
+	default:
+		s.secureConns.give(again)
+	}
+}
+
+// tunnel passes bytes between a client and an endpoint, until both are done.
+func (s *server) tunnel(client net.Conn, table *table, site *site, host string) {
+	defer client.Close()
+	observe := site.metrics.tunnel()
+	result := "no route"
+	defer func() { observe(result) }()
+	group, ok := site.groups.Find(host)
+	if !ok || len(group.rules) == 0 {
+		return
+	}
+	share := group.rules[0].draw()
+	if share == nil || share.backend == "" {
+		result = "no backend"
+		return
+	}
+	backend, err := table.backend(share.backend).Dial(s.proxy.ended)
+	if err != nil {
+		result = "no endpoint"
+		s.proxy.settings.Log.Debug("No endpoint took a connection.", "listener", site.name, "error", err)
+		return
+	}
+	defer backend.Close()
+	result = "passed"
+	stop := context.AfterFunc(s.proxy.ended, func() {
+		_ = client.Close()
+		_ = backend.Close()
+	})
+	defer stop()
+	pipe(client, backend, s.proxy.settings.IdleTimeout)
+}
+
+// pipe copies both ways. The end of one direction leaves the other open. Without a byte
+// in either for a while, both end.
+func pipe(a, b net.Conn, idle time.Duration) {
+	var last atomic.Int64
+	last.Store(time.Now().UnixNano())
+	done := make(chan struct{}, 2)
+	one := func(to, from net.Conn) {
+		defer func() { done <- struct{}{} }()
+		buffer := make([]byte, bufferSize)
+		for {
+			_ = from.SetReadDeadline(time.Now().Add(idle))
+			n, err := from.Read(buffer)
+			if n > 0 {
+				last.Store(time.Now().UnixNano())
+				if _, writeErr := to.Write(buffer[:n]); writeErr != nil {
+					_ = a.Close()
+					_ = b.Close()
+					return
+				}
+			}
+			switch timeout := net.Error(nil); {
+			case err == nil:
+			case errors.As(err, &timeout) && timeout.Timeout() && time.Since(time.Unix(0, last.Load())) < idle:
+				// The other direction had bytes meanwhile.
+			case errors.Is(err, io.EOF):
+				_ = closeWrite(to)
+				return
+			default:
+				_ = a.Close()
+				_ = b.Close()
+				return
+			}
+		}
+	}
+	go one(a, b)
+	go one(b, a)
+	<-done
+	<-done
+}
+
+func closeWrite(conn net.Conn) error {
+	if half, ok := conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return conn.Close()
+}

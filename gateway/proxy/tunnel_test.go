@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// serveBytes starts a backend that reads to the end, and then answers: half-open
+// connections only.
+func serveBytes(t *testing.T, name string, config *tls.Config) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config != nil {
+		listener = tls.NewListener(listener, config)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				got, err := io.ReadAll(conn)
+				if err != nil {
+					return
+				}
+				fmt.Fprintf(conn, "%s got %d bytes: %.20s", name, len(got), got)
+			}()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+func bytesBackend(name, address string) []*resource.Resource {
+	resources := backend(name, address)
+	resources[0].GetBackend().Protocol = resource.Backend_TCP
+	return resources
+}
+
+func bytesListener(name string, port uint32, protocol resource.Listener_Protocol, host string, certificates ...string) *resource.Resource {
+	r := tlsListener(name, port, hostname(host), certificates...)
+	r.GetListener().Protocol = protocol
+	return r
+}
+
+// exchangeBytes sends text and the end, and gives what comes then.
+func exchangeBytes(t *testing.T, port uint32, config *tls.Config, text string) (string, error) {
+	t.Helper()
+	conn, err := tls.Dial("tcp", client127(port), config)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.WriteString(conn, text); err != nil {
+		return "", err
+	}
+	if err := conn.CloseWrite(); err != nil {
+		return "", err
+	}
+	got, err := io.ReadAll(conn)
+	return string(got), err
+}
+
+// HTTPS, passthrough and terminate share a port.
+func TestTunnels(t *testing.T) {
+	port, ours, theirs := freePort(t), newCA(t), newCA(t)
+	again := bytesBackend("again", serveBytes(t, "again", &tls.Config{Certificates: []tls.Certificate{theirs.pair("again.example.com")}}))
+	again[0].GetBackend().Tls = &resource.BackendTLS{Hostname: "again.example.com", CertificateAuthorities: []string{"theirs"}}
+	start(t, nil, all(
+		one(
+			ours.resource("c", "*.example.com"), theirs.authority("theirs"),
+			bytesListener("lp", port, resource.Listener_TLS_PASSTHROUGH, "*.pass.example.com"),
+			bytesListener("lt", port, resource.Listener_TLS_TERMINATE, "end.example.com", "c"),
+			bytesListener("la", port, resource.Listener_TLS_TERMINATE, "again.example.com", "c"),
+			tlsListener("lh", port, hostname("http.example.com"), "c"),
+			routes("rp", "lp", hostname("a.pass.example.com"), toward("", "pass")),
+			routes("rd", "lp", hostname("dead.pass.example.com"), toward("", "dead")),
+			routes("rt", "lt", nil, toward("", "end")), routes("ra", "la", nil, toward("", "again")),
+			routes("rh", "lh", nil, toward("/", "http")),
+		),
+		bytesBackend("pass", serveBytes(t, "pass", &tls.Config{Certificates: []tls.Certificate{theirs.pair("a.pass.example.com")}})),
+		bytesBackend("dead", client127(freePort(t))),
+		bytesBackend("end", serveBytes(t, "end", nil)), again, backend("http", serve(t, echo("http"))),
+	)...)
+	long := strings.Repeat("0123456789", 100_000)
+	for _, tc := range []struct {
+		host, text, want string
+		authority        *ca
+	}{
+		{"a.pass.example.com", "hello", "pass got 5 bytes: hello", theirs},
+		{"A.Pass.Example.com", long, "pass got 1000000 bytes: 01234567890123456789", theirs},
+		{"end.example.com", "hello", "end got 5 bytes: hello", ours},
+		{"end.example.com", long, "end got 1000000 bytes: 01234567890123456789", ours},
+		{"again.example.com", "hello", "again got 5 bytes: hello", ours},
+	} {
+		got, err := exchangeBytes(t, port, &tls.Config{ServerName: tc.host, RootCAs: tc.authority.pool()}, tc.text)
+		if err != nil || got != tc.want {
+			t.Errorf("%s: %q, %v; want %q", tc.host, got, err, tc.want)
+		}
+	}
+	// A ClientHello above 16 KiB.
+	config := &tls.Config{ServerName: "a.pass.example.com", RootCAs: theirs.pool()}
+	for range 150 {
+		config.NextProtos = append(config.NextProtos, strings.Repeat("p", 200))
+	}
+	if got, err := exchangeBytes(t, port, config, "x"); err != nil || got != "pass got 1 bytes: x" {
+		t.Errorf("long ClientHello: %q, %v", got, err)
+	}
+	for _, protocol := range []func(*http.Protocols, bool){(*http.Protocols).SetHTTP1, (*http.Protocols).SetHTTP2} {
+		if got := get(t, client(t, port, &tls.Config{RootCAs: ours.pool()}, protocol), "https://http.example.com/"); got.Header.Get("X-Backend") != "http" {
+			t.Errorf("HTTPS at the same port: %d from %q", got.StatusCode, got.Header.Get("X-Backend"))
+		}
+	}
+	for _, host := range []string{"b.pass.example.com", "dead.pass.example.com", "other.example.org", ""} {
+		if got, err := exchangeBytes(t, port, &tls.Config{ServerName: host, InsecureSkipVerify: true}, "x"); err == nil {
+			t.Errorf("%q got %q; want an error", host, got)
+		}
+	}
+	// HTTP for the host of a tunnel is not for the proxy to answer.
+	c := client(t, port, &tls.Config{RootCAs: ours.pool(), ServerName: "http.example.com"})
+	if got := get(t, c, "https://http.example.com/", "Host: end.example.com"); got.StatusCode != http.StatusMisdirectedRequest {
+		t.Errorf("a request for a tunnel's host: %d; want 421", got.StatusCode)
+	}
+}
+
+func TestTunnelEndsWhenNobodySpeaks(t *testing.T) {
+	port, authority := freePort(t), newCA(t)
+	start(t, func(s *Settings) { s.IdleTimeout, s.HeaderTimeout = 500*time.Millisecond, time.Second }, all(
+		one(authority.resource("c", "a.example.com"), bytesListener("l", port, resource.Listener_TLS_TERMINATE, "a.example.com", "c"),
+			routes("r", "l", nil, toward("", "a"))),
+		bytesBackend("a", serveBytes(t, "a", nil)),
+	)...)
+	conn, err := tls.Dial("tcp", client127(port), &tls.Config{ServerName: "a.example.com", RootCAs: authority.pool()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := conn.Read(make([]byte, 1)); err == nil || timedOut(err) {
+		t.Errorf("an idle tunnel: %v; want it to be closed", err)
+	}
+	// One who says nothing at all.
+	silent, err := net.Dial("tcp", client127(port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	_ = silent.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := silent.Read(make([]byte, 1)); err == nil || timedOut(err) {
+		t.Errorf("a silent connection: %v; want it to be closed", err)
+	}
+}
+
+func timedOut(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// attach attaches a route to one parent and gives the conditions for it, or nil where the
+// parent is not ours.
+func (c *compilation) attach(of *route, parent gatewayv1.ParentReference) []metav1.Condition {
+	listeners, ours := c.parentListeners(of, parent)
+	if !ours {
+		return nil
+	}
+	c.body(of)
+	refused := c.attachAll(of, parent, listeners)
+	if of.accepted != nil {
+		refused = of.accepted
+	}
+	generation := of.object.GetGeneration()
+	accepted := condition(gatewayv1.RouteConditionAccepted, true, gatewayv1.RouteReasonAccepted, "", generation)
+	if refused != nil {
+		accepted = condition(gatewayv1.RouteConditionAccepted, false, refused.condition, refused.message, generation)
+	}
+	resolved := condition(gatewayv1.RouteConditionResolvedRefs, true, gatewayv1.RouteReasonResolvedRefs, "", generation)
+	if of.resolved != nil {
+		resolved = condition(gatewayv1.RouteConditionResolvedRefs, false, of.resolved.condition, of.resolved.message, generation)
+	}
+	conditions := []metav1.Condition{accepted, resolved}
+	if of.partial != nil && refused == nil {
+		conditions = append(conditions,
+			condition(gatewayv1.RouteConditionPartiallyInvalid, true, of.partial.condition, of.partial.message, generation))
+	}
+	return conditions
+}
+
+// parentListeners gives the listeners of a parent.
+func (c *compilation) parentListeners(of *route, parent gatewayv1.ParentReference) ([]*listener, bool) {
+	if parent.Group != nil && *parent.Group != gatewayv1.GroupName {
+		return nil, false
+	}
+	at := key{of.object.GetNamespace(), string(parent.Name)}
+	if parent.Namespace != nil {
+		at.namespace = string(*parent.Namespace)
+	}
+	switch kind := value(parent.Kind); kind {
+	case kindGateway, "":
+		if found := c.known[at]; found != nil {
+			return found.own(), true
+		}
+	case kindListenerSet:
+		if found := c.sets[at]; found != nil {
+			return found.listeners, true
+		}
+	}
+	return nil, false
+}
+
+// attachAll attaches a route to all listeners that take it, and tells why none does. A route
+// that is not accepted counts for nothing; its rules that are left answer 500.
+func (c *compilation) attachAll(of *route, parent gatewayv1.ParentReference, listeners []*listener) *refusal {
+	refused := refuse(ReasonNotFound, gatewayv1.RouteReasonNoMatchingParent, "the parent has no such listener")
+	attached := false
+	// The reason of the listener that came closest is told.
+	closest := 0
+	for _, at := range listeners {
+		if !at.named(parent) {
+			continue
+		}
+		step, reason := at.take(of)
+		if reason == nil {
+			attached = true
+		} else if step > closest {
+			closest, refused = step, reason
+		}
+	}
+	if attached {
+		return nil
+	}
+	return refused
+}
+
+// named reports whether a reference is to the listener.
+func (l *listener) named(parent gatewayv1.ParentReference) bool {
+	return (value(parent.SectionName) == "" || *parent.SectionName == l.spec.Name) &&
+		(value(parent.Port) == 0 || *parent.Port == l.spec.Port)
+}
+
+// take attaches a route, or tells why it cannot, and how far it came.
+func (l *listener) take(of *route) (step int, refused *refusal) {
+	if !l.allows(of.kind) || !l.namespaces(of.object.GetNamespace()) {
+		return 1, refuse(ReasonInvalid, gatewayv1.RouteReasonNotAllowedByListeners,
+			"no listener allows routes of kind %s from namespace %s", of.kind, of.object.GetNamespace())
+	}
+	hosts := l.intersection(of.hosts)
+	if len(hosts) == 0 {
+		return 2, refuse(ReasonInvalid, gatewayv1.RouteReasonNoMatchingListenerHostname,
+			"no listener has a host name in common with the route")
+	}
+	if clash := l.clash(of, hosts); clash != nil {
+		return 3, clash
+	}
+	if last := len(l.attachments) - 1; last >= 0 && l.attachments[last].route == of {
+		// Two references of the route lead to the listener.
+		return 0, nil
+	}
+	l.attachments = append(l.attachments, attachment{of, hosts})
+	if of.accepted == nil {
+		l.attached++
+	}
+	return 0, nil
+}
+
+// intersection gives the host names that a route and a listener have in common.
+func (l *listener) intersection(hosts []hostname) []hostname {
+	if l.layer4() {
+		return hosts
+	}
+	found := make([]hostname, 0, len(hosts))
+	for _, host := range hosts {
+		if both, ok := intersect(l.host, host); ok {
+			found = append(found, both)
+		}
+	}
+	return found
+}
+
+// clash tells which older route of the other kind has a host name of an HTTPRoute or a
+// GRPCRoute (Gateway API: GRPCRoute, cross serving): only one kind can have it.
+func (l *listener) clash(of *route, hosts []hostname) *refusal {
+	if of.kind != kindHTTPRoute && of.kind != kindGRPCRoute {
+		return nil
+	}
+	if len(l.attachments) == 0 || !l.mixed && l.attachments[0].route.kind == of.kind {
+		return nil
+	}
+	for _, other := range l.attachments {
+		if other.route.kind == of.kind || other.route.accepted != nil {
+			continue
+		}
+		for _, a := range hosts {
+			for _, b := range other.hosts {
+				if both, ok := intersect(a, b); ok {
+					return refuse(ReasonConflict, gatewayv1.RouteReasonNotAllowedByListeners,
+						"%s %s/%s is older and has %s, too", other.route.kind,
+						other.route.object.GetNamespace(), other.route.object.GetName(), displayed(both))
+				}
+			}
+		}
+	}
+	l.mixed = true
+	return nil
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// Application protocols of Service ports (Kubernetes: KEP-3726).
+const (
+	appProtocolH2C       = "kubernetes.io/h2c"
+	appProtocolWSS       = "kubernetes.io/wss"
+	appProtocolHTTPS     = "https"
+	appProtocolHTTPSName = "kubernetes.io/https"
+)
+
+// refusal is why a reference cannot be followed.
+type refusal struct {
+	// reason is one of this package, for Problems.
+	reason string
+	// condition is one of Gateway API, for the condition ResolvedRefs or Accepted.
+	condition string
+	message   string
+}
+
+func refuse[T ~string](reason string, condition T, format string, arguments ...any) *refusal {
+	return &refusal{reason: reason, condition: string(condition), message: fmt.Sprintf(format, arguments...)}
+}
+
+// backend is a Service port and how it is spoken with.
+type backend struct {
+	name     string
+	service  ServicePort
+	resource *resource.Backend
+	// authorities are what resource.tls refers to.
+	authorities []*resource.Resource
+}
+
+// servicePort finds a port of a Service by name, or by number where the name is empty.
+func (c *compilation) servicePort(
+	of key, name string, number int32, protocol corev1.Protocol,
+) (*corev1.ServicePort, *refusal) {
+	service := c.index.services[of]
+	if service == nil {
+		return nil, refuse(ReasonNotFound, gatewayv1.RouteReasonBackendNotFound,
+			"there is no Service %s/%s", of.namespace, of.name)
+	}
+	if service.Spec.Type == corev1.ServiceTypeExternalName {
+		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonInvalidKind,
+			"Service %s/%s is an ExternalName; only endpoints are spoken with", of.namespace, of.name)
+	}
+	index := slices.IndexFunc(service.Spec.Ports, func(port corev1.ServicePort) bool {
+		return (port.Protocol == protocol || protocol == corev1.ProtocolTCP && port.Protocol == "") &&
+			(name != "" && port.Name == name || name == "" && port.Port == number)
+	})
+	if index < 0 {
+		wanted := name
+		if wanted == "" {
+			wanted = fmt.Sprint(number)
+		}
+		return nil, refuse(ReasonNotFound, gatewayv1.RouteReasonBackendNotFound,
+			"Service %s/%s has no %s port %s", of.namespace, of.name, protocol, wanted)
+	}
+	return &service.Spec.Ports[index], nil
+}
+
+// speech is how a route wants a backend to be spoken with.
+type speech struct {
+	// protocol is that of a port that names none.
+	protocol resource.Backend_Protocol
+	// encrypted says that the client's TLS goes through: no policy is for that.
+	encrypted bool
+}
+
+// backend gives the backend of a Service port. It is encrypted where a policy says so.
+func (c *compilation) backend(of key, port *corev1.ServicePort, speech speech) (*backend, *refusal) {
+	protocol := speech.protocol
+	var policy *policy
+	if !speech.encrypted {
+		policy = c.policies.of(of, port)
+	}
+	if protocol != resource.Backend_TCP {
+		switch value(port.AppProtocol) {
+		case appProtocolH2C:
+			protocol = resource.Backend_H2C
+		case appProtocolWSS, appProtocolHTTPS, appProtocolHTTPSName:
+			if policy == nil {
+				return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedProtocol,
+					"port %d of Service %s/%s speaks %s: add a BackendTLSPolicy that says whom to trust",
+					port.Port, of.namespace, of.name, *port.AppProtocol)
+			}
+		}
+	}
+	name := backendName(of, port.Port, protocol, speech.encrypted)
+	if known := c.backends[name]; known != nil {
+		return known, nil
+	}
+	service := ServicePort{Namespace: of.namespace, Name: of.name, Port: port.Port}
+	found := &backend{name: name, service: service, resource: &resource.Backend{
+		Protocol: protocol, Endpoints: EndpointsName(service),
+	}}
+	if policy != nil {
+		found.resource.Tls, found.resource.Refuse = policy.tls, policy.tls == nil
+		found.authorities = policy.authorities
+	}
+	c.backends[name] = found
+	return found, nil
+}
+
+// backendName names a Service port and how it is spoken with.
+func backendName(of key, port int32, protocol resource.Backend_Protocol, encrypted bool) string {
+	name := fmt.Sprintf("backend/%s/%s/%d", of.namespace, of.name, port)
+	switch {
+	case encrypted:
+		name += "/passthrough"
+	case protocol == resource.Backend_H2C:
+		name += "/h2c"
+	case protocol == resource.Backend_TCP:
+		name += "/tcp"
+	}
+	return name
+}
+
+// use adds a backend, and what it refers to, to the proxy.
+func (b *builder) use(found *backend) {
+	if b.has(found.name) {
+		return
+	}
+	b.services[found.service] = true
+	for _, authority := range found.authorities {
+		b.add(authority)
+	}
+	wire := found.resource
+	if wire.Tls != nil && b.clientCertificate != nil {
+		wire = &resource.Backend{Protocol: wire.Protocol, Endpoints: wire.Endpoints, Tls: &resource.BackendTLS{
+			Hostname:               wire.Tls.Hostname,
+			SubjectAltNames:        wire.Tls.SubjectAltNames,
+			CertificateAuthorities: wire.Tls.CertificateAuthorities,
+			ClientCertificate:      b.certificate(b.clientCertificate),
+		}}
+	}
+	b.add(&resource.Resource{Name: found.name, Kind: &resource.Resource_Backend{Backend: wire}})
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// policy is a BackendTLSPolicy.
+type policy struct {
+	object *gatewayv1.BackendTLSPolicy
+	// tls is nil where the policy is invalid: its targets are refused, never in plain text.
+	tls         *resource.BackendTLS
+	authorities []*resource.Resource
+	// accepted and resolved are nil where all is well.
+	accepted, resolved *refusal
+	// gateways are those whose routes lead to a target.
+	gateways map[key]bool
+}
+
+// target is a Service, or one named port of it.
+type target struct {
+	service key
+	section string
+}
+
+// policies finds the policy of a Service port.
+type policies struct {
+	all       []*policy
+	effective map[target]*policy
+	targeting map[key][]*policy
+}
+
+// readPolicies reads all policies. Of several with one target the oldest counts.
+func (c *compilation) readPolicies(objects []*gatewayv1.BackendTLSPolicy) {
+	c.policies = policies{effective: map[target]*policy{}, targeting: map[key][]*policy{}}
+	for _, object := range oldestFirst(objects) {
+		found := &policy{object: object, gateways: map[key]bool{}}
+		c.policies.all = append(c.policies.all, found)
+		c.readPolicy(found)
+		won, lost := false, ""
+		for _, reference := range object.Spec.TargetRefs {
+			if reference.Group != "" || reference.Kind != kindService {
+				continue
+			}
+			at := target{service: key{object.Namespace, string(reference.Name)}, section: string(value(reference.SectionName))}
+			if targets := c.policies.targeting[at.service]; !slices.Contains(targets, found) {
+				c.policies.targeting[at.service] = append(targets, found)
+			}
+			if older := c.policies.effective[at]; older != nil && older != found {
+				lost = older.object.Name
+				continue
+			}
+			c.policies.effective[at] = found
+			won = true
+		}
+		if !won && lost != "" {
+			found.accepted = refuse(ReasonConflict, gatewayv1.PolicyReasonConflicted,
+				"BackendTLSPolicy %s is older and has the same target", lost)
+		}
+	}
+}
+
+// of gives the policy of a Service port: one for the port by name goes before one for all.
+func (p *policies) of(service key, port *corev1.ServicePort) *policy {
+	if len(p.effective) == 0 {
+		return nil
+	}
+	if port.Name != "" {
+		if found := p.effective[target{service, port.Name}]; found != nil {
+			return found
+		}
+	}
+	return p.effective[target{service: service}]
+}
+
+// readPolicy reads what a policy says about a backend's certificate.
+func (c *compilation) readPolicy(of *policy) {
+	validation := &of.object.Spec.Validation
+	host, err := parseHostname(string(validation.Hostname))
+	if err != nil || host == "" || host.wildcard() {
+		of.accepted = refuse(ReasonInvalid, gatewayv1.PolicyReasonInvalid,
+			"spec.validation.hostname: %q is not a host name", validation.Hostname)
+		return
+	}
+	tls := &resource.BackendTLS{Hostname: string(host)}
+	if !c.readAuthorities(of, tls) {
+		return
+	}
+	for i, name := range validation.SubjectAltNames {
+		switch {
+		case name.Type == gatewayv1.HostnameSubjectAltNameType && name.Hostname != "":
+			tls.SubjectAltNames = append(tls.SubjectAltNames, &resource.SubjectAltName{
+				Kind: &resource.SubjectAltName_Hostname{Hostname: string(name.Hostname)}})
+		case name.Type == gatewayv1.URISubjectAltNameType && name.URI != "":
+			tls.SubjectAltNames = append(tls.SubjectAltNames, &resource.SubjectAltName{
+				Kind: &resource.SubjectAltName_Uri{Uri: string(name.URI)}})
+		default:
+			of.accepted = refuse(ReasonInvalid, gatewayv1.PolicyReasonInvalid,
+				"spec.validation.subjectAltNames[%d]: %s names nothing", i, name.Type)
+			return
+		}
+	}
+	of.tls = tls
+}
+
+// readAuthorities reads whom a policy trusts. One reference that cannot be followed is told;
+// none that can be followed makes the policy invalid.
+func (c *compilation) readAuthorities(of *policy, tls *resource.BackendTLS) bool {
+	validation := &of.object.Spec.Validation
+	if len(validation.CACertificateRefs) == 0 {
+		if value(validation.WellKnownCACertificates) == gatewayv1.WellKnownCACertificatesSystem {
+			return true
+		}
+		of.accepted = refuse(ReasonInvalid, gatewayv1.PolicyReasonInvalid,
+			"spec.validation: neither caCertificateRefs nor wellKnownCACertificates System")
+		return false
+	}
+	for _, reference := range validation.CACertificateRefs {
+		found, refused := c.authorityOf(referrer{kind: "BackendTLSPolicy", namespace: of.object.Namespace},
+			gatewayv1.ObjectReference{Group: reference.Group, Kind: reference.Kind, Name: reference.Name})
+		if refused != nil {
+			if refused.condition == string(gatewayv1.ListenerReasonInvalidCACertificateKind) {
+				refused.condition = string(gatewayv1.BackendTLSPolicyReasonInvalidKind)
+			}
+			if of.resolved == nil {
+				of.resolved = refused
+			}
+			continue
+		}
+		of.authorities = append(of.authorities, found)
+		tls.CertificateAuthorities = append(tls.CertificateAuthorities, found.Name)
+	}
+	if len(of.authorities) == 0 {
+		of.accepted = refuse(ReasonInvalid, gatewayv1.BackendTLSPolicyReasonNoValidCACertificate,
+			"spec.validation.caCertificateRefs: none can be used")
+		return false
+	}
+	return true
+}
+
+// used notes that a Gateway's routes lead to a Service.
+func (p *policies) used(service ServicePort, by key) {
+	for _, found := range p.targeting[key{service.Namespace, service.Name}] {
+		found.gateways[by] = true
+	}
+}
+
+// maxAncestors is the limit of PolicyStatus.
+const maxAncestors = 16
+
+// policyStatuses gives the status of each policy.
+func (c *compilation) policyStatuses() {
+	for _, found := range c.policies.all {
+		others := 0
+		for _, ancestor := range found.object.Status.Ancestors {
+			if ancestor.ControllerName != c.settings.GatewayController {
+				others++
+			}
+		}
+		status := gatewayv1.PolicyStatus{Ancestors: []gatewayv1.PolicyAncestorStatus{}}
+		for _, at := range sortedKeys(found.gateways) {
+			if len(status.Ancestors)+others >= maxAncestors {
+				break
+			}
+			status.Ancestors = append(status.Ancestors, gatewayv1.PolicyAncestorStatus{
+				AncestorRef:    gatewayReference(at),
+				ControllerName: c.settings.GatewayController,
+				Conditions:     found.conditions(),
+			})
+		}
+		c.result.Statuses.BackendTLSPolicies = append(c.result.Statuses.BackendTLSPolicies, statusOf(found.object, status))
+	}
+}
+
+func (p *policy) conditions() []metav1.Condition {
+	generation := p.object.Generation
+	accepted := condition(gatewayv1.PolicyConditionAccepted, true, gatewayv1.PolicyReasonAccepted, "", generation)
+	if p.accepted != nil {
+		accepted = condition(gatewayv1.PolicyConditionAccepted, false, p.accepted.condition, p.accepted.message, generation)
+	}
+	resolved := condition(gatewayv1.BackendTLSPolicyConditionResolvedRefs, true,
+		gatewayv1.BackendTLSPolicyReasonResolvedRefs, "", generation)
+	if p.resolved != nil {
+		resolved = condition(gatewayv1.BackendTLSPolicyConditionResolvedRefs, false,
+			p.resolved.condition, p.resolved.message, generation)
+	}
+	return []metav1.Condition{accepted, resolved}
+}
+
+func gatewayReference(at key) gatewayv1.ParentReference {
+	group, kind, namespace := gatewayv1.Group(gatewayv1.GroupName), gatewayv1.Kind(kindGateway), gatewayv1.Namespace(at.namespace)
+	return gatewayv1.ParentReference{Group: &group, Kind: &kind, Namespace: &namespace, Name: gatewayv1.ObjectName(at.name)}
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"cmp"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// Compile turns objects into the configuration of proxies, frontends, and statuses. The same
+// objects in any order give the same result.
+func Compile(objects *Objects, settings Settings) *Result {
+	return new(Compiler).Compile(objects, settings)
+}
+
+// Compiler compiles again and again. What did not change comes out as the same pointers, and a
+// certificate is parsed once. The results are those of Compile. The zero value is ready. It is
+// not for concurrent use.
+type Compiler struct {
+	certificates certificateCache
+	previous     previous
+}
+
+// Compile is Compile.
+func (c *Compiler) Compile(objects *Objects, settings Settings) *Result {
+	c.certificates.begin()
+	run := &compilation{
+		settings:     settings,
+		index:        newIndex(objects),
+		certificates: &c.certificates,
+		result:       &Result{},
+		backends:     map[string]*backend{},
+		authorities:  map[key]*resource.Resource{},
+		known:        map[key]*gateway{},
+		sets:         map[key]*listenerSet{},
+	}
+	run.readPolicies(objects.BackendTLSPolicies)
+	run.ingresses(objects)
+	run.gateways(objects)
+	run.finish()
+	c.previous.reuse(run.result)
+	c.certificates.end()
+	return run.result
+}
+
+// compilation is one run of Compile.
+type compilation struct {
+	settings     Settings
+	index        *index
+	certificates *certificateCache
+	result       *Result
+
+	policies    policies
+	backends    map[string]*backend
+	authorities map[key]*resource.Resource
+	// known and sets are the Gateways of ours and the ListenerSets that name them.
+	known map[key]*gateway
+	sets  map[key]*listenerSet
+}
+
+// problem adds a problem of an object.
+func (c *compilation) problem(object Object, field, reason, message string) {
+	c.result.Problems = append(c.result.Problems,
+		Problem{Object: object, Field: field, Reason: reason, Message: field + ": " + message})
+}
+
+// finish sorts the result.
+func (c *compilation) finish() {
+	statuses := &c.result.Statuses
+	sortStatuses(statuses.GatewayClasses)
+	sortStatuses(statuses.ListenerSets)
+	sortStatuses(statuses.BackendTLSPolicies)
+	slices.SortFunc(c.result.Frontends, compareFrontends)
+	slices.SortFunc(c.result.Proxies, func(a, b *Proxy) int { return compareObjects(a.Owner, b.Owner) })
+	slices.SortFunc(c.result.Ingresses, func(a, b IngressStatus) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	slices.SortStableFunc(c.result.Problems, func(a, b Problem) int {
+		return cmp.Or(compareObjects(a.Object, b.Object), cmp.Compare(a.Field, b.Field),
+			cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Message, b.Message))
+	})
+	c.result.Problems = slices.Compact(c.result.Problems)
+}
+
+func compareObjects(a, b Object) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// key is a namespace and a name.
+type key struct{ namespace, name string }
+
+func keyOf(object metav1.Object) key { return key{object.GetNamespace(), object.GetName()} }
+
+func compareKeys(a, b key) int {
+	return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
+}
+
+func sortStatuses[T any](statuses []Status[T]) {
+	slices.SortFunc(statuses, func(a, b Status[T]) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+}

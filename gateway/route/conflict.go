@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// portUse is who has a port of a Gateway.
+type portUse struct {
+	// first is the first listener of the port: all others must be able to share it.
+	first *listener
+	hosts map[hostname]*listener
+}
+
+// transport is a port of TCP or UDP.
+type transport struct {
+	port      int32
+	datagrams bool
+}
+
+func (l *listener) transport() transport {
+	return transport{l.spec.Port, l.spec.Protocol == gatewayv1.UDPProtocolType}
+}
+
+// conflicts finds the listeners that cannot be told apart. Those of the Gateway itself that
+// conflict are all refused. A ListenerSet's loses against one that came before: the Gateway's,
+// then those of older sets.
+func conflicts(listeners []*listener) {
+	ownConflicts(listeners)
+	uses := map[transport]*portUse{}
+	for _, found := range listeners {
+		if found.accepted != nil || found.conflict != nil {
+			continue
+		}
+		use := uses[found.transport()]
+		if use == nil {
+			use = &portUse{first: found, hosts: map[hostname]*listener{}}
+			uses[found.transport()] = use
+		} else {
+			found.conflict = use.conflict(found)
+		}
+		if found.conflict == nil {
+			use.hosts[found.host] = found
+		}
+	}
+	for _, use := range uses {
+		use.overlaps()
+	}
+}
+
+// ownConflicts refuses the listeners of the Gateway itself that conflict with each other.
+func ownConflicts(listeners []*listener) {
+	var own []*listener
+	for _, found := range listeners {
+		if found.ownerKind == kindGateway && found.accepted == nil {
+			own = append(own, found)
+		}
+	}
+	for _, found := range own {
+		for _, other := range own {
+			if other != found && found.conflict == nil {
+				found.conflict = conflict(found, other)
+			}
+		}
+	}
+}
+
+// conflict tells why a listener cannot share the port, or nil.
+func (u *portUse) conflict(found *listener) *refusal {
+	if refused := conflict(found, u.first); refused != nil {
+		return refused
+	}
+	if other := u.hosts[found.host]; other != nil {
+		return conflict(found, other)
+	}
+	return nil
+}
+
+// conflict tells why two listeners cannot be told apart, or nil.
+func conflict(a, b *listener) *refusal {
+	if a.transport() != b.transport() {
+		return nil
+	}
+	if family(a) != family(b) || a.layer4() {
+		return refuse(ReasonConflict, gatewayv1.ListenerReasonProtocolConflict,
+			"listener %s of %s %s/%s has the same port and speaks %s",
+			b.spec.Name, b.ownerKind, b.owner.GetNamespace(), b.owner.GetName(), b.spec.Protocol)
+	}
+	if a.host != b.host {
+		return nil
+	}
+	reason := gatewayv1.ListenerReasonHostnameConflict
+	if a.spec.Protocol != b.spec.Protocol {
+		reason = gatewayv1.ListenerReasonProtocolConflict
+	}
+	return refuse(ReasonConflict, reason, "listener %s of %s %s/%s has the same port and hostname",
+		b.spec.Name, b.ownerKind, b.owner.GetNamespace(), b.owner.GetName())
+}
+
+// family is what can share a port: HTTPS and TLS are told apart by server name.
+func family(l *listener) gatewayv1.ProtocolType {
+	if l.spec.Protocol == gatewayv1.HTTPSProtocolType {
+		return gatewayv1.TLSProtocolType
+	}
+	return l.spec.Protocol
+}
+
+// overlaps marks the HTTPS listeners of a port whose host names overlap: clients may use a
+// connection of one for the other (Gateway API: OverlappingTLSConfig).
+func (u *portUse) overlaps() {
+	for host, found := range u.hosts {
+		if found.spec.Protocol != gatewayv1.HTTPSProtocolType || host == "" {
+			continue
+		}
+		for wider := host.wider(); ; wider = wider.wider() {
+			if other := u.hosts[wider]; other != nil && other.spec.Protocol == gatewayv1.HTTPSProtocolType {
+				found.overlaps, other.overlaps = true, true
+			}
+			if wider == "" {
+				break
+			}
+		}
+	}
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// Endpoints is who serves a port of a Service, sorted by address. The slices are those of the
+// Service, in any order. Of a dual-stack Service the addresses of its first family count: a
+// pod must not have two shares.
+func Endpoints(service *corev1.Service, port int32, endpointSlices []*discoveryv1.EndpointSlice) *resource.Endpoints {
+	index := slices.IndexFunc(service.Spec.Ports, func(p corev1.ServicePort) bool {
+		return p.Port == port && isTCP(p.Protocol)
+	})
+	if index < 0 {
+		return &resource.Endpoints{}
+	}
+	name := service.Spec.Ports[index].Name
+	family := discoveryv1.AddressTypeIPv4
+	if len(service.Spec.IPFamilies) > 0 {
+		family = discoveryv1.AddressType(service.Spec.IPFamilies[0])
+	}
+	found := endpointsOf(name, family, endpointSlices)
+	if len(found) == 0 {
+		other := discoveryv1.AddressTypeIPv6
+		if family == other {
+			other = discoveryv1.AddressTypeIPv4
+		}
+		found = endpointsOf(name, other, endpointSlices)
+	}
+	return &resource.Endpoints{Endpoints: found}
+}
+
+// endpointsOf lists the endpoints of a named port and a family.
+func endpointsOf(
+	name string, family discoveryv1.AddressType, endpointSlices []*discoveryv1.EndpointSlice,
+) []*resource.Endpoint {
+	draining := map[netip.AddrPort]bool{}
+	for _, slice := range endpointSlices {
+		if slice.AddressType != family {
+			continue
+		}
+		for _, port := range slice.Ports {
+			if value(port.Name) != name || port.Port == nil || port.Protocol != nil && !isTCP(*port.Protocol) {
+				continue
+			}
+			for i := range slice.Endpoints {
+				addEndpoint(draining, &slice.Endpoints[i], *port.Port)
+			}
+		}
+	}
+	var found []*resource.Endpoint
+	for address, drains := range draining {
+		found = append(found, &resource.Endpoint{
+			Address: address.Addr().String(), Port: uint32(address.Port()), Draining: drains,
+		})
+	}
+	slices.SortFunc(found, func(a, b *resource.Endpoint) int {
+		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port))
+	})
+	return found
+}
+
+// addEndpoint adds an endpoint that serves. One that two slices have is ready where one of
+// them says so.
+func addEndpoint(draining map[netip.AddrPort]bool, endpoint *discoveryv1.Endpoint, port int32) {
+	conditions := endpoint.Conditions
+	ready := conditions.Ready == nil || *conditions.Ready
+	serving := conditions.Serving == nil && ready || conditions.Serving != nil && *conditions.Serving
+	drains := conditions.Terminating != nil && *conditions.Terminating && serving
+	if !ready && !drains || len(endpoint.Addresses) == 0 || port < 1 || port > 65535 {
+		return
+	}
+	// Only the first address counts (discovery/v1: clients should not use the others).
+	address, err := netip.ParseAddr(endpoint.Addresses[0])
+	if err != nil {
+		return
+	}
+	at := netip.AddrPortFrom(address.Unmap(), uint16(port))
+	before, known := draining[at]
+	draining[at] = !ready && (!known || before)
+}
+
+func isTCP(protocol corev1.Protocol) bool { return protocol == "" || protocol == corev1.ProtocolTCP }
+
+// value is what a pointer points to, or the zero value.
+func value[T any](pointer *T) T {
+	if pointer == nil {
+		var zero T
+		return zero
+	}
+	return *pointer
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// gateway is a Gateway of ours, with its ListenerSets.
+type gateway struct {
+	object    *gatewayv1.Gateway
+	builder   *builder
+	listeners []*listener
+	sets      []*listenerSet
+	// refused is why the whole Gateway is, or nil. resolved is about its client certificate.
+	refused, resolved *refusal
+}
+
+func (g *gateway) accepted() bool { return g.refused == nil }
+
+// gateways compiles all that hangs on our GatewayClasses.
+func (c *compilation) gateways(objects *Objects) {
+	classes := c.gatewayClasses(objects.GatewayClasses)
+	sets := c.setsByGateway(objects.ListenerSets)
+	for _, object := range oldestFirst(objects.Gateways) {
+		class := classes[string(object.Spec.GatewayClassName)]
+		if class == nil {
+			continue
+		}
+		found := c.newGateway(object, class)
+		c.attachSets(found, sets[keyOf(object)])
+		conflicts(found.listeners)
+		c.known[keyOf(object)] = found
+	}
+	c.routes(objects)
+	for _, at := range sortedKeys(c.known) {
+		c.finishGateway(c.known[at])
+	}
+	c.policyStatuses()
+}
+
+// gatewayClass is a GatewayClass of ours.
+type gatewayClass struct{ parameters Parameters }
+
+// gatewayClasses reads the classes. One with invalid parameters goes on with default ones:
+// what runs must not stop for it.
+func (c *compilation) gatewayClasses(objects []*gatewayv1.GatewayClass) map[string]*gatewayClass {
+	found := map[string]*gatewayClass{}
+	for _, object := range oldestFirst(objects) {
+		if object.Spec.ControllerName != c.settings.GatewayController {
+			continue
+		}
+		class := &gatewayClass{}
+		accepted := condition(gatewayv1.GatewayClassConditionStatusAccepted, true,
+			gatewayv1.GatewayClassReasonAccepted, "", object.Generation)
+		if reference := object.Spec.ParametersRef; reference != nil {
+			at := key{string(value(reference.Namespace)), reference.Name}
+			parameters, refused := c.gatewayParameters(reference.Group, reference.Kind, at)
+			if refused != nil {
+				accepted = condition(gatewayv1.GatewayClassConditionStatusAccepted, false,
+					gatewayv1.GatewayClassReasonInvalidParameters, "spec.parametersRef: "+refused.message, object.Generation)
+			}
+			class.parameters = parameters
+		}
+		found[object.Name] = class
+		status := gatewayv1.GatewayClassStatus{}
+		status.Conditions = append(status.Conditions, accepted)
+		c.result.Statuses.GatewayClasses = append(c.result.Statuses.GatewayClasses, statusOf(object, status))
+	}
+	return found
+}
+
+// gatewayParameters reads a ConfigMap with parameters of a GatewayClass or a Gateway.
+func (c *compilation) gatewayParameters(group gatewayv1.Group, kind gatewayv1.Kind, at key) (Parameters, *refusal) {
+	if group != "" || kind != kindConfigMap {
+		return Parameters{}, refuse(ReasonUnsupported, "", "parameters are in a ConfigMap of the core group, not in a %s", kind)
+	}
+	configMap := c.index.configMaps[at]
+	if configMap == nil {
+		return Parameters{}, refuse(ReasonNotFound, "", "there is no ConfigMap %s/%s", at.namespace, at.name)
+	}
+	found, problems := parseParameters(configMap, false)
+	if len(problems) > 0 {
+		return found.Parameters, refuse(problems[0].reason, "", "ConfigMap %s/%s, %s: %s",
+			at.namespace, at.name, problems[0].key, problems[0].message)
+	}
+	return found.Parameters, nil
+}
+
+// newGateway reads a Gateway without its ListenerSets.
+func (c *compilation) newGateway(object *gatewayv1.Gateway, class *gatewayClass) *gateway {
+	found := &gateway{
+		object:  object,
+		builder: newBuilder(Object{Kind: kindGateway, Namespace: object.Namespace, Name: object.Name}),
+	}
+	proxy := found.builder.proxy
+	proxy.Parameters = class.parameters
+	proxy.Addresses = object.Spec.Addresses
+	for i, address := range object.Spec.Addresses {
+		if address.Type != nil && *address.Type != gatewayv1.IPAddressType {
+			found.refused = refuse(ReasonUnsupported, gatewayv1.GatewayReasonUnsupportedAddress,
+				"spec.addresses[%d]: type %s; a VIP is an IPAddress", i, *address.Type)
+		} else if _, err := netip.ParseAddr(address.Value); err != nil && address.Value != "" {
+			found.refused = refuse(ReasonInvalid, gatewayv1.GatewayReasonUnsupportedAddress,
+				"spec.addresses[%d]: %q is no IP address", i, address.Value)
+		}
+	}
+	if infrastructure := object.Spec.Infrastructure; infrastructure != nil {
+		c.readInfrastructure(found, infrastructure)
+	}
+	if object.Spec.TLS != nil && object.Spec.TLS.Backend != nil && object.Spec.TLS.Backend.ClientCertificateRef != nil {
+		found.builder.clientCertificate, found.resolved = c.secretOf(referrer{kindGateway, object.Namespace},
+			*object.Spec.TLS.Backend.ClientCertificateRef, string(gatewayv1.GatewayReasonInvalidClientCertificateRef))
+	}
+	for _, spec := range object.Spec.Listeners {
+		found.listeners = append(found.listeners, c.newListener(found, object, kindGateway, spec))
+	}
+	return found
+}
+
+// readInfrastructure reads labels, annotations and parameters.
+func (c *compilation) readInfrastructure(of *gateway, infrastructure *gatewayv1.GatewayInfrastructure) {
+	proxy := of.builder.proxy
+	for name, text := range infrastructure.Labels {
+		if proxy.Labels == nil {
+			proxy.Labels = map[string]string{}
+		}
+		proxy.Labels[string(name)] = string(text)
+	}
+	for name, text := range infrastructure.Annotations {
+		if proxy.Annotations == nil {
+			proxy.Annotations = map[string]string{}
+		}
+		proxy.Annotations[string(name)] = string(text)
+	}
+	if reference := infrastructure.ParametersRef; reference != nil {
+		found, refused := c.gatewayParameters(reference.Group, reference.Kind, key{of.object.Namespace, reference.Name})
+		if refused != nil {
+			of.refused = refuse(refused.reason, gatewayv1.GatewayReasonInvalidParameters,
+				"spec.infrastructure.parametersRef: %s", refused.message)
+			return
+		}
+		proxy.Parameters = found
+	}
+}
+
+// finishGateway makes the proxy, the frontends and the status of a Gateway.
+func (c *compilation) finishGateway(of *gateway) {
+	ports := map[int32]bool{}
+	for _, listener := range of.listeners {
+		if listener.programmed() && !listener.layer4() {
+			ports[listener.spec.Port] = true
+		}
+	}
+	of.builder.proxy.Ports = targetPorts(ports, c.settings.ReservedPorts)
+	for _, listener := range of.listeners {
+		if !listener.programmed() {
+			continue
+		}
+		if listener.layer4() {
+			c.frontend(listener)
+			continue
+		}
+		of.addListener(listener)
+	}
+	of.addGroups()
+	for service := range of.builder.services {
+		c.policies.used(service, keyOf(of.object))
+	}
+	if of.accepted() {
+		c.result.Proxies = append(c.result.Proxies, of.builder.finish())
+	}
+	c.result.Statuses.Gateways = append(c.result.Statuses.Gateways, statusOf(of.object, of.status()))
+	for _, set := range of.sets {
+		c.result.Statuses.ListenerSets = append(c.result.Statuses.ListenerSets, statusOf(set.object, set.status()))
+	}
+}
+
+var wireProtocols = map[gatewayv1.ProtocolType]resource.Listener_Protocol{
+	gatewayv1.HTTPProtocolType:  resource.Listener_HTTP,
+	gatewayv1.HTTPSProtocolType: resource.Listener_HTTPS,
+	gatewayv1.TLSProtocolType:   resource.Listener_TLS_TERMINATE,
+}
+
+// addListener adds a listener to the configuration.
+func (g *gateway) addListener(of *listener) {
+	wire := &resource.Listener{
+		Port:             uint32(of.spec.Port),
+		Protocol:         wireProtocols[of.spec.Protocol],
+		Hostname:         of.host.resource(resource.Hostname_LABELS),
+		ClientValidation: of.validation,
+		TrustedHops:      g.builder.proxy.Parameters.TrustedHops,
+	}
+	if of.passthrough() {
+		wire.Protocol = resource.Listener_TLS_PASSTHROUGH
+	}
+	for _, port := range g.builder.proxy.Ports {
+		if port.VIP == of.spec.Port && port.Protocol == corev1.ProtocolTCP {
+			wire.TargetPort = uint32(port.Target)
+		}
+	}
+	for _, certificate := range of.certificates {
+		wire.Certificates = append(wire.Certificates, g.builder.certificate(certificate))
+	}
+	for _, authority := range of.authorities {
+		g.builder.add(authority)
+	}
+	g.builder.listener(of.name, wire)
+}
+
+// sortedKeys sorts by namespace and name.
+func sortedKeys[T any](of map[key]T) []key {
+	return slices.SortedFunc(maps.Keys(of), compareKeys)
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// conditions are those of a listener.
+func (l *listener) conditions() []metav1.Condition {
+	generation := l.owner.GetGeneration()
+	accepted := condition(gatewayv1.ListenerConditionAccepted, true, gatewayv1.ListenerReasonAccepted, "", generation)
+	programmed := condition(gatewayv1.ListenerConditionProgrammed, true, gatewayv1.ListenerReasonProgrammed, "", generation)
+	resolved := condition(gatewayv1.ListenerConditionResolvedRefs, true, gatewayv1.ListenerReasonResolvedRefs, "", generation)
+	conflicted := condition(gatewayv1.ListenerConditionConflicted, false, gatewayv1.ListenerReasonNoConflicts, "", generation)
+	if l.resolved != nil {
+		resolved = condition(gatewayv1.ListenerConditionResolvedRefs, false, l.resolved.condition, l.resolved.message, generation)
+	}
+	refused := l.accepted
+	if l.conflict != nil {
+		refused = l.conflict
+		conflicted = condition(gatewayv1.ListenerConditionConflicted, true, refused.condition, refused.message, generation)
+	}
+	switch {
+	case refused != nil:
+		accepted = condition(gatewayv1.ListenerConditionAccepted, false, refused.condition, refused.message, generation)
+		reason := string(gatewayv1.ListenerReasonInvalid)
+		if l.conflict != nil {
+			reason = refused.condition
+		}
+		programmed = condition(gatewayv1.ListenerConditionProgrammed, false, reason, refused.message, generation)
+	case !l.gateway.accepted():
+		programmed = condition(gatewayv1.ListenerConditionProgrammed, false, gatewayv1.ListenerReasonInvalid,
+			"the Gateway is not accepted", generation)
+	case !l.programmed():
+		programmed = condition(gatewayv1.ListenerConditionProgrammed, false, gatewayv1.ListenerReasonInvalid,
+			l.resolved.message, generation)
+	}
+	found := []metav1.Condition{accepted, programmed, resolved, conflicted}
+	if l.overlaps {
+		found = append(found, condition(gatewayv1.ListenerConditionOverlappingTLSConfig, true,
+			gatewayv1.ListenerReasonOverlappingHostnames,
+			"another listener of the port has overlapping host names; requests on the other's connection get 421", generation))
+	}
+	return found
+}
+
+// summary is what listeners have in common.
+type summary struct {
+	// accepted and programmed say that at least one listener is.
+	accepted, programmed bool
+	// refused and message tell which are not accepted, or not programmed.
+	refused, message string
+}
+
+func summarize(listeners []*listener) summary {
+	var found summary
+	var refused, messages []string
+	for _, each := range listeners {
+		found.programmed = found.programmed || each.programmed()
+		reason := each.conflict
+		if reason == nil {
+			reason = each.accepted
+		}
+		if reason != nil {
+			refused = append(refused, fmt.Sprintf("%s: %s", each.spec.Name, reason.message))
+		} else {
+			found.accepted = true
+			if !each.programmed() {
+				reason = each.resolved
+			}
+		}
+		if reason != nil {
+			messages = append(messages, fmt.Sprintf("%s: %s", each.spec.Name, reason.message))
+		}
+	}
+	found.refused, found.message = strings.Join(refused, "; "), strings.Join(messages, "; ")
+	return found
+}
+
+// own are the listeners of the Gateway itself.
+func (g *gateway) own() []*listener { return g.listeners[:len(g.object.Spec.Listeners)] }
+
+// status is the wanted status of a Gateway, without addresses.
+func (g *gateway) status() gatewayv1.GatewayStatus {
+	generation := g.object.Generation
+	accepted := condition(gatewayv1.GatewayConditionAccepted, true, gatewayv1.GatewayReasonAccepted, "", generation)
+	programmed := condition(gatewayv1.GatewayConditionProgrammed, true, gatewayv1.GatewayReasonProgrammed, "", generation)
+	own, all := summarize(g.own()), summarize(g.listeners)
+	switch {
+	case !g.accepted():
+		accepted = condition(gatewayv1.GatewayConditionAccepted, false, g.refused.condition, g.refused.message, generation)
+		programmed = condition(gatewayv1.GatewayConditionProgrammed, false, gatewayv1.GatewayReasonInvalid, g.refused.message, generation)
+	case !all.accepted:
+		accepted = condition(gatewayv1.GatewayConditionAccepted, false, gatewayv1.GatewayReasonListenersNotValid, own.refused, generation)
+	case own.refused != "":
+		accepted = condition(gatewayv1.GatewayConditionAccepted, true, gatewayv1.GatewayReasonListenersNotValid, own.refused, generation)
+	}
+	if g.accepted() && !all.programmed {
+		programmed = condition(gatewayv1.GatewayConditionProgrammed, false, gatewayv1.GatewayReasonInvalid, own.message, generation)
+	}
+	found := gatewayv1.GatewayStatus{Conditions: []metav1.Condition{accepted, programmed, g.resolvedCondition()}}
+	if insecureFallback(g.object) {
+		found.Conditions = append(found.Conditions, condition(gatewayv1.GatewayConditionInsecureFrontendValidationMode, true,
+			gatewayv1.GatewayReasonConfigurationChanged, "clients without a valid certificate are let in", generation))
+	}
+	for _, listener := range g.own() {
+		found.Listeners = append(found.Listeners, gatewayv1.ListenerStatus{
+			Name:           listener.spec.Name,
+			SupportedKinds: listener.kinds,
+			AttachedRoutes: listener.attached,
+			Conditions:     listener.conditions(),
+		})
+	}
+	attached := int32(0)
+	for _, set := range g.sets {
+		if set.attached() {
+			attached++
+		}
+	}
+	found.AttachedListenerSets = &attached
+	return found
+}
+
+func (g *gateway) resolvedCondition() metav1.Condition {
+	if g.resolved != nil {
+		return condition(gatewayv1.GatewayConditionResolvedRefs, false, g.resolved.condition,
+			"spec.tls.backend.clientCertificateRef: "+g.resolved.message, g.object.Generation)
+	}
+	for _, listener := range g.own() {
+		if listener.resolved != nil {
+			return condition(gatewayv1.GatewayConditionResolvedRefs, false, gatewayv1.GatewayReasonListenersNotResolved,
+				fmt.Sprintf("%s: %s", listener.spec.Name, listener.resolved.message), g.object.Generation)
+		}
+	}
+	return condition(gatewayv1.GatewayConditionResolvedRefs, true, gatewayv1.GatewayReasonResolvedRefs, "", g.object.Generation)
+}

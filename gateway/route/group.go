@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"encoding/binary"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// hostRoutes is the routes of one host name at some listeners.
+type hostRoutes struct {
+	listeners []string
+	host      hostname
+	routes    []*route
+}
+
+// addGroups makes the route groups: one for each host name of each listener. Listeners with
+// the same routes for a name share one.
+func (g *gateway) addGroups() {
+	groups := map[string]*hostRoutes{}
+	for _, listener := range g.listeners {
+		if !listener.programmed() || listener.layer4() {
+			continue
+		}
+		for host, routes := range listener.byHost() {
+			signature := signatureOf(host, routes)
+			if groups[signature] == nil {
+				groups[signature] = &hostRoutes{host: host, routes: routes}
+			}
+			groups[signature].listeners = append(groups[signature].listeners, listener.name)
+		}
+	}
+	merged := map[string][]*resource.Rule{}
+	for _, signature := range slices.Sorted(maps.Keys(groups)) {
+		found := groups[signature]
+		routes := signatureOf("", found.routes)
+		if _, known := merged[routes]; !known {
+			merged[routes] = mergeRules(found.routes)
+			for _, route := range found.routes {
+				for _, backend := range route.backends {
+					g.builder.use(backend)
+				}
+			}
+		}
+		name := "group/" + strings.TrimPrefix(found.listeners[0], "listener/") + "/" + string(found.host)
+		g.builder.group(name, &resource.RouteGroup{
+			Listeners: found.listeners,
+			Hostname:  found.host.resource(resource.Hostname_LABELS),
+			Rules:     merged[routes],
+		})
+	}
+}
+
+// byHost sorts the routes of a listener by host name, each list oldest first.
+func (l *listener) byHost() map[hostname][]*route {
+	found := map[hostname][]*route{}
+	for _, attachment := range l.attachments {
+		of := attachment.route
+		if of.tls != nil && !l.passthrough() {
+			of = of.tls
+		}
+		for _, host := range attachment.hosts {
+			if routes := found[host]; len(routes) == 0 || routes[len(routes)-1] != of {
+				found[host] = append(routes, of)
+			}
+		}
+	}
+	return found
+}
+
+// signatureOf is equal for equal routes of a host name.
+func signatureOf(host hostname, routes []*route) string {
+	signature := append([]byte(host), 0)
+	for _, found := range routes {
+		signature = binary.AppendUvarint(signature, uint64(found.age))
+	}
+	return string(signature)
+}
+
+// mergeRules gives the rules of some routes in order of precedence. Routes are sorted by age,
+// and so are rules of the same rank.
+func mergeRules(routes []*route) []*resource.Rule {
+	var ordered []*orderedRule
+	for _, found := range routes {
+		ordered = append(ordered, found.rules...)
+	}
+	if len(routes) > 1 {
+		slices.SortStableFunc(ordered, compareRank)
+	}
+	rules := make([]*resource.Rule, 0, len(ordered))
+	for _, found := range ordered {
+		rules = append(rules, found.rule)
+	}
+	return rules
+}
+
+// compareRank puts the larger rank first.
+func compareRank(a, b *orderedRule) int {
+	return slices.Compare(b.rank[:], a.rank[:])
+}

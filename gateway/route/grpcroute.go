@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// readGRPCRoute reads the rules of a GRPCRoute. Its methods are paths.
+func (c *compilation) readGRPCRoute(of *route, object *gatewayv1.GRPCRoute) {
+	var dropped []*refusal
+	for i := range object.Spec.Rules {
+		if refused := c.readGRPCRule(of, &object.Spec.Rules[i], i); refused != nil {
+			refused.message = fmt.Sprintf("spec.rules[%d].%s", i, refused.message)
+			dropped = append(dropped, refused)
+		}
+	}
+	of.drop(dropped, len(object.Spec.Rules))
+	slices.SortStableFunc(of.rules, compareRank)
+}
+
+// readGRPCRule reads one rule, as readHTTPRule does.
+func (c *compilation) readGRPCRule(of *route, rule *gatewayv1.GRPCRouteRule, index int) *refusal {
+	matches, refused := grpcMatches(rule.Matches)
+	if refused != nil {
+		return refused
+	}
+	name := fmt.Sprintf("grpcroute/%s/%s/%d", of.object.GetNamespace(), of.object.GetName(), index)
+	made, refused := c.grpcAction(of, rule, name)
+	if refused != nil {
+		made = &resource.Rule{Route: name}
+	}
+	of.add(made, matches)
+	return refused
+}
+
+// grpcAction reads what a rule does with what it matches.
+func (c *compilation) grpcAction(of *route, rule *gatewayv1.GRPCRouteRule, name string) (*resource.Rule, *refusal) {
+	made := &resource.Rule{Route: name}
+	var refused *refusal
+	if made.Filters, refused = c.filters(of, grpcFilters(rule.Filters)); refused != nil {
+		return nil, refused
+	}
+	if made.SessionPersistence, refused = persistence(rule.SessionPersistence, name); refused != nil {
+		return nil, refused
+	}
+	for i := range rule.BackendRefs {
+		reference := &rule.BackendRefs[i]
+		backend, refused := c.weighted(of, reference.BackendRef, grpcFilters(reference.Filters), resource.Backend_H2C)
+		if refused != nil {
+			refused.message = fmt.Sprintf("backendRefs[%d].%s", i, refused.message)
+			return nil, refused
+		}
+		made.Backends = append(made.Backends, backend)
+	}
+	return made, nil
+}
+
+// grpcMatches reads the matches of a rule. None is a match of all.
+func grpcMatches(of []gatewayv1.GRPCRouteMatch) ([]*orderedRule, *refusal) {
+	if len(of) == 0 {
+		of = []gatewayv1.GRPCRouteMatch{{}}
+	}
+	found := make([]*orderedRule, 0, len(of))
+	for i := range of {
+		match, refused := grpcMatch(&of[i])
+		if refused != nil {
+			refused.message = fmt.Sprintf("matches[%d].%s", i, refused.message)
+			return nil, refused
+		}
+		found = append(found, match)
+	}
+	return found, nil
+}
+
+// grpcMatch reads a match. The longer service goes first, then the longer method, then more
+// headers (Gateway API: GRPCRouteRule.matches).
+func grpcMatch(of *gatewayv1.GRPCRouteMatch) (*orderedRule, *refusal) {
+	match := &resource.Match{}
+	var refused *refusal
+	service, method := "", ""
+	if of.Method != nil {
+		service, method = value(of.Method.Service), value(of.Method.Method)
+		if match.Path, refused = grpcPath(service, method, value(of.Method.Type)); refused != nil {
+			return nil, refused
+		}
+	}
+	for i, header := range of.Headers {
+		regular := value(header.Type) == gatewayv1.GRPCHeaderMatchRegularExpression
+		if match.Headers, refused = addValue(match.Headers, strings.ToLower(string(header.Name)), header.Value, regular); refused != nil {
+			refused.message = fmt.Sprintf("headers[%d]: %s", i, refused.message)
+			return nil, refused
+		}
+	}
+	return &orderedRule{
+		rule: &resource.Rule{Match: match},
+		rank: [6]int{len(service), len(method), len(match.Headers)},
+	}, nil
+}
+
+// grpcPath is the path of a method: /service/method. An absent one is any.
+func grpcPath(service, method string, kind gatewayv1.GRPCMethodMatchType) (*resource.PathMatch, *refusal) {
+	if kind != gatewayv1.GRPCMethodMatchRegularExpression && kind != gatewayv1.GRPCMethodMatchExact && kind != "" {
+		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue, "method.type: there is no %s", kind)
+	}
+	if kind != gatewayv1.GRPCMethodMatchRegularExpression {
+		if strings.Contains(service, "/") || strings.Contains(method, "/") {
+			return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue,
+				"method: %q, %q: neither service nor method has a /", service, method)
+		}
+		switch {
+		case service != "" && method != "":
+			return &resource.PathMatch{Kind: resource.PathMatch_EXACT, Value: "/" + service + "/" + method}, nil
+		case service != "":
+			return &resource.PathMatch{Value: "/" + service}, nil
+		case method == "":
+			return nil, nil
+		}
+		method = regexp.QuoteMeta(method)
+	}
+	part := func(text string) string {
+		if text == "" {
+			return "[^/]+"
+		}
+		return "(?:" + text + ")"
+	}
+	for _, text := range []string{service, method} {
+		if err := validExpression(text); err != nil {
+			return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "method: %v", err)
+		}
+	}
+	return &resource.PathMatch{
+		Kind: resource.PathMatch_REGULAR_EXPRESSION, Value: "/" + part(service) + "/" + part(method),
+	}, nil
+}

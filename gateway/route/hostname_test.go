@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestIntersect(t *testing.T) {
+	for _, test := range []struct{ a, b, want string }{
+		{"", "", ""},
+		{"", "a.example", "a.example"},
+		{"a.example", "a.example", "a.example"},
+		{"a.example", "b.example", "none"},
+		{"*.example", "a.example", "a.example"},
+		{"*.example", "a.b.example", "a.b.example"},
+		{"*.example", "example", "none"},
+		{"*.example", "*.a.example", "*.a.example"},
+		{"*.example", "*.example", "*.example"},
+		{"*.a.example", "*.b.example", "none"},
+		{"*.example", "aexample", "none"},
+	} {
+		for _, pair := range [][2]string{{test.a, test.b}, {test.b, test.a}} {
+			got, ok := intersect(hostname(pair[0]), hostname(pair[1]))
+			if !ok {
+				got = "none"
+			}
+			if string(got) != test.want {
+				t.Errorf("%q and %q have %q in common, want %q", pair[0], pair[1], got, test.want)
+			}
+		}
+	}
+}
+
+func FuzzHostname(f *testing.F) {
+	for _, seed := range []string{"", ".", "*", "*.", "*.a", "a.", "A.example", "198.51.100.1", "::1", "*.198.51.100.1",
+		strings.Repeat("a.", 127), "a-.b", "-a", "ä.example", "a\x00b"} {
+		f.Add(seed, "*.example")
+	}
+	f.Fuzz(func(t *testing.T, first, second string) {
+		a, err := parseHostname(first)
+		if err != nil {
+			return
+		}
+		again, err := parseHostname(string(a))
+		if err != nil || again != a {
+			t.Fatalf("%q is read as %q, and that as %q, %v", first, a, again, err)
+		}
+		if strings.ToLower(string(a)) != string(a) || strings.HasSuffix(string(a), ".") || len(a) > 253 {
+			t.Fatalf("%q is read as %q", first, a)
+		}
+		b, err := parseHostname(second)
+		if err != nil {
+			return
+		}
+		// What both have in common is one of the two, whichever comes first.
+		ab, some := intersect(a, b)
+		ba, same := intersect(b, a)
+		if ab != ba || some != same || some && ab != a && ab != b {
+			t.Fatalf("%q and %q have %q, or %q", a, b, ab, ba)
+		}
+	})
+}
+
+func FuzzPath(f *testing.F) {
+	for _, seed := range []string{"", "/", "//", "/a/", "/a//", "a", "/a b", "/a?b", "/\x7f", "/ä", "/%2f"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, path string) {
+		if validPath(path) != nil {
+			return
+		}
+		prefix := trimPrefix(path)
+		if validPath(prefix) != nil || trimPrefix(prefix) != prefix || !strings.HasPrefix(path, prefix) {
+			t.Fatalf("%q has the prefix %q", path, prefix)
+		}
+		if strings.Trim(strings.TrimPrefix(path, prefix), "/") != "" {
+			t.Fatalf("%q is cut to %q, which is more than slashes", path, prefix)
+		}
+	})
+}

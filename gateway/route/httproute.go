@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// readHTTPRoute reads the rules of an HTTPRoute. A rule that cannot be carried out is told;
+// where none can, the route is not accepted.
+func (c *compilation) readHTTPRoute(of *route, object *gatewayv1.HTTPRoute) {
+	rules := object.Spec.Rules
+	if len(rules) == 0 {
+		// The API server adds this one.
+		rules = []gatewayv1.HTTPRouteRule{{}}
+	}
+	var dropped []*refusal
+	for i := range rules {
+		if refused := c.readHTTPRule(of, &rules[i], i); refused != nil {
+			refused.message = fmt.Sprintf("spec.rules[%d].%s", i, refused.message)
+			dropped = append(dropped, refused)
+		}
+	}
+	of.drop(dropped, len(rules))
+	slices.SortStableFunc(of.rules, compareRank)
+}
+
+// drop tells which rules are not carried out.
+func (r *route) drop(dropped []*refusal, of int) {
+	switch {
+	case len(dropped) == 0:
+	case len(dropped) == of:
+		r.accepted = dropped[0]
+	default:
+		// "Dropped Rule" is what the condition's message begins with (Gateway API).
+		r.partial = refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "Dropped Rule: %s", dropped[0].message)
+		r.partial.condition = dropped[0].condition
+	}
+}
+
+// readHTTPRule reads one rule: an entry for each of its matches. Where the matches can be read
+// and what is to be done cannot, the rule stays and answers 500: its requests must not go to
+// a rule that is less specific, and perhaps less strict.
+func (c *compilation) readHTTPRule(of *route, rule *gatewayv1.HTTPRouteRule, index int) *refusal {
+	matches, refused := httpMatches(rule.Matches)
+	if refused != nil {
+		return refused
+	}
+	name := fmt.Sprintf("httproute/%s/%s/%d", of.object.GetNamespace(), of.object.GetName(), index)
+	made, refused := c.httpAction(of, rule, name)
+	if refused == nil {
+		refused = suits(made.Filters, matches)
+	}
+	if refused != nil {
+		made = &resource.Rule{Route: name}
+	}
+	of.add(made, matches)
+	return refused
+}
+
+// httpAction reads what a rule does with what it matches.
+func (c *compilation) httpAction(of *route, rule *gatewayv1.HTTPRouteRule, name string) (*resource.Rule, *refusal) {
+	made := &resource.Rule{Route: name}
+	var refused *refusal
+	if made.Filters, refused = c.filters(of, httpFilters(rule.Filters)); refused != nil {
+		return nil, refused
+	}
+	if made.Timeouts, refused = timeouts(rule.Timeouts); refused != nil {
+		return nil, refused
+	}
+	if made.Retry, refused = retry(rule.Retry); refused != nil {
+		return nil, refused
+	}
+	if made.SessionPersistence, refused = persistence(rule.SessionPersistence, name); refused != nil {
+		return nil, refused
+	}
+	for i := range rule.BackendRefs {
+		reference := &rule.BackendRefs[i]
+		backend, refused := c.weighted(of, reference.BackendRef, httpFilters(reference.Filters), resource.Backend_HTTP1)
+		if refused != nil {
+			refused.message = fmt.Sprintf("backendRefs[%d].%s", i, refused.message)
+			return nil, refused
+		}
+		made.Backends = append(made.Backends, backend)
+	}
+	return made, nil
+}
+
+// add adds an entry for each match of a rule. All but the match is shared.
+func (r *route) add(rule *resource.Rule, matches []*orderedRule) {
+	for _, match := range matches {
+		match.rule = withMatch(rule, match.rule.Match)
+		r.rules = append(r.rules, match)
+	}
+}
+
+// withMatch is a rule with another match. All else is shared.
+func withMatch(rule *resource.Rule, match *resource.Match) *resource.Rule {
+	return &resource.Rule{
+		Route: rule.Route, Match: match, Filters: rule.Filters, Backends: rule.Backends,
+		Timeouts: rule.Timeouts, Retry: rule.Retry, SessionPersistence: rule.SessionPersistence,
+	}
+}
+
+// weighted follows a reference to a backend. One that cannot be followed keeps its share,
+// which is answered with 500. A filter that cannot be carried out refuses the rule.
+func (c *compilation) weighted(
+	of *route, reference gatewayv1.BackendRef, filters []filter, protocol resource.Backend_Protocol,
+) (*resource.WeightedBackend, *refusal) {
+	made := &resource.WeightedBackend{Weight: weight(reference.Weight)}
+	var refused *refusal
+	if made.Filters, refused = c.filters(of, filters); refused != nil {
+		return nil, refused
+	}
+	made.Backend, refused = c.reach(of, reference.BackendObjectReference, speech{protocol: protocol})
+	if refused != nil {
+		of.refuseResolved(refused)
+	}
+	return made, nil
+}
+
+// reach follows a reference and gives the name of the backend.
+func (c *compilation) reach(of *route, reference gatewayv1.BackendObjectReference, how speech) (string, *refusal) {
+	at, port, refused := c.serviceOf(of.from(), reference, corev1.ProtocolTCP)
+	if refused != nil {
+		return "", refused
+	}
+	found, refused := c.backend(at, port, how)
+	if refused != nil {
+		return "", refused
+	}
+	if !slices.Contains(of.backends, found) {
+		of.backends = append(of.backends, found)
+	}
+	return found.name, nil
+}
+
+// weight is 1 where it is not set.
+func weight(of *int32) uint32 {
+	if of == nil {
+		return 1
+	}
+	return uint32(max(*of, 0))
+}
+
+// timeouts reads the timeouts of a rule.
+func timeouts(of *gatewayv1.HTTPRouteTimeouts) (*resource.Timeouts, *refusal) {
+	if of == nil {
+		return nil, nil
+	}
+	found := &resource.Timeouts{}
+	var refused *refusal
+	if found.Request, refused = milliseconds(of.Request, "timeouts.request"); refused != nil {
+		return nil, refused
+	}
+	found.BackendRequest, refused = milliseconds(of.BackendRequest, "timeouts.backendRequest")
+	return found, refused
+}
+
+// retry reads how often a rule tries again.
+func retry(of *gatewayv1.HTTPRouteRetry) (*resource.Retry, *refusal) {
+	if of == nil {
+		return nil, nil
+	}
+	found := &resource.Retry{Attempts: 1}
+	if of.Attempts != nil {
+		found.Attempts = uint32(max(*of.Attempts, 0))
+	}
+	for i, code := range of.Codes {
+		if code < 400 || code > 599 {
+			return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue,
+				"retry.codes[%d]: %d is not from 400 to 599", i, code)
+		}
+		found.Statuses = append(found.Statuses, uint32(code))
+	}
+	var refused *refusal
+	found.Backoff, refused = milliseconds(of.Backoff, "retry.backoff")
+	return found, refused
+}
+
+// persistence reads how a client is kept at one endpoint.
+func persistence(of *gatewayv1.SessionPersistence, route string) (*resource.SessionPersistence, *refusal) {
+	if of == nil {
+		return nil, nil
+	}
+	found := &resource.SessionPersistence{SessionName: value(of.SessionName)}
+	if found.SessionName == "" {
+		sum := fnv.New64a()
+		_, _ = sum.Write([]byte(route))
+		found.SessionName = fmt.Sprintf("millrace-%x", sum.Sum64())
+	}
+	if strings.ContainsAny(found.SessionName, " \t\r\n;,=\"") {
+		return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue,
+			"sessionPersistence.sessionName: %q is not the name of a cookie or header", found.SessionName)
+	}
+	if value(of.Type) == gatewayv1.HeaderBasedSessionPersistence {
+		found.Kind = resource.SessionPersistence_HEADER
+	}
+	var refused *refusal
+	if found.AbsoluteTimeout, refused = milliseconds(of.AbsoluteTimeout, "sessionPersistence.absoluteTimeout"); refused != nil {
+		return nil, refused
+	}
+	if of.CookieConfig != nil && value(of.CookieConfig.LifetimeType) == gatewayv1.PermanentCookieLifetimeType {
+		found.Permanent = true
+		if found.AbsoluteTimeout == 0 {
+			return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue,
+				"sessionPersistence.absoluteTimeout: a permanent cookie needs it")
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"maps"
+	"slices"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// The ports of every Ingress.
+const (
+	portHTTP  int32 = 80
+	portHTTPS int32 = 443
+)
+
+const listenerHTTP = "listener/http"
+
+// ingressRun compiles the Ingresses of one VIP.
+type ingressRun struct {
+	*compilation
+	*fleet
+	builder *builder
+	hosts   map[hostname]*ingressHost
+	tls     map[hostname]*ingressTLS
+	// defaults are the backends for what no rule matches, of all hosts.
+	defaults []*ingressRule
+	// wanted are the hosts of which an Ingress wants TLS, also where it cannot be had.
+	wanted map[hostname]bool
+}
+
+// ingressHost is what all Ingresses say about one host.
+type ingressHost struct {
+	rules map[ingressPath]*ingressRule
+	// fallback is the default backend of the oldest Ingress with this host that has one.
+	fallback *ingressRule
+}
+
+// ingressRule is one path of one Ingress.
+type ingressRule struct {
+	rule     *resource.Rule
+	ingress  *networkingv1.Ingress
+	redirect bool
+}
+
+func (c *compilation) ingresses(objects *Objects) {
+	for _, fleet := range c.fleets(objects) {
+		run := &ingressRun{
+			compilation: c,
+			fleet:       fleet,
+			builder:     newBuilder(fleet.owner),
+			hosts:       map[hostname]*ingressHost{},
+			tls:         map[hostname]*ingressTLS{},
+			wanted:      map[hostname]bool{},
+		}
+		c.result.Proxies = append(c.result.Proxies, run.compile())
+	}
+}
+
+// compile gives the proxy of a fleet.
+func (r *ingressRun) compile() *Proxy {
+	for _, ingress := range r.members {
+		r.addTLS(ingress)
+	}
+	for _, ingress := range r.members {
+		r.addRules(ingress)
+	}
+	r.addClassDefaults()
+
+	ports := map[int32]bool{portHTTP: true}
+	if len(r.tls) > 0 {
+		ports[portHTTPS] = true
+	}
+	r.builder.proxy.Ports = targetPorts(ports, r.settings.ReservedPorts)
+	r.builder.proxy.Parameters = r.class.Parameters
+	r.listeners()
+	r.groups()
+	r.statuses()
+	return r.builder.finish()
+}
+
+// listeners makes one listener for HTTP, and one for each host with a certificate.
+func (r *ingressRun) listeners() {
+	targets := map[int32]uint32{}
+	for _, port := range r.builder.proxy.Ports {
+		targets[port.VIP] = uint32(port.Target)
+	}
+	r.builder.listener(listenerHTTP, &resource.Listener{
+		Port: uint32(portHTTP), TargetPort: targets[portHTTP], Protocol: resource.Listener_HTTP,
+		TrustedHops: r.class.TrustedHops,
+	})
+	for host, found := range r.tls {
+		listener := &resource.Listener{
+			Port: uint32(portHTTPS), TargetPort: targets[portHTTPS], Protocol: resource.Listener_HTTPS,
+			Hostname: host.resource(resource.Hostname_ONE_LABEL), TrustedHops: r.class.TrustedHops,
+		}
+		for _, certificate := range found.sorted() {
+			listener.Certificates = append(listener.Certificates, r.builder.certificate(certificate))
+		}
+		r.builder.listener(listenerHTTPS(host), listener)
+	}
+}
+
+// groups makes the route groups of each host.
+func (r *ingressRun) groups() {
+	listeners := r.httpsListeners()
+	for host, found := range r.hosts {
+		rules, plain, redirected := found.sorted(r.hostFallback(host, found), r.secured(host))
+		wire := host.resource(resource.Hostname_ONE_LABEL)
+		name := "group/" + string(host)
+		if !redirected {
+			all := append([]string{listenerHTTP}, listeners[host]...)
+			r.builder.group(name, &resource.RouteGroup{Listeners: all, Hostname: wire, Rules: rules})
+			continue
+		}
+		r.builder.group("group-http/"+string(host),
+			&resource.RouteGroup{Listeners: []string{listenerHTTP}, Hostname: wire, Rules: plain})
+		if len(listeners[host]) > 0 {
+			r.builder.group(name, &resource.RouteGroup{Listeners: listeners[host], Hostname: wire, Rules: rules})
+		}
+	}
+}
+
+// httpsListeners finds the listeners at which each host is served. A request finds its
+// listener and its rules apart, each by the most specific name; so a host belongs to the
+// listener that fits it best, and also to those that it fits best.
+func (r *ingressRun) httpsListeners() map[hostname][]string {
+	found := map[hostname]map[string]bool{}
+	join := func(host, listener hostname) {
+		if found[host] == nil {
+			found[host] = map[string]bool{}
+		}
+		found[host][listenerHTTPS(listener)] = true
+	}
+	for host := range r.hosts {
+		if listener, ok := bestHost(r.tls, host); ok {
+			join(host, listener)
+		}
+	}
+	for listener := range r.tls {
+		if host, ok := bestHost(r.hosts, listener); ok {
+			join(host, listener)
+		}
+	}
+	sorted := make(map[hostname][]string, len(found))
+	for host, names := range found {
+		sorted[host] = slices.Sorted(maps.Keys(names))
+	}
+	return sorted
+}
+
+// bestHost is the most specific key that matches a host, as Ingress matches.
+func bestHost[T any](hosts map[hostname]T, host hostname) (hostname, bool) {
+	if _, ok := hosts[host]; ok {
+		return host, true
+	}
+	if !host.wildcard() {
+		if parent := host.parent(); parent != "" {
+			if _, ok := hosts[parent]; ok {
+				return parent, true
+			}
+		}
+	}
+	_, ok := hosts[""]
+	return "", ok
+}
+
+// statuses says where each Ingress is served.
+func (r *ingressRun) statuses() {
+	for _, ingress := range r.members {
+		status := IngressStatus{Namespace: ingress.Namespace, Name: ingress.Name, Owner: r.owner, Ports: []int32{portHTTP}}
+		if r.servesHTTPS(ingress) {
+			status.Ports = append(status.Ports, portHTTPS)
+		}
+		r.result.Ingresses = append(r.result.Ingresses, status)
+	}
+}
+
+// servesHTTPS reports whether a host of an Ingress has a certificate.
+func (r *ingressRun) servesHTTPS(ingress *networkingv1.Ingress) bool {
+	if _, ok := r.tls[""]; ok {
+		return true
+	}
+	for _, rule := range ingress.Spec.Rules {
+		host, err := parseHostname(rule.Host)
+		if err != nil {
+			continue
+		}
+		if _, ok := bestHost(r.tls, host); ok {
+			return true
+		}
+	}
+	return false
+}
+
+func listenerHTTPS(host hostname) string { return "listener/https/" + string(host) }

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	networkingv1 "k8s.io/api/networking/v1"
+)
+
+// ingressClass is an IngressClass of ours.
+type ingressClass struct {
+	name string
+	classParameters
+}
+
+// ingressClasses are those of a cluster.
+type ingressClasses struct {
+	ours map[string]*ingressClass
+	// standard is the default class, also where it is not ours.
+	standard string
+}
+
+// ingressClasses reads the classes. Of several default ones the newest counts, then the one
+// whose name comes first, as in the API server's admission.
+func (c *compilation) ingressClasses(objects []*networkingv1.IngressClass) ingressClasses {
+	found := ingressClasses{ours: map[string]*ingressClass{}}
+	var standard *networkingv1.IngressClass
+	for _, class := range objects {
+		if class.Annotations[networkingv1.AnnotationIsDefaultIngressClass] == "true" {
+			if standard == nil || cmp.Or(
+				class.CreationTimestamp.Time.Compare(standard.CreationTimestamp.Time),
+				-strings.Compare(class.Name, standard.Name)) > 0 {
+				standard = class
+			}
+		}
+		if class.Spec.Controller == c.settings.IngressController {
+			found.ours[class.Name] = &ingressClass{name: class.Name, classParameters: c.ingressParameters(class)}
+		}
+	}
+	if standard != nil {
+		found.standard = standard.Name
+	}
+	return found
+}
+
+// ingressParameters reads the ConfigMap of a class.
+func (c *compilation) ingressParameters(class *networkingv1.IngressClass) classParameters {
+	reference := class.Spec.Parameters
+	if reference == nil {
+		return classParameters{}
+	}
+	object := Object{Kind: "IngressClass", Name: class.Name}
+	if value(reference.APIGroup) != "" || reference.Kind != "ConfigMap" {
+		c.problem(object, "spec.parameters", ReasonUnsupported, "parameters are in a ConfigMap, of the core group")
+		return classParameters{}
+	}
+	if value(reference.Scope) != networkingv1.IngressClassParametersReferenceScopeNamespace {
+		c.problem(object, "spec.parameters.scope", ReasonInvalid, "a ConfigMap has a namespace: the scope must be Namespace")
+		return classParameters{}
+	}
+	at := key{value(reference.Namespace), reference.Name}
+	configMap := c.index.configMaps[at]
+	if configMap == nil {
+		c.problem(object, "spec.parameters", ReasonNotFound, "there is no ConfigMap "+at.namespace+"/"+at.name)
+		return classParameters{}
+	}
+	found, problems := parseParameters(configMap, true)
+	for _, problem := range problems {
+		c.problem(Object{Kind: "ConfigMap", Namespace: at.namespace, Name: at.name},
+			"data."+problem.key, problem.reason, problem.message)
+	}
+	return found
+}
+
+// of gives the class of an Ingress, or nil where it is not ours. The field wins over the
+// annotation; an Ingress with neither has the default class.
+func (c ingressClasses) of(ingress *networkingv1.Ingress) *ingressClass {
+	name, annotated := ingress.Annotations[AnnotationIngressClass]
+	switch {
+	case ingress.Spec.IngressClassName != nil:
+		name = *ingress.Spec.IngressClassName
+	case !annotated:
+		name = c.standard
+	}
+	return c.ours[name]
+}
+
+// fleet is the Ingresses of one VIP, oldest first.
+type fleet struct {
+	owner   Object
+	class   *ingressClass
+	members []*networkingv1.Ingress
+}
+
+// fleets sorts the Ingresses of our classes by VIP.
+func (c *compilation) fleets(objects *Objects) []*fleet {
+	classes := c.ingressClasses(objects.IngressClasses)
+	shared := map[string]*fleet{}
+	var all []*fleet
+	for _, ingress := range oldestFirst(objects.Ingresses) {
+		class := classes.of(ingress)
+		if class == nil {
+			continue
+		}
+		dedicated := c.ingressBool(ingress, AnnotationDedicatedVIP, class.dedicatedVIP)
+		if dedicated {
+			all = append(all, &fleet{owner: ingressObject(ingress), class: class,
+				members: []*networkingv1.Ingress{ingress}})
+			continue
+		}
+		if shared[class.name] == nil {
+			shared[class.name] = &fleet{owner: Object{Kind: "IngressClass", Name: class.name}, class: class}
+			all = append(all, shared[class.name])
+		}
+		shared[class.name].members = append(shared[class.name].members, ingress)
+	}
+	slices.SortFunc(all, func(a, b *fleet) int { return compareObjects(a.owner, b.owner) })
+	return all
+}
+
+// ingressBool reads an annotation that is true or false.
+func (c *compilation) ingressBool(ingress *networkingv1.Ingress, annotation string, otherwise bool) bool {
+	text, found := ingress.Annotations[annotation]
+	if !found {
+		return otherwise
+	}
+	if err := parseBool(text, &otherwise); err != nil {
+		c.problem(ingressObject(ingress), "metadata.annotations["+annotation+"]", ReasonInvalid, err.Error())
+	}
+	return otherwise
+}
+
+func ingressObject(ingress *networkingv1.Ingress) Object {
+	return Object{Kind: "Ingress", Namespace: ingress.Namespace, Name: ingress.Name}
+}

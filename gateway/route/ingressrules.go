@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// ingressPath is a path and how it matches.
+type ingressPath struct {
+	kind  resource.PathMatch_Kind
+	value string
+}
+
+// addRules reads the rules of an Ingress.
+func (r *ingressRun) addRules(ingress *networkingv1.Ingress) {
+	redirect := r.ingressBool(ingress, AnnotationSSLRedirect, r.class.sslRedirect)
+	fallback := r.addDefault(ingress, redirect)
+	for i := range ingress.Spec.Rules {
+		rule := &ingress.Spec.Rules[i]
+		field := fmt.Sprintf("spec.rules[%d]", i)
+		name, err := parseHostname(rule.Host)
+		if err != nil {
+			r.problem(ingressObject(ingress), field+".host", ReasonInvalid, err.Error())
+			continue
+		}
+		host := r.host(name)
+		if host.fallback == nil {
+			host.fallback = fallback
+		}
+		if redirect && !r.secured(name) {
+			r.problem(ingressObject(ingress), "metadata.annotations["+AnnotationSSLRedirect+"]", ReasonNotFound,
+				"there is no certificate for "+displayed(name)+", which is served without TLS")
+		}
+		if rule.HTTP == nil {
+			continue
+		}
+		for j := range rule.HTTP.Paths {
+			r.addPath(ingress, host, &rule.HTTP.Paths[j], ingressAt{i, j, redirect})
+		}
+	}
+}
+
+// host gives what is said about a host.
+func (r *ingressRun) host(name hostname) *ingressHost {
+	if r.hosts[name] == nil {
+		r.hosts[name] = &ingressHost{rules: map[ingressPath]*ingressRule{}}
+	}
+	return r.hosts[name]
+}
+
+// secured reports whether a host has TLS, or an Ingress wants it. Where it is wanted and
+// cannot be had, plain text would break a promise.
+func (r *ingressRun) secured(host hostname) bool {
+	if _, ok := bestHost(r.tls, host); ok {
+		return true
+	}
+	_, ok := bestHost(r.wanted, host)
+	return ok || r.class.defaultCertificate.name != ""
+}
+
+// ingressAt is where a path is in its Ingress.
+type ingressAt struct {
+	rule, path int
+	redirect   bool
+}
+
+// addPath adds one path. Of two that are equal the older object's stays.
+func (r *ingressRun) addPath(
+	ingress *networkingv1.Ingress, host *ingressHost, path *networkingv1.HTTPIngressPath, at ingressAt,
+) {
+	field := fmt.Sprintf("spec.rules[%d].http.paths[%d]", at.rule, at.path)
+	match, err := parseIngressPath(path)
+	if err != nil {
+		r.problem(ingressObject(ingress), field+".path", ReasonInvalid, err.Error())
+		return
+	}
+	if older := host.rules[match]; older != nil {
+		r.problem(ingressObject(ingress), field+".path", ReasonConflict,
+			fmt.Sprintf("the path is also of Ingress %s/%s, %s", older.ingress.Namespace, older.ingress.Name, older.rule.Route))
+		return
+	}
+	host.rules[match] = &ingressRule{ingress: ingress, redirect: at.redirect, rule: &resource.Rule{
+		Route:    fmt.Sprintf("ingress/%s/%s/%d/%d", ingress.Namespace, ingress.Name, at.rule, at.path),
+		Match:    &resource.Match{Path: &resource.PathMatch{Kind: match.kind, Value: match.value}},
+		Backends: r.backend(ingress, &path.Backend, field+".backend"),
+	}}
+}
+
+// parseIngressPath reads a path. What is implementation specific is a prefix. A prefix means
+// the same with and without a slash at its end.
+func parseIngressPath(path *networkingv1.HTTPIngressPath) (ingressPath, error) {
+	found := ingressPath{kind: resource.PathMatch_PREFIX, value: path.Path}
+	switch value(path.PathType) {
+	case networkingv1.PathTypeExact:
+		found.kind = resource.PathMatch_EXACT
+	case networkingv1.PathTypePrefix, networkingv1.PathTypeImplementationSpecific, "":
+		if found.value == "" {
+			found.value = "/"
+		}
+	default:
+		return found, fmt.Errorf("there is no pathType %s", *path.PathType)
+	}
+	if err := validPath(found.value); err != nil {
+		return found, err
+	}
+	if found.kind == resource.PathMatch_PREFIX {
+		found.value = trimPrefix(found.value)
+	}
+	return found, nil
+}
+
+// addDefault reads spec.defaultBackend, which also takes what no host matches.
+func (r *ingressRun) addDefault(ingress *networkingv1.Ingress, redirect bool) *ingressRule {
+	if ingress.Spec.DefaultBackend == nil {
+		return nil
+	}
+	fallback := &ingressRule{ingress: ingress, redirect: redirect, rule: &resource.Rule{
+		Route:    fmt.Sprintf("ingress/%s/%s/default", ingress.Namespace, ingress.Name),
+		Match:    &resource.Match{Path: &resource.PathMatch{Value: "/"}},
+		Backends: r.backend(ingress, ingress.Spec.DefaultBackend, "spec.defaultBackend"),
+	}}
+	r.defaults = append(r.defaults, fallback)
+	r.host("")
+	return fallback
+}
+
+// backend gives the one backend of a path. One that cannot be reached answers 500.
+func (r *ingressRun) backend(
+	ingress *networkingv1.Ingress, backend *networkingv1.IngressBackend, field string,
+) []*resource.WeightedBackend {
+	invalid := []*resource.WeightedBackend{{Weight: 1}}
+	if backend.Service == nil {
+		if backend.Resource == nil {
+			r.problem(ingressObject(ingress), field, ReasonInvalid, "it names no Service")
+			return invalid
+		}
+		r.problem(ingressObject(ingress), field+".resource", ReasonUnsupported, "a backend is a Service")
+		return invalid
+	}
+	of := key{ingress.Namespace, backend.Service.Name}
+	name, refused := r.service(of, backend.Service.Port.Name, backend.Service.Port.Number)
+	if refused != nil {
+		r.problem(ingressObject(ingress), field+".service", refused.reason, refused.message)
+		return invalid
+	}
+	return []*resource.WeightedBackend{{Backend: name, Weight: 1}}
+}
+
+// service adds the backend of a Service port and gives its name.
+func (r *ingressRun) service(of key, name string, number int32) (string, *refusal) {
+	port, refused := r.servicePort(of, name, number, corev1.ProtocolTCP)
+	if refused != nil {
+		return "", refused
+	}
+	found, refused := r.compilation.backend(of, port, speech{protocol: resource.Backend_HTTP1})
+	if refused != nil {
+		return "", refused
+	}
+	r.builder.use(found)
+	return found.name, nil
+}
+
+// addClassDefaults adds the default certificate and backend of the class.
+func (r *ingressRun) addClassDefaults() {
+	object := Object{Kind: "IngressClass", Name: r.class.name}
+	if at := r.class.defaultCertificate; at.name != "" {
+		if found, refused := r.certificateOf(at); refused != nil {
+			r.problem(object, "parameters."+ParameterDefaultCertificate, refused.reason, refused.message)
+		} else {
+			known := r.tls[""]
+			if known == nil {
+				known = &ingressTLS{}
+				r.tls[""] = known
+			}
+			known.certificates = append([]*certificate{found}, known.certificates...)
+		}
+	}
+	of := r.class.defaultBackend
+	if of.name == "" {
+		return
+	}
+	name, number := r.class.defaultBackendPort, int32(0)
+	if parsed, err := strconv.ParseInt(name, 10, 32); err == nil {
+		name, number = "", int32(parsed)
+	}
+	backend, refused := r.service(of, name, number)
+	if refused != nil {
+		r.problem(object, "parameters."+ParameterDefaultBackend, refused.reason, refused.message)
+		return
+	}
+	r.host("")
+	r.defaults = append(r.defaults, &ingressRule{rule: &resource.Rule{
+		Route:    fmt.Sprintf("ingressclass/%s/default", r.class.name),
+		Match:    &resource.Match{Path: &resource.PathMatch{Value: "/"}},
+		Backends: []*resource.WeightedBackend{{Backend: backend, Weight: 1}},
+	}})
+}
+
+// hostFallback is the backend for the paths of a host that no rule matches. A host takes the
+// default backend of its own Ingresses or of the class, not that of strangers.
+func (r *ingressRun) hostFallback(name hostname, host *ingressHost) *ingressRule {
+	if host.fallback != nil {
+		return host.fallback
+	}
+	for _, found := range r.defaults {
+		if name == "" || found.ingress == nil {
+			return found
+		}
+	}
+	return nil
+}
+
+// sorted gives the rules in order of precedence: the longest path first, exact before prefix.
+// plain is for HTTP, where redirected says that it differs; only a secured host has redirects.
+func (h *ingressHost) sorted(fallback *ingressRule, secured bool) (rules, plain []*resource.Rule, redirected bool) {
+	type entry struct {
+		path ingressPath
+		rule *ingressRule
+	}
+	entries := make([]entry, 0, len(h.rules)+1)
+	for path, rule := range h.rules {
+		entries = append(entries, entry{path, rule})
+	}
+	slices.SortFunc(entries, func(a, b entry) int {
+		return cmp.Or(
+			cmp.Compare(len(b.path.value), len(a.path.value)),
+			-cmp.Compare(a.path.kind, b.path.kind),
+			strings.Compare(a.path.value, b.path.value))
+	})
+	if _, all := h.rules[ingressPath{resource.PathMatch_PREFIX, "/"}]; !all && fallback != nil {
+		entries = append(entries, entry{rule: fallback})
+	}
+	for _, found := range entries {
+		rules = append(rules, found.rule.rule)
+		if found.rule.redirect && secured {
+			redirected = true
+			plain = append(plain, redirectRule(found.rule.rule))
+			continue
+		}
+		plain = append(plain, found.rule.rule)
+	}
+	return rules, plain, redirected
+}
+
+// redirectRule answers what a rule matches with a redirect to HTTPS. 308 keeps the method.
+func redirectRule(rule *resource.Rule) *resource.Rule {
+	return &resource.Rule{
+		Route: rule.Route,
+		Match: rule.Match,
+		Filters: []*resource.Filter{{Kind: &resource.Filter_Redirect{Redirect: &resource.Redirect{
+			Scheme: "https", Status: 308,
+		}}}},
+	}
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"cmp"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+func (c *compilation) readTCPRoute(of *route, object *gatewayv1.TCPRoute) {
+	if len(object.Spec.Rules) > 0 {
+		c.readLayer4(of, object.Spec.Rules[0].BackendRefs, corev1.ProtocolTCP, len(object.Spec.Rules))
+	}
+}
+
+func (c *compilation) readUDPRoute(of *route, object *gatewayv1.UDPRoute) {
+	if len(object.Spec.Rules) > 0 {
+		c.readLayer4(of, object.Spec.Rules[0].BackendRefs, corev1.ProtocolUDP, len(object.Spec.Rules))
+	}
+}
+
+// readLayer4 reads the backends of the first rule: all rules match the same connections.
+func (c *compilation) readLayer4(of *route, references []gatewayv1.BackendRef, protocol corev1.Protocol, rules int) {
+	for _, reference := range references {
+		at, port, refused := c.serviceOf(of.from(), reference.BackendObjectReference, protocol)
+		found := WeightedService{
+			ServicePort: ServicePort{Namespace: at.namespace, Name: at.name, Port: value(reference.Port)},
+			Weight:      int32(weight(reference.Weight)),
+			Invalid:     refused != nil,
+		}
+		if refused != nil {
+			of.refuseResolved(refused)
+		} else {
+			found.Port = port.Port
+		}
+		of.layer4 = append(of.layer4, found)
+	}
+	of.onlyFirst(rules)
+}
+
+// onlyFirst tells that rules after the first one take nothing.
+func (r *route) onlyFirst(rules int) {
+	if rules > 1 {
+		r.partial = refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue,
+			"Dropped Rule: spec.rules[1]: the first rule takes all connections")
+	}
+}
+
+// frontend makes the frontend of a listener of layer 4. Of several routes the oldest has it.
+func (c *compilation) frontend(of *listener) {
+	found := &Frontend{
+		Gateway:  Object{Kind: kindGateway, Namespace: of.gateway.object.Namespace, Name: of.gateway.object.Name},
+		Listener: string(of.spec.Name),
+		Port:     of.spec.Port,
+		Protocol: corev1.Protocol(of.spec.Protocol),
+	}
+	if of.ownerKind == kindListenerSet {
+		found.Listener = fmt.Sprintf("%s/%s/%s", of.owner.GetNamespace(), of.owner.GetName(), of.spec.Name)
+	}
+	if len(of.attachments) > 0 {
+		found.Services = of.attachments[0].route.layer4
+	}
+	c.result.Frontends = append(c.result.Frontends, found)
+}
+
+func compareFrontends(a, b *Frontend) int {
+	return cmp.Or(compareObjects(a.Gateway, b.Gateway), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
+}
+
+// readTLSRoute reads the backends of a TLSRoute, for both kinds of listeners: where TLS passes
+// through, no policy is for its backends.
+func (c *compilation) readTLSRoute(of *route, object *gatewayv1.TLSRoute) {
+	if len(object.Spec.Rules) == 0 {
+		return
+	}
+	of.tls = &route{kind: of.kind, object: of.object, age: -of.age - 1, done: true}
+	references := object.Spec.Rules[0].BackendRefs
+	c.readTLSRule(of, references, speech{protocol: resource.Backend_TCP, encrypted: true})
+	c.readTLSRule(of.tls, references, speech{protocol: resource.Backend_TCP})
+	of.onlyFirst(len(object.Spec.Rules))
+}
+
+func (c *compilation) readTLSRule(of *route, references []gatewayv1.BackendRef, how speech) {
+	rule := &resource.Rule{
+		Route: fmt.Sprintf("tlsroute/%s/%s/0", of.object.GetNamespace(), of.object.GetName()),
+		Match: &resource.Match{},
+	}
+	for _, reference := range references {
+		name, refused := c.reach(of, reference.BackendObjectReference, how)
+		if refused != nil {
+			of.refuseResolved(refused)
+		}
+		rule.Backends = append(rule.Backends, &resource.WeightedBackend{Backend: name, Weight: weight(reference.Weight)})
+	}
+	of.rules = []*orderedRule{{rule: rule}}
+}

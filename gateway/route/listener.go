@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// listener is one of a Gateway, or of a ListenerSet that is attached to it.
+type listener struct {
+	gateway *gateway
+	// owner is the Gateway or ListenerSet, whose namespace counts.
+	owner     metav1.Object
+	ownerKind string
+	spec      gatewayv1.Listener
+	// name is that of the resource.
+	name string
+	host hostname
+
+	// accepted, resolved and conflict are nil where all is well.
+	accepted, resolved, conflict *refusal
+	overlaps                     bool
+	// mixed says that both HTTPRoutes and GRPCRoutes are attached.
+	mixed bool
+	// kinds are those of routes that may attach.
+	kinds       []gatewayv1.RouteGroupKind
+	namespaces  func(namespace string) bool
+	attachments []attachment
+	attached    int32
+
+	certificates []*certificate
+	validation   *resource.ClientValidation
+	authorities  []*resource.Resource
+}
+
+// attachment is a route at a listener, under the host names that both have.
+type attachment struct {
+	route *route
+	hosts []hostname
+}
+
+// listenerProtocols are the route kinds of each protocol.
+var listenerProtocols = map[gatewayv1.ProtocolType][]string{
+	gatewayv1.HTTPProtocolType:  {kindHTTPRoute, kindGRPCRoute},
+	gatewayv1.HTTPSProtocolType: {kindHTTPRoute, kindGRPCRoute},
+	gatewayv1.TLSProtocolType:   {kindTLSRoute},
+	gatewayv1.TCPProtocolType:   {kindTCPRoute},
+	gatewayv1.UDPProtocolType:   {kindUDPRoute},
+}
+
+// newListener reads a listener by itself.
+func (c *compilation) newListener(of *gateway, owner metav1.Object, ownerKind string, spec gatewayv1.Listener) *listener {
+	found := &listener{gateway: of, owner: owner, ownerKind: ownerKind, spec: spec}
+	found.name = "listener/" + string(spec.Name)
+	if ownerKind == kindListenerSet {
+		found.name = fmt.Sprintf("listener/%s/%s/%s", owner.GetNamespace(), owner.GetName(), spec.Name)
+	}
+	found.readKinds()
+	found.readHost()
+	found.namespaces = c.namespaceSelector(owner.GetNamespace(), routeNamespaces(spec.AllowedRoutes), found.refuseAccepted)
+	if found.accepted == nil {
+		c.readTLS(found)
+	}
+	return found
+}
+
+func (l *listener) refuseAccepted(refused *refusal) {
+	if l.accepted == nil {
+		l.accepted = refused
+	}
+}
+
+func (l *listener) refuseResolved(refused *refusal) {
+	if l.resolved == nil {
+		l.resolved = refused
+	}
+}
+
+// layer4 reports whether no proxy is needed.
+func (l *listener) layer4() bool {
+	return l.spec.Protocol == gatewayv1.TCPProtocolType || l.spec.Protocol == gatewayv1.UDPProtocolType
+}
+
+// ends reports whether TLS ends at the listener.
+func (l *listener) ends() bool {
+	return l.spec.Protocol == gatewayv1.HTTPSProtocolType ||
+		l.spec.Protocol == gatewayv1.TLSProtocolType && !l.passthrough()
+}
+
+func (l *listener) passthrough() bool {
+	return l.spec.Protocol == gatewayv1.TLSProtocolType && l.spec.TLS != nil &&
+		value(l.spec.TLS.Mode) == gatewayv1.TLSModePassthrough
+}
+
+// programmed reports whether the listener is in the configuration.
+func (l *listener) programmed() bool {
+	return l.gateway.accepted() && l.accepted == nil && l.conflict == nil && (!l.ends() || len(l.certificates) > 0)
+}
+
+// readKinds reads which kinds of routes may attach.
+func (l *listener) readKinds() {
+	kinds, known := listenerProtocols[l.spec.Protocol]
+	if !known {
+		l.accepted = refuse(ReasonUnsupported, gatewayv1.ListenerReasonUnsupportedProtocol,
+			"there is no protocol %s", l.spec.Protocol)
+		l.kinds = []gatewayv1.RouteGroupKind{}
+		return
+	}
+	l.kinds = []gatewayv1.RouteGroupKind{}
+	if l.spec.AllowedRoutes == nil || len(l.spec.AllowedRoutes.Kinds) == 0 {
+		for _, kind := range kinds {
+			l.kinds = append(l.kinds, routeKind(kind))
+		}
+		return
+	}
+	for _, kind := range l.spec.AllowedRoutes.Kinds {
+		group := gatewayv1.Group(gatewayv1.GroupName)
+		if kind.Group != nil {
+			group = *kind.Group
+		}
+		if group != gatewayv1.GroupName || !slices.Contains(kinds, string(kind.Kind)) {
+			l.refuseResolved(refuse(ReasonUnsupported, gatewayv1.ListenerReasonInvalidRouteKinds,
+				"routes of kind %s/%s cannot attach to protocol %s", group, kind.Kind, l.spec.Protocol))
+			continue
+		}
+		if !l.allows(string(kind.Kind)) {
+			l.kinds = append(l.kinds, routeKind(string(kind.Kind)))
+		}
+	}
+}
+
+// allows reports whether routes of a kind may attach.
+func (l *listener) allows(kind string) bool {
+	return slices.ContainsFunc(l.kinds, func(k gatewayv1.RouteGroupKind) bool { return string(k.Kind) == kind })
+}
+
+func routeKind(kind string) gatewayv1.RouteGroupKind {
+	group := gatewayv1.Group(gatewayv1.GroupName)
+	return gatewayv1.RouteGroupKind{Group: &group, Kind: gatewayv1.Kind(kind)}
+}
+
+// readHost reads the host name, which layer 4 has not.
+func (l *listener) readHost() {
+	if l.layer4() || l.spec.Hostname == nil {
+		return
+	}
+	host, err := parseHostname(string(*l.spec.Hostname))
+	if err != nil {
+		l.refuseAccepted(refuse(ReasonInvalid, gatewayv1.ListenerReasonUnsupportedValue, "hostname: %v", err))
+		return
+	}
+	l.host = host
+}
+
+// allowedNamespaces is the common part of RouteNamespaces and ListenerNamespaces.
+type allowedNamespaces struct {
+	from     gatewayv1.FromNamespaces
+	selector *metav1.LabelSelector
+}
+
+// routeNamespaces gives which namespaces' routes may attach: those of the same one, usually.
+func routeNamespaces(allowed *gatewayv1.AllowedRoutes) allowedNamespaces {
+	found := allowedNamespaces{from: gatewayv1.NamespacesFromSame}
+	if allowed != nil && allowed.Namespaces != nil {
+		if allowed.Namespaces.From != nil {
+			found.from = *allowed.Namespaces.From
+		}
+		found.selector = allowed.Namespaces.Selector
+	}
+	return found
+}
+
+// namespaceSelector gives a test of namespaces.
+func (c *compilation) namespaceSelector(own string, allowed allowedNamespaces, refused func(*refusal)) func(string) bool {
+	switch allowed.from {
+	case gatewayv1.NamespacesFromAll:
+		return func(string) bool { return true }
+	case gatewayv1.NamespacesFromSame:
+		return func(namespace string) bool { return namespace == own }
+	case gatewayv1.NamespacesFromSelector:
+		selector, err := metav1.LabelSelectorAsSelector(allowed.selector)
+		if err != nil {
+			refused(refuse(ReasonInvalid, gatewayv1.ListenerReasonUnsupportedValue, "namespaces.selector: %v", err))
+			selector = labels.Nothing()
+		}
+		return func(namespace string) bool {
+			set, known := c.index.namespaces[namespace]
+			return known && selector.Matches(set)
+		}
+	}
+	return func(string) bool { return false }
+}

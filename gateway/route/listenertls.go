@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"cmp"
+	"slices"
+
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// readTLS reads the certificates of a listener, and how its clients prove who they are.
+func (c *compilation) readTLS(of *listener) {
+	if of.spec.Protocol == gatewayv1.HTTPSProtocolType && of.spec.TLS != nil &&
+		value(of.spec.TLS.Mode) == gatewayv1.TLSModePassthrough {
+		of.refuseAccepted(refuse(ReasonUnsupported, gatewayv1.ListenerReasonUnsupportedValue,
+			"tls.mode: HTTPS needs Terminate; TLS that passes through is protocol TLS"))
+		return
+	}
+	if !of.ends() {
+		return
+	}
+	if of.spec.TLS == nil || len(of.spec.TLS.CertificateRefs) == 0 {
+		of.refuseResolved(refuse(ReasonNotFound, gatewayv1.ListenerReasonInvalidCertificateRef,
+			"tls.certificateRefs: there is none"))
+		return
+	}
+	from := referrer{of.ownerKind, of.owner.GetNamespace()}
+	for _, reference := range of.spec.TLS.CertificateRefs {
+		found, refused := c.secretOf(from, reference, string(gatewayv1.ListenerReasonInvalidCertificateRef))
+		if refused != nil {
+			of.refuseResolved(refused)
+			continue
+		}
+		of.certificates = append(of.certificates, found)
+	}
+	slices.SortStableFunc(of.certificates, func(a, b *certificate) int {
+		return -cmp.Compare(number(a.elliptic()), number(b.elliptic()))
+	})
+	c.readValidation(of)
+}
+
+// readValidation reads the Gateway's frontend validation for the listener's port.
+func (c *compilation) readValidation(of *listener) {
+	validation := frontendValidation(of.gateway.object, of.spec.Port)
+	if validation == nil {
+		return
+	}
+	from := referrer{kindGateway, of.gateway.object.Namespace}
+	for _, reference := range validation.CACertificateRefs {
+		found, refused := c.authorityOf(from, reference)
+		if refused != nil {
+			of.refuseResolved(refused)
+			continue
+		}
+		of.authorities = append(of.authorities, found)
+	}
+	if len(of.authorities) == 0 {
+		of.refuseAccepted(refuse(ReasonInvalid, gatewayv1.ListenerReasonNoValidCACertificate,
+			"the Gateway's frontend validation for port %d has no certificate that can be used", of.spec.Port))
+		return
+	}
+	of.validation = &resource.ClientValidation{
+		AllowInsecureFallback: validation.Mode == gatewayv1.AllowInsecureFallback,
+	}
+	for _, authority := range of.authorities {
+		of.validation.CertificateAuthorities = append(of.validation.CertificateAuthorities, authority.Name)
+	}
+}
+
+// frontendValidation is what a Gateway asks of clients at a port.
+func frontendValidation(of *gatewayv1.Gateway, port int32) *gatewayv1.FrontendTLSValidation {
+	if of.Spec.TLS == nil || of.Spec.TLS.Frontend == nil {
+		return nil
+	}
+	for _, each := range of.Spec.TLS.Frontend.PerPort {
+		if each.Port == port {
+			return each.TLS.Validation
+		}
+	}
+	return of.Spec.TLS.Frontend.Default.Validation
+}
+
+// insecureFallback reports whether a Gateway lets clients in that prove nothing.
+func insecureFallback(of *gatewayv1.Gateway) bool {
+	if of.Spec.TLS == nil || of.Spec.TLS.Frontend == nil {
+		return false
+	}
+	insecure := func(config gatewayv1.TLSConfig) bool {
+		return config.Validation != nil && config.Validation.Mode == gatewayv1.AllowInsecureFallback
+	}
+	return insecure(of.Spec.TLS.Frontend.Default) ||
+		slices.ContainsFunc(of.Spec.TLS.Frontend.PerPort, func(port gatewayv1.TLSPortConfig) bool {
+			return insecure(port.TLS)
+		})
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import "fmt"
+
+// The names of this controller in IngressClasses and GatewayClasses.
+const (
+	IngressController = "millrace.io/ingress"
+	GatewayController = "millrace.io/gateway"
+)
+
+// Annotations of an Ingress.
+const (
+	// AnnotationSSLRedirect "true" answers plain HTTP with a redirect to HTTPS. It overrides
+	// the class's parameter.
+	AnnotationSSLRedirect = "millrace.io/ssl-redirect"
+	// AnnotationDedicatedVIP "true" gives an Ingress a VIP and a proxy of its own.
+	AnnotationDedicatedVIP = "millrace.io/dedicated-vip"
+	// AnnotationIngressClass is the one that Kubernetes deprecated.
+	AnnotationIngressClass = "kubernetes.io/ingress.class"
+)
+
+// Reasons of Problems.
+const (
+	// ReasonInvalid is a value that cannot be read.
+	ReasonInvalid = "Invalid"
+	// ReasonNotFound is a reference to what does not exist.
+	ReasonNotFound = "NotFound"
+	// ReasonUnsupported is a value that can be read, and is not carried out.
+	ReasonUnsupported = "Unsupported"
+	// ReasonConflict is a value that another, older object has taken.
+	ReasonConflict = "Conflict"
+	// ReasonInvalidCertificate is a certificate that cannot be served.
+	ReasonInvalidCertificate = "InvalidCertificate"
+)
+
+// EndpointsName names the Endpoints resource of a Service port.
+func EndpointsName(service ServicePort) string {
+	return fmt.Sprintf("endpoints/%s/%s/%d", service.Namespace, service.Name, service.Port)
+}
+
+// certificateName names the Certificate resource of a Secret.
+func certificateName(namespace, name string) string {
+	return "certificate/" + namespace + "/" + name
+}

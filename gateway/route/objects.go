@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// Objects is all that is compiled: every object of the cluster that matters, in any order.
+// Compile changes none of them.
+type Objects struct {
+	IngressClasses []*networkingv1.IngressClass
+	Ingresses      []*networkingv1.Ingress
+
+	GatewayClasses     []*gatewayv1.GatewayClass
+	Gateways           []*gatewayv1.Gateway
+	ListenerSets       []*gatewayv1.ListenerSet
+	HTTPRoutes         []*gatewayv1.HTTPRoute
+	GRPCRoutes         []*gatewayv1.GRPCRoute
+	TLSRoutes          []*gatewayv1.TLSRoute
+	TCPRoutes          []*gatewayv1.TCPRoute
+	UDPRoutes          []*gatewayv1.UDPRoute
+	ReferenceGrants    []*gatewayv1.ReferenceGrant
+	BackendTLSPolicies []*gatewayv1.BackendTLSPolicy
+
+	Services   []*corev1.Service
+	Namespaces []*corev1.Namespace
+	// Secrets need be those of type kubernetes.io/tls only.
+	Secrets    []*corev1.Secret
+	ConfigMaps []*corev1.ConfigMap
+}
+
+// Settings are the names under which this controller works.
+type Settings struct {
+	// IngressController is the spec.controller of the IngressClasses that are ours.
+	IngressController string
+	// GatewayController is the spec.controllerName of the GatewayClasses that are ours.
+	GatewayController gatewayv1.GatewayController
+	// ReservedPorts are those at which a proxy listens for other purposes: probes, metrics.
+	ReservedPorts []int32
+}
+
+// DefaultSettings are the names that the documentation uses.
+func DefaultSettings() Settings {
+	return Settings{
+		IngressController: IngressController,
+		GatewayController: GatewayController,
+	}
+}

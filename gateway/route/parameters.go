@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Keys of the ConfigMap that the parameters of an IngressClass, a GatewayClass or a Gateway
+// refer to.
+const (
+	// ParameterReplicas is how many proxies run at least.
+	ParameterReplicas = "replicas"
+	// ParameterMaxReplicas is how many run at most; above replicas they follow the load.
+	ParameterMaxReplicas = "maxReplicas"
+	// ParameterPool and ParameterAddresses are the annotations millrace.io/pool and
+	// millrace.io/addresses of the proxies' Service.
+	ParameterPool      = "pool"
+	ParameterAddresses = "addresses"
+	// ParameterTrustedHops is how many proxies in front are believed in X-Forwarded-For.
+	ParameterTrustedHops = "trustedHops"
+
+	// ParameterDefaultBackend takes what no rule matches: "namespace/service:port". For an
+	// IngressClass only, as are those below.
+	ParameterDefaultBackend = "defaultBackend"
+	// ParameterDefaultCertificate is for hosts without a Secret: "namespace/secret".
+	ParameterDefaultCertificate = "defaultCertificate"
+	// ParameterSSLRedirect is the annotation's value for Ingresses that have none.
+	ParameterSSLRedirect = "sslRedirect"
+	// ParameterDedicatedVIP is the annotation's value for Ingresses that have none.
+	ParameterDedicatedVIP = "dedicatedVIP"
+)
+
+// Parameters are the settings of the proxies of a class or a Gateway.
+type Parameters struct {
+	// Replicas and MaxReplicas are 0 where they are not set.
+	Replicas, MaxReplicas int32
+	// Pool and Addresses are annotations of the proxies' Service.
+	Pool, Addresses string
+	TrustedHops     uint32
+}
+
+// classParameters are those of an IngressClass.
+type classParameters struct {
+	Parameters
+	// defaultBackend has an empty name where there is none.
+	defaultBackend     key
+	defaultBackendPort string
+	defaultCertificate key
+	sslRedirect        bool
+	dedicatedVIP       bool
+}
+
+// parameterProblem is a key of a ConfigMap that cannot be used.
+type parameterProblem struct{ key, reason, message string }
+
+// parseParameters reads a ConfigMap. What cannot be read has its default value.
+func parseParameters(configMap *corev1.ConfigMap, ingress bool) (classParameters, []parameterProblem) {
+	var found classParameters
+	var problems []parameterProblem
+	for _, name := range slices.Sorted(maps.Keys(configMap.Data)) {
+		text := strings.TrimSpace(configMap.Data[name])
+		known, err := found.set(name, text)
+		if !known && ingress {
+			known, err = found.setIngress(name, text)
+		}
+		switch {
+		case !known:
+			problems = append(problems, parameterProblem{name, ReasonUnsupported, "there is no such parameter"})
+		case err != nil:
+			problems = append(problems, parameterProblem{name, ReasonInvalid, err.Error()})
+		}
+	}
+	if found.MaxReplicas != 0 && found.MaxReplicas < found.Replicas {
+		problems = append(problems, parameterProblem{ParameterMaxReplicas, ReasonInvalid,
+			fmt.Sprintf("%d is less than %s, %d", found.MaxReplicas, ParameterReplicas, found.Replicas)})
+		found.MaxReplicas = 0
+	}
+	return found, problems
+}
+
+func (p *classParameters) set(name, text string) (known bool, err error) {
+	switch name {
+	case ParameterReplicas:
+		err = parseNumber(text, 1, 1000, &p.Replicas)
+	case ParameterMaxReplicas:
+		err = parseNumber(text, 1, 1000, &p.MaxReplicas)
+	case ParameterTrustedHops:
+		var hops int32
+		err = parseNumber(text, 0, 100, &hops)
+		p.TrustedHops = uint32(hops)
+	case ParameterPool:
+		p.Pool = text
+	case ParameterAddresses:
+		p.Addresses = text
+	default:
+		return false, nil
+	}
+	return true, err
+}
+
+func (p *classParameters) setIngress(name, text string) (known bool, err error) {
+	switch name {
+	case ParameterDefaultBackend:
+		service, port, found := strings.Cut(text, ":")
+		if !found || port == "" {
+			return true, fmt.Errorf("%q is not namespace/service:port", text)
+		}
+		p.defaultBackendPort = port
+		err = parseKey(service, &p.defaultBackend)
+	case ParameterDefaultCertificate:
+		err = parseKey(text, &p.defaultCertificate)
+	case ParameterSSLRedirect:
+		err = parseBool(text, &p.sslRedirect)
+	case ParameterDedicatedVIP:
+		err = parseBool(text, &p.dedicatedVIP)
+	default:
+		return false, nil
+	}
+	return true, err
+}
+
+func parseNumber(text string, lowest, highest int64, into *int32) error {
+	number, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || number < lowest || number > highest {
+		return fmt.Errorf("%q is not a number from %d to %d", text, lowest, highest)
+	}
+	*into = int32(number)
+	return nil
+}
+
+func parseBool(text string, into *bool) error {
+	switch text {
+	case "true":
+		*into = true
+	case "false":
+		*into = false
+	default:
+		return fmt.Errorf("%q is neither true nor false", text)
+	}
+	return nil
+}
+
+func parseKey(text string, into *key) error {
+	namespace, name, found := strings.Cut(text, "/")
+	if !found || namespace == "" || name == "" || strings.Contains(name, "/") {
+		return fmt.Errorf("%q is not namespace/name", text)
+	}
+	*into = key{namespace, name}
+	return nil
+}

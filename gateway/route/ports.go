@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// lowPorts is what is added to a port below 1024: 443 is listened for at 8443.
+const lowPorts = 8000
+
+// firstSpare is where the others of lowPorts go, and whatever is reserved.
+const firstSpare = 20000
+
+// targetPorts gives each port of a VIP the one at which the proxy listens. A port keeps its
+// target whatever other ports come and go, except where spare ones collide.
+func targetPorts(ports map[int32]bool, reserved []int32) []Port {
+	taken := map[int32]bool{}
+	for _, port := range reserved {
+		taken[port] = true
+	}
+	sorted := slices.Sorted(maps.Keys(ports))
+	targets := make(map[int32]int32, len(sorted))
+	var moved []int32
+	for _, port := range sorted {
+		target := port
+		if port < 1024 {
+			target += lowPorts
+		} else if port < lowPorts+1024 && port > lowPorts {
+			moved = append(moved, port)
+			continue
+		}
+		if taken[target] {
+			moved = append(moved, port)
+			continue
+		}
+		taken[target] = true
+		targets[port] = target
+	}
+	for _, port := range moved {
+		target := firstSpare + port%lowPorts
+		for taken[target] {
+			target++
+		}
+		taken[target] = true
+		targets[port] = target
+	}
+	found := make([]Port, 0, len(sorted))
+	for _, port := range sorted {
+		found = append(found, Port{
+			Name: fmt.Sprintf("tcp-%d", port), VIP: port, Target: targets[port], Protocol: corev1.ProtocolTCP,
+		})
+	}
+	return found
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// The kinds of objects that refer to others across namespaces.
+const (
+	kindGateway     = "Gateway"
+	kindListenerSet = "ListenerSet"
+	kindHTTPRoute   = "HTTPRoute"
+	kindGRPCRoute   = "GRPCRoute"
+	kindTLSRoute    = "TLSRoute"
+	kindTCPRoute    = "TCPRoute"
+	kindUDPRoute    = "UDPRoute"
+	kindService     = "Service"
+	kindSecret      = "Secret"
+	kindConfigMap   = "ConfigMap"
+)
+
+// referrer is an object of Gateway API that refers to others.
+type referrer struct{ kind, namespace string }
+
+// permitted reports whether a ReferenceGrant lets an object refer to one of the core group.
+// What is in the same namespace needs no grant.
+func (c *compilation) permitted(from referrer, kind string, to key) bool {
+	if from.namespace == to.namespace {
+		return true
+	}
+	return slices.ContainsFunc(c.index.grants[to.namespace], func(grant *gatewayv1.ReferenceGrant) bool {
+		return slices.ContainsFunc(grant.Spec.From, func(allowed gatewayv1.ReferenceGrantFrom) bool {
+			return allowed.Group == gatewayv1.GroupName && string(allowed.Kind) == from.kind &&
+				string(allowed.Namespace) == from.namespace
+		}) && slices.ContainsFunc(grant.Spec.To, func(allowed gatewayv1.ReferenceGrantTo) bool {
+			return allowed.Group == "" && string(allowed.Kind) == kind &&
+				(value(allowed.Name) == "" || string(*allowed.Name) == to.name)
+		})
+	})
+}
+
+// secretOf follows a reference to a certificate. invalid is the reason for one that cannot be
+// used.
+func (c *compilation) secretOf(
+	from referrer, reference gatewayv1.SecretObjectReference, invalid string,
+) (*certificate, *refusal) {
+	kind := gatewayv1.Kind(kindSecret)
+	if reference.Kind != nil {
+		kind = *reference.Kind
+	}
+	if value(reference.Group) != "" || kind != kindSecret {
+		return nil, refuse(ReasonUnsupported, invalid, "%s %s is no Secret of the core group", kind, reference.Name)
+	}
+	at := key{from.namespace, string(reference.Name)}
+	if reference.Namespace != nil {
+		at.namespace = string(*reference.Namespace)
+	}
+	if !c.permitted(from, kindSecret, at) {
+		return nil, refuse(ReasonInvalid, gatewayv1.ListenerReasonRefNotPermitted,
+			"no ReferenceGrant in %s lets a %s of %s refer to Secret %s", at.namespace, from.kind, from.namespace, at.name)
+	}
+	found, refused := c.certificateOf(at)
+	if refused != nil {
+		refused.condition = invalid
+	}
+	return found, refused
+}
+
+// serviceOf follows a reference to a Service.
+func (c *compilation) serviceOf(
+	from referrer, reference gatewayv1.BackendObjectReference, protocol corev1.Protocol,
+) (key, *corev1.ServicePort, *refusal) {
+	kind := gatewayv1.Kind(kindService)
+	if reference.Kind != nil {
+		kind = *reference.Kind
+	}
+	at := key{from.namespace, string(reference.Name)}
+	if reference.Namespace != nil {
+		at.namespace = string(*reference.Namespace)
+	}
+	if value(reference.Group) != "" || kind != kindService {
+		return at, nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonInvalidKind,
+			"%s %s is no Service of the core group", kind, reference.Name)
+	}
+	if !c.permitted(from, kindService, at) {
+		return at, nil, refuse(ReasonInvalid, gatewayv1.RouteReasonRefNotPermitted,
+			"no ReferenceGrant in %s lets a %s of %s refer to Service %s", at.namespace, from.kind, from.namespace, at.name)
+	}
+	if reference.Port == nil {
+		return at, nil, refuse(ReasonInvalid, gatewayv1.RouteReasonBackendNotFound,
+			"a port must be named for Service %s/%s", at.namespace, at.name)
+	}
+	port, refused := c.servicePort(at, "", *reference.Port, protocol)
+	return at, port, refused
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"cmp"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// route is a route of any kind, as far as all kinds are alike.
+type route struct {
+	kind    string
+	object  metav1.Object
+	parents []gatewayv1.ParentReference
+	hosts   []hostname
+	// age is the place among all routes, oldest first.
+	age int
+	// body reads the rules, once, when a Gateway of ours is a parent.
+	read func(*compilation, *route)
+	done bool
+
+	// rules are in order of precedence, with the backends that they lead to.
+	rules    []*orderedRule
+	backends []*backend
+	// layer4 is what a TCPRoute or UDPRoute leads to.
+	layer4 []WeightedService
+	// tls is a TLSRoute for listeners at which TLS ends: policies count for its backends. Its
+	// age differs from that of the route itself.
+	tls *route
+
+	// accepted, resolved and partial are nil where all is well.
+	accepted, resolved *refusal
+	partial            *refusal
+}
+
+func (r *route) from() referrer { return referrer{r.kind, r.object.GetNamespace()} }
+
+func (r *route) refuseResolved(refused *refusal) {
+	if r.resolved == nil {
+		r.resolved = refused
+	}
+}
+
+// orderedRule is a rule and its precedence.
+type orderedRule struct {
+	rule *resource.Rule
+	// rank is compared number by number; the larger one goes first.
+	rank [6]int
+}
+
+// routes attaches all routes to our listeners, oldest first.
+func (c *compilation) routes(objects *Objects) {
+	all := c.allRoutes(objects)
+	slices.SortFunc(all, func(a, b *route) int {
+		return cmp.Or(desired.CompareAge(a.object, b.object), cmp.Compare(a.kind, b.kind))
+	})
+	statuses := map[string][]Status[gatewayv1.RouteStatus]{}
+	for i, found := range all {
+		found.age = i
+		status := gatewayv1.RouteStatus{Parents: []gatewayv1.RouteParentStatus{}}
+		for _, parent := range found.parents {
+			if conditions := c.attach(found, parent); conditions != nil {
+				status.Parents = append(status.Parents, gatewayv1.RouteParentStatus{
+					ParentRef: parent, ControllerName: c.settings.GatewayController, Conditions: conditions,
+				})
+			}
+		}
+		statuses[found.kind] = append(statuses[found.kind], statusOf(found.object, status))
+	}
+	for _, list := range statuses {
+		sortStatuses(list)
+	}
+	to := &c.result.Statuses
+	to.HTTPRoutes, to.GRPCRoutes, to.TLSRoutes = statuses[kindHTTPRoute], statuses[kindGRPCRoute], statuses[kindTLSRoute]
+	to.TCPRoutes, to.UDPRoutes = statuses[kindTCPRoute], statuses[kindUDPRoute]
+}
+
+func (c *compilation) allRoutes(objects *Objects) []*route {
+	all := make([]*route, 0, len(objects.HTTPRoutes)+len(objects.GRPCRoutes)+len(objects.TLSRoutes)+
+		len(objects.TCPRoutes)+len(objects.UDPRoutes))
+	for _, object := range objects.HTTPRoutes {
+		all = append(all, newRoute(kindHTTPRoute, object, object.Spec.CommonRouteSpec, object.Spec.Hostnames,
+			func(c *compilation, of *route) { c.readHTTPRoute(of, object) }))
+	}
+	for _, object := range objects.GRPCRoutes {
+		all = append(all, newRoute(kindGRPCRoute, object, object.Spec.CommonRouteSpec, object.Spec.Hostnames,
+			func(c *compilation, of *route) { c.readGRPCRoute(of, object) }))
+	}
+	for _, object := range objects.TLSRoutes {
+		all = append(all, newRoute(kindTLSRoute, object, object.Spec.CommonRouteSpec, object.Spec.Hostnames,
+			func(c *compilation, of *route) { c.readTLSRoute(of, object) }))
+	}
+	for _, object := range objects.TCPRoutes {
+		all = append(all, newRoute(kindTCPRoute, object, object.Spec.CommonRouteSpec, nil,
+			func(c *compilation, of *route) { c.readTCPRoute(of, object) }))
+	}
+	for _, object := range objects.UDPRoutes {
+		all = append(all, newRoute(kindUDPRoute, object, object.Spec.CommonRouteSpec, nil,
+			func(c *compilation, of *route) { c.readUDPRoute(of, object) }))
+	}
+	return all
+}
+
+// newRoute reads the common part of a route.
+func newRoute(
+	kind string, object metav1.Object, spec gatewayv1.CommonRouteSpec, hosts []gatewayv1.Hostname,
+	read func(*compilation, *route),
+) *route {
+	found := &route{kind: kind, object: object, parents: spec.ParentRefs, read: read}
+	for _, text := range hosts {
+		host, err := parseHostname(string(text))
+		if err != nil {
+			found.accepted = refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "spec.hostnames: %v", err)
+			continue
+		}
+		if !slices.Contains(found.hosts, host) {
+			found.hosts = append(found.hosts, host)
+		}
+	}
+	switch {
+	case found.accepted != nil:
+		// Nothing is left of the route: without a host name it would be for all hosts.
+		found.hosts = nil
+	case len(hosts) == 0:
+		found.hosts = []hostname{""}
+	}
+	return found
+}
+
+// body reads the rules of a route, the first time.
+func (c *compilation) body(of *route) {
+	if !of.done {
+		of.done = true
+		of.read(c, of)
+	}
+}

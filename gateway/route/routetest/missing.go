@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package routetest
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route"
+)
+
+// Missing lists what the resources of a proxy refer to and what is not among them. A proxy
+// refuses such a configuration.
+func Missing(proxy *route.Proxy) []string {
+	known := map[string]bool{"": true}
+	for _, found := range proxy.Resources {
+		known[found.Name] = true
+	}
+	for _, service := range proxy.Backends {
+		known[route.EndpointsName(service)] = true
+	}
+	missing := map[string]bool{}
+	for _, found := range proxy.Resources {
+		for _, name := range references(found) {
+			if !known[name] {
+				missing[name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(missing))
+}
+
+// references are the names that a resource refers to.
+func references(of *resource.Resource) []string {
+	var found []string
+	filters := func(filters []*resource.Filter) {
+		for _, filter := range filters {
+			found = append(found, filter.GetMirror().GetBackend())
+		}
+	}
+	switch kind := of.Kind.(type) {
+	case *resource.Resource_Listener:
+		found = append(found, kind.Listener.Certificates...)
+		found = append(found, kind.Listener.GetClientValidation().GetCertificateAuthorities()...)
+	case *resource.Resource_RouteGroup:
+		found = append(found, kind.RouteGroup.Listeners...)
+		for _, rule := range kind.RouteGroup.Rules {
+			filters(rule.Filters)
+			for _, backend := range rule.Backends {
+				found = append(found, backend.Backend)
+				filters(backend.Filters)
+			}
+		}
+	case *resource.Resource_Backend:
+		found = append(found, kind.Backend.Endpoints, kind.Backend.GetTls().GetClientCertificate())
+		found = append(found, kind.Backend.GetTls().GetCertificateAuthorities()...)
+	}
+	return found
+}

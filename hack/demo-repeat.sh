@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs `make demo` COUNT times from a fresh clone of HEAD, with every processor kept busy by
+# something else, and then takes a lab down beside somebody's `ip netns add`. Needs root.
+#
+#   hack/demo-repeat.sh [COUNT]    20 times, unless told otherwise
+#
+# LOCK=FILE is a file to lock around each use of the lab, where others use it, too.
+# Output of the runs is kept in dist/logs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+count=${1:-20}
+lock=${LOCK:-$(mktemp)}
+logs=$PWD/dist/logs/repeat-$(date -u +%Y%m%d-%H%M%S)
+clone=$(mktemp -d)/millrace
+other=demo-repeat-$$
+busy=()
+mkdir -p "$logs"
+clean_up() {
+	[ ${#busy[@]} -eq 0 ] || kill "${busy[@]}" 2>/dev/null || true
+	ip netns del "$other" 2>/dev/null || true
+	# A clone that is needed to see what failed stays.
+	[ -d "$clone/dist/logs" ] || rm -rf "$(dirname "$clone")"
+}
+trap clean_up EXIT
+
+# left prints what there is of a lab on this machine.
+left() {
+	grep -E 'mrlab-|millrace-lab' /proc/self/mountinfo || true
+	find /run/millrace-lab /sys/fs/cgroup -maxdepth 3 \( -path '/run/*' -o -name 'mrlab-*' \) 2>/dev/null || true
+	ip -o link show type bridge | grep -E ' (fabric|outside)' || true
+}
+
+for _ in $(seq "$(nproc)"); do
+	(while :; do :; done) &
+	busy+=($!)
+done
+
+git clone --quiet "file://$PWD" "$clone"
+passed=0
+for run in $(seq "$count"); do
+	start=$SECONDS
+	if flock "$lock" make --no-print-directory -C "$clone" demo >"$logs/$run.log" 2>&1 && [ -z "$(left)" ]; then
+		passed=$((passed + 1))
+		echo "run $run of $count: passed, $((SECONDS - start)) s with waiting for the lock, $(tail -n 1 "$logs/$run.log")"
+	else
+		echo "run $run of $count: FAILED, see $logs/$run.log"
+		tail -n 5 "$logs/$run.log"
+		left
+	fi
+done
+echo "$passed of $count demos passed"
+
+beside() {
+	bin/lab up && ip netns add "$other" && bin/lab down
+}
+exec 9<"$lock"
+flock 9
+(cd "$clone" && beside) >"$logs/beside.log" 2>&1 || { echo "beside ip netns add: FAILED, see $logs/beside.log"; exit 1; }
+remains=$(left)
+flock -u 9
+if [ -n "$remains" ]; then
+	echo "beside ip netns add: the lab left $remains"
+	exit 1
+fi
+echo "beside ip netns add: nothing is left"
+[ "$passed" -eq "$count" ]

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build tools
+
+// Package e2e pins the version of what the tests run in pods.
+package e2e
+
+import _ "k8s.io/kubernetes/test/images/agnhost"

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/status"
+)
+
+// After a boot the other nodes send to a node of which single writes fail for ever, and to
+// none that cannot forward.
+func TestFailingWritesAfterBoot(t *testing.T) {
+	never := func(string) bool { return false }
+	for name, test := range map[string]struct {
+		fails   func(what string) bool
+		refuses func(op forwarding.Op) bool
+		want    bool
+	}{
+		"one frontend": {fails: never, want: true, refuses: func(op forwarding.Op) bool {
+			put, is := op.(forwarding.PutFrontend)
+			return is && put.Key.VIP == vipOf(2)
+		}},
+		"one VIP": {fails: never, want: true, refuses: func(op forwarding.Op) bool {
+			put, is := op.(forwarding.PutVIP)
+			return is && put.Address == vipOf(2)
+		}},
+		"one table": {fails: never, want: true, refuses: func(op forwarding.Op) bool {
+			put, is := op.(forwarding.PutRows)
+			return is && put.Slot == 2
+		}},
+		"all frontends":    {fails: func(what string) bool { return what == "PutFrontend" }},
+		"all VIPs":         {fails: func(what string) bool { return what == "PutVIP" }},
+		"the node's entry": {fails: func(what string) bool { return what == "SetSelf" }},
+		"the other nodes":  {fails: func(what string) bool { return what == "PutNode" }},
+		"reading after one write": {fails: func(what string) bool {
+			return what == "PutFrontend" || what == "Dump"
+		}},
+		"attaching": {fails: func(what string) bool { return what == "Attach" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				objects := cluster()
+				addService(objects, 1, false, 1, 1)
+				addService(objects, 2, false, 1, 1)
+				l := newLoop(n, objects)
+				n.fails = test.fails
+				if test.refuses != nil {
+					n.refuses = test.refuses
+				}
+				boots := writtenBoots(t, l, func() {
+					for i := range 3 {
+						if _, err := l.pass(start.Add(time.Duration(i) * testDelay)); !errors.Is(err, errInjected) {
+							t.Fatalf("error %v, want the injected one", err)
+						}
+						time.Sleep(time.Minute)
+					}
+				})
+				want := millracev1alpha1.LBNodeStatus{BootID: "now", ServingBootID: "before"}
+				if test.want {
+					want.ServingBootID = "now"
+				}
+				if boots != want {
+					t.Errorf("the LBNode says %+v, want %+v", boots, want)
+				}
+			})
+		})
+	}
+}
+
+// writtenBoots has the agent's real Writer keep the LBNode of a node that has booted, and
+// returns the status that it is left with.
+func writtenBoots(t *testing.T, l *loop, passes func()) millracev1alpha1.LBNodeStatus {
+	t.Helper()
+	lbNode := &millracev1alpha1.LBNode{Status: millracev1alpha1.LBNodeStatus{BootID: "before", ServingBootID: "before"}}
+	writer := status.NewWriter("now",
+		status.Target[*millracev1alpha1.LBNode]{
+			Observed: func() *millracev1alpha1.LBNode { return lbNode },
+			Update: func(_ context.Context, changed *millracev1alpha1.LBNode) (*millracev1alpha1.LBNode, error) {
+				lbNode = changed
+				return changed, nil
+			},
+		},
+		status.Target[*millracev1alpha1.LBNodeReport]{
+			Observed: func() *millracev1alpha1.LBNodeReport { return nil },
+		}, logr.Discard())
+	l.status = writer
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- writer.Run(ctx) }()
+	passes()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("the Writer ended with %v", err)
+	}
+	return lbNode.Status
+}

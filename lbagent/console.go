@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"context"
+	"io"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+	"github.com/millrace-lb/millrace/lbagent/internal/console"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/status"
+)
+
+// Drops asks the agent at the socket which packets it drops and writes lines of
+// package api/console. The counters come first, then the samples of the recent past.
+// With follow, they are the samples from now on until ctx is done.
+func Drops(ctx context.Context, socket string, follow bool, out io.Writer) error {
+	return console.Ask(ctx, socket, console.Request{Command: console.Drops, Follow: follow}, out)
+}
+
+// Top asks the agent at the socket for its counters, once or at an interval
+// until ctx is done.
+func Top(ctx context.Context, socket string, interval time.Duration, out io.Writer) error {
+	return console.Ask(ctx, socket, console.Request{Command: console.Top, Interval: interval}, out)
+}
+
+// Trace asks the agent at the socket what would become of a packet.
+func Trace(ctx context.Context, socket string, packet consoleapi.Packet, out io.Writer) error {
+	return console.Ask(ctx, socket, console.Request{Command: console.Trace, Packet: &packet}, out)
+}
+
+// VIPs asks the agent at the socket where it announces the VIPs or why it does not:
+// those of addresses, or all of them without any.
+func VIPs(ctx context.Context, socket string, addresses []netip.Addr, out io.Writer) error {
+	return console.Ask(ctx, socket, console.Request{Command: console.VIPs, Addresses: addresses}, out)
+}
+
+// directory publishes the names and the decisions of the last pass.
+type directory struct {
+	current   atomic.Pointer[console.Directory]
+	decisions atomic.Pointer[console.Decisions]
+}
+
+func newDirectory(node string) *directory {
+	d := &directory{}
+	d.current.Store(&console.Directory{Node: node})
+	return d
+}
+
+func (d *directory) set(m *model.Model) {
+	next := &console.Directory{
+		Node:     d.current.Load().Node,
+		Services: make(map[forwarding.FrontendKey]string, len(m.Frontends)),
+		Local:    make(map[forwarding.FrontendKey]bool, len(m.Frontends)),
+		Backends: map[forwarding.FrontendKey][]console.Backend{},
+		Nodes:    make(map[forwarding.NodeID]string, len(m.Nodes)),
+	}
+	if zone := int(m.Self.Zone); zone < len(m.Zones) {
+		next.Zone = m.Zones[zone]
+	}
+	for _, frontend := range m.Frontends {
+		next.Services[frontend.Key] = frontend.Service.Namespace + "/" + frontend.Service.Name
+		next.Local[frontend.Key] = frontend.Local
+		for _, backend := range frontend.Backends {
+			next.Backends[frontend.Key] = append(next.Backends[frontend.Key], named(backend))
+		}
+	}
+	for _, node := range m.Nodes {
+		next.Nodes[node.ID] = node.Name
+	}
+	d.current.Store(next)
+}
+
+// named is a backend as the console tells it.
+func named(backend model.Backend) console.Backend {
+	told := console.Backend{Weight: backend.Weight, Refused: backend.Refused}
+	if backend.Service.Name != "" {
+		told.Service = backend.Service.String()
+	}
+	for _, endpoint := range backend.Own {
+		told.Endpoints = append(told.Endpoints, netip.AddrPortFrom(endpoint.Address, endpoint.Port))
+	}
+	return told
+}
+
+// decide publishes what a pass decided; the observation is only read from then on.
+func (d *directory) decide(now time.Time, observation *status.Observation) {
+	d.decisions.Store(&console.Decisions{Time: now, VIPs: observation.Decisions, Established: observation.Established()})
+}
+
+// serveConsole answers clients of the console until ctx is done. Forwarding does not
+// depend on the console, so its failures are logged.
+func serveConsole(ctx context.Context, socket string, datapath *dataplane.Dataplane, names *directory, logger logr.Logger) {
+	hub := console.NewHub()
+	var group sync.WaitGroup
+	group.Go(func() {
+		samples, err := datapath.OpenDrops()
+		if err == nil {
+			err = hub.Run(ctx, samples)
+		}
+		if err != nil && ctx.Err() == nil {
+			logger.Error(err, "Dropped packets are counted, but not sampled until the agent is restarted")
+		}
+	})
+	group.Go(func() {
+		listener, err := console.Listen(socket)
+		if err == nil {
+			server := console.Server{DataPlane: datapath, Hub: hub, Directory: names.current.Load, Decisions: names.decisions.Load}
+			err = server.Serve(ctx, listener)
+		}
+		if err != nil && ctx.Err() == nil {
+			logger.Error(err, "The console is not served until the agent is restarted: no drops, top, trace and vips")
+		}
+	})
+	group.Wait()
+}

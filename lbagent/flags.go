@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/pflag"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/plan"
+)
+
+// size is a flag that sets how much fits.
+type size struct {
+	flag  string
+	value func(*Config) *int
+	// least is the smallest value: 0 where that stands for a default.
+	least int
+	// capacity is the limit that it sets; zero where it sets none.
+	capacity forwarding.Capacity
+	usage    string
+}
+
+var sizes = []size{
+	{"max-frontends", func(c *Config) *int { return &c.MaxFrontends }, 1, forwarding.Frontends, "ports of VIPs that fit"},
+	{"max-node-tables", func(c *Config) *int { return &c.MaxNodeTables }, 1, forwarding.NodeTables,
+		"node tables that fit: one for each Service port and address family with externalTrafficPolicy Cluster or session affinity, and more where it has zones; 64 KiB of memory each"},
+	{"max-endpoint-tables", func(c *Config) *int { return &c.MaxEndpointTables }, 1, forwarding.EndpointTables,
+		"endpoint tables that fit: one for each Service port and address family with endpoints on this node; 2 KiB of memory each"},
+	{"max-endpoints", func(c *Config) *int { return &c.MaxEndpoints }, 1, forwarding.Endpoints, "endpoints on this node that fit"},
+	{"max-vips", func(c *Config) *int { return &c.MaxVIPs }, 1, forwarding.VIPs, "VIPs that fit"},
+	{"max-source-ranges", func(c *Config) *int { return &c.MaxSourceRanges }, 1, forwarding.SourceRanges,
+		"prefixes of loadBalancerSourceRanges that fit, for each address family; a list is counted twice while it changes"},
+	{"connections", func(c *Config) *int { return &c.Connections }, 1, 0,
+		"TCP connections that are remembered, for each address family; about 250 bytes of memory each"},
+	{"udp-flows", func(c *Config) *int { return &c.Datagrams }, 0, 0,
+		"the same for answered flows of UDP (default: a quarter of --connections)"},
+	{"affinity-clients", func(c *Config) *int { return &c.Affinities }, 0, 0,
+		"clients whose endpoint is remembered for sessionAffinity ClientIP, for each address family; about 100 bytes of memory each (default: an eighth of --connections)"},
+	{"exceptions", func(c *Config) *int { return &c.Exceptions }, 0, 0,
+		"flows that other nodes hold against their row and that are sent straight there, for each address family; about 100 bytes of memory each (default: as many as --connections)"},
+}
+
+// AddFlags adds the flags that an agent starts with. Their defaults are the present values.
+func (c *Config) AddFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&c.NodeName, "node-name", c.NodeName,
+		"name of the Node that the agent runs on (default: the variable NODE_NAME)")
+	flags.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig,
+		"kubeconfig file (default: the service account of the pod)")
+	flags.StringSliceVar(&c.Uplinks, "uplinks", c.Uplinks,
+		"names of the interfaces to attach to, or globs of names (default: those that carry a default route or the node's addresses)")
+	for _, s := range sizes {
+		flags.IntVar(s.value(c), s.flag, *s.value(c), s.usage)
+	}
+	flags.StringVar(&c.MetricsBindAddress, "metrics-bind-address", c.MetricsBindAddress,
+		"host:port that serves /metrics, /healthz and /readyz; 0: none")
+	flags.DurationVar(&c.WithdrawDelay, "withdraw-delay", c.WithdrawDelay,
+		"how long packets are still taken after their route was withdrawn")
+}
+
+// checkSizes returns what is wrong with the sizes.
+func (c *Config) checkSizes() []error {
+	var errs []error
+	for _, s := range sizes {
+		if value := *s.value(c); value < s.least {
+			errs = append(errs, fmt.Errorf("--%s is %d, must be at least %d", s.flag, value, s.least))
+		}
+	}
+	return errs
+}
+
+// nameFlags adds to what does not fit which flag makes room for it.
+func nameFlags(problems []plan.Problem) []model.Problem {
+	named := make([]model.Problem, 0, len(problems))
+	for _, problem := range problems {
+		problem.Message += advice(problem.Full)
+		named = append(named, problem.Problem)
+	}
+	return named
+}
+
+// nameFlag does the same for a write to a map that is full.
+func nameFlag(err error) error {
+	var full *dataplane.FullError
+	if errors.As(err, &full) {
+		return fmt.Errorf("%w%s", err, advice(full.Capacity))
+	}
+	return err
+}
+
+// advice is the end of a message about what is full; empty where no flag sets it.
+func advice(full forwarding.Capacity) string {
+	for _, s := range sizes {
+		if s.capacity != 0 && s.capacity == full {
+			return fmt.Sprintf("; raise --%s of the agents", s.flag)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// describe says in words what the program did with the packet.
+func describe(packet []byte, trace dataplane.Trace, names *Directory) *consoleapi.Trace {
+	out := &consoleapi.Trace{Node: names.Node, Interface: trace.Interface, Steps: []consoleapi.Step{}, Reason: trace.Reason}
+	e := description{trace: trace, names: names, out: out}
+	e.frontend(packet)
+	if trace.Frontend != 0 {
+		e.sources()
+		e.stage1()
+		e.stage2()
+	}
+	e.verdict()
+	return out
+}
+
+// description is one under way.
+type description struct {
+	trace dataplane.Trace
+	names *Directory
+	out   *consoleapi.Trace
+}
+
+func (e *description) say(name, format string, args ...any) {
+	e.out.Steps = append(e.out.Steps, consoleapi.Step{Name: name, Text: fmt.Sprintf(format, args...)})
+}
+
+func (e *description) frontend(packet []byte) {
+	if e.trace.FromNode {
+		e.say("tunnel", "encapsulated by another node of the cluster")
+	}
+	switch {
+	case e.trace.Frontend != 0:
+		policy := "Cluster"
+		if e.trace.Local || e.names.Local[e.trace.Key] {
+			policy = "Local"
+		}
+		e.out.Service = e.names.Services[e.trace.Key]
+		service := "a Service that is gone"
+		if e.out.Service != "" {
+			service = "Service " + e.out.Service
+		}
+		e.say("frontend", "%s of %s, traffic policy %s", e.trace.Key, service, policy)
+		e.backends()
+	case e.trace.OtherStation:
+		e.say("frontend", "the frame is addressed to another station; this node leaves it alone")
+	case e.trace.VIP && e.trace.Reason == "":
+		e.say("frontend", "%s is a VIP", destination(packet))
+	case e.trace.VIP:
+		e.say("frontend", "%s is a VIP, but no Service takes this packet", destination(packet))
+	case !e.trace.FromNode:
+		e.say("frontend", "%s is no VIP on this node", destination(packet))
+	}
+}
+
+// backends says where a VIPRoute leads the frontend.
+func (e *description) backends() {
+	var parts []string
+	for _, backend := range e.names.Backends[e.trace.Key] {
+		part := "Service " + backend.Service
+		if backend.Service == "" {
+			part = "an invalid backend"
+		}
+		part += fmt.Sprintf(", weight %d", backend.Weight)
+		if backend.Refused {
+			part += " (refused)"
+		}
+		parts = append(parts, part)
+	}
+	if len(parts) > 0 {
+		e.say("route", "a VIPRoute leads to %s", strings.Join(parts, "; "))
+	}
+}
+
+// backend says to which of the Services an endpoint belongs, where a VIPRoute leads to some.
+func (e *description) backend(endpoint netip.AddrPort) string {
+	for _, backend := range e.names.Backends[e.trace.Key] {
+		if slices.Contains(backend.Endpoints, endpoint) {
+			return " of Service " + backend.Service
+		}
+	}
+	return ""
+}
+
+// destination is the address that the packet's IP header names.
+func destination(packet []byte) string {
+	switch {
+	case len(packet) >= 20 && packet[0]>>4 == 4:
+		return netip.AddrFrom4([4]byte(packet[16:20])).String()
+	case len(packet) >= 40 && packet[0]>>4 == 6:
+		return netip.AddrFrom16([16]byte(packet[24:40])).String()
+	default:
+		return "the destination"
+	}
+}
+
+func (e *description) sources() {
+	switch {
+	case e.trace.FromNode:
+		// The ingress node has checked.
+	case e.trace.Reason == "source_range":
+		e.say("range check", "loadBalancerSourceRanges of the Service do not hold the source")
+	case e.trace.SourceChecked:
+		e.say("range check", "loadBalancerSourceRanges of the Service hold the source")
+	default:
+		e.say("range check", "the Service has no loadBalancerSourceRanges: every source is let in")
+	}
+}
+
+func (e *description) stage1() {
+	if !e.trace.Stage1 {
+		if e.trace.Local && !e.trace.FromNode {
+			e.say("row", "none: traffic policy Local stays on the ingress node")
+		}
+		return
+	}
+	e.say("row", "%d of %d%s", e.trace.Row, forwarding.Rows, e.zone())
+	e.say("primary", "%s", e.names.node(e.trace.Owners.Primary))
+	var former []string
+	for _, id := range e.trace.Owners.Chain {
+		if id != 0 {
+			former = append(former, e.names.node(id))
+		}
+	}
+	if len(former) == 0 {
+		e.say("secondary", "none: no other node is asked")
+	} else {
+		e.say("secondary", "%s: asked in this order for a connection that the primary does not know", strings.Join(former, ", "))
+	}
+	if e.trace.Exception {
+		e.say("exception", "the connection is held by another node than the row's primary")
+	}
+}
+
+// zone says for which zone the table is that the row is of.
+func (e *description) zone() string {
+	switch {
+	case !e.trace.Zonal:
+		return ""
+	case e.names.Zone == "":
+		return ", in the table for nodes without a zone"
+	default:
+		return fmt.Sprintf(", in the table for zone %s", e.names.Zone)
+	}
+}
+
+func (e *description) stage2() {
+	if e.trace.Notified {
+		e.say("exception", "the node that was asked has named the holder of the connection; this node remembers it")
+	}
+	if !e.trace.Stage2 {
+		return
+	}
+	switch {
+	case e.trace.Established:
+		e.say("connection", "known, established")
+	case e.trace.HalfOpen:
+		e.say("connection", "known, with one packet of the client so far")
+	default:
+		e.say("connection", "not known on this node")
+	}
+	endpoint := fmt.Sprintf("%s%s", e.trace.EndpointAddress, e.backend(e.trace.EndpointAddress))
+	switch {
+	case e.trace.Reason == "share_refused":
+		e.say("endpoint", "none: the flow is in the share of a backend that is refused")
+	case e.trace.Endpoint == 0:
+	case !e.trace.EndpointAddress.IsValid():
+		e.say("endpoint", "number %d, which is gone", e.trace.Endpoint)
+	case e.trace.Affinity:
+		e.say("endpoint", "%s, which the client had before (session affinity)", endpoint)
+	case e.trace.Chosen:
+		e.say("endpoint", "%s, chosen by row %d of %d", endpoint, e.trace.EndpointRow, forwarding.EndpointRows)
+	default:
+		e.say("endpoint", "%s, that of the connection", endpoint)
+	}
+}
+
+func (e *description) verdict() {
+	switch e.trace.Verdict {
+	case dataplane.TraceDropped:
+		e.out.Verdict = consoleapi.Dropped
+		e.say("verdict", "dropped: %s", e.trace.Reason)
+	case dataplane.TraceSent:
+		e.out.Verdict = consoleapi.Sent
+		e.out.NextNode, e.out.Packet = e.names.node(e.trace.Node), e.trace.Packet
+		e.say("verdict", "encapsulated to %s%s", e.out.NextNode, e.why())
+	case dataplane.TraceDelivered:
+		e.out.Verdict, e.out.Endpoint = consoleapi.Delivered, e.trace.EndpointAddress
+		e.say("verdict", "delivered to %s through the node's own stack", e.trace.EndpointAddress)
+		e.say("reply", "leaves %s straight to the client, with the VIP as its source", e.names.Node)
+	case dataplane.TraceAnswered:
+		e.out.Verdict = consoleapi.Answered
+		e.say("verdict", "answered by the VIP itself")
+	default:
+		e.out.Verdict = consoleapi.NotOurs
+		e.say("verdict", "left to the node's own stack")
+	}
+}
+
+// why says why and how the packet is sent on.
+func (e *description) why() string {
+	var parts []string
+	switch {
+	case e.trace.Notifies:
+		parts = append(parts, "the ingress node, to tell it that the connection is here")
+	case e.trace.OtherZone:
+		parts = append(parts, "the primary by the table of another zone, in which the connection may have begun")
+	case e.trace.SecondChance:
+		parts = append(parts, "a former owner of the row, which may know the connection")
+	case e.trace.Returned:
+		parts = append(parts, "which asked first: no former owner knows the connection")
+	}
+	if e.trace.LeavesBy != "" {
+		parts = append(parts, "by "+e.trace.LeavesBy)
+	}
+	if e.trace.ToKernel {
+		parts = append(parts, "the kernel finds the next hop")
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return ", " + strings.Join(parts, ", ")
+}

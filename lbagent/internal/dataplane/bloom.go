@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// vipBloom is the Bloom filter that keeps packets for others out of the way, and what
+// the map vip_filter holds of it. A bit is set before an address that needs it is written,
+// and cleared after.
+type vipBloom struct {
+	forwarding.Bloom
+	written [forwarding.BloomWords]uint64
+	// vips are the addresses that are in the filter.
+	vips map[netip.Addr]struct{}
+	// pools are the prefixes of pools that are in it.
+	pools map[netip.Prefix]struct{}
+}
+
+func hostPrefix(address netip.Addr) netip.Prefix {
+	return netip.PrefixFrom(address, address.BitLen())
+}
+
+func (d *Dataplane) addPoolToBloom(prefix netip.Prefix) error {
+	if _, found := d.bloom.pools[prefix]; found {
+		return nil
+	}
+	d.bloom.Add(prefix)
+	if err := d.writeBloom(); err != nil {
+		d.bloom.Remove(prefix)
+		return err
+	}
+	d.bloom.pools[prefix] = struct{}{}
+	return nil
+}
+
+// writeBloom writes the words of the filter that the map does not hold yet.
+func (d *Dataplane) writeBloom() error {
+	for i := range d.bloom.written {
+		word := d.bloom.Word(i)
+		if word == d.bloom.written[i] {
+			continue
+		}
+		if err := write(d.maps.VipFilter, bpf.DatapathMapVipFilter, i, uint32(i), word); err != nil {
+			return err
+		}
+		d.bloom.written[i] = word
+	}
+	return nil
+}
+
+// restoreBloom makes the filter that of the VIPs and pools in the maps.
+func (d *Dataplane) restoreBloom() error {
+	d.bloom = &vipBloom{vips: map[netip.Addr]struct{}{}, pools: map[netip.Prefix]struct{}{}}
+	err := readMap(d.maps.Vips, func(key bpf.DatapathAddress, _ uint32) {
+		address := decodeAddress(key)
+		d.bloom.vips[address] = struct{}{}
+		d.bloom.Add(hostPrefix(address))
+	})
+	if err != nil {
+		return fmt.Errorf("read map vips: %w", err)
+	}
+	ranges := forwarding.NewState()
+	if err := d.dumpSourceRanges(ranges); err != nil {
+		return fmt.Errorf("read the prefixes of pools: %w", err)
+	}
+	for source := range ranges.SourceRanges {
+		if source.Set == forwarding.Pools {
+			d.bloom.pools[source.Prefix] = struct{}{}
+			d.bloom.Add(source.Prefix)
+		}
+	}
+	err = readMap(d.maps.VipFilter, func(i uint32, word uint64) { d.bloom.written[i] = word })
+	if err != nil {
+		return fmt.Errorf("read map vip_filter: %w", err)
+	}
+	return d.writeBloom()
+}

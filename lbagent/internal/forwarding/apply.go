@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forwarding
+
+import "maps"
+
+// Clone returns a copy whose maps can be changed; the tables are shared.
+func (s *State) Clone() *State {
+	return &State{
+		Self:           s.Self,
+		Nodes:          maps.Clone(s.Nodes),
+		Endpoints:      maps.Clone(s.Endpoints),
+		EndpointTables: maps.Clone(s.EndpointTables),
+		NodeTables:     maps.Clone(s.NodeTables),
+		Frontends:      maps.Clone(s.Frontends),
+		SourceRanges:   maps.Clone(s.SourceRanges),
+		VIPs:           maps.Clone(s.VIPs),
+	}
+}
+
+// Apply returns the state that the operations lead to from have, which stays
+// as it is.
+func Apply(have *State, ops []Op) *State {
+	state := have.Clone()
+	for _, op := range ops {
+		state.apply(op)
+	}
+	return state
+}
+
+func (s *State) apply(op Op) {
+	switch op := op.(type) {
+	case SetSelf:
+		s.Self = op.Self
+	case PutNode:
+		s.Nodes[op.ID] = op.Node
+	case PutEndpoint:
+		s.Endpoints[op.ID] = op.Endpoint
+	case PutEndpointTable:
+		s.EndpointTables[op.Slot] = op.Table
+	case PutRows:
+		s.NodeTables[op.Slot] = op.onto(s.NodeTables[op.Slot])
+	case PutSourceRange:
+		s.SourceRanges[op.Range] = struct{}{}
+	case PutFrontend:
+		s.Frontends[op.Key] = op.Frontend
+	case PutVIP:
+		s.VIPs[op.Address] = struct{}{}
+	default:
+		s.applyRemoval(op)
+	}
+}
+
+func (s *State) applyRemoval(op Op) {
+	switch op := op.(type) {
+	case DeleteNode:
+		delete(s.Nodes, op.ID)
+	case DeleteEndpoint:
+		delete(s.Endpoints, op.ID)
+	case ClearEndpointTable:
+		delete(s.EndpointTables, op.Slot)
+	case ClearTable:
+		delete(s.NodeTables, op.Slot)
+	case DeleteSourceRange:
+		delete(s.SourceRanges, op.Range)
+	case LeaveZones:
+		if frontend, found := s.Frontends[op.Key]; found {
+			frontend.Zones = [Zones]NodeTableSlot{}
+			s.Frontends[op.Key] = frontend
+		}
+	case DeleteFrontend:
+		delete(s.Frontends, op.Key)
+	case DeleteVIP:
+		delete(s.VIPs, op.Address)
+	}
+}
+
+// onto returns the table with the rows written; the table itself is shared
+// with other States and is not changed.
+func (op PutRows) onto(table *NodeTable) *NodeTable {
+	written := &NodeTable{}
+	if table != nil {
+		*written = *table
+	}
+	for i, row := range op.Changed {
+		written[row] = op.Rows[i]
+	}
+	return written
+}

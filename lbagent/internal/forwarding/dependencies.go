@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forwarding
+
+// own is what SetSelf writes.
+type own struct{}
+
+// writers are the operations, by their place, that write a thing: own, a NodeID, a VIP, an
+// EndpointID, an EndpointTableSlot, a NodeTableSlot, a SourceSet or a FrontendKey.
+type writers map[any][]int
+
+// dependencies returns, for each operation of Diff, those before it that it depends on.
+// What is added needs all that it refers to. What is removed needs all to be written that
+// referred to it in have.
+func dependencies(have, want *State, ops []Op) [][]int {
+	needs := make([][]int, len(ops))
+	w := writers{}
+	users := usersOf(have, ops)
+	for i, op := range ops {
+		for _, thing := range append(w.neededBy(op, want), users[written(op)]...) {
+			needs[i] = append(needs[i], w[thing]...)
+		}
+		thing := written(op)
+		w[thing] = append(w[thing], i)
+		if op, ok := op.(SetSelf); ok {
+			w[op.Self.ID] = append(w[op.Self.ID], i)
+		}
+	}
+	return needs
+}
+
+// written is the thing that an operation writes.
+func written(op Op) any {
+	switch op := op.(type) {
+	case SetSelf:
+		return own{}
+	case PutNode:
+		return op.ID
+	case PutVIP:
+		return op.Address
+	case PutEndpoint:
+		return op.ID
+	case PutEndpointTable:
+		return op.Slot
+	case PutRows:
+		return op.Slot
+	case PutSourceRange:
+		return op.Range.Set
+	case PutFrontend:
+		return op.Key
+	default:
+		return removed(op)
+	}
+}
+
+// removed is the thing that an operation removes.
+func removed(op Op) any {
+	switch op := op.(type) {
+	case DeleteNode:
+		return op.ID
+	case DeleteVIP:
+		return op.Address
+	case DeleteEndpoint:
+		return op.ID
+	case ClearEndpointTable:
+		return op.Slot
+	case ClearTable:
+		return op.Slot
+	case DeleteSourceRange:
+		return op.Range.Set
+	case LeaveZones:
+		return op.Key
+	case DeleteFrontend:
+		return op.Key
+	default:
+		return nil
+	}
+}
+
+// neededBy are the things that an operation refers to, as far as one before it writes them.
+func (w writers) neededBy(op Op, want *State) []any {
+	var things []any
+	need := func(thing any) {
+		if len(w[thing]) > 0 {
+			things = append(things, thing)
+		}
+	}
+	switch op := op.(type) {
+	case PutEndpointTable:
+		for _, id := range distinct(op.Table[:]) {
+			need(id)
+		}
+	case PutRows:
+		for _, id := range nodesOf(op.Rows) {
+			need(id)
+		}
+	case PutFrontend:
+		need(op.Key.VIP)
+		need(op.Frontend.Endpoints)
+		need(op.Frontend.Ranges)
+		for _, slot := range slotsOf(op.Frontend) {
+			need(slot)
+		}
+		if want.Frontends[op.Key].Zones != [Zones]NodeTableSlot{} {
+			// Which of the tables is for this node's packets says its zone.
+			need(own{})
+		}
+	case LeaveZones:
+		// Its own table has the owners of the others among the former ones.
+		need(op.Key)
+		need(want.Frontends[op.Key].Table)
+	case DeleteSourceRange:
+		// A prefix of pools may be replaced by a longer or a shorter one.
+		if op.Range.Set == Pools {
+			need(Pools)
+		}
+	}
+	return things
+}
+
+// usersOf returns, for each thing that the operations remove, what referred to it in have and
+// is written or removed, too.
+func usersOf(have *State, ops []Op) map[any][]any {
+	users := map[any][]any{}
+	for _, op := range ops {
+		if isRemoval(op) {
+			users[written(op)] = nil
+		}
+	}
+	if len(users) == 0 {
+		return users
+	}
+	for _, op := range ops {
+		user := written(op)
+		for _, thing := range referredTo(have, user) {
+			if former, found := users[thing]; found {
+				users[thing] = append(former, user)
+			}
+		}
+	}
+	return users
+}
+
+// referredTo are the things that a frontend, a node table or an endpoint table refers to.
+func referredTo(s *State, user any) []any {
+	var things []any
+	switch user := user.(type) {
+	case FrontendKey:
+		frontend, found := s.Frontends[user]
+		if !found {
+			return nil
+		}
+		things = append(things, user.VIP, frontend.Endpoints, frontend.Ranges)
+		for _, slot := range slotsOf(frontend) {
+			things = append(things, slot)
+		}
+	case EndpointTableSlot:
+		if table := s.EndpointTables[user]; table != nil {
+			for _, id := range distinct(table[:]) {
+				things = append(things, id)
+			}
+		}
+	case NodeTableSlot:
+		if table := s.NodeTables[user]; table != nil {
+			for _, id := range nodesOf(table[:]) {
+				things = append(things, id)
+			}
+		}
+	}
+	return things
+}
+
+// slotsOf are the node tables of a frontend, each once.
+func slotsOf(frontend Frontend) []NodeTableSlot {
+	return distinct(append(frontend.Zones[:], frontend.Table))
+}
+
+// nodesOf are the nodes that rows name, each once.
+func nodesOf(rows []Row) []NodeID {
+	var found [MaxNodeID + 1]bool
+	var ids []NodeID
+	for i := range rows {
+		for _, id := range [...]NodeID{rows[i].Primary, rows[i].Chain[0], rows[i].Chain[1], rows[i].Chain[2]} {
+			if id != 0 && id <= MaxNodeID && !found[id] {
+				found[id] = true
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids
+}
+
+// distinct returns the values that are not zero, each once.
+func distinct[T comparable](values []T) []T {
+	var none T
+	var result []T
+	found := map[T]bool{none: true}
+	for _, value := range values {
+		if !found[value] {
+			found[value] = true
+			result = append(result, value)
+		}
+	}
+	return result
+}

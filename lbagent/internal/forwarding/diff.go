@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forwarding
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// Diff returns the operations that lead from have to want, in an order that
+// keeps every frontend complete:
+//
+//  1. Additions and changes: this node, other nodes, VIPs, endpoints, endpoint tables,
+//     rows, source ranges, frontends.
+//  2. Removals: frontends, their zones, VIPs, source ranges, node tables, endpoint
+//     tables, endpoints, nodes.
+//
+// Within a kind they are sorted, so that equal states give equal operations.
+func Diff(have, want *State) []Op {
+	return append(additions(have, want), removals(have, want)...)
+}
+
+// Split parts what Diff returned into what adds or changes and what removes,
+// each in its order. Between the two the routes of VIPs that are about to go
+// can be withdrawn.
+func Split(ops []Op) (additions, removals []Op) {
+	for _, op := range ops {
+		if isRemoval(op) {
+			removals = append(removals, op)
+		} else {
+			additions = append(additions, op)
+		}
+	}
+	return additions, removals
+}
+
+func isRemoval(op Op) bool {
+	switch op.(type) {
+	case DeleteFrontend, LeaveZones, DeleteVIP, DeleteSourceRange, ClearTable, ClearEndpointTable, DeleteEndpoint, DeleteNode:
+		return true
+	default:
+		return false
+	}
+}
+
+func additions(have, want *State) []Op {
+	var ops []Op
+	if have.Self != want.Self {
+		ops = append(ops, SetSelf{Self: want.Self})
+	}
+	for _, id := range changed(have.Nodes, want.Nodes, cmp.Compare) {
+		ops = append(ops, PutNode{ID: id, Node: want.Nodes[id]})
+	}
+	for _, address := range onlyIn(want.VIPs, have.VIPs, netip.Addr.Compare) {
+		ops = append(ops, PutVIP{Address: address})
+	}
+	for _, id := range changed(have.Endpoints, want.Endpoints, cmp.Compare) {
+		ops = append(ops, PutEndpoint{ID: id, Endpoint: want.Endpoints[id]})
+	}
+	for _, slot := range slices.Sorted(maps.Keys(want.EndpointTables)) {
+		if !equalTables(have.EndpointTables[slot], want.EndpointTables[slot]) {
+			ops = append(ops, PutEndpointTable{Slot: slot, Table: want.EndpointTables[slot]})
+		}
+	}
+	for _, slot := range slices.Sorted(maps.Keys(want.NodeTables)) {
+		if op := changedRows(slot, have.NodeTables[slot], want.NodeTables[slot]); len(op.Changed) > 0 {
+			ops = append(ops, op)
+		}
+	}
+	for _, prefix := range onlyIn(want.SourceRanges, have.SourceRanges, SourceRange.Compare) {
+		ops = append(ops, PutSourceRange{Range: prefix})
+	}
+	for _, key := range changed(have.Frontends, want.Frontends, FrontendKey.Compare) {
+		before, frontend := have.Frontends[key], want.Frontends[key]
+		if leavesZones(before, frontend) {
+			frontend.Zones = before.Zones
+		}
+		if frontend != before {
+			ops = append(ops, PutFrontend{Key: key, Frontend: frontend})
+		}
+	}
+	return ops
+}
+
+// leavesZones reports whether a frontend goes on with the node table that it has for its
+// own zone alone. Other nodes may still send packets by those of their zones.
+func leavesZones(have, want Frontend) bool {
+	none := [Zones]NodeTableSlot{}
+	return have.Zones != none && want.Zones == none && have.ID == want.ID && have.Table == want.Table
+}
+
+func removals(have, want *State) []Op {
+	var ops []Op
+	for _, key := range onlyIn(have.Frontends, want.Frontends, FrontendKey.Compare) {
+		ops = append(ops, DeleteFrontend{Key: key})
+	}
+	for _, key := range changed(have.Frontends, want.Frontends, FrontendKey.Compare) {
+		if leavesZones(have.Frontends[key], want.Frontends[key]) {
+			ops = append(ops, LeaveZones{Key: key})
+		}
+	}
+	for _, address := range onlyIn(have.VIPs, want.VIPs, netip.Addr.Compare) {
+		ops = append(ops, DeleteVIP{Address: address})
+	}
+	for _, prefix := range onlyIn(have.SourceRanges, want.SourceRanges, SourceRange.Compare) {
+		ops = append(ops, DeleteSourceRange{Range: prefix})
+	}
+	for _, slot := range onlyIn(have.NodeTables, want.NodeTables, cmp.Compare) {
+		ops = append(ops, ClearTable{Slot: slot})
+	}
+	for _, slot := range onlyIn(have.EndpointTables, want.EndpointTables, cmp.Compare) {
+		ops = append(ops, ClearEndpointTable{Slot: slot})
+	}
+	for _, id := range onlyIn(have.Endpoints, want.Endpoints, cmp.Compare) {
+		ops = append(ops, DeleteEndpoint{ID: id})
+	}
+	for _, id := range onlyIn(have.Nodes, want.Nodes, cmp.Compare) {
+		ops = append(ops, DeleteNode{ID: id})
+	}
+	return ops
+}
+
+// changed returns the sorted keys of want that have is without or has another
+// value for.
+func changed[K, V comparable](have, want map[K]V, compare func(K, K) int) []K {
+	var keys []K
+	for key, value := range want {
+		if before, found := have[key]; !found || before != value {
+			keys = append(keys, key)
+		}
+	}
+	slices.SortFunc(keys, compare)
+	return keys
+}
+
+// onlyIn returns the sorted keys of a that are not in b.
+func onlyIn[K comparable, V any](a, b map[K]V, compare func(K, K) int) []K {
+	var keys []K
+	for key := range a {
+		if _, found := b[key]; !found {
+			keys = append(keys, key)
+		}
+	}
+	slices.SortFunc(keys, compare)
+	return keys
+}
+
+// changedRows names the rows of want that differ from have. What an unused
+// slot holds is not known, so where have is nil all rows are named.
+func changedRows(slot NodeTableSlot, have, want *NodeTable) PutRows {
+	op := PutRows{Slot: slot, Fresh: have == nil}
+	if have == want {
+		return op
+	}
+	for i := range want {
+		if have == nil || have[i] != want[i] {
+			op.Changed = append(op.Changed, uint32(i))
+			op.Rows = append(op.Rows, want[i])
+		}
+	}
+	return op
+}
+
+func equalTables(a, b *EndpointTable) bool {
+	return a == b || a != nil && b != nil && *a == *b
+}

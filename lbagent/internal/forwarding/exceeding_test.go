@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forwarding
+
+import (
+	"net/netip"
+	"testing"
+)
+
+// The second State has another list of sources than the first.
+func TestExceeding(t *testing.T) {
+	key := FrontendKey{VIP: netip.MustParseAddr("203.0.113.1"), Port: 80, Protocol: ProtocolTCP}
+	with := func(set SourceSet, prefixes ...string) *State {
+		s := NewState()
+		s.Frontends[key] = Frontend{ID: 1, Ranges: set}
+		for _, prefix := range prefixes {
+			s.SourceRanges[SourceRange{Set: set, Prefix: netip.MustParsePrefix(prefix)}] = struct{}{}
+		}
+		return s
+	}
+	all, nobody := with(0), with(Nobody)
+	net, halves := with(1, "198.51.100.0/24"), with(2, "198.51.100.0/25", "198.51.100.128/25")
+	half, more := with(3, "198.51.100.0/25"), with(4, "198.51.100.0/24", "198.51.101.0/24")
+	for name, test := range map[string]struct {
+		have, want *State
+		exceeds    bool
+	}{
+		"restricted":                {all, net, true},
+		"shut":                      {all, nobody, true},
+		"shut for a list":           {net, nobody, true},
+		"open for all":              {net, all, false},
+		"nobody yet":                {nobody, net, false},
+		"nobody, as before":         {nobody, nobody, false},
+		"all, as before":            {all, all, false},
+		"the list of before":        {net, net, false},
+		"another list, of the same": {net, halves, false},
+		"and back":                  {halves, net, false},
+		"a prefix less":             {halves, half, true},
+		"a shorter list":            {more, net, true},
+		"a longer list":             {net, more, false},
+		"a list without prefixes":   {with(5), net, false},
+		"is new":                    {NewState(), net, false},
+		"goes":                      {all, NewState(), false},
+	} {
+		if _, exceeds := Exceeding(test.have, test.want)[key]; exceeds != test.exceeds {
+			t.Errorf("%s: exceeds is %t, want %t", name, exceeds, test.exceeds)
+		}
+	}
+}

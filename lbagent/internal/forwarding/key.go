@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forwarding
+
+import (
+	"cmp"
+	"encoding/binary"
+	"net/netip"
+	"strconv"
+)
+
+// IP protocol numbers of the protocols that are forwarded (IANA, Assigned
+// Internet Protocol Numbers).
+const (
+	ProtocolTCP = 6
+	ProtocolUDP = 17
+	// ProtocolSCTP is forwarded to endpoints with the frontend's own port only,
+	// because its checksum covers the ports (RFC 9260, section 6.8).
+	ProtocolSCTP = 132
+)
+
+// Compare orders keys by address, port and protocol.
+func (k FrontendKey) Compare(other FrontendKey) int {
+	return cmp.Or(
+		k.VIP.Compare(other.VIP),
+		cmp.Compare(k.Port, other.Port),
+		cmp.Compare(k.Protocol, other.Protocol),
+	)
+}
+
+// Hash is what the data plane finds an IPv6 frontend by (bpf/src/frontend.h): the words of
+// the key, the address's and the last one, each times a constant.
+func (k FrontendKey) Hash() uint64 {
+	address := k.VIP.As16()
+	var hash uint64
+	for i, constant := range []uint64{0x510e527fade682d1, 0x9b05688c2b3e6c1f, 0x1f83d9abfb41bd6b, 0x5be0cd19137e2179} {
+		hash += constant * uint64(binary.NativeEndian.Uint32(address[4*i:]))
+	}
+	var last [4]byte
+	binary.BigEndian.PutUint16(last[:], k.Port)
+	last[2] = k.Protocol
+	return hash + 0x9159015a3070dd17*uint64(binary.NativeEndian.Uint32(last[:]))
+}
+
+// String returns the key as address:port/protocol, with an IPv6 address in
+// brackets.
+func (k FrontendKey) String() string {
+	return netip.AddrPortFrom(k.VIP, k.Port).String() + "/" + ProtocolName(k.Protocol)
+}
+
+// ProtocolName is the name of an IP protocol, or its number where it has none here.
+func ProtocolName(protocol uint8) string {
+	switch protocol {
+	case ProtocolTCP:
+		return "TCP"
+	case ProtocolUDP:
+		return "UDP"
+	case ProtocolSCTP:
+		return "SCTP"
+	case 1:
+		return "ICMP"
+	case 58:
+		return "ICMPv6"
+	default:
+		return strconv.Itoa(int(protocol))
+	}
+}
+
+// Compare orders ranges by set, address and length of the prefix.
+func (r SourceRange) Compare(other SourceRange) int {
+	return cmp.Or(
+		cmp.Compare(r.Set, other.Set),
+		r.Prefix.Addr().Compare(other.Prefix.Addr()),
+		cmp.Compare(r.Prefix.Bits(), other.Prefix.Bits()),
+	)
+}
+
+// Compare orders endpoints by address and port.
+func (e Endpoint) Compare(other Endpoint) int {
+	return cmp.Or(e.Address.Compare(other.Address), cmp.Compare(e.Port, other.Port))
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forwarding
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+var errRefused = errors.New("refused")
+
+// kernel does operations on a State, but for those that it refuses, and holds the State to
+// being complete after each.
+type kernel struct {
+	t       *rapid.T
+	state   *State
+	refuses func(Op) bool
+	refused []Op
+}
+
+func (k *kernel) do(op Op) error {
+	if k.refuses(op) {
+		k.refused = append(k.refused, op)
+		return fmt.Errorf("%T: %w", op, errRefused)
+	}
+	k.state = Apply(k.state, []Op{op})
+	if err := incomplete(k.state); err != nil {
+		k.t.Fatalf("after %T: %v", op, err)
+	}
+	return nil
+}
+
+func always(Op) bool { return true }
+
+// Whatever fails, no frontend is incomplete at any moment; what does not depend on what
+// failed is as it is without; and once nothing fails, all is as wanted.
+func TestScheduleWithFailures(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		have, want := genState(t), genState(t)
+		k := &kernel{t: t, state: have, refuses: func(Op) bool {
+			return rapid.IntRange(0, 7).Draw(t, "refused") == 0
+		}}
+		schedule := NewSchedule(have, want)
+		added := schedule.Add(k.do)
+		removed := schedule.Remove(k.do, always)
+		if failed := len(added.Failed) + len(added.Open) + len(removed.Failed); failed != len(k.refused) {
+			t.Fatalf("%d failures, %d were refused", failed, len(k.refused))
+		}
+		checkShut(t, k, have, want, &added)
+		all := len(added.Done) + len(removed.Done) + len(added.Failed) + len(removed.Failed) + added.Held + removed.Held
+		if ops := len(Diff(have, want)); all != ops {
+			t.Fatalf("%d operations became something, of %d", all, ops)
+		}
+		compareIndependent(t, k, have, want)
+
+		k.refuses = func(Op) bool { return false }
+		rest := NewSchedule(k.state, want)
+		rest.Add(k.do)
+		rest.Remove(k.do, always)
+		if !reflect.DeepEqual(k.state, want) {
+			t.Fatalf("the second time leads to\n%+v\nwant\n%+v", k.state, want)
+		}
+	})
+}
+
+// checkShut finds the frontends that were to be restricted, and are neither that nor shut.
+func checkShut(t *rapid.T, k *kernel, have, want *State, added *Outcome) {
+	open := map[FrontendKey]bool{}
+	for _, failure := range added.Open {
+		open[failure.Op.(PutFrontend).Key] = true
+	}
+	for key := range Exceeding(have, want) {
+		ranges := k.state.Frontends[key].Ranges
+		if shut := ranges == want.Frontends[key].Ranges || ranges == Nobody; shut == open[key] {
+			t.Fatalf("%s has the set %d, want %d or nobody; refused were %+v", key, ranges, want.Frontends[key].Ranges, k.refused)
+		}
+	}
+}
+
+// compareIndependent finds by the States alone what has nothing to do with what was refused.
+func compareIndependent(t *rapid.T, k *kernel, have, want *State) {
+	touched := map[any]bool{}
+	for _, op := range k.refused {
+		touched[written(op)] = true
+		if op, is := op.(SetSelf); is {
+			touched[op.Self.ID] = true
+		}
+	}
+	// Tables that lead to what was refused are touched, then frontends that have such tables.
+	spread := func(s *State) {
+		for slot, table := range s.EndpointTables {
+			touched[slot] = touched[slot] || slices.ContainsFunc(table[:], func(id EndpointID) bool { return touched[id] })
+		}
+		for slot, table := range s.NodeTables {
+			touched[slot] = touched[slot] || slices.ContainsFunc(table[:], func(row Row) bool {
+				return touched[row.Primary] || slices.ContainsFunc(row.Chain[:], func(id NodeID) bool { return id != 0 && touched[id] })
+			})
+		}
+		for key, frontend := range s.Frontends {
+			for _, thing := range referredTo(s, key) {
+				touched[key] = touched[key] || touched[thing]
+			}
+			touched[key] = touched[key] || touched[own{}] && frontend.Zones != [Zones]NodeTableSlot{}
+		}
+	}
+	spread(want)
+	for key, frontend := range want.Frontends {
+		if !touched[key] && k.state.Frontends[key] != frontend {
+			t.Fatalf("%s is %+v, want %+v; refused were %+v", key, k.state.Frontends[key], frontend, k.refused)
+		}
+	}
+	for slot, table := range want.EndpointTables {
+		if !touched[slot] && *k.state.EndpointTables[slot] != *table {
+			t.Fatalf("endpoint table %d is not as wanted", slot)
+		}
+	}
+	for slot, table := range want.NodeTables {
+		if !touched[slot] && *k.state.NodeTables[slot] != *table {
+			t.Fatalf("table %d is not as wanted", slot)
+		}
+	}
+	for id, node := range want.Nodes {
+		if !touched[id] && k.state.Nodes[id] != node {
+			t.Fatalf("node %d is %+v, want %+v", id, k.state.Nodes[id], node)
+		}
+	}
+	// A frontend that is to go refers to what it has; what it has stays while it does.
+	for key := range have.Frontends {
+		if _, wanted := want.Frontends[key]; wanted || touched[key] {
+			continue
+		}
+		if _, left := k.state.Frontends[key]; left {
+			t.Fatalf("%s is not removed; refused were %+v", key, k.refused)
+		}
+	}
+	for vip := range have.VIPs {
+		_, wanted := want.VIPs[vip]
+		_, left := k.state.VIPs[vip]
+		inUse := touched[vip]
+		for key := range have.Frontends {
+			inUse = inUse || key.VIP == vip && touched[key]
+		}
+		if !wanted && !inUse && left {
+			t.Fatalf("VIP %s is not removed; refused were %+v", vip, k.refused)
+		}
+	}
+}
+
+// A removal that is not due holds up those that depend on it, and no others.
+func TestScheduleRemovesWhatIsDue(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		have, want := genState(t), genState(t)
+		k := &kernel{t: t, state: have, refuses: func(Op) bool { return false }}
+		schedule := NewSchedule(have, want)
+		schedule.Add(k.do)
+		due := map[Op]bool{}
+		for _, op := range schedule.Removals() {
+			due[op] = rapid.Bool().Draw(t, "due")
+		}
+		first := schedule.Remove(k.do, func(op Op) bool { return due[op] })
+		second := schedule.Remove(k.do, always)
+		if first.Err() != nil || second.Held > 0 || len(first.Done)+len(second.Done) != len(schedule.Removals()) {
+			t.Fatalf("%d and %d of %d removals are done, %d held", len(first.Done), len(second.Done), len(due), second.Held)
+		}
+		if !reflect.DeepEqual(k.state, want) {
+			t.Fatalf("the removals lead to\n%+v\nwant\n%+v", k.state, want)
+		}
+	})
+}
+
+func TestOutcomeErr(t *testing.T) {
+	if err := (&Outcome{Held: 3}).Err(); err != nil {
+		t.Errorf("error %v though nothing failed", err)
+	}
+	many := &Outcome{Held: 3}
+	for range 7 {
+		many.Failed = append(many.Failed, Failure{Err: errRefused})
+	}
+	text := strings.Repeat("refused\n", 5) + "and 2 more operations failed\n3 operations wait for what failed"
+	if err := many.Err(); !errors.Is(err, errRefused) || err.Error() != text {
+		t.Errorf("error %q, want %q", err, text)
+	}
+}
+
+// A node forwards by what is written, if that is its own entry, one of the others and one
+// frontend, as far as there are any.
+func TestScheduleForwards(t *testing.T) {
+	first := FrontendKey{VIP: netip.MustParseAddr("203.0.113.1"), Port: 80, Protocol: ProtocolTCP}
+	second := FrontendKey{VIP: netip.MustParseAddr("203.0.113.2"), Port: 80, Protocol: ProtocolTCP}
+	alone := NewState()
+	alone.Self = Self{ID: 1, IPv4: netip.MustParseAddr("198.51.100.1")}
+	idle := alone.Clone()
+	idle.Nodes[2] = Node{IPv4: netip.MustParseAddr("198.51.100.2")}
+	idle.Nodes[3] = Node{IPv4: netip.MustParseAddr("198.51.100.3")}
+	full := idle.Clone()
+	for i, key := range []FrontendKey{first, second} {
+		full.VIPs[key.VIP] = struct{}{}
+		full.Frontends[key] = Frontend{ID: FrontendID(i + 1), Table: NodeTableSlot(i + 1)}
+		table := &NodeTable{}
+		for row := range table {
+			table[row].Primary = NodeID(i + 2)
+		}
+		full.NodeTables[NodeTableSlot(i+1)] = table
+	}
+	is := func(kind string) func(Op) bool {
+		return func(op Op) bool { return fmt.Sprintf("%T", op) == "forwarding."+kind }
+	}
+	for name, test := range map[string]struct {
+		have, want *State
+		fails      func(Op) bool
+		forwards   bool
+	}{
+		"all is written":                  {NewState(), full, is(""), true},
+		"no other node, no frontend":      {NewState(), alone, is(""), true},
+		"not its own entry":               {NewState(), alone, is("SetSelf"), false},
+		"not its own entry, else all":     {NewState(), full, is("SetSelf"), false},
+		"no other node":                   {NewState(), idle, is("PutNode"), false},
+		"one other node, no frontend":     {NewState(), idle, func(op Op) bool { return written(op) == NodeID(3) }, true},
+		"one node, and what leads to it":  {NewState(), full, func(op Op) bool { return written(op) == NodeID(3) }, true},
+		"not one of the frontends":        {NewState(), full, func(op Op) bool { return written(op) == second }, true},
+		"not one of the VIPs":             {NewState(), full, func(op Op) bool { return written(op) == second.VIP }, true},
+		"no frontend":                     {NewState(), full, is("PutFrontend"), false},
+		"no VIP":                          {NewState(), full, is("PutVIP"), false},
+		"no table":                        {NewState(), full, is("PutRows"), false},
+		"nothing":                         {NewState(), full, always, false},
+		"nothing, and all is there":       {full, full, always, true},
+		"no removal, after a life before": {full, alone, isRemoval, true},
+	} {
+		schedule := NewSchedule(test.have, test.want)
+		do := func(op Op) error {
+			if test.fails(op) {
+				return errRefused
+			}
+			return nil
+		}
+		schedule.Add(do)
+		schedule.Remove(do, always)
+		if got := schedule.Forwards(); got != test.forwards {
+			t.Errorf("%s: forwards is %t, want %t", name, got, test.forwards)
+		}
+	}
+	if NewSchedule(NewState(), full).Forwards() {
+		t.Error("forwards before anything is done")
+	}
+}

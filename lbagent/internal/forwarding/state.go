@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package forwarding has the exact contents of the data plane's maps (State). It
+// computes the ordered operations that lead from what the maps hold to what they
+// should hold. It is pure: no I/O, clock or logger.
+package forwarding
+
+import (
+	"math"
+	"net/netip"
+)
+
+// Shapes that the BPF program and this package agree on.
+const (
+	// Rows is the number of rows of a frontend's node table. It is a power of
+	// two, so that the program picks a row by multiply and shift.
+	Rows = 4096
+	// ChainLength is how many former owners a row remembers, newest first.
+	ChainLength = 3
+	// EndpointRows is the number of rows of a node's endpoint table.
+	EndpointRows = 512
+	// Zones is how many zones there are, 0 included, which means none.
+	Zones = 8
+	// MaxNodeID is the highest node id; ids start at 1 and 0 means none.
+	MaxNodeID = 4095
+)
+
+// NodeID is the small number that the operator gives a node (LBNode.spec.id).
+// Zero means no node.
+type NodeID uint16
+
+// Zone is a zone's number, below Zones. Zero means none. All nodes of a cluster
+// number its zones alike.
+type Zone uint8
+
+// EndpointID is the index of an endpoint in the node's endpoint map. Zero
+// means no endpoint. Ids are stable while the endpoint lives and are not
+// reused soon after, so that a connection never takes a stranger's endpoint.
+type EndpointID uint32
+
+// RefusedEndpoint is in the rows of an endpoint table whose new flows are refused. It is no
+// endpoint's id.
+const RefusedEndpoint EndpointID = math.MaxUint32
+
+// FrontendID is the index of a frontend's counters. Zero is not used.
+type FrontendID uint32
+
+// NodeTableSlot names one node table of Rows rows. Zero means none.
+type NodeTableSlot uint32
+
+// EndpointTableSlot names one endpoint table of EndpointRows rows. Zero means none.
+type EndpointTableSlot uint32
+
+// SourceSet names a set of prefixes of one address family. Zero means none: who
+// has no set admits everybody.
+type SourceSet uint32
+
+const (
+	// Nobody is the set that stays empty.
+	Nobody SourceSet = math.MaxUint32
+	// Pools is the set of the addresses that VIPs are taken from. A packet to
+	// one that is no VIP is for nobody.
+	Pools SourceSet = math.MaxUint32 - 1
+)
+
+// SourceRange is a prefix of a set; masked, and never of IPv4-mapped addresses.
+type SourceRange struct {
+	Set    SourceSet
+	Prefix netip.Prefix
+}
+
+// FrontendKey identifies a frontend by what a packet to it carries.
+type FrontendKey struct {
+	// VIP is never an IPv4-mapped IPv6 address.
+	VIP netip.Addr
+	// Port is the Service port in host byte order.
+	Port uint16
+	// Protocol is the IP protocol number: 6 for TCP, 17 for UDP, 132 for SCTP.
+	Protocol uint8
+}
+
+// Frontend is what the program does with packets to a FrontendKey.
+type Frontend struct {
+	ID FrontendID
+	// Local is true for externalTrafficPolicy Local without session affinity. As
+	// the ingress node, this node then serves from its own endpoints, as far as it
+	// has any: stage 2 alone.
+	Local bool
+	// Table is the node table of stage 1; zero where Local, unless the VIP may
+	// be announced for another frontend's sake, or where no endpoint lives
+	// anywhere.
+	Table NodeTableSlot
+	// Zones are the node tables of nodes by their zone, where the frontend has more
+	// than one; that of this node's zone is Table. Of a zone without nodes, and
+	// where all nodes have one table, they are zero.
+	Zones [Zones]NodeTableSlot
+	// Endpoints is the node's own endpoint table of stage 2; zero where this
+	// node has no usable endpoint.
+	Endpoints EndpointTableSlot
+	// Refuses is true where the Service has no usable endpoint anywhere. New
+	// connections are then refused (a TCP reset, ICMP port unreachable).
+	Refuses bool
+	// Affinity is for how many seconds after its last new connection a client
+	// address keeps its endpoint (sessionAffinity ClientIP); zero means not at all.
+	Affinity uint32
+	// Ranges names the set of prefixes whose clients are admitted
+	// (loadBalancerSourceRanges); zero admits all clients.
+	Ranges SourceSet
+}
+
+// Row is one row of a node table: a primary, which takes new flows, and a chain
+// of nodes to ask for flows that it does not know. Unused chain places are zero and come last;
+// the primary is never in the chain.
+type Row struct {
+	Primary NodeID
+	Chain   [ChainLength]NodeID
+	// History is how many places of the chain, from its front, are of former
+	// owners; the others were filled by rank.
+	History uint8
+}
+
+// NodeTable is what stage 1 chooses by: a node for each row.
+type NodeTable [Rows]Row
+
+// EndpointTable is an endpoint table.
+type EndpointTable [EndpointRows]EndpointID
+
+// Endpoint is a pod's address and port in host byte order.
+type Endpoint struct {
+	Address netip.Addr
+	Port    uint16
+}
+
+// Node is how another node of the cluster is reached, and from which
+// addresses encapsulated packets are accepted. An invalid address means the
+// node has none of that family; at least one is valid.
+type Node struct {
+	IPv4, IPv6 netip.Addr
+	Zone       Zone
+}
+
+// Self is what the program needs to know of the node it runs on.
+type Self struct {
+	// ID is zero until the operator has given one; stage 1 then has no
+	// primary that is this node, and only Local frontends are forwarded here.
+	ID NodeID
+	// IPv4 and IPv6 are the outer source addresses of encapsulated packets
+	// and the addresses on which they are received.
+	IPv4, IPv6 netip.Addr
+	Zone       Zone
+}
+
+// State is the whole content of the forwarding maps. The maps are never nil
+// in a State made by NewState.
+type State struct {
+	Self      Self
+	Nodes     map[NodeID]Node
+	Endpoints map[EndpointID]Endpoint
+	// EndpointTables and NodeTables are shared, not copied, between States: treat
+	// what the pointers name as immutable.
+	EndpointTables map[EndpointTableSlot]*EndpointTable
+	NodeTables     map[NodeTableSlot]*NodeTable
+	Frontends      map[FrontendKey]Frontend
+	SourceRanges   map[SourceRange]struct{}
+	// VIPs are all addresses that belong to Millrace on this cluster. A
+	// packet to one that matches no frontend is dropped here, with a reason. It
+	// is never returned to the router.
+	VIPs map[netip.Addr]struct{}
+}
+
+// NewState returns an empty State.
+func NewState() *State {
+	return &State{
+		Nodes:          map[NodeID]Node{},
+		Endpoints:      map[EndpointID]Endpoint{},
+		EndpointTables: map[EndpointTableSlot]*EndpointTable{},
+		NodeTables:     map[NodeTableSlot]*NodeTable{},
+		Frontends:      map[FrontendKey]Frontend{},
+		SourceRanges:   map[SourceRange]struct{}{},
+		VIPs:           map[netip.Addr]struct{}{},
+	}
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// Passes counts the agent's passes, and tells what the last one found. It is safe for
+// concurrent use.
+type Passes struct {
+	duration prometheus.Histogram
+	errors   prometheus.Counter
+	success  prometheus.Gauge
+	last     atomic.Pointer[Pass]
+}
+
+// Pass is what a pass found.
+type Pass struct {
+	// State is what the maps hold, nil where that is not known; Limits are their capacities.
+	State  *forwarding.State
+	Limits forwarding.Limits
+	// Uplinks are the interfaces, each with the mode of its XDP program.
+	Uplinks []millracev1alpha1.InterfaceStatus
+}
+
+// NewPasses returns Passes of which there was none.
+func NewPasses() *Passes {
+	return &Passes{
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "millrace_pass_duration_seconds", Help: "How long passes took that bring the node to what the objects say.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
+		}),
+		errors: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "millrace_pass_errors_total", Help: "Passes that failed at least in part, and are tried again.",
+		}),
+		success: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "millrace_pass_last_success_timestamp_seconds", Help: "When the last pass without an error ended; 0 where there was none.",
+		}),
+	}
+}
+
+// Observe notes a pass that ended.
+func (p *Passes) Observe(began, ended time.Time, err error, found Pass) {
+	p.duration.Observe(ended.Sub(began).Seconds())
+	if err != nil {
+		p.errors.Inc()
+	} else {
+		p.success.Set(float64(ended.UnixNano()) / float64(time.Second))
+	}
+	p.last.Store(&found)
+}
+
+var (
+	entriesDescription  = description("map_entries", "Entries of a map that are in use, as of the last pass.", "map")
+	mapLimitDescription = description("map_capacity", "Entries that a map has room for.", "map")
+	xdpDescription      = description("uplink_xdp_mode", "1 for the mode in which the XDP program runs on an uplink: Native, Generic, or None.", "interface", "mode")
+)
+
+// Describe implements prometheus.Collector.
+func (p *Passes) Describe(descriptions chan<- *prometheus.Desc) {
+	p.duration.Describe(descriptions)
+	p.errors.Describe(descriptions)
+	p.success.Describe(descriptions)
+	for _, d := range []*prometheus.Desc{entriesDescription, mapLimitDescription, xdpDescription} {
+		descriptions <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (p *Passes) Collect(metrics chan<- prometheus.Metric) {
+	p.duration.Collect(metrics)
+	p.errors.Collect(metrics)
+	p.success.Collect(metrics)
+	last := p.last.Load()
+	if last == nil {
+		return
+	}
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	for _, uplink := range last.Uplinks {
+		for _, mode := range []millracev1alpha1.XDPMode{millracev1alpha1.XDPNative, millracev1alpha1.XDPGeneric, millracev1alpha1.XDPNone} {
+			value := 0.0
+			if uplink.XDPMode == mode {
+				value = 1
+			}
+			gauge(xdpDescription, value, uplink.Name, string(mode))
+		}
+	}
+	for _, fill := range fills(last) {
+		gauge(entriesDescription, float64(fill.entries), fill.name)
+		gauge(mapLimitDescription, float64(fill.capacity), fill.name)
+	}
+}
+
+type fill struct {
+	name              string
+	entries, capacity int
+}
+
+// fills are how full the maps are. No map is read for that: the agent knows what it wrote.
+// The tables of connections, which only the kernel writes, have metrics of their own.
+func fills(pass *Pass) []fill {
+	s := pass.State
+	if s == nil {
+		return nil
+	}
+	ranges := map[bool]int{}
+	for source := range s.SourceRanges {
+		ranges[source.Prefix.Addr().Is4()]++
+	}
+	return []fill{
+		{"frontends", len(s.Frontends), pass.Limits.Frontends},
+		{"node_tables", len(s.NodeTables), pass.Limits.NodeTables},
+		{"endpoint_tables", len(s.EndpointTables), pass.Limits.EndpointTables},
+		{"endpoints", len(s.Endpoints), pass.Limits.Endpoints},
+		{"vips", len(s.VIPs), pass.Limits.VIPs},
+		{"source_ranges_ipv4", ranges[true], pass.Limits.SourceRanges},
+		{"source_ranges_ipv6", ranges[false], pass.Limits.SourceRanges},
+		{"nodes", len(s.Nodes), forwarding.MaxNodeID},
+	}
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// pool is a backend of a frontend with its endpoints.
+type pool struct {
+	backend
+	found []endpoint
+	// usable are those of found that take new connections.
+	usable []bool
+}
+
+// wholeWeight is what all backends of a frontend weigh together. It leaves room for sums below
+// 2^32 and is large enough that each of a Service's thousands of endpoints has a weight.
+const wholeWeight = 1 << 31
+
+// units returns what one endpoint of each pool weighs, where a pool's weight is divided over
+// as many endpoints as it has by these counts, and what the pools without any weigh together.
+func units(pools []pool, counts []int) (each []uint32, refused uint64) {
+	each = make([]uint32, len(pools))
+	var total uint64
+	for i := range pools {
+		total += uint64(pools[i].weight)
+	}
+	for i := range pools {
+		weight := uint64(pools[i].weight)
+		switch {
+		case weight == 0:
+		case counts[i] == 0:
+			refused += weight * wholeWeight / total
+		default:
+			each[i] = uint32(max(1, weight*wholeWeight/(total*uint64(counts[i]))))
+		}
+	}
+	return each, refused
+}
+
+// weigh returns the weights by node of the usable endpoints, what one endpoint of each pool
+// weighs, and what is refused. Without a route the endpoints are counted.
+func (b *endpoints) weigh(pools []pool, routed bool) (nodes map[forwarding.NodeID]uint32, each []uint32, refused uint64) {
+	numbers := make([]int, len(pools))
+	for i := range pools {
+		for j, e := range pools[i].found {
+			if _, known := b.nodes[e.node]; known && pools[i].usable[j] {
+				numbers[i]++
+			}
+		}
+		if numbers[i] == 0 && slices.Contains(pools[i].usable, true) {
+			// On this node, which has no LBNode yet.
+			numbers[i] = 1
+		}
+	}
+	each, refused = []uint32{1}, 0
+	if routed {
+		each, refused = units(pools, numbers)
+	}
+	nodes = map[forwarding.NodeID]uint32{}
+	for i := range pools {
+		for j, e := range pools[i].found {
+			if node, known := b.nodes[e.node]; known && pools[i].usable[j] {
+				nodes[node.ID] += each[i]
+			}
+		}
+	}
+	return nodes, each, refused
+}
+
+// judge decides which endpoints take new connections: the ready ones; where none is, those that
+// serve and terminate (KEP-1669).
+func (p *pool) judge(servesOwn bool) {
+	readyAnywhere, readyOn := false, map[string]bool{}
+	for _, e := range p.found {
+		readyAnywhere = readyAnywhere || e.ready
+		readyOn[e.node] = readyOn[e.node] || e.ready
+	}
+	p.usable = make([]bool, len(p.found))
+	for i, e := range p.found {
+		hasReady := readyAnywhere
+		if servesOwn {
+			hasReady = readyOn[e.node]
+		}
+		p.usable[i] = p.weight > 0 && (e.ready || e.leaving && !hasReady)
+	}
+}
+
+// lives reports whether an endpoint takes no new connection of the frontend, and still serves.
+func (p *pool) lives(frontend *Frontend) bool {
+	for i, e := range p.found {
+		if !p.usable[i] && frontend.drains(e) {
+			return true
+		}
+	}
+	return false
+}
+
+// backendsIn describes the pools, with their endpoints on a node.
+func backendsIn(node string, pools []pool) []Backend {
+	backends := make([]Backend, 0, len(pools))
+	for i := range pools {
+		p := &pools[i]
+		described := Backend{
+			Service: p.service, Weight: p.weight,
+			Refused: p.refused || p.weight > 0 && !slices.Contains(p.usable, true),
+		}
+		for _, e := range p.found {
+			if e.node == node {
+				described.Own = append(described.Own, e.Endpoint)
+			}
+		}
+		backends = append(backends, described)
+	}
+	return backends
+}
+
+// own is an endpoint on this node, of one or more pools.
+type own struct {
+	endpoint
+	usable bool
+	weight uint32
+}
+
+// ownOf returns the endpoints on a node, sorted, each once: a pod may be of several Services.
+func ownOf(node string, pools []pool, each []uint32) []own {
+	var all []own
+	for i := range pools {
+		for j, e := range pools[i].found {
+			if e.node != node {
+				continue
+			}
+			o := own{endpoint: e, usable: pools[i].usable[j]}
+			if o.usable {
+				o.weight = each[i]
+			}
+			all = append(all, o)
+		}
+	}
+	slices.SortFunc(all, func(a, b own) int {
+		return cmp.Or(a.Endpoint.Compare(b.Endpoint), compareTrueFirst(a.usable, b.usable), a.preference(b.endpoint))
+	})
+	var merged []own
+	for _, o := range all {
+		if last := len(merged) - 1; last >= 0 && merged[last].Endpoint == o.Endpoint {
+			merged[last].weight += o.weight
+			merged[last].ready = merged[last].ready || o.usable && o.ready
+			merged[last].serving = merged[last].serving || o.serving
+			continue
+		}
+		merged = append(merged, o)
+	}
+	return merged
+}
+
+// setRefused gives a frontend the share that is refused on this node, which is the same part of
+// all flows on each node.
+func (f *Frontend) setRefused(refused uint64) {
+	var all, here uint64
+	for _, weight := range f.Weights {
+		all += uint64(weight)
+	}
+	for _, weight := range f.Shares {
+		here += uint64(weight)
+	}
+	if refused == 0 || here == 0 {
+		return
+	}
+	// Endpoints that only this node knows of are not among all.
+	f.Refused = uint32(max(1, min(here*refused/max(all, 1), wholeWeight)))
+}

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netdev
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/fib"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// scope is how much of a fibCache a change makes doubtful.
+type scope int
+
+const (
+	nothing scope = iota
+	// neighbours only: the cache has been told of the change itself.
+	neighbours
+	everything
+)
+
+// fibCache is what was read of the kernel's routes, interfaces and neighbours, as far
+// as the targets depend on it.
+type fibCache struct {
+	handle  *netlink.Handle
+	network fib.Network
+	targets map[forwarding.NodeID]fib.Target
+	// interfaces are those that routes to the targets lead to and those below
+	// them, also where they do not exist.
+	interfaces map[int]struct{}
+	needed     map[fib.NeighbourKey]struct{}
+}
+
+func newFIBCache() (*fibCache, error) {
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open a netlink socket: %w", err)
+	}
+	return &fibCache{handle: handle}, nil
+}
+
+func (c *fibCache) close() { c.handle.Close() }
+
+// read brings the cache up to date for these targets and devices.
+func (c *fibCache) read(targets map[forwarding.NodeID]fib.Target, devices map[int]struct{}, changed scope) error {
+	c.targets, c.network.Devices = targets, devices
+	if changed == everything {
+		c.readRoutes()
+		if err := c.readInterfaces(); err != nil {
+			return err
+		}
+		if err := c.readNeighbours(); err != nil {
+			return err
+		}
+	}
+	c.needed = c.network.Needed(targets)
+	return nil
+}
+
+// readRoutes asks for the route of each target. What the kernel has no route for,
+// or none that an Ethernet header alone describes, has none here either.
+func (c *fibCache) readRoutes() {
+	c.network.Routes = make(map[fib.Target]fib.Route, len(c.targets))
+	for _, target := range c.targets {
+		options := &netlink.RouteGetOptions{SrcAddr: target.Source.AsSlice()}
+		routes, err := c.handle.RouteGetWithOptions(target.Destination.AsSlice(), options)
+		if err != nil || len(routes) != 1 {
+			continue
+		}
+		if route, ok := plainRoute(&routes[0]); ok {
+			c.network.Routes[target] = route
+		}
+	}
+}
+
+func plainRoute(route *netlink.Route) (fib.Route, bool) {
+	if route.Type != unix.RTN_UNICAST || route.Encap != nil || route.MPLSDst != nil || route.NewDst != nil {
+		return fib.Route{}, false
+	}
+	result := fib.Route{Interface: route.LinkIndex, MTU: route.MTU}
+	gateway := route.Gw
+	if via, ok := route.Via.(*netlink.Via); ok {
+		gateway = via.Addr
+	}
+	if address, ok := netip.AddrFromSlice(gateway); ok {
+		result.Gateway = address.Unmap()
+	}
+	return result, result.Interface > 0
+}
+
+func (c *fibCache) readInterfaces() error {
+	c.interfaces = map[int]struct{}{}
+	c.network.Interfaces = map[int]fib.Interface{}
+	for _, route := range c.network.Routes {
+		for index := route.Interface; index > 0; index = c.network.Interfaces[index].Lower {
+			if _, known := c.interfaces[index]; known {
+				break
+			}
+			c.interfaces[index] = struct{}{}
+			link, err := c.handle.LinkByIndex(index)
+			if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) || gone(err) {
+				break
+			}
+			if err != nil {
+				return fmt.Errorf("read interface %d: %w", index, err)
+			}
+			c.network.Interfaces[index] = hopInterface(link)
+		}
+	}
+	return nil
+}
+
+// hopInterface describes the interface. One that is of no use, such as a VLAN of
+// a provider bridge (802.1ad), has no address.
+func hopInterface(link netlink.Link) fib.Interface {
+	attributes := link.Attrs()
+	result := fib.Interface{MTU: attributes.MTU, Up: isUp(attributes)}
+	if len(attributes.HardwareAddr) == len(result.MAC) {
+		result.MAC = [6]byte(attributes.HardwareAddr)
+	}
+	if vlan, ok := link.(*netlink.Vlan); ok {
+		result.Lower, result.VLAN = attributes.ParentIndex, uint16(vlan.VlanId)
+		if vlan.VlanProtocol != netlink.VLAN_PROTOCOL_8021Q {
+			result.MAC = [6]byte{}
+		}
+	}
+	return result
+}
+
+func (c *fibCache) readNeighbours() error {
+	c.network.Neighbours = map[fib.NeighbourKey]fib.Neighbour{}
+	for index := range c.interfaces {
+		list, err := retryInterrupted(func() ([]netlink.Neigh, error) {
+			return c.handle.NeighList(index, netlink.FAMILY_ALL)
+		})
+		if err != nil && !gone(err) {
+			return fmt.Errorf("list neighbours on interface %d: %w", index, err)
+		}
+		for i := range list {
+			if key, ok := neighbourKey(&list[i]); ok {
+				c.network.Neighbours[key] = neighbourOf(&list[i])
+			}
+		}
+	}
+	return nil
+}
+
+func neighbourKey(neighbour *netlink.Neigh) (fib.NeighbourKey, bool) {
+	address, ok := netip.AddrFromSlice(neighbour.IP)
+	inet := neighbour.Family == unix.AF_INET || neighbour.Family == unix.AF_INET6
+	proxy := neighbour.Flags&netlink.NTF_PROXY != 0
+	return fib.NeighbourKey{Interface: neighbour.LinkIndex, Address: address}, ok && inet && !proxy
+}
+
+func neighbourOf(neighbour *netlink.Neigh) fib.Neighbour {
+	const valid = netlink.NUD_PERMANENT | netlink.NUD_NOARP | netlink.NUD_REACHABLE | netlink.NUD_PROBE | netlink.NUD_DELAY
+	var result fib.Neighbour
+	if len(neighbour.HardwareAddr) == len(result.MAC) {
+		result.MAC = [6]byte(neighbour.HardwareAddr)
+		switch {
+		case neighbour.State&valid != 0:
+			result.State = fib.Confirmed
+		case neighbour.State&netlink.NUD_STALE != 0:
+			result.State = fib.Stale
+		}
+	}
+	if neighbour.State&netlink.NUD_INCOMPLETE != 0 {
+		result.State = fib.Resolving
+	}
+	return result
+}
+
+// resolve asks the kernel for the neighbours that hops lack, and to confirm those
+// that were not confirmed for a while. It does not wait for either.
+func (c *fibCache) resolve() error {
+	for key := range c.needed {
+		switch c.network.Neighbours[key].State {
+		case fib.Unresolved, fib.Stale:
+		default:
+			continue
+		}
+		if err := c.use(key); err != nil && !gone(err) {
+			return fmt.Errorf("resolve neighbour %s on interface %d: %w", key.Address, key.Interface, err)
+		}
+	}
+	return nil
+}
+
+// use makes the kernel treat the neighbour as it does when it sends a packet to it.
+func (c *fibCache) use(key fib.NeighbourKey) error {
+	request := nl.NewNetlinkRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
+	family := unix.AF_INET
+	if key.Address.Is6() {
+		family = unix.AF_INET6
+	}
+	request.AddData(&netlink.Ndmsg{Family: uint8(family), Index: uint32(key.Interface), Flags: netlink.NTF_USE})
+	request.AddData(nl.NewRtAttr(netlink.NDA_DST, key.Address.AsSlice()))
+	_, err := request.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+// gone reports whether the error says that the interface is not there, or down.
+func gone(err error) bool {
+	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENOENT)
+}
+
+func (c *fibCache) linkChanged(update netlink.LinkUpdate) scope {
+	if _, relevant := c.interfaces[int(update.Index)]; relevant {
+		return everything
+	}
+	return nothing
+}
+
+// routeChanged reports whether the route is one that a packet to a target might
+// take, or that of this node's own address.
+func (c *fibCache) routeChanged(update netlink.RouteUpdate) scope {
+	prefix, ok := destination(&update.Route)
+	if !ok {
+		return everything
+	}
+	for _, target := range c.targets {
+		if prefix.Contains(target.Destination) || prefix.Contains(target.Source) {
+			return everything
+		}
+	}
+	return nothing
+}
+
+// destination is false for a default route whose family is not told.
+func destination(route *netlink.Route) (netip.Prefix, bool) {
+	if route.Dst == nil {
+		return netip.Prefix{}, false
+	}
+	address, ok := netip.AddrFromSlice(route.Dst.IP)
+	bits, _ := route.Dst.Mask.Size()
+	return netip.PrefixFrom(address, bits), ok
+}
+
+func (c *fibCache) neighbourChanged(update netlink.NeighUpdate) scope {
+	key, ok := neighbourKey(&update.Neigh)
+	if _, relevant := c.interfaces[key.Interface]; !ok || !relevant {
+		return nothing
+	}
+	former := c.network.Neighbours[key]
+	current := fib.Neighbour{}
+	if update.Type == unix.RTM_NEWNEIGH {
+		current = neighbourOf(&update.Neigh)
+		c.network.Neighbours[key] = current
+	} else {
+		delete(c.network.Neighbours, key)
+	}
+	if _, needed := c.needed[key]; !needed || former == current {
+		return nothing
+	}
+	return neighbours
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netdev
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// leads returns the uplinks by which the kernel sends packets to each peer. Of a route with
+// several next hops all are meant: the router may send by any of them.
+func leads(peers []netip.Addr, uplinks []Link, interfaces map[int]iface) map[netip.Addr][]int {
+	found := map[netip.Addr][]int{}
+	for _, peer := range peers {
+		routes, err := netlink.RouteGetWithOptions(peer.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+		if err != nil {
+			// Without a route there is no session with the peer either.
+			continue
+		}
+		for i := range routes {
+			for _, index := range outgoing(&routes[i]) {
+				index = wholeOf(interfaces, index)
+				isUplink := slices.ContainsFunc(uplinks, func(l Link) bool { return l.Index == index })
+				if isUplink && !slices.Contains(found[peer], index) {
+					found[peer] = append(found[peer], index)
+				}
+			}
+		}
+	}
+	return found
+}
+
+// outgoing are the indexes of the interfaces that a unicast route leads to.
+func outgoing(route *netlink.Route) []int {
+	if route.Type != unix.RTN_UNICAST {
+		return nil
+	}
+	var indexes []int
+	if route.LinkIndex > 0 {
+		indexes = append(indexes, route.LinkIndex)
+	}
+	for _, hop := range route.MultiPath {
+		indexes = append(indexes, hop.LinkIndex)
+	}
+	return indexes
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// layout is how many endpoints a Service has on each of the nodes.
+type layout []int
+
+// routed is the snapshot of a node of a cluster in which a VIPRoute gives the port of a VIP to the
+// Services, by the weights; without weights it is the port of the first Service itself.
+func routed(node string, services []layout, weights ...int32) *model.Snapshot {
+	s := &model.Snapshot{NodeName: node}
+	class := millracev1alpha1.Class
+	gateway := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "service0"}}
+	gateway.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: &class, Ports: []corev1.ServicePort{{Port: 80}}}
+	route := &millracev1alpha1.VIPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "route"}}
+	route.Spec = millracev1alpha1.VIPRouteSpec{ServiceName: "service0", Ports: []millracev1alpha1.VIPRoutePort{{Port: 80}}}
+	for n := range len(services[0]) {
+		lbNode := &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node%d", n+1)}}
+		lbNode.Spec = millracev1alpha1.LBNodeSpec{ID: int32(n + 1), Addresses: []string{fmt.Sprintf("198.51.100.%d", n+1)}}
+		lbNode.Status = millracev1alpha1.LBNodeStatus{BootID: "b", ServingBootID: "b"}
+		s.LBNodes = append(s.LBNodes, lbNode)
+	}
+	for i, on := range services {
+		name := fmt.Sprintf("service%d", i)
+		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+		service.Spec.Ports = []corev1.ServicePort{{Port: 80}}
+		if i == 0 {
+			service = gateway
+		}
+		s.Services = append(s.Services, service)
+		s.EndpointSlices = append(s.EndpointSlices, sliceOf(name, i, on))
+	}
+	for i, weight := range weights {
+		backend := millracev1alpha1.VIPRouteBackend{Name: fmt.Sprintf("service%d", i), Port: 80, Weight: weight}
+		route.Spec.Ports[0].Backends = append(route.Spec.Ports[0].Backends, backend)
+	}
+	if len(weights) > 0 {
+		s.Routes = append(s.Routes, route)
+	}
+	vip := &millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.1"}}
+	vip.Spec = millracev1alpha1.VIPSpec{Address: "203.0.113.1", Claims: []millracev1alpha1.VIPClaim{{Namespace: "default", Name: "service0"}}}
+	s.VIPs = append(s.VIPs, vip)
+	return s
+}
+
+// sliceOf has the endpoints of a Service: 198.18.<node>.<service><number>.
+func sliceOf(service string, number int, on layout) *discoveryv1.EndpointSlice {
+	port, unnamed := int32(8080), ""
+	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: service, Labels: map[string]string{discoveryv1.LabelServiceName: service},
+	}}
+	slice.AddressType = discoveryv1.AddressTypeIPv4
+	slice.Ports = []discoveryv1.EndpointPort{{Name: &unnamed, Port: &port}}
+	for n, count := range on {
+		node := fmt.Sprintf("node%d", n+1)
+		for i := range count {
+			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+				Addresses: []string{fmt.Sprintf("198.18.%d.%d", n+1, 50*number+i)}, NodeName: &node,
+			})
+		}
+	}
+	return slice
+}
+
+// planned are the maps of all nodes, by their ids.
+func planned(services []layout, weights ...int32) map[forwarding.NodeID]*forwarding.State {
+	states := map[forwarding.NodeID]*forwarding.State{}
+	for n := range len(services[0]) {
+		have := forwarding.NewState()
+		m := model.Build(routed(fmt.Sprintf("node%d", n+1), services, weights...))
+		states[forwarding.NodeID(n+1)], _ = NewPlanner(have).Plan(have, m, ample)
+	}
+	return states
+}
+
+// shares are the parts of all flows that each Service gets, by the rows that lead there; those
+// that are refused are Service -1.
+func shares(states map[forwarding.NodeID]*forwarding.State) map[int]float64 {
+	parts := map[int]float64{}
+	ingress := states[1]
+	for _, row := range ingress.NodeTables[ingress.Frontends[key(1)].Table] {
+		at := states[row.Primary]
+		for _, id := range at.EndpointTables[at.Frontends[key(1)].Endpoints] {
+			service := -1
+			if id != forwarding.RefusedEndpoint {
+				service = int(at.Endpoints[id].Address.As4()[3]) / 50
+			}
+			parts[service] += 1.0 / forwarding.Rows / forwarding.EndpointRows
+		}
+	}
+	return parts
+}
+
+// Wherever the endpoints are, each Service has its weight of the flows, and what has no endpoint
+// is refused by its weight.
+func TestServicesHaveTheirWeights(t *testing.T) {
+	for name, test := range map[string]struct {
+		services []layout
+		weights  []int32
+		want     map[int]float64
+	}{
+		"one node":               {[]layout{{3}, {1}}, []int32{90, 10}, map[int]float64{0: .9, 1: .1}},
+		"a node each":            {[]layout{{1, 0}, {0, 1}}, []int32{90, 10}, map[int]float64{0: .9, 1: .1}},
+		"few against many":       {[]layout{{1, 0, 0}, {10, 10, 10}}, []int32{90, 10}, map[int]float64{0: .9, 1: .1}},
+		"many against few":       {[]layout{{5, 9, 2, 7}, {0, 0, 1, 0}}, []int32{90, 10}, map[int]float64{0: .9, 1: .1}},
+		"three":                  {[]layout{{1, 2}, {3, 1}, {2, 0}}, []int32{1, 2, 5}, map[int]float64{0: .125, 1: .25, 2: .625}},
+		"large weights":          {[]layout{{2, 1}, {1, 1}}, []int32{1_000_000, 500_000}, map[int]float64{0: .6667, 1: .3333}},
+		"no weight":              {[]layout{{2, 1}, {1, 1}}, []int32{1, 0}, map[int]float64{0: 1}},
+		"one without endpoints":  {[]layout{{2, 1}, {0, 0}}, []int32{75, 25}, map[int]float64{0: .75, -1: .25}},
+		"two without endpoints":  {[]layout{{2, 1, 4}, {0, 0, 0}, {0, 0, 0}}, []int32{1, 8, 1}, map[int]float64{0: .1, -1: .9}},
+		"more than one, refused": {[]layout{{2, 1}, {0, 3}, {0, 0}}, []int32{60, 20, 20}, map[int]float64{0: .6, 1: .2, -1: .2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := shares(planned(test.services, test.weights...))
+			for service := -1; service < 3; service++ {
+				if off := math.Abs(got[service] - test.want[service]); off > .015 {
+					t.Errorf("Service %d has %.4f of the flows, want %.4f", service, got[service], test.want[service])
+				}
+			}
+		})
+	}
+}
+
+// A route with one backend, and one whose endpoints all have the same weight, are what a Service
+// with these endpoints is without weights: the same rows.
+func TestEqualWeightsMoveNoRow(t *testing.T) {
+	on := layout{3, 1, 0, 2}
+	plain := planned([]layout{on})
+	for name, states := range map[string]map[forwarding.NodeID]*forwarding.State{
+		"one backend":                planned([]layout{on}, 1),
+		"one backend and no others":  planned([]layout{on, {1, 1, 1, 1}}, 7, 0),
+		"one backend, large weight":  planned([]layout{on}, 1_000_000),
+		"one backend and refused":    planned([]layout{on, {0, 0, 0, 0}}, 1, 1),
+		"equal for equal":            planned([]layout{{3, 0, 0, 0}, {0, 1, 0, 2}}, 1, 1),
+		"as many endpoints as parts": planned([]layout{{1, 0, 0, 0}, {2, 1, 0, 2}}, 20, 100),
+	} {
+		for id, state := range states {
+			got, want := state.Frontends[key(1)], plain[id].Frontends[key(1)]
+			if *state.NodeTables[got.Table] != *plain[id].NodeTables[want.Table] {
+				t.Errorf("%s: node %d has other node rows", name, id)
+			}
+			if name == "one backend, large weight" && got.Endpoints != 0 &&
+				*state.EndpointTables[got.Endpoints] != *plain[id].EndpointTables[want.Endpoints] {
+				t.Errorf("%s: node %d has other endpoint rows", name, id)
+			}
+		}
+	}
+}
+
+// Weights that change leave every endpoint its id, also one that now has no weight, and a row that
+// moves remembers its former owner: connections are found.
+func TestChangedWeightsKeepConnections(t *testing.T) {
+	services := []layout{{2, 1}, {1, 2}}
+	have := forwarding.NewState()
+	p := NewPlanner(have)
+	have, _ = advance(t, p, have, model.Build(routed("node1", services, 90, 10)), ample)
+	for _, weights := range [][]int32{{10, 90}, {0, 1}, {1, 0}, {50, 50}} {
+		next, problems := advance(t, p, have, model.Build(routed("node1", services, weights...)), ample)
+		if len(problems) > 0 {
+			t.Fatalf("problems %v", problems)
+		}
+		if len(next.Endpoints) != 3 {
+			t.Errorf("weights %v: %d endpoints, want all 3 of the node", weights, len(next.Endpoints))
+		}
+		for id, endpoint := range have.Endpoints {
+			if next.Endpoints[id] != endpoint {
+				t.Errorf("weights %v: id %d was %v and is %v", weights, id, endpoint, next.Endpoints[id])
+			}
+		}
+		before, after := have.Frontends[key(1)], next.Frontends[key(1)]
+		if before != after {
+			t.Errorf("weights %v: the frontend was %+v and is %+v", weights, before, after)
+		}
+		for i, row := range next.NodeTables[after.Table] {
+			if old := have.NodeTables[before.Table][i]; row.Primary != old.Primary && row.Chain[0] != old.Primary {
+				t.Fatalf("weights %v: row %d is %+v, was %+v", weights, i, row, old)
+			}
+		}
+		have = next
+	}
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/source"
+)
+
+func TestServes(t *testing.T) {
+	// One port cannot be written, after a boot and ever after.
+	failing := good()
+	failing.ProgramError = errors.New("map is full")
+	unwritten := good()
+	unwritten.Forwards = false
+	detached := good()
+	detached.Interfaces = nil
+	for name, test := range map[string]struct {
+		observation Observation
+		want        bool
+	}{
+		"before the first pass": {Observation{}, false},
+		"good":                  {good(), true},
+		"one write fails":       {failing, true},
+		"not programmed":        {unwritten, false},
+		"not attached":          {detached, false},
+	} {
+		if got := test.observation.serves(); got != test.want {
+			t.Errorf("%s: serves is %t, want %t", name, got, test.want)
+		}
+	}
+}
+
+// The node is in its present boot once packets to it are taken, and stays so whatever
+// fails later.
+func TestIdentify(t *testing.T) {
+	type status = millracev1alpha1.LBNodeStatus
+	in := func(boot, serving string) status { return status{BootID: boot, ServingBootID: serving} }
+	for name, test := range map[string]struct {
+		was    status
+		serves bool
+		want   status
+	}{
+		"a new node starts":                 {status{}, false, status{}},
+		"a new node serves":                 {status{}, true, in("now", "now")},
+		"the node has booted":               {in("before", "before"), false, in("now", "before")},
+		"and again, without serving":        {in("before", "long ago"), false, in("now", "long ago")},
+		"it is up":                          {in("now", "before"), true, in("now", "now")},
+		"its agent starts again":            {in("now", "now"), false, in("now", "now")},
+		"before it served":                  {in("now", "before"), false, in("now", "before")},
+		"an older agent is replaced":        {in("now", ""), false, in("now", "")},
+		"and the new one serves":            {in("now", ""), true, in("now", "now")},
+		"booted, an older agent was before": {in("before", ""), false, in("now", "before")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := identify(test.was, "now", test.serves)
+			if got != test.want {
+				t.Errorf("%+v becomes %+v, want %+v", test.was, got, test.want)
+			}
+			if again := identify(got, "now", test.serves); again != got {
+				t.Errorf("%+v would be written again, as %+v", got, again)
+			}
+		})
+	}
+}
+
+func TestBootID(t *testing.T) {
+	got, err := BootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(bootIDFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got == "" || got != strings.TrimSpace(string(content)) {
+		t.Errorf("the boot is %q, the kernel's file has %q", got, content)
+	}
+}
+
+// lbNodes is an API server with one LBNode, or none, whose first answer is an error.
+type lbNodes struct {
+	*httptest.Server
+	lbNode *millracev1alpha1.LBNode
+
+	mu       sync.Mutex
+	requests []string
+}
+
+func newLBNodes(t *testing.T, lbNode *millracev1alpha1.LBNode) *lbNodes {
+	s := &lbNodes{lbNode: lbNode}
+	s.Server = httptest.NewServer(s)
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *lbNodes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests = append(s.requests, r.Method+" "+strings.TrimPrefix(r.URL.Path, "/apis/millrace.io/v1alpha1/"))
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case len(s.requests) == 1:
+		http.Error(w, "{}", http.StatusServiceUnavailable)
+	case s.lbNode == nil:
+		w.WriteHeader(http.StatusNotFound)
+		_ = json.NewEncoder(w).Encode(apierrors.NewNotFound(schema.GroupResource{}, "node1").ErrStatus)
+	case r.Method == http.MethodPut:
+		_ = json.NewDecoder(r.Body).Decode(s.lbNode)
+		fallthrough
+	default:
+		s.lbNode.APIVersion, s.lbNode.Kind = millracev1alpha1.GroupVersion.String(), "LBNode"
+		_ = json.NewEncoder(w).Encode(s.lbNode)
+	}
+}
+
+// The other nodes are told of a boot, also where the API server is away at first, and
+// nothing is written where there is nothing to tell.
+func TestTellBoot(t *testing.T) {
+	type status = millracev1alpha1.LBNodeStatus
+	const get, put = "GET lbnodes/node1", "PUT lbnodes/node1/status"
+	for name, test := range map[string]struct {
+		was  *status
+		want *status
+		sent []string
+	}{
+		"booted":              {&status{BootID: "a", ServingBootID: "a"}, &status{BootID: "b", ServingBootID: "a"}, []string{get, get, put}},
+		"the agent restarted": {&status{BootID: "b", ServingBootID: "b"}, &status{BootID: "b", ServingBootID: "b"}, []string{get, get}},
+		"never served":        {&status{}, &status{}, []string{get, get}},
+		"no LBNode yet":       {nil, nil, []string{get, get}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var lbNode *millracev1alpha1.LBNode
+			if test.was != nil {
+				lbNode = &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: "node1"}, Status: *test.was}
+			}
+			s := newLBNodes(t, lbNode)
+			clients, err := source.NewClientsForConfig(&rest.Config{Host: s.URL, QPS: -1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			TellBoot(ctx, clients.Millrace, "node1", "b", logr.Discard())
+			if test.want != nil && s.lbNode.Status != *test.want {
+				t.Errorf("the status is %+v, want %+v", s.lbNode.Status, *test.want)
+			}
+			if !slices.Equal(s.requests, test.sent) {
+				t.Errorf("requests are %v, want %v", s.requests, test.sent)
+			}
+		})
+	}
+}

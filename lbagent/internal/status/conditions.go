@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// conditions are those that the agent writes, Ready as the last one.
+func conditions(o Observation) []metav1.Condition {
+	list := []metav1.Condition{programmed(o), attached(o), bgpEstablished(o)}
+	list = append(list, ready(list))
+	for i := range list {
+		list[i].Message = cut(list[i].Message, maxMessage)
+	}
+	return list
+}
+
+// holds is a condition that is true for a reason.
+func holds(condition, reason string) metav1.Condition {
+	return metav1.Condition{Type: condition, Status: metav1.ConditionTrue, Reason: reason}
+}
+
+func programmed(o Observation) metav1.Condition {
+	condition := holds(millracev1alpha1.ConditionProgrammed, millracev1alpha1.ReasonProgrammed)
+	condition.Message = describe(o.Problems)
+	// What keeps this node from what was asked of it; the other problems are
+	// those of objects, the same on every node.
+	for _, reason := range []string{millracev1alpha1.ReasonNoNodeID, millracev1alpha1.ReasonMapFull} {
+		if slices.ContainsFunc(o.Problems, func(p model.Problem) bool { return p.Reason == reason }) {
+			condition.Status, condition.Reason = metav1.ConditionFalse, reason
+		}
+	}
+	if o.ProgramError != nil {
+		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1alpha1.ReasonProgramFailed
+		condition.Message = o.ProgramError.Error()
+	}
+	return condition
+}
+
+// describe tells the first problems, sorted, and how many more there are.
+func describe(problems []model.Problem) string {
+	texts := make([]string, 0, len(problems))
+	for _, problem := range problems {
+		texts = append(texts, fmt.Sprintf("%s: %s", objectName(problem.Object), problem.Message))
+	}
+	slices.Sort(texts)
+	return firstOf(slices.Compact(texts))
+}
+
+// firstOf joins the first texts, and tells how many more there are.
+func firstOf(texts []string) string {
+	if len(texts) <= listed {
+		return strings.Join(texts, "; ")
+	}
+	return fmt.Sprintf("%s; and %d more", strings.Join(texts[:listed], "; "), len(texts)-listed)
+}
+
+func objectName(object model.ObjectReference) string {
+	if object.Namespace == "" {
+		return object.Kind + " " + object.Name
+	}
+	return object.Kind + " " + object.Namespace + "/" + object.Name
+}
+
+func attached(o Observation) metav1.Condition {
+	condition := holds(millracev1alpha1.ConditionAttached, millracev1alpha1.ReasonAttached)
+	if len(o.Interfaces) == 0 {
+		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1alpha1.ReasonNoUplink
+		condition.Message = "no interface carries a default route or the node's addresses, or matches --uplinks"
+		return condition
+	}
+	var failures []string
+	for _, uplink := range o.Interfaces {
+		if uplink.XDPMode == millracev1alpha1.XDPNone {
+			failures = append(failures, uplink.Name+": "+uplink.Message)
+		}
+	}
+	// Also of uplinks that may be without.
+	condition.Message = firstOf(failures)
+	if len(o.Lacking) > 0 {
+		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1alpha1.ReasonAttachFailed
+		condition.Message = firstOf(append(slices.Clone(o.Lacking), failures...))
+	}
+	return condition
+}
+
+func bgpEstablished(o Observation) metav1.Condition {
+	condition := holds(millracev1alpha1.ConditionBGPEstablished, millracev1alpha1.ReasonEstablished)
+	if len(o.Sessions) == 0 {
+		condition.Reason = millracev1alpha1.ReasonNoPeer
+		condition.Message = "no LBPeer selects this node"
+		return condition
+	}
+	var missing []string
+	for _, session := range o.Sessions {
+		if session.State == millracev1alpha1.SessionEstablished {
+			continue
+		}
+		text := fmt.Sprintf("%s (%s)", session.Peer, session.Address)
+		if session.Message != "" {
+			text += ": " + session.Message
+		}
+		missing = append(missing, text)
+	}
+	if len(missing) > 0 {
+		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1alpha1.ReasonNotEstablished
+		condition.Message = firstOf(missing)
+	}
+	return condition
+}
+
+// ready is true when all the other conditions are, and otherwise tells what
+// the first one that is not true tells.
+func ready(conditions []metav1.Condition) metav1.Condition {
+	for _, condition := range conditions {
+		if condition.Status != metav1.ConditionTrue {
+			return metav1.Condition{
+				Type:    millracev1alpha1.ConditionReady,
+				Status:  metav1.ConditionFalse,
+				Reason:  condition.Reason,
+				Message: condition.Message,
+			}
+		}
+	}
+	return holds(millracev1alpha1.ConditionReady, millracev1alpha1.ReasonReady)
+}

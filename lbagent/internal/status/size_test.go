@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+)
+
+// worst is an observation of a node on which everything fails, at length.
+func worst(vips int) Observation {
+	long := strings.Repeat("0123456789", 100)
+	name := strings.Repeat("n", 253) // The longest name of an object.
+	o := Observation{
+		Version: "v1", Programmed: vips, Problems: problems(1000, "Unsupported"), ProgramError: errors.New(strings.Repeat(long, 50)),
+	}
+	for i := range o.Problems {
+		o.Problems[i].Message = long
+		if i%2 == 0 {
+			// The longest names of a namespace and a Service.
+			o.Problems[i].Reason = millracev1alpha1.ReasonMapFull
+			o.Problems[i].Object.Namespace = name[:63]
+			o.Problems[i].Object.Name = (fmt.Sprint("s", i, "-") + name)[:63]
+		}
+	}
+	for i := range 256 {
+		suffix := fmt.Sprint(i)
+		o.Sessions = append(o.Sessions, millracev1alpha1.SessionStatus{
+			Peer: name[len(suffix):] + suffix, Address: "2001:db8:1111:2222:3333:4444:5555:6666",
+			State: millracev1alpha1.SessionOpenConfirm, Since: &earlier, Message: long,
+		})
+		o.Interfaces = append(o.Interfaces, millracev1alpha1.InterfaceStatus{
+			Name: "interface" + suffix, XDPMode: millracev1alpha1.XDPNone, Message: long,
+		})
+	}
+	reasons := []string{
+		announce.ReasonNoService, announce.ReasonNotSelected, announce.ReasonNoPeer, announce.ReasonNoFrontend,
+		announce.ReasonNotAttached, announce.ReasonNotProgrammed, announce.ReasonNoEndpoints,
+		announce.ReasonNoLocalEndpoint, announce.ReasonNoNextHop,
+	}
+	address := netip.MustParseAddr("2001:db8:cafe:1111:2222:3333:4444:1000")
+	for i := range vips {
+		decision := announce.Decision{VIP: address}
+		if kind := i % (len(reasons) + 1); kind < len(reasons) {
+			decision.Reason, decision.Message = reasons[kind], long
+		} else {
+			decision.Peers = []string{"nobody"}
+		}
+		o.Decisions = append(o.Decisions, decision)
+		address = address.Next()
+	}
+	return o
+}
+
+// The object does not grow with the VIPs, and stays far from what etcd takes (1.5 MiB)
+// whatever fails.
+func TestReportIsBounded(t *testing.T) {
+	const most = 64 << 10
+	sizes := map[int]int{}
+	for _, vips := range []int{100, 10_000} {
+		o := worst(vips)
+		status := build(o, reportStatus{}, 1, earlier)
+		content, err := json.Marshal(status)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sizes[vips] = len(content)
+		t.Logf("%d VIPs: %d bytes", vips, len(content))
+		if len(content) > most {
+			t.Errorf("%d VIPs: %d bytes, want at most %d", vips, len(content), most)
+		}
+		counted := status.VIPs.Announced
+		for _, withheld := range status.VIPs.Withheld {
+			counted += withheld.Count
+		}
+		if int(counted) != vips || len(status.Exceptions) != maxExceptions {
+			t.Errorf("%d VIPs: %d are counted, %d exceptions", vips, counted, len(status.Exceptions))
+		}
+		if again := build(o, status, 1, later); !equality.Semantic.DeepEqual(again, status) {
+			t.Errorf("%d VIPs: the same observation makes another report", vips)
+		}
+	}
+	if growth := sizes[10_000] - sizes[100]; growth > 100 {
+		t.Errorf("the report grows with the VIPs: %v bytes", sizes)
+	}
+}
+
+// Exceptions are faults of this node; those with the lowest addresses are told.
+func TestExceptions(t *testing.T) {
+	status := build(worst(1000), reportStatus{}, 1, earlier)
+	var addresses []netip.Addr
+	for _, exception := range status.Exceptions {
+		addresses = append(addresses, netip.MustParseAddr(exception.Address))
+		switch exception.Reason {
+		case announce.ReasonNotAttached, announce.ReasonNotProgrammed, announce.ReasonNoNextHop, "NotEstablished":
+		default:
+			t.Errorf("%s is an exception for the reason %s", exception.Address, exception.Reason)
+		}
+		if len(exception.Message) > 256 {
+			t.Errorf("%s has a message of %d bytes, more than the kind allows", exception.Address, len(exception.Message))
+		}
+	}
+	if !slices.IsSortedFunc(addresses, netip.Addr.Compare) || addresses[len(addresses)-1].As16()[15] > 100 {
+		t.Errorf("exceptions are of %v", addresses)
+	}
+}
+
+// Of too many sessions and uplinks, those are told that are not as they should be.
+func TestFaultsFirst(t *testing.T) {
+	o := worst(0)
+	for i := range o.Sessions[:250] {
+		o.Sessions[i].State = millracev1alpha1.SessionEstablished
+		o.Interfaces[i].XDPMode = millracev1alpha1.XDPNative
+	}
+	status := build(o, reportStatus{}, 1, earlier)
+	if status.Sessions[5].State != millracev1alpha1.SessionOpenConfirm || status.Sessions[6].State != millracev1alpha1.SessionEstablished ||
+		status.Interfaces[5].XDPMode != millracev1alpha1.XDPNone || status.Interfaces[6].XDPMode != millracev1alpha1.XDPNative {
+		t.Errorf("told first are %+v and %+v", status.Sessions[:7], status.Interfaces[:7])
+	}
+	if len(status.Sessions) != maxSessions || len(status.Interfaces) != maxInterfaces || status.XDPModes != "Native,None" {
+		t.Errorf("%d sessions, %d interfaces, modes %q", len(status.Sessions), len(status.Interfaces), status.XDPModes)
+	}
+}
+
+func TestCut(t *testing.T) {
+	for _, test := range []struct{ text, want string }{
+		{"short", "short"}, {"exactly 12 b", "exactly 12 b"}, {"more than 12 b", "more tha ..."}, {"umlauts äöüäöü", "umlauts  ..."},
+	} {
+		if got := cut(test.text, 12); got != test.want {
+			t.Errorf("%q is cut to %q, want %q", test.text, got, test.want)
+		}
+	}
+}
+
+// BenchmarkBuild is a pass's share of the report on a node with 10,000 VIPs.
+func BenchmarkBuild(b *testing.B) {
+	o := worst(10_000)
+	report := &millracev1alpha1.LBNodeReport{}
+	for b.Loop() {
+		Build(o, report, earlier)
+	}
+}

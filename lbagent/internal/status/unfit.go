@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"cmp"
+	"slices"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// maxUnfit is how many Services that do not fit a report names.
+const maxUnfit = 32
+
+// unfitServices names the first Services that do not fit into the maps, each once.
+func unfitServices(problems []model.Problem) []millracev1alpha1.ServiceReference {
+	var services []millracev1alpha1.ServiceReference
+	for _, problem := range problems {
+		if problem.Reason == millracev1alpha1.ReasonMapFull && problem.Object.Kind == "Service" {
+			services = append(services, millracev1alpha1.ServiceReference{Namespace: problem.Object.Namespace, Name: problem.Object.Name})
+		}
+	}
+	slices.SortFunc(services, func(a, b millracev1alpha1.ServiceReference) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	services = slices.Compact(services)
+	return services[:min(len(services), maxUnfit)]
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"fmt"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// A report names the first Services for which a map has no room, each once and in
+// order, however many problems there are.
+func TestUnfitServices(t *testing.T) {
+	full := func(kind, name string) model.Problem {
+		return model.Problem{
+			Object: model.ObjectReference{Kind: kind, Namespace: "shop", Name: name}, Reason: millracev1alpha1.ReasonMapFull,
+		}
+	}
+	other := full("Service", "a-wrong-one")
+	other.Reason = millracev1alpha1.ReasonInvalid
+	o := Observation{Problems: []model.Problem{full("Service", "web"), full("VIP", "a-vip"), other, full("Service", "dns"), full("Service", "web")}}
+	report := &millracev1alpha1.LBNodeReport{}
+	got := Build(o, report, metav1.Now()).UnfitServices
+	if len(got) != 2 || got[0].Name != "dns" || got[1].Name != "web" || got[0].Namespace != "shop" {
+		t.Errorf("the report names %+v", got)
+	}
+	o.Problems = nil
+	for i := range 100 {
+		o.Problems = append(o.Problems, full("Service", fmt.Sprintf("s%02d", 99-i)))
+	}
+	if got := Build(o, report, metav1.Now()).UnfitServices; len(got) != maxUnfit || got[0].Name != "s00" || got[maxUnfit-1].Name != "s31" {
+		t.Errorf("the report names %+v", got)
+	}
+}

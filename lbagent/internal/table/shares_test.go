@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package table
+
+import (
+	"maps"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+type shares = map[forwarding.Endpoint]Share
+
+// genShares draws endpoints with weights, and mostly a refused share.
+func genShares(t *rapid.T) shares {
+	drawn := shares{}
+	for endpoint, id := range genEndpoints(t) {
+		drawn[endpoint] = Share{ID: id, Weight: rapid.Uint32Range(1, 1<<26).Draw(t, "weight")}
+	}
+	if refused := rapid.Uint32Range(0, 1<<26).Draw(t, "refused"); refused > 0 {
+		drawn[Refused] = Share{ID: forwarding.RefusedEndpoint, Weight: refused}
+	}
+	return drawn
+}
+
+func countRows(table *forwarding.EndpointTable) map[forwarding.EndpointID]int {
+	rows := map[forwarding.EndpointID]int{}
+	for _, id := range table {
+		rows[id]++
+	}
+	return rows
+}
+
+// Each share has its part of the rows, less or more than it by less than one row.
+func TestSharesAreExact(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		drawn := genShares(t)
+		drawn[endpointNumber(65535, true)] = Share{ID: 65535, Weight: 77}
+		var total uint64
+		for _, share := range drawn {
+			total += uint64(share.Weight)
+		}
+		rows := countRows(Shares(drawn))
+		sum := 0
+		for endpoint, share := range drawn {
+			exact := uint64(share.Weight) * forwarding.EndpointRows
+			least := int(exact / total)
+			if got := rows[share.ID]; got < least || got > least+1 || exact%total == 0 && got != least {
+				t.Errorf("%v of weight %d of %d has %d rows, want %d or one more", endpoint, share.Weight, total, got, least)
+			}
+			sum += rows[share.ID]
+		}
+		if sum != forwarding.EndpointRows {
+			t.Errorf("%d rows belong to none of the shares", forwarding.EndpointRows-sum)
+		}
+	})
+}
+
+// Clusters as they are see no moved row: whatever the common weight is, the table is the same.
+func TestEqualSharesAreTheTableWithoutWeights(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ids, weight := genEndpoints(t), rapid.Uint32Min(1).Draw(t, "weight")
+		alike := shares{endpointNumber(65535, false): {ID: 65535}}
+		for endpoint, id := range ids {
+			alike[endpoint] = Share{ID: id, Weight: weight}
+		}
+		if *Shares(alike) != *Endpoints(ids) {
+			t.Error("equal weights give another table than none")
+		}
+	})
+}
+
+// A change of one weight moves rows from or to that endpoint and, for the rounding, few others.
+func TestSharesMoveLittleMoreThanTheyMust(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		before := genShares(t)
+		changed := endpointNumber(65535, false)
+		before[changed] = Share{ID: 65535, Weight: rapid.Uint32Range(1, 1<<26).Draw(t, "before")}
+		after := maps.Clone(before)
+		after[changed] = Share{ID: 65535, Weight: rapid.Uint32Range(1, 1<<26).Draw(t, "after")}
+		a, b := Shares(before), Shares(after)
+		had, has := countRows(a), countRows(b)
+		moved, must := 0, 0
+		for row := range a {
+			if a[row] != b[row] {
+				moved++
+			}
+		}
+		for _, share := range before {
+			must += max(0, has[share.ID]-had[share.ID])
+		}
+		// Rows that are given away for the quotas' sake may go on to another endpoint.
+		if slack := forwarding.EndpointRows / 4; moved > must+slack {
+			t.Errorf("%d rows moved, %d had to", moved, must)
+		}
+	})
+}
+
+// The share that is refused is found in a table, and only there.
+func TestSharesRefuse(t *testing.T) {
+	some := shares{
+		endpointNumber(1, false): {ID: 1, Weight: 3},
+		Refused:                  {ID: forwarding.RefusedEndpoint, Weight: 1},
+	}
+	if rows := countRows(Shares(some)); rows[1] != 384 || rows[forwarding.RefusedEndpoint] != 128 {
+		t.Errorf("rows of a quarter that is refused: %v", rows)
+	}
+	if *Shares(nil) != (forwarding.EndpointTable{}) {
+		t.Error("the table of no shares is not empty")
+	}
+	only := shares{Refused: {ID: forwarding.RefusedEndpoint, Weight: 1}}
+	if rows := countRows(Shares(only)); rows[forwarding.RefusedEndpoint] != forwarding.EndpointRows {
+		t.Errorf("rows of all that is refused: %v", rows)
+	}
+}
+
+func TestSharesStayTheSame(t *testing.T) {
+	a := Shares(shares{
+		endpointNumber(1, false): {ID: 1, Weight: 90}, endpointNumber(2, true): {ID: 2, Weight: 10},
+		Refused: {ID: forwarding.RefusedEndpoint, Weight: 5},
+	})
+	var sum uint64
+	for _, id := range a {
+		sum = mix(sum ^ uint64(id))
+	}
+	if want := uint64(0x26fb5541a8461552); sum != want {
+		t.Errorf("checksum of the table = %#x, want %#x: an upgrade would give new flows of a client other endpoints", sum, want)
+	}
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// dump reads what the maps hold.
+func (l *loop) dump() error {
+	have, err := l.dataplane.Dump()
+	if err != nil {
+		l.have = nil
+		return fmt.Errorf("read the maps: %w", err)
+	}
+	l.have = have
+	return nil
+}
+
+// follow notes what the maps hold after a part of a schedule. Where something failed, they
+// are read: the rest of the pass must not believe more.
+func (l *loop) follow(outcome *forwarding.Outcome) error {
+	if err := outcome.Err(); err != nil {
+		return errors.Join(err, l.dump())
+	}
+	if len(outcome.Done) > 0 {
+		l.have = forwarding.Apply(l.have, outcome.Done)
+	}
+	return nil
+}
+
+func (l *loop) apply(op forwarding.Op) error { return nameFlag(l.dataplane.Apply(op)) }
+
+// add writes what is new or has changed.
+func (l *loop) add(schedule *forwarding.Schedule) error {
+	outcome := schedule.Add(l.apply)
+	return l.follow(&outcome)
+}
+
+// remove does the removals that have waited long enough, given when those are due that
+// wait already, and returns after how long the next one is due. The routes are set
+// already: a removal waits for the routers that may still send to what it removes.
+func (l *loop) remove(schedule *forwarding.Schedule, waiting map[removal]time.Time, now time.Time) (time.Duration, error) {
+	var wait time.Duration
+	for _, op := range schedule.Removals() {
+		at, found := waiting[op]
+		if !found {
+			at = now.Add(l.withdrawDelay)
+		}
+		l.due[op] = at
+		if left := at.Sub(now); left > 0 {
+			wait = soonest(wait, left)
+		}
+	}
+	outcome := schedule.Remove(l.apply, func(op forwarding.Op) bool { return !l.due[op].After(now) })
+	for _, op := range outcome.Done {
+		delete(l.due, op)
+	}
+	if len(outcome.Done) > 0 {
+		// There may be room now for what did not fit.
+		wait = soonest(wait, time.Millisecond)
+	}
+	return wait, l.follow(&outcome)
+}
+
+// unwritten tells of the frontends that are not programmed as planned, since a write failed.
+func unwritten(m *model.Model, keys map[forwarding.FrontendKey]struct{}) []model.Problem {
+	var problems []model.Problem
+	for i := range m.Frontends {
+		frontend := &m.Frontends[i]
+		if _, found := keys[frontend.Key]; !found {
+			continue
+		}
+		problems = append(problems, model.Problem{
+			Object: model.ObjectReference{Kind: "Service", Namespace: frontend.Service.Namespace, Name: frontend.Service.Name},
+			Reason: millracev1alpha1.ReasonProgramFailed,
+			Message: fmt.Sprintf("frontend %s: not or not wholly programmed, a write to the maps failed; the agent tries again",
+				frontend.Key),
+		})
+	}
+	return problems
+}

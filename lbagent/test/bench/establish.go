@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+)
+
+// openAtOnce is how many connections are half-open at a time: fewer than their table holds.
+const openAtOnce = 50_000
+
+// shake is one packet of the handshake of every flow.
+type shake struct {
+	stream  *stream
+	program *ebpf.Program
+}
+
+// establish opens all flows of a family, as client and endpoint would. The program takes a
+// connection for established once both have proved it.
+func (w *world) establish(f family) (err error) {
+	syn, err := f.fromClient(f.vip, portHere, true).frame(routerMAC, uplinkMAC)
+	if err != nil {
+		return err
+	}
+	answer, err := f.fromEndpoint(true).frame(uplinkMAC, routerMAC)
+	if err != nil {
+		return err
+	}
+	ack, err := f.fromClient(f.vip, portHere, false).frame(routerMAC, uplinkMAC)
+	if err != nil {
+		return err
+	}
+	fromClient := f.clientFields(ethernetLength)
+	var handshake []shake
+	defer func() {
+		for _, s := range handshake {
+			err = errors.Join(err, s.stream.close())
+		}
+	}()
+	for _, t := range []traffic{
+		{frame: syn, fields: fromClient, flows: flowCount},
+		{frame: answer, fields: f.replyFields(), flows: flowCount, egress: true},
+		{frame: ack, fields: fromClient, flows: flowCount},
+	} {
+		s := shake{program: w.Ingress}
+		if t.egress {
+			s.program = w.Egress
+		}
+		if s.stream, err = newStream(t, w.Uplink.Index); err != nil {
+			return err
+		}
+		handshake = append(handshake, s)
+		if err := s.stream.aim(s.program); err != nil {
+			return err
+		}
+	}
+	for range flowCount / openAtOnce {
+		for _, s := range handshake {
+			if _, err := s.stream.run(openAtOnce); err != nil {
+				return fmt.Errorf("open connections: %w", err)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command bench measures the cost of a packet in the data plane, by BPF_PROG_TEST_RUN. It runs
+// the programs that the agent loads, over maps that the agent's own code fills, beside floor
+// programs that do the least possible. It needs root.
+//
+//	bench                  prints the costs and the ratios
+//	bench -strict          fails where a ratio is above its limit
+//	bench -run REGEXP      measures only the cases whose names match
+//	bench -beside OBJECT   also measures another compiled object, over the same maps
+//	bench -pin PATH        pins the XDP program, to be timed by another tool
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// isolated is the name of the process in its own namespaces.
+const isolated = "MILLRACE_BENCH_ISOLATED"
+
+type options struct {
+	strict bool
+	pin    string
+	beside string
+	cases  *regexp.Regexp
+	rounds int
+}
+
+func main() {
+	var o options
+	flag.BoolVar(&o.strict, "strict", false, "fail where a ratio is above its limit")
+	flag.StringVar(&o.pin, "pin", "", "pin the XDP program at this path of a BPF file system and wait")
+	flag.StringVar(&o.beside, "beside", "", "measure also the programs of this compiled object, whose maps must have the same layout")
+	cases := flag.String("run", "", "measure only cases whose names match this regular expression")
+	flag.IntVar(&o.rounds, "rounds", 7, "rounds, of which the median counts")
+	flag.Parse()
+	var err error
+	if o.cases, err = regexp.Compile(*cases); err != nil {
+		fmt.Fprintln(os.Stderr, "bench: -run:", err)
+		os.Exit(2)
+	}
+	if flag.NArg() > 0 || o.rounds < 1 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	if err := run(o, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(o options, out io.Writer) error {
+	// The time is that of the thread's clock, and namespaces belong to a thread.
+	runtime.LockOSThread()
+	self := strconv.Itoa(os.Getpid())
+	if os.Getenv(isolated) != self {
+		if err := mountStandard(o.pin); err != nil {
+			return err
+		}
+		return isolate(self, o.pin == "")
+	}
+	w, err := newWorld()
+	if err != nil {
+		return err
+	}
+	if o.pin != "" {
+		ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+		defer stop()
+		return errors.Join(w.servePin(ctx, o.pin, out), w.Close())
+	}
+	return errors.Join(w.measure(o, out), w.Close())
+}
+
+// standardDirectory is where the BPF file system is mounted on machines with systemd.
+const standardDirectory = "/sys/fs/bpf"
+
+// mountStandard mounts the BPF file system at its standard place if the pin is there, as bpftool
+// does. It stays mounted.
+func mountStandard(pin string) error {
+	if filepath.Dir(pin) != standardDirectory {
+		return nil
+	}
+	var found unix.Statfs_t
+	if err := unix.Statfs(standardDirectory, &found); err != nil {
+		return fmt.Errorf("stat %s: %w", standardDirectory, err)
+	}
+	if found.Type == unix.BPF_FS_MAGIC {
+		return nil
+	}
+	if err := unix.Mount("bpf", standardDirectory, "bpf", 0, "mode=0700"); err != nil {
+		return fmt.Errorf("mount a BPF file system at %s: %w; run as root", standardDirectory, err)
+	}
+	return nil
+}
+
+// isolate starts the program again in new namespaces. It returns only on failure. A pinned
+// program is not isolated: other tools must see its interface.
+func isolate(self string, network bool) error {
+	flags := unix.CLONE_NEWNS
+	if network {
+		flags |= unix.CLONE_NEWNET
+	}
+	if err := unix.Unshare(flags); err != nil {
+		return fmt.Errorf("make namespaces: %w; run as root", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := os.Setenv(isolated, self); err != nil {
+		return err
+	}
+	return fmt.Errorf("start again in new namespaces: %w", unix.Exec("/proc/self/exe", os.Args, os.Environ()))
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+)
+
+// key names one figure of the report.
+type key struct{ family, name, subject string }
+
+// figures are nanoseconds per packet, one for each round.
+type figures map[key][]float64
+
+func (f figures) median(k key) float64 {
+	sorted := slices.Sorted(slices.Values(f[k]))
+	return sorted[len(sorted)/2]
+}
+
+// measure takes all figures in turns, so that other load on the machine affects all alike, and
+// prints them.
+func (w *world) measure(o options, out io.Writer) error {
+	floors, err := newFloors(w.Contents())
+	if err != nil {
+		return err
+	}
+	defer floors.Close()
+	beside := contenders{floors: floors}
+	if o.beside != "" {
+		if beside.other, err = w.loadOther(o.beside); err != nil {
+			return err
+		}
+		defer beside.other.close()
+	}
+	cases, err := w.buildAll(o, beside)
+	if err != nil {
+		return err
+	}
+	before, err := w.losses()
+	if err != nil {
+		return err
+	}
+	flows := slices.ContainsFunc(cases, (*benchCase).needsFlows)
+	if err := w.establishAll(flows); err != nil {
+		return err
+	}
+	results := figures{}
+	for range o.rounds {
+		if err := w.measureRound(cases, results, flows); err != nil {
+			return err
+		}
+	}
+	after, err := w.losses()
+	if err != nil {
+		return err
+	}
+	if !maps.Equal(before, after) {
+		return fmt.Errorf("packets were dropped or took another path than the measured one; counters before %v, after %v", before, after)
+	}
+	var closing []error
+	for _, c := range cases {
+		closing = append(closing, c.stream.close())
+	}
+	return errors.Join(report(results, o, out), errors.Join(closing...))
+}
+
+// buildAll makes the cases of all families.
+func (w *world) buildAll(o options, beside contenders) ([]*benchCase, error) {
+	var cases []*benchCase
+	for _, f := range families {
+		more, err := w.build(f, o.cases, beside)
+		if err != nil {
+			return nil, err
+		}
+		cases = append(cases, more...)
+	}
+	return cases, nil
+}
+
+// establishAll opens all flows, if a case needs them.
+func (w *world) establishAll(needed bool) error {
+	if !needed {
+		return nil
+	}
+	for _, f := range families {
+		if err := w.establish(f); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+	}
+	return nil
+}
+
+// measureRound adds one figure for each case and subject. flows reports whether the established
+// flows must exist.
+func (w *world) measureRound(cases []*benchCase, results figures, flows bool) error {
+	if flows {
+		if err := w.checkFlows(); err != nil {
+			return err
+		}
+	}
+	for _, c := range cases {
+		if err := w.measureCase(c, results); err != nil {
+			return fmt.Errorf("%s, %s: %w", c.name, c.family.name, err)
+		}
+	}
+	return nil
+}
+
+// losses are the counters that must not change.
+func (w *world) losses() (map[string]uint64, error) {
+	counters, err := w.Plane.Counters()
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]uint64{"handed_to_kernel": counters.Events["handed_to_kernel"]}
+	for reason, n := range counters.Drops {
+		if n != 0 {
+			all[reason] = n
+		}
+	}
+	return all, nil
+}
+
+// needsFlows reports whether the case is of established flows.
+func (c *benchCase) needsFlows() bool {
+	return slices.Contains([]string{hereOne, hereMany, hereIdle, hereSYN, tunnelOne, tunnelMany, reverseOne, reverseMany}, c.name)
+}
+
+// checkFlows fails if the tables do not hold all flows.
+func (w *world) checkFlows() error {
+	flows, err := w.Plane.Connections()
+	if err != nil {
+		return err
+	}
+	if want := uint64(flowCount * len(families)); flows.TCP < want {
+		return fmt.Errorf("the data plane knows %d flows, want %d", flows.TCP, want)
+	}
+	return nil
+}
+
+// measureCase adds one figure for each subject.
+func (w *world) measureCase(c *benchCase, results figures) error {
+	for _, s := range c.subjects {
+		if err := c.stream.aim(s.program); err != nil {
+			return err
+		}
+		if err := w.prepare(c, s); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		got, err := c.stream.run(c.count)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		if got.verdict != s.verdict {
+			return fmt.Errorf("%s: verdict %d, want %d", s.name, got.verdict, s.verdict)
+		}
+		if err := s.check(got.frame); err != nil {
+			return fmt.Errorf("%s: the frame that came out is wrong: %w", s.name, err)
+		}
+		k := key{c.family.name, c.name, s.name}
+		results[k] = append(results[k], float64(got.cpu.Nanoseconds())/float64(c.count))
+	}
+	return nil
+}
+
+// prepare makes all flows idle for as long as the case wants. Without that it warms up caches and
+// branch predictors, and renews flows. Before each run it vouches for the next hops, which the
+// programs use for half a minute.
+func (w *world) prepare(c *benchCase, s subject) error {
+	if err := w.Plane.Vouch(); err != nil {
+		return err
+	}
+	if c.idle > 0 && s.name != empty {
+		time.Sleep(c.idle)
+		return w.Plane.Vouch()
+	}
+	warm := c.count / 10
+	if c.stream.flows == flowCount {
+		warm = c.count
+	}
+	if _, err := c.stream.run(warm); err != nil {
+		return err
+	}
+	return w.Plane.Vouch()
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
+)
+
+// otherPrograms are those of another compiled object, such as that before a change.
+type otherPrograms struct {
+	Ingress *ebpf.Program `ebpf:"ingress"`
+	Egress  *ebpf.Program `ebpf:"egress"`
+}
+
+// loadOther loads the object over the maps of the programs under test.
+func (w *world) loadOther(path string) (*otherPrograms, error) {
+	spec, err := ebpf.LoadCollectionSpec(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the other object: %w", err)
+	}
+	all := map[string]*ebpf.Map{}
+	defer func() {
+		for _, m := range all {
+			_ = m.Close()
+		}
+	}()
+	for _, p := range []*ebpf.Program{w.Ingress, w.Egress} {
+		if err := mapsOf(p, all); err != nil {
+			return nil, err
+		}
+	}
+	// Constants are in a map, too.
+	replace := map[string]*ebpf.Map{}
+	for name, m := range all {
+		if spec.Maps[name] != nil {
+			spec.Maps[name].MaxEntries = m.MaxEntries()
+			replace[name] = m
+		}
+	}
+	other := &otherPrograms{}
+	if err := spec.LoadAndAssign(other, &ebpf.CollectionOptions{MapReplacements: replace}); err != nil {
+		return nil, fmt.Errorf("load %s over the maps of the data plane, whose layout it must have: %w", path, err)
+	}
+	return other, nil
+}
+
+// mapsOf adds the maps of a program, by name.
+func mapsOf(p *ebpf.Program, all map[string]*ebpf.Map) error {
+	info, err := p.Info()
+	if err != nil {
+		return fmt.Errorf("inspect the program under test: %w", err)
+	}
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			return fmt.Errorf("open a map of the program under test: %w", err)
+		}
+		about, err := m.Info()
+		if err != nil {
+			return errors.Join(fmt.Errorf("inspect a map of the program under test: %w", err), m.Close())
+		}
+		if all[about.Name] != nil {
+			_ = m.Close()
+			continue
+		}
+		all[about.Name] = m
+	}
+	return nil
+}
+
+// join adds the other program after the data plane's. It must do the same.
+func (o *otherPrograms) join(subjects []subject, egress bool) []subject {
+	if o == nil {
+		return subjects
+	}
+	last := slices.Clone(subjects[len(subjects)-1:])
+	last[0].name, last[0].program = otherObject, o.Ingress
+	if egress {
+		last[0].program = o.Egress
+	}
+	return append(subjects, last...)
+}
+
+func (o *otherPrograms) close() { _ = errors.Join(o.Ingress.Close(), o.Egress.Close()) }

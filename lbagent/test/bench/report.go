@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// order is the rows of the report.
+var order = []struct {
+	name     string
+	subjects []string
+}{
+	{notForUs, []string{lookupPass, datapath}},
+	{besideVIP, []string{lookupPass, datapath}},
+	{awayOne, []string{lookupTX, parseEncapsulate, lruIPIP, bareStage1, datapath}},
+	{awayMany, []string{lruIPIP, bareStage1, datapath}},
+	{awaySYN, []string{bareStage1, datapath}},
+	{hereOne, []string{datapath}},
+	{hereMany, []string{datapath}},
+	{hereIdle, []string{datapath}},
+	{hereSYN, []string{datapath}},
+	{tunnelOne, []string{datapath}},
+	{tunnelMany, []string{datapath}},
+	{egressOther, []string{datapath}},
+	{reverseOne, []string{datapath}},
+	{reverseMany, []string{datapath}},
+}
+
+// limit is the limit of a ratio of two figures, for each family.
+type limit struct {
+	text       string
+	name, than string
+	// floor is the subject of than.
+	floor  string
+	limits map[string]float64
+}
+
+// have reports whether there is a figure of the case and the subject.
+func (f figures) have(name, subject string) bool {
+	return len(f[key{families[0].name, name, subject}]) > 0
+}
+
+func both(most float64) map[string]float64 {
+	return map[string]float64{"IPv4": most, "IPv6": most}
+}
+
+var limits = []limit{
+	{"stage 1, 1M flows / 1 flow", awayMany, awayOne, datapath, both(1.1)},
+	{"stage 1, random SYN / established", awaySYN, awayOne, datapath, both(1.1)},
+	{"stage 1, 1 flow / bare stage 1", awayOne, awayOne, bareStage1, map[string]float64{"IPv4": 1.25, "IPv6": 1.35}},
+	{"stage 1, 1M flows / bare stage 1", awayMany, awayMany, bareStage1, map[string]float64{"IPv4": 1.25, "IPv6": 1.35}},
+	{"stage 1, random SYN / bare stage 1", awaySYN, awaySYN, bareStage1, map[string]float64{"IPv4": 1.25, "IPv6": 1.35}},
+	{"not for us / parse + hash lookup", notForUs, notForUs, lookupPass, both(1.2)},
+	// It takes three lookups: frontend, VIP, pool.
+	{"in the network of a VIP / parse + hash lookup", besideVIP, besideVIP, lookupPass, both(1.7)},
+}
+
+var errLimit = errors.New("a ratio is above its limit")
+
+// report prints the figures, then the ratios.
+func report(results figures, o options, out io.Writer) error {
+	p := &printer{out: out}
+	p.line("ns per packet of a thread's CPU time, median of %d rounds; in brackets less the empty program", o.rounds)
+	p.line("")
+	p.line("%-76s %16s %16s", "", "IPv4", "IPv6")
+	for _, row := range order {
+		for _, s := range append(row.subjects, otherObject) {
+			if !results.have(row.name, s) {
+				continue
+			}
+			text := row.name
+			if s != datapath {
+				text = "  " + s + ", same packets"
+			}
+			p.line("%-76s %s %s", text, cell(results, "IPv4", row.name, s), cell(results, "IPv6", row.name, s))
+		}
+	}
+	p.line("")
+	p.line("%-56s %8s %18s %8s %18s", "ratios, in brackets less the empty program", "limit", "IPv4", "limit", "IPv6")
+	above := false
+	for _, l := range limits {
+		if !results.have(l.name, datapath) || !results.have(l.than, l.floor) {
+			continue
+		}
+		line := fmt.Sprintf("%-56s", l.text)
+		for _, f := range families {
+			raw, net := l.ratios(results, f.name)
+			mark := "ok"
+			if raw > l.limits[f.name] {
+				mark, above = "FAIL", true
+			}
+			line += fmt.Sprintf(" %8.2f %5.2f (%4.2f) %-5s", l.limits[f.name], raw, net, mark)
+		}
+		p.line("%s", strings.TrimRight(line, " "))
+	}
+	if p.err == nil && above && o.strict {
+		return errLimit
+	}
+	return p.err
+}
+
+// ratios are those of the measured times, and of the times less the empty program's.
+func (l limit) ratios(results figures, family string) (raw, net float64) {
+	a, aEmpty := results.median(key{family, l.name, datapath}), results.median(key{family, l.name, empty})
+	b, bEmpty := results.median(key{family, l.than, l.floor}), results.median(key{family, l.than, empty})
+	return a / b, (a - aEmpty) / (b - bEmpty)
+}
+
+func cell(results figures, family, name, subject string) string {
+	raw := results.median(key{family, name, subject})
+	return fmt.Sprintf("%7.1f (%6.1f)", raw, raw-results.median(key{family, name, empty}))
+}
+
+// printer keeps the first error.
+type printer struct {
+	out io.Writer
+	err error
+}
+
+func (p *printer) line(format string, args ...any) {
+	if p.err == nil {
+		_, p.err = fmt.Fprintln(p.out, strings.TrimRight(fmt.Sprintf(format, args...), " "))
+	}
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+
+	"github.com/millrace-lb/millrace/lbagent"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/test/rig"
+)
+
+// uplinkName is the interface by which packets seem to come in.
+const uplinkName = "millrace-bench"
+
+var (
+	uplinkMAC  = net.HardwareAddr{2, 0, 0, 0, 0, 0x11}
+	routerMAC  = net.HardwareAddr{2, 0, 0, 0, 0, 0x01}
+	nextHopMAC = net.HardwareAddr{2, 0, 0, 0, 0, 0x22}
+)
+
+const (
+	// flowCount is the number of flows in the cases with many.
+	flowCount = 1_000_000
+	// connections leaves room for all of them: an LRU map evicts before it is full.
+	connections = 2 << 20
+	tcp         = 6
+)
+
+// Ports of the VIPs.
+const (
+	// portAway has all its endpoints on other nodes, portHere on this one.
+	portAway uint16 = 80 + iota
+	portHere
+)
+
+// peerNode is the node that sends encapsulated packets.
+const (
+	selfID   forwarding.NodeID = 1
+	peerID   forwarding.NodeID = 2
+	perNodes                   = 20
+)
+
+var self = forwarding.Self{
+	ID: selfID, IPv4: netip.MustParseAddr("198.51.100.11"), IPv6: netip.MustParseAddr("2001:db8:0:1::11"),
+}
+
+// family has the addresses of one IP family. All clients are in one /16, or one /112.
+type family struct {
+	name             string
+	client, vip, pod netip.Addr
+	// stranger is in no network with a VIP, neighbour is in the network of one.
+	stranger, neighbour netip.Addr
+	// firstNode is the first of the nodes with only this family.
+	firstNode forwarding.NodeID
+	// length is that of the frame: the shortest, rounded up to 8.
+	length int
+	// overhead is the bytes that encapsulation adds.
+	overhead int
+}
+
+var families = []family{
+	{
+		name:   "IPv4",
+		client: netip.MustParseAddr("198.19.0.0"), vip: netip.MustParseAddr("203.0.113.10"),
+		pod: netip.MustParseAddr("198.18.1.2"), stranger: netip.MustParseAddr("198.18.5.9"), neighbour: netip.MustParseAddr("203.0.113.99"),
+		firstNode: peerID, length: 64, overhead: 48,
+	},
+	{
+		name:   "IPv6",
+		client: netip.MustParseAddr("2001:db8:1::"), vip: netip.MustParseAddr("2001:db8:cafe::10"),
+		pod: netip.MustParseAddr("2001:db8:100:1::2"), stranger: netip.MustParseAddr("2001:db8:100:5::9"), neighbour: netip.MustParseAddr("2001:db8:cafe::99"),
+		firstNode: peerID + perNodes, length: 80, overhead: 68,
+	},
+}
+
+const podPort = 8080
+
+// nodes are 20 with IPv4 and 20 with IPv6. To a node with both, packets would go over IPv4.
+func nodes() map[forwarding.NodeID]forwarding.Node {
+	all := map[forwarding.NodeID]forwarding.Node{}
+	for i := range forwarding.NodeID(perNodes) {
+		all[families[0].firstNode+i] = forwarding.Node{IPv4: netip.AddrFrom4([4]byte{198, 51, 100, byte(20 + i)})}
+		last := netip.MustParseAddr("2001:db8:0:1::").As16()
+		last[15] = byte(0x20 + i)
+		all[families[1].firstNode+i] = forwarding.Node{IPv6: netip.AddrFrom16(last)}
+	}
+	return all
+}
+
+// rows spreads over count nodes from the first one on. The next nodes are the chain.
+func rows(first forwarding.NodeID, count int) *forwarding.NodeTable {
+	table := &forwarding.NodeTable{}
+	at := func(i int) forwarding.NodeID { return first + forwarding.NodeID(i%count) }
+	for i := range table {
+		table[i].Primary = at(i)
+		if count > forwarding.ChainLength {
+			table[i].Chain = [forwarding.ChainLength]forwarding.NodeID{at(i + 1), at(i + 2), at(i + 3)}
+		}
+	}
+	return table
+}
+
+// state is the content of this node's maps.
+func state() *forwarding.State {
+	s := forwarding.NewState()
+	s.Self = self
+	s.Nodes = nodes()
+	here := forwarding.NodeTableSlot(1)
+	s.NodeTables[here] = rows(selfID, 1)
+	for i, f := range families {
+		n := uint32(i) + 1
+		away := here + forwarding.NodeTableSlot(n)
+		s.NodeTables[away] = rows(f.firstNode, perNodes)
+		s.Endpoints[forwarding.EndpointID(n)] = forwarding.Endpoint{Address: f.pod, Port: podPort}
+		endpoints := &forwarding.EndpointTable{}
+		for row := range endpoints {
+			endpoints[row] = forwarding.EndpointID(n)
+		}
+		s.EndpointTables[forwarding.EndpointTableSlot(n)] = endpoints
+		s.VIPs[f.vip] = struct{}{}
+		s.Frontends[forwarding.FrontendKey{VIP: f.vip, Port: portAway, Protocol: tcp}] =
+			forwarding.Frontend{ID: forwarding.FrontendID(2*n - 1), Table: away}
+		s.Frontends[forwarding.FrontendKey{VIP: f.vip, Port: portHere, Protocol: tcp}] =
+			forwarding.Frontend{ID: forwarding.FrontendID(2 * n), Table: here, Endpoints: forwarding.EndpointTableSlot(n)}
+	}
+	return s
+}
+
+// world is the data plane under test.
+type world struct{ *rig.Rig }
+
+// config is the agent's default, with room for the flows.
+func config() dataplane.Config {
+	agent := lbagent.DefaultConfig()
+	c := agent.Dataplane()
+	c.Connections = connections
+	return c
+}
+
+// newWorld loads and attaches the programs, and fills their maps.
+func newWorld() (*world, error) {
+	r, err := rig.New(uplinkName, uplinkMAC, config())
+	if err != nil {
+		return nil, err
+	}
+	if err := r.Become(state(), nextHopMAC); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return &world{r}, nil
+}

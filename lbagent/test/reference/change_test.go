@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reference
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"time"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/table"
+)
+
+// change moves rows of some node tables, as agents do when nodes get other numbers of endpoints:
+// packets of living flows still go where those are. Other tables get former primaries only, as
+// when the table of a zone is gone. Endpoints come and go for new flows, too, also the last ones
+// of a service.
+func (c *testCluster) change(random *rand.Rand) error {
+	rows := maps.Clone(c.Cluster[1].State.NodeTables)
+	for slot := range rows {
+		switch random.IntN(8) {
+		case 0, 1:
+			rows[slot] = c.advance(random, slot, rows[slot])
+		case 2:
+			rows[slot] = table.Join(rows[slot], tables(random))
+		}
+	}
+	fading := map[uint16]bool{}
+	for _, service := range services {
+		fading[service.port] = random.IntN(8) == 0
+	}
+	for id, n := range c.nodes {
+		next := *c.Cluster[id].State
+		next.NodeTables = rows
+		next.EndpointTables = maps.Clone(next.EndpointTables)
+		for slot := range next.EndpointTables {
+			if random.IntN(8) == 0 {
+				next.EndpointTables[slot] = drained(&next, slot, random.IntN(2*podsPerFrontend), random)
+			}
+		}
+		next.Frontends = c.fade(id, fading)
+		if err := n.Become(&next, routerMAC); err != nil {
+			return fmt.Errorf("change the tables of node %d: %w", id, err)
+		}
+		c.Cluster[id] = Node{State: &next, MAC: c.Cluster[id].MAC}
+	}
+	return nil
+}
+
+// drained is the endpoint table without one of the pods, or with all. A pod that is not in it
+// still exists. Some services are weighted: their pods then get other weights, and their refused
+// share as well, down to zero.
+func drained(s *forwarding.State, slot forwarding.EndpointTableSlot, gone int, random *rand.Rand) *forwarding.EndpointTable {
+	weighted := services[(int(slot)-1)%len(services)].weighted
+	shares := map[forwarding.Endpoint]table.Share{}
+	for pod := range podsPerFrontend {
+		if pod != gone {
+			id := endpointID(int(slot), pod)
+			shares[s.Endpoints[id]] = table.Share{ID: id, Weight: 1}
+			if weighted {
+				shares[s.Endpoints[id]] = table.Share{ID: id, Weight: random.Uint32N(10)}
+			}
+		}
+	}
+	if weighted {
+		shares[table.Refused] = table.Share{ID: forwarding.RefusedEndpoint, Weight: random.Uint32N(10)}
+	}
+	return table.Shares(shares)
+}
+
+// fade returns the node's frontends where all endpoints of some services, by their ports, exist
+// but take no new flows. The rows stay, and new flows are refused.
+func (c *testCluster) fade(id forwarding.NodeID, ports map[uint16]bool) map[forwarding.FrontendKey]forwarding.Frontend {
+	frontends := maps.Clone(c.full[id])
+	for key, frontend := range frontends {
+		if ports[key.Port] {
+			frontend.Endpoints, frontend.Refuses = 0, true
+			frontends[key] = frontend
+		}
+	}
+	return frontends
+}
+
+// advance returns the table for other weights. Half of the nodes have none.
+func (c *testCluster) advance(random *rand.Rand, slot forwarding.NodeTableSlot, old *forwarding.NodeTable) *forwarding.NodeTable {
+	weights := map[forwarding.NodeID]uint32{forwarding.NodeID(1 + random.IntN(nodeCount)): 1}
+	for id := forwarding.NodeID(1); id <= nodeCount; id++ {
+		if random.IntN(2) == 0 {
+			weights[id] = 1 + uint32(random.IntN(3))
+		}
+	}
+	next := c.rendezvous.Advance(old, weights, func(forwarding.NodeID) bool { return true })
+	now := time.Now()
+	for i := range next {
+		if next[i].Primary != old[i].Primary {
+			c.moved[slot][i] = now
+		}
+	}
+	return next
+}

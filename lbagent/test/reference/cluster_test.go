@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reference
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/table"
+	"github.com/millrace-lb/millrace/lbagent/test/rig"
+)
+
+var routerMAC = net.HardwareAddr{2, 0, 0, 0, 0, 1}
+
+// node is a data plane, and the maps that tests read.
+type node struct {
+	*rig.Rig
+	flows map[string]*ebpf.Map
+	drops *ebpf.Map
+}
+
+// testCluster is the model, and the data planes that it is compared with.
+type testCluster struct {
+	Cluster
+	nodes   map[forwarding.NodeID]*node
+	reasons []string
+	// arrived is when the router last sent a packet of a flow to a node, delivered when a
+	// packet of it was last delivered there.
+	arrived, delivered map[flowAt]time.Time
+	// moved is when the primary of a row last changed.
+	moved      map[forwarding.NodeTableSlot]*[forwarding.Rows]time.Time
+	rendezvous *table.Rendezvous
+	// full has the frontends with all their endpoints.
+	full map[forwarding.NodeID]map[forwarding.FrontendKey]forwarding.Frontend
+}
+
+// flowAt is a flow at a node.
+type flowAt struct {
+	node forwarding.NodeID
+	flow Flow
+}
+
+var flowMaps = []string{
+	bpf.DatapathMapConnections4, bpf.DatapathMapConnections6, bpf.DatapathMapDatagrams4, bpf.DatapathMapDatagrams6,
+	bpf.DatapathMapHalfOpen4, bpf.DatapathMapHalfOpen6, bpf.DatapathMapExceptions4, bpf.DatapathMapExceptions6,
+	bpf.DatapathMapAffinities4, bpf.DatapathMapAffinities6,
+}
+
+func newCluster(t *testing.T, worker int, random *rand.Rand) *testCluster {
+	t.Helper()
+	reasons, err := dataplane.DropReasons()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &testCluster{
+		Cluster: Cluster{}, nodes: map[forwarding.NodeID]*node{}, reasons: reasons,
+		arrived: map[flowAt]time.Time{}, delivered: map[flowAt]time.Time{}, moved: map[forwarding.NodeTableSlot]*[forwarding.Rows]time.Time{},
+		rendezvous: table.NewRendezvous(), full: map[forwarding.NodeID]map[forwarding.FrontendKey]forwarding.Frontend{},
+	}
+	rows := map[forwarding.NodeTableSlot]*forwarding.NodeTable{}
+	for i := range services {
+		for _, slot := range tableSlots(i) {
+			if slot != 0 {
+				rows[slot], c.moved[slot] = tables(random), &[forwarding.Rows]time.Time{}
+			}
+		}
+	}
+	for id := forwarding.NodeID(1); id <= nodeCount; id++ {
+		c.add(t, worker, id, state(id, rows))
+	}
+	return c
+}
+
+func (c *testCluster) add(t *testing.T, worker int, id forwarding.NodeID, s *forwarding.State) {
+	t.Helper()
+	mac := net.HardwareAddr{2, 0, 0, 0, byte(worker), byte(16 + id)}
+	r, err := rig.New(fmt.Sprintf("node%d-%d", worker, id), mac, dataplane.Config{
+		Limits: forwarding.Limits{
+			Frontends: 64, NodeTables: zoneCount * len(services), EndpointTables: 64, Endpoints: 256, VIPs: 16, SourceRanges: 16,
+		},
+		Connections: 65536, HalfOpen: 32768, Datagrams: 32768,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := r.Become(s, routerMAC); err != nil {
+		t.Fatal(err)
+	}
+	n := &node{Rig: r, flows: map[string]*ebpf.Map{}}
+	for _, name := range flowMaps {
+		n.flows[name] = openMap(t, r, name)
+	}
+	n.drops = openMap(t, r, bpf.DatapathMapDropCounts)
+	c.nodes[id] = n
+	c.Cluster[id], c.full[id] = Node{State: s, MAC: mac}, s.Frontends
+}
+
+func openMap(t *testing.T, r *rig.Rig, name string) *ebpf.Map {
+	t.Helper()
+	m, err := r.Map(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+// arrival is where a packet ended.
+type arrival struct {
+	at forwarding.NodeID
+	rig.Result
+	// hops is how many nodes sent it on.
+	hops int
+}
+
+// delivered reports whether the packet went to the node's stack.
+func (a arrival) delivered() bool { return a.Verdict == rig.XDPPass && len(a.Note) == 0 }
+
+// maxHops bounds a packet's path: by an exception and back; in each of three zones to the
+// primary, along the chain and back; and to the node that holds the flow.
+const maxHops = 3*5 + 5
+
+var errCircle = errors.New("the packet does not end")
+
+// carry gives a frame to a node, and each frame that leaves to the node that it is for, until
+// the packet is delivered, dropped or sent back.
+func (c *testCluster) carry(at forwarding.NodeID, frame []byte) (arrival, error) {
+	for hops := range maxHops {
+		result, err := c.nodes[at].Receive(frame)
+		if err != nil {
+			return arrival{}, err
+		}
+		next, ok := c.destination(result)
+		if !ok {
+			return arrival{at: at, Result: result, hops: hops}, nil
+		}
+		at, frame = next, result.Frame
+		copy(frame, append(append(net.HardwareAddr{}, c.Cluster[at].MAC...), routerMAC...))
+	}
+	return arrival{}, errCircle
+}
+
+// destination is the node to whose address a transmitted frame is encapsulated.
+func (c *testCluster) destination(result rig.Result) (forwarding.NodeID, bool) {
+	if result.Verdict != rig.XDPTX {
+		return 0, false
+	}
+	p, reading := parse(result.Frame)
+	if reading != plain || p.Protocol != UDP || p.VIP.Port() != 6081 {
+		return 0, false
+	}
+	for id, n := range c.Cluster {
+		if to := p.VIP.Addr(); to == n.State.Self.IPv4 || to == n.State.Self.IPv6 {
+			return id, true
+		}
+	}
+	return 0, false
+}
+
+// tally sums the drops of all nodes by reason.
+func (c *testCluster) tally(t *testing.T) map[string]uint64 {
+	t.Helper()
+	all := map[string]uint64{}
+	for _, n := range c.nodes {
+		for i, reason := range c.reasons {
+			var perCPU []uint64
+			if err := n.drops.Lookup(uint32(i+1), &perCPU); err != nil {
+				t.Fatal(err)
+			}
+			for _, count := range perCPU {
+				all[reason] += count
+			}
+		}
+	}
+	return all
+}

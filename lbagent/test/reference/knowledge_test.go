@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reference
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/test/rig"
+)
+
+const (
+	// learnedFor is well below the 180 s of a datagram's exception.
+	learnedFor = 170 * time.Second
+	// Rows count as moved for 240 seconds.
+	surelyMoved, hardlyMoved = 235 * time.Second, 245 * time.Second
+)
+
+// lasts is for how long an entry surely lasts without a packet. It is less than the idle timeout,
+// because a packet renews the entry only every five seconds.
+func lasts(flow Flow, established bool, flags bpf.DatapathConnectionFlag) time.Duration {
+	switch {
+	case flow.Protocol == UDP:
+		return 170 * time.Second
+	case flags&bpf.DatapathConnectionFlagCLIENT_RST != 0:
+		return 4 * time.Second // of 10, for the last packets of a closed one
+	case !established:
+		return 50 * time.Second
+	case flags&bpf.DatapathConnectionFlagCLIENT_FIN != 0:
+		return 230 * time.Second
+	default:
+		return 7490 * time.Second
+	}
+}
+
+// keyOf is the flow's key in the maps of its family.
+func keyOf(flow Flow) any {
+	clientPort, vipPort := rig.NetworkPort(flow.Client.Port()), rig.NetworkPort(flow.VIP.Port())
+	if flow.VIP.Addr().Is4() {
+		return &bpf.DatapathConnectionKey4{
+			Client: rig.Words(flow.Client.Addr())[3], Vip: rig.Words(flow.VIP.Addr())[3],
+			ClientPort: clientPort, VipPort: vipPort, Protocol: flow.Protocol,
+		}
+	}
+	return &bpf.DatapathConnectionKey6{
+		Client: bpf.DatapathAddress{Word: rig.Words(flow.Client.Addr())}, Vip: bpf.DatapathAddress{Word: rig.Words(flow.VIP.Addr())},
+		ClientPort: clientPort, VipPort: vipPort, Protocol: flow.Protocol,
+	}
+}
+
+// of is the map's name for the family of the flow.
+func (f Flow) of(ipv4, ipv6 string) string {
+	if f.VIP.Addr().Is4() {
+		return ipv4
+	}
+	return ipv6
+}
+
+// Knows reads the tables of a node: the established flows, then the half-open ones.
+func (c *testCluster) Knows(id forwarding.NodeID, flow Flow) (Entry, bool) {
+	n := c.nodes[id]
+	if n == nil {
+		return Entry{}, false
+	}
+	established := flow.of(bpf.DatapathMapConnections4, bpf.DatapathMapConnections6)
+	if flow.Protocol == UDP {
+		established = flow.of(bpf.DatapathMapDatagrams4, bpf.DatapathMapDatagrams6)
+	}
+	key := keyOf(flow)
+	for _, name := range []string{established, flow.of(bpf.DatapathMapHalfOpen4, bpf.DatapathMapHalfOpen6)} {
+		var connection bpf.DatapathConnection
+		if err := n.flows[name].Lookup(key, &connection); err == nil {
+			flags := bpf.DatapathConnectionFlag(connection.Flags)
+			return Entry{
+				Endpoint:    forwarding.EndpointID(connection.Endpoint),
+				Established: name == established,
+				Over:        flags&bpf.DatapathConnectionFlagCLIENT_RST != 0,
+				Yields:      time.Since(c.delivered[flowAt{id, flow}]) > lasts(flow, name == established, flags),
+			}, true
+		}
+	}
+	return Entry{}, false
+}
+
+// Learned reads the exceptions of a node.
+func (c *testCluster) Learned(id forwarding.NodeID, flow Flow) (forwarding.NodeID, Doubt) {
+	var exception bpf.DatapathException
+	name := flow.of(bpf.DatapathMapExceptions4, bpf.DatapathMapExceptions6)
+	if err := c.nodes[id].flows[name].Lookup(keyOf(flow), &exception); err != nil {
+		return 0, No
+	}
+	if time.Since(c.arrived[flowAt{id, flow}]) > learnedFor {
+		return forwarding.NodeID(exception.Node), Maybe
+	}
+	return forwarding.NodeID(exception.Node), Yes
+}
+
+// Moved compares the times of the changes.
+func (c *testCluster) Moved(slot forwarding.NodeTableSlot, row uint32) Doubt {
+	switch since := time.Since(c.moved[slot][row]); {
+	case since < surelyMoved:
+		return Yes
+	case since < hardlyMoved:
+		return Maybe
+	default:
+		return No
+	}
+}
+
+// Keeps reads the records of session affinity.
+func (c *testCluster) Keeps(id forwarding.NodeID, slot forwarding.EndpointTableSlot, client netip.Addr) (forwarding.EndpointID, bool) {
+	name := bpf.DatapathMapAffinities6
+	var key any = &bpf.DatapathAffinityKey6{Client: bpf.DatapathAddress{Word: rig.Words(client)}, EndpointTable: uint32(slot)}
+	if client.Is4() {
+		name, key = bpf.DatapathMapAffinities4, &bpf.DatapathAffinityKey4{Client: rig.Words(client)[3], EndpointTable: uint32(slot)}
+	}
+	var record bpf.DatapathAffinity
+	err := c.nodes[id].flows[name].Lookup(key, &record)
+	return forwarding.EndpointID(record.Endpoint), err == nil
+}

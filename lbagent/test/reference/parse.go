@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package reference is a model of stage 1 and stage 2, written from docs/design.md. A
+// differential test compares the programs with it. It predicts where in the cluster a client's
+// packet ends, and as what, but not its path through the nodes.
+//
+// The model leaves out: fragments; IPv6 extension headers other than options and routing; other
+// protocols than TCP and UDP; nodes with different tables; endpoints that go while flows last.
+package reference
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+const (
+	ethernetLength = 14
+	ipv4Length     = 20
+	ipv6Length     = 40
+	tcpLength      = 20
+	udpLength      = 8
+
+	etherTypeIPv4 = 0x0800
+	etherTypeIPv6 = 0x86dd
+	// 802.1Q and 802.1ad.
+	etherTypeVLAN, etherTypeServiceVLAN = 0x8100, 0x88a8
+	vlanLength, maxVLANs                = 4, 2
+
+	// TCP is the IP protocol number.
+	TCP = 6
+	// UDP is the IP protocol number.
+	UDP = 17
+
+	flagFIN = 0x01
+	flagSYN = 0x02
+	flagRST = 0x04
+	flagACK = 0x10
+)
+
+// Flow is a packet's addresses as the client sends it.
+type Flow struct {
+	Client, VIP netip.AddrPort
+	Protocol    uint8
+}
+
+// packet is what was read of a frame.
+type packet struct {
+	Flow
+	// flags of TCP.
+	flags byte
+	// l3 is the offset of the IP header in the frame, l4 that of the TCP or UDP header, end
+	// that of the first byte behind the IP packet.
+	l3, l4, end int
+}
+
+// reading is how far a frame could be read.
+type reading int
+
+const (
+	// notIP: no destination could be read.
+	notIP reading = iota
+	// addressed: the destination could be read, and the model knows no more.
+	addressed
+	// malformed: shorter than its headers say.
+	malformed
+	// sourceRouted: has a source route.
+	sourceRouted
+	// overextended: has more extension headers than are read.
+	overextended
+	// plain: TCP or UDP, maybe behind allowed options or extension headers.
+	plain
+)
+
+func parse(frame []byte) (packet, reading) {
+	p := packet{l3: ethernetLength}
+	if len(frame) < p.l3 {
+		return p, notIP
+	}
+	etherType := binary.BigEndian.Uint16(frame[12:])
+	for range maxVLANs {
+		if etherType != etherTypeVLAN && etherType != etherTypeServiceVLAN {
+			break
+		}
+		p.l3 += vlanLength
+		if len(frame) < p.l3 {
+			return p, notIP
+		}
+		etherType = binary.BigEndian.Uint16(frame[p.l3-2:])
+	}
+	switch etherType {
+	case etherTypeIPv4:
+		return p.parseIPv4(frame)
+	case etherTypeIPv6:
+		return p.parseIPv6(frame)
+	default:
+		return p, notIP
+	}
+}
+
+func (p packet) parseIPv4(frame []byte) (packet, reading) {
+	if len(frame) < p.l3+ipv4Length {
+		return p, notIP
+	}
+	ip := frame[p.l3:]
+	p.end = p.l3 + int(binary.BigEndian.Uint16(ip[2:]))
+	p.l4 = p.l3 + 4*int(ip[0]&0xf)
+	p.Protocol = ip[9]
+	p.Client = netip.AddrPortFrom(netip.AddrFrom4([4]byte(ip[12:])), 0)
+	p.VIP = netip.AddrPortFrom(netip.AddrFrom4([4]byte(ip[16:])), 0)
+	const moreAndOffset = 0x3fff
+	if binary.BigEndian.Uint16(ip[6:])&moreAndOffset != 0 {
+		return p, addressed
+	}
+	if ip[0]>>4 != 4 || p.l4 < p.l3+ipv4Length {
+		return p, malformed
+	}
+	if reading := readOptions(frame, p.l3+ipv4Length, p.l4); reading != plain {
+		return p, reading
+	}
+	return p.parseL4(frame)
+}
+
+// readOptions looks for source routes, loose or strict, among the options of an IPv4 header (RFC
+// 791 section 3.1, RFC 7126). The options are between the two offsets.
+func readOptions(frame []byte, from, to int) reading {
+	const end, none, loose, strict = 0, 1, 131, 137
+	for at := from; at < to; {
+		switch {
+		case at >= len(frame):
+			return malformed
+		case frame[at] == end:
+			return plain
+		case frame[at] == none:
+			at++
+		case frame[at] == loose || frame[at] == strict:
+			return sourceRouted
+		case at+1 >= len(frame) || frame[at+1] < 2 || at+int(frame[at+1]) > to:
+			return malformed
+		default:
+			at += int(frame[at+1])
+		}
+	}
+	return plain
+}
+
+func (p packet) parseIPv6(frame []byte) (packet, reading) {
+	if len(frame) < p.l3+ipv6Length {
+		return p, notIP
+	}
+	ip := frame[p.l3:]
+	p.l4 = p.l3 + ipv6Length
+	p.end = p.l4 + int(binary.BigEndian.Uint16(ip[4:]))
+	p.Protocol = ip[6]
+	p.Client = netip.AddrPortFrom(netip.AddrFrom16([16]byte(ip[8:])), 0)
+	p.VIP = netip.AddrPortFrom(netip.AddrFrom16([16]byte(ip[24:])), 0)
+	if ip[0]>>4 != 6 {
+		return p, malformed
+	}
+	return p.parseExtensions(frame)
+}
+
+// parseExtensions walks the extension headers, up to six in 256 bytes. The first flaw counts; a
+// packet that is too short for its lengths comes last. Routing headers of type 0 or with
+// segments left are flaws (RFC 5095).
+func (p packet) parseExtensions(frame []byte) (packet, reading) {
+	const hopByHop, routing, destination = 0, 43, 60
+	first := p.l4
+	for count := 0; ; count++ {
+		switch p.Protocol {
+		case TCP, UDP:
+			return p.parseL4(frame)
+		case hopByHop:
+			if count > 0 {
+				return p, malformed // RFC 8200 section 4.1
+			}
+		case routing, destination:
+		default:
+			return p, addressed
+		}
+		if p.l4+4 > len(frame) {
+			return p, malformed
+		}
+		header := frame[p.l4:]
+		if p.Protocol == routing && (header[2] == 0 || header[3] > 0) {
+			return p, sourceRouted
+		}
+		p.Protocol = header[0]
+		p.l4 += 8 * (1 + int(header[1]))
+		if count == 6 || p.l4-first > 256 {
+			return p, overextended
+		}
+	}
+}
+
+func (p packet) parseL4(frame []byte) (packet, reading) {
+	length := tcpLength
+	switch p.Protocol {
+	case TCP:
+	case UDP:
+		length = udpLength
+	default:
+		return p, addressed
+	}
+	if p.l4+length > p.end || p.end > len(frame) {
+		return p, malformed
+	}
+	l4 := frame[p.l4:]
+	p.Client = netip.AddrPortFrom(p.Client.Addr(), binary.BigEndian.Uint16(l4))
+	p.VIP = netip.AddrPortFrom(p.VIP.Addr(), binary.BigEndian.Uint16(l4[2:]))
+	if p.Protocol == TCP {
+		p.flags = l4[13]
+	}
+	return p, plain
+}
+
+// midstream reports whether the packet belongs to an earlier connection.
+func (p packet) midstream() bool {
+	return p.Protocol == TCP && p.flags&(flagSYN|flagACK) != flagSYN
+}
+
+// askable reports whether the packet may be refused: it begins a flow.
+func (p packet) askable() bool {
+	return !p.midstream() && (p.Protocol != TCP || p.flags&(flagRST|flagFIN) == 0)
+}

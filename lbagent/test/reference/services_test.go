@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reference
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/plan"
+)
+
+// nodeCount is the number of nodes. The last one has no IPv4 address.
+const nodeCount = 5
+
+var vips = []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8:cafe::10")}
+
+// service is a frontend of both VIPs.
+type service struct {
+	port     uint16
+	protocol uint8
+	local    bool
+	// zonal ones have a node table for each zone.
+	zonal bool
+	// affine ones have session affinity.
+	affine bool
+	// ranges are the source ranges.
+	ranges forwarding.SourceSet
+	// sparse ones have no endpoint on some nodes, refusing ones on none.
+	sparse, refuses bool
+	// weighted ones have endpoints of several weights, and a share that is refused.
+	weighted bool
+}
+
+// policy is the traffic policy. It decides whether the service has a node table.
+func (s service) policy() *model.Frontend {
+	f := &model.Frontend{Local: s.local}
+	if s.affine {
+		f.Affinity = 10800
+	}
+	return f
+}
+
+var services = []service{
+	{port: 80, protocol: TCP}, {port: 443, protocol: TCP}, {port: 53, protocol: UDP},
+	{port: 81, protocol: TCP, local: true}, {port: 54, protocol: UDP, local: true},
+	{port: 82, protocol: TCP, zonal: true}, {port: 55, protocol: UDP, zonal: true},
+	{port: 83, protocol: TCP, ranges: bothFamilies}, {port: 56, protocol: UDP, ranges: onlyIPv4, local: true},
+	{port: 84, protocol: TCP, ranges: forwarding.Nobody},
+	{port: 85, protocol: TCP, refuses: true}, {port: 57, protocol: UDP, refuses: true},
+	{port: 86, protocol: TCP, refuses: true, ranges: bothFamilies},
+	{port: 87, protocol: TCP, sparse: true}, {port: 58, protocol: UDP, sparse: true, local: true},
+	{port: 88, protocol: TCP, affine: true}, {port: 59, protocol: UDP, affine: true, zonal: true},
+	{port: 89, protocol: TCP, affine: true, local: true},
+	{port: 90, protocol: TCP, weighted: true}, {port: 60, protocol: UDP, weighted: true},
+	{port: 91, protocol: TCP, weighted: true, local: true}, {port: 61, protocol: UDP, weighted: true, zonal: true},
+	{port: 92, protocol: TCP, weighted: true, affine: true},
+}
+
+// Sets of source ranges.
+const (
+	bothFamilies forwarding.SourceSet = 1 + iota
+	onlyIPv4
+)
+
+// sourceRanges are those in a node's maps. Nodes with an even id have other ranges than the
+// others: only the ingress node checks them.
+func sourceRanges(id forwarding.NodeID) map[forwarding.SourceRange]struct{} {
+	sets := map[forwarding.SourceSet][]string{
+		bothFamilies: {
+			"198.19.0.0/27", "198.19.0.8/29", "198.19.0.40/32", "198.19.0.48/30",
+			"2001:db8:1::/123", "2001:db8:1::8/125", "2001:db8:1::28/128", "2001:db8:1::30/126",
+		},
+		onlyIPv4:         {"198.19.0.32/28"},
+		forwarding.Pools: {"203.0.113.10/31", "2001:db8:cafe::10/127"},
+	}
+	if id%2 == 0 {
+		sets[bothFamilies] = []string{"198.19.0.24/29", "198.19.0.32/27", "2001:db8:1::18/125", "2001:db8:1::20/123"}
+	}
+	ranges := map[forwarding.SourceRange]struct{}{}
+	for set, prefixes := range sets {
+		for _, prefix := range prefixes {
+			ranges[forwarding.SourceRange{Set: set, Prefix: netip.MustParsePrefix(prefix)}] = struct{}{}
+		}
+	}
+	return ranges
+}
+
+// zoneCount zones, of which one has one node, two have two, and another has none.
+const zoneCount = 4
+
+func zoneOf(id forwarding.NodeID) forwarding.Zone { return []forwarding.Zone{1, 0, 3, 1, 3}[id-1] }
+
+// tableSlots are the slots of a service's node tables: one, or one for each zone.
+func tableSlots(number int) (slots [forwarding.Zones]forwarding.NodeTableSlot) {
+	switch service := services[number]; {
+	case !service.policy().Spreads(), service.refuses:
+	case service.zonal:
+		for _, zone := range []forwarding.Zone{0, 1, 3} {
+			slots[zone] = forwarding.NodeTableSlot(zoneCount*number + 1 + int(zone))
+		}
+	default:
+		slots[0] = forwarding.NodeTableSlot(zoneCount*number + 1)
+	}
+	return slots
+}
+
+func address(format string, args ...any) netip.Addr {
+	return netip.MustParseAddr(fmt.Sprintf(format, args...))
+}
+
+func nodeAddresses(id forwarding.NodeID) forwarding.Node {
+	node := forwarding.Node{IPv6: address("2001:db8:0:1::%x", id), Zone: zoneOf(id)}
+	if id < nodeCount {
+		node.IPv4 = address("198.51.100.%d", id)
+	}
+	return node
+}
+
+// plannedNodes are a node's own entry and those of the others, as its agent plans them.
+func plannedNodes(id forwarding.NodeID) (forwarding.Self, map[forwarding.NodeID]forwarding.Node) {
+	own := nodeAddresses(id)
+	m := &model.Model{Self: forwarding.Self{ID: id, IPv4: own.IPv4, IPv6: own.IPv6, Zone: own.Zone}}
+	for other := forwarding.NodeID(1); other <= nodeCount; other++ {
+		m.Nodes = append(m.Nodes, model.Node{ID: other, Node: nodeAddresses(other)})
+	}
+	empty := forwarding.NewState()
+	planned, _ := plan.NewPlanner(empty).Plan(empty, m, forwarding.Limits{})
+	return planned.Self, planned.Nodes
+}
+
+// tables are rows with a history: each with a primary and up to three former ones.
+func tables(random *rand.Rand) *forwarding.NodeTable {
+	table := &forwarding.NodeTable{}
+	for i := range table {
+		order := random.Perm(nodeCount)
+		table[i].Primary = forwarding.NodeID(order[0] + 1)
+		for j := range random.IntN(forwarding.ChainLength + 1) {
+			table[i].Chain[j] = forwarding.NodeID(order[j+1] + 1)
+		}
+	}
+	return table
+}
+
+// podsPerFrontend is the number of pods of a frontend. No two frontends share a pod.
+const podsPerFrontend = 3
+
+// state is the content of a node's maps.
+func state(id forwarding.NodeID, rows map[forwarding.NodeTableSlot]*forwarding.NodeTable) *forwarding.State {
+	s := forwarding.NewState()
+	own := nodeAddresses(id)
+	s.Self, s.Nodes = plannedNodes(id)
+	s.NodeTables, s.SourceRanges = rows, sourceRanges(id)
+	slot := 0
+	for family, vip := range vips {
+		s.VIPs[vip] = struct{}{}
+		for i, service := range services {
+			slot++
+			frontend := forwarding.Frontend{
+				ID: forwarding.FrontendID(slot), Local: service.policy().ServesOwn(), Ranges: service.ranges, Refuses: service.refuses,
+				Affinity: service.policy().Affinity,
+			}
+			if none := service.refuses || service.sparse && id%2 == 0; !none {
+				frontend.Endpoints = forwarding.EndpointTableSlot(slot)
+				s.EndpointTables[frontend.Endpoints] = endpoints(s, id, family, slot)
+			}
+			slots := tableSlots(i)
+			frontend.Table = slots[0]
+			if service.zonal {
+				frontend.Table, frontend.Zones = slots[own.Zone], slots
+			}
+			s.Frontends[forwarding.FrontendKey{VIP: vip, Port: service.port, Protocol: service.protocol}] = frontend
+		}
+	}
+	return s
+}
+
+func endpointID(slot, pod int) forwarding.EndpointID {
+	return forwarding.EndpointID(slot*podsPerFrontend + pod)
+}
+
+// endpoints gives the state the endpoints of a frontend, and returns the table of them.
+func endpoints(s *forwarding.State, id forwarding.NodeID, family, slot int) *forwarding.EndpointTable {
+	table := &forwarding.EndpointTable{}
+	for pod := range podsPerFrontend {
+		endpoint := endpointID(slot, pod)
+		at := address("198.18.%d.%d", id, endpoint)
+		if family == 1 {
+			at = address("2001:db8:100:%x::%x", id, endpoint)
+		}
+		s.Endpoints[endpoint] = forwarding.Endpoint{Address: at, Port: 8080}
+		for row := pod; row < len(table); row += podsPerFrontend {
+			table[row] = endpoint
+		}
+	}
+	return table
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+)
+
+// recheck is after how long uplinks without programs are tried again, and looked at
+// whether they lead to a peer: changes of routes to peers are not watched.
+const recheck = 30 * time.Second
+
+// attacher is the part of the data plane that uplinks need.
+type attacher interface {
+	Attach(uplinks []dataplane.Uplink) error
+	Attachments() []dataplane.Attachment
+}
+
+// uplinks keeps the programs on the node's uplinks, and knows which peers may send packets
+// that the programs do not see.
+type uplinks struct {
+	find   uplinkFinder
+	plane  attacher
+	logger logr.Logger
+
+	// found is what was found last; nil before the first time.
+	found *netdev.Uplinks
+	// attached are the uplinks that the programs were last attached to; failed is true when
+	// that must be done again.
+	attached []netdev.Link
+	failed   bool
+	// since is when each uplink, by its index, became one; zero for those of the start.
+	since map[int]time.Time
+	told  []string
+}
+
+// coverage is what the programs see of the packets that routers and nodes send here.
+type coverage struct {
+	// unattached are the peers of which they do not see all, by the name of the LBPeer, with
+	// the reason.
+	unattached map[string]string
+	// lacking are the uplinks that must have the programs and have not.
+	lacking    []string
+	interfaces []millracev1alpha1.InterfaceStatus
+	again      time.Duration
+}
+
+// update attaches the programs to the uplinks where something changed.
+func (u *uplinks) update(m *model.Model, now time.Time) (coverage, error) {
+	peers := make([]netip.Addr, 0, len(m.Peers))
+	for i := range m.Peers {
+		peers = append(peers, m.Peers[i].Address)
+	}
+	found, findErr := u.find([]netip.Addr{m.Self.IPv4, m.Self.IPv6}, peers, now)
+	var attachErr error
+	if findErr == nil {
+		u.note(found, now)
+		attachErr = u.attach()
+	}
+	// Where nothing was found out, the programs stay where they are.
+	c := u.cover(m.Peers, now)
+	if findErr == nil {
+		c.again = soonest(c.again, found.Again)
+	}
+	if len(c.lacking) == 0 {
+		attachErr = withoutUplinks(attachErr)
+	}
+	u.tell(c.interfaces)
+	return c, errors.Join(findErr, attachErr)
+}
+
+// note takes what was found, and since when.
+func (u *uplinks) note(found *netdev.Uplinks, now time.Time) {
+	since := map[int]time.Time{}
+	for _, link := range found.Links {
+		first, known := u.since[link.Index]
+		if !known && u.found != nil {
+			first = now
+		}
+		since[link.Index] = first
+	}
+	u.found, u.since = found, since
+}
+
+func (u *uplinks) attach() error {
+	able := slices.DeleteFunc(slices.Clone(u.found.Links), func(l netdev.Link) bool { return !l.Ethernet })
+	if !u.failed && u.attached != nil && slices.EqualFunc(u.attached, able, sameDevice) {
+		return nil
+	}
+	wanted := make([]dataplane.Uplink, 0, len(able))
+	for _, link := range able {
+		wanted = append(wanted, dataplane.Uplink{Name: link.Name, Index: link.Index, Device: link.Device, Members: link.Members})
+	}
+	err := u.plane.Attach(wanted)
+	u.failed = err != nil
+	u.attached = append([]netdev.Link{}, able...)
+	return err
+}
+
+func sameDevice(a, b netdev.Link) bool {
+	return a.Name == b.Name && a.Index == b.Index && a.MAC == b.MAC &&
+		a.Device == b.Device && slices.Equal(a.Members, b.Members)
+}
+
+// withoutUplinks is an error of Attach without those of single uplinks.
+func withoutUplinks(err error) error {
+	if joined, is := err.(interface{ Unwrap() []error }); is {
+		var rest []error
+		for _, err := range joined.Unwrap() {
+			rest = append(rest, withoutUplinks(err))
+		}
+		return errors.Join(rest...)
+	}
+	if uplink := (*dataplane.UplinkError)(nil); errors.As(err, &uplink) {
+		return nil
+	}
+	return err
+}
+
+// cover looks which uplinks packets may come in by, and whether those have the programs.
+// Routers send to the node's own addresses as next hops, and a peer also by the way that
+// leads to it. Where that is not known, it may be any uplink.
+func (u *uplinks) cover(peers []model.Peer, now time.Time) coverage {
+	c := coverage{unattached: map[string]string{}, interfaces: interfaces(u.plane.Attachments())}
+	if u.found == nil {
+		u.found = &netdev.Uplinks{}
+		defer func() { u.found = nil }()
+	}
+	without := u.without()
+	for i := range u.found.Links {
+		link := &u.found.Links[i]
+		if !link.Ethernet {
+			c.interfaces = append(c.interfaces, withoutEthernet(link))
+		}
+	}
+	if len(without) > 0 {
+		c.again = recheck
+	}
+	// Other nodes send to the node's addresses.
+	carried := slices.ContainsFunc(u.found.Links, func(l netdev.Link) bool { return l.Ethernet && l.Carries })
+	c.lacking = u.lacking(u.entrances(nil, carried), without, now, &c)
+	for i := range peers {
+		leads, known := u.found.Leads[peers[i].Address]
+		lacking := u.lacking(u.entrances(leads, known), without, now, &c)
+		if len(lacking) > 0 {
+			c.unattached[peers[i].Name] = lacking[0]
+		}
+		c.lacking = append(c.lacking, lacking...)
+	}
+	slices.Sort(c.lacking)
+	c.lacking = slices.Compact(c.lacking)
+	return c
+}
+
+// without are the uplinks that are without the programs, by their indexes.
+func (u *uplinks) without() map[int]bool {
+	without := map[int]bool{}
+	for _, link := range u.found.Links {
+		without[link.Index] = true
+	}
+	for _, a := range u.plane.Attachments() {
+		if a.Err == nil && a.Mode != "" {
+			delete(without, a.Index)
+		}
+	}
+	return without
+}
+
+// entrances are the uplinks by which packets may come in: those with the node's addresses,
+// and those that lead to the sender, or, where that is not known, all that could have the
+// programs.
+func (u *uplinks) entrances(leads []int, known bool) []netdev.Link {
+	var entrances []netdev.Link
+	for _, link := range u.found.Links {
+		if slices.Contains(leads, link.Index) || link.Ethernet && (link.Carries || !known) {
+			entrances = append(entrances, link)
+		}
+	}
+	return entrances
+}
+
+// lacking says which of the entrances must have the programs and have not. One that is new
+// has time to get them.
+func (u *uplinks) lacking(entrances []netdev.Link, without map[int]bool, now time.Time, c *coverage) []string {
+	if len(without) == len(u.found.Links) {
+		return []string{"no uplink has the programs"}
+	}
+	var lacking []string
+	for _, link := range entrances {
+		if !without[link.Index] {
+			continue
+		}
+		if left := netdev.HoldOff - now.Sub(u.since[link.Index]); left > 0 {
+			c.again = soonest(c.again, left)
+			continue
+		}
+		lacking = append(lacking, fmt.Sprintf("uplink %s is without the programs", link.Name))
+	}
+	return lacking
+}
+
+// withoutEthernet tells of an uplink that no program can run on.
+func withoutEthernet(link *netdev.Link) millracev1alpha1.InterfaceStatus {
+	return millracev1alpha1.InterfaceStatus{
+		Name: link.Name, XDPMode: millracev1alpha1.XDPNone,
+		Message: "its packets have no Ethernet header, which the programs need; clients cannot come in here",
+	}
+}
+
+// tell logs the uplinks where they have changed.
+func (u *uplinks) tell(interfaces []millracev1alpha1.InterfaceStatus) {
+	if texts := describeInterfaces(interfaces); !slices.Equal(texts, u.told) {
+		u.told = texts
+		u.logger.Info("Uplinks", "interfaces", texts)
+	}
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+)
+
+// What becomes of a node that announces, and its packets come in by eth0, when another uplink
+// appears that cannot have the programs.
+func TestUplinkWithoutPrograms(t *testing.T) {
+	router := cluster().Peers[0].Spec.PeerAddress
+	peer := netip.MustParseAddr(router)
+	tun := netdev.Link{Name: "tun0", Index: 7}
+	occupied := netdev.Link{Name: "eth1", Index: 3, Ethernet: true}
+	for name, test := range map[string]struct {
+		other netdev.Link
+		leads []int
+		// early and late are whether the node announces at once and after the hold-off.
+		early, late bool
+	}{
+		"without Ethernet, the router elsewhere":        {tun, []int{2}, true, true},
+		"without Ethernet, nobody knows where from":     {tun, nil, true, true},
+		"without Ethernet, the router behind it":        {tun, []int{7}, true, false},
+		"without Ethernet, the router behind both":      {tun, []int{2, 7}, true, false},
+		"occupied, the router elsewhere":                {occupied, []int{2}, true, true},
+		"occupied, the router behind it":                {occupied, []int{3}, true, false},
+		"occupied, nobody knows where the router is":    {occupied, nil, true, false},
+		"occupied, and with an address of the node":     {netdev.Link{Name: "eth1", Index: 3, Ethernet: true, Carries: true}, []int{2}, true, false},
+		"without Ethernet, with an address of the node": {netdev.Link{Name: "tun0", Index: 7, Carries: true}, []int{2}, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.leads = map[netip.Addr][]int{peer: {2}}
+			n.keepsOff = map[string]bool{"eth1": true}
+			objects := cluster()
+			addService(objects, 1, false, 1, 0)
+			l := newLoop(n, objects)
+			mustPass(t, l, start)
+			n.uplinks = append(n.uplinks, test.other)
+			n.leads = map[netip.Addr][]int{peer: test.leads}
+			if test.leads == nil {
+				n.leads = nil
+			}
+			for _, step := range []struct {
+				after     time.Duration
+				announced bool
+			}{{0, test.early}, {netdev.HoldOff - time.Millisecond, test.early}, {netdev.HoldOff, test.late}} {
+				again, err := l.pass(start.Add(step.after))
+				if n.routes[vipOf(1)] != step.announced {
+					t.Errorf("after %s: routes %v, want one: %t", step.after, n.routes, step.announced)
+				}
+				if step.announced && err != nil || len(n.observation.Lacking) == 0 != step.announced {
+					t.Errorf("after %s: error %v, lacking %q, while it announces: %t", step.after, err, n.observation.Lacking, step.announced)
+				}
+				if step.announced && (again == 0 || again > recheck) {
+					t.Errorf("after %s: again in %s, want to look again", step.after, again)
+				}
+			}
+			told := n.observation.Interfaces
+			if len(told) != 2 || told[1].Name != test.other.Name || told[1].XDPMode != "None" || told[1].Message == "" {
+				t.Errorf("interfaces %+v, want one that tells why it has no program", told)
+			}
+			// It goes again.
+			n.uplinks = n.uplinks[:1]
+			n.leads = map[netip.Addr][]int{peer: {2}}
+			mustPass(t, l, start.Add(2*netdev.HoldOff))
+			if !n.routes[vipOf(1)] {
+				t.Error("not announced though all is as it was")
+			}
+		})
+	}
+}
+
+// Of two peers, the one behind an uplink without programs is told no route.
+func TestUplinkOfOnePeer(t *testing.T) {
+	n := newNode(t)
+	objects := cluster()
+	addService(objects, 1, false, 1, 0)
+	second := objects.Peers[0].DeepCopy()
+	second.Name, second.Spec.PeerAddress = "second", "198.51.100.250"
+	objects.Peers = append(objects.Peers, second)
+	n.uplinks = append(n.uplinks, netdev.Link{Name: "tun0", Index: 7})
+	n.leads = map[netip.Addr][]int{
+		netip.MustParseAddr(objects.Peers[0].Spec.PeerAddress): {2},
+		netip.MustParseAddr("198.51.100.250"):                  {7},
+	}
+	l := newLoop(n, objects)
+	mustPass(t, l, start)
+	if len(n.want.Routes[objects.Peers[0].Name]) != 1 || len(n.want.Routes["second"]) != 0 {
+		t.Errorf("routes %v, want one to the first peer alone", n.want.Routes)
+	}
+	if want := []string{"uplink tun0 is without the programs"}; !slices.Equal(n.observation.Lacking, want) {
+		t.Errorf("lacking %q, want %q", n.observation.Lacking, want)
+	}
+	if !slices.ContainsFunc(model.Build(objects).Peers, func(p model.Peer) bool { return p.Name == "second" }) {
+		t.Fatal("the second peer is not used")
+	}
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
+)
+
+// ensureFinalizer keeps a Service that is about to have an address from
+// vanishing before it has given it back. A finalizer of an earlier version is
+// replaced in the same write.
+func (r *serviceReconciler) ensureFinalizer(ctx context.Context, service *corev1.Service, plan ipam.Plan) error {
+	base := service.DeepCopy()
+	changed := controllerutil.RemoveFinalizer(service, millracev1alpha1.FormerFinalizer)
+	if len(plan.Addresses) > 0 {
+		changed = controllerutil.AddFinalizer(service, millracev1alpha1.Finalizer) || changed
+	}
+	if !changed {
+		return nil
+	}
+	err := r.patchFinalizers(ctx, base, service, "adding the finalizer to")
+	if apierrors.IsInvalid(err) && r.isGoing(ctx, base) {
+		// None can be added to what is being deleted.
+		return errServiceChanged
+	}
+	return err
+}
+
+// isGoing asks the API server whether a Service is being deleted.
+func (r *serviceReconciler) isGoing(ctx context.Context, service *corev1.Service) bool {
+	live := &corev1.Service{}
+	err := r.live.Get(ctx, client.ObjectKeyFromObject(service), live)
+	return apierrors.IsNotFound(err) || err == nil && (live.UID != service.UID || live.DeletionTimestamp != nil)
+}
+
+// removeFinalizers lets a Service go.
+func (r *serviceReconciler) removeFinalizers(ctx context.Context, service *corev1.Service) error {
+	base := service.DeepCopy()
+	changed := controllerutil.RemoveFinalizer(service, millracev1alpha1.Finalizer)
+	changed = controllerutil.RemoveFinalizer(service, millracev1alpha1.FormerFinalizer) || changed
+	if !changed {
+		return nil
+	}
+	return r.patchFinalizers(ctx, base, service, "removing the finalizer from")
+}
+
+func (r *serviceReconciler) patchFinalizers(ctx context.Context, base, service *corev1.Service, what string) error {
+	if err := r.client.Patch(ctx, service, sameObject{Patch: client.StrategicMergeFrom(base), uid: base.UID}); err != nil {
+		return fmt.Errorf("%s Service %s/%s: %w", what, service.Namespace, service.Name, changedMeanwhile(err))
+	}
+	r.written.note(service)
+	return nil
+}
+
+// isOurs reports whether the addresses, the finalizer and our conditions of a
+// Service are for us to take away. The finalizer alone does not say so: every
+// load balancer has the same. What does is that we serve its class, or a trace
+// of an address from us; of these the condition goes last.
+func (r *serviceReconciler) isOurs(service *corev1.Service) bool {
+	alive := *service
+	alive.DeletionTimestamp = nil
+	return desired.Serves(&alive, r.isDefault) ||
+		slices.Contains(service.Finalizers, millracev1alpha1.FormerFinalizer) ||
+		meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionAddressAssigned) != nil ||
+		len(r.heldBy(service)) > 0
+}
+
+// hasTraces reports whether anything of ours is left on a Service.
+func (r *serviceReconciler) hasTraces(service *corev1.Service) bool {
+	return len(r.heldBy(service)) > 0 ||
+		slices.Contains(service.Finalizers, millracev1alpha1.Finalizer) ||
+		slices.Contains(service.Finalizers, millracev1alpha1.FormerFinalizer) ||
+		service.DeletionTimestamp == nil && meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionAddressAssigned) != nil
+}

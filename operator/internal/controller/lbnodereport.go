@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// lbNodeReportReconciler keeps one LBNodeReport per LBNode, and has it say that
+// nothing is known of a node that is not ready. Everything else there is the agent's.
+type lbNodeReportReconciler struct {
+	client client.Client
+	// live reads reports as they are: the cache holds only parts of them.
+	live client.Reader
+}
+
+func setupLBNodeReports(mgr ctrl.Manager) error {
+	r := &lbNodeReportReconciler{client: mgr.GetClient(), live: mgr.GetAPIReader()}
+	return newController(mgr, "lbnodereport").
+		Watches(&millracev1alpha1.LBNode{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(replaced())).
+		Watches(&millracev1alpha1.LBNodeReport{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(reportChanged())).
+		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(readinessChanged())).
+		Complete(r)
+}
+
+// replaced leaves out the updates of an object that is the same one afterwards.
+func replaced() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld.GetUID() != e.ObjectNew.GetUID()
+	}}
+}
+
+// reportChanged leaves out what agents write.
+func reportChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok1 := e.ObjectOld.(*millracev1alpha1.LBNodeReport)
+		after, ok2 := e.ObjectNew.(*millracev1alpha1.LBNodeReport)
+		return ok1 && ok2 && (before.UID != after.UID ||
+			!equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences) ||
+			!sameReadiness(nodeReady(before.Status.Conditions), nodeReady(after.Status.Conditions)))
+	}}
+}
+
+// readinessChanged leaves out the updates of a Node, such as heartbeats, between which
+// it is as ready as before.
+func readinessChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok1 := e.ObjectOld.(*corev1.Node)
+		after, ok2 := e.ObjectNew.(*corev1.Node)
+		return ok1 && ok2 && !sameReadiness(notReady(before), notReady(after))
+	}}
+}
+
+// notReady returns the condition NodeReady that the report of a node should have: that
+// the Node is not ready, since when. It is nil for a Node that is ready, and for one of
+// which nobody has said either.
+func notReady(node *corev1.Node) *metav1.Condition {
+	for _, condition := range node.Status.Conditions {
+		if condition.Type != corev1.NodeReady || condition.Status == corev1.ConditionTrue {
+			continue
+		}
+		since := condition.LastTransitionTime
+		if since.IsZero() {
+			since = node.CreationTimestamp
+		}
+		return &metav1.Condition{
+			Type:               millracev1alpha1.ConditionNodeReady,
+			Status:             metav1.ConditionStatus(condition.Status),
+			Reason:             millracev1alpha1.ReasonNodeNotReady,
+			Message:            fmt.Sprintf("condition Ready of Node %s is %s", node.Name, condition.Status),
+			LastTransitionTime: since,
+		}
+	}
+	return nil
+}
+
+func nodeReady(conditions []metav1.Condition) *metav1.Condition {
+	return meta.FindStatusCondition(conditions, millracev1alpha1.ConditionNodeReady)
+}
+
+// sameReadiness compares two conditions, each of which may be nil.
+func sameReadiness(a, b *metav1.Condition) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Status == b.Status && a.LastTransitionTime.Equal(&b.LastTransitionTime)
+}
+
+// Reconcile creates or updates the LBNodeReport of one LBNode. The garbage collector
+// of the cluster removes it after the LBNode.
+func (r *lbNodeReportReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	lbNode := &millracev1alpha1.LBNode{}
+	if err := r.client.Get(ctx, request.NamespacedName, lbNode); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	owners := []metav1.OwnerReference{{
+		APIVersion: millracev1alpha1.GroupVersion.String(), Kind: "LBNode", Name: lbNode.Name, UID: lbNode.UID,
+	}}
+	report := &millracev1alpha1.LBNodeReport{}
+	err := r.client.Get(ctx, request.NamespacedName, report)
+	if apierrors.IsNotFound(err) {
+		return ctrl.Result{}, r.create(ctx, lbNode.Name, owners)
+	}
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if !equality.Semantic.DeepEqual(report.OwnerReferences, owners) {
+		// Its event brings this report back.
+		return ctrl.Result{}, r.own(ctx, report, owners)
+	}
+	node := &corev1.Node{}
+	if err := r.client.Get(ctx, request.NamespacedName, node); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	want := notReady(node)
+	if sameReadiness(nodeReady(report.Status.Conditions), want) {
+		return ctrl.Result{}, nil
+	}
+	return ctrl.Result{}, r.tell(ctx, report, want)
+}
+
+func (r *lbNodeReportReconciler) create(ctx context.Context, name string, owners []metav1.OwnerReference) error {
+	report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: owners}}
+	if err := r.client.Create(ctx, report); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("creating LBNodeReport %s: %w", name, err)
+	}
+	return nil
+}
+
+// own makes the report go with the present LBNode, not with one before it.
+func (r *lbNodeReportReconciler) own(
+	ctx context.Context, report *millracev1alpha1.LBNodeReport, owners []metav1.OwnerReference,
+) error {
+	base := report.DeepCopy()
+	report.OwnerReferences = owners
+	if err := r.client.Patch(ctx, report, sameObject{Patch: client.MergeFrom(base), uid: base.UID}); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("updating LBNodeReport %s: %w", report.Name, err))
+	}
+	return nil
+}
+
+// tell writes into a report that the Node is not ready, and that Ready is therefore
+// unknown; or, without a condition, that it is ready again. What an agent that lives all
+// the same writes after that stands: the operator does not repeat itself until the Node
+// changes, so that the two never write in turns.
+func (r *lbNodeReportReconciler) tell(
+	ctx context.Context, cached *millracev1alpha1.LBNodeReport, notReady *metav1.Condition,
+) error {
+	report := &millracev1alpha1.LBNodeReport{}
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(cached), report); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	base := report.DeepCopy()
+	if notReady == nil {
+		meta.RemoveStatusCondition(&report.Status.Conditions, millracev1alpha1.ConditionNodeReady)
+	} else if !sameReadiness(nodeReady(report.Status.Conditions), notReady) {
+		setNotReady(&report.Status.Conditions, *notReady)
+	}
+	if equality.Semantic.DeepEqual(base.Status, report.Status) {
+		return nil
+	}
+	// The patch replaces all conditions, so it must be made of the newest ones.
+	patch := client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
+	if err := r.client.Status().Patch(ctx, report, patch); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("writing the status of LBNodeReport %s: %w", report.Name, err))
+	}
+	return nil
+}
+
+// setNotReady takes over the Node's time of transition, by which a later one is told
+// from this one.
+func setNotReady(conditions *[]metav1.Condition, notReady metav1.Condition) {
+	meta.RemoveStatusCondition(conditions, millracev1alpha1.ConditionNodeReady)
+	meta.SetStatusCondition(conditions, notReady)
+	meta.SetStatusCondition(conditions, metav1.Condition{
+		Type:    millracev1alpha1.ConditionReady,
+		Status:  metav1.ConditionUnknown,
+		Reason:  notReady.Reason,
+		Message: notReady.Message + "; what the node's agent said before may not hold any more",
+	})
+}

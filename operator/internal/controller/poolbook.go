@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/convert"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
+)
+
+// poolBook knows the pools, and the addresses that others in the cluster have:
+// nodes and their pods, routers, and the Service network.
+type poolBook struct {
+	mu       sync.Mutex
+	occupied map[occupant][]desired.Occupied
+	// version counts changes of occupied.
+	version int
+	// madeFrom and versions are what the pools were computed from: every Service
+	// needs them, and with thousands of nodes they take milliseconds.
+	madeFrom int
+	versions []poolVersion
+	made     poolView
+}
+
+// poolView is what is known of all pools. It is shared and must not be changed.
+type poolView struct {
+	// usable pools, and the same as addresses are given from them.
+	usable  []desired.Pool
+	planned []ipam.Pool
+	// problems of the others.
+	problems []desired.Problem
+}
+
+// occupant is an object that has addresses.
+type occupant struct{ kind, namespace, name string }
+
+func newPoolBook() *poolBook {
+	return &poolBook{occupied: map[occupant][]desired.Occupied{}}
+}
+
+// watch keeps the book by the events of a controller, whose workers start when
+// everything that exists is in it. then is called after each change.
+func (b *poolBook) watch(mgr ctrl.Manager, controller *builder.Builder, then func(queue)) error {
+	controller.Watches(&corev1.Node{}, b.events("Node", then, func(object client.Object) []desired.Occupied {
+		return desired.OccupiedByNode(object.(*corev1.Node))
+	}))
+	controller.Watches(&millracev1alpha1.LBPeer{}, b.events("LBPeer", then, func(object client.Object) []desired.Occupied {
+		return desired.OccupiedByPeer(object.(*millracev1alpha1.LBPeer))
+	}))
+	serviceCIDR := networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
+	_, err := mgr.GetRESTMapper().RESTMapping(serviceCIDR.GroupKind(), serviceCIDR.Version)
+	switch {
+	case meta.IsNoMatchError(err):
+		// Before Kubernetes 1.33 the Service network is known to the API server alone:
+		// the cluster IPs that are in use have to do.
+		controller.Watches(&corev1.Service{}, b.events("Service", then, func(object client.Object) []desired.Occupied {
+			return desired.OccupiedByService(object.(*corev1.Service))
+		}))
+	case err != nil:
+		return fmt.Errorf("asking the API server for ServiceCIDRs: %w", err)
+	default:
+		controller.Watches(&networkingv1.ServiceCIDR{}, b.events("ServiceCIDR", then, func(object client.Object) []desired.Occupied {
+			return desired.OccupiedByServiceCIDR(object.(*networkingv1.ServiceCIDR))
+		}))
+	}
+	return nil
+}
+
+func (b *poolBook) events(kind string, then func(queue), read func(client.Object) []desired.Occupied) handler.EventHandler {
+	note := func(q queue, object client.Object, occupied []desired.Occupied) {
+		if b.put(occupant{kind, object.GetNamespace(), object.GetName()}, occupied) {
+			then(q)
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { note(q, e.Object, read(e.Object)) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { note(q, e.ObjectNew, read(e.ObjectNew)) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { note(q, e.Object, nil) },
+	}
+}
+
+// put writes what an object has, and reports whether that is news.
+func (b *poolBook) put(key occupant, occupied []desired.Occupied) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if slices.Equal(b.occupied[key], occupied) {
+		return false
+	}
+	b.version++
+	b.occupied[key] = occupied
+	if len(occupied) == 0 {
+		delete(b.occupied, key)
+	}
+	return true
+}
+
+// pools returns what is known of all pools.
+func (b *poolBook) pools(objects []millracev1alpha1.VIPPool) poolView {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	versions := make([]poolVersion, 0, len(objects))
+	for i := range objects {
+		versions = append(versions, poolVersion{objects[i].UID, objects[i].Generation})
+	}
+	slices.SortFunc(versions, func(x, y poolVersion) int { return cmp.Compare(x.uid, y.uid) })
+	if b.madeFrom != b.version || b.versions == nil || !slices.Equal(versions, b.versions) {
+		usable, problems := desired.Pools(objects, b.occupation())
+		b.made = poolView{usable, convert.Pools(usable), problems}
+		b.madeFrom, b.versions = b.version, versions
+	}
+	return b.made
+}
+
+// poolVersion is a VIPPool's specification.
+type poolVersion struct {
+	uid        types.UID
+	generation int64
+}
+
+func (b *poolBook) occupation() desired.Occupation {
+	keys := make([]occupant, 0, len(b.occupied))
+	for key := range b.occupied {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, func(x, y occupant) int {
+		return cmp.Or(cmp.Compare(x.kind, y.kind), cmp.Compare(x.namespace, y.namespace), cmp.Compare(x.name, y.name))
+	})
+	var all []desired.Occupied
+	for _, key := range keys {
+		all = append(all, b.occupied[key]...)
+	}
+	return desired.NewOccupation(all)
+}

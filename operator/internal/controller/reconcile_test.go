@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// cluster is the reconciler of Services over objects in memory, without the lag of
+// a cache.
+type cluster struct {
+	t          *testing.T
+	api        client.Client
+	reconciler *serviceReconciler
+	told       *events.FakeRecorder
+	writes     int
+}
+
+func newCluster(t *testing.T, objects ...client.Object) *cluster {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, millracev1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
+	stored := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&corev1.Service{}).Build()
+	c := &cluster{t: t, api: stored, told: events.NewFakeRecorder(100)}
+	counting := interceptor.NewClient(stored, interceptor.Funcs{
+		Create: func(ctx context.Context, api client.WithWatch, object client.Object, options ...client.CreateOption) error {
+			c.writes++
+			return api.Create(ctx, object, options...)
+		},
+		Update: func(ctx context.Context, api client.WithWatch, object client.Object, options ...client.UpdateOption) error {
+			c.writes++
+			return api.Update(ctx, object, options...)
+		},
+		Patch: func(ctx context.Context, api client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			c.writes++
+			return api.Patch(ctx, object, patch, options...)
+		},
+		SubResourcePatch: func(ctx context.Context, api client.Client, sub string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+			c.writes++
+			return api.SubResource(sub).Patch(ctx, object, patch, options...)
+		},
+	})
+	l := newLedger()
+	c.reconciler = &serviceReconciler{
+		client: counting, live: stored, recorder: c.told, ledger: l, waiting: newWaitingServices(),
+		zones: newZoneCensus(l), unfit: newUnfitCensus(), written: writtenVersions{}, pools: newPoolBook(),
+	}
+	return c
+}
+
+// reconcile looks at a Service, a second time too, which must write nothing.
+func (c *cluster) reconcile(name string) {
+	c.t.Helper()
+	request := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: name}}
+	for _, again := range []bool{false, true} {
+		before := c.writes
+		if _, err := c.reconciler.Reconcile(c.t.Context(), request); err != nil {
+			c.t.Fatal(err)
+		}
+		if again && c.writes > before {
+			c.t.Errorf("%d writes though nothing changed", c.writes-before)
+		}
+	}
+}
+
+func (c *cluster) service(name string) *corev1.Service {
+	c.t.Helper()
+	service := &corev1.Service{}
+	if err := c.api.Get(c.t.Context(), client.ObjectKey{Namespace: "shop", Name: name}, service); err != nil {
+		c.t.Fatal(err)
+	}
+	return service
+}
+
+func (c *cluster) change(name string, change func(*corev1.Service)) {
+	c.t.Helper()
+	service := c.service(name)
+	change(service)
+	if err := c.api.Update(c.t.Context(), service); err != nil {
+		c.t.Fatal(err)
+	}
+	c.reconcile(name)
+}
+
+// expect compares a condition, and the events since the last look.
+func (c *cluster) expect(name, condition, want string, told ...string) {
+	c.t.Helper()
+	got := "none"
+	if found := meta.FindStatusCondition(c.service(name).Status.Conditions, condition); found != nil {
+		got = fmt.Sprintf("%s %s %s", found.Status, found.Reason, found.Message)
+	}
+	if got != want {
+		c.t.Errorf("%s of %s is %q, want %q", condition, name, got, want)
+	}
+	var heard []string
+	for len(c.told.Events) > 0 {
+		heard = append(heard, <-c.told.Events)
+	}
+	if !slices.Equal(heard, told) {
+		c.t.Errorf("events are %q, want %q", heard, told)
+	}
+}
+
+func ours(name string, change func(*corev1.Service)) *corev1.Service {
+	class := millracev1alpha1.Class
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: "1"},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: &class, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+			Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(80)}},
+		},
+	}
+	if change != nil {
+		change(service)
+	}
+	return service
+}
+
+func poolOf(policy millracev1alpha1.ReclaimPolicy) *millracev1alpha1.VIPPool {
+	return &millracev1alpha1.VIPPool{
+		ObjectMeta: metav1.ObjectMeta{Name: "main"},
+		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: []string{"203.0.113.0/30"}, ReclaimPolicy: policy},
+	}
+}
+
+func TestServiceSaysWhetherItIsServed(t *testing.T) {
+	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil))
+	c.reconcile("web")
+	missing := "no VIPAdvertisement selects 203.0.113.0, so no node announces it"
+	c.expect("web", millracev1alpha1.ConditionServed, "False NotSelected "+missing,
+		"Normal AddressAssigned has 203.0.113.0", "Warning NotSelected "+missing)
+
+	advertisement := &millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}}
+	if err := c.api.Create(t.Context(), advertisement); err != nil {
+		t.Fatal(err)
+	}
+	c.reconcile("web")
+	c.expect("web", millracev1alpha1.ConditionServed, "True Served ", "Normal Served all that the Service asks for is served")
+
+	c.change("web", func(service *corev1.Service) {
+		service.Spec.Ports = append(service.Spec.Ports,
+			corev1.ServicePort{Port: 5, Protocol: corev1.ProtocolSCTP, TargetPort: intstr.FromInt32(6)})
+	})
+	flaw := "spec.ports[1].targetPort: 6 is not the port, 5: the checksum of SCTP forbids to change it"
+	c.expect("web", millracev1alpha1.ConditionServed, "False Unsupported "+flaw, "Warning Unsupported "+flaw)
+	ports := c.service("web").Status.LoadBalancer.Ingress[0].Ports
+	if len(ports) != 2 || ports[0].Error != nil || ports[1].Error == nil || *ports[1].Error != "millrace.io/Unsupported" {
+		t.Errorf("ports are %+v", ports)
+	}
+
+	c.change("web", func(service *corev1.Service) { service.Spec.Ports = service.Spec.Ports[:1] })
+	c.expect("web", millracev1alpha1.ConditionServed, "True Served ", "Normal Served all that the Service asks for is served")
+	if ports := c.service("web").Status.LoadBalancer.Ingress[0].Ports; len(ports) > 0 {
+		t.Errorf("ports are %+v", ports)
+	}
+
+	c.change("web", func(service *corev1.Service) {
+		service.Annotations = map[string]string{millracev1alpha1.AnnotationPool: "none"}
+	})
+	wrong := `has 203.0.113.0; pool "none", which is asked for, does not exist or is not ready: no IPv4 address`
+	c.expect("web", millracev1alpha1.ConditionAddressAssigned, "False NoMatchingPool "+wrong, "Warning NoMatchingPool "+wrong)
+}
+
+// What a Service leaves behind when it is no load balancer of ours any more.
+func TestServiceIsGivenUp(t *testing.T) {
+	former := func(service *corev1.Service) {
+		service.Finalizers = []string{"example.com/other", millracev1alpha1.FormerFinalizer}
+	}
+	c := newCluster(t, poolOf(millracev1alpha1.ReclaimRetain), ours("web", former))
+	c.reconcile("web")
+	if got := c.service("web").Finalizers; !slices.Equal(got, []string{"example.com/other", millracev1alpha1.Finalizer}) {
+		t.Errorf("the finalizers are %v", got)
+	}
+	c.change("web", func(service *corev1.Service) {
+		service.Spec.Type, service.Spec.LoadBalancerClass = corev1.ServiceTypeClusterIP, nil
+	})
+	service := c.service("web")
+	if !slices.Equal(service.Finalizers, []string{"example.com/other"}) || len(service.Status.Conditions)+len(service.Status.LoadBalancer.Ingress) > 0 {
+		t.Errorf("left are %v and %+v", service.Finalizers, service.Status)
+	}
+	vip := &millracev1alpha1.VIP{}
+	if err := c.api.Get(t.Context(), client.ObjectKey{Name: "203.0.113.0"}, vip); err != nil {
+		t.Fatal(err)
+	}
+	if claims := vip.Spec.Claims; len(claims) != 1 || claims[0].Name != "web" || claims[0].UID != "" {
+		t.Errorf("the VIP is reserved for %+v", claims)
+	}
+	if err := c.api.Create(t.Context(), ours("other", func(service *corev1.Service) {
+		service.UID, service.Annotations = "2", map[string]string{millracev1alpha1.AnnotationAddresses: "203.0.113.0"}
+	})); err != nil {
+		t.Fatal(err)
+	}
+	c.reconcile("other")
+	if condition := c.service("other").Status.Conditions[0]; condition.Reason != millracev1alpha1.ReasonAddressInUse ||
+		!strings.Contains(condition.Message, "is reserved for Service shop/web") {
+		t.Errorf("the condition of another Service is %+v", condition)
+	}
+	c.change("web", func(service *corev1.Service) {
+		class := millracev1alpha1.Class
+		service.Spec.Type, service.Spec.LoadBalancerClass = corev1.ServiceTypeLoadBalancer, &class
+	})
+	if ingress := c.service("web").Status.LoadBalancer.Ingress; len(ingress) != 1 || ingress[0].IP != "203.0.113.0" {
+		t.Errorf("the Service is back with %+v", ingress)
+	}
+}
+
+// ending is a client that fails after a number of writes, as of a process that ends.
+func ending(api client.Client, writes int) client.Client {
+	count := func() error {
+		if writes--; writes < 0 {
+			return apierrors.NewInternalError(context.Canceled)
+		}
+		return nil
+	}
+	return interceptor.NewClient(api.(client.WithWatch), interceptor.Funcs{
+		Patch: func(ctx context.Context, api client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if err := count(); err != nil {
+				return err
+			}
+			return api.Patch(ctx, object, patch, options...)
+		},
+		Delete: func(ctx context.Context, api client.WithWatch, object client.Object, options ...client.DeleteOption) error {
+			if err := count(); err != nil {
+				return err
+			}
+			return api.Delete(ctx, object, options...)
+		},
+		SubResourcePatch: func(ctx context.Context, api client.Client, sub string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+			if err := count(); err != nil {
+				return err
+			}
+			return api.SubResource(sub).Patch(ctx, object, patch, options...)
+		},
+	})
+}
+
+// restart is another operator, which begins with what is stored.
+func (c *cluster) restart(api client.Client) {
+	c.t.Helper()
+	c.reconciler.client, c.reconciler.written, c.reconciler.ledger = api, writtenVersions{}, newLedger()
+	for _, vip := range c.vips() {
+		c.reconciler.ledger.put(&vip)
+	}
+}
+
+func (c *cluster) vips() []millracev1alpha1.VIP {
+	c.t.Helper()
+	vips := &millracev1alpha1.VIPList{}
+	if err := c.api.List(c.t.Context(), vips); err != nil {
+		c.t.Fatal(err)
+	}
+	return vips.Items
+}
+
+// A crash between any two writes of giving up leaves enough to go on from.
+func TestGivingUpGoesOnAfterACrash(t *testing.T) {
+	for writes, ended := 0, false; !ended; writes++ {
+		c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil))
+		c.reconcile("web")
+		service := c.service("web")
+		service.Spec.Type, service.Spec.LoadBalancerClass = corev1.ServiceTypeClusterIP, nil
+		if err := c.api.Update(t.Context(), service); err != nil {
+			t.Fatal(err)
+		}
+		whole := c.reconciler.client
+		c.restart(ending(c.api, writes))
+		_, err := c.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(service)})
+		if ended = err == nil; ended && writes < 4 {
+			t.Errorf("giving up took %d writes only", writes)
+		}
+		c.restart(whole)
+		c.reconcile("web")
+		service = c.service("web")
+		if left := len(service.Finalizers) + len(service.Status.Conditions) + len(service.Status.LoadBalancer.Ingress) + len(c.vips()); left > 0 {
+			t.Errorf("after a crash behind %d writes left are %v, %+v and %d VIPs", writes, service.Finalizers, service.Status, len(c.vips()))
+		}
+	}
+}
+
+// The finalizer is that of all load balancers: without a trace of ours it stays.
+func TestForeignFinalizerStays(t *testing.T) {
+	foreign := "example.com/lb"
+	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", func(service *corev1.Service) {
+		service.Spec.LoadBalancerClass, service.Finalizers = &foreign, []string{millracev1alpha1.Finalizer}
+	}))
+	c.reconcile("web")
+	if got := c.service("web").Finalizers; len(got) != 1 || c.writes > 0 {
+		t.Errorf("the finalizers are %v after %d writes", got, c.writes)
+	}
+}

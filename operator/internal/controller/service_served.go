@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
+	"github.com/millrace-lb/millrace/operator/internal/served"
+)
+
+// judge decides what of that for which a Service asks cannot be served.
+func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, plan ipam.Plan) (served.Verdict, error) {
+	list := &millracev1alpha1.VIPAdvertisementList{}
+	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return served.Verdict{}, fmt.Errorf("listing VIPAdvertisements: %w", err)
+	}
+	surroundings := served.Surroundings{Zones: r.zones.count()}
+	for i := range list.Items {
+		if advertisement, problems := desired.ParseAdvertisement(&list.Items[i]); len(problems) == 0 {
+			surroundings.Advertisements = append(surroundings.Advertisements, advertisement)
+		}
+	}
+	subject := served.Subject{
+		Service: service, Conflicts: plan.Conflicts, Unfit: r.unfit.nodesOf(client.ObjectKeyFromObject(service)),
+	}
+	for _, address := range plan.Addresses {
+		vip := r.ledger.object(address)
+		if vip == nil {
+			// It was deleted this moment; the VIP's event follows.
+			continue
+		}
+		subject.Addresses = append(subject.Addresses, served.Address{
+			Addr: address, Pool: vip.Spec.Pool, Services: r.labelsOn(ctx, vip, service),
+		})
+	}
+	return served.Judge(subject, surroundings), nil
+}
+
+// labelsOn returns the labels of the Services that have a VIP, which are one and
+// those that share it.
+func (r *serviceReconciler) labelsOn(ctx context.Context, vip *millracev1alpha1.VIP, own *corev1.Service) []labels.Set {
+	sets := []labels.Set{own.Labels}
+	for _, claim := range vip.Spec.Claims {
+		if claim.UID == "" || claim.UID == string(own.UID) {
+			continue
+		}
+		other := &corev1.Service{}
+		key := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
+		if err := r.client.Get(ctx, key, other); err == nil && string(other.UID) == claim.UID {
+			sets = append(sets, other.Labels)
+		}
+	}
+	return sets
+}
+
+// servedCondition is Served for a verdict.
+func servedCondition(verdict served.Verdict) metav1.Condition {
+	condition := metav1.Condition{
+		Type:   millracev1alpha1.ConditionServed,
+		Status: metav1.ConditionTrue,
+		Reason: millracev1alpha1.ReasonServed,
+	}
+	var sentences []string
+	if len(verdict.Problems) > 0 {
+		condition.Status, condition.Reason = metav1.ConditionFalse, verdict.Problems[0].Reason
+	}
+	for _, problem := range verdict.Problems {
+		sentences = append(sentences, problem.Message)
+	}
+	condition.Message = truncate(strings.Join(append(sentences, verdict.Notes...), "; "), maxMessage)
+	return condition
+}
+
+// portStatuses returns LoadBalancerIngress.ports of an address: none, unless a port
+// is not served; then all of the Service's are there, as the API asks for it.
+func portStatuses(service *corev1.Service, address string, failed []served.PortError) []corev1.PortStatus {
+	here := func(e served.PortError) bool { return e.Address.String() == address }
+	if !slices.ContainsFunc(failed, here) {
+		return nil
+	}
+	var statuses []corev1.PortStatus
+	for _, port := range service.Spec.Ports {
+		status := corev1.PortStatus{Port: port.Port, Protocol: port.Protocol}
+		for _, e := range failed {
+			if here(e) && int32(e.Port.Number) == port.Port && e.Port.Protocol == string(port.Protocol) {
+				name := millracev1alpha1.PortErrorPrefix + e.Reason
+				status.Error = &name
+			}
+		}
+		statuses = append(statuses, status)
+	}
+	return statuses
+}
+
+// zoneCensus counts the zones in which there are nodes. As a handler of LBNodes it
+// enqueues the Services with addresses when there get to be too many, or no longer
+// are.
+type zoneCensus struct {
+	ledger *ledger
+
+	mu    sync.Mutex
+	zones map[string]string
+	nodes map[string]int
+}
+
+var _ handler.TypedEventHandler[*millracev1alpha1.LBNode, reconcile.Request] = &zoneCensus{}
+
+func newZoneCensus(l *ledger) *zoneCensus {
+	return &zoneCensus{ledger: l, zones: map[string]string{}, nodes: map[string]int{}}
+}
+
+func (c *zoneCensus) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.nodes)
+}
+
+// set notes the zone of a node, "" for none, and reports whether that changes what
+// can be served.
+func (c *zoneCensus) set(node, zone string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := len(c.nodes)
+	if former := c.zones[node]; former != "" {
+		if c.nodes[former]--; c.nodes[former] == 0 {
+			delete(c.nodes, former)
+		}
+	}
+	delete(c.zones, node)
+	if zone != "" {
+		c.zones[node] = zone
+		c.nodes[zone]++
+	}
+	after := len(c.nodes)
+	return before != after && max(before, after) > served.MaxZones
+}
+
+func (c *zoneCensus) update(q queue, node *millracev1alpha1.LBNode, zone string) {
+	if c.set(node.Name, zone) {
+		enqueueServed(c.ledger, q)
+	}
+}
+
+// Create implements handler.TypedEventHandler.
+func (c *zoneCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1alpha1.LBNode], q queue) {
+	c.update(q, e.Object, e.Object.Spec.Zone)
+}
+
+// Update implements handler.TypedEventHandler.
+func (c *zoneCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1alpha1.LBNode], q queue) {
+	c.update(q, e.ObjectNew, e.ObjectNew.Spec.Zone)
+}
+
+// Delete implements handler.TypedEventHandler.
+func (c *zoneCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1alpha1.LBNode], q queue) {
+	c.update(q, e.Object, "")
+}
+
+// Generic does nothing: no source sends such events.
+func (c *zoneCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1alpha1.LBNode], queue) {
+}
+
+// enqueueServed enqueues all Services with an address, a moment later: what changes
+// together is looked at once.
+func enqueueServed(l *ledger, q queue) {
+	for _, owner := range l.owners() {
+		q.AddAfter(reconcile.Request{NamespacedName: owner}, coalesce)
+	}
+}
+
+// advertised enqueues, when a VIPAdvertisement changes, all Services with an address.
+func advertised(l *ledger) handler.EventHandler {
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { enqueueServed(l, q) },
+		UpdateFunc: func(_ context.Context, _ event.UpdateEvent, q queue) { enqueueServed(l, q) },
+		DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q queue) { enqueueServed(l, q) },
+	}
+}
+
+// serviceEvents enqueues a Service and, when its labels change, those that share an
+// address with it: a VIPAdvertisement may select them by these labels.
+func serviceEvents(l *ledger) handler.EventHandler {
+	add := func(q queue, service client.Object) {
+		q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(service)})
+	}
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { add(q, e.Object) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { add(q, e.Object) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+			add(q, e.ObjectNew)
+			if labels.Equals(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels()) {
+				return
+			}
+			for _, vip := range l.claimed(e.ObjectNew.GetNamespace(), e.ObjectNew.GetName()) {
+				for _, claim := range vip.Spec.Claims {
+					q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}})
+				}
+			}
+		},
+	}
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
+	"github.com/millrace-lb/millrace/operator/internal/served"
+)
+
+func TestServedCondition(t *testing.T) {
+	problems := []served.Problem{{Reason: "NotSelected", Message: "not selected"}, {Reason: "Invalid", Message: "wrong"}}
+	for _, test := range []struct {
+		verdict served.Verdict
+		want    string
+	}{
+		{served.Verdict{}, "True Served "},
+		{served.Verdict{Notes: []string{"ignored"}}, "True Served ignored"},
+		{served.Verdict{Problems: problems, Notes: []string{"ignored"}}, "False NotSelected not selected; wrong; ignored"},
+	} {
+		condition := servedCondition(test.verdict)
+		if got := fmt.Sprintf("%s %s %s", condition.Status, condition.Reason, condition.Message); got != test.want {
+			t.Errorf("condition is %q, want %q", got, test.want)
+		}
+	}
+}
+
+// All ports of a Service are listed where one is not served, and none else.
+func TestPortStatuses(t *testing.T) {
+	service := &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
+		{Port: 53, Protocol: "TCP"}, {Port: 53, Protocol: "UDP"},
+	}}}
+	failed := []served.PortError{{Address: address, Port: ipam.Port{Number: 53, Protocol: "UDP"}, Reason: "PortConflict"}}
+	statuses := portStatuses(service, address.String(), failed)
+	if len(statuses) != 2 || statuses[0].Error != nil || statuses[1].Error == nil || *statuses[1].Error != "millrace.io/PortConflict" ||
+		statuses[1].Port != 53 || statuses[1].Protocol != "UDP" {
+		t.Errorf("statuses are %+v", statuses)
+	}
+	if other := portStatuses(service, "203.0.113.10", failed); other != nil {
+		t.Errorf("statuses of another address are %+v", other)
+	}
+	service.Status.LoadBalancer.Ingress = ingressOf(service, []netip.Addr{address}, failed)
+	present := &service.Status.LoadBalancer.Ingress[0]
+	if again := ingressOf(service, []netip.Addr{address}, failed); &again[0] != present {
+		t.Error("what is the same is written again")
+	}
+}
+
+// Only that zones get to be too many, or no longer are, or become other ones beyond,
+// concerns Services.
+func TestZoneCensus(t *testing.T) {
+	c := newZoneCensus(newLedger())
+	step := func(node, zone string, count int, concerns bool) {
+		t.Helper()
+		if got := c.set(node, zone); got != concerns || c.count() != count {
+			t.Errorf("set(%s, %q) = %v with %d zones, want %v with %d", node, zone, got, c.count(), concerns, count)
+		}
+	}
+	for i := range served.MaxZones {
+		step(fmt.Sprintf("n%d", i), fmt.Sprintf("z%d", i), i+1, false)
+	}
+	step("none", "", served.MaxZones, false)
+	step("second", "z0", served.MaxZones, false)
+	step("eighth", "z7", served.MaxZones+1, true)
+	step("eighth", "z7", served.MaxZones+1, false)
+	step("second", "", served.MaxZones+1, false)
+	step("n0", "", served.MaxZones, true)
+	step("n1", "", served.MaxZones-1, false)
+}
+
+// Services are looked at again when their first node changes, or there get to be, or
+// no longer are, several.
+func TestUnfitCensus(t *testing.T) {
+	c := newUnfitCensus()
+	web, dns := types.NamespacedName{Namespace: "shop", Name: "web"}, types.NamespacedName{Namespace: "shop", Name: "dns"}
+	step := func(node string, services []types.NamespacedName, want string, concerned ...types.NamespacedName) {
+		t.Helper()
+		var references []millracev1alpha1.ServiceReference
+		for _, service := range services {
+			references = append(references, millracev1alpha1.ServiceReference{Namespace: service.Namespace, Name: service.Name})
+		}
+		got := sets.New(c.set(node, references)...)
+		if !got.Equal(sets.New(concerned...)) || c.nodesOf(web) != want {
+			t.Errorf("%s concerns %v, want %v; nodes are %q, want %q", node, got, concerned, c.nodesOf(web), want)
+		}
+	}
+	both := []types.NamespacedName{web, dns}
+	step("b", []types.NamespacedName{web}, "b", web)
+	step("b", both, "b", dns)
+	step("c", both, "b and others", web, dns)
+	step("d", []types.NamespacedName{web}, "b and others")
+	step("a", []types.NamespacedName{web}, "a and others", web)
+	step("a", nil, "b and others", web)
+	step("d", nil, "b and others")
+	step("c", nil, "b", web, dns)
+	step("b", nil, "", web, dns)
+	if len(c.nodes)+len(c.byNode) > 0 {
+		t.Errorf("left are %v and %v", c.nodes, c.byNode)
+	}
+}

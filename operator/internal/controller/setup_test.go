@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// What keeps failing is tried again at least every half a minute.
+func TestPausesAreBounded(t *testing.T) {
+	limiter, request := pauses(), reconcile.Request{}
+	last := limiter.When(request)
+	if last != firstPause {
+		t.Errorf("the first pause is %s", last)
+	}
+	for range 50 {
+		next := limiter.When(request)
+		if next < last || next > longestPause {
+			t.Errorf("after %s comes %s", last, next)
+		}
+		last = next
+	}
+	if last != longestPause {
+		t.Errorf("the longest pause is %s, want %s", last, longestPause)
+	}
+}
+
+func TestTruncate(t *testing.T) {
+	for _, test := range []struct{ message, want string }{
+		{"short", "short"},
+		{strings.Repeat("x", 20), strings.Repeat("x", 20)},
+		{strings.Repeat("x", 21), strings.Repeat("x", 16) + " ..."},
+		{"x" + strings.Repeat("ä", 20), "x" + strings.Repeat("ä", 7) + " ..."},
+	} {
+		if got := truncate(test.message, 20); got != test.want {
+			t.Errorf("truncate(%q) = %q, want %q", test.message, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millrace-lb/millrace/api/slim"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// StripNode leaves of a Node, before it is cached, what an LBNode and an LBNodeReport
+// are made from, and the addresses that no pool may give out. Heartbeats of
+// a kubelet change nothing of that.
+func StripNode(object any) (any, error) {
+	node, ok := object.(*corev1.Node)
+	if !ok {
+		return object, nil
+	}
+	stripped := &corev1.Node{
+		TypeMeta:   node.TypeMeta,
+		ObjectMeta: slim.Meta(&node.ObjectMeta),
+		Spec:       corev1.NodeSpec{PodCIDR: node.Spec.PodCIDR, PodCIDRs: node.Spec.PodCIDRs},
+		Status:     corev1.NodeStatus{Addresses: node.Status.Addresses},
+	}
+	if zone, found := node.Labels[corev1.LabelTopologyZone]; found {
+		stripped.Labels = map[string]string{corev1.LabelTopologyZone: zone}
+	}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			stripped.Status.Conditions = []corev1.NodeCondition{{
+				Type: condition.Type, Status: condition.Status, LastTransitionTime: condition.LastTransitionTime,
+			}}
+		}
+	}
+	return stripped, nil
+}
+
+// StripReport leaves of an LBNodeReport, before it is cached, whose it is, which
+// transition of the Node it tells of and which Services do not fit.
+func StripReport(object any) (any, error) {
+	report, ok := object.(*millracev1alpha1.LBNodeReport)
+	if !ok {
+		return object, nil
+	}
+	stripped := &millracev1alpha1.LBNodeReport{TypeMeta: report.TypeMeta, ObjectMeta: slim.Meta(&report.ObjectMeta)}
+	stripped.OwnerReferences = report.OwnerReferences
+	stripped.Status.UnfitServices = report.Status.UnfitServices
+	if condition := nodeReady(report.Status.Conditions); condition != nil {
+		stripped.Status.Conditions = []metav1.Condition{{
+			Type: condition.Type, Status: condition.Status, LastTransitionTime: condition.LastTransitionTime,
+		}}
+	}
+	return stripped, nil
+}

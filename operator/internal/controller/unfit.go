@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// unfitCensus knows, by the LBNodeReports, which Services do not fit into the maps of
+// which nodes. As a handler of LBNodeReports it enqueues the Services of which it would
+// say something else than before. What it says hardly depends on how many nodes there
+// are, so that one after the other costs few writes.
+type unfitCensus struct {
+	mu     sync.Mutex
+	byNode map[string][]types.NamespacedName
+	nodes  map[types.NamespacedName]sets.Set[string]
+}
+
+var _ handler.TypedEventHandler[*millracev1alpha1.LBNodeReport, reconcile.Request] = &unfitCensus{}
+
+func newUnfitCensus() *unfitCensus {
+	return &unfitCensus{byNode: map[string][]types.NamespacedName{}, nodes: map[types.NamespacedName]sets.Set[string]{}}
+}
+
+// nodesOf names the nodes into whose maps a Service does not fit: the first one, and
+// whether there are others. It is empty where there is none.
+func (c *unfitCensus) nodesOf(service types.NamespacedName) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.describe(service)
+}
+
+func (c *unfitCensus) describe(service types.NamespacedName) string {
+	nodes := c.nodes[service].UnsortedList()
+	switch len(nodes) {
+	case 0:
+		return ""
+	case 1:
+		return nodes[0]
+	}
+	return slices.Min(nodes) + " and others"
+}
+
+// set notes the Services that do not fit on a node, and returns those of which
+// something else is to be said now.
+func (c *unfitCensus) set(node string, references []millracev1alpha1.ServiceReference) []types.NamespacedName {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	former := c.byNode[node]
+	var present []types.NamespacedName
+	for _, reference := range references {
+		present = append(present, types.NamespacedName{Namespace: reference.Namespace, Name: reference.Name})
+	}
+	concerned := sets.New(former...).Insert(present...).UnsortedList()
+	before := map[types.NamespacedName]string{}
+	for _, service := range concerned {
+		before[service] = c.describe(service)
+	}
+	for _, service := range former {
+		if c.nodes[service].Delete(node).Len() == 0 {
+			delete(c.nodes, service)
+		}
+	}
+	for _, service := range present {
+		if c.nodes[service] == nil {
+			c.nodes[service] = sets.New[string]()
+		}
+		c.nodes[service].Insert(node)
+	}
+	if c.byNode[node] = present; len(present) == 0 {
+		delete(c.byNode, node)
+	}
+	return slices.DeleteFunc(concerned, func(service types.NamespacedName) bool { return c.describe(service) == before[service] })
+}
+
+func (c *unfitCensus) update(q queue, report *millracev1alpha1.LBNodeReport, references []millracev1alpha1.ServiceReference) {
+	for _, service := range c.set(report.Name, references) {
+		q.AddAfter(reconcile.Request{NamespacedName: service}, coalesce)
+	}
+}
+
+// Create implements handler.TypedEventHandler.
+func (c *unfitCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1alpha1.LBNodeReport], q queue) {
+	c.update(q, e.Object, e.Object.Status.UnfitServices)
+}
+
+// Update implements handler.TypedEventHandler.
+func (c *unfitCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1alpha1.LBNodeReport], q queue) {
+	c.update(q, e.ObjectNew, e.ObjectNew.Status.UnfitServices)
+}
+
+// Delete implements handler.TypedEventHandler.
+func (c *unfitCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1alpha1.LBNodeReport], q queue) {
+	c.update(q, e.Object, nil)
+}
+
+// Generic does nothing: no source sends such events.
+func (c *unfitCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1alpha1.LBNodeReport], queue) {
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package convert turns what the API holds into what ipam plans with. It is pure.
+package convert
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
+)
+
+// OwnerOf returns a Service as the owner of addresses.
+func OwnerOf(service *corev1.Service) ipam.Owner {
+	return ipam.Owner{Namespace: service.Namespace, Name: service.Name, UID: string(service.UID)}
+}
+
+// Request returns what a Service, in a namespace with these labels, wants. The
+// error names the field or annotation that cannot be understood; the request
+// then asks for nothing new and keeps what the Service has.
+func Request(service *corev1.Service, namespace labels.Set, pools []desired.Pool) (ipam.Request, error) {
+	policy := service.Spec.IPFamilyPolicy
+	request := ipam.Request{
+		Owner:      OwnerOf(service),
+		RequireAll: policy == nil || *policy != corev1.IPFamilyPolicyPreferDualStack,
+		Hints:      hints(service),
+		Ports:      ports(service),
+	}
+	for _, family := range service.Spec.IPFamilies {
+		if family == corev1.IPv4Protocol {
+			request.Families = append(request.Families, ipam.IPv4)
+		} else {
+			request.Families = append(request.Families, ipam.IPv6)
+		}
+	}
+	var err error
+	if request.SharingKey, err = sharingKey(service); err != nil {
+		return request, err
+	}
+	asked, err := askedAddresses(service)
+	if err != nil {
+		return request, err
+	}
+	request.Asked = asked
+	request.Pool = strings.TrimSpace(service.Annotations[millracev1alpha1.AnnotationPool])
+	for _, pool := range pools {
+		if pool.Selects(namespace, service.Labels) {
+			request.Eligible = append(request.Eligible, pool.Name)
+		}
+	}
+	return request, nil
+}
+
+// ports returns the ports of a Service, sorted; an absent protocol is TCP, as
+// in the API.
+func ports(service *corev1.Service) []ipam.Port {
+	var list []ipam.Port
+	for _, port := range service.Spec.Ports {
+		list = append(list, ipam.Port{Number: uint16(port.Port), Protocol: cmp.Or(string(port.Protocol), string(corev1.ProtocolTCP))})
+	}
+	slices.SortFunc(list, ipam.Port.Compare)
+	return slices.Compact(list)
+}
+
+// maxSharingKey is the longest key that a VIP's claim can hold, in bytes.
+const maxSharingKey = 253
+
+func sharingKey(service *corev1.Service) (string, error) {
+	key := strings.TrimSpace(service.Annotations[millracev1alpha1.AnnotationSharingKey])
+	if len(key) > maxSharingKey {
+		return "", fmt.Errorf("metadata.annotations[%s]: is longer than %d bytes", millracev1alpha1.AnnotationSharingKey, maxSharingKey)
+	}
+	return key, nil
+}
+
+// askedAddresses reads the annotation or, without it, the deprecated
+// Service.spec.loadBalancerIP.
+func askedAddresses(service *corev1.Service) ([]netip.Addr, error) {
+	text, annotated := service.Annotations[millracev1alpha1.AnnotationAddresses]
+	source := fmt.Sprintf("metadata.annotations[%s]", millracev1alpha1.AnnotationAddresses)
+	if !annotated {
+		text, source = service.Spec.LoadBalancerIP, "spec.loadBalancerIP"
+	}
+	var asked []netip.Addr
+	for part := range strings.SplitSeq(text, ",") {
+		if strings.TrimSpace(part) == "" {
+			continue
+		}
+		address, err := desired.ParseAddress(part)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", source, err)
+		}
+		sameFamily := func(other netip.Addr) bool { return ipam.FamilyOf(other) == ipam.FamilyOf(address) }
+		if i := slices.IndexFunc(asked, sameFamily); i >= 0 {
+			return nil, fmt.Errorf("%s: %s and %s are of the same family: at most one address per family", source, asked[i], address)
+		}
+		asked = append(asked, address)
+	}
+	return asked, nil
+}
+
+func hints(service *corev1.Service) []netip.Addr {
+	var addresses []netip.Addr
+	for _, ingress := range service.Status.LoadBalancer.Ingress {
+		if address, err := desired.ParseAddress(ingress.IP); err == nil {
+			addresses = append(addresses, address)
+		}
+	}
+	return addresses
+}

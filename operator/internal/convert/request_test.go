@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
+)
+
+func TestRequest(t *testing.T) {
+	prefer := corev1.IPFamilyPolicyPreferDualStack
+	pools, _ := desired.Pools([]millracev1alpha1.VIPPool{
+		{ObjectMeta: metav1.ObjectMeta{Name: "any"}, Spec: millracev1alpha1.VIPPoolSpec{Addresses: []string{"203.0.113.0/30"}}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: millracev1alpha1.VIPPoolSpec{
+			Addresses:       []string{"203.0.113.4/30"},
+			ServiceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+		}},
+	}, desired.Occupation{})
+	service := func(change func(*corev1.Service)) *corev1.Service {
+		service := &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "1", Annotations: map[string]string{}},
+			Spec:       corev1.ServiceSpec{IPFamilies: []corev1.IPFamily{"IPv6", "IPv4"}},
+		}
+		change(service)
+		return service
+	}
+	plain := ipam.Request{
+		Owner: ipam.Owner{Namespace: "shop", Name: "web", UID: "1"}, Families: []ipam.Family{ipam.IPv6, ipam.IPv4},
+		RequireAll: true, Eligible: []string{"any"},
+	}
+	tests := []struct {
+		name    string
+		service *corev1.Service
+		want    func(*ipam.Request)
+		err     string
+	}{
+		{"plain", service(func(*corev1.Service) {}), func(*ipam.Request) {}, ""},
+		{"prefers dual stack", service(func(s *corev1.Service) { s.Spec.IPFamilyPolicy = &prefer }), func(r *ipam.Request) { r.RequireAll = false }, ""},
+		{"labels", service(func(s *corev1.Service) { s.Labels = map[string]string{"app": "web"} }), func(r *ipam.Request) {
+			r.Eligible = []string{"any", "web"}
+		}, ""},
+		{"pool", service(func(s *corev1.Service) { s.Annotations["millrace.io/pool"] = " any " }), func(r *ipam.Request) { r.Pool = "any" }, ""},
+		{"addresses", service(func(s *corev1.Service) {
+			s.Annotations["millrace.io/addresses"] = "203.0.113.1, 2001:DB8::0:1,"
+			s.Spec.LoadBalancerIP = "203.0.113.9"
+		}), func(r *ipam.Request) { r.Asked = parsed("203.0.113.1", "2001:db8::1") }, ""},
+		{"loadBalancerIP", service(func(s *corev1.Service) { s.Spec.LoadBalancerIP = "203.0.113.9" }), func(r *ipam.Request) {
+			r.Asked = parsed("203.0.113.9")
+		}, ""},
+		{"status", service(func(s *corev1.Service) {
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{Hostname: "example.com"}, {IP: "203.0.113.3"}}
+		}), func(r *ipam.Request) { r.Hints = parsed("203.0.113.3") }, ""},
+		{"sharing key and ports", service(func(s *corev1.Service) {
+			s.Annotations["millrace.io/sharing-key"] = " dns "
+			s.Spec.Ports = []corev1.ServicePort{{Port: 80}, {Port: 53, Protocol: "UDP"}, {Port: 53, Protocol: "TCP"}}
+		}), func(r *ipam.Request) {
+			r.SharingKey = "dns"
+			r.Ports = []ipam.Port{{Number: 53, Protocol: "TCP"}, {Number: 53, Protocol: "UDP"}, {Number: 80, Protocol: "TCP"}}
+		}, ""},
+		{"a mistake elsewhere keeps the key", service(func(s *corev1.Service) {
+			s.Annotations["millrace.io/sharing-key"], s.Spec.LoadBalancerIP = "dns", "web"
+		}), func(r *ipam.Request) { r.SharingKey, r.Eligible = "dns", nil }, "spec.loadBalancerIP"},
+		{"sharing key too long", service(func(s *corev1.Service) {
+			s.Annotations["millrace.io/sharing-key"] = strings.Repeat("k", 254)
+		}), func(r *ipam.Request) { r.Eligible = nil }, "metadata.annotations[millrace.io/sharing-key]: is longer than 253 bytes"},
+		{"two of a family", service(func(s *corev1.Service) { s.Annotations["millrace.io/addresses"] = "203.0.113.1,203.0.113.2" }),
+			func(r *ipam.Request) { r.Eligible = nil },
+			"metadata.annotations[millrace.io/addresses]: 203.0.113.1 and 203.0.113.2 are of the same family"},
+		{"no address", service(func(s *corev1.Service) { s.Spec.LoadBalancerIP = "web" }), func(r *ipam.Request) { r.Eligible = nil },
+			`spec.loadBalancerIP: "web" is not an IP address`},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := Request(test.service, labels.Set{}, pools)
+			want := plain
+			test.want(&want)
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("Request = %+v, want %+v", got, want)
+			}
+			if test.err == "" && err != nil || test.err != "" && (err == nil || !strings.Contains(err.Error(), test.err)) {
+				t.Errorf("error is %v, want %q", err, test.err)
+			}
+		})
+	}
+}
+
+func parsed(texts ...string) []netip.Addr {
+	var addresses []netip.Addr
+	for _, text := range texts {
+		addresses = append(addresses, netip.MustParseAddr(text))
+	}
+	return addresses
+}

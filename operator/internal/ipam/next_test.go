@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"go4.org/netipx"
+	"pgregory.net/rapid"
+)
+
+// lease is a pool whose addresses come and go, one Service each.
+type lease struct {
+	t     *rapid.T
+	pool  Pool
+	size  int
+	table *Table
+	now   time.Time
+	count int
+
+	vips map[netip.Addr]VIP
+	// used are all addresses that were ever given, freed those that are free
+	// again, the longest first.
+	used  map[netip.Addr]bool
+	freed []netip.Addr
+}
+
+func newLease(t *rapid.T) *lease {
+	pool := Pool{Name: "p", AutoAssign: true}
+	family := rapid.SampledFrom([]Family{IPv4, IPv6}).Draw(t, "family")
+	size := rapid.IntRange(1, 12).Draw(t, "size")
+	var ranges []netipx.IPRange
+	for offset := range 64 {
+		address := addressAt(offset)
+		if FamilyOf(address) == family && len(ranges) < size && rapid.Bool().Draw(t, "of the pool") {
+			ranges = append(ranges, netipx.IPRangeFrom(address, address))
+		}
+	}
+	pool.Addresses = setOf(ranges...)
+	return &lease{
+		t: t, pool: pool, size: len(ranges), table: NewTable(), now: time.Unix(1700000000, 0),
+		vips: map[netip.Addr]VIP{}, used: map[netip.Addr]bool{},
+	}
+}
+
+// give returns the address that the next Service gets.
+func (l *lease) give() (netip.Addr, bool) {
+	l.count++
+	owner := Owner{Namespace: "ns", Name: fmt.Sprint(l.count), UID: fmt.Sprint(l.count)}
+	family := IPv4
+	if l.pool.Addresses.hasFamily(IPv6) {
+		family = IPv6
+	}
+	plan := Make(l.table, []Pool{l.pool}, Request{Owner: owner, Families: []Family{family}, RequireAll: true, Eligible: []string{"p"}})
+	if len(plan.Create) != 1 {
+		return netip.Addr{}, false
+	}
+	write := plan.Create[0]
+	vip := VIP{Address: write.Address, Pool: "p", Made: l.now, Claims: []Claim{write.Claim}}
+	l.table.Put(vip)
+	l.vips[write.Address] = vip
+	return write.Address, true
+}
+
+func (l *lease) free(address netip.Addr) {
+	l.table.Delete(address)
+	delete(l.vips, address)
+	l.freed = append(l.freed, address)
+}
+
+// restart fills a table from nothing but the VIPs, in any order.
+func (l *lease) restart() {
+	l.table = NewTable()
+	for _, vip := range l.vips {
+		l.table.Put(vip)
+	}
+}
+
+func (l *lease) drawGiven(match func(netip.Addr) bool) (netip.Addr, bool) {
+	var given []netip.Addr
+	for address := range l.vips {
+		if match(address) {
+			given = append(given, address)
+		}
+	}
+	if len(given) == 0 {
+		return netip.Addr{}, false
+	}
+	slices.SortFunc(given, netip.Addr.Compare)
+	return rapid.SampledFrom(given).Draw(l.t, "freed"), true
+}
+
+// A freed address is given when there is none left that was never used, and
+// then it is the one that has been free for longest.
+func TestFreedIsGivenLast(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := newLease(t)
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			l.now = l.now.Add(time.Duration(rapid.IntRange(0, 1).Draw(t, "seconds")) * time.Second)
+			if rapid.Bool().Draw(t, "free") {
+				if address, ok := l.drawGiven(func(netip.Addr) bool { return true }); ok {
+					l.free(address)
+				}
+				continue
+			}
+			address, ok := l.give()
+			switch {
+			case !ok && len(l.vips) < l.size:
+				t.Fatalf("none of %d addresses is given, %d are used", l.size, len(l.vips))
+			case !ok:
+			case !l.used[address]:
+				l.used[address] = true
+			case len(l.used) < l.size:
+				t.Fatalf("%s was used before, and %d of %d never were", address, l.size-len(l.used), l.size)
+			case l.freed[0] != address:
+				t.Fatalf("%s is given before %v", address, l.freed)
+			default:
+				l.freed = l.freed[1:]
+			}
+		}
+	})
+}
+
+// A restart forgets what got free when. As long as the VIP that was made last
+// exists, the search goes on behind it: before the end of the pool is reached,
+// no address is given a second time.
+func TestFreedIsGivenLastAfterRestart(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := newLease(t)
+		var last netip.Addr
+		for len(l.used) < l.size {
+			switch rapid.IntRange(0, 3).Draw(t, "step") {
+			case 0:
+				l.restart()
+			case 1:
+				if address, ok := l.drawGiven(func(address netip.Addr) bool { return address != last }); ok {
+					l.free(address)
+				}
+			default:
+				l.now = l.now.Add(time.Duration(rapid.IntRange(0, 1).Draw(t, "seconds")) * time.Second)
+				address, ok := l.give()
+				if !ok || l.used[address] {
+					t.Fatalf("%v is given (%v) after %v", address, ok, l.used)
+				}
+				l.used[address], last = true, address
+			}
+		}
+	})
+}
+
+// The memory of freed addresses is bounded.
+func TestFreedIsBounded(t *testing.T) {
+	table := NewTable()
+	pool := Pool{Name: "p", Addresses: setOf(netipx.RangeOfPrefix(netip.MustParsePrefix("2001:db8::/64")))}
+	address := netip.MustParseAddr("2001:db8::")
+	for range maxFreed + 10 {
+		table.Put(VIP{Address: address, Pool: "p"})
+		table.Delete(address)
+		address = address.Next()
+	}
+	if len(table.freed) > maxFreed || len(table.freed) < maxFreed/2 {
+		t.Errorf("%d freed addresses are remembered", len(table.freed))
+	}
+	if next, ok := table.next(pool, IPv6); !ok || next != address {
+		t.Errorf("next = %s, %v, want %s", next, ok, address)
+	}
+}
+
+// A pool may have hundreds of ranges, and every Service without an address searches it.
+func TestSearchCopiesNothing(t *testing.T) {
+	pool := Pool{Name: "p", Addresses: setOf(
+		rangeOf("2001:db8::", "2001:db8::"), rangeOf("2001:db8::2", "2001:db8::2"), rangeOf("2001:db8::4", "2001:db8::4"),
+	)}
+	table := NewTable(VIP{Address: netip.MustParseAddr("2001:db8::2"), Pool: "p"})
+	allocations := testing.AllocsPerRun(10, func() {
+		if address, ok := table.next(pool, IPv6); !ok || address != netip.MustParseAddr("2001:db8::4") {
+			t.Errorf("next = %s, %v, want 2001:db8::4", address, ok)
+		}
+	})
+	if allocations > 0 {
+		t.Errorf("a search allocates %v times", allocations)
+	}
+}

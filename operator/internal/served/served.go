@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package served decides what of that for which a Service asks cannot be served, as
+// far as the objects of the API say so. It is pure.
+package served
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
+)
+
+// MaxZones is how many zones of nodes are told apart.
+const MaxZones = 7
+
+// Subject is a Service with what it has.
+type Subject struct {
+	Service   *corev1.Service
+	Addresses []Address
+	// Conflicts are ports of the Service that others have on its addresses.
+	Conflicts []ipam.Conflict
+	// Unfit names the nodes whose maps have no room for all of the Service; empty:
+	// none.
+	Unfit string
+}
+
+// Address is a VIP of a Service.
+type Address struct {
+	netip.Addr
+	// Pool is VIP.spec.pool.
+	Pool string
+	// Services are the labels of all Services that have the VIP.
+	Services []labels.Set
+}
+
+// Surroundings are what else decides.
+type Surroundings struct {
+	// Advertisements are the valid ones.
+	Advertisements []desired.Advertisement
+	// Zones is the number of zones in which there are nodes.
+	Zones int
+}
+
+// Problem is something that a Service asks for and does not get.
+type Problem struct {
+	// Reason is one of the reasons of the API for conditions.
+	Reason string
+	// Message is a sentence.
+	Message string
+}
+
+// PortError is a port of a Service that is not served on an address; Reason is
+// one of the reasons of the API for conditions.
+type PortError struct {
+	Address netip.Addr
+	Port    ipam.Port
+	Reason  string
+}
+
+// Verdict says what is not served.
+type Verdict struct {
+	// Problems keep clients, or some of them, out; the gravest comes first.
+	Problems []Problem
+	// Notes tell of what is ignored: all clients are served all the same.
+	Notes []string
+	// Ports are those that are not served, each once for an address.
+	Ports []PortError
+}
+
+// Judge decides what is not served.
+func Judge(subject Subject, surroundings Surroundings) Verdict {
+	j := &judge{subject: subject, surroundings: surroundings}
+	j.checkAdvertisements()
+	j.checkSources()
+	j.checkConflicts()
+	j.checkPorts()
+	if subject.Unfit != "" {
+		j.problem(millracev1alpha1.ReasonMapFull, "no room in the maps for all of the Service on %s: "+
+			"the LBNodeReport says which flag of the agent to raise", subject.Unfit)
+	}
+	j.checkZones()
+	return j.verdict
+}
+
+type judge struct {
+	subject      Subject
+	surroundings Surroundings
+	verdict      Verdict
+}
+
+func (j *judge) problem(reason, format string, arguments ...any) {
+	j.verdict.Problems = append(j.verdict.Problems, Problem{Reason: reason, Message: fmt.Sprintf(format, arguments...)})
+}
+
+func (j *judge) refusePort(address netip.Addr, port ipam.Port, reason string) {
+	same := func(e PortError) bool { return e.Address == address && e.Port == port }
+	if !slices.ContainsFunc(j.verdict.Ports, same) {
+		j.verdict.Ports = append(j.verdict.Ports, PortError{Address: address, Port: port, Reason: reason})
+	}
+}
+
+// checkAdvertisements tells the addresses that no node announces.
+func (j *judge) checkAdvertisements() {
+	for _, address := range j.subject.Addresses {
+		selects := func(a desired.Advertisement) bool { return a.Selects(address.Pool, address.Services) }
+		if !slices.ContainsFunc(j.surroundings.Advertisements, selects) {
+			j.problem(millracev1alpha1.ReasonNotSelected, "no VIPAdvertisement selects %s, so no node announces it", address)
+		}
+	}
+}
+
+// checkSources tells the source ranges that cannot be read, and the addresses to
+// which they admit nobody.
+func (j *judge) checkSources() {
+	sources, problems := desired.ParseSources(j.subject.Service)
+	for _, problem := range problems {
+		j.problem(problem.Reason, "%s", problem.Message)
+	}
+	if !sources.Restricted {
+		return
+	}
+	admits := map[bool]bool{}
+	for _, r := range sources.Admitted.Ranges() {
+		admits[r.From().Is4()] = true
+	}
+	for _, address := range j.subject.Addresses {
+		if !admits[address.Is4()] {
+			j.problem(millracev1alpha1.ReasonInvalid,
+				"spec.loadBalancerSourceRanges: no prefix of the family of %s, so nobody is admitted to that address", address)
+		}
+	}
+}
+
+// checkConflicts tells the ports that others have.
+func (j *judge) checkConflicts() {
+	for _, conflict := range j.subject.Conflicts {
+		j.problem(millracev1alpha1.ReasonPortConflict, "port %s of %s is served for Service %s",
+			conflict.Port, conflict.Address, conflict.Owner)
+		j.refusePort(conflict.Address, conflict.Port, millracev1alpha1.ReasonPortConflict)
+	}
+}
+
+// checkPorts tells the ports that nobody could serve. Endpoints that have a port by
+// name may have another one than the Service, which only the agents see.
+func (j *judge) checkPorts() {
+	for i := range j.subject.Service.Spec.Ports {
+		spec := &j.subject.Service.Spec.Ports[i]
+		port := ipam.Port{Number: uint16(spec.Port), Protocol: cmp.Or(string(spec.Protocol), string(corev1.ProtocolTCP))}
+		flaw := unserved(spec)
+		if flaw == "" {
+			continue
+		}
+		j.problem(millracev1alpha1.ReasonUnsupported, "spec.ports[%d].%s", i, flaw)
+		for _, address := range j.subject.Addresses {
+			j.refusePort(address.Addr, port, millracev1alpha1.ReasonUnsupported)
+		}
+	}
+}
+
+// unserved returns why a port cannot be served, beginning with the field; empty
+// where it can.
+func unserved(port *corev1.ServicePort) string {
+	switch port.Protocol {
+	case corev1.ProtocolTCP, corev1.ProtocolUDP, "":
+		return ""
+	case corev1.ProtocolSCTP:
+		if target := port.TargetPort.IntValue(); target != 0 && int32(target) != port.Port {
+			return fmt.Sprintf("targetPort: %d is not the port, %d: the checksum of SCTP forbids to change it", target, port.Port)
+		}
+		return ""
+	}
+	return fmt.Sprintf("protocol: %s is not supported, only TCP, UDP and SCTP are", port.Protocol)
+}
+
+// checkZones tells where the wish to stay in the zone is ignored.
+func (j *judge) checkZones() {
+	spec := &j.subject.Service.Spec
+	if j.surroundings.Zones <= MaxZones || spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		return
+	}
+	mode := j.subject.Service.Annotations[corev1.AnnotationTopologyMode]
+	if spec.TrafficDistribution != nil && *spec.TrafficDistribution != "" || mode == "Auto" || mode == "auto" {
+		j.verdict.Notes = append(j.verdict.Notes, fmt.Sprintf(
+			"spec.trafficDistribution is ignored: the nodes are in %d zones, at most %d are supported; clients get all endpoints in equal shares",
+			j.surroundings.Zones, MaxZones))
+	}
+}

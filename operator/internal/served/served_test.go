@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package served
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
+)
+
+var (
+	v4 = netip.MustParseAddr("203.0.113.1")
+	v6 = netip.MustParseAddr("2001:db8::1")
+)
+
+func advertisement(t *testing.T, spec millracev1alpha1.VIPAdvertisementSpec) desired.Advertisement {
+	t.Helper()
+	parsed, problems := desired.ParseAdvertisement(&millracev1alpha1.VIPAdvertisement{Spec: spec})
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	return parsed
+}
+
+func TestJudge(t *testing.T) {
+	prefer, sctp := corev1.ServiceTrafficDistributionPreferClose, corev1.ProtocolSCTP
+	all := millracev1alpha1.VIPAdvertisementSpec{}
+	gold := millracev1alpha1.VIPAdvertisementSpec{ServiceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}}}
+	tests := []struct {
+		name      string
+		spec      corev1.ServiceSpec
+		selects   []millracev1alpha1.VIPAdvertisementSpec
+		services  []labels.Set
+		conflicts []ipam.Conflict
+		zones     int
+		unfit     string
+
+		problems, notes, ports []string
+	}{
+		{name: "nothing amiss", spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}, {Port: 53, Protocol: "UDP"}}},
+			selects: []millracev1alpha1.VIPAdvertisementSpec{all}, zones: MaxZones},
+		{name: "no advertisement", problems: []string{
+			"NotSelected no VIPAdvertisement selects 203.0.113.1, so no node announces it",
+			"NotSelected no VIPAdvertisement selects 2001:db8::1, so no node announces it",
+		}},
+		{name: "of one pool only", selects: []millracev1alpha1.VIPAdvertisementSpec{{Pools: []string{"six"}}},
+			problems: []string{"NotSelected no VIPAdvertisement selects 203.0.113.1, so no node announces it"}},
+		{name: "one for each pool", selects: []millracev1alpha1.VIPAdvertisementSpec{{Pools: []string{"six"}}, {Pools: []string{"four"}}}},
+		{name: "other labels", selects: []millracev1alpha1.VIPAdvertisementSpec{gold}, services: []labels.Set{{"tier": "tin"}}, problems: []string{
+			"NotSelected no VIPAdvertisement selects 203.0.113.1, so no node announces it",
+			"NotSelected no VIPAdvertisement selects 2001:db8::1, so no node announces it",
+		}},
+		{name: "labels of another Service on the address", selects: []millracev1alpha1.VIPAdvertisementSpec{gold},
+			services: []labels.Set{{"tier": "tin"}, {"tier": "gold"}}},
+		{name: "source ranges", selects: []millracev1alpha1.VIPAdvertisementSpec{all},
+			spec: corev1.ServiceSpec{LoadBalancerSourceRanges: []string{"198.51.100.0/24", "nonsense"}}, problems: []string{
+				`Invalid spec.loadBalancerSourceRanges[1]: "nonsense" is not a prefix such as 198.51.100.0/24, so it admits nobody; the other prefixes stand`,
+				"Invalid spec.loadBalancerSourceRanges: no prefix of the family of 2001:db8::1, so nobody is admitted to that address",
+			}},
+		{name: "SCTP", selects: []millracev1alpha1.VIPAdvertisementSpec{all}, spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
+			{Port: 1, Protocol: sctp, TargetPort: intstr.FromInt32(1)}, {Port: 2, Protocol: sctp, TargetPort: intstr.FromString("named")},
+			{Port: 3, Protocol: sctp, TargetPort: intstr.FromInt32(4)}, {Port: 3, TargetPort: intstr.FromInt32(4)},
+		}}, problems: []string{"Unsupported spec.ports[2].targetPort: 4 is not the port, 3: the checksum of SCTP forbids to change it"},
+			ports: []string{"203.0.113.1 3/SCTP Unsupported", "2001:db8::1 3/SCTP Unsupported"}},
+		{name: "another protocol", selects: []millracev1alpha1.VIPAdvertisementSpec{all},
+			spec:     corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 5, Protocol: "QUIC"}}},
+			problems: []string{"Unsupported spec.ports[0].protocol: QUIC is not supported, only TCP, UDP and SCTP are"},
+			ports:    []string{"203.0.113.1 5/QUIC Unsupported", "2001:db8::1 5/QUIC Unsupported"}},
+		{name: "a port of another Service", selects: []millracev1alpha1.VIPAdvertisementSpec{all},
+			conflicts: []ipam.Conflict{{Address: v6, Port: ipam.Port{Number: 53, Protocol: "UDP"}, Owner: ipam.Owner{Namespace: "shop", Name: "dns"}}},
+			problems:  []string{"PortConflict port 53/UDP of 2001:db8::1 is served for Service shop/dns"},
+			ports:     []string{"2001:db8::1 53/UDP PortConflict"}},
+		{name: "no room", selects: []millracev1alpha1.VIPAdvertisementSpec{all}, unfit: "node1 and others", problems: []string{
+			"MapFull no room in the maps for all of the Service on node1 and others: the LBNodeReport says which flag of the agent to raise",
+		}},
+		{name: "too many zones", selects: []millracev1alpha1.VIPAdvertisementSpec{all}, zones: MaxZones + 1,
+			spec: corev1.ServiceSpec{TrafficDistribution: &prefer}, notes: []string{
+				"spec.trafficDistribution is ignored: the nodes are in 8 zones, at most 7 are supported; clients get all endpoints in equal shares",
+			}},
+		{name: "too many zones, under policy Local", selects: []millracev1alpha1.VIPAdvertisementSpec{all}, zones: MaxZones + 1,
+			spec: corev1.ServiceSpec{TrafficDistribution: &prefer, ExternalTrafficPolicy: "Local"}},
+		{name: "too many zones, not asked for", selects: []millracev1alpha1.VIPAdvertisementSpec{all}, zones: MaxZones + 1},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			surroundings := Surroundings{Zones: test.zones}
+			for _, spec := range test.selects {
+				surroundings.Advertisements = append(surroundings.Advertisements, advertisement(t, spec))
+			}
+			verdict := Judge(Subject{
+				Service:   &corev1.Service{Spec: test.spec},
+				Addresses: []Address{{v4, "four", test.services}, {v6, "six", test.services}},
+				Conflicts: test.conflicts,
+				Unfit:     test.unfit,
+			}, surroundings)
+			var problems, ports []string
+			for _, problem := range verdict.Problems {
+				problems = append(problems, problem.Reason+" "+problem.Message)
+			}
+			for _, port := range verdict.Ports {
+				ports = append(ports, fmt.Sprintf("%s %s %s", port.Address, port.Port, port.Reason))
+			}
+			for what, lists := range map[string][2][]string{
+				"problems": {problems, test.problems}, "ports": {ports, test.ports}, "notes": {verdict.Notes, test.notes},
+			} {
+				if !slices.Equal(lists[0], lists[1]) {
+					t.Errorf("%s are %q, want %q", what, lists[0], lists[1])
+				}
+			}
+		})
+	}
+}

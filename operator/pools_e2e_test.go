@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package operator_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// counted compares what a pool says of its addresses.
+func counted(pool *millracev1alpha1.VIPPool, assigned, free int64) error {
+	status := pool.Status
+	if status.Assigned == nil || status.Free == nil || *status.Assigned != assigned || *status.Free != free {
+		return fmt.Errorf("status of the pool %s is %+v, want %d assigned and %d free", pool.Name, status, assigned, free)
+	}
+	return nil
+}
+
+// refusedPools are those that the API server itself refuses.
+func refusedPools(t *testing.T, e *environment) {
+	for text, want := range map[string]string{
+		"203.0.113.1/24": "bits set behind", "2001:db8::1/64": "bits set behind", "10.0.0.1/8": "bits set behind",
+		"203.0.113.1-2001:db8::1": "mix families", "2001:db8::1-203.0.113.1": "mix families",
+		"203.0.113.20-203.0.113.10": "must not be inverted", "203.0.113.9 - 203.0.112.10": "must not be inverted",
+		"10.0.0.0-9.255.255.255": "must not be inverted", "203.0.113.100-203.0.113.20": "must not be inverted",
+		"224.0.0.0/28": "must be unicast", "223.255.255.0-224.0.0.1": "must be unicast", "127.0.0.0/30": "must be unicast",
+		"fe80::/64": "must be unicast", "ff05::/64": "must be unicast", "::/0": "must be unicast", "169.254.0.1-169.254.0.2": "must be unicast",
+		"203.0.113.1": "must be a CIDR", "web": "must be a CIDR",
+	} {
+		pool := &millracev1alpha1.VIPPool{ObjectMeta: metav1.ObjectMeta{Name: "refused"}, Spec: millracev1alpha1.VIPPoolSpec{Addresses: []string{text}}}
+		if err := e.client.Create(t.Context(), pool); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("a pool of %s: %v, want it refused with %q", text, err, want)
+		}
+	}
+	// As many entries as there can be, of the longest kind, stay within the API server's budget.
+	var full, full4 []string
+	for i := range 256 {
+		full4 = append(full4, fmt.Sprintf("%33s203.0.%d.9 - 203.0.%d.100%33s", "", i, i, ""))
+		full = append(full, fmt.Sprintf(" 2001:0db8:0000:0000:0000:0000:%04x:0000 - 2001:0db8:0000:0000:0000:0000:%04x:ffff ", i, i))
+	}
+	e.pool(t, "full", func(spec *millracev1alpha1.VIPPoolSpec) { spec.Reserved = full }, full...)
+	e.pool(t, "full-ipv4", func(spec *millracev1alpha1.VIPPoolSpec) { spec.Reserved = full4 }, full4...)
+	for text, valid := range map[string]bool{
+		"198.51.100.1": true, "2001:db8::1": true, "127.0.0.1": true, "169.254.255.1": true,
+		"fe80::1": false, "224.0.0.1": false, "ff02::1": false, "0.0.0.0": false, "::": false,
+	} {
+		peer := &millracev1alpha1.LBPeer{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "peer-"},
+			Spec:       millracev1alpha1.LBPeerSpec{PeerAddress: text, PeerASN: 64512, LocalASN: 64513},
+		}
+		if err := e.client.Create(t.Context(), peer); (err == nil) != valid {
+			t.Errorf("a peer at %s: %v, want it accepted: %t", text, err, valid)
+		}
+	}
+}
+
+// refusedCommunities are those that the API server itself refuses.
+func refusedCommunities(t *testing.T, e *environment) {
+	for text, want := range map[string]string{
+		"65535:65535": "", "0:0": "", "00064512:1": "", "4294967295:4294967295:0": "",
+		"65536:1": "from 0 to 65535", "65000:70000": "from 0 to 65535", "64512:9999999999": "from 0 to 65535",
+		"4294967296:1:1": "from 0 to 4294967295", "64512:1:4294967296": "from 0 to 4294967295",
+		"no-export": "should match", "64512": "should match", "64512:1:1:1": "should match", "-1:1": "should match",
+	} {
+		object := &millracev1alpha1.VIPAdvertisement{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "refused-"},
+			Spec:       millracev1alpha1.VIPAdvertisementSpec{Communities: []string{text}},
+		}
+		err := e.client.Create(t.Context(), object)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("an advertisement with the community %s: %v, want an error with %q", text, err, want)
+		}
+	}
+}
+
+func badPools(t *testing.T, e *environment) {
+	e.run(t)
+	// The schema lets through what only a comparison with all special ranges finds.
+	bad := e.pool(t, "a-loopback", nil, "198.51.100.0/28", "126.0.0.0-128.0.0.0")
+	e.ready(t, bad, &bad.Status.Conditions, millracev1alpha1.ReasonInvalid,
+		"spec.addresses[1]: 126.0.0.0-128.0.0.0 has loopback addresses (127.0.0.0/8), which cannot be announced")
+	e.pool(t, "good", nil, "203.0.113.0/28")
+	e.addresses(t, e.service(t, "web"), "203.0.113.0")
+	must(t, e.get(t.Context(), bad))
+	if err := counted(bad, 0, 0); err != nil || len(bad.Status.Usable) > 0 {
+		t.Errorf("of a pool that is not used: %v, usable %v", err, bad.Status.Usable)
+	}
+}
+
+func poolColumns(t *testing.T, e *environment) {
+	e.run(t)
+	e.pool(t, "main", nil, "203.0.113.0/30")
+	shows := func(assigned, free string) {
+		t.Helper()
+		eventually(t, func(ctx context.Context) error {
+			row, err := e.row(ctx, "vippools", "main")
+			if err == nil && (fmt.Sprint(row["Assigned"]) != assigned || fmt.Sprint(row["Free"]) != free || row["Ready"] != "True") {
+				err = fmt.Errorf("kubectl get shows %v, want %s assigned and %s free", row, assigned, free)
+			}
+			return err
+		})
+	}
+	shows("0", "4")
+	for i := range 4 {
+		e.service(t, fmt.Sprintf("web%d", i))
+	}
+	shows("4", "0")
+}
+
+// row returns what kubectl get shows of an object, by column.
+func (e *environment) row(ctx context.Context, resource, name string) (map[string]any, error) {
+	config := rest.CopyConfig(e.server.Admin())
+	config.GroupVersion = &millracev1alpha1.GroupVersion
+	config.APIPath = "/apis"
+	config.NegotiatedSerializer = serializer.NewCodecFactory(e.client.Scheme()).WithoutConversion()
+	client, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	table := &metav1.Table{}
+	err = client.Get().Resource(resource).Name(name).
+		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Do(ctx).Into(table)
+	if err != nil {
+		return nil, err
+	}
+	row := map[string]any{}
+	for i, column := range table.ColumnDefinitions {
+		row[column.Name] = table.Rows[0].Cells[i]
+	}
+	return row, nil
+}
+
+// usable waits until a pool is ready and says that it gives out exactly these addresses.
+func (e *environment) usable(t *testing.T, pool *millracev1alpha1.VIPPool, want ...string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, pool); err != nil {
+			return err
+		}
+		if !meta.IsStatusConditionTrue(pool.Status.Conditions, millracev1alpha1.ConditionReady) || !slices.Equal(pool.Status.Usable, want) {
+			return fmt.Errorf("pool %s is %+v, want ready with %v", pool.Name, pool.Status, want)
+		}
+		return nil
+	})
+}
+
+func overlappingPools(t *testing.T, e *environment) {
+	e.run(t)
+	good := e.pool(t, "good", nil, "203.0.113.0/28")
+	e.usable(t, good, "203.0.113.0/28")
+	first := func(spec *millracev1alpha1.VIPPoolSpec) { spec.Priority = 100 }
+	overlapping := e.pool(t, "z-overlap", first, "203.0.113.8-203.0.113.17")
+	e.ready(t, overlapping, &overlapping.Status.Conditions, millracev1alpha1.ReasonOverlap,
+		`spec.addresses[0]: 203.0.113.8-203.0.113.17 overlaps the older pool "good", which keeps 203.0.113.8/29`)
+	e.usable(t, overlapping, "203.0.113.16/31")
+	e.ready(t, good, &good.Status.Conditions, millracev1alpha1.ReasonValid, "")
+	for i, address := range []string{"203.0.113.16", "203.0.113.17", "203.0.113.0"} {
+		e.addresses(t, e.service(t, fmt.Sprintf("web%d", i)), address)
+	}
+	inside := e.pool(t, "z-within", nil, "203.0.113.4/31")
+	e.ready(t, inside, &inside.Status.Conditions, millracev1alpha1.ReasonOverlap, "no address is left to give out")
+	if meta.IsStatusConditionTrue(inside.Status.Conditions, millracev1alpha1.ConditionReady) {
+		t.Error("a pool without an address is ready")
+	}
+	// Once the older pool is gone, the addresses are the younger pools'.
+	must(t, e.client.Delete(t.Context(), good))
+	e.usable(t, inside, "203.0.113.4/31")
+	e.usable(t, overlapping, "203.0.113.8-203.0.113.17")
+	e.addresses(t, e.service(t, "late"), "203.0.113.8")
+}
+
+func occupiedPools(t *testing.T, e *environment) {
+	e.run(t)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}, Spec: corev1.NodeSpec{PodCIDR: "203.0.113.4/30", PodCIDRs: []string{"203.0.113.4/30"}}}
+	must(t, e.client.Create(t.Context(), node))
+	e.setAddresses(t, node, "203.0.113.0")
+	router := &millracev1alpha1.LBPeer{
+		ObjectMeta: metav1.ObjectMeta{Name: "router1"},
+		Spec:       millracev1alpha1.LBPeerSpec{PeerAddress: "203.0.113.1", PeerASN: 64512, LocalASN: 64513},
+	}
+	must(t, e.client.Create(t.Context(), router))
+	pool := e.pool(t, "main", nil, "203.0.113.0/29", "10.96.255.0-10.97.0.7")
+	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonOccupied,
+		`spec.addresses: never given out: 203.0.113.1 (LBPeer "router1"), 203.0.113.0 (Node "node1"), `+
+			`203.0.113.4/30 (the pods of Node "node1"), 10.96.255.0/24 (ServiceCIDR "kubernetes")`)
+	e.usable(t, pool, "10.97.0.0/29", "203.0.113.2/31")
+	asks := e.service(t, "asks", annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.1"))
+	e.condition(t, asks, metav1.ConditionFalse, millracev1alpha1.ReasonAddressForbidden, "203.0.113.1 is not among the addresses")
+	e.addresses(t, e.service(t, "web"), "10.97.0.0")
+
+	// A Service that waits gets what others give up.
+	must(t, e.client.Delete(t.Context(), router))
+	e.addresses(t, asks, "203.0.113.1")
+	// What is given out stays when somebody else takes it; the pool says so.
+	e.setAddresses(t, node, "203.0.113.0", "203.0.113.1")
+	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonOccupied, "1 assigned addresses are not in the pool any longer")
+	e.addresses(t, asks, "203.0.113.1")
+}

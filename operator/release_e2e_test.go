@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package operator_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// reservedFor waits until a VIP has no Service, and is reserved for one of a
+// name; "" for none.
+func (e *environment) reservedFor(t *testing.T, address, name string) *millracev1alpha1.VIP {
+	t.Helper()
+	vip := vipOf(address)
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, vip); err != nil {
+			return err
+		}
+		claims := vip.Spec.Claims
+		if len(claims) != 1 || claims[0].Name != name || claims[0].UID != "" || vip.Status.Phase != millracev1alpha1.VIPReserved {
+			return fmt.Errorf("VIP %s is %s with %+v, want it reserved for %s", address, vip.Status.Phase, claims, name)
+		}
+		return nil
+	})
+	return vip
+}
+
+func retain(t *testing.T, e *environment) {
+	e.run(t)
+	e.pool(t, "main", func(spec *millracev1alpha1.VIPPoolSpec) { spec.ReclaimPolicy = millracev1alpha1.ReclaimRetain }, "203.0.113.0/31")
+	service := e.service(t, "web")
+	e.addresses(t, service, "203.0.113.0")
+	uid := e.bound(t, "203.0.113.0", service).UID
+	for range 2 {
+		must(t, e.client.Delete(t.Context(), service))
+		e.gone(t, service)
+		e.reservedFor(t, "203.0.113.0", "web")
+
+		// Nobody else gets it: not by chance, and not by asking for it.
+		anyone := e.service(t, "anyone")
+		e.addresses(t, anyone, "203.0.113.1")
+		thief := e.service(t, "thief", annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.0"))
+		e.condition(t, thief, metav1.ConditionFalse, millracev1alpha1.ReasonAddressInUse,
+			`address 203.0.113.0 of pool "main" is reserved for Service shop/web`)
+		must(t, e.client.Delete(t.Context(), thief))
+		must(t, e.client.Delete(t.Context(), anyone))
+		e.gone(t, anyone)
+		e.gone(t, thief)
+
+		service = e.service(t, "web")
+		e.addresses(t, service, "203.0.113.0")
+		if vip := e.bound(t, "203.0.113.0", service); vip.UID != uid {
+			t.Error("the reserved VIP was not the one that was bound")
+		}
+	}
+
+	// It is kept, too, for a Service that is no load balancer for a while.
+	update(t, e, service, toClusterIP)
+	e.reservedFor(t, "203.0.113.0", "web")
+	update(t, e, service, toLoadBalancer)
+	e.addresses(t, service, "203.0.113.0")
+
+	// Who empties the claims gives the address to whoever asks for it.
+	must(t, e.client.Delete(t.Context(), service))
+	e.gone(t, service)
+	vip := e.reservedFor(t, "203.0.113.0", "web")
+	update(t, e, vip, func(vip *millracev1alpha1.VIP) { vip.Spec.Claims = nil })
+	other := e.service(t, "other", annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.0"))
+	e.addresses(t, other, "203.0.113.0")
+}
+
+func toClusterIP(service *corev1.Service) {
+	service.Spec.Type, service.Spec.LoadBalancerClass = corev1.ServiceTypeClusterIP, nil
+}
+
+func toLoadBalancer(service *corev1.Service) {
+	service.Spec.Type = corev1.ServiceTypeLoadBalancer
+	class(millracev1alpha1.Class)(service)
+}
+
+// bare waits until nothing of ours is left on a Service.
+func (e *environment) bare(t *testing.T, service *corev1.Service) {
+	t.Helper()
+	e.addresses(t, service)
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, service); err != nil {
+			return err
+		}
+		if len(service.Finalizers)+len(service.Status.Conditions) > 0 {
+			return fmt.Errorf("left are %v and %v", service.Finalizers, service.Status.Conditions)
+		}
+		return nil
+	})
+}
+
+func typeChange(t *testing.T, e *environment) {
+	running := e.run(t)
+	e.pool(t, "main", nil, "203.0.113.0/24")
+	service := e.service(t, "web")
+	e.addresses(t, service, "203.0.113.0")
+	update(t, e, service, toClusterIP)
+	e.gone(t, vipOf("203.0.113.0"))
+	e.bare(t, service)
+	update(t, e, service, toLoadBalancer)
+	e.addresses(t, service, "203.0.113.1")
+
+	// To a type and class of somebody else, while nobody watches.
+	running.stop(t)
+	update(t, e, service, toClusterIP)
+	update(t, e, service, func(service *corev1.Service) {
+		service.Spec.Type = corev1.ServiceTypeLoadBalancer
+		class("example.com/lb")(service)
+	})
+	e.run(t)
+	e.gone(t, vipOf("203.0.113.1"))
+	e.bare(t, service)
+}
+
+func formerFinalizer(t *testing.T, e *environment) {
+	e.pool(t, "main", nil, "203.0.113.0/31")
+	with := func(service *corev1.Service) { service.Finalizers = []string{millracev1alpha1.FormerFinalizer} }
+	service := e.service(t, "web", with)
+	gone := e.service(t, "gone", with)
+	must(t, e.client.Delete(t.Context(), gone))
+	changed := e.service(t, "changed", with)
+	update(t, e, changed, toClusterIP)
+	// One that waits for an address has nothing to give back.
+	waiting := e.service(t, "waiting", with, annotated(millracev1alpha1.AnnotationPool, "none"))
+	e.run(t)
+	e.addresses(t, service, "203.0.113.0")
+	e.finalizers(t, service, millracev1alpha1.Finalizer)
+	e.gone(t, gone)
+	e.bare(t, changed)
+	e.finalizers(t, waiting)
+	must(t, e.client.Delete(t.Context(), service))
+	e.gone(t, service)
+}
+
+func (e *environment) finalizers(t *testing.T, service *corev1.Service, want ...string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, service); err != nil {
+			return err
+		}
+		if !slices.Equal(service.Finalizers, want) {
+			return fmt.Errorf("the finalizers of %s are %v, want %v", service.Name, service.Finalizers, want)
+		}
+		return nil
+	})
+}
+
+// The finalizer is that of all load balancers: it stays where it is not ours.
+func foreignFinalizers(t *testing.T, e *environment) {
+	e.pool(t, "main", nil, "203.0.113.0/24")
+	with := func(service *corev1.Service) { service.Finalizers = []string{millracev1alpha1.Finalizer} }
+	other := e.service(t, "other", with, class("example.com/lb"))
+	cloud := e.service(t, "cloud", with, func(service *corev1.Service) { service.Spec.LoadBalancerClass = nil })
+	former := e.service(t, "former", with, toClusterIP)
+	for _, service := range []*corev1.Service{other, cloud} {
+		must(t, e.client.Delete(t.Context(), service))
+	}
+	e.run(t)
+	// Services are looked at one after the other, at the start in no order: a
+	// second round is behind them all.
+	for _, name := range []string{"first", "second"} {
+		e.addresses(t, e.service(t, name), map[string]string{"first": "203.0.113.0", "second": "203.0.113.1"}[name])
+	}
+	for _, service := range []*corev1.Service{other, cloud, former} {
+		e.finalizers(t, service, millracev1alpha1.Finalizer)
+	}
+}
+
+func freedLast(t *testing.T, e *environment) {
+	running := e.run(t)
+	e.pool(t, "main", nil, "203.0.113.0/30")
+	give := func(name, address string) *corev1.Service {
+		t.Helper()
+		service := e.service(t, name)
+		e.addresses(t, service, address)
+		return service
+	}
+	free := func(service *corev1.Service) {
+		t.Helper()
+		must(t, e.client.Delete(t.Context(), service))
+		e.gone(t, service)
+	}
+	first := give("first", "203.0.113.0")
+	second := give("second", "203.0.113.1")
+	free(second)
+	free(first)
+	third := give("third", "203.0.113.2")
+
+	// What got free is forgotten by a restart, but not where the search was.
+	running.stop(t)
+	running = e.run(t)
+	give("fourth", "203.0.113.3")
+	free(third)
+	// Of those that were never seen in use the first, then what got free.
+	give("fifth", "203.0.113.0")
+	give("sixth", "203.0.113.1")
+	give("seventh", "203.0.113.2")
+	running.stop(t)
+}

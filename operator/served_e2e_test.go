@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package operator_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// served waits until a Service has the condition Served, and an event that says so.
+func (e *environment) served(t *testing.T, service *corev1.Service, status metav1.ConditionStatus, reason, message string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, service); err != nil {
+			return err
+		}
+		got := meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionServed)
+		if got == nil || got.Status != status || got.Reason != reason || !strings.Contains(got.Message, message) {
+			return fmt.Errorf("Service %s has the condition %+v, want %s %s %q", service.Name, got, status, reason, message)
+		}
+		if status == metav1.ConditionTrue {
+			return nil
+		}
+		return e.warning(ctx, service, reason, message)
+	})
+}
+
+// portErrors waits for the ports and errors in the status of a Service.
+func (e *environment) portErrors(t *testing.T, service *corev1.Service, want ...string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, service); err != nil {
+			return err
+		}
+		var got []string
+		for _, ingress := range service.Status.LoadBalancer.Ingress {
+			for _, port := range ingress.Ports {
+				text := fmt.Sprintf("%d/%s", port.Port, port.Protocol)
+				if port.Error != nil {
+					text += " " + *port.Error
+				}
+				got = append(got, text)
+			}
+		}
+		if !slices.Equal(got, want) {
+			return fmt.Errorf("the ports of Service %s are %q, want %q", service.Name, got, want)
+		}
+		return nil
+	})
+}
+
+func (e *environment) advertisement(t *testing.T, name string, change func(*millracev1alpha1.VIPAdvertisementSpec)) *millracev1alpha1.VIPAdvertisement {
+	t.Helper()
+	advertisement := &millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if change != nil {
+		change(&advertisement.Spec)
+	}
+	must(t, e.client.Create(t.Context(), advertisement))
+	return advertisement
+}
+
+func servedOrNot(t *testing.T, e *environment) {
+	e.run(t)
+	e.pool(t, "main", nil, "203.0.113.0/24")
+	service := e.service(t, "web")
+	e.served(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonNotSelected, "no VIPAdvertisement selects 203.0.113.0")
+	gold := map[string]string{"tier": "gold"}
+	advertisement := e.advertisement(t, "gold", func(spec *millracev1alpha1.VIPAdvertisementSpec) {
+		spec.ServiceSelector = &metav1.LabelSelector{MatchLabels: gold}
+	})
+	update(t, e, service, func(service *corev1.Service) { service.Labels = gold })
+	e.served(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
+	eventually(t, func(ctx context.Context) error { return e.event(ctx, service, millracev1alpha1.ReasonServed, "") })
+	must(t, e.client.Delete(t.Context(), advertisement))
+	e.served(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonNotSelected, "no VIPAdvertisement selects 203.0.113.0")
+	e.advertisement(t, "all", nil)
+	e.served(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
+
+	update(t, e, service, func(service *corev1.Service) { service.Spec.LoadBalancerSourceRanges = []string{"2001:db8::/32"} })
+	e.served(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonInvalid, "no prefix of the family of 203.0.113.0")
+	e.portErrors(t, service)
+	update(t, e, service, func(service *corev1.Service) {
+		service.Spec.LoadBalancerSourceRanges = nil
+		service.Spec.Ports = []corev1.ServicePort{
+			{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP},
+			{Name: "sctp", Port: 3868, Protocol: corev1.ProtocolSCTP, TargetPort: intstr.FromInt32(13868)},
+		}
+	})
+	e.served(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonUnsupported, "spec.ports[1].targetPort: 13868 is not the port, 3868")
+	e.portErrors(t, service, "80/TCP", "3868/SCTP millrace.io/Unsupported")
+	update(t, e, service, func(service *corev1.Service) { service.Spec.Ports[1].TargetPort = intstr.FromInt32(3868) })
+	e.served(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
+	e.portErrors(t, service)
+
+	update(t, e, service, toClusterIP)
+	e.bare(t, service)
+}
+
+// A port that another Service has on the address, and the labels of one that select
+// the address of both.
+func servedTogether(t *testing.T, e *environment) {
+	e.run(t)
+	e.pool(t, "main", nil, "203.0.113.0/24")
+	e.advertisement(t, "gold", func(spec *millracev1alpha1.VIPAdvertisementSpec) {
+		spec.ServiceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}}
+	})
+	first := e.service(t, "first", key("web"), ports("80/TCP"))
+	e.addresses(t, first, "203.0.113.0")
+	second := e.service(t, "second", key("web"), ports("443/TCP"))
+	e.addresses(t, second, "203.0.113.0")
+	e.served(t, second, metav1.ConditionFalse, millracev1alpha1.ReasonNotSelected, "203.0.113.0")
+	update(t, e, first, func(service *corev1.Service) { service.Labels = map[string]string{"tier": "gold"} })
+	e.served(t, first, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
+	e.served(t, second, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
+
+	update(t, e, second, ports("80/TCP", "443/TCP"))
+	e.served(t, second, metav1.ConditionFalse, millracev1alpha1.ReasonPortConflict, "port 80/TCP of 203.0.113.0 is served for Service shop/first")
+	e.portErrors(t, second, "80/TCP millrace.io/PortConflict", "443/TCP")
+	e.portErrors(t, first)
+	must(t, e.client.Delete(t.Context(), first))
+	e.portErrors(t, second)
+}
+
+func servedZones(t *testing.T, e *environment) {
+	e.run(t)
+	e.pool(t, "main", nil, "203.0.113.0/24")
+	e.advertisement(t, "all", nil)
+	var nodes []*corev1.Node
+	for i := range 7 {
+		nodes = append(nodes, e.inZone(t, i))
+	}
+	service := e.service(t, "web", func(service *corev1.Service) {
+		prefer := corev1.ServiceTrafficDistributionPreferClose
+		service.Spec.TrafficDistribution = &prefer
+	})
+	e.served(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
+	nodes = append(nodes, e.inZone(t, 7))
+	e.served(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "the nodes are in 8 zones, at most 7 are supported")
+	eventually(t, func(ctx context.Context) error {
+		return e.event(ctx, service, millracev1alpha1.ReasonServed, "the nodes are in 8 zones")
+	})
+	last := nodes[len(nodes)-1]
+	must(t, e.client.Delete(t.Context(), &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: last.Name}}))
+	update(t, e, last, func(node *corev1.Node) { node.Labels = nil })
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, service); err != nil {
+			return err
+		}
+		got := meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionServed)
+		if got == nil || got.Message != "" {
+			return fmt.Errorf("the condition is %+v", got)
+		}
+		return nil
+	})
+}
+
+// inZone makes a node in a zone of its own.
+func (e *environment) inZone(t *testing.T, i int) *corev1.Node {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: fmt.Sprintf("zoned%d", i), Labels: map[string]string{corev1.LabelTopologyZone: fmt.Sprintf("zone%d", i)},
+	}}
+	must(t, e.client.Create(t.Context(), node))
+	e.setAddresses(t, node, fmt.Sprintf("198.51.100.%d", i+1))
+	return node
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/client-go/util/cert"
+
+	"github.com/millrace-lb/millrace/test/harness"
+)
+
+// proxies is the Deployment that serves all Ingresses of the class millrace, and the
+// service account of its pods.
+const proxies = "ingressclass-millrace"
+
+// hosts are those of the Ingress, which share a certificate.
+var hosts = []string{"shop.example.com", "blog.example.com"}
+
+// TestIngress leads two hosts with TLS through proxies behind a VIP, and holds that no
+// request fails while certificates are replaced, and while the proxies are.
+func TestIngress(t *testing.T) {
+	must(t, cluster.InstallGateway(t.Context()))
+	cleanup(t, "delete", "--ignore-not-found", "--wait=false", "-k", cluster.Root()+"/config/lab-gateway")
+	// The gateway takes its proxies away when the Ingress is gone.
+	cleanup(t, "-n", "millrace-system", "wait", "--for=delete", "deployment/"+proxies, "service/"+proxies, "--timeout=50s")
+	first := newCertificate(t)
+	ca := first.chain
+	must(t, cluster.Apply(t.Context(), first.manifest()))
+	must(t, cluster.Apply(t.Context(), harness.Ingress))
+	cleanup(t, "delete", "ingress,secret", "site", "--ignore-not-found")
+	vips := published(t)
+	must(t, cluster.RolledOut(t.Context(), "millrace-system", "deployment/"+proxies))
+	for _, vip := range vips {
+		eventually(t, time.Minute, func(ctx context.Context) error { return cluster.RoutedTo(ctx, "router1", vip, 1, 2, 3) })
+	}
+	t.Run("both hosts, plain and with TLS", func(t *testing.T) { testSites(t, vips, ca) })
+	t.Run("certificates replaced", func(t *testing.T) { ca = testCertificates(t, vips, ca) })
+	t.Run("proxies replaced", func(t *testing.T) { testProxiesReplaced(t, vips, ca) })
+	t.Run("proxies cannot read Secrets", testRights)
+}
+
+// certificate is one of both hosts, which is its own CA.
+type certificate struct{ chain, key string }
+
+func newCertificate(t *testing.T) certificate {
+	t.Helper()
+	chain, key, err := cert.GenerateSelfSignedCertKey(hosts[0], nil, hosts[1:])
+	must(t, err)
+	return certificate{chain: string(chain), key: string(key)}
+}
+
+// manifest is the Secret of the Ingress with this certificate.
+func (c certificate) manifest() string {
+	encode := func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Secret
+metadata: {name: site, namespace: default}
+type: kubernetes.io/tls
+data: {tls.crt: %s, tls.key: %s}`, encode(c.chain), encode(c.key))
+}
+
+// published waits until the Ingress says where it is: an address of each family, both ports.
+func published(t *testing.T) []netip.Addr {
+	t.Helper()
+	var vips []netip.Addr
+	eventually(t, time.Minute, func(ctx context.Context) error {
+		var ingress networkingv1.Ingress
+		if err := cluster.Get(ctx, &ingress, "ingress", "site"); err != nil {
+			return err
+		}
+		vips = nil
+		for _, point := range ingress.Status.LoadBalancer.Ingress {
+			var ports []int32
+			for _, port := range point.Ports {
+				ports = append(ports, port.Port)
+			}
+			vip, err := netip.ParseAddr(point.IP)
+			if err != nil || !slices.Equal(ports, []int32{80, 443}) {
+				return fmt.Errorf("the Ingress is at %q with the ports %v: %w", point.IP, ports, err)
+			}
+			vips = append(vips, vip)
+		}
+		if len(vips) != 2 || vips[0].Is4() == vips[1].Is4() {
+			return fmt.Errorf("the Ingress is at %v, want one address of each family", vips)
+		}
+		return nil
+	})
+	return vips
+}
+
+func testSites(t *testing.T, vips []netip.Addr, ca string) {
+	for _, vip := range vips {
+		for _, host := range hosts {
+			for _, trusted := range []string{"", ca} {
+				site := harness.Site{Host: host, VIP: vip, CA: trusted}
+				// The first connections may come before all proxies have the certificate.
+				eventually(t, 30*time.Second, func(ctx context.Context) error {
+					_, err := cluster.Visit(ctx, site, 20)
+					return err
+				})
+				load, err := cluster.Visit(t.Context(), site, 120)
+				must(t, err)
+				if err := load.Check(6, client(vip)); err != nil {
+					t.Errorf("%s at %s, TLS %v: %v", host, vip, trusted != "", err)
+				}
+			}
+		}
+		for _, trusted := range []string{"", ca} {
+			load, err := cluster.Visit(t.Context(), harness.Site{Host: "other.example.com", VIP: vip, CA: trusted}, 5)
+			if err == nil && load.Errors != load.Requests {
+				t.Errorf("a host that nobody has is answered at %s, TLS %v: %+v", vip, trusted != "", load)
+			}
+		}
+	}
+}
+
+// undisturbed visits both addresses while f works, and holds that no request fails.
+func undisturbed(t *testing.T, vips []netip.Addr, ca string, f func(context.Context) error) {
+	t.Helper()
+	type result struct {
+		load harness.Load
+		err  error
+	}
+	second := make(chan result, 1)
+	begun, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		load, err := cluster.VisitWhile(t.Context(), harness.Site{Host: hosts[1], VIP: vips[1], CA: ca}, 25, func(ctx context.Context) error {
+			close(begun)
+			select {
+			case <-ended:
+			case <-ctx.Done():
+			}
+			return nil
+		})
+		second <- result{load, err}
+	}()
+	<-begun
+	load, err := cluster.VisitWhile(t.Context(), harness.Site{Host: hosts[0], VIP: vips[0], CA: ca}, 25, f)
+	close(ended)
+	for _, r := range []result{{load, err}, <-second} {
+		must(t, r.err)
+		if r.load.Errors != 0 || r.load.Requests < 50 {
+			t.Errorf("%d of %d requests failed: %q", r.load.Errors, r.load.Requests, r.load.FirstErrors)
+		}
+	}
+}
+
+// testCertificates replaces the certificate five times, and returns the CA of the last one.
+func testCertificates(t *testing.T, vips []netip.Addr, ca string) string {
+	trusted, last := ca, ca
+	// All CAs are trusted from the start: which certificate a connection gets is open.
+	next := make([]certificate, 5)
+	for i := range next {
+		next[i] = newCertificate(t)
+		trusted += next[i].chain
+	}
+	undisturbed(t, vips, trusted, func(ctx context.Context) error {
+		for _, certificate := range next {
+			if err := cluster.Apply(ctx, certificate.manifest()); err != nil {
+				return err
+			}
+			last = certificate.chain
+			// It is served within moments; the client that trusts no other one says when.
+			if err := harness.Eventually(ctx, 15*time.Second, func(ctx context.Context) error {
+				_, err := cluster.Visit(ctx, harness.Site{Host: hosts[0], VIP: vips[0], CA: last}, 10)
+				return err
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return last
+}
+
+func testProxiesReplaced(t *testing.T, vips []netip.Addr, ca string) {
+	undisturbed(t, vips, ca, func(ctx context.Context) error {
+		if _, err := cluster.Kubectl(ctx, "-n", "millrace-system", "rollout", "restart", "deployment/"+proxies); err != nil {
+			return err
+		}
+		if err := cluster.RolledOut(ctx, "millrace-system", "deployment/"+proxies); err != nil {
+			return err
+		}
+		// The old ones drain after the rollout is called complete.
+		return harness.Eventually(ctx, time.Minute, func(ctx context.Context) error {
+			_, all, err := cluster.LivePods(ctx, "millrace-system", "app.kubernetes.io/component=proxy")
+			if err == nil && all != 2 {
+				err = fmt.Errorf("there are %d proxies, want 2", all)
+			}
+			return err
+		})
+	})
+}
+
+func testRights(t *testing.T) {
+	account := "system:serviceaccount:millrace-system:" + proxies
+	for _, verb := range []string{"get", "list", "watch"} {
+		// The answer "no" is a failure of the command, too.
+		out, err := cluster.Kubectl(t.Context(), "auth", "can-i", verb, "secrets", "--all-namespaces", "--as", account)
+		if answer := strings.TrimSpace(string(out)); answer != "no" {
+			t.Errorf("whether proxies may %s Secrets: %q (%v)", verb, answer, err)
+		}
+	}
+	tokens := kubectl(t, "-n", "millrace-system", "get", "pods", "-l", "app.kubernetes.io/component=proxy",
+		"-o", "jsonpath={.items[*].spec.volumes[*].projected.sources[*].serviceAccountToken.audience}")
+	for _, audience := range strings.Fields(tokens) {
+		if audience != "millrace-gateway" {
+			t.Errorf("a proxy has a token for %q", audience)
+		}
+	}
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"fmt"
+	"testing"
+)
+
+func TestParseRoutes(t *testing.T) {
+	for _, test := range []struct{ name, routes, want string }{
+		{"none", `[]`, "[]"},
+		{"one path", `[{"dst":"203.0.113.10","nhid":9,"gateway":"198.51.100.11","dev":"fabric","protocol":"bgp","metric":20}]`, "[198.51.100.11]"},
+		{
+			"several", `[{"dst":"203.0.113.10","nhid":8,"metric":20,"nexthops":[{"gateway":"198.51.100.12"},{"gateway":"198.51.100.11"}]}]`,
+			"[198.51.100.11 198.51.100.12]",
+		},
+		{
+			"the lower metric", `[{"metric":20,"gateway":"198.51.100.11"},{"metric":1,"gateway":"198.51.100.12"}]`,
+			"[198.51.100.12]",
+		},
+	} {
+		got, err := parseRoutes([]byte(test.routes))
+		if err != nil || fmt.Sprint(got) != test.want {
+			t.Errorf("%s: %v, %v; want %s", test.name, got, err, test.want)
+		}
+	}
+	for _, routes := range []string{``, `[{"dst":"203.0.113.10","dev":"lo"}]`} {
+		if got, err := parseRoutes([]byte(routes)); err == nil {
+			t.Errorf("%q: %v, want an error", routes, got)
+		}
+	}
+}

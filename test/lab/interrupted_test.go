@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestInterrupted ends `up` at several moments, once by each signal.
+func TestInterrupted(t *testing.T) {
+	lab := newTester(t)
+	lab.cleanUp()
+	lab.run("build")
+	before := lookAtMachine(t)
+	for _, after := range []string{"network:", "machines:", "control plane:", ": Ready"} {
+		t.Run("kill after "+after, func(t *testing.T) {
+			lab := &tester{t, lab.program, lab.state}
+			lab.interrupt(after, syscall.SIGKILL)
+			lab.refused(1, "bin/lab down", "up")
+			lab.run("down")
+			lab.strays()
+			before.compare(t, lookAtMachine(t))
+		})
+		t.Run("interrupt after "+after, func(t *testing.T) {
+			lab := &tester{t, lab.program, lab.state}
+			if code := lab.interrupt(after, syscall.SIGINT); code != 1 {
+				t.Errorf("exit code %d, want 1", code)
+			}
+			lab.strays()
+			before.compare(t, lookAtMachine(t))
+		})
+	}
+	for _, delay := range []time.Duration{5, 20, 50, 80, 110, 140, 170, 200, 300, 400} {
+		t.Run(fmt.Sprintf("kill after %d ms", delay), func(t *testing.T) {
+			lab := &tester{t, lab.program, lab.state}
+			command := lab.command("up")
+			if err := command.Start(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(delay * time.Millisecond) // the moment is the test's input
+			if err := command.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = command.Wait()
+			lab.run("down")
+			lab.strays()
+			before.compare(t, lookAtMachine(t))
+		})
+	}
+}
+
+// interrupt sends a signal to `up` when it has printed a line with the word, and
+// returns its exit code.
+func (t *tester) interrupt(word string, signal syscall.Signal) int {
+	t.Helper()
+	command := t.command("up")
+	output, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(output)
+	for lines.Scan() && !strings.Contains(lines.Text(), word) {
+	}
+	if err := command.Process.Signal(signal); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, output); err != nil {
+		t.Fatal(err)
+	}
+	_ = command.Wait()
+	return command.ProcessState.ExitCode()
+}

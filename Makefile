@@ -43,14 +43,17 @@ lint: prerequisites-develop ## Run golangci-lint and shellcheck.
 test: test-unit test-e2e ## Run every test: pure, kernel and the whole path on a real cluster (root).
 
 # Properties are tried with the same cases each time, so that a failure is of the change at
-# hand; make fuzz draws others.
+# hand; make fuzz draws others. AGAIN=1 is for CI: what failed runs once more, and is told of
+# also where it passes then.
+GOTESTSUM := go tool -modfile=hack/tools/gotestsum/go.mod gotestsum
 .PHONY: test-unit
 test-unit: prerequisites ## Run the tests of the packages; those of the data plane and BGP need root.
-	@TIMEFORMAT='test-unit took %0R s'; time RAPID_SEED=1 go test ./...
+	@TIMEFORMAT='test-unit took %0R s'; time RAPID_SEED=1 \
+		$(if $(AGAIN),$(GOTESTSUM) --rerun-fails=1 --rerun-fails-max-failures=5 --packages=./...,go test ./...)
 
 .PHONY: test-e2e
 test-e2e: prerequisites build image ## Run the end-to-end tests on a real cluster (root).
-	@TIMEFORMAT='test-e2e took %0R s'; time hack/test-e2e.sh
+	@TIMEFORMAT='test-e2e took %0R s'; time AGAIN=$(AGAIN) hack/test-e2e.sh
 
 # A number of frames, not a time: Go's fuzzing fails now and then when its time is over
 # (go.dev/issue/75804).

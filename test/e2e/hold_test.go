@@ -90,7 +90,11 @@ func hold(t *testing.T, s service) *holders {
 			}
 		}
 	})
-	must(t, group.Wait())
+	if err := group.Wait(); err != nil {
+		// Before the Service and its state go.
+		keepLogs(t.Context())
+		t.Fatal(err)
+	}
 	return h
 }
 
@@ -150,7 +154,8 @@ func (h *holders) survived(t *testing.T, event string) {
 		t.Errorf("%s: %d UDP flows left a pod that lives", event, left)
 	}
 	if udp.Silent > 0 {
-		t.Errorf("%s: %d UDP flows get no answer: %q", event, udp.Silent, udp.FirstErrors)
+		t.Errorf("%s: %d UDP flows get no answer (asked: %v): %q", event, udp.Silent, udp.SilentPerPath, udp.FirstErrors)
+		keepLogs(t.Context())
 	}
 }
 

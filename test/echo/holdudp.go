@@ -355,8 +355,13 @@ func (f *udpFlows) report() held.Report {
 		return strings.Compare(a.From+" "+a.To, b.From+" "+b.To)
 	})
 	clear(f.moved)
+	report.SilentPerPath = map[string]int{}
 	for i := range f.flows {
 		flow := &f.flows[i]
+		if report.Silent > 0 && flow.answered < flow.sequence && f.tally.due(i) {
+			from, to := f.config.ends(i)
+			report.SilentPerPath[from.Addr().String()+" to "+to.String()]++
+		}
 		report.PerPod[flow.pod]++
 		report.LongestGap = max(report.LongestGap, flow.longest.Seconds())
 		flow.longest = 0

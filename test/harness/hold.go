@@ -87,7 +87,8 @@ func (c *Cluster) Hold(ctx context.Context, options HoldOptions) (*Hold, held.Re
 		return nil, report, err
 	}
 	if len(report.Broken) > 0 || report.Silent > 0 || report.Live != options.Flows {
-		err := fmt.Errorf("of %d flows %d are open, %d silent: %q", options.Flows, report.Live, report.Silent, report.FirstErrors)
+		err := fmt.Errorf("of %d flows %d are open, %d silent (asked: %v), answered by %v: %q",
+			options.Flows, report.Live, report.Silent, report.SilentPerPath, report.PerPod, report.FirstErrors)
 		return nil, report, errors.Join(err, h.End())
 	}
 	return h, report, nil

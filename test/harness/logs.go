@@ -49,6 +49,8 @@ func (c *Cluster) states() map[string][]string {
 			"kubectl", "get", "-o", "yaml", "vippools,vips,vipadvertisements,lbpeers,lbnodes",
 		},
 		"status.txt": append([]string{"exec", "cp", "--"}, c.millrace("status")...),
+		"drops.txt":  append([]string{"exec", "cp", "--"}, c.millrace("drops", "--for", "2s")...),
+		"top.txt":    append([]string{"exec", "cp", "--"}, c.millrace("top", "--once")...),
 		"router1.txt": {
 			"exec", "router1", "--", "sh", "-c",
 			"ip -4 route; ip -6 route; vtysh -c 'show bgp summary' -c 'show bgp ipv4 unicast' -c 'show bgp ipv6 unicast'",

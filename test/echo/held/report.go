@@ -16,6 +16,9 @@ type Report struct {
 	Lost     int64 `json:"lost"`
 	// Silent are UDP flows that did not get an answer at this check.
 	Silent int `json:"silent"`
+	// SilentPerPath counts those of them that were asked by "OWN ADDRESS to VIP"; the
+	// others had to wait for these.
+	SilentPerPath map[string]int `json:"silentPerPath,omitempty"`
 	// LongestGap is the longest time in seconds that a flow which lives waited for an
 	// answer since the last report.
 	LongestGap float64 `json:"longestGap"`

@@ -87,6 +87,13 @@ flood: ## Send floods of ten million packets each through the program (root, hal
 bench-control: ## Run the benchmarks of agent and operator.
 	go test -run '^$$' -bench . -benchmem ./lbagent/... ./operator/...
 
+# STRICT=1 fails where a ratio is below its target.
+.PHONY: bench-gateway
+bench-gateway: build ## Compare our proxy with HAProxy, nginx and Caddy (root); STRICT=1, RUN=REGEXP, ROUNDS=N.
+	@hack/prerequisites.sh --bench-gateway
+	go build -modfile=hack/tools/caddy/go.mod -o $(BIN)/caddy github.com/caddyserver/caddy/v2/cmd/caddy
+	go run ./gateway/test/bench -programs $(BIN) $(if $(STRICT),-strict) $(if $(RUN),-run '$(RUN)') $(if $(ROUNDS),-rounds $(ROUNDS))
+
 # Image contents are deterministic: the same sources give the same digest.
 .PHONY: image
 image: build ## Assemble the OCI images of all programs and echo into dist/images/, without Docker.

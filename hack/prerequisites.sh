@@ -9,6 +9,7 @@
 #   hack/prerequisites.sh --develop    that, and what builds and checks the BPF programs
 #   hack/prerequisites.sh --kernels    what runs tests on other kernels
 #   hack/prerequisites.sh --kubernetes-e2e    what the lab runs, and Kubernetes' own tests on it
+#   hack/prerequisites.sh --bench-gateway    proxies to compare ours with, and a load generator
 
 set -eu
 
@@ -22,8 +23,11 @@ develop="clang-19 llvm-19 libbpf-dev bpftool shellcheck tcpdump"
 # What these tests run in pods.
 kubernetes_e2e="$runtime wget netcat-openbsd"
 
+# nghttp2-client: h2load. nginx serves as the backend, too.
+bench_gateway="haproxy nginx nghttp2-client iproute2 util-linux"
+
 usage() {
-	echo "usage: hack/prerequisites.sh --runtime | --develop | --kernels | --kubernetes-e2e" >&2
+	echo "usage: hack/prerequisites.sh --runtime | --develop | --kernels | --kubernetes-e2e | --bench-gateway" >&2
 	exit 2
 }
 
@@ -33,6 +37,7 @@ case $1 in
 --develop) wanted="$runtime $develop" ;;
 --kernels) wanted=$kernels ;;
 --kubernetes-e2e) wanted=$kubernetes_e2e ;;
+--bench-gateway) wanted=$bench_gateway ;;
 *) usage ;;
 esac
 

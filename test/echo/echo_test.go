@@ -20,7 +20,7 @@ import (
 
 func newServer(t *testing.T) *httptest.Server {
 	t.Helper()
-	server := httptest.NewServer(handler(identity{Pod: "p1", Node: "n1"}))
+	server := httptest.NewServer(newSite(identity{Pod: "p1", Node: "n1"}))
 	t.Cleanup(server.Close)
 	return server
 }
@@ -247,7 +247,7 @@ func TestServeFinishesRequests(t *testing.T) {
 		fmt.Fprint(w, "finished")
 	})
 	ended := make(chan error, 1)
-	go func() { ended <- serveUntil(ctx, listener, datagrams, handler, 0) }()
+	go func() { ended <- serveUntil(ctx, listener, datagrams, &site{handler, newStreams(identity{})}, 0) }()
 
 	response, err := http.Get("http://" + listener.Addr().String())
 	if err != nil {
@@ -278,7 +278,7 @@ func TestServeLingers(t *testing.T) {
 	ended := make(chan error, 1)
 	told := time.Now()
 	cancel()
-	go func() { ended <- serveUntil(ctx, listener, datagrams, handler(identity{Pod: "p1"}), linger) }()
+	go func() { ended <- serveUntil(ctx, listener, datagrams, newSite(identity{Pod: "p1"}), linger) }()
 	if got, err := runJSON[report](t, load, "--url", "http://"+listener.Addr().String(), "--requests", "10", "--keepalive=false"); err != nil {
 		t.Errorf("new connections: %v: %+v", err, got)
 	}

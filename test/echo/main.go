@@ -5,8 +5,8 @@
 //   - the process that keeps a pod's namespaces: pause
 //   - the servers behind Services: serve, sink
 //   - a DNS of Services: dns
-//   - clients, which print what they saw as JSON: load, udp, hold, flood, mtu, fetch,
-//     upload, api
+//   - clients, which print what they saw as JSON: load, web, udp, hold, flood, mtu,
+//     fetch, upload, api
 //
 // Clients exit with 1 when anything went wrong.
 package main
@@ -47,6 +47,7 @@ var commands = map[string]command{
 	"api":    api,
 	"dns":    dns,
 	"upload": upload,
+	"web":    web,
 }
 
 // errFailed says that a client has printed what went wrong.

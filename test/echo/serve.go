@@ -46,16 +46,18 @@ func serve(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(stdout, "serving HTTP and UDP on port %d as pod %s on node %s\n", *port, id.Pod, id.Node)
-	return serveUntil(ctx, listener, datagrams, handler(id), *linger)
+	return serveUntil(ctx, listener, datagrams, newSite(id), *linger)
 }
 
 // serveUntil serves until ctx ends, and linger longer; then it takes no new
-// connections, finishes the requests in flight and returns. It stays ready meanwhile: an
-// endpoint that terminates gets no new connections by that alone, and one that is not
-// ready either would not serve those that it has (KEP-1672).
-func serveUntil(ctx context.Context, listener net.Listener, datagrams *udpServer, handler http.Handler, linger time.Duration) error {
+// connections, ends streams, finishes the requests in flight and returns. It stays ready
+// meanwhile: an endpoint that terminates gets no new connections by that alone, and one that
+// is not ready either would not serve those that it has (KEP-1672).
+func serveUntil(ctx context.Context, listener net.Listener, datagrams *udpServer, served *site, linger time.Duration) error {
 	defer datagrams.Close()
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout}
+	server := &http.Server{Handler: served, ReadHeaderTimeout: headerTimeout, Protocols: new(http.Protocols)}
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetUnencryptedHTTP2(true)
 	ended := make(chan error, 2)
 	go func() { ended <- server.Serve(listener) }()
 	go func() { ended <- datagrams.serve() }()
@@ -71,21 +73,42 @@ func serveUntil(ctx context.Context, listener net.Listener, datagrams *udpServer
 	}
 	shutdown, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
+	served.streams.close()
 	if err := server.Shutdown(shutdown); err != nil {
 		return fmt.Errorf("finish requests: %w", err)
 	}
 	return nil
 }
 
-// handler serves:
+// site is what a server answers.
+type site struct {
+	http.Handler
+	streams *streams
+}
+
+// newSite serves:
 //
 //	GET /                  who answers, and the connection's addresses, as JSON
 //	GET /bytes?n=&seed=    n pseudo-random bytes that depend on seed only
 //	POST /sum              length and SHA-256 of the body, as JSON
 //	GET /slow?for=1s       as /, after a time
-func handler(id identity) http.Handler {
-	mux := http.NewServeMux()
+//	POST /repeat           who answers, and the body, as JSON
+//	GET /stream            a WebSocket: each message is answered so
+//
+// and over HTTP/2 the same as a stream of gRPC.
+func newSite(id identity) *site {
+	mux, kept := http.NewServeMux(), newStreams(id)
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { writeAnswer(w, r, id) })
+	mux.HandleFunc("POST /repeat", func(w http.ResponseWriter, r *http.Request) {
+		text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxDatagram))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		writeJSON(w, message{id, string(text)})
+	})
+	mux.HandleFunc("GET /stream", kept.serveWebSocket)
+	mux.Handle("POST /"+grpcService+"/", kept.grpc)
 	mux.HandleFunc("GET /bytes", writeBytes)
 	mux.HandleFunc("POST /sum", writeSum)
 	mux.HandleFunc("GET /slow", func(w http.ResponseWriter, r *http.Request) {
@@ -100,7 +123,7 @@ func handler(id identity) http.Handler {
 			writeAnswer(w, r, id)
 		}
 	})
-	return mux
+	return &site{mux, kept}
 }
 
 func writeAnswer(w http.ResponseWriter, r *http.Request, id identity) {

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/gorilla/websocket"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+const (
+	// grpcService has one method, grpcStream: each message is answered by who received it.
+	grpcService = "millrace.test.Echo"
+	grpcStream  = "Stream"
+	// goodbyeTimeout is how long a client may take to end a WebSocket that the server ends.
+	goodbyeTimeout = 3 * time.Second
+)
+
+// message is the answer to a message of a stream.
+type message struct {
+	identity
+	Text string `json:"text"`
+}
+
+// streams answer messages until the server ends; then they say goodbye between two of them.
+type streams struct {
+	id identity
+	// ending ends them, and end is what does.
+	ending context.Context
+	end    context.CancelFunc
+	// open are those that http.Server does not wait for.
+	open sync.WaitGroup
+	grpc *grpc.Server
+}
+
+func newStreams(id identity) *streams {
+	s := &streams{id: id, grpc: grpc.NewServer()}
+	s.ending, s.end = context.WithCancel(context.Background())
+	s.grpc.RegisterService(&grpc.ServiceDesc{
+		ServiceName: grpcService,
+		HandlerType: (*any)(nil),
+		Streams: []grpc.StreamDesc{{
+			StreamName: grpcStream, ServerStreams: true, ClientStreams: true,
+			Handler: func(_ any, stream grpc.ServerStream) error { return s.serveGRPC(stream) },
+		}},
+	}, nil)
+	return s
+}
+
+// close ends all streams, and waits for those that http.Server does not wait for.
+func (s *streams) close() {
+	s.end()
+	s.open.Wait()
+}
+
+func (s *streams) answer(text string) (string, error) {
+	encoded, err := json.Marshal(message{s.id, text})
+	return string(encoded), err
+}
+
+var upgrader = websocket.Upgrader{HandshakeTimeout: headerTimeout}
+
+func (s *streams) serveWebSocket(w http.ResponseWriter, r *http.Request) {
+	s.open.Add(1)
+	defer s.open.Done()
+	conn, err := upgrader.Upgrade(w, r, nil)
+	if err != nil {
+		// The client has been told.
+		return
+	}
+	defer conn.Close()
+	defer context.AfterFunc(s.ending, func() {
+		goodbye := websocket.FormatCloseMessage(websocket.CloseGoingAway, "the server ends")
+		// A client that is gone needs none.
+		_ = conn.WriteControl(websocket.CloseMessage, goodbye, time.Now().Add(goodbyeTimeout))
+		_ = conn.SetReadDeadline(time.Now().Add(goodbyeTimeout))
+	})()
+	for {
+		kind, text, err := conn.ReadMessage()
+		if err != nil {
+			return
+		}
+		answer, err := s.answer(string(text))
+		if err != nil || conn.WriteMessage(kind, []byte(answer)) != nil {
+			return
+		}
+	}
+}
+
+func (s *streams) serveGRPC(stream grpc.ServerStream) error {
+	received, ended := make(chan string), make(chan error, 1)
+	go func() {
+		for {
+			text := &wrapperspb.StringValue{}
+			if err := stream.RecvMsg(text); err != nil {
+				ended <- err
+				return
+			}
+			select {
+			case received <- text.GetValue():
+			case <-stream.Context().Done():
+				return
+			}
+		}
+	}()
+	for {
+		select {
+		case <-s.ending.Done():
+			return status.Error(codes.Unavailable, "the server ends")
+		case <-ended:
+			return nil
+		case text := <-received:
+			answer, err := s.answer(text)
+			if err != nil {
+				return err
+			}
+			if err := stream.SendMsg(wrapperspb.String(answer)); err != nil {
+				return err
+			}
+		}
+	}
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace-lb/millrace/test/echo/visited"
+)
+
+// visit runs web against a server.
+type visit struct {
+	t       *testing.T
+	stdin   *io.PipeWriter
+	reports *json.Decoder
+	ended   chan error
+}
+
+// newVisit also gives the report that says that all has begun.
+func newVisit(t *testing.T, server *httptest.Server, args ...string) *visit {
+	t.Helper()
+	stdin, stdinWriter := io.Pipe()
+	stdout, stdoutWriter := io.Pipe()
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	// The certificate of httptest is for example.com.
+	args = append([]string{"--to", server.Listener.Addr().String(), "--host", "example.com", "--grpc-host", "example.com", "--ca", string(ca)}, args...)
+	v := &visit{t: t, stdin: stdinWriter, reports: json.NewDecoder(stdout), ended: make(chan error, 1)}
+	go func() {
+		err := webUntil(t.Context(), args, stdin, stdoutWriter)
+		stdoutWriter.CloseWithError(err)
+		v.ended <- err
+	}()
+	if first := v.report(); len(first.Kinds) != 0 {
+		t.Errorf("the first report counts requests: %+v", first)
+	}
+	return v
+}
+
+func (v *visit) report() visited.Report {
+	v.t.Helper()
+	var report visited.Report
+	if err := v.reports.Decode(&report); err != nil {
+		v.t.Fatalf("no report: %v", err)
+	}
+	return report
+}
+
+func (v *visit) check() visited.Report {
+	v.t.Helper()
+	fmt.Fprintln(v.stdin, "check")
+	return v.report()
+}
+
+// until checks until the sum of all checks is enough.
+func (v *visit) until(enough func(visited.Kind) bool) map[string]visited.Kind {
+	v.t.Helper()
+	sum := map[string]visited.Kind{}
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		for name, kind := range v.check().Kinds {
+			all := sum[name]
+			all.Requests, all.Failed = all.Requests+kind.Requests, all.Failed+kind.Failed
+			all.Reopened, all.Resent = all.Reopened+kind.Reopened, all.Resent+kind.Resent
+			all.FirstFailures = append(all.FirstFailures, kind.FirstFailures...)
+			all.FirstEnds = append(all.FirstEnds, kind.FirstEnds...)
+			if all.PerPod == nil {
+				all.PerPod = map[string]int{}
+			}
+			for pod, count := range kind.PerPod {
+				all.PerPod[pod] += count
+			}
+			sum[name] = all
+		}
+		missing := slices.DeleteFunc(slices.Clone(kinds), func(name string) bool { return enough(sum[name]) })
+		if len(missing) == 0 {
+			return sum
+		}
+		if time.Now().After(deadline) {
+			v.t.Fatalf("not enough of %v: %+v", missing, sum)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// end closes the input, and gives the last report.
+func (v *visit) end() visited.Report {
+	v.t.Helper()
+	v.stdin.Close()
+	report := v.report()
+	if err := <-v.ended; err != nil {
+		v.t.Error(err)
+	}
+	return report
+}
+
+func startWeb(t *testing.T, handler http.Handler) *httptest.Server {
+	t.Helper()
+	server := httptest.NewUnstartedServer(handler)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server
+}
+
+var kinds = []string{visited.Kept, visited.Fresh, visited.HTTP2, visited.GRPC, visited.WebSocket}
+
+// TestWeb makes requests of all kinds, and ends the streams in between.
+func TestWeb(t *testing.T) {
+	first, second := newSite(identity{Pod: "p1"}), newSite(identity{Pod: "p2"})
+	served := make(chan http.Handler, 1)
+	served <- first
+	server := startWeb(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		now := <-served
+		served <- now
+		now.ServeHTTP(w, r)
+	}))
+	t.Cleanup(second.streams.close)
+	v := newVisit(t, server, "--rate", "50", "--streams", "5")
+	for name, kind := range v.until(func(kind visited.Kind) bool { return kind.Requests >= 25 }) {
+		if kind.Failed != 0 || kind.PerPod["p1"] != kind.Requests || kind.Reopened != 0 {
+			t.Errorf("%s: %+v; want requests of p1 only", name, kind)
+		}
+	}
+
+	<-served
+	served <- second
+	first.streams.close()
+	for name, kind := range v.until(func(kind visited.Kind) bool { return kind.PerPod["p2"] >= 25 }) {
+		wanted := 0
+		if name == visited.GRPC || name == visited.WebSocket {
+			wanted = 5
+		}
+		if kind.Failed != 0 || kind.Reopened != wanted || len(kind.FirstEnds) != wanted {
+			t.Errorf("%s: %+v; want %d streams opened again", name, kind, wanted)
+		}
+	}
+	if report := v.end(); report.From <= 0 || report.To <= report.From {
+		t.Errorf("the last report is from %g to %g", report.From, report.To)
+	}
+}
+
+// TestWebCountsFailures has a server that serves nothing any more.
+func TestWebCountsFailures(t *testing.T) {
+	kept := newSite(identity{Pod: "p1"})
+	broken := make(chan struct{})
+	server := startWeb(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-broken:
+			http.Error(w, "broken", http.StatusServiceUnavailable)
+		default:
+			kept.ServeHTTP(w, r)
+		}
+	}))
+	v := newVisit(t, server, "--rate", "20", "--streams", "2")
+	close(broken)
+	v.check()
+	kept.streams.close()
+	for name, kind := range v.until(func(kind visited.Kind) bool { return kind.Failed > 0 }) {
+		if !strings.Contains(kind.FirstFailures[0].Error, "503") {
+			t.Errorf("%s: %+v; want 503", name, kind)
+		}
+	}
+	v.end()
+}
+
+func TestWebRefuses(t *testing.T) {
+	fine := []string{"--to", "198.51.100.1:443", "--host", "a", "--grpc-host", "b"}
+	for _, args := range [][]string{
+		{}, fine, append(fine, "--ca", "nothing"), append(fine, "--rate", "0"), append(fine, "--to", "nowhere"), {"surplus"},
+	} {
+		if err := webUntil(t.Context(), args, strings.NewReader(""), io.Discard); err == nil {
+			t.Errorf("%v is taken; want a refusal", args)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/millrace-lb/millrace/test/echo/visited"
+)
+
+// asker makes request number i, and returns the pod that answered.
+type asker func(ctx context.Context, i int) (string, error)
+
+// askers make the requests that no stream carries.
+func (v *visitors) askers() map[string]asker {
+	protocols := func(set func(*http.Protocols, bool)) *http.Protocols {
+		p := new(http.Protocols)
+		set(p, true)
+		return p
+	}
+	of := func(transport *http.Transport) asker {
+		transport.DialContext, transport.TLSClientConfig = v.dial, v.tls()
+		transport.MaxIdleConnsPerHost = maxIdle
+		client := &http.Client{Transport: transport}
+		return func(ctx context.Context, i int) (string, error) { return v.ask(ctx, client, i) }
+	}
+	return map[string]asker{
+		visited.Kept:  of(&http.Transport{Protocols: protocols((*http.Protocols).SetHTTP1)}),
+		visited.Fresh: of(&http.Transport{Protocols: protocols((*http.Protocols).SetHTTP1), DisableKeepAlives: true}),
+		visited.HTTP2: of(&http.Transport{Protocols: protocols((*http.Protocols).SetHTTP2)}),
+	}
+}
+
+const (
+	// maxIdle is how many unused connections a client keeps.
+	maxIdle = 100
+	// everyPost: each fourth request has a body, and so may not be sent twice.
+	everyPost = 4
+	posted    = "what may be sent once only"
+)
+
+func (v *visitors) ask(ctx context.Context, client *http.Client, i int) (string, error) {
+	method, path, body := http.MethodGet, "/", io.Reader(http.NoBody)
+	if i%everyPost == 0 {
+		// The type of this reader hides from the client that it could begin again.
+		method, path, body = http.MethodPost, "/repeat", io.MultiReader(strings.NewReader(posted))
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "https://"+v.config.host+path, body)
+	if err != nil {
+		return "", err
+	}
+	if method == http.MethodPost {
+		request.ContentLength = int64(len(posted))
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	if err != nil {
+		return "", fmt.Errorf("read the answer: %w", err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s: answer is %s", method, response.Status)
+	}
+	var from message
+	if err := json.Unmarshal(content, &from); err != nil {
+		return "", fmt.Errorf("decode answer %q: %w", content, err)
+	}
+	if method == http.MethodPost && from.Text != posted {
+		return "", fmt.Errorf("%q was posted and %q arrived", posted, from.Text)
+	}
+	return from.Pod, nil
+}

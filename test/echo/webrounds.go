@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/millrace-lb/millrace/test/echo/visited"
+)
+
+// rounds are the times between reports. A request belongs to that in which it was due.
+type rounds struct {
+	start time.Time
+
+	mu      sync.Mutex
+	current *round
+}
+
+// round is what happened to the requests between two reports.
+type round struct {
+	start   time.Time
+	pending sync.WaitGroup
+
+	mu    sync.Mutex
+	kinds map[string]*visits
+}
+
+// visits are the requests of one kind.
+type visits struct {
+	visited.Kind
+	times []time.Duration
+}
+
+func newRounds() *rounds {
+	now := time.Now()
+	return &rounds{start: now, current: &round{start: now, kinds: map[string]*visits{}}}
+}
+
+// report ends the round, and waits until its requests have ended, too.
+func (r *rounds) report() visited.Report {
+	r.mu.Lock()
+	ended := r.current
+	r.current = &round{start: time.Now(), kinds: map[string]*visits{}}
+	report := visited.Report{
+		From: ended.start.Sub(r.start).Seconds(), To: r.current.start.Sub(r.start).Seconds(),
+		Kinds: map[string]visited.Kind{},
+	}
+	r.mu.Unlock()
+	ended.pending.Wait()
+	ended.mu.Lock()
+	defer ended.mu.Unlock()
+	for name, kind := range ended.kinds {
+		slices.Sort(kind.times)
+		kind.P50, kind.P99, kind.Max = quantile(kind.times, 0.5), quantile(kind.times, 0.99), quantile(kind.times, 1)
+		report.Kinds[name] = kind.Kind
+	}
+	return report
+}
+
+// request is one that has begun.
+type request struct {
+	rounds *rounds
+	round  *round
+	kind   string
+	due    time.Time
+}
+
+// begin notes that a request begins. It must end.
+func (r *rounds) begin(kind string, due time.Time) *request {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.current.pending.Add(1)
+	return &request{rounds: r, round: r.current, kind: kind, due: due}
+}
+
+// visits gives those of the request's kind; the round is locked.
+func (r *request) visits() *visits {
+	kind := r.round.kinds[r.kind]
+	if kind == nil {
+		kind = &visits{Kind: visited.Kind{
+			FirstFailures: []visited.Event{}, FirstEnds: []visited.Event{}, PerPod: map[string]int{},
+		}}
+		r.round.kinds[r.kind] = kind
+	}
+	return kind
+}
+
+// end notes who answered, or why nobody did.
+func (r *request) end(pod string, err error) {
+	defer r.round.pending.Done()
+	r.round.mu.Lock()
+	defer r.round.mu.Unlock()
+	kind := r.visits()
+	kind.Requests++
+	if err != nil {
+		kind.Failed++
+		kind.FirstFailures = r.rounds.note(kind.FirstFailures, err)
+		return
+	}
+	kind.PerPod[pod]++
+	kind.times = append(kind.times, time.Since(r.due))
+}
+
+// reopened notes that the request's stream has ended: before the message was sent, or without
+// an answer to it.
+func (r *request) reopened(sent bool, err error) {
+	r.round.mu.Lock()
+	defer r.round.mu.Unlock()
+	kind := r.visits()
+	kind.Reopened++
+	if sent {
+		kind.Resent++
+	}
+	kind.FirstEnds = r.rounds.note(kind.FirstEnds, err)
+}
+
+func (r *rounds) note(events []visited.Event, err error) []visited.Event {
+	if len(events) >= maxFirstErrors {
+		return events
+	}
+	return append(events, visited.Event{At: time.Since(r.start).Seconds(), Error: err.Error()})
+}

@@ -39,6 +39,7 @@ func newCommand(env environment) *cobra.Command {
 		statusCommand(env, &config),
 		vipsCommand(env, &config),
 		nodesCommand(env, &config),
+		routesCommand(env, &config),
 		dropsCommand(env, &config),
 		topCommand(env, &config),
 		traceCommand(env, &config),

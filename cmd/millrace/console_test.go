@@ -334,7 +334,7 @@ func TestConsoleFlags(t *testing.T) {
 		"interval":  {"top --interval 1ms", "--interval=1ms"},
 		"vip":       {"drops --vip web", "--vip"},
 		"syn, ack":  {"trace 198.51.100.1:1 203.0.113.1:80 --syn --ack", "syn ack"},
-		"no target": {"trace 198.51.100.1:1", "2 arg"},
+		"no target": {"trace 198.51.100.1:1", "SOURCE:PORT VIP:PORT, or a URL"},
 		"no agents": {"top --kubeconfig " + emptyCluster(t), "no agent runs"},
 	} {
 		t.Run(name, func(t *testing.T) {

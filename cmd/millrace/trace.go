@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/console"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/routing"
 )
 
 const (
@@ -36,33 +37,40 @@ var errDropped = errors.New("the packet is dropped")
 func traceCommand(env environment, config *cluster.Config) *cobra.Command {
 	var node, proto, output string
 	var syn, ack bool
+	var asked urlFlags
 	command := &cobra.Command{
-		Use:   "trace SOURCE:PORT VIP:PORT",
-		Short: "Show what becomes of a packet, node by node",
+		Use:   "trace SOURCE:PORT VIP:PORT | trace URL",
+		Short: "Show what becomes of a packet or a request, node by node",
 		Long: "Run the nodes' own program on a packet made for the purpose and show each step, from the ingress node\n" +
 			"to the pod. Nothing is sent, recorded or counted. IPv6 is written [2001:db8::1]:80.\n\n" +
-			"The exit code is 3 where the packet is dropped.",
+			"With a URL, go on from the packet to the proxy's listener, route and backends. The VIP is the one\n" +
+			"where the URL's host is served; no name is looked up.\n\n" +
+			"The exit code is 3 where the packet is dropped, or the request refused.",
 		Example: "  millrace trace 198.51.100.130:40000 203.0.113.1:80\n" +
-			"  millrace trace '[2001:db8::1]:40000' '[2001:db8:cafe::1]:53' --proto udp --node node2",
-		Args:              cobra.ExactArgs(2),
+			"  millrace trace '[2001:db8::1]:40000' '[2001:db8:cafe::1]:53' --proto udp --node node2\n" +
+			"  millrace trace https://shop.example.com/cart --from 203.0.113.7",
+		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: argument(1, complete(config, sockets)),
 		RunE: func(command *cobra.Command, args []string) error {
 			asJSON, err := parseJSON(output)
 			if err != nil {
 				return err
 			}
+			asked.given = command.Flags().Changed
+			if len(args) == 1 {
+				if ack || !strings.EqualFold(proto, "tcp") {
+					return errors.New("a URL is traced from the first packet of a TCP connection: leave out --ack and --proto")
+				}
+				return traceURL(command.Context(), env, *config, urlTrace{url: args[0], flags: asked, node: node, json: asJSON})
+			}
+			if err := asked.unused(); err != nil {
+				return err
+			}
 			first, err := traceArguments(args, proto, ack)
 			if err != nil {
 				return err
 			}
-			found, err := cluster.FindAgents(command.Context(), *config)
-			if err != nil {
-				return err
-			}
-			if node == "" {
-				node = found.Nodes()[0]
-			}
-			way, err := follow(command.Context(), found, node, first)
+			way, err := packetWay(command.Context(), *config, node, first)
 			if err := errors.Join(showWay(env.stdout, way, asJSON), err); err != nil {
 				return err
 			}
@@ -74,11 +82,25 @@ func traceCommand(env environment, config *cluster.Config) *cobra.Command {
 	flags.StringVar(&proto, "proto", "tcp", "`protocol`: tcp, udp or sctp")
 	flags.BoolVar(&syn, "syn", false, "the first packet of a connection (default)")
 	flags.BoolVar(&ack, "ack", false, "a packet of a connection that is there already")
+	asked.add(flags)
 	jsonFlag(command, &output, "output `format`: json")
 	mustComplete(command, "node", complete(config, cluster.Nodes))
+	mustComplete(command, "vip", complete(config, addresses))
 	mustComplete(command, "proto", fixed("tcp", "udp", "sctp"))
 	command.MarkFlagsMutuallyExclusive("syn", "ack")
 	return command
+}
+
+// packetWay traces a packet from an ingress node on, by default the first one.
+func packetWay(ctx context.Context, config cluster.Config, node string, first []string) (way, error) {
+	found, err := cluster.FindAgents(ctx, config)
+	if err != nil {
+		return way{}, err
+	}
+	if node == "" {
+		node = found.Nodes()[0]
+	}
+	return follow(ctx, found, node, first)
 }
 
 // traceArguments are the arguments for the agent of the first node.
@@ -109,10 +131,15 @@ type way struct {
 	Hops []*consoleapi.Trace `json:"hops"`
 	// Pod is namespace/name of the one that it is delivered to.
 	Pod string `json:"pod,omitempty"`
+	// Request is what becomes of the request that the packet begins, where a URL is traced.
+	Request *routing.Answer `json:"request,omitempty"`
 }
 
-// end is errDropped where the last node drops the packet.
+// end is errDropped where the last node drops the packet, or the proxy refuses the request.
 func (w way) end() error {
+	if w.Request != nil && w.Request.Refused() {
+		return errDropped
+	}
 	if last := len(w.Hops) - 1; last >= 0 && w.Hops[last].Verdict == consoleapi.Dropped {
 		return errDropped
 	}
@@ -162,7 +189,7 @@ func traceOn(ctx context.Context, runner console.Runner, node string, command []
 }
 
 func showWay(out io.Writer, w way, asJSON bool) error {
-	if len(w.Hops) == 0 {
+	if len(w.Hops) == 0 && w.Request == nil {
 		return nil
 	}
 	if asJSON {
@@ -173,6 +200,9 @@ func showWay(out io.Writer, w way, asJSON bool) error {
 	var lines []string
 	for _, hop := range w.Hops {
 		lines = append(lines, render.Hop(hop, w.Pod)...)
+	}
+	if w.Request != nil {
+		lines = append(lines, render.Answer(w.Request, w.Pod)...)
 	}
 	_, err := io.WriteString(out, strings.Join(lines, "\n")+"\n")
 	return err

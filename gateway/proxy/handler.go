@@ -149,11 +149,14 @@ func (x *exchange) redirect(w *answer, redirect *resource.Redirect) {
 	}
 	changeHeaders(x.rule.filters.response, w.Header())
 	w.Header().Set("Location", location(redirect, x.rule.prefix, x))
-	status := int(redirect.GetStatus())
-	if status == 0 {
-		status = http.StatusFound
+	w.WriteHeader(redirectStatus(redirect))
+}
+
+func redirectStatus(redirect *resource.Redirect) int {
+	if status := int(redirect.GetStatus()); status != 0 {
+		return status
 	}
-	w.WriteHeader(status)
+	return http.StatusFound
 }
 
 // refuse answers a request itself.

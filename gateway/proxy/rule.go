@@ -15,6 +15,7 @@ import (
 
 // rule is what happens to the requests that match.
 type rule struct {
+	from  *resource.Rule
 	route string
 	// prefix is what a rewritten prefix takes the place of.
 	prefix  string
@@ -75,6 +76,7 @@ func newGroup(r *resource.RouteGroup) (*group, error) {
 
 func newRule(from *resource.Rule) (*rule, error) {
 	r := &rule{
+		from:    from,
 		route:   from.GetRoute(),
 		timeout: time.Duration(from.GetTimeouts().GetRequest()) * time.Millisecond,
 		session: newSession(from.GetSessionPersistence()),

@@ -63,7 +63,9 @@ func (c *compilation) frontend(of *listener) {
 		found.Listener = fmt.Sprintf("%s/%s/%s", of.owner.GetNamespace(), of.owner.GetName(), of.spec.Name)
 	}
 	if len(of.attachments) > 0 {
-		found.Services = of.attachments[0].route.layer4
+		attached := of.attachments[0].route
+		found.Route = Object{Kind: attached.kind, Namespace: attached.object.GetNamespace(), Name: attached.object.GetName()}
+		found.Services = attached.layer4
 	}
 	c.result.Frontends = append(c.result.Frontends, found)
 }

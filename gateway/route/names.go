@@ -10,6 +10,14 @@ const (
 	GatewayController = "millrace.io/gateway"
 )
 
+// AnnotationProxyOf is on each object that runs the proxies of an owner. Its value is OwnerKey.
+const AnnotationProxyOf = "millrace.io/proxy-of"
+
+// OwnerKey names the owner of proxies in one string: "Gateway/namespace/name".
+func OwnerKey(owner Object) string {
+	return owner.Kind + "/" + owner.Namespace + "/" + owner.Name
+}
+
 // Annotations of an Ingress.
 const (
 	// AnnotationSSLRedirect "true" answers plain HTTP with a redirect to HTTPS. It overrides

@@ -38,6 +38,10 @@ type Settings struct {
 	IngressController string
 	// GatewayController is the spec.controllerName of the GatewayClasses that are ours.
 	GatewayController gatewayv1.GatewayController
+	// AssumeCertificates takes every Secret that an object may refer to for one with a good
+	// certificate, which covers what it is for. It is for those who may not read Secrets; the
+	// resources then have no keys.
+	AssumeCertificates bool
 	// ReservedPorts are those at which a proxy listens for other purposes: probes, metrics.
 	ReservedPorts []int32
 }

@@ -74,6 +74,8 @@ type Frontend struct {
 	Listener string
 	Port     int32
 	Protocol corev1.Protocol
+	// Route is what the Services come from; it is empty where no route is attached.
+	Route Object
 	// Services share the connections by weight. There may be none: all are refused.
 	Services []WeightedService
 }

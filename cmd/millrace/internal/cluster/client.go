@@ -11,12 +11,14 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
@@ -159,19 +161,33 @@ func newClient(config *rest.Config) (client.Reader, error) {
 // kinds are those that are read.
 func kinds() (*runtime.Scheme, meta.RESTMapper, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, millracev1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, gatewayv1.Install, millracev1alpha1.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			return nil, nil, err
 		}
 	}
 	mapper := meta.NewDefaultRESTMapper(nil)
-	for _, kind := range []string{"Service", "Pod"} {
+	for _, kind := range []string{"Service", "Pod", "ConfigMap"} {
 		mapper.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 	// A cache of one namespace asks for the scope of the list itself.
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("PodList"), meta.RESTScopeNamespace)
 	mapper.Add(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), meta.RESTScopeNamespace)
 	mapper.Add(millracev1alpha1.GroupVersion.WithKind("VIPRoute"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Namespace"), meta.RESTScopeRoot)
+	mapper.Add(networkingv1.SchemeGroupVersion.WithKind("IngressClass"), meta.RESTScopeRoot)
+	mapper.Add(networkingv1.SchemeGroupVersion.WithKind("Ingress"), meta.RESTScopeNamespace)
+	mapper.Add(gatewayv1.SchemeGroupVersion.WithKind("GatewayClass"), meta.RESTScopeRoot)
+	// The mapper would guess gatewaies.
+	mapper.AddSpecific(gatewayv1.SchemeGroupVersion.WithKind("Gateway"), gatewayv1.SchemeGroupVersion.WithResource("gateways"),
+		gatewayv1.SchemeGroupVersion.WithResource("gateway"), meta.RESTScopeNamespace)
+	for _, kind := range []string{
+		"ListenerSet", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute", "ReferenceGrant", "BackendTLSPolicy",
+	} {
+		mapper.Add(gatewayv1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
+	}
 	for _, kind := range []string{"VIPPool", "VIP", "LBPeer", "VIPAdvertisement", "LBNode", "LBNodeReport"} {
 		mapper.Add(millracev1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
 	}

@@ -31,7 +31,7 @@ const (
 	// LabelOwner has a hash of the owner, by which its pods are selected.
 	LabelOwner = "millrace.io/proxy-of"
 	// AnnotationOwner is the owner itself: "Gateway/namespace/name".
-	AnnotationOwner = "millrace.io/proxy-of"
+	AnnotationOwner = route.AnnotationProxyOf
 	// LabelGateway and LabelGatewayClass are those of GEP-1762.
 	LabelGateway      = "gateway.networking.k8s.io/gateway-name"
 	LabelGatewayClass = "gateway.networking.k8s.io/gateway-class-name"
@@ -109,7 +109,7 @@ const (
 
 // Key names an owner in one string, for the server of configurations and in annotations.
 func Key(owner route.Object) string {
-	return owner.Kind + "/" + owner.Namespace + "/" + owner.Name
+	return route.OwnerKey(owner)
 }
 
 // hash is a short text for what is too long for a label. The owner of a label proves

@@ -95,6 +95,15 @@ func (s *Set) Len() int { return len(s.all) }
 // All gives the endpoints; they are not to be changed.
 func (s *Set) All() []*Endpoint { return s.all }
 
+// Candidates gives the addresses of those that Pick chooses among.
+func (s *Set) Candidates() []netip.AddrPort {
+	addresses := make([]netip.AddrPort, 0, len(s.open))
+	for _, endpoint := range s.open {
+		addresses = append(addresses, endpoint.Address)
+	}
+	return addresses
+}
+
 // Pick takes an endpoint, which is to be given back with Release. Those in tried are
 // taken only where there is no other.
 func (s *Set) Pick(now time.Time, tried []*Endpoint) (*Endpoint, error) {

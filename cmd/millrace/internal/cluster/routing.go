@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/routing"
+	"github.com/millrace-lb/millrace/gateway/route"
+)
+
+// ReadRouting reads what the gateway compiles, but no Secret. Kinds of Gateway API that the
+// cluster does not have are left out; those that the reader may not list become a remark.
+func ReadRouting(ctx context.Context, config Config) (*routing.Input, error) {
+	restConfig, reader, err := config.client()
+	if err != nil {
+		return nil, err
+	}
+	in := &routing.Input{Namespace: config.Namespace}
+	if err := readBuiltin(ctx, reader, in); err != nil {
+		return nil, explain(restConfig.Host, err)
+	}
+	if err := readGatewayAPI(ctx, reader, in); err != nil {
+		return nil, explain(restConfig.Host, err)
+	}
+	if err := readConfigMaps(ctx, reader, in); err != nil {
+		return nil, explain(restConfig.Host, err)
+	}
+	return in, nil
+}
+
+func readBuiltin(ctx context.Context, reader client.Reader, in *routing.Input) error {
+	var (
+		classes    networkingv1.IngressClassList
+		ingresses  networkingv1.IngressList
+		services   corev1.ServiceList
+		namespaces corev1.NamespaceList
+		endpoints  discoveryv1.EndpointSliceList
+	)
+	err := list(ctx, reader, []client.ObjectList{&classes, &ingresses, &services, &namespaces, &endpoints})
+	o := &in.Objects
+	o.IngressClasses, o.Ingresses = pointers(classes.Items), pointers(ingresses.Items)
+	o.Services, o.Namespaces = pointers(services.Items), pointers(namespaces.Items)
+	in.EndpointSlices = pointers(endpoints.Items)
+	return err
+}
+
+func readGatewayAPI(ctx context.Context, reader client.Reader, in *routing.Input) error {
+	var (
+		classes   gatewayv1.GatewayClassList
+		gateways  gatewayv1.GatewayList
+		sets      gatewayv1.ListenerSetList
+		https     gatewayv1.HTTPRouteList
+		grpcs     gatewayv1.GRPCRouteList
+		tlss      gatewayv1.TLSRouteList
+		tcps      gatewayv1.TCPRouteList
+		udps      gatewayv1.UDPRouteList
+		grants    gatewayv1.ReferenceGrantList
+		policies  gatewayv1.BackendTLSPolicyList
+		forbidden []string
+		mutex     sync.Mutex
+	)
+	group, ctx := errgroup.WithContext(ctx)
+	for kind, objects := range map[string]client.ObjectList{
+		"GatewayClasses": &classes, "Gateways": &gateways, "ListenerSets": &sets, "HTTPRoutes": &https,
+		"GRPCRoutes": &grpcs, "TLSRoutes": &tlss, "TCPRoutes": &tcps, "UDPRoutes": &udps,
+		"ReferenceGrants": &grants, "BackendTLSPolicies": &policies,
+	} {
+		group.Go(func() error {
+			err := reader.List(ctx, objects)
+			switch {
+			case apierrors.IsNotFound(err):
+				return nil
+			case apierrors.IsForbidden(err):
+				mutex.Lock()
+				defer mutex.Unlock()
+				forbidden = append(forbidden, kind)
+				return nil
+			}
+			return err
+		})
+	}
+	err := group.Wait()
+	o := &in.Objects
+	o.GatewayClasses, o.Gateways, o.ListenerSets = pointers(classes.Items), pointers(gateways.Items), pointers(sets.Items)
+	o.HTTPRoutes, o.GRPCRoutes, o.TLSRoutes = pointers(https.Items), pointers(grpcs.Items), pointers(tlss.Items)
+	o.TCPRoutes, o.UDPRoutes = pointers(tcps.Items), pointers(udps.Items)
+	o.ReferenceGrants, o.BackendTLSPolicies = pointers(grants.Items), pointers(policies.Items)
+	slices.Sort(forbidden)
+	for _, kind := range forbidden {
+		in.Remarks = append(in.Remarks, kind+" are left out: you may not list them (ClusterRole millrace-viewer)")
+	}
+	return err
+}
+
+// readConfigMaps reads those that objects refer to, one by one: a cluster has many others.
+func readConfigMaps(ctx context.Context, reader client.Reader, in *routing.Input) error {
+	var (
+		mutex  sync.Mutex
+		unread []string
+	)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(10)
+	for _, name := range referredConfigMaps(&in.Objects) {
+		group.Go(func() error {
+			found := &corev1.ConfigMap{}
+			err := reader.Get(ctx, name, found)
+			mutex.Lock()
+			defer mutex.Unlock()
+			switch {
+			case err == nil:
+				in.Objects.ConfigMaps = append(in.Objects.ConfigMaps, found)
+			case apierrors.IsNotFound(err):
+			case apierrors.IsForbidden(err):
+				unread = append(unread, name.String())
+			default:
+				return err
+			}
+			return nil
+		})
+	}
+	err := group.Wait()
+	slices.Sort(unread)
+	for _, name := range unread {
+		in.Remarks = append(in.Remarks, fmt.Sprintf("ConfigMap %s counts as missing: you may not read it", name))
+	}
+	return err
+}
+
+// referredConfigMaps are those with parameters, and those with CAs.
+func referredConfigMaps(objects *route.Objects) []types.NamespacedName {
+	found := map[types.NamespacedName]bool{}
+	add := func(namespace, kind, name string) {
+		if kind == "ConfigMap" {
+			found[types.NamespacedName{Namespace: namespace, Name: name}] = true
+		}
+	}
+	for _, class := range objects.IngressClasses {
+		if from := class.Spec.Parameters; from != nil && from.Namespace != nil && class.Spec.Controller == route.IngressController {
+			add(*from.Namespace, from.Kind, from.Name)
+		}
+	}
+	for _, class := range objects.GatewayClasses {
+		if from := class.Spec.ParametersRef; from != nil && from.Namespace != nil && class.Spec.ControllerName == route.GatewayController {
+			add(string(*from.Namespace), string(from.Kind), from.Name)
+		}
+	}
+	for _, gateway := range objects.Gateways {
+		if gateway.Spec.Infrastructure != nil && gateway.Spec.Infrastructure.ParametersRef != nil {
+			from := gateway.Spec.Infrastructure.ParametersRef
+			add(gateway.Namespace, string(from.Kind), from.Name)
+		}
+		for _, from := range frontendAuthorities(gateway) {
+			namespace := gateway.Namespace
+			if from.Namespace != nil {
+				namespace = string(*from.Namespace)
+			}
+			add(namespace, string(from.Kind), string(from.Name))
+		}
+	}
+	for _, policy := range objects.BackendTLSPolicies {
+		for _, from := range policy.Spec.Validation.CACertificateRefs {
+			add(policy.Namespace, string(from.Kind), string(from.Name))
+		}
+	}
+	names := make([]types.NamespacedName, 0, len(found))
+	for name := range found {
+		names = append(names, name)
+	}
+	return names
+}
+
+// frontendAuthorities are what clients' certificates are held against.
+func frontendAuthorities(gateway *gatewayv1.Gateway) []gatewayv1.ObjectReference {
+	if gateway.Spec.TLS == nil || gateway.Spec.TLS.Frontend == nil {
+		return nil
+	}
+	var found []gatewayv1.ObjectReference
+	add := func(config gatewayv1.TLSConfig) {
+		if config.Validation != nil {
+			found = append(found, config.Validation.CACertificateRefs...)
+		}
+	}
+	add(gateway.Spec.TLS.Frontend.Default)
+	for _, port := range gateway.Spec.TLS.Frontend.PerPort {
+		add(port.TLS)
+	}
+	return found
+}
+
+func pointers[T any](items []T) []*T {
+	all := make([]*T, len(items))
+	for i := range items {
+		all[i] = &items[i]
+	}
+	return all
+}

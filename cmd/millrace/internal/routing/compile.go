@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package routing
+
+import (
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/millrace-lb/millrace/gateway/proxy"
+	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route"
+)
+
+// Compiled is the gateway's configuration of all proxies, and where they are.
+type Compiled struct {
+	in       *Input
+	result   *route.Result
+	services map[key]*corev1.Service
+	slices   map[key][]*discoveryv1.EndpointSlice
+	// fleets are the Services of proxies by owner (route.OwnerKey).
+	fleets map[string]*corev1.Service
+	// endpoints are made once for each Service port.
+	endpoints map[route.ServicePort]*resource.Endpoints
+}
+
+type key struct{ namespace, name string }
+
+// Compile compiles the objects. Certificates are assumed: Secrets are not read.
+func Compile(in *Input) *Compiled {
+	settings := route.DefaultSettings()
+	settings.AssumeCertificates = true
+	c := &Compiled{
+		in: in, result: route.Compile(&in.Objects, settings),
+		services:  make(map[key]*corev1.Service, len(in.Objects.Services)),
+		slices:    map[key][]*discoveryv1.EndpointSlice{},
+		fleets:    map[string]*corev1.Service{},
+		endpoints: map[route.ServicePort]*resource.Endpoints{},
+	}
+	for _, service := range in.Objects.Services {
+		c.services[key{service.Namespace, service.Name}] = service
+		if owner := service.Annotations[route.AnnotationProxyOf]; owner != "" {
+			c.fleets[service.Namespace+" "+owner] = service
+		}
+	}
+	for _, slice := range in.EndpointSlices {
+		of := key{slice.Namespace, slice.Labels[discoveryv1.LabelServiceName]}
+		c.slices[of] = append(c.slices[of], slice)
+	}
+	return c
+}
+
+// fleet is the Service of an owner's proxies, nil where there is none. It is in the owner's
+// namespace: elsewhere anybody could claim to be it.
+func (c *Compiled) fleet(owner route.Object) *corev1.Service {
+	namespace := owner.Namespace
+	if namespace == "" {
+		namespace = c.in.Namespace
+	}
+	return c.fleets[namespace+" "+route.OwnerKey(owner)]
+}
+
+// vipsOf are the addresses of a Service, IPv4 first.
+func vipsOf(service *corev1.Service) []netip.Addr {
+	if service == nil {
+		return nil
+	}
+	var found []netip.Addr
+	for _, point := range service.Status.LoadBalancer.Ingress {
+		if address, err := netip.ParseAddr(point.IP); err == nil {
+			found = append(found, address)
+		}
+	}
+	slices.SortFunc(found, netip.Addr.Compare)
+	return found
+}
+
+// proxiesOf counts the proxies behind a Service that take new connections.
+func (c *Compiled) proxiesOf(service *corev1.Service) int {
+	if service == nil {
+		return 0
+	}
+	ready := map[string]bool{}
+	for _, slice := range c.slices[key{service.Namespace, service.Name}] {
+		for _, endpoint := range slice.Endpoints {
+			if endpoint.Conditions.Ready != nil && !*endpoint.Conditions.Ready || len(endpoint.Addresses) == 0 {
+				continue
+			}
+			name := endpoint.Addresses[0]
+			if endpoint.TargetRef != nil {
+				// A pod has an address of each family.
+				name = endpoint.TargetRef.Name
+			}
+			ready[name] = true
+		}
+	}
+	return len(ready)
+}
+
+// endpointsOf is who serves a Service port.
+func (c *Compiled) endpointsOf(port route.ServicePort) *resource.Endpoints {
+	if known := c.endpoints[port]; known != nil {
+		return known
+	}
+	of := key{port.Namespace, port.Name}
+	found := &resource.Endpoints{}
+	if service := c.services[of]; service != nil {
+		found = route.Endpoints(service, port.Port, c.slices[of])
+	}
+	c.endpoints[port] = found
+	return found
+}
+
+// plan is the configuration of a proxy with its endpoints, as the proxy carries it out.
+func (c *Compiled) plan(of *route.Proxy) (*proxy.Plan, error) {
+	resources := slices.Clone(of.Resources)
+	for _, port := range of.Backends {
+		resources = append(resources, &resource.Resource{
+			Name: route.EndpointsName(port),
+			Kind: &resource.Resource_Endpoints{Endpoints: c.endpointsOf(port)},
+		})
+	}
+	return proxy.NewPlan(resources)
+}
+
+// listenersOf are the listeners of a proxy by the name of their resource.
+func listenersOf(of *route.Proxy) map[string]*resource.Listener {
+	found := map[string]*resource.Listener{}
+	for _, r := range of.Resources {
+		if listener := r.GetListener(); listener != nil {
+			found[r.GetName()] = listener
+		}
+	}
+	return found
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package routing
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/millrace-lb/millrace/gateway/proxy"
+	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route"
+)
+
+// Errors of Find.
+var (
+	ErrNotServed = errors.New("not served")
+	ErrAmbiguous = errors.New("served at several VIPs")
+)
+
+// Request is what a client asks for. Header has canonical names.
+type Request struct {
+	Method string
+	// URL is one of http, https, or tls for a connection that is passed on.
+	URL    *url.URL
+	Header map[string][]string
+	// VIP is where the client sends it; invalid: where the host of the URL is served.
+	VIP netip.Addr
+	// IPv6 asks for a VIP of that family, where VIP is invalid.
+	IPv6 bool
+}
+
+// port is that of the URL, or the one of its scheme.
+func (r *Request) port() (int32, error) {
+	if text := r.URL.Port(); text != "" {
+		port, err := strconv.ParseUint(text, 10, 16)
+		if err != nil || port == 0 {
+			return 0, fmt.Errorf("%s: %s is no port", r.URL, text)
+		}
+		return int32(port), nil
+	}
+	if r.URL.Scheme == "http" {
+		return 80, nil
+	}
+	return 443, nil
+}
+
+// Place is where a request arrives, and the configuration that takes it there.
+type Place struct {
+	Owner Name
+	VIP   netip.AddrPort
+
+	compiled *Compiled
+	proxy    *route.Proxy
+	plan     *proxy.Plan
+	target   uint16
+}
+
+// Find finds the VIP for a request: the one that is asked for, or the only one with rules for
+// the host. The error is ErrNotServed or ErrAmbiguous.
+func (c *Compiled) Find(request *Request) (*Place, error) {
+	port, err := request.port()
+	if err != nil {
+		return nil, err
+	}
+	var served, open []*Place
+	for _, of := range c.result.Proxies {
+		place, grouped, err := c.place(of, port, request)
+		switch {
+		case err != nil:
+			return nil, err
+		case place == nil:
+		case grouped:
+			served = append(served, place)
+		default:
+			open = append(open, place)
+		}
+	}
+	if len(served) == 0 {
+		// They answer, if only that they do not know the host.
+		served = open
+	}
+	host := request.URL.Hostname()
+	switch len(served) {
+	case 1:
+		return served[0], nil
+	case 0:
+		if request.VIP.IsValid() {
+			return nil, fmt.Errorf("%w: no proxy listens at %s; see millrace routes",
+				ErrNotServed, netip.AddrPortFrom(request.VIP, uint16(port)))
+		}
+		return nil, fmt.Errorf("%w: no proxy with a VIP of that family listens at port %d for %s; see millrace routes",
+			ErrNotServed, port, host)
+	}
+	var vips []string
+	for _, place := range served {
+		vips = append(vips, fmt.Sprintf("%s (%s)", place.VIP.Addr(), place.Owner))
+	}
+	return nil, fmt.Errorf("%w: %s at %s; give --vip", ErrAmbiguous, host, strings.Join(vips, ", "))
+}
+
+// place is where a proxy takes a request, or nil; grouped says that there are rules for its host.
+func (c *Compiled) place(of *route.Proxy, port int32, request *Request) (place *Place, grouped bool, err error) {
+	at := slices.IndexFunc(of.Ports, func(p route.Port) bool { return p.VIP == port })
+	vips := vipsOf(c.fleet(of.Owner))
+	i := slices.IndexFunc(vips, func(vip netip.Addr) bool {
+		if request.VIP.IsValid() {
+			return vip == request.VIP.Unmap()
+		}
+		return vip.Is6() == request.IPv6
+	})
+	if at < 0 || i < 0 {
+		return nil, false, nil
+	}
+	plan, err := c.plan(of)
+	if err != nil {
+		return nil, false, err
+	}
+	target := uint16(of.Ports[at].Target)
+	_, group, err := plan.Listener(target, request.URL.Hostname())
+	if err != nil {
+		return nil, false, err
+	}
+	return &Place{
+		Owner: Name{of.Owner.Kind, of.Owner.Namespace, of.Owner.Name},
+		VIP:   netip.AddrPortFrom(vips[i], uint16(port)), compiled: c, proxy: of, plan: plan, target: target,
+	}, group != "", nil
+}
+
+// Answer is what becomes of a request at the proxies of its place.
+type Answer struct {
+	Owner Name   `json:"owner"`
+	VIP   string `json:"vip"`
+	// Listener is absent where none is for the host.
+	Listener *Listener `json:"listener,omitempty"`
+	// Rule is absent where none takes the request. Its backends are those that may get it.
+	Rule *Rule `json:"rule,omitempty"`
+	// Status is what the proxy answers by itself; absent: a backend answers.
+	Status   int    `json:"status,omitempty"`
+	Location string `json:"location,omitempty"`
+}
+
+// Refused reports whether no backend gets the request, and the answer is no redirect.
+func (a *Answer) Refused() bool { return a.Status >= 400 || a.Rule == nil }
+
+// Decide says what becomes of the request.
+func (p *Place) Decide(request *Request) *Answer {
+	var decision proxy.Decision
+	if request.URL.Scheme == "tls" {
+		decision = p.plan.DecideTLS(p.target, request.URL.Hostname())
+	} else {
+		decision = p.plan.Decide(p.target, proxy.Request{Method: request.Method, URL: request.URL, Header: request.Header})
+	}
+	answer := &Answer{Owner: p.Owner, VIP: p.VIP.String(), Status: decision.Status, Location: decision.Location}
+	if found := listenersOf(p.proxy)[decision.Listener]; found != nil {
+		answer.Listener = &Listener{
+			Name: strings.TrimPrefix(decision.Listener, "listener/"), Port: int32(found.GetPort()),
+			Protocol: protocolOf(found), Hostname: hostname(found.GetHostname()),
+		}
+	}
+	if decision.Rule != nil {
+		answer.Rule = p.rule(&decision)
+	}
+	return answer
+}
+
+// rule shows the rule of a decision, with the backends that take a share.
+func (p *Place) rule(decision *proxy.Decision) *Rule {
+	backends := map[string]*resource.Backend{}
+	for _, r := range p.proxy.Resources {
+		if backend := r.GetBackend(); backend != nil {
+			backends[r.GetName()] = backend
+		}
+	}
+	rule := p.compiled.rule(decision.Rule, backends)
+	rule.Backends = slices.DeleteFunc(rule.Backends, func(b Backend) bool { return b.Weight == 0 })
+	for _, r := range p.proxy.Resources {
+		if r.GetName() == decision.Group {
+			rule.Hostname = hostname(r.GetRouteGroup().GetHostname())
+		}
+	}
+	if found := listenersOf(p.proxy)[decision.Listener]; found != nil {
+		rule.Listeners = []string{strings.TrimPrefix(decision.Listener, "listener/")}
+		rule.Ports = []string{portOf(found)}
+	}
+	return &rule
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/textproto"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/routing"
+)
+
+// Where a request comes from if nobody says: addresses for documentation (RFC 5737, 3849).
+var (
+	someIPv4 = netip.MustParseAddr("192.0.2.1")
+	someIPv6 = netip.MustParseAddr("2001:db8::1")
+)
+
+// somePort is the client's where none is given.
+const somePort = 40000
+
+// urlFlags say which request for a URL is traced.
+type urlFlags struct {
+	from, vip, method string
+	headers           []string
+	given             func(flag string) bool
+}
+
+func (f *urlFlags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.from, "from", "", "with a URL: the client, `ADDRESS` or ADDRESS:PORT (default an address for documentation)")
+	flags.StringVar(&f.vip, "vip", "", "with a URL: the `VIP` that the client sends it to (default where its host is served)")
+	flags.StringVar(&f.method, "method", http.MethodGet, "with a URL: the request's `method`")
+	flags.StringArrayVarP(&f.headers, "header", "H", nil, "with a URL: a header as `'NAME: VALUE'`; can be given more than once")
+}
+
+// unused is an error where a flag for URLs is given without one.
+func (f *urlFlags) unused() error {
+	for _, name := range []string{"from", "vip", "method", "header"} {
+		if f.given(name) {
+			return fmt.Errorf("--%s is for a URL; give one in place of SOURCE:PORT VIP:PORT", name)
+		}
+	}
+	return nil
+}
+
+// request reads what is asked for, and where from.
+func (f *urlFlags) request(text string) (*routing.Request, netip.AddrPort, error) {
+	var none netip.AddrPort
+	target, err := url.Parse(text)
+	if err != nil || target.Host == "" || !slices.Contains([]string{"http", "https", "tls"}, target.Scheme) {
+		return nil, none, fmt.Errorf("%q: write SOURCE:PORT VIP:PORT, or a URL such as https://shop.example.com/cart", text)
+	}
+	request := &routing.Request{Method: strings.ToUpper(f.method), URL: target, Header: http.Header{}}
+	for _, header := range f.headers {
+		name, value, found := strings.Cut(header, ":")
+		if !found || strings.TrimSpace(name) == "" {
+			return nil, none, fmt.Errorf("--header=%q: write 'NAME: VALUE'", header)
+		}
+		name = textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(name))
+		request.Header[name] = append(request.Header[name], strings.TrimSpace(value))
+	}
+	vip := f.vip
+	if _, err := netip.ParseAddr(target.Hostname()); err == nil && vip == "" {
+		vip = target.Hostname()
+	}
+	if vip != "" {
+		if request.VIP, err = netip.ParseAddr(vip); err != nil {
+			return nil, none, fmt.Errorf("--vip=%s: %w", vip, err)
+		}
+	}
+	from, err := f.source(request.VIP)
+	if err != nil {
+		return nil, none, err
+	}
+	request.IPv6 = from.Addr().Is6()
+	if request.VIP.IsValid() && request.VIP.Unmap().Is6() != request.IPv6 {
+		return nil, none, fmt.Errorf("from %s to %s: both must be IPv4 or both IPv6", from.Addr(), request.VIP)
+	}
+	return request, from, nil
+}
+
+// source is the client.
+func (f *urlFlags) source(vip netip.Addr) (netip.AddrPort, error) {
+	if f.from == "" {
+		if vip.IsValid() && vip.Unmap().Is6() {
+			return netip.AddrPortFrom(someIPv6, somePort), nil
+		}
+		return netip.AddrPortFrom(someIPv4, somePort), nil
+	}
+	if address, err := netip.ParseAddr(strings.Trim(f.from, "[]")); err == nil {
+		return netip.AddrPortFrom(address.Unmap(), somePort), nil
+	}
+	at, err := netip.ParseAddrPort(f.from)
+	if err != nil {
+		return at, fmt.Errorf("--from=%s: %w; write 203.0.113.7, 203.0.113.7:40000 or [2001:db8::7]:40000", f.from, err)
+	}
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), nil
+}
+
+// urlTrace is a URL to trace.
+type urlTrace struct {
+	url   string
+	flags urlFlags
+	node  string
+	json  bool
+}
+
+// traceURL traces the first packet of a request to a proxy, and then the request.
+func traceURL(ctx context.Context, env environment, config cluster.Config, asked urlTrace) error {
+	request, from, err := asked.flags.request(asked.url)
+	if err != nil {
+		return err
+	}
+	in, err := cluster.ReadRouting(ctx, config)
+	if err != nil {
+		return err
+	}
+	place, err := routing.Compile(in).Find(request)
+	if err != nil {
+		return err
+	}
+	for _, remark := range in.Remarks {
+		fmt.Fprintf(env.stderr, "millrace: %s\n", remark)
+	}
+	first, err := traceArguments([]string{from.String(), place.VIP.String()}, "tcp", false)
+	if err != nil {
+		return err
+	}
+	found, err := packetWay(ctx, config, asked.node, first)
+	switch {
+	case errors.Is(err, cluster.ErrForbidden):
+		// The rest needs no right to ask agents.
+		fmt.Fprintf(env.stderr, "millrace: the packet is not traced: %v\n", err)
+		err = nil
+		fallthrough
+	case err == nil && arrived(found):
+		found.Request = place.Decide(request)
+	}
+	if err := errors.Join(showWay(env.stdout, found, asked.json), err); err != nil {
+		return err
+	}
+	return found.end()
+}
+
+// arrived reports whether the packet reaches a pod.
+func arrived(found way) bool {
+	last := len(found.Hops) - 1
+	return last >= 0 && found.Hops[last].Verdict == consoleapi.Delivered
+}

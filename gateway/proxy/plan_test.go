@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"testing"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// planned is a configuration with a bit of everything that a plan tells.
+func planned(port uint32) []*resource.Resource {
+	redirect := &resource.Filter{Kind: &resource.Filter_Redirect{Redirect: &resource.Redirect{Scheme: "https", Status: 301}}}
+	shared := toward("/", "a")
+	shared.Backends = []*resource.WeightedBackend{{Backend: "a", Weight: 3}, {Backend: "", Weight: 1}, {Backend: "none", Weight: 0}}
+	refused := toward("/refused", "refused")
+	refusing := &resource.Resource{Name: "refused", Kind: &resource.Resource_Backend{Backend: &resource.Backend{Refuse: true}}}
+	return all(
+		one(httpListener("l", port, nil), refusing,
+			routes("g", "l", hostname("a.example"), toward("/moved", "a", redirect), refused, shared),
+			routes("h", "l", hostname("b.example"), toward("/only", "a"))),
+		backend("a", "198.18.1.1:80", "198.18.1.2:80"), backend("none"))
+}
+
+func TestPlan(t *testing.T) {
+	plan, err := NewPlan(planned(10080))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		url, want string
+	}{
+		{"http://a.example/x", `g httproute/default/a/0 0 "" a 3/4 2 false;  1/4 0 true;`},
+		{"http://A.example.:80/moved/x?q", `g httproute/default/a/0 301 "https://a.example/moved/x?q"`},
+		{"http://a.example/refused", `g httproute/default/refused/0 500 "" refused 1/1 0 true;`},
+		{"http://a.example/x/../refused", `g httproute/default/refused/0 500 "" refused 1/1 0 true;`},
+		{"http://b.example", `h  404 ""`},
+		{"http://c.example/", `  404 ""`},
+	} {
+		target, err := url.Parse(test.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := plan.Decide(10080, Request{Method: http.MethodGet, URL: target})
+		have := fmt.Sprintf("%s %s %d %q", d.Group, d.Rule.GetRoute(), d.Status, d.Location)
+		for _, share := range d.Shares {
+			have += fmt.Sprintf(" %s %d/%d %d %v;", share.Backend, share.Weight, share.Total, len(share.Endpoints), share.Refused)
+		}
+		if have != test.want {
+			t.Errorf("%s: %s; want %s", test.url, have, test.want)
+		}
+	}
+	if d := plan.Decide(1, Request{Method: http.MethodGet, URL: &url.URL{Host: "a.example"}}); d.Status != 404 || d.Listener != "" {
+		t.Errorf("a port that nobody listens at: %+v", d)
+	}
+	listener, group, err := plan.Listener(10080, "b.example")
+	if listener != "l" || group != "h" || err != nil {
+		t.Errorf("b.example is at %q %q: %v", listener, group, err)
+	}
+	if _, _, err := plan.Listener(10080, "no host"); err == nil {
+		t.Error("what is no host name is found")
+	}
+}
+
+// TestPlanIsWhatIsDone holds a plan to what the proxy answers.
+func TestPlanIsWhatIsDone(t *testing.T) {
+	port := freePort(t)
+	resources := planned(port)
+	start(t, nil, resources...)
+	plan, err := NewPlan(resources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := client(t, port, nil)
+	for _, text := range []string{"http://a.example/moved", "http://a.example/refused", "http://b.example/", "http://c.example/x"} {
+		target, err := url.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply, planned := get(t, c, text), plan.Decide(uint16(port), Request{Method: http.MethodGet, URL: target})
+		if reply.StatusCode != planned.Status || reply.Header.Get("Location") != planned.Location {
+			t.Errorf("%s: answered %d %s, planned %+v", text, reply.StatusCode, reply.Header.Get("Location"), planned)
+		}
+	}
+}
+
+func TestPlanNeedsNoKeys(t *testing.T) {
+	site := tlsListener("l", 10443, hostname("a.example"), "certificate")
+	resources := all(one(site, routes("g", "l", hostname("a.example"), toward("/", "a")),
+		&resource.Resource{Name: "certificate", Kind: &resource.Resource_Certificate{Certificate: &resource.Certificate{}}}),
+		[]*resource.Resource{{Name: "a", Kind: &resource.Resource_Backend{Backend: &resource.Backend{
+			Endpoints: "e", Tls: &resource.BackendTLS{Hostname: "a", CertificateAuthorities: []string{"gone"}},
+		}}}, endpoints("e", "198.18.1.1:443")})
+	plan, err := NewPlan(resources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := plan.Decide(10443, Request{Method: http.MethodGet, URL: &url.URL{Scheme: "https", Host: "a.example", Path: "/"}})
+	if d.Status != 0 || len(d.Shares) != 1 || !slices.Equal(d.Shares[0].Endpoints, plan.table.backend("a").Set.Candidates()) {
+		t.Errorf("decided %+v", d)
+	}
+	if len(site.GetListener().GetCertificates()) != 1 {
+		t.Error("the resource itself has been changed")
+	}
+}

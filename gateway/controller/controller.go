@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/authentication"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/identity"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
@@ -68,7 +69,7 @@ type Config struct {
 // leadership, which is one.
 func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), gatewayv1.Install(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), gatewayv1.Install(scheme), millracev1alpha1.AddToScheme(scheme)); err != nil {
 		return fmt.Errorf("build the scheme: %w", err)
 	}
 	mgr, err := ctrl.NewManager(configuration.REST, managerOptions(configuration, scheme, logger))
@@ -111,7 +112,8 @@ func (c *controller) setup(ctx context.Context) error {
 		Controller: route.GatewayController, Recorder: c.mgr.GetEventRecorder(leaseName), Log: c.log.WithName("write"),
 	}
 	c.writer.Prepare()
-	read, err := source.New(ctx, c.mgr.GetCache(), api, c.writer.Touch, c.log.WithName("source"))
+	read, err := source.New(ctx, c.mgr.GetCache(), source.Kinds{Served: api, CRDs: c.mgr.GetAPIReader()},
+		c.writer.Touch, c.log.WithName("source"))
 	if err != nil {
 		return err
 	}
@@ -124,10 +126,10 @@ func (c *controller) setup(ctx context.Context) error {
 	configurations := server.NewServer(authenticator.Authenticate)
 	c.loop = &loop{
 		source: read, served: configurations, settings: routeSettings(), namespace: c.config.Namespace,
-		compiled: c.writer.Touch, log: c.log.WithName("compile"),
+		compiled: c.writer.Touch, drains: c.writer.Drains, log: c.log.WithName("compile"),
 	}
 	authenticator.Fleets = c.loop.Fleet
-	c.writer.Compiled = c.loop.Latest
+	c.writer.Compiled, c.writer.HasEndpoints = c.loop.Latest, read.HasEndpoints
 	c.identity = &identity.Keeper{
 		Reader: c.mgr.GetAPIReader(), Writer: c.mgr.GetClient(),
 		Secret: types.NamespacedName{Namespace: c.config.Namespace, Name: leaseName},

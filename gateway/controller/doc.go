@@ -6,7 +6,7 @@
 //	source ──► route.Compile ──► distribution/server ──► proxies
 //	                  │                   ▲
 //	                  ▼                   └── authentication: whose proxy is it
-//	                write: infrastructure, statuses, events (the leader)
+//	                write: infrastructure, VIPRoutes, statuses, events (the leader)
 //
 // Every replica compiles and serves; only the leader writes. Without any of them the proxies
 // serve what they have.
@@ -26,6 +26,8 @@ package controller
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=autoscaling,resources=horizontalpodautoscalers,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=millrace.io,resources=viproutes,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,resourceNames=gatewayclasses.gateway.networking.k8s.io,verbs=get
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update,namespace=millrace-system

@@ -29,11 +29,16 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/gateway/controller"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/distribution"
@@ -63,7 +68,13 @@ func newEnvironment(t *testing.T) *environment {
 	ctrllog.SetLogger(logr.Discard())
 	e := &environment{server: controlplane.Start(t, "../..", gatewayUser)}
 	var err error
-	e.client, err = client.New(e.server.Admin(), client.Options{FieldValidation: "Strict"})
+	_, err = envtest.InstallCRDs(e.server.Admin(), envtest.CRDInstallOptions{
+		Paths: []string{"../../config/crd"}, ErrorIfPathMissing: true,
+	})
+	must(t, err)
+	scheme := runtime.NewScheme()
+	must(t, errors.Join(clientgoscheme.AddToScheme(scheme), gatewayv1.Install(scheme), millracev1alpha1.AddToScheme(scheme)))
+	e.client, err = client.New(e.server.Admin(), client.Options{Scheme: scheme, FieldValidation: "Strict"})
 	must(t, err)
 	for _, name := range []string{systemNamespace, namespace} {
 		e.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})

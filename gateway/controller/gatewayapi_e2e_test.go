@@ -38,7 +38,6 @@ func laterGatewayAPI(t *testing.T, e *environment) {
 	}
 	_, err = envtest.InstallCRDs(e.server.Admin(), kinds)
 	must(t, err)
-	must(t, gatewayv1.Install(e.client.Scheme()))
 
 	e.create(t, &gatewayv1.GatewayClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "millrace"},

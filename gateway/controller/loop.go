@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -45,7 +46,9 @@ type loop struct {
 	namespace string
 	// compiled is called after each full compilation.
 	compiled func()
-	log      logr.Logger
+	// drains reports whether the writer waits for the endpoints of a Service to go.
+	drains func(types.NamespacedName) bool
+	log    logr.Logger
 
 	compiler route.Compiler
 	// owned is what is served now, by owner.
@@ -192,6 +195,9 @@ func (l *loop) serve(owned map[string]map[string]*resource.Resource) error {
 // endpoints serves the endpoints of some Services, and compiles nothing.
 func (l *loop) endpoints(ctx context.Context, services []types.NamespacedName) error {
 	changed := map[string]map[string]*resource.Resource{}
+	if slices.ContainsFunc(services, l.drains) {
+		l.compiled()
+	}
 	for _, service := range services {
 		for want := range l.wanting[service] {
 			r, err := l.endpointsOf(ctx, want.port)

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/write"
 )
@@ -59,6 +60,7 @@ func cacheOptions() cache.Options {
 			&appsv1.Deployment{}:                     proxies,
 			&policyv1.PodDisruptionBudget{}:          proxies,
 			&autoscalingv2.HorizontalPodAutoscaler{}: proxies,
+			&millracev1alpha1.VIPRoute{}:             proxies,
 		},
 	}
 }

@@ -89,6 +89,28 @@ func addEndpoint(draining map[netip.AddrPort]bool, endpoint *discoveryv1.Endpoin
 	draining[at] = !ready && (!known || before)
 }
 
+// HasEndpoints reports whether a port of a Service has an endpoint, of any family, that may
+// still serve connections.
+func HasEndpoints(service *corev1.Service, port int32, protocol corev1.Protocol, endpointSlices []*discoveryv1.EndpointSlice) bool {
+	index := slices.IndexFunc(service.Spec.Ports, func(p corev1.ServicePort) bool {
+		return p.Port == port && sameProtocol(p.Protocol, protocol)
+	})
+	if index < 0 {
+		return false
+	}
+	name := service.Spec.Ports[index].Name
+	return slices.ContainsFunc(endpointSlices, func(slice *discoveryv1.EndpointSlice) bool {
+		return slices.ContainsFunc(slice.Ports, func(p discoveryv1.EndpointPort) bool {
+			return value(p.Name) == name && sameProtocol(value(p.Protocol), protocol)
+		}) && slices.ContainsFunc(slice.Endpoints, func(endpoint discoveryv1.Endpoint) bool {
+			serving := endpoint.Conditions.Serving
+			return serving == nil || *serving || !value(endpoint.Conditions.Terminating)
+		})
+	})
+}
+
+func sameProtocol(a, b corev1.Protocol) bool { return a == b || isTCP(a) && isTCP(b) }
+
 func isTCP(protocol corev1.Protocol) bool { return protocol == "" || protocol == corev1.ProtocolTCP }
 
 // value is what a pointer points to, or the zero value.

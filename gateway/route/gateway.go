@@ -27,7 +27,7 @@ func (g *gateway) accepted() bool { return g.refused == nil }
 
 // gateways compiles all that hangs on our GatewayClasses.
 func (c *compilation) gateways(objects *Objects) {
-	classes := c.gatewayClasses(objects.GatewayClasses)
+	classes := c.gatewayClasses(objects)
 	sets := c.setsByGateway(objects.ListenerSets)
 	for _, object := range oldestFirst(objects.Gateways) {
 		class := classes[string(object.Spec.GatewayClassName)]
@@ -51,9 +51,9 @@ type gatewayClass struct{ parameters Parameters }
 
 // gatewayClasses reads the classes. One with invalid parameters goes on with default ones:
 // what runs must not stop for it.
-func (c *compilation) gatewayClasses(objects []*gatewayv1.GatewayClass) map[string]*gatewayClass {
+func (c *compilation) gatewayClasses(objects *Objects) map[string]*gatewayClass {
 	found := map[string]*gatewayClass{}
-	for _, object := range oldestFirst(objects) {
+	for _, object := range oldestFirst(objects.GatewayClasses) {
 		if object.Spec.ControllerName != c.settings.GatewayController {
 			continue
 		}
@@ -70,8 +70,8 @@ func (c *compilation) gatewayClasses(objects []*gatewayv1.GatewayClass) map[stri
 			class.parameters = parameters
 		}
 		found[object.Name] = class
-		status := gatewayv1.GatewayClassStatus{}
-		status.Conditions = append(status.Conditions, accepted)
+		status := gatewayv1.GatewayClassStatus{SupportedFeatures: supportedFeatures()}
+		status.Conditions = append(status.Conditions, accepted, versionCondition(objects.GatewayAPIVersion, object.Generation))
 		c.result.Statuses.GatewayClasses = append(c.result.Statuses.GatewayClasses, statusOf(object, status))
 	}
 	return found
@@ -155,7 +155,7 @@ func (c *compilation) readInfrastructure(of *gateway, infrastructure *gatewayv1.
 func (c *compilation) finishGateway(of *gateway) {
 	ports := map[int32]bool{}
 	for _, listener := range of.listeners {
-		if listener.programmed() && !listener.layer4() {
+		if listener.exposed() && !listener.layer4() {
 			ports[listener.spec.Port] = true
 		}
 	}

@@ -99,9 +99,14 @@ func (l *listener) passthrough() bool {
 		value(l.spec.TLS.Mode) == gatewayv1.TLSModePassthrough
 }
 
+// exposed reports whether the listener has its port at the VIP.
+func (l *listener) exposed() bool {
+	return l.gateway.accepted() && l.accepted == nil && l.conflict == nil
+}
+
 // programmed reports whether the listener is in the configuration.
 func (l *listener) programmed() bool {
-	return l.gateway.accepted() && l.accepted == nil && l.conflict == nil && (!l.ends() || len(l.certificates) > 0)
+	return l.exposed() && (!l.ends() || len(l.certificates) > 0)
 }
 
 // readKinds reads which kinds of routes may attach.

@@ -30,6 +30,10 @@ type Objects struct {
 	// Secrets need be those of type kubernetes.io/tls only.
 	Secrets    []*corev1.Secret
 	ConfigMaps []*corev1.ConfigMap
+
+	// GatewayAPIVersion is the version of Gateway API's CRDs, as they say themselves
+	// (annotation gateway.networking.k8s.io/bundle-version); empty where they do not.
+	GatewayAPIVersion string
 }
 
 // Settings are the names under which this controller works.

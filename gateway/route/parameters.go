@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -25,6 +26,9 @@ const (
 	ParameterAddresses = "addresses"
 	// ParameterTrustedHops is how many proxies in front are believed in X-Forwarded-For.
 	ParameterTrustedHops = "trustedHops"
+	// ParameterDrainPeriod is how long the connections to a backend that has left a TCPRoute
+	// or UDPRoute may go on, such as "30m".
+	ParameterDrainPeriod = "drainPeriod"
 
 	// ParameterDefaultBackend takes what no rule matches: "namespace/service:port". For an
 	// IngressClass only, as are those below.
@@ -44,7 +48,12 @@ type Parameters struct {
 	// Pool and Addresses are annotations of the proxies' Service.
 	Pool, Addresses string
 	TrustedHops     uint32
+	// DrainPeriod is 0 where it is not set.
+	DrainPeriod time.Duration
 }
+
+// longestDrain bounds DrainPeriod.
+const longestDrain = 7 * 24 * time.Hour
 
 // classParameters are those of an IngressClass.
 type classParameters struct {
@@ -95,6 +104,11 @@ func (p *classParameters) set(name, text string) (known bool, err error) {
 		var hops int32
 		err = parseNumber(text, 0, 100, &hops)
 		p.TrustedHops = uint32(hops)
+	case ParameterDrainPeriod:
+		p.DrainPeriod, err = time.ParseDuration(text)
+		if err != nil || p.DrainPeriod < time.Second || p.DrainPeriod > longestDrain {
+			p.DrainPeriod, err = 0, fmt.Errorf("%q is not a duration from 1s to %s", text, longestDrain)
+		}
 	case ParameterPool:
 		p.Pool = text
 	case ParameterAddresses:

@@ -71,6 +71,9 @@ func permuted(t *rapid.T, objects *route.Objects) *route.Objects {
 	fields := reflect.ValueOf(&other).Elem()
 	for i := range fields.NumField() {
 		list := fields.Field(i)
+		if list.Kind() != reflect.Slice {
+			continue
+		}
 		order := make([]int, list.Len())
 		for j := range order {
 			order[j] = j

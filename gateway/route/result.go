@@ -3,6 +3,8 @@
 package route
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -33,8 +35,9 @@ type Result struct {
 type Proxy struct {
 	// Owner is an IngressClass, an Ingress with a VIP of its own, or a Gateway.
 	Owner Object
-	// Ports are those of the Service, sorted. A Gateway that has listeners of TCP and UDP only
-	// has none, and needs no proxy.
+	// Ports are those of the Service that lead to proxies, sorted. A Gateway that has listeners
+	// of TCP and UDP only has none. A listener that lacks its certificate has its port: the
+	// VIP stays until the certificate is there.
 	Ports []Port
 	// Resources are sorted by name, and all but the Endpoints that they refer to. They are
 	// shared between results: never change one.
@@ -47,6 +50,11 @@ type Proxy struct {
 	Addresses []gatewayv1.GatewaySpecAddress
 	// Labels and Annotations go on all objects made for the owner (Gateway: infrastructure).
 	Labels, Annotations map[string]string
+}
+
+// Listens reports whether the proxies have a listener. Without any they need not run.
+func (p *Proxy) Listens() bool {
+	return slices.ContainsFunc(p.Resources, func(r *resource.Resource) bool { return r.GetListener() != nil })
 }
 
 // Port is a port of a proxy.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package infrastructure says which objects of the cluster run the proxies of an owner: an
-// IngressClass, an Ingress with its own VIP, or a Gateway. It is pure; applying them is the
-// reconciler's.
+// Package infrastructure says which objects of the cluster serve an owner: an IngressClass, an
+// Ingress with its own VIP, or a Gateway. These are the VIP's Service, what runs the proxies,
+// and a VIPRoute for each listener of layer 4. It is pure; applying them is the reconciler's.
 //
 // Names and labels are those of GEP-1762 of Gateway API. All objects of an owner have one
-// name and one namespace. For a Gateway or an Ingress that is its own namespace, so that its
+// namespace and, but for VIPRoutes, one name. For a Gateway or an Ingress that is its own namespace, so that its
 // keys stay there; for an IngressClass it is that of the controller.
 package infrastructure
 
@@ -119,14 +119,22 @@ func hash(text string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// Objects are those that run the proxies, each after those that it needs. A proxy without
-// ports needs none.
-func Objects(proxy *route.Proxy, owner Owner, settings Settings) []Object {
-	if len(proxy.Ports) == 0 {
+// Objects are those that serve an owner, each after those that it needs. Without ports it
+// needs none; without a listener of layer 7 it needs no proxy.
+func Objects(proxy *route.Proxy, frontends []*route.Frontend, owner Owner, settings Settings) []Object {
+	if len(proxy.Ports) == 0 && len(frontends) == 0 {
 		return nil
 	}
-	p := planner{proxy: proxy, owner: owner, settings: settings, at: owner.Place(settings)}
-	objects := []Object{p.serviceAccount(), p.configMap(), p.service(), p.deployment(), p.disruptionBudget()}
+	p := planner{proxy: proxy, frontends: frontends, owner: owner, settings: settings, at: owner.Place(settings)}
+	var objects []Object
+	// A port of the Service without its VIPRoute would lead to the proxies.
+	for _, frontend := range frontends {
+		objects = append(objects, p.vipRoute(frontend))
+	}
+	if !proxy.Listens() {
+		return append(objects, p.service())
+	}
+	objects = append(objects, p.serviceAccount(), p.configMap(), p.service(), p.deployment(), p.disruptionBudget())
 	if p.scales() {
 		objects = append(objects, p.autoscaler())
 	}
@@ -135,10 +143,11 @@ func Objects(proxy *route.Proxy, owner Owner, settings Settings) []Object {
 
 // planner makes the objects of one owner.
 type planner struct {
-	proxy    *route.Proxy
-	owner    Owner
-	settings Settings
-	at       types.NamespacedName
+	proxy     *route.Proxy
+	frontends []*route.Frontend
+	owner     Owner
+	settings  Settings
+	at        types.NamespacedName
 }
 
 // replicas is how many proxies run at least.

@@ -3,6 +3,7 @@
 package infrastructure_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -15,8 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+	wire "github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
@@ -33,6 +36,11 @@ func web() []route.Port {
 		{Name: "tcp-80", VIP: 80, Target: 8080, Protocol: corev1.ProtocolTCP},
 		{Name: "tcp-443", VIP: 443, Target: 8443, Protocol: corev1.ProtocolTCP},
 	}
+}
+
+// listens is the configuration of proxies that have something to do.
+func listens() []*wire.Resource {
+	return []*wire.Resource{{Name: "listener/web", Kind: &wire.Resource_Listener{Listener: &wire.Listener{}}}}
 }
 
 var (
@@ -68,7 +76,7 @@ func TestPlaceAndOwnership(t *testing.T) {
 		{ingress, "shop", "ingress-web", "networking.k8s.io/v1 Ingress web u1"},
 		{gateway, "shop", "web-millrace", "gateway.networking.k8s.io/v1 Gateway web u2"},
 	} {
-		objects := infrastructure.Objects(&route.Proxy{Owner: test.owner.Object, Ports: web()}, test.owner, settings())
+		objects := infrastructure.Objects(&route.Proxy{Owner: test.owner.Object, Ports: web(), Resources: listens()}, nil, test.owner, settings())
 		if len(objects) != 5 {
 			t.Errorf("%s: %d objects, want 5", test.owner.Kind, len(objects))
 		}
@@ -102,7 +110,7 @@ func TestNamesAreThoseOfServices(t *testing.T) {
 				t.Errorf("%s %s is %q, as is %s", kind, name, place, other)
 			}
 			seen[place] = kind + " " + name
-			objects := infrastructure.Objects(&route.Proxy{Ports: web()}, owner, settings())
+			objects := infrastructure.Objects(&route.Proxy{Ports: web()}, nil, owner, settings())
 			for key, value := range objects[0].GetLabels() {
 				if problems := validation.IsValidLabelValue(value); len(problems) > 0 {
 					t.Errorf("%s %s: label %s: %v", kind, name, key, problems)
@@ -118,7 +126,7 @@ func TestService(t *testing.T) {
 		Annotations: map[string]string{"note": "x"},
 		Parameters:  route.Parameters{Pool: "public", Addresses: "203.0.113.9"},
 	}
-	service := find[*corev1.Service](t, infrastructure.Objects(proxy, gateway, settings()))
+	service := find[*corev1.Service](t, infrastructure.Objects(proxy, nil, gateway, settings()))
 	if service.Spec.Type != corev1.ServiceTypeLoadBalancer || *service.Spec.LoadBalancerClass != millracev1alpha1.Class {
 		t.Errorf("type %s, class %s", service.Spec.Type, *service.Spec.LoadBalancerClass)
 	}
@@ -144,14 +152,14 @@ func TestService(t *testing.T) {
 
 	named := gatewayv1.NamedAddressType
 	proxy.Addresses = []gatewayv1.GatewaySpecAddress{{Value: "203.0.113.7"}, {Type: &named, Value: "name"}, {Value: "2001:db8::7"}}
-	service = find[*corev1.Service](t, infrastructure.Objects(proxy, gateway, settings()))
+	service = find[*corev1.Service](t, infrastructure.Objects(proxy, nil, gateway, settings()))
 	if got := service.Annotations[millracev1alpha1.AnnotationAddresses]; got != "203.0.113.7,2001:db8::7" {
 		t.Errorf("addresses %q, want those of the Gateway", got)
 	}
 }
 
 func TestDeploymentIsUnprivileged(t *testing.T) {
-	objects := infrastructure.Objects(&route.Proxy{Ports: web()}, class, settings())
+	objects := infrastructure.Objects(&route.Proxy{Ports: web(), Resources: listens()}, nil, class, settings())
 	deployment := find[*appsv1.Deployment](t, objects)
 	pod := deployment.Spec.Template.Spec
 	container := pod.Containers[0]
@@ -191,21 +199,23 @@ func TestDeploymentIsUnprivileged(t *testing.T) {
 // TestPodsOutliveChanges holds that neither ports nor CAs are in the pods: changing them
 // would replace all proxies.
 func TestPodsOutliveChanges(t *testing.T) {
-	before := find[*appsv1.Deployment](t, infrastructure.Objects(&route.Proxy{Ports: web()[:1]}, class, settings()))
+	before := find[*appsv1.Deployment](t, infrastructure.Objects(&route.Proxy{Ports: web()[:1], Resources: listens()}, nil, class, settings()))
 	changed := settings()
 	changed.CAs = "OTHER"
-	after := find[*appsv1.Deployment](t, infrastructure.Objects(&route.Proxy{Ports: web()}, class, changed))
+	after := find[*appsv1.Deployment](t, infrastructure.Objects(&route.Proxy{Ports: web(), Resources: listens()}, nil, class, changed))
 	if before.Spec.Template.String() != after.Spec.Template.String() {
 		t.Errorf("the pods changed:\n%s\n%s", before.Spec.Template.String(), after.Spec.Template.String())
 	}
 }
 
 func TestScaling(t *testing.T) {
-	fixed := infrastructure.Objects(&route.Proxy{Ports: web(), Parameters: route.Parameters{Replicas: 3, MaxReplicas: 3}}, class, settings())
+	fixed := infrastructure.Objects(
+		&route.Proxy{Ports: web(), Resources: listens(), Parameters: route.Parameters{Replicas: 3, MaxReplicas: 3}}, nil, class, settings())
 	if has[*autoscalingv2.HorizontalPodAutoscaler](fixed) || *find[*appsv1.Deployment](t, fixed).Spec.Replicas != 3 {
 		t.Error("three proxies are asked for, and scaled")
 	}
-	scaled := infrastructure.Objects(&route.Proxy{Ports: web(), Parameters: route.Parameters{Replicas: 3, MaxReplicas: 9}}, class, settings())
+	scaled := infrastructure.Objects(
+		&route.Proxy{Ports: web(), Resources: listens(), Parameters: route.Parameters{Replicas: 3, MaxReplicas: 9}}, nil, class, settings())
 	autoscaler := find[*autoscalingv2.HorizontalPodAutoscaler](t, scaled)
 	if *autoscaler.Spec.MinReplicas != 3 || autoscaler.Spec.MaxReplicas != 9 {
 		t.Errorf("from %d to %d proxies, want from 3 to 9", *autoscaler.Spec.MinReplicas, autoscaler.Spec.MaxReplicas)
@@ -216,7 +226,92 @@ func TestScaling(t *testing.T) {
 }
 
 func TestNoPortsNoObjects(t *testing.T) {
-	if objects := infrastructure.Objects(&route.Proxy{}, gateway, settings()); len(objects) != 0 {
-		t.Errorf("%d objects for a Gateway without listeners of layer 7", len(objects))
+	if objects := infrastructure.Objects(&route.Proxy{}, nil, gateway, settings()); len(objects) != 0 {
+		t.Errorf("%d objects for a Gateway without listeners", len(objects))
+	}
+}
+
+// TestWithoutListenersTheServiceStays holds that a Gateway whose certificate is broken keeps
+// its VIP and needs no pods.
+func TestWithoutListenersTheServiceStays(t *testing.T) {
+	objects := infrastructure.Objects(&route.Proxy{Ports: web()}, nil, gateway, settings())
+	if len(objects) != 1 || len(find[*corev1.Service](t, objects).Spec.Ports) != 2 {
+		t.Errorf("%d objects, want the Service with both ports", len(objects))
+	}
+}
+
+// frontends are a listener of TCP with three backends, and one of UDP without any.
+func frontends() []*route.Frontend {
+	at := func(name string, port int32) route.ServicePort {
+		return route.ServicePort{Namespace: "data", Name: name, Port: port}
+	}
+	return []*route.Frontend{
+		{Gateway: gateway.Object, Port: 5432, Protocol: corev1.ProtocolTCP, Services: []route.WeightedService{
+			{ServicePort: at("one", 5432), Weight: 9}, {ServicePort: at("none", 0), Weight: 1, Invalid: true}, {ServicePort: at("two", 5433)},
+		}},
+		{Gateway: gateway.Object, Port: 443, Protocol: corev1.ProtocolUDP},
+	}
+}
+
+func TestLayer4NeedsNoProxy(t *testing.T) {
+	objects := infrastructure.Objects(&route.Proxy{}, frontends(), gateway, settings())
+	service := find[*corev1.Service](t, objects)
+	if len(objects) != 3 || has[*appsv1.Deployment](objects) || has[*corev1.ServiceAccount](objects) {
+		t.Fatalf("%d objects, want the Service and two VIPRoutes", len(objects))
+	}
+	if _, last := objects[2].(*corev1.Service); !last {
+		t.Error("the Service is made before its VIPRoutes: its ports would lead to proxies")
+	}
+	var ports []string
+	for _, port := range service.Spec.Ports {
+		ports = append(ports, fmt.Sprintf("%s %d/%s to %d", port.Name, port.Port, port.Protocol, port.TargetPort.IntVal))
+	}
+	if want := []string{"tcp-5432 5432/TCP to 9", "udp-443 443/UDP to 9"}; !slices.Equal(ports, want) {
+		t.Errorf("the Service has the ports %q, want %q", ports, want)
+	}
+	of := find[*millracev1alpha1.VIPRoute](t, objects)
+	if of.Name != "web-millrace-tcp-5432" || of.Namespace != "shop" || of.Spec.ServiceName != service.Name || len(of.OwnerReferences) != 1 {
+		t.Errorf("the VIPRoute is %s/%s for %s", of.Namespace, of.Name, of.Spec.ServiceName)
+	}
+	parsed, problems := desired.ParseRoute(of)
+	if len(problems) > 0 || len(parsed) != 1 {
+		t.Fatalf("agents read %d ports of it: %v", len(parsed), problems)
+	}
+	var backends []string
+	for _, backend := range parsed[0].Backends {
+		backends = append(backends, fmt.Sprintf("%s:%d*%d %v", backend.Service, backend.Port, backend.Weight, backend.Refused))
+	}
+	if want := []string{"data/one:5432*9 false", "shop/:0*1 true", "data/two:5433*0 false"}; !slices.Equal(backends, want) {
+		t.Errorf("the backends are %q, want %q", backends, want)
+	}
+}
+
+func TestLayer4BesideProxies(t *testing.T) {
+	objects := infrastructure.Objects(&route.Proxy{Ports: web(), Resources: listens()}, frontends(), gateway, settings())
+	if len(objects) != 7 || len(find[*corev1.Service](t, objects).Spec.Ports) != 4 {
+		t.Errorf("%d objects, %d ports", len(objects), len(find[*corev1.Service](t, objects).Spec.Ports))
+	}
+}
+
+func TestFamilies(t *testing.T) {
+	dual, single := corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicySingleStack
+	for addresses, want := range map[string]struct {
+		policy   corev1.IPFamilyPolicy
+		families []corev1.IPFamily
+	}{
+		"":                        {dual, nil},
+		"203.0.113.7":             {single, []corev1.IPFamily{corev1.IPv4Protocol}},
+		"203.0.113.7,203.0.113.8": {single, []corev1.IPFamily{corev1.IPv4Protocol}},
+		"2001:db8::7":             {single, []corev1.IPFamily{corev1.IPv6Protocol}},
+		"203.0.113.7,2001:db8::7": {dual, nil},
+	} {
+		proxy := &route.Proxy{Ports: web()}
+		for text := range strings.SplitSeq(addresses, ",") {
+			proxy.Addresses = append(proxy.Addresses, gatewayv1.GatewaySpecAddress{Value: text})
+		}
+		spec := find[*corev1.Service](t, infrastructure.Objects(proxy, nil, gateway, settings())).Spec
+		if *spec.IPFamilyPolicy != want.policy || !slices.Equal(spec.IPFamilies, want.families) {
+			t.Errorf("%q: %s %v, want %s %v", addresses, *spec.IPFamilyPolicy, spec.IPFamilies, want.policy, want.families)
+		}
 	}
 }

@@ -4,6 +4,8 @@ package infrastructure
 
 import (
 	"cmp"
+	"maps"
+	"slices"
 	"strings"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -13,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
@@ -47,7 +50,8 @@ func (p planner) service() Object {
 	if addresses := p.addresses(); addresses != "" {
 		metadata.Annotations[millracev1alpha1.AnnotationAddresses] = addresses
 	}
-	class, families, no := millracev1alpha1.Class, corev1.IPFamilyPolicyPreferDualStack, false
+	class, no := millracev1alpha1.Class, false
+	policy, families := p.families()
 	service := &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: metadata,
@@ -55,7 +59,8 @@ func (p planner) service() Object {
 			Type:                          corev1.ServiceTypeLoadBalancer,
 			LoadBalancerClass:             &class,
 			AllocateLoadBalancerNodePorts: &no,
-			IPFamilyPolicy:                &families,
+			IPFamilyPolicy:                &policy,
+			IPFamilies:                    families,
 			Selector:                      p.selector(),
 		},
 	}
@@ -64,7 +69,31 @@ func (p planner) service() Object {
 			Name: port.Name, Port: port.VIP, TargetPort: intstr.FromInt32(port.Target), Protocol: port.Protocol,
 		})
 	}
+	for _, frontend := range p.frontends {
+		service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{
+			Name: frontendName(frontend), Port: frontend.Port,
+			TargetPort: intstr.FromInt32(noPort), Protocol: frontend.Protocol,
+		})
+	}
 	return service
+}
+
+// families are those of the VIPs: both, or that of the one address that is asked for.
+func (p planner) families() (corev1.IPFamilyPolicy, []corev1.IPFamily) {
+	found := map[corev1.IPFamily]bool{}
+	for text := range strings.SplitSeq(p.addresses(), ",") {
+		if address, err := desired.ParseAddress(text); err == nil {
+			family := corev1.IPv6Protocol
+			if address.Is4() {
+				family = corev1.IPv4Protocol
+			}
+			found[family] = true
+		}
+	}
+	if len(found) != 1 {
+		return corev1.IPFamilyPolicyPreferDualStack, nil
+	}
+	return corev1.IPFamilyPolicySingleStack, slices.Collect(maps.Keys(found))
 }
 
 // addresses are the static VIPs that a Gateway asks for, else those of the parameters.

@@ -15,12 +15,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+	"sigs.k8s.io/gateway-api/pkg/consts"
 
 	"github.com/millrace-lb/millrace/gateway/route"
 )
@@ -36,25 +39,35 @@ const (
 
 // Source reads the objects.
 type Source struct {
-	cache     cache.Cache
-	discovery discovery.DiscoveryInterface
-	log       logr.Logger
-	changes   *Changes
+	cache   cache.Cache
+	kinds   Kinds
+	log     logr.Logger
+	changes *Changes
 	// touched is called at each change of what the leader writes about.
 	touched func()
 
 	mu sync.Mutex
 	// present are the kinds of Gateway API that are read now.
 	present map[string]kind
+	// version is that of their CRDs.
+	version string
 	// ready says that it is known which kinds there are.
 	ready bool
 }
 
+// Kinds is where to look for the kinds of Gateway API.
+type Kinds struct {
+	// Served tells which kinds there are.
+	Served discovery.DiscoveryInterface
+	// CRDs reads their definitions past the cache.
+	CRDs client.Reader
+}
+
 // New prepares the informers. touched is called when something was written that the
 // compiler does not read, such as a status.
-func New(ctx context.Context, informers cache.Cache, api discovery.DiscoveryInterface, touched func(), log logr.Logger) (*Source, error) {
+func New(ctx context.Context, informers cache.Cache, kinds Kinds, touched func(), log logr.Logger) (*Source, error) {
 	s := &Source{
-		cache: informers, discovery: api, log: log,
+		cache: informers, kinds: kinds, log: log,
 		changes: newChanges(), touched: touched, present: map[string]kind{},
 	}
 	for _, kind := range builtin() {
@@ -107,8 +120,14 @@ func (s *Source) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	version := ""
+	if served["GatewayClass"] {
+		if version, err = s.installed(ctx); err != nil {
+			return err
+		}
+	}
 	s.mu.Lock()
-	present, changed := maps.Clone(s.present), !s.ready
+	present, changed := maps.Clone(s.present), !s.ready || s.version != version
 	s.mu.Unlock()
 	for name, kind := range gatewayAPI() {
 		if _, known := present[name]; known == served[name] {
@@ -131,7 +150,7 @@ func (s *Source) look(ctx context.Context) error {
 		return nil
 	}
 	s.mu.Lock()
-	s.present, s.ready = present, true
+	s.present, s.version, s.ready = present, version, true
 	s.mu.Unlock()
 	s.changes.compile()
 	return nil
@@ -153,7 +172,7 @@ func (s *Source) begin(ctx context.Context, object client.Object) error {
 // served are the names of the kinds of Gateway API that the cluster has, in the version that
 // is compiled.
 func (s *Source) served() (map[string]bool, error) {
-	list, err := s.discovery.ServerResourcesForGroupVersion(gatewayv1.GroupVersion.String())
+	list, err := s.kinds.Served.ServerResourcesForGroupVersion(gatewayv1.GroupVersion.String())
 	if apierrors.IsNotFound(err) {
 		return map[string]bool{}, nil
 	}
@@ -167,16 +186,27 @@ func (s *Source) served() (map[string]bool, error) {
 	return found, nil
 }
 
+// installed is the version that the CRDs of Gateway API say.
+func (s *Source) installed(ctx context.Context) (string, error) {
+	crd := &metav1.PartialObjectMetadata{}
+	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+	err := s.kinds.CRDs.Get(ctx, types.NamespacedName{Name: "gatewayclasses." + gatewayv1.GroupName}, crd)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return "", fmt.Errorf("read the version of Gateway API: %w", err)
+	}
+	return crd.Annotations[consts.BundleVersionAnnotation], nil
+}
+
 // Objects are all that is compiled; ready is false before everything has been read once.
 // Nobody may change them.
 func (s *Source) Objects(ctx context.Context) (objects *route.Objects, ready bool, err error) {
 	s.mu.Lock()
-	present, ready := s.present, s.ready
+	present, version, ready := s.present, s.version, s.ready
 	s.mu.Unlock()
 	if !ready {
 		return nil, false, nil
 	}
-	objects = &route.Objects{}
+	objects = &route.Objects{GatewayAPIVersion: version}
 	for _, kind := range builtin() {
 		if err := kind.read(ctx, s.cache, objects); err != nil {
 			return nil, true, err
@@ -208,4 +238,18 @@ func (s *Source) Service(ctx context.Context, name types.NamespacedName) (*corev
 		return nil, nil
 	}
 	return service, err
+}
+
+// HasEndpoints reports whether a port of a Service has an endpoint that may still serve.
+func (s *Source) HasEndpoints(ctx context.Context, of route.ServicePort, protocol corev1.Protocol) (bool, error) {
+	name := types.NamespacedName{Namespace: of.Namespace, Name: of.Name}
+	service, err := s.Service(ctx, name)
+	if err != nil || service == nil {
+		return false, err
+	}
+	found, err := s.Slices(ctx, name)
+	if err != nil {
+		return false, err
+	}
+	return route.HasEndpoints(service, of.Port, protocol, found), nil
 }

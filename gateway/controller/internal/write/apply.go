@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 )
 
@@ -30,6 +32,9 @@ const FieldOwner = "millrace-gateway"
 // wanted is seen, too.
 const annotationApplied = "millrace.io/applied"
 
+// errTaken is the error of an object that has the name of one of ours.
+var errTaken = errors.New("the name is taken")
+
 // apply makes one object what it should be, where it differs. live is what the cache has;
 // nil: nothing.
 func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live client.Object) error {
@@ -39,7 +44,7 @@ func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live c
 			return err
 		}
 	} else if other := live.GetAnnotations()[infrastructure.AnnotationOwner]; other != owner {
-		return fmt.Errorf("%T %s is that of %q: two owners have the same names", wanted, client.ObjectKeyFromObject(wanted), other)
+		return fmt.Errorf("%w: %s is that of %q: two owners have the same names", errTaken, named(wanted), other)
 	}
 	if err := stamp(wanted); err != nil {
 		return err
@@ -48,14 +53,28 @@ func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live c
 	if live != nil && isAsWanted(wanted, live) {
 		return nil
 	}
+	if route, ok := wanted.(*millracev1alpha1.VIPRoute); ok && live != nil {
+		// What drains was read from the live object, so that must not be an old one.
+		route.ResourceVersion = live.GetResourceVersion()
+	}
 	configuration, err := configurationOf(wanted)
 	if err != nil {
 		return err
 	}
-	if err := w.Client.Apply(ctx, configuration, client.FieldOwner(FieldOwner), client.ForceOwnership); err != nil {
-		return fmt.Errorf("apply %T %s: %w", wanted, client.ObjectKeyFromObject(wanted), err)
+	err = w.Client.Apply(ctx, configuration, client.FieldOwner(FieldOwner), client.ForceOwnership)
+	if apierrors.IsConflict(err) {
+		// A newer one is on its way into the cache, and another pass follows it.
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("apply %s: %w", named(wanted), err)
 	}
 	return nil
+}
+
+// named names an object for people.
+func named(object infrastructure.Object) string {
+	return object.GetObjectKind().GroupVersionKind().Kind + " " + client.ObjectKeyFromObject(object).String()
 }
 
 // mayCreate refuses to take over an object of somebody else. The cache shows only those with
@@ -68,9 +87,9 @@ func (w *Writer) mayCreate(ctx context.Context, wanted infrastructure.Object, ow
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
-		return fmt.Errorf("look for %T %s: %w", wanted, client.ObjectKeyFromObject(wanted), err)
+		return fmt.Errorf("look for %s: %w", named(wanted), err)
 	case found.Annotations[infrastructure.AnnotationOwner] != owner:
-		return fmt.Errorf("%T %s exists and was not made for %s: rename or delete it", wanted, client.ObjectKeyFromObject(wanted), owner)
+		return fmt.Errorf("%w: %s exists and was not made for %s: rename or delete it", errTaken, named(wanted), owner)
 	}
 	return nil
 }
@@ -106,6 +125,13 @@ func isAsWanted(wanted infrastructure.Object, live client.Object) bool {
 	compared, ok := wanted.DeepCopyObject().(client.Object)
 	if !ok || reflect.TypeOf(compared) != reflect.TypeOf(live) {
 		return false
+	}
+	if route, ok := compared.(*millracev1alpha1.VIPRoute); ok {
+		// Zero is a weight, too.
+		other, same := live.(*millracev1alpha1.VIPRoute)
+		if !same || !equality.Semantic.DeepEqual(route.Spec, other.Spec) {
+			return false
+		}
 	}
 	compared.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 	compared.SetCreationTimestamp(live.GetCreationTimestamp())

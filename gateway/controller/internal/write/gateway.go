@@ -6,12 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"reflect"
 	"slices"
 
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -20,64 +17,29 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// reach is what proxies and their Service say about one owner.
-type reach struct {
-	addresses []gatewayv1.GatewayStatusAddress
-	// available says that a proxy is there.
-	available bool
-}
-
-// reaches are those of all owners.
-func reaches(live map[place]client.Object) map[string]reach {
-	found := map[string]reach{}
-	for _, object := range live {
-		owner := object.GetAnnotations()[infrastructure.AnnotationOwner]
-		of := found[owner]
-		switch object := object.(type) {
-		case *corev1.Service:
-			of.addresses = statusAddresses(object)
-		case *appsv1.Deployment:
-			of.available = object.Status.AvailableReplicas > 0
-		}
-		found[owner] = of
-	}
-	return found
-}
-
-func statusAddresses(service *corev1.Service) []gatewayv1.GatewayStatusAddress {
-	var found []gatewayv1.GatewayStatusAddress
-	kind := gatewayv1.IPAddressType
-	for _, point := range service.Status.LoadBalancer.Ingress {
-		if _, err := netip.ParseAddr(point.IP); err == nil {
-			found = append(found, gatewayv1.GatewayStatusAddress{Type: &kind, Value: point.IP})
-		}
-	}
-	return found
-}
-
-// writeGatewayAPI writes the statuses of the objects of Gateway API.
-func (w *Writer) writeGatewayAPI(ctx context.Context, compiled *Compiled, live map[place]client.Object) error {
+// writeGatewayAPI writes the statuses of the objects of Gateway API. failed is why objects of
+// an owner cannot be made.
+func (w *Writer) writeGatewayAPI(ctx context.Context, compiled *Compiled, live map[place]client.Object, failed map[string]error) error {
 	statuses := &compiled.Result.Statuses
-	at := reaches(live)
-	needsProxy := map[string]bool{}
-	for _, proxy := range compiled.Result.Proxies {
-		needsProxy[infrastructure.Key(proxy.Owner)] = len(proxy.Ports) > 0
-	}
+	at := reaches(compiled, live, failed)
 	return errors.Join(
 		writeAll(ctx, w, statuses.GatewayClasses, func(o *gatewayv1.GatewayClass, wanted gatewayv1.GatewayClassStatus) {
 			o.Status.Conditions = conditions(o.Status.Conditions, wanted.Conditions)
 			o.Status.SupportedFeatures = wanted.SupportedFeatures
 		}),
 		writeAll(ctx, w, statuses.Gateways, func(o *gatewayv1.Gateway, wanted gatewayv1.GatewayStatus) {
-			owner := infrastructure.Key(route.Object{Kind: "Gateway", Namespace: o.Namespace, Name: o.Name})
-			mergeGateway(&o.Status, wanted, at[owner], needsProxy[owner])
+			mergeGateway(&o.Status, wanted, at[gatewayKey(o.Namespace, o.Name)])
 		}),
 		writeAll(ctx, w, statuses.ListenerSets, func(o *gatewayv1.ListenerSet, wanted gatewayv1.ListenerSetStatus) {
-			mergeListenerSet(&o.Status, wanted)
+			parent := o.Spec.ParentRef
+			namespace := o.Namespace
+			if parent.Namespace != nil {
+				namespace = string(*parent.Namespace)
+			}
+			mergeListenerSet(&o.Status, wanted, at[gatewayKey(namespace, string(parent.Name))])
 		}),
 		writeAll(ctx, w, statuses.HTTPRoutes, func(o *gatewayv1.HTTPRoute, s gatewayv1.RouteStatus) { w.mergeRoute(&o.Status.RouteStatus, s) }),
 		writeAll(ctx, w, statuses.GRPCRoutes, func(o *gatewayv1.GRPCRoute, s gatewayv1.RouteStatus) { w.mergeRoute(&o.Status.RouteStatus, s) }),
@@ -142,29 +104,16 @@ func only(former, wanted []metav1.Condition) []metav1.Condition {
 }
 
 // mergeGateway adds to what was compiled what the cluster has made of it.
-func mergeGateway(status *gatewayv1.GatewayStatus, wanted gatewayv1.GatewayStatus, at reach, needsProxy bool) {
-	programmed := meta.FindStatusCondition(wanted.Conditions, string(gatewayv1.GatewayConditionProgrammed))
-	wanted.Conditions = slices.Clone(wanted.Conditions)
-	if programmed != nil && programmed.Status == metav1.ConditionTrue && needsProxy {
-		lowered := *programmed
-		lowered.Status = metav1.ConditionFalse
-		switch {
-		case len(at.addresses) == 0:
-			lowered.Reason, lowered.Message = string(gatewayv1.GatewayReasonAddressNotAssigned), "there is no VIP yet: the Service says why"
-			meta.SetStatusCondition(&wanted.Conditions, lowered)
-		case !at.available:
-			lowered.Reason, lowered.Message = string(gatewayv1.GatewayReasonPending), "no proxy is ready yet"
-			meta.SetStatusCondition(&wanted.Conditions, lowered)
-		}
-	}
+func mergeGateway(status *gatewayv1.GatewayStatus, wanted gatewayv1.GatewayStatus, at reach) {
+	lacks := at.lacks()
+	wanted.Conditions = lowered(wanted.Conditions, lacks)
 	listeners := make([]gatewayv1.ListenerStatus, 0, len(wanted.Listeners))
 	for _, listener := range wanted.Listeners {
-		i := slices.IndexFunc(status.Listeners, func(l gatewayv1.ListenerStatus) bool { return l.Name == listener.Name })
-		if i >= 0 {
-			listener.Conditions = only(status.Listeners[i].Conditions, listener.Conditions)
-		} else {
-			listener.Conditions = only(nil, listener.Conditions)
+		var former []metav1.Condition
+		if i := slices.IndexFunc(status.Listeners, func(l gatewayv1.ListenerStatus) bool { return l.Name == listener.Name }); i >= 0 {
+			former = status.Listeners[i].Conditions
 		}
+		listener.Conditions = only(former, lowered(listener.Conditions, lacks.ofListener(listener.SupportedKinds)))
 		listeners = append(listeners, listener)
 	}
 	status.Conditions = only(status.Conditions, wanted.Conditions)
@@ -173,15 +122,17 @@ func mergeGateway(status *gatewayv1.GatewayStatus, wanted gatewayv1.GatewayStatu
 	status.Addresses = at.addresses
 }
 
-func mergeListenerSet(status *gatewayv1.ListenerSetStatus, wanted gatewayv1.ListenerSetStatus) {
+// mergeListenerSet is mergeGateway for a set, which is at its Gateway's addresses.
+func mergeListenerSet(status *gatewayv1.ListenerSetStatus, wanted gatewayv1.ListenerSetStatus, at reach) {
+	lacks := at.lacks()
+	wanted.Conditions = lowered(wanted.Conditions, lacks.pending())
 	listeners := make([]gatewayv1.ListenerEntryStatus, 0, len(wanted.Listeners))
 	for _, listener := range wanted.Listeners {
-		i := slices.IndexFunc(status.Listeners, func(l gatewayv1.ListenerEntryStatus) bool { return l.Name == listener.Name })
-		if i >= 0 {
-			listener.Conditions = only(status.Listeners[i].Conditions, listener.Conditions)
-		} else {
-			listener.Conditions = only(nil, listener.Conditions)
+		var former []metav1.Condition
+		if i := slices.IndexFunc(status.Listeners, func(l gatewayv1.ListenerEntryStatus) bool { return l.Name == listener.Name }); i >= 0 {
+			former = status.Listeners[i].Conditions
 		}
+		listener.Conditions = only(former, lowered(listener.Conditions, lacks.ofListener(listener.SupportedKinds)))
 		listeners = append(listeners, listener)
 	}
 	status.Conditions = only(status.Conditions, wanted.Conditions)

@@ -18,14 +18,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// writeStatuses writes all statuses that differ.
-func (w *Writer) writeStatuses(ctx context.Context, compiled *Compiled, live map[place]client.Object) error {
-	return errors.Join(
-		w.writeIngresses(ctx, compiled, servicesOf(live)),
-		w.writeGatewayAPI(ctx, compiled, live),
-	)
-}
-
 // servicesOf are the Services of proxies by owner.
 func servicesOf(live map[place]client.Object) map[string]*corev1.Service {
 	found := map[string]*corev1.Service{}

@@ -87,22 +87,39 @@ func TestMergePolicyKeepsOthersAndTheLimit(t *testing.T) {
 	}
 }
 
+// refused is what the layer-4 operator says of an address.
+func refused(message string) *metav1.Condition {
+	return &metav1.Condition{Type: "millrace.io/AddressAssigned", Status: metav1.ConditionFalse, Reason: "AddressInUse", Message: message}
+}
+
 func TestMergeGateway(t *testing.T) {
+	programmed := condition("Programmed", "True", metav1.Time{})
 	compiled := gatewayv1.GatewayStatus{
-		Conditions: []metav1.Condition{condition("Accepted", "True", metav1.Time{}), condition("Programmed", "True", metav1.Time{})},
-		Listeners:  []gatewayv1.ListenerStatus{{Name: "web", Conditions: []metav1.Condition{condition("Programmed", "True", metav1.Time{})}}},
+		Conditions: []metav1.Condition{condition("Accepted", "True", metav1.Time{}), programmed},
+		Listeners: []gatewayv1.ListenerStatus{
+			{Name: "web", SupportedKinds: []gatewayv1.RouteGroupKind{{Kind: "HTTPRoute"}}, Conditions: []metav1.Condition{programmed}},
+			{Name: "tcp", SupportedKinds: []gatewayv1.RouteGroupKind{{Kind: "TCPRoute"}}, Conditions: []metav1.Condition{programmed}},
+		},
 	}
 	kind := gatewayv1.IPAddressType
-	address := []gatewayv1.GatewayStatusAddress{{Type: &kind, Value: "203.0.113.1"}}
+	addresses := []gatewayv1.GatewayStatusAddress{{Type: &kind, Value: "203.0.113.1"}, {Type: &kind, Value: "2001:db8::1"}}
+	asked := []string{"203.0.113.1", "2001:DB8:0::1"}
 	for name, test := range map[string]struct {
-		at         reach
-		needsProxy bool
-		reason     string
+		at     reach
+		reason string
+		// listeners are the reasons of web and tcp.
+		listeners [2]string
 	}{
-		"no VIP":         {reach{available: true}, true, "AddressNotAssigned"},
-		"no proxy":       {reach{addresses: address}, true, "Pending"},
-		"whole":          {reach{addresses: address, available: true}, true, "Because"},
-		"without layer7": {reach{}, false, "Because"},
+		"no VIP":            {reach{served: true, proxied: true, available: true}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
+		"no proxy":          {reach{served: true, proxied: true, addresses: addresses}, "Pending", [2]string{"Pending", "Because"}},
+		"whole":             {reach{served: true, proxied: true, addresses: addresses, available: true}, "Because", [2]string{"Because", "Because"}},
+		"nothing to serve":  {reach{}, "Because", [2]string{"Because", "Because"}},
+		"layer 4":           {reach{served: true, addresses: addresses}, "Because", [2]string{"Because", "Because"}},
+		"layer 4, no VIP":   {reach{served: true}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
+		"all asked for":     {reach{served: true, addresses: addresses, asked: asked}, "Because", [2]string{"Because", "Because"}},
+		"one is missing":    {reach{served: true, addresses: addresses[:1], asked: asked}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
+		"one is not usable": {reach{served: true, addresses: addresses[:1], asked: asked, assigned: refused("x")}, "AddressNotUsable", [2]string{"Pending", "Pending"}},
+		"objects of others": {reach{served: true, addresses: addresses, failed: errTaken}, "Pending", [2]string{"Pending", "Pending"}},
 	} {
 		status := gatewayv1.GatewayStatus{
 			Conditions: []metav1.Condition{condition("Accepted", "True", long)},
@@ -110,21 +127,49 @@ func TestMergeGateway(t *testing.T) {
 				{Name: "gone"}, {Name: "web", Conditions: []metav1.Condition{condition("Programmed", "True", long)}},
 			},
 		}
-		mergeGateway(&status, compiled, test.at, test.needsProxy)
+		mergeGateway(&status, compiled, test.at)
 		if got := status.Conditions[1].Reason; got != test.reason {
 			t.Errorf("%s: Programmed has the reason %s, want %s", name, got, test.reason)
 		}
 		if !status.Conditions[0].LastTransitionTime.Equal(&long) {
 			t.Errorf("%s: Accepted is of %s", name, status.Conditions[0].LastTransitionTime)
 		}
-		if len(status.Listeners) != 1 || !status.Listeners[0].Conditions[0].LastTransitionTime.Equal(&long) {
-			t.Errorf("%s: listeners %+v", name, status.Listeners)
+		if len(status.Listeners) != 2 {
+			t.Fatalf("%s: listeners %+v", name, status.Listeners)
+		}
+		for i, want := range test.listeners {
+			got := status.Listeners[i].Conditions[0]
+			if got.Reason != want || (want == "Because") != (got.Status == metav1.ConditionTrue) {
+				t.Errorf("%s: listener %s is %s, want the reason %s", name, status.Listeners[i].Name, got.Reason, want)
+			}
+		}
+		if since := status.Listeners[0].Conditions[0].LastTransitionTime; test.listeners[0] == "Because" && !since.Equal(&long) {
+			t.Errorf("%s: the listener is programmed since %s", name, since)
 		}
 		if len(status.Addresses) != len(test.at.addresses) {
 			t.Errorf("%s: addresses %v", name, status.Addresses)
 		}
 	}
-	if compiled.Conditions[1].Status != metav1.ConditionTrue {
+	if compiled.Conditions[1].Status != metav1.ConditionTrue || compiled.Listeners[0].Conditions[0].Status != metav1.ConditionTrue {
 		t.Error("what was compiled has been changed")
+	}
+}
+
+func TestMergeListenerSet(t *testing.T) {
+	compiled := gatewayv1.ListenerSetStatus{
+		Conditions: []metav1.Condition{condition("Programmed", "True", metav1.Time{})},
+		Listeners: []gatewayv1.ListenerEntryStatus{{
+			Name: "web", SupportedKinds: []gatewayv1.RouteGroupKind{{Kind: "HTTPRoute"}},
+			Conditions: []metav1.Condition{condition("Programmed", "True", metav1.Time{})},
+		}},
+	}
+	var status gatewayv1.ListenerSetStatus
+	mergeListenerSet(&status, compiled, reach{served: true})
+	if status.Conditions[0].Reason != "Pending" || status.Listeners[0].Conditions[0].Reason != "Pending" {
+		t.Errorf("without a VIP: %+v", status)
+	}
+	mergeListenerSet(&status, compiled, reach{served: true, addresses: make([]gatewayv1.GatewayStatusAddress, 1)})
+	if status.Conditions[0].Reason != "Because" || status.Listeners[0].Conditions[0].Reason != "Because" {
+		t.Errorf("with a VIP: %+v", status)
 	}
 }

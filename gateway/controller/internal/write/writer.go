@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
@@ -51,6 +53,8 @@ type Writer struct {
 	// Settings returns those of all proxies; ready is false while something is missing that
 	// will come by itself.
 	Settings func(context.Context) (settings infrastructure.Settings, ready bool, err error)
+	// HasEndpoints reports whether a port of a Service has an endpoint that may still serve.
+	HasEndpoints func(context.Context, route.ServicePort, corev1.Protocol) (bool, error)
 	// Controller is the name under which entries of status are ours.
 	Controller gatewayv1.GatewayController
 	Recorder   events.EventRecorder
@@ -58,6 +62,9 @@ type Writer struct {
 
 	wake chan struct{}
 	told told
+	// draining are the Services that drain, drained the timer for the next that will have.
+	draining atomic.Pointer[map[types.NamespacedName]bool]
+	drained  *time.Timer
 }
 
 // Prepare makes the zero value ready.
@@ -116,11 +123,12 @@ func (w *Writer) pass(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var problems []error
-	wanted, err := w.applyAll(ctx, compiled, live)
-	problems = append(problems, err, w.writeStatuses(ctx, compiled, live))
-	if wanted != nil {
-		problems = append(problems, w.removeOrphans(ctx, wanted, live))
+	applied, err := w.applyAll(ctx, compiled, live)
+	ingresses := w.writeIngresses(ctx, compiled, servicesOf(live))
+	problems := []error{err, ingresses, w.writeGatewayAPI(ctx, compiled, live, applied.failed)}
+	// A Service stays until no Ingress says its addresses: nobody else knows them to be ours.
+	if applied.wanted != nil && ingresses == nil {
+		problems = append(problems, w.removeOrphans(ctx, applied.wanted, live))
 	}
 	w.tell(compiled)
 	return errors.Join(problems...)
@@ -156,9 +164,10 @@ func (w *Writer) ours(ctx context.Context) (map[place]client.Object, error) {
 	return found, nil
 }
 
-// Kinds are those of the objects that run proxies.
+// Kinds are those of the objects that serve owners.
 func Kinds() []client.Object {
 	return []client.Object{
+		&millracev1alpha1.VIPRoute{},
 		&corev1.ServiceAccount{}, &corev1.ConfigMap{}, &corev1.Service{}, &appsv1.Deployment{},
 		&policyv1.PodDisruptionBudget{}, &autoscalingv2.HorizontalPodAutoscaler{},
 	}
@@ -166,28 +175,54 @@ func Kinds() []client.Object {
 
 func lists() []client.ObjectList {
 	return []client.ObjectList{
+		&millracev1alpha1.VIPRouteList{},
 		&corev1.ServiceAccountList{}, &corev1.ConfigMapList{}, &corev1.ServiceList{}, &appsv1.DeploymentList{},
 		&policyv1.PodDisruptionBudgetList{}, &autoscalingv2.HorizontalPodAutoscalerList{},
 	}
 }
 
-// applyAll makes the objects of all owners, and returns those that are wanted; nil where
-// that is not known yet.
-func (w *Writer) applyAll(ctx context.Context, compiled *Compiled, live map[place]client.Object) (map[place]bool, error) {
+// applied is what became of the objects of all owners.
+type applied struct {
+	// wanted are those that are to be; nil where that is not known yet.
+	wanted map[place]bool
+	// failed is why objects of an owner cannot be made as long as nobody changes something.
+	failed map[string]error
+}
+
+// applyAll makes the objects of all owners.
+func (w *Writer) applyAll(ctx context.Context, compiled *Compiled, live map[place]client.Object) (applied, error) {
 	settings, ready, err := w.Settings(ctx)
 	if err != nil || !ready {
-		return nil, err
+		return applied{}, err
 	}
-	wanted := map[place]bool{}
+	frontends := map[route.Object][]*route.Frontend{}
+	for _, frontend := range compiled.Result.Frontends {
+		frontends[frontend.Gateway] = append(frontends[frontend.Gateway], frontend)
+	}
+	done := applied{wanted: map[place]bool{}, failed: map[string]error{}}
+	draining := drains{services: map[types.NamespacedName]bool{}}
 	var problems []error
 	for i, proxy := range compiled.Result.Proxies {
-		for _, object := range infrastructure.Objects(proxy, compiled.Owners[i], settings) {
+		for _, object := range infrastructure.Objects(proxy, frontends[proxy.Owner], compiled.Owners[i], settings) {
 			at := placeOf(object)
-			wanted[at] = true
-			problems = append(problems, w.apply(ctx, object, live[at]))
+			done.wanted[at] = true
+			err := w.keepDraining(ctx, object, live[at], proxy.Parameters.DrainPeriod, &draining)
+			if err == nil {
+				err = w.apply(ctx, object, live[at])
+			}
+			problems = append(problems, err)
+			if isLasting(err) {
+				done.failed[infrastructure.Key(proxy.Owner)] = err
+			}
 		}
 	}
-	return wanted, errors.Join(problems...)
+	w.watchDrains(draining)
+	return done, errors.Join(problems...)
+}
+
+// isLasting reports whether an error will come again until somebody changes something.
+func isLasting(err error) bool {
+	return errors.Is(err, errTaken) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err)
 }
 
 // removeOrphans deletes what was made for owners that are gone. The label alone does not make

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package write
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/gateway/route"
+)
+
+// vipRoute is one with backends that are written as "name*weight", or "!*weight".
+func vipRoute(backends ...string) *millracev1alpha1.VIPRoute {
+	port := millracev1alpha1.VIPRoutePort{Port: 80}
+	for _, text := range backends {
+		name, weight, _ := strings.Cut(text, "*")
+		backend := millracev1alpha1.VIPRouteBackend{Namespace: "shop", Name: name, Port: 80}
+		if name == "!" {
+			backend = millracev1alpha1.VIPRouteBackend{Invalid: true}
+		}
+		_, _ = fmt.Sscan(weight, &backend.Weight)
+		port.Backends = append(port.Backends, backend)
+	}
+	return &millracev1alpha1.VIPRoute{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"kept": "yes"}},
+		Spec:       millracev1alpha1.VIPRouteSpec{Ports: []millracev1alpha1.VIPRoutePort{port}},
+	}
+}
+
+func backendsOf(of *millracev1alpha1.VIPRoute) string {
+	var found []string
+	for _, backend := range of.Spec.Ports[0].Backends {
+		name := backend.Name
+		if backend.Invalid {
+			name = "!"
+		}
+		found = append(found, fmt.Sprintf("%s*%d", name, backend.Weight))
+	}
+	return strings.Join(found, " ")
+}
+
+// TestDrain plays what happens to a route, one step after another.
+func TestDrain(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 5, time.UTC)
+	const period = time.Hour
+	gone := map[string]bool{}
+	var live *millracev1alpha1.VIPRoute
+	for _, step := range []struct {
+		name  string
+		after time.Duration
+		route []string
+		gone  string
+		want  string
+		// next is when it ends, after the start; 0: never.
+		next time.Duration
+	}{
+		{"a new route", 0, []string{"a*90", "b*10"}, "", "a*90 b*10", 0},
+		{"weight zero is no end", 0, []string{"a*90", "b*0"}, "", "a*90 b*0", 0},
+		{"b leaves", time.Minute, []string{"a*90"}, "", "a*90 b*0", time.Minute + period},
+		{"nothing changes", 2 * time.Minute, []string{"a*90"}, "", "a*90 b*0", time.Minute + period},
+		{"a leaves for c", 10 * time.Minute, []string{"c*1", "!*1"}, "", "c*1 !*1 a*0 b*0", time.Minute + period},
+		{"b comes back", 11 * time.Minute, []string{"b*2"}, "", "b*2 a*0 c*0", 10*time.Minute + period},
+		{"a has no endpoints", 12 * time.Minute, []string{"b*2"}, "a", "b*2 c*0", 11*time.Minute + period},
+		{"no route is left", 13 * time.Minute, nil, "", "b*0 c*0", 11*time.Minute + period},
+		{"c has drained", 72 * time.Minute, nil, "", "b*0", 13*time.Minute + period},
+		{"b has drained", 73 * time.Minute, nil, "", "", 0},
+	} {
+		if step.gone != "" {
+			gone[step.gone] = true
+		}
+		wanted := vipRoute(step.route...)
+		serves := func(at route.ServicePort) bool { return !gone[at.Name] }
+		since, next := drain(wanted, live, serves, period, start.Add(step.after))
+		if err := since.write(wanted); err != nil {
+			t.Fatal(err)
+		}
+		if got := backendsOf(wanted); got != step.want {
+			t.Fatalf("%s: the backends are %q, want %q", step.name, got, step.want)
+		}
+		// Times are kept in whole seconds.
+		want := start.Add(step.next).Truncate(time.Second)
+		if step.next == 0 {
+			want = time.Time{}
+		}
+		if !next.Equal(want) {
+			t.Errorf("%s: the next one ends at %s, want %s", step.name, next, want)
+		}
+		if _, annotated := wanted.Annotations[annotationDraining]; annotated != (len(since) > 0) || wanted.Annotations["kept"] != "yes" {
+			t.Errorf("%s: the annotations are %v", step.name, wanted.Annotations)
+		}
+		live = wanted
+	}
+}
+
+func TestDrainIsBounded(t *testing.T) {
+	var names []string
+	for i := range maxBackends {
+		names = append(names, fmt.Sprintf("s%02d*1", i))
+	}
+	now := time.Now()
+	always := func(route.ServicePort) bool { return true }
+	wanted := vipRoute("new*1", "newer*1")
+	since, _ := drain(wanted, vipRoute(names...), always, time.Hour, now)
+	if got := len(wanted.Spec.Ports[0].Backends); got != maxBackends || len(since) != maxBackends-2 {
+		t.Errorf("%d backends, of which %d drain, want %d", got, len(since), maxBackends)
+	}
+}
+
+func TestDrainingThatCannotBeRead(t *testing.T) {
+	live := vipRoute("a*0")
+	live.Annotations[annotationDraining] = "{"
+	now := time.Now()
+	_, next := drain(vipRoute(), live, func(route.ServicePort) bool { return true }, time.Hour, now)
+	if left := next.Sub(now); left <= 59*time.Minute || left > time.Hour {
+		t.Errorf("a backend drains for %s, want about an hour", left)
+	}
+}

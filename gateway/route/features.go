@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+	"sigs.k8s.io/gateway-api/pkg/consts"
+	"sigs.k8s.io/gateway-api/pkg/features"
+)
+
+// supported are the features of Gateway API that are claimed: in the status of GatewayClasses
+// and in conformance runs. Each has a conformance test, except where the suite has none.
+var supported = []features.FeatureName{
+	features.SupportGateway,
+	features.SupportGatewayAddressEmpty,
+	features.SupportGatewayBackendClientCertificate,
+	features.SupportGatewayFrontendClientCertificateValidation,
+	features.SupportGatewayFrontendClientCertificateValidationInsecureFallback,
+	features.SupportGatewayHTTPListenerIsolation,
+	features.SupportGatewayInfrastructure,
+	features.SupportGatewayPort8080,
+	features.SupportGatewayStaticAddresses,
+	features.SupportListenerSet,
+	features.SupportReferenceGrant,
+
+	features.SupportHTTPRoute,
+	features.SupportHTTPRoute303RedirectStatusCode,
+	features.SupportHTTPRoute307RedirectStatusCode,
+	features.SupportHTTPRoute308RedirectStatusCode,
+	features.SupportHTTPRouteBackendProtocolH2C,
+	features.SupportHTTPRouteBackendProtocolWebSocket,
+	features.SupportHTTPRouteBackendRequestHeaderModification,
+	features.SupportHTTPRouteBackendTimeout,
+	features.SupportHTTPRouteCORS,
+	features.SupportHTTPRouteDestinationPortMatching,
+	features.SupportHTTPRouteHostRewrite,
+	features.SupportHTTPRouteMethodMatching,
+	features.SupportHTTPRouteNamedRouteRule,
+	features.SupportHTTPRouteParentRefPort,
+	features.SupportHTTPRoutePathRedirect,
+	features.SupportHTTPRoutePathRewrite,
+	features.SupportHTTPRoutePortRedirect,
+	features.SupportHTTPRouteQueryParamMatching,
+	features.SupportHTTPRouteRequestMirror,
+	features.SupportHTTPRouteRequestMultipleMirrors,
+	features.SupportHTTPRouteRequestPercentageMirror,
+	features.SupportHTTPRouteRequestTimeout,
+	features.SupportHTTPRouteResponseHeaderModification,
+	features.SupportHTTPRouteRetry,
+	features.SupportHTTPRouteRetryBackendTimeout,
+	features.SupportHTTPRouteRetryConnectionError,
+	features.SupportHTTPRouteSchemeRedirect,
+
+	features.SupportGRPCRoute,
+	features.SupportGRPCRouteNamedRouteRule,
+
+	features.SupportTLSRoute,
+	features.SupportTLSRouteModeMixed,
+	features.SupportTLSRouteModeTerminate,
+
+	features.SupportTCPRoute,
+	features.SupportUDPRoute,
+
+	features.SupportBackendTLSPolicy,
+	features.SupportBackendTLSPolicySANValidation,
+}
+
+// Features are the features of Gateway API that are supported, in ascending order.
+func Features() []features.FeatureName {
+	return slices.Sorted(slices.Values(supported))
+}
+
+// supportedFeatures are Features as a GatewayClass has them.
+func supportedFeatures() []gatewayv1.SupportedFeature {
+	var found []gatewayv1.SupportedFeature
+	for _, name := range Features() {
+		found = append(found, gatewayv1.SupportedFeature{Name: gatewayv1.FeatureName(name)})
+	}
+	return found
+}
+
+// versionCondition tells whether the installed kinds of Gateway API are those that this
+// controller was made for: of the same minor version. Others are carried out as far as they
+// can be read.
+func versionCondition(installed string, generation int64) metav1.Condition {
+	made := utilversion.MustParseSemantic(consts.BundleVersion)
+	found, err := utilversion.ParseSemantic(installed)
+	message := ""
+	switch {
+	case installed == "":
+		message = fmt.Sprintf("the CRD of GatewayClass does not say its version: %s is supported", consts.BundleVersion)
+	case err != nil:
+		message = fmt.Sprintf("the CRDs are of version %q, which cannot be read: %s is supported", installed, consts.BundleVersion)
+	case found.Major() != made.Major() || found.Minor() != made.Minor():
+		message = fmt.Sprintf("the CRDs are of version %s: v%d.%d is supported", installed, made.Major(), made.Minor())
+	}
+	if message != "" {
+		return condition(gatewayv1.GatewayClassConditionStatusSupportedVersion, false,
+			gatewayv1.GatewayClassReasonUnsupportedVersion, message, generation)
+	}
+	return condition(gatewayv1.GatewayClassConditionStatusSupportedVersion, true,
+		gatewayv1.GatewayClassReasonSupportedVersion, "", generation)
+}

@@ -10,19 +10,34 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 )
+
+// gatewayAPI installs the kinds until the test ends, and returns how to take them away.
+func (e *environment) gatewayAPI(t *testing.T) (remove func()) {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
+	must(t, err)
+	kinds := envtest.CRDInstallOptions{
+		Paths: []string{filepath.Join(strings.TrimSpace(string(out)), "config", "crd", "standard")}, ErrorIfPathMissing: true,
+	}
+	_, err = envtest.InstallCRDs(e.server.Admin(), kinds)
+	must(t, err)
+	remove = sync.OnceFunc(func() { must(t, envtest.UninstallCRDs(e.server.Admin(), kinds)) })
+	t.Cleanup(remove)
+	return remove
+}
 
 // laterGatewayAPI installs the kinds while the controller runs, uses them, and takes them
 // away.
@@ -31,26 +46,9 @@ func laterGatewayAPI(t *testing.T, e *environment) {
 	ingress := e.ingress(t, "web", "web.example.com")
 	e.await(t, &appsv1.Deployment{}, shared)
 
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
-	must(t, err)
-	kinds := envtest.CRDInstallOptions{
-		Paths: []string{filepath.Join(strings.TrimSpace(string(out)), "config", "crd", "standard")}, ErrorIfPathMissing: true,
-	}
-	_, err = envtest.InstallCRDs(e.server.Admin(), kinds)
-	must(t, err)
-
-	e.create(t, &gatewayv1.GatewayClass{
-		ObjectMeta: metav1.ObjectMeta{Name: "millrace"},
-		Spec:       gatewayv1.GatewayClassSpec{ControllerName: "millrace.io/gateway"},
-	})
-	gateway := &gatewayv1.Gateway{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "edge"},
-		Spec: gatewayv1.GatewaySpec{
-			GatewayClassName: "millrace",
-			Listeners:        []gatewayv1.Listener{{Name: "http", Port: 80, Protocol: gatewayv1.HTTPProtocolType}},
-		},
-	}
-	e.create(t, gateway)
+	remove := e.gatewayAPI(t)
+	e.class(t)
+	gateway := e.gateway(t, "HTTP/80")
 	port := gatewayv1.PortNumber(80)
 	route := &gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
 	route.Spec.ParentRefs = []gatewayv1.ParentReference{{Name: "edge"}}
@@ -59,7 +57,7 @@ func laterGatewayAPI(t *testing.T, e *environment) {
 	}}}}}
 	e.create(t, route)
 
-	own := types.NamespacedName{Namespace: namespace, Name: "edge-millrace"}
+	own := edge
 	e.await(t, &appsv1.Deployment{}, own)
 	token := e.token(t, own, infrastructure.Audience, e.pod(t, own, "proxy-1"))
 	e.proxy(t, address, token).gets(t, leadsTo("web", "198.18.0.1"))
@@ -82,7 +80,7 @@ func laterGatewayAPI(t *testing.T, e *environment) {
 	})
 	quiet(t, e)
 
-	must(t, envtest.UninstallCRDs(e.server.Admin(), kinds))
+	remove()
 	eventually(t, func(ctx context.Context) error {
 		if err := e.client.Get(ctx, own, &appsv1.Deployment{}); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("the proxies of the Gateway are still there: %w", err)

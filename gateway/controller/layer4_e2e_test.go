@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package controller_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// edge is where the objects of the Gateway edge are.
+var edge = types.NamespacedName{Namespace: namespace, Name: "edge-millrace"}
+
+// class makes our GatewayClass.
+func (e *environment) class(t *testing.T) *gatewayv1.GatewayClass {
+	t.Helper()
+	class := &gatewayv1.GatewayClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "millrace"},
+		Spec:       gatewayv1.GatewayClassSpec{ControllerName: "millrace.io/gateway"},
+	}
+	e.create(t, class)
+	t.Cleanup(func() { must(t, client.IgnoreNotFound(e.client.Delete(context.Background(), class))) })
+	return class
+}
+
+// gateway makes the Gateway edge with listeners that are written as "TCP/5432".
+func (e *environment) gateway(t *testing.T, listeners ...string) *gatewayv1.Gateway {
+	t.Helper()
+	gateway := &gatewayv1.Gateway{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "edge"},
+		Spec:       gatewayv1.GatewaySpec{GatewayClassName: "millrace"},
+	}
+	for _, text := range listeners {
+		protocol, port, _ := strings.Cut(text, "/")
+		listener := gatewayv1.Listener{
+			Name: gatewayv1.SectionName(strings.ToLower(protocol) + "-" + port), Protocol: gatewayv1.ProtocolType(protocol),
+		}
+		_, err := fmt.Sscan(port, &listener.Port)
+		must(t, err)
+		gateway.Spec.Listeners = append(gateway.Spec.Listeners, listener)
+	}
+	e.create(t, gateway)
+	t.Cleanup(func() { must(t, client.IgnoreNotFound(e.client.Delete(context.Background(), gateway))) })
+	return gateway
+}
+
+// references are backends that are written as "name*weight".
+func references(backends ...string) []gatewayv1.BackendRef {
+	var found []gatewayv1.BackendRef
+	for _, text := range backends {
+		name, number, _ := strings.Cut(text, "*")
+		port, weight := gatewayv1.PortNumber(80), int32(1)
+		_, _ = fmt.Sscan(number, &weight)
+		found = append(found, gatewayv1.BackendRef{
+			BackendObjectReference: gatewayv1.BackendObjectReference{Name: gatewayv1.ObjectName(name), Port: &port}, Weight: &weight,
+		})
+	}
+	return found
+}
+
+// leads waits until the VIPRoute of a port leads to exactly these: "name*weight".
+func (e *environment) leads(t *testing.T, port string, want ...string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		found := &millracev1alpha1.VIPRoute{}
+		if err := e.client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: edge.Name + "-" + port}, found); err != nil {
+			return err
+		}
+		var got []string
+		for _, backend := range found.Spec.Ports[0].Backends {
+			text := fmt.Sprintf("%s*%d", backend.Name, backend.Weight)
+			if backend.Invalid {
+				text += "!"
+			}
+			got = append(got, text)
+		}
+		if strings.Join(got, " ") != strings.Join(want, " ") || found.Spec.ServiceName != edge.Name {
+			return fmt.Errorf("port %s of %s leads to %q, want %q", port, found.Spec.ServiceName, got, want)
+		}
+		return nil
+	})
+}
+
+// layer4 leads a Gateway's listeners to Services by VIPRoutes, without any proxy.
+func layer4(t *testing.T, e *environment) {
+	e.gatewayAPI(t)
+	e.run(t, nil)
+	class := e.class(t)
+	for _, name := range []string{"one", "two"} {
+		e.create(t, &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+		})
+		e.create(t, slice(name, "198.18.0.1"))
+	}
+	gateway := e.gateway(t, "TCP/5432", "UDP/53")
+	route := &gatewayv1.TCPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "db"}}
+	route.Spec.ParentRefs = []gatewayv1.ParentReference{{Name: "edge"}}
+	route.Spec.Rules = []gatewayv1.TCPRouteRule{{BackendRefs: references("one*90", "two*10", "missing*5")}}
+	e.create(t, route)
+	t.Cleanup(func() { must(t, client.IgnoreNotFound(e.client.Delete(context.Background(), route))) })
+	lead := func(backends ...string) {
+		before := client.MergeFrom(route.DeepCopy())
+		route.Spec.Rules[0].BackendRefs = references(backends...)
+		must(t, e.client.Patch(t.Context(), route, before))
+	}
+
+	e.leads(t, "tcp-5432", "one*90", "two*10", "*5!")
+	e.leads(t, "udp-53")
+	e.programmed(t, gateway, "AddressNotAssigned")
+	e.assign(t, edge, "203.0.113.30")
+	e.programmed(t, gateway, "Programmed")
+	for _, listener := range gateway.Status.Listeners {
+		if !meta.IsStatusConditionTrue(listener.Conditions, "Programmed") {
+			t.Errorf("listener %s: %+v", listener.Name, listener.Conditions)
+		}
+	}
+	if err := e.client.Get(t.Context(), edge, &appsv1.Deployment{}); !apierrors.IsNotFound(err) {
+		t.Errorf("a Gateway without listeners of layer 7 has proxies: %v", err)
+	}
+	must(t, e.client.Get(t.Context(), client.ObjectKeyFromObject(class), class))
+	if !meta.IsStatusConditionTrue(class.Status.Conditions, "SupportedVersion") || len(class.Status.SupportedFeatures) == 0 {
+		t.Errorf("the class has the status %+v", class.Status)
+	}
+	quiet(t, e)
+
+	// What leaves the route drains while it has endpoints, and comes back with a weight.
+	lead("one*1")
+	e.leads(t, "tcp-5432", "one*1", "two*0")
+	lead("two*3")
+	e.leads(t, "tcp-5432", "two*3", "one*0")
+	quiet(t, e)
+	must(t, e.client.Delete(t.Context(), slice("one")))
+	e.leads(t, "tcp-5432", "two*3")
+
+	// With a listener of layer 7 there are proxies; without it they go, and the VIP stays.
+	before := client.MergeFrom(gateway.DeepCopy())
+	gateway.Spec.Listeners = append(gateway.Spec.Listeners, gatewayv1.Listener{Name: "web", Port: 80, Protocol: gatewayv1.HTTPProtocolType})
+	must(t, e.client.Patch(t.Context(), gateway, before))
+	e.await(t, &appsv1.Deployment{}, edge)
+	e.programmed(t, gateway, "Pending")
+	service := &corev1.Service{}
+	e.await(t, service, edge)
+	uid := service.UID
+	before = client.MergeFrom(gateway.DeepCopy())
+	gateway.Spec.Listeners = gateway.Spec.Listeners[:1]
+	must(t, e.client.Patch(t.Context(), gateway, before))
+	for _, object := range []client.Object{&appsv1.Deployment{}, &corev1.ServiceAccount{}} {
+		e.gone(t, object, edge)
+	}
+	e.gone(t, &millracev1alpha1.VIPRoute{}, types.NamespacedName{Namespace: namespace, Name: edge.Name + "-udp-53"})
+	e.await(t, service, edge)
+	if service.UID != uid || len(service.Spec.Ports) != 1 {
+		t.Errorf("the Service is another one, or has the ports %+v", service.Spec.Ports)
+	}
+	quiet(t, e)
+
+	must(t, e.client.Delete(t.Context(), gateway))
+	e.gone(t, service, edge)
+	e.gone(t, &millracev1alpha1.VIPRoute{}, types.NamespacedName{Namespace: namespace, Name: edge.Name + "-tcp-5432"})
+}
+
+// gone waits until an object is not there.
+func (e *environment) gone(t *testing.T, object client.Object, name types.NamespacedName) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		if err := e.client.Get(ctx, name, object); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("%T %s is still there: %w", object, name, err)
+		}
+		return nil
+	})
+}

@@ -39,7 +39,18 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-require golang.org/x/crypto/x509roots/fallback v0.0.0-20261030153154-30a33513ff6d
+require (
+	golang.org/x/crypto/x509roots/fallback v0.0.0-20261030153154-30a33513ff6d
+	sigs.k8s.io/gateway-api/conformance v1.6.3
+)
+
+require (
+	github.com/go-logr/zapr v1.3.0 // indirect
+	github.com/miekg/dns v1.1.72 // indirect
+	github.com/stretchr/testify v1.12.1 // indirect
+	go.uber.org/multierr v1.11.0 // indirect
+	go.uber.org/zap v1.28.0 // indirect
+)
 
 require (
 	cel.dev/expr v0.25.3 // indirect

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Generates everything in the tree that is made from other sources of the tree:
-# deepcopy, CRDs, roles, the BPF objects and the messages of the gateway.
+# deepcopy, CRDs, roles, the BPF objects, the messages of the gateway, and the CRDs of
+# Gateway API as its module has them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,3 +16,10 @@ go tool controller-gen rbac:roleName=millrace-operator paths=./operator/... outp
 go tool controller-gen rbac:roleName=millrace-agent paths=./lbagent/... output:rbac:dir=config/rbac/agent
 go tool controller-gen rbac:roleName=millrace-gateway paths=./gateway/... output:rbac:dir=config/rbac/gateway
 go generate ./bpf ./lbagent/test/bench ./gateway/resource
+
+# As they are; only the kinds that are carried out.
+crds=$(go list -m -f '{{.Dir}}' sigs.k8s.io/gateway-api)/config/crd
+for channel in standard experimental; do
+	rm -f config/gateway-api/$channel/gateway.networking.k8s.io_*.yaml
+	install -m 644 "$crds/$channel"/gateway.networking.k8s.io_*.yaml config/gateway-api/$channel/
+done

@@ -25,10 +25,10 @@ func (c *Cluster) InterruptMillrace(ctx context.Context, after time.Duration, ar
 }
 
 func (c *Cluster) millrace(args ...string) []string {
-	return append([]string{filepath.Join(c.root, "bin", "millrace"), "--kubeconfig", c.kubeconfig()}, args...)
+	return append([]string{filepath.Join(c.root, "bin", "millrace"), "--kubeconfig", c.Kubeconfig()}, args...)
 }
 
-// kubeconfig is the administrator's, as the lab writes it.
-func (c *Cluster) kubeconfig() string {
+// Kubeconfig is the administrator's, as the lab writes it.
+func (c *Cluster) Kubeconfig() string {
 	return filepath.Join(c.root, ".lab", "pki", "admin.kubeconfig")
 }

@@ -11,8 +11,11 @@ import (
 	"time"
 )
 
-// InstallGateway installs config/gateway, whose images Install has loaded.
+// InstallGateway installs Gateway API and config/gateway, whose images Install has loaded.
 func (c *Cluster) InstallGateway(ctx context.Context) error {
+	if err := c.installGatewayAPI(ctx); err != nil {
+		return err
+	}
 	if _, err := c.Kubectl(ctx, "apply", "--server-side", "-k", filepath.Join(c.root, "config", "lab-gateway")); err != nil {
 		return err
 	}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+// Package conformance runs Gateway API's own conformance tests on the lab. They run on the
+// lab's client, so what they send takes the whole path: router, VIP, XDP, proxy. They need
+// root and the built programs and images (make conformance).
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/millrace-lb/millrace/test/harness"
+)
+
+// onClient is the environment variable that the tests have where they run on the client. Its
+// value is the root of this checkout.
+const onClient = "MILLRACE_CONFORMANCE_CLIENT"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(onClient) != "" {
+		os.Exit(m.Run())
+	}
+	os.Exit(run())
+}
+
+// run brings up the lab and runs this program again, on its client.
+func run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	cluster, err := harness.Open(os.Stderr)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() {
+		if os.Getenv("MILLRACE_KEEP_LAB") != "" {
+			return
+		}
+		if err := cluster.Down(context.Background()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}()
+	err = prepare(ctx, cluster)
+	if err == nil {
+		err = onTheClient(ctx, cluster)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		logs, err := cluster.KeepLogs(ctx, "conformance")
+		fmt.Fprintf(os.Stderr, "the logs and the state of the cluster are in %s (%v)\n", logs, err)
+		return 1
+	}
+	return 0
+}
+
+// prepare brings up the cluster with Millrace and its gateway.
+func prepare(ctx context.Context, cluster *harness.Cluster) error {
+	if err := cluster.Up(ctx); err != nil {
+		return err
+	}
+	if err := cluster.Install(ctx); err != nil {
+		return err
+	}
+	if err := loadImages(ctx, cluster); err != nil {
+		return err
+	}
+	if err := cluster.Apply(ctx, harness.Network); err != nil {
+		return err
+	}
+	return cluster.InstallGateway(ctx)
+}
+
+// onTheClient runs this program with its arguments on the lab's client.
+func onTheClient(ctx context.Context, cluster *harness.Cluster) error {
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find the tests' own program: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Join(cluster.Root(), "dist", "conformance"), 0o755); err != nil {
+		return fmt.Errorf("make the directory of the report: %w", err)
+	}
+	args := []string{
+		"exec", "client", "--", "env", onClient + "=" + cluster.Root(), "KUBECONFIG=" + cluster.Kubeconfig(), program,
+	}
+	return cluster.Stream(ctx, os.Stdout, append(args, os.Args[1:]...)...)
+}

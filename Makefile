@@ -120,6 +120,11 @@ demo: prerequisites build image ## Show the whole path on a real cluster, step b
 demo-repeat: prerequisites ## Run the demo COUNT times from a fresh clone on busy processors (root).
 	hack/demo-repeat.sh $(COUNT)
 
+# The report is dist/conformance/report.yaml.
+.PHONY: conformance
+conformance: prerequisites build image ## Run Gateway API's own tests on a real cluster (root); TEST=NAME for one of them.
+	go test -count 1 -timeout 40m -tags e2e -v ./test/conformance $(if $(TEST),-args -run-test=$(TEST))
+
 # Not part of CI: the tests take half an hour, and their first build several minutes.
 .PHONY: test-kubernetes-e2e
 test-kubernetes-e2e: build image ## Run Kubernetes' own tests of LoadBalancers on the lab (root); FOCUS=REGEXP.

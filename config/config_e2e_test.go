@@ -79,12 +79,58 @@ func TestManifests(t *testing.T) {
 	server := controlplane.Start(t, "..", viewer)
 	admin := newClient(t, server.Admin())
 	install(t, admin, "default")
+	install(t, admin, "gateway-api/standard")
 	install(t, admin, "gateway")
 	install(t, admin, "cleanup")
 	install(t, admin, "samples")
 
 	t.Run("agent", func(t *testing.T) { testAgent(t, server, admin) })
 	t.Run("viewer", func(t *testing.T) { testViewer(t, server, admin) })
+	t.Run("Gateway API", func(t *testing.T) { testGatewayAPI(t, admin) })
+}
+
+// testGatewayAPI writes other versions of Gateway API over the installed one, and installs
+// the installed one over a newer one.
+func testGatewayAPI(t *testing.T, admin client.Client) {
+	const version = "gateway.networking.k8s.io/bundle-version"
+	kind := &unstructured.Unstructured{}
+	kind.SetAPIVersion("apiextensions.k8s.io/v1")
+	kind.SetKind("CustomResourceDefinition")
+	kind.SetName("httproutes.gateway.networking.k8s.io")
+	write := func(to string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, version, to)
+			return admin.Patch(ctx, kind.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(patch)))
+		}
+	}
+	refused := func(to string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			switch err := write(to)(ctx); {
+			case err == nil:
+				return errors.New("not refused")
+			case !apierrors.IsInvalid(err), !strings.Contains(err.Error(), "is newer"):
+				return fmt.Errorf("not refused by our policy: %w", err)
+			default:
+				return nil
+			}
+		}
+	}
+	// The policy is in force after the first refusal. A version that is newer comes last.
+	installed := "v1.6.3"
+	for _, older := range []string{"v1.6.2", "v1.5.99", "v1.6.0-rc.1"} {
+		eventually(t, older+" over "+installed, func(ctx context.Context) error {
+			// An older one that was taken is not to be what the next is compared with.
+			return errors.Join(refused(older)(ctx), write(installed)(ctx))
+		})
+	}
+	for _, newer := range []string{"v1.6.3", "v1.6.10", "v1.10.0", "v2.0.0"} {
+		if err := write(newer)(t.Context()); err != nil {
+			t.Errorf("%s over an older one: %v", newer, err)
+		}
+	}
+	if err := refused(installed)(t.Context()); err != nil {
+		t.Errorf("%s over v2.0.0: %v", installed, err)
+	}
 }
 
 // testAgent impersonates agents, with and without the claim of a token that

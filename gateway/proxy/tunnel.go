@@ -32,8 +32,7 @@ func (s *server) sniff(conn net.Conn) {
 	}
 	switch {
 	case site == nil:
-		// As the end of TLS without a certificate for it would: with an alert.
-		_ = tls.Server(again, &tls.Config{MinVersion: tls.VersionTLS12}).Handshake()
+		// Without an alert: nobody ends TLS for this name here (Gateway API, TLSRoute).
 		_ = conn.Close()
 	case site.resource.GetProtocol() == resource.Listener_TLS_PASSTHROUGH:
 		s.tunnel(again, table, site, host)

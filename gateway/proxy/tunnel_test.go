@@ -131,6 +131,8 @@ func TestTunnels(t *testing.T) {
 	for _, host := range []string{"b.pass.example.com", "dead.pass.example.com", "other.example.org", ""} {
 		if got, err := exchangeBytes(t, port, &tls.Config{ServerName: host, InsecureSkipVerify: true}, "x"); err == nil {
 			t.Errorf("%q got %q; want an error", host, got)
+		} else if alert := tls.AlertError(0); errors.As(err, &alert) || strings.Contains(err.Error(), "remote error") {
+			t.Errorf("%q: %v; want the connection closed without an alert", host, err)
 		}
 	}
 	// HTTP for the host of a tunnel is not for the proxy to answer.

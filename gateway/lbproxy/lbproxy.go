@@ -37,6 +37,7 @@ type Config struct {
 // Run serves until the context ends, and then until the connections have been drained.
 func Run(ctx context.Context, config Config) error {
 	log := config.Proxy.Log
+	defer tuneCollector()()
 	served := proxy.New(config.Proxy)
 	admin, err := net.Listen("tcp", config.AdminAddress)
 	if err != nil {

@@ -93,6 +93,18 @@ func (p *Proxy) Apply(update Update) error {
 			transport.CloseIdleConnections()
 		}
 	}
+	for name, before := range old.endpoints {
+		now := current.endpoints[name].value
+		if now == before.value {
+			continue
+		}
+		for _, endpoint := range before.value.Without(now) {
+			endpoint.Leave()
+			for _, transport := range current.transports {
+				transport.Forget(endpoint)
+			}
+		}
+	}
 	p.metrics.swapped(current, time.Since(begun))
 	return nil
 }

@@ -50,6 +50,9 @@ type Endpoint struct {
 	failures     atomic.Int32
 	ejections    atomic.Int32
 	ejectedUntil atomic.Int64
+	gone         atomic.Bool
+	// text is the address, as connections want it.
+	text string
 }
 
 // Set is the endpoints of a backend. It does not change.
@@ -72,7 +75,7 @@ func NewSet(settings *Settings, addresses []Address, previous *Set, now time.Tim
 	for _, address := range addresses {
 		endpoint := known[address.AddrPort]
 		if endpoint == nil {
-			endpoint = &Endpoint{Address: address.AddrPort, settings: settings}
+			endpoint = &Endpoint{Address: address.AddrPort, settings: settings, text: address.String()}
 			// Where nobody else serves there is nobody to take the rest.
 			if len(known) > 0 {
 				endpoint.since = now
@@ -102,6 +105,26 @@ func (s *Set) Candidates() []netip.AddrPort {
 		addresses = append(addresses, endpoint.Address)
 	}
 	return addresses
+}
+
+// Without gives the endpoints that the next set does not have. It may be nil.
+func (s *Set) Without(next *Set) []*Endpoint {
+	if s == nil {
+		return nil
+	}
+	kept := map[*Endpoint]bool{}
+	if next != nil {
+		for _, endpoint := range next.all {
+			kept[endpoint] = true
+		}
+	}
+	var without []*Endpoint
+	for _, endpoint := range s.all {
+		if !kept[endpoint] {
+			without = append(without, endpoint)
+		}
+	}
+	return without
 }
 
 // Pick takes an endpoint, which is to be given back with Release. Those in tried are
@@ -177,6 +200,16 @@ func (e *Endpoint) load(now time.Time) float64 {
 
 // Release gives an endpoint back.
 func (e *Endpoint) Release() { e.active.Add(-1) }
+
+// Text is the address as "host:port".
+func (e *Endpoint) Text() string { return e.text }
+
+// Leave says that the endpoint is in no set any more.
+func (e *Endpoint) Leave() { e.gone.Store(true) }
+
+// Gone reports whether the endpoint is in no set any more. Connections to it end with their
+// request.
+func (e *Endpoint) Gone() bool { return e.gone.Load() }
 
 // Active is how many requests the endpoint has.
 func (e *Endpoint) Active() int64 { return e.active.Load() }

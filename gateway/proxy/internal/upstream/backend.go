@@ -24,14 +24,44 @@ type Backend struct {
 	TLS    *TLS
 
 	settings  *Settings
-	transport *http.Transport
+	transport *Transport
 	// tlsConfig is for bytes; requests have that of their transport.
 	tlsConfig *tls.Config
 }
 
 // Transports are by protocol and TLS identity, so that backends which differ in nothing
 // else share connections, and others never do.
-type Transports map[string]*http.Transport
+type Transports map[string]*Transport
+
+// Transport has the connections to all endpoints of such backends.
+type Transport struct {
+	*http.Transport
+	// direct is for what needs less than http.Transport; nil where there is no such thing.
+	direct *direct
+}
+
+// CloseIdleConnections closes all connections without a request.
+func (t *Transport) CloseIdleConnections() {
+	t.Transport.CloseIdleConnections()
+	if t.direct != nil {
+		t.direct.closeAll()
+	}
+}
+
+// Forget closes the connections without a request to an endpoint that has left. Those in use
+// end with their request.
+func (t *Transport) Forget(endpoint *balance.Endpoint) {
+	if t.direct != nil {
+		t.direct.forget(endpoint.Address)
+	}
+}
+
+func (t *Transport) roundTrip(request *http.Request, endpoint *balance.Endpoint) (*http.Response, error) {
+	if t.direct.takes(request) {
+		return t.direct.roundTrip(request, endpoint)
+	}
+	return t.RoundTrip(request)
+}
 
 // Connection is what leads to a backend's endpoints.
 type Connection struct {
@@ -71,7 +101,7 @@ func transportKey(protocol resource.Backend_Protocol, with *TLS) string {
 	return protocol.String() + " " + with.identity()
 }
 
-func (t Transports) take(protocol resource.Backend_Protocol, with *TLS, settings *Settings, old Transports) *http.Transport {
+func (t Transports) take(protocol resource.Backend_Protocol, with *TLS, settings *Settings, old Transports) *Transport {
 	key := transportKey(protocol, with)
 	if t[key] == nil {
 		t[key] = old[key]
@@ -87,7 +117,7 @@ type notEstablished struct{ error }
 
 func (e notEstablished) Unwrap() error { return e.error }
 
-func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Settings) *http.Transport {
+func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Settings) *Transport {
 	dialer := &net.Dialer{Timeout: settings.DialTimeout, KeepAlive: 30 * time.Second}
 	transport := &http.Transport{
 		// The default of 2 would close nearly every connection after its request.
@@ -107,6 +137,7 @@ func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Setti
 			return conn, nil
 		},
 	}
+	made := &Transport{Transport: transport}
 	switch {
 	case with != nil && protocol == resource.Backend_H2C:
 		transport.Protocols.SetHTTP1(true)
@@ -115,12 +146,14 @@ func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Setti
 	case with != nil:
 		transport.Protocols.SetHTTP1(true)
 		transport.DialTLSContext = dialTLS(dialer, with.config([]string{"http/1.1"}), settings.HandshakeTimeout)
+		made.direct = newDirect(settings, transport.DialTLSContext)
 	case protocol == resource.Backend_H2C:
 		transport.Protocols.SetUnencryptedHTTP2(true)
 	default:
 		transport.Protocols.SetHTTP1(true)
+		made.direct = newDirect(settings, transport.DialContext)
 	}
-	return transport
+	return made
 }
 
 func dialTLS(dialer *net.Dialer, config *tls.Config, limit time.Duration) func(context.Context, string, string) (net.Conn, error) {

@@ -108,9 +108,9 @@ func (b *Backend) attempt(request *http.Request, endpoint *balance.Endpoint, pol
 	if b.TLS != nil {
 		target.Scheme = "https"
 	}
-	target.Host = endpoint.Address.String()
+	target.Host = endpoint.Text()
 	request.URL = &target
-	response, err := b.transport.RoundTrip(request)
+	response, err := b.transport.roundTrip(request, endpoint)
 	if err != nil {
 		release()
 		if cause := context.Cause(ctx); cause != nil {
@@ -150,11 +150,12 @@ func (b *Backend) again(request *http.Request, policy *Policy, o outcome) bool {
 	if request.Context().Err() != nil || o.touched {
 		return false
 	}
-	var unsent notEstablished
-	switch {
-	case o.err == nil:
+	if o.err == nil {
 		// The endpoint has answered that it has not served it.
 		return !o.hasBody && o.attempts <= policy.Attempts && slices.Contains(policy.Statuses, uint32(o.response.StatusCode))
+	}
+	var unsent notEstablished
+	switch {
 	case errors.As(o.err, &unsent):
 		return o.attempts < max(min(b.settings.ConnectAttempts, b.Set.Len()), policy.Attempts+1)
 	default:

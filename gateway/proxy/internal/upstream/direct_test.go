@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// TestPooled: requests one after another share a connection, also those with a body.
+func TestPooled(t *testing.T) {
+	for name, test := range map[string]struct{ method, body string }{
+		"without a body": {http.MethodGet, ""},
+		"HEAD":           {http.MethodHead, ""},
+		"with a body":    {http.MethodPost, "body"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				fmt.Fprint(w, "fine")
+			})
+			b := backendAt(settings(), nil, s.address)
+			for range 20 {
+				must(t, b, test.method, test.body)
+			}
+			if n := s.accepted.Load(); n != 1 {
+				t.Errorf("%d connections for requests one after another", n)
+			}
+		})
+	}
+}
+
+// TestPoolLimits: of connections used at once some are kept, for their time.
+func TestPoolLimits(t *testing.T) {
+	var arrived sync.WaitGroup
+	arrived.Add(5)
+	s := serve(t, func(http.ResponseWriter, *http.Request) {
+		arrived.Done()
+		arrived.Wait()
+	})
+	limits := settings()
+	limits.MaxIdlePerEndpoint, limits.IdleTimeout = 2, 50*time.Millisecond
+	b := backendAt(limits, nil, s.address)
+	var all sync.WaitGroup
+	for range 5 {
+		all.Go(func() { must(t, b, http.MethodGet, "") })
+	}
+	all.Wait()
+	await(t, "three connections closed at once", func() bool { return s.closed.Load() >= 3 })
+	await(t, "the others after their time", func() bool { return s.closed.Load() == 5 })
+	direct := b.transport.direct
+	await(t, "nothing left to sweep", func() bool {
+		direct.mutex.Lock()
+		defer direct.mutex.Unlock()
+		return direct.sweep == nil && len(direct.idle) == 0
+	})
+}
+
+// TestStale: a connection that the endpoint closes while it is idle costs no request.
+func TestStale(t *testing.T) {
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		t.Run(method, func(t *testing.T) {
+			closed := make(chan struct{}, 1)
+			address := script(t, func(_ int, conn net.Conn, next func() (*http.Request, bool)) {
+				next()
+				say(conn, fine)
+				_ = conn.Close()
+				closed <- struct{}{}
+			})
+			b := backendAt(settings(), nil, address)
+			for range 3 {
+				must(t, b, method, "")
+				<-closed
+			}
+		})
+	}
+}
+
+// TestClosedInUse: an endpoint closes a connection just when it gets the second request. Only
+// what may be repeated is sent again.
+func TestClosedInUse(t *testing.T) {
+	for method, want := range map[string]int32{http.MethodGet: 3, http.MethodDelete: 3, http.MethodPost: 2, http.MethodPatch: 2} {
+		t.Run(method, func(t *testing.T) {
+			var seen atomic.Int32
+			address := script(t, func(number int, conn net.Conn, next func() (*http.Request, bool)) {
+				for requests := 0; ; requests++ {
+					if _, ok := next(); !ok {
+						return
+					}
+					seen.Add(1)
+					if number == 1 && requests == 1 {
+						return
+					}
+					say(conn, fine)
+				}
+			})
+			b := backendAt(settings(), nil, address)
+			must(t, b, method, "")
+			_, _, _, err := ask(t, b, newRequest(t, method, ""), &Policy{})
+			if (err == nil) != (want == 3) || seen.Load() != want {
+				t.Errorf("the endpoint saw %d requests, want %d; %v", seen.Load(), want, err)
+			}
+		})
+	}
+}
+
+// TestUnasked: what an endpoint sends without being asked is nobody's response.
+func TestUnasked(t *testing.T) {
+	for name, separate := range map[string]bool{"at once": false, "later": true} {
+		t.Run(name, func(t *testing.T) {
+			sent := make(chan struct{}, 8)
+			address := script(t, func(number int, conn net.Conn, next func() (*http.Request, bool)) {
+				if _, ok := next(); !ok {
+					return
+				}
+				switch {
+				case number > 1:
+					say(conn, fine)
+				case separate:
+					say(conn, fine)
+					time.Sleep(10 * time.Millisecond)
+					say(conn, other)
+				default:
+					say(conn, fine+other)
+				}
+				sent <- struct{}{}
+				next()
+			})
+			b := backendAt(settings(), nil, address)
+			for range 2 {
+				if text := must(t, b, http.MethodGet, ""); text != "fine" {
+					t.Errorf("the response is %q", text)
+				}
+				<-sent
+			}
+		})
+	}
+}
+
+// TestEndOfResponse: where the end of a response is not known, or not read, its connection
+// is not used again.
+func TestEndOfResponse(t *testing.T) {
+	for name, test := range map[string]struct {
+		response string
+		unread   bool
+		want     string
+	}{
+		"to the end of the connection": {response: "HTTP/1.1 200 OK\r\n\r\nfine", want: "fine"},
+		"HTTP/1.0":                     {response: "HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\nfine", want: "fine"},
+		"Connection: close":            {response: "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\nfine", want: "fine"},
+		"not read":                     {response: fine, unread: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var connections atomic.Int32
+			address := script(t, func(_ int, conn net.Conn, next func() (*http.Request, bool)) {
+				connections.Add(1)
+				if _, ok := next(); ok {
+					say(conn, test.response)
+				}
+				if test.want == "" {
+					next()
+				}
+			})
+			b := backendAt(settings(), nil, address)
+			for range 2 {
+				response, _, err := b.RoundTrip(newRequest(t, http.MethodGet, ""), &Policy{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !test.unread {
+					text, err := io.ReadAll(response.Body)
+					if err != nil || string(text) != test.want {
+						t.Errorf("the body is %q, %v", text, err)
+					}
+				}
+				_ = response.Body.Close()
+				if _, err := response.Body.Read(make([]byte, 1)); err == nil {
+					t.Error("a closed body can be read")
+				}
+			}
+			if n := connections.Load(); n != 2 {
+				t.Errorf("%d connections", n)
+			}
+		})
+	}
+}
+
+// TestHeads: what comes before a response, and responses that are none.
+func TestHeads(t *testing.T) {
+	for name, test := range map[string]struct {
+		response string
+		fails    bool
+		early    int
+	}{
+		"early hints":        {response: "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + fine, early: 103},
+		"continue, unasked":  {response: "HTTP/1.1 100 Continue\r\n\r\n" + fine},
+		"switches protocols": {response: "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n", fails: true},
+		"too long":           {response: "HTTP/1.1 200 OK\r\nLong: " + strings.Repeat("a", 5000) + "\r\n\r\n", fails: true},
+		"early hints, long":  {response: strings.Repeat("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n", 200), fails: true, early: 103},
+		"no HTTP":            {response: "SSH-2.0-x\r\n", fails: true},
+		"two lengths":        {response: "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nfine", fails: true},
+		"cut off":            {response: "HTTP/1.1 200 OK\r\nContent-Le", fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address := script(t, func(_ int, conn net.Conn, next func() (*http.Request, bool)) {
+				next()
+				say(conn, test.response)
+				if name != "cut off" {
+					next()
+				}
+			})
+			early := 0
+			request := newRequest(t, http.MethodGet, "")
+			request = request.WithContext(httptrace.WithClientTrace(request.Context(), &httptrace.ClientTrace{
+				Got1xxResponse: func(code int, _ textproto.MIMEHeader) error {
+					early = code
+					return nil
+				},
+			}))
+			_, text, _, err := ask(t, backendAt(settings(), nil, address), request, &Policy{})
+			if (err != nil) != test.fails || err == nil && text != "fine" || early != test.early {
+				t.Errorf("got %q, early %d, %v", text, early, err)
+			}
+		})
+	}
+}
+
+// TestLeaves: a client that leaves, and a time limit, end an exchange wherever it is.
+func TestLeaves(t *testing.T) {
+	for name, begin := range map[string]string{
+		"before the header": "", "in the header": "HTTP/1.1 200 OK\r\n", "in the body": "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nfine",
+	} {
+		t.Run(name, func(t *testing.T) {
+			reached, ended := make(chan struct{}, 2), make(chan struct{}, 2)
+			address := script(t, func(_ int, conn net.Conn, next func() (*http.Request, bool)) {
+				next()
+				say(conn, begin)
+				reached <- struct{}{}
+				next()
+				ended <- struct{}{}
+			})
+			b := backendAt(settings(), nil, address)
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				<-reached
+				cancel()
+			}()
+			if _, _, _, err := ask(t, b, newRequest(t, http.MethodGet, "").WithContext(ctx), &Policy{}); err == nil {
+				t.Error("the exchange did not fail")
+			}
+			<-ended
+			_, _, _, err := ask(t, b, newRequest(t, http.MethodGet, ""), &Policy{Timeout: 20 * time.Millisecond})
+			if err == nil || name != "in the body" && !errors.Is(err, ErrTimeout) {
+				t.Errorf("over the limit: %v", err)
+			}
+			<-ended
+			if active := b.Set.All()[0].Active(); active != 0 {
+				t.Errorf("%d requests are still counted", active)
+			}
+		})
+	}
+}
+
+// TestForget: connections to an endpoint that is gone are closed, those in use after their
+// request.
+func TestForget(t *testing.T) {
+	hold, held := make(chan struct{}), make(chan struct{})
+	s := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodOptions {
+			close(held)
+			<-hold
+		}
+	})
+	b := backendAt(settings(), nil, s.address)
+	must(t, b, http.MethodGet, "")
+	endpoint := b.Set.All()[0]
+	busy := make(chan error, 1)
+	go func() {
+		_, _, _, err := ask(t, b, newRequest(t, http.MethodOptions, ""), &Policy{})
+		busy <- err
+	}()
+	<-held
+	other := backendAt(settings(), nil, s.address)
+	must(t, other, http.MethodGet, "")
+	// The request in use took the first connection, so another is made idle.
+	must(t, b, http.MethodGet, "")
+	endpoint.Leave()
+	b.transport.Forget(endpoint)
+	await(t, "the idle connection closed", func() bool { return s.closed.Load() == 1 })
+	close(hold)
+	if err := <-busy; err != nil {
+		t.Error(err)
+	}
+	await(t, "the connection in use closed", func() bool { return s.closed.Load() == 2 })
+	must(t, other, http.MethodGet, "")
+	if n := s.accepted.Load(); n != 3 {
+		t.Errorf("%d connections: the other backend's was closed too", n)
+	}
+}

@@ -3,138 +3,19 @@
 package route_test
 
 import (
-	"fmt"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/route"
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// The size that a cluster may have: each route has two hosts and one certificate.
-const (
-	sizeRoutes     = 5000
-	sizeNamespaces = 100
-)
-
-func sizeMeta(i int, kind string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{
-		Namespace: fmt.Sprintf("team-%d", i%sizeNamespaces), Name: fmt.Sprintf("%s-%d", kind, i), Generation: 1,
-		UID: types.UID(fmt.Sprintf("%s-%d", kind, i)), ResourceVersion: "1",
-		CreationTimestamp: metav1.NewTime(time.Unix(int64(1_700_000_000+i), 0)),
-	}
-}
-
-func sizeHosts(i int) [2]string {
-	return [2]string{fmt.Sprintf("host-%d.example", i), fmt.Sprintf("other-%d.example", i)}
-}
-
-// sizeCertificates are made once: that takes longer than to compile them.
-var sizeCertificates = sync.OnceValues(func() ([]*corev1.Secret, error) {
-	secrets := make([]*corev1.Secret, sizeRoutes)
-	for i := range secrets {
-		hosts := sizeHosts(i)
-		chain, key, err := routetest.Certificate(hosts[:]...)
-		if err != nil {
-			return nil, err
-		}
-		secrets[i] = &corev1.Secret{ObjectMeta: sizeMeta(i, "certificate"), Type: corev1.SecretTypeTLS,
-			Data: map[string][]byte{corev1.TLSCertKey: chain, corev1.TLSPrivateKeyKey: key}}
-	}
-	return secrets, nil
-})
-
-// sizeCommon makes Services, namespaces and certificates.
-func sizeCommon(tb testing.TB) *route.Objects {
-	secrets, err := sizeCertificates()
+func sized(tb testing.TB, create func() (*route.Objects, error)) *route.Objects {
+	tb.Helper()
+	objects, err := create()
 	if err != nil {
 		tb.Fatal(err)
-	}
-	objects := &route.Objects{Secrets: secrets}
-	for i := range sizeNamespaces {
-		objects.Namespaces = append(objects.Namespaces,
-			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("team-%d", i)}})
-	}
-	for i := range sizeRoutes {
-		objects.Services = append(objects.Services, &corev1.Service{ObjectMeta: sizeMeta(i, "service"),
-			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}})
-	}
-	return objects
-}
-
-// sizeIngresses is one class with an Ingress for each certificate.
-func sizeIngresses(tb testing.TB) *route.Objects {
-	objects := sizeCommon(tb)
-	class, prefix := "web", networkingv1.PathTypePrefix
-	objects.IngressClasses = []*networkingv1.IngressClass{{ObjectMeta: metav1.ObjectMeta{Name: class},
-		Spec: networkingv1.IngressClassSpec{Controller: route.IngressController}}}
-	for i := range sizeRoutes {
-		hosts := sizeHosts(i)
-		ingress := &networkingv1.Ingress{ObjectMeta: sizeMeta(i, "ingress"), Spec: networkingv1.IngressSpec{
-			IngressClassName: &class,
-			TLS:              []networkingv1.IngressTLS{{Hosts: hosts[:], SecretName: fmt.Sprintf("certificate-%d", i)}},
-		}}
-		for _, host := range hosts {
-			rule := networkingv1.IngressRule{Host: host}
-			rule.HTTP = &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{
-				Path: "/", PathType: &prefix,
-				Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
-					Name: fmt.Sprintf("service-%d", i), Port: networkingv1.ServiceBackendPort{Number: 80}}},
-			}}}
-			ingress.Spec.Rules = append(ingress.Spec.Rules, rule)
-		}
-		objects.Ingresses = append(objects.Ingresses, ingress)
-	}
-	return objects
-}
-
-// sizeGateways is one Gateway, with a ListenerSet for each certificate and an HTTPRoute that
-// is attached to the ListenerSet and to the Gateway's plain HTTP.
-func sizeGateways(tb testing.TB) *route.Objects {
-	objects := sizeCommon(tb)
-	objects.GatewayClasses = []*gatewayv1.GatewayClass{{ObjectMeta: metav1.ObjectMeta{Name: "millrace"},
-		Spec: gatewayv1.GatewayClassSpec{ControllerName: route.GatewayController}}}
-	all := gatewayv1.NamespacesFromAll
-	objects.Gateways = []*gatewayv1.Gateway{{ObjectMeta: metav1.ObjectMeta{Namespace: "team-0", Name: "gw"},
-		Spec: gatewayv1.GatewaySpec{
-			GatewayClassName: "millrace",
-			AllowedListeners: &gatewayv1.AllowedListeners{Namespaces: &gatewayv1.ListenerNamespaces{From: &all}},
-			Listeners: []gatewayv1.Listener{{Name: "http", Port: 80, Protocol: gatewayv1.HTTPProtocolType,
-				AllowedRoutes: &gatewayv1.AllowedRoutes{Namespaces: &gatewayv1.RouteNamespaces{From: &all}}}},
-		}}}
-	gatewayNamespace, setKind := gatewayv1.Namespace("team-0"), gatewayv1.Kind("ListenerSet")
-	port := gatewayv1.PortNumber(80)
-	for i := range sizeRoutes {
-		set := &gatewayv1.ListenerSet{ObjectMeta: sizeMeta(i, "set")}
-		set.Spec.ParentRef = gatewayv1.ParentGatewayReference{Name: "gw", Namespace: &gatewayNamespace}
-		httpRoute := &gatewayv1.HTTPRoute{ObjectMeta: sizeMeta(i, "route")}
-		httpRoute.Spec.ParentRefs = []gatewayv1.ParentReference{
-			{Name: "gw", Namespace: &gatewayNamespace},
-			{Name: gatewayv1.ObjectName(set.Name), Kind: &setKind},
-		}
-		for j, text := range sizeHosts(i) {
-			host := gatewayv1.Hostname(text)
-			set.Spec.Listeners = append(set.Spec.Listeners, gatewayv1.ListenerEntry{
-				Name: gatewayv1.SectionName(fmt.Sprintf("l%d", j)), Hostname: &host, Port: 443, Protocol: gatewayv1.HTTPSProtocolType,
-				TLS: &gatewayv1.ListenerTLSConfig{CertificateRefs: []gatewayv1.SecretObjectReference{
-					{Name: gatewayv1.ObjectName(fmt.Sprintf("certificate-%d", i))}}},
-			})
-			httpRoute.Spec.Hostnames = append(httpRoute.Spec.Hostnames, host)
-		}
-		httpRoute.Spec.Rules = []gatewayv1.HTTPRouteRule{{BackendRefs: []gatewayv1.HTTPBackendRef{{
-			BackendRef: gatewayv1.BackendRef{BackendObjectReference: gatewayv1.BackendObjectReference{
-				Name: gatewayv1.ObjectName(fmt.Sprintf("service-%d", i)), Port: &port}},
-		}}}}
-		objects.ListenerSets = append(objects.ListenerSets, set)
-		objects.HTTPRoutes = append(objects.HTTPRoutes, httpRoute)
 	}
 	return objects
 }
@@ -142,12 +23,12 @@ func sizeGateways(tb testing.TB) *route.Objects {
 // TestSize: a cluster of full size compiles, all of it is served, and one change leaves all
 // other resources the same pointers.
 func TestSize(t *testing.T) {
-	for name, objects := range map[string]*route.Objects{"ingress": sizeIngresses(t), "gateway": sizeGateways(t)} {
+	for name, objects := range map[string]*route.Objects{"ingress": sized(t, routetest.Ingresses), "gateway": sized(t, routetest.Gateways)} {
 		t.Run(name, func(t *testing.T) {
 			compiler := &route.Compiler{}
 			before := compiler.Compile(objects, route.DefaultSettings()).Proxies[0]
 			// 10,000 hosts with a listener and a group each, 5,000 certificates and backends.
-			if len(before.Resources) < 30_000 || len(before.Backends) != sizeRoutes {
+			if len(before.Resources) < 30_000 || len(before.Backends) != routetest.Routes {
 				t.Fatalf("%d resources and %d backends are too few", len(before.Resources), len(before.Backends))
 			}
 			known := map[any]bool{}
@@ -156,11 +37,11 @@ func TestSize(t *testing.T) {
 			}
 			changed := *objects
 			if name == "ingress" {
-				changed.Ingresses = append(changed.Ingresses[:sizeRoutes-1:sizeRoutes-1], changed.Ingresses[sizeRoutes-1].DeepCopy())
-				changed.Ingresses[sizeRoutes-1].Spec.Rules[0].HTTP.Paths[0].Path = "/new"
+				changed.Ingresses = append(changed.Ingresses[:routetest.Routes-1:routetest.Routes-1], changed.Ingresses[routetest.Routes-1].DeepCopy())
+				changed.Ingresses[routetest.Routes-1].Spec.Rules[0].HTTP.Paths[0].Path = "/new"
 			} else {
-				changed.HTTPRoutes = append(changed.HTTPRoutes[:sizeRoutes-1:sizeRoutes-1], changed.HTTPRoutes[sizeRoutes-1].DeepCopy())
-				changed.HTTPRoutes[sizeRoutes-1].Spec.Hostnames = changed.HTTPRoutes[sizeRoutes-1].Spec.Hostnames[:1]
+				changed.HTTPRoutes = append(changed.HTTPRoutes[:routetest.Routes-1:routetest.Routes-1], changed.HTTPRoutes[routetest.Routes-1].DeepCopy())
+				changed.HTTPRoutes[routetest.Routes-1].Spec.Hostnames = changed.HTTPRoutes[routetest.Routes-1].Spec.Hostnames[:1]
 			}
 			other := 0
 			for _, found := range compiler.Compile(&changed, route.DefaultSettings()).Proxies[0].Resources {
@@ -198,5 +79,5 @@ func processorTime(tb testing.TB) time.Duration {
 }
 
 // A full compile with 5,000 routes, 10,000 hosts and 5,000 certificates that are parsed.
-func BenchmarkIngress(b *testing.B) { benchmark(b, sizeIngresses(b)) }
-func BenchmarkGateway(b *testing.B) { benchmark(b, sizeGateways(b)) }
+func BenchmarkIngress(b *testing.B) { benchmark(b, sized(b, routetest.Ingresses)) }
+func BenchmarkGateway(b *testing.B) { benchmark(b, sized(b, routetest.Gateways)) }

@@ -169,6 +169,33 @@ func layer4(t *testing.T, e *environment) {
 	}
 	quiet(t, e)
 
+	// A Gateway that is no longer accepted keeps its VIP.
+	before = client.MergeFrom(gateway.DeepCopy())
+	hostname := gatewayv1.HostnameAddressType
+	gateway.Spec.Addresses = []gatewayv1.GatewaySpecAddress{{Type: &hostname, Value: "edge.example.com"}}
+	must(t, e.client.Patch(t.Context(), gateway, before))
+	e.programmed(t, gateway, "Invalid")
+	quiet(t, e)
+	e.await(t, service, edge)
+	if service.UID != uid || len(gateway.Status.Addresses) != 1 {
+		t.Errorf("the Service is another one, or the Gateway is at %v", gateway.Status.Addresses)
+	}
+
+	// An address that is asked for counts, and says why it is not there.
+	before = client.MergeFrom(gateway.DeepCopy())
+	gateway.Spec.Addresses = []gatewayv1.GatewaySpecAddress{{Value: "203.0.113.99"}}
+	must(t, e.client.Patch(t.Context(), gateway, before))
+	e.programmed(t, gateway, "AddressNotAssigned")
+	status := client.MergeFrom(service.DeepCopy())
+	service.Status.Conditions = []metav1.Condition{{
+		Type: millracev1alpha1.ConditionAddressAssigned, Status: metav1.ConditionFalse, LastTransitionTime: metav1.Now(),
+		Reason: millracev1alpha1.ReasonAddressInUse, Message: "203.0.113.99 is that of another Service",
+	}}
+	must(t, e.client.Status().Patch(t.Context(), service, status))
+	e.programmed(t, gateway, "AddressNotUsable")
+	e.assign(t, edge, "203.0.113.99")
+	e.programmed(t, gateway, "Programmed")
+
 	must(t, e.client.Delete(t.Context(), gateway))
 	e.gone(t, service, edge)
 	e.gone(t, &millracev1alpha1.VIPRoute{}, types.NamespacedName{Namespace: namespace, Name: edge.Name + "-tcp-5432"})

@@ -47,13 +47,69 @@ addressType: FQDN
 ports: [{name: http, port: 8080}]
 endpoints: [{addresses: [a.example]}]
 `
+	ended = `
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [198.18.0.1], conditions: {ready: false, serving: false, terminating: true}}]
+`
+	unready = `
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [198.18.0.1], conditions: {ready: false, serving: false}}]
+`
 )
 
-func TestEndpoints(t *testing.T) {
-	service := &corev1.Service{Spec: corev1.ServiceSpec{
+// parseSlices reads EndpointSlices.
+func parseSlices(t *testing.T, texts []string) []*discoveryv1.EndpointSlice {
+	t.Helper()
+	var found []*discoveryv1.EndpointSlice
+	for _, text := range texts {
+		slice := &discoveryv1.EndpointSlice{}
+		if err := yaml.UnmarshalStrict([]byte(text), slice); err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, slice)
+	}
+	return found
+}
+
+// dual is a Service of both families with a port of each protocol.
+func dual() *corev1.Service {
+	return &corev1.Service{Spec: corev1.ServiceSpec{
 		IPFamilies: []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol},
-		Ports:      []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}},
+		Ports: []corev1.ServicePort{
+			{Name: "http", Port: 80}, {Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}, {Name: "http", Port: 443, Protocol: corev1.ProtocolUDP},
+		},
 	}}
+}
+
+func TestHasEndpoints(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		port     int32
+		protocol corev1.Protocol
+		slices   []string
+		want     bool
+	}{
+		{"a ready one", 80, corev1.ProtocolTCP, []string{six}, true},
+		{"of any family", 80, corev1.ProtocolTCP, []string{four}, true},
+		{"one that is not ready may live", 80, corev1.ProtocolTCP, []string{unready}, true},
+		{"one that has ended", 80, corev1.ProtocolTCP, []string{ended}, false},
+		{"one of two slices", 80, corev1.ProtocolTCP, []string{ended, four}, true},
+		{"none", 80, corev1.ProtocolTCP, nil, false},
+		{"another port", 53, corev1.ProtocolUDP, []string{four}, false},
+		{"the protocol", 443, corev1.ProtocolUDP, []string{udp}, true},
+		{"another protocol", 443, corev1.ProtocolUDP, []string{four}, false},
+		{"no such port", 81, corev1.ProtocolTCP, []string{four}, false},
+	} {
+		if got := route.HasEndpoints(dual(), test.port, test.protocol, parseSlices(t, test.slices)); got != test.want {
+			t.Errorf("%s: %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+func TestEndpoints(t *testing.T) {
+	service := dual()
 	for _, test := range []struct {
 		name   string
 		port   int32
@@ -70,14 +126,7 @@ func TestEndpoints(t *testing.T) {
 		{"names", 80, []string{names}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			var endpointSlices []*discoveryv1.EndpointSlice
-			for _, text := range test.slices {
-				slice := &discoveryv1.EndpointSlice{}
-				if err := yaml.UnmarshalStrict([]byte(text), slice); err != nil {
-					t.Fatal(err)
-				}
-				endpointSlices = append(endpointSlices, slice)
-			}
+			endpointSlices := parseSlices(t, test.slices)
 			var got []string
 			for _, endpoint := range route.Endpoints(service, test.port, endpointSlices).Endpoints {
 				text := fmt.Sprintf("%s:%d", endpoint.Address, endpoint.Port)

@@ -304,6 +304,7 @@ func TestFamilies(t *testing.T) {
 		"203.0.113.7,203.0.113.8": {single, []corev1.IPFamily{corev1.IPv4Protocol}},
 		"2001:db8::7":             {single, []corev1.IPFamily{corev1.IPv6Protocol}},
 		"203.0.113.7,2001:db8::7": {dual, nil},
+		"203.0.113.7,":            {dual, nil},
 	} {
 		proxy := &route.Proxy{Ports: web()}
 		for text := range strings.SplitSeq(addresses, ",") {

@@ -78,9 +78,13 @@ func (p planner) service() Object {
 	return service
 }
 
-// families are those of the VIPs: both, or that of the one address that is asked for.
+// families are those of the VIPs: both, or that of the one address that is asked for. Who asks
+// for any address besides gets both.
 func (p planner) families() (corev1.IPFamilyPolicy, []corev1.IPFamily) {
 	found := map[corev1.IPFamily]bool{}
+	if slices.ContainsFunc(p.proxy.Addresses, func(a gatewayv1.GatewaySpecAddress) bool { return a.Value == "" }) {
+		return corev1.IPFamilyPolicyPreferDualStack, nil
+	}
 	for text := range strings.SplitSeq(p.addresses(), ",") {
 		if address, err := desired.ParseAddress(text); err == nil {
 			family := corev1.IPv6Protocol

@@ -87,8 +87,8 @@ func TestMergePolicyKeepsOthersAndTheLimit(t *testing.T) {
 	}
 }
 
-// refused is what the layer-4 operator says of an address.
-func refused(message string) *metav1.Condition {
+// denied is what the layer-4 operator says of an address.
+func denied(message string) *metav1.Condition {
 	return &metav1.Condition{Type: "millrace.io/AddressAssigned", Status: metav1.ConditionFalse, Reason: "AddressInUse", Message: message}
 }
 
@@ -118,7 +118,7 @@ func TestMergeGateway(t *testing.T) {
 		"layer 4, no VIP":   {reach{served: true}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
 		"all asked for":     {reach{served: true, addresses: addresses, asked: asked}, "Because", [2]string{"Because", "Because"}},
 		"one is missing":    {reach{served: true, addresses: addresses[:1], asked: asked}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
-		"one is not usable": {reach{served: true, addresses: addresses[:1], asked: asked, assigned: refused("x")}, "AddressNotUsable", [2]string{"Pending", "Pending"}},
+		"one is not usable": {reach{served: true, addresses: addresses[:1], asked: asked, assigned: denied("x")}, "AddressNotUsable", [2]string{"Pending", "Pending"}},
 		"objects of others": {reach{served: true, addresses: addresses, failed: errTaken}, "Pending", [2]string{"Pending", "Pending"}},
 	} {
 		status := gatewayv1.GatewayStatus{

@@ -42,6 +42,9 @@ func gatewayKey(namespace, name string) string {
 // reaches are those of all owners.
 func reaches(compiled *Compiled, live map[place]client.Object, failed map[string]error) map[string]reach {
 	found := map[string]reach{}
+	for _, gateway := range compiled.Result.Statuses.Gateways {
+		found[gatewayKey(gateway.Namespace, gateway.Name)] = reach{}
+	}
 	for _, frontend := range compiled.Result.Frontends {
 		found[infrastructure.Key(frontend.Gateway)] = reach{served: true}
 	}

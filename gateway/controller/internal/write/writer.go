@@ -128,7 +128,7 @@ func (w *Writer) pass(ctx context.Context) error {
 	problems := []error{err, ingresses, w.writeGatewayAPI(ctx, compiled, live, applied.failed)}
 	// A Service stays until no Ingress says its addresses: nobody else knows them to be ours.
 	if applied.wanted != nil && ingresses == nil {
-		problems = append(problems, w.removeOrphans(ctx, applied.wanted, live))
+		problems = append(problems, w.removeOrphans(ctx, compiled, applied.wanted, live))
 	}
 	w.tell(compiled)
 	return errors.Join(problems...)
@@ -225,13 +225,28 @@ func isLasting(err error) bool {
 	return errors.Is(err, errTaken) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err)
 }
 
+// refused are the Gateways of ours that are not accepted.
+func refused(compiled *Compiled) map[string]bool {
+	found := map[string]bool{}
+	for _, gateway := range compiled.Result.Statuses.Gateways {
+		found[gatewayKey(gateway.Namespace, gateway.Name)] = true
+	}
+	for _, proxy := range compiled.Result.Proxies {
+		delete(found, infrastructure.Key(proxy.Owner))
+	}
+	return found
+}
+
 // removeOrphans deletes what was made for owners that are gone. The label alone does not make
-// an object ours: somebody may have copied it.
-func (w *Writer) removeOrphans(ctx context.Context, wanted map[place]bool, live map[place]client.Object) error {
+// an object ours: somebody may have copied it. A Gateway that is no longer accepted keeps what
+// it has: a slip in its spec must not cost it the VIP.
+func (w *Writer) removeOrphans(ctx context.Context, compiled *Compiled, wanted map[place]bool, live map[place]client.Object) error {
 	var problems []error
+	kept := refused(compiled)
 	for at, object := range live {
-		isOurs := object.GetAnnotations()[annotationApplied] != "" && object.GetAnnotations()[infrastructure.AnnotationOwner] != ""
-		if wanted[at] || !isOurs || !object.GetDeletionTimestamp().IsZero() {
+		owner := object.GetAnnotations()[infrastructure.AnnotationOwner]
+		isOurs := object.GetAnnotations()[annotationApplied] != "" && owner != ""
+		if wanted[at] || kept[owner] || !isOurs || !object.GetDeletionTimestamp().IsZero() {
 			continue
 		}
 		uid := object.GetUID()

@@ -51,6 +51,8 @@ type demo struct {
 	steps      int
 	title      string
 	ipv4, ipv6 netip.Addr
+	// trusted is a file with the CAs that the client of the last acts trusts.
+	trusted string
 }
 
 func run(ctx context.Context, out io.Writer, keep bool) (err error) {
@@ -64,7 +66,7 @@ func run(ctx context.Context, out io.Writer, keep bool) (err error) {
 		return d.failed(ctx, err, keep)
 	}
 	for _, act := range []func(context.Context) error{
-		d.install, d.expose, d.routes, d.traffic, d.local, d.upgrade, d.drain, d.trace, d.drops, d.status,
+		d.install, d.expose, d.routes, d.traffic, d.local, d.upgrade, d.drain, d.trace, d.drops, d.status, d.ingress,
 	} {
 		if err := act(ctx); err != nil {
 			return d.failed(ctx, err, keep)

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -31,6 +32,9 @@ const (
 func serve(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
 	port := flags.Uint("port", 8080, "port for HTTP and UDP, on all addresses")
+	certificate := flags.String("certificate", "", "file with a certificate, to serve HTTPS, too")
+	key := flags.String("key", "", "file with its key")
+	tlsPort := flags.Uint("tls-port", 8443, "port for HTTPS")
 	linger := flags.Duration("linger", defaultLinger, "how long to go on as before when told to end; the pod's grace period must be longer")
 	if err := parse(flags, args); err != nil {
 		return err
@@ -44,6 +48,22 @@ func serve(ctx context.Context, args []string, stdout io.Writer) error {
 	datagrams, err := listenUDP(address, id)
 	if err != nil {
 		return err
+	}
+	if *certificate != "" {
+		encrypted := &http.Server{
+			Addr: fmt.Sprintf(":%d", *tlsPort), Handler: newSite(id), ReadHeaderTimeout: headerTimeout,
+		}
+		defer encrypted.Close()
+		secure, err := net.Listen("tcp", encrypted.Addr)
+		if err != nil {
+			return fmt.Errorf("serve HTTPS: %w", err)
+		}
+		pair, err := tls.LoadX509KeyPair(*certificate, *key)
+		if err != nil {
+			return fmt.Errorf("serve HTTPS: %w", err)
+		}
+		encrypted.TLSConfig = &tls.Config{Certificates: []tls.Certificate{pair}}
+		go func() { _ = encrypted.ServeTLS(secure, "", "") }()
 	}
 	fmt.Fprintf(stdout, "serving HTTP and UDP on port %d as pod %s on node %s\n", *port, id.Pod, id.Node)
 	return serveUntil(ctx, listener, datagrams, newSite(id), *linger)

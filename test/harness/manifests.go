@@ -21,4 +21,7 @@ var (
 	// Ingress has two hosts that lead to the pods of Echo, with TLS.
 	//go:embed manifests/ingress.yaml
 	Ingress string
+	// Shop has what the examples of docs/gateway.md lead to.
+	//go:embed manifests/shop.yaml
+	Shop string
 )

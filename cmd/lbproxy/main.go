@@ -49,6 +49,9 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	flags.StringVar(&c.AdminAddress, "admin-bind-address", ":15090", "address to serve /healthz, /readyz and /metrics on")
 	flags.DurationVar(&c.Proxy.DrainWait, "drain-wait", c.Proxy.DrainWait, "how long new connections are taken after SIGTERM")
 	flags.DurationVar(&c.Proxy.DrainGrace, "drain-grace", c.Proxy.DrainGrace, "how long open requests have after that")
+	flags.StringVar(&c.Tracing.Endpoint, "tracing-endpoint", "", "collector of OTLP over gRPC for spans, as http://HOST:PORT; empty: no spans")
+	flags.Float64Var(&c.Tracing.Ratio, "tracing-ratio", 0.01, "part of the requests that is sampled, from 0 to 1")
+	flags.BoolVar(&c.Proxy.RouteMetrics, "route-metrics", false, "count requests for each rule, too")
 	accessLog := flags.Bool("access-log", false, "write a record of each request to standard output")
 	showVersion := flags.Bool("version", false, "print the version and exit")
 	if err := flags.Parse(arguments); err != nil {
@@ -65,6 +68,9 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 		if value == "" {
 			return fmt.Errorf("give --%s: the configuration comes from the controller", name)
 		}
+	}
+	if err := c.Tracing.Validate(); err != nil {
+		return err
 	}
 	c.Proxy.Log = slog.New(slog.NewJSONHandler(stderr, nil))
 	if *accessLog {

@@ -30,7 +30,9 @@ type Config struct {
 	Store string
 	// AdminAddress is "host:port" for /healthz, /readyz and /metrics.
 	AdminAddress string
-	// Proxy is how it serves.
+	// Tracing is where spans go.
+	Tracing Tracing
+	// Proxy is how it serves. Its Tracer comes from Tracing.
 	Proxy proxy.Settings
 }
 
@@ -38,6 +40,12 @@ type Config struct {
 func Run(ctx context.Context, config Config) error {
 	log := config.Proxy.Log
 	defer tuneCollector()()
+	tracer, exported, err := config.Tracing.start(ctx, log)
+	if err != nil {
+		return err
+	}
+	defer exported()
+	config.Proxy.Tracer = tracer
 	served := proxy.New(config.Proxy)
 	admin, err := net.Listen("tcp", config.AdminAddress)
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -15,13 +14,14 @@ import (
 // done counts and logs a request.
 func (p *Proxy) done(x *exchange, w *answer) {
 	took := time.Since(x.begun)
+	x.finished(w.status)
 	listener := ""
 	if x.site != nil {
 		listener = x.site.name
 		x.site.metrics.observe(w.status, took)
 	}
-	if p.metrics.routes != nil && x.rule != nil {
-		p.metrics.routes.WithLabelValues(x.rule.route, strconv.Itoa(w.status)).Inc()
+	if x.rule != nil {
+		p.metrics.route(x.rule.route, w.status)
 	}
 	if p.settings.AccessLog == nil {
 		return
@@ -46,6 +46,9 @@ func (p *Proxy) done(x *exchange, w *answer) {
 	if x.endpoint != nil {
 		add(slog.String("endpoint", x.endpoint.Address.String()))
 		add(slog.Int("attempts", x.attempts))
+	}
+	if x.spans.server != nil && x.spans.server.SpanContext().IsSampled() {
+		add(slog.String("trace", x.spans.server.SpanContext().TraceID().String()))
 	}
 	if x.err != nil {
 		add(slog.String("error", x.err.Error()))

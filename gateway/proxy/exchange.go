@@ -41,6 +41,7 @@ type exchange struct {
 	// mirrored is the body for mirrors, where there is one.
 	mirrored []byte
 	mirrors  bool
+	spans    spans
 }
 
 type exchangeKey struct{}

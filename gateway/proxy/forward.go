@@ -91,6 +91,7 @@ type transport struct{}
 
 func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	x := exchangeOf(request.Context())
+	x.sending(request)
 	x.mirror(request)
 	policy := x.rule.policy
 	policy.Prefer = x.prefer
@@ -100,6 +101,7 @@ func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	response, exchange, err := x.backend.RoundTrip(request, &policy)
 	x.endpoint, x.attempts = exchange.Endpoint, exchange.Attempts
+	x.received(response, err)
 	return response, err
 }
 

@@ -45,7 +45,9 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 		// close them would lose the requests that are on their way.
 		w.Header().Set("Connection", "close")
 	}
-	if status := x.route(s.number); status != 0 {
+	status := x.route(s.number)
+	x.traced()
+	if status != 0 {
 		x.refuse(out, status)
 		return
 	}

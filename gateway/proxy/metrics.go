@@ -31,6 +31,9 @@ type metrics struct {
 	applied     prometheus.Histogram
 
 	listeners, backends sync.Map
+	// counted are the routes that have series.
+	counted       sync.Map
+	countedRoutes atomic.Int64
 }
 
 func newMetrics(routes bool) *metrics {
@@ -50,7 +53,7 @@ func newMetrics(routes bool) *metrics {
 	m.unmirrored = single("unmirrored_total", "Copies of requests that were not sent: too long, or too many.")
 	m.refused = single("configurations_refused_total", "Versions of the configuration that could not be carried out.")
 	if routes {
-		m.routes = counter("route_requests_total", "Requests answered, by rule.", "route", "code")
+		m.routes = counter("route_requests_total", "Requests answered, by rule and class of status.", "route", "class")
 	}
 	m.duration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "millrace_proxy_request_duration_seconds", Help: "Time from a request's header to the end of its answer.",
@@ -66,6 +69,25 @@ func newMetrics(routes bool) *metrics {
 	})
 	m.registry.MustRegister(m.duration, m.active, m.version, m.applied)
 	return m
+}
+
+// maxRouteSeries bounds the routes that have series of their own. The others share one.
+const maxRouteSeries = 10_000
+
+// route counts a request of a rule, where that is wanted.
+func (m *metrics) route(name string, status int) {
+	if m.routes == nil {
+		return
+	}
+	if _, known := m.counted.Load(name); !known {
+		if m.countedRoutes.Add(1) > maxRouteSeries {
+			m.countedRoutes.Add(-1)
+			name = "other"
+		} else if _, loaded := m.counted.LoadOrStore(name, true); loaded {
+			m.countedRoutes.Add(-1)
+		}
+	}
+	m.routes.WithLabelValues(name, strconv.Itoa(status/100)+"xx").Inc()
 }
 
 // listenerMetrics are those of a listener, looked up once.
@@ -171,10 +193,32 @@ func (m *metrics) swapped(current *table, took time.Duration) {
 		}
 		return true
 	})
+	m.forgetRoutes(current)
 	m.backends.Range(func(name, _ any) bool {
 		if _, ok := current.backends[name.(string)]; !ok {
 			m.backends.Delete(name)
 			m.attempts.DeletePartialMatch(prometheus.Labels{"backend": name.(string)})
+		}
+		return true
+	})
+}
+
+// forgetRoutes ends the series of rules that a table no longer has.
+func (m *metrics) forgetRoutes(current *table) {
+	if m.routes == nil {
+		return
+	}
+	kept := map[string]bool{}
+	for _, group := range current.groups {
+		for _, rule := range group.value.rules {
+			kept[rule.route] = true
+		}
+	}
+	m.counted.Range(func(name, _ any) bool {
+		if !kept[name.(string)] {
+			m.counted.Delete(name)
+			m.countedRoutes.Add(-1)
+			m.routes.DeletePartialMatch(prometheus.Labels{"route": name.(string)})
 		}
 		return true
 	})

@@ -65,7 +65,7 @@ func TestMetricsAndAccessLog(t *testing.T) {
 		`millrace_proxy_requests_total{code="404",listener="l"} 1`,
 		`millrace_proxy_request_duration_seconds_count{listener="l"} 4`,
 		`millrace_proxy_backend_attempts_total{backend="a",result="200"} 2`,
-		`millrace_proxy_route_requests_total{code="503",route="httproute/default/b/0"} 1`,
+		`millrace_proxy_route_requests_total{class="5xx",route="httproute/default/b/0"} 1`,
 		`millrace_proxy_configuration_info{version="1"} 1`,
 	} {
 		if !strings.Contains(text, want+"\n") {
@@ -92,7 +92,7 @@ func TestMetricsAndAccessLog(t *testing.T) {
 	}
 	// The series go with the listener and the backend.
 	f.apply()
-	if _, text := status(t, f.Admin(), "/metrics"); strings.Contains(text, `listener="l"`) || strings.Contains(text, `backend="a"`) {
+	if _, text := status(t, f.Admin(), "/metrics"); strings.Contains(text, `listener="l"`) || strings.Contains(text, `route="`) || strings.Contains(text, `backend="a"`) {
 		t.Errorf("series of what has gone are still there:\n%s", text)
 	}
 }

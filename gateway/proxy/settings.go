@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
 )
@@ -18,8 +20,11 @@ type Settings struct {
 	Log *slog.Logger
 	// AccessLog has a record for each request; nil for none.
 	AccessLog *slog.Logger
-	// RouteMetrics counts requests for each rule too. 5,000 rules are 5,000 series or more.
+	// RouteMetrics counts requests for each rule too, by class of status: 5,000 rules are up to
+	// 25,000 series.
 	RouteMetrics bool
+	// Tracer makes spans of requests, and decides which are sampled; nil makes none.
+	Tracer trace.Tracer
 
 	// MaxConnections is for each port. More wait to be accepted.
 	MaxConnections int

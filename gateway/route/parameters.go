@@ -5,6 +5,7 @@ package route
 import (
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,6 +30,14 @@ const (
 	// ParameterDrainPeriod is how long the connections to a backend that has left a TCPRoute
 	// or UDPRoute may go on, such as "30m".
 	ParameterDrainPeriod = "drainPeriod"
+	// ParameterAccessLog "true" makes proxies write a record of each request.
+	ParameterAccessLog = "accessLog"
+	// ParameterRouteMetrics "true" makes proxies count requests for each rule, too.
+	ParameterRouteMetrics = "routeMetrics"
+	// ParameterTracingEndpoint is a collector of spans, http://HOST:PORT.
+	ParameterTracingEndpoint = "tracingEndpoint"
+	// ParameterTracingRatio is the part of the requests that is sampled, from 0 to 1.
+	ParameterTracingRatio = "tracingRatio"
 
 	// ParameterDefaultBackend takes what no rule matches: "namespace/service:port". For an
 	// IngressClass only, as are those below.
@@ -50,6 +59,11 @@ type Parameters struct {
 	TrustedHops     uint32
 	// DrainPeriod is 0 where it is not set.
 	DrainPeriod time.Duration
+	// AccessLog and RouteMetrics are off where nobody says otherwise.
+	AccessLog, RouteMetrics bool
+	// TracingEndpoint is a collector of spans; empty: none. TracingRatio is empty for the
+	// proxy's default.
+	TracingEndpoint, TracingRatio string
 }
 
 // longestDrain bounds DrainPeriod.
@@ -109,6 +123,14 @@ func (p *classParameters) set(name, text string) (known bool, err error) {
 		if err != nil || p.DrainPeriod < time.Second || p.DrainPeriod > longestDrain {
 			p.DrainPeriod, err = 0, fmt.Errorf("%q is not a duration from 1s to %s", text, longestDrain)
 		}
+	case ParameterAccessLog:
+		err = parseBool(text, &p.AccessLog)
+	case ParameterRouteMetrics:
+		err = parseBool(text, &p.RouteMetrics)
+	case ParameterTracingEndpoint:
+		err = parseCollector(text, &p.TracingEndpoint)
+	case ParameterTracingRatio:
+		err = parseRatio(text, &p.TracingRatio)
 	case ParameterPool:
 		p.Pool = text
 	case ParameterAddresses:
@@ -146,6 +168,24 @@ func parseNumber(text string, lowest, highest int64, into *int32) error {
 		return fmt.Errorf("%q is not a number from %d to %d", text, lowest, highest)
 	}
 	*into = int32(number)
+	return nil
+}
+
+func parseCollector(text string, into *string) error {
+	at, err := url.Parse(text)
+	if err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Port() == "" || strings.Trim(at.Path, "/") != "" || at.User != nil {
+		return fmt.Errorf("%q is not http://HOST:PORT or https://HOST:PORT", text)
+	}
+	*into = text
+	return nil
+}
+
+func parseRatio(text string, into *string) error {
+	ratio, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(ratio >= 0 && ratio <= 1) {
+		return fmt.Errorf("%q is not a number from 0 to 1", text)
+	}
+	*into = text
 	return nil
 }
 

@@ -93,14 +93,7 @@ func (p planner) container() corev1.Container {
 		Name:            "proxy",
 		Image:           p.settings.Image,
 		ImagePullPolicy: p.settings.PullPolicy,
-		Args: []string{
-			"--controller=" + p.settings.Controller,
-			"--controller-name=" + p.settings.ServerName,
-			"--controller-ca=" + caDirectory + "/" + CAKey,
-			"--token=" + tokenDirectory + "/token",
-			"--store=" + storeDirectory + "/configuration",
-			"--admin-bind-address=:" + strconv.Itoa(AdminPort),
-		},
+		Args:            p.arguments(),
 		// Those of listeners are not named here: a new one must not replace all proxies.
 		Ports: []corev1.ContainerPort{{Name: portAdmin, ContainerPort: AdminPort, Protocol: corev1.ProtocolTCP}},
 		ReadinessProbe: &corev1.Probe{
@@ -127,6 +120,33 @@ func (p planner) container() corev1.Container {
 			{Name: volumeStore, MountPath: storeDirectory},
 		},
 	}
+}
+
+// arguments are the flags of cmd/lbproxy. A flag that is not needed is left out: another
+// argument replaces all proxies.
+func (p planner) arguments() []string {
+	arguments := []string{
+		"--controller=" + p.settings.Controller,
+		"--controller-name=" + p.settings.ServerName,
+		"--controller-ca=" + caDirectory + "/" + CAKey,
+		"--token=" + tokenDirectory + "/token",
+		"--store=" + storeDirectory + "/configuration",
+		"--admin-bind-address=:" + strconv.Itoa(AdminPort),
+	}
+	parameters := p.proxy.Parameters
+	if parameters.AccessLog {
+		arguments = append(arguments, "--access-log")
+	}
+	if parameters.RouteMetrics {
+		arguments = append(arguments, "--route-metrics")
+	}
+	if parameters.TracingEndpoint != "" {
+		arguments = append(arguments, "--tracing-endpoint="+parameters.TracingEndpoint)
+		if parameters.TracingRatio != "" {
+			arguments = append(arguments, "--tracing-ratio="+parameters.TracingRatio)
+		}
+	}
+	return arguments
 }
 
 func probe(path string) corev1.ProbeHandler {

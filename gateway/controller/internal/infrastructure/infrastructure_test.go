@@ -316,3 +316,22 @@ func TestFamilies(t *testing.T) {
 		}
 	}
 }
+
+// What people turn on is told to proxies; by default nothing is.
+func TestSeeing(t *testing.T) {
+	arguments := func(parameters route.Parameters) string {
+		objects := infrastructure.Objects(&route.Proxy{Owner: class.Object, Ports: web(), Parameters: parameters}, class, settings())
+		return strings.Join(find[*appsv1.Deployment](t, objects).Spec.Template.Spec.Containers[0].Args, " ")
+	}
+	for _, flag := range []string{"--access-log", "--route-metrics", "--tracing"} {
+		if without := arguments(route.Parameters{TracingRatio: "0.5"}); strings.Contains(without, flag) {
+			t.Errorf("%s is in %s", flag, without)
+		}
+	}
+	all := arguments(route.Parameters{
+		AccessLog: true, RouteMetrics: true, TracingEndpoint: "http://collector:4317", TracingRatio: "0.5",
+	})
+	if want := " --access-log --route-metrics --tracing-endpoint=http://collector:4317 --tracing-ratio=0.5"; !strings.HasSuffix(all, want) {
+		t.Errorf("arguments %s; want %s at the end", all, want)
+	}
+}

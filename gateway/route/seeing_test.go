@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestParametersOfSeeing(t *testing.T) {
+	found, problems := parseParameters(&corev1.ConfigMap{Data: map[string]string{
+		ParameterAccessLog: "true", ParameterRouteMetrics: "true",
+		ParameterTracingEndpoint: "http://collector.observability:4317", ParameterTracingRatio: "0.25",
+	}}, false)
+	want := Parameters{
+		AccessLog: true, RouteMetrics: true, TracingEndpoint: "http://collector.observability:4317", TracingRatio: "0.25",
+	}
+	if found.Parameters != want || len(problems) > 0 {
+		t.Errorf("%+v, problems %v", found.Parameters, problems)
+	}
+	for name, texts := range map[string][]string{
+		ParameterAccessLog:       {"yes", ""},
+		ParameterRouteMetrics:    {"1"},
+		ParameterTracingEndpoint: {"collector:4317", "http://collector", "ftp://collector:1", "http://user@collector:1", "http://collector:1/v1", ""},
+		ParameterTracingRatio:    {"-0.1", "1.1", "NaN", "all", ""},
+	} {
+		for _, text := range texts {
+			found, problems := parseParameters(&corev1.ConfigMap{Data: map[string]string{name: text}}, false)
+			if found.Parameters != (Parameters{}) || len(problems) != 1 || problems[0].key != name {
+				t.Errorf("%s: %q gives %+v, problems %v", name, text, found.Parameters, problems)
+			}
+		}
+	}
+}

@@ -70,7 +70,7 @@ func traced(t *testing.T, tracing Tracing, trustedHops uint32, parent string) (s
 		t.Fatal(err)
 	}
 	settings := proxy.Defaults()
-	settings.Address, settings.DrainWait, settings.DrainGrace, settings.Tracer = "127.0.0.1", 0, time.Second, tracer
+	settings.Address, settings.DrainWait, settings.DrainGrace, settings.Tracer = "127.0.0.1", 0, 200*time.Millisecond, tracer
 	served := proxy.New(settings)
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -42,6 +42,7 @@ func (d *demo) certificates(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	d.authority = shop.chain
 	d.trusted = filepath.Join(d.cluster.Root(), ".lab", "demo-ca.crt")
 	if err := os.WriteFile(d.trusted, []byte(shop.chain), 0o644); err != nil {
 		return err

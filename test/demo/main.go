@@ -53,6 +53,8 @@ type demo struct {
 	ipv4, ipv6 netip.Addr
 	// trusted is a file with the CAs that the client of the last acts trusts.
 	trusted string
+	// authority is what is in it.
+	authority string
 }
 
 func run(ctx context.Context, out io.Writer, keep bool) (err error) {
@@ -66,7 +68,7 @@ func run(ctx context.Context, out io.Writer, keep bool) (err error) {
 		return d.failed(ctx, err, keep)
 	}
 	for _, act := range []func(context.Context) error{
-		d.install, d.expose, d.routes, d.traffic, d.local, d.upgrade, d.drain, d.trace, d.drops, d.status, d.ingress,
+		d.install, d.expose, d.routes, d.traffic, d.local, d.upgrade, d.drain, d.trace, d.drops, d.status, d.ingress, d.gateway,
 	} {
 		if err := act(ctx); err != nil {
 			return d.failed(ctx, err, keep)

@@ -320,7 +320,7 @@ func TestFamilies(t *testing.T) {
 // What people turn on is told to proxies; by default nothing is.
 func TestSeeing(t *testing.T) {
 	arguments := func(parameters route.Parameters) string {
-		objects := infrastructure.Objects(&route.Proxy{Owner: class.Object, Ports: web(), Parameters: parameters}, class, settings())
+		objects := infrastructure.Objects(&route.Proxy{Owner: class.Object, Ports: web(), Resources: listens(), Parameters: parameters}, nil, class, settings())
 		return strings.Join(find[*appsv1.Deployment](t, objects).Spec.Template.Spec.Containers[0].Args, " ")
 	}
 	for _, flag := range []string{"--access-log", "--route-metrics", "--tracing"} {

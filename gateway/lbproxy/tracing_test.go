@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	collectorv1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
 
@@ -25,12 +25,12 @@ import (
 
 // receiver is a collector of OTLP that keeps the spans.
 type receiver struct {
-	collector.UnimplementedTraceServiceServer
+	collectorv1.UnimplementedTraceServiceServer
 	mutex sync.Mutex
 	spans []*tracev1.Span
 }
 
-func (r *receiver) Export(_ context.Context, request *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+func (r *receiver) Export(_ context.Context, request *collectorv1.ExportTraceServiceRequest) (*collectorv1.ExportTraceServiceResponse, error) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	for _, of := range request.GetResourceSpans() {
@@ -38,7 +38,7 @@ func (r *receiver) Export(_ context.Context, request *collector.ExportTraceServi
 			r.spans = append(r.spans, scope.GetSpans()...)
 		}
 	}
-	return &collector.ExportTraceServiceResponse{}, nil
+	return &collectorv1.ExportTraceServiceResponse{}, nil
 }
 
 // listen starts a receiver and gives its address.
@@ -49,7 +49,7 @@ func (r *receiver) listen(t *testing.T) string {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	collector.RegisterTraceServiceServer(server, r)
+	collectorv1.RegisterTraceServiceServer(server, r)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
 	return "http://" + listener.Addr().String()

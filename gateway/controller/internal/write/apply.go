@@ -62,11 +62,7 @@ func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live c
 		return err
 	}
 	err = w.Client.Apply(ctx, configuration, client.FieldOwner(FieldOwner), client.ForceOwnership)
-	if apierrors.IsConflict(err) {
-		// A newer one is on its way into the cache, and another pass follows it.
-		return nil
-	}
-	if err != nil {
+	if err != nil && !w.isBehind(err) {
 		return fmt.Errorf("apply %s: %w", named(wanted), err)
 	}
 	return nil

@@ -52,33 +52,34 @@ func (w *Writer) writeGatewayAPI(ctx context.Context, compiled *Compiled, live m
 
 // writeAll writes the statuses of one kind where they differ from those in the cache.
 func writeAll[O client.Object, S any](ctx context.Context, w *Writer, wanted []route.Status[S], merge func(O, S)) error {
-	var problems []error
-	for _, status := range wanted {
-		object := newObject[O]()
-		name := types.NamespacedName{Namespace: status.Namespace, Name: status.Name}
-		err := w.Client.Get(ctx, name, object)
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			problems = append(problems, err)
-			continue
-		}
-		if object.GetGeneration() != status.Generation {
-			// What was compiled is older than the object: the next result is on its way.
-			continue
-		}
-		before := object.DeepCopyObject().(O)
-		merge(object, status.Status)
-		if equality.Semantic.DeepEqual(before, object) {
-			continue
-		}
-		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-		if err := w.Client.Status().Patch(ctx, object, patch); err != nil && !apierrors.IsNotFound(err) {
-			problems = append(problems, fmt.Errorf("write the status of %T %s: %w", object, name, err))
-		}
+	var all together
+	for i := range wanted {
+		all.do(func() error { return writeOne(ctx, w, &wanted[i], merge) }, func(error) {})
 	}
-	return errors.Join(problems...)
+	return all.wait()
+}
+
+func writeOne[O client.Object, S any](ctx context.Context, w *Writer, status *route.Status[S], merge func(O, S)) error {
+	object := newObject[O]()
+	name := types.NamespacedName{Namespace: status.Namespace, Name: status.Name}
+	err := w.Client.Get(ctx, name, object)
+	if apierrors.IsNotFound(err) || err == nil && object.GetGeneration() != status.Generation {
+		// What was compiled is older than the object: the next result is on its way.
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	before := object.DeepCopyObject().(O)
+	merge(object, status.Status)
+	if equality.Semantic.DeepEqual(before, object) {
+		return nil
+	}
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := w.Client.Status().Patch(ctx, object, patch); err != nil && !apierrors.IsNotFound(err) && !w.isBehind(err) {
+		return fmt.Errorf("write the status of %T %s: %w", object, name, err)
+	}
+	return nil
 }
 
 // newObject makes an empty object of a kind.

@@ -4,7 +4,6 @@ package write
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,7 +37,7 @@ func (w *Writer) writeIngresses(ctx context.Context, compiled *Compiled, service
 		wanted[types.NamespacedName{Namespace: status.Namespace, Name: status.Name}] = status
 	}
 	ours := addressesOf(services)
-	var problems []error
+	var all together
 	for _, ingress := range compiled.Objects.Ingresses {
 		status := wanted[client.ObjectKeyFromObject(ingress)]
 		if status == nil && !hasOnly(ingress, ours) {
@@ -48,9 +47,9 @@ func (w *Writer) writeIngresses(ctx context.Context, compiled *Compiled, service
 		if status != nil {
 			points = pointsOf(services[infrastructure.Key(status.Owner)], status.Ports)
 		}
-		problems = append(problems, w.writeIngress(ctx, ingress, points))
+		all.do(func() error { return w.writeIngress(ctx, ingress, points) }, func(error) {})
 	}
-	return errors.Join(problems...)
+	return all.wait()
 }
 
 // addressesOf are all addresses of proxies.
@@ -109,7 +108,7 @@ func (w *Writer) writeIngress(ctx context.Context, compiled *networkingv1.Ingres
 	changed := ingress.DeepCopy()
 	changed.Status.LoadBalancer.Ingress = points
 	patch := client.MergeFromWithOptions(ingress, client.MergeFromWithOptimisticLock{})
-	if err := w.Client.Status().Patch(ctx, changed, patch); err != nil && !apierrors.IsNotFound(err) {
+	if err := w.Client.Status().Patch(ctx, changed, patch); err != nil && !apierrors.IsNotFound(err) && !w.isBehind(err) {
 		return fmt.Errorf("write the status of Ingress %s: %w", client.ObjectKeyFromObject(ingress), err)
 	}
 	return nil

@@ -8,6 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -28,12 +30,16 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// Pauses between passes: the first gathers what changes together, the others follow a failure.
+// Pauses between passes: the first gathers what changes together, the others are until a failed
+// one is tried again. What changes meanwhile does not wait for that.
 const (
 	gather       = 50 * time.Millisecond
 	firstPause   = time.Second
 	longestPause = 30 * time.Second
 )
+
+// parallel is how many requests are under way at once.
+const parallel = 8
 
 // Compiled is what was compiled last.
 type Compiled struct {
@@ -62,6 +68,10 @@ type Writer struct {
 
 	wake chan struct{}
 	told told
+	// behind says that a write of this pass was refused because the cache is behind.
+	behind atomic.Bool
+	// failed is why objects of an owner could not be made in the last pass.
+	failed map[string]error
 	// draining are the Services that drain, drained the timer for the next that will have.
 	draining atomic.Pointer[map[types.NamespacedName]bool]
 	drained  *time.Timer
@@ -84,7 +94,10 @@ func (w *Writer) NeedLeaderElection() bool { return true }
 // Start writes until the context ends.
 func (w *Writer) Start(ctx context.Context) error {
 	w.Touch()
-	pause := firstPause
+	pause, said := firstPause, ""
+	retry := time.AfterFunc(longestPause, w.Touch)
+	retry.Stop()
+	defer retry.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -94,13 +107,15 @@ func (w *Writer) Start(ctx context.Context) error {
 		wait(ctx, gather)
 		err := w.pass(ctx)
 		if err == nil || ctx.Err() != nil {
-			pause = firstPause
+			pause, said = firstPause, ""
 			continue
 		}
-		w.Log.Error(err, "writing, trying again", "in", pause.String())
-		wait(ctx, pause)
+		if text := err.Error(); text != said {
+			w.Log.Error(err, "writing, trying again", "in", pause.String())
+			said = text
+		}
+		retry.Reset(pause)
 		pause = min(2*pause, longestPause)
-		w.Touch()
 	}
 }
 
@@ -123,15 +138,36 @@ func (w *Writer) pass(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	applied, err := w.applyAll(ctx, compiled, live)
+	w.behind.Store(false)
+	// Statuses first: people wait for them, and what there is to say is known.
 	ingresses := w.writeIngresses(ctx, compiled, servicesOf(live))
-	problems := []error{err, ingresses, w.writeGatewayAPI(ctx, compiled, live, applied.failed)}
-	// A Service stays until no Ingress says its addresses: nobody else knows them to be ours.
-	if applied.wanted != nil && ingresses == nil {
+	gateways := w.writeGatewayAPI(ctx, compiled, live, w.failed)
+	applied, err := w.applyAll(ctx, compiled, live)
+	problems := []error{ingresses, gateways, err}
+	switch {
+	case w.behind.Load():
+		// The newer object is on its way.
+		w.Touch()
+	case applied.wanted != nil && ingresses == nil:
+		// A Service stays until no Ingress says its addresses: nobody else knows them to be ours.
 		problems = append(problems, w.removeOrphans(ctx, compiled, applied.wanted, live))
+	}
+	if applied.wanted != nil && !maps.EqualFunc(w.failed, applied.failed, func(a, b error) bool { return a.Error() == b.Error() }) {
+		w.failed = applied.failed
+		w.Touch()
 	}
 	w.tell(compiled)
 	return errors.Join(problems...)
+}
+
+// isBehind reports whether a write was refused because the cache is behind. The next pass tries
+// again, with the newer object.
+func (w *Writer) isBehind(err error) bool {
+	if apierrors.IsConflict(err) {
+		w.behind.Store(true)
+		return true
+	}
+	return false
 }
 
 // place is one object.
@@ -201,27 +237,41 @@ func (w *Writer) applyAll(ctx context.Context, compiled *Compiled, live map[plac
 	}
 	done := applied{wanted: map[place]bool{}, failed: map[string]error{}}
 	draining := drains{services: map[types.NamespacedName]bool{}}
-	var problems []error
+	var all together
 	for i, proxy := range compiled.Result.Proxies {
-		for _, object := range infrastructure.Objects(proxy, frontends[proxy.Owner], compiled.Owners[i], settings) {
+		objects := infrastructure.Objects(proxy, frontends[proxy.Owner], compiled.Owners[i], settings)
+		for _, object := range objects {
 			at := placeOf(object)
 			done.wanted[at] = true
-			err := w.keepDraining(ctx, object, live[at], proxy.Parameters.DrainPeriod, &draining)
-			if err == nil {
-				err = w.apply(ctx, object, live[at])
+			if err := w.keepDraining(ctx, object, live[at], proxy.Parameters.DrainPeriod, &draining); err != nil {
+				return applied{}, err
 			}
-			problems = append(problems, err)
+		}
+		all.do(func() error { return w.applyOwner(ctx, objects, live) }, func(err error) {
 			if isLasting(err) {
 				done.failed[infrastructure.Key(proxy.Owner)] = err
 			}
-		}
+		})
 	}
 	w.watchDrains(draining)
-	return done, errors.Join(problems...)
+	return done, all.wait()
 }
 
-// isLasting reports whether an error will come again until somebody changes something.
+// applyOwner makes the objects of one owner, one after another.
+func (w *Writer) applyOwner(ctx context.Context, objects []infrastructure.Object, live map[place]client.Object) error {
+	var problems []error
+	for _, object := range objects {
+		problems = append(problems, w.apply(ctx, object, live[placeOf(object)]))
+	}
+	return errors.Join(problems...)
+}
+
+// isLasting reports whether an error, or one of several, will come again until somebody changes
+// something.
 func isLasting(err error) bool {
+	if all, ok := err.(interface{ Unwrap() []error }); ok {
+		return slices.ContainsFunc(all.Unwrap(), isLasting)
+	}
 	return errors.Is(err, errTaken) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err)
 }
 

@@ -55,6 +55,8 @@ type Client struct {
 	// received is what the controller has sent, versions what it calls it.
 	received map[string]*resource.Resource
 	versions map[string]string
+	// keeper is nil without a store.
+	keeper *keeper
 }
 
 // Run follows the configuration until the context ends; it begins with what the store holds.
@@ -62,6 +64,15 @@ type Client struct {
 func (c *Client) Run(ctx context.Context) error {
 	c.received, c.versions = map[string]*resource.Resource{}, map[string]string{}
 	c.restore()
+	if c.Store != nil {
+		c.keeper = newKeeper(c.Store, c.Log)
+		stop := make(chan struct{})
+		go c.keeper.run(stop)
+		defer func() {
+			close(stop)
+			<-c.keeper.done
+		}()
+	}
 	connection, err := grpc.NewClient(c.Address,
 		grpc.WithTransportCredentials(c.Transport),
 		grpc.WithPerRPCCredentials(tokenSource(c.Token)),
@@ -162,11 +173,8 @@ func (c *Client) take(response *discovery.DeltaDiscoveryResponse) error {
 	if err := c.Apply(update); err != nil {
 		return err
 	}
-	if c.Store == nil {
-		return nil
-	}
-	if err := c.Store.Save(update, c.versions); err != nil {
-		c.Log.Warn("the configuration is served, but not kept for a restart", "error", err)
+	if c.keeper != nil {
+		c.keeper.keep(update, maps.Clone(c.versions))
 	}
 	return nil
 }

@@ -3,8 +3,10 @@
 package distribution
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -40,28 +42,45 @@ func (s *Store) Load() (*discovery.DeltaDiscoveryResponse, error) {
 
 // Save replaces what was saved. A crash leaves either the former or the new content.
 func (s *Store) Save(update Update, versions map[string]string) error {
-	kept := &discovery.DeltaDiscoveryResponse{TypeUrl: TypeURL, SystemVersionInfo: update.Version}
-	for name, r := range update.Resources {
-		packed, err := anypb.New(r)
-		if err != nil {
-			return fmt.Errorf("write the resource %q: %w", name, err)
-		}
-		kept.Resources = append(kept.Resources, &discovery.Resource{Name: name, Version: versions[name], Resource: packed})
-	}
-	content, err := proto.Marshal(kept)
-	if err != nil {
-		return err
-	}
 	file, err := os.CreateTemp(filepath.Dir(s.Path), filepath.Base(s.Path)+".new-*")
 	if err != nil {
 		return err
 	}
-	_, err = file.Write(content)
-	if err = errors.Join(err, file.Close()); err == nil {
+	if err = errors.Join(write(file, update, versions), file.Close()); err == nil {
 		err = os.Rename(file.Name(), s.Path)
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("replace %s: %w", s.Path, err), os.Remove(file.Name()))
 	}
 	return nil
+}
+
+// write writes a response resource by resource: parts of a message one after another are the
+// message. All at once would take as much memory again as the configuration has.
+func write(to io.Writer, update Update, versions map[string]string) error {
+	buffered := bufio.NewWriter(to)
+	var message []byte
+	add := func(part *discovery.DeltaDiscoveryResponse) (err error) {
+		if message, err = (proto.MarshalOptions{}).MarshalAppend(message[:0], part); err == nil {
+			_, err = buffered.Write(message)
+		}
+		return err
+	}
+	if err := add(&discovery.DeltaDiscoveryResponse{TypeUrl: TypeURL, SystemVersionInfo: update.Version}); err != nil {
+		return err
+	}
+	packed := &anypb.Any{TypeUrl: TypeURL}
+	one := &discovery.Resource{Resource: packed}
+	part := &discovery.DeltaDiscoveryResponse{Resources: []*discovery.Resource{one}}
+	for name, r := range update.Resources {
+		var err error
+		if packed.Value, err = (proto.MarshalOptions{}).MarshalAppend(packed.Value[:0], r); err != nil {
+			return fmt.Errorf("write the resource %q: %w", name, err)
+		}
+		one.Name, one.Version = name, versions[name]
+		if err := add(part); err != nil {
+			return err
+		}
+	}
+	return buffered.Flush()
 }

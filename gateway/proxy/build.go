@@ -3,7 +3,9 @@
 package proxy
 
 import (
+	"bytes"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -119,6 +121,10 @@ func (b *builder) makeSecrets() error {
 	if len(b.table.secrets) == 0 {
 		b.table.secrets = [][]byte{b.secret}
 	}
+	if slices.EqualFunc(b.table.secrets, b.old.secrets, bytes.Equal) {
+		// The same ones, so that listeners see by the pointer that nothing changed.
+		b.table.secrets = b.old.secrets
+	}
 	return nil
 }
 
@@ -229,10 +235,18 @@ func missing(r *resource.Resource, kind, name string) error {
 }
 
 func (b *builder) makePorts() error {
+	if b.ports(maps.Keys(b.table.listeners), maps.Keys(b.table.groups)) == nil {
+		return nil
+	}
+	// In order, so that an error is the same each time.
+	return b.ports(slices.Values(slices.Sorted(maps.Keys(b.table.listeners))),
+		slices.Values(slices.Sorted(maps.Keys(b.table.groups))))
+}
+
+func (b *builder) ports(listeners, groups iter.Seq[string]) error {
 	b.table.ports = map[uint16]*port{}
 	sites := make(map[string]*site, len(b.table.listeners))
-	// In order, so that an error is the same each time.
-	for _, name := range slices.Sorted(maps.Keys(b.table.listeners)) {
+	for name := range listeners {
 		listener := b.table.listeners[name].value
 		number, err := portNumber(listener.resource.GetTargetPort())
 		if err != nil {
@@ -253,7 +267,7 @@ func (b *builder) makePorts() error {
 			return fmt.Errorf("resource %s: port %d: %w", name, number, err)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(b.table.groups)) {
+	for name := range groups {
 		group := b.table.groups[name]
 		for _, at := range group.from.GetRouteGroup().GetListeners() {
 			site := sites[at]

@@ -50,7 +50,7 @@ func (b *builder) makeListeners() (err error) {
 }
 
 func (b *builder) makeListener(r *resource.Resource) (made[*listener], error) {
-	parts := []any{}
+	parts := make([]any, 0, 2)
 	var certificates []*certificate
 	for _, name := range r.GetListener().GetCertificates() {
 		certificate, ok := b.table.certificates[name]
@@ -69,9 +69,7 @@ func (b *builder) makeListener(r *resource.Resource) (made[*listener], error) {
 		authorities = append(authorities, authority.value)
 		parts = append(parts, authority.value)
 	}
-	for _, secret := range b.table.secrets {
-		parts = append(parts, string(secret))
-	}
+	parts = append(parts, &b.table.secrets[0])
 	return keep(b.old.listeners, r, parts, func() (*listener, error) {
 		l := &listener{name: r.GetName(), resource: r.GetListener(), metrics: b.metrics.listener(r.GetName())}
 		switch l.resource.GetProtocol() {

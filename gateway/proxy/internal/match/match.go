@@ -43,8 +43,8 @@ type Group struct {
 	// trailing slash, so that all paths have the prefix "".
 	exact    map[string][]int32
 	prefixes map[string][]int32
-	// depth is how many elements the longest prefix has.
-	depth int
+	// depths are the numbers of elements that prefixes have.
+	depths []bool
 	// expressions are the rules whose path is a regular expression.
 	expressions []expression
 }
@@ -77,7 +77,11 @@ func (g *Group) add(rule int32, match *resource.Match) error {
 	case resource.PathMatch_PREFIX:
 		prefix := strings.TrimRight(path.GetValue(), "/")
 		g.prefixes[prefix] = append(g.prefixes[prefix], rule)
-		g.depth = max(g.depth, strings.Count(prefix, "/"))
+		depth := strings.Count(prefix, "/")
+		for len(g.depths) <= depth {
+			g.depths = append(g.depths, false)
+		}
+		g.depths[depth] = true
 	case resource.PathMatch_REGULAR_EXPRESSION:
 		compiled, err := whole(path.GetValue())
 		if err != nil {
@@ -96,14 +100,20 @@ func (g *Group) add(rule int32, match *resource.Match) error {
 func (g *Group) Find(request *Request) (rule int, ok bool) {
 	none := int32(len(g.conditions))
 	best := g.first(g.exact[request.Path], none, request)
-	// A longer path costs no more look-ups than the longest prefix of a rule.
-	end := cutElements(request.Path, g.depth)
-	for {
-		best = g.first(g.prefixes[request.Path[:end]], best, request)
-		if end == 0 {
-			break
+	// Only lengths that a prefix has cost a look-up: neither a long path nor one long prefix
+	// makes all others slow.
+	if len(g.depths) > 0 {
+		end := cutElements(request.Path, len(g.depths)-1)
+		for depth := strings.Count(request.Path[:end], "/"); ; depth-- {
+			// A path may lack the first slash: OPTIONS *.
+			if g.depths[max(depth, 0)] {
+				best = g.first(g.prefixes[request.Path[:end]], best, request)
+			}
+			if end == 0 {
+				break
+			}
+			end = max(strings.LastIndexByte(request.Path[:end], '/'), 0)
 		}
-		end = max(strings.LastIndexByte(request.Path[:end], '/'), 0)
 	}
 	for _, e := range g.expressions {
 		if e.rule >= best {

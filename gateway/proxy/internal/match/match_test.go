@@ -8,7 +8,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -296,6 +298,21 @@ func BenchmarkFind(b *testing.B) {
 	if err := byHost.Add(&resource.Hostname{Name: "all.example.com"}, group); err != nil {
 		b.Fatal(err)
 	}
+	// Prefixes of up to eight elements, and one of 400, the longest that a route may have.
+	deep := []*resource.Match{{Path: &resource.PathMatch{Value: strings.Repeat("/a", 400)}}}
+	for depth := range 8 {
+		for i := range routes / 8 {
+			path := strings.Repeat("/a", 7-depth) + fmt.Sprintf("/service%d", i)
+			deep = append(deep, &resource.Match{Path: &resource.PathMatch{Value: path}})
+		}
+	}
+	deep = append(deep, &resource.Match{Path: &resource.PathMatch{Value: "/"}})
+	if group, err = Compile(deep); err != nil {
+		b.Fatal(err)
+	}
+	if err := byHost.Add(&resource.Hostname{Name: "deep.example.com"}, group); err != nil {
+		b.Fatal(err)
+	}
 	header := map[string][]string{"Accept": {"*/*"}, "User-Agent": {"bench"}}
 	for name, want := range map[string]struct {
 		host, path string
@@ -304,10 +321,16 @@ func BenchmarkFind(b *testing.B) {
 		"exact":    {"host4321.example.com", "/healthz", 0},
 		"prefix":   {"host4321.example.com:8443", "/api/v1/route4321/some/thing/below", 1},
 		"wildcard": {"A.B.host9990.example.com", "/api/v1/other", 3},
+		"deep":     {"deep.example.com", strings.Repeat("/a", 7) + "/none/of/them/at/all/but/a/path/of/many/elements", len(deep) - 1},
 		"large":    {"all.example.com", "/team49/service4999/x", 4999},
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
+			before := processorTime(b)
+			defer func() {
+				// What others do on the machine does not count here.
+				b.ReportMetric(float64(processorTime(b)-before)/float64(b.N), "cpu-ns/op")
+			}()
 			for b.Loop() {
 				host, ok := Host(want.host)
 				if !ok {
@@ -324,4 +347,12 @@ func BenchmarkFind(b *testing.B) {
 			}
 		})
 	}
+}
+
+func processorTime(tb testing.TB) time.Duration {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		tb.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

@@ -5,6 +5,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -139,47 +140,51 @@ func readConfigMaps(ctx context.Context, reader client.Reader, in *routing.Input
 	return err
 }
 
+// configMapNames are those of ConfigMaps that objects refer to.
+type configMapNames map[types.NamespacedName]bool
+
+func (n configMapNames) add(namespace, kind, name string) {
+	if kind == "ConfigMap" {
+		n[types.NamespacedName{Namespace: namespace, Name: name}] = true
+	}
+}
+
 // referredConfigMaps are those with parameters, and those with CAs.
 func referredConfigMaps(objects *route.Objects) []types.NamespacedName {
-	found := map[types.NamespacedName]bool{}
-	add := func(namespace, kind, name string) {
-		if kind == "ConfigMap" {
-			found[types.NamespacedName{Namespace: namespace, Name: name}] = true
-		}
-	}
+	found := configMapNames{}
 	for _, class := range objects.IngressClasses {
 		if from := class.Spec.Parameters; from != nil && from.Namespace != nil && class.Spec.Controller == route.IngressController {
-			add(*from.Namespace, from.Kind, from.Name)
+			found.add(*from.Namespace, from.Kind, from.Name)
 		}
 	}
 	for _, class := range objects.GatewayClasses {
 		if from := class.Spec.ParametersRef; from != nil && from.Namespace != nil && class.Spec.ControllerName == route.GatewayController {
-			add(string(*from.Namespace), string(from.Kind), from.Name)
+			found.add(string(*from.Namespace), string(from.Kind), from.Name)
 		}
 	}
 	for _, gateway := range objects.Gateways {
-		if gateway.Spec.Infrastructure != nil && gateway.Spec.Infrastructure.ParametersRef != nil {
-			from := gateway.Spec.Infrastructure.ParametersRef
-			add(gateway.Namespace, string(from.Kind), from.Name)
-		}
-		for _, from := range frontendAuthorities(gateway) {
-			namespace := gateway.Namespace
-			if from.Namespace != nil {
-				namespace = string(*from.Namespace)
-			}
-			add(namespace, string(from.Kind), string(from.Name))
-		}
+		found.addGateway(gateway)
 	}
 	for _, policy := range objects.BackendTLSPolicies {
 		for _, from := range policy.Spec.Validation.CACertificateRefs {
-			add(policy.Namespace, string(from.Kind), string(from.Name))
+			found.add(policy.Namespace, string(from.Kind), string(from.Name))
 		}
 	}
-	names := make([]types.NamespacedName, 0, len(found))
-	for name := range found {
-		names = append(names, name)
+	return slices.Collect(maps.Keys(found))
+}
+
+func (n configMapNames) addGateway(gateway *gatewayv1.Gateway) {
+	if gateway.Spec.Infrastructure != nil && gateway.Spec.Infrastructure.ParametersRef != nil {
+		from := gateway.Spec.Infrastructure.ParametersRef
+		n.add(gateway.Namespace, string(from.Kind), from.Name)
 	}
-	return names
+	for _, from := range frontendAuthorities(gateway) {
+		namespace := gateway.Namespace
+		if from.Namespace != nil {
+			namespace = string(*from.Namespace)
+		}
+		n.add(namespace, string(from.Kind), string(from.Name))
+	}
 }
 
 // frontendAuthorities are what clients' certificates are held against.

@@ -40,24 +40,31 @@ func Answer(answer *routing.Answer, pod string) []string {
 		total += backend.Weight
 	}
 	for _, backend := range rule.Backends {
-		step("backend", "%s", backendText(&backend, total))
+		step("backend", "%s", backendText(&backend, total, answer.Listener.Protocol == "TLS"))
 	}
 	step("verdict", "%s", verdict(answer))
 	return lines
 }
 
-func backendText(backend *routing.Backend, total int64) string {
+// backendText shows a backend; bytes says that connections are passed on and not requests.
+func backendText(backend *routing.Backend, total int64, bytes bool) string {
+	what := "requests"
+	if bytes {
+		what = "connections"
+	}
 	text := backend.Service()
 	if backend.Name != "" {
 		text = fmt.Sprintf("Service %s, port %d", text, backend.Port)
 	}
 	if backend.Weight != total {
-		text += fmt.Sprintf(", %d of %d requests", backend.Weight, total)
+		text += fmt.Sprintf(", %d of %d %s", backend.Weight, total, what)
 	}
 	if backend.TLS != "" {
 		text += ", with TLS as " + backend.TLS
 	}
 	switch {
+	case bytes && (backend.Refused || len(backend.Endpoints) == 0):
+		return text + ": closed"
 	case backend.Refused:
 		return text + ": answered with 500"
 	case len(backend.Endpoints) == 0:
@@ -90,6 +97,9 @@ func verdict(answer *routing.Answer) string {
 	}
 	switch endpoints {
 	case 0:
+		if answer.Listener.Protocol == "TLS" {
+			return "the connection is closed"
+		}
 		return "answered with 503 Service Unavailable"
 	case 1:
 		return "sent to this endpoint"

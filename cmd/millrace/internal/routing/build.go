@@ -70,19 +70,10 @@ func (c *Compiled) addProxy(owner *Owner, of *route.Proxy, choice Choice) error 
 	if err != nil {
 		return err
 	}
-	listeners := listenersOf(of)
+	listeners, backends := listenersOf(of), backendsOf(of)
 	used := map[string]bool{}
-	backends := map[string]*resource.Backend{}
-	for _, r := range of.Resources {
-		if backend := r.GetBackend(); backend != nil {
-			backends[r.GetName()] = backend
-		}
-	}
 	for _, r := range of.Resources {
 		group := r.GetRouteGroup()
-		if group == nil {
-			continue
-		}
 		names := slices.DeleteFunc(slices.Clone(group.GetListeners()), func(name string) bool {
 			return chosen != nil && !chosen[at{name, r.GetName()}]
 		})
@@ -95,13 +86,7 @@ func (c *Compiled) addProxy(owner *Owner, of *route.Proxy, choice Choice) error 
 				continue
 			}
 			rule.Hostname = hostname(group.GetHostname())
-			for _, name := range names {
-				used[name] = true
-				rule.Listeners = append(rule.Listeners, strings.TrimPrefix(name, "listener/"))
-				if port := portOf(listeners[name]); !slices.Contains(rule.Ports, port) {
-					rule.Ports = append(rule.Ports, port)
-				}
-			}
+			rule.listenAt(names, listeners, used)
 			owner.Rules = append(owner.Rules, rule)
 		}
 	}
@@ -119,6 +104,17 @@ func (c *Compiled) addProxy(owner *Owner, of *route.Proxy, choice Choice) error 
 	})
 	sortListeners(owner.Listeners)
 	return nil
+}
+
+// listenAt notes the listeners of a rule, and that they are used.
+func (r *Rule) listenAt(names []string, listeners map[string]*resource.Listener, used map[string]bool) {
+	for _, name := range names {
+		used[name] = true
+		r.Listeners = append(r.Listeners, strings.TrimPrefix(name, "listener/"))
+		if port := portOf(listeners[name]); !slices.Contains(r.Ports, port) {
+			r.Ports = append(r.Ports, port)
+		}
+	}
 }
 
 // at is a group at a listener.

@@ -135,3 +135,14 @@ func listenersOf(of *route.Proxy) map[string]*resource.Listener {
 	}
 	return found
 }
+
+// backendsOf are the backends of a proxy by the name of their resource.
+func backendsOf(of *route.Proxy) map[string]*resource.Backend {
+	found := map[string]*resource.Backend{}
+	for _, r := range of.Resources {
+		if backend := r.GetBackend(); backend != nil {
+			found[r.GetName()] = backend
+		}
+	}
+	return found
+}

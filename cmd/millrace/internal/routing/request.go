@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/millrace-lb/millrace/gateway/proxy"
-	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
@@ -170,13 +169,7 @@ func (p *Place) Decide(request *Request) *Answer {
 
 // rule shows the rule of a decision, with the backends that take a share.
 func (p *Place) rule(decision *proxy.Decision) *Rule {
-	backends := map[string]*resource.Backend{}
-	for _, r := range p.proxy.Resources {
-		if backend := r.GetBackend(); backend != nil {
-			backends[r.GetName()] = backend
-		}
-	}
-	rule := p.compiled.rule(decision.Rule, backends)
+	rule := p.compiled.rule(decision.Rule, backendsOf(p.proxy))
 	rule.Backends = slices.DeleteFunc(rule.Backends, func(b Backend) bool { return b.Weight == 0 })
 	for _, r := range p.proxy.Resources {
 		if r.GetName() == decision.Group {

@@ -9,12 +9,10 @@ import (
 	"path/filepath"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/util/sets"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/gateway-api/conformance"
 	confv1 "sigs.k8s.io/gateway-api/conformance/apis/v1"
 	"sigs.k8s.io/gateway-api/conformance/utils/suite"
-	"sigs.k8s.io/gateway-api/pkg/features"
 )
 
 // profiles are those that Millrace is held to: all of Gateways.
@@ -26,21 +24,12 @@ var profiles = []suite.ConformanceProfileName{
 	suite.GatewayUDPConformanceProfileName,
 }
 
-// supported are the features that Millrace is held to: all that Gateways can have.
-func supported() []features.FeatureName {
-	mesh := features.SetsToNamesSet(features.MeshCoreFeatures, features.MeshExtendedFeatures)
-	return sets.List(features.SetsToNamesSet(features.AllFeatures).Difference(mesh))
-}
-
-// TestConformance runs the tests of all features that Gateways can have. The
+// TestConformance runs the tests of all features that the GatewayClass says it supports. The
 // suite's own flags choose others, such as -run-test=HTTPRouteWeight.
 func TestConformance(t *testing.T) {
 	options := conformance.DefaultOptions(t)
 	options.GatewayClassName = "millrace"
 	options.ConformanceProfiles = profiles
-	if len(options.SupportedFeatures) == 0 {
-		options.SupportedFeatures = supported()
-	}
 	options.SkipTests = append(options.SkipTests, skipped()...)
 	options.Implementation = confv1.Implementation{
 		Organization: "millrace-lb", Project: "millrace", URL: "https://github.com/millrace-lb/millrace", Version: "dev",

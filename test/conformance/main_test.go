@@ -74,7 +74,25 @@ func prepare(ctx context.Context, cluster *harness.Cluster) error {
 	if err := cluster.Apply(ctx, harness.Network); err != nil {
 		return err
 	}
-	return cluster.InstallGateway(ctx)
+	if err := cluster.InstallGateway(ctx); err != nil {
+		return err
+	}
+	return oneProxy(ctx, cluster)
+}
+
+// oneProxy has each Gateway run a single proxy: the tests make a hundred of them.
+func oneProxy(ctx context.Context, cluster *harness.Cluster) error {
+	err := cluster.Apply(ctx, `
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: gateways, namespace: millrace-system}
+data: {replicas: "1"}`)
+	if err != nil {
+		return err
+	}
+	_, err = cluster.Kubectl(ctx, "patch", "gatewayclass", "millrace", "--type=merge", "-p",
+		`{"spec":{"parametersRef":{"group":"","kind":"ConfigMap","name":"gateways","namespace":"millrace-system"}}}`)
+	return err
 }
 
 // onTheClient runs this program with its arguments on the lab's client.

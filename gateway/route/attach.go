@@ -61,7 +61,7 @@ func (c *compilation) parentListeners(of *route, parent gatewayv1.ParentReferenc
 // attachAll attaches a route to all listeners that take it, and tells why none does. A route
 // that is not accepted counts for nothing; its rules that are left answer 500.
 func (c *compilation) attachAll(of *route, parent gatewayv1.ParentReference, listeners []*listener) *refusal {
-	refused := refuse(ReasonNotFound, gatewayv1.RouteReasonNoMatchingParent, "the parent has no such listener")
+	refused := refuse(ReasonNotFound, gatewayv1.RouteReasonNoMatchingParent, "spec.parentRefs: the parent has no such listener")
 	attached := false
 	// The reason of the listener that came closest is told.
 	closest := 0
@@ -92,12 +92,12 @@ func (l *listener) named(parent gatewayv1.ParentReference) bool {
 func (l *listener) take(of *route) (step int, refused *refusal) {
 	if !l.allows(of.kind) || !l.namespaces(of.object.GetNamespace()) {
 		return 1, refuse(ReasonInvalid, gatewayv1.RouteReasonNotAllowedByListeners,
-			"no listener allows routes of kind %s from namespace %s", of.kind, of.object.GetNamespace())
+			"spec.parentRefs: no listener allows routes of kind %s from namespace %s", of.kind, of.object.GetNamespace())
 	}
 	hosts := l.intersection(of.hosts)
 	if len(hosts) == 0 {
 		return 2, refuse(ReasonInvalid, gatewayv1.RouteReasonNoMatchingListenerHostname,
-			"no listener has a host name in common with the route")
+			"spec.hostnames: no listener has a host name in common with the route")
 	}
 	if clash := l.clash(of, hosts); clash != nil {
 		return 3, clash
@@ -144,7 +144,7 @@ func (l *listener) clash(of *route, hosts []hostname) *refusal {
 			for _, b := range other.hosts {
 				if both, ok := intersect(a, b); ok {
 					return refuse(ReasonConflict, gatewayv1.RouteReasonNotAllowedByListeners,
-						"%s %s/%s is older and has %s, too", other.route.kind,
+						"spec.hostnames: %s %s/%s is older and has %s, too", other.route.kind,
 						other.route.object.GetNamespace(), other.route.object.GetName(), displayed(both))
 				}
 			}

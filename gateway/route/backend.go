@@ -33,6 +33,13 @@ func refuse[T ~string](reason string, condition T, format string, arguments ...a
 	return &refusal{reason: reason, condition: string(condition), message: fmt.Sprintf(format, arguments...)}
 }
 
+// at gives the refusal with the field that it is about.
+func (r *refusal) at(field string, arguments ...any) *refusal {
+	found := *r
+	found.message = fmt.Sprintf(field, arguments...) + ": " + r.message
+	return &found
+}
+
 // backend is a Service port and how it is spoken with.
 type backend struct {
 	name     string

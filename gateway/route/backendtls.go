@@ -3,6 +3,7 @@
 package route
 
 import (
+	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -62,7 +63,7 @@ func (c *compilation) readPolicies(objects []*gatewayv1.BackendTLSPolicy) {
 		}
 		if !won && lost != "" {
 			found.accepted = refuse(ReasonConflict, gatewayv1.PolicyReasonConflicted,
-				"BackendTLSPolicy %s is older and has the same target", lost)
+				"spec.targetRefs: BackendTLSPolicy %s is older and has the same target", lost)
 		}
 	}
 }
@@ -122,7 +123,7 @@ func (c *compilation) readAuthorities(of *policy, tls *resource.BackendTLS) bool
 			"spec.validation: neither caCertificateRefs nor wellKnownCACertificates System")
 		return false
 	}
-	for _, reference := range validation.CACertificateRefs {
+	for i, reference := range validation.CACertificateRefs {
 		found, refused := c.authorityOf(referrer{kind: "BackendTLSPolicy", namespace: of.object.Namespace},
 			gatewayv1.ObjectReference{Group: reference.Group, Kind: reference.Kind, Name: reference.Name})
 		if refused != nil {
@@ -130,7 +131,7 @@ func (c *compilation) readAuthorities(of *policy, tls *resource.BackendTLS) bool
 				refused.condition = string(gatewayv1.BackendTLSPolicyReasonInvalidKind)
 			}
 			if of.resolved == nil {
-				of.resolved = refused
+				of.resolved = refused.at("spec.validation.caCertificateRefs[%d]", i)
 			}
 			continue
 		}
@@ -165,23 +166,27 @@ func (c *compilation) policyStatuses() {
 			}
 		}
 		status := gatewayv1.PolicyStatus{Ancestors: []gatewayv1.PolicyAncestorStatus{}}
-		for _, at := range sortedKeys(found.gateways) {
-			if len(status.Ancestors)+others >= maxAncestors {
-				break
-			}
+		gateways := sortedKeys(found.gateways)
+		fitting := min(len(gateways), max(maxAncestors-others, 0))
+		for _, at := range gateways[:fitting] {
 			status.Ancestors = append(status.Ancestors, gatewayv1.PolicyAncestorStatus{
 				AncestorRef:    gatewayReference(at),
 				ControllerName: c.settings.GatewayController,
-				Conditions:     found.conditions(),
+				Conditions:     found.conditions(gateways[fitting:]),
 			})
 		}
 		c.result.Statuses.BackendTLSPolicies = append(c.result.Statuses.BackendTLSPolicies, statusOf(found.object, status))
 	}
 }
 
-func (p *policy) conditions() []metav1.Condition {
-	generation := p.object.Generation
-	accepted := condition(gatewayv1.PolicyConditionAccepted, true, gatewayv1.PolicyReasonAccepted, "", generation)
+// conditions are the same for all ancestors. They name those for which there is no room.
+func (p *policy) conditions(without []key) []metav1.Condition {
+	generation, message := p.object.Generation, ""
+	if len(without) > 0 {
+		message = fmt.Sprintf("status.ancestors: there is room for %d entries; the policy is carried out for %d more Gateways, too: the first is %s/%s",
+			maxAncestors, len(without), without[0].namespace, without[0].name)
+	}
+	accepted := condition(gatewayv1.PolicyConditionAccepted, true, gatewayv1.PolicyReasonAccepted, message, generation)
 	if p.accepted != nil {
 		accepted = condition(gatewayv1.PolicyConditionAccepted, false, p.accepted.condition, p.accepted.message, generation)
 	}

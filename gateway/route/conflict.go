@@ -84,7 +84,7 @@ func conflict(a, b *listener) *refusal {
 	}
 	if family(a) != family(b) || a.layer4() {
 		return refuse(ReasonConflict, gatewayv1.ListenerReasonProtocolConflict,
-			"listener %s of %s %s/%s has the same port and speaks %s",
+			"port: listener %s of %s %s/%s has the same one and speaks %s",
 			b.spec.Name, b.ownerKind, b.owner.GetNamespace(), b.owner.GetName(), b.spec.Protocol)
 	}
 	if a.host != b.host {
@@ -94,7 +94,7 @@ func conflict(a, b *listener) *refusal {
 	if a.spec.Protocol != b.spec.Protocol {
 		reason = gatewayv1.ListenerReasonProtocolConflict
 	}
-	return refuse(ReasonConflict, reason, "listener %s of %s %s/%s has the same port and hostname",
+	return refuse(ReasonConflict, reason, "hostname: listener %s of %s %s/%s has the same one, and the port",
 		b.spec.Name, b.ownerKind, b.owner.GetNamespace(), b.owner.GetName())
 }
 

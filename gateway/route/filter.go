@@ -179,7 +179,7 @@ func (c *compilation) mirror(of *route, filter *gatewayv1.HTTPRequestMirrorFilte
 	}
 	name, refused := c.reach(of, filter.BackendRef, speech{protocol: protocol})
 	if refused != nil {
-		of.refuseResolved(refused)
+		of.refuseResolved(refused.at("spec.rules[%d].filters.requestMirror.backendRef", of.reading))
 		return nil, nil
 	}
 	found := &resource.Mirror{Backend: name}

@@ -17,6 +17,7 @@ import (
 func (c *compilation) readGRPCRoute(of *route, object *gatewayv1.GRPCRoute) {
 	var dropped []*refusal
 	for i := range object.Spec.Rules {
+		of.reading = i
 		if refused := c.readGRPCRule(of, &object.Spec.Rules[i], i); refused != nil {
 			refused.message = fmt.Sprintf("spec.rules[%d].%s", i, refused.message)
 			dropped = append(dropped, refused)
@@ -53,7 +54,7 @@ func (c *compilation) grpcAction(of *route, rule *gatewayv1.GRPCRouteRule, name 
 	}
 	for i := range rule.BackendRefs {
 		reference := &rule.BackendRefs[i]
-		backend, refused := c.weighted(of, reference.BackendRef, grpcFilters(reference.Filters), resource.Backend_H2C)
+		backend, refused := c.weighted(of, i, reference.BackendRef, grpcFilters(reference.Filters), resource.Backend_H2C)
 		if refused != nil {
 			refused.message = fmt.Sprintf("backendRefs[%d].%s", i, refused.message)
 			return nil, refused

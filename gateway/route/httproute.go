@@ -24,6 +24,7 @@ func (c *compilation) readHTTPRoute(of *route, object *gatewayv1.HTTPRoute) {
 	}
 	var dropped []*refusal
 	for i := range rules {
+		of.reading = i
 		if refused := c.readHTTPRule(of, &rules[i], i); refused != nil {
 			refused.message = fmt.Sprintf("spec.rules[%d].%s", i, refused.message)
 			dropped = append(dropped, refused)
@@ -84,7 +85,7 @@ func (c *compilation) httpAction(of *route, rule *gatewayv1.HTTPRouteRule, name 
 	}
 	for i := range rule.BackendRefs {
 		reference := &rule.BackendRefs[i]
-		backend, refused := c.weighted(of, reference.BackendRef, httpFilters(reference.Filters), resource.Backend_HTTP1)
+		backend, refused := c.weighted(of, i, reference.BackendRef, httpFilters(reference.Filters), resource.Backend_HTTP1)
 		if refused != nil {
 			refused.message = fmt.Sprintf("backendRefs[%d].%s", i, refused.message)
 			return nil, refused
@@ -110,10 +111,10 @@ func withMatch(rule *resource.Rule, match *resource.Match) *resource.Rule {
 	}
 }
 
-// weighted follows a reference to a backend. One that cannot be followed keeps its share,
+// weighted follows backend reference number i of the rule that is being read. One that cannot be followed keeps its share,
 // which is answered with 500. A filter that cannot be carried out refuses the rule.
 func (c *compilation) weighted(
-	of *route, reference gatewayv1.BackendRef, filters []filter, protocol resource.Backend_Protocol,
+	of *route, i int, reference gatewayv1.BackendRef, filters []filter, protocol resource.Backend_Protocol,
 ) (*resource.WeightedBackend, *refusal) {
 	made := &resource.WeightedBackend{Weight: weight(reference.Weight)}
 	var refused *refusal
@@ -122,7 +123,7 @@ func (c *compilation) weighted(
 	}
 	made.Backend, refused = c.reach(of, reference.BackendObjectReference, speech{protocol: protocol})
 	if refused != nil {
-		of.refuseResolved(refused)
+		of.refuseResolved(refused.at("spec.rules[%d].backendRefs[%d]", of.reading, i))
 	}
 	return made, nil
 }

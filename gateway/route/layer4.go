@@ -26,7 +26,7 @@ func (c *compilation) readUDPRoute(of *route, object *gatewayv1.UDPRoute) {
 
 // readLayer4 reads the backends of the first rule: all rules match the same connections.
 func (c *compilation) readLayer4(of *route, references []gatewayv1.BackendRef, protocol corev1.Protocol, rules int) {
-	for _, reference := range references {
+	for i, reference := range references {
 		at, port, refused := c.serviceOf(of.from(), reference.BackendObjectReference, protocol)
 		found := WeightedService{
 			ServicePort: ServicePort{Namespace: at.namespace, Name: at.name, Port: value(reference.Port)},
@@ -34,7 +34,7 @@ func (c *compilation) readLayer4(of *route, references []gatewayv1.BackendRef, p
 			Invalid:     refused != nil,
 		}
 		if refused != nil {
-			of.refuseResolved(refused)
+			of.refuseResolved(refused.at("spec.rules[0].backendRefs[%d]", i))
 		} else {
 			found.Port = port.Port
 		}
@@ -92,10 +92,10 @@ func (c *compilation) readTLSRule(of *route, references []gatewayv1.BackendRef, 
 		Route: fmt.Sprintf("tlsroute/%s/%s/0", of.object.GetNamespace(), of.object.GetName()),
 		Match: &resource.Match{},
 	}
-	for _, reference := range references {
+	for i, reference := range references {
 		name, refused := c.reach(of, reference.BackendObjectReference, how)
 		if refused != nil {
-			of.refuseResolved(refused)
+			of.refuseResolved(refused.at("spec.rules[0].backendRefs[%d]", i))
 		}
 		rule.Backends = append(rule.Backends, &resource.WeightedBackend{Backend: name, Weight: weight(reference.Weight)})
 	}

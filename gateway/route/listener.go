@@ -114,7 +114,7 @@ func (l *listener) readKinds() {
 	kinds, known := listenerProtocols[l.spec.Protocol]
 	if !known {
 		l.accepted = refuse(ReasonUnsupported, gatewayv1.ListenerReasonUnsupportedProtocol,
-			"there is no protocol %s", l.spec.Protocol)
+			"protocol: there is no %s", l.spec.Protocol)
 		l.kinds = []gatewayv1.RouteGroupKind{}
 		return
 	}
@@ -125,14 +125,14 @@ func (l *listener) readKinds() {
 		}
 		return
 	}
-	for _, kind := range l.spec.AllowedRoutes.Kinds {
+	for i, kind := range l.spec.AllowedRoutes.Kinds {
 		group := gatewayv1.Group(gatewayv1.GroupName)
 		if kind.Group != nil {
 			group = *kind.Group
 		}
 		if group != gatewayv1.GroupName || !slices.Contains(kinds, string(kind.Kind)) {
 			l.refuseResolved(refuse(ReasonUnsupported, gatewayv1.ListenerReasonInvalidRouteKinds,
-				"routes of kind %s/%s cannot attach to protocol %s", group, kind.Kind, l.spec.Protocol))
+				"allowedRoutes.kinds[%d]: %s/%s cannot attach to protocol %s", i, group, kind.Kind, l.spec.Protocol))
 			continue
 		}
 		if !l.allows(string(kind.Kind)) {
@@ -192,7 +192,7 @@ func (c *compilation) namespaceSelector(own string, allowed allowedNamespaces, r
 	case gatewayv1.NamespacesFromSelector:
 		selector, err := metav1.LabelSelectorAsSelector(allowed.selector)
 		if err != nil {
-			refused(refuse(ReasonInvalid, gatewayv1.ListenerReasonUnsupportedValue, "namespaces.selector: %v", err))
+			refused(refuse(ReasonInvalid, gatewayv1.ListenerReasonUnsupportedValue, "allowedRoutes.namespaces.selector: %v", err))
 			selector = labels.Nothing()
 		}
 		return func(namespace string) bool {

@@ -28,10 +28,10 @@ func (c *compilation) readTLS(of *listener) {
 		return
 	}
 	from := referrer{of.ownerKind, of.owner.GetNamespace()}
-	for _, reference := range of.spec.TLS.CertificateRefs {
+	for i, reference := range of.spec.TLS.CertificateRefs {
 		found, refused := c.secretOf(from, reference, string(gatewayv1.ListenerReasonInvalidCertificateRef))
 		if refused != nil {
-			of.refuseResolved(refused)
+			of.refuseResolved(refused.at("tls.certificateRefs[%d]", i))
 			continue
 		}
 		of.certificates = append(of.certificates, found)
@@ -49,17 +49,17 @@ func (c *compilation) readValidation(of *listener) {
 		return
 	}
 	from := referrer{kindGateway, of.gateway.object.Namespace}
-	for _, reference := range validation.CACertificateRefs {
+	for i, reference := range validation.CACertificateRefs {
 		found, refused := c.authorityOf(from, reference)
 		if refused != nil {
-			of.refuseResolved(refused)
+			of.refuseResolved(refused.at("spec.tls.frontend of the Gateway: validation.caCertificateRefs[%d]", i))
 			continue
 		}
 		of.authorities = append(of.authorities, found)
 	}
 	if len(of.authorities) == 0 {
 		of.refuseAccepted(refuse(ReasonInvalid, gatewayv1.ListenerReasonNoValidCACertificate,
-			"the Gateway's frontend validation for port %d has no certificate that can be used", of.spec.Port))
+			"spec.tls.frontend of the Gateway: validation.caCertificateRefs: none for port %d can be used", of.spec.Port))
 		return
 	}
 	of.validation = &resource.ClientValidation{

@@ -25,6 +25,8 @@ type route struct {
 	read func(*compilation, *route)
 	done bool
 
+	// reading is the number of the rule that is being read.
+	reading int
 	// rules are in order of precedence, with the backends that they lead to.
 	rules    []*orderedRule
 	backends []*backend

@@ -39,7 +39,7 @@ func TestIngress(t *testing.T) {
 	must(t, cluster.Apply(t.Context(), first.manifest()))
 	must(t, cluster.Apply(t.Context(), harness.Ingress))
 	cleanup(t, "delete", "ingress,secret", "site", "--ignore-not-found")
-	vips := published(t)
+	vips := ingressAddresses(t, "site")
 	must(t, cluster.RolledOut(t.Context(), "millrace-system", "deployment/"+proxies))
 	for _, vip := range vips {
 		eventually(t, time.Minute, func(ctx context.Context) error { return cluster.RoutedTo(ctx, "router1", vip, 1, 2, 3) })
@@ -61,23 +61,27 @@ func newCertificate(t *testing.T) certificate {
 }
 
 // manifest is the Secret of the Ingress with this certificate.
-func (c certificate) manifest() string {
+func (c certificate) manifest() string { return c.secret("site") }
+
+// secret is the certificate in a Secret.
+func (c certificate) secret(name string) string {
 	encode := func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
 	return fmt.Sprintf(`
 apiVersion: v1
 kind: Secret
-metadata: {name: site, namespace: default}
+metadata: {name: %s, namespace: default}
 type: kubernetes.io/tls
-data: {tls.crt: %s, tls.key: %s}`, encode(c.chain), encode(c.key))
+data: {tls.crt: %s, tls.key: %s}`, name, encode(c.chain), encode(c.key))
 }
 
-// published waits until the Ingress says where it is: an address of each family, both ports.
-func published(t *testing.T) []netip.Addr {
+// ingressAddresses waits until an Ingress says where it is: an address of each family, both
+// ports.
+func ingressAddresses(t *testing.T, name string) []netip.Addr {
 	t.Helper()
 	var vips []netip.Addr
 	eventually(t, time.Minute, func(ctx context.Context) error {
 		var ingress networkingv1.Ingress
-		if err := cluster.Get(ctx, &ingress, "ingress", "site"); err != nil {
+		if err := cluster.Get(ctx, &ingress, "ingress", name); err != nil {
 			return err
 		}
 		vips = nil

@@ -24,4 +24,7 @@ var (
 	// Shop has what the examples of docs/gateway.md lead to.
 	//go:embed manifests/shop.yaml
 	Shop string
+	// Web has pods that serve requests and streams, and an Ingress of a class of its own.
+	//go:embed manifests/web.yaml
+	Web string
 )

@@ -8,7 +8,10 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
+
+	"github.com/millrace-lb/millrace/test/echo/visited"
 )
 
 // InstallGateway installs Gateway API and config/gateway, whose images Install has loaded.
@@ -63,4 +66,41 @@ func (c *Cluster) VisitWhile(ctx context.Context, site Site, rate int, f func(co
 	err := f(ctx)
 	end()
 	return load, errors.Join(err, <-loaded)
+}
+
+// WebOptions say what requests are made, all with TLS.
+type WebOptions struct {
+	VIPs []netip.Addr
+	// Host answers requests and WebSockets, GRPCHost streams of gRPC.
+	Host, GRPCHost string
+	// CA is the certificates that the client trusts, in PEM.
+	CA string
+	// Rate is in requests per second and kind (visited).
+	Rate int
+}
+
+// WebClient is a client that makes requests of all kinds, and keeps streams open.
+type WebClient struct{ *reporter }
+
+// StartWeb starts such a client, and returns when each kind has been answered. End ends it, and so
+// does the end of ctx.
+func (c *Cluster) StartWeb(ctx context.Context, options WebOptions) (*WebClient, error) {
+	var to []string
+	for _, vip := range options.VIPs {
+		to = append(to, netip.AddrPortFrom(vip, 443).String())
+	}
+	started, err := c.startReporter(ctx, "web", "--to", strings.Join(to, ","), "--host", options.Host,
+		"--grpc-host", options.GRPCHost, "--ca", options.CA, "--rate", strconv.Itoa(options.Rate))
+	if err != nil {
+		return nil, err
+	}
+	var first visited.Report
+	return &WebClient{started}, started.next(&first)
+}
+
+// Check reports on the requests since the last check, when all of them have ended.
+func (w *WebClient) Check() (visited.Report, error) {
+	var report visited.Report
+	err := w.check(&report)
+	return report, err
 }

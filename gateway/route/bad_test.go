@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/routetest"
+)
+
+// leastBad is how many bad objects the scenarios have at least.
+const leastBad = 100
+
+// field is what the message of a bad object names: one of the object, or of a listener.
+var field = regexp.MustCompile(`(^|: |; )(spec|data|metadata|tls|hostname|protocol|port|allowedRoutes)([.:\[]|$)`)
+
+// TestBadObjects: each object of the scenarios that cannot be carried out has a condition or a
+// problem that names the field. And it disturbs no good one: none of good.yaml, and in the
+// folder "bad" none of its own scenario.
+func TestBadObjects(t *testing.T) {
+	text, err := os.ReadFile("testdata/good.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	good, err := routetest.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := 0
+	for file, objects := range scenarios(t) {
+		t.Run(file, func(t *testing.T) {
+			all := selected(good, objects, func(string) bool { return true })
+			bad := faults(route.Compile(all, route.DefaultSettings()))
+			support := selected(good, objects, func(name string) bool { return len(bad[name]) == 0 })
+			before := route.Compile(support, route.DefaultSettings())
+			for name, messages := range bad {
+				total++
+				for _, message := range messages {
+					if !field.MatchString(message) {
+						t.Errorf("%s: %q names no field", name, message)
+					}
+				}
+				one := selected(good, objects, func(other string) bool { return len(bad[other]) == 0 || other == name })
+				youngest(one, name)
+				was, is := outcome(before, name), outcome(route.Compile(one, route.DefaultSettings()), name)
+				if !strings.HasPrefix(file, "testdata/bad/") {
+					// There bad objects have good parts, which others of the scenario notice.
+					maps.DeleteFunc(was, func(name, _ string) bool { return !strings.Contains(name, " good") })
+				}
+				notDisturbed(t, name, targets(objects, name), was, is)
+			}
+		})
+	}
+	t.Logf("%d bad objects", total)
+	if total < leastBad && !t.Failed() {
+		t.Errorf("%d bad objects, want %d at least", total, leastBad)
+	}
+}
+
+// selected is the good objects, and those of others whose "KIND NAMESPACE/NAME" is wanted.
+func selected(good, others *route.Objects, wanted func(name string) bool) *route.Objects {
+	found := *good
+	into, from := reflect.ValueOf(&found).Elem(), reflect.ValueOf(others).Elem()
+	for i := range into.NumField() {
+		list := into.Field(i).Slice3(0, into.Field(i).Len(), into.Field(i).Len())
+		for j := range from.Field(i).Len() {
+			if wanted(nameOf(from.Type().Field(i).Name, from.Field(i).Index(j))) {
+				list = reflect.Append(list, from.Field(i).Index(j))
+			}
+		}
+		into.Field(i).Set(list)
+	}
+	return &found
+}
+
+// nameOf names an object of a list of Objects.
+func nameOf(list string, value reflect.Value) string {
+	kind := strings.TrimSuffix(list, "s")
+	switch list {
+	case "IngressClasses", "GatewayClasses":
+		kind = strings.TrimSuffix(list, "es")
+	case "Ingresses":
+		kind = "Ingress"
+	case "BackendTLSPolicies":
+		kind = "BackendTLSPolicy"
+	}
+	object, _ := value.Interface().(metav1.Object)
+	return fmt.Sprintf("%s %s/%s", kind, object.GetNamespace(), object.GetName())
+}
+
+// youngest makes an object younger than all others: what an older one has it cannot have.
+func youngest(objects *route.Objects, name string) {
+	fields := reflect.ValueOf(objects).Elem()
+	for i := range fields.NumField() {
+		for j := range fields.Field(i).Len() {
+			if at := fields.Field(i).Index(j); nameOf(fields.Type().Field(i).Name, at) == name {
+				copied := reflect.New(at.Type().Elem())
+				copied.Elem().Set(at.Elem())
+				object, _ := copied.Interface().(metav1.Object)
+				object.SetCreationTimestamp(metav1.NewTime(time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)))
+				at.Set(copied)
+			}
+		}
+	}
+}
+
+// targets are the Services that a policy is for: what leads to them is not disturbed, but refused.
+func targets(objects *route.Objects, name string) []string {
+	var found []string
+	for _, policy := range objects.BackendTLSPolicies {
+		if name == "BackendTLSPolicy "+policy.Namespace+"/"+policy.Name {
+			for _, target := range policy.Spec.TargetRefs {
+				found = append(found, fmt.Sprintf("/%s/%s/", policy.Namespace, target.Name))
+			}
+		}
+	}
+	return found
+}
+
+// faults are the messages of what is wrong, by object. What another object causes is told there.
+func faults(result *route.Result) map[string][]string {
+	found := map[string][]string{}
+	for _, problem := range result.Problems {
+		name := fmt.Sprintf("%s %s/%s", problem.Object.Kind, problem.Object.Namespace, problem.Object.Name)
+		found[name] = append(found[name], problem.Message)
+	}
+	for subject, conditions := range conditionsOf(result) {
+		for _, condition := range conditions {
+			wrong := condition.Status == metav1.ConditionFalse
+			switch condition.Type {
+			case "Conflicted", "PartiallyInvalid":
+				wrong = condition.Status == metav1.ConditionTrue
+			case "OverlappingTLSConfig":
+				wrong = false
+			case "Programmed":
+				// Why is told by another condition.
+				wrong = false
+			}
+			if wrong {
+				found[subject] = append(found[subject], condition.Message)
+			}
+		}
+	}
+	return found
+}
+
+// conditionsOf gives the conditions of each object, its listeners' and parents' too.
+func conditionsOf(result *route.Result) map[string][]metav1.Condition {
+	found := map[string][]metav1.Condition{}
+	add := func(kind, namespace, name string, conditions []metav1.Condition) {
+		subject := fmt.Sprintf("%s %s/%s", kind, namespace, name)
+		found[subject] = append(found[subject], conditions...)
+	}
+	statuses := &result.Statuses
+	for _, each := range statuses.GatewayClasses {
+		add("GatewayClass", "", each.Name, each.Status.Conditions)
+	}
+	for _, each := range statuses.Gateways {
+		add("Gateway", each.Namespace, each.Name, each.Status.Conditions)
+		for _, listener := range each.Status.Listeners {
+			add("Gateway", each.Namespace, each.Name, listener.Conditions)
+		}
+	}
+	for _, each := range statuses.ListenerSets {
+		add("ListenerSet", each.Namespace, each.Name, each.Status.Conditions)
+		for _, listener := range each.Status.Listeners {
+			add("ListenerSet", each.Namespace, each.Name, listener.Conditions)
+		}
+	}
+	for kind, list := range map[string][]route.Status[gatewayv1.RouteStatus]{
+		"HTTPRoute": statuses.HTTPRoutes, "GRPCRoute": statuses.GRPCRoutes, "TLSRoute": statuses.TLSRoutes,
+		"TCPRoute": statuses.TCPRoutes, "UDPRoute": statuses.UDPRoutes,
+	} {
+		for _, each := range list {
+			for _, parent := range each.Status.Parents {
+				add(kind, each.Namespace, each.Name, parent.Conditions)
+			}
+		}
+	}
+	for _, each := range statuses.BackendTLSPolicies {
+		for _, ancestor := range each.Status.Ancestors {
+			add("BackendTLSPolicy", each.Namespace, each.Name, ancestor.Conditions)
+		}
+	}
+	return found
+}
+
+// notDisturbed compares all that was there without the bad object.
+func notDisturbed(t *testing.T, bad string, targets []string, was, is map[string]string) {
+	t.Helper()
+	if len(was) == 0 {
+		t.Fatalf("%s: nothing is compared", bad)
+	}
+	for name, want := range was {
+		if slices.ContainsFunc(targets, func(target string) bool { return strings.Contains(want+is[name], target) }) {
+			continue
+		}
+		if diff := cmp.Diff(want, is[name]); diff != "" {
+			t.Errorf("%s disturbs %s (-without +with):\n%s", bad, name, diff)
+		}
+	}
+}
+
+// outcome is all of a result but what is about one object: resources, frontends, conditions.
+func outcome(result *route.Result, but string) map[string]string {
+	kind, name, _ := strings.Cut(but, " ")
+	rules := strings.ToLower(kind) + "/" + name + "/"
+	found := map[string]string{}
+	for _, proxy := range result.Proxies {
+		for _, each := range proxy.Resources {
+			if group := each.GetRouteGroup(); group != nil {
+				copied, _ := proto.Clone(each).(*resource.Resource)
+				copied.GetRouteGroup().Rules = slices.DeleteFunc(copied.GetRouteGroup().Rules,
+					func(rule *resource.Rule) bool { return strings.HasPrefix(rule.Route, rules) })
+				each = copied
+			}
+			line, _ := protojson.Marshal(each)
+			// protojson adds spaces at random.
+			compact := map[string]any{}
+			_ = json.Unmarshal(line, &compact)
+			line, _ = json.Marshal(compact)
+			found[fmt.Sprintf("%v %s", proxy.Owner, each.GetName())] = string(line)
+		}
+	}
+	for _, frontend := range result.Frontends {
+		found[fmt.Sprintf("%v %s", frontend.Gateway, frontend.Listener)] = fmt.Sprint(frontend)
+	}
+	for _, ingress := range result.Ingresses {
+		found["Ingress "+ingress.Namespace+"/"+ingress.Name] = fmt.Sprint(ingress)
+	}
+	for subject, conditions := range conditionsOf(result) {
+		if subject != but {
+			found["conditions of "+subject] = fmt.Sprint(conditions)
+		}
+	}
+	return found
+}
+
+// TestTooManyAncestors: a policy with more Gateways than its status has room for says so.
+func TestTooManyAncestors(t *testing.T) {
+	text := `
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: millrace}
+spec: {controllerName: millrace.io/gateway}
+---
+apiVersion: v1
+kind: Service
+metadata: {namespace: a, name: s}
+spec: {ports: [{port: 443}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {namespace: a, name: p}
+spec:
+  targetRefs: [{group: "", kind: Service, name: s}]
+  validation: {hostname: a.example, wellKnownCACertificates: System}
+status: {ancestors: [{ancestorRef: {name: other}, controllerName: example.com/other, conditions: []}]}
+`
+	var parents []string
+	for i := range 17 {
+		parents = append(parents, fmt.Sprintf("{name: g%02d}", i))
+		text += fmt.Sprintf(`---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {namespace: a, name: g%02d}
+spec: {gatewayClassName: millrace, listeners: [{name: http, port: 80, protocol: HTTP}]}
+`, i)
+	}
+	text += fmt.Sprintf(`---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {namespace: a, name: r}
+spec: {parentRefs: [%s], rules: [{backendRefs: [{name: s, port: 443}]}]}
+`, strings.Join(parents, ", "))
+	objects, err := routetest.Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := route.Compile(objects, route.DefaultSettings())
+	ancestors := result.Statuses.BackendTLSPolicies[0].Status.Ancestors
+	// One of the 16 entries is somebody else's.
+	if len(ancestors) != 15 {
+		t.Fatalf("%d entries, want 15", len(ancestors))
+	}
+	for _, ancestor := range ancestors {
+		message := ancestor.Conditions[0].Message
+		if !strings.HasPrefix(message, "status.ancestors: ") || !strings.HasSuffix(message, "2 more Gateways, too: the first is a/g15") {
+			t.Errorf("the entry of %s says %q", ancestor.AncestorRef.Name, message)
+		}
+	}
+	for _, proxy := range result.Proxies {
+		for _, each := range proxy.Resources {
+			if backend := each.GetBackend(); backend != nil && backend.GetTls().GetHostname() != "a.example" {
+				t.Errorf("%v speaks without TLS with %s", proxy.Owner, each.GetName())
+			}
+		}
+	}
+}

@@ -154,9 +154,9 @@ type patientBody struct {
 
 	mutex sync.Mutex
 	armed time.Time
-	// done says that there is no limit any more.
-	done bool
-	err  error
+	// done says that there is no limit any more, closed that nobody wants to read.
+	done, closed bool
+	err          error
 }
 
 func (p *patientBody) Read(b []byte) (int, error) {
@@ -170,10 +170,19 @@ func (p *patientBody) Read(b []byte) (int, error) {
 	if err == io.EOF {
 		// On HTTP/1 the limit would also end the wait for an answer.
 		p.finish()
-	} else {
+	} else if !p.closed {
 		p.err = err
 	}
 	return n, err
+}
+
+// Close is for a stream that the backend has ended: what cannot be read then is no fault of
+// the client's.
+func (p *patientBody) Close() error {
+	p.mutex.Lock()
+	p.closed = true
+	p.mutex.Unlock()
+	return p.ReadCloser.Close()
 }
 
 func (p *patientBody) arm() {

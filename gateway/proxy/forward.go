@@ -5,6 +5,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"io"
 	"log"
 	"net"
 	"net/http"
@@ -93,6 +94,9 @@ func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	x := exchangeOf(request.Context())
 	x.sending(request)
 	x.mirror(request)
+	if x.in.ProtoMajor == 2 && request.Body != nil && request.Body != http.NoBody {
+		request.Body = endedBody{request.Body, x.in.Body}
+	}
 	policy := x.rule.policy
 	policy.Prefer = x.prefer
 	policy.Tried = x.proxy.metrics.backend(x.backend.Name).tried
@@ -103,6 +107,13 @@ func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	x.endpoint, x.attempts = exchange.Endpoint, exchange.Attempts
 	x.received(response, err)
 	return response, err
+}
+
+// endedBody is closed when the backend has ended a stream. Else a read of it would wait for the
+// client, and the client would not learn of the end. What ReverseProxy gives cannot be closed.
+type endedBody struct {
+	io.Reader
+	io.Closer
 }
 
 // modify changes a response.

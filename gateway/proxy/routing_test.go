@@ -4,10 +4,12 @@ package proxy
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -155,6 +157,52 @@ func TestStreamsAndTrailers(t *testing.T) {
 			}
 			if got := response.Trailer.Get("Grpc-Status"); got != "7" {
 				t.Errorf("trailer %q; want the one of the request", got)
+			}
+		})
+	}
+}
+
+// A client learns at once that the backend has ended a stream, also one that it itself goes on
+// with. So a gRPC server ends a stream with a status.
+func TestBackendEndsStream(t *testing.T) {
+	for name, protocol := range map[string]resource.Backend_Protocol{"h1": resource.Backend_HTTP1, "h2c": resource.Backend_H2C} {
+		t.Run(name, func(t *testing.T) {
+			port := freePort(t)
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				controller := http.NewResponseController(w)
+				_ = controller.EnableFullDuplex()
+				w.Header().Set("Trailer", "Grpc-Status")
+				_, _ = io.ReadFull(r.Body, make([]byte, 5))
+				_, _ = io.WriteString(w, "heard")
+				_ = controller.Flush()
+				w.Header().Set("Grpc-Status", "14")
+			}))
+			server.Config.Protocols = new(http.Protocols)
+			server.Config.Protocols.SetHTTP1(true)
+			server.Config.Protocols.SetUnencryptedHTTP2(true)
+			server.Start()
+			t.Cleanup(server.Close)
+			resources := backend("a", server.Listener.Addr().String())
+			resources[0].GetBackend().Protocol = protocol
+			start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), resources)...)
+
+			reader, writer := io.Pipe()
+			defer writer.Close()
+			go func() { _, _ = io.WriteString(writer, "hello") }()
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://a.example.com/", reader)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := client(t, port, nil, (*http.Protocols).SetUnencryptedHTTP2).Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			body, err := io.ReadAll(response.Body)
+			if err != nil || string(body) != "heard" || response.Trailer.Get("Grpc-Status") != "14" {
+				t.Errorf("%q, trailer %v, %v; want the end of the stream with its trailer", body, response.Trailer, err)
 			}
 		})
 	}

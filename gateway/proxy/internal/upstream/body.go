@@ -23,8 +23,8 @@ func closeBody(request *http.Request) {
 	}
 }
 
-// guardedBody is a request's body that a transport cannot close, so that another attempt
-// can send it where nothing of it has been read. ReverseProxy closes it at the end.
+// guardedBody is a request's body that a transport cannot close before it has read of it, so
+// that another attempt can send it.
 type guardedBody struct {
 	io.ReadCloser
 	touched atomic.Bool
@@ -35,7 +35,12 @@ func (g *guardedBody) Read(b []byte) (int, error) {
 	return g.ReadCloser.Read(b)
 }
 
-func (g *guardedBody) Close() error { return nil }
+func (g *guardedBody) Close() error {
+	if g.touched.Load() {
+		return g.ReadCloser.Close()
+	}
+	return nil
+}
 
 // releasingBody gives the endpoint back at the end of a response.
 type releasingBody struct {

@@ -79,6 +79,9 @@ func selected(good, others *route.Objects, wanted func(name string) bool) *route
 	found := *good
 	into, from := reflect.ValueOf(&found).Elem(), reflect.ValueOf(others).Elem()
 	for i := range into.NumField() {
+		if into.Field(i).Kind() != reflect.Slice {
+			continue
+		}
 		list := into.Field(i).Slice3(0, into.Field(i).Len(), into.Field(i).Len())
 		for j := range from.Field(i).Len() {
 			if wanted(nameOf(from.Type().Field(i).Name, from.Field(i).Index(j))) {
@@ -109,6 +112,9 @@ func nameOf(list string, value reflect.Value) string {
 func youngest(objects *route.Objects, name string) {
 	fields := reflect.ValueOf(objects).Elem()
 	for i := range fields.NumField() {
+		if fields.Field(i).Kind() != reflect.Slice {
+			continue
+		}
 		for j := range fields.Field(i).Len() {
 			if at := fields.Field(i).Index(j); nameOf(fields.Type().Field(i).Name, at) == name {
 				copied := reflect.New(at.Type().Elem())
@@ -147,7 +153,8 @@ func faults(result *route.Result) map[string][]string {
 			switch condition.Type {
 			case "Conflicted", "PartiallyInvalid":
 				wrong = condition.Status == metav1.ConditionTrue
-			case "OverlappingTLSConfig":
+			case "OverlappingTLSConfig", "SupportedVersion":
+				// Not a fault of the object.
 				wrong = false
 			case "Programmed":
 				// Why is told by another condition.

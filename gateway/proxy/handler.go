@@ -175,6 +175,10 @@ func wellFormed(r *http.Request) bool {
 	if r.Method == "PRI" || strings.ContainsAny(r.Method, " \t/") {
 		return false
 	}
+	// Without a host the backend would be told its own address instead.
+	if r.Host == "" && r.ProtoAtLeast(1, 1) || r.URL.Scheme != "" && r.URL.Scheme != "http" && r.URL.Scheme != "https" {
+		return false
+	}
 	if r.ProtoMajor == 2 {
 		// RFC 9113: a path is no URL (8.3.1), and a length has that many bytes (8.1.1).
 		length := r.Header.Get("Content-Length")

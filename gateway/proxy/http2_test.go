@@ -181,3 +181,56 @@ func TestRapidReset(t *testing.T) {
 		t.Errorf("another client: %d; want 200", got.StatusCode)
 	}
 }
+
+// A header that is small as sent and large as read, and one that never ends, reach nobody.
+func TestHeaderFloods(t *testing.T) {
+	port := freePort(t)
+	var reached atomic.Int32
+	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", hostname("a"), toward("/", "a"))),
+		backend("a", serve(t, func(w http.ResponseWriter, r *http.Request) {
+			reached.Add(1)
+			echo("a")(w, r)
+		})))...)
+	bomb := []string{":method GET", ":scheme http", ":authority a", ":path /"}
+	for range 1000 {
+		// From the second time on it is one byte, which refers to the first.
+		bomb = append(bomb, "x-a "+strings.Repeat("x", 3000))
+	}
+	c := dialHTTP2(t, port)
+	stream, err := c.request(bomb...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.outcome(stream); got != "431" && got != "refused" {
+		t.Errorf("3 MB of header in %d bytes: %s; want 431", c.block.Len(), got)
+	}
+
+	c = dialHTTP2(t, port)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			if frame, err := c.ReadFrame(); err != nil || frame.Header().Type == http2.FrameGoAway {
+				return
+			}
+		}
+	}()
+	part := []byte{0x00, 0x03, 'x', '-', 'b', 0x01, 'y'}
+	err = c.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: part})
+	for range 1_000_000 {
+		if err == nil {
+			err = c.WriteContinuation(1, false, part)
+		}
+	}
+	select {
+	case <-ended:
+	case <-time.After(15 * time.Second):
+		t.Error("a header of a million frames did not end the connection")
+	}
+	if reached.Load() != 0 {
+		t.Errorf("%d requests reached the backend", reached.Load())
+	}
+	if got := get(t, client(t, port, nil), "http://a/"); got.StatusCode != 200 {
+		t.Errorf("another client: %d; want 200", got.StatusCode)
+	}
+}

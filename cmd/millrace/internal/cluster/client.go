@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -179,14 +180,15 @@ func kinds() (*runtime.Scheme, meta.RESTMapper, error) {
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Namespace"), meta.RESTScopeRoot)
 	mapper.Add(networkingv1.SchemeGroupVersion.WithKind("IngressClass"), meta.RESTScopeRoot)
 	mapper.Add(networkingv1.SchemeGroupVersion.WithKind("Ingress"), meta.RESTScopeNamespace)
-	mapper.Add(gatewayv1.SchemeGroupVersion.WithKind("GatewayClass"), meta.RESTScopeRoot)
+	gatewayAPI := schema.GroupVersion(gatewayv1.GroupVersion)
+	mapper.Add(gatewayAPI.WithKind("GatewayClass"), meta.RESTScopeRoot)
 	// The mapper would guess gatewaies.
-	mapper.AddSpecific(gatewayv1.SchemeGroupVersion.WithKind("Gateway"), gatewayv1.SchemeGroupVersion.WithResource("gateways"),
-		gatewayv1.SchemeGroupVersion.WithResource("gateway"), meta.RESTScopeNamespace)
+	mapper.AddSpecific(gatewayAPI.WithKind("Gateway"), gatewayAPI.WithResource("gateways"),
+		gatewayAPI.WithResource("gateway"), meta.RESTScopeNamespace)
 	for _, kind := range []string{
 		"ListenerSet", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute", "ReferenceGrant", "BackendTLSPolicy",
 	} {
-		mapper.Add(gatewayv1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
+		mapper.Add(gatewayAPI.WithKind(kind), meta.RESTScopeNamespace)
 	}
 	for _, kind := range []string{"VIPPool", "VIP", "LBPeer", "VIPAdvertisement", "LBNode", "LBNodeReport"} {
 		mapper.Add(millracev1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)

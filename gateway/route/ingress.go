@@ -3,7 +3,6 @@
 package route
 
 import (
-	"maps"
 	"slices"
 
 	networkingv1 "k8s.io/api/networking/v1"
@@ -128,12 +127,9 @@ func (r *ingressRun) groups() {
 // listener and its rules apart, each by the most specific name; so a host belongs to the
 // listener that fits it best, and also to those that it fits best.
 func (r *ingressRun) httpsListeners() map[hostname][]string {
-	found := map[hostname]map[string]bool{}
+	found := make(map[hostname][]string, len(r.hosts))
 	join := func(host, listener hostname) {
-		if found[host] == nil {
-			found[host] = map[string]bool{}
-		}
-		found[host][listenerHTTPS(listener)] = true
+		found[host] = append(found[host], listenerHTTPS(listener))
 	}
 	for host := range r.hosts {
 		if listener, ok := bestHost(r.tls, host); ok {
@@ -145,11 +141,11 @@ func (r *ingressRun) httpsListeners() map[hostname][]string {
 			join(host, listener)
 		}
 	}
-	sorted := make(map[hostname][]string, len(found))
 	for host, names := range found {
-		sorted[host] = slices.Sorted(maps.Keys(names))
+		slices.Sort(names)
+		found[host] = slices.Compact(names)
 	}
-	return sorted
+	return found
 }
 
 // bestHost is the most specific key that matches a host, as Ingress matches.

@@ -93,6 +93,13 @@ func (p *Proxy) Apply(update Update) error {
 			transport.CloseIdleConnections()
 		}
 	}
+	forget(old, current)
+	p.metrics.swapped(current, time.Since(begun))
+	return nil
+}
+
+// forget closes the connections to endpoints that are gone.
+func forget(old, current *table) {
 	for name, before := range old.endpoints {
 		now := current.endpoints[name].value
 		if now == before.value {
@@ -105,8 +112,6 @@ func (p *Proxy) Apply(update Update) error {
 			}
 		}
 	}
-	p.metrics.swapped(current, time.Since(begun))
-	return nil
 }
 
 // Ready reports whether the proxy should get new connections: it has a configuration, and

@@ -92,7 +92,8 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		return err
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(table, "of one change\treaches all proxies\tworst\tcontroller CPU\tproxy CPU\tresources sent\tproxy memory\tcontroller heap\t\n")
+	fmt.Fprint(table, "of one change\treaches all proxies\tworst\tcontroller CPU\tproxy CPU\t"+
+		"resources sent\tproxy memory\tcontroller heap\t\n")
 	var missed []error
 	for _, kind := range kinds {
 		figures, err := measure(ctx, o, kind.create, kind.change)
@@ -162,33 +163,9 @@ func measure(
 	f = &figures{}
 	for round := range o.rounds {
 		change(&current, round)
-		before := w.version()
-		mine, theirs, err := w.times()
-		if err != nil {
+		if err := w.change(ctx, &current, f); err != nil {
 			return nil, err
 		}
-		begun := time.Now()
-		sent, err := w.compile(&current)
-		if err != nil {
-			return nil, err
-		}
-		if err := w.served(ctx, before); err != nil {
-			return nil, err
-		}
-		f.delays = append(f.delays, time.Since(begun))
-		// What comes after the change is served is part of its price.
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(time.Second):
-		}
-		mineAfter, theirsAfter, err := w.times()
-		if err != nil {
-			return nil, err
-		}
-		f.controller = append(f.controller, mineAfter-mine)
-		f.proxy = append(f.proxy, (theirsAfter-theirs)/time.Duration(o.proxies))
-		f.sent = max(f.sent, sent)
 	}
 	if f.memory, err = w.memory(); err != nil {
 		return nil, err
@@ -199,4 +176,36 @@ func measure(
 	f.heap = stats.HeapAlloc
 	runtime.KeepAlive(objects)
 	return f, nil
+}
+
+// change has the proxies told of what has changed, and notes what that took.
+func (w *world) change(ctx context.Context, objects *route.Objects, f *figures) error {
+	before := w.version()
+	mine, theirs, err := w.times()
+	if err != nil {
+		return err
+	}
+	begun := time.Now()
+	sent, err := w.compile(objects)
+	if err != nil {
+		return err
+	}
+	if err := w.served(ctx, before); err != nil {
+		return err
+	}
+	f.delays = append(f.delays, time.Since(begun))
+	// What comes after the change is served is part of its price.
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(time.Second):
+	}
+	mineAfter, theirsAfter, err := w.times()
+	if err != nil {
+		return err
+	}
+	f.controller = append(f.controller, mineAfter-mine)
+	f.proxy = append(f.proxy, (theirsAfter-theirs)/time.Duration(len(w.proxies)))
+	f.sent = max(f.sent, sent)
+	return nil
 }

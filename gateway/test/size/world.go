@@ -55,8 +55,10 @@ func newWorld(o options) (*world, error) {
 	if err != nil {
 		return w, err
 	}
-	if err := errors.Join(os.WriteFile(w.file("ca.crt"), chain, 0o600), os.WriteFile(w.file("token"), []byte("size"), 0o600)); err != nil {
-		return w, err
+	for name, content := range map[string][]byte{"ca.crt": chain, "token": []byte("size")} {
+		if err := os.WriteFile(w.file(name), content, 0o600); err != nil {
+			return w, err
+		}
 	}
 	w.server = server.NewServer(func(context.Context, string) (server.Identity, error) {
 		return server.Identity{Owner: owner, Pod: "default/proxy"}, nil

@@ -175,8 +175,7 @@ func wellFormed(r *http.Request) bool {
 	if r.Method == "PRI" || strings.ContainsAny(r.Method, " \t/") {
 		return false
 	}
-	// Without a host the backend would be told its own address instead.
-	if r.Host == "" && r.ProtoAtLeast(1, 1) || r.URL.Scheme != "" && r.URL.Scheme != "http" && r.URL.Scheme != "https" {
+	if !addressed(r) {
 		return false
 	}
 	if r.ProtoMajor == 2 {
@@ -188,6 +187,15 @@ func wellFormed(r *http.Request) bool {
 		}
 	}
 	return strings.HasPrefix(r.URL.Path, "/") || r.URL.Path == "*" && r.Method == http.MethodOptions
+}
+
+// addressed reports whether a request says for whom it is, and in a scheme that is ours.
+func addressed(r *http.Request) bool {
+	// Without a host the backend would be told its own address instead.
+	if r.Host == "" && r.ProtoAtLeast(1, 1) {
+		return false
+	}
+	return r.URL.Scheme == "" || r.URL.Scheme == "http" || r.URL.Scheme == "https"
 }
 
 func upgrades(r *http.Request) bool { return r.ProtoMajor == 1 && r.Header.Get("Upgrade") != "" }

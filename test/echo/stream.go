@@ -96,12 +96,12 @@ func (s *streams) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *streams) serveGRPC(stream grpc.ServerStream) error {
-	received, ended := make(chan string), make(chan error, 1)
+	received, ended := make(chan string), make(chan struct{})
 	go func() {
+		defer close(ended)
 		for {
 			text := &wrapperspb.StringValue{}
 			if err := stream.RecvMsg(text); err != nil {
-				ended <- err
 				return
 			}
 			select {

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -146,7 +147,7 @@ func (c *conversation) exchange(ctx context.Context, begun *request, text string
 		begun.reopened(sent, err)
 		another, openErr := c.open(ctx)
 		if openErr != nil {
-			return "", fmt.Errorf("open a stream again after %q: %w", err, openErr)
+			return "", fmt.Errorf("open a stream again: %w", errors.Join(openErr, err))
 		}
 		c.stream = another
 	}

@@ -134,8 +134,9 @@ func (w *world) writeCertificate() error {
 // process is one that runs in a namespace.
 type process struct {
 	command *exec.Cmd
-	ended   chan error
-	output  *os.File
+	// ended is closed when it has ended.
+	ended  chan struct{}
+	output *os.File
 }
 
 // start runs a command in a namespace, on some processors.
@@ -144,7 +145,7 @@ func (w *world) start(name, space, processors string, line ...string) (*process,
 	if err != nil {
 		return nil, err
 	}
-	p := &process{output: output, ended: make(chan error, 1)}
+	p := &process{output: output, ended: make(chan struct{})}
 	p.command = exec.Command("ip", append([]string{"netns", "exec", space, "taskset", "--cpu-list", processors}, line...)...)
 	p.command.Stdout, p.command.Stderr, p.command.Dir = output, output, w.directory
 	// Caddy wants a place for what it keeps.
@@ -153,7 +154,11 @@ func (w *world) start(name, space, processors string, line ...string) (*process,
 	if err := p.command.Start(); err != nil {
 		return nil, err
 	}
-	go func() { p.ended <- p.command.Wait() }()
+	go func() {
+		defer close(p.ended)
+		// How it ended is in its output.
+		_ = p.command.Wait()
+	}()
 	w.started = append(w.started, p)
 	return p, nil
 }
@@ -185,7 +190,6 @@ func (w *world) reachable(p *process, space, address string) error {
 		}
 		select {
 		case <-p.ended:
-			p.ended <- nil
 			said, _ := os.ReadFile(p.output.Name())
 			return fmt.Errorf("%s has ended: %s", filepath.Base(p.output.Name()), said)
 		case <-time.After(50 * time.Millisecond):

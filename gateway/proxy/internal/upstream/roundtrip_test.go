@@ -174,7 +174,8 @@ func TestIdentity(t *testing.T) {
 	if of(resource.Backend_HTTP1, nil) != plain {
 		t.Error("two plain backends do not share their connections")
 	}
-	if of(resource.Backend_HTTP1, named("a.example.com")) != of(resource.Backend_HTTP1, named("a.example.com")) {
+	first, second := of(resource.Backend_HTTP1, named("a.example.com")), of(resource.Backend_HTTP1, named("a.example.com"))
+	if first != second {
 		t.Error("two backends with one identity do not share their connections")
 	}
 	seen := map[*Transport]string{plain: "plain"}

@@ -55,6 +55,10 @@ test-unit: prerequisites ## Run the tests of the packages; those of the data pla
 test-e2e: prerequisites build image ## Run the end-to-end tests on a real cluster (root).
 	@TIMEFORMAT='test-e2e took %0R s'; time AGAIN=$(AGAIN) hack/test-e2e.sh
 
+.PHONY: test-load
+test-load: prerequisites build image ## Hold that requests at a rate survive all that changes in layer 7 (root, five minutes).
+	go test -tags 'e2e load' -run '^TestIngressUnderLoad$$' -count $(or $(COUNT),1) -timeout 0 -v ./test/e2e
+
 # A number of frames, not a time: Go's fuzzing fails now and then when its time is over
 # (go.dev/issue/75804).
 PACKETS ?= 10000000

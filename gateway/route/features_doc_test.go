@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// TestFeaturesAreDocumented compares the table of docs/gateway.md with the code, and with
+// TestFeaturesAreDocumented compares the lists of docs/gateway.md with the code, and with
 // all features that Gateways can have.
 func TestFeaturesAreDocumented(t *testing.T) {
 	content, err := os.ReadFile("../../docs/gateway.md")
@@ -27,20 +27,12 @@ func TestFeaturesAreDocumented(t *testing.T) {
 		t.Fatal("docs/gateway.md has no section about the features of Gateway API")
 	}
 	section, _, _ = strings.Cut(section, "\n## ")
-	var supported, missing []features.FeatureName
-	name := regexp.MustCompile("`([A-Za-z0-9]+)`")
-	for line := range strings.Lines(section) {
-		cells := strings.Split(line, "|")
-		if len(cells) != 5 {
-			continue
-		}
-		for _, match := range name.FindAllStringSubmatch(cells[2], -1) {
-			supported = append(supported, features.FeatureName(match[1]))
-		}
-		for _, match := range name.FindAllStringSubmatch(cells[3], -1) {
-			missing = append(missing, features.FeatureName(match[1]))
-		}
+	_, section, _ = strings.Cut(section, "\n### Supported\n")
+	yes, no, found := strings.Cut(section, "\n### Not supported\n")
+	if !found {
+		t.Fatal("docs/gateway.md does not say which features are supported, and which not")
 	}
+	supported, missing := named(yes), named(no)
 	slices.Sort(supported)
 	if !slices.Equal(supported, route.Features()) {
 		t.Errorf("documented as supported:\n%q\nin the code:\n%q", supported, route.Features())
@@ -50,4 +42,15 @@ func TestFeaturesAreDocumented(t *testing.T) {
 	if rest := all.Difference(sets.New(supported...)); !rest.Equal(sets.New(missing...)) {
 		t.Errorf("documented as not supported: %q, want %q", missing, rest.UnsortedList())
 	}
+}
+
+var featureName = regexp.MustCompile("`([A-Za-z0-9]+)`")
+
+// named are the features that a text names.
+func named(text string) []features.FeatureName {
+	var found []features.FeatureName
+	for _, match := range featureName.FindAllStringSubmatch(text, -1) {
+		found = append(found, features.FeatureName(match[1]))
+	}
+	return found
 }

@@ -16,8 +16,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/millrace-lb/millrace/test/echo/held"
 )
 
 var nodeNames = []string{"node1", "node2", "node3"}
@@ -254,12 +252,16 @@ func TestConnectionsSurviveNodes(t *testing.T) {
 func TestConnectionsSurviveScaling(t *testing.T) {
 	s := holdService(t, 3)
 	s.routed(t, 30*time.Second, 1, 2, 3)
+	// One pod with connections outlives the others: which pods a ReplicaSet deletes first is
+	// up to chance where their ages are alike.
+	oldest, err := cluster.Kubectl(t.Context(), "get", "pods", "-l", "app=hold", "-o", "name")
+	must(t, err)
+	kubectl(t, "annotate", strings.Fields(string(oldest))[0], "controller.kubernetes.io/pod-deletion-cost=100")
 	h := hold(t, s)
 	for _, pods := range []int{10, 20, 30, 18, 6} {
 		scaleHold(t, pods)
 		h.survived(t, fmt.Sprintf("%d pods", pods))
 	}
-	var report held.Report
 	report, err := h.tcp.Check()
 	must(t, err)
 	if report.Live == 0 {

@@ -8,12 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-lb/millrace/test/lab/internal/cluster"
+	"github.com/millrace-lb/millrace/test/lab/internal/config"
 	"github.com/millrace-lb/millrace/test/lab/internal/machine"
 	"github.com/millrace-lb/millrace/test/lab/internal/topology"
 )
@@ -89,6 +91,7 @@ func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
 
 func (a *app) upCommand() *cobra.Command {
 	options := cluster.Options{}
+	var cni string
 	command := &cobra.Command{
 		Use:   "up",
 		Short: "Bring a lab up and wait until its nodes are Ready",
@@ -100,10 +103,22 @@ func (a *app) upCommand() *cobra.Command {
 			if _, err := topology.New(options.Nodes, options.Routers); err != nil {
 				return usageError{err}
 			}
+			var err error
+			if options.CNI, err = config.ParseCNI(cni); err != nil {
+				return usageError{err}
+			}
+			if !slices.Contains(config.ProxyModes(), options.ProxyMode) {
+				return usageError{fmt.Errorf("there is no mode %q of kube-proxy: choose one of %s",
+					options.ProxyMode, strings.Join(config.ProxyModes(), ", "))}
+			}
 			return a.up(command, options)
 		},
 	}
 	flags := command.Flags()
+	flags.StringVar(&cni, "cni", envOr("MILLRACE_LAB_CNI", string(config.PTP)),
+		"what connects the pods: "+config.CNINames()+" (also MILLRACE_LAB_CNI)")
+	flags.StringVar(&options.ProxyMode, "kube-proxy", envOr("MILLRACE_LAB_KUBE_PROXY", config.ProxyModes()[0]),
+		"mode of kube-proxy: "+strings.Join(config.ProxyModes(), ", ")+" (also MILLRACE_LAB_KUBE_PROXY)")
 	flags.IntVar(&options.Nodes, "nodes", 3, "number of Kubernetes nodes")
 	flags.IntVar(&options.Routers, "routers", 1, "number of routers")
 	flags.DurationVar(&options.NodeGrace, "node-grace", defaultNodeGrace,
@@ -158,8 +173,17 @@ func (a *app) downCommand() *cobra.Command {
 	}
 }
 
+// envOr returns a variable of the environment, or what counts where it is not set.
+func envOr(name, otherwise string) string {
+	if value := os.Getenv(name); value != "" {
+		return value
+	}
+	return otherwise
+}
+
 func (a *app) buildCommand() *cobra.Command {
-	return &cobra.Command{
+	var name string
+	command := &cobra.Command{
 		Use:   "build",
 		Short: "Build the programs that a lab runs into the cache",
 		Args:  exactly(0),
@@ -168,7 +192,11 @@ func (a *app) buildCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			programs, _, err := cluster.Build(command.Context(), root, progress())
+			cni, err := config.ParseCNI(name)
+			if err != nil {
+				return usageError{err}
+			}
+			programs, _, err := cluster.Build(command.Context(), root, cni, progress())
 			if err != nil {
 				return err
 			}
@@ -178,6 +206,8 @@ func (a *app) buildCommand() *cobra.Command {
 			return nil
 		},
 	}
+	command.Flags().StringVar(&name, "cni", string(config.PTP), "build also the programs of a CNI: "+config.CNINames())
+	return command
 }
 
 func (a *app) hostsCommand() *cobra.Command {

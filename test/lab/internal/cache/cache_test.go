@@ -77,7 +77,7 @@ func TestKeyChanges(t *testing.T) {
 
 func TestTargets(t *testing.T) {
 	root := os.DirFS("../../../..")
-	for _, target := range Targets() {
+	for _, target := range append(Targets(), CNI("flannel")...) {
 		if _, err := target.Key(root, "go"); err != nil {
 			t.Errorf("%s: %v", target.Name, err)
 		}

@@ -75,6 +75,26 @@ func Targets() []Target {
 	}
 }
 
+// CNI returns the programs of a CNI that the lab runs only when asked for.
+func CNI(name string) []Target {
+	const plugins = "github.com/containernetworking/plugins/plugins/"
+	switch name {
+	case "flannel":
+		return []Target{{
+			Name: name,
+			Dir:  "hack/lab/flannel",
+			Packages: []string{
+				"github.com/flannel-io/flannel", plugins + "main/bridge", plugins + "meta/portmap",
+			},
+			// Its UDP backend is in C, and does not compile without.
+			CGO:     true,
+			Tags:    []string{"netgo", "osusergo"},
+			LDFlags: []string{"-linkmode external", "-extldflags -static"},
+		}}
+	}
+	return nil
+}
+
 // KubernetesTests are Kubernetes' own end-to-end tests of the network, and what they run in
 // pods.
 func KubernetesTests() (tests, workload Target) {

@@ -80,7 +80,8 @@ type mount struct {
 	root, point string
 }
 
-// parseMounts returns the first cgroup mount of each tree by its normal name.
+// parseMounts returns the first cgroup mount of each tree by its normal name. A later mount at
+// the same place hides it.
 func parseMounts(mountinfo string) map[string]mount {
 	mounts := map[string]mount{}
 	for line := range strings.Lines(mountinfo) {
@@ -97,7 +98,7 @@ func parseMounts(mountinfo string) map[string]mount {
 		default:
 			continue
 		}
-		if _, twice := mounts[key]; !twice {
+		if first, twice := mounts[key]; !twice || first.point == before[4] {
 			mounts[key] = mount{root: before[3], point: before[4]}
 		}
 	}

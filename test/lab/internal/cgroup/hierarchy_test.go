@@ -51,6 +51,13 @@ func TestParse(t *testing.T) {
 			},
 		},
 		{
+			name:       "a part mounted over the whole",
+			membership: "4:pids:/docker/abc/inner\n",
+			mountinfo: "40 31 0:40 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n" +
+				"41 31 0:40 /docker/abc /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n",
+			want: []hierarchy{{"pids", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/pids/inner"}},
+		},
+		{
 			name:       "a tree that is not mounted",
 			membership: "4:pids:/\n0::/\n",
 			mountinfo:  "40 31 0:40 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n",

@@ -49,9 +49,17 @@ func (l *Lab) client() (*http.Client, error) {
 }
 
 func (l *Lab) get(ctx context.Context, client *http.Client, path string) (io.ReadCloser, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, l.Server()+path, nil)
+	return l.ask(ctx, client, http.MethodGet, path, "", nil)
+}
+
+// ask sends a request with a body of the given type, and returns that of a successful answer.
+func (l *Lab) ask(ctx context.Context, client *http.Client, method, path, kind string, body io.Reader) (io.ReadCloser, error) {
+	request, err := http.NewRequestWithContext(ctx, method, l.Server()+path, body)
 	if err != nil {
 		return nil, err
+	}
+	if kind != "" {
+		request.Header.Set("Content-Type", kind)
 	}
 	response, err := client.Do(request)
 	if err != nil {
@@ -60,9 +68,9 @@ func (l *Lab) get(ctx context.Context, client *http.Client, path string) (io.Rea
 	if response.StatusCode != http.StatusOK {
 		response.Body.Close()
 		if response.StatusCode == http.StatusNotFound {
-			return nil, fmt.Errorf("GET %s: %w", path, errNotFound)
+			return nil, fmt.Errorf("%s %s: %w", method, path, errNotFound)
 		}
-		return nil, fmt.Errorf("GET %s: %s", path, response.Status)
+		return nil, fmt.Errorf("%s %s: %s", method, path, response.Status)
 	}
 	return response.Body, nil
 }

@@ -39,6 +39,8 @@ type state struct {
 	NodeGrace   time.Duration     `json:"nodeGrace"`
 	Snapshotter string            `json:"snapshotter"`
 	IPv4Nodes   bool              `json:"ipv4Nodes,omitempty"`
+	CNI         config.CNI        `json:"cni"`
+	ProxyMode   string            `json:"proxyMode"`
 	Programs    map[string]string `json:"programs"`
 	// Controllers are the cgroup controllers that the machine did not hand out before.
 	Controllers []string `json:"controllers,omitempty"`
@@ -74,7 +76,11 @@ func parseState(content []byte) (state, error) {
 }
 
 func newLab(dir string, saved state) (*Lab, error) {
-	plan, err := topology.New(saved.Nodes, saved.Routers)
+	build := topology.New
+	if saved.CNI.Overlay() {
+		build = topology.NewOverlay
+	}
+	plan, err := build(saved.Nodes, saved.Routers)
 	if err != nil {
 		return nil, err
 	}
@@ -85,6 +91,8 @@ func newLab(dir string, saved state) (*Lab, error) {
 		NodeGrace:   saved.NodeGrace,
 		Snapshotter: saved.Snapshotter,
 		IPv4Nodes:   saved.IPv4Nodes,
+		CNI:         saved.CNI,
+		ProxyMode:   saved.ProxyMode,
 		MTU:         netns.MTU,
 	}}, nil
 }

@@ -45,7 +45,7 @@ func preflight(options Options) error {
 		return err
 	}
 	checks := []func() error{
-		requireTools,
+		func() error { return requireTools(options) },
 		func() error { return requireVisible(options.State) },
 		func() error { return requireInotify(options.Nodes) },
 		func() error { return requireNoLeftovers(options.State) },
@@ -58,8 +58,12 @@ func preflight(options Options) error {
 	return nil
 }
 
-func requireTools() error {
-	for _, tool := range []string{"go", "gcc", "pkg-config", "nft"} {
+func requireTools(options Options) error {
+	tools := append([]string{"go", "gcc", "pkg-config", "nft"}, options.CNI.Tools()...)
+	if options.ProxyMode == "iptables" {
+		tools = append(tools, "iptables", "ip6tables")
+	}
+	for _, tool := range tools {
 		if _, err := exec.LookPath(tool); err != nil {
 			return fmt.Errorf("the program %s is missing: %s", tool, installHint)
 		}

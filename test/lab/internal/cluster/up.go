@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -32,6 +33,9 @@ type Options struct {
 	// families answers health checks of an IPv4 Service on these alone, while Kubernetes'
 	// own tests ask all addresses of a Node.
 	IPv4Nodes bool
+	// CNI connects the pods; ProxyMode is kube-proxy's.
+	CNI       config.CNI
+	ProxyMode string
 	// Root is the project's directory, State the lab's.
 	Root, State string
 }
@@ -41,13 +45,13 @@ type Progress func(format string, args ...any)
 
 // Build fills the cache and returns the directories of programs by target, and the
 // archive of the workload's image.
-func Build(ctx context.Context, root string, progress Progress) (map[string]string, string, error) {
+func Build(ctx context.Context, root string, cni config.CNI, progress Progress) (map[string]string, string, error) {
 	store, err := cache.Open(ctx, root, progress)
 	if err != nil {
 		return nil, "", err
 	}
 	programs := map[string]string{}
-	for _, target := range cache.Targets() {
+	for _, target := range slices.Concat(cache.Targets(), cache.CNI(string(cni))) {
 		if programs[target.Name], err = store.Ensure(ctx, target); err != nil {
 			return nil, "", err
 		}
@@ -87,7 +91,7 @@ func Up(ctx context.Context, options Options, progress Progress) error {
 	if err := preflight(options); err != nil {
 		return err
 	}
-	programs, image, err := Build(ctx, options.Root, progress)
+	programs, image, err := Build(ctx, options.Root, options.CNI, progress)
 	if err != nil {
 		return err
 	}
@@ -97,6 +101,8 @@ func Up(ctx context.Context, options Options, progress Progress) error {
 		NodeGrace:   options.NodeGrace,
 		Snapshotter: snapshotter(options.Root),
 		IPv4Nodes:   options.IPv4Nodes,
+		CNI:         options.CNI,
+		ProxyMode:   options.ProxyMode,
 		Programs:    programs,
 	})
 	if err != nil {
@@ -153,6 +159,9 @@ func (l *Lab) up(ctx context.Context, image string, progress Progress) error {
 		return err
 	}
 	progress("control plane: ready at %s", l.Server())
+	if err := l.introduceCNI(ctx); err != nil {
+		return err
+	}
 	return l.awaitNodes(ctx, func(name string) { progress("%s: Ready", name) })
 }
 

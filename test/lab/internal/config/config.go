@@ -46,7 +46,11 @@ type Lab struct {
 	Snapshotter string
 	// IPv4Nodes reports whether kubelets tell the nodes' IPv4 addresses alone.
 	IPv4Nodes bool
-	// MTU of pods, in bytes.
+	// CNI connects the pods.
+	CNI CNI
+	// ProxyMode is kube-proxy's: nftables or iptables.
+	ProxyMode string
+	// MTU of the links, and of pods that are in no overlay, in bytes.
 	MTU int
 }
 
@@ -100,6 +104,12 @@ func (l Lab) Machine(host topology.Host) (machine.Spec, []File, error) {
 var templateFiles embed.FS
 
 var templates = template.Must(template.New("").Option("missingkey=error").ParseFS(templateFiles, "templates/*"))
+
+// templateFile is a file that a template makes with values.
+type templateFile struct {
+	path, name string
+	values     map[string]any
+}
 
 // render fills a template.
 func render(path, name string, values map[string]any) (File, error) {

@@ -32,8 +32,23 @@ func testLab(t *testing.T) Lab {
 		Programs:    map[string]string{"kubernetes": "/k8s", "containerd": "/ctrd", "runc": "/runc", "cni": "/cni"},
 		NodeGrace:   20 * time.Second,
 		Snapshotter: "overlayfs",
+		CNI:         PTP,
+		ProxyMode:   "nftables",
 		MTU:         1500,
 	}
+}
+
+// testLabOf returns the lab with another CNI.
+func testLabOf(t *testing.T, cni CNI) Lab {
+	t.Helper()
+	lab := testLab(t)
+	plan, err := topology.NewOverlay(2, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lab.Topology, lab.CNI = plan, cni
+	lab.Programs[string(cni)] = "/" + string(cni)
+	return lab
 }
 
 func TestIPv4Nodes(t *testing.T) {
@@ -60,17 +75,53 @@ func TestMachines(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var text strings.Builder
-			encoded, err := json.MarshalIndent(spec, "", "  ")
+			compare(t, host.Name, machineText(t, spec, files))
+		})
+	}
+}
+
+// TestCNIs compares a node's machine and its files with golden ones, for each CNI, and with
+// the other mode of kube-proxy.
+func TestCNIs(t *testing.T) {
+	for _, cni := range CNIs()[1:] {
+		t.Run(string(cni), func(t *testing.T) {
+			lab := testLabOf(t, cni)
+			lab.ProxyMode = "iptables"
+			host, _ := lab.Topology.Host("node1")
+			spec, files, err := lab.Machine(host)
 			if err != nil {
 				t.Fatal(err)
 			}
-			text.WriteString("-- machine --\n" + string(encoded) + "\n")
-			for _, file := range files {
-				text.WriteString("-- " + file.Path + " --\n" + string(file.Content))
+			manifests, err := lab.Manifests()
+			if err != nil {
+				t.Fatal(err)
 			}
-			compare(t, host.Name, text.String())
+			compare(t, string(cni), machineText(t, spec, append(files, manifests...)))
 		})
+	}
+}
+
+func machineText(t *testing.T, spec machine.Spec, files []File) string {
+	t.Helper()
+	encoded, err := json.MarshalIndent(spec, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := "-- machine --\n" + string(encoded) + "\n"
+	for _, file := range files {
+		text += "-- " + file.Path + " --\n" + string(file.Content)
+	}
+	return text
+}
+
+func TestParseCNI(t *testing.T) {
+	for _, cni := range CNIs() {
+		if got, err := ParseCNI(string(cni)); err != nil || got != cni {
+			t.Errorf("%s: %q, %v", cni, got, err)
+		}
+	}
+	if _, err := ParseCNI("weave"); err == nil || !strings.Contains(err.Error(), "ptp, flannel") {
+		t.Errorf("an unknown CNI: %v", err)
 	}
 }
 

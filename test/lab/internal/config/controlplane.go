@@ -45,6 +45,9 @@ func (l Lab) Identities() []pki.Identity {
 			},
 		},
 	}
+	if l.CNI.ownIdentity() {
+		identities = append(identities, pki.Identity{Name: string(l.CNI), User: string(l.CNI)})
+	}
 	for _, node := range l.Topology.WithRole(topology.RoleNode) {
 		identities = append(identities, pki.Identity{
 			Name: node.Name, User: "system:node:" + node.Name, Groups: []string{"system:nodes"},

@@ -53,7 +53,7 @@ func (l Lab) node(spec machine.Spec, host topology.Host) (machine.Spec, []File, 
 
 func (l Lab) nodeServices(spec machine.Spec, host topology.Host) []machine.Service {
 	ready := &machine.Probe{URL: l.Server() + "/readyz", CAFile: pki.CAFile(l.KeyDir())}
-	return []machine.Service{
+	services := []machine.Service{
 		{
 			Name:    "containerd",
 			Command: []string{"containerd", "--config", filepath.Join(spec.Dir, "containerd.toml")},
@@ -92,6 +92,7 @@ func (l Lab) nodeServices(spec machine.Spec, host topology.Host) []machine.Servi
 			},
 		},
 	}
+	return append(services, l.cniServices(spec, host, ready)...)
 }
 
 // nodeIP is what a kubelet writes to Node.status.addresses.
@@ -105,18 +106,14 @@ func (l Lab) nodeIP(host topology.Host) string {
 func (l Lab) nodeFiles(spec machine.Spec, host topology.Host) ([]File, error) {
 	keys := l.KeyDir()
 	grace := int(l.NodeGrace.Seconds())
-	templates := []struct {
-		path, name string
-		values     map[string]any
-	}{
+	templates := []templateFile{
 		{"containerd.toml", "containerd.toml", map[string]any{
 			"Dir":          spec.Dir,
 			"Snapshotter":  l.Snapshotter,
 			"SandboxImage": SandboxImage,
-			"CNIBinaries":  l.Programs["cni"],
+			"CNIBinaries":  l.cniBinaries(),
 			"Runc":         filepath.Join(l.Programs["runc"], "runc"),
 		}},
-		{"cni/10-pods.conflist", "pods.conflist", map[string]any{"PodCIDRs": host.PodCIDRs, "MTU": l.MTU}},
 		{"kubelet.yaml", "kubelet.yaml", map[string]any{
 			"ClusterDNS":    topology.DNSServiceV4,
 			"CAFile":        pki.CAFile(keys),
@@ -128,9 +125,11 @@ func (l Lab) nodeFiles(spec machine.Spec, host topology.Host) ([]File, error) {
 		}},
 		{"kube-proxy.yaml", "kube-proxy.yaml", map[string]any{
 			"Kubeconfig":   l.Kubeconfig(proxy),
+			"Mode":         l.ProxyMode,
 			"ClusterCIDRs": fmt.Sprintf("%s,%s", topology.PodsV4, topology.PodsV6),
 		}},
 	}
+	templates = append(templates, l.cniFiles(host)...)
 	var files []File
 	for _, template := range templates {
 		file, err := render(filepath.Join(spec.Dir, template.path), template.name, template.values)

@@ -11,6 +11,8 @@ import (
 
 type planner struct {
 	nodes, routers int
+	// overlay reports whether the CNI itself carries packets between the nodes' pods.
+	overlay bool
 }
 
 func (p planner) client() Host {
@@ -63,8 +65,11 @@ func (p planner) node(n int) Host {
 		Sysctls:    append(commonSysctls(), forwardingSysctls()...),
 		PodCIDRs:   podCIDRs(n),
 	}
+	if p.overlay {
+		host.Sysctls = append(host.Sysctls, strictSourceSysctls()...)
+	}
 	for other := 1; other <= p.nodes; other++ {
-		if other != n {
+		if other != n && !p.overlay {
 			host.Routes = append(host.Routes, podRoutes(other)...)
 		}
 	}
@@ -155,6 +160,12 @@ func commonSysctls() []Sysctl {
 
 func forwardingSysctls() []Sysctl {
 	return []Sysctl{{"net/ipv4/ip_forward", "1"}, {"net/ipv6/conf/all/forwarding", "1"}}
+}
+
+// strictSourceSysctls drop what comes in by another link than answers would take
+// (RFC 3704 section 2.2). Distributions set it.
+func strictSourceSysctls() []Sysctl {
+	return []Sysctl{{"net/ipv4/conf/all/rp_filter", "1"}, {"net/ipv4/conf/default/rp_filter", "1"}}
 }
 
 // multipathSysctls choose among equal routes by addresses and ports, as

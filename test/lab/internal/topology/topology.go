@@ -120,15 +120,22 @@ type Topology struct {
 	Hosts []Host
 }
 
-// New plans a lab of the given numbers of nodes and routers.
-func New(nodes, routers int) (Topology, error) {
+// New plans a lab of the given numbers of nodes and routers. Static routes lead between the
+// nodes' pods.
+func New(nodes, routers int) (Topology, error) { return plan(nodes, routers, false) }
+
+// NewOverlay plans a lab whose CNI carries packets between the nodes' pods. Its nodes also
+// check sources strictly.
+func NewOverlay(nodes, routers int) (Topology, error) { return plan(nodes, routers, true) }
+
+func plan(nodes, routers int, overlay bool) (Topology, error) {
 	if nodes < 1 || nodes > MaxNodes {
 		return Topology{}, fmt.Errorf("number of nodes is %d: want 1 to %d", nodes, MaxNodes)
 	}
 	if routers < 1 || routers > MaxRouters {
 		return Topology{}, fmt.Errorf("number of routers is %d: want 1 to %d", routers, MaxRouters)
 	}
-	plan := planner{nodes: nodes, routers: routers}
+	plan := planner{nodes: nodes, routers: routers, overlay: overlay}
 	hosts := []Host{plan.client()}
 	for r := 1; r <= routers; r++ {
 		hosts = append(hosts, plan.router(r))

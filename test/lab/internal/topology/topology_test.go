@@ -135,6 +135,27 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
+// The CNI of an overlay makes the routes between pods itself.
+func TestOverlay(t *testing.T) {
+	plan, err := NewOverlay(3, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, host := range plan.WithRole(RoleNode) {
+		for _, route := range host.Routes {
+			if route.Destination.Bits() != 0 {
+				t.Errorf("%s has a route to %s", host.Name, route.Destination)
+			}
+		}
+		if !slices.Contains(host.Sysctls, Sysctl{"net/ipv4/conf/all/rp_filter", "1"}) {
+			t.Errorf("%s does not check sources", host.Name)
+		}
+	}
+	if routes := plan.ControlPlane().Routes; len(routes) != 2+2*3 {
+		t.Errorf("the control plane has %d routes", len(routes))
+	}
+}
+
 func TestForwarding(t *testing.T) {
 	plan := mustNew(t, 1, 1)
 	for _, host := range plan.Hosts {

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build tools
+
+// Package tools pins Flannel and the CNI plugins that it delegates to.
+package tools
+
+import (
+	_ "github.com/containernetworking/plugins/plugins/main/bridge"
+	_ "github.com/containernetworking/plugins/plugins/meta/portmap"
+	_ "github.com/flannel-io/flannel"
+)

@@ -44,6 +44,20 @@ const (
 	awayOne      = "stage 1, established, 1 flow"
 	awayMany     = "stage 1, established, 1M flows"
 	awaySYN      = "stage 1, SYN from random sources"
+	movedOne     = "stage 1, on rows that moved, 1 flow"
+	movedMany    = "stage 1, on rows that moved, 1M flows"
+	affineOne    = "stage 1, session affinity, 1 flow"
+	affineMany   = "stage 1, session affinity, 1M flows"
+	rangesOne    = "stage 1, source ranges, 1 flow"
+	rangesMany   = "stage 1, source ranges, 1M flows"
+	fewOne       = "stage 1, beside 200,000 exceptions, 1 flow"
+	fewMany      = "stage 1, beside 200,000 exceptions, 1M flows"
+	fewSYN       = "stage 1, beside 200,000 exceptions, random SYN"
+	besideOne    = "stage 1, beside 1M exceptions, 1 flow"
+	besideMany   = "stage 1, beside 1M exceptions, 1M flows"
+	besideSYN    = "stage 1, beside 1M exceptions, random SYN"
+	exceptedOne  = "stage 1, one of 1M exceptions, 1 flow"
+	exceptedMany = "stage 1, each of 1M exceptions, 1M flows"
 	hereOne      = "stage 1+2, established, 1 flow"
 	hereMany     = "stage 1+2, established, 1M flows"
 	hereIdle     = "stage 1+2, 1M flows, each idle for 6 s"
@@ -59,8 +73,10 @@ const (
 // benchCase is a stream and the subjects measured with it. The first subject is the empty
 // program, whose time is subtracted.
 type benchCase struct {
-	name     string
-	family   family
+	name   string
+	family family
+	// port is that of the VIP.
+	port     uint16
 	stream   *stream
 	subjects []subject
 	// count is the number of frames of a measurement: at least one of each flow.
@@ -145,6 +161,16 @@ func (w *world) build(f family, names *regexp.Regexp, beside contenders) ([]*ben
 		subject{parseEncapsulate, floors.ParseEncapsulate, rig.XDPTX, longer(f, f.overhead)}, bare, lru, away)
 	add(awayMany, traffic{fields: fromClient, flows: many}, incoming(f.fromClient(f.vip, portAway, false)), nothing, bare, lru, away)
 	add(awaySYN, traffic{fields: fromClient, flows: random}, incoming(f.fromClient(f.vip, portAway, true)), nothing, bare, away)
+	for _, m := range markedCases {
+		from := f
+		if m.others {
+			from.client = f.otherClient
+		}
+		add(m.name, traffic{fields: fromClient, flows: m.flows}, incoming(from.fromClient(f.vip, m.port, m.flows == 0)), nothing, bare, lru, away)
+		if err == nil && names.MatchString(m.name) {
+			all[len(all)-1].port = m.port
+		}
+	}
 	add(hereOne, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.vip, portHere, false)), nothing, here)
 	add(hereMany, traffic{fields: fromClient, flows: many}, incoming(f.fromClient(f.vip, portHere, false)), nothing, here)
 	add(hereIdle, traffic{fields: fromClient, flows: many}, incoming(f.fromClient(f.vip, portHere, false)), nothing, here)
@@ -159,6 +185,23 @@ func (w *world) build(f family, names *regexp.Regexp, beside contenders) ([]*ben
 	add(reverseOne, traffic{fields: f.replyFields(), flows: one, egress: true}, answer, egressEmpty, egress)
 	add(reverseMany, traffic{fields: f.replyFields(), flows: many, egress: true}, answer, egressEmpty, egress)
 	return all, err
+}
+
+// markedCases are of stage 1 on rows that are not at rest, and of frontends that ask more of it.
+// SYNs come from random sources.
+var markedCases = []struct {
+	name  string
+	port  uint16
+	flows uint32
+	// others are flows that are no exceptions, on rows that have some.
+	others bool
+}{
+	{movedOne, portMoved, 1, false}, {movedMany, portMoved, flowCount, false},
+	{affineOne, portAffinity, 1, false}, {affineMany, portAffinity, flowCount, false},
+	{rangesOne, portRanges, 1, false}, {rangesMany, portRanges, flowCount, false},
+	{fewOne, portFew, 1, true}, {fewMany, portFew, flowCount, true}, {fewSYN, portFew, 0, true},
+	{besideOne, portMany, 1, true}, {besideMany, portMany, flowCount, true}, {besideSYN, portMany, 0, true},
+	{exceptedOne, portMany, 1, false}, {exceptedMany, portMany, flowCount, false},
 }
 
 func (w *world) newCase(name string, f family, t traffic, subjects []subject) (*benchCase, error) {

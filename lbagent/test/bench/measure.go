@@ -46,7 +46,7 @@ func (w *world) measure(o options, out io.Writer) error {
 		return err
 	}
 	flows := slices.ContainsFunc(cases, (*benchCase).needsFlows)
-	if err := w.establishAll(flows); err != nil {
+	if err := errors.Join(w.establishAll(flows), w.makeMarks(cases)); err != nil {
 		return err
 	}
 	results := figures{}
@@ -174,6 +174,11 @@ func (w *world) measureCase(c *benchCase, results figures) error {
 func (w *world) prepare(c *benchCase, s subject) error {
 	if err := w.Plane.Vouch(); err != nil {
 		return err
+	}
+	if c.port == portMoved {
+		if err := w.move(c.family); err != nil {
+			return err
+		}
 	}
 	if c.idle > 0 && s.name != empty {
 		time.Sleep(c.idle)

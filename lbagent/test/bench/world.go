@@ -35,7 +35,23 @@ const (
 	// portAway has all its endpoints on other nodes, portHere on this one.
 	portAway uint16 = 80 + iota
 	portHere
+	// The others have them on other nodes, too. All rows of portMoved have moved.
+	portMoved
+	portAffinity
+	portRanges
+	// portFew has fewExceptions, portMany has manyExceptions.
+	portFew
+	portMany
+	ports = iota
 )
+
+const (
+	fewExceptions  = 200_000
+	manyExceptions = 1_000_000
+)
+
+// affinitySeconds is what Kubernetes has by default.
+const affinitySeconds = 10800
 
 // peerNode is the node that sends encapsulated packets.
 const (
@@ -56,6 +72,10 @@ type family struct {
 	stranger, neighbour netip.Addr
 	// firstNode is the first of the nodes with only this family.
 	firstNode forwarding.NodeID
+	// otherClient is in another network than client. Its flows are not those of exceptions.
+	otherClient netip.Addr
+	// holder is the node of the exceptions, which is in no row.
+	holder forwarding.NodeID
 	// length is that of the frame: the shortest, rounded up to 8.
 	length int
 	// overhead is the bytes that encapsulation adds.
@@ -67,19 +87,21 @@ var families = []family{
 		name:   "IPv4",
 		client: netip.MustParseAddr("198.19.0.0"), vip: netip.MustParseAddr("203.0.113.10"),
 		pod: netip.MustParseAddr("198.18.1.2"), stranger: netip.MustParseAddr("198.18.5.9"), neighbour: netip.MustParseAddr("203.0.113.99"),
+		otherClient: netip.MustParseAddr("198.18.0.0"), holder: peerID + 2*perNodes,
 		firstNode: peerID, length: 64, overhead: 48,
 	},
 	{
 		name:   "IPv6",
 		client: netip.MustParseAddr("2001:db8:1::"), vip: netip.MustParseAddr("2001:db8:cafe::10"),
 		pod: netip.MustParseAddr("2001:db8:100:1::2"), stranger: netip.MustParseAddr("2001:db8:100:5::9"), neighbour: netip.MustParseAddr("2001:db8:cafe::99"),
+		otherClient: netip.MustParseAddr("2001:db8:2::"), holder: peerID + 2*perNodes + 1,
 		firstNode: peerID + perNodes, length: 80, overhead: 68,
 	},
 }
 
 const podPort = 8080
 
-// nodes are 20 with IPv4 and 20 with IPv6. To a node with both, packets would go over IPv4.
+// nodes are 20 with IPv4 and 20 with IPv6, and the holders. To a node with both, packets would go over IPv4.
 func nodes() map[forwarding.NodeID]forwarding.Node {
 	all := map[forwarding.NodeID]forwarding.Node{}
 	for i := range forwarding.NodeID(perNodes) {
@@ -88,6 +110,8 @@ func nodes() map[forwarding.NodeID]forwarding.Node {
 		last[15] = byte(0x20 + i)
 		all[families[1].firstNode+i] = forwarding.Node{IPv6: netip.AddrFrom16(last)}
 	}
+	all[families[0].holder] = forwarding.Node{IPv4: netip.MustParseAddr("198.51.100.99")}
+	all[families[1].holder] = forwarding.Node{IPv6: netip.MustParseAddr("2001:db8:0:1::99")}
 	return all
 }
 
@@ -113,8 +137,6 @@ func state() *forwarding.State {
 	s.NodeTables[here] = rows(selfID, 1)
 	for i, f := range families {
 		n := uint32(i) + 1
-		away := here + forwarding.NodeTableSlot(n)
-		s.NodeTables[away] = rows(f.firstNode, perNodes)
 		s.Endpoints[forwarding.EndpointID(n)] = forwarding.Endpoint{Address: f.pod, Port: podPort}
 		endpoints := &forwarding.EndpointTable{}
 		for row := range endpoints {
@@ -122,22 +144,52 @@ func state() *forwarding.State {
 		}
 		s.EndpointTables[forwarding.EndpointTableSlot(n)] = endpoints
 		s.VIPs[f.vip] = struct{}{}
-		s.Frontends[forwarding.FrontendKey{VIP: f.vip, Port: portAway, Protocol: tcp}] =
-			forwarding.Frontend{ID: forwarding.FrontendID(2*n - 1), Table: away}
-		s.Frontends[forwarding.FrontendKey{VIP: f.vip, Port: portHere, Protocol: tcp}] =
-			forwarding.Frontend{ID: forwarding.FrontendID(2 * n), Table: here, Endpoints: forwarding.EndpointTableSlot(n)}
+		admitted, _ := f.client.Prefix(f.client.BitLen() - 16)
+		s.SourceRanges[forwarding.SourceRange{Set: sourceSet, Prefix: admitted}] = struct{}{}
+		for port := portAway; port < portAway+ports; port++ {
+			id := uint32(i)*ports + uint32(port-portAway) + 1
+			frontend := forwarding.Frontend{ID: forwarding.FrontendID(id), Table: f.table(port)}
+			switch port {
+			case portHere:
+				frontend.Table, frontend.Endpoints = here, forwarding.EndpointTableSlot(n)
+			case portAffinity:
+				frontend.Affinity = affinitySeconds
+			case portRanges:
+				frontend.Ranges = sourceSet
+			}
+			if port != portHere {
+				s.NodeTables[frontend.Table] = rows(f.firstNode, perNodes)
+			}
+			s.Frontends[forwarding.FrontendKey{VIP: f.vip, Port: port, Protocol: tcp}] = frontend
+		}
 	}
 	return s
 }
 
+const sourceSet = 1
+
+// table is where the rows of a port stand. The first table is that of portHere.
+func (f family) table(port uint16) forwarding.NodeTableSlot {
+	first := 2
+	if f.client.Is6() {
+		first += ports
+	}
+	return forwarding.NodeTableSlot(first + int(port-portAway))
+}
+
 // world is the data plane under test.
-type world struct{ *rig.Rig }
+type world struct {
+	*rig.Rig
+	marks marks
+}
 
 // config is the agent's default, with room for the flows.
 func config() dataplane.Config {
 	agent := lbagent.DefaultConfig()
 	c := agent.Dataplane()
 	c.Connections = connections
+	// Those of the two ports, with room: an LRU map evicts before it is full.
+	c.Exceptions = 2 * (fewExceptions + manyExceptions)
 	return c
 }
 
@@ -150,5 +202,9 @@ func newWorld() (*world, error) {
 	if err := r.Become(state(), nextHopMAC); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	return &world{r}, nil
+	w := &world{Rig: r}
+	if err := w.openMarks(); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return w, nil
 }

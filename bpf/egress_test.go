@@ -213,27 +213,24 @@ func TestConflictWithIdle(t *testing.T) {
 	for _, f := range families {
 		syn, fin := f.tcp(portCluster, "S"), f.tcp(portCluster, "FA")
 		for _, test := range []struct {
-			name        string
-			first       packet
-			established bool
+			name  string
+			first packet
 			// fin is what the client, finReply what the endpoint sends on.
 			fin, finReply *packet
 			idle          uint32
 		}{
-			{name: "TCP", first: syn, established: true, idle: 7500},
-			{name: "TCP closed by the client", first: syn, established: true, fin: &fin, idle: 240},
-			{name: "TCP closed by the endpoint", first: syn, established: true, finReply: ptr(answer(syn, f.pods[0], "FA")), idle: 240},
-			{name: "UDP", first: f.udp(portCluster), established: true, idle: 180},
-			{name: "half-open TCP", first: syn, idle: 60},
-			{name: "UDP question", first: f.udp(portCluster), idle: 10},
+			{name: "TCP", first: syn, idle: 7500},
+			{
+				name: "TCP closed by the client", first: syn, fin: &fin,
+				finReply: ptr(answer(syn, f.pods[0], "A").taking(fin)), idle: 240,
+			},
+			{name: "TCP, a FIN of the client that the endpoint did not take", first: syn, fin: &fin, idle: 7500},
+			{name: "TCP closed by the endpoint", first: syn, finReply: ptr(answer(syn, f.pods[0], "FA")), idle: 240},
+			{name: "UDP", first: f.udp(portCluster), idle: 180},
 		} {
 			t.Run(f.name+"/"+test.name, func(t *testing.T) {
 				w.forget(t)
-				if test.established {
-					w.establish(t, test.first, f.pods[0])
-				} else {
-					w.ingress(t, test.first.frame())
-				}
+				w.establish(t, test.first, f.pods[0])
 				if test.fin != nil {
 					w.ingress(t, test.fin.frame())
 				}

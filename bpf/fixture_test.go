@@ -4,6 +4,7 @@ package bpf_test
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -133,6 +134,15 @@ func answer(p packet, pod netip.AddrPort, flags string) packet {
 		sequence: sequence, acknowledged: 1000,
 		source: uplinkMAC, destination: routerMAC,
 	}
+}
+
+// taking is the endpoint's packet once it has taken all of the client's one, also a FIN.
+func (p packet) taking(of packet) packet {
+	p.acknowledged = cmp.Or(of.sequence, 1000) + uint32(len(of.payload))
+	if strings.Contains(of.flags, "F") {
+		p.acknowledged++
+	}
+	return p
 }
 
 // play lets packets pass: those of an endpoint leave, all others come in.

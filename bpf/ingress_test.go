@@ -235,7 +235,9 @@ func stage2(f family) []fixture {
 	syn, ack, fin, rst, udp := f.tcp(portCluster, "S"), f.tcp(portCluster, "A"), f.tcp(portCluster, "FA"), f.tcp(portCluster, "R"), f.udp(portCluster)
 	synAck, answered := answer(syn, pod, "SA"), answer(udp, pod, "")
 	serverFIN, serverRST := answer(syn, pod, "FA"), answer(syn, pod, "RA")
-	wildRST := rst.with(func(p *packet) { p.sequence = 1000 + 1<<16 })
+	nearRST := rst.with(func(p *packet) { p.sequence = 1001 })
+	wildFIN := fin.with(func(p *packet) { p.sequence = 1 << 31 })
+	finTaken, serverFINAfter := answer(syn, pod, "A").taking(fin), serverFIN.taking(fin)
 	opened := f.opened(portCluster)
 	arrivedOld := func(name string, ttl byte) fixture {
 		in := syn.frame()
@@ -263,10 +265,12 @@ func stage2(f family) []fixture {
 		moved(local("SYN on an established connection keeps the endpoint", syn), syn, synAck, ack),
 		moved(local("RST keeps the endpoint", rst), syn, synAck, ack),
 		moved(local("a reset that was followed by data was none", syn), syn, synAck, ack, rst, ack),
-		moved(local("SYN after a reset that the endpoint does not take", syn), syn, synAck, ack, wildRST),
+		moved(local("SYN after a reset that the endpoint does not take", syn), syn, synAck, ack, nearRST),
 		moved(local("SYN after the client's FIN alone", syn), syn, synAck, ack, fin),
 		moved(local("SYN after the endpoint's FIN alone", syn), syn, synAck, ack, serverFIN),
-		to2(moved(local("SYN after both FINs is a new connection", syn, opened), syn, synAck, ack, fin, serverFIN, ack), syn),
+		to2(moved(local("SYN after both FINs is a new connection", syn, opened), syn, synAck, ack, fin, serverFINAfter, ack), syn),
+		to2(moved(local("whichever came first", syn, opened), syn, synAck, ack, serverFIN, fin, finTaken), syn),
+		moved(local("SYN after the endpoint's FIN and a FIN that it did not take", syn), syn, synAck, ack, serverFIN, fin),
 		to2(moved(local("SYN after RST is a new connection", syn, opened), syn, synAck, ack, rst), syn),
 		to2(moved(local("SYN after the endpoint's RST is a new connection", syn, opened), syn, synAck, ack, serverRST), syn),
 		moved(local("an endpoint that goes on after its RST sent it about something else", syn),
@@ -274,9 +278,15 @@ func stage2(f family) []fixture {
 		idle(7490, moved(local("SYN on a connection that is idle", syn), syn, synAck, ack)),
 		to2(idle(7510, moved(local("SYN on one that is idle for too long", syn, opened), syn, synAck, ack)), syn),
 		idle(7510, moved(local("ACK on it", ack), syn, synAck, ack)),
-		idle(230, moved(local("SYN on a closing connection", syn), syn, synAck, ack, fin)),
-		to2(idle(250, moved(local("SYN on one that is closing for too long", syn, opened), syn, synAck, ack, fin)), syn),
-		idle(250, moved(local("ACK on it too", ack), syn, synAck, ack, fin)),
+		idle(230, moved(local("SYN on a closing connection", syn), syn, synAck, ack, fin, finTaken)),
+		to2(idle(250, moved(local("SYN on one that is closing for too long", syn, opened), syn, synAck, ack, fin, finTaken)), syn),
+		idle(250, moved(local("ACK on it too", ack), syn, synAck, ack, fin, finTaken)),
+		idle(250, moved(local("a FIN of another number closes nothing", syn), syn, synAck, ack, wildFIN, answer(syn, pod, "A"))),
+		idle(250, moved(local("nor one that the endpoint does not take", syn), syn, synAck, ack, fin, answer(syn, pod, "A"))),
+		idle(250, moved(local("nor one that the client's data have gone past", syn),
+			syn, synAck, ack, fin, answer(syn, pod, "A").with(func(p *packet) { p.acknowledged = 3000 }), ack)),
+		idle(250, moved(local("a spoofed FIN after the client's does not hide it", ack), syn, synAck, ack, fin, finTaken,
+			fin.with(func(p *packet) { p.sequence = 2000 }))),
 		idle(50, moved(local("SYN on a half-open connection", syn), syn)),
 		to2(idle(70, moved(local("SYN on one that is half open for too long", syn, opened), syn)), syn),
 		idle(170, moved(local("UDP on an idle flow", udp), udp, answered, udp)),
@@ -404,14 +414,20 @@ func secondChance(f family) []fixture {
 // the same endpoints.
 func conflicts(f family) []fixture {
 	first, twin := f.tcp(portCluster, "S"), f.tcp(portClusterTwin, "S")
-	ack, fin := f.tcp(portCluster, "A"), f.tcp(portCluster, "FA")
+	fin := f.tcp(portCluster, "FA")
 	return []fixture{
 		{
-			name: "no other endpoint", before: [][]byte{first.frame()}, in: twin.frame(), verdict: xdpDrop,
+			name: "no other endpoint", in: twin.frame(), verdict: xdpDrop,
+			given:  func(t *testing.T, w *world) { w.establish(t, first, f.pods[0]) },
 			counts: join(f.received(twin), dropped(bpf.DatapathDropReasonDROP_TUPLE_CONFLICT)),
 		},
 		{
-			name: "another endpoint is free", before: [][]byte{first.frame(), ack.frame()},
+			name: "no other endpoint, but the other flow is half-open", before: [][]byte{first.frame()},
+			in: twin.frame(), verdict: xdpPass, out: delivered(twin, f.pods[0]),
+			counts: join(f.received(twin), f.opened(portClusterTwin)),
+		},
+		{
+			name: "another endpoint is free", before: [][]byte{first.frame()},
 			given: func(t *testing.T, w *world) {
 				w.putEndpointRows(t, f, func(row int) int {
 					_, endpoint := flowHash(twin)
@@ -429,20 +445,30 @@ func conflicts(f family) []fixture {
 			counts: join(f.received(twin), f.opened(portClusterTwin)),
 		},
 		{
-			name: "the other connection is closed", before: [][]byte{first.frame(), ack.frame(), fin.frame()},
-			replies: [][]byte{answer(first, f.pods[0], "FA").frame()},
-			in:      twin.frame(), verdict: xdpPass, out: delivered(twin, f.pods[0]),
+			name: "the other connection is closed",
+			given: func(t *testing.T, w *world) {
+				w.establish(t, first, f.pods[0])
+				w.play(t, fin, answer(first, f.pods[0], "FA").taking(fin))
+			},
+			in: twin.frame(), verdict: xdpPass, out: delivered(twin, f.pods[0]),
 			counts: join(f.received(twin), f.opened(portClusterTwin)),
 		},
 		{
-			name: "the other connection is half closed", before: [][]byte{first.frame(), ack.frame(), fin.frame()},
+			name: "the other connection is half closed",
+			given: func(t *testing.T, w *world) {
+				w.establish(t, first, f.pods[0])
+				w.play(t, fin, answer(first, f.pods[0], "A").taking(fin))
+			},
 			in: twin.frame(), verdict: xdpDrop,
 			counts: join(f.received(twin), dropped(bpf.DatapathDropReasonDROP_TUPLE_CONFLICT)),
 		},
 		{
-			name: "the other connection was reset", before: [][]byte{first.frame(), ack.frame()},
-			replies: [][]byte{answer(first, f.pods[0], "R").frame()},
-			in:      twin.frame(), verdict: xdpPass, out: delivered(twin, f.pods[0]),
+			name: "the other connection was reset",
+			given: func(t *testing.T, w *world) {
+				w.establish(t, first, f.pods[0])
+				w.play(t, answer(first, f.pods[0], "R"))
+			},
+			in: twin.frame(), verdict: xdpPass, out: delivered(twin, f.pods[0]),
 			counts: join(f.received(twin), f.opened(portClusterTwin)),
 		},
 	}

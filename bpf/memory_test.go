@@ -44,7 +44,7 @@ func TestMemory(t *testing.T) {
 			{"SYN-ACK belongs to a connection without the VIP", handshake, []packet{answer(syn, pod, "SA")}, answer(syn, pod, "SA").frame()},
 			{"and so do replies after it", handshake, []packet{answer(syn, pod, "SA"), data}, data.frame()},
 			{"new connection chooses again", handshake, []packet{syn}, delivered(syn, f.pods[1])},
-			{"closed by both sides", append(handshake[:3:3], fin, serverFIN, ack), []packet{ack}, delivered(ack, f.pods[1])},
+			{"closed by both sides", append(handshake[:3:3], fin, serverFIN.taking(fin), ack), []packet{ack}, delivered(ack, f.pods[1])},
 			{"reply of one that is closed", append(handshake[:3:3], serverFIN, fin), []packet{data}, data.frame()},
 			{"reset by the client", append(handshake[:3:3], rst), []packet{data}, data.frame()},
 			{"a later flow with the same port", append(handshake[:3:3], serverRST, syn, answer(syn, other, "SA"), ack),
@@ -128,7 +128,7 @@ func TestStaleConnection(t *testing.T) {
 	for _, f := range families {
 		pod := f.pods[0]
 		syn, ack, fin := f.tcp(portChain, "S"), f.tcp(portChain, "A"), f.tcp(portChain, "FA")
-		closed := []packet{syn, answer(syn, pod, "SA"), ack, fin, answer(syn, pod, "FA")}
+		closed := []packet{syn, answer(syn, pod, "SA"), ack, fin, answer(syn, pod, "FA").taking(fin)}
 		served := f.received(ack)
 		asked := join(served, event(bpf.DatapathEventEVENT_SECOND_CHANCE))
 		for _, test := range []struct {

@@ -24,6 +24,11 @@ static __always_inline int reverse_is_of(const struct reverse *reverse, const st
 enum endpoint_use {
 	/* By a living connection through another frontend: replies could not be told apart. */
 	ENDPOINT_TAKEN,
+	/* By a flow through another frontend that nothing has proved, perhaps a spoofed one. A
+	 * newcomer takes another endpoint; where there is none it takes over. So the last of
+	 * the two gets the replies, and a client that sends its SYN again is the last.
+	 */
+	ENDPOINT_CONTESTED,
 	ENDPOINT_UNUSED,
 	/* The reverse entry is that of a flow that is over, or of this one. */
 	ENDPOINT_LEFT,
@@ -52,13 +57,16 @@ __noinline int endpoint_use(const struct flow *flow, const struct endpoint *endp
 		return ENDPOINT_LEFT;
 	if (flow_expired(flow_state(flow->protocol, table, connection, reverse), connection))
 		return ENDPOINT_LEFT;
-	return ENDPOINT_TAKEN;
+	return table == TABLE_HALF_OPEN ? ENDPOINT_CONTESTED : ENDPOINT_TAKEN;
 }
 
-/* The reverse entry of a flow as it begins. */
+/* The reverse entry of a flow as it begins. acknowledged and sequence are those of a midstream
+ * packet of TCP.
+ */
 static __always_inline struct reverse reverse_new(const struct packet *packet,
 						  const struct frontend *frontend,
-						  enum proof proof, __u32 acknowledged)
+						  enum proof proof, __u32 acknowledged,
+						  __u32 sequence)
 {
 	struct reverse reverse = {
 		.vip = packet->flow.vip,
@@ -66,6 +74,7 @@ static __always_inline struct reverse reverse_new(const struct packet *packet,
 		.proof = proof,
 		.flags = frontend->flags & FRONTEND_LOCAL && !frontend->table ? 0 : REVERSE_CLAMP,
 		.sequence = acknowledged,
+		.acknowledged = proof == PROOF_CLAIMED ? sequence : 0,
 	};
 
 	return reverse;
@@ -97,6 +106,7 @@ static __always_inline int endpoint_by_hash(const struct packet *packet,
 {
 	__u32 row = packet->endpoint_hash >> ENDPOINT_ROW_SHIFT;
 	int reason = DROP_NO_ENDPOINT;
+	__u32 contested = 0;
 
 	for (int i = 0; i < ENDPOINT_ATTEMPTS; i++) {
 		__u32 index = endpoint_row_index(frontend->endpoints, row);
@@ -107,15 +117,21 @@ static __always_inline int endpoint_by_hash(const struct packet *packet,
 			return -DROP_SHARE_REFUSED;
 		if (endpoint) {
 			*use = endpoint_use(&packet->flow, endpoint);
-			if (*use != ENDPOINT_TAKEN) {
+			if (*use > ENDPOINT_CONTESTED) {
 				trace_chosen(index, id);
 				return id;
 			}
 			reason = DROP_TUPLE_CONFLICT;
+			if (*use == ENDPOINT_CONTESTED && !contested)
+				contested = id;
 		}
 		row += rows_to_other(frontend->endpoints, row);
 	}
-	return -reason;
+	if (!contested)
+		return -reason;
+	*use = ENDPOINT_CONTESTED;
+	trace_kept(contested);
+	return contested;
 }
 
 /* The id of an endpoint for a flow that has none; else minus the reason to drop. */
@@ -139,11 +155,11 @@ static __always_inline int endpoint_for(const struct packet *packet,
 }
 
 /* Gives a flow without an entry an endpoint, and records both directions. recalled is the id
- * of the endpoint by memory.h, or zero; acknowledged is what a TCP packet acknowledges.
+ * of the endpoint by memory.h, or zero; acknowledged and sequence are a TCP packet's numbers.
  * Returns the endpoint's id, or minus the reason to drop.
  */
 __noinline int stage2_choose(const struct packet *packet, const struct frontend *frontend,
-			     __u32 acknowledged, __u32 recalled)
+			     __u32 acknowledged, __u32 sequence, __u32 recalled)
 {
 	struct connection connection = {};
 	struct endpoint *endpoint;
@@ -171,14 +187,14 @@ __noinline int stage2_choose(const struct packet *packet, const struct frontend 
 	connection.seen = clock_now();
 	if (connection_add(&packet->flow, TABLE_HALF_OPEN, &connection))
 		return -DROP_CONNECTION_STORE;
-	/* An entry is overwritten in place, in whatever table: its flow is over. */
-	if (use == ENDPOINT_LEFT)
+	/* An entry is overwritten in place, in whatever table: its flow is over, or unproved. */
+	if (use != ENDPOINT_UNUSED)
 		old = reverse_find(&packet->flow, endpoint);
 	if (is_midstream(packet))
 		proof = PROOF_CLAIMED;
 	else if (old && packet->flow.protocol == IPPROTO_TCP)
 		proof = PROOF_RENEWED;
-	reverse = reverse_new(packet, frontend, proof, acknowledged);
+	reverse = reverse_new(packet, frontend, proof, acknowledged, sequence);
 	if (old && !tracing)
 		*old = reverse;
 	else if (reverse_add(&packet->flow, endpoint, TABLE_HALF_OPEN, &reverse))

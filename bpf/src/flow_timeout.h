@@ -25,7 +25,7 @@ enum flow_state {
 	/* TCP without proof, as a rule a SYN in its handshake. */
 	FLOW_OPENING,
 	FLOW_ESTABLISHED,
-	/* One side has sent its FIN. */
+	/* One side has sent its FIN. The client's counts once the endpoint has taken it. */
 	FLOW_CLOSING,
 	/* Both have, or one has reset the connection: over at once. */
 	FLOW_CLOSED,
@@ -59,6 +59,16 @@ static __always_inline __u32 idle_seconds(enum flow_state state)
 	}
 }
 
+/* Reports whether the endpoint has taken the client's FIN. FINs can be spoofed: the endpoint
+ * acknowledges no number that the client has not reached. After a FIN no other number comes.
+ */
+static __always_inline int client_is_done(const struct connection *connection,
+					  const struct reverse *reverse)
+{
+	return connection->flags & CLIENT_FIN && reverse &&
+	       reverse->acknowledged == reverse->sequence;
+}
+
 /* The state of a flow. reverse may be NULL. */
 static __always_inline enum flow_state flow_state(__u8 protocol, enum table table,
 						  const struct connection *connection,
@@ -70,11 +80,11 @@ static __always_inline enum flow_state flow_state(__u8 protocol, enum table tabl
 		return table == TABLE_HALF_OPEN ? FLOW_QUESTION : FLOW_DATAGRAMS;
 	if (connection->flags & CLIENT_RST || server & SERVER_RST)
 		return FLOW_CLOSED;
-	if (connection->flags & CLIENT_FIN && server & SERVER_FIN)
+	if (client_is_done(connection, reverse) && server & SERVER_FIN)
 		return FLOW_CLOSED;
 	if (table == TABLE_HALF_OPEN)
 		return FLOW_OPENING;
-	if (connection->flags & CLIENT_FIN || server & SERVER_FIN)
+	if (client_is_done(connection, reverse) || server & SERVER_FIN)
 		return FLOW_CLOSING;
 	return FLOW_ESTABLISHED;
 }

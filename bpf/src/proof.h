@@ -18,8 +18,8 @@
  *            it, to reset the old flow before its next SYN (RFC 9293 section 3.10.7.4).
  *   OFFERED  The SYN-ACK left, with the endpoint's initial sequence number. The client has to
  *            acknowledge it.
- *   CLAIMED  A midstream packet came of a connection that this node does not know. What it
- *            acknowledges has to be near the endpoint's sequence numbers.
+ *   CLAIMED  A midstream packet came of a connection that this node does not know. Both its
+ *            numbers have to be near the endpoint's.
  *   GIVEN    The client acknowledged it, or the endpoint was there.
  *
  * Until then a reply that does not fit is not rewritten. It belongs to a connection with the
@@ -29,7 +29,9 @@
  * UDP has no such numbers. An answer of the endpoint is the only proof, hence a table of its
  * own.
  *
- * A guessed number is accepted once in 2^16 (OFFERED) or 2^10 (CLAIMED) packets.
+ * A guess is accepted once in 2^16 (OFFERED) or 2^19 (CLAIMED) packets. RFC 5961 section 5
+ * asks for acknowledgements within the window, which most clients scale to 2^16 bytes or more:
+ * once in 2^16. A window is known only from its connection's SYN, which this node did not see.
  */
 #define HANDSHAKE_WINDOW (1 << 16)
 /* How far the endpoint may be ahead of what the client has acknowledged (segments in flight),
@@ -37,8 +39,10 @@
  */
 #define CLAIM_AHEAD (1 << 22)
 #define CLAIM_BEHIND (1 << 16)
-/* How far a reset may be ahead of what the endpoint has acknowledged. */
-#define RESET_WINDOW (1 << 16)
+/* How far what the endpoint acknowledges may be from the client's packet, on both sides. */
+#define CLAIM_FLIGHT (1 << 22)
+/* How far a FIN may be ahead of what the endpoint has acknowledged. */
+#define FIN_WINDOW (1 << 22)
 
 static __always_inline int is_opening(const struct packet *packet)
 {
@@ -57,6 +61,8 @@ static __always_inline int is_midstream(const struct packet *packet)
 struct tcp_numbers {
 	__u32 sequence;
 	__u32 acknowledged;
+	/* What acknowledges the whole segment, the FIN of one that has it included. */
+	__u32 end;
 };
 
 /* Reports whether number is in the window that begins at base. */
@@ -65,9 +71,22 @@ static __always_inline int within(__u32 number, __u32 base, __u32 window)
 	return number - base < window;
 }
 
+/* Reports whether a reply is of the connection that a midstream packet claims. A reset need not
+ * acknowledge anything.
+ */
+static __always_inline int claim_fits(const struct reverse *reverse, __u8 tcp_flags,
+				      const struct tcp_numbers *reply)
+{
+	return within(reply->sequence, reverse->sequence - CLAIM_BEHIND,
+		      CLAIM_BEHIND + CLAIM_AHEAD) &&
+	       (!(tcp_flags & TCP_ACK) ||
+		within(reply->acknowledged, reverse->acknowledged - CLAIM_FLIGHT,
+		       2 * CLAIM_FLIGHT));
+}
+
 /* The proof after a reply of the endpoint, or -1 where the reply does not belong to the flow. */
 static __always_inline int proof_by_reply(const struct reverse *reverse, __u8 tcp_flags,
-					  __u32 sequence)
+					  const struct tcp_numbers *reply)
 {
 	switch (reverse->proof) {
 	case PROOF_ASKED:
@@ -79,7 +98,7 @@ static __always_inline int proof_by_reply(const struct reverse *reverse, __u8 tc
 			return PROOF_OFFERED;
 		return PROOF_RENEWED;
 	case PROOF_CLAIMED:
-		if (!within(sequence, reverse->sequence - CLAIM_BEHIND, CLAIM_BEHIND + CLAIM_AHEAD))
+		if (!claim_fits(reverse, tcp_flags, reply))
 			return -1;
 		return tcp_flags & TCP_RST ? PROOF_CLAIMED : PROOF_GIVEN;
 	default:

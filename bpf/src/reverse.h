@@ -30,9 +30,8 @@ struct reply {
 	__u8 tcp_flags;
 	__be16 source_port;
 	__be16 destination_port;
-	/* TCP, in host byte order. */
-	__u32 sequence;
-	__u32 acknowledged;
+	/* Of TCP. */
+	struct tcp_numbers numbers;
 	/* Flags for changing the checksum: with UDP, zero means none. */
 	__u64 mangled;
 };
@@ -95,8 +94,8 @@ static __always_inline int read_reply(struct __sk_buff *skb, struct reply *reply
 	reply->source_port = start.source;
 	reply->destination_port = start.destination;
 	reply->tcp_flags = start.flags;
-	reply->sequence = bpf_ntohl(start.sequence);
-	reply->acknowledged = bpf_ntohl(start.acknowledgement);
+	reply->numbers.sequence = bpf_ntohl(start.sequence);
+	reply->numbers.acknowledged = bpf_ntohl(start.acknowledgement);
 	reply->mangled = reply->protocol == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
 	return 0;
 }
@@ -115,8 +114,8 @@ static __always_inline void note_server(const struct reply *reply, struct revers
 
 	if (reply->protocol != IPPROTO_TCP)
 		return;
-	if (reverse->acknowledged != reply->acknowledged)
-		reverse->acknowledged = reply->acknowledged;
+	if (reply->tcp_flags & TCP_ACK && reverse->acknowledged != reply->numbers.acknowledged)
+		reverse->acknowledged = reply->numbers.acknowledged;
 	if (reply->tcp_flags & TCP_RST)
 		flags |= SERVER_RST;
 	else
@@ -135,12 +134,12 @@ static __always_inline int prove_by_reply(const struct reply *reply, struct reve
 	int proof = PROOF_GIVEN;
 
 	if (reply->protocol == IPPROTO_TCP)
-		proof = proof_by_reply(reverse, reply->tcp_flags, reply->sequence);
+		proof = proof_by_reply(reverse, reply->tcp_flags, &reply->numbers);
 	if (proof < 0)
 		return 0;
 	reverse->proof = proof;
 	if (is_syn_ack(reply))
-		reverse->sequence = reply->sequence;
+		reverse->sequence = reply->numbers.sequence;
 	return 1;
 }
 

@@ -26,27 +26,60 @@ static __always_inline struct tcp_numbers tcp_numbers(const struct xdp_md *ctx,
 		return numbers;
 	numbers.sequence = bpf_ntohl(tcp->seq);
 	numbers.acknowledged = bpf_ntohl(tcp->ack_seq);
+	numbers.end = numbers.sequence + packet->length -
+		      (packet->l4 - packet->l3 + tcp->doff * 4) + tcp->fin;
 	return numbers;
 }
 
-/* Notes that the client ends the connection. Resets can be spoofed: one counts only if the
- * endpoint must have taken it. A later packet of the client shows that it was spoofed.
+/* Notes that the client resets the connection. Resets can be spoofed: one counts only with the
+ * number at which the endpoint must take it (RFC 5961 section 3.2). A later packet of the client
+ * shows that it was spoofed. One that does not count costs nothing but the entry's place: the
+ * next SYN goes to the same endpoint.
  */
-static __always_inline void note_client(const struct packet *packet,
-					const struct tcp_numbers *numbers,
-					struct connection *connection,
-					const struct reverse *reverse)
+static __always_inline void note_reset(const struct packet *packet,
+				       const struct tcp_numbers *numbers,
+				       struct connection *connection,
+				       const struct reverse *reverse)
 {
 	__u32 flags = connection->flags;
 
 	if (!(packet->tcp_flags & TCP_RST))
 		flags &= ~CLIENT_RST;
-	else if (reverse && within(numbers->sequence, reverse->acknowledged, RESET_WINDOW))
+	else if (reverse && reverse->proof >= PROOF_OFFERED &&
+		 numbers->sequence == reverse->acknowledged)
 		flags |= CLIENT_RST;
-	if (packet->tcp_flags & TCP_FIN)
-		flags |= CLIENT_FIN;
 	if (flags != connection->flags)
 		connection->flags = flags;
+}
+
+/* Notes a FIN of the client, for when the endpoint acknowledges it. One that the endpoint did
+ * not take is forgotten once the client's data have gone past it.
+ */
+static __always_inline void note_fin(const struct packet *packet,
+				     const struct tcp_numbers *numbers,
+				     struct connection *connection, struct reverse *reverse)
+{
+	if (reverse->proof != PROOF_GIVEN || client_is_done(connection, reverse))
+		return;
+	if (packet->tcp_flags & TCP_FIN && !(packet->tcp_flags & TCP_SYN) &&
+	    within(numbers->end, reverse->acknowledged, FIN_WINDOW)) {
+		reverse->sequence = numbers->end;
+		connection->flags |= CLIENT_FIN;
+	} else if (connection->flags & CLIENT_FIN &&
+		   within(reverse->acknowledged, reverse->sequence, 1U << 31)) {
+		connection->flags &= ~CLIENT_FIN;
+	}
+}
+
+/* Reports whether the packet is the connection's last: the client's FIN at just the number that
+ * the endpoint expects, after the endpoint's own.
+ */
+static __always_inline int is_last_fin(const struct packet *packet,
+				       const struct tcp_numbers *numbers,
+				       const struct reverse *reverse)
+{
+	return packet->tcp_flags & TCP_FIN && reverse && reverse->flags & SERVER_FIN &&
+	       reverse->proof == PROOF_GIVEN && numbers->sequence == reverse->acknowledged;
 }
 
 /* Takes in the proof that a client's packet gives. Reports whether it is enough. */
@@ -55,8 +88,10 @@ static __always_inline int prove(const struct packet *packet, const struct tcp_n
 {
 	if (packet->flow.protocol == IPPROTO_TCP) {
 		reverse->proof = proof_by_client(reverse, numbers->acknowledged);
-		if (reverse->proof == PROOF_CLAIMED)
+		if (reverse->proof == PROOF_CLAIMED) {
 			reverse->sequence = numbers->acknowledged;
+			reverse->acknowledged = numbers->sequence;
+		}
 	}
 	return reverse->proof == PROOF_GIVEN;
 }
@@ -99,7 +134,7 @@ static __always_inline void reverse_again(const struct packet *packet,
 
 	if (table == TABLE_HALF_OPEN)
 		proof = is_midstream(packet) ? PROOF_CLAIMED : PROOF_ASKED;
-	reverse = reverse_new(packet, frontend, proof, numbers->acknowledged);
+	reverse = reverse_new(packet, frontend, proof, numbers->acknowledged, numbers->sequence);
 	reverse_add(&packet->flow, endpoint, table, &reverse);
 }
 
@@ -179,8 +214,11 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 	if (tracing || (reverse && !reverse_is_of(reverse, &packet->flow)))
 		return FLOW_GOES_ON;
 	if (protocol == IPPROTO_TCP) {
-		note_client(packet, &numbers, connection, reverse);
-		if (flow_state(protocol, table, connection, reverse) == FLOW_CLOSED)
+		note_reset(packet, &numbers, connection, reverse);
+		if (reverse)
+			note_fin(packet, &numbers, connection, reverse);
+		if (flow_state(protocol, table, connection, reverse) == FLOW_CLOSED ||
+		    is_last_fin(packet, &numbers, reverse))
 			forget(&packet->flow);
 	}
 	if (clock_passed(connection->seen, REFRESH_SECONDS))
@@ -191,8 +229,11 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 		/* The SYN-ACK would not fit the claim, which was never proved. */
 		reverse->proof = PROOF_ASKED;
 	else if (table == TABLE_HALF_OPEN && !is_opening(packet) &&
-		 prove(packet, &numbers, reverse))
+		 prove(packet, &numbers, reverse)) {
+		/* The packet that proves a connection may also end it. */
+		note_fin(packet, &numbers, connection, reverse);
 		establish(packet, frontend, endpoint, connection, reverse);
+	}
 	return FLOW_GOES_ON;
 }
 
@@ -250,7 +291,9 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 				   ABOUT_LAST | (table == TABLE_HALF_OPEN ? ABOUT_HALF_OPEN : 0));
 	}
 	if (!endpoint) {
-		id = stage2_choose(packet, frontend, tcp_numbers(ctx, packet).acknowledged,
+		struct tcp_numbers numbers = tcp_numbers(ctx, packet);
+
+		id = stage2_choose(packet, frontend, numbers.acknowledged, numbers.sequence,
 				   recalled);
 		if (id < 0)
 			return drop(-id);

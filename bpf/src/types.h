@@ -178,8 +178,9 @@ struct connection_key6 {
 };
 
 enum connection_flag {
+	/* It counts once the endpoint has acknowledged it: see flow_timeout.h. */
 	CLIENT_FIN = 1,
-	/* A reset that the endpoint must have taken: see proof.h. */
+	/* A reset that the endpoint must have taken: see stage2.h. */
 	CLIENT_RST = 2,
 };
 
@@ -239,10 +240,13 @@ struct reverse {
 	__u8 pad;
 	__u32 flags;
 	/* TCP, in host byte order. Until proof is given: what the client acknowledged
-	 * (PROOF_CLAIMED), or the endpoint's initial sequence number (PROOF_OFFERED).
+	 * (PROOF_CLAIMED), or the endpoint's initial sequence number (PROOF_OFFERED). After
+	 * that, with CLIENT_FIN: what the endpoint acknowledges if it takes the FIN.
 	 */
 	__u32 sequence;
-	/* TCP, in host byte order: what the endpoint acknowledged last. */
+	/* TCP, in host byte order: what the endpoint acknowledged last. With PROOF_CLAIMED the
+	 * client's sequence number.
+	 */
 	__u32 acknowledged;
 };
 

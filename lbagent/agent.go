@@ -63,7 +63,7 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 		case <-told:
 		case <-time.After(tellTimeout):
 		}
-		return err
+		return explainRefusal(err, securityContext)
 	}
 	defer func() {
 		if err := datapath.Close(); err != nil {
@@ -121,7 +121,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		observation:   status.Observation{Version: config.Version},
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	if err := offer(ctx, group, config, p.datapath, loop); err != nil {
+	if err := offer(ctx, group, config, p, loop); err != nil {
 		return err
 	}
 	group.Go(func() error { return writer.Run(ctx) })
@@ -178,23 +178,41 @@ func reportHops(logger logr.Logger, err error) {
 }
 
 // offer serves metrics, health and the console until ctx is done.
-func offer(ctx context.Context, group *errgroup.Group, config Config, datapath *dataplane.Dataplane, l *loop) error {
-	if config.MetricsBindAddress != "0" {
-		listener, err := metrics.Listen(config.MetricsBindAddress)
+func offer(ctx context.Context, group *errgroup.Group, config Config, p parts, l *loop) error {
+	if config.HealthBindAddress != "0" {
+		listener, err := metrics.Listen(config.HealthBindAddress, "health-probe-bind-address")
 		if err != nil {
 			return err
 		}
-		services := func() map[forwarding.FrontendKey]string { return l.names.current.Load().Services }
-		collector := metrics.NewCollector(config.Version, datapath, l.speaker.Sessions, services)
 		checks := metrics.Health{Alive: l.health.alive, Ready: l.health.ready}
-		group.Go(func() error { return metrics.Serve(ctx, listener, checks, collector, l.passes) })
+		group.Go(func() error { return metrics.ServeHealth(ctx, listener, checks) })
+	}
+	if config.MetricsBindAddress != "0" {
+		if err := offerMetrics(ctx, group, config, p, l); err != nil {
+			return err
+		}
 	}
 	if config.Socket != "" {
 		group.Go(func() error {
-			serveConsole(ctx, config.Socket, datapath, l.names, l.logger.WithName("console"))
+			serveConsole(ctx, config.Socket, p.datapath, l.names, l.logger.WithName("console"))
 			return nil
 		})
 	}
+	return nil
+}
+
+func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p parts, l *loop) error {
+	listener, err := metrics.Listen(config.MetricsBindAddress, "metrics-bind-address")
+	if err != nil {
+		return err
+	}
+	protection, err := protect(ctx, group, config, p.clients)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	services := func() map[forwarding.FrontendKey]string { return l.names.current.Load().Services }
+	collector := metrics.NewCollector(config.Version, p.datapath, l.speaker.Sessions, services)
+	group.Go(func() error { return metrics.Serve(ctx, listener, protection, collector, l.passes) })
 	return nil
 }
 

@@ -48,7 +48,7 @@ const (
 	agentBoot = "MILLRACE_TEST_BOOT"
 
 	agentUser   = "agent"
-	healthPort  = "127.0.0.1:7480"
+	healthPort  = "127.0.0.1:7481"
 	routerSpace = "router"
 	vip         = "203.0.113.10"
 	nodeAddress = "198.51.100.2"
@@ -136,7 +136,7 @@ func newWorld(t *testing.T) *world {
   neighbor 198.51.100.2 activate
  exit-address-family
 `)
-	w.api = controlplane.Start(t, "..", agentUser)
+	w.api = controlplane.Start(t, "..", agentUser, scraper, stranger)
 	var err error
 	if w.kubeconfig, err = w.api.WriteKubeconfig(agentUser); err != nil {
 		t.Fatal(err)
@@ -176,7 +176,7 @@ func (w *world) install() {
 	if err != nil || len(files) == 0 {
 		w.t.Fatalf("%d CRDs, error %v", len(files), err)
 	}
-	for _, file := range append(files, "../config/rbac/agent/role.yaml") {
+	for _, file := range append(files, "../config/rbac/agent/role.yaml", "../config/rbac/metrics_reader.yaml") {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			w.t.Fatal(err)

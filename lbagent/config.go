@@ -42,9 +42,15 @@ type Config struct {
 	// Exceptions is how many flows are remembered that other nodes hold against
 	// their row, for each address family. Zero means as many as Connections.
 	Exceptions int
-	// MetricsBindAddress is where metrics and health are served, as host:port.
-	// "0": nowhere.
-	MetricsBindAddress string
+	// MetricsBindAddress is where metrics are served, and HealthBindAddress where
+	// health is, as host:port. "0": nowhere.
+	MetricsBindAddress, HealthBindAddress string
+	// MetricsSecure serves metrics over TLS to those whom the API server knows and
+	// permits it. Otherwise everybody gets them over plain HTTP.
+	MetricsSecure bool
+	// MetricsCertDir has tls.crt and tls.key for the metrics. Empty: a certificate
+	// that the agent signs itself.
+	MetricsCertDir string
 	// Socket is the path of the socket at which Drops, Top and Trace ask. Empty:
 	// none.
 	Socket string
@@ -65,7 +71,9 @@ func DefaultConfig() Config {
 		MaxVIPs:            8192,
 		MaxSourceRanges:    16384,
 		Connections:        262144,
-		MetricsBindAddress: "127.0.0.1:7480",
+		MetricsBindAddress: ":7480",
+		MetricsSecure:      true,
+		HealthBindAddress:  "127.0.0.1:7481",
 		Socket:             consoleapi.Socket,
 		WithdrawDelay:      time.Second,
 	}

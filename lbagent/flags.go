@@ -57,7 +57,13 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 		flags.IntVar(s.value(c), s.flag, *s.value(c), s.usage)
 	}
 	flags.StringVar(&c.MetricsBindAddress, "metrics-bind-address", c.MetricsBindAddress,
-		"host:port that serves /metrics, /healthz and /readyz; 0: none")
+		"host:port that serves /metrics; 0: none")
+	flags.BoolVar(&c.MetricsSecure, "metrics-secure", c.MetricsSecure,
+		"serve metrics over TLS, and only to users who may get /metrics; false: plain HTTP for everybody")
+	flags.StringVar(&c.MetricsCertDir, "metrics-cert-dir", c.MetricsCertDir,
+		"directory with tls.crt and tls.key for metrics (default: a certificate that signs itself)")
+	flags.StringVar(&c.HealthBindAddress, "health-probe-bind-address", c.HealthBindAddress,
+		"host:port that serves /healthz and /readyz; 0: none")
 	flags.DurationVar(&c.WithdrawDelay, "withdraw-delay", c.WithdrawDelay,
 		"how long packets are still taken after their route was withdrawn")
 }

@@ -7,6 +7,7 @@ package operator
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -24,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
@@ -52,6 +54,12 @@ type Config struct {
 	// listens nowhere.
 	MetricsAddress string
 	ProbeAddress   string
+	// MetricsSecure serves metrics over TLS to those whom the API server knows and permits
+	// it. Otherwise everybody gets them over plain HTTP.
+	MetricsSecure bool
+	// MetricsCertDir has tls.crt and tls.key for the metrics. Empty, or without them: a
+	// certificate that signs itself.
+	MetricsCertDir string
 }
 
 // Run runs the operator until the context ends, which is no error, or until it
@@ -94,7 +102,7 @@ func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Lo
 		// leader need not wait for the Lease to run out.
 		LeaderElectionReleaseOnCancel: true,
 		HealthProbeBindAddress:        configuration.ProbeAddress,
-		Metrics:                       metricsserver.Options{BindAddress: configuration.MetricsAddress},
+		Metrics:                       metricsOptions(configuration),
 		Controller:                    config.Controller{ReconciliationTimeout: reconcileTimeout},
 		Client:                        client.Options{FieldOwner: leaseName},
 		Cache: cache.Options{
@@ -105,6 +113,18 @@ func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Lo
 			},
 		},
 	}
+}
+
+// metricsOptions serve metrics to those whom the API server knows and permits it.
+func metricsOptions(configuration Config) metricsserver.Options {
+	options := metricsserver.Options{BindAddress: configuration.MetricsAddress}
+	if configuration.MetricsSecure {
+		options.SecureServing = true
+		options.FilterProvider = filters.WithAuthenticationAndAuthorization
+		options.CertDir = configuration.MetricsCertDir
+		options.TLSOpts = []func(*tls.Config){func(c *tls.Config) { c.NextProtos = []string{"http/1.1"} }}
+	}
+	return options
 }
 
 // ownNamespace returns the configured namespace, else that of the pod (which the kubelet

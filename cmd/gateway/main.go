@@ -90,6 +90,10 @@ func register(flags *flag.FlagSet) *controller.Config {
 	quantity(flags, &c.ProxyMemory, "proxy-memory", "memory that is requested for each proxy")
 	quantity(flags, &c.ProxyMemoryLimit, "proxy-memory-limit", "memory that a proxy may have")
 	flags.StringVar(&c.MetricsAddress, "metrics-bind-address", ":8080", "address to serve metrics on; 0: none")
+	flags.BoolVar(&c.MetricsSecure, "metrics-secure", true,
+		"serve metrics over TLS, and only to users who may get /metrics; false: plain HTTP for everybody")
+	flags.StringVar(&c.MetricsCertDir, "metrics-cert-dir", "",
+		"directory with tls.crt and tls.key for metrics (default: a certificate that signs itself)")
 	flags.StringVar(&c.ProbeAddress, "health-probe-bind-address", ":8081", "address to serve /healthz and /readyz on; 0: none")
 	return c
 }

@@ -49,6 +49,10 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 		"namespace of the Lease of the leader (default: that of the pod)")
 	flags.BoolVar(&configuration.DefaultLoadBalancer, "default-class", false, "serve Services without a loadBalancerClass too")
 	flags.StringVar(&configuration.MetricsAddress, "metrics-bind-address", ":8080", "address to serve metrics on; 0: none")
+	flags.BoolVar(&configuration.MetricsSecure, "metrics-secure", true,
+		"serve metrics over TLS, and only to users who may get /metrics; false: plain HTTP for everybody")
+	flags.StringVar(&configuration.MetricsCertDir, "metrics-cert-dir", "",
+		"directory with tls.crt and tls.key for metrics (default: a certificate that signs itself)")
 	flags.StringVar(&configuration.ProbeAddress, "health-probe-bind-address", ":8081", "address to serve /healthz and /readyz on; 0: none")
 	flags.BoolVar(&showVersion, "version", false, "print the version and exit")
 	config.RegisterFlags(flags)

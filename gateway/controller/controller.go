@@ -63,6 +63,12 @@ type Config struct {
 	// MetricsAddress and ProbeAddress are "host:port" to listen on; "0" listens nowhere.
 	MetricsAddress string
 	ProbeAddress   string
+	// MetricsSecure serves metrics over TLS to those whom the API server knows and permits
+	// it. Otherwise everybody gets them over plain HTTP.
+	MetricsSecure bool
+	// MetricsCertDir has tls.crt and tls.key for the metrics. Empty, or without them: a
+	// certificate that signs itself.
+	MetricsCertDir string
 }
 
 // Run runs the controller until the context ends, which is no error, or until it loses its

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -107,22 +108,30 @@ func TestConventions(t *testing.T) {
 }
 
 // serve serves until the test ends and returns the URL.
-func serve(t *testing.T, collector *Collector, passes *Passes, health Health) string {
+// started runs a server on a port of its own until the test ends, and returns its address.
+func started(t *testing.T, run func(context.Context, net.Listener) error) string {
 	t.Helper()
-	listener, err := Listen("127.0.0.1:0")
+	listener, err := Listen("127.0.0.1:0", "some-flag")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
-	go func() { done <- Serve(ctx, listener, health, collector, passes) }()
+	go func() { done <- run(ctx, listener) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("Serve ended with %v", err)
+			t.Errorf("the server ended with %v", err)
 		}
 	})
 	return "http://" + listener.Addr().String()
+}
+
+func serveMetrics(t *testing.T, own ...prometheus.Collector) string {
+	t.Helper()
+	return started(t, func(ctx context.Context, listener net.Listener) error {
+		return Serve(ctx, listener, Protection{}, own...)
+	})
 }
 
 func get(t *testing.T, url string) (int, string) {
@@ -140,8 +149,7 @@ func get(t *testing.T, url string) (int, string) {
 }
 
 func TestMetrics(t *testing.T) {
-	good := func() error { return nil }
-	url := serve(t, NewCollector("v1", counting{}, observedSessions, services), passes(), Health{Alive: good, Ready: good})
+	url := serveMetrics(t, NewCollector("v1", counting{}, observedSessions, services), passes())
 	code, body := get(t, url+"/metrics")
 	if code != http.StatusOK {
 		t.Fatalf("code %d: %s", code, body)
@@ -184,8 +192,7 @@ func TestMetrics(t *testing.T) {
 
 // What cannot be read does not hide the rest.
 func TestUnreadableCounters(t *testing.T) {
-	good := func() error { return nil }
-	url := serve(t, NewCollector("v1", counting{errors.New("gone")}, observedSessions, services), passes(), Health{Alive: good, Ready: good})
+	url := serveMetrics(t, NewCollector("v1", counting{errors.New("gone")}, observedSessions, services), passes())
 	code, body := get(t, url+"/metrics")
 	if code != http.StatusOK || !strings.Contains(body, "\nmillrace_bgp_session_up") || strings.Contains(body, "\nmillrace_drops_total") {
 		t.Errorf("code %d, body %s", code, body)
@@ -197,7 +204,9 @@ func TestProbes(t *testing.T) {
 		Alive: func() error { return nil },
 		Ready: func() error { return errors.New("not yet") },
 	}
-	url := serve(t, NewCollector("v1", counting{}, observedSessions, services), passes(), health)
+	url := started(t, func(ctx context.Context, listener net.Listener) error {
+		return ServeHealth(ctx, listener, health)
+	})
 	if code, body := get(t, url+"/healthz"); code != http.StatusOK || body != "ok\n" {
 		t.Errorf("/healthz: %d %s", code, body)
 	}
@@ -207,7 +216,7 @@ func TestProbes(t *testing.T) {
 }
 
 func TestListen(t *testing.T) {
-	if _, err := Listen("nowhere"); err == nil || !strings.Contains(err.Error(), "--metrics-bind-address") {
+	if _, err := Listen("nowhere", "some-flag"); err == nil || !strings.Contains(err.Error(), "--some-flag") {
 		t.Errorf("error %v does not name the flag", err)
 	}
 }

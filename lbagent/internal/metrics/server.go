@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +15,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
 )
+
+// maxConnections bounds what strangers can make a node keep: a few scrapers need a few.
+const maxConnections = 64
 
 // Health tells what is wrong with the agent; nil means nothing.
 type Health struct {
@@ -24,34 +29,68 @@ type Health struct {
 	Ready func() error
 }
 
-// Listen opens the address that Serve serves on, so that a wrong or taken one
-// is found at the start.
-func Listen(address string) (net.Listener, error) {
-	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("listen on %q for metrics and health: %w (--metrics-bind-address)", address, err)
-	}
-	return listener, nil
+// Protection is how metrics are kept from strangers. The zero value keeps them from nobody.
+type Protection struct {
+	// TLS is nil where plain HTTP is served.
+	TLS *tls.Config
+	// Filter answers requests of strangers itself. Nil: everybody is served.
+	Filter func(http.Handler) http.Handler
 }
 
-// Serve serves /metrics, /healthz and /readyz until ctx is done.
-func Serve(ctx context.Context, listener net.Listener, health Health, own ...prometheus.Collector) error {
+// Listen opens an address to serve on, so that a wrong or taken one is found at the start.
+// flag is what sets it.
+func Listen(address, flag string) (net.Listener, error) {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %q: %w (--%s)", address, err, flag)
+	}
+	return netutil.LimitListener(listener, maxConnections), nil
+}
+
+// Serve serves /metrics until ctx is done.
+func Serve(ctx context.Context, listener net.Listener, protection Protection, own ...prometheus.Collector) error {
 	registry := prometheus.NewRegistry()
-	for _, c := range append(own, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})) {
+	process := collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})
+	for _, c := range append(own, collectors.NewGoCollector(), process) {
 		if err := registry.Register(c); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
 		}
 	}
 	mux := http.NewServeMux()
 	// What can be read is served, also where a part of it cannot.
-	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
+	options := promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, options))
+	var handler http.Handler = mux
+	if protection.Filter != nil {
+		handler = protection.Filter(mux)
+	}
+	if protection.TLS != nil {
+		listener = tls.NewListener(listener, protection.TLS)
+	}
+	return serve(ctx, listener, handler)
+}
+
+// ServeHealth serves /healthz and /readyz until ctx is done.
+func ServeHealth(ctx context.Context, listener net.Listener, health Health) error {
+	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", probe(health.Alive))
 	mux.HandleFunc("/readyz", probe(health.Ready))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	return serve(ctx, listener, mux)
+}
+
+func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      time.Minute,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    1 << 16,
+	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve metrics and health on %s: %w", listener.Addr(), err)
+		return fmt.Errorf("serve on %s: %w", listener.Addr(), err)
 	}
 	return ctx.Err()
 }

@@ -25,6 +25,8 @@ const (
 // Clients talk to the API server, one for each API group that the agent needs.
 type Clients struct {
 	Core, Discovery, Millrace rest.Interface
+
+	config *rest.Config
 }
 
 // NewClients returns clients by a kubeconfig file or, where it is empty, by
@@ -67,6 +69,7 @@ func NewClientsForConfig(config *rest.Config) (*Clients, error) {
 		return result
 	}
 	clients := &Clients{
+		config:    config,
 		Core:      client(corev1.SchemeGroupVersion, "/api", protobufType),
 		Discovery: client(discoveryv1.SchemeGroupVersion, "/apis", protobufType),
 		// Custom resources have no protobuf form.

@@ -17,6 +17,8 @@ package controller
 // +kubebuilder:rbac:groups=millrace.io,resources=vips,verbs=get;list;watch;create;update;delete
 // +kubebuilder:rbac:groups=millrace.io,resources=lbnodes,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=millrace.io,resources=lbnodereports,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update,namespace=millrace-system
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;create;update,namespace=millrace-system
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch,namespace=millrace-system

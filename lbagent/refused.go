@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+)
+
+// securityContext is the file in which the kernel tells SELinux' or AppArmor's context of
+// this process.
+const securityContext = "/proc/self/attr/current"
+
+// explainRefusal adds what may be behind an error of the kernel that says no: besides
+// capabilities, a security module of the machine.
+func explainRefusal(err error, file string) error {
+	if !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	content, unread := os.ReadFile(file)
+	context := strings.TrimRight(string(content), "\x00\n ")
+	if unread != nil || context == "" || context == "unconfined" {
+		return fmt.Errorf("%w; has the container the capabilities BPF, NET_ADMIN and PERFMON?", err)
+	}
+	return fmt.Errorf("%w; has the container the capabilities BPF, NET_ADMIN and PERFMON, and may the context %q use BPF? "+
+		"Under SELinux set seLinuxOptions.type to spc_t", err, context)
+}

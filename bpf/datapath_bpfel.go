@@ -110,7 +110,9 @@ const (
 	DatapathDropReasonDROP_TUNNEL_CONGESTION  DatapathDropReason = 31
 	DatapathDropReasonDROP_REPLY_REWRITE      DatapathDropReason = 32
 	DatapathDropReasonDROP_SHARE_REFUSED      DatapathDropReason = 33
-	DatapathDropReasonDROP_REASONS            DatapathDropReason = 34
+	DatapathDropReasonDROP_TUNNEL_UPLINK      DatapathDropReason = 34
+	DatapathDropReasonDROP_TUNNEL_EGRESS      DatapathDropReason = 35
+	DatapathDropReasonDROP_REASONS            DatapathDropReason = 36
 )
 
 type DatapathDropSample struct {
@@ -129,6 +131,11 @@ type DatapathEndpoint struct {
 	Port    uint16
 	Pad     uint16
 	Tag     uint32
+}
+
+type DatapathEntrances struct {
+	_       structs.HostLayout
+	Ifindex [8]uint32
 }
 
 type DatapathEvent uint32
@@ -381,6 +388,7 @@ const (
 	DatapathShapeUPLINK_MACS      DatapathShape = 8
 	DatapathShapeVIP_FILTER_WORDS DatapathShape = 1024
 	DatapathShapeVLAN_TAGS        DatapathShape = 2
+	DatapathShapeNODE_UPLINKS     DatapathShape = 8
 	DatapathShapeZONES            DatapathShape = 8
 	DatapathShapeSOURCE_SET_POOLS DatapathShape = 4294967294
 	DatapathShapeENDPOINT_REFUSED DatapathShape = 4294967295
@@ -438,6 +446,18 @@ const (
 	DatapathTraceStepTRACE_ANSWERED       DatapathTraceStep = 524288
 )
 
+type DatapathTrust struct {
+	_     structs.HostLayout
+	Flags uint32
+	Mark  uint32
+}
+
+type DatapathTrustFlag uint32
+
+const (
+	DatapathTrustFlagTRUST_EGRESS DatapathTrustFlag = 1
+)
+
 type DatapathUplink struct {
 	_      structs.HostLayout
 	Flags  uint32
@@ -489,6 +509,7 @@ const (
 	DatapathMapHeartbeat         = "heartbeat"
 	DatapathMapMemories          = "memories"
 	DatapathMapNodeAddresses     = "node_addresses"
+	DatapathMapNodeUplinks       = "node_uplinks"
 	DatapathMapNodes             = "nodes"
 	DatapathMapReverse4          = "reverse4"
 	DatapathMapReverse6          = "reverse6"
@@ -500,6 +521,7 @@ const (
 	DatapathMapSourceRanges4     = "source_ranges4"
 	DatapathMapSourceRanges6     = "source_ranges6"
 	DatapathMapTraceRecord       = "trace_record"
+	DatapathMapTunnelTrust       = "tunnel_trust"
 	DatapathMapUplinks           = "uplinks"
 	DatapathMapVipFilter         = "vip_filter"
 	DatapathMapVips              = "vips"
@@ -520,6 +542,7 @@ const (
 	DatapathVarSelfFlag          = "_self_flag"
 	DatapathVarShape             = "_shape"
 	DatapathVarTraceStep         = "_trace_step"
+	DatapathVarTrustFlag         = "_trust_flag"
 	DatapathVarUplinkFlag        = "_uplink_flag"
 	DatapathVarMemoryMask        = "memory_mask"
 	DatapathVarTicksPerSecond    = "ticks_per_second"
@@ -610,6 +633,7 @@ type DatapathMapSpecs struct {
 	Heartbeat      *ebpf.MapSpec `ebpf:"heartbeat"`
 	Memories       *ebpf.MapSpec `ebpf:"memories"`
 	NodeAddresses  *ebpf.MapSpec `ebpf:"node_addresses"`
+	NodeUplinks    *ebpf.MapSpec `ebpf:"node_uplinks"`
 	Nodes          *ebpf.MapSpec `ebpf:"nodes"`
 	Reverse4       *ebpf.MapSpec `ebpf:"reverse4"`
 	Reverse6       *ebpf.MapSpec `ebpf:"reverse6"`
@@ -621,6 +645,7 @@ type DatapathMapSpecs struct {
 	SourceRanges4  *ebpf.MapSpec `ebpf:"source_ranges4"`
 	SourceRanges6  *ebpf.MapSpec `ebpf:"source_ranges6"`
 	TraceRecord    *ebpf.MapSpec `ebpf:"trace_record"`
+	TunnelTrust    *ebpf.MapSpec `ebpf:"tunnel_trust"`
 	Uplinks        *ebpf.MapSpec `ebpf:"uplinks"`
 	VipFilter      *ebpf.MapSpec `ebpf:"vip_filter"`
 	Vips           *ebpf.MapSpec `ebpf:"vips"`
@@ -641,6 +666,7 @@ type DatapathVariableSpecs struct {
 	SelfFlag       *ebpf.VariableSpec `ebpf:"_self_flag"`
 	Shape          *ebpf.VariableSpec `ebpf:"_shape"`
 	TraceStep      *ebpf.VariableSpec `ebpf:"_trace_step"`
+	TrustFlag      *ebpf.VariableSpec `ebpf:"_trust_flag"`
 	UplinkFlag     *ebpf.VariableSpec `ebpf:"_uplink_flag"`
 	MemoryMask     *ebpf.VariableSpec `ebpf:"memory_mask"`
 	TicksPerSecond *ebpf.VariableSpec `ebpf:"ticks_per_second"`
@@ -697,6 +723,7 @@ type DatapathMaps struct {
 	Heartbeat      *ebpf.Map `ebpf:"heartbeat"`
 	Memories       *ebpf.Map `ebpf:"memories"`
 	NodeAddresses  *ebpf.Map `ebpf:"node_addresses"`
+	NodeUplinks    *ebpf.Map `ebpf:"node_uplinks"`
 	Nodes          *ebpf.Map `ebpf:"nodes"`
 	Reverse4       *ebpf.Map `ebpf:"reverse4"`
 	Reverse6       *ebpf.Map `ebpf:"reverse6"`
@@ -708,6 +735,7 @@ type DatapathMaps struct {
 	SourceRanges4  *ebpf.Map `ebpf:"source_ranges4"`
 	SourceRanges6  *ebpf.Map `ebpf:"source_ranges6"`
 	TraceRecord    *ebpf.Map `ebpf:"trace_record"`
+	TunnelTrust    *ebpf.Map `ebpf:"tunnel_trust"`
 	Uplinks        *ebpf.Map `ebpf:"uplinks"`
 	VipFilter      *ebpf.Map `ebpf:"vip_filter"`
 	Vips           *ebpf.Map `ebpf:"vips"`
@@ -746,6 +774,7 @@ func (m *DatapathMaps) Close() error {
 		m.Heartbeat,
 		m.Memories,
 		m.NodeAddresses,
+		m.NodeUplinks,
 		m.Nodes,
 		m.Reverse4,
 		m.Reverse6,
@@ -757,6 +786,7 @@ func (m *DatapathMaps) Close() error {
 		m.SourceRanges4,
 		m.SourceRanges6,
 		m.TraceRecord,
+		m.TunnelTrust,
 		m.Uplinks,
 		m.VipFilter,
 		m.Vips,
@@ -778,6 +808,7 @@ type DatapathVariables struct {
 	SelfFlag       *ebpf.Variable `ebpf:"_self_flag"`
 	Shape          *ebpf.Variable `ebpf:"_shape"`
 	TraceStep      *ebpf.Variable `ebpf:"_trace_step"`
+	TrustFlag      *ebpf.Variable `ebpf:"_trust_flag"`
 	UplinkFlag     *ebpf.Variable `ebpf:"_uplink_flag"`
 	MemoryMask     *ebpf.Variable `ebpf:"memory_mask"`
 	TicksPerSecond *ebpf.Variable `ebpf:"ticks_per_second"`

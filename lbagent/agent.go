@@ -97,7 +97,10 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	})
 	writer := newWriter(p, logger.WithName("status"))
 	hops := netdev.NewHopWatcher(netdev.HopConfig{
-		Set:    p.datapath.SetHops,
+		Set: p.datapath.SetHops,
+
+		SetEntrances: p.datapath.SetEntrances,
+
 		Vouch:  p.datapath.Vouch,
 		Report: func(err error) { reportHops(logger, err) },
 	})

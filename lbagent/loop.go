@@ -39,7 +39,7 @@ type (
 		Set(observation status.Observation)
 	}
 	hopWatcher interface {
-		Want(targets map[forwarding.NodeID]fib.Target, devices map[int]struct{})
+		Want(targets map[forwarding.NodeID]fib.Target, devices map[int][]int)
 	}
 	uplinkFinder func(addresses, peers []netip.Addr, now time.Time) (*netdev.Uplinks, error)
 )

@@ -46,7 +46,7 @@ func TestOrderOfAPass(t *testing.T) {
 	if diff := cmp.Diff(targets, n.targets, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("next hops wanted: %s", diff)
 	}
-	if want := map[int]struct{}{2: {}}; !cmp.Equal(n.devices, want) {
+	if want := map[int][]int{2: {2}}; !cmp.Equal(n.devices, want) {
 		t.Errorf("hops by interfaces %v, want %v", n.devices, want)
 	}
 

@@ -48,7 +48,7 @@ type node struct {
 	// keepsOff are the uplinks on which no program can be.
 	keepsOff map[string]bool
 	targets  map[forwarding.NodeID]fib.Target
-	devices  map[int]struct{}
+	devices  map[int][]int
 	routes   map[netip.Addr]bool
 	// closed are the VIPs that not everybody may reach.
 	closed map[netip.Addr]bool
@@ -181,7 +181,7 @@ func (n *node) Attach(uplinks []dataplane.Uplink) error {
 	return err
 }
 
-func (n *node) Want(targets map[forwarding.NodeID]fib.Target, devices map[int]struct{}) {
+func (n *node) Want(targets map[forwarding.NodeID]fib.Target, devices map[int][]int) {
 	n.targets, n.devices = targets, devices
 }
 

@@ -53,12 +53,13 @@ func adopted(have *forwarding.State) map[netip.Addr]bool {
 	return vips
 }
 
-// devices are the interfaces by which the programs can send.
-func devices(attachments []dataplane.Attachment) map[int]struct{} {
-	devices := map[int]struct{}{}
-	for _, attachment := range attachments {
-		if attachment.Mode != "" {
-			devices[attachment.Device] = struct{}{}
+// devices are the interfaces by which the programs can send, each with those by which they see
+// frames come in.
+func devices(attachments []dataplane.Attachment) map[int][]int {
+	devices := map[int][]int{}
+	for i := range attachments {
+		if a := &attachments[i]; a.Mode != "" {
+			devices[a.Device] = append([]int{a.Device}, a.Members...)
 		}
 	}
 	return devices

@@ -19,6 +19,8 @@ enum shape {
 	/* 64 bits each. */
 	VIP_FILTER_WORDS = 1024,
 	VLAN_TAGS = 2,
+	/* Interfaces by which the packets of a node come in. */
+	NODE_UPLINKS = 8,
 	/* Zones, with that of nodes without a zone. A power of two. */
 	ZONES = 8,
 	/* The set of the pools' prefixes. */

@@ -14,6 +14,7 @@
 #include "reverse.h"
 #include "row_update.h"
 #include "slow_path.h"
+#include "tunnel_fence.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -25,6 +26,7 @@ const enum connection_flag *_connection_flag __attribute__((unused));
 const enum reverse_flag *_reverse_flag __attribute__((unused));
 const enum uplink_flag *_uplink_flag __attribute__((unused));
 const enum overhead *_overhead __attribute__((unused));
+const enum trust_flag *_trust_flag __attribute__((unused));
 const struct handover *_handover __attribute__((unused));
 const struct rows_write *_rows_write __attribute__((unused));
 const enum trace_step *_trace_step __attribute__((unused));
@@ -62,6 +64,7 @@ int handed_over(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	/* A tag that the card took off is that of the interface by which the frame came in. */
 	ifindex = note->ifindex;
+	mark_sent(skb);
 	if (skb->vlan_present && bpf_skb_vlan_pop(skb)) {
 		record_reply_drop(skb, DROP_HANDOVER);
 		return TC_ACT_SHOT;
@@ -79,9 +82,11 @@ int egress(struct __sk_buff *skb)
 		failed = reply_ipv4(skb);
 	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
 		failed = reply_ipv6(skb);
+	else if (is_vlan(skb->protocol))
+		failed = tunnel_leaves(skb);
 	if (!failed)
 		return TC_ACT_UNSPEC;
-	record_reply_drop(skb, DROP_REPLY_REWRITE);
+	record_reply_drop(skb, failed > 0 ? failed : DROP_REPLY_REWRITE);
 	return TC_ACT_SHOT;
 }
 

@@ -5,6 +5,7 @@
 #include "frontend.h"
 #include "geneve.h"
 #include "hash.h"
+#include "node.h"
 #include "parse.h"
 #include "settings.h"
 #include "verdict.h"
@@ -81,12 +82,14 @@ static __always_inline int enter_tunnel(struct xdp_md *ctx, struct packet *packe
 
 	if ((void *)&tunnel->option > (void *)(long)ctx->data_end)
 		return XDP_PASS;
-	if ((tunnel->geneve.vni & bpf_htonl(0xffffff00)) != bpf_htonl(GENEVE_VNI << 8))
+	if (!vni_is_ours(tunnel->geneve.vni))
 		return XDP_PASS;
 	sender = bpf_map_lookup_elem(&node_addresses, &packet->flow.client);
 	if (!sender)
 		return drop(DROP_TUNNEL_SOURCE);
 	packet->sender = *sender;
+	if (!node_is_reached_by(*sender, ctx->ingress_ifindex))
+		return drop(DROP_TUNNEL_UPLINK);
 	if ((void *)(tunnel + 1) > (void *)(long)ctx->data_end)
 		return drop(DROP_TUNNEL_MALFORMED);
 	trace_step(TRACE_FROM_NODE);

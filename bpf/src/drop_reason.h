@@ -83,5 +83,9 @@ enum drop_reason {
 	DROP_REPLY_REWRITE,
 	/* A new flow in the share of a backend that is refused. */
 	DROP_SHARE_REFUSED,
+	/* Encapsulated by a node, but come in by an uplink on which that node is not reached. */
+	DROP_TUNNEL_UPLINK,
+	/* Would leave this node with our VNI, but this node's programs did not encapsulate it. */
+	DROP_TUNNEL_EGRESS,
 	DROP_REASONS,
 };

@@ -53,6 +53,11 @@ struct tunnel {
 	struct geneve_option option;
 };
 
+static __always_inline int vni_is_ours(__be32 vni)
+{
+	return (vni & bpf_htonl(0xffffff00)) == bpf_htonl(GENEVE_VNI << 8);
+}
+
 enum overhead {
 	OVERHEAD_IPV4 = sizeof(struct iphdr) + sizeof(struct tunnel),
 	OVERHEAD_IPV6 = sizeof(struct ipv6hdr) + sizeof(struct tunnel),

@@ -53,6 +53,21 @@ struct {
 	__type(value, __u32);
 } node_addresses SEC(".maps");
 
+/* By the id of a node. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, NODES);
+	__type(key, __u32);
+	__type(value, struct entrances);
+} node_uplinks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct trust);
+} tunnel_trust SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);

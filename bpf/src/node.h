@@ -12,6 +12,21 @@ static __always_inline int node_is_known(__u32 id)
 	return node && (node->ipv4 || !address_is_zero(&node->ipv6));
 }
 
+/* Reports whether packets of the node may come in by the interface. */
+static __always_inline int node_is_reached_by(__u32 id, __u32 ifindex)
+{
+	struct entrances *by = bpf_map_lookup_elem(&node_uplinks, &id);
+
+	if (!by || !by->ifindex[0])
+		return 1;
+#pragma unroll
+	for (int i = 0; i < NODE_UPLINKS; i++) {
+		if (by->ifindex[i] == ifindex)
+			return 1;
+	}
+	return 0;
+}
+
 static __always_inline __u32 zone_of(__u32 node, const struct self *self)
 {
 	struct node *other;

@@ -20,6 +20,7 @@
 #include "mss_clamp.h"
 #include "parse.h"
 #include "proof.h"
+#include "tunnel_fence.h"
 
 /* Replies: the source, which is the endpoint, becomes the VIP again. */
 
@@ -218,7 +219,15 @@ __noinline int reverse_restore(struct flow *answers, __u8 tcp_flags)
 	return !reverse_add(answers, &endpoint, TABLE_ESTABLISHED, &reverse);
 }
 
-/* Each returns zero, or a negative error when the reply was rewritten in part. */
+/* Each returns zero, the reason to drop the packet, or a negative error when the reply was
+ * rewritten in part.
+ */
+
+static __always_inline int goes_to_geneve(const struct reply *reply)
+{
+	return reply->protocol == IPPROTO_UDP &&
+	       reply->destination_port == bpf_htons(GENEVE_PORT);
+}
 
 static __always_inline long reply_ipv4(struct __sk_buff *skb)
 {
@@ -242,6 +251,11 @@ static __always_inline long reply_ipv4(struct __sk_buff *skb)
 		return icmp_reply_ipv4(skb, sizeof(struct ethhdr), reply.l4);
 	if (read_reply(skb, &reply))
 		return 0;
+	if (goes_to_geneve(&reply)) {
+		failed = tunnel_leaves(skb);
+		if (failed)
+			return failed;
+	}
 
 	struct reverse_key4 key =
 		reverse_key4_of(ip.saddr, ip.daddr,
@@ -307,8 +321,15 @@ static __always_inline long reply_ipv6(struct __sk_buff *skb)
 	}
 	if (reply.protocol == IPPROTO_ICMPV6)
 		return icmp_reply_ipv6(skb, sizeof(struct ethhdr), reply.l4);
+	if (is_extension(reply.protocol) || reply.protocol == IPV6_FRAGMENT)
+		return tunnel_leaves(skb);
 	if (read_reply(skb, &reply))
 		return 0;
+	if (goes_to_geneve(&reply)) {
+		failed = tunnel_leaves(skb);
+		if (failed)
+			return failed;
+	}
 	__builtin_memcpy(&key.endpoint, &ip.saddr, sizeof(key.endpoint));
 	__builtin_memcpy(&key.client, &ip.daddr, sizeof(key.client));
 	words[0] = two_ports(reply.source_port, reply.destination_port);

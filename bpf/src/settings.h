@@ -13,6 +13,13 @@ static __always_inline struct self *settings_get(void)
 	return bpf_map_lookup_elem(&settings, &zero);
 }
 
+static __always_inline struct trust *trust_get(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&tunnel_trust, &zero);
+}
+
 /* Reports whether the destination is an address at which this node gets encapsulated packets. */
 static __always_inline int is_self(const struct self *self, const struct flow *outer)
 {

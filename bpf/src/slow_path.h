@@ -55,6 +55,36 @@ static __always_inline int slow_from_node(struct xdp_md *ctx, struct packet *pac
 	return serve_inner(packet, *frontend);
 }
 
+/* A UDP packet to this node, perhaps from another one. Nodes send outer headers without options,
+ * extension headers and fragments, so nothing else is taken: the kernel would have to complete
+ * it, and never gives it back.
+ */
+static __always_inline int slow_tunnel(struct xdp_md *ctx, struct packet *packet,
+				       struct frontend **frontend)
+{
+	struct iphdr *ip = frame_at(ctx, packet->l3);
+	struct tunnel *tunnel;
+	int whole = 1;
+
+	packet->l4 = packet->l3 + sizeof(struct ipv6hdr);
+	if (packet->flow.family == ADDRESS_FAMILY_IPV4) {
+		if ((void *)(ip + 1) > (void *)(long)ctx->data_end || ip->ihl < 5 ||
+		    ip->frag_off & bpf_htons(IPV4_FRAGMENT_OFFSET))
+			return XDP_PASS;
+		whole = ip->ihl == 5 && !(ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS));
+		packet->l4 = packet->l3 + ip->ihl * 4;
+	}
+	if (parse_l4(ctx, packet) || packet->flow.vip_port != bpf_htons(GENEVE_PORT))
+		return XDP_PASS;
+	if (whole)
+		return slow_from_node(ctx, packet, frontend);
+	tunnel = frame_at(ctx, packet->l4);
+	if ((void *)&tunnel->option > (void *)(long)ctx->data_end ||
+	    !vni_is_ours(tunnel->geneve.vni))
+		return XDP_PASS;
+	return drop(DROP_TUNNEL_MALFORMED);
+}
+
 #define NOT_VIP -1
 
 /* Reports whether the packet may be ours; if so, takes the tags off the frame. flaw is then
@@ -91,11 +121,8 @@ static __always_inline int slow_read(struct xdp_md *ctx, struct slow_packet *slo
 
 	if (!slow_enter(ctx, slow, self, &flaw))
 		return XDP_PASS;
-	if (flaw == NOT_VIP) {
-		if (read_packet(ctx, packet) || packet->flow.vip_port != bpf_htons(GENEVE_PORT))
-			return XDP_PASS;
-		return slow_from_node(ctx, packet, frontend);
-	}
+	if (flaw == NOT_VIP)
+		return slow_tunnel(ctx, packet, frontend);
 	if (!flaw)
 		trace_step(TRACE_VIP);
 	if (!frame_is_ours(ctx, self)) {

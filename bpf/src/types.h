@@ -58,6 +58,28 @@ struct node {
 	__u32 reserved[3];
 };
 
+/* The interfaces, as XDP names them, by which the packets of a node come in. Unused places are
+ * zero and come last. All zero means any.
+ */
+struct entrances {
+	__u32 ifindex[NODE_UPLINKS];
+};
+
+enum trust_flag {
+	/* The programs on all uplinks mark what they hand to the kernel: nothing else leaves with
+	 * our VNI.
+	 */
+	TRUST_EGRESS = 1,
+};
+
+/* How packets between nodes are told from forged ones. */
+struct trust {
+	/* enum trust_flag */
+	__u32 flags;
+	/* The mark of what this node's programs hand to the kernel. Random; zero means none yet. */
+	__u32 mark;
+};
+
 /* The node tables of a frontend by the zone of the ingress node; zero means none. All zero
  * where the frontend has one table for all nodes.
  */

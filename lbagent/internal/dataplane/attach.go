@@ -51,6 +51,9 @@ type Attachment struct {
 	// whose driver the program sends; DeviceName is its name.
 	Device     int
 	DeviceName string
+	// Members are the indexes of those that Device consists of, where it is a bond: frames
+	// come in by them.
+	Members []int
 	// NativeErr is why Mode is Generic, where this process attached it.
 	NativeErr error
 	// Err is nil where all programs are attached and current.
@@ -86,7 +89,7 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 		uplink := &uplinks[i]
 		attachment := Attachment{
 			Interface: uplink.Name, Index: uplink.Index, Err: errs[uplink.Index],
-			Device: uplink.device(), DeviceName: devices[uplink.Index].name,
+			Device: uplink.device(), DeviceName: devices[uplink.Index].name, Members: uplink.Members,
 		}
 		if attachment.Err == nil {
 			d.attachOne(uplink, &attachment, tried)
@@ -98,7 +101,7 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 	}
 	slices.SortFunc(d.attachments, func(a, b Attachment) int { return cmp.Compare(a.Interface, b.Interface) })
 	d.joined = d.joined || slices.ContainsFunc(d.attachments, func(a Attachment) bool { return a.Mode != "" })
-	err := errors.Join(d.detachOthers(), d.writeUplinks(uplinks, devices),
+	err := errors.Join(d.trustEgress(), d.detachOthers(), d.writeUplinks(uplinks, devices),
 		d.writeSettings(uplinkSettings(d.self, devices, false)))
 	for _, attachment := range d.attachments {
 		err = errors.Join(err, attachment.Err)

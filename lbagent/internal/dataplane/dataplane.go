@@ -82,6 +82,9 @@ type Dataplane struct {
 	// unfinished are the nodes of which a change has failed half way, with all
 	// addresses that may be accepted as theirs.
 	unfinished map[forwarding.NodeID][]bpf.DatapathAddress
+	// trust and entrances are what the maps tunnel_trust and node_uplinks hold.
+	trust     bpf.DatapathTrust
+	entrances map[forwarding.NodeID]bpf.DatapathEntrances
 	// bloom is what the vip_filter map holds.
 	bloom *vipBloom
 
@@ -168,7 +171,7 @@ func (d *Dataplane) restore() error {
 	}
 	settings := d.self
 	settings.Overhead = overhead(d.self, d.nodes)
-	return errors.Join(d.writeSettings(settings), d.restoreBloom(), d.restoreFrontendKeys())
+	return errors.Join(d.writeSettings(settings), d.restoreTrust(), d.restoreBloom(), d.restoreFrontendKeys())
 }
 
 func (d *Dataplane) restoreFrontendKeys() error {

@@ -65,6 +65,13 @@ var made = map[string]bool{
 	bpf.DatapathMapFrontendDrops: true,
 }
 
+// added are the maps that the programs of former versions do not have. They begin empty, as on a
+// new node; all others are kept.
+var added = map[string]bool{
+	bpf.DatapathMapTunnelTrust: true,
+	bpf.DatapathMapNodeUplinks: true,
+}
+
 // resizedMap is a map and the former one that it was copied from.
 type resizedMap struct {
 	name     string
@@ -187,6 +194,10 @@ func judge(specs map[string]*ebpf.MapSpec, pinned map[string]*ebpf.Map) Adoption
 	adoption := Adoption{Kind: Adopted}
 	for _, name := range slices.Sorted(maps.Keys(specs)) {
 		spec, m := specs[name], pinned[name]
+		if m == nil && added[name] {
+			adoption.Kind, adoption.Reason = Resized, "maps were added"
+			continue
+		}
 		if m == nil {
 			return rebuilt("map %s is not pinned", name)
 		}

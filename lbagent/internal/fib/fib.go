@@ -12,6 +12,7 @@ package fib
 import (
 	"math"
 	"net/netip"
+	"slices"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
@@ -93,8 +94,44 @@ type Network struct {
 	Routes     map[Target]Route
 	Interfaces map[int]Interface
 	Neighbours map[NeighbourKey]Neighbour
-	// Devices are the indexes of the interfaces that run the XDP program.
-	Devices map[int]struct{}
+	// Devices are the interfaces that run the XDP program, by their indexes: the indexes of
+	// those by which the program sees frames come in. Those of a bond come in by its members.
+	Devices map[int][]int
+	// Leads are the indexes of all interfaces by which the kernel may send to a target, or
+	// would if others failed.
+	Leads map[Target][]int
+}
+
+// Entrances are the interfaces, in ascending order, by which the packets of those nodes come in:
+// the ones by which this node may send to them. A node is missing where none is known, or more
+// than limit are.
+func (n *Network) Entrances(targets map[forwarding.NodeID]Target, limit int) map[forwarding.NodeID][]int {
+	entrances := make(map[forwarding.NodeID][]int, len(targets))
+	for id, target := range targets {
+		var found []int
+		for _, link := range n.Leads[target] {
+			found = append(found, n.Devices[n.deviceOf(link)]...)
+		}
+		slices.Sort(found)
+		found = slices.Compact(found)
+		if len(found) > 0 && len(found) <= limit {
+			entrances[id] = found
+		}
+	}
+	return entrances
+}
+
+// deviceOf goes down from a VLAN, or a VLAN in a VLAN, to what is below.
+func (n *Network) deviceOf(link int) int {
+	// The kernel stacks no more than eight.
+	for range 8 {
+		lower := n.Interfaces[link].Lower
+		if lower == 0 {
+			break
+		}
+		link = lower
+	}
+	return link
 }
 
 // Hops are the next hops to those targets whose way is known and passes

@@ -69,7 +69,7 @@ func newNetwork() (*Network, map[forwarding.NodeID]Target) {
 			{eth0, near4}:       {MAC: macN, State: Stale},
 			{vlan100, gateway6}: {MAC: macN, State: Confirmed},
 		},
-		Devices: map[int]struct{}{eth0: {}, bond0: {}},
+		Devices: map[int][]int{eth0: {eth0}, bond0: {7, 8}},
 	}, map[forwarding.NodeID]Target{1: near, 2: far}
 }
 
@@ -115,7 +115,7 @@ func TestHops(t *testing.T) {
 		"no program below the VLAN":   {func(n *Network) { delete(n.Devices, bond0) }, hops{1: near}, 1},
 		"two tags":                    {func(n *Network) { n.Routes[farTarget] = Route{Interface: inner, Gateway: gateway6} }, hops{1: near}, 1},
 		"no Ethernet": {
-			func(n *Network) { n.Routes[nearTarget], n.Devices[gre0] = Route{Interface: gre0}, struct{}{} }, hops{2: far}, 1,
+			func(n *Network) { n.Routes[nearTarget], n.Devices[gre0] = Route{Interface: gre0}, []int{gre0} }, hops{2: far}, 1,
 		},
 		"path MTU": {
 			func(n *Network) { n.Routes[nearTarget] = Route{Interface: eth0, MTU: 1400} },
@@ -143,5 +143,30 @@ func TestHops(t *testing.T) {
 				t.Errorf("%d neighbours needed, want %d", got, test.needed)
 			}
 		})
+	}
+}
+
+func TestEntrances(t *testing.T) {
+	n, targets := newNetwork()
+	near, far := targets[1], targets[2]
+	n.Interfaces[inner] = Interface{Lower: vlan100}
+	type entrances = map[forwarding.NodeID][]int
+	for name, test := range map[string]struct {
+		leads map[Target][]int
+		limit int
+		want  entrances
+	}{
+		"its own index":                    {map[Target][]int{near: {eth0}}, 8, entrances{1: {eth0}}},
+		"below a VLAN: the bond's members": {map[Target][]int{far: {vlan100}}, 8, entrances{2: {7, 8}}},
+		"below two VLANs":                  {map[Target][]int{far: {inner}}, 8, entrances{2: {7, 8}}},
+		"by several ways":                  {map[Target][]int{near: {vlan100, eth0, eth0}}, 8, entrances{1: {eth0, 7, 8}}},
+		"more than the limit":              {map[Target][]int{near: {vlan100, eth0}, far: {eth0}}, 2, entrances{2: {eth0}}},
+		"no program on the interface":      {map[Target][]int{near: {gre0}}, 8, entrances{}},
+		"no route":                         {nil, 8, entrances{}},
+	} {
+		n.Leads = test.leads
+		if got := n.Entrances(targets, test.limit); !reflect.DeepEqual(got, test.want) {
+			t.Errorf("%s: %v, want %v", name, got, test.want)
+		}
 	}
 }

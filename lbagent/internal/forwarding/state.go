@@ -23,6 +23,9 @@ const (
 	Zones = 8
 	// MaxNodeID is the highest node id; ids start at 1 and 0 means none.
 	MaxNodeID = 4095
+	// NodeEntrances is of how many interfaces the packets of one node are taken, unless they are
+	// taken of all.
+	NodeEntrances = 8
 )
 
 // NodeID is the small number that the operator gives a node (LBNode.spec.id).

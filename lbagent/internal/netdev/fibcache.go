@@ -5,7 +5,9 @@ package netdev
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -48,10 +50,13 @@ func newFIBCache() (*fibCache, error) {
 func (c *fibCache) close() { c.handle.Close() }
 
 // read brings the cache up to date for these targets and devices.
-func (c *fibCache) read(targets map[forwarding.NodeID]fib.Target, devices map[int]struct{}, changed scope) error {
+func (c *fibCache) read(targets map[forwarding.NodeID]fib.Target, devices map[int][]int, changed scope) error {
 	c.targets, c.network.Devices = targets, devices
 	if changed == everything {
 		c.readRoutes()
+		if err := c.readLeads(); err != nil {
+			return err
+		}
 		if err := c.readInterfaces(); err != nil {
 			return err
 		}
@@ -79,6 +84,20 @@ func (c *fibCache) readRoutes() {
 	}
 }
 
+// links are the interfaces that routes to the targets lead to.
+func (c *fibCache) links() []int {
+	links := map[int]struct{}{}
+	for _, route := range c.network.Routes {
+		links[route.Interface] = struct{}{}
+	}
+	for _, leads := range c.network.Leads {
+		for _, link := range leads {
+			links[link] = struct{}{}
+		}
+	}
+	return slices.Collect(maps.Keys(links))
+}
+
 func plainRoute(route *netlink.Route) (fib.Route, bool) {
 	if route.Type != unix.RTN_UNICAST || route.Encap != nil || route.MPLSDst != nil || route.NewDst != nil {
 		return fib.Route{}, false
@@ -97,8 +116,8 @@ func plainRoute(route *netlink.Route) (fib.Route, bool) {
 func (c *fibCache) readInterfaces() error {
 	c.interfaces = map[int]struct{}{}
 	c.network.Interfaces = map[int]fib.Interface{}
-	for _, route := range c.network.Routes {
-		for index := route.Interface; index > 0; index = c.network.Interfaces[index].Lower {
+	for _, first := range c.links() {
+		for index := first; index > 0; index = c.network.Interfaces[index].Lower {
 			if _, known := c.interfaces[index]; known {
 				break
 			}
@@ -232,14 +251,14 @@ func (c *fibCache) routeChanged(update netlink.RouteUpdate) scope {
 	return nothing
 }
 
-// destination is false for a default route whose family is not told.
+// destination is false for a default route: the library gives also that of IPv4 an IPv6 prefix.
 func destination(route *netlink.Route) (netip.Prefix, bool) {
 	if route.Dst == nil {
 		return netip.Prefix{}, false
 	}
 	address, ok := netip.AddrFromSlice(route.Dst.IP)
 	bits, _ := route.Dst.Mask.Size()
-	return netip.PrefixFrom(address, bits), ok
+	return netip.PrefixFrom(address, bits), ok && bits > 0
 }
 
 func (c *fibCache) neighbourChanged(update netlink.NeighUpdate) scope {

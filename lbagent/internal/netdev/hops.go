@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,6 +35,9 @@ const (
 type HopConfig struct {
 	// Set makes the hops the prepared ones.
 	Set func(map[forwarding.NodeID]forwarding.Hop) error
+	// SetEntrances says by which interfaces the packets of each node come in. Those of a
+	// missing node may come in by any.
+	SetEntrances func(map[forwarding.NodeID][]int) error
 	// Vouch confirms that the hops set last are right.
 	Vouch func() error
 	// Report is told when the work begins to fail, and nil when it is well again.
@@ -49,7 +53,7 @@ type HopWatcher struct {
 
 	mu      sync.Mutex
 	targets map[forwarding.NodeID]fib.Target
-	devices map[int]struct{}
+	devices map[int][]int
 }
 
 // NewHopWatcher returns a HopWatcher without targets.
@@ -57,12 +61,13 @@ func NewHopWatcher(config HopConfig) *HopWatcher {
 	return &HopWatcher{config: config, wake: make(chan struct{}, 1)}
 }
 
-// Want says which nodes to prepare hops to, and by which interfaces. The maps must
-// not be changed afterwards.
-func (w *HopWatcher) Want(targets map[forwarding.NodeID]fib.Target, devices map[int]struct{}) {
+// Want says which nodes to prepare hops to, and by which interfaces: the indexes of those that
+// run the program, each with those by which it sees frames come in. The maps must not be
+// changed afterwards.
+func (w *HopWatcher) Want(targets map[forwarding.NodeID]fib.Target, devices map[int][]int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if maps.Equal(targets, w.targets) && maps.Equal(devices, w.devices) {
+	if maps.Equal(targets, w.targets) && maps.EqualFunc(devices, w.devices, slices.Equal) {
 		return
 	}
 	w.targets, w.devices = targets, devices
@@ -72,7 +77,7 @@ func (w *HopWatcher) Want(targets map[forwarding.NodeID]fib.Target, devices map[
 	}
 }
 
-func (w *HopWatcher) wanted() (map[forwarding.NodeID]fib.Target, map[int]struct{}) {
+func (w *HopWatcher) wanted() (map[forwarding.NodeID]fib.Target, map[int][]int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.targets, w.devices
@@ -245,6 +250,9 @@ func (s *watching) set(changed scope) error {
 		return err
 	}
 	if err := s.config.Set(s.cache.network.Hops(targets)); err != nil {
+		return err
+	}
+	if err := s.config.SetEntrances(s.cache.network.Entrances(targets, forwarding.NodeEntrances)); err != nil {
 		return err
 	}
 	if changed == everything {

@@ -121,6 +121,8 @@ func runHops(t *testing.T) (*HopWatcher, <-chan map[forwarding.NodeID]forwarding
 			hops <- set
 			return nil
 		},
+		SetEntrances: func(map[forwarding.NodeID][]int) error { return nil },
+
 		Vouch:  func() error { return nil },
 		Report: func(err error) { t.Errorf("reported: %v", err) },
 	})
@@ -193,10 +195,12 @@ func TestHopWatcher(t *testing.T) {
 			}
 		}
 	}
-	devices := map[int]struct{}{first.Attrs().Index: {}, second.Attrs().Index: {}}
+	devices := map[int][]int{
+		first.Attrs().Index: {first.Attrs().Index}, second.Attrs().Index: {second.Attrs().Index},
+	}
 	w.Want(targets, devices)
 	await("nobody spoke to it before", onLink, hop(first, 1, 1500))
-	w.Want(targets, map[int]struct{}{second.Attrs().Index: {}})
+	w.Want(targets, map[int][]int{second.Attrs().Index: {second.Attrs().Index}})
 	await("not an uplink any longer", onLink, nil)
 	w.Want(targets, devices)
 	await("uplink again; IPv6", ipv6, hop(second, 2, 1500))
@@ -241,6 +245,7 @@ func TestHopsNotSet(t *testing.T) {
 			}
 			return nil
 		},
+		SetEntrances: func(map[forwarding.NodeID][]int) error { return nil },
 		Vouch: func() error {
 			events <- "vouch"
 			return nil

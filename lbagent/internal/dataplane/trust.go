@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// cniMark are the bits of a packet's mark by which Cilium's programs tell its own packets. They
+// are zero in ours.
+const cniMark = 0x0f00
+
+// restoreTrust reads how packets of nodes are told from forged ones, and gives the node its mark
+// where it has none: after a boot, or an upgrade from a version without.
+func (d *Dataplane) restoreTrust() error {
+	if err := d.maps.TunnelTrust.Lookup(uint32(0), &d.trust); err != nil {
+		return fmt.Errorf("read map %s: %w", bpf.DatapathMapTunnelTrust, err)
+	}
+	trust := d.trust
+	for trust.Mark == 0 {
+		var random [4]byte
+		// It never fails.
+		_, _ = rand.Read(random[:])
+		trust.Mark = binary.NativeEndian.Uint32(random[:]) &^ cniMark
+	}
+	if err := d.writeTrust(trust); err != nil {
+		return err
+	}
+	d.entrances = map[forwarding.NodeID]bpf.DatapathEntrances{}
+	err := readMap(d.maps.NodeUplinks, func(id uint32, entrances bpf.DatapathEntrances) {
+		if entrances != (bpf.DatapathEntrances{}) {
+			d.entrances[forwarding.NodeID(id)] = entrances
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("read map %s: %w", bpf.DatapathMapNodeUplinks, err)
+	}
+	return nil
+}
+
+func (d *Dataplane) writeTrust(trust bpf.DatapathTrust) error {
+	if trust == d.trust {
+		return nil
+	}
+	if err := write(d.maps.TunnelTrust, bpf.DatapathMapTunnelTrust, "the node's own entry", uint32(0), trust); err != nil {
+		return err
+	}
+	d.trust = trust
+	return nil
+}
+
+// trustEgress closes the fence at egress. Before, programs of a former version may have handed
+// packets to the kernel without a mark.
+func (d *Dataplane) trustEgress() error {
+	trust := d.trust
+	trust.Flags |= uint32(bpf.DatapathTrustFlagTRUST_EGRESS)
+	return d.writeTrust(trust)
+}
+
+// SetEntrances replaces by which interfaces, as XDP names them, the packets of each node come
+// in; those that come in by others are dropped. The packets of a node that is missing may come
+// in by any, as those of a node that is new.
+func (d *Dataplane) SetEntrances(entrances map[forwarding.NodeID][]int) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	next := make(map[forwarding.NodeID]bpf.DatapathEntrances, len(entrances))
+	for id, indexes := range entrances {
+		var value bpf.DatapathEntrances
+		if len(indexes) > len(value.Ifindex) || id < 1 || int(id) > forwarding.MaxNodeID {
+			continue
+		}
+		for i, index := range indexes {
+			value.Ifindex[i] = uint32(index)
+		}
+		next[id] = value
+	}
+	changed := slices.Sorted(maps.Keys(next))
+	for id := range d.entrances {
+		if _, stays := next[id]; !stays {
+			changed = append(changed, id)
+		}
+	}
+	var errs []error
+	for _, id := range changed {
+		if err := d.writeEntrances(id, next[id]); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (d *Dataplane) writeEntrances(id forwarding.NodeID, entrances bpf.DatapathEntrances) error {
+	if d.entrances[id] == entrances {
+		return nil
+	}
+	if err := write(d.maps.NodeUplinks, bpf.DatapathMapNodeUplinks, id, uint32(id), entrances); err != nil {
+		return err
+	}
+	if d.entrances[id] = entrances; entrances == (bpf.DatapathEntrances{}) {
+		delete(d.entrances, id)
+	}
+	return nil
+}

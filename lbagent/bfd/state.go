@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bfd
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/bfd/engine"
+)
+
+// state is what a process leaves to the next. The file is in a file system that does not
+// outlive a boot; nothing in it is secret.
+type state struct {
+	// Until is when peers stop waiting.
+	Until    time.Time
+	Sessions []engine.Saved
+}
+
+// save writes the sessions so that a reader finds all of them or none.
+func save(path string, sessions []engine.Saved, until time.Time) error {
+	content, err := json.Marshal(state{until, sessions})
+	if err != nil {
+		return fmt.Errorf("encode sessions: %w", err)
+	}
+	temporary := path + ".new"
+	if err := os.WriteFile(temporary, content, 0o600); err != nil {
+		return fmt.Errorf("save sessions for the next process: %w", err)
+	}
+	if err := os.Rename(temporary, path); err != nil {
+		return fmt.Errorf("save sessions for the next process: %w", err)
+	}
+	return nil
+}
+
+// load returns what the process before left, and removes it: it is true only once.
+func load(path string, now time.Time) ([]engine.Saved, error) {
+	content, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read saved sessions: %w", err)
+	}
+	if err := os.Remove(path); err != nil {
+		return nil, fmt.Errorf("remove saved sessions: %w", err)
+	}
+	var saved state
+	if err := json.Unmarshal(content, &saved); err != nil {
+		return nil, fmt.Errorf("decode saved sessions in %s: %w", path, err)
+	}
+	if now.After(saved.Until) {
+		return nil, nil
+	}
+	return saved.Sessions, nil
+}

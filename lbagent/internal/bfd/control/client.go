@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"reflect"
+	"sync"
+	"time"
+)
+
+// redial is how long a client waits before it asks for the process again.
+const redial = time.Second
+
+// Client is the agent's end. It tells the process what there should be whenever that changes
+// or the process is a new one.
+type Client struct {
+	path    string
+	changed chan struct{}
+	wanted  chan struct{}
+
+	mu     sync.Mutex
+	want   Want
+	report Report
+	// err is why the process cannot be asked; nil while it answers.
+	err error
+}
+
+// NewClient returns a Client of the process with a socket.
+func NewClient(path string) *Client {
+	return &Client{
+		path: path, changed: make(chan struct{}, 1), wanted: make(chan struct{}, 1),
+		err: fmt.Errorf("the BFD process has not answered yet at %s", path),
+	}
+}
+
+// Changed receives a value after the report has changed.
+func (c *Client) Changed() <-chan struct{} { return c.changed }
+
+// Set says what there should be.
+func (c *Client) Set(want Want) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !reflect.DeepEqual(c.want, want) {
+		c.want = want
+		notify(c.wanted)
+	}
+}
+
+// Report returns what the process last said, and why it cannot be asked now, if so.
+func (c *Client) Report() (Report, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.report, c.err
+}
+
+// Run speaks with the process until ctx is done. Before Set was called it waits: a process
+// without an agent keeps its sessions.
+func (c *Client) Run(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.wanted:
+		notify(c.wanted)
+	}
+	for {
+		err := c.converse(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		c.fail(fmt.Errorf("the BFD process does not answer: %w", err))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(redial):
+		}
+	}
+}
+
+func (c *Client) converse(ctx context.Context) error {
+	var dialer net.Dialer
+	connection, err := dialer.DialContext(ctx, "unix", c.path)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = connection.Close() })
+	defer stop()
+	go func() {
+		defer cancel()
+		for encoder := json.NewEncoder(connection); ; {
+			c.mu.Lock()
+			want := c.want
+			c.mu.Unlock()
+			if err := encoder.Encode(want); err != nil {
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-c.wanted:
+			}
+		}
+	}()
+	for decoder := json.NewDecoder(connection); ; {
+		var report Report
+		if err := decoder.Decode(&report); err != nil {
+			return err
+		}
+		c.mu.Lock()
+		c.report, c.err = report, nil
+		c.mu.Unlock()
+		notify(c.changed)
+	}
+}
+
+func (c *Client) fail(err error) {
+	c.mu.Lock()
+	told := c.err != nil && c.err.Error() == err.Error()
+	c.err = err
+	c.mu.Unlock()
+	if !told {
+		notify(c.changed)
+	}
+}
+
+func notify(channel chan struct{}) {
+	select {
+	case channel <- struct{}{}:
+	default:
+	}
+}

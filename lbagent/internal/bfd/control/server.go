@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+const (
+	// longestLine bounds a Want: 256 sessions of half a KiB.
+	longestLine = 1 << 17
+	// tellAgain is how often a report is sent that is not known to have changed, for counters.
+	tellAgain = 10 * time.Second
+	// writeTimeout is how long an agent may leave a report unread.
+	writeTimeout = 5 * time.Second
+)
+
+// Sessions is what a server serves.
+type Sessions interface {
+	Set(want Want) error
+	// Report returns what there is, and a channel that is closed when that changes.
+	Report() (Report, <-chan struct{})
+}
+
+// Listen makes the socket at a path, for root alone. One that a process before left there is
+// replaced.
+func Listen(path string) (net.Listener, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("remove the socket of the process before: %w", err)
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("make the socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		_ = listener.Close()
+		return nil, fmt.Errorf("restrict the socket to root: %w", err)
+	}
+	return listener, nil
+}
+
+// Serve answers agents until ctx is done. The Want that came last counts.
+func Serve(ctx context.Context, listener net.Listener, sessions Sessions, logger logr.Logger) error {
+	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
+	defer stop()
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	for {
+		connection, err := listener.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return fmt.Errorf("accept an agent: %w", err)
+		}
+		clients.Go(func() { serve(ctx, connection, sessions, logger) })
+	}
+}
+
+func serve(ctx context.Context, connection net.Conn, sessions Sessions, logger logr.Logger) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = connection.Close() })
+	defer stop()
+	go func() {
+		defer cancel()
+		for decoder := json.NewDecoder(&lines{from: connection}); ; {
+			var want Want
+			if err := decoder.Decode(&want); err != nil {
+				if !errors.Is(err, io.EOF) && ctx.Err() == nil {
+					logger.Error(err, "Reading what the agent wants")
+				}
+				return
+			}
+			if err := sessions.Set(want); err != nil {
+				logger.Error(err, "A session that the agent wants is not possible")
+			}
+		}
+	}()
+	for encoder := json.NewEncoder(connection); ; {
+		report, changed := sessions.Report()
+		_ = connection.SetWriteDeadline(time.Now().Add(writeTimeout))
+		if err := encoder.Encode(report); err != nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-time.After(tellAgain):
+		}
+	}
+}
+
+// lines refuses lines that are too long, so that a client cannot make the process grow.
+type lines struct {
+	from io.Reader
+	n    int
+}
+
+func (l *lines) Read(buffer []byte) (int, error) {
+	n, err := l.from.Read(buffer)
+	for _, b := range buffer[:n] {
+		if l.n++; b == '\n' {
+			l.n = 0
+		}
+		if l.n > longestLine {
+			return 0, fmt.Errorf("a line is longer than %d bytes", longestLine)
+		}
+	}
+	return n, err
+}

@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package engine sends and receives the packets of BFD sessions (RFC 5881, RFC 5883).
+//
+// All of it is one thread: it takes all packets that came before it looks at what is due. So
+// a process that was not scheduled for a while finds the packets that came meanwhile, and
+// does not take their sender for dead.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/bfd"
+	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
+)
+
+const (
+	// batch bounds how many datagrams of a socket are taken before it is looked at what is due.
+	batch = 512
+	// reopen is how often a socket that could not be opened is tried again.
+	reopen = 2 * time.Second
+)
+
+// MaxSessions bounds how many sessions a node has.
+const MaxSessions = 256
+
+// Engine holds the sessions of a node.
+type Engine struct {
+	wake int // an eventfd
+
+	mu            sync.Mutex
+	sessions      map[string]*session
+	leaving       map[uint32]*session
+	discriminator map[uint32]*session
+	remote        map[remote]*session
+	listeners     map[kind]*listener
+	discarded     map[string]uint64
+	longestDelay  time.Duration
+	process       string
+	// changed is closed and made again when the report changed.
+	changed chan struct{}
+}
+
+// session is a bfd.Session and its way to the peer.
+type session struct {
+	*bfd.Session
+	peer  control.Peer
+	fd    int
+	scope uint32
+	// problem is why packets cannot be sent; retry is when that is tried again.
+	problem string
+	retry   time.Time
+	// until is when a session that was taken down is forgotten; zero for the others.
+	until time.Time
+	told  bfd.State
+}
+
+// remote is how a packet without our discriminator is assigned (RFC 5880, section 6.3).
+type remote struct {
+	address  netip.Addr
+	scope    uint32
+	multihop bool
+}
+
+type listener struct {
+	fd    int
+	err   error
+	retry time.Time
+}
+
+// New returns an Engine without sessions.
+func New(process string) (*Engine, error) {
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("make an eventfd: %w", err)
+	}
+	return &Engine{
+		wake: wake, process: process,
+		sessions: map[string]*session{}, leaving: map[uint32]*session{},
+		discriminator: map[uint32]*session{}, remote: map[remote]*session{},
+		listeners: map[kind]*listener{}, discarded: map[string]uint64{},
+		changed: make(chan struct{}),
+	}, nil
+}
+
+// Set makes the sessions what want says. Sessions whose peers stay go on.
+func (e *Engine) Set(want control.Want) error {
+	if len(want.Peers) > MaxSessions {
+		return fmt.Errorf("%d sessions are wanted, %d are possible", len(want.Peers), MaxSessions)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	defer e.interrupt()
+	defer e.tell()
+	now := time.Now()
+	wanted := map[string]control.Peer{}
+	for _, peer := range want.Peers {
+		wanted[peer.Name] = peer
+	}
+	for name, s := range e.sessions {
+		if peer, ok := wanted[name]; !ok || !sameWay(peer, s.peer) {
+			e.leave(s, now)
+		}
+	}
+	var errs []error
+	for _, peer := range want.Peers {
+		if peer.Parameters.DetectMultiplier == 0 || !peer.Address.IsValid() {
+			errs = append(errs, fmt.Errorf("LBPeer %s: neither the multiplier nor the address may be missing", peer.Name))
+			continue
+		}
+		if s, ok := e.sessions[peer.Name]; ok {
+			s.peer = peer
+			s.Session.Set(peer.Parameters)
+			continue
+		}
+		if err := e.add(peer, bfd.NewSession(peer.Parameters, e.free(), rand.Float64, now)); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sameWay reports whether a session can go on: only the parameters changed.
+func sameWay(a, b control.Peer) bool {
+	return a.Address == b.Address && a.Source == b.Source && a.Multihop == b.Multihop
+}
+
+func (e *Engine) add(peer control.Peer, state *bfd.Session) error {
+	s := &session{Session: state, peer: peer, fd: -1, told: state.State()}
+	scope, err := scopeOf(peer.Address)
+	if err != nil {
+		return fmt.Errorf("LBPeer %s: %w", peer.Name, err)
+	}
+	s.scope = scope
+	key := s.remote()
+	switch other, taken := e.remote[key]; {
+	case taken && other.until.IsZero():
+		return fmt.Errorf("LBPeer %s: %s has a session for LBPeer %s", peer.Name, peer.Address, other.peer.Name)
+	case taken:
+		// It would go on telling the peer that it is down.
+		e.forget(other)
+	}
+	e.sessions[peer.Name], e.remote[key], e.discriminator[s.Discriminator()] = s, s, s
+	return nil
+}
+
+func (s *session) remote() remote {
+	return remote{s.peer.Address.WithZone(""), s.scope, s.peer.Multihop}
+}
+
+func (s *session) kind() kind { return kind{s.peer.Address.Is6(), s.peer.Multihop} }
+
+// leave takes a session down. It is kept until the peer has learnt of it.
+func (e *Engine) leave(s *session, now time.Time) {
+	delete(e.sessions, s.peer.Name)
+	s.Disable(now)
+	s.until = now.Add(s.PeerDetectionTime())
+	e.leaving[s.Discriminator()] = s
+}
+
+func (e *Engine) forget(s *session) {
+	if s.fd >= 0 {
+		_ = unix.Close(s.fd)
+	}
+	delete(e.leaving, s.Discriminator())
+	delete(e.discriminator, s.Discriminator())
+	if e.remote[s.remote()] == s {
+		delete(e.remote, s.remote())
+	}
+}
+
+// free returns a discriminator that no session has.
+func (e *Engine) free() uint32 {
+	for {
+		d := rand.Uint32()
+		if _, taken := e.discriminator[d]; d != 0 && !taken {
+			return d
+		}
+	}
+}
+
+// Run sends and receives until ctx is done.
+func (e *Engine) Run(ctx context.Context) error {
+	runtime.LockOSThread()
+	stop := context.AfterFunc(ctx, e.interrupt)
+	defer stop()
+	payload, oob := make([]byte, largest), make([]byte, 128)
+	for ctx.Err() == nil {
+		e.mu.Lock()
+		descriptors := e.descriptors(time.Now())
+		wait := e.wait(time.Now())
+		e.mu.Unlock()
+		if err := poll(descriptors, wait); err != nil {
+			return err
+		}
+		e.mu.Lock()
+		e.drainWake()
+		for k, l := range e.listeners {
+			for n := 0; l.fd >= 0 && n < batch; n++ {
+				d, ok := receive(l.fd, payload, oob)
+				if !ok {
+					break
+				}
+				e.take(d, k, time.Now())
+			}
+		}
+		e.advance(time.Now())
+		e.mu.Unlock()
+	}
+	return ctx.Err()
+}
+
+// descriptors opens and closes listeners as sessions need them, and returns what to wait for.
+func (e *Engine) descriptors(now time.Time) []unix.PollFd {
+	needed := map[kind]bool{}
+	for _, s := range e.sessions {
+		needed[s.kind()] = true
+	}
+	for k, l := range e.listeners {
+		if !needed[k] {
+			if l.fd >= 0 {
+				_ = unix.Close(l.fd)
+			}
+			delete(e.listeners, k)
+		}
+	}
+	descriptors := []unix.PollFd{{Fd: int32(e.wake), Events: unix.POLLIN}}
+	for k := range needed {
+		l := e.listeners[k]
+		if l == nil {
+			l = &listener{fd: -1}
+			e.listeners[k] = l
+		}
+		if l.fd < 0 && !now.Before(l.retry) {
+			l.fd, l.err = listen(k)
+			l.retry = now.Add(reopen)
+			e.tell()
+		}
+		if l.fd >= 0 {
+			descriptors = append(descriptors, unix.PollFd{Fd: int32(l.fd), Events: unix.POLLIN})
+		}
+	}
+	return descriptors
+}
+
+// wait is how long nothing is due; negative for ever.
+func (e *Engine) wait(now time.Time) time.Duration {
+	var next time.Time
+	soonest := func(at time.Time) {
+		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	for _, s := range e.discriminator {
+		soonest(s.Next())
+		soonest(s.until)
+	}
+	for _, l := range e.listeners {
+		if l.fd < 0 {
+			soonest(l.retry)
+		}
+	}
+	if next.IsZero() {
+		return -1
+	}
+	return max(0, next.Sub(now))
+}
+
+func poll(descriptors []unix.PollFd, wait time.Duration) error {
+	var timeout *unix.Timespec
+	if wait >= 0 {
+		t := unix.NsecToTimespec(wait.Nanoseconds())
+		timeout = &t
+	}
+	if _, err := unix.Ppoll(descriptors, timeout, nil); err != nil && !errors.Is(err, unix.EINTR) {
+		return fmt.Errorf("wait for packets: %w", err)
+	}
+	return nil
+}
+
+// take finds the session of a datagram (RFC 5880, section 6.8.6) and gives it the packet.
+func (e *Engine) take(d datagram, k kind, now time.Time) {
+	s, p, reason := e.find(d, k)
+	if reason != "" {
+		e.discarded[reason]++
+		return
+	}
+	if answer, send := s.Receive(p, now); send {
+		e.send(s, answer, now)
+	}
+}
+
+func (e *Engine) find(d datagram, k kind) (*session, bfd.Packet, string) {
+	// RFC 5881, section 5: who is not on the link cannot send this.
+	if !k.multihop && d.ttl != sentTTL {
+		return nil, bfd.Packet{}, "ttl"
+	}
+	p, err := bfd.Decode(d.payload)
+	if err != nil {
+		return nil, p, "malformed"
+	}
+	from := remote{d.from, d.scope, k.multihop}
+	s := e.remote[from]
+	if p.YourDiscriminator != 0 {
+		s = e.discriminator[p.YourDiscriminator]
+	}
+	switch {
+	case s == nil:
+		return nil, p, "no_session"
+	case s.remote() != from:
+		// The discriminator alone is no proof of who sent it.
+		return nil, p, "other_address"
+	case d.ttl < int(s.peer.MinimumTTL):
+		return nil, p, "ttl"
+	}
+	return s, p, ""
+}
+
+// advance does what is due in all sessions.
+func (e *Engine) advance(now time.Time) {
+	changed := false
+	for _, s := range e.discriminator {
+		if !s.until.IsZero() && !now.Before(s.until) {
+			e.forget(s)
+			continue
+		}
+		due := s.Next()
+		if p, send := s.Advance(now); send {
+			e.send(s, p, now)
+			if late := now.Sub(due); s.State() == bfd.Up && late > e.longestDelay {
+				e.longestDelay = late
+			}
+		}
+		changed = changed || s.told != s.State()
+		s.told = s.State()
+	}
+	if changed {
+		e.tell()
+	}
+}
+
+// send sends a packet. What the kernel refuses is lost, as on a wire.
+func (e *Engine) send(s *session, p bfd.Packet, now time.Time) {
+	problem := e.trySend(s, p, now)
+	if problem != s.problem {
+		s.problem = problem
+		e.tell()
+	}
+}
+
+func (e *Engine) trySend(s *session, p bfd.Packet, now time.Time) string {
+	if s.fd < 0 {
+		if now.Before(s.retry) {
+			return s.problem
+		}
+		s.retry = now.Add(reopen)
+		fd, err := sender(s.peer.Source, s.peer.Address.Is6())
+		if err != nil {
+			return err.Error()
+		}
+		s.fd = fd
+	}
+	var buffer [64]byte
+	k := s.kind()
+	to := socketAddress(s.peer.Address, k.v6, k.port(), s.scope)
+	if err := unix.Sendto(s.fd, p.Append(buffer[:0]), unix.MSG_DONTWAIT, to); err != nil {
+		return fmt.Sprintf("send to %s port %d: %v", s.peer.Address, k.port(), err)
+	}
+	return ""
+}
+
+func (e *Engine) interrupt() {
+	_, _ = unix.Write(e.wake, []byte{0, 0, 0, 0, 0, 0, 0, 1})
+}
+
+func (e *Engine) drainWake() {
+	var count [8]byte
+	_, _ = unix.Read(e.wake, count[:])
+}
+
+func (e *Engine) tell() {
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+// Report returns what there is, and a channel that is closed when that changes.
+func (e *Engine) Report() (control.Report, <-chan struct{}) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	report := control.Report{Process: e.process, LongestDelay: e.longestDelay, Discarded: map[string]uint64{}}
+	for reason, n := range e.discarded {
+		report.Discarded[reason] = n
+	}
+	for _, s := range e.sessions {
+		report.Sessions = append(report.Sessions, control.Session{
+			Peer: s.peer.Name, Address: s.peer.Address, State: s.State(), PeerState: s.PeerState(),
+			Since: s.Since(), Losses: s.Losses(), Message: e.message(s),
+			TransmitInterval: s.TransmitInterval(), DetectionTime: s.DetectionTime(),
+		})
+	}
+	slices.SortFunc(report.Sessions, func(a, b control.Session) int { return strings.Compare(a.Peer, b.Peer) })
+	return report, e.changed
+}
+
+// message says why a session is not up.
+func (e *Engine) message(s *session) string {
+	if s.State() == bfd.Up {
+		return ""
+	}
+	if l := e.listeners[s.kind()]; l != nil && l.err != nil && l.fd < 0 {
+		return l.err.Error()
+	}
+	switch {
+	case s.problem != "":
+		return s.problem
+	case s.PeerState() == bfd.AdminDown:
+		return "the peer has taken it down administratively"
+	case s.Diagnostic() == bfd.DiagnosticNone && s.DetectionTime() == 0:
+		return "no packet of the peer has come yet"
+	case s.Diagnostic() == bfd.DiagnosticNeighborDown && s.PeerDiagnostic() != bfd.DiagnosticNone:
+		return fmt.Sprintf("%s: %s", s.Diagnostic(), s.PeerDiagnostic())
+	case s.Diagnostic() != bfd.DiagnosticNone:
+		return s.Diagnostic().String()
+	}
+	return ""
+}

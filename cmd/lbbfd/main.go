@@ -34,8 +34,9 @@ func main() {
 	defer stop()
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(memoryLimit)
-	// One thread sends and receives, one speaks with the agent.
-	runtime.GOMAXPROCS(2)
+	// The thread that sends must never wait for another one that was not scheduled: a few
+	// more than can be at work at once.
+	runtime.GOMAXPROCS(4)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		return

@@ -59,6 +59,7 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 		}
 		logger.Info("Started", "resumed", len(saved))
 	}
+	defer func() { _ = sessions.Close() }()
 	listener, err := control.Listen(config.Socket)
 	if err != nil {
 		return err

@@ -87,11 +87,13 @@ func (r *Router) startBGP() {
 	})
 }
 
-func (r *Router) daemon(name string) *exec.Cmd {
+func (r *Router) daemon(name string, arguments ...string) *exec.Cmd {
 	r.t.Helper()
-	cmd := exec.Command("ip", "netns", "exec", r.namespace, "/usr/lib/frr/"+name,
-		"-u", "frr", "-g", "frr", "-f", r.file(name+".conf"), "-i", r.file(name+".pid"),
-		"-z", r.file("zserv.api"), "--vty_socket", r.state, "-P", "0")
+	cmd := exec.Command("ip", append([]string{
+		"netns", "exec", r.namespace, "/usr/lib/frr/" + name,
+		"-u", "frr", "-g", "frr", "-f", r.file(name + ".conf"), "-i", r.file(name + ".pid"),
+		"-z", r.file("zserv.api"), "--vty_socket", r.state, "-P", "0",
+	}, arguments...)...)
 	if err := cmd.Start(); err != nil {
 		r.t.Fatalf("start %s: %v", name, err)
 	}

@@ -61,6 +61,8 @@ type Report struct {
 	Sessions []Session `json:"sessions"`
 	// Discarded counts datagrams that belong to no session or are malformed, by reason.
 	Discarded map[string]uint64 `json:"discarded,omitempty"`
+	// Problem says why packets may be late; empty where nothing is wrong.
+	Problem string `json:"problem,omitempty"`
 	// LongestDelay is the longest by which a packet was sent late since the process started.
 	LongestDelay time.Duration `json:"longestDelay"`
 }

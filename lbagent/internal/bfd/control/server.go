@@ -28,9 +28,10 @@ const (
 
 // Sessions is what a server serves.
 type Sessions interface {
-	Set(want Want) error
-	// Report returns what there is, and a channel that is closed when that changes.
-	Report() (Report, <-chan struct{})
+	Set(want Want)
+	// Report returns what there is, and Told blocks until that may have changed.
+	Report() *Report
+	Told() error
 }
 
 // Listen makes the socket at a path, for root alone. One that a process before left there is
@@ -54,6 +55,12 @@ func Listen(path string) (net.Listener, error) {
 func Serve(ctx context.Context, listener net.Listener, sessions Sessions, logger logr.Logger) error {
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
 	defer stop()
+	changed := newBroadcast()
+	go func() {
+		for sessions.Told() == nil {
+			changed.send()
+		}
+	}()
 	var clients sync.WaitGroup
 	defer clients.Wait()
 	for {
@@ -64,11 +71,11 @@ func Serve(ctx context.Context, listener net.Listener, sessions Sessions, logger
 			}
 			return fmt.Errorf("accept an agent: %w", err)
 		}
-		clients.Go(func() { serve(ctx, connection, sessions, logger) })
+		clients.Go(func() { serve(ctx, connection, sessions, changed, logger) })
 	}
 }
 
-func serve(ctx context.Context, connection net.Conn, sessions Sessions, logger logr.Logger) {
+func serve(ctx context.Context, connection net.Conn, sessions Sessions, changed *broadcast, logger logr.Logger) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = connection.Close() })
@@ -83,24 +90,44 @@ func serve(ctx context.Context, connection net.Conn, sessions Sessions, logger l
 				}
 				return
 			}
-			if err := sessions.Set(want); err != nil {
-				logger.Error(err, "A session that the agent wants is not possible")
-			}
+			sessions.Set(want)
 		}
 	}()
 	for encoder := json.NewEncoder(connection); ; {
-		report, changed := sessions.Report()
+		again := changed.next()
 		_ = connection.SetWriteDeadline(time.Now().Add(writeTimeout))
-		if err := encoder.Encode(report); err != nil {
+		if err := encoder.Encode(sessions.Report()); err != nil {
 			return
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-changed:
+		case <-again:
 		case <-time.After(tellAgain):
 		}
 	}
+}
+
+// broadcast wakes all who wait.
+type broadcast struct {
+	mu      sync.Mutex
+	channel chan struct{}
+}
+
+func newBroadcast() *broadcast { return &broadcast{channel: make(chan struct{})} }
+
+// next is closed by the next send.
+func (b *broadcast) next() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.channel
+}
+
+func (b *broadcast) send() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	close(b.channel)
+	b.channel = make(chan struct{})
 }
 
 // lines refuses lines that are too long, so that a client cannot make the process grow.

@@ -9,14 +9,17 @@ package engine
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,29 +30,49 @@ import (
 
 const (
 	// batch bounds how many datagrams of a socket are taken before it is looked at what is due.
-	batch = 512
+	// After a full one there is a pause: the thread goes before all others of the node, and a
+	// flood must not give it a processor. It is more than MaxSessions send at 10 ms.
+	batch = 64
+	pause = time.Millisecond
 	// reopen is how often a socket that could not be opened is tried again.
 	reopen = 2 * time.Second
 )
 
+// one is what an eventfd is written.
+var one = binary.NativeEndian.AppendUint64(nil, 1)
+
 // MaxSessions bounds how many sessions a node has.
 const MaxSessions = 256
 
-// Engine holds the sessions of a node.
+// Engine holds the sessions of a node. The thread of Run owns everything but the atomic
+// fields: it must wait for no lock, since who has it may wait for a processor.
 type Engine struct {
-	wake int // an eventfd
+	// wake ends the thread's wait; told is written when the report changed. Both are eventfds.
+	wake, toldFD int
+	told         *os.File
 
-	mu            sync.Mutex
+	wanted   atomic.Pointer[control.Want]
+	stretch  atomic.Int64
+	report   atomic.Pointer[control.Report]
+	handover atomic.Pointer[handover]
+
+	have          *control.Want
 	sessions      map[string]*session
 	leaving       map[uint32]*session
 	discriminator map[uint32]*session
 	remote        map[remote]*session
 	listeners     map[kind]*listener
-	discarded     map[string]uint64
-	longestDelay  time.Duration
-	process       string
-	// changed is closed and made again when the report changed.
-	changed chan struct{}
+	// refused are wanted sessions that are not possible, with the reason.
+	refused      []control.Session
+	discarded    map[string]uint64
+	longestDelay time.Duration
+	process      string
+	// priority is why the thread has none before others; nil where it has.
+	priority  error
+	stretched bool
+	// changed is true where the report must be told of, published when it was last made.
+	changed   bool
+	published time.Time
 }
 
 // session is a bfd.Session and its way to the peer.
@@ -63,7 +86,19 @@ type session struct {
 	retry   time.Time
 	// until is when a session that was taken down is forgotten; zero for the others.
 	until time.Time
-	told  bfd.State
+	// told is what was last reported.
+	told observed
+	sent time.Time
+}
+
+type observed struct {
+	state, peer         bfd.State
+	transmit, detection time.Duration
+	problem             string
+}
+
+func (s *session) observed() observed {
+	return observed{s.State(), s.PeerState(), s.TransmitInterval(), s.DetectionTime(), s.problem}
 }
 
 // remote is how a packet without our discriminator is assigned (RFC 5880, section 6.3).
@@ -85,25 +120,41 @@ func New(process string) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make an eventfd: %w", err)
 	}
-	return &Engine{
-		wake: wake, process: process,
+	told, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("make an eventfd: %w", err)
+	}
+	e := &Engine{
+		wake: wake, toldFD: told, told: os.NewFile(uintptr(told), "told"), process: process,
 		sessions: map[string]*session{}, leaving: map[uint32]*session{},
 		discriminator: map[uint32]*session{}, remote: map[remote]*session{},
 		listeners: map[kind]*listener{}, discarded: map[string]uint64{},
-		changed: make(chan struct{}),
-	}, nil
+	}
+	e.report.Store(&control.Report{Process: process})
+	return e, nil
 }
 
-// Set makes the sessions what want says. Sessions whose peers stay go on.
-func (e *Engine) Set(want control.Want) error {
-	if len(want.Peers) > MaxSessions {
-		return fmt.Errorf("%d sessions are wanted, %d are possible", len(want.Peers), MaxSessions)
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	defer e.interrupt()
-	defer e.tell()
-	now := time.Now()
+// Set says which sessions there should be. Those whose peers stay go on.
+func (e *Engine) Set(want control.Want) {
+	e.wanted.Store(&want)
+	e.interrupt()
+}
+
+// Report returns what there is. It must not be changed.
+func (e *Engine) Report() *control.Report { return e.report.Load() }
+
+// Told blocks until the report may have changed, or Close was called.
+func (e *Engine) Told() error {
+	var count [8]byte
+	_, err := e.told.Read(count[:])
+	return err
+}
+
+// Close ends all calls of Told.
+func (e *Engine) Close() error { return e.told.Close() }
+
+// set makes the sessions what want says.
+func (e *Engine) set(want *control.Want, now time.Time) {
 	wanted := map[string]control.Peer{}
 	for _, peer := range want.Peers {
 		wanted[peer.Name] = peer
@@ -113,22 +164,35 @@ func (e *Engine) Set(want control.Want) error {
 			e.leave(s, now)
 		}
 	}
-	var errs []error
+	e.refused = nil
 	for _, peer := range want.Peers {
-		if peer.Parameters.DetectMultiplier == 0 || !peer.Address.IsValid() {
-			errs = append(errs, fmt.Errorf("LBPeer %s: neither the multiplier nor the address may be missing", peer.Name))
-			continue
-		}
-		if s, ok := e.sessions[peer.Name]; ok {
+		err := check(peer)
+		if s, ok := e.sessions[peer.Name]; ok && err == nil {
 			s.peer = peer
 			s.Session.Set(peer.Parameters)
 			continue
 		}
-		if err := e.add(peer, bfd.NewSession(peer.Parameters, e.free(), rand.Float64, now)); err != nil {
-			errs = append(errs, err)
+		switch {
+		case err != nil:
+		case len(e.sessions) >= MaxSessions:
+			err = fmt.Errorf("a node has %d BFD sessions at most", MaxSessions)
+		default:
+			err = e.add(peer, bfd.NewSession(peer.Parameters, e.free(), rand.Float64, now))
+		}
+		if err != nil {
+			e.refused = append(e.refused, control.Session{
+				Peer: peer.Name, Address: peer.Address, State: bfd.Down, PeerState: bfd.Down, Since: now, Message: err.Error(),
+			})
 		}
 	}
-	return errors.Join(errs...)
+	e.changed = true
+}
+
+func check(peer control.Peer) error {
+	if peer.Parameters.DetectMultiplier == 0 || !peer.Address.IsValid() || peer.Parameters.TransmitInterval <= 0 {
+		return errors.New("the address, the multiplier or an interval is missing")
+	}
+	return nil
 }
 
 // sameWay reports whether a session can go on: only the parameters changed.
@@ -137,16 +201,17 @@ func sameWay(a, b control.Peer) bool {
 }
 
 func (e *Engine) add(peer control.Peer, state *bfd.Session) error {
-	s := &session{Session: state, peer: peer, fd: -1, told: state.State()}
+	s := &session{Session: state, peer: peer, fd: -1}
+	s.told = s.observed()
 	scope, err := scopeOf(peer.Address)
 	if err != nil {
-		return fmt.Errorf("LBPeer %s: %w", peer.Name, err)
+		return err
 	}
 	s.scope = scope
 	key := s.remote()
 	switch other, taken := e.remote[key]; {
 	case taken && other.until.IsZero():
-		return fmt.Errorf("LBPeer %s: %s has a session for LBPeer %s", peer.Name, peer.Address, other.peer.Name)
+		return fmt.Errorf("%s has a session for LBPeer %s", peer.Address, other.peer.Name)
 	case taken:
 		// It would go on telling the peer that it is down.
 		e.forget(other)
@@ -192,33 +257,59 @@ func (e *Engine) free() uint32 {
 
 // Run sends and receives until ctx is done.
 func (e *Engine) Run(ctx context.Context) error {
+	// The thread ends with the goroutine: nothing else may run with its priority.
 	runtime.LockOSThread()
+	e.priority = realtime()
 	stop := context.AfterFunc(ctx, e.interrupt)
 	defer stop()
 	payload, oob := make([]byte, largest), make([]byte, 128)
 	for ctx.Err() == nil {
-		e.mu.Lock()
-		descriptors := e.descriptors(time.Now())
-		wait := e.wait(time.Now())
-		e.mu.Unlock()
-		if err := poll(descriptors, wait); err != nil {
+		e.obey(time.Now())
+		e.publish(time.Now())
+		if err := poll(e.descriptors(time.Now()), e.wait(time.Now())); err != nil {
 			return err
 		}
-		e.mu.Lock()
 		e.drainWake()
+		flooded := false
 		for k, l := range e.listeners {
-			for n := 0; l.fd >= 0 && n < batch; n++ {
+			n := 0
+			for ; l.fd >= 0 && n < batch; n++ {
 				d, ok := receive(l.fd, payload, oob)
 				if !ok {
 					break
 				}
 				e.take(d, k, time.Now())
 			}
+			flooded = flooded || n == batch
 		}
 		e.advance(time.Now())
-		e.mu.Unlock()
+		if flooded {
+			time.Sleep(pause)
+		}
 	}
 	return ctx.Err()
+}
+
+// obey does what was asked of the thread.
+func (e *Engine) obey(now time.Time) {
+	if want := e.wanted.Load(); want != e.have {
+		e.have = want
+		e.set(want, now)
+	}
+	e.handOver()
+}
+
+// publish makes a report where something changed, and each second for the counters.
+func (e *Engine) publish(now time.Time) {
+	if !e.changed && now.Sub(e.published) < time.Second {
+		return
+	}
+	e.report.Store(e.makeReport())
+	e.published = now
+	if e.changed {
+		e.changed = false
+		_, _ = unix.Write(int(e.toldFD), one)
+	}
 }
 
 // descriptors opens and closes listeners as sessions need them, and returns what to wait for.
@@ -245,7 +336,7 @@ func (e *Engine) descriptors(now time.Time) []unix.PollFd {
 		if l.fd < 0 && !now.Before(l.retry) {
 			l.fd, l.err = listen(k)
 			l.retry = now.Add(reopen)
-			e.tell()
+			e.changed = true
 		}
 		if l.fd >= 0 {
 			descriptors = append(descriptors, unix.PollFd{Fd: int32(l.fd), Events: unix.POLLIN})
@@ -329,34 +420,28 @@ func (e *Engine) find(d datagram, k kind) (*session, bfd.Packet, string) {
 
 // advance does what is due in all sessions.
 func (e *Engine) advance(now time.Time) {
-	changed := false
 	for _, s := range e.discriminator {
 		if !s.until.IsZero() && !now.Before(s.until) {
 			e.forget(s)
 			continue
 		}
-		due := s.Next()
+		interval := s.TransmitInterval()
 		if p, send := s.Advance(now); send {
 			e.send(s, p, now)
-			if late := now.Sub(due); s.State() == bfd.Up && late > e.longestDelay {
-				e.longestDelay = late
+			if s.told.state == bfd.Up && s.State() == bfd.Up && s.told.transmit == interval {
+				e.longestDelay = max(e.longestDelay, now.Sub(s.sent)-interval)
 			}
+			s.sent = now
 		}
-		changed = changed || s.told != s.State()
-		s.told = s.State()
-	}
-	if changed {
-		e.tell()
+		if seen := s.observed(); seen != s.told {
+			s.told, e.changed = seen, true
+		}
 	}
 }
 
 // send sends a packet. What the kernel refuses is lost, as on a wire.
 func (e *Engine) send(s *session, p bfd.Packet, now time.Time) {
-	problem := e.trySend(s, p, now)
-	if problem != s.problem {
-		s.problem = problem
-		e.tell()
-	}
+	s.problem = e.trySend(s, p, now)
 }
 
 func (e *Engine) trySend(s *session, p bfd.Packet, now time.Time) string {
@@ -381,7 +466,7 @@ func (e *Engine) trySend(s *session, p bfd.Packet, now time.Time) string {
 }
 
 func (e *Engine) interrupt() {
-	_, _ = unix.Write(e.wake, []byte{0, 0, 0, 0, 0, 0, 0, 1})
+	_, _ = unix.Write(e.wake, one)
 }
 
 func (e *Engine) drainWake() {
@@ -389,18 +474,13 @@ func (e *Engine) drainWake() {
 	_, _ = unix.Read(e.wake, count[:])
 }
 
-func (e *Engine) tell() {
-	close(e.changed)
-	e.changed = make(chan struct{})
-}
-
-// Report returns what there is, and a channel that is closed when that changes.
-func (e *Engine) Report() (control.Report, <-chan struct{}) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	report := control.Report{Process: e.process, LongestDelay: e.longestDelay, Discarded: map[string]uint64{}}
-	for reason, n := range e.discarded {
-		report.Discarded[reason] = n
+func (e *Engine) makeReport() *control.Report {
+	report := &control.Report{
+		Process: e.process, LongestDelay: e.longestDelay,
+		Discarded: maps.Clone(e.discarded), Sessions: slices.Clone(e.refused),
+	}
+	if e.priority != nil {
+		report.Problem = e.priority.Error()
 	}
 	for _, s := range e.sessions {
 		report.Sessions = append(report.Sessions, control.Session{
@@ -410,7 +490,7 @@ func (e *Engine) Report() (control.Report, <-chan struct{}) {
 		})
 	}
 	slices.SortFunc(report.Sessions, func(a, b control.Session) int { return strings.Compare(a.Peer, b.Peer) })
-	return report, e.changed
+	return report
 }
 
 // message says why a session is not up.

@@ -23,48 +23,58 @@ type Saved struct {
 	Session bfd.Saved
 }
 
+type handover struct {
+	saved []Saved
+	// settled is true when all peers have agreed to wait.
+	settled bool
+}
+
 // HandOver asks the peers to wait for so long, until they all agreed or ctx is done, and
 // returns the sessions that are up. Run must go on meanwhile.
 func (e *Engine) HandOver(ctx context.Context, detectionTime time.Duration) []Saved {
-	e.each(func(s *session) { s.Stretch(detectionTime) })
-	e.interrupt()
+	e.stretch.Store(int64(detectionTime))
 	ticker := time.NewTicker(settleInterval)
 	defer ticker.Stop()
 	for {
-		settled := true
-		e.each(func(s *session) { settled = settled && s.Settled() })
-		if settled {
-			break
+		e.interrupt()
+		last := e.handover.Load()
+		if last != nil && last.settled {
+			return last.saved
 		}
 		select {
 		case <-ticker.C:
-			continue
 		case <-ctx.Done():
+			if last == nil {
+				return nil
+			}
+			return last.saved
 		}
-		break
 	}
-	var saved []Saved
-	e.each(func(s *session) {
-		if state, up := s.Save(); up {
-			saved = append(saved, Saved{s.peer, state})
-		}
-	})
-	slices.SortFunc(saved, func(a, b Saved) int { return strings.Compare(a.Peer.Name, b.Peer.Name) })
-	return saved
 }
 
-func (e *Engine) each(act func(*session)) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, s := range e.sessions {
-		act(s)
+// handOver does what HandOver asks.
+func (e *Engine) handOver() {
+	detectionTime := time.Duration(e.stretch.Load())
+	if detectionTime == 0 {
+		return
 	}
+	h := &handover{settled: true}
+	for _, s := range e.sessions {
+		if !e.stretched {
+			s.Stretch(detectionTime)
+		}
+		h.settled = h.settled && s.Settled()
+		if state, up := s.Save(); up {
+			h.saved = append(h.saved, Saved{s.peer, state})
+		}
+	}
+	e.stretched = true
+	slices.SortFunc(h.saved, func(a, b Saved) int { return strings.Compare(a.Peer.Name, b.Peer.Name) })
+	e.handover.Store(h)
 }
 
 // Resume goes on with the sessions of a process before. It is called before Set and Run.
 func (e *Engine) Resume(saved []Saved) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	if len(saved) > MaxSessions {
 		return fmt.Errorf("%d sessions were saved, %d are possible", len(saved), MaxSessions)
 	}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bfd
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	protocol "github.com/millrace-lb/millrace/lbagent/internal/bfd"
+	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
+	"github.com/millrace-lb/millrace/lbagent/test/frr"
+)
+
+const frrPeers = ` peer 198.51.100.2
+  receive-interval 100
+  transmit-interval 100
+ peer 2001:db8::2
+  receive-interval 100
+  transmit-interval 100
+ peer 198.51.100.2 multihop local-address 198.51.100.1
+  receive-interval 100
+  transmit-interval 100
+ peer 2001:db8::2 multihop local-address 2001:db8::1
+  receive-interval 100
+  transmit-interval 100
+`
+
+// frrPeer is what bfdd shows of a session.
+type frrPeer struct {
+	Peer                string `json:"peer"`
+	Multihop            bool   `json:"multihop"`
+	Status              string `json:"status"`
+	Diagnostic          string `json:"diagnostic"`
+	RemoteDiagnostic    string `json:"remote-diagnostic"`
+	ReceiveInterval     int    `json:"remote-receive-interval"`
+	TransmitInterval    int    `json:"remote-transmit-interval"`
+	EchoReceiveInterval int    `json:"remote-echo-receive-interval"`
+	SessionDown         int    `json:"session-down"`
+}
+
+type frrLab struct {
+	*lab
+	frr *frr.Router
+}
+
+func newFRRLab(t *testing.T, configuration string) *frrLab {
+	t.Helper()
+	l := &frrLab{lab: newLab(t)}
+	l.frr = frr.Start(t, l.router, "")
+	l.frr.StartBFD(configuration)
+	return l
+}
+
+// shown are bfdd's sessions: the state, and how often they were lost.
+func (l *frrLab) shown() []frrPeer {
+	l.t.Helper()
+	var states, counters []frrPeer
+	l.frr.Show("show bfd peers json", &states)
+	l.frr.Show("show bfd peers counters json", &counters)
+	for i, state := range states {
+		for _, counter := range counters {
+			if counter.Peer == state.Peer && counter.Multihop == state.Multihop {
+				states[i].SessionDown = counter.SessionDown
+			}
+		}
+	}
+	return states
+}
+
+func (l *frrLab) awaitAll(status string, change func(frrPeer) bool) {
+	l.t.Helper()
+	await(l.t, upWithin, "all of FRR's sessions are "+status, func() (bool, any) {
+		shown := l.shown()
+		for _, peer := range shown {
+			if peer.Status != status || change != nil && !change(peer) {
+				return false, shown
+			}
+		}
+		return len(shown) > 0, shown
+	})
+}
+
+// Sessions of all four kinds come up with FRR, survive a replaced process without a loss, and
+// are taken down without one.
+func TestFRR(t *testing.T) {
+	l := newFRRLab(t, frrPeers)
+	p := l.start(l.node, "node")
+	p.Set(control.Want{Peers: peers()})
+	for _, peer := range peers() {
+		p.awaitState(peer.Name, protocol.Up)
+	}
+	fast := func(peer frrPeer) bool {
+		return peer.ReceiveInterval == 100 && peer.TransmitInterval == 100 && peer.EchoReceiveInterval == 0
+	}
+	l.awaitAll("up", fast)
+	await(t, upWithin, "FRR goes at 100 ms", func() (bool, any) {
+		session := p.session(multihop6)
+		return session.DetectionTime == 300*ms && session.TransmitInterval == 100*ms, session
+	})
+
+	// A replaced process: FRR is asked to wait, and is not disappointed.
+	since := p.session(routerName4).Since
+	p.end(syscall.SIGTERM)
+	l.awaitAll("up", func(peer frrPeer) bool { return peer.TransmitInterval == 10000 && peer.SessionDown == 0 })
+	// Longer than the detection time that was negotiated before.
+	time.Sleep(time.Second)
+	p = l.start(l.node, "node")
+	p.Set(control.Want{Peers: peers()})
+	for _, peer := range peers() {
+		if session := p.awaitState(peer.Name, protocol.Up); session.Losses != 0 {
+			t.Errorf("%s: %d losses", peer.Name, session.Losses)
+		}
+	}
+	l.awaitAll("up", fast)
+	for _, peer := range l.shown() {
+		if peer.SessionDown != 0 {
+			t.Errorf("FRR lost a session: %+v", peer)
+		}
+	}
+	if got := p.session(routerName4).Since; !got.Equal(since) {
+		t.Errorf("up since %s, was since %s before", got, since)
+	}
+
+	// The peer's administrator: told apart from a loss.
+	l.frr.Configure("bfd", "peer 198.51.100.2", "shutdown")
+	session := p.awaitState(routerName4, protocol.Down)
+	if session.PeerState != protocol.AdminDown || session.Losses != 0 || session.Message == "" {
+		t.Errorf("FRR's shutdown: %+v", session)
+	}
+	l.frr.Configure("bfd", "peer 198.51.100.2", "no shutdown")
+	p.awaitState(routerName4, protocol.Up)
+
+	// Ours.
+	p.Set(control.Want{})
+	l.awaitAll("down", func(peer frrPeer) bool { return peer.Diagnostic == "neighbor signaled session down" })
+}
+
+// FRR's timers, and its wish for echo, change a session that stays up.
+func TestFRRChanges(t *testing.T) {
+	l := newFRRLab(t, frrPeers)
+	p := l.start(l.node, "node")
+	p.Set(control.Want{Peers: peers()[:1]})
+	p.awaitState(routerName4, protocol.Up)
+	l.frr.Configure("bfd", "peer 198.51.100.2", "transmit-interval 400", "detect-multiplier 5", "echo-mode")
+	await(t, upWithin, "FRR's new interval is used", func() (bool, any) {
+		session := p.session(routerName4)
+		return session.DetectionTime == 5*400*ms, session
+	})
+	changed := peers()[:1]
+	changed[0].Parameters = protocol.Parameters{TransmitInterval: 250 * ms, ReceiveInterval: 500 * ms, DetectMultiplier: 4}
+	p.Set(control.Want{Peers: changed})
+	await(t, upWithin, "our new intervals are used", func() (bool, any) {
+		session := p.session(routerName4)
+		return session.DetectionTime == 5*500*ms && session.TransmitInterval == 250*ms, session
+	})
+	await(t, upWithin, "FRR knows our new intervals", func() (bool, any) {
+		shown := l.shown()
+		for _, peer := range shown {
+			if peer.Peer == nodeIPv4.String() && !peer.Multihop {
+				return peer.TransmitInterval == 250 && peer.ReceiveInterval == 500, shown
+			}
+		}
+		return false, shown
+	})
+	if session := p.session(routerName4); session.Losses != 0 || session.State != protocol.Up {
+		t.Errorf("%+v", session)
+	}
+}
+
+// A process that stops sending is lost by FRR, and a cut link by both, within the detection
+// time and what it takes to see it.
+func TestFRRDetects(t *testing.T) {
+	const slack = 200 * ms
+	l := newFRRLab(t, frrPeers)
+	p := l.start(l.node, "node")
+	p.Set(control.Want{Peers: peers()})
+	for _, peer := range peers() {
+		p.awaitState(peer.Name, protocol.Up)
+	}
+	fast := func(peer frrPeer) bool { return peer.TransmitInterval == 100 && peer.ReceiveInterval == 100 }
+	l.awaitAll("up", fast)
+	await(t, upWithin, "300 ms are negotiated", func() (bool, any) {
+		session := p.session(routerName4)
+		return session.DetectionTime == 300*ms, session
+	})
+	l.run("ip", "-n", l.router, "link", "set", "eth0", "down")
+	took := await(t, 300*ms+slack, "the node knows", func() (bool, any) {
+		session := p.session(routerName4)
+		return session.State != protocol.Up && session.Losses == 1, session
+	})
+	t.Logf("link cut: known after %s", took)
+	l.run("ip", "-n", l.router, "link", "set", "eth0", "up")
+	l.run("ip", "-n", l.router, "address", "replace", routerIPv6.String()+"/64", "dev", "eth0", "nodad")
+	for _, peer := range peers() {
+		p.awaitState(peer.Name, protocol.Up)
+	}
+	l.awaitAll("up", fast)
+	p.signal(syscall.SIGSTOP)
+	took = await(t, 300*ms+slack, "FRR knows", func() (bool, any) {
+		shown := l.shown()
+		for _, peer := range shown {
+			if peer.Status != "down" {
+				return false, shown
+			}
+		}
+		return true, shown
+	})
+	t.Logf("process stopped: known by FRR after %s", took)
+	p.signal(syscall.SIGCONT)
+	p.awaitState(routerName4, protocol.Up)
+}

@@ -21,7 +21,7 @@ help: ## Show the targets.
 .PHONY: build
 build: ## Build the programs into bin/.
 	@mkdir -p $(BIN)
-	$(STATIC) -o $(BIN)/ ./cmd/operator ./cmd/lbagent ./cmd/millrace ./cmd/gateway ./cmd/lbproxy
+	$(STATIC) -o $(BIN)/ ./cmd/operator ./cmd/lbagent ./cmd/lbbfd ./cmd/millrace ./cmd/gateway ./cmd/lbproxy
 	ln -sf millrace $(BIN)/kubectl-millrace
 	ln -sf millrace $(BIN)/kubectl_complete-millrace
 	go build -trimpath -o $(BIN)/lab ./test/lab
@@ -107,7 +107,7 @@ bench-gateway-size: build ## Measure one change among 5,000 routes, 10,000 hosts
 image: build ## Assemble the OCI images of all programs and echo into dist/images/, without Docker.
 	@mkdir -p $(IMAGES)
 	go run ./hack/mkimage --arch $(ARCH) --name $(REGISTRY)/operator:$(TAG) --entrypoint /operator --user 65532 --output $(IMAGES)/operator-$(ARCH).tar $(BIN)/operator:/operator
-	go run ./hack/mkimage --arch $(ARCH) --name $(REGISTRY)/lbagent:$(TAG) --entrypoint /lbagent --output $(IMAGES)/lbagent-$(ARCH).tar $(BIN)/lbagent:/lbagent
+	go run ./hack/mkimage --arch $(ARCH) --name $(REGISTRY)/lbagent:$(TAG) --entrypoint /lbagent --output $(IMAGES)/lbagent-$(ARCH).tar $(BIN)/lbagent:/lbagent $(BIN)/lbbfd:/lbbfd
 	go run ./hack/mkimage --arch $(ARCH) --name $(REGISTRY)/gateway:$(TAG) --entrypoint /gateway --user 65532 --output $(IMAGES)/gateway-$(ARCH).tar $(BIN)/gateway:/gateway
 	go run ./hack/mkimage --arch $(ARCH) --name $(REGISTRY)/lbproxy:$(TAG) --entrypoint /lbproxy --user 65532 --output $(IMAGES)/lbproxy-$(ARCH).tar $(BIN)/lbproxy:/lbproxy
 	go run ./hack/mkimage --arch $(ARCH) --name $(REGISTRY)/echo:$(TAG) --entrypoint /echo --output $(IMAGES)/echo-$(ARCH).tar $(BIN)/echo:/echo

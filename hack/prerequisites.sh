@@ -13,10 +13,10 @@
 
 set -eu
 
-# frr: the lab's routers. libseccomp-dev, pkg-config, gcc, libc6-dev: runc is built from
-# source. util-linux: setpriv. iptables: Flannel, and kube-proxy's other mode. conntrack: tests
+# frr: the lab's routers. bird2: another router that tests run. libseccomp-dev, pkg-config,
+# gcc, libc6-dev: runc is built from source. util-linux: setpriv. iptables: Flannel, and kube-proxy's other mode. conntrack: tests
 # make the kernel forget connections. curl and tcpdump are for people.
-runtime="frr iproute2 ethtool nftables iptables conntrack libseccomp-dev pkg-config gcc libc6-dev util-linux curl"
+runtime="frr bird2 iproute2 ethtool nftables iptables conntrack libseccomp-dev pkg-config gcc libc6-dev util-linux curl"
 # dpkg: unpacks kernels.
 kernels="qemu-system-x86 iproute2 ethtool dpkg"
 develop="clang-19 llvm-19 libbpf-dev bpftool shellcheck tcpdump"

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
@@ -104,6 +105,11 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		Vouch:  p.datapath.Vouch,
 		Report: func(err error) { reportHops(logger, err) },
 	})
+	var process bfdProcess = noProcess{}
+	client := control.NewClient(config.BFDSocket)
+	if config.BFDSocket != "" {
+		process = client
+	}
 	loop := &loop{
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,
@@ -112,6 +118,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		dataplane:     p.datapath,
 		hops:          hops,
 		speaker:       speaker,
+		detector:      newDetector(process, speaker.Down, logger.WithName("bfd")),
 		status:        writer,
 		logger:        logger,
 		health:        newHealth(),
@@ -133,6 +140,10 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	group.Go(func() error { return hops.Run(ctx) })
 	links := make(chan struct{}, 1)
 	group.Go(func() error { return netdev.Watch(ctx, func() { notify(links) }) })
+	if config.BFDSocket != "" {
+		group.Go(func() error { return client.Run(ctx) })
+		group.Go(func() error { return loop.detector.run(ctx, client.Changed(), func() { notify(links) }) })
+	}
 	group.Go(func() error {
 		// What is not known yet must not be taken for what is gone.
 		select {
@@ -215,7 +226,9 @@ func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p p
 	}
 	services := func() map[forwarding.FrontendKey]string { return l.names.current.Load().Services }
 	collector := metrics.NewCollector(config.Version, p.datapath, l.speaker.Sessions, services)
-	group.Go(func() error { return metrics.Serve(ctx, listener, protection, collector, l.passes) })
+	group.Go(func() error {
+		return metrics.Serve(ctx, listener, protection, collector, l.passes, metrics.NewBFD(l.detector.process.Report))
+	})
 	return nil
 }
 

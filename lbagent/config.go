@@ -8,6 +8,7 @@ import (
 	"time"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
+	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
@@ -54,6 +55,9 @@ type Config struct {
 	// Socket is the path of the socket at which Drops, Top and Trace ask. Empty:
 	// none.
 	Socket string
+	// BFDSocket is the path of the socket of the process that holds the BFD sessions (package
+	// lbagent/bfd). Empty: there is none.
+	BFDSocket string
 	// WithdrawDelay is how long what a withdrawn route led to keeps working,
 	// so that routers have stopped sending by then.
 	WithdrawDelay time.Duration
@@ -75,6 +79,7 @@ func DefaultConfig() Config {
 		MetricsSecure:      true,
 		HealthBindAddress:  "127.0.0.1:7481",
 		Socket:             consoleapi.Socket,
+		BFDSocket:          control.Socket,
 		WithdrawDelay:      time.Second,
 	}
 }

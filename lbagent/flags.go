@@ -64,6 +64,8 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 		"directory with tls.crt and tls.key for metrics (default: a certificate that signs itself)")
 	flags.StringVar(&c.HealthBindAddress, "health-probe-bind-address", c.HealthBindAddress,
 		"host:port that serves /healthz and /readyz; 0: none")
+	flags.StringVar(&c.BFDSocket, "bfd-socket", c.BFDSocket,
+		"path of the socket of lbbfd, which holds the BFD sessions; empty: none")
 	flags.DurationVar(&c.WithdrawDelay, "withdraw-delay", c.WithdrawDelay,
 		"how long packets are still taken after their route was withdrawn")
 }

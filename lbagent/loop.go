@@ -64,6 +64,7 @@ type loop struct {
 	dataplane dataPlane
 	hops      hopWatcher
 	speaker   speaker
+	detector  *detector
 	status    reporter
 	logger    logr.Logger
 	health    *health
@@ -162,6 +163,8 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	bgpErr := l.speaker.Set(wantBGP(m, routes))
 	l.announced = announced(l.announced, decisions, l.speaker.Announced(), bgpErr)
 	l.observation.Sessions = sessions(l.speaker.Sessions())
+	l.detector.want(m)
+	l.detector.observe(m, l.observation.Sessions)
 	l.names.decide(now, &l.observation)
 
 	if !errors.Is(bgpErr, bgp.ErrNotWithdrawn) {

@@ -248,6 +248,7 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 		dataplane: n,
 		hops:      n,
 		speaker:   speakerOf{n},
+		detector:  newDetector(noProcess{}, nil, logr.Discard()),
 		status:    reporterOf{n},
 		logger:    logr.Discard(),
 		health:    newHealth(),

@@ -33,6 +33,8 @@ type Peer struct {
 	Session
 	// Nodes selects the nodes that have the session, by their labels.
 	Nodes labels.Selector
+	// BFD is the zero value where the peer has no BFD session.
+	BFD BFD
 }
 
 // Session is what a node needs to know for its BGP session with a router.
@@ -76,6 +78,7 @@ func ParsePeer(object *millracev1alpha1.LBPeer) (Peer, []Problem) {
 			peer.MultiHopTTL = uint8(ttl)
 		}
 	}
+	peer.BFD = p.bfd(&peer.Session, spec.BFD)
 	return peer, p.found
 }
 

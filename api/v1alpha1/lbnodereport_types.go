@@ -187,6 +187,10 @@ type SessionStatus struct {
 	//
 	// +optional
 	Message string `json:"message,omitempty"`
+	// BFD is the state of the BFD session with the router, where the LBPeer wants one.
+	//
+	// +optional
+	BFD *BFDStatus `json:"bfd,omitempty"`
 }
 
 // LBNodeReportList is a list of LBNodeReports.

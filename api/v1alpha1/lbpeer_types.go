@@ -116,6 +116,11 @@ type LBPeerSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	GracefulRestart *GracefulRestart `json:"gracefulRestart,omitempty"`
+
+	// BFD finds a cut link or a dead router faster than holdTime. Absent: no BFD session.
+	//
+	// +optional
+	BFD *BFD `json:"bfd,omitempty"`
 }
 
 // GracefulRestart is the graceful restart of a session (RFC 4724).

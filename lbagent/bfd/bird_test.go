@@ -130,7 +130,7 @@ func TestBIRD(t *testing.T) {
 		return strings.Count(out, "0.300") == len(wanted), out
 	})
 	p.signal(syscall.SIGSTOP)
-	took := l.awaitAll(500*ms, "Down")
+	took := l.awaitAll(time.Second, "Down")
 	t.Logf("process stopped: known by BIRD after %s", took)
 	p.signal(syscall.SIGCONT)
 	for _, peer := range wanted {

@@ -37,7 +37,7 @@ type Config struct {
 
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
-	return Config{Socket: control.Socket, State: "/run/millrace/bfd.json", RestartTime: 30 * time.Second}
+	return Config{Socket: control.Socket, State: "/run/millrace-bfd/sessions.json", RestartTime: 30 * time.Second}
 }
 
 // Run holds sessions until ctx is done, and hands them over to the next process then.
@@ -45,12 +45,11 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 	if config.RestartTime < 0 || config.RestartTime > longestHandOver {
 		return fmt.Errorf("--restart-time is %s, must be between 0 and %s", config.RestartTime, longestHandOver)
 	}
-	started := time.Now()
-	sessions, err := engine.New(started.UTC().Format(time.RFC3339Nano))
+	sessions, err := engine.New()
 	if err != nil {
 		return err
 	}
-	switch saved, err := load(config.State, started); {
+	switch saved, err := load(config.State, time.Now()); {
 	case err != nil:
 		logger.Error(err, "Sessions of the process before are lost")
 	default:

@@ -25,6 +25,7 @@ func (b *builder) isForThisNode(selector labels.Selector) bool {
 // buildPeers fills the peers that select this node.
 func (b *builder) buildPeers() {
 	taken := map[netip.AddrPort]string{}
+	b.model.BFD = map[string]desired.BFD{}
 	for _, object := range oldestFirst(b.snapshot.Peers) {
 		peer, problems := desired.ParsePeer(object)
 		if !b.isForThisNode(peer.Nodes) || b.reported(problems) {
@@ -37,6 +38,9 @@ func (b *builder) buildPeers() {
 		}
 		taken[peer.Socket()] = peer.Name
 		b.model.Peers = append(b.model.Peers, peer.Session)
+		if peer.BFD.Enabled {
+			b.model.BFD[peer.Name] = peer.BFD
+		}
 	}
 	slices.SortFunc(b.model.Peers, func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
 }

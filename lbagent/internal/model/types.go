@@ -49,6 +49,8 @@ type Model struct {
 	Pools     []netip.Prefix
 	Frontends []Frontend
 	Peers     []Peer
+	// BFD are the BFD sessions of peers that have one, by the peer's name.
+	BFD map[string]desired.BFD
 	// Advertisements hold only those that select this node.
 	Advertisements []Advertisement
 	Problems       []Problem

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -116,6 +117,10 @@ func sessions(observed, previous []millracev1alpha1.SessionStatus) []millracev1a
 	for i := range result {
 		session := &result[i]
 		session.Message = cut(session.Message, maxItemMessage)
+		if session.BFD != nil {
+			session.BFD = session.BFD.DeepCopy()
+			session.BFD.Message = cut(session.BFD.Message, maxItemMessage)
+		}
 		at := slices.IndexFunc(previous, func(p millracev1alpha1.SessionStatus) bool { return p.Peer == session.Peer })
 		if at < 0 {
 			continue
@@ -132,7 +137,7 @@ func sessions(observed, previous []millracev1alpha1.SessionStatus) []millracev1a
 
 func sameSession(a, b millracev1alpha1.SessionStatus) bool {
 	return a.Peer == b.Peer && a.Address == b.Address && a.State == b.State &&
-		a.Message == b.Message && a.Since.Equal(b.Since)
+		a.Message == b.Message && a.Since.Equal(b.Since) && equality.Semantic.DeepEqual(a.BFD, b.BFD)
 }
 
 // exceptional are the reasons for which a VIP is an exception: the fault is the node's, or

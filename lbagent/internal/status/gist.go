@@ -21,6 +21,9 @@ func gist(status *millracev1alpha1.LBNodeReportStatus) *millracev1alpha1.LBNodeR
 	}
 	for i := range g.Sessions {
 		g.Sessions[i].Since, g.Sessions[i].Message = nil, ""
+		if g.Sessions[i].BFD != nil {
+			g.Sessions[i].BFD = &millracev1alpha1.BFDStatus{State: g.Sessions[i].BFD.State}
+		}
 	}
 	g.VIPs.Programmed, g.VIPs.Announced, g.Exceptions = 0, 0, nil
 	for i := range g.VIPs.Withheld {

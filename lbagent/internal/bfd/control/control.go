@@ -56,8 +56,6 @@ type Session struct {
 
 // Report is all that there is.
 type Report struct {
-	// Process names the process: counters start again when it changes.
-	Process  string    `json:"process"`
 	Sessions []Session `json:"sessions"`
 	// Discarded counts datagrams that belong to no session or are malformed, by reason.
 	Discarded map[string]uint64 `json:"discarded,omitempty"`

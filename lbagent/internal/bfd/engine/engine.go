@@ -66,7 +66,6 @@ type Engine struct {
 	refused      []control.Session
 	discarded    map[string]uint64
 	longestDelay time.Duration
-	process      string
 	// priority is why the thread has none before others; nil where it has.
 	priority  error
 	stretched bool
@@ -115,7 +114,7 @@ type listener struct {
 }
 
 // New returns an Engine without sessions.
-func New(process string) (*Engine, error) {
+func New() (*Engine, error) {
 	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("make an eventfd: %w", err)
@@ -125,12 +124,12 @@ func New(process string) (*Engine, error) {
 		return nil, fmt.Errorf("make an eventfd: %w", err)
 	}
 	e := &Engine{
-		wake: wake, toldFD: told, told: os.NewFile(uintptr(told), "told"), process: process,
+		wake: wake, toldFD: told, told: os.NewFile(uintptr(told), "told"),
 		sessions: map[string]*session{}, leaving: map[uint32]*session{},
 		discriminator: map[uint32]*session{}, remote: map[remote]*session{},
 		listeners: map[kind]*listener{}, discarded: map[string]uint64{},
 	}
-	e.report.Store(&control.Report{Process: process})
+	e.report.Store(&control.Report{})
 	return e, nil
 }
 
@@ -476,8 +475,8 @@ func (e *Engine) drainWake() {
 
 func (e *Engine) makeReport() *control.Report {
 	report := &control.Report{
-		Process: e.process, LongestDelay: e.longestDelay,
-		Discarded: maps.Clone(e.discarded), Sessions: slices.Clone(e.refused),
+		LongestDelay: e.longestDelay,
+		Discarded:    maps.Clone(e.discarded), Sessions: slices.Clone(e.refused),
 	}
 	if e.priority != nil {
 		report.Problem = e.priority.Error()

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/bfd"
+	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// saying is a BFD process that says what it is told to.
+type saying struct {
+	report control.Report
+	err    error
+	wanted control.Want
+}
+
+func (s *saying) Set(want control.Want)           { s.wanted = want }
+func (s *saying) Report() (control.Report, error) { return s.report, s.err }
+
+func TestDetectorTakesDown(t *testing.T) {
+	process := &saying{}
+	var down []string
+	d := newDetector(process, func(peer, reason string) error {
+		down = append(down, peer+": "+reason)
+		return nil
+	}, logr.Discard())
+	for _, step := range []struct {
+		name     string
+		sessions []control.Session
+		err      error
+		want     []string
+	}{
+		{"what was lost before the agent started", []control.Session{{Peer: "a", State: bfd.Up, Losses: 3}}, nil, nil},
+		{"nothing new", []control.Session{{Peer: "a", State: bfd.Up, Losses: 3}}, nil, nil},
+		{"a loss", []control.Session{{Peer: "a", State: bfd.Down, Losses: 4, Message: "control detection time expired"}}, nil,
+			[]string{"a: BFD session lost: control detection time expired"}},
+		{"told once", []control.Session{{Peer: "a", State: bfd.Down, Losses: 4}}, nil, nil},
+		{"the administrator", []control.Session{{Peer: "a", State: bfd.Down, PeerState: bfd.AdminDown, Losses: 4}}, nil, nil},
+		{"lost, and up again meanwhile", []control.Session{{Peer: "a", State: bfd.Up, Losses: 6}}, nil, []string{"a: BFD session lost"}},
+		{"no process", nil, errors.New("gone"), nil},
+		{"a new process", []control.Session{{Peer: "a", State: bfd.Down}, {Peer: "b", State: bfd.Down}}, nil, nil},
+		{"another peer", []control.Session{{Peer: "a", State: bfd.Up}, {Peer: "b", Losses: 1}}, nil, []string{"b: BFD session lost"}},
+		{"a peer that went", []control.Session{{Peer: "a", State: bfd.Up}}, nil, nil},
+		{"and came back", []control.Session{{Peer: "a", State: bfd.Up}, {Peer: "b", Losses: 1}}, nil, nil},
+	} {
+		down = nil
+		process.report, process.err = control.Report{Sessions: step.sessions}, step.err
+		d.look()
+		if !slices.Equal(down, step.want) {
+			t.Errorf("%s: taken down %q, want %q", step.name, down, step.want)
+		}
+	}
+}
+
+func TestDetectorWantsAndObserves(t *testing.T) {
+	const ms = time.Millisecond
+	process := &saying{}
+	d := newDetector(process, nil, logr.Discard())
+	address := netip.MustParseAddr("198.51.100.1")
+	m := &model.Model{
+		Peers: []model.Peer{{Name: "a", Address: address}, {Name: "b", Address: netip.MustParseAddr("198.51.100.9")}},
+		BFD:   map[string]desired.BFD{"a": {Enabled: true, TransmitInterval: 50 * ms, ReceiveInterval: 70 * ms, DetectMultiplier: 4, Multihop: true, MinimumTTL: 250}},
+	}
+	d.want(m)
+	want := control.Peer{
+		Name: "a", Address: address, Multihop: true, MinimumTTL: 250,
+		Parameters: bfd.Parameters{TransmitInterval: 50 * ms, ReceiveInterval: 70 * ms, DetectMultiplier: 4},
+	}
+	if !slices.Equal(process.wanted.Peers, []control.Peer{want}) {
+		t.Errorf("wanted %+v", process.wanted)
+	}
+	observe := func() *millracev1alpha1.BFDStatus {
+		sessions := []millracev1alpha1.SessionStatus{{Peer: "a"}, {Peer: "b"}}
+		d.observe(m, sessions)
+		if sessions[1].BFD != nil {
+			t.Errorf("a peer without BFD has %+v", sessions[1].BFD)
+		}
+		return sessions[0].BFD
+	}
+	if status := observe(); status.State != millracev1alpha1.BFDUnknown || status.Message == "" {
+		t.Errorf("before it is made: %+v", status)
+	}
+	process.report = control.Report{Problem: "late", Sessions: []control.Session{{Peer: "a", State: bfd.Up, Since: start, DetectionTime: 280 * ms}}}
+	if status := observe(); status.State != "Up" || status.Message != "late" || status.DetectionTime.Duration != 280*ms || !status.Since.Time.Equal(start) {
+		t.Errorf("up: %+v", status)
+	}
+	process.report.Sessions[0].State, process.report.Sessions[0].Message = bfd.Down, "why"
+	if status := observe(); status.State != "Down" || status.Message != "why" || status.DetectionTime != nil {
+		t.Errorf("down: %+v", status)
+	}
+	process.err = errors.New("gone")
+	if status := observe(); status.State != millracev1alpha1.BFDUnknown || status.Message != "gone" {
+		t.Errorf("no process: %+v", status)
+	}
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/bfd"
+	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
+)
+
+var (
+	bfdDescription          = description("bfd_session_up", "1 where the BFD session with the peer is up.", "peer")
+	bfdLossesDescription    = description("bfd_session_losses_total", "How often the BFD session with the peer was lost.", "peer")
+	bfdDetectionDescription = description("bfd_detection_time_seconds", "How long the node waits for a BFD packet of the peer.", "peer")
+	bfdDiscardedDescription = description("bfd_packets_discarded_total", "BFD packets that belong to no session or are malformed, by reason.", "reason")
+	bfdDelayDescription     = description("bfd_longest_delay_seconds", "The longest by which a BFD packet was sent late since the process started.")
+	bfdProcessDescription   = description("bfd_process_up", "1 where the process that holds the BFD sessions answers.")
+)
+
+// BFD are the metrics of the BFD process, as it last reported.
+type BFD struct {
+	report func() (control.Report, error)
+}
+
+// NewBFD returns the metrics of what report returns.
+func NewBFD(report func() (control.Report, error)) *BFD { return &BFD{report} }
+
+// Describe implements prometheus.Collector.
+func (*BFD) Describe(descriptions chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		bfdDescription, bfdLossesDescription, bfdDetectionDescription, bfdDiscardedDescription, bfdDelayDescription, bfdProcessDescription,
+	} {
+		descriptions <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (b *BFD) Collect(metrics chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	count := func(d *prometheus.Desc, value uint64, labels ...string) {
+		metrics <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...)
+	}
+	report, err := b.report()
+	if err != nil {
+		gauge(bfdProcessDescription, 0)
+		return
+	}
+	gauge(bfdProcessDescription, 1)
+	gauge(bfdDelayDescription, report.LongestDelay.Seconds())
+	for reason, packets := range report.Discarded {
+		count(bfdDiscardedDescription, packets, reason)
+	}
+	for _, session := range report.Sessions {
+		up := 0.0
+		if session.State == bfd.Up {
+			up = 1
+		}
+		gauge(bfdDescription, up, session.Peer)
+		gauge(bfdDetectionDescription, session.DetectionTime.Seconds(), session.Peer)
+		count(bfdLossesDescription, session.Losses, session.Peer)
+	}
+}

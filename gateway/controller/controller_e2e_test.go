@@ -25,7 +25,6 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/controller"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
-	"github.com/millrace-lb/millrace/gateway/distribution"
 )
 
 // TestController runs the controller against a real API server.
@@ -167,12 +166,12 @@ func quiet(t *testing.T, e *environment) {
 }
 
 // leadsTo says whether a configuration has an endpoint of a Service.
-func leadsTo(service string, addresses ...string) func(distribution.Update) error {
-	return func(update distribution.Update) error {
+func leadsTo(service string, addresses ...string) func(configuration) error {
+	return func(has configuration) error {
 		name := "endpoints/" + namespace + "/" + service + "/80"
-		found, known := update.Resources[name]
+		found, known := has[name]
 		if !known {
-			return fmt.Errorf("no %s among %q", name, slices.Sorted(maps.Keys(update.Resources)))
+			return fmt.Errorf("no %s among %q", name, slices.Sorted(maps.Keys(has)))
 		}
 		var got []string
 		for _, endpoint := range found.GetEndpoints().GetEndpoints() {
@@ -198,7 +197,7 @@ func whoIsLetIn(t *testing.T, e *environment) {
 	e.proxy(t, address, e.token(t, shared, infrastructure.Audience, pod)).gets(t, leadsTo("web", "198.18.0.1"))
 	update := e.proxy(t, address, e.token(t, dedicated, infrastructure.Audience, other)).gets(t, leadsTo("own", "198.18.0.1"))
 	if leadsTo("web", "198.18.0.1")(update) == nil {
-		t.Errorf("the proxy of one Ingress got what belongs to another: %q", slices.Sorted(maps.Keys(update.Resources)))
+		t.Errorf("the proxy of one Ingress got what belongs to another: %q", slices.Sorted(maps.Keys(update)))
 	}
 
 	stranger := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
@@ -243,7 +242,7 @@ func endpointsAlone(t *testing.T, e *environment) {
 	}
 	// A Service that is gone has no endpoints; its Ingress stays.
 	must(t, e.client.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}))
-	p.gets(t, func(update distribution.Update) error {
+	p.gets(t, func(update configuration) error {
 		if leadsTo("web", "198.18.0.1", "198.18.1.4")(update) == nil {
 			return fmt.Errorf("the endpoints are still there")
 		}

@@ -42,6 +42,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/controller"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/distribution"
+	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
@@ -287,6 +288,23 @@ func (e *environment) token(t *testing.T, account types.NamespacedName, audience
 type proxy struct {
 	updates chan distribution.Update
 	said    *logs
+	has     configuration
+}
+
+// configuration is what a proxy has, by name.
+type configuration map[string]*resource.Resource
+
+// carryOut makes it what the update leads to.
+func (c configuration) carryOut(update distribution.Update) {
+	if update.Whole {
+		clear(c)
+	}
+	for _, name := range update.Removed {
+		delete(c, name)
+	}
+	for _, r := range update.Changed {
+		c[r.GetName()] = r
+	}
 }
 
 func (e *environment) proxy(t *testing.T, address, token string) *proxy {
@@ -297,7 +315,7 @@ func (e *environment) proxy(t *testing.T, address, token string) *proxy {
 	if !roots.AppendCertsFromPEM([]byte(trusted.Data[infrastructure.CAKey])) {
 		t.Fatalf("no CA in %q", trusted.Data)
 	}
-	p := &proxy{updates: make(chan distribution.Update, 1000), said: &logs{}}
+	p := &proxy{updates: make(chan distribution.Update, 1000), said: &logs{}, has: configuration{}}
 	follower := &distribution.Client{
 		Address:   address,
 		Transport: credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: "millrace-gateway.millrace-system.svc"}),
@@ -313,15 +331,16 @@ func (e *environment) proxy(t *testing.T, address, token string) *proxy {
 }
 
 // gets waits for a configuration that is as wanted.
-func (p *proxy) gets(t *testing.T, wanted func(distribution.Update) error) distribution.Update {
+func (p *proxy) gets(t *testing.T, wanted func(configuration) error) configuration {
 	t.Helper()
 	deadline := time.After(patience)
 	last := errors.New("nothing came")
 	for {
 		select {
 		case update := <-p.updates:
-			if last = wanted(update); last == nil {
-				return update
+			p.has.carryOut(update)
+			if last = wanted(p.has); last == nil {
+				return p.has
 			}
 		case <-deadline:
 			t.Fatalf("after %s: %v; the client said:\n%s", patience, last, p.said)

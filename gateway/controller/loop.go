@@ -6,12 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millrace-lb/millrace/gateway/controller/internal/authentication"
@@ -33,7 +33,8 @@ const (
 
 // configurations is who gets what: server.Server.
 type configurations interface {
-	Set(owner string, resources map[string]*resource.Resource) (bool, error)
+	Set(owner string, resources []*resource.Resource) bool
+	Update(owner string, resources []*resource.Resource) bool
 	Remove(owner string)
 }
 
@@ -51,10 +52,12 @@ type loop struct {
 	log    logr.Logger
 
 	compiler route.Compiler
-	// owned is what is served now, by owner.
-	owned map[string]map[string]*resource.Resource
+	// owners are those that are served now.
+	owners map[string]bool
 	// wanting are the owners whose proxies need a Service's endpoints.
-	wanting map[types.NamespacedName]map[wanted]bool
+	wanting map[types.NamespacedName][]wanted
+	// known are the endpoints that were read last, by Service and port.
+	known map[types.NamespacedName]map[int32]known
 
 	latest atomic.Pointer[write.Compiled]
 	fleets atomic.Pointer[map[types.NamespacedName]authentication.Fleet]
@@ -64,6 +67,12 @@ type loop struct {
 type wanted struct {
 	owner string
 	port  route.ServicePort
+}
+
+// known is the endpoints of a port, and the Service that they were read with.
+type known struct {
+	service   *corev1.Service
+	endpoints *resource.Resource
 }
 
 // NeedLeaderElection says that every replica compiles.
@@ -83,7 +92,7 @@ func (l *loop) Fleet(account types.NamespacedName) (authentication.Fleet, bool) 
 
 // Start compiles until the context ends.
 func (l *loop) Start(ctx context.Context) error {
-	l.owned = map[string]map[string]*resource.Resource{}
+	l.owners, l.known = map[string]bool{}, map[types.NamespacedName]map[int32]known{}
 	var last time.Time
 	again := false
 	for {
@@ -94,6 +103,9 @@ func (l *loop) Start(ctx context.Context) error {
 		}
 		sleep(ctx, gather)
 		change := l.source.Changes().Take()
+		for _, service := range change.Services {
+			delete(l.known, service)
+		}
 		if change.Full || again {
 			// Endpoints do not wait for what changes all the time.
 			if early := respite - time.Since(last); early > 0 {
@@ -132,36 +144,30 @@ func sleep(ctx context.Context, pause time.Duration) {
 
 // full compiles everything.
 func (l *loop) full(ctx context.Context) error {
-	objects, ready, err := l.source.Objects(ctx)
-	if err != nil || !ready {
-		return err
+	objects, ready := l.source.Objects()
+	if !ready {
+		return nil
 	}
 	result := l.compiler.Compile(objects, l.settings)
 	compiled := &write.Compiled{Objects: objects, Result: result, Owners: ownersOf(result, objects)}
 	fleets := l.fleetsOf(compiled)
-	owned := make(map[string]map[string]*resource.Resource, len(result.Proxies))
-	wanting := map[types.NamespacedName]map[wanted]bool{}
+	owned := make(map[string][]*resource.Resource, len(result.Proxies))
+	wanting := map[types.NamespacedName][]wanted{}
 	var problems []error
 	for _, proxy := range result.Proxies {
 		owner := infrastructure.Key(proxy.Owner)
-		resources := make(map[string]*resource.Resource, len(proxy.Resources)+len(proxy.Backends))
-		for _, r := range proxy.Resources {
-			resources[r.GetName()] = r
-		}
+		endpoints := make([]*resource.Resource, 0, len(proxy.Backends))
 		for _, port := range proxy.Backends {
 			service := types.NamespacedName{Namespace: port.Namespace, Name: port.Name}
-			if wanting[service] == nil {
-				wanting[service] = map[wanted]bool{}
-			}
-			wanting[service][wanted{owner, port}] = true
+			wanting[service] = append(wanting[service], wanted{owner, port})
 			r, err := l.endpointsOf(ctx, port)
 			if err != nil {
 				problems = append(problems, err)
 				continue
 			}
-			resources[r.GetName()] = r
+			endpoints = append(endpoints, r)
 		}
-		owned[owner] = resources
+		owned[owner] = route.Together(proxy.Resources, endpoints)
 	}
 	if err := errors.Join(problems...); err != nil {
 		return err
@@ -169,65 +175,63 @@ func (l *loop) full(ctx context.Context) error {
 	// Who asks for the first time has to be known by then.
 	l.fleets.Store(&fleets)
 	l.wanting = wanting
-	err = l.serve(owned)
+	for service := range l.known {
+		if wanting[service] == nil {
+			delete(l.known, service)
+		}
+	}
+	l.serve(owned)
 	l.latest.Store(compiled)
 	l.compiled()
-	return err
+	return nil
 }
 
 // serve makes the owners' resources those of the proxies.
-func (l *loop) serve(owned map[string]map[string]*resource.Resource) error {
-	var problems []error
-	for owner, resources := range owned {
-		if _, err := l.served.Set(owner, resources); err != nil {
-			problems = append(problems, err)
-		}
-	}
-	for owner := range l.owned {
+func (l *loop) serve(owned map[string][]*resource.Resource) {
+	for owner := range l.owners {
 		if _, kept := owned[owner]; !kept {
 			l.served.Remove(owner)
+			delete(l.owners, owner)
 		}
 	}
-	l.owned = owned
-	return errors.Join(problems...)
+	for owner, resources := range owned {
+		l.served.Set(owner, resources)
+		l.owners[owner] = true
+	}
 }
 
 // endpoints serves the endpoints of some Services, and compiles nothing.
 func (l *loop) endpoints(ctx context.Context, services []types.NamespacedName) error {
-	changed := map[string]map[string]*resource.Resource{}
+	changed := map[string][]*resource.Resource{}
 	if slices.ContainsFunc(services, l.drains) {
 		l.compiled()
 	}
 	for _, service := range services {
-		for want := range l.wanting[service] {
+		for _, want := range l.wanting[service] {
 			r, err := l.endpointsOf(ctx, want.port)
 			if err != nil {
 				return err
 			}
-			if changed[want.owner] == nil {
-				changed[want.owner] = maps.Clone(l.owned[want.owner])
-			}
-			changed[want.owner][r.GetName()] = r
+			changed[want.owner] = append(changed[want.owner], r)
 		}
 	}
-	var problems []error
 	for owner, resources := range changed {
-		if _, err := l.served.Set(owner, resources); err != nil {
-			problems = append(problems, err)
-		}
-		l.owned[owner] = resources
+		l.served.Update(owner, resources)
 	}
-	return errors.Join(problems...)
+	return nil
 }
 
-// endpointsOf reads the endpoints of a port of a Service.
+// endpointsOf reads the endpoints of a port of a Service, where they may have changed.
 func (l *loop) endpointsOf(ctx context.Context, port route.ServicePort) (*resource.Resource, error) {
 	name := types.NamespacedName{Namespace: port.Namespace, Name: port.Name}
-	found := &resource.Endpoints{}
-	service, err := l.source.Service(ctx, name)
+	service, err := l.source.Service(name)
 	if err != nil {
 		return nil, fmt.Errorf("read Service %s: %w", name, err)
 	}
+	if before, is := l.known[name][port.Port]; is && before.service == service {
+		return before.endpoints, nil
+	}
+	found := &resource.Endpoints{}
 	if service != nil {
 		slices, err := l.source.Slices(ctx, name)
 		if err != nil {
@@ -235,10 +239,15 @@ func (l *loop) endpointsOf(ctx context.Context, port route.ServicePort) (*resour
 		}
 		found = route.Endpoints(service, port.Port, slices)
 	}
-	return &resource.Resource{
+	r := &resource.Resource{
 		Name: route.EndpointsName(port),
 		Kind: &resource.Resource_Endpoints{Endpoints: found},
-	}, nil
+	}
+	if l.known[name] == nil {
+		l.known[name] = map[int32]known{}
+	}
+	l.known[name][port.Port] = known{service, r}
+	return r, nil
 }
 
 // fleetsOf says whose proxies run as which service account. Of two owners with one account

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"time"
 
@@ -29,11 +28,14 @@ const (
 	maxRetry = 5 * time.Second
 )
 
-// Update is a version of a proxy's configuration, complete.
+// Update leads from one version of a proxy's configuration to the next.
 type Update struct {
 	Version string
-	// Resources by name, to be read only.
-	Resources map[string]*resource.Resource
+	// Whole says that Changed is all there is. Otherwise they come to what the proxy has, or
+	// take the place of those with their names, and those in Removed go.
+	Whole   bool
+	Changed []*resource.Resource
+	Removed []string
 }
 
 // Client follows the configuration of one proxy.
@@ -53,27 +55,24 @@ type Client struct {
 	// Log is told of what the client survives.
 	Log *slog.Logger
 
-	// received is what the controller has sent, versions what it calls it.
-	received map[string]*resource.Resource
-	versions map[string]string
-	// keeper is nil without a store.
-	keeper *keeper
+	// received is what the controller has sent, by name.
+	received map[string]held
+	// pending are the names of what has changed since the version that the proxy serves: what it
+	// has refused is part of the next update. nil: the proxy serves none yet.
+	pending map[string]bool
+}
+
+// held is a resource, and what the controller calls its version.
+type held struct {
+	version  string
+	resource *resource.Resource
 }
 
 // Run follows the configuration until the context ends; it begins with what the store holds.
 // It never gives up: without a controller the proxy serves what it has.
 func (c *Client) Run(ctx context.Context) error {
-	c.received, c.versions = map[string]*resource.Resource{}, map[string]string{}
+	c.received = map[string]held{}
 	c.restore()
-	if c.Store != nil {
-		c.keeper = newKeeper(c.Store, c.Log)
-		stop := make(chan struct{})
-		go c.keeper.run(stop)
-		defer func() {
-			close(stop)
-			<-c.keeper.done
-		}()
-	}
 	connection, err := grpc.NewClient(c.Address,
 		grpc.WithTransportCredentials(c.Transport),
 		grpc.WithPerRPCCredentials(tokenSource(c.Token)),
@@ -117,24 +116,24 @@ func (c *Client) restore() {
 	if c.Store == nil {
 		return
 	}
-	kept, err := c.Store.Load()
+	version := ""
+	err := c.Store.Load(func(part *discovery.DeltaDiscoveryResponse) error {
+		if part.GetSystemVersionInfo() != "" {
+			version = part.GetSystemVersionInfo()
+		}
+		return c.merge(part)
+	})
+	if err == nil && version != "" {
+		err = c.Apply(c.update(version))
+	}
 	if err != nil {
 		c.Log.Warn("the configuration that was kept is not used", "error", err)
+		c.received = map[string]held{}
 		return
 	}
-	if kept == nil {
-		return
+	if version != "" {
+		c.pending = map[string]bool{}
 	}
-	received, versions := maps.Clone(c.received), maps.Clone(c.versions)
-	if err := merge(received, versions, kept); err != nil {
-		c.Log.Warn("the configuration that was kept is not used", "error", err)
-		return
-	}
-	if err := c.Apply(Update{Version: kept.GetSystemVersionInfo(), Resources: maps.Clone(received)}); err != nil {
-		c.Log.Warn("the configuration that was kept is not used", "error", err)
-		return
-	}
-	c.received, c.versions = received, versions
 }
 
 // follow reads one stream to its end; answered reports whether the controller sent anything.
@@ -145,8 +144,12 @@ func (c *Client) follow(ctx context.Context, connection *grpc.ClientConn) (answe
 	if err != nil {
 		return false, err
 	}
+	versions := make(map[string]string, len(c.received))
+	for name, sent := range c.received {
+		versions[name] = sent.version
+	}
 	first := &discovery.DeltaDiscoveryRequest{
-		TypeUrl: TypeURL, ResourceNamesSubscribe: []string{"*"}, InitialResourceVersions: c.versions,
+		TypeUrl: TypeURL, ResourceNamesSubscribe: []string{"*"}, InitialResourceVersions: versions,
 	}
 	// A failed Send says only that the stream is over; Recv says why.
 	if err := stream.Send(first); err != nil && !errors.Is(err, io.EOF) {
@@ -159,37 +162,43 @@ func (c *Client) follow(ctx context.Context, connection *grpc.ClientConn) (answe
 		}
 		answered = true
 		acknowledgement := &discovery.DeltaDiscoveryRequest{TypeUrl: TypeURL, ResponseNonce: response.GetNonce()}
-		if err := c.take(response); err != nil {
+		change, err := c.take(response)
+		if err != nil {
 			c.Log.Error("a configuration is refused, the last one is served", "version", response.GetSystemVersionInfo(), "error", err)
 			acknowledgement.ErrorDetail = &rpc.Status{Code: int32(codes.InvalidArgument), Message: err.Error()}
 		}
 		if err := stream.Send(acknowledgement); err != nil && !errors.Is(err, io.EOF) {
 			return answered, err
 		}
+		// Nobody waits for this.
+		c.keep(change)
 	}
 }
 
-// take makes the proxy serve what the response changes. What was received counts also where
-// the proxy refuses it: the next response is the difference to it.
-func (c *Client) take(response *discovery.DeltaDiscoveryResponse) error {
-	if err := merge(c.received, c.versions, response); err != nil {
-		return err
+// take makes the proxy serve what the response changes, and gives what that was. What was
+// received counts also where the proxy refuses it: the next response is the difference to it.
+func (c *Client) take(response *discovery.DeltaDiscoveryResponse) (*Update, error) {
+	if err := c.merge(response); err != nil {
+		return nil, err
 	}
-	update := Update{Version: response.GetSystemVersionInfo(), Resources: maps.Clone(c.received)}
+	update := c.update(response.GetSystemVersionInfo())
 	if err := c.Apply(update); err != nil {
-		return err
+		return nil, err
 	}
-	if c.keeper != nil {
-		c.keeper.keep(update, maps.Clone(c.versions))
-	}
-	return nil
+	c.pending = map[string]bool{}
+	return &update, nil
 }
 
-// merge takes the changes of the response over into the resources and their versions.
-func merge(resources map[string]*resource.Resource, versions map[string]string, response *discovery.DeltaDiscoveryResponse) error {
+// merge takes the changes of a response over.
+func (c *Client) merge(response *discovery.DeltaDiscoveryResponse) error {
+	changed := func(name string) {
+		if c.pending != nil {
+			c.pending[name] = true
+		}
+	}
 	for _, name := range response.GetRemovedResources() {
-		delete(resources, name)
-		delete(versions, name)
+		delete(c.received, name)
+		changed(name)
 	}
 	var problems []error
 	for _, sent := range response.GetResources() {
@@ -198,9 +207,41 @@ func merge(resources map[string]*resource.Resource, versions map[string]string, 
 			problems = append(problems, fmt.Errorf("read the resource %q: %w", sent.GetName(), err))
 			continue
 		}
-		resources[sent.GetName()], versions[sent.GetName()] = r, sent.GetVersion()
+		c.received[sent.GetName()] = held{sent.GetVersion(), r}
+		changed(sent.GetName())
 	}
 	return errors.Join(problems...)
+}
+
+// update leads from what the proxy serves to what was received.
+func (c *Client) update(version string) Update {
+	if c.pending == nil {
+		update := Update{Version: version, Whole: true, Changed: make([]*resource.Resource, 0, len(c.received))}
+		for _, known := range c.received {
+			update.Changed = append(update.Changed, known.resource)
+		}
+		return update
+	}
+	update := Update{Version: version}
+	for name := range c.pending {
+		if known, kept := c.received[name]; kept {
+			update.Changed = append(update.Changed, known.resource)
+		} else {
+			update.Removed = append(update.Removed, name)
+		}
+	}
+	return update
+}
+
+// keep keeps what the proxy serves for a restart. That costs as much as the change, but for the
+// first one and once in a while.
+func (c *Client) keep(change *Update) {
+	if c.Store == nil || change == nil {
+		return
+	}
+	if err := c.Store.Save(*change, c.received); err != nil {
+		c.Log.Warn("the configuration is served, but not kept for a restart", "error", err)
+	}
 }
 
 // tokenSource sends the token with each stream.

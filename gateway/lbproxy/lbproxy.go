@@ -81,7 +81,7 @@ func follower(config Config, served *proxy.Proxy) *distribution.Client {
 		Address:   config.Controller,
 		Transport: newTrust(config.ControllerCA, config.ControllerName),
 		Token:     func() (string, error) { return readToken(config.Token) },
-		Apply:     (&applier{proxy: served, log: config.Proxy.Log}).apply,
+		Apply:     apply(served, config.Proxy.Log),
 		Log:       config.Proxy.Log,
 	}
 	if config.Store != "" {
@@ -98,38 +98,17 @@ func readToken(file string) (string, error) {
 	return strings.TrimSpace(string(content)), nil
 }
 
-// applier has each version served.
-type applier struct {
-	proxy *proxy.Proxy
-	log   *slog.Logger
-	// last is what is served.
-	last distribution.Update
-}
-
-// apply hands on what differs from what is served.
-func (a *applier) apply(update distribution.Update) error {
-	if err := a.proxy.Apply(difference(a.last, update)); err != nil {
-		return err
-	}
-	if a.last.Version == "" {
-		a.log.Info("serving the first configuration", "version", update.Version, "resources", len(update.Resources))
-	}
-	a.last = update
-	return nil
-}
-
-// difference leads from one version to the next.
-func difference(before, after distribution.Update) proxy.Update {
-	update := proxy.Update{Version: after.Version, Whole: before.Resources == nil}
-	for name, r := range after.Resources {
-		if before.Resources[name] != r {
-			update.Resources = append(update.Resources, r)
+// apply has a version served.
+func apply(served *proxy.Proxy, log *slog.Logger) func(distribution.Update) error {
+	return func(update distribution.Update) error {
+		if err := served.Apply(proxy.Update{
+			Version: update.Version, Whole: update.Whole, Resources: update.Changed, Removed: update.Removed,
+		}); err != nil {
+			return err
 		}
-	}
-	for name := range before.Resources {
-		if _, kept := after.Resources[name]; !kept {
-			update.Removed = append(update.Removed, name)
+		if update.Whole {
+			log.Info("serving the first configuration", "version", update.Version, "resources", len(update.Changed))
 		}
+		return nil
 	}
-	return update
 }

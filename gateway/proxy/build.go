@@ -18,7 +18,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// builder makes a table. What the one before has of the same resources is taken over.
+// builder makes a table. What the one before has of the same resources is taken over: what a
+// change costs grows with the change, but for the copies of some maps.
 type builder struct {
 	settings *upstream.Settings
 	metrics  *metrics
@@ -27,13 +28,19 @@ type builder struct {
 	secret []byte
 
 	old, table *table
+	// changes are the resources that differ from the old table's, by name.
+	changes map[string]change
+	// relisted says that a listener has come, gone or been made again.
+	relisted bool
 }
+
+// change is what a name stood for, and stands for now; nil: nothing.
+type change struct{ old, now *resource.Resource }
 
 // build gives the table after an update, or says what is wrong with the update.
 func (b *builder) build(update Update) (*table, error) {
-	b.table = &table{version: update.Version, transports: upstream.Transports{}}
-	var err error
-	if b.table.resources, err = merge(b.old.resources, update); err != nil {
+	b.table = &table{version: update.Version}
+	if err := b.merge(update); err != nil {
 		return nil, fmt.Errorf("configuration %s: %w", update.Version, err)
 	}
 	for _, step := range []func() error{
@@ -47,28 +54,64 @@ func (b *builder) build(update Update) (*table, error) {
 	return b.table, nil
 }
 
-// merge gives the resources after an update. One that says the same as before stays the
-// same object, so later steps compare pointers.
-func merge(old map[string]*resource.Resource, update Update) (map[string]*resource.Resource, error) {
-	current := make(map[string]*resource.Resource, max(len(old), len(update.Resources)))
-	if !update.Whole {
-		maps.Copy(current, old)
+// merge finds the resources after an update. One that says the same as before stays the same
+// object, so later steps compare pointers.
+func (b *builder) merge(update Update) error {
+	b.changes = make(map[string]change, len(update.Resources)+len(update.Removed))
+	gone := update.Removed
+	if update.Whole {
+		brought := make(map[string]bool, len(update.Resources))
+		for _, r := range update.Resources {
+			brought[r.GetName()] = true
+		}
+		for name := range b.old.resources {
+			if !brought[name] {
+				gone = append(gone, name)
+			}
+		}
+	}
+	for _, name := range gone {
+		if before := b.old.resources[name]; before != nil {
+			b.changes[name] = change{old: before}
+		}
 	}
 	brought := make(map[string]bool, len(update.Resources))
-	for _, name := range update.Removed {
-		delete(current, name)
-	}
 	for _, r := range update.Resources {
-		if brought[r.GetName()] {
-			return nil, fmt.Errorf("there are two resources with the name %s", r.GetName())
+		name := r.GetName()
+		if brought[name] {
+			return fmt.Errorf("there are two resources with the name %s", name)
 		}
-		brought[r.GetName()] = true
-		if before := old[r.GetName()]; before != nil && (before == r || proto.Equal(before, r)) {
-			r = before
+		brought[name] = true
+		before := b.old.resources[name]
+		if before != nil && (before == r || proto.Equal(before, r)) {
+			delete(b.changes, name)
+			continue
 		}
-		current[r.GetName()] = r
+		b.changes[name] = change{before, r}
 	}
-	return current, nil
+	b.table.resources = patched(b.old.resources, len(update.Resources), b.changes, func(c change) (*resource.Resource, bool) {
+		return c.now, c.now != nil
+	})
+	return nil
+}
+
+// patched is a map with some changes; without any it is the same one.
+func patched[C, T any](old map[string]T, room int, changes map[string]C, becomes func(C) (T, bool)) map[string]T {
+	if len(changes) == 0 {
+		return old
+	}
+	current := maps.Clone(old)
+	if len(old) == 0 {
+		current = make(map[string]T, room)
+	}
+	for name, each := range changes {
+		if value, kept := becomes(each); kept {
+			current[name] = value
+		} else {
+			delete(current, name)
+		}
+	}
+	return current
 }
 
 // keep gives what the old table made of a resource and its parts, or makes it.
@@ -83,26 +126,64 @@ func keep[T any](old map[string]made[T], r *resource.Resource, parts []any, crea
 	return made[T]{from: r, parts: parts, value: value}, nil
 }
 
-// each makes something of all resources of a kind.
+// touched reports whether a resource of a kind has come, gone or changed.
+func touched[K comparable](b *builder, kind func(*resource.Resource) K) bool {
+	var none K
+	for _, each := range b.changes {
+		if kind(each.old) != none || kind(each.now) != none {
+			return true
+		}
+	}
+	return false
+}
+
+// each makes something of the resources of a kind: of those that have changed, or of all, where
+// something that they refer to has.
 func each[K comparable, T any](
-	b *builder, old map[string]made[T], kind func(*resource.Resource) K, create func(*resource.Resource) (made[T], error),
+	b *builder, all bool, old map[string]made[T], kind func(*resource.Resource) K,
+	create func(*resource.Resource) (made[T], error),
 ) (map[string]made[T], error) {
 	var none K
-	current := make(map[string]made[T], len(old))
-	for name, r := range b.table.resources {
-		if kind(r) == none {
-			continue
-		}
+	results := map[string]*made[T]{}
+	remake := func(name string, r *resource.Resource) error {
 		value, err := create(r)
-		if err != nil {
-			return nil, err
+		if err == nil {
+			results[name] = &value
 		}
-		current[name] = value
+		return err
 	}
-	return current, nil
+	for name, each := range b.changes {
+		if kind(each.old) != none {
+			results[name] = nil
+		}
+		if kind(each.now) != none {
+			if err := remake(name, each.now); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if all {
+		for name, before := range old {
+			if _, done := results[name]; !done {
+				if err := remake(name, before.from); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	return patched(old, len(results), results, func(value *made[T]) (made[T], bool) {
+		if value == nil {
+			return made[T]{}, false
+		}
+		return *value, true
+	}), nil
 }
 
 func (b *builder) makeSecrets() error {
+	if b.old.secrets != nil && !touched(b, (*resource.Resource).GetSharedSecret) {
+		b.table.secrets = b.old.secrets
+		return nil
+	}
 	for name, r := range b.table.resources {
 		secret := r.GetSharedSecret()
 		if secret == nil {
@@ -129,7 +210,7 @@ func (b *builder) makeSecrets() error {
 }
 
 func (b *builder) makeCertificates() (err error) {
-	b.table.certificates, err = each(b, b.old.certificates, (*resource.Resource).GetCertificate,
+	b.table.certificates, err = each(b, false, b.old.certificates, (*resource.Resource).GetCertificate,
 		func(r *resource.Resource) (made[*certificate], error) {
 			return keep(b.old.certificates, r, nil, func() (*certificate, error) { return newCertificate(r.GetCertificate()) })
 		})
@@ -137,7 +218,7 @@ func (b *builder) makeCertificates() (err error) {
 }
 
 func (b *builder) makeAuthorities() (err error) {
-	b.table.authorities, err = each(b, b.old.authorities, (*resource.Resource).GetCertificateAuthority,
+	b.table.authorities, err = each(b, false, b.old.authorities, (*resource.Resource).GetCertificateAuthority,
 		func(r *resource.Resource) (made[*upstream.Authority], error) {
 			return keep(b.old.authorities, r, nil, func() (*upstream.Authority, error) {
 				return upstream.NewAuthority(r.GetCertificateAuthority().GetCertificates())
@@ -147,7 +228,7 @@ func (b *builder) makeAuthorities() (err error) {
 }
 
 func (b *builder) makeEndpoints() (err error) {
-	b.table.endpoints, err = each(b, b.old.endpoints, (*resource.Resource).GetEndpoints,
+	b.table.endpoints, err = each(b, false, b.old.endpoints, (*resource.Resource).GetEndpoints,
 		func(r *resource.Resource) (made[*balance.Set], error) {
 			return keep(b.old.endpoints, r, nil, func() (*balance.Set, error) {
 				addresses, err := parseEndpoints(r.GetEndpoints())
@@ -187,8 +268,19 @@ func portNumber(number uint32) (uint16, error) {
 }
 
 func (b *builder) makeBackends() (err error) {
-	b.table.backends, err = each(b, b.old.backends, (*resource.Resource).GetBackend, b.makeBackend)
+	if !touched(b, (*resource.Resource).GetBackend) && !touched(b, (*resource.Resource).GetEndpoints) && !b.touchedTLS() {
+		b.table.backends, b.table.transports = b.old.backends, b.old.transports
+		return nil
+	}
+	// All, since each says which transports are still used.
+	b.table.transports = upstream.Transports{}
+	b.table.backends, err = each(b, true, b.old.backends, (*resource.Resource).GetBackend, b.makeBackend)
 	return err
+}
+
+// touchedTLS reports whether something has changed that listeners or backends may refer to.
+func (b *builder) touchedTLS() bool {
+	return touched(b, (*resource.Resource).GetCertificate) || touched(b, (*resource.Resource).GetCertificateAuthority)
 }
 
 func (b *builder) makeBackend(r *resource.Resource) (made[*upstream.Backend], error) {
@@ -234,7 +326,12 @@ func missing(r *resource.Resource, kind, name string) error {
 	return fmt.Errorf("resource %s: %s %q is not in the configuration", r.GetName(), kind, name)
 }
 
+// makePorts puts listeners and groups together. Where no listener has changed, only the groups
+// that have are replaced.
 func (b *builder) makePorts() error {
+	if b.old.ports != nil && !b.relisted {
+		return b.patchPorts()
+	}
 	if b.ports(maps.Keys(b.table.listeners), maps.Keys(b.table.groups)) == nil {
 		return nil
 	}
@@ -245,7 +342,7 @@ func (b *builder) makePorts() error {
 
 func (b *builder) ports(listeners, groups iter.Seq[string]) error {
 	b.table.ports = map[uint16]*port{}
-	sites := make(map[string]*site, len(b.table.listeners))
+	b.table.sites = make(map[string]*site, len(b.table.listeners))
 	for name := range listeners {
 		listener := b.table.listeners[name].value
 		number, err := portNumber(listener.resource.GetTargetPort())
@@ -262,22 +359,96 @@ func (b *builder) ports(listeners, groups iter.Seq[string]) error {
 			return fmt.Errorf("resource %s: port %d has both TLS and plain text", name, number)
 		}
 		at.bytes = at.bytes || listener.tunnels()
-		sites[name] = &site{listener: listener}
-		if err := at.sites.Add(listener.resource.GetHostname(), sites[name]); err != nil {
+		b.table.sites[name] = &site{listener: listener}
+		if err := at.sites.Add(listener.resource.GetHostname(), b.table.sites[name]); err != nil {
 			return fmt.Errorf("resource %s: port %d: %w", name, number, err)
 		}
 	}
 	for name := range groups {
-		group := b.table.groups[name]
-		for _, at := range group.from.GetRouteGroup().GetListeners() {
-			site := sites[at]
-			if site == nil {
-				return missing(group.from, "listener", at)
-			}
-			if err := site.groups.Add(group.from.GetRouteGroup().GetHostname(), group.value); err != nil {
-				return fmt.Errorf("resource %s: listener %s: %w", name, at, err)
-			}
+		if err := b.addGroup(name, b.table.sites); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// addGroup adds a group to its sites.
+func (b *builder) addGroup(name string, sites map[string]*site) error {
+	group := b.table.groups[name]
+	for _, at := range group.from.GetRouteGroup().GetListeners() {
+		site := sites[at]
+		if site == nil {
+			return missing(group.from, "listener", at)
+		}
+		if err := site.groups.Add(group.from.GetRouteGroup().GetHostname(), group.value); err != nil {
+			return fmt.Errorf("resource %s: listener %s: %w", name, at, err)
+		}
+	}
+	return nil
+}
+
+// patchPorts gives the sites of groups that have changed other groups. What the old table has
+// is not touched: requests use it.
+func (b *builder) patchPorts() error {
+	b.table.ports, b.table.sites = b.old.ports, b.old.sites
+	names := b.changedGroups()
+	if len(names) == 0 {
+		return nil
+	}
+	// changed are the sites with their own copy of the groups, by listener.
+	changed := map[string]*site{}
+	own := func(listeners []string) {
+		for _, name := range listeners {
+			if before := b.old.sites[name]; before != nil && changed[name] == nil {
+				changed[name] = &site{listener: before.listener, groups: before.groups.Clone()}
+			}
+		}
+	}
+	for _, name := range names {
+		own(b.changes[name].old.GetRouteGroup().GetListeners())
+		own(b.changes[name].now.GetRouteGroup().GetListeners())
+	}
+	for _, name := range names {
+		before := b.changes[name].old.GetRouteGroup()
+		for _, at := range before.GetListeners() {
+			changed[at].groups.Remove(before.GetHostname())
+		}
+	}
+	for _, name := range names {
+		if b.changes[name].now.GetRouteGroup() != nil {
+			if err := b.addGroup(name, changed); err != nil {
+				return err
+			}
+		}
+	}
+	b.replaceSites(changed)
+	return nil
+}
+
+// changedGroups are the names of groups that have come, gone or changed, in order.
+func (b *builder) changedGroups() []string {
+	var names []string
+	for name, each := range b.changes {
+		if each.old.GetRouteGroup() != nil || each.now.GetRouteGroup() != nil {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// replaceSites puts sites in the place of those of the same listeners.
+func (b *builder) replaceSites(changed map[string]*site) {
+	b.table.sites, b.table.ports = maps.Clone(b.table.sites), maps.Clone(b.table.ports)
+	copied := map[uint16]*port{}
+	for name, site := range changed {
+		b.table.sites[name] = site
+		number := uint16(site.resource.GetTargetPort())
+		if copied[number] == nil {
+			before := b.table.ports[number]
+			copied[number] = &port{number: number, tls: before.tls, bytes: before.bytes, sites: before.sites.Clone()}
+			b.table.ports[number] = copied[number]
+		}
+		copied[number].sites.Replace(site.resource.GetHostname(), site)
+	}
 }

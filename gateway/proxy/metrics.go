@@ -179,28 +179,28 @@ func (m *metrics) backend(name string) *backendMetrics {
 }
 
 // swapped notes a new table, and ends the series of what it no longer has.
-func (m *metrics) swapped(current *table, took time.Duration) {
+func (m *metrics) swapped(current *table, changes map[string]change, took time.Duration) {
 	m.applied.Observe(took.Seconds())
 	m.version.Reset()
 	m.version.WithLabelValues(current.version).Set(1)
-	m.listeners.Range(func(name, _ any) bool {
-		if _, ok := current.listeners[name.(string)]; !ok {
+	regrouped := false
+	for name, each := range changes {
+		if each.old.GetListener() != nil && each.now.GetListener() == nil {
 			m.listeners.Delete(name)
-			labels := prometheus.Labels{"listener": name.(string)}
+			labels := prometheus.Labels{"listener": name}
 			m.requests.DeletePartialMatch(labels)
 			m.duration.DeletePartialMatch(labels)
 			m.tunnels.DeletePartialMatch(labels)
 		}
-		return true
-	})
-	m.forgetRoutes(current)
-	m.backends.Range(func(name, _ any) bool {
-		if _, ok := current.backends[name.(string)]; !ok {
+		if each.old.GetBackend() != nil && each.now.GetBackend() == nil {
 			m.backends.Delete(name)
-			m.attempts.DeletePartialMatch(prometheus.Labels{"backend": name.(string)})
+			m.attempts.DeletePartialMatch(prometheus.Labels{"backend": name})
 		}
-		return true
-	})
+		regrouped = regrouped || each.old.GetRouteGroup() != nil
+	}
+	if regrouped {
+		m.forgetRoutes(current)
+	}
 }
 
 // forgetRoutes ends the series of rules that a table no longer has.

@@ -88,21 +88,22 @@ func (p *Proxy) Apply(update Update) error {
 	}
 	p.leave(current)
 	for key, transport := range old.transports {
-		if current.transports[key] == nil {
+		if current.transports[key] != transport {
 			// Those in use are closed when they have been idle for their time.
 			transport.CloseIdleConnections()
 		}
 	}
-	forget(old, current)
-	p.metrics.swapped(current, time.Since(begun))
+	forget(old, current, b.changes)
+	p.metrics.swapped(current, b.changes, time.Since(begun))
 	return nil
 }
 
 // forget closes the connections to endpoints that are gone.
-func forget(old, current *table) {
-	for name, before := range old.endpoints {
+func forget(old, current *table, changes map[string]change) {
+	for name := range changes {
+		before, known := old.endpoints[name]
 		now := current.endpoints[name].value
-		if now == before.value {
+		if !known || now == before.value {
 			continue
 		}
 		for _, endpoint := range before.value.Without(now) {

@@ -35,7 +35,12 @@ type share struct {
 }
 
 func (b *builder) makeGroups() (err error) {
-	b.table.groups, err = each(b, b.old.groups, (*resource.Resource).GetRouteGroup,
+	// A backend that has gone may be one that a group refers to.
+	all := false
+	for _, each := range b.changes {
+		all = all || each.old.GetBackend() != nil && each.now.GetBackend() == nil
+	}
+	b.table.groups, err = each(b, all, b.old.groups, (*resource.Resource).GetRouteGroup,
 		func(r *resource.Resource) (made[*group], error) {
 			kept, err := keep(b.old.groups, r, nil, func() (*group, error) { return newGroup(r.GetRouteGroup()) })
 			if err != nil {

@@ -25,8 +25,9 @@ type table struct {
 	groups       map[string]made[*group]
 	transports   upstream.Transports
 
-	// ports are by target port.
+	// ports are by target port, sites by listener.
 	ports map[uint16]*port
+	sites map[string]*site
 }
 
 // made is what was made of a resource and of what the resource refers to. It is made again

@@ -45,7 +45,16 @@ func (l *listener) tunnels() bool {
 }
 
 func (b *builder) makeListeners() (err error) {
-	b.table.listeners, err = each(b, b.old.listeners, (*resource.Resource).GetListener, b.makeListener)
+	others := b.touchedTLS() || touched(b, (*resource.Resource).GetSharedSecret)
+	b.relisted = touched(b, (*resource.Resource).GetListener)
+	b.table.listeners, err = each(b, others, b.old.listeners, (*resource.Resource).GetListener,
+		func(r *resource.Resource) (made[*listener], error) {
+			found, err := b.makeListener(r)
+			if err == nil && found.value != b.old.listeners[r.GetName()].value {
+				b.relisted = true
+			}
+			return found, err
+		})
 	return err
 }
 

@@ -2,26 +2,21 @@
 
 // Package server serves the configuration of proxies: package distribution, the
 // controller's end.
+//
+// The caches of go-control-plane walk, copy and compare the names of all resources for each
+// change and each proxy. So this package keeps versions as lists that share what they have in
+// common (snapshot), and speaks the protocol itself: one type, and always all of it.
 package server
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
-	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
-	xds "github.com/envoyproxy/go-control-plane/pkg/server/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
-	"github.com/millrace-lb/millrace/gateway/distribution"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
@@ -39,18 +34,22 @@ type Authenticate func(ctx context.Context, token string) (Identity, error)
 
 // Server serves each owner's resources to the proxies of this owner. Safe for concurrent use.
 type Server struct {
+	discovery.UnimplementedAggregatedDiscoveryServiceServer
 	authenticate Authenticate
 
 	mu     sync.Mutex
 	owners map[string]*owned
-	// proxies are those with a stream now, by stream.
-	proxies map[int64]*Proxy
+	// proxies are those with a stream now.
+	proxies map[*Proxy]bool
+	// versions counts all versions of all owners.
+	versions uint64
 }
 
 // owned is what one owner's proxies get.
 type owned struct {
-	cache     *cache.LinearCache
-	resources map[string]*resource.Resource
+	current *snapshot
+	// replaced is closed when there is another snapshot, or none any more.
+	replaced chan struct{}
 }
 
 // Proxy is one that is connected.
@@ -62,67 +61,75 @@ type Proxy struct {
 	Acknowledged string
 	// Refusal is why the proxy goes on with an older version, empty where it does not.
 	Refusal string
-
-	// nonce is that of the last response.
-	nonce string
 }
 
 // NewServer returns a server without owners: their proxies are told to try again.
 func NewServer(authenticate Authenticate) *Server {
-	return &Server{authenticate: authenticate, owners: map[string]*owned{}, proxies: map[int64]*Proxy{}}
+	return &Server{authenticate: authenticate, owners: map[string]*owned{}, proxies: map[*Proxy]bool{}}
 }
 
-// Set makes these the owner's resources, by name. The server keeps the map; neither it nor
-// the resources may change afterwards. Only what differs is sent; reports whether
-// anything did.
-func (s *Server) Set(owner string, resources map[string]*resource.Resource) (bool, error) {
+// Set makes these the owner's resources, sorted by name. They may not change afterwards. Only
+// what differs is sent; reports whether anything did.
+func (s *Server) Set(owner string, resources []*resource.Resource) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before, known := s.owners[owner]
+	of, known := s.owners[owner]
 	if !known {
-		all := make(map[string]types.Resource, len(resources))
-		for name, r := range resources {
-			all[name] = r
-		}
-		s.owners[owner] = &owned{
-			cache:     cache.NewLinearCache(distribution.TypeURL, cache.WithInitialResources(all)),
-			resources: resources,
-		}
-		return true, nil
+		of = &owned{current: &snapshot{}, replaced: make(chan struct{})}
+		s.owners[owner] = of
 	}
-	changed, removed := difference(before.resources, resources)
-	if len(changed) == 0 && len(removed) == 0 {
-		return false, nil
+	entries, same := of.current.with(resources)
+	if same && known {
+		return false
 	}
-	before.resources = resources
-	if err := before.cache.UpdateResources(changed, removed); err != nil {
-		return true, fmt.Errorf("serve the resources of %s: %w", owner, err)
-	}
-	return true, nil
+	s.replace(of, entries)
+	return true
 }
 
-// difference returns the resources that are new or not as before, and the names of those
-// that are gone.
-func difference(before, after map[string]*resource.Resource) (changed map[string]types.Resource, removed []string) {
-	changed = map[string]types.Resource{}
-	for name, r := range after {
-		if old, known := before[name]; !known || old != r && !proto.Equal(old, r) {
-			changed[name] = r
-		}
+// Update puts resources in the place of those with their names; all others stay. Where the
+// owner is not known, nothing happens.
+func (s *Server) Update(owner string, resources []*resource.Resource) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.owners[owner]
+	if before == nil {
+		return false
 	}
-	for name := range before {
-		if _, kept := after[name]; !kept {
-			removed = append(removed, name)
-		}
+	entries, same := before.current.replace(resources)
+	if !same {
+		s.replace(before, entries)
 	}
-	return changed, removed
+	return !same
 }
 
-// Remove forgets the owner. Proxies of it that are connected keep what they have.
+// replace makes entries the owner's newest version. The mutex is held.
+func (s *Server) replace(of *owned, entries []*entry) {
+	s.versions++
+	of.current = &snapshot{version: strconv.FormatUint(s.versions, 10), entries: entries}
+	close(of.replaced)
+	of.replaced = make(chan struct{})
+}
+
+// Remove forgets the owner. Proxies of it keep what they have, and ask again.
 func (s *Server) Remove(owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.owners, owner)
+	if of := s.owners[owner]; of != nil {
+		delete(s.owners, owner)
+		close(of.replaced)
+	}
+}
+
+// current returns the newest version of the owner's configuration, nil where there is none.
+// The channel is closed when it is no longer the newest.
+func (s *Server) current(owner string) (*snapshot, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := s.owners[owner]
+	if of == nil {
+		return nil, nil
+	}
+	return of.current, of.replaced
 }
 
 // Proxies returns the proxies that are connected, ordered by owner and pod.
@@ -130,7 +137,7 @@ func (s *Server) Proxies() []Proxy {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := make([]Proxy, 0, len(s.proxies))
-	for _, proxy := range s.proxies {
+	for proxy := range s.proxies {
 		all = append(all, *proxy)
 	}
 	slices.SortFunc(all, func(a, b Proxy) int {
@@ -139,55 +146,11 @@ func (s *Server) Proxies() []Proxy {
 	return all
 }
 
-// Resources returns the owner's resources by name, to be read only.
-func (s *Server) Resources(owner string) map[string]*resource.Resource {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if of := s.owners[owner]; of != nil {
-		return maps.Clone(of.resources)
+// Version is that of the owner's configuration, empty where there is none.
+func (s *Server) Version(owner string) string {
+	current, _ := s.current(owner)
+	if current == nil {
+		return ""
 	}
-	return nil
-}
-
-// cacheOf returns what is served to the owner's proxies.
-func (s *Server) cacheOf(owner string) (*cache.LinearCache, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	of, known := s.owners[owner]
-	if !known {
-		return nil, status.Errorf(codes.Unavailable, "there is no configuration for %s: it does not exist or is not compiled yet", owner)
-	}
-	return of.cache, nil
-}
-
-// handler returns the xDS service. It ends with the context.
-func (s *Server) handler(ctx context.Context) discovery.AggregatedDiscoveryServiceServer {
-	return xds.NewServer(ctx, watcher{s}, callbacks(s))
-}
-
-// watcher chooses the cache by the node id, which authentication has set to the owner.
-type watcher struct{ server *Server }
-
-// CreateWatch refuses: proxies speak the delta protocol only.
-func (watcher) CreateWatch(*cache.Request, cache.Subscription, chan cache.Response) (func(), error) {
-	return nil, status.Error(codes.Unimplemented, "only the delta protocol is served")
-}
-
-// Fetch refuses, like CreateWatch.
-func (watcher) Fetch(context.Context, *cache.Request) (cache.Response, error) {
-	return nil, errors.New("only the delta protocol is served")
-}
-
-// CreateDeltaWatch watches the owner's cache.
-func (w watcher) CreateDeltaWatch(
-	request *cache.DeltaRequest, subscription cache.Subscription, responses chan cache.DeltaResponse,
-) (func(), error) {
-	if request.GetTypeUrl() != distribution.TypeURL {
-		return nil, status.Errorf(codes.InvalidArgument, "type %q is not served, only %q", request.GetTypeUrl(), distribution.TypeURL)
-	}
-	of, err := w.server.cacheOf(request.GetNode().GetId())
-	if err != nil {
-		return nil, err
-	}
-	return of.CreateDeltaWatch(request, subscription, responses)
+	return current.version
 }

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -24,6 +25,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"pgregory.net/rapid"
 
 	"github.com/millrace-lb/millrace/gateway/distribution"
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -98,6 +100,8 @@ type proxy struct {
 	updates chan distribution.Update
 	// refuse is told the update before it is applied.
 	refuse func(distribution.Update) error
+	// has is what it has after the updates that were waited for.
+	has map[string]string
 }
 
 func startProxy(t *testing.T, c *controller, token string, store *distribution.Store, refuse func(distribution.Update) error) *proxy {
@@ -134,6 +138,7 @@ func (p *proxy) next(t *testing.T) distribution.Update {
 	t.Helper()
 	select {
 	case update := <-p.updates:
+		p.has = carryOut(p.has, update)
 		return update
 	case <-time.After(patience):
 		t.Fatal("no update came")
@@ -141,36 +146,44 @@ func (p *proxy) next(t *testing.T) distribution.Update {
 	}
 }
 
-func certificates(contents map[string]string) map[string]*resource.Resource {
-	all := map[string]*resource.Resource{}
-	for name, content := range contents {
-		all[name] = &resource.Resource{Name: name, Kind: &resource.Resource_Certificate{
-			Certificate: &resource.Certificate{Chain: []byte(content)},
-		}}
+func certificates(contents map[string]string) []*resource.Resource {
+	var all []*resource.Resource
+	for _, name := range slices.Sorted(maps.Keys(contents)) {
+		all = append(all, &resource.Resource{Name: name, Kind: &resource.Resource_Certificate{
+			Certificate: &resource.Certificate{Chain: []byte(contents[name])},
+		}})
 	}
 	return all
 }
 
 func (c *controller) set(t *testing.T, owner string, contents map[string]string) {
 	t.Helper()
-	if _, err := c.Set(owner, certificates(contents)); err != nil {
-		t.Fatal(err)
-	}
+	c.Set(owner, certificates(contents))
 }
 
-func contents(update distribution.Update) map[string]string {
-	all := map[string]string{}
-	for name, r := range update.Resources {
-		all[name] = string(r.GetCertificate().GetChain())
+// carryOut gives what an update makes of a configuration.
+func carryOut(have map[string]string, update distribution.Update) map[string]string {
+	have = maps.Clone(have)
+	if update.Whole || have == nil {
+		have = map[string]string{}
 	}
-	return all
+	for _, name := range update.Removed {
+		delete(have, name)
+	}
+	for _, r := range update.Changed {
+		have[r.GetName()] = string(r.GetCertificate().GetChain())
+	}
+	return have
 }
 
-func wantContents(t *testing.T, update distribution.Update, want map[string]string) {
+// wantContents waits for an update and compares what it leads to.
+func (p *proxy) wantContents(t *testing.T, want map[string]string) distribution.Update {
 	t.Helper()
-	if got := contents(update); !maps.Equal(got, want) {
-		t.Errorf("version %s holds %v, want %v", update.Version, got, want)
+	update := p.next(t)
+	if !maps.Equal(p.has, want) {
+		t.Errorf("version %s holds %v, want %v", update.Version, p.has, want)
 	}
+	return update
 }
 
 // awaitProxy waits until the controller sees the one proxy so.
@@ -194,20 +207,27 @@ func TestProxiesGetTheirOwnersVersions(t *testing.T) {
 	c.set(t, "blue", map[string]string{"a": "1", "b": "1"})
 	c.set(t, "green", map[string]string{"a": "green"})
 	p := startProxy(t, c, "of blue", nil, nil)
-	wantContents(t, p.next(t), map[string]string{"a": "1", "b": "1"})
+	p.wantContents(t, map[string]string{"a": "1", "b": "1"})
 	c.set(t, "blue", map[string]string{"a": "2", "c": "1"})
-	last := p.next(t)
-	wantContents(t, last, map[string]string{"a": "2", "c": "1"})
+	last := p.wantContents(t, map[string]string{"a": "2", "c": "1"})
+	if last.Whole || len(last.Changed) != 2 || !slices.Equal(last.Removed, []string{"b"}) {
+		t.Errorf("the update is %+v, want what differs only", last)
+	}
 	known := c.awaitProxy(t, "acknowledges", func(p Proxy) bool { return p.Acknowledged == last.Version })
 	if known.Pod != "default/blue-1" || known.Refusal != "" {
 		t.Errorf("%+v, want pod default/blue-1 without a refusal", known)
 	}
-	if changed, err := c.Set("blue", certificates(map[string]string{"a": "2", "c": "1"})); changed || err != nil {
-		t.Errorf("the same resources once more: changed %v, %v", changed, err)
+	if c.Set("blue", certificates(map[string]string{"a": "2", "c": "1"})) {
+		t.Error("the same resources once more are a change")
 	}
+	if c.Update("blue", certificates(map[string]string{"c": "1"})) {
+		t.Error("the same resource once more is a change")
+	}
+	c.Update("blue", certificates(map[string]string{"b": "4", "c": "2"}))
+	p.wantContents(t, map[string]string{"a": "2", "b": "4", "c": "2"})
 	c.set(t, "green", map[string]string{"a": "greener"})
 	c.set(t, "blue", map[string]string{"a": "3"})
-	wantContents(t, p.next(t), map[string]string{"a": "3"})
+	p.wantContents(t, map[string]string{"a": "3"})
 }
 
 // A proxy that waits for its owner gets the configuration once there is one.
@@ -215,7 +235,7 @@ func TestOwnerComesLater(t *testing.T) {
 	c := startController(t)
 	p := startProxy(t, c, "of blue", nil, nil)
 	c.set(t, "blue", map[string]string{"a": "1"})
-	wantContents(t, p.next(t), map[string]string{"a": "1"})
+	p.wantContents(t, map[string]string{"a": "1"})
 }
 
 // What a proxy refuses is known to the controller, and the next version is complete.
@@ -223,7 +243,7 @@ func TestRefusedVersion(t *testing.T) {
 	c := startController(t)
 	c.set(t, "blue", map[string]string{"a": "1"})
 	p := startProxy(t, c, "of blue", nil, func(update distribution.Update) error {
-		if contents(update)["a"] == "bad" {
+		if carryOut(nil, update)["a"] == "bad" {
 			return errors.New("resource a is bad")
 		}
 		return nil
@@ -235,7 +255,8 @@ func TestRefusedVersion(t *testing.T) {
 		t.Errorf("%+v, want the refusal and version %s acknowledged", refused, first.Version)
 	}
 	c.set(t, "blue", map[string]string{"a": "3", "b": "2"})
-	wantContents(t, p.next(t), map[string]string{"a": "3", "b": "2"})
+	// What was refused with it comes with the next version.
+	p.wantContents(t, map[string]string{"a": "3", "b": "2"})
 	c.awaitProxy(t, "accepts again", func(p Proxy) bool { return p.Refusal == "" && p.Acknowledged == p.Sent })
 }
 
@@ -256,7 +277,8 @@ func raw(t *testing.T, c *controller, token string, first *discovery.DeltaDiscov
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := stream.Send(first); err != nil {
+	// A failed Send says only that the stream is over; Recv says why.
+	if err := stream.Send(first); err != nil && !errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
 	return stream
@@ -332,6 +354,23 @@ func TestControllersAgreeOnVersions(t *testing.T) {
 	}
 }
 
+// awaitKept waits until a version is in the file of a store.
+func awaitKept(t *testing.T, path, version string) {
+	t.Helper()
+	kept := ""
+	for deadline := time.Now().Add(patience); kept != version; time.Sleep(5 * time.Millisecond) {
+		if err := (&distribution.Store{Path: path}).Load(func(part *discovery.DeltaDiscoveryResponse) error {
+			kept = part.GetSystemVersionInfo()
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("version %q is kept, want %s", kept, version)
+		}
+	}
+}
+
 // A proxy that starts while no controller answers serves what was kept.
 func TestStore(t *testing.T) {
 	store := &distribution.Store{Path: filepath.Join(t.TempDir(), "configuration")}
@@ -339,15 +378,92 @@ func TestStore(t *testing.T) {
 	c.set(t, "blue", map[string]string{"a": "1", "b": "1"})
 	p := startProxy(t, c, "of blue", store, nil)
 	first := p.next(t)
-	c.awaitProxy(t, "acknowledges", func(p Proxy) bool { return p.Acknowledged == first.Version })
+	// A version is kept after it is served and acknowledged.
+	awaitKept(t, store.Path, first.Version)
 	c.stop()
 	again := startProxy(t, c, "of blue", store, nil)
-	wantContents(t, again.next(t), map[string]string{"a": "1", "b": "1"})
+	again.wantContents(t, map[string]string{"a": "1", "b": "1"})
 
 	if err := os.WriteFile(store.Path, []byte("not a configuration"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	other := startController(t)
 	other.set(t, "blue", map[string]string{"a": "2"})
-	wantContents(t, startProxy(t, other, "of blue", store, nil).next(t), map[string]string{"a": "2"})
+	startProxy(t, other, "of blue", store, nil).wantContents(t, map[string]string{"a": "2"})
+}
+
+// TestOwnerGoes: a proxy whose owner goes keeps what it has, and follows it when it is back.
+func TestOwnerGoes(t *testing.T) {
+	c := startController(t)
+	c.set(t, "blue", map[string]string{"a": "1"})
+	p := startProxy(t, c, "of blue", nil, nil)
+	p.wantContents(t, map[string]string{"a": "1"})
+	c.Remove("blue")
+	c.set(t, "blue", map[string]string{"b": "1"})
+	p.wantContents(t, map[string]string{"b": "1"})
+}
+
+// TestSnapshots: the way between any two versions leads from one to the other, has what
+// differs only, and what did not change keeps its entry.
+func TestSnapshots(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		draw := rapid.MapOfN(rapid.StringMatching("[a-h]"), rapid.StringMatching("[0-2]"), 0, 8)
+		s := NewServer(nil)
+		all := []map[string]string{{}}
+		snapshots := []*snapshot{{}}
+		for range rapid.IntRange(1, 6).Draw(t, "versions") {
+			next := draw.Draw(t, "version")
+			if len(all) > 1 && rapid.Bool().Draw(t, "update") {
+				s.Update("blue", certificates(next))
+				merged := maps.Clone(all[len(all)-1])
+				maps.Copy(merged, next)
+				next = merged
+			} else {
+				s.Set("blue", certificates(next))
+			}
+			current, _ := s.current("blue")
+			all, snapshots = append(all, next), append(snapshots, current)
+		}
+		from := rapid.IntRange(0, len(all)-1).Draw(t, "from")
+		to := rapid.IntRange(0, len(all)-1).Draw(t, "to")
+		versions := map[string]string{}
+		for _, e := range snapshots[from].entries {
+			packed, err := e.pack()
+			if err != nil {
+				t.Fatal(err)
+			}
+			versions[packed.GetName()] = packed.GetVersion()
+		}
+		changed, removed := snapshots[to].since(snapshots[from])
+		differing, gone, err := snapshots[to].differing(versions)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(removed, gone) {
+			t.Errorf("removed are %v by entries and %v by versions", removed, gone)
+		}
+		for what, changed := range map[string][]*entry{"entries": changed, "versions": differing} {
+			got := maps.Clone(all[from])
+			for _, name := range removed {
+				delete(got, name)
+			}
+			for _, e := range changed {
+				name, content := e.resource.GetName(), string(e.resource.GetCertificate().GetChain())
+				if what == "versions" && got[name] == content && content != "" {
+					t.Errorf("%s is sent and did not change", name)
+				}
+				got[name] = content
+			}
+			if !maps.Equal(got, all[to]) {
+				t.Errorf("by %s %v leads to %v, want %v", what, all[from], got, all[to])
+			}
+		}
+		if to == from+1 {
+			for _, e := range changed {
+				if before, known := all[from][e.resource.GetName()]; known && before == string(e.resource.GetCertificate().GetChain()) {
+					t.Errorf("%s did not change and has another entry", e.resource.GetName())
+				}
+			}
+		}
+	})
 }

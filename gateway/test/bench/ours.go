@@ -8,6 +8,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"google.golang.org/grpc/credentials"
 	"k8s.io/client-go/util/cert"
@@ -38,7 +40,7 @@ func startOurs(w *world, s *subject) (*process, error) {
 }
 
 // serve serves the configuration inside the proxies' namespace.
-func (w *world) serve(resources map[string]*resource.Resource) (address string, err error) {
+func (w *world) serve(resources []*resource.Resource) (address string, err error) {
 	chain, key, err := cert.GenerateSelfSignedCertKey(controllerName, nil, nil)
 	if err != nil {
 		return "", err
@@ -54,9 +56,7 @@ func (w *world) serve(resources map[string]*resource.Resource) (address string, 
 	configurations := server.NewServer(func(context.Context, string) (server.Identity, error) {
 		return server.Identity{Owner: owner, Pod: "default/proxy"}, nil
 	})
-	if _, err := configurations.Set(owner, resources); err != nil {
-		return "", err
-	}
+	configurations.Set(owner, resources)
 	var listener net.Listener
 	if err := within(proxySpace, func() error {
 		listener, err = net.Listen("tcp", "127.0.0.1:0")
@@ -75,7 +75,7 @@ func (w *world) serve(resources map[string]*resource.Resource) (address string, 
 }
 
 // resources lead the host name to the backend.
-func (w *world) resources(s *subject) (map[string]*resource.Resource, error) {
+func (w *world) resources(s *subject) ([]*resource.Resource, error) {
 	chain, err := os.ReadFile(w.chain)
 	if err != nil {
 		return nil, err
@@ -84,8 +84,7 @@ func (w *world) resources(s *subject) (map[string]*resource.Resource, error) {
 	if err != nil {
 		return nil, err
 	}
-	found := map[string]*resource.Resource{}
-	for _, r := range []*resource.Resource{
+	found := []*resource.Resource{
 		{Name: "http", Kind: &resource.Resource_Listener{Listener: &resource.Listener{
 			Port: 80, TargetPort: uint32(s.http), Protocol: resource.Listener_HTTP,
 		}}},
@@ -104,8 +103,7 @@ func (w *world) resources(s *subject) (map[string]*resource.Resource, error) {
 		{Name: "endpoints", Kind: &resource.Resource_Endpoints{Endpoints: &resource.Endpoints{
 			Endpoints: []*resource.Endpoint{{Address: backendAddress, Port: backendPort}},
 		}}},
-	} {
-		found[r.GetName()] = r
 	}
+	slices.SortFunc(found, func(a, b *resource.Resource) int { return strings.Compare(a.GetName(), b.GetName()) })
 	return found, nil
 }

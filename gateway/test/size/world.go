@@ -36,13 +36,14 @@ type world struct {
 	address   string
 	compiler  route.Compiler
 	server    *server.Server
-	last      map[string]*resource.Resource
+	last      map[*resource.Resource]bool
+	endpoints map[string]*resource.Resource
 	stop      func()
 	proxies   []*exec.Cmd
 }
 
 func newWorld(o options) (*world, error) {
-	w := &world{stop: func() {}}
+	w := &world{stop: func() {}, endpoints: map[string]*resource.Resource{}}
 	var err error
 	if w.directory, err = os.MkdirTemp("", "size-gateway-"); err != nil {
 		return w, err
@@ -117,25 +118,31 @@ func (w *world) compile(objects *route.Objects) (int, error) {
 		return 0, fmt.Errorf("the objects make %d proxies", len(result.Proxies))
 	}
 	proxy := result.Proxies[0]
-	resources := make(map[string]*resource.Resource, len(proxy.Resources)+len(proxy.Backends))
-	for _, r := range proxy.Resources {
-		resources[r.GetName()] = r
-	}
+	served := make([]*resource.Resource, 0, len(proxy.Backends))
 	for i, port := range proxy.Backends {
-		name := route.EndpointsName(port)
-		if resources[name] = w.last[name]; resources[name] == nil {
-			resources[name] = endpoints(name, i)
+		known := w.endpoints[route.EndpointsName(port)]
+		if known == nil {
+			known = endpoints(route.EndpointsName(port), i)
+			w.endpoints[known.GetName()] = known
 		}
+		served = append(served, known)
 	}
-	differ := 0
-	for name, r := range resources {
-		if w.last[name] != r {
+	resources := route.Together(proxy.Resources, served)
+	w.server.Set(owner, resources)
+	return w.differ(resources), nil
+}
+
+// differ counts the resources that are other ones than before.
+func (w *world) differ(resources []*resource.Resource) int {
+	current, differ := make(map[*resource.Resource]bool, len(resources)), 0
+	for _, r := range resources {
+		current[r] = true
+		if !w.last[r] {
 			differ++
 		}
 	}
-	w.last = resources
-	_, err := w.server.Set(owner, resources)
-	return differ, err
+	w.last = current
+	return differ
 }
 
 // endpoints are three for each Service.

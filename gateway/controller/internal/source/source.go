@@ -46,6 +46,10 @@ type Source struct {
 	// touched is called at each change of what the leader writes about.
 	touched func()
 
+	// builtin are the kinds that every cluster has, services among them.
+	builtin  []kind
+	services toolscache.Indexer
+
 	mu sync.Mutex
 	// present are the kinds of Gateway API that are read now.
 	present map[string]kind
@@ -71,8 +75,13 @@ func New(ctx context.Context, informers cache.Cache, kinds Kinds, touched func()
 		changes: newChanges(), touched: touched, present: map[string]kind{},
 	}
 	for _, kind := range builtin() {
-		if err := s.watch(ctx, kind.object, s.handler()); err != nil {
+		var err error
+		if kind.indexer, err = s.watch(ctx, kind.object, s.handler()); err != nil {
 			return nil, err
+		}
+		s.builtin = append(s.builtin, kind)
+		if _, is := kind.object.(*corev1.Service); is {
+			s.services = kind.indexer
 		}
 	}
 	if err := informers.IndexField(ctx, &discoveryv1.EndpointSlice{}, indexService, func(object client.Object) []string {
@@ -80,21 +89,28 @@ func New(ctx context.Context, informers cache.Cache, kinds Kinds, touched func()
 	}); err != nil {
 		return nil, fmt.Errorf("index EndpointSlices: %w", err)
 	}
-	return s, s.watch(ctx, &discoveryv1.EndpointSlice{}, s.sliceHandler())
+	_, err := s.watch(ctx, &discoveryv1.EndpointSlice{}, s.sliceHandler())
+	return s, err
 }
 
 // Changes are those since the last look.
 func (s *Source) Changes() *Changes { return s.changes }
 
-func (s *Source) watch(ctx context.Context, object client.Object, handler toolscache.ResourceEventHandler) error {
+// watch begins to read a kind. The indexer has the very objects of the cache: a list of the
+// cache's reader has copies.
+func (s *Source) watch(ctx context.Context, object client.Object, handler toolscache.ResourceEventHandler) (toolscache.Indexer, error) {
 	informer, err := s.cache.GetInformer(ctx, object, cache.BlockUntilSynced(false))
 	if err != nil {
-		return fmt.Errorf("watch %T: %w", object, err)
+		return nil, fmt.Errorf("watch %T: %w", object, err)
+	}
+	shared, is := informer.(toolscache.SharedIndexInformer)
+	if !is {
+		return nil, fmt.Errorf("watch %T: the cache's informer is a %T, which has no index", object, informer)
 	}
 	if _, err := informer.AddEventHandler(handler); err != nil {
-		return fmt.Errorf("watch %T: %w", object, err)
+		return nil, fmt.Errorf("watch %T: %w", object, err)
 	}
-	return nil
+	return shared.GetIndexer(), nil
 }
 
 // NeedLeaderElection says that every replica reads.
@@ -141,7 +157,7 @@ func (s *Source) look(ctx context.Context) error {
 			}
 			continue
 		}
-		if err := s.begin(ctx, kind.object); err != nil {
+		if kind.indexer, err = s.begin(ctx, kind.object); err != nil {
 			return err
 		}
 		present[name] = kind
@@ -157,16 +173,17 @@ func (s *Source) look(ctx context.Context) error {
 }
 
 // begin watches a kind and waits until its objects are read.
-func (s *Source) begin(ctx context.Context, object client.Object) error {
+func (s *Source) begin(ctx context.Context, object client.Object) (toolscache.Indexer, error) {
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
-	if err := s.watch(ctx, object, s.handler()); err != nil {
-		return err
+	indexer, err := s.watch(ctx, object, s.handler())
+	if err != nil {
+		return nil, err
 	}
 	if _, err := s.cache.GetInformer(ctx, object); err != nil {
-		return fmt.Errorf("read objects like %T: %w", object, err)
+		return nil, fmt.Errorf("read objects like %T: %w", object, err)
 	}
-	return nil
+	return indexer, nil
 }
 
 // served are the names of the kinds of Gateway API that the cluster has, in the version that
@@ -197,27 +214,31 @@ func (s *Source) installed(ctx context.Context) (string, error) {
 	return crd.Annotations[consts.BundleVersionAnnotation], nil
 }
 
-// Objects are all that is compiled; ready is false before everything has been read once.
-// Nobody may change them.
-func (s *Source) Objects(ctx context.Context) (objects *route.Objects, ready bool, err error) {
+// Objects are all that is compiled; ready is false before everything has been read once: the
+// manager waits for the builtin kinds, begin for the others. Nobody may change them. What did not change is the same pointer as the last time.
+func (s *Source) Objects() (objects *route.Objects, ready bool) {
 	s.mu.Lock()
 	present, version, ready := s.present, s.version, s.ready
 	s.mu.Unlock()
 	if !ready {
-		return nil, false, nil
+		return nil, false
 	}
 	objects = &route.Objects{GatewayAPIVersion: version}
-	for _, kind := range builtin() {
-		if err := kind.read(ctx, s.cache, objects); err != nil {
-			return nil, true, err
-		}
+	for _, kind := range s.builtin {
+		kind.read(kind.indexer, objects)
 	}
 	for _, kind := range present {
-		if err := kind.read(ctx, s.cache, objects); err != nil {
-			return nil, true, err
-		}
+		kind.read(kind.indexer, objects)
 	}
-	return objects, true, nil
+	return objects, true
+}
+
+func pointers[T any](items []T) []*T {
+	all := make([]*T, len(items))
+	for i := range items {
+		all[i] = &items[i]
+	}
+	return all
 }
 
 // Slices are the EndpointSlices of a Service.
@@ -230,20 +251,23 @@ func (s *Source) Slices(ctx context.Context, service types.NamespacedName) ([]*d
 	return pointers(list.Items), nil
 }
 
-// Service returns a Service, nil where there is none.
-func (s *Source) Service(ctx context.Context, name types.NamespacedName) (*corev1.Service, error) {
-	service := &corev1.Service{}
-	err := s.cache.Get(ctx, name, service)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
+// Service returns a Service, nil where there is none. Nobody may change it.
+func (s *Source) Service(name types.NamespacedName) (*corev1.Service, error) {
+	found, known, err := s.services.GetByKey(name.String())
+	if err != nil || !known {
+		return nil, err
 	}
-	return service, err
+	service, is := found.(*corev1.Service)
+	if !is {
+		return nil, fmt.Errorf("the cache of Services has a %T", found)
+	}
+	return service, nil
 }
 
 // HasEndpoints reports whether a port of a Service has an endpoint that may still serve.
 func (s *Source) HasEndpoints(ctx context.Context, of route.ServicePort, protocol corev1.Protocol) (bool, error) {
 	name := types.NamespacedName{Namespace: of.Namespace, Name: of.Name}
-	service, err := s.Service(ctx, name)
+	service, err := s.Service(name)
 	if err != nil || service == nil {
 		return false, err
 	}

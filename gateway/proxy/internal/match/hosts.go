@@ -4,6 +4,8 @@ package match
 
 import (
 	"fmt"
+	"iter"
+	"maps"
 	"strings"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -29,14 +31,8 @@ func (h *Hosts[T]) Add(hostname *resource.Hostname, value T) error {
 		h.all = []T{value}
 		return nil
 	}
-	names := &h.exact
-	switch hostname.GetWildcard() {
-	case resource.Hostname_NONE:
-	case resource.Hostname_ONE_LABEL:
-		names = &h.label
-	case resource.Hostname_LABELS:
-		names = &h.labels
-	default:
+	names := h.names(hostname)
+	if names == nil {
 		return fmt.Errorf("wildcard %v of %s is not known", hostname.GetWildcard(), name)
 	}
 	if _, ok := (*names)[name]; ok {
@@ -47,6 +43,59 @@ func (h *Hosts[T]) Add(hostname *resource.Hostname, value T) error {
 	}
 	(*names)[name] = value
 	return nil
+}
+
+// names gives the values of a hostname's kind, nil for an unknown one.
+func (h *Hosts[T]) names(hostname *resource.Hostname) *map[string]T {
+	switch hostname.GetWildcard() {
+	case resource.Hostname_NONE:
+		return &h.exact
+	case resource.Hostname_ONE_LABEL:
+		return &h.label
+	case resource.Hostname_LABELS:
+		return &h.labels
+	}
+	return nil
+}
+
+// Clone gives a copy that can be changed while others use the original.
+func (h *Hosts[T]) Clone() Hosts[T] {
+	return Hosts[T]{maps.Clone(h.exact), maps.Clone(h.label), maps.Clone(h.labels), h.all}
+}
+
+// Remove takes the value of a hostname out, where there is one.
+func (h *Hosts[T]) Remove(hostname *resource.Hostname) {
+	if hostname.GetName() == "" {
+		h.all = nil
+	} else if names := h.names(hostname); names != nil {
+		delete(*names, hostname.GetName())
+	}
+}
+
+// Replace puts a value in the place of the one that the hostname has.
+func (h *Hosts[T]) Replace(hostname *resource.Hostname, value T) {
+	if hostname.GetName() == "" {
+		h.all = []T{value}
+	} else if names := h.names(hostname); names != nil {
+		(*names)[hostname.GetName()] = value
+	}
+}
+
+// All gives each host name as objects write it, and its value. A wildcard for one label has
+// "?" in the place of "*".
+func (h *Hosts[T]) All() iter.Seq2[string, T] {
+	return func(yield func(string, T) bool) {
+		for prefix, names := range map[string]map[string]T{"": h.exact, "?.": h.label, "*.": h.labels} {
+			for name, value := range names {
+				if !yield(prefix+name, value) {
+					return
+				}
+			}
+		}
+		if len(h.all) > 0 {
+			yield("", h.all[0])
+		}
+	}
 }
 
 // Find gives the most specific value for a normalised host name.

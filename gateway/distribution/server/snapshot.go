@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/millrace-lb/millrace/gateway/distribution"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// snapshot is one version of an owner's configuration. It does not change. A resource that two
+// versions have alike is the same entry in both, so the way from one to the other is found by
+// comparing pointers: a tenth of a millisecond for 40,000 resources.
+type snapshot struct {
+	version string
+	// entries are sorted by name.
+	entries []*entry
+}
+
+// entry is a resource, and how it is sent.
+type entry struct {
+	resource *resource.Resource
+
+	once   sync.Once
+	packed *discovery.Resource
+	err    error
+}
+
+// pack returns the resource as it is sent. Its version is the digest of its content, on which
+// all controllers agree. It is made once for all proxies.
+func (e *entry) pack() (*discovery.Resource, error) {
+	e.once.Do(func() {
+		content, err := proto.MarshalOptions{Deterministic: true}.Marshal(e.resource)
+		if err != nil {
+			e.err = fmt.Errorf("encode the resource %q: %w", e.resource.GetName(), err)
+			return
+		}
+		digest := sha256.Sum256(content)
+		e.packed = &discovery.Resource{
+			Name: e.resource.GetName(), Version: hex.EncodeToString(digest[:16]),
+			Resource: &anypb.Any{TypeUrl: distribution.TypeURL, Value: content},
+		}
+	})
+	return e.packed, e.err
+}
+
+// with returns the entries for resources that are sorted by name. What did not change keeps
+// its entry; same reports whether nothing did.
+func (s *snapshot) with(resources []*resource.Resource) (entries []*entry, same bool) {
+	entries, same = make([]*entry, 0, len(resources)), true
+	before := s.entries
+	for _, r := range resources {
+		for len(before) > 0 && before[0].resource != r && before[0].resource.GetName() < r.GetName() {
+			before, same = before[1:], false
+		}
+		if len(before) > 0 && isSame(before[0].resource, r) {
+			entries, before = append(entries, before[0]), before[1:]
+			continue
+		}
+		if len(before) > 0 && before[0].resource.GetName() == r.GetName() {
+			before = before[1:]
+		}
+		entries, same = append(entries, &entry{resource: r}), false
+	}
+	return entries, same && len(before) == 0
+}
+
+// replace returns the entries with some of the resources in the place of those with their names.
+func (s *snapshot) replace(resources []*resource.Resource) (entries []*entry, same bool) {
+	entries, same = slices.Clone(s.entries), true
+	for _, r := range resources {
+		at, known := find(entries, r.GetName())
+		switch {
+		case !known:
+			entries, same = slices.Insert(entries, at, &entry{resource: r}), false
+		case !isSame(entries[at].resource, r):
+			entries[at], same = &entry{resource: r}, false
+		}
+	}
+	return entries, same
+}
+
+func find(entries []*entry, name string) (int, bool) {
+	return slices.BinarySearchFunc(entries, name, func(e *entry, name string) int {
+		return strings.Compare(e.resource.GetName(), name)
+	})
+}
+
+func isSame(a, b *resource.Resource) bool {
+	return a == b || a.GetName() == b.GetName() && proto.Equal(a, b)
+}
+
+// since returns the way from an older snapshot: what is new or another one, and the names of
+// what is gone.
+func (s *snapshot) since(older *snapshot) (changed []*entry, removed []string) {
+	before := older.entries
+	for _, e := range s.entries {
+		for len(before) > 0 && before[0] != e && before[0].resource.GetName() < e.resource.GetName() {
+			removed, before = append(removed, before[0].resource.GetName()), before[1:]
+		}
+		if len(before) > 0 && before[0] == e {
+			before = before[1:]
+			continue
+		}
+		if len(before) > 0 && before[0].resource.GetName() == e.resource.GetName() {
+			before = before[1:]
+		}
+		changed = append(changed, e)
+	}
+	for _, e := range before {
+		removed = append(removed, e.resource.GetName())
+	}
+	return changed, removed
+}
+
+// differing returns the way from what a proxy says that it has: names and versions.
+func (s *snapshot) differing(versions map[string]string) (changed []*entry, removed []string, err error) {
+	known := 0
+	for _, e := range s.entries {
+		packed, err := e.pack()
+		if err != nil {
+			return nil, nil, err
+		}
+		version, has := versions[packed.GetName()]
+		if has {
+			known++
+		}
+		if !has || version != packed.GetVersion() {
+			changed = append(changed, e)
+		}
+	}
+	if known == len(versions) {
+		return changed, nil, nil
+	}
+	for name := range versions {
+		if _, kept := find(s.entries, name); !kept {
+			removed = append(removed, name)
+		}
+	}
+	slices.Sort(removed)
+	return changed, removed, nil
+}

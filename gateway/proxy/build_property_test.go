@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// drawn draws a resource of a small world, in which references often lead somewhere.
+func drawn(t *rapid.T, certificates []*resource.Resource) *resource.Resource {
+	number := func(what string, below int) int { return rapid.IntRange(0, below-1).Draw(t, what) }
+	some := func(kind string, below int) string { return fmt.Sprint(kind, number(kind, below)) }
+	host := &resource.Hostname{Name: rapid.SampledFrom([]string{"", "a.example", "b.example"}).Draw(t, "host")}
+	if host.Name != "" {
+		host.Wildcard = resource.Hostname_Wildcard(number("wildcard", 3))
+	}
+	switch number("kind", 5) {
+	case 0:
+		r := &resource.Listener{Port: 80, TargetPort: uint32(8000 + number("port", 2)), Protocol: resource.Listener_HTTP, Hostname: host}
+		if r.TargetPort == 8001 {
+			r.Protocol, r.Certificates = resource.Listener_HTTPS, []string{some("c", 2)}
+		}
+		return &resource.Resource{Name: some("l", 3), Kind: &resource.Resource_Listener{Listener: r}}
+	case 1:
+		r := &resource.RouteGroup{Hostname: host, Listeners: []string{some("l", 3)}}
+		for range number("rules", 3) {
+			r.Rules = append(r.Rules, toward("/", some("b", 3)))
+		}
+		return &resource.Resource{Name: some("g", 5), Kind: &resource.Resource_RouteGroup{RouteGroup: r}}
+	case 2:
+		r := &resource.Backend{Endpoints: some("e", 3)}
+		if rapid.Bool().Draw(t, "tls") {
+			r.Tls = &resource.BackendTLS{Hostname: "b", ClientCertificate: some("c", 2)}
+		}
+		return &resource.Resource{Name: some("b", 3), Kind: &resource.Resource_Backend{Backend: r}}
+	case 3:
+		name := some("e", 3)
+		return endpoints(name, fmt.Sprintf("127.0.0.1:%d", 1+number("address", 3)))
+	}
+	from := rapid.SampledFrom(certificates).Draw(t, "certificate")
+	return &resource.Resource{Name: some("c", 2), Kind: from.GetKind()}
+}
+
+// shape is all that requests see of a table, in words; what is the same object has the same
+// words.
+func shape(of *table) map[string]string {
+	words := map[string]string{}
+	groups := func(at string, hosts *match.Hosts[*group]) {
+		for host, group := range hosts.All() {
+			words[at+" "+host] = fmt.Sprint(group.backends, len(group.rules))
+		}
+	}
+	for number, port := range of.ports {
+		words[fmt.Sprint("port ", number)] = fmt.Sprint(port.tls, port.bytes)
+		for host, site := range port.sites.All() {
+			at := fmt.Sprint("port ", number, " ", host)
+			words[at] = fmt.Sprintf("%s %p", site.name, site.resource)
+			groups(at, &site.groups)
+			if of.sites[site.name] != site {
+				words[at] += " is not the site of its listener"
+			}
+		}
+	}
+	for name, each := range of.groups {
+		words["group "+name] = fmt.Sprintf("%p", each.from)
+	}
+	for name, each := range of.backends {
+		words["backend "+name] = fmt.Sprintf("%p %v", each.from, each.value.Set.Candidates())
+		if each.value.TLS != nil && each.value.TLS.Certificate != &of.certificates[each.from.GetBackend().GetTls().GetClientCertificate()].value.pair {
+			words["backend "+name] += " has another certificate"
+		}
+	}
+	for name, each := range of.certificates {
+		words["certificate "+name] = fmt.Sprintf("%p", each.from)
+	}
+	words["transports"] = fmt.Sprint(slices.Sorted(maps.Keys(of.transports)))
+	return words
+}
+
+// TestChangesLeadToTheWhole: a table that changes have led to is the one that is built of all
+// its resources at once; what cannot be built of them is refused as a change, too, and leaves
+// the table as it was.
+func TestChangesLeadToTheWhole(t *testing.T) {
+	authority := newCA(t)
+	certificates := []*resource.Resource{authority.resource("c", "a.example"), authority.resource("c", "b.example")}
+	settings := Defaults()
+	build := func(old *table, update Update) (*table, error) {
+		b := &builder{
+			settings: settings.Upstream.settings(), metrics: newMetrics(false), now: time.Now(),
+			secret: make([]byte, 32), old: old,
+		}
+		return b.build(update)
+	}
+	accepted := 0
+	rapid.Check(t, func(t *rapid.T) {
+		current, err := build(&table{}, Update{Whole: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range rapid.IntRange(1, 30).Draw(t, "updates") {
+			update := Update{Whole: rapid.IntRange(0, 9).Draw(t, "whole") == 0}
+			names := map[string]bool{}
+			for range rapid.IntRange(0, 6).Draw(t, "changes") {
+				r := drawn(t, certificates)
+				if names[r.GetName()] {
+					continue
+				}
+				names[r.GetName()] = true
+				if rapid.IntRange(0, 3).Draw(t, "remove") == 0 {
+					update.Removed = append(update.Removed, r.GetName())
+				} else {
+					update.Resources = append(update.Resources, r)
+				}
+			}
+			before := shape(current)
+			next, err := build(current, update)
+			all := map[string]*resource.Resource{}
+			if !update.Whole {
+				maps.Copy(all, current.resources)
+			}
+			for _, name := range update.Removed {
+				delete(all, name)
+			}
+			for _, r := range update.Resources {
+				all[r.GetName()] = r
+			}
+			if next != nil {
+				for name := range all {
+					// Of two equal ones the former stays.
+					all[name] = next.resources[name]
+				}
+			}
+			whole, wholeErr := build(&table{}, Update{Whole: true, Resources: slices.Collect(maps.Values(all))})
+			if (err == nil) != (wholeErr == nil) {
+				t.Fatalf("as a change: %v; as a whole: %v", err, wholeErr)
+			}
+			if after := shape(current); !maps.Equal(before, after) {
+				t.Fatalf("the old table has changed: %v, was %v", after, before)
+			}
+			if err != nil {
+				continue
+			}
+			accepted++
+			if got, want := shape(next), shape(whole); !maps.Equal(got, want) || len(next.resources) != len(whole.resources) {
+				t.Fatalf("changes lead to\n%v\nwant\n%v", got, want)
+			}
+			current = next
+		}
+	})
+	if accepted < 100 {
+		t.Errorf("only %d updates were accepted: the test says little", accepted)
+	}
+}

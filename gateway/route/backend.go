@@ -5,6 +5,7 @@ package route
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -104,31 +105,39 @@ func (c *compilation) backend(of key, port *corev1.ServicePort, speech speech) (
 			}
 		}
 	}
-	name := backendName(of, port.Port, protocol, speech.encrypted)
-	if known := c.backends[name]; known != nil {
+	at := backendKey{of, port.Port, protocol, speech.encrypted}
+	if known := c.backends[at]; known != nil {
 		return known, nil
 	}
 	service := ServicePort{Namespace: of.namespace, Name: of.name, Port: port.Port}
-	found := &backend{name: name, service: service, resource: &resource.Backend{
+	found := &backend{name: at.String(), service: service, resource: &resource.Backend{
 		Protocol: protocol, Endpoints: EndpointsName(service),
 	}}
 	if policy != nil {
 		found.resource.Tls, found.resource.Refuse = policy.tls, policy.tls == nil
 		found.authorities = policy.authorities
 	}
-	c.backends[name] = found
+	c.backends[at] = found
 	return found, nil
 }
 
-// backendName names a Service port and how it is spoken with.
-func backendName(of key, port int32, protocol resource.Backend_Protocol, encrypted bool) string {
-	name := fmt.Sprintf("backend/%s/%s/%d", of.namespace, of.name, port)
+// backendKey is a Service port and how it is spoken with.
+type backendKey struct {
+	service   key
+	port      int32
+	protocol  resource.Backend_Protocol
+	encrypted bool
+}
+
+// String names the resource.
+func (k backendKey) String() string {
+	name := "backend/" + k.service.namespace + "/" + k.service.name + "/" + strconv.Itoa(int(k.port))
 	switch {
-	case encrypted:
+	case k.encrypted:
 		name += "/passthrough"
-	case protocol == resource.Backend_H2C:
+	case k.protocol == resource.Backend_H2C:
 		name += "/h2c"
-	case protocol == resource.Backend_TCP:
+	case k.protocol == resource.Backend_TCP:
 		name += "/tcp"
 	}
 	return name

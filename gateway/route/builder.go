@@ -15,15 +15,20 @@ type builder struct {
 	proxy     *Proxy
 	resources map[string]*resource.Resource
 	services  map[ServicePort]bool
+	// last is the resources of the last result.
+	last []*resource.Resource
 	// clientCertificate is what backends see, where they are spoken with over TLS.
 	clientCertificate *certificate
 }
 
-func newBuilder(owner Object) *builder {
+// newBuilder begins a configuration that has probably as many resources as the last one.
+func (c *compilation) newBuilder(owner Object) *builder {
+	last := c.previous[owner]
 	return &builder{
 		proxy:     &Proxy{Owner: owner},
-		resources: map[string]*resource.Resource{},
-		services:  map[ServicePort]bool{},
+		resources: make(map[string]*resource.Resource, len(last)),
+		services:  make(map[ServicePort]bool, len(last)/8),
+		last:      last,
 	}
 }
 
@@ -45,12 +50,10 @@ func (b *builder) certificate(found *certificate) string {
 	return found.resource.Name
 }
 
-// finish gives the proxy, everything sorted.
+// finish gives the proxy, everything sorted. What says the same as in the last result is the
+// same pointer.
 func (b *builder) finish() *Proxy {
-	b.proxy.Resources = make([]*resource.Resource, 0, len(b.resources))
-	for _, name := range slices.Sorted(maps.Keys(b.resources)) {
-		b.proxy.Resources = append(b.proxy.Resources, b.resources[name])
-	}
+	b.proxy.Resources = reuse(b.last, b.resources)
 	b.proxy.Backends = slices.SortedFunc(maps.Keys(b.services), func(a, b ServicePort) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Port, b.Port))
 	})

@@ -18,11 +18,14 @@ func Compile(objects *Objects, settings Settings) *Result {
 }
 
 // Compiler compiles again and again. What did not change comes out as the same pointers, and a
-// certificate is parsed once. The results are those of Compile. The zero value is ready. It is
-// not for concurrent use.
+// certificate is parsed once. The results are those of Compile: it is the content of two results
+// that is compared, so nothing has to be known of what depends on what. The zero value is ready.
+// It is not for concurrent use.
 type Compiler struct {
 	certificates certificateCache
 	previous     previous
+	// backends is how many there were: about as many as there will be.
+	backends int
 }
 
 // Compile is Compile.
@@ -32,8 +35,9 @@ func (c *Compiler) Compile(objects *Objects, settings Settings) *Result {
 		settings:     settings,
 		index:        newIndex(objects),
 		certificates: &c.certificates,
+		previous:     c.previous,
 		result:       &Result{},
-		backends:     map[string]*backend{},
+		backends:     make(map[backendKey]*backend, c.backends),
 		authorities:  map[key]*resource.Resource{},
 		known:        map[key]*gateway{},
 		sets:         map[key]*listenerSet{},
@@ -42,8 +46,11 @@ func (c *Compiler) Compile(objects *Objects, settings Settings) *Result {
 	run.ingresses(objects)
 	run.gateways(objects)
 	run.finish()
-	c.previous.reuse(run.result)
 	c.certificates.end()
+	c.previous, c.backends = make(previous, len(run.result.Proxies)), len(run.backends)
+	for _, proxy := range run.result.Proxies {
+		c.previous[proxy.Owner] = proxy.Resources
+	}
 	return run.result
 }
 
@@ -52,10 +59,11 @@ type compilation struct {
 	settings     Settings
 	index        *index
 	certificates *certificateCache
+	previous     previous
 	result       *Result
 
 	policies    policies
-	backends    map[string]*backend
+	backends    map[backendKey]*backend
 	authorities map[key]*resource.Resource
 	// known and sets are the Gateways of ours and the ListenerSets that name them.
 	known map[key]*gateway

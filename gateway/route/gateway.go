@@ -98,7 +98,7 @@ func (c *compilation) gatewayParameters(group gatewayv1.Group, kind gatewayv1.Ki
 func (c *compilation) newGateway(object *gatewayv1.Gateway, class *gatewayClass) *gateway {
 	found := &gateway{
 		object:  object,
-		builder: newBuilder(Object{Kind: kindGateway, Namespace: object.Namespace, Name: object.Name}),
+		builder: c.newBuilder(Object{Kind: kindGateway, Namespace: object.Namespace, Name: object.Name}),
 	}
 	proxy := found.builder.proxy
 	proxy.Parameters = class.parameters

@@ -21,7 +21,9 @@ type hostRoutes struct {
 // addGroups makes the route groups: one for each host name of each listener. Listeners with
 // the same routes for a name share one.
 func (g *gateway) addGroups() {
-	groups := map[string]*hostRoutes{}
+	// About as many as the last time: a listener, a group and a backend for each.
+	room := len(g.builder.last) / 3
+	groups := make(map[string]*hostRoutes, room)
 	for _, listener := range g.listeners {
 		if !listener.programmed() || listener.layer4() {
 			continue
@@ -34,7 +36,7 @@ func (g *gateway) addGroups() {
 			groups[signature].listeners = append(groups[signature].listeners, listener.name)
 		}
 	}
-	merged := map[string][]*resource.Rule{}
+	merged := make(map[string][]*resource.Rule, room/2)
 	for _, signature := range slices.Sorted(maps.Keys(groups)) {
 		found := groups[signature]
 		routes := signatureOf("", found.routes)
@@ -57,7 +59,7 @@ func (g *gateway) addGroups() {
 
 // byHost sorts the routes of a listener by host name, each list oldest first.
 func (l *listener) byHost() map[hostname][]*route {
-	found := map[hostname][]*route{}
+	found := make(map[hostname][]*route, len(l.attachments))
 	for _, attachment := range l.attachments {
 		of := attachment.route
 		if of.tls != nil && !l.passthrough() {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -55,7 +56,7 @@ func (c *compilation) readHTTPRule(of *route, rule *gatewayv1.HTTPRouteRule, ind
 	if refused != nil {
 		return refused
 	}
-	name := fmt.Sprintf("httproute/%s/%s/%d", of.object.GetNamespace(), of.object.GetName(), index)
+	name := "httproute/" + of.object.GetNamespace() + "/" + of.object.GetName() + "/" + strconv.Itoa(index)
 	made, refused := c.httpAction(of, rule, name)
 	if refused == nil {
 		refused = suits(made.Filters, matches)

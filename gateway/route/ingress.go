@@ -18,6 +18,8 @@ const (
 
 const listenerHTTP = "listener/http"
 
+var plainListener = []string{listenerHTTP}
+
 // ingressRun compiles the Ingresses of one VIP.
 type ingressRun struct {
 	*compilation
@@ -47,13 +49,15 @@ type ingressRule struct {
 
 func (c *compilation) ingresses(objects *Objects) {
 	for _, fleet := range c.fleets(objects) {
+		// Most Ingresses have a host or two.
+		room := 2 * len(fleet.members)
 		run := &ingressRun{
 			compilation: c,
 			fleet:       fleet,
-			builder:     newBuilder(fleet.owner),
-			hosts:       map[hostname]*ingressHost{},
-			tls:         map[hostname]*ingressTLS{},
-			wanted:      map[hostname]bool{},
+			builder:     c.newBuilder(fleet.owner),
+			hosts:       make(map[hostname]*ingressHost, room),
+			tls:         make(map[hostname]*ingressTLS, room),
+			wanted:      make(map[hostname]bool, room),
 		}
 		c.result.Proxies = append(c.result.Proxies, run.compile())
 	}
@@ -111,7 +115,7 @@ func (r *ingressRun) groups() {
 		wire := host.resource(resource.Hostname_ONE_LABEL)
 		name := "group/" + string(host)
 		if !redirected {
-			all := append([]string{listenerHTTP}, listeners[host]...)
+			all := slices.Concat(plainListener, listeners[host])
 			r.builder.group(name, &resource.RouteGroup{Listeners: all, Hostname: wire, Rules: rules})
 			continue
 		}
@@ -137,13 +141,16 @@ func (r *ingressRun) httpsListeners() map[hostname][]string {
 		}
 	}
 	for listener := range r.tls {
-		if host, ok := bestHost(r.hosts, listener); ok {
+		// The same name is joined above.
+		if host, ok := bestHost(r.hosts, listener); ok && host != listener {
 			join(host, listener)
 		}
 	}
 	for host, names := range found {
-		slices.Sort(names)
-		found[host] = slices.Compact(names)
+		if len(names) > 1 {
+			slices.Sort(names)
+			found[host] = slices.Compact(names)
+		}
 	}
 	return found
 }

@@ -27,10 +27,9 @@ func (r *ingressRun) addRules(ingress *networkingv1.Ingress) {
 	fallback := r.addDefault(ingress, redirect)
 	for i := range ingress.Spec.Rules {
 		rule := &ingress.Spec.Rules[i]
-		field := fmt.Sprintf("spec.rules[%d]", i)
 		name, err := parseHostname(rule.Host)
 		if err != nil {
-			r.problem(ingressObject(ingress), field+".host", ReasonInvalid, err.Error())
+			r.problem(ingressObject(ingress), fmt.Sprintf("spec.rules[%d].host", i), ReasonInvalid, err.Error())
 			continue
 		}
 		host := r.host(name)
@@ -53,7 +52,7 @@ func (r *ingressRun) addRules(ingress *networkingv1.Ingress) {
 // host gives what is said about a host.
 func (r *ingressRun) host(name hostname) *ingressHost {
 	if r.hosts[name] == nil {
-		r.hosts[name] = &ingressHost{rules: map[ingressPath]*ingressRule{}}
+		r.hosts[name] = &ingressHost{rules: make(map[ingressPath]*ingressRule, 1)}
 	}
 	return r.hosts[name]
 }
@@ -74,25 +73,29 @@ type ingressAt struct {
 	redirect   bool
 }
 
+func (a ingressAt) field() string {
+	return fmt.Sprintf("spec.rules[%d].http.paths[%d]", a.rule, a.path)
+}
+
 // addPath adds one path. Of two that are equal the older object's stays.
 func (r *ingressRun) addPath(
 	ingress *networkingv1.Ingress, host *ingressHost, path *networkingv1.HTTPIngressPath, at ingressAt,
 ) {
-	field := fmt.Sprintf("spec.rules[%d].http.paths[%d]", at.rule, at.path)
 	match, err := parseIngressPath(path)
 	if err != nil {
-		r.problem(ingressObject(ingress), field+".path", ReasonInvalid, err.Error())
+		r.problem(ingressObject(ingress), at.field()+".path", ReasonInvalid, err.Error())
 		return
 	}
 	if older := host.rules[match]; older != nil {
-		r.problem(ingressObject(ingress), field+".path", ReasonConflict,
+		r.problem(ingressObject(ingress), at.field()+".path", ReasonConflict,
 			fmt.Sprintf("the path is also of Ingress %s/%s, %s", older.ingress.Namespace, older.ingress.Name, older.rule.Route))
 		return
 	}
 	host.rules[match] = &ingressRule{ingress: ingress, redirect: at.redirect, rule: &resource.Rule{
-		Route:    fmt.Sprintf("ingress/%s/%s/%d/%d", ingress.Namespace, ingress.Name, at.rule, at.path),
+		Route: "ingress/" + ingress.Namespace + "/" + ingress.Name + "/" +
+			strconv.Itoa(at.rule) + "/" + strconv.Itoa(at.path),
 		Match:    &resource.Match{Path: &resource.PathMatch{Kind: match.kind, Value: match.value}},
-		Backends: r.backend(ingress, &path.Backend, field+".backend"),
+		Backends: r.backend(ingress, &path.Backend, func() string { return at.field() + ".backend" }),
 	}}
 }
 
@@ -127,7 +130,7 @@ func (r *ingressRun) addDefault(ingress *networkingv1.Ingress, redirect bool) *i
 	fallback := &ingressRule{ingress: ingress, redirect: redirect, rule: &resource.Rule{
 		Route:    fmt.Sprintf("ingress/%s/%s/default", ingress.Namespace, ingress.Name),
 		Match:    &resource.Match{Path: &resource.PathMatch{Value: "/"}},
-		Backends: r.backend(ingress, ingress.Spec.DefaultBackend, "spec.defaultBackend"),
+		Backends: r.backend(ingress, ingress.Spec.DefaultBackend, func() string { return "spec.defaultBackend" }),
 	}}
 	r.defaults = append(r.defaults, fallback)
 	r.host("")
@@ -136,21 +139,21 @@ func (r *ingressRun) addDefault(ingress *networkingv1.Ingress, redirect bool) *i
 
 // backend gives the one backend of a path. One that cannot be reached answers 500.
 func (r *ingressRun) backend(
-	ingress *networkingv1.Ingress, backend *networkingv1.IngressBackend, field string,
+	ingress *networkingv1.Ingress, backend *networkingv1.IngressBackend, field func() string,
 ) []*resource.WeightedBackend {
 	invalid := []*resource.WeightedBackend{{Weight: 1}}
 	if backend.Service == nil {
 		if backend.Resource == nil {
-			r.problem(ingressObject(ingress), field, ReasonInvalid, "it names no Service")
+			r.problem(ingressObject(ingress), field(), ReasonInvalid, "it names no Service")
 			return invalid
 		}
-		r.problem(ingressObject(ingress), field+".resource", ReasonUnsupported, "a backend is a Service")
+		r.problem(ingressObject(ingress), field()+".resource", ReasonUnsupported, "a backend is a Service")
 		return invalid
 	}
 	of := key{ingress.Namespace, backend.Service.Name}
 	name, refused := r.service(of, backend.Service.Port.Name, backend.Service.Port.Number)
 	if refused != nil {
-		r.problem(ingressObject(ingress), field+".service", refused.reason, refused.message)
+		r.problem(ingressObject(ingress), field()+".service", refused.reason, refused.message)
 		return invalid
 	}
 	return []*resource.WeightedBackend{{Backend: name, Weight: 1}}
@@ -231,25 +234,33 @@ func (h *ingressHost) sorted(fallback *ingressRule, secured bool) (rules, plain 
 	for path, rule := range h.rules {
 		entries = append(entries, entry{path, rule})
 	}
-	slices.SortFunc(entries, func(a, b entry) int {
-		return cmp.Or(
-			cmp.Compare(len(b.path.value), len(a.path.value)),
-			-cmp.Compare(a.path.kind, b.path.kind),
-			strings.Compare(a.path.value, b.path.value))
-	})
+	if len(entries) > 1 {
+		slices.SortFunc(entries, func(a, b entry) int {
+			return cmp.Or(
+				cmp.Compare(len(b.path.value), len(a.path.value)),
+				-cmp.Compare(a.path.kind, b.path.kind),
+				strings.Compare(a.path.value, b.path.value))
+		})
+	}
 	if _, all := h.rules[ingressPath{resource.PathMatch_PREFIX, "/"}]; !all && fallback != nil {
 		entries = append(entries, entry{rule: fallback})
 	}
+	rules = make([]*resource.Rule, 0, len(entries))
 	for _, found := range entries {
 		rules = append(rules, found.rule.rule)
-		if found.rule.redirect && secured {
-			redirected = true
-			plain = append(plain, redirectRule(found.rule.rule))
-			continue
-		}
-		plain = append(plain, found.rule.rule)
+		redirected = redirected || found.rule.redirect && secured
 	}
-	return rules, plain, redirected
+	if !redirected {
+		return rules, rules, false
+	}
+	for _, found := range entries {
+		if found.rule.redirect {
+			plain = append(plain, redirectRule(found.rule.rule))
+		} else {
+			plain = append(plain, found.rule.rule)
+		}
+	}
+	return rules, plain, true
 }
 
 // redirectRule answers what a rule matches with a redirect to HTTPS. 308 keeps the method.

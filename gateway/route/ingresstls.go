@@ -20,6 +20,9 @@ type ingressTLS struct {
 
 // sorted has elliptic keys first, then the order in which they were found.
 func (t *ingressTLS) sorted() []*certificate {
+	if len(t.certificates) < 2 {
+		return t.certificates
+	}
 	return slices.SortedStableFunc(slices.Values(t.certificates), func(a, b *certificate) int {
 		return -cmp.Compare(number(a.elliptic()), number(b.elliptic()))
 	})
@@ -36,65 +39,85 @@ func number(b bool) int {
 func (r *ingressRun) addTLS(ingress *networkingv1.Ingress) {
 	for i := range ingress.Spec.TLS {
 		entry := &ingress.Spec.TLS[i]
-		field := fmt.Sprintf("spec.tls[%d]", i)
-		hosts := r.tlsHosts(ingress, entry, field)
-		for host := range hosts {
-			r.wanted[host] = true
+		hosts := r.tlsHosts(ingress, entry, i)
+		for _, host := range hosts {
+			r.wanted[host.name] = true
 		}
 		if entry.SecretName == "" {
 			if r.class.defaultCertificate.name == "" {
-				r.problem(ingressObject(ingress), field+".secretName", ReasonNotFound,
+				r.problem(ingressObject(ingress), fmt.Sprintf("spec.tls[%d].secretName", i), ReasonNotFound,
 					"it is empty, and the class has no "+ParameterDefaultCertificate)
 			}
 			continue
 		}
 		found, refused := r.certificateOf(key{ingress.Namespace, entry.SecretName})
 		if refused != nil {
-			r.problem(ingressObject(ingress), field+".secretName", refused.reason, refused.message)
+			r.problem(ingressObject(ingress), fmt.Sprintf("spec.tls[%d].secretName", i), refused.reason, refused.message)
 			continue
 		}
-		for host, at := range hosts {
-			r.addCertificate(ingress, host, at, found)
+		for _, host := range hosts {
+			r.addCertificate(ingress, host, found)
 		}
 	}
 }
 
-// tlsHosts gives the hosts of an entry and their fields. An entry without hosts is for all
-// hosts of the Ingress's rules.
-func (r *ingressRun) tlsHosts(ingress *networkingv1.Ingress, entry *networkingv1.IngressTLS, field string) map[hostname]string {
-	hosts := map[hostname]string{}
-	add := func(text, field string) {
-		host, err := parseHostname(text)
-		if err != nil {
-			r.problem(ingressObject(ingress), field, ReasonInvalid, err.Error())
-			return
-		}
-		if _, known := hosts[host]; !known {
-			hosts[host] = field
+// tlsHost is a host of an entry, and where it stands.
+type tlsHost struct {
+	name hostname
+	// entry is the number in spec.tls; host the one in its hosts, or -1; rule that of the rule
+	// with the host, or -1.
+	entry, host, rule int
+}
+
+func (h tlsHost) field() string {
+	switch {
+	case h.host >= 0:
+		return fmt.Sprintf("spec.tls[%d].hosts[%d]", h.entry, h.host)
+	case h.rule >= 0:
+		return fmt.Sprintf("spec.rules[%d].host", h.rule)
+	}
+	return fmt.Sprintf("spec.tls[%d]", h.entry)
+}
+
+// tlsHosts gives the hosts of an entry. An entry without hosts is for all hosts of the Ingress's
+// rules.
+func (r *ingressRun) tlsHosts(ingress *networkingv1.Ingress, entry *networkingv1.IngressTLS, number int) []tlsHost {
+	hosts := make([]tlsHost, 0, max(len(entry.Hosts), 1))
+	add := func(found tlsHost) {
+		if !slices.ContainsFunc(hosts, func(known tlsHost) bool { return known.name == found.name }) {
+			hosts = append(hosts, found)
 		}
 	}
-	for i, host := range entry.Hosts {
-		add(host, fmt.Sprintf("%s.hosts[%d]", field, i))
+	for i, text := range entry.Hosts {
+		at := tlsHost{entry: number, host: i, rule: -1}
+		host, err := parseHostname(text)
+		if err != nil {
+			r.problem(ingressObject(ingress), at.field(), ReasonInvalid, err.Error())
+			continue
+		}
+		at.name = host
+		add(at)
 	}
 	if len(entry.Hosts) > 0 {
 		return hosts
 	}
 	for i, rule := range ingress.Spec.Rules {
-		// The problem of such a host is told of its rule.
-		if _, err := parseHostname(rule.Host); err == nil {
-			add(rule.Host, fmt.Sprintf("spec.rules[%d].host", i))
+		// The problem of a host that cannot be read is told of its rule.
+		if host, err := parseHostname(rule.Host); err == nil {
+			add(tlsHost{name: host, entry: number, host: -1, rule: i})
 		}
 	}
 	if len(hosts) == 0 {
-		hosts[""] = field
+		hosts = append(hosts, tlsHost{entry: number, host: -1, rule: -1})
 	}
 	return hosts
 }
 
 // addCertificate gives a host a certificate, where no older Ingress has given it one.
-func (r *ingressRun) addCertificate(ingress *networkingv1.Ingress, host hostname, field string, found *certificate) {
+func (r *ingressRun) addCertificate(ingress *networkingv1.Ingress, at tlsHost, found *certificate) {
+	host := at.name
 	if !found.covers(host) {
-		r.problem(ingressObject(ingress), field, ReasonInvalidCertificate,
+		r.problem(ingressObject(ingress), at.field(), ReasonInvalidCertificate,
 			fmt.Sprintf("the certificate is for %v, not for %s", found.leaf.DNSNames, host))
 		return
 	}
@@ -107,7 +130,7 @@ func (r *ingressRun) addCertificate(ingress *networkingv1.Ingress, host hostname
 		return
 	}
 	if known.owner != ingress {
-		r.problem(ingressObject(ingress), field, ReasonConflict,
+		r.problem(ingressObject(ingress), at.field(), ReasonConflict,
 			fmt.Sprintf("Ingress %s/%s is older and gives %s another certificate",
 				known.owner.Namespace, known.owner.Name, displayed(host)))
 		return

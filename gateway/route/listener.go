@@ -3,7 +3,6 @@
 package route
 
 import (
-	"fmt"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -60,7 +59,7 @@ func (c *compilation) newListener(of *gateway, owner metav1.Object, ownerKind st
 	found := &listener{gateway: of, owner: owner, ownerKind: ownerKind, spec: spec}
 	found.name = "listener/" + string(spec.Name)
 	if ownerKind == kindListenerSet {
-		found.name = fmt.Sprintf("listener/%s/%s/%s", owner.GetNamespace(), owner.GetName(), spec.Name)
+		found.name = "listener/" + owner.GetNamespace() + "/" + owner.GetName() + "/" + string(spec.Name)
 	}
 	found.readKinds()
 	found.readHost()

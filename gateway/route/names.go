@@ -2,7 +2,7 @@
 
 package route
 
-import "fmt"
+import "strconv"
 
 // The names of this controller in IngressClasses and GatewayClasses.
 const (
@@ -45,7 +45,7 @@ const (
 
 // EndpointsName names the Endpoints resource of a Service port.
 func EndpointsName(service ServicePort) string {
-	return fmt.Sprintf("endpoints/%s/%s/%d", service.Namespace, service.Name, service.Port)
+	return "endpoints/" + service.Namespace + "/" + service.Name + "/" + strconv.Itoa(int(service.Port))
 }
 
 // certificateName names the Certificate resource of a Secret.

@@ -48,6 +48,8 @@ type backend struct {
 	resource *resource.Backend
 	// authorities are what resource.tls refers to.
 	authorities []*resource.Resource
+	// policy is what resource.tls comes from, nil where there is none.
+	policy *policy
 }
 
 // servicePort finds a port of a Service by name, or by number where the name is empty.
@@ -115,7 +117,7 @@ func (c *compilation) backend(of key, port *corev1.ServicePort, speech speech) (
 	}}
 	if policy != nil {
 		found.resource.Tls, found.resource.Refuse = policy.tls, policy.tls == nil
-		found.authorities = policy.authorities
+		found.authorities, found.policy = policy.authorities, policy
 	}
 	c.backends[at] = found
 	return found, nil
@@ -149,6 +151,13 @@ func (b *builder) use(found *backend) {
 		return
 	}
 	b.services[found.service] = true
+	if found.policy != nil && b.gateway != nil && found.policy.excludes(*b.gateway) {
+		b.excluded = found.policy
+		b.add(&resource.Resource{Name: found.name, Kind: &resource.Resource_Backend{Backend: &resource.Backend{
+			Protocol: found.resource.Protocol, Endpoints: found.resource.Endpoints, Refuse: true,
+		}}})
+		return
+	}
 	for _, authority := range found.authorities {
 		b.add(authority)
 	}

@@ -3,7 +3,9 @@
 package route
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,8 +23,10 @@ type policy struct {
 	authorities []*resource.Resource
 	// accepted and resolved are nil where all is well.
 	accepted, resolved *refusal
-	// gateways are those whose routes lead to a target.
+	// gateways are those whose routes lead to a target. without are the ones among them for which
+	// the status has no room.
 	gateways map[key]bool
+	without  []key
 }
 
 // target is a Service, or one named port of it.
@@ -156,23 +160,48 @@ func (p *policies) used(service ServicePort, by key) {
 // maxAncestors is the limit of PolicyStatus.
 const maxAncestors = 16
 
+// fit finds the Gateways for which the status of a policy has no room. Those that have an entry
+// keep it; others follow by name.
+func (p *policies) fit(controller gatewayv1.GatewayController) {
+	for _, found := range p.all {
+		others, former := 0, map[key]bool{}
+		for _, ancestor := range found.object.Status.Ancestors {
+			if ancestor.ControllerName != controller {
+				others++
+				continue
+			}
+			at := key{found.object.Namespace, string(ancestor.AncestorRef.Name)}
+			if ancestor.AncestorRef.Namespace != nil {
+				at.namespace = string(*ancestor.AncestorRef.Namespace)
+			}
+			former[at] = true
+		}
+		gateways := slices.SortedFunc(maps.Keys(found.gateways), func(a, b key) int {
+			return cmp.Or(-cmp.Compare(number(former[a]), number(former[b])), compareKeys(a, b))
+		})
+		found.without = gateways[min(len(gateways), max(maxAncestors-others, 0)):]
+		slices.SortFunc(found.without, compareKeys)
+	}
+}
+
+// excludes reports whether the policy cannot be carried out for a Gateway, since its status has
+// no room for it (Gateway API: PolicyStatus.ancestors).
+func (p *policy) excludes(gateway key) bool {
+	return slices.Contains(p.without, gateway)
+}
+
 // policyStatuses gives the status of each policy.
 func (c *compilation) policyStatuses() {
 	for _, found := range c.policies.all {
-		others := 0
-		for _, ancestor := range found.object.Status.Ancestors {
-			if ancestor.ControllerName != c.settings.GatewayController {
-				others++
-			}
-		}
 		status := gatewayv1.PolicyStatus{Ancestors: []gatewayv1.PolicyAncestorStatus{}}
-		gateways := sortedKeys(found.gateways)
-		fitting := min(len(gateways), max(maxAncestors-others, 0))
-		for _, at := range gateways[:fitting] {
+		for _, at := range sortedKeys(found.gateways) {
+			if found.excludes(at) {
+				continue
+			}
 			status.Ancestors = append(status.Ancestors, gatewayv1.PolicyAncestorStatus{
 				AncestorRef:    gatewayReference(at),
 				ControllerName: c.settings.GatewayController,
-				Conditions:     found.conditions(gateways[fitting:]),
+				Conditions:     found.conditions(),
 			})
 		}
 		c.result.Statuses.BackendTLSPolicies = append(c.result.Statuses.BackendTLSPolicies, statusOf(found.object, status))
@@ -180,11 +209,11 @@ func (c *compilation) policyStatuses() {
 }
 
 // conditions are the same for all ancestors. They name those for which there is no room.
-func (p *policy) conditions(without []key) []metav1.Condition {
+func (p *policy) conditions() []metav1.Condition {
 	generation, message := p.object.Generation, ""
-	if len(without) > 0 {
-		message = fmt.Sprintf("status.ancestors: there is room for %d entries; the policy is carried out for %d more Gateways, too: the first is %s/%s",
-			maxAncestors, len(without), without[0].namespace, without[0].name)
+	if len(p.without) > 0 {
+		message = fmt.Sprintf("status.ancestors: there is room for %d entries; %d more Gateways refuse the Services of the policy: the first is %s/%s",
+			maxAncestors, len(p.without), p.without[0].namespace, p.without[0].name)
 	}
 	accepted := condition(gatewayv1.PolicyConditionAccepted, true, gatewayv1.PolicyReasonAccepted, message, generation)
 	if p.accepted != nil {

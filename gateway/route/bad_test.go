@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -260,7 +261,8 @@ func outcome(result *route.Result, but string) map[string]string {
 	return found
 }
 
-// TestTooManyAncestors: a policy with more Gateways than its status has room for says so.
+// TestTooManyAncestors: a policy is not carried out for Gateways for which its status has no room.
+// They refuse its Services, and say so. Those that have an entry keep it.
 func TestTooManyAncestors(t *testing.T) {
 	text := `
 apiVersion: gateway.networking.k8s.io/v1
@@ -279,7 +281,10 @@ metadata: {namespace: a, name: p}
 spec:
   targetRefs: [{group: "", kind: Service, name: s}]
   validation: {hostname: a.example, wellKnownCACertificates: System}
-status: {ancestors: [{ancestorRef: {name: other}, controllerName: example.com/other, conditions: []}]}
+status:
+  ancestors:
+    - {ancestorRef: {name: other}, controllerName: example.com/other, conditions: []}
+    - {ancestorRef: {name: g16, namespace: a}, controllerName: millrace.io/gateway, conditions: []}
 `
 	var parents []string
 	for i := range 17 {
@@ -309,15 +314,24 @@ spec: {parentRefs: [%s], rules: [{backendRefs: [{name: s, port: 443}]}]}
 	}
 	for _, ancestor := range ancestors {
 		message := ancestor.Conditions[0].Message
-		if !strings.HasPrefix(message, "status.ancestors: ") || !strings.HasSuffix(message, "2 more Gateways, too: the first is a/g15") {
+		if !strings.HasPrefix(message, "status.ancestors: ") || !strings.HasSuffix(message, "2 more Gateways refuse the Services of the policy: the first is a/g14") {
 			t.Errorf("the entry of %s says %q", ancestor.AncestorRef.Name, message)
 		}
 	}
+	refusing := map[string]bool{"g14": true, "g15": true}
 	for _, proxy := range result.Proxies {
 		for _, each := range proxy.Resources {
-			if backend := each.GetBackend(); backend != nil && backend.GetTls().GetHostname() != "a.example" {
-				t.Errorf("%v speaks without TLS with %s", proxy.Owner, each.GetName())
+			backend := each.GetBackend()
+			if backend != nil && (backend.GetRefuse() != refusing[proxy.Owner.Name] ||
+				!backend.GetRefuse() && backend.GetTls().GetHostname() != "a.example") {
+				t.Errorf("%v speaks with %s as %v", proxy.Owner, each.GetName(), backend)
 			}
+		}
+	}
+	for _, gateway := range result.Statuses.Gateways {
+		resolved := meta.FindStatusCondition(gateway.Status.Conditions, string(gatewayv1.GatewayConditionResolvedRefs))
+		if full := resolved.Reason == route.ReasonPolicyFull; full != refusing[gateway.Name] {
+			t.Errorf("%s says %v", gateway.Name, resolved)
 		}
 	}
 }

@@ -19,6 +19,9 @@ type builder struct {
 	last []*resource.Resource
 	// clientCertificate is what backends see, where they are spoken with over TLS.
 	clientCertificate *certificate
+	// gateway is nil for Ingresses. excluded is a policy whose status has no room for it.
+	gateway  *key
+	excluded *policy
 }
 
 // newBuilder begins a configuration that has probably as many resources as the last one.

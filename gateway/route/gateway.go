@@ -40,10 +40,24 @@ func (c *compilation) gateways(objects *Objects) {
 		c.known[keyOf(object)] = found
 	}
 	c.routes(objects)
+	c.usePolicies()
 	for _, at := range sortedKeys(c.known) {
 		c.finishGateway(c.known[at])
 	}
 	c.policyStatuses()
+}
+
+// usePolicies finds out which Gateways each policy is for.
+func (c *compilation) usePolicies() {
+	if len(c.policies.all) == 0 {
+		return
+	}
+	for at, found := range c.known {
+		for _, service := range found.leadsTo() {
+			c.policies.used(service, at)
+		}
+	}
+	c.policies.fit(c.settings.GatewayController)
 }
 
 // gatewayClass is a GatewayClass of ours.
@@ -100,6 +114,8 @@ func (c *compilation) newGateway(object *gatewayv1.Gateway, class *gatewayClass)
 		object:  object,
 		builder: c.newBuilder(Object{Kind: kindGateway, Namespace: object.Namespace, Name: object.Name}),
 	}
+	at := keyOf(object)
+	found.builder.gateway = &at
 	proxy := found.builder.proxy
 	proxy.Parameters = class.parameters
 	proxy.Addresses = object.Spec.Addresses
@@ -171,9 +187,6 @@ func (c *compilation) finishGateway(of *gateway) {
 		of.addListener(listener)
 	}
 	of.addGroups()
-	for service := range of.builder.services {
-		c.policies.used(service, keyOf(of.object))
-	}
 	if of.accepted() {
 		c.result.Proxies = append(c.result.Proxies, of.builder.finish())
 	}

@@ -131,6 +131,11 @@ func (g *gateway) resolvedCondition() metav1.Condition {
 		return condition(gatewayv1.GatewayConditionResolvedRefs, false, g.resolved.condition,
 			"spec.tls.backend.clientCertificateRef: "+g.resolved.message, g.object.Generation)
 	}
+	if policy := g.builder.excluded; policy != nil {
+		return condition(gatewayv1.GatewayConditionResolvedRefs, false, ReasonPolicyFull,
+			fmt.Sprintf("the status of BackendTLSPolicy %s/%s has no room for one more Gateway: its Services are refused",
+				policy.object.Namespace, policy.object.Name), g.object.Generation)
+	}
 	for _, listener := range g.own() {
 		if listener.resolved != nil {
 			return condition(gatewayv1.GatewayConditionResolvedRefs, false, gatewayv1.GatewayReasonListenersNotResolved,

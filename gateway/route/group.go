@@ -57,14 +57,41 @@ func (g *gateway) addGroups() {
 	}
 }
 
+// leadsTo are the Service ports that the routes of a Gateway's proxies lead to.
+func (g *gateway) leadsTo() []ServicePort {
+	seen := map[*route]bool{}
+	var found []ServicePort
+	for _, listener := range g.listeners {
+		if !listener.programmed() || listener.layer4() {
+			continue
+		}
+		for _, attachment := range listener.attachments {
+			of := listener.routeOf(attachment)
+			if seen[of] {
+				continue
+			}
+			seen[of] = true
+			for _, backend := range of.backends {
+				found = append(found, backend.service)
+			}
+		}
+	}
+	return found
+}
+
+// routeOf is an attached route as the listener carries it out.
+func (l *listener) routeOf(of attachment) *route {
+	if of.route.tls != nil && !l.passthrough() {
+		return of.route.tls
+	}
+	return of.route
+}
+
 // byHost sorts the routes of a listener by host name, each list oldest first.
 func (l *listener) byHost() map[hostname][]*route {
 	found := make(map[hostname][]*route, len(l.attachments))
 	for _, attachment := range l.attachments {
-		of := attachment.route
-		if of.tls != nil && !l.passthrough() {
-			of = of.tls
-		}
+		of := l.routeOf(attachment)
 		for _, host := range attachment.hosts {
 			if routes := found[host]; len(routes) == 0 || routes[len(routes)-1] != of {
 				found[host] = append(routes, of)

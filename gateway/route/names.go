@@ -29,6 +29,10 @@ const (
 	AnnotationIngressClass = "kubernetes.io/ingress.class"
 )
 
+// ReasonPolicyFull is why a Gateway refuses Services: a BackendTLSPolicy for them names as many
+// Gateways as its status can, and counts for no more (Gateway API: PolicyStatus.ancestors).
+const ReasonPolicyFull = "PolicyFull"
+
 // Reasons of Problems.
 const (
 	// ReasonInvalid is a value that cannot be read.

@@ -16,6 +16,8 @@ type conditions struct {
 	method     string
 	headers    []value
 	parameters []value
+	// path is nil where the path is looked up.
+	path *regexp.Regexp
 }
 
 type value struct {
@@ -78,12 +80,15 @@ func (c *conditions) met(request *Request) bool {
 			return false
 		}
 	}
-	return true
+	return c.path == nil || c.path.MatchString(request.Path)
 }
+
+// hostHeader is a header of the request as rules see it. net/http keeps it elsewhere.
+const hostHeader = "Host"
 
 // header gives a header's value; several are one list (RFC 9110, section 5.3).
 func (r *Request) header(name string) (string, bool) {
-	if name == "Host" {
+	if name == hostHeader {
 		return r.Host, true
 	}
 	values := r.Header[name]

@@ -39,61 +39,80 @@ func (r *Request) parameters() url.Values {
 // Group is the rules for one hostname. It does not change and may be shared.
 type Group struct {
 	conditions []conditions
-	// exact and prefixes have the rules of a path in order of precedence. A prefix has no
-	// trailing slash, so that all paths have the prefix "".
-	exact    map[string][]int32
-	prefixes map[string][]int32
+	// exact and prefixes have the rules of a path. A prefix has no trailing slash, so that all
+	// paths have the prefix "". A regular expression is a rule of the elements that all paths
+	// which it matches begin with.
+	exact    map[string]*candidates
+	prefixes map[string]*candidates
 	// depths are the numbers of elements that prefixes have.
 	depths []bool
-	// expressions are the rules whose path is a regular expression.
-	expressions []expression
-}
-
-type expression struct {
-	rule int32
-	path *regexp.Regexp
 }
 
 // Compile makes a group of rules in order of precedence.
 func Compile(rules []*resource.Match) (*Group, error) {
 	group := &Group{
 		conditions: make([]conditions, len(rules)),
-		exact:      map[string][]int32{},
-		prefixes:   map[string][]int32{},
+		exact:      map[string]*candidates{},
+		prefixes:   map[string]*candidates{},
 	}
 	for i, rule := range rules {
 		if err := group.add(int32(i), rule); err != nil {
 			return nil, fmt.Errorf("match of rule %d: %w", i, err)
 		}
 	}
+	for _, paths := range []map[string]*candidates{group.exact, group.prefixes} {
+		for _, rules := range paths {
+			rules.seal(group.conditions)
+		}
+	}
 	return group, nil
 }
 
 func (g *Group) add(rule int32, match *resource.Match) error {
+	var err error
+	if g.conditions[rule], err = compileConditions(match); err != nil {
+		return err
+	}
 	path := match.GetPath()
 	switch path.GetKind() {
 	case resource.PathMatch_EXACT:
-		g.exact[path.GetValue()] = append(g.exact[path.GetValue()], rule)
+		put(g.exact, path.GetValue(), rule)
 	case resource.PathMatch_PREFIX:
-		prefix := strings.TrimRight(path.GetValue(), "/")
-		g.prefixes[prefix] = append(g.prefixes[prefix], rule)
-		depth := strings.Count(prefix, "/")
-		for len(g.depths) <= depth {
-			g.depths = append(g.depths, false)
-		}
-		g.depths[depth] = true
+		g.addPrefix(strings.TrimRight(path.GetValue(), "/"), rule)
 	case resource.PathMatch_REGULAR_EXPRESSION:
 		compiled, err := whole(path.GetValue())
 		if err != nil {
 			return fmt.Errorf("path: %w", err)
 		}
-		g.expressions = append(g.expressions, expression{rule, compiled})
+		g.conditions[rule].path = compiled
+		g.addPrefix(literalElements(path.GetValue()), rule)
 	default:
 		return fmt.Errorf("path: kind %v is not known", path.GetKind())
 	}
-	var err error
-	g.conditions[rule], err = compileConditions(match)
-	return err
+	return nil
+}
+
+func put(to map[string]*candidates, path string, rule int32) {
+	if to[path] == nil {
+		to[path] = &candidates{}
+	}
+	to[path].all = append(to[path].all, rule)
+}
+
+func (g *Group) addPrefix(prefix string, rule int32) {
+	put(g.prefixes, prefix, rule)
+	depth := strings.Count(prefix, "/")
+	for len(g.depths) <= depth {
+		g.depths = append(g.depths, false)
+	}
+	g.depths[depth] = true
+}
+
+// literalElements gives the elements that all paths begin with which a valid expression matches
+// as a whole, without a trailing slash: "/a/b" for "/a/b/c.*".
+func literalElements(pattern string) string {
+	literal, _ := regexp.MustCompile(pattern).LiteralPrefix()
+	return literal[:max(strings.LastIndexByte(literal, '/'), 0)]
 }
 
 // Find gives the index of the first rule that matches.
@@ -115,29 +134,7 @@ func (g *Group) Find(request *Request) (rule int, ok bool) {
 			end = max(strings.LastIndexByte(request.Path[:end], '/'), 0)
 		}
 	}
-	for _, e := range g.expressions {
-		if e.rule >= best {
-			break
-		}
-		if g.conditions[e.rule].met(request) && e.path.MatchString(request.Path) {
-			best = e.rule
-		}
-	}
 	return int(best), best < none
-}
-
-// first gives the first of candidates whose conditions are met, or best where that is
-// not after it.
-func (g *Group) first(candidates []int32, best int32, request *Request) int32 {
-	for _, candidate := range candidates {
-		if candidate >= best {
-			break
-		}
-		if g.conditions[candidate].met(request) {
-			return candidate
-		}
-	}
-	return best
 }
 
 // cutElements gives the length of the first elements of a path.

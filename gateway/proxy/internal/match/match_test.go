@@ -78,7 +78,7 @@ var (
 	})
 	methods     = rapid.SampledFrom([]string{"", "", "GET", "POST"})
 	values      = rapid.SampledFrom([]string{"", "1", "2", "12"})
-	expressions = rapid.SampledFrom([]string{"1|2", ".*", "1", "/a/.*", "/a|/b", "/(a|b)/?"})
+	expressions = rapid.SampledFrom([]string{"1|2", ".*", "1", "/a/.*", "/a|/b", "/(a|b)/?", "/a/b/?", "/a/ab.*", "(?i)/A/.*", "/a//b", "a/b/.*", "\\*", "(/a/b/)?.*", "/a/b(/|$).*"})
 )
 
 func drawValues(t *rapid.T, names ...string) []*resource.ValueMatch {
@@ -115,7 +115,15 @@ func drawRule(t *rapid.T) *resource.Match {
 
 func TestFindIsFirstInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		rules := rapid.SliceOfN(rapid.Custom(drawRule), 0, 12).Draw(t, "rules")
+		one := rapid.Custom(drawRule)
+		if rapid.Bool().Draw(t, "crowded") {
+			// Many rules of one path, which are indexed.
+			one = rapid.Map(one, func(rule *resource.Match) *resource.Match {
+				rule.Path = &resource.PathMatch{Kind: resource.PathMatch_PREFIX, Value: "/a"}
+				return rule
+			})
+		}
+		rules := rapid.SliceOfN(one, 0, 40).Draw(t, "rules")
 		group, err := Compile(rules)
 		if err != nil {
 			t.Fatal(err)
@@ -313,7 +321,24 @@ func BenchmarkFind(b *testing.B) {
 	if err := byHost.Add(&resource.Hostname{Name: "deep.example.com"}, group); err != nil {
 		b.Fatal(err)
 	}
-	header := map[string][]string{"Accept": {"*/*"}, "User-Agent": {"bench"}}
+	// One path with a rule for each tenant, by a header, and as many regular expressions.
+	var crowded []*resource.Match
+	for i := range routes {
+		crowded = append(crowded,
+			&resource.Match{Path: &resource.PathMatch{Value: "/"}, Headers: []*resource.ValueMatch{
+				{Name: "x-region", Value: "eu"}, {Name: "x-tenant", Value: fmt.Sprint("tenant-", i)}}},
+			&resource.Match{Path: &resource.PathMatch{
+				Kind: resource.PathMatch_REGULAR_EXPRESSION, Value: fmt.Sprintf("/service%d/v[0-9]+/.*", i)}})
+	}
+	if group, err = Compile(crowded); err != nil {
+		b.Fatal(err)
+	}
+	if err := byHost.Add(&resource.Hostname{Name: "crowded.example.com"}, group); err != nil {
+		b.Fatal(err)
+	}
+	header := map[string][]string{
+		"Accept": {"*/*"}, "User-Agent": {"bench"}, "X-Region": {"eu"}, "X-Tenant": {"tenant-4998"},
+	}
 	for name, want := range map[string]struct {
 		host, path string
 		rule       int
@@ -322,6 +347,8 @@ func BenchmarkFind(b *testing.B) {
 		"prefix":   {"host4321.example.com:8443", "/api/v1/route4321/some/thing/below", 1},
 		"wildcard": {"A.B.host9990.example.com", "/api/v1/other", 3},
 		"deep":     {"deep.example.com", strings.Repeat("/a", 7) + "/none/of/them/at/all/but/a/path/of/many/elements", len(deep) - 1},
+		"crowded":  {"crowded.example.com", "/", 2 * 4998},
+		"regex":    {"crowded.example.com", "/service4990/v12/x", 2*4990 + 1},
 		"large":    {"all.example.com", "/team49/service4999/x", 4999},
 	} {
 		b.Run(name, func(b *testing.B) {

@@ -87,7 +87,42 @@ func TestManifests(t *testing.T) {
 	t.Run("agent", func(t *testing.T) { testAgent(t, server, admin) })
 	t.Run("viewer", func(t *testing.T) { testViewer(t, server, admin) })
 	t.Run("tracer", func(t *testing.T) { testTracer(t, server, admin) })
+	t.Run("BGP", func(t *testing.T) { testBGPRules(t, admin) })
 	t.Run("Gateway API", func(t *testing.T) { testGatewayAPI(t, admin) })
+}
+
+// testBGPRules asks the API server for objects that its schemas must refuse, and for some that
+// they must not.
+func testBGPRules(t *testing.T, admin client.Client) {
+	peer := `"peerAddress":"198.51.100.9","localASN":64513`
+	for _, test := range []struct{ kind, spec, refused string }{
+		{"LBPeer", peer + `,"peerASN":64512`, ""},
+		{"LBPeer", peer + `,"dynamicASN":"External","ttlSecurityHops":1,"sourceInterface":"lo"`, ""},
+		{"LBPeer", `"peerAddress":"fe80::1","peerInterface":"eth0","localASN":1,"peerASN":2`, ""},
+		{"LBPeer", peer, "either peerASN or dynamicASN"},
+		{"LBPeer", peer + `,"peerASN":64512,"dynamicASN":"Internal"`, "either peerASN or dynamicASN"},
+		{"LBPeer", peer + `,"peerASN":64512,"peerInterface":"eth0"`, "needs peerInterface"},
+		{"LBPeer", `"peerAddress":"fe80::1","localASN":1,"peerASN":2`, "needs peerInterface"},
+		{"LBPeer", peer + `,"peerASN":64512,"ebgpMultiHop":2,"ttlSecurityHops":2`, "exclude each other"},
+		{"LBPeer", peer + `,"peerASN":64512,"ttlSecurityHops":255`, "ttlSecurityHops"},
+		{"LBPeer", peer + `,"peerASN":64512,"sourceAddress":"2001:db8::1"`, "family of peerAddress"},
+		{"LBPeer", peer + `,"peerASN":64512,"sourceAddress":"198.51.100.2","sourceInterface":"lo"`, "either sourceAddress"},
+		{"LBPeer", peer + `,"peerASN":64512,"passwordSecretRef":{"name":""}`, "passwordSecretRef"},
+	} {
+		object := &unstructured.Unstructured{}
+		content := fmt.Sprintf(`{"apiVersion":"millrace.io/v1alpha1","kind":%q,"metadata":{"generateName":"rule-"},"spec":{%s}}`,
+			test.kind, test.spec)
+		if err := object.UnmarshalJSON([]byte(content)); err != nil {
+			t.Fatal(err)
+		}
+		err := admin.Create(t.Context(), object)
+		switch {
+		case test.refused == "" && err != nil:
+			t.Errorf("%s {%s}: %v", test.kind, test.spec, err)
+		case test.refused != "" && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), test.refused)):
+			t.Errorf("%s {%s}: %v, want it refused with %q", test.kind, test.spec, err, test.refused)
+		}
+	}
 }
 
 // testGatewayAPI writes other versions of Gateway API over the installed one, and installs

@@ -19,7 +19,8 @@ set -eu
 runtime="frr bird2 iproute2 ethtool nftables iptables conntrack libseccomp-dev pkg-config gcc libc6-dev util-linux curl"
 # dpkg: unpacks kernels.
 kernels="qemu-system-x86 iproute2 ethtool dpkg"
-develop="clang-19 llvm-19 libbpf-dev bpftool shellcheck tcpdump"
+# bird2: another router for tests.
+develop="bird2 clang-19 llvm-19 libbpf-dev bpftool shellcheck tcpdump"
 
 # What these tests run in pods.
 kubernetes_e2e="$runtime wget netcat-openbsd"
@@ -97,6 +98,10 @@ frr_is_new=
 case " $missing " in
 *" frr "*) frr_is_new=yes ;;
 esac
+bird_is_new=
+case " $missing " in
+*" bird2 "*) bird_is_new=yes ;;
+esac
 
 candidate() {
 	apt-cache policy "$1" 2>/dev/null | grep -q '^  Candidate: [^(]'
@@ -124,6 +129,7 @@ for package in $missing; do
 	echo "$package: installed"
 done
 
-if [ -n "$frr_is_new" ] && [ -d /run/systemd/system ]; then
-	systemctl disable --quiet frr.service
+if [ -d /run/systemd/system ]; then
+	[ -z "$frr_is_new" ] || systemctl disable --quiet frr.service
+	[ -z "$bird_is_new" ] || systemctl disable --quiet bird.service
 fi

@@ -138,7 +138,8 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 			return 0, err
 		}
 	}
-	m := model.Build(l.objects())
+	objects := l.objects()
+	m := model.Build(objects)
 	l.names.set(m)
 	want, unplanned := l.planner.Plan(l.have, m, l.limits)
 	schedule := forwarding.NewSchedule(l.have, want)
@@ -160,7 +161,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		Programmed: l.have, Planned: want, Unattached: covered.unattached, Announced: l.announced,
 	})
 	l.observation.Decisions = decisions
-	bgpErr := l.speaker.Set(wantBGP(m, routes))
+	bgpErr := l.speaker.Set(wantBGP(m, routes, objects.Passwords))
 	l.announced = announced(l.announced, decisions, l.speaker.Announced(), bgpErr)
 	l.observation.Sessions = sessions(l.speaker.Sessions())
 	l.detector.want(m)

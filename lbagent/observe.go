@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -19,12 +20,20 @@ import (
 
 // wantBGP is what the speaker should hold. A node without an address has no
 // BGP identifier, and nothing to announce either.
-func wantBGP(m *model.Model, routes announce.Routes) bgp.Want {
+func wantBGP(m *model.Model, routes announce.Routes, passwords map[string]string) bgp.Want {
 	id := bgp.RouterID(m.Self.IPv4, m.Self.IPv6)
 	if !id.IsValid() {
 		return bgp.Want{}
 	}
-	return bgp.Want{RouterID: id, Peers: m.Peers, Routes: routes}
+	want := bgp.Want{RouterID: id, Peers: m.Peers, Routes: routes, Passwords: passwords, Turn: map[string]time.Duration{}}
+	nodes := make([]forwarding.NodeID, 0, len(m.Nodes))
+	for i := range m.Nodes {
+		nodes = append(nodes, m.Nodes[i].ID)
+	}
+	for i := range m.Peers {
+		want.Turn[m.Peers[i].Name] = bgp.Turn(m.Peers[i].Name, m.Self.ID, nodes)
+	}
+	return want
 }
 
 // announced are the VIPs that peers may have a route to, of this agent or the one before:

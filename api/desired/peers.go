@@ -21,12 +21,18 @@ import (
 const (
 	defaultPeerPort         = 179
 	defaultHoldTime         = 90 * time.Second
-	defaultConnectRetryTime = 5 * time.Second
+	defaultConnectRetryTime = 3 * time.Second
 	defaultRestartTime      = 120 * time.Second
 )
 
 // longestTime is the most that 16 bits of seconds hold (RFC 4271, section 4.2).
 const longestTime = math.MaxUint16 * time.Second
+
+// PasswordKey is the key of a Secret that has the password of sessions.
+const PasswordKey = "password"
+
+// LongestPassword is the most octets that a password may have (Linux, TCP_MD5SIG_MAXKEYLEN).
+const LongestPassword = 80
 
 // Peer is a valid LBPeer.
 type Peer struct {
@@ -40,9 +46,10 @@ type Peer struct {
 // Session is what a node needs to know for its BGP session with a router.
 type Session struct {
 	// Name is that of the LBPeer.
-	Name          string
-	Address       netip.Addr
-	Port          uint16
+	Name    string
+	Address netip.Addr
+	Port    uint16
+	// ASN is 0 where it may be any but LocalASN.
 	ASN, LocalASN uint32
 	HoldTime      time.Duration
 	// KeepaliveTime is in whole seconds, as the other times are.
@@ -50,6 +57,15 @@ type Session struct {
 	ConnectRetryTime time.Duration
 	// MultiHopTTL is 0 for a directly connected peer.
 	MultiHopTTL uint8
+	// SecurityHops is how many hops away the router may be with TTL security (RFC 5082),
+	// which is off at 0.
+	SecurityHops uint8
+	// Source is the node's address in the session, or SourceInterface the interface that
+	// has it. Without either the kernel chooses.
+	Source          netip.Addr
+	SourceInterface string
+	// PasswordSecret is the name of the Secret with the password (RFC 2385); empty for none.
+	PasswordSecret string
 	// IPv4 and IPv6 are the families whose routes are announced.
 	IPv4, IPv6 bool
 	// RestartTime is 0 where graceful restart is off.
@@ -62,13 +78,8 @@ func ParsePeer(object *millracev1alpha1.LBPeer) (Peer, []Problem) {
 	p := problems{object: Object{Kind: "LBPeer", Name: object.Name}}
 	spec := &object.Spec
 	peer := Peer{Session: Session{Name: object.Name}}
-	address, err := parseRouter(spec.PeerAddress)
-	if err != nil {
-		p.invalid("spec.peerAddress", "%v", err)
-	}
-	peer.Address = address
-	peer.ASN = uint32(p.within("spec.peerASN", spec.PeerASN, 1, math.MaxUint32))
-	peer.LocalASN = uint32(p.within("spec.localASN", spec.LocalASN, 1, math.MaxUint32))
+	p.router(&peer.Session, spec)
+	p.systems(&peer.Session, spec)
 	peer.Port = uint16(p.within("spec.peerPort", int64(cmp.Or(spec.PeerPort, defaultPeerPort)), 1, math.MaxUint16))
 	peer.Nodes = p.selector("spec.nodeSelector", spec.NodeSelector)
 	p.families(&peer.Session, spec.Families)
@@ -79,22 +90,89 @@ func ParsePeer(object *millracev1alpha1.LBPeer) (Peer, []Problem) {
 		}
 	}
 	peer.BFD = p.bfd(&peer.Session, spec.BFD)
+	p.security(&peer.Session, spec)
+	p.source(&peer.Session, spec)
 	return peer, p.found
+}
+
+// router reads where the router is.
+func (p *problems) router(session *Session, spec *millracev1alpha1.LBPeerSpec) {
+	address, err := parseRouter(spec.PeerAddress)
+	if err != nil {
+		p.invalid("spec.peerAddress", "%v", err)
+		return
+	}
+	switch linkLocal := address.Is6() && address.IsLinkLocalUnicast(); {
+	case linkLocal && spec.PeerInterface == "":
+		p.invalid("spec.peerInterface", "is missing: %s is link-local, and on each interface is another router", address)
+	case !linkLocal && spec.PeerInterface != "":
+		p.invalid("spec.peerInterface", "is for IPv6 link-local addresses; the way to %s is in the node's routes", address)
+	}
+	session.Address = address.WithZone(spec.PeerInterface)
+}
+
+// systems reads the autonomous systems.
+func (p *problems) systems(session *Session, spec *millracev1alpha1.LBPeerSpec) {
+	if spec.DynamicASN == "" {
+		session.ASN = uint32(p.within("spec.peerASN", spec.PeerASN, 1, math.MaxUint32))
+	}
+	session.LocalASN = uint32(p.within("spec.localASN", spec.LocalASN, 1, math.MaxUint32))
+	switch {
+	case spec.DynamicASN == "":
+	case spec.PeerASN != 0:
+		p.invalid("spec.dynamicASN", "and peerASN exclude each other")
+	case spec.DynamicASN == millracev1alpha1.InternalASN:
+		session.ASN = session.LocalASN
+	case spec.DynamicASN != millracev1alpha1.ExternalASN:
+		p.invalid("spec.dynamicASN", "%q is neither External nor Internal", spec.DynamicASN)
+	}
+}
+
+// security reads what keeps others out of the session.
+func (p *problems) security(session *Session, spec *millracev1alpha1.LBPeerSpec) {
+	if spec.TTLSecurityHops != nil {
+		session.SecurityHops = uint8(p.within("spec.ttlSecurityHops", int64(*spec.TTLSecurityHops), 1, math.MaxUint8-1))
+		if spec.EBGPMultiHop != nil {
+			p.invalid("spec.ttlSecurityHops", "and ebgpMultiHop exclude each other: the hops say how far away the router may be")
+		}
+	}
+	if spec.PasswordSecretRef != nil {
+		session.PasswordSecret = spec.PasswordSecretRef.Name
+		if session.PasswordSecret == "" {
+			p.invalid("spec.passwordSecretRef.name", "is empty")
+		}
+	}
+}
+
+// source reads the node's end of the session.
+func (p *problems) source(session *Session, spec *millracev1alpha1.LBPeerSpec) {
+	session.SourceInterface = spec.SourceInterface
+	if spec.SourceAddress == "" {
+		return
+	}
+	address, err := ParseHost(spec.SourceAddress)
+	switch {
+	case err != nil:
+		p.invalid("spec.sourceAddress", "%v", err)
+	case spec.SourceInterface != "":
+		p.invalid("spec.sourceAddress", "and sourceInterface exclude each other")
+	case session.Address.IsValid() && address.Is4() != session.Address.Is4():
+		p.invalid("spec.sourceAddress", "%s is not of the family of peerAddress, %s", address, session.Address)
+	}
+	session.Source = address
 }
 
 // parseRouter reads the address of a router. It may be on the node itself, at a
 // loopback address. IPv4 link-local addresses are those of some providers'
-// routers. An IPv6 link-local address means another router on each interface.
+// routers.
 func parseRouter(text string) (netip.Addr, error) {
 	address, err := ParseAddress(text)
 	if err != nil {
 		return netip.Addr{}, err
 	}
 	switch special, found := specialOf(address); {
-	case !found || special.kind == "loopback" || special.kind == "link-local" && address.Is4():
+	case !found || special.kind == "loopback" || special.kind == "link-local":
 		return address, nil
-	case special.kind == "link-local":
-		return netip.Addr{}, fmt.Errorf("%s is link-local, and no interface is known for it: give a global address of the router", address)
 	default:
 		return netip.Addr{}, fmt.Errorf("%s is %s (%s), not the address of a router", address, special.kind, special.prefix)
 	}
@@ -191,6 +269,9 @@ func Peers(objects []millracev1alpha1.LBPeer) []Problem {
 	}
 	return found
 }
+
+// External reports whether the router is in another autonomous system.
+func (s *Session) External() bool { return s.ASN != s.LocalASN }
 
 // Socket is what the node connects to.
 func (s *Session) Socket() netip.AddrPort { return netip.AddrPortFrom(s.Address, s.Port) }

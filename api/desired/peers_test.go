@@ -35,7 +35,7 @@ func rack(name string) *metav1.LabelSelector {
 func TestPeers(t *testing.T) {
 	type spec = millracev1alpha1.LBPeerSpec
 	type peers = []millracev1alpha1.LBPeer
-	tooFar := int32(256)
+	tooFar, most := int32(256), int32(255)
 	one := func(change func(*spec)) peers { return peers{peerAged("p", 0, change)} }
 	tests := []struct {
 		name     string
@@ -48,8 +48,32 @@ func TestPeers(t *testing.T) {
 		{"unspecified", one(func(s *spec) { s.PeerAddress = "0.0.0.0" }), []string{"p Invalid spec.peerAddress: 0.0.0.0 is unspecified"}},
 		{"zone", one(func(s *spec) { s.PeerAddress = "fe80::1%eth0" }), []string{`p Invalid spec.peerAddress: "fe80::1%eth0" has a zone`}},
 		{"IPv6 link-local", one(func(s *spec) { s.PeerAddress = "fe80::1" }), []string{
-			"p Invalid spec.peerAddress: fe80::1 is link-local, and no interface is known for it",
+			"p Invalid spec.peerInterface: is missing: fe80::1 is link-local",
 		}},
+		{"IPv6 link-local with an interface", one(func(s *spec) { s.PeerAddress, s.PeerInterface = "fe80::1", "eth0" }), nil},
+		{"interface of a global address", one(func(s *spec) { s.PeerInterface = "eth0" }), []string{
+			"p Invalid spec.peerInterface: is for IPv6 link-local addresses",
+		}},
+		{"both kinds of AS number", one(func(s *spec) { s.DynamicASN = "External" }), []string{
+			"p Invalid spec.dynamicASN: and peerASN exclude each other",
+		}},
+		{"dynamic AS number", one(func(s *spec) { s.PeerASN, s.DynamicASN = 0, "Any" }), []string{
+			`p Invalid spec.dynamicASN: "Any" is neither External nor Internal`,
+		}},
+		{"TTL security", one(func(s *spec) { s.TTLSecurityHops, s.EBGPMultiHop = &most, &most }), []string{
+			"p Invalid spec.ttlSecurityHops: 255 is not between 1 and 254",
+			"p Invalid spec.ttlSecurityHops: and ebgpMultiHop exclude each other",
+		}},
+		{"password of no Secret", one(func(s *spec) { s.PasswordSecretRef = &millracev1alpha1.SecretReference{} }), []string{
+			"p Invalid spec.passwordSecretRef.name: is empty",
+		}},
+		{"source of the other family", one(func(s *spec) { s.SourceAddress = "2001:db8::2" }), []string{
+			"p Invalid spec.sourceAddress: 2001:db8::2 is not of the family of peerAddress, 198.51.100.1",
+		}},
+		{"two sources", one(func(s *spec) { s.SourceAddress, s.SourceInterface = "198.51.100.2", "lo" }), []string{
+			"p Invalid spec.sourceAddress: and sourceInterface exclude each other",
+		}},
+		{"bad source", one(func(s *spec) { s.SourceAddress = "here" }), []string{`p Invalid spec.sourceAddress: "here" is not an IP address`}},
 		{"IPv4 link-local", one(func(s *spec) { s.PeerAddress = "169.254.255.1" }), nil},
 		{"on the node itself", one(func(s *spec) { s.PeerAddress = "127.0.0.1" }), nil},
 		{"AS numbers", one(func(s *spec) { s.PeerASN, s.LocalASN = 0, 1<<32 }), []string{
@@ -105,7 +129,7 @@ func TestParsePeer(t *testing.T) {
 	}{
 		{"defaults", func(s *spec) { s.PeerPort = 0 }, Session{
 			Address: netip.MustParseAddr("198.51.100.1"), Port: 179, HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second,
-			ConnectRetryTime: 5 * time.Second, IPv4: true, RestartTime: 120 * time.Second,
+			ConnectRetryTime: 3 * time.Second, IPv4: true, RestartTime: 120 * time.Second,
 		}},
 		{"everything", func(s *spec) {
 			s.PeerAddress, s.PeerPort, s.EBGPMultiHop = "2001:db8::1", 1179, &hops
@@ -116,12 +140,24 @@ func TestParsePeer(t *testing.T) {
 			Address: netip.MustParseAddr("2001:db8::1"), Port: 1179, HoldTime: 10 * time.Second, KeepaliveTime: 2 * time.Second,
 			ConnectRetryTime: 2 * time.Second, MultiHopTTL: 3, IPv4: true, RestartTime: 4095 * time.Second,
 		}},
+		{"security and source", func(s *spec) {
+			s.TTLSecurityHops, s.SourceAddress = &hops, "198.51.100.2"
+			s.PasswordSecretRef = &millracev1alpha1.SecretReference{Name: "tor"}
+		}, Session{
+			Address: netip.MustParseAddr("198.51.100.1"), Port: 179, HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second,
+			ConnectRetryTime: 3 * time.Second, IPv4: true, RestartTime: 120 * time.Second,
+			SecurityHops: 3, Source: netip.MustParseAddr("198.51.100.2"), PasswordSecret: "tor",
+		}},
+		{"link-local", func(s *spec) { s.PeerAddress, s.PeerInterface, s.SourceInterface = "fe80::1", "eth0", "eth0" }, Session{
+			Address: netip.MustParseAddr("fe80::1%eth0"), Port: 179, HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second,
+			ConnectRetryTime: 3 * time.Second, IPv6: true, RestartTime: 120 * time.Second, SourceInterface: "eth0",
+		}},
 		{"no graceful restart", func(s *spec) {
 			s.HoldTime = seconds(4)
 			s.GracefulRestart = &millracev1alpha1.GracefulRestart{Enabled: &no, RestartTime: seconds(0)}
 		}, Session{
 			Address: netip.MustParseAddr("198.51.100.1"), Port: 179, HoldTime: 4 * time.Second, KeepaliveTime: time.Second,
-			ConnectRetryTime: 5 * time.Second, IPv4: true,
+			ConnectRetryTime: 3 * time.Second, IPv4: true,
 		}},
 	}
 	for _, test := range tests {
@@ -133,6 +169,12 @@ func TestParsePeer(t *testing.T) {
 				t.Errorf("ParsePeer = %+v, %v, want %+v", peer.Session, problems, test.want)
 			}
 		})
+	}
+	for dynamic, want := range map[millracev1alpha1.DynamicASN]uint32{"External": 0, "Internal": 64513} {
+		object := peerAged("p", 0, func(s *spec) { s.PeerASN, s.DynamicASN = 0, dynamic })
+		if peer, problems := ParsePeer(&object); len(problems) > 0 || peer.ASN != want || peer.External() == (want != 0) {
+			t.Errorf("dynamicASN %s: AS%d, %v, want AS%d", dynamic, peer.ASN, problems, want)
+		}
 	}
 	object := peerAged("p", 0, func(s *spec) { s.PeerASN, s.NodeSelector = 0, rack("1") })
 	peer, _ := ParsePeer(&object)

@@ -37,19 +37,41 @@ const (
 // LBPeerSpec says how sessions with a peer are held.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.keepaliveTime) || !has(self.holdTime) || duration(self.keepaliveTime) + duration(self.keepaliveTime) + duration(self.keepaliveTime) <= duration(self.holdTime)",message="holdTime must be at least three times keepaliveTime"
+// +kubebuilder:validation:XValidation:rule="has(self.peerASN) != has(self.dynamicASN)",message="give either peerASN or dynamicASN"
+// +kubebuilder:validation:XValidation:rule="!has(self.ttlSecurityHops) || !has(self.ebgpMultiHop)",message="ttlSecurityHops and ebgpMultiHop exclude each other"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !has(self.sourceInterface)",message="give either sourceAddress or sourceInterface"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress) || ip(self.sourceAddress).family() == ip(self.peerAddress).family()",message="sourceAddress must be of the family of peerAddress"
+// +kubebuilder:validation:XValidation:rule="!isIP(self.peerAddress) || has(self.peerInterface) == (ip(self.peerAddress).family() == 6 && ip(self.peerAddress).isLinkLocalUnicast())",message="an IPv6 link-local peerAddress needs peerInterface, and no other address has one"
 type LBPeerSpec struct {
 	// PeerAddress is the address of the router.
 	//
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="must be an IP address"
-	// +kubebuilder:validation:XValidation:rule="!isIP(self) || ip(self).isGlobalUnicast() || ip(self).isLoopback() || (ip(self).family() == 4 && ip(self).isLinkLocalUnicast())",message="must be the address of a router: neither multicast, unspecified nor IPv6 link-local"
+	// +kubebuilder:validation:XValidation:rule="!isIP(self) || ip(self).isGlobalUnicast() || ip(self).isLoopback() || ip(self).isLinkLocalUnicast()",message="must be the address of a router: neither multicast nor unspecified"
 	PeerAddress string `json:"peerAddress"`
 
-	// PeerASN is the router's autonomous system number.
+	// PeerInterface is the node's interface that leads to a router with an IPv6 link-local
+	// peerAddress.
 	//
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:Pattern=`^[^/\s:%]+$`
+	PeerInterface string `json:"peerInterface,omitempty"`
+
+	// PeerASN is the router's autonomous system number. A session with another one is
+	// refused.
+	//
+	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967295
-	PeerASN int64 `json:"peerASN"`
+	PeerASN int64 `json:"peerASN,omitempty"`
+
+	// DynamicASN takes the router's number from its OPEN: Internal only localASN, External
+	// any other.
+	//
+	// +optional
+	DynamicASN DynamicASN `json:"dynamicASN,omitempty"`
 
 	// LocalASN is the nodes' autonomous system number.
 	//
@@ -95,10 +117,11 @@ type LBPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s')",message="must be at least 1s"
 	KeepaliveTime *metav1.Duration `json:"keepaliveTime,omitempty"`
 
-	// ConnectRetryTime between two attempts to connect (RFC 4271, section 8.2).
+	// ConnectRetryTime between two attempts to connect (RFC 4271, section 8.2), up to a
+	// quarter less at random.
 	//
 	// +optional
-	// +kubebuilder:default="5s"
+	// +kubebuilder:default="3s"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('600s')",message="must be between 1s and 600s"
 	ConnectRetryTime *metav1.Duration `json:"connectRetryTime,omitempty"`
 
@@ -109,6 +132,39 @@ type LBPeerSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=255
 	EBGPMultiHop *int32 `json:"ebgpMultiHop,omitempty"`
+
+	// TTLSecurityHops switches TTL security on (GTSM, RFC 5082), and is how many hops away
+	// the router may be: 1 for a directly connected one. Packets from farther away are
+	// dropped by the kernel. The router needs the same.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=254
+	TTLSecurityHops *int32 `json:"ttlSecurityHops,omitempty"`
+
+	// SourceAddress is the node's address in the session. It fits one node: see
+	// nodeSelector.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="must be an IP address"
+	SourceAddress string `json:"sourceAddress,omitempty"`
+
+	// SourceInterface is an interface whose first address of peerAddress' family is the
+	// node's address in the session, such as a loopback interface with the node's own
+	// address.
+	//
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:Pattern=`^[^/\s:%]+$`
+	SourceInterface string `json:"sourceInterface,omitempty"`
+
+	// PasswordSecretRef names a Secret of namespace millrace-bgp. Its key "password" is the
+	// TCP MD5 password of the sessions (RFC 2385). Without the Secret there is no session.
+	//
+	// +optional
+	PasswordSecretRef *SecretReference `json:"passwordSecretRef,omitempty"`
 
 	// GracefulRestart (RFC 4724) keeps the node's routes while its agent
 	// restarts; the programs in the kernel go on forwarding meanwhile.
@@ -121,6 +177,28 @@ type LBPeerSpec struct {
 	//
 	// +optional
 	BFD *BFD `json:"bfd,omitempty"`
+}
+
+// DynamicASN says which autonomous systems a router may be of.
+//
+// +kubebuilder:validation:Enum=External;Internal
+type DynamicASN string
+
+// Dynamic autonomous systems.
+const (
+	ExternalASN DynamicASN = "External"
+	InternalASN DynamicASN = "Internal"
+)
+
+// BGPNamespace is the namespace of Secrets with passwords of BGP sessions. Agents may read
+// all of its Secrets, and no others.
+const BGPNamespace = "millrace-bgp"
+
+// SecretReference names a Secret of namespace millrace-bgp.
+type SecretReference struct {
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
 }
 
 // GracefulRestart is the graceful restart of a session (RFC 4724).

@@ -2,11 +2,7 @@
 
 package bgp
 
-import (
-	"fmt"
-
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
-)
+import "fmt"
 
 // Down ends the session with a peer at once and opens it again, as when its hold timer
 // expires: the way to the peer is cut (RFC 5882, section 4.2). The peer learns it, where it
@@ -31,12 +27,7 @@ func (s *session) down(reason string) error {
 	if s.stopped || !s.observed.established() {
 		return nil
 	}
+	s.transport.mute()
 	s.observed.fail(reason)
-	return s.speaker.replacePeer(s.peer)
-}
-
-func (o *observed) established() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.state == millracev1alpha1.SessionEstablished
+	return s.reopen(false)
 }

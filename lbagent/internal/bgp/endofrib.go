@@ -23,8 +23,7 @@ const deferralSeconds = 1
 // session is established; of a restarting session, after the deferral time.
 func (s *session) start(routes []announce.Route, restarting bool) error {
 	ctx, cancel := context.WithCancel(context.Background())
-	s.cancel = cancel
-	s.speaker.log.observe(s.observed)
+	s.ctx, s.cancel = ctx, cancel
 	if err := s.speaker.start(s.peer.LocalASN, s.routerID); err != nil {
 		return err
 	}
@@ -34,7 +33,7 @@ func (s *session) start(routes []announce.Route, restarting bool) error {
 	if err := s.speaker.watch(ctx, s.handle); err != nil {
 		return err
 	}
-	return s.speaker.addPeer(s.peer, restarting)
+	return s.speaker.addPeer(s.peer, s.transport.address(), restarting)
 }
 
 // gracefulRestart says how a peer is to treat our routes while the session is away.

@@ -142,7 +142,7 @@ func (p *process) session(name string) Session {
 	return Session{}
 }
 
-// lab is a router and a node.
+// lab is a router and a node. Router is nil where the router is not FRR.
 type lab struct {
 	*frr.Router
 	t            *testing.T
@@ -183,8 +183,16 @@ const (
 
 func newLab(t *testing.T, neighbors string) *lab {
 	t.Helper()
+	l := newLink(t)
+	l.Router = frr.Start(t, l.router, neighbors)
+	return l
+}
+
+// newLink makes the namespaces of a router and a node, without a router.
+func newLink(t *testing.T) *lab {
+	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Fatal("this test needs root: it makes network namespaces and runs FRR in them")
+		t.Fatal("this test needs root: it makes network namespaces and runs routers in them")
 	}
 	id := fmt.Sprintf("%d-%d", os.Getpid(), labs.Add(1))
 	l := &lab{t: t, router: "mrbgp-r-" + id, node: "mrbgp-n-" + id}
@@ -200,7 +208,6 @@ func newLab(t *testing.T, neighbors string) *lab {
 	l.run("ip", "link", "add", "eth0", "netns", l.node, "type", "veth", "peer", "name", "eth0", "netns", l.router)
 	l.address(l.router, routerIPv4, routerIPv6)
 	l.address(l.node, nodeIPv4, nodeIPv6)
-	l.Router = frr.Start(t, l.router, neighbors)
 	return l
 }
 

@@ -7,6 +7,7 @@ package bgp
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -46,6 +48,12 @@ type Want struct {
 	Peers    []model.Peer
 	// Routes of peers that are not in Peers are ignored.
 	Routes announce.Routes
+	// Passwords are the passwords of sessions (RFC 2385) by the name of the Secret. A peer
+	// whose Secret is absent has no session.
+	Passwords map[string]string
+	// Turn is how long this node waits before it makes an established session again for a
+	// peer that was edited, by the name of the peer; see Turn. Absent means at once.
+	Turn map[string]time.Duration
 }
 
 // Session is what is known of the session with one peer.
@@ -58,14 +66,26 @@ type Session struct {
 	Since time.Time
 	// Message says why the session is not established; it may be empty.
 	Message string
+	// LastError is why the last attempt or session ended, at LastErrorTime, also while the
+	// session is established again; it may be empty.
+	LastError     string
+	LastErrorTime time.Time
+	// Due is when the session will be made again for an edited peer, at the earliest; zero
+	// where it need not be.
+	Due time.Time
+	// Local is the node's address in the session; invalid without a connection.
+	Local netip.Addr
 	// Flaps is how often the session was established and then lost.
 	Flaps uint64
 	// Routes is the number of routes that the peer is, or will be, told.
 	Routes int
+	// UpdatesSent and UpdatesReceived count UPDATE messages since the agent started. What a
+	// router announces is counted and dropped.
+	UpdatesSent, UpdatesReceived uint64
 }
 
 // Server holds one session with every peer. Sessions are opened actively
-// only, nothing listens, and no route is accepted from a peer.
+// only, nothing listens for routers, and no route is accepted from a peer.
 //
 // When the process ends without Set having removed the peers, sessions end
 // without a NOTIFICATION. So a peer that helps with graceful restart keeps the
@@ -106,10 +126,11 @@ func (s *Server) notify() {
 }
 
 // Set makes sessions and routes what want says. A changed route touches no
-// session; a peer whose parameters changed has its session reset, the others
-// do not notice. A new session is opened after its routes are in place, so
+// session, and a changed peer none but its own. See compare for what each edit of a
+// peer asks of its session. A new session is opened after its routes are in place, so
 // that its End-of-RIB (RFC 4724, section 2) follows all of them. What failed
-// is in the error and is tried again by the next Set.
+// is in the error and is tried again by the next Set. Changed has a value when Set is to be
+// called again for a session whose turn has come.
 func (s *Server) Set(want Want) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,18 +138,17 @@ func (s *Server) Set(want Want) error {
 		return ErrNoRouterID
 	}
 	peers, refused := distinct(want.Peers)
+	withoutPassword(peers, refused, want.Passwords)
 	s.refused = refused
 	for name, session := range s.sessions {
-		peer, wanted := peers[name]
-		if !wanted || peer != session.peer || want.RouterID != session.routerID {
-			delete(s.sessions, name)
-			session.stop(s.release)
-			s.notify()
+		if _, wanted := peers[name]; !wanted || want.RouterID != session.routerID {
+			s.end(name)
 		}
 	}
 	var errs []error
-	for name, peer := range peers {
-		if err := s.setPeer(peer, want.RouterID, want.Routes[name]); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(peers)) {
+		peer := peers[name]
+		if err := s.setPeer(peer, &want); err != nil {
 			errs = append(errs, fmt.Errorf("LBPeer %s (%s): %w", name, peer.Address, err))
 		}
 	}
@@ -136,26 +156,118 @@ func (s *Server) Set(want Want) error {
 	return errors.Join(errs...)
 }
 
-func (s *Server) setPeer(peer model.Peer, routerID netip.Addr, routes []announce.Route) error {
-	if session, ok := s.sessions[peer.Name]; ok {
-		return session.setRoutes(routes)
+// end ends a session with a Cease.
+func (s *Server) end(name string) {
+	s.sessions[name].stop(s.release)
+	delete(s.sessions, name)
+	s.notify()
+}
+
+// setPeer makes a session and its routes what is wanted.
+func (s *Server) setPeer(peer model.Peer, want *Want) error {
+	password := want.Passwords[peer.PasswordSecret]
+	session, found := s.sessions[peer.Name]
+	if found {
+		what := compare(session.peer, peer, session.password == password)
+		if what < again {
+			session.due = time.Time{}
+		} else if !s.hasTurn(session, want.Turn[peer.Name]) {
+			// What holds at once holds for the session that there is.
+			return session.setRoutes(want.Routes[peer.Name])
+		}
+		session.due = time.Time{}
+		var err error
+		switch what {
+		case nextSession:
+			err = session.adopt(peer, password)
+		case again:
+			session.remade = time.Now()
+			err = session.remake(peer, password)
+		case another:
+			s.end(peer.Name)
+			found = false
+		}
+		if found {
+			return errors.Join(err, session.setRoutes(want.Routes[peer.Name]))
+		}
 	}
+	return s.open(peer, password, want)
+}
+
+// hasTurn reports whether a session may be made again now: one that is not established at
+// once; another when the node's turn has come and no other session of the node is away. So an
+// edit takes the node's last path only where there is no other.
+func (s *Server) hasTurn(session *session, turn time.Duration) bool {
+	if !session.observed.established() {
+		return true
+	}
+	now := time.Now()
+	if session.due.IsZero() {
+		session.due = now.Add(turn)
+		if turn > 0 {
+			time.AfterFunc(turn, s.notify)
+		}
+	}
+	if now.Before(session.due) {
+		return false
+	}
+	for _, other := range s.sessions {
+		if other != session && other.isAway(now) {
+			time.AfterFunc(turnPause, s.notify)
+			return false
+		}
+	}
+	return true
+}
+
+// open opens a session.
+func (s *Server) open(peer model.Peer, password string, want *Want) error {
+	observed := newObserved(s.notify)
+	transport, err := newTransport(observed)
+	if err != nil {
+		return err
+	}
+	transport.configure(peer, password)
 	session := &session{
-		peer:     peer,
-		routerID: routerID,
-		speaker:  s.acquire(),
-		observed: newObserved(s.notify),
-		routes:   map[netip.Prefix]announce.Route{},
+		peer:      peer,
+		password:  password,
+		routerID:  want.RouterID,
+		speaker:   s.acquire(),
+		transport: transport,
+		observed:  observed,
+		routes:    map[netip.Prefix]announce.Route{},
 	}
 	// Forwarding state survives everything but the first start: sessions of
 	// later peers are opened with maps that are in use already.
-	if err := session.start(routes, s.config.Restarting || s.started); err != nil {
+	if err := session.start(want.Routes[peer.Name], s.config.Restarting || s.started); err != nil {
 		session.stop(s.release)
 		return err
 	}
 	s.sessions[peer.Name] = session
 	s.notify()
 	return nil
+}
+
+// withoutPassword moves the peers whose password is not known to the refused ones.
+func withoutPassword(peers map[string]model.Peer, refused map[string]Session, passwords map[string]string) {
+	for name, peer := range peers {
+		if peer.PasswordSecret == "" {
+			continue
+		}
+		message := ""
+		switch password := passwords[peer.PasswordSecret]; {
+		case password == "":
+			message = fmt.Sprintf("Secret %s does not exist, or has no key %q: the session stays down without its password",
+				peer.PasswordSecret, desired.PasswordKey)
+		case len(password) > desired.LongestPassword:
+			message = fmt.Sprintf("the password in Secret %s is longer than %d octets, the most that the kernel takes",
+				peer.PasswordSecret, desired.LongestPassword)
+		}
+		if message != "" {
+			delete(peers, name)
+			refused[name] = Session{Peer: name, Address: peer.Address, State: millracev1alpha1.SessionIdle, Message: message}
+		}
+	}
 }
 
 // distinct returns the peers by name. Of several peers with one address and

@@ -18,31 +18,87 @@ import (
 
 // session is the session with one peer and the routes that the peer is told.
 type session struct {
-	peer     model.Peer
-	routerID netip.Addr
-	speaker  *speaker
-	observed *observed
-	cancel   context.CancelFunc
+	routerID  netip.Addr
+	speaker   *speaker
+	transport *transport
+	observed  *observed
+	ctx       context.Context
+	cancel    context.CancelFunc
+
+	// due is when the session is to be made again for a peer that has been edited; zero
+	// where it need not be; remade is when it last was. The Server guards both.
+	due, remade time.Time
 
 	// mu is held while something is asked of the speaker.
-	mu      sync.Mutex
-	stopped bool
-	routes  map[netip.Prefix]announce.Route
+	mu       sync.Mutex
+	peer     model.Peer
+	password string
+	stopped  bool
+	routes   map[netip.Prefix]announce.Route
 }
 
 // stop ends the session with a NOTIFICATION of type Cease (RFC 4486), upon
 // which the peer removes our routes at once. It does not wait: a peer that
-// does not read may keep the connection's end waiting for its hold time.
+// does not read may keep the connection's end waiting.
 func (s *session) stop(release func(*speaker)) {
 	s.mu.Lock()
 	s.stopped = true
 	s.mu.Unlock()
 	s.cancel()
-	s.speaker.log.observe(nil)
 	go func() {
 		s.speaker.stop()
+		s.transport.close()
 		release(s.speaker)
 	}()
+}
+
+// isAway reports whether the session was established not long ago and is expected back. One
+// that is to be made again counts before it has left.
+func (s *session) isAway(now time.Time) bool {
+	observed := s.observed.session()
+	left := observed.Since
+	if observed.State == millracev1alpha1.SessionEstablished {
+		if !left.Before(s.remade) {
+			return false
+		}
+		left = s.remade
+	}
+	return now.Sub(left) < comingBack
+}
+
+// adopt takes what holds from the next connection on. A session that is not established is
+// opened with it at once.
+func (s *session) adopt(peer model.Peer, password string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.peer, s.password = peer, password
+	s.transport.configure(peer, password)
+	if s.observed.established() {
+		return nil
+	}
+	return s.reopen(false)
+}
+
+// remake makes an established session again, without a NOTIFICATION.
+func (s *session) remake(peer model.Peer, password string) error {
+	if err := s.adopt(peer, password); err != nil {
+		return err
+	}
+	// Upon the end of its connection the session is opened again.
+	s.transport.leave()
+	return nil
+}
+
+// reopen has GoBGP begin again at once, where it would wait; mu is held. A restarting session
+// has the Forwarding State bits: GoBGP sets them only in the first session of a peer that is
+// added so. Without them a peer that held our routes as stale ones drops them when the session
+// opens (RFC 4724, section 4.2), although they were good all the time.
+func (s *session) reopen(restarting bool) error {
+	at := s.transport.address()
+	if err := s.speaker.deletePeer(at); err != nil {
+		return err
+	}
+	return s.speaker.addPeer(s.peer, at, restarting)
 }
 
 // setRoutes makes the session's routes what routes says.
@@ -64,7 +120,7 @@ func (s *session) setRoutes(routes []announce.Route) error {
 		}
 		delete(s.routes, prefix)
 	}
-	internal := s.peer.ASN == s.peer.LocalASN
+	internal := !s.peer.External()
 	for prefix, route := range wanted {
 		if have, ok := s.routes[prefix]; ok && equal(have, route) {
 			continue
@@ -91,17 +147,13 @@ func (s *session) handle(state millracev1alpha1.SessionState) {
 	if !s.observed.enter(state, time.Now()) {
 		return
 	}
-	// The connection was lost without a NOTIFICATION, so the peer may hold
-	// our routes as stale ones. GoBGP sets the Forwarding State bits only in
-	// the first session of a peer that is added as restarting; without them
-	// the peer would drop those routes when the next session opens (RFC 4724,
-	// section 4.2), although they were good all the time.
+	ended := s.transport.wait(s.ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
 		return
 	}
-	if err := s.speaker.replacePeer(s.peer); err != nil {
+	if err := s.reopen(ended.lost); err != nil {
 		s.observed.fail(err.Error())
 	}
 }
@@ -115,83 +167,14 @@ func (s *session) addAnnounced(vips map[netip.Addr]bool) {
 }
 
 func (s *session) snapshot() Session {
-	s.mu.Lock()
-	routes := len(s.routes)
-	s.mu.Unlock()
 	session := s.observed.session()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	session.Peer = s.peer.Name
 	session.Address = s.peer.Address
-	session.Routes = routes
-	return session
-}
-
-// observed is what has been seen of a session. Its lock is never held while
-// GoBGP is called, since GoBGP's own goroutine waits for it.
-type observed struct {
-	notify func()
-
-	mu      sync.Mutex
-	state   millracev1alpha1.SessionState
-	since   time.Time
-	flaps   uint64
-	failure string
-	// lost is set when GoBGP says that the connection of an established
-	// session ended without a NOTIFICATION.
-	lost bool
-}
-
-func newObserved(notify func()) *observed {
-	return &observed{notify: notify, state: millracev1alpha1.SessionIdle, since: time.Now()}
-}
-
-// enter notes a state; it returns true when the session was established and
-// its connection has been lost.
-func (o *observed) enter(state millracev1alpha1.SessionState, now time.Time) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.state == state {
-		return false
-	}
-	was := o.state == millracev1alpha1.SessionEstablished
-	is := state == millracev1alpha1.SessionEstablished
-	o.state = state
-	if was || is {
-		o.since = now
-	}
-	if was {
-		o.flaps++
-	}
-	if is {
-		o.failure, o.lost = "", false
-	}
-	o.notify()
-	lost := was && o.lost
-	o.lost = false
-	return lost
-}
-
-// fail notes why there is no session.
-func (o *observed) fail(message string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.failure != message {
-		o.failure = message
-		o.notify()
-	}
-}
-
-func (o *observed) lose() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.lost = true
-}
-
-func (o *observed) session() Session {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	session := Session{State: o.state, Since: o.since, Flaps: o.flaps}
-	if o.state != millracev1alpha1.SessionEstablished {
-		session.Message = o.failure
-	}
+	session.Routes = len(s.routes)
+	session.Local = s.transport.local().Addr()
+	session.UpdatesSent, session.UpdatesReceived = s.transport.sent.Load(), s.transport.received.Load()
+	session.Due = s.due
 	return session
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	bgplog "github.com/osrg/gobgp/v3/pkg/log"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
@@ -83,48 +82,41 @@ func TestNoRouterID(t *testing.T) {
 	}
 }
 
-// What GoBGP logs becomes the session's message, and shows whether the peer
-// may hold our routes as stale.
+// What is observed becomes the session's state, message and last error.
 func TestObserved(t *testing.T) {
 	established, idle := millracev1alpha1.SessionEstablished, millracev1alpha1.SessionIdle
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	for name, test := range map[string]struct {
-		message string
-		fields  bgplog.Fields
-		lost    bool
-		want    string
-	}{
-		"connection lost":          {"Peer Down", bgplog.Fields{"Reason": "graceful-restart"}, true, "connection lost"},
-		"without graceful restart": {"Peer Down", bgplog.Fields{"Reason": "read-failed"}, false, "connection lost"},
-		"notification": {"received notification", bgplog.Fields{"Code": 6, "Subcode": 2}, false,
-			"received NOTIFICATION code 6 subcode 2"},
-		"silence": {"hold timer expired", nil, false, "hold timer expired"},
-	} {
-		notified := 0
-		o := newObserved(func() { notified++ })
-		adapter := &logAdapter{logger: logr.Discard()}
-		adapter.observe(o)
-		if o.enter(established, at) {
-			t.Errorf("%s: lost before it was established", name)
-		}
-		adapter.Warn(test.message, test.fields)
-		if lost := o.enter(idle, at.Add(time.Hour)); lost != test.lost {
-			t.Errorf("%s: lost is %t, want %t", name, lost, test.lost)
-		}
-		session := o.session()
-		if session.Message != test.want || session.State != idle || !session.Since.Equal(at.Add(time.Hour)) || notified < 3 {
-			t.Errorf("%s: session %+v, notified %d times; want message %q", name, session, notified, test.want)
-		}
-		o.enter(millracev1alpha1.SessionActive, at.Add(2*time.Hour))
-		if since := o.session().Since; !since.Equal(at.Add(time.Hour)) {
-			t.Errorf("%s: since %s, want when it was lost", name, since)
-		}
-		if flaps := o.session().Flaps; flaps != 1 {
-			t.Errorf("%s: %d flaps, want 1", name, flaps)
-		}
-		o.enter(established, at.Add(3*time.Hour))
-		if session := o.session(); session.Message != "" || !session.Since.Equal(at.Add(3*time.Hour)) {
-			t.Errorf("%s: established again: %+v", name, session)
-		}
+	notified := 0
+	o := newObserved(func() { notified++ })
+	o.phase(millracev1alpha1.SessionConnect)
+	if got := o.session().State; got != millracev1alpha1.SessionConnect {
+		t.Errorf("while the transport connects: state %s", got)
+	}
+	o.enter(millracev1alpha1.SessionOpenSent, at)
+	o.phase("")
+	if got := o.session().State; got != millracev1alpha1.SessionOpenSent || notified != 0 {
+		t.Errorf("connected: state %s, notified %d times", got, notified)
+	}
+	if o.enter(established, at) {
+		t.Error("left before it was established")
+	}
+	o.fail("received NOTIFICATION")
+	if session := o.session(); session.Message != "" || session.LastError != "received NOTIFICATION" {
+		t.Errorf("established: %+v", session)
+	}
+	if !o.enter(idle, at.Add(time.Hour)) {
+		t.Error("not left")
+	}
+	session := o.session()
+	if session.Message != "received NOTIFICATION" || session.State != idle || !session.Since.Equal(at.Add(time.Hour)) || notified != 3 {
+		t.Errorf("session %+v, notified %d times", session, notified)
+	}
+	o.enter(millracev1alpha1.SessionActive, at.Add(2*time.Hour))
+	if session := o.session(); !session.Since.Equal(at.Add(time.Hour)) || session.Flaps != 1 {
+		t.Errorf("%+v, want since it was lost, and one flap", session)
+	}
+	o.enter(established, at.Add(3*time.Hour))
+	if session := o.session(); session.Message != "" || session.LastError == "" || !session.Since.Equal(at.Add(3*time.Hour)) {
+		t.Errorf("established again: %+v", session)
 	}
 }

@@ -24,14 +24,10 @@ var (
 // speaker is a GoBGP server with one peer at most: peers differ in their
 // routes, in the attributes of a route and in our AS number, and GoBGP keeps
 // one routing table in a server.
-type speaker struct {
-	server *server.BgpServer
-	log    *logAdapter
-}
+type speaker struct{ server *server.BgpServer }
 
 func newSpeaker(logger logr.Logger) *speaker {
-	adapter := &logAdapter{logger: logger}
-	s := &speaker{server: server.NewBgpServer(server.LoggerOption(adapter)), log: adapter}
+	s := &speaker{server: server.NewBgpServer(server.LoggerOption(&logAdapter{logger: logger}))}
 	go s.server.Serve()
 	return s
 }
@@ -89,20 +85,22 @@ func (s *speaker) watch(ctx context.Context, handle func(millracev1alpha1.Sessio
 	return nil
 }
 
-func (s *speaker) addPeer(peer model.Peer, restarting bool) error {
-	if err := s.server.AddPeer(context.Background(), &api.AddPeerRequest{Peer: neighbor(peer, restarting)}); err != nil {
+// addPeer opens a session with a peer that is reached at an address of its transport.
+func (s *speaker) addPeer(peer model.Peer, at netip.AddrPort, restarting bool) error {
+	request := &api.AddPeerRequest{Peer: neighbor(peer, at, restarting)}
+	if err := s.server.AddPeer(context.Background(), request); err != nil {
 		return fmt.Errorf("open a session: %w", err)
 	}
 	return nil
 }
 
-// replacePeer starts the session again, as one after a restart.
-func (s *speaker) replacePeer(peer model.Peer) error {
-	request := &api.DeletePeerRequest{Address: peer.Address.String()}
+// deletePeer closes the session, if any, with a Cease.
+func (s *speaker) deletePeer(at netip.AddrPort) error {
+	request := &api.DeletePeerRequest{Address: at.Addr().String()}
 	if err := s.server.DeletePeer(context.Background(), request); err != nil {
-		return fmt.Errorf("close the lost session: %w", err)
+		return fmt.Errorf("close the session: %w", err)
 	}
-	return s.addPeer(peer, true)
+	return nil
 }
 
 func (s *speaker) addRoute(route announce.Route, internal bool) error {
@@ -127,8 +125,9 @@ func (s *speaker) deleteRoute(route announce.Route) error {
 	return nil
 }
 
-// neighbor is GoBGP's configuration of a peer.
-func neighbor(peer model.Peer, restarting bool) *api.Peer {
+// neighbor is GoBGP's configuration of a peer. It does not know the router's address: its
+// connection is with the transport, which keeps trying to connect.
+func neighbor(peer model.Peer, at netip.AddrPort, restarting bool) *api.Peer {
 	graceful := peer.RestartTime > 0
 	var families []*api.AfiSafi
 	addFamily := func(family *api.Family) {
@@ -145,17 +144,16 @@ func neighbor(peer model.Peer, restarting bool) *api.Peer {
 	}
 	return &api.Peer{
 		Conf: &api.PeerConf{
-			NeighborAddress: peer.Address.String(),
+			NeighborAddress: at.Addr().String(),
 			PeerAsn:         peer.ASN,
 			LocalAsn:        peer.LocalASN,
 		},
-		Transport: &api.Transport{RemotePort: uint32(peer.Port)},
+		Transport: &api.Transport{RemotePort: uint32(at.Port())},
 		Timers: &api.Timers{Config: &api.TimersConfig{
 			HoldTime:          uint64(peer.HoldTime.Seconds()),
 			KeepaliveInterval: uint64(peer.KeepaliveTime.Seconds()),
-			ConnectRetry:      uint64(peer.ConnectRetryTime.Seconds()),
+			ConnectRetry:      1,
 		}},
-		EbgpMultihop:    &api.EbgpMultihop{Enabled: peer.MultiHopTTL > 1, MultihopTtl: uint32(peer.MultiHopTTL)},
 		GracefulRestart: gracefulRestart(peer, restarting),
 		AfiSafis:        families,
 	}

@@ -32,6 +32,9 @@ type Snapshot struct {
 	Peers          []*millracev1alpha1.LBPeer
 	Advertisements []*millracev1alpha1.VIPAdvertisement
 	Routes         []*millracev1alpha1.VIPRoute
+	// Passwords are those of BGP sessions, by the name of the Secret. They go nowhere but
+	// to the speaker.
+	Passwords map[string]string
 }
 
 // Model is what a node needs to know of the load balancer. All slices are sorted, so that

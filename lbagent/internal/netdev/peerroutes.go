@@ -15,6 +15,15 @@ import (
 func leads(peers []netip.Addr, uplinks []Link, interfaces map[int]iface) map[netip.Addr][]int {
 	found := map[netip.Addr][]int{}
 	for _, peer := range peers {
+		if zone := peer.Zone(); zone != "" {
+			// A link-local address is on the interface that is told with it.
+			for index := range interfaces {
+				if interfaces[index].link.Name == zone {
+					found[peer] = append(found[peer], wholeOf(interfaces, index))
+				}
+			}
+			continue
+		}
 		routes, err := netlink.RouteGetWithOptions(peer.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
 		if err != nil {
 			// Without a route there is no session with the peer either.

@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	"github.com/millrace-lb/millrace/api/slim"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
@@ -33,6 +34,9 @@ func strip(object any) (any, error) {
 		identity(object)
 	case *millracev1alpha1.LBNodeReport:
 		object.ObjectMeta = slim.Meta(&object.ObjectMeta)
+	case *corev1.Secret:
+		object.ObjectMeta = slim.Meta(&object.ObjectMeta)
+		object.Data = map[string][]byte{desired.PasswordKey: object.Data[desired.PasswordKey]}
 	case *corev1.Node:
 		object.Spec = corev1.NodeSpec{PodCIDR: object.Spec.PodCIDR, PodCIDRs: object.Spec.PodCIDRs}
 		object.Status = corev1.NodeStatus{Addresses: object.Status.Addresses}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -24,6 +25,8 @@ import (
 // +kubebuilder:rbac:groups="",resources=services;nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=get;list;watch
 // +kubebuilder:rbac:groups=millrace.io,resources=vips;vippools;lbnodes;lbnodereports;lbpeers;vipadvertisements;viproutes,verbs=get;list;watch
+
+// +kubebuilder:rbac:groups="",namespace=millrace-bgp,resources=secrets,verbs=get;list;watch
 
 // settle is how long Changed waits after a change for more of them, so that a
 // burst, such as a rollout, is one pass.
@@ -43,6 +46,8 @@ type Source struct {
 	// routes are of a kind that the API server may not have yet: see route.go.
 	routes        cache.SharedIndexInformer
 	routesMissing atomic.Bool
+	// secrets are those with the passwords of BGP sessions.
+	secrets cache.SharedIndexInformer
 	// report is no part of a Snapshot.
 	report   cache.SharedIndexInformer
 	reported chan struct{}
@@ -82,6 +87,7 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 	s.peers = watch(clients.Millrace, "lbpeers", &millracev1alpha1.LBPeer{}, everything)
 	s.advertisements = watch(clients.Millrace, "vipadvertisements", &millracev1alpha1.VIPAdvertisement{}, everything)
 	s.routes = watch(clients.Millrace, "viproutes", &millracev1alpha1.VIPRoute{}, everything)
+	s.secrets = watch(clients.Core, "secrets", &corev1.Secret{}, everything)
 	s.report = informer(clients.Millrace, "lbnodereports", &millracev1alpha1.LBNodeReport{}, thisNode, func() { signal(s.reported) })
 	if err != nil {
 		return nil, err
@@ -96,7 +102,11 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 func newInformer(
 	client rest.Interface, resource string, object runtime.Object, options func(*metav1.ListOptions), notify func(),
 ) (cache.SharedIndexInformer, error) {
-	listWatch := cache.NewFilteredListWatchFromClient(client, resource, metav1.NamespaceAll, options)
+	namespace := metav1.NamespaceAll
+	if resource == "secrets" {
+		namespace = millracev1alpha1.BGPNamespace
+	}
+	listWatch := cache.NewFilteredListWatchFromClient(client, resource, namespace, options)
 	informer := cache.NewSharedIndexInformer(listWatch, object, 0, cache.Indexers{})
 	if err := informer.SetTransform(strip); err != nil {
 		return nil, fmt.Errorf("watch %s: %w", resource, err)
@@ -138,6 +148,8 @@ func (s *Source) Run(ctx context.Context) error {
 	// The report is only written: an API server that does not have the kind yet holds
 	// nothing up.
 	go s.report.RunWithContext(ctx)
+	// Sessions with a password wait for it; others do not.
+	go s.secrets.RunWithContext(ctx)
 	if !cache.WaitForCacheSync(ctx.Done(), hasSynced...) {
 		return ctx.Err()
 	}
@@ -191,6 +203,10 @@ func (s *Source) Snapshot() *model.Snapshot {
 		Peers:          list[*millracev1alpha1.LBPeer](s.peers),
 		Advertisements: list[*millracev1alpha1.VIPAdvertisement](s.advertisements),
 		Routes:         list[*millracev1alpha1.VIPRoute](s.routes),
+		Passwords:      map[string]string{},
+	}
+	for _, secret := range list[*corev1.Secret](s.secrets) {
+		snapshot.Passwords[secret.Name] = string(secret.Data[desired.PasswordKey])
 	}
 	if nodes := list[*corev1.Node](s.nodes); len(nodes) > 0 {
 		snapshot.Node = nodes[0]

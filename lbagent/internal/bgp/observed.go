@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"sync"
+	"time"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// observed is what has been seen of a session. Its lock is never held while
+// GoBGP is called, since GoBGP's own goroutine waits for it.
+type observed struct {
+	notify func()
+
+	mu    sync.Mutex
+	state millracev1alpha1.SessionState
+	// connecting is what the transport does while GoBGP waits for the router's OPEN; empty
+	// where the router is connected.
+	connecting millracev1alpha1.SessionState
+	since      time.Time
+	flaps      uint64
+	failure    string
+	failedAt   time.Time
+}
+
+func newObserved(notify func()) *observed {
+	return &observed{notify: notify, state: millracev1alpha1.SessionIdle, since: time.Now()}
+}
+
+// enter notes a state; it returns true when the session was established and is no more.
+func (o *observed) enter(state millracev1alpha1.SessionState, now time.Time) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.state == state {
+		return false
+	}
+	was := o.state == millracev1alpha1.SessionEstablished
+	is := state == millracev1alpha1.SessionEstablished
+	o.state = state
+	if was || is {
+		// The steps of an attempt are told only to those who ask.
+		o.since = now
+		o.notify()
+	}
+	if was {
+		o.flaps++
+	}
+	return was
+}
+
+// phase notes what the transport does.
+func (o *observed) phase(state millracev1alpha1.SessionState) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.connecting = state
+}
+
+// fail notes why there is no session, or will be none in a moment.
+func (o *observed) fail(message string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.failedAt = time.Now()
+	if o.failure != message {
+		o.failure = message
+		o.notify()
+	}
+}
+
+func (o *observed) established() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.state == millracev1alpha1.SessionEstablished
+}
+
+func (o *observed) session() Session {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	session := Session{
+		State: o.state, Since: o.since, Flaps: o.flaps, LastError: o.failure, LastErrorTime: o.failedAt,
+	}
+	if o.state != millracev1alpha1.SessionEstablished {
+		session.Message = o.failure
+		if o.connecting != "" {
+			session.State = o.connecting
+		}
+	}
+	return session
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"maps"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+func TestCompare(t *testing.T) {
+	for name, test := range map[string]struct {
+		edit     func(*model.Peer)
+		password bool
+		want     change
+	}{
+		"nothing":         {func(*model.Peer) {}, true, unchanged},
+		"hold time":       {func(p *model.Peer) { p.HoldTime = time.Minute }, true, nextSession},
+		"keepalive time":  {func(p *model.Peer) { p.KeepaliveTime = time.Second }, true, nextSession},
+		"connect retry":   {func(p *model.Peer) { p.ConnectRetryTime = time.Minute }, true, nextSession},
+		"restart time":    {func(p *model.Peer) { p.RestartTime = 0 }, true, nextSession},
+		"name of Secret":  {func(p *model.Peer) { p.PasswordSecret = "other" }, true, nextSession},
+		"password":        {func(*model.Peer) {}, false, again},
+		"families":        {func(p *model.Peer) { p.IPv6 = false }, true, again},
+		"source":          {func(p *model.Peer) { p.Source = nodeIPv4 }, true, again},
+		"interface":       {func(p *model.Peer) { p.SourceInterface = "eth1" }, true, again},
+		"hops":            {func(p *model.Peer) { p.MultiHopTTL = 2 }, true, again},
+		"TTL security":    {func(p *model.Peer) { p.SecurityHops = 1 }, true, again},
+		"address":         {func(p *model.Peer) { p.Address = routerIPv6 }, true, another},
+		"port":            {func(p *model.Peer) { p.Port = 1179 }, true, another},
+		"ASN":             {func(p *model.Peer) { p.ASN = 1 }, true, another},
+		"own ASN":         {func(p *model.Peer) { p.LocalASN = 1 }, false, another},
+		"timers and more": {func(p *model.Peer) { p.HoldTime, p.IPv6 = time.Minute, false }, true, again},
+	} {
+		want := testPeer()
+		test.edit(&want)
+		if got := compare(testPeer(), want, test.password); got != test.want {
+			t.Errorf("%s: %d, want %d", name, got, test.want)
+		}
+	}
+}
+
+// Of any nodes one begins, no more than a share have the same turn, and all have had theirs
+// after turns intervals, whichever of them computes it, in whichever order.
+func TestTurn(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ids := rapid.SliceOfNDistinct(rapid.Uint16Range(1, 4000), 1, 300, rapid.ID[uint16]).Draw(t, "ids")
+		var nodes []forwarding.NodeID
+		for _, id := range ids {
+			nodes = append(nodes, forwarding.NodeID(id))
+		}
+		at := map[time.Duration]int{}
+		for i, node := range nodes {
+			turn := Turn("peer", node, nodes)
+			rotated := append(append([]forwarding.NodeID{}, nodes[i:]...), nodes[:i]...)
+			if again := Turn("peer", node, rotated); again != turn {
+				t.Fatalf("node %d: %s, in another order %s", node, turn, again)
+			}
+			if turn < 0 || turn >= turns*turnInterval || turn%turnInterval != 0 {
+				t.Fatalf("node %d: turn %s", node, turn)
+			}
+			at[turn]++
+		}
+		if at[0] == 0 {
+			t.Fatal("nobody begins")
+		}
+		for turn, count := range at {
+			if most := (len(nodes) + turns - 1) / turns; count > most {
+				t.Fatalf("%d of %d nodes at %s, want %d at most", count, len(nodes), turn, most)
+			}
+		}
+	})
+}
+
+// An edit that needs no new session makes none, and holds in the next one. One that needs a
+// new session makes it without that the router loses a route, when the node's turn has come.
+func TestPeerEdits(t *testing.T) {
+	l := newLab(t, staticNeighbor)
+	p := l.speaker("fresh")
+	want := testWant(testRoute(vip4), testRoute(vip6))
+	p.set(want)
+	l.awaitRoutes(20*time.Second, both)
+	before, first := l.neighborState(), p.session(peerName)
+
+	edited := testPeer()
+	edited.HoldTime, edited.KeepaliveTime, edited.ConnectRetryTime, edited.RestartTime =
+		12*time.Second, 4*time.Second, 2*time.Second, 90*time.Second
+	want.Peers = []model.Peer{edited}
+	p.set(want)
+	l.run("ip", "netns", "exec", l.node, "ss", "--kill", "--tcp", "dst", routerIPv4.String())
+	l.awaitAgain(p, first)
+	if after := l.neighborState(); after.Established != before.Established+1 {
+		t.Fatalf("sessions %+v, then %+v: want only the one after the lost connection", before, after)
+	}
+	if got := l.holdTime(); got != 12*time.Second {
+		t.Errorf("hold time of the next session: %s", got)
+	}
+
+	second := p.session(peerName)
+	edited.MultiHopTTL = 3
+	want.Peers = []model.Peer{edited}
+	want.Turn = map[string]time.Duration{peerName: time.Hour}
+	p.set(want)
+	if session := p.session(peerName); session.Due.Before(time.Now().Add(time.Minute)) || !session.Since.Equal(second.Since) {
+		t.Errorf("before the node's turn: %+v", session)
+	}
+	// Other edits wait for none; the routes of the session that there is follow.
+	want.Routes = announce.Routes{peerName: {testRoute(vip6)}}
+	p.set(want)
+	l.awaitRoutes(5*time.Second, map[string]string{vip6: nodeIPv6.String()})
+	want.Routes = announce.Routes{peerName: {testRoute(vip4), testRoute(vip6)}}
+	p.set(want)
+	l.awaitRoutes(5*time.Second, both)
+
+	// Taken back: nothing is due any more.
+	want.Peers[0].MultiHopTTL = 0
+	p.set(want)
+	if session := p.session(peerName); !session.Due.IsZero() || !session.Since.Equal(second.Since) {
+		t.Errorf("after the edit was taken back: %+v", session)
+	}
+	want.Peers[0].MultiHopTTL, want.Turn = 3, nil
+	p.set(want)
+	l.awaitAgain(p, second)
+	if session := p.session(peerName); !session.Due.IsZero() {
+		t.Errorf("after the node's turn: %+v", session)
+	}
+}
+
+// awaitAgain waits for a session after another one, during which no route may be lost.
+func (l *lab) awaitAgain(p *process, before Session) {
+	l.t.Helper()
+	l.Await(20*time.Second, "session established again", func() bool {
+		if routes := l.KernelRoutes(); !maps.Equal(routes, both) {
+			l.t.Fatalf("the router lost routes: %v", routes)
+		}
+		session := p.session(peerName)
+		return session.State == millracev1alpha1.SessionEstablished && session.Since.After(before.Since)
+	})
+}
+
+func (l *lab) holdTime() time.Duration {
+	l.t.Helper()
+	var neighbors map[string]struct {
+		HoldTime int `json:"bgpTimerHoldTimeMsecs"`
+	}
+	l.Show("show bgp neighbors json", &neighbors)
+	return time.Duration(neighbors[nodeIPv4.String()].HoldTime) * time.Millisecond
+}
+
+// While one session of a node is away, another is not taken down for an edit.
+func TestOneSessionAtATime(t *testing.T) {
+	l := newLab(t, staticNeighbor+` neighbor 2001:db8::2 remote-as 64512
+ address-family ipv6 unicast
+  neighbor 2001:db8::2 activate
+ exit-address-family
+`)
+	other := testPeer()
+	other.Name, other.Address, other.IPv4 = "other", routerIPv6, false
+	want := testWant(testRoute(vip4))
+	want.Peers = append(want.Peers, other)
+	want.Routes["other"] = []announce.Route{testRoute(vip6)}
+	p := l.speaker("fresh")
+	p.set(want)
+	l.awaitRoutes(20*time.Second, both)
+	first := p.session(peerName)
+
+	want.Peers[0].MultiHopTTL, want.Peers[1].MultiHopTTL = 2, 2
+	p.set(want)
+	l.Await(40*time.Second, "both sessions made again, one after the other", func() bool {
+		p.set(want)
+		one, two := p.session(peerName), p.session("other")
+		if one.State != millracev1alpha1.SessionEstablished && two.State != millracev1alpha1.SessionEstablished {
+			t.Fatalf("both are away: %+v, %+v", one, two)
+		}
+		return one.State == two.State && one.Flaps == 1 && two.Flaps == 1
+	})
+	l.awaitRoutes(0, both)
+	if again := p.session(peerName); !again.Since.After(first.Since) {
+		t.Errorf("%+v, then %+v", first, again)
+	}
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/test/bird"
+)
+
+const (
+	secret   = "tor"
+	password = "right"
+)
+
+// birdNeighbor is the node in BIRD's configuration; options are those of the protocol.
+func birdNeighbor(options string) string {
+	return fmt.Sprintf(`protocol bgp node {
+	local 198.51.100.1 as 64500;
+	neighbor 198.51.100.2 as 64512;
+	passive; graceful restart aware; connect retry time 1; error wait time 1, 1;
+	%s
+	ipv4 { import all; export none; };
+	ipv6 { import all; export none; };
+}
+`, options)
+}
+
+// routers are FRR and BIRD with a neighbor that has the same option.
+func routers(frrOption, birdOption string) map[string]func(t *testing.T) *lab {
+	return map[string]func(t *testing.T) *lab{
+		"FRR": func(t *testing.T) *lab {
+			neighbor := staticNeighbor
+			if frrOption != "" {
+				at := strings.Index(neighbor, " address-family")
+				neighbor = neighbor[:at] + " neighbor 198.51.100.2 " + frrOption + "\n" + neighbor[at:]
+			}
+			return newLab(t, neighbor)
+		},
+		"BIRD": func(t *testing.T) *lab {
+			l := newLink(t)
+			bird.Start(t, l.router, birdNeighbor(birdOption))
+			return l
+		},
+	}
+}
+
+// await waits until a condition holds of the session.
+func (l *lab) await(p *process, limit time.Duration, what string, holds func(Session) bool) {
+	l.t.Helper()
+	var session Session
+	for deadline := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
+		if session = p.session(peerName); holds(session) {
+			return
+		}
+		if time.Now().After(deadline) {
+			l.t.Fatalf("not within %s: %s; session %+v", limit, what, session)
+		}
+	}
+}
+
+func isUp(session Session) bool { return session.State == millracev1alpha1.SessionEstablished }
+
+// tells returns whether a session is down, with these words as the reason.
+func tells(words string) func(Session) bool {
+	return func(session Session) bool { return !isUp(session) && strings.Contains(session.Message, words) }
+}
+
+// The right password opens the session, a wrong or missing one never does and says so, and a
+// Secret that goes takes the session down.
+func TestPassword(t *testing.T) {
+	for name, start := range routers("password "+password, `password "`+password+`";`) {
+		t.Run(name, func(t *testing.T) {
+			l := start(t)
+			p := l.speaker("fresh")
+			peer := testPeer()
+			peer.PasswordSecret = secret
+			want := Want{RouterID: nodeIPv4, Peers: []model.Peer{peer}, Routes: announce.Routes{peerName: {testRoute(vip4)}}}
+			set := func(passwords map[string]string) {
+				t.Helper()
+				want.Passwords = passwords
+				p.set(want)
+			}
+			set(map[string]string{secret: "wrong"})
+			l.await(p, 15*time.Second, "wrong password told", tells("password"))
+			set(map[string]string{secret: password})
+			l.await(p, 20*time.Second, "up with the right password", isUp)
+			up := p.session(peerName)
+			set(map[string]string{"other": "x", secret: password})
+			if again := p.session(peerName); !again.Since.Equal(up.Since) {
+				t.Errorf("another Secret touched the session: %+v, %+v", up, again)
+			}
+			set(nil)
+			l.await(p, time.Second, "down without the Secret", tells("Secret tor does not exist"))
+			set(map[string]string{secret: password})
+			l.await(p, 20*time.Second, "up with the Secret back", isUp)
+			set(map[string]string{secret: "wrong"})
+			l.await(p, 20*time.Second, "down with a password that was changed to a wrong one", tells("password"))
+			peer.PasswordSecret = ""
+			want.Peers = []model.Peer{peer}
+			set(nil)
+			l.await(p, 15*time.Second, "down without a password", tells("password"))
+		})
+	}
+}
+
+// TTL security opens the session where both sides have it, and not where one has not.
+func TestTTLSecurity(t *testing.T) {
+	secured, open := testPeer(), testPeer()
+	secured.SecurityHops = 1
+	for name, start := range routers("ttl-security hops 1", "ttl security on;") {
+		t.Run(name, func(t *testing.T) {
+			l := start(t)
+			p := l.speaker("fresh")
+			p.set(Want{RouterID: nodeIPv4, Peers: []model.Peer{open}})
+			l.await(p, 15*time.Second, "down where only the router has it", func(s Session) bool { return !isUp(s) && s.Message != "" })
+			p.set(Want{RouterID: nodeIPv4, Peers: []model.Peer{secured}})
+			l.await(p, 20*time.Second, "up where both have it", isUp)
+		})
+	}
+	for name, start := range routers("", "") {
+		t.Run("not with "+name, func(t *testing.T) {
+			l := start(t)
+			p := l.speaker("fresh")
+			p.set(Want{RouterID: nodeIPv4, Peers: []model.Peer{secured}})
+			l.await(p, 15*time.Second, "down where only the node has it", tells("ttlSecurityHops"))
+		})
+	}
+}
+
+// The session comes from the address, or the interface's address, that is asked for; a router
+// of another system than expected is refused in words.
+func TestSourceAndSystem(t *testing.T) {
+	for name, start := range routers("", "") {
+		t.Run(name, func(t *testing.T) {
+			l := start(t)
+			l.run("ip", "-n", l.node, "address", "add", "198.51.100.77/24", "dev", "eth0")
+			l.run("ip", "-n", l.node, "route", "replace", "198.51.100.0/24", "dev", "eth0", "src", "198.51.100.77")
+			p := l.speaker("fresh")
+			set := func(edit func(*model.Peer)) {
+				t.Helper()
+				peer := testPeer()
+				edit(&peer)
+				p.set(Want{RouterID: nodeIPv4, Peers: []model.Peer{peer}})
+			}
+			set(func(*model.Peer) {})
+			l.await(p, 15*time.Second, "refused from an address that the router does not know", func(s Session) bool {
+				return !isUp(s) && s.Message != ""
+			})
+			set(func(p *model.Peer) { p.Source = nodeIPv4 })
+			l.await(p, 20*time.Second, "up from the source address", isUp)
+			if got := p.session(peerName).Local; got != nodeIPv4 {
+				t.Errorf("session from %s", got)
+			}
+			set(func(p *model.Peer) { p.SourceInterface = "eth0" })
+			l.await(p, 20*time.Second, "up from the interface's first address", isUp)
+			set(func(p *model.Peer) { p.SourceInterface = "eth9" })
+			l.await(p, 20*time.Second, "no such interface", tells("source interface eth9"))
+			set(func(p *model.Peer) { p.Source, p.ASN = nodeIPv4, 64999 })
+			l.await(p, 20*time.Second, "another system than expected", tells("Bad Peer AS"))
+			set(func(p *model.Peer) { p.Source, p.ASN = nodeIPv4, 0 })
+			l.await(p, 20*time.Second, "up with any external system", isUp)
+			set(func(p *model.Peer) { p.Source, p.ASN = nodeIPv4, p.LocalASN })
+			l.await(p, 20*time.Second, "internal, and the router is not", tells("Bad Peer AS"))
+		})
+	}
+}
+
+// A session with a link-local address carries routes with the node's own next hop.
+func TestLinkLocal(t *testing.T) {
+	l := newLab(t, ` neighbor fe80::22 remote-as external
+ neighbor fe80::22 interface eth0
+ neighbor fe80::22 timers connect 1
+ address-family ipv6 unicast
+  neighbor fe80::22 activate
+ exit-address-family
+`)
+	l.run("ip", "-n", l.node, "address", "add", "fe80::22/64", "dev", "eth0", "nodad")
+	l.run("ip", "-n", l.router, "address", "add", "fe80::11/64", "dev", "eth0", "nodad")
+	peer := testPeer()
+	peer.Address, peer.IPv4 = netip.MustParseAddr("fe80::11%eth0"), false
+	peer.Source = netip.MustParseAddr("fe80::22%eth0")
+	p := l.speaker("fresh")
+	p.set(Want{RouterID: nodeIPv4, Peers: []model.Peer{peer}, Routes: announce.Routes{peerName: {testRoute(vip6)}}})
+	l.await(p, 20*time.Second, "up", isUp)
+	l.awaitRoutes(10*time.Second, map[string]string{vip6: nodeIPv6.String()})
+}

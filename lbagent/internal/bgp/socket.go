@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// highestTTL is what both ends of a session with TTL security send by (RFC 5082).
+const highestTTL = 255
+
+// dial connects to a peer. The options are set before the first packet is sent, so there is
+// never a connection without the password.
+func dial(ctx context.Context, peer *model.Peer, password string, timeout time.Duration) (*net.TCPConn, error) {
+	dialer := net.Dialer{
+		Timeout: timeout,
+		Control: func(_, _ string, raw syscall.RawConn) error {
+			var failure error
+			if err := raw.Control(func(fd uintptr) { failure = setOptions(int(fd), peer, password) }); err != nil {
+				return err
+			}
+			return failure
+		},
+	}
+	source, err := sourceOf(peer)
+	if err != nil {
+		return nil, err
+	}
+	if source.IsValid() {
+		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
+	}
+	conn, err := dialer.DialContext(ctx, "tcp", peer.Socket().String())
+	if err != nil {
+		return nil, explain(err, peer, password)
+	}
+	tcp, is := conn.(*net.TCPConn)
+	if !is {
+		_ = conn.Close()
+		return nil, fmt.Errorf("connect to %s: not a TCP connection", peer.Socket())
+	}
+	return tcp, nil
+}
+
+// explain says what a failure to connect may come from.
+func explain(err error, peer *model.Peer, password string) error {
+	var operation *net.OpError
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("%s refuses connections: no BGP speaker listens there, or a filter rejects them", peer.Socket())
+	case errors.As(err, &operation) && operation.Timeout() && password != "":
+		return fmt.Errorf("no answer from %s: a router does not answer where its password for the session differs or is missing", peer.Socket())
+	case errors.As(err, &operation) && operation.Timeout():
+		return fmt.Errorf("no answer from %s: it is away, or a filter or a password of the router's keeps packets out", peer.Socket())
+	}
+	return err
+}
+
+// sourceOf is the address that the session comes from; invalid where the kernel chooses.
+func sourceOf(peer *model.Peer) (netip.Addr, error) {
+	if peer.Source.IsValid() || peer.SourceInterface == "" {
+		return peer.Source, nil
+	}
+	link, err := net.InterfaceByName(peer.SourceInterface)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("source interface %s: %w", peer.SourceInterface, err)
+	}
+	addresses, err := link.Addrs()
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("addresses of the source interface %s: %w", peer.SourceInterface, err)
+	}
+	for _, address := range addresses {
+		prefix, err := netip.ParsePrefix(address.String())
+		if err != nil {
+			continue
+		}
+		// A link-local peer is reached from a link-local address, others are not; the
+		// loopback address is nobody's.
+		own := prefix.Addr()
+		if own.Is4() == peer.Address.Is4() && own.IsLinkLocalUnicast() == peer.Address.IsLinkLocalUnicast() && !own.IsLoopback() {
+			if own.Is6() && own.IsLinkLocalUnicast() {
+				own = own.WithZone(link.Name)
+			}
+			return own, nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("source interface %s has no address of the family of %s", peer.SourceInterface, peer.Address)
+}
+
+// setOptions sets what the peer asks for on a socket that is not connected yet.
+func setOptions(fd int, peer *model.Peer, password string) error {
+	level, ttl, least := unix.IPPROTO_IP, unix.IP_TTL, unix.IP_MINTTL
+	if peer.Address.Is6() {
+		level, ttl, least = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_MINHOPCOUNT
+	}
+	set := func(option, value int, what string) error {
+		if err := unix.SetsockoptInt(fd, level, option, value); err != nil {
+			return os.NewSyscallError("setsockopt of "+what, err)
+		}
+		return nil
+	}
+	if password != "" {
+		if err := unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, signature(peer.Address, password)); err != nil {
+			return os.NewSyscallError("setsockopt of the password (RFC 2385)", err)
+		}
+	}
+	switch {
+	case peer.SecurityHops > 0:
+		return errors.Join(
+			set(ttl, highestTTL, "the TTL"),
+			set(least, highestTTL+1-int(peer.SecurityHops), "the least TTL (RFC 5082)"),
+		)
+	case peer.MultiHopTTL > 1:
+		return set(ttl, int(peer.MultiHopTTL), "the TTL")
+	case peer.External():
+		return set(ttl, 1, "the TTL")
+	}
+	return nil
+}
+
+// signature is the kernel's form of a password (tcp(7), TCP_MD5SIG): a sockaddr and the key.
+func signature(address netip.Addr, password string) *unix.TCPMD5Sig {
+	sig := &unix.TCPMD5Sig{Keylen: uint16(len(password))}
+	copy(sig.Key[:], password)
+	// Addr.Data follows the family: two octets of port, then the IPv4 address, or four of
+	// flow information more, then the IPv6 address.
+	if address.Is4() {
+		sig.Addr.Family = unix.AF_INET
+		octets := address.As4()
+		copy(sig.Addr.Data[2:], octets[:])
+	} else {
+		sig.Addr.Family = unix.AF_INET6
+		octets := address.As16()
+		copy(sig.Addr.Data[6:], octets[:])
+	}
+	return sig
+}
+
+// isOwn reports whether the other end of a connection over the loopback interface is a socket
+// of this process. Other processes of the host can connect to such a listener, too.
+func isOwn(conn *net.TCPConn) bool {
+	local, remote := addrPort(conn.LocalAddr()), addrPort(conn.RemoteAddr())
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return false
+	}
+	for _, entry := range entries {
+		var fd int
+		if _, err := fmt.Sscanf(entry.Name(), "%d", &fd); err != nil {
+			continue
+		}
+		// A descriptor that is closed meanwhile, or no socket, gives an error.
+		name, err := unix.Getsockname(fd)
+		if err != nil || socketAddress(name) != remote {
+			continue
+		}
+		if peer, err := unix.Getpeername(fd); err == nil && socketAddress(peer) == local {
+			return true
+		}
+	}
+	return false
+}
+
+func addrPort(address net.Addr) netip.AddrPort {
+	if tcp, is := address.(*net.TCPAddr); is {
+		at := tcp.AddrPort()
+		return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+	}
+	return netip.AddrPort{}
+}
+
+func socketAddress(address unix.Sockaddr) netip.AddrPort {
+	switch at := address.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port))
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(at.Addr).Unmap(), uint16(at.Port))
+	}
+	return netip.AddrPort{}
+}

@@ -1,0 +1,444 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+const (
+	// lastWords is how long the end of a connection may take once GoBGP has left it: the
+	// router must get the NOTIFICATION, and need not want to.
+	lastWords = 2 * time.Second
+	// openTimeout is how long a router that is connected has for its OPEN. RFC 4271, section
+	// 8.2.2, suggests four minutes, in which nobody would be told why nothing happens.
+	openTimeout = 10 * time.Second
+	// keepalivePause is the shortest time between two KEEPALIVEs in place of UPDATEs.
+	keepalivePause = time.Second
+	// refreshes a router may ask for at once; beyond, one each refreshPause.
+	refreshes    = 8
+	refreshPause = time.Second
+	// queued messages of GoBGP's wait for the connection.
+	queued = 16
+)
+
+// transport carries the messages of a session between GoBGP and the router. GoBGP connects to
+// a listener on the loopback interface, and the transport connects to the router. So the
+// router's socket is ours: its options are set before the first packet, it can be closed
+// without a NOTIFICATION, a failure is known from the connection and from NOTIFICATIONs, and
+// GoBGP never sees, or keeps, what the router announces.
+type transport struct {
+	listener *net.TCPListener
+	observed *observed
+	done     chan struct{}
+	cancel   context.CancelFunc
+
+	// received counts the router's UPDATEs, sent ours.
+	received, sent atomic.Uint64
+
+	mu       sync.Mutex
+	peer     model.Peer
+	password string
+	// attempt is when the router was last connected to.
+	attempt time.Time
+	router  *net.TCPConn
+	// carried is the connection of now; nil where there is none.
+	carried *connection
+	// ended is closed when the connection of now has ended; verdict is what it ended with.
+	ended   chan struct{}
+	verdict verdict
+}
+
+// verdict is how a connection ended.
+type verdict struct {
+	// lost is true where no NOTIFICATION told the router to forget our routes.
+	lost bool
+}
+
+// newTransport listens for GoBGP. close must be called.
+func newTransport(observed *observed) (*transport, error) {
+	listener, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		return nil, fmt.Errorf("listen on the loopback address for the BGP speaker: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	t := &transport{listener: listener, observed: observed, done: make(chan struct{}), cancel: cancel}
+	go t.run(ctx)
+	return t, nil
+}
+
+// address is where GoBGP connects to.
+func (t *transport) address() netip.AddrPort { return addrPort(t.listener.Addr()) }
+
+// configure says how the next connection to the router is made.
+func (t *transport) configure(peer model.Peer, password string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.peer, t.password = peer, password
+}
+
+// local is our end of the connection with the router; invalid where there is none.
+func (t *transport) local() netip.AddrPort {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.router == nil {
+		return netip.AddrPort{}
+	}
+	return addrPort(t.router.LocalAddr())
+}
+
+// leave ends the connection without a NOTIFICATION: a router that helps with graceful restart
+// keeps our routes (RFC 4724, section 4.2).
+func (t *transport) leave() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.router != nil {
+		_ = t.router.Close()
+	}
+}
+
+// mute has the end of the connection of now, which the caller knows the reason of, not told.
+func (t *transport) mute() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.carried != nil {
+		t.carried.told.Store(true)
+		t.verdict.lost = false
+	}
+}
+
+// wait returns how the connection of now ended, or the last one.
+func (t *transport) wait(ctx context.Context) verdict {
+	t.mu.Lock()
+	ended := t.ended
+	t.mu.Unlock()
+	if ended != nil {
+		select {
+		case <-ended:
+		case <-ctx.Done():
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.verdict
+}
+
+// close ends the transport after GoBGP's last words have been carried to the router.
+func (t *transport) close() {
+	_ = t.listener.Close()
+	select {
+	case <-t.done:
+	case <-time.After(lastWords):
+	}
+	t.cancel()
+	t.leave()
+	<-t.done
+}
+
+// run carries messages until ctx is done and the connection of then has ended.
+func (t *transport) run(ctx context.Context) {
+	defer close(t.done)
+	for {
+		speaker, err := t.listener.AcceptTCP()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			// For want of descriptors or memory: others may give some back.
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(time.Second):
+			}
+			continue
+		}
+		if isOwn(speaker) {
+			t.serve(ctx, speaker)
+		}
+		_ = speaker.Close()
+	}
+}
+
+// serve carries the messages of one connection of GoBGP's.
+func (t *transport) serve(ctx context.Context, speaker *net.TCPConn) {
+	ended := make(chan struct{})
+	t.mu.Lock()
+	t.ended, t.verdict = ended, verdict{lost: true}
+	t.mu.Unlock()
+	defer close(ended)
+	defer t.observed.phase("")
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	queue := make(chan []byte, queued)
+	go func() {
+		defer cancel()
+		defer close(queue)
+		readAll(speaker, queue, ended)
+	}()
+	router, err := t.connect(ctx)
+	if err != nil {
+		return
+	}
+	c := &connection{transport: t, speaker: speaker, router: router}
+	t.mu.Lock()
+	t.carried = c
+	t.mu.Unlock()
+	c.carry(queue)
+	t.mu.Lock()
+	t.router, t.carried = nil, nil
+	t.mu.Unlock()
+}
+
+// readAll puts messages into a queue until there are no more, or nobody wants them.
+func readAll(from io.Reader, queue chan<- []byte, unwanted <-chan struct{}) {
+	for {
+		message, err := readMessage(from, make([]byte, longestLength))
+		if err != nil {
+			return
+		}
+		select {
+		case queue <- message:
+		case <-unwanted:
+			return
+		}
+	}
+}
+
+// connect connects to the router, trying again every ConnectRetryTime, until ctx is done. A
+// session that was lost soon after the attempt waits for the rest of that time.
+func (t *transport) connect(ctx context.Context) (*net.TCPConn, error) {
+	for {
+		t.mu.Lock()
+		peer, password, last := t.peer, t.password, t.attempt
+		t.mu.Unlock()
+		// RFC 4271, section 10: timers have jitter.
+		pause := time.Duration(float64(peer.ConnectRetryTime) * (0.75 + rand.Float64()/4))
+		if wait := time.Until(last.Add(pause)); wait > 0 {
+			t.observed.phase(millracev1alpha1.SessionActive)
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-time.After(wait):
+			}
+		}
+		t.mu.Lock()
+		t.attempt = time.Now()
+		peer, password = t.peer, t.password
+		t.mu.Unlock()
+		t.observed.phase(millracev1alpha1.SessionConnect)
+		router, err := dial(ctx, &peer, password, peer.ConnectRetryTime)
+		if ctx.Err() != nil {
+			if router != nil {
+				_ = router.Close()
+			}
+			return nil, ctx.Err()
+		}
+		if err == nil {
+			t.observed.phase("")
+			t.mu.Lock()
+			t.router = router
+			t.mu.Unlock()
+			return router, nil
+		}
+		t.observed.fail(err.Error())
+	}
+}
+
+// connection is a connection of GoBGP's and one of the router's that belong together.
+type connection struct {
+	*transport
+	speaker, router *net.TCPConn
+
+	// write is held while something is written to the router.
+	write sync.Mutex
+	// told is true after a NOTIFICATION, after which the end is no news.
+	told atomic.Bool
+	// left is true after GoBGP has ended its side.
+	left atomic.Bool
+}
+
+// carry carries messages both ways until one side has ended.
+func (c *connection) carry(queue <-chan []byte) {
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		c.outbound(queue)
+	}()
+	c.inbound()
+	// GoBGP learns that the router has left; its last messages are of no use then.
+	_ = c.speaker.Close()
+	_ = c.router.Close()
+	for range queue {
+	}
+	<-finished
+}
+
+// outbound carries GoBGP's messages to the router. When GoBGP has left, the router has a
+// moment to read all of them: closing at once could reset the connection before.
+func (c *connection) outbound(queue <-chan []byte) {
+	for message := range queue {
+		switch kindOf(message) {
+		case bgp.BGP_MSG_NOTIFICATION:
+			c.tell("sent", message)
+		case bgp.BGP_MSG_UPDATE:
+			c.sent.Add(1)
+		}
+		if err := c.send(message); err != nil {
+			break
+		}
+	}
+	c.left.Store(true)
+	_ = c.router.SetDeadline(time.Now().Add(lastWords))
+	_ = c.router.CloseWrite()
+}
+
+func (c *connection) send(message []byte) error {
+	c.write.Lock()
+	defer c.write.Unlock()
+	_, err := c.router.Write(message)
+	return err
+}
+
+// tell notes a NOTIFICATION, the first of a connection. One of ours that says that the router
+// was silent leaves the routes lost, not withdrawn: the router may have heard nothing.
+func (c *connection) tell(verb string, message []byte) {
+	if c.told.Swap(true) {
+		return
+	}
+	silent := verb == "sent" && len(message) > headerLength && message[headerLength] == bgp.BGP_ERROR_HOLD_TIMER_EXPIRED
+	c.mu.Lock()
+	c.verdict.lost = silent
+	c.mu.Unlock()
+	c.observed.fail(verb + " " + describeNotification(message))
+}
+
+// inbound carries the router's messages to GoBGP, those that it is to see.
+func (c *connection) inbound() {
+	c.mu.Lock()
+	filter := inbound{accepts: accepts(&c.peer)}
+	c.mu.Unlock()
+	buffer := make([]byte, longestLength)
+	_ = c.router.SetReadDeadline(time.Now().Add(openTimeout))
+	var substituted time.Time
+	budget := newBudget(refreshes, refreshPause)
+	for {
+		message, err := readMessage(c.router, buffer)
+		if err == nil {
+			var pass bool
+			if pass, err = filter.check(message); err == nil && !pass {
+				c.received.Add(1)
+				if time.Since(substituted) < keepalivePause {
+					continue
+				}
+				// An UPDATE starts the hold timer again, as a KEEPALIVE does (RFC 4271,
+				// section 4.4): routers need not send one between UPDATEs.
+				substituted, message = time.Now(), encode(bgp.BGP_MSG_KEEPALIVE)
+			}
+		}
+		if err != nil {
+			c.refuse(err)
+			return
+		}
+		switch kindOf(message) {
+		case bgp.BGP_MSG_OPEN:
+			if !c.left.Load() {
+				_ = c.router.SetReadDeadline(time.Time{})
+			}
+		case bgp.BGP_MSG_NOTIFICATION:
+			c.tell("received", message)
+		case bgp.BGP_MSG_ROUTE_REFRESH:
+			// GoBGP sends all routes for each, and queues without a bound.
+			budget.take()
+		}
+		if _, err := c.speaker.Write(message); err != nil {
+			// GoBGP has left, and said why, if anything, to the router. What is still in
+			// the socket is read until the router closes, so that it is not reset.
+			_, _ = io.Copy(io.Discard, c.router)
+			return
+		}
+	}
+}
+
+// refuse ends the connection for an error of reading it: the router's, or its end.
+func (c *connection) refuse(err error) {
+	var protocol *protocolError
+	if errors.As(err, &protocol) {
+		_ = c.router.SetDeadline(time.Now().Add(lastWords))
+		c.told.Store(true)
+		c.mu.Lock()
+		c.verdict.lost = false
+		c.mu.Unlock()
+		c.observed.fail("the router sent " + protocol.Error())
+		_ = c.send(protocol.notification())
+		return
+	}
+	if c.told.Load() || c.left.Load() {
+		return
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		c.observed.fail(fmt.Sprintf("connected, and no OPEN came within %s: ttlSecurityHops of the LBPeer "+
+			"and the router's TTL security must agree", openTimeout))
+		return
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = errors.New("the router closed the connection without a NOTIFICATION")
+	} else if errors.Is(err, syscall.ECONNRESET) {
+		err = errors.New("the connection was reset")
+	} else if errors.Is(err, net.ErrClosed) {
+		return
+	}
+	c.observed.fail(err.Error())
+}
+
+// accepts is what a router's OPEN must say of its autonomous system, where GoBGP does not
+// check it; nil where it does.
+func accepts(peer *model.Peer) func(uint32) error {
+	if peer.ASN != 0 {
+		return nil
+	}
+	own := peer.LocalASN
+	return func(asn uint32) error {
+		if asn == own {
+			return fmt.Errorf("AS%d as its own, which is ours: the LBPeer says that it is external", asn)
+		}
+		return nil
+	}
+}
+
+// budget lets a number of events pass at once, then one in each pause.
+type budget struct {
+	most  int
+	pause time.Duration
+	at    time.Time
+}
+
+func newBudget(most int, pause time.Duration) *budget { return &budget{most: most, pause: pause} }
+
+// take waits until an event may pass.
+func (b *budget) take() {
+	now := time.Now()
+	if b.at.Before(now) {
+		b.at = now
+	}
+	b.at = b.at.Add(b.pause)
+	if ahead := b.at.Sub(now) - time.Duration(b.most)*b.pause; ahead > 0 {
+		time.Sleep(ahead)
+	}
+}

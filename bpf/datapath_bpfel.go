@@ -133,6 +133,13 @@ type DatapathEndpoint struct {
 	Tag     uint32
 }
 
+type DatapathEndpointPort struct {
+	_       structs.HostLayout
+	Address DatapathAddress
+	Port    uint16
+	Pad     uint16
+}
+
 type DatapathEntrances struct {
 	_       structs.HostLayout
 	Ifindex [8]uint32
@@ -150,7 +157,8 @@ const (
 	DatapathEventEVENT_ECHO_ANSWERED          DatapathEvent = 6
 	DatapathEventEVENT_REFUSED                DatapathEvent = 7
 	DatapathEventEVENT_TOO_BIG_TOLD           DatapathEvent = 8
-	DatapathEventEVENTS                       DatapathEvent = 9
+	DatapathEventEVENT_REPLY_UNKNOWN          DatapathEvent = 9
+	DatapathEventEVENTS                       DatapathEvent = 10
 )
 
 type DatapathException struct {
@@ -491,6 +499,7 @@ const (
 	DatapathMapDropCounts        = "drop_counts"
 	DatapathMapDropSamples       = "drop_samples"
 	DatapathMapDropSampling      = "drop_sampling"
+	DatapathMapEndpointPorts     = "endpoint_ports"
 	DatapathMapEndpointRows      = "endpoint_rows"
 	DatapathMapEndpoints         = "endpoints"
 	DatapathMapEventCounts       = "event_counts"
@@ -530,6 +539,7 @@ const (
 	DatapathProgEgress           = "egress"
 	DatapathProgHandedOver       = "handed_over"
 	DatapathProgIngress          = "ingress"
+	DatapathProgNatExempt        = "nat_exempt"
 	DatapathProgVouch            = "vouch"
 	DatapathProgWriteRows        = "write_rows"
 	DatapathVarConnectionFlag    = "_connection_flag"
@@ -595,6 +605,7 @@ type DatapathProgramSpecs struct {
 	Egress           *ebpf.ProgramSpec `ebpf:"egress"`
 	HandedOver       *ebpf.ProgramSpec `ebpf:"handed_over"`
 	Ingress          *ebpf.ProgramSpec `ebpf:"ingress"`
+	NatExempt        *ebpf.ProgramSpec `ebpf:"nat_exempt"`
 	Vouch            *ebpf.ProgramSpec `ebpf:"vouch"`
 	WriteRows        *ebpf.ProgramSpec `ebpf:"write_rows"`
 }
@@ -615,6 +626,7 @@ type DatapathMapSpecs struct {
 	DropCounts     *ebpf.MapSpec `ebpf:"drop_counts"`
 	DropSamples    *ebpf.MapSpec `ebpf:"drop_samples"`
 	DropSampling   *ebpf.MapSpec `ebpf:"drop_sampling"`
+	EndpointPorts  *ebpf.MapSpec `ebpf:"endpoint_ports"`
 	EndpointRows   *ebpf.MapSpec `ebpf:"endpoint_rows"`
 	Endpoints      *ebpf.MapSpec `ebpf:"endpoints"`
 	EventCounts    *ebpf.MapSpec `ebpf:"event_counts"`
@@ -705,6 +717,7 @@ type DatapathMaps struct {
 	DropCounts     *ebpf.Map `ebpf:"drop_counts"`
 	DropSamples    *ebpf.Map `ebpf:"drop_samples"`
 	DropSampling   *ebpf.Map `ebpf:"drop_sampling"`
+	EndpointPorts  *ebpf.Map `ebpf:"endpoint_ports"`
 	EndpointRows   *ebpf.Map `ebpf:"endpoint_rows"`
 	Endpoints      *ebpf.Map `ebpf:"endpoints"`
 	EventCounts    *ebpf.Map `ebpf:"event_counts"`
@@ -756,6 +769,7 @@ func (m *DatapathMaps) Close() error {
 		m.DropCounts,
 		m.DropSamples,
 		m.DropSampling,
+		m.EndpointPorts,
 		m.EndpointRows,
 		m.Endpoints,
 		m.EventCounts,
@@ -823,6 +837,7 @@ type DatapathPrograms struct {
 	Egress           *ebpf.Program `ebpf:"egress"`
 	HandedOver       *ebpf.Program `ebpf:"handed_over"`
 	Ingress          *ebpf.Program `ebpf:"ingress"`
+	NatExempt        *ebpf.Program `ebpf:"nat_exempt"`
 	Vouch            *ebpf.Program `ebpf:"vouch"`
 	WriteRows        *ebpf.Program `ebpf:"write_rows"`
 }
@@ -833,6 +848,7 @@ func (p *DatapathPrograms) Close() error {
 		p.Egress,
 		p.HandedOver,
 		p.Ingress,
+		p.NatExempt,
 		p.Vouch,
 		p.WriteRows,
 	)

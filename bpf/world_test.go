@@ -222,7 +222,7 @@ func newWorldWith(t testing.TB, ticksPerSecond uint32) *world {
 		bpf.DatapathMapFrontends4: 64, bpf.DatapathMapFrontends6: 64, bpf.DatapathMapFrontendCounts: 128, bpf.DatapathMapFrontendDrops: 512,
 		bpf.DatapathMapVips: 16, bpf.DatapathMapRows: 32 * 4096, bpf.DatapathMapRowMarks: 32 * 4096,
 		bpf.DatapathMapExceptions4: 4096, bpf.DatapathMapExceptions6: 4096, bpf.DatapathMapEndpointRows: 4 * 512,
-		bpf.DatapathMapEndpoints: 16, bpf.DatapathMapConnections4: flows, bpf.DatapathMapConnections6: flows,
+		bpf.DatapathMapEndpoints: 16, bpf.DatapathMapEndpointPorts: 16, bpf.DatapathMapConnections4: flows, bpf.DatapathMapConnections6: flows,
 		bpf.DatapathMapMemories: memoryBuckets, bpf.DatapathMapFrontendKeys: 128, bpf.DatapathMapZoneTables: 128,
 		bpf.DatapathMapAffinities4: flows, bpf.DatapathMapAffinities6: flows,
 		bpf.DatapathMapSourceRanges4: 16, bpf.DatapathMapSourceRanges6: 16,

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
+	"github.com/millrace-lb/millrace/lbagent/internal/natexempt"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 	"github.com/millrace-lb/millrace/lbagent/internal/source"
@@ -110,6 +111,8 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	if config.BFDSocket != "" {
 		process = client
 	}
+	links := make(chan struct{}, 1)
+	exempt := newExemption(p.datapath.NATExempt(), logger, links)
 	loop := &loop{
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,
@@ -129,6 +132,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		due:           map[removal]time.Time{},
 		announced:     adopted(have),
 		observation:   status.Observation{Version: config.Version},
+		host:          func(uplinks []string) []string { return incompatible(exempt.Err(), uplinks) },
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	if err := offer(ctx, group, config, p, loop); err != nil {
@@ -138,7 +142,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	group.Go(func() error { return forward(ctx, p.objects.Reported(), writer.Wake) })
 	group.Go(func() error { return p.objects.Run(ctx) })
 	group.Go(func() error { return hops.Run(ctx) })
-	links := make(chan struct{}, 1)
+	group.Go(func() error { return runExemption(ctx, exempt, config.NATExempt) })
 	group.Go(func() error { return netdev.Watch(ctx, func() { notify(links) }) })
 	if config.BFDSocket != "" {
 		group.Go(func() error { return client.Run(ctx) })
@@ -191,6 +195,37 @@ func reportHops(logger logr.Logger, err error) {
 	logger.Info("Next hops are prepared again")
 }
 
+// newExemption keeps replies from NAT by a filter, and makes the loop run where that fails.
+func newExemption(filter int, logger logr.Logger, changed chan<- struct{}) *natexempt.Keeper {
+	return &natexempt.Keeper{
+		Filter: filter,
+		Changed: func(err error) {
+			reportExempt(logger, err)
+			notify(changed)
+		},
+	}
+}
+
+// runExemption takes away what is left of a former process where it is not wanted.
+func runExemption(ctx context.Context, keeper *natexempt.Keeper, wanted bool) error {
+	if wanted {
+		return keeper.Run(ctx)
+	}
+	if err := natexempt.Remove(); err != nil {
+		return fmt.Errorf("--nat-exempt=false: %w", err)
+	}
+	return nil
+}
+
+// reportExempt tells when replies begin to be left to NAT, and when they are exempt again.
+func reportExempt(logger logr.Logger, err error) {
+	if err != nil {
+		logger.Error(err, "Replies are not exempt from NAT")
+		return
+	}
+	logger.Info("Replies are exempt from NAT")
+}
+
 // offer serves metrics, health and the console until ctx is done.
 func offer(ctx context.Context, group *errgroup.Group, config Config, p parts, l *loop) error {
 	if config.HealthBindAddress != "0" {
@@ -232,13 +267,14 @@ func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p p
 	return nil
 }
 
-// Cleanup detaches the programs from all interfaces and removes all maps, as
-// when Millrace is uninstalled from the node.
+// Cleanup detaches the programs from all interfaces and removes all maps and the rule of
+// nftables, as when Millrace is uninstalled from the node.
 func Cleanup(pinRoot string) error {
-	if err := dataplane.Remove(pinRoot); err != nil {
-		return fmt.Errorf("remove the data plane below %s: %w", pinRoot, err)
+	err := dataplane.Remove(pinRoot)
+	if err != nil {
+		err = fmt.Errorf("remove the data plane below %s: %w", pinRoot, err)
 	}
-	return nil
+	return errors.Join(err, natexempt.Remove())
 }
 
 // CheckClean fails as long as Cleanup has not removed everything, or an agent has
@@ -247,7 +283,11 @@ func CheckClean(pinRoot string) error {
 	_, err := os.Lstat(pinRoot)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil
+		left, err := natexempt.Left()
+		if left {
+			err = fmt.Errorf("the table %s is still in nftables: run cleanup, after the agent has ended", natexempt.Table)
+		}
+		return err
 	case err != nil:
 		return fmt.Errorf("look for maps of the data plane at %s: %w", pinRoot, err)
 	}

@@ -58,6 +58,8 @@ type Config struct {
 	// BFDSocket is the path of the socket of the process that holds the BFD sessions (package
 	// lbagent/bfd). Empty: there is none.
 	BFDSocket string
+	// NATExempt keeps replies of VIPs from NAT by a rule of nftables.
+	NATExempt bool
 	// WithdrawDelay is how long what a withdrawn route led to keeps working,
 	// so that routers have stopped sending by then.
 	WithdrawDelay time.Duration
@@ -80,6 +82,7 @@ func DefaultConfig() Config {
 		HealthBindAddress:  "127.0.0.1:7481",
 		Socket:             consoleapi.Socket,
 		BFDSocket:          control.Socket,
+		NATExempt:          true,
 		WithdrawDelay:      time.Second,
 	}
 }

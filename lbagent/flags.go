@@ -66,6 +66,8 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 		"host:port that serves /healthz and /readyz; 0: none")
 	flags.StringVar(&c.BFDSocket, "bfd-socket", c.BFDSocket,
 		"path of the socket of lbbfd, which holds the BFD sessions; empty: none")
+	flags.BoolVar(&c.NATExempt, "nat-exempt", c.NATExempt,
+		"keep NAT of the CNI from replies of VIPs whose connection the kernel has forgotten, by a rule of nftables")
 	flags.DurationVar(&c.WithdrawDelay, "withdraw-delay", c.WithdrawDelay,
 		"how long packets are still taken after their route was withdrawn")
 }

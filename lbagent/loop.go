@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
@@ -70,6 +71,8 @@ type loop struct {
 	health    *health
 	passes    *metrics.Passes
 	names     *directory
+	// host says what on the host breaks traffic that goes by these uplinks; nil finds nothing.
+	host func(uplinks []string) []string
 
 	planner *plan.Planner
 	// have is what the maps hold; nil when that must be read from them.
@@ -156,6 +159,9 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 
 	covered, attachErr := l.uplinks.update(m, now)
 	l.observation.Interfaces, l.observation.Lacking = covered.interfaces, covered.lacking
+	if l.host != nil {
+		l.observation.Host = l.host(names(covered.interfaces))
+	}
 	l.hops.Want(fib.Targets(l.have.Self, l.have.Nodes), devices(l.dataplane.Attachments()))
 	routes, decisions := announce.Decide(m, &announce.Node{
 		Programmed: l.have, Planned: want, Unattached: covered.unattached, Announced: l.announced,
@@ -175,6 +181,14 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		again = soonest(again, wait)
 	}
 	return soonest(again, covered.again), errors.Join(programErr, attachErr, bgpErr)
+}
+
+func names(interfaces []millracev1alpha1.InterfaceStatus) []string {
+	list := make([]string, 0, len(interfaces))
+	for _, uplink := range interfaces {
+		list = append(list, uplink.Name)
+	}
+	return list
 }
 
 // logSessions tells sessions that were established or lost since last time.

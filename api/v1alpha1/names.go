@@ -46,6 +46,9 @@ const (
 	// ConditionBGPEstablished of an LBNodeReport: true when every session that is
 	// meant for the node is established.
 	ConditionBGPEstablished = "BGPEstablished"
+	// ConditionHostCompatible of an LBNodeReport: false when something on the host, outside of
+	// Millrace, is known to break traffic. Ready does not depend on it.
+	ConditionHostCompatible = "HostCompatible"
 	// ConditionNodeReady of an LBNodeReport: False or Unknown, as the condition
 	// Ready of the Node is, while the Node is not ready; else it is absent. The
 	// operator writes it.
@@ -77,6 +80,8 @@ const (
 	ReasonAttached         = "Attached"
 	ReasonAttachFailed     = "AttachFailed"
 	ReasonNoUplink         = "NoUplink"
+	ReasonCompatible       = "Compatible"
+	ReasonHostSettings     = "HostSettings"
 	ReasonNoNodeID         = "NoNodeID"
 	ReasonEstablished      = "Established"
 	ReasonNotEstablished   = "NotEstablished"

@@ -11,6 +11,7 @@
 #include "fast_path.h"
 #include "flow_count.h"
 #include "full_path.h"
+#include "nat_exempt.h"
 #include "reverse.h"
 #include "row_update.h"
 #include "slow_path.h"
@@ -88,6 +89,15 @@ int egress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	record_reply_drop(skb, failed > 0 ? failed : DROP_REPLY_REWRITE);
 	return TC_ACT_SHOT;
+}
+
+/* Every packet that begins a connection for the stack and is about to get its source: a filter in
+ * a rule of netfilter (xt_bpf). 1 means that the source stays.
+ */
+SEC("socket")
+int nat_exempt(struct __sk_buff *skb)
+{
+	return exempt_from_nat(skb);
 }
 
 /* The agent runs the programs below. */

@@ -25,5 +25,9 @@ enum event {
 	EVENT_REFUSED,
 	/* A client got an ICMP error to send smaller packets. Its packet counts as dropped. */
 	EVENT_TOO_BIG_TOLD,
+	/* For the stack a pod's packet begins a connection, though it does not for the pod: it comes
+	 * from an endpoint's port, and no flow of a VIP is known. It may get another source.
+	 */
+	EVENT_REPLY_UNKNOWN,
 	EVENTS,
 };

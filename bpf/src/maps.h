@@ -179,6 +179,14 @@ struct {
 	__type(value, struct endpoint);
 } endpoints SEC(".maps");
 
+/* How many endpoints have an address and port. It lasts as long as the programs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct endpoint_port);
+	__type(value, __u32);
+} endpoint_ports SEC(".maps");
+
 /* Each family and direction has three tables of flows. A flood of one kind evicts only flows of
  * its own kind:
  * connections are TCP with proof (proof.h): spoofed packets make none;

@@ -180,6 +180,13 @@ struct endpoint {
 	__u32 tag;
 };
 
+/* Key of the index of this node's endpoints. */
+struct endpoint_port {
+	struct address address;
+	__be16 port;
+	__u16 pad;
+};
+
 /* Key of a flow as the client sends it. */
 struct connection_key4 {
 	__be32 client;

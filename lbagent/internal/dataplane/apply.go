@@ -125,7 +125,14 @@ func (d *Dataplane) writeEndpoint(id forwarding.EndpointID, endpoint bpf.Datapat
 	if err := checkIndex(bpf.DatapathMapEndpoints, id, d.limits.Endpoints); err != nil {
 		return err
 	}
-	return write(d.maps.Endpoints, bpf.DatapathMapEndpoints, id, uint32(id), endpoint)
+	var old bpf.DatapathEndpoint
+	if err := d.maps.Endpoints.Lookup(uint32(id), &old); err != nil {
+		return failure(bpf.DatapathMapEndpoints, id, err)
+	}
+	if err := write(d.maps.Endpoints, bpf.DatapathMapEndpoints, id, uint32(id), endpoint); err != nil {
+		return err
+	}
+	return d.indexEndpoint(old, endpoint)
 }
 
 func (d *Dataplane) writeEndpointTable(slot forwarding.EndpointTableSlot, table *forwarding.EndpointTable) error {

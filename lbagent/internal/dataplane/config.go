@@ -131,6 +131,7 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapExceptions6:    exceptions,
 		bpf.DatapathMapEndpointRows:   uint32(c.Limits.EndpointTables+1) * forwarding.EndpointRows,
 		bpf.DatapathMapEndpoints:      uint32(c.Limits.Endpoints + 1),
+		bpf.DatapathMapEndpointPorts:  uint32(c.Limits.Endpoints + 1),
 		bpf.DatapathMapConnections4:   connections,
 		bpf.DatapathMapConnections6:   connections,
 		bpf.DatapathMapReverse4:       connections,

@@ -171,7 +171,8 @@ func (d *Dataplane) restore() error {
 	}
 	settings := d.self
 	settings.Overhead = overhead(d.self, d.nodes)
-	return errors.Join(d.writeSettings(settings), d.restoreTrust(), d.restoreBloom(), d.restoreFrontendKeys())
+	return errors.Join(d.writeSettings(settings), d.restoreTrust(), d.restoreBloom(), d.restoreFrontendKeys(),
+		d.restoreEndpointPorts())
 }
 
 func (d *Dataplane) restoreFrontendKeys() error {

@@ -120,15 +120,22 @@ func openMaps(root string, spec *ebpf.CollectionSpec) (*mapSet, error) {
 	return set, nil
 }
 
+// unpinned are the maps that last no longer than a packet (the record of a trace, the packet
+// of the slow path), and an index that is made again.
+var unpinned = map[string]bool{
+	bpf.DatapathMapTraceRecord:   true,
+	bpf.DatapathMapSlowPacket:    true,
+	bpf.DatapathMapEndpointPorts: true,
+}
+
 // mapSpecs are the maps to be pinned: those of the programs without the
-// compiler's own sections and without what lasts no longer than a packet (the record
-// of a trace, the packet of the slow path), and the schema.
+// compiler's own sections and without those that are unpinned, and the schema.
 func mapSpecs(spec *ebpf.CollectionSpec) map[string]*ebpf.MapSpec {
 	specs := map[string]*ebpf.MapSpec{
 		schemaMap: {Name: schemaMap, Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1},
 	}
 	for name, m := range spec.Maps {
-		if name[0] != '.' && name != bpf.DatapathMapTraceRecord && name != bpf.DatapathMapSlowPacket {
+		if name[0] != '.' && !unpinned[name] {
 			specs[name] = m
 		}
 	}

@@ -35,6 +35,8 @@ type Observation struct {
 	Problems  []model.Problem
 	// ProgramError is why the maps could not be written, if so.
 	ProgramError error
+	// Host is what on the host breaks traffic, a sentence each.
+	Host []string
 	// Forwards is true where the last pass left in the maps what the node forwards by,
 	// even if single writes failed.
 	Forwards bool

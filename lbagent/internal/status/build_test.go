@@ -71,6 +71,10 @@ func TestConditions(t *testing.T) {
 		"all good": {func(*Observation) {}, map[string]expectation{
 			"Programmed": {yes, "Programmed", ""}, "Attached": {yes, "Attached", ""},
 			"BGPEstablished": {yes, "Established", ""}, "Ready": {yes, "Ready", ""},
+			"HostCompatible": {yes, "Compatible", ""},
+		}},
+		"the host breaks something": {func(o *Observation) { o.Host = []string{"no room", "no light"} }, map[string]expectation{
+			"HostCompatible": {no, "HostSettings", "no room; no light"}, "Ready": {yes, "Ready", ""},
 		}},
 		"no peer": {func(o *Observation) { o.Sessions = nil }, map[string]expectation{
 			"BGPEstablished": {yes, "NoPeer", "no LBPeer selects this node"}, "Ready": {yes, "Ready", ""},
@@ -113,8 +117,8 @@ func TestConditions(t *testing.T) {
 			observation := good()
 			test.change(&observation)
 			status := build(observation, reportStatus{}, 3, earlier)
-			if len(status.Conditions) != 4 {
-				t.Errorf("%d conditions, want 4", len(status.Conditions))
+			if len(status.Conditions) != 5 {
+				t.Errorf("%d conditions, want 5", len(status.Conditions))
 			}
 			for kind, want := range test.want {
 				condition := meta.FindStatusCondition(status.Conditions, kind)

@@ -13,10 +13,10 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// conditions are those that the agent writes, Ready as the last one.
+// conditions are those that the agent writes. Ready tells of those before it.
 func conditions(o Observation) []metav1.Condition {
 	list := []metav1.Condition{programmed(o), attached(o), bgpEstablished(o)}
-	list = append(list, ready(list))
+	list = append(list, ready(list), hostCompatible(o))
 	for i := range list {
 		list[i].Message = cut(list[i].Message, maxMessage)
 	}
@@ -115,6 +115,19 @@ func bgpEstablished(o Observation) metav1.Condition {
 		condition.Message = firstOf(missing)
 	}
 	return condition
+}
+
+// hostCompatible is no part of Ready: what it tells of breaks some connections, not the node.
+func hostCompatible(o Observation) metav1.Condition {
+	if len(o.Host) == 0 {
+		return holds(millracev1alpha1.ConditionHostCompatible, millracev1alpha1.ReasonCompatible)
+	}
+	return metav1.Condition{
+		Type:    millracev1alpha1.ConditionHostCompatible,
+		Status:  metav1.ConditionFalse,
+		Reason:  millracev1alpha1.ReasonHostSettings,
+		Message: firstOf(o.Host),
+	}
 }
 
 // ready is true when all the other conditions are, and otherwise tells what

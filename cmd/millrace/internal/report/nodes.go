@@ -70,6 +70,7 @@ func unmet(node nodeObjects) []Problem {
 	var problems []Problem
 	for _, kind := range []string{
 		millracev1alpha1.ConditionAttached, millracev1alpha1.ConditionProgrammed, millracev1alpha1.ConditionBGPEstablished,
+		millracev1alpha1.ConditionHostCompatible,
 	} {
 		problems = append(problems, notTrue(node, kind)...)
 	}

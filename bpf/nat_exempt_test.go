@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"bytes"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// natExempt runs the filter of the rule of netfilter on a frame.
+func (w *world) natExempt(t testing.TB, frame []byte) bool {
+	t.Helper()
+	// The kernel takes off the Ethernet header.
+	verdict, err := w.NatExempt.Run(&ebpf.RunOptions{Data: frame})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return verdict == 1
+}
+
+// What the egress program makes a reply of the VIP keeps its source until then. What the filter
+// lets keep it beyond that has an entry, but no proof; fragments are put together before the
+// filter sees them, and the stack itself knows ICMP errors.
+func TestNATExemptAgreesWithEgress(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		exempt := 0
+		for _, fixture := range replies(f) {
+			t.Run(f.name+"/"+fixture.name, func(t *testing.T) {
+				w.forget(t)
+				w.pointTo(t, f, 0)
+				for _, p := range fixture.before {
+					w.ingress(t, p.frame())
+				}
+				if fixture.given != nil {
+					fixture.given(t, w)
+				}
+				in := fixture.in.frame()
+				before := w.tally(t)
+				kept := w.natExempt(t, in)
+				if kept != w.natExempt(t, in) {
+					t.Error("asked again, the filter says something else")
+				}
+				if changes := w.tally(t).since(before); kept && len(changes) > 0 {
+					t.Errorf("what is kept counts: %v", changes)
+				}
+				translated := !bytes.Equal(w.egress(t, in), in)
+				if translated && !kept {
+					t.Error("the egress program translates it, but it has lost its source before")
+				}
+				if kept {
+					exempt++
+				}
+			})
+		}
+		if exempt < 8 {
+			t.Errorf("%s: only %d fixtures are replies of a VIP", f.name, exempt)
+		}
+	}
+}
+
+// The filter's event is of what comes from an endpoint's port, and of no flow.
+func TestNATExemptUnknown(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		pod := f.pods[0]
+		other := netip.AddrPortFrom(pod.Addr(), pod.Port()+1)
+		key := bpf.DatapathEndpointPort{Address: address(pod.Addr()), Port: network16(pod.Port())}
+		put(t, w.EndpointPorts, key, uint32(1))
+		for _, test := range []struct {
+			name string
+			in   packet
+			want uint64
+		}{
+			{"a datagram", answer(f.udp(portCluster), pod, ""), 1},
+			{"mid-stream", answer(f.tcp(portCluster, "A"), pod, "A"), 1},
+			{"a SYN-ACK", answer(f.tcp(portCluster, "S"), pod, "SA"), 1},
+			{"a connection of its own", answer(f.tcp(portCluster, "S"), pod, "S"), 0},
+			{"another port", answer(f.udp(portCluster), other, ""), 0},
+		} {
+			w.forget(t)
+			before := sums(t, w.EventCounts, int(bpf.DatapathEventEVENTS))
+			if w.natExempt(t, test.in.frame()) {
+				t.Errorf("%s, %s: keeps its source", f.name, test.name)
+			}
+			after := sums(t, w.EventCounts, int(bpf.DatapathEventEVENTS))
+			if got := after[bpf.DatapathEventEVENT_REPLY_UNKNOWN] - before[bpf.DatapathEventEVENT_REPLY_UNKNOWN]; got != test.want {
+				t.Errorf("%s, %s: counted %d times, want %d", f.name, test.name, got, test.want)
+			}
+		}
+		// What is cut behind the addresses has no ports, and is of no endpoint.
+		frame := answer(f.udp(portCluster), pod, "").frame()
+		before := sums(t, w.EventCounts, int(bpf.DatapathEventEVENTS))
+		for ports := range 4 {
+			if w.natExempt(t, frame[:len(frame)-len("200")-8+ports]) {
+				t.Errorf("%s: a packet of %d bytes of ports keeps its source", f.name, ports)
+			}
+		}
+		if after := sums(t, w.EventCounts, int(bpf.DatapathEventEVENTS)); !slices.Equal(before, after) {
+			t.Errorf("%s: a packet without ports is counted", f.name)
+		}
+	}
+}
+
+func BenchmarkNATExempt(b *testing.B) {
+	w := newWorld(b)
+	f := families[0]
+	known := answer(f.udp(portCluster), f.pods[0], "")
+	w.pointTo(b, f, 0)
+	w.ingress(b, f.udp(portCluster).frame())
+	for name, p := range map[string]packet{"known": known, "unknown": answer(f.tcp(portCluster, "A"), f.pods[1], "A")} {
+		b.Run(name, func(b *testing.B) {
+			_, took, err := w.NatExempt.Benchmark(p.frame(), 1_000_000, nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.ReportMetric(float64(took.Nanoseconds()), "ns/packet")
+		})
+	}
+}

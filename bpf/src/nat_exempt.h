@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "conntrack.h"
+#include "count.h"
+#include "memory.h"
+#include "reverse.h"
+
+/* Replies that the stack takes for new connections, because its own table has forgotten the flow
+ * and ours has not. NAT of the CNI would give them the node's address before the egress program
+ * sees them (docs/design-replies.md). The question is asked once for each connection of the
+ * stack's.
+ */
+
+/* What is sent. The endpoint stands in place of the VIP. */
+struct sent {
+	struct flow answers;
+	__u32 l4;
+	__u8 tcp_flags;
+};
+
+static __always_inline long read_network(struct __sk_buff *skb, __u32 offset, void *to, __u32 size)
+{
+	return bpf_skb_load_bytes_relative(skb, offset, to, size, BPF_HDR_START_NET);
+}
+
+static __always_inline long read_sent_ipv4(struct __sk_buff *skb, struct sent *sent)
+{
+	struct iphdr ip;
+
+	if (read_network(skb, 0, &ip, sizeof(ip)))
+		return -1;
+	if (ip.frag_off & bpf_htons(IPV4_FRAGMENT_OFFSET))
+		return -1;
+	sent->l4 = ip.ihl * 4;
+	sent->answers.protocol = ip.protocol;
+	sent->answers.family = ADDRESS_FAMILY_IPV4;
+	address_set_ipv4(&sent->answers.client, ip.daddr);
+	address_set_ipv4(&sent->answers.vip, ip.saddr);
+	return 0;
+}
+
+static __always_inline long read_sent_ipv6(struct __sk_buff *skb, struct sent *sent)
+{
+	struct ipv6hdr ip;
+
+	if (read_network(skb, 0, &ip, sizeof(ip)))
+		return -1;
+	sent->l4 = sizeof(ip);
+	sent->answers.protocol = ip.nexthdr;
+	sent->answers.family = ADDRESS_FAMILY_IPV6;
+	address_set_ipv6(&sent->answers.client, &ip.daddr);
+	address_set_ipv6(&sent->answers.vip, &ip.saddr);
+	return 0;
+}
+
+/* Zero where it is TCP, UDP or SCTP. The stack has put fragments together. */
+static __always_inline long read_sent(struct __sk_buff *skb, struct sent *sent)
+{
+	struct l4_start start = {};
+	__u32 size = 2 * sizeof(__be16);
+	long failed = -1;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		failed = read_sent_ipv4(skb, sent);
+	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		failed = read_sent_ipv6(skb, sent);
+	if (failed)
+		return failed;
+	switch (sent->answers.protocol) {
+	case IPPROTO_TCP:
+		failed = read_network(skb, sent->l4, &start, sizeof(start));
+		break;
+	case IPPROTO_UDP:
+	case IPPROTO_SCTP:
+		failed = read_network(skb, sent->l4, &start, size);
+		break;
+	default:
+		return -1;
+	}
+	sent->answers.vip_port = start.source;
+	sent->answers.client_port = start.destination;
+	sent->tcp_flags = start.flags;
+	return failed;
+}
+
+/* Reports whether the egress program would know the flow. */
+static __always_inline int is_known_reply(const struct flow *answers)
+{
+	struct flow flow = *answers;
+
+	if (flow.family == ADDRESS_FAMILY_IPV4) {
+		struct reverse_key4 key =
+			reverse_key4_of(flow.vip.word[3], flow.client.word[3],
+					two_ports(flow.vip_port, flow.client_port), flow.protocol);
+
+		if (reverse_find4(&key))
+			return 1;
+	} else {
+		struct endpoint endpoint = { .address = flow.vip, .port = flow.vip_port };
+		struct reverse_key6 key = reverse_key6(&flow, &endpoint);
+
+		if (reverse_find6(&key))
+			return 1;
+	}
+	return recall_vip(&flow);
+}
+
+static __always_inline int is_from_endpoint(const struct flow *answers)
+{
+	struct endpoint_port key = { .address = answers->vip, .port = answers->vip_port };
+
+	return bpf_map_lookup_elem(&endpoint_ports, &key) != NULL;
+}
+
+static __always_inline int exempt_from_nat(struct __sk_buff *skb)
+{
+	struct sent sent = {};
+
+	if (read_sent(skb, &sent))
+		return 0;
+	/* A connection of the pod's own, also from an endpoint's port. */
+	if ((sent.tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+		return 0;
+	if (is_known_reply(&sent.answers))
+		return 1;
+	if (is_from_endpoint(&sent.answers))
+		count_event(EVENT_REPLY_UNKNOWN);
+	return 0;
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netdev
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// configIPv4 has the settings of interfaces.
+const configIPv4 = "/proc/sys/net/ipv4/conf"
+
+// strict is the value of rp_filter that RFC 3704 section 2.2 calls strict.
+const strict = 1
+
+// StrictlyFiltered returns those of several uplinks on which the kernel drops IPv4 packets whose
+// answers would leave by another interface. A single uplink has all answers.
+func StrictlyFiltered(uplinks []string) []string {
+	return strictlyFiltered(uplinks, func(name string) (int, error) {
+		content, err := os.ReadFile(filepath.Join(configIPv4, name, "rp_filter"))
+		if err != nil {
+			return 0, err
+		}
+		return strconv.Atoi(strings.TrimSpace(string(content)))
+	})
+}
+
+// strictlyFiltered reads the settings by value. The larger of an interface's and of "all" counts
+// (Documentation/networking/ip-sysctl.rst).
+func strictlyFiltered(uplinks []string, value func(name string) (int, error)) []string {
+	if len(uplinks) < 2 {
+		return nil
+	}
+	all, err := value("all")
+	if err != nil {
+		return nil
+	}
+	var filtered []string
+	for _, name := range uplinks {
+		// An interface that is gone filters nothing.
+		if own, err := value(name); err == nil && max(all, own) == strict {
+			filtered = append(filtered, name)
+		}
+	}
+	return filtered
+}

@@ -78,6 +78,8 @@ type answer struct {
 	// late ends an HTTP/2 stream; of HTTP/1 the connection has its own limit.
 	late    *time.Timer
 	timeout time.Duration
+	// webSocket ends with the proxy; nil: the request asks for no WebSocket.
+	webSocket context.Context
 }
 
 func newAnswer(w http.ResponseWriter, r *http.Request, timeout time.Duration) *answer {
@@ -140,6 +142,9 @@ func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err == nil {
 		// The limits of requests do not hold for what follows.
 		_ = conn.SetDeadline(time.Time{})
+		if a.webSocket != nil {
+			conn = newWebSocket(conn, a.webSocket)
+		}
 	}
 	return conn, buffered, err
 }

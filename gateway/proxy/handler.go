@@ -39,8 +39,11 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	if upgrades(r) {
 		s.tunnels.Add(1)
 		defer s.tunnels.Done()
+		if isWebSocket(r) {
+			out.webSocket = p.ended
+		}
 	}
-	if p.draining.Load() {
+	if p.draining.Load() || s.leaving.Load() {
 		// net/http makes GOAWAY of it on HTTP/2. Idle connections are left alone: to
 		// close them would lose the requests that are on their way.
 		w.Header().Set("Connection", "close")

@@ -123,7 +123,8 @@ func (p *Proxy) Ready() bool { return p.table.Load().ports != nil && !p.unready.
 func (p *Proxy) Version() string { return p.table.Load().version }
 
 // Shutdown ends the proxy without losing a request: it is unready, but serves, for
-// DrainWait; then answers ask clients to go elsewhere, for DrainGrace; then it closes.
+// DrainWait; then answers ask clients to go elsewhere, for DrainGrace, and no connection is
+// closed that clients have not left; then it closes. WebSockets get a Close frame.
 // The context cuts the waiting short.
 func (p *Proxy) Shutdown(ctx context.Context) error {
 	p.unready.Store(true)
@@ -147,6 +148,12 @@ func (p *Proxy) Shutdown(ctx context.Context) error {
 	}
 	wait.Wait()
 	p.finish()
+	// Tunnels that are still open end now; WebSockets say so.
+	last, cancel := context.WithTimeout(ctx, 2*farewell)
+	defer cancel()
+	for _, server := range servers {
+		server.awaitTunnels(last)
+	}
 	p.leaving.Wait()
 	close(errs)
 	var all []error

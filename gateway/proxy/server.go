@@ -27,8 +27,11 @@ type server struct {
 	secure   *http.Server
 	// plainConns and secureConns hand connections on.
 	plainConns, secureConns *handover
-	// tunnels are connections that http.Server does not know of.
+	// open are the connections that an http.Server has, tunnels those that none knows of.
+	open    *connections
 	tunnels sync.WaitGroup
+	// leaving says that the port is closed.
+	leaving atomic.Bool
 }
 
 // listen opens the ports of a table that are not open, all or none.
@@ -67,7 +70,7 @@ func (p *Proxy) leave(current *table) {
 }
 
 func (p *Proxy) newServer(number uint16, listener net.Listener) *server {
-	s := &server{proxy: p, number: number, listener: listener}
+	s := &server{proxy: p, number: number, listener: listener, open: newConnections()}
 	s.plainConns, s.secureConns = newHandover(listener.Addr()), newHandover(listener.Addr())
 	s.plain, s.secure = s.httpServer(), s.httpServer()
 	s.plain.Protocols.SetUnencryptedHTTP2(true)
@@ -90,6 +93,7 @@ func (s *server) httpServer() *http.Server {
 		IdleTimeout:       settings.IdleTimeout,
 		MaxHeaderBytes:    settings.MaxHeaderBytes,
 		ErrorLog:          s.proxy.unlogged,
+		ConnState:         s.open.note,
 		Protocols:         new(http.Protocols),
 		// A filter or rule may be about OPTIONS *; without this net/http answers it.
 		DisableGeneralOptionsHandler: true,
@@ -156,10 +160,21 @@ func (s *server) accepted(conn net.Conn) {
 	}
 }
 
-// shutdown closes the port, and its connections when their requests are done, or the
-// context is.
+// shutdown closes the port, and its connections when their requests are done, or the context
+// is. Until then clients may close those that no request is on: http.Server.Shutdown would close
+// them at once, and answer no request that it has not read.
 func (s *server) shutdown(ctx context.Context) error {
+	s.leaving.Store(true)
 	_ = s.listener.Close()
+	// The last part is for what clients do not end themselves: HTTP/2 takes a second from its first
+	// GOAWAY to its last, and clients some time to answer it.
+	last := min(s.proxy.settings.DrainGrace/2, 2500*time.Millisecond)
+	patient, cancel := beforeEnd(ctx, last)
+	s.open.leave(patient)
+	cancel()
+	unread, cancel := context.WithTimeout(ctx, last/4)
+	s.open.settle(unread)
+	cancel()
 	errs := make(chan error, 2)
 	for _, server := range []*http.Server{s.plain, s.secure} {
 		go func() {
@@ -171,16 +186,29 @@ func (s *server) shutdown(ctx context.Context) error {
 		}()
 	}
 	err := errors.Join(<-errs, <-errs)
-	idle := make(chan struct{})
+	s.awaitTunnels(ctx)
+	return err
+}
+
+// beforeEnd is a context that ends some time before another one.
+func beforeEnd(ctx context.Context, early time.Duration) (context.Context, context.CancelFunc) {
+	if end, limited := ctx.Deadline(); limited {
+		return context.WithDeadline(ctx, end.Add(-early))
+	}
+	return context.WithCancel(ctx)
+}
+
+// awaitTunnels waits until no tunnel is open, or the context ends.
+func (s *server) awaitTunnels(ctx context.Context) {
+	ended := make(chan struct{})
 	go func() {
 		s.tunnels.Wait()
-		close(idle)
+		close(ended)
 	}()
 	select {
-	case <-idle:
+	case <-ended:
 	case <-ctx.Done():
 	}
-	return err
 }
 
 // handover is a net.Listener for connections that another one has accepted.
@@ -245,6 +273,9 @@ func (c *patientConn) Write(b []byte) (int, error) {
 	}
 	return c.Conn.Write(b)
 }
+
+// NetConn gives the connection itself.
+func (c *patientConn) NetConn() net.Conn { return c.Conn }
 
 // CloseWrite ends one direction.
 func (c *patientConn) CloseWrite() error { return closeWrite(c.Conn) }

@@ -61,6 +61,9 @@ type replay struct {
 
 func (r *replay) Read(b []byte) (int, error) { return r.reader.Read(b) }
 
+// NetConn gives the connection itself.
+func (r *replay) NetConn() net.Conn { return r.Conn }
+
 // CloseWrite ends one direction, where the connection can.
 func (r *replay) CloseWrite() error {
 	if half, ok := r.Conn.(interface{ CloseWrite() error }); ok {

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// connections are those that an http.Server has: what is open and not a tunnel.
+type connections struct {
+	mutex sync.Mutex
+	open  map[net.Conn]bool
+	// closed has an element when one was closed.
+	closed chan struct{}
+}
+
+func newConnections() *connections {
+	return &connections{open: map[net.Conn]bool{}, closed: make(chan struct{}, 1)}
+}
+
+// note is http.Server's ConnState.
+func (c *connections) note(conn net.Conn, state http.ConnState) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	switch state {
+	case http.StateNew:
+		c.open[conn] = true
+	case http.StateHijacked, http.StateClosed:
+		delete(c.open, conn)
+		select {
+		case c.closed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// leave waits until clients have closed all connections, or until the context ends.
+func (c *connections) leave(ctx context.Context) {
+	for c.any(func(net.Conn) bool { return true }) {
+		select {
+		case <-c.closed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// settle waits until no connection has a request that nobody has read, or until the context
+// ends. It has to look: nobody tells what the kernel holds.
+func (c *connections) settle(ctx context.Context) {
+	for ctx.Err() == nil && c.any(unread) {
+		pause(ctx, time.Millisecond)
+	}
+}
+
+func (c *connections) any(is func(net.Conn) bool) bool {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	for conn := range c.open {
+		if is(conn) {
+			return true
+		}
+	}
+	return false
+}
+
+// unread reports whether the kernel has bytes of a connection that were not read.
+func unread(conn net.Conn) bool {
+	for {
+		switch inner := conn.(type) {
+		case interface{ NetConn() net.Conn }:
+			conn = inner.NetConn()
+		case *net.TCPConn:
+			raw, err := inner.SyscallConn()
+			if err != nil {
+				return false
+			}
+			waiting := 0
+			err = raw.Control(func(fd uintptr) { waiting, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+			return err == nil && waiting > 0
+		default:
+			return false
+		}
+	}
+}

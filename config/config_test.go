@@ -16,6 +16,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -113,6 +114,56 @@ func TestImagesAreOurs(t *testing.T) {
 				t.Errorf("container %s has the image %s", container.Name, container.Image)
 			}
 		}
+	}
+}
+
+// Each NetworkPolicy of the gateway is for pods that there are, names ports that they have, and
+// lets in at every port that they have. What a proxy has is in package infrastructure.
+func TestNetworkPoliciesFit(t *testing.T) {
+	objects := load(t, "gateway")
+	template := find[appsv1.Deployment](t, objects, "Deployment").Spec.Template
+	pods := map[string]labels.Set{
+		"millrace-gateway": template.Labels,
+		"millrace-proxies": {"app.kubernetes.io/name": "millrace", "app.kubernetes.io/component": "proxy", "millrace.io/proxy-of": "x"},
+	}
+	found := 0
+	for _, object := range objects {
+		if object.GetKind() != "NetworkPolicy" {
+			continue
+		}
+		found++
+		policy := find[networkingv1.NetworkPolicy](t, []*unstructured.Unstructured{object}, "NetworkPolicy")
+		for name, set := range pods {
+			selector, err := metav1.LabelSelectorAsSelector(&policy.Spec.PodSelector)
+			if err != nil || selector.Matches(set) != (policy.Name == name) {
+				t.Errorf("%s is for the pods %v: %v, %v", policy.Name, set, selector, err)
+			}
+		}
+		if len(policy.Spec.PolicyTypes) != 2 {
+			t.Errorf("%s is for %v, not for both directions", policy.Name, policy.Spec.PolicyTypes)
+		}
+		if policy.Name != "millrace-gateway" {
+			continue
+		}
+		open := map[string]bool{}
+		for _, rule := range policy.Spec.Ingress {
+			for _, port := range rule.Ports {
+				open[port.Port.StrVal] = true
+			}
+		}
+		for _, port := range template.Spec.Containers[0].Ports {
+			// The kubelet needs no rule for its probes.
+			if open[port.Name] != (port.Name != "health") {
+				t.Errorf("port %s is let in: %v", port.Name, open[port.Name])
+			}
+			delete(open, port.Name)
+		}
+		if len(open) > 0 {
+			t.Errorf("there are no ports %v", open)
+		}
+	}
+	if found != len(pods) {
+		t.Errorf("%d NetworkPolicies, want %d", found, len(pods))
 	}
 }
 

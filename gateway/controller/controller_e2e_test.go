@@ -41,6 +41,7 @@ func TestController(t *testing.T) {
 		{"objects of others", objectsOfOthers},
 		{"problems are events", problemsAreEvents},
 		{"Gateway API that comes later", laterGatewayAPI},
+		{"tokens of Gateways", tokensOfGateways},
 		{"layer 4 without proxies", layer4},
 	} {
 		t.Run(scenario.name, func(t *testing.T) {

@@ -14,9 +14,11 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -49,13 +51,7 @@ func laterGatewayAPI(t *testing.T, e *environment) {
 	remove := e.gatewayAPI(t)
 	e.class(t)
 	gateway := e.gateway(t, "HTTP/80")
-	port := gatewayv1.PortNumber(80)
-	route := &gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
-	route.Spec.ParentRefs = []gatewayv1.ParentReference{{Name: "edge"}}
-	route.Spec.Rules = []gatewayv1.HTTPRouteRule{{BackendRefs: []gatewayv1.HTTPBackendRef{{BackendRef: gatewayv1.BackendRef{
-		BackendObjectReference: gatewayv1.BackendObjectReference{Name: "web", Port: &port},
-	}}}}}
-	e.create(t, route)
+	route := e.httpRoute(t, "edge", "web")
 
 	own := edge
 	e.await(t, &appsv1.Deployment{}, own)
@@ -90,6 +86,52 @@ func laterGatewayAPI(t *testing.T, e *environment) {
 	// Ingress goes on.
 	e.assign(t, shared, "203.0.113.21")
 	e.served(t, ingress, "203.0.113.21 80")
+}
+
+// httpRoute leads all requests to a Gateway to the Service of its name.
+func (e *environment) httpRoute(t *testing.T, gateway, service string) *gatewayv1.HTTPRoute {
+	t.Helper()
+	port := gatewayv1.PortNumber(80)
+	route := &gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: service}}
+	route.Spec.ParentRefs = []gatewayv1.ParentReference{{Name: gatewayv1.ObjectName(gateway)}}
+	route.Spec.Rules = []gatewayv1.HTTPRouteRule{{BackendRefs: []gatewayv1.HTTPBackendRef{{BackendRef: gatewayv1.BackendRef{
+		BackendObjectReference: gatewayv1.BackendObjectReference{Name: gatewayv1.ObjectName(service), Port: &port},
+	}}}}}
+	e.create(t, route)
+	return route
+}
+
+// tokensOfGateways holds that a proxy of one Gateway cannot get the configuration of another one
+// in its namespace: neither with its own token, nor as a pod of its own with the other's account.
+func tokensOfGateways(t *testing.T, e *environment) {
+	e.gatewayAPI(t)
+	e.class(t)
+	address, _ := e.run(t, nil)
+	e.ingress(t, "web", "web.example.com")
+	e.ingress(t, "own", "own.example.com")
+	e.gateway(t, "HTTP/80")
+	e.gatewayNamed(t, "inner", "HTTP/80")
+	e.httpRoute(t, "edge", "web")
+	e.httpRoute(t, "inner", "own")
+	inner := types.NamespacedName{Namespace: namespace, Name: "inner-millrace"}
+	e.await(t, &appsv1.Deployment{}, edge)
+	e.await(t, &appsv1.Deployment{}, inner)
+
+	pod := e.pod(t, edge, "edge-1")
+	has := e.proxy(t, address, e.token(t, edge, infrastructure.Audience, pod)).gets(t, leadsTo("web", "198.18.0.1"))
+	if err := leadsTo("own", "198.18.0.1")(has); err == nil {
+		t.Error("the proxy of a Gateway got what belongs to another one")
+	}
+	has = e.proxy(t, address, e.token(t, inner, infrastructure.Audience, e.pod(t, inner, "inner-1"))).gets(t, leadsTo("own", "198.18.0.1"))
+	if err := leadsTo("web", "198.18.0.1")(has); err == nil {
+		t.Error("the proxy of the other Gateway got what belongs to the first one")
+	}
+
+	disguised := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "disguised", Labels: pod.Labels}}
+	disguised.Spec = *pod.Spec.DeepCopy()
+	disguised.Spec.ServiceAccountName = inner.Name
+	e.create(t, disguised)
+	e.proxy(t, address, e.token(t, inner, infrastructure.Audience, disguised)).isRefused(t, "is not one of Gateway/shop/inner")
 }
 
 // programmed waits until a Gateway says why it is not programmed yet.

@@ -40,8 +40,13 @@ func (e *environment) class(t *testing.T) *gatewayv1.GatewayClass {
 // gateway makes the Gateway edge with listeners that are written as "TCP/5432".
 func (e *environment) gateway(t *testing.T, listeners ...string) *gatewayv1.Gateway {
 	t.Helper()
+	return e.gatewayNamed(t, "edge", listeners...)
+}
+
+func (e *environment) gatewayNamed(t *testing.T, name string, listeners ...string) *gatewayv1.Gateway {
+	t.Helper()
 	gateway := &gatewayv1.Gateway{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "edge"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec:       gatewayv1.GatewaySpec{GatewayClassName: "millrace"},
 	}
 	for _, text := range listeners {

@@ -116,6 +116,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	loop := &loop{
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,
+		drainDelay:    config.DrainDelay,
 		objects:       p.objects.Snapshot,
 		uplinks:       &uplinks{find: netdev.NewFinder(config.Uplinks).Find, plane: p.datapath, logger: logger},
 		dataplane:     p.datapath,

@@ -60,6 +60,9 @@ type Config struct {
 	BFDSocket string
 	// NATExempt keeps replies of VIPs from NAT by a rule of nftables.
 	NATExempt bool
+	// DrainDelay is how long a node that departs announces its routes as those to be left
+	// (RFC 8326), before it withdraws them.
+	DrainDelay time.Duration
 	// WithdrawDelay is how long what a withdrawn route led to keeps working,
 	// so that routers have stopped sending by then.
 	WithdrawDelay time.Duration
@@ -83,6 +86,7 @@ func DefaultConfig() Config {
 		Socket:             consoleapi.Socket,
 		BFDSocket:          control.Socket,
 		NATExempt:          true,
+		DrainDelay:         5 * time.Second,
 		WithdrawDelay:      time.Second,
 	}
 }
@@ -95,6 +99,9 @@ func (c *Config) validate() error {
 	}
 	if err := netdev.CheckPatterns(c.Uplinks); err != nil {
 		errs = append(errs, fmt.Errorf("--uplinks: %w", err))
+	}
+	if c.DrainDelay < 0 {
+		errs = append(errs, fmt.Errorf("--drain-delay is %s, must not be negative", c.DrainDelay))
 	}
 	if c.WithdrawDelay < 0 {
 		errs = append(errs, fmt.Errorf("--withdraw-delay is %s, must not be negative", c.WithdrawDelay))

@@ -68,6 +68,8 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 		"path of the socket of lbbfd, which holds the BFD sessions; empty: none")
 	flags.BoolVar(&c.NATExempt, "nat-exempt", c.NATExempt,
 		"keep NAT of the CNI from replies of VIPs whose connection the kernel has forgotten, by a rule of nftables")
+	flags.DurationVar(&c.DrainDelay, "drain-delay", c.DrainDelay,
+		"how long a departing node announces its routes with the community GRACEFUL_SHUTDOWN before it withdraws them")
 	flags.DurationVar(&c.WithdrawDelay, "withdraw-delay", c.WithdrawDelay,
 		"how long packets are still taken after their route was withdrawn")
 }

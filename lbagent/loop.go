@@ -59,6 +59,9 @@ const (
 type loop struct {
 	limits        forwarding.Limits
 	withdrawDelay time.Duration
+	// drainDelay is how long a departing node announces its routes as those to be left.
+	drainDelay time.Duration
+	departure  announce.Departure
 
 	objects   func() *model.Snapshot
 	uplinks   *uplinks
@@ -163,7 +166,9 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		l.observation.Host = l.host(names(covered.interfaces))
 	}
 	l.hops.Want(fib.Targets(l.have.Self, l.have.Nodes), devices(l.dataplane.Attachments()))
+	phase, departs := l.departure.Advance(m.Departing != "", l.drainDelay, now)
 	routes, decisions := announce.Decide(m, &announce.Node{
+		Phase:      phase,
 		Programmed: l.have, Planned: want, Unattached: covered.unattached, Announced: l.announced,
 	})
 	l.observation.Decisions = decisions
@@ -180,7 +185,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		l.observation.ProgramError = programErr
 		again = soonest(again, wait)
 	}
-	return soonest(again, covered.again), errors.Join(programErr, attachErr, bgpErr)
+	return soonest(soonest(again, departs), covered.again), errors.Join(programErr, attachErr, bgpErr)
 }
 
 func names(interfaces []millracev1alpha1.InterfaceStatus) []string {

@@ -238,6 +238,7 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 	return &loop{
 		limits:        testLimits,
 		withdrawDelay: testDelay,
+		drainDelay:    5 * testDelay,
 		objects:       func() *model.Snapshot { return objects },
 		uplinks: &uplinks{
 			find: func([]netip.Addr, []netip.Addr, time.Time) (*netdev.Uplinks, error) {

@@ -157,7 +157,11 @@ func showRoutes(routes announce.Routes) string {
 	p := &page{}
 	for _, peer := range slices.Sorted(maps.Keys(routes)) {
 		for _, route := range routes[peer] {
-			p.line("%s to %s, next hop %s", route.Prefix, peer, route.NextHop)
+			communities := ""
+			for _, community := range route.Communities {
+				communities += fmt.Sprintf(", community %d:%d", community>>16, community&0xffff)
+			}
+			p.line("%s to %s, next hop %s%s", route.Prefix, peer, route.NextHop, communities)
 		}
 	}
 	return p.String()

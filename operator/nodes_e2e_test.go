@@ -139,6 +139,32 @@ func nodes(t *testing.T, e *environment) {
 	}
 }
 
+// departures: an LBNode says why its Node departs, and no more once it does not.
+func departures(t *testing.T, e *environment) {
+	e.run(t)
+	node := e.node(t, "departing", "198.51.100.1")
+	departs := func(want millracev1alpha1.Departure, change func(*corev1.Node)) {
+		t.Helper()
+		update(t, e, node, change)
+		eventually(t, func(ctx context.Context) error {
+			lbNode := &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+			if err := e.get(ctx, lbNode); err != nil {
+				return err
+			}
+			if lbNode.Spec.Departure != want {
+				return fmt.Errorf("LBNode %s departs because of %q, want %q", lbNode.Name, lbNode.Spec.Departure, want)
+			}
+			return nil
+		})
+	}
+	departs(millracev1alpha1.DepartureCordoned, func(node *corev1.Node) { node.Spec.Unschedulable = true })
+	departs(millracev1alpha1.DepartureDrained, func(node *corev1.Node) {
+		node.Annotations = map[string]string{millracev1alpha1.AnnotationDrain: ""}
+	})
+	departs(millracev1alpha1.DepartureCordoned, func(node *corev1.Node) { node.Annotations = nil })
+	departs("", func(node *corev1.Node) { node.Spec.Unschedulable = false })
+}
+
 // zones: an LBNode has the zone that its Node is labelled with.
 func zones(t *testing.T, e *environment) {
 	e.run(t)

@@ -66,6 +66,7 @@ func TestOperator(t *testing.T) {
 		{"peers and advertisements", routing},
 		{"nodes", nodes},
 		{"zones of nodes", zones},
+		{"departures of nodes", departures},
 		{"boots of nodes", boots},
 		{"reports of nodes", reports},
 		{"ids of nodes wrap", idsWrap},

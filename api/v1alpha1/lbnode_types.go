@@ -14,6 +14,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="ID",type=integer,JSONPath=`.spec.id`
 // +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.spec.addresses`
 // +kubebuilder:printcolumn:name="Zone",type=string,JSONPath=`.spec.zone`
+// +kubebuilder:printcolumn:name="Departure",type=string,JSONPath=`.spec.departure`
 // +kubebuilder:printcolumn:name="Boot",type=string,JSONPath=`.status.bootID`,priority=1
 // +kubebuilder:printcolumn:name="Serving",type=string,JSONPath=`.status.servingBootID`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -61,6 +62,12 @@ type LBNodeSpec struct {
 	// +kubebuilder:validation:MaxLength=63
 	Zone string `json:"zone,omitempty"`
 
+	// Departure is why the node hands over its routes: the other nodes take its packets.
+	// Empty: it stays.
+	//
+	// +optional
+	Departure Departure `json:"departure,omitempty"`
+
 	// BootID is a leftover of versions before status.servingBootID. Agents of those
 	// versions copy it to status.bootID when they serve, so it stays until the node's
 	// agent is a newer one; the operator then empties it. Nothing else reads it.
@@ -69,6 +76,26 @@ type LBNodeSpec struct {
 	// +kubebuilder:validation:MaxLength=128
 	BootID string `json:"bootID,omitempty"`
 }
+
+// Departure is why a node hands over its routes to other nodes, before it goes.
+//
+// +kubebuilder:validation:Enum=Cordoned;Excluded;Drained;ShuttingDown;OutOfService
+type Departure string
+
+// Reasons of a departure.
+const (
+	// DepartureCordoned: Node.spec.unschedulable, as kubectl cordon and drain set it.
+	DepartureCordoned Departure = "Cordoned"
+	// DepartureExcluded: label node.kubernetes.io/exclude-from-external-load-balancers.
+	DepartureExcluded Departure = "Excluded"
+	// DepartureDrained: annotation millrace.io/drain, of `millrace drain`.
+	DepartureDrained Departure = "Drained"
+	// DepartureShuttingDown: kubelet's graceful node shutdown.
+	DepartureShuttingDown Departure = "ShuttingDown"
+	// DepartureOutOfService: taint node.kubernetes.io/out-of-service, or
+	// node.cloudprovider.kubernetes.io/shutdown.
+	DepartureOutOfService Departure = "OutOfService"
+)
 
 // LBNodeStatus is what the other nodes need to know of a node's agent. Its agent
 // writes it, at most twice in each boot.

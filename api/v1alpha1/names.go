@@ -17,6 +17,10 @@ const (
 	AnnotationSharingKey = "millrace.io/sharing-key"
 )
 
+// AnnotationDrain on a Node makes it hand over its routes to other nodes, as long as it is
+// there; its value does not matter. `millrace drain` writes it.
+const AnnotationDrain = "millrace.io/drain"
+
 // Finalizer is on every Service that holds an address, so that the address is
 // given back before the Service is gone. It is that of all load balancers
 // (LoadBalancerCleanupFinalizer in k8s.io/cloud-provider/service/helpers).
@@ -112,4 +116,6 @@ const (
 	ReasonNoLocalEndpoint = "NoLocalEndpoint"
 	// ReasonNoNextHop: the node has no address of the VIP's family.
 	ReasonNoNextHop = "NoNextHop"
+	// ReasonDeparting: the node hands its routes over to others (LBNode.spec.departure).
+	ReasonDeparting = "Departing"
 )

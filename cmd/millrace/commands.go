@@ -43,6 +43,8 @@ func newCommand(env environment) *cobra.Command {
 		dropsCommand(env, &config),
 		topCommand(env, &config),
 		traceCommand(env, &config),
+		drainCommand(env, &config),
+		undrainCommand(env, &config),
 		versionCommand(env),
 	)
 	return root

@@ -26,6 +26,7 @@ const (
 	ReasonNoEndpoints     = millracev1alpha1.ReasonNoEndpoints
 	ReasonNoLocalEndpoint = millracev1alpha1.ReasonNoLocalEndpoint
 	ReasonNoNextHop       = millracev1alpha1.ReasonNoNextHop
+	ReasonDeparting       = millracev1alpha1.ReasonDeparting
 )
 
 // Node is what a decision depends on, besides the objects.
@@ -38,6 +39,8 @@ type Node struct {
 	Unattached map[string]string
 	// Announced are the VIPs that are announced already.
 	Announced map[netip.Addr]bool
+	// Phase is that of the node's planned departure.
+	Phase Phase
 }
 
 // Decide returns the routes that this node announces and, for each VIP in the
@@ -53,6 +56,8 @@ type Node struct {
 //
 // A VIP that is not announced yet waits until all its frontends are programmed as planned.
 // Those that are not planned, as there is no room for them, are not waited for.
+//
+// A node that departs announces no VIP that another node can take; see Departure.
 //
 // No VIP is announced with a frontend that admits clients whom its Service does not.
 func Decide(m *model.Model, node *Node) (Routes, []Decision) {
@@ -79,12 +84,20 @@ func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 		if decision.Reason == "" {
 			decision = refuse(m, vip, frontends[vip.Address], selected, node)
 		}
+		leaving := false
+		if decision.Reason == "" {
+			decision, leaving = depart(m, frontends[vip.Address], node.Phase)
+		}
 		if decision.Reason == "" {
 			for _, target := range selected {
 				if _, unattached := node.Unattached[target.peer.Name]; unattached {
 					continue
 				}
-				routes[target.peer.Name] = append(routes[target.peer.Name], target.route(m, vip.Address))
+				route := target.route(m, vip.Address)
+				if leaving {
+					route = route.left(target.peer.ASN == target.peer.LocalASN)
+				}
+				routes[target.peer.Name] = append(routes[target.peer.Name], route)
 				decision.Peers = append(decision.Peers, target.peer.Name)
 			}
 		}

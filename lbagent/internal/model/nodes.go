@@ -39,6 +39,7 @@ func (b *builder) buildNodes() {
 		ids[node.ID] = node.Name
 		b.zones[node.Name] = object.Spec.Zone
 		node.Booting = isBooting(&object.Status)
+		node.Departing = object.Spec.Departure
 		b.nodes[node.Name] = node
 	}
 	b.numberZones()
@@ -51,6 +52,7 @@ func (b *builder) buildNodes() {
 			"no usable LBNode gives this node an id; the operator makes one for every node")
 		return
 	}
+	b.model.Departing = self.Departing
 	b.model.Self = forwarding.Self{ID: self.ID, IPv4: self.IPv4, IPv6: self.IPv6, Zone: self.Zone}
 }
 

@@ -40,8 +40,10 @@ type Snapshot struct {
 // Model is what a node needs to know of the load balancer. All slices are sorted, so that
 // two models of the same snapshot are equal.
 type Model struct {
-	Self  forwarding.Self
-	Nodes []Node
+	Self forwarding.Self
+	// Departing is that of this node.
+	Departing millracev1alpha1.Departure
+	Nodes     []Node
 	// Zones are the names of the nodes' zones by number, with "" for none as the
 	// first; none where there are more than forwarding.Zones.
 	Zones []string
@@ -69,6 +71,8 @@ type Node struct {
 	forwarding.Node
 	// Booting is true from when the node has booted until its agent is up.
 	Booting bool
+	// Departing is why the node hands over its routes; empty where it stays.
+	Departing millracev1alpha1.Departure
 }
 
 // VIP is an allocated address.

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	"github.com/millrace-lb/millrace/api/slim"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
@@ -34,6 +35,7 @@ func StripNode(object any) (any, error) {
 			}}
 		}
 	}
+	desired.KeepDeparture(stripped, node)
 	return stripped, nil
 }
 

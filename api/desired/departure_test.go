@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package desired
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+func TestNodeDeparture(t *testing.T) {
+	type departure = millracev1alpha1.Departure
+	mark := func(key string) map[string]string { return map[string]string{key: ""} }
+	taint := func(keys ...string) []corev1.Taint {
+		var taints []corev1.Taint
+		for _, key := range keys {
+			taints = append(taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute})
+		}
+		return taints
+	}
+	ready := func(status corev1.ConditionStatus, message string) func(*corev1.Node) {
+		return func(n *corev1.Node) {
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, Message: message}}
+		}
+	}
+	for name, test := range map[string]struct {
+		change func(*corev1.Node)
+		want   departure
+	}{
+		"a node":            {func(*corev1.Node) {}, ""},
+		"control plane":     {func(n *corev1.Node) { n.Spec.Taints = taint("node-role.kubernetes.io/control-plane") }, ""},
+		"not ready":         {ready(corev1.ConditionFalse, "container runtime is down"), ""},
+		"unknown":           {ready(corev1.ConditionUnknown, "Kubelet stopped posting node status."), ""},
+		"not reachable":     {func(n *corev1.Node) { n.Spec.Taints = taint("node.kubernetes.io/unreachable") }, ""},
+		"cordoned":          {func(n *corev1.Node) { n.Spec.Unschedulable = true }, millracev1alpha1.DepartureCordoned},
+		"excluded":          {func(n *corev1.Node) { n.Labels = mark(corev1.LabelNodeExcludeBalancers) }, millracev1alpha1.DepartureExcluded},
+		"drained":           {func(n *corev1.Node) { n.Annotations = mark("millrace.io/drain") }, millracev1alpha1.DepartureDrained},
+		"out of service":    {func(n *corev1.Node) { n.Spec.Taints = taint("node.kubernetes.io/out-of-service") }, millracev1alpha1.DepartureOutOfService},
+		"machine shut down": {func(n *corev1.Node) { n.Spec.Taints = taint("node.cloudprovider.kubernetes.io/shutdown") }, millracev1alpha1.DepartureOutOfService},
+		"shutting down":     {ready(corev1.ConditionFalse, "node is shutting down"), millracev1alpha1.DepartureShuttingDown},
+		"said, but ready":   {ready(corev1.ConditionTrue, "node is shutting down"), ""},
+		"cordoned and drained": {func(n *corev1.Node) {
+			n.Spec.Unschedulable, n.Annotations = true, mark("millrace.io/drain")
+		}, millracev1alpha1.DepartureDrained},
+	} {
+		node := &corev1.Node{}
+		test.change(node)
+		if got := NodeDeparture(node); got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+		stripped := &corev1.Node{}
+		for _, condition := range node.Status.Conditions {
+			stripped.Status.Conditions = append(stripped.Status.Conditions,
+				corev1.NodeCondition{Type: condition.Type, Status: condition.Status})
+		}
+		KeepDeparture(stripped, node)
+		if got := NodeDeparture(stripped); got != test.want {
+			t.Errorf("%s: %q once it is stripped, want %q", name, got, test.want)
+		}
+	}
+}

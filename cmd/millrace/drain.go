@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/console"
+)
+
+const (
+	// drainInterval is how often the agent is asked.
+	drainInterval = time.Second
+	// quietTime is how long no packet may come before a node counts as drained.
+	quietTime = 3 * time.Second
+	// namedVIPs is how many addresses a message names.
+	namedVIPs = 5
+)
+
+func drainCommand(env environment, config *cluster.Config) *cobra.Command {
+	var timeout time.Duration
+	command := &cobra.Command{
+		Use:   "drain NODE",
+		Short: "Let a node hand its routes over to other nodes, and wait until no packet comes to it",
+		Long: "Set the annotation " + millracev1alpha1.AnnotationDrain + " on the Node. Its routes are then announced as those\n" +
+			"to be left (RFC 8326), and withdrawn. Connections go on through other nodes; pods stay.\n" +
+			"It lasts until `millrace undrain`, also over a reboot.",
+		Example:           "  millrace drain node1 && ssh node1 reboot\n  millrace undrain node1",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: argument(0, complete(config, cluster.Nodes)),
+		RunE: func(command *cobra.Command, args []string) error {
+			ctx, cancel := context.WithTimeout(command.Context(), timeout)
+			defer cancel()
+			agents, err := cluster.FindAgents(ctx, *config)
+			if err != nil {
+				return err
+			}
+			if err := cluster.SetDrain(ctx, *config, args[0], true); err != nil {
+				return err
+			}
+			departs := func(ctx context.Context) (bool, error) {
+				departure, err := cluster.Departure(ctx, *config, args[0])
+				return departure != "", err
+			}
+			return waitDrained(ctx, env, agents, args[0], departs)
+		},
+	}
+	command.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "`time` to wait at most; the node goes on draining after it")
+	return command
+}
+
+func undrainCommand(env environment, config *cluster.Config) *cobra.Command {
+	return &cobra.Command{
+		Use:               "undrain NODE",
+		Short:             "Let a node announce its routes again",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: argument(0, complete(config, cluster.Nodes)),
+		RunE: func(command *cobra.Command, args []string) error {
+			if err := cluster.SetDrain(command.Context(), *config, args[0], false); err != nil {
+				return err
+			}
+			departure, err := cluster.Departure(command.Context(), *config, args[0])
+			if err != nil {
+				return err
+			}
+			if departure != "" && departure != millracev1alpha1.DepartureDrained {
+				_, err = fmt.Fprintf(env.stdout, "%s is not drained any more, but departs still: %s\n", args[0], departure)
+				return err
+			}
+			_, err = fmt.Fprintf(env.stdout, "%s announces its routes again\n", args[0])
+			return err
+		},
+	}
+}
+
+// draining is what has been seen of a node that drains.
+type draining struct {
+	// departs is true once the node knows that it is to depart.
+	departs bool
+	// announced are the VIPs that it still announces.
+	announced []netip.Addr
+	// packets are those that routers handed to it, since when they are so many.
+	packets uint64
+	since   time.Time
+	counted bool
+}
+
+// count takes the number of packets so far.
+func (d *draining) count(packets uint64, now time.Time) {
+	if !d.counted || packets != d.packets {
+		d.packets, d.since, d.counted = packets, now, true
+	}
+}
+
+// done reports whether nothing arrives any more; else it says what is waited for.
+func (d *draining) done(now time.Time) (bool, string) {
+	switch {
+	case !d.departs:
+		return false, "the operator has not told the node yet: LBNode.spec.departure is empty"
+	case len(d.announced) > 0:
+		return false, "still announced: " + nameVIPs(d.announced)
+	case !d.counted || now.Sub(d.since) < quietTime:
+		return false, "packets still come from routers"
+	}
+	return true, ""
+}
+
+func nameVIPs(addresses []netip.Addr) string {
+	var names []string
+	for _, address := range addresses[:min(len(addresses), namedVIPs)] {
+		names = append(names, address.String())
+	}
+	if more := len(addresses) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, ", ")
+}
+
+// look asks the node's agent once.
+func (d *draining) look(ctx context.Context, runner console.Runner, node string, now time.Time) error {
+	line, err := console.Ask(ctx, runner, node, []string{"vips"})
+	if err != nil {
+		return err
+	}
+	if line.VIPs == nil {
+		return errors.New("the agent did not say which VIPs it announces: it may be of an older version")
+	}
+	d.announced = announcedOf(line.VIPs)
+	if line, err = console.Ask(ctx, runner, node, []string{"top"}); err != nil {
+		return err
+	}
+	if line.Counters == nil {
+		return errors.New("the agent did not say how many packets came: it may be of an older version")
+	}
+	var packets uint64
+	for _, frontend := range line.Counters.Frontends {
+		packets += frontend.Packets
+	}
+	d.count(packets, now)
+	return nil
+}
+
+func announcedOf(vips *consoleapi.VIPs) []netip.Addr {
+	var announced []netip.Addr
+	for _, group := range vips.Groups {
+		if len(group.Peers) > 0 {
+			announced = append(announced, group.Addresses...)
+		}
+	}
+	return announced
+}
+
+// waitDrained asks until the node is drained or ctx is done.
+func waitDrained(
+	ctx context.Context, env environment, runner console.Runner, node string, departs func(context.Context) (bool, error),
+) error {
+	var d draining
+	ticker := time.NewTicker(drainInterval)
+	defer ticker.Stop()
+	told := ""
+	for {
+		var err error
+		if !d.departs {
+			d.departs, err = departs(ctx)
+		}
+		if err == nil {
+			err = d.look(ctx, runner, node, time.Now())
+		}
+		done, waiting := d.done(time.Now())
+		switch {
+		case err != nil && ctx.Err() == nil:
+			return fmt.Errorf("%s drains, but it cannot be seen how far it is: %w", node, err)
+		case done:
+			_, err := fmt.Fprintf(env.stdout, "%s is drained: no packet came for %s\n", node, quietTime)
+			return err
+		case waiting != told && ctx.Err() == nil:
+			told = waiting
+			if _, err := fmt.Fprintln(env.stdout, waiting); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not drained yet: %s; VIPs that no other node can take stay announced", node, told)
+		}
+	}
+}

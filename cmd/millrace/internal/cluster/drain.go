@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// SetDrain sets or removes the annotation by which a node hands over its routes. Nothing else
+// of the Node is written.
+func SetDrain(ctx context.Context, config Config, node string, drain bool) error {
+	var value any
+	if drain {
+		value = ""
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": map[string]any{millracev1alpha1.AnnotationDrain: value}},
+	})
+	if err != nil {
+		return fmt.Errorf("encode the annotation: %w", err)
+	}
+	restConfig, _, err := config.client()
+	if err != nil {
+		return err
+	}
+	scheme, mapper, err := kinds()
+	if err != nil {
+		return err
+	}
+	writer, err := client.New(restConfig, client.Options{Scheme: scheme, Mapper: mapper})
+	if err != nil {
+		return fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
+	}
+	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	if err := writer.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return explain(restConfig.Host, err)
+	}
+	return nil
+}
+
+// Departure is why a node departs, as its LBNode says; empty where it stays.
+func Departure(ctx context.Context, config Config, node string) (millracev1alpha1.Departure, error) {
+	restConfig, reader, err := config.client()
+	if err != nil {
+		return "", err
+	}
+	var object millracev1alpha1.LBNode
+	if err := reader.Get(ctx, client.ObjectKey{Name: node}, &object); err != nil {
+		return "", explain(restConfig.Host, err)
+	}
+	return object.Spec.Departure, nil
+}

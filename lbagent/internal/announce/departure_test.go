@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package announce
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+func TestDepartureAdvances(t *testing.T) {
+	const delay = 5 * time.Second
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	type step struct {
+		at        time.Duration
+		departing bool
+		phase     Phase
+		wait      time.Duration
+	}
+	for name, steps := range map[string][]step{
+		"stays":    {{0, false, Present, 0}, {time.Hour, false, Present, 0}},
+		"departs":  {{0, false, Present, 0}, {time.Second, true, Leaving, delay}, {5 * time.Second, true, Leaving, time.Second}, {6 * time.Second, true, Left, 0}, {time.Hour, true, Left, 0}},
+		"returns":  {{0, false, Present, 0}, {0, true, Leaving, delay}, {time.Second, false, Present, 0}, {2 * time.Second, true, Leaving, delay}, {time.Hour, true, Left, 0}, {time.Hour, false, Present, 0}},
+		"restarts": {{0, true, Left, 0}, {time.Second, true, Left, 0}, {2 * time.Second, false, Present, 0}, {3 * time.Second, true, Leaving, delay}},
+	} {
+		var d Departure
+		for i, s := range steps {
+			if phase, wait := d.Advance(s.departing, delay, start.Add(s.at)); phase != s.phase || wait != s.wait {
+				t.Errorf("%s, step %d: phase %d, again in %s; want %d, %s", name, i, phase, wait, s.phase, s.wait)
+			}
+		}
+	}
+	var d Departure
+	d.Advance(false, 0, start)
+	if phase, _ := d.Advance(true, 0, start); phase != Left {
+		t.Errorf("without a delay: phase %d", phase)
+	}
+}
+
+// A departing node's routes get the community, then go, unless nobody else would serve.
+func TestDecideDeparture(t *testing.T) {
+	for name, test := range map[string]struct {
+		phase  Phase
+		change func(*model.Model)
+		// announced, and as one to be left.
+		announced, leaving bool
+	}{
+		"present": {Present, func(*model.Model) {}, true, false},
+		"leaving": {Leaving, func(*model.Model) {}, true, true},
+		"left":    {Left, func(*model.Model) {}, false, false},
+		"the only node": {Left, func(m *model.Model) {
+			m.Nodes = m.Nodes[:1]
+			m.Frontends[0].Weights = map[forwarding.NodeID]uint32{1: 1}
+		}, true, false},
+		"the other departs, too":          {Left, func(m *model.Model) { m.Nodes[1].Departing = millracev1alpha1.DepartureCordoned }, true, false},
+		"the other boots":                 {Leaving, func(m *model.Model) { m.Nodes[1].Booting = true }, true, false},
+		"endpoints here alone, Cluster":   {Left, func(m *model.Model) { m.Frontends[0].Weights = map[forwarding.NodeID]uint32{1: 1} }, false, false},
+		"endpoints elsewhere, too, Local": {Left, func(m *model.Model) { m.Frontends[0].Local = true }, false, false},
+		"endpoints here alone, Local": {Left, func(m *model.Model) {
+			m.Frontends[0].Local, m.Frontends[0].Weights = true, map[forwarding.NodeID]uint32{1: 1}
+		}, true, false},
+	} {
+		m := base()
+		m.Departing = millracev1alpha1.DepartureDrained
+		test.change(m)
+		state := planned(m)
+		node := nodeWith(state, state)
+		node.Phase = test.phase
+		routes, decisions := Decide(m, node)
+		if got := decisions[0].Reason == "" && len(routes["r1"]) == 1; got != test.announced {
+			t.Errorf("%s: announced is %t: %+v", name, got, decisions[0])
+			continue
+		}
+		if !test.announced {
+			if decisions[0].Reason != ReasonDeparting || len(routes) != 0 {
+				t.Errorf("%s: %+v, routes %v", name, decisions[0], routes)
+			}
+			continue
+		}
+		external, internal := routes["r1"][0], routes["r2"][0]
+		if got := slices.Contains(external.Communities, 0xffff0000); got != test.leaving || external.LocalPreference != nil {
+			t.Errorf("%s: the other system's route is %+v", name, external)
+		}
+		lowest := internal.LocalPreference != nil && *internal.LocalPreference == 0
+		if got := slices.Contains(internal.Communities, 0xffff0000); got != test.leaving || lowest != test.leaving {
+			t.Errorf("%s: our own system's route is %+v", name, internal)
+		}
+	}
+}
+
+// Whatever departs, a VIP that one node would announce without departures, one announces with
+// them.
+func TestDepartureLeavesNoVIPWithoutPath(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		nodes := rapid.IntRange(1, 5).Draw(t, "nodes")
+		m := base()
+		m.Nodes, m.Frontends[0].Weights = nil, map[forwarding.NodeID]uint32{}
+		m.Frontends[0].Local = rapid.Bool().Draw(t, "Local")
+		for id := forwarding.NodeID(1); int(id) <= nodes; id++ {
+			node := model.Node{ID: id, Node: forwarding.Node{IPv4: node4}, Booting: rapid.Bool().Draw(t, "booting")}
+			if rapid.Bool().Draw(t, "departing") {
+				node.Departing = millracev1alpha1.DepartureCordoned
+			}
+			m.Nodes = append(m.Nodes, node)
+			if rapid.Bool().Draw(t, "endpoint") {
+				m.Frontends[0].Weights[id] = 1
+			}
+		}
+		// Each node decides for itself, with what it sees of the others.
+		would, does := false, false
+		for _, self := range m.Nodes {
+			own := *m
+			own.Self.ID, own.Departing = self.ID, self.Departing
+			own.Frontends = slices.Clone(m.Frontends)
+			own.Frontends[0].Endpoints = nil
+			if m.Frontends[0].Weights[self.ID] > 0 {
+				own.Frontends[0].Endpoints = []forwarding.Endpoint{endpoint}
+			}
+			state := planned(&own)
+			node := nodeWith(state, state)
+			_, decisions := Decide(&own, node)
+			// A booting node's agent is not up.
+			would = would || decisions[0].Reason == "" && !self.Booting
+			if self.Departing != "" {
+				node.Phase = Left
+			}
+			_, decisions = Decide(&own, node)
+			does = does || decisions[0].Reason == "" && !self.Booting
+		}
+		if would && !does {
+			t.Fatalf("nobody announces it: %+v", m.Nodes)
+		}
+	})
+}

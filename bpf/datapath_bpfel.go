@@ -162,9 +162,27 @@ const (
 )
 
 type DatapathException struct {
+	_     structs.HostLayout
+	Print uint64
+	About uint64
+}
+
+type DatapathExceptionBucket struct {
 	_    structs.HostLayout
-	Node uint32
-	Seen uint32
+	Slot [8]DatapathException
+}
+
+type DatapathExceptionSecret struct {
+	_    structs.HostLayout
+	Word [12]uint64
+}
+
+type DatapathExceptionSweep struct {
+	_     structs.HostLayout
+	First uint32
+	Count uint32
+	Since uint32
+	Left  uint32
 }
 
 type DatapathFlow struct {
@@ -386,20 +404,23 @@ const (
 type DatapathShape uint32
 
 const (
-	DatapathShapeROWS             DatapathShape = 4096
-	DatapathShapeCHAIN_LENGTH     DatapathShape = 3
-	DatapathShapeENDPOINT_ROWS    DatapathShape = 512
-	DatapathShapeNODES            DatapathShape = 4096
-	DatapathShapeNODE_ADDRESSES   DatapathShape = 16384
-	DatapathShapeUPLINKS          DatapathShape = 64
-	DatapathShapeMEMORY_SLOTS     DatapathShape = 8
-	DatapathShapeUPLINK_MACS      DatapathShape = 8
-	DatapathShapeVIP_FILTER_WORDS DatapathShape = 1024
-	DatapathShapeVLAN_TAGS        DatapathShape = 2
-	DatapathShapeNODE_UPLINKS     DatapathShape = 8
-	DatapathShapeZONES            DatapathShape = 8
-	DatapathShapeSOURCE_SET_POOLS DatapathShape = 4294967294
-	DatapathShapeENDPOINT_REFUSED DatapathShape = 4294967295
+	DatapathShapeROWS               DatapathShape = 4096
+	DatapathShapeCHAIN_LENGTH       DatapathShape = 3
+	DatapathShapeENDPOINT_ROWS      DatapathShape = 512
+	DatapathShapeNODES              DatapathShape = 4096
+	DatapathShapeNODE_ADDRESSES     DatapathShape = 16384
+	DatapathShapeUPLINKS            DatapathShape = 64
+	DatapathShapeMEMORY_SLOTS       DatapathShape = 8
+	DatapathShapeEXCEPTION_SLOTS    DatapathShape = 8
+	DatapathShapeEXCEPTION_FILTERED DatapathShape = 4
+	DatapathShapeEXCEPTION_SECRET   DatapathShape = 12
+	DatapathShapeUPLINK_MACS        DatapathShape = 8
+	DatapathShapeVIP_FILTER_WORDS   DatapathShape = 1024
+	DatapathShapeVLAN_TAGS          DatapathShape = 2
+	DatapathShapeNODE_UPLINKS       DatapathShape = 8
+	DatapathShapeZONES              DatapathShape = 8
+	DatapathShapeSOURCE_SET_POOLS   DatapathShape = 4294967294
+	DatapathShapeENDPOINT_REFUSED   DatapathShape = 4294967295
 )
 
 type DatapathSourceRangeKey4 struct {
@@ -503,8 +524,9 @@ const (
 	DatapathMapEndpointRows      = "endpoint_rows"
 	DatapathMapEndpoints         = "endpoints"
 	DatapathMapEventCounts       = "event_counts"
-	DatapathMapExceptions4       = "exceptions4"
-	DatapathMapExceptions6       = "exceptions6"
+	DatapathMapExceptionFilter   = "exception_filter"
+	DatapathMapExceptionKey      = "exception_key"
+	DatapathMapExceptions        = "exceptions"
 	DatapathMapFragments         = "fragments"
 	DatapathMapFrontendCounts    = "frontend_counts"
 	DatapathMapFrontendDrops     = "frontend_drops"
@@ -540,10 +562,13 @@ const (
 	DatapathProgHandedOver       = "handed_over"
 	DatapathProgIngress          = "ingress"
 	DatapathProgNatExempt        = "nat_exempt"
+	DatapathProgRestRows         = "rest_rows"
+	DatapathProgSweepExceptions  = "sweep_exceptions"
 	DatapathProgVouch            = "vouch"
 	DatapathProgWriteRows        = "write_rows"
 	DatapathVarConnectionFlag    = "_connection_flag"
 	DatapathVarDropSample        = "_drop_sample"
+	DatapathVarExceptionSweep    = "_exception_sweep"
 	DatapathVarFrontendFlag      = "_frontend_flag"
 	DatapathVarHandover          = "_handover"
 	DatapathVarOverhead          = "_overhead"
@@ -554,6 +579,7 @@ const (
 	DatapathVarTraceStep         = "_trace_step"
 	DatapathVarTrustFlag         = "_trust_flag"
 	DatapathVarUplinkFlag        = "_uplink_flag"
+	DatapathVarExceptionMask     = "exception_mask"
 	DatapathVarMemoryMask        = "memory_mask"
 	DatapathVarTicksPerSecond    = "ticks_per_second"
 	DatapathVarTracing           = "tracing"
@@ -606,6 +632,8 @@ type DatapathProgramSpecs struct {
 	HandedOver       *ebpf.ProgramSpec `ebpf:"handed_over"`
 	Ingress          *ebpf.ProgramSpec `ebpf:"ingress"`
 	NatExempt        *ebpf.ProgramSpec `ebpf:"nat_exempt"`
+	RestRows         *ebpf.ProgramSpec `ebpf:"rest_rows"`
+	SweepExceptions  *ebpf.ProgramSpec `ebpf:"sweep_exceptions"`
 	Vouch            *ebpf.ProgramSpec `ebpf:"vouch"`
 	WriteRows        *ebpf.ProgramSpec `ebpf:"write_rows"`
 }
@@ -614,54 +642,55 @@ type DatapathProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathMapSpecs struct {
-	Affinities4    *ebpf.MapSpec `ebpf:"affinities4"`
-	Affinities6    *ebpf.MapSpec `ebpf:"affinities6"`
-	AnswerCounts   *ebpf.MapSpec `ebpf:"answer_counts"`
-	Connections4   *ebpf.MapSpec `ebpf:"connections4"`
-	Connections6   *ebpf.MapSpec `ebpf:"connections6"`
-	Datagrams4     *ebpf.MapSpec `ebpf:"datagrams4"`
-	Datagrams6     *ebpf.MapSpec `ebpf:"datagrams6"`
-	DatagramsRev4  *ebpf.MapSpec `ebpf:"datagrams_rev4"`
-	DatagramsRev6  *ebpf.MapSpec `ebpf:"datagrams_rev6"`
-	DropCounts     *ebpf.MapSpec `ebpf:"drop_counts"`
-	DropSamples    *ebpf.MapSpec `ebpf:"drop_samples"`
-	DropSampling   *ebpf.MapSpec `ebpf:"drop_sampling"`
-	EndpointPorts  *ebpf.MapSpec `ebpf:"endpoint_ports"`
-	EndpointRows   *ebpf.MapSpec `ebpf:"endpoint_rows"`
-	Endpoints      *ebpf.MapSpec `ebpf:"endpoints"`
-	EventCounts    *ebpf.MapSpec `ebpf:"event_counts"`
-	Exceptions4    *ebpf.MapSpec `ebpf:"exceptions4"`
-	Exceptions6    *ebpf.MapSpec `ebpf:"exceptions6"`
-	Fragments      *ebpf.MapSpec `ebpf:"fragments"`
-	FrontendCounts *ebpf.MapSpec `ebpf:"frontend_counts"`
-	FrontendDrops  *ebpf.MapSpec `ebpf:"frontend_drops"`
-	FrontendKeys   *ebpf.MapSpec `ebpf:"frontend_keys"`
-	Frontends4     *ebpf.MapSpec `ebpf:"frontends4"`
-	Frontends6     *ebpf.MapSpec `ebpf:"frontends6"`
-	HalfOpen4      *ebpf.MapSpec `ebpf:"half_open4"`
-	HalfOpen6      *ebpf.MapSpec `ebpf:"half_open6"`
-	HalfOpenRev4   *ebpf.MapSpec `ebpf:"half_open_rev4"`
-	HalfOpenRev6   *ebpf.MapSpec `ebpf:"half_open_rev6"`
-	Heartbeat      *ebpf.MapSpec `ebpf:"heartbeat"`
-	Memories       *ebpf.MapSpec `ebpf:"memories"`
-	NodeAddresses  *ebpf.MapSpec `ebpf:"node_addresses"`
-	NodeUplinks    *ebpf.MapSpec `ebpf:"node_uplinks"`
-	Nodes          *ebpf.MapSpec `ebpf:"nodes"`
-	Reverse4       *ebpf.MapSpec `ebpf:"reverse4"`
-	Reverse6       *ebpf.MapSpec `ebpf:"reverse6"`
-	RowMarks       *ebpf.MapSpec `ebpf:"row_marks"`
-	RowUpdates     *ebpf.MapSpec `ebpf:"row_updates"`
-	Rows           *ebpf.MapSpec `ebpf:"rows"`
-	Settings       *ebpf.MapSpec `ebpf:"settings"`
-	SlowPacket     *ebpf.MapSpec `ebpf:"slow_packet"`
-	SourceRanges4  *ebpf.MapSpec `ebpf:"source_ranges4"`
-	SourceRanges6  *ebpf.MapSpec `ebpf:"source_ranges6"`
-	TraceRecord    *ebpf.MapSpec `ebpf:"trace_record"`
-	TunnelTrust    *ebpf.MapSpec `ebpf:"tunnel_trust"`
-	Uplinks        *ebpf.MapSpec `ebpf:"uplinks"`
-	VipFilter      *ebpf.MapSpec `ebpf:"vip_filter"`
-	Vips           *ebpf.MapSpec `ebpf:"vips"`
-	ZoneTables     *ebpf.MapSpec `ebpf:"zone_tables"`
+	Affinities4     *ebpf.MapSpec `ebpf:"affinities4"`
+	Affinities6     *ebpf.MapSpec `ebpf:"affinities6"`
+	AnswerCounts    *ebpf.MapSpec `ebpf:"answer_counts"`
+	Connections4    *ebpf.MapSpec `ebpf:"connections4"`
+	Connections6    *ebpf.MapSpec `ebpf:"connections6"`
+	Datagrams4      *ebpf.MapSpec `ebpf:"datagrams4"`
+	Datagrams6      *ebpf.MapSpec `ebpf:"datagrams6"`
+	DatagramsRev4   *ebpf.MapSpec `ebpf:"datagrams_rev4"`
+	DatagramsRev6   *ebpf.MapSpec `ebpf:"datagrams_rev6"`
+	DropCounts      *ebpf.MapSpec `ebpf:"drop_counts"`
+	DropSamples     *ebpf.MapSpec `ebpf:"drop_samples"`
+	DropSampling    *ebpf.MapSpec `ebpf:"drop_sampling"`
+	EndpointPorts   *ebpf.MapSpec `ebpf:"endpoint_ports"`
+	EndpointRows    *ebpf.MapSpec `ebpf:"endpoint_rows"`
+	Endpoints       *ebpf.MapSpec `ebpf:"endpoints"`
+	EventCounts     *ebpf.MapSpec `ebpf:"event_counts"`
+	ExceptionFilter *ebpf.MapSpec `ebpf:"exception_filter"`
+	ExceptionKey    *ebpf.MapSpec `ebpf:"exception_key"`
+	Exceptions      *ebpf.MapSpec `ebpf:"exceptions"`
+	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
+	FrontendCounts  *ebpf.MapSpec `ebpf:"frontend_counts"`
+	FrontendDrops   *ebpf.MapSpec `ebpf:"frontend_drops"`
+	FrontendKeys    *ebpf.MapSpec `ebpf:"frontend_keys"`
+	Frontends4      *ebpf.MapSpec `ebpf:"frontends4"`
+	Frontends6      *ebpf.MapSpec `ebpf:"frontends6"`
+	HalfOpen4       *ebpf.MapSpec `ebpf:"half_open4"`
+	HalfOpen6       *ebpf.MapSpec `ebpf:"half_open6"`
+	HalfOpenRev4    *ebpf.MapSpec `ebpf:"half_open_rev4"`
+	HalfOpenRev6    *ebpf.MapSpec `ebpf:"half_open_rev6"`
+	Heartbeat       *ebpf.MapSpec `ebpf:"heartbeat"`
+	Memories        *ebpf.MapSpec `ebpf:"memories"`
+	NodeAddresses   *ebpf.MapSpec `ebpf:"node_addresses"`
+	NodeUplinks     *ebpf.MapSpec `ebpf:"node_uplinks"`
+	Nodes           *ebpf.MapSpec `ebpf:"nodes"`
+	Reverse4        *ebpf.MapSpec `ebpf:"reverse4"`
+	Reverse6        *ebpf.MapSpec `ebpf:"reverse6"`
+	RowMarks        *ebpf.MapSpec `ebpf:"row_marks"`
+	RowUpdates      *ebpf.MapSpec `ebpf:"row_updates"`
+	Rows            *ebpf.MapSpec `ebpf:"rows"`
+	Settings        *ebpf.MapSpec `ebpf:"settings"`
+	SlowPacket      *ebpf.MapSpec `ebpf:"slow_packet"`
+	SourceRanges4   *ebpf.MapSpec `ebpf:"source_ranges4"`
+	SourceRanges6   *ebpf.MapSpec `ebpf:"source_ranges6"`
+	TraceRecord     *ebpf.MapSpec `ebpf:"trace_record"`
+	TunnelTrust     *ebpf.MapSpec `ebpf:"tunnel_trust"`
+	Uplinks         *ebpf.MapSpec `ebpf:"uplinks"`
+	VipFilter       *ebpf.MapSpec `ebpf:"vip_filter"`
+	Vips            *ebpf.MapSpec `ebpf:"vips"`
+	ZoneTables      *ebpf.MapSpec `ebpf:"zone_tables"`
 }
 
 // DatapathVariableSpecs contains global variables before they are loaded into the kernel.
@@ -670,6 +699,7 @@ type DatapathMapSpecs struct {
 type DatapathVariableSpecs struct {
 	ConnectionFlag *ebpf.VariableSpec `ebpf:"_connection_flag"`
 	DropSample     *ebpf.VariableSpec `ebpf:"_drop_sample"`
+	ExceptionSweep *ebpf.VariableSpec `ebpf:"_exception_sweep"`
 	FrontendFlag   *ebpf.VariableSpec `ebpf:"_frontend_flag"`
 	Handover       *ebpf.VariableSpec `ebpf:"_handover"`
 	Overhead       *ebpf.VariableSpec `ebpf:"_overhead"`
@@ -680,6 +710,7 @@ type DatapathVariableSpecs struct {
 	TraceStep      *ebpf.VariableSpec `ebpf:"_trace_step"`
 	TrustFlag      *ebpf.VariableSpec `ebpf:"_trust_flag"`
 	UplinkFlag     *ebpf.VariableSpec `ebpf:"_uplink_flag"`
+	ExceptionMask  *ebpf.VariableSpec `ebpf:"exception_mask"`
 	MemoryMask     *ebpf.VariableSpec `ebpf:"memory_mask"`
 	TicksPerSecond *ebpf.VariableSpec `ebpf:"ticks_per_second"`
 	Tracing        *ebpf.VariableSpec `ebpf:"tracing"`
@@ -705,54 +736,55 @@ func (o *DatapathObjects) Close() error {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathMaps struct {
-	Affinities4    *ebpf.Map `ebpf:"affinities4"`
-	Affinities6    *ebpf.Map `ebpf:"affinities6"`
-	AnswerCounts   *ebpf.Map `ebpf:"answer_counts"`
-	Connections4   *ebpf.Map `ebpf:"connections4"`
-	Connections6   *ebpf.Map `ebpf:"connections6"`
-	Datagrams4     *ebpf.Map `ebpf:"datagrams4"`
-	Datagrams6     *ebpf.Map `ebpf:"datagrams6"`
-	DatagramsRev4  *ebpf.Map `ebpf:"datagrams_rev4"`
-	DatagramsRev6  *ebpf.Map `ebpf:"datagrams_rev6"`
-	DropCounts     *ebpf.Map `ebpf:"drop_counts"`
-	DropSamples    *ebpf.Map `ebpf:"drop_samples"`
-	DropSampling   *ebpf.Map `ebpf:"drop_sampling"`
-	EndpointPorts  *ebpf.Map `ebpf:"endpoint_ports"`
-	EndpointRows   *ebpf.Map `ebpf:"endpoint_rows"`
-	Endpoints      *ebpf.Map `ebpf:"endpoints"`
-	EventCounts    *ebpf.Map `ebpf:"event_counts"`
-	Exceptions4    *ebpf.Map `ebpf:"exceptions4"`
-	Exceptions6    *ebpf.Map `ebpf:"exceptions6"`
-	Fragments      *ebpf.Map `ebpf:"fragments"`
-	FrontendCounts *ebpf.Map `ebpf:"frontend_counts"`
-	FrontendDrops  *ebpf.Map `ebpf:"frontend_drops"`
-	FrontendKeys   *ebpf.Map `ebpf:"frontend_keys"`
-	Frontends4     *ebpf.Map `ebpf:"frontends4"`
-	Frontends6     *ebpf.Map `ebpf:"frontends6"`
-	HalfOpen4      *ebpf.Map `ebpf:"half_open4"`
-	HalfOpen6      *ebpf.Map `ebpf:"half_open6"`
-	HalfOpenRev4   *ebpf.Map `ebpf:"half_open_rev4"`
-	HalfOpenRev6   *ebpf.Map `ebpf:"half_open_rev6"`
-	Heartbeat      *ebpf.Map `ebpf:"heartbeat"`
-	Memories       *ebpf.Map `ebpf:"memories"`
-	NodeAddresses  *ebpf.Map `ebpf:"node_addresses"`
-	NodeUplinks    *ebpf.Map `ebpf:"node_uplinks"`
-	Nodes          *ebpf.Map `ebpf:"nodes"`
-	Reverse4       *ebpf.Map `ebpf:"reverse4"`
-	Reverse6       *ebpf.Map `ebpf:"reverse6"`
-	RowMarks       *ebpf.Map `ebpf:"row_marks"`
-	RowUpdates     *ebpf.Map `ebpf:"row_updates"`
-	Rows           *ebpf.Map `ebpf:"rows"`
-	Settings       *ebpf.Map `ebpf:"settings"`
-	SlowPacket     *ebpf.Map `ebpf:"slow_packet"`
-	SourceRanges4  *ebpf.Map `ebpf:"source_ranges4"`
-	SourceRanges6  *ebpf.Map `ebpf:"source_ranges6"`
-	TraceRecord    *ebpf.Map `ebpf:"trace_record"`
-	TunnelTrust    *ebpf.Map `ebpf:"tunnel_trust"`
-	Uplinks        *ebpf.Map `ebpf:"uplinks"`
-	VipFilter      *ebpf.Map `ebpf:"vip_filter"`
-	Vips           *ebpf.Map `ebpf:"vips"`
-	ZoneTables     *ebpf.Map `ebpf:"zone_tables"`
+	Affinities4     *ebpf.Map `ebpf:"affinities4"`
+	Affinities6     *ebpf.Map `ebpf:"affinities6"`
+	AnswerCounts    *ebpf.Map `ebpf:"answer_counts"`
+	Connections4    *ebpf.Map `ebpf:"connections4"`
+	Connections6    *ebpf.Map `ebpf:"connections6"`
+	Datagrams4      *ebpf.Map `ebpf:"datagrams4"`
+	Datagrams6      *ebpf.Map `ebpf:"datagrams6"`
+	DatagramsRev4   *ebpf.Map `ebpf:"datagrams_rev4"`
+	DatagramsRev6   *ebpf.Map `ebpf:"datagrams_rev6"`
+	DropCounts      *ebpf.Map `ebpf:"drop_counts"`
+	DropSamples     *ebpf.Map `ebpf:"drop_samples"`
+	DropSampling    *ebpf.Map `ebpf:"drop_sampling"`
+	EndpointPorts   *ebpf.Map `ebpf:"endpoint_ports"`
+	EndpointRows    *ebpf.Map `ebpf:"endpoint_rows"`
+	Endpoints       *ebpf.Map `ebpf:"endpoints"`
+	EventCounts     *ebpf.Map `ebpf:"event_counts"`
+	ExceptionFilter *ebpf.Map `ebpf:"exception_filter"`
+	ExceptionKey    *ebpf.Map `ebpf:"exception_key"`
+	Exceptions      *ebpf.Map `ebpf:"exceptions"`
+	Fragments       *ebpf.Map `ebpf:"fragments"`
+	FrontendCounts  *ebpf.Map `ebpf:"frontend_counts"`
+	FrontendDrops   *ebpf.Map `ebpf:"frontend_drops"`
+	FrontendKeys    *ebpf.Map `ebpf:"frontend_keys"`
+	Frontends4      *ebpf.Map `ebpf:"frontends4"`
+	Frontends6      *ebpf.Map `ebpf:"frontends6"`
+	HalfOpen4       *ebpf.Map `ebpf:"half_open4"`
+	HalfOpen6       *ebpf.Map `ebpf:"half_open6"`
+	HalfOpenRev4    *ebpf.Map `ebpf:"half_open_rev4"`
+	HalfOpenRev6    *ebpf.Map `ebpf:"half_open_rev6"`
+	Heartbeat       *ebpf.Map `ebpf:"heartbeat"`
+	Memories        *ebpf.Map `ebpf:"memories"`
+	NodeAddresses   *ebpf.Map `ebpf:"node_addresses"`
+	NodeUplinks     *ebpf.Map `ebpf:"node_uplinks"`
+	Nodes           *ebpf.Map `ebpf:"nodes"`
+	Reverse4        *ebpf.Map `ebpf:"reverse4"`
+	Reverse6        *ebpf.Map `ebpf:"reverse6"`
+	RowMarks        *ebpf.Map `ebpf:"row_marks"`
+	RowUpdates      *ebpf.Map `ebpf:"row_updates"`
+	Rows            *ebpf.Map `ebpf:"rows"`
+	Settings        *ebpf.Map `ebpf:"settings"`
+	SlowPacket      *ebpf.Map `ebpf:"slow_packet"`
+	SourceRanges4   *ebpf.Map `ebpf:"source_ranges4"`
+	SourceRanges6   *ebpf.Map `ebpf:"source_ranges6"`
+	TraceRecord     *ebpf.Map `ebpf:"trace_record"`
+	TunnelTrust     *ebpf.Map `ebpf:"tunnel_trust"`
+	Uplinks         *ebpf.Map `ebpf:"uplinks"`
+	VipFilter       *ebpf.Map `ebpf:"vip_filter"`
+	Vips            *ebpf.Map `ebpf:"vips"`
+	ZoneTables      *ebpf.Map `ebpf:"zone_tables"`
 }
 
 func (m *DatapathMaps) Close() error {
@@ -773,8 +805,9 @@ func (m *DatapathMaps) Close() error {
 		m.EndpointRows,
 		m.Endpoints,
 		m.EventCounts,
-		m.Exceptions4,
-		m.Exceptions6,
+		m.ExceptionFilter,
+		m.ExceptionKey,
+		m.Exceptions,
 		m.Fragments,
 		m.FrontendCounts,
 		m.FrontendDrops,
@@ -814,6 +847,7 @@ func (m *DatapathMaps) Close() error {
 type DatapathVariables struct {
 	ConnectionFlag *ebpf.Variable `ebpf:"_connection_flag"`
 	DropSample     *ebpf.Variable `ebpf:"_drop_sample"`
+	ExceptionSweep *ebpf.Variable `ebpf:"_exception_sweep"`
 	FrontendFlag   *ebpf.Variable `ebpf:"_frontend_flag"`
 	Handover       *ebpf.Variable `ebpf:"_handover"`
 	Overhead       *ebpf.Variable `ebpf:"_overhead"`
@@ -824,6 +858,7 @@ type DatapathVariables struct {
 	TraceStep      *ebpf.Variable `ebpf:"_trace_step"`
 	TrustFlag      *ebpf.Variable `ebpf:"_trust_flag"`
 	UplinkFlag     *ebpf.Variable `ebpf:"_uplink_flag"`
+	ExceptionMask  *ebpf.Variable `ebpf:"exception_mask"`
 	MemoryMask     *ebpf.Variable `ebpf:"memory_mask"`
 	TicksPerSecond *ebpf.Variable `ebpf:"ticks_per_second"`
 	Tracing        *ebpf.Variable `ebpf:"tracing"`
@@ -838,6 +873,8 @@ type DatapathPrograms struct {
 	HandedOver       *ebpf.Program `ebpf:"handed_over"`
 	Ingress          *ebpf.Program `ebpf:"ingress"`
 	NatExempt        *ebpf.Program `ebpf:"nat_exempt"`
+	RestRows         *ebpf.Program `ebpf:"rest_rows"`
+	SweepExceptions  *ebpf.Program `ebpf:"sweep_exceptions"`
 	Vouch            *ebpf.Program `ebpf:"vouch"`
 	WriteRows        *ebpf.Program `ebpf:"write_rows"`
 }
@@ -849,6 +886,8 @@ func (p *DatapathPrograms) Close() error {
 		p.HandedOver,
 		p.Ingress,
 		p.NatExempt,
+		p.RestRows,
+		p.SweepExceptions,
 		p.Vouch,
 		p.WriteRows,
 	)

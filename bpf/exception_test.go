@@ -3,11 +3,14 @@
 package bpf_test
 
 import (
+	"maps"
+	"net/netip"
 	"testing"
 
 	"github.com/cilium/ebpf"
 
 	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/test/rig"
 )
 
 // key is the flow of a packet in the maps.
@@ -28,15 +31,26 @@ func (p packet) key6() bpf.DatapathConnectionKey6 {
 // ago is a tick so many seconds back.
 func (w *world) ago(t testing.TB, seconds uint32) uint32 {
 	t.Helper()
+	return uint32(w.tick(t)) - seconds*w.ticks(t)
+}
+
+// tick is the kernel's time, as a heartbeat notes it.
+func (w *world) tick(t testing.TB) uint64 {
+	t.Helper()
 	w.vouch(t)
 	var now uint64
 	if err := w.Heartbeat.Lookup(uint32(0), &now); err != nil {
 		t.Fatal(err)
 	}
-	return uint32(now) - seconds*w.ticks(t)
+	return now
 }
 
-const rowMarked = 1 << 63
+// Marks of a row.
+const (
+	rowMoved    = 1 << 62
+	rowExcepted = 1 << 63
+	rowMarked   = rowMoved | rowExcepted
+)
 
 // rowIndex is where the packet's row stands.
 func (p packet) rowIndex() uint32 {
@@ -48,7 +62,12 @@ func (w *world) mark(t testing.TB, p packet, mark bpf.DatapathRowMark) {
 	t.Helper()
 	put(t, w.RowMarks, p.rowIndex(), mark)
 	row := tables[p.to.Port()].row()
-	row.Path |= rowMarked
+	if mark.Moved != 0 {
+		row.Path |= rowMoved
+	}
+	if mark.Excepted != 0 {
+		row.Path |= rowExcepted
+	}
 	put(t, w.Rows, p.rowIndex(), row)
 }
 
@@ -70,29 +89,29 @@ func (w *world) unmark(t testing.TB, p packet) {
 // except makes an exception of the packet's flow that was last used so long ago.
 func (w *world) except(t testing.TB, p packet, node, seconds uint32) {
 	t.Helper()
-	exception := bpf.DatapathException{Node: node, Seen: w.ago(t, seconds)}
-	if p.is4() {
-		put(t, w.Exceptions4, p.key4(), exception)
-	} else {
-		put(t, w.Exceptions6, p.key6(), exception)
+	about := rig.ExceptionAbout(p.rowIndex(), node, w.tick(t)-uint64(seconds)*uint64(w.ticks(t)))
+	err := w.exceptions().Put(p.to, uint8(p.protocol), maps.All(map[netip.AddrPort]uint64{p.from: about}))
+	if err != nil {
+		t.Fatal(err)
 	}
 	w.mark(t, p, bpf.DatapathRowMark{Excepted: w.ago(t, 0)})
+}
+
+// exceptionBuckets is a power of two.
+const exceptionBuckets = 1024
+
+func (w *world) exceptions() *rig.Exceptions {
+	return &rig.Exceptions{Table: w.Exceptions, Filter: w.ExceptionFilter, Key: w.ExceptionKey}
 }
 
 // exception is the node of the packet's flow; zero means none.
 func (w *world) exception(t testing.TB, p packet) uint32 {
 	t.Helper()
-	var exception bpf.DatapathException
-	var err error
-	if p.is4() {
-		err = w.Exceptions4.Lookup(p.key4(), &exception)
-	} else {
-		err = w.Exceptions6.Lookup(p.key6(), &exception)
-	}
+	about, err := w.exceptions().Find(p.from, p.to, uint8(p.protocol))
 	if err != nil {
-		return 0
+		t.Fatal(err)
 	}
-	return exception.Node
+	return rig.ExceptionNode(about)
 }
 
 const none = 0
@@ -115,7 +134,7 @@ func TestExceptions(t *testing.T) {
 		} {
 			for _, c := range cases {
 				t.Run(f.name+"/"+kind+"/"+c.name, func(t *testing.T) {
-					clearAll(t, w.Exceptions4, w.Exceptions6)
+					w.clearExceptions(t)
 					given := c.given
 					c.given = func(t *testing.T, w *world) {
 						if given != nil {
@@ -136,6 +155,13 @@ func TestExceptions(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+func (w *world) clearExceptions(t testing.TB) {
+	t.Helper()
+	if err := w.exceptions().Clear(); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -175,7 +201,7 @@ func ingressNodeCases(f family) []exceptionCase {
 		{fixture: named("used", used(ack)), of: ack, except: 2, after: 2},
 		{fixture: named("used by a SYN", used(syn)), of: syn, except: 2, after: 2},
 		{fixture: named("used after two hours", used(ack)), of: ack, except: 2, after: 2, idle: 7440},
-		{fixture: named("too old", row), of: ack, except: 2, idle: 7501},
+		{fixture: named("too old", row), of: ack, except: 2, idle: 7503},
 		{fixture: named("to a node that is gone", row), of: ack, except: 99},
 		{fixture: named("to the row's primary", row), of: ack, except: 3},
 		{fixture: named("none", row), of: ack},

@@ -221,7 +221,7 @@ func newWorldWith(t testing.TB, ticksPerSecond uint32) *world {
 	for name, size := range map[string]uint32{
 		bpf.DatapathMapFrontends4: 64, bpf.DatapathMapFrontends6: 64, bpf.DatapathMapFrontendCounts: 128, bpf.DatapathMapFrontendDrops: 512,
 		bpf.DatapathMapVips: 16, bpf.DatapathMapRows: 32 * 4096, bpf.DatapathMapRowMarks: 32 * 4096,
-		bpf.DatapathMapExceptions4: 4096, bpf.DatapathMapExceptions6: 4096, bpf.DatapathMapEndpointRows: 4 * 512,
+		bpf.DatapathMapExceptions: exceptionBuckets, bpf.DatapathMapExceptionFilter: exceptionBuckets / 4, bpf.DatapathMapEndpointRows: 4 * 512,
 		bpf.DatapathMapEndpoints: 16, bpf.DatapathMapEndpointPorts: 16, bpf.DatapathMapConnections4: flows, bpf.DatapathMapConnections6: flows,
 		bpf.DatapathMapMemories: memoryBuckets, bpf.DatapathMapFrontendKeys: 128, bpf.DatapathMapZoneTables: 128,
 		bpf.DatapathMapAffinities4: flows, bpf.DatapathMapAffinities6: flows,
@@ -250,6 +250,7 @@ func newWorldWith(t testing.TB, ticksPerSecond uint32) *world {
 func setVariables(t testing.TB, spec *ebpf.CollectionSpec, ticksPerSecond uint32) {
 	t.Helper()
 	err := errors.Join(
+		spec.Variables[bpf.DatapathVarExceptionMask].Set(uint32(exceptionBuckets-1)),
 		spec.Variables[bpf.DatapathVarMemoryMask].Set(uint32(memoryBuckets-1)),
 		spec.Variables[bpf.DatapathVarTicksPerSecond].Set(ticksPerSecond))
 	if err != nil {
@@ -275,6 +276,10 @@ func put(t testing.TB, m *ebpf.Map, key, value any) {
 
 func (w *world) fill(t testing.TB) {
 	t.Helper()
+	var secret bpf.DatapathExceptionSecret
+	copy(secret.Word[:], hashConstants[:])
+	secret.Word[11] = hashConstants[0] ^ 1
+	put(t, w.ExceptionKey, uint32(0), secret)
 	put(t, w.Uplinks, uint32(w.uplink), bpf.DatapathUplink{Flags: uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES)})
 	put(t, w.Uplinks, uint32(w.second), bpf.DatapathUplink{Flags: uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES)})
 	w.putSelf(t, v4.self, v6.self)

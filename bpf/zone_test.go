@@ -107,7 +107,7 @@ func TestIngressNodeHoldsByAnotherZone(t *testing.T) {
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
 			w.forget(t)
-			clearAll(t, w.Exceptions4, w.Exceptions6)
+			w.clearExceptions(t)
 			syn, ack := f.tcp(portCluster, "S"), f.tcp(portCluster, "A")
 			w.play(t, syn, answer(syn, f.pods[0], "SA"), ack)
 			in := ack.arrived(v4, selfID).with(func(t *tunnel) { t.ingress, t.zones = selfID, 2 })

@@ -144,6 +144,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	group.Go(func() error { return p.objects.Run(ctx) })
 	group.Go(func() error { return hops.Run(ctx) })
 	group.Go(func() error { return runExemption(ctx, exempt, config.NATExempt) })
+	group.Go(func() error { return sweepExceptions(ctx, p.datapath, logger) })
 	group.Go(func() error { return netdev.Watch(ctx, func() { notify(links) }) })
 	if config.BFDSocket != "" {
 		group.Go(func() error { return client.Run(ctx) })

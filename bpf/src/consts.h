@@ -15,6 +15,11 @@ enum shape {
 	NODE_ADDRESSES = 4 * NODES,
 	UPLINKS = 64,
 	MEMORY_SLOTS = 8,
+	EXCEPTION_SLOTS = 8,
+	/* Buckets of a word of the filter. */
+	EXCEPTION_FILTERED = 4,
+	/* Words of 64 bits. */
+	EXCEPTION_SECRET = 12,
 	UPLINK_MACS = 8,
 	/* 64 bits each. */
 	VIP_FILTER_WORDS = 1024,

@@ -8,6 +8,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "exception_sweep.h"
 #include "fast_path.h"
 #include "flow_count.h"
 #include "full_path.h"
@@ -30,6 +31,7 @@ const enum overhead *_overhead __attribute__((unused));
 const enum trust_flag *_trust_flag __attribute__((unused));
 const struct handover *_handover __attribute__((unused));
 const struct rows_write *_rows_write __attribute__((unused));
+const struct exception_sweep *_exception_sweep __attribute__((unused));
 const enum trace_step *_trace_step __attribute__((unused));
 const struct drop_sample *_drop_sample __attribute__((unused));
 
@@ -109,6 +111,31 @@ int write_rows(struct rows_write *request)
 	struct rows_write write = *request;
 
 	return bpf_loop(write.count, row_write, &write, 0);
+}
+
+/* Goes over words of the filter and their buckets, as exception_sweep.h says. Returns how many. */
+SEC("syscall")
+int sweep_exceptions(struct exception_sweep *request)
+{
+	struct exception_sweep sweep = *request;
+	long swept;
+
+	if (!sweep.since)
+		sweep.since = mark_now();
+	swept = bpf_loop(sweep.count, sweep_word, &sweep, 0);
+	*request = sweep;
+	return swept;
+}
+
+/* Goes over rows after all words. Returns how many. */
+SEC("syscall")
+int rest_rows(struct exception_sweep *request)
+{
+	struct exception_sweep sweep = *request;
+	long swept = bpf_loop(sweep.count, rest_row, &sweep, 0);
+
+	*request = sweep;
+	return swept;
 }
 
 /* The agent's heartbeat: it watches routes and neighbours, so the prepared next hops are right. */

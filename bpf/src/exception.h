@@ -2,9 +2,8 @@
 #pragma once
 
 #include "clock.h"
-#include "conntrack.h"
 #include "count.h"
-#include "flow_timeout.h"
+#include "exception_table.h"
 #include "maps.h"
 #include "node.h"
 #include "path.h"
@@ -21,85 +20,63 @@
  */
 #define ROW_MOVED_SECONDS 240
 
-static __always_inline struct exception *exception_find(const struct flow *flow)
-{
-	if (flow->family == ADDRESS_FAMILY_IPV4) {
-		struct connection_key4 key = connection_key4(flow);
-
-		return bpf_map_lookup_elem(&exceptions4, &key);
-	}
-
-	struct connection_key6 key = connection_key6(flow);
-
-	return bpf_map_lookup_elem(&exceptions6, &key);
-}
-
-static __always_inline void exception_delete(const struct flow *flow)
-{
-	if (flow->family == ADDRESS_FAMILY_IPV4) {
-		struct connection_key4 key = connection_key4(flow);
-
-		map_delete(&exceptions4, &key);
-		return;
-	}
-
-	struct connection_key6 key = connection_key6(flow);
-
-	map_delete(&exceptions6, &key);
-}
-
-static __always_inline void exception_put(const struct flow *flow,
-					  const struct exception *exception)
-{
-	if (flow->family == ADDRESS_FAMILY_IPV4) {
-		struct connection_key4 key = connection_key4(flow);
-
-		map_update(&exceptions4, &key, exception, BPF_ANY);
-		return;
-	}
-
-	struct connection_key6 key = connection_key6(flow);
-
-	map_update(&exceptions6, &key, exception, BPF_ANY);
-}
-
-/* Notes that the holder has the flow, not its row's primary. */
+/* Notes that the holder has the flow, not its row's primary. A mark follows what it stands for:
+ * see rest_row.
+ */
 static __always_inline void exception_learn(const struct flow *flow, __u32 index, __u32 holder)
 {
-	struct exception exception = { .node = holder, .seen = clock_now() };
 	struct row_mark *mark = bpf_map_lookup_elem(&row_marks, &index);
 	struct row *row = bpf_map_lookup_elem(&rows, &index);
 
 	if (!mark || !row || tracing)
 		return;
-	exception_put(flow, &exception);
-	mark->excepted = mark_now();
-	__sync_fetch_and_or(&row->path, ROW_MARKED);
+	if (exception_put(exception_print(flow), exception_about(index, holder, flow->protocol)))
+		return;
+	/* An exchange is a barrier, too. */
+	__sync_lock_test_and_set(&mark->excepted, mark_now());
+	__sync_fetch_and_or(&row->path, ROW_EXCEPTED);
 	count_event(EVENT_EXCEPTION_LEARNED);
 }
 
-/* The node that holds the flow by an exception, or zero. */
-static __always_inline __u32 exception_holder(const struct packet *packet, __u32 self,
-					      struct row_mark *mark)
+/* Forgets the exception of a flow, which names the node. */
+static __always_inline void exception_withdraw(const struct flow *flow, __u32 node)
 {
-	struct exception *exception = exception_find(&packet->flow);
-	__u32 idle = idle_seconds(packet->flow.protocol == IPPROTO_TCP ? FLOW_ESTABLISHED :
-									 FLOW_DATAGRAMS);
+	__u64 print = exception_print(flow), *found = exception_find(print);
 
-	if (!exception)
+	if (found && exception_node(*found) == node)
+		exception_forget(print);
+}
+
+/* The node that holds the flow by an exception, or zero. */
+static __always_inline __u32 exception_holder(const struct packet *packet, __u32 self)
+{
+	__u64 print = exception_print(&packet->flow), *found = exception_find(print), about;
+	__u32 node;
+
+	if (!found)
 		return 0;
-	if (clock_passed(exception->seen, idle) ||
-	    exception->node == path_node(packet->path, PATH_CHOOSER) ||
-	    (exception->node != self && !node_is_known(exception->node))) {
-		exception_delete(&packet->flow);
+	about = *found;
+	node = exception_node(about);
+	if (exception_expired(about) || node == path_node(packet->path, PATH_CHOOSER) ||
+	    (node != self && !node_is_known(node))) {
+		exception_forget(print);
 		return 0;
 	}
-	if (!tracing && clock_passed(exception->seen, REFRESH_SECONDS)) {
-		exception->seen = clock_now();
-		mark->excepted = mark_now();
-	}
+	exception_renew(found, about);
 	count_event(EVENT_EXCEPTION_USED);
-	return exception->node;
+	return node;
+}
+
+/* Removes the mark of a row that moved long ago. If it moves at the same time, the mark comes
+ * back: row_write notes the time first.
+ */
+static __always_inline void row_came_to_rest(struct row *row, const struct row_mark *mark)
+{
+	if (tracing)
+		return;
+	if (__sync_fetch_and_and(&row->path, ~ROW_MOVED) & ROW_MOVED &&
+	    mark_is_young(mark->moved, ROW_MOVED_SECONDS))
+		__sync_fetch_and_or(&row->path, ROW_MOVED);
 }
 
 /* The node for a packet on a marked row. The packet has the path of the row. */
@@ -107,18 +84,16 @@ __noinline int marked_node(struct packet *packet, const struct self *self, __u32
 {
 	struct row_mark *mark = bpf_map_lookup_elem(&row_marks, &index);
 	struct row *row = bpf_map_lookup_elem(&rows, &index);
-	int excepted, moved;
 	__u32 holder;
+	int moved;
 
 	if (!packet || !self || !mark || !row)
 		return 0;
-	excepted = mark_is_young(mark->excepted, idle_seconds(FLOW_ESTABLISHED));
 	moved = mark_is_young(mark->moved, ROW_MOVED_SECONDS);
-	/* A mark set by another CPU meanwhile is lost. The next exception sets it again. */
-	if (!excepted && !moved && !tracing)
-		__sync_fetch_and_and(&row->path, ~ROW_MARKED);
-	if (excepted) {
-		holder = exception_holder(packet, self->id, mark);
+	if (!moved && row->path & ROW_MOVED)
+		row_came_to_rest(row, mark);
+	if (row->path & ROW_EXCEPTED) {
+		holder = exception_holder(packet, self->id);
 		if (holder) {
 			trace_step(TRACE_EXCEPTION);
 			packet->path |= PATH_EXCEPTION | PATH_WALK;

@@ -22,7 +22,7 @@ static __always_inline __u32 exception_reject(struct packet *packet, __u32 self)
 	packet->path &= ~PATH_EXCEPTION;
 	packet->zone_steps = 0;
 	if (ingress == self) {
-		exception_delete(&packet->flow);
+		exception_forget(exception_print(&packet->flow));
 		return node_is_known(chooser) ? chooser : 0;
 	}
 	if (!node_is_known(ingress))
@@ -76,7 +76,6 @@ __noinline int notify_ingress(struct packet *packet, const struct self *self,
 __noinline int exception_notified(struct packet *packet, const struct self *self,
 				  const struct frontend *frontend)
 {
-	struct exception *exception;
 	__u32 holder, index;
 	struct row *row;
 
@@ -93,13 +92,11 @@ __noinline int exception_notified(struct packet *packet, const struct self *self
 	packet->path = path_by_row(row->path, self) | PATH_WALK;
 	packet->zone_steps = 0;
 	if (!holder) {
-		exception = exception_find(&packet->flow);
-		if (exception && exception->node == packet->sender)
-			exception_delete(&packet->flow);
+		exception_withdraw(&packet->flow, packet->sender);
 		return path_node(packet->path, PATH_CHOOSER);
 	}
 	if (holder == path_node(packet->path, PATH_CHOOSER))
-		exception_delete(&packet->flow);
+		exception_forget(exception_print(&packet->flow));
 	else
 		exception_learn(&packet->flow, index, holder);
 	packet->path |= PATH_FINAL;

@@ -11,6 +11,7 @@
 #include "bloom.h"
 #include "count.h"
 #include "drop_sample.h"
+#include "exception.h"
 #include "frame.h"
 #include "frontend.h"
 #include "next_hop.h"
@@ -21,7 +22,7 @@
 #include "verdict.h"
 
 /* The fast path takes nearly all packets from routers: TCP or UDP right behind an IP header
- * without options, to another node, by an unmarked row and a prepared next hop. What it reads
+ * without options, to another node by a prepared next hop. What it reads
  * stays in registers. Any other packet it leaves to the full path, before it has changed or
  * counted anything.
  */
@@ -110,6 +111,8 @@ static __always_inline int fast_send(struct xdp_md *ctx, const struct self *self
 	if (!overhead || outer->length + overhead > node->mtu)
 		return VERDICT_FULL_PATH;
 	count_attached(frontend->id, outer->length);
+	if (outer->path & PATH_EXCEPTION)
+		count_event(EVENT_EXCEPTION_USED);
 	if (overhead == OVERHEAD_IPV4) {
 		struct iphdr *ip;
 
@@ -134,22 +137,80 @@ static __always_inline int fast_send(struct xdp_md *ctx, const struct self *self
 	return XDP_TX;
 }
 
+/* The print of the packet that fast_path_ipv4 or fast_path_ipv6 has checked. */
+static __always_inline __u64 fast_print(const struct xdp_md *ctx)
+{
+	const struct ethhdr *eth = (void *)(long)ctx->data;
+	const void *data_end = (void *)(long)ctx->data_end;
+	const struct iphdr *ip = (void *)(eth + 1);
+	const struct ipv6hdr *ip6 = (void *)(eth + 1);
+
+	if ((void *)(ip + 1) + sizeof(__u32) > data_end)
+		return EXCEPTION_FREE;
+	if (ip->version == 4)
+		return exception_print4(ip->saddr, ip->daddr, *(__u32 *)(ip + 1), ip->protocol);
+	if ((void *)(ip6 + 1) + sizeof(__u32) > data_end)
+		return EXCEPTION_FREE;
+	return exception_print6((void *)&ip6->saddr, (void *)&ip6->daddr, *(__u32 *)(ip6 + 1),
+				ip6->nexthdr);
+}
+
+/* As marked_node, for a packet on the row with the index. Returns its path, with the node to send
+ * to in the place of the ingress node; or zero, which leaves the packet to marked_node. Not
+ * inlined: rows at rest, and the stages behind the fast path, would pay for the stack.
+ */
+__noinline __u64 fast_marked_path(struct xdp_md *ctx, __u64 row, __u32 index)
+{
+	__u64 path = row & ROW_PATH, print, about, *found;
+	__u32 node = path_node(path, PATH_CHOOSER);
+
+	if (row & ROW_MOVED) {
+		const struct row_mark *mark = bpf_map_lookup_elem(&row_marks, &index);
+
+		if (!mark || !mark_is_young(mark->moved, ROW_MOVED_SECONDS))
+			return 0;
+		path |= PATH_WALK;
+	}
+	if (row & ROW_EXCEPTED) {
+		print = fast_print(ctx);
+		found = exception_find(print);
+		if (!print)
+			return 0;
+		if (found) {
+			about = *found;
+			if (exception_node(about) == node || exception_expired(about))
+				return 0;
+			node = exception_node(about);
+			exception_renew(found, about);
+			path |= PATH_EXCEPTION | PATH_WALK;
+		}
+	}
+	return path | (__u64)node << PATH_INGRESS;
+}
+
 /* A whole packet to the frontend. */
 static __always_inline int fast_forward(struct xdp_md *ctx, const struct self *self,
 					 struct frontend *frontend, struct outer *outer)
 {
 	struct node *node;
+	__u32 id, index;
 	struct row *row;
-	__u32 id;
+	__u64 path;
 
 	/* Local, refusals, source ranges and affinity are left to the full path. */
 	if (frontend->flags | frontend->ranges | frontend->affinity)
 		return VERDICT_FULL_PATH;
-	row = row_of(frontend->table, outer->hash);
-	if (!row || row->path & ROW_MARKED)
+	index = row_index(frontend->table, outer->hash);
+	row = bpf_map_lookup_elem(&rows, &index);
+	if (!row)
 		return VERDICT_FULL_PATH;
-	outer->path = path_by_row(row->path, self);
-	id = path_node(outer->path, PATH_CHOOSER);
+	path = row->path;
+	id = path_node(path, PATH_CHOOSER);
+	if (path & ROW_MARKED) {
+		path = fast_marked_path(ctx, path, index);
+		id = path_node(path, PATH_INGRESS);
+	}
+	outer->path = path_by_row(path, self);
 	node = bpf_map_lookup_elem(&nodes, &id);
 	if (!node || !hop_is_fast(ctx, self, node))
 		return VERDICT_FULL_PATH;

@@ -151,18 +151,27 @@ struct {
  * chain again.
  */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
-	__type(key, struct connection_key4);
-	__type(value, struct exception);
-} exceptions4 SEC(".maps");
+	__type(key, __u32);
+	__type(value, struct exception_bucket);
+} exceptions SEC(".maps");
+
+/* Small, so that it stays in the caches. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} exception_filter SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
-	__type(key, struct connection_key6);
-	__type(value, struct exception);
-} exceptions6 SEC(".maps");
+	__type(key, __u32);
+	__type(value, struct exception_secret);
+} exception_key SEC(".maps");
 
 /* Rows of endpoint tables, indexed as in row.h. */
 struct {

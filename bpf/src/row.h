@@ -27,11 +27,14 @@ static __always_inline __u32 endpoint_row_index(__u32 table, __u32 row)
 }
 
 /* A row holds a path. In the place of the ingress node it has how many nodes of its chain
- * are former primaries, and ROW_MARKED: row_marks has more about this row. Only the
- * programs set and clear that bit.
+ * are former primaries, and two marks. Only the programs set and clear these.
  */
 #define ROW_HISTORY (3ULL << PATH_INGRESS)
-#define ROW_MARKED (1ULL << 63)
+/* The primary changed not long ago; row_marks has when. */
+#define ROW_MOVED (1ULL << 62)
+/* Flows of the row may be exceptions. */
+#define ROW_EXCEPTED (1ULL << 63)
+#define ROW_MARKED (ROW_MOVED | ROW_EXCEPTED)
 #define ROW_PATH ((1ULL << PATH_INGRESS) - 1)
 
 /* The path of a packet that came in here, by its row. */

@@ -40,13 +40,20 @@ static long row_write(__u32 number, struct rows_write *write)
 		mark->moved = 0;
 		mark->excepted = 0;
 	}
-	path = update->path | (old & ROW_MARKED);
+	path = update->path | (old & ROW_MOVED);
 	/* A new table may begin with the history of another one. */
 	if (row_primary(old) != row_primary(path) &&
 	    (row_primary(old) || path & ROW_HISTORY || write->newcomer)) {
 		mark->moved = mark_now();
-		path |= ROW_MARKED;
+		/* Its exceptions may have named the old primary. The next sweep knows. */
+		mark->excepted = mark_now();
+		path |= ROW_MOVED;
 	}
-	row->path = path;
+	/* An exchange is a barrier, too. An exception that is learned now marks the row after
+	 * it, or is noted already.
+	 */
+	__sync_lock_test_and_set(&row->path, path);
+	if (mark->excepted)
+		__sync_fetch_and_or(&row->path, ROW_EXCEPTED);
 	return 0;
 }

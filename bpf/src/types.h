@@ -98,7 +98,7 @@ struct row {
 struct row_mark {
 	/* When the primary last changed. */
 	__u32 moved;
-	/* When an exception was last learned or used. */
+	/* When an exception was last learned, or found by a sweep. */
 	__u32 excepted;
 };
 
@@ -109,11 +109,32 @@ struct row_update {
 	__u64 path;
 };
 
-/* The node that holds a flow, though its row names another one (exception.h). */
+/* Flows of which another node than their row's primary holds the state: see
+ * exception_table.h. A bucket is two cache lines.
+ */
 struct exception {
-	__u32 node;
-	/* Ticks, renewed every REFRESH_SECONDS of activity. */
-	__u32 seen;
+	__u64 print;
+	__u64 about;
+};
+
+struct exception_bucket {
+	struct exception slot[EXCEPTION_SLOTS];
+};
+
+/* What prints are made with: random numbers of this node. */
+struct exception_secret {
+	__u64 word[EXCEPTION_SECRET];
+};
+
+/* The request of sweep_exceptions and of rest_rows, and what they found. */
+struct exception_sweep {
+	/* From which word of the filter, or row, on, and how many. */
+	__u32 first;
+	__u32 count;
+	/* Ticks at the start of the sweep; zero begins one. */
+	__u32 since;
+	/* Exceptions that stay, or rows that are marked because of some. */
+	__u32 left;
 };
 
 struct frontend_key4 {

@@ -6,6 +6,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -49,6 +50,10 @@ func main() {
 
 var errUsage = errors.New("usage: flows count|wipe [PREFIX…] | flows programs")
 
+// exceptions is the one table of flows that is an array. A place of it that is not zero counts
+// as an entry.
+const exceptions = "exceptions"
+
 // eachTable calls f for every table that forgets by itself when it is full, which are
 // those that hold what was learned from packets, of which the name begins with one of
 // the prefixes, if there are any.
@@ -66,7 +71,7 @@ func (n node) eachTable(prefixes []string, f func(name string, table *ebpf.Map) 
 		if err != nil {
 			return fmt.Errorf("open map %s: %w", entry.Name(), err)
 		}
-		if table.Type() == ebpf.LRUHash || table.Type() == ebpf.LRUCPUHash {
+		if table.Type() == ebpf.LRUHash || table.Type() == ebpf.LRUCPUHash || entry.Name() == exceptions {
 			err = f(entry.Name(), table)
 		}
 		if err := errors.Join(err, table.Close()); err != nil {
@@ -98,8 +103,17 @@ func keys(table *ebpf.Map) ([][]byte, error) {
 		if next == nil || len(all) > 2*int(table.MaxEntries()) {
 			return all, nil
 		}
-		all = append(all, next)
 		key = next
+		if table.Type() == ebpf.Array {
+			value, err := table.LookupBytes(key)
+			if err != nil {
+				return nil, fmt.Errorf("read an entry: %w", err)
+			}
+			if bytes.Equal(value, make([]byte, len(value))) {
+				continue
+			}
+		}
+		all = append(all, next)
 	}
 }
 
@@ -134,7 +148,7 @@ func (n node) wipe(stdout io.Writer, prefixes []string) error {
 			return err
 		}
 		for _, key := range all {
-			switch err := table.Delete(key); {
+			switch err := remove(table, key); {
 			case err == nil:
 				counts[name]++
 			case !errors.Is(err, ebpf.ErrKeyNotExist):
@@ -147,6 +161,13 @@ func (n node) wipe(stdout io.Writer, prefixes []string) error {
 		return err
 	}
 	return json.NewEncoder(stdout).Encode(counts)
+}
+
+func remove(table *ebpf.Map, key []byte) error {
+	if table.Type() == ebpf.Array {
+		return table.Put(key, make([]byte, table.ValueSize()))
+	}
+	return table.Delete(key)
 }
 
 // programs prints the tag of the program behind each pinned link. The kernel computes

@@ -32,14 +32,14 @@ func newNode(t *testing.T) (node, *ebpf.Map) {
 		t.Fatal(err)
 	}
 	var kept *ebpf.Map
-	for name, kind := range map[string]ebpf.MapType{"connections4": ebpf.LRUHash, "reverse4": ebpf.LRUHash, "frontends4": ebpf.Hash} {
+	for name, kind := range map[string]ebpf.MapType{"connections4": ebpf.LRUHash, "reverse4": ebpf.LRUHash, "frontends4": ebpf.Hash, "exceptions": ebpf.Array} {
 		table, err := ebpf.NewMap(&ebpf.MapSpec{Name: name, Type: kind, KeySize: 4, ValueSize: 4, MaxEntries: 1024})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { table.Close() })
 		for key := range uint32(100) {
-			if err := table.Put(key, key); err != nil {
+			if err := table.Put(key, key+1); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -71,18 +71,18 @@ func TestWipe(t *testing.T) {
 	count := func() map[string]int {
 		return output(t, func(out *bytes.Buffer) error { return n.count(out, nil) })
 	}
-	if got, want := count(), map[string]int{"connections4": 100, "reverse4": 100}; !maps.Equal(got, want) {
+	if got, want := count(), map[string]int{"connections4": 100, "reverse4": 100, "exceptions": 100}; !maps.Equal(got, want) {
 		t.Fatalf("count is %v, want %v", got, want)
 	}
 	got := output(t, func(out *bytes.Buffer) error { return n.wipe(out, []string{"reverse"}) })
 	if want := map[string]int{"reverse4": 100}; !maps.Equal(got, want) {
 		t.Errorf("wiped %v, want %v", got, want)
 	}
-	if got, want := count(), map[string]int{"connections4": 100, "reverse4": 0}; !maps.Equal(got, want) {
+	if got, want := count(), map[string]int{"connections4": 100, "reverse4": 0, "exceptions": 100}; !maps.Equal(got, want) {
 		t.Errorf("count is %v, want %v", got, want)
 	}
 	got = output(t, func(out *bytes.Buffer) error { return n.wipe(out, nil) })
-	if want := map[string]int{"connections4": 100}; !maps.Equal(got, want) {
+	if want := map[string]int{"connections4": 100, "exceptions": 100}; !maps.Equal(got, want) {
 		t.Errorf("wiped %v, want %v", got, want)
 	}
 	var value uint32

@@ -43,8 +43,9 @@ type Config struct {
 	// address family's table remembers the endpoint. Zero means an eighth of
 	// Connections, at least 4,096.
 	Affinities int
-	// Exceptions is how many flows each address family has room for that are sent
-	// to another node than their row says. Zero means as many as Connections.
+	// Exceptions is for how many flows of each address family there is room that are
+	// sent to another node than their row says, at 128 bytes. Zero means as many as
+	// Connections.
 	Exceptions int
 	// HalfOpen is how many flows that are not established each table holds.
 	// Zero means an eighth of Connections, between 4,096 and 262,144.
@@ -87,6 +88,11 @@ type Dataplane struct {
 	entrances map[forwarding.NodeID]bpf.DatapathEntrances
 	// bloom is what the vip_filter map holds.
 	bloom *vipBloom
+
+	// swept is what the last sweep of the exceptions left; rowsWritten is true if rows were
+	// written since it began.
+	swept       sweepState
+	rowsWritten bool
 
 	// tracing allows one trace at a time: they share the map of the record.
 	tracing sync.Mutex
@@ -172,7 +178,7 @@ func (d *Dataplane) restore() error {
 	settings := d.self
 	settings.Overhead = overhead(d.self, d.nodes)
 	return errors.Join(d.writeSettings(settings), d.restoreTrust(), d.restoreBloom(), d.restoreFrontendKeys(),
-		d.restoreEndpointPorts())
+		d.restoreEndpointPorts(), d.makeExceptionSecret())
 }
 
 func (d *Dataplane) restoreFrontendKeys() error {
@@ -238,6 +244,9 @@ func newSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 		return nil, fmt.Errorf("set the clock rate of the BPF programs: %w", err)
 	}
 	if err := spec.Variables[bpf.DatapathVarMemoryMask].Set(cfg.memoryBuckets() - 1); err != nil {
+		return nil, fmt.Errorf("set a table size of the BPF programs: %w", err)
+	}
+	if err := spec.Variables[bpf.DatapathVarExceptionMask].Set(cfg.exceptionBuckets() - 1); err != nil {
 		return nil, fmt.Errorf("set a table size of the BPF programs: %w", err)
 	}
 	return spec, nil

@@ -112,6 +112,11 @@ func TestConnectionsOutliveTheChain(t *testing.T) {
 	for _, to := range []forwarding.NodeID{3, 4, 5, 6, 3, 4} {
 		n.moveRows(t, to)
 		exchangeAll(t, sessions)
+		for _, node := range n.nodes {
+			if err := node.dataplane.SweepExceptions(); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 	if learned := n.events(t, "exception_learned"); learned < 20 || learned > 80 {
 		t.Errorf("%d exceptions learned for 20 connections", learned)
@@ -127,6 +132,55 @@ func TestConnectionsOutliveTheChain(t *testing.T) {
 	n.checkNothingDropped(t)
 }
 
+// Exceptions outlive a restart with a table of another size. Former owners are not asked again.
+func TestExceptionsAreCopied(t *testing.T) {
+	n := newLargeNetwork(t)
+	sessions := n.openSessions(t, 20)
+	n.moveRows(t, 3)
+	exchangeAll(t, sessions)
+	asked := n.events(t, "second_chance")
+	former := n.nodes[0].cfg.exceptions()
+	for _, size := range []int{4 * former, former / 2} {
+		for _, node := range n.nodes {
+			cfg := node.cfg
+			cfg.Exceptions = size
+			n.reopen(t, node, cfg)
+			if got := node.dataplane.Adoption(); got.Kind != Resized {
+				t.Fatalf("%+v, want %s", got, Resized)
+			}
+			n.attach(t, node, node.uplink)
+		}
+		exchangeAll(t, sessions)
+	}
+	if again := n.events(t, "second_chance"); again != asked {
+		t.Errorf("former owners were asked %d times more, want exceptions alone", again-asked)
+	}
+	n.checkNothingDropped(t)
+}
+
+// A row with exceptions comes to rest when they end, and the agent sweeps no more.
+func TestSweepsEnd(t *testing.T) {
+	n := newLargeNetwork(t)
+	sessions := n.openSessions(t, 20)
+	n.moveRows(t, 3)
+	exchangeAll(t, sessions)
+	node := n.nodes[0]
+	sweep := func() sweepState {
+		t.Helper()
+		if err := node.dataplane.SweepExceptions(); err != nil {
+			t.Fatal(err)
+		}
+		return node.dataplane.swept
+	}
+	if got := sweep(); got.left == 0 || got.marked == 0 {
+		t.Errorf("%+v are left, want exceptions and rows", got)
+	}
+	forgetExceptions(t, node.dataplane)
+	if got := sweep(); !got.ended || got.left != 0 || got.marked != 0 {
+		t.Errorf("%+v are left, want none", got)
+	}
+}
+
 // Without exceptions, after one step, connections are found along the chain.
 func TestConnectionsOutliveTheirExceptions(t *testing.T) {
 	n := newLargeNetwork(t)
@@ -138,7 +192,7 @@ func TestConnectionsOutliveTheirExceptions(t *testing.T) {
 		t.Error("no exception learned")
 	}
 	for _, node := range n.nodes {
-		forgetAll(t, node.dataplane.maps.Exceptions4, node.dataplane.maps.Exceptions6)
+		forgetExceptions(t, node.dataplane)
 	}
 	exchangeAll(t, sessions)
 	if n.events(t, "exception_learned") == learned {

@@ -27,6 +27,15 @@ func forgetFlows(t testing.TB, d *Dataplane) {
 	forgetAll(t, flowMaps(d)...)
 }
 
+func forgetExceptions(t testing.TB, d *Dataplane) {
+	t.Helper()
+	for place := range d.maps.Exceptions.MaxEntries() {
+		if err := d.maps.Exceptions.Put(place, bpf.DatapathExceptionBucket{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func forgetAll(t testing.TB, maps ...*ebpf.Map) {
 	t.Helper()
 	for _, m := range maps {

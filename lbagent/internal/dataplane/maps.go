@@ -27,7 +27,7 @@ const (
 	schemaMap = "schema"
 	// schemaVersion grows whenever the meaning of a map's content changes, also
 	// where its layout stays: maps of another version are not read.
-	schemaVersion uint32 = 8
+	schemaVersion uint32 = 9
 )
 
 // AdoptionKind is what became of the pinned maps.
@@ -244,6 +244,12 @@ func (s *mapSet) add(spec *ebpf.MapSpec, pinned *ebpf.Map) error {
 		return nil
 	}
 	s.resized = append(s.resized, resizedMap{name: spec.Name, old: pinned, new: m})
+	if spec.Name == bpf.DatapathMapExceptions {
+		return copyExceptions(pinned, m)
+	}
+	if spec.Name == bpf.DatapathMapExceptionFilter {
+		return openFilter(m)
+	}
 	return copyMap(pinned, m, ebpf.UpdateAny)
 }
 
@@ -303,10 +309,14 @@ func (s *mapSet) close() {
 // yet: attached programs have gone on to write them.
 func (s *mapSet) catchUp() error {
 	for _, resized := range s.resized {
-		if resized.old.Type() != ebpf.LRUHash {
-			continue
+		var err error
+		switch {
+		case resized.name == bpf.DatapathMapExceptions:
+			err = copyExceptions(resized.old, resized.new)
+		case resized.old.Type() == ebpf.LRUHash:
+			err = copyMap(resized.old, resized.new, ebpf.UpdateNoExist)
 		}
-		if err := copyMap(resized.old, resized.new, ebpf.UpdateNoExist); err != nil {
+		if err != nil {
 			return fmt.Errorf("map %s: %w", resized.name, err)
 		}
 	}

@@ -37,6 +37,7 @@ func (d *Dataplane) writeRows(op forwarding.PutRows) error {
 	if _, err := d.maps.RowUpdates.BatchUpdate(keys, updates, nil); err != nil {
 		return failure(bpf.DatapathMapRowUpdates, op.Slot, err)
 	}
+	d.rowsWritten = true
 	request := bpf.DatapathRowsWrite{First: uint32(op.Slot) * forwarding.Rows, Count: uint32(len(op.Rows))}
 	if op.Fresh {
 		request.Fresh = 1

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/cilium/ebpf"
 
@@ -18,13 +19,16 @@ import (
 // writes them itself: learned from packets, a million exceptions would take minutes.
 type marks struct {
 	rows, rowMarks, heartbeat *ebpf.Map
-	exceptions                map[string]*ebpf.Map
+	exceptions                *rig.Exceptions
 }
 
-const rowMarked = 1 << 63
+// Marks of a row, as in bpf/src/row.h.
+const (
+	rowMoved    = 1 << 62
+	rowExcepted = 1 << 63
+)
 
 func (w *world) openMarks() error {
-	w.marks.exceptions = map[string]*ebpf.Map{}
 	var errs []error
 	open := func(name string) *ebpf.Map {
 		m, err := w.Map(name)
@@ -33,10 +37,9 @@ func (w *world) openMarks() error {
 	}
 	w.marks.rows, w.marks.rowMarks = open(bpf.DatapathMapRows), open(bpf.DatapathMapRowMarks)
 	w.marks.heartbeat = open(bpf.DatapathMapHeartbeat)
-	for _, name := range []string{bpf.DatapathMapExceptions4, bpf.DatapathMapExceptions6} {
-		w.marks.exceptions[name] = open(name)
-	}
-	return errors.Join(errs...)
+	var err error
+	w.marks.exceptions, err = w.Exceptions()
+	return errors.Join(append(errs, err)...)
 }
 
 // ticks is the kernel's time in the unit of the maps: the agent has just vouched.
@@ -51,8 +54,8 @@ func (w *world) ticks() (uint32, error) {
 	return uint32(now), nil
 }
 
-// mark marks all rows of a port as the change says.
-func (w *world) mark(f family, port uint16, change func(*bpf.DatapathRowMark)) error {
+// mark marks all rows of a port.
+func (w *world) mark(f family, port uint16, mark uint64, change func(*bpf.DatapathRowMark)) error {
 	keys := make([]uint32, forwarding.Rows)
 	rows, marks := make([]bpf.DatapathRow, len(keys)), make([]bpf.DatapathRowMark, len(keys))
 	for i := range keys {
@@ -60,7 +63,7 @@ func (w *world) mark(f family, port uint16, change func(*bpf.DatapathRowMark)) e
 		if err := errors.Join(w.marks.rows.Lookup(keys[i], &rows[i]), w.marks.rowMarks.Lookup(keys[i], &marks[i])); err != nil {
 			return fmt.Errorf("read a row: %w", err)
 		}
-		rows[i].Path |= rowMarked
+		rows[i].Path |= mark
 		change(&marks[i])
 	}
 	if _, err := w.marks.rowMarks.BatchUpdate(keys, marks, nil); err != nil {
@@ -78,7 +81,7 @@ func (w *world) move(f family) error {
 	if err != nil {
 		return err
 	}
-	return w.mark(f, portMoved, func(m *bpf.DatapathRowMark) { m.Moved = now })
+	return w.mark(f, portMoved, rowMoved, func(m *bpf.DatapathRowMark) { m.Moved = now })
 }
 
 // except makes the first flows of a port exceptions.
@@ -87,45 +90,25 @@ func (w *world) except(f family, port uint16, count int) error {
 	if err != nil {
 		return err
 	}
-	values := make([]bpf.DatapathException, count)
-	for i := range values {
-		values[i] = bpf.DatapathException{Node: uint32(f.holder), Seen: now}
-	}
-	name, keys := bpf.DatapathMapExceptions6, any(nil)
-	vip, vipPort := rig.Words(f.vip), rig.NetworkPort(port)
-	if f.client.Is4() {
-		name = bpf.DatapathMapExceptions4
-		all := make([]bpf.DatapathConnectionKey4, count)
-		for i := range all {
-			client, clientPort := f.flow(i)
-			all[i] = bpf.DatapathConnectionKey4{Client: client[3], Vip: vip[3], ClientPort: clientPort, VipPort: vipPort, Protocol: tcp}
-		}
-		keys = all
-	} else {
-		all := make([]bpf.DatapathConnectionKey6, count)
-		for i := range all {
-			client, clientPort := f.flow(i)
-			all[i] = bpf.DatapathConnectionKey6{
-				Client: bpf.DatapathAddress{Word: client}, Vip: bpf.DatapathAddress{Word: vip},
-				ClientPort: clientPort, VipPort: vipPort, Protocol: tcp,
+	about := rig.ExceptionAbout(uint32(f.table(port))*forwarding.Rows, uint32(f.holder), uint64(now))
+	flows := func(yield func(netip.AddrPort, uint64) bool) {
+		for i := range count {
+			if !yield(f.flow(i), about) {
+				return
 			}
 		}
-		keys = all
 	}
-	if _, err := w.marks.exceptions[name].BatchUpdate(keys, values, nil); err != nil {
-		return fmt.Errorf("write %d exceptions: %w", count, err)
+	if err := w.marks.exceptions.Put(netip.AddrPortFrom(f.vip, port), tcp, flows); err != nil {
+		return err
 	}
-	return w.mark(f, port, func(m *bpf.DatapathRowMark) { m.Excepted = now })
+	return w.mark(f, port, rowExcepted, func(m *bpf.DatapathRowMark) { m.Excepted = now })
 }
 
-// flow is the client's address and port of a flow, as loaded from a packet (src/replay.c).
-func (f family) flow(number int) (client [4]uint32, port uint16) {
+// flow is the client of a flow (src/replay.c).
+func (f family) flow(number int) netip.AddrPort {
 	address := f.client.As16()
 	binary.BigEndian.PutUint16(address[14:], uint16(number))
-	for i := range client {
-		client[i] = binary.NativeEndian.Uint32(address[4*i:])
-	}
-	return client, rig.NetworkPort(uint16(firstPort + number>>16))
+	return netip.AddrPortFrom(netip.AddrFrom16(address).Unmap(), uint16(firstPort+number>>16))
 }
 
 // makeMarks makes the marks that cases need.

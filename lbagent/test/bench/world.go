@@ -188,8 +188,8 @@ func config() dataplane.Config {
 	agent := lbagent.DefaultConfig()
 	c := agent.Dataplane()
 	c.Connections = connections
-	// Those of the two ports, with room: an LRU map evicts before it is full.
-	c.Exceptions = 2 * (fewExceptions + manyExceptions)
+	// Those of the two ports.
+	c.Exceptions = fewExceptions + manyExceptions
 	return c
 }
 

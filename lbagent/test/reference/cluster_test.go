@@ -24,8 +24,9 @@ var routerMAC = net.HardwareAddr{2, 0, 0, 0, 0, 1}
 // node is a data plane, and the maps that tests read.
 type node struct {
 	*rig.Rig
-	flows map[string]*ebpf.Map
-	drops *ebpf.Map
+	flows      map[string]*ebpf.Map
+	drops      *ebpf.Map
+	exceptions *rig.Exceptions
 }
 
 // testCluster is the model, and the data planes that it is compared with.
@@ -51,7 +52,7 @@ type flowAt struct {
 
 var flowMaps = []string{
 	bpf.DatapathMapConnections4, bpf.DatapathMapConnections6, bpf.DatapathMapDatagrams4, bpf.DatapathMapDatagrams6,
-	bpf.DatapathMapHalfOpen4, bpf.DatapathMapHalfOpen6, bpf.DatapathMapExceptions4, bpf.DatapathMapExceptions6,
+	bpf.DatapathMapHalfOpen4, bpf.DatapathMapHalfOpen6,
 	bpf.DatapathMapAffinities4, bpf.DatapathMapAffinities6,
 }
 
@@ -103,6 +104,9 @@ func (c *testCluster) add(t *testing.T, worker int, id forwarding.NodeID, s *for
 	n := &node{Rig: r, flows: map[string]*ebpf.Map{}}
 	for _, name := range flowMaps {
 		n.flows[name] = openMap(t, r, name)
+	}
+	if n.exceptions, err = r.Exceptions(); err != nil {
+		t.Fatal(err)
 	}
 	n.drops = openMap(t, r, bpf.DatapathMapDropCounts)
 	c.nodes[id] = n

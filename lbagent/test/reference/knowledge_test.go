@@ -86,15 +86,14 @@ func (c *testCluster) Knows(id forwarding.NodeID, flow Flow) (Entry, bool) {
 
 // Learned reads the exceptions of a node.
 func (c *testCluster) Learned(id forwarding.NodeID, flow Flow) (forwarding.NodeID, Doubt) {
-	var exception bpf.DatapathException
-	name := flow.of(bpf.DatapathMapExceptions4, bpf.DatapathMapExceptions6)
-	if err := c.nodes[id].flows[name].Lookup(keyOf(flow), &exception); err != nil {
+	about, err := c.nodes[id].exceptions.Find(flow.Client, flow.VIP, flow.Protocol)
+	if err != nil || about == 0 {
 		return 0, No
 	}
 	if time.Since(c.arrived[flowAt{id, flow}]) > learnedFor {
-		return forwarding.NodeID(exception.Node), Maybe
+		return forwarding.NodeID(rig.ExceptionNode(about)), Maybe
 	}
-	return forwarding.NodeID(exception.Node), Yes
+	return forwarding.NodeID(rig.ExceptionNode(about)), Yes
 }
 
 // Moved compares the times of the changes.

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// Prints of slots that hold no exception (bpf/src/exception_table.h).
+const (
+	exceptionFree = iota
+	exceptionClaimed
+	exceptionGone
+)
+
+// maxNodeTables keeps the index of a row within the bits that an exception has for it.
+const maxNodeTables = 1<<28/forwarding.Rows - 1
+
+// exceptionBuckets is a power of two. With as many exceptions as fit in both families, an eighth
+// to a quarter of the slots are in use. Of a thousand buckets one is full then, so of a million
+// flows one finds both of its buckets full.
+func (c *Config) exceptionBuckets() uint32 {
+	return 1 << bits.Len32(uint32(c.exceptions()-1))
+}
+
+// makeExceptionSecret chooses this node's secret, unless the maps have one.
+func (d *Dataplane) makeExceptionSecret() error {
+	var secret bpf.DatapathExceptionSecret
+	if err := d.maps.ExceptionKey.Lookup(uint32(0), &secret); err != nil {
+		return fmt.Errorf("read map %s: %w", bpf.DatapathMapExceptionKey, err)
+	}
+	if secret != (bpf.DatapathExceptionSecret{}) {
+		return nil
+	}
+	random := make([]byte, 8*len(secret.Word))
+	// It never fails.
+	_, _ = rand.Read(random)
+	for i := range secret.Word {
+		secret.Word[i] = binary.NativeEndian.Uint64(random[8*i:])
+	}
+	return write(d.maps.ExceptionKey, bpf.DatapathMapExceptionKey, 0, uint32(0), secret)
+}
+
+// exceptionWords are the words of the filter.
+func (c *Config) exceptionWords() uint32 {
+	return max(c.exceptionBuckets()/uint32(bpf.DatapathShapeEXCEPTION_FILTERED), 1)
+}
+
+// Each step of a sweep is one run of a program, which keeps a CPU for less than a millisecond.
+const (
+	wordsAtOnce = 1024
+	rowsAtOnce  = 65536
+)
+
+// sweepState is what the last sweep left.
+type sweepState struct {
+	// ended is true if it came to its end.
+	ended bool
+	// learned is how many exceptions had been learned before.
+	learned uint64
+	// left are exceptions, marked are rows that are marked because of some.
+	left, marked uint32
+}
+
+// SweepExceptions removes the exceptions that are over. Rows that have none left come to
+// rest. It does nothing while there is nothing to do.
+func (d *Dataplane) SweepExceptions() error {
+	learned, err := d.learned()
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	last, moved := d.swept, d.rowsWritten
+	d.rowsWritten = false
+	d.mu.Unlock()
+	if last.ended && !moved && last.learned == learned && last.left == 0 && last.marked == 0 {
+		return nil
+	}
+	state, err := d.sweep(learned)
+	d.mu.Lock()
+	d.swept = state
+	d.mu.Unlock()
+	return err
+}
+
+func (d *Dataplane) sweep(learned uint64) (sweepState, error) {
+	request := bpf.DatapathExceptionSweep{}
+	if err := sweepAll(d.programs.SweepExceptions, &request, d.maps.ExceptionFilter.MaxEntries(), wordsAtOnce); err != nil {
+		return sweepState{}, fmt.Errorf("sweep the exceptions: %w", err)
+	}
+	state := sweepState{learned: learned, left: request.Left}
+	request.Left = 0
+	if err := sweepAll(d.programs.RestRows, &request, d.maps.Rows.MaxEntries(), rowsAtOnce); err != nil {
+		return sweepState{}, fmt.Errorf("bring rows to rest: %w", err)
+	}
+	state.marked, state.ended = request.Left, true
+	return state, nil
+}
+
+// sweepAll runs the program over all places, so many at once.
+func sweepAll(p *ebpf.Program, request *bpf.DatapathExceptionSweep, places, atOnce uint32) error {
+	for first := uint32(0); first < places; first += atOnce {
+		request.First, request.Count = first, min(atOnce, places-first)
+		done, err := p.Run(&ebpf.RunOptions{Context: *request, ContextOut: request})
+		if err == nil && done != request.Count {
+			err = errors.New("the kernel stopped before the end")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// learned is how many exceptions were learned since the maps were made.
+func (d *Dataplane) learned() (uint64, error) {
+	var counts []uint64
+	if err := d.maps.EventCounts.Lookup(uint32(bpf.DatapathEventEVENT_EXCEPTION_LEARNED), &counts); err != nil {
+		return 0, fmt.Errorf("read map %s: %w", bpf.DatapathMapEventCounts, err)
+	}
+	var sum uint64
+	for _, n := range counts {
+		sum += n
+	}
+	return sum, nil
+}
+
+// copyExceptions copies exceptions into a table of another size. A place follows from the print
+// and the size. What the new table holds already stays, and a full bucket takes no more: a
+// flow without an exception goes by its row and chain.
+func copyExceptions(from, to *ebpf.Map) error {
+	held, err := readBuckets(to)
+	if err != nil {
+		return err
+	}
+	keys, buckets := []uint32{}, []bpf.DatapathExceptionBucket{}
+	changed := map[uint32]bool{}
+	former, err := readBuckets(from)
+	if err != nil {
+		return err
+	}
+	for i := range former {
+		for _, exception := range former[i].Slot {
+			if exception.Print <= exceptionGone {
+				continue
+			}
+			if place, added := addException(held, exception); added {
+				changed[place] = true
+			}
+		}
+	}
+	for place := range changed {
+		keys, buckets = append(keys, place), append(buckets, held[place])
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	if _, err := to.BatchUpdate(keys, buckets, nil); err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	return nil
+}
+
+// addException adds an exception that is new, in the lowest free slot of its first bucket, else of
+// its second. It returns the bucket.
+func addException(buckets []bpf.DatapathExceptionBucket, exception bpf.DatapathException) (place uint32, added bool) {
+	mask, print := uint64(len(buckets)-1), exception.Print
+	places := [...]uint32{uint32(print & mask), uint32(print >> 32 & mask)}
+	isIt := func(other bpf.DatapathException) bool { return other.Print == print }
+	for _, place := range places {
+		if slices.ContainsFunc(buckets[place].Slot[:], isIt) {
+			return place, false
+		}
+	}
+	for _, place := range places {
+		bucket := &buckets[place]
+		for slot, held := range bucket.Slot {
+			if held.Print == exceptionFree || held.Print == exceptionGone {
+				bucket.Slot[slot] = exception
+				return place, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// openFilter has the programs look into every bucket. The first sweep makes the filter.
+func openFilter(filter *ebpf.Map) error {
+	keys, ones := make([]uint32, filter.MaxEntries()), make([]uint64, filter.MaxEntries())
+	for i := range keys {
+		keys[i], ones[i] = uint32(i), math.MaxUint64
+	}
+	if _, err := filter.BatchUpdate(keys, ones, nil); err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	return nil
+}
+
+func readBuckets(m *ebpf.Map) ([]bpf.DatapathExceptionBucket, error) {
+	all := make([]bpf.DatapathExceptionBucket, m.MaxEntries())
+	keys := make([]uint32, len(all))
+	var cursor ebpf.MapBatchCursor
+	n, err := m.BatchLookup(&cursor, keys, all, nil)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, fmt.Errorf("read: %w", err)
+	}
+	if n != len(all) {
+		return nil, fmt.Errorf("read: %d of %d entries", n, len(all))
+	}
+	return all, nil
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rig
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// exceptionPrint is what stands for a flow in the table of exceptions, as
+// bpf/src/exception_table.h says.
+func exceptionPrint(secret *bpf.DatapathExceptionSecret, client, vip netip.AddrPort, protocol uint8) uint64 {
+	key := secret.Word[:]
+	c, v := Words(client.Addr()), Words(vip.Addr())
+	ports := uint64(NetworkPort(vip.Port()))<<16 | uint64(NetworkPort(client.Port()))
+	word := func(value uint32, at int) uint64 { return uint64(value) + key[at] }
+	last := (ports + key[2]) * (uint64(protocol) + key[3])
+	var sum uint64
+	if client.Addr().Is4() {
+		sum = word(c[3], 0)*word(v[3], 1) + last
+	} else {
+		sum = word(c[0], 4)*word(c[1], 5) + word(c[2], 6)*word(c[3], 7) + word(v[0], 8)*word(v[1], 9) + word(v[2], 10)*word(v[3], 11) + last
+	}
+	for _, factor := range []uint64{0xff51afd7ed558ccd, 0xc4ceb9fe1a85ec53, 1} {
+		sum = (sum ^ sum>>33) * factor
+	}
+	if sum <= 2 {
+		sum += 3
+	}
+	return sum
+}
+
+// Fields of what a slot says.
+const (
+	exceptionNode = 24
+	exceptionRow  = 36
+	// exceptionTicks is how many ticks the unit of its time has, as a power of two.
+	exceptionTicks = 8
+	exceptionSeen  = 1<<23 - 1
+	// nodeMask are the bits of a node's id.
+	nodeMask = 1<<12 - 1
+)
+
+// ExceptionNode is the node that an exception names.
+func ExceptionNode(about uint64) uint32 { return uint32(about >> exceptionNode & nodeMask) }
+
+// ExceptionAbout is what a slot says: that the node holds a flow of TCP on the row, last used at
+// the tick.
+func ExceptionAbout(row, node uint32, tick uint64) uint64 {
+	return uint64(row)<<exceptionRow | uint64(node)<<exceptionNode | tick>>exceptionTicks&exceptionSeen
+}
+
+// Exceptions is the table of exceptions of a data plane, with its filter and its secret.
+type Exceptions struct{ Table, Filter, Key *ebpf.Map }
+
+// Exceptions opens the table of exceptions.
+func (r *Rig) Exceptions() (*Exceptions, error) {
+	table, err := r.Map(bpf.DatapathMapExceptions)
+	if err != nil {
+		return nil, err
+	}
+	filter, err := r.Map(bpf.DatapathMapExceptionFilter)
+	if err != nil {
+		return nil, err
+	}
+	key, err := r.Map(bpf.DatapathMapExceptionKey)
+	return &Exceptions{Table: table, Filter: filter, Key: key}, err
+}
+
+// Find is what the table says of a flow; zero means nothing.
+func (e *Exceptions) Find(client, vip netip.AddrPort, protocol uint8) (about uint64, err error) {
+	print, err := e.print(client, vip, protocol)
+	if err != nil {
+		return 0, err
+	}
+	for _, place := range e.places(print) {
+		var bucket bpf.DatapathExceptionBucket
+		if err := e.Table.Lookup(place, &bucket); err != nil {
+			return 0, fmt.Errorf("read a bucket of exceptions: %w", err)
+		}
+		for _, exception := range bucket.Slot {
+			if exception.Print == print {
+				return exception.About, e.checkFilter(print)
+			}
+		}
+		if bucket.Slot[len(bucket.Slot)-1].Print == 0 {
+			break
+		}
+	}
+	return 0, nil
+}
+
+// checkFilter fails if the filter hides an exception.
+func (e *Exceptions) checkFilter(print uint64) error {
+	var word uint64
+	if err := e.Filter.Lookup(e.places(print)[0]/uint32(bpf.DatapathShapeEXCEPTION_FILTERED), &word); err != nil {
+		return fmt.Errorf("read the filter of the exceptions: %w", err)
+	}
+	if bits := filterBits(print); word&bits != bits {
+		return fmt.Errorf("the filter hides an exception: its word is %x, without %x", word, bits&^word)
+	}
+	return nil
+}
+
+func filterBits(print uint64) uint64 { return 1<<(print>>58) | 1<<(print>>52&63) }
+
+// Put writes what the table says of flows, by their clients. Programs must not write it meanwhile.
+func (e *Exceptions) Put(vip netip.AddrPort, protocol uint8, clients iter.Seq2[netip.AddrPort, uint64]) error {
+	var secret bpf.DatapathExceptionSecret
+	if err := e.Key.Lookup(uint32(0), &secret); err != nil {
+		return fmt.Errorf("read the secret of the exceptions: %w", err)
+	}
+	keys := make([]uint32, e.Table.MaxEntries())
+	buckets := make([]bpf.DatapathExceptionBucket, len(keys))
+	var cursor ebpf.MapBatchCursor
+	if _, err := e.Table.BatchLookup(&cursor, keys, buckets, nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("read the exceptions: %w", err)
+	}
+	filter := make([]uint64, e.Filter.MaxEntries())
+	cursor = ebpf.MapBatchCursor{}
+	if _, err := e.Filter.BatchLookup(&cursor, make([]uint32, len(filter)), filter, nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("read the filter of the exceptions: %w", err)
+	}
+	isFree := func(e bpf.DatapathException) bool { return e.Print == 0 }
+	for client, about := range clients {
+		print := exceptionPrint(&secret, client, vip, protocol)
+		places := e.places(print)
+		bucket := &buckets[places[0]]
+		if !slices.ContainsFunc(bucket.Slot[:], isFree) {
+			bucket = &buckets[places[1]]
+		}
+		slot := slices.IndexFunc(bucket.Slot[:], isFree)
+		if slot < 0 {
+			return fmt.Errorf("no room for the exception of %s", client)
+		}
+		bucket.Slot[slot] = bpf.DatapathException{Print: print, About: about}
+		filter[places[0]/uint32(bpf.DatapathShapeEXCEPTION_FILTERED)] |= filterBits(print)
+	}
+	if _, err := e.Filter.BatchUpdate(keys[:len(filter)], filter, nil); err != nil {
+		return fmt.Errorf("write the filter of the exceptions: %w", err)
+	}
+	if _, err := e.Table.BatchUpdate(keys, buckets, nil); err != nil {
+		return fmt.Errorf("write exceptions: %w", err)
+	}
+	return nil
+}
+
+// Clear removes all exceptions.
+func (e *Exceptions) Clear() error {
+	keys := make([]uint32, e.Table.MaxEntries())
+	for i := range keys {
+		keys[i] = uint32(i)
+	}
+	if _, err := e.Table.BatchUpdate(keys, make([]bpf.DatapathExceptionBucket, len(keys)), nil); err != nil {
+		return fmt.Errorf("clear the exceptions: %w", err)
+	}
+	return nil
+}
+
+func (e *Exceptions) print(client, vip netip.AddrPort, protocol uint8) (uint64, error) {
+	var secret bpf.DatapathExceptionSecret
+	if err := e.Key.Lookup(uint32(0), &secret); err != nil {
+		return 0, fmt.Errorf("read the secret of the exceptions: %w", err)
+	}
+	return exceptionPrint(&secret, client, vip, protocol), nil
+}
+
+// places are the buckets of a print.
+func (e *Exceptions) places(print uint64) [2]uint32 {
+	mask := uint64(e.Table.MaxEntries() - 1)
+	return [2]uint32{uint32(print & mask), uint32(print >> 32 & mask)}
+}

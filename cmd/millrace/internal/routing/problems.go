@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -24,6 +25,7 @@ func (c *Compiled) problems(choice Choice) []Problem {
 		found = append(found, Problem{Object: object, Reason: problem.Reason, Message: problem.Message})
 	}
 	statuses := &c.result.Statuses
+	found = append(found, c.certificateProblems()...)
 	found = append(found, c.gatewayProblems()...)
 	found = append(found, routeProblems("HTTPRoute", statuses.HTTPRoutes, writtenRoutes(c.in.Objects.HTTPRoutes,
 		func(o *gatewayv1.HTTPRoute) gatewayv1.RouteStatus { return o.Status.RouteStatus }))...)
@@ -48,6 +50,37 @@ func (c *Compiled) problems(choice Choice) []Problem {
 		return cmp.Or(compareNames(a.Object, b.Object), cmp.Compare(a.Part, b.Part), cmp.Compare(a.Reason, b.Reason))
 	})
 	return slices.Compact(found)
+}
+
+// certificateProblems are those of Ingresses that would be served at port 443 if their
+// certificates were good, and are not: the gateway, which has seen them, has written no such port.
+func (c *Compiled) certificateProblems() []Problem {
+	written := make(map[key]*networkingv1.Ingress, len(c.in.Objects.Ingresses))
+	for _, ingress := range c.in.Objects.Ingresses {
+		written[key{ingress.Namespace, ingress.Name}] = ingress
+	}
+	var found []Problem
+	for _, status := range c.result.Ingresses {
+		ingress := written[key{status.Namespace, status.Name}]
+		if ingress == nil || !slices.Contains(status.Ports, portHTTPS) || !isServed(ingress, 0) || isServed(ingress, portHTTPS) {
+			continue
+		}
+		found = append(found, Problem{
+			Object: Name{"Ingress", status.Namespace, status.Name}, Reason: route.ReasonInvalidCertificate,
+			Message: "spec.tls: it is not served at port 443, since no certificate of it can be; " +
+				"kubectl events -n " + status.Namespace + " --for ingress/" + status.Name + " says why",
+		})
+	}
+	return found
+}
+
+const portHTTPS int32 = 443
+
+// isServed reports whether the status of an Ingress has an address with a port; 0: any.
+func isServed(ingress *networkingv1.Ingress, port int32) bool {
+	return slices.ContainsFunc(ingress.Status.LoadBalancer.Ingress, func(point networkingv1.IngressLoadBalancerIngress) bool {
+		return slices.ContainsFunc(point.Ports, func(p networkingv1.IngressPortStatus) bool { return port == 0 || p.Port == port })
+	})
 }
 
 // gatewayProblems are those of classes, Gateways, ListenerSets and their listeners.

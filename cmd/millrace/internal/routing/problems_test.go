@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package routing
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/routetest"
+)
+
+// TestCertificatesOfIngresses: an Ingress whose certificate the gateway does not serve is told,
+// although nobody but the gateway has seen the certificate.
+func TestCertificatesOfIngresses(t *testing.T) {
+	for name, test := range map[string]struct {
+		tls, status string
+		told        bool
+	}{
+		"served":              {"[{hosts: [a.example], secretName: tls}]", "[{ip: 203.0.113.1, ports: [{port: 80, protocol: TCP}, {port: 443, protocol: TCP}]}]", false},
+		"a bad certificate":   {"[{hosts: [a.example], secretName: tls}]", "[{ip: 203.0.113.1, ports: [{port: 80, protocol: TCP}]}]", true},
+		"nothing written yet": {"[{hosts: [a.example], secretName: tls}]", "[]", false},
+		"no TLS":              {"[]", "[{ip: 203.0.113.1, ports: [{port: 80, protocol: TCP}]}]", false},
+	} {
+		objects, err := routetest.Parse(fmt.Appendf(nil, `
+apiVersion: networking.k8s.io/v1
+kind: IngressClass
+metadata: {name: millrace}
+spec: {controller: millrace.io/ingress}
+---
+apiVersion: v1
+kind: Service
+metadata: {namespace: shop, name: web}
+spec: {ports: [{port: 80}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {namespace: shop, name: web}
+spec:
+  ingressClassName: millrace
+  tls: %s
+  rules: [{host: a.example, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}}]
+status: {loadBalancer: {ingress: %s}}
+`, test.tls, test.status))
+		if err != nil {
+			t.Fatal(err)
+		}
+		problems := Compile(&Input{Objects: *objects, Namespace: "millrace-system"}).problems(Choice{})
+		if told := len(problems) == 1 && problems[0].Reason == route.ReasonInvalidCertificate &&
+			strings.HasPrefix(problems[0].Message, "spec.tls: "); told != test.told || !told && len(problems) > 0 {
+			t.Errorf("%s: told %+v, want %v", name, problems, test.told)
+		}
+	}
+}

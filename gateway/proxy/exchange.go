@@ -143,7 +143,7 @@ func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		// The limits of requests do not hold for what follows.
 		_ = conn.SetDeadline(time.Time{})
 		if a.webSocket != nil {
-			conn = newWebSocket(conn, a.webSocket)
+			conn = newWebSocket(a.webSocket, conn)
 		}
 	}
 	return conn, buffered, err

@@ -34,7 +34,7 @@ type webSocket struct {
 	frames frames
 }
 
-func newWebSocket(conn net.Conn, ended context.Context) *webSocket {
+func newWebSocket(ended context.Context, conn net.Conn) *webSocket {
 	w := &webSocket{Conn: conn}
 	w.stop = context.AfterFunc(ended, w.leave)
 	return w

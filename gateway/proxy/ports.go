@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// makePorts puts listeners and groups together. Where no listener has changed, only the groups
+// that have are replaced.
+func (b *builder) makePorts() error {
+	if b.old.ports != nil && !b.relisted {
+		return b.patchPorts()
+	}
+	if b.ports(maps.Keys(b.table.listeners), maps.Keys(b.table.groups)) == nil {
+		return nil
+	}
+	// In order, so that an error is the same each time.
+	return b.ports(slices.Values(slices.Sorted(maps.Keys(b.table.listeners))),
+		slices.Values(slices.Sorted(maps.Keys(b.table.groups))))
+}
+
+func (b *builder) ports(listeners, groups iter.Seq[string]) error {
+	b.table.ports = map[uint16]*port{}
+	b.table.sites = make(map[string]*site, len(b.table.listeners))
+	for name := range listeners {
+		listener := b.table.listeners[name].value
+		number, err := portNumber(listener.resource.GetTargetPort())
+		if err != nil {
+			return fmt.Errorf("resource %s: %w", name, err)
+		}
+		at := b.table.ports[number]
+		encrypted := listener.resource.GetProtocol() != resource.Listener_HTTP
+		if at == nil {
+			at = &port{number: number, tls: encrypted}
+			b.table.ports[number] = at
+		}
+		if at.tls != encrypted {
+			return fmt.Errorf("resource %s: port %d has both TLS and plain text", name, number)
+		}
+		at.bytes = at.bytes || listener.tunnels()
+		b.table.sites[name] = &site{listener: listener}
+		if err := at.sites.Add(listener.resource.GetHostname(), b.table.sites[name]); err != nil {
+			return fmt.Errorf("resource %s: port %d: %w", name, number, err)
+		}
+	}
+	for name := range groups {
+		if err := b.addGroup(name, b.table.sites); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addGroup adds a group to its sites.
+func (b *builder) addGroup(name string, sites map[string]*site) error {
+	group := b.table.groups[name]
+	for _, at := range group.from.GetRouteGroup().GetListeners() {
+		site := sites[at]
+		if site == nil {
+			return missing(group.from, "listener", at)
+		}
+		if err := site.groups.Add(group.from.GetRouteGroup().GetHostname(), group.value); err != nil {
+			return fmt.Errorf("resource %s: listener %s: %w", name, at, err)
+		}
+	}
+	return nil
+}
+
+// patchPorts gives the sites of groups that have changed other groups. What the old table has
+// is not touched: requests use it.
+func (b *builder) patchPorts() error {
+	b.table.ports, b.table.sites = b.old.ports, b.old.sites
+	names := b.changedGroups()
+	if len(names) == 0 {
+		return nil
+	}
+	// changed are the sites with their own copy of the groups, by listener.
+	changed := map[string]*site{}
+	own := func(listeners []string) {
+		for _, name := range listeners {
+			if before := b.old.sites[name]; before != nil && changed[name] == nil {
+				changed[name] = &site{listener: before.listener, groups: before.groups.Clone()}
+			}
+		}
+	}
+	for _, name := range names {
+		own(b.changes[name].old.GetRouteGroup().GetListeners())
+		own(b.changes[name].now.GetRouteGroup().GetListeners())
+	}
+	for _, name := range names {
+		before := b.changes[name].old.GetRouteGroup()
+		for _, at := range before.GetListeners() {
+			changed[at].groups.Remove(before.GetHostname())
+		}
+	}
+	for _, name := range names {
+		if b.changes[name].now.GetRouteGroup() != nil {
+			if err := b.addGroup(name, changed); err != nil {
+				return err
+			}
+		}
+	}
+	b.replaceSites(changed)
+	return nil
+}
+
+// changedGroups are the names of groups that have come, gone or changed, in order.
+func (b *builder) changedGroups() []string {
+	var names []string
+	for name, each := range b.changes {
+		if each.old.GetRouteGroup() != nil || each.now.GetRouteGroup() != nil {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// replaceSites puts sites in the place of those of the same listeners.
+func (b *builder) replaceSites(changed map[string]*site) {
+	b.table.sites, b.table.ports = maps.Clone(b.table.sites), maps.Clone(b.table.ports)
+	copied := map[uint16]*port{}
+	for name, site := range changed {
+		b.table.sites[name] = site
+		number := uint16(site.resource.GetTargetPort())
+		if copied[number] == nil {
+			before := b.table.ports[number]
+			copied[number] = &port{number: number, tls: before.tls, bytes: before.bytes, sites: before.sites.Clone()}
+			b.table.ports[number] = copied[number]
+		}
+		copied[number].sites.Replace(site.resource.GetHostname(), site)
+	}
+}

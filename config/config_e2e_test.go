@@ -108,6 +108,11 @@ func testBGPRules(t *testing.T, admin client.Client) {
 		{"LBPeer", peer + `,"peerASN":64512,"sourceAddress":"2001:db8::1"`, "family of peerAddress"},
 		{"LBPeer", peer + `,"peerASN":64512,"sourceAddress":"198.51.100.2","sourceInterface":"lo"`, "either sourceAddress"},
 		{"LBPeer", peer + `,"peerASN":64512,"passwordSecretRef":{"name":""}`, "passwordSecretRef"},
+		{"VIPAdvertisement", `"communities":["64512:1","64512:1:2","rt:4200000001:7","soo:64512:100000","no-export"],"med":0,"asPathPrepend":3`, ""},
+		{"VIPAdvertisement", `"communities":["no-way"]`, "communities"},
+		{"VIPAdvertisement", `"communities":["rt:1:4294967296"]`, "numbers of a community"},
+		{"VIPAdvertisement", `"med":-1`, "med"},
+		{"VIPAdvertisement", `"asPathPrepend":17`, "asPathPrepend"},
 	} {
 		object := &unstructured.Unstructured{}
 		content := fmt.Sprintf(`{"apiVersion":"millrace.io/v1alpha1","kind":%q,"metadata":{"generateName":"rule-"},"spec":{%s}}`,

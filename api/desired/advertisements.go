@@ -3,6 +3,7 @@
 package desired
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -29,8 +30,41 @@ type Advertisement struct {
 	// both are sorted, each once.
 	Communities      []uint32
 	LargeCommunities [][3]uint32
-	// LocalPreference is nil where none is set (RFC 4271, section 5.1.5).
-	LocalPreference *uint32
+	// ExtendedCommunities are sorted, each once.
+	ExtendedCommunities []ExtendedCommunity
+	// LocalPreference is nil where none is set (RFC 4271, section 5.1.5), and so is MED.
+	LocalPreference, MED *uint32
+	// Prepend is how often the node's system is put before the path more than once.
+	Prepend uint8
+}
+
+// ExtendedCommunity is one of an autonomous system (RFC 4360, RFC 5668).
+type ExtendedCommunity struct {
+	// Subtype is RouteTarget or SiteOfOrigin.
+	Subtype byte
+	// Value has 32 bits for an ASN of 16, and 16 for a larger one.
+	ASN, Value uint32
+}
+
+// Subtypes of extended communities.
+const (
+	RouteTarget  byte = 2
+	SiteOfOrigin byte = 3
+)
+
+func (c ExtendedCommunity) compare(other ExtendedCommunity) int {
+	return cmp.Or(cmp.Compare(c.Subtype, other.Subtype), cmp.Compare(c.ASN, other.ASN), cmp.Compare(c.Value, other.Value))
+}
+
+// wellKnown are the communities with a name (IANA, BGP Well-known Communities).
+var wellKnown = map[string]uint32{
+	"graceful-shutdown":   0xffff0000, // RFC 8326
+	"accept-own":          0xffff0001, // RFC 7611
+	"blackhole":           0xffff029a, // RFC 7999
+	"no-export":           0xffffff01, // RFC 1997
+	"no-advertise":        0xffffff02,
+	"no-export-subconfed": 0xffffff03,
+	"no-peer":             0xffffff04, // RFC 3765
 }
 
 // ParseAdvertisement reads a VIPAdvertisement. Of an invalid one only Name and
@@ -56,6 +90,13 @@ func ParseAdvertisement(object *millracev1alpha1.VIPAdvertisement) (Advertisemen
 	advertisement.Communities = slices.Compact(advertisement.Communities)
 	slices.SortFunc(advertisement.LargeCommunities, func(a, b [3]uint32) int { return slices.Compare(a[:], b[:]) })
 	advertisement.LargeCommunities = slices.Compact(advertisement.LargeCommunities)
+	slices.SortFunc(advertisement.ExtendedCommunities, ExtendedCommunity.compare)
+	advertisement.ExtendedCommunities = slices.Compact(advertisement.ExtendedCommunities)
+	if spec.MED != nil {
+		med := uint32(p.within("spec.med", *spec.MED, 0, math.MaxUint32))
+		advertisement.MED = &med
+	}
+	advertisement.Prepend = uint8(p.within("spec.asPathPrepend", int64(spec.ASPathPrepend), 0, 16))
 	if spec.LocalPreference != nil {
 		preference := uint32(p.within("spec.localPreference", *spec.LocalPreference, 0, math.MaxUint32))
 		advertisement.LocalPreference = &preference
@@ -63,17 +104,27 @@ func ParseAdvertisement(object *millracev1alpha1.VIPAdvertisement) (Advertisemen
 	return advertisement, p.found
 }
 
-// addCommunity adds "a:b", two numbers of 16 bits (RFC 1997), or "a:b:c", three
-// of 32 bits (RFC 8092).
+// addCommunity adds "a:b", two numbers of 16 bits (RFC 1997), "a:b:c", three of 32 bits (RFC
+// 8092), an extended one, "rt:a:b" or "soo:a:b", or one that has a name.
 func (a *Advertisement) addCommunity(text string) error {
+	if value, found := wellKnown[text]; found {
+		a.Communities = append(a.Communities, value)
+		return nil
+	}
 	parts := strings.Split(text, ":")
+	switch parts[0] {
+	case "rt":
+		return a.addExtended(RouteTarget, text, parts[1:])
+	case "soo":
+		return a.addExtended(SiteOfOrigin, text, parts[1:])
+	}
 	width := 16
 	switch len(parts) {
 	case 2:
 	case 3:
 		width = 32
 	default:
-		return fmt.Errorf("%q is neither a community (64512:100) nor a large community (64512:1:100)", text)
+		return fmt.Errorf("%q is neither a community (64512:100, or a well-known name) nor a large (64512:1:100) or extended one (rt:64512:100)", text)
 	}
 	var numbers [3]uint32
 	for i, part := range parts {
@@ -88,6 +139,28 @@ func (a *Advertisement) addCommunity(text string) error {
 	} else {
 		a.LargeCommunities = append(a.LargeCommunities, numbers)
 	}
+	return nil
+}
+
+// addExtended adds a community of an autonomous system: two octets of ASN leave four for the
+// value, four leave two.
+func (a *Advertisement) addExtended(subtype byte, text string, parts []string) error {
+	if len(parts) != 2 {
+		return fmt.Errorf("%q: an extended community has two numbers after its name (rt:64512:100)", text)
+	}
+	asn, err := strconv.ParseUint(parts[0], 10, 32)
+	if err != nil {
+		return fmt.Errorf("%q: %q must be a number from 0 to %d", text, parts[0], uint32(math.MaxUint32))
+	}
+	width := 32
+	if asn > math.MaxUint16 {
+		width = 16
+	}
+	value, err := strconv.ParseUint(parts[1], 10, width)
+	if err != nil {
+		return fmt.Errorf("%q: %q must be a number from 0 to %d", text, parts[1], uint64(1)<<width-1)
+	}
+	a.ExtendedCommunities = append(a.ExtendedCommunities, ExtendedCommunity{subtype, uint32(asn), uint32(value)})
 	return nil
 }
 

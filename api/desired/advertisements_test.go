@@ -14,7 +14,7 @@ import (
 
 func TestAdvertisements(t *testing.T) {
 	type spec = millracev1alpha1.VIPAdvertisementSpec
-	tooHigh := int64(1 << 32)
+	tooHigh, tooLow := int64(1<<32), int64(-1)
 	tests := []struct {
 		name     string
 		spec     spec
@@ -28,6 +28,16 @@ func TestAdvertisements(t *testing.T) {
 		}},
 		{"selectors", spec{ServiceSelector: badSelector, NodeSelector: badSelector}, []string{
 			"adv Invalid spec.nodeSelector: ", "adv Invalid spec.serviceSelector: ",
+		}},
+		{"extended communities", spec{Communities: []string{"rt:1:4294967296", "rt:70000:65536", "soo:x:1", "rt:1"}}, []string{
+			`adv Invalid spec.communities[0]: "rt:1:4294967296": "4294967296" must be a number from 0 to 4294967295`,
+			`adv Invalid spec.communities[1]: "rt:70000:65536": "65536" must be a number from 0 to 65535`,
+			`adv Invalid spec.communities[2]: "soo:x:1": "x" must be a number from 0 to 4294967295`,
+			`adv Invalid spec.communities[3]: "rt:1": an extended community has two numbers after its name`,
+		}},
+		{"MED and prepend", spec{MED: &tooLow, ASPathPrepend: 17}, []string{
+			"adv Invalid spec.med: -1 is not between 0 and 4294967295",
+			"adv Invalid spec.asPathPrepend: 17 is not between 0 and 16",
 		}},
 		{"communities", spec{Communities: []string{"65536:1", "1:2:4294967296", "1", "1:2:3:4", "a:b", "-1:1"}}, []string{
 			`adv Invalid spec.communities[0]: "65536:1": "65536" must be a number from 0 to 65535`,
@@ -50,12 +60,15 @@ func TestAdvertisements(t *testing.T) {
 }
 
 func TestParseAdvertisement(t *testing.T) {
-	preference := int64(200)
+	preference, med := int64(200), int64(0)
 	object := &millracev1alpha1.VIPAdvertisement{
 		ObjectMeta: metav1.ObjectMeta{Name: "adv"},
 		Spec: millracev1alpha1.VIPAdvertisementSpec{
 			Pools: []string{"b", "a"}, Peers: []string{"r"}, LocalPreference: &preference,
-			Communities: []string{"65535:0", "64512:1:2", "64512:100", "64512:100"},
+			Communities: []string{
+				"graceful-shutdown", "65535:0", "64512:1:2", "64512:100", "64512:100", "soo:70000:1", "rt:64512:100000", "rt:64512:100000",
+			},
+			MED: &med, ASPathPrepend: 3,
 		},
 	}
 	got, problems := ParseAdvertisement(object)
@@ -67,6 +80,7 @@ func TestParseAdvertisement(t *testing.T) {
 	want := Advertisement{
 		Name: "adv", Pools: []string{"a", "b"}, Peers: []string{"r"}, LocalPreference: &low,
 		Communities: []uint32{64512<<16 | 100, 65535 << 16}, LargeCommunities: [][3]uint32{{64512, 1, 2}},
+		ExtendedCommunities: []ExtendedCommunity{{RouteTarget, 64512, 100000}, {SiteOfOrigin, 70000, 1}}, MED: new(uint32), Prepend: 3,
 	}
 	if len(problems) > 0 || !reflect.DeepEqual(got, want) {
 		t.Errorf("ParseAdvertisement = %+v, %v, want %+v", got, problems, want)

@@ -51,16 +51,33 @@ type VIPAdvertisementSpec struct {
 	// +listType=set
 	Peers []string `json:"peers,omitempty"`
 
-	// Communities (RFC 1997, "64512:100") and large communities (RFC 8092,
-	// "64512:1:100") of the routes.
+	// Communities of the routes: plain (RFC 1997, "64512:100"), large (RFC 8092,
+	// "64512:1:100"), extended (RFC 4360, "rt:64512:100" for a route target, "soo:64512:100"
+	// for a site of origin) and well-known ones by name.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=32
 	// +kubebuilder:validation:items:XValidation:rule="self.split(':').all(n, !n.matches('^[0-9]{1,10}$') || int(n) <= (self.split(':').size() == 2 ? 65535 : 4294967295))",message="the numbers of a community are from 0 to 65535 (64512:100), those of a large community from 0 to 4294967295 (64512:1:100)"
-	// +kubebuilder:validation:items:Pattern=`^[0-9]{1,10}:[0-9]{1,10}(:[0-9]{1,10})?$`
+	// +kubebuilder:validation:items:Pattern=`^([0-9]{1,10}:[0-9]{1,10}(:[0-9]{1,10})?|(rt|soo):[0-9]{1,10}:[0-9]{1,10}|graceful-shutdown|accept-own|blackhole|no-export|no-advertise|no-export-subconfed|no-peer)$`
 	// +listType=set
 	Communities []string `json:"communities,omitempty"`
+
+	// MED is the multi-exit discriminator of the routes: of the routes of one autonomous
+	// system, routers prefer the lowest (RFC 4271, section 5.1.4). Absent: none is sent.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4294967295
+	MED *int64 `json:"med,omitempty"`
+
+	// ASPathPrepend is how often localASN is in the path of the routes besides the once that
+	// it always is, so that routers prefer others. It is for external sessions only.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=16
+	ASPathPrepend int32 `json:"asPathPrepend,omitempty"`
 
 	// LocalPreference of the routes in sessions inside one autonomous system
 	// (RFC 4271, section 5.1.5).

@@ -644,6 +644,11 @@ func (in *VIPAdvertisementSpec) DeepCopyInto(out *VIPAdvertisementSpec) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.MED != nil {
+		in, out := &in.MED, &out.MED
+		*out = new(int64)
+		**out = **in
+	}
 	if in.LocalPreference != nil {
 		in, out := &in.LocalPreference, &out.LocalPreference
 		*out = new(int64)

@@ -275,8 +275,13 @@ func (t target) route(m *model.Model, vip netip.Addr) Route {
 		NextHop:          nextHop(m.Self, vip),
 		Communities:      t.advertisement.Communities,
 		LargeCommunities: t.advertisement.LargeCommunities,
+		MED:              t.advertisement.MED,
+
+		ExtendedCommunities: t.advertisement.ExtendedCommunities,
 	}
-	if t.peer.ASN == t.peer.LocalASN {
+	if t.peer.External() {
+		route.Prepend = t.advertisement.Prepend
+	} else {
 		route.LocalPreference = t.advertisement.LocalPreference
 	}
 	return route

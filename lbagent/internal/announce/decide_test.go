@@ -266,18 +266,19 @@ func TestAttributes(t *testing.T) {
 	six.Key.VIP = vip6
 	m.Frontends = append(m.Frontends, six)
 	m.Advertisements = []model.Advertisement{
-		{Name: "a", Peers: []string{"r2"}, Communities: []uint32{1}, LocalPreference: &high},
-		{Name: "b", LargeCommunities: [][3]uint32{{1, 2, 3}}, LocalPreference: &low},
+		{Name: "a", Peers: []string{"r2"}, Communities: []uint32{1}, LocalPreference: &high, MED: &low, Prepend: 2},
+		{Name: "b", LargeCommunities: [][3]uint32{{1, 2, 3}}, LocalPreference: &low, Prepend: 1},
 	}
 	routes, decisions := Decide(m, nodeWith(planned(m), planned(m)))
 	want := Routes{
 		// Outside our autonomous system a local preference means nothing.
 		"r1": {
-			{Prefix: netip.PrefixFrom(vip4, 32), NextHop: node4, LargeCommunities: [][3]uint32{{1, 2, 3}}},
-			{Prefix: netip.PrefixFrom(vip6, 128), NextHop: node6, LargeCommunities: [][3]uint32{{1, 2, 3}}},
+			{Prefix: netip.PrefixFrom(vip4, 32), NextHop: node4, LargeCommunities: [][3]uint32{{1, 2, 3}}, Prepend: 1},
+			{Prefix: netip.PrefixFrom(vip6, 128), NextHop: node6, LargeCommunities: [][3]uint32{{1, 2, 3}}, Prepend: 1},
 		},
-		// The first advertisement by name decides; r2 is for IPv4 alone.
-		"r2": {{Prefix: netip.PrefixFrom(vip4, 32), NextHop: node4, Communities: []uint32{1}, LocalPreference: &high}},
+		// The first advertisement by name decides; r2 is for IPv4 alone, and within our system,
+		// where no path gets longer.
+		"r2": {{Prefix: netip.PrefixFrom(vip4, 32), NextHop: node4, Communities: []uint32{1}, LocalPreference: &high, MED: &low}},
 	}
 	if !reflect.DeepEqual(routes, want) {
 		t.Errorf("routes %+v, want %+v", routes, want)

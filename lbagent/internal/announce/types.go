@@ -6,6 +6,8 @@ package announce
 
 import (
 	"net/netip"
+
+	"github.com/millrace-lb/millrace/api/desired"
 )
 
 // Route is one VIP as it is announced to one peer.
@@ -16,6 +18,13 @@ type Route struct {
 	NextHop          netip.Addr
 	Communities      []uint32
 	LargeCommunities [][3]uint32
+	// ExtendedCommunities are those of autonomous systems (RFC 4360, RFC 5668).
+	ExtendedCommunities []desired.ExtendedCommunity
+	// MED is nil where none is sent (RFC 4271, section 5.1.4).
+	MED *uint32
+	// Prepend is how often the node's system precedes the path besides the once of every
+	// external session. It is 0 within one autonomous system.
+	Prepend uint8
 	// LocalPreference is nil where it is not set; it is sent in sessions
 	// within one autonomous system only (RFC 4271, section 5.1.5).
 	LocalPreference *uint32

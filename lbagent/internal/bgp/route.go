@@ -6,18 +6,22 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"net/netip"
+	"slices"
 
 	api "github.com/osrg/gobgp/v3/api"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// path is GoBGP's form of a route. internal is true for a session within one
-// autonomous system, the only one that carries a local preference.
-func path(route announce.Route, internal bool) (*api.Path, error) {
+// path is GoBGP's form of a route to a peer. Only within one autonomous system there is a
+// local preference, and only between two a longer path.
+func path(route announce.Route, peer model.Peer) (*api.Path, error) {
 	nlri, err := anypb.New(&api.IPAddressPrefix{
 		Prefix:    route.Prefix.Addr().String(),
 		PrefixLen: uint32(route.Prefix.Bits()),
@@ -44,7 +48,23 @@ func path(route announce.Route, internal bool) (*api.Path, error) {
 	if len(route.LargeCommunities) > 0 {
 		attributes.add(&api.LargeCommunitiesAttribute{Communities: largeCommunities(route.LargeCommunities)})
 	}
-	if route.LocalPreference != nil && internal {
+	if len(route.ExtendedCommunities) > 0 {
+		extended, err := extendedCommunities(route.ExtendedCommunities)
+		if err != nil {
+			return nil, err
+		}
+		attributes.add(&api.ExtendedCommunitiesAttribute{Communities: extended})
+	}
+	if route.MED != nil {
+		attributes.add(&api.MultiExitDiscAttribute{Med: *route.MED})
+	}
+	if route.Prepend > 0 && peer.External() {
+		// GoBGP puts it before the path once more.
+		attributes.add(&api.AsPathAttribute{Segments: []*api.AsSegment{{
+			Type: api.AsSegment_AS_SEQUENCE, Numbers: slices.Repeat([]uint32{peer.LocalASN}, int(route.Prepend)),
+		}}})
+	}
+	if route.LocalPreference != nil && !peer.External() {
 		attributes.add(&api.LocalPrefAttribute{LocalPref: *route.LocalPreference})
 	}
 	if attributes.err != nil {
@@ -63,6 +83,26 @@ func largeCommunities(triples [][3]uint32) []*api.LargeCommunity {
 		})
 	}
 	return communities
+}
+
+func extendedCommunities(communities []desired.ExtendedCommunity) ([]*anypb.Any, error) {
+	encoded := make([]*anypb.Any, 0, len(communities))
+	for _, c := range communities {
+		var community proto.Message = &api.TwoOctetAsSpecificExtended{
+			IsTransitive: true, SubType: uint32(c.Subtype), Asn: c.ASN, LocalAdmin: c.Value,
+		}
+		if c.ASN > math.MaxUint16 {
+			community = &api.FourOctetAsSpecificExtended{
+				IsTransitive: true, SubType: uint32(c.Subtype), Asn: c.ASN, LocalAdmin: c.Value,
+			}
+		}
+		message, err := anypb.New(community)
+		if err != nil {
+			return nil, fmt.Errorf("encode an extended community: %w", err)
+		}
+		encoded = append(encoded, message)
+	}
+	return encoded, nil
 }
 
 // attributeList encodes path attributes and keeps the first error.

@@ -120,12 +120,11 @@ func (s *session) setRoutes(routes []announce.Route) error {
 		}
 		delete(s.routes, prefix)
 	}
-	internal := !s.peer.External()
 	for prefix, route := range wanted {
 		if have, ok := s.routes[prefix]; ok && equal(have, route) {
 			continue
 		}
-		if err := s.speaker.addRoute(route, internal); err != nil {
+		if err := s.speaker.addRoute(route, s.peer); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -135,11 +134,12 @@ func (s *session) setRoutes(routes []announce.Route) error {
 }
 
 func equal(a, b announce.Route) bool {
-	sameLocalPreference := a.LocalPreference == b.LocalPreference ||
-		a.LocalPreference != nil && b.LocalPreference != nil && *a.LocalPreference == *b.LocalPreference
-	return a.Prefix == b.Prefix && a.NextHop == b.NextHop && sameLocalPreference &&
+	same := func(a, b *uint32) bool { return a == b || a != nil && b != nil && *a == *b }
+	return a.Prefix == b.Prefix && a.NextHop == b.NextHop && a.Prepend == b.Prepend &&
+		same(a.LocalPreference, b.LocalPreference) && same(a.MED, b.MED) &&
 		slices.Equal(a.Communities, b.Communities) &&
-		slices.Equal(a.LargeCommunities, b.LargeCommunities)
+		slices.Equal(a.LargeCommunities, b.LargeCommunities) &&
+		slices.Equal(a.ExtendedCommunities, b.ExtendedCommunities)
 }
 
 // handle takes a state of the session.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -34,6 +35,9 @@ func TestEqual(t *testing.T) {
 		"no preference":    {func(r *announce.Route) { r.LocalPreference = nil }, false},
 		"next hop":         {func(r *announce.Route) { r.NextHop = routerIPv4 }, false},
 		"communities":      {func(r *announce.Route) { r.Communities = nil }, false},
+		"MED":              {func(r *announce.Route) { r.MED = &other }, false},
+		"prepend":          {func(r *announce.Route) { r.Prepend = 1 }, false},
+		"extended":         {func(r *announce.Route) { r.ExtendedCommunities = []desired.ExtendedCommunity{{ASN: 1}} }, false},
 		"large":            {func(r *announce.Route) { r.LargeCommunities = [][3]uint32{{1, 2, 4}} }, false},
 	} {
 		changed := base()

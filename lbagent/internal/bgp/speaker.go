@@ -103,8 +103,8 @@ func (s *speaker) deletePeer(at netip.AddrPort) error {
 	return nil
 }
 
-func (s *speaker) addRoute(route announce.Route, internal bool) error {
-	path, err := path(route, internal)
+func (s *speaker) addRoute(route announce.Route, peer model.Peer) error {
+	path, err := path(route, peer)
 	if err != nil {
 		return fmt.Errorf("route %s: %w", route.Prefix, err)
 	}
@@ -115,7 +115,7 @@ func (s *speaker) addRoute(route announce.Route, internal bool) error {
 }
 
 func (s *speaker) deleteRoute(route announce.Route) error {
-	path, err := path(route, false)
+	path, err := path(route, model.Peer{})
 	if err != nil {
 		return fmt.Errorf("route %s: %w", route.Prefix, err)
 	}

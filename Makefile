@@ -55,6 +55,11 @@ test-unit: prerequisites ## Run the tests of the packages; those of the data pla
 test-e2e: prerequisites build image ## Run the end-to-end tests on a real cluster (root).
 	@TIMEFORMAT='test-e2e took %0R s'; time AGAIN=$(AGAIN) hack/test-e2e.sh
 
+# COUNT=5 runs it so often with each, a lab of its own each time; AGAIN=1 as in test-e2e.
+.PHONY: test-cni
+test-cni: prerequisites build image ## Run the whole path in short with each CNI (root); CNI="NAME…", COUNT=N.
+	@TIMEFORMAT='test-cni took %0R s'; time AGAIN=$(AGAIN) COUNT=$(COUNT) hack/test-cni.sh $(CNI)
+
 .PHONY: test-load
 test-load: prerequisites build image ## Hold that requests at a rate survive all that changes in layer 7 (root, five minutes).
 	go test -tags 'e2e load' -run '^TestIngressUnderLoad$$' -count $(or $(COUNT),1) -timeout 0 -v ./test/e2e

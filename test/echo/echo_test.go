@@ -177,6 +177,21 @@ func TestUDP(t *testing.T) {
 		if got.Requests != 20 || got.PerPod["p1"] != 20 || got.PerNode["-"] != 20 || got.Clients[client] != 20 {
 			t.Errorf("%s: report %+v", address, got)
 		}
+		pushed, err := runJSON[answer](t, push, "--to", address, "--after", "20ms")
+		if err != nil || pushed.Pod != "p1" {
+			t.Errorf("%s: pushed by %+v, %v", address, pushed, err)
+		}
+	}
+}
+
+func TestLaterWanted(t *testing.T) {
+	for payload, want := range map[string]time.Duration{
+		"later 2s": 2 * time.Second, "later 2s more": 2 * time.Second,
+		"later": 0, "later 2": 0, "later -2s": 0, "later 6m": 0, "sooner 2s": 0, "": 0,
+	} {
+		if got, found := laterWanted([]byte(payload)); got != want && found || found != (want != 0) {
+			t.Errorf("%q: %s, %t, want %s", payload, got, found, want)
+		}
 	}
 }
 

@@ -5,7 +5,7 @@
 //   - the process that keeps a pod's namespaces: pause
 //   - the servers behind Services: serve, sink
 //   - a DNS of Services: dns
-//   - clients, which print what they saw as JSON: load, web, udp, hold, flood, mtu,
+//   - clients, which print what they saw as JSON: load, web, udp, push, hold, flood, mtu,
 //     fetch, upload, api
 //
 // Clients exit with 1 when anything went wrong.
@@ -40,6 +40,7 @@ var commands = map[string]command{
 	"sink":   sink,
 	"load":   load,
 	"udp":    udp,
+	"push":   push,
 	"fetch":  fetch,
 	"hold":   hold,
 	"flood":  flood,

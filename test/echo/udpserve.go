@@ -15,7 +15,7 @@ import (
 const maxDatagram = 65535
 
 // udpServer answers each datagram with "POD NODE CLIENT PAYLOAD", and "size N …" with so
-// many bytes in one piece. It answers from the address that the datagram was sent to,
+// many bytes in one piece. "later DURATION" is answered again after that time. It answers from the address that the datagram was sent to,
 // whatever addresses the host has. There is a socket per family, because only those of one
 // family tell that address for both.
 type udpServer struct {
@@ -103,8 +103,12 @@ func (s *udpServer) answer(socket *net.UDPConn, client net.Addr, payload []byte,
 		answerOfSize(socket, socket == s.raw6, size, send)
 		return
 	}
+	answer := s.reply(client, payload)
+	if wait, found := laterWanted(payload); found {
+		answerLater(wait, send, answer)
+	}
 	// An answer that cannot be sent is a lost one, as any datagram may be.
-	_ = send(s.reply(client, payload))
+	_ = send(answer)
 }
 
 func (s *udpServer) reply(client net.Addr, payload []byte) []byte {

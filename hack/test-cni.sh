@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs test/cni once on a lab of each CNI: those named, else all. kube-proxy's mode is
+# nftables with ptp, and iptables with the others.
+#
+# With COUNT=N each runs N times. With AGAIN=1 what failed runs once more, on a lab of its own:
+# what passes then is listed as unsteady, and fails nothing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+names=("$@")
+[ ${#names[@]} -gt 0 ] || names=(ptp flannel)
+binary=$(mktemp)
+trap 'rm -f "$binary"' EXIT
+go test -c -tags cni -o "$binary" ./test/cni
+
+# run CNI: one run on a lab of its own.
+run() {
+	local proxy=iptables
+	[ "$1" != ptp ] || proxy=nftables
+	(cd test/cni && MILLRACE_LAB_CNI=$1 MILLRACE_LAB_KUBE_PROXY=$proxy "$binary" -test.timeout 15m -test.v)
+}
+
+failed=() unsteady=()
+for name in "${names[@]}"; do
+	for ((i = 1; i <= ${COUNT:-1}; i++)); do
+		start=$SECONDS result=ok
+		if ! run "$name"; then
+			result=FAIL
+			if [ -n "${AGAIN:-}" ] && run "$name"; then
+				result=unsteady
+				unsteady+=("$name")
+			fi
+		fi
+		[ "$result" != FAIL ] || failed+=("$name")
+		echo "$result	$name	$((SECONDS - start)) s"
+	done
+done
+if [ ${#unsteady[@]} -gt 0 ]; then
+	echo "test-cni: unsteady, failed once and passed when run again: ${unsteady[*]}" >&2
+fi
+if [ ${#failed[@]} -gt 0 ]; then
+	echo "test-cni: failed: ${failed[*]}" >&2
+	exit 1
+fi

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cni
+
+package cni
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	nodes = 3
+	pods  = 6
+
+	requests  = 300
+	datagrams = 200
+	megabytes = 1 << 20
+
+	// conntrackSeconds is how long the kernels remember UDP here, in place of 30 and 120 s, and
+	// idle is longer.
+	conntrackSeconds = "3"
+	idle             = 8 * time.Second
+)
+
+// onNodes runs a command on every node.
+func onNodes(ctx context.Context, command ...string) error {
+	var errs []error
+	for n := 1; n <= nodes; n++ {
+		_, err := cluster.Exec(ctx, fmt.Sprintf("node%d", n), command...)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// The pods see the client's own address, whichever node took its packets.
+func TestTraffic(t *testing.T) {
+	for _, service := range []string{"echo", "echo-local"} {
+		for _, vip := range vips(t, service) {
+			load, err := cluster.Requests(t.Context(), vip, requests)
+			must(t, err)
+			if err := load.Check(pods, client(vip)); err != nil {
+				t.Errorf("%s, requests to %s: %v", service, vip, err)
+			}
+			load, err = cluster.Datagrams(t.Context(), vip, datagrams)
+			must(t, err)
+			if err := load.Check(pods, client(vip)); err != nil {
+				t.Errorf("%s, datagrams to %s: %v", service, vip, err)
+			}
+		}
+	}
+}
+
+func TestTransfers(t *testing.T) {
+	for _, vip := range vips(t, "echo") {
+		must(t, cluster.Download(t.Context(), vip, 50*megabytes))
+		must(t, cluster.Upload(t.Context(), vip, 50*megabytes))
+	}
+}
+
+// A pod sends first after the kernel has forgotten the flow: the client gets it from the VIP,
+// and the pod sees no other client afterwards.
+func TestIdleUDP(t *testing.T) {
+	must(t, onNodes(t.Context(), "sh", "-ec", "cd /proc/sys/net/netfilter; for name in nf_conntrack_udp_timeout "+
+		"nf_conntrack_udp_timeout_stream; do echo "+conntrackSeconds+" > $name; done"))
+	pushed := make(chan error)
+	count := 0
+	for _, service := range []string{"echo", "echo-local"} {
+		for _, vip := range vips(t, service) {
+			// The ways of several flows differ.
+			for range 3 {
+				count++
+				go func() {
+					err := cluster.Push(t.Context(), vip, idle)
+					if err != nil {
+						err = fmt.Errorf("%s: %w", vip, err)
+					}
+					pushed <- err
+				}()
+			}
+		}
+	}
+	for range count {
+		if err := <-pushed; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The kernels forget all connections again and again, while pods send and while they receive.
+func TestForgottenTCP(t *testing.T) {
+	for _, vip := range vips(t, "echo") {
+		ended := make(chan error, 1)
+		go func() {
+			ended <- errors.Join(cluster.Download(t.Context(), vip, 50*megabytes), cluster.Upload(t.Context(), vip, 50*megabytes))
+		}()
+		flushes := 0
+		for running := true; running; flushes++ {
+			must(t, onNodes(t.Context(), "conntrack", "-F"))
+			select {
+			case err := <-ended:
+				running = false
+				if err != nil {
+					t.Errorf("%s, while conntrack was emptied %d times: %v", vip, flushes, err)
+				}
+			default:
+			}
+		}
+		t.Logf("%s: conntrack was emptied %d times", vip, flushes)
+	}
+}
+
+// VIPs serve those inside the cluster, too.
+func TestClientsInside(t *testing.T) {
+	echo := filepath.Join(cluster.Root(), "bin", "echo")
+	out, err := cluster.Kubectl(t.Context(), "get", "pods", "-l", "app=echo", "-o", "name")
+	must(t, err)
+	pod := strings.Fields(string(out))[0]
+	for _, vip := range vips(t, "echo") {
+		load := []string{"load", "--url", "http://" + netip.AddrPortFrom(vip, 80).String() + "/", "--requests", "60", "--keepalive=false"}
+		udp := []string{"udp", "--to", netip.AddrPortFrom(vip, 80).String(), "--count", "60"}
+		for _, args := range [][]string{load, udp} {
+			for name, command := range map[string][]string{
+				"a pod":               append([]string{"kubectl", "exec", pod, "--", "/echo"}, args...),
+				"a pod on the host":   append([]string{"kubectl", "exec", "on-host", "--", "/echo"}, args...),
+				"a process of a node": append([]string{"exec", "node1", "--", echo}, args...),
+			} {
+				if out, err := cluster.Run(t.Context(), command...); err != nil {
+					t.Errorf("%s asks %s by %s: %v: %s", name, vip, args[0], err, out)
+				}
+			}
+		}
+	}
+}
+
+// Source ranges admit by the client's own address.
+func TestSourceRanges(t *testing.T) {
+	addresses := vips(t, "echo")
+	restrict := func(ranges string) {
+		t.Helper()
+		_, err := cluster.Kubectl(t.Context(), "patch", "service", "echo", "--type=merge",
+			"-p", `{"spec":{"loadBalancerSourceRanges":`+ranges+`}}`)
+		must(t, err)
+	}
+	admitted := func(want bool) {
+		t.Helper()
+		for _, vip := range addresses {
+			eventually(t, func(ctx context.Context) error {
+				load, err := cluster.Datagrams(ctx, vip, 10)
+				if err != nil {
+					return err
+				}
+				if load.Requests == 0 || want && load.Errors > 0 || !want && load.Errors < load.Requests {
+					return fmt.Errorf("%d of %d datagrams to %s failed, admitted is to be %t", load.Errors, load.Requests, vip, want)
+				}
+				return nil
+			})
+		}
+	}
+	restrict(`["198.51.100.130/32","2001:db8:0:2::130/128"]`)
+	admitted(true)
+	restrict(`["198.51.100.131/32","2001:db8:0:2::131/128"]`)
+	admitted(false)
+	restrict(`null`)
+	admitted(true)
+}
+
+// No request fails while a node is drained.
+func TestDrain(t *testing.T) {
+	t.Cleanup(func() {
+		_, err := cluster.Kubectl(context.Background(), "uncordon", "node3")
+		must(t, err)
+	})
+	for _, vip := range vips(t, "echo")[:1] {
+		load, err := cluster.RequestsWhile(t.Context(), vip, 50, func(ctx context.Context) error {
+			_, err := cluster.Kubectl(ctx, "drain", "node3", "--ignore-daemonsets", "--force", "--timeout=60s")
+			if err != nil {
+				return err
+			}
+			return cluster.RolledOut(ctx, "default", "deployment/echo")
+		})
+		must(t, err)
+		if load.Errors != 0 || load.Requests == 0 {
+			t.Errorf("%d of %d requests failed: %q", load.Errors, load.Requests, load.FirstErrors)
+		}
+	}
+}

@@ -42,7 +42,8 @@ func readKernels(file string) ([]kernel, error) {
 
 // modules are what the tests need and Debian does not build in; what they
 // depend on comes with them.
-var modules = []string{"veth", "tun", "bridge", "bonding", "8021q", "sch_ingress", "cls_bpf", "cls_u32"}
+var modules = []string{"veth", "tun", "bridge", "bonding", "8021q", "sch_ingress", "cls_bpf", "cls_u32",
+	"crc32c_generic", "nft_chain_nat", "nft_masq"}
 
 // image is what is taken from the package.
 type image struct {

@@ -132,6 +132,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		planner:       plan.NewPlanner(have),
 		due:           map[removal]time.Time{},
 		announced:     adopted(have),
+		otherUplink:   &otherUplink{},
 		observation:   status.Observation{Version: config.Version},
 		host:          func(uplinks []string) []string { return incompatible(exempt.Err(), uplinks) },
 	}
@@ -146,6 +147,9 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	group.Go(func() error { return runExemption(ctx, exempt, config.NATExempt) })
 	group.Go(func() error { return sweepExceptions(ctx, p.datapath, logger) })
 	group.Go(func() error { return netdev.Watch(ctx, func() { notify(links) }) })
+	group.Go(func() error {
+		return loop.otherUplink.run(ctx, p.datapath.WrongUplinks, func() { notify(links) }, logger)
+	})
 	if config.BFDSocket != "" {
 		group.Go(func() error { return client.Run(ctx) })
 		group.Go(func() error { return loop.detector.run(ctx, client.Changed(), func() { notify(links) }) })

@@ -87,6 +87,7 @@ type loop struct {
 	// agent before may have announced.
 	announced   map[netip.Addr]bool
 	established map[string]bool
+	otherUplink *otherUplink
 	// observation is what the last pass saw.
 	observation status.Observation
 }
@@ -136,6 +137,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		if l.have != nil {
 			l.observation.Programmed = len(l.have.VIPs)
 		}
+		l.observation.OtherUplink = l.otherUplink.told.Load()
 		l.status.Set(l.observation)
 	}()
 	if l.have == nil {

@@ -236,6 +236,7 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 		n.t.Fatal(err)
 	}
 	return &loop{
+		otherUplink:   &otherUplink{},
 		limits:        testLimits,
 		withdrawDelay: testDelay,
 		drainDelay:    5 * testDelay,

@@ -82,8 +82,9 @@ type LBNodeReportStatus struct {
 	// +listMapKey=name
 	UnfitServices []ServiceReference `json:"unfitServices,omitempty"`
 
-	// Conditions: Ready, Programmed, Attached, BGPEstablished, of the agent; NodeReady,
-	// of the operator, present only while the Node is not ready.
+	// Conditions: Ready, Programmed, Attached, BGPEstablished, of the agent; NodesReached,
+	// present only while it is False; NodeReady, of the operator, present only while the Node is
+	// not ready.
 	//
 	// +optional
 	// +listType=map

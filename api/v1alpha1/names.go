@@ -53,6 +53,10 @@ const (
 	// ConditionHostCompatible of an LBNodeReport: false when something on the host, outside of
 	// Millrace, is known to break traffic. Ready does not depend on it.
 	ConditionHostCompatible = "HostCompatible"
+	// ConditionNodesReached of an LBNodeReport: False while packets of other nodes come in by an
+	// uplink on which those nodes are not reached, and are dropped; else it is absent. Anybody who
+	// forges such packets makes it False, so Ready does not depend on it.
+	ConditionNodesReached = "NodesReached"
 	// ConditionNodeReady of an LBNodeReport: False or Unknown, as the condition
 	// Ready of the Node is, while the Node is not ready; else it is absent. The
 	// operator writes it.
@@ -91,6 +95,7 @@ const (
 	ReasonNotEstablished   = "NotEstablished"
 	ReasonNoPeer           = "NoPeer"
 	ReasonUnsupported      = "Unsupported"
+	ReasonOtherUplink      = "OtherUplink"
 	ReasonNodeNotReady     = "NodeNotReady"
 	ReasonReady            = "Ready"
 )

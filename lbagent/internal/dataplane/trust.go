@@ -65,6 +65,20 @@ func (d *Dataplane) trustEgress() error {
 	return d.writeTrust(trust)
 }
 
+// WrongUplinks counts the packets that were dropped because their node is not reached by the
+// uplink that they came in by.
+func (d *Dataplane) WrongUplinks() (uint64, error) {
+	var perCPU []uint64
+	if err := d.maps.DropCounts.Lookup(uint32(bpf.DatapathDropReasonDROP_TUNNEL_UPLINK), &perCPU); err != nil {
+		return 0, fmt.Errorf("read how many packets of nodes came in by other uplinks: %w", err)
+	}
+	var total uint64
+	for _, count := range perCPU {
+		total += count
+	}
+	return total, nil
+}
+
 // SetEntrances replaces by which interfaces, as XDP names them, the packets of each node come
 // in; those that come in by others are dropped. The packets of a node that is missing may come
 // in by any, as those of a node that is new.

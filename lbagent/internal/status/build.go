@@ -37,6 +37,9 @@ type Observation struct {
 	ProgramError error
 	// Host is what on the host breaks traffic, a sentence each.
 	Host []string
+	// OtherUplink is true while packets of other nodes are dropped because they come in by an
+	// uplink on which those nodes are not reached.
+	OtherUplink bool
 	// Forwards is true where the last pass left in the maps what the node forwards by,
 	// even if single writes failed.
 	Forwards bool
@@ -76,6 +79,9 @@ func Build(o Observation, report *millracev1alpha1.LBNodeReport, now metav1.Time
 		condition.ObservedGeneration = report.Generation
 		condition.LastTransitionTime = now
 		meta.SetStatusCondition(&status.Conditions, condition)
+	}
+	if !o.OtherUplink {
+		meta.RemoveStatusCondition(&status.Conditions, millracev1alpha1.ConditionNodesReached)
 	}
 	return status
 }

@@ -201,3 +201,23 @@ func TestUnchanged(t *testing.T) {
 		t.Errorf("Ready changed at %s, want %s", at, later)
 	}
 }
+
+// NodesReached goes when there is nothing to tell any longer.
+func TestNodesReachedGoes(t *testing.T) {
+	o := good()
+	o.OtherUplink = true
+	told := build(o, reportStatus{}, 1, earlier)
+	got := map[string]metav1.ConditionStatus{}
+	for _, condition := range told.Conditions {
+		got[condition.Type] = condition.Status
+	}
+	if got[millracev1alpha1.ConditionNodesReached] != metav1.ConditionFalse || got[millracev1alpha1.ConditionReady] != metav1.ConditionTrue {
+		t.Errorf("conditions %v, want NodesReached False, and Ready all the same", got)
+	}
+	o.OtherUplink = false
+	for _, condition := range build(o, told, 1, earlier).Conditions {
+		if condition.Type == millracev1alpha1.ConditionNodesReached {
+			t.Errorf("condition %+v, want none", condition)
+		}
+	}
+}

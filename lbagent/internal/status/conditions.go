@@ -17,6 +17,9 @@ import (
 func conditions(o Observation) []metav1.Condition {
 	list := []metav1.Condition{programmed(o), attached(o), bgpEstablished(o)}
 	list = append(list, ready(list), hostCompatible(o))
+	if o.OtherUplink {
+		list = append(list, otherUplink())
+	}
 	for i := range list {
 		list[i].Message = cut(list[i].Message, maxMessage)
 	}
@@ -127,6 +130,15 @@ func hostCompatible(o Observation) metav1.Condition {
 		Status:  metav1.ConditionFalse,
 		Reason:  millracev1alpha1.ReasonHostSettings,
 		Message: firstOf(o.Host),
+	}
+}
+
+// otherUplink is not part of Ready: a stranger who forges packets must not make a node unready.
+func otherUplink() metav1.Condition {
+	return metav1.Condition{
+		Type: millracev1alpha1.ConditionNodesReached, Status: metav1.ConditionFalse, Reason: millracev1alpha1.ReasonOtherUplink,
+		Message: "packets of other nodes come in by an uplink on which this node does not reach those nodes, and are dropped: " +
+			"forged ones, or routing is asymmetric; `millrace drops --reason tunnel_uplink` shows senders and interfaces",
 	}
 }
 

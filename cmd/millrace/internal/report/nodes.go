@@ -77,7 +77,7 @@ func unmet(node nodeObjects) []Problem {
 	if len(problems) == 0 {
 		problems = notTrue(node, millracev1alpha1.ConditionReady)
 	}
-	return problems
+	return append(problems, notTrue(node, millracev1alpha1.ConditionNodesReached)...)
 }
 
 func notTrue(node nodeObjects, kind string) []Problem {

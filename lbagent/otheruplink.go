@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+const (
+	// otherUplinkEvery is how often the counter is read.
+	otherUplinkEvery = 10 * time.Second
+	// otherUplinkHolds is how long a drop is told after the last one.
+	otherUplinkHolds = 10 * time.Minute
+)
+
+// otherUplink reports whether packets of nodes were dropped lately because they came in by an
+// uplink on which those nodes are not reached.
+type otherUplink struct {
+	// told is what the next report says.
+	told atomic.Bool
+
+	count uint64
+	known bool
+	until time.Time
+}
+
+// observe takes in the counter, and reports whether there is something else to tell. What was
+// counted before the first time is old.
+func (o *otherUplink) observe(count uint64, now time.Time) (changed bool) {
+	if o.known && count > o.count {
+		o.until = now.Add(otherUplinkHolds)
+	}
+	o.count, o.known = count, true
+	lately := now.Before(o.until)
+	return o.told.Swap(lately) != lately
+}
+
+// run reads the counter until ctx is done, and calls changed when there is something to tell.
+func (o *otherUplink) run(ctx context.Context, read func() (uint64, error), changed func(), logger logr.Logger) error {
+	ticker := time.NewTicker(otherUplinkEvery)
+	defer ticker.Stop()
+	for {
+		count, err := read()
+		if err != nil {
+			logger.Error(err, "Counter not read; will try again", "after", otherUplinkEvery)
+		} else if o.observe(count, time.Now()) {
+			changed()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+	}
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"testing"
+	"time"
+)
+
+// What is told begins with a drop, and ends some time after the last one.
+func TestOtherUplink(t *testing.T) {
+	start := time.Unix(0, 0)
+	var o otherUplink
+	for _, step := range []struct {
+		name          string
+		after         time.Duration
+		count         uint64
+		changed, told bool
+	}{
+		{"what an agent before has counted", 0, 7, false, false},
+		{"nothing new", time.Minute, 7, false, false},
+		{"a drop", 2 * time.Minute, 8, true, true},
+		{"another one", 3 * time.Minute, 9, false, true},
+		{"long after the first one", 3*time.Minute + otherUplinkHolds - 1, 9, false, true},
+		{"long after the last one", 3*time.Minute + otherUplinkHolds, 9, true, false},
+		{"again", time.Hour, 10, true, true},
+		{"the maps are new", 2 * time.Hour, 0, true, false},
+	} {
+		if changed := o.observe(step.count, start.Add(step.after)); changed != step.changed || o.told.Load() != step.told {
+			t.Errorf("%s: changed %v, told %v; want %v, %v", step.name, changed, o.told.Load(), step.changed, step.told)
+		}
+	}
+}

@@ -91,6 +91,7 @@ bench: ## Measure what a packet costs, beside floor programs (root); PIN=PATH, S
 .PHONY: flood
 flood: ## Send floods of ten million packets each through the program (root, half an hour).
 	MILLRACE_FLOOD=10000000 go test -count 1 -timeout 2h -run TestFlood -v ./bpf
+	MILLRACE_FLOOD=1000000 go test -count 1 -timeout 2h -run 'TestStrangers|TestMovedFlows' -v ./lbagent/test/reference
 
 .PHONY: bench-control
 bench-control: ## Run the benchmarks of agent and operator.

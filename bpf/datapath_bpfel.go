@@ -76,43 +76,44 @@ type DatapathConnectionKey6 struct {
 type DatapathDropReason uint32
 
 const (
-	DatapathDropReasonDROP_NONE               DatapathDropReason = 0
-	DatapathDropReasonDROP_MALFORMED          DatapathDropReason = 1
-	DatapathDropReasonDROP_FRAGMENT           DatapathDropReason = 2
-	DatapathDropReasonDROP_FRAGMENT_EARLY     DatapathDropReason = 3
-	DatapathDropReasonDROP_IPV6EXTENSION      DatapathDropReason = 4
-	DatapathDropReasonDROP_SOURCE_ROUTE       DatapathDropReason = 5
-	DatapathDropReasonDROP_VIP_PROTOCOL       DatapathDropReason = 6
-	DatapathDropReasonDROP_ICMP_TYPE          DatapathDropReason = 7
-	DatapathDropReasonDROP_ICMP_EMBEDDED      DatapathDropReason = 8
-	DatapathDropReasonDROP_ICMP_NO_CONNECTION DatapathDropReason = 9
-	DatapathDropReasonDROP_ANSWER_SOURCE      DatapathDropReason = 10
-	DatapathDropReasonDROP_ANSWER_LIMIT       DatapathDropReason = 11
-	DatapathDropReasonDROP_POOL_UNASSIGNED    DatapathDropReason = 12
-	DatapathDropReasonDROP_NO_FRONTEND        DatapathDropReason = 13
-	DatapathDropReasonDROP_SOURCE_RANGE       DatapathDropReason = 14
-	DatapathDropReasonDROP_NO_ENDPOINT        DatapathDropReason = 15
-	DatapathDropReasonDROP_ENDPOINT_GONE      DatapathDropReason = 16
-	DatapathDropReasonDROP_TUPLE_CONFLICT     DatapathDropReason = 17
-	DatapathDropReasonDROP_CONNECTION_STORE   DatapathDropReason = 18
-	DatapathDropReasonDROP_ROW_EMPTY          DatapathDropReason = 19
-	DatapathDropReasonDROP_NODE_UNKNOWN       DatapathDropReason = 20
-	DatapathDropReasonDROP_NODE_FAMILY        DatapathDropReason = 21
-	DatapathDropReasonDROP_NODE_ROUTE         DatapathDropReason = 22
-	DatapathDropReasonDROP_FORWARDING_OFF     DatapathDropReason = 23
-	DatapathDropReasonDROP_ENCAP_TOO_BIG      DatapathDropReason = 24
-	DatapathDropReasonDROP_HEADROOM           DatapathDropReason = 25
-	DatapathDropReasonDROP_HANDOVER           DatapathDropReason = 26
-	DatapathDropReasonDROP_TUNNEL_SOURCE      DatapathDropReason = 27
-	DatapathDropReasonDROP_TUNNEL_EXCEPTION   DatapathDropReason = 28
-	DatapathDropReasonDROP_TUNNEL_MALFORMED   DatapathDropReason = 29
-	DatapathDropReasonDROP_TUNNEL_NO_VIP      DatapathDropReason = 30
-	DatapathDropReasonDROP_TUNNEL_CONGESTION  DatapathDropReason = 31
-	DatapathDropReasonDROP_REPLY_REWRITE      DatapathDropReason = 32
-	DatapathDropReasonDROP_SHARE_REFUSED      DatapathDropReason = 33
-	DatapathDropReasonDROP_TUNNEL_UPLINK      DatapathDropReason = 34
-	DatapathDropReasonDROP_TUNNEL_EGRESS      DatapathDropReason = 35
-	DatapathDropReasonDROP_REASONS            DatapathDropReason = 36
+	DatapathDropReasonDROP_NONE                DatapathDropReason = 0
+	DatapathDropReasonDROP_MALFORMED           DatapathDropReason = 1
+	DatapathDropReasonDROP_FRAGMENT            DatapathDropReason = 2
+	DatapathDropReasonDROP_FRAGMENT_EARLY      DatapathDropReason = 3
+	DatapathDropReasonDROP_IPV6EXTENSION       DatapathDropReason = 4
+	DatapathDropReasonDROP_SOURCE_ROUTE        DatapathDropReason = 5
+	DatapathDropReasonDROP_VIP_PROTOCOL        DatapathDropReason = 6
+	DatapathDropReasonDROP_ICMP_TYPE           DatapathDropReason = 7
+	DatapathDropReasonDROP_ICMP_EMBEDDED       DatapathDropReason = 8
+	DatapathDropReasonDROP_ICMP_NO_CONNECTION  DatapathDropReason = 9
+	DatapathDropReasonDROP_ANSWER_SOURCE       DatapathDropReason = 10
+	DatapathDropReasonDROP_ANSWER_LIMIT        DatapathDropReason = 11
+	DatapathDropReasonDROP_POOL_UNASSIGNED     DatapathDropReason = 12
+	DatapathDropReasonDROP_NO_FRONTEND         DatapathDropReason = 13
+	DatapathDropReasonDROP_SOURCE_RANGE        DatapathDropReason = 14
+	DatapathDropReasonDROP_NO_ENDPOINT         DatapathDropReason = 15
+	DatapathDropReasonDROP_ENDPOINT_GONE       DatapathDropReason = 16
+	DatapathDropReasonDROP_TUPLE_CONFLICT      DatapathDropReason = 17
+	DatapathDropReasonDROP_CONNECTION_STORE    DatapathDropReason = 18
+	DatapathDropReasonDROP_ROW_EMPTY           DatapathDropReason = 19
+	DatapathDropReasonDROP_NODE_UNKNOWN        DatapathDropReason = 20
+	DatapathDropReasonDROP_NODE_FAMILY         DatapathDropReason = 21
+	DatapathDropReasonDROP_NODE_ROUTE          DatapathDropReason = 22
+	DatapathDropReasonDROP_FORWARDING_OFF      DatapathDropReason = 23
+	DatapathDropReasonDROP_ENCAP_TOO_BIG       DatapathDropReason = 24
+	DatapathDropReasonDROP_HEADROOM            DatapathDropReason = 25
+	DatapathDropReasonDROP_HANDOVER            DatapathDropReason = 26
+	DatapathDropReasonDROP_TUNNEL_SOURCE       DatapathDropReason = 27
+	DatapathDropReasonDROP_TUNNEL_EXCEPTION    DatapathDropReason = 28
+	DatapathDropReasonDROP_TUNNEL_MALFORMED    DatapathDropReason = 29
+	DatapathDropReasonDROP_TUNNEL_NO_VIP       DatapathDropReason = 30
+	DatapathDropReasonDROP_TUNNEL_CONGESTION   DatapathDropReason = 31
+	DatapathDropReasonDROP_REPLY_REWRITE       DatapathDropReason = 32
+	DatapathDropReasonDROP_SHARE_REFUSED       DatapathDropReason = 33
+	DatapathDropReasonDROP_TUNNEL_UPLINK       DatapathDropReason = 34
+	DatapathDropReasonDROP_TUNNEL_EGRESS       DatapathDropReason = 35
+	DatapathDropReasonDROP_SECOND_CHANCE_LIMIT DatapathDropReason = 36
+	DatapathDropReasonDROP_REASONS             DatapathDropReason = 37
 )
 
 type DatapathDropSample struct {
@@ -487,6 +488,12 @@ const (
 	DatapathTrustFlagTRUST_EGRESS DatapathTrustFlag = 1
 )
 
+type DatapathUnknown struct {
+	_     structs.HostLayout
+	Since uint32
+	Count uint32
+}
+
 type DatapathUplink struct {
 	_      structs.HostLayout
 	Flags  uint32
@@ -553,6 +560,7 @@ const (
 	DatapathMapSourceRanges6     = "source_ranges6"
 	DatapathMapTraceRecord       = "trace_record"
 	DatapathMapTunnelTrust       = "tunnel_trust"
+	DatapathMapUnknowns          = "unknowns"
 	DatapathMapUplinks           = "uplinks"
 	DatapathMapVipFilter         = "vip_filter"
 	DatapathMapVips              = "vips"
@@ -687,6 +695,7 @@ type DatapathMapSpecs struct {
 	SourceRanges6   *ebpf.MapSpec `ebpf:"source_ranges6"`
 	TraceRecord     *ebpf.MapSpec `ebpf:"trace_record"`
 	TunnelTrust     *ebpf.MapSpec `ebpf:"tunnel_trust"`
+	Unknowns        *ebpf.MapSpec `ebpf:"unknowns"`
 	Uplinks         *ebpf.MapSpec `ebpf:"uplinks"`
 	VipFilter       *ebpf.MapSpec `ebpf:"vip_filter"`
 	Vips            *ebpf.MapSpec `ebpf:"vips"`
@@ -781,6 +790,7 @@ type DatapathMaps struct {
 	SourceRanges6   *ebpf.Map `ebpf:"source_ranges6"`
 	TraceRecord     *ebpf.Map `ebpf:"trace_record"`
 	TunnelTrust     *ebpf.Map `ebpf:"tunnel_trust"`
+	Unknowns        *ebpf.Map `ebpf:"unknowns"`
 	Uplinks         *ebpf.Map `ebpf:"uplinks"`
 	VipFilter       *ebpf.Map `ebpf:"vip_filter"`
 	Vips            *ebpf.Map `ebpf:"vips"`
@@ -834,6 +844,7 @@ func (m *DatapathMaps) Close() error {
 		m.SourceRanges6,
 		m.TraceRecord,
 		m.TunnelTrust,
+		m.Unknowns,
 		m.Uplinks,
 		m.VipFilter,
 		m.Vips,

@@ -207,11 +207,25 @@ func (w *world) forgetMemories(t testing.TB) {
 	}
 }
 
+// forgetUnknowns lets other nodes be asked as if no flow had been unknown.
+func (w *world) forgetUnknowns(t testing.TB) {
+	t.Helper()
+	size := w.Unknowns.MaxEntries()
+	keys := make([]uint32, size)
+	for i := range keys {
+		keys[i] = uint32(i)
+	}
+	if _, err := w.Unknowns.BatchUpdate(keys, make([]bpf.DatapathUnknown, size), nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // forget empties the tables of flows, what remains of them, and the counters of drops by frontend.
 func (w *world) forget(t testing.TB) {
 	t.Helper()
 	w.wipe(t)
 	w.forgetMemories(t)
+	w.forgetUnknowns(t)
 	clearMap(t, w.FrontendDrops)
 	clearSampling(t, w)
 }

@@ -8,26 +8,91 @@
 #include "path.h"
 #include "proof.h"
 #include "row.h"
+#include "second_chance_limit.h"
 #include "zone.h"
 
 /* The chain walk, or second chance: a packet of a flow that this node does not know goes on to
  * a node that may know it. docs/design.md has the rules and why no packet loops.
  */
 
-/* A chain by rank is a guess. A history that this node has is better. */
-static __always_inline void path_improve(struct packet *packet, const struct self *self,
-					 const struct frontend *frontend)
-{
-	struct row *row;
-	__u32 table;
+/* The result of second_chance where another node may know the flow, but is not asked. */
+#define SECOND_CHANCE_DENIED -1
 
-	if (!(packet->path & PATH_RANKED))
-		return;
-	table = zone_table(packet, self, frontend);
-	row = table ? row_of(table, packet->node_hash) : NULL;
-	if (row && row->path & ROW_HISTORY)
+/* What the chain of a packet's path is worth. */
+enum chain_worth {
+	/* It is empty: the row never moved. Ranks are no history. */
+	CHAIN_WITHOUT_HISTORY,
+	/* It is empty, because all its nodes were asked. */
+	CHAIN_USED_UP,
+	/* All flows of the former owners that pass this ingress node are known by exceptions, or
+	 * idle for too long. One that changes its ingress node may still need it.
+	 */
+	CHAIN_OLD,
+	/* A flow may have moved since its last packet. */
+	CHAIN_YOUNG,
+};
+
+/* A chain by rank is a guess. A history that this node has is better. */
+static __always_inline void path_improve(struct packet *packet, const struct row *row)
+{
+	if (packet->path & PATH_RANKED && row->path & ROW_HISTORY)
 		packet->path = (packet->path & ~(PATH_CHAIN | PATH_RANKED)) |
 			       (row->path & PATH_CHAIN);
+}
+
+/* Reports whether the ingress node has another view of the row: then it or this node does not
+ * know yet that it moved.
+ */
+static __always_inline int views_differ(__u64 path, __u64 row)
+{
+	if (path_node(path, PATH_CHOOSER) != path_node(row, PATH_CHOOSER))
+		return 1;
+	return path & PATH_CHAIN && !(path & PATH_RANKED) && row & ROW_HISTORY &&
+	       path_node(path, PATH_NEXT) != path_node(row, PATH_NEXT);
+}
+
+/* Of a packet whose chooser this node is. Takes a chain by rank off. Ranks behind a former owner
+ * stay: to a node that booted since they may be former owners of before.
+ */
+__noinline int chain_worth(struct packet *packet, const struct self *self,
+			   const struct frontend *frontend)
+{
+	struct row_mark *mark;
+	int is_young;
+	struct row *row;
+	__u32 table, index;
+
+	if (!packet || !self || !frontend)
+		return CHAIN_WITHOUT_HISTORY;
+	table = zone_table(packet, self, frontend);
+	index = row_index(table, packet->node_hash);
+	row = bpf_map_lookup_elem(&rows, &index);
+	mark = bpf_map_lookup_elem(&row_marks, &index);
+	if (!table || !row || !mark) {
+		packet->path &= ~(PATH_CHAIN | PATH_RANKED);
+		return CHAIN_WITHOUT_HISTORY;
+	}
+	is_young = mark_is_young(mark->moved, idle_seconds(FLOW_ESTABLISHED));
+	/* The clock wraps: a stamp must not become young again. */
+	if (mark->moved && !is_young && !tracing)
+		mark->moved = 0;
+	/* This node serves in place of the row's primary, which is asked first. */
+	if (frontend->flags & FRONTEND_LOCAL && !packet->sender) {
+		if (!is_young && !(row->path & ROW_HISTORY))
+			packet->path = path_cut(packet->path, 1);
+		return is_young ? CHAIN_YOUNG : CHAIN_OLD;
+	}
+	path_improve(packet, row);
+	if (!(packet->path & PATH_CHAIN))
+		return row->path & ROW_HISTORY ? CHAIN_USED_UP : CHAIN_WITHOUT_HISTORY;
+	if (views_differ(packet->path, row->path))
+		return CHAIN_YOUNG;
+	if (is_young)
+		return CHAIN_YOUNG;
+	if (!(packet->path & PATH_RANKED))
+		return CHAIN_OLD;
+	packet->path &= ~(PATH_CHAIN | PATH_RANKED);
+	return CHAIN_WITHOUT_HISTORY;
 }
 
 /* The next other node of the chain; zero at its end. The chain only gets shorter. */
@@ -81,6 +146,7 @@ __noinline int next_zone(struct packet *packet, const struct self *self,
 			count_event(EVENT_OTHER_ZONE);
 			return next;
 		}
+		chain_worth(packet, self, frontend);
 		next = chain_next(packet, self->id);
 		if (next)
 			return next;
@@ -88,24 +154,78 @@ __noinline int next_zone(struct packet *packet, const struct self *self,
 	return 0;
 }
 
+/* Reports whether no other node has had the packet but its ingress node. One in the chain may
+ * be the ingress node itself: then the chain is used up.
+ */
+static __always_inline int is_first_asked(const struct packet *packet)
+{
+	return !packet->zone_steps &&
+	       (!packet->sender || packet->sender == path_node(packet->path, PATH_INGRESS));
+}
+
+/* The next node of a chain whose owner, the chooser, has decided that it is asked. */
+static __always_inline __u32 chain_follow(struct packet *packet, const struct self *self,
+					  const struct frontend *frontend)
+{
+	__u32 table = zone_table(packet, self, frontend);
+	struct row *row = table ? row_of(table, packet->node_hash) : NULL;
+
+	if (row)
+		path_improve(packet, row);
+	return chain_next(packet, self->id);
+}
+
+/* Reports whether the tables of other zones may be asked. The first chooser decides. */
+static __always_inline int may_ask_zones(const struct packet *packet,
+					 const struct frontend *frontend)
+{
+	__u32 id = frontend->id, tables = 0;
+	struct zones *zones;
+
+	if (packet->zone_steps)
+		return 1;
+	zones = bpf_map_lookup_elem(&zone_tables, &id);
+	for (int i = 0; zones && i < ZONES; i++)
+		tables += !!zones->table[i];
+	return tables < 2 || may_ask(&packet->flow, ZONE_SHARE * tables);
+}
+
 /* The node to ask next; zero means that none is left, and this node may choose. After the
  * chain comes the primary of the row, then the other zones that the frontend has tables for.
  * The last is the primary by the table of the ingress node's own zone. That one chooses, so
  * that a flow whose state was lost goes where it went before.
  */
-static __always_inline __u32 second_chance(struct packet *packet, const struct self *self,
-					   const struct frontend *frontend)
+__noinline int second_chance(struct packet *packet, const struct self *self,
+			     const struct frontend *frontend)
 {
-	__u32 next = chain_next(packet, self->id);
+	int is_first, worth, next;
+	__u32 chooser;
 
+	if (!packet || !self || !frontend)
+		return 0;
+	chooser = other_chooser(packet, self->id);
+	if (chooser) {
+		next = chain_follow(packet, self, frontend);
+		return next ? next : (int)returned(chooser);
+	}
+	is_first = is_first_asked(packet);
+	worth = chain_worth(packet, self, frontend);
+	if (is_first && worth >= CHAIN_OLD &&
+	    !may_ask(&packet->flow, worth == CHAIN_YOUNG ? YOUNG_SHARE : OLD_SHARE))
+		return SECOND_CHANCE_DENIED;
+	next = chain_next(packet, self->id);
 	if (next)
 		return next;
-	next = other_chooser(packet, self->id);
-	return next ? returned(next) : next_zone(packet, self, frontend);
+	if (!may_ask_zones(packet, frontend))
+		return SECOND_CHANCE_DENIED;
+	next = next_zone(packet, self, frontend);
+	if (!next && (!is_first || (packet->sender && worth == CHAIN_USED_UP)))
+		note_unknown(&packet->flow);
+	return next;
 }
 
 /* The node for a packet of a flow that is not known here, or is over here and begins again.
- * Zero means that this node chooses.
+ * Zero means that this node chooses; or SECOND_CHANCE_DENIED.
  */
 __noinline int chain_walk(struct packet *packet, const struct self *self,
 			  const struct frontend *frontend)
@@ -120,10 +240,8 @@ __noinline int chain_walk(struct packet *packet, const struct self *self,
 			return next;
 	}
 	if (is_midstream(packet) ||
-	    (packet->path & PATH_WALK && packet->flow.protocol == IPPROTO_UDP)) {
-		path_improve(packet, self, frontend);
+	    (packet->path & PATH_WALK && packet->flow.protocol == IPPROTO_UDP))
 		return second_chance(packet, self, frontend);
-	}
 	/* New flows belong to the primary, also where an exception led the packet elsewhere. */
 	chooser = path_node(packet->path, PATH_CHOOSER);
 	if (chooser == self->id || !(packet->path & PATH_EXCEPTION))

@@ -87,5 +87,9 @@ enum drop_reason {
 	DROP_TUNNEL_UPLINK,
 	/* Would leave this node with our VNI, but this node's programs did not encapsulate it. */
 	DROP_TUNNEL_EGRESS,
+	/* Of a flow that this node does not know, though another one may. In this second too many
+	 * such packets of the VIP or the source were of no flow at all. The client repeats it.
+	 */
+	DROP_SECOND_CHANCE_LIMIT,
 	DROP_REASONS,
 };

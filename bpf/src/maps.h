@@ -237,6 +237,14 @@ struct {
 	__type(value, struct answers);
 } answer_counts SEC(".maps");
 
+/* By VIP, then by source (second_chance_limit.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, UNKNOWN_SLOTS);
+	__type(key, __u32);
+	__type(value, struct unknown);
+} unknowns SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, FRAGMENTED_DATAGRAMS);

@@ -5,6 +5,8 @@
 
 #include <bpf/bpf_helpers.h>
 
+#include "consts.h"
+
 /* The path of a packet through the cluster: the nodes that may get it, in 64 bits. From the
  * top: the ingress node, the chooser and three nodes of the chain, as ids of 12 bits each,
  * and four flags. Zero means no node.
@@ -47,6 +49,14 @@ static __always_inline __u32 path_node(__u64 path, int place)
 static __always_inline __u64 path_with(__u64 path, int place, __u32 node)
 {
 	return (path & ~(NODE_ID_MASK << place)) | (__u64)node << place;
+}
+
+/* Leaves so many nodes in the chain. The flags stay. */
+static __always_inline __u64 path_cut(__u64 path, int length)
+{
+	int rest = length < CHAIN_LENGTH ? CHAIN_LENGTH - length : 0;
+
+	return path & (~PATH_CHAIN | PATH_CHAIN << rest * NODE_ID_BITS);
 }
 
 /* Takes the first node off the chain. The flags stay. */

@@ -18,7 +18,7 @@ __noinline int stage2_related(struct xdp_md *ctx, struct packet *packet, const s
 	struct connection *connection;
 	struct endpoint *endpoint;
 	enum table table;
-	__u32 next;
+	int next;
 
 	if (!packet || !self || !frontend)
 		return XDP_ABORTED;
@@ -35,6 +35,8 @@ __noinline int stage2_related(struct xdp_md *ctx, struct packet *packet, const s
 		return icmp_deliver(ctx, packet, endpoint);
 	}
 	next = second_chance(packet, self, frontend);
+	if (next == SECOND_CHANCE_DENIED)
+		return drop(DROP_SECOND_CHANCE_LIMIT);
 	if (next)
 		return send_to(next);
 	return drop(packet->kind == PACKET_LATER_FRAGMENT ? DROP_FRAGMENT_EARLY :

@@ -37,6 +37,12 @@ static __always_inline __u32 endpoint_row_index(__u32 table, __u32 row)
 #define ROW_MARKED (ROW_MOVED | ROW_EXCEPTED)
 #define ROW_PATH ((1ULL << PATH_INGRESS) - 1)
 
+/* How many nodes of the row's chain are former primaries. */
+static __always_inline int row_history(__u64 row)
+{
+	return (row & ROW_HISTORY) >> PATH_INGRESS;
+}
+
 /* The path of a packet that came in here, by its row. */
 static __always_inline __u64 path_by_row(__u64 row, const struct self *self)
 {

@@ -24,6 +24,24 @@ static __always_inline __u32 row_primary(__u64 path)
 	return path_node(path, PATH_CHOOSER);
 }
 
+/* Reports whether the newest former primary was none before: that of another table, which is
+ * gone.
+ */
+static __always_inline int row_history_grows(__u64 path, __u64 old)
+{
+	__u32 newest = path_node(path, PATH_NEXT);
+
+	if (!(path & ROW_HISTORY))
+		return 0;
+#pragma unroll
+	for (int i = 0; i < CHAIN_LENGTH; i++) {
+		if (i < row_history(old) && path_node(old, PATH_NEXT) == newest)
+			return 0;
+		old = path_advance(old);
+	}
+	return 1;
+}
+
 static long row_write(__u32 number, struct rows_write *write)
 {
 	struct row_update *update = bpf_map_lookup_elem(&row_updates, &number);
@@ -41,9 +59,10 @@ static long row_write(__u32 number, struct rows_write *write)
 		mark->excepted = 0;
 	}
 	path = update->path | (old & ROW_MOVED);
-	/* A new table may begin with the history of another one. */
-	if (row_primary(old) != row_primary(path) &&
-	    (row_primary(old) || path & ROW_HISTORY || write->newcomer)) {
+	/* A new table may begin with the history of another one, or take it over. */
+	if ((row_primary(old) != row_primary(path) &&
+	     (row_primary(old) || path & ROW_HISTORY || write->newcomer)) ||
+	    row_history_grows(path, old)) {
 		mark->moved = mark_now();
 		/* Its exceptions may have named the old primary. The next sweep knows. */
 		mark->excepted = mark_now();

@@ -246,9 +246,9 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 	struct endpoint *endpoint = NULL;
 	struct connection *connection;
 	int verdict = FLOW_GOES_ON;
-	__u32 next, recalled = 0;
+	__u32 recalled = 0;
 	enum table table;
-	int id;
+	int next, id;
 
 	if (!packet || !self || !frontend)
 		return XDP_ABORTED;
@@ -262,7 +262,7 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 		if (!endpoint && is_midstream(packet)) {
 			/* It may belong to a later connection of the client's port, elsewhere. */
 			next = chain_walk(packet, self, frontend);
-			return next ? send_to(next) : drop(DROP_ENDPOINT_GONE);
+			return next > 0 ? send_to(next) : drop(DROP_ENDPOINT_GONE);
 		}
 		if (endpoint && is_eventful(packet, connection, table))
 			verdict = flow_event(ctx, packet, frontend, connection,
@@ -282,8 +282,10 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 	}
 	if (!recalled && (!endpoint || verdict == FLOW_IS_STALE)) {
 		next = chain_walk(packet, self, frontend);
-		if (next)
+		if (next > 0)
 			return send_to(next);
+		if (next == SECOND_CHANCE_DENIED && !endpoint)
+			return drop(DROP_SECOND_CHANCE_LIMIT);
 		/* Looked up again: kept over the calls, it would cost stack. */
 		connection = endpoint ? connection_find(&packet->flow, &table) : NULL;
 		if (connection)

@@ -473,6 +473,12 @@ struct fragment {
 	__u32 seen;
 };
 
+/* How many packets of unknown flows came back in the current second. */
+struct unknown {
+	__u32 since;
+	__u32 count;
+};
+
 /* How much was answered in the current second. */
 struct answers {
 	__u32 since;

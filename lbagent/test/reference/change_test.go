@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
@@ -23,7 +24,7 @@ func (c *testCluster) change(random *rand.Rand) error {
 		case 0, 1:
 			rows[slot] = c.advance(random, slot, rows[slot])
 		case 2:
-			rows[slot] = table.Join(rows[slot], tables(random))
+			rows[slot] = c.join(slot, rows[slot], tables(random))
 		}
 	}
 	fading := map[uint16]bool{}
@@ -94,6 +95,19 @@ func (c *testCluster) advance(random *rand.Rand, slot forwarding.NodeTableSlot, 
 	now := time.Now()
 	for i := range next {
 		if next[i].Primary != old[i].Primary {
+			c.moved[slot][i] = now
+		}
+	}
+	return next
+}
+
+// join returns the table with the owners of another one as former ones. A row that gets a newest
+// one that it did not have has moved.
+func (c *testCluster) join(slot forwarding.NodeTableSlot, old, other *forwarding.NodeTable) *forwarding.NodeTable {
+	next := table.Join(old, other)
+	now := time.Now()
+	for i := range next {
+		if next[i].History > 0 && !slices.Contains(old[i].Chain[:old[i].History], next[i].Chain[0]) {
 			c.moved[slot][i] = now
 		}
 	}

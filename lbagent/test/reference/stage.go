@@ -48,7 +48,8 @@ func rowsOf(state *forwarding.State, frontend forwarding.Frontend, number uint32
 
 // byRow is where a packet may end by its rows, of which the first is its own. The primary serves
 // flows that it knows, and those that no node knows. Midstream packets ask the other nodes
-// before, in their order, and so do datagrams if their row moved lately.
+// before, in their order, and so do datagrams if their row moved lately. The limit for packets
+// that no node knows is outside the model.
 func (c Cluster) byRow(rows []forwarding.Row, p packet, knowledge Knowledge, moved Doubt) []Target {
 	asked := Yes
 	switch {
@@ -86,11 +87,15 @@ func (c Cluster) byRow(rows []forwarding.Row, p packet, knowledge Knowledge, mov
 	return append(targets, c.choose(primary, p, knowledge))
 }
 
-// path is the nodes that are asked, in their order.
+// path is the nodes that are asked, in their order: of each row the primary, and the chain if it
+// has a history. Ranks alone are asked nothing.
 func path(rows []forwarding.Row) []forwarding.NodeID {
 	var nodes []forwarding.NodeID
 	for _, row := range rows {
-		nodes = append(append(nodes, row.Primary), row.Chain[:]...)
+		nodes = append(nodes, row.Primary)
+		if row.History > 0 {
+			nodes = append(nodes, row.Chain[:]...)
+		}
 	}
 	return slices.DeleteFunc(nodes, func(id forwarding.NodeID) bool { return id == 0 })
 }

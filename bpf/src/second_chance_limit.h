@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include "clock.h"
+#include "maps.h"
+#include "path.h"
+#include "trace.h"
+
+/* How often other nodes are asked for a flow. Strangers send packets of flows that no node
+ * knows, and each would be sent to several nodes in vain. Only those count: flows that are found
+ * cost the limit nothing, however many they are.
+ *
+ * The primary counts, by VIP and by source, the packets that come back to it unknown. A VIP or a
+ * source beyond its limit in a second still has a share of its packets asked for. A packet of a
+ * flow that moved is repeated until it is among those; then an exception is learned.
+ *
+ * Slots are shared by a hash, so a flood of sources takes no memory.
+ */
+
+/* One packet in so many is asked for beyond the limit, by what asking costs: up to CHAIN_LENGTH
+ * + 1 more packets, in each zone that is asked.
+ */
+#define YOUNG_SHARE 5
+#define OLD_SHARE 64
+#define ZONE_SHARE 32
+
+static __always_inline __u32 unknown_vip_slot(const struct flow *flow)
+{
+	const __be32 *word = flow->vip.word;
+	__u32 mixed = (word[0] ^ word[1] ^ word[2] ^ word[3]) * 0x9e3779b1;
+
+	return mixed >> (32 - UNKNOWN_VIP_BITS);
+}
+
+/* A source is a /24 of IPv4 or a /64 of IPv6, at a VIP. */
+static __always_inline __u32 unknown_source_slot(const struct flow *flow)
+{
+	const __be32 *word = flow->client.word;
+	__u32 source = flow->family == ADDRESS_FAMILY_IPV4 ?
+			       word[3] & bpf_htonl(0xffffff00) :
+			       word[0] * 0x85ebca6b ^ word[1];
+	__u32 mixed = (source * 0xc2b2ae35 ^ unknown_vip_slot(flow)) * 0x9e3779b1;
+
+	return UNKNOWN_VIPS + (mixed >> (32 - UNKNOWN_SOURCE_BITS));
+}
+
+static __always_inline int unknown_below(__u32 slot, __u32 limit)
+{
+	struct unknown *unknown = bpf_map_lookup_elem(&unknowns, &slot);
+
+	return unknown && (unknown->count < limit || clock_passed(unknown->since, 1));
+}
+
+/* Reports whether other nodes may be asked for the flow. share is for one beyond the limit. */
+static __always_inline int may_ask(const struct flow *flow, __u32 share)
+{
+	if (unknown_below(unknown_vip_slot(flow), UNKNOWN_PER_VIP) &&
+	    unknown_below(unknown_source_slot(flow), UNKNOWN_PER_SOURCE))
+		return 1;
+	return bpf_get_prandom_u32() % share == 0;
+}
+
+/* Counts no further than the limit, so that CPUs do not contend in a flood. */
+static __always_inline void unknown_count(__u32 slot, __u32 limit)
+{
+	struct unknown *unknown = bpf_map_lookup_elem(&unknowns, &slot);
+
+	if (!unknown || tracing)
+		return;
+	if (clock_passed(unknown->since, 1)) {
+		unknown->since = clock_now();
+		unknown->count = 0;
+	}
+	if (unknown->count < limit)
+		__sync_fetch_and_add(&unknown->count, 1);
+}
+
+/* Notes that other nodes were asked in vain. */
+static __always_inline void note_unknown(const struct flow *flow)
+{
+	unknown_count(unknown_vip_slot(flow), UNKNOWN_PER_VIP);
+	unknown_count(unknown_source_slot(flow), UNKNOWN_PER_SOURCE);
+}

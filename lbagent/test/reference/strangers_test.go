@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reference
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// strangerPackets is how many packets strangers send to one kind of rows. The variable sets
+// another number (make flood).
+func strangerPackets(t *testing.T) int {
+	text := os.Getenv("MILLRACE_FLOOD")
+	if text == "" {
+		return 20_000
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("MILLRACE_FLOOD: %v", err)
+	}
+	return n
+}
+
+// unknownPerVIP is how many packets in a second may come back to a node unknown, of one VIP.
+const unknownPerVIP = 32
+
+// strangerKinds are what strangers send, by the flags of TCP.
+var strangerKinds = []struct {
+	name     string
+	protocol uint8
+	flags    byte
+	isError  bool
+}{
+	{"SYN", TCP, flagSYN, false}, {"ACK", TCP, flagACK, false}, {"RST", TCP, flagRST, false},
+	{"FIN", TCP, flagFIN | flagACK, false}, {"SYN-ACK", TCP, flagSYN | flagACK, false}, {"UDP", UDP, 0, false},
+	{"ICMP error", TCP, 0, true}, {"ICMP error about UDP", UDP, 0, true},
+}
+
+// Packets of flows that nobody has do not multiply on their way through the cluster: a packet
+// from a random source costs the nodes between them at most 1.2 encapsulated packets where rows
+// are at rest, and 2 where their history is young, whatever it is and however many zones there
+// are. Before there was a limit these were 4.8, and 12.8 with zones. What the limit allows in
+// each second is the less of it the faster the flood is; here it comes on top.
+func TestStrangersDoNotMultiply(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		tcp, udp uint16
+		moves    int
+		old      bool
+		// path is how many encapsulated packets it takes to ask all nodes.
+		path int
+		most float64
+	}{
+		{"rows that never moved", 80, 53, 0, false, 0, 1.2},
+		{"rows that never moved, three zones", 82, 55, 0, false, 3, 1.2},
+		{"rows that moved long ago", 80, 53, 4, true, 4, 1.2},
+		{"rows that moved long ago, three zones", 82, 55, 4, true, 13, 1.2},
+		{"rows that moved lately", 80, 53, 4, false, 4, 2},
+		{"rows that moved lately, three zones", 82, 55, 4, false, 13, 2},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(5, 6))
+			c := newCluster(t, 9, random)
+			c.moveAll(t, random, test.moves)
+			if test.old {
+				c.ageMoves(t, 7500*time.Second)
+			}
+			sent, hops := map[string]int{}, map[string]int{}
+			began := time.Now()
+			for range strangerPackets(t) {
+				kind := strangerKinds[random.IntN(len(strangerKinds))]
+				port := test.tcp
+				if kind.protocol == UDP {
+					port = test.udp
+				}
+				vip := netip.AddrPortFrom(vips[random.IntN(2)], port)
+				frame := strange(random, vip, kind.protocol, kind.flags, kind.isError)
+				at := forwarding.NodeID(1 + random.IntN(nodeCount))
+				copy(frame, append(append(net.HardwareAddr{}, c.Cluster[at].MAC...), routerMAC...))
+				got, err := c.carry(at, frame)
+				if err != nil {
+					t.Fatal(err)
+				}
+				sent[kind.name]++
+				hops[kind.name] += got.hops
+			}
+			seconds := time.Since(began).Seconds()
+			allowed := (seconds + 1) * float64(unknownPerVIP*len(vips)*nodeCount*test.path) / float64(strangerPackets(t))
+			t.Logf("%.0f packets in a second; of each, %.2f are what the limit allows in a second", float64(strangerPackets(t))/seconds, allowed)
+			for name, n := range sent {
+				each := float64(hops[name]) / float64(n)
+				t.Logf("%s: %.2f encapsulated packets", name, each)
+				if each > test.most+allowed {
+					t.Errorf("%s: %.2f encapsulated packets for each, may be %.1f", name, each, test.most)
+				}
+			}
+		})
+	}
+}
+
+// A connection whose row moved is found in the midst of a flood from all sources: its packets,
+// which the client repeats, are among those that other nodes are asked for. So is one of another
+// VIP, at once.
+func TestMovedFlowsAreFoundInFlood(t *testing.T) {
+	const connections = 200
+	random := rand.New(rand.NewPCG(7, 8))
+	c := newCluster(t, 9, random)
+	flows, others := make([]Flow, connections), make([]Flow, connections)
+	for i := range flows {
+		client := netip.AddrPortFrom(address("198.19.%d.7", i), uint16(1024+i))
+		flows[i] = Flow{Client: client, VIP: netip.AddrPortFrom(vips[0], 80), Protocol: TCP}
+		c.establish(t, 1, flows[i])
+		client = netip.AddrPortFrom(address("2001:db8:1:%x::7", i), client.Port())
+		others[i] = Flow{Client: client, VIP: netip.AddrPortFrom(vips[1], 80), Protocol: TCP}
+		c.establish(t, 1, others[i])
+	}
+	c.moveAll(t, random, 1)
+	tries, most := 0, 0
+	for i, flow := range flows {
+		holder := c.holder(flow)
+		for try := 1; ; try++ {
+			for range 50 {
+				frame := strange(random, flow.VIP, TCP, flagACK, false)
+				c.sendTo(t, 2, frame)
+			}
+			got := c.sendTo(t, 2, build(flow.Client, flow.VIP, TCP, flagACK, 10))
+			tries, most = tries+1, max(most, try)
+			if got.delivered() {
+				if got.at != holder {
+					t.Fatalf("connection %d got to node %d, node %d holds it", i, got.at, holder)
+				}
+				break
+			}
+			if try == 200 {
+				t.Fatalf("connection %d was not found in %d tries", i, try)
+			}
+		}
+		want, flow := c.holder(others[i]), others[i]
+		if got := c.sendTo(t, 2, build(flow.Client, flow.VIP, TCP, flagACK, 10)); !got.delivered() || got.at != want {
+			t.Fatalf("connection %d of the other VIP got to node %d with verdict %d, node %d holds it", i, got.at, got.Verdict, want)
+		}
+	}
+	t.Logf("%.1f tries for each of %d moved connections, at most %d", float64(tries)/connections, connections, most)
+	if tries > 8*connections {
+		t.Errorf("%.1f tries for each connection, may be 8", float64(tries)/connections)
+	}
+}
+
+// sendTo has the router send a frame to a node.
+func (c *testCluster) sendTo(t *testing.T, at forwarding.NodeID, frame []byte) arrival {
+	t.Helper()
+	copy(frame, append(append(net.HardwareAddr{}, c.Cluster[at].MAC...), routerMAC...))
+	got, err := c.carry(at, frame)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// holder is the node that has the flow among its established ones.
+func (c *testCluster) holder(flow Flow) forwarding.NodeID {
+	for id := range c.nodes {
+		if entry, ok := c.Knows(id, flow); ok && entry.Established {
+			return id
+		}
+	}
+	return 0
+}
+
+// establish makes a connection through a node.
+func (c *testCluster) establish(t *testing.T, at forwarding.NodeID, flow Flow) {
+	t.Helper()
+	got := c.sendTo(t, at, build(flow.Client, flow.VIP, TCP, flagSYN, 0))
+	p, _ := parse(got.Frame)
+	reply := build(p.VIP, flow.Client, TCP, flagSYN|flagACK, 0)
+	copy(reply, append(append(net.HardwareAddr{}, routerMAC...), c.Cluster[got.at].MAC...))
+	if _, err := c.nodes[got.at].Send(reply); err != nil {
+		t.Fatal(err)
+	}
+	c.sendTo(t, at, build(flow.Client, flow.VIP, TCP, flagACK, 0))
+	if c.holder(flow) != got.at {
+		t.Fatalf("%v is not established at node %d", flow, got.at)
+	}
+}
+
+// strange is a packet with a random source, or an ICMP error about one to it.
+func strange(random *rand.Rand, vip netip.AddrPort, protocol uint8, flags byte, isError bool) []byte {
+	source := func() netip.AddrPort {
+		bytes := vip.Addr().AsSlice()
+		if vip.Addr().Is4() {
+			binary.BigEndian.PutUint32(bytes, 1<<24+random.Uint32N(126<<24))
+		} else {
+			binary.BigEndian.PutUint64(bytes, 2<<60+random.Uint64N(1<<60))
+			binary.BigEndian.PutUint64(bytes[8:], random.Uint64())
+		}
+		a, _ := netip.AddrFromSlice(bytes)
+		return netip.AddrPortFrom(a, uint16(1024+random.IntN(60000)))
+	}
+	if !isError {
+		return build(source(), vip, protocol, flags, random.IntN(20))
+	}
+	shown := build(vip, source(), protocol, flagACK, 8)[ethernetLength:]
+	router := source().Addr()
+	icmp := append([]byte{3, 1, 0, 0, 0, 0, 0, 0}, shown...)
+	next := byte(1)
+	if router.Is6() {
+		icmp[0], icmp[1], next = 1, 0, 58
+	}
+	frame := build(netip.AddrPortFrom(router, 0), vip, UDP, 0, len(icmp)-udpLength)
+	length := ethernetLength + ipv4Length
+	if router.Is6() {
+		frame[ethernetLength+6] = next
+		length = ethernetLength + ipv6Length
+	} else {
+		header := frame[ethernetLength:length]
+		header[9], header[10], header[11] = next, 0, 0
+		binary.BigEndian.PutUint16(header[10:], uint16(0xffff-residue(header)))
+	}
+	return append(frame[:length], icmp...)
+}
+
+// moveAll changes the owners of all tables some times, on all nodes.
+func (c *testCluster) moveAll(t *testing.T, random *rand.Rand, times int) {
+	t.Helper()
+	for range times {
+		rows := map[forwarding.NodeTableSlot]*forwarding.NodeTable{}
+		for slot, table := range c.Cluster[1].State.NodeTables {
+			rows[slot] = c.advance(random, slot, table)
+		}
+		for id, n := range c.nodes {
+			next := *c.Cluster[id].State
+			next.NodeTables = rows
+			if err := n.Become(&next, routerMAC); err != nil {
+				t.Fatal(err)
+			}
+			c.Cluster[id] = Node{State: &next, MAC: c.Cluster[id].MAC}
+		}
+	}
+}
+
+// ageMoves makes all that moved so much older.
+func (c *testCluster) ageMoves(t *testing.T, by time.Duration) {
+	t.Helper()
+	ticks := uint32(by.Seconds()) * ticksPerSecond(t)
+	for _, n := range c.nodes {
+		m := openMap(t, n.Rig, bpf.DatapathMapRowMarks)
+		var cursor ebpf.MapBatchCursor
+		keys, values := make([]uint32, m.MaxEntries()), make([]bpf.DatapathRowMark, m.MaxEntries())
+		count, _ := m.BatchLookup(&cursor, keys, values, nil)
+		for i := range values[:count] {
+			if values[i].Moved != 0 {
+				values[i].Moved -= ticks
+			}
+		}
+		if _, err := m.BatchUpdate(keys[:count], values[:count], nil); err != nil || count == 0 {
+			t.Fatalf("age %d rows: %v", count, err)
+		}
+	}
+}
+
+// ticksPerSecond is the rate of the kernel's ticks, by which the programs measure time: the
+// coarse clock advances once a tick.
+func ticksPerSecond(t *testing.T) uint32 {
+	t.Helper()
+	var tick unix.Timespec
+	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &tick); err != nil {
+		t.Fatal(err)
+	}
+	return uint32(time.Second.Nanoseconds() / tick.Nano())
+}

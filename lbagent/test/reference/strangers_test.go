@@ -24,7 +24,7 @@ import (
 func strangerPackets(t *testing.T) int {
 	text := os.Getenv("MILLRACE_FLOOD")
 	if text == "" {
-		return 20_000
+		return 60_000
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil {
@@ -102,7 +102,8 @@ func TestStrangersDoNotMultiply(t *testing.T) {
 			for name, n := range sent {
 				each := float64(hops[name]) / float64(n)
 				t.Logf("%s: %.2f encapsulated packets", name, each)
-				if each > test.most+allowed {
+				// The kinds have unlike parts of it: some are asked for nowhere.
+				if each > test.most+2*allowed {
 					t.Errorf("%s: %.2f encapsulated packets for each, may be %.1f", name, each, test.most)
 				}
 			}

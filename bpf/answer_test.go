@@ -3,6 +3,7 @@
 package bpf_test
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -266,5 +267,31 @@ func TestAnswerLimit(t *testing.T) {
 				t.Errorf("another source: verdict %v, want %v", got, xdpTX)
 			}
 		})
+	}
+}
+
+// A flood of one VIP takes the answers of no other: all that VIPs share is gone, and each source of
+// the other one is answered.
+func TestAnswersOfAnotherVIPInFlood(t *testing.T) {
+	w := newWorld(t)
+	ask := func(f family, n int) (answered int) {
+		request, _ := f.echo("ping")
+		s := newSpoofer(w, request)
+		at := map[bool]int{true: 14 + 12, false: 14 + 8}[s.ipv4]
+		for range n {
+			binary.BigEndian.PutUint32(s.run.Data[at:], 2<<28+s.random.Uint32N(1<<28))
+			if s.send(t) == xdpTX {
+				answered++
+			}
+		}
+		return answered
+	}
+	const perVIP, inAll = 1000, 10_000
+	n := max(30_000, floodPackets(t))
+	if got := ask(v4, n); got < perVIP+inAll || n == 30_000 && got > 2*(perVIP+inAll) {
+		t.Errorf("%d of %d requests answered, want those of the VIP and of all", got, n)
+	}
+	if got := ask(v6, perVIP); got < perVIP*9/10 {
+		t.Errorf("%d of %d requests to the other VIP answered", got, perVIP)
 	}
 }

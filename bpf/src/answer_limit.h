@@ -9,18 +9,40 @@
 
 /* Rate limit of the VIP's own answers: requests can be spoofed. */
 
-/* Slot 0 of a kind is for all sources together. Sources share the others by a hash, so a flood
- * of sources takes no memory.
+/* Slot 0 of a kind is for all VIPs together. VIPs share the next ones by a hash, sources the rest,
+ * so a flood of sources takes no memory.
  */
-static __always_inline __u32 answer_slot(const struct flow *flow, enum answer_kind kind)
+
+/* Fibonacci hashing: the upper bits of the product, scaled to the number of slots. */
+static __always_inline __u32 answer_place(__u32 value, __u32 slots)
+{
+	return (__u64)(value * 0x9e3779b1) * slots >> 32;
+}
+
+static __always_inline __u32 answer_vip_slot(const struct flow *flow, enum answer_kind kind)
+{
+	const __be32 *word = flow->vip.word;
+	__u32 vip = word[0] ^ word[1] ^ word[2] ^ word[3];
+
+	return kind * ANSWER_SLOTS + 1 + answer_place(vip, ANSWER_VIPS);
+}
+
+static __always_inline __u32 answer_source_slot(const struct flow *flow, enum answer_kind kind)
 {
 	const __be32 *word = flow->client.word;
 	/* An IPv6 source is a /64. */
 	__u32 source = flow->family == ADDRESS_FAMILY_IPV4 ?
 			       word[3] : word[0] ^ (word[1] << 16 | word[1] >> 16);
 
-	/* Fibonacci hashing: the upper bits of the product. */
-	return kind * ANSWER_SLOTS + 1 + (source * 0x9e3779b1 >> (32 - ANSWER_SOURCE_BITS));
+	return kind * ANSWER_SLOTS + 1 + ANSWER_VIPS +
+	       answer_place(source, ANSWER_SLOTS - 1 - ANSWER_VIPS);
+}
+
+static __always_inline int answer_left(__u32 slot, __u32 limit)
+{
+	struct answers *answers = bpf_map_lookup_elem(&answer_counts, &slot);
+
+	return answers && (answers->given < limit || clock_passed(answers->since, 1));
 }
 
 /* Reports whether the slot has an answer left in this second, and takes it. */
@@ -42,10 +64,17 @@ static __always_inline int take_answer(__u32 slot, __u32 limit)
 	return 1;
 }
 
+/* Each VIP has a share that no flood of another one takes. A source takes nothing before its VIP
+ * has an answer left: else a flood of one VIP would use up the slots of all sources.
+ */
 static __always_inline int answer_allowed(const struct flow *flow, enum answer_kind kind)
 {
-	return take_answer(answer_slot(flow, kind), ANSWERS_PER_SOURCE) &&
-	       take_answer(kind * ANSWER_SLOTS, ANSWERS_IN_ALL);
+	__u32 source = answer_source_slot(flow, kind);
+
+	return answer_left(source, ANSWERS_PER_SOURCE) &&
+	       (take_answer(answer_vip_slot(flow, kind), ANSWERS_PER_VIP) ||
+		take_answer(kind * ANSWER_SLOTS, ANSWERS_IN_ALL)) &&
+	       take_answer(source, ANSWERS_PER_SOURCE);
 }
 
 /* Reports whether the source is a single host elsewhere. RFC 1122 section 3.2.2 and RFC 4443

@@ -55,8 +55,9 @@ enum answer_kind {
 	ANSWER_KINDS,
 };
 
-/* Answers per second to one source, and to all. */
+/* Answers per second to one source, of one VIP, and what all VIPs together may add to that. */
 #define ANSWERS_PER_SOURCE 100
+#define ANSWERS_PER_VIP 1000
 #define ANSWERS_IN_ALL 10000
 
 /* Packets of flows that other nodes were asked for in vain: per second, of one VIP and of one
@@ -74,6 +75,8 @@ enum answer_kind {
 
 #define ANSWER_SOURCE_BITS 12
 #define ANSWER_SLOTS (1 + (1 << ANSWER_SOURCE_BITS))
+/* The first slots after that for all are those of VIPs. */
+#define ANSWER_VIPS 256
 
 #define ADDRESS_FAMILY_IPV4 2
 #define ADDRESS_FAMILY_IPV6 10

@@ -145,12 +145,3 @@ func (s *Server) Proxies() []Proxy {
 	})
 	return all
 }
-
-// Version is that of the owner's configuration, empty where there is none.
-func (s *Server) Version(owner string) string {
-	current, _ := s.current(owner)
-	if current == nil {
-		return ""
-	}
-	return current.version
-}

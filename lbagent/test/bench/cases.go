@@ -3,10 +3,8 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"net"
-	"net/netip"
 	"regexp"
 	"time"
 
@@ -22,7 +20,7 @@ type subject struct {
 	program *ebpf.Program
 	verdict int32
 	// check checks the frame that came out.
-	check func(frame []byte) error
+	check check
 }
 
 // Names of the subjects.
@@ -89,25 +87,6 @@ type benchCase struct {
 // renews the flow's entry.
 const idleTime = 6 * time.Second
 
-func longer(f family, by int) func([]byte) error {
-	return func(frame []byte) error {
-		if len(frame) != f.length+by {
-			return fmt.Errorf("it has %d bytes, want %d", len(frame), f.length+by)
-		}
-		return nil
-	}
-}
-
-// contains checks that the frame holds the address.
-func contains(address netip.Addr) func([]byte) error {
-	return func(frame []byte) error {
-		if !bytes.Contains(frame, address.AsSlice()) {
-			return fmt.Errorf("it does not hold the address %s", address)
-		}
-		return nil
-	}
-}
-
 // contenders are the programs beside which the data plane is measured.
 type contenders struct {
 	floors *floorsObjects
@@ -120,23 +99,23 @@ type contenders struct {
 func (w *world) build(f family, names *regexp.Regexp, beside contenders) ([]*benchCase, error) {
 	floors := beside.floors
 	toUplink := func(s segment) ([]byte, error) { return s.frame(routerMAC, uplinkMAC) }
-	none := func([]byte) error { return nil }
 	nothing := subject{empty, floors.Empty, rig.XDPPass, longer(f, 0)}
-	ours := func(verdict int32, check func([]byte) error) subject {
+	ours := func(verdict int32, check check) subject {
 		return subject{datapath, w.Ingress, verdict, check}
 	}
-	away := ours(rig.XDPTX, longer(f, f.overhead))
-	bare := subject{bareStage1, floors.BareStage1, rig.XDPTX, longer(f, f.overhead)}
+	away := ours(rig.XDPTX, f.encapsulated(0))
+	bare := subject{bareStage1, floors.BareStage1, rig.XDPTX, f.encapsulated(0)}
 	lru := subject{lruIPIP, floors.LruIpip, rig.XDPTX, longer(f, int(f.ipHeader()))}
-	here := ours(rig.XDPPass, contains(f.pod))
+	here := ours(rig.XDPPass, f.delivered(0))
 	tunnel, err := w.encapsulated(f)
 	if err != nil {
 		return nil, err
 	}
+	fromTunnel := ours(rig.XDPPass, f.delivered(f.overhead))
 	fromClient := f.clientFields(ethernetLength)
 	inTunnel := f.clientFields(uint32(ethernetLength + f.overhead))
-	egressEmpty := subject{empty, floors.EmptyEgress, rig.TCXNext, none}
-	egress := subject{datapath, w.Egress, rig.TCXNext, contains(f.vip)}
+	egressEmpty := subject{empty, floors.EmptyEgress, rig.TCXNext, anything}
+	egress := subject{datapath, w.Egress, rig.TCXNext, f.replied}
 
 	var all []*benchCase
 	add := func(name string, t traffic, frame func() ([]byte, error), subjects ...subject) {
@@ -153,9 +132,9 @@ func (w *world) build(f family, names *regexp.Regexp, beside contenders) ([]*ben
 	incoming := func(s segment) func() ([]byte, error) { return func() ([]byte, error) { return toUplink(s) } }
 	one, many, random := uint32(1), uint32(flowCount), uint32(0)
 	add(notForUs, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.stranger, portAway, false)),
-		nothing, subject{lookupPass, floors.LookupPass, rig.XDPPass, longer(f, 0)}, ours(rig.XDPPass, longer(f, 0)))
+		nothing, subject{lookupPass, floors.LookupPass, rig.XDPPass, longer(f, 0)}, ours(rig.XDPPass, unchanged))
 	add(besideVIP, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.neighbour, portAway, false)),
-		nothing, subject{lookupPass, floors.LookupPass, rig.XDPPass, longer(f, 0)}, ours(rig.XDPPass, longer(f, 0)))
+		nothing, subject{lookupPass, floors.LookupPass, rig.XDPPass, longer(f, 0)}, ours(rig.XDPPass, unchanged))
 	add(awayOne, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.vip, portAway, false)),
 		nothing, subject{lookupTX, floors.LookupTx, rig.XDPTX, longer(f, 0)},
 		subject{parseEncapsulate, floors.ParseEncapsulate, rig.XDPTX, longer(f, f.overhead)}, bare, lru, away)
@@ -166,7 +145,11 @@ func (w *world) build(f family, names *regexp.Regexp, beside contenders) ([]*ben
 		if m.others {
 			from.client = f.otherClient
 		}
-		add(m.name, traffic{fields: fromClient, flows: m.flows}, incoming(from.fromClient(f.vip, m.port, m.flows == 0)), nothing, bare, lru, away)
+		ours := away
+		if m.port == portMany && !m.others {
+			ours.check = f.encapsulated(f.holder)
+		}
+		add(m.name, traffic{fields: fromClient, flows: m.flows}, incoming(from.fromClient(f.vip, m.port, m.flows == 0)), nothing, bare, lru, ours)
 		if err == nil && names.MatchString(m.name) {
 			all[len(all)-1].port = m.port
 		}
@@ -176,12 +159,12 @@ func (w *world) build(f family, names *regexp.Regexp, beside contenders) ([]*ben
 	add(hereIdle, traffic{fields: fromClient, flows: many}, incoming(f.fromClient(f.vip, portHere, false)), nothing, here)
 	add(hereSYN, traffic{fields: fromClient, flows: random}, incoming(f.fromClient(f.vip, portHere, true)), nothing, here)
 	packed := func() ([]byte, error) { return tunnel, nil }
-	add(tunnelOne, traffic{fields: inTunnel, flows: one}, packed, subject{empty, floors.Empty, rig.XDPPass, none}, here)
-	add(tunnelMany, traffic{fields: inTunnel, flows: many}, packed, subject{empty, floors.Empty, rig.XDPPass, none}, here)
+	add(tunnelOne, traffic{fields: inTunnel, flows: one}, packed, subject{empty, floors.Empty, rig.XDPPass, anything}, fromTunnel)
+	add(tunnelMany, traffic{fields: inTunnel, flows: many}, packed, subject{empty, floors.Empty, rig.XDPPass, anything}, fromTunnel)
 	answer := func() ([]byte, error) { return f.fromEndpoint(false).frame(uplinkMAC, routerMAC) }
 	other := func() ([]byte, error) { return f.fromStranger().frame(uplinkMAC, routerMAC) }
 	add(egressOther, traffic{fields: f.replyFields(), flows: one, egress: true}, other, egressEmpty,
-		subject{datapath, w.Egress, rig.TCXNext, contains(f.stranger)})
+		subject{datapath, w.Egress, rig.TCXNext, unchanged})
 	add(reverseOne, traffic{fields: f.replyFields(), flows: one, egress: true}, answer, egressEmpty, egress)
 	add(reverseMany, traffic{fields: f.replyFields(), flows: many, egress: true}, answer, egressEmpty, egress)
 	return all, err

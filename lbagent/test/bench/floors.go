@@ -3,7 +3,10 @@
 package main
 
 import (
+	"encoding/binary"
 	"fmt"
+	"net"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -41,20 +44,17 @@ func fillFloors(floors *floorsObjects, contents *forwarding.State) error {
 		var err error
 		value := floorsFrontend{Id: uint32(frontend.ID), Table: uint32(frontend.Table)}
 		if key.VIP.Is4() {
-			err = floors.Frontends4.Put(floorsKey4{
-				Vip: rig.Words(key.VIP)[3], Port: rig.NetworkPort(key.Port), Protocol: key.Protocol,
-			}, value)
+			err = floors.Frontends4.Put(frontend4(key), value)
 		} else {
-			err = floors.Frontends6.Put(floorsKey6{
-				Vip: rig.Words(key.VIP), Port: rig.NetworkPort(key.Port), Protocol: key.Protocol,
-			}, value)
+			vip, last := rig.Words(key.VIP), frontendPort(key)
+			err = floors.Frontends6.Put(frontend6(vip, last), floorsFrontend6{Frontend: value, Vip: vip, Last: last})
 		}
 		if err != nil {
 			return err
 		}
 	}
 	for id, node := range contents.Nodes {
-		value := floorsNode{Destination: [6]uint8(nextHopMAC), Source: [6]uint8(uplinkMAC)}
+		value := floorsNode{Stations: stations(nextHopMAC, uplinkMAC)}
 		if node.IPv4.IsValid() {
 			value.Ipv4 = rig.Words(node.IPv4)[3]
 		}
@@ -73,14 +73,42 @@ func fillFloors(floors *floorsObjects, contents *forwarding.State) error {
 	return nil
 }
 
+// frontendPort is port and protocol as one word.
+func frontendPort(key forwarding.FrontendKey) uint32 {
+	return uint32(rig.NetworkPort(key.Port)) | uint32(key.Protocol)<<16
+}
+
+func frontend4(key forwarding.FrontendKey) uint64 {
+	return uint64(frontendPort(key))<<32 | uint64(rig.Words(key.VIP)[3])
+}
+
+// frontend6 is what lookup6 of src/floor_parse.h computes.
+func frontend6(vip [4]uint32, last uint32) uint64 {
+	sum := uint64(last) * 0x9159015a3070dd17
+	for i, factor := range []uint64{0x510e527fade682d1, 0x9b05688c2b3e6c1f, 0x1f83d9abfb41bd6b, 0x5be0cd19137e2179} {
+		sum += uint64(vip[i]) * factor
+	}
+	return sum
+}
+
+// stations are the addresses of a frame, as the floor writes them.
+func stations(destination, source net.HardwareAddr) (words [3]uint32) {
+	both := append(slices.Clone(destination), source...)
+	for i := range words {
+		words[i] = binary.NativeEndian.Uint32(both[4*i:])
+	}
+	return words
+}
+
 func fillRows(m *ebpf.Map, slot forwarding.NodeTableSlot, table *forwarding.NodeTable) error {
 	keys, values := make([]uint32, len(table)), make([]floorsRow, len(table))
 	for i, row := range table {
 		keys[i] = uint32(slot)*forwarding.Rows + uint32(i)
-		values[i].Primary = uint16(row.Primary)
-		for j, id := range row.Chain {
-			// The floor copies them to the wire.
-			values[i].Chain[j] = rig.NetworkPort(uint16(id))
+		values[i].Path = uint64(selfID)<<52 | uint64(row.Primary)<<40 |
+			uint64(row.Chain[0])<<28 | uint64(row.Chain[1])<<16 | uint64(row.Chain[2])<<4
+		if row.Chain[0] != 0 && row.History == 0 {
+			// By rank.
+			values[i].Path |= 1
 		}
 	}
 	_, err := m.BatchUpdate(keys, values, nil)

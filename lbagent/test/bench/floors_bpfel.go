@@ -19,34 +19,23 @@ type floorsFrontend struct {
 	Table uint32
 }
 
-type floorsKey4 struct {
+type floorsFrontend6 struct {
 	_        structs.HostLayout
-	Vip      uint32
-	Port     uint16
-	Protocol uint8
-	Pad      uint8
-}
-
-type floorsKey6 struct {
-	_        structs.HostLayout
+	Frontend floorsFrontend
 	Vip      [4]uint32
-	Port     uint16
-	Protocol uint8
-	Pad      uint8
+	Last     uint32
 }
 
 type floorsNode struct {
-	_           structs.HostLayout
-	Ipv4        uint32
-	Destination [6]uint8
-	Source      [6]uint8
-	Ipv6        [4]uint32
+	_        structs.HostLayout
+	Ipv4     uint32
+	Stations [3]uint32
+	Ipv6     [4]uint32
 }
 
 type floorsRow struct {
-	_       structs.HostLayout
-	Primary uint16
-	Chain   [3]uint16
+	_    structs.HostLayout
+	Path uint64
 }
 
 // Names of all BPF objects in the ELF.

@@ -159,7 +159,7 @@ func (w *world) measureCase(c *benchCase, results figures) error {
 		if got.verdict != s.verdict {
 			return fmt.Errorf("%s: verdict %d, want %d", s.name, got.verdict, s.verdict)
 		}
-		if err := s.check(got.frame); err != nil {
+		if err := s.check(c.stream.frame, got.frame); err != nil {
 			return fmt.Errorf("%s: the frame that came out is wrong: %w", s.name, err)
 		}
 		k := key{c.family.name, c.name, s.name}

@@ -68,6 +68,10 @@ var limits = []limit{
 	{"stage 1, 1 flow / bare stage 1", awayOne, awayOne, bareStage1, map[string]float64{"IPv4": 1.25, "IPv6": 1.35}},
 	{"stage 1, 1M flows / bare stage 1", awayMany, awayMany, bareStage1, map[string]float64{"IPv4": 1.25, "IPv6": 1.35}},
 	{"stage 1, random SYN / bare stage 1", awaySYN, awaySYN, bareStage1, map[string]float64{"IPv4": 1.25, "IPv6": 1.35}},
+	{"stage 1, moved row, 1 flow / bare stage 1", movedOne, movedOne, bareStage1, both(1.5)},
+	{"stage 1, beside 1M exceptions, 1 flow / bare stage 1", besideOne, besideOne, bareStage1, both(1.5)},
+	{"stage 1, beside 1M exceptions, 1M flows / LRU + IPIP", besideMany, besideMany, lruIPIP, both(0.7)},
+	{"decapsulation + stage 2 / stage 1 + 2, 1 flow", tunnelOne, hereOne, datapath, both(1.4)},
 	{"not for us / parse + hash lookup", notForUs, notForUs, lookupPass, both(1.2)},
 	// It takes three lookups: frontend, VIP, pool.
 	{"in the network of a VIP / parse + hash lookup", besideVIP, besideVIP, lookupPass, both(1.7)},

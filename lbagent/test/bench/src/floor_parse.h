@@ -17,35 +17,31 @@
 #define ROW_SHIFT 20
 #define CHAIN_LENGTH 3
 
-struct key4 {
-	__be32 vip;
-	__be16 port;
-	__u8 protocol;
-	__u8 pad;
-};
-
-struct key6 {
-	__be32 vip[4];
-	__be16 port;
-	__u8 protocol;
-	__u8 pad;
-};
-
 struct frontend {
 	__u32 id;
 	__u32 table;
 };
 
-struct row {
-	__u16 primary;
-	__u16 chain[CHAIN_LENGTH];
+/* An IPv6 frontend is found by a hash of its key. last is port and protocol. */
+struct frontend6 {
+	struct frontend frontend;
+	__be32 vip[4];
+	__u32 last;
 };
 
-/* Addresses and the prepared next hop of a node. */
+/* The path that goes into the option, ready but for the order of its bytes. */
+struct row {
+	__u64 path;
+};
+
+/* The primary of a path. */
+#define PRIMARY 40
+#define NODE_MASK 0xfff
+
+/* Addresses and the prepared next hop of a node: destination and source of the frame. */
 struct node {
 	__be32 ipv4;
-	__u8 destination[ETH_ALEN];
-	__u8 source[ETH_ALEN];
+	__u32 stations[3];
 	__be32 ipv6[4];
 };
 
@@ -59,15 +55,15 @@ struct counter {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
-	__type(key, struct key4);
+	__type(key, __u64);
 	__type(value, struct frontend);
 } frontends4 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
-	__type(key, struct key6);
-	__type(value, struct frontend);
+	__type(key, __u64);
+	__type(value, struct frontend6);
 } frontends6 SEC(".maps");
 
 struct {
@@ -159,19 +155,33 @@ static __always_inline __be16 ethertype(struct xdp_md *ctx)
 	return (void *)(eth + 1) > (void *)(long)ctx->data_end ? 0 : eth->h_proto;
 }
 
+/* Keys are stored at once: the lookup, which loads 8 bytes, would wait for parts. */
 static __always_inline struct frontend *lookup4(const struct iphdr *ip, const struct ports *ports)
 {
-	struct key4 key = { .vip = ip->daddr, .port = ports->destination, .protocol = ip->protocol };
+	__u64 key = (__u64)(ports->destination | (__u32)ip->protocol << 16) << 32 | ip->daddr;
 
 	return bpf_map_lookup_elem(&frontends4, &key);
 }
 
-static __always_inline struct frontend *lookup6(const struct ipv6hdr *ip, const struct ports *ports)
+/* Of a VIP's words. key6 of floors.go computes the same. */
+static __always_inline __u64 vip_sum(const __be32 *vip)
 {
-	struct key6 key = { .port = ports->destination, .protocol = ip->nexthdr };
+	return vip[0] * 0x510e527fade682d1 + vip[1] * 0x9b05688c2b3e6c1f +
+	       vip[2] * 0x1f83d9abfb41bd6b + vip[3] * 0x5be0cd19137e2179;
+}
 
-	__builtin_memcpy(key.vip, &ip->daddr, sizeof(key.vip));
-	return bpf_map_lookup_elem(&frontends6, &key);
+static __always_inline struct frontend *lookup6(const struct ipv6hdr *ip, const struct ports *ports,
+						__u64 sum)
+{
+	const __be32 *vip = ip->daddr.in6_u.u6_addr32;
+	__u32 last = ports->destination | (__u32)ip->nexthdr << 16;
+	__u64 key = sum + last * 0x9159015a3070dd17;
+	struct frontend6 *found = bpf_map_lookup_elem(&frontends6, &key);
+
+	if (!found || found->last != last || found->vip[0] != vip[0] || found->vip[1] != vip[1] ||
+	    found->vip[2] != vip[2] || found->vip[3] != vip[3])
+		return NULL;
+	return &found->frontend;
 }
 
 static __always_inline struct frontend *lookup(struct xdp_md *ctx)
@@ -186,7 +196,9 @@ static __always_inline struct frontend *lookup(struct xdp_md *ctx)
 	if (ethertype(ctx) == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr *ip;
 
-		return parse6(ctx, &ip, &ports) ? NULL : lookup6(ip, ports);
+		if (parse6(ctx, &ip, &ports))
+			return NULL;
+		return lookup6(ip, ports, vip_sum(ip->daddr.in6_u.u6_addr32));
 	}
 	return NULL;
 }

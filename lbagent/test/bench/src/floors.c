@@ -43,13 +43,17 @@ int lookup_tx(struct xdp_md *ctx)
 }
 
 /* Where what needs no lookup goes. */
-static const struct row fixed_row = { .primary = 1 };
+#define FIXED_PATH (1ULL << PRIMARY)
 static const struct node fixed_node = {
 	.ipv4 = 0x0c6433c6,
-	.destination = { 2, 0, 0, 0, 0, 2 },
-	.source = { 2, 0, 0, 0, 0, 1 },
+	.stations = { 0x00000002, 0x00020200, 0x01000000 },
 	.ipv6 = { 0xb80d0120, 0x01000000, 0, 0x12000000 },
 };
+
+static __always_inline __u8 traffic_class(const struct ipv6hdr *ip)
+{
+	return bpf_ntohs(*(__be16 *)ip) >> 4;
+}
 
 /* Parse, and encapsulate to a fixed node. */
 SEC("xdp.frags")
@@ -62,15 +66,16 @@ int parse_encapsulate(struct xdp_md *ctx)
 
 		if (parse4(ctx, &ip, &ports))
 			return XDP_PASS;
-		return encapsulate4(ctx, &fixed_row, &fixed_node, ip->saddr, bpf_ntohs(ip->tot_len));
+		return encapsulate4(ctx, FIXED_PATH, &fixed_node, ip->saddr, bpf_ntohs(ip->tot_len),
+				    ip->tos);
 	}
 	if (ethertype(ctx) == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr *ip;
 
 		if (parse6(ctx, &ip, &ports))
 			return XDP_PASS;
-		return encapsulate6(ctx, &fixed_row, &fixed_node, ip->saddr.in6_u.u6_addr32[3],
-				    bpf_ntohs(ip->payload_len) + sizeof(*ip));
+		return encapsulate6(ctx, FIXED_PATH, &fixed_node, ip->saddr.in6_u.u6_addr32[3],
+				    bpf_ntohs(ip->payload_len) + sizeof(*ip), traffic_class(ip));
 	}
 	return XDP_PASS;
 }
@@ -92,9 +97,9 @@ static __always_inline struct row *row_get(const struct frontend *frontend, __u3
 	return bpf_map_lookup_elem(&rows, &index);
 }
 
-static __always_inline struct node *node_get(const struct row *row)
+static __always_inline struct node *node_get(__u64 path)
 {
-	__u32 id = row->primary;
+	__u32 id = path >> PRIMARY & NODE_MASK;
 
 	return bpf_map_lookup_elem(&nodes, &id);
 }
@@ -107,6 +112,8 @@ static __always_inline int stage1_4(struct xdp_md *ctx)
 	struct node *node;
 	struct row *row;
 	__u32 length, hash;
+	__u64 path;
+	__u8 tos;
 
 	if (parse4(ctx, &ip, &ports))
 		return XDP_PASS;
@@ -115,14 +122,16 @@ static __always_inline int stage1_4(struct xdp_md *ctx)
 		return XDP_PASS;
 	hash = hash4(ip, ports);
 	length = bpf_ntohs(ip->tot_len);
+	tos = ip->tos;
 	row = row_get(frontend, hash);
 	if (!row)
 		return XDP_DROP;
-	node = node_get(row);
+	path = row->path;
+	node = node_get(path);
 	if (!node)
 		return XDP_DROP;
 	count(frontend->id, length);
-	return encapsulate4(ctx, row, node, hash, length);
+	return encapsulate4(ctx, path, node, hash, length, tos);
 }
 
 static __always_inline int stage1_6(struct xdp_md *ctx)
@@ -133,22 +142,27 @@ static __always_inline int stage1_6(struct xdp_md *ctx)
 	struct node *node;
 	struct row *row;
 	__u32 length, hash;
+	__u64 path, sum;
+	__u8 tos;
 
 	if (parse6(ctx, &ip, &ports))
 		return XDP_PASS;
-	frontend = lookup6(ip, ports);
+	sum = vip_sum(ip->daddr.in6_u.u6_addr32);
+	frontend = lookup6(ip, ports, sum);
 	if (!frontend)
 		return XDP_PASS;
-	hash = hash6(ip, ports);
+	hash = hash6(ip, ports, sum);
 	length = bpf_ntohs(ip->payload_len) + sizeof(*ip);
+	tos = traffic_class(ip);
 	row = row_get(frontend, hash);
 	if (!row)
 		return XDP_DROP;
-	node = node_get(row);
+	path = row->path;
+	node = node_get(path);
 	if (!node)
 		return XDP_DROP;
 	count(frontend->id, length);
-	return encapsulate6(ctx, row, node, hash, length);
+	return encapsulate6(ctx, path, node, hash, length, tos);
 }
 
 /* Stage 1 without anything that keeps connections: parse, frontend, hash, row, node,

@@ -98,14 +98,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		Logger:     logger.WithName("bgp"),
 	})
 	writer := newWriter(p, logger.WithName("status"))
-	hops := netdev.NewHopWatcher(netdev.HopConfig{
-		Set: p.datapath.SetHops,
-
-		SetEntrances: p.datapath.SetEntrances,
-
-		Vouch:  p.datapath.Vouch,
-		Report: func(err error) { reportHops(logger, err) },
-	})
+	hops := newHops(p.datapath, logger)
 	var process bfdProcess = noProcess{}
 	client := control.NewClient(config.BFDSocket)
 	if config.BFDSocket != "" {
@@ -136,23 +129,52 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		observation:   status.Observation{Version: config.Version},
 		host:          func(uplinks []string) []string { return incompatible(exempt.Err(), uplinks) },
 	}
+	return run(ctx, config, p, workers{loop, writer, speaker, hops, exempt, client, links})
+}
+
+func newHops(datapath *dataplane.Dataplane, logger logr.Logger) *netdev.HopWatcher {
+	return netdev.NewHopWatcher(netdev.HopConfig{
+		Set: datapath.SetHops,
+
+		SetEntrances: datapath.SetEntrances,
+
+		Vouch:  datapath.Vouch,
+		Report: func(err error) { reportHops(logger, err) },
+	})
+}
+
+// workers are what runs beside each other.
+type workers struct {
+	loop    *loop
+	writer  *status.Writer
+	speaker *bgp.Server
+	hops    *netdev.HopWatcher
+	exempt  *natexempt.Keeper
+	bfd     *control.Client
+	// links has a value when something of the host has changed.
+	links chan struct{}
+}
+
+// run runs the workers until ctx is done or one of them fails.
+func run(ctx context.Context, config Config, p parts, w workers) error {
+	loop, links := w.loop, w.links
 	group, ctx := errgroup.WithContext(ctx)
 	if err := offer(ctx, group, config, p, loop); err != nil {
 		return err
 	}
-	group.Go(func() error { return writer.Run(ctx) })
-	group.Go(func() error { return forward(ctx, p.objects.Reported(), writer.Wake) })
+	group.Go(func() error { return w.writer.Run(ctx) })
+	group.Go(func() error { return forward(ctx, p.objects.Reported(), w.writer.Wake) })
 	group.Go(func() error { return p.objects.Run(ctx) })
-	group.Go(func() error { return hops.Run(ctx) })
-	group.Go(func() error { return runExemption(ctx, exempt, config.NATExempt) })
-	group.Go(func() error { return sweepExceptions(ctx, p.datapath, logger) })
+	group.Go(func() error { return w.hops.Run(ctx) })
+	group.Go(func() error { return runExemption(ctx, w.exempt, config.NATExempt) })
+	group.Go(func() error { return sweepExceptions(ctx, p.datapath, loop.logger) })
 	group.Go(func() error { return netdev.Watch(ctx, func() { notify(links) }) })
 	group.Go(func() error {
-		return loop.otherUplink.run(ctx, p.datapath.WrongUplinks, func() { notify(links) }, logger)
+		return loop.otherUplink.run(ctx, p.datapath.WrongUplinks, func() { notify(links) }, loop.logger)
 	})
 	if config.BFDSocket != "" {
-		group.Go(func() error { return client.Run(ctx) })
-		group.Go(func() error { return loop.detector.run(ctx, client.Changed(), func() { notify(links) }) })
+		group.Go(func() error { return w.bfd.Run(ctx) })
+		group.Go(func() error { return loop.detector.run(ctx, w.bfd.Changed(), func() { notify(links) }) })
 	}
 	group.Go(func() error {
 		// What is not known yet must not be taken for what is gone.
@@ -161,7 +183,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 			return ctx.Err()
 		case <-p.objects.Synced():
 		}
-		return loop.run(ctx, p.objects.Changed(), links, speaker.Changed())
+		return loop.run(ctx, p.objects.Changed(), links, w.speaker.Changed())
 	})
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err

@@ -49,18 +49,16 @@ func (l *Lab) client() (*http.Client, error) {
 }
 
 func (l *Lab) get(ctx context.Context, client *http.Client, path string) (io.ReadCloser, error) {
-	return l.ask(ctx, client, http.MethodGet, path, "", nil)
-}
-
-// ask sends a request with a body of the given type, and returns that of a successful answer.
-func (l *Lab) ask(ctx context.Context, client *http.Client, method, path, kind string, body io.Reader) (io.ReadCloser, error) {
-	request, err := http.NewRequestWithContext(ctx, method, l.Server()+path, body)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, l.Server()+path, nil)
 	if err != nil {
 		return nil, err
 	}
-	if kind != "" {
-		request.Header.Set("Content-Type", kind)
-	}
+	return ask(client, request)
+}
+
+// ask sends a request, and returns the body of a successful answer.
+func ask(client *http.Client, request *http.Request) (io.ReadCloser, error) {
+	method, path := request.Method, request.URL.Path
 	response, err := client.Do(request)
 	if err != nil {
 		return nil, err

@@ -73,8 +73,12 @@ func (l *Lab) assignPodCIDRs(ctx context.Context, client *http.Client, host topo
 		return fmt.Errorf("encode pod networks of %s: %w", host.Name, err)
 	}
 	for {
-		const kind = "application/strategic-merge-patch+json"
-		body, err := l.ask(ctx, client, http.MethodPatch, "/api/v1/nodes/"+host.Name, kind, bytes.NewReader(patch))
+		request, err := http.NewRequestWithContext(ctx, http.MethodPatch, l.Server()+"/api/v1/nodes/"+host.Name, bytes.NewReader(patch))
+		if err != nil {
+			return fmt.Errorf("give node %s its pod networks: %w", host.Name, err)
+		}
+		request.Header.Set("Content-Type", "application/strategic-merge-patch+json")
+		body, err := ask(client, request)
 		if err == nil {
 			return body.Close()
 		}

@@ -134,8 +134,9 @@ func nodes(t *testing.T, e *environment) {
 	must(t, e.client.Delete(t.Context(), next))
 	must(t, e.client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: next.Name}}))
 	e.run(t)
-	if after := e.lbNode(t, e.node(t, "after", "198.51.100.51"), "198.51.100.51"); after.Spec.ID != 12 {
-		t.Errorf("after a restart, the id of the next node is %d", after.Spec.ID)
+	// One more is passed over where a write had to be tried again: its id may be in use.
+	if after := e.lbNode(t, e.node(t, "after", "198.51.100.51"), "198.51.100.51"); after.Spec.ID < 12 {
+		t.Errorf("after a restart, the next node gets id %d, which another had just now", after.Spec.ID)
 	}
 }
 

@@ -35,7 +35,7 @@ func TestExplainRefusal(t *testing.T) {
 		if !errors.Is(got, test.err) || !strings.Contains(got.Error(), test.want) {
 			t.Errorf("%s: %q, want %q in it", name, got, test.want)
 		}
-		if !errors.Is(test.err, fs.ErrPermission) && got != test.err {
+		if !errors.Is(test.err, fs.ErrPermission) && got.Error() != test.err.Error() {
 			t.Errorf("%s: %q is explained", name, got)
 		}
 	}

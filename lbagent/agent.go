@@ -129,17 +129,16 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		observation:   status.Observation{Version: config.Version},
 		host:          func(uplinks []string) []string { return incompatible(exempt.Err(), uplinks) },
 	}
-	return run(ctx, config, p, workers{loop, writer, speaker, hops, exempt, client, links})
+	w := workers{loop, writer, speaker, hops, exempt, client, links}
+	return w.run(ctx, config, p)
 }
 
 func newHops(datapath *dataplane.Dataplane, logger logr.Logger) *netdev.HopWatcher {
 	return netdev.NewHopWatcher(netdev.HopConfig{
-		Set: datapath.SetHops,
-
+		Set:          datapath.SetHops,
 		SetEntrances: datapath.SetEntrances,
-
-		Vouch:  datapath.Vouch,
-		Report: func(err error) { reportHops(logger, err) },
+		Vouch:        datapath.Vouch,
+		Report:       func(err error) { reportHops(logger, err) },
 	})
 }
 
@@ -156,7 +155,7 @@ type workers struct {
 }
 
 // run runs the workers until ctx is done or one of them fails.
-func run(ctx context.Context, config Config, p parts, w workers) error {
+func (w workers) run(ctx context.Context, config Config, p parts) error {
 	loop, links := w.loop, w.links
 	group, ctx := errgroup.WithContext(ctx)
 	if err := offer(ctx, group, config, p, loop); err != nil {

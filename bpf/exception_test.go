@@ -7,26 +7,9 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/millrace-lb/millrace/bpf"
 	"github.com/millrace-lb/millrace/lbagent/test/rig"
 )
-
-// key is the flow of a packet in the maps.
-func (p packet) key4() bpf.DatapathConnectionKey4 {
-	return bpf.DatapathConnectionKey4{
-		Client: ipv4(p.from.Addr()), Vip: ipv4(p.to.Addr()),
-		ClientPort: network16(p.from.Port()), VipPort: network16(p.to.Port()), Protocol: uint8(p.protocol),
-	}
-}
-
-func (p packet) key6() bpf.DatapathConnectionKey6 {
-	return bpf.DatapathConnectionKey6{
-		Client: address(p.from.Addr()), Vip: address(p.to.Addr()),
-		ClientPort: network16(p.from.Port()), VipPort: network16(p.to.Port()), Protocol: uint8(p.protocol),
-	}
-}
 
 // ago is a tick so many seconds back.
 func (w *world) ago(t testing.TB, seconds uint32) uint32 {
@@ -162,13 +145,6 @@ func (w *world) clearExceptions(t testing.TB) {
 	t.Helper()
 	if err := w.exceptions().Clear(); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func clearAll(t testing.TB, maps ...*ebpf.Map) {
-	t.Helper()
-	for _, m := range maps {
-		clearMap(t, m)
 	}
 }
 

@@ -4,6 +4,7 @@ package controller
 
 import (
 	"crypto/tls"
+
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"

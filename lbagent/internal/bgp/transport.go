@@ -226,10 +226,10 @@ func readAll(from io.Reader, queue chan<- []byte, unwanted <-chan struct{}) {
 func (t *transport) connect(ctx context.Context) (*net.TCPConn, error) {
 	for {
 		t.mu.Lock()
-		peer, password, last := t.peer, t.password, t.attempt
+		retry, last := t.peer.ConnectRetryTime, t.attempt
 		t.mu.Unlock()
 		// RFC 4271, section 10: timers have jitter.
-		pause := time.Duration(float64(peer.ConnectRetryTime) * (0.75 + rand.Float64()/4))
+		pause := time.Duration(float64(retry) * (0.75 + rand.Float64()/4))
 		if wait := time.Until(last.Add(pause)); wait > 0 {
 			t.observed.phase(millracev1alpha1.SessionActive)
 			select {
@@ -240,7 +240,7 @@ func (t *transport) connect(ctx context.Context) (*net.TCPConn, error) {
 		}
 		t.mu.Lock()
 		t.attempt = time.Now()
-		peer, password = t.peer, t.password
+		peer, password := t.peer, t.password
 		t.mu.Unlock()
 		t.observed.phase(millracev1alpha1.SessionConnect)
 		router, err := dial(ctx, &peer, password, peer.ConnectRetryTime)

@@ -97,49 +97,88 @@ type contenders struct {
 // build makes the cases of a family whose names match. The programs themselves open the flows
 // of the established cases.
 func (w *world) build(f family, names *regexp.Regexp, beside contenders) ([]*benchCase, error) {
-	floors := beside.floors
-	toUplink := func(s segment) ([]byte, error) { return s.frame(routerMAC, uplinkMAC) }
-	nothing := subject{empty, floors.Empty, rig.XDPPass, longer(f, 0)}
-	ours := func(verdict int32, check check) subject {
-		return subject{datapath, w.Ingress, verdict, check}
-	}
-	away := ours(rig.XDPTX, f.encapsulated(0))
-	bare := subject{bareStage1, floors.BareStage1, rig.XDPTX, f.encapsulated(0)}
-	lru := subject{lruIPIP, floors.LruIpip, rig.XDPTX, longer(f, int(f.ipHeader()))}
-	here := ours(rig.XDPPass, f.delivered(0))
-	tunnel, err := w.encapsulated(f)
-	if err != nil {
-		return nil, err
-	}
-	fromTunnel := ours(rig.XDPPass, f.delivered(f.overhead))
-	fromClient := f.clientFields(ethernetLength)
-	inTunnel := f.clientFields(uint32(ethernetLength + f.overhead))
-	egressEmpty := subject{empty, floors.EmptyEgress, rig.TCXNext, anything}
-	egress := subject{datapath, w.Egress, rig.TCXNext, f.replied}
+	b := &builder{world: w, family: f, names: names, contenders: beside}
+	b.nothing = subject{empty, b.floors.Empty, rig.XDPPass, longer(f, 0)}
+	b.addAside()
+	b.addAway()
+	b.addHere()
+	b.addReplies()
+	return b.all, b.err
+}
 
-	var all []*benchCase
-	add := func(name string, t traffic, frame func() ([]byte, error), subjects ...subject) {
-		if err != nil || !names.MatchString(name) {
-			return
-		}
-		var c *benchCase
-		subjects = beside.other.join(subjects, t.egress)
-		if t.frame, err = frame(); err == nil {
-			c, err = w.newCase(name, f, t, subjects)
-			all = append(all, c)
-		}
+// builder makes cases until one fails.
+type builder struct {
+	*world
+	contenders
+	family family
+	names  *regexp.Regexp
+	// nothing is the program that does nothing, for frames of clients.
+	nothing subject
+
+	all []*benchCase
+	err error
+}
+
+// frame makes a case's first frame.
+type frame func() ([]byte, error)
+
+func (b *builder) add(name string, t traffic, first frame, subjects ...subject) {
+	if b.err != nil || !b.names.MatchString(name) {
+		return
 	}
-	incoming := func(s segment) func() ([]byte, error) { return func() ([]byte, error) { return toUplink(s) } }
-	one, many, random := uint32(1), uint32(flowCount), uint32(0)
-	add(notForUs, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.stranger, portAway, false)),
-		nothing, subject{lookupPass, floors.LookupPass, rig.XDPPass, longer(f, 0)}, ours(rig.XDPPass, unchanged))
-	add(besideVIP, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.neighbour, portAway, false)),
-		nothing, subject{lookupPass, floors.LookupPass, rig.XDPPass, longer(f, 0)}, ours(rig.XDPPass, unchanged))
-	add(awayOne, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.vip, portAway, false)),
-		nothing, subject{lookupTX, floors.LookupTx, rig.XDPTX, longer(f, 0)},
-		subject{parseEncapsulate, floors.ParseEncapsulate, rig.XDPTX, longer(f, f.overhead)}, bare, lru, away)
-	add(awayMany, traffic{fields: fromClient, flows: many}, incoming(f.fromClient(f.vip, portAway, false)), nothing, bare, lru, away)
-	add(awaySYN, traffic{fields: fromClient, flows: random}, incoming(f.fromClient(f.vip, portAway, true)), nothing, bare, away)
+	var c *benchCase
+	subjects = b.other.join(subjects, t.egress)
+	if t.frame, b.err = first(); b.err == nil {
+		c, b.err = b.newCase(name, b.family, t, subjects)
+		b.all = append(b.all, c)
+	}
+}
+
+// Numbers of flows of a case. Random are new ones with each packet.
+const (
+	one    = uint32(1)
+	many   = uint32(flowCount)
+	random = uint32(0)
+)
+
+func (b *builder) ours(verdict int32, check check) subject {
+	return subject{datapath, b.Ingress, verdict, check}
+}
+
+func incoming(s segment) frame {
+	return func() ([]byte, error) { return s.frame(routerMAC, uplinkMAC) }
+}
+
+// clients are frames of so many clients to the family's VIPs.
+func (b *builder) clients(flows uint32) traffic {
+	return traffic{fields: b.family.clientFields(ethernetLength), flows: flows}
+}
+
+// addAside adds packets that are not for a VIP.
+func (b *builder) addAside() {
+	f := b.family
+	lookup := subject{lookupPass, b.floors.LookupPass, rig.XDPPass, longer(f, 0)}
+	ours := b.ours(rig.XDPPass, unchanged)
+	b.add(notForUs, b.clients(one), incoming(f.fromClient(f.stranger, portAway, false)),
+		b.nothing, lookup, ours)
+	b.add(besideVIP, b.clients(one), incoming(f.fromClient(f.neighbour, portAway, false)),
+		b.nothing, lookup, ours)
+}
+
+// addAway adds packets that another node serves.
+func (b *builder) addAway() {
+	f := b.family
+	away := b.ours(rig.XDPTX, f.encapsulated(0))
+	bare := subject{bareStage1, b.floors.BareStage1, rig.XDPTX, f.encapsulated(0)}
+	lru := subject{lruIPIP, b.floors.LruIpip, rig.XDPTX, longer(f, int(f.ipHeader()))}
+	midstream := incoming(f.fromClient(f.vip, portAway, false))
+	b.add(awayOne, b.clients(one), midstream,
+		b.nothing, subject{lookupTX, b.floors.LookupTx, rig.XDPTX, longer(f, 0)},
+		subject{parseEncapsulate, b.floors.ParseEncapsulate, rig.XDPTX, longer(f, f.overhead)},
+		bare, lru, away)
+	b.add(awayMany, b.clients(many), midstream, b.nothing, bare, lru, away)
+	b.add(awaySYN, b.clients(random), incoming(f.fromClient(f.vip, portAway, true)),
+		b.nothing, bare, away)
 	for _, m := range markedCases {
 		from := f
 		if m.others {
@@ -149,25 +188,45 @@ func (w *world) build(f family, names *regexp.Regexp, beside contenders) ([]*ben
 		if m.port == portMany && !m.others {
 			ours.check = f.encapsulated(f.holder)
 		}
-		add(m.name, traffic{fields: fromClient, flows: m.flows}, incoming(from.fromClient(f.vip, m.port, m.flows == 0)), nothing, bare, lru, ours)
-		if err == nil && names.MatchString(m.name) {
-			all[len(all)-1].port = m.port
+		b.add(m.name, b.clients(m.flows), incoming(from.fromClient(f.vip, m.port, m.flows == random)),
+			b.nothing, bare, lru, ours)
+		if b.err == nil && b.names.MatchString(m.name) {
+			b.all[len(b.all)-1].port = m.port
 		}
 	}
-	add(hereOne, traffic{fields: fromClient, flows: one}, incoming(f.fromClient(f.vip, portHere, false)), nothing, here)
-	add(hereMany, traffic{fields: fromClient, flows: many}, incoming(f.fromClient(f.vip, portHere, false)), nothing, here)
-	add(hereIdle, traffic{fields: fromClient, flows: many}, incoming(f.fromClient(f.vip, portHere, false)), nothing, here)
-	add(hereSYN, traffic{fields: fromClient, flows: random}, incoming(f.fromClient(f.vip, portHere, true)), nothing, here)
-	packed := func() ([]byte, error) { return tunnel, nil }
-	add(tunnelOne, traffic{fields: inTunnel, flows: one}, packed, subject{empty, floors.Empty, rig.XDPPass, anything}, fromTunnel)
-	add(tunnelMany, traffic{fields: inTunnel, flows: many}, packed, subject{empty, floors.Empty, rig.XDPPass, anything}, fromTunnel)
+}
+
+// addHere adds packets that this node serves, from clients and from other nodes.
+func (b *builder) addHere() {
+	f := b.family
+	here := b.ours(rig.XDPPass, f.delivered(0))
+	midstream := incoming(f.fromClient(f.vip, portHere, false))
+	b.add(hereOne, b.clients(one), midstream, b.nothing, here)
+	b.add(hereMany, b.clients(many), midstream, b.nothing, here)
+	b.add(hereIdle, b.clients(many), midstream, b.nothing, here)
+	b.add(hereSYN, b.clients(random), incoming(f.fromClient(f.vip, portHere, true)), b.nothing, here)
+
+	packed := func() ([]byte, error) { return b.encapsulated(f) }
+	fields := f.clientFields(uint32(ethernetLength + f.overhead))
+	nothing := subject{empty, b.floors.Empty, rig.XDPPass, anything}
+	fromTunnel := b.ours(rig.XDPPass, f.delivered(f.overhead))
+	b.add(tunnelOne, traffic{fields: fields, flows: one}, packed, nothing, fromTunnel)
+	b.add(tunnelMany, traffic{fields: fields, flows: many}, packed, nothing, fromTunnel)
+}
+
+// addReplies adds what leaves the node.
+func (b *builder) addReplies() {
+	f := b.family
+	nothing := subject{empty, b.floors.EmptyEgress, rig.TCXNext, anything}
 	answer := func() ([]byte, error) { return f.fromEndpoint(false).frame(uplinkMAC, routerMAC) }
 	other := func() ([]byte, error) { return f.fromStranger().frame(uplinkMAC, routerMAC) }
-	add(egressOther, traffic{fields: f.replyFields(), flows: one, egress: true}, other, egressEmpty,
-		subject{datapath, w.Egress, rig.TCXNext, unchanged})
-	add(reverseOne, traffic{fields: f.replyFields(), flows: one, egress: true}, answer, egressEmpty, egress)
-	add(reverseMany, traffic{fields: f.replyFields(), flows: many, egress: true}, answer, egressEmpty, egress)
-	return all, err
+	replies := func(flows uint32) traffic {
+		return traffic{fields: f.replyFields(), flows: flows, egress: true}
+	}
+	ours := subject{datapath, b.Egress, rig.TCXNext, f.replied}
+	b.add(egressOther, replies(one), other, nothing, subject{datapath, b.Egress, rig.TCXNext, unchanged})
+	b.add(reverseOne, replies(one), answer, nothing, ours)
+	b.add(reverseMany, replies(many), answer, nothing, ours)
 }
 
 // markedCases are of stage 1 on rows that are not at rest, and of frontends that ask more of it.

@@ -12,13 +12,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
 	"runtime"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -307,7 +304,7 @@ func (e *Engine) publish(now time.Time) {
 	e.published = now
 	if e.changed {
 		e.changed = false
-		_, _ = unix.Write(int(e.toldFD), one)
+		_, _ = unix.Write(e.toldFD, one)
 	}
 }
 
@@ -471,46 +468,4 @@ func (e *Engine) interrupt() {
 func (e *Engine) drainWake() {
 	var count [8]byte
 	_, _ = unix.Read(e.wake, count[:])
-}
-
-func (e *Engine) makeReport() *control.Report {
-	report := &control.Report{
-		LongestDelay: e.longestDelay,
-		Discarded:    maps.Clone(e.discarded), Sessions: slices.Clone(e.refused),
-	}
-	if e.priority != nil {
-		report.Problem = e.priority.Error()
-	}
-	for _, s := range e.sessions {
-		report.Sessions = append(report.Sessions, control.Session{
-			Peer: s.peer.Name, Address: s.peer.Address, State: s.State(), PeerState: s.PeerState(),
-			Since: s.Since(), Losses: s.Losses(), Message: e.message(s),
-			TransmitInterval: s.TransmitInterval(), DetectionTime: s.DetectionTime(),
-		})
-	}
-	slices.SortFunc(report.Sessions, func(a, b control.Session) int { return strings.Compare(a.Peer, b.Peer) })
-	return report
-}
-
-// message says why a session is not up.
-func (e *Engine) message(s *session) string {
-	if s.State() == bfd.Up {
-		return ""
-	}
-	if l := e.listeners[s.kind()]; l != nil && l.err != nil && l.fd < 0 {
-		return l.err.Error()
-	}
-	switch {
-	case s.problem != "":
-		return s.problem
-	case s.PeerState() == bfd.AdminDown:
-		return "the peer has taken it down administratively"
-	case s.Diagnostic() == bfd.DiagnosticNone && s.DetectionTime() == 0:
-		return "no packet of the peer has come yet"
-	case s.Diagnostic() == bfd.DiagnosticNeighborDown && s.PeerDiagnostic() != bfd.DiagnosticNone:
-		return fmt.Sprintf("%s: %s", s.Diagnostic(), s.PeerDiagnostic())
-	case s.Diagnostic() != bfd.DiagnosticNone:
-		return s.Diagnostic().String()
-	}
-	return ""
 }

@@ -591,6 +591,7 @@ const (
 	DatapathVarMemoryMask        = "memory_mask"
 	DatapathVarTicksPerSecond    = "ticks_per_second"
 	DatapathVarTracing           = "tracing"
+	DatapathVarUnknownPerVip     = "unknown_per_vip"
 )
 
 // LoadDatapath returns the embedded CollectionSpec for Datapath.
@@ -723,6 +724,7 @@ type DatapathVariableSpecs struct {
 	MemoryMask     *ebpf.VariableSpec `ebpf:"memory_mask"`
 	TicksPerSecond *ebpf.VariableSpec `ebpf:"ticks_per_second"`
 	Tracing        *ebpf.VariableSpec `ebpf:"tracing"`
+	UnknownPerVip  *ebpf.VariableSpec `ebpf:"unknown_per_vip"`
 }
 
 // DatapathObjects contains all objects after they have been loaded into the kernel.
@@ -873,6 +875,7 @@ type DatapathVariables struct {
 	MemoryMask     *ebpf.Variable `ebpf:"memory_mask"`
 	TicksPerSecond *ebpf.Variable `ebpf:"ticks_per_second"`
 	Tracing        *ebpf.Variable `ebpf:"tracing"`
+	UnknownPerVip  *ebpf.Variable `ebpf:"unknown_per_vip"`
 }
 
 // DatapathPrograms contains all programs after they have been loaded into the kernel.

@@ -247,12 +247,16 @@ func newWorldWith(t testing.TB, ticksPerSecond uint32) *world {
 	return w
 }
 
+// unknownPerVIP is small, so that tests reach the limit.
+const unknownPerVIP = 32
+
 func setVariables(t testing.TB, spec *ebpf.CollectionSpec, ticksPerSecond uint32) {
 	t.Helper()
 	err := errors.Join(
 		spec.Variables[bpf.DatapathVarExceptionMask].Set(uint32(exceptionBuckets-1)),
 		spec.Variables[bpf.DatapathVarMemoryMask].Set(uint32(memoryBuckets-1)),
-		spec.Variables[bpf.DatapathVarTicksPerSecond].Set(ticksPerSecond))
+		spec.Variables[bpf.DatapathVarTicksPerSecond].Set(ticksPerSecond),
+		spec.Variables[bpf.DatapathVarUnknownPerVip].Set(uint32(unknownPerVIP)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,11 +60,7 @@ enum answer_kind {
 #define ANSWERS_PER_VIP 1000
 #define ANSWERS_IN_ALL 10000
 
-/* Packets of flows that other nodes were asked for in vain: per second, of one VIP and of one
- * source (second_chance_limit.h).
- */
-#define UNKNOWN_PER_VIP 32
-#define UNKNOWN_PER_SOURCE 16
+/* Slots of second_chance_limit.h. */
 #define UNKNOWN_VIP_BITS 10
 #define UNKNOWN_SOURCE_BITS 12
 #define UNKNOWN_VIPS (1 << UNKNOWN_VIP_BITS)

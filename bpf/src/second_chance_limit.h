@@ -17,6 +17,12 @@
  * Slots are shared by a hash, so a flood of sources takes no memory.
  */
 
+/* Packets of flows that other nodes were asked for in vain, of one VIP in a second. New flows of
+ * UDP are such packets while their row is young, so it is far more than a resolver's clients
+ * begin; and little beside what a flood must bring to hurt. A source has half of it.
+ */
+volatile const __u32 unknown_per_vip = 16384;
+
 /* One packet in so many is asked for beyond the limit, by what asking costs: up to CHAIN_LENGTH
  * + 1 more packets, in each zone that is asked.
  */
@@ -54,8 +60,8 @@ static __always_inline int unknown_below(__u32 slot, __u32 limit)
 /* Reports whether other nodes may be asked for the flow. share is for one beyond the limit. */
 static __always_inline int may_ask(const struct flow *flow, __u32 share)
 {
-	if (unknown_below(unknown_vip_slot(flow), UNKNOWN_PER_VIP) &&
-	    unknown_below(unknown_source_slot(flow), UNKNOWN_PER_SOURCE))
+	if (unknown_below(unknown_vip_slot(flow), unknown_per_vip) &&
+	    unknown_below(unknown_source_slot(flow), unknown_per_vip / 2))
 		return 1;
 	return bpf_get_prandom_u32() % share == 0;
 }
@@ -78,6 +84,6 @@ static __always_inline void unknown_count(__u32 slot, __u32 limit)
 /* Notes that other nodes were asked in vain. */
 static __always_inline void note_unknown(const struct flow *flow)
 {
-	unknown_count(unknown_vip_slot(flow), UNKNOWN_PER_VIP);
-	unknown_count(unknown_source_slot(flow), UNKNOWN_PER_SOURCE);
+	unknown_count(unknown_vip_slot(flow), unknown_per_vip);
+	unknown_count(unknown_source_slot(flow), unknown_per_vip / 2);
 }

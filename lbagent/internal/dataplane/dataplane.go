@@ -50,6 +50,9 @@ type Config struct {
 	// HalfOpen is how many flows that are not established each table holds.
 	// Zero means an eighth of Connections, between 4,096 and 262,144.
 	HalfOpen int
+	// UnknownPerVIP is for how many packets of one VIP in a second other nodes may be asked
+	// in vain. Zero means the programs' default (bpf/src/second_chance_limit.h).
+	UnknownPerVIP uint32
 	// Clsact attaches by filters of clsact what tcx is for, as kernels before
 	// 6.6 need it anyway. Programs that are attached already stay as they are.
 	Clsact bool
@@ -248,6 +251,12 @@ func newSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	}
 	if err := spec.Variables[bpf.DatapathVarExceptionMask].Set(cfg.exceptionBuckets() - 1); err != nil {
 		return nil, fmt.Errorf("set a table size of the BPF programs: %w", err)
+	}
+	if cfg.UnknownPerVIP == 0 {
+		return spec, nil
+	}
+	if err := spec.Variables[bpf.DatapathVarUnknownPerVip].Set(cfg.UnknownPerVIP); err != nil {
+		return nil, fmt.Errorf("set a limit of the BPF programs: %w", err)
 	}
 	return spec, nil
 }

@@ -93,6 +93,7 @@ func (c *testCluster) add(t *testing.T, worker int, id forwarding.NodeID, s *for
 			Frontends: 64, NodeTables: zoneCount * len(services), EndpointTables: 64, Endpoints: 256, VIPs: 16, SourceRanges: 16,
 		},
 		Connections: 65536, HalfOpen: 32768, Datagrams: 32768,
+		UnknownPerVIP: unknownPerVIP,
 	})
 	if err != nil {
 		t.Fatal(err)

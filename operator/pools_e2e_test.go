@@ -73,7 +73,7 @@ func refusedCommunities(t *testing.T, e *environment) {
 		"65535:65535": "", "0:0": "", "00064512:1": "", "4294967295:4294967295:0": "",
 		"65536:1": "from 0 to 65535", "65000:70000": "from 0 to 65535", "64512:9999999999": "from 0 to 65535",
 		"4294967296:1:1": "from 0 to 4294967295", "64512:1:4294967296": "from 0 to 4294967295",
-		"no-export": "should match", "64512": "should match", "64512:1:1:1": "should match", "-1:1": "should match",
+		"no-export": "", "graceful-shutdown": "", "rt:64512:1": "", "no-exports": "should match", "64512": "should match", "64512:1:1:1": "should match", "-1:1": "should match",
 	} {
 		object := &millracev1alpha1.VIPAdvertisement{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "refused-"},

@@ -161,11 +161,11 @@ func undisturbed(t *testing.T, vips []netip.Addr, ca string, f func(context.Cont
 	}
 }
 
-// testCertificates replaces the certificate five times, and returns the CA of the last one.
+// testCertificates replaces the certificate again and again, and returns the CA of the last one.
 func testCertificates(t *testing.T, vips []netip.Addr, ca string) string {
 	trusted, last := ca, ca
 	// All CAs are trusted from the start: which certificate a connection gets is open.
-	next := make([]certificate, 5)
+	next := make([]certificate, 15)
 	for i := range next {
 		next[i] = newCertificate(t)
 		trusted += next[i].chain

@@ -114,7 +114,8 @@ func testSites(t *testing.T, vips []netip.Addr, ca string) {
 					_, err := cluster.Visit(ctx, site, 20)
 					return err
 				})
-				load, err := cluster.Visit(t.Context(), site, 120)
+				// So many that chance alone takes no pod below half of its share.
+				load, err := cluster.Visit(t.Context(), site, 600)
 				must(t, err)
 				if err := load.Check(6, client(vip)); err != nil {
 					t.Errorf("%s at %s, TLS %v: %v", host, vip, trusted != "", err)

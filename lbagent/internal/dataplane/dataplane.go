@@ -89,6 +89,8 @@ type Dataplane struct {
 	// trust and entrances are what the maps tunnel_trust and node_uplinks hold.
 	trust     bpf.DatapathTrust
 	entrances map[forwarding.NodeID]bpf.DatapathEntrances
+	// tunnelKeys are those that SetTunnelKeys was given.
+	tunnelKeys forwarding.TunnelKeys
 	// bloom is what the vip_filter map holds.
 	bloom *vipBloom
 

@@ -64,6 +64,12 @@ type Model struct {
 // ServiceName names a Service.
 type ServiceName struct{ Namespace, Name string }
 
+// TunnelKey is a key that packets between nodes are tagged with.
+type TunnelKey = forwarding.TunnelKey
+
+// TunnelKeys are the keys of a node.
+type TunnelKeys = forwarding.TunnelKeys
+
 // Node is a node of the cluster, this one included.
 type Node struct {
 	Name string

@@ -49,6 +49,40 @@ func routing(t *testing.T, e *environment) {
 		`spec.pools[0]: VIPPool "main" does not exist`)
 	e.pool(t, "main", nil, "203.0.113.0/24")
 	e.ready(t, advertisement, &advertisement.Status.Conditions, millracev1alpha1.ReasonValid, "")
+	conflicts(t, e, advertisement)
+}
+
+// conflicts adds an advertisement that the first one overrules while a Service has a VIP, and
+// a node a session.
+func conflicts(t *testing.T, e *environment, first *millracev1alpha1.VIPAdvertisement) {
+	t.Helper()
+	second := &millracev1alpha1.VIPAdvertisement{
+		ObjectMeta: metav1.ObjectMeta{Name: "second"},
+		Spec:       millracev1alpha1.VIPAdvertisementSpec{Communities: []string{"64512:2"}},
+	}
+	must(t, e.client.Create(t.Context(), second))
+	conflicting := func(object *millracev1alpha1.VIPAdvertisement, status metav1.ConditionStatus, message string) {
+		t.Helper()
+		eventually(t, func(ctx context.Context) error {
+			if err := e.get(ctx, object); err != nil {
+				return err
+			}
+			condition := meta.FindStatusCondition(object.Status.Conditions, millracev1alpha1.ConditionConflicting)
+			if condition == nil || condition.Status != status || condition.Message != message {
+				return fmt.Errorf("Conflicting of %s is %+v", object.Name, condition)
+			}
+			return nil
+		})
+	}
+	conflicting(second, metav1.ConditionFalse, "")
+	e.node(t, "worker", "198.51.100.10")
+	service := e.service(t, "advertised")
+	e.addresses(t, service, "203.0.113.0")
+	conflicting(second, metav1.ConditionTrue, "the attributes of 203.0.113.0 "+
+		"to LBPeer router1 are those of VIPAdvertisement all, which selects it too and is the first by name")
+	conflicting(first, metav1.ConditionFalse, "")
+	must(t, e.client.Delete(t.Context(), service))
+	conflicting(second, metav1.ConditionFalse, "")
 }
 
 func (e *environment) node(t *testing.T, name string, addresses ...string) *corev1.Node {

@@ -36,6 +36,8 @@ type Advertisement struct {
 	LocalPreference, MED *uint32
 	// Prepend is how often the node's system is put before the path more than once.
 	Prepend uint8
+	// Weighed is true where the link bandwidth community tells how many endpoints the node has.
+	Weighed bool
 }
 
 // ExtendedCommunity is one of an autonomous system (RFC 4360, RFC 5668).
@@ -97,6 +99,13 @@ func ParseAdvertisement(object *millracev1alpha1.VIPAdvertisement) (Advertisemen
 		advertisement.MED = &med
 	}
 	advertisement.Prepend = uint8(p.within("spec.asPathPrepend", int64(spec.ASPathPrepend), 0, 16))
+	switch spec.LinkBandwidth {
+	case "":
+	case millracev1alpha1.LinkBandwidthEndpoints:
+		advertisement.Weighed = true
+	default:
+		p.invalid("spec.linkBandwidth", "%q is not %s", spec.LinkBandwidth, millracev1alpha1.LinkBandwidthEndpoints)
+	}
 	if spec.LocalPreference != nil {
 		preference := uint32(p.within("spec.localPreference", *spec.LocalPreference, 0, math.MaxUint32))
 		advertisement.LocalPreference = &preference

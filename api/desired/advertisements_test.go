@@ -47,6 +47,8 @@ func TestAdvertisements(t *testing.T) {
 			`adv Invalid spec.communities[4]: "a:b": "a" must be`,
 			`adv Invalid spec.communities[5]: "-1:1": "-1" must be`,
 		}},
+		{"link bandwidth", spec{LinkBandwidth: millracev1alpha1.LinkBandwidthEndpoints}, nil},
+		{"unknown link bandwidth", spec{LinkBandwidth: "Pods"}, []string{`adv Invalid spec.linkBandwidth: "Pods" is not Endpoints`}},
 		{"local preference", spec{LocalPreference: &tooHigh}, []string{"adv Invalid spec.localPreference: 4294967296 is not between 0 and 4294967295"}},
 	}
 	pools := []millracev1alpha1.VIPPool{poolAged("pool", 0)}

@@ -36,6 +36,10 @@ const (
 	// object is valid and in use. Of an LBNodeReport: true when its other
 	// conditions of the agent are.
 	ConditionReady = "Ready"
+	// ConditionConflicting of a VIPAdvertisement: true while it selects VIPs, for a peer and a
+	// node, that one before it by name selects with other attributes. Those are announced with
+	// the other's.
+	ConditionConflicting = "Conflicting"
 	// ConditionAddressAssigned of a Service: true when every IP family that
 	// the Service requires has its VIP.
 	ConditionAddressAssigned = "millrace.io/AddressAssigned"
@@ -98,6 +102,8 @@ const (
 	ReasonOtherUplink      = "OtherUplink"
 	ReasonNodeNotReady     = "NodeNotReady"
 	ReasonReady            = "Ready"
+	ReasonNoConflict       = "NoConflict"
+	ReasonOverruled        = "Overruled"
 )
 
 // Reasons for which a node does not announce a VIP, in the order in which they are looked

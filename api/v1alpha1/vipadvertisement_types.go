@@ -86,11 +86,29 @@ type VIPAdvertisementSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=4294967295
 	LocalPreference *int64 `json:"localPreference,omitempty"`
+
+	// LinkBandwidth says what the link bandwidth community of the routes tells
+	// (draft-ietf-idr-link-bandwidth). Routers that weigh their paths by it (UCMP) then send a
+	// node as much as it says, against the others. Absent: the community is not sent.
+	//
+	// +optional
+	LinkBandwidth LinkBandwidth `json:"linkBandwidth,omitempty"`
 }
+
+// LinkBandwidth is what the link bandwidth community of routes tells.
+//
+// +kubebuilder:validation:Enum=Endpoints
+type LinkBandwidth string
+
+// LinkBandwidthEndpoints: how many usable endpoints the node has of the VIP's Services with
+// externalTrafficPolicy Local, or what these weigh in a VIPRoute. Routes of VIPs without such a
+// Service do not have the community: there, each node reaches all endpoints.
+const LinkBandwidthEndpoints LinkBandwidth = "Endpoints"
 
 // VIPAdvertisementStatus is what the operator observed of an advertisement.
 type VIPAdvertisementStatus struct {
-	// Conditions: Ready, with reason Valid or Invalid.
+	// Conditions: Ready, with reason Valid or Invalid. Conflicting, which is true with reason
+	// Overruled where an advertisement before it by name decides attributes in its place.
 	//
 	// +optional
 	// +listType=map

@@ -94,6 +94,9 @@ func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 					continue
 				}
 				route := target.route(m, vip.Address)
+				if target.advertisement.Weighed {
+					route.Weight = weight(m, frontends[vip.Address])
+				}
 				if leaving {
 					route = route.left(target.peer.ASN == target.peer.LocalASN)
 				}
@@ -285,6 +288,18 @@ func (t target) route(m *model.Model, vip netip.Addr) Route {
 		route.LocalPreference = t.advertisement.LocalPreference
 	}
 	return route
+}
+
+// weight is what the node's endpoints of Local frontends weigh together: what it serves itself,
+// and no other node does for it.
+func weight(m *model.Model, frontends []*model.Frontend) uint32 {
+	sum := uint32(0)
+	for _, frontend := range frontends {
+		if frontend.Local && attracts(frontend) {
+			sum += frontend.Weights[m.Self.ID]
+		}
+	}
+	return sum
 }
 
 func familyName(address netip.Addr) string {

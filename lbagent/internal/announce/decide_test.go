@@ -289,6 +289,40 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
+// The weight of a node is what its endpoints of Local frontends weigh.
+func TestWeight(t *testing.T) {
+	m := base()
+	m.Advertisements[0].Weighed = true
+	second := m.Frontends[0]
+	second.Key.Port = 443
+	second.Weights = map[forwarding.NodeID]uint32{1: 3, 2: 7}
+	m.Frontends = append(m.Frontends, second)
+	for _, test := range []struct {
+		name string
+		edit func(first, second *model.Frontend)
+		want uint32
+	}{
+		{"Cluster", func(_, _ *model.Frontend) {}, 0},
+		{"Local", func(first, second *model.Frontend) { first.Local, second.Local = true, true }, 4},
+		{"one of two is Local", func(_, second *model.Frontend) { second.Local = true }, 3},
+		{"one only terminates", func(first, second *model.Frontend) {
+			first.Local, second.Local, second.Terminating = true, true, true
+		}, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			changed := *m
+			changed.Frontends = slices.Clone(m.Frontends)
+			test.edit(&changed.Frontends[0], &changed.Frontends[1])
+			routes, _ := Decide(&changed, nodeWith(planned(&changed), planned(&changed)))
+			for _, peer := range []string{"r1", "r2"} {
+				if len(routes[peer]) != 1 || routes[peer][0].Weight != test.want {
+					t.Errorf("to %s %+v, want weight %d", peer, routes[peer], test.want)
+				}
+			}
+		})
+	}
+}
+
 // TestAnnouncedOnlyWhenProgrammed applies the operations one by one: the VIP
 // is announced only once the last of what it needs is in the maps, and a VIP
 // that is to go is not announced before the first removal.

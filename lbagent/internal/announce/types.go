@@ -28,6 +28,9 @@ type Route struct {
 	// LocalPreference is nil where it is not set; it is sent in sessions
 	// within one autonomous system only (RFC 4271, section 5.1.5).
 	LocalPreference *uint32
+	// Weight is against those of other nodes, for the link bandwidth community; without it,
+	// which is 0, the community is not sent.
+	Weight uint32
 }
 
 // Routes are the routes by the name of the LBPeer, each list sorted by prefix.

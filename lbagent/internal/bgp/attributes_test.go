@@ -21,7 +21,7 @@ func attributed() announce.Route {
 	route.ExtendedCommunities = []desired.ExtendedCommunity{
 		{Subtype: desired.RouteTarget, ASN: 64512, Value: 100000}, {Subtype: desired.SiteOfOrigin, ASN: 4200000001, Value: 7},
 	}
-	route.MED, route.Prepend = &med, 2
+	route.MED, route.Prepend, route.Weight = &med, 2, 3
 	return route
 }
 
@@ -53,7 +53,7 @@ func TestAttributesAtFRR(t *testing.T) {
 		path.AsPath.String:            "64512 64512 64512",
 		path.Community.String:         "64512:100 graceful-shutdown",
 		path.LargeCommunity.String:    "64512:1:100",
-		path.ExtendedCommunity.String: "RT:64512:100000 SoO:4200000001:7",
+		path.ExtendedCommunity.String: "RT:64512:100000 SoO:4200000001:7 LB:64512:375000000 (3.000 Gbps)",
 	} {
 		if got != want {
 			t.Errorf("at the router %q, want %q", got, want)
@@ -92,7 +92,7 @@ func TestAttributesAtBIRD(t *testing.T) {
 	})
 	for _, want := range []string{
 		"BGP.as_path: 64512 64512 64512\n", "BGP.med: 77\n", "BGP.community: (64512,100) (65535,0)\n",
-		"BGP.large_community: (64512, 1, 100)\n", "BGP.ext_community: (rt, 64512, 100000) (ro, 4200000001, 7)\n",
+		"BGP.large_community: (64512, 1, 100)\n", "BGP.ext_community: (rt, 64512, 100000) (ro, 4200000001, 7) (unknown 0x4004, 64512, 1303564382)\n",
 		"BGP.next_hop: " + nodeIPv4.String() + "\n",
 	} {
 		if !strings.Contains(shown, want) {

@@ -48,11 +48,11 @@ func path(route announce.Route, peer model.Peer) (*api.Path, error) {
 	if len(route.LargeCommunities) > 0 {
 		attributes.add(&api.LargeCommunitiesAttribute{Communities: largeCommunities(route.LargeCommunities)})
 	}
-	if len(route.ExtendedCommunities) > 0 {
-		extended, err := extendedCommunities(route.ExtendedCommunities)
-		if err != nil {
-			return nil, err
-		}
+	extended, err := extendedCommunities(route, peer.LocalASN)
+	if err != nil {
+		return nil, err
+	}
+	if len(extended) > 0 {
 		attributes.add(&api.ExtendedCommunitiesAttribute{Communities: extended})
 	}
 	if route.MED != nil {
@@ -85,17 +85,27 @@ func largeCommunities(triples [][3]uint32) []*api.LargeCommunity {
 	return communities
 }
 
-func extendedCommunities(communities []desired.ExtendedCommunity) ([]*anypb.Any, error) {
+// perWeight is the link bandwidth, in bytes a second, of a weight of one: 1 Gbit/s. Routers
+// compare the bandwidths of paths, and show them in such units.
+const perWeight = 125_000_000
+
+// asTrans stands for a system of four octets where there is room for two (RFC 6793).
+const asTrans = 23456
+
+func extendedCommunities(route announce.Route, localASN uint32) ([]*anypb.Any, error) {
+	communities := make([]proto.Message, 0, len(route.ExtendedCommunities)+1)
+	for _, c := range route.ExtendedCommunities {
+		communities = append(communities, ofSystem(c))
+	}
+	if route.Weight > 0 {
+		asn := localASN
+		if asn > math.MaxUint16 {
+			asn = asTrans
+		}
+		communities = append(communities, &api.LinkBandwidthExtended{Asn: asn, Bandwidth: float32(route.Weight) * perWeight})
+	}
 	encoded := make([]*anypb.Any, 0, len(communities))
-	for _, c := range communities {
-		var community proto.Message = &api.TwoOctetAsSpecificExtended{
-			IsTransitive: true, SubType: uint32(c.Subtype), Asn: c.ASN, LocalAdmin: c.Value,
-		}
-		if c.ASN > math.MaxUint16 {
-			community = &api.FourOctetAsSpecificExtended{
-				IsTransitive: true, SubType: uint32(c.Subtype), Asn: c.ASN, LocalAdmin: c.Value,
-			}
-		}
+	for _, community := range communities {
 		message, err := anypb.New(community)
 		if err != nil {
 			return nil, fmt.Errorf("encode an extended community: %w", err)
@@ -103,6 +113,17 @@ func extendedCommunities(communities []desired.ExtendedCommunity) ([]*anypb.Any,
 		encoded = append(encoded, message)
 	}
 	return encoded, nil
+}
+
+func ofSystem(c desired.ExtendedCommunity) proto.Message {
+	if c.ASN > math.MaxUint16 {
+		return &api.FourOctetAsSpecificExtended{
+			IsTransitive: true, SubType: uint32(c.Subtype), Asn: c.ASN, LocalAdmin: c.Value,
+		}
+	}
+	return &api.TwoOctetAsSpecificExtended{
+		IsTransitive: true, SubType: uint32(c.Subtype), Asn: c.ASN, LocalAdmin: c.Value,
+	}
 }
 
 // attributeList encodes path attributes and keeps the first error.

@@ -135,7 +135,7 @@ func (s *session) setRoutes(routes []announce.Route) error {
 
 func equal(a, b announce.Route) bool {
 	same := func(a, b *uint32) bool { return a == b || a != nil && b != nil && *a == *b }
-	return a.Prefix == b.Prefix && a.NextHop == b.NextHop && a.Prepend == b.Prepend &&
+	return a.Prefix == b.Prefix && a.NextHop == b.NextHop && a.Prepend == b.Prepend && a.Weight == b.Weight &&
 		same(a.LocalPreference, b.LocalPreference) && same(a.MED, b.MED) &&
 		slices.Equal(a.Communities, b.Communities) &&
 		slices.Equal(a.LargeCommunities, b.LargeCommunities) &&

@@ -37,6 +37,7 @@ func TestEqual(t *testing.T) {
 		"communities":      {func(r *announce.Route) { r.Communities = nil }, false},
 		"MED":              {func(r *announce.Route) { r.MED = &other }, false},
 		"prepend":          {func(r *announce.Route) { r.Prepend = 1 }, false},
+		"weight":           {func(r *announce.Route) { r.Weight = 1 }, false},
 		"extended":         {func(r *announce.Route) { r.ExtendedCommunities = []desired.ExtendedCommunity{{ASN: 1}} }, false},
 		"large":            {func(r *announce.Route) { r.LargeCommunities = [][3]uint32{{1, 2, 4}} }, false},
 	} {

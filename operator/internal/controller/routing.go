@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,7 +19,7 @@ import (
 )
 
 // routingReconciler writes the status of all LBPeers and VIPAdvertisements at
-// once: they refer to each other and to pools.
+// once: they refer to each other, to pools, and by labels to nodes and Services.
 type routingReconciler struct {
 	client client.Client
 }
@@ -27,6 +29,9 @@ func setupRouting(mgr ctrl.Manager) error {
 		Watches(&millracev1alpha1.LBPeer{}, gathered()).
 		Watches(&millracev1alpha1.VIPAdvertisement{}, gathered()).
 		Watches(&millracev1alpha1.VIPPool{}, gathered(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&millracev1alpha1.VIP{}, gathered(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.Service{}, gathered(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(&corev1.Node{}, gathered(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Complete(&routingReconciler{client: mgr.GetClient()})
 }
 
@@ -40,9 +45,14 @@ func (r *routingReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl
 			return ctrl.Result{}, fmt.Errorf("listing %T: %w", list, err)
 		}
 	}
+	found := desired.Advertisements(advertisements.Items, pools.Items, peers.Items)
+	conflicts, err := r.conflicts(ctx, advertisements.Items, peers.Items)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
 	return ctrl.Result{}, errors.Join(
 		r.writePeers(ctx, peers.Items),
-		r.writeAdvertisements(ctx, advertisements.Items, desired.Advertisements(advertisements.Items, pools.Items, peers.Items)),
+		r.writeAdvertisements(ctx, advertisements.Items, found, conflicts),
 	)
 }
 
@@ -63,6 +73,7 @@ func (r *routingReconciler) writeAdvertisements(
 	ctx context.Context,
 	advertisements []millracev1alpha1.VIPAdvertisement,
 	found []desired.Problem,
+	conflicts map[string]desired.Conflict,
 ) error {
 	problems := byObject(found)
 	var failed []error
@@ -70,6 +81,7 @@ func (r *routingReconciler) writeAdvertisements(
 		object := &advertisements[i]
 		base := object.DeepCopy()
 		setReady(&object.Status.Conditions, readyCondition(object.Generation, problems[object.Name], ""))
+		meta.SetStatusCondition(&object.Status.Conditions, conflictingCondition(object.Generation, conflicts, object.Name))
 		err := patchStatus(ctx, r.client, base, object, func(a *millracev1alpha1.VIPAdvertisement) any { return a.Status })
 		failed = append(failed, client.IgnoreNotFound(err))
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 // StripNode leaves of a Node, before it is cached, what an LBNode and an LBNodeReport
-// are made from, and the addresses that no pool may give out. Heartbeats of
-// a kubelet change nothing of that.
+// are made from, the addresses that no pool may give out, and the labels, by which peers and
+// advertisements select. Heartbeats of a kubelet change nothing of that.
 func StripNode(object any) (any, error) {
 	node, ok := object.(*corev1.Node)
 	if !ok {
@@ -25,9 +25,7 @@ func StripNode(object any) (any, error) {
 		Spec:       corev1.NodeSpec{PodCIDR: node.Spec.PodCIDR, PodCIDRs: node.Spec.PodCIDRs},
 		Status:     corev1.NodeStatus{Addresses: node.Status.Addresses},
 	}
-	if zone, found := node.Labels[corev1.LabelTopologyZone]; found {
-		stripped.Labels = map[string]string{corev1.LabelTopologyZone: zone}
-	}
+	stripped.Labels = node.Labels
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
 			stripped.Status.Conditions = []corev1.NodeCondition{{

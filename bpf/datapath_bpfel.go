@@ -51,6 +51,7 @@ type DatapathConnectionFlag uint32
 const (
 	DatapathConnectionFlagCLIENT_FIN DatapathConnectionFlag = 1
 	DatapathConnectionFlagCLIENT_RST DatapathConnectionFlag = 2
+	DatapathConnectionFlagIN_CROWD   DatapathConnectionFlag = 4
 )
 
 type DatapathConnectionKey4 struct {
@@ -71,6 +72,19 @@ type DatapathConnectionKey6 struct {
 	VipPort    uint16
 	Protocol   uint8
 	Pad        [3]uint8
+}
+
+type DatapathCrowd struct {
+	_        structs.HostLayout
+	Since    uint32
+	Count    uint32
+	Exceeded uint32
+	Used     uint32
+}
+
+type DatapathCrowds struct {
+	_    structs.HostLayout
+	Kind [3]DatapathCrowd
 }
 
 type DatapathDropReason uint32
@@ -159,7 +173,8 @@ const (
 	DatapathEventEVENT_REFUSED                DatapathEvent = 7
 	DatapathEventEVENT_TOO_BIG_TOLD           DatapathEvent = 8
 	DatapathEventEVENT_REPLY_UNKNOWN          DatapathEvent = 9
-	DatapathEventEVENTS                       DatapathEvent = 10
+	DatapathEventEVENT_CROWDED                DatapathEvent = 10
+	DatapathEventEVENTS                       DatapathEvent = 11
 )
 
 type DatapathException struct {
@@ -520,6 +535,15 @@ const (
 	DatapathMapAnswerCounts      = "answer_counts"
 	DatapathMapConnections4      = "connections4"
 	DatapathMapConnections6      = "connections6"
+	DatapathMapCrowdData4        = "crowd_data4"
+	DatapathMapCrowdData6        = "crowd_data6"
+	DatapathMapCrowdDataRev4     = "crowd_data_rev4"
+	DatapathMapCrowdDataRev6     = "crowd_data_rev6"
+	DatapathMapCrowdFragments    = "crowd_fragments"
+	DatapathMapCrowdOpen4        = "crowd_open4"
+	DatapathMapCrowdOpen6        = "crowd_open6"
+	DatapathMapCrowdOpenRev4     = "crowd_open_rev4"
+	DatapathMapCrowdOpenRev6     = "crowd_open_rev6"
 	DatapathMapDatagrams4        = "datagrams4"
 	DatapathMapDatagrams6        = "datagrams6"
 	DatapathMapDatagramsRev4     = "datagrams_rev4"
@@ -562,6 +586,7 @@ const (
 	DatapathMapTunnelTrust       = "tunnel_trust"
 	DatapathMapUnknowns          = "unknowns"
 	DatapathMapUplinks           = "uplinks"
+	DatapathMapVipCrowds         = "vip_crowds"
 	DatapathMapVipFilter         = "vip_filter"
 	DatapathMapVips              = "vips"
 	DatapathMapZoneTables        = "zone_tables"
@@ -587,7 +612,10 @@ const (
 	DatapathVarTraceStep         = "_trace_step"
 	DatapathVarTrustFlag         = "_trust_flag"
 	DatapathVarUplinkFlag        = "_uplink_flag"
+	DatapathVarDatagramShare     = "datagram_share"
 	DatapathVarExceptionMask     = "exception_mask"
+	DatapathVarFragmentShare     = "fragment_share"
+	DatapathVarHalfOpenShare     = "half_open_share"
 	DatapathVarMemoryMask        = "memory_mask"
 	DatapathVarTicksPerSecond    = "ticks_per_second"
 	DatapathVarTracing           = "tracing"
@@ -656,6 +684,15 @@ type DatapathMapSpecs struct {
 	AnswerCounts    *ebpf.MapSpec `ebpf:"answer_counts"`
 	Connections4    *ebpf.MapSpec `ebpf:"connections4"`
 	Connections6    *ebpf.MapSpec `ebpf:"connections6"`
+	CrowdData4      *ebpf.MapSpec `ebpf:"crowd_data4"`
+	CrowdData6      *ebpf.MapSpec `ebpf:"crowd_data6"`
+	CrowdDataRev4   *ebpf.MapSpec `ebpf:"crowd_data_rev4"`
+	CrowdDataRev6   *ebpf.MapSpec `ebpf:"crowd_data_rev6"`
+	CrowdFragments  *ebpf.MapSpec `ebpf:"crowd_fragments"`
+	CrowdOpen4      *ebpf.MapSpec `ebpf:"crowd_open4"`
+	CrowdOpen6      *ebpf.MapSpec `ebpf:"crowd_open6"`
+	CrowdOpenRev4   *ebpf.MapSpec `ebpf:"crowd_open_rev4"`
+	CrowdOpenRev6   *ebpf.MapSpec `ebpf:"crowd_open_rev6"`
 	Datagrams4      *ebpf.MapSpec `ebpf:"datagrams4"`
 	Datagrams6      *ebpf.MapSpec `ebpf:"datagrams6"`
 	DatagramsRev4   *ebpf.MapSpec `ebpf:"datagrams_rev4"`
@@ -698,6 +735,7 @@ type DatapathMapSpecs struct {
 	TunnelTrust     *ebpf.MapSpec `ebpf:"tunnel_trust"`
 	Unknowns        *ebpf.MapSpec `ebpf:"unknowns"`
 	Uplinks         *ebpf.MapSpec `ebpf:"uplinks"`
+	VipCrowds       *ebpf.MapSpec `ebpf:"vip_crowds"`
 	VipFilter       *ebpf.MapSpec `ebpf:"vip_filter"`
 	Vips            *ebpf.MapSpec `ebpf:"vips"`
 	ZoneTables      *ebpf.MapSpec `ebpf:"zone_tables"`
@@ -720,7 +758,10 @@ type DatapathVariableSpecs struct {
 	TraceStep      *ebpf.VariableSpec `ebpf:"_trace_step"`
 	TrustFlag      *ebpf.VariableSpec `ebpf:"_trust_flag"`
 	UplinkFlag     *ebpf.VariableSpec `ebpf:"_uplink_flag"`
+	DatagramShare  *ebpf.VariableSpec `ebpf:"datagram_share"`
 	ExceptionMask  *ebpf.VariableSpec `ebpf:"exception_mask"`
+	FragmentShare  *ebpf.VariableSpec `ebpf:"fragment_share"`
+	HalfOpenShare  *ebpf.VariableSpec `ebpf:"half_open_share"`
 	MemoryMask     *ebpf.VariableSpec `ebpf:"memory_mask"`
 	TicksPerSecond *ebpf.VariableSpec `ebpf:"ticks_per_second"`
 	Tracing        *ebpf.VariableSpec `ebpf:"tracing"`
@@ -752,6 +793,15 @@ type DatapathMaps struct {
 	AnswerCounts    *ebpf.Map `ebpf:"answer_counts"`
 	Connections4    *ebpf.Map `ebpf:"connections4"`
 	Connections6    *ebpf.Map `ebpf:"connections6"`
+	CrowdData4      *ebpf.Map `ebpf:"crowd_data4"`
+	CrowdData6      *ebpf.Map `ebpf:"crowd_data6"`
+	CrowdDataRev4   *ebpf.Map `ebpf:"crowd_data_rev4"`
+	CrowdDataRev6   *ebpf.Map `ebpf:"crowd_data_rev6"`
+	CrowdFragments  *ebpf.Map `ebpf:"crowd_fragments"`
+	CrowdOpen4      *ebpf.Map `ebpf:"crowd_open4"`
+	CrowdOpen6      *ebpf.Map `ebpf:"crowd_open6"`
+	CrowdOpenRev4   *ebpf.Map `ebpf:"crowd_open_rev4"`
+	CrowdOpenRev6   *ebpf.Map `ebpf:"crowd_open_rev6"`
 	Datagrams4      *ebpf.Map `ebpf:"datagrams4"`
 	Datagrams6      *ebpf.Map `ebpf:"datagrams6"`
 	DatagramsRev4   *ebpf.Map `ebpf:"datagrams_rev4"`
@@ -794,6 +844,7 @@ type DatapathMaps struct {
 	TunnelTrust     *ebpf.Map `ebpf:"tunnel_trust"`
 	Unknowns        *ebpf.Map `ebpf:"unknowns"`
 	Uplinks         *ebpf.Map `ebpf:"uplinks"`
+	VipCrowds       *ebpf.Map `ebpf:"vip_crowds"`
 	VipFilter       *ebpf.Map `ebpf:"vip_filter"`
 	Vips            *ebpf.Map `ebpf:"vips"`
 	ZoneTables      *ebpf.Map `ebpf:"zone_tables"`
@@ -806,6 +857,15 @@ func (m *DatapathMaps) Close() error {
 		m.AnswerCounts,
 		m.Connections4,
 		m.Connections6,
+		m.CrowdData4,
+		m.CrowdData6,
+		m.CrowdDataRev4,
+		m.CrowdDataRev6,
+		m.CrowdFragments,
+		m.CrowdOpen4,
+		m.CrowdOpen6,
+		m.CrowdOpenRev4,
+		m.CrowdOpenRev6,
 		m.Datagrams4,
 		m.Datagrams6,
 		m.DatagramsRev4,
@@ -848,6 +908,7 @@ func (m *DatapathMaps) Close() error {
 		m.TunnelTrust,
 		m.Unknowns,
 		m.Uplinks,
+		m.VipCrowds,
 		m.VipFilter,
 		m.Vips,
 		m.ZoneTables,
@@ -871,7 +932,10 @@ type DatapathVariables struct {
 	TraceStep      *ebpf.Variable `ebpf:"_trace_step"`
 	TrustFlag      *ebpf.Variable `ebpf:"_trust_flag"`
 	UplinkFlag     *ebpf.Variable `ebpf:"_uplink_flag"`
+	DatagramShare  *ebpf.Variable `ebpf:"datagram_share"`
 	ExceptionMask  *ebpf.Variable `ebpf:"exception_mask"`
+	FragmentShare  *ebpf.Variable `ebpf:"fragment_share"`
+	HalfOpenShare  *ebpf.Variable `ebpf:"half_open_share"`
 	MemoryMask     *ebpf.Variable `ebpf:"memory_mask"`
 	TicksPerSecond *ebpf.Variable `ebpf:"ticks_per_second"`
 	Tracing        *ebpf.Variable `ebpf:"tracing"`

@@ -94,7 +94,9 @@ func dropped(reason bpf.DatapathDropReason) tally {
 	return tally{fmt.Sprintf("drop %d", reason): 1}
 }
 
-func event(e bpf.DatapathEvent) tally { return tally{fmt.Sprintf("event %d", e): 1} }
+func eventName(e bpf.DatapathEvent) string { return fmt.Sprintf("event %d", e) }
+
+func event(e bpf.DatapathEvent) tally { return tally{eventName(e): 1} }
 
 // received is what the node chosen by the router counts for a packet.
 func (f family) received(p packet) tally {

@@ -25,17 +25,8 @@ func part(offset uint16, more bool, id uint32) func(*packet) {
 func (w *world) ageFragments(t testing.TB, seconds uint32) {
 	t.Helper()
 	ticks := seconds * w.ticks(t)
-	var key bpf.DatapathFragmentKey
-	var value bpf.DatapathFragment
-	entries := w.Fragments.Iterate()
-	for entries.Next(&key, &value) {
-		value.Seen -= ticks
-		if err := w.Fragments.Update(key, value, ebpf.UpdateExist); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := entries.Err(); err != nil {
-		t.Fatal(err)
+	for _, m := range []*ebpf.Map{w.Fragments, w.CrowdFragments} {
+		change[bpf.DatapathFragmentKey](t, m, func(f *bpf.DatapathFragment) { f.Seen -= ticks })
 	}
 }
 
@@ -91,7 +82,7 @@ func fragments(f family) []fixture {
 		given(early("31 s after the first", later, first), func(t *testing.T, w *world) { w.ageFragments(t, 31) }),
 		given(lost, func(t *testing.T, w *world) {
 			for _, m := range w.flowMaps() {
-				if m != w.Fragments {
+				if m != w.Fragments && m != w.CrowdFragments {
 					clearMap(t, m)
 				}
 			}

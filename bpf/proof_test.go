@@ -20,18 +20,20 @@ func (w *world) place(t testing.TB, p packet) string {
 		Vip: address(p.to.Addr()), VipPort: network16(p.to.Port()), Protocol: uint8(p.protocol),
 	}
 	connections, datagrams, halfOpen := w.Connections6, w.Datagrams6, w.HalfOpen6
+	crowdData, crowdOpen := w.CrowdData6, w.CrowdOpen6
 	if p.is4() {
 		key = bpf.DatapathConnectionKey4{
 			Client: ipv4(p.from.Addr()), ClientPort: network16(p.from.Port()),
 			Vip: ipv4(p.to.Addr()), VipPort: network16(p.to.Port()), Protocol: uint8(p.protocol),
 		}
 		connections, datagrams, halfOpen = w.Connections4, w.Datagrams4, w.HalfOpen4
+		crowdData, crowdOpen = w.CrowdData4, w.CrowdOpen4
 	}
 	places := []string{"none"}
 	for _, table := range []struct {
 		name string
 		m    *ebpf.Map
-	}{{"established", connections}, {"answered", datagrams}, {"half-open", halfOpen}} {
+	}{{"established", connections}, {"answered", datagrams}, {"half-open", halfOpen}, {"answered", crowdData}, {"half-open", crowdOpen}} {
 		var value bpf.DatapathConnection
 		err := table.m.Lookup(key, &value)
 		if err == nil {

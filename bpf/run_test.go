@@ -107,6 +107,9 @@ func (w *world) tally(t testing.TB) tally {
 		counts.add(fmt.Sprintf("drop %d", i), sum(t, w.DropCounts, i))
 	}
 	for i := range uint32(bpf.DatapathEventEVENTS) {
+		if allCrowded && i == uint32(bpf.DatapathEventEVENT_CROWDED) {
+			continue
+		}
 		counts.add(fmt.Sprintf("event %d", i), sum(t, w.EventCounts, i))
 	}
 	for _, f := range families {
@@ -220,12 +223,26 @@ func (w *world) forgetUnknowns(t testing.TB) {
 	}
 }
 
+// forgetCrowds makes no VIP crowded.
+func (w *world) forgetCrowds(t testing.TB) {
+	t.Helper()
+	size := w.VipCrowds.MaxEntries()
+	keys := make([]uint32, size)
+	for i := range keys {
+		keys[i] = uint32(i)
+	}
+	if _, err := w.VipCrowds.BatchUpdate(keys, make([]bpf.DatapathCrowds, size), nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // forget empties the tables of flows, what remains of them, and the counters of drops by frontend.
 func (w *world) forget(t testing.TB) {
 	t.Helper()
 	w.wipe(t)
 	w.forgetMemories(t)
 	w.forgetUnknowns(t)
+	w.forgetCrowds(t)
 	clearMap(t, w.FrontendDrops)
 	clearSampling(t, w)
 }
@@ -235,7 +252,9 @@ func (w *world) flowMaps() []*ebpf.Map {
 	return []*ebpf.Map{
 		w.Connections4, w.Connections6, w.Datagrams4, w.Datagrams6, w.HalfOpen4, w.HalfOpen6,
 		w.Reverse4, w.Reverse6, w.DatagramsRev4, w.DatagramsRev6, w.HalfOpenRev4, w.HalfOpenRev6,
-		w.Fragments,
+		w.CrowdData4, w.CrowdData6, w.CrowdOpen4, w.CrowdOpen6,
+		w.CrowdDataRev4, w.CrowdDataRev6, w.CrowdOpenRev4, w.CrowdOpenRev6,
+		w.Fragments, w.CrowdFragments,
 		w.Affinities4, w.Affinities6,
 	}
 }
@@ -286,6 +305,7 @@ func (w *world) evictReverse(t testing.TB) {
 	t.Helper()
 	for _, m := range []*ebpf.Map{
 		w.Reverse4, w.Reverse6, w.DatagramsRev4, w.DatagramsRev6, w.HalfOpenRev4, w.HalfOpenRev6,
+		w.CrowdDataRev4, w.CrowdDataRev6, w.CrowdOpenRev4, w.CrowdOpenRev6,
 	} {
 		clearMap(t, m)
 	}
@@ -304,10 +324,10 @@ func (w *world) ticks(t testing.TB) (perSecond uint32) {
 func (w *world) age(t testing.TB, seconds uint32) {
 	t.Helper()
 	ticks := seconds * w.ticks(t)
-	for _, m := range []*ebpf.Map{w.Connections4, w.Datagrams4, w.HalfOpen4} {
+	for _, m := range []*ebpf.Map{w.Connections4, w.Datagrams4, w.HalfOpen4, w.CrowdData4, w.CrowdOpen4} {
 		change[bpf.DatapathConnectionKey4](t, m, func(c *bpf.DatapathConnection) { c.Seen -= ticks })
 	}
-	for _, m := range []*ebpf.Map{w.Connections6, w.Datagrams6, w.HalfOpen6} {
+	for _, m := range []*ebpf.Map{w.Connections6, w.Datagrams6, w.HalfOpen6, w.CrowdData6, w.CrowdOpen6} {
 		change[bpf.DatapathConnectionKey6](t, m, func(c *bpf.DatapathConnection) { c.Seen -= ticks })
 	}
 	change[bpf.DatapathAffinityKey4](t, w.Affinities4, func(a *bpf.DatapathAffinity) { a.Seen -= ticks })

@@ -230,6 +230,10 @@ func newWorldWith(t testing.TB, ticksPerSecond uint32) *world {
 		bpf.DatapathMapHalfOpen6: flows, bpf.DatapathMapHalfOpenRev4: flows, bpf.DatapathMapHalfOpenRev6: flows,
 		bpf.DatapathMapDatagrams4: flows, bpf.DatapathMapDatagrams6: flows,
 		bpf.DatapathMapDatagramsRev4: flows, bpf.DatapathMapDatagramsRev6: flows,
+		bpf.DatapathMapCrowdData4: flows, bpf.DatapathMapCrowdData6: flows,
+		bpf.DatapathMapCrowdDataRev4: flows, bpf.DatapathMapCrowdDataRev6: flows,
+		bpf.DatapathMapCrowdOpen4: flows, bpf.DatapathMapCrowdOpen6: flows,
+		bpf.DatapathMapCrowdOpenRev4: flows, bpf.DatapathMapCrowdOpenRev6: flows,
 	} {
 		spec.Maps[name].MaxEntries = size
 	}
@@ -259,6 +263,14 @@ func setVariables(t testing.TB, spec *ebpf.CollectionSpec, ticksPerSecond uint32
 		spec.Variables[bpf.DatapathVarUnknownPerVip].Set(uint32(unknownPerVIP)))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if !allCrowded {
+		return
+	}
+	for _, name := range []string{bpf.DatapathVarHalfOpenShare, bpf.DatapathVarDatagramShare, bpf.DatapathVarFragmentShare} {
+		if err := spec.Variables[name].Set(uint32(0)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

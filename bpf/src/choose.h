@@ -5,6 +5,7 @@
 #include "conntrack.h"
 #include "count.h"
 #include "endpoint.h"
+#include "frame.h"
 #include "proof.h"
 #include "row.h"
 #include "settings.h"
@@ -154,19 +155,68 @@ static __always_inline int endpoint_for(const struct packet *packet,
 	return id;
 }
 
-/* Gives a flow without an entry an endpoint, and records both directions. recalled is the id
- * of the endpoint by memory.h, or zero; acknowledged and sequence are a TCP packet's numbers.
- * Returns the endpoint's id, or minus the reason to drop.
- */
-__noinline int stage2_choose(const struct packet *packet, const struct frontend *frontend,
-			     __u32 acknowledged, __u32 sequence, __u32 recalled)
+/* All zero where the packet is not TCP. */
+static __always_inline struct tcp_numbers tcp_numbers(const struct xdp_md *ctx,
+						      const struct packet *packet)
 {
+	struct tcphdr *tcp = frame_at(ctx, packet->l4);
+	struct tcp_numbers numbers = {};
+
+	if (packet->flow.protocol != IPPROTO_TCP || (void *)(tcp + 1) > (void *)(long)ctx->data_end)
+		return numbers;
+	numbers.sequence = bpf_ntohl(tcp->seq);
+	numbers.acknowledged = bpf_ntohl(tcp->ack_seq);
+	numbers.end = numbers.sequence + packet->length -
+		      (packet->l4 - packet->l3 + tcp->doff * 4) + tcp->fin;
+	return numbers;
+}
+
+/* Records both directions of a flow that got an endpoint. Returns zero, or minus the reason to
+ * drop. Apart from the choice, because both need stack.
+ */
+__noinline int flow_record(struct xdp_md *ctx, const struct packet *packet,
+			   const struct frontend *frontend, __u32 id, int use)
+{
+	struct endpoint *endpoint = endpoint_get(id);
 	struct connection connection = {};
-	struct endpoint *endpoint;
 	enum proof proof = PROOF_ASKED;
-	enum endpoint_use use = ENDPOINT_TAKEN;
 	struct reverse reverse, *old = NULL;
-	int id;
+	struct tcp_numbers numbers;
+
+	if (!packet || !frontend || !endpoint)
+		return -DROP_NO_ENDPOINT;
+	connection.endpoint = id;
+	connection.tag = endpoint->tag;
+	connection.seen = clock_now();
+	connection.flags = table_enter(&packet->flow, TABLE_HALF_OPEN);
+	if (connection_add(&packet->flow, TABLE_HALF_OPEN, &connection))
+		return -DROP_CONNECTION_STORE;
+	/* An entry is overwritten in place, in whatever table: its flow is over, or unproved. */
+	if (use != ENDPOINT_UNUSED)
+		old = reverse_find(&packet->flow, endpoint);
+	if (is_midstream(packet))
+		proof = PROOF_CLAIMED;
+	else if (old && packet->flow.protocol == IPPROTO_TCP)
+		proof = PROOF_RENEWED;
+	numbers = tcp_numbers(ctx, packet);
+	reverse = reverse_new(packet, frontend, proof, numbers.acknowledged, numbers.sequence);
+	if (old && !tracing)
+		*old = reverse;
+	else if (reverse_add(&packet->flow, endpoint, TABLE_HALF_OPEN, connection.flags,
+			     &reverse))
+		return -DROP_CONNECTION_STORE;
+	return 0;
+}
+
+/* Gives a flow without an entry an endpoint, and records both directions. recalled is the id
+ * of the endpoint by memory.h, or zero. Returns the endpoint's id, or minus the reason to drop.
+ */
+__noinline int stage2_choose(struct xdp_md *ctx, const struct packet *packet,
+			     const struct frontend *frontend, __u32 recalled)
+{
+	enum endpoint_use use = ENDPOINT_TAKEN;
+	struct endpoint *endpoint;
+	int id, failed;
 
 	if (!packet || !frontend)
 		return -DROP_NO_ENDPOINT;
@@ -178,27 +228,10 @@ __noinline int stage2_choose(const struct packet *packet, const struct frontend 
 		id = endpoint_for(packet, frontend, &use);
 		if (id < 0)
 			return id;
-		endpoint = endpoint_get(id);
 	}
-	if (!endpoint)
-		return -DROP_NO_ENDPOINT;
-	connection.endpoint = id;
-	connection.tag = endpoint->tag;
-	connection.seen = clock_now();
-	if (connection_add(&packet->flow, TABLE_HALF_OPEN, &connection))
-		return -DROP_CONNECTION_STORE;
-	/* An entry is overwritten in place, in whatever table: its flow is over, or unproved. */
-	if (use != ENDPOINT_UNUSED)
-		old = reverse_find(&packet->flow, endpoint);
-	if (is_midstream(packet))
-		proof = PROOF_CLAIMED;
-	else if (old && packet->flow.protocol == IPPROTO_TCP)
-		proof = PROOF_RENEWED;
-	reverse = reverse_new(packet, frontend, proof, acknowledged, sequence);
-	if (old && !tracing)
-		*old = reverse;
-	else if (reverse_add(&packet->flow, endpoint, TABLE_HALF_OPEN, &reverse))
-		return -DROP_CONNECTION_STORE;
+	failed = flow_record(ctx, packet, frontend, id, use);
+	if (failed)
+		return failed;
 	if (!recalled)
 		count_connection(frontend->id);
 	return id;

@@ -3,6 +3,7 @@
 
 #include <linux/in.h>
 
+#include "crowd.h"
 #include "flow_timeout.h"
 #include "frontend.h"
 #include "maps.h"
@@ -46,7 +47,39 @@ static __always_inline struct connection_key6 connection_key6(const struct flow 
  */
 #define KEEP_APART() asm volatile("" ::: "memory")
 
-static __always_inline struct connection *connection_find(const struct flow *flow,
+/* The entries of VIPs that are or were crowded. Apart, for they need stack. */
+
+static __noinline struct connection *crowded_datagrams(const struct flow *flow)
+{
+	if (flow->protocol == IPPROTO_TCP || !vip_is_asked(&flow->vip, CROWD_DATAGRAMS))
+		return NULL;
+	if (flow->family == ADDRESS_FAMILY_IPV4) {
+		struct connection_key4 key = connection_key4(flow);
+
+		return bpf_map_lookup_elem(&crowd_data4, &key);
+	}
+
+	struct connection_key6 key = connection_key6(flow);
+
+	return bpf_map_lookup_elem(&crowd_data6, &key);
+}
+
+static __noinline struct connection *crowded_half_open(const struct flow *flow)
+{
+	if (!vip_is_asked(&flow->vip, CROWD_HALF_OPEN))
+		return NULL;
+	if (flow->family == ADDRESS_FAMILY_IPV4) {
+		struct connection_key4 key = connection_key4(flow);
+
+		return bpf_map_lookup_elem(&crowd_open4, &key);
+	}
+
+	struct connection_key6 key = connection_key6(flow);
+
+	return bpf_map_lookup_elem(&crowd_open6, &key);
+}
+
+static __always_inline struct connection *main_table_find(const struct flow *flow,
 							  enum table *table)
 {
 	struct connection *connection;
@@ -81,37 +114,73 @@ static __always_inline struct connection *connection_find(const struct flow *flo
 	return bpf_map_lookup_elem(&half_open6, &key);
 }
 
-/* The map of a flow's entry, and of its reverse entry, in the table. */
-
-static __always_inline void *connection_map(const struct flow *flow, enum table table)
+static __always_inline struct connection *connection_find(const struct flow *flow,
+							  enum table *table)
 {
-	if (flow->family == ADDRESS_FAMILY_IPV4) {
-		if (table == TABLE_HALF_OPEN)
-			return &half_open4;
-		return flow->protocol == IPPROTO_TCP ? (void *)&connections4 : (void *)&datagrams4;
-	}
-	if (table == TABLE_HALF_OPEN)
-		return &half_open6;
-	return flow->protocol == IPPROTO_TCP ? (void *)&connections6 : (void *)&datagrams6;
+	struct connection *connection = main_table_find(flow, table);
+
+	if (connection)
+		return connection;
+	connection = crowded_datagrams(flow);
+	*table = connection ? TABLE_ESTABLISHED : TABLE_HALF_OPEN;
+	return connection ?: crowded_half_open(flow);
 }
 
-static __always_inline void *reverse_map(const struct flow *flow, enum table table)
+/* The map of a flow's entry, and of its reverse entry, in the table. flags has IN_CROWD for the
+ * second table; there is none of established TCP.
+ */
+
+static __always_inline void *connection_map(const struct flow *flow, enum table table, __u32 flags)
 {
+	const int is_crowd = flags & IN_CROWD;
+
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		if (table == TABLE_HALF_OPEN)
-			return &half_open_rev4;
-		return flow->protocol == IPPROTO_TCP ? (void *)&reverse4 : (void *)&datagrams_rev4;
+			return is_crowd ? (void *)&crowd_open4 : (void *)&half_open4;
+		if (flow->protocol == IPPROTO_TCP)
+			return &connections4;
+		return is_crowd ? (void *)&crowd_data4 : (void *)&datagrams4;
 	}
 	if (table == TABLE_HALF_OPEN)
-		return &half_open_rev6;
-	return flow->protocol == IPPROTO_TCP ? (void *)&reverse6 : (void *)&datagrams_rev6;
+		return is_crowd ? (void *)&crowd_open6 : (void *)&half_open6;
+	if (flow->protocol == IPPROTO_TCP)
+		return &connections6;
+	return is_crowd ? (void *)&crowd_data6 : (void *)&datagrams6;
+}
+
+static __always_inline void *reverse_map(const struct flow *flow, enum table table, __u32 flags)
+{
+	const int is_crowd = flags & IN_CROWD;
+
+	if (flow->family == ADDRESS_FAMILY_IPV4) {
+		if (table == TABLE_HALF_OPEN)
+			return is_crowd ? (void *)&crowd_open_rev4 : (void *)&half_open_rev4;
+		if (flow->protocol == IPPROTO_TCP)
+			return &reverse4;
+		return is_crowd ? (void *)&crowd_data_rev4 : (void *)&datagrams_rev4;
+	}
+	if (table == TABLE_HALF_OPEN)
+		return is_crowd ? (void *)&crowd_open_rev6 : (void *)&half_open_rev6;
+	if (flow->protocol == IPPROTO_TCP)
+		return &reverse6;
+	return is_crowd ? (void *)&crowd_data_rev6 : (void *)&datagrams_rev6;
+}
+
+/* Counts a new entry of the flow in the table. Returns IN_CROWD where it goes to the second. */
+static __always_inline __u32 table_enter(const struct flow *flow, enum table table)
+{
+	enum crowd_kind kind = table == TABLE_HALF_OPEN ? CROWD_HALF_OPEN : CROWD_DATAGRAMS;
+
+	if (table == TABLE_ESTABLISHED && flow->protocol == IPPROTO_TCP)
+		return 0;
+	return crowd_enter(&flow->vip, kind) ? IN_CROWD : 0;
 }
 
 /* Zero, or a negative error. */
 static __always_inline long connection_add(const struct flow *flow, enum table table,
 					   const struct connection *connection)
 {
-	void *map = connection_map(flow, table);
+	void *map = connection_map(flow, table, connection->flags);
 
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct connection_key4 key = connection_key4(flow);
@@ -124,9 +193,11 @@ static __always_inline long connection_add(const struct flow *flow, enum table t
 	return map_update(map, &key, connection, BPF_ANY);
 }
 
-static __always_inline void connection_delete(const struct flow *flow, enum table table)
+/* flags are those of the entry. */
+static __always_inline void connection_delete(const struct flow *flow, enum table table,
+					      __u32 flags)
 {
-	void *map = connection_map(flow, table);
+	void *map = connection_map(flow, table, flags);
 
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct connection_key4 key = connection_key4(flow);
@@ -172,6 +243,31 @@ static __always_inline struct reverse_key6 reverse_key6(const struct flow *flow,
 	return key;
 }
 
+/* The entry of a VIP that is or was crowded. Which one, a reply does not show. */
+static __always_inline struct reverse *crowded_reverse4(const struct reverse_key4 *key)
+{
+	struct reverse *reverse = NULL;
+
+	if (key->protocol != IPPROTO_TCP && any_is_asked(CROWD_DATAGRAMS))
+		reverse = bpf_map_lookup_elem(&crowd_data_rev4, key);
+	KEEP_APART();
+	if (reverse || !any_is_asked(CROWD_HALF_OPEN))
+		return reverse;
+	return bpf_map_lookup_elem(&crowd_open_rev4, key);
+}
+
+static __always_inline struct reverse *crowded_reverse6(const struct reverse_key6 *key)
+{
+	struct reverse *reverse = NULL;
+
+	if (key->protocol != IPPROTO_TCP && any_is_asked(CROWD_DATAGRAMS))
+		reverse = bpf_map_lookup_elem(&crowd_data_rev6, key);
+	KEEP_APART();
+	if (reverse || !any_is_asked(CROWD_HALF_OPEN))
+		return reverse;
+	return bpf_map_lookup_elem(&crowd_open_rev6, key);
+}
+
 static __always_inline struct reverse *reverse_find4(const struct reverse_key4 *key)
 {
 	struct reverse *reverse;
@@ -182,7 +278,8 @@ static __always_inline struct reverse *reverse_find4(const struct reverse_key4 *
 	} else {
 		reverse = bpf_map_lookup_elem(&datagrams_rev4, key);
 	}
-	return reverse ?: bpf_map_lookup_elem(&half_open_rev4, key);
+	reverse = reverse ?: bpf_map_lookup_elem(&half_open_rev4, key);
+	return reverse ?: crowded_reverse4(key);
 }
 
 static __always_inline struct reverse *reverse_find6(const struct reverse_key6 *key)
@@ -195,7 +292,8 @@ static __always_inline struct reverse *reverse_find6(const struct reverse_key6 *
 	} else {
 		reverse = bpf_map_lookup_elem(&datagrams_rev6, key);
 	}
-	return reverse ?: bpf_map_lookup_elem(&half_open_rev6, key);
+	reverse = reverse ?: bpf_map_lookup_elem(&half_open_rev6, key);
+	return reverse ?: crowded_reverse6(key);
 }
 
 static __always_inline struct reverse *reverse_find(const struct flow *flow,
@@ -212,11 +310,12 @@ static __always_inline struct reverse *reverse_find(const struct flow *flow,
 	return reverse_find6(&key);
 }
 
-/* Zero, or a negative error. */
+/* flags are those of the flow's other entry. Zero, or a negative error. */
 static __always_inline long reverse_add(const struct flow *flow, const struct endpoint *endpoint,
-					enum table table, const struct reverse *reverse)
+					enum table table, __u32 flags,
+					const struct reverse *reverse)
 {
-	void *map = reverse_map(flow, table);
+	void *map = reverse_map(flow, table, flags);
 
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct reverse_key4 key = reverse_key4(flow, endpoint);
@@ -230,9 +329,10 @@ static __always_inline long reverse_add(const struct flow *flow, const struct en
 }
 
 static __always_inline void reverse_delete(const struct flow *flow,
-					   const struct endpoint *endpoint, enum table table)
+					   const struct endpoint *endpoint, enum table table,
+					   __u32 flags)
 {
-	void *map = reverse_map(flow, table);
+	void *map = reverse_map(flow, table, flags);
 
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct reverse_key4 key = reverse_key4(flow, endpoint);

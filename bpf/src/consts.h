@@ -69,6 +69,10 @@ enum answer_kind {
 /* Fragmented datagrams at the same time. */
 #define FRAGMENTED_DATAGRAMS 16384
 
+/* Slots of crowd.h: the first for all VIPs, then by VIP. */
+#define CROWD_BITS 12
+#define CROWD_SLOTS (1 + (1 << CROWD_BITS))
+
 #define ANSWER_SOURCE_BITS 12
 #define ANSWER_SLOTS (1 + (1 << ANSWER_SOURCE_BITS))
 /* The first slots after that for all are those of VIPs. */

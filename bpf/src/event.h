@@ -29,5 +29,7 @@ enum event {
 	 * from an endpoint's port, and no flow of a VIP is known. It may get another source.
 	 */
 	EVENT_REPLY_UNKNOWN,
+	/* An entry of a VIP that is beyond its share of a table was written to the second one. */
+	EVENT_CROWDED,
 	EVENTS,
 };

@@ -5,6 +5,7 @@
 #include "drop_sample.h"
 #include "encap.h"
 #include "exception_notice.h"
+#include "related.h"
 #include "stage2.h"
 #include "verdict.h"
 
@@ -38,7 +39,9 @@ static __always_inline int finish(struct xdp_md *ctx, struct packet *packet,
 		else if (node != self->id)
 			verdict = send_to(node);
 	}
-	if (verdict == VERDICT_STAGE2)
+	if (verdict == VERDICT_STAGE2 && packet->kind != PACKET_TRANSPORT)
+		verdict = stage2_related(ctx, packet, self, frontend);
+	else if (verdict == VERDICT_STAGE2)
 		verdict = stage2(ctx, packet, self, frontend);
 	if (verdict >= VERDICT_SEND)
 		verdict = encapsulate(ctx, packet, self, verdict - VERDICT_SEND);

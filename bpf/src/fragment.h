@@ -2,6 +2,7 @@
 #pragma once
 
 #include "clock.h"
+#include "crowd.h"
 #include "maps.h"
 #include "trace.h"
 
@@ -37,6 +38,14 @@ static __always_inline struct fragment_key fragment_key(const struct flow *flow,
 }
 
 /* Notes what later fragments lack. Returns zero, or a negative error. */
+static __always_inline long fragment_add(const struct fragment_key *key,
+					 const struct fragment *fragment)
+{
+	if (crowd_enter(&fragment->vip, CROWD_FRAGMENTS))
+		return map_update(&crowd_fragments, key, fragment, BPF_ANY);
+	return map_update(&fragments, key, fragment, BPF_ANY);
+}
+
 static __always_inline long fragment_note(const struct fragment_key *key, const struct flow *flow)
 {
 	struct fragment fragment = {
@@ -47,13 +56,20 @@ static __always_inline long fragment_note(const struct fragment_key *key, const 
 		.seen = clock_now(),
 	};
 
-	return map_update(&fragments, key, &fragment, BPF_ANY);
+	return fragment_add(key, &fragment);
 }
 
-static __always_inline struct fragment *fragment_find(const struct fragment_key *key)
+/* vip is NULL for a reply: it does not show its VIP. */
+static __always_inline struct fragment *fragment_find(const struct fragment_key *key,
+						      const struct address *vip)
 {
 	struct fragment *fragment = bpf_map_lookup_elem(&fragments, key);
 
+	if (fragment && !clock_passed(fragment->seen, FRAGMENT_SECONDS))
+		return fragment;
+	if (vip ? !vip_is_asked(vip, CROWD_FRAGMENTS) : !any_is_asked(CROWD_FRAGMENTS))
+		return NULL;
+	fragment = bpf_map_lookup_elem(&crowd_fragments, key);
 	return fragment && !clock_passed(fragment->seen, FRAGMENT_SECONDS) ? fragment : NULL;
 }
 
@@ -68,7 +84,7 @@ __noinline int join_fragment(struct packet *packet, __be32 id, __u32 protocol, _
 	key = fragment_key(&packet->flow, id, protocol);
 	if (part == FRAGMENT_FIRST)
 		return fragment_note(&key, &packet->flow) ? DROP_FRAGMENT : DROP_NONE;
-	fragment = fragment_find(&key);
+	fragment = fragment_find(&key, &packet->flow.vip);
 	if (!fragment)
 		return DROP_FRAGMENT_EARLY;
 	packet->flow.client_port = fragment->client_port;

@@ -43,7 +43,7 @@ __noinline long reply_first_fragment(const struct flow *flow, __be32 id, __u32 p
 		return -1;
 	key = fragment_key(flow, id, protocol);
 	fragment.vip = *vip;
-	return map_update(&fragments, &key, &fragment, BPF_ANY);
+	return fragment_add(&key, &fragment);
 }
 
 /* Gives a later fragment the VIP as its source, if its first fragment got one. Returns zero, or
@@ -60,7 +60,7 @@ __noinline long reply_later_fragment(struct __sk_buff *skb, const struct flow *f
 	if (!flow)
 		return 0;
 	key = fragment_key(flow, id, protocol);
-	fragment = fragment_find(&key);
+	fragment = fragment_find(&key, NULL);
 	if (!fragment)
 		return 0;
 	vip = fragment->vip;

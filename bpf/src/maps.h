@@ -201,34 +201,39 @@ struct {
  * connections are TCP with proof (proof.h): spoofed packets make none;
  * datagrams are UDP and SCTP, where an answer is the only proof;
  * half_open, much smaller, are all others.
+ * The last two kinds have a second table, for VIPs beyond their share (crowd.h).
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct connection_key4);
 	__type(value, struct connection);
-} connections4 SEC(".maps"), datagrams4 SEC(".maps"), half_open4 SEC(".maps");
+} connections4 SEC(".maps"), datagrams4 SEC(".maps"), half_open4 SEC(".maps"),
+	crowd_data4 SEC(".maps"), crowd_open4 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct connection_key6);
 	__type(value, struct connection);
-} connections6 SEC(".maps"), datagrams6 SEC(".maps"), half_open6 SEC(".maps");
+} connections6 SEC(".maps"), datagrams6 SEC(".maps"), half_open6 SEC(".maps"),
+	crowd_data6 SEC(".maps"), crowd_open6 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct reverse_key4);
 	__type(value, struct reverse);
-} reverse4 SEC(".maps"), datagrams_rev4 SEC(".maps"), half_open_rev4 SEC(".maps");
+} reverse4 SEC(".maps"), datagrams_rev4 SEC(".maps"), half_open_rev4 SEC(".maps"),
+	crowd_data_rev4 SEC(".maps"), crowd_open_rev4 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct reverse_key6);
 	__type(value, struct reverse);
-} reverse6 SEC(".maps"), datagrams_rev6 SEC(".maps"), half_open_rev6 SEC(".maps");
+} reverse6 SEC(".maps"), datagrams_rev6 SEC(".maps"), half_open_rev6 SEC(".maps"),
+	crowd_data_rev6 SEC(".maps"), crowd_open_rev6 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -250,7 +255,15 @@ struct {
 	__uint(max_entries, FRAGMENTED_DATAGRAMS);
 	__type(key, struct fragment_key);
 	__type(value, struct fragment);
-} fragments SEC(".maps");
+} fragments SEC(".maps"), crowd_fragments SEC(".maps");
+
+/* What VIPs make of their shares (crowd.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CROWD_SLOTS);
+	__type(key, __u32);
+	__type(value, struct crowds);
+} vip_crowds SEC(".maps");
 
 /* The packet of the slow path, whose stack is needed by what it calls. The tracing copy of the
  * programs uses the second place.

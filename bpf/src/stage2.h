@@ -9,27 +9,10 @@
 #include "deliver.h"
 #include "memory.h"
 #include "proof.h"
-#include "related.h"
 #include "trace.h"
 #include "verdict.h"
 
 /* Stage 2 finds or chooses the endpoint of a flow, on this node. */
-
-/* All zero where the packet is not TCP. */
-static __always_inline struct tcp_numbers tcp_numbers(const struct xdp_md *ctx,
-						      const struct packet *packet)
-{
-	struct tcphdr *tcp = frame_at(ctx, packet->l4);
-	struct tcp_numbers numbers = {};
-
-	if (packet->flow.protocol != IPPROTO_TCP || (void *)(tcp + 1) > (void *)(long)ctx->data_end)
-		return numbers;
-	numbers.sequence = bpf_ntohl(tcp->seq);
-	numbers.acknowledged = bpf_ntohl(tcp->ack_seq);
-	numbers.end = numbers.sequence + packet->length -
-		      (packet->l4 - packet->l3 + tcp->doff * 4) + tcp->fin;
-	return numbers;
-}
 
 /* Notes that the client resets the connection. Resets can be spoofed: one counts only with the
  * number at which the endpoint must take it (RFC 5961 section 3.2). A later packet of the client
@@ -106,8 +89,11 @@ static __always_inline void establish(const struct packet *packet, const struct 
 	struct reverse proved = *reverse;
 	const struct flow *flow = &packet->flow;
 
+	crowd_leave(&flow->vip, CROWD_HALF_OPEN);
+	established.flags &= ~IN_CROWD;
+	established.flags |= table_enter(flow, TABLE_ESTABLISHED);
 	/* The reverse entry first: a connection must never be without one. */
-	if (reverse_add(flow, endpoint, TABLE_ESTABLISHED, &proved))
+	if (reverse_add(flow, endpoint, TABLE_ESTABLISHED, established.flags, &proved))
 		return;
 	if (connection_add(flow, TABLE_ESTABLISHED, &established))
 		return;
@@ -117,8 +103,8 @@ static __always_inline void establish(const struct packet *packet, const struct 
 	/* Last: another CPU may have missed it among the established ones a moment ago. If the
 	 * half-open entry is gone, too, it recalls the flow.
 	 */
-	reverse_delete(flow, endpoint, TABLE_HALF_OPEN);
-	connection_delete(flow, TABLE_HALF_OPEN);
+	reverse_delete(flow, endpoint, TABLE_HALF_OPEN, connection->flags);
+	connection_delete(flow, TABLE_HALF_OPEN, connection->flags);
 	if (frontend->affinity)
 		affinity_note(packet, frontend, established.endpoint, established.tag);
 }
@@ -127,6 +113,7 @@ static __always_inline void establish(const struct packet *packet, const struct 
 static __always_inline void reverse_again(const struct packet *packet,
 					  const struct frontend *frontend,
 					  const struct endpoint *endpoint, enum table table,
+					  __u32 flags,
 					  const struct tcp_numbers *numbers)
 {
 	enum proof proof = PROOF_GIVEN;
@@ -135,7 +122,7 @@ static __always_inline void reverse_again(const struct packet *packet,
 	if (table == TABLE_HALF_OPEN)
 		proof = is_midstream(packet) ? PROOF_CLAIMED : PROOF_ASKED;
 	reverse = reverse_new(packet, frontend, proof, numbers->acknowledged, numbers->sequence);
-	reverse_add(&packet->flow, endpoint, table, &reverse);
+	reverse_add(&packet->flow, endpoint, table, flags, &reverse);
 }
 
 /* Reports whether a packet of a known flow may change more than counters. */
@@ -144,7 +131,7 @@ static __always_inline int is_eventful(const struct packet *packet,
 {
 	__u32 now = clock_now();
 
-	return table == TABLE_HALF_OPEN || connection->flags ||
+	return table == TABLE_HALF_OPEN || connection->flags & (CLIENT_FIN | CLIENT_RST) ||
 	       packet->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST) ||
 	       now - connection->seen >= REFRESH_SECONDS * ticks_per_second;
 }
@@ -221,10 +208,14 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 		    is_last_fin(packet, &numbers, reverse))
 			forget(&packet->flow);
 	}
-	if (clock_passed(connection->seen, REFRESH_SECONDS))
+	if (clock_passed(connection->seen, REFRESH_SECONDS)) {
 		connection->seen = clock_now();
+		if (connection->flags & IN_CROWD)
+			crowd_use(&packet->flow.vip, table == TABLE_HALF_OPEN ? CROWD_HALF_OPEN :
+										CROWD_DATAGRAMS);
+	}
 	if (!reverse)
-		reverse_again(packet, frontend, endpoint, table, &numbers);
+		reverse_again(packet, frontend, endpoint, table, connection->flags, &numbers);
 	else if (is_opening(packet) && reverse->proof == PROOF_CLAIMED)
 		/* The SYN-ACK would not fit the claim, which was never proved. */
 		reverse->proof = PROOF_ASKED;
@@ -253,8 +244,6 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 	if (!packet || !self || !frontend)
 		return XDP_ABORTED;
 	trace_step(TRACE_STAGE2);
-	if (packet->kind != PACKET_TRANSPORT)
-		return stage2_related(ctx, packet, self, frontend);
 	connection = connection_find(&packet->flow, &table);
 	if (connection) {
 		trace_known(connection, table == TABLE_HALF_OPEN);
@@ -274,7 +263,7 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 				return send_to(next);
 		}
 		if (!endpoint || verdict == FLOW_IS_OVER) {
-			connection_delete(&packet->flow, table);
+			connection_delete(&packet->flow, table, connection->flags);
 			endpoint = NULL;
 		}
 	} else if (is_midstream(packet)) {
@@ -293,10 +282,7 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 				   ABOUT_LAST | (table == TABLE_HALF_OPEN ? ABOUT_HALF_OPEN : 0));
 	}
 	if (!endpoint) {
-		struct tcp_numbers numbers = tcp_numbers(ctx, packet);
-
-		id = stage2_choose(packet, frontend, numbers.acknowledged, numbers.sequence,
-				   recalled);
+		id = stage2_choose(ctx, packet, frontend, recalled);
 		if (id < 0)
 			return drop(-id);
 		endpoint = endpoint_get(id);

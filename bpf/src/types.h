@@ -232,6 +232,8 @@ enum connection_flag {
 	CLIENT_FIN = 1,
 	/* A reset that the endpoint must have taken: see stage2.h. */
 	CLIENT_RST = 2,
+	/* The entry is in a second table: see crowd.h. */
+	IN_CROWD = 4,
 };
 
 struct connection {
@@ -477,6 +479,28 @@ struct fragment {
 struct unknown {
 	__u32 since;
 	__u32 count;
+};
+
+/* The tables of which each VIP has a share: see crowd.h. */
+enum crowd_kind {
+	CROWD_HALF_OPEN,
+	CROWD_DATAGRAMS,
+	CROWD_FRAGMENTS,
+	CROWD_KINDS,
+};
+
+/* The new entries of a VIP in the current second. Ticks; in the last two zero means never. */
+struct crowd {
+	__u32 since;
+	__u32 count;
+	/* When they last were more than the share. */
+	__u32 exceeded;
+	/* When an entry of the second table was last written or used. */
+	__u32 used;
+};
+
+struct crowds {
+	struct crowd kind[CROWD_KINDS];
 };
 
 /* How much was answered in the current second. */

@@ -34,6 +34,9 @@ const (
 	// freePerCPU is how many free entries of a table each CPU may hold for itself
 	// (LOCAL_FREE_TARGET of the kernel's bpf_lru_list.c).
 	freePerCPU = 128
+	// A VIP's share of the new entries in a second is the table divided by this. One VIP alone
+	// so takes longer to fill a table than its entries last: 60 s and 180 s.
+	halfOpenParts, datagramParts = 64, 256
 	// dropsPerFrontend is for how many reasons a frontend's drops are counted on
 	// average. Few frontends have drops at all.
 	dropsPerFrontend = 4
@@ -84,6 +87,12 @@ func (c *Config) datagrams() int {
 	}
 	return max(c.Connections/4, minOthers)
 }
+
+// halfOpenShare and datagramShare are how many entries a VIP may add to a table in a second before
+// it is crowded (bpf/src/crowd.h).
+func (c *Config) halfOpenShare() uint32 { return uint32(max(c.halfOpen()/halfOpenParts, 1)) }
+
+func (c *Config) datagramShare() uint32 { return uint32(max(c.datagrams()/datagramParts, 1)) }
 
 func (c *Config) affinities() int {
 	if c.Affinities > 0 {
@@ -149,5 +158,13 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapHalfOpen6:       halfOpen,
 		bpf.DatapathMapHalfOpenRev4:    halfOpen,
 		bpf.DatapathMapHalfOpenRev6:    halfOpen,
+		bpf.DatapathMapCrowdData4:      datagrams,
+		bpf.DatapathMapCrowdData6:      datagrams,
+		bpf.DatapathMapCrowdDataRev4:   datagrams,
+		bpf.DatapathMapCrowdDataRev6:   datagrams,
+		bpf.DatapathMapCrowdOpen4:      halfOpen,
+		bpf.DatapathMapCrowdOpen6:      halfOpen,
+		bpf.DatapathMapCrowdOpenRev4:   halfOpen,
+		bpf.DatapathMapCrowdOpenRev6:   halfOpen,
 	}
 }

@@ -245,20 +245,20 @@ func newSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := spec.Variables[bpf.DatapathVarTicksPerSecond].Set(ticks); err != nil {
-		return nil, fmt.Errorf("set the clock rate of the BPF programs: %w", err)
+	variables := map[string]uint32{
+		bpf.DatapathVarTicksPerSecond: ticks,
+		bpf.DatapathVarMemoryMask:     cfg.memoryBuckets() - 1,
+		bpf.DatapathVarExceptionMask:  cfg.exceptionBuckets() - 1,
+		bpf.DatapathVarHalfOpenShare:  cfg.halfOpenShare(),
+		bpf.DatapathVarDatagramShare:  cfg.datagramShare(),
 	}
-	if err := spec.Variables[bpf.DatapathVarMemoryMask].Set(cfg.memoryBuckets() - 1); err != nil {
-		return nil, fmt.Errorf("set a table size of the BPF programs: %w", err)
+	if cfg.UnknownPerVIP != 0 {
+		variables[bpf.DatapathVarUnknownPerVip] = cfg.UnknownPerVIP
 	}
-	if err := spec.Variables[bpf.DatapathVarExceptionMask].Set(cfg.exceptionBuckets() - 1); err != nil {
-		return nil, fmt.Errorf("set a table size of the BPF programs: %w", err)
-	}
-	if cfg.UnknownPerVIP == 0 {
-		return spec, nil
-	}
-	if err := spec.Variables[bpf.DatapathVarUnknownPerVip].Set(cfg.UnknownPerVIP); err != nil {
-		return nil, fmt.Errorf("set a limit of the BPF programs: %w", err)
+	for name, value := range variables {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return nil, fmt.Errorf("set %s of the BPF programs to %d: %w", name, value, err)
+		}
 	}
 	return spec, nil
 }

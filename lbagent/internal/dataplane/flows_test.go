@@ -17,6 +17,8 @@ func flowMaps(d *Dataplane) []*ebpf.Map {
 		d.maps.Connections4, d.maps.Connections6, d.maps.Reverse4, d.maps.Reverse6,
 		d.maps.Datagrams4, d.maps.Datagrams6, d.maps.DatagramsRev4, d.maps.DatagramsRev6,
 		d.maps.HalfOpen4, d.maps.HalfOpen6, d.maps.HalfOpenRev4, d.maps.HalfOpenRev6,
+		d.maps.CrowdData4, d.maps.CrowdData6, d.maps.CrowdDataRev4, d.maps.CrowdDataRev6,
+		d.maps.CrowdOpen4, d.maps.CrowdOpen6, d.maps.CrowdOpenRev4, d.maps.CrowdOpenRev6,
 		d.maps.Affinities4, d.maps.Affinities6,
 	}
 }

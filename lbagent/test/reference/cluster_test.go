@@ -57,6 +57,7 @@ type flowAt struct {
 var flowMaps = []string{
 	bpf.DatapathMapConnections4, bpf.DatapathMapConnections6, bpf.DatapathMapDatagrams4, bpf.DatapathMapDatagrams6,
 	bpf.DatapathMapHalfOpen4, bpf.DatapathMapHalfOpen6,
+	bpf.DatapathMapCrowdData4, bpf.DatapathMapCrowdData6, bpf.DatapathMapCrowdOpen4, bpf.DatapathMapCrowdOpen6,
 	bpf.DatapathMapAffinities4, bpf.DatapathMapAffinities6,
 }
 
@@ -92,7 +93,8 @@ func (c *testCluster) add(t *testing.T, worker int, id forwarding.NodeID, s *for
 		Limits: forwarding.Limits{
 			Frontends: 64, NodeTables: zoneCount * len(services), EndpointTables: 64, Endpoints: 256, VIPs: 16, SourceRanges: 16,
 		},
-		Connections: 65536, HalfOpen: 32768, Datagrams: 32768,
+		// So small that many VIPs are beyond their share at times, and large enough for all flows.
+		Connections: 65536, HalfOpen: 16384, Datagrams: 16384,
 		UnknownPerVIP: unknownPerVIP,
 	})
 	if err != nil {

@@ -69,15 +69,24 @@ func (c *testCluster) Knows(id forwarding.NodeID, flow Flow) (Entry, bool) {
 		established = flow.of(bpf.DatapathMapDatagrams4, bpf.DatapathMapDatagrams6)
 	}
 	key := keyOf(flow)
-	for _, name := range []string{established, flow.of(bpf.DatapathMapHalfOpen4, bpf.DatapathMapHalfOpen6)} {
+	// VIPs beyond their share have second tables, which change nothing else.
+	for _, table := range []struct {
+		name        string
+		established bool
+	}{
+		{established, true},
+		{flow.of(bpf.DatapathMapHalfOpen4, bpf.DatapathMapHalfOpen6), false},
+		{flow.of(bpf.DatapathMapCrowdData4, bpf.DatapathMapCrowdData6), true},
+		{flow.of(bpf.DatapathMapCrowdOpen4, bpf.DatapathMapCrowdOpen6), false},
+	} {
 		var connection bpf.DatapathConnection
-		if err := n.flows[name].Lookup(key, &connection); err == nil {
-			flags := bpf.DatapathConnectionFlag(connection.Flags)
+		if err := n.flows[table.name].Lookup(key, &connection); err == nil {
+			flags := bpf.DatapathConnectionFlag(connection.Flags) &^ bpf.DatapathConnectionFlagIN_CROWD
 			return Entry{
 				Endpoint:    forwarding.EndpointID(connection.Endpoint),
-				Established: name == established,
+				Established: table.established,
 				Over:        flags&bpf.DatapathConnectionFlagCLIENT_RST != 0,
-				Yields:      time.Since(c.delivered[flowAt{id, flow}]) > lasts(flow, name == established, flags),
+				Yields:      time.Since(c.delivered[flowAt{id, flow}]) > lasts(flow, table.established, flags),
 			}, true
 		}
 	}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// allCrowded leaves VIPs no share of the tables, in the worlds that are made while it is true.
+var allCrowded bool
+
+// What becomes of packets does not depend on the table that has their flow: with all VIPs crowded
+// the tests give the same.
+func TestCrowded(t *testing.T) {
+	allCrowded = true
+	defer func() { allCrowded = false }()
+	for name, test := range map[string]func(*testing.T){
+		"ingress": TestIngress, "egress": TestEgress, "proof": TestProof, "SCTP": TestSCTP,
+		"ICMP": TestICMPErrors, "memory": TestMemory, "stale": TestStaleConnection,
+		"questions": TestQuestionsThroughTwoFrontends, "ports": TestPortIsUsedForTwoFrontendsInTurn, "handshake": TestHandshakeInFlood,
+	} {
+		t.Run(name, test)
+	}
+}
+
+// neighbour is the family with its second address as the VIP.
+func (w *world) neighbour(t *testing.T, f family) family {
+	t.Helper()
+	f.vip = f.other
+	put(t, w.Vips, address(f.vip), uint32(1))
+	w.setFilter(t, f.vip)
+	w.putFrontend(t, f, portCluster, f.frontend(portCluster))
+	return f
+}
+
+// quietFlows are a few flows of each kind of a VIP.
+func quietFlows(f family, kind layers.IPProtocol, firstPort int) []packet {
+	p := f.udp(portCluster)
+	if kind == layers.IPProtocolTCP {
+		p = f.tcp(portCluster, "S")
+	}
+	flows := make([]packet, 12)
+	for i := range flows {
+		flows[i] = p.with(func(p *packet) { p.from = netip.AddrPortFrom(p.from.Addr(), uint16(firstPort+i)) })
+	}
+	return flows
+}
+
+// A flood of one VIP evicts nothing of another one: not its handshakes, nor its questions, nor
+// answered datagrams, nor the ports of its fragments. Before VIPs had shares nothing of these was
+// left.
+func TestFloodOfOneVIP(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		flooded := w.neighbour(t, f)
+		w.forget(t)
+		w.pointTo(t, f, 0)
+		handshakes := quietFlows(f, layers.IPProtocolTCP, 1000)
+		questions := quietFlows(f, layers.IPProtocolUDP, 2000)
+		answered := quietFlows(f, layers.IPProtocolUDP, 3000)
+		for i := range handshakes {
+			w.play(t, handshakes[i], questions[i])
+			w.establish(t, answered[i], f.pods[0])
+		}
+		first := f.udp(portCluster).with(part(0, true, 7))
+		later := f.udp(portCluster).with(part(100, false, 7))
+		w.play(t, first)
+		for name, flood := range oneVIPFloods(w, flooded) {
+			t.Run(f.name+"/"+name, func(t *testing.T) {
+				w.pointTo(t, f, 1)
+				before := w.tally(t)
+				for range floodPackets(t) {
+					flood(t)
+				}
+				counted := w.tally(t).since(before)[eventName(bpf.DatapathEventEVENT_CROWDED)]
+				if counted == 0 {
+					t.Error("no entry went to the second table")
+				}
+				w.checkPlaces(t, "half-open", handshakes)
+				w.checkPlaces(t, "half-open", questions)
+				w.checkPlaces(t, "answered", answered)
+				checkFrame(t, w.ingress(t, later.frame()).frame, delivered(later, f.pods[0]))
+			})
+		}
+		// The quiet VIP's go on, in its own tables.
+		for i := range handshakes {
+			w.play(t, answer(handshakes[i], f.pods[0], "SA"), handshakes[i].with(func(p *packet) { p.flags = "A" }))
+			w.play(t, answer(questions[i], f.pods[0], ""), questions[i])
+		}
+		w.checkPlaces(t, "established", handshakes)
+		w.checkPlaces(t, "answered", questions)
+	}
+}
+
+func (w *world) checkPlaces(t *testing.T, want string, flows []packet) {
+	t.Helper()
+	lost := 0
+	for _, p := range flows {
+		if w.place(t, p) != want {
+			lost++
+		}
+	}
+	if lost != 0 {
+		t.Errorf("%d of %d flows that were %s are gone", lost, len(flows), want)
+	}
+}
+
+// oneVIPFloods are floods of strangers, each a function that sends the next packet.
+func oneVIPFloods(w *world, f family) map[string]func(t *testing.T) {
+	syn, ack := newSpoofer(w, f.tcp(portCluster, "S")), newSpoofer(w, f.tcp(portCluster, "A"))
+	udp, fragment := newSpoofer(w, f.udp(portCluster)), newSpoofer(w, f.udp(portCluster).with(part(0, true, 7)))
+	return map[string]func(t *testing.T){
+		"SYN": func(t *testing.T) { syn.newSource(); syn.send(t) },
+		"ACK": func(t *testing.T) { ack.newSource(); ack.tcp(0x10); ack.send(t) },
+		"UDP": func(t *testing.T) { udp.newSource(); udp.send(t) },
+		"answered datagrams": func(t *testing.T) {
+			udp.newSource()
+			udp.send(t)
+			udp.answered(t, f.pods[1], 0)
+			udp.send(t)
+		},
+		"fragments": func(t *testing.T) { fragment.newFragment(); fragment.send(t) },
+	}
+}
+
+// newFragment draws another source and identification of a first fragment.
+func (s *spoofer) newFragment() {
+	id := s.run.Data[14+4 : 14+6]
+	source := s.run.Data[14+12 : 14+16]
+	if !s.ipv4 {
+		source = s.run.Data[14+8+12 : 14+8+16]
+		id = s.run.Data[14+40+6 : 14+40+8]
+	}
+	binary.BigEndian.PutUint32(source, 1<<24+s.random.Uint32N(220<<24))
+	binary.BigEndian.PutUint16(id, uint16(s.random.Uint32()))
+}
+
+// A VIP comes back to its own tables when its flood is over, and what is in the second ones is
+// found as long as it is used.
+func TestCrowdEnds(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		w.forget(t)
+		w.pointTo(t, f, 0)
+		s := newSpoofer(w, f.udp(portCluster))
+		for range 300 {
+			s.newSource()
+			s.send(t)
+		}
+		w.wipe(t)
+		p := f.udp(portCluster)
+		w.play(t, p)
+		w.ageCrowds(t, 61)
+		before := w.tally(t)
+		w.establish(t, p.with(func(p *packet) { p.from = netip.AddrPortFrom(p.from.Addr(), 77) }), f.pods[0])
+		if n := w.tally(t).since(before)[eventName(bpf.DatapathEventEVENT_CROWDED)]; n != 0 {
+			t.Errorf("%s: %d entries in the second table after the flood", f.name, n)
+		}
+		if got := w.place(t, p); got != "half-open" {
+			t.Errorf("%s: %s", f.name, got)
+		}
+		// Used every 100 seconds, it is found for ever.
+		for range 4 {
+			w.age(t, 100)
+			w.ageCrowds(t, 100)
+			opened := w.tally(t)
+			w.play(t, p)
+			if got := w.tally(t).since(opened)[f.name+" port 80 connections"]; got != 0 {
+				t.Errorf("%s: %d new flows, want that of the second table", f.name, got)
+			}
+		}
+		w.ageCrowds(t, 241)
+		opened := w.tally(t)
+		w.play(t, p)
+		if got := w.tally(t).since(opened)[f.name+" port 80 connections"]; got != 1 {
+			t.Errorf("%s: the second table is asked 241 s after its last use", f.name)
+		}
+	}
+}
+
+// ageCrowds makes what VIPs made of their shares older by so many seconds.
+func (w *world) ageCrowds(t *testing.T, seconds uint32) {
+	t.Helper()
+	ticks := seconds * w.ticks(t)
+	for slot := range w.VipCrowds.MaxEntries() {
+		var c bpf.DatapathCrowds
+		if err := w.VipCrowds.Lookup(slot, &c); err != nil {
+			t.Fatal(err)
+		}
+		if c == (bpf.DatapathCrowds{}) {
+			continue
+		}
+		for i := range c.Kind {
+			c.Kind[i].Since -= ticks
+			for _, stamp := range []*uint32{&c.Kind[i].Exceeded, &c.Kind[i].Used} {
+				if *stamp != 0 {
+					*stamp -= ticks
+				}
+			}
+		}
+		put(t, w.VipCrowds, slot, c)
+	}
+}

@@ -535,6 +535,7 @@ const (
 	DatapathMapAnswerCounts      = "answer_counts"
 	DatapathMapConnections4      = "connections4"
 	DatapathMapConnections6      = "connections6"
+	DatapathMapCpuUnknowns       = "cpu_unknowns"
 	DatapathMapCrowdData4        = "crowd_data4"
 	DatapathMapCrowdData6        = "crowd_data6"
 	DatapathMapCrowdDataRev4     = "crowd_data_rev4"
@@ -619,6 +620,7 @@ const (
 	DatapathVarMemoryMask        = "memory_mask"
 	DatapathVarTicksPerSecond    = "ticks_per_second"
 	DatapathVarTracing           = "tracing"
+	DatapathVarUnknownPerCpu     = "unknown_per_cpu"
 	DatapathVarUnknownPerVip     = "unknown_per_vip"
 )
 
@@ -684,6 +686,7 @@ type DatapathMapSpecs struct {
 	AnswerCounts    *ebpf.MapSpec `ebpf:"answer_counts"`
 	Connections4    *ebpf.MapSpec `ebpf:"connections4"`
 	Connections6    *ebpf.MapSpec `ebpf:"connections6"`
+	CpuUnknowns     *ebpf.MapSpec `ebpf:"cpu_unknowns"`
 	CrowdData4      *ebpf.MapSpec `ebpf:"crowd_data4"`
 	CrowdData6      *ebpf.MapSpec `ebpf:"crowd_data6"`
 	CrowdDataRev4   *ebpf.MapSpec `ebpf:"crowd_data_rev4"`
@@ -765,6 +768,7 @@ type DatapathVariableSpecs struct {
 	MemoryMask     *ebpf.VariableSpec `ebpf:"memory_mask"`
 	TicksPerSecond *ebpf.VariableSpec `ebpf:"ticks_per_second"`
 	Tracing        *ebpf.VariableSpec `ebpf:"tracing"`
+	UnknownPerCpu  *ebpf.VariableSpec `ebpf:"unknown_per_cpu"`
 	UnknownPerVip  *ebpf.VariableSpec `ebpf:"unknown_per_vip"`
 }
 
@@ -793,6 +797,7 @@ type DatapathMaps struct {
 	AnswerCounts    *ebpf.Map `ebpf:"answer_counts"`
 	Connections4    *ebpf.Map `ebpf:"connections4"`
 	Connections6    *ebpf.Map `ebpf:"connections6"`
+	CpuUnknowns     *ebpf.Map `ebpf:"cpu_unknowns"`
 	CrowdData4      *ebpf.Map `ebpf:"crowd_data4"`
 	CrowdData6      *ebpf.Map `ebpf:"crowd_data6"`
 	CrowdDataRev4   *ebpf.Map `ebpf:"crowd_data_rev4"`
@@ -857,6 +862,7 @@ func (m *DatapathMaps) Close() error {
 		m.AnswerCounts,
 		m.Connections4,
 		m.Connections6,
+		m.CpuUnknowns,
 		m.CrowdData4,
 		m.CrowdData6,
 		m.CrowdDataRev4,
@@ -939,6 +945,7 @@ type DatapathVariables struct {
 	MemoryMask     *ebpf.Variable `ebpf:"memory_mask"`
 	TicksPerSecond *ebpf.Variable `ebpf:"ticks_per_second"`
 	Tracing        *ebpf.Variable `ebpf:"tracing"`
+	UnknownPerCpu  *ebpf.Variable `ebpf:"unknown_per_cpu"`
 	UnknownPerVip  *ebpf.Variable `ebpf:"unknown_per_vip"`
 }
 

@@ -220,7 +220,7 @@ __noinline int second_chance(struct packet *packet, const struct self *self,
 		return SECOND_CHANCE_DENIED;
 	next = next_zone(packet, self, frontend);
 	if (!next && (!is_first || (packet->sender && worth == CHAIN_USED_UP)))
-		note_unknown(&packet->flow);
+		note_unknown(&packet->flow, packet->zone_steps);
 	return next;
 }
 

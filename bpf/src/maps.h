@@ -251,6 +251,13 @@ struct {
 } unknowns SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct unknown);
+} cpu_unknowns SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, FRAGMENTED_DATAGRAMS);
 	__type(key, struct fragment_key);

@@ -10,9 +10,9 @@
  * knows, and each would be sent to several nodes in vain. Only those count: flows that are found
  * cost the limit nothing, however many they are.
  *
- * The primary counts, by VIP and by source, the packets that come back to it unknown. A VIP or a
- * source beyond its limit in a second still has a share of its packets asked for. A packet of a
- * flow that moved is repeated until it is among those; then an exception is learned.
+ * The primary counts, by VIP, by source and by CPU, the packets that come back to it unknown.
+ * Beyond a limit, in a second, a share of the packets is still asked for. A packet of a flow that
+ * moved is repeated until it is among those; then an exception is learned.
  *
  * Slots are shared by a hash, so a flood of sources takes no memory.
  */
@@ -23,10 +23,16 @@
  */
 volatile const __u32 unknown_per_vip = 16384;
 
+/* The same of all VIPs, for each CPU: floods of many VIPs at once cost no more. */
+volatile const __u32 unknown_per_cpu = 4 * 16384;
+
+/* How many packets one counts for that other zones were asked for, too: so many more it costs. */
+#define ZONES_WEIGHT 3
+
 /* One packet in so many is asked for beyond the limit, by what asking costs: up to CHAIN_LENGTH
- * + 1 more packets, in each zone that is asked.
+ * + 1 more packets, in each zone that is asked. So a packet costs less than two.
  */
-#define YOUNG_SHARE 5
+#define YOUNG_SHARE 6
 #define OLD_SHARE 64
 #define ZONE_SHARE 32
 
@@ -50,27 +56,36 @@ static __always_inline __u32 unknown_source_slot(const struct flow *flow)
 	return UNKNOWN_VIPS + (mixed >> (32 - UNKNOWN_SOURCE_BITS));
 }
 
+static __always_inline int is_below(const struct unknown *unknown, __u32 limit)
+{
+	return unknown && (unknown->count < limit || clock_passed(unknown->since, 1));
+}
+
 static __always_inline int unknown_below(__u32 slot, __u32 limit)
 {
-	struct unknown *unknown = bpf_map_lookup_elem(&unknowns, &slot);
+	return is_below(bpf_map_lookup_elem(&unknowns, &slot), limit);
+}
 
-	return unknown && (unknown->count < limit || clock_passed(unknown->since, 1));
+static __always_inline struct unknown *unknown_of_cpu(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&cpu_unknowns, &zero);
 }
 
 /* Reports whether other nodes may be asked for the flow. share is for one beyond the limit. */
 static __always_inline int may_ask(const struct flow *flow, __u32 share)
 {
 	if (unknown_below(unknown_vip_slot(flow), unknown_per_vip) &&
-	    unknown_below(unknown_source_slot(flow), unknown_per_vip / 2))
+	    unknown_below(unknown_source_slot(flow), unknown_per_vip / 2) &&
+	    is_below(unknown_of_cpu(), unknown_per_cpu))
 		return 1;
 	return bpf_get_prandom_u32() % share == 0;
 }
 
 /* Counts no further than the limit, so that CPUs do not contend in a flood. */
-static __always_inline void unknown_count(__u32 slot, __u32 limit)
+static __always_inline void unknown_count(struct unknown *unknown, __u32 limit, __u32 weight)
 {
-	struct unknown *unknown = bpf_map_lookup_elem(&unknowns, &slot);
-
 	if (!unknown || tracing)
 		return;
 	if (clock_passed(unknown->since, 1)) {
@@ -78,12 +93,17 @@ static __always_inline void unknown_count(__u32 slot, __u32 limit)
 		unknown->count = 0;
 	}
 	if (unknown->count < limit)
-		__sync_fetch_and_add(&unknown->count, 1);
+		__sync_fetch_and_add(&unknown->count, weight);
 }
 
-/* Notes that other nodes were asked in vain. */
-static __always_inline void note_unknown(const struct flow *flow)
+/* Notes that other nodes were asked in vain, also in other zones. */
+static __always_inline void note_unknown(const struct flow *flow, int zones)
 {
-	unknown_count(unknown_vip_slot(flow), unknown_per_vip);
-	unknown_count(unknown_source_slot(flow), unknown_per_vip / 2);
+	__u32 weight = zones ? ZONES_WEIGHT : 1;
+	__u32 slot = unknown_vip_slot(flow);
+
+	unknown_count(bpf_map_lookup_elem(&unknowns, &slot), unknown_per_vip, weight);
+	slot = unknown_source_slot(flow);
+	unknown_count(bpf_map_lookup_elem(&unknowns, &slot), unknown_per_vip / 2, weight);
+	unknown_count(unknown_of_cpu(), unknown_per_cpu, weight);
 }

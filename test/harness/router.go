@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 )
@@ -25,22 +26,29 @@ type kernelRoute struct {
 	Metric   int    `json:"metric"`
 	Gateway  string `json:"gateway"`
 	NextHops []struct {
-		Gateway string `json:"gateway"`
+		Gateway netip.Addr `json:"gateway"`
+		Weight  int        `json:"weight"`
 	} `json:"nexthops"`
 }
 
 // NextHops returns the next hops of a VIP in a router's kernel, sorted. Packets take these:
 // FRR's BGP table is ahead of them.
 func (c *Cluster) NextHops(ctx context.Context, router string, vip netip.Addr) ([]netip.Addr, error) {
+	weights, err := c.Weights(ctx, router, vip)
+	return slices.SortedFunc(maps.Keys(weights), netip.Addr.Compare), err
+}
+
+// Weights returns what the next hops of a VIP weigh in a router's kernel, against each other.
+func (c *Cluster) Weights(ctx context.Context, router string, vip netip.Addr) (map[netip.Addr]int, error) {
 	raw, err := c.Exec(ctx, router, "ip", "-json", family(vip), "route", "show", "exact", vip.String())
 	if err != nil {
 		return nil, err
 	}
-	hops, err := parseRoutes(raw)
+	weights, err := parseRoutes(raw)
 	if err != nil {
 		return nil, fmt.Errorf("%s: routes of %s: %w: %s", router, vip, err, raw)
 	}
-	return hops, nil
+	return weights, nil
 }
 
 // family is the option of ip(8) for the family of an address.
@@ -51,8 +59,8 @@ func family(address netip.Addr) string {
 	return "-6"
 }
 
-// parseRoutes returns the gateways of the routes with the lowest metric, sorted.
-func parseRoutes(raw []byte) ([]netip.Addr, error) {
+// parseRoutes returns the gateways of the routes with the lowest metric, with their weights.
+func parseRoutes(raw []byte) (map[netip.Addr]int, error) {
 	var routes []kernelRoute
 	if err := json.Unmarshal(raw, &routes); err != nil {
 		return nil, err
@@ -61,28 +69,24 @@ func parseRoutes(raw []byte) ([]netip.Addr, error) {
 		return nil, nil
 	}
 	best := slices.MinFunc(routes, func(a, b kernelRoute) int { return cmp.Compare(a.Metric, b.Metric) }).Metric
-	var hops []netip.Addr
+	weights := map[netip.Addr]int{}
 	for _, route := range routes {
 		if route.Metric != best {
 			continue
 		}
-		gateways := []string{route.Gateway}
+		for _, hop := range route.NextHops {
+			weights[hop.Gateway] = max(1, hop.Weight)
+		}
 		if len(route.NextHops) > 0 {
-			gateways = gateways[:0]
-			for _, hop := range route.NextHops {
-				gateways = append(gateways, hop.Gateway)
-			}
+			continue
 		}
-		for _, gateway := range gateways {
-			address, err := netip.ParseAddr(gateway)
-			if err != nil {
-				return nil, fmt.Errorf("gateway: %w", err)
-			}
-			hops = append(hops, address)
+		address, err := netip.ParseAddr(route.Gateway)
+		if err != nil {
+			return nil, fmt.Errorf("gateway: %w", err)
 		}
+		weights[address] = 1
 	}
-	slices.SortFunc(hops, netip.Addr.Compare)
-	return slices.Compact(hops), nil
+	return weights, nil
 }
 
 // RoutedTo checks that a router's kernel uses exactly the given nodes (from 1) for a VIP.

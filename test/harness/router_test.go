@@ -9,15 +9,15 @@ import (
 
 func TestParseRoutes(t *testing.T) {
 	for _, test := range []struct{ name, routes, want string }{
-		{"none", `[]`, "[]"},
-		{"one path", `[{"dst":"203.0.113.10","nhid":9,"gateway":"198.51.100.11","dev":"fabric","protocol":"bgp","metric":20}]`, "[198.51.100.11]"},
+		{"none", `[]`, "map[]"},
+		{"one path", `[{"dst":"203.0.113.10","nhid":9,"gateway":"198.51.100.11","dev":"fabric","protocol":"bgp","metric":20}]`, "map[198.51.100.11:1]"},
 		{
-			"several", `[{"dst":"203.0.113.10","nhid":8,"metric":20,"nexthops":[{"gateway":"198.51.100.12"},{"gateway":"198.51.100.11"}]}]`,
-			"[198.51.100.11 198.51.100.12]",
+			"several", `[{"dst":"203.0.113.10","nhid":8,"metric":20,"nexthops":[{"gateway":"198.51.100.12","weight":50},{"gateway":"198.51.100.11"}]}]`,
+			"map[198.51.100.11:1 198.51.100.12:50]",
 		},
 		{
 			"the lower metric", `[{"metric":20,"gateway":"198.51.100.11"},{"metric":1,"gateway":"198.51.100.12"}]`,
-			"[198.51.100.12]",
+			"map[198.51.100.12:1]",
 		},
 	} {
 		got, err := parseRoutes([]byte(test.routes))

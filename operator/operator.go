@@ -17,6 +17,8 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -30,6 +32,7 @@ import (
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/operator/internal/controller"
+	"github.com/millrace-lb/millrace/operator/internal/rotation"
 )
 
 // leaseName is the Lease that the leader holds.
@@ -60,6 +63,11 @@ type Config struct {
 	// MetricsCertDir has tls.crt and tls.key for the metrics. Empty, or without them: a
 	// certificate that signs itself.
 	MetricsCertDir string
+	// TunnelKeyLifetime is the age at which the key of the tunnel is replaced. Zero: never.
+	TunnelKeyLifetime time.Duration
+	// TunnelKeyNodeTimeout is how long a change of that key waits for a node that does not
+	// confirm it.
+	TunnelKeyNodeTimeout time.Duration
 }
 
 // Run runs the operator until the context ends, which is no error, or until it
@@ -76,6 +84,9 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	if err := controller.Setup(ctx, mgr, controller.Options{
 		DefaultLoadBalancer: configuration.DefaultLoadBalancer,
 		Namespace:           ownNamespace(configuration.LeaderElectionNamespace),
+		TunnelKey: rotation.Settings{
+			Lifetime: configuration.TunnelKeyLifetime, NodeTimeout: configuration.TunnelKeyNodeTimeout,
+		},
 	}); err != nil {
 		return err
 	}
@@ -110,6 +121,11 @@ func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Lo
 			ByObject: map[client.Object]cache.ByObject{
 				&corev1.Node{}:                   {Transform: controller.StripNode},
 				&millracev1alpha1.LBNodeReport{}: {Transform: controller.StripReport},
+				// The operator may read one Secret.
+				&corev1.Secret{}: {
+					Namespaces: map[string]cache.Config{controller.TunnelKeySecret().Namespace: {}},
+					Field:      fields.OneTermEqualSelector(metav1.ObjectNameField, controller.TunnelKeySecret().Name),
+				},
 			},
 		},
 	}

@@ -82,14 +82,42 @@ type LBNodeReportStatus struct {
 	// +listMapKey=name
 	UnfitServices []ServiceReference `json:"unfitServices,omitempty"`
 
-	// Conditions: Ready, Programmed, Attached, BGPEstablished, of the agent; NodesReached,
-	// present only while it is False; NodeReady, of the operator, present only while the Node is
-	// not ready.
+	// TunnelKeys are the keys with which the node authenticates packets between nodes. It is
+	// absent where the agent knows of none.
+	//
+	// +optional
+	TunnelKeys *TunnelKeysStatus `json:"tunnelKeys,omitempty"`
+
+	// Conditions: Ready, Programmed, Attached, BGPEstablished, TunnelKey, of the agent;
+	// NodesReached, present only while it is False; of the operator, NodeReady, present only while
+	// the Node is not ready, and TunnelKeyCurrent, present only while a change of the tunnel's key
+	// waits for the node.
 	//
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// TunnelKeysStatus says, by generations, which keys a node's data plane uses. Generations are
+// numbers; the keys themselves are in a Secret.
+type TunnelKeysStatus struct {
+	// Accepted are the keys with which other nodes may send.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=4
+	// +listType=set
+	Accepted []int64 `json:"accepted,omitempty"`
+
+	// Sending is the key with which the node sends; 0 if none.
+	//
+	// +optional
+	Sending int64 `json:"sending"`
+
+	// Required is true where the node refuses packets of other nodes without a valid tag.
+	//
+	// +optional
+	Required bool `json:"required"`
 }
 
 // ServiceReference names a Service.

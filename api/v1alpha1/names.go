@@ -61,6 +61,12 @@ const (
 	// uplink on which those nodes are not reached, and are dropped; else it is absent. Anybody who
 	// forges such packets makes it False, so Ready does not depend on it.
 	ConditionNodesReached = "NodesReached"
+	// ConditionTunnelKey of an LBNodeReport: True while the node has the keys that the Secret of
+	// the tunnel says. Ready does not depend on it: other fences stand.
+	ConditionTunnelKey = "TunnelKey"
+	// ConditionTunnelKeyCurrent of an LBNodeReport: False while a change of the tunnel's key waits
+	// for the node, or was done without it; else it is absent. The operator writes it.
+	ConditionTunnelKeyCurrent = "TunnelKeyCurrent"
 	// ConditionNodeReady of an LBNodeReport: False or Unknown, as the condition
 	// Ready of the Node is, while the Node is not ready; else it is absent. The
 	// operator writes it.
@@ -101,6 +107,12 @@ const (
 	ReasonUnsupported      = "Unsupported"
 	ReasonOtherUplink      = "OtherUplink"
 	ReasonNodeNotReady     = "NodeNotReady"
+	ReasonKeyInUse         = "KeyInUse"
+	ReasonKeyAbsent        = "KeyAbsent"
+	ReasonKeyInvalid       = "KeyInvalid"
+	ReasonKeyFailed        = "KeyFailed"
+	ReasonNotConfirmed     = "NotConfirmed"
+	ReasonKeyMade          = "KeyMade"
 	ReasonReady            = "Ready"
 	ReasonNoConflict       = "NoConflict"
 	ReasonOverruled        = "Overruled"

@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
@@ -54,6 +55,10 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	flags.StringVar(&configuration.MetricsCertDir, "metrics-cert-dir", "",
 		"directory with tls.crt and tls.key for metrics (default: a certificate that signs itself)")
 	flags.StringVar(&configuration.ProbeAddress, "health-probe-bind-address", ":8081", "address to serve /healthz and /readyz on; 0: none")
+	flags.DurationVar(&configuration.TunnelKeyLifetime, "tunnel-key-lifetime", 30*24*time.Hour,
+		"age at which the key that authenticates packets between nodes is replaced; 0: never")
+	flags.DurationVar(&configuration.TunnelKeyNodeTimeout, "tunnel-key-node-timeout", 24*time.Hour,
+		"how long each phase of a change of that key waits for a node that does not confirm it")
 	flags.BoolVar(&showVersion, "version", false, "print the version and exit")
 	config.RegisterFlags(flags)
 	if err := flags.Parse(arguments); err != nil {

@@ -4,8 +4,9 @@
 // the pure packages: get, plan, patch.
 package controller
 
-// What the operator may do in the cluster. Leases, the ConfigMap of node ids and
-// the events of leader election are confined to its own namespace.
+// What the operator may do in the cluster. Leases, the ConfigMap of node ids, the Secret of the
+// tunnel's key and the events of leader election are confined to its own namespace. Of Secrets
+// it may create any there, because RBAC cannot limit that by name, and read and update that one.
 //
 // +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups="",resources=services/status,verbs=patch
@@ -22,3 +23,5 @@ package controller
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update,namespace=millrace-system
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;create;update,namespace=millrace-system
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch,namespace=millrace-system
+// +kubebuilder:rbac:groups="",resources=secrets,resourceNames=millrace-tunnel-key,verbs=get;list;watch;update,namespace=millrace-system
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=create,namespace=millrace-system

@@ -28,6 +28,7 @@ const (
 	actionRelease = "ReleaseAddress"
 	actionServe   = "Serve"
 	actionNumber  = "AssignNodeID"
+	actionRotate  = "RotateTunnelKey"
 )
 
 // serviceConditions are the types of our conditions on a Service.

@@ -12,6 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/millrace-lb/millrace/operator/internal/rotation"
 )
 
 // Bounds of the pause before what failed is tried again; it doubles each time.
@@ -26,6 +28,8 @@ type Options struct {
 	DefaultLoadBalancer bool
 	// Namespace is where the operator keeps what must outlive it.
 	Namespace string
+	// TunnelKey says when the key of the tunnel is replaced.
+	TunnelKey rotation.Settings
 }
 
 // Setup adds all controllers to a manager.
@@ -38,7 +42,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	for name, setup := range map[string]func(ctrl.Manager) error{
 		"VIPPools": setupPools, "LBPeers and VIPAdvertisements": setupRouting, "LBNodes": func(mgr ctrl.Manager) error { return setupLBNodes(mgr, options.Namespace) },
-		"LBNodeReports": setupLBNodeReports,
+		"LBNodeReports":    setupLBNodeReports,
+		"the tunnel's key": func(mgr ctrl.Manager) error { return setupTunnelKey(mgr, options.TunnelKey) },
 	} {
 		if err := setup(mgr); err != nil {
 			return fmt.Errorf("setting up the controller of %s: %w", name, err)

@@ -38,7 +38,8 @@ func StripNode(object any) (any, error) {
 }
 
 // StripReport leaves of an LBNodeReport, before it is cached, whose it is, which
-// transition of the Node it tells of and which Services do not fit.
+// transition of the Node it tells of, which Services do not fit, which keys of the tunnel the
+// node uses, and whether it was told that those are old.
 func StripReport(object any) (any, error) {
 	report, ok := object.(*millracev1alpha1.LBNodeReport)
 	if !ok {
@@ -47,10 +48,14 @@ func StripReport(object any) (any, error) {
 	stripped := &millracev1alpha1.LBNodeReport{TypeMeta: report.TypeMeta, ObjectMeta: slim.Meta(&report.ObjectMeta)}
 	stripped.OwnerReferences = report.OwnerReferences
 	stripped.Status.UnfitServices = report.Status.UnfitServices
+	stripped.Status.Version, stripped.Status.TunnelKeys = report.Status.Version, report.Status.TunnelKeys
 	if condition := nodeReady(report.Status.Conditions); condition != nil {
 		stripped.Status.Conditions = []metav1.Condition{{
 			Type: condition.Type, Status: condition.Status, LastTransitionTime: condition.LastTransitionTime,
 		}}
+	}
+	if condition := keyCurrent(report.Status.Conditions); condition != nil {
+		stripped.Status.Conditions = append(stripped.Status.Conditions, *condition)
 	}
 	return stripped, nil
 }

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/millrace-lb/millrace/api/tunnelkey"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/rotation"
+)
+
+// tunnelKeyReconciler keeps the Secret with the keys of the tunnel. It sees no other Secret.
+type tunnelKeyReconciler struct {
+	client   client.Client
+	live     client.Reader
+	recorder events.EventRecorder
+	settings rotation.Settings
+	now      func() time.Time
+	// invalid is what was last said of a Secret that cannot be read.
+	invalid string
+}
+
+// TunnelKeySecret is the Secret that the operator watches, and the only one.
+func TunnelKeySecret() types.NamespacedName {
+	return types.NamespacedName{Namespace: tunnelkey.Namespace, Name: tunnelkey.SecretName}
+}
+
+func setupTunnelKey(mgr ctrl.Manager, settings rotation.Settings) error {
+	r := &tunnelKeyReconciler{
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: newRecorder(mgr), settings: settings, now: time.Now,
+	}
+	return newController(mgr, "tunnelkey").
+		Watches(&corev1.Secret{}, gathered()).
+		Watches(&millracev1alpha1.LBNode{}, gathered(), builder.WithPredicates(agentAppeared())).
+		Watches(&millracev1alpha1.LBNodeReport{}, gathered(), builder.WithPredicates(keysChanged())).
+		Watches(&corev1.Node{}, gathered(), builder.WithPredicates(readinessChanged())).
+		Complete(r)
+}
+
+// agentAppeared leaves out the updates of an LBNode whose agent was there before.
+func agentAppeared() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok1 := e.ObjectOld.(*millracev1alpha1.LBNode)
+		after, ok2 := e.ObjectNew.(*millracev1alpha1.LBNode)
+		return ok1 && ok2 && (before.UID != after.UID || (before.Status.BootID == "") != (after.Status.BootID == ""))
+	}}
+}
+
+// keysChanged leaves out the updates of a report that say nothing else of keys.
+func keysChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok1 := e.ObjectOld.(*millracev1alpha1.LBNodeReport)
+		after, ok2 := e.ObjectNew.(*millracev1alpha1.LBNodeReport)
+		return ok1 && ok2 && (before.UID != after.UID || before.Status.Version != after.Status.Version ||
+			!equality.Semantic.DeepEqual(before.Status.TunnelKeys, after.Status.TunnelKeys) ||
+			!sameKeyCurrent(keyCurrent(before.Status.Conditions), keyCurrent(after.Status.Conditions)))
+	}}
+}
+
+// Reconcile does the next step of the life of the tunnel's key, if it is due.
+func (r *tunnelKeyReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
+	nodes, reports, err := r.nodes(ctx)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	secret := &corev1.Secret{}
+	if err := r.client.Get(ctx, TunnelKeySecret(), secret); apierrors.IsNotFound(err) {
+		return ctrl.Result{}, r.create(ctx, nodes)
+	} else if err != nil {
+		return ctrl.Result{}, fmt.Errorf("reading Secret %s: %w", TunnelKeySecret(), err)
+	}
+	state, err := tunnelkey.Parse(secret.Data)
+	if err != nil {
+		r.tellInvalid(ctx, secret, err)
+		return ctrl.Result{}, nil
+	}
+	r.invalid = ""
+	_, asked := secret.Annotations[tunnelkey.AnnotationRotate]
+	now := r.now()
+	step := rotation.Next(state, nodes, r.settings, asked, now)
+	if !step.Next.Equal(state) {
+		if err := r.update(ctx, secret, state, step); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	again, err := r.tell(ctx, step.Next, nodes, reports, now)
+	return ctrl.Result{RequeueAfter: soonest(step.Again, again)}, err
+}
+
+// nodes returns the nodes whose agents have run, and all reports by name.
+func (r *tunnelKeyReconciler) nodes(
+	ctx context.Context,
+) ([]rotation.Node, map[string]*millracev1alpha1.LBNodeReport, error) {
+	lbNodes, reports, nodes := &millracev1alpha1.LBNodeList{}, &millracev1alpha1.LBNodeReportList{}, &corev1.NodeList{}
+	for _, list := range []client.ObjectList{lbNodes, reports, nodes} {
+		if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, nil, fmt.Errorf("listing %T: %w", list, err)
+		}
+	}
+	byName, byNode := map[string]*millracev1alpha1.LBNodeReport{}, map[string]*corev1.Node{}
+	for i := range reports.Items {
+		byName[reports.Items[i].Name] = &reports.Items[i]
+	}
+	for i := range nodes.Items {
+		byNode[nodes.Items[i].Name] = &nodes.Items[i]
+	}
+	var known []rotation.Node
+	for i := range lbNodes.Items {
+		lbNode := &lbNodes.Items[i]
+		node, report := byNode[lbNode.Name], byName[lbNode.Name]
+		if node == nil || lbNode.Status.BootID == "" && (report == nil || report.Status.Version == "") {
+			// It is gone, or no agent has ever run there.
+			continue
+		}
+		known = append(known, knownNode(node, report))
+	}
+	return known, byName, nil
+}
+
+func knownNode(node *corev1.Node, report *millracev1alpha1.LBNodeReport) rotation.Node {
+	known := rotation.Node{Name: node.Name}
+	if lost := notReady(node); lost != nil {
+		known.LostSince = lost.LastTransitionTime.Time
+	}
+	if report != nil && report.Status.TunnelKeys != nil {
+		keys := report.Status.TunnelKeys
+		known.Does = tunnelkey.Ring{Sending: uint32(keys.Sending), Required: keys.Required}
+		for _, generation := range keys.Accepted {
+			known.Does.Accepted = append(known.Does.Accepted, uint32(generation))
+		}
+	}
+	return known
+}
+
+func (r *tunnelKeyReconciler) create(ctx context.Context, nodes []rotation.Node) error {
+	state := rotation.First(nodes, r.now())
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: tunnelkey.Namespace, Name: tunnelkey.SecretName,
+			Labels: map[string]string{"app.kubernetes.io/name": "millrace", "app.kubernetes.io/part-of": "millrace"},
+		},
+		Type: corev1.SecretTypeOpaque,
+		Data: state.Data(),
+	}
+	if err := r.client.Create(ctx, secret); apierrors.IsAlreadyExists(err) {
+		// The cache lags behind; the Secret's own event follows.
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("creating Secret %s: %w", TunnelKeySecret(), err)
+	}
+	r.recorder.Eventf(secret, nil, corev1.EventTypeNormal, millracev1alpha1.ReasonKeyMade, actionRotate,
+		"made key %d; nodes learn to accept it", state.Newest().Generation)
+	return nil
+}
+
+// update stores a step. Of two operators only one can.
+func (r *tunnelKeyReconciler) update(ctx context.Context, cached *corev1.Secret, before *tunnelkey.State, step rotation.Step) error {
+	secret := cached.DeepCopy()
+	secret.Data = step.Next.Data()
+	newest := step.Next.Newest().Generation
+	if newest != before.Newest().Generation {
+		delete(secret.Annotations, tunnelkey.AnnotationRotate)
+	}
+	if err := r.client.Update(ctx, secret); err != nil {
+		return fmt.Errorf("writing Secret %s: %w", TunnelKeySecret(), err)
+	}
+	log.FromContext(ctx).Info("The tunnel's key goes a step further", "phase", step.Next.Phase, "key", newest,
+		"sending", step.Next.Sending, "required", step.Next.Required, "left", step.Left)
+	switch {
+	case len(step.Left) > 0:
+		r.recorder.Eventf(secret, nil, corev1.EventTypeWarning, millracev1alpha1.ReasonNotConfirmed, actionRotate,
+			"key %d: phase %s begins without %s", newest, step.Next.Phase, firstNames(step.Left))
+	case newest != before.Newest().Generation:
+		r.recorder.Eventf(secret, nil, corev1.EventTypeNormal, millracev1alpha1.ReasonKeyMade, actionRotate,
+			"made key %d; nodes learn to accept it", newest)
+	case before.Phase != tunnelkey.Steady && step.Next.Phase == tunnelkey.Steady:
+		r.recorder.Eventf(secret, nil, corev1.EventTypeNormal, millracev1alpha1.ReasonKeyInUse, actionRotate,
+			"all nodes send with key %d", newest)
+	}
+	return nil
+}
+
+func firstNames(names []string) string {
+	if len(names) <= maxNamed {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), len(names)-maxNamed)
+}
+
+// tellInvalid tells of a Secret that cannot be read. It is left alone: agents keep the keys
+// that they have, and nobody knows what was meant.
+func (r *tunnelKeyReconciler) tellInvalid(ctx context.Context, secret *corev1.Secret, err error) {
+	if message := secret.ResourceVersion + err.Error(); message != r.invalid {
+		r.invalid = message
+		log.FromContext(ctx).Error(err, "The Secret with the tunnel's key cannot be read", "secret", TunnelKeySecret())
+		r.recorder.Eventf(secret, nil, corev1.EventTypeWarning, millracev1alpha1.ReasonKeyInvalid, actionRotate,
+			"%v: nodes keep the keys that they have; delete the Secret to get a new key", err)
+	}
+}
+
+// keyCurrent returns the condition of a report that its node lags behind, or nil.
+func keyCurrent(conditions []metav1.Condition) *metav1.Condition {
+	i := slices.IndexFunc(conditions, func(c metav1.Condition) bool {
+		return c.Type == millracev1alpha1.ConditionTunnelKeyCurrent
+	})
+	if i < 0 {
+		return nil
+	}
+	return &conditions[i]
+}
+
+// sameKeyCurrent compares two conditions, each of which may be nil.
+func sameKeyCurrent(a, b *metav1.Condition) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Status == b.Status && a.Message == b.Message
+}

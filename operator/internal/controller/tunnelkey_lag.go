@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millrace-lb/millrace/api/tunnelkey"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/rotation"
+)
+
+// lagTold is how long a phase lasts before nodes that do not follow are told of.
+const lagTold = 5 * time.Minute
+
+// tell keeps the condition TunnelKeyCurrent of all reports. It returns after how long it is to
+// be called again; zero means no such time.
+func (r *tunnelKeyReconciler) tell(
+	ctx context.Context, state *tunnelkey.State, nodes []rotation.Node,
+	reports map[string]*millracev1alpha1.LBNodeReport, now time.Time,
+) (again time.Duration, err error) {
+	lagging := rotation.Lagging(state, nodes)
+	if wait := state.Since.Add(lagTold).Sub(now); wait > 0 && len(lagging) > 0 {
+		// What was told of a phase before this one stays meanwhile.
+		again = wait
+		lagging = slices.DeleteFunc(lagging, func(name string) bool {
+			return reports[name] == nil || keyCurrent(reports[name].Status.Conditions) == nil
+		})
+	}
+	message := r.lagMessage(state)
+	var failed []error
+	for name, report := range reports {
+		var want *metav1.Condition
+		if slices.Contains(lagging, name) {
+			want = &metav1.Condition{
+				Type: millracev1alpha1.ConditionTunnelKeyCurrent, Status: metav1.ConditionFalse,
+				Reason: millracev1alpha1.ReasonNotConfirmed, Message: message,
+			}
+		}
+		if !sameKeyCurrent(keyCurrent(report.Status.Conditions), want) {
+			failed = append(failed, r.tellReport(ctx, report, want))
+		}
+	}
+	return again, errors.Join(failed...)
+}
+
+// lagMessage says what a node that lags behind holds up, or what becomes of it.
+func (r *tunnelKeyReconciler) lagMessage(state *tunnelkey.State) string {
+	newest := state.Newest().Generation
+	until := state.Since.Add(r.settings.NodeTimeout).UTC().Format(time.RFC3339)
+	switch {
+	case !state.Required && state.Phase == tunnelkey.Publishing && state.Sending == 0:
+		return fmt.Sprintf("the agent has not reported that it accepts key %d: no node uses it before; is the agent as new as the operator?", newest)
+	case !state.Required && state.Phase == tunnelkey.Steady:
+		return fmt.Sprintf("the agent has not reported that it sends with key %d: packets without a tag are accepted until it has", newest)
+	case state.Phase == tunnelkey.Publishing:
+		return fmt.Sprintf("the agent has not reported that it accepts key %d: the other nodes wait until %s, and send with it then", newest, until)
+	case state.Phase == tunnelkey.Switching:
+		return fmt.Sprintf("the agent has not reported that it sends with key %d: the other nodes wait until %s, and drop its packets then", newest, until)
+	}
+	return fmt.Sprintf("the agent has not reported that it sends with key %d: the other nodes drop its packets until it does", newest)
+}
+
+// tellReport sets the condition of one report, or removes it.
+func (r *tunnelKeyReconciler) tellReport(
+	ctx context.Context, cached *millracev1alpha1.LBNodeReport, want *metav1.Condition,
+) error {
+	report := &millracev1alpha1.LBNodeReport{}
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(cached), report); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	base := report.DeepCopy()
+	if want == nil {
+		meta.RemoveStatusCondition(&report.Status.Conditions, millracev1alpha1.ConditionTunnelKeyCurrent)
+	} else {
+		meta.SetStatusCondition(&report.Status.Conditions, *want)
+	}
+	// The patch replaces all conditions, so it must be made of the newest ones.
+	patch := client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
+	if err := r.client.Status().Patch(ctx, report, patch); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("writing the status of LBNodeReport %s: %w", report.Name, err))
+	}
+	return nil
+}
+
+// soonest returns the shorter of two waits, of which 0 means none.
+func soonest(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}

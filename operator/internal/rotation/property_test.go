@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rotation
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace-lb/millrace/api/tunnelkey"
+)
+
+// member is a node of a simulated cluster.
+type member struct {
+	// does is what its data plane does; it outlives the agent. keys are the secrets behind it.
+	does tunnelkey.Ring
+	// seen is the last version of the Secret that it has read. Versions come in order, and some
+	// are passed over.
+	seen int
+	// reported is what the operator knows of it.
+	reported tunnelkey.Ring
+	// tags is false while an agent without tags runs there.
+	tags bool
+}
+
+// cluster has nodes that read the Secret, and report, whenever they like.
+type cluster struct {
+	members []*member
+	secret  *tunnelkey.State
+	// versions of the Secret, the oldest first; nil where it was deleted.
+	versions []*tunnelkey.State
+	now      time.Time
+	losses   int
+}
+
+func (c *cluster) store(state *tunnelkey.State) {
+	c.secret = state
+	c.versions = append(c.versions, state)
+}
+
+func (c *cluster) nodes() []Node {
+	var nodes []Node
+	for i, m := range c.members {
+		nodes = append(nodes, Node{Name: fmt.Sprintf("node%d", i), Does: m.reported})
+	}
+	return nodes
+}
+
+// recovers reports whether tags are required, and only the nodes have the keys for them.
+func (c *cluster) recovers() bool {
+	if len(c.versions) == 0 {
+		return false
+	}
+	last := c.versions[len(c.versions)-1]
+	return last.Required && (last.Sending == 0 || c.secret == nil)
+}
+
+// operator does a step of the operator. No node is ever left behind here.
+func (c *cluster) operator(asked bool) {
+	if c.secret == nil {
+		c.store(First(c.nodes(), c.now))
+		return
+	}
+	patience := Settings{Lifetime: settings.Lifetime, NodeTimeout: 1e6 * time.Hour}
+	if step := Next(c.secret, c.nodes(), patience, asked, c.now); !step.Next.Equal(c.secret) {
+		c.store(step.Next)
+	}
+}
+
+// read has a node see a version of the Secret that is not older than the one it has seen.
+func (m *member) read(versions []*tunnelkey.State, version int) {
+	if m.tags && version >= m.seen && versions[version] != nil {
+		m.does = tunnelkey.Adopt(m.does, versions[version])
+	}
+	m.seen = max(m.seen, version)
+}
+
+// check is the property: whatever a node sends, every other node takes.
+func (c *cluster) check(t *rapid.T) {
+	for i, from := range c.members {
+		for j, to := range c.members {
+			if !to.does.Takes(from.does.Sending) {
+				t.Fatalf("node%d sends %+v, and node%d does %+v", i, from.does, j, to.does)
+			}
+		}
+	}
+}
+
+func TestNoPacketIsRefused(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := &cluster{now: start}
+		for range rapid.IntRange(1, 4).Draw(t, "nodes") {
+			c.members = append(c.members, &member{tags: rapid.Bool().Draw(t, "tags")})
+		}
+		someone := func(t *rapid.T) *member { return rapid.SampledFrom(c.members).Draw(t, "node") }
+		t.Repeat(map[string]func(*rapid.T){
+			"":         c.check,
+			"operator": func(*rapid.T) { c.operator(false) },
+			"asked":    func(*rapid.T) { c.operator(true) },
+			"time":     func(*rapid.T) { c.now = c.now.Add(Settle) },
+			"read": func(t *rapid.T) {
+				m := someone(t)
+				if len(c.versions) > 0 {
+					m.read(c.versions, rapid.IntRange(min(m.seen, len(c.versions)-1), len(c.versions)-1).Draw(t, "version"))
+				}
+			},
+			"report": func(t *rapid.T) {
+				m := someone(t)
+				m.reported = m.does
+			},
+			// Its agent becomes one that knows tags.
+			"upgrade": func(t *rapid.T) { someone(t).tags = true },
+			// A new node is known before it reads the Secret, which is then the newest. Where that
+			// does not have the key that the others send with, it must wait.
+			"join": func(t *rapid.T) {
+				if len(c.members) < 6 && !c.recovers() {
+					m := &member{tags: true}
+					if len(c.versions) > 0 {
+						m.read(c.versions, len(c.versions)-1)
+					}
+					c.members = append(c.members, m)
+				}
+			},
+			"leave": func(*rapid.T) {
+				if len(c.members) > 1 {
+					c.members = c.members[1:]
+				}
+			},
+			// Once: the Secret is deleted, at any moment.
+			"lose": func(*rapid.T) {
+				if c.secret != nil && c.losses < 1 {
+					c.losses++
+					c.secret = nil
+				}
+			},
+		})
+	})
+}
+
+// In whatever order, a change of keys comes to its end, and all tags are required then.
+func TestEveryChangeEnds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := &cluster{now: start}
+		for range rapid.IntRange(1, 5).Draw(t, "nodes") {
+			c.members = append(c.members, &member{tags: true})
+		}
+		for round := range uint32(3) {
+			c.operator(true)
+			for range 8 {
+				c.now = c.now.Add(Settle)
+				for _, m := range c.members {
+					m.read(c.versions, len(c.versions)-1)
+					m.reported = m.does
+				}
+				c.operator(false)
+				c.check(t)
+			}
+			want := tunnelkey.Ring{Accepted: []uint32{round + 1}, Sending: round + 1, Required: true}
+			for i, m := range c.members {
+				if !m.does.Equal(want) {
+					t.Fatalf("round %d: node%d does %+v, want %+v", round, i, m.does, want)
+				}
+			}
+			if c.secret.Phase != tunnelkey.Steady {
+				t.Fatalf("round %d: the Secret is %+v", round, c.secret)
+			}
+		}
+	})
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rotation
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace-lb/millrace/api/tunnelkey"
+)
+
+var (
+	start    = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	settings = Settings{Lifetime: 30 * 24 * time.Hour, NodeTimeout: 24 * time.Hour}
+)
+
+func ring(sending uint32, required bool, accepted ...uint32) tunnelkey.Ring {
+	return tunnelkey.Ring{Accepted: accepted, Sending: sending, Required: required}
+}
+
+func state(phase tunnelkey.Phase, sending uint32, required bool, accepted ...uint32) *tunnelkey.State {
+	s := &tunnelkey.State{Phase: phase, Sending: sending, Required: required, Since: start, Made: start}
+	for _, generation := range accepted {
+		s.Accepted = append(s.Accepted, tunnelkey.New(generation))
+	}
+	return s
+}
+
+func TestFirst(t *testing.T) {
+	first := First(nil, start)
+	if first.Phase != tunnelkey.Publishing || first.Newest().Generation != 1 || first.Sending != 0 || first.Required {
+		t.Errorf("the first State is %+v", first)
+	}
+	if other := First(nil, start); other.Newest().Secret == first.Newest().Secret {
+		t.Error("two States have one secret")
+	}
+	// After a loss: no number again, and no untagged packets.
+	again := First([]Node{{Name: "a", Does: ring(3, true, 3)}, {Name: "b", Does: ring(3, false, 3, 7)}}, start)
+	if again.Newest().Generation != 8 || !again.Required || again.Sending != 0 {
+		t.Errorf("the State after a loss is %+v", again)
+	}
+}
+
+func TestNext(t *testing.T) {
+	late := start.Add(settings.NodeTimeout)
+	lost := func(does tunnelkey.Ring, since time.Time) Node {
+		return Node{Name: "lost", Does: does, LostSince: since}
+	}
+	old := Node{Name: "old"}
+	both := func(does tunnelkey.Ring) []Node { return []Node{{Name: "a", Does: does}, {Name: "b", Does: does}} }
+	tests := []struct {
+		name  string
+		state *tunnelkey.State
+		nodes []Node
+		asked bool
+		now   time.Time
+		// want is phase, generation to send with, whether tags are required.
+		phase    tunnelkey.Phase
+		sending  uint32
+		required bool
+		accepted []uint32
+		waits    []string
+		left     []string
+		again    time.Duration
+	}{
+		{
+			name: "too early", state: state(tunnelkey.Publishing, 1, true, 1, 2), nodes: both(ring(1, true, 1, 2)), now: start.Add(4 * time.Second),
+			phase: tunnelkey.Publishing, sending: 1, required: true, accepted: []uint32{1, 2}, again: Settle - 4*time.Second,
+		},
+		{
+			name: "all accept", state: state(tunnelkey.Publishing, 1, true, 1, 2), nodes: both(ring(1, true, 1, 2)), now: start.Add(Settle),
+			phase: tunnelkey.Switching, sending: 2, required: true, accepted: []uint32{1, 2}, again: Settle,
+		},
+		{
+			name:  "one does not accept",
+			state: state(tunnelkey.Publishing, 1, true, 1, 2), now: start.Add(time.Hour),
+			nodes: append(both(ring(1, true, 1, 2)), Node{Name: "c", Does: ring(1, true, 1)}),
+			phase: tunnelkey.Publishing, sending: 1, required: true, accepted: []uint32{1, 2},
+			waits: []string{"c"}, again: 23 * time.Hour,
+		},
+		{
+			name:  "one never accepts",
+			state: state(tunnelkey.Publishing, 1, true, 1, 2), now: late,
+			nodes: append(both(ring(1, true, 1, 2)), Node{Name: "c", Does: ring(1, true, 1)}),
+			phase: tunnelkey.Switching, sending: 2, required: true, accepted: []uint32{1, 2}, left: []string{"c"}, again: Settle,
+		},
+		{
+			name:  "one sends with the old key",
+			state: state(tunnelkey.Switching, 2, true, 1, 2), now: start.Add(time.Hour),
+			nodes: append(both(ring(2, true, 1, 2)), Node{Name: "c", Does: ring(1, true, 1, 2)}),
+			phase: tunnelkey.Switching, sending: 2, required: true, accepted: []uint32{1, 2},
+			waits: []string{"c"}, again: 23 * time.Hour,
+		},
+		{
+			name: "all send", state: state(tunnelkey.Switching, 2, true, 1, 2), nodes: both(ring(2, true, 1, 2)), now: start.Add(time.Minute),
+			phase: tunnelkey.Steady, sending: 2, required: true, accepted: []uint32{2}, again: Settle,
+		},
+		{
+			name:  "an agent without tags holds the first key up for ever",
+			state: state(tunnelkey.Publishing, 0, false, 1), nodes: append(both(ring(0, false, 1)), old), now: late.Add(1000 * time.Hour),
+			phase: tunnelkey.Publishing, accepted: []uint32{1}, waits: []string{"old"},
+		},
+		{
+			name:  "a node that is lost does not",
+			state: state(tunnelkey.Publishing, 0, false, 1), nodes: append(both(ring(0, false, 1)), lost(ring(0, false), start)), now: late,
+			phase: tunnelkey.Switching, sending: 1, accepted: []uint32{1}, left: []string{"lost"}, again: Settle,
+		},
+		{
+			name:  "a node that is lost for an hour does",
+			state: state(tunnelkey.Publishing, 0, false, 1), nodes: append(both(ring(0, false, 1)), lost(ring(0, false), start)), now: start.Add(time.Hour),
+			phase: tunnelkey.Publishing, accepted: []uint32{1}, waits: []string{"lost"}, again: 23 * time.Hour,
+		},
+		{
+			name: "all tag", state: state(tunnelkey.Steady, 1, false, 1), nodes: both(ring(1, false, 1)), now: start.Add(Settle),
+			phase: tunnelkey.Steady, sending: 1, required: true, accepted: []uint32{1}, again: Settle,
+		},
+		{
+			name:  "one does not tag",
+			state: state(tunnelkey.Steady, 1, false, 1), nodes: append(both(ring(1, false, 1)), old), now: late,
+			phase: tunnelkey.Steady, sending: 1, accepted: []uint32{1}, waits: []string{"old"}, again: 29 * 24 * time.Hour,
+		},
+		{
+			name: "young", state: state(tunnelkey.Steady, 1, true, 1), nodes: both(ring(1, true, 1)), now: start.Add(24 * time.Hour),
+			phase: tunnelkey.Steady, sending: 1, required: true, accepted: []uint32{1}, again: 29 * 24 * time.Hour,
+		},
+		{
+			name: "old", state: state(tunnelkey.Steady, 1, true, 1), nodes: both(ring(1, true, 1)), now: start.Add(settings.Lifetime),
+			phase: tunnelkey.Publishing, sending: 1, required: true, accepted: []uint32{1, 2}, again: Settle,
+		},
+		{
+			name: "asked for", state: state(tunnelkey.Steady, 1, true, 1), nodes: both(ring(1, true, 1)), asked: true, now: start.Add(time.Hour),
+			phase: tunnelkey.Publishing, sending: 1, required: true, accepted: []uint32{1, 2}, again: Settle,
+		},
+		{
+			name: "no node", state: state(tunnelkey.Publishing, 0, false, 1), now: start.Add(Settle),
+			phase: tunnelkey.Switching, sending: 1, accepted: []uint32{1}, again: Settle,
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			before := *test.state
+			step := Next(test.state, test.nodes, settings, test.asked, test.now)
+			next := step.Next
+			if next.Phase != test.phase || next.Sending != test.sending || next.Required != test.required ||
+				!slices.Equal(tunnelkey.Adopt(tunnelkey.Ring{}, next).Accepted, test.accepted) {
+				t.Errorf("next is %+v, want %+v", next, test)
+			}
+			if !slices.Equal(step.Waits, test.waits) || !slices.Equal(step.Left, test.left) || step.Again != test.again {
+				t.Errorf("step is %+v, want %+v", step, test)
+			}
+			if !test.state.Equal(&before) {
+				t.Error("the State that was given has changed")
+			}
+			if changed := !next.Equal(test.state); changed != next.Since.After(start) {
+				t.Errorf("changed: %t, since %s", changed, next.Since)
+			}
+		})
+	}
+}
+
+// A Lifetime of zero never ends.
+func TestNoLifetime(t *testing.T) {
+	step := Next(state(tunnelkey.Steady, 1, true, 1), nil, Settings{NodeTimeout: time.Hour}, false, start.Add(1e6*time.Hour))
+	if step.Next.Phase != tunnelkey.Steady || step.Again != 0 {
+		t.Errorf("step is %+v", step)
+	}
+}

@@ -116,6 +116,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		hops:          hops,
 		speaker:       speaker,
 		detector:      newDetector(process, speaker.Down, logger.WithName("bfd")),
+		tunnel:        &tunnel{plane: p.datapath, report: p.objects.Report, logger: logger.WithName("tunnel")},
 		status:        writer,
 		logger:        logger,
 		health:        newHealth(),

@@ -69,11 +69,13 @@ type loop struct {
 	hops      hopWatcher
 	speaker   speaker
 	detector  *detector
-	status    reporter
-	logger    logr.Logger
-	health    *health
-	passes    *metrics.Passes
-	names     *directory
+	// tunnel has the keys for packets between nodes; nil where nothing sets them.
+	tunnel *tunnel
+	status reporter
+	logger logr.Logger
+	health *health
+	passes *metrics.Passes
+	names  *directory
 	// host says what on the host breaks traffic that goes by these uplinks; nil finds nothing.
 	host func(uplinks []string) []string
 
@@ -147,6 +149,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		}
 	}
 	objects := l.objects()
+	keyErr := l.setKeys(objects.TunnelKey)
 	m := model.Build(objects)
 	l.names.set(m)
 	want, unplanned := l.planner.Plan(l.have, m, l.limits)
@@ -155,11 +158,11 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	l.due = map[removal]time.Time{}
 	programErr := l.add(schedule)
 	l.observation.ProgramError = programErr
-	l.observation.Forwards = l.have != nil && schedule.Forwards()
+	l.observation.Forwards = l.have != nil && schedule.Forwards() && keyErr == nil
 	l.observation.Problems = slices.Concat(m.Problems, nameFlags(unplanned), unwritten(m, schedule.Unfinished()))
 	if l.have == nil {
 		// Which routes are good is not known: they stay as they are.
-		return 0, programErr
+		return 0, errors.Join(programErr, keyErr)
 	}
 
 	covered, attachErr := l.uplinks.update(m, now)
@@ -187,7 +190,15 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		l.observation.ProgramError = programErr
 		again = soonest(again, wait)
 	}
-	return soonest(soonest(again, departs), covered.again), errors.Join(programErr, attachErr, bgpErr)
+	return soonest(soonest(again, departs), covered.again), errors.Join(programErr, keyErr, attachErr, bgpErr)
+}
+
+// setKeys comes before all else: what a node sends without the key, others drop.
+func (l *loop) setKeys(secret model.TunnelSecret) (err error) {
+	if l.tunnel != nil {
+		l.observation.TunnelKey, err = l.tunnel.update(secret)
+	}
+	return err
 }
 
 func names(interfaces []millracev1alpha1.InterfaceStatus) []string {

@@ -119,7 +119,9 @@ func (e *environment) clean(t *testing.T) {
 	} {
 		must(t, e.client.DeleteAllOf(t.Context(), object))
 	}
-	must(t, e.client.DeleteAllOf(t.Context(), &corev1.ConfigMap{}, client.InNamespace(systemNamespace)))
+	for _, object := range []client.Object{&corev1.ConfigMap{}, &corev1.Secret{}, &eventsv1.Event{}} {
+		must(t, e.client.DeleteAllOf(t.Context(), object, client.InNamespace(systemNamespace)))
+	}
 }
 
 // instance is a running operator.

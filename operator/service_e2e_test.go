@@ -71,6 +71,9 @@ func TestOperator(t *testing.T) {
 		{"reports of nodes", reports},
 		{"ids of nodes wrap", idsWrap},
 		{"duplicate ids of nodes", duplicateIDs},
+		{"keys of the tunnel", tunnelKeys},
+		{"a node that does not follow a change of keys", tunnelKeysLate},
+		{"rights on Secrets", tunnelKeyRights},
 		{"no write at rest", steadyState},
 	} {
 		if !t.Run(scenario.name, func(t *testing.T) {

@@ -19,3 +19,10 @@ func (d *Dataplane) SetTunnelKeys(keys forwarding.TunnelKeys) error {
 	d.tunnelKeys = keys
 	return nil
 }
+
+// TunnelKeys returns the keys that were set last, by this process or one before it.
+func (d *Dataplane) TunnelKeys() forwarding.TunnelKeys {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.tunnelKeys
+}

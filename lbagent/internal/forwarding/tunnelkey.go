@@ -13,8 +13,9 @@ const (
 	MaxTunnelKey = 4
 	// TunnelSecretSize is the length of a TunnelKey's secret, in bytes.
 	TunnelSecretSize = 32
-	// maxAccepted is how many keys are valid at once: the old and the new one.
-	maxAccepted = 2
+	// maxAccepted is how many keys are valid at once: the old and the new one, and one more
+	// where the Secret was lost between the two.
+	maxAccepted = 3
 )
 
 // TunnelKey is a key that packets between nodes are tagged with. The number travels in the
@@ -34,7 +35,7 @@ func (k TunnelKey) GoString() string { return k.String() }
 // TunnelKeys are the keys of a node. The zero value has none: nothing is tagged, and no tag is
 // asked for.
 type TunnelKeys struct {
-	// Accepted are the keys that nodes may tag with: at most two, with different numbers.
+	// Accepted are the keys that nodes may tag with: at most three, with different numbers.
 	Accepted []TunnelKey
 	// Sending is the number of the accepted key that this node tags with. Zero means none.
 	Sending uint8
@@ -55,7 +56,7 @@ func (k TunnelKeys) Check() error {
 		if key.Secret == ([TunnelSecretSize]byte{}) {
 			return fmt.Errorf("tunnel key %d has a secret of zeros", key.Number)
 		}
-		if i > 0 && k.Accepted[0].Number == key.Number {
+		if slices.ContainsFunc(k.Accepted[:i], func(other TunnelKey) bool { return other.Number == key.Number }) {
 			return fmt.Errorf("two tunnel keys have number %d", key.Number)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/millrace-lb/millrace/api/desired"
+	"github.com/millrace-lb/millrace/api/tunnelkey"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
@@ -35,6 +36,16 @@ type Snapshot struct {
 	// Passwords are those of BGP sessions, by the name of the Secret. They go nowhere but
 	// to the speaker.
 	Passwords map[string]string
+	// TunnelKey is what the Secret with the keys of the tunnel says.
+	TunnelKey TunnelSecret
+}
+
+// TunnelSecret is a Secret with the keys of the tunnel, as it was read.
+type TunnelSecret struct {
+	// State is nil where there is none that can be read.
+	State *tunnelkey.State
+	// Err is why it cannot be read; nil where there is no Secret.
+	Err error
 }
 
 // Model is what a node needs to know of the load balancer. All slices are sorted, so that

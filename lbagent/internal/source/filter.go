@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	"github.com/millrace-lb/millrace/api/slim"
+	"github.com/millrace-lb/millrace/api/tunnelkey"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
@@ -35,8 +36,14 @@ func strip(object any) (any, error) {
 	case *millracev1alpha1.LBNodeReport:
 		object.ObjectMeta = slim.Meta(&object.ObjectMeta)
 	case *corev1.Secret:
+		// The namespace is part of the key in the store: without it, the next list would find
+		// the Secret missing.
+		namespace := object.Namespace
 		object.ObjectMeta = slim.Meta(&object.ObjectMeta)
-		object.Data = map[string][]byte{desired.PasswordKey: object.Data[desired.PasswordKey]}
+		object.Namespace = namespace
+		if namespace != tunnelkey.Namespace {
+			object.Data = map[string][]byte{desired.PasswordKey: object.Data[desired.PasswordKey]}
+		}
 	case *corev1.Node:
 		object.Spec = corev1.NodeSpec{PodCIDR: object.Spec.PodCIDR, PodCIDRs: object.Spec.PodCIDRs}
 		object.Status = corev1.NodeStatus{Addresses: object.Status.Addresses}

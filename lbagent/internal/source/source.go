@@ -5,6 +5,7 @@ package source
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/millrace-lb/millrace/api/desired"
+	"github.com/millrace-lb/millrace/api/tunnelkey"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -27,6 +29,7 @@ import (
 // +kubebuilder:rbac:groups=millrace.io,resources=vips;vippools;lbnodes;lbnodereports;lbpeers;vipadvertisements;viproutes,verbs=get;list;watch
 
 // +kubebuilder:rbac:groups="",namespace=millrace-bgp,resources=secrets,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",namespace=millrace-system,resources=secrets,resourceNames=millrace-tunnel-key,verbs=get;list;watch
 
 // settle is how long Changed waits after a change for more of them, so that a
 // burst, such as a rollout, is one pass.
@@ -48,6 +51,9 @@ type Source struct {
 	routesMissing atomic.Bool
 	// secrets are those with the passwords of BGP sessions.
 	secrets cache.SharedIndexInformer
+	// tunnelKey is one Secret, with the keys of the tunnel: see tunnelkey.go.
+	tunnelKey       cache.SharedIndexInformer
+	tunnelKeyBarred atomic.Bool
 	// report is no part of a Snapshot.
 	report   cache.SharedIndexInformer
 	reported chan struct{}
@@ -72,7 +78,15 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 			return nil
 		}
 		var informer cache.SharedIndexInformer
-		informer, err = newInformer(client, resource, object, options, notify)
+		informer, err = newInformer(client, resource, metav1.NamespaceAll, object, options, notify)
+		return informer
+	}
+	secrets := func(namespace string, options func(*metav1.ListOptions)) cache.SharedIndexInformer {
+		if err != nil {
+			return nil
+		}
+		var informer cache.SharedIndexInformer
+		informer, err = newInformer(clients.Core, "secrets", namespace, &corev1.Secret{}, options, func() { signal(s.events) })
 		return informer
 	}
 	watch := func(client rest.Interface, resource string, object runtime.Object, options func(*metav1.ListOptions)) cache.SharedIndexInformer {
@@ -87,12 +101,13 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 	s.peers = watch(clients.Millrace, "lbpeers", &millracev1alpha1.LBPeer{}, everything)
 	s.advertisements = watch(clients.Millrace, "vipadvertisements", &millracev1alpha1.VIPAdvertisement{}, everything)
 	s.routes = watch(clients.Millrace, "viproutes", &millracev1alpha1.VIPRoute{}, everything)
-	s.secrets = watch(clients.Core, "secrets", &corev1.Secret{}, everything)
+	s.secrets = secrets(millracev1alpha1.BGPNamespace, everything)
+	s.tunnelKey = secrets(tunnelkey.Namespace, onlyTunnelKey)
 	s.report = informer(clients.Millrace, "lbnodereports", &millracev1alpha1.LBNodeReport{}, thisNode, func() { signal(s.reported) })
 	if err != nil {
 		return nil, err
 	}
-	if err := s.allowMissingRoutes(); err != nil {
+	if err := errors.Join(s.allowMissingRoutes(), s.allowBarredTunnelKey()); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -100,12 +115,8 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 
 // newInformer returns an informer that notifies of every change that matters.
 func newInformer(
-	client rest.Interface, resource string, object runtime.Object, options func(*metav1.ListOptions), notify func(),
+	client rest.Interface, resource, namespace string, object runtime.Object, options func(*metav1.ListOptions), notify func(),
 ) (cache.SharedIndexInformer, error) {
-	namespace := metav1.NamespaceAll
-	if resource == "secrets" {
-		namespace = millracev1alpha1.BGPNamespace
-	}
 	listWatch := cache.NewFilteredListWatchFromClient(client, resource, namespace, options)
 	informer := cache.NewSharedIndexInformer(listWatch, object, 0, cache.Indexers{})
 	if err := informer.SetTransform(strip); err != nil {
@@ -144,7 +155,8 @@ func (s *Source) Run(ctx context.Context) error {
 		hasSynced = append(hasSynced, informer.HasSynced)
 	}
 	go s.routes.RunWithContext(ctx)
-	hasSynced = append(hasSynced, s.routesSynced)
+	go s.tunnelKey.RunWithContext(ctx)
+	hasSynced = append(hasSynced, s.routesSynced, s.tunnelKeySynced)
 	// The report is only written: an API server that does not have the kind yet holds
 	// nothing up.
 	go s.report.RunWithContext(ctx)
@@ -204,6 +216,7 @@ func (s *Source) Snapshot() *model.Snapshot {
 		Advertisements: list[*millracev1alpha1.VIPAdvertisement](s.advertisements),
 		Routes:         list[*millracev1alpha1.VIPRoute](s.routes),
 		Passwords:      map[string]string{},
+		TunnelKey:      s.tunnelSecret(),
 	}
 	for _, secret := range list[*corev1.Secret](s.secrets) {
 		snapshot.Passwords[secret.Name] = string(secret.Data[desired.PasswordKey])

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"strings"
 	"sync"
 	"testing"
@@ -20,7 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
+	"github.com/millrace-lb/millrace/api/tunnelkey"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
@@ -65,7 +68,10 @@ func fail(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 }
 
 func (s *apiServer) serve(w http.ResponseWriter, r *http.Request) {
-	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+	group, resource := path.Split(r.URL.Path)
+	if before, namespace, ok := strings.Cut(group, "namespaces/"); ok {
+		group, resource = before, namespace+resource
+	}
 	query := r.URL.Query()
 	s.mu.Lock()
 	switch {
@@ -96,8 +102,8 @@ func (s *apiServer) serve(w http.ResponseWriter, r *http.Request) {
 			"metadata": map[string]any{"resourceVersion": fmt.Sprint(s.version)},
 			"items":    append([]map[string]any{}, s.objects[resource]...),
 		}
-		list["apiVersion"], list["kind"] = strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/apis/"), "/api/"), kinds[resource]+"List"
-		list["apiVersion"] = strings.TrimSuffix(list["apiVersion"].(string), "/"+resource)
+		list["apiVersion"] = strings.Trim(strings.TrimPrefix(strings.TrimPrefix(group, "/apis/"), "/api/"), "/")
+		list["kind"] = kinds[resource] + "List"
 		s.mu.Unlock()
 		w.Header().Set("Content-Type", jsonType)
 		_ = json.NewEncoder(w).Encode(list)
@@ -107,8 +113,14 @@ func (s *apiServer) serve(w http.ResponseWriter, r *http.Request) {
 var kinds = map[string]string{
 	"services": "Service", "endpointslices": "EndpointSlice", "nodes": "Node", "vips": "VIP", "vippools": "VIPPool",
 	"lbnodes": "LBNode", "lbnodereports": "LBNodeReport", "lbpeers": "LBPeer", "vipadvertisements": "VIPAdvertisement",
-	"viproutes": "VIPRoute",
+	"viproutes": "VIPRoute", passwords: "Secret", tunnelKeys: "Secret",
 }
+
+// Resources of one namespace.
+const (
+	passwords  = "millrace-bgp/secrets"
+	tunnelKeys = "millrace-system/secrets"
+)
 
 func stream(ctx context.Context, w http.ResponseWriter, events <-chan []byte) {
 	w.Header().Set("Content-Type", jsonType)
@@ -136,7 +148,7 @@ func (s *apiServer) send(t *testing.T, event, resource string, object metav1.Obj
 	switch resource {
 	case "endpointslices":
 		gv = discoveryv1.SchemeGroupVersion.String()
-	case "services", "nodes":
+	case "services", "nodes", passwords, tunnelKeys:
 	default:
 		gv = millracev1alpha1.GroupVersion.String()
 	}
@@ -434,5 +446,86 @@ func TestStrip(t *testing.T) {
 	var other runtime.Object = service("web")
 	if _, err := strip(other); err != nil {
 		t.Error(err)
+	}
+}
+
+// tunnelSecret is a Secret with one key.
+func tunnelSecret(t *testing.T) (*corev1.Secret, *tunnelkey.State) {
+	t.Helper()
+	at := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+	state := &tunnelkey.State{Phase: tunnelkey.Steady, Accepted: []tunnelkey.Key{tunnelkey.New(1)}, Sending: 1, Since: at, Made: at}
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: tunnelkey.Namespace, Name: tunnelkey.SecretName}, Data: state.Data(),
+	}, state
+}
+
+// Nothing is told before the key of the tunnel was looked for, and of it changes are told.
+func TestTunnelKey(t *testing.T) {
+	s := newAPIServer(t)
+	s.missing = tunnelKeys
+	secret, state := tunnelSecret(t)
+	source := s.start(t)
+	select {
+	case <-source.Changed():
+		t.Fatal("a change before the key was looked for")
+	case <-time.After(5 * settle):
+	}
+	s.mu.Lock()
+	s.missing = ""
+	s.mu.Unlock()
+	awaitChange(t, source, "no Secret")
+	if got := source.Snapshot().TunnelKey; got.State != nil || got.Err != nil {
+		t.Errorf("without a Secret: %+v", got)
+	}
+	s.watched(t)
+	s.send(t, "ADDED", tunnelKeys, secret)
+	awaitChange(t, source, "the Secret")
+	if got := source.Snapshot().TunnelKey; got.Err != nil || !got.State.Equal(state) {
+		t.Errorf("the Secret is read as %+v", got)
+	}
+	secret.Data["phase"] = []byte("nonsense")
+	s.send(t, "MODIFIED", tunnelKeys, secret)
+	awaitChange(t, source, "a Secret that cannot be read")
+	if got := source.Snapshot().TunnelKey; got.Err == nil || got.State != nil {
+		t.Errorf("garbage is read as %+v", got)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if got, want := s.selectors[tunnelKeys], "metadata.name=millrace-tunnel-key"; got != want {
+		t.Errorf("the Secret is selected by %q, want %q", got, want)
+	}
+}
+
+// An agent whose roles are old works without the key.
+func TestTunnelKeyForbidden(t *testing.T) {
+	s := newAPIServer(t)
+	s.forbidden = tunnelKeys
+	source := s.start(t)
+	awaitChange(t, source, "all but the key")
+	if got := source.Snapshot().TunnelKey; got.State != nil || got.Err == nil {
+		t.Errorf("what is forbidden is read as %+v", got)
+	}
+}
+
+// What is stored of a Secret has the key of the Secret itself, by which a list finds it again.
+func TestSecretsAreFoundAgain(t *testing.T) {
+	s := newAPIServer(t)
+	secret, _ := tunnelSecret(t)
+	s.send(t, "ADDED", tunnelKeys, secret)
+	s.send(t, "ADDED", passwords, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: millracev1alpha1.BGPNamespace, Name: "tor1"},
+		Data:       map[string][]byte{"password": []byte("secret"), "more": []byte("secret")},
+	})
+	source := s.start(t)
+	await(t, "both", func() bool {
+		snapshot := source.Snapshot()
+		return snapshot.TunnelKey.State != nil && snapshot.Passwords["tor1"] == "secret"
+	})
+	for want, informer := range map[string]cache.SharedIndexInformer{
+		"millrace-bgp/tor1": source.secrets, "millrace-system/millrace-tunnel-key": source.tunnelKey,
+	} {
+		if got := informer.GetStore().ListKeys(); len(got) != 1 || got[0] != want {
+			t.Errorf("stored as %v, want %s", got, want)
+		}
 	}
 }

@@ -40,6 +40,8 @@ type Observation struct {
 	// OtherUplink is true while packets of other nodes are dropped because they come in by an
 	// uplink on which those nodes are not reached.
 	OtherUplink bool
+	// TunnelKey is nil until the agent has looked.
+	TunnelKey *TunnelKey
 	// Forwards is true where the last pass left in the maps what the node forwards by,
 	// even if single writes failed.
 	Forwards bool
@@ -73,6 +75,7 @@ func Build(o Observation, report *millracev1alpha1.LBNodeReport, now metav1.Time
 		Exceptions: exceptions,
 
 		UnfitServices: unfitServices(o.Problems),
+		TunnelKeys:    o.TunnelKey.keys(),
 		Conditions:    slices.Clone(previous.Conditions),
 	}
 	for _, condition := range conditions(o) {

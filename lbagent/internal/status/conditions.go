@@ -20,6 +20,9 @@ func conditions(o Observation) []metav1.Condition {
 	if o.OtherUplink {
 		list = append(list, otherUplink())
 	}
+	if o.TunnelKey != nil {
+		list = append(list, o.TunnelKey.condition())
+	}
 	for i := range list {
 		list[i].Message = cut(list[i].Message, maxMessage)
 	}

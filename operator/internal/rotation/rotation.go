@@ -14,7 +14,7 @@ import (
 
 // Settle is how long a phase lasts at least. Meanwhile packets that are on their way arrive,
 // and an agent that has just started reads the newest Secret.
-const Settle = 10 * time.Second
+const Settle = 5 * time.Second
 
 // Node is what is known of a node whose agent has run.
 type Node struct {

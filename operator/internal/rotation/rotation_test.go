@@ -65,8 +65,8 @@ func TestNext(t *testing.T) {
 		again    time.Duration
 	}{
 		{
-			name: "too early", state: state(tunnelkey.Publishing, 1, true, 1, 2), nodes: both(ring(1, true, 1, 2)), now: start.Add(4 * time.Second),
-			phase: tunnelkey.Publishing, sending: 1, required: true, accepted: []uint32{1, 2}, again: Settle - 4*time.Second,
+			name: "too early", state: state(tunnelkey.Publishing, 1, true, 1, 2), nodes: both(ring(1, true, 1, 2)), now: start.Add(time.Second),
+			phase: tunnelkey.Publishing, sending: 1, required: true, accepted: []uint32{1, 2}, again: Settle - time.Second,
 		},
 		{
 			name: "all accept", state: state(tunnelkey.Publishing, 1, true, 1, 2), nodes: both(ring(1, true, 1, 2)), now: start.Add(Settle),

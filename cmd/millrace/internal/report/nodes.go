@@ -77,7 +77,12 @@ func unmet(node nodeObjects) []Problem {
 	if len(problems) == 0 {
 		problems = notTrue(node, millracev1alpha1.ConditionReady)
 	}
-	return append(problems, notTrue(node, millracev1alpha1.ConditionNodesReached)...)
+	for _, kind := range []string{
+		millracev1alpha1.ConditionNodesReached, millracev1alpha1.ConditionTunnelKey, millracev1alpha1.ConditionTunnelKeyCurrent,
+	} {
+		problems = append(problems, notTrue(node, kind)...)
+	}
+	return problems
 }
 
 func notTrue(node nodeObjects, kind string) []Problem {

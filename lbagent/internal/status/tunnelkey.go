@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millrace-lb/millrace/api/tunnelkey"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// TunnelKey is what the agent observed of the keys of the tunnel.
+type TunnelKey struct {
+	// Ring is what the data plane does.
+	Ring tunnelkey.Ring
+	// Reason is why that is not what the Secret asks for; empty where it is.
+	Reason, Message string
+}
+
+// keys are those of the report; nil where the agent has none.
+func (k *TunnelKey) keys() *millracev1alpha1.TunnelKeysStatus {
+	if k == nil || len(k.Ring.Accepted) == 0 {
+		return nil
+	}
+	keys := &millracev1alpha1.TunnelKeysStatus{Sending: int64(k.Ring.Sending), Required: k.Ring.Required}
+	for _, generation := range k.Ring.Accepted {
+		keys.Accepted = append(keys.Accepted, int64(generation))
+	}
+	return keys
+}
+
+// condition is no part of Ready: without a key the other fences of the tunnel stand.
+func (k *TunnelKey) condition() metav1.Condition {
+	if k.Reason == "" {
+		return holds(millracev1alpha1.ConditionTunnelKey, millracev1alpha1.ReasonKeyInUse)
+	}
+	return metav1.Condition{
+		Type: millracev1alpha1.ConditionTunnelKey, Status: metav1.ConditionFalse, Reason: k.Reason, Message: k.Message,
+	}
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/go-logr/logr"
+
+	"github.com/millrace-lb/millrace/api/tunnelkey"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/keyring"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/status"
+)
+
+// keyPlane is what has the keys of the tunnel.
+type keyPlane interface {
+	SetTunnelKeys(keys forwarding.TunnelKeys) error
+	TunnelKeys() forwarding.TunnelKeys
+}
+
+// tunnel brings the keys of the Secret into the data plane. Without a Secret that can be read,
+// the data plane keeps those that it has.
+type tunnel struct {
+	plane keyPlane
+	// report is the node's own, by which generations are known after a restart.
+	report func() *millracev1alpha1.LBNodeReport
+	logger logr.Logger
+
+	// held is nil until the data plane has been asked.
+	held *keyring.Held
+}
+
+// update does what a Secret asks for, and says how that stands.
+func (t *tunnel) update(secret model.TunnelSecret) (*status.TunnelKey, error) {
+	if t.held == nil {
+		held := keyring.Restore(t.plane.TunnelKeys(), secret.State, t.reported())
+		t.held = &held
+	}
+	observed := &status.TunnelKey{}
+	defer func() { observed.Ring = t.held.Ring }()
+	name := fmt.Sprintf("Secret %s/%s", tunnelkey.Namespace, tunnelkey.SecretName)
+	switch {
+	case secret.Err != nil:
+		observed.Reason = millracev1alpha1.ReasonKeyInvalid
+		observed.Message = fmt.Sprintf("%s: %v; %s", name, secret.Err, t.kept())
+		return observed, nil
+	case secret.State == nil:
+		observed.Reason = millracev1alpha1.ReasonKeyAbsent
+		observed.Message = fmt.Sprintf("there is no %s, which the operator makes; %s", name, t.kept())
+		return observed, nil
+	}
+	next := t.held.Adopt(secret.State)
+	if !next.Equal(*t.held) {
+		if err := t.plane.SetTunnelKeys(next.Keys()); err != nil {
+			observed.Reason, observed.Message = millracev1alpha1.ReasonKeyFailed, err.Error()
+			return observed, err
+		}
+		t.held = &next
+		t.logger.Info("Keys of the tunnel changed", "accepted", next.Ring.Accepted, "sending", next.Ring.Sending, "required", next.Ring.Required)
+	}
+	return observed, nil
+}
+
+// kept says what the node does without a Secret.
+func (t *tunnel) kept() string {
+	if t.held.Ring.Sending == 0 {
+		return "packets between nodes go without a tag, and the other fences stand"
+	}
+	return fmt.Sprintf("the node goes on with key %d", t.held.Ring.Sending)
+}
+
+func (t *tunnel) reported() []uint32 {
+	report := t.report()
+	if report == nil || report.Status.TunnelKeys == nil {
+		return nil
+	}
+	var generations []uint32
+	for _, generation := range slices.Concat([]int64{report.Status.TunnelKeys.Sending}, report.Status.TunnelKeys.Accepted) {
+		if generation > 0 {
+			generations = append(generations, uint32(generation))
+		}
+	}
+	return generations
+}

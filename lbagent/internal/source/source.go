@@ -78,7 +78,7 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 			return nil
 		}
 		var informer cache.SharedIndexInformer
-		informer, err = newInformer(client, resource, metav1.NamespaceAll, object, options, notify)
+		informer, err = newInformer(resource, cache.NewFilteredListWatchFromClient(client, resource, metav1.NamespaceAll, options), object, notify)
 		return informer
 	}
 	secrets := func(namespace string, options func(*metav1.ListOptions)) cache.SharedIndexInformer {
@@ -86,7 +86,8 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 			return nil
 		}
 		var informer cache.SharedIndexInformer
-		informer, err = newInformer(clients.Core, "secrets", namespace, &corev1.Secret{}, options, func() { signal(s.events) })
+		listWatch := cache.NewFilteredListWatchFromClient(clients.Core, "secrets", namespace, options)
+		informer, err = newInformer("secrets", listWatch, &corev1.Secret{}, func() { signal(s.events) })
 		return informer
 	}
 	watch := func(client rest.Interface, resource string, object runtime.Object, options func(*metav1.ListOptions)) cache.SharedIndexInformer {
@@ -115,9 +116,8 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 
 // newInformer returns an informer that notifies of every change that matters.
 func newInformer(
-	client rest.Interface, resource, namespace string, object runtime.Object, options func(*metav1.ListOptions), notify func(),
+	resource string, listWatch *cache.ListWatch, object runtime.Object, notify func(),
 ) (cache.SharedIndexInformer, error) {
-	listWatch := cache.NewFilteredListWatchFromClient(client, resource, namespace, options)
 	informer := cache.NewSharedIndexInformer(listWatch, object, 0, cache.Indexers{})
 	if err := informer.SetTransform(strip); err != nil {
 		return nil, fmt.Errorf("watch %s: %w", resource, err)

@@ -36,33 +36,46 @@ func gist(status *millracev1alpha1.LBNodeReportStatus) *millracev1alpha1.LBNodeR
 }
 
 // told are the gists of the reports that were written not long ago: one a second at most.
-type told []telling
-
-// telling says how far the writes of one gist are ahead of one in each sameGist.
-type telling struct {
-	gist *millracev1alpha1.LBNodeReportStatus
-	// until is when they are ahead no more.
+type told struct {
+	gists []telling
+	// until is when the writes are ahead no more of one in each sameGist.
 	until time.Time
 }
 
-// wait returns after how long a report of this gist is due; zero means at once.
-func (t told) wait(gist *millracev1alpha1.LBNodeReportStatus, now time.Time) time.Duration {
-	if i := t.index(gist); i >= 0 {
-		return max(0, t[i].until.Add(-(gistBurst-1)*sameGist).Sub(now))
+// telling says when a gist was written last.
+type telling struct {
+	gist *millracev1alpha1.LBNodeReportStatus
+	at   time.Time
+}
+
+// wait returns after how long a report of this gist is due; zero means at once. All gists that
+// were told before share one limit: what goes to and fro, as a session that flaps, says nothing
+// new.
+func (t *told) wait(gist *millracev1alpha1.LBNodeReportStatus, now time.Time) time.Duration {
+	if t.index(gist) < 0 {
+		return 0
 	}
-	return 0
+	return max(0, t.until.Add(-(gistBurst-1)*sameGist).Sub(now))
 }
 
 // add notes a report that was written, and forgets the old ones.
 func (t *told) add(gist *millracev1alpha1.LBNodeReportStatus, now time.Time) {
-	*t = slices.DeleteFunc(*t, func(telling telling) bool { return !telling.until.After(now) })
+	t.gists = slices.DeleteFunc(t.gists, func(telling telling) bool { return now.Sub(telling.at) > gistMemory })
+	if t.until.Before(now) {
+		t.until = now
+	}
+	// What is new is not held up, but neither does it hold up the rest for longer.
+	t.until = t.until.Add(sameGist)
+	if latest := now.Add(gistBurst * sameGist); t.until.After(latest) {
+		t.until = latest
+	}
 	if i := t.index(gist); i >= 0 {
-		(*t)[i].until = (*t)[i].until.Add(sameGist)
+		t.gists[i].at = now
 		return
 	}
-	*t = append(*t, telling{gist, now.Add(sameGist)})
+	t.gists = append(t.gists, telling{gist, now})
 }
 
-func (t told) index(gist *millracev1alpha1.LBNodeReportStatus) int {
-	return slices.IndexFunc(t, func(telling telling) bool { return equality.Semantic.DeepEqual(telling.gist, gist) })
+func (t *told) index(gist *millracev1alpha1.LBNodeReportStatus) int {
+	return slices.IndexFunc(t.gists, func(telling telling) bool { return equality.Semantic.DeepEqual(telling.gist, gist) })
 }

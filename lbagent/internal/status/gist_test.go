@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 )
@@ -26,7 +28,7 @@ func failing(n int) Observation {
 	return o
 }
 
-// What fails with other words in each pass is told a few times, then twice a minute, and at last
+// What fails with other words in each pass is told a few times, then every 40 seconds, and at last
 // as it is.
 func TestWriterOfChangingMessages(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
@@ -49,7 +51,7 @@ func TestWriterOfChangingMessages(t *testing.T) {
 	})
 }
 
-// What goes to and fro is told once each, then twice a minute.
+// What goes to and fro is told a few times, then every 40 seconds.
 func TestWriterOfTwoReasons(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
 		const passes = 300
@@ -63,7 +65,7 @@ func TestWriterOfTwoReasons(t *testing.T) {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if most := 2 * (passes/int(sameGist/time.Second) + gistBurst); len(s.writes) < 4 || len(s.writes) > most {
+		if most := passes/int(sameGist/time.Second) + gistBurst; len(s.writes) < 4 || len(s.writes) > most {
 			t.Errorf("%d writes in %d s, want 4 to %d", len(s.writes), passes, most)
 		}
 	})
@@ -79,5 +81,50 @@ func TestWriterOfAnotherReason(t *testing.T) {
 		w.Set(version("v2"))
 		time.Sleep(2 * interval)
 		s.expect(t, "three gists", 3, "v2")
+	})
+}
+
+// flapping is an observation of a session at a second of an hour in which it is up for four
+// seconds, and tries for three, each time with another number of VIPs that routers have.
+func flapping(second int, now time.Time) Observation {
+	o := good()
+	session := &o.Sessions[0]
+	changed := metav1.NewTime(now.Add(-time.Duration(second%7) * time.Second)).Rfc3339Copy()
+	switch at := second % 7; at {
+	case 4, 5, 6:
+		session.State = []millracev1alpha1.SessionState{
+			millracev1alpha1.SessionIdle, millracev1alpha1.SessionActive, millracev1alpha1.SessionOpenSent,
+		}[at-4]
+		session.Message = fmt.Sprintf("NOTIFICATION received after %d s", second)
+		changed = metav1.NewTime(now.Add(-time.Duration(at-4) * time.Second)).Rfc3339Copy()
+	}
+	session.Since = &changed
+	o.Programmed = second % 3
+	return o
+}
+
+// A session that flaps for an hour costs less than one write in 30 seconds, and what it is in
+// the end is told.
+func TestWriterOfFlappingSession(t *testing.T) {
+	with(t, func(t *testing.T, s *server, w *Writer) {
+		const hour = int(time.Hour / time.Second)
+		began := time.Now()
+		for second := range hour {
+			w.Set(flapping(second, time.Now()))
+			time.Sleep(time.Second)
+		}
+		s.mu.Lock()
+		if got, most := len(s.writes), int(time.Since(began)/(30*time.Second)); got < 10 || got >= most {
+			t.Errorf("%d writes in an hour, want 10 to %d", got, most-1)
+		}
+		t.Logf("%d writes in an hour", len(s.writes))
+		s.mu.Unlock()
+		w.Set(good())
+		time.Sleep(gistBurst * sameGist)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if got := s.stored.Status.Sessions[0]; got.State != millracev1alpha1.SessionEstablished || !got.Since.Equal(&earlier) {
+			t.Errorf("in the end the session is %+v", got)
+		}
 	})
 }

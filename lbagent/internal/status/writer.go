@@ -26,10 +26,12 @@ import (
 const (
 	// interval is the shortest time between two writes.
 	interval = time.Second
-	// sameGist is the time between two writes of reports with the same gist, on average.
-	sameGist = 30 * time.Second
+	// sameGist is the time between two writes of reports that say nothing new, on average.
+	sameGist = 40 * time.Second
 	// gistBurst is how many of them may follow each other without it.
 	gistBurst = 4
+	// gistMemory is how long a report that was written is nothing new.
+	gistMemory = 10 * time.Minute
 	// longestRetry bounds the time between two attempts that fail.
 	longestRetry = 30 * time.Second
 	// writeTimeout bounds one write.
@@ -69,7 +71,7 @@ type Target[T object] struct {
 // Writer keeps the statuses of the node's LBNode and LBNodeReport. It writes only
 // what differs from the status that the object has, and observations that follow
 // each other closely in one write. What differs only in numbers and messages, or goes to and
-// fro, it writes a few times at once, then twice a minute.
+// fro, it writes a few times at once, then every 40 seconds.
 type Writer struct {
 	bootID string
 	lbNode keeper[*millracev1alpha1.LBNode]

@@ -271,7 +271,7 @@ func offer(ctx context.Context, group *errgroup.Group, config Config, p parts, l
 	}
 	if config.Socket != "" {
 		group.Go(func() error {
-			serveConsole(ctx, config.Socket, p.datapath, l.names, l.logger.WithName("console"))
+			serveConsole(ctx, config.Socket, p.datapath, l, l.logger.WithName("console"))
 			return nil
 		})
 	}

@@ -44,6 +44,16 @@ func VIPs(ctx context.Context, socket string, addresses []netip.Addr, out io.Wri
 	return console.Ask(ctx, socket, console.Request{Command: console.VIPs, Addresses: addresses}, out)
 }
 
+// BGP asks the agent at the socket for its BGP sessions, or, with routes, for what it announces
+// in them.
+func BGP(ctx context.Context, socket string, routes bool, out io.Writer) error {
+	command := console.BGPPeers
+	if routes {
+		command = console.BGPRoutes
+	}
+	return console.Ask(ctx, socket, console.Request{Command: command}, out)
+}
+
 // directory publishes the names and the decisions of the last pass.
 type directory struct {
 	current   atomic.Pointer[console.Directory]
@@ -94,12 +104,15 @@ func named(backend model.Backend) console.Backend {
 
 // decide publishes what a pass decided; the observation is only read from then on.
 func (d *directory) decide(now time.Time, observation *status.Observation) {
-	d.decisions.Store(&console.Decisions{Time: now, VIPs: observation.Decisions, Established: observation.Established()})
+	d.decisions.Store(&console.Decisions{
+		Time: now, VIPs: observation.Decisions, Established: observation.Established(), Sessions: observation.Sessions,
+	})
 }
 
 // serveConsole answers clients of the console until ctx is done. Forwarding does not
 // depend on the console, so its failures are logged.
-func serveConsole(ctx context.Context, socket string, datapath *dataplane.Dataplane, names *directory, logger logr.Logger) {
+func serveConsole(ctx context.Context, socket string, datapath *dataplane.Dataplane, l *loop, logger logr.Logger) {
+	names := l.names
 	hub := console.NewHub()
 	var group sync.WaitGroup
 	group.Go(func() {
@@ -114,11 +127,13 @@ func serveConsole(ctx context.Context, socket string, datapath *dataplane.Datapl
 	group.Go(func() {
 		listener, err := console.Listen(socket)
 		if err == nil {
-			server := console.Server{DataPlane: datapath, Hub: hub, Directory: names.current.Load, Decisions: names.decisions.Load}
+			server := console.Server{
+				DataPlane: datapath, Hub: hub, Directory: names.current.Load, Decisions: names.decisions.Load, Speaker: l.speaker,
+			}
 			err = server.Serve(ctx, listener)
 		}
 		if err != nil && ctx.Err() == nil {
-			logger.Error(err, "The console is not served until the agent is restarted: no drops, top, trace and vips")
+			logger.Error(err, "The console is not served until the agent is restarted: no drops, top, trace, vips and bgp")
 		}
 	})
 	group.Wait()

@@ -34,6 +34,7 @@ type (
 	speaker interface {
 		Set(want bgp.Want) error
 		Sessions() []bgp.Session
+		Routes() announce.Routes
 		Announced() map[netip.Addr]bool
 	}
 	reporter interface {

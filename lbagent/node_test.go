@@ -219,6 +219,8 @@ func (s speakerOf) Sessions() []bgp.Session {
 	return sessions
 }
 
+func (s speakerOf) Routes() announce.Routes { return s.want.Routes }
+
 func (s speakerOf) Announced() map[netip.Addr]bool { return maps.Clone(s.routes) }
 
 func (r reporterOf) Set(observation status.Observation) { r.observation = observation }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package console has the answers of an agent's console: the lines of JSON that
-// `lbagent drops`, `top`, `trace` and `vips` print and that `millrace` reads, and what
+// `lbagent drops`, `top`, `trace`, `vips` and `bgp` print and that `millrace` reads, and what
 // `lbagent dump` prints for programs. Fields are added, but neither renamed nor given another meaning.
 package console
 
@@ -31,6 +31,8 @@ type Line struct {
 	Trace *Trace `json:"trace,omitempty"`
 	// VIPs is the line of `vips`.
 	VIPs *VIPs `json:"vips,omitempty"`
+	// BGP is the line of `bgp`.
+	BGP *BGP `json:"bgp,omitempty"`
 }
 
 // Drops are the counters of dropped packets since the node's maps were made.

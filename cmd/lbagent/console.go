@@ -20,7 +20,7 @@ import (
 // consoleCommands ask the console of the agent in this container and print lines of
 // JSON, those of package api/console. `millrace` runs them on every node.
 func consoleCommands(config *lbagent.Config, stdin io.Reader) []*cobra.Command {
-	commands := []*cobra.Command{dropsCommand(config), topCommand(config), traceCommand(config), vipsCommand(config)}
+	commands := []*cobra.Command{dropsCommand(config), topCommand(config), traceCommand(config), vipsCommand(config), bgpCommand(config)}
 	for _, command := range commands {
 		var untilEOF bool
 		command.Flags().BoolVar(&untilEOF, "until-eof", false,
@@ -104,6 +104,18 @@ func vipsCommand(config *lbagent.Config) *cobra.Command {
 				addresses = append(addresses, address.Unmap())
 			}
 			return lbagent.VIPs(cmd.Context(), config.Socket, addresses, cmd.OutOrStdout())
+		},
+	}
+}
+
+func bgpCommand(config *lbagent.Config) *cobra.Command {
+	return &cobra.Command{
+		Use:       "bgp peers|routes",
+		Short:     "Print this node's BGP sessions, or the routes that it announces in them, as a line of JSON",
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: []string{"peers", "routes"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return lbagent.BGP(cmd.Context(), config.Socket, args[0] == "routes", cmd.OutOrStdout())
 		},
 	}
 }

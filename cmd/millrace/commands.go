@@ -40,6 +40,7 @@ func newCommand(env environment) *cobra.Command {
 		vipsCommand(env, &config),
 		nodesCommand(env, &config),
 		routesCommand(env, &config),
+		bgpCommand(env, &config),
 		dropsCommand(env, &config),
 		topCommand(env, &config),
 		traceCommand(env, &config),

@@ -77,6 +77,8 @@ type Session struct {
 	Local netip.Addr
 	// Flaps is how often the session was established and then lost.
 	Flaps uint64
+	// Families are those whose routes the peer is told.
+	Families []string
 	// Routes is the number of routes that the peer is, or will be, told.
 	Routes int
 	// UpdatesSent and UpdatesReceived count UPDATE messages since the agent started. What a
@@ -309,6 +311,17 @@ func (s *Server) Sessions() []Session {
 	}
 	slices.SortFunc(sessions, func(a, b Session) int { return strings.Compare(a.Peer, b.Peer) })
 	return sessions
+}
+
+// Routes returns the routes that each peer is, or will be, told.
+func (s *Server) Routes() announce.Routes {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	routes := announce.Routes{}
+	for name, session := range s.sessions {
+		routes[name] = session.told()
+	}
+	return routes
 }
 
 // Announced returns the VIPs of which a peer is, or will be, told a route.

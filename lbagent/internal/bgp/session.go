@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -166,12 +167,25 @@ func (s *session) addAnnounced(vips map[netip.Addr]bool) {
 	}
 }
 
+// told are the routes that the peer is, or will be, told.
+func (s *session) told() []announce.Route {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.routes))
+}
+
 func (s *session) snapshot() Session {
 	session := s.observed.session()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	session.Peer = s.peer.Name
 	session.Address = s.peer.Address
+	if s.peer.IPv4 {
+		session.Families = append(session.Families, "IPv4")
+	}
+	if s.peer.IPv6 {
+		session.Families = append(session.Families, "IPv6")
+	}
 	session.Routes = len(s.routes)
 	session.Local = s.transport.local().Addr()
 	session.UpdatesSent, session.UpdatesReceived = s.transport.sent.Load(), s.transport.received.Load()

@@ -102,7 +102,7 @@ func newRig(t *testing.T, p *plane) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := Server{DataPlane: p, Hub: r.hub, Directory: testDirectory, Decisions: r.decisions.Load}
+	server := Server{DataPlane: p, Hub: r.hub, Directory: testDirectory, Decisions: r.decisions.Load, Speaker: talking{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 2)
 	go func() { ended <- server.Serve(ctx, listener) }()

@@ -26,6 +26,9 @@ const (
 	Top   Command = "top"
 	Trace Command = "trace"
 	VIPs  Command = "vips"
+
+	BGPPeers  Command = "bgp peers"
+	BGPRoutes Command = "bgp routes"
 )
 
 // Request is the one line that a client sends.
@@ -47,7 +50,7 @@ const minInterval = 100 * time.Millisecond
 
 func (r *Request) validate() error {
 	switch r.Command {
-	case Drops, VIPs:
+	case Drops, VIPs, BGPPeers, BGPRoutes:
 		return nil
 	case Top:
 		if r.Interval != 0 && r.Interval < minInterval {

@@ -38,6 +38,7 @@ type Server struct {
 	// first one.
 	Directory func() *Directory
 	Decisions func() *Decisions
+	Speaker   Speaker
 }
 
 // Listen opens the socket, for this user alone. A socket that a former agent
@@ -146,6 +147,10 @@ func (s *Server) answer(ctx context.Context, conn net.Conn, request *Request) er
 		return s.top(ctx, conn, request.Interval)
 	case VIPs:
 		return s.vips(conn, request.Addresses)
+	case BGPPeers:
+		return s.peers(conn)
+	case BGPRoutes:
+		return s.routes(conn)
 	default:
 		return s.trace(conn, request.Packet)
 	}

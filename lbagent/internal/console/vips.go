@@ -10,6 +10,7 @@ import (
 	"time"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 )
 
@@ -21,6 +22,8 @@ type Decisions struct {
 	VIPs []announce.Decision
 	// Established has the LBPeers with which a session is established.
 	Established map[string]bool
+	// Sessions are the statuses of the sessions, for those of BFD.
+	Sessions []millracev1alpha1.SessionStatus
 }
 
 // vips answers with the decisions about some VIPs, or all of them where no address is given.

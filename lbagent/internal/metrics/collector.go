@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -48,6 +49,9 @@ var (
 	unsampledDescription   = description("drops_unsampled_total", "Dropped packets that were counted but not sampled, by cause: rate is the bound for each reason, ring_full an agent that does not read.", "cause")
 	sessionDescription     = description("bgp_session_up", "1 where the session with the peer is established.", "peer")
 	flapsDescription       = description("bgp_session_flaps_total", "How often the session with the peer was established and then lost.", "peer")
+	sinceDescription       = description("bgp_session_change_timestamp_seconds", "When the session with the peer was last established or lost.", "peer")
+	errorDescription       = description("bgp_session_last_error_timestamp_seconds", "When a session with the peer, or an attempt, last failed; absent where none did.", "peer")
+	updatesDescription     = description("bgp_updates_total", "UPDATE messages exchanged with the peer, by direction: sent or received.", "peer", "direction")
 	routesDescription      = description("bgp_routes_announced", "Routes that the peer is told, once the session is established.", "peer")
 )
 
@@ -69,7 +73,7 @@ func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		buildDescription, dropsDescription, eventsDescription, packetsDescription, bytesDescription,
 		flowsDescription, frontendDrops, unsampledDescription, connectionsDescription, capacityDescription,
-		sessionDescription, flapsDescription, routesDescription,
+		sessionDescription, flapsDescription, sinceDescription, errorDescription, updatesDescription, routesDescription,
 	} {
 		descriptions <- d
 	}
@@ -88,6 +92,14 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 		metrics <- prometheus.MustNewConstMetric(sessionDescription, prometheus.GaugeValue, up, session.Peer)
 		metrics <- prometheus.MustNewConstMetric(flapsDescription, prometheus.CounterValue, float64(session.Flaps), session.Peer)
 		metrics <- prometheus.MustNewConstMetric(routesDescription, prometheus.GaugeValue, float64(session.Routes), session.Peer)
+		for direction, updates := range map[string]uint64{"sent": session.UpdatesSent, "received": session.UpdatesReceived} {
+			metrics <- prometheus.MustNewConstMetric(updatesDescription, prometheus.CounterValue, float64(updates), session.Peer, direction)
+		}
+		for described, at := range map[*prometheus.Desc]time.Time{sinceDescription: session.Since, errorDescription: session.LastErrorTime} {
+			if !at.IsZero() {
+				metrics <- prometheus.MustNewConstMetric(described, prometheus.GaugeValue, float64(at.UnixMilli())/1000, session.Peer)
+			}
+		}
 	}
 }
 

@@ -43,7 +43,7 @@ func (c counting) Connections() (dataplane.Connections, error) {
 
 func observedSessions() []bgp.Session {
 	return []bgp.Session{
-		{Peer: "up", State: millracev1alpha1.SessionEstablished, Routes: 12, Flaps: 3},
+		{Peer: "up", State: millracev1alpha1.SessionEstablished, Routes: 12, Flaps: 3, Since: time.Unix(1000, 5e8), UpdatesSent: 4},
 		{Peer: "down", State: millracev1alpha1.SessionActive},
 	}
 }
@@ -171,6 +171,9 @@ func TestMetrics(t *testing.T) {
 		`millrace_bgp_session_up{peer="down"} 0`,
 		`millrace_bgp_routes_announced{peer="up"} 12`,
 		`millrace_bgp_session_flaps_total{peer="up"} 3`,
+		`millrace_bgp_session_change_timestamp_seconds{peer="up"} 1000.5`,
+		`millrace_bgp_updates_total{direction="sent",peer="up"} 4`,
+		`millrace_bgp_updates_total{direction="received",peer="up"} 0`,
 		`millrace_bgp_session_flaps_total{peer="down"} 0`,
 		`millrace_pass_duration_seconds_count 2`,
 		`millrace_pass_duration_seconds_sum 3`,
@@ -187,6 +190,9 @@ func TestMetrics(t *testing.T) {
 		if !strings.Contains(body, "\n"+line) {
 			t.Errorf("no line %s", line)
 		}
+	}
+	if strings.Contains(body, "\nmillrace_bgp_session_last_error") {
+		t.Error("an error that never was has a time")
 	}
 }
 

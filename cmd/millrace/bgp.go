@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/console"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
+)
+
+func bgpCommand(env environment, config *cluster.Config) *cobra.Command {
+	command := &cobra.Command{
+		Use:   "bgp",
+		Short: "Show the BGP sessions of the nodes, and what they announce",
+		Args:  cobra.NoArgs,
+		RunE:  func(command *cobra.Command, _ []string) error { return command.Help() },
+	}
+	command.AddCommand(
+		bgpListCommand(env, config, "peers", "Show the BGP sessions of the nodes", render.BGPPeers),
+		bgpListCommand(env, config, "routes", "Show the routes that the nodes announce", render.BGPRoutes),
+	)
+	return command
+}
+
+// bgpListCommand asks the agents for one of their lists.
+func bgpListCommand(
+	env environment, config *cluster.Config, name, short string, write func(io.Writer, []consoleapi.BGP, render.Options) error,
+) *cobra.Command {
+	var nodes []string
+	var output string
+	command := &cobra.Command{
+		Use:   name,
+		Short: short,
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			format, err := parseFormat(output)
+			if err != nil {
+				return err
+			}
+			answers, err := askBGP(command.Context(), env, *config, nodes, name)
+			if err != nil {
+				return err
+			}
+			return write(env.stdout, answers, render.Options{Format: format, Width: env.width, Colour: env.colour})
+		},
+	}
+	nodesFlag(command, config, &nodes)
+	command.Flags().StringVarP(&output, "output", "o", "", "output `format`: wide, json or yaml")
+	mustComplete(command, "output", fixed(formats()...))
+	return command
+}
+
+// askBGP returns the answers of the agents, sorted by node. Those that do not answer are told.
+func askBGP(ctx context.Context, env environment, config cluster.Config, nodes []string, what string) ([]consoleapi.BGP, error) {
+	var found agents
+	var err error
+	if env.agents != nil {
+		found, err = env.agents(config, nil)
+	} else {
+		found, err = cluster.FindAgents(ctx, config)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(nodes) == 0 {
+		nodes = found.Nodes()
+	}
+	limit := config.Timeout
+	if limit == 0 {
+		limit = time.Minute
+	}
+	round := console.Round{Runner: found, Limit: limit, Stop: cluster.ErrForbidden}
+	answers := round.Ask(ctx, nodes, []string{"bgp", what})
+	var told []consoleapi.BGP
+	for _, node := range slices.SortedFunc(slices.Values(nodes), report.CompareNames) {
+		switch answer := answers[node]; {
+		case answer.Err != nil:
+			fmt.Fprintf(env.stderr, "millrace: %s: %v\n", node, answer.Err)
+		case answer.Line.BGP == nil:
+			fmt.Fprintf(env.stderr, "millrace: %s: it may be of another version\n", node)
+		default:
+			told = append(told, *answer.Line.BGP)
+		}
+	}
+	if len(told) == 0 && ctx.Err() == nil {
+		return nil, errNoAgent
+	}
+	return told, ctx.Err()
+}

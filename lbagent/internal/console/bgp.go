@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"slices"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
+)
+
+// Speaker has BGP sessions.
+type Speaker interface {
+	Sessions() []bgp.Session
+	Routes() announce.Routes
+}
+
+// peers answers with the sessions as they are now.
+func (s *Server) peers(conn net.Conn) error {
+	line := &consoleapi.BGP{Node: s.Directory().Node}
+	bfd := map[string]*millracev1alpha1.BFDStatus{}
+	if decisions := s.Decisions(); decisions != nil {
+		for _, session := range decisions.Sessions {
+			bfd[session.Peer] = session.BFD
+		}
+	}
+	for _, session := range s.Speaker.Sessions() {
+		line.Peers = append(line.Peers, peerOf(session, bfd[session.Peer]))
+	}
+	return write(conn, consoleapi.Line{BGP: line})
+}
+
+func peerOf(session bgp.Session, bfd *millracev1alpha1.BFDStatus) consoleapi.BGPPeer {
+	peer := consoleapi.BGPPeer{
+		Peer: session.Peer, Address: session.Address, LocalAddress: session.Local,
+		State: string(session.State), Since: session.Since.UTC(),
+		LastError: cmp.Or(session.Message, session.LastError), LastErrorTime: session.LastErrorTime.UTC(),
+		Flaps: session.Flaps, Families: session.Families, RoutesSent: session.Routes,
+		UpdatesSent: session.UpdatesSent, UpdatesReceived: session.UpdatesReceived, Due: session.Due.UTC(),
+	}
+	if bfd != nil {
+		peer.BFD, peer.BFDMessage = string(bfd.State), bfd.Message
+	}
+	return peer
+}
+
+// routes answers with what peers are told.
+func (s *Server) routes(conn net.Conn) error {
+	established := map[string]bool{}
+	for _, session := range s.Speaker.Sessions() {
+		established[session.Peer] = session.State == millracev1alpha1.SessionEstablished
+	}
+	line := &consoleapi.BGP{Node: s.Directory().Node}
+	for peer, routes := range s.Speaker.Routes() {
+		for i := range routes {
+			line.Routes = append(line.Routes, routeOf(peer, &routes[i], established[peer]))
+		}
+	}
+	slices.SortFunc(line.Routes, func(a, b consoleapi.BGPRoute) int {
+		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()), cmp.Compare(a.Peer, b.Peer))
+	})
+	return write(conn, consoleapi.Line{BGP: line})
+}
+
+func routeOf(peer string, route *announce.Route, established bool) consoleapi.BGPRoute {
+	told := consoleapi.BGPRoute{
+		Prefix: route.Prefix, Peer: peer, NextHop: route.NextHop, Established: established,
+		MED: route.MED, LocalPreference: route.LocalPreference, Prepend: route.Prepend, Weight: route.Weight,
+	}
+	for _, c := range route.Communities {
+		told.Communities = append(told.Communities, fmt.Sprintf("%d:%d", c>>16, c&0xffff))
+	}
+	for _, c := range route.LargeCommunities {
+		told.Communities = append(told.Communities, fmt.Sprintf("%d:%d:%d", c[0], c[1], c[2]))
+	}
+	for _, c := range route.ExtendedCommunities {
+		kind := "rt"
+		if c.Subtype == desired.SiteOfOrigin {
+			kind = "soo"
+		}
+		told.Communities = append(told.Communities, fmt.Sprintf("%s:%d:%d", kind, c.ASN, c.Value))
+	}
+	return told
+}

@@ -5,6 +5,7 @@ package bgp
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -123,5 +124,32 @@ func TestObserved(t *testing.T) {
 	o.enter(established, at.Add(3*time.Hour))
 	if session := o.session(); session.Message != "" || session.LastError == "" || !session.Since.Equal(at.Add(3*time.Hour)) {
 		t.Errorf("established again: %+v", session)
+	}
+}
+
+// What a peer will be told is known before its session is established, and follows what is
+// wanted.
+func TestRoutesAndFamilies(t *testing.T) {
+	s := New(Config{Logger: logr.Discard()})
+	want := testWant(testRoute(vip4))
+	// Nothing listens there.
+	want.Peers[0].Address, want.Peers[0].Port, want.Peers[0].IPv6 = netip.MustParseAddr("127.0.0.1"), 1, false
+	t.Cleanup(func() {
+		if err := s.Set(Want{}); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, routes := range [][]announce.Route{{testRoute(vip4)}, {}} {
+		want.Routes[peerName] = routes
+		if err := s.Set(want); err != nil {
+			t.Fatal(err)
+		}
+		told := s.Routes()
+		if len(told) != 1 || len(told[peerName]) != len(routes) || len(routes) > 0 && !equal(told[peerName][0], routes[0]) {
+			t.Errorf("told: %+v, want %+v", told, routes)
+		}
+	}
+	if sessions := s.Sessions(); len(sessions) != 1 || !slices.Equal(sessions[0].Families, []string{"IPv4"}) {
+		t.Errorf("sessions are %+v, want one with IPv4", sessions)
 	}
 }

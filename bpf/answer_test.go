@@ -97,7 +97,7 @@ func tooLong(f family) []fixture {
 	}
 	named := func(name string, fixture fixture) fixture { fixture.name = name; return fixture }
 	fixtures := []fixture{
-		named("too long for the path MTU to the node", narrow(1400, toldTo(long, 1400-48))),
+		named("too long for the path MTU to the node", narrow(1400, toldTo(long, 1400-60))),
 		named("from nowhere", narrow(1400, fixture{
 			in: long.with(func(p *packet) { p.from = netip.AddrPortFrom(f.loopback(), 40000) }).frame(), verdict: xdpDrop,
 			counts: silent.counts,
@@ -109,8 +109,8 @@ func tooLong(f family) []fixture {
 			named("path MTU of 1280 for the client", narrow(1328, toldTo(long, 1280))))
 	}
 	whole := long.with(func(p *packet) { p.divisible = true })
-	return append(fixtures, named("may be fragmented", narrow(1400, toldTo(whole, 1400-48))),
-		named("small path MTU", narrow(600, toldTo(long, 600-48))))
+	return append(fixtures, named("may be fragmented", narrow(1400, toldTo(whole, 1400-60))),
+		named("small path MTU", narrow(600, toldTo(long, 600-60))))
 }
 
 func (f family) loopback() netip.Addr {
@@ -186,7 +186,7 @@ func noTransmit(t *testing.T, w *world) {
 	if err := w.Settings.Lookup(uint32(0), &self); err != nil {
 		t.Fatal(err)
 	}
-	self.Flags = uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT)
+	self.Flags |= uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT)
 	put(t, w.Settings, uint32(0), self)
 	t.Cleanup(func() { w.putSelf(t, v4.self, v6.self) })
 }

@@ -127,7 +127,9 @@ const (
 	DatapathDropReasonDROP_TUNNEL_UPLINK       DatapathDropReason = 34
 	DatapathDropReasonDROP_TUNNEL_EGRESS       DatapathDropReason = 35
 	DatapathDropReasonDROP_SECOND_CHANCE_LIMIT DatapathDropReason = 36
-	DatapathDropReasonDROP_REASONS             DatapathDropReason = 37
+	DatapathDropReasonDROP_TUNNEL_TAG          DatapathDropReason = 37
+	DatapathDropReasonDROP_TUNNEL_UNTAGGED     DatapathDropReason = 38
+	DatapathDropReasonDROP_REASONS             DatapathDropReason = 39
 )
 
 type DatapathDropSample struct {
@@ -323,8 +325,8 @@ type DatapathNode struct {
 type DatapathOverhead uint32
 
 const (
-	DatapathOverheadOVERHEAD_IPV4 DatapathOverhead = 48
-	DatapathOverheadOVERHEAD_IPV6 DatapathOverhead = 68
+	DatapathOverheadOVERHEAD_IPV4 DatapathOverhead = 60
+	DatapathOverheadOVERHEAD_IPV6 DatapathOverhead = 80
 )
 
 type DatapathReverse struct {
@@ -415,6 +417,7 @@ type DatapathSelfFlag uint32
 
 const (
 	DatapathSelfFlagSELF_NO_TRANSMIT DatapathSelfFlag = 1
+	DatapathSelfFlagSELF_KEY         DatapathSelfFlag = 256
 )
 
 type DatapathShape uint32
@@ -431,6 +434,8 @@ const (
 	DatapathShapeEXCEPTION_FILTERED DatapathShape = 4
 	DatapathShapeEXCEPTION_SECRET   DatapathShape = 12
 	DatapathShapeUPLINK_MACS        DatapathShape = 8
+	DatapathShapeTUNNEL_KEYS        DatapathShape = 4
+	DatapathShapeTAG_PAIRS          DatapathShape = 11
 	DatapathShapeVIP_FILTER_WORDS   DatapathShape = 1024
 	DatapathShapeVLAN_TAGS          DatapathShape = 2
 	DatapathShapeNODE_UPLINKS       DatapathShape = 8
@@ -501,7 +506,19 @@ type DatapathTrustFlag uint32
 
 const (
 	DatapathTrustFlagTRUST_EGRESS DatapathTrustFlag = 1
+	DatapathTrustFlagTRUST_TAGS   DatapathTrustFlag = 2
+	DatapathTrustFlagTRUST_KEY    DatapathTrustFlag = 4
+	DatapathTrustFlagTRUST_KEYS   DatapathTrustFlag = 120
 )
+
+type DatapathTunnelKey struct {
+	_     structs.HostLayout
+	Start [2]uint64
+	Pair  [11]struct {
+		_    structs.HostLayout
+		Word [4]uint64
+	}
+}
 
 type DatapathUnknown struct {
 	_     structs.HostLayout
@@ -584,6 +601,7 @@ const (
 	DatapathMapSourceRanges4     = "source_ranges4"
 	DatapathMapSourceRanges6     = "source_ranges6"
 	DatapathMapTraceRecord       = "trace_record"
+	DatapathMapTunnelKeys        = "tunnel_keys"
 	DatapathMapTunnelTrust       = "tunnel_trust"
 	DatapathMapUnknowns          = "unknowns"
 	DatapathMapUplinks           = "uplinks"
@@ -735,6 +753,7 @@ type DatapathMapSpecs struct {
 	SourceRanges4   *ebpf.MapSpec `ebpf:"source_ranges4"`
 	SourceRanges6   *ebpf.MapSpec `ebpf:"source_ranges6"`
 	TraceRecord     *ebpf.MapSpec `ebpf:"trace_record"`
+	TunnelKeys      *ebpf.MapSpec `ebpf:"tunnel_keys"`
 	TunnelTrust     *ebpf.MapSpec `ebpf:"tunnel_trust"`
 	Unknowns        *ebpf.MapSpec `ebpf:"unknowns"`
 	Uplinks         *ebpf.MapSpec `ebpf:"uplinks"`
@@ -846,6 +865,7 @@ type DatapathMaps struct {
 	SourceRanges4   *ebpf.Map `ebpf:"source_ranges4"`
 	SourceRanges6   *ebpf.Map `ebpf:"source_ranges6"`
 	TraceRecord     *ebpf.Map `ebpf:"trace_record"`
+	TunnelKeys      *ebpf.Map `ebpf:"tunnel_keys"`
 	TunnelTrust     *ebpf.Map `ebpf:"tunnel_trust"`
 	Unknowns        *ebpf.Map `ebpf:"unknowns"`
 	Uplinks         *ebpf.Map `ebpf:"uplinks"`
@@ -911,6 +931,7 @@ func (m *DatapathMaps) Close() error {
 		m.SourceRanges4,
 		m.SourceRanges6,
 		m.TraceRecord,
+		m.TunnelKeys,
 		m.TunnelTrust,
 		m.Unknowns,
 		m.Uplinks,

@@ -81,8 +81,8 @@ func replies(f family) []replyFixture {
 		return fixture
 	}
 	synAck := answer(syn, pod, "SA")
-	// 1500 bytes of MTU, 48 of encapsulation, and the headers.
-	limit := uint16(1500 - 48 - 40)
+	// 1500 bytes of MTU, 60 of encapsulation, and the headers.
+	limit := uint16(1500 - 60 - 40)
 	if f.vip.Is6() {
 		limit -= 20
 	}
@@ -107,7 +107,7 @@ func replies(f family) []replyFixture {
 		if err := w.Settings.Lookup(uint32(0), &self); err != nil {
 			t.Fatal(err)
 		}
-		self.Overhead = 68
+		self.Overhead = 80
 		put(t, w.Settings, uint32(0), self)
 		t.Cleanup(func() { w.putSelf(t, v4.self, v6.self) })
 	}

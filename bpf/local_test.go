@@ -110,8 +110,8 @@ func TestSharedLocalKeepsSegmentsSmall(t *testing.T) {
 			w.sharedLocal(t, f, portNode2, true)
 			syn := f.tcp(portNode2, "S")
 			w.ingress(t, syn.frame())
-			// 1500 bytes of MTU, 48 of encapsulation, and the headers.
-			limit := uint16(1500 - 48 - 40)
+			// 1500 bytes of MTU, 60 of encapsulation, and the headers.
+			limit := uint16(1500 - 60 - 40)
 			if f.vip.Is6() {
 				limit -= 20
 			}

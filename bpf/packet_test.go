@@ -218,6 +218,12 @@ type tunnel struct {
 	port uint16
 	// flow is a packet of the flow that the inner one is about, where it is not its own.
 	flow *packet
+	// key is the number of the key of the tag; zero means testKey.
+	key int
+	// untagged has the option without a tag, as of a node without a key.
+	untagged bool
+	// former has no such option, as of former versions.
+	former bool
 	// The rest deviates from what nodes send.
 	vni, class   uint32
 	version      uint8
@@ -250,7 +256,10 @@ func (t tunnel) geneve() []byte {
 	if t.protocol != 0 {
 		protocol = t.protocol
 	}
-	words := 3 + t.extraOptions
+	words := 6 + t.extraOptions
+	if t.former {
+		words -= 3
+	}
 	if t.noOption {
 		words = 0
 	}
@@ -267,10 +276,35 @@ func (t tunnel) geneve() []byte {
 		path |= uint64(id) << (4 + 12*i)
 	}
 	out = binary.BigEndian.AppendUint64(out, path)
+	if !t.former {
+		out = append(out, 0xff, 0x4d, 0x10+byte(t.keyNumber()), 2)
+		out = append(out, make([]byte, 8)...)
+	}
 	return append(out, make([]byte, 4*t.extraOptions)...)
 }
 
+// keyNumber is that of the key of the tag; zero means none.
+func (t tunnel) keyNumber() int {
+	if t.untagged {
+		return 0
+	}
+	return cmp.Or(t.key, testKey)
+}
+
 func (t tunnel) ip() []byte {
+	ip := t.withoutTag()
+	header := 20
+	if !t.to.Is4() {
+		header = 40
+	}
+	if t.former || t.untagged || t.noOption || len(t.ipOptions) > 0 {
+		return ip
+	}
+	copy(ip[header+tagOffset:], tag(t.keyNumber(), ip))
+	return ip
+}
+
+func (t tunnel) withoutTag() []byte {
 	payload := append(t.geneve(), t.inner.ip()...)
 	flow := t.inner
 	if t.flow != nil {

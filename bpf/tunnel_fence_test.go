@@ -204,6 +204,7 @@ func TestOuterForm(t *testing.T) {
 	w := newWorld(t)
 	syn := v4.tcp(portCluster, "S")
 	good := syn.arrived(v4, 0)
+	good.untagged = true
 	outer := func(vni uint32, change func(*packet)) []byte {
 		p := packet{
 			from: netip.AddrPortFrom(v4.node2, 50000), to: netip.AddrPortFrom(v4.self, geneveUDP), protocol: layers.IPProtocolUDP,

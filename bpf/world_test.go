@@ -298,6 +298,10 @@ func (w *world) fill(t testing.TB) {
 	put(t, w.ExceptionKey, uint32(0), secret)
 	put(t, w.Uplinks, uint32(w.uplink), bpf.DatapathUplink{Flags: uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES)})
 	put(t, w.Uplinks, uint32(w.second), bpf.DatapathUplink{Flags: uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES)})
+	for number := testKey; number < len(tunnelKeys); number++ {
+		put(t, w.TunnelKeys, uint32(number), tunnelKeys[number])
+	}
+	w.trust(t, false, 1, 2)
 	w.putSelf(t, v4.self, v6.self)
 	for id, node := range map[uint32]bpf.DatapathNode{
 		2: {Ipv4: ipv4(v4.node2), Ipv6: address(v6.node2)},
@@ -362,7 +366,7 @@ func (w *world) setFilter(t testing.TB, a netip.Addr) {
 // putSelf gives the node its addresses; invalid ones mean none.
 func (w *world) putSelf(t testing.TB, ip4, ip6 netip.Addr) {
 	t.Helper()
-	self := bpf.DatapathSelf{Id: selfID, Overhead: 48}
+	self := bpf.DatapathSelf{Id: selfID, Overhead: 60, Flags: testKey * uint32(bpf.DatapathSelfFlagSELF_KEY)}
 	if ip4.IsValid() {
 		self.Ipv4 = ipv4(ip4)
 	}

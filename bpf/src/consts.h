@@ -21,6 +21,10 @@ enum shape {
 	/* Words of 64 bits. */
 	EXCEPTION_SECRET = 12,
 	UPLINK_MACS = 8,
+	/* Keys of tags, from 1 on. */
+	TUNNEL_KEYS = 4,
+	/* Of a key: two words start the sums, four are for each pair of words of a packet. */
+	TAG_PAIRS = 11,
 	/* 64 bits each. */
 	VIP_FILTER_WORDS = 1024,
 	VLAN_TAGS = 2,

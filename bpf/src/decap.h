@@ -8,6 +8,7 @@
 #include "node.h"
 #include "parse.h"
 #include "settings.h"
+#include "tunnel_tag.h"
 #include "verdict.h"
 
 /* Packets that another node encapsulated. */
@@ -68,6 +69,22 @@ static __always_inline __be16 read_tunnel(struct packet *packet, const struct tu
 	return tunnel->geneve.protocol;
 }
 
+/* The option with the tag, which comes right behind that with the path; NULL where there is none. */
+static __always_inline struct geneve_tag *find_tag(const struct xdp_md *ctx, struct tunnel *tunnel)
+{
+	__u32 words = tunnel->geneve.version_length & 0x3f;
+
+	if (words < GENEVE_OPTION_WORDS + GENEVE_TAG_WORDS ||
+	    (void *)(tunnel + 1) > (void *)(long)ctx->data_end)
+		return NULL;
+	if (tunnel->tag.class != bpf_htons(GENEVE_OPTION_CLASS) ||
+	    tunnel->tag.type < GENEVE_TAG_TYPE ||
+	    tunnel->tag.type > GENEVE_TAG_TYPE + TUNNEL_KEYS ||
+	    tunnel->tag.length != GENEVE_TAG_WORDS - 1)
+		return NULL;
+	return &tunnel->tag;
+}
+
 /* No verdict: the outer headers were read. */
 #define TUNNEL_READ -3
 
@@ -79,6 +96,7 @@ static __always_inline int enter_tunnel(struct xdp_md *ctx, struct packet *packe
 {
 	struct tunnel *tunnel = frame_at(ctx, packet->l4);
 	__u32 *sender;
+	int flaw;
 
 	if ((void *)&tunnel->option > (void *)(long)ctx->data_end)
 		return XDP_PASS;
@@ -90,11 +108,14 @@ static __always_inline int enter_tunnel(struct xdp_md *ctx, struct packet *packe
 	packet->sender = *sender;
 	if (!node_is_reached_by(*sender, ctx->ingress_ifindex))
 		return drop(DROP_TUNNEL_UPLINK);
-	if ((void *)(tunnel + 1) > (void *)(long)ctx->data_end)
+	if ((void *)(&tunnel->option + 1) > (void *)(long)ctx->data_end)
 		return drop(DROP_TUNNEL_MALFORMED);
 	trace_step(TRACE_FROM_NODE);
 	*protocol = read_tunnel(packet, tunnel);
-	return TUNNEL_READ;
+	if (*protocol != bpf_htons(ETH_P_IP) && *protocol != bpf_htons(ETH_P_IPV6))
+		return drop(DROP_TUNNEL_MALFORMED);
+	flaw = tag_check(ctx, find_tag(ctx, tunnel), packet->l4, packet->l3, packet->flow.family);
+	return flaw ? drop(flaw) : TUNNEL_READ;
 }
 
 /* The inner packet is for the frontend. Its ingress node has done stage 1. */

@@ -91,5 +91,11 @@ enum drop_reason {
 	 * such packets of the VIP or the source were of no flow at all. The client repeats it.
 	 */
 	DROP_SECOND_CHANCE_LIMIT,
+	/* Encapsulated with a node's address, but its tag is wrong, or of a key that is not
+	 * accepted.
+	 */
+	DROP_TUNNEL_TAG,
+	/* Encapsulated with a node's address, but without a tag. */
+	DROP_TUNNEL_UNTAGGED,
 	DROP_REASONS,
 };

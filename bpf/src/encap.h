@@ -15,6 +15,7 @@
 #include "next_hop.h"
 #include "outer_header.h"
 #include "settings.h"
+#include "tunnel_tag.h"
 #include "verdict.h"
 
 /* Makes the frame an Ethernet header, overhead bytes and the inner IP packet. Returns what
@@ -39,11 +40,29 @@ static __always_inline void *make_room(struct xdp_md *ctx, const struct packet *
 	return eth + 1;
 }
 
+/* Writes the tag of the frame, whose headers are written. */
+static __always_inline int write_tag(struct xdp_md *ctx, __u32 number, const int overhead)
+{
+	const __u32 udp = sizeof(struct ethhdr) + overhead - sizeof(struct tunnel);
+	const __u32 family = overhead == OVERHEAD_IPV4 ? ADDRESS_FAMILY_IPV4 : ADDRESS_FAMILY_IPV6;
+	struct tunnel *tunnel;
+	__u64 tag;
+
+	if (!number)
+		return 0;
+	tag = frame_tag(ctx, number, udp, sizeof(struct ethhdr) + overhead, family);
+	tunnel = (void *)(long)ctx->data + udp;
+	if ((void *)(tunnel + 1) > (void *)(long)ctx->data_end)
+		return -1;
+	tag_write(&tunnel->tag, tag);
+	return 0;
+}
+
 static __always_inline int send_encapsulated(struct xdp_md *ctx, struct packet *packet,
 					     const struct self *self, const struct node *node,
 					     const int overhead)
 {
-	struct outer outer = outer_of(packet);
+	struct outer outer = outer_of(packet, self);
 	struct next_hop hop = {};
 	int verdict;
 
@@ -68,6 +87,8 @@ static __always_inline int send_encapsulated(struct xdp_md *ctx, struct packet *
 		write_outer_ipv6(ip, &outer, &self->ipv6, &node->ipv6);
 		write_tunnel((void *)(ip + 1), &outer);
 	}
+	if (write_tag(ctx, outer.key, overhead))
+		return drop(DROP_HEADROOM);
 	return transmit(ctx, &hop);
 }
 

@@ -19,6 +19,7 @@
 #include "parse.h"
 #include "row.h"
 #include "source_ranges.h"
+#include "tunnel_tag.h"
 #include "verdict.h"
 
 /* The fast path takes nearly all packets from routers: TCP or UDP right behind an IP header
@@ -89,23 +90,58 @@ static __always_inline int hop_is_fast(struct xdp_md *ctx, const struct self *se
 	       leaves_by(ctx, node->ifindex);
 }
 
-/* Writes the Ethernet header in front of overhead bytes, and returns where those begin. */
+/* Writes the Ethernet header in front of overhead bytes, and returns where those begin. Behind them
+ * are the inner IP header and the first bytes that follow it.
+ */
 static __always_inline void *fast_room(struct xdp_md *ctx, const struct node *node,
-					const int overhead, __be16 protocol)
+					const int overhead, const int inner, __be16 protocol)
 {
 	struct stations *stations = (void *)(long)ctx->data;
 
-	if ((void *)stations + sizeof(struct ethhdr) + overhead > (void *)(long)ctx->data_end)
+	if ((void *)stations + sizeof(struct ethhdr) + overhead + inner >
+	    (void *)(long)ctx->data_end)
 		return NULL;
 	*stations = *(const struct stations *)node->destination;
 	*(__be16 *)(stations + 1) = protocol;
 	return (void *)stations + sizeof(struct ethhdr);
 }
 
+/* Writes the headers behind the outer IP header. That of the inner packet follows, without
+ * options. from and to are the outer addresses,
+ * in the frame.
+ */
+static __always_inline void fast_tunnel(struct tunnel *tunnel, const struct outer *outer,
+					const __be32 *from, const __be32 *to,
+					const int outer_family)
+{
+	const int is_ipv4 = outer->protocol == bpf_htons(ETH_P_IP);
+	const int header = is_ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+	struct tagged it = {
+		.from = from,
+		.to = to,
+		.option = &tunnel->option,
+		.inner = tunnel + 1,
+		.transport = (void *)(tunnel + 1) + header,
+		.outer_family = outer_family,
+		.inner_family = is_ipv4 ? ADDRESS_FAMILY_IPV4 : ADDRESS_FAMILY_IPV6,
+	};
+	const struct tunnel_key *key;
+
+	write_tunnel(tunnel, outer);
+	if (!outer->key)
+		return;
+	key = key_get(outer->key);
+	if (key)
+		tag_write(&tunnel->tag, tag_of(key, &it));
+}
+
 static __always_inline int fast_send(struct xdp_md *ctx, const struct self *self,
 				      const struct node *node, const struct frontend *frontend,
-				      const struct outer *outer)
+				      struct outer *outer)
 {
+	const int header = outer->protocol == bpf_htons(ETH_P_IP) ? sizeof(struct iphdr) :
+								   sizeof(struct ipv6hdr);
+	const int inner = header + sizeof(struct udphdr);
 	const __u32 overhead = fast_overhead(self, node);
 
 	if (!overhead || outer->length + overhead > node->mtu)
@@ -113,26 +149,28 @@ static __always_inline int fast_send(struct xdp_md *ctx, const struct self *self
 	count_attached(frontend->id, outer->length);
 	if (outer->path & PATH_EXCEPTION)
 		count_event(EVENT_EXCEPTION_USED);
+	outer->key = self_key(self);
 	if (overhead == OVERHEAD_IPV4) {
 		struct iphdr *ip;
 
 		if (bpf_xdp_adjust_head(ctx, -OVERHEAD_IPV4))
 			return drop_unread(ctx, frontend->id, DROP_HEADROOM);
-		ip = fast_room(ctx, node, OVERHEAD_IPV4, bpf_htons(ETH_P_IP));
+		ip = fast_room(ctx, node, OVERHEAD_IPV4, inner, bpf_htons(ETH_P_IP));
 		if (!ip)
 			return drop_unread(ctx, frontend->id, DROP_HEADROOM);
 		write_outer_ipv4(ip, outer, self->ipv4, node->ipv4);
-		write_tunnel((void *)(ip + 1), outer);
+		fast_tunnel((void *)(ip + 1), outer, &ip->saddr, &ip->daddr, ADDRESS_FAMILY_IPV4);
 	} else {
 		struct ipv6hdr *ip;
 
 		if (bpf_xdp_adjust_head(ctx, -OVERHEAD_IPV6))
 			return drop_unread(ctx, frontend->id, DROP_HEADROOM);
-		ip = fast_room(ctx, node, OVERHEAD_IPV6, bpf_htons(ETH_P_IPV6));
+		ip = fast_room(ctx, node, OVERHEAD_IPV6, inner, bpf_htons(ETH_P_IPV6));
 		if (!ip)
 			return drop_unread(ctx, frontend->id, DROP_HEADROOM);
 		write_outer_ipv6(ip, outer, &self->ipv6, &node->ipv6);
-		write_tunnel((void *)(ip + 1), outer);
+		fast_tunnel((void *)(ip + 1), outer, (void *)&ip->saddr, (void *)&ip->daddr,
+			    ADDRESS_FAMILY_IPV6);
 	}
 	return XDP_TX;
 }

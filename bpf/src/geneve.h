@@ -25,6 +25,11 @@
 
 /* The type is higher by packet.zone_steps, up to ZONES. */
 
+/* The option with the tag. Receivers of former versions pass it over: it is not critical. The type
+ * is higher by the number of the key; zero means that there is no tag.
+ */
+#define GENEVE_TAG_TYPE 0x10
+
 struct geneve {
 	/* Version in the upper 2 bits, length of the options in 4-byte words. */
 	__u8 version_length;
@@ -44,13 +49,24 @@ struct geneve_option {
 	__be32 path[2];
 };
 
+/* The option with the packet's tag. */
+struct geneve_tag {
+	__be16 class;
+	__u8 type;
+	__u8 length;
+	/* See tunnel_tag.h. */
+	__u32 tag[2];
+};
+
 #define GENEVE_OPTION_WORDS (sizeof(struct geneve_option) / 4)
+#define GENEVE_TAG_WORDS (sizeof(struct geneve_tag) / 4)
 
 /* The headers between the outer and the inner IP header. */
 struct tunnel {
 	struct udphdr udp;
 	struct geneve geneve;
 	struct geneve_option option;
+	struct geneve_tag tag;
 };
 
 static __always_inline int vni_is_ours(__be32 vni)

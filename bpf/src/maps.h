@@ -68,6 +68,15 @@ struct {
 	__type(value, struct trust);
 } tunnel_trust SEC(".maps");
 
+/* By number. A key is written before it is used, and wiped after. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_RDONLY_PROG);
+	__uint(max_entries, TUNNEL_KEYS + 1);
+	__type(key, __u32);
+	__type(value, struct tunnel_key);
+} tunnel_keys SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);

@@ -11,6 +11,7 @@
 
 #include "csum.h"
 #include "geneve.h"
+#include "settings.h"
 #include "types.h"
 
 /* What the outer headers say of the packet. */
@@ -23,9 +24,11 @@ struct outer {
 	__u8 tos;
 	/* As in struct packet. */
 	__u8 zone_steps;
+	/* The number of the key of its tag, or zero. */
+	__u8 key;
 };
 
-static __always_inline struct outer outer_of(const struct packet *packet)
+static __always_inline struct outer outer_of(const struct packet *packet, const struct self *self)
 {
 	struct outer outer = {
 		.path = packet->path,
@@ -35,6 +38,7 @@ static __always_inline struct outer outer_of(const struct packet *packet)
 									 bpf_htons(ETH_P_IPV6),
 		.tos = packet->tos,
 		.zone_steps = packet->zone_steps,
+		.key = self_key(self),
 	};
 
 	return outer;
@@ -48,6 +52,7 @@ static __always_inline __be16 tunnel_source_port(__u32 hash)
 	return bpf_htons(49152 + (hash & 0x3fff));
 }
 
+/* The tag is zero. */
 static __always_inline void write_tunnel(struct tunnel *tunnel, const struct outer *outer)
 {
 	tunnel->udp.source = tunnel_source_port(outer->hash);
@@ -55,7 +60,7 @@ static __always_inline void write_tunnel(struct tunnel *tunnel, const struct out
 	tunnel->udp.len = bpf_htons(outer->length + sizeof(*tunnel));
 	/* RFC 6935 and RFC 6936 permit this over IPv6: the inner packet has a checksum. */
 	tunnel->udp.check = 0;
-	tunnel->geneve.version_length = GENEVE_OPTION_WORDS;
+	tunnel->geneve.version_length = GENEVE_OPTION_WORDS + GENEVE_TAG_WORDS;
 	tunnel->geneve.flags = GENEVE_FLAG_CRITICAL;
 	tunnel->geneve.protocol = outer->protocol;
 	tunnel->geneve.vni = bpf_htonl(GENEVE_VNI << 8);
@@ -64,6 +69,11 @@ static __always_inline void write_tunnel(struct tunnel *tunnel, const struct out
 	tunnel->option.length = GENEVE_OPTION_WORDS - 1;
 	tunnel->option.path[0] = bpf_htonl(outer->path >> 32);
 	tunnel->option.path[1] = bpf_htonl(outer->path);
+	tunnel->tag.class = bpf_htons(GENEVE_OPTION_CLASS);
+	tunnel->tag.type = GENEVE_TAG_TYPE + outer->key;
+	tunnel->tag.length = GENEVE_TAG_WORDS - 1;
+	tunnel->tag.tag[0] = 0;
+	tunnel->tag.tag[1] = 0;
 }
 
 /* RFC 6040 section 4.1: the outer header carries the inner ECN field. A constant

@@ -20,6 +20,12 @@ static __always_inline struct trust *trust_get(void)
 	return bpf_map_lookup_elem(&tunnel_trust, &zero);
 }
 
+/* The number of the key that this node tags with; zero means none. */
+static __always_inline __u32 self_key(const struct self *self)
+{
+	return self->flags / SELF_KEY;
+}
+
 /* Reports whether the destination is an address at which this node gets encapsulated packets. */
 static __always_inline int is_self(const struct self *self, const struct flow *outer)
 {

@@ -18,6 +18,8 @@ enum self_flag {
 	 * end runs an XDP program, too.
 	 */
 	SELF_NO_TRANSMIT = 1,
+	/* Times the number of the key that this node tags with; zero means none. */
+	SELF_KEY = 0x100,
 };
 
 /* This node. A zero IPv4 or IPv6 address means none. */
@@ -70,6 +72,23 @@ enum trust_flag {
 	 * our VNI.
 	 */
 	TRUST_EGRESS = 1,
+	/* Packets of nodes without a tag, or with one of a key that is not accepted, are dropped. */
+	TRUST_TAGS = 2,
+	/* Shifted left by the number of an accepted key. */
+	TRUST_KEY = 4,
+	/* Those bits. */
+	TRUST_KEYS = 0x78,
+};
+
+/* Of a key for two words of a packet: two for each half of the tag. */
+struct tunnel_key_pair {
+	__u64 word[4];
+};
+
+/* A key of the tags of packets between nodes: see tunnel_tag.h. */
+struct tunnel_key {
+	__u64 start[2];
+	struct tunnel_key_pair pair[TAG_PAIRS];
 };
 
 /* How packets between nodes are told from forged ones. */

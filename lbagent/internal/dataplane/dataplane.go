@@ -89,8 +89,8 @@ type Dataplane struct {
 	// trust and entrances are what the maps tunnel_trust and node_uplinks hold.
 	trust     bpf.DatapathTrust
 	entrances map[forwarding.NodeID]bpf.DatapathEntrances
-	// tunnelKeys are those that SetTunnelKeys was given.
-	tunnelKeys forwarding.TunnelKeys
+	// tunnelKeys are what the map tunnel_keys holds, by number.
+	tunnelKeys [forwarding.MaxTunnelKey + 1]bpf.DatapathTunnelKey
 	// bloom is what the vip_filter map holds.
 	bloom *vipBloom
 
@@ -182,7 +182,7 @@ func (d *Dataplane) restore() error {
 	}
 	settings := d.self
 	settings.Overhead = overhead(d.self, d.nodes)
-	return errors.Join(d.writeSettings(settings), d.restoreTrust(), d.restoreBloom(), d.restoreFrontendKeys(),
+	return errors.Join(d.writeSettings(settings), d.restoreTrust(), d.restoreTunnelKeys(), d.restoreBloom(), d.restoreFrontendKeys(),
 		d.restoreEndpointPorts(), d.makeExceptionSecret())
 }
 

@@ -70,6 +70,7 @@ var made = map[string]bool{
 var added = map[string]bool{
 	bpf.DatapathMapTunnelTrust: true,
 	bpf.DatapathMapNodeUplinks: true,
+	bpf.DatapathMapTunnelKeys:  true,
 }
 
 // resizedMap is a map and the former one that it was copied from.

@@ -3,20 +3,94 @@
 package dataplane
 
 import (
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 
+	"github.com/millrace-lb/millrace/bpf"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// SetTunnelKeys replaces the keys that packets between nodes are tagged with. They outlive the
-// process.
+// tagPurpose is what a secret is expanded for (RFC 5869 section 3.2). All nodes must have the same.
+const tagPurpose = "millrace tunnel tag 1"
+
+// The programs and package forwarding must agree; a difference does not compile.
+var _ = [1]struct{}{}[bpf.DatapathShapeTUNNEL_KEYS-forwarding.MaxTunnelKey]
+
+// expandKey makes the words that the programs hash with of a secret, by HKDF with SHA-256.
+func expandKey(secret [forwarding.TunnelSecretSize]byte) (bpf.DatapathTunnelKey, error) {
+	var out bpf.DatapathTunnelKey
+	stream, err := hkdf.Key(sha256.New, secret[:], nil, tagPurpose, binary.Size(out))
+	if err != nil {
+		return out, fmt.Errorf("expand the secret of a tunnel key: %w", err)
+	}
+	if _, err := binary.Decode(stream, binary.LittleEndian, &out); err != nil {
+		return out, fmt.Errorf("expand the secret of a tunnel key: %w", err)
+	}
+	return out, nil
+}
+
+// SetTunnelKeys replaces the keys that packets between nodes are tagged with. They stay in the
+// maps when the process ends. A number must not get another secret while nodes still use it.
 func (d *Dataplane) SetTunnelKeys(keys forwarding.TunnelKeys) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if err := keys.Check(); err != nil {
 		return fmt.Errorf("set the tunnel keys: %w", err)
 	}
-	d.tunnelKeys = keys
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	trust := d.trust
+	trust.Flags &^= uint32(bpf.DatapathTrustFlagTRUST_TAGS | bpf.DatapathTrustFlagTRUST_KEYS)
+	if keys.Required {
+		trust.Flags |= uint32(bpf.DatapathTrustFlagTRUST_TAGS)
+	}
+	var expanded [forwarding.MaxTunnelKey + 1]bpf.DatapathTunnelKey
+	for _, key := range keys.Accepted {
+		words, err := expandKey(key.Secret)
+		if err != nil {
+			return err
+		}
+		expanded[key.Number] = words
+		trust.Flags |= uint32(bpf.DatapathTrustFlagTRUST_KEY) << key.Number
+		if err := d.writeTunnelKey(key.Number, words); err != nil {
+			return err
+		}
+	}
+	if err := d.writeTrust(trust); err != nil {
+		return err
+	}
+	settings := d.self
+	const key = uint32(bpf.DatapathSelfFlagSELF_KEY)
+	settings.Flags = settings.Flags%key + key*uint32(keys.Sending)
+	if err := d.writeSettings(settings); err != nil {
+		return err
+	}
+	// Nothing uses them any longer.
+	for number := uint8(1); number <= forwarding.MaxTunnelKey; number++ {
+		if err := d.writeTunnelKey(number, expanded[number]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *Dataplane) writeTunnelKey(number uint8, key bpf.DatapathTunnelKey) error {
+	if d.tunnelKeys[number] == key {
+		return nil
+	}
+	if err := write(d.maps.TunnelKeys, bpf.DatapathMapTunnelKeys, number, uint32(number), key); err != nil {
+		return err
+	}
+	d.tunnelKeys[number] = key
+	return nil
+}
+
+// restoreTunnelKeys reads the keys that a former process wrote.
+func (d *Dataplane) restoreTunnelKeys() error {
+	err := readMap(d.maps.TunnelKeys, func(number uint32, key bpf.DatapathTunnelKey) { d.tunnelKeys[number] = key })
+	if err != nil {
+		return fmt.Errorf("read map %s: %w", bpf.DatapathMapTunnelKeys, err)
+	}
 	return nil
 }
 

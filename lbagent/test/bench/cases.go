@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"regexp"
@@ -168,7 +169,7 @@ func (b *builder) addAside() {
 // addAway adds packets that another node serves.
 func (b *builder) addAway() {
 	f := b.family
-	away := b.ours(rig.XDPTX, f.encapsulated(0))
+	away := b.ours(rig.XDPTX, f.tagged(f.encapsulated(0)))
 	bare := subject{bareStage1, b.floors.BareStage1, rig.XDPTX, f.encapsulated(0)}
 	lru := subject{lruIPIP, b.floors.LruIpip, rig.XDPTX, longer(f, int(f.ipHeader()))}
 	midstream := incoming(f.fromClient(f.vip, portAway, false))
@@ -186,7 +187,7 @@ func (b *builder) addAway() {
 		}
 		ours := away
 		if m.port == portMany && !m.others {
-			ours.check = f.encapsulated(f.holder)
+			ours.check = f.tagged(f.encapsulated(f.holder))
 		}
 		b.add(m.name, b.clients(m.flows), incoming(from.fromClient(f.vip, m.port, m.flows == random)),
 			b.nothing, bare, lru, ours)
@@ -276,7 +277,7 @@ func (w *world) encapsulated(f family) ([]byte, error) {
 	there.Self = forwarding.Self{ID: f.firstNode, IPv4: there.Nodes[f.firstNode].IPv4, IPv6: there.Nodes[f.firstNode].IPv6}
 	there.Nodes[selfID] = forwarding.Node{IPv4: self.IPv4, IPv6: self.IPv6}
 	delete(there.Nodes, f.firstNode)
-	if err := w.Become(there, nextHopMAC); err != nil {
+	if err := errors.Join(w.Become(there, nextHopMAC), w.Plane.SetTunnelKeys(tunnelKeys(blindKey))); err != nil {
 		return nil, err
 	}
 	sent, err := w.Receive(frame)
@@ -287,5 +288,5 @@ func (w *world) encapsulated(f family) ([]byte, error) {
 		return nil, fmt.Errorf("encapsulate a frame: verdict %d, want XDP_TX", sent.Verdict)
 	}
 	copy(sent.Frame, append(append(net.HardwareAddr{}, uplinkMAC...), routerMAC...))
-	return sent.Frame, w.Become(here, nextHopMAC)
+	return sent.Frame, errors.Join(w.Become(here, nextHopMAC), w.Plane.SetTunnelKeys(tunnelKeys(ownKey)))
 }

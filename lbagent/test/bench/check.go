@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/test/rig"
 )
 
 // check compares the frame that a program made with the one that it got. The one that it got has
@@ -82,6 +83,16 @@ func (f family) encapsulated(to forwarding.NodeID) check {
 	}
 }
 
+// tagged checks the tag, too.
+func (f family) tagged(rest check) check {
+	return func(sent, got []byte) error {
+		if err := rest(sent, got); err != nil {
+			return err
+		}
+		return rig.CheckTag(tunnelKeys(ownKey).Accepted[0], got)
+	}
+}
+
 func (f family) checkOuter(got []byte, node forwarding.NodeID) error {
 	from, to := self.IPv4, nodes()[node].IPv4
 	if !f.client.Is4() {
@@ -108,9 +119,8 @@ func (f family) checkOuter(got []byte, node forwarding.NodeID) error {
 	if port < 49152 {
 		return fmt.Errorf("the outer source port is %d", port)
 	}
-	options := byte((f.overhead - int(f.ipHeader()) - udpLength - geneveLength) / 4)
 	want = append(want, udp[0], udp[1], 6081>>8, 6081&0xff, byte(length>>8), byte(length), 0, 0)
-	want = append(want, options, 0x40, got[12], got[13], 'M', 'L', 'R', 0, 0xff, 0x4d, 0x82, options-1)
+	want = append(want, 6, 0x40, got[12], got[13], 'M', 'L', 'R', 0, 0xff, 0x4d, 0x82, 2)
 	if !bytes.HasPrefix(got, want) {
 		return fmt.Errorf("the outer headers are %x, want %x", got[:len(want)], want)
 	}

@@ -88,14 +88,14 @@ var families = []family{
 		client: netip.MustParseAddr("198.19.0.0"), vip: netip.MustParseAddr("203.0.113.10"),
 		pod: netip.MustParseAddr("198.18.1.2"), stranger: netip.MustParseAddr("198.18.5.9"), neighbour: netip.MustParseAddr("203.0.113.99"),
 		otherClient: netip.MustParseAddr("198.18.0.0"), holder: peerID + 2*perNodes,
-		firstNode: peerID, length: 64, overhead: 48,
+		firstNode: peerID, length: 64, overhead: 60,
 	},
 	{
 		name:   "IPv6",
 		client: netip.MustParseAddr("2001:db8:1::"), vip: netip.MustParseAddr("2001:db8:cafe::10"),
 		pod: netip.MustParseAddr("2001:db8:100:1::2"), stranger: netip.MustParseAddr("2001:db8:100:5::9"), neighbour: netip.MustParseAddr("2001:db8:cafe::99"),
 		otherClient: netip.MustParseAddr("2001:db8:2::"), holder: peerID + 2*perNodes + 1,
-		firstNode: peerID + perNodes, length: 80, overhead: 68,
+		firstNode: peerID + perNodes, length: 80, overhead: 80,
 	},
 }
 
@@ -203,6 +203,9 @@ func newWorld() (*world, error) {
 		return nil, errors.Join(err, r.Close())
 	}
 	w := &world{Rig: r}
+	if err := w.setTunnelKeys(); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
 	if err := w.openMarks(); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}

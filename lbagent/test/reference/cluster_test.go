@@ -48,6 +48,12 @@ type testCluster struct {
 	full map[forwarding.NodeID]map[forwarding.FrontendKey]forwarding.Frontend
 }
 
+// tunnelKeys are those of all nodes, which take nothing of each other without a tag.
+var tunnelKeys = forwarding.TunnelKeys{
+	Accepted: []forwarding.TunnelKey{{Number: 2, Secret: [forwarding.TunnelSecretSize]byte{7: 7}}},
+	Sending:  2, Required: true,
+}
+
 // flowAt is a flow at a node.
 type flowAt struct {
 	node forwarding.NodeID
@@ -108,6 +114,9 @@ func (c *testCluster) add(t *testing.T, worker int, id forwarding.NodeID, s *for
 	if err := r.Become(s, routerMAC); err != nil {
 		t.Fatal(err)
 	}
+	if err := r.Plane.SetTunnelKeys(tunnelKeys); err != nil {
+		t.Fatal(err)
+	}
 	n := &node{Rig: r, flows: map[string]*ebpf.Map{}, slots: map[uint32]bool{}}
 	for _, name := range flowMaps {
 		n.flows[name] = openMap(t, r, name)
@@ -159,6 +168,9 @@ func (c *testCluster) carry(at forwarding.NodeID, frame []byte) (arrival, error)
 		next, ok := c.destination(result)
 		if !ok {
 			return arrival{at: at, Result: result, hops: hops}, nil
+		}
+		if err := rig.CheckTag(tunnelKeys.Accepted[0], result.Frame); err != nil {
+			return arrival{}, fmt.Errorf("from node %d to node %d: %w", at, next, err)
 		}
 		at, frame = next, result.Frame
 		copy(frame, append(append(net.HardwareAddr{}, c.Cluster[at].MAC...), routerMAC...))

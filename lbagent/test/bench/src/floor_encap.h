@@ -29,16 +29,16 @@ static __always_inline __u32 hash6(const struct ipv6hdr *ip, const struct ports 
 			*(__u32 *)ports * 0xcbbb9d5dc1059ed8 + ip->nexthdr * 0x629a292a367cd507);
 }
 
-/* UDP, Geneve (RFC 8926) and an option with the path: 28 bytes. All headers are written by
+/* UDP, Geneve (RFC 8926), an option with the path and one with an empty tag: 40 bytes. All headers are written by
  * words, as the bytes stand in them.
  */
-#define TUNNEL_WORDS 7
+#define TUNNEL_WORDS 10
 #define TUNNEL (TUNNEL_WORDS * 4)
 #define OUTER4 (sizeof(struct iphdr) + TUNNEL)
 #define OUTER6 (sizeof(struct ipv6hdr) + TUNNEL)
 
-_Static_assert(OUTER4 == 48, "encapsulation of IPv4");
-_Static_assert(OUTER6 == 68, "encapsulation of IPv6");
+_Static_assert(OUTER4 == 60, "encapsulation of IPv4");
+_Static_assert(OUTER6 == 80, "encapsulation of IPv6");
 
 static __always_inline __u16 fold(__u64 sum)
 {
@@ -64,11 +64,14 @@ static __always_inline void write_tunnel(__u32 *word, __u64 path, __u32 hash, __
 {
 	word[0] = bpf_htonl((0xc000 | (hash & 0x3fff)) << 16 | 6081);
 	word[1] = bpf_htonl((length + TUNNEL) << 16);
-	word[2] = bpf_htonl(0x03400000 | protocol);
+	word[2] = bpf_htonl(0x06400000 | protocol);
 	word[3] = bpf_htonl(0x4d4c5200);
 	word[4] = bpf_htonl(0xff4d8202);
 	word[5] = bpf_htonl(path >> 32);
 	word[6] = bpf_htonl(path);
+	word[7] = bpf_htonl(0xff4d1002);
+	word[8] = 0;
+	word[9] = 0;
 }
 
 #define SELF4 0x0b6433c6 /* 198.51.100.11, as loaded from a packet */

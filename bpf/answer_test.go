@@ -105,8 +105,8 @@ func tooLong(f family) []fixture {
 	}
 	if f.vip.Is6() {
 		// RFC 8200 section 5: every path takes 1280 bytes.
-		return append(fixtures, named("path MTU below 1280 for the client", narrow(1327, silent)),
-			named("path MTU of 1280 for the client", narrow(1328, toldTo(long, 1280))))
+		return append(fixtures, named("path MTU below 1280 for the client", narrow(1339, silent)),
+			named("path MTU of 1280 for the client", narrow(1340, toldTo(long, 1280))))
 	}
 	whole := long.with(func(p *packet) { p.divisible = true })
 	return append(fixtures, named("may be fragmented", narrow(1400, toldTo(whole, 1400-60))),

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+func tunnelKey(number uint8) forwarding.TunnelKey {
+	return forwarding.TunnelKey{Number: number, Secret: [forwarding.TunnelSecretSize]byte{number, 31: 0xff}}
+}
+
+// keys are accepted; the node tags with sending, or with none if it is zero.
+func tunnelKeys(required bool, sending uint8, accepted ...uint8) forwarding.TunnelKeys {
+	keys := forwarding.TunnelKeys{Sending: sending, Required: required}
+	for _, number := range accepted {
+		keys.Accepted = append(keys.Accepted, tunnelKey(number))
+	}
+	return keys
+}
+
+func setTunnelKeys(t *testing.T, d *Dataplane, keys forwarding.TunnelKeys) {
+	t.Helper()
+	if err := d.SetTunnelKeys(keys); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// All nodes of all versions must expand a secret alike.
+func TestExpandKey(t *testing.T) {
+	key, err := expandKey([forwarding.TunnelSecretSize]byte{1, 2, 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := fmt.Sprintf("%016x %016x %016x", key.Start[0], key.Start[1], key.Pair[len(key.Pair)-1].Word[3])
+	// HKDF-SHA256 of OpenSSL: openssl kdf -keylen 368 -kdfopt digest:SHA256 -kdfopt
+	// hexkey:0102030000… -kdfopt "info:millrace tunnel tag 1" HKDF; words are little-endian.
+	const want = "49724c9a98c552a2 60d7f09e59b63f33 acc353ca39a01f14"
+	if got != want {
+		t.Errorf("the words are %s, want %s", got, want)
+	}
+}
+
+// What the maps hold is what was set last, also after a restart. Keys that are not accepted any
+// longer are wiped.
+func TestSetTunnelKeys(t *testing.T) {
+	cfg := smallConfig(mountBPF(t))
+	d := openDataplane(t, cfg)
+	check := func(step string, keys forwarding.TunnelKeys) {
+		t.Helper()
+		var trust bpf.DatapathTrust
+		var self bpf.DatapathSelf
+		if err := d.maps.TunnelTrust.Lookup(uint32(0), &trust); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.maps.Settings.Lookup(uint32(0), &self); err != nil {
+			t.Fatal(err)
+		}
+		if got := trust.Flags & uint32(bpf.DatapathTrustFlagTRUST_TAGS); (got != 0) != keys.Required {
+			t.Errorf("%s: flags %#x, required %v", step, trust.Flags, keys.Required)
+		}
+		if got := self.Flags / uint32(bpf.DatapathSelfFlagSELF_KEY); got != uint32(keys.Sending) {
+			t.Errorf("%s: tags with key %d, want %d", step, got, keys.Sending)
+		}
+		want := map[uint8]bpf.DatapathTunnelKey{}
+		for _, key := range keys.Accepted {
+			words, err := expandKey(key.Secret)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want[key.Number] = words
+		}
+		for number := range uint8(forwarding.MaxTunnelKey + 1) {
+			var words bpf.DatapathTunnelKey
+			if err := d.maps.TunnelKeys.Lookup(uint32(number), &words); err != nil {
+				t.Fatal(err)
+			}
+			if words != want[number] {
+				t.Errorf("%s: key %d has %x, want %x", step, number, words.Start, want[number].Start)
+			}
+			_, accepted := want[number]
+			if got := trust.Flags&(uint32(bpf.DatapathTrustFlagTRUST_KEY)<<number) != 0; number > 0 && got != accepted {
+				t.Errorf("%s: key %d accepted: %v, want %v", step, number, got, accepted)
+			}
+		}
+		if self.Flags&uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT) != d.self.Flags&uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT) {
+			t.Errorf("%s: other flags changed: %#x", step, self.Flags)
+		}
+	}
+	check("new", forwarding.TunnelKeys{})
+	for i, keys := range []forwarding.TunnelKeys{
+		tunnelKeys(false, 0, 1), tunnelKeys(true, 1, 1), tunnelKeys(true, 1, 1, 2), tunnelKeys(true, 2, 1, 2), tunnelKeys(true, 2, 2),
+		tunnelKeys(true, 4, 4), {}, tunnelKeys(true, 3, 3, 4),
+	} {
+		setTunnelKeys(t, d, keys)
+		check(fmt.Sprint("step ", i), keys)
+	}
+	last := tunnelKeys(true, 3, 3, 4)
+	if err := d.SetTunnelKeys(tunnelKeys(true, 2, 1)); err == nil {
+		t.Error("no error of keys that do not fit together")
+	}
+	check("after a failure", last)
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d = openDataplane(t, cfg)
+	check("restart", last)
+	setTunnelKeys(t, d, tunnelKeys(false, 1, 1))
+	check("changed after the restart", tunnelKeys(false, 1, 1))
+}
+
+// A former version had no map of keys. Everything else is kept.
+func TestTunnelKeysAreAdded(t *testing.T) {
+	cfg := smallConfig(mountBPF(t))
+	d := openDataplane(t, cfg)
+	apply(t, d, forwarding.PutNode{ID: 2, Node: forwarding.Node{IPv4: ip("198.51.100.12")}})
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(cfg.PinRoot, mapDirectory, bpf.DatapathMapTunnelKeys)); err != nil {
+		t.Fatal(err)
+	}
+	d = openDataplane(t, cfg)
+	if got := d.Adoption(); got.Kind != Resized {
+		t.Errorf("adoption %+v, want %s", got, Resized)
+	}
+	if len(d.nodes) != 1 {
+		t.Errorf("nodes %v, want node 2", d.nodes)
+	}
+	setTunnelKeys(t, d, tunnelKeys(true, 1, 1))
+}
+
+// From no key to a required one, and on to the next key: node by node, under load, without a
+// lost packet. A node with a retired key is not heard any longer.
+func TestTunnelKeyRotation(t *testing.T) {
+	n := startNetwork(t, false)
+	running := startLoad(t, netip.AddrPortFrom(vip4, clusterPort), netip.AddrPortFrom(vip6, clusterPort))
+	defer running.end()
+	running.await(t, 100)
+	for _, keys := range []forwarding.TunnelKeys{
+		tunnelKeys(false, 0, 1), tunnelKeys(false, 1, 1), tunnelKeys(true, 1, 1),
+		tunnelKeys(true, 1, 1, 2), tunnelKeys(true, 2, 1, 2), tunnelKeys(true, 2, 2),
+	} {
+		for _, node := range n.nodes {
+			setTunnelKeys(t, node.dataplane, keys)
+			running.await(t, 50)
+		}
+	}
+	running.end()
+	for _, node := range n.nodes {
+		checkNoDrops(t, node)
+	}
+	// The others stay with key 2.
+	setTunnelKeys(t, n.nodes[0].dataplane, tunnelKeys(true, 1, 1, 2))
+	for i := range 64 {
+		conn := dialUDP(t, netip.AddrPortFrom(vip4, clusterPort))
+		if _, err := conn.Write(fmt.Append(nil, "retired ", i)); err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+	}
+	await(t, "packets with the retired key are dropped", func() bool {
+		var dropped uint64
+		for _, node := range n.nodes {
+			dropped += counters(t, node).Drops["tunnel_tag"]
+		}
+		return dropped > 0
+	})
+}

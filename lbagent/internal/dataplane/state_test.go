@@ -191,7 +191,7 @@ func withoutZones(s *forwarding.State) *forwarding.State {
 // (of nodes that share an address, either may own it), and the overhead.
 func checkNodeAddresses(t *rapid.T, d *Dataplane, want *forwarding.State) {
 	addresses := map[netip.Addr]bool{}
-	overhead := uint16(48)
+	overhead := uint16(60)
 	for _, node := range want.Nodes {
 		for _, address := range []netip.Addr{node.IPv4, node.IPv6} {
 			if address.IsValid() {
@@ -199,7 +199,7 @@ func checkNodeAddresses(t *rapid.T, d *Dataplane, want *forwarding.State) {
 			}
 		}
 		if !node.IPv4.IsValid() || !want.Self.IPv4.IsValid() {
-			overhead = 68
+			overhead = 80
 		}
 	}
 	got := map[netip.Addr]bool{}

@@ -436,6 +436,7 @@ const (
 	DatapathShapeUPLINK_MACS        DatapathShape = 8
 	DatapathShapeTUNNEL_KEYS        DatapathShape = 4
 	DatapathShapeTAG_PAIRS          DatapathShape = 11
+	DatapathShapeTUNNEL_SECRET      DatapathShape = 32
 	DatapathShapeVIP_FILTER_WORDS   DatapathShape = 1024
 	DatapathShapeVLAN_TAGS          DatapathShape = 2
 	DatapathShapeNODE_UPLINKS       DatapathShape = 8
@@ -518,6 +519,7 @@ type DatapathTunnelKey struct {
 		_    structs.HostLayout
 		Word [4]uint64
 	}
+	Secret [32]uint8
 }
 
 type DatapathUnknown struct {

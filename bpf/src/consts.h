@@ -25,6 +25,8 @@ enum shape {
 	TUNNEL_KEYS = 4,
 	/* Of a key: two words start the sums, four are for each pair of words of a packet. */
 	TAG_PAIRS = 11,
+	/* Bytes. */
+	TUNNEL_SECRET = 32,
 	/* 64 bits each. */
 	VIP_FILTER_WORDS = 1024,
 	VLAN_TAGS = 2,

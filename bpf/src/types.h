@@ -89,6 +89,8 @@ struct tunnel_key_pair {
 struct tunnel_key {
 	__u64 start[2];
 	struct tunnel_key_pair pair[TAG_PAIRS];
+	/* What the agent made the words of. Programs do not read it. */
+	__u8 secret[TUNNEL_SECRET];
 };
 
 /* How packets between nodes are told from forged ones. */

@@ -16,16 +16,20 @@ import (
 const tagPurpose = "millrace tunnel tag 1"
 
 // The programs and package forwarding must agree; a difference does not compile.
-var _ = [1]struct{}{}[bpf.DatapathShapeTUNNEL_KEYS-forwarding.MaxTunnelKey]
+var (
+	_ = [1]struct{}{}[bpf.DatapathShapeTUNNEL_KEYS-forwarding.MaxTunnelKey]
+	_ = [1]struct{}{}[bpf.DatapathShapeTUNNEL_SECRET-forwarding.TunnelSecretSize]
+)
 
-// expandKey makes the words that the programs hash with of a secret, by HKDF with SHA-256.
+// expandKey makes the words that the programs hash with of a secret, by HKDF with SHA-256. The
+// secret stands behind them.
 func expandKey(secret [forwarding.TunnelSecretSize]byte) (bpf.DatapathTunnelKey, error) {
 	var out bpf.DatapathTunnelKey
-	stream, err := hkdf.Key(sha256.New, secret[:], nil, tagPurpose, binary.Size(out))
+	stream, err := hkdf.Key(sha256.New, secret[:], nil, tagPurpose, binary.Size(out)-len(secret))
 	if err != nil {
 		return out, fmt.Errorf("expand the secret of a tunnel key: %w", err)
 	}
-	if _, err := binary.Decode(stream, binary.LittleEndian, &out); err != nil {
+	if _, err := binary.Decode(append(stream, secret[:]...), binary.LittleEndian, &out); err != nil {
 		return out, fmt.Errorf("expand the secret of a tunnel key: %w", err)
 	}
 	return out, nil
@@ -98,5 +102,14 @@ func (d *Dataplane) restoreTunnelKeys() error {
 func (d *Dataplane) TunnelKeys() forwarding.TunnelKeys {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.tunnelKeys
+	keys := forwarding.TunnelKeys{
+		Sending:  uint8(d.self.Flags / uint32(bpf.DatapathSelfFlagSELF_KEY)),
+		Required: d.trust.Flags&uint32(bpf.DatapathTrustFlagTRUST_TAGS) != 0,
+	}
+	for number := uint8(1); number <= forwarding.MaxTunnelKey; number++ {
+		if d.trust.Flags&(uint32(bpf.DatapathTrustFlagTRUST_KEY)<<number) != 0 {
+			keys.Accepted = append(keys.Accepted, forwarding.TunnelKey{Number: number, Secret: d.tunnelKeys[number].Secret})
+		}
+	}
+	return keys
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 
 	"github.com/millrace-lb/millrace/bpf"
@@ -89,6 +90,9 @@ func TestSetTunnelKeys(t *testing.T) {
 			if got := trust.Flags&(uint32(bpf.DatapathTrustFlagTRUST_KEY)<<number) != 0; number > 0 && got != accepted {
 				t.Errorf("%s: key %d accepted: %v, want %v", step, number, got, accepted)
 			}
+		}
+		if got := d.TunnelKeys(); !reflect.DeepEqual(got, keys) {
+			t.Errorf("%s: the keys are %v, want %v", step, got, keys)
 		}
 		if self.Flags&uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT) != d.self.Flags&uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT) {
 			t.Errorf("%s: other flags changed: %#x", step, self.Flags)

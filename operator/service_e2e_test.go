@@ -71,6 +71,7 @@ func TestOperator(t *testing.T) {
 		{"reports of nodes", reports},
 		{"ids of nodes wrap", idsWrap},
 		{"duplicate ids of nodes", duplicateIDs},
+		{"events of BGP sessions", sessionEvents},
 		{"keys of the tunnel", tunnelKeys},
 		{"a node that does not follow a change of keys", tunnelKeysLate},
 		{"rights on Secrets", tunnelKeyRights},

@@ -29,6 +29,7 @@ const (
 	actionServe   = "Serve"
 	actionNumber  = "AssignNodeID"
 	actionRotate  = "RotateTunnelKey"
+	actionPeer    = "Peer"
 )
 
 // serviceConditions are the types of our conditions on a Service.

@@ -39,7 +39,7 @@ func StripNode(object any) (any, error) {
 
 // StripReport leaves of an LBNodeReport, before it is cached, whose it is, which
 // transition of the Node it tells of, which Services do not fit, which keys of the tunnel the
-// node uses, and whether it was told that those are old.
+// node uses, whether it was told that those are old, and how its BGP sessions are.
 func StripReport(object any) (any, error) {
 	report, ok := object.(*millracev1alpha1.LBNodeReport)
 	if !ok {
@@ -53,6 +53,9 @@ func StripReport(object any) (any, error) {
 		stripped.Status.Conditions = []metav1.Condition{{
 			Type: condition.Type, Status: condition.Status, LastTransitionTime: condition.LastTransitionTime,
 		}}
+	}
+	if condition := established(report.Status.Conditions); condition != nil {
+		stripped.Status.Conditions = append(stripped.Status.Conditions, *condition)
 	}
 	if condition := keyCurrent(report.Status.Conditions); condition != nil {
 		stripped.Status.Conditions = append(stripped.Status.Conditions, *condition)

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// sessionPause is the shortest time between two events about the sessions of one node: one
+// that flaps must not cost the API server a write each time.
+const sessionPause = 5 * time.Minute
+
+// sessionReconciler writes an event for a node when not all of its BGP sessions are established
+// any more, and when they are again. Agents themselves may write no events.
+type sessionReconciler struct {
+	client   client.Client
+	recorder events.EventRecorder
+	now      func() time.Time
+	// told is, by the name of the node, what was said last. One worker runs the reconciler.
+	told map[string]toldSessions
+}
+
+type toldSessions struct {
+	uid    types.UID
+	status metav1.ConditionStatus
+	// at is zero where nothing was said since the operator started.
+	at time.Time
+}
+
+func setupSessions(mgr ctrl.Manager) error {
+	r := &sessionReconciler{client: mgr.GetClient(), recorder: newRecorder(mgr), now: time.Now, told: map[string]toldSessions{}}
+	return newController(mgr, "session").
+		Watches(&millracev1alpha1.LBNodeReport{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(sessionsChanged())).
+		Complete(r)
+}
+
+// sessionsChanged leaves out the updates that say the same of the sessions.
+func sessionsChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok1 := e.ObjectOld.(*millracev1alpha1.LBNodeReport)
+		after, ok2 := e.ObjectNew.(*millracev1alpha1.LBNodeReport)
+		return ok1 && ok2 && (before.UID != after.UID || statusOfSessions(before) != statusOfSessions(after))
+	}}
+}
+
+func statusOfSessions(report *millracev1alpha1.LBNodeReport) metav1.ConditionStatus {
+	if condition := established(report.Status.Conditions); condition != nil {
+		return condition.Status
+	}
+	return ""
+}
+
+func established(conditions []metav1.Condition) *metav1.Condition {
+	return meta.FindStatusCondition(conditions, millracev1alpha1.ConditionBGPEstablished)
+}
+
+// Reconcile says how the sessions of one node are, where that differs from what was said last.
+// What an operator sees first it takes for said.
+func (r *sessionReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	report := &millracev1alpha1.LBNodeReport{}
+	if err := r.client.Get(ctx, request.NamespacedName, report); err != nil {
+		delete(r.told, request.Name)
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	condition := established(report.Status.Conditions)
+	if condition == nil {
+		return ctrl.Result{}, nil
+	}
+	last, known := r.told[report.Name]
+	if !known || last.uid != report.UID {
+		r.told[report.Name] = toldSessions{uid: report.UID, status: condition.Status}
+		return ctrl.Result{}, nil
+	}
+	if last.status == condition.Status {
+		return ctrl.Result{}, nil
+	}
+	now := r.now()
+	if wait := last.at.Add(sessionPause).Sub(now); wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, nil
+	}
+	severity, note := corev1.EventTypeNormal, "all BGP sessions are established"
+	if condition.Status != metav1.ConditionTrue {
+		severity, note = corev1.EventTypeWarning, "BGP sessions are not established: "+condition.Message
+	}
+	r.recorder.Eventf(report, nil, severity, condition.Reason, actionPeer, "%s", note)
+	r.told[report.Name] = toldSessions{uid: report.UID, status: condition.Status, at: now}
+	return ctrl.Result{}, nil
+}

@@ -4,6 +4,7 @@ package rotation
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -57,6 +58,29 @@ func (c *cluster) recovers() bool {
 	return last.Required && (last.Sending == 0 || c.secret == nil)
 }
 
+// required reports whether a version of the Secret asked for tags.
+func (c *cluster) required() bool {
+	return slices.ContainsFunc(c.versions, func(state *tunnelkey.State) bool { return state.Required })
+}
+
+// reported reports whether one node has told, if tags are required anywhere, that they are.
+func (c *cluster) reported() bool {
+	return !c.required() || slices.ContainsFunc(c.members, func(m *member) bool { return m.reported.Required })
+}
+
+// settle has all nodes know tags, and follow until they are required.
+func (c *cluster) settle() {
+	for range 8 {
+		c.operator(false)
+		c.now = c.now.Add(Settle)
+		for _, m := range c.members {
+			m.tags = true
+			m.read(c.versions, len(c.versions)-1)
+			m.reported = m.does
+		}
+	}
+}
+
 // operator does a step of the operator. No node is ever left behind here.
 func (c *cluster) operator(asked bool) {
 	if c.secret == nil {
@@ -94,6 +118,9 @@ func TestNoPacketIsRefused(t *testing.T) {
 		for range rapid.IntRange(1, 4).Draw(t, "nodes") {
 			c.members = append(c.members, &member{tags: rapid.Bool().Draw(t, "tags")})
 		}
+		if rapid.Bool().Draw(t, "grown") {
+			c.settle()
+		}
 		someone := func(t *rapid.T) *member { return rapid.SampledFrom(c.members).Draw(t, "node") }
 		t.Repeat(map[string]func(*rapid.T){
 			"":         c.check,
@@ -116,7 +143,8 @@ func TestNoPacketIsRefused(t *testing.T) {
 			// does not have the key that the others send with, it must wait.
 			"join": func(t *rapid.T) {
 				if len(c.members) < 6 && !c.recovers() {
-					m := &member{tags: true}
+					// One without tags has no place where they are required.
+					m := &member{tags: c.required() || rapid.Bool().Draw(t, "tags")}
 					if len(c.versions) > 0 {
 						m.read(c.versions, len(c.versions)-1)
 					}
@@ -124,13 +152,15 @@ func TestNoPacketIsRefused(t *testing.T) {
 				}
 			},
 			"leave": func(*rapid.T) {
-				if len(c.members) > 1 {
+				// What a lost Secret said, only reports say.
+				if len(c.members) > 1 && (c.secret != nil || len(c.versions) == 0) {
 					c.members = c.members[1:]
 				}
 			},
-			// Once: the Secret is deleted, at any moment.
+			// Once: the Secret is deleted, at any moment at which reports say whether tags are
+			// required.
 			"lose": func(*rapid.T) {
-				if c.secret != nil && c.losses < 1 {
+				if c.secret != nil && c.losses < 1 && c.reported() {
 					c.losses++
 					c.secret = nil
 				}

@@ -55,6 +55,14 @@ func TestEgress(t *testing.T) {
 	}
 }
 
+// tunnelled is a packet of pods that a CNI on this node encapsulated.
+func tunnelled(f family, port uint16) packet {
+	return packet{
+		from: netip.AddrPortFrom(f.self, 50000), to: netip.AddrPortFrom(f.node2, port),
+		protocol: layers.IPProtocolUDP, payload: foreignGeneve,
+	}
+}
+
 func replies(f family) []replyFixture {
 	syn, ack, udp := f.tcp(portCluster, "S"), f.tcp(portCluster, "A"), f.udp(portCluster)
 	pod := f.pods[0]
@@ -131,6 +139,10 @@ func replies(f family) []replyFixture {
 			answer(syn, pod, "A").with(func(p *packet) { p.to = netip.AddrPortFrom(p.to.Addr(), 40001) }), syn),
 		untouched("other endpoint", answer(syn, f.pods[1], "A"), syn),
 		untouched("other protocol", answer(udp, pod, ""), syn),
+		untouched("SCTP", answer(syn, pod, "A").with(func(p *packet) { p.protocol = layers.IPProtocolSCTP }), syn),
+		untouched("GRE", answer(syn, pod, "").with(func(p *packet) { p.protocol = layers.IPProtocolGRE }), syn),
+		untouched("VXLAN of others", tunnelled(f, 4789), syn),
+		untouched("Geneve of others", tunnelled(f, 6081), syn),
 		untouched("ICMP", answer(syn, pod, "").with(func(p *packet) { p.protocol = layers.IPProtocolICMPv4 }), syn),
 		clamped("MSS lowered", 1460, limit),
 		clamped("MSS as large as fits", limit, limit),

@@ -24,6 +24,9 @@ func TestNeighbour(t *testing.T) {
 	}
 }
 
+// foreignGeneve is a CNI's header of Geneve (RFC 8926 section 3.4), and the frame inside.
+const foreignGeneve = "\x00\x00\x65\x58\x00\x00\x07\x00the frame of a pod"
+
 func neighbours(f family) []fixture {
 	pass := func(name string, p packet) fixture { return fixture{name: name, in: p.frame(), verdict: xdpPass} }
 	drop := func(name string, reason bpf.DatapathDropReason, p packet) fixture {
@@ -38,6 +41,14 @@ func neighbours(f family) []fixture {
 		pass("TCP to this node", to(syn, f.self, 22)),
 		pass("UDP to this node", to(datagram, f.self, 8472)),
 		pass("SCTP to this node", to(syn, f.self, 22).with(func(p *packet) { p.protocol = layers.IPProtocolSCTP })),
+		pass("VXLAN to this node", to(datagram, f.self, 4789)),
+		pass("Geneve of others to this node", to(datagram, f.self, 6081).with(func(p *packet) { p.payload = foreignGeneve })),
+		pass("Geneve of others, cut, to this node", to(datagram, f.self, 6081).with(func(p *packet) { p.payload = foreignGeneve[:7] })),
+		pass("GRE to this node", to(syn, f.self, 0).with(func(p *packet) { p.protocol = layers.IPProtocolGRE })),
+		pass("IPv4 in IP to this node", to(syn, f.self, 0).with(func(p *packet) { p.protocol = layers.IPProtocolIPv4 })),
+		pass("IPv6 in IP to this node", to(syn, f.self, 0).with(func(p *packet) { p.protocol = layers.IPProtocolIPv6 })),
+		pass("ESP to this node", to(syn, f.self, 0).with(func(p *packet) { p.protocol = layers.IPProtocolESP })),
+		pass("GRE to a neighbour", to(syn, f.other, 0).with(func(p *packet) { p.protocol = layers.IPProtocolGRE })),
 		pass("port of a VIP on this node", to(syn, f.self, portCluster)),
 		pass("TCP to a neighbour", to(syn, f.other, 22)),
 		pass("UDP to a neighbour", to(datagram, f.other, 53)),

@@ -30,10 +30,16 @@
 
 #define IPV4_NO_OPTIONS 0x45
 
-/* ports are source and destination port, as one load reads them. */
-static __always_inline int to_geneve(__u8 protocol, __u32 ports)
+/* Reports whether another node may have encapsulated the packet. ports are source and destination
+ * port, as one load reads them. The traffic of a CNI that uses Geneve has another VNI.
+ */
+static __always_inline int may_be_from_node(const void *l4, const void *data_end, __u8 protocol,
+					    __u32 ports)
 {
-	return protocol == IPPROTO_UDP && ports >> 16 == bpf_htons(GENEVE_PORT);
+	const struct geneve *geneve = l4 + sizeof(struct udphdr);
+
+	return protocol == IPPROTO_UDP && ports >> 16 == bpf_htons(GENEVE_PORT) &&
+	       (void *)(geneve + 1) <= data_end && vni_is_ours(geneve->vni);
 }
 
 /* Reports whether the TCP or UDP header is whole: in the frame, which has eight bytes of it,
@@ -270,7 +276,8 @@ static __always_inline int fast_path_ipv4(struct xdp_md *ctx, struct frontend **
 		return VERDICT_FULL_PATH;
 	ports = *(__u32 *)(ip + 1);
 	if (ip->protocol == IPPROTO_UDP &&
-	    (*(__u8 *)ip != IPV4_NO_OPTIONS || to_geneve(ip->protocol, ports)))
+	    (*(__u8 *)ip != IPV4_NO_OPTIONS ||
+	     may_be_from_node(ip + 1, data_end, ip->protocol, ports)))
 		return VERDICT_FULL_PATH;
 	if (!bloom_has_ipv4(ip->daddr))
 		return XDP_PASS;
@@ -310,7 +317,7 @@ static __always_inline int fast_path_ipv6(struct xdp_md *ctx, struct frontend **
 	if ((void *)(ip + 1) + sizeof(struct udphdr) > data_end)
 		return VERDICT_FULL_PATH;
 	ports = *(__u32 *)(ip + 1);
-	if (to_geneve(ip->nexthdr, ports))
+	if (may_be_from_node(ip + 1, data_end, ip->nexthdr, ports))
 		return VERDICT_FULL_PATH;
 	if (!bloom_has_ipv6(&ip->daddr))
 		return XDP_PASS;

@@ -55,8 +55,13 @@ static __always_inline int read_l4(struct __sk_buff *skb, const struct reply *re
 {
 	const struct l4_start *direct = (void *)(long)skb->data + reply->l4;
 
-	if (reply->protocol != IPPROTO_TCP)
-		return bpf_skb_load_bytes(skb, reply->l4, start, 2 * sizeof(__be16));
+	if (reply->protocol != IPPROTO_TCP) {
+		if ((void *)&direct->sequence > (void *)(long)skb->data_end)
+			return bpf_skb_load_bytes(skb, reply->l4, start, 2 * sizeof(__be16));
+		start->source = direct->source;
+		start->destination = direct->destination;
+		return 0;
+	}
 	if ((void *)(direct + 1) > (void *)(long)skb->data_end)
 		return bpf_skb_load_bytes(skb, reply->l4, start, sizeof(*start));
 	*start = *direct;
@@ -223,10 +228,17 @@ __noinline int reverse_restore(struct flow *answers, __u8 tcp_flags)
  * rewritten in part.
  */
 
-static __always_inline int goes_to_geneve(const struct reply *reply)
+/* Reports whether the packet may be a tunnel's of ours. What shows another VNI is a CNI's, unless
+ * the kernel will make several packets of it.
+ */
+static __always_inline int may_go_to_node(const struct __sk_buff *skb, const struct reply *reply)
 {
-	return reply->protocol == IPPROTO_UDP &&
-	       reply->destination_port == bpf_htons(GENEVE_PORT);
+	const struct tunnel_start *start = (void *)(long)skb->data + reply->l4;
+
+	if (reply->protocol != IPPROTO_UDP || reply->destination_port != bpf_htons(GENEVE_PORT))
+		return 0;
+	return skb->gso_size || (void *)(start + 1) > (void *)(long)skb->data_end ||
+	       vni_is_ours(start->geneve.vni);
 }
 
 static __always_inline long reply_ipv4(struct __sk_buff *skb)
@@ -251,7 +263,7 @@ static __always_inline long reply_ipv4(struct __sk_buff *skb)
 		return icmp_reply_ipv4(skb, sizeof(struct ethhdr), reply.l4);
 	if (read_reply(skb, &reply))
 		return 0;
-	if (goes_to_geneve(&reply)) {
+	if (may_go_to_node(skb, &reply)) {
 		failed = tunnel_leaves(skb);
 		if (failed)
 			return failed;
@@ -325,7 +337,7 @@ static __always_inline long reply_ipv6(struct __sk_buff *skb)
 		return tunnel_leaves(skb);
 	if (read_reply(skb, &reply))
 		return 0;
-	if (goes_to_geneve(&reply)) {
+	if (may_go_to_node(skb, &reply)) {
 		failed = tunnel_leaves(skb);
 		if (failed)
 			return failed;

@@ -38,35 +38,39 @@ const (
 
 // Names of the cases.
 const (
-	notForUs     = "not for us"
-	besideVIP    = "not for us, in the network of a VIP"
-	awayOne      = "stage 1, established, 1 flow"
-	awayMany     = "stage 1, established, 1M flows"
-	awaySYN      = "stage 1, SYN from random sources"
-	movedOne     = "stage 1, on rows that moved, 1 flow"
-	movedMany    = "stage 1, on rows that moved, 1M flows"
-	affineOne    = "stage 1, session affinity, 1 flow"
-	affineMany   = "stage 1, session affinity, 1M flows"
-	rangesOne    = "stage 1, source ranges, 1 flow"
-	rangesMany   = "stage 1, source ranges, 1M flows"
-	fewOne       = "stage 1, beside 200,000 exceptions, 1 flow"
-	fewMany      = "stage 1, beside 200,000 exceptions, 1M flows"
-	fewSYN       = "stage 1, beside 200,000 exceptions, random SYN"
-	besideOne    = "stage 1, beside 1M exceptions, 1 flow"
-	besideMany   = "stage 1, beside 1M exceptions, 1M flows"
-	besideSYN    = "stage 1, beside 1M exceptions, random SYN"
-	exceptedOne  = "stage 1, one of 1M exceptions, 1 flow"
-	exceptedMany = "stage 1, each of 1M exceptions, 1M flows"
-	hereOne      = "stage 1+2, established, 1 flow"
-	hereMany     = "stage 1+2, established, 1M flows"
-	hereIdle     = "stage 1+2, 1M flows, each idle for 6 s"
-	hereSYN      = "stage 1+2, SYN from random sources"
-	tunnelOne    = "decapsulation + stage 2, 1 flow"
-	tunnelMany   = "decapsulation + stage 2, 1M flows"
-	egressOther  = "egress, no reply of a VIP"
-	reverseOne   = "reverse at egress, 1 flow"
-	reverseMany  = "reverse at egress, 1M flows"
-	measurements = 200_000
+	notForUs      = "not for us"
+	besideVIP     = "not for us, in the network of a VIP"
+	foreignVXLAN  = "not for us, VXLAN of a CNI"
+	foreignGeneve = "not for us, Geneve of a CNI"
+	awayOne       = "stage 1, established, 1 flow"
+	awayMany      = "stage 1, established, 1M flows"
+	awaySYN       = "stage 1, SYN from random sources"
+	movedOne      = "stage 1, on rows that moved, 1 flow"
+	movedMany     = "stage 1, on rows that moved, 1M flows"
+	affineOne     = "stage 1, session affinity, 1 flow"
+	affineMany    = "stage 1, session affinity, 1M flows"
+	rangesOne     = "stage 1, source ranges, 1 flow"
+	rangesMany    = "stage 1, source ranges, 1M flows"
+	fewOne        = "stage 1, beside 200,000 exceptions, 1 flow"
+	fewMany       = "stage 1, beside 200,000 exceptions, 1M flows"
+	fewSYN        = "stage 1, beside 200,000 exceptions, random SYN"
+	besideOne     = "stage 1, beside 1M exceptions, 1 flow"
+	besideMany    = "stage 1, beside 1M exceptions, 1M flows"
+	besideSYN     = "stage 1, beside 1M exceptions, random SYN"
+	exceptedOne   = "stage 1, one of 1M exceptions, 1 flow"
+	exceptedMany  = "stage 1, each of 1M exceptions, 1M flows"
+	hereOne       = "stage 1+2, established, 1 flow"
+	hereMany      = "stage 1+2, established, 1M flows"
+	hereIdle      = "stage 1+2, 1M flows, each idle for 6 s"
+	hereSYN       = "stage 1+2, SYN from random sources"
+	tunnelOne     = "decapsulation + stage 2, 1 flow"
+	tunnelMany    = "decapsulation + stage 2, 1M flows"
+	egressOther   = "egress, no reply of a VIP"
+	egressVXLAN   = "egress, VXLAN of a CNI"
+	egressGeneve  = "egress, Geneve of a CNI"
+	reverseOne    = "reverse at egress, 1 flow"
+	reverseMany   = "reverse at egress, 1M flows"
+	measurements  = 200_000
 )
 
 // benchCase is a stream and the subjects measured with it. The first subject is the empty
@@ -164,6 +168,11 @@ func (b *builder) addAside() {
 		b.nothing, lookup, ours)
 	b.add(besideVIP, b.clients(one), incoming(f.fromClient(f.neighbour, portAway, false)),
 		b.nothing, lookup, ours)
+	tunnel := func(port uint16) frame {
+		return func() ([]byte, error) { return f.fromPeer(port).frame(routerMAC, uplinkMAC) }
+	}
+	b.add(foreignVXLAN, b.clients(one), tunnel(portVXLAN), b.nothing, ours)
+	b.add(foreignGeneve, b.clients(one), tunnel(portGeneve), b.nothing, ours)
 }
 
 // addAway adds packets that another node serves.
@@ -226,6 +235,14 @@ func (b *builder) addReplies() {
 	}
 	ours := subject{datapath, b.Egress, rig.TCXNext, f.replied}
 	b.add(egressOther, replies(one), other, nothing, subject{datapath, b.Egress, rig.TCXNext, unchanged})
+	tunnel := func(port uint16) frame {
+		return func() ([]byte, error) { return f.toPeer(port).frame(uplinkMAC, routerMAC) }
+	}
+	passes := subject{datapath, b.Egress, rig.TCXNext, unchanged}
+	// The port of the tunnel is where replies have the client's.
+	peers := traffic{fields: fields{f.replyFields().address, f.clientFields(ethernetLength).port}, flows: one, egress: true}
+	b.add(egressVXLAN, peers, tunnel(portVXLAN), nothing, passes)
+	b.add(egressGeneve, peers, tunnel(portGeneve), nothing, passes)
 	b.add(reverseOne, replies(one), answer, nothing, ours)
 	b.add(reverseMany, replies(many), answer, nothing, ours)
 }

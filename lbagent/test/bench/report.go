@@ -16,6 +16,8 @@ var order = []struct {
 }{
 	{notForUs, []string{lookupPass, datapath}},
 	{besideVIP, []string{lookupPass, datapath}},
+	{foreignVXLAN, []string{datapath}},
+	{foreignGeneve, []string{datapath}},
 	{awayOne, []string{lookupTX, parseEncapsulate, lruIPIP, bareStage1, datapath}},
 	{awayMany, []string{lruIPIP, bareStage1, datapath}},
 	{awaySYN, []string{bareStage1, datapath}},
@@ -40,6 +42,8 @@ var order = []struct {
 	{tunnelOne, []string{datapath}},
 	{tunnelMany, []string{datapath}},
 	{egressOther, []string{datapath}},
+	{egressVXLAN, []string{datapath}},
+	{egressGeneve, []string{datapath}},
 	{reverseOne, []string{datapath}},
 	{reverseMany, []string{datapath}},
 }
@@ -72,6 +76,10 @@ var limits = []limit{
 	{"stage 1, beside 1M exceptions, 1 flow / bare stage 1", besideOne, besideOne, bareStage1, both(1.5)},
 	{"stage 1, beside 1M exceptions, 1M flows / LRU + IPIP", besideMany, besideMany, lruIPIP, both(0.7)},
 	{"decapsulation + stage 2 / stage 1 + 2, 1 flow", tunnelOne, hereOne, datapath, both(1.4)},
+	{"VXLAN of a CNI / not for us", foreignVXLAN, notForUs, datapath, both(1.1)},
+	{"Geneve of a CNI / not for us", foreignGeneve, notForUs, datapath, both(1.1)},
+	{"VXLAN of a CNI / no reply of a VIP, egress", egressVXLAN, egressOther, datapath, both(1.1)},
+	{"Geneve of a CNI / no reply of a VIP, egress", egressGeneve, egressOther, datapath, both(1.1)},
 	{"not for us / parse + hash lookup", notForUs, notForUs, lookupPass, both(1.2)},
 	// It takes three lookups: frontend, VIP, pool.
 	{"in the network of a VIP / parse + hash lookup", besideVIP, besideVIP, lookupPass, both(1.7)},

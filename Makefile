@@ -89,8 +89,8 @@ bench: ## Measure what a packet costs, beside floor programs (root); PIN=PATH, S
 	go run ./lbagent/test/bench $(if $(STRICT),-strict) $(if $(PIN),-pin $(PIN)) $(if $(RUN),-run '$(RUN)') $(if $(BESIDE),-beside $(BESIDE))
 
 .PHONY: flood
-flood: ## Send floods of ten million packets each through the program (root, half an hour).
-	MILLRACE_FLOOD=10000000 go test -count 1 -timeout 2h -run TestFlood -v ./bpf
+flood: ## Send floods of ten million packets each through the program (root, hours).
+	MILLRACE_FLOOD=10000000 go test -count 1 -timeout 6h -run TestFlood -v ./bpf
 	MILLRACE_FLOOD=1000000 go test -count 1 -timeout 2h -run 'TestStrangers|TestMovedFlows' -v ./lbagent/test/reference
 
 .PHONY: bench-control

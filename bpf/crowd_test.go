@@ -3,7 +3,7 @@
 package bpf_test
 
 import (
-	"encoding/binary"
+	"bytes"
 	"net/netip"
 	"testing"
 
@@ -29,10 +29,10 @@ func TestCrowded(t *testing.T) {
 	}
 }
 
-// neighbour is the family with its second address as the VIP.
-func (w *world) neighbour(t *testing.T, f family) family {
+// neighbour is the family with another address as its VIP.
+func (w *world) neighbour(t *testing.T, f family, vip netip.Addr) family {
 	t.Helper()
-	f.vip = f.other
+	f.vip = vip
 	put(t, w.Vips, address(f.vip), uint32(1))
 	w.setFilter(t, f.vip)
 	w.putFrontend(t, f, portCluster, f.frontend(portCluster))
@@ -52,15 +52,29 @@ func quietFlows(f family, kind layers.IPProtocol, firstPort int) []packet {
 	return flows
 }
 
-// A flood of one VIP evicts nothing of another one: not its handshakes, nor its questions, nor
-// answered datagrams, nor the ports of its fragments. Before VIPs had shares nothing of these was
-// left.
+// A flood of one VIP breaks nothing of others: not a thousand connections of two VIPs, not their
+// handshakes, nor questions, nor answered datagrams, nor the ports of fragments. Before VIPs had
+// shares only the connections were left.
 func TestFloodOfOneVIP(t *testing.T) {
+	const connections = 500
 	w := newWorld(t)
 	for _, f := range families {
-		flooded := w.neighbour(t, f)
+		flooded := w.neighbour(t, f, f.other.Next())
+		third := w.neighbour(t, f, f.other.Next().Next())
 		w.forget(t)
 		w.pointTo(t, f, 0)
+		var established []packet
+		port := 10000
+		for _, quiet := range []family{f, third} {
+			for range connections {
+				port++
+				p := quiet.tcp(portCluster, "A").with(func(p *packet) {
+					p.from = netip.AddrPortFrom(p.from.Addr(), uint16(port))
+				})
+				w.establish(t, p, f.pods[0])
+				established = append(established, p)
+			}
+		}
 		handshakes := quietFlows(f, layers.IPProtocolTCP, 1000)
 		questions := quietFlows(f, layers.IPProtocolUDP, 2000)
 		answered := quietFlows(f, layers.IPProtocolUDP, 3000)
@@ -71,24 +85,30 @@ func TestFloodOfOneVIP(t *testing.T) {
 		first := f.udp(portCluster).with(part(0, true, 7))
 		later := f.udp(portCluster).with(part(100, false, 7))
 		w.play(t, first)
-		for name, flood := range oneVIPFloods(w, flooded) {
-			t.Run(f.name+"/"+name, func(t *testing.T) {
+		for _, flood := range strangers(w, flooded) {
+			t.Run(f.name+"/"+flood.name, func(t *testing.T) {
 				w.pointTo(t, f, 1)
 				before := w.tally(t)
 				for range floodPackets(t) {
-					flood(t)
+					flood.send(t)
 				}
 				counted := w.tally(t).since(before)[eventName(bpf.DatapathEventEVENT_CROWDED)]
-				if counted == 0 {
-					t.Error("no entry went to the second table")
+				if (counted != 0) != flood.makesEntries {
+					t.Errorf("%d entries went to the second tables", counted)
 				}
+				w.checkPlaces(t, "established", established)
 				w.checkPlaces(t, "half-open", handshakes)
 				w.checkPlaces(t, "half-open", questions)
 				w.checkPlaces(t, "answered", answered)
 				checkFrame(t, w.ingress(t, later.frame()).frame, delivered(later, f.pods[0]))
+				for _, p := range established {
+					if got := w.ingress(t, p.frame()); got.verdict != xdpPass || !bytes.Equal(got.frame, delivered(p, f.pods[0])) {
+						t.Fatalf("connection %v gets to\n%s", p.from, show(got.frame))
+					}
+				}
 			})
 		}
-		// The quiet VIP's go on, in its own tables.
+		// Those of the quiet VIP go on, in its own tables.
 		for i := range handshakes {
 			w.play(t, answer(handshakes[i], f.pods[0], "SA"), handshakes[i].with(func(p *packet) { p.flags = "A" }))
 			w.play(t, answer(questions[i], f.pods[0], ""), questions[i])
@@ -109,36 +129,6 @@ func (w *world) checkPlaces(t *testing.T, want string, flows []packet) {
 	if lost != 0 {
 		t.Errorf("%d of %d flows that were %s are gone", lost, len(flows), want)
 	}
-}
-
-// oneVIPFloods are floods of strangers, each a function that sends the next packet.
-func oneVIPFloods(w *world, f family) map[string]func(t *testing.T) {
-	syn, ack := newSpoofer(w, f.tcp(portCluster, "S")), newSpoofer(w, f.tcp(portCluster, "A"))
-	udp, fragment := newSpoofer(w, f.udp(portCluster)), newSpoofer(w, f.udp(portCluster).with(part(0, true, 7)))
-	return map[string]func(t *testing.T){
-		"SYN": func(t *testing.T) { syn.newSource(); syn.send(t) },
-		"ACK": func(t *testing.T) { ack.newSource(); ack.tcp(0x10); ack.send(t) },
-		"UDP": func(t *testing.T) { udp.newSource(); udp.send(t) },
-		"answered datagrams": func(t *testing.T) {
-			udp.newSource()
-			udp.send(t)
-			udp.answered(t, f.pods[1], 0)
-			udp.send(t)
-		},
-		"fragments": func(t *testing.T) { fragment.newFragment(); fragment.send(t) },
-	}
-}
-
-// newFragment draws another source and identification of a first fragment.
-func (s *spoofer) newFragment() {
-	id := s.run.Data[14+4 : 14+6]
-	source := s.run.Data[14+12 : 14+16]
-	if !s.ipv4 {
-		source = s.run.Data[14+8+12 : 14+8+16]
-		id = s.run.Data[14+40+6 : 14+40+8]
-	}
-	binary.BigEndian.PutUint32(source, 1<<24+s.random.Uint32N(220<<24))
-	binary.BigEndian.PutUint16(id, uint16(s.random.Uint32()))
 }
 
 // A VIP comes back to its own tables when its flood is over, and what is in the second ones is

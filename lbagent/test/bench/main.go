@@ -80,7 +80,11 @@ func run(o options, out io.Writer) error {
 		defer stop()
 		return errors.Join(w.servePin(ctx, o.pin, out), w.Close())
 	}
-	return errors.Join(w.measure(o, out), w.Close())
+	err = errors.Join(w.measure(o, out), w.Close())
+	if err == nil && o.cases.MatchString(contended) {
+		err = contention(o.rounds, out)
+	}
+	return err
 }
 
 // standardDirectory is where the BPF file system is mounted on machines with systemd.

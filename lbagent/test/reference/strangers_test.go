@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -36,16 +37,20 @@ func strangerPackets(t *testing.T) int {
 // unknownPerVIP is how many packets in a second may come back to a node unknown, of one VIP.
 const unknownPerVIP = 32
 
-// strangerKinds are what strangers send, by the flags of TCP.
-var strangerKinds = []struct {
-	name     string
-	protocol uint8
-	flags    byte
-	isError  bool
-}{
-	{"SYN", TCP, flagSYN, false}, {"ACK", TCP, flagACK, false}, {"RST", TCP, flagRST, false},
-	{"FIN", TCP, flagFIN | flagACK, false}, {"SYN-ACK", TCP, flagSYN | flagACK, false}, {"UDP", UDP, 0, false},
-	{"ICMP error", TCP, 0, true}, {"ICMP error about UDP", UDP, 0, true},
+// strangerKind is what strangers send, by the flags of TCP.
+type strangerKind struct {
+	name                string
+	protocol            uint8
+	flags               byte
+	isError, isFragment bool
+}
+
+var strangerKinds = []strangerKind{
+	{name: "SYN", protocol: TCP, flags: flagSYN}, {name: "ACK", protocol: TCP, flags: flagACK},
+	{name: "RST", protocol: TCP, flags: flagRST}, {name: "FIN", protocol: TCP, flags: flagFIN | flagACK},
+	{name: "SYN-ACK", protocol: TCP, flags: flagSYN | flagACK}, {name: "UDP", protocol: UDP},
+	{name: "ICMP error", protocol: TCP, isError: true}, {name: "ICMP error about UDP", protocol: UDP, isError: true},
+	{name: "fragment", protocol: UDP, isFragment: true},
 }
 
 // Packets of flows that nobody has do not multiply on their way through the cluster: a packet
@@ -86,7 +91,7 @@ func TestStrangersDoNotMultiply(t *testing.T) {
 					port = test.udp
 				}
 				vip := netip.AddrPortFrom(vips[random.IntN(2)], port)
-				frame := strange(random, vip, kind.protocol, kind.flags, kind.isError)
+				frame := kind.frame(random, vip)
 				at := forwarding.NodeID(1 + random.IntN(nodeCount))
 				copy(frame, append(append(net.HardwareAddr{}, c.Cluster[at].MAC...), routerMAC...))
 				got, err := c.carry(at, frame)
@@ -194,6 +199,32 @@ func (c *testCluster) establish(t *testing.T, at forwarding.NodeID, flow Flow) {
 	if c.holder(flow) != got.at {
 		t.Fatalf("%v is not established at node %d", flow, got.at)
 	}
+}
+
+// frame is a packet of the kind with a random source.
+func (k strangerKind) frame(random *rand.Rand, vip netip.AddrPort) []byte {
+	frame := strange(random, vip, k.protocol, k.flags, k.isError)
+	if k.isFragment {
+		return firstFragment(frame, random.Uint32())
+	}
+	return frame
+}
+
+// firstFragment says that more of the datagram follows.
+func firstFragment(frame []byte, id uint32) []byte {
+	ip := frame[ethernetLength:]
+	if binary.BigEndian.Uint16(frame[12:]) == etherTypeIPv4 {
+		header := ip[:ipv4Length]
+		binary.BigEndian.PutUint16(header[4:], uint16(id))
+		header[6], header[10], header[11] = 0x20, 0, 0
+		binary.BigEndian.PutUint16(header[10:], uint16(0xffff-residue(header)))
+		return frame
+	}
+	const headerLength, nextHeader = 8, 44
+	fragment := binary.BigEndian.AppendUint32([]byte{ip[6], 0, 0, 1}, id)
+	binary.BigEndian.PutUint16(ip[4:], binary.BigEndian.Uint16(ip[4:])+headerLength)
+	ip[6] = nextHeader
+	return slices.Insert(frame, ethernetLength+ipv6Length, fragment...)
 }
 
 // strange is a packet with a random source, or an ICMP error about one to it.

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+)
+
+// How CPUs contend for the lists of a table that forgets: each writes new entries into a full one,
+// as in a flood of SYNs. Tables of flows are of the first kind. In the second each CPU has lists,
+// and so a part of the table, of its own.
+var evictingTables = []struct {
+	name  string
+	flags uint32
+}{
+	{"one list for all CPUs", 0},
+	{"a list for each CPU", unix.BPF_F_NO_COMMON_LRU},
+}
+
+// contended is the name of this measurement.
+const contended = "contention of CPUs"
+
+const (
+	contendedEntries = 1 << 16
+	contendedUpdates = 1 << 18
+)
+
+// contention prints what a new entry costs one CPU alone, and each of all at once.
+func contention(rounds int, out io.Writer) error {
+	p := &printer{out: out}
+	p.line("")
+	p.line("new entry in a full table, ns of a CPU's time, median of %d rounds", rounds)
+	p.line("%-40s %12s %12s %8s", "", "one CPU", fmt.Sprintf("all %d", runtime.NumCPU()), "ratio")
+	for _, table := range evictingTables {
+		var alone, together []float64
+		for range rounds {
+			one, err := updateAtOnce(table.flags, 1)
+			if err != nil {
+				return fmt.Errorf("%s: %w", table.name, err)
+			}
+			all, err := updateAtOnce(table.flags, runtime.NumCPU())
+			if err != nil {
+				return fmt.Errorf("%s: %w", table.name, err)
+			}
+			alone, together = append(alone, one), append(together, all)
+		}
+		slices.Sort(alone)
+		slices.Sort(together)
+		one, all := alone[rounds/2], together[rounds/2]
+		p.line("%-40s %12.0f %12.0f %8.2f", table.name, one, all, all/one)
+	}
+	return p.err
+}
+
+// updateAtOnce has so many CPUs write new entries at once. It returns the nanoseconds for one.
+func updateAtOnce(flags uint32, cpus int) (float64, error) {
+	table, err := ebpf.NewMap(&ebpf.MapSpec{
+		Type: ebpf.LRUHash, KeySize: 16, ValueSize: 16, MaxEntries: contendedEntries, Flags: flags,
+	})
+	if err != nil {
+		return 0, fmt.Errorf("make a table: %w", err)
+	}
+	defer table.Close()
+	program, err := ebpf.NewProgram(updater(table))
+	if err != nil {
+		return 0, fmt.Errorf("load the program: %w", err)
+	}
+	defer program.Close()
+	start := make(chan struct{})
+	took, failed := make([]time.Duration, cpus), make([]error, cpus)
+	var ready, done sync.WaitGroup
+	for cpu := range cpus {
+		ready.Add(1)
+		done.Add(1)
+		go func() {
+			defer done.Done()
+			// The thread ends with the goroutine, so its affinity does not matter to others.
+			runtime.LockOSThread()
+			failed[cpu] = bindTo(cpu)
+			ready.Done()
+			<-start
+			if failed[cpu] == nil {
+				took[cpu], failed[cpu] = cpuTime(program)
+			}
+		}()
+	}
+	ready.Wait()
+	close(start)
+	done.Wait()
+	total := time.Duration(0)
+	for _, one := range took {
+		total += one
+	}
+	return float64(total.Nanoseconds()) / float64(cpus*contendedUpdates), errors.Join(failed...)
+}
+
+func bindTo(cpu int) error {
+	var set unix.CPUSet
+	set.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		return fmt.Errorf("run on CPU %d: %w", cpu, err)
+	}
+	return nil
+}
+
+// cpuTime is what the thread's clock says of a run, after one that fills the table.
+func cpuTime(program *ebpf.Program) (time.Duration, error) {
+	frame := make([]byte, 64)
+	run := func() (time.Duration, error) {
+		var before, after unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &before); err != nil {
+			return 0, fmt.Errorf("read the thread's clock: %w", err)
+		}
+		if _, err := program.Run(&ebpf.RunOptions{Data: frame, Repeat: contendedUpdates}); err != nil {
+			return 0, fmt.Errorf("run the program: %w", err)
+		}
+		err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &after)
+		return time.Duration(after.Nano() - before.Nano()), err
+	}
+	if _, err := run(); err != nil {
+		return 0, err
+	}
+	return run()
+}
+
+// updater is a program that writes an entry of a random key.
+func updater(table *ebpf.Map) *ebpf.ProgramSpec {
+	instructions := asm.Instructions{
+		asm.Mov.Imm(asm.R1, 0),
+		asm.StoreMem(asm.RFP, -16, asm.R1, asm.DWord), asm.StoreMem(asm.RFP, -8, asm.R1, asm.DWord),
+	}
+	for offset := int16(-32); offset < -16; offset += 4 {
+		instructions = append(instructions, asm.FnGetPrandomU32.Call(), asm.StoreMem(asm.RFP, offset, asm.R0, asm.Word))
+	}
+	instructions = append(instructions,
+		asm.LoadMapPtr(asm.R1, table.FD()),
+		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -32),
+		asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, -16),
+		asm.Mov.Imm(asm.R4, 0),
+		asm.FnMapUpdateElem.Call(),
+		asm.Mov.Imm(asm.R0, 2),
+		asm.Return(),
+	)
+	return &ebpf.ProgramSpec{Type: ebpf.XDP, License: "Dual BSD/GPL", Instructions: instructions}
+}

@@ -39,6 +39,7 @@ require (
 )
 
 require (
+	github.com/dchest/siphash v1.2.3
 	github.com/google/nftables v0.3.0
 	go.opentelemetry.io/otel v1.45.0
 	go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc v1.44.0

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
@@ -25,6 +26,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/natexempt"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
+	"github.com/millrace-lb/millrace/lbagent/internal/probe"
 	"github.com/millrace-lb/millrace/lbagent/internal/source"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 )
@@ -106,6 +108,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	}
 	links := make(chan struct{}, 1)
 	exempt := newExemption(p.datapath.NATExempt(), logger, links)
+	watching := newProber(config, logger.WithName("watch"))
 	loop := &loop{
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,
@@ -130,8 +133,21 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		observation:   status.Observation{Version: config.Version},
 		host:          func(uplinks []string) []string { return incompatible(exempt.Err(), uplinks) },
 	}
-	w := workers{loop, writer, speaker, hops, exempt, client, links}
+	// Others ask this node also where it asks none.
+	loop.watch = &watch{prober: noProber{}, setKeys: p.datapath.SetProbeKeys, logger: logger.WithName("watch")}
+	if watching != nil {
+		loop.watch.prober = watching
+	}
+	w := workers{loop, writer, speaker, hops, exempt, client, watching, links}
 	return w.run(ctx, config, p)
+}
+
+// newProber returns nil where nodes are not to be watched.
+func newProber(config Config, logger logr.Logger) *probe.Prober {
+	if config.ProbePort == 0 {
+		return nil
+	}
+	return probe.New(config.ProbePort, logger)
 }
 
 func newHops(datapath *dataplane.Dataplane, logger logr.Logger) *netdev.HopWatcher {
@@ -151,6 +167,8 @@ type workers struct {
 	hops    *netdev.HopWatcher
 	exempt  *natexempt.Keeper
 	bfd     *control.Client
+	// prober is nil where nodes are not watched.
+	prober *probe.Prober
 	// links has a value when something of the host has changed.
 	links chan struct{}
 }
@@ -159,7 +177,7 @@ type workers struct {
 func (w workers) run(ctx context.Context, config Config, p parts) error {
 	loop, links := w.loop, w.links
 	group, ctx := errgroup.WithContext(ctx)
-	if err := offer(ctx, group, config, p, loop); err != nil {
+	if err := offer(ctx, group, config, p, w); err != nil {
 		return err
 	}
 	group.Go(func() error { return w.writer.Run(ctx) })
@@ -172,6 +190,9 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	group.Go(func() error {
 		return loop.otherUplink.run(ctx, p.datapath.WrongUplinks, func() { notify(links) }, loop.logger)
 	})
+	if w.prober != nil {
+		group.Go(func() error { return runWatch(ctx, w.prober, func() { notify(links) }) })
+	}
 	if config.BFDSocket != "" {
 		group.Go(func() error { return w.bfd.Run(ctx) })
 		group.Go(func() error { return loop.detector.run(ctx, w.bfd.Changed(), func() { notify(links) }) })
@@ -255,7 +276,8 @@ func reportExempt(logger logr.Logger, err error) {
 }
 
 // offer serves metrics, health and the console until ctx is done.
-func offer(ctx context.Context, group *errgroup.Group, config Config, p parts, l *loop) error {
+func offer(ctx context.Context, group *errgroup.Group, config Config, p parts, w workers) error {
+	l := w.loop
 	if config.HealthBindAddress != "0" {
 		listener, err := metrics.Listen(config.HealthBindAddress, "health-probe-bind-address")
 		if err != nil {
@@ -265,7 +287,7 @@ func offer(ctx context.Context, group *errgroup.Group, config Config, p parts, l
 		group.Go(func() error { return metrics.ServeHealth(ctx, listener, checks) })
 	}
 	if config.MetricsBindAddress != "0" {
-		if err := offerMetrics(ctx, group, config, p, l); err != nil {
+		if err := offerMetrics(ctx, group, config, p, w); err != nil {
 			return err
 		}
 	}
@@ -278,7 +300,8 @@ func offer(ctx context.Context, group *errgroup.Group, config Config, p parts, l
 	return nil
 }
 
-func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p parts, l *loop) error {
+func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p parts, w workers) error {
+	l := w.loop
 	listener, err := metrics.Listen(config.MetricsBindAddress, "metrics-bind-address")
 	if err != nil {
 		return err
@@ -290,7 +313,11 @@ func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p p
 	services := func() map[forwarding.FrontendKey]string { return l.names.current.Load().Services }
 	collector := metrics.NewCollector(config.Version, p.datapath, l.speaker.Sessions, services)
 	group.Go(func() error {
-		return metrics.Serve(ctx, listener, protection, collector, l.passes, metrics.NewBFD(l.detector.process.Report))
+		collectors := []prometheus.Collector{collector, l.passes, metrics.NewBFD(l.detector.process.Report)}
+		if w.prober != nil {
+			collectors = append(collectors, metrics.NewWatch(w.prober))
+		}
+		return metrics.Serve(ctx, listener, protection, collectors...)
 	})
 	return nil
 }

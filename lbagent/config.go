@@ -58,6 +58,9 @@ type Config struct {
 	// BFDSocket is the path of the socket of the process that holds the BFD sessions (package
 	// lbagent/bfd). Empty: there is none.
 	BFDSocket string
+	// ProbePort is the UDP port that other nodes are asked from whether they take packets. Zero:
+	// they are not asked.
+	ProbePort uint16
 	// NATExempt keeps replies of VIPs from NAT by a rule of nftables.
 	NATExempt bool
 	// DrainDelay is how long a node that departs announces its routes as those to be left
@@ -85,6 +88,7 @@ func DefaultConfig() Config {
 		HealthBindAddress:  "127.0.0.1:7481",
 		Socket:             consoleapi.Socket,
 		BFDSocket:          control.Socket,
+		ProbePort:          7482,
 		NATExempt:          true,
 		DrainDelay:         5 * time.Second,
 		WithdrawDelay:      time.Second,

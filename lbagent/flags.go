@@ -66,6 +66,8 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 		"host:port that serves /healthz and /readyz; 0: none")
 	flags.StringVar(&c.BFDSocket, "bfd-socket", c.BFDSocket,
 		"path of the socket of lbbfd, which holds the BFD sessions; empty: none")
+	flags.Uint16Var(&c.ProbePort, "probe-port", c.ProbePort,
+		"UDP port from which the other nodes are asked, at their port 6081, whether they take packets; 0: they are not asked")
 	flags.BoolVar(&c.NATExempt, "nat-exempt", c.NATExempt,
 		"keep NAT of the CNI from replies of VIPs whose connection the kernel has forgotten, by a rule of nftables")
 	flags.DurationVar(&c.DrainDelay, "drain-delay", c.DrainDelay,

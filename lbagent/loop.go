@@ -91,6 +91,8 @@ type loop struct {
 	announced   map[netip.Addr]bool
 	established map[string]bool
 	otherUplink *otherUplink
+	// watch says which nodes are down; nil where nodes are not watched.
+	watch *watch
 	// observation is what the last pass saw.
 	observation status.Observation
 }
@@ -149,9 +151,12 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 			return 0, err
 		}
 	}
-	objects := l.objects()
+	objects := l.watch.see(l.objects())
 	keyErr := l.setKeys(objects.TunnelKey)
 	m := model.Build(objects)
+	watchErr := l.watch.want(m, l.tunnelKeys())
+	var told time.Duration
+	l.observation.Watch, told = l.watch.observe(m.Self.ID, now)
 	l.names.set(m)
 	want, unplanned := l.planner.Plan(l.have, m, l.limits)
 	schedule := forwarding.NewSchedule(l.have, want)
@@ -171,7 +176,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	if l.host != nil {
 		l.observation.Host = l.host(names(covered.interfaces))
 	}
-	l.hops.Want(fib.Targets(l.have.Self, l.have.Nodes), devices(l.dataplane.Attachments()))
+	l.hops.Want(fib.Targets(l.have.Self, reachable(l.have.Nodes)), devices(l.dataplane.Attachments()))
 	phase, departs := l.departure.Advance(m.Departing != "", l.drainDelay, now)
 	routes, decisions := announce.Decide(m, &announce.Node{
 		Phase:      phase,
@@ -191,7 +196,16 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		l.observation.ProgramError = programErr
 		again = soonest(again, wait)
 	}
-	return soonest(soonest(again, departs), covered.again), errors.Join(programErr, keyErr, attachErr, bgpErr)
+	again = soonest(again, told)
+	return soonest(soonest(again, departs), covered.again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr)
+}
+
+// tunnelKeys are those that the node has.
+func (l *loop) tunnelKeys() forwarding.TunnelKeys {
+	if l.tunnel == nil {
+		return forwarding.TunnelKeys{}
+	}
+	return l.tunnel.plane.TunnelKeys()
 }
 
 // setKeys comes before all else: what a node sends without the key, others drop.

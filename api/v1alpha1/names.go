@@ -58,8 +58,9 @@ const (
 	// Millrace, is known to break traffic. Ready does not depend on it.
 	ConditionHostCompatible = "HostCompatible"
 	// ConditionNodesReached of an LBNodeReport: False while packets of other nodes come in by an
-	// uplink on which those nodes are not reached, and are dropped; else it is absent. Anybody who
-	// forges such packets makes it False, so Ready does not depend on it.
+	// uplink on which those nodes are not reached, and are dropped, or while other nodes do not
+	// answer; else it is absent. Anybody who forges such packets makes it False, so Ready does not
+	// depend on it.
 	ConditionNodesReached = "NodesReached"
 	// ConditionTunnelKey of an LBNodeReport: True while the node has the keys that the Secret of
 	// the tunnel says. Ready does not depend on it: other fences stand.
@@ -106,6 +107,8 @@ const (
 	ReasonNoPeer           = "NoPeer"
 	ReasonUnsupported      = "Unsupported"
 	ReasonOtherUplink      = "OtherUplink"
+	ReasonNodesDown        = "NodesDown"
+	ReasonCutOff           = "CutOff"
 	ReasonNodeNotReady     = "NodeNotReady"
 	ReasonKeyInUse         = "KeyInUse"
 	ReasonKeyAbsent        = "KeyAbsent"

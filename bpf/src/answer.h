@@ -8,6 +8,7 @@
 #include "frontend.h"
 #include "icmp.h"
 #include "next_hop.h"
+#include "send_back.h"
 #include "verdict.h"
 
 /* Answers of the VIP itself: echo replies, refusals, and ICMP errors for packets that are too
@@ -28,24 +29,6 @@
 #define ICMP_ERROR_TOS 0xc0
 
 #define ANSWER_TTL 64
-
-/* Sends a frame back to the router. One from another node did not come from a router: there
- * the kernel finds the next hop.
- */
-static __always_inline int send_back(struct xdp_md *ctx, const struct self *self, int from_node)
-{
-	struct ethhdr *eth = (void *)(long)ctx->data;
-	__u8 address[ETH_ALEN];
-
-	if (from_node || self->flags & SELF_NO_TRANSMIT)
-		return hand_to_kernel(ctx, ctx->ingress_ifindex);
-	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
-		return drop(DROP_HEADROOM);
-	__builtin_memcpy(address, eth->h_dest, ETH_ALEN);
-	__builtin_memcpy(eth->h_dest, eth->h_source, ETH_ALEN);
-	__builtin_memcpy(eth->h_source, address, ETH_ALEN);
-	return XDP_TX;
-}
 
 /* Turns an echo request into its reply. The data stays, so the checksum changes by the type
  * only, and a wrong one stays wrong.

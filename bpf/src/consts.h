@@ -32,6 +32,7 @@ enum shape {
 	VLAN_TAGS = 2,
 	/* Interfaces by which the packets of a node come in. */
 	NODE_UPLINKS = 8,
+	PROBE_KEYS = 4,
 	/* Zones, with that of nodes without a zone. A power of two. */
 	ZONES = 8,
 	/* The set of the pools' prefixes. */

@@ -29,6 +29,9 @@ const enum reverse_flag *_reverse_flag __attribute__((unused));
 const enum uplink_flag *_uplink_flag __attribute__((unused));
 const enum overhead *_overhead __attribute__((unused));
 const enum trust_flag *_trust_flag __attribute__((unused));
+const enum node_flag *_node_flag __attribute__((unused));
+const enum probe_kind *_probe_kind __attribute__((unused));
+const struct probe *_probe __attribute__((unused));
 const struct handover *_handover __attribute__((unused));
 const struct rows_write *_rows_write __attribute__((unused));
 const struct exception_sweep *_exception_sweep __attribute__((unused));
@@ -67,6 +70,8 @@ int handed_over(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	/* A tag that the card took off is that of the interface by which the frame came in. */
 	ifindex = note->ifindex;
+	/* Over veth the metadata goes with the frame: another node must not find it. */
+	note->magic = 0;
 	mark_sent(skb);
 	if (skb->vlan_present && bpf_skb_vlan_pop(skb)) {
 		record_reply_drop(skb, DROP_HANDOVER);

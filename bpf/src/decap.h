@@ -7,6 +7,7 @@
 #include "hash.h"
 #include "node.h"
 #include "parse.h"
+#include "probe.h"
 #include "settings.h"
 #include "tunnel_tag.h"
 #include "verdict.h"
@@ -100,6 +101,8 @@ static __always_inline int enter_tunnel(struct xdp_md *ctx, struct packet *packe
 
 	if ((void *)&tunnel->option > (void *)(long)ctx->data_end)
 		return XDP_PASS;
+	if (vni_is_probe(tunnel->geneve.vni))
+		return answer_probe(ctx, packet);
 	if (!vni_is_ours(tunnel->geneve.vni))
 		return XDP_PASS;
 	sender = bpf_map_lookup_elem(&node_addresses, &packet->flow.client);

@@ -97,5 +97,7 @@ enum drop_reason {
 	DROP_TUNNEL_TAG,
 	/* Encapsulated with a node's address, but without a tag. */
 	DROP_TUNNEL_UNTAGGED,
+	/* A probe of a node whose proof is wrong, or that is for another node. */
+	DROP_TUNNEL_PROBE,
 	DROP_REASONS,
 };

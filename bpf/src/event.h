@@ -31,5 +31,7 @@ enum event {
 	EVENT_REPLY_UNKNOWN,
 	/* An entry of a VIP that is beyond its share of a table was written to the second one. */
 	EVENT_CROWDED,
+	/* Another node asked whether this one takes encapsulated packets. */
+	EVENT_PROBE_ANSWERED,
 	EVENTS,
 };

@@ -39,7 +39,8 @@ static __always_inline int may_be_from_node(const void *l4, const void *data_end
 	const struct geneve *geneve = l4 + sizeof(struct udphdr);
 
 	return protocol == IPPROTO_UDP && ports >> 16 == bpf_htons(GENEVE_PORT) &&
-	       (void *)(geneve + 1) <= data_end && vni_is_ours(geneve->vni);
+	       (void *)(geneve + 1) <= data_end &&
+	       (vni_is_ours(geneve->vni) || vni_is_probe(geneve->vni));
 }
 
 /* Reports whether the TCP or UDP header is whole: in the frame, which has eight bytes of it,

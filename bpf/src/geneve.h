@@ -74,6 +74,21 @@ static __always_inline int vni_is_ours(__be32 vni)
 	return (vni & bpf_htonl(0xffffff00)) == bpf_htonl(GENEVE_VNI << 8);
 }
 
+/* "MLP": probes (probe.h). Packets of the node's own processes may have it. */
+#define GENEVE_VNI_PROBE 0x4d4c50
+
+static __always_inline int vni_is_probe(__be32 vni)
+{
+	return vni == bpf_htonl(GENEVE_VNI_PROBE << 8);
+}
+
+/* A probe behind its IP header. */
+struct probe_datagram {
+	struct udphdr udp;
+	struct geneve geneve;
+	struct probe probe;
+} __attribute__((packed));
+
 enum overhead {
 	OVERHEAD_IPV4 = sizeof(struct iphdr) + sizeof(struct tunnel),
 	OVERHEAD_IPV6 = sizeof(struct ipv6hdr) + sizeof(struct tunnel),

@@ -4,12 +4,12 @@
 #include "address.h"
 #include "maps.h"
 
-/* Reports whether the node exists and has an address. */
+/* Reports whether the node exists, has an address and is not down. */
 static __always_inline int node_is_known(__u32 id)
 {
 	struct node *node = bpf_map_lookup_elem(&nodes, &id);
 
-	return node && (node->ipv4 || !address_is_zero(&node->ipv6));
+	return node && !(node->flags & NODE_DOWN) && (node->ipv4 || !address_is_zero(&node->ipv6));
 }
 
 /* Reports whether packets of the node may come in by the interface. */

@@ -39,6 +39,11 @@ struct self {
 	__u64 uplink_mac[UPLINK_MACS];
 };
 
+enum node_flag {
+	/* It does not answer: nothing is sent to it that may go elsewhere. Its own packets count. */
+	NODE_DOWN = 1,
+};
+
 /* A node of the cluster. A zero address means none of that family. After the IPv4 address
  * comes the next hop that the agent prepared; a zero interface means none. One cache line:
  * a packet over IPv4 needs only its first half.
@@ -57,7 +62,9 @@ struct node {
 	struct address ipv6;
 	/* Below ZONES; zero means none. */
 	__u32 zone;
-	__u32 reserved[3];
+	/* enum node_flag */
+	__u32 flags;
+	__u32 reserved[2];
 };
 
 /* The interfaces, as XDP names them, by which the packets of a node come in. Unused places are
@@ -99,6 +106,31 @@ struct trust {
 	__u32 flags;
 	/* The mark of what this node's programs hand to the kernel. Random; zero means none yet. */
 	__u32 mark;
+};
+
+enum probe_kind {
+	PROBE_REQUEST = 1,
+	PROBE_ANSWER = 2,
+};
+
+/* Whether a node takes encapsulated packets: see probe.h. Ids of nodes. */
+struct probe {
+	/* enum probe_kind */
+	__be32 kind;
+	__be16 from;
+	__be16 to;
+	/* Both as the processor has them: nobody calculates with the nonce. */
+	__u64 nonce;
+	__u64 tag;
+} __attribute__((packed));
+
+/* The keys that probes are proved by: as many as tunnel keys, and one of zeros until all nodes
+ * have keys.
+ */
+struct probe_keys {
+	__u64 key[PROBE_KEYS][2];
+	__u32 count;
+	__u32 pad;
 };
 
 /* The node tables of a frontend by the zone of the ingress node; zero means none. All zero

@@ -60,12 +60,12 @@ func (d *Departure) Advance(departing bool, delay time.Duration, now time.Time) 
 }
 
 // successor returns a node that takes packets for a VIP when this one departs: it neither
-// departs nor boots, and has what the VIP's frontends need. Without one a VIP would be served
+// departs nor boots nor is down, and has what the VIP's frontends need. Without one a VIP would be served
 // by nobody, so the departing node keeps its routes.
 func successor(m *model.Model, frontends []*model.Frontend) (string, bool) {
 	for i := range m.Nodes {
 		node := &m.Nodes[i]
-		if node.ID == m.Self.ID || node.Departing != "" || node.Booting {
+		if node.ID == m.Self.ID || node.Departing != "" || node.Booting || node.Down {
 			continue
 		}
 		// For Local the router must hand packets to a node with endpoints.

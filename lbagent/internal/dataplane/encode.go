@@ -81,11 +81,18 @@ func decodeIPv6(address bpf.DatapathAddress) netip.Addr {
 }
 
 func encodeNode(node forwarding.Node) bpf.DatapathNode {
-	return bpf.DatapathNode{Ipv4: encodeIPv4(node.IPv4), Ipv6: encodeIPv6(node.IPv6), Zone: uint32(node.Zone)}
+	encoded := bpf.DatapathNode{Ipv4: encodeIPv4(node.IPv4), Ipv6: encodeIPv6(node.IPv6), Zone: uint32(node.Zone)}
+	if node.Down {
+		encoded.Flags = uint32(bpf.DatapathNodeFlagNODE_DOWN)
+	}
+	return encoded
 }
 
 func decodeNode(node bpf.DatapathNode) forwarding.Node {
-	return forwarding.Node{IPv4: decodeIPv4(node.Ipv4), IPv6: decodeIPv6(node.Ipv6), Zone: forwarding.Zone(node.Zone)}
+	return forwarding.Node{
+		IPv4: decodeIPv4(node.Ipv4), IPv6: decodeIPv6(node.Ipv6), Zone: forwarding.Zone(node.Zone),
+		Down: node.Flags&uint32(bpf.DatapathNodeFlagNODE_DOWN) != 0,
+	}
 }
 
 func withHop(node bpf.DatapathNode, hop forwarding.Hop) bpf.DatapathNode {

@@ -71,6 +71,8 @@ var added = map[string]bool{
 	bpf.DatapathMapTunnelTrust: true,
 	bpf.DatapathMapNodeUplinks: true,
 	bpf.DatapathMapTunnelKeys:  true,
+
+	bpf.DatapathMapProbeSecrets: true,
 }
 
 // resizedMap is a map and the former one that it was copied from.

@@ -140,6 +140,9 @@ type Endpoint struct {
 type Node struct {
 	IPv4, IPv6 netip.Addr
 	Zone       Zone
+	// Down is true where the node does not answer probes: it is in no row and no chain, and
+	// exceptions that name it do not count.
+	Down bool
 }
 
 // Self is what the program needs to know of the node it runs on.

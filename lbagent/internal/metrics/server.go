@@ -73,8 +73,8 @@ func Serve(ctx context.Context, listener net.Listener, protection Protection, ow
 // ServeHealth serves /healthz and /readyz until ctx is done.
 func ServeHealth(ctx context.Context, listener net.Listener, health Health) error {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/healthz", probe(health.Alive))
-	mux.HandleFunc("/readyz", probe(health.Ready))
+	mux.HandleFunc("/healthz", check(health.Alive))
+	mux.HandleFunc("/readyz", check(health.Ready))
 	return serve(ctx, listener, mux)
 }
 
@@ -95,7 +95,7 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 	return ctx.Err()
 }
 
-func probe(check func() error) http.HandlerFunc {
+func check(check func() error) http.HandlerFunc {
 	return func(response http.ResponseWriter, _ *http.Request) {
 		if err := check(); err != nil {
 			http.Error(response, err.Error(), http.StatusServiceUnavailable)

@@ -170,6 +170,10 @@ func (b *endpoints) collect(frontend *Frontend, from backend) []endpoint {
 			if e.node == "" {
 				e.node, why = b.locator.locate(e.Address)
 			}
+			if b.nodes[e.node].Down {
+				// They died with it, or cannot be reached from here.
+				continue
+			}
 			if e.node != b.snapshot.NodeName && b.nodes[e.node].Booting {
 				// Pods may be up before the agent, which alone can take their packets.
 				e.ready, e.leaving = false, false

@@ -40,6 +40,7 @@ func (b *builder) buildNodes() {
 		b.zones[node.Name] = object.Spec.Zone
 		node.Booting = isBooting(&object.Status)
 		node.Departing = object.Spec.Departure
+		node.Down = object.Name != b.snapshot.NodeName && b.snapshot.Down[node.ID]
 		b.nodes[node.Name] = node
 	}
 	b.numberZones()

@@ -38,6 +38,8 @@ type Snapshot struct {
 	Passwords map[string]string
 	// TunnelKey is what the Secret with the keys of the tunnel says.
 	TunnelKey TunnelSecret
+	// Down are the nodes that do not answer this node's probes; they are no object's word.
+	Down map[forwarding.NodeID]bool
 }
 
 // TunnelSecret is a Secret with the keys of the tunnel, as it was read.

@@ -103,7 +103,11 @@ func (d *draft) setNodes() {
 	d.want.Self = d.model.Self
 	nodes := map[forwarding.NodeID]struct{}{}
 	for _, node := range d.model.Nodes {
-		nodes[node.ID] = struct{}{}
+		// Nobody asks a node that is down for a flow: a reset by another one is better
+		// than silence. It stays a node whose packets are taken.
+		if !node.Down {
+			nodes[node.ID] = struct{}{}
+		}
 		if node.ID != d.model.Self.ID {
 			d.want.Nodes[node.ID] = node.Node
 		}

@@ -42,9 +42,17 @@ type Observation struct {
 	OtherUplink bool
 	// TunnelKey is nil until the agent has looked.
 	TunnelKey *TunnelKey
+	// Watch is what probes of other nodes tell.
+	Watch Watch
 	// Forwards is true where the last pass left in the maps what the node forwards by,
 	// even if single writes failed.
 	Forwards bool
+}
+
+// Watch is which nodes do not answer this node's probes, by name.
+type Watch struct {
+	// Down get no packets. Held count as up: half of all nodes were lost at once.
+	Down, Held []string
 }
 
 // Bounds of a report, so that an object of the API server stays small whatever the
@@ -83,7 +91,7 @@ func Build(o Observation, report *millracev1alpha1.LBNodeReport, now metav1.Time
 		condition.LastTransitionTime = now
 		meta.SetStatusCondition(&status.Conditions, condition)
 	}
-	if !o.OtherUplink {
+	if _, unreached := nodesReached(o); !unreached {
 		meta.RemoveStatusCondition(&status.Conditions, millracev1alpha1.ConditionNodesReached)
 	}
 	return status

@@ -17,8 +17,8 @@ import (
 func conditions(o Observation) []metav1.Condition {
 	list := []metav1.Condition{programmed(o), attached(o), bgpEstablished(o)}
 	list = append(list, ready(list), hostCompatible(o))
-	if o.OtherUplink {
-		list = append(list, otherUplink())
+	if condition, unreached := nodesReached(o); unreached {
+		list = append(list, condition)
 	}
 	if o.TunnelKey != nil {
 		list = append(list, o.TunnelKey.condition())
@@ -136,14 +136,28 @@ func hostCompatible(o Observation) metav1.Condition {
 	}
 }
 
-// otherUplink is not part of Ready: a stranger who forges packets must not make a node unready.
-func otherUplink() metav1.Condition {
-	return metav1.Condition{
-		Type: millracev1alpha1.ConditionNodesReached, Status: metav1.ConditionFalse, Reason: millracev1alpha1.ReasonOtherUplink,
-		Message: "packets of other nodes come in by an uplink on which this node does not reach those nodes, and are dropped: " +
-			"forged ones, or routing is asymmetric; `millrace drops --reason tunnel_uplink` shows senders and interfaces",
+// nodesReached is not part of Ready: neither strangers who forge packets nor other nodes make a
+// node unready. The condition is false or not there.
+func nodesReached(o Observation) (condition metav1.Condition, unreached bool) {
+	condition = metav1.Condition{Type: millracev1alpha1.ConditionNodesReached, Status: metav1.ConditionFalse}
+	switch {
+	case len(o.Watch.Held) > 0:
+		condition.Reason = millracev1alpha1.ReasonCutOff
+		condition.Message = "half of the nodes stopped answering at once, so this node may be cut off; " +
+			"packets still go to them: " + firstOf(o.Watch.Held)
+	case len(o.Watch.Down) > 0:
+		condition.Reason = millracev1alpha1.ReasonNodesDown
+		condition.Message = "nodes that do not answer at UDP port 6081 and get no packets: " + firstOf(o.Watch.Down)
+	case o.OtherUplink:
+		condition.Reason, condition.Message = millracev1alpha1.ReasonOtherUplink, otherUplink
+	default:
+		return metav1.Condition{}, false
 	}
+	return condition, true
 }
+
+const otherUplink = "packets of other nodes come in by an uplink on which this node does not reach those nodes, and are dropped: " +
+	"forged ones, or routing is asymmetric; `millrace drops --reason tunnel_uplink` shows senders and interfaces"
 
 // ready is true when all the other conditions are, and otherwise tells what
 // the first one that is not true tells.

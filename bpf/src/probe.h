@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/udp.h>
+
+#include "csum.h"
+#include "frame.h"
+#include "geneve.h"
+#include "node.h"
+#include "send_back.h"
+#include "settings.h"
+#include "siphash.h"
+#include "verdict.h"
+
+/* Probes: nodes ask each other whether they still take encapsulated packets. A probe comes to the
+ * port of those, so it meets the same firewalls and this very program. The answer needs no
+ * process: a node whose processors are busy, or whose agent is being replaced, is not dead.
+ */
+
+#define PROBE_TTL 64
+
+/* By answering, the program says that it has a key of the cluster; the nonce is the asker's. */
+static __always_inline __u64 probe_tag(const __u64 key[2], const struct probe *probe, __u32 kind)
+{
+	__u64 head = kind | (__u64)bpf_ntohs(probe->from) << 16 | (__u64)bpf_ntohs(probe->to) << 32;
+
+	return siphash(key, head, probe->nonce);
+}
+
+/* Returns the number of the key that the tag was made with, or -1. */
+static __always_inline int probe_key(const struct probe_keys *keys, const struct probe *probe)
+{
+	for (__u32 i = 0; i < PROBE_KEYS; i++) {
+		if (i < keys->count && probe_tag(keys->key[i], probe, PROBE_REQUEST) == probe->tag)
+			return i;
+	}
+	return -1;
+}
+
+/* Turns the outer headers round. Swapped addresses leave the IPv4 checksum as it is. */
+static __always_inline int probe_turn(struct xdp_md *ctx, const struct packet *packet)
+{
+	void *data_end = (void *)(long)ctx->data_end;
+
+	if (packet->flow.family == ADDRESS_FAMILY_IPV4) {
+		struct iphdr *ip = frame_at(ctx, packet->l3);
+		__u16 ttl;
+
+		if ((void *)(ip + 1) > data_end)
+			return -1;
+		ttl = bpf_htons(ip->ttl << 8);
+		ip->saddr = packet->flow.vip.word[3];
+		ip->daddr = packet->flow.client.word[3];
+		csum_apply(&ip->check, csum_change16(0, ttl, bpf_htons(PROBE_TTL << 8)));
+		ip->ttl = PROBE_TTL;
+	} else {
+		struct ipv6hdr *ip = frame_at(ctx, packet->l3);
+
+		if ((void *)(ip + 1) > data_end)
+			return -1;
+		__builtin_memcpy(&ip->saddr, &packet->flow.vip, sizeof(ip->saddr));
+		__builtin_memcpy(&ip->daddr, &packet->flow.client, sizeof(ip->daddr));
+		ip->hop_limit = PROBE_TTL;
+	}
+	return 0;
+}
+
+/* Answers a probe, which came to this node's Geneve port. Verified on its own. */
+__noinline int answer_probe(struct xdp_md *ctx, struct packet *packet)
+{
+	struct self *self = settings_get();
+	struct probe_datagram *datagram;
+	struct probe_keys *keys;
+	__u32 zero = 0, *sender;
+	int number;
+
+	keys = bpf_map_lookup_elem(&probe_secrets, &zero);
+	if (!packet || !self || !keys)
+		return XDP_PASS;
+	sender = bpf_map_lookup_elem(&node_addresses, &packet->flow.client);
+	if (!sender)
+		return drop(DROP_TUNNEL_SOURCE);
+	if (!node_is_reached_by(*sender, ctx->ingress_ifindex))
+		return drop(DROP_TUNNEL_UPLINK);
+	datagram = frame_at(ctx, packet->l4);
+	if ((void *)(datagram + 1) > (void *)(long)ctx->data_end ||
+	    datagram->probe.kind != bpf_htonl(PROBE_REQUEST) ||
+	    bpf_ntohs(datagram->probe.from) != *sender ||
+	    bpf_ntohs(datagram->probe.to) != self->id)
+		return drop(DROP_TUNNEL_PROBE);
+	number = probe_key(keys, &datagram->probe);
+	if (number < 0 || number >= PROBE_KEYS)
+		return drop(DROP_TUNNEL_PROBE);
+	datagram->probe.kind = bpf_htonl(PROBE_ANSWER);
+	datagram->probe.tag = probe_tag(keys->key[number], &datagram->probe, PROBE_ANSWER);
+	datagram->udp.dest = packet->flow.client_port;
+	datagram->udp.source = bpf_htons(GENEVE_PORT);
+	/* RFC 6935: over IPv6 the tag proves more than a checksum. */
+	datagram->udp.check = 0;
+	if (probe_turn(ctx, packet))
+		return drop(DROP_TUNNEL_PROBE);
+	packet->answered = 1;
+	count_event(EVENT_PROBE_ANSWERED);
+	return send_back(ctx, self, 0);
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// SetProbeKeys sets the keys, of 16 bytes, by which probes of other nodes are believed and
+// answered. Without any, none is. A node that has lost the tunnel's keys keeps those that it has:
+// without them, others would take it for dead.
+func (d *Dataplane) SetProbeKeys(keys [][16]byte) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var secrets, have bpf.DatapathProbeKeys
+	if len(keys) > len(secrets.Key) {
+		return fmt.Errorf("set the keys of probes: %d keys at once, want at most %d", len(keys), len(secrets.Key))
+	}
+	for i, key := range keys {
+		secrets.Key[i] = [2]uint64{binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])}
+	}
+	secrets.Count = uint32(len(keys))
+	if err := d.maps.ProbeSecrets.Lookup(uint32(0), &have); err != nil {
+		return fmt.Errorf("read map %s: %w", bpf.DatapathMapProbeSecrets, err)
+	}
+	if have == secrets || have.Count > 0 && len(keys) == 1 && keys[0] == ([16]byte{}) {
+		return nil
+	}
+	return write(d.maps.ProbeSecrets, bpf.DatapathMapProbeSecrets, "the keys of probes", uint32(0), secrets)
+}

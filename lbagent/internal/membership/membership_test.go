@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package membership
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// network is one node that probes others, whose answers come as alive says.
+type network struct {
+	Membership
+	now      time.Time
+	nodes    []forwarding.NodeID
+	interval time.Duration
+	alive    func(id forwarding.NodeID) bool
+	// phase is when in an interval each node is probed.
+	phase  map[forwarding.NodeID]time.Duration
+	probes int
+}
+
+func newNetwork(others int) *network {
+	n := &network{now: time.Unix(1e9, 0), interval: Interval(others), phase: map[forwarding.NodeID]time.Duration{}}
+	for i := range others {
+		id := forwarding.NodeID(i + 2)
+		n.nodes = append(n.nodes, id)
+		n.phase[id] = n.interval * time.Duration(i) / time.Duration(others)
+	}
+	n.alive = func(forwarding.NodeID) bool { return true }
+	n.SetNodes(n.nodes)
+	return n
+}
+
+// closely is for how long after a change each probe is followed by a verdict.
+const closely = 2 * time.Second
+
+// run probes every node once in each interval, and calls judged with verdicts.
+func (n *network) run(duration time.Duration, judged func(v Verdict)) {
+	start := n.now
+	judge := func(now time.Time) {
+		if v := n.Judge(now); judged != nil {
+			judged(v)
+		}
+	}
+	for end := n.now.Add(duration); n.now.Before(end); n.now = n.now.Add(n.interval) {
+		for _, id := range n.nodes {
+			now := n.now.Add(n.phase[id])
+			n.Sent(id, now)
+			n.probes++
+			if n.alive(id) {
+				n.Answered(id, 0, now)
+			}
+			if judged != nil && len(n.nodes) < 100 && n.now.Sub(start) < closely {
+				judge(now)
+			}
+		}
+		judge(n.now.Add(n.interval))
+	}
+}
+
+func down(v Verdict) []forwarding.NodeID { return slices.Sorted(maps.Keys(v.Down)) }
+
+func TestDeathIsSeen(t *testing.T) {
+	for _, others := range []int{2, 10, 249, 999} {
+		t.Run(fmt.Sprint(others), func(t *testing.T) {
+			n := newNetwork(others)
+			n.run(time.Second, func(v Verdict) {
+				if len(v.Down) > 0 || v.CutOff() {
+					t.Fatalf("all nodes answer, and the verdict is %+v", v)
+				}
+			})
+			n.alive = func(id forwarding.NodeID) bool { return id != 2 }
+			died := n.now
+			var seen time.Time
+			n.run(2*time.Second, func(v Verdict) {
+				if seen.IsZero() && len(v.Down) > 0 {
+					seen = v.Down[2]
+				}
+			})
+			limit := min(time.Second, (Misses+1)*n.interval)
+			if took := seen.Sub(died); seen.IsZero() || took > limit {
+				t.Errorf("seen after %s, want %s at most", took, limit)
+			}
+			if v := n.Judge(n.now); !slices.Equal(down(v), []forwarding.NodeID{2}) {
+				t.Errorf("down are %v, want node 2", down(v))
+			}
+		})
+	}
+}
+
+// Single packets are lost, and no node is taken for down.
+func TestLostPacketsAreNoDeath(t *testing.T) {
+	n := newNetwork(100)
+	random := rand.New(rand.NewPCG(1, 1))
+	n.alive = func(forwarding.NodeID) bool { return random.Float64() > 0.02 }
+	n.run(10*time.Minute, func(v Verdict) {
+		if len(v.Down) > 0 || v.CutOff() {
+			t.Fatalf("the verdict is %+v", v)
+		}
+	})
+}
+
+// Nodes that never answered run a version that does not.
+func TestSilentFromTheStartIsNotDown(t *testing.T) {
+	n := newNetwork(4)
+	n.alive = func(id forwarding.NodeID) bool { return id != 3 }
+	n.run(time.Minute, func(v Verdict) {
+		if len(v.Down) > 0 || v.CutOff() {
+			t.Fatalf("the verdict is %+v", v)
+		}
+	})
+}
+
+// However many nodes there are: nothing is down while half of them are lost at once, also not in
+// the first moments and not after a long time; fewer are down.
+func TestHalfAtOnceIsAPartition(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		others := rapid.IntRange(1, 40).Draw(t, "others")
+		n := newNetwork(others)
+		n.run(time.Second, nil)
+		lost := rapid.SliceOfNDistinct(rapid.SampledFrom(n.nodes), 1, others, rapid.ID[forwarding.NodeID]).Draw(t, "lost")
+		n.alive = func(id forwarding.NodeID) bool { return !slices.Contains(lost, id) }
+		partition := 2*len(lost) >= others+1
+		n.run(AtOnce+10*time.Second, func(v Verdict) {
+			if partition && len(v.Down) > 0 {
+				t.Fatalf("%d of %d nodes lost, and %v are down", len(lost), others+1, down(v))
+			}
+		})
+		v := n.Judge(n.now)
+		slices.Sort(lost)
+		if partition != v.CutOff() || !partition && !slices.Equal(down(v), lost) || partition && !slices.Equal(slices.Sorted(maps.Keys(v.Held)), lost) {
+			t.Fatalf("%v lost of %d: verdict %+v", lost, others+1, v)
+		}
+		n.alive = func(forwarding.NodeID) bool { return true }
+		n.run(2*ShortestReturn, nil)
+		if v := n.Judge(n.now); len(v.Down) > 0 || v.CutOff() {
+			t.Fatalf("all are back, and the verdict is %+v", v)
+		}
+	})
+}
+
+// Nodes that die one after another are down, even if few are left.
+func TestOneAfterAnotherIsNoPartition(t *testing.T) {
+	n := newNetwork(4)
+	n.run(time.Second, nil)
+	dead := map[forwarding.NodeID]bool{}
+	n.alive = func(id forwarding.NodeID) bool { return !dead[id] }
+	for _, id := range []forwarding.NodeID{2, 3, 4} {
+		dead[id] = true
+		n.run(2*AtOnce, nil)
+		// Of the last two nodes none can tell which of them is cut off.
+		if v := n.Judge(n.now); len(v.Down) != len(dead) {
+			t.Errorf("%d nodes died, down are %v", len(dead), down(v))
+		}
+	}
+	dead[5] = true
+	n.run(2*AtOnce, nil)
+	if v := n.Judge(n.now); !v.CutOff() || len(v.Down) != 3 {
+		t.Errorf("verdict %+v, want the last one held", v)
+	}
+}
+
+// A node that comes and goes is longer away each time, and forgiven later.
+func TestFlappingIsDamped(t *testing.T) {
+	n := newNetwork(4)
+	n.run(time.Second, nil)
+	back := func() time.Duration {
+		n.alive = func(id forwarding.NodeID) bool { return id != 2 }
+		n.run(time.Second, nil)
+		n.alive = func(forwarding.NodeID) bool { return true }
+		answers := n.now
+		for len(n.Judge(n.now).Down) > 0 && n.now.Sub(answers) < time.Hour {
+			n.run(n.interval, nil)
+		}
+		return n.now.Sub(answers)
+	}
+	for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+		if took := back(); took < want*time.Second || took > want*time.Second+2*n.interval {
+			t.Errorf("loss %d: back after %s, want %d s", i+1, took, want)
+		}
+	}
+	n.run(2*Forgiven, nil)
+	if took := back(); took > ShortestReturn+2*n.interval {
+		t.Errorf("after a long time: back after %s", took)
+	}
+}
+
+// This node was busy: it sent nothing for a while, and took the answers before it went on.
+func TestBusyProberAccusesNobody(t *testing.T) {
+	n := newNetwork(10)
+	n.run(time.Second, nil)
+	for range 20 {
+		for _, id := range n.nodes {
+			n.Sent(id, n.now)
+		}
+		n.now = n.now.Add(400 * time.Millisecond)
+		for _, id := range n.nodes {
+			n.Answered(id, 0, n.now)
+		}
+		if v := n.Judge(n.now); len(v.Down) > 0 || v.CutOff() {
+			t.Fatalf("verdict %+v", v)
+		}
+	}
+}
+
+// A node that is removed is forgotten, and a new one is not judged by it.
+func TestRemovedNodeIsForgotten(t *testing.T) {
+	n := newNetwork(4)
+	n.run(time.Second, nil)
+	n.alive = func(id forwarding.NodeID) bool { return id != 2 }
+	n.run(time.Second, nil)
+	n.SetNodes(n.nodes[1:])
+	if v := n.Judge(n.now); len(v.Down) > 0 {
+		t.Errorf("down are %v", down(v))
+	}
+	n.SetNodes(n.nodes)
+	n.run(time.Second, nil)
+	if v := n.Judge(n.now); len(v.Down) > 0 {
+		t.Errorf("down are %v", down(v))
+	}
+}
+
+// BenchmarkSecondOf1000Nodes is what a second of watching 999 nodes costs, without sockets.
+func BenchmarkSecondOf1000Nodes(b *testing.B) {
+	n := newNetwork(999)
+	for b.Loop() {
+		n.run(time.Second, nil)
+	}
+	b.ReportMetric(float64(n.probes)/float64(b.N), "probes/op")
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/membership"
+	"github.com/millrace-lb/millrace/lbagent/internal/probe"
+)
+
+var (
+	watchDownDescription      = description("nodes_down", "Other nodes that do not answer probes and get no packets.")
+	watchHeldDescription      = description("nodes_held", "Other nodes that do not answer and count as up: half of all were lost at once.")
+	watchSentDescription      = description("probes_sent_total", "Probes to other nodes.")
+	watchAnsweredDescription  = description("probes_answered_total", "Probes that were answered.")
+	watchDiscardedDescription = description("probes_discarded_total", "Datagrams to the port of probes that answer none.")
+)
+
+// watched is the watch over other nodes.
+type watched interface {
+	Verdict() membership.Verdict
+	Counters() probe.Counters
+}
+
+// Watch are the metrics of the watch over other nodes.
+type Watch struct {
+	watched watched
+}
+
+// NewWatch returns the metrics of a watch.
+func NewWatch(w watched) *Watch { return &Watch{w} }
+
+// Describe implements prometheus.Collector.
+func (*Watch) Describe(descriptions chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		watchDownDescription, watchHeldDescription, watchSentDescription, watchAnsweredDescription, watchDiscardedDescription,
+	} {
+		descriptions <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (w *Watch) Collect(metrics chan<- prometheus.Metric) {
+	verdict, counters := w.watched.Verdict(), w.watched.Counters()
+	for d, value := range map[*prometheus.Desc]int{watchDownDescription: len(verdict.Down), watchHeldDescription: len(verdict.Held)} {
+		metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value))
+	}
+	for d, value := range map[*prometheus.Desc]uint64{
+		watchSentDescription: counters.Sent, watchAnsweredDescription: counters.Answered, watchDiscardedDescription: counters.Discarded,
+	} {
+		metrics <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value))
+	}
+}

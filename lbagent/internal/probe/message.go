@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package probe asks the other nodes whether they take encapsulated packets. Their XDP program
+// answers (bpf/src/probe.h), so an answer says that the node, the way there and the program work.
+// Package membership says what missing answers mean.
+package probe
+
+import (
+	"encoding/binary"
+
+	"github.com/dchest/siphash"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// Port is that of encapsulated packets (RFC 8926 section 3.3).
+const Port = 6081
+
+// KeySize is the length of a key in bytes.
+const KeySize = 16
+
+// Key proves that a probe or an answer is of a node of the cluster.
+type Key [KeySize]byte
+
+// The format is that of struct probe in bpf/src/types.h, behind a Geneve header without options.
+const (
+	messageSize = 8 + 24
+	// vni is that of probes, protocol one for experiments (IEEE 802).
+	vni      = 0x4d4c50
+	protocol = 0x88b5
+	// control says that the packet carries no payload of users (RFC 8926 section 3.4).
+	control = 0x80
+)
+
+type kind uint32
+
+const (
+	request kind = 1
+	answer  kind = 2
+)
+
+type message struct {
+	kind  kind
+	from  forwarding.NodeID
+	to    forwarding.NodeID
+	nonce uint64
+}
+
+// tag is SipHash-2-4 over two words, little-endian.
+func (m message) tag(key Key) uint64 {
+	var text [16]byte
+	binary.LittleEndian.PutUint64(text[:8], uint64(m.kind)|uint64(m.from)<<16|uint64(m.to)<<32)
+	binary.LittleEndian.PutUint64(text[8:], m.nonce)
+	return siphash.Hash(binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:]), text[:])
+}
+
+// encode writes the message as the payload of a datagram.
+func (m message) encode(key Key) [messageSize]byte {
+	var b [messageSize]byte
+	b[1] = control
+	binary.BigEndian.PutUint16(b[2:], protocol)
+	binary.BigEndian.PutUint32(b[4:], vni<<8)
+	binary.BigEndian.PutUint32(b[8:], uint32(m.kind))
+	binary.BigEndian.PutUint16(b[12:], uint16(m.from))
+	binary.BigEndian.PutUint16(b[14:], uint16(m.to))
+	binary.LittleEndian.PutUint64(b[16:], m.nonce)
+	binary.LittleEndian.PutUint64(b[24:], m.tag(key))
+	return b
+}
+
+// decode reads a message that one of the keys proves.
+func decode(b []byte, keys []Key) (message, bool) {
+	if len(b) != messageSize || binary.BigEndian.Uint32(b[4:]) != vni<<8 {
+		return message{}, false
+	}
+	m := message{
+		kind:  kind(binary.BigEndian.Uint32(b[8:])),
+		from:  forwarding.NodeID(binary.BigEndian.Uint16(b[12:])),
+		to:    forwarding.NodeID(binary.BigEndian.Uint16(b[14:])),
+		nonce: binary.LittleEndian.Uint64(b[16:]),
+	}
+	tag := binary.LittleEndian.Uint64(b[24:])
+	for _, key := range keys {
+		if m.tag(key) == tag {
+			return m, true
+		}
+	}
+	return message{}, false
+}

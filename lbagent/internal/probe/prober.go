@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"context"
+	crand "crypto/rand"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/fib"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/membership"
+)
+
+const (
+	// remembered is how many probes to a node can still be answered.
+	remembered = 8
+	// together is how many nodes are probed at once; shortestSlot is how long after that the
+	// next ones are.
+	together     = 16
+	shortestSlot = 10 * time.Millisecond
+	// reopen is how long after a failure the sockets are opened again.
+	reopen = time.Second
+	// drainLimit bounds how many datagrams are read at once: strangers can send some, too.
+	drainLimit = 1 << 16
+)
+
+// Want is whom to probe.
+type Want struct {
+	Self forwarding.NodeID
+	// Targets are the addresses by node, each with this node's own.
+	Targets map[forwarding.NodeID]fib.Target
+	// Keys prove probes; the first is used, the others are believed, too.
+	Keys []Key
+}
+
+func (w Want) equal(other Want) bool {
+	return w.Self == other.Self && maps.Equal(w.Targets, other.Targets) && slices.Equal(w.Keys, other.Keys)
+}
+
+// Counters are what a Prober has done since its start.
+type Counters struct {
+	Sent, Answered uint64
+	// Discarded are datagrams that were no answer to a probe.
+	Discarded uint64
+}
+
+// target is a node that is probed.
+type target struct {
+	fib.Target
+	// nonces are those of the last probes, by number.
+	nonces [remembered]uint64
+	sent   uint64
+}
+
+// Prober probes nodes, and says which are down.
+type Prober struct {
+	port   uint16
+	logger logr.Logger
+	random *rand.Rand
+
+	changed chan struct{}
+	woken   chan struct{}
+	verdict atomic.Pointer[membership.Verdict]
+
+	sent, answered, discarded atomic.Uint64
+
+	mu   sync.Mutex
+	want Want
+
+	// Of the goroutine that runs.
+	current    Want
+	membership membership.Membership
+	targets    map[forwarding.NodeID]*target
+	order      []forwarding.NodeID
+	next       int
+	sockets    map[netip.Addr]*socket
+	failing    bool
+	retry      time.Time
+}
+
+// New returns a Prober that sends from a UDP port.
+func New(port uint16, logger logr.Logger) *Prober {
+	var seed [32]byte
+	// It never fails.
+	_, _ = crand.Read(seed[:])
+	return &Prober{
+		port: port, logger: logger, random: rand.New(rand.NewChaCha8(seed)),
+		changed: make(chan struct{}, 1), woken: make(chan struct{}, 1),
+		targets: map[forwarding.NodeID]*target{}, sockets: map[netip.Addr]*socket{},
+	}
+}
+
+// Want makes these the nodes to probe. The maps must not be changed afterwards.
+func (p *Prober) Want(want Want) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.want.equal(want) {
+		return
+	}
+	p.want = want
+	signal(p.woken)
+}
+
+// Changed receives a value when the verdict is another one.
+func (p *Prober) Changed() <-chan struct{} { return p.changed }
+
+// Verdict returns which nodes are down.
+func (p *Prober) Verdict() membership.Verdict {
+	if verdict := p.verdict.Load(); verdict != nil {
+		return *verdict
+	}
+	return membership.Verdict{}
+}
+
+// Counters returns what has been done.
+func (p *Prober) Counters() Counters {
+	return Counters{Sent: p.sent.Load(), Answered: p.answered.Load(), Discarded: p.discarded.Load()}
+}
+
+func signal(channel chan<- struct{}) {
+	select {
+	case channel <- struct{}{}:
+	default:
+	}
+}
+
+// Run probes until ctx is done.
+func (p *Prober) Run(ctx context.Context) error {
+	defer p.closeSockets()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-p.woken:
+			p.take(time.Now())
+			continue
+		case <-timer.C:
+		}
+		timer.Reset(p.step())
+	}
+}
+
+// take begins to work for what is wanted now.
+func (p *Prober) take(now time.Time) {
+	p.mu.Lock()
+	p.current = p.want
+	p.mu.Unlock()
+	next := make(map[forwarding.NodeID]*target, len(p.current.Targets))
+	for id, to := range p.current.Targets {
+		next[id] = p.targets[id]
+		if next[id] == nil || next[id].Target != to {
+			next[id] = &target{Target: to}
+		}
+	}
+	p.targets = next
+	p.order = slices.Sorted(maps.Keys(next))
+	p.membership.SetNodes(p.order)
+	p.open(now)
+}
+
+// open opens the sockets that are needed, and closes the others.
+func (p *Prober) open(now time.Time) {
+	needed := map[netip.Addr]bool{}
+	for _, to := range p.targets {
+		needed[to.Source] = true
+	}
+	for local, s := range p.sockets {
+		if !needed[local] {
+			_ = s.close()
+			delete(p.sockets, local)
+		}
+	}
+	var failure error
+	for local := range needed {
+		if p.sockets[local] != nil {
+			continue
+		}
+		s, err := openSocket(netip.AddrPortFrom(local, p.port))
+		if err != nil {
+			failure = err
+			continue
+		}
+		p.sockets[local] = s
+	}
+	if failed := failure != nil; failed != p.failing {
+		p.failing = failed
+		if failed {
+			p.logger.Error(failure, "Nodes are not watched; will try again", "after", reopen)
+		} else {
+			p.logger.Info("Nodes are watched")
+		}
+	}
+	p.retry = now.Add(reopen)
+}
+
+func (p *Prober) closeSockets() {
+	for _, s := range p.sockets {
+		_ = s.close()
+	}
+}
+
+// step probes the nodes whose turn it is, and returns after how long the next ones' is. The
+// answers that have come are taken first: this process may have been late, and not the nodes.
+func (p *Prober) step() time.Duration {
+	now := time.Now()
+	if p.failing && now.After(p.retry) {
+		p.open(now)
+	}
+	p.drain(now)
+	interval := membership.Interval(len(p.order))
+	slots := min(len(p.order)/together+1, int(interval/shortestSlot))
+	size := (len(p.order) + slots - 1) / slots
+	for range size {
+		if p.next >= len(p.order) {
+			break
+		}
+		p.probe(p.order[p.next], now)
+		p.next++
+	}
+	if p.next >= len(p.order) {
+		p.next = 0
+	}
+	p.judge(now)
+	return interval / time.Duration(slots)
+}
+
+func (p *Prober) probe(id forwarding.NodeID, now time.Time) {
+	to := p.targets[id]
+	s := p.sockets[to.Source]
+	if s == nil || len(p.current.Keys) == 0 {
+		return
+	}
+	m := message{kind: request, from: p.current.Self, to: id, nonce: p.random.Uint64()}
+	to.nonces[to.sent%remembered] = m.nonce
+	to.sent++
+	p.membership.Sent(id, now)
+	b := m.encode(p.current.Keys[0])
+	// A failure is as good as no answer: the kernel knows no way, or found no neighbour.
+	_ = s.send(to.Destination, b[:])
+	p.sent.Add(1)
+}
+
+// drain takes what has come.
+func (p *Prober) drain(now time.Time) {
+	var b [messageSize + 1]byte
+	for local, s := range p.sockets {
+		for range drainLimit {
+			n, from, ok := s.receive(b[:])
+			if !ok {
+				break
+			}
+			if p.isAnswer(b[:n], local, from, now) {
+				p.answered.Add(1)
+			} else {
+				p.discarded.Add(1)
+			}
+		}
+	}
+}
+
+// isAnswer takes a datagram in, and reports whether it answers a probe.
+func (p *Prober) isAnswer(b []byte, local netip.Addr, from netip.AddrPort, now time.Time) bool {
+	m, ok := decode(b, p.current.Keys)
+	if !ok || m.kind != answer || m.from != p.current.Self {
+		return false
+	}
+	to := p.targets[m.to]
+	if to == nil || from != netip.AddrPortFrom(to.Destination, Port) || local != to.Source {
+		return false
+	}
+	for later := range min(to.sent, remembered) {
+		if to.nonces[(to.sent-1-later)%remembered] == m.nonce {
+			p.membership.Answered(m.to, int(later), now)
+			return true
+		}
+	}
+	return false
+}
+
+// judge tells a verdict that is another one than before.
+func (p *Prober) judge(now time.Time) {
+	verdict := p.membership.Judge(now)
+	if before := p.Verdict(); verdict.Equal(before) {
+		return
+	}
+	p.verdict.Store(&verdict)
+	signal(p.changed)
+}

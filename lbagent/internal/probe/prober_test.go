@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/fib"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/membership"
+)
+
+const testPort = 47482
+
+// responder answers as the XDP program of a node does, on an address of the loopback.
+type responder struct {
+	id     forwarding.NodeID
+	socket *net.UDPConn
+	key    Key
+	// silent is true for a dead node, forged for one whose answers have no proof.
+	silent, forged atomic.Bool
+}
+
+func newResponder(t testing.TB, id forwarding.NodeID, key Key) *responder {
+	t.Helper()
+	socket, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 81, byte(id)), Port: Port})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &responder{id: id, socket: socket, key: key}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		r.run()
+	}()
+	t.Cleanup(func() {
+		_ = socket.Close()
+		<-stopped
+	})
+	return r
+}
+
+func (r *responder) run() {
+	b := make([]byte, 2*messageSize)
+	for {
+		n, from, err := r.socket.ReadFromUDPAddrPort(b)
+		if err != nil {
+			return
+		}
+		m, ok := decode(b[:n], []Key{r.key})
+		if !ok || m.kind != request || m.to != r.id || r.silent.Load() {
+			continue
+		}
+		m.kind = answer
+		key := r.key
+		if r.forged.Load() {
+			key[0] ^= 0x80
+		}
+		reply := m.encode(key)
+		_, _ = r.socket.WriteToUDPAddrPort(reply[:], from)
+	}
+}
+
+func target4(id int) fib.Target {
+	return fib.Target{Source: netip.MustParseAddr("127.0.81.1"), Destination: netip.AddrFrom4([4]byte{127, 0, 81, byte(id)})}
+}
+
+func startProber(t testing.TB, want Want) *Prober {
+	t.Helper()
+	p := New(testPort, logr.Discard())
+	p.Want(want)
+	ctx, stop := context.WithCancel(context.Background())
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		_ = p.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-stopped
+	})
+	return p
+}
+
+// await waits until a condition holds, and fails the test where it does not.
+func await(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within 20 s: %s", what)
+		}
+	}
+}
+
+func isDown(p *Prober, id forwarding.NodeID) bool {
+	_, found := p.Verdict().Down[id]
+	return found
+}
+
+// A node that falls silent is down, and so is one that cannot prove its answers; both come back.
+func TestProber(t *testing.T) {
+	keys := []Key{{1}, {2}}
+	want := Want{Self: 1, Targets: map[forwarding.NodeID]fib.Target{}, Keys: keys}
+	var nodes []*responder
+	for id := 2; id <= 6; id++ {
+		nodes = append(nodes, newResponder(t, forwarding.NodeID(id), keys[0]))
+		want.Targets[forwarding.NodeID(id)] = target4(id)
+	}
+	p := startProber(t, want)
+	await(t, "probes are answered", func() bool { return p.Counters().Answered > 20 })
+	if v := p.Verdict(); len(v.Down)+len(v.Held) > 0 {
+		t.Fatalf("all answer, and the verdict is %+v", v)
+	}
+	nodes[0].silent.Store(true)
+	await(t, "node 2 is down", func() bool { return isDown(p, 2) })
+	nodes[1].forged.Store(true)
+	await(t, "node 3 is down", func() bool { return isDown(p, 3) })
+	nodes[0].silent.Store(false)
+	nodes[1].forged.Store(false)
+	await(t, "both are back", func() bool { return len(p.Verdict().Down) == 0 })
+	for _, node := range nodes[:4] {
+		node.silent.Store(true)
+	}
+	await(t, "four of six are held", func() bool { return len(p.Verdict().Held) == 4 })
+	if down := p.Verdict().Down; len(down) > 0 {
+		t.Errorf("cut off, and %v are down", down)
+	}
+}
+
+// Answers count only with proof, from the address that was asked, to a probe that was sent.
+func TestOnlyAnswersCount(t *testing.T) {
+	p := New(testPort, logr.Discard())
+	key := Key{9}
+	p.Want(Want{Self: 1, Targets: map[forwarding.NodeID]fib.Target{2: target4(2)}, Keys: []Key{key}})
+	p.take(time.Now())
+	t.Cleanup(p.closeSockets)
+	p.probe(2, time.Now())
+	good := message{kind: answer, from: 1, to: 2, nonce: p.targets[2].nonces[0]}
+	local, from := target4(2).Source, netip.AddrPortFrom(target4(2).Destination, Port)
+	for name, c := range map[string]struct {
+		m     message
+		key   Key
+		local netip.Addr
+		from  netip.AddrPort
+		want  bool
+	}{
+		"other key":       {m: good, local: local, from: from},
+		"other address":   {m: good, key: key, local: local, from: netip.AddrPortFrom(local, Port)},
+		"other port":      {m: good, key: key, local: local, from: netip.AddrPortFrom(from.Addr(), 1)},
+		"other nonce":     {m: message{kind: answer, from: 1, to: 2, nonce: good.nonce + 1}, key: key, local: local, from: from},
+		"request":         {m: message{kind: request, from: 1, to: 2, nonce: good.nonce}, key: key, local: local, from: from},
+		"of another node": {m: message{kind: answer, from: 1, to: 3, nonce: good.nonce}, key: key, local: local, from: from},
+		"for another":     {m: message{kind: answer, from: 3, to: 2, nonce: good.nonce}, key: key, local: local, from: from},
+		"good":            {m: good, key: key, local: local, from: from, want: true},
+	} {
+		b := c.m.encode(c.key)
+		if got := p.isAnswer(b[:], c.local, c.from, time.Now()); got != c.want {
+			t.Errorf("%s: taken %t, want %t", name, got, c.want)
+		}
+	}
+	if b := good.encode(key); p.isAnswer(b[:messageSize-1], local, from, time.Now()) {
+		t.Error("a cut answer was taken")
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	b := message{kind: answer, from: 1, to: 2, nonce: 3}.encode(Key{1})
+	f.Add(b[:])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, ok := decode(b, []Key{{1}})
+		if again := m.encode(Key{1}); ok && string(again[8:]) != string(b[8:]) {
+			t.Errorf("%x decoded as %+v", b, m)
+		}
+	})
+}
+
+// BenchmarkRound is one probe to each of so many nodes, answered on the loopback.
+func BenchmarkRound(b *testing.B) {
+	for _, count := range []int{10, 200} {
+		b.Run(fmt.Sprint(count), func(b *testing.B) {
+			want := Want{Self: 1, Targets: map[forwarding.NodeID]fib.Target{}, Keys: []Key{{1}}}
+			for id := 2; id < 2+count; id++ {
+				newResponder(b, forwarding.NodeID(id), Key{1})
+				want.Targets[forwarding.NodeID(id)] = target4(id)
+			}
+			p := New(testPort, logr.Discard())
+			p.Want(want)
+			p.take(time.Now())
+			b.Cleanup(p.closeSockets)
+			for b.Loop() {
+				for _, id := range p.order {
+					p.probe(id, time.Now())
+				}
+				p.drain(time.Now())
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(p.Counters().Sent), "ns/probe")
+			b.ReportMetric(messageSize+8+20+14, "bytes/frame")
+			b.ReportMetric(float64(membership.Interval(count).Milliseconds()), "ms/interval")
+		})
+	}
+}

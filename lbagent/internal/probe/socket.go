@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// trafficClass is CS6, that of routing protocols.
+	trafficClass = 0xc0
+	// buffer has room for the answers of thousands of nodes.
+	buffer = 1 << 20
+)
+
+// socket is a UDP socket of one family at the node's own address. It never waits.
+type socket struct {
+	fd    int
+	local netip.AddrPort
+}
+
+func openSocket(local netip.AddrPort) (*socket, error) {
+	family := unix.AF_INET6
+	if local.Addr().Is4() {
+		family = unix.AF_INET
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open a socket for probes: %w", err)
+	}
+	s := &socket{fd: fd, local: local}
+	if err := s.setUp(family); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the socket for probes at %s: %w", local, err), s.close())
+	}
+	return s, nil
+}
+
+func (s *socket) setUp(family int) error {
+	// Both only help: without, answers may be late or lost in a large cluster.
+	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, buffer); err != nil {
+		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, buffer)
+	}
+	if family == unix.AF_INET {
+		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IP, unix.IP_TOS, trafficClass)
+	} else {
+		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, trafficClass)
+		if err := unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
+			return err
+		}
+		// Answers come without a checksum (RFC 6935): their tag covers them.
+		if err := unix.SetsockoptInt(s.fd, unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1); err != nil {
+			return err
+		}
+	}
+	return unix.Bind(s.fd, sockaddr(s.local))
+}
+
+func (s *socket) close() error { return unix.Close(s.fd) }
+
+func (s *socket) send(to netip.Addr, b []byte) error {
+	return unix.Sendto(s.fd, b, unix.MSG_DONTWAIT, sockaddr(netip.AddrPortFrom(to, Port)))
+}
+
+// receive returns the next datagram, or false where none waits.
+func (s *socket) receive(b []byte) (n int, from netip.AddrPort, ok bool) {
+	n, address, err := unix.Recvfrom(s.fd, b, unix.MSG_DONTWAIT)
+	if err != nil {
+		return 0, netip.AddrPort{}, false
+	}
+	switch a := address.(type) {
+	case *unix.SockaddrInet4:
+		from = netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
+	case *unix.SockaddrInet6:
+		from = netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
+	}
+	return n, from, true
+}
+
+func sockaddr(address netip.AddrPort) unix.Sockaddr {
+	if address.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(address.Port()), Addr: address.Addr().As4()}
+	}
+	return &unix.SockaddrInet6{Port: int(address.Port()), Addr: address.Addr().As16()}
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/fib"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/membership"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/probe"
+	"github.com/millrace-lb/millrace/lbagent/internal/status"
+)
+
+const (
+	// tellAfter is how long a node is down before the report tells it, and tellSpread over how
+	// long the reports of all nodes are spread: the death of one must not make a thousand
+	// others write at once.
+	tellAfter  = 30 * time.Second
+	tellSpread = 30 * time.Second
+)
+
+// prober says which nodes are down.
+type prober interface {
+	Want(want probe.Want)
+	Verdict() membership.Verdict
+}
+
+// noProber stands in where no node is asked.
+type noProber struct{}
+
+func (noProber) Want(probe.Want)             {}
+func (noProber) Verdict() membership.Verdict { return membership.Verdict{} }
+
+// watch is what the passes know of the other nodes.
+type watch struct {
+	prober prober
+	// setKeys has the data plane answer probes that these keys prove.
+	setKeys func(keys [][probe.KeySize]byte) error
+	logger  logr.Logger
+
+	verdict membership.Verdict
+	names   map[forwarding.NodeID]string
+}
+
+// see adds to the objects which nodes are down.
+func (w *watch) see(objects *model.Snapshot) *model.Snapshot {
+	if w == nil {
+		return objects
+	}
+	verdict := w.prober.Verdict()
+	w.log(verdict)
+	w.verdict = verdict
+	seen := *objects
+	seen.Down = make(map[forwarding.NodeID]bool, len(verdict.Down))
+	for id := range verdict.Down {
+		seen.Down[id] = true
+	}
+	return &seen
+}
+
+// log tells what changed. Names are those of the last pass.
+func (w *watch) log(verdict membership.Verdict) {
+	for id := range verdict.Down {
+		if _, before := w.verdict.Down[id]; !before {
+			w.logger.Info("Node is down: it gets no packets until it answers again", "peer", w.names[id])
+		}
+	}
+	for id := range w.verdict.Down {
+		if _, now := verdict.Down[id]; !now {
+			w.logger.Info("Node is not taken for down any more", "peer", w.names[id])
+		}
+	}
+	if verdict.CutOff() != w.verdict.CutOff() {
+		w.logger.Info("Half of the nodes at once do not answer: this node may be cut off, so none is taken for down",
+			"cutOff", verdict.CutOff(), "silent", len(verdict.Held))
+	}
+}
+
+// want has the nodes of a model watched, and this one answer them.
+func (w *watch) want(m *model.Model, tunnel forwarding.TunnelKeys) error {
+	if w == nil {
+		return nil
+	}
+	keys := probe.Keys(tunnel)
+	raw := make([][probe.KeySize]byte, 0, len(keys))
+	for _, key := range keys {
+		raw = append(raw, key)
+	}
+	if err := w.setKeys(raw); err != nil {
+		return err
+	}
+	nodes := make(map[forwarding.NodeID]forwarding.Node, len(m.Nodes))
+	w.names = make(map[forwarding.NodeID]string, len(m.Nodes))
+	for i := range m.Nodes {
+		w.names[m.Nodes[i].ID] = m.Nodes[i].Name
+		if m.Nodes[i].ID != m.Self.ID {
+			nodes[m.Nodes[i].ID] = m.Nodes[i].Node
+		}
+	}
+	want := probe.Want{Self: m.Self.ID, Keys: keys}
+	if m.Self.ID != 0 {
+		want.Targets = fib.Targets(m.Self, nodes)
+	}
+	w.prober.Want(want)
+	return nil
+}
+
+// observe returns what the report tells, and after how long there is more to tell; zero means
+// there is not.
+func (w *watch) observe(self forwarding.NodeID, now time.Time) (_ status.Watch, again time.Duration) {
+	if w == nil {
+		return status.Watch{}, 0
+	}
+	delay := tellAfter + tellSpread*time.Duration(self%64)/64
+	due := func(silent map[forwarding.NodeID]time.Time) (names []string) {
+		for _, id := range slices.Sorted(maps.Keys(silent)) {
+			if wait := silent[id].Add(delay).Sub(now); wait > 0 {
+				again = soonest(again, wait)
+				continue
+			}
+			names = append(names, w.names[id])
+		}
+		return names
+	}
+	return status.Watch{Down: due(w.verdict.Down), Held: due(w.verdict.Held)}, again
+}
+
+// reachable are the nodes without those that are down: the fast path is not to send to these.
+func reachable(nodes map[forwarding.NodeID]forwarding.Node) map[forwarding.NodeID]forwarding.Node {
+	up := make(map[forwarding.NodeID]forwarding.Node, len(nodes))
+	for id, node := range nodes {
+		if !node.Down {
+			up[id] = node
+		}
+	}
+	return up
+}
+
+// runWatch probes until ctx is done, and calls wake when the verdict is another one.
+func runWatch(ctx context.Context, p *probe.Prober, wake func()) error {
+	stopped := make(chan error, 1)
+	go func() { stopped <- p.Run(ctx) }()
+	err := forward(ctx, p.Changed(), wake)
+	<-stopped
+	return err
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/membership"
+	"github.com/millrace-lb/millrace/lbagent/internal/probe"
+)
+
+// judge is a prober with a verdict that the test gives.
+type judge struct {
+	verdict membership.Verdict
+	want    probe.Want
+}
+
+func (j *judge) Want(want probe.Want)        { j.want = want }
+func (j *judge) Verdict() membership.Verdict { return j.verdict }
+
+func watchBy(j *judge) *watch {
+	return &watch{prober: j, setKeys: func([][probe.KeySize]byte) error { return nil }, logger: logr.Discard()}
+}
+
+// rowsOf are how many rows of a node's tables each node has, and how many chains name it.
+func rowsOf(s *forwarding.State) (rows, chains map[forwarding.NodeID]int) {
+	rows, chains = map[forwarding.NodeID]int{}, map[forwarding.NodeID]int{}
+	for _, table := range s.NodeTables {
+		for _, row := range table {
+			rows[row.Primary]++
+			for _, node := range row.Chain {
+				if node != 0 {
+					chains[node]++
+				}
+			}
+		}
+	}
+	return rows, chains
+}
+
+// The rows of a node that is down go to the others at once, it is asked for no flow, and its
+// endpoints come back with it. It stays a node whose packets are taken, and is probed on.
+func TestNodeDown(t *testing.T) {
+	n := newNode(t)
+	objects := cluster()
+	addService(objects, 1, false, 2, 2)
+	l := newLoop(n, objects)
+	j := &judge{}
+	l.watch = watchBy(j)
+	mustPass(t, l, start)
+	if rows, _ := rowsOf(n.state); rows[2] == 0 || len(j.want.Targets) != 1 || j.want.Self != 1 {
+		t.Fatalf("rows %v, probed %+v", rows, j.want)
+	}
+	j.verdict = membership.Verdict{Down: map[forwarding.NodeID]time.Time{2: start}}
+	again := mustPass(t, l, start)
+	rows, chains := rowsOf(n.state)
+	if rows[2] != 0 || chains[2] != 0 || rows[1] != forwarding.Rows {
+		t.Errorf("rows %v, chains %v, want nothing of node 2", rows, chains)
+	}
+	if node, found := n.state.Nodes[2]; !found || !node.Down {
+		t.Errorf("node 2 is %+v, want it down", node)
+	}
+	if len(n.targets) != 0 || len(j.want.Targets) != 1 {
+		t.Errorf("hops to %v, probes to %v; want none, and one", n.targets, j.want.Targets)
+	}
+	if !n.routes[vipOf(1)] {
+		t.Error("the VIP is not announced any more, though pods of this node serve it")
+	}
+	if len(n.observation.Watch.Down) != 0 || again < tellAfter || again > tellAfter+tellSpread {
+		t.Errorf("told at once: %+v; again in %s", n.observation.Watch, again)
+	}
+	mustPass(t, l, start.Add(again))
+	if !slices.Equal(n.observation.Watch.Down, []string{otherNode}) {
+		t.Errorf("told are %v", n.observation.Watch.Down)
+	}
+	j.verdict = membership.Verdict{}
+	mustPass(t, l, start.Add(again))
+	if rows, _ := rowsOf(n.state); rows[2] == 0 || n.state.Nodes[2].Down || len(n.targets) != 1 {
+		t.Errorf("rows %v, node %+v after its return", rows, n.state.Nodes[2])
+	}
+	if len(n.observation.Watch.Down) != 0 {
+		t.Errorf("told are %v", n.observation.Watch.Down)
+	}
+}
+
+// All pods were on the node that died: clients are refused, and the route goes.
+func TestNodeDownWithAllPods(t *testing.T) {
+	n := newNode(t)
+	objects := cluster()
+	addService(objects, 1, false, 0, 2)
+	l := newLoop(n, objects)
+	j := &judge{}
+	l.watch = watchBy(j)
+	mustPass(t, l, start)
+	if !n.routes[vipOf(1)] {
+		t.Fatal("not announced")
+	}
+	j.verdict = membership.Verdict{Down: map[forwarding.NodeID]time.Time{2: start}}
+	mustPass(t, l, start)
+	for key, frontend := range n.state.Frontends {
+		if !frontend.Refuses || n.routes[key.VIP] {
+			t.Errorf("%s: refuses %t, announced %t", key, frontend.Refuses, n.routes[key.VIP])
+		}
+	}
+}
+
+// While this node may be cut off, nothing is withdrawn.
+func TestCutOff(t *testing.T) {
+	n := newNode(t)
+	objects := cluster()
+	addService(objects, 1, false, 2, 2)
+	l := newLoop(n, objects)
+	j := &judge{}
+	l.watch = watchBy(j)
+	mustPass(t, l, start)
+	before := n.state.Clone()
+	j.verdict = membership.Verdict{Held: map[forwarding.NodeID]time.Time{2: start}}
+	n.steps = nil
+	mustPass(t, l, start.Add(tellAfter+tellSpread))
+	if rows, _ := rowsOf(n.state); rows[2] == 0 || len(n.state.Nodes) != len(before.Nodes) || !n.routes[vipOf(1)] {
+		t.Errorf("rows %v, steps %v", rows, n.steps)
+	}
+	if !slices.Equal(n.observation.Watch.Held, []string{otherNode}) {
+		t.Errorf("told are %+v", n.observation.Watch)
+	}
+}

@@ -142,8 +142,13 @@ func (c *Cache) lock(ctx context.Context, name string) (unlock func(), err error
 func (c *Cache) build(ctx context.Context, target Target, output string) error {
 	start := time.Now()
 	c.progress("%s: building from %s; the first time takes minutes", target.Name, target.Dir)
+	directory, err := c.prepare(ctx, target, output)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(filepath.Join(output, workDir))
 	command := exec.CommandContext(ctx, "go", target.arguments(output)...)
-	command.Dir = filepath.Join(c.root, target.Dir)
+	command.Dir = directory
 	command.Env = append(os.Environ(), target.environment()...)
 	// A killed lab takes the build with it.
 	command.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
@@ -160,6 +165,31 @@ func (c *Cache) build(ctx context.Context, target Target, output string) error {
 	}
 	c.progress("%s: built in %s", target.Name, time.Since(start).Round(time.Second))
 	return nil
+}
+
+// workDir is where a script prepares what is to be built, within the output.
+const workDir = ".work"
+
+// prepare runs a target's script, and returns the directory to build in.
+func (c *Cache) prepare(ctx context.Context, target Target, output string) (string, error) {
+	directory := filepath.Join(c.root, target.Dir)
+	if target.Prepare == "" {
+		return directory, nil
+	}
+	work := filepath.Join(output, workDir)
+	if err := os.Mkdir(work, 0o755); err != nil {
+		return "", fmt.Errorf("prepare %s: %w", target.Name, err)
+	}
+	command := exec.CommandContext(ctx, "/bin/sh", target.Prepare, work, output)
+	command.Dir = directory
+	command.Env = append(os.Environ(), target.environment()...)
+	if out, err := command.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("run %s of %s in %s: %w\n%s", target.Prepare, target.Name, directory, err, out)
+	}
+	if _, err := os.Stat(filepath.Join(work, "go.mod")); err == nil {
+		return work, nil
+	}
+	return directory, nil
 }
 
 // reportInterval is how often a long build tells how far it is.

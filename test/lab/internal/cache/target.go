@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io/fs"
+	"path"
 	"runtime"
 	"slices"
 	"strings"
@@ -25,6 +26,10 @@ type Target struct {
 	CGO     bool
 	Tags    []string
 	LDFlags []string
+	// Prepare is a shell script in Dir that runs first, with two directories as arguments. What it
+	// puts into the second goes with the programs. If it makes a module of the first, the
+	// programs are built there. It is empty where nothing is to be prepared.
+	Prepare string
 }
 
 // Targets are all programs that the lab runs and that are not its own.
@@ -91,6 +96,27 @@ func CNI(name string) []Target {
 			Tags:    []string{"netgo", "osusergo"},
 			LDFlags: []string{"-linkmode external", "-extldflags -static"},
 		}}
+	case "calico":
+		const calico = "github.com/projectcalico/calico/"
+		return []Target{{
+			Name: name,
+			Dir:  "hack/lab/calico",
+			// The one with the plugins' names, and the daemons.
+			Packages: []string{calico + "cni-plugin/cmd/calico", calico + "node/cmd/calico-node"},
+			// Felix ends without libbpf where it finds a BPF file system.
+			CGO:     true,
+			Prepare: "prepare.sh",
+		}}
+	case "cilium":
+		const cilium = "github.com/cilium/cilium/"
+		return []Target{{
+			Name:     name,
+			Dir:      "hack/lab/cilium",
+			Packages: []string{cilium + "cilium-dbg", cilium + "daemon", cilium + "operator", cilium + "plugins/cilium-cni"},
+			Tags:     []string{"osusergo", "ipam_provider_operator"},
+			LDFlags:  []string{"-X " + cilium + "pkg/version.ciliumVersion=1.18.4"},
+			Prepare:  "prepare.sh",
+		}}
 	}
 	return nil
 }
@@ -136,7 +162,7 @@ func (t Target) Key(root fs.FS, goVersion string) (string, error) {
 		if err != nil {
 			return err
 		}
-		if !entry.IsDir() && (isSource(name) || t.Test && strings.HasSuffix(name, "_test.go")) {
+		if !entry.IsDir() && (isSource(name) || t.isOwn(name)) {
 			files = append(files, name)
 		}
 		return nil
@@ -156,6 +182,11 @@ func (t Target) Key(root fs.FS, goVersion string) (string, error) {
 		}
 	}
 	return hex.EncodeToString(hash.Sum(nil))[:16], nil
+}
+
+// isOwn reports whether a file counts because of what is built: tests, and what prepares it.
+func (t Target) isOwn(name string) bool {
+	return t.Test && strings.HasSuffix(name, "_test.go") || t.Prepare != "" && name == path.Join(t.Dir, t.Prepare)
 }
 
 func isSource(name string) bool {

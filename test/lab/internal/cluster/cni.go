@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"strings"
 	"time"
 
 	"github.com/millrace-lb/millrace/test/lab/internal/config"
@@ -18,18 +19,21 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/topology"
 )
 
+// kindsTimeout bounds the wait until the API server serves kinds that were just defined.
+const kindsTimeout = time.Minute
+
 // introduceCNI gives the cluster what the daemons of its CNI wait for: their rights, and
 // each node's pod networks.
 func (l *Lab) introduceCNI(ctx context.Context) error {
-	manifests, err := l.Manifests()
+	paths, files, err := l.Manifests()
 	if err != nil {
 		return err
 	}
-	if err := writeFiles(manifests, 0o644); err != nil {
+	if err := writeFiles(files, 0o644); err != nil {
 		return err
 	}
-	for _, manifest := range manifests {
-		if err := l.apply(ctx, manifest.Path); err != nil {
+	for _, path := range paths {
+		if err := l.apply(ctx, path); err != nil {
 			return err
 		}
 	}
@@ -48,9 +52,26 @@ func (l *Lab) introduceCNI(ctx context.Context) error {
 	return nil
 }
 
-// apply creates the objects of a manifest.
+// apply creates the objects of a manifest. Their kinds may be ones that the API server does not
+// serve yet.
 func (l *Lab) apply(ctx context.Context, path string) error {
-	command := exec.CommandContext(ctx, l.Kubernetes(), "kubectl", "apply", "-f", path)
+	ctx, cancel := context.WithTimeout(ctx, kindsTimeout)
+	defer cancel()
+	for {
+		err := l.applyOnce(ctx, path)
+		if err == nil || !strings.Contains(err.Error(), "no matches for kind") {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pollInterval):
+		}
+	}
+}
+
+func (l *Lab) applyOnce(ctx context.Context, path string) error {
+	command := exec.CommandContext(ctx, l.Kubernetes(), "kubectl", "apply", "--server-side", "-f", path)
 	command.Env = append(os.Environ(), "KUBECONFIG="+l.Kubeconfig(config.Admin), "KUBERC=off")
 	var output bytes.Buffer
 	command.Stdout, command.Stderr = &output, &output

@@ -77,8 +77,8 @@ func parseState(content []byte) (state, error) {
 
 func newLab(dir string, saved state) (*Lab, error) {
 	build := topology.New
-	if saved.CNI.Overlay() {
-		build = topology.NewOverlay
+	if saved.CNI.OwnRoutes() {
+		build = topology.NewRouted
 	}
 	plan, err := build(saved.Nodes, saved.Routers)
 	if err != nil {

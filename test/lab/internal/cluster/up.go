@@ -51,7 +51,7 @@ func Build(ctx context.Context, root string, cni config.CNI, progress Progress) 
 		return nil, "", err
 	}
 	programs := map[string]string{}
-	for _, target := range slices.Concat(cache.Targets(), cache.CNI(string(cni))) {
+	for _, target := range slices.Concat(cache.Targets(), cache.CNI(cni.Project())) {
 		if programs[target.Name], err = store.Ensure(ctx, target); err != nil {
 			return nil, "", err
 		}

@@ -21,10 +21,17 @@ const (
 	PTP CNI = "ptp"
 	// Flannel is VXLAN with masquerading by iptables.
 	Flannel CNI = "flannel"
+	// Calico is VXLAN with masquerading and policies by iptables.
+	Calico CNI = "calico"
+	// Cilium has programs at the pods' links, beside kube-proxy, and masquerades by iptables.
+	Cilium CNI = "cilium"
+	// CiliumKPR is Cilium in place of kube-proxy (its kube-proxy replacement), which
+	// masquerades by BPF.
+	CiliumKPR CNI = "cilium-kpr"
 )
 
 // CNIs are all of them; the first is the default.
-func CNIs() []CNI { return []CNI{PTP, Flannel} }
+func CNIs() []CNI { return []CNI{PTP, Flannel, Calico, Cilium, CiliumKPR} }
 
 // ProxyModes are those of kube-proxy; the first is the default.
 func ProxyModes() []string { return []string{"nftables", "iptables"} }
@@ -46,43 +53,65 @@ func CNINames() string {
 	return strings.Join(names, ", ")
 }
 
-// Overlay reports whether the CNI itself carries packets between the nodes' pods.
-func (c CNI) Overlay() bool { return c != PTP }
+// Project is whose programs the CNI is: the name of their target in the cache, and of the
+// identity of its daemons. It is empty where no daemon runs.
+func (c CNI) Project() string {
+	switch c {
+	case PTP:
+		return ""
+	case CiliumKPR:
+		return string(Cilium)
+	}
+	return string(c)
+}
 
-// ownIdentity reports whether the CNI runs a daemon that asks the API server.
-func (c CNI) ownIdentity() bool { return c != PTP }
+// OwnRoutes reports whether the CNI itself leads packets to the pods of other nodes.
+func (c CNI) OwnRoutes() bool { return c != PTP }
 
 // NeedsPodCIDRs reports whether the CNI takes a node's pod networks from the Node.
-func (c CNI) NeedsPodCIDRs() bool { return c == Flannel }
+func (c CNI) NeedsPodCIDRs() bool { return slices.Contains([]CNI{Flannel, Cilium, CiliumKPR}, c) }
 
-// Tools are the programs of the machine that the CNI's daemon calls.
+// ReplacesProxy reports whether the CNI stands in for kube-proxy.
+func (c CNI) ReplacesProxy() bool { return c == CiliumKPR }
+
+// Tools are the programs of the machine that building the CNI takes, and that its daemon calls.
 func (c CNI) Tools() []string {
-	if c == Flannel {
-		return []string{"iptables", "ip6tables"}
+	tools := []string{"iptables", "ip6tables"}
+	switch c.Project() {
+	case "":
+		return nil
+	case string(Calico):
+		return append(tools, "make", "ipset")
+	case string(Cilium):
+		return append(tools, "ipset", "clang-19")
 	}
-	return nil
+	return tools
 }
 
 // cniBinaries returns the directories of the plugins that containerd runs.
 func (l Lab) cniBinaries() []string {
 	directories := []string{l.Programs["cni"]}
-	if own, ok := l.Programs[string(l.CNI)]; ok {
+	if own, ok := l.Programs[l.CNI.Project()]; ok {
 		directories = append(directories, own)
 	}
 	return directories
 }
 
-// cniFiles returns the files of a node for its CNI.
+// cniProgram returns a program of the CNI.
+func (l Lab) cniProgram(name string) string {
+	return filepath.Join(l.Programs[l.CNI.Project()], name)
+}
+
+// cniFiles returns the files of a node for its CNI. Those of a daemon that is to be awaited lie
+// where containerd waits for the finished one, so that the directory is there.
 func (l Lab) cniFiles(host topology.Host) []templateFile {
-	switch l.CNI {
-	case Flannel:
-		return []templateFile{
-			{"flannel.json", "flannel.json", map[string]any{"PodsV4": topology.PodsV4, "PodsV6": topology.PodsV6}},
-			// It lies where containerd waits for the finished one, so that the directory is there.
-			{"cni/flannel.conflist.in", "flannel.conflist", map[string]any{
-				"PodCIDRs": host.PodCIDRs, "PodsV4": topology.PodsV4, "PodsV6": topology.PodsV6,
-			}},
-		}
+	switch l.CNI.Project() {
+	case string(Flannel):
+		return l.flannelFiles(host)
+	case string(Calico):
+		return l.calicoFiles(host)
+	case string(Cilium):
+		return ciliumFiles()
 	default:
 		return []templateFile{{
 			"cni/10-pods.conflist", "pods.conflist", map[string]any{"PodCIDRs": host.PodCIDRs, "MTU": l.MTU},
@@ -92,42 +121,51 @@ func (l Lab) cniFiles(host topology.Host) []templateFile {
 
 // cniServices returns what a node runs for its CNI, when the API server is ready.
 func (l Lab) cniServices(spec machine.Spec, host topology.Host, ready *machine.Probe) []machine.Service {
-	if l.CNI != Flannel {
-		return nil
+	switch l.CNI.Project() {
+	case string(Flannel):
+		return l.flannelServices(spec, host, ready)
+	case string(Calico):
+		return l.calicoServices(spec, host, ready)
+	case string(Cilium):
+		return l.ciliumServices(spec, host, ready)
 	}
-	const subnetFile = "/run/flannel/subnet.env"
-	daemon := machine.Service{
-		Name:  "flannel",
-		Until: ready,
-		Command: []string{
-			"env", "NODE_NAME=" + host.Name,
-			filepath.Join(l.Programs[string(Flannel)], "flannel"),
-			"--kube-subnet-mgr",
-			"--kubeconfig-file=" + l.Kubeconfig(string(Flannel)),
-			"--iface=" + host.Interfaces[0].Name,
-			"--ip-masq",
-			"--net-config-path=" + filepath.Join(spec.Dir, "flannel.json"),
-			"--subnet-file=" + subnetFile,
-		},
-	}
-	// It fails, and runs again, until the daemon has written the file. One rename gives the
-	// whole configuration to containerd.
-	conf := filepath.Join(spec.Dir, "cni")
-	script := `. "$1"; sed "s/@MTU@/$FLANNEL_MTU/" "$2/flannel.conflist.in" > "$2/.draft"; mv "$2/.draft" "$2/10-flannel.conflist"`
-	configure := machine.Service{
-		Name:    "cni",
-		Once:    true,
-		Command: []string{"/bin/sh", "-ec", script, "sh", subnetFile, conf},
-	}
-	return []machine.Service{daemon, configure}
+	return nil
 }
 
-// Manifests returns the names and contents of what a CNI needs in the cluster before its
-// daemons start: the rights of their identity.
-func (l Lab) Manifests() ([]File, error) {
-	if l.CNI != Flannel {
-		return nil, nil
+// publish returns a service that makes the CNI's configuration by a shell script, which writes
+// it to "$draft". It fails, and runs again, until the daemon is that far. One rename gives the
+// whole to containerd: it once missed a file that it saw grow.
+func publish(spec machine.Spec, name, script string, arguments ...string) machine.Service {
+	directory := filepath.Join(spec.Dir, "cni")
+	whole := fmt.Sprintf("draft=%s/.draft; %s; mv \"$draft\" %s/10-%s.conflist", directory, script, directory, name)
+	return machine.Service{
+		Name:    "cni",
+		Once:    true,
+		Command: append([]string{"/bin/sh", "-ec", whole, "sh"}, arguments...),
 	}
-	file, err := render(filepath.Join(l.State, "manifests", "flannel-rbac.yaml"), "flannel-rbac.yaml", nil)
-	return []File{file}, err
+}
+
+// Manifests returns what a CNI needs in the cluster before its daemons start, in order: files
+// to write, and paths of manifests that its programs brought.
+func (l Lab) Manifests() (paths []string, files []File, err error) {
+	project := l.CNI.Project()
+	if project == "" {
+		return nil, nil, nil
+	}
+	manifests := []templateFile{{path: project + "-rbac.yaml", name: project + "-rbac.yaml"}}
+	if project == string(Calico) {
+		paths = append(paths, l.cniProgram("crds.yaml"))
+		manifests = append(manifests, templateFile{"calico-pools.yaml", "calico-pools.yaml", map[string]any{
+			"Nodes": l.Topology.WithRole(topology.RoleNode),
+		}})
+	}
+	for _, manifest := range manifests {
+		file, err := render(filepath.Join(l.State, "manifests", manifest.path), manifest.name, manifest.values)
+		if err != nil {
+			return nil, nil, err
+		}
+		files = append(files, file)
+		paths = append(paths, file.Path)
+	}
+	return paths, files, nil
 }

@@ -42,12 +42,12 @@ func testLab(t *testing.T) Lab {
 func testLabOf(t *testing.T, cni CNI) Lab {
 	t.Helper()
 	lab := testLab(t)
-	plan, err := topology.NewOverlay(2, 2)
+	plan, err := topology.NewRouted(2, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
 	lab.Topology, lab.CNI = plan, cni
-	lab.Programs[string(cni)] = "/" + string(cni)
+	lab.Programs[cni.Project()] = "/" + cni.Project()
 	return lab
 }
 
@@ -92,9 +92,14 @@ func TestCNIs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			manifests, err := lab.Manifests()
+			paths, manifests, err := lab.Manifests()
 			if err != nil {
 				t.Fatal(err)
+			}
+			for _, manifest := range manifests {
+				if !slices.Contains(paths, manifest.Path) {
+					t.Errorf("%s is written and not applied", manifest.Path)
+				}
 			}
 			compare(t, string(cni), machineText(t, spec, append(files, manifests...)))
 		})

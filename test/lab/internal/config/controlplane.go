@@ -45,8 +45,8 @@ func (l Lab) Identities() []pki.Identity {
 			},
 		},
 	}
-	if l.CNI.ownIdentity() {
-		identities = append(identities, pki.Identity{Name: string(l.CNI), User: string(l.CNI)})
+	if project := l.CNI.Project(); project != "" {
+		identities = append(identities, pki.Identity{Name: project, User: project})
 	}
 	for _, node := range l.Topology.WithRole(topology.RoleNode) {
 		identities = append(identities, pki.Identity{

@@ -4,6 +4,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 
 	"github.com/millrace-lb/millrace/test/lab/internal/machine"
@@ -31,7 +32,7 @@ func HiddenFolders() []string {
 	return directories
 }
 
-// node runs containerd, the kubelet and kube-proxy.
+// node runs containerd, the kubelet, kube-proxy and the daemons of the CNI.
 func (l Lab) node(spec machine.Spec, host topology.Host) (machine.Spec, []File, error) {
 	spec.Path = l.Programs["containerd"] + ":" + l.Programs["runc"] + ":" + systemPath
 	spec.Cgroup = NamespacePrefix + host.Name
@@ -45,6 +46,9 @@ func (l Lab) node(spec machine.Spec, host topology.Host) (machine.Spec, []File, 
 		"kernel/panic_on_oops":      "1",
 		"kernel/keys/root_maxkeys":  "1000000",
 		"kernel/keys/root_maxbytes": "25000000",
+	}
+	if l.CNI.Project() == string(Cilium) {
+		maps.Copy(spec.ShadowSysctls, ciliumSysctls())
 	}
 	spec.Services = l.nodeServices(spec, host)
 	files, err := l.nodeFiles(spec, host)
@@ -81,7 +85,9 @@ func (l Lab) nodeServices(spec machine.Spec, host topology.Host) []machine.Servi
 				"--v=2",
 			},
 		},
-		{
+	}
+	if !l.CNI.ReplacesProxy() {
+		services = append(services, machine.Service{
 			Name:  "kube-proxy",
 			Until: ready,
 			Command: []string{
@@ -90,7 +96,7 @@ func (l Lab) nodeServices(spec machine.Spec, host topology.Host) []machine.Servi
 				"--hostname-override=" + host.Name,
 				"--v=2",
 			},
-		},
+		})
 	}
 	return append(services, l.cniServices(spec, host, ready)...)
 }

@@ -11,8 +11,8 @@ import (
 
 type planner struct {
 	nodes, routers int
-	// overlay reports whether the CNI itself carries packets between the nodes' pods.
-	overlay bool
+	// ownRoutes reports whether the CNI itself leads packets to the pods of other nodes.
+	ownRoutes bool
 }
 
 func (p planner) client() Host {
@@ -65,11 +65,11 @@ func (p planner) node(n int) Host {
 		Sysctls:    append(commonSysctls(), forwardingSysctls()...),
 		PodCIDRs:   podCIDRs(n),
 	}
-	if p.overlay {
+	if p.ownRoutes {
 		host.Sysctls = append(host.Sysctls, strictSourceSysctls()...)
 	}
 	for other := 1; other <= p.nodes; other++ {
-		if other != n && !p.overlay {
+		if other != n && !p.ownRoutes {
 			host.Routes = append(host.Routes, podRoutes(other)...)
 		}
 	}

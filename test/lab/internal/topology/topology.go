@@ -124,18 +124,18 @@ type Topology struct {
 // nodes' pods.
 func New(nodes, routers int) (Topology, error) { return plan(nodes, routers, false) }
 
-// NewOverlay plans a lab whose CNI carries packets between the nodes' pods. Its nodes also
+// NewRouted plans a lab whose CNI leads packets to the pods of other nodes. Its nodes also
 // check sources strictly.
-func NewOverlay(nodes, routers int) (Topology, error) { return plan(nodes, routers, true) }
+func NewRouted(nodes, routers int) (Topology, error) { return plan(nodes, routers, true) }
 
-func plan(nodes, routers int, overlay bool) (Topology, error) {
+func plan(nodes, routers int, ownRoutes bool) (Topology, error) {
 	if nodes < 1 || nodes > MaxNodes {
 		return Topology{}, fmt.Errorf("number of nodes is %d: want 1 to %d", nodes, MaxNodes)
 	}
 	if routers < 1 || routers > MaxRouters {
 		return Topology{}, fmt.Errorf("number of routers is %d: want 1 to %d", routers, MaxRouters)
 	}
-	plan := planner{nodes: nodes, routers: routers, overlay: overlay}
+	plan := planner{nodes: nodes, routers: routers, ownRoutes: ownRoutes}
 	hosts := []Host{plan.client()}
 	for r := 1; r <= routers; r++ {
 		hosts = append(hosts, plan.router(r))

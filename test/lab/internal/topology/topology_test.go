@@ -137,7 +137,7 @@ func TestRoutes(t *testing.T) {
 
 // The CNI of an overlay makes the routes between pods itself.
 func TestOverlay(t *testing.T) {
-	plan, err := NewOverlay(3, 1)
+	plan, err := NewRouted(3, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

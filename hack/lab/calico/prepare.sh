@@ -1,0 +1,25 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# prepare.sh WORK OUTPUT: makes a module in WORK that builds Calico from a copy of its sources,
+# and puts its definitions and the other name of its plugin into OUTPUT.
+set -eu
+
+go mod download github.com/projectcalico/calico
+module=$(go list -m -f '{{.Dir}}' github.com/projectcalico/calico)
+cp -r "$module" "$1/calico"
+chmod -R u+w "$1/calico"
+cp go.mod go.sum "$1/"
+(cd "$1" && go mod edit -replace github.com/projectcalico/calico=./calico)
+
+# The API of the version that can be had has types for these constants.
+sed -i '/^func validateIptablesBackend/,/^}/ s/api\.\(IptablesBackend[A-Za-z]*\)/string(api.\1)/g' \
+	"$1/calico/libcalico-go/lib/validator/v3/validator.go"
+
+# Its Go code links a libbpf of its own, which lies below it.
+libbpf=$1/calico/felix/bpf-gpl/include/libbpf/src
+mkdir -p "$libbpf/$(go env GOARCH)"
+make -s -C "$libbpf" BUILD_STATIC_ONLY=1 OBJDIR="$(go env GOARCH)"
+
+cp "$module/manifests/crds.yaml" "$2/crds.yaml"
+chmod u+w "$2/crds.yaml"
+ln -s calico "$2/calico-ipam"

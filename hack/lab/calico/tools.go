@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build tools
+
+// Package tools pins Calico.
+package tools
+
+import (
+	_ "github.com/projectcalico/calico/cni-plugin/cmd/calico"
+	_ "github.com/projectcalico/calico/node/cmd/calico-node"
+)

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build tools
+
+// Package tools pins Cilium.
+package tools
+
+import (
+	_ "github.com/cilium/cilium/cilium-dbg"
+	_ "github.com/cilium/cilium/daemon"
+	_ "github.com/cilium/cilium/operator"
+	_ "github.com/cilium/cilium/plugins/cilium-cni"
+)

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"path/filepath"
+
+	"github.com/millrace-lb/millrace/test/lab/internal/machine"
+	"github.com/millrace-lb/millrace/test/lab/internal/topology"
+)
+
+func (l Lab) calicoFiles(host topology.Host) []templateFile {
+	return []templateFile{{"cni/calico.conflist.in", "calico.conflist", map[string]any{
+		"Node": host.Name, "Kubeconfig": l.Kubeconfig(string(Calico)),
+	}}}
+}
+
+// calicoServices run the parts of calico-node that its image would run, without those of BGP.
+func (l Lab) calicoServices(spec machine.Spec, host topology.Host, ready *machine.Probe) []machine.Service {
+	iface := "interface=" + host.Interfaces[0].Name
+	environment := []string{
+		"env",
+		"DATASTORE_TYPE=kubernetes",
+		"KUBECONFIG=" + l.Kubeconfig(string(Calico)),
+		"NODENAME=" + host.Name,
+		"CALICO_NETWORKING_BACKEND=vxlan",
+		"IP=autodetect", "IP_AUTODETECTION_METHOD=" + iface,
+		"IP6=autodetect", "IP6_AUTODETECTION_METHOD=" + iface,
+		"NO_DEFAULT_POOLS=true",
+		"FELIX_DATASTORETYPE=kubernetes",
+		"FELIX_FELIXHOSTNAME=" + host.Name,
+		"FELIX_IPV6SUPPORT=true",
+		"FELIX_IPTABLESBACKEND=NFT",
+		"FELIX_DEFAULTENDPOINTTOHOSTACTION=ACCEPT",
+		"FELIX_USAGEREPORTINGENABLED=false",
+		"FELIX_LOGSEVERITYSCREEN=Info",
+		"FELIX_LOGFILEPATH=none",
+	}
+	run := func(part string) machine.Service {
+		command := append(environment[:len(environment):len(environment)], l.cniProgram("calico-node"), "-"+part)
+		return machine.Service{Name: "calico-" + part, Command: command, After: []string{"calico-startup"}}
+	}
+	startup := run("startup")
+	startup.Once, startup.Until, startup.After = true, ready, nil
+	configure := publish(spec, "calico", `cp "$1" "$draft"`, filepath.Join(spec.Dir, "cni", "calico.conflist.in"))
+	configure.After = []string{"calico-startup"}
+	return []machine.Service{startup, run("allocate-tunnel-addrs"), run("monitor-addresses"), run("felix"), configure}
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/millrace-lb/millrace/test/lab/internal/machine"
+	"github.com/millrace-lb/millrace/test/lab/internal/topology"
+)
+
+func ciliumFiles() []templateFile {
+	// Nothing but a reason for the directory to be there.
+	return []templateFile{{"cni/README", "cilium-readme", nil}}
+}
+
+// ciliumServices run Cilium's agent, and on the first node its operator. The agent waits for
+// the definitions that the operator makes.
+func (l Lab) ciliumServices(spec machine.Spec, host topology.Host, ready *machine.Probe) []machine.Service {
+	const (
+		sources = "/var/lib/cilium/bpf"
+		tools   = "/run/cilium/bin"
+		written = "/run/cilium/cni/05-cilium.conflist"
+	)
+	kubeconfig := l.Kubeconfig(string(Cilium))
+	var services []machine.Service
+	if host.Name == l.Topology.WithRole(topology.RoleNode)[0].Name {
+		services = append(services, machine.Service{
+			Name:  "cilium-operator",
+			Until: ready,
+			Command: []string{
+				l.cniProgram("operator"),
+				"--k8s-kubeconfig-path=" + kubeconfig,
+				"--ipam=kubernetes",
+				"--unmanaged-pod-watcher-interval=0",
+			},
+		})
+	}
+	// The agent writes headers among its sources, and compiles them by a program named clang.
+	prepare := machine.Service{
+		Name: "cilium-sources",
+		Once: true,
+		Command: []string{
+			"/bin/sh", "-ec", `mkdir -p "$2" "$3" "${4%/*}"; cp -r "$1/." "$2"; ln -sf "$(command -v clang-19)" "$3/clang"`,
+			"sh", l.cniProgram("bpf"), sources, tools, written,
+		},
+	}
+	agent := machine.Service{
+		Name:  "cilium",
+		After: []string{prepare.Name},
+		Until: ready,
+		Command: slices.Concat([]string{
+			"env", "K8S_NODE_NAME=" + host.Name, "PATH=" + tools + ":" + spec.Path,
+			l.cniProgram("daemon"),
+			"--k8s-kubeconfig-path=" + kubeconfig,
+			"--k8s-api-server-urls=" + l.Server(),
+			"--ipam=kubernetes",
+			"--identity-allocation-mode=crd",
+			"--devices=" + host.Interfaces[0].Name,
+			"--datapath-mode=veth",
+			"--enable-ipv4", "--enable-ipv6",
+			"--enable-l7-proxy=false", "--enable-hubble=false",
+			"--enable-health-checking=false", "--enable-endpoint-health-checking=false",
+			"--cni-exclusive=false",
+			"--write-cni-conf-when-ready=" + written,
+			// A node sees the machine's BPF file system below its own, and the agent ends where
+			// it finds two at one place.
+			"--bpf-root=/run/cilium/bpffs",
+			"--cgroup-root=/run/cilium/cgroupv2",
+		}, l.ciliumDatapath()),
+	}
+	return append(services, prepare, agent, publish(spec, "cilium", `cp "$1" "$draft"`, written))
+}
+
+// ciliumDatapath returns what differs between the ways to run Cilium. The nodes share a link,
+// so that pods need no tunnel.
+func (l Lab) ciliumDatapath() []string {
+	flags := []string{
+		"--routing-mode=native", "--auto-direct-node-routes",
+		fmt.Sprintf("--ipv4-native-routing-cidr=%s", topology.PodsV4),
+		fmt.Sprintf("--ipv6-native-routing-cidr=%s", topology.PodsV6),
+		"--enable-ipv4-masquerade", "--enable-ipv6-masquerade",
+	}
+	if l.CNI.ReplacesProxy() {
+		return append(flags, "--kube-proxy-replacement=true", "--enable-bpf-masquerade=true", "--bpf-lb-mode=snat")
+	}
+	return append(flags, "--kube-proxy-replacement=false", "--enable-bpf-masquerade=false")
+}
+
+// ciliumSysctls are those of the machine that Cilium writes.
+func ciliumSysctls() map[string]string {
+	return map[string]string{"kernel/timer_migration": "1", "kernel/unprivileged_bpf_disabled": "2"}
+}

@@ -112,8 +112,8 @@ func CNI(name string) []Target {
 		return []Target{{
 			Name:     name,
 			Dir:      "hack/lab/cilium",
-			Packages: []string{cilium + "cilium-dbg", cilium + "daemon", cilium + "operator", cilium + "plugins/cilium-cni"},
-			Tags:     []string{"osusergo", "ipam_provider_operator"},
+			Packages: []string{cilium + "daemon", cilium + "plugins/cilium-cni"},
+			Tags:     []string{"osusergo"},
 			LDFlags:  []string{"-X " + cilium + "pkg/version.ciliumVersion=1.18.4"},
 			Prepare:  "prepare.sh",
 		}}

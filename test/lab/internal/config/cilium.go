@@ -15,8 +15,8 @@ func ciliumFiles() []templateFile {
 	return []templateFile{{"cni/README", "cilium-readme", nil}}
 }
 
-// ciliumServices run Cilium's agent, and on the first node its operator. The agent waits for
-// the definitions that the operator makes.
+// ciliumServices run Cilium's agent. Its operator does nothing that a short run needs, except for
+// the definitions, which the lab applies itself.
 func (l Lab) ciliumServices(spec machine.Spec, host topology.Host, ready *machine.Probe) []machine.Service {
 	const (
 		sources = "/var/lib/cilium/bpf"
@@ -24,19 +24,6 @@ func (l Lab) ciliumServices(spec machine.Spec, host topology.Host, ready *machin
 		written = "/run/cilium/cni/05-cilium.conflist"
 	)
 	kubeconfig := l.Kubeconfig(string(Cilium))
-	var services []machine.Service
-	if host.Name == l.Topology.WithRole(topology.RoleNode)[0].Name {
-		services = append(services, machine.Service{
-			Name:  "cilium-operator",
-			Until: ready,
-			Command: []string{
-				l.cniProgram("operator"),
-				"--k8s-kubeconfig-path=" + kubeconfig,
-				"--ipam=kubernetes",
-				"--unmanaged-pod-watcher-interval=0",
-			},
-		})
-	}
 	// The agent writes headers among its sources, and compiles them by a program named clang.
 	prepare := machine.Service{
 		Name: "cilium-sources",
@@ -70,7 +57,7 @@ func (l Lab) ciliumServices(spec machine.Spec, host topology.Host, ready *machin
 			"--cgroup-root=/run/cilium/cgroupv2",
 		}, l.ciliumDatapath()),
 	}
-	return append(services, prepare, agent, publish(spec, "cilium", `cp "$1" "$draft"`, written))
+	return []machine.Service{prepare, agent, publish(spec, "cilium", `cp "$1" "$draft"`, written)}
 }
 
 // ciliumDatapath returns what differs between the ways to run Cilium. The nodes share a link,

@@ -153,8 +153,10 @@ func (l Lab) Manifests() (paths []string, files []File, err error) {
 		return nil, nil, nil
 	}
 	manifests := []templateFile{{path: project + "-rbac.yaml", name: project + "-rbac.yaml"}}
-	if project == string(Calico) {
+	if project != string(Flannel) {
 		paths = append(paths, l.cniProgram("crds.yaml"))
+	}
+	if project == string(Calico) {
 		manifests = append(manifests, templateFile{"calico-pools.yaml", "calico-pools.yaml", map[string]any{
 			"Nodes": l.Topology.WithRole(topology.RoleNode),
 		}})

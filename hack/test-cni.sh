@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs test/cni once on a lab of each CNI: those named, else all. kube-proxy's mode is
-# nftables with ptp, and iptables with the others.
+# nftables with ptp and Cilium, and iptables with the others; cilium-kpr has none. The programs of
+# Calico and Cilium take many minutes to build at the first time.
 #
 # With COUNT=N each runs N times. With AGAIN=1 what failed runs once more, on a lab of its own:
 # what passes then is listed as unsteady, and fails nothing.
@@ -9,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 names=("$@")
-[ ${#names[@]} -gt 0 ] || names=(ptp flannel)
+[ ${#names[@]} -gt 0 ] || names=(ptp flannel calico cilium cilium-kpr)
 binary=$(mktemp)
 trap 'rm -f "$binary"' EXIT
 go test -c -tags cni -o "$binary" ./test/cni
@@ -17,8 +18,8 @@ go test -c -tags cni -o "$binary" ./test/cni
 # run CNI: one run on a lab of its own.
 run() {
 	local proxy=iptables
-	[ "$1" != ptp ] || proxy=nftables
-	(cd test/cni && MILLRACE_LAB_CNI=$1 MILLRACE_LAB_KUBE_PROXY=$proxy "$binary" -test.timeout 15m -test.v)
+	case $1 in ptp | cilium) proxy=nftables ;; esac
+	(cd test/cni && MILLRACE_LAB_CNI=$1 MILLRACE_LAB_KUBE_PROXY=$proxy "$binary" -test.timeout 20m -test.v)
 }
 
 failed=() unsteady=()

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -139,36 +140,101 @@ func TestClientsInside(t *testing.T) {
 	}
 }
 
+// restrict writes the source ranges of a Service as JSON.
+func restrict(t *testing.T, ranges string) {
+	t.Helper()
+	_, err := cluster.Kubectl(t.Context(), "patch", "service", "echo", "--type=merge",
+		"-p", `{"spec":{"loadBalancerSourceRanges":`+ranges+`}}`)
+	must(t, err)
+}
+
+// admitted waits until all datagrams of the client are answered, or none.
+func admitted(t *testing.T, vips []netip.Addr, want bool) {
+	t.Helper()
+	for _, vip := range vips {
+		eventually(t, func(ctx context.Context) error {
+			load, err := cluster.Datagrams(ctx, vip, 10)
+			if err != nil {
+				return err
+			}
+			if load.Requests == 0 || want && load.Errors > 0 || !want && load.Errors < load.Requests {
+				return fmt.Errorf("%d of %d datagrams to %s failed, admitted is to be %t", load.Errors, load.Requests, vip, want)
+			}
+			return nil
+		})
+	}
+}
+
+// Source ranges and blocks of policies that have the client, and others.
+var (
+	theClient = []string{"198.51.100.130/32", "2001:db8:0:2::130/128"}
+	another   = []string{"198.51.100.131/32", "2001:db8:0:2::131/128"}
+)
+
+func quoted(ranges []string) string { return `["` + strings.Join(ranges, `","`) + `"]` }
+
 // Source ranges admit by the client's own address.
 func TestSourceRanges(t *testing.T) {
 	addresses := vips(t, "echo")
-	restrict := func(ranges string) {
-		t.Helper()
-		_, err := cluster.Kubectl(t.Context(), "patch", "service", "echo", "--type=merge",
-			"-p", `{"spec":{"loadBalancerSourceRanges":`+ranges+`}}`)
+	restrict(t, quoted(theClient))
+	admitted(t, addresses, true)
+	restrict(t, quoted(another))
+	admitted(t, addresses, false)
+	restrict(t, `null`)
+	admitted(t, addresses, true)
+}
+
+// hasPolicies are the CNIs that hold pods to network policies.
+var hasPolicies = []string{"calico", "cilium", "cilium-kpr"}
+
+// policy returns a network policy that admits ranges alone to the pods.
+func policy(ranges []string) string {
+	var blocks string
+	for _, cidr := range ranges {
+		blocks += "    - ipBlock: {cidr: \"" + cidr + "\"}\n"
+	}
+	return `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: clients, namespace: default}
+spec:
+  podSelector: {matchLabels: {app: echo}}
+  policyTypes: [Ingress]
+  ingress:
+  - from:
+` + blocks
+}
+
+// Policies see the client's own address. Source ranges and a policy both have to admit it.
+func TestNetworkPolicy(t *testing.T) {
+	if !slices.Contains(hasPolicies, cni()) {
+		t.Skipf("the CNI %q has no network policies", cni())
+	}
+	cleanUp := func() {
+		_, err := cluster.Kubectl(context.Background(), "delete", "networkpolicy", "clients", "--ignore-not-found")
 		must(t, err)
 	}
-	admitted := func(want bool) {
-		t.Helper()
-		for _, vip := range addresses {
-			eventually(t, func(ctx context.Context) error {
-				load, err := cluster.Datagrams(ctx, vip, 10)
-				if err != nil {
-					return err
-				}
-				if load.Requests == 0 || want && load.Errors > 0 || !want && load.Errors < load.Requests {
-					return fmt.Errorf("%d of %d datagrams to %s failed, admitted is to be %t", load.Errors, load.Requests, vip, want)
-				}
-				return nil
-			})
-		}
-	}
-	restrict(`["198.51.100.130/32","2001:db8:0:2::130/128"]`)
-	admitted(true)
-	restrict(`["198.51.100.131/32","2001:db8:0:2::131/128"]`)
-	admitted(false)
-	restrict(`null`)
-	admitted(true)
+	t.Cleanup(func() {
+		cleanUp()
+		_, err := cluster.Kubectl(context.Background(), "patch", "service", "echo", "--type=merge",
+			"-p", `{"spec":{"loadBalancerSourceRanges":null}}`)
+		must(t, err)
+	})
+	both := append(vips(t, "echo"), vips(t, "echo-local")...)
+	restricted := both[:2]
+	must(t, cluster.Apply(t.Context(), policy(another)))
+	admitted(t, both, false)
+	must(t, cluster.Apply(t.Context(), policy(theClient)))
+	admitted(t, both, true)
+	restrict(t, quoted(another))
+	admitted(t, restricted, false)
+	restrict(t, quoted(theClient))
+	admitted(t, restricted, true)
+	must(t, cluster.Apply(t.Context(), policy(another)))
+	admitted(t, restricted, false)
+	restrict(t, `null`)
+	cleanUp()
+	admitted(t, both, true)
 }
 
 // No request fails while a node is drained.

@@ -9,11 +9,8 @@ package cni
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"os"
-	"os/signal"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,36 +19,7 @@ import (
 
 var cluster *harness.Cluster
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	var err error
-	if cluster, err = harness.Open(os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() {
-		if os.Getenv("MILLRACE_KEEP_LAB") != "" {
-			return
-		}
-		if err := cluster.Down(context.Background()); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-	}()
-	code := 1
-	if err := prepare(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	} else {
-		code = m.Run()
-	}
-	if code != 0 {
-		logs, err := cluster.KeepLogs(ctx, "cni")
-		fmt.Fprintf(os.Stderr, "the logs and the state of the cluster are in %s (%v)\n", logs, err)
-	}
-	return code
-}
+func TestMain(m *testing.M) { os.Exit(harness.RunTests(m, "cni", prepare)) }
 
 // clientPod is a pod on the node's network, which asks as well as the pods of the Services.
 const clientPod = `
@@ -68,7 +36,8 @@ spec:
 
 // prepare brings up the cluster, Millrace, six pods, a Service for each traffic policy, and a
 // pod on a node's network.
-func prepare(ctx context.Context) error {
+func prepare(ctx context.Context, c *harness.Cluster) error {
+	cluster = c
 	if err := cluster.Up(ctx); err != nil {
 		return err
 	}
@@ -104,6 +73,9 @@ func vips(t *testing.T, service string) []netip.Addr {
 	}
 	return all
 }
+
+// cni is the name of the lab's CNI.
+func cni() string { return os.Getenv("MILLRACE_LAB_CNI") }
 
 func client(vip netip.Addr) netip.Addr {
 	if vip.Is4() {

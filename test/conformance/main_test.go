@@ -53,8 +53,7 @@ func run() int {
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		logs, err := cluster.KeepLogs(ctx, "conformance")
-		fmt.Fprintf(os.Stderr, "the logs and the state of the cluster are in %s (%v)\n", logs, err)
+		cluster.TellLogs(ctx, "conformance")
 		return 1
 	}
 	return 0

@@ -102,7 +102,7 @@ func hold(t *testing.T, s service) *holders {
 	})
 	if err := group.Wait(); err != nil {
 		// Before the Service and its state go.
-		keepLogs(t.Context())
+		cluster.TellLogs(t.Context(), "e2e")
 		t.Fatal(err)
 	}
 	return h
@@ -165,7 +165,7 @@ func (h *holders) survived(t *testing.T, event string) {
 	}
 	if udp.Silent > 0 {
 		t.Errorf("%s: %d UDP flows get no answer (asked: %v): %q", event, udp.Silent, udp.SilentPerPath, udp.FirstErrors)
-		keepLogs(t.Context())
+		cluster.TellLogs(t.Context(), "e2e")
 	}
 }
 

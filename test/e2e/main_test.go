@@ -10,11 +10,8 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"os"
-	"os/signal"
-	"syscall"
 	"testing"
 	"time"
 
@@ -23,47 +20,12 @@ import (
 
 var cluster *harness.Cluster
 
-func TestMain(m *testing.M) {
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	var err error
-	if cluster, err = harness.Open(os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() {
-		if os.Getenv("MILLRACE_KEEP_LAB") != "" {
-			return
-		}
-		if err := cluster.Down(context.Background()); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-	}()
-	if err := prepare(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		keepLogs(ctx)
-		return 1
-	}
-	code := m.Run()
-	if code != 0 {
-		keepLogs(ctx)
-	}
-	return code
-}
-
-// keepLogs keeps what the lab says after tests that failed.
-func keepLogs(ctx context.Context) {
-	logs, err := cluster.KeepLogs(ctx, "e2e")
-	fmt.Fprintf(os.Stderr, "the logs and the state of the cluster are in %s (%v)\n", logs, err)
-}
+func TestMain(m *testing.M) { os.Exit(harness.RunTests(m, "e2e", prepare)) }
 
 // prepare brings up what all tests share: the cluster, Millrace, six pods
 // and one Service for each traffic policy.
-func prepare(ctx context.Context) error {
+func prepare(ctx context.Context, c *harness.Cluster) error {
+	cluster = c
 	if err := cluster.Up(ctx); err != nil {
 		return err
 	}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// RunTests opens the cluster, prepares it, runs the tests of a package and takes the lab down,
+// unless MILLRACE_KEEP_LAB is set. It returns the exit code. After a failure it keeps the logs
+// under name.
+func RunTests(m interface{ Run() int }, name string, prepare func(context.Context, *Cluster) error) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	cluster, err := Open(os.Stderr)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() {
+		if os.Getenv("MILLRACE_KEEP_LAB") != "" {
+			return
+		}
+		if err := cluster.Down(context.Background()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}()
+	code := 1
+	if err := prepare(ctx, cluster); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	} else {
+		code = m.Run()
+	}
+	if code != 0 {
+		cluster.TellLogs(ctx, name)
+	}
+	return code
+}
+
+// TellLogs keeps the logs and the state of the cluster, and prints where.
+func (c *Cluster) TellLogs(ctx context.Context, name string) {
+	logs, err := c.KeepLogs(ctx, name)
+	fmt.Fprintf(os.Stderr, "the logs and the state of the cluster are in %s (%v)\n", logs, err)
+}

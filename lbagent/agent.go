@@ -191,7 +191,8 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 		return loop.otherUplink.run(ctx, p.datapath.WrongUplinks, func() { notify(links) }, loop.logger)
 	})
 	if w.prober != nil {
-		group.Go(func() error { return runWatch(ctx, w.prober, func() { notify(links) }) })
+		group.Go(func() error { return w.prober.Run(ctx) })
+		group.Go(func() error { return forward(ctx, w.prober.Changed(), func() { notify(links) }) })
 	}
 	if config.BFDSocket != "" {
 		group.Go(func() error { return w.bfd.Run(ctx) })

@@ -3,7 +3,6 @@
 package lbagent
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"time"
@@ -141,13 +140,4 @@ func reachable(nodes map[forwarding.NodeID]forwarding.Node) map[forwarding.NodeI
 		}
 	}
 	return up
-}
-
-// runWatch probes until ctx is done, and calls wake when the verdict is another one.
-func runWatch(ctx context.Context, p *probe.Prober, wake func()) error {
-	stopped := make(chan error, 1)
-	go func() { stopped <- p.Run(ctx) }()
-	err := forward(ctx, p.Changed(), wake)
-	<-stopped
-	return err
 }

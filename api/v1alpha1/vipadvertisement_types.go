@@ -100,7 +100,7 @@ type VIPAdvertisementSpec struct {
 // +kubebuilder:validation:Enum=Endpoints
 type LinkBandwidth string
 
-// LinkBandwidthEndpoints: how many usable endpoints the node has of the VIP's Services with
+// LinkBandwidthEndpoints tells how many usable endpoints the node has of the VIP's Services with
 // externalTrafficPolicy Local, or what these weigh in a VIPRoute. Routes of VIPs without such a
 // Service do not have the community: there, each node reaches all endpoints.
 const LinkBandwidthEndpoints LinkBandwidth = "Endpoints"

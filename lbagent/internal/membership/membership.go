@@ -30,8 +30,10 @@ const (
 	// ShortestReturn is how long a lost node answers before it is back. Each loss within
 	// Forgiven of the one before doubles that, to LongestReturn.
 	ShortestReturn = time.Second
-	LongestReturn  = time.Minute
-	Forgiven       = 10 * time.Minute
+	// LongestReturn is the bound of that.
+	LongestReturn = time.Minute
+	// Forgiven is how long a node has to stay up for its next loss to count as the first.
+	Forgiven = 10 * time.Minute
 )
 
 // Interval is how often each of so many nodes is probed. A dead node is lost after Misses to

@@ -27,9 +27,12 @@ type report struct {
 	Clients map[string]int `json:"clients"`
 	// P50, P99 and Max are response times of successful requests in milliseconds,
 	// counted from the moment when the request was due.
-	P50     float64 `json:"p50"`
-	P99     float64 `json:"p99"`
-	Max     float64 `json:"max"`
+	P50 float64 `json:"p50"`
+	P99 float64 `json:"p99"`
+	Max float64 `json:"max"`
+	// Gap is the longest time in milliseconds in which requests failed: from when the first one
+	// was due until the last one was. Failures more than a second apart are of different gaps.
+	Gap     float64 `json:"gap"`
 	Seconds float64 `json:"seconds"`
 }
 
@@ -40,6 +43,7 @@ type recorder struct {
 	mu     sync.Mutex
 	report report
 	times  []time.Duration
+	failed []time.Time
 }
 
 func newRecorder(start time.Time) *recorder {
@@ -53,6 +57,7 @@ func (r *recorder) failure(at time.Time, err error) {
 	defer r.mu.Unlock()
 	r.report.Requests++
 	r.report.Errors++
+	r.failed = append(r.failed, at)
 	if len(r.report.FirstErrors) < maxFirstErrors {
 		r.report.FirstErrors = append(r.report.FirstErrors, fmt.Sprintf("after %.3fs: %v", at.Sub(r.start).Seconds(), err))
 	}
@@ -78,6 +83,7 @@ func (r *recorder) finish(stdout io.Writer) error {
 	defer r.mu.Unlock()
 	slices.Sort(r.times)
 	r.report.P50, r.report.P99, r.report.Max = quantile(r.times, 0.5), quantile(r.times, 0.99), quantile(r.times, 1)
+	r.report.Gap = float64(longestGap(r.failed).Microseconds()) / 1000
 	r.report.Seconds = time.Since(r.start).Seconds()
 	if err := printJSON(stdout, r.report); err != nil {
 		return err
@@ -86,6 +92,21 @@ func (r *recorder) finish(stdout io.Writer) error {
 		return errFailed
 	}
 	return nil
+}
+
+// sameGap is how far apart failures of one gap are at most.
+const sameGap = time.Second
+
+func longestGap(failed []time.Time) (longest time.Duration) {
+	slices.SortFunc(failed, time.Time.Compare)
+	first := 0
+	for i, at := range failed {
+		if i > 0 && at.Sub(failed[i-1]) > sameGap {
+			first = i
+		}
+		longest = max(longest, at.Sub(failed[first]))
+	}
+	return longest
 }
 
 // quantile returns the smallest of the sorted times that share q of them do not

@@ -25,6 +25,8 @@ type Load struct {
 	Clients map[string]int `json:"clients"`
 	P50     float64        `json:"p50"`
 	P99     float64        `json:"p99"`
+	// Gap is the longest time in milliseconds in which requests failed.
+	Gap float64 `json:"gap"`
 }
 
 // clientTime bounds one run of the client; a working path needs seconds.

@@ -19,9 +19,18 @@ const (
 	frrSockets = "/run/frr"
 )
 
+// bfdConfig is the profile of the nodes' BFD sessions. A node without BFD has BGP all the same.
+const bfdConfig = `bfd
+ profile fast
+  transmit-interval 100
+  receive-interval 100
+ exit
+exit
+`
+
 // RouterPrograms returns the files that routers need installed.
 func RouterPrograms() []string {
-	return []string{frrPrograms + "/zebra", frrPrograms + "/bgpd"}
+	return []string{frrPrograms + "/zebra", frrPrograms + "/bgpd", frrPrograms + "/bfdd"}
 }
 
 // router runs zebra and bgpd on their default paths, of which the machine has
@@ -47,14 +56,21 @@ func (l Lab) router(spec machine.Spec, host topology.Host) (machine.Spec, []File
 			Ready:   &machine.Probe{Dial: "unix " + frrSockets + "/zserv.api"},
 		},
 		{
+			Name:    "bfdd",
+			Command: []string{frrPrograms + "/bfdd", "-A", "127.0.0.1", "--log", "stdout"},
+			After:   []string{"zebra"},
+			Ready:   &machine.Probe{Dial: "unix " + frrSockets + "/bfdd.vty"},
+		},
+		{
 			Name:    "bgpd",
 			Command: []string{frrPrograms + "/bgpd", "-A", "127.0.0.1", "--log", "stdout"},
-			After:   []string{"zebra"},
+			After:   []string{"zebra", "bfdd"},
 		},
 	}
 	return spec, []File{
 		bgpd,
 		{Path: filepath.Join(spec.Dir, directory, "zebra.conf"), Content: []byte("hostname " + host.Name + "\n")},
+		{Path: filepath.Join(spec.Dir, directory, "bfdd.conf"), Content: []byte(bfdConfig)},
 		{Path: filepath.Join(spec.Dir, directory, "vtysh.conf"), Content: []byte("no service integrated-vtysh-config\n")},
 	}, nil
 }

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-lb/millrace/test/harness"
+	"github.com/millrace-lb/millrace/test/lab/internal/failover"
+)
+
+func (a *app) failoverCommand() *cobra.Command {
+	var only []string
+	command := &cobra.Command{
+		Use:   "failover",
+		Short: "Measure what clients notice of failures and changes on the running lab",
+		Long: `Measure what clients notice of failures and changes on the running lab.
+
+Sends 200 requests a second to a VIP, each on a new connection, and holds 200 connections
+beside that, while a node dies, a link is cut, an agent is upgraded and so on. Prints how many
+requests failed, the longest time in which some did, and which held connections broke. Needs
+three nodes and two routers:
+
+  lab up --routers 2 --node-grace 2m
+
+Installs Millrace if it is not installed. Events: ` + strings.Join(failover.Names(), ", ") + ".",
+		Args: exactly(0),
+		RunE: func(command *cobra.Command, _ []string) error {
+			if err := failover.Check(only); err != nil {
+				return usageError{err}
+			}
+			lab, err := a.open()
+			if err != nil {
+				return err
+			}
+			hosts, err := lab.Hosts()
+			if err != nil {
+				return err
+			}
+			have := map[string]bool{}
+			for _, host := range hosts {
+				have[host.Name] = true
+			}
+			if !have["node3"] || !have["router2"] {
+				return usageError{fmt.Errorf("failover needs three nodes and two routers: run `lab up --routers 2 --node-grace 2m`")}
+			}
+			driven, err := harness.Open(os.Stderr)
+			if err != nil {
+				return err
+			}
+			return failover.Run(command.Context(), driven, only, os.Stdout)
+		},
+	}
+	command.Flags().StringSliceVar(&only, "only", nil, "names of the events to measure (default: all)")
+	return command
+}

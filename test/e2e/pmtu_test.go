@@ -23,7 +23,7 @@ const narrowMTU = 1400
 // Header sizes in bytes of a datagram, and what encapsulation adds.
 const (
 	headersIPv4, headersIPv6 = 28, 48
-	overhead                 = 48
+	overhead                 = 60
 	linkMTU                  = 1500
 )
 

@@ -19,7 +19,7 @@ const (
 	frrSockets = "/run/frr"
 )
 
-// bfdConfig is the profile of the nodes' BFD sessions. A node without BFD has BGP all the same.
+// bfdConfig is a profile for the nodes' BFD sessions: lab failover has the routers use it.
 const bfdConfig = `bfd
  profile fast
   transmit-interval 100

@@ -84,6 +84,13 @@ func (r *run) prepare(ctx context.Context) error {
 			return err
 		}
 	}
+	for _, router := range []string{"router1", "router2"} {
+		// The lab's routers have the profile, and use BFD only here.
+		if _, err := r.Run(ctx, "vtysh", router, "--", "-c", "configure terminal",
+			"-c", "router bgp 64512", "-c", "neighbor nodes bfd profile fast"); err != nil {
+			return err
+		}
+	}
 	for _, manifest := range []string{harness.Network, peers, harness.Echo} {
 		if err := r.Apply(ctx, manifest); err != nil {
 			return err

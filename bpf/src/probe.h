@@ -72,6 +72,7 @@ __noinline int answer_probe(struct xdp_md *ctx, struct packet *packet)
 {
 	struct self *self = settings_get();
 	struct probe_datagram *datagram;
+	struct address client;
 	struct probe_keys *keys;
 	__u32 zero = 0, *sender;
 	int number;
@@ -79,7 +80,9 @@ __noinline int answer_probe(struct xdp_md *ctx, struct packet *packet)
 	keys = bpf_map_lookup_elem(&probe_secrets, &zero);
 	if (!packet || !self || !keys)
 		return XDP_PASS;
-	sender = bpf_map_lookup_elem(&node_addresses, &packet->flow.client);
+	/* Linux 6.1 takes no key from behind a pointer that is an argument. */
+	client = packet->flow.client;
+	sender = bpf_map_lookup_elem(&node_addresses, &client);
 	if (!sender)
 		return drop(DROP_TUNNEL_SOURCE);
 	if (!node_is_reached_by(*sender, ctx->ingress_ifindex))

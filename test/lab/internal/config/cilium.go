@@ -22,15 +22,19 @@ func (l Lab) ciliumServices(spec machine.Spec, host topology.Host, ready *machin
 		sources = "/var/lib/cilium/bpf"
 		tools   = "/run/cilium/bin"
 		written = "/run/cilium/cni/05-cilium.conflist"
+		bpffs   = "/run/cilium/bpffs"
 	)
 	kubeconfig := l.Kubeconfig(string(Cilium))
-	// The agent writes headers among its sources, and compiles them by a program named clang.
+	// The agent writes headers among its sources, and compiles them by a program named clang. A
+	// node sees the machine's BPF file system below its own, and the agent ends where it finds two
+	// at one place: so it gets another one, with the folder for its maps.
 	prepare := machine.Service{
 		Name: "cilium-sources",
 		Once: true,
 		Command: []string{
-			"/bin/sh", "-ec", `mkdir -p "$2" "$3" "${4%/*}"; cp -r "$1/." "$2"; ln -sf "$(command -v clang-19)" "$3/clang"`,
-			"sh", l.cniProgram("bpf"), sources, tools, written,
+			"/bin/sh", "-ec", `mkdir -p "$2" "$3" "${4%/*}" "$5"; cp -r "$1/." "$2"; ln -sf "$(command -v clang-19)" "$3/clang"
+mountpoint -q "$5" || mount -t bpf bpf "$5"; mkdir -p "$5/tc/globals"`,
+			"sh", l.cniProgram("bpf"), sources, tools, written, bpffs,
 		},
 	}
 	agent := machine.Service{
@@ -51,9 +55,7 @@ func (l Lab) ciliumServices(spec machine.Spec, host topology.Host, ready *machin
 			"--enable-health-checking=false", "--enable-endpoint-health-checking=false",
 			"--cni-exclusive=false",
 			"--write-cni-conf-when-ready=" + written,
-			// A node sees the machine's BPF file system below its own, and the agent ends where
-			// it finds two at one place.
-			"--bpf-root=/run/cilium/bpffs",
+			"--bpf-root=" + bpffs,
 			"--cgroup-root=/run/cilium/cgroupv2",
 		}, l.ciliumDatapath()),
 	}

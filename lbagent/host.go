@@ -22,6 +22,20 @@ func tagsBeside(attachments []dataplane.Attachment) []string {
 	return found
 }
 
+// losses says whether drivers lately took no frames from XDP, or why that is not counted.
+func (l *loop) losses() []string {
+	var found []string
+	if l.unsent.told.Load() {
+		found = append(found, fmt.Sprintf("in the last %s drivers of uplinks did not take frames from XDP, most often because "+
+			"their rings are full: see the reasons transmit and redirect of millrace_dropped_packets_total, and raise "+
+			"the rings (ethtool -G IFACE tx N)", latelyHolds))
+	}
+	if err := l.dataplane.LossesUncounted(); err != nil {
+		found = append(found, fmt.Sprintf("frames that drivers do not take from XDP are lost uncounted: %v", err))
+	}
+	return found
+}
+
 // incompatible says what on the host breaks traffic. exempt is why replies are not exempt
 // from NAT, if so.
 func incompatible(exempt error, uplinks []string) []string {

@@ -99,5 +99,13 @@ enum drop_reason {
 	DROP_TUNNEL_UNTAGGED,
 	/* A probe of a node whose proof is wrong, or that is for another node. */
 	DROP_TUNNEL_PROBE,
+	/* The driver took no frame that was sent back where it came in: its ring is full. It was
+	 * counted as forwarded before.
+	 */
+	DROP_TRANSMIT,
+	/* The driver of another uplink took no frame: its ring is full, or it is down. It was counted
+	 * as forwarded before.
+	 */
+	DROP_REDIRECT,
 	DROP_REASONS,
 };

@@ -11,15 +11,14 @@ import (
 )
 
 const (
-	// otherUplinkEvery is how often the counter is read.
-	otherUplinkEvery = 10 * time.Second
-	// otherUplinkHolds is how long a drop is told after the last one.
-	otherUplinkHolds = 10 * time.Minute
+	// latelyEvery is how often the counter is read.
+	latelyEvery = 10 * time.Second
+	// latelyHolds is how long a drop is told after the last one.
+	latelyHolds = 10 * time.Minute
 )
 
-// otherUplink reports whether packets of nodes were dropped lately because they came in by an
-// uplink on which those nodes are not reached.
-type otherUplink struct {
+// lately reports whether a counter of losses has grown lately.
+type lately struct {
 	// told is what the next report says.
 	told atomic.Bool
 
@@ -30,9 +29,9 @@ type otherUplink struct {
 
 // observe takes in the counter, and reports whether there is something else to tell. What was
 // counted before the first time is old.
-func (o *otherUplink) observe(count uint64, now time.Time) (changed bool) {
+func (o *lately) observe(count uint64, now time.Time) (changed bool) {
 	if o.known && count > o.count {
-		o.until = now.Add(otherUplinkHolds)
+		o.until = now.Add(latelyHolds)
 	}
 	o.count, o.known = count, true
 	lately := now.Before(o.until)
@@ -40,13 +39,13 @@ func (o *otherUplink) observe(count uint64, now time.Time) (changed bool) {
 }
 
 // run reads the counter until ctx is done, and calls changed when there is something to tell.
-func (o *otherUplink) run(ctx context.Context, read func() (uint64, error), changed func(), logger logr.Logger) error {
-	ticker := time.NewTicker(otherUplinkEvery)
+func (o *lately) run(ctx context.Context, read func() (uint64, error), changed func(), logger logr.Logger) error {
+	ticker := time.NewTicker(latelyEvery)
 	defer ticker.Stop()
 	for {
 		count, err := read()
 		if err != nil {
-			logger.Error(err, "Counter not read; will try again", "after", otherUplinkEvery)
+			logger.Error(err, "Counter not read; will try again", "after", latelyEvery)
 		} else if o.observe(count, time.Now()) {
 			changed()
 		}

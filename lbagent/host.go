@@ -27,7 +27,7 @@ func (l *loop) losses() []string {
 	var found []string
 	if l.unsent.told.Load() {
 		found = append(found, fmt.Sprintf("in the last %s drivers of uplinks did not take frames from XDP, most often because "+
-			"their rings are full: see the reasons transmit and redirect of millrace_dropped_packets_total, and raise "+
+			"their rings are full: see the reasons transmit and redirect of millrace_drops_total, and raise "+
 			"the rings (ethtool -G IFACE tx N)", latelyHolds))
 	}
 	if err := l.dataplane.LossesUncounted(); err != nil {

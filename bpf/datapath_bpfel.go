@@ -129,9 +129,10 @@ const (
 	DatapathDropReasonDROP_SECOND_CHANCE_LIMIT DatapathDropReason = 36
 	DatapathDropReasonDROP_TUNNEL_TAG          DatapathDropReason = 37
 	DatapathDropReasonDROP_TUNNEL_UNTAGGED     DatapathDropReason = 38
-	DatapathDropReasonDROP_TRANSMIT            DatapathDropReason = 39
-	DatapathDropReasonDROP_REDIRECT            DatapathDropReason = 40
-	DatapathDropReasonDROP_REASONS             DatapathDropReason = 41
+	DatapathDropReasonDROP_TUNNEL_PROBE        DatapathDropReason = 39
+	DatapathDropReasonDROP_TRANSMIT            DatapathDropReason = 40
+	DatapathDropReasonDROP_REDIRECT            DatapathDropReason = 41
+	DatapathDropReasonDROP_REASONS             DatapathDropReason = 42
 )
 
 type DatapathDropSample struct {
@@ -178,7 +179,8 @@ const (
 	DatapathEventEVENT_TOO_BIG_TOLD           DatapathEvent = 8
 	DatapathEventEVENT_REPLY_UNKNOWN          DatapathEvent = 9
 	DatapathEventEVENT_CROWDED                DatapathEvent = 10
-	DatapathEventEVENTS                       DatapathEvent = 11
+	DatapathEventEVENT_PROBE_ANSWERED         DatapathEvent = 11
+	DatapathEventEVENTS                       DatapathEvent = 12
 )
 
 type DatapathException struct {
@@ -321,14 +323,44 @@ type DatapathNode struct {
 	Pad         uint32
 	Ipv6        DatapathAddress
 	Zone        uint32
-	Reserved    [3]uint32
+	Flags       uint32
+	Reserved    [2]uint32
 }
+
+type DatapathNodeFlag uint32
+
+const (
+	DatapathNodeFlagNODE_DOWN DatapathNodeFlag = 1
+)
 
 type DatapathOverhead uint32
 
 const (
 	DatapathOverheadOVERHEAD_IPV4 DatapathOverhead = 60
 	DatapathOverheadOVERHEAD_IPV6 DatapathOverhead = 80
+)
+
+type DatapathProbe struct {
+	_     structs.HostLayout
+	Kind  uint32
+	From  uint16
+	To    uint16
+	Nonce uint64
+	Tag   uint64
+}
+
+type DatapathProbeKeys struct {
+	_     structs.HostLayout
+	Key   [4][2]uint64
+	Count uint32
+	Pad   uint32
+}
+
+type DatapathProbeKind uint32
+
+const (
+	DatapathProbeKindPROBE_REQUEST DatapathProbeKind = 1
+	DatapathProbeKindPROBE_ANSWER  DatapathProbeKind = 2
 )
 
 type DatapathReverse struct {
@@ -444,6 +476,7 @@ const (
 	DatapathShapeVLAN_TAGS          DatapathShape = 2
 	DatapathShapeVLANS              DatapathShape = 1024
 	DatapathShapeNODE_UPLINKS       DatapathShape = 8
+	DatapathShapePROBE_KEYS         DatapathShape = 4
 	DatapathShapeZONES              DatapathShape = 8
 	DatapathShapeSOURCE_SET_POOLS   DatapathShape = 4294967294
 	DatapathShapeENDPOINT_REFUSED   DatapathShape = 4294967295
@@ -603,6 +636,7 @@ const (
 	DatapathMapNodeAddresses     = "node_addresses"
 	DatapathMapNodeUplinks       = "node_uplinks"
 	DatapathMapNodes             = "nodes"
+	DatapathMapProbeSecrets      = "probe_secrets"
 	DatapathMapReverse4          = "reverse4"
 	DatapathMapReverse6          = "reverse6"
 	DatapathMapRowMarks          = "row_marks"
@@ -636,7 +670,10 @@ const (
 	DatapathVarExceptionSweep    = "_exception_sweep"
 	DatapathVarFrontendFlag      = "_frontend_flag"
 	DatapathVarHandover          = "_handover"
+	DatapathVarNodeFlag          = "_node_flag"
 	DatapathVarOverhead          = "_overhead"
+	DatapathVarProbe             = "_probe"
+	DatapathVarProbeKind         = "_probe_kind"
 	DatapathVarReverseFlag       = "_reverse_flag"
 	DatapathVarRowsWrite         = "_rows_write"
 	DatapathVarSelfFlag          = "_self_flag"
@@ -756,6 +793,7 @@ type DatapathMapSpecs struct {
 	NodeAddresses   *ebpf.MapSpec `ebpf:"node_addresses"`
 	NodeUplinks     *ebpf.MapSpec `ebpf:"node_uplinks"`
 	Nodes           *ebpf.MapSpec `ebpf:"nodes"`
+	ProbeSecrets    *ebpf.MapSpec `ebpf:"probe_secrets"`
 	Reverse4        *ebpf.MapSpec `ebpf:"reverse4"`
 	Reverse6        *ebpf.MapSpec `ebpf:"reverse6"`
 	RowMarks        *ebpf.MapSpec `ebpf:"row_marks"`
@@ -786,7 +824,10 @@ type DatapathVariableSpecs struct {
 	ExceptionSweep *ebpf.VariableSpec `ebpf:"_exception_sweep"`
 	FrontendFlag   *ebpf.VariableSpec `ebpf:"_frontend_flag"`
 	Handover       *ebpf.VariableSpec `ebpf:"_handover"`
+	NodeFlag       *ebpf.VariableSpec `ebpf:"_node_flag"`
 	Overhead       *ebpf.VariableSpec `ebpf:"_overhead"`
+	Probe          *ebpf.VariableSpec `ebpf:"_probe"`
+	ProbeKind      *ebpf.VariableSpec `ebpf:"_probe_kind"`
 	ReverseFlag    *ebpf.VariableSpec `ebpf:"_reverse_flag"`
 	RowsWrite      *ebpf.VariableSpec `ebpf:"_rows_write"`
 	SelfFlag       *ebpf.VariableSpec `ebpf:"_self_flag"`
@@ -869,6 +910,7 @@ type DatapathMaps struct {
 	NodeAddresses   *ebpf.Map `ebpf:"node_addresses"`
 	NodeUplinks     *ebpf.Map `ebpf:"node_uplinks"`
 	Nodes           *ebpf.Map `ebpf:"nodes"`
+	ProbeSecrets    *ebpf.Map `ebpf:"probe_secrets"`
 	Reverse4        *ebpf.Map `ebpf:"reverse4"`
 	Reverse6        *ebpf.Map `ebpf:"reverse6"`
 	RowMarks        *ebpf.Map `ebpf:"row_marks"`
@@ -936,6 +978,7 @@ func (m *DatapathMaps) Close() error {
 		m.NodeAddresses,
 		m.NodeUplinks,
 		m.Nodes,
+		m.ProbeSecrets,
 		m.Reverse4,
 		m.Reverse6,
 		m.RowMarks,
@@ -967,7 +1010,10 @@ type DatapathVariables struct {
 	ExceptionSweep *ebpf.Variable `ebpf:"_exception_sweep"`
 	FrontendFlag   *ebpf.Variable `ebpf:"_frontend_flag"`
 	Handover       *ebpf.Variable `ebpf:"_handover"`
+	NodeFlag       *ebpf.Variable `ebpf:"_node_flag"`
 	Overhead       *ebpf.Variable `ebpf:"_overhead"`
+	Probe          *ebpf.Variable `ebpf:"_probe"`
+	ProbeKind      *ebpf.Variable `ebpf:"_probe_kind"`
 	ReverseFlag    *ebpf.Variable `ebpf:"_reverse_flag"`
 	RowsWrite      *ebpf.Variable `ebpf:"_rows_write"`
 	SelfFlag       *ebpf.Variable `ebpf:"_self_flag"`

@@ -13,7 +13,7 @@
 
 set -eu
 
-# frr: the lab's routers. bird2: another router that tests run. libseccomp-dev, pkg-config,
+# frr, bird2: the lab's routers. libseccomp-dev, pkg-config,
 # gcc, libc6-dev: runc is built from source. util-linux: setpriv. iptables: Flannel, and kube-proxy's other mode. conntrack: tests
 # make the kernel forget connections. curl and tcpdump are for people.
 runtime="frr bird2 iproute2 ethtool nftables iptables conntrack libseccomp-dev pkg-config gcc libc6-dev util-linux curl"

@@ -33,7 +33,11 @@ type Load struct {
 const clientTime = 2 * time.Minute
 
 func (c *Cluster) echo(ctx context.Context, out any, args ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, clientTime)
+	return c.echoWithin(ctx, clientTime, out, args...)
+}
+
+func (c *Cluster) echoWithin(ctx context.Context, limit time.Duration, out any, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	raw, err := c.Exec(ctx, "client", append([]string{filepath.Join(c.root, "bin", "echo")}, args...)...)
 	// The report is worth more than the exit code: it says what failed.
@@ -70,8 +74,14 @@ func (c *Cluster) RequestsFor(ctx context.Context, vip netip.Addr, rate int, dur
 
 // PatientRequestsFor is RequestsFor with another time limit of each request.
 func (c *Cluster) PatientRequestsFor(ctx context.Context, vip netip.Addr, rate int, duration, timeout time.Duration) (Load, error) {
+	return c.PatientRequestsTo(ctx, netip.AddrPortFrom(vip, 80), rate, duration, timeout)
+}
+
+// PatientRequestsTo is PatientRequestsFor to another port.
+func (c *Cluster) PatientRequestsTo(ctx context.Context, to netip.AddrPort, rate int, duration, timeout time.Duration) (Load, error) {
 	var load Load
-	err := c.echo(ctx, &load, "load", "--url", url(vip, "/"), "--rate", strconv.Itoa(rate), "--duration", duration.String(),
+	err := c.echoWithin(ctx, max(clientTime, duration+time.Minute), &load,
+		"load", "--url", "http://"+to.String()+"/", "--rate", strconv.Itoa(rate), "--duration", duration.String(),
 		"--timeout", timeout.String(), "--concurrency", "200", "--keepalive=false")
 	return load, err
 }

@@ -48,13 +48,11 @@ func (c *Cluster) states() map[string][]string {
 		"millrace.yaml": {
 			"kubectl", "get", "-o", "yaml", "vippools,vips,vipadvertisements,lbpeers,lbnodes",
 		},
-		"status.txt": append([]string{"exec", "cp", "--"}, c.millrace("status")...),
-		"drops.txt":  append([]string{"exec", "cp", "--"}, c.millrace("drops", "--for", "2s")...),
-		"top.txt":    append([]string{"exec", "cp", "--"}, c.millrace("top", "--once")...),
-		"router1.txt": {
-			"exec", "router1", "--", "sh", "-c",
-			"ip -4 route; ip -6 route; vtysh -c 'show bgp summary' -c 'show bgp ipv4 unicast' -c 'show bgp ipv6 unicast'",
-		},
+		"status.txt":      append([]string{"exec", "cp", "--"}, c.millrace("status")...),
+		"drops.txt":       append([]string{"exec", "cp", "--"}, c.millrace("drops", "--for", "2s")...),
+		"top.txt":         append([]string{"exec", "cp", "--"}, c.millrace("top", "--once")...),
+		"router1.txt":     {"bgp", "router1"},
+		"router1-fib.txt": {"exec", "router1", "--", "sh", "-c", "ip -4 route; ip -6 route"},
 	}
 	for _, node := range []string{"node1", "node2", "node3"} {
 		states["maps-"+node+".txt"] = []string{"exec", node, "--", filepath.Join(c.root, "bin", "lbagent"), "dump"}

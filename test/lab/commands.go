@@ -91,7 +91,7 @@ func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
 
 func (a *app) upCommand() *cobra.Command {
 	options := cluster.Options{}
-	var cni string
+	var cni, router string
 	command := &cobra.Command{
 		Use:   "up",
 		Short: "Bring a lab up and wait until its nodes are Ready",
@@ -107,6 +107,9 @@ func (a *app) upCommand() *cobra.Command {
 			if options.CNI, err = config.ParseCNI(cni); err != nil {
 				return usageError{err}
 			}
+			if options.Router, err = config.ParseRouter(router); err != nil {
+				return usageError{err}
+			}
 			if !slices.Contains(config.ProxyModes(), options.ProxyMode) {
 				return usageError{fmt.Errorf("there is no mode %q of kube-proxy: choose one of %s",
 					options.ProxyMode, strings.Join(config.ProxyModes(), ", "))}
@@ -119,6 +122,8 @@ func (a *app) upCommand() *cobra.Command {
 		"what connects the pods: "+config.CNINames()+" (also MILLRACE_LAB_CNI)")
 	flags.StringVar(&options.ProxyMode, "kube-proxy", envOr("MILLRACE_LAB_KUBE_PROXY", config.ProxyModes()[0]),
 		"mode of kube-proxy: "+strings.Join(config.ProxyModes(), ", ")+" (also MILLRACE_LAB_KUBE_PROXY)")
+	flags.StringVar(&router, "router", envOr("MILLRACE_LAB_ROUTER", string(config.Routers()[0])),
+		"what the routers run: "+config.RouterNames()+" (also MILLRACE_LAB_ROUTER)")
 	flags.IntVar(&options.Nodes, "nodes", 3, "number of Kubernetes nodes")
 	flags.IntVar(&options.Routers, "routers", 1, "number of routers")
 	flags.DurationVar(&options.NodeGrace, "node-grace", defaultNodeGrace,

@@ -61,7 +61,7 @@ func newCommand() *cobra.Command {
 
   client ── outside ══ router1…M ══ fabric ── node1…N, cp
 
-Routers run FRR (AS 64512) and accept BGP from the nodes. Needs root.`,
+Routers run FRR or BIRD (AS 64512) and accept BGP from the nodes. Needs root.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		// So that --state may stand before kubectl, which parses its flags itself.
@@ -81,7 +81,7 @@ Routers run FRR (AS 64512) and accept BGP from the nodes. Needs root.`,
 		"directory of the lab (default .lab in the project's directory; also MILLRACE_LAB_STATE)")
 	root.AddCommand(
 		app.upCommand(), app.downCommand(), app.buildCommand(), app.hostsCommand(),
-		app.execCommand(), app.kubectlCommand(), app.vtyshCommand(), app.bgpCommand(),
+		app.execCommand(), app.kubectlCommand(), app.vtyshCommand(), app.birdcCommand(), app.bgpCommand(),
 		app.nodeCommand(), app.linkCommand(), app.imageCommand(), app.benchCommand(), app.failoverCommand(), app.upstreamCommand(), initCommand(),
 	)
 	return root

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+
+	"github.com/millrace-lb/millrace/test/lab/internal/config"
 )
 
 func (a *app) execCommand() *cobra.Command {
@@ -16,7 +18,7 @@ func (a *app) execCommand() *cobra.Command {
 		Long: `Run a command on a host, in all its namespaces, and pass its exit code on.
 
 Hosts see this machine's files, except that nodes have their own /run, /var/lib,
-/var/log, /sys/fs/bpf and /sys/fs/cgroup, and routers their own /run and /etc/frr.
+/var/log, /sys/fs/bpf and /sys/fs/cgroup, and routers their own /run and /etc/frr or /etc/bird.
 On nodes, ctr and runc are on the PATH.`,
 		Args: atLeast(2),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -61,17 +63,29 @@ func (a *app) kubectlCommand() *cobra.Command {
 	}
 }
 
-func (a *app) vtyshCommand() *cobra.Command {
+func (a *app) vtyshCommand() *cobra.Command { return a.shellCommand(config.FRR, "vtysh", "FRR") }
+
+func (a *app) birdcCommand() *cobra.Command { return a.shellCommand(config.BIRD, "birdc", "BIRD") }
+
+// shellCommand runs the shell of the program that the lab's routers run.
+func (a *app) shellCommand(router config.Router, shell, name string) *cobra.Command {
 	command := &cobra.Command{
-		Use:   "vtysh ROUTER -- ARGS…",
-		Short: "Run FRR's shell on a router",
+		Use:   shell + " ROUTER -- ARGS…",
+		Short: "Run " + name + "'s shell on a router",
 		Args:  atLeast(1),
 		RunE: func(_ *cobra.Command, args []string) error {
+			lab, err := a.open()
+			if err != nil {
+				return err
+			}
+			if lab.Router != router {
+				return usageError{fmt.Errorf("the routers of this lab run %s: `lab up --router %s` makes one with %s", lab.Router, router, name)}
+			}
 			rest := args[1:]
 			if len(rest) > 0 && rest[0] == "--" {
 				rest = rest[1:]
 			}
-			return a.exec(args[0], append([]string{"vtysh"}, rest...))
+			return a.exec(args[0], append([]string{shell}, rest...))
 		},
 	}
 	command.Flags().SetInterspersed(false)
@@ -84,9 +98,11 @@ func (a *app) bgpCommand() *cobra.Command {
 		Short: "Show the BGP sessions and routes of a router",
 		Args:  exactly(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return a.exec(args[0], []string{
-				"vtysh", "-c", "show bgp summary", "-c", "show bgp ipv4 unicast", "-c", "show bgp ipv6 unicast",
-			})
+			lab, err := a.open()
+			if err != nil {
+				return err
+			}
+			return a.exec(args[0], lab.Router.Summary())
 		},
 	}
 }

@@ -41,6 +41,7 @@ type state struct {
 	IPv4Nodes   bool              `json:"ipv4Nodes,omitempty"`
 	CNI         config.CNI        `json:"cni"`
 	ProxyMode   string            `json:"proxyMode"`
+	Router      config.Router     `json:"router"`
 	Programs    map[string]string `json:"programs"`
 	// Controllers are the cgroup controllers that the machine did not hand out before.
 	Controllers []string `json:"controllers,omitempty"`
@@ -93,6 +94,7 @@ func newLab(dir string, saved state) (*Lab, error) {
 		IPv4Nodes:   saved.IPv4Nodes,
 		CNI:         saved.CNI,
 		ProxyMode:   saved.ProxyMode,
+		Router:      saved.Router,
 		MTU:         netns.MTU,
 	}}, nil
 }

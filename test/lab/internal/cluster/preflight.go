@@ -68,9 +68,9 @@ func requireTools(options Options) error {
 			return fmt.Errorf("the program %s is missing: %s", tool, installHint)
 		}
 	}
-	for _, file := range config.RouterPrograms() {
+	for _, file := range options.Router.Programs() {
 		if _, err := os.Stat(file); err != nil {
-			return fmt.Errorf("the program %s of FRR is missing: %s", file, installHint)
+			return fmt.Errorf("the router's program %s is missing: %s", file, installHint)
 		}
 	}
 	return nil

@@ -33,9 +33,10 @@ type Options struct {
 	// families answers health checks of an IPv4 Service on these alone, while Kubernetes'
 	// own tests ask all addresses of a Node.
 	IPv4Nodes bool
-	// CNI connects the pods; ProxyMode is kube-proxy's.
+	// CNI connects the pods; ProxyMode is kube-proxy's; Router is what the routers run.
 	CNI       config.CNI
 	ProxyMode string
+	Router    config.Router
 	// Root is the project's directory, State the lab's.
 	Root, State string
 }
@@ -103,6 +104,7 @@ func Up(ctx context.Context, options Options, progress Progress) error {
 		IPv4Nodes:   options.IPv4Nodes,
 		CNI:         options.CNI,
 		ProxyMode:   options.ProxyMode,
+		Router:      options.Router,
 		Programs:    programs,
 	})
 	if err != nil {

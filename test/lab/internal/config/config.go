@@ -50,6 +50,8 @@ type Lab struct {
 	CNI CNI
 	// ProxyMode is kube-proxy's: nftables or iptables.
 	ProxyMode string
+	// Router is what the routers run.
+	Router Router
 	// MTU of the links, and of pods that are in no overlay, in bytes.
 	MTU int
 }

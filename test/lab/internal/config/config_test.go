@@ -34,6 +34,7 @@ func testLab(t *testing.T) Lab {
 		Snapshotter: "overlayfs",
 		CNI:         PTP,
 		ProxyMode:   "nftables",
+		Router:      FRR,
 		MTU:         1500,
 	}
 }
@@ -106,6 +107,18 @@ func TestCNIs(t *testing.T) {
 	}
 }
 
+// TestBIRD compares a router that runs BIRD with a golden one.
+func TestBIRD(t *testing.T) {
+	lab := testLab(t)
+	lab.Router = BIRD
+	host, _ := lab.Topology.Host("router1")
+	spec, files, err := lab.Machine(host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "router1-bird", machineText(t, spec, files))
+}
+
 func machineText(t *testing.T, spec machine.Spec, files []File) string {
 	t.Helper()
 	encoded, err := json.MarshalIndent(spec, "", "  ")
@@ -127,6 +140,17 @@ func TestParseCNI(t *testing.T) {
 	}
 	if _, err := ParseCNI("weave"); err == nil || !strings.Contains(err.Error(), "ptp, flannel") {
 		t.Errorf("an unknown CNI: %v", err)
+	}
+}
+
+func TestParseRouter(t *testing.T) {
+	for _, router := range Routers() {
+		if got, err := ParseRouter(string(router)); err != nil || got != router {
+			t.Errorf("%s: %q, %v", router, got, err)
+		}
+	}
+	if _, err := ParseRouter("quagga"); err == nil || !strings.Contains(err.Error(), "frr, bird") {
+		t.Errorf("an unknown router: %v", err)
 	}
 }
 

@@ -3,74 +3,69 @@
 package config
 
 import (
-	"path/filepath"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/millrace-lb/millrace/test/lab/internal/machine"
 	"github.com/millrace-lb/millrace/test/lab/internal/topology"
 )
 
+// Router is the program that the lab's routers run.
+type Router string
+
+// The programs.
 const (
-	// frrUser is the account that the packages of FRR make, on Debian and Ubuntu.
-	frrUser = "frr"
-	// frrPrograms is where those packages put the daemons.
-	frrPrograms = "/usr/lib/frr"
-	// frrConfig and frrSockets are compiled into the daemons and vtysh.
-	frrConfig  = "/etc/frr"
-	frrSockets = "/run/frr"
+	FRR  Router = "frr"
+	BIRD Router = "bird"
 )
 
-// bfdConfig is a profile for the nodes' BFD sessions: lab failover has the routers use it.
-const bfdConfig = `bfd
- profile fast
-  transmit-interval 100
-  receive-interval 100
- exit
-exit
-`
+// Routers are all programs, the usual one first.
+func Routers() []Router { return []Router{FRR, BIRD} }
 
-// RouterPrograms returns the files that routers need installed.
-func RouterPrograms() []string {
+// RouterNames are those of all programs, for people.
+func RouterNames() string {
+	var names []string
+	for _, router := range Routers() {
+		names = append(names, string(router))
+	}
+	return strings.Join(names, ", ")
+}
+
+// ParseRouter returns the program of a name.
+func ParseRouter(name string) (Router, error) {
+	if router := Router(name); slices.Contains(Routers(), router) {
+		return router, nil
+	}
+	return "", fmt.Errorf("the lab has no router %q: choose one of %s", name, RouterNames())
+}
+
+// Programs returns the files that routers need installed.
+func (r Router) Programs() []string {
+	if r == BIRD {
+		return []string{birdProgram, birdShell}
+	}
 	return []string{frrPrograms + "/zebra", frrPrograms + "/bgpd", frrPrograms + "/bfdd"}
 }
 
-// router runs zebra and bgpd on their default paths, of which the machine has
-// its own, so that a plain vtysh works on it.
+// Summary is a command that shows the sessions and routes of a router.
+func (r Router) Summary() []string {
+	if r == BIRD {
+		return []string{"sh", "-c", "birdc show protocols; birdc show route"}
+	}
+	return []string{"vtysh", "-c", "show bgp summary", "-c", "show bgp ipv4 unicast", "-c", "show bgp ipv6 unicast"}
+}
+
+// router is the machine of a router.
 func (l Lab) router(spec machine.Spec, host topology.Host) (machine.Spec, []File, error) {
-	const directory = "frr"
-	bgpd, err := render(filepath.Join(spec.Dir, directory, "bgpd.conf"), "bgpd.conf", map[string]any{
-		"Name":     host.Name,
-		"RouterAS": RouterAS,
-		"RouterID": host.AddrV4(),
-		"FabricV4": topology.FabricV4,
-		"FabricV6": topology.FabricV6,
-	})
-	if err != nil {
-		return spec, nil, err
+	if l.Router == BIRD {
+		return l.bird(spec, host)
 	}
-	spec.Binds = []machine.Bind{{Source: directory, Target: frrConfig, Owner: frrUser}}
-	spec.RunFolders = []machine.Folder{{Path: frrSockets, Owner: frrUser}}
-	spec.Services = []machine.Service{
-		{
-			Name:    "zebra",
-			Command: []string{frrPrograms + "/zebra", "-A", "127.0.0.1", "--log", "stdout"},
-			Ready:   &machine.Probe{Dial: "unix " + frrSockets + "/zserv.api"},
-		},
-		{
-			Name:    "bfdd",
-			Command: []string{frrPrograms + "/bfdd", "-A", "127.0.0.1", "--log", "stdout"},
-			After:   []string{"zebra"},
-			Ready:   &machine.Probe{Dial: "unix " + frrSockets + "/bfdd.vty"},
-		},
-		{
-			Name:    "bgpd",
-			Command: []string{frrPrograms + "/bgpd", "-A", "127.0.0.1", "--log", "stdout"},
-			After:   []string{"zebra", "bfdd"},
-		},
-	}
-	return spec, []File{
-		bgpd,
-		{Path: filepath.Join(spec.Dir, directory, "zebra.conf"), Content: []byte("hostname " + host.Name + "\n")},
-		{Path: filepath.Join(spec.Dir, directory, "bfdd.conf"), Content: []byte(bfdConfig)},
-		{Path: filepath.Join(spec.Dir, directory, "vtysh.conf"), Content: []byte("no service integrated-vtysh-config\n")},
-	}, nil
+	return l.frr(spec, host)
+}
+
+// preferred is a command that goes before those of the nodes: a router does not share its
+// processors with them.
+func preferred(command ...string) []string {
+	return append([]string{"nice", "-n", "-20"}, command...)
 }

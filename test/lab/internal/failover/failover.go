@@ -10,10 +10,11 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/millrace-lb/millrace/test/harness"
+	"github.com/millrace-lb/millrace/test/lab/internal/config"
 )
 
 //go:embed peers.yaml
@@ -29,49 +30,68 @@ const (
 	before = 3 * time.Second
 	// settled is how long the lab has to be as it was after an event.
 	settled = 3 * time.Minute
+	// tick is how often it is looked how busy the machine is, and worthTelling how late a look
+	// may be until the figures are told to be spoiled.
+	tick         = 20 * time.Millisecond
+	worthTelling = 200 * time.Millisecond
 	// heldTimeout is when a held connection without an answer counts as broken.
 	heldTimeout = 15 * time.Second
 
+	// node is what fails or departs, victim its number.
+	node   = "node3"
 	victim = 3
+)
+
+var (
+	nodes   = []string{"node1", "node2", "node3"}
+	routers = []string{"router1", "router2"}
 )
 
 // run is one run of all events.
 type run struct {
 	*harness.Cluster
-	out io.Writer
-	vip netip.Addr
+	routers router
+	out     io.Writer
+	vip     netip.Addr
+	// back is how long the routes took after a router's daemon was back.
+	back time.Duration
+	// alarms are sessions that an event lost, which should have lost none.
+	alarms int
+	// remarks are what an event has to say besides the figures.
+	remarks []string
 }
 
-// result is a row of the table.
-type result struct {
-	event            string
-	requests, failed int
-	gap              time.Duration
-	// broken are held connections that broke though their pods live; lost those whose pods
-	// ended.
-	broken, lost int
-	err          error
-}
-
-// Run measures the events of these names, or all without any, and prints a table.
-func Run(ctx context.Context, cluster *harness.Cluster, only []string, out io.Writer) error {
-	r := &run{Cluster: cluster, out: out}
+// Run measures the events of these names, or all without any, and prints a table. It returns an
+// error where an event could not be measured or a limit was missed.
+func Run(ctx context.Context, cluster *harness.Cluster, program config.Router, only []string, out io.Writer) error {
+	r := &run{Cluster: cluster, routers: newRouter(program), out: out}
 	if err := r.prepare(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%-34s %9s %8s %12s %8s %10s\n", "EVENT", "REQUESTS", "FAILED", "LONGEST GAP", "BROKEN", "POD ENDED")
+	fmt.Fprintln(out, header())
 	var failures []error
-	for _, e := range events {
-		if len(only) > 0 && !slices.Contains(only, e.name) {
+	var missed []string
+	for i := range events {
+		e := &events[i]
+		if !e.selected(only) {
 			continue
 		}
-		got := r.measure(ctx, e)
-		if got.err != nil {
-			failures = append(failures, fmt.Errorf("%s: %w", e.name, got.err))
-			fmt.Fprintf(out, "%-34s %v\n", e.title, got.err)
+		got, err := r.measure(ctx, e)
+		if err != nil {
+			failures = append(failures, fmt.Errorf("%s: %w", e.name, err))
+			fmt.Fprintf(out, "%-*s %v\n", titleWidth, e.title, err)
 			continue
 		}
-		fmt.Fprintf(out, "%-34s %9d %8d %9d ms %8d %10d\n", e.title, got.requests, got.failed, got.gap.Milliseconds(), got.broken, got.lost)
+		fmt.Fprintln(out, row(e, got))
+		for _, remark := range r.remarks {
+			fmt.Fprintln(out, "  "+remark)
+		}
+		if len(e.limit.missed(got)) > 0 {
+			missed = append(missed, e.name)
+		}
+	}
+	if len(missed) > 0 {
+		failures = append(failures, fmt.Errorf("limits were missed: %s", strings.Join(missed, ", ")))
 	}
 	return errors.Join(failures...)
 }
@@ -84,10 +104,8 @@ func (r *run) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, router := range []string{"router1", "router2"} {
-		// The lab's routers have the profile, and use BFD only here.
-		if _, err := r.Run(ctx, "vtysh", router, "--", "-c", "configure terminal",
-			"-c", "router bgp 64512", "-c", "neighbor nodes bfd profile fast"); err != nil {
+	for _, host := range routers {
+		if err := r.routers.useBFD(ctx, r, host); err != nil {
 			return err
 		}
 	}
@@ -107,14 +125,24 @@ func (r *run) settle(ctx context.Context) error {
 	if err := r.spread(ctx); err != nil {
 		return err
 	}
-	return harness.Eventually(ctx, settled, func(ctx context.Context) (err error) {
-		if r.vip, _, err = r.DualStack(ctx, "default", "echo"); err != nil {
+	return harness.Eventually(ctx, settled, func(ctx context.Context) error {
+		vip, vip6, err := r.DualStack(ctx, "default", "echo")
+		if err != nil {
 			return err
 		}
-		for _, router := range []string{"router1", "router2"} {
-			if err := r.RoutedTo(ctx, router, r.vip, 1, 2, 3); err != nil {
+		r.vip = vip
+		for _, host := range routers {
+			if err := errors.Join(r.RoutedTo(ctx, host, vip, 1, 2, 3), r.RoutedTo(ctx, host, vip6, 1, 2, 3)); err != nil {
 				return err
 			}
+		}
+		// A session without BFD would hide the next failure until its hold time is over.
+		sessions, err := r.sessions(ctx)
+		if err != nil {
+			return err
+		}
+		if err := allUp(sessions); err != nil {
+			return err
 		}
 		load, err := r.Requests(ctx, r.vip, 200)
 		if err == nil && load.Errors > 0 {
@@ -130,11 +158,11 @@ func (r *run) spread(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	nodes := map[string]bool{}
+	on := map[string]bool{}
 	for _, node := range live {
-		nodes[node] = true
+		on[node] = true
 	}
-	if len(live) > 0 && len(nodes) < 3 {
+	if len(live) > 0 && len(on) < len(nodes) {
 		if _, err := r.Kubectl(ctx, "rollout", "restart", "deployment/echo"); err != nil {
 			return err
 		}
@@ -143,30 +171,86 @@ func (r *run) spread(ctx context.Context) error {
 }
 
 // measure lets an event happen under load, and undoes it.
-func (r *run) measure(ctx context.Context, e event) (got result) {
-	got.event = e.name
+func (r *run) measure(ctx context.Context, e *event) (got result, err error) {
+	r.back, r.alarms, r.remarks = 0, 0, nil
 	defer func() {
 		// Also after an interrupt: the lab is to be as it was.
-		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), settled)
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*settled)
 		defer cancel()
 		if e.undo != nil {
-			got.err = errors.Join(got.err, e.undo(undo, r))
+			err = errors.Join(err, e.undo(undo, r))
 		}
 		if !e.last {
-			got.err = errors.Join(got.err, r.settle(undo))
+			err = errors.Join(err, r.settle(undo))
 		}
 	}()
+	if e.prepare != nil {
+		if err := errors.Join(e.prepare(ctx, r), r.settle(ctx)); err != nil {
+			return got, err
+		}
+	}
+	target, err := r.target(ctx, e)
+	if err != nil {
+		return got, err
+	}
+	check, end, err := r.hold(ctx, e)
+	if err != nil {
+		return got, err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+
+	load, err := r.loadDuring(ctx, e, target)
+	if err != nil {
+		return got, err
+	}
+	got.requests, got.failed, got.gap = load.Requests, load.Errors, time.Duration(load.Gap*float64(time.Millisecond))
+	got.back, got.alarms = r.back, r.alarms
+	if load.Errors > 0 {
+		r.remarks = append(r.remarks, fmt.Sprintf("first errors: %q", load.FirstErrors[:min(2, len(load.FirstErrors))]))
+	}
+	return got, check(&got)
+}
+
+// target is where the requests of an event go.
+func (r *run) target(ctx context.Context, e *event) (netip.AddrPort, error) {
+	if e.nodePort {
+		return r.nodePort(ctx)
+	}
+	return netip.AddrPortFrom(r.vip, 80), nil
+}
+
+// hold opens connections that the event is not to break. check counts those that it did.
+func (r *run) hold(ctx context.Context, e *event) (check func(*result) error, end func() error, err error) {
+	if e.nodePort {
+		// They would be to the VIP, which goes.
+		return func(*result) error { return nil }, func() error { return nil }, nil
+	}
 	flows, _, err := r.Hold(ctx, harness.HoldOptions{
 		VIPs: []netip.Addr{r.vip}, Flows: heldFlows, Interval: 500 * time.Millisecond, Timeout: heldTimeout,
 	})
 	if err != nil {
-		got.err = err
-		return got
+		return nil, nil, err
 	}
-	defer func() { got.err = errors.Join(got.err, flows.End()) }()
-	done := make(chan error, 1)
+	check = func(got *result) error {
+		after, err := flows.Check()
+		if err != nil {
+			return err
+		}
+		live, _, err := r.LivePods(ctx, "default", "app=echo")
+		if err != nil {
+			return err
+		}
+		got.broken, got.lost = attribute(after.Broken, live, e.dies)
+		return nil
+	}
+	return check, flows.End, nil
+}
+
+// loadDuring sends requests while the event happens.
+func (r *run) loadDuring(ctx context.Context, e *event, target netip.AddrPort) (harness.Load, error) {
 	eventCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	done := make(chan error, 1)
 	go func() {
 		select {
 		case <-time.After(before):
@@ -175,22 +259,39 @@ func (r *run) measure(ctx context.Context, e event) (got result) {
 			done <- eventCtx.Err()
 		}
 	}()
-	load, err := r.PatientRequestsFor(ctx, r.vip, rate, before+e.lasts, patience)
+	late := lateness(eventCtx)
+	load, err := r.PatientRequestsTo(ctx, target, rate, before+e.lasts, patience)
+	if late := late(); late > worthTelling {
+		r.remarks = append(r.remarks, fmt.Sprintf("this machine was busy: a timer was %d ms late", late.Milliseconds()))
+	}
 	if load.Requests == 0 && err != nil {
-		got.err = err
-		return got
+		return load, err
 	}
-	got.requests, got.failed, got.gap = load.Requests, load.Errors, time.Duration(load.Gap*float64(time.Millisecond))
-	if load.Errors > 0 {
-		fmt.Fprintf(r.out, "  %s: %q\n", e.name, load.FirstErrors[:min(2, len(load.FirstErrors))])
+	select {
+	case err := <-done:
+		return load, err
+	default:
+		r.remarks = append(r.remarks, fmt.Sprintf("the event took longer than the %s of its requests", e.lasts))
+		return load, <-done
 	}
-	after, err := flows.Check()
-	if err != nil {
-		got.err = err
-		return got
-	}
-	if got.err = <-done; got.err != nil {
-		return got
-	}
-	return r.attribute(ctx, got, e, after.Broken)
+}
+
+// lateness measures how late a timer of this process is at most, until the returned function is
+// called or ctx ends. Requests fail where the machine is too busy for its own timers.
+func lateness(ctx context.Context) (longest func() time.Duration) {
+	ctx, cancel := context.WithCancel(ctx)
+	found := make(chan time.Duration, 1)
+	go func() {
+		var late time.Duration
+		for due := time.Now().Add(tick); ; due = time.Now().Add(tick) {
+			select {
+			case now := <-time.After(tick):
+				late = max(late, now.Sub(due))
+			case <-ctx.Done():
+				found <- late
+				return
+			}
+		}
+	}()
+	return func() time.Duration { cancel(); return <-found }
 }

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package failover
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/millrace-lb/millrace/test/lab/internal/config"
+)
+
+// router is what an operator does on the lab's routers. Hosts are router1 and router2.
+type router interface {
+	// daemon is the program that has the BGP sessions.
+	daemon() string
+	// useBFD has a router use BFD with the nodes, of 100 ms × 3, also after a restart of daemon.
+	useBFD(ctx context.Context, r *run, host string) error
+	// graceful has a router keep its routes while its own daemon restarts (RFC 4724), or not.
+	graceful(ctx context.Context, r *run, host string, on bool) error
+	// password sets that of the sessions over a family; none where it is empty.
+	password(ctx context.Context, r *run, host string, ipv6 bool, password string) error
+	// paths is how many routes of a VIP a router has.
+	paths(ctx context.Context, r *run, host string, vip netip.Addr) (int, error)
+}
+
+func newRouter(program config.Router) router {
+	if program == config.BIRD {
+		return bird{}
+	}
+	return frr{}
+}
+
+type frr struct{}
+
+func (frr) daemon() string { return "/bgpd" }
+
+// configure gives commands to the configuration of a router's BGP, and keeps it.
+func (frr) configure(ctx context.Context, r *run, host string, lines ...string) error {
+	args := []string{"vtysh", host, "--", "-c", "configure terminal", "-c", "router bgp 64512"}
+	for _, line := range lines {
+		args = append(args, "-c", line)
+	}
+	_, err := r.Run(ctx, append(args, "-c", "end", "-c", "write memory")...)
+	return err
+}
+
+func (f frr) useBFD(ctx context.Context, r *run, host string) error {
+	return f.configure(ctx, r, host, "neighbor nodes bfd profile fast", "neighbor nodes6 bfd profile fast")
+}
+
+func (f frr) graceful(ctx context.Context, r *run, host string, on bool) error {
+	lines := []string{"bgp graceful-restart", "bgp graceful-restart preserve-fw-state"}
+	if !on {
+		lines = []string{"no bgp graceful-restart preserve-fw-state", "no bgp graceful-restart"}
+	}
+	if err := f.configure(ctx, r, host, lines...); err != nil {
+		return err
+	}
+	// Sessions learn it when they open.
+	_, err := r.Run(ctx, "vtysh", host, "--", "-c", "clear bgp *")
+	return err
+}
+
+func (f frr) password(ctx context.Context, r *run, host string, ipv6 bool, password string) error {
+	group := "nodes"
+	if ipv6 {
+		group = "nodes6"
+	}
+	if password == "" {
+		return f.configure(ctx, r, host, "no neighbor "+group+" password")
+	}
+	return f.configure(ctx, r, host, "neighbor "+group+" password "+password)
+}
+
+func (frr) paths(ctx context.Context, r *run, host string, vip netip.Addr) (int, error) {
+	family := "ipv4"
+	if vip.Is6() {
+		family = "ipv6"
+	}
+	out, err := r.Run(ctx, "vtysh", host, "--", "-c", "show bgp "+family+" unicast "+vip.String()+" json")
+	if err != nil {
+		return 0, err
+	}
+	var route struct {
+		Paths []json.RawMessage `json:"paths"`
+	}
+	if err := json.Unmarshal(out, &route); err != nil {
+		return 0, fmt.Errorf("%s: routes of %s: %w: %s", host, vip, err, out)
+	}
+	return len(route.Paths), nil
+}
+
+type bird struct{}
+
+func (bird) daemon() string { return "/bird" }
+
+// useBFD does nothing: the lab's BIRD uses it always.
+func (bird) useBFD(context.Context, *run, string) error { return nil }
+
+// graceful sets an option of the daemon, which its next start takes.
+func (bird) graceful(ctx context.Context, r *run, host string, on bool) error {
+	option := ""
+	if on {
+		option = "-R"
+	}
+	_, err := r.Exec(ctx, host, "sh", "-c", "echo "+option+" > /etc/bird/options")
+	return err
+}
+
+func (bird) password(ctx context.Context, r *run, host string, ipv6 bool, password string) error {
+	file, line := "/etc/bird/nodes.options", ""
+	if ipv6 {
+		file = "/etc/bird/nodes6.options"
+	}
+	if password != "" {
+		line = `password "` + password + `";`
+	}
+	if _, err := r.Exec(ctx, host, "sh", "-c", `echo "$1" > "$2"`, "sh", line, file); err != nil {
+		return err
+	}
+	_, err := r.Run(ctx, "birdc", host, "--", "configure")
+	return err
+}
+
+func (bird) paths(ctx context.Context, r *run, host string, vip netip.Addr) (int, error) {
+	out, err := r.Run(ctx, "birdc", host, "--", "show", "route", "for", vip.String())
+	// Without a route birdc says so, and fails.
+	if err != nil && !strings.Contains(string(out), "Network not found") {
+		return 0, err
+	}
+	// A line for each route says when it came: "203.0.113.10/32 unicast [node1 01:02:03.456] * (100) …".
+	return strings.Count(string(out), "unicast ["), nil
+}

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/kept"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/natexempt"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
@@ -109,17 +110,19 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	links := make(chan struct{}, 1)
 	exempt := newExemption(p.datapath.NATExempt(), logger, links)
 	watching := newProber(config, logger.WithName("watch"))
+	memory := newMemory(config, p, logger.WithName("memory"))
 	loop := &loop{
+		memory:        memory,
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,
 		drainDelay:    config.DrainDelay,
-		objects:       p.objects.Snapshot,
+		objects:       memory.objects,
 		uplinks:       &uplinks{find: netdev.NewFinder(config.Uplinks).Find, plane: p.datapath, logger: logger},
 		dataplane:     p.datapath,
 		hops:          hops,
 		speaker:       speaker,
 		detector:      newDetector(process, speaker.Down, logger.WithName("bfd")),
-		tunnel:        &tunnel{plane: p.datapath, report: p.objects.Report, logger: logger.WithName("tunnel")},
+		tunnel:        &tunnel{plane: p.datapath, report: p.objects.Report, former: memory.generations, logger: logger.WithName("tunnel")},
 		status:        writer,
 		logger:        logger,
 		health:        newHealth(),
@@ -183,6 +186,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	group.Go(func() error { return w.writer.Run(ctx) })
 	group.Go(func() error { return forward(ctx, p.objects.Reported(), w.writer.Wake) })
 	group.Go(func() error { return p.objects.Run(ctx) })
+	group.Go(func() error { return loop.memory.run(ctx) })
 	group.Go(func() error { return w.hops.Run(ctx) })
 	group.Go(func() error { return runExemption(ctx, w.exempt, config.NATExempt) })
 	group.Go(func() error { return sweepExceptions(ctx, p.datapath, loop.logger) })
@@ -200,10 +204,8 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	}
 	group.Go(func() error {
 		// What is not known yet must not be taken for what is gone.
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-p.objects.Synced():
+		if err := loop.memory.await(ctx); err != nil {
+			return err
 		}
 		return loop.run(ctx, p.objects.Changed(), links, w.speaker.Changed())
 	})
@@ -323,12 +325,15 @@ func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p p
 	return nil
 }
 
-// Cleanup detaches the programs from all interfaces and removes all maps and the rule of
-// nftables, as when Millrace is uninstalled from the node.
-func Cleanup(pinRoot string) error {
+// Cleanup detaches the programs from all interfaces and removes all maps, the rule of nftables
+// and the objects that were kept, as when Millrace is uninstalled from the node.
+func Cleanup(pinRoot, stateDir string) error {
 	err := dataplane.Remove(pinRoot)
 	if err != nil {
 		err = fmt.Errorf("remove the data plane below %s: %w", pinRoot, err)
+	}
+	if stateDir != "" {
+		err = errors.Join(err, kept.Remove(stateDir))
 	}
 	return errors.Join(err, natexempt.Remove())
 }

@@ -52,6 +52,9 @@ type Config struct {
 	// MetricsCertDir has tls.crt and tls.key for the metrics. Empty: a certificate
 	// that the agent signs itself.
 	MetricsCertDir string
+	// StateDir is the directory, in a tmpfs, in which objects are kept for an agent that finds
+	// the API server away. Empty: they are not kept.
+	StateDir string
 	// Socket is the path of the socket at which Drops, Top and Trace ask. Empty:
 	// none.
 	Socket string
@@ -86,6 +89,7 @@ func DefaultConfig() Config {
 		MetricsBindAddress: ":7480",
 		MetricsSecure:      true,
 		HealthBindAddress:  "127.0.0.1:7481",
+		StateDir:           "/run/millrace-agent",
 		Socket:             consoleapi.Socket,
 		BFDSocket:          control.Socket,
 		ProbePort:          7482,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/millrace-lb/millrace/api/tunnelkey"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
@@ -64,7 +65,9 @@ type loop struct {
 	drainDelay time.Duration
 	departure  announce.Departure
 
-	objects   func() *model.Snapshot
+	objects func() *model.Snapshot
+	// memory keeps the objects for the next agent; nil where nothing does.
+	memory    *memory
 	uplinks   *uplinks
 	dataplane dataPlane
 	hops      hopWatcher
@@ -151,7 +154,8 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 			return 0, err
 		}
 	}
-	objects := l.watch.see(l.objects())
+	seen := l.objects()
+	objects := l.watch.see(seen)
 	keyErr := l.setKeys(objects.TunnelKey)
 	m := model.Build(objects)
 	watchErr := l.watch.want(m, l.tunnelKeys())
@@ -196,6 +200,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		l.observation.ProgramError = programErr
 		again = soonest(again, wait)
 	}
+	l.memory.keep(seen, l.ring())
 	again = soonest(again, told)
 	return soonest(soonest(again, departs), covered.again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr)
 }
@@ -206,6 +211,14 @@ func (l *loop) tunnelKeys() forwarding.TunnelKeys {
 		return forwarding.TunnelKeys{}
 	}
 	return l.tunnel.plane.TunnelKeys()
+}
+
+// ring are the keys by which the node works.
+func (l *loop) ring() tunnelkey.Ring {
+	if l.observation.TunnelKey == nil {
+		return tunnelkey.Ring{}
+	}
+	return l.observation.TunnelKey.Ring
 }
 
 // setKeys comes before all else: what a node sends without the key, others drop.

@@ -28,6 +28,8 @@ type tunnel struct {
 	plane keyPlane
 	// report is the node's own, by which generations are known after a restart.
 	report func() *millracev1alpha1.LBNodeReport
+	// former are the generations of the agent before, which count where there is no report.
+	former func() []uint32
 	logger logr.Logger
 
 	// held is nil until the data plane has been asked.
@@ -76,6 +78,9 @@ func (t *tunnel) kept() string {
 func (t *tunnel) reported() []uint32 {
 	report := t.report()
 	if report == nil || report.Status.TunnelKeys == nil {
+		if t.former != nil {
+			return t.former()
+		}
 		return nil
 	}
 	var generations []uint32

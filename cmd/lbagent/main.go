@@ -59,6 +59,8 @@ func command(getenv func(string) string, stdin io.Reader, stdout, stderr io.Writ
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.PersistentFlags().StringVar(&config.PinRoot, "pin-root", config.PinRoot,
 		"directory in a BPF file system in which maps and links outlive the agent")
+	root.PersistentFlags().StringVar(&config.StateDir, "state-dir", config.StateDir,
+		"directory in a tmpfs that keeps the objects for an agent which starts without the API server; empty: none")
 	config.AddFlags(root.Flags())
 	root.Flags().StringVar(&logLevel, "log-level", logLevel, "least level that is logged: debug, info, warn or error")
 	root.PersistentFlags().StringVar(&config.Socket, "socket", config.Socket,
@@ -78,7 +80,7 @@ func cleanupCommand(config *lbagent.Config) *cobra.Command {
 			if check {
 				return lbagent.CheckClean(config.PinRoot)
 			}
-			if err := lbagent.Cleanup(config.PinRoot); err != nil {
+			if err := lbagent.Cleanup(config.PinRoot, config.StateDir); err != nil {
 				return err
 			}
 			if wait {

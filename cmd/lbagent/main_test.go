@@ -5,7 +5,9 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -89,10 +91,17 @@ func TestCleanup(t *testing.T) {
 	if err := os.Mkdir(root, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	state := filepath.Join(t.TempDir(), "state")
+	if err := os.Mkdir(state, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(state, "objects"), []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	run := func(ctx context.Context, flags ...string) error {
 		var out bytes.Buffer
 		cmd := command(noEnvironment, strings.NewReader(""), &out, &out)
-		cmd.SetArgs(append([]string{"cleanup", "--pin-root=" + root}, flags...))
+		cmd.SetArgs(append([]string{"cleanup", "--pin-root=" + root, "--state-dir=" + state}, flags...))
 		return cmd.ExecuteContext(ctx)
 	}
 	if err := run(t.Context(), "--check"); err == nil || !strings.Contains(err.Error(), root) {
@@ -115,6 +124,9 @@ func TestCleanup(t *testing.T) {
 	case err := <-ended:
 		t.Fatalf("cleanup --wait did not wait, but ended with %v", err)
 	case <-time.After(50 * time.Millisecond):
+	}
+	if _, err := os.Stat(state); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the kept objects are still there: %v", err)
 	}
 	stop()
 	if err := <-ended; err != nil {

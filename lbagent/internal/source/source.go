@@ -203,6 +203,10 @@ func (s *Source) Changed() <-chan struct{} { return s.changed }
 // before would lack objects, and what lacks would be removed.
 func (s *Source) Synced() <-chan struct{} { return s.synced }
 
+// PasswordsRead reports whether the Secrets with passwords have been listed once. Nothing else
+// waits for them, so a Snapshot may be without.
+func (s *Source) PasswordsRead() bool { return s.secrets.HasSynced() }
+
 // Snapshot returns the objects. They are shared and must not be changed.
 func (s *Source) Snapshot() *model.Snapshot {
 	snapshot := &model.Snapshot{

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package lbagent
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// routerWaits is how long the router keeps the routes of an agent that is away.
+const routerWaits = 15 * time.Second
+
+// Agents that are restarted while the API server is away go on with the routes that they had,
+// for longer than the router waits. One that comes up when the API server is back obeys it. One
+// whose kept objects are damaged waits for it.
+func TestAPIServerAway(t *testing.T) {
+	w := newWorld(t)
+	w.install()
+	w.populate()
+	w.stateDir = mountState(t)
+	w.limitRestart()
+	running := w.start()
+	w.Await(30*time.Second, "the VIP at the router and the agent ready", func() bool { return w.announced() && ready() })
+	file := filepath.Join(w.stateDir, "objects")
+	w.Await(10*time.Second, "kept objects", func() bool { return exists(file) })
+
+	here := w.kubeconfig
+	w.kubeconfig = w.awayKubeconfig()
+	for _, sent := range []os.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		w.restart(running, sent)
+		running = w.start()
+		w.awaitBack()
+	}
+	w.keepsRoute(routerWaits + time.Second)
+
+	// Back: what has changed meanwhile holds.
+	w.kubeconfig = here
+	w.restart(running, syscall.SIGKILL)
+	running = w.start()
+	w.awaitBack()
+	w.removeVIP()
+	w.Await(10*time.Second, "no route of a VIP that is gone", func() bool { return !w.announced() })
+
+	if err := running.end(syscall.SIGTERM); err != nil {
+		t.Errorf("the agent ended with %v", err)
+	}
+	if err := os.Truncate(file, 100); err != nil {
+		t.Fatal(err)
+	}
+	w.kubeconfig = w.awayKubeconfig()
+	w.start()
+	end := time.Now().Add(patience + 2*time.Second)
+	w.Await(patience+10*time.Second, "an agent that waits", func() bool {
+		if ready() {
+			t.Fatal("an agent works without objects")
+		}
+		return time.Now().After(end)
+	})
+}
+
+// mountState returns a directory in a tmpfs.
+func mountState(t *testing.T) string {
+	t.Helper()
+	directory := t.TempDir()
+	if err := unix.Mount("tmpfs", directory, "tmpfs", 0, "mode=0700"); err != nil {
+		t.Fatalf("mount a tmpfs (needs root): %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(directory, 0); err != nil {
+			t.Errorf("unmount %s: %v", directory, err)
+		}
+	})
+	return directory
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
+// limitRestart has the router wait for an agent for no longer than the test can.
+func (w *world) limitRestart() {
+	w.t.Helper()
+	peer := &millracev1alpha1.LBPeer{}
+	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: "router"}, peer); err != nil {
+		w.t.Fatal(err)
+	}
+	peer.Spec.GracefulRestart = &millracev1alpha1.GracefulRestart{RestartTime: &metav1.Duration{Duration: routerWaits}}
+	if err := w.client.Update(w.t.Context(), peer); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// awayKubeconfig is the agent's kubeconfig with an address at which nobody answers.
+func (w *world) awayKubeconfig() string {
+	w.t.Helper()
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(w.kubeconfig), agentUser+".kubeconfig"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	file := filepath.Join(w.t.TempDir(), "kubeconfig")
+	away := regexp.MustCompile(`server: .*`).ReplaceAll(text, []byte("server: https://127.0.0.1:1"))
+	if err := os.WriteFile(file, away, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	return file
+}
+
+// keepsRoute fails if the router loses the route within a time.
+func (w *world) keepsRoute(limit time.Duration) {
+	w.t.Helper()
+	for end := time.Now().Add(limit); time.Now().Before(end); {
+		if !w.announced() {
+			w.t.Fatal("the route is gone")
+		}
+	}
+}

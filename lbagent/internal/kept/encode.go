@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kept keeps the objects that an agent works by for the agent after it, which may find
+// the API server away. They lie in a file of one version, written as a whole, that is good for
+// one boot of one node. It has the passwords of BGP sessions, so it is written to memory only:
+// see Open.
+package kept
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// header begins every file, with the version of what follows; the sum of that comes next.
+const header = "millrace-agent-objects 1 sha256:"
+
+// State is what is kept.
+type State struct {
+	// Objects are those that the agent worked by. TunnelKey and Down are not among them: the
+	// keys are in the pinned maps, and who is down is found out again.
+	Objects *model.Snapshot
+	// Generations are those of the tunnel's keys that the node has, of which the maps know a
+	// part of the number only.
+	Generations []uint32
+}
+
+// content is how a State is written.
+type content struct {
+	// BootID is that of the node: what was programmed in another boot is gone.
+	BootID         string
+	NodeName       string
+	Node           *corev1.Node
+	Services       []*corev1.Service
+	EndpointSlices []*discoveryv1.EndpointSlice
+	VIPs           []*millracev1alpha1.VIP
+	Pools          []*millracev1alpha1.VIPPool
+	LBNodes        []*millracev1alpha1.LBNode
+	Peers          []*millracev1alpha1.LBPeer
+	Advertisements []*millracev1alpha1.VIPAdvertisement
+	Routes         []*millracev1alpha1.VIPRoute
+	// Passwords need not be text.
+	Passwords   map[string][]byte
+	Generations []uint32
+}
+
+// encode returns the file that has a State.
+func encode(state State, bootID string) ([]byte, error) {
+	s := state.Objects
+	passwords := map[string][]byte{}
+	for secret, password := range s.Passwords {
+		passwords[secret] = []byte(password)
+	}
+	body, err := json.Marshal(content{
+		BootID: bootID, NodeName: s.NodeName, Node: s.Node,
+		Services: s.Services, EndpointSlices: s.EndpointSlices,
+		VIPs: s.VIPs, Pools: s.Pools, LBNodes: s.LBNodes,
+		Peers: s.Peers, Advertisements: s.Advertisements, Routes: s.Routes,
+		Passwords: passwords, Generations: state.Generations,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("encode the objects: %w", err)
+	}
+	return append([]byte(header+sum(body)+"\n"), body...), nil
+}
+
+func sum(body []byte) string {
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:])
+}
+
+// decode returns the State in a file, for a boot of a node.
+func decode(file []byte, bootID, nodeName string) (*State, error) {
+	rest, found := bytes.CutPrefix(file, []byte(header))
+	if !found {
+		return nil, errors.New("it is of another version, or no such file")
+	}
+	said, body, found := bytes.Cut(rest, []byte("\n"))
+	if !found || string(said) != sum(body) {
+		return nil, errors.New("it is truncated or damaged")
+	}
+	var c content
+	if err := json.Unmarshal(body, &c); err != nil {
+		return nil, fmt.Errorf("decode the objects: %w", err)
+	}
+	switch {
+	case c.BootID != bootID:
+		return nil, errors.New("it is from before the node's last boot")
+	case c.NodeName != nodeName:
+		return nil, fmt.Errorf("it is of node %q", c.NodeName)
+	case hasNil(c.Services) || hasNil(c.EndpointSlices) || hasNil(c.VIPs) || hasNil(c.Pools) ||
+		hasNil(c.LBNodes) || hasNil(c.Peers) || hasNil(c.Advertisements) || hasNil(c.Routes):
+		return nil, errors.New("it has an object that is null")
+	}
+	passwords := map[string]string{}
+	for secret, password := range c.Passwords {
+		passwords[secret] = string(password)
+	}
+	return &State{
+		Objects: &model.Snapshot{
+			NodeName: c.NodeName, Node: c.Node,
+			Services: c.Services, EndpointSlices: c.EndpointSlices,
+			VIPs: c.VIPs, Pools: c.Pools, LBNodes: c.LBNodes,
+			Peers: c.Peers, Advertisements: c.Advertisements, Routes: c.Routes,
+			Passwords: passwords,
+		},
+		Generations: c.Generations,
+	}, nil
+}
+
+func hasNil[T any](objects []*T) bool { return slices.Contains(objects, nil) }

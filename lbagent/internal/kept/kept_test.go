@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kept
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+const (
+	boot = "this-boot"
+	node = "node1"
+)
+
+// example has an object of each kind.
+func example() State {
+	meta := metav1.ObjectMeta{
+		Namespace: "default", Name: "web", UID: "u", Generation: 3,
+		CreationTimestamp: metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).Local()),
+	}
+	ready := true
+	return State{
+		Objects: &model.Snapshot{
+			NodeName: node,
+			Node:     &corev1.Node{ObjectMeta: meta},
+			Services: []*corev1.Service{{ObjectMeta: meta, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}},
+			EndpointSlices: []*discoveryv1.EndpointSlice{{ObjectMeta: meta, Endpoints: []discoveryv1.Endpoint{{
+				Addresses: []string{"198.18.0.1"}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+			}}}},
+			VIPs:    []*millracev1alpha1.VIP{{ObjectMeta: meta, Spec: millracev1alpha1.VIPSpec{Address: "203.0.113.1"}}},
+			Pools:   []*millracev1alpha1.VIPPool{{ObjectMeta: meta}},
+			LBNodes: []*millracev1alpha1.LBNode{{ObjectMeta: meta, Status: millracev1alpha1.LBNodeStatus{BootID: boot}}},
+			Peers: []*millracev1alpha1.LBPeer{{ObjectMeta: meta, Spec: millracev1alpha1.LBPeerSpec{
+				HoldTime: &metav1.Duration{Duration: 9 * time.Second},
+			}}},
+			Advertisements: []*millracev1alpha1.VIPAdvertisement{{ObjectMeta: meta}},
+			Routes:         []*millracev1alpha1.VIPRoute{{ObjectMeta: meta}},
+			Passwords:      map[string]string{"tor": "\x00\xffnot text"},
+		},
+		Generations: []uint32{17, 18},
+	}
+}
+
+func memory(t *testing.T) string {
+	t.Helper()
+	directory := t.TempDir()
+	if err := unix.Mount("tmpfs", directory, "tmpfs", 0, "mode=0700"); err != nil {
+		t.Skipf("mount a tmpfs (needs root): %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(directory, 0); err != nil {
+			t.Errorf("unmount %s: %v", directory, err)
+		}
+	})
+	return filepath.Join(directory, "state")
+}
+
+func TestStore(t *testing.T) {
+	directory := memory(t)
+	store, err := Open(directory, boot, node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state, err := store.Load(); state != nil || err != nil {
+		t.Errorf("an empty directory has %v, error %v", state, err)
+	}
+	if err := os.WriteFile(filepath.Join(directory, name+".new"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := store.Save(example()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state, err := store.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := example(); !equality.Semantic.DeepEqual(want.Objects, state.Objects) || !slices.Equal(want.Generations, state.Generations) {
+		t.Errorf("%+v was saved, and %+v is loaded", want, *state)
+	}
+	info, err := os.Stat(filepath.Join(directory, name))
+	if err != nil || info.Mode() != 0o600 {
+		t.Errorf("the file has mode %v, error %v; want 0600", info.Mode(), err)
+	}
+	if err := Remove(directory); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(directory); !os.IsNotExist(err) {
+		t.Errorf("something is left: %v", err)
+	}
+	if err := Remove(directory); err != nil {
+		t.Errorf("removing nothing: %v", err)
+	}
+}
+
+// Passwords do not go to a disk, nor does what was kept outlive a boot.
+func TestMemoryOnly(t *testing.T) {
+	directory, err := os.MkdirTemp(".", "disk")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(directory)
+	var system unix.Statfs_t
+	if err := unix.Statfs(directory, &system); err != nil || system.Type == unix.TMPFS_MAGIC {
+		t.Skip("the sources are in a tmpfs")
+	}
+	if _, err := Open(directory, boot, node); err == nil || !strings.Contains(err.Error(), "tmpfs") {
+		t.Errorf("a directory on a disk: %v", err)
+	}
+}
+
+func TestDecode(t *testing.T) {
+	good, err := encode(example(), boot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealed := func(body string) []byte { return []byte(header + sum([]byte(body)) + "\n" + body) }
+	flipped := append([]byte(nil), good...)
+	flipped[len(flipped)/2] ^= 1
+	for what, test := range map[string]struct {
+		file       []byte
+		boot, node string
+		want       string
+	}{
+		"good":            {good, boot, node, ""},
+		"empty":           {nil, boot, node, "another version"},
+		"of version 2":    {[]byte(strings.Replace(string(good), "objects 1", "objects 2", 1)), boot, node, "another version"},
+		"header alone":    {good[:len(header)], boot, node, "truncated"},
+		"truncated":       {good[:len(good)-1], boot, node, "truncated"},
+		"one bit":         {flipped, boot, node, "damaged"},
+		"no JSON":         {sealed("{"), boot, node, "decode"},
+		"another boot":    {good, "next-boot", node, "boot"},
+		"another node":    {good, boot, "node2", `node "node1"`},
+		"an object null":  {sealed(`{"BootID":"` + boot + `","NodeName":"` + node + `","Services":[null]}`), boot, node, "null"},
+		"a newer field":   {sealed(`{"BootID":"` + boot + `","NodeName":"` + node + `","Later":1}`), boot, node, ""},
+		"wrong sum alone": {[]byte(header + "\n{}"), boot, node, "damaged"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			state, err := decode(test.file, test.boot, test.node)
+			if (err == nil) != (test.want == "") || (err == nil) != (state != nil) {
+				t.Fatalf("error %v, want one with %q", err, test.want)
+			}
+			if err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want one with %q", err, test.want)
+			}
+			if err == nil && state.Objects.Passwords == nil {
+				t.Error("there is no map of passwords")
+			}
+		})
+	}
+}
+
+// Whatever a file holds below a right sum: an error, or objects that a model can be built of.
+func FuzzDecode(f *testing.F) {
+	good, err := encode(example(), boot)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good[strings.Index(string(good), "\n")+1:])
+	f.Add([]byte(`{"BootID":"this-boot","NodeName":"node1","LBNodes":[{}],"Services":[{}]}`))
+	f.Fuzz(func(_ *testing.T, body []byte) {
+		_, _ = decode(body, boot, node)
+		state, err := decode(append([]byte(header+sum(body)+"\n"), body...), boot, node)
+		if err == nil {
+			model.Build(state.Objects)
+		}
+	})
+}

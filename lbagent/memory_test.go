@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millrace-lb/millrace/api/tunnelkey"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/kept"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// saves is a store in memory.
+type saves struct {
+	mu    sync.Mutex
+	all   []kept.State
+	fails bool
+	takes time.Duration
+}
+
+func (s *saves) Save(state kept.State) error {
+	time.Sleep(s.takes)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fails {
+		return errInjected
+	}
+	s.all = append(s.all, state)
+	return nil
+}
+
+func (s *saves) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.all)
+}
+
+// newMemories returns a memory of which the API server's objects are these.
+func newMemories(live *model.Snapshot, before *kept.State, store objectStore) (*memory, chan struct{}) {
+	synced := make(chan struct{})
+	return &memory{
+		live:          func() *model.Snapshot { copied := *live; return &copied },
+		synced:        synced,
+		passwordsRead: func() bool { return true },
+		before:        before, store: store, logger: logr.Discard(), wake: make(chan struct{}, 1),
+	}, synced
+}
+
+// An agent that starts without the API server goes on with what was kept, after a while; one
+// to which nothing was kept waits.
+func TestPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, synced := newMemories(cluster(), &kept.State{Objects: cluster(), Generations: []uint32{300}}, nil)
+		began := time.Now()
+		if err := m.await(t.Context()); err != nil || time.Since(began) != patience {
+			t.Errorf("waited %s, error %v; want %s", time.Since(began), err, patience)
+		}
+		if objects := m.objects(); !errors.Is(objects.TunnelKey.Err, errNotRead) || len(objects.LBNodes) != 2 {
+			t.Errorf("works by %+v", objects)
+		}
+		if m.before.Objects.TunnelKey.Err != nil || m.generations()[0] != 300 {
+			t.Error("what was kept has changed")
+		}
+		close(synced)
+		if objects := m.objects(); objects.TunnelKey.Err != nil {
+			t.Error("goes on with what was kept though the API server answers")
+		}
+
+		m, synced = newMemories(cluster(), nil, nil)
+		go func() {
+			time.Sleep(time.Hour)
+			close(synced)
+		}()
+		began = time.Now()
+		if err := m.await(t.Context()); err != nil || time.Since(began) != time.Hour {
+			t.Errorf("waited %s, error %v; want an hour", time.Since(began), err)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		m, _ = newMemories(cluster(), nil, nil)
+		if err := m.await(ended); !errors.Is(err, context.Canceled) {
+			t.Errorf("an agent that ends: %v", err)
+		}
+	})
+}
+
+// The passwords of before hold until the Secrets have been read.
+func TestPasswordsOfBefore(t *testing.T) {
+	before := cluster()
+	before.Passwords = map[string]string{"tor": "old"}
+	live := cluster()
+	live.Peers[0].Spec.PasswordSecretRef = &millracev1alpha1.SecretReference{Name: "tor"}
+	store := &saves{}
+	m, synced := newMemories(live, &kept.State{Objects: before}, store)
+	read := false
+	m.passwordsRead = func() bool { return read }
+	close(synced)
+	if got := m.objects().Passwords["tor"]; got != "old" {
+		t.Errorf("password %q before the Secrets were read, want the old one", got)
+	}
+	m.keep(live, tunnelkey.Ring{})
+	if m.next != nil {
+		t.Error("kept without the passwords")
+	}
+	read = true
+	live.Passwords = map[string]string{"tor": "new"}
+	if got := m.objects().Passwords["tor"]; got != "new" {
+		t.Errorf("password %q, want the new one", got)
+	}
+	m.keep(live, tunnelkey.Ring{})
+	if m.next == nil {
+		t.Error("not kept")
+	}
+}
+
+// Objects are kept once however many passes there are, and the last ones at the end. Writes that
+// take long are few. What was kept is not written back.
+func TestKeeping(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &saves{takes: 100 * time.Millisecond}
+		m, synced := newMemories(cluster(), &kept.State{Objects: cluster()}, store)
+		m.keep(cluster(), tunnelkey.Ring{})
+		if m.next != nil {
+			t.Error("kept what was kept")
+		}
+		close(synced)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- m.run(ctx) }()
+		objects := cluster()
+		for range 100 {
+			copied := *objects
+			m.keep(&copied, tunnelkey.Ring{Accepted: []uint32{3, 4}, Sending: 4})
+			time.Sleep(saveShare * store.takes)
+		}
+		if got := store.count(); got != 1 {
+			t.Errorf("the same objects were written %d times", got)
+		}
+		if got := store.all[0].Generations; len(got) != 2 || got[0] != 4 {
+			t.Errorf("keys %v, want that with which the node sends first", got)
+		}
+		for range 100 {
+			changed := *objects
+			changed.Services = []*corev1.Service{{}}
+			m.keep(&changed, tunnelkey.Ring{})
+			time.Sleep(saveShare * store.takes / 10)
+		}
+		if got := store.count(); got < 9 || got > 12 {
+			t.Errorf("%d writes in 10 times %d times what one takes", got, saveShare)
+		}
+		last := *objects
+		last.Peers = nil
+		m.keep(&last, tunnelkey.Ring{})
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("ended with %v", err)
+		}
+		if got := store.all[len(store.all)-1].Objects.Peers; got != nil {
+			t.Errorf("the last objects were not kept, but %v", got)
+		}
+	})
+}
+
+// A failure is no reason to stop trying.
+func TestKeepingFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &saves{fails: true}
+		m, synced := newMemories(cluster(), nil, store)
+		close(synced)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- m.run(ctx) }()
+		objects := cluster()
+		m.keep(objects, tunnelkey.Ring{})
+		time.Sleep(time.Second)
+		store.mu.Lock()
+		store.fails = false
+		store.mu.Unlock()
+		time.Sleep(longestRetry)
+		if store.count() != 1 {
+			t.Errorf("%d writes, want 1", store.count())
+		}
+		cancel()
+		<-ended
+	})
+}

@@ -58,6 +58,7 @@ test-e2e: prerequisites build image ## Run the end-to-end tests on a real cluste
 # COUNT=5 runs it so often with each, a lab of its own each time; AGAIN=1 as in test-e2e.
 .PHONY: test-cni
 test-cni: prerequisites build image ## Run the whole path in short with each CNI (root); CNI="NAME…", COUNT=N.
+	$(if $(filter calico cilium%,$(CNI)),@hack/prerequisites.sh --cni)
 	@TIMEFORMAT='test-cni took %0R s'; time AGAIN=$(AGAIN) COUNT=$(COUNT) hack/test-cni.sh $(CNI)
 
 .PHONY: test-load

@@ -7,6 +7,7 @@
 #
 #   hack/prerequisites.sh --runtime    what the lab and the demo run
 #   hack/prerequisites.sh --develop    that, and what builds and checks the BPF programs
+#   hack/prerequisites.sh --cni        what the lab runs, and builds and runs with Calico or Cilium
 #   hack/prerequisites.sh --kernels    what runs tests on other kernels
 #   hack/prerequisites.sh --kubernetes-e2e    what the lab runs, and Kubernetes' own tests on it
 #   hack/prerequisites.sh --bench-gateway    proxies to compare ours with, and a load generator
@@ -22,6 +23,9 @@ kernels="qemu-system-x86 iproute2 ethtool dpkg"
 # bird2: another router for tests.
 develop="bird2 clang-19 llvm-19 libbpf-dev bpftool shellcheck tcpdump"
 
+# clang-19: Cilium's agent compiles its programs. The others are for Calico.
+cni="$runtime clang-19 llvm-19 ipset make libelf-dev zlib1g-dev libpcap-dev"
+
 # What these tests run in pods.
 kubernetes_e2e="$runtime wget netcat-openbsd"
 
@@ -29,7 +33,7 @@ kubernetes_e2e="$runtime wget netcat-openbsd"
 bench_gateway="haproxy nginx nghttp2-client iproute2 util-linux"
 
 usage() {
-	echo "usage: hack/prerequisites.sh --runtime | --develop | --kernels | --kubernetes-e2e | --bench-gateway" >&2
+	echo "usage: hack/prerequisites.sh --runtime | --develop | --cni | --kernels | --kubernetes-e2e | --bench-gateway" >&2
 	exit 2
 }
 
@@ -37,6 +41,7 @@ usage() {
 case $1 in
 --runtime) wanted=$runtime ;;
 --develop) wanted="$runtime $develop" ;;
+--cni) wanted=$cni ;;
 --kernels) wanted=$kernels ;;
 --kubernetes-e2e) wanted=$kubernetes_e2e ;;
 --bench-gateway) wanted=$bench_gateway ;;

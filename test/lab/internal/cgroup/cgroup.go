@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -34,7 +35,7 @@ const (
 // Join moves the calling process into a new cgroup of this name in every
 // hierarchy. The caller enters a cgroup namespace next, whose roots they become.
 func Join(name string) error {
-	hierarchies, err := discover()
+	hierarchies, err := discover(self)
 	if err != nil {
 		return err
 	}
@@ -52,6 +53,20 @@ func Join(name string) error {
 		}
 		if err := moveSelf(group); err != nil {
 			return fmt.Errorf("cgroup of %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// Follow moves the calling process into the cgroups of another one, in every hierarchy.
+func Follow(pid int) error {
+	hierarchies, err := discover(strconv.Itoa(pid))
+	if err != nil {
+		return err
+	}
+	for _, hierarchy := range hierarchies {
+		if err := moveSelf(hierarchy.own); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -89,7 +104,7 @@ func moveSelf(group string) error {
 // MountView mounts the hierarchies of the calling process's cgroup namespace at
 // the usual place of its mount namespace.
 func MountView() error {
-	hierarchies, err := discover()
+	hierarchies, err := discover(self)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ var needed = []string{"cpu", "cpuset", "io", "memory", "pids"}
 // Missing returns the controllers that a kubelet needs and that a version 2 machine
 // does not hand out at its root; none on version 1.
 func Missing() ([]string, error) {
-	hierarchies, err := discover()
+	hierarchies, err := discover(self)
 	if err != nil || !pureV2(hierarchies) {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func Delegate(prefix string, controllers []string) error {
 	if len(controllers) == 0 {
 		return nil
 	}
-	hierarchies, err := discover()
+	hierarchies, err := discover(self)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func Undelegate(prefix string, controllers []string) error {
 	if len(controllers) == 0 {
 		return nil
 	}
-	hierarchies, err := discover()
+	hierarchies, err := discover(self)
 	if err != nil {
 		return err
 	}

@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// hierarchy is one tree of cgroups, as the calling process sees it.
+// hierarchy is one tree of cgroups, as the calling process sees it, and a process's place there.
 type hierarchy struct {
 	// name is the second field of /proc/PID/cgroup: the controllers, comma separated,
 	// "name=…" for a tree without controllers, empty for version 2.
 	name       string
 	mountpoint string
-	// own is the directory of the calling process's cgroup.
+	// own is the directory of the process's cgroup.
 	own string
 }
 
@@ -32,10 +32,14 @@ func pureV2(hierarchies []hierarchy) bool {
 	return len(hierarchies) == 1 && hierarchies[0].name == ""
 }
 
-func discover() ([]hierarchy, error) {
-	membership, err := os.ReadFile("/proc/self/cgroup")
+// self is the calling process, as a directory of /proc.
+const self = "self"
+
+// discover finds the cgroups of a process, which is a directory of /proc.
+func discover(process string) ([]hierarchy, error) {
+	membership, err := os.ReadFile(filepath.Join("/proc", process, "cgroup"))
 	if err != nil {
-		return nil, fmt.Errorf("read own cgroups: %w", err)
+		return nil, fmt.Errorf("read cgroups: %w", err)
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
+
+	"github.com/millrace-lb/millrace/test/lab/internal/cgroup"
 )
 
 // allNamespaces are those that a machine has of its own.
@@ -36,6 +38,12 @@ func Exec(spec Spec, args []string) (int, error) {
 	directory, err := os.Getwd()
 	if err != nil {
 		directory = "/"
+	}
+	// Programs of a CNI at the machine's cgroup see the sockets of all its processes.
+	if spec.Cgroup != "" {
+		if err := cgroup.Follow(pid); err != nil {
+			return 0, fmt.Errorf("enter %s: %w", spec.Name, err)
+		}
 	}
 	runtime.LockOSThread() // for good: the thread is no use outside of the machine any more
 	if err := enterNamespaces(pid); err != nil {

@@ -52,7 +52,7 @@ func TestAffinityByHash(t *testing.T) {
 				pods := map[int]bool{}
 				for last := range byte(20) {
 					client := p.from.Addr().AsSlice()
-					client[len(client)-1] = last + 1
+					client[len(client)-1] = last + 101
 					address, _ := netip.AddrFromSlice(client)
 					p.from = netip.AddrPortFrom(address, 0)
 					node, endpoint := flowHash(p)

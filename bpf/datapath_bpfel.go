@@ -130,7 +130,8 @@ const (
 	DatapathDropReasonDROP_TUNNEL_TAG          DatapathDropReason = 37
 	DatapathDropReasonDROP_TUNNEL_UNTAGGED     DatapathDropReason = 38
 	DatapathDropReasonDROP_TUNNEL_PROBE        DatapathDropReason = 39
-	DatapathDropReasonDROP_REASONS             DatapathDropReason = 40
+	DatapathDropReasonDROP_OWN_SOURCE          DatapathDropReason = 40
+	DatapathDropReasonDROP_REASONS             DatapathDropReason = 41
 )
 
 type DatapathDropSample struct {

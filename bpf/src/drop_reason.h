@@ -99,5 +99,7 @@ enum drop_reason {
 	DROP_TUNNEL_UNTAGGED,
 	/* A probe of a node whose proof is wrong, or that is for another node. */
 	DROP_TUNNEL_PROBE,
+	/* The client is this node, which has the endpoint, too, and no other node can serve it. */
+	DROP_OWN_SOURCE,
 	DROP_REASONS,
 };

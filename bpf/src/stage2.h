@@ -8,6 +8,7 @@
 #include "count.h"
 #include "deliver.h"
 #include "memory.h"
+#include "own_source.h"
 #include "proof.h"
 #include "trace.h"
 #include "verdict.h"
@@ -266,6 +267,8 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 			connection_delete(&packet->flow, table, connection->flags);
 			endpoint = NULL;
 		}
+	} else if (is_from_self(self, &packet->flow)) {
+		return send_elsewhere(packet, self);
 	} else if (is_midstream(packet)) {
 		recalled = recall_endpoint(&packet->flow);
 	}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// What the node itself sent to a VIP comes back. Its own endpoints cannot serve that, so the next
+// node of the chain does, as its chooser.
+func TestOwnSource(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		own := func(p packet) packet {
+			p.from = netip.AddrPortFrom(f.self, p.from.Port())
+			return p
+		}
+		syn, ack, udp := own(f.tcp(portChain, "S")), own(f.tcp(portChain, "A")), own(f.udp(portChain))
+		ranked := func(t *testing.T, w *world) {
+			put(t, w.Rows, syn.rowIndex(), table{primary: selfID, chain: [3]uint16{2, 3}}.row())
+			t.Cleanup(func() { put(t, w.Rows, syn.rowIndex(), tables[portChain].row()) })
+		}
+		asked := event(bpf.DatapathEventEVENT_SECOND_CHANCE)
+		onwards := func(name string, p packet) fixture {
+			return fixture{
+				name: name, in: p.frame(), verdict: xdpTX, out: toNode2(p.tunnelled(v4.node2, 2)),
+				counts: join(f.received(p), asked),
+			}
+		}
+		byRank := onwards("a chain by rank", syn)
+		byRank.given = ranked
+		nobody := own(f.tcp(portCluster, "S"))
+		local := own(f.tcp(portLocal, "S"))
+		away := own(f.tcp(portNode2, "S"))
+		lost := dropped(bpf.DatapathDropReasonDROP_OWN_SOURCE)
+		for _, fixture := range []fixture{
+			onwards("SYN", syn), onwards("ACK", ack), onwards("UDP", udp), byRank,
+			{
+				name: "from another ingress node", in: syn.arrived(v4, selfID, 2, 3).frame(), verdict: xdpTX,
+				out: toNode2(syn.arrived(v4, 2).onwards(v4.node2)), counts: asked,
+			},
+			{
+				name: "the chain is this node", in: syn.arrived(v4, selfID, selfID).frame(), verdict: xdpDrop,
+				counts: lost,
+			},
+			{name: "no chain", in: nobody.frame(), verdict: xdpDrop, counts: join(f.received(nobody), lost)},
+			{name: "Local", in: local.frame(), verdict: xdpDrop, counts: join(f.received(local), lost)},
+			{
+				name: "the row's node is another one", in: away.frame(), verdict: xdpTX,
+				out: toNode2(away.tunnelled(v4.node2, 2)), counts: f.received(away),
+			},
+		} {
+			t.Run(f.name+"/"+fixture.name, func(t *testing.T) { w.check(t, fixture) })
+		}
+	}
+}
+
+// At most two encapsulated packets come of one, whoever sent it: the node that it is handed to
+// asks nobody.
+func TestOwnSourceIsHandedOnOnce(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		ack := f.tcp(portChain, "A").with(func(p *packet) { p.from = netip.AddrPortFrom(f.node2, 40000) })
+		t.Run(f.name, func(t *testing.T) {
+			w.check(t, fixture{
+				in: ack.arrived(v4, selfID).frame(), verdict: xdpPass, out: delivered(ack, f.pods[0]),
+				counts: f.opened(portChain),
+			})
+		})
+	}
+}

@@ -182,11 +182,17 @@ func notSent(fixture fixture) fixture {
 
 // noTransmit gives the node a driver that does not send what XDP returns.
 func noTransmit(t *testing.T, w *world) {
+	w.setFlags(t, bpf.DatapathSelfFlagSELF_NO_TRANSMIT)
+}
+
+// setFlags sets the flags of the node until the test ends.
+func (w *world) setFlags(t *testing.T, flags bpf.DatapathSelfFlag) {
+	t.Helper()
 	var self bpf.DatapathSelf
 	if err := w.Settings.Lookup(uint32(0), &self); err != nil {
 		t.Fatal(err)
 	}
-	self.Flags |= uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT)
+	self.Flags |= uint32(flags)
 	put(t, w.Settings, uint32(0), self)
 	t.Cleanup(func() { w.putSelf(t, v4.self, v6.self) })
 }

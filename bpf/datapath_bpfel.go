@@ -450,6 +450,7 @@ type DatapathSelfFlag uint32
 
 const (
 	DatapathSelfFlagSELF_NO_TRANSMIT DatapathSelfFlag = 1
+	DatapathSelfFlagSELF_TAGS_BESIDE DatapathSelfFlag = 2
 	DatapathSelfFlagSELF_KEY         DatapathSelfFlag = 256
 )
 
@@ -472,6 +473,7 @@ const (
 	DatapathShapeTUNNEL_SECRET      DatapathShape = 32
 	DatapathShapeVIP_FILTER_WORDS   DatapathShape = 1024
 	DatapathShapeVLAN_TAGS          DatapathShape = 2
+	DatapathShapeVLANS              DatapathShape = 1024
 	DatapathShapeNODE_UPLINKS       DatapathShape = 8
 	DatapathShapePROBE_KEYS         DatapathShape = 4
 	DatapathShapeZONES              DatapathShape = 8
@@ -574,6 +576,12 @@ const (
 	DatapathUplinkFlagUPLINK_TAKES_FRAMES DatapathUplinkFlag = 1
 )
 
+type DatapathVlanKey struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Tag     [2]uint32
+}
+
 type DatapathZones struct {
 	_     structs.HostLayout
 	Table [8]uint32
@@ -645,6 +653,7 @@ const (
 	DatapathMapVipCrowds         = "vip_crowds"
 	DatapathMapVipFilter         = "vip_filter"
 	DatapathMapVips              = "vips"
+	DatapathMapVlans             = "vlans"
 	DatapathMapZoneTables        = "zone_tables"
 	DatapathProgCountConnections = "count_connections"
 	DatapathProgEgress           = "egress"
@@ -801,6 +810,7 @@ type DatapathMapSpecs struct {
 	VipCrowds       *ebpf.MapSpec `ebpf:"vip_crowds"`
 	VipFilter       *ebpf.MapSpec `ebpf:"vip_filter"`
 	Vips            *ebpf.MapSpec `ebpf:"vips"`
+	Vlans           *ebpf.MapSpec `ebpf:"vlans"`
 	ZoneTables      *ebpf.MapSpec `ebpf:"zone_tables"`
 }
 
@@ -917,6 +927,7 @@ type DatapathMaps struct {
 	VipCrowds       *ebpf.Map `ebpf:"vip_crowds"`
 	VipFilter       *ebpf.Map `ebpf:"vip_filter"`
 	Vips            *ebpf.Map `ebpf:"vips"`
+	Vlans           *ebpf.Map `ebpf:"vlans"`
 	ZoneTables      *ebpf.Map `ebpf:"zone_tables"`
 }
 
@@ -984,6 +995,7 @@ func (m *DatapathMaps) Close() error {
 		m.VipCrowds,
 		m.VipFilter,
 		m.Vips,
+		m.Vlans,
 		m.ZoneTables,
 	)
 }

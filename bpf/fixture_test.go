@@ -30,7 +30,7 @@ type fixture struct {
 	// out is the frame that results; where nil, the one that came in.
 	out  []byte
 	note []byte
-	// handed is true where the note says to leave by the uplink.
+	// handed is true where the note says to leave the way that the frame came in.
 	handed bool
 	// counts are the counters that change.
 	counts tally
@@ -46,7 +46,7 @@ func (w *world) check(t *testing.T, fixture fixture) {
 		fixture.given(t, w)
 	}
 	if fixture.handed {
-		fixture.note = handoverNote(w.uplink)
+		fixture.note = handoverNote(wayBack)
 	}
 	for _, frame := range fixture.before {
 		w.ingress(t, frame)

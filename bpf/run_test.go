@@ -294,6 +294,9 @@ func checkFrame(t testing.TB, got, want []byte) {
 	}
 }
 
+// wayBack is in place of an interface: the one by which the stack sees the frame come in.
+const wayBack = 0
+
 // handoverNote is the metadata by which ingress asks to leave by an interface.
 func handoverNote(ifindex int) []byte {
 	note := binary.NativeEndian.AppendUint32(nil, 0x4d4c5248)

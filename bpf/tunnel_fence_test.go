@@ -226,7 +226,7 @@ func TestOuterForm(t *testing.T) {
 		{name: "whole", in: outer(0, func(*packet) {}), verdict: xdpPass, out: delivered(syn, v4.pods[0]), counts: v4.opened(portCluster)},
 		{name: "options", in: outer(0, option), verdict: xdpDrop, counts: malformed},
 		{name: "options, another VNI", in: outer(7, option), verdict: xdpPass},
-		{name: "options behind a tag", in: tagged(outer(0, option), oneTag), verdict: xdpDrop, counts: malformed},
+		{name: "options behind a tag", in: tagged(outer(0, option), vlanTag), verdict: xdpDrop, counts: malformed},
 		{name: "first fragment", in: outer(0, part(0, true, 9)), verdict: xdpDrop, counts: malformed},
 		{name: "first fragment, another VNI", in: outer(7, part(0, true, 9)), verdict: xdpPass},
 		{name: "later fragment", before: [][]byte{outer(0, part(0, true, 9))}, in: later.frame(), verdict: xdpPass},

@@ -4,6 +4,7 @@ package bpf_test
 
 import (
 	"encoding/binary"
+	"testing"
 
 	"github.com/millrace-lb/millrace/bpf"
 )
@@ -17,14 +18,60 @@ func tagged(frame []byte, tags ...uint32) []byte {
 	return append(out, frame[12:]...)
 }
 
+const (
+	vlanTag, vlanOuterTag = 0x81000007, 0x88a80009
+	// vlanUplink is the index of the uplinks that are VLANs.
+	vlanUplink = 77
+)
+
+// putVLAN makes the VLAN of the tags on the interface an uplink.
+func (w *world) putVLAN(t testing.TB, ifindex int, tags ...uint32) {
+	t.Helper()
+	key := bpf.DatapathVlanKey{Ifindex: uint32(ifindex)}
+	for i, tag := range tags {
+		key.Tag[i] = network32(binary.BigEndian.AppendUint32(nil, tag))
+	}
+	put(t, w.Vlans, key, uint32(vlanUplink))
+}
+
 // vlans are frames with VLAN tags.
 func vlans(f family) []fixture {
-	const tag, outer = 0x81000007, 0x88a80009
+	const tag, outer, priority = vlanTag, vlanOuterTag, 0x8100a000
 	syn, away := f.tcp(portCluster, "S"), f.tcp(portNode2, "S")
 	other := syn.with(func(p *packet) { p.destination = otherMAC })
 	opened := join(f.received(syn), f.opened(portCluster))
 	foreign := syn.arrived(v4, 0).with(func(t *tunnel) { t.vni = 7 })
+	echo, echoReply := f.echo("ping")
+	pass := func(name string, tags ...uint32) fixture {
+		return fixture{name: name, in: tagged(syn.frame(), tags...), verdict: xdpPass}
+	}
 	return []fixture{
+		pass("another VLAN", tag+1),
+		pass("a VLAN in another one", outer+1, tag),
+		pass("another VLAN in one", outer, tag+1),
+		pass("an inner tag alone of two, in a service VLAN", outer),
+		pass("the id in a tag of the other kind", 0x88a80007),
+		pass("a tag of no VLAN behind one", tag, 0x81000000),
+		{
+			name: "with a priority", in: tagged(syn.frame(), tag|priority&0xffff), verdict: xdpPass,
+			out: tagged(delivered(syn, f.pods[0]), tag|priority&0xffff), counts: opened,
+		},
+		{
+			name: "with a priority and without a VLAN", in: tagged(syn.frame(), priority), verdict: xdpPass,
+			out: tagged(delivered(syn, f.pods[0]), priority), counts: opened,
+		},
+		{
+			name: "answer that the kernel sends", in: tagged(echo.frame(), tag), verdict: xdpPass, given: noTransmit,
+			out:    echoReply.with(func(p *packet) { p.source, p.destination = routerMAC, uplinkMAC }).frame(),
+			note:   handoverNote(vlanUplink),
+			counts: join(event(bpf.DatapathEventEVENT_ECHO_ANSWERED), event(bpf.DatapathEventEVENT_HANDED_TO_KERNEL)),
+		},
+		{
+			name: "answer where the card may have taken a tag off", in: echo.frame(), verdict: xdpPass, given: tagsBeside,
+			out:    echoReply.with(func(p *packet) { p.source, p.destination = routerMAC, uplinkMAC }).frame(),
+			note:   handoverNote(wayBack),
+			counts: join(event(bpf.DatapathEventEVENT_ECHO_ANSWERED), event(bpf.DatapathEventEVENT_HANDED_TO_KERNEL)),
+		},
 		{
 			name: "tag", in: tagged(syn.frame(), tag), verdict: xdpPass,
 			out: tagged(delivered(syn, f.pods[0]), tag), counts: opened,
@@ -48,4 +95,9 @@ func vlans(f family) []fixture {
 			counts: dropped(bpf.DatapathDropReasonDROP_NO_FRONTEND),
 		},
 	}
+}
+
+// tagsBeside gives the node a card that keeps tags from XDP.
+func tagsBeside(t *testing.T, w *world) {
+	w.setFlags(t, bpf.DatapathSelfFlagSELF_TAGS_BESIDE)
 }

@@ -302,6 +302,9 @@ func (w *world) fill(t testing.TB) {
 		put(t, w.TunnelKeys, uint32(number), tunnelKeys[number])
 	}
 	w.trust(t, false, 1, 2)
+	for _, tags := range [][]uint32{{vlanTag}, {vlanOuterTag, vlanTag}} {
+		w.putVLAN(t, w.uplink, tags...)
+	}
 	w.putSelf(t, v4.self, v6.self)
 	for id, node := range map[uint32]bpf.DatapathNode{
 		2: {Ipv4: ipv4(v4.node2), Ipv6: address(v6.node2)},

@@ -5,8 +5,22 @@ package lbagent
 import (
 	"fmt"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
+
+// tagsBeside says on which uplinks the VLAN of a packet cannot be seen.
+func tagsBeside(attachments []dataplane.Attachment) []string {
+	var found []string
+	for i := range attachments {
+		if a := &attachments[i]; a.TagsBeside != nil {
+			found = append(found, fmt.Sprintf("on %s, XDP may not see the VLAN tags of %s: %v; packets to VIPs in other "+
+				"VLANs are then taken too, and answers of VIPs take the slower way (docs/install.md, Uplinks)",
+				a.DeviceName, a.Interface, a.TagsBeside))
+		}
+	}
+	return found
+}
 
 // incompatible says what on the host breaks traffic. exempt is why replies are not exempt
 // from NAT, if so.

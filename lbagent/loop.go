@@ -177,8 +177,9 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 
 	covered, attachErr := l.uplinks.update(m, now)
 	l.observation.Interfaces, l.observation.Lacking = covered.interfaces, covered.lacking
+	l.observation.Host = tagsBeside(l.dataplane.Attachments())
 	if l.host != nil {
-		l.observation.Host = l.host(names(covered.interfaces))
+		l.observation.Host = append(l.observation.Host, l.host(names(covered.interfaces))...)
 	}
 	l.hops.Want(fib.Targets(l.have.Self, reachable(l.have.Nodes)), devices(l.dataplane.Attachments()))
 	phase, departs := l.departure.Advance(m.Departing != "", l.drainDelay, now)

@@ -100,7 +100,11 @@ func (u *uplinks) attach() error {
 	}
 	wanted := make([]dataplane.Uplink, 0, len(able))
 	for _, link := range able {
-		wanted = append(wanted, dataplane.Uplink{Name: link.Name, Index: link.Index, Device: link.Device, Members: link.Members})
+		uplink := dataplane.Uplink{Name: link.Name, Index: link.Index, Device: link.Device, Members: link.Members}
+		for _, tag := range link.Tags {
+			uplink.Tags = append(uplink.Tags, dataplane.VLANTag(tag))
+		}
+		wanted = append(wanted, uplink)
 	}
 	err := u.plane.Attach(wanted)
 	u.failed = err != nil
@@ -110,7 +114,7 @@ func (u *uplinks) attach() error {
 
 func sameDevice(a, b netdev.Link) bool {
 	return a.Name == b.Name && a.Index == b.Index && a.MAC == b.MAC &&
-		a.Device == b.Device && slices.Equal(a.Members, b.Members)
+		a.Device == b.Device && slices.Equal(a.Members, b.Members) && slices.Equal(a.Tags, b.Tags)
 }
 
 // withoutUplinks is an error of Attach without those of single uplinks.

@@ -30,6 +30,8 @@ enum shape {
 	/* 64 bits each. */
 	VIP_FILTER_WORDS = 1024,
 	VLAN_TAGS = 2,
+	/* Uplinks that are VLANs, times the interfaces that their frames may come in by. */
+	VLANS = 1024,
 	/* Interfaces by which the packets of a node come in. */
 	NODE_UPLINKS = 8,
 	PROBE_KEYS = 4,

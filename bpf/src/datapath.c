@@ -68,12 +68,12 @@ int handed_over(struct __sk_buff *skb)
 
 	if ((void *)(note + 1) > (void *)(long)skb->data || note->magic != HANDOVER_MAGIC)
 		return TC_ACT_UNSPEC;
-	/* A tag that the card took off is that of the interface by which the frame came in. */
-	ifindex = note->ifindex;
+	ifindex = note->ifindex == WAY_BACK ? uplink_of(skb) : note->ifindex;
 	/* Over veth the metadata goes with the frame: another node must not find it. */
 	note->magic = 0;
 	mark_sent(skb);
-	if (skb->vlan_present && bpf_skb_vlan_pop(skb)) {
+	/* A tag that the card took off is that of the interface by which the frame came in. */
+	if (!ifindex || (skb->vlan_present && bpf_skb_vlan_pop(skb))) {
 		record_reply_drop(skb, DROP_HANDOVER);
 		return TC_ACT_SHOT;
 	}

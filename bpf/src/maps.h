@@ -27,6 +27,15 @@ struct {
 	__type(value, struct uplink);
 } uplinks SEC(".maps");
 
+/* The VLANs that are uplinks, with the index of each. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, VLANS);
+	__type(key, struct vlan_key);
+	__type(value, __u32);
+} vlans SEC(".maps");
+
 /* Arrays that can be mapped begin on a page, so that entries lie within cache lines. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -32,6 +32,9 @@ static __always_inline int hop_is_prepared(const struct node *node)
 	return bpf_jiffies64() - *beat < HOP_SECONDS * ticks_per_second;
 }
 
+/* In place of an interface: the one by which the stack sees the frame come in. */
+#define WAY_BACK 0
+
 /* Leaves the next hop to the kernel. The frame passes with metadata in front, by which the tcx
  * ingress program sends it on. The stack itself would drop it as a martian: it comes from
  * outside with an address of this node as its source.
@@ -48,7 +51,7 @@ static __always_inline int hand_to_kernel(struct xdp_md *ctx, __u32 ifindex)
 	note->magic = HANDOVER_MAGIC;
 	note->ifindex = ifindex;
 	trace_step(TRACE_TO_KERNEL);
-	trace_interface(ifindex);
+	trace_interface(ifindex == WAY_BACK ? ctx->ingress_ifindex : ifindex);
 	count_event(EVENT_HANDED_TO_KERNEL);
 	return XDP_PASS;
 }

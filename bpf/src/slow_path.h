@@ -110,7 +110,7 @@ static __always_inline int slow_enter(struct xdp_md *ctx, struct slow_packet *sl
 		*flaw = NOT_VIP;
 	else if (!bloom_has_flow(&packet->flow) || !is_pool_address(&packet->flow))
 		return 0;
-	return !take_tags(ctx, slow);
+	return tags_are_ours(ctx, slow) && !take_tags(ctx, slow);
 }
 
 static __always_inline int slow_read(struct xdp_md *ctx, struct slow_packet *slow,
@@ -151,6 +151,15 @@ static __always_inline int keeps_tags(const struct xdp_md *ctx, const struct slo
 	return verdict == XDP_TX && slow->packet.answered;
 }
 
+/* Makes an answer that was handed to the kernel leave by the uplink whose tags were taken off. */
+static __always_inline void lead_answer(const struct xdp_md *ctx, const struct slow_packet *slow)
+{
+	struct handover *note = (void *)(long)ctx->data_meta;
+
+	if (slow->uplink && (void *)(note + 1) <= (void *)(long)ctx->data)
+		note->ifindex = slow->uplink;
+}
+
 __noinline int slow_path(struct xdp_md *ctx)
 {
 	struct self *self = settings_get();
@@ -167,5 +176,7 @@ __noinline int slow_path(struct xdp_md *ctx)
 	verdict = finish(ctx, &slow->packet, self, frontend, verdict);
 	if (keeps_tags(ctx, slow, verdict) && put_tags(ctx, slow))
 		return drop_packet(ctx, &slow->packet, DROP_HEADROOM);
+	if (verdict == XDP_PASS && slow->packet.answered)
+		lead_answer(ctx, slow);
 	return verdict;
 }

@@ -18,6 +18,10 @@ enum self_flag {
 	 * end runs an XDP program, too.
 	 */
 	SELF_NO_TRANSMIT = 1,
+	/* A card takes VLAN tags off and cannot be told not to. An answer sent by XDP would leave
+	 * without its tag.
+	 */
+	SELF_TAGS_BESIDE = 2,
 	/* Times the number of the key that this node tags with; zero means none. */
 	SELF_KEY = 0x100,
 };
@@ -420,8 +424,15 @@ struct uplink {
 	__u32 master;
 };
 
+/* The VLAN tags of an uplink on an interface, as XDP names it. */
+struct vlan_key {
+	__u32 ifindex;
+	/* Outermost first, as in slow_packet, but with the VLAN's id alone. Zero means none. */
+	__be32 tag[VLAN_TAGS];
+};
+
 /* XDP metadata in front of a frame that ingress passes to the kernel: the interface by which
- * it has to leave.
+ * it has to leave. Zero means the one by which the stack sees it come in.
  */
 struct handover {
 	__u32 magic;
@@ -508,6 +519,9 @@ struct slow_packet {
 	 */
 	__u32 tags;
 	__be32 tag[VLAN_TAGS];
+	/* The uplink whose tags these are; zero where there are none. */
+	__u32 uplink;
+	struct vlan_key vlan;
 };
 
 /* A datagram whose first fragment was seen. */

@@ -7,11 +7,16 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "maps.h"
 #include "types.h"
 
-/* 802.1Q and 802.1ad tags that the card leaves in a frame. They are taken off to read the
- * packet. The stack gets them back, because its VLAN devices go by them. So does an answer,
- * which leaves by the same VLAN. An encapsulated packet has the tag of its next hop instead.
+/* 802.1Q and 802.1ad tags that the card leaves in a frame. Only those of uplinks are ours. They
+ * are taken off to read the packet. The stack gets them back, because its VLAN devices go by
+ * them. So does an answer, which leaves by the same VLAN. An encapsulated packet has the tag of
+ * its next hop instead.
+ *
+ * The agent tells cards to leave the tags in. What a card takes off nevertheless, XDP cannot
+ * see: the kernel shows it only to programs that are bound to one device, from Linux 6.8 on.
  */
 
 #define VLAN_TAG_LENGTH 4
@@ -39,6 +44,50 @@ static __always_inline __be16 read_tags(struct xdp_md *ctx, struct slow_packet *
 		protocol = tag[1];
 	}
 	return is_vlan(protocol) ? 0 : protocol;
+}
+
+/* What tells VLANs apart: a tag without its priority. */
+#define VLAN_ID_MASK ((__u32)bpf_htons(0x0fff) << 16 | 0xffff)
+
+/* A tag of VLAN 0 has a priority alone (802.1Q): the frame is one without a tag. */
+static __always_inline int is_priority_tag(__be32 tag)
+{
+	return !(tag >> 16 & bpf_htons(0x0fff));
+}
+
+/* Reports whether the tags, if any, are those of an uplink. */
+static __always_inline int tags_are_ours(const struct xdp_md *ctx, struct slow_packet *slow)
+{
+	__u32 *uplink;
+
+	if (!slow->tags || (slow->tags == 1 && is_priority_tag(slow->tag[0])))
+		return 1;
+	slow->vlan.ifindex = ctx->ingress_ifindex;
+#pragma unroll
+	for (int i = 0; i < VLAN_TAGS; i++)
+		slow->vlan.tag[i] = slow->tag[i] & VLAN_ID_MASK;
+	uplink = bpf_map_lookup_elem(&vlans, &slow->vlan);
+	if (!uplink)
+		return 0;
+	slow->uplink = *uplink;
+	return 1;
+}
+
+/* The uplink by which the stack sees the frame come in, or zero for another VLAN's. The frame
+ * came in without the tags that XDP took off.
+ */
+static __always_inline __u32 uplink_of(const struct __sk_buff *skb)
+{
+	struct vlan_key key = { .ifindex = skb->ifindex };
+	__u32 *uplink;
+
+	if (!skb->vlan_present)
+		return skb->ifindex;
+	key.tag[0] = ((__u32)bpf_htons(skb->vlan_tci) << 16 | skb->vlan_proto) & VLAN_ID_MASK;
+	if (is_priority_tag(key.tag[0]))
+		return skb->ifindex;
+	uplink = bpf_map_lookup_elem(&vlans, &key);
+	return uplink ? *uplink : 0;
 }
 
 /* Moves the Ethernet addresses: over tags that go, or, if negative, to make room for some. */

@@ -22,6 +22,8 @@ type Uplink struct {
 	// Members are the indexes of the interfaces that Device consists of, where it
 	// is a bond. The kernel runs the program on them.
 	Members []int
+	// Tags are those of the uplink's frames on Device, outermost first, where it is a VLAN.
+	Tags []VLANTag
 }
 
 func (u *Uplink) device() int {
@@ -56,6 +58,9 @@ type Attachment struct {
 	Members []int
 	// NativeErr is why Mode is Generic, where this process attached it.
 	NativeErr error
+	// TagsBeside is why XDP may not see the VLAN tags of the uplink's frames, where it is a
+	// VLAN. Packets to VIPs in other VLANs of the device are then taken too.
+	TagsBeside error
 	// Err is nil where all programs are attached and current.
 	Err error
 }
@@ -76,6 +81,10 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	devices, errs := inspectAll(uplinks)
+	if err := d.addVLANs(uplinks, errs); err != nil {
+		return err
+	}
+	d.showAllTags(uplinks, devices)
 	// Former addresses stay until former uplinks are detached.
 	if err := d.writeSettings(uplinkSettings(d.self, devices, true)); err != nil {
 		return err
@@ -97,11 +106,12 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 		if attachment.Err != nil {
 			attachment.Err = &UplinkError{Index: uplink.Index, Interface: uplink.Name, Err: attachment.Err}
 		}
+		attachment.TagsBeside = settleTags(uplink, devices, attachment.Mode)
 		d.attachments = append(d.attachments, attachment)
 	}
 	slices.SortFunc(d.attachments, func(a, b Attachment) int { return cmp.Compare(a.Interface, b.Interface) })
 	d.joined = d.joined || slices.ContainsFunc(d.attachments, func(a Attachment) bool { return a.Mode != "" })
-	err := errors.Join(d.trustEgress(), d.detachOthers(), d.writeUplinks(uplinks, devices),
+	err := errors.Join(d.trustEgress(), d.detachOthers(uplinks), d.removeVLANs(uplinks), d.writeUplinks(uplinks, devices),
 		d.writeSettings(uplinkSettings(d.self, devices, false)))
 	for _, attachment := range d.attachments {
 		err = errors.Join(err, attachment.Err)
@@ -136,7 +146,7 @@ func (d *Dataplane) attachOne(uplink *Uplink, a *Attachment, tried map[int]xdpRe
 
 // detachOthers detaches what no uplink has any more, or what an uplink that could
 // not be attached as a whole has.
-func (d *Dataplane) detachOthers() error {
+func (d *Dataplane) detachOthers(uplinks []Uplink) error {
 	wanted := map[linkPin]bool{}
 	for _, a := range d.attachments {
 		if a.Mode == "" {
@@ -147,6 +157,13 @@ func (d *Dataplane) detachOthers() error {
 		}
 		for _, kind := range []linkKind{linkNative, linkGeneric, linkIngress, filterIngress} {
 			wanted[newLinkPin(d.linkDir, a.Device, kind)] = true
+		}
+	}
+	for i := range uplinks {
+		if uplink := &uplinks[i]; len(uplink.Tags) > 0 && d.isAttached(uplink.Index) {
+			for _, pin := range d.tagPins(uplink) {
+				wanted[pin] = true
+			}
 		}
 	}
 	pins, err := pinnedLinks(d.linkDir)

@@ -22,7 +22,15 @@ type device struct {
 	// transmits says that the driver sends frames that its XDP program returns
 	// or that were redirected to it.
 	transmits bool
+	// tagsBeside is why XDP may not see the tags of an uplink that is a VLAN. native is true
+	// once the program is attached in native mode.
+	tagsBeside error
+	native     bool
 }
+
+// sends reports whether the program may send by XDP. In generic mode a tag beside the frame
+// stays there, and would come on top of that of the next hop.
+func (d *device) sends() bool { return d.transmits && (d.tagsBeside == nil || d.native) }
 
 // inspect reads what the kernel says of the uplink.
 func inspect(uplink *Uplink) (device, error) {
@@ -53,14 +61,17 @@ func inspect(uplink *Uplink) (device, error) {
 	return result, nil
 }
 
-// transmits reports whether all devices do: the program has one setting for them.
-func transmits(devices map[int]device) bool {
+// sendFlags are the settings of how the program sends. It has one for all devices.
+func sendFlags(devices map[int]device) (flags uint32) {
 	for _, d := range devices {
-		if !d.transmits {
-			return false
+		if !d.sends() {
+			flags |= uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT)
+		}
+		if d.tagsBeside != nil {
+			flags |= uint32(bpf.DatapathSelfFlagSELF_TAGS_BESIDE)
 		}
 	}
-	return true
+	return flags
 }
 
 // driverOf is empty where the driver does not tell.
@@ -112,11 +123,8 @@ func inspectAll(uplinks []Uplink) (map[int]device, map[int]error) {
 // addresses set before stay as far as there is room.
 func uplinkSettings(settings bpf.DatapathSelf, devices map[int]device, former bool) bpf.DatapathSelf {
 	var macs []uint64
-	noTransmit := uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT)
-	settings.Flags &^= noTransmit
-	if !transmits(devices) {
-		settings.Flags |= noTransmit
-	}
+	settings.Flags &^= uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT | bpf.DatapathSelfFlagSELF_TAGS_BESIDE)
+	settings.Flags |= sendFlags(devices)
 	for _, d := range devices {
 		macs = append(macs, d.macs...)
 	}

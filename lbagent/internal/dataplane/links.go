@@ -26,10 +26,15 @@ const (
 	linkEgress    linkKind = "tcx-egress"
 	filterIngress linkKind = "clsact-ingress"
 	filterEgress  linkKind = "clsact-egress"
+
+	// Not programs, but what is turned off for them.
+	tagOffload        linkKind = "rx-vlan"
+	serviceTagOffload linkKind = "rx-vlan-stag"
 )
 
 // detachOrder takes requests away before replies lose their translation.
-var detachOrder = []linkKind{linkNative, linkGeneric, linkIngress, filterIngress, linkEgress, filterEgress}
+var detachOrder = []linkKind{linkNative, linkGeneric, linkIngress, filterIngress, linkEgress, filterEgress,
+	tagOffload, serviceTagOffload}
 
 // linkPin is the pin of a link, or the record of a filter: there is no link to a
 // filter of clsact that could be pinned, and an empty directory stands for it.
@@ -125,6 +130,9 @@ func (p linkPin) keep(l link.Link) error {
 func (p linkPin) detach() error {
 	if p.isFilter() {
 		return p.detachFilter()
+	}
+	if p.isTagFeature() {
+		return p.takeTags()
 	}
 	l, err := p.open()
 	if errors.Is(err, fs.ErrNotExist) {

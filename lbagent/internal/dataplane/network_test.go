@@ -228,6 +228,9 @@ func (n *network) findUplink(t testing.TB, node *node) {
 			return fmt.Errorf("uplinks of %s: %v, want one", node.name, links)
 		}
 		node.uplink = Uplink{Name: links[0].Name, Index: links[0].Index, Device: links[0].Device, Members: links[0].Members}
+		for _, tag := range links[0].Tags {
+			node.uplink.Tags = append(node.uplink.Tags, VLANTag(tag))
+		}
 		return nil
 	})
 }

@@ -4,11 +4,14 @@ package dataplane
 
 import (
 	"fmt"
+	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 )
 
 // needKind skips the test where the kernel has no interfaces of the kind; one that
@@ -107,9 +110,68 @@ func TestVLANPath(t *testing.T) {
 				n.clsact = clsact
 				startOn(t, n, "eth0", Native)
 				checkPath(t, n)
+				// Answers leave with the tag.
+				checkPing(t, vip4)
+				checkPing(t, vip6)
+				if tagsInFrame {
+					n.checkOtherVLAN(t)
+				}
 			})
 		}
 	}
+}
+
+// checkOtherVLAN checks that the programs leave packets to a VIP alone that come in by a VLAN that
+// is no uplink: they get to the node's own address of that VLAN.
+func (n *network) checkOtherVLAN(t *testing.T) {
+	t.Helper()
+	node := n.nodes[0]
+	in(t, node.name, fmt.Sprintf(`
+		link add link eth0 name eth0.200 type vlan id 200
+		link set eth0.200 up
+		address add 198.51.101.2/24 dev eth0.200
+		address add %s/32 dev eth0.200`, vip4))
+	in(t, "router", fmt.Sprintf(`
+		link add link %s name other type vlan id 200
+		link set other up
+		address add 198.51.101.1/24 dev other
+		route add %s/32 via 198.51.101.2 table 7
+		rule add ipproto udp dport 9 table 7 priority 7`, node.name, vip4))
+	before := counted(t, node)
+	var received net.PacketConn
+	inNamespace(t, node.name, func() (err error) {
+		received, err = net.ListenPacket("udp4", vip4.String()+":9")
+		return err
+	})
+	defer received.Close()
+	inNamespace(t, "router", func() error {
+		conn, err := net.Dial("udp4", vip4.String()+":9")
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, err = conn.Write([]byte("other VLAN"))
+		return err
+	})
+	if err := received.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	buffer := make([]byte, 100)
+	if size, _, err := received.ReadFrom(buffer); err != nil || string(buffer[:size]) != "other VLAN" {
+		t.Errorf("by another VLAN came %q, %v", buffer[:size], err)
+	}
+	if after := counted(t, node); !maps.Equal(before.Drops, after.Drops) {
+		t.Errorf("drops %v, before %v", after.Drops, before.Drops)
+	}
+}
+
+func counted(t *testing.T, node *node) Counters {
+	t.Helper()
+	counters, err := node.dataplane.Counters()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return counters
 }
 
 // The whole path over a bond, whose active member fails and comes back meanwhile.

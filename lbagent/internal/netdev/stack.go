@@ -12,8 +12,9 @@ import (
 // are zero where there is none.
 type iface struct {
 	link Link
-	// lower is what a VLAN interface lies on.
+	// lower is what a VLAN interface lies on, and tag what its frames have there.
 	lower int
+	tag   VLANTag
 	// master is what the interface is a member of.
 	master int
 	// aggregate is true for a bond or team.
@@ -38,6 +39,9 @@ func describe(link netlink.Link) iface {
 	if link.Type() == "vlan" && attributes.NetNsID < 0 {
 		i.lower = attributes.ParentIndex
 	}
+	if vlan, is := link.(*netlink.Vlan); is {
+		i.tag = VLANTag{Protocol: uint16(vlan.VlanProtocol), ID: uint16(vlan.VlanId)}
+	}
 	return i
 }
 
@@ -61,7 +65,7 @@ func stack(interfaces map[int]iface, selected, carrying map[int]bool) ([]Link, m
 	links := make([]Link, 0, len(interfaces))
 	for _, i := range interfaces {
 		link := i.link
-		link.Device = deviceOf(interfaces, link.Index)
+		link.Device, link.Tags = deviceOf(interfaces, link.Index)
 		link.Members = members[link.Device]
 		slices.Sort(link.Members)
 		link.Carries = carriers[link.Index]
@@ -78,15 +82,17 @@ func wholeOf(interfaces map[int]iface, index int) int {
 	return index
 }
 
-// deviceOf goes down from a VLAN, or a VLAN in a VLAN, to what is below.
-func deviceOf(interfaces map[int]iface, index int) int {
+// deviceOf goes down from a VLAN, or a VLAN in a VLAN, to what is below. It returns the tags of
+// the VLANs, outermost first.
+func deviceOf(interfaces map[int]iface, index int) (device int, tags []VLANTag) {
 	// The kernel stacks no more than eight.
 	for range 8 {
 		lower := interfaces[index].lower
 		if _, exists := interfaces[lower]; !exists {
 			break
 		}
+		tags = slices.Insert(tags, 0, interfaces[index].tag)
 		index = lower
 	}
-	return index
+	return index, tags
 }

@@ -16,11 +16,11 @@ func TestStack(t *testing.T) {
 		eth1:    {master: bond0},
 		eth2:    {master: bridge},
 		bond0:   {aggregate: true},
-		vlan100: {lower: bond0},
-		inner:   {lower: vlan100},
+		vlan100: {lower: bond0, tag: VLANTag{0x88a8, 100}},
+		inner:   {lower: vlan100, tag: VLANTag{0x8100, 5}},
 		bridge:  {},
 		// On a port of a bridge.
-		plainVLAN: {lower: eth2},
+		plainVLAN: {lower: eth2, tag: VLANTag{0x8100, 7}},
 		// On an interface that is not seen from here.
 		foreign: {lower: 99},
 	}
@@ -40,6 +40,9 @@ func TestStack(t *testing.T) {
 		plainVLAN: {eth2, nil},
 		foreign:   {foreign, nil},
 	}
+	tags := map[int][]VLANTag{
+		vlan100: {{0x88a8, 100}}, inner: {{0x88a8, 100}, {0x8100, 5}}, plainVLAN: {{0x8100, 7}},
+	}
 	links, _ := stack(interfaces, nil, map[int]bool{eth1: true, vlan100: true})
 	if len(links) != len(interfaces) {
 		t.Errorf("%d links of %d interfaces", len(links), len(interfaces))
@@ -47,6 +50,9 @@ func TestStack(t *testing.T) {
 	for _, link := range links {
 		if got := (place{link.Device, link.Members}); !reflect.DeepEqual(got, places[link.Index]) {
 			t.Errorf("interface %d: %+v, want %+v", link.Index, got, places[link.Index])
+		}
+		if want := tags[link.Index]; !slices.Equal(link.Tags, want) {
+			t.Errorf("interface %d: tags %v, want %v", link.Index, link.Tags, want)
 		}
 		if want := link.Index == bond0 || link.Index == vlan100; link.Carries != want {
 			t.Errorf("interface %d carries an address: %t, want %t", link.Index, link.Carries, want)

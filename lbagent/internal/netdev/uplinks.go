@@ -39,6 +39,15 @@ type Link struct {
 	// Members are the indexes of the interfaces that Device consists of, in
 	// ascending order, where it is a bond or a team.
 	Members []int
+	// Tags are those of the interface's frames on Device, outermost first, where it is a VLAN.
+	Tags []VLANTag
+}
+
+// VLANTag is what tells the frames of a VLAN from others.
+type VLANTag struct {
+	// Protocol is the tag's EtherType.
+	Protocol uint16
+	ID       uint16
 }
 
 // HoldOff is how long an existing interface stays an uplink after its default

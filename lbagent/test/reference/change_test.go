@@ -44,7 +44,7 @@ func (c *testCluster) change(random *rand.Rand) error {
 		if err := n.Become(&next, routerMAC); err != nil {
 			return fmt.Errorf("change the tables of node %d: %w", id, err)
 		}
-		c.Cluster[id] = Node{State: &next, MAC: c.Cluster[id].MAC}
+		c.Cluster[id] = Node{State: &next, MAC: c.Cluster[id].MAC, VLANs: vlans}
 	}
 	return nil
 }

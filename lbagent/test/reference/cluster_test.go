@@ -3,6 +3,7 @@
 package reference
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -117,6 +118,7 @@ func (c *testCluster) add(t *testing.T, worker int, id forwarding.NodeID, s *for
 	if err := r.Plane.SetTunnelKeys(tunnelKeys); err != nil {
 		t.Fatal(err)
 	}
+	putVLANs(t, r)
 	n := &node{Rig: r, flows: map[string]*ebpf.Map{}, slots: map[uint32]bool{}}
 	for _, name := range flowMaps {
 		n.flows[name] = openMap(t, r, name)
@@ -127,7 +129,25 @@ func (c *testCluster) add(t *testing.T, worker int, id forwarding.NodeID, s *for
 	n.drops = openMap(t, r, bpf.DatapathMapDropCounts)
 	n.unknowns = openMap(t, r, bpf.DatapathMapUnknowns)
 	c.nodes[id] = n
-	c.Cluster[id], c.full[id] = Node{State: s, MAC: mac}, s.Frontends
+	c.Cluster[id], c.full[id] = Node{State: s, MAC: mac, VLANs: vlans}, s.Frontends
+}
+
+// vlans are the uplinks of all nodes that are VLANs. Frames also come without tags.
+var vlans = [][]VLAN{{{etherTypeVLAN, 7}}, {{etherTypeServiceVLAN, 9}}, {{etherTypeServiceVLAN, 9}, {etherTypeVLAN, 7}}}
+
+func putVLANs(t *testing.T, r *rig.Rig) {
+	t.Helper()
+	m := openMap(t, r, bpf.DatapathMapVlans)
+	for i, vlan := range vlans {
+		key := bpf.DatapathVlanKey{Ifindex: uint32(r.Uplink.Index)}
+		for j, tag := range vlan {
+			bytes := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, tag.EtherType), tag.ID)
+			key.Tag[j] = binary.NativeEndian.Uint32(bytes)
+		}
+		if err := m.Put(key, uint32(100+i)); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func openMap(t *testing.T, r *rig.Rig, name string) *ebpf.Map {

@@ -39,6 +39,12 @@ func (d *differential) frame(at forwarding.NodeID) []byte {
 	return d.damage(frame)
 }
 
+// vlanTags are mostly of uplinks.
+var vlanTags = []VLAN{
+	{etherTypeVLAN, 7}, {etherTypeServiceVLAN, 9}, {etherTypeVLAN, 7}, {etherTypeServiceVLAN, 9},
+	{etherTypeVLAN, 9}, {etherTypeVLAN, 0},
+}
+
 // dress gives a packet a rare form: options or extension headers, a low TTL, VLAN tags.
 func (d *differential) dress(frame []byte) []byte {
 	r := d.random
@@ -59,8 +65,9 @@ func (d *differential) dress(frame []byte) []byte {
 		binary.BigEndian.PutUint16(header[10:], uint16(0xffff-residue(header)))
 	}
 	for range max(0, r.IntN(5)-1) {
-		tag := binary.BigEndian.AppendUint16(nil, []uint16{etherTypeVLAN, etherTypeServiceVLAN}[r.IntN(2)])
-		frame = slices.Insert(frame, 12, binary.BigEndian.AppendUint16(tag, uint16(r.Uint32()))...)
+		tag := vlanTags[r.IntN(len(vlanTags))]
+		head := binary.BigEndian.AppendUint16(nil, tag.EtherType)
+		frame = slices.Insert(frame, 12, binary.BigEndian.AppendUint16(head, uint16(r.IntN(16))<<12|tag.ID)...)
 	}
 	return frame
 }

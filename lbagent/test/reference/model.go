@@ -3,6 +3,7 @@
 package reference
 
 import (
+	"encoding/binary"
 	"net"
 	"net/netip"
 	"slices"
@@ -16,6 +17,27 @@ type Node struct {
 	State *forwarding.State
 	// MAC is that of its uplink.
 	MAC net.HardwareAddr
+	// VLANs are the tags of its uplinks that are VLANs, outermost first.
+	VLANs [][]VLAN
+}
+
+// VLAN is what tells a tag from others.
+type VLAN struct {
+	EtherType, ID uint16
+}
+
+// hasVLAN reports whether the node takes packets with the tags, of four bytes each. A tag of VLAN
+// 0 has a priority alone.
+func (n Node) hasVLAN(tags []byte) bool {
+	var ids []VLAN
+	for i := 0; i < len(tags); i += vlanLength {
+		tag := VLAN{binary.BigEndian.Uint16(tags[i:]), binary.BigEndian.Uint16(tags[i+2:]) & 0xfff}
+		ids = append(ids, tag)
+	}
+	if len(ids) == 0 || len(ids) == 1 && ids[0].ID == 0 {
+		return true
+	}
+	return slices.ContainsFunc(n.VLANs, func(vlan []VLAN) bool { return slices.Equal(vlan, ids) })
 }
 
 // Cluster is the nodes by their ids.
@@ -98,7 +120,7 @@ var clients = []netip.Prefix{netip.MustParsePrefix("198.19.0.0/16"), netip.MustP
 func (c Cluster) Forecast(at forwarding.NodeID, frame []byte, knowledge Knowledge) Forecast {
 	node := c[at]
 	p, reading := parse(frame)
-	if reading == notIP {
+	if reading == notIP || !node.hasVLAN(frame[ethernetLength-2:p.l3-2]) {
 		return Forecast{Fate: Untouched}
 	}
 	vip := p.VIP.Addr()

@@ -277,7 +277,7 @@ func (c *testCluster) moveAll(t *testing.T, random *rand.Rand, times int) {
 			if err := n.Become(&next, routerMAC); err != nil {
 				t.Fatal(err)
 			}
-			c.Cluster[id] = Node{State: &next, MAC: c.Cluster[id].MAC}
+			c.Cluster[id] = Node{State: &next, MAC: c.Cluster[id].MAC, VLANs: vlans}
 		}
 	}
 }

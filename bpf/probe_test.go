@@ -79,7 +79,7 @@ func probes(f family) []fixture {
 		return request(p)
 	}
 	const wrong = bpf.DatapathDropReasonDROP_TUNNEL_PROBE
-	plain, tags := answered("tagged", good), []uint32{oneTag}
+	plain, tags := answered("tagged", good), []uint32{vlanTag}
 	plain.in, plain.out = tagged(plain.in, tags...), tagged(plain.out, tags...)
 	return []fixture{
 		answered("newest key", good),

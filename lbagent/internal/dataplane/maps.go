@@ -71,6 +71,7 @@ var added = map[string]bool{
 	bpf.DatapathMapTunnelTrust: true,
 	bpf.DatapathMapNodeUplinks: true,
 	bpf.DatapathMapTunnelKeys:  true,
+	bpf.DatapathMapVlans:       true,
 
 	bpf.DatapathMapProbeSecrets: true,
 }

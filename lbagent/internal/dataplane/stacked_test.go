@@ -136,7 +136,7 @@ func (n *network) checkOtherVLAN(t *testing.T) {
 		link set other up
 		address add 198.51.101.1/24 dev other
 		route add %s/32 via 198.51.101.2 table 7
-		rule add ipproto udp dport 9 table 7 priority 7`, node.name, vip4))
+		rule add ipproto 17 dport 9 table 7 priority 7`, node.name, vip4))
 	before := counted(t, node)
 	var received net.PacketConn
 	inNamespace(t, node.name, func() (err error) {

@@ -90,48 +90,49 @@ type DatapathCrowds struct {
 type DatapathDropReason uint32
 
 const (
-	DatapathDropReasonDROP_NONE                DatapathDropReason = 0
-	DatapathDropReasonDROP_MALFORMED           DatapathDropReason = 1
-	DatapathDropReasonDROP_FRAGMENT            DatapathDropReason = 2
-	DatapathDropReasonDROP_FRAGMENT_EARLY      DatapathDropReason = 3
-	DatapathDropReasonDROP_IPV6EXTENSION       DatapathDropReason = 4
-	DatapathDropReasonDROP_SOURCE_ROUTE        DatapathDropReason = 5
-	DatapathDropReasonDROP_VIP_PROTOCOL        DatapathDropReason = 6
-	DatapathDropReasonDROP_ICMP_TYPE           DatapathDropReason = 7
-	DatapathDropReasonDROP_ICMP_EMBEDDED       DatapathDropReason = 8
-	DatapathDropReasonDROP_ICMP_NO_CONNECTION  DatapathDropReason = 9
-	DatapathDropReasonDROP_ANSWER_SOURCE       DatapathDropReason = 10
-	DatapathDropReasonDROP_ANSWER_LIMIT        DatapathDropReason = 11
-	DatapathDropReasonDROP_POOL_UNASSIGNED     DatapathDropReason = 12
-	DatapathDropReasonDROP_NO_FRONTEND         DatapathDropReason = 13
-	DatapathDropReasonDROP_SOURCE_RANGE        DatapathDropReason = 14
-	DatapathDropReasonDROP_NO_ENDPOINT         DatapathDropReason = 15
-	DatapathDropReasonDROP_ENDPOINT_GONE       DatapathDropReason = 16
-	DatapathDropReasonDROP_TUPLE_CONFLICT      DatapathDropReason = 17
-	DatapathDropReasonDROP_CONNECTION_STORE    DatapathDropReason = 18
-	DatapathDropReasonDROP_ROW_EMPTY           DatapathDropReason = 19
-	DatapathDropReasonDROP_NODE_UNKNOWN        DatapathDropReason = 20
-	DatapathDropReasonDROP_NODE_FAMILY         DatapathDropReason = 21
-	DatapathDropReasonDROP_NODE_ROUTE          DatapathDropReason = 22
-	DatapathDropReasonDROP_FORWARDING_OFF      DatapathDropReason = 23
-	DatapathDropReasonDROP_ENCAP_TOO_BIG       DatapathDropReason = 24
-	DatapathDropReasonDROP_HEADROOM            DatapathDropReason = 25
-	DatapathDropReasonDROP_HANDOVER            DatapathDropReason = 26
-	DatapathDropReasonDROP_TUNNEL_SOURCE       DatapathDropReason = 27
-	DatapathDropReasonDROP_TUNNEL_EXCEPTION    DatapathDropReason = 28
-	DatapathDropReasonDROP_TUNNEL_MALFORMED    DatapathDropReason = 29
-	DatapathDropReasonDROP_TUNNEL_NO_VIP       DatapathDropReason = 30
-	DatapathDropReasonDROP_TUNNEL_CONGESTION   DatapathDropReason = 31
-	DatapathDropReasonDROP_REPLY_REWRITE       DatapathDropReason = 32
-	DatapathDropReasonDROP_SHARE_REFUSED       DatapathDropReason = 33
-	DatapathDropReasonDROP_TUNNEL_UPLINK       DatapathDropReason = 34
-	DatapathDropReasonDROP_TUNNEL_EGRESS       DatapathDropReason = 35
-	DatapathDropReasonDROP_SECOND_CHANCE_LIMIT DatapathDropReason = 36
-	DatapathDropReasonDROP_TUNNEL_TAG          DatapathDropReason = 37
-	DatapathDropReasonDROP_TUNNEL_UNTAGGED     DatapathDropReason = 38
-	DatapathDropReasonDROP_TUNNEL_PROBE        DatapathDropReason = 39
-	DatapathDropReasonDROP_OWN_SOURCE          DatapathDropReason = 40
-	DatapathDropReasonDROP_REASONS             DatapathDropReason = 41
+	DatapathDropReasonDROP_NONE                 DatapathDropReason = 0
+	DatapathDropReasonDROP_MALFORMED            DatapathDropReason = 1
+	DatapathDropReasonDROP_FRAGMENT             DatapathDropReason = 2
+	DatapathDropReasonDROP_FRAGMENT_EARLY       DatapathDropReason = 3
+	DatapathDropReasonDROP_IPV6EXTENSION        DatapathDropReason = 4
+	DatapathDropReasonDROP_SOURCE_ROUTE         DatapathDropReason = 5
+	DatapathDropReasonDROP_VIP_PROTOCOL         DatapathDropReason = 6
+	DatapathDropReasonDROP_ICMP_TYPE            DatapathDropReason = 7
+	DatapathDropReasonDROP_ICMP_EMBEDDED        DatapathDropReason = 8
+	DatapathDropReasonDROP_ICMP_NO_CONNECTION   DatapathDropReason = 9
+	DatapathDropReasonDROP_ANSWER_SOURCE        DatapathDropReason = 10
+	DatapathDropReasonDROP_ANSWER_LIMIT         DatapathDropReason = 11
+	DatapathDropReasonDROP_POOL_UNASSIGNED      DatapathDropReason = 12
+	DatapathDropReasonDROP_NO_FRONTEND          DatapathDropReason = 13
+	DatapathDropReasonDROP_SOURCE_RANGE         DatapathDropReason = 14
+	DatapathDropReasonDROP_NO_ENDPOINT          DatapathDropReason = 15
+	DatapathDropReasonDROP_ENDPOINT_GONE        DatapathDropReason = 16
+	DatapathDropReasonDROP_TUPLE_CONFLICT       DatapathDropReason = 17
+	DatapathDropReasonDROP_CONNECTION_STORE     DatapathDropReason = 18
+	DatapathDropReasonDROP_ROW_EMPTY            DatapathDropReason = 19
+	DatapathDropReasonDROP_NODE_UNKNOWN         DatapathDropReason = 20
+	DatapathDropReasonDROP_NODE_FAMILY          DatapathDropReason = 21
+	DatapathDropReasonDROP_NODE_ROUTE           DatapathDropReason = 22
+	DatapathDropReasonDROP_FORWARDING_OFF       DatapathDropReason = 23
+	DatapathDropReasonDROP_ENCAP_TOO_BIG        DatapathDropReason = 24
+	DatapathDropReasonDROP_HEADROOM             DatapathDropReason = 25
+	DatapathDropReasonDROP_HANDOVER             DatapathDropReason = 26
+	DatapathDropReasonDROP_TUNNEL_SOURCE        DatapathDropReason = 27
+	DatapathDropReasonDROP_TUNNEL_EXCEPTION     DatapathDropReason = 28
+	DatapathDropReasonDROP_TUNNEL_MALFORMED     DatapathDropReason = 29
+	DatapathDropReasonDROP_TUNNEL_NO_VIP        DatapathDropReason = 30
+	DatapathDropReasonDROP_TUNNEL_CONGESTION    DatapathDropReason = 31
+	DatapathDropReasonDROP_REPLY_REWRITE        DatapathDropReason = 32
+	DatapathDropReasonDROP_SHARE_REFUSED        DatapathDropReason = 33
+	DatapathDropReasonDROP_TUNNEL_UPLINK        DatapathDropReason = 34
+	DatapathDropReasonDROP_TUNNEL_EGRESS        DatapathDropReason = 35
+	DatapathDropReasonDROP_SECOND_CHANCE_LIMIT  DatapathDropReason = 36
+	DatapathDropReasonDROP_TUNNEL_TAG           DatapathDropReason = 37
+	DatapathDropReasonDROP_TUNNEL_UNTAGGED      DatapathDropReason = 38
+	DatapathDropReasonDROP_TUNNEL_PROBE         DatapathDropReason = 39
+	DatapathDropReasonDROP_OWN_SOURCE           DatapathDropReason = 40
+	DatapathDropReasonDROP_AGGREGATE_UNASSIGNED DatapathDropReason = 41
+	DatapathDropReasonDROP_REASONS              DatapathDropReason = 42
 )
 
 type DatapathDropSample struct {
@@ -457,28 +458,29 @@ const (
 type DatapathShape uint32
 
 const (
-	DatapathShapeROWS               DatapathShape = 4096
-	DatapathShapeCHAIN_LENGTH       DatapathShape = 3
-	DatapathShapeENDPOINT_ROWS      DatapathShape = 512
-	DatapathShapeNODES              DatapathShape = 4096
-	DatapathShapeNODE_ADDRESSES     DatapathShape = 16384
-	DatapathShapeUPLINKS            DatapathShape = 64
-	DatapathShapeMEMORY_SLOTS       DatapathShape = 8
-	DatapathShapeEXCEPTION_SLOTS    DatapathShape = 8
-	DatapathShapeEXCEPTION_FILTERED DatapathShape = 4
-	DatapathShapeEXCEPTION_SECRET   DatapathShape = 12
-	DatapathShapeUPLINK_MACS        DatapathShape = 8
-	DatapathShapeTUNNEL_KEYS        DatapathShape = 4
-	DatapathShapeTAG_PAIRS          DatapathShape = 11
-	DatapathShapeTUNNEL_SECRET      DatapathShape = 32
-	DatapathShapeVIP_FILTER_WORDS   DatapathShape = 1024
-	DatapathShapeVLAN_TAGS          DatapathShape = 2
-	DatapathShapeVLANS              DatapathShape = 1024
-	DatapathShapeNODE_UPLINKS       DatapathShape = 8
-	DatapathShapePROBE_KEYS         DatapathShape = 4
-	DatapathShapeZONES              DatapathShape = 8
-	DatapathShapeSOURCE_SET_POOLS   DatapathShape = 4294967294
-	DatapathShapeENDPOINT_REFUSED   DatapathShape = 4294967295
+	DatapathShapeROWS                  DatapathShape = 4096
+	DatapathShapeCHAIN_LENGTH          DatapathShape = 3
+	DatapathShapeENDPOINT_ROWS         DatapathShape = 512
+	DatapathShapeNODES                 DatapathShape = 4096
+	DatapathShapeNODE_ADDRESSES        DatapathShape = 16384
+	DatapathShapeUPLINKS               DatapathShape = 64
+	DatapathShapeMEMORY_SLOTS          DatapathShape = 8
+	DatapathShapeEXCEPTION_SLOTS       DatapathShape = 8
+	DatapathShapeEXCEPTION_FILTERED    DatapathShape = 4
+	DatapathShapeEXCEPTION_SECRET      DatapathShape = 12
+	DatapathShapeUPLINK_MACS           DatapathShape = 8
+	DatapathShapeTUNNEL_KEYS           DatapathShape = 4
+	DatapathShapeTAG_PAIRS             DatapathShape = 11
+	DatapathShapeTUNNEL_SECRET         DatapathShape = 32
+	DatapathShapeVIP_FILTER_WORDS      DatapathShape = 1024
+	DatapathShapeVLAN_TAGS             DatapathShape = 2
+	DatapathShapeVLANS                 DatapathShape = 1024
+	DatapathShapeNODE_UPLINKS          DatapathShape = 8
+	DatapathShapePROBE_KEYS            DatapathShape = 4
+	DatapathShapeZONES                 DatapathShape = 8
+	DatapathShapeSOURCE_SET_POOLS      DatapathShape = 4294967294
+	DatapathShapeSOURCE_SET_AGGREGATES DatapathShape = 4294967293
+	DatapathShapeENDPOINT_REFUSED      DatapathShape = 4294967295
 )
 
 type DatapathSourceRangeKey4 struct {

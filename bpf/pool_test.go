@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"go4.org/netipx"
+
 	"github.com/millrace-lb/millrace/bpf"
 )
 
@@ -20,24 +22,40 @@ func (f family) pool() (prefix netip.Prefix, first, last, behind netip.Addr) {
 	return prefix, prefix.Addr(), behind.Prev(), behind
 }
 
-// putPool writes the pool's prefix among the sets of prefixes.
-func (w *world) putPool(t testing.TB, f family) {
-	t.Helper()
-	prefix, first, _, _ := f.pool()
-	w.setFilter(t, first)
-	bits := uint32(32 + prefix.Bits())
+// aggregate is a prefix that routers are told, and in it the last address, which is
+// unassigned. Behind it is a host.
+func (f family) aggregate() (prefix netip.Prefix, last, behind netip.Addr) {
 	if f.vip.Is4() {
-		put(t, w.SourceRanges4, bpf.DatapathSourceRangeKey4{
-			Prefixlen: bits, Set: uint32(bpf.DatapathShapeSOURCE_SET_POOLS), Address: ipv4(first),
-		}, uint32(1))
-		return
+		prefix = netip.MustParsePrefix("203.0.113.32/28")
+	} else {
+		prefix = netip.MustParsePrefix("2001:db8:cafe:0:2000::/67")
 	}
-	put(t, w.SourceRanges6, bpf.DatapathSourceRangeKey6{
-		Prefixlen: bits, Set: uint32(bpf.DatapathShapeSOURCE_SET_POOLS), Address: address(first),
-	}, uint32(1))
+	last = netipx.PrefixLastIP(prefix)
+	return prefix, last, last.Next()
 }
 
-// unassigned are packets to addresses of a pool that no VIP has.
+// putPool writes the prefixes of the pool and the aggregate among the sets of prefixes.
+func (w *world) putPool(t testing.TB, f family) {
+	t.Helper()
+	pool, _, _, _ := f.pool()
+	aggregate, _, _ := f.aggregate()
+	for set, prefix := range map[bpf.DatapathShape]netip.Prefix{
+		bpf.DatapathShapeSOURCE_SET_POOLS:      pool,
+		bpf.DatapathShapeSOURCE_SET_AGGREGATES: aggregate,
+	} {
+		first, bits := prefix.Addr(), uint32(32+prefix.Bits())
+		w.setFilter(t, first)
+		if f.vip.Is4() {
+			key := bpf.DatapathSourceRangeKey4{Prefixlen: bits, Set: uint32(set), Address: ipv4(first)}
+			put(t, w.SourceRanges4, key, uint32(1))
+			continue
+		}
+		key := bpf.DatapathSourceRangeKey6{Prefixlen: bits, Set: uint32(set), Address: address(first)}
+		put(t, w.SourceRanges6, key, uint32(1))
+	}
+}
+
+// unassigned are packets to addresses of a pool or an aggregate that no VIP has.
 func unassigned(f family) []fixture {
 	_, first, last, behind := f.pool()
 	drop := func(name string, in []byte) fixture {
@@ -50,6 +68,10 @@ func unassigned(f family) []fixture {
 	}
 	echo, _ := f.echo("ping")
 	echo.to = netip.AddrPortFrom(first, 0)
+	aggregate, lastOfAggregate, behindAggregate := f.aggregate()
+	dropAggregate := func(name string, in []byte) fixture {
+		return fixture{name: name, in: in, verdict: xdpDrop, counts: dropped(bpf.DatapathDropReasonDROP_AGGREGATE_UNASSIGNED)}
+	}
 	other := to(first).with(func(p *packet) { p.destination = otherMAC })
 	return []fixture{
 		drop("TCP to the first address", to(first).frame()),
@@ -60,5 +82,11 @@ func unassigned(f family) []fixture {
 		pass("address behind the pool", to(behind).frame()),
 		pass("ping to the address behind the pool", echo.with(func(p *packet) { p.to = netip.AddrPortFrom(behind, 0) }).frame()),
 		pass("frame for another station", other.frame()),
+		dropAggregate("TCP to the first address of the aggregate", to(aggregate.Addr()).frame()),
+		dropAggregate("TCP to the last address of the aggregate", to(lastOfAggregate).frame()),
+		dropAggregate("ping to the aggregate", echo.with(func(p *packet) { p.to = netip.AddrPortFrom(lastOfAggregate, 0) }).frame()),
+		dropAggregate("in a VLAN to the aggregate", tagged(to(lastOfAggregate).frame(), 0x81000007)),
+		pass("address behind the aggregate", to(behindAggregate).frame()),
+		pass("frame for another station to the aggregate", to(lastOfAggregate).with(func(p *packet) { p.destination = otherMAC }).frame()),
 	}
 }

@@ -135,6 +135,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		otherUplink:   &otherUplink{},
 		observation:   status.Observation{Version: config.Version},
 		host:          func(uplinks []string) []string { return incompatible(exempt.Err(), uplinks) },
+		networks:      netdev.Networks,
 	}
 	// Others ask this node also where it asks none.
 	loop.watch = &watch{prober: noProber{}, setKeys: p.datapath.SetProbeKeys, logger: logger.WithName("watch")}

@@ -51,8 +51,12 @@ func heldBy(state *forwarding.State) *consoleapi.Maps {
 		held.Frontends = append(held.Frontends, heldFrontend(key, state.Frontends[key]))
 	}
 	for _, source := range slices.SortedFunc(maps.Keys(state.SourceRanges), forwarding.SourceRange.Compare) {
-		if source.Set == forwarding.Pools {
+		switch source.Set {
+		case forwarding.Pools:
 			held.Pools = append(held.Pools, source.Prefix)
+			continue
+		case forwarding.Aggregates:
+			held.Aggregates = append(held.Aggregates, source.Prefix)
 			continue
 		}
 		held.SourceRanges = append(held.SourceRanges, consoleapi.MapSourceRange{Set: uint32(source.Set), Prefix: source.Prefix})
@@ -124,6 +128,9 @@ func writeMaps(held *consoleapi.Maps, out io.Writer) error {
 	}
 	for _, prefix := range held.Pools {
 		fmt.Fprintf(w, "pool\t%s\n", prefix)
+	}
+	for _, prefix := range held.Aggregates {
+		fmt.Fprintf(w, "aggregate\t%s\n", prefix)
 	}
 	for _, source := range held.SourceRanges {
 		fmt.Fprintf(w, "source range\tset %d\t%s\n", source.Set, source.Prefix)

@@ -36,7 +36,7 @@ type (
 		Set(want bgp.Want) error
 		Sessions() []bgp.Session
 		Routes() announce.Routes
-		Announced() map[netip.Addr]bool
+		Announced() map[netip.Prefix]bool
 	}
 	reporter interface {
 		Set(observation status.Observation)
@@ -82,6 +82,10 @@ type loop struct {
 	names  *directory
 	// host says what on the host breaks traffic that goes by these uplinks; nil finds nothing.
 	host func(uplinks []string) []string
+	// networks are those of the node's interfaces; nil finds none.
+	networks func() ([]netip.Prefix, error)
+	// onLink is what it found last.
+	onLink []netip.Prefix
 
 	planner *plan.Planner
 	// have is what the maps hold; nil when that must be read from them.
@@ -157,6 +161,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	seen := l.objects()
 	objects := l.watch.see(seen)
 	keyErr := l.setKeys(objects.TunnelKey)
+	networksErr := l.addNetworks(objects)
 	m := model.Build(objects)
 	watchErr := l.watch.want(m, l.tunnelKeys())
 	var told time.Duration
@@ -203,7 +208,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	}
 	l.memory.keep(seen, l.ring())
 	again = soonest(again, told)
-	return soonest(soonest(again, departs), covered.again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr)
+	return soonest(soonest(again, departs), covered.again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr, networksErr)
 }
 
 // tunnelKeys are those that the node has.
@@ -220,6 +225,20 @@ func (l *loop) ring() tunnelkey.Ring {
 		return tunnelkey.Ring{}
 	}
 	return l.observation.TunnelKey.Ring
+}
+
+// addNetworks adds the networks of the node's interfaces to what the objects say: nobody drops
+// what is for hosts there.
+func (l *loop) addNetworks(objects *model.Snapshot) error {
+	if l.networks == nil {
+		return nil
+	}
+	networks, err := l.networks()
+	if err == nil {
+		l.onLink = networks
+	}
+	objects.OnLink = l.onLink
+	return err
 }
 
 // setKeys comes before all else: what a node sends without the key, others drop.

@@ -201,7 +201,9 @@ func (s speakerOf) Set(want bgp.Want) error {
 	s.routes = map[netip.Addr]bool{}
 	for _, routes := range want.Routes {
 		for _, route := range routes {
-			s.routes[route.Prefix.Addr()] = true
+			if route.Prefix.IsSingleIP() {
+				s.routes[route.Prefix.Addr()] = true
+			}
 		}
 	}
 	s.want = want
@@ -221,7 +223,15 @@ func (s speakerOf) Sessions() []bgp.Session {
 
 func (s speakerOf) Routes() announce.Routes { return s.want.Routes }
 
-func (s speakerOf) Announced() map[netip.Addr]bool { return maps.Clone(s.routes) }
+func (s speakerOf) Announced() map[netip.Prefix]bool {
+	prefixes := map[netip.Prefix]bool{}
+	for _, routes := range s.want.Routes {
+		for _, route := range routes {
+			prefixes[route.Prefix] = true
+		}
+	}
+	return prefixes
+}
 
 func (r reporterOf) Set(observation status.Observation) { r.observation = observation }
 

@@ -5,6 +5,7 @@ package lbagent
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,17 +38,23 @@ func wantBGP(m *model.Model, routes announce.Routes, passwords map[string]string
 }
 
 // announced are the VIPs that peers may have a route to, of this agent or the one before:
-// those that the speaker has and, where it could not be set, those of before that were wanted.
+// those to which the speaker has one and, where it could not be set, those of before that were
+// wanted.
 func announced(
-	before map[netip.Addr]bool, decisions []announce.Decision, has map[netip.Addr]bool, failure error,
+	before map[netip.Addr]bool, decisions []announce.Decision, told map[netip.Prefix]bool, failure error,
 ) map[netip.Addr]bool {
-	if failure == nil {
-		return has
-	}
-	for i := range decisions {
-		if vip := decisions[i].VIP; before[vip] && len(decisions[i].Peers) > 0 {
-			has[vip] = true
+	var aggregates []netip.Prefix
+	for prefix := range told {
+		if !prefix.IsSingleIP() {
+			aggregates = append(aggregates, prefix)
 		}
+	}
+	has := map[netip.Addr]bool{}
+	for i := range decisions {
+		vip := decisions[i].VIP
+		has[vip] = told[netip.PrefixFrom(vip, vip.BitLen())] ||
+			slices.ContainsFunc(aggregates, func(aggregate netip.Prefix) bool { return aggregate.Contains(vip) }) ||
+			failure != nil && before[vip] && len(decisions[i].Peers) > 0
 	}
 	return has
 }

@@ -4,10 +4,12 @@ package lbagent
 
 import (
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 )
 
@@ -44,6 +46,24 @@ func TestInterfaceStatus(t *testing.T) {
 		}
 		if !strings.Contains(got.Message, test.message) || (test.message == "") != (got.Message == "") {
 			t.Errorf("%s: message %q, want %q", name, got.Message, test.message)
+		}
+	}
+}
+
+// A VIP is announced by its own route or by an aggregate. Where the speaker could not be set,
+// what was announced and is still wanted counts as well.
+func TestAnnounced(t *testing.T) {
+	single, within, kept, gone := netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("203.0.113.9"),
+		netip.MustParseAddr("198.51.100.8"), netip.MustParseAddr("198.51.100.9")
+	decisions := []announce.Decision{
+		{VIP: single, Peers: []string{"r"}}, {VIP: within, Peers: []string{"r"}}, {VIP: kept, Peers: []string{"r"}}, {VIP: gone},
+	}
+	told := map[netip.Prefix]bool{netip.MustParsePrefix("198.51.100.7/32"): true, netip.MustParsePrefix("203.0.113.0/24"): true}
+	before := map[netip.Addr]bool{kept: true, gone: true}
+	for _, failure := range []error{nil, errors.New("not withdrawn")} {
+		got := announced(before, decisions, told, failure)
+		if !got[single] || !got[within] || got[kept] != (failure != nil) || got[gone] {
+			t.Errorf("after %v: %v", failure, got)
 		}
 	}
 }

@@ -32,6 +32,9 @@ func showMaps(s *forwarding.State) string {
 	for _, prefix := range prefixesOf(s, forwarding.Pools) {
 		p.line("pool %s", prefix)
 	}
+	for _, prefix := range prefixesOf(s, forwarding.Aggregates) {
+		p.line("aggregate %s", prefix)
+	}
 	for _, vip := range slices.SortedFunc(maps.Keys(s.VIPs), netip.Addr.Compare) {
 		p.line("vip %s", vip)
 	}

@@ -12,6 +12,7 @@ type Maps struct {
 	VIPs           []netip.Addr       `json:"vips,omitempty"`
 	Frontends      []MapFrontend      `json:"frontends,omitempty"`
 	Pools          []netip.Prefix     `json:"pools,omitempty"`
+	Aggregates     []netip.Prefix     `json:"aggregates,omitempty"`
 	SourceRanges   []MapSourceRange   `json:"sourceRanges,omitempty"`
 	NodeTables     []MapNodeTable     `json:"nodeTables,omitempty"`
 	EndpointTables []MapEndpointTable `json:"endpointTables,omitempty"`

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,6 +39,27 @@ type Advertisement struct {
 	Prepend uint8
 	// Weighed is true where the link bandwidth community tells how many endpoints the node has.
 	Weighed bool
+	// Length4 and Length6 are how long the prefixes are that VIPs are announced by: 0 where
+	// each is announced by itself.
+	Length4, Length6 int
+}
+
+// Bounds of aggregates' lengths, as in the schema.
+const (
+	shortestAggregate4, longestAggregate4 = 8, 32
+	shortestAggregate6, longestAggregate6 = 32, 128
+)
+
+// Aggregate returns the prefix that a VIP is announced by; false where it is the VIP itself.
+func (a *Advertisement) Aggregate(vip netip.Addr) (netip.Prefix, bool) {
+	length := a.Length6
+	if vip.Is4() {
+		length = a.Length4
+	}
+	if length == 0 {
+		length = vip.BitLen()
+	}
+	return netip.PrefixFrom(vip, length).Masked(), length < vip.BitLen()
 }
 
 // ExtendedCommunity is one of an autonomous system (RFC 4360, RFC 5668).
@@ -106,11 +128,27 @@ func ParseAdvertisement(object *millracev1alpha1.VIPAdvertisement) (Advertisemen
 	default:
 		p.invalid("spec.linkBandwidth", "%q is not %s", spec.LinkBandwidth, millracev1alpha1.LinkBandwidthEndpoints)
 	}
+	p.aggregation(&advertisement, spec)
 	if spec.LocalPreference != nil {
 		preference := uint32(p.within("spec.localPreference", *spec.LocalPreference, 0, math.MaxUint32))
 		advertisement.LocalPreference = &preference
 	}
 	return advertisement, p.found
+}
+
+// aggregation reads the lengths of aggregates.
+func (p *problems) aggregation(advertisement *Advertisement, spec *millracev1alpha1.VIPAdvertisementSpec) {
+	read := func(field string, length *int32, shortest, longest int64) int {
+		if length == nil || int64(*length) == longest {
+			return 0
+		}
+		return int(p.within(field, int64(*length), shortest, longest))
+	}
+	advertisement.Length4 = read("spec.aggregationLength", spec.AggregationLength, shortestAggregate4, longestAggregate4)
+	advertisement.Length6 = read("spec.aggregationLengthV6", spec.AggregationLengthV6, shortestAggregate6, longestAggregate6)
+	if advertisement.Weighed && (advertisement.Length4 > 0 || advertisement.Length6 > 0) {
+		p.invalid("spec.linkBandwidth", "tells of one VIP's endpoints: it and aggregation exclude each other")
+	}
 }
 
 // addCommunity adds "a:b", two numbers of 16 bits (RFC 1997), "a:b:c", three of 32 bits (RFC

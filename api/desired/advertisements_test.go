@@ -48,6 +48,17 @@ func TestAdvertisements(t *testing.T) {
 			`adv Invalid spec.communities[5]: "-1:1": "-1" must be`,
 		}},
 		{"link bandwidth", spec{LinkBandwidth: millracev1alpha1.LinkBandwidthEndpoints}, nil},
+		{"aggregation", spec{AggregationLength: ptr(24), AggregationLengthV6: ptr(64)}, nil},
+		{"aggregation too short", spec{AggregationLength: ptr(7), AggregationLengthV6: ptr(129)}, []string{
+			"adv Invalid spec.aggregationLength: 7 is not between 8 and 32",
+			"adv Invalid spec.aggregationLengthV6: 129 is not between 32 and 128",
+		}},
+		{"no aggregation beside link bandwidth", spec{
+			LinkBandwidth: millracev1alpha1.LinkBandwidthEndpoints, AggregationLength: ptr(32), AggregationLengthV6: ptr(128),
+		}, nil},
+		{"aggregation beside link bandwidth", spec{
+			LinkBandwidth: millracev1alpha1.LinkBandwidthEndpoints, AggregationLengthV6: ptr(64),
+		}, []string{"adv Invalid spec.linkBandwidth: tells of one VIP's endpoints"}},
 		{"unknown link bandwidth", spec{LinkBandwidth: "Pods"}, []string{`adv Invalid spec.linkBandwidth: "Pods" is not Endpoints`}},
 		{"local preference", spec{LocalPreference: &tooHigh}, []string{"adv Invalid spec.localPreference: 4294967296 is not between 0 and 4294967295"}},
 	}
@@ -60,6 +71,8 @@ func TestAdvertisements(t *testing.T) {
 		})
 	}
 }
+
+func ptr(length int32) *int32 { return &length }
 
 func TestParseAdvertisement(t *testing.T) {
 	preference, med := int64(200), int64(0)

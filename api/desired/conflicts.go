@@ -128,6 +128,7 @@ func sameAttributes(a, b *Advertisement) bool {
 		return Advertisement{
 			Communities: a.Communities, LargeCommunities: a.LargeCommunities, ExtendedCommunities: a.ExtendedCommunities,
 			LocalPreference: a.LocalPreference, MED: a.MED, Prepend: a.Prepend, Weighed: a.Weighed,
+			Length4: a.Length4, Length6: a.Length6,
 		}
 	}
 	return reflect.DeepEqual(attributes(a), attributes(b))

@@ -45,6 +45,9 @@ func TestConflicts(t *testing.T) {
 			map[string]Conflict{"y": {By: "x", Peer: "r1", VIP: first, VIPs: 3}}},
 		{"absent differs", []Advertisement{advertisement("x", &low, nil), advertisement("y", nil, nil)}, nodes,
 			map[string]Conflict{"y": {By: "x", Peer: "r1", VIP: first, VIPs: 3}}},
+		{"aggregates differ", []Advertisement{
+			advertisement("x", &low, nil), advertisement("y", &low, func(a *Advertisement) { a.Length4 = 24 }),
+		}, nodes, map[string]Conflict{"y": {By: "x", Peer: "r1", VIP: first, VIPs: 3}}},
 		{"three", []Advertisement{advertisement("x", &low, nil), advertisement("y", &high, nil), advertisement("z", nil, nil)}, nodes,
 			map[string]Conflict{"y": {By: "x", Peer: "r1", VIP: first, VIPs: 3}, "z": {By: "x", Peer: "r1", VIP: first, VIPs: 3}}},
 		{"one pool", []Advertisement{

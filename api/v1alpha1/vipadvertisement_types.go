@@ -26,6 +26,8 @@ type VIPAdvertisement struct {
 // VIPAdvertisementSpec selects VIPs, nodes and peers. Several advertisements
 // may select the same VIP: the union of them is announced; where they differ
 // in attributes for the same VIP and peer, the first by name wins.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.linkBandwidth) || (!has(self.aggregationLength) || self.aggregationLength == 32) && (!has(self.aggregationLengthV6) || self.aggregationLengthV6 == 128)",message="linkBandwidth tells of one VIP's endpoints: it and aggregation exclude each other"
 type VIPAdvertisementSpec struct {
 	// Pools are the names of the VIPPools whose VIPs are announced. Empty: all.
 	//
@@ -50,6 +52,22 @@ type VIPAdvertisementSpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=set
 	Peers []string `json:"peers,omitempty"`
+
+	// AggregationLength is how long the prefixes are that IPv4 VIPs are announced by. A node
+	// announces such an aggregate while it would announce one of the VIPs in it. Packets to the
+	// aggregate's other addresses are dropped on the node. Absent or 32: each VIP by itself.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=8
+	// +kubebuilder:validation:Maximum=32
+	AggregationLength *int32 `json:"aggregationLength,omitempty"`
+
+	// AggregationLengthV6 is the same for IPv6. Absent or 128: each VIP by itself.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=32
+	// +kubebuilder:validation:Maximum=128
+	AggregationLengthV6 *int32 `json:"aggregationLengthV6,omitempty"`
 
 	// Communities of the routes: plain (RFC 1997, "64512:100"), large (RFC 8092,
 	// "64512:1:100"), extended (RFC 4360, "rt:64512:100" for a route target, "soo:64512:100"

@@ -664,6 +664,16 @@ func (in *VIPAdvertisementSpec) DeepCopyInto(out *VIPAdvertisementSpec) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.AggregationLength != nil {
+		in, out := &in.AggregationLength, &out.AggregationLength
+		*out = new(int32)
+		**out = **in
+	}
+	if in.AggregationLengthV6 != nil {
+		in, out := &in.AggregationLengthV6, &out.AggregationLengthV6
+		*out = new(int32)
+		**out = **in
+	}
 	if in.Communities != nil {
 		in, out := &in.Communities, &out.Communities
 		*out = make([]string, len(*in))

@@ -5,9 +5,9 @@
 
 #include "maps.h"
 
-/* A Bloom filter of the networks with VIPs or pools, by /24 of IPv4 and /64 of IPv6, with one
- * hash. Other packets pass before the first lookup in a hash map. A clear bit is certain; a
- * set one may be another network's.
+/* A Bloom filter of the networks with VIPs, pools or aggregates, by /24 of IPv4 and /64 of IPv6,
+ * with one hash. Other packets pass before the first lookup in a hash map. A clear bit is
+ * certain; a set one may be another network's.
  */
 static __always_inline int bloom_has(__u64 network)
 {

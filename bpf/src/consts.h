@@ -39,6 +39,8 @@ enum shape {
 	ZONES = 8,
 	/* The set of the pools' prefixes. */
 	SOURCE_SET_POOLS = 0xfffffffe,
+	/* The set of the prefixes that routers are told in place of single VIPs. */
+	SOURCE_SET_AGGREGATES = 0xfffffffd,
 	/* In the rows of an endpoint table whose new flows are refused. No endpoint has this id. */
 	ENDPOINT_REFUSED = 0xffffffff,
 };

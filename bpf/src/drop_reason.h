@@ -101,5 +101,9 @@ enum drop_reason {
 	DROP_TUNNEL_PROBE,
 	/* The client is this node, which has the endpoint, too, and no other node can serve it. */
 	DROP_OWN_SOURCE,
+	/* To an address of an announced aggregate that is neither a VIP nor of a pool. Sent back,
+	 * it would loop.
+	 */
+	DROP_AGGREGATE_UNASSIGNED,
 	DROP_REASONS,
 };

@@ -60,7 +60,8 @@ static __always_inline int l4_is_whole(const void *l4, const void *data_end, __u
 }
 
 /* No frontend has the destination and port. Most such packets are for hosts in a network with
- * VIPs, this node above all, and pass. Those to a VIP or a pool take the full path.
+ * VIPs, this node above all, and pass. Those to a VIP, a pool or an aggregate take the full
+ * path.
  */
 static __noinline int no_frontend_ipv4(const struct self *self, __be32 destination)
 {
@@ -69,7 +70,7 @@ static __noinline int no_frontend_ipv4(const struct self *self, __be32 destinati
 	if (destination == self->ipv4)
 		return XDP_PASS;
 	address_set_ipv4(&address, destination);
-	return is_vip(&address) || pools_hold_ipv4(destination) ? VERDICT_FULL_PATH : XDP_PASS;
+	return is_vip(&address) || unassigned_ipv4(destination) ? VERDICT_FULL_PATH : XDP_PASS;
 }
 
 static __noinline int no_frontend_ipv6(const struct self *self,
@@ -77,7 +78,7 @@ static __noinline int no_frontend_ipv6(const struct self *self,
 {
 	if (address_equal(destination, &self->ipv6))
 		return XDP_PASS;
-	return is_vip(destination) || pools_hold_ipv6(destination) ? VERDICT_FULL_PATH : XDP_PASS;
+	return is_vip(destination) || unassigned_ipv6(destination) ? VERDICT_FULL_PATH : XDP_PASS;
 }
 
 /* Bytes of encapsulation to the node; zero if no address family is in common. */

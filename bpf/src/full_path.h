@@ -26,11 +26,13 @@ static __always_inline int find_frontend(struct xdp_md *ctx, struct packet *pack
 	frontend = frontend_find(&packet->flow);
 	if (!frontend && is_self(self, &packet->flow))
 		return XDP_PASS;
-	flaw = frontend || is_vip(&packet->flow.vip) ? DROP_NO_FRONTEND : DROP_POOL_UNASSIGNED;
-	if (flaw == DROP_POOL_UNASSIGNED && !is_pool_address(&packet->flow))
-		return XDP_PASS;
-	if (flaw != DROP_POOL_UNASSIGNED)
+	flaw = DROP_NO_FRONTEND;
+	if (frontend || is_vip(&packet->flow.vip))
 		trace_step(TRACE_VIP);
+	else
+		flaw = unassigned(&packet->flow);
+	if (!flaw)
+		return XDP_PASS;
 	if (!frame_is_ours(ctx, self)) {
 		trace_step(TRACE_OTHER_STATION);
 		return XDP_PASS;

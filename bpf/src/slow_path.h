@@ -103,13 +103,15 @@ static __always_inline int slow_enter(struct xdp_md *ctx, struct slow_packet *sl
 	packet->l3 = sizeof(*eth) + slow->tags * VLAN_TAG_LENGTH;
 	if (read_ip_header(ctx, packet, protocol))
 		return 0;
-	*flaw = DROP_POOL_UNASSIGNED;
-	if (bloom_has_flow(&packet->flow) && is_vip(&packet->flow.vip))
-		*flaw = DROP_NONE;
-	else if (packet->flow.protocol == IPPROTO_UDP && is_self(self, &packet->flow))
-		*flaw = NOT_VIP;
-	else if (!bloom_has_flow(&packet->flow) || !is_pool_address(&packet->flow))
-		return 0;
+	*flaw = DROP_NONE;
+	if (!bloom_has_flow(&packet->flow) || !is_vip(&packet->flow.vip)) {
+		if (packet->flow.protocol == IPPROTO_UDP && is_self(self, &packet->flow))
+			*flaw = NOT_VIP;
+		else if (bloom_has_flow(&packet->flow))
+			*flaw = unassigned(&packet->flow);
+		if (!*flaw)
+			return 0;
+	}
 	return tags_are_ours(ctx, slow) && !take_tags(ctx, slow);
 }
 

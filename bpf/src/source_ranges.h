@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
+#include "drop_reason.h"
 #include "maps.h"
 
 /* Service.spec.loadBalancerSourceRanges: the sources that may reach a frontend. The ingress
- * node checks them; a packet from another node was checked there. The pools' prefixes are a set
- * of the same maps.
+ * node checks them; a packet from another node was checked there. The prefixes of pools and of
+ * announced aggregates are sets of the same maps.
  */
 
 /* Reports whether a prefix of the set holds the client. A set without prefixes of the client's
@@ -35,37 +36,54 @@ __noinline int source_in_ranges(const struct flow *flow, __u32 set)
 	return bpf_map_lookup_elem(&source_ranges6, &key) != NULL;
 }
 
-/* Reports whether an address belongs to a pool, so that it may become a VIP. */
-static __always_inline int pools_hold_ipv4(__be32 address)
+static __always_inline int set_holds_ipv4(__u32 set, __be32 address)
 {
 	struct source_range_key4 key = {
 		.prefixlen = SOURCE_SET_BITS + 32,
-		.set = SOURCE_SET_POOLS,
+		.set = set,
 		.address = address,
 	};
 
 	return bpf_map_lookup_elem(&source_ranges4, &key) != NULL;
 }
 
-static __always_inline int pools_hold_ipv6(const struct address *address)
+static __always_inline int set_holds_ipv6(__u32 set, const struct address *address)
 {
 	struct source_range_key6 key = {
 		.prefixlen = SOURCE_SET_BITS + 128,
-		.set = SOURCE_SET_POOLS,
+		.set = set,
 		.address = *address,
 	};
 
 	return bpf_map_lookup_elem(&source_ranges6, &key) != NULL;
 }
 
-/* Reports whether the destination belongs to a pool. */
-__noinline int is_pool_address(const struct flow *flow)
+/* The reason to drop a packet to an address that is no VIP: it is for nobody, and would come
+ * back. DROP_NONE where the address may be a host's.
+ */
+static __always_inline int unassigned_ipv4(__be32 address)
+{
+	if (set_holds_ipv4(SOURCE_SET_POOLS, address))
+		return DROP_POOL_UNASSIGNED;
+	return set_holds_ipv4(SOURCE_SET_AGGREGATES, address) ? DROP_AGGREGATE_UNASSIGNED
+							      : DROP_NONE;
+}
+
+static __always_inline int unassigned_ipv6(const struct address *address)
+{
+	if (set_holds_ipv6(SOURCE_SET_POOLS, address))
+		return DROP_POOL_UNASSIGNED;
+	return set_holds_ipv6(SOURCE_SET_AGGREGATES, address) ? DROP_AGGREGATE_UNASSIGNED
+							      : DROP_NONE;
+}
+
+__noinline int unassigned(const struct flow *flow)
 {
 	if (!flow)
-		return 0;
+		return DROP_NONE;
 	if (flow->family == ADDRESS_FAMILY_IPV4)
-		return pools_hold_ipv4(flow->vip.word[3]);
-	return pools_hold_ipv6(&flow->vip);
+		return unassigned_ipv4(flow->vip.word[3]);
+	return unassigned_ipv6(&flow->vip);
 }
 
 /* Reports whether the client may reach the frontend. */

@@ -60,6 +60,9 @@ type Node struct {
 // A node that departs announces no VIP that another node can take; see Departure.
 //
 // No VIP is announced with a frontend that admits clients whom its Service does not.
+//
+// Where an advertisement aggregates, one route to the aggregate is in place of those to its
+// VIPs, as soon as the maps hold the aggregate: packets to its other addresses are dropped then.
 func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 	frontends := map[netip.Addr][]*model.Frontend{}
 	for i := range m.Frontends {
@@ -72,7 +75,7 @@ func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 			exceeding[key.VIP] = key
 		}
 	}
-	routes := Routes{}
+	gathered := gathering{}
 	decisions := make([]Decision, 0, len(m.VIPs))
 	for i := range m.VIPs {
 		vip := &m.VIPs[i]
@@ -90,61 +93,35 @@ func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 		}
 		if decision.Reason == "" {
 			for _, target := range selected {
-				if _, unattached := node.Unattached[target.peer.Name]; unattached {
+				if _, unattached := node.Unattached[target.Peer.Name]; unattached {
 					continue
 				}
-				route := target.route(m, vip.Address)
-				if target.advertisement.Weighed {
+				route := routeTo(target, m, vip.Address)
+				if target.Advertisement.Weighed {
 					route.Weight = weight(m, frontends[vip.Address])
 				}
-				if leaving {
-					route = route.left(target.peer.ASN == target.peer.LocalASN)
+				if prefix, aggregates := target.Advertisement.Aggregate(vip.Address); aggregates && holds(node.Programmed, prefix) {
+					route.Prefix = prefix
 				}
-				routes[target.peer.Name] = append(routes[target.peer.Name], route)
-				decision.Peers = append(decision.Peers, target.peer.Name)
+				gathered.add(target, route, leaving)
+				decision.Peers = append(decision.Peers, target.Peer.Name)
 			}
 		}
 		decision.VIP = vip.Address
 		decisions = append(decisions, decision)
 	}
-	return routes, decisions
-}
-
-// target is a peer with the advertisement that gives the route its attributes.
-type target struct {
-	peer          *model.Peer
-	advertisement *model.Advertisement
+	return gathered.routes(), decisions
 }
 
 // peersOf returns the peers that the VIP is to be announced to, in the order of
 // their names; without any, the decision says why.
-func peersOf(m *model.Model, vip *model.VIP) ([]target, Decision) {
+func peersOf(m *model.Model, vip *model.VIP) ([]model.Target, Decision) {
 	if len(vip.Services) == 0 {
 		return nil, Decision{Reason: ReasonNoService, Message: "no Service has the address"}
 	}
-	services := vip.ServiceLabels()
-	var selecting []*model.Advertisement
-	for i := range m.Advertisements {
-		if m.Advertisements[i].Selects(vip.Pool, services) {
-			selecting = append(selecting, &m.Advertisements[i])
-		}
-	}
-	if len(selecting) == 0 {
+	targets, selected := m.TargetsOf(vip)
+	if !selected {
 		return nil, Decision{Reason: ReasonNotSelected, Message: "no VIPAdvertisement selects the address on this node"}
-	}
-	var targets []target
-	for i := range m.Peers {
-		peer := &m.Peers[i]
-		if vip.Address.Is4() && !peer.IPv4 || vip.Address.Is6() && !peer.IPv6 {
-			continue
-		}
-		// Advertisements are sorted by name: the first decides.
-		for _, advertisement := range selecting {
-			if len(advertisement.Peers) == 0 || slices.Contains(advertisement.Peers, peer.Name) {
-				targets = append(targets, target{peer: peer, advertisement: advertisement})
-				break
-			}
-		}
 	}
 	if len(targets) == 0 {
 		return nil, Decision{Reason: ReasonNoPeer, Message: fmt.Sprintf(
@@ -155,7 +132,7 @@ func peersOf(m *model.Model, vip *model.VIP) ([]target, Decision) {
 
 // refuse returns why this node must not announce a VIP to any peer; a decision
 // without a reason where it may.
-func refuse(m *model.Model, vip *model.VIP, frontends []*model.Frontend, selected []target, node *Node) Decision {
+func refuse(m *model.Model, vip *model.VIP, frontends []*model.Frontend, selected []model.Target, node *Node) Decision {
 	if len(frontends) == 0 {
 		return Decision{Reason: ReasonNoFrontend, Message: "no Service on the address has a port of its own that can be served"}
 	}
@@ -179,14 +156,14 @@ func refuse(m *model.Model, vip *model.VIP, frontends []*model.Frontend, selecte
 }
 
 // withheld says why no peer may send packets for the VIP; it is empty where one may.
-func withheld(selected []target, node *Node) string {
+func withheld(selected []model.Target, node *Node) string {
 	message := ""
 	for _, target := range selected {
-		reason, unattached := node.Unattached[target.peer.Name]
+		reason, unattached := node.Unattached[target.Peer.Name]
 		if !unattached {
 			return ""
 		}
-		message = cmp.Or(message, fmt.Sprintf("LBPeer %s: %s", target.peer.Name, reason))
+		message = cmp.Or(message, fmt.Sprintf("LBPeer %s: %s", target.Peer.Name, reason))
 	}
 	return message
 }
@@ -270,24 +247,6 @@ func noneOf(frontends []*model.Frontend) string {
 		return "none of the Services " + strings.Join(names, ", ")
 	}
 	return "no port of Service " + names[0]
-}
-
-func (t target) route(m *model.Model, vip netip.Addr) Route {
-	route := Route{
-		Prefix:           netip.PrefixFrom(vip, vip.BitLen()),
-		NextHop:          nextHop(m.Self, vip),
-		Communities:      t.advertisement.Communities,
-		LargeCommunities: t.advertisement.LargeCommunities,
-		MED:              t.advertisement.MED,
-
-		ExtendedCommunities: t.advertisement.ExtendedCommunities,
-	}
-	if t.peer.External() {
-		route.Prepend = t.advertisement.Prepend
-	} else {
-		route.LocalPreference = t.advertisement.LocalPreference
-	}
-	return route
 }
 
 // weight is what the node's endpoints of Local frontends weigh together: what it serves itself,

@@ -10,9 +10,9 @@ import (
 	"github.com/millrace-lb/millrace/api/desired"
 )
 
-// Route is one VIP as it is announced to one peer.
+// Route is a VIP, or an aggregate of VIPs, as it is announced to one peer.
 type Route struct {
-	// Prefix is the VIP as a /32 or /128.
+	// Prefix is the VIP as a /32 or /128, or the aggregate.
 	Prefix netip.Prefix
 	// NextHop is this node's address of the prefix's family.
 	NextHop          netip.Addr

@@ -324,15 +324,15 @@ func (s *Server) Routes() announce.Routes {
 	return routes
 }
 
-// Announced returns the VIPs of which a peer is, or will be, told a route.
-func (s *Server) Announced() map[netip.Addr]bool {
+// Announced returns the prefixes of which a peer is, or will be, told a route.
+func (s *Server) Announced() map[netip.Prefix]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	vips := map[netip.Addr]bool{}
+	prefixes := map[netip.Prefix]bool{}
 	for _, session := range s.sessions {
-		session.addAnnounced(vips)
+		session.addAnnounced(prefixes)
 	}
-	return vips
+	return prefixes
 }
 
 // acquire returns a GoBGP server without a peer; s.mu is held.

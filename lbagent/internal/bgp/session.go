@@ -159,11 +159,11 @@ func (s *session) handle(state millracev1alpha1.SessionState) {
 	}
 }
 
-func (s *session) addAnnounced(vips map[netip.Addr]bool) {
+func (s *session) addAnnounced(prefixes map[netip.Prefix]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for prefix := range s.routes {
-		vips[prefix.Addr()] = true
+		prefixes[prefix] = true
 	}
 }
 

@@ -18,24 +18,24 @@ type vipBloom struct {
 	written [forwarding.BloomWords]uint64
 	// vips are the addresses that are in the filter.
 	vips map[netip.Addr]struct{}
-	// pools are the prefixes of pools that are in it.
-	pools map[netip.Prefix]struct{}
+	// ranges are the prefixes of pools and aggregates that are in it.
+	ranges map[forwarding.SourceRange]struct{}
 }
 
 func hostPrefix(address netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(address, address.BitLen())
 }
 
-func (d *Dataplane) addPoolToBloom(prefix netip.Prefix) error {
-	if _, found := d.bloom.pools[prefix]; found {
+func (d *Dataplane) addRangeToBloom(source forwarding.SourceRange) error {
+	if _, found := d.bloom.ranges[source]; found {
 		return nil
 	}
-	d.bloom.Add(prefix)
+	d.bloom.Add(source.Prefix)
 	if err := d.writeBloom(); err != nil {
-		d.bloom.Remove(prefix)
+		d.bloom.Remove(source.Prefix)
 		return err
 	}
-	d.bloom.pools[prefix] = struct{}{}
+	d.bloom.ranges[source] = struct{}{}
 	return nil
 }
 
@@ -54,9 +54,9 @@ func (d *Dataplane) writeBloom() error {
 	return nil
 }
 
-// restoreBloom makes the filter that of the VIPs and pools in the maps.
+// restoreBloom makes the filter that of the VIPs, pools and aggregates in the maps.
 func (d *Dataplane) restoreBloom() error {
-	d.bloom = &vipBloom{vips: map[netip.Addr]struct{}{}, pools: map[netip.Prefix]struct{}{}}
+	d.bloom = &vipBloom{vips: map[netip.Addr]struct{}{}, ranges: map[forwarding.SourceRange]struct{}{}}
 	err := readMap(d.maps.Vips, func(key bpf.DatapathAddress, _ uint32) {
 		address := decodeAddress(key)
 		d.bloom.vips[address] = struct{}{}
@@ -67,11 +67,11 @@ func (d *Dataplane) restoreBloom() error {
 	}
 	ranges := forwarding.NewState()
 	if err := d.dumpSourceRanges(ranges); err != nil {
-		return fmt.Errorf("read the prefixes of pools: %w", err)
+		return fmt.Errorf("read the prefixes of pools and aggregates: %w", err)
 	}
 	for source := range ranges.SourceRanges {
-		if source.Set == forwarding.Pools {
-			d.bloom.pools[source.Prefix] = struct{}{}
+		if !source.Set.OfFrontends() {
+			d.bloom.ranges[source] = struct{}{}
 			d.bloom.Add(source.Prefix)
 		}
 	}

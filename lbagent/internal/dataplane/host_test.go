@@ -35,6 +35,10 @@ func TestHost(t *testing.T) {
 		for _, prefix := range []netip.Prefix{pool4, pool6} {
 			want.SourceRanges[forwarding.SourceRange{Set: forwarding.Pools, Prefix: prefix}] = struct{}{}
 		}
+		for _, prefix := range []string{"198.51.101.0/24", "2001:db8:cafe::/48"} {
+			source := forwarding.SourceRange{Set: forwarding.Aggregates, Prefix: netip.MustParsePrefix(prefix)}
+			want.SourceRanges[source] = struct{}{}
+		}
 		id := forwarding.FrontendID(40)
 		for _, vip := range []netip.Addr{vip4, vip6} {
 			for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
@@ -55,7 +59,10 @@ func TestHost(t *testing.T) {
 				checkFragments(t, netip.AddrPortFrom(vip, localPort))
 			}
 		})
-		t.Run("unassigned "+nobody.String(), func(t *testing.T) { n.checkUnassigned(t, nobody) })
+		t.Run("unassigned "+nobody.String(), func(t *testing.T) { n.checkUnassigned(t, nobody, "pool_unassigned") })
+	}
+	for _, nobody := range []netip.Addr{ip("198.51.101.77"), ip("2001:db8:cafe:1::77")} {
+		t.Run("of an aggregate "+nobody.String(), func(t *testing.T) { n.checkUnassigned(t, nobody, "aggregate_unassigned") })
 	}
 }
 
@@ -181,7 +188,7 @@ func checkFragments(t *testing.T, to netip.AddrPort) {
 
 // checkUnassigned sends to an address that the router takes to be the node's: the packet
 // is dropped there once, which it would not be if it went back to the router.
-func (n *network) checkUnassigned(t *testing.T, nobody netip.Addr) {
+func (n *network) checkUnassigned(t *testing.T, nobody netip.Addr, reason string) {
 	node := n.nodes[0]
 	via := node.addr.IPv4
 	if nobody.Is6() {
@@ -190,13 +197,13 @@ func (n *network) checkUnassigned(t *testing.T, nobody netip.Addr) {
 	in(t, "router", fmt.Sprintf("route replace %s via %s", nobody, via))
 	conn := dialUDP(t, netip.AddrPortFrom(nobody, clusterPort))
 	defer conn.Close()
-	before := counters(t, node).Drops["pool_unassigned"]
+	before := counters(t, node).Drops[reason]
 	for sent := uint64(1); sent <= 3; sent++ {
 		if _, err := conn.Write([]byte("nobody")); err != nil {
 			t.Fatalf("datagram %d to %s: %v, want silence", sent, nobody, err)
 		}
 		await(t, fmt.Sprintf("each of %d datagrams to %s is dropped once", sent, nobody), func() bool {
-			return counters(t, node).Drops["pool_unassigned"]-before == sent
+			return counters(t, node).Drops[reason]-before == sent
 		})
 	}
 }

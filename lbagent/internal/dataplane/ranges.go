@@ -42,10 +42,10 @@ func (d *Dataplane) dumpSourceRanges(state *forwarding.State) error {
 		}))
 }
 
-// putRange writes a prefix. Those of the pools are let through the filter first.
+// putRange writes a prefix. Destinations are let through the filter first.
 func (d *Dataplane) putRange(source forwarding.SourceRange) error {
-	if source.Set == forwarding.Pools {
-		if err := d.addPoolToBloom(source.Prefix); err != nil {
+	if !source.Set.OfFrontends() {
+		if err := d.addRangeToBloom(source); err != nil {
 			return err
 		}
 	}
@@ -58,10 +58,10 @@ func (d *Dataplane) deleteRange(source forwarding.SourceRange) error {
 	if err := remove(m, name, source, key); err != nil {
 		return err
 	}
-	if _, found := d.bloom.pools[source.Prefix]; !found || source.Set != forwarding.Pools {
+	if _, found := d.bloom.ranges[source]; !found {
 		return nil
 	}
-	delete(d.bloom.pools, source.Prefix)
+	delete(d.bloom.ranges, source)
 	d.bloom.Remove(source.Prefix)
 	return d.writeBloom()
 }

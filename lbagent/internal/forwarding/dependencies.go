@@ -110,9 +110,9 @@ func (w writers) neededBy(op Op, want *State) []any {
 		need(op.Key)
 		need(want.Frontends[op.Key].Table)
 	case DeleteSourceRange:
-		// A prefix of pools may be replaced by a longer or a shorter one.
-		if op.Range.Set == Pools {
-			need(Pools)
+		// A prefix of pools or aggregates may be replaced by a longer or a shorter one.
+		if !op.Range.Set.OfFrontends() {
+			need(op.Range.Set)
 		}
 	}
 	return things

@@ -64,7 +64,13 @@ const (
 	// Pools is the set of the addresses that VIPs are taken from. A packet to
 	// one that is no VIP is for nobody.
 	Pools SourceSet = math.MaxUint32 - 1
+	// Aggregates is the set of the prefixes that routers are told in place of single VIPs. A
+	// packet to an address of one that is neither a VIP nor of a pool is for nobody.
+	Aggregates SourceSet = math.MaxUint32 - 2
 )
+
+// OfFrontends reports whether the set is of sources that frontends admit, not of destinations.
+func (s SourceSet) OfFrontends() bool { return s != Pools && s != Aggregates }
 
 // SourceRange is a prefix of a set; masked, and never of IPv4-mapped addresses.
 type SourceRange struct {

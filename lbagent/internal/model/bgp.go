@@ -47,12 +47,17 @@ func (b *builder) buildPeers() {
 
 // buildAdvertisements fills the advertisements that select this node.
 func (b *builder) buildAdvertisements() {
+	var all []Advertisement
 	for _, object := range oldestFirst(b.snapshot.Advertisements) {
 		advertisement, problems := desired.ParseAdvertisement(object)
+		if len(problems) == 0 {
+			all = append(all, advertisement)
+		}
 		if !b.isForThisNode(advertisement.Nodes) || b.reported(problems) {
 			continue
 		}
 		b.model.Advertisements = append(b.model.Advertisements, advertisement)
 	}
 	slices.SortFunc(b.model.Advertisements, func(a, b Advertisement) int { return cmp.Compare(a.Name, b.Name) })
+	b.spreadAggregated(all)
 }

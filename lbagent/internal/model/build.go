@@ -28,6 +28,9 @@ const (
 	// ReasonBackendInvalid: a VIPRoute leads to a Service that does not exist, or not with
 	// that port. Its share is refused.
 	ReasonBackendInvalid = "BackendInvalid"
+	// ReasonNotAggregated: VIPs are announced one by one, as the aggregate that an
+	// advertisement asks for has addresses of others.
+	ReasonNotAggregated = "NotAggregated"
 	// ReasonNoAddress: an LBNode has no address to reach the node by.
 	ReasonNoAddress = "NoAddress"
 )
@@ -43,6 +46,7 @@ func Build(s *Snapshot) *Model {
 	b.buildPools()
 	b.buildPeers()
 	b.buildAdvertisements()
+	b.buildAggregates()
 	slices.SortFunc(b.model.Problems, Problem.compare)
 	b.model.Problems = slices.Compact(b.model.Problems)
 	return b.model

@@ -34,6 +34,13 @@ func (b *builder) buildPools() {
 // addOthers adds what this node knows to belong to others, before the operator
 // does: nodes and their pods, routers.
 func (b *builder) addOthers(others *netipx.IPSetBuilder) {
+	for _, other := range b.occupied() {
+		others.AddRange(other.Range)
+	}
+}
+
+// occupied are the addresses of nodes, their pods and routers.
+func (b *builder) occupied() []desired.Occupied {
 	var occupied []desired.Occupied
 	if b.snapshot.Node != nil {
 		occupied = desired.OccupiedByNode(b.snapshot.Node)
@@ -44,7 +51,5 @@ func (b *builder) addOthers(others *netipx.IPSetBuilder) {
 	for _, node := range oldestFirst(b.snapshot.LBNodes) {
 		occupied = append(occupied, desired.OccupiedByLBNode(node)...)
 	}
-	for _, other := range occupied {
-		others.AddRange(other.Range)
-	}
+	return occupied
 }

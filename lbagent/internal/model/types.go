@@ -38,6 +38,9 @@ type Snapshot struct {
 	Passwords map[string]string
 	// TunnelKey is what the Secret with the keys of the tunnel says.
 	TunnelKey TunnelSecret
+	// OnLink are the networks of the node's interfaces, single addresses included; they are no
+	// object's word.
+	OnLink []netip.Prefix
 	// Down are the nodes that do not answer this node's probes; they are no object's word.
 	Down map[forwarding.NodeID]bool
 }
@@ -64,9 +67,11 @@ type Model struct {
 	// Pools are the prefixes of all addresses that VIPs are taken from, as few
 	// as they are: a packet to one that is no VIP is for nobody. Reserved
 	// addresses and those of nodes are not among them.
-	Pools     []netip.Prefix
-	Frontends []Frontend
-	Peers     []Peer
+	Pools []netip.Prefix
+	// Aggregates are the prefixes that this node may announce in place of single VIPs.
+	Aggregates []Aggregate
+	Frontends  []Frontend
+	Peers      []Peer
 	// BFD are the BFD sessions of peers that have one, by the peer's name.
 	BFD map[string]desired.BFD
 	// Advertisements hold only those that select this node.
@@ -100,6 +105,19 @@ type VIP struct {
 	Pool    string
 	// Services that have the address, with their labels for advertisements.
 	Services []VIPService
+}
+
+// Target is a peer with the advertisement that says how a VIP is announced to it.
+type Target struct {
+	Peer          *Peer
+	Advertisement *Advertisement
+}
+
+// Aggregate is a prefix that is announced in place of the VIPs in it.
+type Aggregate struct {
+	Prefix netip.Prefix
+	// Advertisement is the first by name that asks for it.
+	Advertisement string
 }
 
 // VIPService is a Service on a VIP.

@@ -59,7 +59,7 @@ func NewPlanner(have *forwarding.State) *Planner {
 		p.endpointIDs.last = max(p.endpointIDs.last, uint32(id))
 	}
 	for source := range have.SourceRanges {
-		if source.Set == forwarding.Pools {
+		if !source.Set.OfFrontends() {
 			continue
 		}
 		p.sourceSetIDs.last = max(p.sourceSetIDs.last, uint32(source.Set))
@@ -86,6 +86,7 @@ func (p *Planner) Plan(
 	d.setNodes()
 	d.setVIPs()
 	d.setPools()
+	d.setAggregates()
 	for _, frontend := range d.byPrecedence() {
 		d.addFrontend(frontend)
 	}

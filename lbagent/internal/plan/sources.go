@@ -31,7 +31,7 @@ func newSourceSets(have *forwarding.State, limit int) *sourceSets {
 		named: map[string]forwarding.SourceSet{}, owners: map[forwarding.SourceSet]string{},
 	}
 	for source := range have.SourceRanges {
-		if source.Set == forwarding.Pools {
+		if !source.Set.OfFrontends() {
 			s.entries[source.Prefix.Addr().Is4()]++
 			continue
 		}
@@ -124,14 +124,31 @@ func (s *sourceSets) take(set forwarding.SourceSet, name string, prefixes []neti
 // could have: without them a router gets packets back.
 func (d *draft) setPools() {
 	for _, prefix := range d.model.Pools {
-		source := forwarding.SourceRange{Set: forwarding.Pools, Prefix: prefix}
-		if _, written := d.have.SourceRanges[source]; !written {
-			if d.sources.entries[prefix.Addr().Is4()] >= d.limits.SourceRanges {
-				d.full(model.ObjectReference{Kind: "VIPPool"}, "addresses of pools", forwarding.SourceRanges)
-				return
-			}
-			d.sources.entries[prefix.Addr().Is4()]++
+		if !d.setDestination(forwarding.SourceRange{Set: forwarding.Pools, Prefix: prefix}) {
+			d.full(model.ObjectReference{Kind: "VIPPool"}, "addresses of pools", forwarding.SourceRanges)
+			return
 		}
-		d.want.SourceRanges[source] = struct{}{}
 	}
+}
+
+// setAggregates plans the aggregates. One without room is not announced.
+func (d *draft) setAggregates() {
+	for _, aggregate := range d.model.Aggregates {
+		if !d.setDestination(forwarding.SourceRange{Set: forwarding.Aggregates, Prefix: aggregate.Prefix}) {
+			d.full(model.ObjectReference{Kind: "VIPAdvertisement", Name: aggregate.Advertisement},
+				fmt.Sprintf("the aggregate %s, in whose place each VIP is announced", aggregate.Prefix), forwarding.SourceRanges)
+		}
+	}
+}
+
+// setDestination plans a prefix of addresses that VIPs may be; false where there is no room.
+func (d *draft) setDestination(source forwarding.SourceRange) bool {
+	if _, written := d.have.SourceRanges[source]; !written {
+		if d.sources.entries[source.Prefix.Addr().Is4()] >= d.limits.SourceRanges {
+			return false
+		}
+		d.sources.entries[source.Prefix.Addr().Is4()]++
+	}
+	d.want.SourceRanges[source] = struct{}{}
+	return true
 }

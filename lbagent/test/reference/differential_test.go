@@ -67,7 +67,7 @@ func TestDifferential(t *testing.T) {
 }
 
 // foreseen are the drop reasons that the model predicts.
-var foreseen = []string{"malformed", "no_frontend", "pool_unassigned", "source_range", "no_endpoint", "source_route", "ipv6_extension", "share_refused"}
+var foreseen = []string{"malformed", "no_frontend", "pool_unassigned", "aggregate_unassigned", "source_range", "no_endpoint", "source_route", "ipv6_extension", "share_refused"}
 
 // report logs what became of the packets, and checks that there were some of each kind.
 func report(t *testing.T, clusters []*differential) {

@@ -28,6 +28,8 @@ func (d *differential) frame(at forwarding.NodeID) []byte {
 		to = netip.AddrPortFrom(to.Addr().Next(), to.Port())
 	case 2:
 		to = netip.AddrPortFrom(to.Addr().Next().Next(), to.Port())
+	case 3:
+		to = netip.AddrPortFrom(strangers[family], to.Port())
 	}
 	flags := flagsOf(r)
 	from := netip.AddrPortFrom(client, uint16(1024+r.IntN(3)))

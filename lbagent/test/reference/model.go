@@ -134,6 +134,9 @@ func (c Cluster) Forecast(at forwarding.NodeID, frame []byte, knowledge Knowledg
 		if inSet(node.State, forwarding.Pools, vip) {
 			return dropped(at, "pool_unassigned")
 		}
+		if inSet(node.State, forwarding.Aggregates, vip) {
+			return dropped(at, "aggregate_unassigned")
+		}
 		return Forecast{Fate: Untouched}
 	}
 	switch reading {

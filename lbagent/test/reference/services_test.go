@@ -17,6 +17,9 @@ const nodeCount = 5
 
 var vips = []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8:cafe::10")}
 
+// strangers are hosts in the networks of the VIPs, behind the aggregate.
+var strangers = []netip.Addr{netip.MustParseAddr("203.0.113.16"), netip.MustParseAddr("2001:db8:cafe::14")}
+
 // service is a frontend of both VIPs.
 type service struct {
 	port     uint16
@@ -75,6 +78,8 @@ func sourceRanges(id forwarding.NodeID) map[forwarding.SourceRange]struct{} {
 		},
 		onlyIPv4:         {"198.19.0.32/28"},
 		forwarding.Pools: {"203.0.113.10/31", "2001:db8:cafe::10/127"},
+		// The pools and the VIPs are within them.
+		forwarding.Aggregates: {"203.0.113.8/29", "2001:db8:cafe::10/126"},
 	}
 	if id%2 == 0 {
 		sets[bothFamilies] = []string{"198.19.0.24/29", "198.19.0.32/27", "2001:db8:1::18/125", "2001:db8:1::20/123"}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package announce
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// holds reports whether the maps hold an aggregate. One that was refused, or has no room, they
+// do not.
+func holds(programmed *forwarding.State, aggregate netip.Prefix) bool {
+	_, found := programmed.SourceRanges[forwarding.SourceRange{Set: forwarding.Aggregates, Prefix: aggregate}]
+	return found
+}
+
+// gathering are the routes of VIPs by the name of the LBPeer and the prefix.
+type gathering map[string]map[netip.Prefix]*gathered
+
+// gathered is a route that one or more VIPs ask for.
+type gathered struct {
+	route         Route
+	advertisement *model.Advertisement
+	internal      bool
+	// leaving is true where all of the VIPs are to be left.
+	leaving bool
+}
+
+// add takes the route of a VIP. Of several VIPs of an aggregate the advertisement that is first
+// by name says the attributes.
+func (g gathering) add(target model.Target, route Route, leaving bool) {
+	peer := target.Peer
+	if g[peer.Name] == nil {
+		g[peer.Name] = map[netip.Prefix]*gathered{}
+	}
+	have, found := g[peer.Name][route.Prefix]
+	if !found {
+		g[peer.Name][route.Prefix] = &gathered{
+			route: route, advertisement: target.Advertisement, internal: !peer.External(), leaving: leaving,
+		}
+		return
+	}
+	have.leaving = have.leaving && leaving
+	if target.Advertisement.Name < have.advertisement.Name {
+		have.route, have.advertisement = route, target.Advertisement
+	}
+}
+
+func (g gathering) routes() Routes {
+	routes := Routes{}
+	for peer, prefixes := range g {
+		for _, gathered := range prefixes {
+			route := gathered.route
+			if gathered.leaving {
+				route = route.left(gathered.internal)
+			}
+			routes[peer] = append(routes[peer], route)
+		}
+		slices.SortFunc(routes[peer], func(a, b Route) int { return a.Prefix.Compare(b.Prefix) })
+	}
+	return routes
+}
+
+// routeTo is the route of a VIP by itself.
+func routeTo(target model.Target, m *model.Model, vip netip.Addr) Route {
+	advertisement := target.Advertisement
+	route := Route{
+		Prefix:           netip.PrefixFrom(vip, vip.BitLen()),
+		NextHop:          nextHop(m.Self, vip),
+		Communities:      advertisement.Communities,
+		LargeCommunities: advertisement.LargeCommunities,
+		MED:              advertisement.MED,
+
+		ExtendedCommunities: advertisement.ExtendedCommunities,
+	}
+	if target.Peer.External() {
+		route.Prepend = advertisement.Prepend
+	} else {
+		route.LocalPreference = advertisement.LocalPreference
+	}
+	return route
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"net/netip"
+	"slices"
+
+	"go4.org/netipx"
+
+	"github.com/millrace-lb/millrace/api/desired"
+)
+
+// TargetsOf returns the peers that a VIP is to be announced to, in the order of their names,
+// and whether an advertisement selects it at all. Of those that do for a peer, the first by
+// name decides.
+func (m *Model) TargetsOf(vip *VIP) (targets []Target, selected bool) {
+	services := vip.ServiceLabels()
+	var selecting []*Advertisement
+	for i := range m.Advertisements {
+		if m.Advertisements[i].Selects(vip.Pool, services) {
+			selecting = append(selecting, &m.Advertisements[i])
+		}
+	}
+	for i := range m.Peers {
+		peer := &m.Peers[i]
+		if vip.Address.Is4() && !peer.IPv4 || vip.Address.Is6() && !peer.IPv6 {
+			continue
+		}
+		for _, advertisement := range selecting {
+			if len(advertisement.Peers) == 0 || slices.Contains(advertisement.Peers, peer.Name) {
+				targets = append(targets, Target{Peer: peer, Advertisement: advertisement})
+				break
+			}
+		}
+	}
+	return targets, len(selecting) > 0
+}
+
+// aggregates reports whether an advertisement announces VIPs by shorter prefixes.
+func aggregates(advertisement Advertisement) bool {
+	return advertisement.Length4 > 0 || advertisement.Length6 > 0
+}
+
+// buildAggregates fills the prefixes that this node announces in place of single VIPs. One
+// with addresses of others is refused: packets to those would be dropped.
+func (b *builder) buildAggregates() {
+	if !slices.ContainsFunc(b.model.Advertisements, aggregates) {
+		return
+	}
+	wanted := map[netip.Prefix]string{}
+	for i := range b.model.VIPs {
+		vip := &b.model.VIPs[i]
+		if len(vip.Services) == 0 {
+			continue
+		}
+		targets, _ := b.model.TargetsOf(vip)
+		for _, target := range targets {
+			prefix, aggregates := target.Advertisement.Aggregate(vip.Address)
+			if !aggregates {
+				continue
+			}
+			if first, found := wanted[prefix]; !found || target.Advertisement.Name < first {
+				wanted[prefix] = target.Advertisement.Name
+			}
+		}
+	}
+	others := b.others()
+	for prefix, advertisement := range wanted {
+		if other, found := overlapping(others, prefix); found {
+			b.problem(ObjectReference{Kind: "VIPAdvertisement", Name: advertisement}, ReasonNotAggregated,
+				"the aggregate %s has addresses of %s (%s): its VIPs are announced one by one", prefix, other.By, other.Range)
+			continue
+		}
+		b.model.Aggregates = append(b.model.Aggregates, Aggregate{Prefix: prefix, Advertisement: advertisement})
+	}
+	slices.SortFunc(b.model.Aggregates, func(a, b Aggregate) int { return a.Prefix.Compare(b.Prefix) })
+}
+
+// others are the addresses that this node knows to be those of nodes, pods, routers and hosts.
+// A VIP that is on an interface of the node, as kube-proxy's IPVS puts it there, is no host's.
+func (b *builder) others() []desired.Occupied {
+	vips := map[netip.Addr]bool{}
+	for i := range b.model.VIPs {
+		vips[b.model.VIPs[i].Address] = true
+	}
+	occupied := b.occupied()
+	for _, prefix := range b.snapshot.OnLink {
+		if prefix.IsSingleIP() && vips[prefix.Addr()] {
+			continue
+		}
+		occupied = append(occupied, desired.Occupied{Range: netipx.RangeOfPrefix(prefix), By: "a network of the node's own interfaces"})
+	}
+	return occupied
+}
+
+func overlapping(others []desired.Occupied, prefix netip.Prefix) (desired.Occupied, bool) {
+	within := netipx.RangeOfPrefix(prefix)
+	i := slices.IndexFunc(others, func(o desired.Occupied) bool { return o.Range.Overlaps(within) })
+	if i < 0 {
+		return desired.Occupied{}, false
+	}
+	return others[i], true
+}
+
+// spreadAggregated has the Local frontends of aggregated VIPs sent on to nodes that have their
+// endpoints: routers hand packets for all VIPs of an aggregate to every node that announces
+// it. All agents must agree, so it depends on no node's labels.
+func (b *builder) spreadAggregated(advertisements []Advertisement) {
+	advertisements = slices.DeleteFunc(slices.Clone(advertisements), func(a Advertisement) bool {
+		return !aggregates(a)
+	})
+	if len(advertisements) == 0 {
+		return
+	}
+	aggregated := map[netip.Addr]bool{}
+	for i := range b.model.VIPs {
+		vip := &b.model.VIPs[i]
+		services := vip.ServiceLabels()
+		aggregated[vip.Address] = slices.ContainsFunc(advertisements, func(a Advertisement) bool {
+			_, aggregates := a.Aggregate(vip.Address)
+			return aggregates && a.Selects(vip.Pool, services)
+		})
+	}
+	for i := range b.model.Frontends {
+		frontend := &b.model.Frontends[i]
+		frontend.Shared = frontend.Shared || frontend.Local && aggregated[frontend.Key.VIP]
+	}
+}

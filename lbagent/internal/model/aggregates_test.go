@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+func TestBuildAggregates(t *testing.T) {
+	length := int32(28)
+	for _, test := range []struct {
+		name   string
+		onLink []string
+		edit   func(*Snapshot)
+		want   []string
+		// problem is part of the only one.
+		problem string
+	}{
+		{name: "one", want: []string{"203.0.113.0/28"}},
+		{name: "another network", onLink: []string{"198.51.100.0/24"}, want: []string{"203.0.113.0/28"}},
+		{name: "the VIP on an interface", onLink: []string{"203.0.113.1/32"}, want: []string{"203.0.113.0/28"}},
+		{name: "an address of the node", onLink: []string{"203.0.113.9/32"}, problem: "(203.0.113.9-203.0.113.9)"},
+		{name: "its network", onLink: []string{"203.0.113.0/24"}, problem: "a network of the node's own interfaces"},
+		{name: "a router", edit: func(s *Snapshot) { s.Peers[0].Spec.PeerAddress = "203.0.113.14" }, problem: `LBPeer "r"`},
+		{name: "pods", edit: func(s *Snapshot) {
+			s.LBNodes = append(s.LBNodes, &millracev1alpha1.LBNode{
+				ObjectMeta: metav1.ObjectMeta{Name: "node2"},
+				Spec:       millracev1alpha1.LBNodeSpec{ID: 2, Addresses: []string{"198.51.100.2"}, PodCIDRs: []string{"203.0.113.8/30"}},
+			})
+		}, problem: `LBNode "node2"`},
+		{name: "no Service", edit: func(s *Snapshot) { s.Services = nil }},
+		{name: "no peer", edit: func(s *Snapshot) { s.Peers = nil }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := &Snapshot{
+				NodeName: testNode,
+				VIPs: []*millracev1alpha1.VIP{{
+					ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.1"},
+					Spec: millracev1alpha1.VIPSpec{Address: "203.0.113.1", Pool: "p", Claims: []millracev1alpha1.VIPClaim{
+						{Namespace: "default", Name: "web", UID: "web"},
+					}},
+				}},
+				Services: []*corev1.Service{{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web"},
+					Spec: corev1.ServiceSpec{
+						Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal,
+						Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}},
+					},
+				}},
+				Peers: []*millracev1alpha1.LBPeer{{
+					ObjectMeta: metav1.ObjectMeta{Name: "r"},
+					Spec:       millracev1alpha1.LBPeerSpec{PeerAddress: "198.51.100.254", PeerASN: 64512, LocalASN: 64513},
+				}},
+				Advertisements: []*millracev1alpha1.VIPAdvertisement{{
+					ObjectMeta: metav1.ObjectMeta{Name: "all"},
+					Spec:       millracev1alpha1.VIPAdvertisementSpec{AggregationLength: &length},
+				}},
+			}
+			for _, text := range test.onLink {
+				s.OnLink = append(s.OnLink, netip.MustParsePrefix(text))
+			}
+			if test.edit != nil {
+				test.edit(s)
+			}
+			m := Build(s)
+			var got []string
+			for _, aggregate := range m.Aggregates {
+				got = append(got, aggregate.Prefix.String())
+			}
+			if strings.Join(got, " ") != strings.Join(test.want, " ") {
+				t.Errorf("aggregates %v, want %v", got, test.want)
+			}
+			message := ""
+			for _, problem := range m.Problems {
+				if problem.Reason == ReasonNotAggregated {
+					message += problem.Message
+				}
+			}
+			if (test.problem == "") != (message == "") || !strings.Contains(message, test.problem) {
+				t.Errorf("problem %q, want %q", message, test.problem)
+			}
+			for i := range m.Frontends {
+				if !m.Frontends[i].Shared {
+					t.Error("a Local frontend of an aggregate is not sent on to nodes with its endpoints")
+				}
+			}
+		})
+	}
+}

@@ -5,6 +5,7 @@ package lbagent
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
+	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -30,6 +32,9 @@ type detector struct {
 	// down takes the session with a peer down, for a reason.
 	down   func(peer, reason string) error
 	logger logr.Logger
+	// sources are the node's addresses of the sessions, as they were last known, by the name
+	// of the peer. Only want uses them.
+	sources map[string]netip.Addr
 
 	mu sync.Mutex
 	// wanted is true where there should be a session.
@@ -39,7 +44,7 @@ type detector struct {
 }
 
 func newDetector(process bfdProcess, down func(peer, reason string) error, logger logr.Logger) *detector {
-	return &detector{process: process, down: down, logger: logger, losses: map[string]uint64{}}
+	return &detector{process: process, down: down, logger: logger, losses: map[string]uint64{}, sources: map[string]netip.Addr{}}
 }
 
 // run looks at each report until ctx is done, and calls wake after each.
@@ -87,8 +92,12 @@ func (d *detector) want(m *model.Model) {
 	for i := range m.Peers {
 		peer := &m.Peers[i]
 		if wanted, ok := m.BFD[peer.Name]; ok {
+			// Where the source interface lost its address, the BGP session says so.
+			if source, err := bgp.SourceOf(peer); err == nil {
+				d.sources[peer.Name] = source
+			}
 			want.Peers = append(want.Peers, control.Peer{
-				Name: peer.Name, Address: peer.Address, Multihop: wanted.Multihop, MinimumTTL: wanted.MinimumTTL,
+				Name: peer.Name, Address: peer.Address, Source: d.sources[peer.Name], Multihop: wanted.Multihop, MinimumTTL: wanted.MinimumTTL,
 				Parameters: bfd.Parameters{
 					TransmitInterval: wanted.TransmitInterval, ReceiveInterval: wanted.ReceiveInterval,
 					DetectMultiplier: wanted.DetectMultiplier,

@@ -80,6 +80,15 @@ func TestDetectorWantsAndObserves(t *testing.T) {
 	if !slices.Equal(process.wanted.Peers, []control.Peer{want}) {
 		t.Errorf("wanted %+v", process.wanted)
 	}
+	m.Peers[0].Source = netip.MustParseAddr("198.51.100.5")
+	d.want(m)
+	if want.Source = m.Peers[0].Source; !slices.Equal(process.wanted.Peers, []control.Peer{want}) {
+		t.Errorf("with a source address: wanted %+v", process.wanted)
+	}
+	m.Peers[0].Source, m.Peers[0].SourceInterface = netip.Addr{}, "absent0"
+	if d.want(m); !slices.Equal(process.wanted.Peers, []control.Peer{want}) {
+		t.Errorf("with a source interface that went: wanted %+v, want the address of before", process.wanted)
+	}
 	observe := func() *millracev1alpha1.BFDStatus {
 		sessions := []millracev1alpha1.SessionStatus{{Peer: "a"}, {Peer: "b"}}
 		d.observe(m, sessions)

@@ -3,6 +3,7 @@
 package bfd
 
 import (
+	"net/netip"
 	"syscall"
 	"testing"
 	"time"
@@ -134,6 +135,24 @@ func TestFRR(t *testing.T) {
 	// Ours.
 	p.Set(control.Want{})
 	l.awaitAll("down", func(peer frrPeer) bool { return peer.Diagnostic == "neighbor signaled session down" })
+}
+
+// A session comes from the source address that is asked for, be it link-local, and not from the
+// one by which the kernel reaches the peer.
+func TestFRRSource(t *testing.T) {
+	l := newFRRLab(t, " peer 198.51.100.77 interface eth0\n peer fe80::77 interface eth0\n")
+	l.run("ip", "-n", l.node, "address", "add", "198.51.100.77/24", "dev", "eth0")
+	l.run("ip", "-n", l.node, "address", "add", "fe80::77/64", "dev", "eth0", "nodad")
+	l.run("ip", "-n", l.router, "address", "add", "fe80::11/64", "dev", "eth0", "nodad")
+	p := l.start(l.node, "node")
+	global, linkLocal := peers()[0], peers()[0]
+	global.Source = netip.MustParseAddr("198.51.100.77")
+	linkLocal.Name = "link-local"
+	linkLocal.Address, linkLocal.Source = netip.MustParseAddr("fe80::11%eth0"), netip.MustParseAddr("fe80::77%eth0")
+	p.Set(control.Want{Peers: []control.Peer{global, linkLocal}})
+	p.awaitState(global.Name, protocol.Up)
+	p.awaitState(linkLocal.Name, protocol.Up)
+	l.awaitAll("up", nil)
 }
 
 // FRR's timers, and its wish for echo, change a session that stays up.

@@ -33,7 +33,7 @@ func dial(ctx context.Context, peer *model.Peer, password string, timeout time.D
 			return failure
 		},
 	}
-	source, err := sourceOf(peer)
+	source, err := SourceOf(peer)
 	if err != nil {
 		return nil, err
 	}
@@ -66,8 +66,9 @@ func explain(err error, peer *model.Peer, password string) error {
 	return err
 }
 
-// sourceOf is the address that the session comes from; invalid where the kernel chooses.
-func sourceOf(peer *model.Peer) (netip.Addr, error) {
+// SourceOf is the address that a session with a peer comes from; invalid where the kernel
+// chooses.
+func SourceOf(peer *model.Peer) (netip.Addr, error) {
 	if peer.Source.IsValid() || peer.SourceInterface == "" {
 		return peer.Source, nil
 	}

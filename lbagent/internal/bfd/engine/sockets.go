@@ -95,9 +95,14 @@ func sender(source netip.Addr, v6 bool) (int, error) {
 			return -1, fmt.Errorf("set options of a socket: %w", err)
 		}
 	}
+	scope, err := scopeOf(source)
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
 	// Ports are random, so 100 attempts fail only where nearly all are taken.
 	for range 100 {
-		err = unix.Bind(fd, socketAddress(source, v6, firstSource+rand.IntN(lastSource-firstSource+1), 0))
+		err = unix.Bind(fd, socketAddress(source, v6, firstSource+rand.IntN(lastSource-firstSource+1), scope))
 		if !errors.Is(err, unix.EADDRINUSE) {
 			break
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/hold"
 	"github.com/millrace-lb/millrace/lbagent/internal/kept"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/natexempt"
@@ -111,8 +112,10 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	exempt := newExemption(p.datapath.NATExempt(), logger, links)
 	watching := newProber(config, logger.WithName("watch"))
 	memory := newMemory(config, p, logger.WithName("memory"))
+	held := hold.New(config.RemovalHold, memory.former())
 	loop := &loop{
 		memory:        memory,
+		hold:          held,
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,
 		drainDelay:    config.DrainDelay,

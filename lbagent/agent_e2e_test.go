@@ -46,6 +46,8 @@ const (
 	agentProcess = "MILLRACE_TEST_AGENT"
 	// agentBoot is a file in place of the kernel's boot id, in that process.
 	agentBoot = "MILLRACE_TEST_BOOT"
+	// agentHold is how long removals are held, in that process.
+	agentHold = "MILLRACE_TEST_HOLD"
 	// agentState is the directory of kept objects, in that process.
 	agentState = "MILLRACE_TEST_STATE"
 
@@ -90,6 +92,7 @@ func runAgent() error {
 	config.NodeName = thisNode
 	config.Kubeconfig = os.Getenv("KUBECONFIG")
 	config.PinRoot = os.Getenv(agentProcess)
+	config.RemovalHold, _ = time.ParseDuration(os.Getenv(agentHold))
 	config.StateDir = os.Getenv(agentState)
 	config.MaxFrontends, config.MaxNodeTables, config.MaxEndpointTables, config.MaxEndpoints, config.MaxVIPs = 64, 64, 64, 64, 64
 	config.MaxSourceRanges = 64
@@ -107,6 +110,8 @@ type world struct {
 	pinRoot    string
 	// stateDir has the objects that agents keep; empty: they keep none.
 	stateDir string
+	// hold is how long agents hold removals.
+	hold time.Duration
 	// boot is the name of the boot that the agents see.
 	boot string
 }
@@ -263,7 +268,7 @@ func (w *world) start() *agent {
 	if err := os.WriteFile(boot, []byte(w.boot+"\n"), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
-	cmd.Env = append(os.Environ(), agentProcess+"="+w.pinRoot, agentBoot+"="+boot, agentState+"="+w.stateDir, "KUBECONFIG="+w.kubeconfig)
+	cmd.Env = append(os.Environ(), agentProcess+"="+w.pinRoot, agentBoot+"="+boot, agentState+"="+w.stateDir, agentHold+"="+w.hold.String(), "KUBECONFIG="+w.kubeconfig)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	if err := cmd.Start(); err != nil {

@@ -69,6 +69,9 @@ type Config struct {
 	// DrainDelay is how long a node that departs announces its routes as those to be left
 	// (RFC 8326), before it withdraws them.
 	DrainDelay time.Duration
+	// RemovalHold is how long objects count as present that were removed many at once. Zero: not
+	// at all.
+	RemovalHold time.Duration
 	// WithdrawDelay is how long what a withdrawn route led to keeps working,
 	// so that routers have stopped sending by then.
 	WithdrawDelay time.Duration
@@ -95,6 +98,7 @@ func DefaultConfig() Config {
 		ProbePort:          7482,
 		NATExempt:          true,
 		DrainDelay:         5 * time.Second,
+		RemovalHold:        5 * time.Minute,
 		WithdrawDelay:      time.Second,
 	}
 }
@@ -110,6 +114,9 @@ func (c *Config) validate() error {
 	}
 	if c.DrainDelay < 0 {
 		errs = append(errs, fmt.Errorf("--drain-delay is %s, must not be negative", c.DrainDelay))
+	}
+	if c.RemovalHold < 0 {
+		errs = append(errs, fmt.Errorf("--removal-hold is %s, must not be negative", c.RemovalHold))
 	}
 	if c.WithdrawDelay < 0 {
 		errs = append(errs, fmt.Errorf("--withdraw-delay is %s, must not be negative", c.WithdrawDelay))

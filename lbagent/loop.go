@@ -18,6 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/hold"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
@@ -66,6 +67,8 @@ type loop struct {
 	departure  announce.Departure
 
 	objects func() *model.Snapshot
+	// hold keeps objects that were removed many at once; nil where nothing does.
+	hold *hold.Hold
 	// memory keeps the objects for the next agent; nil where nothing does.
 	memory    *memory
 	uplinks   *uplinks
@@ -130,7 +133,9 @@ func (l *loop) run(ctx context.Context, objects, links, sessions <-chan struct{}
 			retry = firstRetry
 		}
 		ended := time.Now()
-		l.passes.Observe(now, ended, err, metrics.Pass{State: l.have, Limits: l.limits, Uplinks: l.observation.Interfaces})
+		l.passes.Observe(now, ended, err, metrics.Pass{
+			State: l.have, Limits: l.limits, Uplinks: l.observation.Interfaces, Held: countHeld(l.observation.Held),
+		})
 		l.health.end(ended, err, l.speaker.Sessions())
 		l.logSessions()
 		timer.Stop()
@@ -158,7 +163,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 			return 0, err
 		}
 	}
-	seen := l.objects()
+	seen, held := l.heldObjects(now)
 	objects := l.watch.see(seen)
 	keyErr := l.setKeys(objects.TunnelKey)
 	networksErr := l.addNetworks(objects)
@@ -177,7 +182,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	l.observation.Problems = slices.Concat(m.Problems, nameFlags(unplanned), unwritten(m, schedule.Unfinished()))
 	if l.have == nil {
 		// Which routes are good is not known: they stay as they are.
-		return 0, errors.Join(programErr, keyErr)
+		return held, errors.Join(programErr, keyErr)
 	}
 
 	covered, attachErr := l.uplinks.update(m, now)
@@ -207,7 +212,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		again = soonest(again, wait)
 	}
 	l.memory.keep(seen, l.ring())
-	again = soonest(again, told)
+	again = soonest(soonest(again, told), held)
 	return soonest(soonest(again, departs), covered.again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr, networksErr)
 }
 

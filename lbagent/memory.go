@@ -127,6 +127,14 @@ func (m *memory) objects() *model.Snapshot {
 	return &objects
 }
 
+// former are the objects of the agent before; nil where they are not known.
+func (m *memory) former() *model.Snapshot {
+	if m.before == nil {
+		return nil
+	}
+	return m.before.Objects
+}
+
 // generations are those of the tunnel's keys that the agent before had.
 func (m *memory) generations() []uint32 {
 	if m.before == nil {

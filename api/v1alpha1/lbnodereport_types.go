@@ -89,9 +89,9 @@ type LBNodeReportStatus struct {
 	TunnelKeys *TunnelKeysStatus `json:"tunnelKeys,omitempty"`
 
 	// Conditions: Ready, Programmed, Attached, BGPEstablished, TunnelKey, of the agent;
-	// NodesReached, present only while it is False; of the operator, NodeReady, present only while
-	// the Node is not ready, and TunnelKeyCurrent, present only while a change of the tunnel's key
-	// waits for the node.
+	// NodesReached and ObjectsPresent, present only while they are False; of the operator, NodeReady,
+	// present only while the Node is not ready, and TunnelKeyCurrent, present only while a change of
+	// the tunnel's key waits for the node.
 	//
 	// +optional
 	// +listType=map

@@ -21,6 +21,10 @@ const (
 // there; its value does not matter. `millrace drain` writes it.
 const AnnotationDrain = "millrace.io/drain"
 
+// AnnotationConfirmRemoval on an LBPeer, VIPAdvertisement, VIP or VIPRoute says that it may be
+// removed at once, be it the last one of its kind; its value does not matter.
+const AnnotationConfirmRemoval = "millrace.io/confirm-removal"
+
 // Finalizer is on every Service that holds an address, so that the address is
 // given back before the Service is gone. It is that of all load balancers
 // (LoadBalancerCleanupFinalizer in k8s.io/cloud-provider/service/helpers).
@@ -62,6 +66,9 @@ const (
 	// answer; else it is absent. Anybody who forges such packets makes it False, so Ready does not
 	// depend on it.
 	ConditionNodesReached = "NodesReached"
+	// ConditionObjectsPresent of an LBNodeReport: False while objects count as present that were
+	// removed, too many at once; else it is absent. Ready does not depend on it.
+	ConditionObjectsPresent = "ObjectsPresent"
 	// ConditionTunnelKey of an LBNodeReport: True while the node has the keys that the Secret of
 	// the tunnel says. Ready does not depend on it: other fences stand.
 	ConditionTunnelKey = "TunnelKey"
@@ -109,6 +116,7 @@ const (
 	ReasonOtherUplink      = "OtherUplink"
 	ReasonNodesDown        = "NodesDown"
 	ReasonCutOff           = "CutOff"
+	ReasonRemovalHeld      = "RemovalHeld"
 	ReasonNodeNotReady     = "NodeNotReady"
 	ReasonKeyInUse         = "KeyInUse"
 	ReasonKeyAbsent        = "KeyAbsent"

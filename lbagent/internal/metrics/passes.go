@@ -28,6 +28,8 @@ type Pass struct {
 	Limits forwarding.Limits
 	// Uplinks are the interfaces, each with the mode of its XDP program.
 	Uplinks []millracev1alpha1.InterfaceStatus
+	// Held is how many objects count as present that were removed many at once.
+	Held int
 }
 
 // NewPasses returns Passes of which there was none.
@@ -59,6 +61,7 @@ func (p *Passes) Observe(began, ended time.Time, err error, found Pass) {
 
 var (
 	entriesDescription  = description("map_entries", "Entries of a map that are in use, as of the last pass.", "map")
+	heldDescription     = description("objects_held", "Objects that were removed many at once and count as present for a while.")
 	mapLimitDescription = description("map_capacity", "Entries that a map has room for.", "map")
 	xdpDescription      = description("uplink_xdp_mode", "1 for the mode in which the XDP program runs on an uplink: Native, Generic, or None.", "interface", "mode")
 )
@@ -68,7 +71,7 @@ func (p *Passes) Describe(descriptions chan<- *prometheus.Desc) {
 	p.duration.Describe(descriptions)
 	p.errors.Describe(descriptions)
 	p.success.Describe(descriptions)
-	for _, d := range []*prometheus.Desc{entriesDescription, mapLimitDescription, xdpDescription} {
+	for _, d := range []*prometheus.Desc{heldDescription, entriesDescription, mapLimitDescription, xdpDescription} {
 		descriptions <- d
 	}
 }
@@ -94,6 +97,7 @@ func (p *Passes) Collect(metrics chan<- prometheus.Metric) {
 			gauge(xdpDescription, value, uplink.Name, string(mode))
 		}
 	}
+	gauge(heldDescription, float64(last.Held))
 	for _, fill := range fills(last) {
 		gauge(entriesDescription, float64(fill.entries), fill.name)
 		gauge(mapLimitDescription, float64(fill.capacity), fill.name)

@@ -17,6 +17,7 @@ import (
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/hold"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -44,6 +45,8 @@ type Observation struct {
 	TunnelKey *TunnelKey
 	// Watch is what probes of other nodes tell.
 	Watch Watch
+	// Held are objects that were removed many at once, and count as present.
+	Held []hold.Held
 	// Forwards is true where the last pass left in the maps what the node forwards by,
 	// even if single writes failed.
 	Forwards bool
@@ -93,6 +96,9 @@ func Build(o Observation, report *millracev1alpha1.LBNodeReport, now metav1.Time
 	}
 	if _, unreached := nodesReached(o); !unreached {
 		meta.RemoveStatusCondition(&status.Conditions, millracev1alpha1.ConditionNodesReached)
+	}
+	if len(o.Held) == 0 {
+		meta.RemoveStatusCondition(&status.Conditions, millracev1alpha1.ConditionObjectsPresent)
 	}
 	return status
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/hold"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -199,6 +201,24 @@ func TestUnchanged(t *testing.T) {
 	again = build(observation, first, 1, later)
 	if at := meta.FindStatusCondition(again.Conditions, "Ready").LastTransitionTime; !at.Equal(&later) {
 		t.Errorf("Ready changed at %s, want %s", at, later)
+	}
+}
+
+// ObjectsPresent is there while objects are held, and Ready does not depend on it.
+func TestObjectsPresentGoes(t *testing.T) {
+	o := good()
+	o.Held = []hold.Held{{Kind: "LBPeer", Count: 3, Until: time.Date(2026, 1, 1, 0, 5, 0, 0, time.UTC)}}
+	told := build(o, reportStatus{}, 1, earlier)
+	condition := meta.FindStatusCondition(told.Conditions, millracev1alpha1.ConditionObjectsPresent)
+	if condition == nil || condition.Status != metav1.ConditionFalse || !strings.Contains(condition.Message, "LBPeer: 3, until 2026-01-01T00:05:00Z") {
+		t.Errorf("condition %+v, want one that tells what is held", condition)
+	}
+	if !meta.IsStatusConditionTrue(told.Conditions, millracev1alpha1.ConditionReady) {
+		t.Error("not Ready because objects are held")
+	}
+	o.Held = nil
+	if again := build(o, told, 1, earlier); meta.FindStatusCondition(again.Conditions, millracev1alpha1.ConditionObjectsPresent) != nil {
+		t.Error("the condition stays though nothing is held")
 	}
 }
 

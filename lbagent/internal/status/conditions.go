@@ -20,6 +20,9 @@ func conditions(o Observation) []metav1.Condition {
 	if condition, unreached := nodesReached(o); unreached {
 		list = append(list, condition)
 	}
+	if len(o.Held) > 0 {
+		list = append(list, objectsHeld(o.Held))
+	}
 	if o.TunnelKey != nil {
 		list = append(list, o.TunnelKey.condition())
 	}

@@ -78,6 +78,7 @@ func unmet(node nodeObjects) []Problem {
 		problems = notTrue(node, millracev1alpha1.ConditionReady)
 	}
 	for _, kind := range []string{
+		millracev1alpha1.ConditionObjectsPresent,
 		millracev1alpha1.ConditionNodesReached, millracev1alpha1.ConditionTunnelKey, millracev1alpha1.ConditionTunnelKeyCurrent,
 	} {
 		problems = append(problems, notTrue(node, kind)...)

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hold keeps objects for a while that were removed many at once, which is a mistake more
+// often than not: a CRD that was deleted, or all peers. It is pure.
+package hold
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+const (
+	// moment is how long a removal waits for others: the API server removes the objects of a kind
+	// one by one. Where others go on to follow, it waits for longestMoment at most.
+	moment        = time.Second
+	longestMoment = 10 * time.Second
+	// many is how many objects there are at least where more than half of them is too much. Of
+	// fewer only all are.
+	many = 4
+)
+
+// Held are objects of a kind that are held.
+type Held struct {
+	// Kind is that of the objects, Count how many there are.
+	Kind  string
+	Count int
+	// Until is when the removal of all of them is obeyed.
+	Until time.Time
+}
+
+// Hold keeps what was removed at once. The zero value has seen nothing, and holds nothing for
+// longer than a moment.
+type Hold struct {
+	// For is how long.
+	For time.Duration
+
+	before *model.Snapshot
+	kinds  map[string]*kind
+}
+
+// kind is what is known of the removals of a kind.
+type kind struct {
+	// gone is since when each object is, by its name.
+	gone map[string]time.Time
+	// last is when the last one went.
+	last time.Time
+	// held is since when there are too many; zero while there are not.
+	held time.Time
+}
+
+// New returns a Hold after an agent that worked by these objects; nil where none is known.
+func New(limit time.Duration, before *model.Snapshot) *Hold {
+	return &Hold{For: limit, before: before, kinds: map[string]*kind{}}
+}
+
+// Advance takes the objects that there are, and returns those to work by, what is held, and
+// after how long Advance is due again; 0 means it is not.
+//
+// All of a kind that go within a moment are held, and so are more than half of many. Others go
+// after that moment. At once go objects with the annotation AnnotationConfirmRemoval, and VIPs
+// that no Service needs any more.
+func (h *Hold) Advance(objects *model.Snapshot, now time.Time) (*model.Snapshot, []Held, time.Duration) {
+	if h.before == nil || h.For <= 0 {
+		h.before = objects
+		return objects, nil, 0
+	}
+	result := *objects
+	a := advance{hold: h, now: now}
+	needed := needs(objects)
+	result.Peers = step(&a, "LBPeer", h.before.Peers, objects.Peers, nil)
+	result.Advertisements = step(&a, "VIPAdvertisement", h.before.Advertisements, objects.Advertisements, nil)
+	result.LBNodes = step(&a, "LBNode", h.before.LBNodes, objects.LBNodes, nil)
+	result.VIPs = step(&a, "VIP", h.before.VIPs, objects.VIPs, needed)
+	result.Routes = step(&a, "VIPRoute", h.before.Routes, objects.Routes, nil)
+	h.before = &result
+	return &result, a.held, a.again
+}
+
+// advance is what the kinds have in common.
+type advance struct {
+	hold  *Hold
+	now   time.Time
+	held  []Held
+	again time.Duration
+}
+
+func (a *advance) wait(until time.Time) {
+	if left := until.Sub(a.now); left > 0 && (a.again == 0 || left < a.again) {
+		a.again = left
+	}
+}
+
+type object interface {
+	comparable
+	metav1.Object
+}
+
+// key is that of an object among those of its kind.
+func key[T object](object T) string { return object.GetNamespace() + "/" + object.GetName() }
+
+// step returns the objects of a kind to work by. Objects that are not needed go at once; nil
+// means that all are.
+func step[T object](a *advance, name string, before, present []T, needed func(T) bool) []T {
+	k := a.hold.kinds[name]
+	if k == nil {
+		k = &kind{gone: map[string]time.Time{}}
+		a.hold.kinds[name] = k
+	}
+	there := make(map[string]struct{}, len(present))
+	for _, object := range present {
+		there[key(object)] = struct{}{}
+	}
+	var missing []T
+	gone := map[string]time.Time{}
+	for _, object := range before {
+		if _, found := there[key(object)]; found || isConfirmed(object) || needed != nil && !needed(object) {
+			continue
+		}
+		since, known := k.gone[key(object)]
+		if !known {
+			since, k.last = a.now, a.now
+		}
+		gone[key(object)] = since
+		missing = append(missing, object)
+	}
+	k.gone = gone
+	kept, until := k.keep(a, missingKeys(missing), len(present))
+	if k.isHeld() && len(kept) > 0 {
+		a.held = append(a.held, Held{Kind: name, Count: len(kept), Until: until})
+	}
+	if len(kept) == 0 {
+		return present
+	}
+	result := slices.Clone(present)
+	for _, object := range missing {
+		if kept[key(object)] {
+			result = append(result, object)
+		}
+	}
+	return result
+}
+
+func missingKeys[T object](missing []T) []string {
+	keys := make([]string, 0, len(missing))
+	for _, object := range missing {
+		keys = append(keys, key(object))
+	}
+	return keys
+}
+
+func isConfirmed(object metav1.Object) bool {
+	_, confirmed := object.GetAnnotations()[millracev1alpha1.AnnotationConfirmRemoval]
+	return confirmed
+}
+
+func (k *kind) isHeld() bool { return !k.held.IsZero() }
+
+// keep returns which of the missing objects of a kind stay, given how many are present, and
+// until when.
+func (k *kind) keep(a *advance, missing []string, present int) (kept map[string]bool, last time.Time) {
+	if len(missing) == 0 {
+		k.held = time.Time{}
+		return nil, last
+	}
+	if !k.isHeld() && isTooMuch(len(missing), present) {
+		k.held = a.now
+	}
+	kept = map[string]bool{}
+	for _, name := range missing {
+		until := k.last.Add(moment)
+		if latest := k.gone[name].Add(longestMoment); latest.Before(until) {
+			until = latest
+		}
+		if k.isHeld() {
+			until = later(k.held, k.gone[name]).Add(a.hold.For)
+		}
+		if until.After(a.now) {
+			kept[name] = true
+			last = later(last, until)
+			a.wait(until)
+		}
+	}
+	if len(kept) == 0 {
+		k.held = time.Time{}
+	}
+	return kept, last
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// isTooMuch reports whether so many removals at once are taken for a mistake.
+func isTooMuch(missing, present int) bool {
+	return present == 0 || missing+present >= many && missing > present
+}
+
+// needs returns whether a VIP is needed: a Service that it is claimed for is still there, is to
+// stay, and has no other address of the family.
+func needs(objects *model.Snapshot) func(*millracev1alpha1.VIP) bool {
+	type claim struct {
+		namespace, name string
+		is4             bool
+	}
+	open := map[claim]bool{}
+	for _, service := range objects.Services {
+		if service.Spec.Type == corev1.ServiceTypeLoadBalancer && service.DeletionTimestamp == nil {
+			open[claim{service.Namespace, service.Name, true}] = true
+			open[claim{service.Namespace, service.Name, false}] = true
+		}
+	}
+	claims := func(vip *millracev1alpha1.VIP) []claim {
+		address, err := netip.ParseAddr(vip.Spec.Address)
+		if err != nil {
+			return nil
+		}
+		var all []claim
+		for i := range vip.Spec.Claims {
+			all = append(all, claim{vip.Spec.Claims[i].Namespace, vip.Spec.Claims[i].Name, address.Is4()})
+		}
+		return all
+	}
+	for _, vip := range objects.VIPs {
+		for _, served := range claims(vip) {
+			delete(open, served)
+		}
+	}
+	return func(vip *millracev1alpha1.VIP) bool {
+		return slices.ContainsFunc(claims(vip), func(c claim) bool { return open[c] })
+	}
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hold
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+const limit = 5 * time.Minute
+
+func peers(names ...string) *model.Snapshot {
+	s := &model.Snapshot{}
+	for _, name := range names {
+		s.Peers = append(s.Peers, &millracev1alpha1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	return s
+}
+
+func confirmed(s *model.Snapshot) *model.Snapshot {
+	for _, peer := range s.Peers {
+		peer.Annotations = map[string]string{millracev1alpha1.AnnotationConfirmRemoval: ""}
+	}
+	return s
+}
+
+func namesOf(s *model.Snapshot) []string {
+	var names []string
+	for _, peer := range s.Peers {
+		names = append(names, peer.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// look is what is there at a time, and what is to be worked by then.
+type look struct {
+	after   time.Duration
+	present *model.Snapshot
+	want    []string
+	held    int
+}
+
+func TestHold(t *testing.T) {
+	two, four := []string{"a", "b"}, []string{"a", "b", "c", "d"}
+	for what, looks := range map[string][]look{
+		"the only one": {
+			{0, peers("a"), []string{"a"}, 0},
+			{time.Second, peers(), []string{"a"}, 1},
+			{limit, peers(), []string{"a"}, 1},
+			{limit + time.Second, peers(), nil, 0},
+			{limit + time.Hour, peers(), nil, 0},
+		},
+		"the only one, confirmed": {
+			{0, confirmed(peers("a")), []string{"a"}, 0},
+			{time.Second, peers(), nil, 0},
+		},
+		"confirmed while it is held": {
+			{0, peers("a"), []string{"a"}, 0},
+			{1 * time.Second, peers(), []string{"a"}, 1},
+			{2 * time.Second, confirmed(peers("a")), []string{"a"}, 0},
+			{3 * time.Second, peers(), nil, 0},
+		},
+		"one of two": {
+			{0, peers(two...), two, 0},
+			{time.Second, peers("a"), two, 0},
+			{2 * time.Second, peers("a"), []string{"a"}, 0},
+		},
+		"one after the other": {
+			{0, peers(two...), two, 0},
+			{1000 * time.Millisecond, peers("a"), two, 0},
+			{1900 * time.Millisecond, peers(), two, 2},
+			{limit + 1899*time.Millisecond, peers(), two, 2},
+			{limit + 1900*time.Millisecond, peers(), nil, 0},
+		},
+		"half of many": {
+			{0, peers(four...), four, 0},
+			{1 * time.Second, peers("a", "b"), four, 0},
+			{2 * time.Second, peers("a", "b"), two, 0},
+		},
+		"more than half of many": {
+			{0, peers(four...), four, 0},
+			{1 * time.Second, peers("a"), four, 3},
+			{2 * time.Second, peers("a", "b"), four, 2},
+			{limit + 1*time.Second, peers("a", "b"), two, 0},
+		},
+		"they come back": {
+			{0, peers(four...), four, 0},
+			{1 * time.Second, peers(), four, 4},
+			{2 * time.Second, peers(four...), four, 0},
+			{limit, peers(), four, 4},
+			{limit + 2*time.Second, peers(), four, 4},
+		},
+		"replaced": {
+			{0, peers(two...), two, 0},
+			{1 * time.Second, peers("c", "d"), four, 0},
+			{2 * time.Second, peers("c", "d"), []string{"c", "d"}, 0},
+		},
+		"slowly, all but one": {
+			{0, peers(four...), four, 0},
+			{20 * time.Second, peers("a", "b", "c"), four, 0},
+			{40 * time.Second, peers("a", "b"), []string{"a", "b", "c"}, 0},
+			{60 * time.Second, peers("a"), two, 0},
+			{61 * time.Second, peers("a"), []string{"a"}, 0},
+		},
+		"one that never was": {
+			{0, peers(), nil, 0},
+			{1 * time.Second, peers(), nil, 0},
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			h := New(limit, nil)
+			for _, look := range looks {
+				result, held, again := h.Advance(look.present, start.Add(look.after))
+				if got := namesOf(result); !slices.Equal(got, look.want) {
+					t.Fatalf("after %s works by %v, want %v", look.after, got, look.want)
+				}
+				count := 0
+				for _, h := range held {
+					count += h.Count
+				}
+				if count != look.held {
+					t.Errorf("after %s %+v are held, want %d", look.after, held, look.held)
+				}
+				if waits := len(result.Peers) > len(look.present.Peers); waits != (again > 0) {
+					t.Errorf("after %s again in %s", look.after, again)
+				}
+			}
+		})
+	}
+}
+
+// What the agent before kept counts as what was there.
+func TestHoldAfterRestart(t *testing.T) {
+	h := New(limit, peers("a"))
+	if result, held, _ := h.Advance(peers(), start); len(result.Peers) != 1 || len(held) != 1 || held[0].Kind != "LBPeer" {
+		t.Errorf("works by %v, held %v", namesOf(result), held)
+	}
+	h = New(0, peers("a"))
+	if result, held, again := h.Advance(peers(), start); len(result.Peers) != 0 || len(held) != 0 || again != 0 {
+		t.Errorf("held though it is switched off: %v, %v, again in %s", namesOf(result), held, again)
+	}
+}
+
+func service(name string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer},
+	}
+}
+
+func vip(address, service string) *millracev1alpha1.VIP {
+	return &millracev1alpha1.VIP{
+		ObjectMeta: metav1.ObjectMeta{Name: address},
+		Spec: millracev1alpha1.VIPSpec{
+			Address: address, Claims: []millracev1alpha1.VIPClaim{{Namespace: "default", Name: service}},
+		},
+	}
+}
+
+// VIPs are held whose Service is without an address then, and no others.
+func TestHoldOfVIPs(t *testing.T) {
+	const held, goes = true, false
+	for what, test := range map[string]struct {
+		change func(s *model.Snapshot)
+		want   bool
+	}{
+		"the Service stays":   {func(*model.Snapshot) {}, held},
+		"the Service goes":    {func(s *model.Snapshot) { s.Services = nil }, goes},
+		"it is to go":         {func(s *model.Snapshot) { s.Services[0].DeletionTimestamp = &metav1.Time{Time: start} }, goes},
+		"no load balancer":    {func(s *model.Snapshot) { s.Services[0].Spec.Type = corev1.ServiceTypeClusterIP }, goes},
+		"it has another":      {func(s *model.Snapshot) { s.VIPs = []*millracev1alpha1.VIP{vip("203.0.113.2", "web")} }, goes},
+		"of the other family": {func(s *model.Snapshot) { s.VIPs = []*millracev1alpha1.VIP{vip("2001:db8::1", "web")} }, goes},
+	} {
+		h := New(limit, nil)
+		before := &model.Snapshot{Services: []*corev1.Service{service("web")}, VIPs: []*millracev1alpha1.VIP{vip("203.0.113.1", "web")}}
+		h.Advance(before, start)
+		after := &model.Snapshot{Services: []*corev1.Service{service("web")}}
+		test.change(after)
+		result, _, _ := h.Advance(after, start.Add(time.Minute))
+		result, _, _ = h.Advance(after, start.Add(time.Minute+2*time.Second))
+		got := slices.ContainsFunc(result.VIPs, func(v *millracev1alpha1.VIP) bool { return v.Name == "203.0.113.1" })
+		if got != test.want {
+			t.Errorf("%s: held is %t, want %t", what, got, test.want)
+		}
+	}
+}
+
+// Whatever comes and goes: what is there is worked by, nothing else is for longer than the hold,
+// and never more than half of many goes in one step unless that was held.
+func TestHoldProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := New(limit, nil)
+		now := start
+		left := map[string]time.Time{}
+		var before []string
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			present := map[string]bool{}
+			for i := range 8 {
+				present[fmt.Sprint(i)] = rapid.IntRange(0, 2).Draw(t, "present") > 0
+			}
+			if rapid.IntRange(0, 4).Draw(t, "all go") == 0 {
+				clear(present)
+			}
+			maps.DeleteFunc(present, func(_ string, there bool) bool { return !there })
+			objects := peers(slices.Collect(maps.Keys(present))...)
+			result, _, again := h.Advance(objects, now)
+			names := namesOf(result)
+			for name := range present {
+				delete(left, name)
+				if !slices.Contains(names, name) {
+					t.Fatalf("%s is there, and not worked by", name)
+				}
+			}
+			waited := false
+			for _, name := range before {
+				if !present[name] && left[name].IsZero() {
+					left[name] = now
+				}
+			}
+			for _, name := range names {
+				if present[name] {
+					continue
+				}
+				waited = true
+				if since := left[name]; since.IsZero() || now.Sub(since) > limit+longestMoment+2*time.Minute {
+					t.Fatalf("%s went at %s, and is worked by at %s", name, since, now)
+				}
+			}
+			if waited != (again > 0) {
+				t.Fatalf("again in %s, though objects wait: %t", again, waited)
+			}
+			for _, name := range before {
+				if !slices.Contains(names, name) && len(present) == 0 && now.Sub(left[name]) < limit {
+					t.Fatalf("%s was given up after %s while none is left", name, now.Sub(left[name]))
+				}
+			}
+			before = names
+			now = now.Add(time.Duration(rapid.IntRange(1, 120_000).Draw(t, "milliseconds")) * time.Millisecond)
+		}
+	})
+}

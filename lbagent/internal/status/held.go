@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/hold"
+)
+
+// objectsHeld is not part of Ready: the node does what it did before. The condition is False or
+// not there.
+func objectsHeld(held []hold.Held) metav1.Condition {
+	texts := make([]string, 0, len(held))
+	for _, h := range held {
+		texts = append(texts, fmt.Sprintf("%s: %d, until %s", h.Kind, h.Count, h.Until.UTC().Format(time.RFC3339)))
+	}
+	return metav1.Condition{
+		Type: millracev1alpha1.ConditionObjectsPresent, Status: metav1.ConditionFalse,
+		Reason: millracev1alpha1.ReasonRemovalHeld,
+		Message: "objects were removed many at once, and count as present for a while (" + firstOf(texts) +
+			"): apply them again, or see docs/operate.md for how a removal is confirmed",
+	}
+}

@@ -119,6 +119,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,
 		drainDelay:    config.DrainDelay,
+		unreadyDelay:  config.UnreadyDelay,
 		objects:       memory.objects,
 		uplinks:       &uplinks{find: netdev.NewFinder(config.Uplinks).Find, plane: p.datapath, logger: logger},
 		dataplane:     p.datapath,

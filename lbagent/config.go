@@ -69,6 +69,9 @@ type Config struct {
 	// DrainDelay is how long a node that departs announces its routes as those to be left
 	// (RFC 8326), before it withdraws them.
 	DrainDelay time.Duration
+	// UnreadyDelay is how long a VIP of externalTrafficPolicy Cluster stays announced when it has
+	// no ready endpoint any more.
+	UnreadyDelay time.Duration
 	// RemovalHold is how long objects count as present that were removed many at once. Zero: not
 	// at all.
 	RemovalHold time.Duration
@@ -98,6 +101,7 @@ func DefaultConfig() Config {
 		ProbePort:          7482,
 		NATExempt:          true,
 		DrainDelay:         5 * time.Second,
+		UnreadyDelay:       2 * time.Second,
 		RemovalHold:        5 * time.Minute,
 		WithdrawDelay:      time.Second,
 	}
@@ -114,6 +118,9 @@ func (c *Config) validate() error {
 	}
 	if c.DrainDelay < 0 {
 		errs = append(errs, fmt.Errorf("--drain-delay is %s, must not be negative", c.DrainDelay))
+	}
+	if c.UnreadyDelay < 0 {
+		errs = append(errs, fmt.Errorf("--unready-delay is %s, must not be negative", c.UnreadyDelay))
 	}
 	if c.RemovalHold < 0 {
 		errs = append(errs, fmt.Errorf("--removal-hold is %s, must not be negative", c.RemovalHold))

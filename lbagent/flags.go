@@ -72,6 +72,8 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 		"keep NAT of the CNI from replies of VIPs whose connection the kernel has forgotten, by a rule of nftables")
 	flags.DurationVar(&c.DrainDelay, "drain-delay", c.DrainDelay,
 		"how long a departing node announces its routes with the community GRACEFUL_SHUTDOWN before it withdraws them")
+	flags.DurationVar(&c.UnreadyDelay, "unready-delay", c.UnreadyDelay,
+		"how long a VIP of externalTrafficPolicy Cluster stays announced without a ready endpoint")
 	flags.DurationVar(&c.RemovalHold, "removal-hold", c.RemovalHold,
 		"how long objects count as present that were removed many at once, such as all peers; 0: not at all")
 	flags.DurationVar(&c.WithdrawDelay, "withdraw-delay", c.WithdrawDelay,

@@ -65,6 +65,9 @@ type loop struct {
 	// drainDelay is how long a departing node announces its routes as those to be left.
 	drainDelay time.Duration
 	departure  announce.Departure
+	// unreadyDelay is how long a Cluster VIP stays announced without an endpoint.
+	unreadyDelay time.Duration
+	unready      announce.Unready
 
 	objects func() *model.Snapshot
 	// hold keeps objects that were removed many at once; nil where nothing does.
@@ -193,8 +196,9 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	}
 	l.hops.Want(fib.Targets(l.have.Self, reachable(l.have.Nodes)), devices(l.dataplane.Attachments()))
 	phase, departs := l.departure.Advance(m.Departing != "", l.drainDelay, now)
+	stay, unready := l.unready.Advance(m, l.announced, l.unreadyDelay, now)
 	routes, decisions := announce.Decide(m, &announce.Node{
-		Phase:      phase,
+		Phase: phase, Unready: stay,
 		Programmed: l.have, Planned: want, Unattached: covered.unattached, Announced: l.announced,
 	})
 	l.observation.Decisions = decisions
@@ -212,7 +216,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		again = soonest(again, wait)
 	}
 	l.memory.keep(seen, l.ring())
-	again = soonest(soonest(again, told), held)
+	again = soonest(soonest(again, told), soonest(held, unready))
 	return soonest(soonest(again, departs), covered.again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr, networksErr)
 }
 

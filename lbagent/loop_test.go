@@ -439,3 +439,34 @@ func TestHealth(t *testing.T) {
 	h.end(now, errInjected, up)
 	expect("pass failed", true, false)
 }
+
+// A Cluster VIP outlives a short gap of its endpoints, and no longer one.
+func TestShortGapOfEndpoints(t *testing.T) {
+	n := newNode(t)
+	objects := cluster()
+	addService(objects, 1, false, 1, 1)
+	l := newLoop(n, objects)
+	l.unreadyDelay = 2 * time.Second
+	mustPass(t, l, start)
+	ready := objects.EndpointSlices
+	objects.EndpointSlices = nil
+	if again := mustPass(t, l, start); !n.routes[vipOf(1)] || again == 0 || again > l.unreadyDelay {
+		t.Errorf("routes %v, again in %s", n.routes, again)
+	}
+	objects.EndpointSlices = ready
+	mustPass(t, l, start.Add(l.unreadyDelay-1))
+	objects.EndpointSlices = nil
+	mustPass(t, l, start.Add(l.unreadyDelay))
+	if !n.routes[vipOf(1)] {
+		t.Error("withdrawn in a short gap")
+	}
+	mustPass(t, l, start.Add(2*l.unreadyDelay))
+	if n.routes[vipOf(1)] {
+		t.Error("announced without an endpoint")
+	}
+	objects.EndpointSlices = ready
+	mustPass(t, l, start.Add(2*l.unreadyDelay))
+	if !n.routes[vipOf(1)] {
+		t.Error("an endpoint does not announce at once")
+	}
+}

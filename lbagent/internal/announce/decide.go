@@ -39,6 +39,8 @@ type Node struct {
 	Unattached map[string]string
 	// Announced are the VIPs that are announced already.
 	Announced map[netip.Addr]bool
+	// Unready are the VIPs that stay announced without an endpoint; see Unready.Advance.
+	Unready map[netip.Addr]bool
 	// Phase is that of the node's planned departure.
 	Phase Phase
 }
@@ -145,7 +147,7 @@ func refuse(m *model.Model, vip *model.VIP, frontends []*model.Frontend, selecte
 	if missing := missing(frontends, node, node.Announced[vip.Address]); missing != nil {
 		return Decision{Reason: ReasonNotProgrammed, Message: fmt.Sprintf("%s is not in the maps", missing.Key)}
 	}
-	if !slices.ContainsFunc(frontends, attracts) {
+	if attractsNobody(vip.Address, frontends, node) {
 		return withoutEndpoints(frontends)
 	}
 	if !nextHop(m.Self, vip.Address).IsValid() {

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package announce
+
+import (
+	"maps"
+	"net/netip"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+func withoutEndpoint(m *model.Model) {
+	for i := range m.Frontends {
+		m.Frontends[i].Weights, m.Frontends[i].Endpoints = nil, nil
+	}
+}
+
+// A VIP of policy Cluster stays for a while when its last endpoint goes; one of policy Local does
+// not, nor one that was not announced.
+func TestUnready(t *testing.T) {
+	const delay = 2 * time.Second
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	both := map[netip.Addr]bool{vip4: true}
+	for what, test := range map[string]struct {
+		change    func(*model.Model)
+		announced map[netip.Addr]bool
+		after     time.Duration
+		stays     bool
+	}{
+		"at once":           {withoutEndpoint, both, 0, true},
+		"shortly before":    {withoutEndpoint, both, delay - 1, true},
+		"over":              {withoutEndpoint, both, delay, false},
+		"never announced":   {withoutEndpoint, nil, 0, false},
+		"has endpoints":     {func(*model.Model) {}, both, delay, true},
+		"Local":             {func(m *model.Model) { withoutEndpoint(m); m.Frontends[0].Local = true }, both, 0, false},
+		"Local, of another": {func(m *model.Model) { m.Frontends[0].Local, m.Frontends[0].Endpoints = true, nil }, both, 0, false},
+		"terminating, Local": {func(m *model.Model) {
+			m.Frontends[0].Local, m.Frontends[0].Terminating = true, true
+		}, both, 0, false},
+		"no Service": {func(m *model.Model) { m.VIPs[0].Services, m.Frontends = nil, nil }, both, 0, false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			good := planned(base())
+			m := base()
+			test.change(m)
+			u := &Unready{}
+			u.Advance(m, test.announced, delay, now)
+			stay, again := u.Advance(m, test.announced, delay, now.Add(test.after))
+			node := nodeWith(good, good)
+			node.Announced, node.Unready = test.announced, stay
+			routes, decisions := Decide(m, node)
+			if got := len(routes["r1"]) == 1; got != test.stays {
+				t.Errorf("announced is %t: %+v", got, decisions[0])
+			}
+			if stay[vip4] != (again > 0) {
+				t.Errorf("stays is %t, and again in %s", stay[vip4], again)
+			}
+		})
+	}
+}
+
+// Gaps shorter than the delay withdraw nothing, longer ones do, and an endpoint announces at once.
+func TestUnreadyGaps(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const delay = 2 * time.Second
+		good := planned(base())
+		u := &Unready{}
+		announced := map[netip.Addr]bool{}
+		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		var since time.Time
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			m := base()
+			ready := rapid.Bool().Draw(t, "ready")
+			if !ready {
+				withoutEndpoint(m)
+			}
+			if ready || !announced[vip4] {
+				since = time.Time{}
+			} else if since.IsZero() {
+				since = now
+			}
+			stay, _ := u.Advance(m, announced, delay, now)
+			node := nodeWith(good, good)
+			node.Announced, node.Unready = maps.Clone(announced), stay
+			routes, _ := Decide(m, node)
+			want := ready || !since.IsZero() && now.Sub(since) < delay
+			if got := len(routes["r1"]) == 1; got != want {
+				t.Fatalf("announced is %t, want %t: ready %t, without since %s", got, want, ready, since)
+			}
+			announced = map[netip.Addr]bool{vip4: want}
+			now = now.Add(time.Duration(rapid.IntRange(0, 3000).Draw(t, "milliseconds")) * time.Millisecond)
+		}
+	})
+}

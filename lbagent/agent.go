@@ -115,6 +115,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	held := hold.New(config.RemovalHold, memory.former())
 	loop := &loop{
 		memory:        memory,
+		uninstall:     newUninstall(p.clients.Installed, logger),
 		hold:          held,
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,
@@ -147,7 +148,17 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		loop.watch.prober = watching
 	}
 	w := workers{loop, writer, speaker, hops, exempt, client, watching, links}
-	return w.run(ctx, config, p)
+	working, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	go func() {
+		defer end()
+		select {
+		case <-working.Done():
+		case <-ctx.Done():
+			loop.uninstall.end(working, config.DrainDelay, config.WithdrawDelay, func() { notify(links) })
+		}
+	}()
+	return w.run(working, config, p)
 }
 
 // newProber returns nil where nodes are not to be watched.
@@ -192,6 +203,10 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	group.Go(func() error { return forward(ctx, p.objects.Reported(), w.writer.Wake) })
 	group.Go(func() error { return p.objects.Run(ctx) })
 	group.Go(func() error { return loop.memory.run(ctx) })
+	group.Go(func() error {
+		_ = loop.uninstall.learn(ctx)
+		return nil
+	})
 	group.Go(func() error { return w.hops.Run(ctx) })
 	group.Go(func() error { return runExemption(ctx, w.exempt, config.NATExempt) })
 	group.Go(func() error { return sweepExceptions(ctx, p.datapath, loop.logger) })

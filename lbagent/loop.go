@@ -65,6 +65,8 @@ type loop struct {
 	// drainDelay is how long a departing node announces its routes as those to be left.
 	drainDelay time.Duration
 	departure  announce.Departure
+	// uninstall is nil where nothing tells that the agent is uninstalled.
+	uninstall *uninstall
 	// unreadyDelay is how long a Cluster VIP stays announced without an endpoint.
 	unreadyDelay time.Duration
 	unready      announce.Unready
@@ -195,14 +197,18 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		l.observation.Host = append(l.observation.Host, l.host(names(covered.interfaces))...)
 	}
 	l.hops.Want(fib.Targets(l.have.Self, reachable(l.have.Nodes)), devices(l.dataplane.Attachments()))
-	phase, departs := l.departure.Advance(m.Departing != "", l.drainDelay, now)
+	final := l.uninstall.isBegun()
+	phase, departs := l.departure.Advance(m.Departing != "" || final, l.drainDelay, now)
 	stay, unready := l.unready.Advance(m, l.announced, l.unreadyDelay, now)
 	routes, decisions := announce.Decide(m, &announce.Node{
-		Phase: phase, Unready: stay,
+		Phase: phase, Final: final, Unready: stay,
 		Programmed: l.have, Planned: want, Unattached: covered.unattached, Announced: l.announced,
 	})
 	l.observation.Decisions = decisions
 	bgpErr := l.speaker.Set(wantBGP(m, routes, objects.Passwords))
+	if phase == announce.Left && bgpErr == nil {
+		l.uninstall.withdrawn()
+	}
 	l.announced = announced(l.announced, decisions, l.speaker.Announced(), bgpErr)
 	l.observation.Sessions = sessions(l.speaker.Sessions())
 	l.detector.want(m)

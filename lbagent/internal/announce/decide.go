@@ -43,6 +43,8 @@ type Node struct {
 	Unready map[netip.Addr]bool
 	// Phase is that of the node's planned departure.
 	Phase Phase
+	// Final is true where the node departs for good, be there another one or not.
+	Final bool
 }
 
 // Decide returns the routes that this node announces and, for each VIP in the
@@ -91,7 +93,7 @@ func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 		}
 		leaving := false
 		if decision.Reason == "" {
-			decision, leaving = depart(m, frontends[vip.Address], node.Phase)
+			decision, leaving = depart(m, frontends[vip.Address], node)
 		}
 		if decision.Reason == "" {
 			for _, target := range selected {

@@ -79,15 +79,20 @@ func successor(m *model.Model, frontends []*model.Frontend) (string, bool) {
 
 // depart returns what becomes of a VIP that the node would announce: the reason why it is not
 // announced any more, or whether its routes are to be left.
-func depart(m *model.Model, frontends []*model.Frontend, phase Phase) (decision Decision, leaving bool) {
-	if phase == Present {
+func depart(m *model.Model, frontends []*model.Frontend, node *Node) (decision Decision, leaving bool) {
+	switch {
+	case node.Phase == Present:
 		return Decision{}, false
+	case node.Final && node.Phase == Left:
+		return Decision{Reason: ReasonDeparting, Message: "the agents are uninstalled"}, false
+	case node.Final:
+		return Decision{}, true
 	}
 	next, found := successor(m, frontends)
 	switch {
 	case !found:
 		return Decision{}, false
-	case phase == Leaving:
+	case node.Phase == Leaving:
 		return Decision{}, true
 	}
 	return Decision{Reason: ReasonDeparting, Message: fmt.Sprintf(

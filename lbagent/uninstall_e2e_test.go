@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package lbagent
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millrace-lb/millrace/api/tunnelkey"
+)
+
+// An agent that is told to end leaves its routes while its DaemonSet is there, and withdraws them
+// once that is gone.
+func TestUninstall(t *testing.T) {
+	w := newWorld(t)
+	w.install()
+	w.populate()
+	set := w.createDaemonSet()
+	first := w.start()
+	w.Await(30*time.Second, "the VIP at the router and the agent ready", func() bool { return w.announced() && ready() })
+	w.restart(first, syscall.SIGTERM)
+	second := w.start()
+	w.awaitBack()
+
+	if err := w.client.Delete(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := second.end(syscall.SIGTERM); err != nil {
+		t.Errorf("the agent ended with %v", err)
+	}
+	config := DefaultConfig()
+	if took := time.Since(began); took < config.DrainDelay || took > config.DrainDelay+config.WithdrawDelay+leaveTimeout {
+		t.Errorf("the agent ended after %s", took)
+	}
+	if w.announced() {
+		t.Error("the router has a route of an agent that is uninstalled")
+	}
+}
+
+// createDaemonSet creates the DaemonSet of the agents, and lets the agent's user see it.
+func (w *world) createDaemonSet() *appsv1.DaemonSet {
+	w.t.Helper()
+	w.client.Scheme().AddKnownTypes(schema.GroupVersion{Group: "apps", Version: "v1"}, &appsv1.DaemonSet{})
+	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tunnelkey.Namespace}})
+	w.create(&rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Namespace: tunnelkey.Namespace, Name: "agent"},
+		Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{"apps"}, Resources: []string{"daemonsets"}, ResourceNames: []string{"millrace-agent"}, Verbs: []string{"get"},
+		}},
+	})
+	w.create(&rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: tunnelkey.Namespace, Name: "agent"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "agent"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: agentUser}},
+	})
+	labels := map[string]string{"app": "agent"}
+	set := &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: tunnelkey.Namespace, Name: "millrace-agent"},
+		Spec: appsv1.DaemonSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "agent", Image: "agent"}}},
+			},
+		},
+	}
+	w.create(set)
+	w.Await(10*time.Second, "the DaemonSet", func() bool {
+		return w.client.Get(w.t.Context(), client.ObjectKeyFromObject(set), &appsv1.DaemonSet{}) == nil
+	})
+	return set
+}

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millrace-lb/millrace/api/tunnelkey"
@@ -51,7 +50,9 @@ func TestUninstall(t *testing.T) {
 // createDaemonSet creates the DaemonSet of the agents, and lets the agent's user see it.
 func (w *world) createDaemonSet() *appsv1.DaemonSet {
 	w.t.Helper()
-	w.client.Scheme().AddKnownTypes(schema.GroupVersion{Group: "apps", Version: "v1"}, &appsv1.DaemonSet{})
+	if err := appsv1.AddToScheme(w.client.Scheme()); err != nil {
+		w.t.Fatal(err)
+	}
 	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tunnelkey.Namespace}})
 	w.create(&rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Namespace: tunnelkey.Namespace, Name: "agent"},

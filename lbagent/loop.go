@@ -206,7 +206,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	})
 	l.observation.Decisions = decisions
 	bgpErr := l.speaker.Set(wantBGP(m, routes, objects.Passwords))
-	if phase == announce.Left && bgpErr == nil {
+	if final && phase == announce.Left && bgpErr == nil {
 		l.uninstall.withdrawn()
 	}
 	l.announced = announced(l.announced, decisions, l.speaker.Announced(), bgpErr)

@@ -25,7 +25,7 @@ type visit struct {
 	ended   chan error
 }
 
-// newVisit also gives the report that says that all has begun.
+// newVisit awaits the report that says that all has begun. On a busy machine it counts requests.
 func newVisit(t *testing.T, server *httptest.Server, args ...string) *visit {
 	t.Helper()
 	stdin, stdinWriter := io.Pipe()
@@ -39,9 +39,7 @@ func newVisit(t *testing.T, server *httptest.Server, args ...string) *visit {
 		stdoutWriter.CloseWithError(err)
 		v.ended <- err
 	}()
-	if first := v.report(); len(first.Kinds) != 0 {
-		t.Errorf("the first report counts requests: %+v", first)
-	}
+	v.report()
 	return v
 }
 

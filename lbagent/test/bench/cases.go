@@ -34,6 +34,9 @@ const (
 	parseEncapsulate = "floor: parse + encapsulate"
 	bareStage1       = "floor: bare stage 1"
 	lruIPIP          = "floor: parse + LRU lookup + IPIP"
+	bareStage2       = "floor: bare stage 2"
+	bareDecap        = "floor: bare decapsulation + stage 2"
+	bareEgress       = "floor: bare reverse"
 )
 
 // Names of the cases.
@@ -210,18 +213,20 @@ func (b *builder) addAway() {
 func (b *builder) addHere() {
 	f := b.family
 	here := b.ours(rig.XDPPass, f.delivered(0))
+	bare := subject{bareStage2, b.floors.BareStage2, rig.XDPPass, f.delivered(0)}
 	midstream := incoming(f.fromClient(f.vip, portHere, false))
-	b.add(hereOne, b.clients(one), midstream, b.nothing, here)
-	b.add(hereMany, b.clients(many), midstream, b.nothing, here)
+	b.add(hereOne, b.clients(one), midstream, b.nothing, bare, here)
+	b.add(hereMany, b.clients(many), midstream, b.nothing, bare, here)
 	b.add(hereIdle, b.clients(many), midstream, b.nothing, here)
 	b.add(hereSYN, b.clients(random), incoming(f.fromClient(f.vip, portHere, true)), b.nothing, here)
 
 	packed := func() ([]byte, error) { return b.encapsulated(f) }
 	fields := f.clientFields(uint32(ethernetLength + f.overhead))
 	nothing := subject{empty, b.floors.Empty, rig.XDPPass, anything}
+	bare = subject{bareDecap, b.floors.BareDecap, rig.XDPPass, f.delivered(f.overhead)}
 	fromTunnel := b.ours(rig.XDPPass, f.delivered(f.overhead))
-	b.add(tunnelOne, traffic{fields: fields, flows: one}, packed, nothing, fromTunnel)
-	b.add(tunnelMany, traffic{fields: fields, flows: many}, packed, nothing, fromTunnel)
+	b.add(tunnelOne, traffic{fields: fields, flows: one}, packed, nothing, bare, fromTunnel)
+	b.add(tunnelMany, traffic{fields: fields, flows: many}, packed, nothing, bare, fromTunnel)
 }
 
 // addReplies adds what leaves the node.
@@ -243,8 +248,9 @@ func (b *builder) addReplies() {
 	peers := traffic{fields: fields{f.replyFields().address, f.clientFields(ethernetLength).port}, flows: one, egress: true}
 	b.add(egressVXLAN, peers, tunnel(portVXLAN), nothing, passes)
 	b.add(egressGeneve, peers, tunnel(portGeneve), nothing, passes)
-	b.add(reverseOne, replies(one), answer, nothing, ours)
-	b.add(reverseMany, replies(many), answer, nothing, ours)
+	bare := subject{bareEgress, b.floors.BareEgress, rig.TCXNext, f.replied}
+	b.add(reverseOne, replies(one), answer, nothing, bare, ours)
+	b.add(reverseMany, replies(many), answer, nothing, bare, ours)
 }
 
 // markedCases are of stage 1 on rows that are not at rest, and of frontends that ask more of it.

@@ -26,6 +26,7 @@ func newFloors(contents *forwarding.State) (*floorsObjects, error) {
 		"frontends4": limits.Frontends, "frontends6": limits.Frontends, "counters": limits.Frontends + 1,
 		"rows": (limits.NodeTables + 1) * forwarding.Rows, "nodes": forwarding.MaxNodeID + 1,
 		"flows4": connections, "flows6": connections,
+		"connections4": connections, "connections6": connections, "replies4": connections, "replies6": connections,
 	} {
 		spec.Maps[name].MaxEntries = uint32(entries)
 	}

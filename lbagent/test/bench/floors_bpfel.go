@@ -42,14 +42,21 @@ type floorsRow struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	floorsMapConnections4      = "connections4"
+	floorsMapConnections6      = "connections6"
 	floorsMapCounters          = "counters"
 	floorsMapFlows4            = "flows4"
 	floorsMapFlows6            = "flows6"
 	floorsMapFrontends4        = "frontends4"
 	floorsMapFrontends6        = "frontends6"
 	floorsMapNodes             = "nodes"
+	floorsMapReplies4          = "replies4"
+	floorsMapReplies6          = "replies6"
 	floorsMapRows              = "rows"
+	floorsProgBareDecap        = "bare_decap"
+	floorsProgBareEgress       = "bare_egress"
 	floorsProgBareStage1       = "bare_stage1"
+	floorsProgBareStage2       = "bare_stage2"
 	floorsProgEmpty            = "empty"
 	floorsProgEmptyEgress      = "empty_egress"
 	floorsProgLookupPass       = "lookup_pass"
@@ -100,7 +107,10 @@ type floorsSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type floorsProgramSpecs struct {
+	BareDecap        *ebpf.ProgramSpec `ebpf:"bare_decap"`
+	BareEgress       *ebpf.ProgramSpec `ebpf:"bare_egress"`
 	BareStage1       *ebpf.ProgramSpec `ebpf:"bare_stage1"`
+	BareStage2       *ebpf.ProgramSpec `ebpf:"bare_stage2"`
 	Empty            *ebpf.ProgramSpec `ebpf:"empty"`
 	EmptyEgress      *ebpf.ProgramSpec `ebpf:"empty_egress"`
 	LookupPass       *ebpf.ProgramSpec `ebpf:"lookup_pass"`
@@ -113,13 +123,17 @@ type floorsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type floorsMapSpecs struct {
-	Counters   *ebpf.MapSpec `ebpf:"counters"`
-	Flows4     *ebpf.MapSpec `ebpf:"flows4"`
-	Flows6     *ebpf.MapSpec `ebpf:"flows6"`
-	Frontends4 *ebpf.MapSpec `ebpf:"frontends4"`
-	Frontends6 *ebpf.MapSpec `ebpf:"frontends6"`
-	Nodes      *ebpf.MapSpec `ebpf:"nodes"`
-	Rows       *ebpf.MapSpec `ebpf:"rows"`
+	Connections4 *ebpf.MapSpec `ebpf:"connections4"`
+	Connections6 *ebpf.MapSpec `ebpf:"connections6"`
+	Counters     *ebpf.MapSpec `ebpf:"counters"`
+	Flows4       *ebpf.MapSpec `ebpf:"flows4"`
+	Flows6       *ebpf.MapSpec `ebpf:"flows6"`
+	Frontends4   *ebpf.MapSpec `ebpf:"frontends4"`
+	Frontends6   *ebpf.MapSpec `ebpf:"frontends6"`
+	Nodes        *ebpf.MapSpec `ebpf:"nodes"`
+	Replies4     *ebpf.MapSpec `ebpf:"replies4"`
+	Replies6     *ebpf.MapSpec `ebpf:"replies6"`
+	Rows         *ebpf.MapSpec `ebpf:"rows"`
 }
 
 // floorsVariableSpecs contains global variables before they are loaded into the kernel.
@@ -148,23 +162,31 @@ func (o *floorsObjects) Close() error {
 //
 // It can be passed to loadFloorsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type floorsMaps struct {
-	Counters   *ebpf.Map `ebpf:"counters"`
-	Flows4     *ebpf.Map `ebpf:"flows4"`
-	Flows6     *ebpf.Map `ebpf:"flows6"`
-	Frontends4 *ebpf.Map `ebpf:"frontends4"`
-	Frontends6 *ebpf.Map `ebpf:"frontends6"`
-	Nodes      *ebpf.Map `ebpf:"nodes"`
-	Rows       *ebpf.Map `ebpf:"rows"`
+	Connections4 *ebpf.Map `ebpf:"connections4"`
+	Connections6 *ebpf.Map `ebpf:"connections6"`
+	Counters     *ebpf.Map `ebpf:"counters"`
+	Flows4       *ebpf.Map `ebpf:"flows4"`
+	Flows6       *ebpf.Map `ebpf:"flows6"`
+	Frontends4   *ebpf.Map `ebpf:"frontends4"`
+	Frontends6   *ebpf.Map `ebpf:"frontends6"`
+	Nodes        *ebpf.Map `ebpf:"nodes"`
+	Replies4     *ebpf.Map `ebpf:"replies4"`
+	Replies6     *ebpf.Map `ebpf:"replies6"`
+	Rows         *ebpf.Map `ebpf:"rows"`
 }
 
 func (m *floorsMaps) Close() error {
 	return _FloorsClose(
+		m.Connections4,
+		m.Connections6,
 		m.Counters,
 		m.Flows4,
 		m.Flows6,
 		m.Frontends4,
 		m.Frontends6,
 		m.Nodes,
+		m.Replies4,
+		m.Replies6,
 		m.Rows,
 	)
 }
@@ -179,7 +201,10 @@ type floorsVariables struct {
 //
 // It can be passed to loadFloorsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type floorsPrograms struct {
+	BareDecap        *ebpf.Program `ebpf:"bare_decap"`
+	BareEgress       *ebpf.Program `ebpf:"bare_egress"`
 	BareStage1       *ebpf.Program `ebpf:"bare_stage1"`
+	BareStage2       *ebpf.Program `ebpf:"bare_stage2"`
 	Empty            *ebpf.Program `ebpf:"empty"`
 	EmptyEgress      *ebpf.Program `ebpf:"empty_egress"`
 	LookupPass       *ebpf.Program `ebpf:"lookup_pass"`
@@ -190,7 +215,10 @@ type floorsPrograms struct {
 
 func (p *floorsPrograms) Close() error {
 	return _FloorsClose(
+		p.BareDecap,
+		p.BareEgress,
 		p.BareStage1,
+		p.BareStage2,
 		p.Empty,
 		p.EmptyEgress,
 		p.LookupPass,

@@ -7,6 +7,7 @@
  * correctness does: version, header length, fragments, TCP or UDP.
  */
 
+#include "floor_deliver.h"
 #include "floor_encap.h"
 
 char _license[] SEC("license") = "GPL";
@@ -78,16 +79,6 @@ int parse_encapsulate(struct xdp_md *ctx)
 				    bpf_ntohs(ip->payload_len) + sizeof(*ip), traffic_class(ip));
 	}
 	return XDP_PASS;
-}
-
-static __always_inline void count(__u32 id, __u32 bytes)
-{
-	struct counter *counter = bpf_map_lookup_elem(&counters, &id);
-
-	if (counter) {
-		counter->packets++;
-		counter->bytes += bytes;
-	}
 }
 
 static __always_inline struct row *row_get(const struct frontend *frontend, __u32 hash)
@@ -258,6 +249,61 @@ int lru_ipip(struct xdp_md *ctx)
 			       XDP_DROP : ip6ip6(ctx, bpf_ntohs(ip->payload_len) + sizeof(*ip));
 	}
 	return XDP_PASS;
+}
+
+/* The least that serves a connection: parse, frontend, LRU lookup of the connection, counter,
+ * address and port of its endpoint.
+ */
+SEC("xdp.frags")
+int bare_stage2(struct xdp_md *ctx)
+{
+	if (ethertype(ctx) == bpf_htons(ETH_P_IP))
+		return deliver4(ctx);
+	if (ethertype(ctx) == bpf_htons(ETH_P_IPV6))
+		return deliver6(ctx);
+	return XDP_PASS;
+}
+
+/* The same of what another node encapsulated. It believes everybody. */
+SEC("xdp.frags")
+int bare_decap(struct xdp_md *ctx)
+{
+	struct ports *ports;
+
+	if (ethertype(ctx) == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip;
+
+		if (parse4(ctx, &ip, &ports) ||
+		    !is_tunnel(ports, (void *)(long)ctx->data_end, bpf_htons(ETH_P_IP)) ||
+		    strip(ctx, OUTER4))
+			return XDP_PASS;
+		return deliver4(ctx);
+	}
+	if (ethertype(ctx) == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr *ip;
+
+		if (parse6(ctx, &ip, &ports) ||
+		    !is_tunnel(ports, (void *)(long)ctx->data_end, bpf_htons(ETH_P_IPV6)) ||
+		    strip(ctx, OUTER6))
+			return XDP_PASS;
+		return deliver6(ctx);
+	}
+	return XDP_PASS;
+}
+
+/* The least that gives replies their VIP: parse, LRU lookup, address and port. */
+SEC("tcx/egress")
+int bare_egress(struct __sk_buff *skb)
+{
+	struct ethhdr *eth = (void *)(long)skb->data;
+
+	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
+		return TC_ACT_UNSPEC;
+	if (eth->h_proto == bpf_htons(ETH_P_IP))
+		return reply4(skb, (void *)(eth + 1));
+	if (eth->h_proto == bpf_htons(ETH_P_IPV6))
+		return reply6(skb, (void *)(eth + 1));
+	return TC_ACT_UNSPEC;
 }
 
 SEC("tcx/egress")

@@ -55,6 +55,8 @@ type Session struct {
 	// KeepaliveTime is in whole seconds, as the other times are.
 	KeepaliveTime    time.Duration
 	ConnectRetryTime time.Duration
+	// Passive sessions are those that the router connects.
+	Passive bool
 	// MultiHopTTL is 0 for a directly connected peer.
 	MultiHopTTL uint8
 	// SecurityHops is how many hops away the router may be with TTL security (RFC 5082),
@@ -83,6 +85,10 @@ func ParsePeer(object *millracev1alpha1.LBPeer) (Peer, []Problem) {
 	peer.Port = uint16(p.within("spec.peerPort", int64(cmp.Or(spec.PeerPort, defaultPeerPort)), 1, math.MaxUint16))
 	peer.Nodes = p.selector("spec.nodeSelector", spec.NodeSelector)
 	p.families(&peer.Session, spec.Families)
+	peer.Passive = spec.Passive
+	if peer.Passive && peer.Port != defaultPeerPort {
+		p.invalid("spec.peerPort", "is where nodes connect to; of a passive peer they do not")
+	}
 	p.times(&peer.Session, spec)
 	if spec.EBGPMultiHop != nil {
 		if ttl := p.within("spec.ebgpMultiHop", int64(*spec.EBGPMultiHop), 1, math.MaxUint8); ttl > 1 {

@@ -42,6 +42,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !has(self.sourceInterface)",message="give either sourceAddress or sourceInterface"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress) || ip(self.sourceAddress).family() == ip(self.peerAddress).family()",message="sourceAddress must be of the family of peerAddress"
 // +kubebuilder:validation:XValidation:rule="!isIP(self.peerAddress) || has(self.peerInterface) == (ip(self.peerAddress).family() == 6 && ip(self.peerAddress).isLinkLocalUnicast())",message="an IPv6 link-local peerAddress needs peerInterface, and no other address has one"
+// +kubebuilder:validation:XValidation:rule="!has(self.passive) || !self.passive || !has(self.peerPort) || self.peerPort == 179",message="peerPort is where nodes connect to; of a passive peer they do not"
 type LBPeerSpec struct {
 	// PeerAddress is the address of the router.
 	//
@@ -86,6 +87,11 @@ type LBPeerSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	PeerPort int32 `json:"peerPort,omitempty"`
+
+	// Passive has the router connect: nodes listen at TCP port 179 and do not connect to it.
+	//
+	// +optional
+	Passive bool `json:"passive,omitempty"`
 
 	// NodeSelector limits the peer to nodes with these labels. An absent
 	// selector means all nodes.

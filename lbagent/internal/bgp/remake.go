@@ -43,6 +43,7 @@ func compare(have, want model.Peer, samePassword bool) change {
 	same.IPv4, same.IPv6 = want.IPv4, want.IPv6
 	same.Source, same.SourceInterface = want.Source, want.SourceInterface
 	same.MultiHopTTL, same.SecurityHops = want.MultiHopTTL, want.SecurityHops
+	same.Passive = want.Passive
 	if same == want {
 		return again
 	}

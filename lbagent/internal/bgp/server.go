@@ -86,8 +86,8 @@ type Session struct {
 	UpdatesSent, UpdatesReceived uint64
 }
 
-// Server holds one session with every peer. Sessions are opened actively
-// only, nothing listens for routers, and no route is accepted from a peer.
+// Server holds one session with every peer. Nothing listens for routers unless a peer is
+// passive, and no route is accepted from a peer.
 //
 // When the process ends without Set having removed the peers, sessions end
 // without a NOTIFICATION. So a peer that helps with graceful restart keeps the
@@ -103,17 +103,20 @@ type Server struct {
 	refused map[string]Session
 	// idle are GoBGP servers without a peer. GoBGP cannot end a server, so
 	// they are used again.
-	idle []*speaker
+	idle     []*speaker
+	acceptor acceptor
 }
 
 // New returns a Server without sessions.
 func New(config Config) *Server {
-	return &Server{
+	s := &Server{
 		config:   config,
 		changed:  make(chan struct{}, 1),
 		sessions: map[string]*session{},
 		refused:  map[string]Session{},
 	}
+	s.acceptor = acceptor{take: s.accepted, listeners: map[bool]*listener{}}
+	return s
 }
 
 // Changed receives a value after the state of a session has changed. Changes
@@ -148,10 +151,19 @@ func (s *Server) Set(want Want) error {
 		}
 	}
 	var errs []error
+	listenErr := s.acceptor.want(peers, want.Passwords)
+	if listenErr != nil {
+		errs = append(errs, listenErr)
+	}
 	for _, name := range slices.Sorted(maps.Keys(peers)) {
 		peer := peers[name]
 		if err := s.setPeer(peer, &want); err != nil {
 			errs = append(errs, fmt.Errorf("LBPeer %s (%s): %w", name, peer.Address, err))
+		}
+	}
+	for _, session := range s.sessions {
+		if listenErr != nil && session.peer.Passive && !session.observed.established() {
+			session.observed.fail(listenErr.Error())
 		}
 	}
 	s.started = true

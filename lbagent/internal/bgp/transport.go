@@ -36,6 +36,9 @@ const (
 	refreshPause = time.Second
 	// queued messages of GoBGP's wait for the connection.
 	queued = 16
+	// acceptedAtOnce connections may come from routers; beyond, one each acceptPause.
+	acceptedAtOnce = 64
+	acceptPause    = 20 * time.Millisecond
 )
 
 // transport carries the messages of a session between GoBGP and the router. GoBGP connects to
@@ -48,6 +51,8 @@ type transport struct {
 	observed *observed
 	done     chan struct{}
 	cancel   context.CancelFunc
+	// offered has the newest connection of a passive peer's router, until it is used.
+	offered chan *net.TCPConn
 
 	// received counts the router's UPDATEs, sent ours.
 	received, sent atomic.Uint64
@@ -78,7 +83,7 @@ func newTransport(observed *observed) (*transport, error) {
 		return nil, fmt.Errorf("listen on the loopback address for the BGP speaker: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	t := &transport{listener: listener, observed: observed, done: make(chan struct{}), cancel: cancel}
+	t := &transport{listener: listener, observed: observed, done: make(chan struct{}), cancel: cancel, offered: make(chan *net.TCPConn, 1)}
 	go t.run(ctx)
 	return t, nil
 }
@@ -111,6 +116,68 @@ func (t *transport) leave() {
 	if t.router != nil {
 		_ = t.router.Close()
 	}
+}
+
+// offer takes a connection of a passive peer's router. The newest one counts: a router that
+// connects again has lost the one before (RFC 4724, section 5), and its end tells nobody to
+// forget our routes.
+func (t *transport) offer(conn *net.TCPConn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.withdrawOffer()
+	t.offered <- conn
+	if t.router != nil {
+		_ = t.router.Close()
+	}
+}
+
+// withdrawOffer closes a connection that nobody has used; mu is held.
+func (t *transport) withdrawOffer() {
+	select {
+	case former := <-t.offered:
+		_ = former.Close()
+	default:
+	}
+}
+
+// accept waits for the router's connection until ctx is done.
+func (t *transport) accept(ctx context.Context, peer *model.Peer) (*net.TCPConn, error) {
+	t.observed.phase(millracev1alpha1.SessionActive)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(peer.ConnectRetryTime):
+			if t.observed.session().LastError == "" {
+				t.fail(fmt.Sprintf("the peer is passive, and no connection from %s to TCP port %d came yet", peer.Address, bgpPort))
+			}
+		case router := <-t.offered:
+			if err := secure(router, peer); err != nil {
+				_ = router.Close()
+				t.fail(err.Error())
+				continue
+			}
+			t.observed.phase("")
+			t.mu.Lock()
+			t.router = router
+			t.mu.Unlock()
+			return router, nil
+		}
+	}
+}
+
+// secure sets what the peer asks for on a connection that the router made. Its password is
+// that of the socket that listens.
+func secure(conn *net.TCPConn, peer *model.Peer) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failure error
+	if err := raw.Control(func(fd uintptr) { failure = setOptions(int(fd), peer, "") }); err != nil {
+		return err
+	}
+	return failure
 }
 
 // mute has the end of the connection of now, which the caller knows the reason of, not told.
@@ -149,6 +216,9 @@ func (t *transport) close() {
 	t.cancel()
 	t.leave()
 	<-t.done
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.withdrawOffer()
 }
 
 // run carries messages until ctx is done and the connection of then has ended.
@@ -226,8 +296,12 @@ func readAll(from io.Reader, queue chan<- []byte, unwanted <-chan struct{}) {
 func (t *transport) connect(ctx context.Context) (*net.TCPConn, error) {
 	for {
 		t.mu.Lock()
-		retry, last := t.peer.ConnectRetryTime, t.attempt
+		peer, password := t.peer, t.password
+		retry, last := peer.ConnectRetryTime, t.attempt
 		t.mu.Unlock()
+		if peer.Passive {
+			return t.accept(ctx, &peer)
+		}
 		// RFC 4271, section 10: timers have jitter.
 		pause := time.Duration(float64(retry) * (0.75 + rand.Float64()/4))
 		if wait := time.Until(last.Add(pause)); wait > 0 {
@@ -240,7 +314,7 @@ func (t *transport) connect(ctx context.Context) (*net.TCPConn, error) {
 		}
 		t.mu.Lock()
 		t.attempt = time.Now()
-		peer, password := t.peer, t.password
+		peer, password = t.peer, t.password
 		t.mu.Unlock()
 		t.observed.phase(millracev1alpha1.SessionConnect)
 		router, err := dial(ctx, &peer, password, peer.ConnectRetryTime)
@@ -257,8 +331,19 @@ func (t *transport) connect(ctx context.Context) (*net.TCPConn, error) {
 			t.mu.Unlock()
 			return router, nil
 		}
-		t.observed.fail(err.Error())
+		t.fail(err.Error())
 	}
+}
+
+// fail notes why there is no session, and what else keeps it from being there.
+func (t *transport) fail(message string) {
+	t.mu.Lock()
+	peer := t.peer
+	t.mu.Unlock()
+	if other := foreign(&peer); other != "" {
+		message += "; " + other
+	}
+	t.observed.fail(message)
 }
 
 // connection is a connection of GoBGP's and one of the router's that belong together.
@@ -326,7 +411,7 @@ func (c *connection) tell(verb string, message []byte) {
 	c.mu.Lock()
 	c.verdict.lost = silent
 	c.mu.Unlock()
-	c.observed.fail(verb + " " + describeNotification(message))
+	c.fail(verb + " " + describeNotification(message))
 }
 
 // inbound carries the router's messages to GoBGP, those that it is to see.
@@ -404,7 +489,7 @@ func (c *connection) refuse(err error) {
 	} else if errors.Is(err, net.ErrClosed) {
 		return
 	}
-	c.observed.fail(err.Error())
+	c.fail(err.Error())
 }
 
 // accepts is what a router's OPEN must say of its autonomous system, where GoBGP does not

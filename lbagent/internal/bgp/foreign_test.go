@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/test/bird"
+)
+
+func TestDescribeForeign(t *testing.T) {
+	at := netip.MustParseAddrPort
+	peer := &model.Peer{Address: netip.MustParseAddr("fe80::1%eth0"), Port: 179}
+	for _, test := range []struct {
+		name string
+		c    connected
+		own  bool
+		want bool
+	}{
+		{"its own", connected{at("[fe80::2]:40000"), at("[fe80::1]:179"), 7}, true, false},
+		{"of another process", connected{at("[fe80::2]:40000"), at("[fe80::1]:179"), 7}, false, true},
+		{"accepted by another process", connected{at("[fe80::2]:179"), at("[fe80::1]:40000"), 7}, false, true},
+		{"with another router", connected{at("[fe80::2]:40000"), at("[fe80::9]:179"), 7}, false, false},
+		{"of another protocol", connected{at("[fe80::2]:40000"), at("[fe80::1]:22"), 7}, false, false},
+	} {
+		got := describeForeign(peer, []connected{test.c}, func() map[uint64]bool { return map[uint64]bool{7: test.own} })
+		if (got != "") != test.want {
+			t.Errorf("%s: %q", test.name, got)
+		}
+	}
+}
+
+// Another speaker of the node that has the session with the router is told, whichever of the
+// two connected.
+func TestForeignSpeaker(t *testing.T) {
+	l := newLink(t)
+	bird.Start(t, l.router, birdNeighbor(""))
+	peer := testPeer()
+	// A router that helps with graceful restart takes the newer connection.
+	peer.RestartTime = 0
+	want := Want{RouterID: nodeIPv4, Peers: []model.Peer{peer}}
+	first, second := l.speaker("fresh"), l.speaker("fresh")
+	first.set(want)
+	l.await(first, 20*time.Second, "up", isUp)
+	second.set(want)
+	l.await(second, 20*time.Second, "the other process told", tells("another process of this node has a connection"))
+	if session := first.session(peerName); !isUp(session) || strings.Contains(session.Message, "another process") {
+		t.Errorf("the first session: %+v", session)
+	}
+	first.kill()
+	l.await(second, 20*time.Second, "up when the other has gone", isUp)
+}

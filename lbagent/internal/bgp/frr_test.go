@@ -37,27 +37,39 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// reply is a speaker's answer to a Want: a line of JSON each.
+// request is what a speaker is asked: to set Want, if any, and to take the session with a peer
+// down, if any.
+type request struct {
+	Want *Want
+	Down string
+}
+
+// reply is a speaker's answer to a request: a line of JSON each.
 type reply struct {
 	Error    string
 	Sessions []Session
 }
 
-// runSpeaker sets every Want that it reads.
+// runSpeaker does every request that it reads.
 func runSpeaker(restarting bool, in io.Reader, out io.Writer) error {
 	s := New(Config{Restarting: restarting, Logger: logr.Discard()})
 	decoder, encoder := json.NewDecoder(in), json.NewEncoder(out)
 	for {
-		var want *Want
-		if err := decoder.Decode(&want); err != nil {
+		var asked request
+		if err := decoder.Decode(&asked); err != nil {
 			if err == io.EOF {
 				return nil
 			}
 			return err
 		}
 		var r reply
-		if want != nil {
-			if err := s.Set(*want); err != nil {
+		if asked.Want != nil {
+			if err := s.Set(*asked.Want); err != nil {
+				r.Error = err.Error()
+			}
+		}
+		if asked.Down != "" {
+			if err := s.Down(asked.Down, "BFD session lost"); err != nil {
 				r.Error = err.Error()
 			}
 		}
@@ -110,7 +122,12 @@ func (p *process) kill() {
 
 func (p *process) call(want *Want) reply {
 	p.t.Helper()
-	if err := p.in.Encode(want); err != nil {
+	return p.ask(request{Want: want})
+}
+
+func (p *process) ask(asked request) reply {
+	p.t.Helper()
+	if err := p.in.Encode(asked); err != nil {
 		p.t.Fatal(err)
 	}
 	line, err := p.out.ReadBytes('\n')

@@ -107,12 +107,18 @@ func testBGPRules(t *testing.T, admin client.Client) {
 		{"LBPeer", peer + `,"peerASN":64512,"ttlSecurityHops":255`, "ttlSecurityHops"},
 		{"LBPeer", peer + `,"peerASN":64512,"sourceAddress":"2001:db8::1"`, "family of peerAddress"},
 		{"LBPeer", peer + `,"peerASN":64512,"sourceAddress":"198.51.100.2","sourceInterface":"lo"`, "either sourceAddress"},
+		{"LBPeer", peer + `,"peerASN":64512,"passive":true`, ""},
+		{"LBPeer", peer + `,"peerASN":64512,"passive":true,"peerPort":1790`, "of a passive peer"},
 		{"LBPeer", peer + `,"peerASN":64512,"passwordSecretRef":{"name":""}`, "passwordSecretRef"},
 		{"VIPAdvertisement", `"communities":["64512:1","64512:1:2","rt:4200000001:7","soo:64512:100000","no-export"],"med":0,"asPathPrepend":3`, ""},
 		{"VIPAdvertisement", `"communities":["no-way"]`, "communities"},
 		{"VIPAdvertisement", `"communities":["rt:1:4294967296"]`, "numbers of a community"},
 		{"VIPAdvertisement", `"med":-1`, "med"},
 		{"VIPAdvertisement", `"asPathPrepend":17`, "asPathPrepend"},
+		{"VIPAdvertisement", `"aggregationLength":24,"aggregationLengthV6":64`, ""},
+		{"VIPAdvertisement", `"aggregationLength":7`, "aggregationLength"},
+		{"VIPAdvertisement", `"aggregationLength":24,"linkBandwidth":"Endpoints"`, "exclude each other"},
+		{"VIPAdvertisement", `"aggregationLength":32,"aggregationLengthV6":128,"linkBandwidth":"Endpoints"`, ""},
 	} {
 		object := &unstructured.Unstructured{}
 		content := fmt.Sprintf(`{"apiVersion":"millrace.io/v1alpha1","kind":%q,"metadata":{"generateName":"rule-"},"spec":{%s}}`,

@@ -64,6 +64,10 @@ func TestPeers(t *testing.T) {
 			"p Invalid spec.ttlSecurityHops: 255 is not between 1 and 254",
 			"p Invalid spec.ttlSecurityHops: and ebgpMultiHop exclude each other",
 		}},
+		{"passive", one(func(s *spec) { s.Passive = true }), nil},
+		{"passive with a port", one(func(s *spec) { s.Passive, s.PeerPort = true, 1790 }), []string{
+			"p Invalid spec.peerPort: is where nodes connect to; of a passive peer they do not",
+		}},
 		{"password of no Secret", one(func(s *spec) { s.PasswordSecretRef = &millracev1alpha1.SecretReference{} }), []string{
 			"p Invalid spec.passwordSecretRef.name: is empty",
 		}},

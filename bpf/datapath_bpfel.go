@@ -132,7 +132,9 @@ const (
 	DatapathDropReasonDROP_TUNNEL_PROBE         DatapathDropReason = 39
 	DatapathDropReasonDROP_OWN_SOURCE           DatapathDropReason = 40
 	DatapathDropReasonDROP_AGGREGATE_UNASSIGNED DatapathDropReason = 41
-	DatapathDropReasonDROP_REASONS              DatapathDropReason = 42
+	DatapathDropReasonDROP_TRANSMIT             DatapathDropReason = 42
+	DatapathDropReasonDROP_REDIRECT             DatapathDropReason = 43
+	DatapathDropReasonDROP_REASONS              DatapathDropReason = 44
 )
 
 type DatapathDropSample struct {
@@ -651,6 +653,7 @@ const (
 	DatapathMapTunnelKeys        = "tunnel_keys"
 	DatapathMapTunnelTrust       = "tunnel_trust"
 	DatapathMapUnknowns          = "unknowns"
+	DatapathMapUplinkLosses      = "uplink_losses"
 	DatapathMapUplinks           = "uplinks"
 	DatapathMapVipCrowds         = "vip_crowds"
 	DatapathMapVipFilter         = "vip_filter"
@@ -808,6 +811,7 @@ type DatapathMapSpecs struct {
 	TunnelKeys      *ebpf.MapSpec `ebpf:"tunnel_keys"`
 	TunnelTrust     *ebpf.MapSpec `ebpf:"tunnel_trust"`
 	Unknowns        *ebpf.MapSpec `ebpf:"unknowns"`
+	UplinkLosses    *ebpf.MapSpec `ebpf:"uplink_losses"`
 	Uplinks         *ebpf.MapSpec `ebpf:"uplinks"`
 	VipCrowds       *ebpf.MapSpec `ebpf:"vip_crowds"`
 	VipFilter       *ebpf.MapSpec `ebpf:"vip_filter"`
@@ -925,6 +929,7 @@ type DatapathMaps struct {
 	TunnelKeys      *ebpf.Map `ebpf:"tunnel_keys"`
 	TunnelTrust     *ebpf.Map `ebpf:"tunnel_trust"`
 	Unknowns        *ebpf.Map `ebpf:"unknowns"`
+	UplinkLosses    *ebpf.Map `ebpf:"uplink_losses"`
 	Uplinks         *ebpf.Map `ebpf:"uplinks"`
 	VipCrowds       *ebpf.Map `ebpf:"vip_crowds"`
 	VipFilter       *ebpf.Map `ebpf:"vip_filter"`
@@ -993,6 +998,7 @@ func (m *DatapathMaps) Close() error {
 		m.TunnelKeys,
 		m.TunnelTrust,
 		m.Unknowns,
+		m.UplinkLosses,
 		m.Uplinks,
 		m.VipCrowds,
 		m.VipFilter,

@@ -134,6 +134,35 @@ func TestPreparedHop(t *testing.T) {
 	}
 }
 
+// Frames in several buffers leave as they came, and by another uplink through the kernel.
+func TestSplitFrames(t *testing.T) {
+	w := newWorld(t)
+	ip(t, "link set uplink mtu 9000\nlink set fabric mtu 9000\nlink set second mtu 9000\nlink set fabric2 mtu 9000")
+	for _, f := range families {
+		long := func(port uint16) packet {
+			return f.udp(port).with(func(p *packet) { p.payload = strings.Repeat("long", 2000) })
+		}
+		back, other, here := long(portNode2), long(portSecondUplink), long(portCluster)
+		for _, fixture := range []fixture{
+			{
+				name: "by the uplink that it came by", in: back.frame(), verdict: xdpTX,
+				out: back.tunnelled(v4.node2, 2).sent(uplinkMAC, node2MAC), counts: f.received(back),
+			},
+			{
+				name: "by another uplink", in: other.frame(), verdict: xdpPass,
+				out: other.tunnelled(node7, 7).sent(routerMAC, uplinkMAC), note: handoverNote(w.second),
+				counts: join(f.received(other), event(bpf.DatapathEventEVENT_HANDED_TO_KERNEL)),
+			},
+			{
+				name: "to an endpoint", in: here.frame(), verdict: xdpPass,
+				out: delivered(here, f.pods[0]), counts: join(f.received(here), f.opened(portCluster)),
+			},
+		} {
+			t.Run(f.name+"/"+fixture.name, func(t *testing.T) { w.check(t, fixture) })
+		}
+	}
+}
+
 // Without its bit in the Bloom filter an address is no VIP, whatever the maps say.
 func TestFilterComesFirst(t *testing.T) {
 	w := newWorld(t)

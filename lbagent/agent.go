@@ -137,7 +137,8 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		planner:       plan.NewPlanner(have),
 		due:           map[removal]time.Time{},
 		announced:     adopted(have),
-		otherUplink:   &otherUplink{},
+		otherUplink:   &lately{},
+		unsent:        &unsent{},
 		observation:   status.Observation{Version: config.Version},
 		host:          func(uplinks []string) []string { return incompatible(exempt.Err(), uplinks) },
 		networks:      netdev.Networks,
@@ -218,6 +219,9 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 		group.Go(func() error { return w.prober.Run(ctx) })
 		group.Go(func() error { return forward(ctx, w.prober.Changed(), func() { notify(links) }) })
 	}
+	group.Go(func() error {
+		return loop.unsent.run(ctx, p.datapath.Losses, func() { notify(links) }, loop.logger)
+	})
 	if config.BFDSocket != "" {
 		group.Go(func() error { return w.bfd.Run(ctx) })
 		group.Go(func() error { return loop.detector.run(ctx, w.bfd.Changed(), func() { notify(links) }) })

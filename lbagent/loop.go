@@ -32,6 +32,7 @@ type (
 		Apply(op forwarding.Op) error
 		Dump() (*forwarding.State, error)
 		Attachments() []dataplane.Attachment
+		LossesUncounted() error
 	}
 	speaker interface {
 		Set(want bgp.Want) error
@@ -105,7 +106,10 @@ type loop struct {
 	// agent before may have announced.
 	announced   map[netip.Addr]bool
 	established map[string]bool
-	otherUplink *otherUplink
+	// otherUplink tells of packets of nodes that came in by an uplink on which those nodes are
+	// not reached; unsent of frames that drivers did not take.
+	otherUplink *lately
+	unsent      *unsent
 	// watch says which nodes are down; nil where nodes are not watched.
 	watch *watch
 	// observation is what the last pass saw.
@@ -192,7 +196,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 
 	covered, attachErr := l.uplinks.update(m, now)
 	l.observation.Interfaces, l.observation.Lacking = covered.interfaces, covered.lacking
-	l.observation.Host = tagsBeside(l.dataplane.Attachments())
+	l.observation.Host = append(tagsBeside(l.dataplane.Attachments()), l.unsent.problems(l.dataplane.LossesUncounted())...)
 	if l.host != nil {
 		l.observation.Host = append(l.observation.Host, l.host(names(covered.interfaces))...)
 	}

@@ -186,6 +186,7 @@ func (n *node) Want(targets map[forwarding.NodeID]fib.Target, devices map[int][]
 }
 
 func (n *node) Attachments() []dataplane.Attachment { return n.attachments }
+func (n *node) LossesUncounted() error              { return nil }
 
 // speakerOf and reporterOf are the other two faces of a node.
 type (
@@ -248,7 +249,8 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 		n.t.Fatal(err)
 	}
 	return &loop{
-		otherUplink:   &otherUplink{},
+		otherUplink:   &lately{},
+		unsent:        &unsent{},
 		limits:        testLimits,
 		withdrawDelay: testDelay,
 		drainDelay:    5 * testDelay,

@@ -71,6 +71,17 @@ type Counters struct {
 	Node      string            `json:"node"`
 	Frontends []Frontend        `json:"frontends"`
 	Drops     map[string]uint64 `json:"drops"`
+	// Uplinks are the interfaces whose drivers did not take frames from XDP. Drops count these
+	// frames, too.
+	Uplinks []Uplink `json:"uplinks,omitempty"`
+}
+
+// Uplink counts the frames that the driver of an interface did not take.
+type Uplink struct {
+	Interface string `json:"interface"`
+	// Transmit were to leave where they came in, Redirect came in by another interface.
+	Transmit uint64 `json:"transmit"`
+	Redirect uint64 `json:"redirect"`
 }
 
 // FrontendName names a VIP, port and protocol, and whose it is.

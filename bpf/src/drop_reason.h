@@ -105,5 +105,13 @@ enum drop_reason {
 	 * it would loop.
 	 */
 	DROP_AGGREGATE_UNASSIGNED,
+	/* The driver took no frame that was sent back where it came in: its ring is full. It was
+	 * counted as forwarded before.
+	 */
+	DROP_TRANSMIT,
+	/* The driver of another uplink took no frame: its ring is full, or it is down. It was counted
+	 * as forwarded before.
+	 */
+	DROP_REDIRECT,
 	DROP_REASONS,
 };

@@ -7,6 +7,7 @@
 
 #include "drop_reason.h"
 #include "event.h"
+#include "loss_maps.h"
 #include "trace.h"
 #include "types.h"
 
@@ -343,13 +344,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct frontend_counter);
 } frontend_counts SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, DROP_REASONS);
-	__type(key, enum drop_reason);
-	__type(value, __u64);
-} drop_counts SEC(".maps");
 
 /* Written only by drops. Where it is full, drop_counts still counts. */
 struct {

@@ -70,16 +70,27 @@ static __always_inline int leaves_by(const struct xdp_md *ctx, __u32 ifindex)
 	return member && member->master == ifindex;
 }
 
-/* Reports whether the interface's driver takes a frame from this program. */
-static __always_inline int takes_frame(const struct xdp_md *ctx, const struct self *self,
-				       __u32 ifindex)
+/* Reports whether the frame lies in several buffers. */
+static __always_inline int is_split(struct xdp_md *ctx)
+{
+	__u64 linear = ctx->data_end - ctx->data;
+
+	return bpf_xdp_get_buff_len(ctx) > linear;
+}
+
+/* Reports whether the interface's driver takes a frame from this program. Not all drivers take
+ * frames in several buffers from other interfaces, and those that do not drop them.
+ */
+static __always_inline int takes_frame(struct xdp_md *ctx, const struct self *self, __u32 ifindex)
 {
 	struct uplink *uplink;
 
 	if (ifindex == ctx->ingress_ifindex)
 		return !(self->flags & SELF_NO_TRANSMIT);
 	uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
-	return uplink && uplink->flags & UPLINK_TAKES_FRAMES;
+	if (!uplink || !(uplink->flags & UPLINK_TAKES_FRAMES))
+		return 0;
+	return leaves_by(ctx, ifindex) || !is_split(ctx);
 }
 
 /* Encapsulated, the packet would be longer than mtu, the path MTU to the node. The client gets

@@ -19,6 +19,11 @@ func (s *Server) counters() (*consoleapi.Counters, error) {
 	}
 	directory := s.Directory()
 	line := &consoleapi.Counters{Time: now, Node: directory.Node, Frontends: []consoleapi.Frontend{}, Drops: counters.Drops}
+	for _, losses := range counters.Losses {
+		if losses.Transmit+losses.Redirect > 0 {
+			line.Uplinks = append(line.Uplinks, consoleapi.Uplink(losses))
+		}
+	}
 	for key, counter := range counters.Frontends {
 		line.Frontends = append(line.Frontends, consoleapi.Frontend{
 			FrontendName: consoleapi.FrontendName{

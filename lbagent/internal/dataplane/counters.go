@@ -30,6 +30,8 @@ type Counters struct {
 	Frontends map[forwarding.FrontendKey]FrontendCounters
 	// Drops are packets not forwarded, by reason; every reason is present.
 	Drops map[string]uint64
+	// Losses are frames that drivers did not take; Drops count them, too.
+	Losses []UplinkLosses
 	// Events are packets that took a detour, by its name.
 	Events map[string]uint64
 	// SamplesSkipped are dropped packets that were not sampled because a CPU had
@@ -92,6 +94,9 @@ func (d *Dataplane) Counters() (Counters, error) {
 		return Counters{}, err
 	}
 	delete(counters.Drops, all["drop_reason"][bpf.DatapathDropReasonDROP_NONE])
+	if counters.Losses, err = d.Losses(); err != nil {
+		return Counters{}, err
+	}
 	if counters.Events, err = readNamed(d.maps.EventCounts, all["event"]); err != nil {
 		return Counters{}, err
 	}

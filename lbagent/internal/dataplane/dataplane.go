@@ -77,6 +77,10 @@ type Dataplane struct {
 	// joined is true once this node has taken packets: rows that are written
 	// before are older on the other nodes.
 	joined bool
+	// lossErr is why losses are not counted.
+	lossErr       error
+	lossesCounted bool
+	lossNames     lossNames
 	// self is what the settings map holds.
 	self bpf.DatapathSelf
 	// nodes and hops are what the nodes map holds; hops may also have ones of nodes

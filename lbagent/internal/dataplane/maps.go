@@ -74,6 +74,7 @@ var added = map[string]bool{
 	bpf.DatapathMapVlans:       true,
 
 	bpf.DatapathMapProbeSecrets: true,
+	bpf.DatapathMapUplinkLosses: true,
 }
 
 // resizedMap is a map and the former one that it was copied from.

@@ -39,6 +39,7 @@ func description(name, help string, labels ...string) *prometheus.Desc {
 var (
 	buildDescription       = description("build_info", "The version of the agent; the value is 1.", "version")
 	dropsDescription       = description("drops_total", "Packets dropped by the data plane, by reason.", "reason")
+	lossesDescription      = description("uplink_losses_total", "Frames that the driver of an interface did not take from XDP, by reason: transmit or redirect.", "interface", "reason")
 	eventsDescription      = description("events_total", "Packets that took an unusual way through the data plane, by event.", "event")
 	packetsDescription     = description("frontend_packets_total", "Packets of a frontend that the node received from the network.", frontendLabels...)
 	bytesDescription       = description("frontend_bytes_total", "Bytes of a frontend that the node received from the network.", frontendLabels...)
@@ -71,7 +72,7 @@ func NewCollector(
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		buildDescription, dropsDescription, eventsDescription, packetsDescription, bytesDescription,
+		buildDescription, dropsDescription, lossesDescription, eventsDescription, packetsDescription, bytesDescription,
 		flowsDescription, frontendDrops, unsampledDescription, connectionsDescription, capacityDescription,
 		sessionDescription, flapsDescription, sinceDescription, errorDescription, updatesDescription, routesDescription,
 	} {
@@ -114,6 +115,10 @@ func (c *Collector) collectCounters(metrics chan<- prometheus.Metric) {
 	}
 	for reason, packets := range counters.Drops {
 		count(dropsDescription, packets, reason)
+	}
+	for _, losses := range counters.Losses {
+		count(lossesDescription, losses.Transmit, losses.Interface, "transmit")
+		count(lossesDescription, losses.Redirect, losses.Interface, "redirect")
 	}
 	for event, packets := range counters.Events {
 		count(eventsDescription, packets, event)

@@ -30,6 +30,7 @@ func (c counting) Counters() (dataplane.Counters, error) {
 			{VIP: netip.MustParseAddr("2001:db8::1"), Port: 53, Protocol: 17}: {Packets: 3, Bytes: 300, Connections: 2, Drops: map[string]uint64{"no_endpoint": 9}},
 		},
 		Drops:  map[string]uint64{"no_frontend": 7},
+		Losses: []dataplane.UplinkLosses{{Interface: "eth0", Transmit: 8, Redirect: 9}},
 		Events: map[string]uint64{"second_chance": 1},
 
 		SamplesSkipped: 40,
@@ -157,6 +158,8 @@ func TestMetrics(t *testing.T) {
 	for _, line := range []string{
 		`millrace_build_info{version="v1"} 1`,
 		`millrace_drops_total{reason="no_frontend"} 7`,
+		`millrace_uplink_losses_total{interface="eth0",reason="transmit"} 8`,
+		`millrace_uplink_losses_total{interface="eth0",reason="redirect"} 9`,
 		`millrace_events_total{event="second_chance"} 1`,
 		`millrace_frontend_packets_total{namespace="dns",port="53",protocol="UDP",service="resolver",vip="2001:db8::1"} 3`,
 		`millrace_frontend_bytes_total{namespace="dns",port="53",protocol="UDP",service="resolver",vip="2001:db8::1"} 300`,

@@ -89,7 +89,13 @@ func Rates(rates report.Rates, width, height int) []string {
 		})
 	}
 	head := fmt.Sprintf("%s, %s, drops: %s", count(rates.Nodes, "node"), count(len(rates.Frontends), "frontend"), reasons(rates.Drops))
-	lines := append([]string{cut(head, cmp.Or(width, len(head)))}, t.lines(width)...)
+	lines := []string{cut(head, cmp.Or(width, len(head)))}
+	for _, uplink := range rates.Uplinks {
+		line := fmt.Sprintf("%s: the driver of %s does not take frames: transmit %s/s, redirect %s/s",
+			uplink.Node, uplink.Interface, number(uplink.Transmit), number(uplink.Redirect))
+		lines = append(lines, cut(line, cmp.Or(width, len(line))))
+	}
+	lines = append(lines, t.lines(width)...)
 	if height > 0 && len(lines) > height {
 		left := len(lines) - height + 1
 		lines = append(lines[:height-1], fmt.Sprintf("… and %d more", left))

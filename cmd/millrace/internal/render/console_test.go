@@ -78,4 +78,8 @@ func TestRatesFitTheScreen(t *testing.T) {
 	if all := Rates(rates, 0, 0); len(all) != 32 {
 		t.Errorf("%d lines without a screen, want 32", len(all))
 	}
+	rates.Uplinks = []report.UplinkRate{{Node: "node2", Interface: "eth1", Transmit: 0.5, Redirect: 12}}
+	if want, got := "node2: the driver of eth1 does not take frames: transmit 0.50/s, redirect 12.0/s", Rates(rates, 0, 0)[1]; got != want {
+		t.Errorf("line of an uplink %q, want %q", got, want)
+	}
 }

@@ -16,6 +16,17 @@ type Rates struct {
 	Frontends []FrontendRate `json:"frontends"`
 	// Drops are of packets, by reason, with those that are for no frontend.
 	Drops map[string]float64 `json:"drops"`
+	// Uplinks lose frames, by node and interface.
+	Uplinks []UplinkRate `json:"uplinks"`
+}
+
+// UplinkRate is the rate of the frames that the driver of an interface did not take. One of them
+// is not zero.
+type UplinkRate struct {
+	Node      string  `json:"node"`
+	Interface string  `json:"interface"`
+	Transmit  float64 `json:"transmitPerSecond"`
+	Redirect  float64 `json:"redirectPerSecond"`
 }
 
 // FrontendRate is the rate of one frontend.
@@ -32,7 +43,7 @@ type Span struct{ Before, After *consoleapi.Counters }
 
 // RatesOf sums the rates of nodes, the busiest frontend first.
 func RatesOf(spans []Span) Rates {
-	rates := Rates{Frontends: []FrontendRate{}, Drops: map[string]float64{}}
+	rates := Rates{Frontends: []FrontendRate{}, Drops: map[string]float64{}, Uplinks: []UplinkRate{}}
 	sums := map[consoleapi.FrontendName]*FrontendRate{}
 	for _, span := range spans {
 		if span.Before == nil || span.After == nil {
@@ -44,6 +55,7 @@ func RatesOf(spans []Span) Rates {
 		}
 		rates.Nodes++
 		span.add(sums, seconds)
+		rates.Uplinks = append(rates.Uplinks, span.uplinks(seconds)...)
 		for reason, count := range span.After.Drops {
 			if rate := growth(span.Before.Drops[reason], count) / seconds; rate > 0 {
 				rates.Drops[reason] += rate
@@ -56,6 +68,30 @@ func RatesOf(spans []Span) Rates {
 	slices.SortFunc(rates.Frontends, func(a, b FrontendRate) int {
 		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(b.Drops, a.Drops), a.Compare(b.FrontendName))
 	})
+	slices.SortFunc(rates.Uplinks, func(a, b UplinkRate) int {
+		return cmp.Or(CompareNames(a.Node, b.Node), CompareNames(a.Interface, b.Interface))
+	})
+	return rates
+}
+
+// uplinks are those that lost frames.
+func (s Span) uplinks(seconds float64) []UplinkRate {
+	before := map[string]consoleapi.Uplink{}
+	for _, uplink := range s.Before.Uplinks {
+		before[uplink.Interface] = uplink
+	}
+	var rates []UplinkRate
+	for _, uplink := range s.After.Uplinks {
+		was := before[uplink.Interface]
+		rate := UplinkRate{
+			Node: s.After.Node, Interface: uplink.Interface,
+			Transmit: growth(was.Transmit, uplink.Transmit) / seconds,
+			Redirect: growth(was.Redirect, uplink.Redirect) / seconds,
+		}
+		if rate.Transmit+rate.Redirect > 0 {
+			rates = append(rates, rate)
+		}
+	}
 	return rates
 }
 

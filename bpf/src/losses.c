@@ -1,0 +1,108 @@
+//go:build ignore
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+
+#include "loss_maps.h"
+
+/* Frames that the ingress program sent and a driver did not take. The program cannot know: drivers
+ * send after it has returned. The kernel tells by tracepoints (include/trace/events/xdp.h), for
+ * all XDP programs of the machine.
+ */
+
+char _license[] SEC("license") = "GPL";
+
+/* The id of the ingress program, and the inode of the uplinks' network namespace. Set by the
+ * loader.
+ */
+volatile const __u32 ingress_program;
+volatile const __u32 network_namespace;
+
+/* What is read of the kernel's structures. */
+struct bpf_prog_aux {
+	__u32 id;
+} __attribute__((preserve_access_index));
+
+struct bpf_prog {
+	struct bpf_prog_aux *aux;
+} __attribute__((preserve_access_index));
+
+struct ns_common {
+	unsigned int inum;
+} __attribute__((preserve_access_index));
+
+struct net {
+	struct ns_common ns;
+} __attribute__((preserve_access_index));
+
+typedef struct {
+	struct net *net;
+} __attribute__((preserve_access_index)) possible_net_t;
+
+struct net_device {
+	int ifindex;
+	possible_net_t nd_net;
+} __attribute__((preserve_access_index));
+
+/* The programs run with preemption, but not migrated: the kernel adds at once. */
+static __always_inline void count_losses(__u32 reason, __u32 ifindex, __u32 frames)
+{
+	struct unsent *uplink = bpf_map_lookup_elem(&uplink_losses, &ifindex);
+	__u64 *count = bpf_map_lookup_elem(&drop_counts, &reason);
+
+	if (count)
+		__sync_fetch_and_add(count, frames);
+	if (uplink)
+		__sync_fetch_and_add(reason == DROP_TRANSMIT ? &uplink->transmit : &uplink->redirect, frames);
+}
+
+static __always_inline int is_ours(const struct bpf_prog *program)
+{
+	return BPF_CORE_READ(program, aux, id) == ingress_program;
+}
+
+/* xdp_exception(device, program, action): among others, the driver had no room for a frame to
+ * send back.
+ */
+SEC("raw_tracepoint/xdp_exception")
+int sent_back(struct bpf_raw_tracepoint_args *ctx)
+{
+	const struct net_device *device = (void *)ctx->args[0];
+
+	if ((__u32)ctx->args[2] == XDP_TX && is_ours((void *)ctx->args[1]))
+		count_losses(DROP_TRANSMIT, BPF_CORE_READ(device, ifindex), 1);
+	return 0;
+}
+
+/* xdp_redirect_err(device, program, target, error, map type, map, index): the interface of the
+ * index is down, its driver takes no such frames, or the frame is too long for it.
+ */
+SEC("raw_tracepoint/xdp_redirect_err")
+int redirected(struct bpf_raw_tracepoint_args *ctx)
+{
+	if (is_ours((void *)ctx->args[1]))
+		count_losses(DROP_REDIRECT, ctx->args[6], 1);
+	return 0;
+}
+
+/* xdp_devmap_xmit(from, to, sent, drops, error): of some redirected frames the driver did not take
+ * all. Which program redirected them is not said.
+ */
+SEC("raw_tracepoint/xdp_devmap_xmit")
+int redirected_together(struct bpf_raw_tracepoint_args *ctx)
+{
+	const struct net_device *to = (void *)ctx->args[1];
+	int drops = ctx->args[3];
+	__u32 ifindex;
+
+	if (drops <= 0 || BPF_CORE_READ(to, nd_net.net, ns.inum) != network_namespace)
+		return 0;
+	ifindex = BPF_CORE_READ(to, ifindex);
+	if (bpf_map_lookup_elem(&uplink_losses, &ifindex))
+		count_losses(DROP_REDIRECT, ifindex, drops);
+	return 0;
+}

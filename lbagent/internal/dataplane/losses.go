@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// lossDirectory has the pins of the programs that count what drivers did not take.
+const lossDirectory = "losses"
+
+// LossesUncounted is why frames that drivers did not take are not counted, or nil.
+func (d *Dataplane) LossesUncounted() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.lossErr
+}
+
+// UplinkLosses are the frames that the program sent and the interface's driver did not take.
+type UplinkLosses struct {
+	// Interface is the uplink, the interface below it, or a member of a bond.
+	Interface string
+	// Transmit were to leave where they came in, Redirect came in by another uplink.
+	Transmit, Redirect uint64
+}
+
+// Losses counts the frames that drivers did not take, since their interfaces are uplinks. All
+// interfaces are present, sorted by name.
+func (d *Dataplane) Losses() ([]UplinkLosses, error) {
+	var losses []UplinkLosses
+	var perCPU []bpf.LossesUnsent
+	for index, name := range d.lossNames.load() {
+		err := d.maps.UplinkLosses.Lookup(index, &perCPU)
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			// No uplink any more.
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read how many frames the driver of %s did not take: %w", name, err)
+		}
+		sum := UplinkLosses{Interface: name}
+		for _, count := range perCPU {
+			sum.Transmit += count.Transmit
+			sum.Redirect += count.Redirect
+		}
+		losses = append(losses, sum)
+	}
+	slices.SortFunc(losses, func(a, b UplinkLosses) int { return cmp.Compare(a.Interface, b.Interface) })
+	return losses, nil
+}
+
+// lossNames are the names of the interfaces whose losses are counted, by index.
+type lossNames struct {
+	current atomic.Pointer[map[uint32]string]
+}
+
+func (n *lossNames) load() map[uint32]string {
+	if names := n.current.Load(); names != nil {
+		return *names
+	}
+	return nil
+}
+
+// watchLosses makes losses count for the attached uplinks and the interfaces below them, and
+// for no others.
+func (d *Dataplane) watchLosses() error {
+	names := map[uint32]string{}
+	for i := range d.attachments {
+		a := &d.attachments[i]
+		if a.Mode == "" {
+			continue
+		}
+		names[uint32(a.Index)], names[uint32(a.Device)] = a.Interface, a.DeviceName
+		for _, member := range a.Members {
+			// One that is gone loses nothing.
+			if iface, err := net.InterfaceByIndex(member); err == nil {
+				names[uint32(member)] = iface.Name
+			}
+		}
+	}
+	present, stale := map[uint32]bool{}, []uint32{}
+	var index uint32
+	var perCPU []bpf.LossesUnsent
+	entries := d.maps.UplinkLosses.Iterate()
+	for entries.Next(&index, &perCPU) {
+		present[index] = true
+		if names[index] == "" {
+			stale = append(stale, index)
+		}
+	}
+	if err := entries.Err(); err != nil {
+		return fmt.Errorf("read map %s: %w", bpf.DatapathMapUplinkLosses, err)
+	}
+	for _, index := range stale {
+		if err := remove(d.maps.UplinkLosses, bpf.DatapathMapUplinkLosses, index, index); err != nil {
+			return err
+		}
+	}
+	zero := make([]bpf.LossesUnsent, ebpf.MustPossibleCPU())
+	for index, name := range names {
+		if present[index] {
+			continue
+		}
+		if err := write(d.maps.UplinkLosses, bpf.DatapathMapUplinkLosses, name, index, zero); err != nil {
+			return err
+		}
+	}
+	d.lossNames.current.Store(&names)
+	return nil
+}
+
+// countLosses lets the kernel's tracepoints count what this process's program loses, in place of
+// those of a former process.
+func (d *Dataplane) countLosses() error {
+	if err := d.watchLosses(); err != nil || d.lossesCounted {
+		return err
+	}
+	objects, err := d.loadLosses()
+	if err != nil {
+		return err
+	}
+	defer objects.Close()
+	directory := filepath.Join(d.config.PinRoot, lossDirectory)
+	if err := os.MkdirAll(directory, 0o700); err != nil {
+		return fmt.Errorf("create pin directory %s: %w", directory, err)
+	}
+	for name, program := range map[string]*ebpf.Program{
+		"xdp_exception":    objects.SentBack,
+		"xdp_redirect_err": objects.Redirected,
+		"xdp_devmap_xmit":  objects.RedirectedTogether,
+	} {
+		if err := attachTracepoint(name, program, filepath.Join(directory, name)); err != nil {
+			return err
+		}
+	}
+	d.lossesCounted = true
+	return nil
+}
+
+func (d *Dataplane) loadLosses() (*bpf.LossesObjects, error) {
+	spec, err := bpf.LoadLosses()
+	if err != nil {
+		return nil, fmt.Errorf("read the compiled BPF programs that count losses: %w", err)
+	}
+	info, err := d.programs.Ingress.Info()
+	if err != nil {
+		return nil, fmt.Errorf("inspect the XDP program: %w", err)
+	}
+	id, _ := info.ID()
+	var namespace unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &namespace); err != nil {
+		return nil, fmt.Errorf("read the network namespace: %w", err)
+	}
+	err = errors.Join(
+		spec.Variables["ingress_program"].Set(uint32(id)),
+		spec.Variables["network_namespace"].Set(uint32(namespace.Ino)))
+	if err != nil {
+		return nil, fmt.Errorf("set what the programs that count losses look for: %w", err)
+	}
+	var objects bpf.LossesObjects
+	err = spec.LoadAndAssign(&objects, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
+		bpf.LossesMapUplinkLosses: d.maps.UplinkLosses, bpf.LossesMapDropCounts: d.maps.DropCounts,
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("load the BPF programs that count losses: %w", err)
+	}
+	return &objects, nil
+}
+
+// attachTracepoint attaches the program and pins the link, in place of a former one. A link to a
+// tracepoint cannot be updated.
+func attachTracepoint(name string, program *ebpf.Program, path string) error {
+	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: name, Program: program})
+	if err != nil {
+		return fmt.Errorf("attach to tracepoint %s: %w", name, err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(fmt.Errorf("replace pinned link %s: %w", path, err), l.Close())
+	}
+	if err := errors.Join(l.Pin(path), l.Close()); err != nil {
+		return fmt.Errorf("pin link %s: %w", path, err)
+	}
+	return nil
+}

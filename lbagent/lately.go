@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+const (
+	// latelyEvery is how often the counter is read.
+	latelyEvery = 10 * time.Second
+	// latelyHolds is how long a drop is told after the last one.
+	latelyHolds = 10 * time.Minute
+)
+
+// lately reports whether a counter of losses has grown lately.
+type lately struct {
+	// told is what the next report says.
+	told atomic.Bool
+
+	count uint64
+	known bool
+	until time.Time
+}
+
+// observe takes in the counter, and reports whether there is something else to tell. What was
+// counted before the first time is old.
+func (o *lately) observe(count uint64, now time.Time) (changed bool) {
+	if o.known && count > o.count {
+		o.until = now.Add(latelyHolds)
+	}
+	o.count, o.known = count, true
+	lately := now.Before(o.until)
+	return o.told.Swap(lately) != lately
+}
+
+// run reads the counter until ctx is done, and calls changed when there is something to tell.
+func (o *lately) run(ctx context.Context, read func() (uint64, error), changed func(), logger logr.Logger) error {
+	return watchCounter(ctx, func() (bool, error) {
+		count, err := read()
+		return err == nil && o.observe(count, time.Now()), err
+	}, changed, logger)
+}
+
+// watchCounter looks again and again until ctx is done, and calls changed when look says so.
+func watchCounter(ctx context.Context, look func() (bool, error), changed func(), logger logr.Logger) error {
+	ticker := time.NewTicker(latelyEvery)
+	defer ticker.Stop()
+	for {
+		if different, err := look(); err != nil {
+			logger.Error(err, "Counter not read; will try again", "after", latelyEvery)
+		} else if different {
+			changed()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+	}
+}

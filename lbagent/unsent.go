@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+)
+
+// unsent reports which drivers lately took no frames from XDP.
+type unsent struct {
+	// told has the interfaces and the drop reasons, such as "eth0 (redirect)".
+	told atomic.Pointer[string]
+
+	counters map[string]*lately
+}
+
+// observe takes in the counters, and reports whether there is something else to tell.
+func (u *unsent) observe(losses []dataplane.UplinkLosses, now time.Time) (changed bool) {
+	counters := map[string]*lately{}
+	var found []string
+	for _, loss := range losses {
+		for reason, count := range map[string]uint64{"transmit": loss.Transmit, "redirect": loss.Redirect} {
+			key := fmt.Sprintf("%s (%s)", loss.Interface, reason)
+			counter := u.counters[key]
+			if counter == nil {
+				counter = &lately{}
+			}
+			counters[key] = counter
+			counter.observe(count, now)
+			if counter.told.Load() {
+				found = append(found, key)
+			}
+		}
+	}
+	u.counters = counters
+	slices.Sort(found)
+	text := strings.Join(found, ", ")
+	changed = u.text() != text
+	u.told.Store(&text)
+	return changed
+}
+
+func (u *unsent) text() string {
+	if told := u.told.Load(); told != nil {
+		return *told
+	}
+	return ""
+}
+
+// run reads the counters until ctx is done, and calls changed when there is something to tell.
+func (u *unsent) run(
+	ctx context.Context, read func() ([]dataplane.UplinkLosses, error), changed func(), logger logr.Logger,
+) error {
+	return watchCounter(ctx, func() (bool, error) {
+		losses, err := read()
+		return err == nil && u.observe(losses, time.Now()), err
+	}, changed, logger)
+}
+
+// problems are what the report says of losses. uncounted is why they are not counted, if so.
+func (u *unsent) problems(uncounted error) []string {
+	var found []string
+	if text := u.text(); text != "" {
+		found = append(found, fmt.Sprintf("in the last %s drivers did not take frames from XDP on %s, most often because their "+
+			"rings are full: see millrace_uplink_losses_total, and raise the rings (ethtool -G IFACE tx N)", latelyHolds, text))
+	}
+	if uncounted != nil {
+		found = append(found, fmt.Sprintf("frames that drivers do not take from XDP are lost uncounted: %v", uncounted))
+	}
+	return found
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+)
+
+// The report names the uplinks and reasons, and changes only when these do.
+func TestUnsent(t *testing.T) {
+	start := time.Unix(0, 0)
+	var u unsent
+	eth0 := func(transmit, redirect uint64) dataplane.UplinkLosses {
+		return dataplane.UplinkLosses{Interface: "eth0", Transmit: transmit, Redirect: redirect}
+	}
+	eth1 := dataplane.UplinkLosses{Interface: "eth1"}
+	for _, step := range []struct {
+		name    string
+		after   time.Duration
+		losses  []dataplane.UplinkLosses
+		changed bool
+		told    string
+	}{
+		{"losses of before", 0, []dataplane.UplinkLosses{eth0(5, 6), eth1}, false, ""},
+		{"nothing new", time.Minute, []dataplane.UplinkLosses{eth0(5, 6), eth1}, false, ""},
+		{"one reason", 2 * time.Minute, []dataplane.UplinkLosses{eth0(5, 7), eth1}, true, "eth0 (redirect)"},
+		{"more of it", 3 * time.Minute, []dataplane.UplinkLosses{eth0(5, 9), eth1}, false, "eth0 (redirect)"},
+		{"another", 4 * time.Minute, []dataplane.UplinkLosses{eth0(6, 9), eth1}, true, "eth0 (redirect), eth0 (transmit)"},
+		{"long after the first", 3*time.Minute + latelyHolds, []dataplane.UplinkLosses{eth0(6, 9), eth1}, true, "eth0 (transmit)"},
+		{"no uplink any more", 3*time.Minute + latelyHolds, []dataplane.UplinkLosses{eth1}, true, ""},
+	} {
+		if changed := u.observe(step.losses, start.Add(step.after)); changed != step.changed || u.text() != step.told {
+			t.Errorf("%s: changed %t, told %q, want %t, %q", step.name, changed, u.text(), step.changed, step.told)
+		}
+	}
+}
+
+func TestUnsentProblems(t *testing.T) {
+	var u unsent
+	if got := u.problems(nil); got != nil {
+		t.Errorf("without losses: %q", got)
+	}
+	text := "eth0 (transmit)"
+	u.told.Store(&text)
+	got := u.problems(errors.New("no tracepoints"))
+	if len(got) != 2 || !strings.Contains(got[0], text) || !strings.Contains(got[1], "no tracepoints") {
+		t.Errorf("problems %q", got)
+	}
+}

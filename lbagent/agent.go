@@ -149,17 +149,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		loop.watch.prober = watching
 	}
 	w := workers{loop, writer, speaker, hops, exempt, client, watching, links}
-	working, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer end()
-	go func() {
-		defer end()
-		select {
-		case <-working.Done():
-		case <-ctx.Done():
-			loop.uninstall.end(working, config.DrainDelay, config.WithdrawDelay, func() { notify(links) })
-		}
-	}()
-	return w.run(working, config, p)
+	return w.runUntil(ctx, config, p)
 }
 
 // newProber returns nil where nodes are not to be watched.
@@ -191,6 +181,22 @@ type workers struct {
 	prober *probe.Prober
 	// links has a value when something of the host has changed.
 	links chan struct{}
+}
+
+// runUntil runs the workers until ctx is done and, where no other agent follows, the node has
+// handed over its routes.
+func (w workers) runUntil(ctx context.Context, config Config, p parts) error {
+	working, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	go func() {
+		defer end()
+		select {
+		case <-working.Done():
+		case <-ctx.Done():
+			w.loop.uninstall.end(working, config.DrainDelay, config.WithdrawDelay, func() { notify(w.links) })
+		}
+	}()
+	return w.run(working, config, p)
 }
 
 // run runs the workers until ctx is done or one of them fails.

@@ -201,19 +201,9 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		l.observation.Host = append(l.observation.Host, l.host(names(covered.interfaces))...)
 	}
 	l.hops.Want(fib.Targets(l.have.Self, reachable(l.have.Nodes)), devices(l.dataplane.Attachments()))
-	final := l.uninstall.isBegun()
-	phase, departs := l.departure.Advance(m.Departing != "" || final, l.drainDelay, now)
-	stay, unready := l.unready.Advance(m, l.announced, l.unreadyDelay, now)
-	routes, decisions := announce.Decide(m, &announce.Node{
-		Phase: phase, Final: final, Unready: stay,
+	changes, bgpErr := l.setRoutes(m, announce.Node{
 		Programmed: l.have, Planned: want, Unattached: covered.unattached, Announced: l.announced,
-	})
-	l.observation.Decisions = decisions
-	bgpErr := l.speaker.Set(wantBGP(m, routes, objects.Passwords))
-	if final && phase == announce.Left && bgpErr == nil {
-		l.uninstall.withdrawn()
-	}
-	l.announced = announced(l.announced, decisions, l.speaker.Announced(), bgpErr)
+	}, objects.Passwords, now)
 	l.observation.Sessions = sessions(l.speaker.Sessions())
 	l.detector.want(m)
 	l.detector.observe(m, l.observation.Sessions)
@@ -226,8 +216,27 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		again = soonest(again, wait)
 	}
 	l.memory.keep(seen, l.ring())
-	again = soonest(soonest(again, told), soonest(held, unready))
-	return soonest(soonest(again, departs), covered.again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr, networksErr)
+	again = soonest(soonest(again, told), held)
+	return soonest(soonest(again, changes), covered.again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr, networksErr)
+}
+
+// setRoutes gives the speaker the routes of a node, and returns after how long there may be
+// others.
+func (l *loop) setRoutes(
+	m *model.Model, node announce.Node, passwords map[string]string, now time.Time,
+) (again time.Duration, err error) {
+	var departs, unready time.Duration
+	node.Final = l.uninstall.isBegun()
+	node.Phase, departs = l.departure.Advance(m.Departing != "" || node.Final, l.drainDelay, now)
+	node.Unready, unready = l.unready.Advance(m, l.announced, l.unreadyDelay, now)
+	routes, decisions := announce.Decide(m, &node)
+	l.observation.Decisions = decisions
+	err = l.speaker.Set(wantBGP(m, routes, passwords))
+	if node.Final && node.Phase == announce.Left && err == nil {
+		l.uninstall.withdrawn()
+	}
+	l.announced = announced(l.announced, decisions, l.speaker.Announced(), err)
+	return soonest(departs, unready), err
 }
 
 // tunnelKeys are those that the node has.

@@ -126,8 +126,11 @@ func run(t *testing.T, command string) {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	// Its end of the link to the node goes with it, and so the other one.
-	t.Cleanup(func() { _ = exec.Command("ip", "netns", "delete", routerSpace).Run() })
+	t.Cleanup(func() {
+		// A namespace goes later than it is deleted, and its end of the link with it.
+		_ = exec.Command("ip", "link", "delete", "eth0").Run()
+		_ = exec.Command("ip", "netns", "delete", routerSpace).Run()
+	})
 	for _, command := range []string{
 		"ip link set lo up",
 		"ip netns add " + routerSpace,

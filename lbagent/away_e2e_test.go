@@ -19,8 +19,9 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
-// routerWaits is how long the router keeps the routes of an agent that is away.
-const routerWaits = 15 * time.Second
+// routerWaits is how long the router keeps the routes of an agent that is away: longer than an
+// agent takes to start on a busy machine.
+const routerWaits = 40 * time.Second
 
 // Agents that are restarted while the API server is away go on with the routes that they had,
 // for longer than the router waits. One that comes up when the API server is back obeys it. One

@@ -190,6 +190,8 @@ func TestKeepingFails(t *testing.T) {
 			t.Errorf("%d writes, want 1", store.count())
 		}
 		cancel()
-		<-ended
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 	})
 }

@@ -100,14 +100,7 @@ func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 				if _, unattached := node.Unattached[target.Peer.Name]; unattached {
 					continue
 				}
-				route := routeTo(target, m, vip.Address)
-				if target.Advertisement.Weighed {
-					route.Weight = weight(m, frontends[vip.Address])
-				}
-				if prefix, aggregates := target.Advertisement.Aggregate(vip.Address); aggregates && holds(node.Programmed, prefix) {
-					route.Prefix = prefix
-				}
-				gathered.add(target, route, leaving)
+				gathered.add(target, routeOf(m, node, vip.Address, target, frontends[vip.Address]), leaving)
 				decision.Peers = append(decision.Peers, target.Peer.Name)
 			}
 		}
@@ -115,6 +108,18 @@ func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 		decisions = append(decisions, decision)
 	}
 	return gathered.routes(), decisions
+}
+
+// routeOf is the route to a VIP, or to its aggregate, for a peer.
+func routeOf(m *model.Model, node *Node, vip netip.Addr, target model.Target, frontends []*model.Frontend) Route {
+	route := routeTo(target, m, vip)
+	if target.Advertisement.Weighed {
+		route.Weight = weight(m, frontends)
+	}
+	if prefix, aggregates := target.Advertisement.Aggregate(vip); aggregates && holds(node.Programmed, prefix) {
+		route.Prefix = prefix
+	}
+	return route
 }
 
 // peersOf returns the peers that the VIP is to be announced to, in the order of

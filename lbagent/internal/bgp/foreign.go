@@ -4,16 +4,14 @@ package bgp
 
 import (
 	"fmt"
-	"net"
-	"net/netip"
 	"os"
 	"slices"
 	"strconv"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
 // bgpPort is where BGP speakers listen (RFC 4271, section 8.2.1).
@@ -32,47 +30,30 @@ func foreign(peer *model.Peer) string {
 		// Who listens for both families gets IPv4 as mapped addresses of IPv6.
 		families = append(families, unix.AF_INET6)
 	}
-	var connections []connected
+	var connections []netdev.Connection
 	for _, family := range families {
 		// Without an answer nothing is known, and nothing more can be told.
-		sockets, err := netlink.SocketDiagTCP(family)
-		if err != nil {
-			continue
-		}
-		for _, socket := range sockets {
-			if socket.State != netlink.TCP_ESTABLISHED {
-				continue
-			}
-			connections = append(connections, connected{
-				local:  netip.AddrPortFrom(addressOf(socket.ID.Source), socket.ID.SourcePort),
-				remote: netip.AddrPortFrom(addressOf(socket.ID.Destination), socket.ID.DestinationPort),
-				inode:  uint64(socket.INode),
-			})
+		if some, err := netdev.Connections(family); err == nil {
+			connections = append(connections, some...)
 		}
 	}
 	return describeForeign(peer, connections, ownInodes)
 }
 
-// connected is an established TCP connection of the node.
-type connected struct {
-	local, remote netip.AddrPort
-	inode         uint64
-}
-
 // describeForeign finds the first of the connections that is one with the peer's router and
 // whose inode is none of our own, which are asked for only then.
-func describeForeign(peer *model.Peer, connections []connected, own func() map[uint64]bool) string {
-	connections = slices.DeleteFunc(connections, func(c connected) bool {
-		return c.remote.Addr() != peer.Address.WithZone("") || c.remote.Port() != peer.Port && c.local.Port() != bgpPort
+func describeForeign(peer *model.Peer, connections []netdev.Connection, own func() map[uint64]bool) string {
+	connections = slices.DeleteFunc(connections, func(c netdev.Connection) bool {
+		return c.Remote.Addr() != peer.Address.WithZone("") || c.Remote.Port() != peer.Port && c.Local.Port() != bgpPort
 	})
 	if len(connections) == 0 {
 		return ""
 	}
 	ours := own()
 	for _, c := range connections {
-		if !ours[c.inode] {
+		if !ours[c.Inode] {
 			return fmt.Sprintf("another process of this node has a connection with the router, from %s to %s: "+
-				"the router takes one session from an address", c.local, c.remote)
+				"the router takes one session from an address", c.Local, c.Remote)
 		}
 	}
 	return ""
@@ -97,9 +78,4 @@ func ownInodes() map[uint64]bool {
 		}
 	}
 	return inodes
-}
-
-func addressOf(ip net.IP) netip.Addr {
-	address, _ := netip.AddrFromSlice(ip)
-	return address.Unmap()
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/test/bird"
 )
 
@@ -17,17 +18,17 @@ func TestDescribeForeign(t *testing.T) {
 	peer := &model.Peer{Address: netip.MustParseAddr("fe80::1%eth0"), Port: 179}
 	for _, test := range []struct {
 		name string
-		c    connected
+		c    netdev.Connection
 		own  bool
 		want bool
 	}{
-		{"its own", connected{at("[fe80::2]:40000"), at("[fe80::1]:179"), 7}, true, false},
-		{"of another process", connected{at("[fe80::2]:40000"), at("[fe80::1]:179"), 7}, false, true},
-		{"accepted by another process", connected{at("[fe80::2]:179"), at("[fe80::1]:40000"), 7}, false, true},
-		{"with another router", connected{at("[fe80::2]:40000"), at("[fe80::9]:179"), 7}, false, false},
-		{"of another protocol", connected{at("[fe80::2]:40000"), at("[fe80::1]:22"), 7}, false, false},
+		{"its own", netdev.Connection{Local: at("[fe80::2]:40000"), Remote: at("[fe80::1]:179"), Inode: 7}, true, false},
+		{"of another process", netdev.Connection{Local: at("[fe80::2]:40000"), Remote: at("[fe80::1]:179"), Inode: 7}, false, true},
+		{"accepted by another process", netdev.Connection{Local: at("[fe80::2]:179"), Remote: at("[fe80::1]:40000"), Inode: 7}, false, true},
+		{"with another router", netdev.Connection{Local: at("[fe80::2]:40000"), Remote: at("[fe80::9]:179"), Inode: 7}, false, false},
+		{"of another protocol", netdev.Connection{Local: at("[fe80::2]:40000"), Remote: at("[fe80::1]:22"), Inode: 7}, false, false},
 	} {
-		got := describeForeign(peer, []connected{test.c}, func() map[uint64]bool { return map[uint64]bool{7: test.own} })
+		got := describeForeign(peer, []netdev.Connection{test.c}, func() map[uint64]bool { return map[uint64]bool{7: test.own} })
 		if (got != "") != test.want {
 			t.Errorf("%s: %q", test.name, got)
 		}

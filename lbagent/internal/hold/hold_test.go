@@ -189,8 +189,8 @@ func TestHoldOfVIPs(t *testing.T) {
 		h.Advance(before, start)
 		after := &model.Snapshot{Services: []*corev1.Service{service("web")}}
 		test.change(after)
-		result, _, _ := h.Advance(after, start.Add(time.Minute))
-		result, _, _ = h.Advance(after, start.Add(time.Minute+2*time.Second))
+		h.Advance(after, start.Add(time.Minute))
+		result, _, _ := h.Advance(after, start.Add(time.Minute+2*time.Second))
 		got := slices.ContainsFunc(result.VIPs, func(v *millracev1alpha1.VIP) bool { return v.Name == "203.0.113.1" })
 		if got != test.want {
 			t.Errorf("%s: held is %t, want %t", what, got, test.want)

@@ -98,8 +98,7 @@ func decode(file []byte, bootID, nodeName string) (*State, error) {
 		return nil, errors.New("it is from before the node's last boot")
 	case c.NodeName != nodeName:
 		return nil, fmt.Errorf("it is of node %q", c.NodeName)
-	case hasNil(c.Services) || hasNil(c.EndpointSlices) || hasNil(c.VIPs) || hasNil(c.Pools) ||
-		hasNil(c.LBNodes) || hasNil(c.Peers) || hasNil(c.Advertisements) || hasNil(c.Routes):
+	case c.hasNull():
 		return nil, errors.New("it has an object that is null")
 	}
 	passwords := map[string]string{}
@@ -116,6 +115,11 @@ func decode(file []byte, bootID, nodeName string) (*State, error) {
 		},
 		Generations: c.Generations,
 	}, nil
+}
+
+func (c *content) hasNull() bool {
+	return hasNil(c.Services) || hasNil(c.EndpointSlices) || hasNil(c.VIPs) || hasNil(c.Pools) ||
+		hasNil(c.LBNodes) || hasNil(c.Peers) || hasNil(c.Advertisements) || hasNil(c.Routes)
 }
 
 func hasNil[T any](objects []*T) bool { return slices.Contains(objects, nil) }

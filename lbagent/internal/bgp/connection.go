@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// connection is a connection of GoBGP's and one of the router's that belong together.
+type connection struct {
+	*transport
+	speaker, router *net.TCPConn
+
+	// write is held while something is written to the router.
+	write sync.Mutex
+	// told is true after a NOTIFICATION, after which the end is no news.
+	told atomic.Bool
+	// left is true after GoBGP has ended its side.
+	left atomic.Bool
+}
+
+// carry carries messages both ways until one side has ended.
+func (c *connection) carry(queue <-chan []byte) {
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		c.outbound(queue)
+	}()
+	c.inbound()
+	// GoBGP learns that the router has left; its last messages are of no use then.
+	_ = c.speaker.Close()
+	_ = c.router.Close()
+	for range queue {
+	}
+	<-finished
+}
+
+// outbound carries GoBGP's messages to the router. When GoBGP has left, the router has a
+// moment to read all of them: closing at once could reset the connection before.
+func (c *connection) outbound(queue <-chan []byte) {
+	for message := range queue {
+		switch kindOf(message) {
+		case bgp.BGP_MSG_NOTIFICATION:
+			c.tell("sent", message)
+		case bgp.BGP_MSG_UPDATE:
+			c.sent.Add(1)
+		}
+		if err := c.send(message); err != nil {
+			break
+		}
+	}
+	c.left.Store(true)
+	_ = c.router.SetDeadline(time.Now().Add(lastWords))
+	_ = c.router.CloseWrite()
+}
+
+func (c *connection) send(message []byte) error {
+	c.write.Lock()
+	defer c.write.Unlock()
+	_, err := c.router.Write(message)
+	return err
+}
+
+// tell notes a NOTIFICATION, the first of a connection. One of ours that says that the router
+// was silent leaves the routes lost, not withdrawn: the router may have heard nothing.
+func (c *connection) tell(verb string, message []byte) {
+	if c.told.Swap(true) {
+		return
+	}
+	silent := verb == "sent" && len(message) > headerLength && message[headerLength] == bgp.BGP_ERROR_HOLD_TIMER_EXPIRED
+	c.mu.Lock()
+	c.verdict.lost = silent
+	c.mu.Unlock()
+	c.fail(verb + " " + describeNotification(message))
+}
+
+// inbound carries the router's messages to GoBGP, those that it is to see.
+func (c *connection) inbound() {
+	c.mu.Lock()
+	filter := inbound{accepts: accepts(&c.peer)}
+	c.mu.Unlock()
+	buffer := make([]byte, longestLength)
+	_ = c.router.SetReadDeadline(time.Now().Add(openTimeout))
+	var substituted time.Time
+	budget := newBudget(refreshes, refreshPause)
+	for {
+		message, err := readMessage(c.router, buffer)
+		if err == nil {
+			var pass bool
+			if pass, err = filter.check(message); err == nil && !pass {
+				c.received.Add(1)
+				if time.Since(substituted) < keepalivePause {
+					continue
+				}
+				// An UPDATE starts the hold timer again, as a KEEPALIVE does (RFC 4271,
+				// section 4.4): routers need not send one between UPDATEs.
+				substituted, message = time.Now(), encode(bgp.BGP_MSG_KEEPALIVE)
+			}
+		}
+		if err != nil {
+			c.refuse(err)
+			return
+		}
+		switch kindOf(message) {
+		case bgp.BGP_MSG_OPEN:
+			if !c.left.Load() {
+				_ = c.router.SetReadDeadline(time.Time{})
+			}
+		case bgp.BGP_MSG_NOTIFICATION:
+			c.tell("received", message)
+		case bgp.BGP_MSG_ROUTE_REFRESH:
+			// GoBGP sends all routes for each, and queues without a bound.
+			budget.take()
+		}
+		if _, err := c.speaker.Write(message); err != nil {
+			// GoBGP has left, and said why, if anything, to the router. What is still in
+			// the socket is read until the router closes, so that it is not reset.
+			_, _ = io.Copy(io.Discard, c.router)
+			return
+		}
+	}
+}
+
+// refuse ends the connection for an error of reading it: the router's, or its end.
+func (c *connection) refuse(err error) {
+	var protocol *protocolError
+	if errors.As(err, &protocol) {
+		_ = c.router.SetDeadline(time.Now().Add(lastWords))
+		c.told.Store(true)
+		c.mu.Lock()
+		c.verdict.lost = false
+		c.mu.Unlock()
+		c.observed.fail("the router sent " + protocol.Error())
+		_ = c.send(protocol.notification())
+		return
+	}
+	if c.told.Load() || c.left.Load() {
+		return
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		c.observed.fail(fmt.Sprintf("connected, and no OPEN came within %s: ttlSecurityHops of the LBPeer "+
+			"and the router's TTL security must agree", openTimeout))
+		return
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = errors.New("the router closed the connection without a NOTIFICATION")
+	} else if errors.Is(err, syscall.ECONNRESET) {
+		err = errors.New("the connection was reset")
+	} else if errors.Is(err, net.ErrClosed) {
+		return
+	}
+	c.fail(err.Error())
+}
+
+// accepts is what a router's OPEN must say of its autonomous system, where GoBGP does not
+// check it; nil where it does.
+func accepts(peer *model.Peer) func(uint32) error {
+	if peer.ASN != 0 {
+		return nil
+	}
+	own := peer.LocalASN
+	return func(asn uint32) error {
+		if asn == own {
+			return fmt.Errorf("AS%d as its own, which is ours: the LBPeer says that it is external", asn)
+		}
+		return nil
+	}
+}

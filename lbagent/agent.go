@@ -139,6 +139,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		announced:     adopted(have),
 		otherUplink:   &lately{},
 		unsent:        &unsent{},
+		firewall:      &firewall{},
 		observation:   status.Observation{Version: config.Version},
 		host:          func(uplinks []string) []string { return incompatible(exempt.Err(), uplinks) },
 		networks:      netdev.Networks,
@@ -228,6 +229,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	group.Go(func() error {
 		return loop.unsent.run(ctx, p.datapath.Losses, func() { notify(links) }, loop.logger)
 	})
+	group.Go(func() error { return loop.firewall.run(ctx, func() { notify(links) }, loop.logger) })
 	if config.BFDSocket != "" {
 		group.Go(func() error { return w.bfd.Run(ctx) })
 		group.Go(func() error { return loop.detector.run(ctx, w.bfd.Changed(), func() { notify(links) }) })

@@ -48,11 +48,18 @@ func (o *lately) run(ctx context.Context, read func() (uint64, error), changed f
 
 // watchCounter looks again and again until ctx is done, and calls changed when look says so.
 func watchCounter(ctx context.Context, look func() (bool, error), changed func(), logger logr.Logger) error {
-	ticker := time.NewTicker(latelyEvery)
+	return watchEvery(ctx, latelyEvery, look, changed, logger)
+}
+
+// watchEvery does so with a pause between.
+func watchEvery(
+	ctx context.Context, pause time.Duration, look func() (bool, error), changed func(), logger logr.Logger,
+) error {
+	ticker := time.NewTicker(pause)
 	defer ticker.Stop()
 	for {
 		if different, err := look(); err != nil {
-			logger.Error(err, "Counter not read; will try again", "after", latelyEvery)
+			logger.Error(err, "The node is not known in part; will look again", "after", pause)
 		} else if different {
 			changed()
 		}

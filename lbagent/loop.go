@@ -110,6 +110,8 @@ type loop struct {
 	// not reached; unsent of frames that drivers did not take.
 	otherUplink *lately
 	unsent      *unsent
+	// firewall tells of firewalls that drop packets of pods.
+	firewall *firewall
 	// watch says which nodes are down; nil where nodes are not watched.
 	watch *watch
 	// observation is what the last pass saw.
@@ -196,7 +198,9 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 
 	covered, attachErr := l.uplinks.update(m, now)
 	l.observation.Interfaces, l.observation.Lacking = covered.interfaces, covered.lacking
-	l.observation.Host = append(tagsBeside(l.dataplane.Attachments()), l.unsent.problems(l.dataplane.LossesUncounted())...)
+	l.firewall.want(m, names(covered.interfaces))
+	l.observation.Host = slices.Concat(tagsBeside(l.dataplane.Attachments()),
+		l.unsent.problems(l.dataplane.LossesUncounted()), l.firewall.problems())
 	if l.host != nil {
 		l.observation.Host = append(l.observation.Host, l.host(names(covered.interfaces))...)
 	}

@@ -251,6 +251,7 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 	return &loop{
 		otherUplink:   &lately{},
 		unsent:        &unsent{},
+		firewall:      &firewall{},
 		limits:        testLimits,
 		withdrawDelay: testDelay,
 		drainDelay:    5 * testDelay,

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwardpolicy"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// firewallEvery is how often the rules are read. They are many where kube-proxy writes them by
+// nftables.
+const firewallEvery = time.Minute
+
+// firewall tells of firewalls of the node whose policy drops packets to and from its pods.
+type firewall struct {
+	// packets are those that must pass; the pass sets them.
+	packets atomic.Pointer[[]forwardpolicy.Packet]
+	// told has the chains, such as "ip filter FORWARD".
+	told atomic.Pointer[string]
+}
+
+// want says by which uplinks which pods are served: one of each family stands for all.
+func (f *firewall) want(m *model.Model, uplinks []string) {
+	packets := []forwardpolicy.Packet{}
+	for _, pod := range podsOf(m) {
+		for _, uplink := range uplinks {
+			packets = append(packets,
+				forwardpolicy.Packet{In: uplink, Destination: pod},
+				forwardpolicy.Packet{Out: uplink, Source: pod, Established: true})
+		}
+	}
+	f.packets.Store(&packets)
+}
+
+// podsOf returns the least address of each family of an endpoint on this node. What has the
+// node's own address is not forwarded.
+func podsOf(m *model.Model) []netip.Addr {
+	var least4, least6 netip.Addr
+	for i := range m.Frontends {
+		for _, endpoint := range m.Frontends[i].Endpoints {
+			least := &least6
+			if endpoint.Address.Is4() {
+				least = &least4
+			}
+			if endpoint.Address != m.Self.IPv4 && endpoint.Address != m.Self.IPv6 &&
+				(!least.IsValid() || endpoint.Address.Less(*least)) {
+				*least = endpoint.Address
+			}
+		}
+	}
+	return slices.DeleteFunc([]netip.Addr{least4, least6}, func(a netip.Addr) bool { return !a.IsValid() })
+}
+
+// observe asks which chains drop the packets, and reports whether there is something else to tell.
+func (f *firewall) observe(dropping func(*forwardpolicy.Packet) ([]string, error)) (changed bool, err error) {
+	var chains []string
+	if packets := f.packets.Load(); packets != nil {
+		for i := range *packets {
+			found, err := dropping(&(*packets)[i])
+			if err != nil {
+				return false, err
+			}
+			chains = append(chains, found...)
+		}
+	}
+	slices.Sort(chains)
+	text := strings.Join(slices.Compact(chains), ", ")
+	changed = f.text() != text
+	f.told.Store(&text)
+	return changed, nil
+}
+
+func (f *firewall) text() string { return *cmp.Or(f.told.Load(), new(string)) }
+
+// run asks again and again until ctx is done, and calls changed when there is something to tell.
+func (f *firewall) run(ctx context.Context, changed func(), logger logr.Logger) error {
+	return watchEvery(ctx, firewallEvery, func() (bool, error) { return f.observe(forwardpolicy.Dropping) }, changed, logger)
+}
+
+// problems are what the report says of firewalls.
+func (f *firewall) problems() []string {
+	if f.text() == "" {
+		return nil
+	}
+	return []string{fmt.Sprintf("the policy of %s drops packets to or from pods, unless the CNI's own programs take them before: "+
+		"accept what goes to and comes from the pod networks (docs/cni.md)", f.text())}
+}

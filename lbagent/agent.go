@@ -142,7 +142,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		firewall:      &firewall{},
 		observation:   status.Observation{Version: config.Version},
 		host:          func(uplinks []string) []string { return incompatible(exempt.Err(), uplinks) },
-		networks:      netdev.Networks,
+		networks:      &networks{read: netdev.Networks, gateways: netdev.Gateways},
 	}
 	// Others ask this node also where it asks none.
 	loop.watch = &watch{prober: noProber{}, setKeys: p.datapath.SetProbeKeys, logger: logger.WithName("watch")}

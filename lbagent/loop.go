@@ -91,10 +91,8 @@ type loop struct {
 	names  *directory
 	// host says what on the host breaks traffic that goes by these uplinks; nil finds nothing.
 	host func(uplinks []string) []string
-	// networks are those of the node's interfaces; nil finds none.
-	networks func() ([]netip.Prefix, error)
-	// onLink is what it found last.
-	onLink []netip.Prefix
+	// networks are those around the node; nil finds none.
+	networks *networks
 
 	planner *plan.Planner
 	// have is what the maps hold; nil when that must be read from them.
@@ -177,7 +175,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	seen, held := l.heldObjects(now)
 	objects := l.watch.see(seen)
 	keyErr := l.setKeys(objects.TunnelKey)
-	networksErr := l.addNetworks(objects)
+	networksErr := l.networks.add(objects)
 	m := model.Build(objects)
 	watchErr := l.watch.want(m, l.tunnelKeys())
 	var told time.Duration
@@ -257,20 +255,6 @@ func (l *loop) ring() tunnelkey.Ring {
 		return tunnelkey.Ring{}
 	}
 	return l.observation.TunnelKey.Ring
-}
-
-// addNetworks adds the networks of the node's interfaces to what the objects say: nobody drops
-// what is for hosts there.
-func (l *loop) addNetworks(objects *model.Snapshot) error {
-	if l.networks == nil {
-		return nil
-	}
-	networks, err := l.networks()
-	if err == nil {
-		l.onLink = networks
-	}
-	objects.OnLink = l.onLink
-	return err
 }
 
 // setKeys comes before all else: what a node sends without the key, others drop.

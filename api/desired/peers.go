@@ -37,6 +37,9 @@ const LongestPassword = 80
 // Peer is a valid LBPeer.
 type Peer struct {
 	Session
+	// Gateway is the family of the node's default route whose gateway is the router; empty where
+	// Address is.
+	Gateway millracev1alpha1.AddressFamily
 	// Nodes selects the nodes that have the session, by their labels.
 	Nodes labels.Selector
 	// BFD is the zero value where the peer has no BFD session.
@@ -80,11 +83,11 @@ func ParsePeer(object *millracev1alpha1.LBPeer) (Peer, []Problem) {
 	p := problems{object: Object{Kind: "LBPeer", Name: object.Name}}
 	spec := &object.Spec
 	peer := Peer{Session: Session{Name: object.Name}}
-	p.router(&peer.Session, spec)
+	p.router(&peer, spec)
 	p.systems(&peer.Session, spec)
 	peer.Port = uint16(p.within("spec.peerPort", int64(cmp.Or(spec.PeerPort, defaultPeerPort)), 1, math.MaxUint16))
 	peer.Nodes = p.selector("spec.nodeSelector", spec.NodeSelector)
-	p.families(&peer.Session, spec.Families)
+	p.families(&peer, spec.Families)
 	peer.Passive = spec.Passive
 	if peer.Passive && peer.Port != defaultPeerPort {
 		p.invalid("spec.peerPort", "is where nodes connect to; of a passive peer they do not")
@@ -97,12 +100,16 @@ func ParsePeer(object *millracev1alpha1.LBPeer) (Peer, []Problem) {
 	}
 	peer.BFD = p.bfd(&peer.Session, spec.BFD)
 	p.security(&peer.Session, spec)
-	p.source(&peer.Session, spec)
+	p.source(&peer, spec)
 	return peer, p.found
 }
 
 // router reads where the router is.
-func (p *problems) router(session *Session, spec *millracev1alpha1.LBPeerSpec) {
+func (p *problems) router(peer *Peer, spec *millracev1alpha1.LBPeerSpec) {
+	if spec.PeerGateway != "" {
+		p.gateway(peer, spec)
+		return
+	}
 	address, err := parseRouter(spec.PeerAddress)
 	if err != nil {
 		p.invalid("spec.peerAddress", "%v", err)
@@ -114,7 +121,19 @@ func (p *problems) router(session *Session, spec *millracev1alpha1.LBPeerSpec) {
 	case !linkLocal && spec.PeerInterface != "":
 		p.invalid("spec.peerInterface", "is for IPv6 link-local addresses; the way to %s is in the node's routes", address)
 	}
-	session.Address = address.WithZone(spec.PeerInterface)
+	peer.Address = address.WithZone(spec.PeerInterface)
+}
+
+func (p *problems) gateway(peer *Peer, spec *millracev1alpha1.LBPeerSpec) {
+	switch family := spec.PeerGateway; {
+	case family != millracev1alpha1.FamilyIPv4 && family != millracev1alpha1.FamilyIPv6:
+		p.invalid("spec.peerGateway", "%q is neither IPv4 nor IPv6", family)
+	case spec.PeerAddress != "":
+		p.invalid("spec.peerGateway", "and peerAddress exclude each other")
+	case spec.PeerInterface != "":
+		p.invalid("spec.peerInterface", "is for an IPv6 link-local peerAddress")
+	}
+	peer.Gateway = spec.PeerGateway
 }
 
 // systems reads the autonomous systems.
@@ -151,8 +170,8 @@ func (p *problems) security(session *Session, spec *millracev1alpha1.LBPeerSpec)
 }
 
 // source reads the node's end of the session.
-func (p *problems) source(session *Session, spec *millracev1alpha1.LBPeerSpec) {
-	session.SourceInterface = spec.SourceInterface
+func (p *problems) source(peer *Peer, spec *millracev1alpha1.LBPeerSpec) {
+	peer.SourceInterface = spec.SourceInterface
 	if spec.SourceAddress == "" {
 		return
 	}
@@ -162,10 +181,12 @@ func (p *problems) source(session *Session, spec *millracev1alpha1.LBPeerSpec) {
 		p.invalid("spec.sourceAddress", "%v", err)
 	case spec.SourceInterface != "":
 		p.invalid("spec.sourceAddress", "and sourceInterface exclude each other")
-	case session.Address.IsValid() && address.Is4() != session.Address.Is4():
-		p.invalid("spec.sourceAddress", "%s is not of the family of peerAddress, %s", address, session.Address)
+	case peer.Address.IsValid() && address.Is4() != peer.Address.Is4():
+		p.invalid("spec.sourceAddress", "%s is not of the family of peerAddress, %s", address, peer.Address)
+	case peer.Gateway != "" && address.Is4() != (peer.Gateway == millracev1alpha1.FamilyIPv4):
+		p.invalid("spec.sourceAddress", "%s is not of the family of peerGateway, %s", address, peer.Gateway)
 	}
-	session.Source = address
+	peer.Source = address
 }
 
 // parseRouter reads the address of a router. It may be on the node itself, at a
@@ -184,16 +205,17 @@ func parseRouter(text string) (netip.Addr, error) {
 	}
 }
 
-func (p *problems) families(session *Session, families []millracev1alpha1.AddressFamily) {
+func (p *problems) families(peer *Peer, families []millracev1alpha1.AddressFamily) {
 	if len(families) == 0 {
-		session.IPv4, session.IPv6 = session.Address.Is4(), session.Address.Is6()
+		peer.IPv4 = peer.Address.Is4() || peer.Gateway == millracev1alpha1.FamilyIPv4
+		peer.IPv6 = peer.Address.Is6() || peer.Gateway == millracev1alpha1.FamilyIPv6
 	}
 	for i, family := range families {
 		switch family {
 		case millracev1alpha1.FamilyIPv4:
-			session.IPv4 = true
+			peer.IPv4 = true
 		case millracev1alpha1.FamilyIPv6:
-			session.IPv6 = true
+			peer.IPv6 = true
 		default:
 			p.invalid(fmt.Sprintf("spec.families[%d]", i), "%q is neither IPv4 nor IPv6", family)
 		}
@@ -261,13 +283,17 @@ func Peers(objects []millracev1alpha1.LBPeer) []Problem {
 		}
 		// Different selectors are taken for different nodes; their agents know.
 		same := slices.IndexFunc(used, func(other known) bool {
-			return other.peer.Socket() == peer.Socket() && (object.Spec.NodeSelector == nil || other.selector == nil ||
+			return other.peer.Socket() == peer.Socket() && other.peer.Gateway == peer.Gateway && (object.Spec.NodeSelector == nil || other.selector == nil ||
 				equality.Semantic.DeepEqual(object.Spec.NodeSelector, other.selector))
 		})
 		if same >= 0 {
 			p := problems{object: Object{Kind: "LBPeer", Name: object.Name}}
-			p.invalid("spec.peerAddress", "%s port %d has the older LBPeer %q for the same nodes: this one is not used",
-				peer.Address, peer.Port, used[same].peer.Name)
+			field, router := "spec.peerAddress", peer.Address.String()
+			if peer.Gateway != "" {
+				field, router = "spec.peerGateway", fmt.Sprintf("the %s gateway", peer.Gateway)
+			}
+			p.invalid(field, "%s port %d has the older LBPeer %q for the same nodes: this one is not used",
+				router, peer.Port, used[same].peer.Name)
 			found = append(found, p.found...)
 			continue
 		}

@@ -54,6 +54,21 @@ func TestPeers(t *testing.T) {
 		{"interface of a global address", one(func(s *spec) { s.PeerInterface = "eth0" }), []string{
 			"p Invalid spec.peerInterface: is for IPv6 link-local addresses",
 		}},
+		{"the gateway", one(func(s *spec) { s.PeerAddress, s.PeerGateway = "", "IPv6" }), nil},
+		{"the gateway of no family", one(func(s *spec) { s.PeerAddress, s.PeerGateway = "", "any" }), []string{
+			`p Invalid spec.peerGateway: "any" is neither IPv4 nor IPv6`,
+		}},
+		{"gateway and address", one(func(s *spec) { s.PeerGateway = "IPv4" }), []string{"p Invalid spec.peerGateway: and peerAddress exclude each other"}},
+		{"gateway and interface", one(func(s *spec) { s.PeerAddress, s.PeerGateway, s.PeerInterface = "", "IPv6", "eth0" }), []string{
+			"p Invalid spec.peerInterface: is for an IPv6 link-local peerAddress",
+		}},
+		{"source of another family than the gateway", one(func(s *spec) { s.PeerAddress, s.PeerGateway, s.SourceAddress = "", "IPv4", "2001:db8::2" }), []string{
+			"p Invalid spec.sourceAddress: 2001:db8::2 is not of the family of peerGateway, IPv4",
+		}},
+		{"the gateway twice", peers{
+			peerAged("p", 1, func(s *spec) { s.PeerAddress, s.PeerGateway = "", "IPv4" }),
+			peerAged("q", 0, func(s *spec) { s.PeerAddress, s.PeerGateway = "", "IPv4" }),
+		}, []string{`p Invalid spec.peerGateway: the IPv4 gateway port 179 has the older LBPeer`}},
 		{"both kinds of AS number", one(func(s *spec) { s.DynamicASN = "External" }), []string{
 			"p Invalid spec.dynamicASN: and peerASN exclude each other",
 		}},

@@ -37,19 +37,29 @@ const (
 // LBPeerSpec says how sessions with a peer are held.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.keepaliveTime) || !has(self.holdTime) || duration(self.keepaliveTime) + duration(self.keepaliveTime) + duration(self.keepaliveTime) <= duration(self.holdTime)",message="holdTime must be at least three times keepaliveTime"
+// +kubebuilder:validation:XValidation:rule="has(self.peerAddress) != has(self.peerGateway)",message="give either peerAddress or peerGateway"
+// +kubebuilder:validation:XValidation:rule="!has(self.peerGateway) || !has(self.peerInterface)",message="peerInterface is for an IPv6 link-local peerAddress"
 // +kubebuilder:validation:XValidation:rule="has(self.peerASN) != has(self.dynamicASN)",message="give either peerASN or dynamicASN"
 // +kubebuilder:validation:XValidation:rule="!has(self.ttlSecurityHops) || !has(self.ebgpMultiHop)",message="ttlSecurityHops and ebgpMultiHop exclude each other"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !has(self.sourceInterface)",message="give either sourceAddress or sourceInterface"
-// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress) || ip(self.sourceAddress).family() == ip(self.peerAddress).family()",message="sourceAddress must be of the family of peerAddress"
-// +kubebuilder:validation:XValidation:rule="!isIP(self.peerAddress) || has(self.peerInterface) == (ip(self.peerAddress).family() == 6 && ip(self.peerAddress).isLinkLocalUnicast())",message="an IPv6 link-local peerAddress needs peerInterface, and no other address has one"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !has(self.peerAddress) || !isIP(self.peerAddress) || ip(self.sourceAddress).family() == ip(self.peerAddress).family()",message="sourceAddress must be of the family of peerAddress"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !has(self.peerGateway) || ip(self.sourceAddress).family() == (self.peerGateway == 'IPv4' ? 4 : 6)",message="sourceAddress must be of the family of peerGateway"
+// +kubebuilder:validation:XValidation:rule="!has(self.peerAddress) || !isIP(self.peerAddress) || has(self.peerInterface) == (ip(self.peerAddress).family() == 6 && ip(self.peerAddress).isLinkLocalUnicast())",message="an IPv6 link-local peerAddress needs peerInterface, and no other address has one"
 // +kubebuilder:validation:XValidation:rule="!has(self.passive) || !self.passive || !has(self.peerPort) || self.peerPort == 179",message="peerPort is where nodes connect to; of a passive peer they do not"
 type LBPeerSpec struct {
 	// PeerAddress is the address of the router.
 	//
+	// +optional
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="must be an IP address"
 	// +kubebuilder:validation:XValidation:rule="!isIP(self) || ip(self).isGlobalUnicast() || ip(self).isLoopback() || ip(self).isLinkLocalUnicast()",message="must be the address of a router: neither multicast nor unspecified"
-	PeerAddress string `json:"peerAddress"`
+	PeerAddress string `json:"peerAddress,omitempty"`
+
+	// PeerGateway takes each node's gateway of this family for the router, as its default
+	// route has it, in place of peerAddress.
+	//
+	// +optional
+	PeerGateway AddressFamily `json:"peerGateway,omitempty"`
 
 	// PeerInterface is the node's interface that leads to a router with an IPv6 link-local
 	// peerAddress.
@@ -100,8 +110,8 @@ type LBPeerSpec struct {
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 
 	// Families that are announced in the session. Default: the family of
-	// peerAddress. A family other than that of peerAddress is announced with
-	// the node's own address of that family as the next hop.
+	// peerAddress or peerGateway. Another family is announced with the node's
+	// own address of that family as the next hop.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=2

@@ -28,7 +28,7 @@ func (b *builder) buildPeers() {
 	b.model.BFD = map[string]desired.BFD{}
 	for _, object := range oldestFirst(b.snapshot.Peers) {
 		peer, problems := desired.ParsePeer(object)
-		if !b.isForThisNode(peer.Nodes) || b.reported(problems) {
+		if !b.isForThisNode(peer.Nodes) || b.reported(problems) || !b.foundGateway(&peer) {
 			continue
 		}
 		if older, found := taken[peer.Socket()]; found {
@@ -43,6 +43,25 @@ func (b *builder) buildPeers() {
 		}
 	}
 	slices.SortFunc(b.model.Peers, func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// foundGateway gives a peer that is the node's gateway its address, and reports whether it has one.
+func (b *builder) foundGateway(peer *desired.Peer) bool {
+	if peer.Gateway == "" {
+		return true
+	}
+	reference := ObjectReference{Kind: "LBPeer", Name: peer.Name}
+	switch gateways := b.snapshot.Gateways[peer.Gateway]; len(gateways) {
+	case 1:
+		peer.Address = gateways[0]
+		return true
+	case 0:
+		b.problem(reference, ReasonNoGateway, "spec.peerGateway: this node has no %s default route with a gateway", peer.Gateway)
+	default:
+		b.problem(reference, ReasonNoGateway, "spec.peerGateway: the %s default route of this node has the gateways %v: "+
+			"write an LBPeer with peerAddress for each", peer.Gateway, gateways)
+	}
+	return false
 }
 
 // buildAdvertisements fills the advertisements that select this node.

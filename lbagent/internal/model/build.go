@@ -31,6 +31,8 @@ const (
 	// ReasonNotAggregated: VIPs are announced one by one, as the aggregate that an
 	// advertisement asks for has addresses of others.
 	ReasonNotAggregated = "NotAggregated"
+	// ReasonNoGateway: an LBPeer is the node's gateway, and the node has none, or several.
+	ReasonNoGateway = "NoGateway"
 	// ReasonNoAddress: an LBNode has no address to reach the node by.
 	ReasonNoAddress = "NoAddress"
 )

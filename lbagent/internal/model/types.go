@@ -18,6 +18,9 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
+// Gateways are the next hops of default routes, by family.
+type Gateways map[millracev1alpha1.AddressFamily][]netip.Addr
+
 // Snapshot is everything that the agent watches, at one moment. Objects are
 // shared with the informers' caches and must not be changed.
 type Snapshot struct {
@@ -41,6 +44,8 @@ type Snapshot struct {
 	// OnLink are the networks of the node's interfaces, single addresses included; they are no
 	// object's word.
 	OnLink []netip.Prefix
+	// Gateways are those of the node's default routes.
+	Gateways Gateways
 	// Down are the nodes that do not answer this node's probes; they are no object's word.
 	Down map[forwarding.NodeID]bool
 }

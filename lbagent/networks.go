@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"errors"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// networks are those around the node, as they were read last.
+type networks struct {
+	// read returns the networks of the node's interfaces, gateways those of its default routes by
+	// address family, AF_INET or AF_INET6.
+	read     func() ([]netip.Prefix, error)
+	gateways func() (map[int][]netip.Addr, error)
+
+	onLink []netip.Prefix
+	last   model.Gateways
+}
+
+// add adds the networks of the node's interfaces to what the objects say, as nobody drops what is
+// for hosts there, and the gateways. A family that has no gateway any more keeps the last one: its
+// session ends when the router is gone, not when a route is replaced.
+func (n *networks) add(objects *model.Snapshot) error {
+	if n == nil {
+		return nil
+	}
+	onLink, onLinkErr := n.read()
+	if onLinkErr == nil {
+		n.onLink = onLink
+	}
+	gateways, gatewaysErr := n.gateways()
+	next := model.Gateways{}
+	for family, name := range map[int]millracev1alpha1.AddressFamily{
+		unix.AF_INET: millracev1alpha1.FamilyIPv4, unix.AF_INET6: millracev1alpha1.FamilyIPv6,
+	} {
+		if next[name] = gateways[family]; len(next[name]) == 0 {
+			next[name] = n.last[name]
+		}
+	}
+	n.last = next
+	objects.OnLink, objects.Gateways = n.onLink, next
+	return errors.Join(onLinkErr, gatewaysErr)
+}

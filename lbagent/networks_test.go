@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// A family keeps its last gateway where it has none, and where routes cannot be read.
+func TestNetworks(t *testing.T) {
+	first, second := netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.2")
+	var found []netip.Addr
+	var fails error
+	n := &networks{
+		read:     func() ([]netip.Prefix, error) { return nil, nil },
+		gateways: func() (map[int][]netip.Addr, error) { return map[int][]netip.Addr{unix.AF_INET: found}, fails },
+	}
+	for _, step := range []struct {
+		name        string
+		found, want []netip.Addr
+		fails       error
+	}{
+		{"none yet", nil, nil, nil},
+		{"one", []netip.Addr{first}, []netip.Addr{first}, nil},
+		{"lost", nil, []netip.Addr{first}, nil},
+		{"another", []netip.Addr{second}, []netip.Addr{second}, nil},
+		{"not read", nil, []netip.Addr{second}, errors.New("no netlink")},
+	} {
+		found, fails = step.found, step.fails
+		var objects model.Snapshot
+		err := n.add(&objects)
+		if got := objects.Gateways[millracev1alpha1.FamilyIPv4]; !slices.Equal(got, step.want) || !errors.Is(err, step.fails) {
+			t.Errorf("%s: %v, %v, want %v, %v", step.name, got, err, step.want, step.fails)
+		}
+	}
+	if err := (*networks)(nil).add(&model.Snapshot{}); err != nil {
+		t.Errorf("without networks: %v", err)
+	}
+}

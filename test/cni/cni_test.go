@@ -140,6 +140,36 @@ func TestClientsInside(t *testing.T) {
 	}
 }
 
+// Nothing translates the VIPs for a process of a node, as where a CNI's programs at sockets do not
+// see it: its packets leave the node, and a router brings them back to some node.
+func TestUntranslatedClient(t *testing.T) {
+	const table = "untranslated"
+	t.Cleanup(func() {
+		_, err := cluster.Exec(context.Background(), "node1", "nft", "delete", "table", "inet", table)
+		must(t, err)
+	})
+	for _, vip := range vips(t, "echo") {
+		family := "ip"
+		if vip.Is6() {
+			family = "ip6"
+		}
+		// What conntrack does not see has no NAT.
+		_, err := cluster.Exec(t.Context(), "node1", "nft", fmt.Sprintf("add table inet %s; "+
+			"add chain inet %[1]s output { type filter hook output priority raw; }; "+
+			"add rule inet %[1]s output %s daddr %s notrack", table, family, vip))
+		must(t, err)
+		echo := filepath.Join(cluster.Root(), "bin", "echo")
+		for _, args := range [][]string{
+			{"load", "--url", "http://" + netip.AddrPortFrom(vip, 80).String() + "/", "--requests", "60", "--keepalive=false"},
+			{"udp", "--to", netip.AddrPortFrom(vip, 80).String(), "--count", "60"},
+		} {
+			if out, err := cluster.Run(t.Context(), append([]string{"exec", "node1", "--", echo}, args...)...); err != nil {
+				t.Errorf("%s by %s: %v: %s", vip, args[0], err, out)
+			}
+		}
+	}
+}
+
 // restrict writes the source ranges of a Service as JSON.
 func restrict(t *testing.T, ranges string) {
 	t.Helper()

@@ -24,9 +24,12 @@ func TestOwnSource(t *testing.T) {
 			t.Cleanup(func() { put(t, w.Rows, syn.rowIndex(), tables[portChain].row()) })
 		}
 		asked := event(bpf.DatapathEventEVENT_SECOND_CHANCE)
+		toPrimary := event(bpf.DatapathEventEVENT_SECOND_CHANCE_RETURNED)
+		// No other zone is asked.
+		last := func(t tunnel) tunnel { return t.with(func(t *tunnel) { t.zones = 8 }) }
 		onwards := func(name string, p packet) fixture {
 			return fixture{
-				name: name, in: p.frame(), verdict: xdpTX, out: toNode2(p.tunnelled(v4.node2, 2)),
+				name: name, in: p.frame(), verdict: xdpTX, out: toNode2(last(p.tunnelled(v4.node2, 2))),
 				counts: join(f.received(p), asked),
 			}
 		}
@@ -40,7 +43,19 @@ func TestOwnSource(t *testing.T) {
 			onwards("SYN", syn), onwards("ACK", ack), onwards("UDP", udp), byRank,
 			{
 				name: "from another ingress node", in: syn.arrived(v4, selfID, 2, 3).frame(), verdict: xdpTX,
-				out: toNode2(syn.arrived(v4, 2).onwards(v4.node2)), counts: asked,
+				out: toNode2(last(syn.arrived(v4, 2).onwards(v4.node2))), counts: asked,
+			},
+			{
+				name: "the primary asks this node for a datagram", in: withFlags(udp.arrived(v4, 2), flagWalk).frame(), verdict: xdpTX,
+				out: toNode2(withFlags(udp.arrived(v4, 2).onwards(v4.node2), flagWalk)), counts: toPrimary,
+			},
+			{
+				name: "the primary asks this node for an ACK, another comes next", in: ack.arrived(v4, 3, 2).frame(), verdict: xdpTX,
+				out: toNode2(ack.arrived(v4, 3).onwards(v4.node2)), counts: asked,
+			},
+			{
+				name: "an exception leads here: its node is told", in: withFlags(syn.arrived(v4, 2), flagException).frame(), verdict: xdpTX,
+				out: toNode2(withFlags(syn.arrived(v4, 0).onwards(v4.node2), flagNotice)),
 			},
 			{
 				name: "the chain is this node", in: syn.arrived(v4, selfID, selfID).frame(), verdict: xdpDrop,

@@ -20,15 +20,22 @@ static __always_inline int is_from_self(const struct self *self, const struct fl
 }
 
 /* The next node of the chain becomes the chooser, for all packets of the flow alike. None is asked
- * after it: such packets can be spoofed, and one must not become many.
+ * after it, in no zone: such packets can be spoofed, and one must not become many. Where the
+ * chooser is another node already, this one was only asked: the packet goes on as at a node that
+ * does not know it.
  */
-static __always_inline int send_elsewhere(struct packet *packet, const struct self *self)
+static __always_inline int send_elsewhere(struct packet *packet, const struct self *self,
+					  const struct frontend *frontend)
 {
-	__u32 next = chain_next(packet, self->id);
+	int next;
 
-	if (!next)
-		return drop(DROP_OWN_SOURCE);
-	packet->path = path_with(packet->path, PATH_CHOOSER, next) &
-		       ~(PATH_CHAIN | PATH_RANKED | PATH_FINAL);
-	return send_to(next);
+	if (other_chooser(packet, self->id)) {
+		next = chain_walk(packet, self, frontend);
+	} else {
+		next = chain_next(packet, self->id);
+		packet->path = path_with(packet->path, PATH_CHOOSER, next) &
+			       ~(PATH_CHAIN | PATH_RANKED | PATH_FINAL);
+		packet->zone_steps = ZONES;
+	}
+	return next > 0 ? send_to(next) : drop(DROP_OWN_SOURCE);
 }

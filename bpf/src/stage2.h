@@ -268,7 +268,7 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 			endpoint = NULL;
 		}
 	} else if (is_from_self(self, &packet->flow)) {
-		return send_elsewhere(packet, self);
+		return send_elsewhere(packet, self, frontend);
 	} else if (is_midstream(packet)) {
 		recalled = recall_endpoint(&packet->flow);
 	}

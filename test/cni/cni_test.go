@@ -158,6 +158,9 @@ func TestUntranslatedClient(t *testing.T) {
 			"add chain inet %[1]s output { type filter hook output priority raw; }; "+
 			"add rule inet %[1]s output %s daddr %s notrack", table, family, vip))
 		must(t, err)
+		// A reply whose ports an earlier, translated flow had would get another source port.
+		_, err = cluster.Exec(t.Context(), "node1", "conntrack", "-F")
+		must(t, err)
 		echo := filepath.Join(cluster.Root(), "bin", "echo")
 		for _, args := range [][]string{
 			{"load", "--url", "http://" + netip.AddrPortFrom(vip, 80).String() + "/", "--requests", "60", "--keepalive=false"},

@@ -27,14 +27,15 @@ func (l Lab) ciliumServices(spec machine.Spec, host topology.Host, ready *machin
 	kubeconfig := l.Kubeconfig(string(Cilium))
 	// The agent writes headers among its sources, and compiles them by a program named clang. A
 	// node sees the machine's BPF file system below its own, and the agent ends where it finds two
-	// at one place: so it gets another one, with the folder for its maps.
+	// at one place: so it gets another one, with the folder for its maps. By any other name than
+	// cilium-agent it would keep its maps where its programs do not look for them.
 	prepare := machine.Service{
 		Name: "cilium-sources",
 		Once: true,
 		Command: []string{
 			"/bin/sh", "-ec", `mkdir -p "$2" "$3" "${4%/*}" "$5"; cp -r "$1/." "$2"; ln -sf "$(command -v clang-19)" "$3/clang"
-mountpoint -q "$5" || mount -t bpf bpf "$5"; mkdir -p "$5/tc/globals"`,
-			"sh", l.cniProgram("bpf"), sources, tools, written, bpffs,
+ln -sf "$6" "$3/cilium-agent"; mountpoint -q "$5" || mount -t bpf bpf "$5"; mkdir -p "$5/tc/globals"`,
+			"sh", l.cniProgram("bpf"), sources, tools, written, bpffs, l.cniProgram("daemon"),
 		},
 	}
 	agent := machine.Service{
@@ -43,7 +44,7 @@ mountpoint -q "$5" || mount -t bpf bpf "$5"; mkdir -p "$5/tc/globals"`,
 		Until: ready,
 		Command: slices.Concat([]string{
 			"env", "K8S_NODE_NAME=" + host.Name, "PATH=" + tools + ":" + spec.Path,
-			l.cniProgram("daemon"),
+			tools + "/cilium-agent",
 			"--k8s-kubeconfig-path=" + kubeconfig,
 			"--k8s-api-server-urls=" + l.Server(),
 			"--ipam=kubernetes",

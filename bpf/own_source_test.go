@@ -9,8 +9,8 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// What the node itself sent to a VIP comes back. Its own endpoints cannot serve that, so the next
-// node of the chain does, as its chooser.
+// What the node itself sent to a VIP comes back. Its own endpoints cannot serve that, so the
+// primary of another row does.
 func TestOwnSource(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -19,32 +19,37 @@ func TestOwnSource(t *testing.T) {
 			return p
 		}
 		syn, ack, udp := own(f.tcp(portChain, "S")), own(f.tcp(portChain, "A")), own(f.udp(portChain))
-		ranked := func(t *testing.T, w *world) {
-			put(t, w.Rows, syn.rowIndex(), table{primary: selfID, chain: [3]uint16{2, 3}}.row())
-			t.Cleanup(func() { put(t, w.Rows, syn.rowIndex(), tables[portChain].row()) })
-		}
 		asked := event(bpf.DatapathEventEVENT_SECOND_CHANCE)
 		toPrimary := event(bpf.DatapathEventEVENT_SECOND_CHANCE_RETURNED)
 		// No other zone is asked.
 		last := func(t tunnel) tunnel { return t.with(func(t *tunnel) { t.zones = 8 }) }
-		onwards := func(name string, p packet) fixture {
-			return fixture{
-				name: name, in: p.frame(), verdict: xdpTX, out: toNode2(last(p.tunnelled(v4.node2, 2))),
-				counts: join(f.received(p), asked),
+		// All rows are this node's but the one that is looked at as the step's.
+		otherRow := func(p packet, step uint32) func(*testing.T, *world) {
+			return func(t *testing.T, w *world) {
+				hash, _ := flowHash(p)
+				index := p.rowIndex() - hash>>20 + (hash+step*0x9e3779b9)>>20
+				put(t, w.Rows, index, table{primary: 2}.row())
+				t.Cleanup(func() { put(t, w.Rows, index, tables[portChain].row()) })
 			}
 		}
-		byRank := onwards("a chain by rank", syn)
-		byRank.given = ranked
+		onwards := func(name string, p packet, step uint32) fixture {
+			return fixture{
+				name: name, given: otherRow(p, step), in: p.frame(), verdict: xdpTX,
+				out: toNode2(last(p.tunnelled(v4.node2, 2))), counts: f.received(p),
+			}
+		}
+		fromNode2 := onwards("from another ingress node", syn, 3)
+		fromNode2.in, fromNode2.counts = syn.arrived(v4, selfID, 2, 3).frame(), nil
+		fromNode2.out = toNode2(last(syn.arrived(v4, 2).onwards(v4.node2)))
+		lost := dropped(bpf.DatapathDropReasonDROP_OWN_SOURCE)
+		tooFar := onwards("further rows are not looked at", syn, 33)
+		tooFar.verdict, tooFar.out, tooFar.counts = xdpDrop, nil, join(f.received(syn), lost)
 		nobody := own(f.tcp(portCluster, "S"))
 		local := own(f.tcp(portLocal, "S"))
 		away := own(f.tcp(portNode2, "S"))
-		lost := dropped(bpf.DatapathDropReasonDROP_OWN_SOURCE)
 		for _, fixture := range []fixture{
-			onwards("SYN", syn), onwards("ACK", ack), onwards("UDP", udp), byRank,
-			{
-				name: "from another ingress node", in: syn.arrived(v4, selfID, 2, 3).frame(), verdict: xdpTX,
-				out: toNode2(last(syn.arrived(v4, 2).onwards(v4.node2))), counts: asked,
-			},
+			onwards("SYN", syn, 1), onwards("ACK", ack, 1), onwards("UDP", udp, 7),
+			onwards("the last row that is looked at", syn, 32), tooFar, fromNode2,
 			{
 				name: "the primary asks this node for a datagram", in: withFlags(udp.arrived(v4, 2), flagWalk).frame(), verdict: xdpTX,
 				out: toNode2(withFlags(udp.arrived(v4, 2).onwards(v4.node2), flagWalk)), counts: toPrimary,
@@ -57,11 +62,7 @@ func TestOwnSource(t *testing.T) {
 				name: "an exception leads here: its node is told", in: withFlags(syn.arrived(v4, 2), flagException).frame(), verdict: xdpTX,
 				out: toNode2(withFlags(syn.arrived(v4, 0).onwards(v4.node2), flagNotice)),
 			},
-			{
-				name: "the chain is this node", in: syn.arrived(v4, selfID, selfID).frame(), verdict: xdpDrop,
-				counts: lost,
-			},
-			{name: "no chain", in: nobody.frame(), verdict: xdpDrop, counts: join(f.received(nobody), lost)},
+			{name: "this node alone has endpoints", in: nobody.frame(), verdict: xdpDrop, counts: join(f.received(nobody), lost)},
 			{name: "Local", in: local.frame(), verdict: xdpDrop, counts: join(f.received(local), lost)},
 			{
 				name: "the row's node is another one", in: away.frame(), verdict: xdpTX,

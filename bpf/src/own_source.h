@@ -19,10 +19,35 @@ static __always_inline int is_from_self(const struct self *self, const struct fl
 	return !address_is_zero(&self->ipv6) && address_equal(&self->ipv6, &flow->client);
 }
 
-/* The next node of the chain becomes the chooser, for all packets of the flow alike. None is asked
- * after it, in no zone: such packets can be spoofed, and one must not become many. Where the
- * chooser is another node already, this one was only asked: the packet goes on as at a node that
- * does not know it.
+/* How many rows are looked at for one whose primary is another node. The first half of them are
+ * those of the packet's own zone. The stride is 2^32 divided by the golden ratio: the rows lie far
+ * apart, so that the shares of the other nodes stay as they are in the table.
+ */
+#define OTHER_ROWS 32
+#define OTHER_ROW_STRIDE 0x9e3779b9
+
+/* Another node that has endpoints of the frontend, for all packets of the flow the same one. */
+static __always_inline __u32 other_primary(const struct packet *packet, const struct self *self,
+					   const struct frontend *frontend)
+{
+	__u32 table = zone_table(packet, self, frontend), hash = packet->node_hash, node;
+	struct row *row;
+
+	for (int i = 0; i < OTHER_ROWS; i++) {
+		hash += OTHER_ROW_STRIDE;
+		if (i == OTHER_ROWS / 2)
+			table = frontend->table;
+		row = table ? row_of(table, hash) : NULL;
+		node = row ? path_node(row->path, PATH_CHOOSER) : 0;
+		if (node != self->id && node_is_known(node))
+			return node;
+	}
+	return 0;
+}
+
+/* Another node becomes the chooser. None is asked after it, in no zone: such packets can be
+ * spoofed, and one must not become many. Where the chooser is another node already, this one was
+ * only asked: the packet goes on as at a node that does not know it.
  */
 static __always_inline int send_elsewhere(struct packet *packet, const struct self *self,
 					  const struct frontend *frontend)
@@ -32,7 +57,7 @@ static __always_inline int send_elsewhere(struct packet *packet, const struct se
 	if (other_chooser(packet, self->id)) {
 		next = chain_walk(packet, self, frontend);
 	} else {
-		next = chain_next(packet, self->id);
+		next = other_primary(packet, self, frontend);
 		packet->path = path_with(packet->path, PATH_CHOOSER, next) &
 			       ~(PATH_CHAIN | PATH_RANKED | PATH_FINAL);
 		packet->zone_steps = ZONES;

@@ -44,6 +44,7 @@ func onNodes(ctx context.Context, command ...string) error {
 func TestTraffic(t *testing.T) {
 	for _, service := range []string{"echo", "echo-local"} {
 		for _, vip := range vips(t, service) {
+			allServe(t, vip)
 			load, err := cluster.Requests(t.Context(), vip, requests)
 			must(t, err)
 			if err := load.Check(pods, client(vip)); err != nil {
@@ -56,6 +57,18 @@ func TestTraffic(t *testing.T) {
 			}
 		}
 	}
+}
+
+// allServe waits until the agents have heard of each pod.
+func allServe(t *testing.T, vip netip.Addr) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		load, err := cluster.Datagrams(ctx, vip, 20*pods)
+		if err == nil && len(load.PerPod) != pods {
+			err = fmt.Errorf("%d of %d pods serve %s", len(load.PerPod), pods, vip)
+		}
+		return err
+	})
 }
 
 func TestTransfers(t *testing.T) {

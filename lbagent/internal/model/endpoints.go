@@ -97,11 +97,12 @@ func (b *endpoints) fill(frontend *Frontend) {
 		pools = append(pools, p)
 	}
 	weights, each, refused := b.weigh(pools, routed)
+	takeLate(b.snapshot.NodeName, pools)
 	frontend.Weights = weights
 	frontend.Living = len(weights) == 0 && slices.ContainsFunc(pools, func(p pool) bool { return p.lives(frontend) })
 	for _, e := range ownOf(b.snapshot.NodeName, pools, each) {
 		switch {
-		case e.usable:
+		case e.takes:
 			frontend.Endpoints = append(frontend.Endpoints, e.Endpoint)
 			frontend.Terminating = !e.ready && (frontend.Terminating || len(frontend.Endpoints) == 1)
 			if routed {

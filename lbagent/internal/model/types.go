@@ -167,9 +167,10 @@ type Frontend struct {
 	// the zone (Service.spec.trafficDistribution, hints of EndpointSlices); nil for
 	// a zone without nodes. All are nil where Weights hold for all nodes.
 	Zones [forwarding.Zones]map[forwarding.NodeID]uint32
-	// Endpoints are the usable endpoints on this node, sorted: the ready ones.
-	// Where no endpoint of the Service is ready, they are the serving and
-	// terminating ones (ServesOwn: none on this node; else none anywhere).
+	// Endpoints are those on this node that take new connections, sorted: the ready ones. Where
+	// none here is ready, they are the serving and terminating ones. Those count for Weights only
+	// where nothing else is ready (KEP-1669; ServesOwn: on this node; else anywhere). Else they
+	// take what nodes send that do not know yet.
 	Endpoints []forwarding.Endpoint
 	// Shares are what the Endpoints weigh, in their order; nil where all weigh the same. Refused
 	// is what the share weighs, against those, whose new connections are refused.
@@ -178,8 +179,8 @@ type Frontend struct {
 	// Backends are the Services that a VIPRoute leads the frontend to, in its order; none
 	// where it has its own Service's endpoints.
 	Backends []Backend
-	// Terminating is true where Endpoints are terminating ones, because no
-	// endpoint is ready: they take what still comes, but nothing should
+	// Terminating is true where Endpoints are terminating ones, because none
+	// of this node is ready: they take what still comes, but nothing should
 	// attract more (KEP-1669).
 	Terminating bool
 	// Living is true where no endpoint is usable but one, on any node, still

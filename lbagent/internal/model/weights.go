@@ -13,8 +13,9 @@ import (
 type pool struct {
 	backend
 	found []endpoint
-	// usable are those of found that take new connections.
-	usable []bool
+	// usable are those of found that take new connections: they count for the rows. takes are
+	// those that get what reaches their node: the usable ones, and what takeLate adds.
+	usable, takes []bool
 }
 
 // wholeWeight is what all backends of a frontend weigh together. It leaves room for sums below
@@ -88,6 +89,25 @@ func (p *pool) judge(servesOwn bool) {
 		}
 		p.usable[i] = p.weight > 0 && (e.ready || e.leaving && !hasReady)
 	}
+	p.takes = slices.Clone(p.usable)
+}
+
+// takeLate lets the endpoints on a node that serve and terminate take what still reaches it, where
+// none there is usable. They have no share of the rows any more, but other nodes learn that later.
+// New connections that those send meanwhile would be dropped.
+func takeLate(node string, pools []pool) {
+	for i := range pools {
+		for j, e := range pools[i].found {
+			if e.node == node && pools[i].usable[j] {
+				return
+			}
+		}
+	}
+	for i := range pools {
+		for j, e := range pools[i].found {
+			pools[i].takes[j] = e.node == node && e.leaving && pools[i].weight > 0
+		}
+	}
 }
 
 // lives reports whether an endpoint takes no new connection of the frontend, and still serves.
@@ -122,7 +142,7 @@ func backendsIn(node string, pools []pool) []Backend {
 // own is an endpoint on this node, of one or more pools.
 type own struct {
 	endpoint
-	usable bool
+	takes  bool
 	weight uint32
 }
 
@@ -134,21 +154,21 @@ func ownOf(node string, pools []pool, each []uint32) []own {
 			if e.node != node {
 				continue
 			}
-			o := own{endpoint: e, usable: pools[i].usable[j]}
-			if o.usable {
+			o := own{endpoint: e, takes: pools[i].takes[j]}
+			if o.takes {
 				o.weight = each[i]
 			}
 			all = append(all, o)
 		}
 	}
 	slices.SortFunc(all, func(a, b own) int {
-		return cmp.Or(a.Endpoint.Compare(b.Endpoint), compareTrueFirst(a.usable, b.usable), a.preference(b.endpoint))
+		return cmp.Or(a.Endpoint.Compare(b.Endpoint), compareTrueFirst(a.takes, b.takes), a.preference(b.endpoint))
 	})
 	var merged []own
 	for _, o := range all {
 		if last := len(merged) - 1; last >= 0 && merged[last].Endpoint == o.Endpoint {
 			merged[last].weight += o.weight
-			merged[last].ready = merged[last].ready || o.usable && o.ready
+			merged[last].ready = merged[last].ready || o.takes && o.ready
 			merged[last].serving = merged[last].serving || o.serving
 			continue
 		}

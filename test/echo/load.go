@@ -13,6 +13,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -168,13 +169,14 @@ func newClient(connections int, keepAlive bool) *http.Client {
 }
 
 func ask(ctx context.Context, client *http.Client, url string) (answer, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	var reached progress
+	request, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, reached.trace()), http.MethodGet, url, nil)
 	if err != nil {
 		return answer{}, err
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return answer{}, err
+		return answer{}, fmt.Errorf("%s: %w", reached.String(), err)
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)

@@ -152,4 +152,6 @@ const (
 	ReasonNoNextHop = "NoNextHop"
 	// ReasonDeparting: the node hands its routes over to others (LBNode.spec.departure).
 	ReasonDeparting = "Departing"
+	// ReasonReleasing: all Services that have the VIP give it up. Events of Services have it, too.
+	ReasonReleasing = "Releasing"
 )

@@ -95,7 +95,34 @@ type VIPClaim struct {
 	// +listMapKey=port
 	// +listMapKey=protocol
 	Ports []ClaimedPort `json:"ports,omitempty"`
+	// Release is set by the operator while the Service gives the VIP up: it is deleted, or has
+	// another address instead.
+	//
+	// +optional
+	Release *ClaimRelease `json:"release,omitempty"`
 }
+
+// ClaimRelease is how far a Service has given a VIP up. A VIP is as far as the last of its
+// Services.
+type ClaimRelease struct {
+	Phase ReleasePhase `json:"phase"`
+	// Since is when the phase began.
+	Since metav1.MicroTime `json:"since"`
+}
+
+// ReleasePhase is a step of giving a VIP up. After the last one the claim is removed.
+//
+// +kubebuilder:validation:Enum=Draining;Withdrawn
+type ReleasePhase string
+
+// Phases of a release, in their order.
+const (
+	// ReleaseDraining: nodes announce the VIP with the community GRACEFUL_SHUTDOWN (RFC 8326).
+	// Connections go on, and new ones are served.
+	ReleaseDraining ReleasePhase = "Draining"
+	// ReleaseWithdrawn: nodes announce the VIP no more, and forward what still comes.
+	ReleaseWithdrawn ReleasePhase = "Withdrawn"
+)
 
 // ClaimedPort is a port of a VIP.
 type ClaimedPort struct {
@@ -110,7 +137,7 @@ type ClaimedPort struct {
 
 // VIPPhase is where a VIP is in its life.
 //
-// +kubebuilder:validation:Enum=Reserved;Bound
+// +kubebuilder:validation:Enum=Reserved;Bound;Releasing
 type VIPPhase string
 
 // Phases of a VIP.
@@ -119,6 +146,8 @@ const (
 	VIPReserved VIPPhase = "Reserved"
 	// VIPBound: at least one Service has the address.
 	VIPBound VIPPhase = "Bound"
+	// VIPReleasing: all Services that have the address are giving it up.
+	VIPReleasing VIPPhase = "Releasing"
 )
 
 // VIPStatus is what the operator observed of a VIP.

@@ -27,6 +27,7 @@ const (
 	ReasonNoLocalEndpoint = millracev1alpha1.ReasonNoLocalEndpoint
 	ReasonNoNextHop       = millracev1alpha1.ReasonNoNextHop
 	ReasonDeparting       = millracev1alpha1.ReasonDeparting
+	ReasonReleasing       = millracev1alpha1.ReasonReleasing
 )
 
 // Node is what a decision depends on, besides the objects.
@@ -61,7 +62,8 @@ type Node struct {
 // A VIP that is not announced yet waits until all its frontends are programmed as planned.
 // Those that are not planned, as there is no room for them, are not waited for.
 //
-// A node that departs announces no VIP that another node can take; see Departure.
+// A node that departs announces no VIP that another node can take; see Departure. A VIP that its
+// Services give up is announced as one to be left, then not at all (VIPClaim.Release).
 //
 // No VIP is announced with a frontend that admits clients whom its Service does not.
 //
@@ -93,7 +95,12 @@ func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 		}
 		leaving := false
 		if decision.Reason == "" {
-			decision, leaving = depart(m, frontends[vip.Address], node)
+			decision, leaving = giveUp(vip)
+		}
+		if decision.Reason == "" {
+			var departs bool
+			decision, departs = depart(m, frontends[vip.Address], node)
+			leaving = leaving || departs
 		}
 		if decision.Reason == "" {
 			for _, target := range selected {

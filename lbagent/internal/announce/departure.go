@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -97,6 +98,21 @@ func depart(m *model.Model, frontends []*model.Frontend, node *Node) (decision D
 	}
 	return Decision{Reason: ReasonDeparting, Message: fmt.Sprintf(
 		"this node departs (%s), and others such as %s take its packets", m.Departing, next)}, false
+}
+
+// giveUp returns what becomes of a VIP that its Services give up: the reason why it is not
+// announced any more, or whether its routes are to be left. That all nodes leave them at once
+// takes nothing away: a path to be left is used while there is no other one, such as that of
+// another cluster.
+func giveUp(vip *model.VIP) (decision Decision, leaving bool) {
+	switch vip.Release {
+	case "":
+		return Decision{}, false
+	case millracev1alpha1.ReleaseWithdrawn:
+		return Decision{Reason: ReasonReleasing, Message: "no Service keeps the address: it will be free"}, false
+	default:
+		return Decision{}, true
+	}
 }
 
 // left marks a route as one that routers are to leave. Within an autonomous system the lowest

@@ -94,6 +94,37 @@ func TestDecideDeparture(t *testing.T) {
 	}
 }
 
+// A VIP that is given up is left by all nodes, also by those that do not depart.
+func TestDecideRelease(t *testing.T) {
+	for _, test := range []struct {
+		release            millracev1alpha1.ReleasePhase
+		phase              Phase
+		announced, leaving bool
+		reason             string
+	}{
+		{"", Present, true, false, ""},
+		{millracev1alpha1.ReleaseDraining, Present, true, true, ""},
+		{millracev1alpha1.ReleaseDraining, Left, false, false, ReasonDeparting},
+		{millracev1alpha1.ReleaseWithdrawn, Present, false, false, ReasonReleasing},
+		// A phase of a later version.
+		{"Later", Present, true, true, ""},
+	} {
+		m := base()
+		m.VIPs[0].Release = test.release
+		state := planned(m)
+		node := nodeWith(state, state)
+		node.Phase = test.phase
+		routes, decisions := Decide(m, node)
+		if len(routes["r1"]) == 1 != test.announced || decisions[0].Reason != test.reason {
+			t.Errorf("%q: routes %v, %+v", test.release, routes, decisions[0])
+			continue
+		}
+		if test.announced && slices.Contains(routes["r1"][0].Communities, gracefulShutdown) != test.leaving {
+			t.Errorf("%q: the route is %+v", test.release, routes["r1"][0])
+		}
+	}
+}
+
 // Whatever departs, a VIP that one node would announce without departures, one announces with
 // them.
 func TestDepartureLeavesNoVIPWithoutPath(t *testing.T) {

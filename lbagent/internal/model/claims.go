@@ -19,6 +19,24 @@ type claimant struct {
 	service *corev1.Service
 	// ports are those that its claim lists.
 	ports []millracev1alpha1.ClaimedPort
+	// release is nil where it keeps the VIP.
+	release *millracev1alpha1.ClaimRelease
+}
+
+// releaseOf returns how far a VIP is given up: as far as the last of its claimants; empty where
+// one keeps it.
+func releaseOf(claimants []claimant) (phase millracev1alpha1.ReleasePhase) {
+	for _, claimant := range claimants {
+		switch {
+		case claimant.release == nil:
+			return ""
+		case claimant.release.Phase == millracev1alpha1.ReleaseWithdrawn && phase == "":
+			phase = millracev1alpha1.ReleaseWithdrawn
+		case claimant.release.Phase != millracev1alpha1.ReleaseWithdrawn:
+			phase = millracev1alpha1.ReleaseDraining
+		}
+	}
+	return phase
 }
 
 // claimants returns the Services that a VIP serves, in the order in which they
@@ -39,9 +57,9 @@ func (b *builder) claimants(vip *millracev1alpha1.VIP, services map[ServiceName]
 			b.problem(reference, ReasonServiceMismatch, "spec.claims[%d]: Service %s %s", i, name, flaw)
 		case slices.ContainsFunc(given, known) || slices.ContainsFunc(manual, known):
 		case claim.UID != "":
-			given = append(given, claimant{name, service, claim.Ports})
+			given = append(given, claimant{name, service, claim.Ports, claim.Release})
 		default:
-			manual = append(manual, claimant{name, service, claim.Ports})
+			manual = append(manual, claimant{name, service, claim.Ports, claim.Release})
 		}
 	}
 	return append(given, manual...)

@@ -4,6 +4,7 @@ package model
 
 import (
 	"slices"
+	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -46,4 +47,34 @@ func latest(services []*corev1.Service) map[ServiceName]*corev1.Service {
 		byName[ServiceName{service.Namespace, service.Name}] = service
 	}
 	return byName
+}
+
+// A VIP is given up as far as the last of its Services has given it up.
+func TestReleaseOf(t *testing.T) {
+	const draining, withdrawn = millracev1alpha1.ReleaseDraining, millracev1alpha1.ReleaseWithdrawn
+	for _, test := range []struct {
+		claims []millracev1alpha1.ReleasePhase
+		want   millracev1alpha1.ReleasePhase
+	}{
+		{nil, ""},
+		{[]millracev1alpha1.ReleasePhase{""}, ""},
+		{[]millracev1alpha1.ReleasePhase{draining}, draining},
+		{[]millracev1alpha1.ReleasePhase{withdrawn}, withdrawn},
+		{[]millracev1alpha1.ReleasePhase{withdrawn, draining}, draining},
+		{[]millracev1alpha1.ReleasePhase{draining, withdrawn}, draining},
+		{[]millracev1alpha1.ReleasePhase{withdrawn, ""}, ""},
+		{[]millracev1alpha1.ReleasePhase{"Later"}, draining},
+	} {
+		var claimants []claimant
+		for _, phase := range test.claims {
+			c := claimant{}
+			if phase != "" {
+				c.release = &millracev1alpha1.ClaimRelease{Phase: phase}
+			}
+			claimants = append(claimants, c)
+		}
+		if got := releaseOf(claimants); got != test.want {
+			t.Errorf("%v: %q, want %q", test.claims, got, test.want)
+		}
+	}
 }

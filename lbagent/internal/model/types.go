@@ -110,6 +110,8 @@ type VIP struct {
 	Pool    string
 	// Services that have the address, with their labels for advertisements.
 	Services []VIPService
+	// Release is how far its Services have given it up; empty where one keeps it.
+	Release millracev1alpha1.ReleasePhase
 }
 
 // Target is a peer with the advertisement that says how a VIP is announced to it.

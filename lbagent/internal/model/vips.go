@@ -28,7 +28,7 @@ func (b *builder) buildVIPs() {
 			continue
 		}
 		claimants := b.claimants(object, services)
-		vip := VIP{Address: address, Pool: object.Spec.Pool}
+		vip := VIP{Address: address, Pool: object.Spec.Pool, Release: releaseOf(claimants)}
 		for _, claimant := range claimants {
 			vip.Services = append(vip.Services, VIPService{Name: claimant.name, Labels: claimant.service.Labels})
 		}

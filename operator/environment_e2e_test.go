@@ -140,6 +140,8 @@ func (e *environment) run(t *testing.T, arguments ...string) *instance {
 	arguments = append([]string{
 		"--kubeconfig=" + e.kubeconfig, "--metrics-bind-address=0", "--health-probe-bind-address=0",
 		"--leader-election-namespace=" + systemNamespace,
+		// Scenarios that are about the delay have one.
+		"--release-delay=0",
 	}, arguments...)
 	i := &instance{command: exec.Command(e.program, arguments...), exited: make(chan error, 1), log: log.Name()}
 	i.command.Stdout, i.command.Stderr = log, log

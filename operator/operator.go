@@ -53,6 +53,9 @@ type Config struct {
 	LeaderElectionNamespace string
 	// DefaultLoadBalancer serves Services without a loadBalancerClass too.
 	DefaultLoadBalancer bool
+	// ReleaseDelay is how long an address that a Service gives up is still announced as one to be
+	// left (RFC 8326). Zero: not at all.
+	ReleaseDelay time.Duration
 	// MetricsAddress and ProbeAddress are "host:port" to listen on; "0"
 	// listens nowhere.
 	MetricsAddress string
@@ -83,6 +86,7 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	}
 	if err := controller.Setup(ctx, mgr, controller.Options{
 		DefaultLoadBalancer: configuration.DefaultLoadBalancer,
+		ReleaseDelay:        configuration.ReleaseDelay,
 		Namespace:           ownNamespace(configuration.LeaderElectionNamespace),
 		TunnelKey: rotation.Settings{
 			Lifetime: configuration.TunnelKeyLifetime, NodeTimeout: configuration.TunnelKeyNodeTimeout,

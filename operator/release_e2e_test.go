@@ -210,3 +210,56 @@ func freedLast(t *testing.T, e *environment) {
 	give("seventh", "203.0.113.2")
 	running.stop(t)
 }
+
+// releasing waits until a VIP is in a phase of being given up.
+func (e *environment) releasing(t *testing.T, address string, phase millracev1alpha1.ReleasePhase) {
+	t.Helper()
+	vip := vipOf(address)
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, vip); err != nil {
+			return err
+		}
+		claims := vip.Spec.Claims
+		if len(claims) != 1 || claims[0].Release == nil || claims[0].Release.Phase != phase || vip.Status.Phase != millracev1alpha1.VIPReleasing {
+			return fmt.Errorf("VIP %s is %s with %+v, want it to be %s", address, vip.Status.Phase, claims, phase)
+		}
+		return nil
+	})
+}
+
+func orderlyDeletion(t *testing.T, e *environment) {
+	first := e.run(t, "--release-delay=1s")
+	e.pool(t, "main", nil, "203.0.113.0/32")
+	service := e.service(t, "web")
+	e.addresses(t, service, "203.0.113.0")
+	e.bound(t, "203.0.113.0", service)
+	must(t, e.client.Delete(t.Context(), service))
+	e.releasing(t, "203.0.113.0", millracev1alpha1.ReleaseDraining)
+	heir := e.service(t, "heir")
+	e.condition(t, heir, metav1.ConditionFalse, millracev1alpha1.ReasonExhausted, "")
+	must(t, e.get(t.Context(), service))
+
+	// Another operator goes on with it, and the one who waits gets the address at last.
+	first.kill(t)
+	e.run(t, "--release-delay=1s")
+	e.releasing(t, "203.0.113.0", millracev1alpha1.ReleaseWithdrawn)
+	e.gone(t, service)
+	e.addresses(t, heir, "203.0.113.0")
+	e.bound(t, "203.0.113.0", heir)
+}
+
+func orderlyMove(t *testing.T, e *environment) {
+	e.run(t, "--release-delay=1s")
+	e.pool(t, "main", nil, "203.0.113.0/31")
+	service := e.service(t, "web")
+	e.addresses(t, service, "203.0.113.0")
+	update(t, e, service, annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.1"))
+	e.addresses(t, service, "203.0.113.1")
+	e.releasing(t, "203.0.113.0", millracev1alpha1.ReleaseDraining)
+	e.releasing(t, "203.0.113.0", millracev1alpha1.ReleaseWithdrawn)
+	e.gone(t, vipOf("203.0.113.0"))
+	e.bound(t, "203.0.113.1", service)
+	eventually(t, func(ctx context.Context) error {
+		return e.event(ctx, service, millracev1alpha1.ReasonReleased, "released 203.0.113.0")
+	})
+}

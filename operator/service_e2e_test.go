@@ -31,6 +31,8 @@ func TestOperator(t *testing.T) {
 		{"restart", restart},
 		{"deletion", deletion},
 		{"deleted while nobody watched", deletedUnseen},
+		{"deletion in order", orderlyDeletion},
+		{"a move in order", orderlyMove},
 		{"type change", typeChange},
 		{"finalizer of an earlier version", formerFinalizer},
 		{"finalizers of other load balancers", foreignFinalizers},

@@ -49,6 +49,8 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	flags.StringVar(&configuration.LeaderElectionNamespace, "leader-election-namespace", "",
 		"namespace of the Lease of the leader (default: that of the pod)")
 	flags.BoolVar(&configuration.DefaultLoadBalancer, "default-class", false, "serve Services without a loadBalancerClass too")
+	flags.DurationVar(&configuration.ReleaseDelay, "release-delay", 10*time.Second,
+		"how long the address of a Service that is deleted or moved is still announced, with the community GRACEFUL_SHUTDOWN; 0: not at all")
 	flags.StringVar(&configuration.MetricsAddress, "metrics-bind-address", ":8080", "address to serve metrics on; 0: none")
 	flags.BoolVar(&configuration.MetricsSecure, "metrics-secure", true,
 		"serve metrics over TLS, and only to users who may get /metrics; false: plain HTTP for everybody")

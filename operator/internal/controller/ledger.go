@@ -130,6 +130,7 @@ func vipOf(address netip.Addr, object *millracev1alpha1.VIP) ipam.VIP {
 			Owner:      ipam.Owner{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
 			SharingKey: claim.SharingKey,
 			Ports:      portsOf(claim),
+			Releasing:  claim.Release != nil,
 		})
 	}
 	return ipam.VIP{
@@ -146,7 +147,8 @@ func portsOf(claim millracev1alpha1.VIPClaim) []ipam.Port {
 	return ports
 }
 
-// claimObject is a claim as it is written to a VIP.
+// claimObject is a claim as it is written to a VIP. It is never one that is given up: that is
+// written by advanceRelease alone.
 func claimObject(claim ipam.Claim) millracev1alpha1.VIPClaim {
 	object := millracev1alpha1.VIPClaim{
 		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, SharingKey: claim.SharingKey,

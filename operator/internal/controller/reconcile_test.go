@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -68,6 +69,7 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 	c.reconciler = &serviceReconciler{
 		client: counting, live: stored, recorder: c.told, ledger: l, waiting: newWaitingServices(),
 		zones: newZoneCensus(l), unfit: newUnfitCensus(), written: writtenVersions{}, pools: newPoolBook(),
+		now: time.Now,
 	}
 	return c
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,6 +40,9 @@ type serviceReconciler struct {
 	live      client.Reader
 	recorder  events.EventRecorder
 	isDefault bool
+	// releaseDelay is how long a VIP that is given up is still announced; now is the clock for it.
+	releaseDelay time.Duration
+	now          func() time.Time
 
 	ledger  *ledger
 	waiting *waitingServices
@@ -48,17 +52,20 @@ type serviceReconciler struct {
 	pools   *poolBook
 }
 
-func setupServices(mgr ctrl.Manager, isDefault bool) error {
+func setupServices(mgr ctrl.Manager, options Options) error {
 	r := &serviceReconciler{
 		client:    mgr.GetClient(),
 		live:      mgr.GetAPIReader(),
 		recorder:  newRecorder(mgr),
-		isDefault: isDefault,
+		isDefault: options.DefaultLoadBalancer,
+		now:       time.Now,
 		ledger:    newLedger(),
 		waiting:   newWaitingServices(),
 		unfit:     newUnfitCensus(),
 		written:   writtenVersions{},
 		pools:     newPoolBook(),
+
+		releaseDelay: options.ReleaseDelay,
 	}
 	r.zones = newZoneCensus(r.ledger)
 	vips := source.Kind(mgr.GetCache(), &millracev1alpha1.VIP{}, vipEvents{ledger: r.ledger, waiting: r.waiting})
@@ -80,28 +87,32 @@ func setupServices(mgr ctrl.Manager, isDefault bool) error {
 
 // Reconcile brings the addresses of one Service in line with what it wants.
 func (r *serviceReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	err := r.reconcile(ctx, request)
+	again, err := r.reconcile(ctx, request)
 	if errors.Is(err, errServiceChanged) {
-		err = nil
+		return ctrl.Result{}, nil
 	}
-	return ctrl.Result{}, err
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{RequeueAfter: again}, nil
 }
 
-func (r *serviceReconciler) reconcile(ctx context.Context, request ctrl.Request) error {
+// reconcile returns after how long there is more to do; 0 means there is not.
+func (r *serviceReconciler) reconcile(ctx context.Context, request ctrl.Request) (again time.Duration, err error) {
 	service := &corev1.Service{}
-	err := r.client.Get(ctx, request.NamespacedName, service)
+	err = r.client.Get(ctx, request.NamespacedName, service)
 	switch {
 	case apierrors.IsNotFound(err):
 		r.waiting.set(request.NamespacedName, false)
 		delete(r.written, request.NamespacedName)
-		return r.releaseStale(ctx, request.NamespacedName, "")
+		return 0, r.releaseStale(ctx, request.NamespacedName, "")
 	case err != nil:
-		return fmt.Errorf("reading Service %s: %w", request, err)
+		return 0, fmt.Errorf("reading Service %s: %w", request, err)
 	case r.written.outdated(service):
-		return nil
+		return 0, nil
 	}
 	if err := r.releaseStale(ctx, request.NamespacedName, service.UID); err != nil {
-		return err
+		return 0, err
 	}
 	if !desired.Serves(service, r.isDefault) {
 		r.waiting.set(request.NamespacedName, false)
@@ -110,42 +121,43 @@ func (r *serviceReconciler) reconcile(ctx context.Context, request ctrl.Request)
 	return r.assign(ctx, service)
 }
 
-// assign plans until the plan could be carried out.
-func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service) error {
+// assign plans until the plan could be carried out. It returns after how long addresses that are
+// given up go a step further; 0 means never.
+func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service) (again time.Duration, err error) {
 	// It waits from before the first look: a pool or VIP that changes while the
 	// plan is made and carried out enqueues it again.
 	key := client.ObjectKeyFromObject(service)
 	r.waiting.set(key, true)
 	pools, err := r.poolView(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	namespace, err := r.namespaceLabels(ctx, service.Namespace)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	request, misunderstood := convert.Request(service, namespace, pools.usable)
 	for range maxPlans {
 		plan, objects := r.ledger.plan(pools.planned, request)
 		if err := r.ensureFinalizer(ctx, service, plan); err != nil {
-			return err
+			return 0, err
 		}
 		carriedOut, err := r.carryOut(ctx, plan, objects, pools.usable)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if !carriedOut {
 			continue
 		}
 		if err := r.report(ctx, service, plan, misunderstood); err != nil {
-			return err
+			return 0, err
 		}
 		if !plan.Waiting {
 			r.waiting.set(key, false)
 		}
 		return r.releaseSurplus(ctx, service, plan.Release)
 	}
-	return fmt.Errorf("assigning addresses to Service %s: others took them %d times in a row", key, maxPlans)
+	return 0, fmt.Errorf("assigning addresses to Service %s: others took them %d times in a row", key, maxPlans)
 }
 
 func (r *serviceReconciler) poolView(ctx context.Context) (poolView, error) {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -83,35 +84,29 @@ func (r *serviceReconciler) confirmGone(ctx context.Context, key types.Namespace
 // giveUp takes back the addresses of a Service that is being deleted or is no
 // longer ours: first from its status, then the VIPs, then the finalizer. The
 // conditions go last: until then they tell whose the finalizer was.
-func (r *serviceReconciler) giveUp(ctx context.Context, cached *corev1.Service) error {
+func (r *serviceReconciler) giveUp(ctx context.Context, cached *corev1.Service) (again time.Duration, err error) {
 	if !r.hasTraces(cached) || !r.isOurs(cached) {
-		return nil
+		return 0, nil
 	}
 	service := &corev1.Service{}
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(cached), service); err != nil {
-		return client.IgnoreNotFound(err)
+		return 0, client.IgnoreNotFound(err)
 	}
 	if service.UID != cached.UID || desired.Serves(service, r.isDefault) || !r.isOurs(service) {
 		// The cache lags behind; the Service's own event follows.
-		return nil
+		return 0, nil
 	}
 	held := r.heldBy(service)
 	if err := r.clearIngress(ctx, service, held); err != nil {
-		return err
+		return 0, err
 	}
-	for _, vip := range held {
-		if err := r.release(ctx, vip, claimsWithUID(service.Namespace, service.Name, service.UID)); err != nil {
-			return err
-		}
-	}
-	if len(held) > 0 {
-		r.recorder.Eventf(service, nil, corev1.EventTypeNormal, millracev1alpha1.ReasonReleased, actionRelease,
-			"released %s", joinAddresses(held))
+	if again, err := r.letGo(ctx, service, held); again > 0 || err != nil {
+		return again, err
 	}
 	if err := r.removeFinalizers(ctx, service); err != nil {
-		return err
+		return 0, err
 	}
-	return r.clearConditions(ctx, service)
+	return 0, r.clearConditions(ctx, service)
 }
 
 // heldBy returns the VIPs with a claim of this very Service.
@@ -161,19 +156,16 @@ func (r *serviceReconciler) clearConditions(ctx context.Context, service *corev1
 
 // releaseSurplus gives up addresses that the Service has no use for any more,
 // once its status does not name them.
-func (r *serviceReconciler) releaseSurplus(ctx context.Context, service *corev1.Service, addresses []netip.Addr) error {
+func (r *serviceReconciler) releaseSurplus(
+	ctx context.Context, service *corev1.Service, addresses []netip.Addr,
+) (again time.Duration, err error) {
+	var vips []*millracev1alpha1.VIP
 	for _, address := range addresses {
-		vip := r.ledger.object(address)
-		if vip == nil {
-			continue
+		if vip := r.ledger.object(address); vip != nil {
+			vips = append(vips, vip)
 		}
-		if err := r.release(ctx, vip, claimsWithUID(service.Namespace, service.Name, service.UID)); err != nil {
-			return err
-		}
-		r.recorder.Eventf(service, vip, corev1.EventTypeNormal, millracev1alpha1.ReasonReleased, actionRelease,
-			"released %s", address)
 	}
-	return nil
+	return r.letGo(ctx, service, vips)
 }
 
 // release removes claims from a VIP. When they were the last, the VIP is deleted
@@ -222,7 +214,7 @@ func claimsAfter(vip *millracev1alpha1.VIP, match matchClaim) []millracev1alpha1
 	kept := slices.Clone(vip.Spec.Claims)
 	for i := range kept {
 		if match(kept[i]) {
-			kept[i].UID = ""
+			kept[i].UID, kept[i].Release = "", nil
 		}
 	}
 	return kept

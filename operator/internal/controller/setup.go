@@ -26,6 +26,9 @@ const (
 type Options struct {
 	// DefaultLoadBalancer makes Services without a loadBalancerClass ours too.
 	DefaultLoadBalancer bool
+	// ReleaseDelay is how long the address of a Service that is deleted, or has another one
+	// instead, is still announced as one to be left. Zero: not at all.
+	ReleaseDelay time.Duration
 	// Namespace is where the operator keeps what must outlive it.
 	Namespace string
 	// TunnelKey says when the key of the tunnel is replaced.
@@ -34,7 +37,7 @@ type Options struct {
 
 // Setup adds all controllers to a manager.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
-	if err := setupServices(mgr, options.DefaultLoadBalancer); err != nil {
+	if err := setupServices(mgr, options); err != nil {
 		return fmt.Errorf("setting up the controller of Services: %w", err)
 	}
 	if err := setupVIPs(ctx, mgr); err != nil {

@@ -69,6 +69,9 @@ func (r *vipReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 	vip.Status.Phase = millracev1alpha1.VIPReserved
 	if _, usable := addressOf(vip); usable && isBound(vip) {
 		vip.Status.Phase = millracev1alpha1.VIPBound
+		if isReleasing(vip) {
+			vip.Status.Phase = millracev1alpha1.VIPReleasing
+		}
 	}
 	vip.Status.Services = claimants(vip.Spec.Claims)
 	setReady(&vip.Status.Conditions, condition)
@@ -79,6 +82,13 @@ func (r *vipReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 // isBound reports whether a Service has a VIP: claims without a UID reserve it.
 func isBound(vip *millracev1alpha1.VIP) bool {
 	return slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1alpha1.VIPClaim) bool { return claim.UID != "" })
+}
+
+// isReleasing reports whether all Services that have a VIP give it up.
+func isReleasing(vip *millracev1alpha1.VIP) bool {
+	return !slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1alpha1.VIPClaim) bool {
+		return claim.UID != "" && claim.Release == nil
+	})
 }
 
 // claimants names Services, the first few of many.

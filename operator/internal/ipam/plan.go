@@ -150,7 +150,8 @@ type planner struct {
 
 // keepHeld picks the address to keep of each family: one that is asked for,
 // then one of the pool that is asked for, then one that the status tells, then
-// the lowest; one that is only reserved for the Service comes last.
+// the lowest. Those that it gives up already come after these, and what is only reserved for it
+// comes last.
 func (p *planner) keepHeld() {
 	p.held, p.granted = map[Family]netip.Addr{}, map[Family]grant{}
 	rank := func(address netip.Addr) int {
@@ -162,6 +163,8 @@ func (p *planner) keepHeld() {
 		case slices.Contains(p.request.Hints, address):
 			return 2
 		case p.reservedByName(address):
+			return 5
+		case p.releasing(address):
 			return 4
 		}
 		return 3
@@ -238,6 +241,13 @@ func (p *planner) complete() bool {
 		}
 	}
 	return true
+}
+
+// releasing reports whether the owner gives an address up that it has.
+func (p *planner) releasing(address netip.Addr) bool {
+	vip := p.table.vips[address]
+	i := vip.claimOf(p.request.Owner)
+	return i >= 0 && vip.Claims[i].Releasing
 }
 
 // reservedByName reports whether the owner's claim has no UID yet.

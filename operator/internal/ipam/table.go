@@ -52,10 +52,13 @@ type Claim struct {
 	// Ports are those that no other owner can have, sorted. A VIP that has one
 	// owner, without a sharing key, needs none.
 	Ports []Port
+	// Releasing is true where the owner gives the VIP up. It can still keep it.
+	Releasing bool
 }
 
 func (c Claim) equal(other Claim) bool {
-	return c.Owner == other.Owner && c.SharingKey == other.SharingKey && slices.Equal(c.Ports, other.Ports)
+	return c.Owner == other.Owner && c.SharingKey == other.SharingKey && slices.Equal(c.Ports, other.Ports) &&
+		c.Releasing == other.Releasing
 }
 
 // VIP is an address that exists as an object and so is not free. Without

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// withdrawnFor is how long a VIP is announced no more before it can be another Service's: agents
+// have to hear of it, and routers to obey.
+const withdrawnFor = 3 * time.Second
+
+// advanceRelease returns how far the release of a claim is, and after how long it goes further;
+// 0 means that the claim is to be removed. A phase takes no longer than it should where the
+// clock of an operator before was ahead.
+func advanceRelease(
+	release *millracev1alpha1.ClaimRelease, delay time.Duration, now time.Time,
+) (_ *millracev1alpha1.ClaimRelease, again time.Duration) {
+	begin := func(phase millracev1alpha1.ReleasePhase) *millracev1alpha1.ClaimRelease {
+		// As the API server keeps it.
+		return &millracev1alpha1.ClaimRelease{Phase: phase, Since: metav1.NewMicroTime(now.Truncate(time.Microsecond))}
+	}
+	switch {
+	case delay <= 0:
+		return nil, 0
+	case release == nil:
+		return begin(millracev1alpha1.ReleaseDraining), delay
+	case release.Phase == millracev1alpha1.ReleaseWithdrawn:
+		return release, max(0, min(withdrawnFor, release.Since.Add(withdrawnFor).Sub(now)))
+	}
+	if left := min(delay, release.Since.Add(delay).Sub(now)); left > 0 {
+		return release, left
+	}
+	return begin(millracev1alpha1.ReleaseWithdrawn), withdrawnFor
+}
+
+// delayFor returns how long the addresses of a Service that is given up are still announced. One
+// that is of another type or class by now has no ports that nodes could serve.
+func (r *serviceReconciler) delayFor(service *corev1.Service) time.Duration {
+	alive := *service
+	alive.DeletionTimestamp = nil
+	_, confirmed := service.Annotations[millracev1alpha1.AnnotationConfirmRemoval]
+	if confirmed || !desired.Serves(&alive, r.isDefault) {
+		return 0
+	}
+	return r.releaseDelay
+}
+
+// letGo takes the VIPs of a Service a step further in being given up, and returns after how long
+// there is more to do; 0 means that the Service has none of them any more.
+func (r *serviceReconciler) letGo(
+	ctx context.Context, service *corev1.Service, vips []*millracev1alpha1.VIP,
+) (again time.Duration, err error) {
+	mine := claimsWithUID(service.Namespace, service.Name, service.UID)
+	delay := r.delayFor(service)
+	var released []*millracev1alpha1.VIP
+	for _, vip := range vips {
+		i := slices.IndexFunc(vip.Spec.Claims, mine)
+		if i < 0 {
+			continue
+		}
+		before := vip.Spec.Claims[i].Release
+		release, wait := advanceRelease(before, delay, r.now())
+		if wait == 0 {
+			if err := r.release(ctx, vip, mine); err != nil {
+				return 0, err
+			}
+			released = append(released, vip)
+			continue
+		}
+		again = sooner(again, wait)
+		if release == before {
+			continue
+		}
+		next := vip.DeepCopy()
+		next.Spec.Claims[i].Release = release
+		written, err := r.updateClaims(ctx, next)
+		switch {
+		case err != nil:
+			return 0, err
+		case !written:
+			// It changed meanwhile. What it is now is looked at again at once.
+			again = sooner(again, firstPause)
+		case before == nil:
+			r.recorder.Eventf(service, vip, corev1.EventTypeNormal, millracev1alpha1.ReasonReleasing, actionRelease,
+				"%s is announced as to be left for %s, then withdrawn", vip.Spec.Address, delay)
+		}
+	}
+	if len(released) > 0 {
+		r.recorder.Eventf(service, nil, corev1.EventTypeNormal, millracev1alpha1.ReasonReleased, actionRelease,
+			"released %s", joinAddresses(released))
+	}
+	return again, nil
+}
+
+// sooner returns the shorter of two waits, of which 0 means none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}

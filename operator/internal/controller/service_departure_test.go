@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+func TestReleaseAdvances(t *testing.T) {
+	const draining, withdrawn = millracev1alpha1.ReleaseDraining, millracev1alpha1.ReleaseWithdrawn
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	since := func(phase millracev1alpha1.ReleasePhase, ago time.Duration) *millracev1alpha1.ClaimRelease {
+		return &millracev1alpha1.ClaimRelease{Phase: phase, Since: metav1.NewMicroTime(now.Add(-ago))}
+	}
+	for name, test := range map[string]struct {
+		before *millracev1alpha1.ClaimRelease
+		delay  time.Duration
+		want   *millracev1alpha1.ClaimRelease
+		again  time.Duration
+	}{
+		"begins":                  {nil, 10 * time.Second, since(draining, 0), 10 * time.Second},
+		"drains":                  {since(draining, 4*time.Second), 10 * time.Second, since(draining, 4*time.Second), 6 * time.Second},
+		"is drained":              {since(draining, 10*time.Second), 10 * time.Second, since(withdrawn, 0), withdrawnFor},
+		"is withdrawn":            {since(withdrawn, time.Second), 10 * time.Second, since(withdrawn, time.Second), 2 * time.Second},
+		"is over":                 {since(withdrawn, withdrawnFor), 10 * time.Second, since(withdrawn, withdrawnFor), 0},
+		"without a delay":         {nil, 0, nil, 0},
+		"the delay is taken away": {since(draining, time.Second), 0, nil, 0},
+		"a clock was ahead":       {since(draining, -time.Hour), 10 * time.Second, since(draining, -time.Hour), 10 * time.Second},
+		"a clock was far ahead":   {since(withdrawn, -time.Hour), 10 * time.Second, since(withdrawn, -time.Hour), withdrawnFor},
+	} {
+		got, again := advanceRelease(test.before, test.delay, now)
+		if again != test.again || (got == nil) != (test.want == nil) || got != nil && *got != *test.want {
+			t.Errorf("%s: %+v, again in %s; want %+v, %s", name, got, again, test.want, test.again)
+		}
+	}
+}
+
+// after lets time pass and looks at a Service. It returns when the operator comes back to it.
+func (c *cluster) after(wait time.Duration, name string) time.Duration {
+	c.t.Helper()
+	now := c.reconciler.now().Add(wait)
+	c.reconciler.now = func() time.Time { return now }
+	c.reconcile(name)
+	result, err := c.reconciler.Reconcile(c.t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: name}})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return result.RequeueAfter
+}
+
+// phases are how far the claims of the VIPs are released, as "address phase".
+func (c *cluster) phases() []string {
+	c.t.Helper()
+	var phases []string
+	for _, vip := range c.vips() {
+		for _, claim := range vip.Spec.Claims {
+			phase := "kept"
+			if claim.Release != nil {
+				phase = string(claim.Release.Phase)
+			}
+			phases = append(phases, vip.Spec.Address+" "+phase)
+		}
+	}
+	return phases
+}
+
+func (c *cluster) expectPhases(want ...string) {
+	c.t.Helper()
+	if got := c.phases(); !slices.Equal(got, want) {
+		c.t.Errorf("the claims are %q, want %q", got, want)
+	}
+}
+
+func newDrainingCluster(t *testing.T, objects ...client.Object) *cluster {
+	c := newCluster(t, objects...)
+	c.reconciler.releaseDelay = 10 * time.Second
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	c.reconciler.now = func() time.Time { return now }
+	return c
+}
+
+// A deleted Service stays until its address is withdrawn, and so does the address, whichever
+// operator is there.
+func TestDeletedServiceDeparts(t *testing.T) {
+	c := newDrainingCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil))
+	c.reconcile("web")
+	if err := c.api.Delete(t.Context(), c.service("web")); err != nil {
+		t.Fatal(err)
+	}
+	if again := c.after(0, "web"); again != 10*time.Second {
+		t.Errorf("comes back after %s", again)
+	}
+	c.expectPhases("203.0.113.0 Draining")
+
+	// Nobody else gets it meanwhile, be it by asking for it.
+	thief := ours("thief", func(service *corev1.Service) {
+		service.UID, service.Annotations = "2", map[string]string{millracev1alpha1.AnnotationAddresses: "203.0.113.0"}
+	})
+	if err := c.api.Create(t.Context(), thief); err != nil {
+		t.Fatal(err)
+	}
+	c.reconcile("thief")
+	if condition := c.service("thief").Status.Conditions[0]; condition.Reason != millracev1alpha1.ReasonAddressInUse {
+		t.Errorf("the condition of another Service is %+v", condition)
+	}
+
+	if again := c.after(9*time.Second, "web"); again != time.Second {
+		t.Errorf("comes back after %s", again)
+	}
+	c.restart(c.reconciler.client)
+	c.after(time.Second, "web")
+	c.expectPhases("203.0.113.0 Withdrawn")
+	c.reconcile("thief")
+	c.expectPhases("203.0.113.0 Withdrawn")
+	c.restart(c.reconciler.client)
+	c.after(withdrawnFor, "web")
+	c.expectPhases()
+	if err := c.api.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, &corev1.Service{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the Service is still there: %v", err)
+	}
+	c.reconcile("thief")
+	c.expectPhases("203.0.113.0 kept")
+}
+
+// A Service that moves has its new address at once; the old one departs, unless it is wanted back.
+func TestMovedServiceDeparts(t *testing.T) {
+	c := newDrainingCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil))
+	c.reconcile("web")
+	ask := func(address string) {
+		t.Helper()
+		c.change("web", func(service *corev1.Service) {
+			service.Annotations = map[string]string{millracev1alpha1.AnnotationAddresses: address}
+		})
+		if ingress := c.service("web").Status.LoadBalancer.Ingress; len(ingress) != 1 || ingress[0].IP != address {
+			t.Errorf("the status has %+v, want %s", ingress, address)
+		}
+	}
+	ask("203.0.113.2")
+	c.expectPhases("203.0.113.0 Draining", "203.0.113.2 kept")
+	c.after(5*time.Second, "web")
+	ask("203.0.113.0")
+	c.expectPhases("203.0.113.0 kept", "203.0.113.2 Draining")
+	c.after(10*time.Second, "web")
+	c.expectPhases("203.0.113.0 kept", "203.0.113.2 Withdrawn")
+
+	// Without the annotation it keeps what it has.
+	c.change("web", func(service *corev1.Service) { service.Annotations = nil })
+	c.expectPhases("203.0.113.0 kept", "203.0.113.2 Withdrawn")
+	if again := c.after(withdrawnFor, "web"); again != 0 {
+		t.Errorf("comes back after %s", again)
+	}
+	c.expectPhases("203.0.113.0 kept")
+}
+
+// What is retained is reserved after it has departed; who confirms the removal does not wait.
+func TestDepartureEnds(t *testing.T) {
+	for name, test := range map[string]struct {
+		policy millracev1alpha1.ReclaimPolicy
+		change func(*corev1.Service)
+		want   []string
+	}{
+		"confirmed": {millracev1alpha1.ReclaimDelete, func(service *corev1.Service) {
+			service.Annotations = map[string]string{millracev1alpha1.AnnotationConfirmRemoval: ""}
+		}, nil},
+		"confirmed and retained": {millracev1alpha1.ReclaimRetain, func(service *corev1.Service) {
+			service.Annotations = map[string]string{millracev1alpha1.AnnotationConfirmRemoval: ""}
+		}, []string{"203.0.113.0 kept"}},
+		"another type": {millracev1alpha1.ReclaimDelete, func(service *corev1.Service) {
+			service.Spec.Type, service.Spec.LoadBalancerClass = corev1.ServiceTypeClusterIP, nil
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newDrainingCluster(t, poolOf(test.policy), ours("web", nil))
+			c.reconcile("web")
+			if err := c.api.Delete(t.Context(), c.service("web")); err != nil {
+				t.Fatal(err)
+			}
+			c.after(0, "web")
+			c.change("web", test.change)
+			c.expectPhases(test.want...)
+		})
+	}
+}

@@ -115,7 +115,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	held := hold.New(config.RemovalHold, memory.former())
 	loop := &loop{
 		memory:        memory,
-		uninstall:     newUninstall(p.clients.Installed, logger),
+		ending:        newEnding(p.clients.Installed, shutsDown(p.clients, config.NodeName), logger),
 		hold:          held,
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,
@@ -153,6 +153,11 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	return w.runUntil(ctx, config, p)
 }
 
+// shutsDown returns what reports whether a node shuts down.
+func shutsDown(clients *source.Clients, node string) func(ctx context.Context) (bool, error) {
+	return func(ctx context.Context) (bool, error) { return clients.ShutsDown(ctx, node) }
+}
+
 // newProber returns nil where nodes are not to be watched.
 func newProber(config Config, logger logr.Logger) *probe.Prober {
 	if config.ProbePort == 0 {
@@ -184,7 +189,7 @@ type workers struct {
 	links chan struct{}
 }
 
-// runUntil runs the workers until ctx is done and, where no other agent follows, the node has
+// runUntil runs the workers until ctx is done and, where no other agent follows soon, the node has
 // handed over its routes.
 func (w workers) runUntil(ctx context.Context, config Config, p parts) error {
 	working, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -194,7 +199,7 @@ func (w workers) runUntil(ctx context.Context, config Config, p parts) error {
 		select {
 		case <-working.Done():
 		case <-ctx.Done():
-			w.loop.uninstall.end(working, config.DrainDelay, config.WithdrawDelay, func() { notify(w.links) })
+			w.loop.ending.end(working, config.DrainDelay, config.WithdrawDelay, func() { notify(w.links) })
 		}
 	}()
 	return w.run(working, config, p)
@@ -212,7 +217,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	group.Go(func() error { return p.objects.Run(ctx) })
 	group.Go(func() error { return loop.memory.run(ctx) })
 	group.Go(func() error {
-		_ = loop.uninstall.learn(ctx)
+		_ = loop.ending.learn(ctx)
 		return nil
 	})
 	group.Go(func() error { return w.hops.Run(ctx) })

@@ -66,8 +66,8 @@ type loop struct {
 	// drainDelay is how long a departing node announces its routes as those to be left.
 	drainDelay time.Duration
 	departure  announce.Departure
-	// uninstall is nil where nothing tells that the agent is uninstalled.
-	uninstall *uninstall
+	// ending is nil where nothing tells why the agent ends.
+	ending *ending
 	// unreadyDelay is how long a Cluster VIP stays announced without an endpoint.
 	unreadyDelay time.Duration
 	unready      announce.Unready
@@ -228,14 +228,15 @@ func (l *loop) setRoutes(
 	m *model.Model, node announce.Node, passwords map[string]string, now time.Time,
 ) (again time.Duration, err error) {
 	var departs, unready time.Duration
-	node.Final = l.uninstall.isBegun()
+	l.ending.see(m.Departing == millracev1alpha1.DepartureShuttingDown)
+	node.Final = l.ending.isBegun()
 	node.Phase, departs = l.departure.Advance(m.Departing != "" || node.Final, l.drainDelay, now)
 	node.Unready, unready = l.unready.Advance(m, l.announced, l.unreadyDelay, now)
 	routes, decisions := announce.Decide(m, &node)
 	l.observation.Decisions = decisions
 	err = l.speaker.Set(wantBGP(m, routes, passwords))
 	if node.Final && node.Phase == announce.Left && err == nil {
-		l.uninstall.withdrawn()
+		l.ending.withdrawn()
 	}
 	l.announced = announced(l.announced, decisions, l.speaker.Announced(), err)
 	return soonest(departs, unready), err

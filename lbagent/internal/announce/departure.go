@@ -84,6 +84,8 @@ func depart(m *model.Model, frontends []*model.Frontend, node *Node) (decision D
 	switch {
 	case node.Phase == Present:
 		return Decision{}, false
+	case node.Final && node.Phase == Left && m.Departing != "":
+		return Decision{Reason: ReasonDeparting, Message: fmt.Sprintf("this node departs (%s), and its agent ends", m.Departing)}, false
 	case node.Final && node.Phase == Left:
 		return Decision{Reason: ReasonDeparting, Message: "the agents are uninstalled"}, false
 	case node.Final:

@@ -53,8 +53,18 @@ func (b *builder) buildNodes() {
 			"no usable LBNode gives this node an id; the operator makes one for every node")
 		return
 	}
-	b.model.Departing = self.Departing
+	b.model.Departing = cmp.Or(self.Departing, b.shutdown())
 	b.model.Self = forwarding.Self{ID: self.ID, IPv4: self.IPv4, IPv6: self.IPv6, Zone: self.Zone}
+}
+
+// shutdown returns the departure of this node where its Node says that kubelet's graceful node
+// shutdown has begun: the operator may be among the first that it ends. Of other departures only
+// LBNodes tell, so that all nodes see the same ones: a VIP is left to those that stay.
+func (b *builder) shutdown() millracev1alpha1.Departure {
+	if b.snapshot.Node == nil || desired.NodeDeparture(b.snapshot.Node) != millracev1alpha1.DepartureShuttingDown {
+		return ""
+	}
+	return millracev1alpha1.DepartureShuttingDown
 }
 
 // isBooting reports whether a node has booted since its agent last had everything in

@@ -45,8 +45,10 @@ func strip(object any) (any, error) {
 			object.Data = map[string][]byte{desired.PasswordKey: object.Data[desired.PasswordKey]}
 		}
 	case *corev1.Node:
+		whole := *object
 		object.Spec = corev1.NodeSpec{PodCIDR: object.Spec.PodCIDR, PodCIDRs: object.Spec.PodCIDRs}
-		object.Status = corev1.NodeStatus{Addresses: object.Status.Addresses}
+		object.Status = corev1.NodeStatus{Addresses: object.Status.Addresses, Conditions: readiness(&whole)}
+		desired.KeepDeparture(object, &whole)
 	case *discoveryv1.EndpointSlice:
 		for i := range object.Endpoints {
 			object.Endpoints[i].TargetRef = nil
@@ -54,6 +56,16 @@ func strip(object any) (any, error) {
 		}
 	}
 	return object, nil
+}
+
+// readiness leaves of a Node's conditions which status Ready has.
+func readiness(node *corev1.Node) []corev1.NodeCondition {
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			return []corev1.NodeCondition{{Type: condition.Type, Status: condition.Status}}
+		}
+	}
+	return nil
 }
 
 // identity leaves of an LBNode what agents read.
@@ -91,5 +103,6 @@ func matters(before, after any) bool {
 func nodeMatters(before, after *corev1.Node) bool {
 	return before.UID != after.UID || !maps.Equal(before.Labels, after.Labels) ||
 		!slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) ||
-		!slices.Equal(before.Status.Addresses, after.Status.Addresses)
+		!slices.Equal(before.Status.Addresses, after.Status.Addresses) ||
+		desired.NodeDeparture(before) != desired.NodeDeparture(after)
 }

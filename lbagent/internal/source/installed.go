@@ -7,9 +7,12 @@ import (
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	"github.com/millrace-lb/millrace/api/tunnelkey"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
 // +kubebuilder:rbac:groups=apps,namespace=millrace-system,resources=daemonsets,resourceNames=millrace-agent,verbs=get
@@ -29,4 +32,13 @@ func (c *Clients) Installed(ctx context.Context) (bool, error) {
 		return false, fmt.Errorf("get DaemonSet %s/%s: %w", tunnelkey.Namespace, agents, err)
 	}
 	return set.DeletionTimestamp == nil, nil
+}
+
+// ShutsDown reports whether kubelet's graceful node shutdown has begun on a node.
+func (c *Clients) ShutsDown(ctx context.Context, nodeName string) (bool, error) {
+	node := &corev1.Node{}
+	if err := c.Core.Get().Resource("nodes").Name(nodeName).Do(ctx).Into(node); err != nil {
+		return false, fmt.Errorf("get Node %s: %w", nodeName, err)
+	}
+	return desired.NodeDeparture(node) == millracev1alpha1.DepartureShuttingDown, nil
 }

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
@@ -390,6 +391,8 @@ func TestMatters(t *testing.T) {
 		"LBNode created again": {&millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{UID: "0"}}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 0, nil)}, true},
 		"Node status":          {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, nil)}, false},
 		"Node labels":          {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, map[string]string{"a": "b"})}, true},
+		"Node shuts down":      {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, nil), Status: notReady("node is shutting down")}, true},
+		"Node not ready":       {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, nil), Status: notReady("PLEG is not healthy")}, false},
 		"Service":              {&corev1.Service{ObjectMeta: meta("1", 0, nil)}, &corev1.Service{ObjectMeta: meta("2", 0, nil)}, true},
 		"listed again":         {&corev1.Service{ObjectMeta: meta("1", 0, nil)}, &corev1.Service{ObjectMeta: meta("1", 0, nil)}, false},
 		"Node pods":            {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, nil), Spec: corev1.NodeSpec{PodCIDRs: []string{"10.0.0.0/24"}}}, true},
@@ -399,6 +402,31 @@ func TestMatters(t *testing.T) {
 	} {
 		if got := matters(test.before, test.after); got != test.want {
 			t.Errorf("%s: %t, want %t", name, got, test.want)
+		}
+	}
+}
+
+func notReady(message string) corev1.NodeStatus {
+	return corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse},
+		{Type: corev1.NodeReady, Status: corev1.ConditionFalse, LastHeartbeatTime: metav1.Now(), Message: message},
+	}}
+}
+
+// Of a Node's conditions is kept whether it shuts down.
+func TestStripKeepsShutdown(t *testing.T) {
+	for message, want := range map[string]millracev1alpha1.Departure{
+		"container runtime is down, node is shutting down": millracev1alpha1.DepartureShuttingDown,
+		"PLEG is not healthy":                              "",
+	} {
+		stripped, err := strip(&corev1.Node{Status: notReady(message)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		node := stripped.(*corev1.Node)
+		conditions := node.Status.Conditions
+		if got := desired.NodeDeparture(node); got != want || len(conditions) != 1 || !conditions[0].LastHeartbeatTime.IsZero() {
+			t.Errorf("%s: departure %q with %+v", message, got, conditions)
 		}
 	}
 }

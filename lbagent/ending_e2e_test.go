@@ -47,6 +47,36 @@ func TestUninstall(t *testing.T) {
 	}
 }
 
+// An agent whose node shuts down withdraws its routes, though its DaemonSet stays and there is no
+// operator that tells.
+func TestNodeShutdown(t *testing.T) {
+	w := newWorld(t)
+	w.install()
+	w.populate()
+	w.createDaemonSet()
+	a := w.start()
+	w.Await(30*time.Second, "the VIP at the router and the agent ready", func() bool { return w.announced() && ready() })
+
+	node := get(w, &corev1.Node{})
+	node.Status.Conditions = []corev1.NodeCondition{{
+		Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "node is shutting down",
+	}}
+	if err := w.client.Status().Update(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := a.end(syscall.SIGTERM); err != nil {
+		t.Errorf("the agent ended with %v", err)
+	}
+	config := DefaultConfig()
+	if took := time.Since(began); took < config.DrainDelay || took > config.DrainDelay+config.WithdrawDelay+leaveTimeout {
+		t.Errorf("the agent ended after %s", took)
+	}
+	if w.announced() {
+		t.Error("the router has a route of a node that shuts down")
+	}
+}
+
 // createDaemonSet creates the DaemonSet of the agents, and lets the agent's user see it.
 func (w *world) createDaemonSet() *appsv1.DaemonSet {
 	w.t.Helper()

@@ -110,12 +110,12 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	}
 	links := make(chan struct{}, 1)
 	exempt := newExemption(p.datapath.NATExempt(), logger, links)
-	watching := newProber(config, logger.WithName("watch"))
 	memory := newMemory(config, p, logger.WithName("memory"))
+	watching := newProber(config, memory, logger.WithName("watch"))
 	held := hold.New(config.RemovalHold, memory.former())
 	loop := &loop{
 		memory:        memory,
-		ending:        newEnding(p.clients.Installed, shutsDown(p.clients, config.NodeName), logger),
+		ending:        newEnding(p.clients.Installed, p.clients.ShutsDown(config.NodeName), logger),
 		hold:          held,
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,
@@ -151,19 +151,6 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	}
 	w := workers{loop, writer, speaker, hops, exempt, client, watching, links}
 	return w.runUntil(ctx, config, p)
-}
-
-// shutsDown returns what reports whether a node shuts down.
-func shutsDown(clients *source.Clients, node string) func(ctx context.Context) (bool, error) {
-	return func(ctx context.Context) (bool, error) { return clients.ShutsDown(ctx, node) }
-}
-
-// newProber returns nil where nodes are not to be watched.
-func newProber(config Config, logger logr.Logger) *probe.Prober {
-	if config.ProbePort == 0 {
-		return nil
-	}
-	return probe.New(config.ProbePort, logger)
 }
 
 func newHops(datapath *dataplane.Dataplane, logger logr.Logger) *netdev.HopWatcher {
@@ -230,6 +217,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	if w.prober != nil {
 		group.Go(func() error { return w.prober.Run(ctx) })
 		group.Go(func() error { return forward(ctx, w.prober.Changed(), func() { notify(links) }) })
+		group.Go(func() error { return forward(ctx, w.prober.Learned(), loop.memory.touch) })
 	}
 	group.Go(func() error {
 		return loop.unsent.run(ctx, p.datapath.Losses, func() { notify(links) }, loop.logger)

@@ -16,6 +16,7 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/kept"
+	"github.com/millrace-lb/millrace/lbagent/internal/membership"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -42,6 +43,8 @@ type memory struct {
 	// store is where objects are kept; nil where they are not.
 	store  objectStore
 	logger logr.Logger
+	// known are the nodes that have answered probes; nil where none is probed.
+	known func() []membership.Known
 
 	wake chan struct{}
 	mu   sync.Mutex
@@ -143,6 +146,31 @@ func (m *memory) generations() []uint32 {
 	return m.before.Generations
 }
 
+// nodes are those that answered probes of the agent before.
+func (m *memory) nodes() []membership.Known {
+	if m.before == nil {
+		return nil
+	}
+	return m.before.Nodes
+}
+
+// touch has what is known of nodes kept, too.
+func (m *memory) touch() { notify(m.wake) }
+
+// state is what is to be kept; nil where there is nothing yet.
+func (m *memory) state() *kept.State {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.next == nil {
+		return nil
+	}
+	state := *m.next
+	if m.known != nil {
+		state.Nodes = m.known()
+	}
+	return &state
+}
+
 // keep keeps the objects of a pass, with the keys of the tunnel that the node has.
 func (m *memory) keep(objects *model.Snapshot, ring tunnelkey.Ring) {
 	if m == nil || m.store == nil || !m.isLive() {
@@ -173,9 +201,7 @@ func (m *memory) run(ctx context.Context) error {
 	var saved *kept.State
 	failing := false
 	save := func() (took time.Duration) {
-		m.mu.Lock()
-		next := m.next
-		m.mu.Unlock()
+		next := m.state()
 		if next == nil || saved != nil && sameState(saved, next) {
 			return 0
 		}
@@ -215,6 +241,7 @@ func (m *memory) run(ctx context.Context) error {
 func sameState(a, b *kept.State) bool {
 	x, y := a.Objects, b.Objects
 	return x.Node == y.Node && maps.Equal(x.Passwords, y.Passwords) && slices.Equal(a.Generations, b.Generations) &&
+		slices.Equal(a.Nodes, b.Nodes) &&
 		sameObjects(x.Services, y.Services) && sameObjects(x.EndpointSlices, y.EndpointSlices) &&
 		sameObjects(x.VIPs, y.VIPs) && sameObjects(x.Pools, y.Pools) && sameObjects(x.LBNodes, y.LBNodes) &&
 		sameObjects(x.Peers, y.Peers) && sameObjects(x.Advertisements, y.Advertisements) && sameObjects(x.Routes, y.Routes)

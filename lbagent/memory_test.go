@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/kept"
+	"github.com/millrace-lb/millrace/lbagent/internal/membership"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -192,6 +193,49 @@ func TestKeepingFails(t *testing.T) {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Error(err)
+		}
+	})
+}
+
+// What is known of nodes is kept with the objects when it changes, though no pass comes.
+func TestKnownNodesAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &saves{}
+		m, synced := newMemories(cluster(), nil, store)
+		close(synced)
+		var known []membership.Known
+		m.known = func() []membership.Known { return known }
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = m.run(ctx)
+		}()
+		settle := func() {
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		m.touch()
+		settle()
+		if store.count() != 0 {
+			t.Error("kept before there were objects")
+		}
+		m.keep(cluster(), tunnelkey.Ring{})
+		settle()
+		known = []membership.Known{{ID: 2}}
+		m.touch()
+		settle()
+		m.touch()
+		settle()
+		if store.count() != 2 {
+			t.Fatalf("kept %d times, want twice", store.count())
+		}
+		// The last word is kept, too.
+		known = []membership.Known{{ID: 2, Lost: time.Now()}}
+		cancel()
+		<-ended
+		if last := store.all[len(store.all)-1]; len(last.Nodes) != 1 || last.Nodes[0].Lost.IsZero() {
+			t.Errorf("kept last are %+v", last.Nodes)
 		}
 	})
 }

@@ -37,6 +37,18 @@ type noProber struct{}
 func (noProber) Want(probe.Want)             {}
 func (noProber) Verdict() membership.Verdict { return membership.Verdict{} }
 
+// newProber returns nil where nodes are not to be watched. It goes on with the nodes that the
+// agent before knew, and has its own kept for the next one.
+func newProber(config Config, memory *memory, logger logr.Logger) *probe.Prober {
+	if config.ProbePort == 0 {
+		return nil
+	}
+	prober := probe.New(config.ProbePort, logger)
+	prober.Resume(memory.nodes())
+	memory.known = prober.Known
+	return prober
+}
+
 // watch is what the passes know of the other nodes.
 type watch struct {
 	prober prober
@@ -54,6 +66,13 @@ func (w *watch) see(objects *model.Snapshot) *model.Snapshot {
 		return objects
 	}
 	verdict := w.prober.Verdict()
+	if w.names == nil {
+		// There was no pass yet, but the agent before knew nodes.
+		w.names = map[forwarding.NodeID]string{}
+		for _, lbNode := range objects.LBNodes {
+			w.names[forwarding.NodeID(lbNode.Spec.ID)] = lbNode.Name
+		}
+	}
 	w.log(verdict)
 	w.verdict = verdict
 	seen := *objects

@@ -19,6 +19,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/membership"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -28,11 +29,13 @@ const header = "millrace-agent-objects 1 sha256:"
 // State is what is kept.
 type State struct {
 	// Objects are those that the agent worked by. TunnelKey and Down are not among them: the
-	// keys are in the pinned maps, and who is down is found out again.
+	// keys are in the pinned maps, and Nodes say who is down.
 	Objects *model.Snapshot
 	// Generations are those of the tunnel's keys that the node has, of which the maps know a
 	// part of the number only.
 	Generations []uint32
+	// Nodes are those that have answered probes.
+	Nodes []membership.Known
 }
 
 // content is how a State is written.
@@ -52,6 +55,8 @@ type content struct {
 	// Passwords need not be text.
 	Passwords   map[string][]byte
 	Generations []uint32
+	// Nodes came later: without them none is known.
+	Nodes []membership.Known `json:",omitempty"`
 }
 
 // encode returns the file that has a State.
@@ -66,7 +71,7 @@ func encode(state State, bootID string) ([]byte, error) {
 		Services: s.Services, EndpointSlices: s.EndpointSlices,
 		VIPs: s.VIPs, Pools: s.Pools, LBNodes: s.LBNodes,
 		Peers: s.Peers, Advertisements: s.Advertisements, Routes: s.Routes,
-		Passwords: passwords, Generations: state.Generations,
+		Passwords: passwords, Generations: state.Generations, Nodes: state.Nodes,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("encode the objects: %w", err)
@@ -114,6 +119,7 @@ func decode(file []byte, bootID, nodeName string) (*State, error) {
 			Passwords: passwords,
 		},
 		Generations: c.Generations,
+		Nodes:       c.Nodes,
 	}, nil
 }
 

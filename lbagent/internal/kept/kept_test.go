@@ -3,6 +3,7 @@
 package kept
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/membership"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -51,6 +53,10 @@ func example() State {
 			Passwords:      map[string]string{"tor": "\x00\xffnot text"},
 		},
 		Generations: []uint32{17, 18},
+		Nodes: []membership.Known{
+			{ID: 2, Address: netip.MustParseAddr("198.51.100.2")},
+			{ID: 3, Address: netip.MustParseAddr("2001:db8::3"), Lost: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Settled: true},
+		},
 	}
 }
 
@@ -89,7 +95,8 @@ func TestStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := example(); !equality.Semantic.DeepEqual(want.Objects, state.Objects) || !slices.Equal(want.Generations, state.Generations) {
+	if want := example(); !equality.Semantic.DeepEqual(want.Objects, state.Objects) || !slices.Equal(want.Generations, state.Generations) ||
+		!slices.Equal(want.Nodes, state.Nodes) {
 		t.Errorf("%+v was saved, and %+v is loaded", want, *state)
 	}
 	info, err := os.Stat(filepath.Join(directory, name))

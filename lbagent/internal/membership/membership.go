@@ -63,6 +63,8 @@ type peer struct {
 // concurrent use.
 type Membership struct {
 	peers map[forwarding.NodeID]*peer
+	// changes counts changes of what is known of the peers for the agent after this one.
+	changes uint64
 }
 
 // Verdict is which nodes are down.
@@ -92,6 +94,7 @@ func (m *Membership) SetNodes(nodes []forwarding.NodeID) {
 		}
 	}
 	m.peers = next
+	m.changes++
 }
 
 // Sent notes that a probe to a node is about to be sent. That is when it shows whether those
@@ -112,6 +115,7 @@ func (m *Membership) Sent(id forwarding.NodeID, now time.Time) {
 			p.returns = ShortestReturn
 		}
 		p.lost, p.settled, p.since = true, false, now
+		m.changes++
 	}
 	p.unanswered++
 }
@@ -123,7 +127,10 @@ func (m *Membership) Answered(id forwarding.NodeID, later int, now time.Time) {
 	if p == nil {
 		return
 	}
-	p.seen = true
+	if !p.seen {
+		p.seen = true
+		m.changes++
+	}
 	p.unanswered = min(p.unanswered, later)
 	if !p.lost {
 		return
@@ -133,6 +140,7 @@ func (m *Membership) Answered(id forwarding.NodeID, later int, now time.Time) {
 	}
 	if now.Sub(p.answering) >= p.returns {
 		p.lost = false
+		m.changes++
 	}
 }
 
@@ -161,7 +169,10 @@ func (m *Membership) Judge(now time.Time) Verdict {
 	}
 	for id, since := range lost {
 		verdict.Down[id] = since
-		m.peers[id].settled = now.Sub(since) >= AtOnce
+		if now.Sub(since) >= AtOnce {
+			m.peers[id].settled = true
+			m.changes++
+		}
 	}
 	return verdict
 }

@@ -236,3 +236,80 @@ func BenchmarkSecondOf1000Nodes(b *testing.B) {
 	}
 	b.ReportMetric(float64(n.probes)/float64(b.N), "probes/op")
 }
+
+// resumed is an agent on the network after the one before, of which it knows what that knew.
+func (n *network) resumed() *network {
+	next := newNetwork(len(n.nodes))
+	next.now = n.now
+	for _, known := range n.Known() {
+		next.Resume(known)
+	}
+	return next
+}
+
+// An agent that starts knows who was down, and notices who died while no agent was there. Who
+// never answered is not down.
+func TestResume(t *testing.T) {
+	n := newNetwork(9)
+	n.alive = func(id forwarding.NodeID) bool { return id != 4 }
+	n.run(time.Second, nil)
+	n.alive = func(id forwarding.NodeID) bool { return id != 2 && id != 4 }
+	n.run(time.Second, nil)
+	if v := Resumed(n.Known(), n.now); !slices.Equal(down(v), []forwarding.NodeID{2}) {
+		t.Fatalf("the first verdict is %+v, want node 2 down", v)
+	}
+
+	next := n.resumed()
+	next.alive = func(id forwarding.NodeID) bool { return id > 4 }
+	died := next.now
+	next.run(time.Second, func(v Verdict) {
+		if _, found := v.Down[2]; !found || v.CutOff() {
+			t.Fatalf("the verdict is %+v, want node 2 down", v)
+		}
+	})
+	v := next.Judge(next.now)
+	if !slices.Equal(down(v), []forwarding.NodeID{2, 3}) || v.Down[3].Sub(died) > (Misses+1)*next.interval {
+		t.Errorf("down are %v after %s, want nodes 2 and 3", down(v), v.Down[3].Sub(died))
+	}
+	next.alive = func(id forwarding.NodeID) bool { return id != 4 }
+	next.run(ShortestReturn+time.Second, nil)
+	if v := next.Judge(next.now); len(v.Down) > 0 {
+		t.Errorf("down are %v though they answer", down(v))
+	}
+}
+
+// An agent that starts on a node that is cut off takes nobody for down.
+func TestResumeCutOff(t *testing.T) {
+	n := newNetwork(9)
+	n.run(time.Second, nil)
+	next := n.resumed()
+	next.alive = func(forwarding.NodeID) bool { return false }
+	next.run(5*time.Second, func(v Verdict) {
+		if len(v.Down) > 0 {
+			t.Fatalf("the verdict is %+v", v)
+		}
+	})
+	if v := next.resumed().Judge(next.now); !v.CutOff() || len(v.Down) > 0 {
+		t.Errorf("the next agent's verdict is %+v", v)
+	}
+}
+
+// Whatever is known changes with a count, so that it is written only then.
+func TestChangesCountWhatIsKnown(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := newNetwork(rapid.IntRange(1, 6).Draw(t, "others"))
+		dead := map[forwarding.NodeID]bool{}
+		n.alive = func(id forwarding.NodeID) bool { return !dead[id] }
+		for range rapid.IntRange(1, 20).Draw(t, "steps") {
+			dead[rapid.SampledFrom(n.nodes).Draw(t, "node")] = rapid.Bool().Draw(t, "dead")
+			for range rapid.IntRange(1, 30).Draw(t, "rounds") {
+				before, changes := n.Known(), n.Changes()
+				n.run(n.interval, nil)
+				if after := n.Known(); !slices.Equal(before, after) && n.Changes() == changes {
+					t.Fatalf("%+v became %+v without a change", before, after)
+				}
+			}
+			n.now = n.now.Add(time.Duration(rapid.IntRange(0, 90).Draw(t, "pause")) * time.Second)
+		}
+	})
+}

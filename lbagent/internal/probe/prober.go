@@ -70,13 +70,20 @@ type Prober struct {
 	changed chan struct{}
 	woken   chan struct{}
 	verdict atomic.Pointer[membership.Verdict]
+	// known are the nodes that have answered; learned has a value when it is another list.
+	known   atomic.Pointer[[]membership.Known]
+	learned chan struct{}
 
 	sent, answered, discarded atomic.Uint64
 
 	mu   sync.Mutex
 	want Want
 
-	// Of the goroutine that runs.
+	// former are the nodes that the agent before knew, until there are nodes to probe.
+	former []membership.Known
+
+	// Of the goroutine that runs. knownAt is which of the membership's changes known has.
+	knownAt    uint64
 	current    Want
 	membership membership.Membership
 	targets    map[forwarding.NodeID]*target
@@ -94,7 +101,7 @@ func New(port uint16, logger logr.Logger) *Prober {
 	_, _ = crand.Read(seed[:])
 	return &Prober{
 		port: port, logger: logger, random: rand.New(rand.NewChaCha8(seed)),
-		changed: make(chan struct{}, 1), woken: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), woken: make(chan struct{}, 1), learned: make(chan struct{}, 1),
 		targets: map[forwarding.NodeID]*target{}, sockets: map[netip.Addr]*socket{},
 	}
 }
@@ -120,6 +127,25 @@ func (p *Prober) Verdict() membership.Verdict {
 	}
 	return membership.Verdict{}
 }
+
+// Resume goes on with the nodes that the agent before knew. It is called before Run.
+func (p *Prober) Resume(former []membership.Known) {
+	verdict := membership.Resumed(former, time.Now())
+	p.former = former
+	p.known.Store(&former)
+	p.verdict.Store(&verdict)
+}
+
+// Known returns the nodes that have answered, for the agent after this one.
+func (p *Prober) Known() []membership.Known {
+	if known := p.known.Load(); known != nil {
+		return *known
+	}
+	return nil
+}
+
+// Learned receives a value when Known returns another list.
+func (p *Prober) Learned() <-chan struct{} { return p.learned }
 
 // Counters returns what has been done.
 func (p *Prober) Counters() Counters {
@@ -166,7 +192,36 @@ func (p *Prober) take(now time.Time) {
 	p.targets = next
 	p.order = slices.Sorted(maps.Keys(next))
 	p.membership.SetNodes(p.order)
+	p.resume()
 	p.open(now)
+}
+
+// resume begins with what the agent before knew of the first nodes that are to be probed.
+func (p *Prober) resume() {
+	if len(p.targets) == 0 {
+		return
+	}
+	for _, known := range p.former {
+		if to := p.targets[known.ID]; to != nil && to.Destination == known.Address {
+			p.membership.Resume(known)
+		}
+	}
+	p.former = nil
+}
+
+// learn tells what is known for the agent after this one.
+func (p *Prober) learn() {
+	changes := p.membership.Changes()
+	if changes == p.knownAt || p.former != nil {
+		return
+	}
+	p.knownAt = changes
+	known := p.membership.Known()
+	for i := range known {
+		known[i].Address = p.targets[known[i].ID].Destination
+	}
+	p.known.Store(&known)
+	signal(p.learned)
 }
 
 // open opens the sockets that are needed, and closes the others.
@@ -291,6 +346,7 @@ func (p *Prober) isAnswer(b []byte, local netip.Addr, from netip.AddrPort, now t
 // judge tells a verdict that is another one than before.
 func (p *Prober) judge(now time.Time) {
 	verdict := p.membership.Judge(now)
+	p.learn()
 	if before := p.Verdict(); verdict.Equal(before) {
 		return
 	}

@@ -75,7 +75,15 @@ func target4(id int) fib.Target {
 
 func startProber(t testing.TB, want Want) *Prober {
 	t.Helper()
+	p, _ := resumeProber(t, want, nil)
+	return p
+}
+
+// resumeProber starts a prober after one that knew some nodes, and returns what ends it.
+func resumeProber(t testing.TB, want Want, former []membership.Known) (_ *Prober, end func()) {
+	t.Helper()
 	p := New(testPort, logr.Discard())
+	p.Resume(former)
 	p.Want(want)
 	ctx, stop := context.WithCancel(context.Background())
 	stopped := make(chan struct{})
@@ -83,11 +91,12 @@ func startProber(t testing.TB, want Want) *Prober {
 		defer close(stopped)
 		_ = p.Run(ctx)
 	}()
-	t.Cleanup(func() {
+	end = func() {
 		stop()
 		<-stopped
-	})
-	return p
+	}
+	t.Cleanup(end)
+	return p, end
 }
 
 // await waits until a condition holds, and fails the test where it does not.
@@ -132,6 +141,50 @@ func TestProber(t *testing.T) {
 	await(t, "four of six are held", func() bool { return len(p.Verdict().Held) == 4 })
 	if down := p.Verdict().Down; len(down) > 0 {
 		t.Errorf("cut off, and %v are down", down)
+	}
+}
+
+// A prober goes on with what the one before knew: who is down is down from the first look, and
+// who died meanwhile is noticed. An id that is another node's by now says nothing of that.
+func TestProberGoesOn(t *testing.T) {
+	want := Want{Self: 1, Targets: map[forwarding.NodeID]fib.Target{}, Keys: []Key{{1}}}
+	var nodes []*responder
+	for id := 2; id <= 8; id++ {
+		nodes = append(nodes, newResponder(t, forwarding.NodeID(id), want.Keys[0]))
+		want.Targets[forwarding.NodeID(id)] = target4(id)
+	}
+	first, end := resumeProber(t, want, nil)
+	await(t, "all nodes are known", func() bool { return len(first.Known()) == len(nodes) })
+	nodes[0].silent.Store(true)
+	await(t, "node 2 is known to be down", func() bool {
+		known := first.Known()
+		return isDown(first, 2) && known[0].ID == 2 && !known[0].Lost.IsZero()
+	})
+	end()
+
+	nodes[1].silent.Store(true)
+	moved := want
+	moved.Targets = map[forwarding.NodeID]fib.Target{}
+	for id, to := range want.Targets {
+		moved.Targets[id] = to
+	}
+	// Nobody answers there.
+	moved.Targets[8] = target4(88)
+	next := New(testPort, logr.Discard())
+	next.Resume(first.Known())
+	if !isDown(next, 2) || len(next.Verdict().Down) != 1 || len(next.Known()) != len(nodes) {
+		t.Errorf("the first verdict is %+v of %d nodes", next.Verdict(), len(next.Known()))
+	}
+	second, end := resumeProber(t, moved, first.Known())
+	await(t, "node 3 is down", func() bool { return isDown(second, 3) })
+	if v := second.Verdict(); len(v.Down) != 2 || len(v.Held) > 0 {
+		t.Errorf("the verdict is %+v, want nodes 2 and 3 down", v)
+	}
+	end()
+	for _, known := range second.Known() {
+		if known.ID == 8 || known.Address != moved.Targets[known.ID].Destination {
+			t.Errorf("known is %+v", known)
+		}
 	}
 }
 

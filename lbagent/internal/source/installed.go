@@ -34,11 +34,13 @@ func (c *Clients) Installed(ctx context.Context) (bool, error) {
 	return set.DeletionTimestamp == nil, nil
 }
 
-// ShutsDown reports whether kubelet's graceful node shutdown has begun on a node.
-func (c *Clients) ShutsDown(ctx context.Context, nodeName string) (bool, error) {
-	node := &corev1.Node{}
-	if err := c.Core.Get().Resource("nodes").Name(nodeName).Do(ctx).Into(node); err != nil {
-		return false, fmt.Errorf("get Node %s: %w", nodeName, err)
+// ShutsDown returns what reports whether kubelet's graceful node shutdown has begun on a node.
+func (c *Clients) ShutsDown(nodeName string) func(ctx context.Context) (bool, error) {
+	return func(ctx context.Context) (bool, error) {
+		node := &corev1.Node{}
+		if err := c.Core.Get().Resource("nodes").Name(nodeName).Do(ctx).Into(node); err != nil {
+			return false, fmt.Errorf("get Node %s: %w", nodeName, err)
+		}
+		return desired.NodeDeparture(node) == millracev1alpha1.DepartureShuttingDown, nil
 	}
-	return desired.NodeDeparture(node) == millracev1alpha1.DepartureShuttingDown, nil
 }

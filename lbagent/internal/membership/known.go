@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package membership
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// Known is what is known of a node that has answered, for the agent after this one. Nodes that
+// never answered are not known: they may run a version that does not.
+type Known struct {
+	ID forwarding.NodeID
+	// Address is where it was probed: by then the id may be another node's.
+	Address netip.Addr
+	// Lost is since when it is lost; zero while it is not.
+	Lost time.Time `json:",omitzero"`
+	// Settled is true when the loss is no longer questioned.
+	Settled bool `json:",omitempty"`
+}
+
+// Known returns the nodes that have answered, sorted by id, without their addresses.
+func (m *Membership) Known() []Known {
+	var known []Known
+	for id, p := range m.peers {
+		if !p.seen {
+			continue
+		}
+		k := Known{ID: id}
+		if p.lost {
+			k.Lost, k.Settled = p.since, p.settled
+		}
+		known = append(known, k)
+	}
+	slices.SortFunc(known, func(a, b Known) int { return cmp.Compare(a.ID, b.ID) })
+	return known
+}
+
+// Changes counts what changed of what Known returns.
+func (m *Membership) Changes() uint64 { return m.changes }
+
+// Resume goes on with what is known of a node, which must be among those of SetNodes. It has
+// answered before, so it is lost where it does not answer now.
+func (m *Membership) Resume(known Known) {
+	p := m.peers[known.ID]
+	if p == nil {
+		return
+	}
+	m.changes++
+	p.seen = true
+	if !known.Lost.IsZero() {
+		p.lost, p.since, p.settled = true, known.Lost, known.Settled
+	}
+}
+
+// Resumed returns the verdict on known nodes before any is probed again.
+func Resumed(known []Known, now time.Time) Verdict {
+	m := Membership{}
+	ids := make([]forwarding.NodeID, 0, len(known))
+	for _, k := range known {
+		ids = append(ids, k.ID)
+	}
+	m.SetNodes(ids)
+	for _, k := range known {
+		m.Resume(k)
+	}
+	return m.Judge(now)
+}

@@ -144,11 +144,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		host:          func(uplinks []string) []string { return incompatible(exempt.Err(), uplinks) },
 		networks:      &networks{read: netdev.Networks, gateways: netdev.Gateways},
 	}
-	// Others ask this node also where it asks none.
-	loop.watch = &watch{prober: noProber{}, setKeys: p.datapath.SetProbeKeys, logger: logger.WithName("watch")}
-	if watching != nil {
-		loop.watch.prober = watching
-	}
+	loop.watch = newWatch(watching, loop.detector, p.datapath.SetProbeKeys, logger.WithName("watch"))
 	w := workers{loop, writer, speaker, hops, exempt, client, watching, links}
 	return w.runUntil(ctx, config, p)
 }

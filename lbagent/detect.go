@@ -86,6 +86,28 @@ func (d *detector) look() {
 	d.losses = present
 }
 
+// reportDelay bounds how long it takes to hear from the process that a session is lost.
+const reportDelay = 250 * time.Millisecond
+
+// heard returns a moment after which a router was heard: a session that is up has heard one within
+// its detection time. It is zero where none is up.
+func (d *detector) heard(now time.Time) (after time.Time) {
+	report, err := d.process.Report()
+	if err != nil {
+		return time.Time{}
+	}
+	for i := range report.Sessions {
+		session := &report.Sessions[i]
+		if session.State != bfd.Up {
+			continue
+		}
+		if at := now.Add(-session.DetectionTime - reportDelay); at.After(after) {
+			after = at
+		}
+	}
+	return after
+}
+
 // want tells the process which sessions there should be.
 func (d *detector) want(m *model.Model) {
 	want := control.Want{Peers: []control.Peer{}}

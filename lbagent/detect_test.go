@@ -113,3 +113,28 @@ func TestDetectorWantsAndObserves(t *testing.T) {
 		t.Errorf("no process: %+v", status)
 	}
 }
+
+// A router is known to be heard by sessions that are up, the quickest of which says it best.
+func TestDetectorHears(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	up := func(detection time.Duration) control.Session {
+		return control.Session{State: bfd.Up, DetectionTime: detection}
+	}
+	lost := control.Session{State: bfd.Down, DetectionTime: time.Millisecond}
+	for name, test := range map[string]struct {
+		sessions []control.Session
+		err      error
+		want     time.Time
+	}{
+		"none":            {},
+		"down":            {sessions: []control.Session{lost}},
+		"up":              {sessions: []control.Session{lost, up(300 * time.Millisecond)}, want: now.Add(-300*time.Millisecond - reportDelay)},
+		"two":             {sessions: []control.Session{up(3 * time.Second), up(time.Second)}, want: now.Add(-time.Second - reportDelay)},
+		"a process ended": {sessions: []control.Session{up(time.Second)}, err: errInjected},
+	} {
+		d := newDetector(&saying{report: control.Report{Sessions: test.sessions}, err: test.err}, nil, logr.Discard())
+		if got := d.heard(now); !got.Equal(test.want) {
+			t.Errorf("%s: heard after %s, want %s", name, got, test.want)
+		}
+	}
+}

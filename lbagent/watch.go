@@ -60,6 +60,19 @@ type watch struct {
 	names   map[forwarding.NodeID]string
 }
 
+// newWatch returns a watch by a prober, which may be nil: others ask this node also where it asks
+// none. The detector's routers are its witnesses.
+func newWatch(
+	prober *probe.Prober, routers *detector, setKeys func(keys [][probe.KeySize]byte) error, logger logr.Logger,
+) *watch {
+	w := &watch{prober: noProber{}, setKeys: setKeys, logger: logger}
+	if prober != nil {
+		prober.Witness(routers.heard)
+		w.prober = prober
+	}
+	return w
+}
+
 // see adds to the objects which nodes are down.
 func (w *watch) see(objects *model.Snapshot) *model.Snapshot {
 	if w == nil {

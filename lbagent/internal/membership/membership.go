@@ -5,7 +5,8 @@
 //
 // A node is lost when it has left several probes in a row unanswered, and comes back when it has
 // answered for a while. Lost nodes are down, unless half of all nodes were lost at once: then it
-// is this node that is cut off, and nothing is down that was not before.
+// is this node that is cut off, and nothing is down that was not before. Of two nodes a router
+// says which one it is not.
 package membership
 
 import (
@@ -63,6 +64,8 @@ type peer struct {
 // concurrent use.
 type Membership struct {
 	peers map[forwarding.NodeID]*peer
+	// heard is a moment after which a router was heard; zero where none is known.
+	heard time.Time
 	// changes counts changes of what is known of the peers for the agent after this one.
 	changes uint64
 }
@@ -163,16 +166,36 @@ func (m *Membership) Judge(now time.Time) Verdict {
 			up++
 		}
 	}
-	if gone >= up {
+	witnessed := m.isWitnessed(lost)
+	if gone >= up && !witnessed {
 		verdict.Held = lost
 		return verdict
 	}
 	for id, since := range lost {
 		verdict.Down[id] = since
-		if now.Sub(since) >= AtOnce {
+		if witnessed || now.Sub(since) >= AtOnce {
 			m.peers[id].settled = true
 			m.changes++
 		}
 	}
 	return verdict
+}
+
+// Heard notes a moment after which this node has heard a router. The zero value says that it may
+// hear none.
+func (m *Membership) Heard(after time.Time) { m.heard = after }
+
+// isWitnessed reports whether a router was heard since the only other node was lost. Then this
+// node is not cut off: what it cannot reach is no use to it, be it dead or not. Among more nodes
+// their number decides, and no router is asked.
+func (m *Membership) isWitnessed(lost map[forwarding.NodeID]time.Time) bool {
+	if len(m.peers) != 1 {
+		return false
+	}
+	for _, since := range lost {
+		if m.heard.After(since) {
+			return true
+		}
+	}
+	return false
 }

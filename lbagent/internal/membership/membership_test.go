@@ -313,3 +313,68 @@ func TestChangesCountWhatIsKnown(t *testing.T) {
 		}
 	})
 }
+
+// Of two nodes the one that a router still hears is not cut off. Neither is in doubt again once
+// that is known.
+func TestWitness(t *testing.T) {
+	for name, test := range map[string]struct {
+		others int
+		// heard is how long before each moment a router was heard; zero: not.
+		heard time.Duration
+		want  time.Duration
+	}{
+		"no router":           {1, 0, 0},
+		"a router":            {1, 550 * time.Millisecond, 850 * time.Millisecond},
+		"a slow router":       {1, 3250 * time.Millisecond, 3550 * time.Millisecond},
+		"half of three or so": {2, 550 * time.Millisecond, 0},
+	} {
+		n := newNetwork(test.others)
+		listen := func(time.Time) time.Time { return time.Time{} }
+		if test.heard > 0 {
+			listen = func(now time.Time) time.Time { return now.Add(-test.heard) }
+		}
+		n.run(time.Second, nil)
+		n.alive = func(forwarding.NodeID) bool { return false }
+		died, seen := n.now, time.Duration(0)
+		for n.now.Sub(died) < 10*time.Second {
+			n.Heard(listen(n.now))
+			n.run(n.interval, nil)
+			if v := n.Judge(n.now); len(v.Down) > 0 && seen == 0 {
+				seen = n.now.Sub(died)
+			}
+		}
+		if test.want == 0 && seen != 0 || seen > test.want+2*n.interval || test.want > 0 && seen < test.heard {
+			t.Errorf("%s: down after %s, want %s", name, seen, test.want)
+		}
+		listen = func(time.Time) time.Time { return time.Time{} }
+		n.Heard(listen(n.now))
+		if v := n.Judge(n.now); (len(v.Down) > 0) != (test.want > 0) {
+			t.Errorf("%s: without the router the verdict is %+v", name, v)
+		}
+	}
+}
+
+// A node that is cut off loses the router as late as its detection time allows, and takes the
+// other one for down at no moment.
+func TestCutOffNodeOfTwo(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := newNetwork(1)
+		n.run(time.Second, nil)
+		detection := time.Duration(rapid.IntRange(50, 5000).Draw(t, "detection time, ms")) * time.Millisecond
+		report := time.Duration(rapid.IntRange(0, 249).Draw(t, "report, ms")) * time.Millisecond
+		n.alive = func(forwarding.NodeID) bool { return false }
+		cut := n.now
+		for n.now.Sub(cut) < 10*time.Second {
+			heard := time.Time{}
+			if n.now.Sub(cut) <= detection+report {
+				heard = n.now.Add(-detection - 250*time.Millisecond)
+			}
+			n.Heard(heard)
+			n.run(n.interval, func(v Verdict) {
+				if len(v.Down) > 0 {
+					t.Fatalf("after %s the verdict is %+v", n.now.Sub(cut), v)
+				}
+			})
+		}
+	})
+}

@@ -79,6 +79,8 @@ type Prober struct {
 	mu   sync.Mutex
 	want Want
 
+	// witness returns a moment after which a router was heard; nil where none is listened to.
+	witness func(now time.Time) time.Time
 	// former are the nodes that the agent before knew, until there are nodes to probe.
 	former []membership.Known
 
@@ -135,6 +137,10 @@ func (p *Prober) Resume(former []membership.Known) {
 	p.known.Store(&former)
 	p.verdict.Store(&verdict)
 }
+
+// Witness has a cluster of two nodes judged by a moment after which a router was heard, of which
+// the zero value says that it may not be. It is called before Run.
+func (p *Prober) Witness(heard func(now time.Time) time.Time) { p.witness = heard }
 
 // Known returns the nodes that have answered, for the agent after this one.
 func (p *Prober) Known() []membership.Known {
@@ -345,6 +351,9 @@ func (p *Prober) isAnswer(b []byte, local netip.Addr, from netip.AddrPort, now t
 
 // judge tells a verdict that is another one than before.
 func (p *Prober) judge(now time.Time) {
+	if p.witness != nil && len(p.order) == 1 {
+		p.membership.Heard(p.witness(now))
+	}
 	verdict := p.membership.Judge(now)
 	p.learn()
 	if before := p.Verdict(); verdict.Equal(before) {

@@ -85,6 +85,12 @@ func resumeProber(t testing.TB, want Want, former []membership.Known) (_ *Prober
 	p := New(testPort, logr.Discard())
 	p.Resume(former)
 	p.Want(want)
+	return p, run(t, p)
+}
+
+// run runs a prober, and returns what ends it.
+func run(t testing.TB, p *Prober) (end func()) {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	stopped := make(chan struct{})
 	go func() {
@@ -96,7 +102,7 @@ func resumeProber(t testing.TB, want Want, former []membership.Known) (_ *Prober
 		<-stopped
 	}
 	t.Cleanup(end)
-	return p, end
+	return end
 }
 
 // await waits until a condition holds, and fails the test where it does not.
@@ -186,6 +192,32 @@ func TestProberGoesOn(t *testing.T) {
 			t.Errorf("known is %+v", known)
 		}
 	}
+}
+
+// In a cluster of two nodes a router says whether it is this one that is cut off.
+func TestProberOfTwo(t *testing.T) {
+	want := Want{Self: 1, Targets: map[forwarding.NodeID]fib.Target{2: target4(2)}, Keys: []Key{{1}}}
+	other := newResponder(t, 2, want.Keys[0])
+	var router atomic.Bool
+	p := New(testPort, logr.Discard())
+	p.Witness(func(now time.Time) time.Time {
+		if router.Load() {
+			return now
+		}
+		return time.Time{}
+	})
+	p.Want(want)
+	run(t, p)
+	await(t, "probes are answered", func() bool { return p.Counters().Answered > 5 })
+	other.silent.Store(true)
+	await(t, "node 2 is held", func() bool { return p.Verdict().CutOff() })
+	if isDown(p, 2) {
+		t.Error("node 2 is down, and no router was heard")
+	}
+	router.Store(true)
+	await(t, "node 2 is down", func() bool { return isDown(p, 2) && !p.Verdict().CutOff() })
+	other.silent.Store(false)
+	await(t, "node 2 is back", func() bool { return !isDown(p, 2) })
 }
 
 // Answers count only with proof, from the address that was asked, to a probe that was sent.

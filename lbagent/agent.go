@@ -112,6 +112,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	exempt := newExemption(p.datapath.NATExempt(), logger, links)
 	memory := newMemory(config, p, logger.WithName("memory"))
 	watching := newProber(config, memory, logger.WithName("watch"))
+	finder := netdev.NewFinder(config.Uplinks)
 	held := hold.New(config.RemovalHold, memory.former())
 	loop := &loop{
 		memory:        memory,
@@ -122,7 +123,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		drainDelay:    config.DrainDelay,
 		unreadyDelay:  config.UnreadyDelay,
 		objects:       memory.objects,
-		uplinks:       &uplinks{find: netdev.NewFinder(config.Uplinks).Find, plane: p.datapath, logger: logger},
+		uplinks:       &uplinks{find: finder.Find, plane: p.datapath, logger: logger},
 		dataplane:     p.datapath,
 		hops:          hops,
 		speaker:       speaker,
@@ -142,7 +143,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		firewall:      &firewall{},
 		observation:   status.Observation{Version: config.Version},
 		host:          func(uplinks []string) []string { return incompatible(exempt.Err(), uplinks) },
-		networks:      &networks{read: netdev.Networks, gateways: netdev.Gateways},
+		networks:      &networks{read: finder.Networks, gateways: netdev.Gateways},
 	}
 	loop.watch = newWatch(watching, loop.detector, p.datapath.SetProbeKeys, logger.WithName("watch"))
 	w := workers{loop, writer, speaker, hops, exempt, client, watching, links}

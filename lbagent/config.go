@@ -24,7 +24,7 @@ type Config struct {
 	// of the pod.
 	Kubeconfig string
 	// Uplinks are names of interfaces, or globs of names. Empty: those that
-	// carry a default route or the node's addresses.
+	// carry a default route, the node's addresses or a network with a BGP peer.
 	Uplinks []string
 	// PinRoot is the directory, in a BPF file system, in which maps and links
 	// outlive the agent.

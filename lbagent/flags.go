@@ -52,7 +52,7 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig,
 		"kubeconfig file (default: the service account of the pod)")
 	flags.StringSliceVar(&c.Uplinks, "uplinks", c.Uplinks,
-		"names of the interfaces to attach to, or globs of names (default: those that carry a default route or the node's addresses)")
+		"names of the interfaces to attach to, or globs of names (default: those that carry a default route, the node's addresses or a network with a BGP peer)")
 	for _, s := range sizes {
 		flags.IntVar(s.value(c), s.flag, *s.value(c), s.usage)
 	}

@@ -10,21 +10,22 @@ import (
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
 // networks are those around the node, as they were read last.
 type networks struct {
 	// read returns the networks of the node's interfaces, gateways those of its default routes by
 	// address family, AF_INET or AF_INET6.
-	read     func() ([]netip.Prefix, error)
+	read     func() ([]netdev.Network, error)
 	gateways func() (map[int][]netip.Addr, error)
 
-	onLink []netip.Prefix
+	onLink []model.Network
 	last   model.Gateways
 }
 
 // add adds the networks of the node's interfaces to what the objects say, as nobody drops what is
-// for hosts there, and the gateways. A family that has no gateway any more keeps the last one: its
+// for hosts there and next hops are the node's addresses there, and the gateways. A family that has no gateway any more keeps the last one: its
 // session ends when the router is gone, not when a route is replaced.
 func (n *networks) add(objects *model.Snapshot) error {
 	if n == nil {
@@ -32,7 +33,10 @@ func (n *networks) add(objects *model.Snapshot) error {
 	}
 	onLink, onLinkErr := n.read()
 	if onLinkErr == nil {
-		n.onLink = onLink
+		n.onLink = make([]model.Network, 0, len(onLink))
+		for _, network := range onLink {
+			n.onLink = append(n.onLink, model.Network(network))
+		}
 	}
 	gateways, gatewaysErr := n.gateways()
 	next := model.Gateways{}

@@ -12,6 +12,7 @@ import (
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
 // A family keeps its last gateway where it has none, and where routes cannot be read.
@@ -20,7 +21,7 @@ func TestNetworks(t *testing.T) {
 	var found []netip.Addr
 	var fails error
 	n := &networks{
-		read:     func() ([]netip.Prefix, error) { return nil, nil },
+		read:     func() ([]netdev.Network, error) { return nil, nil },
 		gateways: func() (map[int][]netip.Addr, error) { return map[int][]netip.Addr{unix.AF_INET: found}, fails },
 	}
 	for _, step := range []struct {

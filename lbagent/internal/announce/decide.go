@@ -104,10 +104,11 @@ func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 		}
 		if decision.Reason == "" {
 			for _, target := range selected {
-				if _, unattached := node.Unattached[target.Peer.Name]; unattached {
+				route := routeOf(m, node, vip.Address, target, frontends[vip.Address])
+				if _, unattached := node.Unattached[target.Peer.Name]; unattached || !route.NextHop.IsValid() {
 					continue
 				}
-				gathered.add(target, routeOf(m, node, vip.Address, target, frontends[vip.Address]), leaving)
+				gathered.add(target, route, leaving)
 				decision.Peers = append(decision.Peers, target.Peer.Name)
 			}
 		}
@@ -164,9 +165,9 @@ func refuse(m *model.Model, vip *model.VIP, frontends []*model.Frontend, selecte
 	if attractsNobody(vip.Address, frontends, node) {
 		return withoutEndpoints(frontends)
 	}
-	if !nextHop(m.Self, vip.Address).IsValid() {
+	if !slices.ContainsFunc(selected, func(target model.Target) bool { return nextHop(m, target.Peer, vip.Address).IsValid() }) {
 		return Decision{Reason: ReasonNoNextHop, Message: fmt.Sprintf(
-			"the LBNode of this node has no %s address", familyName(vip.Address))}
+			"neither the LBNode of this node nor an interface to a router has an %s address", familyName(vip.Address))}
 	}
 	return Decision{}
 }

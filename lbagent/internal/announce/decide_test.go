@@ -53,6 +53,7 @@ func base() *model.Model {
 			{Name: "r1", ASN: 64512, LocalASN: 64513, IPv4: true, IPv6: true},
 			{Name: "r2", ASN: 64513, LocalASN: 64513, IPv4: true},
 		},
+		NextHops:       map[string]model.NextHops{"r1": {IPv4: node4, IPv6: node6}, "r2": {IPv4: node4, IPv6: node6}},
 		Advertisements: []model.Advertisement{{Name: "all"}},
 	}
 }
@@ -217,7 +218,8 @@ func TestDecide(t *testing.T) {
 		{name: "Cluster, unready endpoint that lives", model: func(m *model.Model) {
 			m.Frontends[0].Weights, m.Frontends[0].Endpoints, m.Frontends[0].Living = nil, nil, true
 		}, reason: ReasonNoEndpoints},
-		{name: "no next hop", model: func(m *model.Model) { m.Self.IPv4 = netip.Addr{} }, reason: ReasonNoNextHop},
+		{name: "no next hop", model: func(m *model.Model) { m.NextHops = nil }, reason: ReasonNoNextHop},
+		{name: "a next hop for one", model: func(m *model.Model) { delete(m.NextHops, "r1") }, peers: []string{"r2"}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -69,7 +69,7 @@ func routeTo(target model.Target, m *model.Model, vip netip.Addr) Route {
 	advertisement := target.Advertisement
 	route := Route{
 		Prefix:           netip.PrefixFrom(vip, vip.BitLen()),
-		NextHop:          nextHop(m.Self, vip),
+		NextHop:          nextHop(m, target.Peer, vip),
 		Communities:      advertisement.Communities,
 		LargeCommunities: advertisement.LargeCommunities,
 		MED:              advertisement.MED,

@@ -85,7 +85,8 @@ func (b *builder) others() []desired.Occupied {
 		vips[b.model.VIPs[i].Address] = true
 	}
 	occupied := b.occupied()
-	for _, prefix := range b.snapshot.OnLink {
+	for i := range b.snapshot.OnLink {
+		prefix := b.snapshot.OnLink[i].Prefix
 		if prefix.IsSingleIP() && vips[prefix.Addr()] {
 			continue
 		}

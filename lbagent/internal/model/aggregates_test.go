@@ -64,7 +64,7 @@ func TestBuildAggregates(t *testing.T) {
 				}},
 			}
 			for _, text := range test.onLink {
-				s.OnLink = append(s.OnLink, netip.MustParsePrefix(text))
+				s.OnLink = append(s.OnLink, Network{Prefix: netip.MustParsePrefix(text)})
 			}
 			if test.edit != nil {
 				test.edit(s)

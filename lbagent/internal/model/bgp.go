@@ -26,6 +26,7 @@ func (b *builder) isForThisNode(selector labels.Selector) bool {
 func (b *builder) buildPeers() {
 	taken := map[netip.AddrPort]string{}
 	b.model.BFD = map[string]desired.BFD{}
+	b.model.NextHops = map[string]NextHops{}
 	for _, object := range oldestFirst(b.snapshot.Peers) {
 		peer, problems := desired.ParsePeer(object)
 		if !b.isForThisNode(peer.Nodes) || b.reported(problems) || !b.foundGateway(&peer) {
@@ -38,6 +39,7 @@ func (b *builder) buildPeers() {
 		}
 		taken[peer.Socket()] = peer.Name
 		b.model.Peers = append(b.model.Peers, peer.Session)
+		b.model.NextHops[peer.Name] = nextHops(&peer.Session, b.model.Self, b.snapshot.OnLink)
 		if peer.BFD.Enabled {
 			b.model.BFD[peer.Name] = peer.BFD
 		}

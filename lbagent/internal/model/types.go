@@ -21,6 +21,24 @@ import (
 // Gateways are the next hops of default routes, by family.
 type Gateways map[millracev1alpha1.AddressFamily][]netip.Addr
 
+// Network is a network of one of the node's interfaces.
+type Network struct {
+	// Interface is the name.
+	Interface string
+	Prefix    netip.Prefix
+	// Address is the node's own one, that of a point-to-point link outside of Prefix.
+	Address netip.Addr
+	// Spare is true for an address that only the lack of another one makes the node's: a
+	// secondary, temporary or deprecated one.
+	Spare bool
+	// Excluded is true where the interface is set to be no uplink: nobody is told its addresses.
+	Excluded bool
+}
+
+// NextHops are the node's addresses that a peer is told to send packets to, by the family of the
+// address. They are invalid where the node has none.
+type NextHops struct{ IPv4, IPv6 netip.Addr }
+
 // Snapshot is everything that the agent watches, at one moment. Objects are
 // shared with the informers' caches and must not be changed.
 type Snapshot struct {
@@ -43,7 +61,7 @@ type Snapshot struct {
 	TunnelKey TunnelSecret
 	// OnLink are the networks of the node's interfaces, single addresses included; they are no
 	// object's word.
-	OnLink []netip.Prefix
+	OnLink []Network
 	// Gateways are those of the node's default routes.
 	Gateways Gateways
 	// Down are the nodes that do not answer this node's probes; they are no object's word.
@@ -77,6 +95,8 @@ type Model struct {
 	Aggregates []Aggregate
 	Frontends  []Frontend
 	Peers      []Peer
+	// NextHops are those of routes to each peer, by its name.
+	NextHops map[string]NextHops
 	// BFD are the BFD sessions of peers that have one, by the peer's name.
 	BFD map[string]desired.BFD
 	// Advertisements hold only those that select this node.

@@ -8,36 +8,96 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
-// Networks returns the networks of all addresses of the node's interfaces, sorted, each once.
-// A point-to-point address is one of its peer's.
-func Networks() ([]netip.Prefix, error) {
+// Network is a network of one of the node's interfaces.
+type Network struct {
+	// Interface is the name.
+	Interface string
+	// Prefix is the network: of a point-to-point address that of its peer.
+	Prefix netip.Prefix
+	// Address is the node's own one.
+	Address netip.Addr
+	// Spare is true where others do better: a secondary or temporary address, or one that the
+	// kernel does not use, or is to use no longer.
+	Spare bool
+	// Excluded is true where the interface is no uplink by the patterns that say what is one.
+	Excluded bool
+}
+
+// spare are the flags of spare addresses.
+const spare = unix.IFA_F_SECONDARY | unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
+
+// Networks returns the networks of all addresses of the node's interfaces, in the kernel's order.
+// A point-to-point address has two: itself, and its peer's.
+func (f *Finder) Networks() ([]Network, error) {
 	held, err := retryInterrupted(func() ([]netlink.Addr, error) {
 		return netlink.AddrList(nil, netlink.FAMILY_ALL)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list the networks of the interfaces: %w", err)
 	}
-	var networks []netip.Prefix
-	add := func(prefix netip.Prefix) {
-		if prefix.IsValid() {
-			networks = append(networks, prefix.Masked())
-		}
+	links, err := retryInterrupted(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list the interfaces of the networks: %w", err)
 	}
+	names := make(map[int]string, len(links))
+	for _, link := range links {
+		names[link.Attrs().Index] = link.Attrs().Name
+	}
+	var networks []Network
 	for _, address := range held {
-		ip, _ := netip.AddrFromSlice(address.IP)
-		ip = ip.Unmap()
-		bits, _ := address.Mask.Size()
+		own, _ := netip.AddrFromSlice(address.IP)
+		own = own.Unmap()
+		add := func(of netip.Addr, bits int) {
+			if prefix := netip.PrefixFrom(of, bits); prefix.IsValid() {
+				name := names[address.LinkIndex]
+				networks = append(networks, Network{
+					Interface: name, Prefix: prefix.Masked(), Address: own, Spare: address.Flags&spare != 0,
+					Excluded: len(f.patterns) > 0 && !matches(f.patterns, name),
+				})
+			}
+		}
 		if address.Peer == nil {
-			add(netip.PrefixFrom(ip, bits))
+			bits, _ := address.Mask.Size()
+			add(own, bits)
 			continue
 		}
-		add(netip.PrefixFrom(ip, ip.BitLen()))
+		add(own, own.BitLen())
 		peer, _ := netip.AddrFromSlice(address.Peer.IP)
-		bits, _ = address.Peer.Mask.Size()
-		add(netip.PrefixFrom(peer.Unmap(), bits))
+		bits, _ := address.Peer.Mask.Size()
+		add(peer.Unmap(), bits)
 	}
-	slices.SortFunc(networks, netip.Prefix.Compare)
-	return slices.Compact(networks), nil
+	return networks, nil
+}
+
+// holders are the names of the interfaces that have one of addresses.
+func holders(networks []Network, addresses []netip.Addr) map[string]bool {
+	holders := map[string]bool{}
+	for i := range networks {
+		if slices.Contains(addresses, networks[i].Address) {
+			holders[networks[i].Interface] = true
+		}
+	}
+	return holders
+}
+
+// reaching are the names of the interfaces with a network that has one of peers. An address of
+// the node's own is no neighbour.
+func reaching(networks []Network, peers []netip.Addr) map[string]bool {
+	reaching := map[string]bool{}
+	for _, peer := range peers {
+		router := peer.WithZone("")
+		if len(holders(networks, []netip.Addr{router})) > 0 {
+			continue
+		}
+		for i := range networks {
+			network := &networks[i]
+			if network.Prefix.Contains(router) && (peer.Zone() == "" || peer.Zone() == network.Interface) {
+				reaching[network.Interface] = true
+			}
+		}
+	}
+	return reaching
 }

@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"path"
 	"slices"
@@ -77,7 +76,8 @@ type Finder struct {
 // NewFinder returns a Finder for interface names, or globs of names as in
 // path.Match: every interface that exists and matches is an uplink, the
 // loopback interface excepted. Without patterns the uplinks are the interfaces
-// that carry a default route of the main table or one of the node's addresses.
+// that carry a default route of the main table, one of the node's addresses or a
+// network with a BGP peer.
 // In place of a member of a bond or team, that is the uplink.
 func NewFinder(patterns []string) *Finder {
 	return &Finder{patterns: patterns, seen: map[int]time.Time{}}
@@ -89,25 +89,29 @@ func (f *Finder) Find(addresses, peers []netip.Addr, now time.Time) (*Uplinks, e
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
-	carrying, err := carriers(addresses)
+	networks, err := f.Networks()
 	if err != nil {
 		return nil, err
 	}
-	selected := map[int]bool{}
+	holding, reaching := holders(networks, addresses), reaching(networks, peers)
+	carrying, selected := map[int]bool{}, map[int]bool{}
 	if len(f.patterns) == 0 {
 		if err := addDefaultRoutes(selected); err != nil {
 			return nil, err
 		}
-		maps.Copy(selected, carrying)
 	}
 	interfaces := map[int]iface{}
 	for _, link := range links {
 		if link.Attrs().RawFlags&unix.IFF_LOOPBACK != 0 {
 			continue
 		}
-		interfaces[link.Attrs().Index] = describe(link)
-		if matches(f.patterns, link.Attrs().Name) {
-			selected[link.Attrs().Index] = true
+		name, index := link.Attrs().Name, link.Attrs().Index
+		interfaces[index] = describe(link)
+		if holding[name] {
+			carrying[index] = true
+		}
+		if matches(f.patterns, name) || len(f.patterns) == 0 && (holding[name] || reaching[name]) {
+			selected[index] = true
 		}
 	}
 	existing, selected := stack(interfaces, selected, carrying)
@@ -186,24 +190,6 @@ func addDefaultRoutes(indexes map[int]bool) error {
 		}
 	}
 	return nil
-}
-
-// carriers are the indexes of the interfaces that have one of addresses.
-func carriers(addresses []netip.Addr) (map[int]bool, error) {
-	indexes := map[int]bool{}
-	held, err := retryInterrupted(func() ([]netlink.Addr, error) {
-		return netlink.AddrList(nil, netlink.FAMILY_ALL)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
-	}
-	for _, address := range held {
-		ip, ok := netip.AddrFromSlice(address.IP)
-		if ok && slices.Contains(addresses, ip.Unmap()) {
-			indexes[address.LinkIndex] = true
-		}
-	}
-	return indexes, nil
 }
 
 // isDefault reports whether a route is a unicast default route.

@@ -110,11 +110,12 @@ func TestFind(t *testing.T) {
 	addLink(t, "data0", "198.51.100.1/24")
 	first := addLink(t, "route0", "203.0.113.1/24")
 	second := addLink(t, "route1", "2001:db8::1/64")
-	addLink(t, "pod0", "198.18.0.1/24")
+	addLink(t, "pod0", "fe80::7/64")
 	addDefaultRoute(t, first, second)
 	for name, test := range map[string]struct {
 		patterns  []string
 		addresses []netip.Addr
+		peers     []netip.Addr
 		want      []string
 	}{
 		"default route": {want: []string{"route0", "route1"}},
@@ -122,12 +123,22 @@ func TestFind(t *testing.T) {
 			addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1"), {}},
 			want:      []string{"data0", "route0", "route1"},
 		},
-		"names":         {patterns: []string{"pod0", "nothing"}, want: []string{"pod0"}},
+		"and peer": {
+			peers: []netip.Addr{netip.MustParseAddr("198.51.100.9"), netip.MustParseAddr("198.18.1.1")},
+			want:  []string{"data0", "route0", "route1"},
+		},
+		"and link-local peer": {
+			peers: []netip.Addr{netip.MustParseAddr("fe80::9%pod0")}, want: []string{"pod0", "route0", "route1"},
+		},
+		"a peer that is the node itself": {
+			peers: []netip.Addr{netip.MustParseAddr("198.51.100.1")}, want: []string{"route0", "route1"},
+		},
+		"names":         {patterns: []string{"pod0", "nothing"}, peers: []netip.Addr{netip.MustParseAddr("198.51.100.9")}, want: []string{"pod0"}},
 		"glob, not lo":  {patterns: []string{"*0", "lo"}, want: []string{"data0", "pod0", "route0"}},
 		"none of these": {patterns: []string{"eth*"}},
 	} {
 		// No subtest: it would run on a thread outside the namespace.
-		found, err := NewFinder(test.patterns).Find(test.addresses, nil, time.Now())
+		found, err := NewFinder(test.patterns).Find(test.addresses, test.peers, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}

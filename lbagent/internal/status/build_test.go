@@ -98,7 +98,7 @@ func TestConditions(t *testing.T) {
 			o.Interfaces[0].XDPMode, o.Interfaces[0].Message = millracev1alpha1.XDPNone, "busy"
 		}, map[string]expectation{"Attached": {yes, "Attached", "eth0: busy"}, "Ready": {yes, "Ready", ""}}},
 		"no uplink": {func(o *Observation) { o.Interfaces = nil }, map[string]expectation{
-			"Attached": {no, "NoUplink", "no interface carries a default route or the node's addresses, or matches --uplinks"},
+			"Attached": {no, "NoUplink", "no interface carries a default route, the node's addresses or a network with a BGP peer, or matches --uplinks"},
 		}},
 		"maps cannot be written": {func(o *Observation) { o.ProgramError = errors.New("no memory") }, map[string]expectation{
 			"Programmed": {no, "ProgramFailed", "no memory"}, "Ready": {no, "ProgramFailed", "no memory"},

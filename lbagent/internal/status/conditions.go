@@ -83,7 +83,7 @@ func attached(o Observation) metav1.Condition {
 	condition := holds(millracev1alpha1.ConditionAttached, millracev1alpha1.ReasonAttached)
 	if len(o.Interfaces) == 0 {
 		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1alpha1.ReasonNoUplink
-		condition.Message = "no interface carries a default route or the node's addresses, or matches --uplinks"
+		condition.Message = "no interface carries a default route, the node's addresses or a network with a BGP peer, or matches --uplinks"
 		return condition
 	}
 	var failures []string

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"net/netip"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// nextHops chooses the next hops of routes to a peer (RFC 4271, section 5.1.3; IPv6: RFC 2545,
+// section 3). A router on a network of the node's is told the node's addresses on the interface
+// to that network: an external one refuses others, and reaches them by detours at best. A router
+// farther away is told those of the interface that has the session's source address, where one
+// is given. For a family that the interface lacks, and for other peers, the next hop is the
+// node's own address: that of its LBNode.
+func nextHops(peer *Peer, self forwarding.Self, networks []Network) NextHops {
+	hops := NextHops{IPv4: self.IPv4, IPv6: self.IPv6}
+	session := sessionNetwork(peer, self, networks)
+	if session == nil {
+		return hops
+	}
+	for _, family := range []struct {
+		hop  *netip.Addr
+		ipv4 bool
+	}{{&hops.IPv4, true}, {&hops.IPv6, false}} {
+		switch other := addressOn(session.Interface, family.ipv4, *family.hop, networks); {
+		case session.Address.Is4() == family.ipv4 && !isLinkLocal6(session.Address):
+			*family.hop = session.Address
+		case other.IsValid():
+			*family.hop = other
+		case isLinkLocal6(session.Address) && !family.ipv4:
+			*family.hop = session.Address
+		}
+	}
+	return hops
+}
+
+// sessionNetwork is the node's end of a session: the network with the router or, for one farther
+// away, that of the source; nil where neither is known.
+func sessionNetwork(peer *Peer, self forwarding.Self, networks []Network) *Network {
+	router, source := peer.Address.WithZone(""), peer.Source.WithZone("")
+	isSource := func(network *Network) bool {
+		return network.Address == source || network.Interface == peer.SourceInterface
+	}
+	var best *Network
+	take := func(network *Network) {
+		isOwn := network.Address == self.IPv4 || network.Address == self.IPv6
+		switch {
+		case best == nil:
+		case isSource(network) != isSource(best):
+			if isSource(best) {
+				return
+			}
+		case network.Prefix.Bits() != best.Prefix.Bits():
+			if network.Prefix.Bits() < best.Prefix.Bits() {
+				return
+			}
+		case !isOwn && (network.Spare || !best.Spare):
+			return
+		}
+		best = network
+	}
+	for i := range networks {
+		network := &networks[i]
+		if network.Address == router {
+			return nil
+		}
+		isThere := peer.Address.Zone() == "" || peer.Address.Zone() == network.Interface
+		if isThere && !network.Excluded && network.Prefix.Contains(router) && !network.Address.IsLoopback() {
+			take(network)
+		}
+	}
+	if best != nil {
+		return best
+	}
+	for i := range networks {
+		network := &networks[i]
+		if isSource(network) && !network.Excluded && network.Address.Is4() == router.Is4() && network.Address.IsGlobalUnicast() {
+			take(network)
+		}
+	}
+	return best
+}
+
+// addressOn is the node's address of a family on an interface, which others than those on the
+// link know: its own one or else the kernel's first with a network; invalid where there is none.
+func addressOn(name string, ipv4 bool, own netip.Addr, networks []Network) netip.Addr {
+	var first netip.Addr
+	for i := range networks {
+		network := &networks[i]
+		if network.Interface != name || network.Address.Is4() != ipv4 || !network.Address.IsGlobalUnicast() {
+			continue
+		}
+		if network.Address == own {
+			return own
+		}
+		if !first.IsValid() && !network.Spare && !network.Prefix.IsSingleIP() {
+			first = network.Address
+		}
+	}
+	return first
+}
+
+func isLinkLocal6(address netip.Addr) bool { return address.Is6() && address.IsLinkLocalUnicast() }

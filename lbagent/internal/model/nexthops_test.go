@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// A node of two uplinks, with its own addresses on the first.
+func TestNextHops(t *testing.T) {
+	network := func(name, address, prefix string) Network {
+		return Network{Interface: name, Prefix: netip.MustParsePrefix(prefix), Address: netip.MustParseAddr(address)}
+	}
+	spare := network("up1", "203.0.113.7", "203.0.113.0/24")
+	spare.Spare = true
+	excluded := network("mgmt", "198.19.1.1", "198.19.1.0/24")
+	excluded.Excluded = true
+	networks := []Network{
+		excluded,
+		network("lo", "127.0.0.1", "127.0.0.0/8"),
+		network("lo", "198.18.0.1", "198.18.0.1/32"),
+		network("lo", "2001:db8:9::1", "2001:db8:9::1/128"),
+		network("up0", "198.51.100.2", "198.51.100.0/24"),
+		network("up0", "2001:db8::2", "2001:db8::/64"),
+		network("up0", "fe80::2", "fe80::/64"),
+		spare,
+		network("up1", "203.0.113.2", "203.0.113.0/24"),
+		network("up1", "203.0.113.9", "203.0.113.0/24"),
+		network("up1", "2001:db8:1::2", "2001:db8:1::/64"),
+		network("up1", "fe80::3", "fe80::/64"),
+		network("bare", "fe80::4", "fe80::/64"),
+		network("tie", "198.18.1.1", "198.18.1.2/32"),
+	}
+	self := forwarding.Self{IPv4: netip.MustParseAddr("198.51.100.2"), IPv6: netip.MustParseAddr("2001:db8::2")}
+	for name, test := range map[string]struct {
+		router, source, sourceInterface string
+		ipv4, ipv6                      string
+	}{
+		"the node's own network":     {"198.51.100.1", "", "", "198.51.100.2", "2001:db8::2"},
+		"the other one":              {"203.0.113.1", "", "", "203.0.113.2", "2001:db8:1::2"},
+		"the other one, over IPv6":   {"2001:db8:1::1", "", "", "203.0.113.2", "2001:db8:1::2"},
+		"a source there":             {"203.0.113.1", "203.0.113.9", "", "203.0.113.9", "2001:db8:1::2"},
+		"a source elsewhere":         {"203.0.113.1", "198.18.0.1", "", "203.0.113.2", "2001:db8:1::2"},
+		"unnumbered":                 {"fe80::1%up1", "", "", "203.0.113.2", "2001:db8:1::2"},
+		"a link without addresses":   {"fe80::1%bare", "", "", "198.51.100.2", "fe80::4"},
+		"a link to a point":          {"198.18.1.2", "", "", "198.18.1.1", "2001:db8::2"},
+		"by no uplink":               {"198.19.1.2", "", "", "198.51.100.2", "2001:db8::2"},
+		"farther away":               {"198.19.0.1", "", "", "198.51.100.2", "2001:db8::2"},
+		"farther, with a source":     {"198.19.0.1", "203.0.113.9", "", "203.0.113.9", "2001:db8:1::2"},
+		"farther, from an interface": {"198.19.0.1", "", "lo", "198.18.0.1", "2001:db8::2"},
+		"farther, from nowhere":      {"198.19.0.1", "198.18.7.7", "", "198.51.100.2", "2001:db8::2"},
+		"on the node":                {"203.0.113.2", "", "", "198.51.100.2", "2001:db8::2"},
+		"on the loopback interface":  {"127.0.0.2", "", "", "198.51.100.2", "2001:db8::2"},
+	} {
+		peer := &Peer{Address: netip.MustParseAddr(test.router), SourceInterface: test.sourceInterface}
+		if test.source != "" {
+			peer.Source = netip.MustParseAddr(test.source)
+		}
+		want := NextHops{IPv4: netip.MustParseAddr(test.ipv4), IPv6: netip.MustParseAddr(test.ipv6)}
+		if got := nextHops(peer, self, networks); got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+	if got := nextHops(&Peer{Address: netip.MustParseAddr("198.51.100.1")}, self, nil); got != (NextHops{IPv4: self.IPv4, IPv6: self.IPv6}) {
+		t.Errorf("without networks: %v", got)
+	}
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package lbagent
+
+import (
+	"os/exec"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/test/frr"
+)
+
+// secondRouter starts another router, behind an uplink of its own. Both ends of the link have
+// addresses of another network than the first router's.
+func (w *world) secondRouter(neighbors string) *frr.Router {
+	w.t.Helper()
+	const namespace = "router2"
+	w.t.Cleanup(func() {
+		_ = exec.Command("ip", "link", "delete", "eth1").Run()
+		_ = exec.Command("ip", "netns", "delete", namespace).Run()
+	})
+	for _, command := range []string{
+		"ip netns add " + namespace,
+		"ip -n " + namespace + " link set lo up",
+		"ip link add eth1 type veth peer name eth1 netns " + namespace,
+		// No other link-local address than the one below.
+		"ip link set eth1 addrgenmode none",
+		"ip address add 203.0.113.130/25 dev eth1",
+		"ip address add fe80::22/64 dev eth1 nodad",
+		"ip link set eth1 up",
+		"ip -n " + namespace + " address add 203.0.113.129/25 dev eth1",
+		"ip -n " + namespace + " address add fe80::11/64 dev eth1 nodad",
+		"ip -n " + namespace + " link set eth1 up",
+	} {
+		run(w.t, command)
+	}
+	return frr.Start(w.t, namespace, neighbors)
+}
+
+// peer creates an LBPeer with short timers.
+func (w *world) peer(name string, edit func(*millracev1alpha1.LBPeerSpec)) *millracev1alpha1.LBPeer {
+	w.t.Helper()
+	peer := &millracev1alpha1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: millracev1alpha1.LBPeerSpec{
+		PeerASN: 64500, LocalASN: 64512,
+		HoldTime:         &metav1.Duration{Duration: 9 * time.Second},
+		ConnectRetryTime: &metav1.Duration{Duration: time.Second},
+	}}
+	edit(&peer.Spec)
+	w.create(peer)
+	return peer
+}
+
+const secondNeighbor = ` neighbor 203.0.113.130 remote-as 64512
+ address-family ipv4 unicast
+  neighbor 203.0.113.130 activate
+ exit-address-family
+`
+
+// A node of two uplinks tells each router its address on the way to that router. An external
+// router would not use the other one: it is not directly connected.
+func TestNextHopOfEachUplink(t *testing.T) {
+	w := newWorld(t)
+	w.install()
+	w.populate()
+	second := w.secondRouter(secondNeighbor)
+	w.peer("second", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerAddress = "203.0.113.129" })
+	w.start()
+	w.Await(30*time.Second, "the VIP at the first router", w.announced)
+	second.Await(30*time.Second, "the VIP at the second router by the node's address there", func() bool {
+		return second.KernelRoutes()[vip] == "203.0.113.130"
+	})
+	w.Await(10*time.Second, "the programs on both uplinks", func() bool {
+		interfaces := w.report().Status.Interfaces
+		return len(interfaces) == 2 && interfaces[1].XDPMode == millracev1alpha1.XDPNative
+	})
+}

@@ -79,3 +79,40 @@ func TestNextHopOfEachUplink(t *testing.T) {
 		return len(interfaces) == 2 && interfaces[1].XDPMode == millracev1alpha1.XDPNative
 	})
 }
+
+// The router is the gateway of the node's default route, which appears and changes.
+func TestGatewayIsPeer(t *testing.T) {
+	w := newWorld(t)
+	w.install()
+	w.populate()
+	second := w.secondRouter(secondNeighbor + ` neighbor fe80::22 remote-as external
+ neighbor fe80::22 interface eth1
+ address-family ipv4 unicast
+  neighbor fe80::22 activate
+ exit-address-family
+`)
+	w.peer("gateway", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerGateway = millracev1alpha1.FamilyIPv4 })
+	w.peer("gateway6", func(spec *millracev1alpha1.LBPeerSpec) {
+		spec.PeerGateway, spec.Families = millracev1alpha1.FamilyIPv6, []millracev1alpha1.AddressFamily{millracev1alpha1.FamilyIPv4}
+	})
+	w.start()
+	w.Await(30*time.Second, "the VIP at the router with an address", w.announced)
+	if routes := second.KernelRoutes(); len(routes) > 0 {
+		t.Errorf("the router that is no gateway yet has %v", routes)
+	}
+	// By the link-local gateway, then by the other one alone.
+	run(t, "ip -6 route add default via fe80::11 dev eth1")
+	at := func() bool { return second.KernelRoutes()[vip] == "203.0.113.130" }
+	second.Await(30*time.Second, "the VIP at the link-local gateway", at)
+	if err := w.client.Delete(t.Context(), &millracev1alpha1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: "gateway6"}}); err != nil {
+		t.Fatal(err)
+	}
+	second.Await(30*time.Second, "no session with it", func() bool { return !at() })
+	run(t, "ip route add default via 203.0.113.129")
+	second.Await(30*time.Second, "the VIP at the gateway", at)
+	run(t, "ip route replace default via 198.51.100.9")
+	second.Await(30*time.Second, "withdrawn where the gateway is another one", func() bool { return !at() })
+	if !w.announced() {
+		t.Error("the router that has a peerAddress lost the VIP")
+	}
+}

@@ -130,10 +130,11 @@ func sessions(observed []bgp.Session) []millracev1alpha1.SessionStatus {
 	statuses := make([]millracev1alpha1.SessionStatus, 0, len(observed))
 	for _, session := range observed {
 		status := millracev1alpha1.SessionStatus{
-			Peer:    session.Peer,
-			Address: session.Address.String(),
-			State:   session.State,
-			Message: session.Message,
+			Peer:     session.Peer,
+			Address:  session.Address.String(),
+			State:    session.State,
+			Withheld: session.Withheld,
+			Message:  session.Message,
 		}
 		if !session.Since.IsZero() {
 			// As precise as the API keeps it, so that it compares equal.

@@ -87,6 +87,7 @@ func TestGatewayIsPeer(t *testing.T) {
 	w.populate()
 	second := w.secondRouter(secondNeighbor + ` neighbor fe80::22 remote-as external
  neighbor fe80::22 interface eth1
+ neighbor fe80::22 capability extended-nexthop
  address-family ipv4 unicast
   neighbor fe80::22 activate
  exit-address-family
@@ -94,6 +95,7 @@ func TestGatewayIsPeer(t *testing.T) {
 	w.peer("gateway", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerGateway = millracev1alpha1.FamilyIPv4 })
 	w.peer("gateway6", func(spec *millracev1alpha1.LBPeerSpec) {
 		spec.PeerGateway, spec.Families = millracev1alpha1.FamilyIPv6, []millracev1alpha1.AddressFamily{millracev1alpha1.FamilyIPv4}
+		spec.ExtendedNextHop = true
 	})
 	w.start()
 	w.Await(30*time.Second, "the VIP at the router with an address", w.announced)
@@ -102,12 +104,14 @@ func TestGatewayIsPeer(t *testing.T) {
 	}
 	// By the link-local gateway, then by the other one alone.
 	run(t, "ip -6 route add default via fe80::11 dev eth1")
-	at := func() bool { return second.KernelRoutes()[vip] == "203.0.113.130" }
-	second.Await(30*time.Second, "the VIP at the link-local gateway", at)
+	second.Await(30*time.Second, "the VIP at the link-local gateway, by the node's link-local address", func() bool {
+		return second.KernelRoutes()[vip] == "fe80::22"
+	})
 	if err := w.client.Delete(t.Context(), &millracev1alpha1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: "gateway6"}}); err != nil {
 		t.Fatal(err)
 	}
-	second.Await(30*time.Second, "no session with it", func() bool { return !at() })
+	second.Await(30*time.Second, "no session with it", func() bool { return second.KernelRoutes()[vip] == "" })
+	at := func() bool { return second.KernelRoutes()[vip] == "203.0.113.130" }
 	run(t, "ip route add default via 203.0.113.129")
 	second.Await(30*time.Second, "the VIP at the gateway", at)
 	run(t, "ip route replace default via 198.51.100.9")

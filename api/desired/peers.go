@@ -73,6 +73,8 @@ type Session struct {
 	PasswordSecret string
 	// IPv4 and IPv6 are the families whose routes are announced.
 	IPv4, IPv6 bool
+	// ExtendedNextHop is true where IPv4 routes have an IPv6 next hop (RFC 8950).
+	ExtendedNextHop bool
 	// RestartTime is 0 where graceful restart is off.
 	RestartTime time.Duration
 }
@@ -88,6 +90,7 @@ func ParsePeer(object *millracev1alpha1.LBPeer) (Peer, []Problem) {
 	peer.Port = uint16(p.within("spec.peerPort", int64(cmp.Or(spec.PeerPort, defaultPeerPort)), 1, math.MaxUint16))
 	peer.Nodes = p.selector("spec.nodeSelector", spec.NodeSelector)
 	p.families(&peer, spec.Families)
+	p.extendedNextHop(&peer, spec)
 	peer.Passive = spec.Passive
 	if peer.Passive && peer.Port != defaultPeerPort {
 		p.invalid("spec.peerPort", "is where nodes connect to; of a passive peer they do not")
@@ -219,6 +222,17 @@ func (p *problems) families(peer *Peer, families []millracev1alpha1.AddressFamil
 		default:
 			p.invalid(fmt.Sprintf("spec.families[%d]", i), "%q is neither IPv4 nor IPv6", family)
 		}
+	}
+}
+
+func (p *problems) extendedNextHop(peer *Peer, spec *millracev1alpha1.LBPeerSpec) {
+	peer.ExtendedNextHop = spec.ExtendedNextHop
+	switch {
+	case !spec.ExtendedNextHop:
+	case !peer.IPv4:
+		p.invalid("spec.extendedNextHop", "is about IPv4 routes: add IPv4 to families")
+	case peer.Address.Is4() || peer.Gateway == millracev1alpha1.FamilyIPv4:
+		p.invalid("spec.extendedNextHop", "is for IPv6 sessions")
 	}
 }
 

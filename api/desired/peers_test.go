@@ -58,6 +58,16 @@ func TestPeers(t *testing.T) {
 		{"the gateway of no family", one(func(s *spec) { s.PeerAddress, s.PeerGateway = "", "any" }), []string{
 			`p Invalid spec.peerGateway: "any" is neither IPv4 nor IPv6`,
 		}},
+		{"IPv6 next hops", one(func(s *spec) {
+			s.PeerAddress, s.ExtendedNextHop, s.Families = "2001:db8::1", true, []millracev1alpha1.AddressFamily{"IPv4"}
+		}), nil},
+		{"IPv6 next hops without IPv4 routes", one(func(s *spec) { s.PeerAddress, s.ExtendedNextHop = "2001:db8::1", true }), []string{
+			"p Invalid spec.extendedNextHop: is about IPv4 routes",
+		}},
+		{"IPv6 next hops over IPv4", one(func(s *spec) { s.ExtendedNextHop = true }), []string{"p Invalid spec.extendedNextHop: is for IPv6 sessions"}},
+		{"IPv6 next hops to the IPv4 gateway", one(func(s *spec) { s.PeerAddress, s.PeerGateway, s.ExtendedNextHop = "", "IPv4", true }), []string{
+			"p Invalid spec.extendedNextHop: is for IPv6 sessions",
+		}},
 		{"gateway and address", one(func(s *spec) { s.PeerGateway = "IPv4" }), []string{"p Invalid spec.peerGateway: and peerAddress exclude each other"}},
 		{"gateway and interface", one(func(s *spec) { s.PeerAddress, s.PeerGateway, s.PeerInterface = "", "IPv6", "eth0" }), []string{
 			"p Invalid spec.peerInterface: is for an IPv6 link-local peerAddress",

@@ -212,7 +212,13 @@ type SessionStatus struct {
 	//
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
-	// Message says why the session is not established.
+	// Withheld are the families whose routes an established session does not carry, as the
+	// router lacks a capability.
+	//
+	// +optional
+	// +listType=set
+	Withheld []AddressFamily `json:"withheld,omitempty"`
+	// Message says why the session is not established, or routes are withheld.
 	//
 	// +optional
 	Message string `json:"message,omitempty"`

@@ -46,6 +46,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !has(self.peerGateway) || ip(self.sourceAddress).family() == (self.peerGateway == 'IPv4' ? 4 : 6)",message="sourceAddress must be of the family of peerGateway"
 // +kubebuilder:validation:XValidation:rule="!has(self.peerAddress) || !isIP(self.peerAddress) || has(self.peerInterface) == (ip(self.peerAddress).family() == 6 && ip(self.peerAddress).isLinkLocalUnicast())",message="an IPv6 link-local peerAddress needs peerInterface, and no other address has one"
 // +kubebuilder:validation:XValidation:rule="!has(self.passive) || !self.passive || !has(self.peerPort) || self.peerPort == 179",message="peerPort is where nodes connect to; of a passive peer they do not"
+// +kubebuilder:validation:XValidation:rule="!has(self.extendedNextHop) || !self.extendedNextHop || (has(self.families) && 'IPv4' in self.families)",message="extendedNextHop is about IPv4 routes: add IPv4 to families"
+// +kubebuilder:validation:XValidation:rule="!has(self.extendedNextHop) || !self.extendedNextHop || (has(self.peerGateway) ? self.peerGateway == 'IPv6' : !has(self.peerAddress) || !isIP(self.peerAddress) || ip(self.peerAddress).family() == 6)",message="extendedNextHop is for IPv6 sessions"
 type LBPeerSpec struct {
 	// PeerAddress is the address of the router.
 	//
@@ -117,6 +119,12 @@ type LBPeerSpec struct {
 	// +kubebuilder:validation:MaxItems=2
 	// +listType=set
 	Families []AddressFamily `json:"families,omitempty"`
+
+	// ExtendedNextHop has IPv4 routes announced with an IPv6 next hop (RFC 8950), over an IPv6
+	// session. A router that does not offer the capability gets no IPv4 routes.
+	//
+	// +optional
+	ExtendedNextHop bool `json:"extendedNextHop,omitempty"`
 
 	// HoldTime after which a silent session is taken for dead (RFC 4271,
 	// section 4.2): whole seconds, at least 3s.

@@ -534,6 +534,11 @@ func (in *SessionStatus) DeepCopyInto(out *SessionStatus) {
 		in, out := &in.Since, &out.Since
 		*out = (*in).DeepCopy()
 	}
+	if in.Withheld != nil {
+		in, out := &in.Withheld, &out.Withheld
+		*out = make([]AddressFamily, len(*in))
+		copy(*out, *in)
+	}
 	if in.BFD != nil {
 		in, out := &in.BFD, &out.BFD
 		*out = new(BFDStatus)

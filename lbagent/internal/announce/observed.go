@@ -3,26 +3,42 @@
 package announce
 
 import (
+	"net/netip"
 	"strings"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
-// Observed returns the decision as it takes effect: Peers are only those with which a
-// session is established, and without any of these the reason is NotEstablished.
-func (d Decision) Observed(established map[string]bool) Decision {
+// Sessions are the families whose routes established sessions carry, by the name of the LBPeer.
+type Sessions map[string]Carried
+
+// Carried are the families whose routes a session carries.
+type Carried struct{ IPv4, IPv6 bool }
+
+func (c Carried) has(vip netip.Addr) bool { return vip.Is4() && c.IPv4 || vip.Is6() && c.IPv6 }
+
+// Observed returns the decision as it takes effect: Peers are only those with which an
+// established session carries the route, and without any of these the reason is NotEstablished.
+func (d Decision) Observed(sessions Sessions) Decision {
 	if len(d.Peers) == 0 {
 		return d
 	}
 	observed := Decision{VIP: d.VIP}
+	withheld := false
 	for _, peer := range d.Peers {
-		if established[peer] {
+		carried, established := sessions[peer]
+		withheld = withheld || established
+		if carried.has(d.VIP) {
 			observed.Peers = append(observed.Peers, peer)
 		}
 	}
-	if len(observed.Peers) == 0 {
-		observed.Reason = millracev1alpha1.ReasonNotEstablished
-		observed.Message = "no session is established with " + strings.Join(d.Peers, ", ")
+	if len(observed.Peers) > 0 {
+		return observed
+	}
+	observed.Reason = millracev1alpha1.ReasonNotEstablished
+	observed.Message = "no session is established with " + strings.Join(d.Peers, ", ")
+	if withheld {
+		observed.Message = "no session carries " + familyName(d.VIP) + " routes with " + strings.Join(d.Peers, ", ")
 	}
 	return observed
 }

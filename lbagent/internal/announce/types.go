@@ -14,7 +14,7 @@ import (
 type Route struct {
 	// Prefix is the VIP as a /32 or /128, or the aggregate.
 	Prefix netip.Prefix
-	// NextHop is this node's address of the prefix's family towards the peer.
+	// NextHop is this node's address towards the peer: of the prefix's family, or IPv6.
 	NextHop          netip.Addr
 	Communities      []uint32
 	LargeCommunities [][3]uint32

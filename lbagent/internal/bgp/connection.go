@@ -27,6 +27,8 @@ type connection struct {
 	write sync.Mutex
 	// told is true after a NOTIFICATION, after which the end is no news.
 	told atomic.Bool
+	// extended is true after the router's OPEN has offered IPv6 next hops for IPv4 routes.
+	extended atomic.Bool
 	// left is true after GoBGP has ended its side.
 	left atomic.Bool
 }
@@ -55,6 +57,9 @@ func (c *connection) outbound(queue <-chan []byte) {
 		case bgp.BGP_MSG_NOTIFICATION:
 			c.tell("sent", message)
 		case bgp.BGP_MSG_UPDATE:
+			if !c.extended.Load() {
+				message = withoutExtended(message)
+			}
 			c.sent.Add(1)
 		}
 		if err := c.send(message); err != nil {
@@ -115,6 +120,7 @@ func (c *connection) inbound() {
 		}
 		switch kindOf(message) {
 		case bgp.BGP_MSG_OPEN:
+			c.extended.Store(filter.extended)
 			if !c.left.Load() {
 				_ = c.router.SetReadDeadline(time.Time{})
 			}

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 )
@@ -114,6 +115,9 @@ type inbound struct {
 	accepts func(asn uint32) error
 
 	opened, confirmed bool
+	// extended is true after an OPEN with the capability of IPv6 next hops for IPv4 routes (RFC
+	// 8950, section 4).
+	extended bool
 }
 
 // check says whether a message goes on to GoBGP. The error, if any, ends the session. What
@@ -175,6 +179,7 @@ func (i *inbound) open(message []byte) (err error) {
 	if !is {
 		return refuse("no OPEN")
 	}
+	i.extended = takesExtended(open)
 	if i.accepts == nil {
 		return nil
 	}
@@ -186,16 +191,33 @@ func (i *inbound) open(message []byte) (err error) {
 
 // asnOf is the autonomous system of an OPEN, of four octets where it is told (RFC 6793).
 func asnOf(open *bgp.BGPOpen) uint32 {
-	for _, parameter := range open.OptParams {
-		capabilities, is := parameter.(*bgp.OptionParameterCapability)
-		if !is {
-			continue
-		}
-		for _, capability := range capabilities.Capability {
-			if four, is := capability.(*bgp.CapFourOctetASNumber); is {
-				return four.CapValue
-			}
+	for _, capability := range capabilitiesOf(open) {
+		if four, is := capability.(*bgp.CapFourOctetASNumber); is {
+			return four.CapValue
 		}
 	}
 	return uint32(open.MyAS)
+}
+
+// takesExtended reports whether an OPEN offers IPv6 next hops for IPv4 unicast routes.
+func takesExtended(open *bgp.BGPOpen) bool {
+	for _, capability := range capabilitiesOf(open) {
+		extended, is := capability.(*bgp.CapExtendedNexthop)
+		if is && slices.ContainsFunc(extended.Tuples, func(tuple *bgp.CapExtendedNexthopTuple) bool {
+			return *tuple == bgp.CapExtendedNexthopTuple{NLRIAFI: bgp.AFI_IP, NLRISAFI: bgp.SAFI_UNICAST, NexthopAFI: bgp.AFI_IP6}
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+func capabilitiesOf(open *bgp.BGPOpen) []bgp.ParameterCapabilityInterface {
+	var all []bgp.ParameterCapabilityInterface
+	for _, parameter := range open.OptParams {
+		if capabilities, is := parameter.(*bgp.OptionParameterCapability); is {
+			all = append(all, capabilities.Capability...)
+		}
+	}
+	return all
 }

@@ -34,6 +34,8 @@ func compare(have, want model.Peer, samePassword bool) change {
 	same := have
 	same.HoldTime, same.KeepaliveTime, same.ConnectRetryTime = want.HoldTime, want.KeepaliveTime, want.ConnectRetryTime
 	same.RestartTime, same.PasswordSecret = want.RestartTime, want.PasswordSecret
+	// Only the routes differ: the capability is in every OPEN.
+	same.ExtendedNextHop = want.ExtendedNextHop
 	if same == want && samePassword {
 		if have == want {
 			return unchanged

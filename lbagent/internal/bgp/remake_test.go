@@ -26,6 +26,7 @@ func TestCompare(t *testing.T) {
 		"keepalive time":  {func(p *model.Peer) { p.KeepaliveTime = time.Second }, true, nextSession},
 		"connect retry":   {func(p *model.Peer) { p.ConnectRetryTime = time.Minute }, true, nextSession},
 		"restart time":    {func(p *model.Peer) { p.RestartTime = 0 }, true, nextSession},
+		"next hops":       {func(p *model.Peer) { p.ExtendedNextHop = true }, true, nextSession},
 		"name of Secret":  {func(p *model.Peer) { p.PasswordSecret = "other" }, true, nextSession},
 		"password":        {func(*model.Peer) {}, false, again},
 		"families":        {func(p *model.Peer) { p.IPv6 = false }, true, again},

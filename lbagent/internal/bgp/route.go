@@ -31,11 +31,14 @@ func path(route announce.Route, peer model.Peer) (*api.Path, error) {
 	}
 	attributes := &attributeList{}
 	attributes.add(&api.OriginAttribute{Origin: 0}) // IGP
-	family := ipv4Unicast
+	family := ipv6Unicast
 	if route.Prefix.Addr().Is4() {
+		family = ipv4Unicast
+	}
+	if route.NextHop.Is4() {
 		attributes.add(&api.NextHopAttribute{NextHop: route.NextHop.String()})
 	} else {
-		family = ipv6Unicast
+		// Of IPv4 routes too (RFC 8950).
 		attributes.add(&api.MpReachNLRIAttribute{
 			Family:   family,
 			NextHops: []string{route.NextHop.String()},

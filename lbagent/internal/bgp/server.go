@@ -64,8 +64,10 @@ type Session struct {
 	State   millracev1alpha1.SessionState
 	// Since is when the session got into or out of Established.
 	Since time.Time
-	// Message says why the session is not established; it may be empty.
+	// Message says why the session is not established, or routes are withheld; it may be empty.
 	Message string
+	// Withheld are the families whose routes the established session does not carry.
+	Withheld []millracev1alpha1.AddressFamily
 	// LastError is why the last attempt or session ended, at LastErrorTime, also while the
 	// session is established again; it may be empty.
 	LastError     string

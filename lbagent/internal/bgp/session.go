@@ -180,13 +180,23 @@ func (s *session) snapshot() Session {
 	defer s.mu.Unlock()
 	session.Peer = s.peer.Name
 	session.Address = s.peer.Address
-	if s.peer.IPv4 {
+	session.Routes = len(s.routes)
+	withholds := session.State == millracev1alpha1.SessionEstablished && s.transport.withholdsExtended()
+	if withholds {
+		session.Withheld = []millracev1alpha1.AddressFamily{millracev1alpha1.FamilyIPv4}
+		session.Message = "IPv4 routes are withheld: the router does not offer IPv6 next hops for them (extended next hop, RFC 8950)"
+		for prefix := range s.routes {
+			if prefix.Addr().Is4() {
+				session.Routes--
+			}
+		}
+	}
+	if s.peer.IPv4 && !withholds {
 		session.Families = append(session.Families, "IPv4")
 	}
 	if s.peer.IPv6 {
 		session.Families = append(session.Families, "IPv6")
 	}
-	session.Routes = len(s.routes)
 	session.Local = s.transport.local().Addr()
 	session.UpdatesSent, session.UpdatesReceived = s.transport.sent.Load(), s.transport.received.Load()
 	session.Due = s.due

@@ -104,6 +104,14 @@ func (t *transport) local() netip.AddrPort {
 	return addrPort(t.router.LocalAddr())
 }
 
+// withholdsExtended reports whether the router of the connection of now does not take the IPv4
+// routes that the peer is to have, as their next hops are IPv6 ones.
+func (t *transport) withholdsExtended() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.peer.IPv4 && t.peer.ExtendedNextHop && t.carried != nil && !t.carried.extended.Load()
+}
+
 // leave ends the connection without a NOTIFICATION: a router that helps with graceful restart
 // keeps our routes (RFC 4724, section 4.2).
 func (t *transport) leave() {

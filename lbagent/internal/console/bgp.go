@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
@@ -52,20 +53,30 @@ func peerOf(session bgp.Session, bfd *millracev1alpha1.BFDStatus) consoleapi.BGP
 
 // routes answers with what peers are told.
 func (s *Server) routes(conn net.Conn) error {
+	withheld := map[string][]millracev1alpha1.AddressFamily{}
 	established := map[string]bool{}
 	for _, session := range s.Speaker.Sessions() {
 		established[session.Peer] = session.State == millracev1alpha1.SessionEstablished
+		withheld[session.Peer] = session.Withheld
 	}
 	line := &consoleapi.BGP{Node: s.Directory().Node}
 	for peer, routes := range s.Speaker.Routes() {
 		for i := range routes {
-			line.Routes = append(line.Routes, routeOf(peer, &routes[i], established[peer]))
+			told := established[peer] && !slices.Contains(withheld[peer], familyOf(routes[i].Prefix))
+			line.Routes = append(line.Routes, routeOf(peer, &routes[i], told))
 		}
 	}
 	slices.SortFunc(line.Routes, func(a, b consoleapi.BGPRoute) int {
 		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()), cmp.Compare(a.Peer, b.Peer))
 	})
 	return write(conn, consoleapi.Line{BGP: line})
+}
+
+func familyOf(prefix netip.Prefix) millracev1alpha1.AddressFamily {
+	if prefix.Addr().Is4() {
+		return millracev1alpha1.FamilyIPv4
+	}
+	return millracev1alpha1.FamilyIPv6
 }
 
 func routeOf(peer string, route *announce.Route, established bool) consoleapi.BGPRoute {

@@ -20,8 +20,8 @@ type Decisions struct {
 	Time time.Time
 	// VIPs are sorted by address.
 	VIPs []announce.Decision
-	// Established has the LBPeers with which a session is established.
-	Established map[string]bool
+	// Established has what established sessions carry.
+	Established announce.Sessions
 	// Sessions are the statuses of the sessions, for those of BFD.
 	Sessions []millracev1alpha1.SessionStatus
 }

@@ -35,7 +35,7 @@ func testDecisions() *Decisions {
 			{VIP: vips[2], Peers: []string{"r1", "r2"}},
 			{VIP: vips[3], Peers: []string{"r3"}},
 		},
-		Established: map[string]bool{"r1": true, "r2": true, "r3": false},
+		Established: announce.Sessions{"r1": {IPv4: true, IPv6: true}, "r2": {IPv4: true, IPv6: true}},
 	}
 }
 
@@ -80,7 +80,7 @@ func TestVIPs(t *testing.T) {
 // A session that is lost costs its peer alone.
 func TestVIPsWithoutOneSession(t *testing.T) {
 	decisions := testDecisions()
-	decisions.Established["r2"] = false
+	delete(decisions.Established, "r2")
 	groups := decisions.line(addresses("203.0.113.1")).Groups
 	if len(groups) != 1 || !reflect.DeepEqual(groups[0].Peers, []string{"r1"}) {
 		t.Errorf("%+v, want announced to r1", groups)

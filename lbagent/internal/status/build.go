@@ -198,12 +198,15 @@ func vips(o Observation) (millracev1alpha1.VIPCounts, []millracev1alpha1.VIPExce
 	return counts, exceptions
 }
 
-// Established has the LBPeers with which a session is established.
-func (o *Observation) Established() map[string]bool {
-	established := map[string]bool{}
+// Established has what established sessions carry.
+func (o *Observation) Established() announce.Sessions {
+	established := announce.Sessions{}
 	for _, session := range o.Sessions {
 		if session.State == millracev1alpha1.SessionEstablished {
-			established[session.Peer] = true
+			established[session.Peer] = announce.Carried{
+				IPv4: !slices.Contains(session.Withheld, millracev1alpha1.FamilyIPv4),
+				IPv6: !slices.Contains(session.Withheld, millracev1alpha1.FamilyIPv6),
+			}
 		}
 	}
 	return established

@@ -156,7 +156,8 @@ func (r *Router) KernelRoutes() map[string]string {
 			r.t.Fatalf("list the router's routes: %v: %s", err, out)
 		}
 		for line := range strings.Lines(string(out)) {
-			fields := strings.Fields(line)
+			// An IPv6 next hop of an IPv4 route is "via inet6".
+			fields := strings.Fields(strings.Replace(line, " inet6 ", " ", 1))
 			if via := slices.Index(fields, "via"); via > 0 && via+1 < len(fields) {
 				routes[fields[0]] = fields[via+1]
 			}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"bytes"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// Only an UPDATE with an IPv6 next hop for IPv4 routes changes, to a withdrawal of the same.
+func TestWithoutExtended(t *testing.T) {
+	serialize := func(attributes []bgp.PathAttributeInterface, withdrawn, prefixes []*bgp.IPAddrPrefix) []byte {
+		t.Helper()
+		octets, err := bgp.NewBGPUpdateMessage(withdrawn, attributes, prefixes).Serialize()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return octets
+	}
+	four, six := bgp.NewIPAddrPrefix(32, "203.0.113.10"), bgp.NewIPv6AddrPrefix(128, "2001:db8:f::10")
+	reach := func(prefix bgp.AddrPrefixInterface) []bgp.PathAttributeInterface {
+		return []bgp.PathAttributeInterface{
+			bgp.NewPathAttributeOrigin(0),
+			bgp.NewPathAttributeCommunities(make([]uint32, 100)),
+			bgp.NewPathAttributeMpReachNLRI("2001:db8::2", []bgp.AddrPrefixInterface{prefix}),
+		}
+	}
+	classic := []bgp.PathAttributeInterface{bgp.NewPathAttributeOrigin(0), bgp.NewPathAttributeNextHop("198.51.100.2")}
+	withdrawal := serialize(nil, []*bgp.IPAddrPrefix{four}, nil)
+	for name, test := range map[string]struct{ update, want []byte }{
+		"IPv4 with an IPv6 next hop": {serialize(reach(four), nil, nil), withdrawal},
+		"IPv6":                       {serialize(reach(six), nil, nil), nil},
+		"IPv4":                       {serialize(classic, nil, []*bgp.IPAddrPrefix{four}), nil},
+		"withdrawal":                 {withdrawal, nil},
+		"End-of-RIB":                 {endOfRIB(t, bgp.RF_IPv6_UC), nil},
+		"nothing":                    {encode(bgp.BGP_MSG_UPDATE), nil},
+	} {
+		want := test.want
+		if want == nil {
+			want = test.update
+		}
+		if got := withoutExtended(test.update); !bytes.Equal(got, want) {
+			t.Errorf("%s: %x, want %x", name, got, want)
+		}
+	}
+}
+
+// Whatever the octets are, nothing panics.
+func FuzzWithoutExtended(f *testing.F) {
+	f.Add([]byte{0, 0, 0, 4, 0x90, 14, 0, 9, 0, 1, 1, 0, 0, 8, 10})
+	f.Fuzz(func(_ *testing.T, body []byte) {
+		withoutExtended(encode(bgp.BGP_MSG_UPDATE, body...))
+	})
+}
+
+const (
+	globalNeighbor = ` neighbor 2001:db8::2 remote-as 64512
+ neighbor 2001:db8::2 timers connect 1
+ CAPABILITY
+ address-family ipv4 unicast
+  neighbor 2001:db8::2 activate
+ exit-address-family
+ address-family ipv6 unicast
+  neighbor 2001:db8::2 activate
+ exit-address-family
+`
+	linkLocalNeighbor = ` neighbor fe80::22 remote-as external
+ neighbor fe80::22 interface eth0
+ neighbor fe80::22 timers connect 1
+ CAPABILITY
+ address-family ipv4 unicast
+  neighbor fe80::22 activate
+ exit-address-family
+ address-family ipv6 unicast
+  neighbor fe80::22 activate
+ exit-address-family
+`
+)
+
+// IPv4 routes with an IPv6 next hop are in the kernel of a router that offers the capability, by
+// a global and by a link-local next hop. One that does not offer it gets the IPv6 routes alone,
+// and loses the IPv4 routes that it had with another next hop.
+func TestExtendedNextHop(t *testing.T) {
+	for name, test := range map[string]struct {
+		neighbor, capability    string
+		router, source, nextHop string
+	}{
+		"global":     {globalNeighbor, "neighbor 2001:db8::2 capability extended-nexthop", "2001:db8::1", "2001:db8::2", "2001:db8::2"},
+		"link-local": {linkLocalNeighbor, "neighbor fe80::22 capability extended-nexthop", "fe80::11%eth0", "fe80::22%eth0", "fe80::22"},
+	} {
+		for _, offers := range []bool{true, false} {
+			t.Run(name+map[bool]string{true: " offered", false: " not offered"}[offers], func(t *testing.T) {
+				capability := test.capability
+				if !offers {
+					capability = "no " + capability
+				}
+				l := newLab(t, strings.Replace(test.neighbor, "CAPABILITY", capability, 1))
+				l.run("ip", "-n", l.node, "address", "add", "fe80::22/64", "dev", "eth0", "nodad")
+				l.run("ip", "-n", l.router, "address", "add", "fe80::11/64", "dev", "eth0", "nodad")
+				peer := testPeer()
+				peer.Address, peer.Source = netip.MustParseAddr(test.router), netip.MustParseAddr(test.source)
+				peer.ExtendedNextHop = true
+				extended := func(vip string) announce.Route {
+					route := testRoute(vip)
+					route.NextHop = netip.MustParseAddr(test.nextHop)
+					return route
+				}
+				want := Want{RouterID: nodeIPv4, Peers: []model.Peer{peer}, Routes: announce.Routes{peerName: {extended(vip4), extended(vip6)}}}
+				p := l.speaker("fresh")
+				p.set(want)
+				l.await(p, 20*time.Second, "up", isUp)
+				if offers {
+					l.awaitRoutes(10*time.Second, map[string]string{vip4: test.nextHop, vip6: test.nextHop})
+					if s := p.session(peerName); len(s.Withheld) > 0 || s.Message != "" || s.Routes != 2 {
+						t.Errorf("session %+v", s)
+					}
+					p.set(Want{RouterID: nodeIPv4, Peers: want.Peers, Routes: announce.Routes{peerName: {extended(vip6)}}})
+					l.awaitRoutes(10*time.Second, map[string]string{vip6: test.nextHop})
+					return
+				}
+				l.awaitRoutes(10*time.Second, map[string]string{vip6: test.nextHop})
+				l.await(p, time.Second, "up, and it says what is withheld", func(s Session) bool {
+					return isUp(s) && strings.Contains(s.Message, "RFC 8950") && s.Routes == 1 && len(s.Withheld) == 1 &&
+						s.Withheld[0] == millracev1alpha1.FamilyIPv4
+				})
+				up := p.session(peerName).Since
+				// To and fro: the session stays.
+				for range 2 {
+					want.Peers[0].ExtendedNextHop, want.Routes[peerName][0] = false, testRoute(vip4)
+					p.set(want)
+					l.Await(10*time.Second, "the IPv4 route at the router with the node's IPv4 address", func() bool {
+						return l.learnt("ipv4") == 1
+					})
+					want.Peers[0].ExtendedNextHop, want.Routes[peerName][0] = true, extended(vip4)
+					p.set(want)
+					l.Await(10*time.Second, "the IPv4 route withdrawn", func() bool { return l.learnt("ipv4") == 0 })
+				}
+				if s := p.session(peerName); !s.Since.Equal(up) {
+					t.Errorf("the session was made again: %+v", s)
+				}
+			})
+		}
+	}
+}

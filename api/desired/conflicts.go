@@ -5,6 +5,7 @@ package desired
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -31,11 +32,15 @@ type Conflict struct {
 	Peer string
 	VIP  netip.Addr
 	VIPs int
+	// Aggregate is that of the VIP, where the other advertisement is not for the VIP itself but
+	// for others of its aggregate.
+	Aggregate netip.Prefix
 }
 
 // Conflicts returns, by the name of the advertisement that yields, the conflicts of each with
-// those before it. Only valid advertisements and peers belong here, both sorted by name. A VIP
-// counts once for each advertisement that yields.
+// those before it: about a VIP that both select, and about VIPs of one aggregate. Of the two, the
+// former is told first. Only valid advertisements and peers belong here, both sorted by name. A
+// VIP counts once for each advertisement that yields.
 func Conflicts(
 	advertisements []Advertisement,
 	peers []Peer,
@@ -47,25 +52,94 @@ func Conflicts(
 	if len(pairs) == 0 {
 		return conflicts
 	}
+	shared := sharedAggregates{}
 	for vip := range vips {
-		counted := ""
+		counted := map[string]bool{}
 		for i := range pairs {
 			pair := &pairs[i]
 			peer := pair.peer(vip.Address)
-			if peer == "" || pair.yields.Name == counted ||
+			if peer == "" || counted[pair.yields.Name] ||
 				!pair.decides.Selects(vip.Pool, vip.Services) || !pair.yields.Selects(vip.Pool, vip.Services) {
 				continue
 			}
-			counted = pair.yields.Name
-			conflict, found := conflicts[counted]
+			counted[pair.yields.Name] = true
+			conflict, found := conflicts[pair.yields.Name]
 			if !found {
 				conflict = Conflict{By: pair.decides.Name, Peer: peer, VIP: vip.Address}
 			}
 			conflict.VIPs++
-			conflicts[counted] = conflict
+			conflicts[pair.yields.Name] = conflict
+		}
+		for i := range pairs {
+			shared.add(&pairs[i], &vip, counted)
 		}
 	}
+	shared.addTo(conflicts)
 	return conflicts
+}
+
+// sharedAggregate is an aggregate by which an advertisement announces VIPs.
+type sharedAggregate struct {
+	yields string
+	prefix netip.Prefix
+}
+
+// sharing is what is known of such an aggregate.
+type sharing struct {
+	// by is the first pair by name whose other advertisement announces VIPs by the aggregate too;
+	// nil without one.
+	by *rivalry
+	// vips are those that the advertisement that yields is alone to select.
+	vips []netip.Addr
+}
+
+type sharedAggregates map[sharedAggregate]*sharing
+
+// add takes a VIP for a pair. An advertisement that is overruled for the VIP announces it by no
+// aggregate.
+func (s sharedAggregates) add(pair *rivalry, vip *AdvertisedVIP, overruled map[string]bool) {
+	if pair.peer(vip.Address) == "" {
+		return
+	}
+	for _, advertisement := range []*Advertisement{pair.decides, pair.yields} {
+		prefix, aggregates := advertisement.Aggregate(vip.Address)
+		if !aggregates || overruled[advertisement.Name] || !advertisement.Selects(vip.Pool, vip.Services) {
+			continue
+		}
+		key := sharedAggregate{pair.yields.Name, prefix}
+		have := s[key]
+		if have == nil {
+			have = &sharing{}
+			s[key] = have
+		}
+		switch {
+		case advertisement == pair.decides:
+			if have.by == nil || pair.decides.Name < have.by.decides.Name {
+				have.by = pair
+			}
+		case len(have.vips) == 0 || have.vips[len(have.vips)-1] != vip.Address:
+			// Of several pairs the VIP is the last one.
+			have.vips = append(have.vips, vip.Address)
+		}
+	}
+}
+
+// addTo adds the conflicts about VIPs of one aggregate.
+func (s sharedAggregates) addTo(conflicts map[string]Conflict) {
+	keys := slices.SortedFunc(maps.Keys(s), func(a, b sharedAggregate) int { return a.prefix.Compare(b.prefix) })
+	for _, key := range keys {
+		shared := s[key]
+		if shared.by == nil || len(shared.vips) == 0 {
+			continue
+		}
+		conflict, found := conflicts[key.yields]
+		if !found {
+			first := shared.vips[0]
+			conflict = Conflict{By: shared.by.decides.Name, Peer: shared.by.peer(first), VIP: first, Aggregate: key.prefix}
+		}
+		conflict.VIPs += len(shared.vips)
+		conflicts[key.yields] = conflict
+	}
 }
 
 // rivalry is of two advertisements that say different things to a common peer of a common

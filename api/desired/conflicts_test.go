@@ -57,6 +57,28 @@ func TestConflicts(t *testing.T) {
 			advertisement("x", &low, func(a *Advertisement) { a.Pools = []string{"a"} }),
 			advertisement("y", &high, func(a *Advertisement) { a.Pools = []string{"b"} }),
 		}, nodes, nil},
+		{"other pools in one aggregate", []Advertisement{
+			advertisement("x", &low, func(a *Advertisement) { a.Services, a.Length4 = tier("front"), 24 }),
+			advertisement("y", &high, func(a *Advertisement) { a.Services, a.Length4 = tier("back"), 24 }),
+		}, nodes, map[string]Conflict{"y": {By: "x", Peer: "r1", VIP: second, VIPs: 1, Aggregate: netip.MustParsePrefix("203.0.113.0/24")}}},
+		{"other aggregates", []Advertisement{
+			advertisement("x", &low, func(a *Advertisement) { a.Services, a.Length4 = tier("front"), 31 }),
+			advertisement("y", &high, func(a *Advertisement) { a.Services, a.Length4 = tier("back"), 31 }),
+		}, nodes, nil},
+		{"one aggregates", []Advertisement{
+			advertisement("x", &low, func(a *Advertisement) { a.Services = tier("front") }),
+			advertisement("y", &high, func(a *Advertisement) { a.Services, a.Length4 = tier("back"), 24 }),
+		}, nodes, nil},
+		{"alike in one aggregate", []Advertisement{
+			advertisement("x", &low, func(a *Advertisement) { a.Services, a.Length4 = tier("front"), 24 }),
+			advertisement("y", &alsoLow, func(a *Advertisement) { a.Services, a.Length4 = tier("back"), 24 }),
+		}, nodes, nil},
+		// Its VIP of the aggregate is announced by itself, as another one says.
+		{"overruled in one aggregate", []Advertisement{
+			advertisement("w", &low, func(a *Advertisement) { a.Services = tier("front") }),
+			advertisement("x", &low, func(a *Advertisement) { a.Services, a.Length4, a.Pools = tier("front"), 24, []string{"a"} }),
+			advertisement("y", &high, func(a *Advertisement) { a.Services, a.Length4 = tier("back"), 24 }),
+		}, nodes, map[string]Conflict{"x": {By: "w", Peer: "r1", VIP: first, VIPs: 1}}},
 		{"labels of Services", []Advertisement{
 			advertisement("x", &low, func(a *Advertisement) { a.Services = tier("back") }), advertisement("y", &high, nil),
 		}, nodes, map[string]Conflict{"y": {By: "x", Peer: "r1", VIP: second, VIPs: 1}}},

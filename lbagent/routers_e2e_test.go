@@ -5,6 +5,7 @@
 package lbagent
 
 import (
+	"maps"
 	"os/exec"
 	"testing"
 	"time"
@@ -119,4 +120,43 @@ func TestGatewayIsPeer(t *testing.T) {
 	if !w.announced() {
 		t.Error("the router that has a peerAddress lost the VIP")
 	}
+}
+
+// An aggregate is at the router in place of the routes to its VIPs, for as long as the
+// advertisement says so and one of its VIPs is announced.
+func TestAggregateAtRouter(t *testing.T) {
+	w := newWorld(t)
+	w.install()
+	w.populate()
+	w.start()
+	w.Await(30*time.Second, "the VIP at the router", w.announced)
+	aggregate := func(length int32) {
+		t.Helper()
+		list := &millracev1alpha1.VIPAdvertisementList{}
+		if err := w.client.List(t.Context(), list); err != nil || len(list.Items) != 1 {
+			t.Fatalf("%d VIPAdvertisements, error %v", len(list.Items), err)
+		}
+		list.Items[0].Spec.AggregationLength = nil
+		if length > 0 {
+			list.Items[0].Spec.AggregationLength = &length
+		}
+		if err := w.client.Update(t.Context(), &list.Items[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := func(prefix string) func() bool {
+		return func() bool { return maps.Equal(w.KernelRoutes(), map[string]string{prefix: nodeAddress}) }
+	}
+	aggregate(24)
+	w.Await(20*time.Second, "the aggregate alone at the router", at("203.0.113.0/24"))
+	aggregate(28)
+	w.Await(20*time.Second, "the other aggregate alone", at("203.0.113.0/28"))
+	aggregate(0)
+	w.Await(20*time.Second, "the VIP alone", at(vip))
+	aggregate(24)
+	w.Await(20*time.Second, "the aggregate again", at("203.0.113.0/24"))
+	if err := w.client.Delete(t.Context(), &millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: vip}}); err != nil {
+		t.Fatal(err)
+	}
+	w.Await(20*time.Second, "no route without a VIP", func() bool { return len(w.KernelRoutes()) == 0 })
 }

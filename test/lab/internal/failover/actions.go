@@ -243,9 +243,18 @@ func keepBusy(lasts time.Duration) action {
 		}
 		lost := alarms(before, after)
 		r.alarms = len(lost)
-		r.remarks = append(r.remarks, lost...)
 		return nil
 	}
+}
+
+// leaveForGood has the agent of the node end without its DaemonSet. The other agents stay: with
+// the last one the VIP goes, and requests to it can only fail.
+func leaveForGood(ctx context.Context, r *run) error {
+	return all(
+		kubectl("-n", "millrace-system", "delete", "daemonset", "millrace-agent", "--cascade=orphan"),
+		kubectl("-n", "millrace-system", "delete", "pod", "--selector=app.kubernetes.io/component=agent",
+			"--field-selector=spec.nodeName="+node),
+	)(ctx, r)
 }
 
 // install installs Millrace again where parts of it were deleted.

@@ -121,8 +121,8 @@ var events = []event{
 		do: keepBusy(busyTime),
 	},
 	{
-		name: "daemonset", title: "DaemonSet deleted", lasts: 20 * time.Second, limit: unnoticed,
-		do: kubectl("-n", "millrace-system", "delete", "daemonset", "millrace-agent", "--wait=false"), undo: install,
+		name: "daemonset", title: "DaemonSet deleted, a node's agent ends", lasts: 30 * time.Second, limit: unnoticed,
+		do: leaveForGood, undo: install,
 	},
 	{
 		name: "uninstall", title: "uninstalled: requests to a node port", lasts: 60 * time.Second, limit: limit{unheld: true},

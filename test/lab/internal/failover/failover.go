@@ -199,10 +199,15 @@ func (r *run) measure(ctx context.Context, e *event) (got result, err error) {
 	}
 	defer func() { err = errors.Join(err, end()) }()
 
+	before, err := r.sessions(ctx)
+	if err != nil {
+		return got, err
+	}
 	load, err := r.loadDuring(ctx, e, target)
 	if err != nil {
 		return got, err
 	}
+	r.tellLost(ctx, before)
 	got.requests, got.failed, got.gap = load.Requests, load.Errors, time.Duration(load.Gap*float64(time.Millisecond))
 	got.back, got.alarms = r.back, r.alarms
 	if load.Errors > 0 {

@@ -77,6 +77,18 @@ func established(sessions []consoleapi.BGP, name string) error {
 	return nil
 }
 
+// tellLost remarks which sessions an event lost. Requests fail by that, too, where the machine is
+// too busy for BFD. An agent that is away now says nothing.
+func (r *run) tellLost(ctx context.Context, before []consoleapi.BGP) {
+	after, err := r.sessions(ctx)
+	if err != nil {
+		return
+	}
+	if lost := alarms(before, after); len(lost) > 0 {
+		r.remarks = append(r.remarks, fmt.Sprintf("%d sessions were lost, such as: %s", len(lost), lost[0]))
+	}
+}
+
 // alarms returns which sessions were lost between two looks at them.
 func alarms(before, after []consoleapi.BGP) (lost []string) {
 	type key struct{ node, peer string }

@@ -291,6 +291,6 @@ func uninstall(ctx context.Context, r *run) error {
 		func(ctx context.Context, r *run) error { return r.Apply(ctx, manifest) },
 		kubectl("-n", "millrace-system", "rollout", "status", "daemonset/millrace-cleanup", "--timeout=60s"),
 		kubectl("-n", "millrace-system", "delete", "daemonset", "millrace-cleanup"),
-		kubectl("delete", "--wait=false", "-k", filepath.Join(r.Root(), "config", "lab")),
+		kubectl("delete", "--ignore-not-found", "--wait=false", "-k", filepath.Join(r.Root(), "config", "lab")),
 	)(ctx, r)
 }

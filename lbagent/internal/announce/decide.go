@@ -75,12 +75,7 @@ func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 		vip := m.Frontends[i].Key.VIP
 		frontends[vip] = append(frontends[vip], &m.Frontends[i])
 	}
-	exceeding := map[netip.Addr]forwarding.FrontendKey{}
-	for key := range forwarding.Exceeding(node.Programmed, node.Planned) {
-		if first, found := exceeding[key.VIP]; !found || key.Compare(first) < 0 {
-			exceeding[key.VIP] = key
-		}
-	}
+	exceeding := exceedingOf(node)
 	gathered := gathering{}
 	decisions := make([]Decision, 0, len(m.VIPs))
 	for i := range m.VIPs {
@@ -116,6 +111,17 @@ func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 		decisions = append(decisions, decision)
 	}
 	return gathered.routes(), decisions
+}
+
+// exceedingOf returns of each VIP the first frontend that admits clients whom its Service does not.
+func exceedingOf(node *Node) map[netip.Addr]forwarding.FrontendKey {
+	exceeding := map[netip.Addr]forwarding.FrontendKey{}
+	for key := range forwarding.Exceeding(node.Programmed, node.Planned) {
+		if first, found := exceeding[key.VIP]; !found || key.Compare(first) < 0 {
+			exceeding[key.VIP] = key
+		}
+	}
+	return exceeding
 }
 
 // routeOf is the route to a VIP, or to its aggregate, for a peer.

@@ -39,48 +39,52 @@ func nextHops(peer *Peer, self forwarding.Self, networks []Network) NextHops {
 // sessionNetwork is the node's end of a session: the network with the router or, for one farther
 // away, that of the source; nil where neither is known.
 func sessionNetwork(peer *Peer, self forwarding.Self, networks []Network) *Network {
-	router, source := peer.Address.WithZone(""), peer.Source.WithZone("")
-	isSource := func(network *Network) bool {
-		return network.Address == source || network.Interface == peer.SourceInterface
-	}
-	var best *Network
-	take := func(network *Network) {
-		isOwn := network.Address == self.IPv4 || network.Address == self.IPv6
-		switch {
-		case best == nil:
-		case isSource(network) != isSource(best):
-			if isSource(best) {
-				return
-			}
-		case network.Prefix.Bits() != best.Prefix.Bits():
-			if network.Prefix.Bits() < best.Prefix.Bits() {
-				return
-			}
-		case !isOwn && (network.Spare || !best.Spare):
-			return
-		}
-		best = network
-	}
+	router := peer.Address.WithZone("")
+	var best, source *Network
 	for i := range networks {
 		network := &networks[i]
 		if network.Address == router {
 			return nil
 		}
-		isThere := peer.Address.Zone() == "" || peer.Address.Zone() == network.Interface
-		if isThere && !network.Excluded && network.Prefix.Contains(router) && !network.Address.IsLoopback() {
-			take(network)
+		if network.Excluded {
+			continue
+		}
+		if hasRouter(network, peer.Address) && (best == nil || isBetterEnd(network, best, peer, self)) {
+			best = network
+		}
+		if isSource(network, peer) && network.Address.Is4() == router.Is4() && network.Address.IsGlobalUnicast() &&
+			(source == nil || isBetterEnd(network, source, peer, self)) {
+			source = network
 		}
 	}
 	if best != nil {
 		return best
 	}
-	for i := range networks {
-		network := &networks[i]
-		if isSource(network) && !network.Excluded && network.Address.Is4() == router.Is4() && network.Address.IsGlobalUnicast() {
-			take(network)
-		}
+	return source
+}
+
+// hasRouter reports whether a node sees the router on a network, without another router between.
+func hasRouter(network *Network, router netip.Addr) bool {
+	isThere := router.Zone() == "" || router.Zone() == network.Interface
+	return isThere && network.Prefix.Contains(router.WithZone("")) && !network.Address.IsLoopback()
+}
+
+// isSource reports whether the peer names the network as the session's source.
+func isSource(network *Network, peer *Peer) bool {
+	return network.Address == peer.Source.WithZone("") || network.Interface == peer.SourceInterface
+}
+
+// isBetterEnd reports whether the session rather ends on network than on best: on its source, on
+// the smaller network, and on the node's own or the kernel's first address there.
+func isBetterEnd(network, best *Network, peer *Peer, self forwarding.Self) bool {
+	if isSource(network, peer) != isSource(best, peer) {
+		return isSource(network, peer)
 	}
-	return best
+	if network.Prefix.Bits() != best.Prefix.Bits() {
+		return network.Prefix.Bits() > best.Prefix.Bits()
+	}
+	isOwn := network.Address == self.IPv4 || network.Address == self.IPv6
+	return isOwn || !network.Spare && best.Spare
 }
 
 // addressOn is the node's address of a family on an interface, which others than those on the

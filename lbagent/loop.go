@@ -39,6 +39,7 @@ type (
 		Sessions() []bgp.Session
 		Routes() announce.Routes
 		Announced() map[netip.Prefix]bool
+		Callers() []netip.Addr
 	}
 	reporter interface {
 		Set(observation status.Observation)
@@ -176,6 +177,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	objects := l.watch.see(seen)
 	keyErr := l.setKeys(objects.TunnelKey)
 	networksErr := l.networks.add(objects)
+	objects.Callers = l.speaker.Callers()
 	m := model.Build(objects)
 	watchErr := l.watch.want(m, l.tunnelKeys())
 	var told time.Duration

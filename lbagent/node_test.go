@@ -234,6 +234,8 @@ func (s speakerOf) Announced() map[netip.Prefix]bool {
 	return prefixes
 }
 
+func (s speakerOf) Callers() []netip.Addr { return nil }
+
 func (r reporterOf) Set(observation status.Observation) { r.observation = observation }
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

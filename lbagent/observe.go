@@ -26,7 +26,7 @@ func wantBGP(m *model.Model, routes announce.Routes, passwords map[string]string
 	if !id.IsValid() {
 		return bgp.Want{}
 	}
-	want := bgp.Want{RouterID: id, Peers: m.Peers, Routes: routes, Passwords: passwords, Turn: map[string]time.Duration{}}
+	want := bgp.Want{RouterID: id, Peers: m.Peers, Ranges: m.Ranges, Routes: routes, Passwords: passwords, Turn: map[string]time.Duration{}}
 	nodes := make([]forwarding.NodeID, 0, len(m.Nodes))
 	for i := range m.Nodes {
 		nodes = append(nodes, m.Nodes[i].ID)

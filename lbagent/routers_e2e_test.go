@@ -7,6 +7,7 @@ package lbagent
 import (
 	"maps"
 	"os/exec"
+	"slices"
 	"testing"
 	"time"
 
@@ -159,4 +160,29 @@ func TestAggregateAtRouter(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Await(20*time.Second, "no route without a VIP", func() bool { return len(w.KernelRoutes()) == 0 })
+}
+
+// The routers of a network connect. Each is a session of its own, by the name of the LBPeer and
+// its address; what an advertisement says of the LBPeer holds for all.
+func TestRangeOfRouters(t *testing.T) {
+	w := newWorld(t)
+	w.install()
+	w.populate()
+	second := w.secondRouter(secondNeighbor + " neighbor 203.0.113.130 timers connect 1\n")
+	w.peer("rack", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerRange = "203.0.113.128/28" })
+	w.start()
+	w.Await(30*time.Second, "the VIP at the router with an address", w.announced)
+	at := func() bool { return second.KernelRoutes()[vip] == "203.0.113.130" }
+	second.Await(60*time.Second, "the VIP at the router of the range", at)
+	w.Await(20*time.Second, "its session in the LBNodeReport", func() bool {
+		return slices.ContainsFunc(w.report().Status.Sessions, func(s millracev1alpha1.SessionStatus) bool {
+			return s.Peer == "rack/203.0.113.129" && s.Address == "203.0.113.129" && s.State == millracev1alpha1.SessionEstablished
+		})
+	})
+	second.RestartBGP()
+	second.Await(60*time.Second, "the VIP at the router after its restart", at)
+	if err := w.client.Delete(t.Context(), &millracev1alpha1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: "rack"}}); err != nil {
+		t.Fatal(err)
+	}
+	second.Await(30*time.Second, "no route without the LBPeer", func() bool { return !at() })
 }

@@ -23,6 +23,7 @@ const (
 	defaultHoldTime         = 90 * time.Second
 	defaultConnectRetryTime = 3 * time.Second
 	defaultRestartTime      = 120 * time.Second
+	defaultMaxPeers         = 16
 )
 
 // longestTime is the most that 16 bits of seconds hold (RFC 4271, section 4.2).
@@ -36,10 +37,15 @@ const LongestPassword = 80
 
 // Peer is a valid LBPeer.
 type Peer struct {
+	// Session is with the router; with routers of a range each has one of its own.
 	Session
 	// Gateway is the family of the node's default route whose gateway is the router; empty where
 	// Address is.
 	Gateway millracev1alpha1.AddressFamily
+	// Range is the network of the routers where there are several, MaxPeers how many of them have
+	// a session with a node; invalid and 0 where Address is the router.
+	Range    netip.Prefix
+	MaxPeers int
 	// Nodes selects the nodes that have the session, by their labels.
 	Nodes labels.Selector
 	// BFD is the zero value where the peer has no BFD session.
@@ -48,8 +54,10 @@ type Peer struct {
 
 // Session is what a node needs to know for its BGP session with a router.
 type Session struct {
-	// Name is that of the LBPeer.
-	Name    string
+	// Name is that of the LBPeer; in a session with a router of a range, with the address.
+	Name string
+	// OfRange is the name of the LBPeer in a session with a router of its range; empty in others.
+	OfRange string
 	Address netip.Addr
 	Port    uint16
 	// ASN is 0 where it may be any but LocalASN.
@@ -91,7 +99,7 @@ func ParsePeer(object *millracev1alpha1.LBPeer) (Peer, []Problem) {
 	peer.Nodes = p.selector("spec.nodeSelector", spec.NodeSelector)
 	p.families(&peer, spec.Families)
 	p.extendedNextHop(&peer, spec)
-	peer.Passive = spec.Passive
+	peer.Passive = spec.Passive || peer.Range.IsValid()
 	if peer.Passive && peer.Port != defaultPeerPort {
 		p.invalid("spec.peerPort", "is where nodes connect to; of a passive peer they do not")
 	}
@@ -109,9 +117,15 @@ func ParsePeer(object *millracev1alpha1.LBPeer) (Peer, []Problem) {
 
 // router reads where the router is.
 func (p *problems) router(peer *Peer, spec *millracev1alpha1.LBPeerSpec) {
-	if spec.PeerGateway != "" {
+	switch {
+	case spec.PeerGateway != "":
 		p.gateway(peer, spec)
 		return
+	case spec.PeerRange != "":
+		p.peerRange(peer, spec)
+		return
+	case spec.MaxPeers != nil:
+		p.invalid("spec.maxPeers", "is for a peerRange")
 	}
 	address, err := parseRouter(spec.PeerAddress)
 	if err != nil {
@@ -137,6 +151,38 @@ func (p *problems) gateway(peer *Peer, spec *millracev1alpha1.LBPeerSpec) {
 		p.invalid("spec.peerInterface", "is for an IPv6 link-local peerAddress")
 	}
 	peer.Gateway = spec.PeerGateway
+}
+
+// peerRange reads the network of the routers.
+func (p *problems) peerRange(peer *Peer, spec *millracev1alpha1.LBPeerSpec) {
+	prefix, err := ParsePrefix(spec.PeerRange)
+	if err != nil {
+		p.invalid("spec.peerRange", "%v", err)
+		return
+	}
+	if special, found := specialOf(prefix.Addr()); found {
+		p.invalid("spec.peerRange", "%s is %s (%s), not a network of routers", prefix, special.kind, special.prefix)
+	}
+	if spec.PeerAddress != "" {
+		p.invalid("spec.peerRange", "and peerAddress exclude each other")
+	}
+	if spec.PeerInterface != "" || spec.SourceAddress != "" || spec.SourceInterface != "" {
+		p.invalid("spec.peerRange", "excludes peerInterface, sourceAddress and sourceInterface: routers connect to any address of the node")
+	}
+	peer.Range, peer.MaxPeers = prefix, defaultMaxPeers
+	if spec.MaxPeers != nil {
+		peer.MaxPeers = int(p.within("spec.maxPeers", int64(*spec.MaxPeers), 1, 64))
+	}
+}
+
+// isFamily reports whether the router is, or the routers are, of a family.
+func (p *Peer) isFamily(family millracev1alpha1.AddressFamily) bool {
+	if p.Gateway != "" {
+		return p.Gateway == family
+	}
+	is4 := p.Address.Is4() || p.Range.IsValid() && p.Range.Addr().Is4()
+	is6 := p.Address.Is6() || p.Range.IsValid() && p.Range.Addr().Is6()
+	return is4 && family == millracev1alpha1.FamilyIPv4 || is6 && family == millracev1alpha1.FamilyIPv6
 }
 
 // systems reads the autonomous systems.
@@ -210,8 +256,8 @@ func parseRouter(text string) (netip.Addr, error) {
 
 func (p *problems) families(peer *Peer, families []millracev1alpha1.AddressFamily) {
 	if len(families) == 0 {
-		peer.IPv4 = peer.Address.Is4() || peer.Gateway == millracev1alpha1.FamilyIPv4
-		peer.IPv6 = peer.Address.Is6() || peer.Gateway == millracev1alpha1.FamilyIPv6
+		peer.IPv4 = peer.isFamily(millracev1alpha1.FamilyIPv4)
+		peer.IPv6 = peer.isFamily(millracev1alpha1.FamilyIPv6)
 	}
 	for i, family := range families {
 		switch family {
@@ -231,7 +277,7 @@ func (p *problems) extendedNextHop(peer *Peer, spec *millracev1alpha1.LBPeerSpec
 	case !spec.ExtendedNextHop:
 	case !peer.IPv4:
 		p.invalid("spec.extendedNextHop", "is about IPv4 routes: add IPv4 to families")
-	case peer.Address.Is4() || peer.Gateway == millracev1alpha1.FamilyIPv4:
+	case peer.isFamily(millracev1alpha1.FamilyIPv4):
 		p.invalid("spec.extendedNextHop", "is for IPv6 sessions")
 	}
 }
@@ -297,7 +343,7 @@ func Peers(objects []millracev1alpha1.LBPeer) []Problem {
 		}
 		// Different selectors are taken for different nodes; their agents know.
 		same := slices.IndexFunc(used, func(other known) bool {
-			return other.peer.Socket() == peer.Socket() && other.peer.Gateway == peer.Gateway && (object.Spec.NodeSelector == nil || other.selector == nil ||
+			return sameRouters(&other.peer, &peer) && (object.Spec.NodeSelector == nil || other.selector == nil ||
 				equality.Semantic.DeepEqual(object.Spec.NodeSelector, other.selector))
 		})
 		if same >= 0 {
@@ -305,6 +351,8 @@ func Peers(objects []millracev1alpha1.LBPeer) []Problem {
 			field, router := "spec.peerAddress", peer.Address.String()
 			if peer.Gateway != "" {
 				field, router = "spec.peerGateway", fmt.Sprintf("the %s gateway", peer.Gateway)
+			} else if peer.Range.IsValid() {
+				field, router = "spec.peerRange", fmt.Sprintf("%s or a part of it on", peer.Range)
 			}
 			p.invalid(field, "%s port %d has the older LBPeer %q for the same nodes: this one is not used",
 				router, peer.Port, used[same].peer.Name)
@@ -315,6 +363,18 @@ func Peers(objects []millracev1alpha1.LBPeer) []Problem {
 	}
 	return found
 }
+
+// sameRouters reports whether two peers are for the same router, or for common ones of two ranges.
+// The router of an address is none of a range.
+func sameRouters(a, b *Peer) bool {
+	if a.Range.IsValid() || b.Range.IsValid() {
+		return a.Range.IsValid() && b.Range.IsValid() && a.Range.Overlaps(b.Range)
+	}
+	return a.Socket() == b.Socket() && a.Gateway == b.Gateway
+}
+
+// Object is the name of the LBPeer.
+func (s *Session) Object() string { return cmp.Or(s.OfRange, s.Name) }
 
 // External reports whether the router is in another autonomous system.
 func (s *Session) External() bool { return s.ASN != s.LocalASN }

@@ -68,6 +68,32 @@ func TestPeers(t *testing.T) {
 		{"IPv6 next hops to the IPv4 gateway", one(func(s *spec) { s.PeerAddress, s.PeerGateway, s.ExtendedNextHop = "", "IPv4", true }), []string{
 			"p Invalid spec.extendedNextHop: is for IPv6 sessions",
 		}},
+		{"a range", one(func(s *spec) { s.PeerAddress, s.PeerRange = "", "198.51.100.0/28" }), nil},
+		{"a range that is none", one(func(s *spec) { s.PeerAddress, s.PeerRange = "", "198.51.100.1" }), []string{
+			`p Invalid spec.peerRange: "198.51.100.1" is not a prefix`,
+		}},
+		{"a link-local range", one(func(s *spec) { s.PeerAddress, s.PeerRange = "", "fe80::/64" }), []string{
+			"p Invalid spec.peerRange: fe80::/64 is link-local (fe80::/10), not a network of routers",
+		}},
+		{"a range beside an address", one(func(s *spec) { s.PeerRange = "198.51.100.0/28" }), []string{
+			"p Invalid spec.peerRange: and peerAddress exclude each other",
+		}},
+		{"a range with a source", one(func(s *spec) { s.PeerAddress, s.PeerRange, s.SourceInterface = "", "198.51.100.0/28", "eth0" }), []string{
+			"p Invalid spec.peerRange: excludes",
+		}},
+		{"too many routers", one(func(s *spec) { s.PeerAddress, s.PeerRange, s.MaxPeers = "", "198.51.100.0/28", &most }), []string{
+			"p Invalid spec.maxPeers: 255 is not between 1 and 64",
+		}},
+		{"a number of routers without a range", one(func(s *spec) { s.MaxPeers = &most }), []string{"p Invalid spec.maxPeers: is for a peerRange"}},
+		{"ranges with common routers", peers{
+			peerAged("p", 1, func(s *spec) { s.PeerAddress, s.PeerRange = "", "198.51.100.0/24" }),
+			peerAged("q", 0, func(s *spec) { s.PeerAddress, s.PeerRange = "", "198.51.100.0/28" }),
+		}, []string{`p Invalid spec.peerRange: 198.51.100.0/24 or a part of it on port 179 has the older LBPeer`}},
+		{"ranges without", peers{
+			peerAged("p", 1, func(s *spec) { s.PeerAddress, s.PeerRange = "", "198.51.100.0/28" }),
+			peerAged("q", 0, func(s *spec) { s.PeerAddress, s.PeerRange = "", "198.51.100.16/28" }),
+			peerAged("r", 2, nil),
+		}, nil},
 		{"gateway and address", one(func(s *spec) { s.PeerGateway = "IPv4" }), []string{"p Invalid spec.peerGateway: and peerAddress exclude each other"}},
 		{"gateway and interface", one(func(s *spec) { s.PeerAddress, s.PeerGateway, s.PeerInterface = "", "IPv6", "eth0" }), []string{
 			"p Invalid spec.peerInterface: is for an IPv6 link-local peerAddress",

@@ -37,7 +37,10 @@ const (
 // LBPeerSpec says how sessions with a peer are held.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.keepaliveTime) || !has(self.holdTime) || duration(self.keepaliveTime) + duration(self.keepaliveTime) + duration(self.keepaliveTime) <= duration(self.holdTime)",message="holdTime must be at least three times keepaliveTime"
-// +kubebuilder:validation:XValidation:rule="has(self.peerAddress) != has(self.peerGateway)",message="give either peerAddress or peerGateway"
+// +kubebuilder:validation:XValidation:rule="[has(self.peerAddress), has(self.peerGateway), has(self.peerRange)].filter(given, given).size() == 1",message="give either peerAddress or peerGateway, or peerRange"
+// +kubebuilder:validation:XValidation:rule="has(self.peerRange) || !has(self.maxPeers)",message="maxPeers is for a peerRange"
+// +kubebuilder:validation:XValidation:rule="!has(self.peerRange) || !has(self.peerPort) || self.peerPort == 179",message="peerPort is where nodes connect to; to a peerRange they do not"
+// +kubebuilder:validation:XValidation:rule="!has(self.peerRange) || (!has(self.sourceAddress) && !has(self.sourceInterface) && !has(self.peerInterface))",message="peerInterface, sourceAddress and sourceInterface are not for a peerRange: routers connect to any address of the node"
 // +kubebuilder:validation:XValidation:rule="!has(self.peerGateway) || !has(self.peerInterface)",message="peerInterface is for an IPv6 link-local peerAddress"
 // +kubebuilder:validation:XValidation:rule="has(self.peerASN) != has(self.dynamicASN)",message="give either peerASN or dynamicASN"
 // +kubebuilder:validation:XValidation:rule="!has(self.ttlSecurityHops) || !has(self.ebgpMultiHop)",message="ttlSecurityHops and ebgpMultiHop exclude each other"
@@ -47,7 +50,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.peerAddress) || !isIP(self.peerAddress) || has(self.peerInterface) == (ip(self.peerAddress).family() == 6 && ip(self.peerAddress).isLinkLocalUnicast())",message="an IPv6 link-local peerAddress needs peerInterface, and no other address has one"
 // +kubebuilder:validation:XValidation:rule="!has(self.passive) || !self.passive || !has(self.peerPort) || self.peerPort == 179",message="peerPort is where nodes connect to; of a passive peer they do not"
 // +kubebuilder:validation:XValidation:rule="!has(self.extendedNextHop) || !self.extendedNextHop || (has(self.families) && 'IPv4' in self.families)",message="extendedNextHop is about IPv4 routes: add IPv4 to families"
-// +kubebuilder:validation:XValidation:rule="!has(self.extendedNextHop) || !self.extendedNextHop || (has(self.peerGateway) ? self.peerGateway == 'IPv6' : !has(self.peerAddress) || !isIP(self.peerAddress) || ip(self.peerAddress).family() == 6)",message="extendedNextHop is for IPv6 sessions"
+// +kubebuilder:validation:XValidation:rule="!has(self.extendedNextHop) || !self.extendedNextHop || (has(self.peerGateway) ? self.peerGateway == 'IPv6' : has(self.peerRange) ? !isCIDR(self.peerRange) || cidr(self.peerRange).ip().family() == 6 : !has(self.peerAddress) || !isIP(self.peerAddress) || ip(self.peerAddress).family() == 6)",message="extendedNextHop is for IPv6 sessions"
 type LBPeerSpec struct {
 	// PeerAddress is the address of the router.
 	//
@@ -62,6 +65,23 @@ type LBPeerSpec struct {
 	//
 	// +optional
 	PeerGateway AddressFamily `json:"peerGateway,omitempty"`
+
+	// PeerRange has nodes take sessions from all routers of a network, in place of peerAddress.
+	// The routers connect. An LBPeer with the address of a router of the network goes before it.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=49
+	// +kubebuilder:validation:XValidation:rule="isCIDR(self) && cidr(self) == cidr(self).masked()",message="must be a network such as 198.51.100.0/28"
+	// +kubebuilder:validation:XValidation:rule="!isCIDR(self) || cidr(self).ip().isGlobalUnicast()",message="must be a network of routers: neither multicast, loopback, link-local nor unspecified"
+	PeerRange string `json:"peerRange,omitempty"`
+
+	// MaxPeers is how many routers of peerRange a node takes sessions from, the first that
+	// connect. Default: 16.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	MaxPeers *int32 `json:"maxPeers,omitempty"`
 
 	// PeerInterface is the node's interface that leads to a router with an IPv6 link-local
 	// peerAddress.
@@ -112,7 +132,7 @@ type LBPeerSpec struct {
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 
 	// Families that are announced in the session. Default: the family of
-	// peerAddress or peerGateway. Another family is announced with the node's
+	// peerAddress, peerGateway or peerRange. Another family is announced with the node's
 	// own address of that family as the next hop.
 	//
 	// +optional

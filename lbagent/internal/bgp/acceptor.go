@@ -28,23 +28,30 @@ type acceptor struct {
 
 type listener struct {
 	*net.TCPListener
-	// passwords are those in the kernel, by the router's address: what it gets from there
-	// without the password's digest it drops (RFC 2385).
-	passwords map[netip.Addr]string
+	// passwords are those in the kernel, by the router's address or the network of routers: what
+	// it gets from there without the password's digest it drops (RFC 2385). Of several the
+	// longest prefix counts.
+	passwords map[netip.Prefix]string
 }
 
-// want listens for passive peers, with their passwords, and no others.
-func (a *acceptor) want(peers map[string]model.Peer, passwords map[string]string) error {
-	wanted := map[bool]map[netip.Addr]string{}
-	for _, peer := range peers {
-		if !peer.Passive {
-			continue
-		}
-		family := peer.Address.Is4()
+// want listens for passive peers and those of ranges, with their passwords, and no others.
+func (a *acceptor) want(peers map[string]model.Peer, ranges []model.Range, passwords map[string]string) error {
+	wanted := map[bool]map[netip.Prefix]string{}
+	add := func(routers netip.Prefix, secret string) {
+		family := routers.Addr().Is4()
 		if wanted[family] == nil {
-			wanted[family] = map[netip.Addr]string{}
+			wanted[family] = map[netip.Prefix]string{}
 		}
-		wanted[family][peer.Address.WithZone("")] = passwords[peer.PasswordSecret]
+		wanted[family][routers] = passwords[secret]
+	}
+	for _, peer := range peers {
+		// The range has the password of its routers.
+		if peer.Passive && peer.OfRange == "" {
+			add(netip.PrefixFrom(peer.Address.WithZone(""), peer.Address.BitLen()), peer.PasswordSecret)
+		}
+	}
+	for _, r := range ranges {
+		add(r.Prefix, r.PasswordSecret)
 	}
 	var errs []error
 	for _, ipv4 := range []bool{true, false} {
@@ -53,7 +60,7 @@ func (a *acceptor) want(peers map[string]model.Peer, passwords map[string]string
 	return errors.Join(errs...)
 }
 
-func (a *acceptor) wantFamily(ipv4 bool, passwords map[netip.Addr]string) error {
+func (a *acceptor) wantFamily(ipv4 bool, passwords map[netip.Prefix]string) error {
 	have := a.listeners[ipv4]
 	if passwords == nil {
 		if have != nil {
@@ -68,7 +75,7 @@ func (a *acceptor) wantFamily(ipv4 bool, passwords map[netip.Addr]string) error 
 			return err
 		}
 		// The port is open, and nobody is let in before the passwords are set.
-		have = &listener{TCPListener: opened, passwords: map[netip.Addr]string{}}
+		have = &listener{TCPListener: opened, passwords: map[netip.Prefix]string{}}
 		a.listeners[ipv4] = have
 		defer func() { go accept(opened, a.take) }()
 	}
@@ -76,40 +83,44 @@ func (a *acceptor) wantFamily(ipv4 bool, passwords map[netip.Addr]string) error 
 }
 
 // protect makes the passwords in the kernel what is wanted.
-func (l *listener) protect(passwords map[netip.Addr]string) error {
+func (l *listener) protect(passwords map[netip.Prefix]string) error {
 	var errs []error
-	set := func(address netip.Addr, password string) {
-		if l.passwords[address] == password {
+	set := func(routers netip.Prefix, password string) {
+		if l.passwords[routers] == password {
 			return
 		}
-		if err := setPassword(l.TCPListener, address, password); err != nil {
+		if err := setPassword(l.TCPListener, routers, password); err != nil {
 			errs = append(errs, err)
 			return
 		}
-		l.passwords[address] = password
+		l.passwords[routers] = password
 	}
-	for address := range l.passwords {
-		if _, wanted := passwords[address]; !wanted {
-			set(address, "")
+	for routers := range l.passwords {
+		if _, wanted := passwords[routers]; !wanted {
+			set(routers, "")
 		}
 	}
-	for address, password := range passwords {
-		set(address, password)
+	for routers, password := range passwords {
+		set(routers, password)
 	}
 	return errors.Join(errs...)
 }
 
-func setPassword(l *net.TCPListener, address netip.Addr, password string) error {
+func setPassword(l *net.TCPListener, routers netip.Prefix, password string) error {
+	option, key := unix.TCP_MD5SIG, signature(routers.Addr(), password)
+	if !routers.IsSingleIP() {
+		option, key.Flags, key.Prefixlen = unix.TCP_MD5SIG_EXT, unix.TCP_MD5SIG_FLAG_PREFIX, uint8(routers.Bits())
+	}
 	raw, err := l.SyscallConn()
 	if err != nil {
 		return err
 	}
 	var failure error
 	err = raw.Control(func(fd uintptr) {
-		failure = unix.SetsockoptTCPMD5Sig(int(fd), unix.IPPROTO_TCP, unix.TCP_MD5SIG, signature(address, password))
+		failure = unix.SetsockoptTCPMD5Sig(int(fd), unix.IPPROTO_TCP, option, key)
 	})
 	if err := errors.Join(err, failure); err != nil {
-		return fmt.Errorf("set the password of %s where the node listens (RFC 2385): %w", address, err)
+		return fmt.Errorf("set the password of %s where the node listens (RFC 2385): %w", routers, err)
 	}
 	return nil
 }
@@ -158,8 +169,8 @@ func accept(listener *net.TCPListener, take func(*net.TCPConn)) {
 	}
 }
 
-// accepted gives a connection to the session of the router that it comes from; one that has
-// none is closed.
+// accepted gives a connection to the session of the router that it comes from. One of a router
+// of a range waits for its session; any other is closed.
 func (s *Server) accepted(conn *net.TCPConn) {
 	remote, local := addrPort(conn.RemoteAddr()), addrPort(conn.LocalAddr())
 	s.mu.Lock()
@@ -174,5 +185,9 @@ func (s *Server) accepted(conn *net.TCPConn) {
 		session.transport.offer(conn)
 		return
 	}
-	_ = conn.Close()
+	if s.hasAddress(remote.Addr()) || !s.callers.call(remote.Addr(), conn) {
+		_ = conn.Close()
+		return
+	}
+	s.notify()
 }

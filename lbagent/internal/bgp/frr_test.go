@@ -48,6 +48,7 @@ type request struct {
 type reply struct {
 	Error    string
 	Sessions []Session
+	Callers  []netip.Addr
 }
 
 // runSpeaker does every request that it reads.
@@ -73,7 +74,7 @@ func runSpeaker(restarting bool, in io.Reader, out io.Writer) error {
 				r.Error = err.Error()
 			}
 		}
-		r.Sessions = s.Sessions()
+		r.Sessions, r.Callers = s.Sessions(), s.Callers()
 		if err := encoder.Encode(r); err != nil {
 			return err
 		}

@@ -46,6 +46,8 @@ type Want struct {
 	// address. All sessions are reset when it changes.
 	RouterID netip.Addr
 	Peers    []model.Peer
+	// Ranges are the networks of routers that connect and have no peer yet; see Callers.
+	Ranges []model.Range
 	// Routes of peers that are not in Peers are ignored.
 	Routes announce.Routes
 	// Passwords are the passwords of sessions (RFC 2385) by the name of the Secret. A peer
@@ -107,6 +109,7 @@ type Server struct {
 	// they are used again.
 	idle     []*speaker
 	acceptor acceptor
+	callers  callers
 }
 
 // New returns a Server without sessions.
@@ -117,6 +120,7 @@ func New(config Config) *Server {
 		sessions: map[string]*session{},
 		refused:  map[string]Session{},
 	}
+	s.callers.routers = map[netip.Addr]*caller{}
 	s.acceptor = acceptor{take: s.accepted, listeners: map[bool]*listener{}}
 	return s
 }
@@ -153,7 +157,8 @@ func (s *Server) Set(want Want) error {
 		}
 	}
 	var errs []error
-	listenErr := s.acceptor.want(peers, want.Passwords)
+	s.callers.want(want.Ranges, want.Passwords)
+	listenErr := s.acceptor.want(peers, s.callers.ranges, want.Passwords)
 	if listenErr != nil {
 		errs = append(errs, listenErr)
 	}
@@ -260,6 +265,9 @@ func (s *Server) open(peer model.Peer, password string, want *Want) error {
 		return err
 	}
 	s.sessions[peer.Name] = session
+	if conn := s.callers.taken(peer.Address); conn != nil {
+		session.transport.offer(conn)
+	}
 	s.notify()
 	return nil
 }
@@ -323,6 +331,7 @@ func (s *Server) Sessions() []Session {
 	for _, session := range s.refused {
 		sessions = append(sessions, session)
 	}
+	sessions = append(sessions, s.callers.turnedAway()...)
 	slices.SortFunc(sessions, func(a, b Session) int { return strings.Compare(a.Peer, b.Peer) })
 	return sessions
 }

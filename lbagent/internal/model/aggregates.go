@@ -28,7 +28,7 @@ func (m *Model) TargetsOf(vip *VIP) (targets []Target, selected bool) {
 			continue
 		}
 		for _, advertisement := range selecting {
-			if len(advertisement.Peers) == 0 || slices.Contains(advertisement.Peers, peer.Name) {
+			if len(advertisement.Peers) == 0 || slices.Contains(advertisement.Peers, peer.Object()) {
 				targets = append(targets, Target{Peer: peer, Advertisement: advertisement})
 				break
 			}

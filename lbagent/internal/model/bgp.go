@@ -25,11 +25,16 @@ func (b *builder) isForThisNode(selector labels.Selector) bool {
 // buildPeers fills the peers that select this node.
 func (b *builder) buildPeers() {
 	taken := map[netip.AddrPort]string{}
+	var ranges []desired.Peer
 	b.model.BFD = map[string]desired.BFD{}
 	b.model.NextHops = map[string]NextHops{}
 	for _, object := range oldestFirst(b.snapshot.Peers) {
 		peer, problems := desired.ParsePeer(object)
 		if !b.isForThisNode(peer.Nodes) || b.reported(problems) || !b.foundGateway(&peer) {
+			continue
+		}
+		if peer.Range.IsValid() {
+			ranges = append(ranges, peer)
 			continue
 		}
 		if older, found := taken[peer.Socket()]; found {
@@ -38,13 +43,47 @@ func (b *builder) buildPeers() {
 			continue
 		}
 		taken[peer.Socket()] = peer.Name
-		b.model.Peers = append(b.model.Peers, peer.Session)
-		b.model.NextHops[peer.Name] = nextHops(&peer.Session, b.model.Self, b.snapshot.OnLink)
-		if peer.BFD.Enabled {
-			b.model.BFD[peer.Name] = peer.BFD
+		b.addPeer(&peer)
+	}
+	b.buildRanges(ranges)
+	slices.SortFunc(b.model.Peers, func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+func (b *builder) addPeer(peer *desired.Peer) {
+	b.model.Peers = append(b.model.Peers, peer.Session)
+	b.model.NextHops[peer.Name] = nextHops(&peer.Session, b.model.Self, b.snapshot.OnLink)
+	if peer.BFD.Enabled {
+		b.model.BFD[peer.Name] = peer.BFD
+	}
+}
+
+// buildRanges gives each router of a range that has connected a peer of its own. One that another
+// LBPeer has the address of is not the range's. Of two ranges with common routers the older counts.
+func (b *builder) buildRanges(ranges []desired.Peer) {
+	configured := map[netip.Addr]bool{}
+	for i := range b.model.Peers {
+		configured[b.model.Peers[i].Address] = true
+	}
+	for i := range ranges {
+		peer := &ranges[i]
+		older := slices.IndexFunc(b.model.Ranges, func(r Range) bool { return r.Prefix.Overlaps(peer.Range) })
+		if older >= 0 {
+			b.problem(ObjectReference{Kind: "LBPeer", Name: peer.Name}, ReasonDuplicate,
+				"spec.peerRange: %s overlaps that of LBPeer %s, which is older", peer.Range, b.model.Ranges[older].Name)
+			continue
+		}
+		b.model.Ranges = append(b.model.Ranges, Range{
+			Name: peer.Name, Prefix: peer.Range, Most: peer.MaxPeers, PasswordSecret: peer.PasswordSecret,
+		})
+		for _, router := range b.snapshot.Callers {
+			if !peer.Range.Contains(router) || configured[router] {
+				continue
+			}
+			one := *peer
+			one.Name, one.OfRange, one.Address = peer.Name+"/"+router.String(), peer.Name, router
+			b.addPeer(&one)
 		}
 	}
-	slices.SortFunc(b.model.Peers, func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // foundGateway gives a peer that is the node's gateway its address, and reports whether it has one.

@@ -39,6 +39,17 @@ type Network struct {
 // address. They are invalid where the node has none.
 type NextHops struct{ IPv4, IPv6 netip.Addr }
 
+// Range is an LBPeer that is any router of a network.
+type Range struct {
+	// Name is that of the LBPeer.
+	Name   string
+	Prefix netip.Prefix
+	// Most is how many routers have a session.
+	Most int
+	// PasswordSecret is the name of the Secret with the password; empty for none.
+	PasswordSecret string
+}
+
 // Snapshot is everything that the agent watches, at one moment. Objects are
 // shared with the informers' caches and must not be changed.
 type Snapshot struct {
@@ -64,6 +75,8 @@ type Snapshot struct {
 	OnLink []Network
 	// Gateways are those of the node's default routes.
 	Gateways Gateways
+	// Callers are the routers that connected to this node, of ranges of routers.
+	Callers []netip.Addr
 	// Down are the nodes that do not answer this node's probes; they are no object's word.
 	Down map[forwarding.NodeID]bool
 }
@@ -95,6 +108,8 @@ type Model struct {
 	Aggregates []Aggregate
 	Frontends  []Frontend
 	Peers      []Peer
+	// Ranges are the peers that are any router of a network.
+	Ranges []Range
 	// NextHops are those of routes to each peer, by its name.
 	NextHops map[string]NextHops
 	// BFD are the BFD sessions of peers that have one, by the peer's name.

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// forgetAfter is how long a router of a range keeps its place after its session was lost.
+const forgetAfter = 10 * time.Minute
+
+// callers are the routers of ranges that have connected. The Server's lock guards them.
+type callers struct {
+	ranges  []model.Range
+	routers map[netip.Addr]*caller
+	// refused are the last routers that there was no place for, by the name of the range.
+	refused map[string]netip.Addr
+	// forget wakes the Server when a router may have lost its place.
+	forget *time.Timer
+}
+
+// caller is a router that has connected.
+type caller struct {
+	// seen is when it last connected or had a session.
+	seen time.Time
+	// conn waits for a session; nil where there is one.
+	conn *net.TCPConn
+}
+
+// want takes the ranges that have their password.
+func (c *callers) want(ranges []model.Range, passwords map[string]string) {
+	c.ranges = slices.DeleteFunc(slices.Clone(ranges), func(r model.Range) bool {
+		return r.PasswordSecret != "" && !isPassword(passwords[r.PasswordSecret])
+	})
+	c.refused = map[string]netip.Addr{}
+}
+
+// call takes a connection of a router; it reports whether it is one of a range with a place for it.
+func (c *callers) call(router netip.Addr, conn *net.TCPConn) bool {
+	at := slices.IndexFunc(c.ranges, func(r model.Range) bool { return r.Prefix.Contains(router) })
+	if at < 0 {
+		return false
+	}
+	have := c.routers[router]
+	if have == nil {
+		if c.within(c.ranges[at].Prefix) >= c.ranges[at].Most {
+			c.refused[c.ranges[at].Name] = router
+			return false
+		}
+		have = &caller{}
+		c.routers[router] = have
+	}
+	if have.conn != nil {
+		_ = have.conn.Close()
+	}
+	have.conn, have.seen = conn, time.Now()
+	return true
+}
+
+func (c *callers) within(network netip.Prefix) int {
+	count := 0
+	for router := range c.routers {
+		if network.Contains(router) {
+			count++
+		}
+	}
+	return count
+}
+
+// taken is the connection that waits for the session of a router; nil without one.
+func (c *callers) taken(router netip.Addr) *net.TCPConn {
+	have := c.routers[router]
+	if have == nil {
+		return nil
+	}
+	conn := have.conn
+	have.conn = nil
+	return conn
+}
+
+// turnedAway tells of one router for each range without a place for it.
+func (c *callers) turnedAway() []Session {
+	var sessions []Session
+	for _, r := range c.ranges {
+		if router, found := c.refused[r.Name]; found && c.within(r.Prefix) >= r.Most {
+			sessions = append(sessions, Session{
+				Peer: r.Name + "/" + router.String(), Address: router, State: millracev1alpha1.SessionIdle,
+				Message: fmt.Sprintf("the LBPeer has sessions with %d routers already, which is its maxPeers", r.Most),
+			})
+		}
+	}
+	return sessions
+}
+
+// Callers are the routers of ranges that have connected, and are to be among the peers of Set,
+// sorted. One without a session for ten minutes loses its place.
+func (s *Server) Callers() []netip.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, waits := time.Now(), false
+	for router, caller := range s.callers.routers {
+		if s.isEstablished(router) {
+			caller.seen = now
+			continue
+		}
+		isWanted := slices.ContainsFunc(s.callers.ranges, func(r model.Range) bool { return r.Prefix.Contains(router) })
+		if isWanted && now.Sub(caller.seen) < forgetAfter {
+			waits = true
+			continue
+		}
+		if caller.conn != nil {
+			_ = caller.conn.Close()
+		}
+		delete(s.callers.routers, router)
+	}
+	if s.callers.forget != nil {
+		s.callers.forget.Stop()
+	}
+	if waits {
+		s.callers.forget = time.AfterFunc(forgetAfter, s.notify)
+	}
+	callers := make([]netip.Addr, 0, len(s.callers.routers))
+	for router := range s.callers.routers {
+		callers = append(callers, router)
+	}
+	slices.SortFunc(callers, netip.Addr.Compare)
+	return callers
+}
+
+func (s *Server) isEstablished(router netip.Addr) bool {
+	for _, session := range s.sessions {
+		if session.peer.Address == router && session.observed.established() {
+			return true
+		}
+	}
+	return false
+}
+
+// hasAddress reports whether a peer has the address of a router for itself.
+func (s *Server) hasAddress(router netip.Addr) bool {
+	for _, session := range s.sessions {
+		if session.peer.Address == router && session.peer.OfRange == "" {
+			return true
+		}
+	}
+	for _, session := range s.refused {
+		if session.Address == router {
+			return true
+		}
+	}
+	return false
+}
+
+func isPassword(password string) bool {
+	return password != "" && len(password) <= desired.LongestPassword
+}

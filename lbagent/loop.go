@@ -199,11 +199,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	covered, attachErr := l.uplinks.update(m, now)
 	l.observation.Interfaces, l.observation.Lacking = covered.interfaces, covered.lacking
 	l.firewall.want(m, names(covered.interfaces))
-	l.observation.Host = slices.Concat(tagsBeside(l.dataplane.Attachments()),
-		l.unsent.problems(l.dataplane.LossesUncounted()), l.firewall.problems())
-	if l.host != nil {
-		l.observation.Host = append(l.observation.Host, l.host(names(covered.interfaces))...)
-	}
+	l.observation.Host = l.hostProblems(names(covered.interfaces))
 	l.hops.Want(fib.Targets(l.have.Self, reachable(l.have.Nodes)), devices(l.dataplane.Attachments()))
 	changes, bgpErr := l.setRoutes(m, announce.Node{
 		Programmed: l.have, Planned: want, Unattached: covered.unattached, Announced: l.announced,
@@ -222,6 +218,16 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	l.memory.keep(seen, l.ring())
 	again = soonest(soonest(again, told), held)
 	return soonest(soonest(again, changes), covered.again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr, networksErr)
+}
+
+// hostProblems are what of this host keeps packets of its uplinks from being carried.
+func (l *loop) hostProblems(uplinks []string) []string {
+	problems := slices.Concat(tagsBeside(l.dataplane.Attachments()),
+		l.unsent.problems(l.dataplane.LossesUncounted()), l.firewall.problems())
+	if l.host == nil {
+		return problems
+	}
+	return append(problems, l.host(uplinks)...)
 }
 
 // setRoutes gives the speaker the routes of a node, and returns after how long there may be

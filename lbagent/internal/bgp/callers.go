@@ -86,6 +86,20 @@ func (c *callers) taken(router netip.Addr) *net.TCPConn {
 	return conn
 }
 
+// awaited tells of the ranges of which no router has connected.
+func (c *callers) awaited() []Session {
+	var sessions []Session
+	for _, r := range c.ranges {
+		if c.within(r.Prefix) == 0 {
+			sessions = append(sessions, Session{
+				Peer: r.Name, Address: r.Prefix.Addr(), State: millracev1alpha1.SessionIdle,
+				Message: fmt.Sprintf("no router of %s has connected yet", r.Prefix),
+			})
+		}
+	}
+	return sessions
+}
+
 // turnedAway tells of one router for each range without a place for it.
 func (c *callers) turnedAway() []Session {
 	var sessions []Session

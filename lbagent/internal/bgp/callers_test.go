@@ -23,6 +23,9 @@ func TestCallers(t *testing.T) {
 		{Name: "shut", Prefix: netip.MustParsePrefix("203.0.113.0/24"), Most: 2, PasswordSecret: secret},
 	}
 	c.want(ranges, nil)
+	if waits := c.awaited(); len(waits) != 1 || waits[0].Peer != "open" || !strings.Contains(waits[0].Message, "198.51.100.0/24") {
+		t.Errorf("awaited: %+v", waits)
+	}
 	for _, step := range []struct {
 		router string
 		taken  bool
@@ -33,6 +36,9 @@ func TestCallers(t *testing.T) {
 		if got := c.call(at(step.router), nil); got != step.taken {
 			t.Errorf("%s is taken: %t", step.router, got)
 		}
+	}
+	if waits := c.awaited(); len(waits) != 0 {
+		t.Errorf("awaited though routers have connected: %+v", waits)
 	}
 	if away := c.turnedAway(); len(away) != 1 || away[0].Peer != "open/198.51.100.3" || !strings.Contains(away[0].Message, "2 routers") {
 		t.Errorf("turned away: %+v", away)

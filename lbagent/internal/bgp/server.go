@@ -331,7 +331,7 @@ func (s *Server) Sessions() []Session {
 	for _, session := range s.refused {
 		sessions = append(sessions, session)
 	}
-	sessions = append(sessions, s.callers.turnedAway()...)
+	sessions = slices.Concat(sessions, s.callers.awaited(), s.callers.turnedAway())
 	slices.SortFunc(sessions, func(a, b Session) int { return strings.Compare(a.Peer, b.Peer) })
 	return sessions
 }

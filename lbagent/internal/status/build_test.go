@@ -87,6 +87,12 @@ func TestConditions(t *testing.T) {
 			"BGPEstablished": {no, "NotEstablished", "b (198.51.100.2): connection refused"},
 			"Ready":          {no, "NotEstablished", "b (198.51.100.2): connection refused"},
 		}},
+		"of a range a router is down": {func(o *Observation) {
+			o.Sessions[0].Peer, o.Sessions[1].Peer, o.Sessions[1].State = "rack/198.51.100.1", "rack/198.51.100.2", millracev1alpha1.SessionActive
+		}, map[string]expectation{"BGPEstablished": {yes, "Established", ""}, "Ready": {yes, "Ready", ""}}},
+		"of a range no router is up": {func(o *Observation) {
+			o.Sessions[1].Peer, o.Sessions[1].State = "rack/198.51.100.2", millracev1alpha1.SessionActive
+		}, map[string]expectation{"BGPEstablished": {no, "NotEstablished", "rack/198.51.100.2 (198.51.100.2)"}}},
 		"an interface fails": {func(o *Observation) {
 			o.Interfaces[0].XDPMode, o.Interfaces[0].Message = millracev1alpha1.XDPNone, "busy"
 			o.Lacking = []string{"uplink eth0 is without the programs"}

@@ -108,9 +108,16 @@ func bgpEstablished(o Observation) metav1.Condition {
 		condition.Message = "no LBPeer selects this node"
 		return condition
 	}
+	served := map[string]bool{}
+	for _, session := range o.Sessions {
+		if name, ofRange := rangeOf(session); ofRange && session.State == millracev1alpha1.SessionEstablished {
+			served[name] = true
+		}
+	}
 	var missing []string
 	for _, session := range o.Sessions {
-		if session.State == millracev1alpha1.SessionEstablished {
+		name, _ := rangeOf(session)
+		if session.State == millracev1alpha1.SessionEstablished || served[name] {
 			continue
 		}
 		text := fmt.Sprintf("%s (%s)", session.Peer, session.Address)
@@ -124,6 +131,13 @@ func bgpEstablished(o Observation) metav1.Condition {
 		condition.Message = firstOf(missing)
 	}
 	return condition
+}
+
+// rangeOf returns the LBPeer of a session with a router of its range. Who else connects from
+// there must not make the node seem without routers: one session is enough.
+func rangeOf(session millracev1alpha1.SessionStatus) (name string, ofRange bool) {
+	name, _, ofRange = strings.Cut(session.Peer, "/")
+	return name, ofRange
 }
 
 // hostCompatible is no part of Ready: what it tells of breaks some connections, not the node.

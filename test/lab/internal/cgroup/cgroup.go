@@ -174,12 +174,11 @@ func Remove(name string) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, group := range groups {
-		if err := removeTree(group); err != nil {
-			return err
-		}
+		errs = append(errs, RemoveTree(group))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // List returns the directories of all cgroups whose name begins with prefix.
@@ -208,10 +207,10 @@ func find(match func(name string) bool) ([]string, error) {
 	return groups, nil
 }
 
-// removeTree removes a cgroup and those below it, deepest first. The kernel refuses
+// RemoveTree removes a cgroup, a directory, and those below it, deepest first. The kernel refuses
 // for a moment after the last process has ended, and tells nobody when that moment is
 // over on version 1: so it is asked again.
-func removeTree(group string) error {
+func RemoveTree(group string) error {
 	deadline := time.Now().Add(removeTimeout)
 	for {
 		err := removeOnce(group)

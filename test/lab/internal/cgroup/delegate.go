@@ -76,7 +76,7 @@ func Undelegate(prefix string, controllers []string) error {
 	if err := moveAll(aside, root); err != nil {
 		return err
 	}
-	return removeTree(aside)
+	return RemoveTree(aside)
 }
 
 // missing returns those needed controllers that a cgroup has and does not hand out.

@@ -40,13 +40,13 @@ func down(dir string) (found bool, err error) {
 	if err != nil {
 		return true, err
 	}
+	// Those of a lab in a container of this machine are among them, and stay: all others go.
+	var errs []error
 	for _, group := range groups {
-		if err := cgroup.Remove(filepath.Base(group)); err != nil {
-			return true, err
-		}
+		errs = append(errs, cgroup.RemoveTree(group))
 	}
 	directory, err := removeState(dir)
-	return len(namespaces) > 0 || len(groups) > 0 || directory, err
+	return len(namespaces) > 0 || len(groups) > 0 || directory, errors.Join(append(errs, err)...)
 }
 
 // endNamespaces kills what runs in the namespaces and removes them. The one with

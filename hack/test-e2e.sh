@@ -7,7 +7,8 @@
 #
 # A failure fails the run. With AGAIN=1 the tests that failed run once more, alone and on a
 # lab of their own: those that pass then are listed as unsteady, and fail nothing. An
-# unsteady test is a defect to be repaired, of the test or of what it tests.
+# unsteady test is a defect to be repaired, of the test or of what it tests. The machine is
+# taken for the tests' own: a lab that somebody left up goes first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -46,15 +47,19 @@ for package in "${packages[@]}"; do
 		failed+=("$package")
 		continue
 	fi
+	[ -z "${AGAIN:-}" ] || bin/lab down
 	start=$SECONDS
 	result=ok code=0
 	run "$package" "$names" "$@" || result=FAIL code=$?
 	# 1 is that of tests that failed; others, of a panic or of a time that is over, leave
 	# tests that did not run.
 	if [ $code = 1 ] && [ -n "${AGAIN:-}" ]; then
-		names=$(failures)
+		# None failed where the lab did not come up: then all have not run.
+		again=$(failures)
+		names=${again:-$names}
+		bin/lab down
 		echo "again	$package	$names"
-		if [ -n "$names" ] && run "$package" "$names" "$@"; then
+		if run "$package" "$names" "$@"; then
 			result=unsteady
 			unsteady+=("$package: $names")
 		fi

@@ -11,9 +11,7 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"github.com/millrace-lb/millrace/test/harness"
@@ -27,36 +25,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(onClient) != "" {
 		os.Exit(m.Run())
 	}
-	os.Exit(run())
-}
-
-// run brings up the lab and runs this program again, on its client.
-func run() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	cluster, err := harness.Open(os.Stderr)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() {
-		if os.Getenv("MILLRACE_KEEP_LAB") != "" {
-			return
-		}
-		if err := cluster.Down(context.Background()); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-	}()
-	err = prepare(ctx, cluster)
-	if err == nil {
-		err = onTheClient(ctx, cluster)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		cluster.TellLogs(ctx, "conformance")
-		return 1
-	}
-	return 0
+	os.Exit(harness.RunOn("conformance", prepare, onTheClient))
 }
 
 // prepare brings up the cluster with Millrace and its gateway.
@@ -94,8 +63,16 @@ data: {replicas: "1"}`)
 	return err
 }
 
-// onTheClient runs this program with its arguments on the lab's client.
-func onTheClient(ctx context.Context, cluster *harness.Cluster) error {
+// onTheClient runs this program with its arguments on the lab's client, and returns its exit code.
+func onTheClient(ctx context.Context, cluster *harness.Cluster) int {
+	if err := run(ctx, cluster); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func run(ctx context.Context, cluster *harness.Cluster) error {
 	program, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find the tests' own program: %w", err)

@@ -11,9 +11,14 @@ import (
 )
 
 // RunTests opens the cluster, prepares it, runs the tests of a package and takes the lab down,
-// unless MILLRACE_KEEP_LAB is set. It returns the exit code. After a failure it keeps the logs
-// under name.
+// unless the environment variable MILLRACE_KEEP_LAB is set. It returns the exit code; the logs of
+// a run that failed are kept under the name.
 func RunTests(m interface{ Run() int }, name string, prepare func(context.Context, *Cluster) error) int {
+	return RunOn(name, prepare, func(context.Context, *Cluster) int { return m.Run() })
+}
+
+// RunOn is RunTests of tests that need the cluster to run at all: run returns their exit code.
+func RunOn(name string, prepare func(context.Context, *Cluster) error, run func(context.Context, *Cluster) int) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	cluster, err := Open(os.Stderr)
@@ -33,7 +38,7 @@ func RunTests(m interface{ Run() int }, name string, prepare func(context.Contex
 	if err := prepare(ctx, cluster); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	} else {
-		code = m.Run()
+		code = run(ctx, cluster)
 	}
 	if code != 0 {
 		cluster.TellLogs(ctx, name)

@@ -39,11 +39,7 @@ func Join(name string) error {
 	if err != nil {
 		return err
 	}
-	for _, hierarchy := range hierarchies {
-		parent := hierarchy.own
-		if pureV2(hierarchies) {
-			parent = hierarchy.mountpoint
-		}
+	for _, parent := range parents(hierarchies) {
 		group := filepath.Join(parent, name)
 		if err := os.Mkdir(group, 0o755); err != nil {
 			return fmt.Errorf("create cgroup of %s: %w", name, err)
@@ -56,6 +52,18 @@ func Join(name string) error {
 		}
 	}
 	return nil
+}
+
+// parents are the cgroups below which Join makes others, one in each hierarchy.
+func parents(hierarchies []hierarchy) []string {
+	if pureV2(hierarchies) {
+		return []string{hierarchies[0].mountpoint}
+	}
+	var groups []string
+	for _, hierarchy := range hierarchies {
+		groups = append(groups, hierarchy.own)
+	}
+	return groups
 }
 
 // Follow moves the calling process into the cgroups of another one, in every hierarchy.
@@ -184,6 +192,54 @@ func Remove(name string) error {
 // List returns the directories of all cgroups whose name begins with prefix.
 func List(prefix string) ([]string, error) {
 	return find(func(candidate string) bool { return strings.HasPrefix(candidate, prefix) })
+}
+
+// Siblings returns the directories of those cgroups whose name begins with prefix and that lie
+// where Join makes cgroups.
+func Siblings(prefix string) ([]string, error) {
+	hierarchies, err := discover(self)
+	if err != nil {
+		return nil, err
+	}
+	var groups []string
+	for _, parent := range parents(hierarchies) {
+		entries, err := os.ReadDir(parent)
+		if err != nil {
+			return nil, fmt.Errorf("list cgroups: %w", err)
+		}
+		for _, entry := range entries {
+			if entry.IsDir() && strings.HasPrefix(entry.Name(), prefix) {
+				groups = append(groups, filepath.Join(parent, entry.Name()))
+			}
+		}
+	}
+	return groups, nil
+}
+
+// Populated reports whether a process is in a cgroup, a directory, or in one below it.
+func Populated(group string) (populated bool, err error) {
+	err = filepath.WalkDir(group, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || entry.Name() != "cgroup.procs" {
+			return err
+		}
+		processes, err := os.ReadFile(path)
+		// Of a threaded cgroup of version 2 the processes are listed by the one above.
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			return nil
+		}
+		if err != nil || len(processes) == 0 {
+			return err
+		}
+		populated = true
+		return fs.SkipAll
+	})
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+		return false, nil // it ended while we walked
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for processes in cgroup %s: %w", group, err)
+	}
+	return populated, nil
 }
 
 func find(match func(name string) bool) ([]string, error) {

@@ -40,13 +40,34 @@ func down(dir string) (found bool, err error) {
 	if err != nil {
 		return true, err
 	}
-	// Those of a lab in a container of this machine are among them, and stay: all others go.
 	var errs []error
 	for _, group := range groups {
+		// What ran in ours has ended. Others are of a lab in a container of this machine.
+		if populated, err := cgroup.Populated(group); err != nil || populated {
+			errs = append(errs, err)
+			continue
+		}
 		errs = append(errs, cgroup.RemoveTree(group))
 	}
 	directory, err := removeState(dir)
 	return len(namespaces) > 0 || len(groups) > 0 || directory, errors.Join(append(errs, err)...)
+}
+
+// clearDead removes what a lab left in which nothing runs any more: its machine was restarted, or
+// all its processes were killed. It leaves one that lives alone.
+func clearDead(dir string, progress Progress) error {
+	namespaces, err := netns.List(config.NamespacePrefix)
+	if err != nil {
+		return err
+	}
+	if alive, err := machine.Alive(namespaces); err != nil || alive {
+		return err
+	}
+	found, err := down(dir)
+	if found && err == nil {
+		progress("removed what a lab left that has ended")
+	}
+	return err
 }
 
 // endNamespaces kills what runs in the namespaces and removes them. The one with

@@ -40,7 +40,7 @@ func RequireRoot() error {
 }
 
 // preflight finds out what would make Up fail later and less clearly.
-func preflight(options Options) error {
+func preflight(options Options, progress Progress) error {
 	if _, err := topology.New(options.Nodes, options.Routers); err != nil {
 		return err
 	}
@@ -48,6 +48,7 @@ func preflight(options Options) error {
 		func() error { return requireTools(options) },
 		func() error { return requireVisible(options.State) },
 		func() error { return requireInotify(options.Nodes) },
+		func() error { return clearDead(options.State, progress) },
 		func() error { return requireNoLeftovers(options.State) },
 	}
 	for _, check := range checks {
@@ -114,7 +115,7 @@ func requireNoLeftovers(state string) error {
 	if err != nil {
 		return err
 	}
-	groups, err := cgroup.List(config.NamespacePrefix)
+	groups, err := cgroup.Siblings(config.NamespacePrefix)
 	if err != nil {
 		return err
 	}

@@ -89,7 +89,7 @@ func Up(ctx context.Context, options Options, progress Progress) error {
 		return err
 	}
 	defer release()
-	if err := preflight(options); err != nil {
+	if err := preflight(options, progress); err != nil {
 		return err
 	}
 	programs, image, err := Build(ctx, options.Root, options.CNI, progress)

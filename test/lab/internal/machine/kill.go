@@ -21,13 +21,9 @@ const killTimeout = 20 * time.Second
 // KillAll kills every process that is in one of the network namespaces, and with
 // a machine's first process all that ran on it. It returns when they have ended.
 func KillAll(namespaces []string) error {
-	inodes := map[uint64]bool{}
-	for _, name := range namespaces {
-		inode, err := netns.Inode(netns.Path(name))
-		if err != nil {
-			return fmt.Errorf("kill processes of %s: %w", name, err)
-		}
-		inodes[inode] = true
+	inodes, err := inodesOf(namespaces)
+	if err != nil {
+		return fmt.Errorf("kill what runs: %w", err)
 	}
 	// A process may start another between being found and being killed.
 	for {
@@ -41,6 +37,28 @@ func KillAll(namespaces []string) error {
 			}
 		}
 	}
+}
+
+// Alive reports whether a process runs in one of the network namespaces.
+func Alive(namespaces []string) (bool, error) {
+	inodes, err := inodesOf(namespaces)
+	if err != nil {
+		return false, err
+	}
+	pids, err := members(inodes)
+	return len(pids) > 0, err
+}
+
+func inodesOf(namespaces []string) (map[uint64]bool, error) {
+	inodes := map[uint64]bool{}
+	for _, name := range namespaces {
+		inode, err := netns.Inode(netns.Path(name))
+		if err != nil {
+			return nil, fmt.Errorf("look into the network namespace %s: %w", name, err)
+		}
+		inodes[inode] = true
+	}
+	return inodes, nil
 }
 
 // members lists the living processes, except this one, in the namespaces.

@@ -27,7 +27,10 @@ const batchSize = 64
 type floodConfig struct {
 	to   netip.AddrPort
 	from netip.Prefix
-	udp  bool
+	kind floodKind
+	// inner is what packets in the tunnel are addressed to.
+	inner netip.AddrPort
+	// size is that of a datagram's payload, in bytes.
 	size int
 	// flows is how many different sources take turns; 0: each packet has a new one.
 	flows int
@@ -48,8 +51,8 @@ type floodReport struct {
 	FirstError string `json:"firstError,omitempty"`
 }
 
-// flood sends TCP SYNs or small datagrams from made-up sources by raw sockets, without
-// regard to what comes back. It needs root, and belongs into networks made for it.
+// flood sends packets of one kind from made-up sources by raw sockets, without regard to what
+// comes back. It needs root, and belongs into networks made for it.
 func flood(ctx context.Context, args []string, stdout io.Writer) error {
 	config, err := floodFlags(args)
 	if err != nil {
@@ -74,7 +77,8 @@ func floodFlags(args []string) (floodConfig, error) {
 	flags := flag.NewFlagSet("flood", flag.ContinueOnError)
 	to := flags.String("to", "", "address:port to send to")
 	from := flags.String("from", "", "network of the made-up sources, such as 203.0.113.224/27")
-	flags.BoolVar(&config.udp, "udp", false, "send datagrams instead of SYNs")
+	kind := flags.String("kind", "syn", "what is sent: "+kindNames())
+	inner := flags.String("inner", "", "address:port that packets of the kind tunnel are for (default: that of --to)")
 	flags.IntVar(&config.size, "size", 18, "bytes of a datagram's payload")
 	flags.IntVar(&config.flows, "flows", 0, "how many sources take turns, the same at each run (0: a new one for each packet)")
 	flags.Float64Var(&config.rate, "rate", 1000, "packets per second (0: as many as possible)")
@@ -88,6 +92,16 @@ func floodFlags(args []string) (floodConfig, error) {
 	}
 	if config.from, err = netip.ParsePrefix(*from); err != nil {
 		return config, fmt.Errorf("--from: %w", err)
+	}
+	config.inner = config.to
+	if *inner != "" {
+		if config.inner, err = netip.ParseAddrPort(*inner); err != nil {
+			return config, fmt.Errorf("--inner: %w", err)
+		}
+	}
+	var known bool
+	if config.kind, known = floodKinds[*kind]; !known {
+		return config, fmt.Errorf("--kind: there is no %q, only %s", *kind, kindNames())
 	}
 	if config.from.Addr().Is4() != config.to.Addr().Is4() {
 		return config, errors.New("--from and --to are not of one family")
@@ -202,8 +216,5 @@ func (c floodConfig) packet(random *rand.ChaCha8) []byte {
 	from, _ := netip.AddrFromSlice(address)
 	port := 1024 + random.Uint64()%(65536-1024)
 	e := ends{from: netip.AddrPortFrom(from, uint16(port)), to: c.to}
-	if c.udp {
-		return udpPacket(e, c.size)
-	}
-	return synPacket(e, uint32(random.Uint64()))
+	return c.kind(floodPacket{ends: e, inner: c.inner, size: c.size, random: random.Uint64()})
 }

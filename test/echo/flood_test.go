@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,7 +29,7 @@ func TestFloodArrives(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer socket.Close()
-		got, err := runJSON[floodReport](t, flood, "--udp", "--to", socket.LocalAddr().String(), "--from", test.from,
+		got, err := runJSON[floodReport](t, flood, "--kind", "udp", "--to", socket.LocalAddr().String(), "--from", test.from,
 			"--rate", "0", "--duration", "50ms", "--size", "5")
 		if err != nil || got.Packets == 0 || got.Failed != 0 || got.CPUSeconds <= 0 || got.CPUSeconds > got.Seconds {
 			t.Fatalf("%s: %+v, %v", test.network, got, err)
@@ -53,19 +55,19 @@ func TestFloodKeepsItsRate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer socket.Close()
-	got, err := runJSON[floodReport](t, flood, "--udp", "--to", socket.LocalAddr().String(), "--from", "127.0.0.0/8",
+	got, err := runJSON[floodReport](t, flood, "--kind", "udp", "--to", socket.LocalAddr().String(), "--from", "127.0.0.0/8",
 		"--rate", "2000", "--duration", "200ms", "--flows", "3")
 	if err != nil || got.Packets < 100 || got.Packets > 400 {
 		t.Errorf("%+v, %v: want no more than 400 packets, and not much less", got, err)
 	}
 }
 
-func TestSynPacket(t *testing.T) {
+func TestTCPPacket(t *testing.T) {
 	for _, e := range []ends{
 		{netip.MustParseAddrPort("203.0.113.1:1025"), netip.MustParseAddrPort("203.0.113.2:80")},
 		{netip.MustParseAddrPort("[2001:db8::1]:1025"), netip.MustParseAddrPort("[2001:db8::2]:80")},
 	} {
-		packet := synPacket(e, 7)
+		packet := tcpPacket(e, tcpSYN, 7, 0)
 		header := ipv6Header
 		if e.to.Addr().Is4() {
 			header = ipv4Header
@@ -86,11 +88,67 @@ func TestSynPacket(t *testing.T) {
 	}
 }
 
+// TestFloodKinds has a decoder of packets that is not ours read one of each kind.
+func TestFloodKinds(t *testing.T) {
+	for _, addresses := range []ends{
+		{netip.MustParseAddrPort("203.0.113.1:1025"), netip.MustParseAddrPort("203.0.113.2:80")},
+		{netip.MustParseAddrPort("[2001:db8::1]:1025"), netip.MustParseAddrPort("[2001:db8::2]:80")},
+	} {
+		first := gopacket.Decoder(layers.LayerTypeIPv6)
+		icmp := layers.LayerTypeICMPv6
+		if addresses.to.Addr().Is4() {
+			first, icmp = layers.LayerTypeIPv4, layers.LayerTypeICMPv4
+		}
+		for kind, want := range map[string]gopacket.LayerType{
+			"syn": layers.LayerTypeTCP, "ack": layers.LayerTypeTCP, "rst": layers.LayerTypeTCP, "fin": layers.LayerTypeTCP,
+			"udp": layers.LayerTypeUDP, "fragment": gopacket.LayerTypeFragment, "icmp-error": icmp, "tunnel": layers.LayerTypeGeneve,
+		} {
+			for _, random := range []uint64{0x0123456789abcdee, 0x0123456789abcdef} {
+				raw := floodKinds[kind](floodPacket{ends: addresses, inner: addresses.to, size: 18, random: random})
+				packet := gopacket.NewPacket(raw, first, gopacket.Default)
+				if failed := packet.ErrorLayer(); failed != nil {
+					t.Errorf("%s to %s: %v: %x", kind, addresses.to, failed.Error(), raw)
+				}
+				if packet.Layer(want) == nil {
+					t.Errorf("%s to %s: %s, want a layer %s", kind, addresses.to, packet, want)
+				}
+				covered(t, packet)
+				if err, mismatches := packet.VerifyChecksums(); err != nil || len(mismatches) > 0 {
+					t.Errorf("%s to %s: checksums: %v, %v", kind, addresses.to, mismatches, err)
+				}
+			}
+		}
+	}
+	if len(floodKinds) != 8 {
+		t.Errorf("%d kinds, want each to be tested", len(floodKinds))
+	}
+}
+
+// covered tells each layer what its checksum covers beside itself.
+func covered(t *testing.T, packet gopacket.Packet) {
+	t.Helper()
+	var network gopacket.NetworkLayer
+	for _, layer := range packet.Layers() {
+		if below, ok := layer.(gopacket.NetworkLayer); ok {
+			network = below
+		}
+		if layer, ok := layer.(interface {
+			SetNetworkLayerForChecksum(gopacket.NetworkLayer) error
+		}); ok {
+			if err := layer.SetNetworkLayerForChecksum(network); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 func TestFloodRefuses(t *testing.T) {
 	for _, args := range [][]string{
 		{}, {"--to", "127.0.0.1:1"}, {"--to", "127.0.0.1:1", "--from", "::/8"},
 		{"--to", "127.0.0.1:1", "--from", "127.0.0.0/8", "--rate", "-1"},
 		{"--to", "127.0.0.1:1", "--from", "127.0.0.0/8", "--size", "9999"},
+		{"--to", "127.0.0.1:1", "--from", "127.0.0.0/8", "--kind", "nonsense"},
+		{"--to", "127.0.0.1:1", "--from", "127.0.0.0/8", "--kind", "tunnel", "--inner", "nonsense"},
 	} {
 		if _, err := floodFlags(args); err == nil {
 			t.Errorf("%v: want a refusal", args)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,6 +29,8 @@ type tcpFlows struct {
 	flows   []tcpFlow
 	broken  []held.BrokenFlow
 	opening sync.WaitGroup
+	// times are how long requests waited for their answers since the last report.
+	times []time.Duration
 }
 
 // tcpFlow is one connection; its fields are guarded by the mutex of all.
@@ -84,13 +87,13 @@ func (f *tcpFlows) hold(ctx context.Context, i int) {
 	answers := bufio.NewReaderSize(connection, 1024)
 	next := time.Now()
 	for {
-		round := f.tally.current()
+		round, asked := f.tally.current(), time.Now()
 		pod, err := f.exchange(connection, answers)
 		if err != nil {
 			f.breaks(ctx, i, held.BrokenFlow{Local: connection.LocalAddr().String(), Remote: to.String()}, err)
 			return
 		}
-		f.good(i, pod)
+		f.good(i, pod, asked)
 		f.tally.answer(i, round)
 		opened()
 		next = next.Add(f.config.interval)
@@ -127,10 +130,11 @@ func (f *tcpFlows) exchange(connection net.Conn, answers *bufio.Reader) (pod str
 	return from.Pod, nil
 }
 
-func (f *tcpFlows) good(i int, pod string) {
+func (f *tcpFlows) good(i int, pod string, asked time.Time) {
 	now := time.Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.times = append(f.times, now.Sub(asked))
 	flow := &f.flows[i]
 	if !flow.lastGood.IsZero() {
 		flow.longest = max(flow.longest, now.Sub(flow.lastGood))
@@ -161,6 +165,9 @@ func (f *tcpFlows) report() held.Report {
 		Seconds: time.Since(f.start).Seconds(), Flows: len(f.flows), PerPod: map[string]int{},
 		Broken: append([]held.BrokenFlow{}, f.broken...), Moved: []held.Movement{}, FirstErrors: []string{},
 	}
+	slices.Sort(f.times)
+	report.P50, report.P99 = quantile(f.times, 0.5), quantile(f.times, 0.99)
+	f.times = nil
 	for _, broken := range f.broken[:min(len(f.broken), maxFirstErrors)] {
 		report.FirstErrors = append(report.FirstErrors, broken.Error)
 	}

@@ -20,14 +20,17 @@ const (
 // ends are the addresses of a packet.
 type ends struct{ from, to netip.AddrPort }
 
-// synPacket returns an IP packet that opens a TCP connection.
-func synPacket(e ends, sequence uint32) []byte {
+// tcpPacket returns an IP packet with a segment without data (RFC 9293 section 3.1).
+func tcpPacket(e ends, flags byte, sequence, acknowledged uint32) []byte {
 	segment := make([]byte, tcpHeader)
 	binary.BigEndian.PutUint16(segment[0:], e.from.Port())
 	binary.BigEndian.PutUint16(segment[2:], e.to.Port())
 	binary.BigEndian.PutUint32(segment[4:], sequence)
+	if flags&tcpACK != 0 {
+		binary.BigEndian.PutUint32(segment[8:], acknowledged)
+	}
 	segment[12] = tcpHeader / 4 << 4
-	segment[13] = 0x02                                 // SYN
+	segment[13] = flags
 	binary.BigEndian.PutUint16(segment[14:], 64<<10-1) // window
 	return ipPacket(e, unix.IPPROTO_TCP, segment, 16)
 }
@@ -44,6 +47,18 @@ func udpPacket(e ends, payload int) []byte {
 // ipPacket puts an IP header in front of a transport header with its payload, whose
 // checksum belongs at the given place.
 func ipPacket(e ends, protocol byte, transport []byte, checksumAt int) []byte {
+	// The pseudo-header of RFC 9293 section 3.1 and RFC 8200 section 8.1.
+	pseudo := append(e.from.Addr().AsSlice(), e.to.Addr().AsSlice()...)
+	sum := checksum(transport, uint32(protocol)+uint32(len(transport))+uint32(^checksum(pseudo, 0)))
+	if sum == 0 && protocol == unix.IPPROTO_UDP {
+		sum = 0xffff
+	}
+	binary.BigEndian.PutUint16(transport[checksumAt:], sum)
+	return ipHeader(e, protocol, transport)
+}
+
+// ipHeader puts an IP header in front of what is complete.
+func ipHeader(e ends, protocol byte, transport []byte) []byte {
 	var packet []byte
 	from, to := e.from.Addr().AsSlice(), e.to.Addr().AsSlice()
 	if e.to.Addr().Is4() {
@@ -62,13 +77,6 @@ func ipPacket(e ends, protocol byte, transport []byte, checksumAt int) []byte {
 		copy(packet[8:], from)
 		copy(packet[24:], to)
 	}
-	// The pseudo-header of RFC 9293 section 3.1 and RFC 8200 section 8.1.
-	pseudo := append(append([]byte{}, from...), to...)
-	sum := checksum(transport, uint32(protocol)+uint32(len(transport))+uint32(^checksum(pseudo, 0)))
-	if sum == 0 && protocol == unix.IPPROTO_UDP {
-		sum = 0xffff
-	}
-	binary.BigEndian.PutUint16(transport[checksumAt:], sum)
 	return append(packet, transport...)
 }
 

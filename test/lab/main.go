@@ -82,7 +82,7 @@ Routers run FRR or BIRD (AS 64512) and accept BGP from the nodes. Needs root.`,
 	root.AddCommand(
 		app.upCommand(), app.downCommand(), app.buildCommand(), app.hostsCommand(),
 		app.execCommand(), app.kubectlCommand(), app.vtyshCommand(), app.birdcCommand(), app.bgpCommand(),
-		app.nodeCommand(), app.linkCommand(), app.imageCommand(), app.benchCommand(), app.failoverCommand(), app.upstreamCommand(), initCommand(),
+		app.nodeCommand(), app.linkCommand(), app.imageCommand(), app.benchCommand(), app.failoverCommand(), app.floodCommand(), app.upstreamCommand(), initCommand(),
 	)
 	return root
 }

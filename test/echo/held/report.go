@@ -22,6 +22,10 @@ type Report struct {
 	// LongestGap is the longest time in seconds that a flow which lives waited for an
 	// answer since the last report.
 	LongestGap float64 `json:"longestGap"`
+	// P50 and P99 are quantiles of how long TCP requests waited for their answers since the last
+	// report, in milliseconds.
+	P50 float64 `json:"p50"`
+	P99 float64 `json:"p99"`
 	// Broken are all connections that broke since the start.
 	Broken []BrokenFlow `json:"broken"`
 	// Moved counts the UDP flows whose pod changed since the last report.

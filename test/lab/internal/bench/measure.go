@@ -101,7 +101,7 @@ func (b *bench) measureOnce(ctx context.Context, p path) (sample, error) {
 // all other processes, which would displace from the caches what the next packet needs.
 func (b *bench) send(ctx context.Context, p path, rate int, duration time.Duration) (harness.Flood, error) {
 	var flood harness.Flood
-	raw, err := b.cluster.Exec(ctx, "client", "nice", "-n", "-20", filepath.Join(b.cluster.Root(), "bin", "echo"), "flood", "--udp",
+	raw, err := b.cluster.Exec(ctx, "client", "nice", "-n", "-20", filepath.Join(b.cluster.Root(), "bin", "echo"), "flood", "--kind", "udp",
 		"--to", netip.AddrPortFrom(p.to, port).String(), "--from", source.String(), "--flows", strconv.Itoa(b.options.Flows),
 		"--rate", strconv.Itoa(rate), "--duration", duration.String())
 	if err != nil {

@@ -109,6 +109,14 @@ var events = []event{
 		prepare: protectSessions, do: rollPasswords, undo: unprotectSessions,
 	},
 	{
+		name: "key", title: "key of the tunnel replaced", lasts: keyTime, limit: unnoticed,
+		do: replaceKey("annotate", "secret", "millrace-tunnel-key", "millrace.io/rotate=now"),
+	},
+	{
+		name: "key-lost", title: "key of the tunnel deleted", lasts: keyTime, limit: unnoticed,
+		do: replaceKey("delete", "secret", "millrace-tunnel-key"),
+	},
+	{
 		name: "bgpd", title: "router2's BGP daemon killed", lasts: 20 * time.Second, limit: limit{any: true, back: 5 * time.Second},
 		do: restartRouter("router2"),
 	},

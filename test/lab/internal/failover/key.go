@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package failover
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/test/harness"
+)
+
+// keyTime is how long nodes may take to change to another key of the tunnel. There are two phases
+// of five seconds at least.
+const keyTime = 40 * time.Second
+
+// replaceKey gives the kubectl arguments that make the operator replace the tunnel's key, and waits
+// until every node tags with a later one and accepts no other.
+func replaceKey(arguments ...string) action {
+	return func(ctx context.Context, r *run) error {
+		before, err := r.newestKey(ctx)
+		if err != nil {
+			return err
+		}
+		if err := kubectl(append([]string{"-n", "millrace-system"}, arguments...)...)(ctx, r); err != nil {
+			return err
+		}
+		return harness.Eventually(ctx, keyTime, func(ctx context.Context) error {
+			reports, err := r.reports(ctx)
+			if err != nil {
+				return err
+			}
+			return keyReplaced(reports, before)
+		})
+	}
+}
+
+func (r *run) reports(ctx context.Context) ([]millracev1alpha1.LBNodeReport, error) {
+	var list millracev1alpha1.LBNodeReportList
+	err := r.Get(ctx, &list, "lbnodereports")
+	return list.Items, err
+}
+
+// newestKey is the latest generation that a node tags with.
+func (r *run) newestKey(ctx context.Context) (newest int64, err error) {
+	reports, err := r.reports(ctx)
+	for i := range reports {
+		if keys := reports[i].Status.TunnelKeys; keys != nil {
+			newest = max(newest, keys.Sending)
+		}
+	}
+	return newest, err
+}
+
+// keyReplaced returns an error unless all nodes tag with a later key than one, require tags, and
+// have forgotten all other keys.
+func keyReplaced(reports []millracev1alpha1.LBNodeReport, than int64) error {
+	if len(reports) < len(nodes) {
+		return fmt.Errorf("%d nodes report, want %d", len(reports), len(nodes))
+	}
+	for i := range reports {
+		keys := reports[i].Status.TunnelKeys
+		if keys == nil || keys.Sending <= than || !keys.Required || len(keys.Accepted) != 1 {
+			return fmt.Errorf("%s has the tunnel's keys %+v, want one later than %d", reports[i].Name, keys, than)
+		}
+	}
+	return nil
+}

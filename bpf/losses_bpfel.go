@@ -28,6 +28,7 @@ const (
 	LossesProgRedirected         = "redirected"
 	LossesProgRedirectedTogether = "redirected_together"
 	LossesProgSentBack           = "sent_back"
+	LossesProgSentBackTogether   = "sent_back_together"
 	LossesVarIngressProgram      = "ingress_program"
 	LossesVarNetworkNamespace    = "network_namespace"
 	LossesVarTicksPerSecond      = "ticks_per_second"
@@ -78,6 +79,7 @@ type LossesProgramSpecs struct {
 	Redirected         *ebpf.ProgramSpec `ebpf:"redirected"`
 	RedirectedTogether *ebpf.ProgramSpec `ebpf:"redirected_together"`
 	SentBack           *ebpf.ProgramSpec `ebpf:"sent_back"`
+	SentBackTogether   *ebpf.ProgramSpec `ebpf:"sent_back_together"`
 }
 
 // LossesMapSpecs contains maps before they are loaded into the kernel.
@@ -144,6 +146,7 @@ type LossesPrograms struct {
 	Redirected         *ebpf.Program `ebpf:"redirected"`
 	RedirectedTogether *ebpf.Program `ebpf:"redirected_together"`
 	SentBack           *ebpf.Program `ebpf:"sent_back"`
+	SentBackTogether   *ebpf.Program `ebpf:"sent_back_together"`
 }
 
 func (p *LossesPrograms) Close() error {
@@ -151,6 +154,7 @@ func (p *LossesPrograms) Close() error {
 		p.Redirected,
 		p.RedirectedTogether,
 		p.SentBack,
+		p.SentBackTogether,
 	)
 }
 

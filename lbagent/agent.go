@@ -139,7 +139,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		due:           map[removal]time.Time{},
 		announced:     adopted(have),
 		otherUplink:   &lately{},
-		unsent:        &unsent{},
+		unsent:        &unsent{vethTransmit: config.VethTransmit},
 		firewall:      &firewall{},
 		observation:   status.Observation{Version: config.Version},
 		host:          func(uplinks []string) []string { return incompatible(exempt.Err(), uplinks) },

@@ -26,6 +26,9 @@ type Config struct {
 	// Uplinks are names of interfaces, or globs of names. Empty: those that
 	// carry a default route, the node's addresses or a network with a BGP peer.
 	Uplinks []string
+	// VethTransmit lets veth uplinks send by XDP. The other end of each must run an XDP program
+	// in native mode.
+	VethTransmit bool
 	// PinRoot is the directory, in a BPF file system, in which maps and links
 	// outlive the agent.
 	PinRoot string
@@ -146,11 +149,12 @@ func (c *Config) limits() forwarding.Limits {
 // Dataplane is the configuration of the data plane.
 func (c *Config) Dataplane() dataplane.Config {
 	return dataplane.Config{
-		PinRoot:     c.PinRoot,
-		Limits:      c.limits(),
-		Connections: c.Connections,
-		Datagrams:   c.Datagrams,
-		Affinities:  c.Affinities,
-		Exceptions:  c.Exceptions,
+		PinRoot:      c.PinRoot,
+		Limits:       c.limits(),
+		Connections:  c.Connections,
+		Datagrams:    c.Datagrams,
+		Affinities:   c.Affinities,
+		Exceptions:   c.Exceptions,
+		VethTransmit: c.VethTransmit,
 	}
 }

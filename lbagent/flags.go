@@ -53,6 +53,8 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 		"kubeconfig file (default: the service account of the pod)")
 	flags.StringSliceVar(&c.Uplinks, "uplinks", c.Uplinks,
 		"names of the interfaces to attach to, or globs of names (default: those that carry a default route, the node's addresses or a network with a BGP peer)")
+	flags.BoolVar(&c.VethTransmit, "veth-transmit", c.VethTransmit,
+		"send by XDP on veth uplinks, too; the other end of each must run an XDP program in native mode, else packets are lost")
 	for _, s := range sizes {
 		flags.IntVar(s.value(c), s.flag, *s.value(c), s.usage)
 	}

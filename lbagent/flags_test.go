@@ -44,6 +44,21 @@ func TestFlagsOfCapacities(t *testing.T) {
 	}
 }
 
+func TestVethTransmitFlag(t *testing.T) {
+	config := DefaultConfig()
+	flags := pflag.NewFlagSet("lbagent", pflag.ContinueOnError)
+	config.AddFlags(flags)
+	if config.Dataplane().VethTransmit {
+		t.Error("by default veth uplinks send by XDP")
+	}
+	if err := flags.Parse([]string{"--veth-transmit"}); err != nil {
+		t.Fatal(err)
+	}
+	if !config.Dataplane().VethTransmit {
+		t.Error("--veth-transmit does not reach the data plane")
+	}
+}
+
 func TestOtherProblemsNameNoFlag(t *testing.T) {
 	if got := nameFlags([]plan.Problem{{Problem: model.Problem{Message: "same hash"}}}); got[0].Message != "same hash" {
 		t.Errorf("message %q", got[0].Message)

@@ -17,6 +17,8 @@ import (
 
 // unsent reports which drivers lately took no frames from XDP.
 type unsent struct {
+	// vethTransmit is Config.VethTransmit.
+	vethTransmit bool
 	// told has the interfaces and the drop reasons, such as "eth0 (redirect)".
 	told atomic.Pointer[string]
 
@@ -70,8 +72,12 @@ func (u *unsent) run(
 func (u *unsent) problems(uncounted error) []string {
 	var found []string
 	if text := u.text(); text != "" {
-		found = append(found, fmt.Sprintf("in the last %s drivers did not take frames from XDP on %s, most often because their "+
-			"rings are full: see millrace_uplink_losses_total, and raise the rings (ethtool -G IFACE tx N)", latelyHolds, text))
+		message := fmt.Sprintf("in the last %s drivers did not take frames from XDP on %s, most often because their "+
+			"rings are full: see millrace_uplink_losses_total, and raise the rings (ethtool -G IFACE tx N)", latelyHolds, text)
+		if u.vethTransmit {
+			message += "; with --veth-transmit, the other end of a veth may run no XDP program"
+		}
+		found = append(found, message)
 	}
 	if uncounted != nil {
 		found = append(found, fmt.Sprintf("frames that drivers do not take from XDP are lost uncounted: %v", uncounted))

@@ -51,4 +51,12 @@ func TestUnsentProblems(t *testing.T) {
 	if len(got) != 2 || !strings.Contains(got[0], text) || !strings.Contains(got[1], "no tracepoints") {
 		t.Errorf("problems %q", got)
 	}
+	const flag = "--veth-transmit"
+	if strings.Contains(got[0], flag) {
+		t.Errorf("without the flag: %q", got[0])
+	}
+	u.vethTransmit = true
+	if got := u.problems(nil); len(got) != 1 || !strings.Contains(got[0], flag) {
+		t.Errorf("problems %q, want one that names %s", got, flag)
+	}
 }

@@ -89,20 +89,32 @@ int redirected(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
+/* Counts frames of a tracepoint that names the device, but not the program. */
+static __always_inline void count_by_device(__u32 reason, const struct net_device *device, int frames)
+{
+	__u32 ifindex;
+
+	if (frames <= 0 || BPF_CORE_READ(device, nd_net.net, ns.inum) != network_namespace)
+		return;
+	ifindex = BPF_CORE_READ(device, ifindex);
+	if (bpf_map_lookup_elem(&uplink_losses, &ifindex))
+		count_losses(reason, ifindex, frames);
+}
+
+/* xdp_bulk_tx(device, sent, drops, error): veth did not take all of some frames to send back. */
+SEC("raw_tracepoint/xdp_bulk_tx")
+int sent_back_together(struct bpf_raw_tracepoint_args *ctx)
+{
+	count_by_device(DROP_TRANSMIT, (void *)ctx->args[0], ctx->args[2]);
+	return 0;
+}
+
 /* xdp_devmap_xmit(from, to, sent, drops, error): of some redirected frames the driver did not take
- * all. Which program redirected them is not said.
+ * all.
  */
 SEC("raw_tracepoint/xdp_devmap_xmit")
 int redirected_together(struct bpf_raw_tracepoint_args *ctx)
 {
-	const struct net_device *to = (void *)ctx->args[1];
-	int drops = ctx->args[3];
-	__u32 ifindex;
-
-	if (drops <= 0 || BPF_CORE_READ(to, nd_net.net, ns.inum) != network_namespace)
-		return 0;
-	ifindex = BPF_CORE_READ(to, ifindex);
-	if (bpf_map_lookup_elem(&uplink_losses, &ifindex))
-		count_losses(DROP_REDIRECT, ifindex, drops);
+	count_by_device(DROP_REDIRECT, (void *)ctx->args[1], ctx->args[3]);
 	return 0;
 }

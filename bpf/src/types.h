@@ -14,7 +14,7 @@ struct address {
 };
 
 enum self_flag {
-	/* XDP_TX must not be used. The veth driver silently drops such frames unless the other
+	/* XDP_TX must not be used. The veth driver does not deliver such frames unless the other
 	 * end runs an XDP program, too.
 	 */
 	SELF_NO_TRANSMIT = 1,

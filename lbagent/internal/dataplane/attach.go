@@ -80,7 +80,7 @@ func (d *Dataplane) Attachments() []Attachment {
 func (d *Dataplane) Attach(uplinks []Uplink) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	devices, errs := inspectAll(uplinks)
+	devices, errs := inspectAll(uplinks, d.config.VethTransmit)
 	if err := d.addVLANs(uplinks, errs); err != nil {
 		return err
 	}

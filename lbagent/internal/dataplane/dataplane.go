@@ -56,6 +56,9 @@ type Config struct {
 	// Clsact attaches by filters of clsact what tcx is for, as kernels before
 	// 6.6 need it anyway. Programs that are attached already stay as they are.
 	Clsact bool
+	// VethTransmit lets the program send by XDP on veth uplinks, too. The other end of each must
+	// run an XDP program in native mode: to others, veth does not deliver such frames.
+	VethTransmit bool
 }
 
 // Dataplane is the loaded data plane of this node. Its methods may be called

@@ -32,8 +32,8 @@ type device struct {
 // stays there, and would come on top of that of the next hop.
 func (d *device) sends() bool { return d.transmits && (d.tagsBeside == nil || d.native) }
 
-// inspect reads what the kernel says of the uplink.
-func inspect(uplink *Uplink) (device, error) {
+// inspect reads what the kernel says of the uplink. vethTransmit is Config.VethTransmit.
+func inspect(uplink *Uplink, vethTransmit bool) (device, error) {
 	result := device{transmits: true}
 	for _, index := range append([]int{uplink.Index, uplink.device()}, uplink.Members...) {
 		iface, err := net.InterfaceByIndex(index)
@@ -55,8 +55,8 @@ func inspect(uplink *Uplink) (device, error) {
 			return device{}, fmt.Errorf("read the driver of interface %s: %w", iface.Name, err)
 		}
 		// Unless the other end runs an XDP program too, which cannot be seen from
-		// here, veth keeps such frames or loses them without a trace.
-		result.transmits = result.transmits && driver != "veth"
+		// here, veth keeps such frames or loses them.
+		result.transmits = result.transmits && (vethTransmit || driver != "veth")
 	}
 	return result, nil
 }
@@ -92,13 +92,13 @@ func driverOf(name string) (string, error) {
 }
 
 // inspectAll gives the devices that can be uplinks, and what is wrong with the
-// others, by interface index.
-func inspectAll(uplinks []Uplink) (map[int]device, map[int]error) {
+// others, by interface index. vethTransmit is Config.VethTransmit.
+func inspectAll(uplinks []Uplink, vethTransmit bool) (map[int]device, map[int]error) {
 	devices, errs := map[int]device{}, map[int]error{}
 	var macs []uint64
 	for i := range uplinks {
 		uplink := &uplinks[i]
-		d, err := inspect(uplink)
+		d, err := inspect(uplink, vethTransmit)
 		all := slices.Clone(macs)
 		for _, mac := range d.macs {
 			if !slices.Contains(all, mac) {

@@ -140,6 +140,7 @@ func (d *Dataplane) countLosses() error {
 	}
 	for name, program := range map[string]*ebpf.Program{
 		"xdp_exception":    objects.SentBack,
+		"xdp_bulk_tx":      objects.SentBackTogether,
 		"xdp_redirect_err": objects.Redirected,
 		"xdp_devmap_xmit":  objects.RedirectedTogether,
 	} {

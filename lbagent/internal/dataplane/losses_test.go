@@ -27,7 +27,13 @@ type lossWorld struct {
 
 func newLossWorld(t *testing.T, config Config) *lossWorld {
 	t.Helper()
-	w := &lossWorld{Dataplane: openDataplane(t, config), first: newTap(t, "first"), second: newTap(t, "second")}
+	return newLossWorldOn(t, config, newTap(t, "first"), newTap(t, "second"))
+}
+
+// newLossWorldOn may be given the same uplink twice.
+func newLossWorldOn(t *testing.T, config Config, first, second Uplink) *lossWorld {
+	t.Helper()
+	w := &lossWorld{Dataplane: openDataplane(t, config), first: first, second: second}
 	state := forwarding.NewState()
 	state.Self = forwarding.Self{ID: 1, IPv4: ip("198.51.100.11")}
 	state.Nodes[2] = forwarding.Node{IPv4: ip("198.51.100.12")}
@@ -38,7 +44,11 @@ func newLossWorld(t *testing.T, config Config) *lossWorld {
 	}
 	state.Frontends[forwarding.FrontendKey{VIP: vip4, Port: 80, Protocol: unix.IPPROTO_UDP}] = forwarding.Frontend{ID: 1, Table: 1}
 	apply(t, w.Dataplane, forwarding.Diff(forwarding.NewState(), state)...)
-	if err := w.Attach([]Uplink{w.first, w.second}); err != nil {
+	uplinks := []Uplink{w.first}
+	if w.second.Index != w.first.Index {
+		uplinks = append(uplinks, w.second)
+	}
+	if err := w.Attach(uplinks); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.LossesUncounted(); err != nil {
@@ -56,10 +66,13 @@ func newLossWorld(t *testing.T, config Config) *lossWorld {
 	return w
 }
 
+// hopAddress is the Ethernet address of the other node.
+var hopAddress = [6]byte{2, 2}
+
 // hop makes the uplink lead to the other node.
 func (w *lossWorld) hop(t *testing.T, uplink Uplink) {
 	t.Helper()
-	hop := forwarding.Hop{Interface: uplink.Index, MTU: 1500, Source: [6]byte{2, 1}, Destination: [6]byte{2, 2}}
+	hop := forwarding.Hop{Interface: uplink.Index, MTU: 1500, Source: [6]byte{2, 1}, Destination: hopAddress}
 	if err := w.SetHops(map[forwarding.NodeID]forwarding.Hop{2: hop}); err != nil {
 		t.Fatal(err)
 	}
@@ -156,8 +169,8 @@ func TestLosses(t *testing.T) {
 		return redirect == frames
 	})
 	entries, err := os.ReadDir(filepath.Join(config.PinRoot, lossDirectory))
-	if err != nil || len(entries) != 3 {
-		t.Errorf("pins %v, %v, want 3", entries, err)
+	if err != nil || len(entries) != 4 {
+		t.Errorf("pins %v, %v, want 4", entries, err)
 	}
 }
 

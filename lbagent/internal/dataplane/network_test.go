@@ -44,6 +44,8 @@ type network struct {
 	nodes []*node
 	// clsact is Config.Clsact of all nodes.
 	clsact bool
+	// vethTransmit is Config.VethTransmit of all nodes.
+	vethTransmit bool
 }
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
@@ -250,7 +252,7 @@ func (n *network) routeVIP(t testing.TB, nodes ...*node) {
 func (n *network) start(t testing.TB, node *node, want *forwarding.State) {
 	t.Helper()
 	node.cfg = smallConfig(mountBPF(t))
-	node.cfg.Clsact = n.clsact
+	node.cfg.Clsact, node.cfg.VethTransmit = n.clsact, n.vethTransmit
 	node.dataplane = openDataplane(t, node.cfg)
 	apply(t, node.dataplane, forwarding.Diff(forwarding.NewState(), want)...)
 	n.attach(t, node, node.uplink)

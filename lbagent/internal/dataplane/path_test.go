@@ -11,7 +11,6 @@ import (
 
 	"github.com/cilium/ebpf/link"
 
-	"github.com/millrace-lb/millrace/bpf"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
@@ -203,6 +202,7 @@ func exchangeAll(t *testing.T, sessions []*session) {
 // veth that works if the other ends run XDP programs too.
 func TestTransmit(t *testing.T) {
 	n := newNetwork(t)
+	n.vethTransmit = true
 	for _, pod := range testPods {
 		serve(t, pod)
 	}
@@ -219,11 +219,6 @@ func TestTransmit(t *testing.T) {
 			}
 			return err
 		})
-		settings := node.dataplane.self
-		settings.Flags &^= uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT)
-		if err := node.dataplane.writeSettings(settings); err != nil {
-			t.Fatal(err)
-		}
 	}
 	for _, vip := range []netip.Addr{vip4, vip6} {
 		checkTCP(t, netip.AddrPortFrom(vip, clusterPort))

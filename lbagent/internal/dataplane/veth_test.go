@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net"
+	"os"
+	"testing"
+
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// wire is the far end of a veth uplink: a socket that sends and receives frames there.
+type wire struct {
+	socket int
+	// arrived is how many frames for the other node came by the uplink.
+	arrived int
+}
+
+// newVeth makes a veth pair, and returns its two ends.
+func newVeth(t *testing.T, near, far string) (Uplink, *net.Interface) {
+	t.Helper()
+	run(t, "ip", "link", "add", near, "type", "veth", "peer", "name", far)
+	t.Cleanup(func() { run(t, "ip", "link", "delete", near) })
+	for _, end := range []string{near, far} {
+		// Without IPv6 addresses the kernel itself sends nothing.
+		run(t, "ip", "link", "set", end, "addrgenmode", "none")
+		run(t, "ip", "link", "set", end, "up")
+	}
+	var ends [2]*net.Interface
+	for i, name := range []string{near, far} {
+		end, err := net.InterfaceByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends[i] = end
+	}
+	return Uplink{Name: near, Index: ends[0].Index}, ends[1]
+}
+
+func openWire(t *testing.T, end *net.Interface) *wire {
+	t.Helper()
+	protocol := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_IP))
+	socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, int(protocol))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(socket) })
+	if err := unix.Bind(socket, &unix.SockaddrLinklayer{Protocol: protocol, Ifindex: end.Index}); err != nil {
+		t.Fatal(err)
+	}
+	return &wire{socket: socket}
+}
+
+func (w *wire) send(t *testing.T, frame []byte) {
+	t.Helper()
+	if _, err := unix.Write(w.socket, frame); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// receive counts what came so far.
+func (w *wire) receive() {
+	var buffer [256]byte
+	for {
+		n, err := unix.Read(w.socket, buffer[:])
+		if err != nil {
+			return
+		}
+		if n >= len(hopAddress) && bytes.Equal(buffer[:len(hopAddress)], hopAddress[:]) {
+			w.arrived++
+		}
+	}
+}
+
+// prepareEnd gives the end a program that passes everything, or GRO.
+func prepareEnd(t *testing.T, end *net.Interface, program, gro bool) {
+	t.Helper()
+	if program {
+		l, err := link.AttachXDP(link.XDPOptions{Program: passProgram(t), Interface: end.Index, Flags: link.XDPDriverMode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+	}
+	if gro {
+		run(t, "ethtool", "-K", end.Name, "gro", "on")
+	}
+}
+
+// vethRing is how many frames a veth holds that has not been woken (VETH_RING_SIZE).
+const vethRing = 256
+
+// What is sent by XDP on a veth arrives where the other end runs a program. Where it does not, it
+// is lost, and counted as soon as the kernel gives it up.
+func TestVethTransmit(t *testing.T) {
+	const frames = 400
+	for name, test := range map[string]struct {
+		transmit, program, gro bool
+		// What becomes of the frames.
+		arrived, lost, handed int
+	}{
+		"off":                      {program: true, arrived: frames, handed: frames},
+		"the other end's program":  {transmit: true, program: true, arrived: frames},
+		"GRO, which wakes nobody":  {transmit: true, gro: true, lost: frames - vethRing},
+		"nothing at the other end": {transmit: true, lost: frames},
+	} {
+		t.Run(name, func(t *testing.T) {
+			uplink, far := newVeth(t, "near", "far")
+			prepareEnd(t, far, test.program, test.gro)
+			config := smallConfig(mountBPF(t))
+			config.VethTransmit = test.transmit
+			// By this the kernel finds the other node.
+			if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
+				t.Fatal(err)
+			}
+			run(t, "ip", "address", "add", "198.51.100.11/25", "dev", "near")
+			run(t, "ip", "neighbour", "add", "198.51.100.12", "lladdr", net.HardwareAddr(hopAddress[:]).String(), "dev", "near")
+			w := newLossWorldOn(t, config, uplink, uplink)
+			wire := openWire(t, far)
+			var got Counters
+			for i := range frames {
+				wire.send(t, w.frame)
+				// One at a time, so that no frame is lost on its way to the program.
+				await(t, "the program has run", func() bool {
+					got = counters(t, &node{dataplane: w.Dataplane})
+					var packets uint64
+					for _, counter := range got.Frontends {
+						packets += counter.Packets
+					}
+					return packets > uint64(i)
+				})
+				wire.receive()
+			}
+			await(t, "all frames arrived or were counted", func() bool {
+				wire.receive()
+				got = counters(t, &node{dataplane: w.Dataplane})
+				return wire.arrived >= test.arrived && got.Drops["transmit"] >= uint64(test.lost)
+			})
+			if wire.arrived != test.arrived || got.Drops["transmit"] != uint64(test.lost) ||
+				got.Events["handed_to_kernel"] != uint64(test.handed) {
+				t.Errorf("%d frames arrived, %d were lost, %d handed to the kernel; want %d, %d, %d", wire.arrived,
+					got.Drops["transmit"], got.Events["handed_to_kernel"], test.arrived, test.lost, test.handed)
+			}
+			if want := (UplinkLosses{Interface: "near", Transmit: uint64(test.lost)}); len(got.Losses) != 1 || got.Losses[0] != want {
+				t.Errorf("losses %+v, want %+v", got.Losses, want)
+			}
+		})
+	}
+}
+
+// What comes in by another uplink arrives by a veth where the other end has a program or GRO. Else
+// it is lost, and counted.
+func TestVethRedirect(t *testing.T) {
+	// Their buffers, a page each, fit into that of the socket.
+	const frames = 32
+	for name, test := range map[string]struct {
+		program, gro bool
+		lost         int
+	}{
+		"a program": {program: true},
+		"GRO":       {gro: true},
+		"nothing":   {lost: frames},
+	} {
+		t.Run(name, func(t *testing.T) {
+			uplink, far := newVeth(t, "near", "far")
+			prepareEnd(t, far, test.program, test.gro)
+			config := smallConfig(mountBPF(t))
+			config.VethTransmit = true
+			w := newLossWorldOn(t, config, newTap(t, "first"), uplink)
+			wire := openWire(t, far)
+			if transmit, redirect := w.send(t, frames); transmit != 0 || redirect != uint64(test.lost) {
+				t.Errorf("lost %d sent back and %d redirected, want 0 and %d", transmit, redirect, test.lost)
+			}
+			await(t, "the other frames arrived", func() bool {
+				wire.receive()
+				return wire.arrived >= frames-test.lost
+			})
+			if wire.arrived != frames-test.lost {
+				t.Errorf("%d frames arrived, want %d", wire.arrived, frames-test.lost)
+			}
+		})
+	}
+}

@@ -95,6 +95,7 @@ type loop struct {
 	// networks are those around the node; nil finds none.
 	networks *networks
 
+	models  model.Builder
 	planner *plan.Planner
 	// have is what the maps hold; nil when that must be read from them.
 	have *forwarding.State
@@ -178,7 +179,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	keyErr := l.setKeys(objects.TunnelKey)
 	networksErr := l.networks.add(objects)
 	objects.Callers = l.speaker.Callers()
-	m := model.Build(objects)
+	m := l.models.Build(objects)
 	watchErr := l.watch.want(m, l.tunnelKeys())
 	var told time.Duration
 	l.observation.Watch, told = l.watch.observe(m.Self.ID, now)

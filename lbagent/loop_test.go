@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	corev1 "k8s.io/api/core/v1"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
@@ -145,7 +144,7 @@ func TestFailedWriteHoldsUpNothingElse(t *testing.T) {
 	l := newLoop(n, objects)
 	mustPass(t, l, start)
 	objects.Services = objects.Services[:1]
-	objects.Services[0].Spec.Ports = append(objects.Services[0].Spec.Ports, corev1.ServicePort{Name: "other", Port: 443})
+	objects.Services[0] = withPort(objects.Services[0], "other", 443)
 	addService(objects, 2, false, 1, 0)
 	failed := forwarding.FrontendKey{VIP: vipOf(1), Port: 443, Protocol: forwarding.ProtocolTCP}
 	n.refuses = func(op forwarding.Op) bool {
@@ -184,9 +183,9 @@ func TestFailedWriteAfterRestart(t *testing.T) {
 	objects := cluster()
 	addService(objects, 1, false, 1, 0)
 	mustPass(t, newLoop(n, objects), start)
-	objects.Services[0].Spec.Ports = append(objects.Services[0].Spec.Ports, corev1.ServicePort{Name: "other", Port: 443})
+	objects.Services[0] = withPort(objects.Services[0], "other", 443)
 	addService(objects, 2, false, 1, 0)
-	objects.Services[1].Spec.Ports = append(objects.Services[1].Spec.Ports, corev1.ServicePort{Name: "other", Port: 443})
+	objects.Services[1] = withPort(objects.Services[1], "other", 443)
 	n.refuses = func(op forwarding.Op) bool {
 		put, is := op.(forwarding.PutFrontend)
 		return is && put.Key.Port == 443

@@ -55,17 +55,17 @@ func isIPv6(n int) bool { return n%3 == 0 }
 // vipOf is the VIP of the n-th Service.
 func vipOf(n int) netip.Addr {
 	if isIPv6(n) {
-		return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 0xca, 0xfe, 15: byte(n)})
+		return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 0xca, 0xfe, 14: byte(n >> 8), 15: byte(n)})
 	}
-	return netip.AddrFrom4([4]byte{203, 0, 113, byte(n)})
+	return netip.AddrFrom4([4]byte{203, byte(n >> 8), 113, byte(n)})
 }
 
 // podOf is the i-th pod of the n-th Service on the third-th node.
 func podOf(n, third, i int) netip.Addr {
 	if isIPv6(n) {
-		return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 0, byte(18 + third), 13: byte(n), 15: byte(i)})
+		return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 0, byte(18 + third), 12: byte(n >> 8), 13: byte(n), 15: byte(i)})
 	}
-	return netip.AddrFrom4([4]byte{198, byte(18 + third), byte(n), byte(i)})
+	return netip.AddrFrom4([4]byte{198, byte(18 + third + 2*(n>>8)), byte(n), byte(i)})
 }
 
 // addService gives a cluster its n-th Service, with a VIP and as many ready
@@ -116,6 +116,13 @@ func addService(s *model.Snapshot, n int, local bool, here, there int) {
 			Claims:  []millracev1alpha1.VIPClaim{{Namespace: "default", Name: name}},
 		},
 	})
+}
+
+// withPort is a Service as it is after an edit: with one more port.
+func withPort(service *corev1.Service, name string, port int32) *corev1.Service {
+	edited := service.DeepCopy()
+	edited.Spec.Ports = append(edited.Spec.Ports, corev1.ServicePort{Name: name, Port: port})
+	return edited
 }
 
 // restrict lets only clients of the n-th Service, if there is one, in that have

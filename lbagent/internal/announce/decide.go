@@ -70,23 +70,21 @@ type Node struct {
 // Where an advertisement aggregates, one route to the aggregate is in place of those to its
 // VIPs, as soon as the maps hold the aggregate: packets to its other addresses are dropped then.
 func Decide(m *model.Model, node *Node) (Routes, []Decision) {
-	frontends := map[netip.Addr][]*model.Frontend{}
-	for i := range m.Frontends {
-		vip := m.Frontends[i].Key.VIP
-		frontends[vip] = append(frontends[vip], &m.Frontends[i])
-	}
+	rest := m.Frontends
 	exceeding := exceedingOf(node)
 	gathered := gathering{}
 	decisions := make([]Decision, 0, len(m.VIPs))
 	for i := range m.VIPs {
 		vip := &m.VIPs[i]
+		var frontends []*model.Frontend
+		frontends, rest = frontendsOf(vip.Address, rest)
 		selected, decision := peersOf(m, vip)
 		if open, found := exceeding[vip.Address]; found && decision.Reason == "" {
 			decision = Decision{Reason: ReasonNotProgrammed, Message: fmt.Sprintf(
 				"%s admits clients outside its source ranges, and could not be shut", open)}
 		}
 		if decision.Reason == "" {
-			decision = refuse(m, vip, frontends[vip.Address], selected, node)
+			decision = refuse(m, vip, frontends, selected, node)
 		}
 		leaving := false
 		if decision.Reason == "" {
@@ -94,12 +92,12 @@ func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 		}
 		if decision.Reason == "" {
 			var departs bool
-			decision, departs = depart(m, frontends[vip.Address], node)
+			decision, departs = depart(m, frontends, node)
 			leaving = leaving || departs
 		}
 		if decision.Reason == "" {
 			for _, target := range selected {
-				route := routeOf(m, node, vip.Address, target, frontends[vip.Address])
+				route := routeOf(m, node, vip.Address, target, frontends)
 				if _, unattached := node.Unattached[target.Peer.Name]; unattached || !route.NextHop.IsValid() {
 					continue
 				}
@@ -111,6 +109,19 @@ func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 		decisions = append(decisions, decision)
 	}
 	return gathered.routes(), decisions
+}
+
+// frontendsOf returns the frontends of a VIP, and those after them. Both are sorted.
+func frontendsOf(vip netip.Addr, sorted []model.Frontend) (own []*model.Frontend, rest []model.Frontend) {
+	for i := range sorted {
+		switch order := sorted[i].Key.VIP.Compare(vip); {
+		case order > 0:
+			return own, sorted[i:]
+		case order == 0:
+			own = append(own, &sorted[i])
+		}
+	}
+	return own, nil
 }
 
 // exceedingOf returns of each VIP the first frontend that admits clients whom its Service does not.

@@ -17,8 +17,14 @@ func holds(programmed *forwarding.State, aggregate netip.Prefix) bool {
 	return found
 }
 
-// gathering are the routes of VIPs by the name of the LBPeer and the prefix.
-type gathering map[string]map[netip.Prefix]*gathered
+// gathering are the routes of VIPs by the name of the LBPeer.
+type gathering map[string]*gatheredRoutes
+
+// gatheredRoutes are the routes for a peer, and by their prefix.
+type gatheredRoutes struct {
+	list     []*gathered
+	byPrefix map[netip.Prefix]*gathered
+}
 
 // gathered is a route that one or more VIPs ask for.
 type gathered struct {
@@ -33,14 +39,18 @@ type gathered struct {
 // by name says the attributes.
 func (g gathering) add(target model.Target, route Route, leaving bool) {
 	peer := target.Peer
-	if g[peer.Name] == nil {
-		g[peer.Name] = map[netip.Prefix]*gathered{}
+	routes := g[peer.Name]
+	if routes == nil {
+		routes = &gatheredRoutes{byPrefix: map[netip.Prefix]*gathered{}}
+		g[peer.Name] = routes
 	}
-	have, found := g[peer.Name][route.Prefix]
+	have, found := routes.byPrefix[route.Prefix]
 	if !found {
-		g[peer.Name][route.Prefix] = &gathered{
+		have = &gathered{
 			route: route, advertisement: target.Advertisement, internal: !peer.External(), leaving: leaving,
 		}
+		routes.byPrefix[route.Prefix] = have
+		routes.list = append(routes.list, have)
 		return
 	}
 	have.leaving = have.leaving && leaving
@@ -51,15 +61,16 @@ func (g gathering) add(target model.Target, route Route, leaving bool) {
 
 func (g gathering) routes() Routes {
 	routes := Routes{}
-	for peer, prefixes := range g {
-		for _, gathered := range prefixes {
+	for peer, all := range g {
+		slices.SortFunc(all.list, func(a, b *gathered) int { return a.route.Prefix.Compare(b.route.Prefix) })
+		routes[peer] = make([]Route, 0, len(all.list))
+		for _, gathered := range all.list {
 			route := gathered.route
 			if gathered.leaving {
 				route = route.left(gathered.internal)
 			}
 			routes[peer] = append(routes[peer], route)
 		}
-		slices.SortFunc(routes[peer], func(a, b Route) int { return a.Prefix.Compare(b.Prefix) })
 	}
 	return routes
 }

@@ -258,8 +258,8 @@ func (l *lab) learnt(family string) int {
 	return len(table.Routes)
 }
 
-// As many routes as the data plane has VIPs by default are at the router soon after the start,
-// and one more at once.
+// More routes than the data plane has VIPs by default are at the router soon after the start, and
+// one more at once.
 func TestManyRoutes(t *testing.T) {
 	const many = 20_000
 	l := newLab(t, staticNeighbor)

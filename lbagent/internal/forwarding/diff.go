@@ -4,7 +4,6 @@ package forwarding
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"slices"
 )
@@ -59,12 +58,12 @@ func additions(have, want *State) []Op {
 	for _, id := range changed(have.Endpoints, want.Endpoints, cmp.Compare) {
 		ops = append(ops, PutEndpoint{ID: id, Endpoint: want.Endpoints[id]})
 	}
-	for _, slot := range slices.Sorted(maps.Keys(want.EndpointTables)) {
+	for _, slot := range changed(have.EndpointTables, want.EndpointTables, cmp.Compare) {
 		if !equalTables(have.EndpointTables[slot], want.EndpointTables[slot]) {
 			ops = append(ops, PutEndpointTable{Slot: slot, Table: want.EndpointTables[slot]})
 		}
 	}
-	for _, slot := range slices.Sorted(maps.Keys(want.NodeTables)) {
+	for _, slot := range changed(have.NodeTables, want.NodeTables, cmp.Compare) {
 		if op := changedRows(slot, have.NodeTables[slot], want.NodeTables[slot]); len(op.Changed) > 0 {
 			ops = append(ops, op)
 		}

@@ -41,8 +41,10 @@ const (
 // among the Problems and leaves out that object, or the part of it that is
 // wrong, and nothing else. The result depends on the objects alone, not on
 // their order in the snapshot.
-func Build(s *Snapshot) *Model {
-	b := builder{snapshot: s, model: &Model{}}
+func Build(s *Snapshot) *Model { return build(s, &former{}) }
+
+func build(s *Snapshot, former *former) *Model {
+	b := builder{snapshot: s, model: &Model{}, former: former}
 	b.buildNodes()
 	b.buildVIPs()
 	b.buildPools()
@@ -58,6 +60,7 @@ func Build(s *Snapshot) *Model {
 type builder struct {
 	snapshot *Snapshot
 	model    *Model
+	former   *former
 	// nodes are the usable nodes by name.
 	nodes map[string]Node
 	// zones are their zones by name.

@@ -27,24 +27,37 @@ type endpoints struct {
 	strays map[ServiceName]map[netip.Addr]string
 	// zonal are the Services whose packets are for endpoints by zone.
 	zonal map[ServiceName]bool
-	// routes are the backends of ports that VIPRoutes lead elsewhere.
+	// routes are the backends of ports that VIPRoutes lead elsewhere, routed the Services that
+	// have such ports.
 	routes map[routeKey][]backend
+	routed map[ServiceName]bool
+	// others is set where more was read for a VIP, or more is told of it, than its own objects say.
+	others bool
 }
 
 func newEndpoints(b *builder) *endpoints {
 	endpoints := &endpoints{
 		builder:  b,
-		slicesOf: map[ServiceName][]*discoveryv1.EndpointSlice{},
+		slicesOf: make(map[ServiceName][]*discoveryv1.EndpointSlice, len(b.snapshot.EndpointSlices)),
 		locator:  newLocator(b),
 		strays:   map[ServiceName]map[netip.Addr]string{},
 		zonal:    map[ServiceName]bool{},
 		routes:   map[routeKey][]backend{},
+		routed:   map[ServiceName]bool{},
 	}
-	for _, slice := range oldestFirst(b.snapshot.EndpointSlices) {
-		if name := slice.Labels[discoveryv1.LabelServiceName]; name != "" {
-			service := ServiceName{slice.Namespace, name}
-			endpoints.slicesOf[service] = append(endpoints.slicesOf[service], slice)
+	several := map[ServiceName]bool{}
+	for _, slice := range b.snapshot.EndpointSlices {
+		if slice == nil || slice.Labels[discoveryv1.LabelServiceName] == "" {
+			continue
 		}
+		service := ServiceName{slice.Namespace, slice.Labels[discoveryv1.LabelServiceName]}
+		endpoints.slicesOf[service] = append(endpoints.slicesOf[service], slice)
+		if len(endpoints.slicesOf[service]) > 1 {
+			several[service] = true
+		}
+	}
+	for service := range several {
+		endpoints.slicesOf[service] = oldestFirst(endpoints.slicesOf[service])
 	}
 	return endpoints
 }
@@ -169,6 +182,7 @@ func (b *endpoints) collect(frontend *Frontend, from backend) []endpoint {
 			e.zones = b.hintedZones(slice.Endpoints[i].Hints)
 			var why string
 			if e.node == "" {
+				b.others = true
 				e.node, why = b.locator.locate(e.Address)
 			}
 			if b.nodes[e.node].Down {
@@ -258,6 +272,7 @@ func (b *endpoints) stray(service ServiceName, e endpoint, where string) {
 	if where == "" {
 		where = fmt.Sprintf("on node %s, which has no usable LBNode", e.node)
 	}
+	b.others = true
 	if b.strays[service] == nil {
 		b.strays[service] = map[netip.Addr]string{}
 	}

@@ -94,6 +94,66 @@ func TestModelHolds(t *testing.T) {
 	})
 }
 
+// TestBuilderGoesOn builds models of snapshots that have many objects in common.
+func TestBuilderGoesOn(t *testing.T) {
+	kept := 0
+	rapid.Check(t, func(t *rapid.T) {
+		var builder Builder
+		s := genSnapshot(t)
+		for range rapid.IntRange(1, 5).Draw(t, "steps") {
+			m := builder.Build(s)
+			if whole := Build(s); !reflect.DeepEqual(m, whole) {
+				t.Fatalf("the Builder gives\n%s\nnot\n%s", dump(m), dump(whole))
+			}
+			for _, vip := range builder.former.next {
+				for _, before := range builder.former.last {
+					if vip == before {
+						kept++
+					}
+				}
+			}
+			next, fresh := *s, genSnapshot(t)
+			next.Node = pick(t, "node", s.Node, s.Node, fresh.Node)
+			next.LBNodes = genMix(t, s.LBNodes, fresh.LBNodes)
+			next.Services = genMix(t, s.Services, fresh.Services)
+			next.EndpointSlices = genMix(t, s.EndpointSlices, fresh.EndpointSlices)
+			next.VIPs = genMix(t, s.VIPs, fresh.VIPs)
+			next.Routes = genMix(t, s.Routes, fresh.Routes)
+			if rapid.Bool().Draw(t, "a node goes down") {
+				next.Down = map[forwarding.NodeID]bool{2: rapid.Bool().Draw(t, "down")}
+			}
+			s = &next
+			shuffle(s, rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "order"), 0)))
+		}
+	})
+	if kept == 0 {
+		t.Error("every VIP was read each time")
+	}
+}
+
+// genMix draws of each name the object before, the fresh one, or none. Mostly all are those before.
+func genMix[T interface {
+	comparable
+	metav1.Object
+}](t *rapid.T, before, fresh []T) []T {
+	if rapid.IntRange(0, 2).Draw(t, "mix") > 0 {
+		return slices.Clone(before)
+	}
+	var mixed []T
+	for _, object := range before {
+		if rapid.IntRange(0, 3).Draw(t, "stays") > 0 {
+			mixed = append(mixed, object)
+		}
+	}
+	for _, object := range fresh {
+		known := func(other T) bool { return other.GetName() == object.GetName() }
+		if rapid.IntRange(0, 1).Draw(t, "comes") > 0 && !slices.ContainsFunc(mixed, known) {
+			mixed = append(mixed, object)
+		}
+	}
+	return mixed
+}
+
 // checkModel reports what must not be in any model.
 func checkModel(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 	nodes := map[forwarding.NodeID]bool{}

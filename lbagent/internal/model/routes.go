@@ -50,6 +50,7 @@ func (b *endpoints) readRoutes(services map[ServiceName]*corev1.Service) {
 				backends = append(backends, b.readBackend(key, &port.Backends[j], services))
 			}
 			b.routes[key] = backends
+			b.routed[key.service] = true
 		}
 	}
 }

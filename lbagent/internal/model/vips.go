@@ -16,35 +16,70 @@ import (
 
 // buildVIPs fills the VIPs and their frontends.
 func (b *builder) buildVIPs() {
-	endpoints := newEndpoints(b)
-	services := map[ServiceName]*corev1.Service{}
-	for _, service := range oldestFirst(b.snapshot.Services) {
-		services[ServiceName{service.Namespace, service.Name}] = service
+	services := make(map[ServiceName]*corev1.Service, len(b.snapshot.Services))
+	for _, service := range b.snapshot.Services {
+		if service != nil {
+			services[ServiceName{service.Namespace, service.Name}] = service
+		}
 	}
+	endpoints := newEndpoints(b)
 	endpoints.readRoutes(services)
-	for _, object := range oldestFirst(b.snapshot.VIPs) {
-		address, problems := desired.ParseVIP(object)
-		if b.reported(problems) {
+	b.former.enter(b)
+	read := make([]*readVIP, 0, len(b.snapshot.VIPs))
+	frontends := 0
+	for _, object := range b.snapshot.VIPs {
+		if object == nil {
 			continue
 		}
-		claimants := b.claimants(object, services)
-		vip := VIP{Address: address, Pool: object.Spec.Pool, Release: releaseOf(claimants)}
-		for _, claimant := range claimants {
-			vip.Services = append(vip.Services, VIPService{Name: claimant.name, Labels: claimant.service.Labels})
+		vip := b.former.find(object, services, endpoints)
+		if vip == nil {
+			vip = b.readVIP(object, services, endpoints)
 		}
-		slices.SortFunc(vip.Services, func(a, b VIPService) int { return a.Name.compare(b.Name) })
-		b.model.VIPs = append(b.model.VIPs, vip)
-		first := len(b.model.Frontends)
-		b.buildFrontends(address, claimants, endpoints)
-		share(b.model.Frontends[first:])
+		b.former.keep(object, vip)
+		if vip.Address.IsValid() {
+			read = append(read, vip)
+			frontends += len(vip.frontends)
+		}
 	}
-	slices.SortFunc(b.model.VIPs, func(a, b VIP) int { return a.Address.Compare(b.Address) })
-	slices.SortFunc(b.model.Frontends, func(a, b Frontend) int { return a.Key.Compare(b.Key) })
+	slices.SortFunc(read, func(a, b *readVIP) int { return a.Address.Compare(b.Address) })
+	b.model.VIPs = make([]VIP, 0, len(read))
+	b.model.Frontends = make([]Frontend, 0, frontends)
+	for _, vip := range read {
+		b.model.VIPs = append(b.model.VIPs, vip.VIP)
+		b.model.Frontends = append(b.model.Frontends, vip.frontends...)
+		b.model.Problems = append(b.model.Problems, vip.problems...)
+	}
 	endpoints.reportStrays()
 }
 
-// buildFrontends fills the frontends of one VIP.
-func (b *builder) buildFrontends(vip netip.Addr, claimants []claimant, endpoints *endpoints) {
+// readVIP reads a VIP and its frontends. The address is invalid where the object is.
+func (b *builder) readVIP(object *millracev1alpha1.VIP, services map[ServiceName]*corev1.Service, endpoints *endpoints) *readVIP {
+	address, problems := desired.ParseVIP(object)
+	if b.reported(problems) {
+		return &readVIP{}
+	}
+	// What is found now is the VIP's.
+	before := b.model.Problems
+	b.model.Problems = nil
+	endpoints.others = false
+	claimants := b.claimants(object, services)
+	read := &readVIP{VIP: VIP{Address: address, Pool: object.Spec.Pool, Release: releaseOf(claimants)}}
+	for _, claimant := range claimants {
+		read.Services = append(read.Services, VIPService{Name: claimant.name, Labels: claimant.service.Labels})
+	}
+	slices.SortFunc(read.Services, func(a, b VIPService) int { return a.Name.compare(b.Name) })
+	read.frontends = b.buildFrontends(address, claimants, endpoints)
+	share(read.frontends)
+	slices.SortFunc(read.frontends, func(a, b Frontend) int { return a.Key.Compare(b.Key) })
+	read.problems, b.model.Problems = b.model.Problems, before
+	if !endpoints.others {
+		read.from = originOf(object, services, endpoints)
+	}
+	return read
+}
+
+// buildFrontends returns the frontends of one VIP.
+func (b *builder) buildFrontends(vip netip.Addr, claimants []claimant, endpoints *endpoints) (frontends []Frontend) {
 	owners := portOwners(vip, claimants)
 	built := map[forwarding.FrontendKey]bool{}
 	for _, claimant := range claimants {
@@ -72,9 +107,10 @@ func (b *builder) buildFrontends(vip netip.Addr, claimants []claimant, endpoints
 			}
 			b.restrict(&frontend, sources)
 			endpoints.fill(&frontend)
-			b.model.Frontends = append(b.model.Frontends, frontend)
+			frontends = append(frontends, frontend)
 		}
 	}
+	return frontends
 }
 
 // unservedPort says what is wrong with a port of a Service.

@@ -37,21 +37,17 @@ type draft struct {
 	sources       *sourceSets
 	tableSlots    *slots[forwarding.NodeTableSlot]
 	endpointSlots *slots[forwarding.EndpointTableSlot]
-	// places are of the Service ports that have been placed, keys all frontends of each.
-	places map[servicePort]placement
-	keys   map[servicePort][]forwarding.FrontendKey
+	// entries are the model's frontends in their order, ports their Service ports.
+	entries []entry
+	ports   map[servicePort]*port
 	// tableOwners and endpointTableOwners say whose the slots are that
 	// frontends have in the maps; nobody's where that is not clear.
-	tableOwners         map[forwarding.NodeTableSlot]servicePort
-	endpointTableOwners map[forwarding.EndpointTableSlot]servicePort
-	// zoned are the Service ports that have a node table for each zone, by the budget of
-	// all nodes; joins are tables that are to go, whose owners join a table's chains.
-	zoned map[servicePort]bool
-	joins map[forwarding.NodeTableSlot][]*forwarding.NodeTable
-	// spreads are the Service ports that send, or sent, packets to other nodes, held the node
+	tableOwners         map[forwarding.NodeTableSlot]owner
+	endpointTableOwners map[forwarding.EndpointTableSlot]owner
+	// joins are tables that are to go, whose owners join a table's chains; held are the node
 	// tables that stay as they are.
-	spreads map[servicePort]bool
-	held    []forwarding.NodeTableSlot
+	joins map[forwarding.NodeTableSlot][]*forwarding.NodeTable
+	held  []forwarding.NodeTableSlot
 	// weights and shares are what the tables are computed from, histories what
 	// new node tables go on from.
 	weights map[forwarding.NodeTableSlot]map[forwarding.NodeID]uint32
@@ -67,7 +63,30 @@ type servicePort struct {
 	portName string
 	protocol uint8
 	ipv4     bool
-	// zone is whose packets a node table of it is for.
+}
+
+// port is what a draft knows of a Service port.
+type port struct {
+	// keys are all its frontends.
+	keys []forwarding.FrontendKey
+	// spreads is true where it sends, or sent, packets to other nodes, zoned where it has a node
+	// table for each zone, by the budget of all nodes.
+	spreads, zoned bool
+	// place holds once placed is true.
+	place  placement
+	placed bool
+}
+
+// entry is a frontend of the model with its Service port.
+type entry struct {
+	*model.Frontend
+	port *port
+}
+
+// owner is whose a slot is.
+type owner struct {
+	port *port
+	// zone is whose packets the node table is for.
 	zone zone
 }
 
@@ -79,12 +98,12 @@ type zone struct {
 	name  string
 }
 
-// in is the Service port's table for packets of another zone.
-func (p servicePort) in(name string) servicePort {
-	if p != nobody {
-		p.zone = zone{other: true, name: name}
+// in is the owner of the Service port's table for packets of another zone.
+func (p *port) in(name string) owner {
+	if p == nil {
+		return nobody
 	}
-	return p
+	return owner{port: p, zone: zone{other: true, name: name}}
 }
 
 func portOf(frontend *model.Frontend) servicePort {
@@ -107,26 +126,33 @@ type placement struct {
 func newDraft(p *Planner, have *forwarding.State, m *model.Model, limits forwarding.Limits) *draft {
 	d := &draft{
 		planner: p, have: have, model: m, limits: limits,
-		want:          forwarding.NewState(),
-		known:         map[forwarding.Endpoint]forwarding.EndpointID{},
-		usedIDs:       map[forwarding.EndpointID]struct{}{},
-		frontendIDs:   map[forwarding.FrontendID]struct{}{},
-		keptIDs:       map[forwarding.FrontendID]struct{}{},
+		want: &forwarding.State{
+			Nodes:          make(map[forwarding.NodeID]forwarding.Node, len(have.Nodes)),
+			Endpoints:      make(map[forwarding.EndpointID]forwarding.Endpoint, len(have.Endpoints)),
+			EndpointTables: make(map[forwarding.EndpointTableSlot]*forwarding.EndpointTable, len(have.EndpointTables)),
+			NodeTables:     make(map[forwarding.NodeTableSlot]*forwarding.NodeTable, len(have.NodeTables)),
+			Frontends:      make(map[forwarding.FrontendKey]forwarding.Frontend, len(m.Frontends)),
+			SourceRanges:   make(map[forwarding.SourceRange]struct{}, len(have.SourceRanges)),
+			VIPs:           make(map[netip.Addr]struct{}, len(m.VIPs)),
+		},
+		known:         make(map[forwarding.Endpoint]forwarding.EndpointID, len(have.Endpoints)),
+		usedIDs:       make(map[forwarding.EndpointID]struct{}, len(have.Endpoints)),
+		frontendIDs:   make(map[forwarding.FrontendID]struct{}, len(have.Frontends)),
+		keptIDs:       make(map[forwarding.FrontendID]struct{}, len(have.Frontends)),
 		hashes:        map[uint64]forwarding.FrontendKey{},
 		frontends:     len(have.Frontends),
 		sources:       newSourceSets(have, limits.SourceRanges),
-		tableSlots:    newSlots[forwarding.NodeTableSlot](limits.NodeTables),
-		endpointSlots: newSlots[forwarding.EndpointTableSlot](limits.EndpointTables),
-		places:        map[servicePort]placement{},
-		keys:          map[servicePort][]forwarding.FrontendKey{},
-		spreads:       map[servicePort]bool{},
+		tableSlots:    newSlots[forwarding.NodeTableSlot](limits.NodeTables, len(have.NodeTables)),
+		endpointSlots: newSlots[forwarding.EndpointTableSlot](limits.EndpointTables, len(have.EndpointTables)),
+		entries:       make([]entry, 0, len(m.Frontends)),
+		ports:         make(map[servicePort]*port, len(m.Frontends)),
 		joins:         map[forwarding.NodeTableSlot][]*forwarding.NodeTable{},
 
-		tableOwners:         map[forwarding.NodeTableSlot]servicePort{},
-		endpointTableOwners: map[forwarding.EndpointTableSlot]servicePort{},
+		tableOwners:         make(map[forwarding.NodeTableSlot]owner, len(have.NodeTables)),
+		endpointTableOwners: make(map[forwarding.EndpointTableSlot]owner, len(have.EndpointTables)),
 
-		weights:   map[forwarding.NodeTableSlot]map[forwarding.NodeID]uint32{},
-		shares:    map[forwarding.EndpointTableSlot]map[forwarding.Endpoint]table.Share{},
+		weights:   make(map[forwarding.NodeTableSlot]map[forwarding.NodeID]uint32, len(have.NodeTables)),
+		shares:    make(map[forwarding.EndpointTableSlot]map[forwarding.Endpoint]table.Share, len(have.EndpointTables)),
 		histories: map[forwarding.NodeTableSlot]*forwarding.NodeTable{},
 	}
 	d.readState()
@@ -159,9 +185,9 @@ func (d *draft) readState() {
 	}
 }
 
-// nobody is the Service port of frontends that are not in the model, and the owner
-// of slots that cannot be told whose they are.
-var nobody = servicePort{}
+// nobody is the owner of slots of frontends that are not in the model, and of those that cannot be
+// told whose they are.
+var nobody = owner{}
 
 // readModel notes which frontends belong together and whose the slots are that
 // they have. A slot belongs to the Service port of the last plan if that still
@@ -169,54 +195,81 @@ var nobody = servicePort{}
 // the Service port of the frontends that have it; where these are of several, or
 // some are to go, a VIP may have changed its Service meanwhile: it is nobody's.
 func (d *draft) readModel() {
-	for i := range d.model.Frontends {
-		name := portOf(&d.model.Frontends[i])
-		d.keys[name] = append(d.keys[name], d.model.Frontends[i].Key)
-		d.spreads[name] = d.spreads[name] || d.model.Frontends[i].Spreads()
-	}
-	placed := map[forwarding.NodeTableSlot]servicePort{}
-	placedEndpoints := map[forwarding.EndpointTableSlot]servicePort{}
-	for name, place := range d.planner.placed {
-		if len(d.keys[name]) > 0 {
-			placed[place.table] = name
-			for zone, slot := range place.zones {
-				placed[slot] = name.in(zone)
-			}
-			placedEndpoints[place.endpoints] = name
+	d.readPorts()
+	placed := make(map[forwarding.NodeTableSlot]owner, len(d.have.NodeTables))
+	placedEndpoints := make(map[forwarding.EndpointTableSlot]owner, len(d.have.EndpointTables))
+	for name, former := range d.planner.placed {
+		port := d.ports[name]
+		if port == nil || !former.placed {
+			continue
 		}
-	}
-	names := map[forwarding.FrontendKey]servicePort{}
-	for name, keys := range d.keys {
-		for _, key := range keys {
-			names[key] = name
+		placed[former.place.table] = owner{port: port}
+		for zone, slot := range former.place.zones {
+			placed[slot] = port.in(zone)
 		}
+		placedEndpoints[former.place.endpoints] = owner{port: port}
 	}
-	for key, frontend := range d.have.Frontends {
-		name := names[key]
-		setOwner(d.tableOwners, placed, frontend.Table, name)
+	setOwners := func(frontend forwarding.Frontend, port *port) {
+		setOwner(d.tableOwners, placed, frontend.Table, owner{port: port})
 		for number, slot := range frontend.Zones {
 			if slot != frontend.Table && number < len(d.model.Zones) {
-				setOwner(d.tableOwners, placed, slot, name.in(d.model.Zones[number]))
+				setOwner(d.tableOwners, placed, slot, port.in(d.model.Zones[number]))
 			}
 		}
-		setOwner(d.endpointTableOwners, placedEndpoints, frontend.Endpoints, name)
+		setOwner(d.endpointTableOwners, placedEndpoints, frontend.Endpoints, owner{port: port})
+	}
+	stays := make(map[forwarding.FrontendKey]struct{}, len(d.have.Frontends))
+	for _, entry := range d.entries {
+		if frontend, found := d.have.Frontends[entry.Key]; found {
+			stays[entry.Key] = struct{}{}
+			setOwners(frontend, entry.port)
+		}
+	}
+	if len(stays) < len(d.have.Frontends) {
+		for key, frontend := range d.have.Frontends {
+			if _, found := stays[key]; !found {
+				setOwners(frontend, nil)
+			}
+		}
 	}
 	// One that has become Local goes on to have its table: connections that began
 	// under the policy Cluster are where the rows say.
-	for name := range d.keys {
-		if own, _ := d.ownTable(name); own != 0 {
-			d.spreads[name] = true
+	for _, port := range d.ports {
+		if own, _ := d.ownTable(port); own != 0 {
+			port.spreads = true
 		}
 	}
 }
 
-func setOwner[S comparable](owners, placed map[S]servicePort, slot S, name servicePort) {
-	if owner, known := placed[slot]; known {
-		owners[slot] = owner
-	} else if owner, found := owners[slot]; found && owner != name {
+// readPorts notes which frontends belong together.
+func (d *draft) readPorts() {
+	// One allocation each: most Service ports have one frontend.
+	ports := make([]port, len(d.model.Frontends))
+	keys := make([]forwarding.FrontendKey, len(d.model.Frontends))
+	for i := range d.model.Frontends {
+		frontend := &d.model.Frontends[i]
+		keys[i] = frontend.Key
+		name := portOf(frontend)
+		p := d.ports[name]
+		if p == nil {
+			p = &ports[i]
+			p.keys = keys[i : i+1 : i+1]
+			d.ports[name] = p
+		} else {
+			p.keys = append(p.keys, frontend.Key)
+		}
+		p.spreads = p.spreads || frontend.Spreads()
+		d.entries = append(d.entries, entry{frontend, p})
+	}
+}
+
+func setOwner[S comparable](owners, placed map[S]owner, slot S, of owner) {
+	if known, found := placed[slot]; found {
+		owners[slot] = known
+	} else if have, found := owners[slot]; found && have != of {
 		owners[slot] = nobody
 	} else {
-		owners[slot] = name
+		owners[slot] = of
 	}
 }
 

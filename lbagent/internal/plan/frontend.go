@@ -12,7 +12,8 @@ import (
 )
 
 // addFrontend plans a frontend, its Service port's slots and endpoints.
-func (d *draft) addFrontend(frontend *model.Frontend) {
+func (d *draft) addFrontend(entry entry) {
+	frontend := entry.Frontend
 	before, programmed := d.have.Frontends[frontend.Key]
 	if !d.hasVIP(frontend.Key.VIP) {
 		d.frontendFull(frontend, forwarding.VIPs)
@@ -27,7 +28,7 @@ func (d *draft) addFrontend(frontend *model.Frontend) {
 			d.frontendFull(frontend, forwarding.Frontends)
 			return
 		}
-		if lacking, fits := d.fits(frontend); !fits {
+		if lacking, fits := d.fits(entry); !fits {
 			d.frontendFull(frontend, lacking)
 			return
 		}
@@ -49,7 +50,7 @@ func (d *draft) addFrontend(frontend *model.Frontend) {
 	if !programmed {
 		d.frontends++
 	}
-	place := d.place(frontend)
+	place := d.place(entry)
 	d.want.Frontends[frontend.Key] = forwarding.Frontend{
 		ID: id, Local: frontend.ServesOwn(), Refuses: len(frontend.Weights) == 0,
 		Table: place.table, Endpoints: place.endpoints, Affinity: frontend.Affinity, Ranges: ranges,
@@ -87,33 +88,28 @@ func (d *draft) frontendID(id forwarding.FrontendID) (forwarding.FrontendID, boo
 
 // needsTable reports whether a frontend, or another one of its Service port, sends
 // packets to other nodes.
-func (d *draft) needsTable(frontend *model.Frontend) bool {
-	return d.spreads[portOf(frontend)] && len(frontend.Weights) > 0
-}
+func (e entry) needsTable() bool { return e.port.spreads && len(e.Weights) > 0 }
 
 // holdsTable reports whether a table is kept as it is if there is one: no endpoint
 // is usable, but connections of one that lives still find it by the table.
-func (d *draft) holdsTable(frontend *model.Frontend) bool {
-	return d.spreads[portOf(frontend)] && frontend.Living
-}
+func (e entry) holdsTable() bool { return e.port.spreads && e.Living }
 
 // fits reports whether there is room for a Service port as a whole, and if not, what
 // is lacking.
-func (d *draft) fits(frontend *model.Frontend) (forwarding.Capacity, bool) {
-	name := portOf(frontend)
-	if _, placed := d.places[name]; placed {
+func (d *draft) fits(entry entry) (forwarding.Capacity, bool) {
+	if entry.port.placed {
 		return 0, true
 	}
 	// A Service port without a place has no programmed frontend, those come first:
 	// it needs everything.
-	if _, free := d.tableSlots.peek(); d.needsTable(frontend) && !free {
+	if _, free := d.tableSlots.peek(); entry.needsTable() && !free {
 		return forwarding.NodeTables, false
 	}
-	if _, free := d.endpointSlots.peek(); len(frontend.Endpoints) > 0 && !free {
+	if _, free := d.endpointSlots.peek(); len(entry.Endpoints) > 0 && !free {
 		return forwarding.EndpointTables, false
 	}
 	missing := 0
-	for _, endpoint := range slices.Concat(frontend.Endpoints, frontend.Draining) {
+	for _, endpoint := range slices.Concat(entry.Endpoints, entry.Draining) {
 		if _, known := d.known[endpoint]; !known {
 			missing++
 		}
@@ -123,22 +119,22 @@ func (d *draft) fits(frontend *model.Frontend) (forwarding.Capacity, bool) {
 
 // place gives a Service port its slots and its endpoints their ids. What does not
 // fit, because a programmed Service port has grown, is left out with a Problem.
-func (d *draft) place(frontend *model.Frontend) placement {
-	name := portOf(frontend)
-	if place, placed := d.places[name]; placed {
-		return place
+func (d *draft) place(entry entry) placement {
+	frontend, port := entry.Frontend, entry.port
+	if port.placed {
+		return port.place
 	}
 	var place placement
-	if d.needsTable(frontend) {
-		slot, found := d.tableSlot(name)
+	if entry.needsTable() {
+		slot, found := d.tableSlot(port)
 		if found {
 			place.table = slot
 			d.weights[slot] = frontend.Weights
 		} else {
 			d.frontendFull(frontend, forwarding.NodeTables)
 		}
-	} else if d.holdsTable(frontend) {
-		if own, _ := d.ownTable(name); d.have.NodeTables[own] != nil {
+	} else if entry.holdsTable() {
+		if own, _ := d.ownTable(port); d.have.NodeTables[own] != nil {
 			place.table = own
 			d.held = append(d.held, own)
 		}
@@ -151,7 +147,7 @@ func (d *draft) place(frontend *model.Frontend) placement {
 		if frontend.Refused > 0 {
 			shares[table.Refused] = table.Share{ID: forwarding.RefusedEndpoint, Weight: frontend.Refused}
 		}
-		slot, found := d.endpointSlot(name)
+		slot, found := d.endpointSlot(port)
 		if found {
 			place.endpoints = slot
 			d.shares[slot] = shares
@@ -159,15 +155,15 @@ func (d *draft) place(frontend *model.Frontend) placement {
 			d.frontendFull(frontend, forwarding.EndpointTables)
 		}
 	}
-	d.places[name] = place
+	port.place, port.placed = place, true
 	return place
 }
 
 // tableSlot returns the slot of the Service port's node table: the one that its
 // frontends have in the maps, else a free one, which then goes on from the
 // table that they have, because connections may be with its former owners.
-func (d *draft) tableSlot(name servicePort) (forwarding.NodeTableSlot, bool) {
-	own, former := d.ownTable(name)
+func (d *draft) tableSlot(port *port) (forwarding.NodeTableSlot, bool) {
+	own, former := d.ownTable(port)
 	if own != 0 {
 		return own, true
 	}
@@ -180,10 +176,10 @@ func (d *draft) tableSlot(name servicePort) (forwarding.NodeTableSlot, bool) {
 
 // ownTable returns the slot that is the Service port's own, and the first of those
 // that its frontends have in the maps; zero where there is none.
-func (d *draft) ownTable(name servicePort) (own, former forwarding.NodeTableSlot) {
-	for _, key := range d.keys[name] {
+func (d *draft) ownTable(port *port) (own, former forwarding.NodeTableSlot) {
+	for _, key := range port.keys {
 		slot := d.have.Frontends[key].Table
-		if d.tableOwners[slot] == name && d.tableSlots.keep(slot) {
+		if d.tableOwners[slot] == (owner{port: port}) && d.tableSlots.keep(slot) {
 			return slot, slot
 		}
 		former = cmp.Or(former, slot)
@@ -192,10 +188,10 @@ func (d *draft) ownTable(name servicePort) (own, former forwarding.NodeTableSlot
 }
 
 // endpointSlot is tableSlot for the endpoint table, which has no history.
-func (d *draft) endpointSlot(name servicePort) (forwarding.EndpointTableSlot, bool) {
-	for _, key := range d.keys[name] {
+func (d *draft) endpointSlot(port *port) (forwarding.EndpointTableSlot, bool) {
+	for _, key := range port.keys {
 		slot := d.have.Frontends[key].Endpoints
-		if d.endpointTableOwners[slot] == name && d.endpointSlots.keep(slot) {
+		if d.endpointTableOwners[slot] == (owner{port: port}) && d.endpointSlots.keep(slot) {
 			return slot, true
 		}
 	}
@@ -205,7 +201,7 @@ func (d *draft) endpointSlot(name servicePort) (forwarding.EndpointTableSlot, bo
 // identify gives the frontend's endpoints ids, the usable ones first, and
 // returns those of the usable ones, with what they weigh; complete is false where not all fit.
 func (d *draft) identify(frontend *model.Frontend) (usable map[forwarding.Endpoint]table.Share, complete bool) {
-	usable, complete = map[forwarding.Endpoint]table.Share{}, true
+	usable, complete = make(map[forwarding.Endpoint]table.Share, len(frontend.Endpoints)), true
 	for i, endpoint := range frontend.Endpoints {
 		id, found := d.endpointID(endpoint)
 		if found {

@@ -7,7 +7,6 @@ package plan
 
 import (
 	"maps"
-	"slices"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -30,7 +29,7 @@ type Planner struct {
 	// nodes are those of the last plan.
 	nodes map[forwarding.NodeID]struct{}
 	// placed are the Service ports of the last plan.
-	placed map[servicePort]placement
+	placed map[servicePort]*port
 	// tables and endpointTables are what was planned last, with what from.
 	tables         map[forwarding.NodeTableSlot]settled[forwarding.NodeID, uint32, forwarding.NodeTable]
 	endpointTables map[forwarding.EndpointTableSlot]settled[forwarding.Endpoint, table.Share, forwarding.EndpointTable]
@@ -87,12 +86,13 @@ func (p *Planner) Plan(
 	d.setVIPs()
 	d.setPools()
 	d.setAggregates()
-	for _, frontend := range d.byPrecedence() {
-		d.addFrontend(frontend)
+	entries := d.byPrecedence()
+	for _, entry := range entries {
+		d.addFrontend(entry)
 	}
-	d.addZones()
+	d.addZones(entries)
 	d.buildTables()
-	p.placed = d.places
+	p.placed = d.ports
 	p.sourceSets = map[string]forwarding.SourceSet{}
 	for set, name := range d.sources.owners {
 		p.sourceSets[name] = set
@@ -126,17 +126,16 @@ func (d *draft) setNodes() {
 
 // byPrecedence returns the model's frontends: those that are programmed, then
 // the others, each in the order of their keys.
-func (d *draft) byPrecedence() []*model.Frontend {
-	var programmed, others []*model.Frontend
-	for i := range d.model.Frontends {
-		frontend := &d.model.Frontends[i]
-		if _, found := d.have.Frontends[frontend.Key]; found {
-			programmed = append(programmed, frontend)
+func (d *draft) byPrecedence() []entry {
+	programmed, others := make([]entry, 0, len(d.entries)), []entry{}
+	for _, entry := range d.entries {
+		if _, found := d.have.Frontends[entry.Key]; found {
+			programmed = append(programmed, entry)
 		} else {
-			others = append(others, frontend)
+			others = append(others, entry)
 		}
 	}
-	return slices.Concat(programmed, others)
+	return append(programmed, others...)
 }
 
 // buildTables computes the tables of the slots that were given out.

@@ -29,8 +29,9 @@ type slots[S ~uint32] struct {
 	free  S
 }
 
-func newSlots[S ~uint32](limit int) *slots[S] {
-	return &slots[S]{limit: limit, used: map[S]struct{}{}, free: 1}
+// newSlots returns slots of which some are about to be used.
+func newSlots[S ~uint32](limit, used int) *slots[S] {
+	return &slots[S]{limit: limit, used: make(map[S]struct{}, used), free: 1}
 }
 
 // use marks a slot as not free; zero is no slot.

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
-	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
 // budgetZones decides which Service ports have a node table for each zone. All nodes
@@ -16,66 +15,59 @@ import (
 // alone. Every Service port has one table; what is left goes to those that ask for zones,
 // in the order of their frontends.
 func (d *draft) budgetZones() {
-	d.zoned = map[servicePort]bool{}
 	left := d.limits.NodeTables
-	counted := map[servicePort]bool{}
-	for i := range d.model.Frontends {
-		frontend := &d.model.Frontends[i]
-		name := portOf(frontend)
-		if !counted[name] && frontend.Spreads() && (len(frontend.Weights) > 0 || frontend.Living) {
-			counted[name] = true
+	counted := map[*port]bool{}
+	for _, entry := range d.entries {
+		if entry.Spreads() && (len(entry.Weights) > 0 || entry.Living) && !counted[entry.port] {
+			counted[entry.port] = true
 			left--
 		}
 	}
-	for i := range d.model.Frontends {
-		frontend := &d.model.Frontends[i]
-		name := portOf(frontend)
+	for _, entry := range d.entries {
 		zones := 0
-		for _, weights := range frontend.Zones {
+		for _, weights := range entry.Zones {
 			if weights != nil {
 				zones++
 			}
 		}
-		if zones == 0 || !counted[name] || d.zoned[name] {
+		if zones == 0 || !counted[entry.port] || entry.port.zoned {
 			continue
 		}
 		if left < zones-1 {
-			d.zonesFull(frontend)
+			d.zonesFull(entry.Frontend)
 			continue
 		}
 		left -= zones - 1
-		d.zoned[name] = true
+		entry.port.zoned = true
 	}
 }
 
 // addZones gives the Service ports that were placed the node tables of other zones.
-func (d *draft) addZones() {
+func (d *draft) addZones(entries []entry) {
 	d.budgetZones()
-	seen := map[servicePort]bool{}
-	for _, frontend := range d.byPrecedence() {
-		name := portOf(frontend)
-		place, placed := d.places[name]
-		if !placed || place.table == 0 || seen[name] {
+	seen := map[*port]bool{}
+	for _, entry := range entries {
+		port := entry.port
+		if !port.placed || port.place.table == 0 || seen[port] {
 			continue
 		}
-		seen[name] = true
-		former := d.formerZones(name)
-		if d.zoned[name] {
-			place.zones = d.placeZones(frontend)
-			d.places[name] = place
+		seen[port] = true
+		former := d.formerZones(port)
+		if port.zoned {
+			port.place.zones = d.placeZones(entry)
 		}
-		kept := slices.Collect(maps.Values(place.zones))
+		kept := slices.Collect(maps.Values(port.place.zones))
 		gone := slices.DeleteFunc(former, func(slot forwarding.NodeTableSlot) bool { return slices.Contains(kept, slot) })
-		d.join(append(kept, place.table), gone)
-		d.setZones(name, place)
+		d.join(append(kept, port.place.table), gone)
+		d.setZones(port)
 	}
 }
 
 // formerZones are the tables of other zones that the Service port's frontends have in
 // the maps, in the order of the zones' numbers.
-func (d *draft) formerZones(name servicePort) []forwarding.NodeTableSlot {
+func (d *draft) formerZones(port *port) []forwarding.NodeTableSlot {
 	var former []forwarding.NodeTableSlot
-	for _, key := range d.keys[name] {
+	for _, key := range port.keys {
 		frontend := d.have.Frontends[key]
 		for _, slot := range frontend.Zones {
 			if slot != 0 && slot != frontend.Table && d.have.NodeTables[slot] != nil && !slices.Contains(former, slot) {
@@ -88,16 +80,15 @@ func (d *draft) formerZones(name servicePort) []forwarding.NodeTableSlot {
 
 // placeZones returns the slots of a frontend's tables of other zones; none where they do
 // not all fit yet beside what is still to be removed.
-func (d *draft) placeZones(frontend *model.Frontend) map[string]forwarding.NodeTableSlot {
-	name := portOf(frontend)
+func (d *draft) placeZones(entry entry) map[string]forwarding.NodeTableSlot {
 	zones := map[string]forwarding.NodeTableSlot{}
 	var fresh []forwarding.NodeTableSlot
-	for number, weights := range frontend.Zones {
+	for number, weights := range entry.Zones {
 		if weights == nil || forwarding.Zone(number) == d.model.Self.Zone {
 			continue
 		}
 		zone := d.model.Zones[number]
-		slot, found := d.zoneSlot(name, zone)
+		slot, found := d.zoneSlot(entry.port, zone)
 		switch {
 		case found:
 		case len(weights) == 0:
@@ -105,23 +96,23 @@ func (d *draft) placeZones(frontend *model.Frontend) map[string]forwarding.NodeT
 			continue
 		default:
 			if slot, found = d.tableSlots.take(); !found {
-				d.zonesFull(frontend)
+				d.zonesFull(entry.Frontend)
 				return nil
 			}
 			fresh = append(fresh, slot)
 		}
 		zones[zone] = slot
 	}
-	d.weighZones(frontend, zones)
-	d.recordHistory(name, fresh)
+	d.weighZones(entry, zones)
+	d.recordHistory(entry.port, fresh)
 	return zones
 }
 
 // zoneSlot returns the slot that a Service port's table of another zone has in the maps.
-func (d *draft) zoneSlot(name servicePort, zone string) (forwarding.NodeTableSlot, bool) {
-	for _, key := range d.keys[name] {
+func (d *draft) zoneSlot(port *port, zone string) (forwarding.NodeTableSlot, bool) {
+	for _, key := range port.keys {
 		for _, slot := range d.have.Frontends[key].Zones {
-			if d.tableOwners[slot] == name.in(zone) && d.tableSlots.keep(slot) && d.have.NodeTables[slot] != nil {
+			if d.tableOwners[slot] == port.in(zone) && d.tableSlots.keep(slot) && d.have.NodeTables[slot] != nil {
 				return slot, true
 			}
 		}
@@ -131,9 +122,9 @@ func (d *draft) zoneSlot(name servicePort, zone string) (forwarding.NodeTableSlo
 
 // weighZones notes what the tables of the zones, this node's own included, are
 // computed from.
-func (d *draft) weighZones(frontend *model.Frontend, zones map[string]forwarding.NodeTableSlot) {
-	own := d.places[portOf(frontend)].table
-	for number, weights := range frontend.Zones {
+func (d *draft) weighZones(entry entry, zones map[string]forwarding.NodeTableSlot) {
+	own := entry.port.place.table
+	for number, weights := range entry.Zones {
 		slot, placed := zones[d.zoneName(number)]
 		if forwarding.Zone(number) == d.model.Self.Zone {
 			slot, placed = own, true
@@ -157,8 +148,8 @@ func (d *draft) zoneName(number int) string {
 
 // recordHistory lets new tables of zones go on from all those that the Service port has in the
 // maps: connections that come in by nodes of the zone went by one of them.
-func (d *draft) recordHistory(name servicePort, fresh []forwarding.NodeTableSlot) {
-	own, former := d.ownTable(name)
+func (d *draft) recordHistory(port *port, fresh []forwarding.NodeTableSlot) {
+	own, former := d.ownTable(port)
 	if own == 0 {
 		own = former
 	}
@@ -167,7 +158,7 @@ func (d *draft) recordHistory(name servicePort, fresh []forwarding.NodeTableSlot
 		if d.have.NodeTables[own] == nil {
 			continue
 		}
-		for _, other := range d.formerZones(name) {
+		for _, other := range d.formerZones(port) {
 			d.joins[slot] = append(d.joins[slot], d.have.NodeTables[other])
 		}
 	}
@@ -185,7 +176,8 @@ func (d *draft) join(kept, gone []forwarding.NodeTableSlot) {
 }
 
 // setZones tells the Service port's frontends their tables by zone.
-func (d *draft) setZones(name servicePort, place placement) {
+func (d *draft) setZones(port *port) {
+	place := port.place
 	var zones [forwarding.Zones]forwarding.NodeTableSlot
 	for number := range min(forwarding.Zones, len(d.model.Zones)) {
 		zones[number] = place.zones[d.model.Zones[number]]
@@ -193,7 +185,7 @@ func (d *draft) setZones(name servicePort, place placement) {
 	if len(place.zones) > 0 {
 		zones[d.model.Self.Zone] = place.table
 	}
-	for _, key := range d.keys[name] {
+	for _, key := range port.keys {
 		if frontend, planned := d.want.Frontends[key]; planned && frontend.Table == place.table {
 			frontend.Zones = zones
 			d.want.Frontends[key] = frontend

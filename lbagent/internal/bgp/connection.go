@@ -56,6 +56,10 @@ func (c *connection) outbound(queue <-chan []byte) {
 		switch kindOf(message) {
 		case bgp.BGP_MSG_NOTIFICATION:
 			c.tell("sent", message)
+		case bgp.BGP_MSG_OPEN:
+			if c.observed.wasEstablished() {
+				message = withoutRestart(message)
+			}
 		case bgp.BGP_MSG_UPDATE:
 			if !c.extended.Load() {
 				message = withoutExtended(message)

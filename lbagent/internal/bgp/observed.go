@@ -74,6 +74,13 @@ func (o *observed) established() bool {
 	return o.state == millracev1alpha1.SessionEstablished
 }
 
+// wasEstablished reports whether the session was established before, by this process.
+func (o *observed) wasEstablished() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.flaps > 0
+}
+
 func (o *observed) session() Session {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -23,12 +23,13 @@ const (
 )
 
 // base is the configuration before that of the test: routes go into the kernel, with all
-// their next hops.
+// their next hops. With graceful restart of the kernel protocols they stay there while BIRD
+// recovers from a restart.
 const base = `router id 198.51.100.1;
 protocol device { scan time 1; }
 protocol direct { ipv4; ipv6; }
-protocol kernel { ipv4 { import none; export where source = RTS_BGP; }; merge paths on; }
-protocol kernel { ipv6 { import none; export where source = RTS_BGP; }; merge paths on; }
+protocol kernel { ipv4 { import none; export where source = RTS_BGP; }; merge paths on; graceful restart on; }
+protocol kernel { ipv6 { import none; export where source = RTS_BGP; }; merge paths on; graceful restart on; }
 `
 
 // Router is BIRD in a network namespace.
@@ -50,18 +51,32 @@ func Start(t testing.TB, namespace, configuration string) *Router {
 	}
 	t.Cleanup(r.stop)
 	r.write(configuration)
-	r.daemon = exec.Command("ip", "netns", "exec", namespace, "bird", "-f",
-		"-c", r.file("bird.conf"), "-s", r.file("bird.ctl"), "-P", r.file("bird.pid"))
+	r.start()
+	return r
+}
+
+// start runs the daemon.
+func (r *Router) start(options ...string) {
+	r.t.Helper()
+	r.daemon = exec.Command("ip", append([]string{"netns", "exec", r.namespace, "bird", "-f",
+		"-c", r.file("bird.conf"), "-s", r.file("bird.ctl"), "-P", r.file("bird.pid")}, options...)...)
 	var stderr bytes.Buffer
 	r.daemon.Stderr = &stderr
 	if err := r.daemon.Start(); err != nil {
-		t.Fatalf("start bird (Debian package bird2): %v", err)
+		r.t.Fatalf("start bird (Debian package bird2): %v", err)
 	}
 	r.Await(startTimeout, "bird answers: "+stderr.String(), func() bool {
 		_, err := r.command("show status")
 		return err == nil
 	})
-	return r
+}
+
+// Restart kills BIRD and starts it again, to recover its routes from the neighbors (option -R).
+func (r *Router) Restart() {
+	r.t.Helper()
+	_ = r.daemon.Process.Kill()
+	_ = r.daemon.Wait()
+	r.start("-R")
 }
 
 func (r *Router) file(name string) string { return filepath.Join(r.state, name) }

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"maps"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace-lb/millrace/lbagent/test/bird"
+)
+
+// BIRD is killed and started again with graceful restart: its kernel loses no IPv4 route meanwhile,
+// and the routes are good in the end. The node does not say that it has restarted: BIRD would not
+// wait for its routes. IPv6 routes are not looked at: BIRD 2.0 changes one by removing it first.
+func TestRestartOfBIRDKeepsRoutes(t *testing.T) {
+	l := newLink(t)
+	router := bird.Start(t, l.router, strings.Replace(birdNeighbor("graceful restart on;"), "graceful restart aware; ", "", 1))
+	p := l.speaker("fresh")
+	gone := "203.0.113.11"
+	p.set(testWant(testRoute(vip4), testRoute(vip6), testRoute(gone)))
+	has := func(prefixes ...string) func() bool {
+		return func() bool {
+			routes := l.birdRoutes()
+			for _, prefix := range prefixes {
+				if !routes[prefix] {
+					return false
+				}
+			}
+			return len(routes) == len(prefixes)
+		}
+	}
+	router.Await(20*time.Second, "the routes in the kernel", has(vip4, vip6, gone))
+	// End-of-RIB has to be behind, or there is nothing to recover.
+	l.await(p, 20*time.Second, "up", isUp)
+
+	lost := l.watchRoutes()
+	router.Restart()
+	// What BIRD cannot know: a route that goes while it is away.
+	p.set(testWant(testRoute(vip4), testRoute(vip6)))
+	router.Await(60*time.Second, "the recovery ends, and the route goes that the node has withdrawn", has(vip4, vip6))
+	routes := lost()
+	delete(routes, vip6)
+	if !maps.Equal(routes, map[string]bool{gone: true}) {
+		t.Errorf("the kernel lost routes to %v, want %s alone", routes, gone)
+	}
+}
+
+// birdRoutes are the destinations of BIRD's routes in the router's kernel.
+func (l *lab) birdRoutes() map[string]bool {
+	l.t.Helper()
+	routes := map[string]bool{}
+	for _, family := range []string{"-4", "-6"} {
+		out, err := exec.Command("ip", family, "-n", l.router, "-o", "route", "show", "proto", "bird").Output()
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		for line := range strings.Lines(string(out)) {
+			routes[strings.Fields(line)[0]] = true
+		}
+	}
+	return routes
+}
+
+// watchRoutes notes which routes go from the router's kernel until the result is called, which
+// returns their destinations.
+func (l *lab) watchRoutes() func() map[string]bool {
+	l.t.Helper()
+	var out strings.Builder
+	monitor := exec.Command("ip", "-n", l.router, "-o", "monitor", "route")
+	monitor.Stdout = &out
+	if err := monitor.Start(); err != nil {
+		l.t.Fatal(err)
+	}
+	return func() map[string]bool {
+		_ = monitor.Process.Kill()
+		_ = monitor.Wait()
+		lost := map[string]bool{}
+		for line := range strings.Lines(out.String()) {
+			if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "Deleted" {
+				lost[fields[1]] = true
+			}
+		}
+		return lost
+	}
+}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -42,14 +44,63 @@ func TestRelease(t *testing.T) {
 	w.Await(10*time.Second, "the route of a VIP that is kept after all", func() bool { return w.announced() && w.communities() == "" })
 }
 
+// kubectl delete --cascade=foreground removes the EndpointSlices of a Service that waits for its VIP.
+// The VIP is served until it is released.
+func TestReleaseWithoutEndpointSlices(t *testing.T) {
+	w := newWorld(t)
+	w.install()
+	w.populate()
+	service := &corev1.Service{}
+	key := client.ObjectKey{Namespace: "default", Name: w.claim().Name}
+	if err := w.client.Get(t.Context(), key, service); err != nil {
+		t.Fatal(err)
+	}
+	service.Finalizers = []string{"service.kubernetes.io/load-balancer-cleanup"}
+	if err := w.client.Update(t.Context(), service); err != nil {
+		t.Fatal(err)
+	}
+	w.release(nil, func(claim *millracev1alpha1.VIPClaim) { claim.UID = string(service.UID) })
+	w.start()
+	w.Await(30*time.Second, "the VIP at the router and the agent ready", func() bool { return w.announced() && ready() })
+
+	if err := w.client.Delete(t.Context(), service); err != nil {
+		t.Fatal(err)
+	}
+	slicesOf := []client.DeleteAllOfOption{client.InNamespace(key.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: key.Name}}
+	if err := w.client.DeleteAllOf(t.Context(), &discoveryv1.EndpointSlice{}, slicesOf...); err != nil {
+		t.Fatal(err)
+	}
+	// The agent has seen the deletions when it obeys a later write.
+	w.release(&millracev1alpha1.ClaimRelease{Phase: millracev1alpha1.ReleaseDraining, Since: metav1.NowMicro()})
+	w.Await(10*time.Second, "the route as one to be left", func() bool { return strings.Contains(w.communities(), "graceful-shutdown") })
+	w.release(&millracev1alpha1.ClaimRelease{Phase: millracev1alpha1.ReleaseWithdrawn, Since: metav1.NowMicro()})
+	w.Await(10*time.Second, "no route", func() bool { return !w.announced() })
+	w.Await(10*time.Second, "the LBNodeReport says that it is released, not that it has no endpoints", func() bool {
+		return slices.Equal(w.report().Status.VIPs.Withheld, []millracev1alpha1.WithheldCount{{Reason: millracev1alpha1.ReasonReleasing, Count: 1}})
+	})
+}
+
+// claim is that of the VIP.
+func (w *world) claim() millracev1alpha1.VIPClaim {
+	w.t.Helper()
+	object := &millracev1alpha1.VIP{}
+	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: vip}, object); err != nil {
+		w.t.Fatal(err)
+	}
+	return object.Spec.Claims[0]
+}
+
 // release writes how far the Service has given its VIP up.
-func (w *world) release(release *millracev1alpha1.ClaimRelease) {
+func (w *world) release(release *millracev1alpha1.ClaimRelease, edits ...func(*millracev1alpha1.VIPClaim)) {
 	w.t.Helper()
 	object := &millracev1alpha1.VIP{}
 	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: vip}, object); err != nil {
 		w.t.Fatal(err)
 	}
 	object.Spec.Claims[0].Release = release
+	for _, edit := range edits {
+		edit(&object.Spec.Claims[0])
+	}
 	if err := w.client.Update(w.t.Context(), object); err != nil {
 		w.t.Fatal(err)
 	}

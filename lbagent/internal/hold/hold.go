@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package hold keeps objects for a while that were removed many at once, which is a mistake more
-// often than not: a CRD that was deleted, or all peers. It is pure.
+// often than not: a CRD that was deleted, or all peers. It also keeps the endpoints of a Service
+// whose VIP is still released. It is pure.
 package hold
 
 import (
@@ -66,12 +67,15 @@ func New(limit time.Duration, before *model.Snapshot) *Hold {
 // All of a kind that go within a moment are held, and so are more than half of many. Others go
 // after that moment. At once go objects with the annotation AnnotationConfirmRemoval, and VIPs
 // that no Service needs any more.
+//
+// EndpointSlices of a Service that is being deleted stay for as long as it has a VIP.
 func (h *Hold) Advance(objects *model.Snapshot, now time.Time) (*model.Snapshot, []Held, time.Duration) {
-	if h.before == nil || h.For <= 0 {
-		h.before = objects
-		return objects, nil, 0
-	}
 	result := *objects
+	result.EndpointSlices = endpointSlices(h.before, objects)
+	if h.before == nil || h.For <= 0 {
+		h.before = &result
+		return &result, nil, 0
+	}
 	a := advance{hold: h, now: now}
 	needed := needs(objects)
 	result.Peers = step(&a, "LBPeer", h.before.Peers, objects.Peers, nil)

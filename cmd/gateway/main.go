@@ -11,10 +11,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
-	"os/signal"
-	"runtime/debug"
-	"syscall"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -22,6 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 
+	"github.com/millrace-lb/millrace/cmd/internal/program"
 	"github.com/millrace-lb/millrace/gateway/controller"
 )
 
@@ -29,32 +26,14 @@ import (
 var version string
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "gateway:", err)
-		os.Exit(1)
-	}
+	program.Main("gateway", run)
 }
 
 func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
-	flags := flag.NewFlagSet("gateway", flag.ContinueOnError)
-	flags.SetOutput(stderr)
+	flags := program.Flags("gateway", stderr)
 	configuration := register(flags)
-	showVersion := flags.Bool("version", false, "print the version and exit")
 	config.RegisterFlags(flags)
-	if err := flags.Parse(arguments); err != nil {
-		return err
-	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q: all settings are flags", flags.Arg(0))
-	}
-	if *showVersion {
-		_, err := fmt.Fprintln(stdout, buildVersion())
+	if done, err := program.Parse(flags, arguments, version, stdout); done || err != nil {
 		return err
 	}
 	if configuration.ProxyImage == "" {
@@ -103,15 +82,4 @@ func quantity(flags *flag.FlagSet, into *resource.Quantity, name, usage string) 
 		*into, err = resource.ParseQuantity(text)
 		return err
 	})
-}
-
-// buildVersion is that of the linker or else what the Go command recorded.
-func buildVersion() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		return info.Main.Version
-	}
-	return "unknown"
 }

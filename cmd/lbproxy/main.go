@@ -6,16 +6,11 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
-	"os/signal"
-	"runtime/debug"
-	"syscall"
 
+	"github.com/millrace-lb/millrace/cmd/internal/program"
 	"github.com/millrace-lb/millrace/gateway/lbproxy"
 	"github.com/millrace-lb/millrace/gateway/proxy"
 )
@@ -24,22 +19,12 @@ import (
 var version string
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "lbproxy:", err)
-		os.Exit(1)
-	}
+	program.Main("lbproxy", run)
 }
 
 func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
 	c := lbproxy.Config{Proxy: proxy.Defaults()}
-	flags := flag.NewFlagSet("lbproxy", flag.ContinueOnError)
-	flags.SetOutput(stderr)
+	flags := program.Flags("lbproxy", stderr)
 	flags.StringVar(&c.Controller, "controller", "", "host:port of the controller")
 	flags.StringVar(&c.ControllerName, "controller-name", "", "name in the controller's certificate")
 	flags.StringVar(&c.ControllerCA, "controller-ca", "", "file with the CAs of that certificate")
@@ -53,15 +38,7 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	flags.Float64Var(&c.Tracing.Ratio, "tracing-ratio", 0.01, "part of the requests that is sampled, from 0 to 1")
 	flags.BoolVar(&c.Proxy.RouteMetrics, "route-metrics", false, "count requests for each rule, too")
 	accessLog := flags.Bool("access-log", false, "write a record of each request to standard output")
-	showVersion := flags.Bool("version", false, "print the version and exit")
-	if err := flags.Parse(arguments); err != nil {
-		return err
-	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q: all settings are flags", flags.Arg(0))
-	}
-	if *showVersion {
-		_, err := fmt.Fprintln(stdout, buildVersion())
+	if done, err := program.Parse(flags, arguments, version, stdout); done || err != nil {
 		return err
 	}
 	for name, value := range map[string]string{"controller": c.Controller, "controller-ca": c.ControllerCA, "token": c.Token} {
@@ -77,15 +54,4 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 		c.Proxy.AccessLog = slog.New(slog.NewJSONHandler(stdout, nil))
 	}
 	return lbproxy.Run(ctx, c)
-}
-
-// buildVersion is that of the linker or else what the Go command recorded.
-func buildVersion() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		return info.Main.Version
-	}
-	return "unknown"
 }

@@ -8,6 +8,8 @@ import (
 	"flag"
 	"strings"
 	"testing"
+
+	"github.com/millrace-lb/millrace/cmd/internal/program"
 )
 
 func TestRun(t *testing.T) {
@@ -18,7 +20,7 @@ func TestRun(t *testing.T) {
 		stderr    string
 		err       string
 	}{
-		{name: "version", arguments: []string{"--version"}, stdout: buildVersion() + "\n"},
+		{name: "version", arguments: []string{"--version"}, stdout: program.Version(version) + "\n"},
 		{name: "help", arguments: []string{"--help"}, stderr: "-controller-ca", err: flag.ErrHelp.Error()},
 		{name: "unknown flag", arguments: []string{"--colour"}, stderr: "-controller", err: "flag provided but not defined: -colour"},
 		{name: "argument", arguments: []string{"start"}, err: `unexpected argument "start": all settings are flags`},

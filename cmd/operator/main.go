@@ -5,15 +5,9 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
-	"os/signal"
-	"runtime/debug"
-	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -21,6 +15,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 
+	"github.com/millrace-lb/millrace/cmd/internal/program"
 	"github.com/millrace-lb/millrace/operator"
 )
 
@@ -28,23 +23,12 @@ import (
 var version string
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "operator:", err)
-		os.Exit(1)
-	}
+	program.Main("operator", run)
 }
 
 func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
 	var configuration operator.Config
-	var showVersion bool
-	flags := flag.NewFlagSet("operator", flag.ContinueOnError)
-	flags.SetOutput(stderr)
+	flags := program.Flags("operator", stderr)
 	flags.BoolVar(&configuration.LeaderElect, "leader-elect", false, "let one of several replicas work and the others wait")
 	flags.StringVar(&configuration.LeaderElectionNamespace, "leader-election-namespace", "",
 		"namespace of the Lease of the leader (default: that of the pod)")
@@ -61,16 +45,8 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 		"age at which the key that authenticates packets between nodes is replaced; 0: never")
 	flags.DurationVar(&configuration.TunnelKeyNodeTimeout, "tunnel-key-node-timeout", 24*time.Hour,
 		"how long each phase of a change of that key waits for a node that does not confirm it")
-	flags.BoolVar(&showVersion, "version", false, "print the version and exit")
 	config.RegisterFlags(flags)
-	if err := flags.Parse(arguments); err != nil {
-		return err
-	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q: all settings are flags", flags.Arg(0))
-	}
-	if showVersion {
-		_, err := fmt.Fprintln(stdout, buildVersion())
+	if done, err := program.Parse(flags, arguments, version, stdout); done || err != nil {
 		return err
 	}
 
@@ -83,15 +59,4 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 		return fmt.Errorf("finding the API server: %w: run in a cluster or give --kubeconfig", err)
 	}
 	return operator.Run(ctx, configuration, logger)
-}
-
-// buildVersion is that of the linker or else what the Go command recorded.
-func buildVersion() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		return info.Main.Version
-	}
-	return "unknown"
 }

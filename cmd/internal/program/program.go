@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package program is what the main packages of Millrace's servers have in common: programs that
+// take flags alone and run until they are told to end.
+package program
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+)
+
+// Run is a program: its flags in, its output and complaints out. Its context ends with SIGINT or
+// SIGTERM.
+type Run func(ctx context.Context, arguments []string, stdout, stderr io.Writer) error
+
+// Main runs a program, and exits with 1 where that fails.
+func Main(name string, run Run) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	if err == nil || errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+	stop()
+	os.Exit(1)
+}
+
+// Flags returns the flags that programs have: --version. Complaints go to stderr.
+func Flags(name string, stderr io.Writer) *flag.FlagSet {
+	flags := flag.NewFlagSet(name, flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Bool(versionFlag, false, "print the version and exit")
+	return flags
+}
+
+const versionFlag = "version"
+
+// Parse reads flags that Flags returned. done reports whether that was all: the version was asked
+// for and is printed. linked is the version that the linker set, empty where it set none.
+func Parse(flags *flag.FlagSet, arguments []string, linked string, stdout io.Writer) (done bool, err error) {
+	if err := flags.Parse(arguments); err != nil {
+		return false, err
+	}
+	if flags.NArg() > 0 {
+		return false, fmt.Errorf("unexpected argument %q: all settings are flags", flags.Arg(0))
+	}
+	if asked := flags.Lookup(versionFlag); asked.Value.String() != "true" {
+		return false, nil
+	}
+	_, err = fmt.Fprintln(stdout, Version(linked))
+	return true, err
+}
+
+// Version is the version that the linker set, or else the one that the Go command recorded.
+func Version(linked string) string {
+	if linked != "" {
+		return linked
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return "unknown"
+}

@@ -141,6 +141,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		otherUplink:   &lately{},
 		unsent:        &unsent{vethTransmit: config.VethTransmit},
 		firewall:      &firewall{},
+		inFront:       &inFront{},
 		observation:   status.Observation{Version: config.Version},
 		host:          func(uplinks []string) []string { return incompatible(exempt.Err(), uplinks) },
 		networks:      &networks{read: finder.Networks, gateways: netdev.Gateways},
@@ -220,6 +221,9 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 		return loop.unsent.run(ctx, p.datapath.Losses, func() { notify(links) }, loop.logger)
 	})
 	group.Go(func() error { return loop.firewall.run(ctx, func() { notify(links) }, loop.logger) })
+	group.Go(func() error {
+		return loop.inFront.run(ctx, p.datapath.InFront, func() { notify(links) }, loop.logger)
+	})
 	if config.BFDSocket != "" {
 		group.Go(func() error { return w.bfd.Run(ctx) })
 		group.Go(func() error { return loop.detector.run(ctx, w.bfd.Changed(), func() { notify(links) }) })

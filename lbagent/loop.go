@@ -112,6 +112,8 @@ type loop struct {
 	unsent      *unsent
 	// firewall tells of firewalls that drop packets of pods.
 	firewall *firewall
+	// inFront tells of programs of others that see replies before ours.
+	inFront *inFront
 	// watch says which nodes are down; nil where nodes are not watched.
 	watch *watch
 	// observation is what the last pass saw.
@@ -224,7 +226,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 // hostProblems are what of this host keeps packets of its uplinks from being carried.
 func (l *loop) hostProblems(uplinks []string) []string {
 	problems := slices.Concat(tagsBeside(l.dataplane.Attachments()),
-		l.unsent.problems(l.dataplane.LossesUncounted()), l.firewall.problems())
+		l.unsent.problems(l.dataplane.LossesUncounted()), l.firewall.problems(), l.inFront.problems())
 	if l.host == nil {
 		return problems
 	}

@@ -253,6 +253,7 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 	return &loop{
 		otherUplink:   &lately{},
 		unsent:        &unsent{},
+		inFront:       &inFront{},
 		firewall:      &firewall{},
 		limits:        testLimits,
 		withdrawDelay: testDelay,

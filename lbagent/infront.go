@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+// inFrontEvery is how often programs of others on the uplinks are looked at: nobody tells of them.
+const inFrontEvery = 30 * time.Second
+
+// inFront tells of programs of others that see replies before ours.
+type inFront struct {
+	// told has them, such as "eth0: program 12 (name)".
+	told atomic.Pointer[string]
+}
+
+// observe takes in the programs by uplink, and reports whether there is something else to tell.
+func (f *inFront) observe(programs map[string][]string) (changed bool) {
+	var found []string
+	for _, uplink := range slices.Sorted(maps.Keys(programs)) {
+		found = append(found, uplink+": "+strings.Join(programs[uplink], ", "))
+	}
+	text := strings.Join(found, "; ")
+	changed = f.text() != text
+	f.told.Store(&text)
+	return changed
+}
+
+func (f *inFront) text() string { return *cmp.Or(f.told.Load(), new(string)) }
+
+// run looks again and again until ctx is done, and calls changed when there is something to tell.
+func (f *inFront) run(
+	ctx context.Context, read func() (map[string][]string, error), changed func(), logger logr.Logger,
+) error {
+	return watchEvery(ctx, inFrontEvery, func() (bool, error) {
+		programs, err := read()
+		return err == nil && f.observe(programs), err
+	}, changed, logger)
+}
+
+// problems are what the report says of them.
+func (f *inFront) problems() []string {
+	if f.text() == "" {
+		return nil
+	}
+	return []string{fmt.Sprintf("other programs see replies before the one of Millrace (%s): a reply that they take keeps the "+
+		"pod's address, and its client drops it; have them attached behind it (docs/cni.md)", f.text())}
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// InFront returns, by the name of the uplink, the programs that the kernel runs on its replies
+// before ours. One that ends a packet's way keeps ours from making it the VIP's. It looks at tcx,
+// not at filters of clsact.
+func (d *Dataplane) InFront() (attached map[string][]string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	attached = map[string][]string{}
+	for i := range d.attachments {
+		a := &d.attachments[i]
+		if a.Mode == "" {
+			continue
+		}
+		programs, err := d.inFront(a.Index)
+		if err != nil {
+			return nil, fmt.Errorf("find the programs in front of ours on %s: %w", a.Interface, err)
+		}
+		if len(programs) > 0 {
+			attached[a.Interface] = programs
+		}
+	}
+	return attached, nil
+}
+
+func (d *Dataplane) inFront(ifindex int) ([]string, error) {
+	ours, err := newLinkPin(d.linkDir, ifindex, egressHook.link).open()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // a filter of clsact
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := ours.Info()
+	if err := errors.Join(err, ours.Close()); err != nil {
+		return nil, err
+	}
+	all, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: egressHook.tcx})
+	if err != nil {
+		return nil, err
+	}
+	var before []string
+	for _, program := range all.Programs {
+		if id, linked := program.LinkID(); linked && id == info.ID {
+			return before, nil
+		}
+		before = append(before, describeProgram(program.ID))
+	}
+	return nil, fmt.Errorf("ours is not among the %d programs there", len(all.Programs))
+}
+
+// describeProgram names a program by its number, and by its name where it may be read: that takes
+// CAP_SYS_ADMIN.
+func describeProgram(id ebpf.ProgramID) string {
+	program, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return fmt.Sprintf("program %d", id)
+	}
+	defer program.Close()
+	info, err := program.Info()
+	if err != nil || info.Name == "" {
+		return fmt.Sprintf("program %d", id)
+	}
+	return fmt.Sprintf("program %d (%s)", id, info.Name)
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+)
+
+// attachForeign attaches a program that lets all pass to an interface's replies.
+func attachForeign(t *testing.T, name string, ifindex int, anchor link.Anchor) (id ebpf.ProgramID, detach func()) {
+	t.Helper()
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: name, Type: ebpf.SchedCLS, License: "Apache-2.0",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	info, err := program.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, _ = info.ID()
+	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: program, Attach: ebpf.AttachTCXEgress, Anchor: anchor})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id, func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// What a CNI attaches in front of our program is found, also by an agent that comes later; what
+// it attaches behind is no matter.
+func TestInFront(t *testing.T) {
+	config := smallConfig(mountBPF(t))
+	d := openDataplane(t, config)
+	uplink, other := newTap(t, "uplink"), newTap(t, "other")
+	if err := d.Attach([]Uplink{uplink, other}); err != nil {
+		t.Fatal(err)
+	}
+	check := func(step string, want ...string) {
+		t.Helper()
+		got, err := d.InFront()
+		if err != nil {
+			t.Fatalf("%s: %v", step, err)
+		}
+		if !slices.Equal(got[uplink.Name], want) || len(got[other.Name]) > 0 {
+			t.Errorf("%s: %v, want %v on %s", step, got, want, uplink.Name)
+		}
+	}
+	check("alone")
+	_, detach := attachForeign(t, "behind", uplink.Index, link.Tail())
+	defer detach()
+	check("behind")
+	id, detach := attachForeign(t, "before", uplink.Index, link.Head())
+	check("in front", fmt.Sprintf("program %d (before)", id))
+	if err := d.Attach([]Uplink{uplink, other}); err != nil {
+		t.Fatal(err)
+	}
+	check("attached again", fmt.Sprintf("program %d (before)", id))
+	detach()
+	check("gone again")
+}

@@ -3,6 +3,7 @@
 package model
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -77,8 +78,8 @@ func (b *builder) buildAggregates() {
 	slices.SortFunc(b.model.Aggregates, func(a, b Aggregate) int { return a.Prefix.Compare(b.Prefix) })
 }
 
-// others are the addresses that this node knows to be those of nodes, pods, routers and hosts.
-// A VIP that is on an interface of the node, as kube-proxy's IPVS puts it there, is no host's.
+// others are the addresses that this node knows to be those of nodes, pods, routers, hosts and
+// Services within the cluster. Agents do not read ServiceCIDRs: cluster IPs tell where those are. A VIP that is on an interface of the node, as kube-proxy's IPVS puts it there, is no host's.
 func (b *builder) others() []desired.Occupied {
 	vips := map[netip.Addr]bool{}
 	for i := range b.model.VIPs {
@@ -92,6 +93,19 @@ func (b *builder) others() []desired.Occupied {
 		}
 		occupied = append(occupied, desired.Occupied{Range: netipx.RangeOfPrefix(prefix), By: "a network of the node's own interfaces"})
 	}
+	return append(occupied, b.clusterIPs()...)
+}
+
+// clusterIPs are those of all Services, sorted.
+func (b *builder) clusterIPs() (occupied []desired.Occupied) {
+	for _, service := range b.snapshot.Services {
+		if service != nil {
+			occupied = append(occupied, desired.OccupiedByService(service)...)
+		}
+	}
+	slices.SortFunc(occupied, func(a, b desired.Occupied) int {
+		return cmp.Or(a.Range.From().Compare(b.Range.From()), cmp.Compare(a.By, b.By))
+	})
 	return occupied
 }
 

@@ -3,6 +3,7 @@
 package model
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -35,6 +36,17 @@ func TestBuildAggregates(t *testing.T) {
 				Spec:       millracev1alpha1.LBNodeSpec{ID: 2, Addresses: []string{"198.51.100.2"}, PodCIDRs: []string{"203.0.113.8/30"}},
 			})
 		}, problem: `LBNode "node2"`},
+		{name: "a cluster IP", edit: func(s *Snapshot) {
+			for i, ip := range []string{"203.0.113.12", "203.0.113.11", "203.0.113.16", "None", ""} {
+				s.Services = append(s.Services, &corev1.Service{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("internal%d", i)},
+					Spec:       corev1.ServiceSpec{ClusterIPs: []string{ip}},
+				})
+			}
+		}, problem: "the cluster IP of Service default/internal1 (203.0.113.11-203.0.113.11)"},
+		{name: "cluster IPs elsewhere", edit: func(s *Snapshot) {
+			s.Services[0].Spec.ClusterIPs = []string{"203.0.113.16", "2001:db8::1"}
+		}, want: []string{"203.0.113.0/28"}},
 		{name: "no Service", edit: func(s *Snapshot) { s.Services = nil }},
 		{name: "no peer", edit: func(s *Snapshot) { s.Peers = nil }},
 	} {

@@ -49,9 +49,10 @@ type DatapathConnection struct {
 type DatapathConnectionFlag uint32
 
 const (
-	DatapathConnectionFlagCLIENT_FIN DatapathConnectionFlag = 1
-	DatapathConnectionFlagCLIENT_RST DatapathConnectionFlag = 2
-	DatapathConnectionFlagIN_CROWD   DatapathConnectionFlag = 4
+	DatapathConnectionFlagCLIENT_FIN   DatapathConnectionFlag = 1
+	DatapathConnectionFlagCLIENT_RST   DatapathConnectionFlag = 2
+	DatapathConnectionFlagIN_CROWD     DatapathConnectionFlag = 4
+	DatapathConnectionFlagOF_DATAGRAMS DatapathConnectionFlag = 8
 )
 
 type DatapathConnectionKey4 struct {
@@ -297,6 +298,21 @@ type DatapathFrontendKey6 struct {
 	Pad      uint8
 }
 
+type DatapathHalfOpen struct {
+	_          structs.HostLayout
+	Asks       uint64
+	Answers    uint64
+	Connection DatapathConnection
+	Reverse    DatapathReverse
+}
+
+type DatapathHalfOpenBucket struct {
+	_     structs.HostLayout
+	Mark  [7]uint64
+	Clock uint64
+	Slot  [7]DatapathHalfOpen
+}
+
 type DatapathHandover struct {
 	_       structs.HostLayout
 	Magic   uint32
@@ -468,6 +484,7 @@ const (
 	DatapathShapeUPLINKS               DatapathShape = 64
 	DatapathShapeMEMORY_SLOTS          DatapathShape = 8
 	DatapathShapeEXCEPTION_SLOTS       DatapathShape = 8
+	DatapathShapeHALF_OPEN_SLOTS       DatapathShape = 7
 	DatapathShapeEXCEPTION_FILTERED    DatapathShape = 4
 	DatapathShapeEXCEPTION_SECRET      DatapathShape = 12
 	DatapathShapeUPLINK_MACS           DatapathShape = 8
@@ -606,10 +623,6 @@ const (
 	DatapathMapCrowdDataRev4     = "crowd_data_rev4"
 	DatapathMapCrowdDataRev6     = "crowd_data_rev6"
 	DatapathMapCrowdFragments    = "crowd_fragments"
-	DatapathMapCrowdOpen4        = "crowd_open4"
-	DatapathMapCrowdOpen6        = "crowd_open6"
-	DatapathMapCrowdOpenRev4     = "crowd_open_rev4"
-	DatapathMapCrowdOpenRev6     = "crowd_open_rev6"
 	DatapathMapDatagrams4        = "datagrams4"
 	DatapathMapDatagrams6        = "datagrams6"
 	DatapathMapDatagramsRev4     = "datagrams_rev4"
@@ -630,10 +643,7 @@ const (
 	DatapathMapFrontendKeys      = "frontend_keys"
 	DatapathMapFrontends4        = "frontends4"
 	DatapathMapFrontends6        = "frontends6"
-	DatapathMapHalfOpen4         = "half_open4"
-	DatapathMapHalfOpen6         = "half_open6"
-	DatapathMapHalfOpenRev4      = "half_open_rev4"
-	DatapathMapHalfOpenRev6      = "half_open_rev6"
+	DatapathMapHalfOpenFlows     = "half_open_flows"
 	DatapathMapHeartbeat         = "heartbeat"
 	DatapathMapMemories          = "memories"
 	DatapathMapNodeAddresses     = "node_addresses"
@@ -688,6 +698,7 @@ const (
 	DatapathVarDatagramShare     = "datagram_share"
 	DatapathVarExceptionMask     = "exception_mask"
 	DatapathVarFragmentShare     = "fragment_share"
+	DatapathVarHalfOpenMask      = "half_open_mask"
 	DatapathVarHalfOpenShare     = "half_open_share"
 	DatapathVarMemoryMask        = "memory_mask"
 	DatapathVarTicksPerSecond    = "ticks_per_second"
@@ -764,10 +775,6 @@ type DatapathMapSpecs struct {
 	CrowdDataRev4   *ebpf.MapSpec `ebpf:"crowd_data_rev4"`
 	CrowdDataRev6   *ebpf.MapSpec `ebpf:"crowd_data_rev6"`
 	CrowdFragments  *ebpf.MapSpec `ebpf:"crowd_fragments"`
-	CrowdOpen4      *ebpf.MapSpec `ebpf:"crowd_open4"`
-	CrowdOpen6      *ebpf.MapSpec `ebpf:"crowd_open6"`
-	CrowdOpenRev4   *ebpf.MapSpec `ebpf:"crowd_open_rev4"`
-	CrowdOpenRev6   *ebpf.MapSpec `ebpf:"crowd_open_rev6"`
 	Datagrams4      *ebpf.MapSpec `ebpf:"datagrams4"`
 	Datagrams6      *ebpf.MapSpec `ebpf:"datagrams6"`
 	DatagramsRev4   *ebpf.MapSpec `ebpf:"datagrams_rev4"`
@@ -788,10 +795,7 @@ type DatapathMapSpecs struct {
 	FrontendKeys    *ebpf.MapSpec `ebpf:"frontend_keys"`
 	Frontends4      *ebpf.MapSpec `ebpf:"frontends4"`
 	Frontends6      *ebpf.MapSpec `ebpf:"frontends6"`
-	HalfOpen4       *ebpf.MapSpec `ebpf:"half_open4"`
-	HalfOpen6       *ebpf.MapSpec `ebpf:"half_open6"`
-	HalfOpenRev4    *ebpf.MapSpec `ebpf:"half_open_rev4"`
-	HalfOpenRev6    *ebpf.MapSpec `ebpf:"half_open_rev6"`
+	HalfOpenFlows   *ebpf.MapSpec `ebpf:"half_open_flows"`
 	Heartbeat       *ebpf.MapSpec `ebpf:"heartbeat"`
 	Memories        *ebpf.MapSpec `ebpf:"memories"`
 	NodeAddresses   *ebpf.MapSpec `ebpf:"node_addresses"`
@@ -843,6 +847,7 @@ type DatapathVariableSpecs struct {
 	DatagramShare  *ebpf.VariableSpec `ebpf:"datagram_share"`
 	ExceptionMask  *ebpf.VariableSpec `ebpf:"exception_mask"`
 	FragmentShare  *ebpf.VariableSpec `ebpf:"fragment_share"`
+	HalfOpenMask   *ebpf.VariableSpec `ebpf:"half_open_mask"`
 	HalfOpenShare  *ebpf.VariableSpec `ebpf:"half_open_share"`
 	MemoryMask     *ebpf.VariableSpec `ebpf:"memory_mask"`
 	TicksPerSecond *ebpf.VariableSpec `ebpf:"ticks_per_second"`
@@ -882,10 +887,6 @@ type DatapathMaps struct {
 	CrowdDataRev4   *ebpf.Map `ebpf:"crowd_data_rev4"`
 	CrowdDataRev6   *ebpf.Map `ebpf:"crowd_data_rev6"`
 	CrowdFragments  *ebpf.Map `ebpf:"crowd_fragments"`
-	CrowdOpen4      *ebpf.Map `ebpf:"crowd_open4"`
-	CrowdOpen6      *ebpf.Map `ebpf:"crowd_open6"`
-	CrowdOpenRev4   *ebpf.Map `ebpf:"crowd_open_rev4"`
-	CrowdOpenRev6   *ebpf.Map `ebpf:"crowd_open_rev6"`
 	Datagrams4      *ebpf.Map `ebpf:"datagrams4"`
 	Datagrams6      *ebpf.Map `ebpf:"datagrams6"`
 	DatagramsRev4   *ebpf.Map `ebpf:"datagrams_rev4"`
@@ -906,10 +907,7 @@ type DatapathMaps struct {
 	FrontendKeys    *ebpf.Map `ebpf:"frontend_keys"`
 	Frontends4      *ebpf.Map `ebpf:"frontends4"`
 	Frontends6      *ebpf.Map `ebpf:"frontends6"`
-	HalfOpen4       *ebpf.Map `ebpf:"half_open4"`
-	HalfOpen6       *ebpf.Map `ebpf:"half_open6"`
-	HalfOpenRev4    *ebpf.Map `ebpf:"half_open_rev4"`
-	HalfOpenRev6    *ebpf.Map `ebpf:"half_open_rev6"`
+	HalfOpenFlows   *ebpf.Map `ebpf:"half_open_flows"`
 	Heartbeat       *ebpf.Map `ebpf:"heartbeat"`
 	Memories        *ebpf.Map `ebpf:"memories"`
 	NodeAddresses   *ebpf.Map `ebpf:"node_addresses"`
@@ -951,10 +949,6 @@ func (m *DatapathMaps) Close() error {
 		m.CrowdDataRev4,
 		m.CrowdDataRev6,
 		m.CrowdFragments,
-		m.CrowdOpen4,
-		m.CrowdOpen6,
-		m.CrowdOpenRev4,
-		m.CrowdOpenRev6,
 		m.Datagrams4,
 		m.Datagrams6,
 		m.DatagramsRev4,
@@ -975,10 +969,7 @@ func (m *DatapathMaps) Close() error {
 		m.FrontendKeys,
 		m.Frontends4,
 		m.Frontends6,
-		m.HalfOpen4,
-		m.HalfOpen6,
-		m.HalfOpenRev4,
-		m.HalfOpenRev6,
+		m.HalfOpenFlows,
 		m.Heartbeat,
 		m.Memories,
 		m.NodeAddresses,
@@ -1031,6 +1022,7 @@ type DatapathVariables struct {
 	DatagramShare  *ebpf.Variable `ebpf:"datagram_share"`
 	ExceptionMask  *ebpf.Variable `ebpf:"exception_mask"`
 	FragmentShare  *ebpf.Variable `ebpf:"fragment_share"`
+	HalfOpenMask   *ebpf.Variable `ebpf:"half_open_mask"`
 	HalfOpenShare  *ebpf.Variable `ebpf:"half_open_share"`
 	MemoryMask     *ebpf.Variable `ebpf:"memory_mask"`
 	TicksPerSecond *ebpf.Variable `ebpf:"ticks_per_second"`

@@ -86,6 +86,7 @@ func fragments(f family) []fixture {
 					clearMap(t, m)
 				}
 			}
+			must(w.halfOpen().Clear())
 		}),
 		early("later before the first", later),
 		early("of another datagram", udp.with(part(100, false, 8)), first),

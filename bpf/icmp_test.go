@@ -223,6 +223,9 @@ func TestICMPErrorMakesNoConnection(t *testing.T) {
 				t.Errorf("%s: %v holds an entry", f.name, m)
 			}
 		}
+		if n, err := w.halfOpen().Count(); err != nil || n != 0 {
+			t.Errorf("%s: %d flows are half-open, %v", f.name, n, err)
+		}
 	}
 }
 

@@ -19,21 +19,19 @@ func (w *world) place(t testing.TB, p packet) string {
 		Client: address(p.from.Addr()), ClientPort: network16(p.from.Port()),
 		Vip: address(p.to.Addr()), VipPort: network16(p.to.Port()), Protocol: uint8(p.protocol),
 	}
-	connections, datagrams, halfOpen := w.Connections6, w.Datagrams6, w.HalfOpen6
-	crowdData, crowdOpen := w.CrowdData6, w.CrowdOpen6
+	connections, datagrams, crowdData := w.Connections6, w.Datagrams6, w.CrowdData6
 	if p.is4() {
 		key = bpf.DatapathConnectionKey4{
 			Client: ipv4(p.from.Addr()), ClientPort: network16(p.from.Port()),
 			Vip: ipv4(p.to.Addr()), VipPort: network16(p.to.Port()), Protocol: uint8(p.protocol),
 		}
-		connections, datagrams, halfOpen = w.Connections4, w.Datagrams4, w.HalfOpen4
-		crowdData, crowdOpen = w.CrowdData4, w.CrowdOpen4
+		connections, datagrams, crowdData = w.Connections4, w.Datagrams4, w.CrowdData4
 	}
 	places := []string{"none"}
 	for _, table := range []struct {
 		name string
 		m    *ebpf.Map
-	}{{"established", connections}, {"answered", datagrams}, {"half-open", halfOpen}, {"answered", crowdData}, {"half-open", crowdOpen}} {
+	}{{"established", connections}, {"answered", datagrams}, {"answered", crowdData}} {
 		var value bpf.DatapathConnection
 		err := table.m.Lookup(key, &value)
 		if err == nil {
@@ -41,6 +39,11 @@ func (w *world) place(t testing.TB, p packet) string {
 		} else if !errors.Is(err, ebpf.ErrKeyNotExist) {
 			t.Fatal(err)
 		}
+	}
+	halfOpen, err := w.halfOpen().Find(p.from, p.to, uint8(p.protocol))
+	must(err)
+	if halfOpen != nil {
+		places = append(places, "half-open")
 	}
 	if len(places) > 2 {
 		t.Errorf("flow is in several tables: %v", places[1:])

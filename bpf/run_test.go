@@ -16,6 +16,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 
 	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/test/rig"
 )
 
 type verdict uint32
@@ -196,6 +197,11 @@ func (w *world) wipe(t testing.TB) {
 	for _, m := range w.flowMaps() {
 		clearMap(t, m)
 	}
+	must(w.halfOpen().Clear())
+}
+
+func (w *world) halfOpen() *rig.HalfOpen {
+	return &rig.HalfOpen{Table: w.HalfOpenFlows, Key: w.ExceptionKey}
 }
 
 // forgetMemories empties what remains of flows.
@@ -247,13 +253,12 @@ func (w *world) forget(t testing.TB) {
 	clearSampling(t, w)
 }
 
-// flowMaps are the tables of flows.
+// flowMaps are the tables of flows but that of half-open ones.
 func (w *world) flowMaps() []*ebpf.Map {
 	return []*ebpf.Map{
-		w.Connections4, w.Connections6, w.Datagrams4, w.Datagrams6, w.HalfOpen4, w.HalfOpen6,
-		w.Reverse4, w.Reverse6, w.DatagramsRev4, w.DatagramsRev6, w.HalfOpenRev4, w.HalfOpenRev6,
-		w.CrowdData4, w.CrowdData6, w.CrowdOpen4, w.CrowdOpen6,
-		w.CrowdDataRev4, w.CrowdDataRev6, w.CrowdOpenRev4, w.CrowdOpenRev6,
+		w.Connections4, w.Connections6, w.Datagrams4, w.Datagrams6,
+		w.Reverse4, w.Reverse6, w.DatagramsRev4, w.DatagramsRev6,
+		w.CrowdData4, w.CrowdData6, w.CrowdDataRev4, w.CrowdDataRev6,
 		w.Fragments, w.CrowdFragments,
 		w.Affinities4, w.Affinities6,
 	}
@@ -307,11 +312,12 @@ func handoverNote(ifindex int) []byte {
 func (w *world) evictReverse(t testing.TB) {
 	t.Helper()
 	for _, m := range []*ebpf.Map{
-		w.Reverse4, w.Reverse6, w.DatagramsRev4, w.DatagramsRev6, w.HalfOpenRev4, w.HalfOpenRev6,
-		w.CrowdDataRev4, w.CrowdDataRev6, w.CrowdOpenRev4, w.CrowdOpenRev6,
+		w.Reverse4, w.Reverse6, w.DatagramsRev4, w.DatagramsRev6,
+		w.CrowdDataRev4, w.CrowdDataRev6,
 	} {
 		clearMap(t, m)
 	}
+	must(w.halfOpen().EvictAnswers())
 }
 
 // ticks are those of a second.
@@ -327,12 +333,13 @@ func (w *world) ticks(t testing.TB) (perSecond uint32) {
 func (w *world) age(t testing.TB, seconds uint32) {
 	t.Helper()
 	ticks := seconds * w.ticks(t)
-	for _, m := range []*ebpf.Map{w.Connections4, w.Datagrams4, w.HalfOpen4, w.CrowdData4, w.CrowdOpen4} {
+	for _, m := range []*ebpf.Map{w.Connections4, w.Datagrams4, w.CrowdData4} {
 		change[bpf.DatapathConnectionKey4](t, m, func(c *bpf.DatapathConnection) { c.Seen -= ticks })
 	}
-	for _, m := range []*ebpf.Map{w.Connections6, w.Datagrams6, w.HalfOpen6, w.CrowdData6, w.CrowdOpen6} {
+	for _, m := range []*ebpf.Map{w.Connections6, w.Datagrams6, w.CrowdData6} {
 		change[bpf.DatapathConnectionKey6](t, m, func(c *bpf.DatapathConnection) { c.Seen -= ticks })
 	}
+	must(w.halfOpen().Age(ticks))
 	change[bpf.DatapathAffinityKey4](t, w.Affinities4, func(a *bpf.DatapathAffinity) { a.Seen -= ticks })
 	change[bpf.DatapathAffinityKey6](t, w.Affinities6, func(a *bpf.DatapathAffinity) { a.Seen -= ticks })
 }

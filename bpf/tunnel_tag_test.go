@@ -225,13 +225,18 @@ func newForger(outer, inner family, seed uint64) *forger {
 	return &forger{random: rand.New(rand.NewPCG(13, seed)), outer: outer, inner: inner, frame: good.frame()}
 }
 
+// outerUDP is where the outer UDP header of a packet between nodes begins.
+func (f family) outerUDP() int {
+	if f.vip.Is4() {
+		return shortest + 20
+	}
+	return shortest + 40
+}
+
 // next makes the next packet, with the flags. Sources and ports differ, and so do tags: random ones,
 // those of other packets, and none.
 func (f *forger) next(flags uint8) []byte {
-	udp := shortest + 20
-	if f.outer.vip.Is6() {
-		udp += 20
-	}
+	udp := f.outer.outerUDP()
 	path := f.random.Uint64()&^15 | uint64(flags)
 	// Mostly of nodes that there are.
 	if flags&flagNotice != 0 {
@@ -306,6 +311,9 @@ func (w *world) checkNothingTaken(t *testing.T, earlier tally, n uint64) {
 		if key, err := m.NextKeyBytes(nil); err != nil || key != nil {
 			t.Errorf("%v has an entry %x, %v", m, key, err)
 		}
+	}
+	if n, err := w.halfOpen().Count(); err != nil || n != 0 {
+		t.Errorf("%d flows are half-open, %v", n, err)
 	}
 	for index, bucket := range entries[uint32, bpf.DatapathExceptionBucket](t, w.Exceptions) {
 		if bucket != (bpf.DatapathExceptionBucket{}) {

@@ -77,6 +77,9 @@ const flowEntries = 4096
 
 const memoryBuckets = 512
 
+// halfOpenBuckets is a power of two: room for 7/4 of the flows.
+const halfOpenBuckets = flowEntries / 4
+
 // Ports of the VIPs, named by what they lead to.
 const (
 	// Rows that lead here, and to the node of the name.
@@ -226,14 +229,11 @@ func newWorldWith(t testing.TB, ticksPerSecond uint32) *world {
 		bpf.DatapathMapMemories: memoryBuckets, bpf.DatapathMapFrontendKeys: 128, bpf.DatapathMapZoneTables: 128,
 		bpf.DatapathMapAffinities4: flows, bpf.DatapathMapAffinities6: flows,
 		bpf.DatapathMapSourceRanges4: 16, bpf.DatapathMapSourceRanges6: 16,
-		bpf.DatapathMapReverse4: flows, bpf.DatapathMapReverse6: flows, bpf.DatapathMapHalfOpen4: flows,
-		bpf.DatapathMapHalfOpen6: flows, bpf.DatapathMapHalfOpenRev4: flows, bpf.DatapathMapHalfOpenRev6: flows,
+		bpf.DatapathMapReverse4: flows, bpf.DatapathMapReverse6: flows, bpf.DatapathMapHalfOpenFlows: 4 * halfOpenBuckets,
 		bpf.DatapathMapDatagrams4: flows, bpf.DatapathMapDatagrams6: flows,
 		bpf.DatapathMapDatagramsRev4: flows, bpf.DatapathMapDatagramsRev6: flows,
 		bpf.DatapathMapCrowdData4: flows, bpf.DatapathMapCrowdData6: flows,
 		bpf.DatapathMapCrowdDataRev4: flows, bpf.DatapathMapCrowdDataRev6: flows,
-		bpf.DatapathMapCrowdOpen4: flows, bpf.DatapathMapCrowdOpen6: flows,
-		bpf.DatapathMapCrowdOpenRev4: flows, bpf.DatapathMapCrowdOpenRev6: flows,
 	} {
 		spec.Maps[name].MaxEntries = size
 	}
@@ -259,6 +259,7 @@ func setVariables(t testing.TB, spec *ebpf.CollectionSpec, ticksPerSecond uint32
 	err := errors.Join(
 		spec.Variables[bpf.DatapathVarExceptionMask].Set(uint32(exceptionBuckets-1)),
 		spec.Variables[bpf.DatapathVarMemoryMask].Set(uint32(memoryBuckets-1)),
+		spec.Variables[bpf.DatapathVarHalfOpenMask].Set(uint32(halfOpenBuckets-1)),
 		spec.Variables[bpf.DatapathVarTicksPerSecond].Set(ticksPerSecond),
 		spec.Variables[bpf.DatapathVarUnknownPerVip].Set(uint32(unknownPerVIP)))
 	if err != nil {

@@ -178,33 +178,41 @@ __noinline int flow_record(struct xdp_md *ctx, const struct packet *packet,
 			   const struct frontend *frontend, __u32 id, int use)
 {
 	struct endpoint *endpoint = endpoint_get(id);
-	struct connection connection = {};
+	struct half_open_bucket *bucket;
 	enum proof proof = PROOF_ASKED;
-	struct reverse reverse, *old = NULL;
 	struct tcp_numbers numbers;
+	struct half_open *entry;
+	const struct flow *flow;
+	__u32 flags, index, slot;
 
 	if (!packet || !frontend || !endpoint)
 		return -DROP_NO_ENDPOINT;
-	connection.endpoint = id;
-	connection.tag = endpoint->tag;
-	connection.seen = clock_now();
-	connection.flags = table_enter(&packet->flow, TABLE_HALF_OPEN);
-	if (connection_add(&packet->flow, TABLE_HALF_OPEN, &connection))
-		return -DROP_CONNECTION_STORE;
-	/* An entry is overwritten in place, in whatever table: its flow is over, or unproved. */
-	if (use != ENDPOINT_UNUSED)
-		old = reverse_find(&packet->flow, endpoint);
+	if (tracing)
+		return 0;
+	flow = &packet->flow;
+	flags = table_enter(flow, TABLE_HALF_OPEN);
+	index = half_open_place(flow, flags);
 	if (is_midstream(packet))
 		proof = PROOF_CLAIMED;
-	else if (old && packet->flow.protocol == IPPROTO_TCP)
+	else if (use != ENDPOINT_UNUSED && flow->protocol == IPPROTO_TCP)
 		proof = PROOF_RENEWED;
-	numbers = tcp_numbers(ctx, packet);
-	reverse = reverse_new(packet, frontend, proof, numbers.acknowledged, numbers.sequence);
-	if (old && !tracing)
-		*old = reverse;
-	else if (reverse_add(&packet->flow, endpoint, TABLE_HALF_OPEN, connection.flags,
-			     &reverse))
+	slot = half_open_claim(index);
+	bucket = bpf_map_lookup_elem(&half_open_flows, &index);
+	/* So that the number that is compared is the one that is used. */
+	asm volatile("" : "+r"(slot));
+	if (!bucket || slot >= HALF_OPEN_SLOTS)
 		return -DROP_CONNECTION_STORE;
+	entry = &bucket->slot[slot];
+	entry->asks = exception_print(flow);
+	entry->answers = half_open_answers(flow, endpoint);
+	entry->connection.endpoint = id;
+	entry->connection.tag = endpoint->tag;
+	entry->connection.seen = clock_now();
+	entry->connection.flags = flags | (flow->protocol == IPPROTO_TCP ? 0 : OF_DATAGRAMS);
+	numbers = tcp_numbers(ctx, packet);
+	entry->reverse = reverse_new(packet, frontend, proof, numbers.acknowledged,
+				     numbers.sequence);
+	half_open_commit(bucket, slot);
 	return 0;
 }
 
@@ -229,6 +237,9 @@ __noinline int stage2_choose(struct xdp_md *ctx, const struct packet *packet,
 		if (id < 0)
 			return id;
 	}
+	/* Its flow is over, or unproved. */
+	if (use != ENDPOINT_UNUSED)
+		reverse_delete(&packet->flow, endpoint_get(id));
 	failed = flow_record(ctx, packet, frontend, id, use);
 	if (failed)
 		return failed;

@@ -6,6 +6,7 @@
 #include "crowd.h"
 #include "flow_timeout.h"
 #include "frontend.h"
+#include "half_open.h"
 #include "maps.h"
 #include "trace.h"
 
@@ -47,57 +48,36 @@ static __always_inline struct connection_key6 connection_key6(const struct flow 
  */
 #define KEEP_APART() asm volatile("" ::: "memory")
 
-/* The entries of VIPs that are or were crowded. Apart, for they need stack. */
+/* Some functions are apart, for they need stack. */
 
-static __noinline struct connection *crowded_datagrams(const struct flow *flow)
+static __noinline struct connection *half_open_connection(const struct flow *flow)
 {
-	if (flow->protocol == IPPROTO_TCP || !vip_is_asked(&flow->vip, CROWD_DATAGRAMS))
-		return NULL;
-	if (flow->family == ADDRESS_FAMILY_IPV4) {
-		struct connection_key4 key = connection_key4(flow);
+	__u32 index = half_open_place(flow, 0);
+	__u64 print = exception_print(flow);
+	struct half_open *found = half_open_find(index, print, HALF_OPEN_ASKS);
 
-		return bpf_map_lookup_elem(&crowd_data4, &key);
-	}
-
-	struct connection_key6 key = connection_key6(flow);
-
-	return bpf_map_lookup_elem(&crowd_data6, &key);
+	if (!found && vip_is_asked(&flow->vip, CROWD_HALF_OPEN))
+		found = half_open_find(half_open_crowd(index), print, HALF_OPEN_ASKS);
+	return found ? &found->connection : NULL;
 }
 
-static __noinline struct connection *crowded_half_open(const struct flow *flow)
-{
-	if (!vip_is_asked(&flow->vip, CROWD_HALF_OPEN))
-		return NULL;
-	if (flow->family == ADDRESS_FAMILY_IPV4) {
-		struct connection_key4 key = connection_key4(flow);
-
-		return bpf_map_lookup_elem(&crowd_open4, &key);
-	}
-
-	struct connection_key6 key = connection_key6(flow);
-
-	return bpf_map_lookup_elem(&crowd_open6, &key);
-}
-
-static __always_inline struct connection *main_table_find(const struct flow *flow,
-							  enum table *table)
+static __always_inline struct connection *established_find(const struct flow *flow)
 {
 	struct connection *connection;
 
-	*table = TABLE_ESTABLISHED;
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct connection_key4 key = connection_key4(flow);
 
 		if (flow->protocol == IPPROTO_TCP) {
 			connection = bpf_map_lookup_elem(&connections4, &key);
 			KEEP_APART();
-		} else {
-			connection = bpf_map_lookup_elem(&datagrams4, &key);
-		}
-		if (connection)
 			return connection;
-		*table = TABLE_HALF_OPEN;
-		return bpf_map_lookup_elem(&half_open4, &key);
+		}
+		connection = bpf_map_lookup_elem(&datagrams4, &key);
+		KEEP_APART();
+		if (!connection && vip_is_asked(&flow->vip, CROWD_DATAGRAMS))
+			connection = bpf_map_lookup_elem(&crowd_data4, &key);
+		return connection;
 	}
 
 	struct connection_key6 key = connection_key6(flow);
@@ -105,65 +85,49 @@ static __always_inline struct connection *main_table_find(const struct flow *flo
 	if (flow->protocol == IPPROTO_TCP) {
 		connection = bpf_map_lookup_elem(&connections6, &key);
 		KEEP_APART();
-	} else {
-		connection = bpf_map_lookup_elem(&datagrams6, &key);
+		return connection;
 	}
-	if (connection)
-		return connection;
-	*table = TABLE_HALF_OPEN;
-	return bpf_map_lookup_elem(&half_open6, &key);
+	connection = bpf_map_lookup_elem(&datagrams6, &key);
+	KEEP_APART();
+	if (!connection && vip_is_asked(&flow->vip, CROWD_DATAGRAMS))
+		connection = bpf_map_lookup_elem(&crowd_data6, &key);
+	return connection;
 }
 
-static __always_inline struct connection *connection_find(const struct flow *flow,
-							  enum table *table)
+static __noinline struct connection *connection_find(const struct flow *flow, enum table *table)
 {
-	struct connection *connection = main_table_find(flow, table);
+	struct connection *connection = established_find(flow);
 
-	if (connection)
-		return connection;
-	connection = crowded_datagrams(flow);
 	*table = connection ? TABLE_ESTABLISHED : TABLE_HALF_OPEN;
-	return connection ?: crowded_half_open(flow);
+	return connection ?: half_open_connection(flow);
 }
 
-/* The map of a flow's entry, and of its reverse entry, in the table. flags has IN_CROWD for the
- * second table; there is none of established TCP.
+/* The map of an established flow's entry, and of its reverse entry. flags has IN_CROWD for the
+ * second table; there is none of TCP.
  */
 
-static __always_inline void *connection_map(const struct flow *flow, enum table table, __u32 flags)
+static __always_inline void *connection_map(const struct flow *flow, __u32 flags)
 {
-	const int is_crowd = flags & IN_CROWD;
-
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
-		if (table == TABLE_HALF_OPEN)
-			return is_crowd ? (void *)&crowd_open4 : (void *)&half_open4;
 		if (flow->protocol == IPPROTO_TCP)
 			return &connections4;
-		return is_crowd ? (void *)&crowd_data4 : (void *)&datagrams4;
+		return flags & IN_CROWD ? (void *)&crowd_data4 : (void *)&datagrams4;
 	}
-	if (table == TABLE_HALF_OPEN)
-		return is_crowd ? (void *)&crowd_open6 : (void *)&half_open6;
 	if (flow->protocol == IPPROTO_TCP)
 		return &connections6;
-	return is_crowd ? (void *)&crowd_data6 : (void *)&datagrams6;
+	return flags & IN_CROWD ? (void *)&crowd_data6 : (void *)&datagrams6;
 }
 
-static __always_inline void *reverse_map(const struct flow *flow, enum table table, __u32 flags)
+static __always_inline void *reverse_map(const struct flow *flow, __u32 flags)
 {
-	const int is_crowd = flags & IN_CROWD;
-
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
-		if (table == TABLE_HALF_OPEN)
-			return is_crowd ? (void *)&crowd_open_rev4 : (void *)&half_open_rev4;
 		if (flow->protocol == IPPROTO_TCP)
 			return &reverse4;
-		return is_crowd ? (void *)&crowd_data_rev4 : (void *)&datagrams_rev4;
+		return flags & IN_CROWD ? (void *)&crowd_data_rev4 : (void *)&datagrams_rev4;
 	}
-	if (table == TABLE_HALF_OPEN)
-		return is_crowd ? (void *)&crowd_open_rev6 : (void *)&half_open_rev6;
 	if (flow->protocol == IPPROTO_TCP)
 		return &reverse6;
-	return is_crowd ? (void *)&crowd_data_rev6 : (void *)&datagrams_rev6;
+	return flags & IN_CROWD ? (void *)&crowd_data_rev6 : (void *)&datagrams_rev6;
 }
 
 /* Counts a new entry of the flow in the table. Returns IN_CROWD where it goes to the second. */
@@ -176,11 +140,11 @@ static __always_inline __u32 table_enter(const struct flow *flow, enum table tab
 	return crowd_enter(&flow->vip, kind) ? IN_CROWD : 0;
 }
 
-/* Zero, or a negative error. */
-static __always_inline long connection_add(const struct flow *flow, enum table table,
+/* Adds an established flow. Zero, or a negative error. */
+static __always_inline long connection_add(const struct flow *flow,
 					   const struct connection *connection)
 {
-	void *map = connection_map(flow, table, connection->flags);
+	void *map = connection_map(flow, connection->flags);
 
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct connection_key4 key = connection_key4(flow);
@@ -194,11 +158,16 @@ static __always_inline long connection_add(const struct flow *flow, enum table t
 }
 
 /* flags are those of the entry. */
-static __always_inline void connection_delete(const struct flow *flow, enum table table,
+static __noinline void connection_delete(const struct flow *flow, enum table table,
 					      __u32 flags)
 {
-	void *map = connection_map(flow, table, flags);
+	void *map = connection_map(flow, flags);
 
+	if (table == TABLE_HALF_OPEN) {
+		half_open_update(half_open_place(flow, flags), exception_print(flow),
+				 HALF_OPEN_ASKS, HALF_OPEN_CLEAR);
+		return;
+	}
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct connection_key4 key = connection_key4(flow);
 
@@ -243,79 +212,111 @@ static __always_inline struct reverse_key6 reverse_key6(const struct flow *flow,
 	return key;
 }
 
-/* The entry of a VIP that is or was crowded. Which one, a reply does not show. */
-static __always_inline struct reverse *crowded_reverse4(const struct reverse_key4 *key)
+/* index is that of the first table. Whether the VIP is or was crowded, a reply does not show. */
+static __noinline struct reverse *half_open_reverse(__u32 index, __u64 print)
 {
-	struct reverse *reverse = NULL;
+	struct half_open *found = half_open_find(index, print, HALF_OPEN_ANSWERS);
 
-	if (key->protocol != IPPROTO_TCP && any_is_asked(CROWD_DATAGRAMS))
-		reverse = bpf_map_lookup_elem(&crowd_data_rev4, key);
-	KEEP_APART();
-	if (reverse || !any_is_asked(CROWD_HALF_OPEN))
-		return reverse;
-	return bpf_map_lookup_elem(&crowd_open_rev4, key);
+	if (!found && any_is_asked(CROWD_HALF_OPEN))
+		found = half_open_find(half_open_crowd(index), print, HALF_OPEN_ANSWERS);
+	return found ? &found->reverse : NULL;
 }
 
-static __always_inline struct reverse *crowded_reverse6(const struct reverse_key6 *key)
-{
-	struct reverse *reverse = NULL;
-
-	if (key->protocol != IPPROTO_TCP && any_is_asked(CROWD_DATAGRAMS))
-		reverse = bpf_map_lookup_elem(&crowd_data_rev6, key);
-	KEEP_APART();
-	if (reverse || !any_is_asked(CROWD_HALF_OPEN))
-		return reverse;
-	return bpf_map_lookup_elem(&crowd_open_rev6, key);
-}
-
-static __always_inline struct reverse *reverse_find4(const struct reverse_key4 *key)
+static __always_inline struct reverse *established_reverse4(const struct reverse_key4 *key)
 {
 	struct reverse *reverse;
 
 	if (key->protocol == IPPROTO_TCP) {
 		reverse = bpf_map_lookup_elem(&reverse4, key);
 		KEEP_APART();
-	} else {
-		reverse = bpf_map_lookup_elem(&datagrams_rev4, key);
+		return reverse;
 	}
-	reverse = reverse ?: bpf_map_lookup_elem(&half_open_rev4, key);
-	return reverse ?: crowded_reverse4(key);
+	reverse = bpf_map_lookup_elem(&datagrams_rev4, key);
+	KEEP_APART();
+	if (!reverse && any_is_asked(CROWD_DATAGRAMS))
+		reverse = bpf_map_lookup_elem(&crowd_data_rev4, key);
+	return reverse;
 }
 
-static __always_inline struct reverse *reverse_find6(const struct reverse_key6 *key)
+static __always_inline struct reverse *reverse_find4(const struct reverse_key4 *key)
+{
+	__u32 ports = two_ports(key->client_port, key->endpoint_port);
+	struct reverse *reverse = established_reverse4(key);
+	__u32 index;
+
+	if (reverse)
+		return reverse;
+	index = half_open_index4(key->client, key->client_port, key->protocol, 0);
+	return half_open_reverse(index, exception_print4(key->client, key->endpoint, ports,
+							 key->protocol));
+}
+
+static __always_inline struct reverse *established_reverse6(const struct reverse_key6 *key)
 {
 	struct reverse *reverse;
 
 	if (key->protocol == IPPROTO_TCP) {
 		reverse = bpf_map_lookup_elem(&reverse6, key);
 		KEEP_APART();
-	} else {
-		reverse = bpf_map_lookup_elem(&datagrams_rev6, key);
+		return reverse;
 	}
-	reverse = reverse ?: bpf_map_lookup_elem(&half_open_rev6, key);
-	return reverse ?: crowded_reverse6(key);
+	reverse = bpf_map_lookup_elem(&datagrams_rev6, key);
+	KEEP_APART();
+	if (!reverse && any_is_asked(CROWD_DATAGRAMS))
+		reverse = bpf_map_lookup_elem(&crowd_data_rev6, key);
+	return reverse;
+}
+
+static __always_inline struct reverse *reverse_find6(const struct reverse_key6 *key)
+{
+	__u32 ports = two_ports(key->client_port, key->endpoint_port);
+	struct reverse *reverse = established_reverse6(key);
+	__u32 index;
+	const __be32 *client = key->client.word;
+
+	if (reverse)
+		return reverse;
+	index = half_open_index6(client, key->client_port, key->protocol, 0);
+	return half_open_reverse(index, exception_print6(client, key->endpoint.word, ports,
+							 key->protocol));
+}
+
+static __noinline struct reverse *half_open_reverse_of(const struct flow *flow,
+						       const struct endpoint *endpoint)
+{
+	__u32 index = half_open_place(flow, 0);
+	__u64 print = half_open_answers(flow, endpoint);
+	struct half_open *found = half_open_find(index, print, HALF_OPEN_ANSWERS);
+
+	if (!found && any_is_asked(CROWD_HALF_OPEN))
+		found = half_open_find(half_open_crowd(index), print, HALF_OPEN_ANSWERS);
+	return found ? &found->reverse : NULL;
 }
 
 static __always_inline struct reverse *reverse_find(const struct flow *flow,
 						    const struct endpoint *endpoint)
 {
+	struct reverse *reverse;
+
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct reverse_key4 key = reverse_key4(flow, endpoint);
 
-		return reverse_find4(&key);
+		reverse = established_reverse4(&key);
+	} else {
+		struct reverse_key6 key = reverse_key6(flow, endpoint);
+
+		reverse = established_reverse6(&key);
 	}
-
-	struct reverse_key6 key = reverse_key6(flow, endpoint);
-
-	return reverse_find6(&key);
+	return reverse ?: half_open_reverse_of(flow, endpoint);
 }
 
-/* flags are those of the flow's other entry. Zero, or a negative error. */
+/* Adds the reverse entry of an established flow. flags are those of its other entry. Zero, or a
+ * negative error.
+ */
 static __always_inline long reverse_add(const struct flow *flow, const struct endpoint *endpoint,
-					enum table table, __u32 flags,
-					const struct reverse *reverse)
+					__u32 flags, const struct reverse *reverse)
 {
-	void *map = reverse_map(flow, table, flags);
+	void *map = reverse_map(flow, flags);
 
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct reverse_key4 key = reverse_key4(flow, endpoint);
@@ -328,20 +329,58 @@ static __always_inline long reverse_add(const struct flow *flow, const struct en
 	return map_update(map, &key, reverse, BPF_ANY);
 }
 
-static __always_inline void reverse_delete(const struct flow *flow,
-					   const struct endpoint *endpoint, enum table table,
-					   __u32 flags)
+/* Takes a flow that was established out of the half-open ones. flags are those of its entry
+ * there.
+ */
+static __noinline void half_open_delete(const struct flow *flow, const struct endpoint *endpoint,
+					__u32 flags)
 {
-	void *map = reverse_map(flow, table, flags);
+	__u32 index = half_open_place(flow, flags);
 
+	half_open_update(index, half_open_answers(flow, endpoint), HALF_OPEN_ANSWERS,
+			 HALF_OPEN_CLEAR);
+	half_open_update(index, exception_print(flow), HALF_OPEN_ASKS, HALF_OPEN_CLEAR);
+}
+
+/* Deletes the reverse entry that the flow's would be, in whatever table, of whatever flow. */
+static __noinline void reverse_delete(const struct flow *flow, const struct endpoint *endpoint)
+{
+	__u32 index;
+	__u64 print;
+
+	if (!endpoint)
+		return;
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct reverse_key4 key = reverse_key4(flow, endpoint);
 
-		map_delete(map, &key);
-		return;
+		map_delete(reverse_map(flow, 0), &key);
+		if (flow->protocol != IPPROTO_TCP)
+			map_delete(reverse_map(flow, IN_CROWD), &key);
+	} else {
+		struct reverse_key6 key = reverse_key6(flow, endpoint);
+
+		map_delete(reverse_map(flow, 0), &key);
+		if (flow->protocol != IPPROTO_TCP)
+			map_delete(reverse_map(flow, IN_CROWD), &key);
 	}
+	index = half_open_place(flow, 0);
+	print = half_open_answers(flow, endpoint);
+	half_open_update(index, print, HALF_OPEN_ANSWERS, HALF_OPEN_CLEAR);
+	half_open_update(half_open_crowd(index), print, HALF_OPEN_ANSWERS, HALF_OPEN_CLEAR);
+}
 
-	struct reverse_key6 key = reverse_key6(flow, endpoint);
+/* Notes that a half-open flow is used. flags are those of its entry. */
+static __noinline void half_open_use(const struct flow *flow, __u32 flags)
+{
+	half_open_update(half_open_place(flow, flags), exception_print(flow), HALF_OPEN_ASKS,
+			 HALF_OPEN_RENEW);
+}
 
-	map_delete(map, &key);
+/* Gives a half-open flow its reverse entry again. flags are those of its entry. */
+static __noinline void half_open_answer_again(const struct flow *flow,
+					      const struct endpoint *endpoint, __u32 flags,
+					      const struct reverse *reverse)
+{
+	half_open_answer(half_open_place(flow, flags), exception_print(flow),
+			 half_open_answers(flow, endpoint), reverse);
 }

@@ -16,6 +16,7 @@ enum shape {
 	UPLINKS = 64,
 	MEMORY_SLOTS = 8,
 	EXCEPTION_SLOTS = 8,
+	HALF_OPEN_SLOTS = 7,
 	/* Buckets of a word of the filter. */
 	EXCEPTION_FILTERED = 4,
 	/* Words of 64 bits. */

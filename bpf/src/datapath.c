@@ -166,10 +166,7 @@ int count_connections(struct flow_counts *result)
 	bpf_for_each_map_elem(&datagrams6, count_established6, &counts, 0);
 	bpf_for_each_map_elem(&crowd_data4, count_established4, &counts, 0);
 	bpf_for_each_map_elem(&crowd_data6, count_established6, &counts, 0);
-	bpf_for_each_map_elem(&half_open4, count_half_open4, &counts, 0);
-	bpf_for_each_map_elem(&half_open6, count_half_open6, &counts, 0);
-	bpf_for_each_map_elem(&crowd_open4, count_half_open4, &counts, 0);
-	bpf_for_each_map_elem(&crowd_open6, count_half_open6, &counts, 0);
+	bpf_for_each_map_elem(&half_open_flows, count_half_open, &counts, 0);
 	*result = counts;
 	return 0;
 }

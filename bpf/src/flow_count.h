@@ -47,16 +47,15 @@ static long count_established6(void *map, struct connection_key6 *key,
 	return 0;
 }
 
-static long count_half_open4(void *map, struct connection_key4 *key,
-			     struct connection *connection, struct flow_counts *counts)
+static long count_half_open(void *map, __u32 *key, struct half_open_bucket *bucket,
+			    struct flow_counts *counts)
 {
-	counts->half_open += is_live(connection, key->protocol, TABLE_HALF_OPEN);
-	return 0;
-}
+	for (int i = 0; i < HALF_OPEN_SLOTS; i++) {
+		const struct connection *connection = &bucket->slot[i].connection;
+		__u8 protocol = connection->flags & OF_DATAGRAMS ? IPPROTO_UDP : IPPROTO_TCP;
 
-static long count_half_open6(void *map, struct connection_key6 *key,
-			     struct connection *connection, struct flow_counts *counts)
-{
-	counts->half_open += is_live(connection, key->protocol, TABLE_HALF_OPEN);
+		if (bucket->mark[i] & HALF_OPEN_TAG && bucket->mark[i] != HALF_OPEN_CLAIMED)
+			counts->half_open += is_live(connection, protocol, TABLE_HALF_OPEN);
+	}
 	return 0;
 }

@@ -169,7 +169,9 @@ __noinline long icmp_reply_ipv6(struct __sk_buff *skb, __u32 l3, __u32 l4)
 {
 	struct error_reply error = { .skb = skb, .check = l4 + offsetof(struct icmp, check) };
 	struct reverse_key6 key = {};
-	struct reverse reverse, *found;
+	struct reverse *found;
+	struct address vip;
+	__be16 vip_port;
 	__u64 change = 0;
 	__u8 byte;
 
@@ -190,13 +192,14 @@ __noinline long icmp_reply_ipv6(struct __sk_buff *skb, __u32 l3, __u32 l4)
 	found = reverse_find6(&key);
 	if (!found)
 		return 0;
-	reverse = *found;
+	vip = found->vip;
+	vip_port = found->vip_port;
 #pragma unroll
 	for (int i = 0; i < 4; i++)
-		change = csum_change(change, key.endpoint.word[i], reverse.vip.word[i]);
-	if (restore_embedded_l4(&error, reverse.vip_port, change) ||
-	    change_address(&error, l4 + offsetof(struct ipv6hdr, daddr), &reverse.vip, 0))
+		change = csum_change(change, key.endpoint.word[i], vip.word[i]);
+	if (restore_embedded_l4(&error, vip_port, change) ||
+	    change_address(&error, l4 + offsetof(struct ipv6hdr, daddr), &vip, 0))
 		return -1;
-	return change_address(&error, l3 + offsetof(struct ipv6hdr, saddr), &reverse.vip,
+	return change_address(&error, l3 + offsetof(struct ipv6hdr, saddr), &vip,
 			      BPF_F_PSEUDO_HDR);
 }

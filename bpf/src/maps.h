@@ -222,44 +222,48 @@ struct {
 	__type(value, __u32);
 } endpoint_ports SEC(".maps");
 
-/* Each family and direction has three tables of flows. A flood of one kind evicts only flows of
- * its own kind:
+/* Each family has three tables of flows. A flood of one kind evicts only flows of its own kind:
  * connections are TCP with proof (proof.h): spoofed packets make none;
  * datagrams are UDP and SCTP, where an answer is the only proof;
- * half_open, much smaller, are all others.
- * The last two kinds have a second table, for VIPs beyond their share (crowd.h).
+ * half_open, much smaller, are all others: one map of all families (half_open.h).
+ * The first two have a table for each direction. The last two have a second table, for VIPs beyond
+ * their share (crowd.h).
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct connection_key4);
 	__type(value, struct connection);
-} connections4 SEC(".maps"), datagrams4 SEC(".maps"), half_open4 SEC(".maps"),
-	crowd_data4 SEC(".maps"), crowd_open4 SEC(".maps");
+} connections4 SEC(".maps"), datagrams4 SEC(".maps"), crowd_data4 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct connection_key6);
 	__type(value, struct connection);
-} connections6 SEC(".maps"), datagrams6 SEC(".maps"), half_open6 SEC(".maps"),
-	crowd_data6 SEC(".maps"), crowd_open6 SEC(".maps");
+} connections6 SEC(".maps"), datagrams6 SEC(".maps"), crowd_data6 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct reverse_key4);
 	__type(value, struct reverse);
-} reverse4 SEC(".maps"), datagrams_rev4 SEC(".maps"), half_open_rev4 SEC(".maps"),
-	crowd_data_rev4 SEC(".maps"), crowd_open_rev4 SEC(".maps");
+} reverse4 SEC(".maps"), datagrams_rev4 SEC(".maps"), crowd_data_rev4 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct reverse_key6);
 	__type(value, struct reverse);
-} reverse6 SEC(".maps"), datagrams_rev6 SEC(".maps"), half_open_rev6 SEC(".maps"),
-	crowd_data_rev6 SEC(".maps"), crowd_open_rev6 SEC(".maps");
+} reverse6 SEC(".maps"), datagrams_rev6 SEC(".maps"), crowd_data_rev6 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct half_open_bucket);
+} half_open_flows SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -221,7 +221,7 @@ __noinline int reverse_restore(struct flow *answers, __u8 tcp_flags)
 	}
 	reverse.vip = answers->vip;
 	reverse.vip_port = answers->vip_port;
-	return !reverse_add(answers, &endpoint, TABLE_ESTABLISHED, 0, &reverse);
+	return !reverse_add(answers, &endpoint, 0, &reverse);
 }
 
 /* Each returns zero, the reason to drop the packet, or a negative error when the reply was

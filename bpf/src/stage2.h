@@ -91,12 +91,12 @@ static __always_inline void establish(const struct packet *packet, const struct 
 	const struct flow *flow = &packet->flow;
 
 	crowd_leave(&flow->vip, CROWD_HALF_OPEN);
-	established.flags &= ~IN_CROWD;
+	established.flags &= ~(IN_CROWD | OF_DATAGRAMS);
 	established.flags |= table_enter(flow, TABLE_ESTABLISHED);
 	/* The reverse entry first: a connection must never be without one. */
-	if (reverse_add(flow, endpoint, TABLE_ESTABLISHED, established.flags, &proved))
+	if (reverse_add(flow, endpoint, established.flags, &proved))
 		return;
-	if (connection_add(flow, TABLE_ESTABLISHED, &established))
+	if (connection_add(flow, &established))
 		return;
 	/* The packet that proves a connection may also end it. */
 	if (flow_state(flow->protocol, TABLE_ESTABLISHED, &established, &proved) != FLOW_CLOSED)
@@ -104,8 +104,7 @@ static __always_inline void establish(const struct packet *packet, const struct 
 	/* Last: another CPU may have missed it among the established ones a moment ago. If the
 	 * half-open entry is gone, too, it recalls the flow.
 	 */
-	reverse_delete(flow, endpoint, TABLE_HALF_OPEN, connection->flags);
-	connection_delete(flow, TABLE_HALF_OPEN, connection->flags);
+	half_open_delete(flow, endpoint, connection->flags);
 	if (frontend->affinity)
 		affinity_note(packet, frontend, established.endpoint, established.tag);
 }
@@ -123,7 +122,10 @@ static __always_inline void reverse_again(const struct packet *packet,
 	if (table == TABLE_HALF_OPEN)
 		proof = is_midstream(packet) ? PROOF_CLAIMED : PROOF_ASKED;
 	reverse = reverse_new(packet, frontend, proof, numbers->acknowledged, numbers->sequence);
-	reverse_add(&packet->flow, endpoint, table, flags, &reverse);
+	if (table == TABLE_HALF_OPEN)
+		half_open_answer_again(&packet->flow, endpoint, flags, &reverse);
+	else
+		reverse_add(&packet->flow, endpoint, flags, &reverse);
 }
 
 /* Reports whether a packet of a known flow may change more than counters. */
@@ -211,6 +213,8 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 	}
 	if (clock_passed(connection->seen, REFRESH_SECONDS)) {
 		connection->seen = clock_now();
+		if (table == TABLE_HALF_OPEN)
+			half_open_use(&packet->flow, connection->flags);
 		if (connection->flags & IN_CROWD)
 			crowd_use(&packet->flow.vip, table == TABLE_HALF_OPEN ? CROWD_HALF_OPEN :
 										CROWD_DATAGRAMS);

@@ -291,6 +291,8 @@ enum connection_flag {
 	CLIENT_RST = 2,
 	/* The entry is in a second table: see crowd.h. */
 	IN_CROWD = 4,
+	/* It is no TCP. Only half-open flows have it: their entries have no protocol. */
+	OF_DATAGRAMS = 8,
 };
 
 struct connection {
@@ -357,6 +359,23 @@ struct reverse {
 	 * client's sequence number.
 	 */
 	__u32 acknowledged;
+};
+
+/* A flow without proof, in both directions: see half_open.h. A cache line. */
+struct half_open {
+	/* Prints of the flow as the client sends it, and as the endpoint does. */
+	__u64 asks;
+	__u64 answers;
+	struct connection connection;
+	struct reverse reverse;
+};
+
+/* The marks and the clock are a cache line, too. */
+struct half_open_bucket {
+	__u64 mark[HALF_OPEN_SLOTS];
+	/* How many marks were written: the bucket's own time. */
+	__u64 clock;
+	struct half_open slot[HALF_OPEN_SLOTS];
 };
 
 /* What remains of an evicted flow: see memory.h. A zero id means an empty slot. */

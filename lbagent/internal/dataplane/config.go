@@ -37,6 +37,9 @@ const (
 	// A VIP's share of the new entries in a second is the table divided by this. One VIP alone
 	// so takes longer to fill a table than its entries last: 60 s and 180 s.
 	halfOpenParts, datagramParts = 64, 256
+	// halfOpenTables are those of half-open flows: one for each family, and a second one for
+	// crowded VIPs.
+	halfOpenTables = 4
 	// dropsPerFrontend is for how many reasons a frontend's drops are counted on
 	// average. Few frontends have drops at all.
 	dropsPerFrontend = 4
@@ -79,6 +82,12 @@ func (c *Config) halfOpen() int {
 		return c.HalfOpen
 	}
 	return min(max(c.Connections/8, minHalfOpen), maxHalfOpen)
+}
+
+// halfOpenBuckets are those of one table: a power of two. They have room for nearly twice as many
+// flows as wanted, for flows do not spread evenly.
+func (c *Config) halfOpenBuckets() uint32 {
+	return uint32(max(1<<bits.Len32(uint32(c.halfOpen()-1))/4, 1))
 }
 
 func (c *Config) datagrams() int {
@@ -124,7 +133,7 @@ func lruSize(n int) uint32 {
 // one more than the limit, for place 0 means none.
 func (c *Config) sizes() map[string]uint32 {
 	frontends := uint32(c.Limits.Frontends)
-	connections, datagrams, halfOpen := lruSize(c.Connections), lruSize(c.datagrams()), lruSize(c.halfOpen())
+	connections, datagrams := lruSize(c.Connections), lruSize(c.datagrams())
 	affinities := lruSize(c.affinities())
 	return map[string]uint32{
 		bpf.DatapathMapFrontends4:      frontends,
@@ -154,17 +163,10 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapDatagrams6:      datagrams,
 		bpf.DatapathMapDatagramsRev4:   datagrams,
 		bpf.DatapathMapDatagramsRev6:   datagrams,
-		bpf.DatapathMapHalfOpen4:       halfOpen,
-		bpf.DatapathMapHalfOpen6:       halfOpen,
-		bpf.DatapathMapHalfOpenRev4:    halfOpen,
-		bpf.DatapathMapHalfOpenRev6:    halfOpen,
+		bpf.DatapathMapHalfOpenFlows:   halfOpenTables * c.halfOpenBuckets(),
 		bpf.DatapathMapCrowdData4:      datagrams,
 		bpf.DatapathMapCrowdData6:      datagrams,
 		bpf.DatapathMapCrowdDataRev4:   datagrams,
 		bpf.DatapathMapCrowdDataRev6:   datagrams,
-		bpf.DatapathMapCrowdOpen4:      halfOpen,
-		bpf.DatapathMapCrowdOpen6:      halfOpen,
-		bpf.DatapathMapCrowdOpenRev4:   halfOpen,
-		bpf.DatapathMapCrowdOpenRev6:   halfOpen,
 	}
 }

@@ -257,6 +257,7 @@ func newSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 		bpf.DatapathVarMemoryMask:     cfg.memoryBuckets() - 1,
 		bpf.DatapathVarExceptionMask:  cfg.exceptionBuckets() - 1,
 		bpf.DatapathVarHalfOpenShare:  cfg.halfOpenShare(),
+		bpf.DatapathVarHalfOpenMask:   cfg.halfOpenBuckets() - 1,
 		bpf.DatapathVarDatagramShare:  cfg.datagramShare(),
 	}
 	if cfg.UnknownPerVIP != 0 {

@@ -16,9 +16,7 @@ func flowMaps(d *Dataplane) []*ebpf.Map {
 	return []*ebpf.Map{
 		d.maps.Connections4, d.maps.Connections6, d.maps.Reverse4, d.maps.Reverse6,
 		d.maps.Datagrams4, d.maps.Datagrams6, d.maps.DatagramsRev4, d.maps.DatagramsRev6,
-		d.maps.HalfOpen4, d.maps.HalfOpen6, d.maps.HalfOpenRev4, d.maps.HalfOpenRev6,
 		d.maps.CrowdData4, d.maps.CrowdData6, d.maps.CrowdDataRev4, d.maps.CrowdDataRev6,
-		d.maps.CrowdOpen4, d.maps.CrowdOpen6, d.maps.CrowdOpenRev4, d.maps.CrowdOpenRev6,
 		d.maps.Affinities4, d.maps.Affinities6,
 	}
 }
@@ -27,6 +25,19 @@ func flowMaps(d *Dataplane) []*ebpf.Map {
 func forgetFlows(t testing.TB, d *Dataplane) {
 	t.Helper()
 	forgetAll(t, flowMaps(d)...)
+	forgetPlaces(t, d.maps.HalfOpenFlows, make([]bpf.DatapathHalfOpenBucket, d.maps.HalfOpenFlows.MaxEntries()))
+}
+
+// forgetPlaces empties an array. none are as many empty values.
+func forgetPlaces[V any](t testing.TB, m *ebpf.Map, none []V) {
+	t.Helper()
+	keys := make([]uint32, len(none))
+	for i := range keys {
+		keys[i] = uint32(i)
+	}
+	if _, err := m.BatchUpdate(keys, none, nil); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func forgetExceptions(t testing.TB, d *Dataplane) {
@@ -66,11 +77,5 @@ func forgetAll(t testing.TB, maps ...*ebpf.Map) {
 // forgetMemories empties what remains of flows.
 func forgetMemories(t testing.TB, d *Dataplane) {
 	t.Helper()
-	keys := make([]uint32, d.maps.Memories.MaxEntries())
-	for i := range keys {
-		keys[i] = uint32(i)
-	}
-	if _, err := d.maps.Memories.BatchUpdate(keys, make([]bpf.DatapathMemoryBucket, len(keys)), nil); err != nil {
-		t.Fatal(err)
-	}
+	forgetPlaces(t, d.maps.Memories, make([]bpf.DatapathMemoryBucket, d.maps.Memories.MaxEntries()))
 }

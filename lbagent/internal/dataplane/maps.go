@@ -56,11 +56,12 @@ type Adoption struct {
 	Resized []string
 }
 
-// made are the maps that are not copied into ones of another size. In memories the place of a
-// flow depends on the size. The keys of frontends are written again, and their drops counted
+// made are the maps that are not copied into ones of another size. In memories and among half-open
+// flows the place of a flow depends on the size. The keys of frontends are written again, and their drops counted
 // from zero.
 var made = map[string]bool{
 	bpf.DatapathMapMemories:      true,
+	bpf.DatapathMapHalfOpenFlows: true,
 	bpf.DatapathMapFrontendKeys:  true,
 	bpf.DatapathMapFrontendDrops: true,
 }
@@ -72,6 +73,8 @@ var added = map[string]bool{
 	bpf.DatapathMapNodeUplinks: true,
 	bpf.DatapathMapTunnelKeys:  true,
 	bpf.DatapathMapVlans:       true,
+
+	bpf.DatapathMapHalfOpenFlows: true,
 
 	bpf.DatapathMapProbeSecrets: true,
 	bpf.DatapathMapUplinkLosses: true,

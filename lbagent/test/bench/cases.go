@@ -218,7 +218,8 @@ func (b *builder) addHere() {
 	b.add(hereOne, b.clients(one), midstream, b.nothing, bare, here)
 	b.add(hereMany, b.clients(many), midstream, b.nothing, bare, here)
 	b.add(hereIdle, b.clients(many), midstream, b.nothing, here)
-	b.add(hereSYN, b.clients(random), incoming(f.fromClient(f.vip, portHere, true)), b.nothing, here)
+	b.add(hereSYN, b.clients(random), incoming(f.fromClient(f.vip, portHere, true)),
+		b.nothing, bare, here)
 
 	packed := func() ([]byte, error) { return b.encapsulated(f) }
 	fields := f.clientFields(uint32(ethernetLength + f.overhead))

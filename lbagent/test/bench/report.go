@@ -38,7 +38,7 @@ var order = []struct {
 	{hereOne, []string{bareStage2, datapath}},
 	{hereMany, []string{bareStage2, datapath}},
 	{hereIdle, []string{datapath}},
-	{hereSYN, []string{datapath}},
+	{hereSYN, []string{bareStage2, datapath}},
 	{tunnelOne, []string{bareDecap, datapath}},
 	{tunnelMany, []string{bareDecap, datapath}},
 	{egressOther, []string{datapath}},
@@ -78,6 +78,8 @@ var limits = []limit{
 	{"decapsulation + stage 2 / stage 1 + 2, 1 flow", tunnelOne, hereOne, datapath, both(1.4)},
 	// The floors believe all packets, keep no states of connections and count nothing of the reply.
 	{"stage 1 + 2, 1 flow / bare stage 2", hereOne, hereOne, bareStage2, both(1.7)},
+	// The floor makes one entry in a kernel's table.
+	{"stage 1 + 2, random SYN / bare stage 2", hereSYN, hereSYN, bareStage2, both(1.6)},
 	{"decapsulation + stage 2, 1 flow / bare", tunnelOne, tunnelOne, bareDecap, both(2)},
 	{"reverse at egress, 1 flow / bare", reverseOne, reverseOne, bareEgress, both(3)},
 	{"VXLAN of a CNI / not for us", foreignVXLAN, notForUs, datapath, both(1.1)},

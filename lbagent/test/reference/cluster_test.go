@@ -28,6 +28,7 @@ type node struct {
 	flows      map[string]*ebpf.Map
 	drops      *ebpf.Map
 	exceptions *rig.Exceptions
+	halfOpen   *rig.HalfOpen
 	// unknowns limits how often other nodes are asked for a flow.
 	unknowns *ebpf.Map
 	// slots are those of unknowns in which something was counted.
@@ -63,8 +64,7 @@ type flowAt struct {
 
 var flowMaps = []string{
 	bpf.DatapathMapConnections4, bpf.DatapathMapConnections6, bpf.DatapathMapDatagrams4, bpf.DatapathMapDatagrams6,
-	bpf.DatapathMapHalfOpen4, bpf.DatapathMapHalfOpen6,
-	bpf.DatapathMapCrowdData4, bpf.DatapathMapCrowdData6, bpf.DatapathMapCrowdOpen4, bpf.DatapathMapCrowdOpen6,
+	bpf.DatapathMapCrowdData4, bpf.DatapathMapCrowdData6,
 	bpf.DatapathMapAffinities4, bpf.DatapathMapAffinities6,
 }
 
@@ -124,6 +124,9 @@ func (c *testCluster) add(t *testing.T, worker int, id forwarding.NodeID, s *for
 		n.flows[name] = openMap(t, r, name)
 	}
 	if n.exceptions, err = r.Exceptions(); err != nil {
+		t.Fatal(err)
+	}
+	if n.halfOpen, err = r.HalfOpen(); err != nil {
 		t.Fatal(err)
 	}
 	n.drops = openMap(t, r, bpf.DatapathMapDropCounts)

@@ -68,29 +68,29 @@ func (c *testCluster) Knows(id forwarding.NodeID, flow Flow) (Entry, bool) {
 	if flow.Protocol == UDP {
 		established = flow.of(bpf.DatapathMapDatagrams4, bpf.DatapathMapDatagrams6)
 	}
-	key := keyOf(flow)
 	// VIPs beyond their share have second tables, which change nothing else.
-	for _, table := range []struct {
-		name        string
-		established bool
-	}{
-		{established, true},
-		{flow.of(bpf.DatapathMapHalfOpen4, bpf.DatapathMapHalfOpen6), false},
-		{flow.of(bpf.DatapathMapCrowdData4, bpf.DatapathMapCrowdData6), true},
-		{flow.of(bpf.DatapathMapCrowdOpen4, bpf.DatapathMapCrowdOpen6), false},
-	} {
+	for _, table := range []string{established, flow.of(bpf.DatapathMapCrowdData4, bpf.DatapathMapCrowdData6)} {
 		var connection bpf.DatapathConnection
-		if err := n.flows[table.name].Lookup(key, &connection); err == nil {
-			flags := bpf.DatapathConnectionFlag(connection.Flags) &^ bpf.DatapathConnectionFlagIN_CROWD
-			return Entry{
-				Endpoint:    forwarding.EndpointID(connection.Endpoint),
-				Established: table.established,
-				Over:        flags&bpf.DatapathConnectionFlagCLIENT_RST != 0,
-				Yields:      time.Since(c.delivered[flowAt{id, flow}]) > lasts(flow, table.established, flags),
-			}, true
+		if err := n.flows[table].Lookup(keyOf(flow), &connection); err == nil {
+			return c.entry(id, flow, connection, true), true
 		}
 	}
-	return Entry{}, false
+	halfOpen, err := n.halfOpen.Find(flow.Client, flow.VIP, flow.Protocol)
+	if err != nil || halfOpen == nil {
+		return Entry{}, false
+	}
+	return c.entry(id, flow, halfOpen.Connection, false), true
+}
+
+// entry is what a node's entry of the flow says.
+func (c *testCluster) entry(id forwarding.NodeID, flow Flow, connection bpf.DatapathConnection, established bool) Entry {
+	flags := bpf.DatapathConnectionFlag(connection.Flags)
+	return Entry{
+		Endpoint:    forwarding.EndpointID(connection.Endpoint),
+		Established: established,
+		Over:        flags&bpf.DatapathConnectionFlagCLIENT_RST != 0,
+		Yields:      time.Since(c.delivered[flowAt{id, flow}]) > lasts(flow, established, flags),
+	}
 }
 
 // Learned reads the exceptions of a node.

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rig
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// Of the marks of the table of half-open flows (bpf/src/half_open.h).
+const (
+	halfOpenTables  = 4
+	halfOpenTag     = 1<<16 - 1
+	halfOpenAnswers = 16
+	halfOpenTags    = 1<<32 - 1
+)
+
+// HalfOpen is the table of half-open flows of a data plane, with the secret of its prints. Programs
+// must not write it while it is read.
+type HalfOpen struct{ Table, Key *ebpf.Map }
+
+// HalfOpen opens the table of half-open flows.
+func (r *Rig) HalfOpen() (*HalfOpen, error) {
+	table, err := r.Map(bpf.DatapathMapHalfOpenFlows)
+	if err != nil {
+		return nil, err
+	}
+	key, err := r.Map(bpf.DatapathMapExceptionKey)
+	return &HalfOpen{Table: table, Key: key}, err
+}
+
+// Find is the entry of a flow, from the client's table or the second one of crowded VIPs, or nil.
+func (h *HalfOpen) Find(client, vip netip.AddrPort, protocol uint8) (*bpf.DatapathHalfOpen, error) {
+	var secret bpf.DatapathExceptionSecret
+	if err := h.Key.Lookup(uint32(0), &secret); err != nil {
+		return nil, fmt.Errorf("read the secret of the prints: %w", err)
+	}
+	none := netip.IPv6Unspecified()
+	table := uint32(2)
+	if client.Addr().Is4() {
+		none, table = netip.IPv4Unspecified(), 0
+	}
+	buckets := h.Table.MaxEntries() / halfOpenTables
+	place := uint32(exceptionPrint(&secret, client, netip.AddrPortFrom(none, 0), protocol)) & (buckets - 1)
+	print := exceptionPrint(&secret, client, vip, protocol)
+	for crowd := range uint32(2) {
+		var bucket bpf.DatapathHalfOpenBucket
+		if err := h.Table.Lookup((table+crowd)*buckets+place, &bucket); err != nil {
+			return nil, fmt.Errorf("read a bucket of half-open flows: %w", err)
+		}
+		for i := range bucket.Slot {
+			if bucket.Mark[i]&halfOpenTag != 0 && bucket.Slot[i].Asks == print {
+				return &bucket.Slot[i], nil
+			}
+		}
+	}
+	return nil, nil
+}
+
+// Change rewrites every entry that has a flow, and the marks of all.
+func (h *HalfOpen) Change(with func(*bpf.DatapathHalfOpen), mark func(uint64) uint64) error {
+	keys := make([]uint32, h.Table.MaxEntries())
+	buckets := make([]bpf.DatapathHalfOpenBucket, len(keys))
+	var cursor ebpf.MapBatchCursor
+	if _, err := h.Table.BatchLookup(&cursor, keys, buckets, nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("read the half-open flows: %w", err)
+	}
+	for b := range buckets {
+		for i := range buckets[b].Slot {
+			if buckets[b].Mark[i]&halfOpenTags != 0 {
+				with(&buckets[b].Slot[i])
+				buckets[b].Mark[i] = mark(buckets[b].Mark[i])
+			}
+		}
+	}
+	if _, err := h.Table.BatchUpdate(keys, buckets, nil); err != nil {
+		return fmt.Errorf("write the half-open flows: %w", err)
+	}
+	return nil
+}
+
+// Count is how many slots are taken.
+func (h *HalfOpen) Count() (taken int, err error) {
+	err = h.Change(func(*bpf.DatapathHalfOpen) { taken++ }, func(mark uint64) uint64 { return mark })
+	return taken, err
+}
+
+// EvictAnswers removes the direction of the endpoints.
+func (h *HalfOpen) EvictAnswers() error {
+	return h.Change(func(*bpf.DatapathHalfOpen) {}, func(mark uint64) uint64 { return mark &^ (halfOpenTag << halfOpenAnswers) })
+}
+
+// Age makes all flows older.
+func (h *HalfOpen) Age(ticks uint32) error {
+	return h.Change(func(e *bpf.DatapathHalfOpen) { e.Connection.Seen -= ticks }, func(mark uint64) uint64 { return mark })
+}
+
+// Clear removes all flows.
+func (h *HalfOpen) Clear() error {
+	return h.Change(func(*bpf.DatapathHalfOpen) {}, func(uint64) uint64 { return 0 })
+}

@@ -77,6 +77,7 @@ fuzz: ## Hold the programs to the model with PACKETS packets, send MUTANTS of th
 	go test -run TestDifferential -timeout 0 -v ./lbagent/test/reference -packets $(PACKETS)
 	go test -run '^$$' -fuzz FuzzIngress -fuzztime $(MUTANTS)x ./bpf
 	go test -run '^$$' -fuzz FuzzEgress -fuzztime $(MUTANTS)x ./bpf
+	go test -run '^$$' -fuzz FuzzTunnelTag -fuzztime $(MUTANTS)x ./bpf
 
 .PHONY: test-kernels
 test-kernels: ## Run the tests that depend on the kernel, on the running one and under qemu on others (root).

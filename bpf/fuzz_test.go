@@ -4,8 +4,11 @@ package bpf_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"slices"
 	"testing"
+
+	"github.com/millrace-lb/millrace/bpf"
 )
 
 // seeds are one frame of every kind that the programs distinguish.
@@ -150,4 +153,59 @@ func FuzzEgress(f *testing.F) {
 			t.Errorf("frame\n%s\nbecame\n%s", show(frame), show(got))
 		}
 	})
+}
+
+// Bytes of the headers of a packet between nodes.
+const udpLength, geneveLength = 8, 8
+
+// Whatever stands behind the outer UDP header of a packet with our VNI: without the right tag it is
+// dropped as forged or malformed.
+func FuzzTunnelTag(f *testing.F) {
+	w := newWorldWith(f, fastTicks)
+	w.trust(f, true, 1)
+	heads := map[bool][]byte{}
+	for _, outer := range families {
+		udp := outer.outerUDP()
+		for _, inner := range families {
+			forged := newForger(outer, inner, 7)
+			for flags := range uint8(16) {
+				frame := forged.next(flags)
+				heads[outer.vip.Is6()] = bytes.Clone(frame[:udp+udpLength+geneveLength])
+				f.Add(outer.vip.Is6(), frame[udp+udpLength:])
+			}
+		}
+	}
+	f.Fuzz(func(t *testing.T, ipv6 bool, geneve []byte) {
+		if len(geneve) < geneveLength || len(geneve) > 1400 {
+			return
+		}
+		head := heads[ipv6]
+		frame := slices.Concat(head[:len(head)-geneveLength], geneve)
+		copy(frame[len(head)-4:], head[len(head)-4:])
+		length, udp := frame[shortest+2:], len(head)-geneveLength-udpLength
+		if ipv6 {
+			length = frame[shortest+4:]
+		}
+		binary.BigEndian.PutUint16(frame[udp+4:], uint16(len(frame)-udp))
+		binary.BigEndian.PutUint16(length, uint16(len(frame)-shortest))
+		if ipv6 {
+			binary.BigEndian.PutUint16(length, uint16(len(frame)-shortest-40))
+		}
+		before := w.notTaken(t)
+		got := w.ingress(t, frame)
+		if got.verdict != xdpDrop || w.notTaken(t) != before+1 {
+			t.Errorf("%v, %d counted as forged or malformed, of\n%s", got.verdict, w.notTaken(t)-before, show(frame))
+		}
+	})
+}
+
+// notTaken counts what was dropped because its tunnel headers are not those of a node.
+func (w *world) notTaken(t *testing.T) (n uint64) {
+	t.Helper()
+	for _, reason := range []bpf.DatapathDropReason{
+		bpf.DatapathDropReasonDROP_TUNNEL_TAG, bpf.DatapathDropReasonDROP_TUNNEL_UNTAGGED, bpf.DatapathDropReasonDROP_TUNNEL_MALFORMED,
+	} {
+		n += sum(t, w.DropCounts, uint32(reason))
+	}
+	return n
 }

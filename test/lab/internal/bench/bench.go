@@ -6,7 +6,8 @@
 //
 // What counts is the processor time that a packet takes in the nodes, and its inverse. All
 // hosts of the lab share this machine's processors, and its links are veth pairs: the
-// numbers compare the two paths; they do not tell what hardware would do.
+// numbers compare the two paths; they do not tell what hardware would do. A node that only
+// forwards is also measured alone.
 package bench
 
 import (
@@ -30,6 +31,7 @@ var manifest string
 const (
 	// sinkNode has the pod; otherNode gets the packets where they take two hops.
 	sinkNode, otherNode = 2, 1
+	otherNodeName       = "node1"
 	namespace           = "bench"
 	port                = 9000
 	setupTime           = time.Minute
@@ -50,6 +52,8 @@ type Options struct {
 	Duration time.Duration
 	// Flows is how many flows take turns.
 	Flows int
+	// Strict fails where a node that only forwards is too slow beside kube-proxy.
+	Strict bool
 }
 
 // bench is one run.
@@ -62,6 +66,8 @@ type bench struct {
 	device string
 	// threads are the kernel's, see softirqThreads.
 	threads []string
+	// letKernelSend takes the flag from the agents again; nil where they had it.
+	letKernelSend func(context.Context) error
 }
 
 // blackHole is the router's end of a link to itself; the other one discards all, for
@@ -86,19 +92,35 @@ func Run(ctx context.Context, cluster *harness.Cluster, options Options, out io.
 	if err != nil {
 		return err
 	}
-	return b.print(results)
+	forwarding, err := b.measureForwarding(ctx)
+	if err != nil {
+		return err
+	}
+	if err := b.print(results); err != nil {
+		return err
+	}
+	return b.printForwarding(forwarding)
 }
 
-// prepare installs Millrace if need be, and brings up the pod and its Services.
+// install installs Millrace if need be.
+func (b *bench) install(ctx context.Context) error {
+	if _, err := b.cluster.Kubectl(ctx, "-n", "millrace-system", "get", "daemonset", "millrace-agent"); err == nil {
+		return nil
+	}
+	fmt.Fprintln(b.out, "installing Millrace …")
+	if err := b.cluster.Install(ctx); err != nil {
+		return err
+	}
+	return b.cluster.Apply(ctx, harness.Network)
+}
+
+// prepare brings up Millrace, the pod and its Services.
 func (b *bench) prepare(ctx context.Context) error {
-	if _, err := b.cluster.Kubectl(ctx, "-n", "millrace-system", "get", "daemonset", "millrace-agent"); err != nil {
-		fmt.Fprintln(b.out, "installing Millrace …")
-		if err := b.cluster.Install(ctx); err != nil {
-			return err
-		}
-		if err := b.cluster.Apply(ctx, harness.Network); err != nil {
-			return err
-		}
+	if err := b.install(ctx); err != nil {
+		return err
+	}
+	if err := b.letXDPSend(ctx); err != nil {
+		return err
 	}
 	if err := b.cluster.Apply(ctx, manifest); err != nil {
 		return err
@@ -180,5 +202,8 @@ func (b *bench) remove(ctx context.Context) error {
 		_, _ = b.cluster.Exec(ctx, "router1", append([]string{"ip"}, command...)...)
 	}
 	_, err := b.cluster.Kubectl(ctx, "delete", "namespace", namespace, "--ignore-not-found", "--timeout=60s")
+	if b.letKernelSend != nil {
+		err = errors.Join(err, b.letKernelSend(ctx))
+	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +41,49 @@ func TestPrint(t *testing.T) {
 	for _, want := range []string{"2000 ± 0", "500000", "2.00 times the packets per second of kube-proxy"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%s\ndoes not say %q", &out, want)
+		}
+	}
+}
+
+func TestFlagPatches(t *testing.T) {
+	if add, remove := flagPatches([]string{"--a", transmitFlag}); add != nil || remove != nil {
+		t.Errorf("with the flag: %v, %v", add, remove)
+	}
+	add, remove := flagPatches([]string{"--a", "--b"})
+	const args = "/spec/template/spec/containers/0/args/"
+	if want := []operation{{"add", args + "-", transmitFlag}}; !slices.Equal(add, want) {
+		t.Errorf("adds by %v, want %v", add, want)
+	}
+	if want := []operation{{"test", args + "2", transmitFlag}, {"remove", args + "2", ""}}; !slices.Equal(remove, want) {
+		t.Errorf("removes by %v, want %v", remove, want)
+	}
+}
+
+func TestPrintForwarding(t *testing.T) {
+	results := func(ours float64) []result {
+		var all []result
+		for _, cost := range []float64{200, 250, 1200, 200 + ours} {
+			all = append(all, result{samples: []sample{{2000000, 1000000, cost}, {2000000, 1000000, cost}}})
+		}
+		return all
+	}
+	for _, test := range []struct {
+		ours   float64
+		strict bool
+		want   string
+		slow   bool
+	}{
+		{100, true, "10.00 times the packets per second of kube-proxy (10.00 to 10.00); 20.00 if it only sent frames back", false},
+		{400, false, "2.50 times", false},
+		{400, true, "2.50 times", true},
+	} {
+		var out strings.Builder
+		b := &bench{options: Options{Strict: test.strict}, out: &out}
+		if err := b.printForwarding(results(test.ours)); errors.Is(err, errSlow) != test.slow || (err != nil) != test.slow {
+			t.Errorf("%.0f ns, strict %t: %v", test.ours, test.strict, err)
+		}
+		if !strings.Contains(out.String(), test.want) {
+			t.Errorf("%s\ndoes not say %q", &out, test.want)
 		}
 	}
 }

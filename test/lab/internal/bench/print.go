@@ -3,45 +3,99 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
 	"text/tabwriter"
 	"time"
 )
 
+// columns are those that both tables end with.
+const columns = "sent/s\tarrived/s\tns/packet\tof them in %s\tpackets/s through %[1]s, for each processor\t\n"
+
+// figures are the columns of a result. base is what is no node's; nil where that is the result.
+func (r result) figures(base *result) string {
+	sent, arrived := r.middle(func(s sample) float64 { return s.sent }), r.middle(func(s sample) float64 { return s.arrived })
+	cost := r.middle(func(s sample) float64 { return s.cost })
+	text := fmt.Sprintf("%.0f\t%.0f\t%.0f\t", sent.median, arrived.median, cost.median)
+	if base == nil {
+		return text + "-\t-\t\n"
+	}
+	nodes := middleOf(r.inNodes(*base))
+	return text + fmt.Sprintf("%.0f ± %.0f\t%.0f\t\n", nodes.median, (nodes.high-nodes.low)/2, float64(time.Second)/nodes.median)
+}
+
+// times returns how often the packets per second of proxy are in ours, over the rounds.
+func times(base, proxy, ours result) middle {
+	slow, fast := proxy.inNodes(base), ours.inNodes(base)
+	var ratios []float64
+	for round := range fast {
+		ratios = append(ratios, slow[round]/fast[round])
+	}
+	return middleOf(ratios)
+}
+
 // print writes the table of the results, the first of which is that of sender and router,
 // the others pairs of kube-proxy and Millrace.
 func (b *bench) print(results []result) error {
-	base := results[0]
 	fmt.Fprintf(b.out, "\nUDP, 60-byte frames, %d flows, one thread that sends, median of %d rounds of %s; ± is half the way between the quartiles.\n\n",
 		b.options.Flows, b.options.Rounds, b.options.Duration)
 	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "pod on\tpath\tsent/s\tarrived/s\tns/packet\tof them in the nodes\tpackets/s through the nodes, for each processor\t")
+	fmt.Fprintf(w, "pod on\tpath\t"+columns, "the nodes")
 	for i, r := range results {
-		sent, arrived := r.middle(func(s sample) float64 { return s.sent }), r.middle(func(s sample) float64 { return s.arrived })
-		cost := r.middle(func(s sample) float64 { return s.cost })
-		fmt.Fprintf(w, "%s\t%s\t%.0f\t%.0f\t%.0f\t", where(r.enter), r.name, sent.median, arrived.median, cost.median)
+		base := &results[0]
 		if i == 0 {
-			fmt.Fprintln(w, "-\t-\t")
-			continue
+			base = nil
 		}
-		nodes := middleOf(r.inNodes(base))
-		fmt.Fprintf(w, "%.0f ± %.0f\t%.0f\t\n", nodes.median, (nodes.high-nodes.low)/2, float64(time.Second)/nodes.median)
+		fmt.Fprintf(w, "%s\t%s\t%s", where(r.enter), r.name, r.figures(base))
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	fmt.Fprintln(b.out)
 	for i := 1; i+1 < len(results); i += 2 {
-		proxy, ours := results[i].inNodes(base), results[i+1].inNodes(base)
-		var ratios []float64
-		for round := range ours {
-			ratios = append(ratios, proxy[round]/ours[round])
-		}
-		ratio := middleOf(ratios)
+		ratio := times(results[0], results[i], results[i+1])
 		fmt.Fprintf(b.out, "pod on %s: %.2f times the packets per second of kube-proxy (%.2f to %.2f)\n",
 			where(results[i].enter), ratio.median, ratio.low, ratio.high)
 	}
-	fmt.Fprintln(b.out, "On veth the driver does not send what XDP encapsulates, so the kernel's stack does: hardware sends it by XDP_TX.")
+	return nil
+}
+
+// The results of a node that only forwards.
+const (
+	noNode = iota
+	sentBack
+	forwardProxy
+	forwardOurs
+)
+
+// leastTimes is how many times the packets per second of kube-proxy a node forwards at least.
+const leastTimes = 3
+
+var errSlow = errors.New("a node that only forwards is too slow beside kube-proxy")
+
+// printForwarding writes the table of a node that only forwards. With Options.Strict it fails
+// where the node is too slow.
+func (b *bench) printForwarding(results []result) error {
+	fmt.Fprint(b.out, "\nA node that only forwards. XDP puts frames into its link and takes out what it sends: no sender's stack, no router, no switch.\n\n")
+	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(w, "path\t"+columns, "the node")
+	for i, r := range results {
+		base := &results[noNode]
+		if i == noNode {
+			base = nil
+		}
+		fmt.Fprintf(w, "%s\t%s", r.name, r.figures(base))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	ratio := times(results[noNode], results[forwardProxy], results[forwardOurs])
+	least := times(results[noNode], results[forwardProxy], results[sentBack])
+	fmt.Fprintf(b.out, "\na node that only forwards: %.2f times the packets per second of kube-proxy (%.2f to %.2f); %.2f if it only sent frames back\n",
+		ratio.median, ratio.low, ratio.high, least.median)
+	if b.options.Strict && ratio.median < leastTimes {
+		return fmt.Errorf("%w: %.2f times its packets per second, want %d at least", errSlow, ratio.median, leastTimes)
+	}
 	return nil
 }
 

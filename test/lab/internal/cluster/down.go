@@ -73,8 +73,8 @@ func clearDead(dir string, progress Progress) error {
 // endNamespaces kills what runs in the namespaces and removes them. The one with
 // the bridges goes first, so that the dying say nothing to each other.
 func endNamespaces(namespaces []string) error {
-	if slices.Contains(namespaces, fabricNamespace) {
-		err := netns.Do(fabricNamespace, netns.DeletePorts)
+	if slices.Contains(namespaces, config.FabricNamespace) {
+		err := netns.Do(config.FabricNamespace, netns.DeletePorts)
 		if err != nil && !errors.Is(err, netns.ErrNotExist) {
 			return err
 		}

@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"github.com/millrace-lb/millrace/test/lab/internal/config"
 	"github.com/millrace-lb/millrace/test/lab/internal/netns"
 	"github.com/millrace-lb/millrace/test/lab/internal/topology"
 )
@@ -21,5 +22,5 @@ func (l *Lab) OnFabric(f func(ports []string) error) error {
 			}
 		}
 	}
-	return netns.Do(fabricNamespace, func() error { return f(ports) })
+	return netns.Do(config.FabricNamespace, func() error { return f(ports) })
 }

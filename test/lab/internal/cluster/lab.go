@@ -22,9 +22,6 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/topology"
 )
 
-// fabricNamespace holds the bridges of both segments.
-const fabricNamespace = config.NamespacePrefix + "fabric"
-
 // stateFile tells that a directory is a lab's, and what the lab is like.
 const stateFile = "lab.json"
 

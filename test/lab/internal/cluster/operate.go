@@ -98,7 +98,7 @@ func (l *Lab) powerOff(host topology.Host) error {
 	if err := machine.KillAll([]string{namespace}); err != nil {
 		return err
 	}
-	err := netns.Do(fabricNamespace, func() error {
+	err := netns.Do(config.FabricNamespace, func() error {
 		for _, iface := range host.Interfaces {
 			if err := netns.DeletePort(iface.Port); err != nil {
 				return err
@@ -159,7 +159,7 @@ func (l *Lab) SetLink(name string, up bool) error {
 }
 
 func (l *Lab) setPorts(host topology.Host, up bool) error {
-	err := netns.Do(fabricNamespace, func() error {
+	err := netns.Do(config.FabricNamespace, func() error {
 		for _, iface := range host.Interfaces {
 			if err := netns.SetPort(iface.Port, up); err != nil {
 				return err

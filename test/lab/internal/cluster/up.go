@@ -188,10 +188,10 @@ func (l *Lab) writeKeys() error {
 }
 
 func (l *Lab) addSegments() error {
-	if err := netns.Create(fabricNamespace); err != nil {
+	if err := netns.Create(config.FabricNamespace); err != nil {
 		return err
 	}
-	return netns.Do(fabricNamespace, func() error {
+	return netns.Do(config.FabricNamespace, func() error {
 		if err := netns.Sysctls(bridgeSysctls()); err != nil {
 			return err
 		}
@@ -227,7 +227,7 @@ func (l *Lab) connect(host topology.Host) error {
 	if err != nil {
 		return fmt.Errorf("connect %s: %w", host.Name, err)
 	}
-	err = netns.Do(fabricNamespace, func() error {
+	err = netns.Do(config.FabricNamespace, func() error {
 		for _, iface := range host.Interfaces {
 			if err := netns.AddPort(namespace, iface, host.Role == topology.RoleNode); err != nil {
 				return err

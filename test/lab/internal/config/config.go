@@ -63,6 +63,9 @@ type File struct {
 	Content []byte
 }
 
+// FabricNamespace holds the bridges of both segments.
+const FabricNamespace = NamespacePrefix + "fabric"
+
 // Namespace returns the name of a host's network namespace.
 func Namespace(host string) string { return NamespacePrefix + host }
 

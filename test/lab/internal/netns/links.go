@@ -65,7 +65,7 @@ func AddPort(host string, iface topology.Interface, xdp bool) error {
 		if err := prepareForXDP(iface.Port); err != nil {
 			return err
 		}
-		if err := attachPass(port); err != nil {
+		if err := AttachPass(iface.Port); err != nil {
 			return err
 		}
 	}
@@ -115,6 +115,15 @@ func prepareForXDP(port string) error {
 func isSendOffload(feature string) bool {
 	return strings.HasPrefix(feature, "tx-checksum-") || strings.HasSuffix(feature, "-segmentation") ||
 		strings.HasPrefix(feature, "tx-vlan-") || feature == "tx-gso-list"
+}
+
+// AddVeth makes a link of which the calling thread's namespace has both ends, without addresses.
+func AddVeth(near, far string) error {
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: near, MTU: MTU}, PeerName: far}
+	if err := netlink.LinkAdd(link); err != nil {
+		return fmt.Errorf("add link %s: %w", near, err)
+	}
+	return errors.Join(SetPort(near, true), SetPort(far, true))
 }
 
 // DeletePort removes a port and with it the host's interface; a port that does

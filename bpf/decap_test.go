@@ -90,3 +90,46 @@ func shorten(outer family, frame []byte, length int) []byte {
 	out[udp+4], out[udp+5] = byte((length-udp)>>8), byte(length-udp)
 	return out
 }
+
+// TestOwnerBefore is about new flows that another node sends here before this one knows of an
+// endpoint: the owner of the row that this node knows takes them.
+func TestOwnerBefore(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		lost := dropped(bpf.DatapathDropReasonDROP_NO_ENDPOINT)
+		asked := event(bpf.DatapathEventEVENT_SECOND_CHANCE)
+		syn, ack := f.tcp(portClusterEmpty, "S"), f.tcp(portClusterEmpty, "A")
+		owned := func(p packet, by uint16) func(*testing.T, *world) {
+			return func(t *testing.T, w *world) {
+				put(t, w.Rows, p.rowIndex(), table{primary: by}.row())
+				t.Cleanup(func() { put(t, w.Rows, p.rowIndex(), tables[portClusterEmpty].row()) })
+			}
+		}
+		from3 := func(p packet, chain ...uint16) tunnel {
+			return p.arrived(v4, selfID, chain...).with(func(t *tunnel) { t.ingress = 3 })
+		}
+		handedOn := func(name string, in tunnel) fixture {
+			// Nobody else is asked, in no zone.
+			last := from3(in.inner).onwards(v4.node2).with(func(t *tunnel) { t.chooser, t.zones = 2, 8 })
+			return fixture{name: name, given: owned(in.inner, 2), in: in.frame(), verdict: xdpTX, out: toNode2(last), counts: asked}
+		}
+		nobody := func(name string, in tunnel, owner uint16) fixture {
+			return fixture{name: name, given: owned(in.inner, owner), in: in.frame(), verdict: xdpDrop, counts: lost}
+		}
+		for _, fixture := range []fixture{
+			handedOn("SYN", from3(syn)),
+			handedOn("SYN with a chain", from3(syn, 2, 3, 3)),
+			handedOn("SYN, the chain is by rank", withFlags(from3(syn, 3), flagRanked)),
+			nobody("SYN, this node is the owner", from3(syn), selfID),
+			nobody("SYN, the owner is no node any more", from3(syn), 99),
+			nobody("SYN that was handed on before", from3(syn).with(func(t *tunnel) { t.zones = 8 }), 2),
+			nobody("ACK, nobody is left to ask", from3(ack), selfID),
+			{
+				name: "SYN from the router", in: syn.frame(), verdict: xdpDrop,
+				counts: join(f.received(syn), lost),
+			},
+		} {
+			t.Run(f.name+"/"+fixture.name, func(t *testing.T) { w.check(t, fixture) })
+		}
+	}
+}

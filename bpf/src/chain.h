@@ -224,6 +224,33 @@ __noinline int second_chance(struct packet *packet, const struct self *self,
 	return next;
 }
 
+/* The node for a packet that begins a flow, where this node has no endpoint, but its sender has
+ * heard of one here: it may know earlier. The row's owner as this node knows it becomes the
+ * chooser. It is the last one, in all zones: one packet must not become many. Zero means none.
+ */
+__noinline int owner_before(struct packet *packet, const struct self *self,
+			    const struct frontend *frontend)
+{
+	__u32 table, node;
+	struct row *row;
+
+	if (!packet || !self || !frontend || is_midstream(packet))
+		return 0;
+	if (!packet->sender || packet->zone_steps == ZONES)
+		return 0;
+	table = zone_table(packet, self, frontend);
+	row = table ? row_of(table, packet->node_hash) : NULL;
+	node = row ? path_node(row->path, PATH_CHOOSER) : 0;
+	if (node == self->id || !node_is_known(node))
+		return 0;
+	packet->path = path_with(packet->path, PATH_CHOOSER, node) &
+		       ~(PATH_CHAIN | PATH_RANKED | PATH_FINAL);
+	packet->zone_steps = ZONES;
+	trace_step(TRACE_SECOND_CHANCE);
+	count_event(EVENT_SECOND_CHANCE);
+	return node;
+}
+
 /* The node for a packet of a flow that is not known here, or is over here and begins again.
  * Zero means that this node chooses; or SECOND_CHANCE_DENIED.
  */

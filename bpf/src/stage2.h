@@ -290,6 +290,9 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 	}
 	if (!endpoint) {
 		id = stage2_choose(ctx, packet, frontend, recalled);
+		next = id == -DROP_NO_ENDPOINT ? owner_before(packet, self, frontend) : 0;
+		if (next > 0)
+			return send_to(next);
 		if (id < 0)
 			return drop(-id);
 		endpoint = endpoint_get(id);

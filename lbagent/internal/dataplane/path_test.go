@@ -161,6 +161,58 @@ func TestSecondChance(t *testing.T) {
 	n.checkEvent(t, "second_chance_returned")
 }
 
+// A node gets its first pod, and the ingress node knows it earlier. New flows that it sends there
+// meanwhile go to the owner before, and stay there when the node has learned of its pod.
+func TestFirstPodIsLearntLate(t *testing.T) {
+	n := newNetwork(t)
+	for _, pod := range testPods {
+		serve(t, pod)
+	}
+	first, second := n.nodes[0], n.nodes[1]
+	rows := func(state *forwarding.State, row forwarding.Row) *forwarding.State {
+		for i := range state.NodeTables[1] {
+			state.NodeTables[1][i] = row
+		}
+		return state
+	}
+	moved := forwarding.Row{Primary: second.id, Chain: [3]forwarding.NodeID{first.id}, History: 1}
+	n.start(t, first, rows(n.state(first), moved))
+	unaware := *second
+	unaware.pods = nil
+	n.start(t, second, rows(n.state(&unaware), forwarding.Row{Primary: first.id}))
+	n.routeVIP(t, first)
+
+	var sessions []*session
+	for _, vip := range []netip.Addr{vip4, vip6} {
+		to := netip.AddrPortFrom(vip, clusterPort)
+		for range 10 {
+			sessions = append(sessions, connect(t, to))
+			askUDP(t, to, 1000)
+		}
+	}
+	exchangeAll(t, sessions)
+	have, err := second.dataplane.Dump()
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply(t, second.dataplane, forwarding.Diff(have, rows(n.state(second), moved))...)
+	exchangeAll(t, sessions)
+	for _, s := range sessions {
+		if s.pod != first.pods[0].name {
+			t.Errorf("a connection is served by %s, want the pod of the owner before", s.pod)
+		}
+	}
+	if s := connect(t, netip.AddrPortFrom(vip4, clusterPort)); s.pod == first.pods[0].name {
+		t.Error("a new connection goes to the owner before, though the node has learned of its pods")
+	}
+	for _, node := range n.nodes {
+		checkNoDrops(t, node)
+	}
+	if counters(t, second).Events["second_chance"] == 0 {
+		t.Error("nothing was handed to the owner before")
+	}
+}
+
 // replaceRows changes the rows of state on all nodes.
 func (n *network) replaceRows(t *testing.T, change func(forwarding.Row) forwarding.Row) {
 	t.Helper()

@@ -44,8 +44,8 @@ func TestRelease(t *testing.T) {
 	w.Await(10*time.Second, "the route of a VIP that is kept after all", func() bool { return w.announced() && w.communities() == "" })
 }
 
-// kubectl delete --cascade=foreground removes the EndpointSlices of a Service that waits for its VIP.
-// The VIP is served until it is released.
+// kubectl delete --cascade=foreground removes the EndpointSlices of a Service that waits for its
+// VIP. The VIP is served until it is released.
 func TestReleaseWithoutEndpointSlices(t *testing.T) {
 	w := newWorld(t)
 	w.install()

@@ -79,7 +79,8 @@ func (b *builder) buildAggregates() {
 }
 
 // others are the addresses that this node knows to be those of nodes, pods, routers, hosts and
-// Services within the cluster. Agents do not read ServiceCIDRs: cluster IPs tell where those are. A VIP that is on an interface of the node, as kube-proxy's IPVS puts it there, is no host's.
+// Services within the cluster. Agents do not read ServiceCIDRs: cluster IPs tell where those are. A
+// VIP that is on an interface of the node, as kube-proxy's IPVS puts it there, is no host's.
 func (b *builder) others() []desired.Occupied {
 	vips := map[netip.Addr]bool{}
 	for i := range b.model.VIPs {

@@ -61,6 +61,24 @@ static __noinline struct connection *half_open_connection(const struct flow *flo
 	return found ? &found->connection : NULL;
 }
 
+/* Apart, for its key is long; that of IPv4 is not worth the call. */
+static __noinline struct connection *established_find6(const struct flow *flow)
+{
+	struct connection *connection;
+	struct connection_key6 key = connection_key6(flow);
+
+	if (flow->protocol == IPPROTO_TCP) {
+		connection = bpf_map_lookup_elem(&connections6, &key);
+		KEEP_APART();
+		return connection;
+	}
+	connection = bpf_map_lookup_elem(&datagrams6, &key);
+	KEEP_APART();
+	if (!connection && vip_is_asked(&flow->vip, CROWD_DATAGRAMS))
+		connection = bpf_map_lookup_elem(&crowd_data6, &key);
+	return connection;
+}
+
 static __always_inline struct connection *established_find(const struct flow *flow)
 {
 	struct connection *connection;
@@ -80,21 +98,11 @@ static __always_inline struct connection *established_find(const struct flow *fl
 		return connection;
 	}
 
-	struct connection_key6 key = connection_key6(flow);
-
-	if (flow->protocol == IPPROTO_TCP) {
-		connection = bpf_map_lookup_elem(&connections6, &key);
-		KEEP_APART();
-		return connection;
-	}
-	connection = bpf_map_lookup_elem(&datagrams6, &key);
-	KEEP_APART();
-	if (!connection && vip_is_asked(&flow->vip, CROWD_DATAGRAMS))
-		connection = bpf_map_lookup_elem(&crowd_data6, &key);
-	return connection;
+	return established_find6(flow);
 }
 
-static __noinline struct connection *connection_find(const struct flow *flow, enum table *table)
+static __always_inline struct connection *connection_find(const struct flow *flow,
+							  enum table *table)
 {
 	struct connection *connection = established_find(flow);
 

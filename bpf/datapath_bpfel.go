@@ -705,6 +705,7 @@ const (
 	DatapathVarTracing           = "tracing"
 	DatapathVarUnknownPerCpu     = "unknown_per_cpu"
 	DatapathVarUnknownPerVip     = "unknown_per_vip"
+	DatapathVarUnknownTcpWeight  = "unknown_tcp_weight"
 )
 
 // LoadDatapath returns the embedded CollectionSpec for Datapath.
@@ -828,32 +829,33 @@ type DatapathMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathVariableSpecs struct {
-	ConnectionFlag *ebpf.VariableSpec `ebpf:"_connection_flag"`
-	DropSample     *ebpf.VariableSpec `ebpf:"_drop_sample"`
-	ExceptionSweep *ebpf.VariableSpec `ebpf:"_exception_sweep"`
-	FrontendFlag   *ebpf.VariableSpec `ebpf:"_frontend_flag"`
-	Handover       *ebpf.VariableSpec `ebpf:"_handover"`
-	NodeFlag       *ebpf.VariableSpec `ebpf:"_node_flag"`
-	Overhead       *ebpf.VariableSpec `ebpf:"_overhead"`
-	Probe          *ebpf.VariableSpec `ebpf:"_probe"`
-	ProbeKind      *ebpf.VariableSpec `ebpf:"_probe_kind"`
-	ReverseFlag    *ebpf.VariableSpec `ebpf:"_reverse_flag"`
-	RowsWrite      *ebpf.VariableSpec `ebpf:"_rows_write"`
-	SelfFlag       *ebpf.VariableSpec `ebpf:"_self_flag"`
-	Shape          *ebpf.VariableSpec `ebpf:"_shape"`
-	TraceStep      *ebpf.VariableSpec `ebpf:"_trace_step"`
-	TrustFlag      *ebpf.VariableSpec `ebpf:"_trust_flag"`
-	UplinkFlag     *ebpf.VariableSpec `ebpf:"_uplink_flag"`
-	DatagramShare  *ebpf.VariableSpec `ebpf:"datagram_share"`
-	ExceptionMask  *ebpf.VariableSpec `ebpf:"exception_mask"`
-	FragmentShare  *ebpf.VariableSpec `ebpf:"fragment_share"`
-	HalfOpenMask   *ebpf.VariableSpec `ebpf:"half_open_mask"`
-	HalfOpenShare  *ebpf.VariableSpec `ebpf:"half_open_share"`
-	MemoryMask     *ebpf.VariableSpec `ebpf:"memory_mask"`
-	TicksPerSecond *ebpf.VariableSpec `ebpf:"ticks_per_second"`
-	Tracing        *ebpf.VariableSpec `ebpf:"tracing"`
-	UnknownPerCpu  *ebpf.VariableSpec `ebpf:"unknown_per_cpu"`
-	UnknownPerVip  *ebpf.VariableSpec `ebpf:"unknown_per_vip"`
+	ConnectionFlag   *ebpf.VariableSpec `ebpf:"_connection_flag"`
+	DropSample       *ebpf.VariableSpec `ebpf:"_drop_sample"`
+	ExceptionSweep   *ebpf.VariableSpec `ebpf:"_exception_sweep"`
+	FrontendFlag     *ebpf.VariableSpec `ebpf:"_frontend_flag"`
+	Handover         *ebpf.VariableSpec `ebpf:"_handover"`
+	NodeFlag         *ebpf.VariableSpec `ebpf:"_node_flag"`
+	Overhead         *ebpf.VariableSpec `ebpf:"_overhead"`
+	Probe            *ebpf.VariableSpec `ebpf:"_probe"`
+	ProbeKind        *ebpf.VariableSpec `ebpf:"_probe_kind"`
+	ReverseFlag      *ebpf.VariableSpec `ebpf:"_reverse_flag"`
+	RowsWrite        *ebpf.VariableSpec `ebpf:"_rows_write"`
+	SelfFlag         *ebpf.VariableSpec `ebpf:"_self_flag"`
+	Shape            *ebpf.VariableSpec `ebpf:"_shape"`
+	TraceStep        *ebpf.VariableSpec `ebpf:"_trace_step"`
+	TrustFlag        *ebpf.VariableSpec `ebpf:"_trust_flag"`
+	UplinkFlag       *ebpf.VariableSpec `ebpf:"_uplink_flag"`
+	DatagramShare    *ebpf.VariableSpec `ebpf:"datagram_share"`
+	ExceptionMask    *ebpf.VariableSpec `ebpf:"exception_mask"`
+	FragmentShare    *ebpf.VariableSpec `ebpf:"fragment_share"`
+	HalfOpenMask     *ebpf.VariableSpec `ebpf:"half_open_mask"`
+	HalfOpenShare    *ebpf.VariableSpec `ebpf:"half_open_share"`
+	MemoryMask       *ebpf.VariableSpec `ebpf:"memory_mask"`
+	TicksPerSecond   *ebpf.VariableSpec `ebpf:"ticks_per_second"`
+	Tracing          *ebpf.VariableSpec `ebpf:"tracing"`
+	UnknownPerCpu    *ebpf.VariableSpec `ebpf:"unknown_per_cpu"`
+	UnknownPerVip    *ebpf.VariableSpec `ebpf:"unknown_per_vip"`
+	UnknownTcpWeight *ebpf.VariableSpec `ebpf:"unknown_tcp_weight"`
 }
 
 // DatapathObjects contains all objects after they have been loaded into the kernel.
@@ -1003,32 +1005,33 @@ func (m *DatapathMaps) Close() error {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathVariables struct {
-	ConnectionFlag *ebpf.Variable `ebpf:"_connection_flag"`
-	DropSample     *ebpf.Variable `ebpf:"_drop_sample"`
-	ExceptionSweep *ebpf.Variable `ebpf:"_exception_sweep"`
-	FrontendFlag   *ebpf.Variable `ebpf:"_frontend_flag"`
-	Handover       *ebpf.Variable `ebpf:"_handover"`
-	NodeFlag       *ebpf.Variable `ebpf:"_node_flag"`
-	Overhead       *ebpf.Variable `ebpf:"_overhead"`
-	Probe          *ebpf.Variable `ebpf:"_probe"`
-	ProbeKind      *ebpf.Variable `ebpf:"_probe_kind"`
-	ReverseFlag    *ebpf.Variable `ebpf:"_reverse_flag"`
-	RowsWrite      *ebpf.Variable `ebpf:"_rows_write"`
-	SelfFlag       *ebpf.Variable `ebpf:"_self_flag"`
-	Shape          *ebpf.Variable `ebpf:"_shape"`
-	TraceStep      *ebpf.Variable `ebpf:"_trace_step"`
-	TrustFlag      *ebpf.Variable `ebpf:"_trust_flag"`
-	UplinkFlag     *ebpf.Variable `ebpf:"_uplink_flag"`
-	DatagramShare  *ebpf.Variable `ebpf:"datagram_share"`
-	ExceptionMask  *ebpf.Variable `ebpf:"exception_mask"`
-	FragmentShare  *ebpf.Variable `ebpf:"fragment_share"`
-	HalfOpenMask   *ebpf.Variable `ebpf:"half_open_mask"`
-	HalfOpenShare  *ebpf.Variable `ebpf:"half_open_share"`
-	MemoryMask     *ebpf.Variable `ebpf:"memory_mask"`
-	TicksPerSecond *ebpf.Variable `ebpf:"ticks_per_second"`
-	Tracing        *ebpf.Variable `ebpf:"tracing"`
-	UnknownPerCpu  *ebpf.Variable `ebpf:"unknown_per_cpu"`
-	UnknownPerVip  *ebpf.Variable `ebpf:"unknown_per_vip"`
+	ConnectionFlag   *ebpf.Variable `ebpf:"_connection_flag"`
+	DropSample       *ebpf.Variable `ebpf:"_drop_sample"`
+	ExceptionSweep   *ebpf.Variable `ebpf:"_exception_sweep"`
+	FrontendFlag     *ebpf.Variable `ebpf:"_frontend_flag"`
+	Handover         *ebpf.Variable `ebpf:"_handover"`
+	NodeFlag         *ebpf.Variable `ebpf:"_node_flag"`
+	Overhead         *ebpf.Variable `ebpf:"_overhead"`
+	Probe            *ebpf.Variable `ebpf:"_probe"`
+	ProbeKind        *ebpf.Variable `ebpf:"_probe_kind"`
+	ReverseFlag      *ebpf.Variable `ebpf:"_reverse_flag"`
+	RowsWrite        *ebpf.Variable `ebpf:"_rows_write"`
+	SelfFlag         *ebpf.Variable `ebpf:"_self_flag"`
+	Shape            *ebpf.Variable `ebpf:"_shape"`
+	TraceStep        *ebpf.Variable `ebpf:"_trace_step"`
+	TrustFlag        *ebpf.Variable `ebpf:"_trust_flag"`
+	UplinkFlag       *ebpf.Variable `ebpf:"_uplink_flag"`
+	DatagramShare    *ebpf.Variable `ebpf:"datagram_share"`
+	ExceptionMask    *ebpf.Variable `ebpf:"exception_mask"`
+	FragmentShare    *ebpf.Variable `ebpf:"fragment_share"`
+	HalfOpenMask     *ebpf.Variable `ebpf:"half_open_mask"`
+	HalfOpenShare    *ebpf.Variable `ebpf:"half_open_share"`
+	MemoryMask       *ebpf.Variable `ebpf:"memory_mask"`
+	TicksPerSecond   *ebpf.Variable `ebpf:"ticks_per_second"`
+	Tracing          *ebpf.Variable `ebpf:"tracing"`
+	UnknownPerCpu    *ebpf.Variable `ebpf:"unknown_per_cpu"`
+	UnknownPerVip    *ebpf.Variable `ebpf:"unknown_per_vip"`
+	UnknownTcpWeight *ebpf.Variable `ebpf:"unknown_tcp_weight"`
 }
 
 // DatapathPrograms contains all programs after they have been loaded into the kernel.

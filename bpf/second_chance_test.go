@@ -9,6 +9,23 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
+// datagramsAskedFor is the share of datagrams of new flows for which other nodes are asked, where
+// the row moved just now.
+func (w *world) datagramsAskedFor(t *testing.T, p packet) float64 {
+	t.Helper()
+	const n = 100
+	asked := 0
+	for i := range n {
+		p = p.fromPort(uint16(20000 + i))
+		w.mark(t, p, bpf.DatapathRowMark{Moved: w.ago(t, 10)})
+		if w.ingress(t, p.frame()).verdict == xdpTX {
+			asked++
+		}
+		w.unmark(t, p)
+	}
+	return float64(asked) / n
+}
+
 // The primary asks other nodes for a flow where its row has a history. Ranks are none, unless
 // this node has just booted and knows no better.
 func TestChainIsAskedForItsHistory(t *testing.T) {
@@ -115,7 +132,8 @@ func TestSecondChanceLimit(t *testing.T) {
 					}
 				}
 			}
-			unknown(1, 15)
+			const limit = unknownPerVIP / tcpWeight
+			unknown(1, limit/2-1)
 			check("a source within the limit", 1, 1, 1)
 			unknown(1, 1)
 			check("one beyond it", 1, 1./6, 1./64)
@@ -123,9 +141,12 @@ func TestSecondChanceLimit(t *testing.T) {
 			if got := w.ingress(t, known.frame()).verdict; got != xdpPass {
 				t.Errorf("a known flow of the source: verdict %v", got)
 			}
-			unknown(2, 8)
-			unknown(3, 8)
+			unknown(2, limit/4)
+			unknown(3, limit/4)
 			check("another source of a VIP beyond its limit", 4, 1./6, 1./64)
+			if got := w.datagramsAskedFor(t, f.udp(portChain)); got != 1 {
+				t.Errorf("%.3f of the datagrams to rows that moved are asked for: UDP has a limit of its own", got)
+			}
 			change[uint32](t, w.Unknowns, func(u *bpf.DatapathUnknown) { u.Since -= w.ticks(t) })
 			check("a second later", 1, 1, 1)
 		})

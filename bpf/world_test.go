@@ -251,8 +251,11 @@ func newWorldWith(t testing.TB, ticksPerSecond uint32) *world {
 	return w
 }
 
-// unknownPerVIP is small, so that tests reach the limit.
-const unknownPerVIP = 32
+// unknownPerVIP is small, so that tests reach the limit. A packet of TCP counts tcpWeight times.
+const (
+	unknownPerVIP = 256
+	tcpWeight     = 8
+)
 
 func setVariables(t testing.TB, spec *ebpf.CollectionSpec, ticksPerSecond uint32) {
 	t.Helper()

@@ -17,9 +17,10 @@
  * Slots are shared by a hash, so a flood of sources takes no memory.
  */
 
-/* Packets of flows that other nodes were asked for in vain, of one VIP in a second. New flows of
- * UDP are such packets while their row is young, so it is far more than a resolver's clients
- * begin; and little beside what a flood must bring to hurt. A source has half of it.
+/* Packets of flows that other nodes were asked for in vain, of one VIP in a second and for each
+ * protocol. New flows of UDP are such packets while their row is young, so it is far more than a
+ * resolver's clients begin; and little beside what a flood must bring to hurt. A source has half
+ * of it.
  */
 volatile const __u32 unknown_per_vip = 16384;
 
@@ -28,6 +29,11 @@ volatile const __u32 unknown_per_cpu = 4 * 16384;
 
 /* How many packets one counts for that other zones were asked for, too: so many more it costs. */
 #define ZONES_WEIGHT 3
+
+/* How many packets one of TCP counts for, set by the loader. A packet in the midst of a
+ * connection that no node knows is a stranger's, or its connection died.
+ */
+volatile const __u32 unknown_tcp_weight = 8;
 
 /* One packet in so many is asked for beyond the limit, by what asking costs: up to CHAIN_LENGTH
  * + 1 more packets, in each zone that is asked. So a packet costs less than two.
@@ -39,7 +45,7 @@ volatile const __u32 unknown_per_cpu = 4 * 16384;
 static __always_inline __u32 unknown_vip_slot(const struct flow *flow)
 {
 	const __be32 *word = flow->vip.word;
-	__u32 mixed = (word[0] ^ word[1] ^ word[2] ^ word[3]) * 0x9e3779b1;
+	__u32 mixed = (word[0] ^ word[1] ^ word[2] ^ word[3] ^ flow->protocol) * 0x9e3779b1;
 
 	return mixed >> (32 - UNKNOWN_VIP_BITS);
 }
@@ -102,6 +108,8 @@ static __always_inline void note_unknown(const struct flow *flow, int zones)
 	__u32 weight = zones ? ZONES_WEIGHT : 1;
 	__u32 slot = unknown_vip_slot(flow);
 
+	if (flow->protocol == IPPROTO_TCP)
+		weight *= unknown_tcp_weight;
 	unknown_count(bpf_map_lookup_elem(&unknowns, &slot), unknown_per_vip, weight);
 	slot = unknown_source_slot(flow);
 	unknown_count(bpf_map_lookup_elem(&unknowns, &slot), unknown_per_vip / 2, weight);

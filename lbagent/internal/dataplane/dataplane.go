@@ -50,8 +50,9 @@ type Config struct {
 	// HalfOpen is how many flows that are not established each table holds.
 	// Zero means an eighth of Connections, between 4,096 and 262,144.
 	HalfOpen int
-	// UnknownPerVIP is for how many packets of one VIP in a second other nodes may be asked
-	// in vain. Zero means the programs' default (bpf/src/second_chance_limit.h).
+	// UnknownPerVIP is for how many packets of one VIP and protocol in a second other nodes
+	// may be asked in vain. Zero means the programs' defaults, which are less for TCP
+	// (bpf/src/second_chance_limit.h).
 	UnknownPerVIP uint32
 	// Clsact attaches by filters of clsact what tcx is for, as kernels before
 	// 6.6 need it anyway. Programs that are attached already stay as they are.
@@ -262,6 +263,7 @@ func newSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	}
 	if cfg.UnknownPerVIP != 0 {
 		variables[bpf.DatapathVarUnknownPerVip] = cfg.UnknownPerVIP
+		variables[bpf.DatapathVarUnknownTcpWeight] = 1
 	}
 	for name, value := range variables {
 		if err := spec.Variables[name].Set(value); err != nil {

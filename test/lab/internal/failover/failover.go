@@ -11,8 +11,10 @@ import (
 	"io"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/millrace-lb/millrace/test/echo/held"
 	"github.com/millrace-lb/millrace/test/harness"
 	"github.com/millrace-lb/millrace/test/lab/internal/config"
 )
@@ -21,6 +23,7 @@ import (
 var peers string
 
 const (
+	// rate and heldFlows are shared by the two Services.
 	rate      = 200
 	heldFlows = 200
 	// patience is when a request has failed. TCP repeats a lost SYN after a second: what was
@@ -52,7 +55,8 @@ type run struct {
 	*harness.Cluster
 	routers router
 	out     io.Writer
-	vip     netip.Addr
+	// vip is of a Service with traffic policy Cluster, local of one with policy Local.
+	vip, local netip.Addr
 	// back is how long the routes took after a router's daemon was back.
 	back time.Duration
 	// alarms are sessions that an event lost, which should have lost none.
@@ -109,7 +113,7 @@ func (r *run) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, manifest := range []string{harness.Network, peers, harness.Echo} {
+	for _, manifest := range []string{harness.Network, peers, harness.Echo, harness.EchoLocal} {
 		if err := r.Apply(ctx, manifest); err != nil {
 			return err
 		}
@@ -126,15 +130,8 @@ func (r *run) settle(ctx context.Context) error {
 		return err
 	}
 	return harness.Eventually(ctx, settled, func(ctx context.Context) error {
-		vip, vip6, err := r.DualStack(ctx, "default", "echo")
-		if err != nil {
+		if err := errors.Join(r.isRouted(ctx, "echo", &r.vip), r.isRouted(ctx, "echo-local", &r.local)); err != nil {
 			return err
-		}
-		r.vip = vip
-		for _, host := range routers {
-			if err := errors.Join(r.RoutedTo(ctx, host, vip, 1, 2, 3), r.RoutedTo(ctx, host, vip6, 1, 2, 3)); err != nil {
-				return err
-			}
 		}
 		// A session without BFD would hide the next failure until its hold time is over.
 		sessions, err := r.sessions(ctx)
@@ -144,12 +141,33 @@ func (r *run) settle(ctx context.Context) error {
 		if err := allUp(sessions); err != nil {
 			return err
 		}
-		load, err := r.Requests(ctx, r.vip, 200)
-		if err == nil && load.Errors > 0 {
-			err = fmt.Errorf("%d of %d requests failed: %q", load.Errors, load.Requests, load.FirstErrors)
+		for _, vip := range []netip.Addr{r.vip, r.local} {
+			load, err := r.Requests(ctx, vip, 200)
+			if err == nil && load.Errors > 0 {
+				err = fmt.Errorf("%s: %d of %d requests failed: %q", vip, load.Errors, load.Requests, load.FirstErrors)
+			}
+			if err != nil {
+				return err
+			}
 		}
-		return err
+		return nil
 	})
+}
+
+// isRouted returns an error unless both routers send the VIPs of a Service to all nodes. vip
+// becomes the IPv4 one.
+func (r *run) isRouted(ctx context.Context, service string, vip *netip.Addr) error {
+	ipv4, ipv6, err := r.DualStack(ctx, "default", service)
+	if err != nil {
+		return err
+	}
+	*vip = ipv4
+	for _, host := range routers {
+		if err := errors.Join(r.RoutedTo(ctx, host, ipv4, 1, 2, 3), r.RoutedTo(ctx, host, ipv6, 1, 2, 3)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // spread puts pods on all nodes again: a drain has moved some away.
@@ -189,7 +207,7 @@ func (r *run) measure(ctx context.Context, e *event) (got result, err error) {
 			return got, err
 		}
 	}
-	target, err := r.target(ctx, e)
+	targets, err := r.targets(ctx, e)
 	if err != nil {
 		return got, err
 	}
@@ -203,7 +221,7 @@ func (r *run) measure(ctx context.Context, e *event) (got result, err error) {
 	if err != nil {
 		return got, err
 	}
-	load, err := r.loadDuring(ctx, e, target)
+	load, err := r.loadDuring(ctx, e, targets)
 	if err != nil {
 		return got, err
 	}
@@ -216,12 +234,13 @@ func (r *run) measure(ctx context.Context, e *event) (got result, err error) {
 	return got, check(&got)
 }
 
-// target is where the requests of an event go.
-func (r *run) target(ctx context.Context, e *event) (netip.AddrPort, error) {
+// targets are where the requests of an event go.
+func (r *run) targets(ctx context.Context, e *event) ([]netip.AddrPort, error) {
 	if e.nodePort {
-		return r.nodePort(ctx)
+		port, err := r.nodePort(ctx)
+		return []netip.AddrPort{port}, err
 	}
-	return netip.AddrPortFrom(r.vip, 80), nil
+	return []netip.AddrPort{netip.AddrPortFrom(r.vip, 80), netip.AddrPortFrom(r.local, 80)}, nil
 }
 
 // hold opens connections that the event is not to break. check counts those that it did.
@@ -231,7 +250,7 @@ func (r *run) hold(ctx context.Context, e *event) (check func(*result) error, en
 		return func(*result) error { return nil }, func() error { return nil }, nil
 	}
 	flows, _, err := r.Hold(ctx, harness.HoldOptions{
-		VIPs: []netip.Addr{r.vip}, Flows: heldFlows, Interval: 500 * time.Millisecond, Timeout: heldTimeout,
+		VIPs: []netip.Addr{r.vip, r.local}, Flows: heldFlows, Interval: 500 * time.Millisecond, Timeout: heldTimeout,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -246,13 +265,28 @@ func (r *run) hold(ctx context.Context, e *event) (check func(*result) error, en
 			return err
 		}
 		got.broken, got.lost = attribute(after.Broken, live, e.dies)
+		r.tellBroken(after.Broken)
 		return nil
 	}
 	return check, flows.End, nil
 }
 
+// tellBroken says how many of the connections that broke were of policy Local.
+func (r *run) tellBroken(flows []held.BrokenFlow) {
+	if len(flows) == 0 {
+		return
+	}
+	local := 0
+	for _, flow := range flows {
+		if to, err := netip.ParseAddrPort(flow.Remote); err == nil && to.Addr() == r.local {
+			local++
+		}
+	}
+	r.remarks = append(r.remarks, fmt.Sprintf("of the connections that broke, %d are of policy Local; first: %s", local, flows[0].Error))
+}
+
 // loadDuring sends requests while the event happens.
-func (r *run) loadDuring(ctx context.Context, e *event, target netip.AddrPort) (harness.Load, error) {
+func (r *run) loadDuring(ctx context.Context, e *event, targets []netip.AddrPort) (harness.Load, error) {
 	eventCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan error, 1)
@@ -265,7 +299,7 @@ func (r *run) loadDuring(ctx context.Context, e *event, target netip.AddrPort) (
 		}
 	}()
 	late := lateness(eventCtx)
-	load, err := r.PatientRequestsTo(ctx, target, rate, before+e.lasts, patience)
+	load, err := r.loadAll(ctx, targets, before+e.lasts)
 	if late := late(); late > worthTelling {
 		r.remarks = append(r.remarks, fmt.Sprintf("this machine was busy: a timer was %d ms late", late.Milliseconds()))
 	}
@@ -279,6 +313,25 @@ func (r *run) loadDuring(ctx context.Context, e *event, target netip.AddrPort) (
 		r.remarks = append(r.remarks, fmt.Sprintf("the event took longer than the %s of its requests", e.lasts))
 		return load, <-done
 	}
+}
+
+// loadAll sends the requests, shared among the targets. The longest gap is that of one target.
+func (r *run) loadAll(ctx context.Context, targets []netip.AddrPort, lasts time.Duration) (sum harness.Load, err error) {
+	loads, errs := make([]harness.Load, len(targets)), make([]error, len(targets))
+	var wait sync.WaitGroup
+	for i, target := range targets {
+		wait.Go(func() {
+			loads[i], errs[i] = r.PatientRequestsTo(ctx, target, rate/len(targets), lasts, patience)
+		})
+	}
+	wait.Wait()
+	for _, load := range loads {
+		sum.Requests += load.Requests
+		sum.Errors += load.Errors
+		sum.FirstErrors = append(sum.FirstErrors, load.FirstErrors...)
+		sum.Gap = max(sum.Gap, load.Gap)
+	}
+	return sum, errors.Join(errs...)
 }
 
 // lateness measures how late a timer of this process is at most, until the returned function is

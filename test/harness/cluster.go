@@ -179,6 +179,18 @@ func (c *Cluster) Install(ctx context.Context) error {
 	return c.RolledOut(ctx, "millrace-system", "deployment/millrace-operator", "daemonset/millrace-agent")
 }
 
+// Installed installs Millrace with the lab's network if it is not there, and says so on out.
+func (c *Cluster) Installed(ctx context.Context, out io.Writer) error {
+	if _, err := c.Kubectl(ctx, "-n", "millrace-system", "get", "daemonset", "millrace-agent"); err == nil {
+		return nil
+	}
+	fmt.Fprintln(out, "installing Millrace …")
+	if err := c.Install(ctx); err != nil {
+		return err
+	}
+	return c.Apply(ctx, Network)
+}
+
 // RolledOut waits until the workloads have been rolled out.
 func (c *Cluster) RolledOut(ctx context.Context, namespace string, workloads ...string) error {
 	for _, workload := range workloads {

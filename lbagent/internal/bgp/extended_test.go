@@ -4,6 +4,7 @@ package bgp
 
 import (
 	"bytes"
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/test/bird"
 )
 
 // Only an UPDATE with an IPv6 next hop for IPv4 routes changes, to a withdrawal of the same.
@@ -149,5 +151,49 @@ func TestExtendedNextHop(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// BIRD takes IPv4 routes with an IPv6 next hop where its channel says so, and its kernel has them.
+func TestExtendedNextHopAtBIRD(t *testing.T) {
+	const neighbor = `protocol bgp node {
+	local 2001:db8::1 as 64500;
+	neighbor 2001:db8::2 as 64512;
+	passive; graceful restart aware; connect retry time 1; error wait time 1, 1;
+	ipv4 { import all; export none; extended next hop on; };
+	ipv6 { import all; export none; };
+}
+`
+	for name, test := range map[string]struct {
+		neighbor string
+		routes   []string
+	}{
+		"offered":     {neighbor, []string{vip4, vip6}},
+		"not offered": {strings.Replace(neighbor, "extended next hop on;", "", 1), []string{vip6}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLink(t)
+			router := bird.Start(t, l.router, test.neighbor)
+			peer := testPeer()
+			peer.Address, peer.Source = netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")
+			peer.ExtendedNextHop = true
+			var routes []announce.Route
+			for _, vip := range []string{vip4, vip6} {
+				route := testRoute(vip)
+				route.NextHop = peer.Source
+				routes = append(routes, route)
+			}
+			p := l.speaker("fresh")
+			p.set(Want{RouterID: nodeIPv4, Peers: []model.Peer{peer}, Routes: announce.Routes{peerName: routes}})
+			l.await(p, 20*time.Second, "up", isUp)
+			want := map[string]bool{}
+			for _, vip := range test.routes {
+				want[vip] = true
+			}
+			router.Await(20*time.Second, "the routes in the kernel", func() bool { return maps.Equal(l.birdRoutes(), want) })
+			if s := p.session(peerName); s.Routes != len(test.routes) {
+				t.Errorf("session %+v, want %d routes", s, len(test.routes))
+			}
+		})
 	}
 }

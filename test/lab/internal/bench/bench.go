@@ -102,21 +102,9 @@ func Run(ctx context.Context, cluster *harness.Cluster, options Options, out io.
 	return b.printForwarding(forwarding)
 }
 
-// install installs Millrace if need be.
-func (b *bench) install(ctx context.Context) error {
-	if _, err := b.cluster.Kubectl(ctx, "-n", "millrace-system", "get", "daemonset", "millrace-agent"); err == nil {
-		return nil
-	}
-	fmt.Fprintln(b.out, "installing Millrace …")
-	if err := b.cluster.Install(ctx); err != nil {
-		return err
-	}
-	return b.cluster.Apply(ctx, harness.Network)
-}
-
 // prepare brings up Millrace, the pod and its Services.
 func (b *bench) prepare(ctx context.Context) error {
-	if err := b.install(ctx); err != nil {
+	if err := b.cluster.Installed(ctx, b.out); err != nil {
 		return err
 	}
 	if err := b.letXDPSend(ctx); err != nil {

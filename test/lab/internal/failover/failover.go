@@ -102,11 +102,8 @@ func Run(ctx context.Context, cluster *harness.Cluster, program config.Router, o
 
 // prepare installs Millrace if need be, with BFD to both routers, and pods on all nodes.
 func (r *run) prepare(ctx context.Context) error {
-	if _, err := r.Kubectl(ctx, "-n", "millrace-system", "get", "daemonset", "millrace-agent"); err != nil {
-		fmt.Fprintln(r.out, "installing Millrace …")
-		if err := r.Install(ctx); err != nil {
-			return err
-		}
+	if err := r.Installed(ctx, r.out); err != nil {
+		return err
 	}
 	for _, host := range routers {
 		if err := r.routers.useBFD(ctx, r, host); err != nil {

@@ -16,6 +16,8 @@ import (
 type router interface {
 	// daemon is the program that has the BGP sessions.
 	daemon() string
+	// bfdProgram is the name of the process that has the BFD sessions.
+	bfdProgram() string
 	// useBFD has a router use BFD with the nodes, of 100 ms × 3, also after a restart of daemon.
 	useBFD(ctx context.Context, r *run, host string) error
 	// graceful has a router keep its routes while its own daemon restarts (RFC 4724), or not.
@@ -36,6 +38,8 @@ func newRouter(program config.Router) router {
 type frr struct{}
 
 func (frr) daemon() string { return "/bgpd" }
+
+func (frr) bfdProgram() string { return "bfdd" }
 
 // configure gives commands to the configuration of a router's BGP, and keeps it.
 func (frr) configure(ctx context.Context, r *run, host string, lines ...string) error {
@@ -96,6 +100,8 @@ func (frr) paths(ctx context.Context, r *run, host string, vip netip.Addr) (int,
 type bird struct{}
 
 func (bird) daemon() string { return "/bird" }
+
+func (bird) bfdProgram() string { return "bird" }
 
 // useBFD does nothing: the lab's BIRD uses it always.
 func (bird) useBFD(context.Context, *run, string) error { return nil }

@@ -96,14 +96,8 @@ func Run(ctx context.Context, cluster *harness.Cluster, fabric Fabric, options O
 
 // prepare installs Millrace if need be, and brings up the Services.
 func (r *run) prepare(ctx context.Context) error {
-	if _, err := r.Kubectl(ctx, "-n", "millrace-system", "get", "daemonset", "millrace-agent"); err != nil {
-		fmt.Fprintln(r.out, "installing Millrace …")
-		if err := r.Install(ctx); err != nil {
-			return err
-		}
-		if err := r.Apply(ctx, harness.Network); err != nil {
-			return err
-		}
+	if err := r.Installed(ctx, r.out); err != nil {
+		return err
 	}
 	if err := r.Apply(ctx, manifest); err != nil {
 		return err

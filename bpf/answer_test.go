@@ -188,11 +188,16 @@ func noTransmit(t *testing.T, w *world) {
 // setFlags sets the flags of the node until the test ends.
 func (w *world) setFlags(t *testing.T, flags bpf.DatapathSelfFlag) {
 	t.Helper()
+	w.changeSelf(t, func(self *bpf.DatapathSelf) { self.Flags |= uint32(flags) })
+}
+
+func (w *world) changeSelf(t *testing.T, change func(*bpf.DatapathSelf)) {
+	t.Helper()
 	var self bpf.DatapathSelf
 	if err := w.Settings.Lookup(uint32(0), &self); err != nil {
 		t.Fatal(err)
 	}
-	self.Flags |= uint32(flags)
+	change(&self)
 	put(t, w.Settings, uint32(0), self)
 	t.Cleanup(func() { w.putSelf(t, v4.self, v6.self) })
 }

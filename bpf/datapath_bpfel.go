@@ -470,6 +470,7 @@ type DatapathSelfFlag uint32
 const (
 	DatapathSelfFlagSELF_NO_TRANSMIT DatapathSelfFlag = 1
 	DatapathSelfFlagSELF_TAGS_BESIDE DatapathSelfFlag = 2
+	DatapathSelfFlagSELF_AGGREGATES  DatapathSelfFlag = 4
 	DatapathSelfFlagSELF_KEY         DatapathSelfFlag = 256
 )
 

@@ -90,3 +90,39 @@ func unassigned(f family) []fixture {
 		pass("frame for another station to the aggregate", to(lastOfAggregate).with(func(p *packet) { p.destination = otherMAC }).frame()),
 	}
 }
+
+// Aggregates are asked for only where the node says that it has some. Pools always are.
+func TestAggregatesBehindTheirFlag(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		_, pool, _, _ := f.pool()
+		_, aggregate, _ := f.aggregate()
+		for name, test := range map[string]struct {
+			flag    bool
+			to      netip.Addr
+			verdict verdict
+			counts  tally
+		}{
+			"aggregate with the flag":    {true, aggregate, xdpDrop, dropped(bpf.DatapathDropReasonDROP_AGGREGATE_UNASSIGNED)},
+			"aggregate without the flag": {false, aggregate, xdpPass, nil},
+			"pool with the flag":         {true, pool, xdpDrop, dropped(bpf.DatapathDropReasonDROP_POOL_UNASSIGNED)},
+			"pool without the flag":      {false, pool, xdpDrop, dropped(bpf.DatapathDropReasonDROP_POOL_UNASSIGNED)},
+		} {
+			to := func(p *packet) { p.to = netip.AddrPortFrom(test.to, portCluster) }
+			syn := f.tcp(portCluster, "S").with(to).frame()
+			echo, _ := f.echo("ping")
+			for path, in := range map[string][]byte{
+				"TCP": syn, "in a VLAN": tagged(syn, vlanTag), "ping": echo.with(to).frame(),
+			} {
+				t.Run(f.name+"/"+name+"/"+path, func(t *testing.T) {
+					if !test.flag {
+						w.changeSelf(t, func(self *bpf.DatapathSelf) {
+							self.Flags &^= uint32(bpf.DatapathSelfFlagSELF_AGGREGATES)
+						})
+					}
+					w.check(t, fixture{in: in, verdict: test.verdict, counts: test.counts})
+				})
+			}
+		}
+	}
+}

@@ -373,7 +373,8 @@ func (w *world) setFilter(t testing.TB, a netip.Addr) {
 // putSelf gives the node its addresses; invalid ones mean none.
 func (w *world) putSelf(t testing.TB, ip4, ip6 netip.Addr) {
 	t.Helper()
-	self := bpf.DatapathSelf{Id: selfID, Overhead: 60, Flags: testKey * uint32(bpf.DatapathSelfFlagSELF_KEY)}
+	flags := testKey*bpf.DatapathSelfFlagSELF_KEY | bpf.DatapathSelfFlagSELF_AGGREGATES
+	self := bpf.DatapathSelf{Id: selfID, Overhead: 60, Flags: uint32(flags)}
 	if ip4.IsValid() {
 		self.Ipv4 = ipv4(ip4)
 	}

@@ -70,7 +70,9 @@ static __noinline int no_frontend_ipv4(const struct self *self, __be32 destinati
 	if (destination == self->ipv4)
 		return XDP_PASS;
 	address_set_ipv4(&address, destination);
-	return is_vip(&address) || unassigned_ipv4(destination) ? VERDICT_FULL_PATH : XDP_PASS;
+	if (is_vip(&address) || unassigned_ipv4(self, destination))
+		return VERDICT_FULL_PATH;
+	return XDP_PASS;
 }
 
 static __noinline int no_frontend_ipv6(const struct self *self,
@@ -78,7 +80,9 @@ static __noinline int no_frontend_ipv6(const struct self *self,
 {
 	if (address_equal(destination, &self->ipv6))
 		return XDP_PASS;
-	return is_vip(destination) || unassigned_ipv6(destination) ? VERDICT_FULL_PATH : XDP_PASS;
+	if (is_vip(destination) || unassigned_ipv6(self, destination))
+		return VERDICT_FULL_PATH;
+	return XDP_PASS;
 }
 
 /* Bytes of encapsulation to the node; zero if no address family is in common. */

@@ -30,7 +30,7 @@ static __always_inline int find_frontend(struct xdp_md *ctx, struct packet *pack
 	if (frontend || is_vip(&packet->flow.vip))
 		trace_step(TRACE_VIP);
 	else
-		flaw = unassigned(&packet->flow);
+		flaw = unassigned(self, &packet->flow);
 	if (!flaw)
 		return XDP_PASS;
 	if (!frame_is_ours(ctx, self)) {

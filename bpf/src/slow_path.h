@@ -108,7 +108,7 @@ static __always_inline int slow_enter(struct xdp_md *ctx, struct slow_packet *sl
 		if (packet->flow.protocol == IPPROTO_UDP && is_self(self, &packet->flow))
 			*flaw = NOT_VIP;
 		else if (bloom_has_flow(&packet->flow))
-			*flaw = unassigned(&packet->flow);
+			*flaw = unassigned(self, &packet->flow);
 		if (!*flaw)
 			return 0;
 	}

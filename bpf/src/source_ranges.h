@@ -61,29 +61,31 @@ static __always_inline int set_holds_ipv6(__u32 set, const struct address *addre
 /* The reason to drop a packet to an address that is no VIP: it is for nobody, and would come
  * back. DROP_NONE where the address may be a host's.
  */
-static __always_inline int unassigned_ipv4(__be32 address)
+static __always_inline int unassigned_ipv4(const struct self *self, __be32 address)
 {
 	if (set_holds_ipv4(SOURCE_SET_POOLS, address))
 		return DROP_POOL_UNASSIGNED;
-	return set_holds_ipv4(SOURCE_SET_AGGREGATES, address) ? DROP_AGGREGATE_UNASSIGNED
-							      : DROP_NONE;
+	if (self->flags & SELF_AGGREGATES && set_holds_ipv4(SOURCE_SET_AGGREGATES, address))
+		return DROP_AGGREGATE_UNASSIGNED;
+	return DROP_NONE;
 }
 
-static __always_inline int unassigned_ipv6(const struct address *address)
+static __always_inline int unassigned_ipv6(const struct self *self, const struct address *address)
 {
 	if (set_holds_ipv6(SOURCE_SET_POOLS, address))
 		return DROP_POOL_UNASSIGNED;
-	return set_holds_ipv6(SOURCE_SET_AGGREGATES, address) ? DROP_AGGREGATE_UNASSIGNED
-							      : DROP_NONE;
+	if (self->flags & SELF_AGGREGATES && set_holds_ipv6(SOURCE_SET_AGGREGATES, address))
+		return DROP_AGGREGATE_UNASSIGNED;
+	return DROP_NONE;
 }
 
-__noinline int unassigned(const struct flow *flow)
+__noinline int unassigned(const struct self *self, const struct flow *flow)
 {
-	if (!flow)
+	if (!self || !flow)
 		return DROP_NONE;
 	if (flow->family == ADDRESS_FAMILY_IPV4)
-		return unassigned_ipv4(flow->vip.word[3]);
-	return unassigned_ipv6(&flow->vip);
+		return unassigned_ipv4(self, flow->vip.word[3]);
+	return unassigned_ipv6(self, &flow->vip);
 }
 
 /* Reports whether the client may reach the frontend. */

@@ -22,6 +22,8 @@ enum self_flag {
 	 * without its tag.
 	 */
 	SELF_TAGS_BESIDE = 2,
+	/* An aggregate may be among the source ranges. Without it none is asked for. */
+	SELF_AGGREGATES = 4,
 	/* Times the number of the key that this node tags with; zero means none. */
 	SELF_KEY = 0x100,
 };

@@ -3,6 +3,7 @@
 package dataplane
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -79,5 +80,5 @@ func (d *Dataplane) restoreBloom() error {
 	if err != nil {
 		return fmt.Errorf("read map vip_filter: %w", err)
 	}
-	return d.writeBloom()
+	return errors.Join(d.writeBloom(), d.noteAggregates(forwarding.Aggregates))
 }

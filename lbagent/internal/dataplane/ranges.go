@@ -49,6 +49,9 @@ func (d *Dataplane) putRange(source forwarding.SourceRange) error {
 			return err
 		}
 	}
+	if err := d.noteAggregates(source.Set); err != nil {
+		return err
+	}
 	m, name, key := d.rangeMap(source)
 	return write(m, name, source, key, uint32(1))
 }
@@ -63,5 +66,23 @@ func (d *Dataplane) deleteRange(source forwarding.SourceRange) error {
 	}
 	delete(d.bloom.ranges, source)
 	d.bloom.Remove(source.Prefix)
-	return d.writeBloom()
+	return errors.Join(d.writeBloom(), d.noteAggregates(source.Set))
+}
+
+// noteAggregates has the programs ask for aggregates only while one may be in the maps: else
+// every packet to a host in the network of a VIP would pay for it. The filter has an aggregate
+// from before it is written until it is removed. A change of other sets changes nothing.
+func (d *Dataplane) noteAggregates(changed forwarding.SourceSet) error {
+	if changed != forwarding.Aggregates {
+		return nil
+	}
+	settings := d.self
+	settings.Flags &^= uint32(bpf.DatapathSelfFlagSELF_AGGREGATES)
+	for source := range d.bloom.ranges {
+		if source.Set == forwarding.Aggregates {
+			settings.Flags |= uint32(bpf.DatapathSelfFlagSELF_AGGREGATES)
+			break
+		}
+	}
+	return d.writeSettings(settings)
 }

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// The programs ask for aggregates while there are some, and not otherwise.
+func TestAggregatesAreAskedForWhileThereAreSome(t *testing.T) {
+	cfg := smallConfig(mountBPF(t))
+	d := openDataplane(t, cfg)
+	of := func(set forwarding.SourceSet, prefix string) forwarding.SourceRange {
+		return forwarding.SourceRange{Set: set, Prefix: netip.MustParsePrefix(prefix)}
+	}
+	pool := of(forwarding.Pools, "203.0.113.0/25")
+	first, second := of(forwarding.Aggregates, "203.0.113.0/24"), of(forwarding.Aggregates, "2001:db8:cafe::/48")
+	put := func(source forwarding.SourceRange) forwarding.Op { return forwarding.PutSourceRange{Range: source} }
+	remove := func(source forwarding.SourceRange) forwarding.Op { return forwarding.DeleteSourceRange{Range: source} }
+	for _, step := range []struct {
+		op   forwarding.Op
+		want bool
+	}{
+		{put(pool), false}, {put(first), true}, {put(second), true},
+		{forwarding.SetSelf{Self: forwarding.Self{ID: 7}}, true},
+		{remove(first), true}, {remove(pool), true}, {remove(second), false},
+		{put(pool), false}, {put(second), true},
+	} {
+		apply(t, d, step.op)
+		if got := asksForAggregates(t, d); got != step.want {
+			t.Fatalf("after %+v the programs ask for aggregates: %v, want %v", step.op, got, step.want)
+		}
+	}
+	// As an agent leaves it that knows no such setting.
+	settings := d.self
+	settings.Flags &^= uint32(bpf.DatapathSelfFlagSELF_AGGREGATES)
+	if err := d.maps.Settings.Put(uint32(0), settings); err != nil {
+		t.Fatal(err)
+	}
+	if other := openDataplane(t, cfg); !asksForAggregates(t, other) {
+		t.Error("the next process does not have the programs ask for the aggregate that it found")
+	}
+}
+
+// asksForAggregates reads the setting from the map.
+func asksForAggregates(t *testing.T, d *Dataplane) bool {
+	t.Helper()
+	var settings bpf.DatapathSelf
+	if err := d.maps.Settings.Lookup(uint32(0), &settings); err != nil {
+		t.Fatal(err)
+	}
+	return settings.Flags&uint32(bpf.DatapathSelfFlagSELF_AGGREGATES) != 0
+}
+
+// Where the setting cannot be written, no aggregate is in the maps: it is set before the first one,
+// and cleared after the last.
+func TestNoAggregateIsUnasked(t *testing.T) {
+	d := openDataplane(t, smallConfig(mountBPF(t)))
+	aggregate := forwarding.SourceRange{Set: forwarding.Aggregates, Prefix: netip.MustParsePrefix("203.0.113.0/24")}
+	writable := d.maps.Settings
+	t.Cleanup(func() { d.maps.Settings = writable })
+	readOnly, err := ebpf.NewMap(&ebpf.MapSpec{
+		Type: writable.Type(), KeySize: writable.KeySize(), ValueSize: writable.ValueSize(), MaxEntries: 1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer readOnly.Close()
+	if err := readOnly.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	held := func() bool {
+		state, err := d.Dump()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, found := state.SourceRanges[aggregate]
+		return found
+	}
+	for _, step := range []struct {
+		name   string
+		op     forwarding.Op
+		before bool
+	}{
+		{"the first", forwarding.PutSourceRange{Range: aggregate}, false},
+		{"the last", forwarding.DeleteSourceRange{Range: aggregate}, true},
+	} {
+		if held() != step.before {
+			t.Fatalf("before %s: the aggregate is in the maps: %v, want %v", step.name, !step.before, step.before)
+		}
+		d.maps.Settings = readOnly
+		if err := d.Apply(step.op); err == nil {
+			t.Errorf("%s: applied, though the setting cannot be written", step.name)
+		}
+		if held() {
+			t.Errorf("%s: the aggregate is in the maps, and the setting is not written", step.name)
+		}
+		d.maps.Settings = writable
+		apply(t, d, forwarding.PutSourceRange{Range: aggregate})
+	}
+	apply(t, d, forwarding.DeleteSourceRange{Range: aggregate})
+	if asksForAggregates(t, d) {
+		t.Error("the programs still ask for aggregates")
+	}
+}

@@ -208,16 +208,14 @@ static __always_inline void half_open_commit(struct half_open_bucket *bucket, __
 	__sync_lock_test_and_set(&bucket->mark[slot], mark | half_open_stamp(bucket));
 }
 
-/* Gives a flow its answers again. Zero, or -1 where the table does not have the flow. */
-static __always_inline int half_open_answer(__u32 index, __u64 asks, __u64 answers,
-				const struct reverse *reverse)
+/* Gives a flow its answers again, if the table has the flow. */
+static __always_inline void half_open_answer(__u32 index, __u64 asks, __u64 answers,
+					     const struct reverse *reverse)
 {
 	struct half_open_bucket *bucket = bpf_map_lookup_elem(&half_open_flows, &index);
 
-	if (!bucket || !reverse)
-		return -1;
-	if (tracing)
-		return 0;
+	if (!bucket || !reverse || tracing)
+		return;
 	for (int i = 0; i < HALF_OPEN_SLOTS; i++) {
 		__u64 old = bucket->mark[i];
 
@@ -228,7 +226,6 @@ static __always_inline int half_open_answer(__u32 index, __u64 asks, __u64 answe
 		__sync_val_compare_and_swap(&bucket->mark[i], old,
 					    (old & ~(HALF_OPEN_TAG << HALF_OPEN_ANSWERS)) |
 						    half_open_tag(answers) << HALF_OPEN_ANSWERS);
-		return 0;
+		return;
 	}
-	return -1;
 }

@@ -57,8 +57,8 @@ type Adoption struct {
 }
 
 // made are the maps that are not copied into ones of another size. In memories and among half-open
-// flows the place of a flow depends on the size. The keys of frontends are written again, and their drops counted
-// from zero.
+// flows the place of a flow depends on the size. The keys of frontends are written again, and their
+// drops counted from zero.
 var made = map[string]bool{
 	bpf.DatapathMapMemories:      true,
 	bpf.DatapathMapHalfOpenFlows: true,

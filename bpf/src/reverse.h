@@ -13,6 +13,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "conntrack.h"
+#include "csum.h"
 #include "drop_sample.h"
 #include "fragment_reply.h"
 #include "icmp_reply.h"
@@ -48,7 +49,8 @@ struct l4_start {
 };
 
 /* Headers are read directly. A helper is called only for those outside the linear part. They
- * are not written directly: the kernel would have to copy the linear part of every packet.
+ * are not written directly: a program that does so makes the kernel ask of every packet that
+ * leaves, reply or not, whether its linear part is shared, and then copy it.
  */
 static __always_inline int read_l4(struct __sk_buff *skb, const struct reply *reply,
 				   struct l4_start *start)
@@ -155,49 +157,98 @@ static __always_inline __u32 check_offset(const struct reply *reply)
 							     offsetof(struct udphdr, check));
 }
 
-/* Writes the VIP's port. In SCTP the endpoint has the same (sctp.h). */
-static __always_inline long write_source_port(struct __sk_buff *skb, const struct reply *reply,
-					      const struct reverse *reverse)
+/* What changes of a reply without options: the end of the IP header, and the port behind it. One
+ * store is cheaper than three.
+ */
+struct source4 {
+	__be16 check;
+	__be32 source;
+	__be32 destination;
+	__be16 port;
+} __attribute__((packed));
+
+struct source6 {
+	struct address source;
+	struct address destination;
+	__be16 port;
+} __attribute__((packed));
+
+/* The VIP's port. In SCTP the endpoint has the same (sctp.h). */
+static __always_inline __be16 source_port(const struct reply *reply,
+					  const struct reverse *reverse)
 {
+	return reply->protocol == IPPROTO_SCTP ? reply->source_port : reverse->vip_port;
+}
+
+/* The source port is the first field of all headers. */
+static __always_inline long write_port(struct __sk_buff *skb, const struct reply *reply,
+				       __be16 port)
+{
+	return bpf_skb_store_bytes(skb, reply->l4, &port, sizeof(port), 0);
+}
+
+/* Changes the checksum of TCP or UDP. Only the kernel knows whether the field has that, or the sum
+ * of the pseudo header alone, for the card to complete (CHECKSUM_PARTIAL). The port is not part of
+ * that sum, so it takes another call. address is the change of the address.
+ */
+static __always_inline long write_l4_check(struct __sk_buff *skb, const struct reply *reply,
+					   const struct reverse *reverse, __u64 address)
+{
+	__u16 change = ~csum_fold(address);
 	long failed;
 
 	if (reply->protocol == IPPROTO_SCTP)
 		return 0;
-	failed = bpf_l4_csum_replace(skb, check_offset(reply), reply->source_port,
-				     reverse->vip_port,
-				     reply->mangled | sizeof(reverse->vip_port));
-	/* The source port is the first field of both headers. */
-	return failed ?: bpf_skb_store_bytes(skb, reply->l4, &reverse->vip_port,
-					     sizeof(reverse->vip_port), 0);
+	failed = bpf_l4_csum_replace(skb, check_offset(reply), 0, change,
+				     reply->mangled | BPF_F_PSEUDO_HDR);
+	if (failed || reply->source_port == reverse->vip_port)
+		return failed;
+	return bpf_l4_csum_replace(skb, check_offset(reply), reply->source_port,
+				   reverse->vip_port,
+				   reply->mangled | sizeof(reverse->vip_port));
 }
 
 static __always_inline long write_source_ipv4(struct __sk_buff *skb, const struct reply *reply,
-					      __be32 from, __be32 to)
+					      const struct iphdr *ip,
+					      const struct reverse *reverse)
 {
-	const __u32 l3 = sizeof(struct ethhdr);
-	long failed = 0;
+	const __u32 at = sizeof(struct ethhdr) + offsetof(struct iphdr, check);
+	const __u64 change = csum_change(0, ip->saddr, reverse->vip.word[3]);
+	struct source4 source = {
+		.check = csum_fold((__u16)~ip->check + change),
+		.source = reverse->vip.word[3],
+		.destination = ip->daddr,
+		.port = source_port(reply, reverse),
+	};
+	long failed = write_l4_check(skb, reply, reverse, change);
 
-	if (reply->protocol != IPPROTO_SCTP)
-		failed = bpf_l4_csum_replace(skb, check_offset(reply), from, to,
-					     reply->mangled | BPF_F_PSEUDO_HDR | sizeof(from));
-	failed = failed ?: bpf_l3_csum_replace(skb, l3 + offsetof(struct iphdr, check), from, to,
-					       sizeof(from));
-	return failed ?: bpf_skb_store_bytes(skb, l3 + offsetof(struct iphdr, saddr), &to,
-					     sizeof(to), 0);
+	if (ip->ihl * 4 == sizeof(*ip))
+		return failed ?: bpf_skb_store_bytes(skb, at, &source, sizeof(source), 0);
+	failed = failed ?: bpf_skb_store_bytes(skb, at, &source,
+					       offsetof(struct source4, destination), 0);
+	return failed ?: write_port(skb, reply, source.port);
 }
 
 static __always_inline long write_source_ipv6(struct __sk_buff *skb, const struct reply *reply,
-					      struct address *from, struct address *to)
+					      const struct reverse_key6 *key,
+					      const struct reverse *reverse)
 {
-	const __u32 l3 = sizeof(struct ethhdr);
-	__s64 change = bpf_csum_diff(from->word, sizeof(*from), to->word, sizeof(*to), 0);
-	long failed = 0;
+	const __u32 at = sizeof(struct ethhdr) + offsetof(struct ipv6hdr, saddr);
+	struct source6 source = {
+		.source = reverse->vip,
+		.destination = key->client,
+		.port = source_port(reply, reverse),
+	};
+	__u64 change = 0;
+	long failed;
 
-	if (reply->protocol != IPPROTO_SCTP)
-		failed = bpf_l4_csum_replace(skb, check_offset(reply), 0, change,
-					     reply->mangled | BPF_F_PSEUDO_HDR);
-	return failed ?: bpf_skb_store_bytes(skb, l3 + offsetof(struct ipv6hdr, saddr), to,
-					     sizeof(*to), 0);
+	for (int i = 0; i < 4; i++)
+		change = csum_change(change, key->endpoint.word[i], reverse->vip.word[i]);
+	failed = write_l4_check(skb, reply, reverse, change);
+	if (reply->l4 == sizeof(struct ethhdr) + sizeof(struct ipv6hdr))
+		return failed ?: bpf_skb_store_bytes(skb, at, &source, sizeof(source), 0);
+	failed = failed ?: bpf_skb_store_bytes(skb, at, &source, sizeof(source.source), 0);
+	return failed ?: write_port(skb, reply, source.port);
 }
 
 /* Restores the entry of a reply whose flow is remembered. answers has the endpoint's address and
@@ -294,8 +345,7 @@ static __always_inline long reply_ipv4(struct __sk_buff *skb)
 		return 0;
 	note_server(&reply, found);
 	reverse = *found;
-	failed = write_source_ipv4(skb, &reply, ip.saddr, reverse.vip.word[3]);
-	failed = failed ?: write_source_port(skb, &reply, &reverse);
+	failed = write_source_ipv4(skb, &reply, &ip, &reverse);
 	if (!failed && reverse.flags & REVERSE_CLAMP && is_syn_ack(&reply))
 		mss_clamp(skb, reply.l4, sizeof(struct iphdr) + sizeof(struct tcphdr));
 	if (!failed && ip.frag_off & bpf_htons(IPV4_MORE_FRAGMENTS)) {
@@ -367,8 +417,7 @@ static __always_inline long reply_ipv6(struct __sk_buff *skb)
 		return 0;
 	note_server(&reply, found);
 	reverse = *found;
-	failed = write_source_ipv6(skb, &reply, &key.endpoint, &reverse.vip);
-	failed = failed ?: write_source_port(skb, &reply, &reverse);
+	failed = write_source_ipv6(skb, &reply, &key, &reverse);
 	if (!failed && reverse.flags & REVERSE_CLAMP && is_syn_ack(&reply))
 		mss_clamp(skb, reply.l4, sizeof(struct ipv6hdr) + sizeof(struct tcphdr));
 	if (!failed && fragment.offset & bpf_htons(IPV6_MORE_FRAGMENTS)) {

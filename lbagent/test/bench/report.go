@@ -81,7 +81,7 @@ var limits = []limit{
 	// The floor makes one entry in a kernel's table.
 	{"stage 1 + 2, random SYN / bare stage 2", hereSYN, hereSYN, bareStage2, both(1.6)},
 	{"decapsulation + stage 2, 1 flow / bare", tunnelOne, tunnelOne, bareDecap, both(2)},
-	{"reverse at egress, 1 flow / bare", reverseOne, reverseOne, bareEgress, both(3)},
+	{"reverse at egress, 1 flow / bare", reverseOne, reverseOne, bareEgress, both(2.5)},
 	{"VXLAN of a CNI / not for us", foreignVXLAN, notForUs, datapath, both(1.1)},
 	{"Geneve of a CNI / not for us", foreignGeneve, notForUs, datapath, both(1.1)},
 	{"VXLAN of a CNI / no reply of a VIP, egress", egressVXLAN, egressOther, datapath, both(1.1)},

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// checksumWays are who makes the checksums of replies. Behind the egress program it is the kernel,
+// for an uplink that cannot; the program then sees the sum of the pseudo header alone. Nothing
+// behind the uplink makes any, so the client sees each mistake.
+var checksumWays = map[string]string{
+	"the pod":            "tx off",
+	"behind the program": "tx on tso off gso off",
+	"behind the program, of several segments": "tx on tso on gso on",
+}
+
+// Replies have the right checksums, also those that are sent again.
+func TestChecksumsOfReplies(t *testing.T) {
+	n := startNetwork(t, false)
+	for _, node := range n.nodes {
+		setFeatures(t, node.name, node.uplink.Name, "tx off")
+	}
+	loseSegments(t)
+	for way, features := range checksumWays {
+		t.Run(way, func(t *testing.T) {
+			for _, pod := range testPods {
+				setFeatures(t, pod.name, "eth0", features)
+			}
+			before, again := wrongChecksums(t), segmentsSentAgain(t)
+			for _, vip := range []netip.Addr{vip4, vip6} {
+				to := netip.AddrPortFrom(vip, clusterPort)
+				if err := connect(t, to).exchange(500_000, 500_000); err != nil {
+					t.Errorf("%s: %v", to, err)
+				}
+				askUDP(t, to, 1000)
+			}
+			if wrong := wrongChecksums(t) - before; wrong != 0 {
+				t.Errorf("the client got %d packets with a wrong checksum", wrong)
+			}
+			if segmentsSentAgain(t) == again {
+				t.Error("the pods have sent no segment again")
+			}
+		})
+	}
+}
+
+// setFeatures sets features of a device, by the names of ethtool.
+func setFeatures(t *testing.T, namespace, device, features string) {
+	t.Helper()
+	run(t, "ip", append([]string{"netns", "exec", namespace, "ethtool", "-K", device}, strings.Fields(features)...)...)
+}
+
+// loseSegments has the client lose each tenth segment of established connections.
+func loseSegments(t *testing.T) {
+	t.Helper()
+	run(t, "ip", "netns", "exec", "client", "nft", `
+		add table inet loss
+		add chain inet loss in { type filter hook prerouting priority 0; }
+		add rule inet loss in tcp flags & (syn | fin | rst) == 0 numgen inc mod 10 == 9 drop`)
+}
+
+// wrongChecksums is how many packets the client dropped for their checksums. The counters of TCP
+// are those of both families.
+func wrongChecksums(t *testing.T) int {
+	t.Helper()
+	return networkCounter(t, "client", "snmp", "Tcp:", "InCsumErrors") +
+		networkCounter(t, "client", "snmp", "Udp:", "InCsumErrors") +
+		networkCounter(t, "client", "snmp6", "Udp6InCsumErrors", "")
+}
+
+func segmentsSentAgain(t *testing.T) int {
+	t.Helper()
+	total := 0
+	for _, pod := range testPods {
+		total += networkCounter(t, pod.name, "snmp", "Tcp:", "RetransSegs")
+	}
+	return total
+}
+
+// networkCounter reads a counter of the kernel in a namespace. A file has lines of a name and a
+// value, or pairs of lines with the names and the values of a protocol.
+func networkCounter(t *testing.T, namespace, file, first, name string) int {
+	t.Helper()
+	value, found := 0, false
+	inNamespace(t, namespace, func() error {
+		text, err := os.ReadFile("/proc/thread-self/net/" + file)
+		if err != nil {
+			return err
+		}
+		var names []string
+		for line := range strings.Lines(string(text)) {
+			fields := strings.Fields(line)
+			if len(fields) == 0 || fields[0] != first {
+				continue
+			}
+			at := 1
+			if name != "" {
+				if names == nil {
+					names = fields
+					continue
+				}
+				at = slices.Index(names, name)
+			}
+			if at < 0 || at >= len(fields) {
+				break
+			}
+			value, err = strconv.Atoi(fields[at])
+			found = err == nil
+			return err
+		}
+		return nil
+	})
+	if !found {
+		t.Fatalf("no counter %s %s in %s of %s", first, name, file, namespace)
+	}
+	return value
+}

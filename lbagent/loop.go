@@ -181,13 +181,13 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	keyErr := l.setKeys(objects.TunnelKey)
 	networksErr := l.networks.add(objects)
 	objects.Callers = l.speaker.Callers()
-	m := l.models.Build(objects)
+	m, changed := l.models.Build(objects)
 	watchErr := l.watch.want(m, l.tunnelKeys())
 	var told time.Duration
 	l.observation.Watch, told = l.watch.observe(m.Self.ID, now)
 	l.names.set(m)
-	want, unplanned := l.planner.Plan(l.have, m, l.limits)
-	schedule := forwarding.NewSchedule(l.have, want)
+	want, differs, unplanned := l.planner.Replan(l.have, m, changed, l.limits)
+	schedule := forwarding.NewScheduleOf(l.have, want, differs)
 	waiting := l.due
 	l.due = map[removal]time.Time{}
 	programErr := l.add(schedule)

@@ -25,11 +25,13 @@ func (l *loop) dump() error {
 
 // follow notes what the maps hold after a part of a schedule. Where something failed, they
 // are read: the rest of the pass must not believe more.
-func (l *loop) follow(outcome *forwarding.Outcome) error {
+func (l *loop) follow(schedule *forwarding.Schedule, outcome *forwarding.Outcome) error {
 	if err := outcome.Err(); err != nil {
 		return errors.Join(err, l.dump())
 	}
-	if len(outcome.Done) > 0 {
+	if reached := schedule.Reached(); reached != nil {
+		l.have = reached
+	} else if len(outcome.Done) > 0 {
 		l.have = forwarding.Apply(l.have, outcome.Done)
 	}
 	return nil
@@ -40,7 +42,7 @@ func (l *loop) apply(op forwarding.Op) error { return nameFlag(l.dataplane.Apply
 // add writes what is new or has changed.
 func (l *loop) add(schedule *forwarding.Schedule) error {
 	outcome := schedule.Add(l.apply)
-	return l.follow(&outcome)
+	return l.follow(schedule, &outcome)
 }
 
 // remove does the removals that have waited long enough, given when those are due that
@@ -66,7 +68,7 @@ func (l *loop) remove(schedule *forwarding.Schedule, waiting map[removal]time.Ti
 		// There may be room now for what did not fit.
 		wait = soonest(wait, time.Millisecond)
 	}
-	return wait, l.follow(&outcome)
+	return wait, l.follow(schedule, &outcome)
 }
 
 // unwritten tells of the frontends that are not programmed as planned, since a write failed.

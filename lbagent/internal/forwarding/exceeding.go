@@ -11,6 +11,9 @@ import (
 // Exceeding returns the frontends that admit clients in have whom they do not admit in want.
 func Exceeding(have, want *State) map[FrontendKey]struct{} {
 	exceeding := map[FrontendKey]struct{}{}
+	if have == want {
+		return exceeding
+	}
 	var admitted admissions
 	for key, before := range have.Frontends {
 		after, found := want.Frontends[key]

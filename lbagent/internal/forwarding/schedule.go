@@ -5,6 +5,7 @@ package forwarding
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Schedule is what leads from one State to another: the operations of Diff, each with
@@ -19,8 +20,12 @@ type Schedule struct {
 }
 
 // NewSchedule returns the Schedule from have to want, of which nothing is done.
-func NewSchedule(have, want *State) *Schedule {
-	s := &Schedule{ops: Diff(have, want), have: have, want: want}
+func NewSchedule(have, want *State) *Schedule { return NewScheduleOf(have, want, nil) }
+
+// NewScheduleOf is NewSchedule where the States differ in no VIP, endpoint, table or frontend but
+// those of the entries; nil stands for all.
+func NewScheduleOf(have, want *State, differs *Entries) *Schedule {
+	s := &Schedule{ops: Diff(have.only(differs), want.only(differs)), have: have, want: want}
 	s.needs = dependencies(have, want, s.ops)
 	s.done = make([]bool, len(s.ops))
 	return s
@@ -95,6 +100,14 @@ func (s *Schedule) shut(do func(Op) error, o *Outcome) {
 			o.Open = append(o.Open, Failure{Op: shut, Err: fmt.Errorf("shut %s until its source ranges can be written: %w", put.Key, err)})
 		}
 	}
+}
+
+// Reached returns the State that was wanted once all is done, else nil.
+func (s *Schedule) Reached() *State {
+	if slices.Contains(s.done, false) {
+		return nil
+	}
+	return s.want
 }
 
 // Removals are the operations that remove, in their order.

@@ -192,3 +192,38 @@ func NewState() *State {
 		VIPs:           map[netip.Addr]struct{}{},
 	}
 }
+
+// Entries names entries of the maps of a State, in any order, each once or several times.
+type Entries struct {
+	VIPs           []netip.Addr
+	Endpoints      []EndpointID
+	EndpointTables []EndpointTableSlot
+	NodeTables     []NodeTableSlot
+	Frontends      []FrontendKey
+}
+
+// only returns the state without all other VIPs, endpoints, tables and frontends; nil stands for
+// all entries.
+func (s *State) only(entries *Entries) *State {
+	if entries == nil {
+		return s
+	}
+	return &State{
+		Self: s.Self, Nodes: s.Nodes, SourceRanges: s.SourceRanges,
+		VIPs:           among(s.VIPs, entries.VIPs),
+		Endpoints:      among(s.Endpoints, entries.Endpoints),
+		EndpointTables: among(s.EndpointTables, entries.EndpointTables),
+		NodeTables:     among(s.NodeTables, entries.NodeTables),
+		Frontends:      among(s.Frontends, entries.Frontends),
+	}
+}
+
+func among[K comparable, V any](all map[K]V, keys []K) map[K]V {
+	some := make(map[K]V, len(keys))
+	for _, key := range keys {
+		if value, found := all[key]; found {
+			some[key] = value
+		}
+	}
+	return some
+}

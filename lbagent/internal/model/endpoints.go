@@ -36,30 +36,15 @@ type endpoints struct {
 }
 
 func newEndpoints(b *builder) *endpoints {
-	endpoints := &endpoints{
+	return &endpoints{
 		builder:  b,
-		slicesOf: make(map[ServiceName][]*discoveryv1.EndpointSlice, len(b.snapshot.EndpointSlices)),
+		slicesOf: b.former.objects.slicesOf,
 		locator:  newLocator(b),
 		strays:   map[ServiceName]map[netip.Addr]string{},
 		zonal:    map[ServiceName]bool{},
 		routes:   map[routeKey][]backend{},
 		routed:   map[ServiceName]bool{},
 	}
-	several := map[ServiceName]bool{}
-	for _, slice := range b.snapshot.EndpointSlices {
-		if slice == nil || slice.Labels[discoveryv1.LabelServiceName] == "" {
-			continue
-		}
-		service := ServiceName{slice.Namespace, slice.Labels[discoveryv1.LabelServiceName]}
-		endpoints.slicesOf[service] = append(endpoints.slicesOf[service], slice)
-		if len(endpoints.slicesOf[service]) > 1 {
-			several[service] = true
-		}
-	}
-	for service := range several {
-		endpoints.slicesOf[service] = oldestFirst(endpoints.slicesOf[service])
-	}
-	return endpoints
 }
 
 // endpoint is one of a Service's port with where and how it is.

@@ -16,35 +16,34 @@ import (
 
 // buildVIPs fills the VIPs and their frontends.
 func (b *builder) buildVIPs() {
-	services := make(map[ServiceName]*corev1.Service, len(b.snapshot.Services))
-	for _, service := range b.snapshot.Services {
-		if service != nil {
-			services[ServiceName{service.Namespace, service.Name}] = service
-		}
-	}
+	f := b.former
+	f.objects.advance(b.snapshot)
 	endpoints := newEndpoints(b)
-	endpoints.readRoutes(services)
-	b.former.enter(b)
-	read := make([]*readVIP, 0, len(b.snapshot.VIPs))
-	frontends := 0
+	endpoints.readRoutes(f.objects.services)
+	f.enter(b)
+	var fresh []*readVIP
+	count := 0
 	for _, object := range b.snapshot.VIPs {
 		if object == nil {
 			continue
 		}
-		vip := b.former.find(object, services, endpoints)
-		if vip == nil {
-			vip = b.readVIP(object, services, endpoints)
+		vip := f.read[object]
+		if vip == nil || !f.keeps(object, vip, endpoints) {
+			vip = b.readVIP(object, endpoints)
+			f.read[object] = vip
+			fresh = append(fresh, vip)
 		}
-		b.former.keep(object, vip)
-		if vip.Address.IsValid() {
-			read = append(read, vip)
-			frontends += len(vip.frontends)
-		}
+		vip.round = f.round
+		count++
 	}
-	slices.SortFunc(read, func(a, b *readVIP) int { return a.Address.Compare(b.Address) })
-	b.model.VIPs = make([]VIP, 0, len(read))
+	f.leave(fresh, count)
+	frontends := 0
+	for _, vip := range f.sorted {
+		frontends += len(vip.frontends)
+	}
+	b.model.VIPs = make([]VIP, 0, len(f.sorted))
 	b.model.Frontends = make([]Frontend, 0, frontends)
-	for _, vip := range read {
+	for _, vip := range f.sorted {
 		b.model.VIPs = append(b.model.VIPs, vip.VIP)
 		b.model.Frontends = append(b.model.Frontends, vip.frontends...)
 		b.model.Problems = append(b.model.Problems, vip.problems...)
@@ -53,7 +52,7 @@ func (b *builder) buildVIPs() {
 }
 
 // readVIP reads a VIP and its frontends. The address is invalid where the object is.
-func (b *builder) readVIP(object *millracev1alpha1.VIP, services map[ServiceName]*corev1.Service, endpoints *endpoints) *readVIP {
+func (b *builder) readVIP(object *millracev1alpha1.VIP, endpoints *endpoints) *readVIP {
 	address, problems := desired.ParseVIP(object)
 	if b.reported(problems) {
 		return &readVIP{}
@@ -62,7 +61,7 @@ func (b *builder) readVIP(object *millracev1alpha1.VIP, services map[ServiceName
 	before := b.model.Problems
 	b.model.Problems = nil
 	endpoints.others = false
-	claimants := b.claimants(object, services)
+	claimants := b.claimants(object, b.former.objects.services)
 	read := &readVIP{VIP: VIP{Address: address, Pool: object.Spec.Pool, Release: releaseOf(claimants)}}
 	for _, claimant := range claimants {
 		read.Services = append(read.Services, VIPService{Name: claimant.name, Labels: claimant.service.Labels})
@@ -72,9 +71,7 @@ func (b *builder) readVIP(object *millracev1alpha1.VIP, services map[ServiceName
 	share(read.frontends)
 	slices.SortFunc(read.frontends, func(a, b Frontend) int { return a.Key.Compare(b.Key) })
 	read.problems, b.model.Problems = b.model.Problems, before
-	if !endpoints.others {
-		read.from = originOf(object, services, endpoints)
-	}
+	read.alone = !endpoints.others && !endpoints.leadElsewhere(object)
 	return read
 }
 

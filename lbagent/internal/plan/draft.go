@@ -21,16 +21,11 @@ type draft struct {
 	want     *forwarding.State
 	problems []Problem
 
-	// known are the ids of endpoints that the maps hold or that were given
-	// out; usedIDs are all ids that are not free.
-	known   map[forwarding.Endpoint]forwarding.EndpointID
-	usedIDs map[forwarding.EndpointID]struct{}
-	// frontendIDs are the ids that are not free, keptIDs those of frontends
-	// that are planned already.
-	frontendIDs map[forwarding.FrontendID]struct{}
-	keptIDs     map[forwarding.FrontendID]struct{}
-	// hashes are by what the data plane finds the IPv6 frontends, programmed or planned.
-	hashes map[uint64]forwarding.FrontendKey
+	*index
+	// given are the ids of endpoints that the maps do not hold.
+	given map[forwarding.EndpointID]struct{}
+	// keptIDs are the ids of frontends that are planned already.
+	keptIDs map[forwarding.FrontendID]struct{}
 	// frontends is how many the map will hold before removals.
 	frontends int
 
@@ -56,6 +51,16 @@ type draft struct {
 	histories map[forwarding.NodeTableSlot]*forwarding.NodeTable
 }
 
+// index finds what the maps hold or what was given out.
+type index struct {
+	// known are the ids of endpoints.
+	known map[forwarding.Endpoint]forwarding.EndpointID
+	// frontendIDs are those that are not free.
+	frontendIDs map[forwarding.FrontendID]struct{}
+	// hashes are by what the data plane finds the IPv6 frontends.
+	hashes map[uint64]forwarding.FrontendKey
+}
+
 // servicePort is what frontends on several VIPs have in common: the endpoints of a
 // port of a Service in one address family.
 type servicePort struct {
@@ -72,9 +77,10 @@ type port struct {
 	// spreads is true where it sends, or sent, packets to other nodes, zoned where it has a node
 	// table for each zone, by the budget of all nodes.
 	spreads, zoned bool
-	// place holds once placed is true.
-	place  placement
-	placed bool
+	// place holds once placed is true, and so do the ids of its endpoints.
+	place     placement
+	placed    bool
+	endpoints []forwarding.EndpointID
 }
 
 // entry is a frontend of the model with its Service port.
@@ -123,66 +129,77 @@ type placement struct {
 	zones map[string]forwarding.NodeTableSlot
 }
 
+// newDraft returns the draft of a whole plan.
 func newDraft(p *Planner, have *forwarding.State, m *model.Model, limits forwarding.Limits) *draft {
-	d := &draft{
-		planner: p, have: have, model: m, limits: limits,
-		want: &forwarding.State{
-			Nodes:          make(map[forwarding.NodeID]forwarding.Node, len(have.Nodes)),
-			Endpoints:      make(map[forwarding.EndpointID]forwarding.Endpoint, len(have.Endpoints)),
-			EndpointTables: make(map[forwarding.EndpointTableSlot]*forwarding.EndpointTable, len(have.EndpointTables)),
-			NodeTables:     make(map[forwarding.NodeTableSlot]*forwarding.NodeTable, len(have.NodeTables)),
-			Frontends:      make(map[forwarding.FrontendKey]forwarding.Frontend, len(m.Frontends)),
-			SourceRanges:   make(map[forwarding.SourceRange]struct{}, len(have.SourceRanges)),
-			VIPs:           make(map[netip.Addr]struct{}, len(m.VIPs)),
-		},
-		known:         make(map[forwarding.Endpoint]forwarding.EndpointID, len(have.Endpoints)),
-		usedIDs:       make(map[forwarding.EndpointID]struct{}, len(have.Endpoints)),
-		frontendIDs:   make(map[forwarding.FrontendID]struct{}, len(have.Frontends)),
-		keptIDs:       make(map[forwarding.FrontendID]struct{}, len(have.Frontends)),
-		hashes:        map[uint64]forwarding.FrontendKey{},
-		frontends:     len(have.Frontends),
-		sources:       newSourceSets(have, limits.SourceRanges),
-		tableSlots:    newSlots[forwarding.NodeTableSlot](limits.NodeTables, len(have.NodeTables)),
-		endpointSlots: newSlots[forwarding.EndpointTableSlot](limits.EndpointTables, len(have.EndpointTables)),
-		entries:       make([]entry, 0, len(m.Frontends)),
-		ports:         make(map[servicePort]*port, len(m.Frontends)),
-		joins:         map[forwarding.NodeTableSlot][]*forwarding.NodeTable{},
-
-		tableOwners:         make(map[forwarding.NodeTableSlot]owner, len(have.NodeTables)),
-		endpointTableOwners: make(map[forwarding.EndpointTableSlot]owner, len(have.EndpointTables)),
-
-		weights:   make(map[forwarding.NodeTableSlot]map[forwarding.NodeID]uint32, len(have.NodeTables)),
-		shares:    make(map[forwarding.EndpointTableSlot]map[forwarding.Endpoint]table.Share, len(have.EndpointTables)),
-		histories: map[forwarding.NodeTableSlot]*forwarding.NodeTable{},
+	d := emptyDraft(p, have, m, limits)
+	d.want = &forwarding.State{
+		Nodes:          make(map[forwarding.NodeID]forwarding.Node, len(have.Nodes)),
+		Endpoints:      make(map[forwarding.EndpointID]forwarding.Endpoint, len(have.Endpoints)),
+		EndpointTables: make(map[forwarding.EndpointTableSlot]*forwarding.EndpointTable, len(have.EndpointTables)),
+		NodeTables:     make(map[forwarding.NodeTableSlot]*forwarding.NodeTable, len(have.NodeTables)),
+		Frontends:      make(map[forwarding.FrontendKey]forwarding.Frontend, len(m.Frontends)),
+		SourceRanges:   make(map[forwarding.SourceRange]struct{}, len(have.SourceRanges)),
+		VIPs:           make(map[netip.Addr]struct{}, len(m.VIPs)),
 	}
-	d.readState()
-	d.readModel()
-	return d
-}
-
-// readState notes what the maps hold and what is therefore not free.
-func (d *draft) readState() {
-	for id, endpoint := range d.have.Endpoints {
-		d.usedIDs[id] = struct{}{}
-		if first, found := d.known[endpoint]; int64(id) <= int64(d.limits.Endpoints) && (!found || id < first) {
-			d.known[endpoint] = id
-		}
-	}
-	for slot := range d.have.NodeTables {
-		d.tableSlots.use(slot)
-	}
-	for slot := range d.have.EndpointTables {
-		d.endpointSlots.use(slot)
-	}
-	for key, frontend := range d.have.Frontends {
-		d.takeHash(key)
-		d.frontendIDs[frontend.ID] = struct{}{}
+	d.index = newIndex(have, limits)
+	d.sources = newSourceSets(have, limits.SourceRanges)
+	for _, frontend := range have.Frontends {
 		d.tableSlots.use(frontend.Table)
 		for _, slot := range frontend.Zones {
 			d.tableSlots.use(slot)
 		}
 		d.endpointSlots.use(frontend.Endpoints)
 	}
+	d.readModel(have.Frontends)
+	return d
+}
+
+// emptyDraft returns a draft of those frontends that a model has.
+func emptyDraft(p *Planner, have *forwarding.State, m *model.Model, limits forwarding.Limits) *draft {
+	count := len(m.Frontends)
+	return &draft{
+		planner: p, have: have, model: m, limits: limits,
+		given:     map[forwarding.EndpointID]struct{}{},
+		keptIDs:   make(map[forwarding.FrontendID]struct{}, count),
+		frontends: len(have.Frontends),
+		tableSlots: newSlots(limits.NodeTables, func(slot forwarding.NodeTableSlot) bool {
+			_, used := have.NodeTables[slot]
+			return used
+		}),
+		endpointSlots: newSlots(limits.EndpointTables, func(slot forwarding.EndpointTableSlot) bool {
+			_, used := have.EndpointTables[slot]
+			return used
+		}),
+		entries: make([]entry, 0, count),
+		ports:   make(map[servicePort]*port, count),
+		joins:   map[forwarding.NodeTableSlot][]*forwarding.NodeTable{},
+
+		tableOwners:         make(map[forwarding.NodeTableSlot]owner, count),
+		endpointTableOwners: make(map[forwarding.EndpointTableSlot]owner, count),
+
+		weights:   make(map[forwarding.NodeTableSlot]map[forwarding.NodeID]uint32, count),
+		shares:    make(map[forwarding.EndpointTableSlot]map[forwarding.Endpoint]table.Share, count),
+		histories: map[forwarding.NodeTableSlot]*forwarding.NodeTable{},
+	}
+}
+
+// newIndex returns the index of what the maps hold.
+func newIndex(have *forwarding.State, limits forwarding.Limits) *index {
+	x := &index{
+		known:       make(map[forwarding.Endpoint]forwarding.EndpointID, len(have.Endpoints)),
+		frontendIDs: make(map[forwarding.FrontendID]struct{}, len(have.Frontends)),
+		hashes:      map[uint64]forwarding.FrontendKey{},
+	}
+	for id, endpoint := range have.Endpoints {
+		if first, found := x.known[endpoint]; int64(id) <= int64(limits.Endpoints) && (!found || id < first) {
+			x.known[endpoint] = id
+		}
+	}
+	for key, frontend := range have.Frontends {
+		x.takeHash(key)
+		x.frontendIDs[frontend.ID] = struct{}{}
+	}
+	return x
 }
 
 // nobody is the owner of slots of frontends that are not in the model, and of those that cannot be
@@ -194,13 +211,15 @@ var nobody = owner{}
 // lives. Else, as after a restart or when a port has a new name, it belongs to
 // the Service port of the frontends that have it; where these are of several, or
 // some are to go, a VIP may have changed its Service meanwhile: it is nobody's.
-func (d *draft) readModel() {
+//
+// Former are the frontends of the maps that may have such slots.
+func (d *draft) readModel(former map[forwarding.FrontendKey]forwarding.Frontend) {
 	d.readPorts()
-	placed := make(map[forwarding.NodeTableSlot]owner, len(d.have.NodeTables))
-	placedEndpoints := make(map[forwarding.EndpointTableSlot]owner, len(d.have.EndpointTables))
-	for name, former := range d.planner.placed {
-		port := d.ports[name]
-		if port == nil || !former.placed {
+	placed := make(map[forwarding.NodeTableSlot]owner, len(d.ports))
+	placedEndpoints := make(map[forwarding.EndpointTableSlot]owner, len(d.ports))
+	for name, port := range d.ports {
+		former := d.planner.placed[name]
+		if former == nil || !former.placed {
 			continue
 		}
 		placed[former.place.table] = owner{port: port}
@@ -218,15 +237,15 @@ func (d *draft) readModel() {
 		}
 		setOwner(d.endpointTableOwners, placedEndpoints, frontend.Endpoints, owner{port: port})
 	}
-	stays := make(map[forwarding.FrontendKey]struct{}, len(d.have.Frontends))
+	stays := make(map[forwarding.FrontendKey]struct{}, len(former))
 	for _, entry := range d.entries {
-		if frontend, found := d.have.Frontends[entry.Key]; found {
+		if frontend, found := former[entry.Key]; found {
 			stays[entry.Key] = struct{}{}
 			setOwners(frontend, entry.port)
 		}
 	}
-	if len(stays) < len(d.have.Frontends) {
-		for key, frontend := range d.have.Frontends {
+	if len(stays) < len(former) {
+		for key, frontend := range former {
 			if _, found := stays[key]; !found {
 				setOwners(frontend, nil)
 			}

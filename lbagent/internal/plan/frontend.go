@@ -58,14 +58,14 @@ func (d *draft) addFrontend(entry entry) {
 }
 
 // takeHash returns false and the frontend that has the hash where that is another one.
-func (d *draft) takeHash(key forwarding.FrontendKey) (forwarding.FrontendKey, bool) {
+func (x *index) takeHash(key forwarding.FrontendKey) (forwarding.FrontendKey, bool) {
 	if key.VIP.Is4() {
 		return key, true
 	}
-	if other, taken := d.hashes[key.Hash()]; taken {
+	if other, taken := x.hashes[key.Hash()]; taken {
 		return other, other == key
 	}
-	d.hashes[key.Hash()] = key
+	x.hashes[key.Hash()] = key
 	return key, true
 }
 
@@ -114,7 +114,7 @@ func (d *draft) fits(entry entry) (forwarding.Capacity, bool) {
 			missing++
 		}
 	}
-	return forwarding.Endpoints, len(d.usedIDs)+missing <= d.limits.Endpoints
+	return forwarding.Endpoints, len(d.have.Endpoints)+len(d.given)+missing <= d.limits.Endpoints
 }
 
 // place gives a Service port its slots and its endpoints their ids. What does not
@@ -139,7 +139,7 @@ func (d *draft) place(entry entry) placement {
 			d.held = append(d.held, own)
 		}
 	}
-	shares, complete := d.identify(frontend)
+	shares, complete := d.identify(port, frontend)
 	if !complete {
 		d.frontendFull(frontend, forwarding.Endpoints)
 	}
@@ -198,39 +198,41 @@ func (d *draft) endpointSlot(port *port) (forwarding.EndpointTableSlot, bool) {
 	return d.endpointSlots.take()
 }
 
-// identify gives the frontend's endpoints ids, the usable ones first, and
+// identify gives a Service port's endpoints ids, the usable ones first, and
 // returns those of the usable ones, with what they weigh; complete is false where not all fit.
-func (d *draft) identify(frontend *model.Frontend) (usable map[forwarding.Endpoint]table.Share, complete bool) {
+func (d *draft) identify(port *port, frontend *model.Frontend) (usable map[forwarding.Endpoint]table.Share, complete bool) {
 	usable, complete = make(map[forwarding.Endpoint]table.Share, len(frontend.Endpoints)), true
 	for i, endpoint := range frontend.Endpoints {
-		id, found := d.endpointID(endpoint)
+		id, found := d.endpointID(port, endpoint)
 		if found {
 			usable[endpoint] = table.Share{ID: id, Weight: frontend.Share(i)}
 		}
 		complete = complete && found
 	}
 	for _, endpoint := range frontend.Draining {
-		_, found := d.endpointID(endpoint)
+		_, found := d.endpointID(port, endpoint)
 		complete = complete && found
 	}
 	return usable, complete
 }
 
-// endpointID keeps the id that an endpoint has or gives it one.
-func (d *draft) endpointID(endpoint forwarding.Endpoint) (forwarding.EndpointID, bool) {
+// endpointID keeps the id that an endpoint of a Service port has or gives it one.
+func (d *draft) endpointID(port *port, endpoint forwarding.Endpoint) (forwarding.EndpointID, bool) {
 	id, known := d.known[endpoint]
 	if !known {
 		next, found := d.planner.endpointIDs.next(d.limits.Endpoints, func(number uint32) bool {
-			_, used := d.usedIDs[forwarding.EndpointID(number)]
-			return used
+			_, used := d.have.Endpoints[forwarding.EndpointID(number)]
+			_, given := d.given[forwarding.EndpointID(number)]
+			return used || given
 		})
 		if !found {
 			return 0, false
 		}
 		id = forwarding.EndpointID(next)
 		d.known[endpoint] = id
-		d.usedIDs[id] = struct{}{}
+		d.given[id] = struct{}{}
 	}
 	d.want.Endpoints[id] = endpoint
+	port.endpoints = append(port.endpoints, id)
 	return id, true
 }

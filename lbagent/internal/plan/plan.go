@@ -26,6 +26,8 @@ type Planner struct {
 	sourceSetIDs sequence
 	sourceSets   map[string]forwarding.SourceSet
 
+	// last is what the last plan came to.
+	last outcome
 	// nodes are those of the last plan.
 	nodes map[forwarding.NodeID]struct{}
 	// placed are the Service ports of the last plan.
@@ -92,11 +94,13 @@ func (p *Planner) Plan(
 	}
 	d.addZones(entries)
 	d.buildTables()
+	d.forgetTables()
 	p.placed = d.ports
 	p.sourceSets = map[string]forwarding.SourceSet{}
 	for set, name := range d.sources.owners {
 		p.sourceSets[name] = set
 	}
+	p.last = outcome{model: m, want: d.want, limits: limits, fits: len(d.problems) == 0, zonal: d.isZonal()}
 	return d.want, d.problems
 }
 
@@ -168,6 +172,11 @@ func (d *draft) buildTables() {
 		d.want.EndpointTables[slot] = next
 		p.endpointTables[slot] = settled[forwarding.Endpoint, table.Share, forwarding.EndpointTable]{from: shares, table: next}
 	}
+}
+
+// forgetTables forgets what the tables were computed from that are not there any more.
+func (d *draft) forgetTables() {
+	p := d.planner
 	maps.DeleteFunc(p.tables, func(slot forwarding.NodeTableSlot, _ settled[forwarding.NodeID, uint32, forwarding.NodeTable]) bool {
 		return d.want.NodeTables[slot] == nil
 	})

@@ -4,6 +4,9 @@ package plan
 
 import (
 	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -111,6 +114,122 @@ func TestPlansHold(t *testing.T) {
 			have = checkApply(t, have, want, limits)
 		}
 	})
+}
+
+// TestReplansHold plays models that have much in common to a planner that plans in part and to one
+// that plans the whole each time. Both must come to the same.
+func TestReplansHold(t *testing.T) {
+	parts := 0
+	rapid.Check(t, func(t *rapid.T) {
+		limits := ample
+		if rapid.Bool().Draw(t, "narrow") {
+			limits = genLimits(t)
+		}
+		zonal := rapid.IntRange(0, 3).Draw(t, "zonal") == 0
+		have := forwarding.NewState()
+		p, whole := NewPlanner(have), NewPlanner(have)
+		var before *model.Model
+		for range rapid.IntRange(2, 12).Draw(t, "steps") {
+			m := genModel(t)
+			for i := range m.Frontends {
+				if !zonal {
+					m.Frontends[i].Zones = [forwarding.Zones]map[forwarding.NodeID]uint32{}
+				}
+			}
+			if before != nil && rapid.IntRange(0, 9).Draw(t, "other nodes") > 0 {
+				m = genAlike(t, before, m)
+			}
+			want, differs, problems := p.Replan(have, m, changesSince(before, m), limits)
+			same, sameProblems := whole.Plan(have, m, limits)
+			if !reflect.DeepEqual(want, same) || !reflect.DeepEqual(problems, sameProblems) {
+				t.Fatalf("in part %t: the plan is %+v, not %+v; problems %v and %v", differs != nil, want, same, problems, sameProblems)
+			}
+			ops := opsOf(forwarding.NewScheduleOf(have, want, differs))
+			if all := forwarding.Diff(have, want); len(ops) != len(all) || len(all) > 0 && !reflect.DeepEqual(ops, all) {
+				t.Fatalf("beside %+v the plan differs, too: %v, not %v", differs, ops, all)
+			}
+			if differs != nil {
+				parts++
+			}
+			if rapid.IntRange(0, 9).Draw(t, "interrupted") == 0 {
+				have = forwarding.Apply(have, ops[:rapid.IntRange(0, len(ops)).Draw(t, "done")])
+			} else {
+				have = want
+			}
+			before = m
+		}
+	})
+	if parts == 0 {
+		t.Error("every plan was a whole one")
+	}
+}
+
+// opsOf are all operations of a schedule.
+func opsOf(schedule *forwarding.Schedule) []forwarding.Op {
+	do := func(forwarding.Op) error { return nil }
+	always := func(forwarding.Op) bool { return true }
+	return slices.Concat(schedule.Add(do).Done, schedule.Remove(do, always).Done)
+}
+
+// genAlike draws a model of the nodes before that has some Services as the other model, and the
+// rest as before. All frontends of a Service port are of one model, as they have the same endpoints.
+func genAlike(t *rapid.T, before, other *model.Model) *model.Model {
+	m := *before
+	m.VIPs, m.Frontends = nil, nil
+	for service := range 4 {
+		from := before
+		if rapid.IntRange(0, 3).Draw(t, "changes") == 0 {
+			from = other
+		}
+		for _, f := range from.Frontends {
+			taken := slices.ContainsFunc(m.Frontends, func(of model.Frontend) bool { return of.Key == f.Key })
+			if f.Service.Name != fmt.Sprintf("service%d", service) || taken {
+				continue
+			}
+			if from == other {
+				f = onNodesOf(before, f)
+			}
+			m.Frontends = append(m.Frontends, f)
+		}
+	}
+	slices.SortFunc(m.Frontends, func(a, b model.Frontend) int { return a.Key.Compare(b.Key) })
+	for vip := 1; vip <= 4; vip++ {
+		if len(frontendsOf(&m, vipNumber(vip))) > 0 || rapid.Bool().Draw(t, "reserved") {
+			m.VIPs = append(m.VIPs, model.VIP{Address: vipNumber(vip)})
+		}
+	}
+	return &m
+}
+
+// onNodesOf returns a frontend without weights of nodes and zones that a model does not have.
+func onNodesOf(m *model.Model, f model.Frontend) model.Frontend {
+	f.Zones = [forwarding.Zones]map[forwarding.NodeID]uint32{}
+	f.Weights = maps.Clone(f.Weights)
+	maps.DeleteFunc(f.Weights, func(id forwarding.NodeID, _ uint32) bool {
+		return !slices.ContainsFunc(m.Nodes, func(node model.Node) bool { return node.ID == id })
+	})
+	return f
+}
+
+// changesSince are the VIPs in which two models differ.
+func changesSince(before, m *model.Model) *model.Changes {
+	if before == nil {
+		return nil
+	}
+	changes := &model.Changes{Since: before}
+	vipOf := func(m *model.Model, address netip.Addr) []model.VIP {
+		return slices.DeleteFunc(slices.Clone(m.VIPs), func(vip model.VIP) bool { return vip.Address != address })
+	}
+	for vip := 1; vip <= 4; vip++ {
+		address := vipNumber(vip)
+		if len(vipOf(m, address)) != len(vipOf(before, address)) ||
+			!slices.EqualFunc(frontendsOf(m, address), frontendsOf(before, address), func(a, b model.Frontend) bool {
+				return reflect.DeepEqual(a, b)
+			}) {
+			changes.VIPs = append(changes.VIPs, address)
+		}
+	}
+	return changes
 }
 
 // checkPlan compares a plan with its model and with what was before.

@@ -25,18 +25,20 @@ func (s *sequence) next(limit int, taken func(uint32) bool) (uint32, bool) {
 // began is never given out, only kept by whose it was.
 type slots[S ~uint32] struct {
 	limit int
-	used  map[S]struct{}
-	free  S
+	// had reports whether the maps have the slot, used are others that are not free.
+	had  func(S) bool
+	used map[S]struct{}
+	free S
 }
 
-// newSlots returns slots of which some are about to be used.
-func newSlots[S ~uint32](limit, used int) *slots[S] {
-	return &slots[S]{limit: limit, used: make(map[S]struct{}, used), free: 1}
+// newSlots returns slots of which some are in use.
+func newSlots[S ~uint32](limit int, had func(S) bool) *slots[S] {
+	return &slots[S]{limit: limit, had: had, used: map[S]struct{}{}, free: 1}
 }
 
 // use marks a slot as not free; zero is no slot.
 func (s *slots[S]) use(slot S) {
-	if slot != 0 {
+	if slot != 0 && !s.had(slot) {
 		s.used[slot] = struct{}{}
 	}
 }
@@ -50,7 +52,7 @@ func (s *slots[S]) keep(slot S) bool {
 // peek returns the lowest free slot; false where none is.
 func (s *slots[S]) peek() (S, bool) {
 	for ; int64(s.free) <= int64(s.limit); s.free++ {
-		if _, used := s.used[s.free]; !used {
+		if _, used := s.used[s.free]; !used && !s.had(s.free) {
 			return s.free, true
 		}
 	}

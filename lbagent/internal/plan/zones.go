@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
 // budgetZones decides which Service ports have a node table for each zone. All nodes
@@ -40,6 +41,15 @@ func (d *draft) budgetZones() {
 		left -= zones - 1
 		entry.port.zoned = true
 	}
+}
+
+// isZonal reports whether a frontend asks for zones.
+func (d *draft) isZonal() bool {
+	return slices.ContainsFunc(d.entries, func(e entry) bool { return hasZones(e.Frontend) })
+}
+
+func hasZones(frontend *model.Frontend) bool {
+	return slices.ContainsFunc(frontend.Zones[:], func(weights map[forwarding.NodeID]uint32) bool { return weights != nil })
 }
 
 // addZones gives the Service ports that were placed the node tables of other zones.

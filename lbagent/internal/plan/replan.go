@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// few VIPs are planned in part even where they are all.
+const few = 16
+
+// outcome is what a plan came to.
+type outcome struct {
+	model  *model.Model
+	want   *forwarding.State
+	limits forwarding.Limits
+	// fits is true where there was room for everything, zonal where a frontend asks for zones.
+	fits, zonal bool
+	// settled is nil until a plan in part needs it.
+	settled *settledIndex
+}
+
+// settledIndex is the index of a plan that the maps hold wholly.
+type settledIndex struct {
+	*index
+	// users count the Service ports that have each endpoint.
+	users map[forwarding.EndpointID]int
+	// gone are still in the index, as the maps had them before.
+	gone gone
+}
+
+// gone is what a plan removes.
+type gone struct {
+	endpoints   []forwarding.Endpoint
+	frontends   []forwarding.FrontendKey
+	frontendIDs []forwarding.FrontendID
+}
+
+// Replan returns what Plan does. Where it can, it plans no more than the VIPs that changed since
+// the last plan, and returns the entries in which the plan may differ from what the maps hold; nil
+// stands for all. It can where the maps hold the last plan, which had room for everything, nothing
+// changed but VIPs, and those have neither zones nor source ranges: such depend on other VIPs.
+func (p *Planner) Replan(
+	have *forwarding.State, m *model.Model, changes *model.Changes, limits forwarding.Limits,
+) (want *forwarding.State, differs *forwarding.Entries, problems []Problem) {
+	part := p.partOf(have, m, changes, limits)
+	if part == nil {
+		want, problems = p.Plan(have, m, limits)
+		return want, nil, problems
+	}
+	return p.planPart(have, part)
+}
+
+// part is what a plan is made of again.
+type part struct {
+	// model is the whole Model, changed the one with the changed VIPs alone.
+	model, changed *model.Model
+	vips           []netip.Addr
+	// former are the frontends that the changed VIPs had, ports their Service ports.
+	former []forwarding.FrontendKey
+	ports  map[servicePort]*port
+}
+
+// partOf returns the part that is to be planned; nil where that is the whole.
+func (p *Planner) partOf(have *forwarding.State, m *model.Model, changes *model.Changes, limits forwarding.Limits) *part {
+	last := &p.last
+	if changes == nil || changes.Since != last.model || have != last.want || limits != last.limits ||
+		!last.fits || last.zonal || len(changes.VIPs) > max(few, len(m.VIPs)/2) || !sameBesideVIPs(m, last.model) {
+		return nil
+	}
+	part := &part{model: m, vips: changes.VIPs, ports: map[servicePort]*port{}}
+	part.changed = &model.Model{Self: m.Self, Nodes: m.Nodes, Zones: m.Zones}
+	for _, address := range changes.VIPs {
+		if vip, found := slices.BinarySearchFunc(m.VIPs, address, compareVIP); found {
+			part.changed.VIPs = append(part.changed.VIPs, m.VIPs[vip])
+		}
+		part.changed.Frontends = append(part.changed.Frontends, frontendsOf(m, address)...)
+		former := frontendsOf(last.model, address)
+		for i := range former {
+			part.former = append(part.former, former[i].Key)
+		}
+		if !p.isOwn(part, former) {
+			return nil
+		}
+	}
+	if !p.isOwn(part, part.changed.Frontends) {
+		return nil
+	}
+	return part
+}
+
+// sameBesideVIPs compares what all VIPs depend on.
+func sameBesideVIPs(a, b *model.Model) bool {
+	return a.Self == b.Self && slices.Equal(a.Nodes, b.Nodes) && slices.Equal(a.Zones, b.Zones) &&
+		slices.Equal(a.Pools, b.Pools) && slices.Equal(a.Aggregates, b.Aggregates)
+}
+
+func compareVIP(vip model.VIP, address netip.Addr) int { return vip.Address.Compare(address) }
+
+// frontendsOf are the frontends of a VIP.
+func frontendsOf(m *model.Model, vip netip.Addr) []model.Frontend {
+	first, _ := slices.BinarySearchFunc(m.Frontends, vip, func(f model.Frontend, vip netip.Addr) int {
+		if f.Key.VIP.Compare(vip) < 0 {
+			return -1
+		}
+		return 1
+	})
+	after := first
+	for after < len(m.Frontends) && m.Frontends[after].Key.VIP == vip {
+		after++
+	}
+	return m.Frontends[first:after]
+}
+
+// isOwn notes the former Service ports of frontends of the part, and reports whether these can be
+// planned without the other ones.
+func (p *Planner) isOwn(part *part, frontends []model.Frontend) bool {
+	for i := range frontends {
+		if frontends[i].Restricted || hasZones(&frontends[i]) {
+			return false
+		}
+		name := portOf(&frontends[i])
+		port := p.placed[name]
+		if port == nil {
+			continue
+		}
+		part.ports[name] = port
+		for _, key := range port.keys {
+			if _, changed := slices.BinarySearchFunc(part.vips, key.VIP, netip.Addr.Compare); !changed {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// planPart plans a part beside the rest, which stays.
+func (p *Planner) planPart(have *forwarding.State, part *part) (*forwarding.State, *forwarding.Entries, []Problem) {
+	settled := p.settle(have)
+	d := emptyDraft(p, have, part.changed, p.last.limits)
+	d.index = settled.index
+	former := map[forwarding.FrontendKey]forwarding.Frontend{}
+	for _, key := range part.former {
+		former[key] = have.Frontends[key]
+	}
+	d.readModel(former)
+	d.want = without(have, part, settled)
+	d.setVIPs()
+	for _, entry := range d.byPrecedence() {
+		d.addFrontend(entry)
+	}
+	d.buildTables()
+	differs := part.entries(d)
+	p.replace(part, d, differs)
+	for _, port := range d.ports {
+		settled.count(port, 1)
+	}
+	settled.gone = goneFrom(have, d.want, differs)
+	p.last = outcome{model: part.model, want: d.want, limits: d.limits, fits: len(d.problems) == 0, settled: settled}
+	return d.want, differs, d.problems
+}
+
+// settle returns the index of the last plan, which the maps hold.
+func (p *Planner) settle(have *forwarding.State) *settledIndex {
+	s := p.last.settled
+	if s == nil {
+		s = &settledIndex{index: newIndex(have, p.last.limits), users: make(map[forwarding.EndpointID]int, len(have.Endpoints))}
+		for _, port := range p.placed {
+			s.count(port, 1)
+		}
+	}
+	for _, endpoint := range s.gone.endpoints {
+		delete(s.known, endpoint)
+	}
+	for _, key := range s.gone.frontends {
+		if !key.VIP.Is4() {
+			delete(s.hashes, key.Hash())
+		}
+	}
+	for _, id := range s.gone.frontendIDs {
+		delete(s.frontendIDs, id)
+	}
+	s.gone = gone{}
+	return s
+}
+
+func (s *settledIndex) count(port *port, by int) {
+	for _, id := range port.endpoints {
+		s.users[id] += by
+		if s.users[id] == 0 {
+			delete(s.users, id)
+		}
+	}
+}
+
+// without returns a copy of what the maps hold without a part.
+func without(have *forwarding.State, part *part, settled *settledIndex) *forwarding.State {
+	state := have.Clone()
+	for _, vip := range part.vips {
+		delete(state.VIPs, vip)
+	}
+	for _, key := range part.former {
+		delete(state.Frontends, key)
+	}
+	for _, port := range part.ports {
+		delete(state.NodeTables, port.place.table)
+		delete(state.EndpointTables, port.place.endpoints)
+		settled.count(port, -1)
+		for _, id := range port.endpoints {
+			if settled.users[id] == 0 {
+				delete(state.Endpoints, id)
+			}
+		}
+	}
+	return state
+}
+
+// entries are those that the part had or has.
+func (part *part) entries(d *draft) *forwarding.Entries {
+	entries := &forwarding.Entries{VIPs: part.vips, Frontends: slices.Clone(part.former)}
+	for i := range d.entries {
+		entries.Frontends = append(entries.Frontends, d.entries[i].Key)
+	}
+	for _, ports := range []map[servicePort]*port{part.ports, d.ports} {
+		for _, port := range ports {
+			entries.NodeTables = append(entries.NodeTables, port.place.table)
+			entries.EndpointTables = append(entries.EndpointTables, port.place.endpoints)
+			entries.Endpoints = append(entries.Endpoints, port.endpoints...)
+		}
+	}
+	return entries
+}
+
+// replace takes a planned part in place of what it was.
+func (p *Planner) replace(part *part, d *draft, differs *forwarding.Entries) {
+	for name := range part.ports {
+		delete(p.placed, name)
+	}
+	maps.Copy(p.placed, d.ports)
+	for _, slot := range differs.NodeTables {
+		if d.want.NodeTables[slot] == nil {
+			delete(p.tables, slot)
+		}
+	}
+	for _, slot := range differs.EndpointTables {
+		if d.want.EndpointTables[slot] == nil {
+			delete(p.endpointTables, slot)
+		}
+	}
+}
+
+// goneFrom returns what a plan has no more of those entries in which it differs.
+func goneFrom(have, want *forwarding.State, differs *forwarding.Entries) (left gone) {
+	for _, id := range differs.Endpoints {
+		endpoint, had := have.Endpoints[id]
+		if _, stays := want.Endpoints[id]; had && !stays {
+			left.endpoints = append(left.endpoints, endpoint)
+		}
+	}
+	for _, key := range differs.Frontends {
+		frontend, had := have.Frontends[key]
+		if _, stays := want.Frontends[key]; had && !stays {
+			left.frontends = append(left.frontends, key)
+			left.frontendIDs = append(left.frontendIDs, frontend.ID)
+		}
+	}
+	return left
+}

@@ -339,7 +339,7 @@ func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p p
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	services := func() map[forwarding.FrontendKey]string { return l.names.current.Load().Services }
+	services := func() map[forwarding.FrontendKey]string { return l.names.names().Services }
 	collector := metrics.NewCollector(config.Version, p.datapath, l.speaker.Sessions, services)
 	group.Go(func() error {
 		collectors := []prometheus.Collector{collector, l.passes, metrics.NewBFD(l.detector.process.Report)}

@@ -56,38 +56,49 @@ func BGP(ctx context.Context, socket string, routes bool, out io.Writer) error {
 
 // directory publishes the names and the decisions of the last pass.
 type directory struct {
-	current   atomic.Pointer[console.Directory]
+	node string
+	// current reads the names when they are first asked for: few passes are asked.
+	current   atomic.Pointer[func() *console.Directory]
 	decisions atomic.Pointer[console.Decisions]
 }
 
 func newDirectory(node string) *directory {
-	d := &directory{}
-	d.current.Store(&console.Directory{Node: node})
+	d := &directory{node: node}
+	d.set(&model.Model{})
 	return d
 }
 
 func (d *directory) set(m *model.Model) {
-	next := &console.Directory{
-		Node:     d.current.Load().Node,
+	read := sync.OnceValue(func() *console.Directory { return namesIn(d.node, m) })
+	d.current.Store(&read)
+}
+
+// names are those of the last pass.
+func (d *directory) names() *console.Directory { return (*d.current.Load())() }
+
+func namesIn(node string, m *model.Model) *console.Directory {
+	names := &console.Directory{
+		Node:     node,
 		Services: make(map[forwarding.FrontendKey]string, len(m.Frontends)),
 		Local:    make(map[forwarding.FrontendKey]bool, len(m.Frontends)),
 		Backends: map[forwarding.FrontendKey][]console.Backend{},
 		Nodes:    make(map[forwarding.NodeID]string, len(m.Nodes)),
 	}
 	if zone := int(m.Self.Zone); zone < len(m.Zones) {
-		next.Zone = m.Zones[zone]
+		names.Zone = m.Zones[zone]
 	}
-	for _, frontend := range m.Frontends {
-		next.Services[frontend.Key] = frontend.Service.Namespace + "/" + frontend.Service.Name
-		next.Local[frontend.Key] = frontend.Local
+	for i := range m.Frontends {
+		frontend := &m.Frontends[i]
+		names.Services[frontend.Key] = frontend.Service.String()
+		names.Local[frontend.Key] = frontend.Local
 		for _, backend := range frontend.Backends {
-			next.Backends[frontend.Key] = append(next.Backends[frontend.Key], named(backend))
+			names.Backends[frontend.Key] = append(names.Backends[frontend.Key], named(backend))
 		}
 	}
 	for _, node := range m.Nodes {
-		next.Nodes[node.ID] = node.Name
+		names.Nodes[node.ID] = node.Name
 	}
-	d.current.Store(next)
+	return names
 }
 
 // named is a backend as the console tells it.
@@ -128,7 +139,7 @@ func serveConsole(ctx context.Context, socket string, datapath *dataplane.Datapl
 		listener, err := console.Listen(socket)
 		if err == nil {
 			server := console.Server{
-				DataPlane: datapath, Hub: hub, Directory: names.current.Load, Decisions: names.decisions.Load, Speaker: l.speaker,
+				DataPlane: datapath, Hub: hub, Directory: names.names, Decisions: names.decisions.Load, Speaker: l.speaker,
 			}
 			err = server.Serve(ctx, listener)
 		}

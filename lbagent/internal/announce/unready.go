@@ -23,19 +23,18 @@ type Unready struct {
 func (u *Unready) Advance(
 	m *model.Model, announced map[netip.Addr]bool, delay time.Duration, now time.Time,
 ) (stay map[netip.Addr]bool, again time.Duration) {
-	type usable struct{ cluster, attracts bool }
-	vips := map[netip.Addr]usable{}
-	for i := range m.Frontends {
-		frontend := &m.Frontends[i]
-		found := vips[frontend.Key.VIP]
-		found.cluster = found.cluster || !frontend.Local
-		found.attracts = found.attracts || attracts(frontend)
-		vips[frontend.Key.VIP] = found
-	}
 	since := map[netip.Addr]time.Time{}
 	stay = map[netip.Addr]bool{}
-	for vip, found := range vips {
-		if found.attracts || !found.cluster || !announced[vip] {
+	for rest := m.Frontends; len(rest) > 0; {
+		vip := rest[0].Key.VIP
+		own := 0
+		cluster, usable := false, false
+		for ; own < len(rest) && rest[own].Key.VIP == vip; own++ {
+			cluster = cluster || !rest[own].Local
+			usable = usable || attracts(&rest[own])
+		}
+		rest = rest[own:]
+		if usable || !cluster || !announced[vip] {
 			continue
 		}
 		at, known := u.since[vip]

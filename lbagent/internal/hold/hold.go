@@ -8,6 +8,7 @@ package hold
 import (
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -77,11 +78,11 @@ func (h *Hold) Advance(objects *model.Snapshot, now time.Time) (*model.Snapshot,
 		return &result, nil, 0
 	}
 	a := advance{hold: h, now: now}
-	needed := needs(objects)
+	needed := sync.OnceValue(func() func(*millracev1alpha1.VIP) bool { return needs(objects) })
 	result.Peers = step(&a, "LBPeer", h.before.Peers, objects.Peers, nil)
 	result.Advertisements = step(&a, "VIPAdvertisement", h.before.Advertisements, objects.Advertisements, nil)
 	result.LBNodes = step(&a, "LBNode", h.before.LBNodes, objects.LBNodes, nil)
-	result.VIPs = step(&a, "VIP", h.before.VIPs, objects.VIPs, needed)
+	result.VIPs = step(&a, "VIP", h.before.VIPs, objects.VIPs, func(vip *millracev1alpha1.VIP) bool { return needed()(vip) })
 	result.Routes = step(&a, "VIPRoute", h.before.Routes, objects.Routes, nil)
 	h.before = &result
 	return &result, a.held, a.again
@@ -117,14 +118,10 @@ func step[T object](a *advance, name string, before, present []T, needed func(T)
 		k = &kind{gone: map[string]time.Time{}}
 		a.hold.kinds[name] = k
 	}
-	there := make(map[string]struct{}, len(present))
-	for _, object := range present {
-		there[key(object)] = struct{}{}
-	}
 	var missing []T
 	gone := map[string]time.Time{}
-	for _, object := range before {
-		if _, found := there[key(object)]; found || isConfirmed(object) || needed != nil && !needed(object) {
+	for _, object := range removed(before, present) {
+		if isConfirmed(object) || needed != nil && !needed(object) {
 			continue
 		}
 		since, known := k.gone[key(object)]
@@ -149,6 +146,31 @@ func step[T object](a *advance, name string, before, present []T, needed func(T)
 		}
 	}
 	return result
+}
+
+// removed returns the objects before of which there is none any more by their names. Mostly all are
+// the very same objects.
+func removed[T object](before, present []T) []T {
+	known := make(map[T]struct{}, len(before))
+	for _, object := range before {
+		known[object] = struct{}{}
+	}
+	fresh := map[string]struct{}{}
+	for _, object := range present {
+		if _, same := known[object]; same {
+			delete(known, object)
+		} else {
+			fresh[key(object)] = struct{}{}
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(before), func(object T) bool {
+		_, left := known[object]
+		if !left {
+			return true
+		}
+		_, replaced := fresh[key(object)]
+		return replaced
+	})
 }
 
 func missingKeys[T object](missing []T) []string {

@@ -31,15 +31,22 @@ import (
 // +kubebuilder:rbac:groups="",namespace=millrace-bgp,resources=secrets,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",namespace=millrace-system,resources=secrets,resourceNames=millrace-tunnel-key,verbs=get;list;watch
 
-// settle is how long Changed waits after a change for more of them, so that a
-// burst, such as a rollout, is one pass.
-const settle = 75 * time.Millisecond
+const (
+	// settle is how long Changed waits after a change for more of them, so that a
+	// burst, such as a rollout, is one pass.
+	settle = 75 * time.Millisecond
+	// follow is how long it waits after a VIP at the most. Of what a new Service needs, the VIP
+	// mostly comes last: the operator makes it when it has seen the Service.
+	follow = 20 * time.Millisecond
+)
 
 // Source holds the objects as they were last seen. While the API server is
 // away it goes on with those.
 type Source struct {
 	nodeName string
+	// events has a value after a change, arrivals after one of a VIP.
 	events   chan struct{}
+	arrivals chan struct{}
 	changed  chan struct{}
 	synced   chan struct{}
 
@@ -64,6 +71,7 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 	s := &Source{
 		nodeName: nodeName,
 		events:   make(chan struct{}, 1),
+		arrivals: make(chan struct{}, 1),
 		changed:  make(chan struct{}, 1),
 		synced:   make(chan struct{}),
 		reported: make(chan struct{}, 1),
@@ -96,7 +104,7 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 	s.services = watch(clients.Core, "services", &corev1.Service{}, everything)
 	s.slices = watch(clients.Discovery, "endpointslices", &discoveryv1.EndpointSlice{}, everything)
 	s.nodes = watch(clients.Core, "nodes", &corev1.Node{}, thisNode)
-	s.vips = watch(clients.Millrace, "vips", &millracev1alpha1.VIP{}, everything)
+	s.vips = informer(clients.Millrace, "vips", &millracev1alpha1.VIP{}, everything, func() { signal(s.arrivals) })
 	s.pools = watch(clients.Millrace, "vippools", &millracev1alpha1.VIPPool{}, everything)
 	s.lbNodes = watch(clients.Millrace, "lbnodes", &millracev1alpha1.LBNode{}, everything)
 	s.peers = watch(clients.Millrace, "lbpeers", &millracev1alpha1.LBPeer{}, everything)
@@ -175,22 +183,26 @@ func (s *Source) Run(ctx context.Context) error {
 func (s *Source) coalesce(ctx context.Context) error {
 	timer := time.NewTimer(settle)
 	timer.Stop()
-	pending := false
+	// latest is when a change is told that is pending; zero while none is.
+	var latest time.Time
+	pend := func() {
+		if latest.IsZero() {
+			latest = time.Now().Add(settle)
+			timer.Reset(settle)
+		}
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.events:
-			if !pending {
-				pending = true
-				timer.Reset(settle)
-			}
+			pend()
+		case <-s.arrivals:
+			pend()
+			timer.Reset(min(follow, time.Until(latest)))
 		case <-timer.C:
-			pending = false
-			select {
-			case s.changed <- struct{}{}:
-			default:
-			}
+			latest = time.Time{}
+			signal(s.changed)
 		}
 	}
 }

@@ -9,9 +9,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -311,6 +313,56 @@ func TestBurstIsOneChange(t *testing.T) {
 	})
 	if most := 2 + int(time.Since(began)/settle); changes < 1 || changes > most {
 		t.Errorf("%d changes, want 1 to %d", changes, most)
+	}
+}
+
+// A VIP is told soon after it has come, many that follow each other as one change.
+func TestVIPIsToldSoon(t *testing.T) {
+	for name, test := range map[string]struct {
+		// events and arrivals are when they are, told when a change is to be.
+		events, arrivals, told []time.Duration
+	}{
+		"a Service alone":         {events: []time.Duration{0}, told: []time.Duration{settle}},
+		"a Service, then its VIP": {events: []time.Duration{0}, arrivals: []time.Duration{10}, told: []time.Duration{10 + follow}},
+		"what follows a VIP":      {arrivals: []time.Duration{0}, events: []time.Duration{1}, told: []time.Duration{follow}},
+		"a late VIP": {
+			events: []time.Duration{0}, arrivals: []time.Duration{settle - 1, settle + 1}, told: []time.Duration{settle, settle + 1 + follow},
+		},
+		"a series of VIPs": {arrivals: []time.Duration{0, follow - 1, 2*follow - 2}, told: []time.Duration{3*follow - 2}},
+		"a long series of VIPs": {
+			arrivals: []time.Duration{0, follow - 1, 2*follow - 2, 3*follow - 3, 4*follow - 4}, told: []time.Duration{settle, 5*follow - 4},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				s := &Source{events: make(chan struct{}, 1), arrivals: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+				start := time.Now()
+				var told []time.Duration
+				go func() { _ = s.coalesce(ctx) }()
+				go func() {
+					for {
+						select {
+						case <-ctx.Done():
+							return
+						case <-s.changed:
+							told = append(told, time.Since(start))
+						}
+					}
+				}()
+				for channel, times := range map[chan struct{}][]time.Duration{s.events: test.events, s.arrivals: test.arrivals} {
+					for _, at := range times {
+						time.AfterFunc(at, func() { signal(channel) })
+					}
+				}
+				time.Sleep(time.Second)
+				cancel()
+				synctest.Wait()
+				if !slices.Equal(told, test.told) {
+					t.Errorf("changes are told after %v, want %v", told, test.told)
+				}
+			})
+		})
 	}
 }
 

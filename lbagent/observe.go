@@ -49,7 +49,7 @@ func announced(
 			aggregates = append(aggregates, prefix)
 		}
 	}
-	has := map[netip.Addr]bool{}
+	has := make(map[netip.Addr]bool, len(decisions))
 	for i := range decisions {
 		vip := decisions[i].VIP
 		has[vip] = told[netip.PrefixFrom(vip, vip.BitLen())] ||

@@ -74,10 +74,10 @@ func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 	exceeding := exceedingOf(node)
 	gathered := gathering{}
 	decisions := make([]Decision, 0, len(m.VIPs))
+	var frontends []*model.Frontend
 	for i := range m.VIPs {
 		vip := &m.VIPs[i]
-		var frontends []*model.Frontend
-		frontends, rest = frontendsOf(vip.Address, rest)
+		frontends, rest = frontendsOf(vip.Address, rest, frontends[:0])
 		selected, decision := peersOf(m, vip)
 		if open, found := exceeding[vip.Address]; found && decision.Reason == "" {
 			decision = Decision{Reason: ReasonNotProgrammed, Message: fmt.Sprintf(
@@ -111,8 +111,8 @@ func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 	return gathered.routes(), decisions
 }
 
-// frontendsOf returns the frontends of a VIP, and those after them. Both are sorted.
-func frontendsOf(vip netip.Addr, sorted []model.Frontend) (own []*model.Frontend, rest []model.Frontend) {
+// frontendsOf appends the frontends of a VIP, and returns those after them, too. Both are sorted.
+func frontendsOf(vip netip.Addr, sorted []model.Frontend, own []*model.Frontend) (all []*model.Frontend, rest []model.Frontend) {
 	for i := range sorted {
 		switch order := sorted[i].Key.VIP.Compare(vip); {
 		case order > 0:

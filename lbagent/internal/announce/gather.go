@@ -20,10 +20,11 @@ func holds(programmed *forwarding.State, aggregate netip.Prefix) bool {
 // gathering are the routes of VIPs by the name of the LBPeer.
 type gathering map[string]*gatheredRoutes
 
-// gatheredRoutes are the routes for a peer, and by their prefix.
+// gatheredRoutes are the routes for a peer. Aggregates are the places of those that several VIPs
+// may ask for.
 type gatheredRoutes struct {
-	list     []*gathered
-	byPrefix map[netip.Prefix]*gathered
+	list       []gathered
+	aggregates map[netip.Prefix]int
 }
 
 // gathered is a route that one or more VIPs ask for.
@@ -41,18 +42,20 @@ func (g gathering) add(target model.Target, route Route, leaving bool) {
 	peer := target.Peer
 	routes := g[peer.Name]
 	if routes == nil {
-		routes = &gatheredRoutes{byPrefix: map[netip.Prefix]*gathered{}}
+		routes = &gatheredRoutes{aggregates: map[netip.Prefix]int{}}
 		g[peer.Name] = routes
 	}
-	have, found := routes.byPrefix[route.Prefix]
+	at, found := routes.aggregates[route.Prefix]
 	if !found {
-		have = &gathered{
-			route: route, advertisement: target.Advertisement, internal: !peer.External(), leaving: leaving,
+		if !route.Prefix.IsSingleIP() {
+			routes.aggregates[route.Prefix] = len(routes.list)
 		}
-		routes.byPrefix[route.Prefix] = have
-		routes.list = append(routes.list, have)
+		routes.list = append(routes.list, gathered{
+			route: route, advertisement: target.Advertisement, internal: !peer.External(), leaving: leaving,
+		})
 		return
 	}
+	have := &routes.list[at]
 	have.leaving = have.leaving && leaving
 	if target.Advertisement.Name < have.advertisement.Name {
 		have.route, have.advertisement = route, target.Advertisement
@@ -62,12 +65,12 @@ func (g gathering) add(target model.Target, route Route, leaving bool) {
 func (g gathering) routes() Routes {
 	routes := Routes{}
 	for peer, all := range g {
-		slices.SortFunc(all.list, func(a, b *gathered) int { return a.route.Prefix.Compare(b.route.Prefix) })
+		slices.SortFunc(all.list, func(a, b gathered) int { return a.route.Prefix.Compare(b.route.Prefix) })
 		routes[peer] = make([]Route, 0, len(all.list))
-		for _, gathered := range all.list {
-			route := gathered.route
-			if gathered.leaving {
-				route = route.left(gathered.internal)
+		for i := range all.list {
+			route := all.list[i].route
+			if all.list[i].leaving {
+				route = route.left(all.list[i].internal)
 			}
 			routes[peer] = append(routes[peer], route)
 		}

@@ -351,9 +351,9 @@ func (s *Server) Routes() announce.Routes {
 func (s *Server) Announced() map[netip.Prefix]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	prefixes := map[netip.Prefix]bool{}
+	var prefixes map[netip.Prefix]bool
 	for _, session := range s.sessions {
-		session.addAnnounced(prefixes)
+		prefixes = session.addAnnounced(prefixes)
 	}
 	return prefixes
 }

@@ -159,12 +159,17 @@ func (s *session) handle(state millracev1alpha1.SessionState) {
 	}
 }
 
-func (s *session) addAnnounced(prefixes map[netip.Prefix]bool) {
+// addAnnounced adds the prefixes of the session's routes to those of others.
+func (s *session) addAnnounced(prefixes map[netip.Prefix]bool) map[netip.Prefix]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if prefixes == nil {
+		prefixes = make(map[netip.Prefix]bool, len(s.routes))
+	}
 	for prefix := range s.routes {
 		prefixes[prefix] = true
 	}
+	return prefixes
 }
 
 // told are the routes that the peer is, or will be, told.

@@ -53,6 +53,7 @@ const (
 	DatapathConnectionFlagCLIENT_RST   DatapathConnectionFlag = 2
 	DatapathConnectionFlagIN_CROWD     DatapathConnectionFlag = 4
 	DatapathConnectionFlagOF_DATAGRAMS DatapathConnectionFlag = 8
+	DatapathConnectionFlagEND_TOLD     DatapathConnectionFlag = 16
 )
 
 type DatapathConnectionKey4 struct {

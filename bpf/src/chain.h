@@ -78,9 +78,17 @@ __noinline int chain_worth(struct packet *packet, const struct self *self,
 		mark->moved = 0;
 	/* This node serves in place of the row's primary, which is asked first. */
 	if (frontend->flags & FRONTEND_LOCAL && !packet->sender) {
-		if (!is_young && !(row->path & ROW_HISTORY))
+		packet->path = (packet->path & ~PATH_CHAIN) | chain_behind(row->path, self);
+		if (is_young)
+			return CHAIN_YOUNG;
+		if (row->path & ROW_HISTORY)
+			return CHAIN_OLD;
+		if (path_node(row->path, PATH_CHOOSER) != self->id) {
 			packet->path = path_cut(packet->path, 1);
-		return is_young ? CHAIN_YOUNG : CHAIN_OLD;
+			return CHAIN_OLD;
+		}
+		packet->path &= ~PATH_CHAIN;
+		return CHAIN_WITHOUT_HISTORY;
 	}
 	path_improve(packet, row);
 	if (!(packet->path & PATH_CHAIN))
@@ -190,7 +198,8 @@ static __always_inline int may_ask_zones(const struct packet *packet,
 	return tables < 2 || may_ask(&packet->flow, ZONE_SHARE * tables);
 }
 
-/* The node to ask next; zero means that none is left, and this node may choose. After the
+/* The node to ask next; zero means that none is left, and this node may choose. What this node was
+ * told of a Local frontend's flow comes before the chain. After the
  * chain comes the primary of the row, then the other zones that the frontend has tables for.
  * The last is the primary by the table of the ingress node's own zone. That one chooses, so
  * that a flow whose state was lost goes where it went before.
@@ -203,6 +212,9 @@ __noinline int second_chance(struct packet *packet, const struct self *self,
 
 	if (!packet || !self || !frontend)
 		return 0;
+	next = local_holder(packet, self, frontend);
+	if (next)
+		return next;
 	chooser = other_chooser(packet, self->id);
 	if (chooser) {
 		next = chain_follow(packet, self, frontend);
@@ -269,6 +281,10 @@ __noinline int chain_walk(struct packet *packet, const struct self *self,
 	if (is_midstream(packet) ||
 	    (packet->path & PATH_WALK && packet->flow.protocol == IPPROTO_UDP))
 		return second_chance(packet, self, frontend);
+	/* A SYN follows an exception: the connection may live. */
+	next = packet->sender ? 0 : local_holder(packet, self, frontend);
+	if (next)
+		return next;
 	/* New flows belong to the primary, also where an exception led the packet elsewhere. */
 	chooser = path_node(packet->path, PATH_CHOOSER);
 	if (chooser == self->id || !(packet->path & PATH_EXCEPTION))

@@ -67,6 +67,40 @@ static __always_inline __u32 exception_holder(const struct packet *packet, __u32
 	return node;
 }
 
+/* The node that holds a flow of a Local frontend, as it told this node; or zero. The ingress node
+ * uses what it learned, but not once more after it was wrong. A node that is asked, as the row's
+ * present or former primary, hands the packet to the holder. That is done once for a packet: its
+ * path then says that all zones were asked.
+ */
+__noinline int local_holder(struct packet *packet, const struct self *self,
+			    const struct frontend *frontend)
+{
+	__u64 print, *found, about;
+	__u32 node;
+
+	if (!packet || !self || !frontend || !(frontend->flags & FRONTEND_LOCAL))
+		return 0;
+	if (packet->sender ? packet->zone_steps == ZONES : packet->path & PATH_WALK)
+		return 0;
+	print = exception_print(&packet->flow);
+	found = exception_find(print);
+	if (!found)
+		return 0;
+	about = *found;
+	node = exception_node(about);
+	if (exception_expired(about) || !node_is_known(node) || node == self->id ||
+	    node == path_node(packet->path, PATH_INGRESS))
+		return 0;
+	exception_renew(found, about);
+	trace_step(TRACE_EXCEPTION);
+	count_event(EVENT_EXCEPTION_USED);
+	if (packet->sender)
+		packet->zone_steps = ZONES;
+	else
+		packet->path |= PATH_EXCEPTION | PATH_WALK;
+	return node;
+}
+
 /* Removes the mark of a row that moved long ago. If it moves at the same time, the mark comes
  * back: row_write notes the time first.
  */

@@ -47,14 +47,11 @@ static __always_inline int was_walked_to(const struct packet *packet, const stru
 /* Makes the packet a notice to its ingress node that this node holds the flow. Returns the
  * ingress node; zero where it is this node, or unknown.
  */
-__noinline int notify_ingress(struct packet *packet, const struct self *self,
-			      const struct frontend *frontend)
+static __always_inline __u32 notify_ingress(struct packet *packet, const struct self *self,
+					    const struct frontend *frontend)
 {
-	__u32 ingress;
+	__u32 ingress = path_node(packet->path, PATH_INGRESS);
 
-	if (!packet || !self || !frontend || frontend->flags & FRONTEND_LOCAL)
-		return 0;
-	ingress = path_node(packet->path, PATH_INGRESS);
 	if (ingress == self->id) {
 		if (packet->zone_steps || path_node(packet->path, PATH_CHOOSER) != self->id)
 			exception_learn(&packet->flow,
@@ -67,6 +64,59 @@ __noinline int notify_ingress(struct packet *packet, const struct self *self,
 	packet->path = path_with(packet->path, PATH_CHOOSER, self->id) | PATH_NOTICE;
 	packet->zone_steps = 0;
 	return ingress;
+}
+
+/* Tells the primary of the row that this node holds the flow of a Local frontend, or with a zero
+ * holder that the flow is over: the packet goes there as a notice, and comes back for the last
+ * time. So whoever gets the flow from a router can ask the primary for its holder. Returns the
+ * primary; zero where there is none to tell.
+ */
+static __always_inline __u32 tell_primary(struct packet *packet, const struct self *self,
+					  const struct frontend *frontend, __u32 holder)
+{
+	__u32 primary;
+	struct row *row;
+
+	if (!(frontend->flags & FRONTEND_LOCAL) || !frontend->table || packet->flow.protocol != IPPROTO_TCP ||
+	    (packet->path & PATH_FINAL) == PATH_FINAL)
+		return 0;
+	row = row_of(frontend->table, packet->node_hash);
+	primary = row ? path_node(row->path, PATH_CHOOSER) : 0;
+	if (primary == self->id || !node_is_known(primary))
+		return 0;
+	trace_step(TRACE_NOTIFIES);
+	packet->path = (__u64)primary << PATH_INGRESS | (__u64)holder << PATH_CHOOSER | PATH_NOTICE;
+	packet->zone_steps = 0;
+	return primary;
+}
+
+/* As exception_notified, of a Local frontend. A notice that removes an exception comes from a node
+ * to which that exception led, or from the holder at the end of the flow: tell_primary.
+ */
+static __always_inline __u32 local_notified(struct packet *packet, const struct self *self,
+					    const struct frontend *frontend, __u32 index,
+					    __u64 row)
+{
+	__u32 holder = path_node(packet->path, PATH_CHOOSER);
+
+	if (holder) {
+		exception_learn(&packet->flow, index, holder);
+		packet->path |= PATH_FINAL;
+		return holder;
+	}
+	exception_withdraw(&packet->flow, packet->sender);
+	if (!(packet->path & PATH_WALK)) {
+		packet->path = path_with(packet->path, PATH_CHOOSER, packet->sender) | PATH_FINAL;
+		return packet->sender;
+	}
+	if (!frontend->endpoints) {
+		packet->path = path_by_row(row, self) | PATH_WALK;
+		return path_node(packet->path, PATH_CHOOSER);
+	}
+	/* As if it came from the router. */
+	packet->sender = 0;
+	packet->path = path_of_own(self) | PATH_WALK;
+	return self->id;
 }
 
 /* Takes in a notice: the chooser holds the flow, or, where that is zero, the sender does not.
@@ -85,12 +135,13 @@ __noinline int exception_notified(struct packet *packet, const struct self *self
 	index = row_index(frontend->table, packet->node_hash);
 	row = bpf_map_lookup_elem(&rows, &index);
 	if (path_node(packet->path, PATH_INGRESS) != self->id ||
-	    (holder && holder != packet->sender) || !frontend->table ||
-	    frontend->flags & FRONTEND_LOCAL || !row)
+	    (holder && holder != packet->sender) || !frontend->table || !row)
 		return 0;
 	trace_step(TRACE_NOTIFIED);
-	packet->path = path_by_row(row->path, self) | PATH_WALK;
 	packet->zone_steps = 0;
+	if (frontend->flags & FRONTEND_LOCAL)
+		return local_notified(packet, self, frontend, index, row->path);
+	packet->path = path_by_row(row->path, self) | PATH_WALK;
 	if (!holder) {
 		exception_withdraw(&packet->flow, packet->sender);
 		return path_node(packet->path, PATH_CHOOSER);

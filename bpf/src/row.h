@@ -49,13 +49,26 @@ static __always_inline __u64 path_by_row(__u64 row, const struct self *self)
 	return (row & ROW_PATH) | (__u64)self->id << PATH_INGRESS;
 }
 
-/* The path of a packet for which this node chooses in place of the row's primary. The
- * primary is then the first of the chain.
- */
-static __always_inline __u64 path_behind(__u64 row, const struct self *self)
+/* The path of a packet for which this node chooses, whatever its row says. */
+static __always_inline __u64 path_of_own(const struct self *self)
 {
-	return (row >> NODE_ID_BITS & PATH_CHAIN) | (__u64)self->id << PATH_INGRESS |
-	       (__u64)self->id << PATH_CHOOSER;
+	return (__u64)self->id << PATH_INGRESS | (__u64)self->id << PATH_CHOOSER;
+}
+
+/* The chain of such a packet: the row's primary, then its chain, as far as there is room. This node
+ * takes none.
+ */
+static __always_inline __u64 chain_behind(__u64 row, const struct self *self)
+{
+	__u64 chain = row >> NODE_ID_BITS & PATH_CHAIN, behind = PATH_CHAIN;
+
+#pragma unroll
+	for (int place = PATH_CHOOSER; place > PATH_FLAGS; place -= NODE_ID_BITS) {
+		if (path_node(row, place) == self->id)
+			return (chain & ~behind) | (row & behind);
+		behind = behind >> NODE_ID_BITS & PATH_CHAIN;
+	}
+	return chain;
 }
 
 static __always_inline int mark_is_young(__u32 ticks, __u32 seconds)

@@ -45,25 +45,21 @@ static __always_inline int has_endpoint(const struct flow *flow)
 	return connection && endpoint_of(connection);
 }
 
-/* A Local frontend has a table where its VIP is also announced by nodes without endpoints of
- * this frontend, for the sake of others. On such a node stage 1 finds a node with endpoints,
- * unless an endpoint here has the flow.
+/* A node with endpoints of a Local frontend serves the flow itself. It looks the row up for a
+ * packet of an unknown connection alone, to ask whether another node holds that (chain.h).
  *
- * A node with endpoints serves the flow itself. A packet of an unknown connection first walks
- * the path of its row, which it took before this node had an endpoint.
+ * A node without endpoints may get packets, too: for the sake of another frontend of the VIP, or
+ * because a router does not know yet. Stage 1 finds a node with endpoints, unless an endpoint here
+ * has the flow.
  */
 __noinline int stage1_local(struct packet *packet, const struct self *self,
 			    const struct frontend *frontend)
 {
-	struct row *row;
-
 	if (!packet || !self || !frontend)
 		return XDP_ABORTED;
 	if (!frontend->endpoints && !has_endpoint(&packet->flow))
 		return stage1(packet, self, frontend);
-	row = row_of(frontend->table, packet->node_hash);
-	if (row)
-		packet->path = path_behind(row->path, self);
+	packet->path = path_of_own(self);
 	return serve_here();
 }
 

@@ -148,7 +148,31 @@ enum flow_verdict {
 	 * port, on another node.
 	 */
 	FLOW_IS_STALE,
+	/* The packet belongs to a Local frontend's flow, and the row's primary has to know that this
+	 * node holds it.
+	 */
+	FLOW_IS_HELD,
+	/* The same, that it is over. */
+	FLOW_HAS_ENDED,
 };
+
+/* How often a row's primary is told of a flow that lasts. Less than what an exception lasts. */
+#define TELL_SECONDS 1024
+
+/* Reports whether a flow that was last seen so long ago is told of again: now and then, and when
+ * its row has moved since.
+ */
+static __always_inline int is_told_again(const struct packet *packet,
+					 const struct frontend *frontend, __u32 seen)
+{
+	__u32 index = row_index(frontend->table, packet->node_hash), now = clock_now();
+	struct row_mark *mark;
+
+	if (now / (TELL_SECONDS * ticks_per_second) != seen / (TELL_SECONDS * ticks_per_second))
+		return 1;
+	mark = bpf_map_lookup_elem(&row_marks, &index);
+	return mark && mark->moved && now - mark->moved <= now - seen;
+}
 
 /* How long a closed connection's last packets may take. */
 #define LINGER_SECONDS 10
@@ -180,6 +204,7 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 {
 	enum table table = about & ABOUT_HALF_OPEN ? TABLE_HALF_OPEN : TABLE_ESTABLISHED;
 	__u8 protocol = packet ? packet->flow.protocol : 0;
+	int verdict = FLOW_GOES_ON;
 	struct tcp_numbers numbers;
 	struct endpoint *endpoint;
 	struct reverse *reverse;
@@ -208,10 +233,18 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 		if (reverse)
 			note_fin(packet, &numbers, connection, reverse);
 		if (flow_state(protocol, table, connection, reverse) == FLOW_CLOSED ||
-		    is_last_fin(packet, &numbers, reverse))
+		    is_last_fin(packet, &numbers, reverse)) {
 			forget(&packet->flow);
+			if (table == TABLE_ESTABLISHED && !(connection->flags & END_TOLD)) {
+				connection->flags |= END_TOLD;
+				verdict = FLOW_HAS_ENDED;
+			}
+		}
 	}
 	if (clock_passed(connection->seen, REFRESH_SECONDS)) {
+		if (table == TABLE_ESTABLISHED && !(connection->flags & END_TOLD) &&
+		    is_told_again(packet, frontend, connection->seen))
+			verdict = FLOW_IS_HELD;
 		connection->seen = clock_now();
 		if (table == TABLE_HALF_OPEN)
 			half_open_use(&packet->flow, connection->flags);
@@ -229,8 +262,29 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 		/* The packet that proves a connection may also end it. */
 		note_fin(packet, &numbers, connection, reverse);
 		establish(packet, frontend, endpoint, connection, reverse);
+		verdict = FLOW_IS_HELD;
 	}
-	return FLOW_GOES_ON;
+	return frontend->flags & FRONTEND_LOCAL ? verdict : FLOW_GOES_ON;
+}
+
+/* Reports whether another node may have to know of the flow, which is here. */
+static __always_inline int is_noticed(const struct packet *packet, const struct self *self,
+				      enum table table, int verdict)
+{
+	return verdict == FLOW_IS_HELD || verdict == FLOW_HAS_ENDED ||
+	       (verdict == FLOW_GOES_ON && table == TABLE_ESTABLISHED &&
+		was_walked_to(packet, self));
+}
+
+/* Makes the packet a notice. Returns the node that it is for, or zero. */
+__noinline int flow_notice(struct packet *packet, const struct self *self,
+			   const struct frontend *frontend, int verdict)
+{
+	if (!packet || !self || !frontend)
+		return 0;
+	if (verdict == FLOW_GOES_ON)
+		return notify_ingress(packet, self, frontend);
+	return tell_primary(packet, self, frontend, verdict == FLOW_IS_HELD ? self->id : 0);
 }
 
 /* A flow that has an endpoint here keeps it. Others may get one. A global function is verified
@@ -261,9 +315,8 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 		if (endpoint && is_eventful(packet, connection, table))
 			verdict = flow_event(ctx, packet, frontend, connection,
 					     table == TABLE_HALF_OPEN ? ABOUT_HALF_OPEN : 0);
-		if (endpoint && verdict == FLOW_GOES_ON && table == TABLE_ESTABLISHED &&
-		    was_walked_to(packet, self)) {
-			next = notify_ingress(packet, self, frontend);
+		if (endpoint && is_noticed(packet, self, table, verdict)) {
+			next = flow_notice(packet, self, frontend, verdict);
 			if (next)
 				return send_to(next);
 		}

@@ -295,6 +295,8 @@ enum connection_flag {
 	IN_CROWD = 4,
 	/* It is no TCP. Only half-open flows have it: their entries have no protocol. */
 	OF_DATAGRAMS = 8,
+	/* The end of the flow was told: see tell_primary. */
+	END_TOLD = 16,
 };
 
 struct connection {

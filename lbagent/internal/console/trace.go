@@ -123,7 +123,7 @@ func (e *description) sources() {
 func (e *description) stage1() {
 	if !e.trace.Stage1 {
 		if e.trace.Local && !e.trace.FromNode {
-			e.say("row", "none: traffic policy Local stays on the ingress node")
+			e.say("row", "none: traffic policy Local stays on the ingress node, unless another one holds the connection")
 		}
 		return
 	}
@@ -218,6 +218,10 @@ func (e *description) why() string {
 		parts = append(parts, "the ingress node, to tell it that the connection is here")
 	case e.trace.OtherZone:
 		parts = append(parts, "the primary by the table of another zone, in which the connection may have begun")
+	case e.trace.Local && e.trace.Exception:
+		parts = append(parts, "which has said that it holds the connection")
+	case e.trace.Local && e.trace.SecondChance:
+		parts = append(parts, "the row's primary or a former one, which may know the connection or its holder")
 	case e.trace.SecondChance:
 		parts = append(parts, "a former owner of the row, which may know the connection")
 	case e.trace.Returned:

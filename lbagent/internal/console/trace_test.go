@@ -153,7 +153,7 @@ reply: leaves node1 straight to the client, with the VIP as its source`,
 			consoleapi.Trace{Verdict: consoleapi.Delivered, Service: "default/web", Endpoint: pod},
 			`frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Local
 range check: the Service has no loadBalancerSourceRanges: every source is let in
-row: none: traffic policy Local stays on the ingress node
+row: none: traffic policy Local stays on the ingress node, unless another one holds the connection
 connection: not known on this node
 endpoint: 198.18.1.2:8080, which the client had before (session affinity)
 verdict: delivered to 198.18.1.2:8080 through the node's own stack
@@ -179,10 +179,36 @@ verdict: encapsulated to node with id 9, which asked first: no former owner know
 			consoleapi.Trace{Verdict: consoleapi.Dropped, Service: "default/web", Reason: "endpoint_gone"},
 			`frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Local
 range check: the Service has no loadBalancerSourceRanges: every source is let in
-row: none: traffic policy Local stays on the ingress node
+row: none: traffic policy Local stays on the ingress node, unless another one holds the connection
 connection: known, established
 endpoint: number 4, which is gone
 verdict: dropped: endpoint_gone`,
+		},
+		{
+			"asked for under policy Local",
+			dataplane.Trace{
+				Verdict: dataplane.TraceSent, VIP: true, Frontend: 1, Key: webKey, Local: true, Stage2: true,
+				SecondChance: true, Node: 9,
+			},
+			consoleapi.Trace{Verdict: consoleapi.Sent, Service: "default/web", NextNode: "node with id 9"},
+			`frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Local
+range check: the Service has no loadBalancerSourceRanges: every source is let in
+row: none: traffic policy Local stays on the ingress node, unless another one holds the connection
+connection: not known on this node
+verdict: encapsulated to node with id 9, the row's primary or a former one, which may know the connection or its holder`,
+		},
+		{
+			"held elsewhere under policy Local",
+			dataplane.Trace{
+				Verdict: dataplane.TraceSent, VIP: true, Frontend: 1, Key: webKey, Local: true, Stage2: true,
+				Exception: true, Node: 9,
+			},
+			consoleapi.Trace{Verdict: consoleapi.Sent, Service: "default/web", NextNode: "node with id 9"},
+			`frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Local
+range check: the Service has no loadBalancerSourceRanges: every source is let in
+row: none: traffic policy Local stays on the ingress node, unless another one holds the connection
+connection: not known on this node
+verdict: encapsulated to node with id 9, which has said that it holds the connection`,
 		},
 		{
 			"answered",

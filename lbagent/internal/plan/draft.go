@@ -20,6 +20,8 @@ type draft struct {
 	limits   forwarding.Limits
 	want     *forwarding.State
 	problems []Problem
+	// waits is true where a Local frontend gets its node table once another one is removed.
+	waits bool
 
 	*index
 	// given are the ids of endpoints that the maps do not hold.
@@ -77,6 +79,9 @@ type port struct {
 	// spreads is true where it sends, or sent, packets to other nodes, zoned where it has a node
 	// table for each zone, by the budget of all nodes.
 	spreads, zoned bool
+	// finds is true where a Local one has a node table to find connections by, if there is room,
+	// yields where the budget of all nodes has none for it.
+	finds, yields bool
 	// place holds once placed is true, and so do the ids of its endpoints.
 	place     placement
 	placed    bool
@@ -251,10 +256,11 @@ func (d *draft) readModel(former map[forwarding.FrontendKey]forwarding.Frontend)
 			}
 		}
 	}
+	d.budgetLocal()
 	// One that has become Local goes on to have its table: connections that began
 	// under the policy Cluster are where the rows say.
 	for _, port := range d.ports {
-		if own, _ := d.ownTable(port); own != 0 {
+		if own, _ := d.ownTable(port); own != 0 && !port.yields {
 			port.spreads = true
 		}
 	}

@@ -125,13 +125,15 @@ func (d *draft) place(entry entry) placement {
 		return port.place
 	}
 	var place placement
-	if entry.needsTable() {
+	if entry.needsTable() || entry.findsTable() {
 		slot, found := d.tableSlot(port)
 		if found {
 			place.table = slot
 			d.weights[slot] = frontend.Weights
-		} else {
+		} else if entry.needsTable() {
 			d.frontendFull(frontend, forwarding.NodeTables)
+		} else {
+			d.waits = true
 		}
 	} else if entry.holdsTable() {
 		if own, _ := d.ownTable(port); d.have.NodeTables[own] != nil {

@@ -100,7 +100,7 @@ func (p *Planner) Plan(
 	for set, name := range d.sources.owners {
 		p.sourceSets[name] = set
 	}
-	p.last = outcome{model: m, want: d.want, limits: limits, fits: len(d.problems) == 0, zonal: d.isZonal()}
+	p.last = outcome{model: m, want: d.want, limits: limits, fits: d.isWhole(), zonal: d.isZonal(), finds: d.finds()}
 	return d.want, d.problems
 }
 
@@ -173,6 +173,9 @@ func (d *draft) buildTables() {
 		p.endpointTables[slot] = settled[forwarding.Endpoint, table.Share, forwarding.EndpointTable]{from: shares, table: next}
 	}
 }
+
+// isWhole reports whether there was room for everything.
+func (d *draft) isWhole() bool { return len(d.problems) == 0 && !d.waits }
 
 // forgetTables forgets what the tables were computed from that are not there any more.
 func (d *draft) forgetTables() {

@@ -112,8 +112,8 @@ func TestPlan(t *testing.T) {
 	}
 	frontends := map[forwarding.FrontendKey]forwarding.Frontend{
 		key(1): {ID: 1, Table: 1, Endpoints: 1},
-		key(2): {ID: 2, Local: true, Endpoints: 2},
-		key(3): {ID: 3, Table: 2},
+		key(2): {ID: 2, Local: true, Table: 2, Endpoints: 2},
+		key(3): {ID: 3, Table: 3},
 		key(4): {ID: 4, Refuses: true},
 	}
 	if !reflect.DeepEqual(state.Frontends, frontends) {

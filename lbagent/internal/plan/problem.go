@@ -44,6 +44,12 @@ func (d *draft) zonesFull(frontend *model.Frontend) {
 		forwarding.NodeTables, ", and each zone takes one")
 }
 
+func (d *draft) localFull(frontend *model.Frontend) {
+	d.fullFor(serviceOf(frontend),
+		fmt.Sprintf("frontend %s: a connection that a router moves to another node is reset", frontend.Key),
+		forwarding.NodeTables, ", and Services of policy Local get what others leave")
+}
+
 // sameHash tells of a frontend that is left out. Its address was chosen for that, or it is one
 // case in 2^64.
 func (d *draft) sameHash(frontend *model.Frontend, other forwarding.FrontendKey) {

@@ -19,8 +19,9 @@ type outcome struct {
 	model  *model.Model
 	want   *forwarding.State
 	limits forwarding.Limits
-	// fits is true where there was room for everything, zonal where a frontend asks for zones.
-	fits, zonal bool
+	// fits is true where there was room for everything, zonal where a frontend asks for zones,
+	// finds where a Local one has a node table.
+	fits, zonal, finds bool
 	// settled is nil until a plan in part needs it.
 	settled *settledIndex
 }
@@ -88,10 +89,17 @@ func (p *Planner) partOf(have *forwarding.State, m *model.Model, changes *model.
 			return nil
 		}
 	}
-	if !p.isOwn(part, part.changed.Frontends) {
+	if !p.isOwn(part, part.changed.Frontends) || !p.leavesTables(part) {
 		return nil
 	}
 	return part
+}
+
+// leavesTables reports whether every Local frontend may have a node table: else which of them have
+// one depends on all frontends.
+func (p *Planner) leavesTables(part *part) bool {
+	finds := p.last.finds || slices.ContainsFunc(part.changed.Frontends, func(f model.Frontend) bool { return f.Local })
+	return !finds || len(part.model.Frontends) <= forLocal(p.last.limits.NodeTables)
 }
 
 // sameBesideVIPs compares what all VIPs depend on.
@@ -161,7 +169,10 @@ func (p *Planner) planPart(have *forwarding.State, part *part) (*forwarding.Stat
 		settled.count(port, 1)
 	}
 	settled.gone = goneFrom(have, d.want, differs)
-	p.last = outcome{model: part.model, want: d.want, limits: d.limits, fits: len(d.problems) == 0, settled: settled}
+	p.last = outcome{
+		model: part.model, want: d.want, limits: d.limits, fits: d.isWhole(),
+		finds: p.last.finds || d.finds(), settled: settled,
+	}
 	return d.want, differs, d.problems
 }
 

@@ -3,22 +3,25 @@
 package plan
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// A Local frontend has a node table where its VIP may be announced without it.
-func TestSharedLocalFrontendHasATable(t *testing.T) {
+// A Local frontend has a node table where its VIP may be announced without it. One that has its VIP
+// alone has one for TCP, to find connections by.
+func TestLocalFrontendsHaveTables(t *testing.T) {
 	alone, shared := frontend(1, "alone", 1), frontend(2, "shared")
-	alone.Local, alone.Weights[2] = true, 1
+	alone.Local, alone.Weights[2], alone.Key.Protocol = true, 1, forwarding.ProtocolUDP
 	shared.Local, shared.Shared, shared.Weights = true, true, map[forwarding.NodeID]uint32{2: 1, 3: 2}
 	have, problems := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), modelOf(alone, shared), ample)
 	if len(problems) != 0 {
 		t.Errorf("problems %v", problems)
 	}
-	if got := have.Frontends[key(1)]; got.Table != 0 {
-		t.Errorf("the frontend that has its VIP alone has a table: %+v", got)
+	if got := have.Frontends[alone.Key]; got.Table != 0 {
+		t.Errorf("the UDP frontend that has its VIP alone has a table: %+v", got)
 	}
 	got := have.Frontends[key(2)]
 	if got.Table == 0 || !got.Local || got.Endpoints != 0 {
@@ -27,6 +30,39 @@ func TestSharedLocalFrontendHasATable(t *testing.T) {
 	for i, row := range have.NodeTables[got.Table] {
 		if row.Primary != 2 && row.Primary != 3 {
 			t.Fatalf("row %d belongs to node %d", i, row.Primary)
+		}
+	}
+}
+
+// Local frontends take what room others leave, but for a part of it, in their order; the rest works
+// without and is told. One that comes later and cannot do without has its table at once, and a
+// Local one makes room for the next.
+func TestLocalFrontendsLeaveTablesToOthers(t *testing.T) {
+	limits := ample
+	limits.NodeTables = 2 * localReserve
+	var all []model.Frontend
+	for vip := 1; vip <= limits.NodeTables; vip++ {
+		local := frontend(vip, fmt.Sprintf("local%d", vip), 1)
+		local.Local = true
+		all = append(all, local)
+	}
+	have := forwarding.NewState()
+	p := NewPlanner(have)
+	for cluster := 0; cluster <= 3; cluster++ {
+		if cluster > 0 {
+			all = append(all, frontend(100+cluster, fmt.Sprintf("cluster%d", cluster), 1))
+		}
+		var problems []Problem
+		have, problems = advance(t, p, have, modelOf(all...), limits)
+		with := limits.NodeTables - limits.NodeTables/localReserve - cluster
+		for i, f := range all {
+			got, found := have.Frontends[f.Key]
+			if want := !f.Local || i < with; !found || got.Table != 0 != want {
+				t.Errorf("%d Cluster frontends: frontend %s is %+v (%v), has a table %v, want %v", cluster, f.Key, got, found, got.Table != 0, want)
+			}
+		}
+		if len(problems) != limits.NodeTables-with {
+			t.Errorf("%d Cluster frontends: problems %v, want one for each of the %d without a table", cluster, problems, limits.NodeTables-with)
 		}
 	}
 }

@@ -13,24 +13,19 @@ import (
 // budgetZones decides which Service ports have a node table for each zone. All nodes
 // must decide alike, for a flow that one of them has sent by a zone's table is
 // looked for by others in the same one: so it depends on the model and the limit
-// alone. Every Service port has one table; what is left goes to those that ask for zones,
+// alone. Every Service port that spreads has one table; what is left goes to those that ask for zones,
 // in the order of their frontends.
 func (d *draft) budgetZones() {
 	left := d.limits.NodeTables
 	counted := map[*port]bool{}
 	for _, entry := range d.entries {
-		if entry.Spreads() && (len(entry.Weights) > 0 || entry.Living) && !counted[entry.port] {
+		if entry.Spreads() && entry.hasRows() && !counted[entry.port] {
 			counted[entry.port] = true
 			left--
 		}
 	}
 	for _, entry := range d.entries {
-		zones := 0
-		for _, weights := range entry.Zones {
-			if weights != nil {
-				zones++
-			}
-		}
+		zones := zonesOf(entry.Frontend)
 		if zones == 0 || !counted[entry.port] || entry.port.zoned {
 			continue
 		}

@@ -169,7 +169,7 @@ func (c Cluster) forFrontend(at forwarding.NodeID, p packet, frontend forwarding
 	}
 	f := Forecast{Fate: Delivered, Flow: p.Flow, Refuses: frontend.Refuses && p.askable()}
 	if frontend.Local {
-		f.Targets = c.serve(at, p, knowledge)
+		f.Targets = c.local(at, p, frontend, knowledge)
 	} else {
 		f.Targets = c.stage1(at, p, frontend, knowledge)
 	}

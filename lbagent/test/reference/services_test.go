@@ -37,7 +37,7 @@ type service struct {
 	weighted bool
 }
 
-// policy is the traffic policy. It decides whether the service has a node table.
+// policy is the traffic policy. It decides whether the service has a node table, as any of TCP has.
 func (s service) policy() *model.Frontend {
 	f := &model.Frontend{Local: s.local}
 	if s.affine {
@@ -55,6 +55,7 @@ var services = []service{
 	{port: 85, protocol: TCP, refuses: true}, {port: 57, protocol: UDP, refuses: true},
 	{port: 86, protocol: TCP, refuses: true, ranges: bothFamilies},
 	{port: 87, protocol: TCP, sparse: true}, {port: 58, protocol: UDP, sparse: true, local: true},
+	{port: 93, protocol: TCP, sparse: true, local: true},
 	{port: 88, protocol: TCP, affine: true}, {port: 59, protocol: UDP, affine: true, zonal: true},
 	{port: 89, protocol: TCP, affine: true, local: true},
 	{port: 90, protocol: TCP, weighted: true}, {port: 60, protocol: UDP, weighted: true},
@@ -101,7 +102,7 @@ func zoneOf(id forwarding.NodeID) forwarding.Zone { return []forwarding.Zone{1, 
 // tableSlots are the slots of a service's node tables: one, or one for each zone.
 func tableSlots(number int) (slots [forwarding.Zones]forwarding.NodeTableSlot) {
 	switch service := services[number]; {
-	case !service.policy().Spreads(), service.refuses:
+	case !service.policy().Spreads() && service.protocol != TCP, service.refuses:
 	case service.zonal:
 		for _, zone := range []forwarding.Zone{0, 1, 3} {
 			slots[zone] = forwarding.NodeTableSlot(zoneCount*number + 1 + int(zone))

@@ -16,7 +16,7 @@ func (c Cluster) stage1(at forwarding.NodeID, p packet, frontend forwarding.Fron
 	number := hash / (1 << 32 / forwarding.Rows)
 	rows := rowsOf(c[at].State, frontend, number)
 	byRow := func() []Target {
-		return c.byRow(rows, p, knowledge, knowledge.Moved(frontend.Table, number))
+		return c.byRow(at, rows, p, frontend, knowledge, knowledge.Moved(frontend.Table, number))
 	}
 	holder, learned := knowledge.Learned(at, p.Flow)
 	if learned == No || holder == rows[0].Primary || c[holder].State == nil {
@@ -50,7 +50,9 @@ func rowsOf(state *forwarding.State, frontend forwarding.Frontend, number uint32
 // flows that it knows, and those that no node knows. Midstream packets ask the other nodes
 // before, in their order, and so do datagrams if their row moved lately. The limit for packets
 // that no node knows is outside the model.
-func (c Cluster) byRow(rows []forwarding.Row, p packet, knowledge Knowledge, moved Doubt) []Target {
+func (c Cluster) byRow(
+	at forwarding.NodeID, rows []forwarding.Row, p packet, frontend forwarding.Frontend, knowledge Knowledge, moved Doubt,
+) []Target {
 	asked := Yes
 	switch {
 	case p.Protocol == UDP:
@@ -74,15 +76,9 @@ func (c Cluster) byRow(rows []forwarding.Row, p packet, knowledge Knowledge, mov
 	if asked == No {
 		return targets
 	}
-	for _, id := range path(rows) {
-		entry, ok := knowledge.Knows(id, p.Flow)
-		if !ok || id == primary || c[id].State == nil {
-			continue
-		}
-		targets = append(targets, Target{Node: id, Endpoint: entry.Endpoint})
-		if !entry.Yields {
-			return targets
-		}
+	others, found := c.ask(at, path(rows), p, frontend, knowledge)
+	if targets = append(targets, others...); found {
+		return targets
 	}
 	return append(targets, c.choose(primary, p, knowledge))
 }
@@ -102,6 +98,85 @@ func path(rows []forwarding.Row) []forwarding.NodeID {
 
 // replaces reports whether the packet begins a flow again after an earlier one that is over.
 func (p packet) replaces(entry Entry) bool { return entry.Over && !p.midstream() }
+
+// local is where a packet of a Local frontend may end. Nodes with endpoints serve what they know
+// and what is new. With a table they ask others for what is neither, and before that use what they
+// learned. Nodes without endpoints send it by the table.
+func (c Cluster) local(at forwarding.NodeID, p packet, frontend forwarding.Frontend, knowledge Knowledge) []Target {
+	if frontend.Table == 0 || p.Protocol == UDP {
+		return c.serve(at, p, knowledge)
+	}
+	var targets []Target
+	entry, known := knowledge.Knows(at, p.Flow)
+	if frontend.Endpoints == 0 && !known {
+		return c.stage1(at, p, frontend, knowledge)
+	}
+	if known && !p.replaces(entry) {
+		targets = []Target{{Node: at, Endpoint: entry.Endpoint}}
+		if !entry.Yields {
+			return targets
+		}
+	}
+	held, found := c.holderBy(at, at, p, knowledge)
+	if targets = append(targets, held...); found {
+		return targets
+	}
+	if p.midstream() {
+		hash, _ := p.hash(frontend)
+		rows := rowsOf(c[at].State, frontend, hash/(1<<32/forwarding.Rows))
+		asked := slices.DeleteFunc(path(rows), func(id forwarding.NodeID) bool { return id == at })
+		// The primary takes a place of the chain.
+		others, found := c.ask(at, asked[:min(len(asked), forwarding.ChainLength)], p, frontend, knowledge)
+		if targets = append(targets, others...); found {
+			return targets
+		}
+	}
+	return append(targets, c.choose(at, p, knowledge))
+}
+
+// holderBy is where a packet of a Local frontend goes by what a node was told of its flow. found is
+// false where that is nothing, or may be wrong.
+func (c Cluster) holderBy(node, at forwarding.NodeID, p packet, knowledge Knowledge) (held []Target, found bool) {
+	holder, told := knowledge.Learned(node, p.Flow)
+	if told == No || holder == node || holder == at || c[holder].State == nil {
+		return nil, false
+	}
+	entry, known := knowledge.Knows(holder, p.Flow)
+	if !known || p.replaces(entry) {
+		return nil, false
+	}
+	return []Target{{Node: holder, Endpoint: entry.Endpoint}}, !entry.Yields
+}
+
+// ask is where a packet from a router at a node may end by those that are asked one after another.
+// found is false where none surely has the flow. One that was told of the flow of a Local frontend hands it to
+// the holder; the first that was told does so, though it may be wrong.
+func (c Cluster) ask(
+	at forwarding.NodeID, asked []forwarding.NodeID, p packet, frontend forwarding.Frontend, knowledge Knowledge,
+) (targets []Target, found bool) {
+	led := !frontend.Local
+	for _, id := range asked {
+		if c[id].State == nil {
+			continue
+		}
+		if entry, known := knowledge.Knows(id, p.Flow); known {
+			targets = append(targets, Target{Node: id, Endpoint: entry.Endpoint})
+			if !entry.Yields {
+				return targets, true
+			}
+		}
+		if led || id == at {
+			continue
+		}
+		held, right := c.holderBy(id, at, p, knowledge)
+		if targets = append(targets, held...); right {
+			return targets, true
+		}
+		_, told := knowledge.Learned(id, p.Flow)
+		led = told != No
+	}
+	return targets, false
+}
 
 // serve is stage 2: the endpoint that the flow has on the node, or gets.
 func (c Cluster) serve(at forwarding.NodeID, p packet, knowledge Knowledge) []Target {

@@ -74,6 +74,9 @@ func TestStrangersDoNotMultiply(t *testing.T) {
 		{"rows that moved long ago, three zones", 82, 55, 4, true, 13, 1.2},
 		{"rows that moved lately", 80, 53, 4, false, 4, 2},
 		{"rows that moved lately, three zones", 82, 55, 4, false, 13, 2},
+		{"policy Local, rows that never moved", localPort, 54, 0, false, 2, 1.2},
+		{"policy Local, rows that moved long ago", localPort, 54, 4, true, 4, 1.2},
+		{"policy Local, rows that moved lately", localPort, 54, 4, false, 4, 2},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(5, 6))
@@ -271,14 +274,20 @@ func (c *testCluster) moveAll(t *testing.T, random *rand.Rand, times int) {
 		for slot, table := range c.Cluster[1].State.NodeTables {
 			rows[slot] = c.advance(random, slot, table)
 		}
-		for id, n := range c.nodes {
-			next := *c.Cluster[id].State
-			next.NodeTables = rows
-			if err := n.Become(&next, routerMAC); err != nil {
-				t.Fatal(err)
-			}
-			c.Cluster[id] = Node{State: &next, MAC: c.Cluster[id].MAC, VLANs: vlans}
+		c.become(t, func(_ forwarding.NodeID, s *forwarding.State) { s.NodeTables = rows })
+	}
+}
+
+// become changes what the maps of all nodes hold.
+func (c *testCluster) become(t *testing.T, change func(forwarding.NodeID, *forwarding.State)) {
+	t.Helper()
+	for id, n := range c.nodes {
+		next := *c.Cluster[id].State
+		change(id, &next)
+		if err := n.Become(&next, routerMAC); err != nil {
+			t.Fatal(err)
 		}
+		c.Cluster[id] = Node{State: &next, MAC: c.Cluster[id].MAC, VLANs: vlans}
 	}
 }
 

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reference
+
+import (
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// localPort is that of a Local service of TCP.
+const localPort = 81
+
+// localFlow is a connection of a client to one of the VIPs.
+func localFlow(i int) Flow {
+	client := address("198.19.%d.%d", i/250, 1+i%250)
+	vip := vips[i%2]
+	if vip.Is6() {
+		client = address("2001:db8:1:%x::%x", i/250, 1+i%250)
+	}
+	return Flow{Client: netip.AddrPortFrom(client, uint16(1024+i)), VIP: netip.AddrPortFrom(vip, localPort), Protocol: TCP}
+}
+
+// Under policy Local a connection goes on at its node wherever a router sends it: when a router
+// hashes anew, also while the rows move, as when nodes come and go, and when another node has died.
+// The first packet may go by the row's primary and back; later ones take one hop.
+func TestLocalConnectionsAreFound(t *testing.T) {
+	const connections = 600
+	random := rand.New(rand.NewPCG(11, 12))
+	for _, test := range []struct {
+		name string
+		// between is what happens between the connections' beginning and the router's change.
+		between func(t *testing.T, c *testCluster)
+		dead    forwarding.NodeID
+	}{
+		{name: "at rest"},
+		{name: "the rows move", between: func(t *testing.T, c *testCluster) { c.moveAll(t, random, 1) }},
+		{name: "the rows move three times", between: func(t *testing.T, c *testCluster) { c.moveAll(t, random, 2) }},
+		{name: "a node dies", dead: 2},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := newCluster(t, 10, random)
+			// Rows that never moved.
+			c.settle(t, 1, 2, 3, 4, 5)
+			holders := make([]forwarding.NodeID, connections)
+			for i := range holders {
+				holders[i] = forwarding.NodeID(1 + random.IntN(nodeCount))
+				c.establish(t, holders[i], localFlow(i))
+				if i%forgivable == 0 {
+					c.forgive(t, true)
+				}
+			}
+			if test.between != nil {
+				test.between(t, c)
+			}
+			if test.dead != 0 {
+				c.kill(t, test.dead)
+			}
+			first, later := 0, 0
+			for i, holder := range holders {
+				at := forwarding.NodeID(1 + random.IntN(nodeCount))
+				if holder == test.dead || at == test.dead {
+					continue
+				}
+				if i%forgivable == 0 {
+					c.forgive(t, true)
+				}
+				flow := localFlow(i)
+				for try := range 2 {
+					got := c.sendTo(t, at, build(flow.Client, flow.VIP, TCP, flagACK, 10))
+					if !got.delivered() || got.at != holder {
+						t.Fatalf("connection %d, packet %d: node %d got it from the router, node %d holds it, it ended at node %d with verdict %d",
+							i, try, at, holder, got.at, got.Verdict)
+					}
+					if try == 0 {
+						first = max(first, got.hops)
+					} else {
+						later = max(later, got.hops)
+					}
+				}
+			}
+			t.Logf("at most %d hops of a first packet, %d of a later one", first, later)
+			// Along the chain to the holder, back as a notice, and to the holder.
+			if first > forwarding.ChainLength+3 || later > 1 {
+				t.Errorf("%d hops of a first packet, may be %d; %d of a later one, may be 1", first, forwarding.ChainLength+3, later)
+			}
+		})
+	}
+}
+
+// The primary knows a flow while it lasts.
+func TestLocalConnectionThatEnds(t *testing.T) {
+	c := newCluster(t, 11, rand.New(rand.NewPCG(13, 14)))
+	c.settle(t, 1, 2, 3, 4, 5)
+	told := 0
+	for i := range 40 {
+		const holder = 3
+		flow := localFlow(i)
+		c.establish(t, holder, flow)
+		frontend := c.Cluster[holder].State.Frontends[forwarding.FrontendKey{VIP: flow.VIP.Addr(), Port: localPort, Protocol: TCP}]
+		hash, _ := flow.hash(frontend)
+		primary := c.Cluster[holder].State.NodeTables[frontend.Table][hash/(1<<32/forwarding.Rows)].Primary
+		if primary == holder {
+			continue
+		}
+		told++
+		if named, learned := c.Learned(primary, flow); learned == No || named != holder {
+			t.Fatalf("connection %d: node %d, the row's primary, knows of node %d, want %d", i, primary, named, holder)
+		}
+		reset := build(flow.Client, flow.VIP, TCP, flagRST, 0)
+		if got := c.sendTo(t, holder, reset); !got.delivered() || got.at != holder {
+			t.Fatalf("connection %d: its reset ended at node %d with verdict %d", i, got.at, got.Verdict)
+		}
+		if named, learned := c.Learned(primary, flow); learned != No {
+			t.Errorf("connection %d has ended, and node %d still knows of node %d", i, primary, named)
+		}
+	}
+	if told < 10 {
+		t.Errorf("%d connections of which another node is the primary: too few", told)
+	}
+}
+
+// settle gives all rows the owners that these nodes give them, without a history.
+func (c *testCluster) settle(t *testing.T, nodes ...forwarding.NodeID) {
+	t.Helper()
+	weights := map[forwarding.NodeID]uint32{}
+	for _, id := range nodes {
+		weights[id] = 1
+	}
+	rows := map[forwarding.NodeTableSlot]*forwarding.NodeTable{}
+	for slot := range c.Cluster[1].State.NodeTables {
+		rows[slot] = c.rendezvous.Advance(nil, weights, func(forwarding.NodeID) bool { return true })
+	}
+	c.become(t, func(_ forwarding.NodeID, s *forwarding.State) { s.NodeTables = rows })
+}
+
+// kill has the other nodes find a node dead: it gets nothing, and leaves all rows and chains.
+func (c *testCluster) kill(t *testing.T, dead forwarding.NodeID) {
+	t.Helper()
+	weights := map[forwarding.NodeID]uint32{}
+	for id := range c.nodes {
+		if id != dead {
+			weights[id] = 1
+		}
+	}
+	rows := map[forwarding.NodeTableSlot]*forwarding.NodeTable{}
+	for slot, table := range c.Cluster[1].State.NodeTables {
+		rows[slot] = c.rendezvous.Advance(table, weights, func(id forwarding.NodeID) bool { return id != dead })
+	}
+	c.become(t, func(id forwarding.NodeID, s *forwarding.State) {
+		s.NodeTables = rows
+		if id != dead {
+			node := s.Nodes[dead]
+			node.Down = true
+			s.Nodes = maps.Clone(s.Nodes)
+			s.Nodes[dead] = node
+		}
+	})
+}

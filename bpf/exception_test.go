@@ -116,28 +116,31 @@ func TestExceptions(t *testing.T) {
 			"ingress node": ingressNodeCases(f), "holder": holderCases(f), "notice": noticeCases(f),
 		} {
 			for _, c := range cases {
-				t.Run(f.name+"/"+kind+"/"+c.name, func(t *testing.T) {
-					w.clearExceptions(t)
-					given := c.given
-					c.given = func(t *testing.T, w *world) {
-						if given != nil {
-							given(t, w)
-						}
-						if c.except != none {
-							w.except(t, c.of, c.except, c.idle)
-						}
-						t.Cleanup(func() { w.unmark(t, c.of) })
-					}
-					w.check(t, c.fixture)
-					if got := w.exception(t, c.of); got != c.after {
-						t.Errorf("exception to node %d, want %d", got, c.after)
-					}
-					if c.after != none && !w.isMarked(t, c.of) {
-						t.Error("the row is not marked")
-					}
-				})
+				t.Run(f.name+"/"+kind+"/"+c.name, func(t *testing.T) { w.checkException(t, c) })
 			}
 		}
+	}
+}
+
+func (w *world) checkException(t *testing.T, c exceptionCase) {
+	t.Helper()
+	w.clearExceptions(t)
+	given := c.given
+	c.given = func(t *testing.T, w *world) {
+		if given != nil {
+			given(t, w)
+		}
+		if c.except != none {
+			w.except(t, c.of, c.except, c.idle)
+		}
+		t.Cleanup(func() { w.unmark(t, c.of) })
+	}
+	w.check(t, c.fixture)
+	if got := w.exception(t, c.of); got != c.after {
+		t.Errorf("exception to node %d, want %d", got, c.after)
+	}
+	if c.after != none && !w.isMarked(t, c.of) {
+		t.Error("the row is not marked")
 	}
 }
 

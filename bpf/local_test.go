@@ -146,3 +146,145 @@ func TestSharedLocalEndpointIsGone(t *testing.T) {
 		}
 	}
 }
+
+// The node with a Local frontend's flow tells the primary of the flow's row, when the flow begins
+// and when it ends: by the packet, which comes back.
+func TestLocalFlowIsTold(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		pod := f.pods[0]
+		syn, ack, reset := f.tcp(portNode2, "S"), f.tcp(portNode2, "A"), f.tcp(portNode2, "R")
+		fin := f.tcp(portNode2, "FA")
+		synAck, theirFIN := answer(syn, pod, "SA"), answer(syn, pod, "FA")
+		last := ack.with(func(p *packet) { p.sequence, p.payload = 1000+uint32(len(fin.payload))+1, "" })
+		established := []packet{syn, synAck, ack}
+		told := func(p packet, holder uint16) []byte {
+			return toNode2(withFlags(p.tunnelled(v4.node2, holder), flagNotice).with(func(t *tunnel) { t.ingress = 2 }))
+		}
+		moved := func(t *testing.T) { put(t, w.RowMarks, ack.rowIndex(), bpf.DatapathRowMark{Moved: w.ago(t, 3)}) }
+		for _, test := range []struct {
+			name   string
+			before []packet
+			// later is how many seconds after those the packet comes.
+			later uint32
+			given func(*testing.T)
+			in    packet
+			// out is nil where the packet is delivered.
+			out []byte
+		}{
+			{name: "a handshake's first packet", in: syn},
+			{name: "its last", before: []packet{syn, synAck}, in: ack, out: told(ack, selfID)},
+			{name: "one more packet", before: established, in: ack},
+			{name: "an hour later", before: established, later: 3600, in: ack, out: told(ack, selfID)},
+			{name: "the row has moved", before: established, later: 6, given: moved, in: ack, out: told(ack, selfID)},
+			{name: "a moment before", before: established, later: 2, given: moved, in: ack},
+			{name: "a reset", before: append(established, answer(syn, pod, "A")), in: reset, out: told(reset, 0)},
+			{name: "a reset again", before: append(established, answer(syn, pod, "A"), reset), in: reset},
+			{name: "the client's FIN", before: established, in: fin},
+			{
+				name: "the client's last packet", before: append(established, fin, theirFIN.taking(fin)),
+				in: last, out: told(last, 0),
+			},
+			{name: "the client's FIN after the endpoint's", before: append(established, theirFIN), in: fin, out: told(fin, 0)},
+			{name: "a datagram", before: []packet{f.udp(portNode2), answer(f.udp(portNode2), pod, "")}, in: f.udp(portNode2)},
+		} {
+			t.Run(f.name+"/"+test.name, func(t *testing.T) {
+				w.forget(t)
+				w.unmark(t, ack)
+				w.pointTo(t, f, 0)
+				w.sharedLocal(t, f, portNode2, true)
+				w.play(t, test.before...)
+				w.age(t, test.later)
+				if test.given != nil {
+					test.given(t)
+				}
+				got := w.ingress(t, test.in.frame())
+				if test.out == nil {
+					test.out = delivered(test.in, pod)
+				}
+				checkFrame(t, got.frame, test.out)
+				w.unmark(t, ack)
+			})
+		}
+	}
+}
+
+// What nodes do with what they were told of a Local frontend's flow.
+func TestLocalExceptions(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		syn, ack, own := f.tcp(portNode2, "S"), f.tcp(portNode2, "A"), f.tcp(portCluster, "A")
+		asked := event(bpf.DatapathEventEVENT_SECOND_CHANCE)
+		final := uint8(flagException | flagNotice)
+		notice := func(holder uint16, flags uint8) tunnel {
+			return withFlags(own.arrived(v4, holder), flagNotice|flags).with(func(t *tunnel) { t.ingress = selfID })
+		}
+		here := func(p packet) func(*testing.T, *world) {
+			return func(t *testing.T, w *world) {
+				w.pointTo(t, f, 0)
+				w.sharedLocal(t, f, p.to.Port(), true)
+			}
+		}
+		for _, c := range []exceptionCase{
+			{of: ack, fixture: fixture{
+				name: "nothing: the primary is asked", in: ack.frame(), verdict: xdpTX,
+				out: toNode2(ack.tunnelled(v4.node2, selfID)), counts: join(f.received(ack), asked),
+			}},
+			{of: own, fixture: fixture{
+				name: "nothing, at the primary itself", in: own.frame(), verdict: xdpPass,
+				out: delivered(own, f.pods[0]), counts: join(f.received(own), f.opened(portCluster)),
+			}},
+			{of: ack, except: 3, after: 3, fixture: fixture{
+				name: "the ingress node sends it to the holder", in: ack.frame(), verdict: xdpTX,
+				out:    toNode3(withFlags(ack.tunnelled(node3, selfID), flagException|flagWalk)),
+				counts: join(f.received(ack), exceptionUsed),
+			}},
+			{of: syn, except: 3, after: 3, fixture: fixture{
+				name: "also a SYN", in: syn.frame(), verdict: xdpTX,
+				out:    toNode3(withFlags(syn.tunnelled(node3, selfID), flagException|flagWalk)),
+				counts: join(f.received(syn), exceptionUsed),
+			}},
+			{of: own, except: 3, after: 3, fixture: fixture{
+				name: "the primary hands what it is asked for to the holder", in: own.arrived(v4, 2).frame(), verdict: xdpTX,
+				out:    toNode3(own.arrived(v4, 2).onwards(node3).with(func(t *tunnel) { t.zones = 8 })),
+				counts: exceptionUsed,
+			}},
+			{of: own, except: 3, after: 3, fixture: fixture{
+				name: "but not twice", in: own.arrived(v4, 2).with(func(t *tunnel) { t.zones = 8 }).frame(), verdict: xdpTX,
+				out:    toNode2(own.arrived(v4, 2).onwards(v4.node2).with(func(t *tunnel) { t.zones = 8 })),
+				counts: event(bpf.DatapathEventEVENT_SECOND_CHANCE_RETURNED),
+			}},
+			{of: own, except: 2, after: 2, fixture: fixture{
+				name: "the holder asks, and has lost it", in: own.arrived(v4, 2).frame(), verdict: xdpTX,
+				out:    toNode2(own.arrived(v4, 2).onwards(v4.node2)),
+				counts: event(bpf.DatapathEventEVENT_SECOND_CHANCE_RETURNED),
+			}},
+			{of: own, after: 2, fixture: fixture{
+				name: "a notice is taken, and the packet goes back", in: notice(2, 0).frame(), verdict: xdpTX,
+				out:    toNode2(withFlags(notice(2, 0), final).onwards(v4.node2)),
+				counts: exceptionLearned,
+			}},
+			{of: own, except: 3, after: 3, fixture: fixture{
+				name: "not one about another node", in: notice(3, 0).frame(), verdict: xdpDrop,
+				counts: dropped(bpf.DatapathDropReasonDROP_TUNNEL_EXCEPTION),
+			}},
+			{of: own, except: 2, fixture: fixture{
+				name: "the flow has ended", in: notice(0, 0).frame(), verdict: xdpTX,
+				out: toNode2(withFlags(notice(2, 0), final).onwards(v4.node2)),
+			}},
+			{of: own, except: 3, after: 3, fixture: fixture{
+				name: "another node's flow has not", in: notice(0, 0).frame(), verdict: xdpTX,
+				out: toNode2(withFlags(notice(2, 0), final).onwards(v4.node2)),
+			}},
+			{of: own, except: 2, fixture: fixture{
+				name: "an exception that led nowhere: this node serves", in: notice(0, flagWalk).frame(), verdict: xdpPass,
+				out: delivered(own, f.pods[0]), counts: f.opened(portCluster),
+			}},
+		} {
+			t.Run(f.name+"/"+c.name, func(t *testing.T) {
+				c.given = here(c.of)
+				w.checkException(t, c)
+			})
+		}
+	}
+}

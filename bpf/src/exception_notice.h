@@ -100,7 +100,9 @@ static __always_inline __u32 local_notified(struct packet *packet, const struct 
 	__u32 holder = path_node(packet->path, PATH_CHOOSER);
 
 	if (holder) {
-		exception_learn(&packet->flow, index, holder);
+		/* Room for the table may have been short on this node alone. */
+		if (frontend->table)
+			exception_learn(&packet->flow, index, holder);
 		packet->path |= PATH_FINAL;
 		return holder;
 	}
@@ -135,7 +137,8 @@ __noinline int exception_notified(struct packet *packet, const struct self *self
 	index = row_index(frontend->table, packet->node_hash);
 	row = bpf_map_lookup_elem(&rows, &index);
 	if (path_node(packet->path, PATH_INGRESS) != self->id ||
-	    (holder && holder != packet->sender) || !frontend->table || !row)
+	    (holder && holder != packet->sender) || !row ||
+	    (!frontend->table && !(frontend->flags & FRONTEND_LOCAL)))
 		return 0;
 	trace_step(TRACE_NOTIFIED);
 	packet->zone_steps = 0;

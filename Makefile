@@ -99,6 +99,10 @@ flood: ## Send floods of ten million packets each through the program (root, hou
 bench-control: ## Run the benchmarks of agent and operator.
 	go test -run '^$$' -bench . -benchmem ./lbagent/... ./operator/...
 
+.PHONY: bench-vips
+bench-vips: ## Time one more Service beside VIPS (20,000), from its creation to a route in the router's kernel (root, ten minutes).
+	MILLRACE_VIPS=$(or $(VIPS),20000) go test -tags e2e -count 1 -timeout 60m -run '^TestOneMore$$' -v ./lbagent
+
 # STRICT=1 fails where a ratio is below its target.
 .PHONY: bench-gateway
 bench-gateway: build ## Compare our proxy with HAProxy, nginx and Caddy (root); STRICT=1, RUN=REGEXP, ROUNDS=N.

@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -50,6 +51,8 @@ const (
 	agentHold = "MILLRACE_TEST_HOLD"
 	// agentState is the directory of kept objects, in that process.
 	agentState = "MILLRACE_TEST_STATE"
+	// agentRoom is how many of everything the maps have room for, in that process.
+	agentRoom = "MILLRACE_TEST_ROOM"
 
 	agentUser   = "agent"
 	healthPort  = "127.0.0.1:7481"
@@ -94,7 +97,11 @@ func runAgent() error {
 	config.PinRoot = os.Getenv(agentProcess)
 	config.RemovalHold, _ = time.ParseDuration(os.Getenv(agentHold))
 	config.StateDir = os.Getenv(agentState)
-	config.MaxFrontends, config.MaxNodeTables, config.MaxEndpointTables, config.MaxEndpoints, config.MaxVIPs = 64, 64, 64, 64, 64
+	room, err := strconv.Atoi(os.Getenv(agentRoom))
+	if err != nil {
+		return fmt.Errorf("%s: %w", agentRoom, err)
+	}
+	config.MaxFrontends, config.MaxNodeTables, config.MaxEndpointTables, config.MaxEndpoints, config.MaxVIPs = room, room, room, room, room
 	config.MaxSourceRanges = 64
 	config.Connections = 1024
 	return Run(ctx, config, logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil)))
@@ -114,6 +121,8 @@ type world struct {
 	hold time.Duration
 	// boot is the name of the boot that the agents see.
 	boot string
+	// room is how many of everything the maps of agents have room for.
+	room int
 }
 
 func run(t *testing.T, command string) {
@@ -143,13 +152,13 @@ func newWorld(t *testing.T) *world {
 	} {
 		run(t, command)
 	}
-	w := &world{t: t, pinRoot: filepath.Join(mountBPF(t), "millrace"), boot: "first"}
+	w := &world{t: t, pinRoot: filepath.Join(mountBPF(t), "millrace"), boot: "first", room: 64}
 	w.Router = frr.Start(t, routerSpace, ` neighbor 198.51.100.2 remote-as 64512
  address-family ipv4 unicast
   neighbor 198.51.100.2 activate
  exit-address-family
 `)
-	w.api = controlplane.Start(t, "..", agentUser, scraper, stranger)
+	w.api = controlplane.Start(t, "..", agentUser, scraper, stranger, operatorUser)
 	var err error
 	if w.kubeconfig, err = w.api.WriteKubeconfig(agentUser); err != nil {
 		t.Fatal(err)
@@ -271,7 +280,8 @@ func (w *world) start() *agent {
 	if err := os.WriteFile(boot, []byte(w.boot+"\n"), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
-	cmd.Env = append(os.Environ(), agentProcess+"="+w.pinRoot, agentBoot+"="+boot, agentState+"="+w.stateDir, agentHold+"="+w.hold.String(), "KUBECONFIG="+w.kubeconfig)
+	cmd.Env = append(os.Environ(), agentProcess+"="+w.pinRoot, agentBoot+"="+boot, agentState+"="+w.stateDir, agentHold+"="+w.hold.String(),
+		agentRoom+"="+strconv.Itoa(w.room), "KUBECONFIG="+w.kubeconfig)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	if err := cmd.Start(); err != nil {

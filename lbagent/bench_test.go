@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -49,6 +50,23 @@ func (r anyRouter) Set(want bgp.Want) error {
 // BenchmarkOneMore is the pass in which a node with 20,000 VIPs learns of one more: without the
 // writes to the maps, the informers and BGP.
 func BenchmarkOneMore(b *testing.B) {
+	benchmarkPass(b, func(objects *model.Snapshot) { addService(objects, len(objects.Services)+1, true, 1, 1) })
+}
+
+// BenchmarkAllAgain is a pass in which all 20,000 VIPs are read and planned again, since another
+// node has moved to another zone.
+func BenchmarkAllAgain(b *testing.B) {
+	zones := []string{"a", "b"}
+	benchmarkPass(b, func(objects *model.Snapshot) {
+		moved := objects.LBNodes[1].DeepCopy()
+		moved.Spec.Zone = zones[0]
+		zones[0], zones[1] = zones[1], zones[0]
+		objects.LBNodes = []*millracev1alpha1.LBNode{objects.LBNodes[0], moved}
+	})
+}
+
+// benchmarkPass is a pass of a node with 20,000 VIPs after a change of the objects.
+func benchmarkPass(b *testing.B, change func(*model.Snapshot)) {
 	const many = 20_000
 	objects := cluster()
 	for i := range many {
@@ -67,13 +85,13 @@ func BenchmarkOneMore(b *testing.B) {
 		}
 	}
 	for b.Loop() {
-		more := *objects
-		addService(&more, len(more.Services)+1, true, 1, 1)
+		next := *objects
+		change(&next)
 		// Stores list objects in any order.
-		shuffle(more.Services)
-		shuffle(more.EndpointSlices)
-		shuffle(more.VIPs)
-		objects = &more
+		shuffle(next.Services)
+		shuffle(next.EndpointSlices)
+		shuffle(next.VIPs)
+		objects = &next
 		if _, err := l.pass(start); err != nil {
 			b.Fatal(err)
 		}

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package lbagent
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+const (
+	// manyVariable is how many Services there are in TestOneMore, to which more are added one by one.
+	manyVariable = "MILLRACE_VIPS"
+	// operatorUser is the service account of config/rbac/operator.
+	operatorUser = "system:serviceaccount:millrace-system:millrace-operator"
+	// createdAtOnce is how many requests create the Services.
+	createdAtOnce = 8
+)
+
+// TestOneMore adds Services to a node that announces many, and prints how long each takes until the
+// router's kernel has its VIP: with a real API server, the operator, an agent with its maps in the
+// kernel, and FRR. Kubernetes' controllers are not there: the test creates the EndpointSlices.
+// What is late is told, and no failure: make bench-vips is for a quiet machine.
+func TestOneMore(t *testing.T) {
+	many, more := 20, 2
+	if text := os.Getenv(manyVariable); text != "" {
+		var err error
+		if many, err = strconv.Atoi(text); err != nil {
+			t.Fatalf("%s: %v", manyVariable, err)
+		}
+		more = 10
+	}
+	w := newWorld(t)
+	w.room = many + 2*more
+	w.install()
+	w.operate()
+	w.populateNodes()
+	start := time.Now()
+	w.createServices(many)
+	t.Logf("%d Services created in %s", many, time.Since(start).Round(time.Millisecond))
+	w.Await(10*time.Minute, "all Services have a VIP", func() bool {
+		vips := &metav1.PartialObjectMetadataList{}
+		vips.SetGroupVersionKind(millracev1alpha1.GroupVersion.WithKind("VIPList"))
+		return w.client.List(t.Context(), vips) == nil && len(vips.Items) == many
+	})
+	t.Logf("all have a VIP %s after the first was created", time.Since(start).Round(time.Millisecond))
+	start = time.Now()
+	agent := w.start()
+	w.Await(5*time.Minute, "all VIPs in the router's kernel", func() bool { return len(w.KernelRoutes()) == many })
+	t.Logf("all in the router's kernel %s after the start of the agent", time.Since(start).Round(time.Millisecond))
+
+	routes := w.monitorRoutes()
+	var all []phases
+	for n := range more {
+		w.awaitQuiet()
+		took := w.addOne(many+n+1, routes)
+		t.Log(took)
+		all = append(all, took)
+	}
+	slices.SortFunc(all, func(a, b phases) int { return cmp.Compare(a.routed, b.routed) })
+	t.Logf("one more: median %s, longest %s", all[len(all)/2].routed.Round(time.Millisecond), all[len(all)-1].routed.Round(time.Millisecond))
+	t.Logf("memory of the agent: %s", residentMemory(t, agent.cmd.Process.Pid))
+}
+
+// phases are how long after the begin of a Service's creation something was so.
+type phases struct {
+	// created: the API server had answered. told: the Service's status had the address. routed: the
+	// router's kernel had the route.
+	created, told, routed time.Duration
+	// passes are those that the agent made meanwhile, and passing how long they took together.
+	passes  int
+	passing time.Duration
+}
+
+func (p phases) String() string {
+	ms := func(d time.Duration) string { return fmt.Sprintf("%3d ms", d.Milliseconds()) }
+	return fmt.Sprintf("created %s, status written %s, in the router's kernel %s; %d passes of the agent took %s",
+		ms(p.created), ms(p.told), ms(p.routed), p.passes, ms(p.passing))
+}
+
+// operate starts the operator with the rights that it is installed with.
+func (w *world) operate() {
+	w.t.Helper()
+	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "millrace-system"}})
+	for _, file := range []string{"role.yaml", "role_binding.yaml"} {
+		text, err := os.ReadFile(filepath.Join("../config/rbac/operator", file))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for document := range strings.SplitSeq(string(text), "\n---\n") {
+			object := &unstructured.Unstructured{}
+			if err := yaml.Unmarshal([]byte(document), object); err != nil {
+				w.t.Fatal(err)
+			}
+			w.create(object)
+		}
+	}
+	w.create(&rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: scraper},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "millrace-metrics-reader"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: scraper}},
+	})
+	program := filepath.Join(w.t.TempDir(), "operator")
+	if out, err := exec.Command("go", "build", "-o", program, "../cmd/operator").CombinedOutput(); err != nil {
+		w.t.Fatalf("build the operator: %v: %s", err, out)
+	}
+	kubeconfig, err := w.api.WriteKubeconfig(operatorUser)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	cmd := exec.Command(program, "--kubeconfig="+kubeconfig, "--metrics-bind-address=0", "--health-probe-bind-address=0",
+		"--leader-election-namespace=millrace-system")
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+	})
+}
+
+// populateNodes creates two nodes, of which the operator makes LBNodes, a router and a pool.
+func (w *world) populateNodes() {
+	w.t.Helper()
+	for name, address := range map[string]string{thisNode: nodeAddress, otherNode: "198.51.100.3"} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		w.create(node)
+		node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		if err := w.client.Status().Update(w.t.Context(), node); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.peer("router", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerAddress = "198.51.100.1" })
+	w.create(&millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}})
+	w.create(&millracev1alpha1.VIPPool{
+		ObjectMeta: metav1.ObjectMeta{Name: "many"},
+		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: []string{"198.18.0.0/16"}},
+	})
+	other := &millracev1alpha1.LBNode{}
+	w.Await(30*time.Second, "both LBNodes", func() bool {
+		return w.client.Get(w.t.Context(), client.ObjectKey{Name: thisNode}, &millracev1alpha1.LBNode{}) == nil &&
+			w.client.Get(w.t.Context(), client.ObjectKey{Name: otherNode}, other) == nil
+	})
+	// Its agent serves.
+	other.Status = millracev1alpha1.LBNodeStatus{BootID: "b", ServingBootID: "b"}
+	if err := w.client.Status().Update(w.t.Context(), other); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// createService creates the n-th Service and its EndpointSlice, of a pod on each node. One of
+// twenty has externalTrafficPolicy Local: each such Service takes a health check port of the cluster.
+func (w *world) createService(ctx context.Context, n int) error {
+	objects := &model.Snapshot{}
+	addService(objects, n, n%20 == 0, 1, 1)
+	service, slice := objects.Services[0], objects.EndpointSlices[0]
+	service.UID = ""
+	service.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
+	service.Spec.AllocateLoadBalancerNodePorts = pointer(false)
+	slice.AddressType = "IPv4"
+	for i := range slice.Endpoints {
+		slice.Endpoints[i].Addresses = []string{netip.AddrFrom4([4]byte{198, 19, byte(n >> 7), byte(n<<1 + i)}).String()}
+	}
+	if err := w.client.Create(ctx, service); err != nil {
+		return err
+	}
+	return w.client.Create(ctx, slice)
+}
+
+// createServices creates the first Services.
+func (w *world) createServices(count int) {
+	w.t.Helper()
+	group, ctx := errgroup.WithContext(w.t.Context())
+	group.SetLimit(createdAtOnce)
+	for n := range count {
+		group.Go(func() error { return w.createService(ctx, n+1) })
+	}
+	if err := group.Wait(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// arrival is a route that came into the router's kernel.
+type arrival struct {
+	address string
+	at      time.Time
+}
+
+// monitorRoutes has each route that comes into the router's kernel.
+func (w *world) monitorRoutes() <-chan arrival {
+	w.t.Helper()
+	cmd := exec.Command("ip", "-n", routerSpace, "monitor", "route")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	routes := make(chan arrival, 1024)
+	go func() {
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			if fields := strings.Fields(lines.Text()); len(fields) > 0 {
+				routes <- arrival{fields[0], time.Now()}
+			}
+		}
+		close(routes)
+	}()
+	return routes
+}
+
+// addOne creates the n-th Service.
+func (w *world) addOne(n int, routes <-chan arrival) (took phases) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	defer cancel()
+	watching, err := client.NewWithWatch(w.api.Admin(), client.Options{Scheme: w.client.Scheme()})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	services, err := watching.Watch(ctx, &corev1.ServiceList{}, client.InNamespace("default"),
+		client.MatchingFields{"metadata.name": fmt.Sprintf("service-%03d", n)})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer services.Stop()
+	passes, passing := w.passes()
+	start := time.Now()
+	if err := w.createService(ctx, n); err != nil {
+		w.t.Fatal(err)
+	}
+	took.created = time.Since(start)
+	address := ""
+	for address == "" {
+		event, open := <-services.ResultChan()
+		service, is := event.Object.(*corev1.Service)
+		if !open || !is {
+			w.t.Fatalf("the Service has no address: %v", event.Object)
+		}
+		if ingress := service.Status.LoadBalancer.Ingress; len(ingress) > 0 {
+			address, took.told = ingress[0].IP, time.Since(start)
+		}
+	}
+	for took.routed == 0 {
+		select {
+		case route := <-routes:
+			if route.address == address {
+				took.routed = route.at.Sub(start)
+			}
+		case <-ctx.Done():
+			w.t.Fatalf("no route to %s", address)
+		}
+	}
+	w.awaitQuiet()
+	passesNow, passingNow := w.passes()
+	took.passes, took.passing = passesNow-passes, passingNow-passing
+	return took
+}
+
+// awaitQuiet waits until the agent has made no pass for a second.
+func (w *world) awaitQuiet() {
+	w.t.Helper()
+	last, since := -1, time.Now()
+	w.Await(time.Minute, "a second without a pass", func() bool {
+		if passes, _ := w.passes(); passes != last {
+			last, since = passes, time.Now()
+		}
+		return time.Since(since) > time.Second
+	})
+}
+
+// passes are how many passes the agent has made, and how long they took together.
+func (w *world) passes() (count int, took time.Duration) {
+	w.t.Helper()
+	code, body := w.scrape(scraper)
+	if code != http.StatusOK {
+		w.t.Fatalf("the agent's metrics: status %d, %s", code, body)
+	}
+	for line := range strings.Lines(body) {
+		name, text, _ := strings.Cut(strings.TrimSpace(line), " ")
+		value, _ := strconv.ParseFloat(text, 64)
+		switch name {
+		case "millrace_pass_duration_seconds_count":
+			count = int(value)
+		case "millrace_pass_duration_seconds_sum":
+			took = time.Duration(value * float64(time.Second))
+		}
+	}
+	return count, took
+}
+
+// residentMemory is what a process has in memory, as proc(5) says.
+func residentMemory(t *testing.T, pid int) string {
+	t.Helper()
+	file, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	text, err := io.ReadAll(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for line := range strings.Lines(string(text)) {
+		if name, value, _ := strings.Cut(line, ":"); name == "VmRSS" || name == "VmHWM" {
+			found = append(found, name+" "+strings.TrimSpace(value))
+		}
+	}
+	return strings.Join(found, ", ")
+}

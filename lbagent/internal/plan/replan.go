@@ -54,6 +54,10 @@ func (p *Planner) Replan(
 		want, problems = p.Plan(have, m, limits)
 		return want, nil, problems
 	}
+	if len(part.vips) == 0 {
+		p.last.model = m
+		return have, &forwarding.Entries{}, nil
+	}
 	return p.planPart(have, part)
 }
 

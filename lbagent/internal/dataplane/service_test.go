@@ -95,6 +95,45 @@ func TestSharedLocalPath(t *testing.T) {
 	}
 }
 
+// Connections of a Local Service stay with their pods while the router moves them to and fro, the
+// rows move, and packets come in by a node without pods. The rows' primaries are nodes that have
+// nothing but what they are told.
+func TestLocalConnectionsSurvive(t *testing.T) {
+	n := newUnstartedNetwork(t)
+	for _, node := range n.nodes {
+		state := n.state(node)
+		state.NodeTables[1] = tableOf(func(row int) forwarding.Row {
+			return forwarding.Row{Primary: forwarding.NodeID(3 + row%3)}
+		})
+		changeFrontends(state, localPort, func(key forwarding.FrontendKey, f *forwarding.Frontend) {
+			if key.Protocol == forwarding.ProtocolTCP {
+				f.Table = 1
+			}
+		})
+		n.start(t, node, state)
+	}
+	n.routeVIP(t, n.nodes[0], n.nodes[1])
+	var sessions []*session
+	served := map[string]bool{}
+	for len(sessions) < 12 || len(served) < len(testPods) && len(sessions) < 200 {
+		for _, vip := range []netip.Addr{vip4, vip6} {
+			s := connect(t, netip.AddrPortFrom(vip, localPort))
+			sessions, served[s.pod] = append(sessions, s), true
+		}
+	}
+	exchangeAll(t, sessions)
+	for _, step := range []func(){
+		func() { n.routeVIP(t, n.nodes[0]) },
+		func() { n.routeVIP(t, n.nodes[1]) },
+		func() { n.moveRows(t, 6); n.routeVIP(t, n.nodes[0]) },
+		func() { n.routeVIP(t, n.nodes[2]) },
+	} {
+		step()
+		exchangeAll(t, sessions)
+	}
+	n.checkNothingDropped(t)
+}
+
 func tableOf(row func(int) forwarding.Row) *forwarding.NodeTable {
 	table := &forwarding.NodeTable{}
 	for i := range table {

@@ -257,8 +257,12 @@ func (d *draft) readModel(former map[forwarding.FrontendKey]forwarding.Frontend)
 		}
 	}
 	d.budgetLocal()
-	// One that has become Local goes on to have its table: connections that began
-	// under the policy Cluster are where the rows say.
+	d.keepTables()
+}
+
+// keepTables has Service ports that have become Local go on to have their table: connections that
+// began under the policy Cluster are where the rows say.
+func (d *draft) keepTables() {
 	for _, port := range d.ports {
 		if own, _ := d.ownTable(port); own != 0 && !port.yields {
 			port.spreads = true

@@ -57,7 +57,7 @@ func TestSharedLocal(t *testing.T) {
 			{
 				// It may be with the node that stage 1 sent it to.
 				name: "unknown connection, endpoint here", given: with(true), in: ack.frame(), verdict: xdpTX,
-				out:    ack.tunnelled(v4.node2, selfID, selfID, 3).sent(uplinkMAC, node2MAC),
+				out:    ack.tunnelled(v4.node2, selfID, 3, 4).sent(uplinkMAC, node2MAC),
 				counts: join(f.received(ack), event(bpf.DatapathEventEVENT_SECOND_CHANCE)),
 			},
 			{

@@ -199,9 +199,8 @@ static __always_inline int may_ask_zones(const struct packet *packet,
 }
 
 /* The node to ask next; zero means that none is left, and this node may choose. What this node was
- * told of a Local frontend's flow comes before the chain. After the
- * chain comes the primary of the row, then the other zones that the frontend has tables for.
- * The last is the primary by the table of the ingress node's own zone. That one chooses, so
+ * told of a Local frontend's flow comes before the chain. After the chain comes the primary of the
+ * row, then the other zones that the frontend has tables for. The last is the primary by the table of the ingress node's own zone. That one chooses, so
  * that a flow whose state was lost goes where it went before.
  */
 __noinline int second_chance(struct packet *packet, const struct self *self,

@@ -77,8 +77,8 @@ static __always_inline __u32 tell_primary(struct packet *packet, const struct se
 	__u32 primary;
 	struct row *row;
 
-	if (!(frontend->flags & FRONTEND_LOCAL) || !frontend->table || packet->flow.protocol != IPPROTO_TCP ||
-	    (packet->path & PATH_FINAL) == PATH_FINAL)
+	if (!(frontend->flags & FRONTEND_LOCAL) || !frontend->table ||
+	    packet->flow.protocol != IPPROTO_TCP || (packet->path & PATH_FINAL) == PATH_FINAL)
 		return 0;
 	row = row_of(frontend->table, packet->node_hash);
 	primary = row ? path_node(row->path, PATH_CHOOSER) : 0;

@@ -47,7 +47,8 @@ static __always_inline __u32 other_primary(const struct packet *packet, const st
 
 /* Another node becomes the chooser. None is asked after it, in no zone: such packets can be
  * spoofed, and one must not become many. Where the chooser is another node already, this one was
- * only asked: the packet goes on as at a node that does not know it.
+ * only asked: the packet goes on as at a node that does not know it. A node that serves a Local
+ * frontend has learned where the packets went before.
  */
 static __always_inline int send_elsewhere(struct packet *packet, const struct self *self,
 					  const struct frontend *frontend)
@@ -56,7 +57,10 @@ static __always_inline int send_elsewhere(struct packet *packet, const struct se
 
 	if (other_chooser(packet, self->id)) {
 		next = chain_walk(packet, self, frontend);
-	} else {
+		return next > 0 ? send_to(next) : drop(DROP_OWN_SOURCE);
+	}
+	next = local_holder(packet, self, frontend);
+	if (!next) {
 		next = other_primary(packet, self, frontend);
 		packet->path = path_with(packet->path, PATH_CHOOSER, next) &
 			       ~(PATH_CHAIN | PATH_RANKED | PATH_FINAL);

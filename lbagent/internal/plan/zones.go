@@ -13,8 +13,8 @@ import (
 // budgetZones decides which Service ports have a node table for each zone. All nodes
 // must decide alike, for a flow that one of them has sent by a zone's table is
 // looked for by others in the same one: so it depends on the model and the limit
-// alone. Every Service port that spreads has one table; what is left goes to those that ask for zones,
-// in the order of their frontends.
+// alone. Every Service port that spreads has one table; what is left goes to those that ask for
+// zones, in the order of their frontends.
 func (d *draft) budgetZones() {
 	left := d.limits.NodeTables
 	counted := map[*port]bool{}

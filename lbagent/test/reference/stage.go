@@ -149,8 +149,8 @@ func (c Cluster) holderBy(node, at forwarding.NodeID, p packet, knowledge Knowle
 }
 
 // ask is where a packet from a router at a node may end by those that are asked one after another.
-// found is false where none surely has the flow. One that was told of the flow of a Local frontend hands it to
-// the holder; the first that was told does so, though it may be wrong.
+// found is false where none surely has the flow. One that was told of the flow of a Local frontend
+// hands it to the holder; the first that was told does so, though it may be wrong.
 func (c Cluster) ask(
 	at forwarding.NodeID, asked []forwarding.NodeID, p packet, frontend forwarding.Frontend, knowledge Knowledge,
 ) (targets []Target, found bool) {

@@ -16,7 +16,7 @@ func (c Cluster) stage1(at forwarding.NodeID, p packet, frontend forwarding.Fron
 	number := hash / (1 << 32 / forwarding.Rows)
 	rows := rowsOf(c[at].State, frontend, number)
 	byRow := func() []Target {
-		return c.byRow(at, rows, p, frontend, knowledge, knowledge.Moved(frontend.Table, number))
+		return c.byRow(at, number, p, frontend, knowledge)
 	}
 	holder, learned := knowledge.Learned(at, p.Flow)
 	if learned == No || holder == rows[0].Primary || c[holder].State == nil {
@@ -46,17 +46,18 @@ func rowsOf(state *forwarding.State, frontend forwarding.Frontend, number uint32
 	return rows
 }
 
-// byRow is where a packet may end by its rows, of which the first is its own. The primary serves
-// flows that it knows, and those that no node knows. Midstream packets ask the other nodes
-// before, in their order, and so do datagrams if their row moved lately. The limit for packets
-// that no node knows is outside the model.
+// byRow is where a packet may end by its rows, those of a number. The first is its own, whose
+// primary serves flows that it knows, and those that no node knows. Midstream packets ask the other
+// nodes before, in their order, and so do datagrams if their row moved lately. The limit for
+// packets that no node knows is outside the model.
 func (c Cluster) byRow(
-	at forwarding.NodeID, rows []forwarding.Row, p packet, frontend forwarding.Frontend, knowledge Knowledge, moved Doubt,
+	at forwarding.NodeID, number uint32, p packet, frontend forwarding.Frontend, knowledge Knowledge,
 ) []Target {
+	rows := rowsOf(c[at].State, frontend, number)
 	asked := Yes
 	switch {
 	case p.Protocol == UDP:
-		asked = moved
+		asked = knowledge.Moved(frontend.Table, number)
 	case !p.midstream():
 		asked = No
 	}

@@ -24,7 +24,7 @@
  */
 volatile const __u32 unknown_per_vip = 16384;
 
-/* The same of all VIPs, for each CPU: floods of many VIPs at once cost no more. */
+/* The same of all VIPs, for each CPU and protocol: floods of many VIPs at once cost no more. */
 volatile const __u32 unknown_per_cpu = 4 * 16384;
 
 /* How many packets one counts for that other zones were asked for, too: so many more it costs. */
@@ -72,11 +72,11 @@ static __always_inline int unknown_below(__u32 slot, __u32 limit)
 	return is_below(bpf_map_lookup_elem(&unknowns, &slot), limit);
 }
 
-static __always_inline struct unknown *unknown_of_cpu(void)
+static __always_inline struct unknown *unknown_of_cpu(const struct flow *flow)
 {
-	__u32 zero = 0;
+	__u32 slot = flow->protocol == IPPROTO_TCP;
 
-	return bpf_map_lookup_elem(&cpu_unknowns, &zero);
+	return bpf_map_lookup_elem(&cpu_unknowns, &slot);
 }
 
 /* Reports whether other nodes may be asked for the flow. share is for one beyond the limit. */
@@ -84,7 +84,7 @@ static __always_inline int may_ask(const struct flow *flow, __u32 share)
 {
 	if (unknown_below(unknown_vip_slot(flow), unknown_per_vip) &&
 	    unknown_below(unknown_source_slot(flow), unknown_per_vip / 2) &&
-	    is_below(unknown_of_cpu(), unknown_per_cpu))
+	    is_below(unknown_of_cpu(flow), unknown_per_cpu))
 		return 1;
 	return bpf_get_prandom_u32() % share == 0;
 }
@@ -113,5 +113,5 @@ static __always_inline void note_unknown(const struct flow *flow, int zones)
 	unknown_count(bpf_map_lookup_elem(&unknowns, &slot), unknown_per_vip, weight);
 	slot = unknown_source_slot(flow);
 	unknown_count(bpf_map_lookup_elem(&unknowns, &slot), unknown_per_vip / 2, weight);
-	unknown_count(unknown_of_cpu(), unknown_per_cpu, weight);
+	unknown_count(unknown_of_cpu(flow), unknown_per_cpu, weight);
 }

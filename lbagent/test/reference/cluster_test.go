@@ -31,8 +31,6 @@ type node struct {
 	halfOpen   *rig.HalfOpen
 	// unknowns limits how often other nodes are asked for a flow.
 	unknowns *ebpf.Map
-	// slots are those of unknowns in which something was counted.
-	slots map[uint32]bool
 }
 
 // testCluster is the model, and the data planes that it is compared with.
@@ -119,7 +117,7 @@ func (c *testCluster) add(t *testing.T, worker int, id forwarding.NodeID, s *for
 		t.Fatal(err)
 	}
 	putVLANs(t, r)
-	n := &node{Rig: r, flows: map[string]*ebpf.Map{}, slots: map[uint32]bool{}}
+	n := &node{Rig: r, flows: map[string]*ebpf.Map{}}
 	for _, name := range flowMaps {
 		n.flows[name] = openMap(t, r, name)
 	}
@@ -218,24 +216,15 @@ func (c *testCluster) destination(result rig.Result) (forwarding.NodeID, bool) {
 	return 0, false
 }
 
-// forgive lets a second pass in the limit of packets that no node knows: for the slots of those that
-// came back lately. all looks for them.
-func (c *testCluster) forgive(t *testing.T, all bool) {
+// forgive lets a second pass in the limit of packets that no node knows.
+func (c *testCluster) forgive(t *testing.T) {
 	t.Helper()
 	for _, n := range c.nodes {
-		if all {
-			n.findUnknowns(t)
-		}
-		for slot := range n.slots {
-			if err := n.unknowns.Put(slot, bpf.DatapathUnknown{}); err != nil {
-				t.Error(err)
-			}
-		}
+		n.forgive(t)
 	}
 }
 
-// findUnknowns notes the slots in which something was counted.
-func (n *node) findUnknowns(t *testing.T) {
+func (n *node) forgive(t *testing.T) {
 	t.Helper()
 	var cursor ebpf.MapBatchCursor
 	keys, values := make([]uint32, n.unknowns.MaxEntries()), make([]bpf.DatapathUnknown, n.unknowns.MaxEntries())
@@ -244,8 +233,11 @@ func (n *node) findUnknowns(t *testing.T) {
 		t.Error(err)
 	}
 	for i, value := range values[:count] {
-		if value.Count != 0 {
-			n.slots[keys[i]] = true
+		if value.Count == 0 {
+			continue
+		}
+		if err := n.unknowns.Put(keys[i], bpf.DatapathUnknown{}); err != nil {
+			t.Error(err)
 		}
 	}
 }

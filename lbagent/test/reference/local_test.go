@@ -50,7 +50,7 @@ func TestLocalConnectionsAreFound(t *testing.T) {
 				holders[i] = forwarding.NodeID(1 + random.IntN(nodeCount))
 				c.establish(t, holders[i], localFlow(i))
 				if i%forgivable == 0 {
-					c.forgive(t, true)
+					c.forgive(t)
 				}
 			}
 			if test.between != nil {
@@ -66,7 +66,7 @@ func TestLocalConnectionsAreFound(t *testing.T) {
 					continue
 				}
 				if i%forgivable == 0 {
-					c.forgive(t, true)
+					c.forgive(t)
 				}
 				flow := localFlow(i)
 				for try := range 2 {

@@ -9,10 +9,14 @@ package cni
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millrace-lb/millrace/test/harness"
 )
@@ -52,8 +56,41 @@ func prepare(ctx context.Context, c *harness.Cluster) error {
 	if err := cluster.RolledOut(ctx, "default", "deployment/echo"); err != nil {
 		return err
 	}
-	_, err := cluster.Kubectl(ctx, "wait", "--for=condition=Ready", "pod/on-host", "--timeout=60s")
-	return err
+	if _, err := cluster.Kubectl(ctx, "wait", "--for=condition=Ready", "pod/on-host", "--timeout=60s"); err != nil {
+		return err
+	}
+	return connected(ctx)
+}
+
+// connected waits until a pod on each node reaches one on every other by its own address. Until then
+// the CNI has not set up its routes, and kube-proxy sends clients inside the cluster into the void.
+func connected(ctx context.Context) error {
+	var pods corev1.PodList
+	if err := cluster.Get(ctx, &pods, "pods", "-l", "app=echo"); err != nil {
+		return err
+	}
+	on := map[string]*corev1.Pod{}
+	for i := range pods.Items {
+		on[pods.Items[i].Spec.NodeName] = &pods.Items[i]
+	}
+	for from, pod := range on {
+		for to, other := range on {
+			if from == to {
+				continue
+			}
+			for _, address := range other.Status.PodIPs {
+				url := "http://" + net.JoinHostPort(address.IP, "8080") + "/"
+				err := harness.Eventually(ctx, 3*patience, func(ctx context.Context) error {
+					_, err := cluster.Kubectl(ctx, "exec", pod.Name, "--", "/echo", "load", "--url", url, "--requests", "1")
+					return err
+				})
+				if err != nil {
+					return fmt.Errorf("the CNI %q is not ready: a pod on %s does not reach %s on %s: %w", cni(), from, url, to, err)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // patience is for what takes moments on a machine that is idle.

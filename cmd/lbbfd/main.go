@@ -27,8 +27,8 @@ const memoryLimit = 64 << 20
 func main() {
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(memoryLimit)
-	// The thread that sends must never wait for another one that was not scheduled: a few
-	// more than can be at work at once.
+	// The thread that sends must never wait for another one to be done: a few more than can be at
+	// work at once.
 	runtime.GOMAXPROCS(4)
 	program.Main("lbbfd", run)
 }

@@ -253,7 +253,6 @@ func (e *Engine) free() uint32 {
 
 // Run sends and receives until ctx is done.
 func (e *Engine) Run(ctx context.Context) error {
-	// The thread ends with the goroutine: nothing else may run with its priority.
 	runtime.LockOSThread()
 	e.priority = realtime()
 	stop := context.AfterFunc(ctx, e.interrupt)

@@ -285,7 +285,7 @@ func uninstall(ctx context.Context, r *run) error {
 	}
 	manifest := strings.ReplaceAll(string(cleanup), "ghcr.io/millrace-lb/lbagent:dev", "millrace.test/lbagent:dev")
 	return all(
-		kubectl("patch", "service", "echo", "--type=merge", "-p", `{"spec":{"type":"NodePort","loadBalancerClass":null}}`),
+		kubectl("patch", "service", "echo", "echo-local", "--type=merge", "-p", `{"spec":{"type":"NodePort","loadBalancerClass":null}}`),
 		kubectl("wait", "--for=delete", "vips", "--all", "--timeout=60s"),
 		kubectl("-n", "millrace-system", "delete", "daemonset", "millrace-agent"),
 		func(ctx context.Context, r *run) error { return r.Apply(ctx, manifest) },

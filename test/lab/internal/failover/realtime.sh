@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # Has the threads of a program ($1) that must not be late run with SCHED_FIFO: those with the best
-# nice value. Prints "given" or "refused".
+# nice value. FRR's bfdd uses 5 % of a processor here, and what it may use is twice that. Prints "given" or "refused".
 pid=$(pgrep -x -o "$1") || { echo "no process $1" >&2; exit 1; }
 # Version 1 has real-time bandwidth for each cgroup: give some from the root down.
 path=$(sed -n 's/^[0-9]*:[a-z,]*\bcpu\b[a-z,]*://p' "/proc/$pid/cgroup")
@@ -9,7 +9,7 @@ for part in . $(echo "$path" | tr / ' '); do
 	group=$group/$part
 	file=$group/cpu.rt_runtime_us
 	if [ -e "$file" ] && [ "$(cat "$file")" = 0 ]; then
-		echo 40000 2>/dev/null >"$file" || { echo refused; exit 0; }
+		echo 100000 2>/dev/null >"$file" || { echo refused; exit 0; }
 	fi
 done
 threads=$(ps -L -o tid=,ni=,cls= -p "$pid" | awk '$2 == -20 || $3 == "FF" { print $1 }')

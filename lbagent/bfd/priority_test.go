@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bfd
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
+)
+
+// All threads of the process go before ordinary ones. One that does not could wait for a processor
+// while it holds a lock of Go's runtime, and the one that sends would wait for it.
+func TestAllThreadsHavePriority(t *testing.T) {
+	l := newLab(t)
+	p := l.start(l.node, "node")
+	p.Set(control.Want{Peers: peers()})
+	// The report is what the thread that sends made once it had asked for the priority.
+	await(t, upWithin, "the sessions are reported", func() (bool, any) {
+		report, _ := p.Report()
+		return len(report.Sessions) == len(peers()), report
+	})
+	report, _ := p.Report()
+	want, nice := uint32(unix.SCHED_FIFO), int32(0)
+	if report.Problem != "" {
+		t.Logf("this kernel refuses SCHED_FIFO here: %s", report.Problem)
+		want, nice = unix.SCHED_NORMAL, -20
+	}
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(threads) < 2 {
+		t.Errorf("%d threads, want more", len(threads))
+	}
+	for _, thread := range threads {
+		id, err := strconv.Atoi(thread.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := unix.SchedGetAttr(id, 0)
+		if err != nil {
+			t.Fatalf("thread %d: %v", id, err)
+		}
+		if got.Policy != want || got.Nice != nice {
+			t.Errorf("thread %d has policy %d and nice value %d, want %d and %d", id, got.Policy, got.Nice, want, nice)
+		}
+	}
+}

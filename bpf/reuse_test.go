@@ -76,3 +76,47 @@ func TestProofIsOfOneFrontend(t *testing.T) {
 		})
 	}
 }
+
+// A client's connection has ended, and its endpoint may keep remains of it for a minute. Another
+// frontend's new connection from the same port takes another endpoint meanwhile, if there is one.
+func TestRemainsAreAvoided(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		for _, test := range []struct {
+			name string
+			// pods are those that the rows have, in turns.
+			pods int
+			age  uint32
+			// twin asks through the other frontend, else the same one does again.
+			twin bool
+			want int
+		}{
+			{name: "at once", pods: 2, twin: true, want: 1},
+			{name: "no other endpoint", pods: 1, twin: true, want: 0},
+			{name: "after a minute", pods: 2, age: 66, twin: true, want: 0},
+			{name: "the same frontend", pods: 2, want: 0},
+		} {
+			t.Run(f.name+"/"+test.name, func(t *testing.T) {
+				w.forget(t)
+				first := f.tcp(portCluster, "S")
+				next := first
+				if test.twin {
+					next.to = f.to(portClusterTwin)
+				}
+				// Both frontends have the first pod in the rows that their flows begin with.
+				w.pointTo(t, f, 0)
+				w.establish(t, first, f.pods[0])
+				fin := f.tcp(portCluster, "FA")
+				w.play(t, fin, answer(first, f.pods[0], "FA").taking(fin))
+				_, hash := flowHash(next)
+				w.putEndpointRows(t, f, func(row int) int { return (row - int(hash>>23) + 512) % 512 / 63 % test.pods })
+				w.age(t, test.age)
+				checkFrame(t, w.ingress(t, next.frame()).frame, delivered(next, f.pods[test.want]))
+				reply := answer(next, f.pods[test.want], "SA")
+				translated := reply
+				translated.from = next.to
+				checkFrame(t, w.egress(t, reply.frame()), translated.frame())
+			})
+		}
+	}
+}

@@ -25,9 +25,10 @@ static __always_inline int reverse_is_of(const struct reverse *reverse, const st
 enum endpoint_use {
 	/* By a living connection through another frontend: replies could not be told apart. */
 	ENDPOINT_TAKEN,
-	/* By a flow through another frontend that nothing has proved, perhaps a spoofed one. A
-	 * newcomer takes another endpoint; where there is none it takes over. So the last of
-	 * the two gets the replies, and a client that sends its SYN again is the last.
+	/* By a flow through another frontend that nothing has proved, perhaps a spoofed one; or by
+	 * one that ended a moment ago, of which the endpoint may keep the remains. A newcomer takes
+	 * another endpoint; where there is none it takes over. So the last of the two gets the
+	 * replies, and a client that sends its SYN again is the last.
 	 */
 	ENDPOINT_CONTESTED,
 	ENDPOINT_UNUSED,
@@ -35,10 +36,25 @@ enum endpoint_use {
 	ENDPOINT_LEFT,
 };
 
+/* How long an endpoint keeps what remains of a connection (TIME-WAIT, RFC 9293 section 3.6.1): as
+ * long as Linux. Through another frontend the client's numbers and timestamps begin elsewhere, so
+ * that the endpoint would take its SYN for an old one.
+ */
+#define TIME_WAIT_SECONDS 60
+
+/* Reports whether an established connection has ended and its endpoint may keep remains of it. */
+static __always_inline int has_remains(const struct connection *connection, enum table table,
+				       enum flow_state state)
+{
+	return state == FLOW_CLOSED && table == TABLE_ESTABLISHED &&
+	       !clock_passed(connection->seen, TIME_WAIT_SECONDS);
+}
+
 __noinline int endpoint_use(const struct flow *flow, const struct endpoint *endpoint)
 {
 	struct connection *connection;
 	struct reverse *reverse;
+	enum flow_state state;
 	enum table table;
 
 	if (!flow || !endpoint)
@@ -56,7 +72,10 @@ __noinline int endpoint_use(const struct flow *flow, const struct endpoint *endp
 	connection = connection_find(&other, &table);
 	if (!connection || connection->tag != endpoint->tag)
 		return ENDPOINT_LEFT;
-	if (flow_expired(flow_state(flow->protocol, table, connection, reverse), connection))
+	state = flow_state(flow->protocol, table, connection, reverse);
+	if (has_remains(connection, table, state))
+		return ENDPOINT_CONTESTED;
+	if (flow_expired(state, connection))
 		return ENDPOINT_LEFT;
 	return table == TABLE_HALF_OPEN ? ENDPOINT_CONTESTED : ENDPOINT_TAKEN;
 }

@@ -162,7 +162,8 @@ type LBPeerSpec struct {
 	KeepaliveTime *metav1.Duration `json:"keepaliveTime,omitempty"`
 
 	// ConnectRetryTime between two attempts to connect (RFC 4271, section 8.2), up to a
-	// quarter less at random.
+	// quarter less at random. It is the longest pause: the first ones after a session was lost
+	// are shorter, from 250ms on, each twice the one before.
 	//
 	// +optional
 	// +kubebuilder:default="3s"

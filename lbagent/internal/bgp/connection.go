@@ -33,26 +33,34 @@ type connection struct {
 	left atomic.Bool
 }
 
-// carry carries messages both ways until one side has ended.
-func (c *connection) carry(queue <-chan []byte) {
-	finished := make(chan struct{})
+// carry carries GoBGP's OPEN, and then messages both ways, until one side has ended. It
+// returns true where the router ended the connection before its OPEN: GoBGP has not noticed
+// this connection then, and waits for the next.
+func (c *connection) carry(open []byte, queue <-chan []byte) (again bool) {
+	ended, finished := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(finished)
-		c.outbound(queue)
+		c.outbound(open, queue, ended)
 	}()
-	c.inbound()
+	opened := c.inbound()
+	_ = c.router.Close()
+	close(ended)
+	<-finished
+	if !opened && !c.left.Load() {
+		return true
+	}
 	// GoBGP learns that the router has left; its last messages are of no use then.
 	_ = c.speaker.Close()
-	_ = c.router.Close()
 	for range queue {
 	}
-	<-finished
+	return false
 }
 
-// outbound carries GoBGP's messages to the router. When GoBGP has left, the router has a
-// moment to read all of them: closing at once could reset the connection before.
-func (c *connection) outbound(queue <-chan []byte) {
-	for message := range queue {
+// outbound carries GoBGP's messages to the router until the connection has ended. When GoBGP
+// has left, the router has a moment to read all of them: closing at once could reset the
+// connection before.
+func (c *connection) outbound(open []byte, queue <-chan []byte, ended <-chan struct{}) {
+	for message, more := open, true; more; {
 		switch kindOf(message) {
 		case bgp.BGP_MSG_NOTIFICATION:
 			c.tell("sent", message)
@@ -67,7 +75,13 @@ func (c *connection) outbound(queue <-chan []byte) {
 			c.sent.Add(1)
 		}
 		if err := c.send(message); err != nil {
-			break
+			// The connection is broken; inbound tells how.
+			return
+		}
+		select {
+		case message, more = <-queue:
+		case <-ended:
+			return
 		}
 	}
 	c.left.Store(true)
@@ -95,8 +109,9 @@ func (c *connection) tell(verb string, message []byte) {
 	c.fail(verb + " " + describeNotification(message))
 }
 
-// inbound carries the router's messages to GoBGP, those that it is to see.
-func (c *connection) inbound() {
+// inbound carries the router's messages to GoBGP, those that it is to see. It returns whether
+// there was an OPEN among them.
+func (c *connection) inbound() (opened bool) {
 	c.mu.Lock()
 	filter := inbound{accepts: accepts(&c.peer)}
 	c.mu.Unlock()
@@ -120,7 +135,7 @@ func (c *connection) inbound() {
 		}
 		if err != nil {
 			c.refuse(err)
-			return
+			return filter.opened
 		}
 		switch kindOf(message) {
 		case bgp.BGP_MSG_OPEN:
@@ -130,6 +145,9 @@ func (c *connection) inbound() {
 			}
 		case bgp.BGP_MSG_NOTIFICATION:
 			c.tell("received", message)
+			if !filter.opened {
+				return false
+			}
 		case bgp.BGP_MSG_ROUTE_REFRESH:
 			// GoBGP sends all routes for each, and queues without a bound.
 			budget.take()
@@ -138,7 +156,7 @@ func (c *connection) inbound() {
 			// GoBGP has left, and said why, if anything, to the router. What is still in
 			// the socket is read until the router closes, so that it is not reset.
 			_, _ = io.Copy(io.Discard, c.router)
-			return
+			return filter.opened
 		}
 	}
 }

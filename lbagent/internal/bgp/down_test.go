@@ -14,11 +14,16 @@ func TestDownWithdraws(t *testing.T) {
 	const bound = 4 * time.Second
 	l := newLab(t, staticNeighbor)
 	p := l.speaker("fresh")
-	want := testWant(testRoute(vip4), testRoute(vip6))
-	// The session does not come back before it was seen to have gone.
-	want.Peers[0].ConnectRetryTime = time.Minute
-	p.set(want)
+	p.set(testWant(testRoute(vip4), testRoute(vip6)))
 	l.awaitRoutes(90*time.Second, both)
+	// The session does not come back before it was seen to have gone.
+	l.run("ip", "netns", "exec", l.router, "nft", `
+		table inet test {
+			chain input {
+				type filter hook input priority filter
+				tcp dport 179 tcp flags & (syn | ack) == syn drop
+			}
+		}`)
 	began := time.Now()
 	if r := p.ask(request{Down: peerName}); r.Error != "" {
 		t.Fatal(r.Error)

@@ -33,6 +33,7 @@ func (s *session) start(routes []announce.Route, restarting bool) error {
 	if err := s.speaker.watch(ctx, s.handle); err != nil {
 		return err
 	}
+	s.restarting = restarting
 	return s.speaker.addPeer(s.peer, s.transport.address(), restarting)
 }
 

@@ -20,34 +20,62 @@ type observed struct {
 	// where the router is connected.
 	connecting millracev1alpha1.SessionState
 	since      time.Time
-	flaps      uint64
-	failure    string
-	failedAt   time.Time
+	// lasted is how long the last session that was lost had been established.
+	lasted   time.Duration
+	flaps    uint64
+	failure  string
+	failedAt time.Time
 }
 
 func newObserved(notify func()) *observed {
 	return &observed{notify: notify, state: millracev1alpha1.SessionIdle, since: time.Now()}
 }
 
-// enter notes a state; it returns true when the session was established and is no more.
-func (o *observed) enter(state millracev1alpha1.SessionState, now time.Time) bool {
+// ending is what a state of the session has ended.
+type ending int
+
+const (
+	nothingEnded ending = iota
+	// attemptEnded after GoBGP had sent OPEN, and before the session was established.
+	attemptEnded
+	// sessionEnded after it was established.
+	sessionEnded
+)
+
+// enter notes a state, and returns what has ended with it.
+func (o *observed) enter(state millracev1alpha1.SessionState, now time.Time) ending {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.state == state {
-		return false
+		return nothingEnded
 	}
+	opening := o.state == millracev1alpha1.SessionOpenSent || o.state == millracev1alpha1.SessionOpenConfirm
 	was := o.state == millracev1alpha1.SessionEstablished
 	is := state == millracev1alpha1.SessionEstablished
 	o.state = state
+	if was {
+		o.flaps++
+		o.lasted = now.Sub(o.since)
+	}
 	if was || is {
 		// The steps of an attempt are told only to those who ask.
 		o.since = now
 		o.notify()
 	}
-	if was {
-		o.flaps++
+	switch {
+	case was:
+		return sessionEnded
+	case opening && state == millracev1alpha1.SessionIdle:
+		return attemptEnded
 	}
-	return was
+	return nothingEnded
+}
+
+// lastedFor returns how long the last session that was lost had been established.
+func (o *observed) lastedFor() time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.lasted
 }
 
 // phase notes what the transport does.

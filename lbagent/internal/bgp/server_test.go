@@ -234,11 +234,13 @@ func TestPeerRemoved(t *testing.T) {
 func TestRouterRestart(t *testing.T) {
 	l := newLab(t, staticNeighbor)
 	p := l.speaker("fresh")
-	p.set(testWant(testRoute(vip4), testRoute(vip6)))
+	want := testWant(testRoute(vip4), testRoute(vip6))
+	// The default.
+	want.Peers[0].ConnectRetryTime = 3 * time.Second
+	p.set(want)
 	l.awaitRoutes(20*time.Second, both)
 	l.RestartBGP()
 	back := time.Now()
-	p.set(testWant(testRoute(vip4), testRoute(vip6)))
 	l.Await(20*time.Second, "both routes in the new bgpd", func() bool {
 		return l.learnt("ipv4") == 1 && l.learnt("ipv6") == 1
 	})

@@ -35,7 +35,9 @@ type session struct {
 	peer     model.Peer
 	password string
 	stopped  bool
-	routes   map[netip.Prefix]announce.Route
+	// restarting is what GoBGP's peer was last added with; see reopen.
+	restarting bool
+	routes     map[netip.Prefix]announce.Route
 }
 
 // stop ends the session with a NOTIFICATION of type Cease (RFC 4486), upon
@@ -99,6 +101,7 @@ func (s *session) reopen(restarting bool) error {
 	if err := s.speaker.deletePeer(at); err != nil {
 		return err
 	}
+	s.restarting = restarting
 	return s.speaker.addPeer(s.peer, at, restarting)
 }
 
@@ -145,16 +148,24 @@ func equal(a, b announce.Route) bool {
 
 // handle takes a state of the session.
 func (s *session) handle(state millracev1alpha1.SessionState) {
-	if !s.observed.enter(state, time.Now()) {
+	ended := s.observed.enter(state, time.Now())
+	if ended == nothingEnded {
 		return
 	}
-	ended := s.transport.wait(s.ctx)
+	verdict := s.transport.wait(s.ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
 		return
 	}
-	if err := s.reopen(ended.lost); err != nil {
+	restarting := s.restarting
+	if ended == sessionEnded {
+		restarting = verdict.lost
+		if s.observed.lastedFor() >= s.peer.ConnectRetryTime {
+			s.transport.retrySoon()
+		}
+	}
+	if err := s.reopen(restarting); err != nil {
 		s.observed.fail(err.Error())
 	}
 }

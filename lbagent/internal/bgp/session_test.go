@@ -103,15 +103,15 @@ func TestObserved(t *testing.T) {
 	if got := o.session().State; got != millracev1alpha1.SessionOpenSent || notified != 0 {
 		t.Errorf("connected: state %s, notified %d times", got, notified)
 	}
-	if o.enter(established, at) {
-		t.Error("left before it was established")
+	if ended := o.enter(established, at); ended != nothingEnded {
+		t.Errorf("ended %d before it was established", ended)
 	}
 	o.fail("received NOTIFICATION")
 	if session := o.session(); session.Message != "" || session.LastError != "received NOTIFICATION" {
 		t.Errorf("established: %+v", session)
 	}
-	if !o.enter(idle, at.Add(time.Hour)) {
-		t.Error("not left")
+	if ended := o.enter(idle, at.Add(time.Hour)); ended != sessionEnded || o.lastedFor() != time.Hour {
+		t.Errorf("ended %d after %s, want the session after an hour", ended, o.lastedFor())
 	}
 	session := o.session()
 	if session.Message != "received NOTIFICATION" || session.State != idle || !session.Since.Equal(at.Add(time.Hour)) || notified != 3 {
@@ -120,6 +120,12 @@ func TestObserved(t *testing.T) {
 	o.enter(millracev1alpha1.SessionActive, at.Add(2*time.Hour))
 	if session := o.session(); !session.Since.Equal(at.Add(time.Hour)) || session.Flaps != 1 {
 		t.Errorf("%+v, want since it was lost, and one flap", session)
+	}
+	for _, opening := range []millracev1alpha1.SessionState{millracev1alpha1.SessionOpenSent, millracev1alpha1.SessionOpenConfirm} {
+		o.enter(opening, at.Add(2*time.Hour))
+		if ended := o.enter(idle, at.Add(2*time.Hour)); ended != attemptEnded || o.lastedFor() != time.Hour {
+			t.Errorf("from %s to Idle: ended %d after %s", opening, ended, o.lastedFor())
+		}
 	}
 	o.enter(established, at.Add(3*time.Hour))
 	if session := o.session(); session.Message != "" || session.LastError == "" || !session.Since.Equal(at.Add(3*time.Hour)) {

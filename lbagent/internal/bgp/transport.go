@@ -56,9 +56,10 @@ type transport struct {
 	mu       sync.Mutex
 	peer     model.Peer
 	password string
-	// attempt is when the router was last connected to.
-	attempt time.Time
-	router  *net.TCPConn
+	// attempt is when the router was last connected to; attempts are those of the row.
+	attempt  time.Time
+	attempts int
+	router   *net.TCPConn
 	// carried is the connection of now; nil where there is none.
 	carried *connection
 	// ended is closed when the connection of now has ended; verdict is what it ended with.
@@ -92,6 +93,13 @@ func (t *transport) configure(peer model.Peer, password string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.peer, t.password = peer, password
+}
+
+// retrySoon begins a new row of attempts to connect, whose first pauses are short.
+func (t *transport) retrySoon() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.attempts = 0
 }
 
 // local is our end of the connection with the router; invalid where there is none.
@@ -249,7 +257,9 @@ func (t *transport) run(ctx context.Context) {
 	}
 }
 
-// serve carries the messages of one connection of GoBGP's.
+// serve carries the messages of one connection of GoBGP's. Connections that the router ends
+// before its OPEN are not GoBGP's business, which would wait for seconds after each: its OPEN
+// goes over the next one.
 func (t *transport) serve(ctx context.Context, speaker *net.TCPConn) {
 	ended := make(chan struct{})
 	t.mu.Lock()
@@ -266,18 +276,21 @@ func (t *transport) serve(ctx context.Context, speaker *net.TCPConn) {
 		defer close(queue)
 		readAll(speaker, queue, ended)
 	}()
-	router, err := t.connect(ctx)
-	if err != nil {
-		return
+	open, is := <-queue
+	for again := is; again; {
+		router, err := t.connect(ctx)
+		if err != nil {
+			return
+		}
+		c := &connection{transport: t, speaker: speaker, router: router}
+		t.mu.Lock()
+		t.carried, t.verdict = c, verdict{lost: true}
+		t.mu.Unlock()
+		again = c.carry(open, queue)
+		t.mu.Lock()
+		t.router, t.carried = nil, nil
+		t.mu.Unlock()
 	}
-	c := &connection{transport: t, speaker: speaker, router: router}
-	t.mu.Lock()
-	t.carried = c
-	t.mu.Unlock()
-	c.carry(queue)
-	t.mu.Lock()
-	t.router, t.carried = nil, nil
-	t.mu.Unlock()
 }
 
 // readAll puts messages into a queue until there are no more, or nobody wants them.
@@ -295,18 +308,17 @@ func readAll(from io.Reader, queue chan<- []byte, unwanted <-chan struct{}) {
 	}
 }
 
-// connect connects to the router, trying again every ConnectRetryTime, until ctx is done. A
-// session that was lost soon after the attempt waits for the rest of that time.
+// connect connects to the router, trying again after each retryPause, until ctx is done. A
+// session that was lost soon after the attempt waits for the rest of the pause.
 func (t *transport) connect(ctx context.Context) (*net.TCPConn, error) {
 	for {
 		t.mu.Lock()
-		peer, last := t.peer, t.attempt
+		peer, last, attempts := t.peer, t.attempt, t.attempts
 		t.mu.Unlock()
 		if peer.Passive {
 			return t.accept(ctx, &peer)
 		}
-		// RFC 4271, section 10: timers have jitter.
-		pause := time.Duration(float64(peer.ConnectRetryTime) * (0.75 + rand.Float64()/4))
+		pause := retryPause(attempts, peer.ConnectRetryTime, rand.Float64())
 		if wait := time.Until(last.Add(pause)); wait > 0 {
 			t.observed.phase(millracev1alpha1.SessionActive)
 			select {
@@ -317,6 +329,7 @@ func (t *transport) connect(ctx context.Context) (*net.TCPConn, error) {
 		}
 		t.mu.Lock()
 		t.attempt = time.Now()
+		t.attempts++
 		peer = t.peer
 		password := t.password
 		t.mu.Unlock()

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// Pauses double up to ConnectRetryTime, which they never exceed; jitter takes a quarter at most.
+func TestRetryPause(t *testing.T) {
+	const ms = time.Millisecond
+	for _, test := range []struct {
+		name     string
+		settled  time.Duration
+		jitter   float64
+		attempts int
+		want     time.Duration
+	}{
+		{"before the first", 3 * time.Second, 0, 0, 0},
+		{"after the first", 3 * time.Second, 0, 1, 250 * ms},
+		{"after the second", 3 * time.Second, 0, 2, 500 * ms},
+		{"after the third", 3 * time.Second, 0, 3, time.Second},
+		{"after the fourth", 3 * time.Second, 0, 4, 2 * time.Second},
+		{"settled", 3 * time.Second, 0, 5, 3 * time.Second},
+		{"after very many", 600 * time.Second, 0, 1 << 40, 600 * time.Second},
+		{"most jitter", 3 * time.Second, 1, 2, 375 * ms},
+		{"most jitter when settled", 3 * time.Second, 1, 9, 2250 * ms},
+		{"a short ConnectRetryTime", time.Second, 0, 4, time.Second},
+		{"shorter than the first pause", 100 * ms, 0, 1, 100 * ms},
+	} {
+		if got := retryPause(test.attempts, test.settled, test.jitter); got != test.want {
+			t.Errorf("%s: %s, want %s", test.name, got, test.want)
+		}
+	}
+}
+
+// startingRouter does to each connection what a router does that is starting, then takes one.
+type startingRouter struct {
+	t        *testing.T
+	listener net.Listener
+	// began has the time at which each connection began.
+	began chan time.Time
+}
+
+// newStartingRouter calls refuse with each of the first connections, as many as there are.
+func newStartingRouter(t *testing.T, refusals int, refuse func(net.Conn)) *startingRouter {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	r := &startingRouter{t: t, listener: listener, began: make(chan time.Time, refusals+1)}
+	open := openMessage(t, 64500)
+	go func() {
+		for i := range refusals + 1 {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			r.began <- time.Now()
+			if i < refusals {
+				refuse(conn)
+				_ = conn.Close()
+				continue
+			}
+			defer func() { _ = conn.Close() }()
+			_, _ = conn.Write(open)
+			_, _ = conn.Write(encode(bgp.BGP_MSG_KEEPALIVE))
+			readUntilEnd(conn)
+		}
+	}()
+	return r
+}
+
+func readUntilEnd(conn net.Conn) {
+	buffer := make([]byte, longestLength)
+	for {
+		if _, err := readMessage(conn, buffer); err != nil {
+			return
+		}
+	}
+}
+
+// await returns when the next connection began.
+func (r *startingRouter) await(limit time.Duration) time.Time {
+	r.t.Helper()
+	select {
+	case at := <-r.began:
+		return at
+	case <-time.After(limit):
+		r.t.Fatalf("no connection within %s", limit)
+	}
+	return time.Time{}
+}
+
+// speaker returns a Server with the router as its peer, until the test ends.
+func (r *startingRouter) speaker(connectRetryTime time.Duration) *Server {
+	r.t.Helper()
+	at := addrPort(r.listener.Addr())
+	peer := model.Peer{
+		Name: peerName, Address: at.Addr(), Port: at.Port(), ASN: 64500, LocalASN: 64512,
+		HoldTime: 9 * time.Second, KeepaliveTime: 3 * time.Second, ConnectRetryTime: connectRetryTime, IPv4: true,
+	}
+	s := New(Config{Logger: logr.Discard()})
+	if err := s.Set(Want{RouterID: nodeIPv4, Peers: []model.Peer{peer}}); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = s.Set(Want{}) })
+	return s
+}
+
+// A router that ends the first connections is reached soon after it takes them, and pauses
+// grow. The default ConnectRetryTime is that of the API.
+func TestStartingRouterIsReachedSoon(t *testing.T) {
+	const retryTime = 3 * time.Second
+	cease := encode(bgp.BGP_MSG_NOTIFICATION, 6, 5)
+	for name, test := range map[string]struct {
+		refuse   func(net.Conn)
+		refusals int
+		// most is how long it may take from the first connection until the one that it takes.
+		most time.Duration
+	}{
+		"closes": {func(net.Conn) {}, 2, 1500 * time.Millisecond},
+		"closes after our OPEN": {func(conn net.Conn) {
+			_, _ = readMessage(conn, make([]byte, longestLength))
+		}, 2, 1500 * time.Millisecond},
+		"has no such neighbor yet": {func(conn net.Conn) { _, _ = conn.Write(cease) }, 2, 1500 * time.Millisecond},
+		"resets": {func(conn net.Conn) {
+			if tcp, is := conn.(*net.TCPConn); is {
+				_ = tcp.SetLinger(0)
+			}
+		}, 2, 1500 * time.Millisecond},
+		// Here GoBGP begins again, which takes it one to two seconds each time.
+		"refuses after its OPEN": {func(conn net.Conn) {
+			_, _ = conn.Write(openMessage(t, 64500))
+			_, _ = conn.Write(cease)
+			readUntilEnd(conn)
+		}, 1, 3 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			router := newStartingRouter(t, test.refusals, test.refuse)
+			s := router.speaker(retryTime)
+			first := router.await(10 * time.Second)
+			last := first
+			for i := range test.refusals {
+				next := router.await(10 * time.Second)
+				if least := retryPause(i+1, retryTime, 1); next.Sub(last) < least-20*time.Millisecond {
+					t.Errorf("attempt %d came after %s, want at least %s", i+2, next.Sub(last), least)
+				}
+				last = next
+			}
+			t.Logf("taken %s after the first connection", last.Sub(first))
+			if last.Sub(first) > test.most {
+				t.Errorf("taken %s after the first connection, want %s at most", last.Sub(first), test.most)
+			}
+			deadline := time.Now().Add(5 * time.Second)
+			for !isUp(s.Sessions()[0]) {
+				if time.Now().After(deadline) {
+					t.Fatalf("not established: %+v", s.Sessions())
+				}
+				time.Sleep(20 * time.Millisecond)
+			}
+		})
+	}
+}
+
+// The short pauses begin again after a session that was established for ConnectRetryTime, and
+// after no other: a router that takes sessions and ends them at once is asked ever less often.
+func TestShortPausesBeginAgain(t *testing.T) {
+	const retryTime = time.Second
+	for name, test := range map[string]struct {
+		established time.Duration
+		attempts    int
+	}{
+		"established for a while":  {2 * retryTime, 1},
+		"established for a moment": {retryTime / 5, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			open := openMessage(t, 64500)
+			router := newStartingRouter(t, 1, func(conn net.Conn) {
+				_, _ = conn.Write(open)
+				_, _ = conn.Write(encode(bgp.BGP_MSG_KEEPALIVE))
+				_ = conn.SetReadDeadline(time.Now().Add(test.established))
+				readUntilEnd(conn)
+			})
+			s := router.speaker(retryTime)
+			router.await(10 * time.Second)
+			router.await(10 * time.Second)
+			if flaps := s.Sessions()[0].Flaps; flaps != 1 {
+				t.Fatalf("the session was established and lost %d times, want once", flaps)
+			}
+			transport := s.sessions[peerName].transport
+			transport.mu.Lock()
+			defer transport.mu.Unlock()
+			if transport.attempts != test.attempts {
+				t.Errorf("attempt %d of its row, want %d", transport.attempts, test.attempts)
+			}
+		})
+	}
+}

@@ -252,6 +252,29 @@ func TestRouterRestart(t *testing.T) {
 	}
 }
 
+// A router listens before it knows its neighbors, as FRR does when its configuration comes after
+// its start: the connections that it closes meanwhile do not keep the session away for long.
+func TestRouterLearnsNeighborsLate(t *testing.T) {
+	const bound = 5 * time.Second
+	l := newLab(t, "")
+	p := l.speaker("fresh")
+	want := testWant(testRoute(vip4), testRoute(vip6))
+	// The default.
+	want.Peers[0].ConnectRetryTime = 3 * time.Second
+	p.set(want)
+	l.await(p, 20*time.Second, "a connection was closed", func(s Session) bool {
+		return tells("the router closed the connection")(s) || tells("the connection was reset")(s)
+	})
+	l.Configure(append([]string{"router bgp 64500"}, strings.Split(strings.TrimSpace(staticNeighbor), "\n")...)...)
+	configured := time.Now()
+	l.awaitRoutes(20*time.Second, both)
+	took := time.Since(configured)
+	t.Logf("routes complete %s after the router had its neighbor", took)
+	if took > bound {
+		t.Errorf("routes complete after %s, want %s at most", took, bound)
+	}
+}
+
 // learnt is the number of routes of a family in bgpd's table.
 func (l *lab) learnt(family string) int {
 	l.t.Helper()

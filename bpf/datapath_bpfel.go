@@ -669,6 +669,7 @@ const (
 	DatapathMapUplinks           = "uplinks"
 	DatapathMapVipCrowds         = "vip_crowds"
 	DatapathMapVipFilter         = "vip_filter"
+	DatapathMapVipParts          = "vip_parts"
 	DatapathMapVips              = "vips"
 	DatapathMapVlans             = "vlans"
 	DatapathMapZoneTables        = "zone_tables"
@@ -822,6 +823,7 @@ type DatapathMapSpecs struct {
 	Uplinks         *ebpf.MapSpec `ebpf:"uplinks"`
 	VipCrowds       *ebpf.MapSpec `ebpf:"vip_crowds"`
 	VipFilter       *ebpf.MapSpec `ebpf:"vip_filter"`
+	VipParts        *ebpf.MapSpec `ebpf:"vip_parts"`
 	Vips            *ebpf.MapSpec `ebpf:"vips"`
 	Vlans           *ebpf.MapSpec `ebpf:"vlans"`
 	ZoneTables      *ebpf.MapSpec `ebpf:"zone_tables"`
@@ -935,6 +937,7 @@ type DatapathMaps struct {
 	Uplinks         *ebpf.Map `ebpf:"uplinks"`
 	VipCrowds       *ebpf.Map `ebpf:"vip_crowds"`
 	VipFilter       *ebpf.Map `ebpf:"vip_filter"`
+	VipParts        *ebpf.Map `ebpf:"vip_parts"`
 	Vips            *ebpf.Map `ebpf:"vips"`
 	Vlans           *ebpf.Map `ebpf:"vlans"`
 	ZoneTables      *ebpf.Map `ebpf:"zone_tables"`
@@ -997,6 +1000,7 @@ func (m *DatapathMaps) Close() error {
 		m.Uplinks,
 		m.VipCrowds,
 		m.VipFilter,
+		m.VipParts,
 		m.Vips,
 		m.Vlans,
 		m.ZoneTables,

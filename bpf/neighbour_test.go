@@ -4,6 +4,7 @@ package bpf_test
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/gopacket/gopacket/layers"
@@ -12,14 +13,24 @@ import (
 )
 
 // Hosts whose address is in the network of a VIP get through the filter, and get their
-// packets all the same; this node is one of them.
+// packets all the same; this node is one of them. So do those in the same part of it.
 func TestNeighbour(t *testing.T) {
 	w := newWorld(t)
-	for _, f := range families {
-		w.setFilter(t, f.self)
-		w.putPool(t, f)
-		for _, fixture := range append(neighbours(f), fromNodes(f, f)...) {
-			t.Run(f.name+"/"+fixture.name, func(t *testing.T) { w.check(t, fixture) })
+	for _, parts := range []string{"other part", "same part"} {
+		for _, f := range families {
+			w.setFilter(t, f.self)
+			w.putPool(t, f)
+			if parts == "same part" {
+				_, _, _, behindPool := f.pool()
+				_, _, behindAggregate := f.aggregate()
+				for _, host := range []netip.Addr{f.other, behindPool, behindAggregate} {
+					w.setFilter(t, host)
+				}
+			}
+			for _, fixture := range slices.Concat(neighbours(f), fromNodes(f, f), unassigned(f)) {
+				name := parts + "/" + f.name + "/" + fixture.name
+				t.Run(name, func(t *testing.T) { w.check(t, fixture) })
+			}
 		}
 	}
 }

@@ -5,6 +5,7 @@ package bpf_test
 import (
 	"bytes"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -176,6 +177,40 @@ func TestFilterComesFirst(t *testing.T) {
 			w.setFilter(t, f.vip)
 			if got := w.ingress(t, p.frame()); got.verdict == xdpPass && bytes.Equal(got.frame, p.frame()) {
 				t.Errorf("%s port %d: passed with the bit", f.name, p.to.Port())
+			}
+		}
+	}
+}
+
+// Without the bit of its part an address is no VIP and in no pool, but its frontends are found: they
+// come first.
+func TestPartsComeSecond(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		_, _, unassigned, _ := f.pool()
+		index, _ := filterPlace(f.vip)
+		var parts uint64
+		if err := w.VipParts.Lookup(index, &parts); err != nil {
+			t.Fatal(err)
+		}
+		to := func(p *packet) { p.to = netip.AddrPortFrom(unassigned, 9) }
+		for _, test := range []struct {
+			name    string
+			packet  packet
+			without verdict
+		}{
+			{"port of a VIP", f.udp(portNode2), xdpTX},
+			{"unused port of a VIP", f.tcp(9, "S"), xdpPass},
+			{"address of a pool", f.tcp(9, "S").with(to), xdpPass},
+		} {
+			put(t, w.VipParts, index, uint64(0))
+			if got := w.ingress(t, test.packet.frame()); got.verdict != test.without {
+				t.Errorf("%s, %s: verdict %v without the bit, want %v",
+					f.name, test.name, got.verdict, test.without)
+			}
+			put(t, w.VipParts, index, parts)
+			if got := w.ingress(t, test.packet.frame()); got.verdict == xdpPass {
+				t.Errorf("%s, %s: passed with the bit", f.name, test.name)
 			}
 		}
 	}

@@ -44,7 +44,7 @@ func (w *world) putPool(t testing.TB, f family) {
 		bpf.DatapathShapeSOURCE_SET_AGGREGATES: aggregate,
 	} {
 		first, bits := prefix.Addr(), uint32(32+prefix.Bits())
-		w.setFilter(t, first)
+		w.setFilterOf(t, prefix)
 		if f.vip.Is4() {
 			key := bpf.DatapathSourceRangeKey4{Prefixlen: bits, Set: uint32(set), Address: ipv4(first)}
 			put(t, w.SourceRanges4, key, uint32(1))

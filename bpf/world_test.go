@@ -5,6 +5,7 @@ package bpf_test
 import (
 	"encoding/binary"
 	"errors"
+	"math/bits"
 	"net"
 	"net/netip"
 	"os"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/gopacket/gopacket/layers"
+	"go4.org/netipx"
 
 	"github.com/millrace-lb/millrace/bpf"
 )
@@ -360,14 +362,37 @@ func filterPlace(a netip.Addr) (word uint32, bit uint64) {
 	return index / 64, 1 << (index % 64)
 }
 
+// filterPart is the part of its network that the address lies in.
+func filterPart(a netip.Addr) int {
+	if a.Is4() {
+		return int(a.As4()[3]) / 4
+	}
+	b := a.As16()
+	return max(bits.Len64(binary.BigEndian.Uint64(b[8:])), 1) - 1
+}
+
 func (w *world) setFilter(t testing.TB, a netip.Addr) {
 	t.Helper()
-	index, bit := filterPlace(a)
+	w.setFilterOf(t, netip.PrefixFrom(a, a.BitLen()))
+}
+
+// setFilterOf lets a prefix through the filter, which is a network or a part of one.
+func (w *world) setFilterOf(t testing.TB, prefix netip.Prefix) {
+	t.Helper()
+	index, bit := filterPlace(prefix.Addr())
+	setBits(t, w.VipFilter, index, bit)
+	for part := filterPart(prefix.Addr()); part <= filterPart(netipx.PrefixLastIP(prefix)); part++ {
+		setBits(t, w.VipParts, index, 1<<part)
+	}
+}
+
+func setBits(t testing.TB, m *ebpf.Map, index uint32, more uint64) {
+	t.Helper()
 	var word uint64
-	if err := w.VipFilter.Lookup(index, &word); err != nil {
+	if err := m.Lookup(index, &word); err != nil {
 		t.Fatal(err)
 	}
-	put(t, w.VipFilter, index, word|bit)
+	put(t, m, index, word|more)
 }
 
 // putSelf gives the node its addresses; invalid ones mean none.

@@ -61,13 +61,13 @@ static __always_inline int l4_is_whole(const void *l4, const void *data_end, __u
 
 /* No frontend has the destination and port. Most such packets are for hosts in a network with
  * VIPs, this node above all, and pass. Those to a VIP, a pool or an aggregate take the full
- * path.
+ * path. A filter knows most hosts.
  */
 static __noinline int no_frontend_ipv4(const struct self *self, __be32 destination)
 {
 	struct address address;
 
-	if (destination == self->ipv4)
+	if (destination == self->ipv4 || !part_has_ipv4(destination))
 		return XDP_PASS;
 	address_set_ipv4(&address, destination);
 	if (is_vip(&address) || unassigned_ipv4(self, destination))
@@ -78,7 +78,7 @@ static __noinline int no_frontend_ipv4(const struct self *self, __be32 destinati
 static __noinline int no_frontend_ipv6(const struct self *self,
 					   const struct address *destination)
 {
-	if (address_equal(destination, &self->ipv6))
+	if (address_equal(destination, &self->ipv6) || !part_has_ipv6(destination))
 		return XDP_PASS;
 	if (is_vip(destination) || unassigned_ipv6(self, destination))
 		return VERDICT_FULL_PATH;

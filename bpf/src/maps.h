@@ -109,6 +109,14 @@ struct {
 	__type(value, __u64);
 } vip_filter SEC(".maps");
 
+/* Beside each word, in which part of those networks (bloom.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, VIP_FILTER_WORDS);
+	__type(key, __u32);
+	__type(value, __u64);
+} vip_parts SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);

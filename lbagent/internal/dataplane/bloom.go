@@ -7,16 +7,18 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/millrace-lb/millrace/bpf"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // vipBloom is the Bloom filter that keeps packets for others out of the way, and what
-// the map vip_filter holds of it. A bit is set before an address that needs it is written,
-// and cleared after.
+// the maps vip_filter and vip_parts hold of it. A bit is set before an address that needs
+// it is written, and cleared after.
 type vipBloom struct {
 	forwarding.Bloom
-	written [forwarding.BloomWords]uint64
+	written, writtenParts bloomWords
 	// vips are the addresses that are in the filter.
 	vips map[netip.Addr]struct{}
 	// ranges are the prefixes of pools and aggregates that are in it.
@@ -40,17 +42,26 @@ func (d *Dataplane) addRangeToBloom(source forwarding.SourceRange) error {
 	return nil
 }
 
-// writeBloom writes the words of the filter that the map does not hold yet.
+// writeBloom writes the words of the filter that the maps do not hold yet.
 func (d *Dataplane) writeBloom() error {
-	for i := range d.bloom.written {
-		word := d.bloom.Word(i)
-		if word == d.bloom.written[i] {
+	b := d.bloom
+	return errors.Join(
+		writeWords(d.maps.VipFilter, bpf.DatapathMapVipFilter, b.Word, &b.written),
+		writeWords(d.maps.VipParts, bpf.DatapathMapVipParts, b.PartWord, &b.writtenParts))
+}
+
+type bloomWords [forwarding.BloomWords]uint64
+
+func writeWords(m *ebpf.Map, name string, want func(int) uint64, written *bloomWords) error {
+	for i := range written {
+		word := want(i)
+		if word == written[i] {
 			continue
 		}
-		if err := write(d.maps.VipFilter, bpf.DatapathMapVipFilter, i, uint32(i), word); err != nil {
+		if err := write(m, name, i, uint32(i), word); err != nil {
 			return err
 		}
-		d.bloom.written[i] = word
+		written[i] = word
 	}
 	return nil
 }
@@ -79,6 +90,10 @@ func (d *Dataplane) restoreBloom() error {
 	err = readMap(d.maps.VipFilter, func(i uint32, word uint64) { d.bloom.written[i] = word })
 	if err != nil {
 		return fmt.Errorf("read map vip_filter: %w", err)
+	}
+	err = readMap(d.maps.VipParts, func(i uint32, word uint64) { d.bloom.writtenParts[i] = word })
+	if err != nil {
+		return fmt.Errorf("read map vip_parts: %w", err)
 	}
 	return errors.Join(d.writeBloom(), d.noteAggregates(forwarding.Aggregates))
 }

@@ -73,6 +73,7 @@ var added = map[string]bool{
 	bpf.DatapathMapNodeUplinks: true,
 	bpf.DatapathMapTunnelKeys:  true,
 	bpf.DatapathMapVlans:       true,
+	bpf.DatapathMapVipParts:    true,
 
 	bpf.DatapathMapHalfOpenFlows: true,
 

@@ -65,16 +65,7 @@ func TestNoAggregateIsUnasked(t *testing.T) {
 	aggregate := forwarding.SourceRange{Set: forwarding.Aggregates, Prefix: netip.MustParsePrefix("203.0.113.0/24")}
 	writable := d.maps.Settings
 	t.Cleanup(func() { d.maps.Settings = writable })
-	readOnly, err := ebpf.NewMap(&ebpf.MapSpec{
-		Type: writable.Type(), KeySize: writable.KeySize(), ValueSize: writable.ValueSize(), MaxEntries: 1,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer readOnly.Close()
-	if err := readOnly.Freeze(); err != nil {
-		t.Fatal(err)
-	}
+	readOnly := readOnlyLike(t, writable)
 	held := func() bool {
 		state, err := d.Dump()
 		if err != nil {
@@ -108,4 +99,20 @@ func TestNoAggregateIsUnasked(t *testing.T) {
 	if asksForAggregates(t, d) {
 		t.Error("the programs still ask for aggregates")
 	}
+}
+
+// readOnlyLike is a map of the same shape that cannot be written.
+func readOnlyLike(t *testing.T, m *ebpf.Map) *ebpf.Map {
+	t.Helper()
+	readOnly, err := ebpf.NewMap(&ebpf.MapSpec{
+		Type: m.Type(), KeySize: m.KeySize(), ValueSize: m.ValueSize(), MaxEntries: m.MaxEntries(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { readOnly.Close() })
+	if err := readOnly.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	return readOnly
 }

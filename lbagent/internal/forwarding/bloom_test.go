@@ -3,6 +3,7 @@
 package forwarding_test
 
 import (
+	"math/bits"
 	"net/netip"
 	"testing"
 
@@ -12,8 +13,8 @@ import (
 )
 
 func bloomHas(f *forwarding.Bloom, address netip.Addr) bool {
-	bit := forwarding.BloomBit(address)
-	return f.Word(int(bit/64))>>(bit%64)&1 == 1
+	bit, part := forwarding.BloomBit(address), forwarding.BloomPart(address)
+	return f.Word(int(bit/64))>>(bit%64)&1 == 1 && f.PartWord(int(part/64))>>(part%64)&1 == 1
 }
 
 func drawPrefix(t *rapid.T, label string) netip.Prefix {
@@ -58,27 +59,58 @@ func TestBloom(t *testing.T) {
 			filter.Remove(prefix)
 		}
 		for i := range forwarding.BloomWords {
-			if filter.Word(i) != 0 {
-				t.Fatalf("word %d is %x when all are removed", i, filter.Word(i))
+			if filter.Word(i) != 0 || filter.PartWord(i) != 0 {
+				t.Fatalf("word %d is %x, and %x of parts, when all are removed",
+					i, filter.Word(i), filter.PartWord(i))
 			}
 		}
 	})
 }
 
 func TestBloomSetsFewBits(t *testing.T) {
-	for text, want := range map[string]int{
-		"203.0.113.10/32": 1, "203.0.113.0/24": 1, "198.18.0.0/22": 4, "2001:db8::1/128": 1, "2001:db8::/62": 4,
-		"10.0.0.0/7": 64 * forwarding.BloomWords, "2001:db8::/40": 64 * forwarding.BloomWords,
+	const all = 64 * forwarding.BloomWords
+	for text, want := range map[string]struct{ networks, parts int }{
+		"203.0.113.10/32": {1, 1}, "203.0.113.6/31": {1, 1},
+		"203.0.113.128/26": {1, 16}, "203.0.113.0/24": {1, 64},
+		"198.18.0.0/22": {4, 4 * 64}, "2001:db8::/62": {4, 4 * 64},
+		"2001:db8::/128": {1, 1}, "2001:db8::1/128": {1, 1},
+		"2001:db8::1000/116": {1, 1}, "2001:db8::/112": {1, 16},
+		"2001:db8::8000:0:0:0/65": {1, 1}, "2001:db8::/64": {1, 64},
+		"10.0.0.0/7": {all, all}, "2001:db8::/40": {all, all},
 	} {
-		filter, bits := &forwarding.Bloom{}, 0
+		filter, networks, parts := &forwarding.Bloom{}, 0, 0
 		filter.Add(netip.MustParsePrefix(text))
 		for i := range forwarding.BloomWords {
-			for word := filter.Word(i); word != 0; word &= word - 1 {
-				bits++
-			}
+			networks += bits.OnesCount64(filter.Word(i))
+			parts += bits.OnesCount64(filter.PartWord(i))
 		}
-		if bits != want {
-			t.Errorf("%s sets %d bits, want %d", text, bits, want)
+		if networks != want.networks || parts != want.parts {
+			t.Errorf("%s sets %d bits, and %d of parts, want %+v", text, networks, parts, want)
+		}
+	}
+}
+
+// Hosts that are in another part than the VIPs of their network are told from them.
+func TestBloomTellsHosts(t *testing.T) {
+	for _, test := range []struct {
+		pool, host string
+		want       bool
+	}{
+		{"203.0.113.128/26", "203.0.113.127", false},
+		{"203.0.113.128/26", "203.0.113.192", false},
+		{"203.0.113.129/32", "203.0.113.131", true},
+		{"203.0.113.129/32", "203.0.113.132", false},
+		{"2001:db8::1000/116", "2001:db8::fff", false},
+		{"2001:db8::1000/116", "2001:db8::2000", false},
+		{"2001:db8::1000/117", "2001:db8::1fff", true},
+		{"2001:db8::/112", "2001:db8::2:0", false},
+		{"2001:db8::/112", "2001:db8::200:ff:fe00:1", false},
+	} {
+		filter := &forwarding.Bloom{}
+		filter.Add(netip.MustParsePrefix(test.pool))
+		if got := bloomHas(filter, netip.MustParseAddr(test.host)); got != test.want {
+			t.Errorf("beside %s: %s in the filter: %v, want %v",
+				test.pool, test.host, got, test.want)
 		}
 	}
 }

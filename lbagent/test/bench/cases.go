@@ -43,6 +43,7 @@ const (
 const (
 	notForUs      = "not for us"
 	besideVIP     = "not for us, in the network of a VIP"
+	nextToVIP     = "not for us, next door to a VIP"
 	foreignVXLAN  = "not for us, VXLAN of a CNI"
 	foreignGeneve = "not for us, Geneve of a CNI"
 	awayOne       = "stage 1, established, 1 flow"
@@ -170,6 +171,8 @@ func (b *builder) addAside() {
 	b.add(notForUs, b.clients(one), incoming(f.fromClient(f.stranger, portAway, false)),
 		b.nothing, lookup, ours)
 	b.add(besideVIP, b.clients(one), incoming(f.fromClient(f.neighbour, portAway, false)),
+		b.nothing, lookup, ours)
+	b.add(nextToVIP, b.clients(one), incoming(f.fromClient(f.nextDoor, portAway, false)),
 		b.nothing, lookup, ours)
 	tunnel := func(port uint16) frame {
 		return func() ([]byte, error) { return f.fromPeer(port).frame(routerMAC, uplinkMAC) }

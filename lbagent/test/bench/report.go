@@ -16,6 +16,7 @@ var order = []struct {
 }{
 	{notForUs, []string{lookupPass, datapath}},
 	{besideVIP, []string{lookupPass, datapath}},
+	{nextToVIP, []string{lookupPass, datapath}},
 	{foreignVXLAN, []string{datapath}},
 	{foreignGeneve, []string{datapath}},
 	{awayOne, []string{lookupTX, parseEncapsulate, lruIPIP, bareStage1, datapath}},
@@ -87,8 +88,9 @@ var limits = []limit{
 	{"VXLAN of a CNI / no reply of a VIP, egress", egressVXLAN, egressOther, datapath, both(1.1)},
 	{"Geneve of a CNI / no reply of a VIP, egress", egressGeneve, egressOther, datapath, both(1.1)},
 	{"not for us / parse + hash lookup", notForUs, notForUs, lookupPass, both(1.2)},
-	// It takes three lookups: frontend, VIP, pool.
 	{"in the network of a VIP / parse + hash lookup", besideVIP, besideVIP, lookupPass, both(1.7)},
+	// It takes three lookups: frontend, VIP, pool.
+	{"next door to a VIP / parse + hash lookup", nextToVIP, nextToVIP, lookupPass, both(2.2)},
 }
 
 var errLimit = errors.New("a ratio is above its limit")

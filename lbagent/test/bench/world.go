@@ -70,6 +70,9 @@ type family struct {
 	client, vip, pod netip.Addr
 	// stranger is in no network with a VIP, neighbour is in the network of one.
 	stranger, neighbour netip.Addr
+	// pool has the VIP. nextDoor is not in it, but in the same part of their network.
+	pool     netip.Prefix
+	nextDoor netip.Addr
 	// firstNode is the first of the nodes with only this family.
 	firstNode forwarding.NodeID
 	// otherClient is in another network than client. Its flows are not those of exceptions.
@@ -87,6 +90,7 @@ var families = []family{
 		name:   "IPv4",
 		client: netip.MustParseAddr("198.19.0.0"), vip: netip.MustParseAddr("203.0.113.10"),
 		pod: netip.MustParseAddr("198.18.1.2"), stranger: netip.MustParseAddr("198.18.5.9"), neighbour: netip.MustParseAddr("203.0.113.99"),
+		pool: netip.MustParsePrefix("203.0.113.10/31"), nextDoor: netip.MustParseAddr("203.0.113.9"),
 		otherClient: netip.MustParseAddr("198.18.0.0"), holder: peerID + 2*perNodes,
 		firstNode: peerID, length: 64, overhead: 60,
 	},
@@ -94,6 +98,7 @@ var families = []family{
 		name:   "IPv6",
 		client: netip.MustParseAddr("2001:db8:1::"), vip: netip.MustParseAddr("2001:db8:cafe::10"),
 		pod: netip.MustParseAddr("2001:db8:100:1::2"), stranger: netip.MustParseAddr("2001:db8:100:5::9"), neighbour: netip.MustParseAddr("2001:db8:cafe::99"),
+		pool: netip.MustParsePrefix("2001:db8:cafe::10/125"), nextDoor: netip.MustParseAddr("2001:db8:cafe::19"),
 		otherClient: netip.MustParseAddr("2001:db8:2::"), holder: peerID + 2*perNodes + 1,
 		firstNode: peerID + perNodes, length: 80, overhead: 80,
 	},
@@ -144,6 +149,7 @@ func state() *forwarding.State {
 		}
 		s.EndpointTables[forwarding.EndpointTableSlot(n)] = endpoints
 		s.VIPs[f.vip] = struct{}{}
+		s.SourceRanges[forwarding.SourceRange{Set: forwarding.Pools, Prefix: f.pool}] = struct{}{}
 		admitted, _ := f.client.Prefix(f.client.BitLen() - 16)
 		s.SourceRanges[forwarding.SourceRange{Set: sourceSet, Prefix: admitted}] = struct{}{}
 		for port := portAway; port < portAway+ports; port++ {

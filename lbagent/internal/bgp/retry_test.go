@@ -107,7 +107,8 @@ func (r *startingRouter) speaker(connectRetryTime time.Duration) *Server {
 	at := addrPort(r.listener.Addr())
 	peer := model.Peer{
 		Name: peerName, Address: at.Addr(), Port: at.Port(), ASN: 64500, LocalASN: 64512,
-		HoldTime: 9 * time.Second, KeepaliveTime: 3 * time.Second, ConnectRetryTime: connectRetryTime, IPv4: true,
+		HoldTime: 9 * time.Second, KeepaliveTime: 3 * time.Second,
+		ConnectRetryTime: connectRetryTime, IPv4: true,
 	}
 	s := New(Config{Logger: logr.Discard()})
 	if err := s.Set(Want{RouterID: nodeIPv4, Peers: []model.Peer{peer}}); err != nil {
@@ -132,7 +133,9 @@ func TestStartingRouterIsReachedSoon(t *testing.T) {
 		"closes after our OPEN": {func(conn net.Conn) {
 			_, _ = readMessage(conn, make([]byte, longestLength))
 		}, 2, 1500 * time.Millisecond},
-		"has no such neighbor yet": {func(conn net.Conn) { _, _ = conn.Write(cease) }, 2, 1500 * time.Millisecond},
+		"has no such neighbor yet": {func(conn net.Conn) {
+			_, _ = conn.Write(cease)
+		}, 2, 1500 * time.Millisecond},
 		"resets": {func(conn net.Conn) {
 			if tcp, is := conn.(*net.TCPConn); is {
 				_ = tcp.SetLinger(0)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -29,6 +30,8 @@ type connection struct {
 	told atomic.Bool
 	// extended is true after the router's OPEN has offered IPv6 next hops for IPv4 routes.
 	extended atomic.Bool
+	// restarting is true after the router's OPEN has said that it restarted.
+	restarting atomic.Bool
 	// left is true after GoBGP has ended its side.
 	left atomic.Bool
 }
@@ -74,7 +77,9 @@ func (c *connection) outbound(open []byte, queue <-chan []byte, ended <-chan str
 			}
 			c.sent.Add(1)
 		}
-		if err := c.send(message); err != nil {
+		if kindOf(message) == bgp.BGP_MSG_UPDATE && c.restarting.Load() && isEndOfRIB(message) {
+			c.sendLater(message)
+		} else if err := c.send(message); err != nil {
 			// The connection is broken; inbound tells how.
 			return
 		}
@@ -87,6 +92,19 @@ func (c *connection) outbound(open []byte, queue <-chan []byte, ended <-chan str
 	c.left.Store(true)
 	_ = c.router.SetDeadline(time.Now().Add(lastWords))
 	_ = c.router.CloseWrite()
+}
+
+// sendLater sends the End-of-RIB to a router that has restarted once each other node has had time
+// to try and connect. The router forwards by the routes of before until it has the End-of-RIB of
+// all its sessions (RFC 4724, section 4.1), but it may know of those alone that are there: with
+// that of one node FRR goes over to that node's routes.
+func (c *connection) sendLater(endOfRIB []byte) {
+	c.mu.Lock()
+	pause := c.peer.ConnectRetryTime
+	c.mu.Unlock()
+	message := slices.Clone(endOfRIB)
+	// Where the connection has ended by then, there is nobody to tell.
+	time.AfterFunc(pause, func() { _ = c.send(message) })
 }
 
 func (c *connection) send(message []byte) error {
@@ -140,6 +158,7 @@ func (c *connection) inbound() (opened bool) {
 		switch kindOf(message) {
 		case bgp.BGP_MSG_OPEN:
 			c.extended.Store(filter.extended)
+			c.restarting.Store(filter.restarting)
 			if !c.left.Load() {
 				_ = c.router.SetReadDeadline(time.Time{})
 			}

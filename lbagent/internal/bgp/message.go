@@ -118,6 +118,8 @@ type inbound struct {
 	// extended is true after an OPEN with the capability of IPv6 next hops for IPv4 routes (RFC
 	// 8950, section 4).
 	extended bool
+	// restarting is true after an OPEN with the Restart State bit (RFC 4724, section 3).
+	restarting bool
 }
 
 // check says whether a message goes on to GoBGP. The error, if any, ends the session. What
@@ -179,7 +181,7 @@ func (i *inbound) open(message []byte) (err error) {
 	if !is {
 		return refuse("no OPEN")
 	}
-	i.extended = takesExtended(open)
+	i.extended, i.restarting = takesExtended(open), isRestarting(open)
 	if i.accepts == nil {
 		return nil
 	}
@@ -210,6 +212,15 @@ func takesExtended(open *bgp.BGPOpen) bool {
 		}
 	}
 	return false
+}
+
+// isRestarting reports whether the OPEN is that of a router that has restarted.
+func isRestarting(open *bgp.BGPOpen) bool {
+	const restartState = 0x08
+	return slices.ContainsFunc(capabilitiesOf(open), func(capability bgp.ParameterCapabilityInterface) bool {
+		restart, is := capability.(*bgp.CapGracefulRestart)
+		return is && restart.Flags&restartState != 0
+	})
 }
 
 func capabilitiesOf(open *bgp.BGPOpen) []bgp.ParameterCapabilityInterface {

@@ -94,13 +94,17 @@ func (c *connection) outbound(open []byte, queue <-chan []byte, ended <-chan str
 	_ = c.router.CloseWrite()
 }
 
+// longestEndOfRIB bounds how late the End-of-RIB is: after a start with nothing to forward by, the
+// router may use no route before it.
+const longestEndOfRIB = 5 * time.Second
+
 // sendLater sends the End-of-RIB to a router that has restarted once each other node has had time
 // to try and connect. The router forwards by the routes of before until it has the End-of-RIB of
 // all its sessions (RFC 4724, section 4.1), but it may know of those alone that are there: with
 // that of one node FRR goes over to that node's routes.
 func (c *connection) sendLater(endOfRIB []byte) {
 	c.mu.Lock()
-	pause := c.peer.ConnectRetryTime
+	pause := min(c.peer.ConnectRetryTime, longestEndOfRIB)
 	c.mu.Unlock()
 	message := slices.Clone(endOfRIB)
 	// Where the connection has ended by then, there is nobody to tell.

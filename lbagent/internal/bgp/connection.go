@@ -64,22 +64,7 @@ func (c *connection) carry(open []byte, queue <-chan []byte) (again bool) {
 // connection before.
 func (c *connection) outbound(open []byte, queue <-chan []byte, ended <-chan struct{}) {
 	for message, more := open, true; more; {
-		switch kindOf(message) {
-		case bgp.BGP_MSG_NOTIFICATION:
-			c.tell("sent", message)
-		case bgp.BGP_MSG_OPEN:
-			if c.observed.wasEstablished() {
-				message = withoutRestart(message)
-			}
-		case bgp.BGP_MSG_UPDATE:
-			if !c.extended.Load() {
-				message = withoutExtended(message)
-			}
-			c.sent.Add(1)
-		}
-		if kindOf(message) == bgp.BGP_MSG_UPDATE && c.restarting.Load() && isEndOfRIB(message) {
-			c.sendLater(message)
-		} else if err := c.send(message); err != nil {
+		if err := c.pass(message); err != nil {
 			// The connection is broken; inbound tells how.
 			return
 		}
@@ -92,6 +77,28 @@ func (c *connection) outbound(open []byte, queue <-chan []byte, ended <-chan str
 	c.left.Store(true)
 	_ = c.router.SetDeadline(time.Now().Add(lastWords))
 	_ = c.router.CloseWrite()
+}
+
+// pass carries one of GoBGP's messages to the router, as it is to see it.
+func (c *connection) pass(message []byte) error {
+	switch kindOf(message) {
+	case bgp.BGP_MSG_NOTIFICATION:
+		c.tell("sent", message)
+	case bgp.BGP_MSG_OPEN:
+		if c.observed.wasEstablished() {
+			message = withoutRestart(message)
+		}
+	case bgp.BGP_MSG_UPDATE:
+		if !c.extended.Load() {
+			message = withoutExtended(message)
+		}
+		c.sent.Add(1)
+		if c.restarting.Load() && isEndOfRIB(message) {
+			c.sendLater(message)
+			return nil
+		}
+	}
+	return c.send(message)
 }
 
 // longestEndOfRIB bounds how late the End-of-RIB is: after a start with nothing to forward by, the

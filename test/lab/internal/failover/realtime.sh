@@ -1,8 +1,9 @@
 # shellcheck shell=sh
 # Has the threads of a program ($1) that must not be late run with SCHED_FIFO: those with the best
-# nice value. FRR's bfdd uses 5 % of a processor here, and what it may use is twice that. Prints "given" or "refused".
+# nice value. Prints "given" or "refused".
 pid=$(pgrep -x -o "$1") || { echo "no process $1" >&2; exit 1; }
-# Version 1 has real-time bandwidth for each cgroup: give some from the root down.
+# Version 1 has real-time bandwidth for each cgroup: give some from the root down. FRR's bfdd uses
+# half of it.
 path=$(sed -n 's/^[0-9]*:[a-z,]*\bcpu\b[a-z,]*://p' "/proc/$pid/cgroup")
 group=/sys/fs/cgroup/cpu
 for part in . $(echo "$path" | tr / ' '); do

@@ -3,7 +3,6 @@
 package lbagent
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -26,8 +25,8 @@ const firewallEvery = time.Minute
 type firewall struct {
 	// packets are those that must pass; the pass sets them.
 	packets atomic.Pointer[[]forwardpolicy.Packet]
-	// told has the chains, such as "ip filter FORWARD".
-	told atomic.Pointer[string]
+	// Of the chains, such as "ip filter FORWARD".
+	notice
 }
 
 // want says by which uplinks which pods are served: one of each family stands for all.
@@ -75,13 +74,8 @@ func (f *firewall) observe(dropping func(*forwardpolicy.Packet) ([]string, error
 		}
 	}
 	slices.Sort(chains)
-	text := strings.Join(slices.Compact(chains), ", ")
-	changed = f.text() != text
-	f.told.Store(&text)
-	return changed, nil
+	return f.tell(strings.Join(slices.Compact(chains), ", ")), nil
 }
-
-func (f *firewall) text() string { return *cmp.Or(f.told.Load(), new(string)) }
 
 // run asks again and again until ctx is done, and calls changed when there is something to tell.
 func (f *firewall) run(ctx context.Context, changed func(), logger logr.Logger) error {

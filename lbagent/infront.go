@@ -3,13 +3,11 @@
 package lbagent
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -20,8 +18,8 @@ const inFrontEvery = 30 * time.Second
 
 // inFront tells of programs of others that see replies before ours.
 type inFront struct {
-	// told has them, such as "eth0: program 12 (name)".
-	told atomic.Pointer[string]
+	// Of them, such as "eth0: program 12 (name)".
+	notice
 }
 
 // observe takes in the programs by uplink, and reports whether there is something else to tell.
@@ -30,13 +28,8 @@ func (f *inFront) observe(programs map[string][]string) (changed bool) {
 	for _, uplink := range slices.Sorted(maps.Keys(programs)) {
 		found = append(found, uplink+": "+strings.Join(programs[uplink], ", "))
 	}
-	text := strings.Join(found, "; ")
-	changed = f.text() != text
-	f.told.Store(&text)
-	return changed
+	return f.tell(strings.Join(found, "; "))
 }
-
-func (f *inFront) text() string { return *cmp.Or(f.told.Load(), new(string)) }
 
 // run looks again and again until ctx is done, and calls changed when there is something to tell.
 func (f *inFront) run(

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -19,8 +18,8 @@ import (
 type unsent struct {
 	// vethTransmit is Config.VethTransmit.
 	vethTransmit bool
-	// told has the interfaces and the drop reasons, such as "eth0 (redirect)".
-	told atomic.Pointer[string]
+	// Of the interfaces and the drop reasons, such as "eth0 (redirect)".
+	notice
 
 	counters map[string]*lately
 }
@@ -45,17 +44,7 @@ func (u *unsent) observe(losses []dataplane.UplinkLosses, now time.Time) (change
 	}
 	u.counters = counters
 	slices.Sort(found)
-	text := strings.Join(found, ", ")
-	changed = u.text() != text
-	u.told.Store(&text)
-	return changed
-}
-
-func (u *unsent) text() string {
-	if told := u.told.Load(); told != nil {
-		return *told
-	}
-	return ""
+	return u.tell(strings.Join(found, ", "))
 }
 
 // run reads the counters until ctx is done, and calls changed when there is something to tell.

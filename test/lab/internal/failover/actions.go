@@ -49,6 +49,14 @@ func patchPeers(patch string) action {
 	return func(ctx context.Context, r *run) error { return r.patchPeers(ctx, patch, peerNames()...) }
 }
 
+// bothFamilies has every session carry both families.
+func bothFamilies(ctx context.Context, r *run) error {
+	if err := patchPeers(`{"spec":{"families":["IPv4","IPv6"]}}`)(ctx, r); err != nil {
+		return err
+	}
+	return r.rolled(ctx, peerNames()...)
+}
+
 func (r *run) patchPeers(ctx context.Context, patch string, names ...string) error {
 	_, err := r.Kubectl(ctx, append([]string{"patch", "lbpeers", "--type=merge", "-p", patch}, names...)...)
 	return err

@@ -122,7 +122,8 @@ var events = []event{
 	},
 	{
 		name: "bgpd-graceful", title: "the same, with graceful restart", lasts: 20 * time.Second, limit: unnoticed,
-		prepare: graceful("router2", true), do: restartRouter("router2"), undo: graceful("router2", false),
+		prepare: all(bothFamilies, graceful("router2", true)), do: restartRouter("router2"),
+		undo: all(patchPeers(`{"spec":{"families":null}}`), graceful("router2", false)),
 	},
 	{
 		name: "busy", title: "nodes' processors busy for 10 min", lasts: busyTime + 10*time.Second, limit: limit{any: true, quiet: true}, asked: true,

@@ -16,8 +16,8 @@ const sessionTime = 30 * time.Second
 // Each router has two sessions with each node. While their passwords are replaced, both carry
 // both families, so that one has all routes while the other is away: docs/bgp.md.
 const (
-	bothFamilies = `{"spec":{"families":["IPv4","IPv6"],"passwordSecretRef":{"name":"first"}}}`
-	ownFamily    = `{"spec":{"families":null,"passwordSecretRef":null}}`
+	protected   = `{"spec":{"families":["IPv4","IPv6"],"passwordSecretRef":{"name":"first"}}}`
+	unprotected = `{"spec":{"families":null,"passwordSecretRef":null}}`
 )
 
 func secret(name string) string {
@@ -36,7 +36,7 @@ func protectSessions(ctx context.Context, r *run) error {
 			return err
 		}
 	}
-	if err := patchPeers(bothFamilies)(ctx, r); err != nil {
+	if err := patchPeers(protected)(ctx, r); err != nil {
 		return err
 	}
 	for _, host := range routers {
@@ -101,6 +101,6 @@ func unprotectSessions(ctx context.Context, r *run) error {
 			}
 		}
 	}
-	return all(patchPeers(ownFamily),
+	return all(patchPeers(unprotected),
 		kubectl("-n", "millrace-bgp", "delete", "secret", "first", "second", "--ignore-not-found"))(ctx, r)
 }

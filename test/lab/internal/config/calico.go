@@ -42,7 +42,18 @@ func (l Lab) calicoServices(spec machine.Spec, host topology.Host, ready *machin
 	}
 	startup := run("startup")
 	startup.Once, startup.Until, startup.After = true, ready, nil
+	// A pool that comes while the addresses of tunnels are looked at is missed for good: the
+	// allocator's channel holds no update of that moment. Felix then has no way to other nodes.
+	pools := machine.Service{
+		Name: "calico-pools", Once: true, After: []string{"calico-startup"},
+		Command: []string{
+			l.Kubernetes(), "kubectl", "--kubeconfig=" + l.Kubeconfig(string(Calico)),
+			"get", "ippools.crd.projectcalico.org", host.Name + "-ipv4", host.Name + "-ipv6",
+		},
+	}
+	allocate := run("allocate-tunnel-addrs")
+	allocate.After = []string{pools.Name}
 	configure := publish(spec, "calico", `cp "$1" "$draft"`, filepath.Join(spec.Dir, "cni", "calico.conflist.in"))
 	configure.After = []string{"calico-startup"}
-	return []machine.Service{startup, run("allocate-tunnel-addrs"), run("monitor-addresses"), run("felix"), configure}
+	return []machine.Service{startup, pools, allocate, run("monitor-addresses"), run("felix"), configure}
 }

@@ -6,9 +6,14 @@ import _ "embed"
 
 // Manifests of the demo and the tests.
 var (
-	// Network has the pool, the peers and the advertisement.
-	//go:embed manifests/network.yaml
-	Network string
+	// Network has the pool with its advertisement, and the peers.
+	Network = Pool + "---\n" + Peers
+	// Pool has the addresses that Services get, and has them announced.
+	//go:embed manifests/pool.yaml
+	Pool string
+	// Peers has a session with router1 for each family.
+	//go:embed manifests/peers.yaml
+	Peers string
 	// Echo has the Deployment of six pods and its Service.
 	//go:embed manifests/echo.yaml
 	Echo string

@@ -110,7 +110,7 @@ func (r *run) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, manifest := range []string{harness.Network, peers, harness.Echo, harness.EchoLocal} {
+	for _, manifest := range []string{harness.Pool, peers, harness.Echo, harness.EchoLocal} {
 		if err := r.Apply(ctx, manifest); err != nil {
 			return err
 		}

@@ -439,6 +439,12 @@ type DatapathRowUpdate struct {
 	Path uint64
 }
 
+type DatapathRowsRead struct {
+	_     structs.HostLayout
+	First uint32
+	Count uint32
+}
+
 type DatapathRowsWrite struct {
 	_        structs.HostLayout
 	First    uint32
@@ -678,6 +684,7 @@ const (
 	DatapathProgHandedOver       = "handed_over"
 	DatapathProgIngress          = "ingress"
 	DatapathProgNatExempt        = "nat_exempt"
+	DatapathProgReadRows         = "read_rows"
 	DatapathProgRestRows         = "rest_rows"
 	DatapathProgSweepExceptions  = "sweep_exceptions"
 	DatapathProgVouch            = "vouch"
@@ -692,6 +699,7 @@ const (
 	DatapathVarProbe             = "_probe"
 	DatapathVarProbeKind         = "_probe_kind"
 	DatapathVarReverseFlag       = "_reverse_flag"
+	DatapathVarRowsRead          = "_rows_read"
 	DatapathVarRowsWrite         = "_rows_write"
 	DatapathVarSelfFlag          = "_self_flag"
 	DatapathVarShape             = "_shape"
@@ -758,6 +766,7 @@ type DatapathProgramSpecs struct {
 	HandedOver       *ebpf.ProgramSpec `ebpf:"handed_over"`
 	Ingress          *ebpf.ProgramSpec `ebpf:"ingress"`
 	NatExempt        *ebpf.ProgramSpec `ebpf:"nat_exempt"`
+	ReadRows         *ebpf.ProgramSpec `ebpf:"read_rows"`
 	RestRows         *ebpf.ProgramSpec `ebpf:"rest_rows"`
 	SweepExceptions  *ebpf.ProgramSpec `ebpf:"sweep_exceptions"`
 	Vouch            *ebpf.ProgramSpec `ebpf:"vouch"`
@@ -843,6 +852,7 @@ type DatapathVariableSpecs struct {
 	Probe            *ebpf.VariableSpec `ebpf:"_probe"`
 	ProbeKind        *ebpf.VariableSpec `ebpf:"_probe_kind"`
 	ReverseFlag      *ebpf.VariableSpec `ebpf:"_reverse_flag"`
+	RowsRead         *ebpf.VariableSpec `ebpf:"_rows_read"`
 	RowsWrite        *ebpf.VariableSpec `ebpf:"_rows_write"`
 	SelfFlag         *ebpf.VariableSpec `ebpf:"_self_flag"`
 	Shape            *ebpf.VariableSpec `ebpf:"_shape"`
@@ -1021,6 +1031,7 @@ type DatapathVariables struct {
 	Probe            *ebpf.Variable `ebpf:"_probe"`
 	ProbeKind        *ebpf.Variable `ebpf:"_probe_kind"`
 	ReverseFlag      *ebpf.Variable `ebpf:"_reverse_flag"`
+	RowsRead         *ebpf.Variable `ebpf:"_rows_read"`
 	RowsWrite        *ebpf.Variable `ebpf:"_rows_write"`
 	SelfFlag         *ebpf.Variable `ebpf:"_self_flag"`
 	Shape            *ebpf.Variable `ebpf:"_shape"`
@@ -1049,6 +1060,7 @@ type DatapathPrograms struct {
 	HandedOver       *ebpf.Program `ebpf:"handed_over"`
 	Ingress          *ebpf.Program `ebpf:"ingress"`
 	NatExempt        *ebpf.Program `ebpf:"nat_exempt"`
+	ReadRows         *ebpf.Program `ebpf:"read_rows"`
 	RestRows         *ebpf.Program `ebpf:"rest_rows"`
 	SweepExceptions  *ebpf.Program `ebpf:"sweep_exceptions"`
 	Vouch            *ebpf.Program `ebpf:"vouch"`
@@ -1062,6 +1074,7 @@ func (p *DatapathPrograms) Close() error {
 		p.HandedOver,
 		p.Ingress,
 		p.NatExempt,
+		p.ReadRows,
 		p.RestRows,
 		p.SweepExceptions,
 		p.Vouch,

@@ -34,6 +34,7 @@ const enum probe_kind *_probe_kind __attribute__((unused));
 const struct probe *_probe __attribute__((unused));
 const struct handover *_handover __attribute__((unused));
 const struct rows_write *_rows_write __attribute__((unused));
+const struct rows_read *_rows_read __attribute__((unused));
 const struct exception_sweep *_exception_sweep __attribute__((unused));
 const enum trace_step *_trace_step __attribute__((unused));
 const struct drop_sample *_drop_sample __attribute__((unused));
@@ -116,6 +117,15 @@ int write_rows(struct rows_write *request)
 	struct rows_write write = *request;
 
 	return bpf_loop(write.count, row_write, &write, 0);
+}
+
+/* Reads rows of a node table. Returns how many. */
+SEC("syscall")
+int read_rows(struct rows_read *request)
+{
+	struct rows_read read = *request;
+
+	return bpf_loop(read.count, row_read, &read, 0);
 }
 
 /* Goes over words of the filter and their buckets, as exception_sweep.h says. Returns how many. */

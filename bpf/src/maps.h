@@ -173,9 +173,12 @@ struct {
 	__type(value, struct row_mark);
 } row_marks SEC(".maps");
 
-/* The request of write_rows. */
+/* The request of write_rows, and what read_rows finds. It can be mapped: a node has many rows, and
+ * the kernel takes longer for each entry of a batch than the programs do for a row.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, ROWS);
 	__type(key, __u32);
 	__type(value, struct row_update);

@@ -3,7 +3,7 @@
 
 #include "row.h"
 
-/* Writes rows of a node table for the agent. In the kernel, the marks of a row change with it,
+/* Writes and reads rows of a node table for the agent. In the kernel, the marks of a row change with it,
  * and have the kernel's ticks.
  */
 struct rows_write {
@@ -17,6 +17,12 @@ struct rows_write {
 	 * to a flow that another node holds.
 	 */
 	__u32 newcomer;
+};
+
+/* The request of read_rows: so many rows from this index on. */
+struct rows_read {
+	__u32 first;
+	__u32 count;
 };
 
 static __always_inline __u32 row_primary(__u64 path)
@@ -74,5 +80,18 @@ static long row_write(__u32 number, struct rows_write *write)
 	__sync_lock_test_and_set(&row->path, path);
 	if (mark->excepted)
 		__sync_fetch_and_or(&row->path, ROW_EXCEPTED);
+	return 0;
+}
+
+static long row_read(__u32 number, struct rows_read *read)
+{
+	struct row_update *found = bpf_map_lookup_elem(&row_updates, &number);
+	__u32 index = read->first + number;
+	struct row *row = bpf_map_lookup_elem(&rows, &index);
+
+	if (!found || !row)
+		return 1;
+	found->row = number;
+	found->path = row->path;
 	return 0;
 }

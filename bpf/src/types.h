@@ -161,7 +161,7 @@ struct row_mark {
 	__u32 excepted;
 };
 
-/* A row that the agent writes, as write_rows takes it. */
+/* A row that the agent writes or reads. */
 struct row_update {
 	__u32 row;
 	__u32 pad;

@@ -107,6 +107,15 @@ func (d *Dataplane) dumpTables(state *forwarding.State) error {
 			}
 		}
 	}
+	if d.programs.ReadRows != nil {
+		for slot, table := range state.NodeTables {
+			if err := d.readRows(slot, func(row uint32, found bpf.DatapathRow) { table[row%forwarding.Rows] = decodeRow(found) }); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	// Beside the agent: its maps alone are open.
 	return readMap(d.maps.Rows, func(index uint32, row bpf.DatapathRow) {
 		if table := state.NodeTables[forwarding.NodeTableSlot(index/forwarding.Rows)]; table != nil {
 			table[index%forwarding.Rows] = decodeRow(row)

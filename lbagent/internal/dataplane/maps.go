@@ -130,8 +130,9 @@ func openMaps(root string, spec *ebpf.CollectionSpec) (*mapSet, error) {
 }
 
 // unpinned are the maps that last no longer than a packet (the record of a trace, the packet
-// of the slow path), and an index that is made again.
+// of the slow path) or a request (rows), and an index that is made again.
 var unpinned = map[string]bool{
+	bpf.DatapathMapRowUpdates:    true,
 	bpf.DatapathMapTraceRecord:   true,
 	bpf.DatapathMapSlowPacket:    true,
 	bpf.DatapathMapEndpointPorts: true,

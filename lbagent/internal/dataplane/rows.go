@@ -3,6 +3,7 @@
 package dataplane
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -25,16 +26,18 @@ func (d *Dataplane) writeRows(op forwarding.PutRows) error {
 	if len(op.Rows) == 0 {
 		return nil
 	}
-	keys := make([]uint32, len(op.Rows))
-	updates := make([]bpf.DatapathRowUpdate, len(op.Rows))
+	updates := make([]byte, 0, len(op.Rows)*rowUpdateSize)
 	for i, row := range op.Changed {
 		if row >= forwarding.Rows {
 			return failure(bpf.DatapathMapRows, op.Slot, fmt.Errorf("row %d of %d", row, forwarding.Rows))
 		}
-		keys[i] = uint32(i)
-		updates[i] = bpf.DatapathRowUpdate{Row: row, Path: encodeRow(op.Rows[i]).Path}
+		updates = appendRowUpdate(updates, bpf.DatapathRowUpdate{Row: row, Path: encodeRow(op.Rows[i]).Path})
 	}
-	if _, err := d.maps.RowUpdates.BatchUpdate(keys, updates, nil); err != nil {
+	memory, err := d.maps.RowUpdates.Memory()
+	if err == nil {
+		_, err = memory.WriteAt(updates, 0)
+	}
+	if err != nil {
 		return failure(bpf.DatapathMapRowUpdates, op.Slot, err)
 	}
 	d.rowsWritten = true
@@ -53,6 +56,40 @@ func (d *Dataplane) writeRows(op forwarding.PutRows) error {
 		return failure(bpf.DatapathMapRows, op.Slot, fmt.Errorf("write %d rows: %w", request.Count, err))
 	}
 	return nil
+}
+
+// readRows has the rows of a table read by a program of ours, and visits each.
+func (d *Dataplane) readRows(slot forwarding.NodeTableSlot, visit func(row uint32, found bpf.DatapathRow)) error {
+	request := bpf.DatapathRowsRead{First: uint32(slot) * forwarding.Rows, Count: forwarding.Rows}
+	read, err := d.programs.ReadRows.Run(&ebpf.RunOptions{Context: request})
+	if err == nil && read != request.Count {
+		err = errors.New("the kernel stopped before all were read")
+	}
+	if err != nil {
+		return failure(bpf.DatapathMapRows, slot, fmt.Errorf("read %d rows: %w", request.Count, err))
+	}
+	memory, err := d.maps.RowUpdates.Memory()
+	if err != nil {
+		return failure(bpf.DatapathMapRowUpdates, slot, err)
+	}
+	found := make([]byte, forwarding.Rows*rowUpdateSize)
+	if _, err := memory.ReadAt(found, 0); err != nil {
+		return failure(bpf.DatapathMapRowUpdates, slot, err)
+	}
+	for ; len(found) > 0; found = found[rowUpdateSize:] {
+		visit(binary.NativeEndian.Uint32(found), bpf.DatapathRow{Path: binary.NativeEndian.Uint64(found[8:])})
+	}
+	return nil
+}
+
+// rowUpdateSize is that of a row_update in the map's memory: the row's number, four bytes that say
+// nothing, and its path.
+const rowUpdateSize = 16
+
+func appendRowUpdate(b []byte, update bpf.DatapathRowUpdate) []byte {
+	b = binary.NativeEndian.AppendUint32(b, update.Row)
+	b = binary.NativeEndian.AppendUint32(b, 0)
+	return binary.NativeEndian.AppendUint64(b, update.Path)
 }
 
 func (d *Dataplane) clearTable(slot forwarding.NodeTableSlot) error {

@@ -25,7 +25,7 @@ const firewallEvery = time.Minute
 type firewall struct {
 	// packets are those that must pass; the pass sets them.
 	packets atomic.Pointer[[]forwardpolicy.Packet]
-	// Of the chains, such as "ip filter FORWARD".
+	// notice names the chains, such as "ip filter FORWARD".
 	notice
 }
 

@@ -18,7 +18,7 @@ const inFrontEvery = 30 * time.Second
 
 // inFront tells of programs of others that see replies before ours.
 type inFront struct {
-	// Of them, such as "eth0: program 12 (name)".
+	// notice names the programs, such as "eth0: program 12 (name)".
 	notice
 }
 

@@ -18,7 +18,7 @@ import (
 type unsent struct {
 	// vethTransmit is Config.VethTransmit.
 	vethTransmit bool
-	// Of the interfaces and the drop reasons, such as "eth0 (redirect)".
+	// notice names the interfaces and the drop reasons, such as "eth0 (redirect)".
 	notice
 
 	counters map[string]*lately

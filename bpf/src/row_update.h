@@ -3,7 +3,7 @@
 
 #include "row.h"
 
-/* Writes and reads rows of a node table for the agent. In the kernel, the marks of a row change with it,
+/* Writes rows of a node table for the agent. In the kernel, the marks of a row change with it,
  * and have the kernel's ticks.
  */
 struct rows_write {

@@ -109,7 +109,7 @@ func (d *Dataplane) dumpTables(state *forwarding.State) error {
 	}
 	if d.programs.ReadRows != nil {
 		for slot, table := range state.NodeTables {
-			if err := d.readRows(slot, func(row uint32, found bpf.DatapathRow) { table[row%forwarding.Rows] = decodeRow(found) }); err != nil {
+			if err := d.readRows(slot, table); err != nil {
 				return err
 			}
 		}

@@ -58,8 +58,8 @@ func (d *Dataplane) writeRows(op forwarding.PutRows) error {
 	return nil
 }
 
-// readRows has the rows of a table read by a program of ours, and visits each.
-func (d *Dataplane) readRows(slot forwarding.NodeTableSlot, visit func(row uint32, found bpf.DatapathRow)) error {
+// readRows has the rows of a table read by a program of ours.
+func (d *Dataplane) readRows(slot forwarding.NodeTableSlot, table *forwarding.NodeTable) error {
 	request := bpf.DatapathRowsRead{First: uint32(slot) * forwarding.Rows, Count: forwarding.Rows}
 	read, err := d.programs.ReadRows.Run(&ebpf.RunOptions{Context: request})
 	if err == nil && read != request.Count {
@@ -76,8 +76,8 @@ func (d *Dataplane) readRows(slot forwarding.NodeTableSlot, visit func(row uint3
 	if _, err := memory.ReadAt(found, 0); err != nil {
 		return failure(bpf.DatapathMapRowUpdates, slot, err)
 	}
-	for ; len(found) > 0; found = found[rowUpdateSize:] {
-		visit(binary.NativeEndian.Uint32(found), bpf.DatapathRow{Path: binary.NativeEndian.Uint64(found[8:])})
+	for i := range table {
+		table[i] = decodeRow(bpf.DatapathRow{Path: binary.NativeEndian.Uint64(found[i*rowUpdateSize+8:])})
 	}
 	return nil
 }

@@ -100,7 +100,7 @@ bench-control: ## Run the benchmarks of agent and operator.
 	go test -run '^$$' -bench . -benchmem ./lbagent/... ./operator/...
 
 .PHONY: bench-vips
-bench-vips: ## Time one more Service beside VIPS (20,000), from its creation to a route in the router's kernel (root, ten minutes).
+bench-vips: ## Time one more Service beside VIPS (20,000), from its creation to a route in the router's kernel (root, half an hour).
 	MILLRACE_VIPS=$(or $(VIPS),20000) go test -tags e2e -count 1 -timeout 60m -run '^TestOneMore$$' -v ./lbagent
 
 # STRICT=1 fails where a ratio is below its target.

@@ -508,6 +508,7 @@ const (
 	DatapathShapeSOURCE_SET_POOLS      DatapathShape = 4294967294
 	DatapathShapeSOURCE_SET_AGGREGATES DatapathShape = 4294967293
 	DatapathShapeENDPOINT_REFUSED      DatapathShape = 4294967295
+	DatapathShapeNOTED_AT_ONCE         DatapathShape = 4096
 )
 
 type DatapathSourceRangeKey4 struct {
@@ -611,6 +612,14 @@ type DatapathVlanKey struct {
 	Tag     [2]uint32
 }
 
+type DatapathWholeCopy uint32
+
+const (
+	DatapathWholeCopyNO_COPY     DatapathWholeCopy = 0
+	DatapathWholeCopyFIRST_COPY  DatapathWholeCopy = 1
+	DatapathWholeCopySECOND_COPY DatapathWholeCopy = 2
+)
+
 type DatapathZones struct {
 	_     structs.HostLayout
 	Table [8]uint32
@@ -620,103 +629,108 @@ type DatapathZones struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	DatapathMapAffinities4       = "affinities4"
-	DatapathMapAffinities6       = "affinities6"
-	DatapathMapAnswerCounts      = "answer_counts"
-	DatapathMapConnections4      = "connections4"
-	DatapathMapConnections6      = "connections6"
-	DatapathMapCpuUnknowns       = "cpu_unknowns"
-	DatapathMapCrowdData4        = "crowd_data4"
-	DatapathMapCrowdData6        = "crowd_data6"
-	DatapathMapCrowdDataRev4     = "crowd_data_rev4"
-	DatapathMapCrowdDataRev6     = "crowd_data_rev6"
-	DatapathMapCrowdFragments    = "crowd_fragments"
-	DatapathMapDatagrams4        = "datagrams4"
-	DatapathMapDatagrams6        = "datagrams6"
-	DatapathMapDatagramsRev4     = "datagrams_rev4"
-	DatapathMapDatagramsRev6     = "datagrams_rev6"
-	DatapathMapDropCounts        = "drop_counts"
-	DatapathMapDropSamples       = "drop_samples"
-	DatapathMapDropSampling      = "drop_sampling"
-	DatapathMapEndpointPorts     = "endpoint_ports"
-	DatapathMapEndpointRows      = "endpoint_rows"
-	DatapathMapEndpoints         = "endpoints"
-	DatapathMapEventCounts       = "event_counts"
-	DatapathMapExceptionFilter   = "exception_filter"
-	DatapathMapExceptionKey      = "exception_key"
-	DatapathMapExceptions        = "exceptions"
-	DatapathMapFragments         = "fragments"
-	DatapathMapFrontendCounts    = "frontend_counts"
-	DatapathMapFrontendDrops     = "frontend_drops"
-	DatapathMapFrontendKeys      = "frontend_keys"
-	DatapathMapFrontends4        = "frontends4"
-	DatapathMapFrontends6        = "frontends6"
-	DatapathMapHalfOpenFlows     = "half_open_flows"
-	DatapathMapHeartbeat         = "heartbeat"
-	DatapathMapMemories          = "memories"
-	DatapathMapNodeAddresses     = "node_addresses"
-	DatapathMapNodeUplinks       = "node_uplinks"
-	DatapathMapNodes             = "nodes"
-	DatapathMapProbeSecrets      = "probe_secrets"
-	DatapathMapReverse4          = "reverse4"
-	DatapathMapReverse6          = "reverse6"
-	DatapathMapRowMarks          = "row_marks"
-	DatapathMapRowUpdates        = "row_updates"
-	DatapathMapRows              = "rows"
-	DatapathMapSettings          = "settings"
-	DatapathMapSlowPacket        = "slow_packet"
-	DatapathMapSourceRanges4     = "source_ranges4"
-	DatapathMapSourceRanges6     = "source_ranges6"
-	DatapathMapTraceRecord       = "trace_record"
-	DatapathMapTunnelKeys        = "tunnel_keys"
-	DatapathMapTunnelTrust       = "tunnel_trust"
-	DatapathMapUnknowns          = "unknowns"
-	DatapathMapUplinkLosses      = "uplink_losses"
-	DatapathMapUplinks           = "uplinks"
-	DatapathMapVipCrowds         = "vip_crowds"
-	DatapathMapVipFilter         = "vip_filter"
-	DatapathMapVipParts          = "vip_parts"
-	DatapathMapVips              = "vips"
-	DatapathMapVlans             = "vlans"
-	DatapathMapZoneTables        = "zone_tables"
-	DatapathProgCountConnections = "count_connections"
-	DatapathProgEgress           = "egress"
-	DatapathProgHandedOver       = "handed_over"
-	DatapathProgIngress          = "ingress"
-	DatapathProgNatExempt        = "nat_exempt"
-	DatapathProgReadRows         = "read_rows"
-	DatapathProgRestRows         = "rest_rows"
-	DatapathProgSweepExceptions  = "sweep_exceptions"
-	DatapathProgVouch            = "vouch"
-	DatapathProgWriteRows        = "write_rows"
-	DatapathVarConnectionFlag    = "_connection_flag"
-	DatapathVarDropSample        = "_drop_sample"
-	DatapathVarExceptionSweep    = "_exception_sweep"
-	DatapathVarFrontendFlag      = "_frontend_flag"
-	DatapathVarHandover          = "_handover"
-	DatapathVarNodeFlag          = "_node_flag"
-	DatapathVarOverhead          = "_overhead"
-	DatapathVarProbe             = "_probe"
-	DatapathVarProbeKind         = "_probe_kind"
-	DatapathVarReverseFlag       = "_reverse_flag"
-	DatapathVarRowsRead          = "_rows_read"
-	DatapathVarRowsWrite         = "_rows_write"
-	DatapathVarSelfFlag          = "_self_flag"
-	DatapathVarShape             = "_shape"
-	DatapathVarTraceStep         = "_trace_step"
-	DatapathVarTrustFlag         = "_trust_flag"
-	DatapathVarUplinkFlag        = "_uplink_flag"
-	DatapathVarDatagramShare     = "datagram_share"
-	DatapathVarExceptionMask     = "exception_mask"
-	DatapathVarFragmentShare     = "fragment_share"
-	DatapathVarHalfOpenMask      = "half_open_mask"
-	DatapathVarHalfOpenShare     = "half_open_share"
-	DatapathVarMemoryMask        = "memory_mask"
-	DatapathVarTicksPerSecond    = "ticks_per_second"
-	DatapathVarTracing           = "tracing"
-	DatapathVarUnknownPerCpu     = "unknown_per_cpu"
-	DatapathVarUnknownPerVip     = "unknown_per_vip"
-	DatapathVarUnknownTcpWeight  = "unknown_tcp_weight"
+	DatapathMapAffinities4           = "affinities4"
+	DatapathMapAffinities6           = "affinities6"
+	DatapathMapAnswerCounts          = "answer_counts"
+	DatapathMapConnections4          = "connections4"
+	DatapathMapConnections6          = "connections6"
+	DatapathMapCpuUnknowns           = "cpu_unknowns"
+	DatapathMapCrowdData4            = "crowd_data4"
+	DatapathMapCrowdData6            = "crowd_data6"
+	DatapathMapCrowdDataRev4         = "crowd_data_rev4"
+	DatapathMapCrowdDataRev6         = "crowd_data_rev6"
+	DatapathMapCrowdFragments        = "crowd_fragments"
+	DatapathMapDatagrams4            = "datagrams4"
+	DatapathMapDatagrams6            = "datagrams6"
+	DatapathMapDatagramsRev4         = "datagrams_rev4"
+	DatapathMapDatagramsRev6         = "datagrams_rev6"
+	DatapathMapDropCounts            = "drop_counts"
+	DatapathMapDropSamples           = "drop_samples"
+	DatapathMapDropSampling          = "drop_sampling"
+	DatapathMapEndpointPorts         = "endpoint_ports"
+	DatapathMapEndpointRows          = "endpoint_rows"
+	DatapathMapEndpoints             = "endpoints"
+	DatapathMapEstablishedFilter     = "established_filter"
+	DatapathMapEventCounts           = "event_counts"
+	DatapathMapExceptionFilter       = "exception_filter"
+	DatapathMapExceptionKey          = "exception_key"
+	DatapathMapExceptions            = "exceptions"
+	DatapathMapFragments             = "fragments"
+	DatapathMapFrontendCounts        = "frontend_counts"
+	DatapathMapFrontendDrops         = "frontend_drops"
+	DatapathMapFrontendKeys          = "frontend_keys"
+	DatapathMapFrontends4            = "frontends4"
+	DatapathMapFrontends6            = "frontends6"
+	DatapathMapHalfOpenFlows         = "half_open_flows"
+	DatapathMapHeartbeat             = "heartbeat"
+	DatapathMapMemories              = "memories"
+	DatapathMapNodeAddresses         = "node_addresses"
+	DatapathMapNodeUplinks           = "node_uplinks"
+	DatapathMapNodes                 = "nodes"
+	DatapathMapNotedFlows            = "noted_flows"
+	DatapathMapProbeSecrets          = "probe_secrets"
+	DatapathMapReverse4              = "reverse4"
+	DatapathMapReverse6              = "reverse6"
+	DatapathMapRowMarks              = "row_marks"
+	DatapathMapRowUpdates            = "row_updates"
+	DatapathMapRows                  = "rows"
+	DatapathMapSettings              = "settings"
+	DatapathMapSlowPacket            = "slow_packet"
+	DatapathMapSourceRanges4         = "source_ranges4"
+	DatapathMapSourceRanges6         = "source_ranges6"
+	DatapathMapTraceRecord           = "trace_record"
+	DatapathMapTunnelKeys            = "tunnel_keys"
+	DatapathMapTunnelTrust           = "tunnel_trust"
+	DatapathMapUnknowns              = "unknowns"
+	DatapathMapUplinkLosses          = "uplink_losses"
+	DatapathMapUplinks               = "uplinks"
+	DatapathMapVipCrowds             = "vip_crowds"
+	DatapathMapVipFilter             = "vip_filter"
+	DatapathMapVipParts              = "vip_parts"
+	DatapathMapVips                  = "vips"
+	DatapathMapVlans                 = "vlans"
+	DatapathMapZoneTables            = "zone_tables"
+	DatapathProgCountConnections     = "count_connections"
+	DatapathProgEgress               = "egress"
+	DatapathProgHandedOver           = "handed_over"
+	DatapathProgIngress              = "ingress"
+	DatapathProgNatExempt            = "nat_exempt"
+	DatapathProgNoteConnections      = "note_connections"
+	DatapathProgReadRows             = "read_rows"
+	DatapathProgRestRows             = "rest_rows"
+	DatapathProgSweepExceptions      = "sweep_exceptions"
+	DatapathProgVouch                = "vouch"
+	DatapathProgWriteRows            = "write_rows"
+	DatapathVarConnectionFlag        = "_connection_flag"
+	DatapathVarDropSample            = "_drop_sample"
+	DatapathVarExceptionSweep        = "_exception_sweep"
+	DatapathVarFrontendFlag          = "_frontend_flag"
+	DatapathVarHandover              = "_handover"
+	DatapathVarNodeFlag              = "_node_flag"
+	DatapathVarOverhead              = "_overhead"
+	DatapathVarProbe                 = "_probe"
+	DatapathVarProbeKind             = "_probe_kind"
+	DatapathVarReverseFlag           = "_reverse_flag"
+	DatapathVarRowsRead              = "_rows_read"
+	DatapathVarRowsWrite             = "_rows_write"
+	DatapathVarSelfFlag              = "_self_flag"
+	DatapathVarShape                 = "_shape"
+	DatapathVarTraceStep             = "_trace_step"
+	DatapathVarTrustFlag             = "_trust_flag"
+	DatapathVarUplinkFlag            = "_uplink_flag"
+	DatapathVarWholeCopy             = "_whole_copy"
+	DatapathVarDatagramShare         = "datagram_share"
+	DatapathVarEstablishedFilterMask = "established_filter_mask"
+	DatapathVarExceptionMask         = "exception_mask"
+	DatapathVarFragmentShare         = "fragment_share"
+	DatapathVarHalfOpenMask          = "half_open_mask"
+	DatapathVarHalfOpenShare         = "half_open_share"
+	DatapathVarMemoryMask            = "memory_mask"
+	DatapathVarTicksPerSecond        = "ticks_per_second"
+	DatapathVarTracing               = "tracing"
+	DatapathVarUnknownPerCpu         = "unknown_per_cpu"
+	DatapathVarUnknownPerVip         = "unknown_per_vip"
+	DatapathVarUnknownTcpWeight      = "unknown_tcp_weight"
 )
 
 // LoadDatapath returns the embedded CollectionSpec for Datapath.
@@ -766,6 +780,7 @@ type DatapathProgramSpecs struct {
 	HandedOver       *ebpf.ProgramSpec `ebpf:"handed_over"`
 	Ingress          *ebpf.ProgramSpec `ebpf:"ingress"`
 	NatExempt        *ebpf.ProgramSpec `ebpf:"nat_exempt"`
+	NoteConnections  *ebpf.ProgramSpec `ebpf:"note_connections"`
 	ReadRows         *ebpf.ProgramSpec `ebpf:"read_rows"`
 	RestRows         *ebpf.ProgramSpec `ebpf:"rest_rows"`
 	SweepExceptions  *ebpf.ProgramSpec `ebpf:"sweep_exceptions"`
@@ -777,99 +792,103 @@ type DatapathProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathMapSpecs struct {
-	Affinities4     *ebpf.MapSpec `ebpf:"affinities4"`
-	Affinities6     *ebpf.MapSpec `ebpf:"affinities6"`
-	AnswerCounts    *ebpf.MapSpec `ebpf:"answer_counts"`
-	Connections4    *ebpf.MapSpec `ebpf:"connections4"`
-	Connections6    *ebpf.MapSpec `ebpf:"connections6"`
-	CpuUnknowns     *ebpf.MapSpec `ebpf:"cpu_unknowns"`
-	CrowdData4      *ebpf.MapSpec `ebpf:"crowd_data4"`
-	CrowdData6      *ebpf.MapSpec `ebpf:"crowd_data6"`
-	CrowdDataRev4   *ebpf.MapSpec `ebpf:"crowd_data_rev4"`
-	CrowdDataRev6   *ebpf.MapSpec `ebpf:"crowd_data_rev6"`
-	CrowdFragments  *ebpf.MapSpec `ebpf:"crowd_fragments"`
-	Datagrams4      *ebpf.MapSpec `ebpf:"datagrams4"`
-	Datagrams6      *ebpf.MapSpec `ebpf:"datagrams6"`
-	DatagramsRev4   *ebpf.MapSpec `ebpf:"datagrams_rev4"`
-	DatagramsRev6   *ebpf.MapSpec `ebpf:"datagrams_rev6"`
-	DropCounts      *ebpf.MapSpec `ebpf:"drop_counts"`
-	DropSamples     *ebpf.MapSpec `ebpf:"drop_samples"`
-	DropSampling    *ebpf.MapSpec `ebpf:"drop_sampling"`
-	EndpointPorts   *ebpf.MapSpec `ebpf:"endpoint_ports"`
-	EndpointRows    *ebpf.MapSpec `ebpf:"endpoint_rows"`
-	Endpoints       *ebpf.MapSpec `ebpf:"endpoints"`
-	EventCounts     *ebpf.MapSpec `ebpf:"event_counts"`
-	ExceptionFilter *ebpf.MapSpec `ebpf:"exception_filter"`
-	ExceptionKey    *ebpf.MapSpec `ebpf:"exception_key"`
-	Exceptions      *ebpf.MapSpec `ebpf:"exceptions"`
-	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
-	FrontendCounts  *ebpf.MapSpec `ebpf:"frontend_counts"`
-	FrontendDrops   *ebpf.MapSpec `ebpf:"frontend_drops"`
-	FrontendKeys    *ebpf.MapSpec `ebpf:"frontend_keys"`
-	Frontends4      *ebpf.MapSpec `ebpf:"frontends4"`
-	Frontends6      *ebpf.MapSpec `ebpf:"frontends6"`
-	HalfOpenFlows   *ebpf.MapSpec `ebpf:"half_open_flows"`
-	Heartbeat       *ebpf.MapSpec `ebpf:"heartbeat"`
-	Memories        *ebpf.MapSpec `ebpf:"memories"`
-	NodeAddresses   *ebpf.MapSpec `ebpf:"node_addresses"`
-	NodeUplinks     *ebpf.MapSpec `ebpf:"node_uplinks"`
-	Nodes           *ebpf.MapSpec `ebpf:"nodes"`
-	ProbeSecrets    *ebpf.MapSpec `ebpf:"probe_secrets"`
-	Reverse4        *ebpf.MapSpec `ebpf:"reverse4"`
-	Reverse6        *ebpf.MapSpec `ebpf:"reverse6"`
-	RowMarks        *ebpf.MapSpec `ebpf:"row_marks"`
-	RowUpdates      *ebpf.MapSpec `ebpf:"row_updates"`
-	Rows            *ebpf.MapSpec `ebpf:"rows"`
-	Settings        *ebpf.MapSpec `ebpf:"settings"`
-	SlowPacket      *ebpf.MapSpec `ebpf:"slow_packet"`
-	SourceRanges4   *ebpf.MapSpec `ebpf:"source_ranges4"`
-	SourceRanges6   *ebpf.MapSpec `ebpf:"source_ranges6"`
-	TraceRecord     *ebpf.MapSpec `ebpf:"trace_record"`
-	TunnelKeys      *ebpf.MapSpec `ebpf:"tunnel_keys"`
-	TunnelTrust     *ebpf.MapSpec `ebpf:"tunnel_trust"`
-	Unknowns        *ebpf.MapSpec `ebpf:"unknowns"`
-	UplinkLosses    *ebpf.MapSpec `ebpf:"uplink_losses"`
-	Uplinks         *ebpf.MapSpec `ebpf:"uplinks"`
-	VipCrowds       *ebpf.MapSpec `ebpf:"vip_crowds"`
-	VipFilter       *ebpf.MapSpec `ebpf:"vip_filter"`
-	VipParts        *ebpf.MapSpec `ebpf:"vip_parts"`
-	Vips            *ebpf.MapSpec `ebpf:"vips"`
-	Vlans           *ebpf.MapSpec `ebpf:"vlans"`
-	ZoneTables      *ebpf.MapSpec `ebpf:"zone_tables"`
+	Affinities4       *ebpf.MapSpec `ebpf:"affinities4"`
+	Affinities6       *ebpf.MapSpec `ebpf:"affinities6"`
+	AnswerCounts      *ebpf.MapSpec `ebpf:"answer_counts"`
+	Connections4      *ebpf.MapSpec `ebpf:"connections4"`
+	Connections6      *ebpf.MapSpec `ebpf:"connections6"`
+	CpuUnknowns       *ebpf.MapSpec `ebpf:"cpu_unknowns"`
+	CrowdData4        *ebpf.MapSpec `ebpf:"crowd_data4"`
+	CrowdData6        *ebpf.MapSpec `ebpf:"crowd_data6"`
+	CrowdDataRev4     *ebpf.MapSpec `ebpf:"crowd_data_rev4"`
+	CrowdDataRev6     *ebpf.MapSpec `ebpf:"crowd_data_rev6"`
+	CrowdFragments    *ebpf.MapSpec `ebpf:"crowd_fragments"`
+	Datagrams4        *ebpf.MapSpec `ebpf:"datagrams4"`
+	Datagrams6        *ebpf.MapSpec `ebpf:"datagrams6"`
+	DatagramsRev4     *ebpf.MapSpec `ebpf:"datagrams_rev4"`
+	DatagramsRev6     *ebpf.MapSpec `ebpf:"datagrams_rev6"`
+	DropCounts        *ebpf.MapSpec `ebpf:"drop_counts"`
+	DropSamples       *ebpf.MapSpec `ebpf:"drop_samples"`
+	DropSampling      *ebpf.MapSpec `ebpf:"drop_sampling"`
+	EndpointPorts     *ebpf.MapSpec `ebpf:"endpoint_ports"`
+	EndpointRows      *ebpf.MapSpec `ebpf:"endpoint_rows"`
+	Endpoints         *ebpf.MapSpec `ebpf:"endpoints"`
+	EstablishedFilter *ebpf.MapSpec `ebpf:"established_filter"`
+	EventCounts       *ebpf.MapSpec `ebpf:"event_counts"`
+	ExceptionFilter   *ebpf.MapSpec `ebpf:"exception_filter"`
+	ExceptionKey      *ebpf.MapSpec `ebpf:"exception_key"`
+	Exceptions        *ebpf.MapSpec `ebpf:"exceptions"`
+	Fragments         *ebpf.MapSpec `ebpf:"fragments"`
+	FrontendCounts    *ebpf.MapSpec `ebpf:"frontend_counts"`
+	FrontendDrops     *ebpf.MapSpec `ebpf:"frontend_drops"`
+	FrontendKeys      *ebpf.MapSpec `ebpf:"frontend_keys"`
+	Frontends4        *ebpf.MapSpec `ebpf:"frontends4"`
+	Frontends6        *ebpf.MapSpec `ebpf:"frontends6"`
+	HalfOpenFlows     *ebpf.MapSpec `ebpf:"half_open_flows"`
+	Heartbeat         *ebpf.MapSpec `ebpf:"heartbeat"`
+	Memories          *ebpf.MapSpec `ebpf:"memories"`
+	NodeAddresses     *ebpf.MapSpec `ebpf:"node_addresses"`
+	NodeUplinks       *ebpf.MapSpec `ebpf:"node_uplinks"`
+	Nodes             *ebpf.MapSpec `ebpf:"nodes"`
+	NotedFlows        *ebpf.MapSpec `ebpf:"noted_flows"`
+	ProbeSecrets      *ebpf.MapSpec `ebpf:"probe_secrets"`
+	Reverse4          *ebpf.MapSpec `ebpf:"reverse4"`
+	Reverse6          *ebpf.MapSpec `ebpf:"reverse6"`
+	RowMarks          *ebpf.MapSpec `ebpf:"row_marks"`
+	RowUpdates        *ebpf.MapSpec `ebpf:"row_updates"`
+	Rows              *ebpf.MapSpec `ebpf:"rows"`
+	Settings          *ebpf.MapSpec `ebpf:"settings"`
+	SlowPacket        *ebpf.MapSpec `ebpf:"slow_packet"`
+	SourceRanges4     *ebpf.MapSpec `ebpf:"source_ranges4"`
+	SourceRanges6     *ebpf.MapSpec `ebpf:"source_ranges6"`
+	TraceRecord       *ebpf.MapSpec `ebpf:"trace_record"`
+	TunnelKeys        *ebpf.MapSpec `ebpf:"tunnel_keys"`
+	TunnelTrust       *ebpf.MapSpec `ebpf:"tunnel_trust"`
+	Unknowns          *ebpf.MapSpec `ebpf:"unknowns"`
+	UplinkLosses      *ebpf.MapSpec `ebpf:"uplink_losses"`
+	Uplinks           *ebpf.MapSpec `ebpf:"uplinks"`
+	VipCrowds         *ebpf.MapSpec `ebpf:"vip_crowds"`
+	VipFilter         *ebpf.MapSpec `ebpf:"vip_filter"`
+	VipParts          *ebpf.MapSpec `ebpf:"vip_parts"`
+	Vips              *ebpf.MapSpec `ebpf:"vips"`
+	Vlans             *ebpf.MapSpec `ebpf:"vlans"`
+	ZoneTables        *ebpf.MapSpec `ebpf:"zone_tables"`
 }
 
 // DatapathVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathVariableSpecs struct {
-	ConnectionFlag   *ebpf.VariableSpec `ebpf:"_connection_flag"`
-	DropSample       *ebpf.VariableSpec `ebpf:"_drop_sample"`
-	ExceptionSweep   *ebpf.VariableSpec `ebpf:"_exception_sweep"`
-	FrontendFlag     *ebpf.VariableSpec `ebpf:"_frontend_flag"`
-	Handover         *ebpf.VariableSpec `ebpf:"_handover"`
-	NodeFlag         *ebpf.VariableSpec `ebpf:"_node_flag"`
-	Overhead         *ebpf.VariableSpec `ebpf:"_overhead"`
-	Probe            *ebpf.VariableSpec `ebpf:"_probe"`
-	ProbeKind        *ebpf.VariableSpec `ebpf:"_probe_kind"`
-	ReverseFlag      *ebpf.VariableSpec `ebpf:"_reverse_flag"`
-	RowsRead         *ebpf.VariableSpec `ebpf:"_rows_read"`
-	RowsWrite        *ebpf.VariableSpec `ebpf:"_rows_write"`
-	SelfFlag         *ebpf.VariableSpec `ebpf:"_self_flag"`
-	Shape            *ebpf.VariableSpec `ebpf:"_shape"`
-	TraceStep        *ebpf.VariableSpec `ebpf:"_trace_step"`
-	TrustFlag        *ebpf.VariableSpec `ebpf:"_trust_flag"`
-	UplinkFlag       *ebpf.VariableSpec `ebpf:"_uplink_flag"`
-	DatagramShare    *ebpf.VariableSpec `ebpf:"datagram_share"`
-	ExceptionMask    *ebpf.VariableSpec `ebpf:"exception_mask"`
-	FragmentShare    *ebpf.VariableSpec `ebpf:"fragment_share"`
-	HalfOpenMask     *ebpf.VariableSpec `ebpf:"half_open_mask"`
-	HalfOpenShare    *ebpf.VariableSpec `ebpf:"half_open_share"`
-	MemoryMask       *ebpf.VariableSpec `ebpf:"memory_mask"`
-	TicksPerSecond   *ebpf.VariableSpec `ebpf:"ticks_per_second"`
-	Tracing          *ebpf.VariableSpec `ebpf:"tracing"`
-	UnknownPerCpu    *ebpf.VariableSpec `ebpf:"unknown_per_cpu"`
-	UnknownPerVip    *ebpf.VariableSpec `ebpf:"unknown_per_vip"`
-	UnknownTcpWeight *ebpf.VariableSpec `ebpf:"unknown_tcp_weight"`
+	ConnectionFlag        *ebpf.VariableSpec `ebpf:"_connection_flag"`
+	DropSample            *ebpf.VariableSpec `ebpf:"_drop_sample"`
+	ExceptionSweep        *ebpf.VariableSpec `ebpf:"_exception_sweep"`
+	FrontendFlag          *ebpf.VariableSpec `ebpf:"_frontend_flag"`
+	Handover              *ebpf.VariableSpec `ebpf:"_handover"`
+	NodeFlag              *ebpf.VariableSpec `ebpf:"_node_flag"`
+	Overhead              *ebpf.VariableSpec `ebpf:"_overhead"`
+	Probe                 *ebpf.VariableSpec `ebpf:"_probe"`
+	ProbeKind             *ebpf.VariableSpec `ebpf:"_probe_kind"`
+	ReverseFlag           *ebpf.VariableSpec `ebpf:"_reverse_flag"`
+	RowsRead              *ebpf.VariableSpec `ebpf:"_rows_read"`
+	RowsWrite             *ebpf.VariableSpec `ebpf:"_rows_write"`
+	SelfFlag              *ebpf.VariableSpec `ebpf:"_self_flag"`
+	Shape                 *ebpf.VariableSpec `ebpf:"_shape"`
+	TraceStep             *ebpf.VariableSpec `ebpf:"_trace_step"`
+	TrustFlag             *ebpf.VariableSpec `ebpf:"_trust_flag"`
+	UplinkFlag            *ebpf.VariableSpec `ebpf:"_uplink_flag"`
+	WholeCopy             *ebpf.VariableSpec `ebpf:"_whole_copy"`
+	DatagramShare         *ebpf.VariableSpec `ebpf:"datagram_share"`
+	EstablishedFilterMask *ebpf.VariableSpec `ebpf:"established_filter_mask"`
+	ExceptionMask         *ebpf.VariableSpec `ebpf:"exception_mask"`
+	FragmentShare         *ebpf.VariableSpec `ebpf:"fragment_share"`
+	HalfOpenMask          *ebpf.VariableSpec `ebpf:"half_open_mask"`
+	HalfOpenShare         *ebpf.VariableSpec `ebpf:"half_open_share"`
+	MemoryMask            *ebpf.VariableSpec `ebpf:"memory_mask"`
+	TicksPerSecond        *ebpf.VariableSpec `ebpf:"ticks_per_second"`
+	Tracing               *ebpf.VariableSpec `ebpf:"tracing"`
+	UnknownPerCpu         *ebpf.VariableSpec `ebpf:"unknown_per_cpu"`
+	UnknownPerVip         *ebpf.VariableSpec `ebpf:"unknown_per_vip"`
+	UnknownTcpWeight      *ebpf.VariableSpec `ebpf:"unknown_tcp_weight"`
 }
 
 // DatapathObjects contains all objects after they have been loaded into the kernel.
@@ -892,65 +911,67 @@ func (o *DatapathObjects) Close() error {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathMaps struct {
-	Affinities4     *ebpf.Map `ebpf:"affinities4"`
-	Affinities6     *ebpf.Map `ebpf:"affinities6"`
-	AnswerCounts    *ebpf.Map `ebpf:"answer_counts"`
-	Connections4    *ebpf.Map `ebpf:"connections4"`
-	Connections6    *ebpf.Map `ebpf:"connections6"`
-	CpuUnknowns     *ebpf.Map `ebpf:"cpu_unknowns"`
-	CrowdData4      *ebpf.Map `ebpf:"crowd_data4"`
-	CrowdData6      *ebpf.Map `ebpf:"crowd_data6"`
-	CrowdDataRev4   *ebpf.Map `ebpf:"crowd_data_rev4"`
-	CrowdDataRev6   *ebpf.Map `ebpf:"crowd_data_rev6"`
-	CrowdFragments  *ebpf.Map `ebpf:"crowd_fragments"`
-	Datagrams4      *ebpf.Map `ebpf:"datagrams4"`
-	Datagrams6      *ebpf.Map `ebpf:"datagrams6"`
-	DatagramsRev4   *ebpf.Map `ebpf:"datagrams_rev4"`
-	DatagramsRev6   *ebpf.Map `ebpf:"datagrams_rev6"`
-	DropCounts      *ebpf.Map `ebpf:"drop_counts"`
-	DropSamples     *ebpf.Map `ebpf:"drop_samples"`
-	DropSampling    *ebpf.Map `ebpf:"drop_sampling"`
-	EndpointPorts   *ebpf.Map `ebpf:"endpoint_ports"`
-	EndpointRows    *ebpf.Map `ebpf:"endpoint_rows"`
-	Endpoints       *ebpf.Map `ebpf:"endpoints"`
-	EventCounts     *ebpf.Map `ebpf:"event_counts"`
-	ExceptionFilter *ebpf.Map `ebpf:"exception_filter"`
-	ExceptionKey    *ebpf.Map `ebpf:"exception_key"`
-	Exceptions      *ebpf.Map `ebpf:"exceptions"`
-	Fragments       *ebpf.Map `ebpf:"fragments"`
-	FrontendCounts  *ebpf.Map `ebpf:"frontend_counts"`
-	FrontendDrops   *ebpf.Map `ebpf:"frontend_drops"`
-	FrontendKeys    *ebpf.Map `ebpf:"frontend_keys"`
-	Frontends4      *ebpf.Map `ebpf:"frontends4"`
-	Frontends6      *ebpf.Map `ebpf:"frontends6"`
-	HalfOpenFlows   *ebpf.Map `ebpf:"half_open_flows"`
-	Heartbeat       *ebpf.Map `ebpf:"heartbeat"`
-	Memories        *ebpf.Map `ebpf:"memories"`
-	NodeAddresses   *ebpf.Map `ebpf:"node_addresses"`
-	NodeUplinks     *ebpf.Map `ebpf:"node_uplinks"`
-	Nodes           *ebpf.Map `ebpf:"nodes"`
-	ProbeSecrets    *ebpf.Map `ebpf:"probe_secrets"`
-	Reverse4        *ebpf.Map `ebpf:"reverse4"`
-	Reverse6        *ebpf.Map `ebpf:"reverse6"`
-	RowMarks        *ebpf.Map `ebpf:"row_marks"`
-	RowUpdates      *ebpf.Map `ebpf:"row_updates"`
-	Rows            *ebpf.Map `ebpf:"rows"`
-	Settings        *ebpf.Map `ebpf:"settings"`
-	SlowPacket      *ebpf.Map `ebpf:"slow_packet"`
-	SourceRanges4   *ebpf.Map `ebpf:"source_ranges4"`
-	SourceRanges6   *ebpf.Map `ebpf:"source_ranges6"`
-	TraceRecord     *ebpf.Map `ebpf:"trace_record"`
-	TunnelKeys      *ebpf.Map `ebpf:"tunnel_keys"`
-	TunnelTrust     *ebpf.Map `ebpf:"tunnel_trust"`
-	Unknowns        *ebpf.Map `ebpf:"unknowns"`
-	UplinkLosses    *ebpf.Map `ebpf:"uplink_losses"`
-	Uplinks         *ebpf.Map `ebpf:"uplinks"`
-	VipCrowds       *ebpf.Map `ebpf:"vip_crowds"`
-	VipFilter       *ebpf.Map `ebpf:"vip_filter"`
-	VipParts        *ebpf.Map `ebpf:"vip_parts"`
-	Vips            *ebpf.Map `ebpf:"vips"`
-	Vlans           *ebpf.Map `ebpf:"vlans"`
-	ZoneTables      *ebpf.Map `ebpf:"zone_tables"`
+	Affinities4       *ebpf.Map `ebpf:"affinities4"`
+	Affinities6       *ebpf.Map `ebpf:"affinities6"`
+	AnswerCounts      *ebpf.Map `ebpf:"answer_counts"`
+	Connections4      *ebpf.Map `ebpf:"connections4"`
+	Connections6      *ebpf.Map `ebpf:"connections6"`
+	CpuUnknowns       *ebpf.Map `ebpf:"cpu_unknowns"`
+	CrowdData4        *ebpf.Map `ebpf:"crowd_data4"`
+	CrowdData6        *ebpf.Map `ebpf:"crowd_data6"`
+	CrowdDataRev4     *ebpf.Map `ebpf:"crowd_data_rev4"`
+	CrowdDataRev6     *ebpf.Map `ebpf:"crowd_data_rev6"`
+	CrowdFragments    *ebpf.Map `ebpf:"crowd_fragments"`
+	Datagrams4        *ebpf.Map `ebpf:"datagrams4"`
+	Datagrams6        *ebpf.Map `ebpf:"datagrams6"`
+	DatagramsRev4     *ebpf.Map `ebpf:"datagrams_rev4"`
+	DatagramsRev6     *ebpf.Map `ebpf:"datagrams_rev6"`
+	DropCounts        *ebpf.Map `ebpf:"drop_counts"`
+	DropSamples       *ebpf.Map `ebpf:"drop_samples"`
+	DropSampling      *ebpf.Map `ebpf:"drop_sampling"`
+	EndpointPorts     *ebpf.Map `ebpf:"endpoint_ports"`
+	EndpointRows      *ebpf.Map `ebpf:"endpoint_rows"`
+	Endpoints         *ebpf.Map `ebpf:"endpoints"`
+	EstablishedFilter *ebpf.Map `ebpf:"established_filter"`
+	EventCounts       *ebpf.Map `ebpf:"event_counts"`
+	ExceptionFilter   *ebpf.Map `ebpf:"exception_filter"`
+	ExceptionKey      *ebpf.Map `ebpf:"exception_key"`
+	Exceptions        *ebpf.Map `ebpf:"exceptions"`
+	Fragments         *ebpf.Map `ebpf:"fragments"`
+	FrontendCounts    *ebpf.Map `ebpf:"frontend_counts"`
+	FrontendDrops     *ebpf.Map `ebpf:"frontend_drops"`
+	FrontendKeys      *ebpf.Map `ebpf:"frontend_keys"`
+	Frontends4        *ebpf.Map `ebpf:"frontends4"`
+	Frontends6        *ebpf.Map `ebpf:"frontends6"`
+	HalfOpenFlows     *ebpf.Map `ebpf:"half_open_flows"`
+	Heartbeat         *ebpf.Map `ebpf:"heartbeat"`
+	Memories          *ebpf.Map `ebpf:"memories"`
+	NodeAddresses     *ebpf.Map `ebpf:"node_addresses"`
+	NodeUplinks       *ebpf.Map `ebpf:"node_uplinks"`
+	Nodes             *ebpf.Map `ebpf:"nodes"`
+	NotedFlows        *ebpf.Map `ebpf:"noted_flows"`
+	ProbeSecrets      *ebpf.Map `ebpf:"probe_secrets"`
+	Reverse4          *ebpf.Map `ebpf:"reverse4"`
+	Reverse6          *ebpf.Map `ebpf:"reverse6"`
+	RowMarks          *ebpf.Map `ebpf:"row_marks"`
+	RowUpdates        *ebpf.Map `ebpf:"row_updates"`
+	Rows              *ebpf.Map `ebpf:"rows"`
+	Settings          *ebpf.Map `ebpf:"settings"`
+	SlowPacket        *ebpf.Map `ebpf:"slow_packet"`
+	SourceRanges4     *ebpf.Map `ebpf:"source_ranges4"`
+	SourceRanges6     *ebpf.Map `ebpf:"source_ranges6"`
+	TraceRecord       *ebpf.Map `ebpf:"trace_record"`
+	TunnelKeys        *ebpf.Map `ebpf:"tunnel_keys"`
+	TunnelTrust       *ebpf.Map `ebpf:"tunnel_trust"`
+	Unknowns          *ebpf.Map `ebpf:"unknowns"`
+	UplinkLosses      *ebpf.Map `ebpf:"uplink_losses"`
+	Uplinks           *ebpf.Map `ebpf:"uplinks"`
+	VipCrowds         *ebpf.Map `ebpf:"vip_crowds"`
+	VipFilter         *ebpf.Map `ebpf:"vip_filter"`
+	VipParts          *ebpf.Map `ebpf:"vip_parts"`
+	Vips              *ebpf.Map `ebpf:"vips"`
+	Vlans             *ebpf.Map `ebpf:"vlans"`
+	ZoneTables        *ebpf.Map `ebpf:"zone_tables"`
 }
 
 func (m *DatapathMaps) Close() error {
@@ -976,6 +997,7 @@ func (m *DatapathMaps) Close() error {
 		m.EndpointPorts,
 		m.EndpointRows,
 		m.Endpoints,
+		m.EstablishedFilter,
 		m.EventCounts,
 		m.ExceptionFilter,
 		m.ExceptionKey,
@@ -992,6 +1014,7 @@ func (m *DatapathMaps) Close() error {
 		m.NodeAddresses,
 		m.NodeUplinks,
 		m.Nodes,
+		m.NotedFlows,
 		m.ProbeSecrets,
 		m.Reverse4,
 		m.Reverse6,
@@ -1021,34 +1044,36 @@ func (m *DatapathMaps) Close() error {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathVariables struct {
-	ConnectionFlag   *ebpf.Variable `ebpf:"_connection_flag"`
-	DropSample       *ebpf.Variable `ebpf:"_drop_sample"`
-	ExceptionSweep   *ebpf.Variable `ebpf:"_exception_sweep"`
-	FrontendFlag     *ebpf.Variable `ebpf:"_frontend_flag"`
-	Handover         *ebpf.Variable `ebpf:"_handover"`
-	NodeFlag         *ebpf.Variable `ebpf:"_node_flag"`
-	Overhead         *ebpf.Variable `ebpf:"_overhead"`
-	Probe            *ebpf.Variable `ebpf:"_probe"`
-	ProbeKind        *ebpf.Variable `ebpf:"_probe_kind"`
-	ReverseFlag      *ebpf.Variable `ebpf:"_reverse_flag"`
-	RowsRead         *ebpf.Variable `ebpf:"_rows_read"`
-	RowsWrite        *ebpf.Variable `ebpf:"_rows_write"`
-	SelfFlag         *ebpf.Variable `ebpf:"_self_flag"`
-	Shape            *ebpf.Variable `ebpf:"_shape"`
-	TraceStep        *ebpf.Variable `ebpf:"_trace_step"`
-	TrustFlag        *ebpf.Variable `ebpf:"_trust_flag"`
-	UplinkFlag       *ebpf.Variable `ebpf:"_uplink_flag"`
-	DatagramShare    *ebpf.Variable `ebpf:"datagram_share"`
-	ExceptionMask    *ebpf.Variable `ebpf:"exception_mask"`
-	FragmentShare    *ebpf.Variable `ebpf:"fragment_share"`
-	HalfOpenMask     *ebpf.Variable `ebpf:"half_open_mask"`
-	HalfOpenShare    *ebpf.Variable `ebpf:"half_open_share"`
-	MemoryMask       *ebpf.Variable `ebpf:"memory_mask"`
-	TicksPerSecond   *ebpf.Variable `ebpf:"ticks_per_second"`
-	Tracing          *ebpf.Variable `ebpf:"tracing"`
-	UnknownPerCpu    *ebpf.Variable `ebpf:"unknown_per_cpu"`
-	UnknownPerVip    *ebpf.Variable `ebpf:"unknown_per_vip"`
-	UnknownTcpWeight *ebpf.Variable `ebpf:"unknown_tcp_weight"`
+	ConnectionFlag        *ebpf.Variable `ebpf:"_connection_flag"`
+	DropSample            *ebpf.Variable `ebpf:"_drop_sample"`
+	ExceptionSweep        *ebpf.Variable `ebpf:"_exception_sweep"`
+	FrontendFlag          *ebpf.Variable `ebpf:"_frontend_flag"`
+	Handover              *ebpf.Variable `ebpf:"_handover"`
+	NodeFlag              *ebpf.Variable `ebpf:"_node_flag"`
+	Overhead              *ebpf.Variable `ebpf:"_overhead"`
+	Probe                 *ebpf.Variable `ebpf:"_probe"`
+	ProbeKind             *ebpf.Variable `ebpf:"_probe_kind"`
+	ReverseFlag           *ebpf.Variable `ebpf:"_reverse_flag"`
+	RowsRead              *ebpf.Variable `ebpf:"_rows_read"`
+	RowsWrite             *ebpf.Variable `ebpf:"_rows_write"`
+	SelfFlag              *ebpf.Variable `ebpf:"_self_flag"`
+	Shape                 *ebpf.Variable `ebpf:"_shape"`
+	TraceStep             *ebpf.Variable `ebpf:"_trace_step"`
+	TrustFlag             *ebpf.Variable `ebpf:"_trust_flag"`
+	UplinkFlag            *ebpf.Variable `ebpf:"_uplink_flag"`
+	WholeCopy             *ebpf.Variable `ebpf:"_whole_copy"`
+	DatagramShare         *ebpf.Variable `ebpf:"datagram_share"`
+	EstablishedFilterMask *ebpf.Variable `ebpf:"established_filter_mask"`
+	ExceptionMask         *ebpf.Variable `ebpf:"exception_mask"`
+	FragmentShare         *ebpf.Variable `ebpf:"fragment_share"`
+	HalfOpenMask          *ebpf.Variable `ebpf:"half_open_mask"`
+	HalfOpenShare         *ebpf.Variable `ebpf:"half_open_share"`
+	MemoryMask            *ebpf.Variable `ebpf:"memory_mask"`
+	TicksPerSecond        *ebpf.Variable `ebpf:"ticks_per_second"`
+	Tracing               *ebpf.Variable `ebpf:"tracing"`
+	UnknownPerCpu         *ebpf.Variable `ebpf:"unknown_per_cpu"`
+	UnknownPerVip         *ebpf.Variable `ebpf:"unknown_per_vip"`
+	UnknownTcpWeight      *ebpf.Variable `ebpf:"unknown_tcp_weight"`
 }
 
 // DatapathPrograms contains all programs after they have been loaded into the kernel.
@@ -1060,6 +1085,7 @@ type DatapathPrograms struct {
 	HandedOver       *ebpf.Program `ebpf:"handed_over"`
 	Ingress          *ebpf.Program `ebpf:"ingress"`
 	NatExempt        *ebpf.Program `ebpf:"nat_exempt"`
+	NoteConnections  *ebpf.Program `ebpf:"note_connections"`
 	ReadRows         *ebpf.Program `ebpf:"read_rows"`
 	RestRows         *ebpf.Program `ebpf:"rest_rows"`
 	SweepExceptions  *ebpf.Program `ebpf:"sweep_exceptions"`
@@ -1074,6 +1100,7 @@ func (p *DatapathPrograms) Close() error {
 		p.HandedOver,
 		p.Ingress,
 		p.NatExempt,
+		p.NoteConnections,
 		p.ReadRows,
 		p.RestRows,
 		p.SweepExceptions,

@@ -82,6 +82,9 @@ const memoryBuckets = 512
 // halfOpenBuckets is a power of two: room for 7/4 of the flows.
 const halfOpenBuckets = flowEntries / 4
 
+// establishedWords is a power of two, and so small that some clients share all their bits.
+const establishedWords = flowEntries / 8
+
 // Ports of the VIPs, named by what they lead to.
 const (
 	// Rows that lead here, and to the node of the name.
@@ -236,6 +239,7 @@ func newWorldWith(t testing.TB, ticksPerSecond uint32) *world {
 		bpf.DatapathMapDatagramsRev4: flows, bpf.DatapathMapDatagramsRev6: flows,
 		bpf.DatapathMapCrowdData4: flows, bpf.DatapathMapCrowdData6: flows,
 		bpf.DatapathMapCrowdDataRev4: flows, bpf.DatapathMapCrowdDataRev6: flows,
+		bpf.DatapathMapEstablishedFilter: 2*establishedWords + 1,
 	} {
 		spec.Maps[name].MaxEntries = size
 	}
@@ -265,6 +269,7 @@ func setVariables(t testing.TB, spec *ebpf.CollectionSpec, ticksPerSecond uint32
 		spec.Variables[bpf.DatapathVarExceptionMask].Set(uint32(exceptionBuckets-1)),
 		spec.Variables[bpf.DatapathVarMemoryMask].Set(uint32(memoryBuckets-1)),
 		spec.Variables[bpf.DatapathVarHalfOpenMask].Set(uint32(halfOpenBuckets-1)),
+		spec.Variables[bpf.DatapathVarEstablishedFilterMask].Set(uint32(establishedWords-1)),
 		spec.Variables[bpf.DatapathVarTicksPerSecond].Set(ticksPerSecond),
 		spec.Variables[bpf.DatapathVarUnknownPerVip].Set(uint32(unknownPerVIP)))
 	if err != nil {
@@ -302,6 +307,8 @@ func (w *world) fill(t testing.TB) {
 	copy(secret.Word[:], hashConstants[:])
 	secret.Word[11] = hashConstants[0] ^ 1
 	put(t, w.ExceptionKey, uint32(0), secret)
+	// No connection is established yet.
+	put(t, w.EstablishedFilter, uint32(2*establishedWords), uint64(bpf.DatapathWholeCopyFIRST_COPY))
 	put(t, w.Uplinks, uint32(w.uplink), bpf.DatapathUplink{Flags: uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES)})
 	put(t, w.Uplinks, uint32(w.second), bpf.DatapathUplink{Flags: uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES)})
 	for number := testKey; number < len(tunnelKeys); number++ {

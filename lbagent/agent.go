@@ -207,7 +207,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	})
 	group.Go(func() error { return w.hops.Run(ctx) })
 	group.Go(func() error { return runExemption(ctx, w.exempt, config.NATExempt) })
-	group.Go(func() error { return sweepExceptions(ctx, p.datapath, loop.logger) })
+	group.Go(func() error { return sweepFlows(ctx, p.datapath, loop.logger) })
 	group.Go(func() error { return netdev.Watch(ctx, func() { notify(links) }) })
 	group.Go(func() error {
 		return loop.otherUplink.run(ctx, p.datapath.WrongUplinks, func() { notify(links) }, loop.logger)

@@ -59,7 +59,7 @@ __noinline int endpoint_use(const struct flow *flow, const struct endpoint *endp
 
 	if (!flow || !endpoint)
 		return ENDPOINT_TAKEN;
-	reverse = reverse_find(flow, endpoint);
+	reverse = reverse_find_new(flow, endpoint);
 	if (!reverse)
 		return ENDPOINT_UNUSED;
 	if (reverse_is_of(reverse, flow))

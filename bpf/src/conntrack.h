@@ -4,6 +4,7 @@
 #include <linux/in.h>
 
 #include "crowd.h"
+#include "established_filter.h"
 #include "flow_timeout.h"
 #include "frontend.h"
 #include "half_open.h"
@@ -50,9 +51,9 @@ static __always_inline struct connection_key6 connection_key6(const struct flow 
 
 /* Some functions are apart, for they need stack. */
 
-static __noinline struct connection *half_open_connection(const struct flow *flow)
+/* index is that of the first table. */
+static __noinline struct connection *half_open_connection(const struct flow *flow, __u32 index)
 {
-	__u32 index = half_open_place(flow, 0);
 	__u64 print = exception_print(flow);
 	struct half_open *found = half_open_find(index, print, HALF_OPEN_ASKS);
 
@@ -107,7 +108,19 @@ static __always_inline struct connection *connection_find(const struct flow *flo
 	struct connection *connection = established_find(flow);
 
 	*table = connection ? TABLE_ESTABLISHED : TABLE_HALF_OPEN;
-	return connection ?: half_open_connection(flow);
+	return connection ?: half_open_connection(flow, half_open_place(flow, 0));
+}
+
+/* The same for a packet that begins a flow, which most often is in no table. */
+static __always_inline struct connection *connection_find_new(const struct flow *flow,
+							      enum table *table)
+{
+	__u64 client = client_print(flow);
+
+	if (may_be_established(client, flow->protocol))
+		return connection_find(flow, table);
+	*table = TABLE_HALF_OPEN;
+	return half_open_connection(flow, half_open_index(client, flow->family, 0));
 }
 
 /* The map of an established flow's entry, and of its reverse entry. flags has IN_CROWD for the
@@ -221,13 +234,18 @@ static __always_inline struct reverse_key6 reverse_key6(const struct flow *flow,
 }
 
 /* index is that of the first table. Whether the VIP is or was crowded, a reply does not show. */
-static __noinline struct reverse *half_open_reverse(__u32 index, __u64 print)
+static __always_inline struct reverse *half_open_reverse_in(__u32 index, __u64 print)
 {
 	struct half_open *found = half_open_find(index, print, HALF_OPEN_ANSWERS);
 
 	if (!found && any_is_asked(CROWD_HALF_OPEN))
 		found = half_open_find(half_open_crowd(index), print, HALF_OPEN_ANSWERS);
 	return found ? &found->reverse : NULL;
+}
+
+static __noinline struct reverse *half_open_reverse(__u32 index, __u64 print)
+{
+	return half_open_reverse_in(index, print);
 }
 
 static __always_inline struct reverse *established_reverse4(const struct reverse_key4 *key)
@@ -289,16 +307,18 @@ static __always_inline struct reverse *reverse_find6(const struct reverse_key6 *
 							 key->protocol));
 }
 
+/* index is that of the first table. */
+static __noinline struct reverse *half_open_reverse_at(const struct flow *flow,
+						       const struct endpoint *endpoint,
+						       __u32 index)
+{
+	return half_open_reverse_in(index, half_open_answers(flow, endpoint));
+}
+
 static __noinline struct reverse *half_open_reverse_of(const struct flow *flow,
 						       const struct endpoint *endpoint)
 {
-	__u32 index = half_open_place(flow, 0);
-	__u64 print = half_open_answers(flow, endpoint);
-	struct half_open *found = half_open_find(index, print, HALF_OPEN_ANSWERS);
-
-	if (!found && any_is_asked(CROWD_HALF_OPEN))
-		found = half_open_find(half_open_crowd(index), print, HALF_OPEN_ANSWERS);
-	return found ? &found->reverse : NULL;
+	return half_open_reverse_in(half_open_place(flow, 0), half_open_answers(flow, endpoint));
 }
 
 static __always_inline struct reverse *reverse_find(const struct flow *flow,
@@ -316,6 +336,17 @@ static __always_inline struct reverse *reverse_find(const struct flow *flow,
 		reverse = established_reverse6(&key);
 	}
 	return reverse ?: half_open_reverse_of(flow, endpoint);
+}
+
+/* The same for a flow that most often has none. */
+static __always_inline struct reverse *reverse_find_new(const struct flow *flow,
+							const struct endpoint *endpoint)
+{
+	__u64 client = client_print(flow);
+
+	if (may_be_established(client, flow->protocol))
+		return reverse_find(flow, endpoint);
+	return half_open_reverse_at(flow, endpoint, half_open_index(client, flow->family, 0));
 }
 
 /* Adds the reverse entry of an established flow. flags are those of its other entry. Zero, or a

@@ -44,6 +44,8 @@ enum shape {
 	SOURCE_SET_AGGREGATES = 0xfffffffd,
 	/* In the rows of an endpoint table whose new flows are refused. No endpoint has this id. */
 	ENDPOINT_REFUSED = 0xffffffff,
+	/* Flows that one run of note_connections takes. */
+	NOTED_AT_ONCE = 4096,
 };
 
 /* A row is picked by the upper bits of a 32-bit hash. */

@@ -8,6 +8,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "established_filter.h"
 #include "exception_sweep.h"
 #include "fast_path.h"
 #include "flow_count.h"
@@ -36,6 +37,7 @@ const struct handover *_handover __attribute__((unused));
 const struct rows_write *_rows_write __attribute__((unused));
 const struct rows_read *_rows_read __attribute__((unused));
 const struct exception_sweep *_exception_sweep __attribute__((unused));
+const enum whole_copy *_whole_copy __attribute__((unused));
 const enum trace_step *_trace_step __attribute__((unused));
 const struct drop_sample *_drop_sample __attribute__((unused));
 
@@ -151,6 +153,13 @@ int rest_rows(struct exception_sweep *request)
 
 	*request = sweep;
 	return swept;
+}
+
+/* Notes clients of established connections. Returns how many. */
+SEC("syscall")
+int note_connections(__u32 *count)
+{
+	return bpf_loop(*count, note_found, NULL, 0);
 }
 
 /* The agent's heartbeat: it watches routes and neighbours, so the prepared next hops are right. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
+#include "established_filter.h"
 #include "exception_table.h"
 #include "maps.h"
 #include "trace.h"
@@ -15,7 +16,9 @@
  * not have that direction. The whole prints are in the slot. When all slots are taken, the one
  * that was longest unused is.
  *
- * The map has a table for each family, and a second one for crowded VIPs.
+ * The map has a table for each family, and a second one for crowded VIPs. The buckets of a client
+ * in both are beside each other: so they share a page, which is not always among those that the
+ * CPU knows the place of.
  *
  * Marks change by compare-and-swap: a writer claims a slot, writes it, and then its mark. So no
  * CPU sees the slot of one flow with the content of another.
@@ -48,31 +51,29 @@ static __always_inline __u64 half_open_tag(__u64 print)
 /* flags has IN_CROWD for the second table. */
 static __always_inline __u32 half_open_index(__u64 client, __u8 family, __u32 flags)
 {
-	__u32 table = (family == ADDRESS_FAMILY_IPV4 ? 0 : 2) + !!(flags & IN_CROWD);
+	__u32 bucket = client & half_open_mask;
 
-	return table * (half_open_mask + 1) + (client & half_open_mask);
+	if (family != ADDRESS_FAMILY_IPV4)
+		bucket += half_open_mask + 1;
+	return 2 * bucket + !!(flags & IN_CROWD);
 }
 
 /* The bucket of the second table, of one in the first. */
 static __always_inline __u32 half_open_crowd(__u32 index)
 {
-	return index + half_open_mask + 1;
+	return index + 1;
 }
 
 static __always_inline __u32 half_open_index4(__u32 client, __be16 port, __u8 protocol,
 					      __u32 flags)
 {
-	return half_open_index(exception_print4(client, 0, two_ports(port, 0), protocol),
-			       ADDRESS_FAMILY_IPV4, flags);
+	return half_open_index(client_print4(client, port, protocol), ADDRESS_FAMILY_IPV4, flags);
 }
 
 static __always_inline __u32 half_open_index6(const __be32 *client, __be16 port, __u8 protocol,
 					      __u32 flags)
 {
-	const __be32 none[4] = {};
-
-	return half_open_index(exception_print6(client, none, two_ports(port, 0), protocol),
-			       ADDRESS_FAMILY_IPV6, flags);
+	return half_open_index(client_print6(client, port, protocol), ADDRESS_FAMILY_IPV6, flags);
 }
 
 static __always_inline __u32 half_open_place(const struct flow *flow, __u32 flags)

@@ -268,6 +268,24 @@ struct {
 	__type(value, struct reverse);
 } reverse6 SEC(".maps"), datagrams_rev6 SEC(".maps"), crowd_data_rev6 SEC(".maps");
 
+/* Two copies, and a word that says which of them is whole (established_filter.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} established_filter SEC(".maps");
+
+/* The request of note_connections. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, NOTED_AT_ONCE);
+	__type(key, __u32);
+	__type(value, struct flow);
+} noted_flows SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);

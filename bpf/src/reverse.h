@@ -272,7 +272,10 @@ __noinline int reverse_restore(struct flow *answers, __u8 tcp_flags)
 	}
 	reverse.vip = answers->vip;
 	reverse.vip_port = answers->vip_port;
-	return !reverse_add(answers, &endpoint, 0, &reverse);
+	if (reverse_add(answers, &endpoint, 0, &reverse))
+		return 0;
+	note_established(answers);
+	return 1;
 }
 
 /* Each returns zero, the reason to drop the packet, or a negative error when the reply was

@@ -96,8 +96,10 @@ static __always_inline void establish(const struct packet *packet, const struct 
 	/* The reverse entry first: a connection must never be without one. */
 	if (reverse_add(flow, endpoint, established.flags, &proved))
 		return;
+	note_established(flow);
 	if (connection_add(flow, &established))
 		return;
+	note_established(flow);
 	/* The packet that proves a connection may also end it. */
 	if (flow_state(flow->protocol, TABLE_ESTABLISHED, &established, &proved) != FLOW_CLOSED)
 		remember(flow, frontend, established.endpoint);
@@ -124,8 +126,8 @@ static __always_inline void reverse_again(const struct packet *packet,
 	reverse = reverse_new(packet, frontend, proof, numbers->acknowledged, numbers->sequence);
 	if (table == TABLE_HALF_OPEN)
 		half_open_answer_again(&packet->flow, endpoint, flags, &reverse);
-	else
-		reverse_add(&packet->flow, endpoint, flags, &reverse);
+	else if (!reverse_add(&packet->flow, endpoint, flags, &reverse))
+		note_established(&packet->flow);
 }
 
 /* Reports whether a packet of a known flow may change more than counters. */
@@ -303,7 +305,8 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 	if (!packet || !self || !frontend)
 		return XDP_ABORTED;
 	trace_step(TRACE_STAGE2);
-	connection = connection_find(&packet->flow, &table);
+	connection = is_midstream(packet) ? connection_find(&packet->flow, &table) :
+					    connection_find_new(&packet->flow, &table);
 	if (connection) {
 		trace_known(connection, table == TABLE_HALF_OPEN);
 		endpoint = endpoint_of(connection);

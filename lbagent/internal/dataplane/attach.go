@@ -125,6 +125,7 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 		return fmt.Errorf("copy connections: %w", err)
 	}
 	d.set.forgetFormer()
+	d.attached = true
 	return nil
 }
 

@@ -164,6 +164,8 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapDatagramsRev4:   datagrams,
 		bpf.DatapathMapDatagramsRev6:   datagrams,
 		bpf.DatapathMapHalfOpenFlows:   halfOpenTables * c.halfOpenBuckets(),
+
+		bpf.DatapathMapEstablishedFilter: 2*c.establishedWords() + 1,
 		bpf.DatapathMapCrowdData4:      datagrams,
 		bpf.DatapathMapCrowdData6:      datagrams,
 		bpf.DatapathMapCrowdDataRev4:   datagrams,

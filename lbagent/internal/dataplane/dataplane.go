@@ -106,6 +106,13 @@ type Dataplane struct {
 	// written since it began.
 	swept       sweepState
 	rowsWritten bool
+	// attached is true once no program of a former process is.
+	attached bool
+
+	// noting allows one sweep of the connections at a time. noted are the bits of the filter
+	// after the last one.
+	noting sync.Mutex
+	noted  int
 
 	// tracing allows one trace at a time: they share the map of the record.
 	tracing sync.Mutex
@@ -260,6 +267,8 @@ func newSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 		bpf.DatapathVarHalfOpenShare:  cfg.halfOpenShare(),
 		bpf.DatapathVarHalfOpenMask:   cfg.halfOpenBuckets() - 1,
 		bpf.DatapathVarDatagramShare:  cfg.datagramShare(),
+
+		bpf.DatapathVarEstablishedFilterMask: cfg.establishedWords() - 1,
 	}
 	if cfg.UnknownPerVIP != 0 {
 		variables[bpf.DatapathVarUnknownPerVip] = cfg.UnknownPerVIP

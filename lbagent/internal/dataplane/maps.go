@@ -130,12 +130,15 @@ func openMaps(root string, spec *ebpf.CollectionSpec) (*mapSet, error) {
 }
 
 // unpinned are the maps that last no longer than a packet (the record of a trace, the packet
-// of the slow path) or a request (rows), and an index that is made again.
+// of the slow path) or a request (rows, flows), and an index and a filter that are made again.
 var unpinned = map[string]bool{
 	bpf.DatapathMapRowUpdates:    true,
 	bpf.DatapathMapTraceRecord:   true,
 	bpf.DatapathMapSlowPacket:    true,
 	bpf.DatapathMapEndpointPorts: true,
+	bpf.DatapathMapNotedFlows:    true,
+
+	bpf.DatapathMapEstablishedFilter: true,
 }
 
 // mapSpecs are the maps to be pinned: those of the programs without the

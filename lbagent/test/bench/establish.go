@@ -65,5 +65,6 @@ func (w *world) establish(f family) (err error) {
 			}
 		}
 	}
-	return nil
+	// As the agent does now and then.
+	return w.Plane.SweepConnections()
 }

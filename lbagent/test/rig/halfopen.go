@@ -41,16 +41,16 @@ func (h *HalfOpen) Find(client, vip netip.AddrPort, protocol uint8) (*bpf.Datapa
 		return nil, fmt.Errorf("read the secret of the prints: %w", err)
 	}
 	none := netip.IPv6Unspecified()
-	table := uint32(2)
-	if client.Addr().Is4() {
-		none, table = netip.IPv4Unspecified(), 0
-	}
 	buckets := h.Table.MaxEntries() / halfOpenTables
-	place := uint32(exceptionPrint(&secret, client, netip.AddrPortFrom(none, 0), protocol)) & (buckets - 1)
+	first := buckets
+	if client.Addr().Is4() {
+		none, first = netip.IPv4Unspecified(), 0
+	}
+	place := first + uint32(exceptionPrint(&secret, client, netip.AddrPortFrom(none, 0), protocol))&(buckets-1)
 	print := exceptionPrint(&secret, client, vip, protocol)
 	for crowd := range uint32(2) {
 		var bucket bpf.DatapathHalfOpenBucket
-		if err := h.Table.Lookup((table+crowd)*buckets+place, &bucket); err != nil {
+		if err := h.Table.Lookup(2*place+crowd, &bucket); err != nil {
 			return nil, fmt.Errorf("read a bucket of half-open flows: %w", err)
 		}
 		for i := range bucket.Slot {

@@ -166,9 +166,9 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapHalfOpenFlows:   halfOpenTables * c.halfOpenBuckets(),
 
 		bpf.DatapathMapEstablishedFilter: 2*c.establishedWords() + 1,
-		bpf.DatapathMapCrowdData4:      datagrams,
-		bpf.DatapathMapCrowdData6:      datagrams,
-		bpf.DatapathMapCrowdDataRev4:   datagrams,
-		bpf.DatapathMapCrowdDataRev6:   datagrams,
+		bpf.DatapathMapCrowdData4:        datagrams,
+		bpf.DatapathMapCrowdData6:        datagrams,
+		bpf.DatapathMapCrowdDataRev4:     datagrams,
+		bpf.DatapathMapCrowdDataRev6:     datagrams,
 	}
 }

@@ -36,30 +36,34 @@ func (d *Dataplane) SweepConnections() error {
 	}
 	d.noting.Lock()
 	defer d.noting.Unlock()
-	if err := d.sweepConnections(); err != nil {
+	stale, err := d.filterIsStale()
+	if err == nil && stale {
+		err = d.makeFilter()
+	}
+	if err != nil {
 		return fmt.Errorf("make the filter of established connections: %w", err)
 	}
 	return nil
 }
 
-func (d *Dataplane) sweepConnections() error {
-	memory, err := d.maps.EstablishedFilter.Memory()
+// filterIsStale reports whether no copy is whole, or the whole one has grown.
+func (d *Dataplane) filterIsStale() (bool, error) {
+	filter, err := d.establishedFilter()
+	if err != nil || filter.whole == bpf.DatapathWholeCopyNO_COPY {
+		return true, err
+	}
+	noted, err := filter.count(filter.whole)
+	return int64(noted-d.noted) >= filter.size*8/staleParts, err
+}
+
+// makeFilter notes all connections in the copy that is not whole, and then has programs read it.
+func (d *Dataplane) makeFilter() error {
+	filter, err := d.establishedFilter()
 	if err != nil {
 		return err
-	}
-	filter := establishedFilter{memory: memory, size: int64(d.config.establishedWords()) * 8}
-	whole, err := filter.whole()
-	if err != nil {
-		return err
-	}
-	if whole != bpf.DatapathWholeCopyNO_COPY {
-		noted, err := filter.count(whole)
-		if err != nil || int64(noted-d.noted) < filter.size*8/staleParts {
-			return err
-		}
 	}
 	next := bpf.DatapathWholeCopyFIRST_COPY
-	if whole == next {
+	if filter.whole == next {
 		next = bpf.DatapathWholeCopySECOND_COPY
 	}
 	if err := filter.clear(next); err != nil {
@@ -153,16 +157,26 @@ func (c *foundClients) note() {
 type establishedFilter struct {
 	memory *ebpf.Memory
 	// size is that of a copy in bytes.
-	size int64
+	size  int64
+	whole bpf.DatapathWholeCopy
 }
 
-func (f *establishedFilter) whole() (bpf.DatapathWholeCopy, error) {
-	var word [8]byte
-	_, err := f.memory.ReadAt(word[:], 2*f.size)
-	return bpf.DatapathWholeCopy(binary.NativeEndian.Uint64(word[:])), err
+func (d *Dataplane) establishedFilter() (*establishedFilter, error) {
+	memory, err := d.maps.EstablishedFilter.Memory()
+	if err != nil {
+		return nil, err
+	}
+	filter := &establishedFilter{memory: memory, size: int64(d.config.establishedWords()) * 8}
+	var whole [8]byte
+	if _, err := memory.ReadAt(whole[:], 2*filter.size); err != nil {
+		return nil, err
+	}
+	filter.whole = bpf.DatapathWholeCopy(binary.NativeEndian.Uint64(whole[:]))
+	return filter, nil
 }
 
 func (f *establishedFilter) declareWhole(which bpf.DatapathWholeCopy) error {
+	f.whole = which
 	_, err := f.memory.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(which)), 2*f.size)
 	return err
 }
@@ -172,16 +186,19 @@ func (f *establishedFilter) clear(which bpf.DatapathWholeCopy) error {
 	return err
 }
 
+func (f *establishedFilter) read(which bpf.DatapathWholeCopy) (words []byte, err error) {
+	words = make([]byte, f.size)
+	_, err = f.memory.ReadAt(words, f.at(which))
+	return words, err
+}
+
 // count is how many bits of the copy are set.
 func (f *establishedFilter) count(which bpf.DatapathWholeCopy) (set int, err error) {
-	words := make([]byte, f.size)
-	if _, err := f.memory.ReadAt(words, f.at(which)); err != nil {
-		return 0, err
-	}
+	words, err := f.read(which)
 	for ; len(words) > 0; words = words[8:] {
 		set += bits.OnesCount64(binary.NativeEndian.Uint64(words))
 	}
-	return set, nil
+	return set, err
 }
 
 func (f *establishedFilter) at(which bpf.DatapathWholeCopy) int64 {

@@ -80,7 +80,7 @@ var limits = []limit{
 	// The floors believe all packets, keep no states of connections and count nothing of the reply.
 	{"stage 1 + 2, 1 flow / bare stage 2", hereOne, hereOne, bareStage2, both(1.7)},
 	// The floor makes one entry in a kernel's table.
-	{"stage 1 + 2, random SYN / bare stage 2", hereSYN, hereSYN, bareStage2, both(1.6)},
+	{"stage 1 + 2, random SYN / bare stage 2", hereSYN, hereSYN, bareStage2, both(1.1)},
 	{"decapsulation + stage 2, 1 flow / bare", tunnelOne, tunnelOne, bareDecap, both(2)},
 	{"reverse at egress, 1 flow / bare", reverseOne, reverseOne, bareEgress, both(2.5)},
 	{"VXLAN of a CNI / not for us", foreignVXLAN, notForUs, datapath, both(1.1)},

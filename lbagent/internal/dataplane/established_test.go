@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// copies are both copies of a node's filter, and which is whole.
+func copies(t *testing.T, d *Dataplane) (first, second []byte, whole bpf.DatapathWholeCopy) {
+	t.Helper()
+	filter, err := d.establishedFilter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, firstErr := filter.read(bpf.DatapathWholeCopyFIRST_COPY)
+	second, secondErr := filter.read(bpf.DatapathWholeCopySECOND_COPY)
+	if err := errors.Join(firstErr, secondErr); err != nil {
+		t.Fatal(err)
+	}
+	return first, second, filter.whole
+}
+
+// wholeCopy is the one that programs read.
+func wholeCopy(t *testing.T, d *Dataplane) []byte {
+	t.Helper()
+	first, second, whole := copies(t, d)
+	if whole == bpf.DatapathWholeCopySECOND_COPY {
+		return second
+	}
+	return first
+}
+
+// The agent notes in one copy, of the tables, just what programs have noted in the other since the
+// node began.
+func TestSweepNotesWhatProgramsNote(t *testing.T) {
+	n := startNetwork(t, false)
+	n.openSessionsOnAll(t, 40)
+	for _, node := range n.nodes {
+		if _, _, whole := copies(t, node.dataplane); whole != bpf.DatapathWholeCopyNO_COPY {
+			t.Errorf("copy %d is whole before the first sweep", whole)
+		}
+		if err := node.dataplane.SweepConnections(); err != nil {
+			t.Fatal(err)
+		}
+		swept, noted, whole := copies(t, node.dataplane)
+		if whole != bpf.DatapathWholeCopyFIRST_COPY || !bytes.Equal(swept, noted) {
+			t.Errorf("copy %d is whole, and the same as the other: %t", whole, bytes.Equal(swept, noted))
+		}
+		if node.dataplane.noted == 0 {
+			t.Error("no connection was noted")
+		}
+	}
+}
+
+// A sweep begins anew where many connections came, and forgets those that the tables forgot.
+func TestSweepForgets(t *testing.T) {
+	n := startNetwork(t, false)
+	n.openSessionsOnAll(t, 40)
+	d := n.nodes[0].dataplane
+	sweep := func() bpf.DatapathWholeCopy {
+		t.Helper()
+		if err := d.SweepConnections(); err != nil {
+			t.Fatal(err)
+		}
+		_, _, whole := copies(t, d)
+		return whole
+	}
+	sweep()
+	forgetFlows(t, d)
+	if whole := sweep(); whole != bpf.DatapathWholeCopyFIRST_COPY || d.noted == 0 {
+		t.Errorf("copy %d is whole with %d bits, want the first as it was", whole, d.noted)
+	}
+	d.noted = -int(d.config.establishedWords()) * 64
+	if whole := sweep(); whole != bpf.DatapathWholeCopySECOND_COPY || d.noted != 0 {
+		t.Errorf("copy %d is whole with %d bits, want the second without", whole, d.noted)
+	}
+}
+
+// No connection that is established during sweeps is missing in the copy that is whole.
+func TestSweepsMissNothing(t *testing.T) {
+	n := startNetwork(t, false)
+	done := make(chan struct{})
+	swept := make(chan error)
+	go func() {
+		defer close(swept)
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			for _, node := range n.nodes {
+				if err := node.dataplane.makeFilter(); err != nil {
+					swept <- err
+					return
+				}
+			}
+		}
+	}()
+	for range 10 {
+		n.openSessions(t, 40)
+	}
+	close(done)
+	for err := range swept {
+		t.Fatal(err)
+	}
+	for _, node := range n.nodes {
+		former := wholeCopy(t, node.dataplane)
+		if err := node.dataplane.makeFilter(); err != nil {
+			t.Fatal(err)
+		}
+		fresh := wholeCopy(t, node.dataplane)
+		for i := range fresh {
+			if fresh[i]&^former[i] != 0 {
+				t.Fatalf("byte %d of the whole copy was %08b, the connections need %08b", i, former[i], fresh[i])
+			}
+		}
+	}
+}

@@ -70,7 +70,7 @@ func benchmarkPass(b *testing.B, change func(*model.Snapshot)) {
 	const many = 20_000
 	objects := cluster()
 	for i := range many {
-		addService(objects, i+1, i%20 != 0, 1, 1)
+		addService(objects, i+1, i%20 == 0, 1, 1)
 	}
 	n := newNode(b)
 	l := newLoop(n, objects)

@@ -55,7 +55,8 @@ func (p *Planner) Replan(
 		return want, nil, problems
 	}
 	if len(part.vips) == 0 {
-		p.last.model = m
+		// Such a plan follows each whole one, and has the time that the next change has not.
+		p.last.model, p.last.settled = m, p.settle(have)
 		return have, &forwarding.Entries{}, nil
 	}
 	return p.planPart(have, part)

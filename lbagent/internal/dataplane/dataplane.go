@@ -106,6 +106,8 @@ type Dataplane struct {
 	// written since it began.
 	swept       sweepState
 	rowsWritten bool
+	// rowUpdates has room for those of a table.
+	rowUpdates []byte
 	// attached is true once no program of a former process is.
 	attached bool
 

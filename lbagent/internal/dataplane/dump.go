@@ -108,12 +108,7 @@ func (d *Dataplane) dumpTables(state *forwarding.State) error {
 		}
 	}
 	if d.programs.ReadRows != nil {
-		for slot, table := range state.NodeTables {
-			if err := d.readRows(slot, table); err != nil {
-				return err
-			}
-		}
-		return nil
+		return d.readTables(state.NodeTables)
 	}
 	// Beside the agent: its maps alone are open.
 	return readMap(d.maps.Rows, func(index uint32, row bpf.DatapathRow) {

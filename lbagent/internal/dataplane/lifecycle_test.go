@@ -275,10 +275,15 @@ func TestShrinkRefused(t *testing.T) {
 		forwarding.PutVIP{Address: vip4}, forwarding.PutVIP{Address: vip6},
 		forwarding.PutEndpoint{ID: 200, Endpoint: forwarding.Endpoint{Address: vip4, Port: 1}},
 		forwarding.PutRows{Slot: 8, Changed: all, Rows: table},
-		forwarding.PutFrontend{Key: forwarding.FrontendKey{VIP: vip4, Port: 80, Protocol: 6}, Frontend: frontend})
+		forwarding.PutRows{Slot: 7, Changed: all, Rows: table},
+		forwarding.PutFrontend{Key: forwarding.FrontendKey{VIP: vip4, Port: 80, Protocol: 6}, Frontend: frontend},
+		forwarding.PutFrontend{Key: forwarding.FrontendKey{VIP: vip4, Port: 81, Protocol: 6}, Frontend: forwarding.Frontend{ID: 1, Table: 7}})
 	want, err := d.Dump()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if want.NodeTables[7] != want.NodeTables[8] {
+		t.Error("equal tables are two after they were read")
 	}
 	for name, shrink := range map[string]func(*Config){
 		"VIPs":      func(c *Config) { c.Limits.VIPs = 1 },

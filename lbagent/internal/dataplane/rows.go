@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 
 	"github.com/cilium/ebpf"
 
@@ -26,13 +27,14 @@ func (d *Dataplane) writeRows(op forwarding.PutRows) error {
 	if len(op.Rows) == 0 {
 		return nil
 	}
-	updates := make([]byte, 0, len(op.Rows)*rowUpdateSize)
+	updates := d.rowUpdates[:0]
 	for i, row := range op.Changed {
 		if row >= forwarding.Rows {
 			return failure(bpf.DatapathMapRows, op.Slot, fmt.Errorf("row %d of %d", row, forwarding.Rows))
 		}
 		updates = appendRowUpdate(updates, bpf.DatapathRowUpdate{Row: row, Path: encodeRow(op.Rows[i]).Path})
 	}
+	d.rowUpdates = updates
 	memory, err := d.maps.RowUpdates.Memory()
 	if err == nil {
 		_, err = memory.WriteAt(updates, 0)
@@ -58,8 +60,30 @@ func (d *Dataplane) writeRows(op forwarding.PutRows) error {
 	return nil
 }
 
-// readRows has the rows of a table read by a program of ours.
-func (d *Dataplane) readRows(slot forwarding.NodeTableSlot, table *forwarding.NodeTable) error {
+// readTables has a program of ours read the tables. Those with the same rows become one, as the
+// planner makes them.
+func (d *Dataplane) readTables(tables map[forwarding.NodeTableSlot]*forwarding.NodeTable) error {
+	seed, known := maphash.MakeSeed(), map[uint64]*forwarding.NodeTable{}
+	rows := make([]byte, forwarding.Rows*rowUpdateSize)
+	for slot, table := range tables {
+		if err := d.readRows(slot, rows); err != nil {
+			return err
+		}
+		for i := range table {
+			table[i] = decodeRow(bpf.DatapathRow{Path: binary.NativeEndian.Uint64(rows[i*rowUpdateSize+8:])})
+		}
+		sum := maphash.Bytes(seed, rows)
+		if same := known[sum]; same != nil && *same == *table {
+			tables[slot] = same
+		} else {
+			known[sum] = table
+		}
+	}
+	return nil
+}
+
+// readRows has the rows of a table read into row_updates, and copies them.
+func (d *Dataplane) readRows(slot forwarding.NodeTableSlot, rows []byte) error {
 	request := bpf.DatapathRowsRead{First: uint32(slot) * forwarding.Rows, Count: forwarding.Rows}
 	read, err := d.programs.ReadRows.Run(&ebpf.RunOptions{Context: request})
 	if err == nil && read != request.Count {
@@ -69,15 +93,11 @@ func (d *Dataplane) readRows(slot forwarding.NodeTableSlot, table *forwarding.No
 		return failure(bpf.DatapathMapRows, slot, fmt.Errorf("read %d rows: %w", request.Count, err))
 	}
 	memory, err := d.maps.RowUpdates.Memory()
+	if err == nil {
+		_, err = memory.ReadAt(rows, 0)
+	}
 	if err != nil {
 		return failure(bpf.DatapathMapRowUpdates, slot, err)
-	}
-	found := make([]byte, forwarding.Rows*rowUpdateSize)
-	if _, err := memory.ReadAt(found, 0); err != nil {
-		return failure(bpf.DatapathMapRowUpdates, slot, err)
-	}
-	for i := range table {
-		table[i] = decodeRow(bpf.DatapathRow{Path: binary.NativeEndian.Uint64(found[i*rowUpdateSize+8:])})
 	}
 	return nil
 }

@@ -14,10 +14,10 @@ type writers map[any][]int
 // referred to it in have.
 func dependencies(have, want *State, ops []Op) [][]int {
 	needs := make([][]int, len(ops))
-	w := writers{}
+	w, nodes := writers{}, tableNodes{}
 	users := usersOf(have, ops)
 	for i, op := range ops {
-		for _, thing := range append(w.neededBy(op, want), users[written(op)]...) {
+		for _, thing := range append(w.neededBy(op, want, nodes), users[written(op)]...) {
 			needs[i] = append(needs[i], w[thing]...)
 		}
 		thing := written(op)
@@ -78,7 +78,7 @@ func removed(op Op) any {
 }
 
 // neededBy are the things that an operation refers to, as far as one before it writes them.
-func (w writers) neededBy(op Op, want *State) []any {
+func (w writers) neededBy(op Op, want *State, nodes tableNodes) []any {
 	var things []any
 	need := func(thing any) {
 		if len(w[thing]) > 0 {
@@ -91,7 +91,7 @@ func (w writers) neededBy(op Op, want *State) []any {
 			need(id)
 		}
 	case PutRows:
-		for _, id := range nodesOf(op.Rows) {
+		for _, id := range nodes.of(op.Rows) {
 			need(id)
 		}
 	case PutFrontend:
@@ -173,6 +173,21 @@ func referredTo(s *State, user any) []any {
 // slotsOf are the node tables of a frontend, each once.
 func slotsOf(frontend Frontend) []NodeTableSlot {
 	return distinct(append(frontend.Zones[:], frontend.Table))
+}
+
+// tableNodes are the nodes of rows, by the first of them. Many slots may have one table.
+type tableNodes map[*Row][]NodeID
+
+func (n tableNodes) of(rows []Row) []NodeID {
+	if len(rows) != Rows {
+		return nodesOf(rows)
+	}
+	ids, known := n[&rows[0]]
+	if !known {
+		ids = nodesOf(rows)
+		n[&rows[0]] = ids
+	}
+	return ids
 }
 
 // nodesOf are the nodes that rows name, each once.

@@ -146,15 +146,27 @@ func onlyIn[K comparable, V any](a, b map[K]V, compare func(K, K) int) []K {
 	return keys
 }
 
+// allRows are the numbers of the rows of a table.
+var allRows = func() []uint32 {
+	rows := make([]uint32, Rows)
+	for i := range rows {
+		rows[i] = uint32(i)
+	}
+	return rows
+}()
+
 // changedRows names the rows of want that differ from have. What an unused
 // slot holds is not known, so where have is nil all rows are named.
 func changedRows(slot NodeTableSlot, have, want *NodeTable) PutRows {
-	op := PutRows{Slot: slot, Fresh: have == nil}
+	if have == nil && want != nil {
+		return PutRows{Slot: slot, Fresh: true, Changed: allRows, Rows: want[:]}
+	}
+	op := PutRows{Slot: slot}
 	if have == want {
 		return op
 	}
 	for i := range want {
-		if have == nil || have[i] != want[i] {
+		if have[i] != want[i] {
 			op.Changed = append(op.Changed, uint32(i))
 			op.Rows = append(op.Rows, want[i])
 		}

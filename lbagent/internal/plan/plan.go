@@ -19,6 +19,7 @@ import (
 // safe for concurrent use.
 type Planner struct {
 	rendezvous  *table.Rendezvous
+	advances    advances
 	endpointIDs sequence
 	frontendIDs sequence
 	// sourceSetIDs give out sets; sourceSets are those of the last plan, by the
@@ -52,6 +53,7 @@ func (s settled[K, V, T]) is(table *T, from map[K]V) bool {
 func NewPlanner(have *forwarding.State) *Planner {
 	p := &Planner{
 		rendezvous:     table.NewRendezvous(),
+		advances:       advances{},
 		nodes:          map[forwarding.NodeID]struct{}{},
 		tables:         map[forwarding.NodeTableSlot]settled[forwarding.NodeID, uint32, forwarding.NodeTable]{},
 		endpointTables: map[forwarding.EndpointTableSlot]settled[forwarding.Endpoint, table.Share, forwarding.EndpointTable]{},
@@ -125,6 +127,9 @@ func (d *draft) setNodes() {
 			break
 		}
 	}
+	if !maps.Equal(d.planner.nodes, nodes) {
+		clear(d.planner.advances)
+	}
 	d.planner.nodes = nodes
 }
 
@@ -155,7 +160,7 @@ func (d *draft) buildTables() {
 		if joins := d.joins[slot]; len(joins) > 0 {
 			next = p.rendezvous.Advance(table.Join(have, joins...), weights, exists)
 		} else if !p.tables[slot].is(next, weights) {
-			next = p.rendezvous.Advance(have, weights, exists)
+			next = p.advance(have, weights, exists)
 		}
 		d.want.NodeTables[slot] = next
 		p.tables[slot] = settled[forwarding.NodeID, uint32, forwarding.NodeTable]{from: maps.Clone(weights), table: next}
@@ -180,6 +185,7 @@ func (d *draft) isWhole() bool { return len(d.problems) == 0 && !d.waits }
 // forgetTables forgets what the tables were computed from that are not there any more.
 func (d *draft) forgetTables() {
 	p := d.planner
+	p.advances.prune()
 	maps.DeleteFunc(p.tables, func(slot forwarding.NodeTableSlot, _ settled[forwarding.NodeID, uint32, forwarding.NodeTable]) bool {
 		return d.want.NodeTables[slot] == nil
 	})

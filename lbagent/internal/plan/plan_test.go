@@ -241,6 +241,49 @@ func TestNewTableGoesOnFromTheFormer(t *testing.T) {
 	}
 }
 
+// Service ports whose endpoints are on the same nodes have one table, and have one still where they
+// all changed in the same way, or one came later. Those that moved otherwise have another one.
+func TestEqualTablesAreOne(t *testing.T) {
+	on := func(nodes ...forwarding.NodeID) map[forwarding.NodeID]uint32 {
+		weights := map[forwarding.NodeID]uint32{}
+		for _, id := range nodes {
+			weights[id] = 1
+		}
+		return weights
+	}
+	have := forwarding.NewState()
+	p := NewPlanner(have)
+	step := func(weights ...map[forwarding.NodeID]uint32) []*forwarding.NodeTable {
+		t.Helper()
+		var frontends []model.Frontend
+		for i := range weights {
+			f := frontend(i+1, fmt.Sprint(i+1))
+			f.Weights = weights[i]
+			frontends = append(frontends, f)
+		}
+		// As the agent does when all of a plan is written.
+		have, _ = p.Plan(have, modelOf(frontends...), ample)
+		var tables []*forwarding.NodeTable
+		for i := range weights {
+			tables = append(tables, have.NodeTables[have.Frontends[key(i+1)].Table])
+		}
+		return tables
+	}
+	if got := step(on(1, 2), on(1, 2), on(2)); got[0] != got[1] || got[0] == got[2] {
+		t.Error("equal tables are two, or unequal ones are one")
+	}
+	got := step(on(1, 3), on(1, 3), on(1, 3), on(1, 2))
+	if got[0] != got[1] {
+		t.Error("tables that changed alike are two")
+	}
+	if *got[0] == *got[2] {
+		t.Error("tables with unlike histories are equal")
+	}
+	if later := step(on(1, 3), on(1, 3), on(1, 3), on(1, 2), on(1, 2)); later[3] != later[4] {
+		t.Error("a table that came later is not the one that is there")
+	}
+}
+
 // What waits for its removal is not given out: its content is another's.
 func TestSlotsThatWaitForRemovalAreNotGivenOut(t *testing.T) {
 	have := forwarding.NewState()

@@ -696,10 +696,12 @@ const (
 	DatapathProgIngress              = "ingress"
 	DatapathProgNatExempt            = "nat_exempt"
 	DatapathProgNoteConnections      = "note_connections"
+	DatapathProgReadEndpointRows     = "read_endpoint_rows"
 	DatapathProgReadRows             = "read_rows"
 	DatapathProgRestRows             = "rest_rows"
 	DatapathProgSweepExceptions      = "sweep_exceptions"
 	DatapathProgVouch                = "vouch"
+	DatapathProgWriteEndpointRows    = "write_endpoint_rows"
 	DatapathProgWriteRows            = "write_rows"
 	DatapathVarConnectionFlag        = "_connection_flag"
 	DatapathVarDropSample            = "_drop_sample"
@@ -775,17 +777,19 @@ type DatapathSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathProgramSpecs struct {
-	CountConnections *ebpf.ProgramSpec `ebpf:"count_connections"`
-	Egress           *ebpf.ProgramSpec `ebpf:"egress"`
-	HandedOver       *ebpf.ProgramSpec `ebpf:"handed_over"`
-	Ingress          *ebpf.ProgramSpec `ebpf:"ingress"`
-	NatExempt        *ebpf.ProgramSpec `ebpf:"nat_exempt"`
-	NoteConnections  *ebpf.ProgramSpec `ebpf:"note_connections"`
-	ReadRows         *ebpf.ProgramSpec `ebpf:"read_rows"`
-	RestRows         *ebpf.ProgramSpec `ebpf:"rest_rows"`
-	SweepExceptions  *ebpf.ProgramSpec `ebpf:"sweep_exceptions"`
-	Vouch            *ebpf.ProgramSpec `ebpf:"vouch"`
-	WriteRows        *ebpf.ProgramSpec `ebpf:"write_rows"`
+	CountConnections  *ebpf.ProgramSpec `ebpf:"count_connections"`
+	Egress            *ebpf.ProgramSpec `ebpf:"egress"`
+	HandedOver        *ebpf.ProgramSpec `ebpf:"handed_over"`
+	Ingress           *ebpf.ProgramSpec `ebpf:"ingress"`
+	NatExempt         *ebpf.ProgramSpec `ebpf:"nat_exempt"`
+	NoteConnections   *ebpf.ProgramSpec `ebpf:"note_connections"`
+	ReadEndpointRows  *ebpf.ProgramSpec `ebpf:"read_endpoint_rows"`
+	ReadRows          *ebpf.ProgramSpec `ebpf:"read_rows"`
+	RestRows          *ebpf.ProgramSpec `ebpf:"rest_rows"`
+	SweepExceptions   *ebpf.ProgramSpec `ebpf:"sweep_exceptions"`
+	Vouch             *ebpf.ProgramSpec `ebpf:"vouch"`
+	WriteEndpointRows *ebpf.ProgramSpec `ebpf:"write_endpoint_rows"`
+	WriteRows         *ebpf.ProgramSpec `ebpf:"write_rows"`
 }
 
 // DatapathMapSpecs contains maps before they are loaded into the kernel.
@@ -1080,17 +1084,19 @@ type DatapathVariables struct {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathPrograms struct {
-	CountConnections *ebpf.Program `ebpf:"count_connections"`
-	Egress           *ebpf.Program `ebpf:"egress"`
-	HandedOver       *ebpf.Program `ebpf:"handed_over"`
-	Ingress          *ebpf.Program `ebpf:"ingress"`
-	NatExempt        *ebpf.Program `ebpf:"nat_exempt"`
-	NoteConnections  *ebpf.Program `ebpf:"note_connections"`
-	ReadRows         *ebpf.Program `ebpf:"read_rows"`
-	RestRows         *ebpf.Program `ebpf:"rest_rows"`
-	SweepExceptions  *ebpf.Program `ebpf:"sweep_exceptions"`
-	Vouch            *ebpf.Program `ebpf:"vouch"`
-	WriteRows        *ebpf.Program `ebpf:"write_rows"`
+	CountConnections  *ebpf.Program `ebpf:"count_connections"`
+	Egress            *ebpf.Program `ebpf:"egress"`
+	HandedOver        *ebpf.Program `ebpf:"handed_over"`
+	Ingress           *ebpf.Program `ebpf:"ingress"`
+	NatExempt         *ebpf.Program `ebpf:"nat_exempt"`
+	NoteConnections   *ebpf.Program `ebpf:"note_connections"`
+	ReadEndpointRows  *ebpf.Program `ebpf:"read_endpoint_rows"`
+	ReadRows          *ebpf.Program `ebpf:"read_rows"`
+	RestRows          *ebpf.Program `ebpf:"rest_rows"`
+	SweepExceptions   *ebpf.Program `ebpf:"sweep_exceptions"`
+	Vouch             *ebpf.Program `ebpf:"vouch"`
+	WriteEndpointRows *ebpf.Program `ebpf:"write_endpoint_rows"`
+	WriteRows         *ebpf.Program `ebpf:"write_rows"`
 }
 
 func (p *DatapathPrograms) Close() error {
@@ -1101,10 +1107,12 @@ func (p *DatapathPrograms) Close() error {
 		p.Ingress,
 		p.NatExempt,
 		p.NoteConnections,
+		p.ReadEndpointRows,
 		p.ReadRows,
 		p.RestRows,
 		p.SweepExceptions,
 		p.Vouch,
+		p.WriteEndpointRows,
 		p.WriteRows,
 	)
 }

@@ -130,6 +130,24 @@ int read_rows(struct rows_read *request)
 	return bpf_loop(read.count, row_read, &read, 0);
 }
 
+/* Writes rows of an endpoint table. Returns how many. */
+SEC("syscall")
+int write_endpoint_rows(struct rows_read *request)
+{
+	struct rows_read write = *request;
+
+	return bpf_loop(write.count, endpoint_row_write, &write, 0);
+}
+
+/* Reads rows of an endpoint table. Returns how many. */
+SEC("syscall")
+int read_endpoint_rows(struct rows_read *request)
+{
+	struct rows_read read = *request;
+
+	return bpf_loop(read.count, endpoint_row_read, &read, 0);
+}
+
 /* Goes over words of the filter and their buckets, as exception_sweep.h says. Returns how many. */
 SEC("syscall")
 int sweep_exceptions(struct exception_sweep *request)

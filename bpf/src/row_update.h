@@ -19,7 +19,9 @@ struct rows_write {
 	__u32 newcomer;
 };
 
-/* The request of read_rows: so many rows from this index on. */
+/* The request of read_rows, and of the programs for endpoint tables: so many rows from this index
+ * on.
+ */
 struct rows_read {
 	__u32 first;
 	__u32 count;
@@ -93,5 +95,31 @@ static long row_read(__u32 number, struct rows_read *read)
 		return 1;
 	found->row = number;
 	found->path = row->path;
+	return 0;
+}
+
+/* The same of endpoint tables, whose rows are ids alone: they stand where the row's number does. */
+
+static long endpoint_row_write(__u32 number, struct rows_read *write)
+{
+	struct row_update *update = bpf_map_lookup_elem(&row_updates, &number);
+	__u32 index = write->first + number;
+	__u32 *id = bpf_map_lookup_elem(&endpoint_rows, &index);
+
+	if (!update || !id)
+		return 1;
+	*id = update->row;
+	return 0;
+}
+
+static long endpoint_row_read(__u32 number, struct rows_read *read)
+{
+	struct row_update *found = bpf_map_lookup_elem(&row_updates, &number);
+	__u32 index = read->first + number;
+	__u32 *id = bpf_map_lookup_elem(&endpoint_rows, &index);
+
+	if (!found || !id)
+		return 1;
+	found->row = *id;
 	return 0;
 }

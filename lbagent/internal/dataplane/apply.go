@@ -135,20 +135,6 @@ func (d *Dataplane) writeEndpoint(id forwarding.EndpointID, endpoint bpf.Datapat
 	return d.indexEndpoint(old, endpoint)
 }
 
-func (d *Dataplane) writeEndpointTable(slot forwarding.EndpointTableSlot, table *forwarding.EndpointTable) error {
-	if err := checkIndex(bpf.DatapathMapEndpointRows, slot, d.limits.EndpointTables); err != nil {
-		return err
-	}
-	keys := make([]uint32, forwarding.EndpointRows)
-	for i := range keys {
-		keys[i] = uint32(slot)*forwarding.EndpointRows + uint32(i)
-	}
-	if _, err := d.maps.EndpointRows.BatchUpdate(keys, table[:], nil); err != nil {
-		return failure(bpf.DatapathMapEndpointRows, slot, err)
-	}
-	return nil
-}
-
 // frontendMap gives the map of the key's family, its name, and the key in it.
 func (d *Dataplane) frontendMap(key forwarding.FrontendKey) (*ebpf.Map, string, any) {
 	if key.VIP.Unmap().Is4() {

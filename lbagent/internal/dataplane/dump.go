@@ -92,6 +92,9 @@ func (d *Dataplane) dumpEndpointTables(state *forwarding.State) error {
 			state.EndpointTables[frontend.Endpoints] = &forwarding.EndpointTable{}
 		}
 	}
+	if d.programs.ReadEndpointRows != nil {
+		return d.readEndpointTables(state.EndpointTables)
+	}
 	return readMap(d.maps.EndpointRows, func(index uint32, id forwarding.EndpointID) {
 		if table := state.EndpointTables[forwarding.EndpointTableSlot(index/forwarding.EndpointRows)]; table != nil {
 			table[index%forwarding.EndpointRows] = id

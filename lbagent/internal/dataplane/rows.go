@@ -4,7 +4,6 @@ package dataplane
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/maphash"
 
@@ -34,13 +33,8 @@ func (d *Dataplane) writeRows(op forwarding.PutRows) error {
 		}
 		updates = appendRowUpdate(updates, bpf.DatapathRowUpdate{Row: row, Path: encodeRow(op.Rows[i]).Path})
 	}
-	d.rowUpdates = updates
-	memory, err := d.maps.RowUpdates.Memory()
-	if err == nil {
-		_, err = memory.WriteAt(updates, 0)
-	}
-	if err != nil {
-		return failure(bpf.DatapathMapRowUpdates, op.Slot, err)
+	if err := d.requestRows(updates); err != nil {
+		return failure(bpf.DatapathMapRows, op.Slot, err)
 	}
 	d.rowsWritten = true
 	request := bpf.DatapathRowsWrite{First: uint32(op.Slot) * forwarding.Rows, Count: uint32(len(op.Rows))}
@@ -50,12 +44,8 @@ func (d *Dataplane) writeRows(op forwarding.PutRows) error {
 	if !d.joined {
 		request.Newcomer = 1
 	}
-	written, err := d.programs.WriteRows.Run(&ebpf.RunOptions{Context: request})
-	if err == nil && written != request.Count {
-		err = errors.New("the kernel stopped before all were written")
-	}
-	if err != nil {
-		return failure(bpf.DatapathMapRows, op.Slot, fmt.Errorf("write %d rows: %w", request.Count, err))
+	if err := runForRows(d.programs.WriteRows, request, request.Count); err != nil {
+		return failure(bpf.DatapathMapRows, op.Slot, err)
 	}
 	return nil
 }
@@ -85,19 +75,84 @@ func (d *Dataplane) readTables(tables map[forwarding.NodeTableSlot]*forwarding.N
 // readRows has the rows of a table read into row_updates, and copies them.
 func (d *Dataplane) readRows(slot forwarding.NodeTableSlot, rows []byte) error {
 	request := bpf.DatapathRowsRead{First: uint32(slot) * forwarding.Rows, Count: forwarding.Rows}
-	read, err := d.programs.ReadRows.Run(&ebpf.RunOptions{Context: request})
-	if err == nil && read != request.Count {
-		err = errors.New("the kernel stopped before all were read")
+	if err := runForRows(d.programs.ReadRows, request, request.Count); err != nil {
+		return failure(bpf.DatapathMapRows, slot, err)
 	}
-	if err != nil {
-		return failure(bpf.DatapathMapRows, slot, fmt.Errorf("read %d rows: %w", request.Count, err))
-	}
+	return d.copyRows(rows)
+}
+
+// copyRows copies what the programs have found.
+func (d *Dataplane) copyRows(rows []byte) error {
 	memory, err := d.maps.RowUpdates.Memory()
 	if err == nil {
 		_, err = memory.ReadAt(rows, 0)
 	}
 	if err != nil {
-		return failure(bpf.DatapathMapRowUpdates, slot, err)
+		return fmt.Errorf("read map %s: %w", bpf.DatapathMapRowUpdates, err)
+	}
+	return nil
+}
+
+// requestRows tells the programs what to write.
+func (d *Dataplane) requestRows(updates []byte) error {
+	d.rowUpdates = updates
+	memory, err := d.maps.RowUpdates.Memory()
+	if err == nil {
+		_, err = memory.WriteAt(updates, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("write map %s: %w", bpf.DatapathMapRowUpdates, err)
+	}
+	return nil
+}
+
+// runForRows runs a program that says for how many rows it did what it is for.
+func runForRows(program *ebpf.Program, request any, count uint32) error {
+	done, err := program.Run(&ebpf.RunOptions{Context: request})
+	if err == nil && done != count {
+		err = fmt.Errorf("the kernel stopped after %d", done)
+	}
+	if err != nil {
+		return fmt.Errorf("%d rows: %w", count, err)
+	}
+	return nil
+}
+
+// writeEndpointTable has the table written by a program of ours, which takes a twentieth of the
+// time of a batch.
+func (d *Dataplane) writeEndpointTable(slot forwarding.EndpointTableSlot, table *forwarding.EndpointTable) error {
+	if err := checkIndex(bpf.DatapathMapEndpointRows, slot, d.limits.EndpointTables); err != nil {
+		return err
+	}
+	updates := d.rowUpdates[:0]
+	for _, id := range table {
+		updates = appendRowUpdate(updates, bpf.DatapathRowUpdate{Row: uint32(id)})
+	}
+	if err := d.requestRows(updates); err != nil {
+		return failure(bpf.DatapathMapEndpointRows, slot, err)
+	}
+	request := bpf.DatapathRowsRead{First: uint32(slot) * forwarding.EndpointRows, Count: forwarding.EndpointRows}
+	if err := runForRows(d.programs.WriteEndpointRows, request, request.Count); err != nil {
+		return failure(bpf.DatapathMapEndpointRows, slot, err)
+	}
+	return nil
+}
+
+// readEndpointTables has a program of ours read the tables.
+func (d *Dataplane) readEndpointTables(tables map[forwarding.EndpointTableSlot]*forwarding.EndpointTable) error {
+	rows := make([]byte, forwarding.EndpointRows*rowUpdateSize)
+	for slot, table := range tables {
+		request := bpf.DatapathRowsRead{First: uint32(slot) * forwarding.EndpointRows, Count: forwarding.EndpointRows}
+		err := runForRows(d.programs.ReadEndpointRows, request, request.Count)
+		if err == nil {
+			err = d.copyRows(rows)
+		}
+		if err != nil {
+			return failure(bpf.DatapathMapEndpointRows, slot, err)
+		}
+		for i := range table {
+			table[i] = forwarding.EndpointID(binary.NativeEndian.Uint32(rows[i*rowUpdateSize:]))
+		}
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func newBIRDLab(t *testing.T) *birdLab {
 	if err := os.WriteFile(configuration, []byte(birdConfiguration), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("ip", "netns", "exec", l.router, "bird", "-f", "-c", configuration, "-s", l.socket,
+	cmd := exec.Command("ip", "netns", "exec", l.RouterSpace, "bird", "-f", "-c", configuration, "-s", l.socket,
 		"-P", filepath.Join(l.dir, "bird.pid"))
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
@@ -96,7 +96,7 @@ func (l *birdLab) awaitAll(limit time.Duration, state string) time.Duration {
 // The same as with FRR: up, over a replaced process, lost in time, and taken down.
 func TestBIRD(t *testing.T) {
 	l := newBIRDLab(t)
-	p := l.start(l.node, "node")
+	p := l.start(l.NodeSpace, "node")
 	wanted := peers()[:3]
 	p.Set(control.Want{Peers: wanted})
 	for _, peer := range wanted {
@@ -112,7 +112,7 @@ func TestBIRD(t *testing.T) {
 	// Longer than the detection time that was negotiated before.
 	time.Sleep(time.Second)
 	l.awaitAll(upWithin, "Up")
-	p = l.start(l.node, "node")
+	p = l.start(l.NodeSpace, "node")
 	p.Set(control.Want{Peers: wanted})
 	for _, peer := range wanted {
 		if session := p.awaitState(peer.Name, protocol.Up); session.Losses != 0 {

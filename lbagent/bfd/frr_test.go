@@ -48,7 +48,7 @@ type frrLab struct {
 func newFRRLab(t *testing.T, configuration string) *frrLab {
 	t.Helper()
 	l := &frrLab{lab: newLab(t)}
-	l.frr = frr.Start(t, l.router, "")
+	l.frr = frr.Start(t, l.RouterSpace, "")
 	l.frr.StartBFD(configuration)
 	return l
 }
@@ -86,7 +86,7 @@ func (l *frrLab) awaitAll(status string, change func(frrPeer) bool) {
 // are taken down without one.
 func TestFRR(t *testing.T) {
 	l := newFRRLab(t, frrPeers)
-	p := l.start(l.node, "node")
+	p := l.start(l.NodeSpace, "node")
 	p.Set(control.Want{Peers: peers()})
 	for _, peer := range peers() {
 		p.awaitState(peer.Name, protocol.Up)
@@ -106,7 +106,7 @@ func TestFRR(t *testing.T) {
 	l.awaitAll("up", func(peer frrPeer) bool { return peer.TransmitInterval == 10000 && peer.SessionDown == 0 })
 	// Longer than the detection time that was negotiated before.
 	time.Sleep(time.Second)
-	p = l.start(l.node, "node")
+	p = l.start(l.NodeSpace, "node")
 	p.Set(control.Want{Peers: peers()})
 	for _, peer := range peers() {
 		if session := p.awaitState(peer.Name, protocol.Up); session.Losses != 0 {
@@ -141,10 +141,10 @@ func TestFRR(t *testing.T) {
 // one by which the kernel reaches the peer.
 func TestFRRSource(t *testing.T) {
 	l := newFRRLab(t, " peer 198.51.100.77 interface eth0\n peer fe80::77 interface eth0\n")
-	l.run("ip", "-n", l.node, "address", "add", "198.51.100.77/24", "dev", "eth0")
-	l.run("ip", "-n", l.node, "address", "add", "fe80::77/64", "dev", "eth0", "nodad")
-	l.run("ip", "-n", l.router, "address", "add", "fe80::11/64", "dev", "eth0", "nodad")
-	p := l.start(l.node, "node")
+	l.Run("ip", "-n", l.NodeSpace, "address", "add", "198.51.100.77/24", "dev", "eth0")
+	l.Run("ip", "-n", l.NodeSpace, "address", "add", "fe80::77/64", "dev", "eth0", "nodad")
+	l.Run("ip", "-n", l.RouterSpace, "address", "add", "fe80::11/64", "dev", "eth0", "nodad")
+	p := l.start(l.NodeSpace, "node")
 	global, linkLocal := peers()[0], peers()[0]
 	global.Source = netip.MustParseAddr("198.51.100.77")
 	linkLocal.Name = "link-local"
@@ -158,7 +158,7 @@ func TestFRRSource(t *testing.T) {
 // FRR's timers, and its wish for echo, change a session that stays up.
 func TestFRRChanges(t *testing.T) {
 	l := newFRRLab(t, frrPeers)
-	p := l.start(l.node, "node")
+	p := l.start(l.NodeSpace, "node")
 	p.Set(control.Want{Peers: peers()[:1]})
 	p.awaitState(routerName4, protocol.Up)
 	l.frr.Configure("bfd", "peer 198.51.100.2", "transmit-interval 400", "detect-multiplier 5", "echo-mode")
@@ -193,7 +193,7 @@ func TestFRRDetects(t *testing.T) {
 	// vtysh takes a part of it; on a busy machine most.
 	const slack = 700 * ms
 	l := newFRRLab(t, frrPeers)
-	p := l.start(l.node, "node")
+	p := l.start(l.NodeSpace, "node")
 	p.Set(control.Want{Peers: peers()})
 	for _, peer := range peers() {
 		p.awaitState(peer.Name, protocol.Up)
@@ -204,14 +204,14 @@ func TestFRRDetects(t *testing.T) {
 		session := p.session(routerName4)
 		return session.DetectionTime == 300*ms, session
 	})
-	l.run("ip", "-n", l.router, "link", "set", "eth0", "down")
+	l.Run("ip", "-n", l.RouterSpace, "link", "set", "eth0", "down")
 	took := await(t, 300*ms+slack, "the node knows", func() (bool, any) {
 		session := p.session(routerName4)
 		return session.State != protocol.Up && session.Losses == 1, session
 	})
 	t.Logf("link cut: known after %s", took)
-	l.run("ip", "-n", l.router, "link", "set", "eth0", "up")
-	l.run("ip", "-n", l.router, "address", "replace", routerIPv6.String()+"/64", "dev", "eth0", "nodad")
+	l.Run("ip", "-n", l.RouterSpace, "link", "set", "eth0", "up")
+	l.Run("ip", "-n", l.RouterSpace, "address", "replace", routerIPv6.String()+"/64", "dev", "eth0", "nodad")
 	for _, peer := range peers() {
 		p.awaitState(peer.Name, protocol.Up)
 	}

@@ -6,18 +6,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	protocol "github.com/millrace-lb/millrace/lbagent/internal/bfd"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
+	"github.com/millrace-lb/millrace/lbagent/test/link"
 )
 
 // The tests of this package run the program itself against FRR's bfdd and BIRD, each in a
@@ -34,55 +32,23 @@ const (
 )
 
 var (
-	routerIPv4 = netip.MustParseAddr("198.51.100.1")
-	nodeIPv4   = netip.MustParseAddr("198.51.100.2")
-	routerIPv6 = netip.MustParseAddr("2001:db8::1")
-	nodeIPv6   = netip.MustParseAddr("2001:db8::2")
+	routerIPv4 = link.RouterIPv4
+	nodeIPv4   = link.NodeIPv4
+	routerIPv6 = link.RouterIPv6
+	nodeIPv6   = link.NodeIPv6
 	standard   = protocol.Parameters{TransmitInterval: 100 * ms, ReceiveInterval: 100 * ms, DetectMultiplier: 3}
-	labs       atomic.Int32
 )
 
-// lab is a router's namespace and a node's, with a link.
+// lab is a router's namespace and a node's.
 type lab struct {
-	t            *testing.T
-	router, node string
-	dir          string
+	*link.Link
+	t   *testing.T
+	dir string
 }
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Fatal("this test needs root: it makes network namespaces and runs routers in them")
-	}
-	id := fmt.Sprintf("%d-%d", os.Getpid(), labs.Add(1))
-	l := &lab{t: t, router: "mrbfd-r-" + id, node: "mrbfd-n-" + id, dir: t.TempDir()}
-	t.Cleanup(func() {
-		for _, namespace := range []string{l.router, l.node} {
-			_ = exec.Command("ip", "netns", "delete", namespace).Run()
-		}
-	})
-	for _, namespace := range []string{l.router, l.node} {
-		l.run("ip", "netns", "add", namespace)
-		l.run("ip", "-n", namespace, "link", "set", "lo", "up")
-	}
-	l.run("ip", "link", "add", "eth0", "netns", l.node, "type", "veth", "peer", "name", "eth0", "netns", l.router)
-	l.address(l.router, routerIPv4, routerIPv6)
-	l.address(l.node, nodeIPv4, nodeIPv6)
-	return l
-}
-
-func (l *lab) address(namespace string, v4, v6 netip.Addr) {
-	l.t.Helper()
-	l.run("ip", "-n", namespace, "address", "add", v4.String()+"/24", "dev", "eth0")
-	l.run("ip", "-n", namespace, "address", "add", v6.String()+"/64", "dev", "eth0", "nodad")
-	l.run("ip", "-n", namespace, "link", "set", "eth0", "up")
-}
-
-func (l *lab) run(command ...string) {
-	l.t.Helper()
-	if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
-		l.t.Fatalf("%s: %v: %s", strings.Join(command, " "), err, out)
-	}
+	return &lab{Link: link.New(t, "mrbfd"), t: t, dir: t.TempDir()}
 }
 
 // program is cmd/lbbfd, built once.

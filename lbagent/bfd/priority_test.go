@@ -17,7 +17,7 @@ import (
 // while it holds a lock of Go's runtime, and the one that sends would wait for it.
 func TestAllThreadsHavePriority(t *testing.T) {
 	l := newLab(t)
-	p := l.start(l.node, "node")
+	p := l.start(l.NodeSpace, "node")
 	p.Set(control.Want{Peers: peers()})
 	// The report is what the thread that sends made once it had asked for the priority.
 	await(t, upWithin, "the sessions are reported", func() (bool, any) {

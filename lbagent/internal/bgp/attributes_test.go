@@ -81,7 +81,7 @@ func (l *lab) updates() int {
 
 func TestAttributesAtBIRD(t *testing.T) {
 	l := newLink(t)
-	router := bird.Start(t, l.router, birdNeighbor(""))
+	router := bird.Start(t, l.RouterSpace, birdNeighbor(""))
 	p := l.speaker("fresh")
 	p.set(testWant(attributed(), testRoute(vip6)))
 	l.await(p, 20*time.Second, "up", isUp)

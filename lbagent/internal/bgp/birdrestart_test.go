@@ -17,7 +17,7 @@ import (
 // wait for its routes. IPv6 routes are not looked at: BIRD 2.0 changes one by removing it first.
 func TestRestartOfBIRDKeepsRoutes(t *testing.T) {
 	l := newLink(t)
-	router := bird.Start(t, l.router, strings.Replace(birdNeighbor("graceful restart on;"), "graceful restart aware; ", "", 1))
+	router := bird.Start(t, l.RouterSpace, strings.Replace(birdNeighbor("graceful restart on;"), "graceful restart aware; ", "", 1))
 	p := l.speaker("fresh")
 	gone := "203.0.113.11"
 	p.set(testWant(testRoute(vip4), testRoute(vip6), testRoute(gone)))
@@ -53,7 +53,7 @@ func (l *lab) birdRoutes() map[string]bool {
 	l.t.Helper()
 	routes := map[string]bool{}
 	for _, family := range []string{"-4", "-6"} {
-		out, err := exec.Command("ip", family, "-n", l.router, "-o", "route", "show", "proto", "bird").Output()
+		out, err := exec.Command("ip", family, "-n", l.RouterSpace, "-o", "route", "show", "proto", "bird").Output()
 		if err != nil {
 			l.t.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func (l *lab) birdRoutes() map[string]bool {
 func (l *lab) watchRoutes() func() map[string]bool {
 	l.t.Helper()
 	var out strings.Builder
-	monitor := exec.Command("ip", "-n", l.router, "-o", "monitor", "route")
+	monitor := exec.Command("ip", "-n", l.RouterSpace, "-o", "monitor", "route")
 	monitor.Stdout = &out
 	if err := monitor.Start(); err != nil {
 		l.t.Fatal(err)

@@ -63,7 +63,7 @@ func TestRange(t *testing.T) {
 			}
 			p.set(want)
 			l.awaitWithout(40*time.Second, "the kernel drops what has another password", func() bool {
-				out, err := exec.Command("ip", "netns", "exec", l.node, "nstat", "-asz", "TcpExtTCPMD5Failure").Output()
+				out, err := exec.Command("ip", "netns", "exec", l.NodeSpace, "nstat", "-asz", "TcpExtTCPMD5Failure").Output()
 				fields := strings.Fields(string(out))
 				return err == nil && len(fields) > 1 && fields[len(fields)-2] != "0"
 			})

@@ -17,7 +17,7 @@ func TestDownWithdraws(t *testing.T) {
 	p.set(testWant(testRoute(vip4), testRoute(vip6)))
 	l.awaitRoutes(90*time.Second, both)
 	// The session does not come back before it was seen to have gone.
-	l.run("ip", "netns", "exec", l.router, "nft", `
+	l.Run("ip", "netns", "exec", l.RouterSpace, "nft", `
 		table inet test {
 			chain input {
 				type filter hook input priority filter

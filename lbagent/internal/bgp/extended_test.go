@@ -106,8 +106,8 @@ func TestExtendedNextHop(t *testing.T) {
 					capability = "no " + capability
 				}
 				l := newLab(t, strings.Replace(test.neighbor, "CAPABILITY", capability, 1))
-				l.run("ip", "-n", l.node, "address", "add", "fe80::22/64", "dev", "eth0", "nodad")
-				l.run("ip", "-n", l.router, "address", "add", "fe80::11/64", "dev", "eth0", "nodad")
+				l.Run("ip", "-n", l.NodeSpace, "address", "add", "fe80::22/64", "dev", "eth0", "nodad")
+				l.Run("ip", "-n", l.RouterSpace, "address", "add", "fe80::11/64", "dev", "eth0", "nodad")
 				peer := testPeer()
 				peer.Address, peer.Source = netip.MustParseAddr(test.router), netip.MustParseAddr(test.source)
 				peer.ExtendedNextHop = true
@@ -173,7 +173,7 @@ func TestExtendedNextHopAtBIRD(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLink(t)
-			router := bird.Start(t, l.router, test.neighbor)
+			router := bird.Start(t, l.RouterSpace, test.neighbor)
 			peer := testPeer()
 			peer.Address, peer.Source = netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")
 			peer.ExtendedNextHop = true

@@ -39,7 +39,7 @@ func TestDescribeForeign(t *testing.T) {
 // two connected.
 func TestForeignSpeaker(t *testing.T) {
 	l := newLink(t)
-	bird.Start(t, l.router, birdNeighbor(""))
+	bird.Start(t, l.RouterSpace, birdNeighbor(""))
 	peer := testPeer()
 	// A router that helps with graceful restart takes the newer connection.
 	peer.RestartTime = 0

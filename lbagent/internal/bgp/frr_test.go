@@ -10,13 +10,12 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/go-logr/logr"
 
 	"github.com/millrace-lb/millrace/lbagent/test/frr"
+	"github.com/millrace-lb/millrace/lbagent/test/link"
 )
 
 // The tests of this package that need root run a real router (FRR's zebra and
@@ -92,7 +91,7 @@ type process struct {
 
 func (l *lab) speaker(mode string) *process {
 	l.t.Helper()
-	cmd := exec.Command("ip", "netns", "exec", l.node, os.Args[0])
+	cmd := exec.Command("ip", "netns", "exec", l.NodeSpace, os.Args[0])
 	cmd.Env = append(os.Environ(), speakerVariable+"="+mode)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
@@ -162,17 +161,16 @@ func (p *process) session(name string) Session {
 
 // lab is a router and a node. Router is nil where the router is not FRR.
 type lab struct {
+	*link.Link
 	*frr.Router
-	t            *testing.T
-	router, node string
+	t *testing.T
 }
 
 var (
-	routerIPv4 = netip.MustParseAddr("198.51.100.1")
-	nodeIPv4   = netip.MustParseAddr("198.51.100.2")
-	routerIPv6 = netip.MustParseAddr("2001:db8::1")
-	nodeIPv6   = netip.MustParseAddr("2001:db8::2")
-	labs       atomic.Int32
+	routerIPv4 = link.RouterIPv4
+	nodeIPv4   = link.NodeIPv4
+	routerIPv6 = link.RouterIPv6
+	nodeIPv6   = link.NodeIPv6
 )
 
 // neighbors of the router, in FRR's configuration.
@@ -202,43 +200,12 @@ const (
 func newLab(t *testing.T, neighbors string) *lab {
 	t.Helper()
 	l := newLink(t)
-	l.Router = frr.Start(t, l.router, neighbors)
+	l.Router = frr.Start(t, l.RouterSpace, neighbors)
 	return l
 }
 
-// newLink makes the namespaces of a router and a node, without a router.
+// newLink is a lab without a router.
 func newLink(t *testing.T) *lab {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Fatal("this test needs root: it makes network namespaces and runs routers in them")
-	}
-	id := fmt.Sprintf("%d-%d", os.Getpid(), labs.Add(1))
-	l := &lab{t: t, router: "mrbgp-r-" + id, node: "mrbgp-n-" + id}
-	t.Cleanup(func() {
-		for _, namespace := range []string{l.router, l.node} {
-			_ = exec.Command("ip", "netns", "delete", namespace).Run()
-		}
-	})
-	for _, namespace := range []string{l.router, l.node} {
-		l.run("ip", "netns", "add", namespace)
-		l.run("ip", "-n", namespace, "link", "set", "lo", "up")
-	}
-	l.run("ip", "link", "add", "eth0", "netns", l.node, "type", "veth", "peer", "name", "eth0", "netns", l.router)
-	l.address(l.router, routerIPv4, routerIPv6)
-	l.address(l.node, nodeIPv4, nodeIPv6)
-	return l
-}
-
-func (l *lab) address(namespace string, v4, v6 netip.Addr) {
-	l.t.Helper()
-	l.run("ip", "-n", namespace, "address", "add", v4.String()+"/24", "dev", "eth0")
-	l.run("ip", "-n", namespace, "address", "add", v6.String()+"/64", "dev", "eth0", "nodad")
-	l.run("ip", "-n", namespace, "link", "set", "eth0", "up")
-}
-
-func (l *lab) run(command ...string) {
-	l.t.Helper()
-	if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
-		l.t.Fatalf("%s: %v: %s", strings.Join(command, " "), err, out)
-	}
+	return &lab{Link: link.New(t, "mrbgp"), t: t}
 }

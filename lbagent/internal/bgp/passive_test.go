@@ -22,7 +22,7 @@ func connecting(frrOption, birdOption string) map[string]func(t *testing.T) *lab
 		},
 		"BIRD": func(t *testing.T) *lab {
 			l := newLink(t)
-			bird.Start(t, l.router, strings.Replace(birdNeighbor(birdOption), "passive; ", "connect delay time 1; ", 1))
+			bird.Start(t, l.RouterSpace, strings.Replace(birdNeighbor(birdOption), "passive; ", "connect delay time 1; ", 1))
 			return l
 		},
 	}

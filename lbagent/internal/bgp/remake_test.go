@@ -95,7 +95,7 @@ func TestPeerEdits(t *testing.T) {
 		12*time.Second, 4*time.Second, 2*time.Second, 90*time.Second
 	want.Peers = []model.Peer{edited}
 	p.set(want)
-	l.run("ip", "netns", "exec", l.node, "ss", "--kill", "--tcp", "dst", routerIPv4.String())
+	l.Run("ip", "netns", "exec", l.NodeSpace, "ss", "--kill", "--tcp", "dst", routerIPv4.String())
 	l.awaitAgain(p, first)
 	if after := l.neighborState(); after.Established != before.Established+1 {
 		t.Fatalf("sessions %+v, then %+v: want only the one after the lost connection", before, after)

@@ -46,7 +46,7 @@ func routers(frrOption, birdOption string) map[string]func(t *testing.T) *lab {
 		},
 		"BIRD": func(t *testing.T) *lab {
 			l := newLink(t)
-			bird.Start(t, l.router, birdNeighbor(birdOption))
+			bird.Start(t, l.RouterSpace, birdNeighbor(birdOption))
 			return l
 		},
 	}
@@ -147,8 +147,8 @@ func TestSourceAndSystem(t *testing.T) {
 	for name, start := range routers("", "") {
 		t.Run(name, func(t *testing.T) {
 			l := start(t)
-			l.run("ip", "-n", l.node, "address", "add", "198.51.100.77/24", "dev", "eth0")
-			l.run("ip", "-n", l.node, "route", "replace", "198.51.100.0/24", "dev", "eth0", "src", "198.51.100.77")
+			l.Run("ip", "-n", l.NodeSpace, "address", "add", "198.51.100.77/24", "dev", "eth0")
+			l.Run("ip", "-n", l.NodeSpace, "route", "replace", "198.51.100.0/24", "dev", "eth0", "src", "198.51.100.77")
 			p := l.speaker("fresh")
 			set := func(edit func(*model.Peer)) {
 				t.Helper()
@@ -188,8 +188,8 @@ func TestLinkLocal(t *testing.T) {
   neighbor fe80::22 activate
  exit-address-family
 `)
-	l.run("ip", "-n", l.node, "address", "add", "fe80::22/64", "dev", "eth0", "nodad")
-	l.run("ip", "-n", l.router, "address", "add", "fe80::11/64", "dev", "eth0", "nodad")
+	l.Run("ip", "-n", l.NodeSpace, "address", "add", "fe80::22/64", "dev", "eth0", "nodad")
+	l.Run("ip", "-n", l.RouterSpace, "address", "add", "fe80::11/64", "dev", "eth0", "nodad")
 	peer := testPeer()
 	peer.Address, peer.IPv4 = netip.MustParseAddr("fe80::11%eth0"), false
 	peer.Source = netip.MustParseAddr("fe80::22%eth0")

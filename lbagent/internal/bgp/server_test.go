@@ -165,8 +165,8 @@ func TestHoldTimerDropsRoutes(t *testing.T) {
 	// Frames to an address that nobody has: the links stay up, so that
 	// nothing but the hold timer tells the router.
 	const nobody = "02:00:00:00:00:01"
-	l.run("ip", "-n", l.node, "neigh", "replace", routerIPv4.String(), "lladdr", nobody, "dev", "eth0", "nud", "permanent")
-	l.run("ip", "-n", l.router, "neigh", "replace", nodeIPv4.String(), "lladdr", nobody, "dev", "eth0", "nud", "permanent")
+	l.Run("ip", "-n", l.NodeSpace, "neigh", "replace", routerIPv4.String(), "lladdr", nobody, "dev", "eth0", "nud", "permanent")
+	l.Run("ip", "-n", l.RouterSpace, "neigh", "replace", nodeIPv4.String(), "lladdr", nobody, "dev", "eth0", "nud", "permanent")
 	l.awaitRoutes(testPeer().HoldTime+5*time.Second, map[string]string{})
 	session := Session{}
 	l.Await(testPeer().HoldTime+5*time.Second, "session not established", func() bool {
@@ -186,7 +186,7 @@ func TestLostConnectionKeepsRoutes(t *testing.T) {
 	p.set(testWant(testRoute(vip4), testRoute(vip6)))
 	l.awaitRoutes(20*time.Second, both)
 	before := p.session(peerName)
-	l.run("ip", "netns", "exec", l.node, "ss", "--kill", "--tcp", "dst", routerIPv4.String())
+	l.Run("ip", "netns", "exec", l.NodeSpace, "ss", "--kill", "--tcp", "dst", routerIPv4.String())
 	l.Await(20*time.Second, "session established again", func() bool {
 		if routes := l.KernelRoutes(); !maps.Equal(routes, both) {
 			t.Fatalf("the router lost routes: %v", routes)
@@ -312,6 +312,6 @@ func TestManyRoutes(t *testing.T) {
 }
 
 func (l *lab) hasKernelRoute(address string) bool {
-	out, err := exec.Command("ip", "-n", l.router, "route", "show", address+"/32").CombinedOutput()
+	out, err := exec.Command("ip", "-n", l.RouterSpace, "route", "show", address+"/32").CombinedOutput()
 	return err == nil && strings.Contains(string(out), nodeIPv4.String())
 }

@@ -30,6 +30,7 @@ func (p *Planner) advance(
 	if known := p.advances[from].Value(); known != nil {
 		return known
 	}
+	p.advances.makeRoom(2*len(p.tables) + fewAdvances)
 	next := p.rendezvous.Advance(old, weights, exists)
 	p.advances[from] = weak.Make(next)
 	return next
@@ -45,7 +46,17 @@ func weightsText(weights map[forwarding.NodeID]uint32) string {
 	return string(text)
 }
 
-// prune forgets the tables that nobody has any more.
-func (a advances) prune() {
+// fewAdvances are kept however few tables there are.
+const fewAdvances = 1024
+
+// makeRoom forgets the tables that nobody has any more where there are too many, and all where that
+// is not enough: they are computed again.
+func (a advances) makeRoom(most int) {
+	if len(a) < most {
+		return
+	}
 	maps.DeleteFunc(a, func(_ origin, table weak.Pointer[forwarding.NodeTable]) bool { return table.Value() == nil })
+	if len(a) > most/2 {
+		clear(a)
+	}
 }

@@ -185,7 +185,6 @@ func (d *draft) isWhole() bool { return len(d.problems) == 0 && !d.waits }
 // forgetTables forgets what the tables were computed from that are not there any more.
 func (d *draft) forgetTables() {
 	p := d.planner
-	p.advances.prune()
 	maps.DeleteFunc(p.tables, func(slot forwarding.NodeTableSlot, _ settled[forwarding.NodeID, uint32, forwarding.NodeTable]) bool {
 		return d.want.NodeTables[slot] == nil
 	})

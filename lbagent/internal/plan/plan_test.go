@@ -284,6 +284,20 @@ func TestEqualTablesAreOne(t *testing.T) {
 	}
 }
 
+// What is known of former tables does not grow with the changes.
+func TestFormerTablesAreForgotten(t *testing.T) {
+	have := forwarding.NewState()
+	p := NewPlanner(have)
+	for i := range 4 * fewAdvances {
+		f := frontend(1, "web")
+		f.Weights = map[forwarding.NodeID]uint32{1: uint32(i + 1), 2: 1}
+		have, _ = p.Plan(have, modelOf(f), ample)
+		if len(p.advances) > 2*fewAdvances {
+			t.Fatalf("%d tables are known after %d changes", len(p.advances), i+1)
+		}
+	}
+}
+
 // What waits for its removal is not given out: its content is another's.
 func TestSlotsThatWaitForRemovalAreNotGivenOut(t *testing.T) {
 	have := forwarding.NewState()

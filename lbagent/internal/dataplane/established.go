@@ -117,8 +117,11 @@ func (c *foundClients) add6(client bpf.DatapathAddress, port uint16) {
 	c.add(client.Word, port, unix.AF_INET6)
 }
 
-// add adds a flow of TCP to no VIP, laid out as struct flow.
+// add adds a flow of TCP to no VIP, laid out as struct flow. After a failure it adds none.
 func (c *foundClients) add(client [4]uint32, port uint16, family uint8) {
+	if c.err != nil {
+		return
+	}
 	for _, word := range client {
 		c.flows = binary.NativeEndian.AppendUint32(c.flows, word)
 	}

@@ -81,6 +81,17 @@ func TestSweepForgets(t *testing.T) {
 	}
 }
 
+// Clients that cannot be noted are not gathered.
+func TestNothingIsGatheredAfterAFailure(t *testing.T) {
+	found := foundClients{err: errors.New("no program")}
+	for port := range uint16(2) {
+		found.add4(1, port)
+	}
+	if found.count != 0 || len(found.flows) != 0 {
+		t.Errorf("%d clients in %d bytes are gathered, want none", found.count, len(found.flows))
+	}
+}
+
 // No connection that is established during sweeps is missing in the copy that is whole.
 func TestSweepsMissNothing(t *testing.T) {
 	n := startNetwork(t, false)

@@ -113,7 +113,7 @@ func runForRows(program *ebpf.Program, request any, count uint32) error {
 		err = fmt.Errorf("the kernel stopped after %d", done)
 	}
 	if err != nil {
-		return fmt.Errorf("%d rows: %w", count, err)
+		return fmt.Errorf("have a program write or read %d rows: %w", count, err)
 	}
 	return nil
 }

@@ -85,10 +85,11 @@ test-kernels: ## Run the tests that depend on the kernel, on the running one and
 	go run ./test/kernels $(if $(RUN),-run '$(RUN)') $(if $(COUNT),-count $(COUNT)) $(KERNELS)
 
 # STRICT=1 fails where a ratio is above its limit; PIN=PATH pins the program instead, to be
-# timed by others.
+# timed by others; KATRAN=PATH is a checkout of github.com/facebookincubator/katran.
 .PHONY: bench
-bench: ## Measure what a packet costs, beside floor programs (root); PIN=PATH, STRICT=1, RUN=REGEXP, BESIDE=OBJECT.
-	go run ./lbagent/test/bench $(if $(STRICT),-strict) $(if $(PIN),-pin $(PIN)) $(if $(RUN),-run '$(RUN)') $(if $(BESIDE),-beside $(BESIDE))
+bench: ## Measure what a packet costs, beside floors (root); STRICT=1, RUN=REGEXP, KATRAN=PATH, BESIDE=OBJECT, PIN=PATH.
+	@$(if $(KATRAN),hack/prerequisites.sh --develop)
+	go run ./lbagent/test/bench $(if $(STRICT),-strict) $(if $(PIN),-pin $(PIN)) $(if $(RUN),-run '$(RUN)') $(if $(BESIDE),-beside $(BESIDE)) $(if $(KATRAN),-katran $(KATRAN))
 
 .PHONY: flood
 flood: ## Send floods of ten million packets each through the program (root, hours).

@@ -37,6 +37,8 @@ const (
 	bareStage2       = "floor: bare stage 2"
 	bareDecap        = "floor: bare decapsulation + stage 2"
 	bareEgress       = "floor: bare reverse"
+	katran           = "Katran"
+	katranFlooded    = "Katran, above its limit of new flows"
 )
 
 // Names of the cases.
@@ -83,11 +85,15 @@ type benchCase struct {
 	name   string
 	family family
 	// port is that of the VIP.
-	port     uint16
-	stream   *stream
+	port   uint16
+	stream *stream
+	// alive are established flows beside the stream's. It is nil where there are none.
+	alive    *stream
 	subjects []subject
 	// count is the number of frames of a measurement: at least one of each flow.
 	count int
+	// turns is how often each subject is measured in a round.
+	turns int
 	// idle is how long all flows were without a packet.
 	idle time.Duration
 }
@@ -99,8 +105,9 @@ const idleTime = 6 * time.Second
 // contenders are the programs beside which the data plane is measured.
 type contenders struct {
 	floors *floorsObjects
-	// other is nil where there is none.
-	other *otherPrograms
+	// The others are nil where there are none.
+	other  *otherPrograms
+	katran *katranPrograms
 }
 
 // build makes the cases of a family whose names match. The programs themselves open the flows
@@ -136,10 +143,21 @@ func (b *builder) add(name string, t traffic, first frame, subjects ...subject) 
 		return
 	}
 	var c *benchCase
-	subjects = b.other.join(subjects, t.egress)
+	subjects = b.katran.join(b.other.join(subjects, t.egress), name, b.family)
 	if t.frame, b.err = first(); b.err == nil {
 		c, b.err = b.newCase(name, b.family, t, subjects)
 		b.all = append(b.all, c)
+	}
+}
+
+// beside lets a million established flows live beside those of the case just added.
+func (b *builder) beside(name string, established frame) {
+	if b.err != nil || !b.names.MatchString(name) {
+		return
+	}
+	t := b.clients(many)
+	if t.frame, b.err = established(); b.err == nil {
+		b.all[len(b.all)-1].alive, b.err = newStream(t, b.Uplink.Index)
 	}
 }
 
@@ -195,6 +213,7 @@ func (b *builder) addAway() {
 	b.add(awayMany, b.clients(many), midstream, b.nothing, bare, lru, away)
 	b.add(awaySYN, b.clients(random), incoming(f.fromClient(f.vip, portAway, true)),
 		b.nothing, bare, away)
+	b.beside(awaySYN, midstream)
 	for _, m := range markedCases {
 		from := f
 		if m.others {
@@ -223,6 +242,7 @@ func (b *builder) addHere() {
 	b.add(hereIdle, b.clients(many), midstream, b.nothing, here)
 	b.add(hereSYN, b.clients(random), incoming(f.fromClient(f.vip, portHere, true)),
 		b.nothing, bare, here)
+	b.beside(hereSYN, midstream)
 
 	packed := func() ([]byte, error) { return b.encapsulated(f) }
 	fields := f.clientFields(uint32(ethernetLength + f.overhead))
@@ -279,9 +299,10 @@ func (w *world) newCase(name string, f family, t traffic, subjects []subject) (*
 	if err != nil {
 		return nil, fmt.Errorf("%s, %s: %w", name, f.name, err)
 	}
-	c := &benchCase{name: name, family: f, stream: s, subjects: subjects, count: measurements}
+	// Short measurements cost little: so many of them meet the machine when it is undisturbed.
+	c := &benchCase{name: name, family: f, stream: s, subjects: subjects, count: measurements, turns: 4}
 	if t.flows != 1 {
-		c.count = flowCount
+		c.count, c.turns = flowCount, 1
 	}
 	if name == hereIdle {
 		c.idle = idleTime

@@ -8,6 +8,7 @@
 //	bench -strict          fails where a ratio is above its limit
 //	bench -run REGEXP      measures only the cases whose names match
 //	bench -beside OBJECT   also measures another compiled object, over the same maps
+//	bench -katran PATH     also measures Katran's balancer, compiled from this checkout of it
 //	bench -pin PATH        pins the XDP program, to be timed by another tool
 package main
 
@@ -34,6 +35,7 @@ type options struct {
 	strict bool
 	pin    string
 	beside string
+	katran string
 	cases  *regexp.Regexp
 	rounds int
 }
@@ -43,8 +45,9 @@ func main() {
 	flag.BoolVar(&o.strict, "strict", false, "fail where a ratio is above its limit")
 	flag.StringVar(&o.pin, "pin", "", "pin the XDP program at this path of a BPF file system and wait")
 	flag.StringVar(&o.beside, "beside", "", "measure also the programs of this compiled object, whose maps must have the same layout")
+	flag.StringVar(&o.katran, "katran", "", "measure also Katran's balancer, from this checkout of github.com/facebookincubator/katran")
 	cases := flag.String("run", "", "measure only cases whose names match this regular expression")
-	flag.IntVar(&o.rounds, "rounds", 7, "rounds, of which the median counts")
+	flag.IntVar(&o.rounds, "rounds", 7, "rounds, of which the fastest counts")
 	flag.Parse()
 	var err error
 	if o.cases, err = regexp.Compile(*cases); err != nil {

@@ -54,8 +54,10 @@ func newStream(t traffic, ifindex int) (*stream, error) {
 			return nil, fmt.Errorf("set %s of the replay program: %w", name, err)
 		}
 	}
-	if err := alike(spec); err != nil {
-		return nil, err
+	for ours, theirs := range map[string]string{"replay_xdp": "ingress", "replay_egress": "egress"} {
+		if err := alike(spec, ours, theirs); err != nil {
+			return nil, err
+		}
 	}
 	s := &stream{traffic: t}
 	if err := spec.LoadAndAssign(&s.objects, nil); err != nil {
@@ -71,20 +73,18 @@ func newStream(t traffic, ifindex int) (*stream, error) {
 	return s, nil
 }
 
-// alike gives the replay programs the attach types of those under test. In the kernel only
-// programs of one kind can call each other.
-func alike(spec *ebpf.CollectionSpec) error {
+// alike gives a program the attach type of one under test. In the kernel only programs of one kind
+// can call each other.
+func alike(spec *ebpf.CollectionSpec, name, tested string) error {
 	datapath, err := bpf.LoadDatapath()
 	if err != nil {
 		return fmt.Errorf("read the compiled data plane: %w", err)
 	}
-	for ours, theirs := range map[string]string{"replay_xdp": "ingress", "replay_egress": "egress"} {
-		like := datapath.Programs[theirs]
-		if like == nil {
-			return fmt.Errorf("the data plane has no program %s", theirs)
-		}
-		spec.Programs[ours].AttachType, spec.Programs[ours].Flags = like.AttachType, like.Flags
+	program, like := spec.Programs[name], datapath.Programs[tested]
+	if program == nil || like == nil {
+		return fmt.Errorf("a program is missing, of %s and the data plane's %s", name, tested)
 	}
+	program.AttachType, program.Flags = like.AttachType, like.Flags
 	return nil
 }
 
@@ -102,6 +102,14 @@ type outcome struct {
 	frame   []byte
 	// cpu is the time of the thread for all of them.
 	cpu time.Duration
+}
+
+// pass makes p the program that the stream runs, and runs it.
+func (s *stream) pass(p *ebpf.Program, count int) (outcome, error) {
+	if err := s.aim(p); err != nil {
+		return outcome{}, err
+	}
+	return s.run(count)
 }
 
 func (s *stream) run(count int) (outcome, error) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // otherPrograms are those of another compiled object, such as that before a change.
@@ -35,10 +36,11 @@ func (w *world) loadOther(path string) (*otherPrograms, error) {
 	}
 	// Constants are in a map, too.
 	replace := map[string]*ebpf.Map{}
-	for name, m := range all {
-		if spec.Maps[name] != nil {
-			spec.Maps[name].MaxEntries = m.MaxEntries()
-			replace[name] = m
+	for name, m := range spec.Maps {
+		// The kernel keeps so many bytes of a name (BPF_OBJ_NAME_LEN).
+		if same := all[name[:min(len(name), unix.BPF_OBJ_NAME_LEN-1)]]; same != nil {
+			m.MaxEntries = same.MaxEntries()
+			replace[name] = same
 		}
 	}
 	other := &otherPrograms{}

@@ -110,6 +110,17 @@ type contenders struct {
 	katran *katranPrograms
 }
 
+func (c contenders) close() error {
+	errs := []error{c.katran.close()}
+	if c.floors != nil {
+		errs = append(errs, c.floors.Close())
+	}
+	if c.other != nil {
+		errs = append(errs, c.other.close())
+	}
+	return errors.Join(errs...)
+}
+
 // build makes the cases of a family whose names match. The programs themselves open the flows
 // of the established cases.
 func (w *world) build(f family, names *regexp.Regexp, beside contenders) ([]*benchCase, error) {
@@ -145,8 +156,9 @@ func (b *builder) add(name string, t traffic, first frame, subjects ...subject) 
 	var c *benchCase
 	subjects = b.katran.join(b.other.join(subjects, t.egress), name, b.family)
 	if t.frame, b.err = first(); b.err == nil {
-		c, b.err = b.newCase(name, b.family, t, subjects)
-		b.all = append(b.all, c)
+		if c, b.err = b.newCase(name, b.family, t, subjects); b.err == nil {
+			b.all = append(b.all, c)
+		}
 	}
 }
 
@@ -308,6 +320,13 @@ func (w *world) newCase(name string, f family, t traffic, subjects []subject) (*
 		c.idle = idleTime
 	}
 	return c, nil
+}
+
+func (c *benchCase) close() error {
+	if c.alive != nil {
+		return errors.Join(c.stream.close(), c.alive.close())
+	}
+	return c.stream.close()
 }
 
 // encapsulated is a frame of the first flow as another node sends it here. Only the program

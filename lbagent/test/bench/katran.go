@@ -232,6 +232,9 @@ func (f family) ipip(sent, got []byte) error {
 }
 
 func (k *katranPrograms) close() error {
+	if k == nil {
+		return nil
+	}
 	return errors.Join(k.recording.close(), k.flooded.close())
 }
 

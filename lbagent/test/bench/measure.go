@@ -23,72 +23,84 @@ func (f figures) fastest(k key) float64 { return slices.Min(f[k]) }
 
 // measure takes all figures in turns, so that other load on the machine affects all alike, and
 // prints them.
-func (w *world) measure(o options, out io.Writer) error {
-	floors, err := newFloors(w.Contents())
+func (w *world) measure(o options, out io.Writer) (err error) {
+	beside, err := w.load(o)
 	if err != nil {
 		return err
 	}
-	defer floors.Close()
-	beside := contenders{floors: floors}
-	if o.beside != "" {
-		if beside.other, err = w.loadOther(o.beside); err != nil {
-			return err
-		}
-		defer beside.other.close()
-	}
-	if o.katran != "" {
-		if beside.katran, err = newKatran(o.katran); err != nil {
-			return err
-		}
-		defer beside.katran.close()
-	}
+	defer func() { err = errors.Join(err, beside.close()) }()
 	cases, err := w.buildAll(o, beside)
+	defer func() {
+		for _, c := range cases {
+			err = errors.Join(err, c.close())
+		}
+	}()
 	if err != nil {
 		return err
 	}
+	results, err := w.measureRounds(cases, o.rounds)
+	if err != nil {
+		return err
+	}
+	return report(results, o, out)
+}
+
+// load loads the programs beside which the data plane is measured.
+func (w *world) load(o options) (beside contenders, err error) {
+	if beside.floors, err = newFloors(w.Contents()); err != nil {
+		return beside, err
+	}
+	if o.beside != "" {
+		beside.other, err = w.loadOther(o.beside)
+	}
+	if err == nil && o.katran != "" {
+		beside.katran, err = newKatran(o.katran)
+	}
+	if err != nil {
+		return contenders{}, errors.Join(err, beside.close())
+	}
+	return beside, nil
+}
+
+// measureRounds measures the cases, and fails where packets went another way than the measured one.
+func (w *world) measureRounds(cases []*benchCase, rounds int) (figures, error) {
 	before, err := w.losses()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	flows := slices.ContainsFunc(cases, (*benchCase).needsFlows)
 	if err := errors.Join(w.establishAll(flows), w.makeMarks(cases)); err != nil {
-		return err
+		return nil, err
 	}
 	if err := w.fillTables(cases); err != nil {
-		return err
+		return nil, err
 	}
 	results := figures{}
-	for range o.rounds {
+	for range rounds {
 		if err := w.measureRound(cases, results, flows); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	after, err := w.losses()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if !maps.Equal(before, after) {
-		return fmt.Errorf("packets were dropped or took another path than the measured one; counters before %v, after %v", before, after)
+		return nil, fmt.Errorf("packets were dropped or took another path than the measured one; counters before %v, after %v",
+			before, after)
 	}
-	var closing []error
-	for _, c := range cases {
-		closing = append(closing, c.stream.close())
-		if c.alive != nil {
-			closing = append(closing, c.alive.close())
-		}
-	}
-	return errors.Join(report(results, o, out), errors.Join(closing...))
+	return results, nil
 }
 
-// buildAll makes the cases of all families.
+// buildAll makes the cases of all families. Those made before a failure are to be closed, too.
 func (w *world) buildAll(o options, beside contenders) ([]*benchCase, error) {
 	var cases []*benchCase
 	for _, f := range families {
 		more, err := w.build(f, o.cases, beside)
-		if err != nil {
-			return nil, err
-		}
 		cases = append(cases, more...)
+		if err != nil {
+			return cases, err
+		}
 	}
 	return cases, nil
 }

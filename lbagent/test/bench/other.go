@@ -88,4 +88,4 @@ func (o *otherPrograms) join(subjects []subject, egress bool) []subject {
 	return append(subjects, last...)
 }
 
-func (o *otherPrograms) close() { _ = errors.Join(o.Ingress.Close(), o.Egress.Close()) }
+func (o *otherPrograms) close() error { return errors.Join(o.Ingress.Close(), o.Egress.Close()) }

@@ -66,8 +66,12 @@ type outcome struct {
 	mayReturn bool
 }
 
-// maxDepth is how deep the kernel lets chains jump (NFT_JUMP_STACK_SIZE).
-const maxDepth = 16
+const (
+	// maxDepth is how deep the kernel lets chains jump (NFT_JUMP_STACK_SIZE).
+	maxDepth = 16
+	// maxRules is after how many rules a walk ends: chains can jump to others in many ways.
+	maxRules = 1 << 18
+)
 
 // walk is a packet's way through a base chain. What it cannot decide it takes for accepted: better
 // nothing is told than something untrue.
@@ -76,6 +80,8 @@ type walk struct {
 	from   ruleset
 	// marked is true once a rule may have set the packet's mark, which is zero before.
 	marked bool
+	// passed is how many rules were passed.
+	passed int
 	// registers have what is known to be in them.
 	registers map[uint32][]byte
 }
@@ -96,6 +102,9 @@ func (w *walk) chain(table *nftables.Table, name string, depth int) (outcome, er
 		return outcome{}, err
 	}
 	for _, rule := range rules {
+		if w.passed++; w.passed > maxRules {
+			return outcome{mayAccept: true}, nil
+		}
 		result, ends, err := w.rule(table, rule, depth)
 		if err != nil || ends || result.mayAccept {
 			return result, err

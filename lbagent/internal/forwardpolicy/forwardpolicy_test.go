@@ -124,7 +124,16 @@ func TestNFTables(t *testing.T) {
 	}
 }
 
-// The rules that kube-proxy and CNIs write by iptables-nft.
+// The four programs, and a pod of their family.
+var tools = map[string]string{"iptables-nft": pod4, "ip6tables-nft": pod6, "iptables-legacy": pod4, "ip6tables-legacy": pod6}
+
+// What a chain is called of which program.
+var chains = map[string]string{
+	"iptables-nft": "ip", "ip6tables-nft": "ip6",
+	"iptables-legacy": "iptables-legacy", "ip6tables-legacy": "ip6tables-legacy",
+}
+
+// The rules that kube-proxy and CNIs write by iptables.
 func TestIPTables(t *testing.T) {
 	const established = "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
 	for _, test := range []struct {
@@ -147,8 +156,19 @@ func TestIPTables(t *testing.T) {
 			"-A FORWARD -m mark --mark 0x10000/0x10000 -j ACCEPT",
 		}, false},
 		{"not by new connections", []string{"-A FORWARD -m conntrack ! --ctstate NEW -j ACCEPT"}, true},
+		{"by interface", []string{"-A FORWARD -o cni0 -j ACCEPT"}, false},
+		{"by a part of its name", []string{"-A FORWARD -i eth+ -j ACCEPT"}, false},
+		{"other interfaces", []string{"-A FORWARD -i docker0 -j ACCEPT", "-A FORWARD -o docker+ -j ACCEPT"}, true},
+		{"not from an interface", []string{"-A FORWARD ! -i docker0 -j ACCEPT"}, false},
+		{"not from this interface", []string{"-A FORWARD ! -i eth0 -j ACCEPT"}, true},
+		{"a protocol", []string{"-A FORWARD -p tcp -j ACCEPT"}, false},
+		{"ports", []string{"-A FORWARD -p tcp --dport 80 -j ACCEPT"}, false},
+		{"returned", []string{"-N MINE", "-A FORWARD -j MINE", "-A MINE -j RETURN", "-A MINE -j ACCEPT"}, true},
+		{"gone to", []string{"-N MINE", "-A FORWARD -g MINE", "-A FORWARD -j ACCEPT", "-A MINE -j MARK --set-mark 1"}, true},
+		{"dropped by a rule, not by the policy", []string{"-A FORWARD -j DROP"}, false},
+		{"rejected", []string{"-A FORWARD -j REJECT"}, false},
 	} {
-		for tool, pod := range map[string]string{"iptables-nft": pod4, "ip6tables-nft": pod6} {
+		for tool, pod := range tools {
 			t.Run(test.name+"/"+tool, func(t *testing.T) {
 				inNamespace(t)
 				for _, rule := range append([]string{"-P FORWARD DROP"}, test.rules...) {
@@ -156,7 +176,7 @@ func TestIPTables(t *testing.T) {
 				}
 				want := []string(nil)
 				if test.want {
-					want = []string{map[string]string{pod4: "ip", pod6: "ip6"}[pod] + " filter FORWARD"}
+					want = []string{chains[tool] + " filter FORWARD"}
 				}
 				if got, err := Dropping(request(pod)); err != nil || !slices.Equal(got, want) {
 					t.Errorf("request: %q, %v, want %q", got, err, want)
@@ -164,10 +184,10 @@ func TestIPTables(t *testing.T) {
 			})
 		}
 	}
-	for tool, rule := range map[string]string{"iptables-nft": "198.18.0.0/15", "ip6tables-nft": "2001:db8:18::/48"} {
+	for tool, pod := range tools {
+		rule := map[string]string{pod4: "198.18.0.0/15", pod6: "2001:db8:18::/48"}[pod]
 		t.Run("Flannel/"+tool, func(t *testing.T) {
 			inNamespace(t)
-			pod := map[string]string{"iptables-nft": pod4, "ip6tables-nft": pod6}[tool]
 			command(t, "", tool, "-P", "FORWARD", "DROP")
 			command(t, "", tool, "-N", "FLANNEL-FWD")
 			command(t, "", tool, "-A", "FORWARD", "-j", "FLANNEL-FWD")

@@ -18,7 +18,7 @@ go test -c -tags cni -o "$binary" ./test/cni
 # run CNI: one run on a lab of its own.
 run() {
 	local proxy=iptables
-	case $1 in ptp | cilium) proxy=nftables ;; esac
+	case $1 in ptp | cilium | cilium-vxlan) proxy=nftables ;; esac
 	(cd test/cni && MILLRACE_LAB_CNI=$1 MILLRACE_LAB_KUBE_PROXY=$proxy "$binary" -test.timeout 20m -test.v)
 }
 

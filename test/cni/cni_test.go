@@ -231,7 +231,7 @@ func TestSourceRanges(t *testing.T) {
 }
 
 // hasPolicies are the CNIs that hold pods to network policies.
-var hasPolicies = []string{"calico", "cilium", "cilium-kpr"}
+var hasPolicies = []string{"calico", "cilium", "cilium-vxlan", "cilium-kpr"}
 
 // policy returns a network policy that admits ranges alone to the pods.
 func policy(ranges []string) string {

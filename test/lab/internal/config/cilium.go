@@ -63,14 +63,16 @@ ln -sf "$6" "$3/cilium-agent"; mountpoint -q "$5" || mount -t bpf bpf "$5"; mkdi
 	return []machine.Service{prepare, agent, publish(spec, "cilium", `cp "$1" "$draft"`, written)}
 }
 
-// ciliumDatapath returns what differs between the ways to run Cilium. The nodes share a link,
-// so that pods need no tunnel.
+// ciliumDatapath returns what differs between the ways to run Cilium. The nodes share a link, so
+// that pods need no tunnel.
 func (l Lab) ciliumDatapath() []string {
-	flags := []string{
-		"--routing-mode=native", "--auto-direct-node-routes",
-		fmt.Sprintf("--ipv4-native-routing-cidr=%s", topology.PodsV4),
-		fmt.Sprintf("--ipv6-native-routing-cidr=%s", topology.PodsV6),
-		"--enable-ipv4-masquerade", "--enable-ipv6-masquerade",
+	flags := []string{"--enable-ipv4-masquerade", "--enable-ipv6-masquerade"}
+	if l.CNI == CiliumVXLAN {
+		flags = append(flags, "--routing-mode=tunnel", "--tunnel-protocol=vxlan")
+	} else {
+		flags = append(flags, "--routing-mode=native", "--auto-direct-node-routes",
+			fmt.Sprintf("--ipv4-native-routing-cidr=%s", topology.PodsV4),
+			fmt.Sprintf("--ipv6-native-routing-cidr=%s", topology.PodsV6))
 	}
 	if l.CNI.ReplacesProxy() {
 		return append(flags, "--kube-proxy-replacement=true", "--enable-bpf-masquerade=true", "--bpf-lb-mode=snat")

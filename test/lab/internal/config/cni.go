@@ -21,17 +21,22 @@ const (
 	PTP CNI = "ptp"
 	// Flannel is VXLAN with masquerading by iptables.
 	Flannel CNI = "flannel"
+	// FlannelHostGW is the same with routes to the other nodes in place of VXLAN.
+	FlannelHostGW CNI = "flannel-host-gw"
 	// Calico is VXLAN with masquerading and policies by iptables.
 	Calico CNI = "calico"
-	// Cilium has programs at the pods' links, beside kube-proxy, and masquerades by iptables.
+	// Cilium has programs at the pods' links, beside kube-proxy, and masquerades by iptables. Nodes
+	// have routes to each other's pods.
 	Cilium CNI = "cilium"
+	// CiliumVXLAN is the same with Cilium's default instead, a tunnel between the nodes.
+	CiliumVXLAN CNI = "cilium-vxlan"
 	// CiliumKPR is Cilium in place of kube-proxy (its kube-proxy replacement), which
 	// masquerades by BPF.
 	CiliumKPR CNI = "cilium-kpr"
 )
 
 // CNIs are all of them; the first is the default.
-func CNIs() []CNI { return []CNI{PTP, Flannel, Calico, Cilium, CiliumKPR} }
+func CNIs() []CNI { return []CNI{PTP, Flannel, FlannelHostGW, Calico, Cilium, CiliumVXLAN, CiliumKPR} }
 
 // ProxyModes are those of kube-proxy; the first is the default.
 func ProxyModes() []string { return []string{"nftables", "iptables"} }
@@ -59,7 +64,9 @@ func (c CNI) Project() string {
 	switch c {
 	case PTP:
 		return ""
-	case CiliumKPR:
+	case FlannelHostGW:
+		return string(Flannel)
+	case CiliumVXLAN, CiliumKPR:
 		return string(Cilium)
 	}
 	return string(c)
@@ -69,7 +76,7 @@ func (c CNI) Project() string {
 func (c CNI) OwnRoutes() bool { return c != PTP }
 
 // NeedsPodCIDRs reports whether the CNI takes a node's pod networks from the Node.
-func (c CNI) NeedsPodCIDRs() bool { return slices.Contains([]CNI{Flannel, Cilium, CiliumKPR}, c) }
+func (c CNI) NeedsPodCIDRs() bool { return slices.Contains([]string{string(Flannel), string(Cilium)}, c.Project()) }
 
 // ReplacesProxy reports whether the CNI stands in for kube-proxy.
 func (c CNI) ReplacesProxy() bool { return c == CiliumKPR }

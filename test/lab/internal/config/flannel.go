@@ -10,8 +10,14 @@ import (
 )
 
 func (l Lab) flannelFiles(host topology.Host) []templateFile {
+	backend := "vxlan"
+	if l.CNI == FlannelHostGW {
+		backend = "host-gw"
+	}
 	return []templateFile{
-		{"flannel.json", "flannel.json", map[string]any{"PodsV4": topology.PodsV4, "PodsV6": topology.PodsV6}},
+		{"flannel.json", "flannel.json", map[string]any{
+			"PodsV4": topology.PodsV4, "PodsV6": topology.PodsV6, "Backend": backend,
+		}},
 		{"cni/flannel.conflist.in", "flannel.conflist", map[string]any{
 			"PodCIDRs": host.PodCIDRs, "PodsV4": topology.PodsV4, "PodsV6": topology.PodsV6,
 		}},

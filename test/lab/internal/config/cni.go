@@ -76,7 +76,9 @@ func (c CNI) Project() string {
 func (c CNI) OwnRoutes() bool { return c != PTP }
 
 // NeedsPodCIDRs reports whether the CNI takes a node's pod networks from the Node.
-func (c CNI) NeedsPodCIDRs() bool { return slices.Contains([]string{string(Flannel), string(Cilium)}, c.Project()) }
+func (c CNI) NeedsPodCIDRs() bool {
+	return slices.Contains([]string{string(Flannel), string(Cilium)}, c.Project())
+}
 
 // ReplacesProxy reports whether the CNI stands in for kube-proxy.
 func (c CNI) ReplacesProxy() bool { return c == CiliumKPR }

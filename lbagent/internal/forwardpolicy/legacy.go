@@ -38,8 +38,8 @@ var (
 	legacy6 = legacyLayout{family: nftables.TableFamilyIPv6, address: 16, protocol: 128, flags: 131, inverted: 132, offsets: 140, matches: 168}
 )
 
-// Flags of a rule and of what it inverts. They are the same for both families but for
-// legacyFragment, which IPv6 uses for a protocol that is set.
+// Flags of a rule and of what it inverts. legacyFragment and legacyGoto are those of IPv4: of IPv6
+// the first says that a protocol is set.
 const (
 	legacyFragment = 0x01
 	legacyGoto     = 0x02
@@ -76,7 +76,7 @@ type legacyTable struct {
 	blob             []byte
 }
 
-var errLegacy = errors.New("the kernel's table is not as this program expects it")
+var errLegacy = errors.New("the kernel's table of iptables-legacy is not as this program expects it; look at iptables-legacy -S FORWARD yourself")
 
 // baseChain is the one at the hook forward.
 const baseChain = "FORWARD"
@@ -90,7 +90,7 @@ func (t *legacyTable) base() (*nftables.Chain, error) {
 	if code, ok := policy.standard(); !ok || code != legacyDrop {
 		return nil, nil
 	}
-	return &nftables.Chain{Name: baseChain, Table: &nftables.Table{Name: "filter", Family: t.layout.family}}, nil
+	return &nftables.Chain{Name: baseChain, Table: &nftables.Table{Name: filterTable, Family: t.layout.family}}, nil
 }
 
 // rules are those of a chain: of the base chain without its policy. Other chains have the offset of

@@ -3,11 +3,13 @@
 package proxy
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/http"
 	"net/textproto"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,10 +19,13 @@ import (
 // filters are what a rule, or one of its backends, does to requests and responses.
 type filters struct {
 	request, response []headerChange
-	redirect          *resource.Redirect
-	rewrite           *resource.Rewrite
-	mirrors           []*resource.Mirror
-	cors              *cors
+	// host is what a change of the request's header sets Host to; empty where none does.
+	// net/http has it apart from the header, where only a client could have put one.
+	host     string
+	redirect *resource.Redirect
+	rewrite  *resource.Rewrite
+	mirrors  []*resource.Mirror
+	cors     *cors
 }
 
 func newFilters(list []*resource.Filter) (filters, error) {
@@ -28,7 +33,9 @@ func newFilters(list []*resource.Filter) (filters, error) {
 	for i, filter := range list {
 		switch kind := filter.GetKind().(type) {
 		case *resource.Filter_RequestHeaders:
-			f.request = append(f.request, newHeaderChange(kind.RequestHeaders))
+			change := newHeaderChange(kind.RequestHeaders)
+			f.host = cmp.Or(change.takeHost(), f.host)
+			f.request = append(f.request, change)
 		case *resource.Filter_ResponseHeaders:
 			f.response = append(f.response, newHeaderChange(kind.ResponseHeaders))
 		case *resource.Filter_Redirect:
@@ -66,6 +73,23 @@ func newHeaderChange(r *resource.HeaderChange) headerChange {
 		change.remove = append(change.remove, textproto.CanonicalMIMEHeaderKey(name))
 	}
 	return change
+}
+
+// takeHost takes the value for Host out of a change. One that is set goes before one that is
+// added.
+func (c *headerChange) takeHost() string {
+	host := ""
+	take := func(headers []*resource.Header) []*resource.Header {
+		return slices.DeleteFunc(headers, func(h *resource.Header) bool {
+			if h.GetName() != "Host" {
+				return false
+			}
+			host = cmp.Or(host, h.GetValue())
+			return true
+		})
+	}
+	c.set, c.add = take(c.set), take(c.add)
+	return host
 }
 
 func changeHeaders(changes []headerChange, header http.Header) {

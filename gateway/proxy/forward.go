@@ -3,6 +3,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -41,17 +42,15 @@ func rewrite(pr *httputil.ProxyRequest) {
 	// The server fills in the values at the end of the body.
 	out.Trailer = pr.In.Trailer
 	x.forwarded(out.Header)
+	host := ""
 	for _, f := range []*filters{&x.rule.filters, &x.share.filters} {
 		changeHeaders(f.request, out.Header)
+		host = cmp.Or(f.host, host)
 		if f.rewrite != nil {
 			rewriteTarget(f.rewrite, x.rule.prefix, out)
 		}
 	}
-	if hosts, ok := out.Header["Host"]; ok && len(hosts) > 0 {
-		// A filter has set it; net/http keeps it apart.
-		out.Host = hosts[0]
-		delete(out.Header, "Host")
-	}
+	out.Host = cmp.Or(host, out.Host)
 	if _, ok := out.Header["User-Agent"]; !ok {
 		// Without it net/http would write its own.
 		out.Header["User-Agent"] = nil

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -60,6 +61,9 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 // route finds the rule for a request, or the status that refuses it.
 func (x *exchange) route(number uint16) int {
 	r := x.in
+	if status := edge.Canonical(r); status != 0 {
+		return status
+	}
 	// A tunnel through a pool of connections could be given to somebody else.
 	if r.Method == http.MethodConnect {
 		return http.StatusMethodNotAllowed

@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
 // h2conn is a client of HTTP/2 that sends what it likes.
@@ -128,6 +130,51 @@ func TestHTTP2Abuse(t *testing.T) {
 		}
 		if came := reached.Load() - before; (came > 0) != (tc.want == "200") {
 			t.Errorf("%s: %d requests reached the backend", name, came)
+		}
+		_ = c.Conn.Close()
+	}
+}
+
+// Over HTTP/2 a field host may say something else than :authority. The backend must get the host
+// that was routed, or none.
+func TestHTTP2Host(t *testing.T) {
+	port := freePort(t)
+	hosts := make(chan string, 1)
+	set := &resource.Filter{Kind: &resource.Filter_RequestHeaders{RequestHeaders: &resource.HeaderChange{
+		Set: []*resource.Header{{Name: "host", Value: "set.example.com"}},
+	}}}
+	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", hostname("public.example.com"),
+		toward("/set", "a", set), toward("/rewrite", "a", rewriteTo(&resource.Rewrite{Hostname: "rewritten.example.com"})),
+		toward("/", "a"))),
+		backend("a", serve(t, func(_ http.ResponseWriter, r *http.Request) { hosts <- r.Host })))...)
+	for name, tc := range map[string]struct {
+		fields       []string
+		status, host string
+	}{
+		"authority":              {[]string{":authority public.example.com", ":path /"}, "200", "public.example.com"},
+		"host alone":             {[]string{":path /", "host public.example.com"}, "200", "public.example.com"},
+		"equal":                  {[]string{":authority public.example.com", ":path /", "host public.example.com"}, "200", "public.example.com"},
+		"different":              {[]string{":authority public.example.com", ":path /", "host internal.example.com"}, "400", ""},
+		"two":                    {[]string{":path /", "host public.example.com", "host internal.example.com"}, "400", ""},
+		"different, a rewrite":   {[]string{":authority public.example.com", ":path /rewrite", "host internal.example.com"}, "400", ""},
+		"equal, a rewrite":       {[]string{":authority public.example.com", ":path /rewrite", "host public.example.com"}, "200", "rewritten.example.com"},
+		"equal, a filter's Host": {[]string{":authority public.example.com", ":path /set", "host public.example.com"}, "200", "set.example.com"},
+	} {
+		c := dialHTTP2(t, port)
+		stream, err := c.request(append([]string{":method GET", ":scheme http"}, tc.fields...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.outcome(stream); got != tc.status {
+			t.Errorf("%s: %s; want %s", name, got, tc.status)
+		}
+		got := ""
+		select {
+		case got = <-hosts:
+		default:
+		}
+		if got != tc.host {
+			t.Errorf("%s: the backend got the host %q; want %q", name, got, tc.host)
 		}
 		_ = c.Conn.Close()
 	}

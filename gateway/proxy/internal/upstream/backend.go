@@ -36,7 +36,7 @@ type Transports map[string]*Transport
 // Transport has the connections to all endpoints of such backends.
 type Transport struct {
 	*http.Transport
-	// direct is for what needs less than http.Transport; nil where there is no such thing.
+	// direct is for HTTP/1.1, but for what it does not take; nil with HTTP/2.
 	direct *direct
 }
 
@@ -138,20 +138,25 @@ func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Setti
 		},
 	}
 	made := &Transport{Transport: transport}
+	dial := transport.DialContext
+	protocols := []string{"http/1.1"}
+	if protocol == resource.Backend_H2C {
+		protocols = []string{"h2"}
+	}
+	if with != nil {
+		dial = dialTLS(dialer, with.config(protocols), settings.HandshakeTimeout)
+		transport.DialTLSContext = dial
+	}
 	switch {
-	case with != nil && protocol == resource.Backend_H2C:
+	case protocol != resource.Backend_H2C:
 		transport.Protocols.SetHTTP1(true)
-		transport.Protocols.SetHTTP2(true)
-		transport.DialTLSContext = dialTLS(dialer, with.config([]string{"h2"}), settings.HandshakeTimeout)
+		// What is left for it are upgrades and Expect. Their connections serve nothing else.
+		transport.DisableKeepAlives = true
+		made.direct = newDirect(settings, dial)
 	case with != nil:
-		transport.Protocols.SetHTTP1(true)
-		transport.DialTLSContext = dialTLS(dialer, with.config([]string{"http/1.1"}), settings.HandshakeTimeout)
-		made.direct = newDirect(settings, transport.DialTLSContext)
-	case protocol == resource.Backend_H2C:
-		transport.Protocols.SetUnencryptedHTTP2(true)
+		transport.Protocols.SetHTTP2(true)
 	default:
-		transport.Protocols.SetHTTP1(true)
-		made.direct = newDirect(settings, transport.DialContext)
+		transport.Protocols.SetUnencryptedHTTP2(true)
 	}
 	return made
 }
@@ -164,7 +169,7 @@ func dialTLS(dialer *net.Dialer, config *tls.Config, limit time.Duration) func(c
 		}
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		encrypted := tls.Client(conn, config)
+		encrypted := tls.Client(&recordConn{Conn: conn}, config)
 		if err := encrypted.HandshakeContext(ctx); err != nil {
 			_ = conn.Close()
 			return nil, notEstablished{fmt.Errorf("TLS handshake with %s as %s: %w", address, config.ServerName, err)}

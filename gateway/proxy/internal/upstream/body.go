@@ -17,6 +17,10 @@ func once(f func()) func() {
 	}
 }
 
+func hasBody(request *http.Request) bool {
+	return request.Body != nil && request.Body != http.NoBody
+}
+
 func closeBody(request *http.Request) {
 	if request.Body != nil {
 		_ = request.Body.Close()

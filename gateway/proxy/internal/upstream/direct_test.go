@@ -3,12 +3,16 @@
 package upstream
 
 import (
+	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httptrace"
 	"net/textproto"
 	"strings"
@@ -16,6 +20,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
 // TestPooled: requests one after another share a connection, also those with a body.
@@ -115,36 +121,118 @@ func TestClosedInUse(t *testing.T) {
 	}
 }
 
-// TestUnasked: what an endpoint sends without being asked is nobody's response.
+// corked is a connection that sends what was written at once, with uncork.
+type corked struct {
+	net.Conn
+	held []byte
+	cork bool
+}
+
+func (c *corked) Write(b []byte) (int, error) {
+	if !c.cork {
+		return c.Conn.Write(b)
+	}
+	c.held = append(c.held, b...)
+	return len(b), nil
+}
+
+func (c *corked) uncork(bytes int) {
+	_, _ = c.Conn.Write(c.held[:len(c.held)-bytes])
+	c.held, c.cork = c.held[len(c.held)-bytes:], false
+}
+
+// TestUnasked: what an endpoint sends without being asked is nobody's response. With TLS it may
+// be in a record that was read ahead, or in the rest of one.
 func TestUnasked(t *testing.T) {
-	for name, separate := range map[string]bool{"at once": false, "later": true} {
-		t.Run(name, func(t *testing.T) {
-			sent := make(chan struct{}, 8)
-			address := script(t, func(number int, conn net.Conn, next func() (*http.Request, bool)) {
-				if _, ok := next(); !ok {
-					return
+	web := httptest.NewTLSServer(nil)
+	defer web.Close()
+	trusts := &TLS{
+		Resource:    &resource.BackendTLS{Hostname: "example.com"},
+		Authorities: []*Authority{{Certificates: []*x509.Certificate{web.Certificate()}}},
+	}
+	config := &tls.Config{Certificates: web.TLS.Certificates}
+	const (
+		none = "HTTP/1.1 204 No Content\r\n\r\n"
+		head = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"
+	)
+	// A response that fills the buffer of the reader above TLS exactly.
+	full := "HTTP/1.1 204 No Content\r\nX: " + strings.Repeat("x", 4096-len("HTTP/1.1 204 No Content\r\nX: \r\n\r\n")) + "\r\n\r\n"
+	for name, test := range map[string]struct {
+		method, body, response string
+		// late is how many bytes of what nobody asked for come after the rest, in time.
+		late int
+		// records are those that the response and the rest are in.
+		records int
+	}{
+		"GET":                    {http.MethodGet, "", fine, 0, 2},
+		"GET, one record":        {http.MethodGet, "", fine, 0, 1},
+		"HEAD":                   {http.MethodHead, "", head, 0, 2},
+		"HEAD, one record":       {http.MethodHead, "", head, 0, 1},
+		"204":                    {http.MethodGet, "", none, 0, 2},
+		"304":                    {http.MethodGet, "", "HTTP/1.1 304 Not Modified\r\n\r\n", 0, 2},
+		"a full buffer":          {http.MethodGet, "", full, 0, 1},
+		"part of a record":       {http.MethodGet, "", none, 3, 2},
+		"a record but its type":  {http.MethodGet, "", none, len(other) + 20, 2},
+		"POST":                   {http.MethodPost, "body", fine, 0, 2},
+		"POST, 204":              {http.MethodPost, "body", none, 0, 2},
+		"POST, 204, one record":  {http.MethodPost, "body", none, 0, 1},
+		"POST, part of a record": {http.MethodPost, "body", none, 3, 2},
+	} {
+		for _, with := range []*TLS{nil, trusts} {
+			if with == nil && test.late > 0 {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s, TLS %v", name, with != nil), func(t *testing.T) {
+				sent := make(chan struct{})
+				address := script(t, func(number int, conn net.Conn, _ func() (*http.Request, bool)) {
+					below := &corked{Conn: conn}
+					conn = below
+					if with != nil {
+						conn = tls.Server(below, config)
+					}
+					reader := bufio.NewReader(conn)
+					next := func() bool {
+						request, err := http.ReadRequest(reader)
+						if err == nil {
+							_, err = io.Copy(io.Discard, request.Body)
+						}
+						return err == nil
+					}
+					if !next() {
+						return
+					}
+					if number > 1 {
+						for more := true; more; more = next() {
+							say(conn, fine)
+						}
+						return
+					}
+					below.cork = true
+					if test.records == 1 {
+						say(conn, test.response+other)
+					} else {
+						say(conn, test.response)
+						say(conn, other)
+					}
+					below.uncork(test.late)
+					if next() {
+						// The rest is what this request must not get.
+						_, _ = below.Conn.Write(below.held)
+					}
+					close(sent)
+				})
+				b := backendAt(settings(), with, address)
+				if _, _, _, err := ask(t, b, newRequest(t, test.method, test.body), &Policy{}); err != nil {
+					t.Fatal(err)
 				}
-				switch {
-				case number > 1:
-					say(conn, fine)
-				case separate:
-					say(conn, fine)
-					time.Sleep(10 * time.Millisecond)
-					say(conn, other)
-				default:
-					say(conn, fine+other)
-				}
-				sent <- struct{}{}
-				next()
-			})
-			b := backendAt(settings(), nil, address)
-			for range 2 {
-				if text := must(t, b, http.MethodGet, ""); text != "fine" {
-					t.Errorf("the response is %q", text)
+				for range 3 {
+					if text := must(t, b, test.method, test.body); test.method != http.MethodHead && text != "fine" {
+						t.Fatalf("the response is %q", text)
+					}
 				}
 				<-sent
-			}
-		})
+			})
+		}
 	}
 }
 

@@ -48,7 +48,7 @@ func (b *Backend) RoundTrip(request *http.Request, policy *Policy) (*http.Respon
 		return nil, Exchange{}, ErrRefused
 	}
 	body := &guardedBody{ReadCloser: request.Body}
-	hasBody := request.Body != nil && request.Body != http.NoBody
+	hasBody := hasBody(request)
 	var tried []*balance.Endpoint
 	for {
 		endpoint, err := b.choose(policy, tried)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +24,8 @@ type policy struct {
 	authorities []*resource.Resource
 	// accepted and resolved are nil where all is well.
 	accepted, resolved *refusal
+	// notes are what else the author should know.
+	notes []string
 	// gateways are those whose routes lead to a target. without are the ones among them for which
 	// the status has no room.
 	gateways map[key]bool
@@ -40,41 +43,81 @@ type policies struct {
 	all       []*policy
 	effective map[target]*policy
 	targeting map[key][]*policy
+	// mistaken are policies for a port that their Service does not have. They refuse its ports
+	// for which no policy counts: one of them was meant.
+	mistaken map[key]*policy
 }
 
 // readPolicies reads all policies. Of several with one target the oldest counts.
 func (c *compilation) readPolicies(objects []*gatewayv1.BackendTLSPolicy) {
-	c.policies = policies{effective: map[target]*policy{}, targeting: map[key][]*policy{}}
+	c.policies = policies{effective: map[target]*policy{}, targeting: map[key][]*policy{}, mistaken: map[key]*policy{}}
 	for _, object := range oldestFirst(objects) {
 		found := &policy{object: object, gateways: map[key]bool{}}
 		c.policies.all = append(c.policies.all, found)
 		c.readPolicy(found)
-		won, lost := false, ""
-		for _, reference := range object.Spec.TargetRefs {
-			if reference.Group != "" || reference.Kind != kindService {
-				continue
-			}
-			at := target{service: key{object.Namespace, string(reference.Name)}, section: string(value(reference.SectionName))}
-			if targets := c.policies.targeting[at.service]; !slices.Contains(targets, found) {
-				c.policies.targeting[at.service] = append(targets, found)
-			}
-			if older := c.policies.effective[at]; older != nil && older != found {
-				lost = older.object.Name
-				continue
-			}
-			c.policies.effective[at] = found
-			won = true
+		c.readTargets(found)
+		for _, name := range slices.Sorted(maps.Keys(object.Spec.Options)) {
+			found.notes = append(found.notes, fmt.Sprintf("spec.options: %s is not known, and changes nothing", name))
 		}
-		if !won && lost != "" {
-			found.accepted = refuse(ReasonConflict, gatewayv1.PolicyReasonConflicted,
-				"spec.targetRefs: BackendTLSPolicy %s is older and has the same target", lost)
+	}
+}
+
+// readTargets finds which targets a policy counts for.
+func (c *compilation) readTargets(of *policy) {
+	won := false
+	var lost []*refusal
+	for i, reference := range of.object.Spec.TargetRefs {
+		if reference.Group != "" || reference.Kind != kindService {
+			continue
 		}
+		at := target{service: key{of.object.Namespace, string(reference.Name)}, section: string(value(reference.SectionName))}
+		if targets := c.policies.targeting[at.service]; !slices.Contains(targets, of) {
+			c.policies.targeting[at.service] = append(targets, of)
+		}
+		if at.section != "" && c.lacksPort(at) {
+			c.policies.mistake(of, at.service)
+			if of.accepted == nil {
+				of.accepted = refuse(ReasonNotFound, gatewayv1.PolicyReasonTargetNotFound,
+					"spec.targetRefs[%d].sectionName: Service %s/%s has no TCP port %s; its ports without another policy are refused",
+					i, at.service.namespace, at.service.name, at.section)
+			}
+			continue
+		}
+		if older := c.policies.effective[at]; older != nil && older != of {
+			lost = append(lost, refuse(ReasonConflict, gatewayv1.PolicyReasonConflicted,
+				"spec.targetRefs[%d]: BackendTLSPolicy %s is older and has the same target", i, older.object.Name))
+			continue
+		}
+		c.policies.effective[at] = of
+		won = true
+	}
+	for _, refused := range lost {
+		if !won && of.accepted == nil {
+			of.accepted = refused
+			continue
+		}
+		of.notes = append(of.notes, refused.message)
+	}
+}
+
+// lacksPort reports whether a Service is there, and the TCP port that a target names is not.
+func (c *compilation) lacksPort(of target) bool {
+	service := c.index.services[of.service]
+	return service != nil && !slices.ContainsFunc(service.Spec.Ports, func(port corev1.ServicePort) bool {
+		return port.Name == of.section && (port.Protocol == corev1.ProtocolTCP || port.Protocol == "")
+	})
+}
+
+// mistake notes a policy for a port that a Service does not have.
+func (p *policies) mistake(found *policy, service key) {
+	if p.mistaken[service] == nil {
+		p.mistaken[service] = &policy{object: found.object, gateways: found.gateways}
 	}
 }
 
 // of gives the policy of a Service port: one for the port by name goes before one for all.
 func (p *policies) of(service key, port *corev1.ServicePort) *policy {
-	if len(p.effective) == 0 {
+	if len(p.targeting) == 0 {
 		return nil
 	}
 	if port.Name != "" {
@@ -82,7 +125,10 @@ func (p *policies) of(service key, port *corev1.ServicePort) *policy {
 			return found
 		}
 	}
-	return p.effective[target{service: service}]
+	if found := p.effective[target{service: service}]; found != nil {
+		return found
+	}
+	return p.mistaken[service]
 }
 
 // readPolicy reads what a policy says about a backend's certificate.
@@ -210,14 +256,16 @@ func (c *compilation) policyStatuses() {
 
 // conditions are the same for all ancestors. They name those for which there is no room.
 func (p *policy) conditions() []metav1.Condition {
-	generation, message := p.object.Generation, ""
+	generation, notes := p.object.Generation, slices.Clone(p.notes)
 	if len(p.without) > 0 {
-		message = fmt.Sprintf("status.ancestors: there is room for %d entries; %d more Gateways refuse the Services of the policy: the first is %s/%s",
-			maxAncestors, len(p.without), p.without[0].namespace, p.without[0].name)
+		notes = append(notes, fmt.Sprintf("status.ancestors: there is room for %d entries; %d more Gateways refuse the Services of the policy: the first is %s/%s",
+			maxAncestors, len(p.without), p.without[0].namespace, p.without[0].name))
 	}
+	message := strings.Join(notes, "; ")
 	accepted := condition(gatewayv1.PolicyConditionAccepted, true, gatewayv1.PolicyReasonAccepted, message, generation)
 	if p.accepted != nil {
-		accepted = condition(gatewayv1.PolicyConditionAccepted, false, p.accepted.condition, p.accepted.message, generation)
+		accepted = condition(gatewayv1.PolicyConditionAccepted, false, p.accepted.condition,
+			strings.Join(append([]string{p.accepted.message}, notes...), "; "), generation)
 	}
 	resolved := condition(gatewayv1.BackendTLSPolicyConditionResolvedRefs, true,
 		gatewayv1.BackendTLSPolicyReasonResolvedRefs, "", generation)

@@ -69,10 +69,14 @@ func abuse(t *testing.T, raw string, wanted int) (statuses, reached []string) {
 		mutex.Lock()
 		defer mutex.Unlock()
 		line := fmt.Sprintf("%s %s %s", r.Method, r.RequestURI, r.Host)
-		for _, name := range []string{"Upgrade", "Http2-Settings", "Transfer-Encoding", "Connection", "X-Forwarded-For", "X-Secret"} {
+		for _, name := range []string{"Upgrade", "Http2-Settings", "Transfer-Encoding", "Connection", "X-Forwarded-For", "X-Secret",
+			"X-Forwarded-Port", "X-Forwarded-Client-Cert", "X-Real-Ip", "Forwarded", "X-Original-Url", "X_secret"} {
 			if value := r.Header.Get(name); value != "" {
 				line += fmt.Sprintf(" %s=%s", name, value)
 			}
+		}
+		for name, values := range r.Trailer {
+			line += fmt.Sprintf(" trailer %s=%s", name, strings.Join(values, ","))
 		}
 		if len(body) > 0 {
 			line += fmt.Sprintf(" %q", body)

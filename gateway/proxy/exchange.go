@@ -36,6 +36,8 @@ type exchange struct {
 	endpoint *balance.Endpoint
 	attempts int
 	err      error
+	// timer ends the request where its rule has a time limit; else it is nil.
+	timer *time.Timer
 	// body is that of the request where it has a time limit.
 	body *patientBody
 	// mirrored is the body for mirrors, where there is one.
@@ -93,6 +95,11 @@ func newAnswer(w http.ResponseWriter, r *http.Request, timeout time.Duration) *a
 func (a *answer) WriteHeader(status int) {
 	if a.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		a.status = status
+		if header := a.Header(); header["Content-Type"] == nil {
+			// Without the name in the map net/http would guess the type from the body, and a
+			// browser would run what the backend meant to be text.
+			header["Content-Type"] = nil
+		}
 		if a.body != nil {
 			a.body.answered()
 		}

@@ -99,10 +99,11 @@ func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	policy := x.rule.policy
 	policy.Prefer = x.prefer
 	policy.Tried = x.proxy.metrics.backend(x.backend.Name).tried
-	if upgrades(request) {
-		policy.Timeout = 0
-	}
 	response, exchange, err := x.backend.RoundTrip(request, &policy)
+	if err == nil && response.StatusCode == http.StatusSwitchingProtocols && x.timer != nil {
+		// The limits are for requests; what follows is none.
+		x.timer.Stop()
+	}
 	x.endpoint, x.attempts = exchange.Endpoint, exchange.Attempts
 	x.received(response, err)
 	return response, err

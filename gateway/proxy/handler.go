@@ -19,6 +19,8 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	p := s.proxy
 	x := &exchange{proxy: p, in: r, table: p.table.Load(), begun: time.Now()}
 	out := newAnswer(w, r, p.settings.WriteTimeout)
+	// First, so that nothing has read what it changes.
+	status := edge.Canonical(r)
 	if r.Body != nil && r.Body != http.NoBody {
 		if p.settings.MaxBodyBytes > 0 {
 			r.Body = http.MaxBytesReader(w, r.Body, p.settings.MaxBodyBytes)
@@ -49,7 +51,9 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 		// close them would lose the requests that are on their way.
 		w.Header().Set("Connection", "close")
 	}
-	status := x.route(s.number)
+	if status == 0 {
+		status = x.route(s.number)
+	}
 	x.traced()
 	if status != 0 {
 		x.refuse(out, status)
@@ -58,18 +62,11 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	x.serve(out)
 }
 
-// route finds the rule for a request, or the status that refuses it.
+// route finds the rule for a request that is canonical, or the status that refuses it.
 func (x *exchange) route(number uint16) int {
 	r := x.in
-	if status := edge.Canonical(r); status != 0 {
-		return status
-	}
-	// A tunnel through a pool of connections could be given to somebody else.
-	if r.Method == http.MethodConnect {
-		return http.StatusMethodNotAllowed
-	}
 	host, ok := match.Host(r.Host)
-	if !ok || !wellFormed(r) {
+	if !ok {
 		return http.StatusBadRequest
 	}
 	x.host, x.path = host, match.Path(r.URL.Path)
@@ -82,6 +79,9 @@ func (x *exchange) route(number uint16) int {
 		if shaken := x.table.site(number, name); shaken == nil || shaken.name != x.site.name {
 			return http.StatusMisdirectedRequest
 		}
+	}
+	if x.site.resource.GetTrustedHops() == 0 {
+		edge.Disown(r.Header)
 	}
 	group, ok := x.site.groups.Find(host)
 	if !ok {
@@ -129,16 +129,15 @@ func (x *exchange) serve(w *answer) {
 		return
 	}
 	ctx := context.WithValue(x.in.Context(), exchangeKey{}, x)
-	if x.rule.timeout > 0 && !upgrades(x.in) {
+	if x.rule.timeout > 0 {
 		limited, cancel := context.WithCancelCause(ctx)
-		timer := time.AfterFunc(x.rule.timeout, func() { cancel(upstream.ErrTimeout) })
+		x.timer = time.AfterFunc(x.rule.timeout, func() { cancel(upstream.ErrTimeout) })
 		defer func() {
-			timer.Stop()
+			x.timer.Stop()
 			cancel(nil)
 		}()
 		ctx = limited
 	}
-	stripUpgrade(x.in.Header)
 	x.proxy.forward.ServeHTTP(w, x.in.WithContext(ctx))
 }
 
@@ -176,48 +175,4 @@ func (x *exchange) refuse(w *answer, status int) {
 	http.Error(w, http.StatusText(status), status)
 }
 
-// wellFormed reports whether a request is one, as far as net/http leaves that to us.
-func wellFormed(r *http.Request) bool {
-	// PRI is what is left of a preface of HTTP/2 that is not one.
-	if r.Method == "PRI" || strings.ContainsAny(r.Method, " \t/") {
-		return false
-	}
-	if !addressed(r) {
-		return false
-	}
-	if r.ProtoMajor == 2 {
-		// RFC 9113: a path is no URL (8.3.1), and a length has that many bytes (8.1.1).
-		length := r.Header.Get("Content-Length")
-		if strings.Contains(r.RequestURI, "://") && !strings.HasPrefix(r.RequestURI, "/") ||
-			r.ContentLength == 0 && length != "" && length != "0" {
-			return false
-		}
-	}
-	return strings.HasPrefix(r.URL.Path, "/") || r.URL.Path == "*" && r.Method == http.MethodOptions
-}
-
-// addressed reports whether a request says for whom it is, and in a scheme that is ours.
-func addressed(r *http.Request) bool {
-	// Without a host the backend would be told its own address instead.
-	if r.Host == "" && r.ProtoAtLeast(1, 1) {
-		return false
-	}
-	return r.URL.Scheme == "" || r.URL.Scheme == "http" || r.URL.Scheme == "https"
-}
-
 func upgrades(r *http.Request) bool { return r.ProtoMajor == 1 && r.Header.Get("Upgrade") != "" }
-
-// stripUpgrade takes away what would let a client speak past the proxy: after an upgrade
-// to cleartext HTTP/2, requests would reach the backend that no rule has seen.
-func stripUpgrade(header http.Header) {
-	for _, value := range header["Upgrade"] {
-		for protocol := range strings.SplitSeq(value, ",") {
-			name, _, _ := strings.Cut(strings.ToLower(strings.TrimSpace(protocol)), "/")
-			switch name {
-			case "h2c", "h2", "http", "tls":
-				delete(header, "Upgrade")
-			}
-		}
-	}
-	delete(header, "Http2-Settings")
-}

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -102,7 +103,8 @@ type Request struct {
 // is that of the URL.
 func (p *Plan) Decide(port uint16, request Request) Decision {
 	in := &http.Request{
-		Method: request.Method, URL: request.URL, Host: request.URL.Host, Header: request.Header, ProtoMajor: 1, ProtoMinor: 1,
+		Method: request.Method, URL: request.URL, Host: request.URL.Host, ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header(request.Header).Clone(),
 	}
 	if in.Header == nil {
 		in.Header = http.Header{}
@@ -116,7 +118,10 @@ func (p *Plan) Decide(port uint16, request Request) Decision {
 		in.TLS = &tls.ConnectionState{ServerName: request.URL.Hostname()}
 	}
 	x := &exchange{in: in, table: p.table}
-	decision := Decision{Status: x.route(port)}
+	decision := Decision{Status: edge.Canonical(in)}
+	if decision.Status == 0 {
+		decision.Status = x.route(port)
+	}
 	if x.site == nil {
 		return decision
 	}

@@ -118,7 +118,7 @@ func TestStreamsAndTrailers(t *testing.T) {
 					_, _ = io.WriteString(w, "got "+line)
 					_ = controller.Flush()
 				}
-				w.Header().Set("Grpc-Status", r.Trailer.Get("Asked"))
+				w.Header().Set("Grpc-Status", r.Trailer.Get("Repr-Digest"))
 			})}
 			server.Protocols.SetHTTP1(true)
 			server.Protocols.SetUnencryptedHTTP2(true)
@@ -137,7 +137,7 @@ func TestStreamsAndTrailers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			request.Trailer = http.Header{"Asked": nil}
+			request.Trailer = http.Header{"Repr-Digest": nil}
 			response, err := client(t, port, nil, (*http.Protocols).SetUnencryptedHTTP2).Do(request)
 			if err != nil {
 				t.Fatal(err)
@@ -150,7 +150,7 @@ func TestStreamsAndTrailers(t *testing.T) {
 					t.Fatalf("line %d came as %q, %v", i, got, err)
 				}
 			}
-			request.Trailer.Set("Asked", "7")
+			request.Trailer.Set("Repr-Digest", "7")
 			_ = writer.Close()
 			if _, err := io.Copy(io.Discard, response.Body); err != nil {
 				t.Fatal(err)

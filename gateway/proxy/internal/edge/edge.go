@@ -11,9 +11,24 @@ import (
 
 // Canonical makes a request canonical. It returns 0, or the status that refuses the request.
 func Canonical(r *http.Request) int {
-	if !oneHost(r) {
+	switch {
+	case !isToken(r.Method) || r.Method == "PRI":
+		// PRI is what is left of a preface of HTTP/2 that is not one.
+		return http.StatusBadRequest
+	case r.Method == http.MethodConnect, r.Method == http.MethodTrace:
+		// A tunnel through a pool of connections could be given to somebody else. TRACE would
+		// show a client what was added to its request.
+		return http.StatusMethodNotAllowed
+	case !oneHost(r) || !addressed(r) || !targeted(r) || !measured(r):
 		return http.StatusBadRequest
 	}
+	for name := range r.Header {
+		if strings.Contains(name, "_") {
+			delete(r.Header, name)
+		}
+	}
+	canonicalUpgrade(r)
+	canonicalTrailer(r)
 	return 0
 }
 
@@ -28,4 +43,31 @@ func oneHost(r *http.Request) bool {
 	}
 	delete(r.Header, "Host")
 	return true
+}
+
+// addressed reports whether a request says for whom it is, and in a scheme that is ours.
+func addressed(r *http.Request) bool {
+	// Without a host the backend would be told its own address instead.
+	if r.Host == "" && r.ProtoAtLeast(1, 1) {
+		return false
+	}
+	return r.URL.Scheme == "" || r.URL.Scheme == "http" || r.URL.Scheme == "https"
+}
+
+// measured reports whether a body has the length that its header says (RFC 9113, section 8.1.1).
+// Of HTTP/1 net/http has seen to it.
+func measured(r *http.Request) bool {
+	length := r.Header.Get("Content-Length")
+	return r.ProtoMajor < 2 || r.ContentLength != 0 || length == "" || length == "0"
+}
+
+// isToken reports whether a text is a token (RFC 9110, section 5.6.2).
+func isToken(text string) bool {
+	for i := range len(text) {
+		c := text[i]
+		if (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) {
+			return false
+		}
+	}
+	return text != ""
 }

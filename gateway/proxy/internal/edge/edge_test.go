@@ -31,3 +31,53 @@ func TestOneHost(t *testing.T) {
 		}
 	}
 }
+
+func TestTargeted(t *testing.T) {
+	for target, want := range map[string]bool{
+		"/": true, "/a//b": true, "/a/../b": true, "/a/%2e%2e/b": true, "/a;x/b": true, "/a%5cb": true, "/.;": false,
+		"/a/..;/b": false, "/a/..;x/b": false, "/a/%2e%2e%3b/b": false, "/a/..%5cb": false, "/a/x%5c..%5cb": false,
+		"/a.;x": true, "/...;/": true, "/?..;": true,
+	} {
+		r := httptest.NewRequest(http.MethodGet, target, nil)
+		if got := targeted(r); got != want {
+			t.Errorf("%s: %v; want %v", target, got, want)
+		}
+	}
+}
+
+func TestMethod(t *testing.T) {
+	for method, want := range map[string]int{
+		"GET": 0, "M-SEARCH": 0, "PROPFIND": 0, "": 400, "GE T": 400, "GET/": 400, "G\tT": 400, "G\u00cbT": 400, "PRI": 400,
+		"TRACE": 405, "CONNECT": 405,
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Method = method
+		if got := Canonical(r); got != want {
+			t.Errorf("%q: %d; want %d", method, got, want)
+		}
+	}
+}
+
+func TestUpgrade(t *testing.T) {
+	for name, test := range map[string]struct {
+		major               int
+		upgrade, connection string
+		kept                bool
+	}{
+		"websocket":       {1, "websocket", "keep-alive, Upgrade", true},
+		"not in list":     {1, "websocket", "keep-alive", false},
+		"HTTP/2":          {2, "websocket", "Upgrade", false},
+		"h2c in a list":   {1, "websocket, h2c", "Upgrade", false},
+		"TLS":             {1, "TLS/1.0", "Upgrade", false},
+		"empty":           {1, "", "Upgrade", false},
+		"of another kind": {1, "spdy/3.1", "upgrade", true},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.ProtoMajor = test.major
+		r.Header.Set("Upgrade", test.upgrade)
+		r.Header.Set("Connection", test.connection)
+		if status := Canonical(r); status != 0 || (r.Header["Upgrade"] != nil) != test.kept {
+			t.Errorf("%s: %d, Upgrade %q", name, status, r.Header["Upgrade"])
+		}
+	}
+}

@@ -155,6 +155,9 @@ func (c *directConn) receive(request *http.Request) (*http.Response, error) {
 		if response.StatusCode >= 200 {
 			return response, nil
 		}
+		if response.StatusCode < 100 {
+			return nil, errStatus
+		}
 		if response.StatusCode == http.StatusSwitchingProtocols {
 			return nil, errSwitched
 		}

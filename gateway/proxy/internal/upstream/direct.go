@@ -41,6 +41,7 @@ func (d *direct) takes(request *http.Request) bool {
 
 var (
 	errSwitched = errors.New("the backend switches protocols without being asked")
+	errStatus   = errors.New("the status of the backend's response is below 100")
 	errLongHead = errors.New("the header of the backend's response is too long")
 )
 

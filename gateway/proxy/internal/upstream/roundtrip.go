@@ -90,9 +90,10 @@ func (b *Backend) choose(policy *Policy, tried []*balance.Endpoint) (*balance.En
 func (b *Backend) attempt(request *http.Request, endpoint *balance.Endpoint, policy *Policy) (*http.Response, error) {
 	release := endpoint.Release
 	ctx := request.Context()
+	var timer *time.Timer
 	if policy.Timeout > 0 {
 		limited, cancel := context.WithCancelCause(ctx)
-		timer := time.AfterFunc(policy.Timeout, func() { cancel(ErrTimeout) })
+		timer = time.AfterFunc(policy.Timeout, func() { cancel(ErrTimeout) })
 		release = func() {
 			timer.Stop()
 			cancel(nil)
@@ -111,6 +112,11 @@ func (b *Backend) attempt(request *http.Request, endpoint *balance.Endpoint, pol
 	target.Host = endpoint.Text()
 	request.URL = &target
 	response, err := b.transport.roundTrip(request, endpoint)
+	if err == nil && response.StatusCode < 100 {
+		// The server would panic over it.
+		_ = response.Body.Close()
+		err = errStatus
+	}
 	if err != nil {
 		release()
 		if cause := context.Cause(ctx); cause != nil {
@@ -129,6 +135,9 @@ func (b *Backend) attempt(request *http.Request, endpoint *balance.Endpoint, pol
 		endpoint.Succeeded()
 	}
 	if rw, ok := response.Body.(io.ReadWriteCloser); ok {
+		if timer != nil {
+			timer.Stop()
+		}
 		response.Body = &upgradedBody{rw, release}
 	} else {
 		response.Body = &releasingBody{response.Body, release}

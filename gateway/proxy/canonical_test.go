@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// A request that asks for an upgrade has the time limits of its rule until there is one.
+func TestUpgradeHasTimeouts(t *testing.T) {
+	port := freePort(t)
+	quiet, limited := toward("/request", "a"), toward("/backend", "a")
+	quiet.Timeouts = &resource.Timeouts{Request: 50}
+	limited.Timeouts = &resource.Timeouts{BackendRequest: 50}
+	done := make(chan struct{})
+	t.Cleanup(func() { close(done) })
+	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, quiet, limited)),
+		backend("a", serve(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Get("switch") == "" {
+				select {
+				case <-done:
+				case <-r.Context().Done():
+				}
+				return
+			}
+			w.Header().Set("Connection", "Upgrade")
+			w.Header().Set("Upgrade", "test")
+			w.WriteHeader(http.StatusSwitchingProtocols)
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			pause(t.Context(), 200*time.Millisecond)
+			_, _ = io.WriteString(conn, "late\n")
+		})))...)
+	for _, path := range []string{"/request", "/backend"} {
+		for _, target := range []string{path, path + "?switch=1"} {
+			conn, err := net.Dial("tcp", client127(port))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+			fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: test\r\n\r\n", target)
+			reader := bufio.NewReader(conn)
+			response, err := http.ReadResponse(reader, nil)
+			if err != nil {
+				t.Fatalf("%s: %v", target, err)
+			}
+			switch want := http.StatusGatewayTimeout; {
+			case target == path && response.StatusCode != want:
+				t.Errorf("%s: %d; want %d", target, response.StatusCode, want)
+			case target != path:
+				// What follows an upgrade is no request.
+				if line, err := reader.ReadString('\n'); response.StatusCode != 101 || line != "late\n" {
+					t.Errorf("%s: %d, %q, %v", target, response.StatusCode, line, err)
+				}
+			}
+			_ = conn.Close()
+		}
+	}
+}
+
+// A status below 100 is a bad response, and costs the endpoint no slot.
+func TestBadStatus(t *testing.T) {
+	port := freePort(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				if _, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
+					_, _ = io.WriteString(conn, "HTTP/1.1 099 None\r\nContent-Length: 0\r\n\r\n")
+				}
+			}()
+		}
+	}()
+	f := start(t, func(s *Settings) { s.Upstream.MaxRequests = 1 },
+		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", listener.Addr().String()))...)
+	for _, headers := range [][]string{nil, {"Connection: Upgrade", "Upgrade: test"}} {
+		for range 3 {
+			// With the slot kept, the second one would get 503.
+			if got := get(t, client(t, port, nil), "http://a/", headers...); got.StatusCode != 502 {
+				t.Errorf("%v: %d; want 502", headers, got.StatusCode)
+			}
+		}
+	}
+	if active := f.table.Load().backend("a").Set.All()[0].Active(); active != 0 {
+		t.Errorf("%d requests are still counted", active)
+	}
+}
+
+// The proxy does not guess what a body is.
+func TestNoContentType(t *testing.T) {
+	port := freePort(t)
+	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))),
+		backend("a", serve(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header()["Content-Type"] = nil
+			if kind := r.URL.Query().Get("type"); kind != "" {
+				w.Header().Set("Content-Type", kind)
+			}
+			_, _ = io.WriteString(w, "<html><script>alert(1)</script>")
+		})))...)
+	for name, c := range map[string]*http.Client{
+		"HTTP/1.1": client(t, port, nil), "HTTP/2": client(t, port, nil, (*http.Protocols).SetUnencryptedHTTP2),
+	} {
+		if got := get(t, c, "http://a/"); got.Header["Content-Type"] != nil {
+			t.Errorf("%s: Content-Type %q; want none", name, got.Header["Content-Type"])
+		}
+		if got := get(t, c, "http://a/?type=text/plain").Header.Get("Content-Type"); got != "text/plain" {
+			t.Errorf("%s: Content-Type %q; want text/plain", name, got)
+		}
+	}
+}

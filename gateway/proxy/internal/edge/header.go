@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package edge
+
+import (
+	"io"
+	"maps"
+	"net/http"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+)
+
+// Disown removes what only a proxy may say about a client, where none in front is trusted.
+func Disown(header http.Header) {
+	for name := range header {
+		switch {
+		case strings.HasPrefix(name, "X-Forwarded-"), name == "Forwarded", name == "X-Real-Ip",
+			name == "X-Original-Url":
+			delete(header, name)
+		}
+	}
+}
+
+// canonicalUpgrade leaves Upgrade where it is one of HTTP/1 (RFC 9110, section 7.8), and to what
+// does not let a client speak past the proxy: after an upgrade to cleartext HTTP/2, requests would
+// reach the backend that no rule has seen.
+func canonicalUpgrade(r *http.Request) {
+	delete(r.Header, "Http2-Settings")
+	if r.Header["Upgrade"] == nil {
+		return
+	}
+	if r.ProtoMajor != 1 || !httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade") {
+		delete(r.Header, "Upgrade")
+		return
+	}
+	for _, value := range r.Header["Upgrade"] {
+		for protocol := range strings.SplitSeq(value, ",") {
+			name, _, _ := strings.Cut(strings.ToLower(strings.TrimSpace(protocol)), "/")
+			switch name {
+			case "", "h2c", "h2", "http", "tls":
+				delete(r.Header, "Upgrade")
+				return
+			}
+		}
+	}
+}
+
+// canonicalTrailer leaves the trailers that may come after a body. A backend may take any for a
+// header (RFC 9110, section 6.5.1), so these are few.
+func canonicalTrailer(r *http.Request) {
+	if len(r.Trailer) == 0 {
+		return
+	}
+	trimTrailer(r.Trailer)
+	// The server adds those that come, also such as nobody announced.
+	r.Body = &trailedBody{r.Body, r.Trailer}
+}
+
+func trimTrailer(trailer http.Header) {
+	maps.DeleteFunc(trailer, func(name string, _ []string) bool {
+		switch name {
+		case "Content-Digest", "Content-Md5", "Digest", "Repr-Digest", "X-Amz-Trailer-Signature":
+			return false
+		}
+		return !strings.HasPrefix(name, "Grpc-") && !strings.HasPrefix(name, "X-Amz-Checksum-")
+	})
+}
+
+// trailedBody is a body with trailers, which are there at its end.
+type trailedBody struct {
+	io.ReadCloser
+	trailer http.Header
+}
+
+// Read implements io.Reader.
+func (t *trailedBody) Read(b []byte) (int, error) {
+	n, err := t.ReadCloser.Read(b)
+	if err == io.EOF {
+		trimTrailer(t.trailer)
+	}
+	return n, err
+}

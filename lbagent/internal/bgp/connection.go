@@ -24,16 +24,20 @@ type connection struct {
 	*transport
 	speaker, router *net.TCPConn
 
+	// patience is how long the router is waited for.
+	patience patience
 	// write is held while something is written to the router.
 	write sync.Mutex
+	// broken is why nothing more can be written to the router; nil while it can.
+	broken atomic.Pointer[error]
 	// told is true after a NOTIFICATION, after which the end is no news.
 	told atomic.Bool
 	// extended is true after the router's OPEN has offered IPv6 next hops for IPv4 routes.
 	extended atomic.Bool
 	// restarting is true after the router's OPEN has said that it restarted.
 	restarting atomic.Bool
-	// left is true after GoBGP has ended its side.
-	left atomic.Bool
+	// left is true after GoBGP has ended its side, hurried once it is known to do so.
+	left, hurried atomic.Bool
 }
 
 // carry carries GoBGP's OPEN, and then messages both ways, until one side has ended. It
@@ -52,11 +56,33 @@ func (c *connection) carry(open []byte, queue <-chan []byte) (again bool) {
 	if !opened && !c.left.Load() {
 		return true
 	}
-	// GoBGP learns that the router has left; its last messages are of no use then.
-	_ = c.speaker.Close()
-	for range queue {
+	if !c.hurried.Load() {
+		// GoBGP learns that the router has left.
+		_ = c.speaker.Close()
 	}
+	// Its last messages are of no use then, but for the reason that they may tell.
+	for message := range queue {
+		if kindOf(message) == bgp.BGP_MSG_NOTIFICATION {
+			c.tell("could not send", message)
+		}
+	}
+	c.explain()
 	return false
+}
+
+// explain tells why a connection ended that no NOTIFICATION did: GoBGP says none where it waits
+// for the router to take what was said before.
+func (c *connection) explain() {
+	if c.told.Load() {
+		return
+	}
+	if err := c.broken.Load(); err != nil {
+		c.fail((*err).Error())
+		return
+	}
+	if silent := c.patience.silent(time.Now()); silent > 0 {
+		c.fail(fmt.Sprintf("nothing came from the router for %s (Hold Timer Expired)", silent.Round(time.Second)))
+	}
 }
 
 // outbound carries GoBGP's messages to the router until the connection has ended. When GoBGP
@@ -65,7 +91,7 @@ func (c *connection) carry(open []byte, queue <-chan []byte) (again bool) {
 func (c *connection) outbound(open []byte, queue <-chan []byte, ended <-chan struct{}) {
 	for message, more := open, true; more; {
 		if err := c.pass(message); err != nil {
-			// The connection is broken; inbound tells how.
+			c.abandon(err)
 			return
 		}
 		select {
@@ -75,8 +101,37 @@ func (c *connection) outbound(open []byte, queue <-chan []byte, ended <-chan str
 		}
 	}
 	c.left.Store(true)
-	_ = c.router.SetDeadline(time.Now().Add(lastWords))
+	c.patience.end(c.router)
 	_ = c.router.CloseWrite()
+}
+
+// abandon ends a connection to which nothing more can be written. Reading may go on for ever
+// where the way to the router is cut, so it ends, too: at once where the router took nothing for
+// too long, else when what the router had said has been read.
+func (c *connection) abandon(err error) {
+	const words = "the router takes none of our messages: the way to it is cut, or it hangs"
+	switch stuck := errors.Is(err, os.ErrDeadlineExceeded); {
+	case stuck && c.hurried.Load():
+		err = errors.New(words)
+	case stuck:
+		err = errors.New(words + " (Send Hold Timer Expired, RFC 9687)")
+	default:
+		err = fmt.Errorf("send to the router: %w", err)
+		c.broken.Store(&err)
+		c.patience.end(c.router)
+		return
+	}
+	c.broken.Store(&err)
+	_ = c.router.Close()
+}
+
+// hurry ends a connection that GoBGP leaves, or has left: what is not said yet is of no use but
+// for a NOTIFICATION, and the router has a moment to take that.
+func (c *connection) hurry() {
+	if !c.hurried.Swap(true) {
+		c.patience.end(c.router)
+		_ = c.speaker.SetReadDeadline(time.Now().Add(lastWords))
+	}
 }
 
 // pass carries one of GoBGP's messages to the router, as it is to see it.
@@ -89,6 +144,9 @@ func (c *connection) pass(message []byte) error {
 			message = withoutRestart(message)
 		}
 	case bgp.BGP_MSG_UPDATE:
+		if c.patience.ended() {
+			return nil
+		}
 		if !c.extended.Load() {
 			message = withoutExtended(message)
 		}
@@ -121,17 +179,19 @@ func (c *connection) sendLater(endOfRIB []byte) {
 func (c *connection) send(message []byte) error {
 	c.write.Lock()
 	defer c.write.Unlock()
+	c.patience.beforeWrite(c.router)
 	_, err := c.router.Write(message)
 	return err
 }
 
 // tell notes a NOTIFICATION, the first of a connection. One of ours that says that the router
-// was silent leaves the routes lost, not withdrawn: the router may have heard nothing.
+// was silent leaves the routes lost, not withdrawn: the router may have heard nothing. So does
+// one that was not sent.
 func (c *connection) tell(verb string, message []byte) {
 	if c.told.Swap(true) {
 		return
 	}
-	silent := verb == "sent" && len(message) > headerLength && message[headerLength] == bgp.BGP_ERROR_HOLD_TIMER_EXPIRED
+	silent := verb == "could not send" || verb == "sent" && len(message) > headerLength && message[headerLength] == bgp.BGP_ERROR_HOLD_TIMER_EXPIRED
 	c.mu.Lock()
 	c.verdict.lost = silent
 	c.mu.Unlock()
@@ -145,7 +205,7 @@ func (c *connection) inbound() (opened bool) {
 	filter := inbound{accepts: accepts(&c.peer)}
 	c.mu.Unlock()
 	buffer := make([]byte, longestLength)
-	_ = c.router.SetReadDeadline(time.Now().Add(openTimeout))
+	c.patience.begin(c.router)
 	var substituted time.Time
 	budget := newBudget(refreshes, refreshPause)
 	for {
@@ -154,6 +214,7 @@ func (c *connection) inbound() (opened bool) {
 			var pass bool
 			if pass, err = filter.check(message); err == nil && !pass {
 				c.received.Add(1)
+				c.patience.hear(time.Now())
 				if time.Since(substituted) < keepalivePause {
 					continue
 				}
@@ -166,13 +227,12 @@ func (c *connection) inbound() (opened bool) {
 			c.refuse(err)
 			return filter.opened
 		}
+		c.patience.hear(time.Now())
 		switch kindOf(message) {
 		case bgp.BGP_MSG_OPEN:
 			c.extended.Store(filter.extended)
 			c.restarting.Store(filter.restarting)
-			if !c.left.Load() {
-				_ = c.router.SetReadDeadline(time.Time{})
-			}
+			c.patience.opened(c.router, c.holdTime(filter.holdTime))
 		case bgp.BGP_MSG_NOTIFICATION:
 			c.tell("received", message)
 			if !filter.opened {
@@ -195,7 +255,7 @@ func (c *connection) inbound() (opened bool) {
 func (c *connection) refuse(err error) {
 	var protocol *protocolError
 	if errors.As(err, &protocol) {
-		_ = c.router.SetDeadline(time.Now().Add(lastWords))
+		c.patience.end(c.router)
 		c.told.Store(true)
 		c.mu.Lock()
 		c.verdict.lost = false
@@ -204,7 +264,7 @@ func (c *connection) refuse(err error) {
 		_ = c.send(protocol.notification())
 		return
 	}
-	if c.told.Load() || c.left.Load() {
+	if c.told.Load() || c.left.Load() || c.broken.Load() != nil {
 		return
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -220,6 +280,14 @@ func (c *connection) refuse(err error) {
 		return
 	}
 	c.fail(err.Error())
+}
+
+// holdTime is the negotiated one: the shorter of both (RFC 4271, section 4.2). It is zero where
+// the router wants none.
+func (c *connection) holdTime(router time.Duration) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return min(c.peer.HoldTime, router)
 }
 
 // accepts is what a router's OPEN must say of its autonomous system, where GoBGP does not

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 )
@@ -120,6 +121,8 @@ type inbound struct {
 	extended bool
 	// restarting is true after an OPEN with the Restart State bit (RFC 4724, section 3).
 	restarting bool
+	// holdTime is that of the OPEN (RFC 4271, section 4.2).
+	holdTime time.Duration
 }
 
 // check says whether a message goes on to GoBGP. The error, if any, ends the session. What
@@ -182,6 +185,7 @@ func (i *inbound) open(message []byte) (err error) {
 		return refuse("no OPEN")
 	}
 	i.extended, i.restarting = takesExtended(open), isRestarting(open)
+	i.holdTime = time.Duration(open.HoldTime) * time.Second
 	if i.accepts == nil {
 		return nil
 	}

@@ -49,6 +49,7 @@ func (s *session) stop(release func(*speaker)) {
 	s.mu.Unlock()
 	s.cancel()
 	go func() {
+		s.transport.hurry()
 		s.speaker.stop()
 		s.transport.close()
 		release(s.speaker)

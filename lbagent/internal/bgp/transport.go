@@ -193,17 +193,30 @@ func secure(conn *net.TCPConn, peer *model.Peer) error {
 }
 
 // mute has the end of the connection of now, which the caller knows the reason of, not told.
+// GoBGP is about to leave it.
 func (t *transport) mute() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.carried != nil {
 		t.carried.told.Store(true)
+		t.carried.hurry()
 		t.verdict.lost = false
 	}
 }
 
-// wait returns how the connection of now ended, or the last one.
+// hurry bounds how long the connection of now goes on once GoBGP leaves it. Otherwise a router
+// that takes nothing would hold it, and all that wait for its end, for as long as TCP tries.
+func (t *transport) hurry() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.carried != nil {
+		t.carried.hurry()
+	}
+}
+
+// wait returns how the connection of now, which GoBGP has left, ended, or the last one.
 func (t *transport) wait(ctx context.Context) verdict {
+	t.hurry()
 	t.mu.Lock()
 	ended := t.ended
 	t.mu.Unlock()
@@ -233,9 +246,12 @@ func (t *transport) close() {
 	t.withdrawOffer()
 }
 
-// run carries messages until ctx is done and the connection of then has ended.
+// run carries messages until ctx is done and the connection of then has ended. GoBGP has one
+// connection at a time: a new one says that it has left the one before.
 func (t *transport) run(ctx context.Context) {
 	defer close(t.done)
+	var serving sync.WaitGroup
+	defer serving.Wait()
 	for {
 		speaker, err := t.listener.AcceptTCP()
 		if err != nil {
@@ -250,10 +266,16 @@ func (t *transport) run(ctx context.Context) {
 			}
 			continue
 		}
-		if isOwn(speaker) {
-			t.serve(ctx, speaker)
+		if !isOwn(speaker) {
+			_ = speaker.Close()
+			continue
 		}
-		_ = speaker.Close()
+		t.hurry()
+		serving.Wait()
+		serving.Go(func() {
+			t.serve(ctx, speaker)
+			_ = speaker.Close()
+		})
 	}
 }
 

@@ -73,6 +73,13 @@ func (s *Session) Next() time.Time {
 	return next
 }
 
+// Proves reports whether a packet is that of the peer with which the session is up: it has both
+// discriminators, which only the two know. The peer may have another address by then (RFC 5880,
+// section 6.3).
+func (s *Session) Proves(p Packet) bool {
+	return s.state == Up && p.MyDiscriminator == s.peerDiscriminator && p.YourDiscriminator == s.discriminator
+}
+
 // Receive takes a packet that was found to be for this session. It returns the answer that
 // must be sent at once, if any (RFC 5880, section 6.8.6).
 func (s *Session) Receive(p Packet, now time.Time) (answer Packet, send bool) {

@@ -13,7 +13,7 @@ var (
 	bfdDescription          = description("bfd_session_up", "1 where the BFD session with the peer is up.", "peer")
 	bfdLossesDescription    = description("bfd_session_losses_total", "How often the BFD session with the peer was lost.", "peer")
 	bfdDetectionDescription = description("bfd_detection_time_seconds", "How long the node waits for a BFD packet of the peer.", "peer")
-	bfdDiscardedDescription = description("bfd_packets_discarded_total", "BFD packets that belong to no session or are malformed, by reason.", "reason")
+	bfdDiscardedDescription = description("bfd_packets_discarded_total", "BFD packets that no session took, by reason.", "reason")
 	bfdDelayDescription     = description("bfd_longest_delay_seconds", "The longest by which a BFD packet was sent late since the process started.")
 	bfdProcessDescription   = description("bfd_process_up", "1 where the process that holds the BFD sessions answers.")
 )

@@ -59,6 +59,8 @@ type Engine struct {
 	discriminator map[uint32]*session
 	remote        map[remote]*session
 	listeners     map[kind]*listener
+	// version changes with what the listeners admit.
+	version uint64
 	// refused are wanted sessions that are not possible, with the reason.
 	refused      []control.Session
 	discarded    map[string]uint64
@@ -108,6 +110,10 @@ type listener struct {
 	fd    int
 	err   error
 	retry time.Time
+	// admits is the Engine's version that the filter of the socket is of, dropped how many packets
+	// it and the queue had dropped when that was last asked.
+	admits  uint64
+	dropped uint32
 }
 
 // New returns an Engine without sessions.
@@ -182,6 +188,7 @@ func (e *Engine) set(want *control.Want, now time.Time) {
 		}
 	}
 	e.changed = true
+	e.version++
 }
 
 func check(peer control.Peer) error {
@@ -213,6 +220,7 @@ func (e *Engine) add(peer control.Peer, state *bfd.Session) error {
 		e.forget(other)
 	}
 	e.sessions[peer.Name], e.remote[key], e.discriminator[s.Discriminator()] = s, s, s
+	e.version++
 	return nil
 }
 
@@ -234,6 +242,7 @@ func (e *Engine) forget(s *session) {
 	if s.fd >= 0 {
 		_ = unix.Close(s.fd)
 	}
+	e.version++
 	delete(e.leaving, s.Discriminator())
 	delete(e.discriminator, s.Discriminator())
 	if e.remote[s.remote()] == s {
@@ -315,6 +324,7 @@ func (e *Engine) descriptors(now time.Time) []unix.PollFd {
 	}
 	for k, l := range e.listeners {
 		if !needed[k] {
+			e.countDrops(l)
 			if l.fd >= 0 {
 				_ = unix.Close(l.fd)
 			}
@@ -328,16 +338,33 @@ func (e *Engine) descriptors(now time.Time) []unix.PollFd {
 			l = &listener{fd: -1}
 			e.listeners[k] = l
 		}
-		if l.fd < 0 && !now.Before(l.retry) {
-			l.fd, l.err = listen(k)
-			l.retry = now.Add(reopen)
-			e.changed = true
+		if !now.Before(l.retry) {
+			e.open(k, l, now)
 		}
 		if l.fd >= 0 {
 			descriptors = append(descriptors, unix.PollFd{Fd: int32(l.fd), Events: unix.POLLIN})
 		}
 	}
 	return descriptors
+}
+
+// open opens a listener, if it is not, and has it admit the packets of the sessions of now.
+func (e *Engine) open(k kind, l *listener, now time.Time) {
+	if l.fd >= 0 && l.admits == e.version {
+		return
+	}
+	e.changed = true
+	if admits := e.admission(k); l.fd < 0 {
+		l.fd, l.err = listen(k, admits)
+	} else {
+		// Where this fails the filter of before stays, and keeps the packets of new sessions out.
+		l.err = admit(l.fd, admits, k.v6)
+	}
+	if l.err != nil {
+		l.retry = now.Add(reopen)
+		return
+	}
+	l.admits = e.version
 }
 
 // wait is how long nothing is due; negative for ever.
@@ -353,7 +380,7 @@ func (e *Engine) wait(now time.Time) time.Duration {
 		soonest(s.until)
 	}
 	for _, l := range e.listeners {
-		if l.fd < 0 {
+		if l.err != nil {
 			soonest(l.retry)
 		}
 	}
@@ -388,10 +415,6 @@ func (e *Engine) take(d datagram, k kind, now time.Time) {
 }
 
 func (e *Engine) find(d datagram, k kind) (*session, bfd.Packet, string) {
-	// RFC 5881, section 5: who is not on the link cannot send this.
-	if !k.multihop && d.ttl != sentTTL {
-		return nil, bfd.Packet{}, "ttl"
-	}
 	p, err := bfd.Decode(d.payload)
 	if err != nil {
 		return nil, p, "malformed"
@@ -402,13 +425,18 @@ func (e *Engine) find(d datagram, k kind) (*session, bfd.Packet, string) {
 		s = e.discriminator[p.YourDiscriminator]
 	}
 	switch {
-	case s == nil:
+	case s == nil || s.kind() != k:
 		return nil, p, "no_session"
-	case s.remote() != from:
-		// The discriminator alone is no proof of who sent it.
-		return nil, p, "other_address"
-	case d.ttl < int(s.peer.MinimumTTL):
+	case d.ttl < int(s.leastTTL()):
 		return nil, p, "ttl"
+	case s.remote() != from && (p.YourDiscriminator == 0 || !s.Proves(p)):
+		// The peer's address may change once the session is up (RFC 5880, section 6.3), and
+		// both discriminators are proof enough. One alone is not.
+		return nil, p, "other_address"
+	case k.multihop && s.State() == bfd.Up && !s.Proves(p):
+		// Anybody can send this by the peer's address. A peer that has restarted is heard again
+		// once the detection time is over.
+		return nil, p, "other_discriminator"
 	}
 	return s, p, ""
 }

@@ -12,7 +12,21 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 )
 
+// countDrops adds what a listener's socket has dropped since it was last asked.
+func (e *Engine) countDrops(l *listener) {
+	if l.fd < 0 {
+		return
+	}
+	if now := drops(l.fd); now != l.dropped {
+		e.discarded["socket"] += uint64(now - l.dropped)
+		l.dropped = now
+	}
+}
+
 func (e *Engine) makeReport() *control.Report {
+	for _, l := range e.listeners {
+		e.countDrops(l)
+	}
 	report := &control.Report{
 		LongestDelay: e.longestDelay,
 		Discarded:    maps.Clone(e.discarded), Sessions: slices.Clone(e.refused),
@@ -36,7 +50,7 @@ func (e *Engine) message(s *session) string {
 	if s.State() == bfd.Up {
 		return ""
 	}
-	if l := e.listeners[s.kind()]; l != nil && l.err != nil && l.fd < 0 {
+	if l := e.listeners[s.kind()]; l != nil && l.err != nil {
 		return l.err.Error()
 	}
 	switch {

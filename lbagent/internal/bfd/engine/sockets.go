@@ -52,8 +52,8 @@ type datagram struct {
 	ttl   int
 }
 
-// listen opens the socket at which packets of a kind arrive.
-func listen(k kind) (int, error) {
+// listen opens the socket at which packets of a kind arrive, those that are admitted.
+func listen(k kind, admits admission) (int, error) {
 	fd, err := udpSocket(k.v6)
 	if err != nil {
 		return -1, err
@@ -63,6 +63,10 @@ func listen(k kind) (int, error) {
 		level, option = unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT
 	}
 	err = unix.SetsockoptInt(fd, level, option, 1)
+	if err == nil {
+		// Before the first packet can come.
+		err = admit(fd, admits, k.v6)
+	}
 	if err == nil {
 		err = unix.Bind(fd, anyAddress(k.v6, k.port()))
 	}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"unsafe"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// A listener is one queue for all its sessions. What no session can take is dropped before it
+// (SO_ATTACH_FILTER, socket(7)), so that a flood from elsewhere cannot keep out the peers' packets.
+
+// network is the offset from which a filter of a UDP socket reads the IP header: SKF_NET_OFF of
+// linux/filter.h. Without it, it reads the UDP header.
+const network = 0xfff00000
+
+// Offsets in the UDP header and behind, and in the IP headers.
+const (
+	yourDiscriminatorAt = 8 + 8
+	ttlV4At, sourceV4At = 8, 12
+	ttlV6At, sourceV6At = 7, 8
+)
+
+// mostSources bounds the sources of a filter: the kernel of 6.1 takes 20 KiB of instructions
+// (net.core.optmem_max). With more the TTL alone is looked at.
+const mostSources = 128
+
+// admission is what a listener's filter lets through: packets of a source with the least TTL of
+// its sessions, and of any source for a session of ours (RFC 5880, section 6.3).
+type admission struct {
+	// sources have the least TTL of their packets.
+	sources map[netip.Addr]uint8
+	// discriminators are those of our sessions.
+	discriminators map[uint32]bool
+	// ttl is the least one of any packet.
+	ttl uint8
+}
+
+// admission is what the sessions of a kind take. One that is being taken down counts: its peer's
+// packets say when it has learnt of it.
+func (e *Engine) admission(k kind) admission {
+	a := admission{sources: map[netip.Addr]uint8{}, discriminators: map[uint32]bool{}, ttl: sentTTL}
+	for d, s := range e.discriminator {
+		if s.kind() != k {
+			continue
+		}
+		source, ttl := s.peer.Address.WithZone(""), s.leastTTL()
+		if have, found := a.sources[source]; found {
+			ttl = min(ttl, have)
+		}
+		a.sources[source], a.discriminators[d] = ttl, true
+		a.ttl = min(a.ttl, ttl)
+	}
+	return a
+}
+
+// leastTTL is that of the peer's packets: 255 where nobody off the link may send them (RFC 5881,
+// section 5).
+func (s *session) leastTTL() uint8 {
+	if s.peer.Multihop {
+		return s.peer.MinimumTTL
+	}
+	return sentTTL
+}
+
+// program is the filter of an admission.
+func (a admission) program(v6 bool) []bpf.Instruction {
+	const ttlSlot, sourceSlot = 0, 1
+	take, drop := bpf.RetConstant{Val: ^uint32(0)}, bpf.RetConstant{}
+	ttlAt, sourceAt, words := uint32(ttlV4At), uint32(sourceV4At), 1
+	if v6 {
+		ttlAt, sourceAt, words = ttlV6At, sourceV6At, 4
+	}
+	program := []bpf.Instruction{
+		bpf.LoadAbsolute{Off: network + ttlAt, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: uint32(a.ttl), SkipTrue: 1},
+		drop,
+		bpf.StoreScratch{Src: bpf.RegA, N: ttlSlot},
+	}
+	if len(a.sources) > mostSources {
+		return append(program, take)
+	}
+	// A packet without the whole of it is dropped: the load fails.
+	program = append(program, bpf.LoadAbsolute{Off: yourDiscriminatorAt, Size: 4})
+	for _, d := range slices.Sorted(maps.Keys(a.discriminators)) {
+		program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: d, SkipTrue: 1}, take)
+	}
+	for i := range words {
+		program = append(program,
+			bpf.LoadAbsolute{Off: network + sourceAt + 4*uint32(i), Size: 4},
+			bpf.StoreScratch{Src: bpf.RegA, N: sourceSlot + i})
+	}
+	for _, source := range slices.SortedFunc(maps.Keys(a.sources), netip.Addr.Compare) {
+		octets := source.AsSlice()
+		// Each word that differs skips the rest: two instructions a word, and the four at the end.
+		for i := range words {
+			program = append(program, bpf.LoadScratch{Dst: bpf.RegA, N: sourceSlot + i}, bpf.JumpIf{
+				Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(octets[4*i:]), SkipTrue: uint8(2*(words-1-i) + 4),
+			})
+		}
+		program = append(program,
+			bpf.LoadScratch{Dst: bpf.RegA, N: ttlSlot},
+			bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: uint32(a.sources[source]), SkipTrue: 1},
+			drop, take)
+	}
+	return append(program, drop)
+}
+
+// admit makes a socket drop what an admission does not let through.
+func admit(fd int, a admission, v6 bool) error {
+	raw, err := bpf.Assemble(a.program(v6))
+	if err != nil {
+		return fmt.Errorf("assemble the filter of the BFD socket: %w", err)
+	}
+	filter := make([]unix.SockFilter, len(raw))
+	for i, instruction := range raw {
+		filter[i] = unix.SockFilter{Code: instruction.Op, Jt: instruction.Jt, Jf: instruction.Jf, K: instruction.K}
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program); err != nil {
+		return fmt.Errorf("attach the filter of the BFD socket, of %d instructions: %w", len(filter), err)
+	}
+	return nil
+}
+
+// drops is how many packets a socket has dropped: by its filter, or for want of room in its queue.
+func drops(fd int) uint32 {
+	// SK_MEMINFO_DROPS of linux/sock_diag.h.
+	const at = 8
+	var numbers [at + 1]uint32
+	size := uint32(unsafe.Sizeof(numbers))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_MEMINFO,
+		uintptr(unsafe.Pointer(&numbers)), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 {
+		return 0
+	}
+	return numbers[at]
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/bfd"
+	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
+)
+
+const (
+	own, peers, unknown = 7, 99, 5
+	ms                  = time.Millisecond
+)
+
+var (
+	peerAddress = netip.MustParseAddr("198.51.100.1")
+	elsewhere   = netip.MustParseAddr("198.51.100.77")
+)
+
+// engineWith returns an Engine with one session, which is up where that is asked for.
+func engineWith(t *testing.T, multihop, up bool) (*Engine, *session) {
+	t.Helper()
+	e, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parameters := bfd.Parameters{TransmitInterval: 100 * ms, ReceiveInterval: 100 * ms, DetectMultiplier: 3}
+	peer := control.Peer{Name: "router", Address: peerAddress, Multihop: multihop, Parameters: parameters}
+	if multihop {
+		peer.MinimumTTL = 250
+	}
+	now := time.Now()
+	if err := e.add(peer, bfd.NewSession(parameters, own, func() float64 { return 0.5 }, now)); err != nil {
+		t.Fatal(err)
+	}
+	s := e.sessions["router"]
+	if up {
+		s.Receive(packet(bfd.Down, peers, 0), now)
+		s.Receive(packet(bfd.Up, peers, own), now)
+		if s.State() != bfd.Up {
+			t.Fatalf("the session is %s", s.State())
+		}
+	}
+	return e, s
+}
+
+func packet(state bfd.State, mine, yours uint32) bfd.Packet {
+	return bfd.Packet{
+		State: state, DetectMultiplier: 3, MyDiscriminator: mine, YourDiscriminator: yours,
+		DesiredMinTx: 100 * ms, RequiredMinRx: 100 * ms,
+	}
+}
+
+// A packet is the session's by its source while the session is not up, and by both discriminators,
+// whatever its source, once it is. Over several hops nothing else counts then.
+func TestFind(t *testing.T) {
+	for name, test := range map[string]struct {
+		multihop, up bool
+		from         netip.Addr
+		ttl          int
+		packet       bfd.Packet
+		want         string
+	}{
+		"first packet":                           {false, false, peerAddress, 255, packet(bfd.Down, peers, 0), ""},
+		"first packet, multihop":                 {true, false, peerAddress, 250, packet(bfd.Down, peers, 0), ""},
+		"answer, multihop":                       {true, false, peerAddress, 250, packet(bfd.Init, peers, own), ""},
+		"off the link":                           {false, true, peerAddress, 254, packet(bfd.Up, peers, own), "ttl"},
+		"from too far, multihop":                 {true, true, peerAddress, 249, packet(bfd.Up, peers, own), "ttl"},
+		"from nobody":                            {false, false, elsewhere, 255, packet(bfd.Down, peers, 0), "no_session"},
+		"of no session":                          {false, true, peerAddress, 255, packet(bfd.Up, peers, unknown), "no_session"},
+		"before it is up, another source":        {false, false, elsewhere, 255, packet(bfd.Init, peers, own), "other_address"},
+		"up, another source":                     {false, true, elsewhere, 255, packet(bfd.Up, peers, own), ""},
+		"up, another source, multihop":           {true, true, elsewhere, 250, packet(bfd.Up, peers, own), ""},
+		"up, another source and discriminator":   {false, true, elsewhere, 255, packet(bfd.Down, unknown, own), "other_address"},
+		"up, the peer restarted":                 {false, true, peerAddress, 255, packet(bfd.Down, unknown, 0), ""},
+		"spoofed Down, multihop":                 {true, true, peerAddress, 250, packet(bfd.Down, unknown, 0), "other_discriminator"},
+		"spoofed AdminDown, multihop":            {true, true, peerAddress, 250, packet(bfd.AdminDown, unknown, 0), "other_discriminator"},
+		"spoofed Down by our discriminator":      {true, true, peerAddress, 250, packet(bfd.Down, unknown, own), "other_discriminator"},
+		"spoofed Down by the peer's":             {true, true, peerAddress, 250, packet(bfd.Down, peers, 0), "other_discriminator"},
+		"taken down by the peer, multihop":       {true, true, peerAddress, 250, packet(bfd.AdminDown, peers, own), ""},
+		"taken down by the peer, another source": {true, true, elsewhere, 250, packet(bfd.Down, peers, own), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, s := engineWith(t, test.multihop, test.up)
+			d := datagram{payload: test.packet.Append(nil), from: test.from, ttl: test.ttl}
+			found, _, reason := e.find(d, s.kind())
+			if reason != test.want || (found == s) != (test.want == "") {
+				t.Errorf("reason %q, want %q", reason, test.want)
+			}
+		})
+	}
+}
+
+// A peer that comes back with another discriminator is heard once its last packet is too old.
+func TestRestartedMultihopPeer(t *testing.T) {
+	e, s := engineWith(t, true, true)
+	d := datagram{payload: packet(bfd.Down, unknown, 0).Append(nil), from: peerAddress, ttl: 250}
+	if _, _, reason := e.find(d, s.kind()); reason != "other_discriminator" {
+		t.Fatalf("while the session is up: %q", reason)
+	}
+	s.Session.Advance(time.Now().Add(time.Second))
+	if found, _, reason := e.find(d, s.kind()); found != s {
+		t.Errorf("after the detection time: %q, the session is %s", reason, s.State())
+	}
+}

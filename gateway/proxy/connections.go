@@ -31,6 +31,10 @@ func (c *connections) note(conn net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
 		c.open[conn] = true
+	case http.StateActive:
+		entryOf(conn).Busy()
+	case http.StateIdle:
+		entryOf(conn).Idle()
 	case http.StateHijacked, http.StateClosed:
 		delete(c.open, conn)
 		select {

@@ -115,7 +115,7 @@ func TestUnreadRequestsAreSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer accepted.Close()
-	conn := tls.Server(&patientConn{Conn: accepted, slots: make(chan struct{}, 1)}, &tls.Config{})
+	conn := tls.Server(&patientConn{Conn: accepted}, &tls.Config{})
 	open := newConnections()
 	open.note(conn, http.StateNew)
 	if open.any(unread) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
@@ -46,12 +47,18 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 			out.webSocket = p.ended
 		}
 	}
-	if p.draining.Load() || s.leaving.Load() {
+	room, leave, end := admit(r)
+	defer end()
+	if leave || p.draining.Load() || s.leaving.Load() {
 		// net/http makes GOAWAY of it on HTTP/2. Idle connections are left alone: to
 		// close them would lose the requests that are on their way.
 		w.Header().Set("Connection", "close")
 	}
-	if status == 0 {
+	switch {
+	case !room:
+		p.metrics.shed.WithLabelValues("request").Inc()
+		status = http.StatusServiceUnavailable
+	case status == 0:
 		status = x.route(s.number)
 	}
 	x.traced()
@@ -60,6 +67,28 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x.serve(out)
+}
+
+// requestBytes is what a request costs beside its header: goroutines, buffers, and what is kept
+// about it.
+const requestBytes = 40 << 10
+
+// admit asks for room for a request, which end gives back.
+func admit(r *http.Request) (room, leave bool, end func()) {
+	entry, _ := r.Context().Value(entryKey{}).(*admission.Connection)
+	if entry == nil {
+		return true, false, func() {}
+	}
+	bytes := requestBytes + int64(len(r.RequestURI))
+	for name, values := range r.Header {
+		for _, value := range values {
+			bytes += int64(len(name) + len(value))
+		}
+	}
+	if room, leave = entry.Begin(bytes); !room {
+		return room, leave, func() {}
+	}
+	return room, leave, func() { entry.End(bytes) }
 }
 
 // route finds the rule for a request that is canonical, or the status that refuses it.

@@ -34,6 +34,12 @@ func dialHTTP2(t *testing.T, port uint32) *h2conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
+	return overHTTP2(t, conn)
+}
+
+// overHTTP2 begins HTTP/2 on a connection.
+func overHTTP2(t *testing.T, conn net.Conn) *h2conn {
+	t.Helper()
 	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 	c := &h2conn{Framer: http2.NewFramer(conn, conn), Conn: conn, t: t, stream: 1}
 	c.encoder = hpack.NewEncoder(&c.block)

@@ -24,6 +24,7 @@ type metrics struct {
 	abuse       *prometheus.CounterVec
 	active      prometheus.Gauge
 	connections prometheus.Counter
+	shed        *prometheus.CounterVec
 	unread      prometheus.Counter
 	unmirrored  prometheus.Counter
 	refused     prometheus.Counter
@@ -48,6 +49,7 @@ func newMetrics(routes bool) *metrics {
 	m.attempts = counter("backend_attempts_total", "Requests sent to endpoints, by status or error.", "backend", "result")
 	m.tunnels = counter("tunnels_total", "TLS connections passed on, by what became of them.", "listener", "result")
 	m.abuse = counter("http2_errors_total", "Errors of clients in HTTP/2.", "type")
+	m.shed = counter("shed_total", "What was closed or refused for want of room.", "what")
 	m.connections = single("connections_total", "Connections accepted.")
 	m.unread = single("tls_unread_total", "Connections without a ClientHello that can be read, or a failed handshake.")
 	m.unmirrored = single("unmirrored_total", "Copies of requests that were not sent: too long, or too many.")

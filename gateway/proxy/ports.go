@@ -44,6 +44,7 @@ func (b *builder) ports(listeners, groups iter.Seq[string]) error {
 			return fmt.Errorf("resource %s: port %d has both TLS and plain text", name, number)
 		}
 		at.bytes = at.bytes || listener.tunnels()
+		at.shared = at.shared || listener.resource.GetTrustedHops() > 0
 		b.table.sites[name] = &site{listener: listener}
 		if err := at.sites.Add(listener.resource.GetHostname(), b.table.sites[name]); err != nil {
 			return fmt.Errorf("resource %s: port %d: %w", name, number, err)
@@ -131,7 +132,9 @@ func (b *builder) replaceSites(changed map[string]*site) {
 		number := uint16(site.resource.GetTargetPort())
 		if copied[number] == nil {
 			before := b.table.ports[number]
-			copied[number] = &port{number: number, tls: before.tls, bytes: before.bytes, sites: before.sites.Clone()}
+			same := *before
+			same.sites = before.sites.Clone()
+			copied[number] = &same
 			b.table.ports[number] = copied[number]
 		}
 		copied[number].sites.Replace(site.resource.GetHostname(), site)

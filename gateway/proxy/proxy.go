@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
 )
 
@@ -23,6 +24,7 @@ type Proxy struct {
 	upstream *upstream.Settings
 	secret   []byte
 	metrics  *metrics
+	ledger   *admission.Ledger
 	forward  *httputil.ReverseProxy
 	unlogged *log.Logger
 	mirrors  chan struct{}
@@ -53,8 +55,11 @@ func New(settings Settings) *Proxy {
 		metrics:  newMetrics(settings.RouteMetrics),
 		// What goes wrong with single connections is counted; anybody can cause it.
 		unlogged: slog.NewLogLogger(settings.Log.Handler(), slog.LevelDebug),
-		mirrors:  make(chan struct{}, settings.MaxMirrors),
-		servers:  map[uint16]*server{},
+		ledger: admission.New(admission.Limits{
+			Connections: settings.MaxConnections, Bytes: settings.MaxBytes, ClientBytes: settings.MaxClientBytes,
+		}),
+		mirrors: make(chan struct{}, settings.MaxMirrors),
+		servers: map[uint16]*server{},
 	}
 	_, _ = rand.Read(p.secret)
 	p.ended, p.finish = context.WithCancel(context.Background())

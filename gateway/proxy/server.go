@@ -9,11 +9,13 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 )
 
@@ -94,7 +96,10 @@ func (s *server) httpServer() *http.Server {
 		MaxHeaderBytes:    settings.MaxHeaderBytes,
 		ErrorLog:          s.proxy.unlogged,
 		ConnState:         s.open.note,
-		Protocols:         new(http.Protocols),
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			return context.WithValue(ctx, entryKey{}, entryOf(conn))
+		},
+		Protocols: new(http.Protocols),
 		// A filter or rule may be about OPTIONS *; without this net/http answers it.
 		DisableGeneralOptionsHandler: true,
 		HTTP2: &http.HTTP2Config{
@@ -124,9 +129,7 @@ func (s *server) run() {
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = s.plain.Serve(s.plainConns) })
 	serving.Go(func() { _ = s.secure.ServeTLS(s.secureConns, "", "") })
-	slots := make(chan struct{}, s.proxy.settings.MaxConnections)
 	for {
-		slots <- struct{}{}
 		conn, err := s.listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			break
@@ -135,19 +138,37 @@ func (s *server) run() {
 			// Out of file descriptors, as a rule: others have to close first.
 			s.proxy.settings.Log.Warn("A connection could not be accepted; the next try follows.",
 				"port", s.number, "error", err)
-			<-slots
 			pause(s.proxy.ended, 50*time.Millisecond)
 			continue
 		}
-		s.accepted(&patientConn{Conn: conn, timeout: s.proxy.settings.WriteTimeout, slots: slots})
+		s.admit(conn)
 	}
 	serving.Wait()
 }
 
-// accepted hands a connection on.
-func (s *server) accepted(conn net.Conn) {
+// admit hands a connection on where there is room for it.
+func (s *server) admit(conn net.Conn) {
 	s.proxy.metrics.connections.Inc()
 	port := s.proxy.table.Load().ports[s.number]
+	entry, evicted := s.proxy.ledger.Open(
+		admission.Client(addressOf(conn)), port != nil && port.shared, func() { _ = conn.Close() })
+	s.proxy.metrics.shed.WithLabelValues("idle connection").Add(float64(evicted))
+	if entry == nil {
+		s.proxy.metrics.shed.WithLabelValues("connection").Inc()
+		_ = conn.Close()
+		return
+	}
+	s.accepted(&patientConn{Conn: conn, timeout: s.proxy.settings.WriteTimeout, entry: entry}, port)
+}
+
+func addressOf(conn net.Conn) netip.Addr {
+	if address, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+		return address.AddrPort().Addr()
+	}
+	return netip.Addr{}
+}
+
+func (s *server) accepted(conn net.Conn, port *port) {
 	switch {
 	case port == nil:
 		_ = conn.Close()
@@ -250,20 +271,33 @@ func (h *handover) Close() error {
 // Addr implements net.Listener.
 func (h *handover) Addr() net.Addr { return h.address }
 
-// patientConn ends a connection whose peer takes no bytes. Its slot is free again when it
-// is closed.
+// patientConn ends a connection whose peer takes no bytes. Its place is free again when it is
+// closed.
 type patientConn struct {
 	net.Conn
 	timeout time.Duration
-	slots   chan struct{}
-	closed  atomic.Bool
+	entry   *admission.Connection
 }
+
+// entryOf gives the place of a connection, or of what it is above.
+func entryOf(conn net.Conn) *admission.Connection {
+	for {
+		if patient, ok := conn.(*patientConn); ok {
+			return patient.entry
+		}
+		above, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			return nil
+		}
+		conn = above.NetConn()
+	}
+}
+
+type entryKey struct{}
 
 // Close implements net.Conn.
 func (c *patientConn) Close() error {
-	if !c.closed.Swap(true) {
-		<-c.slots
-	}
+	c.entry.Close()
 	return c.Conn.Close()
 }
 

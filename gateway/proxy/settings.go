@@ -26,8 +26,15 @@ type Settings struct {
 	// Tracer makes spans of requests, and decides which are sampled; nil makes none.
 	Tracer trace.Tracer
 
-	// MaxConnections is for each port. More wait to be accepted.
+	// MaxConnections is how many may be open. For one more, the one that is idle for longest is
+	// closed; where none is idle, the new one is.
 	MaxConnections int
+	// MaxBytes is the memory that connections and requests may cost, as estimated, and
+	// MaxClientBytes that of one client, by its address or its /64 of IPv6; 0 is no limit. Ports
+	// with TrustedHops know none of these clients, so there only MaxBytes counts. Of connections
+	// the longest idle goes. Requests beyond get 503, and from three quarters on, answers ask the
+	// client to leave.
+	MaxBytes, MaxClientBytes int64
 	// MaxHeaderBytes limits a request's header. One that is longer is answered with 431.
 	MaxHeaderBytes int
 	// MaxBodyBytes limits a request's body; 0 is no limit. A longer one gets 413.
@@ -83,6 +90,8 @@ func Defaults() Settings {
 	return Settings{
 		Log:            slog.New(slog.DiscardHandler),
 		MaxConnections: 20_000,
+		MaxBytes:       1 << 30,
+		MaxClientBytes: 256 << 20,
 		MaxHeaderBytes: 64 << 10,
 		MaxStreams:     250,
 		HeaderTimeout:  10 * time.Second,

@@ -44,7 +44,9 @@ type port struct {
 	// tls says that clients begin with a ClientHello, and bytes that it has to be read
 	// before it is known whether the connection is for HTTP.
 	tls, bytes bool
-	sites      match.Hosts[*site]
+	// shared says that proxies in front are trusted: their connections have many clients.
+	shared bool
+	sites  match.Hosts[*site]
 }
 
 // site is a listener with its groups of rules.

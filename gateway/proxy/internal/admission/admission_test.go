@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"net/netip"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+var (
+	alice = netip.MustParseAddr("198.51.100.1")
+	bob   = netip.MustParseAddr("198.51.100.2")
+)
+
+func TestClient(t *testing.T) {
+	for address, want := range map[string]string{
+		"198.51.100.1": "198.51.100.1", "::ffff:198.51.100.1": "198.51.100.1",
+		"2001:db8:1:2:3::4": "2001:db8:1:2::", "fe80::1%eth0": "fe80::",
+	} {
+		if got := Client(netip.MustParseAddr(address)).String(); got != want {
+			t.Errorf("%s is counted as %s; want %s", address, got, want)
+		}
+	}
+}
+
+// opener opens connections that say by name when they are closed.
+type opener struct {
+	*Ledger
+	closed []string
+}
+
+func (o *opener) open(name string, address netip.Addr, shared bool) *Connection {
+	opened, _ := o.Open(address, shared, func() { o.closed = append(o.closed, name) })
+	return opened
+}
+
+// TestLongestIdleGoes: a connection more closes the one that is idle for longest; of the client
+// itself where that has its share. One with a request is never closed.
+func TestLongestIdleGoes(t *testing.T) {
+	o := &opener{Ledger: New(Limits{Connections: 3, ClientBytes: 2 * ConnectionBytes})}
+	first, second := o.open("a1", alice, false), o.open("a2", alice, false)
+	o.open("b1", bob, false)
+	first.Busy()
+	first.Idle()
+	if third := o.open("a3", alice, false); third == nil || len(o.closed) != 1 || o.closed[0] != "a2" {
+		t.Fatalf("alice's third closed %v; want a2, which was idle for longer than a1", o.closed)
+	}
+	if second.Close(); o.Ledger.open != 3 {
+		t.Errorf("%d are open after one was closed twice; want 3", o.Ledger.open)
+	}
+	first.Busy()
+	o.open("b2", bob, false).Busy()
+	if len(o.closed) != 2 || o.closed[1] != "b1" {
+		t.Fatalf("bob's second closed %v; want b1, the longest idle of all", o.closed[1:])
+	}
+	o.open("a4", alice, false).Busy()
+	if o.open("b3", bob, false) != nil || o.open("a5", alice, false) != nil {
+		t.Error("a connection was let in where all have requests")
+	}
+	if len(o.closed) != 3 {
+		t.Errorf("%v were closed; want three", o.closed)
+	}
+}
+
+// TestShare: a client that has its share of bytes is refused, others are not; a proxy in front
+// has no share.
+func TestShare(t *testing.T) {
+	o := &opener{Ledger: New(Limits{Bytes: 100 << 20, ClientBytes: 20 << 20})}
+	greedy, modest, front := o.open("a", alice, false), o.open("b", bob, false), o.open("f", netip.MustParseAddr("203.0.113.1"), true)
+	served, asked := 0, 0
+	for range 100 {
+		room, leave := greedy.Begin(1 << 20)
+		if room {
+			served++
+		}
+		if leave {
+			asked++
+		}
+	}
+	if served < 18 || served > 20 || asked < 80 {
+		t.Errorf("of 100 MiB the greedy client got %d; want its share of 20. %d were asked to go", served, asked)
+	}
+	if room, leave := modest.Begin(1 << 20); !room || leave {
+		t.Errorf("another client: room %v, leave %v", room, leave)
+	}
+	for i := range 70 {
+		if room, _ := front.Begin(1 << 20); !room {
+			t.Errorf("the proxy in front got %d MiB", i)
+			break
+		}
+	}
+	if room, leave := modest.Begin(20 << 20); room || !leave {
+		t.Errorf("beyond all: room %v, leave %v", room, leave)
+	}
+}
+
+// TestAccount: whatever happens, the ledger is empty at the end and within its limits before.
+func TestAccount(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limits := Limits{Connections: 8, Bytes: 10 * ConnectionBytes, ClientBytes: 5 * ConnectionBytes}
+		l := New(limits)
+		addresses := []netip.Addr{alice, bob, netip.MustParseAddr("2001:db8::")}
+		var open []*Connection
+		begun := map[*Connection][]int64{}
+		t.Repeat(map[string]func(*rapid.T){
+			"open": func(t *rapid.T) {
+				if c, _ := l.Open(rapid.SampledFrom(addresses).Draw(t, "client"), rapid.Bool().Draw(t, "shared"), func() {}); c != nil {
+					open = append(open, c)
+				}
+			},
+			"change": func(t *rapid.T) {
+				if len(open) == 0 {
+					t.Skip("none")
+				}
+				c := rapid.SampledFrom(open).Draw(t, "connection")
+				rapid.SampledFrom([]func(){c.Idle, c.Busy, c.Close}).Draw(t, "how")()
+			},
+			"begin": func(t *rapid.T) {
+				if len(open) == 0 {
+					t.Skip("none")
+				}
+				c, bytes := rapid.SampledFrom(open).Draw(t, "connection"), int64(rapid.IntRange(1, 3*ConnectionBytes).Draw(t, "bytes"))
+				if room, _ := c.Begin(bytes); room {
+					begun[c] = append(begun[c], bytes)
+				}
+			},
+			"": func(t *rapid.T) {
+				if l.bytes > limits.Bytes || l.open > limits.Connections || l.bytes < 0 || l.open < 0 {
+					t.Fatalf("%d connections, %d bytes", l.open, l.bytes)
+				}
+			},
+		})
+		for c, list := range begun {
+			for _, bytes := range list {
+				c.End(bytes)
+			}
+		}
+		for _, c := range open {
+			c.Close()
+		}
+		if l.bytes != 0 || l.open != 0 || len(l.clients) != 0 || l.idle.Len() != 0 {
+			t.Fatalf("left: %d bytes, %d connections, %d clients, %d idle", l.bytes, l.open, len(l.clients), l.idle.Len())
+		}
+	})
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
+)
+
+// dialFrom connects from an address of loopback.
+func dialFrom(t *testing.T, address string, port uint32) net.Conn {
+	t.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	conn, err := dialer.Dial("tcp", client127(port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// isClosed waits for the end of a connection, and reports whether it came.
+func isClosed(conn net.Conn, patience time.Duration) bool {
+	_ = conn.SetReadDeadline(time.Now().Add(patience))
+	_, err := conn.Read(make([]byte, 1))
+	return err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// Of a client's connections beyond its share those idle for longest are closed. Those of others
+// stay.
+func TestIdleConnections(t *testing.T) {
+	port := freePort(t)
+	start(t, func(s *Settings) { s.MaxConnections, s.MaxClientBytes = 20, 5*admission.ConnectionBytes },
+		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", serve(t, echo("a"))))...)
+	other := dialFrom(t, "127.0.0.1", port)
+	var conns []net.Conn
+	for range 12 {
+		conns = append(conns, dialFrom(t, "127.0.0.2", port))
+	}
+	for i, conn := range conns[:7] {
+		if !isClosed(conn, 10*time.Second) {
+			t.Errorf("connection %d of 12 is open; want the last 5", i)
+		}
+	}
+	for _, conn := range append(conns[7:], other) {
+		if isClosed(conn, 10*time.Millisecond) {
+			t.Errorf("a connection of %s was closed", conn.LocalAddr())
+		}
+	}
+}
+
+// Requests whose headers would fill the memory get 503, and their client GOAWAY; other clients are
+// served.
+func TestHeadersFillNoMemory(t *testing.T) {
+	port := freePort(t)
+	held, done := make(chan struct{}, 1000), make(chan struct{})
+	t.Cleanup(func() { close(done) })
+	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 40<<20, 10<<20 },
+		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))),
+			backend("a", serve(t, func(_ http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("X-Big") == "" {
+					return
+				}
+				held <- struct{}{}
+				select {
+				case <-done:
+				case <-r.Context().Done():
+				}
+			})))...)
+	conn := dialFrom(t, "127.0.0.2", port)
+	c := overHTTP2(t, conn)
+	const requests = 200
+	outcome := make(chan string, 1)
+	go func() {
+		refused, away := 0, false
+		for {
+			frame, err := c.ReadFrame()
+			if err != nil {
+				outcome <- fmt.Sprintf("%d refused, GOAWAY %v: %v", refused, away, err)
+				return
+			}
+			switch frame := frame.(type) {
+			case *http2.MetaHeadersFrame:
+				if frame.PseudoValue("status") == "503" {
+					refused++
+				}
+			case *http2.GoAwayFrame:
+				away = true
+			}
+			if away && refused > 0 {
+				outcome <- ""
+				return
+			}
+		}
+	}()
+	big := "x-big " + strings.Repeat("x", 15_000)
+	for range requests {
+		if _, err := c.request(":method GET", ":scheme http", ":authority a", ":path /", big,
+			strings.Replace(big, "big", "c", 1), strings.Replace(big, "big", "d", 1)); err != nil {
+			break
+		}
+	}
+	if got := <-outcome; got != "" {
+		t.Errorf("%s; want 503 and GOAWAY", got)
+	}
+	if n := len(held); n == 0 || n > 130 {
+		t.Errorf("the backend has %d requests of about 85 KiB each; want those of 10 MiB", n)
+	}
+	for range 3 {
+		if got := get(t, client(t, port, nil), "http://a/"); got.StatusCode != 200 {
+			t.Errorf("another client: %d; want 200", got.StatusCode)
+		}
+	}
+}

@@ -32,6 +32,7 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	flags.StringVar(&c.Store, "store", "", "file for the last configuration, with its keys; empty: none")
 	flags.StringVar(&c.Proxy.Address, "bind-address", "", "address to serve clients at, without a port; empty: all")
 	flags.StringVar(&c.AdminAddress, "admin-bind-address", ":15090", "address to serve /healthz, /readyz and /metrics on")
+	flags.DurationVar(&c.Proxy.ResponseTimeout, "response-timeout", c.Proxy.ResponseTimeout, "how long a backend may take to begin its answer; 0: as long as it likes")
 	flags.DurationVar(&c.Proxy.DrainWait, "drain-wait", c.Proxy.DrainWait, "how long new connections are taken after SIGTERM")
 	flags.DurationVar(&c.Proxy.DrainGrace, "drain-grace", c.Proxy.DrainGrace, "how long open requests have after that")
 	flags.StringVar(&c.Tracing.Endpoint, "tracing-endpoint", "", "collector of OTLP over gRPC for spans, as http://HOST:PORT; empty: no spans")

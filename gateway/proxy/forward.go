@@ -98,6 +98,9 @@ func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	policy := x.rule.policy
 	policy.Prefer = x.prefer
+	if x.rule.timeout == 0 && policy.Timeout == 0 && !isGRPC(x.in) {
+		policy.Silence = x.proxy.settings.ResponseTimeout
+	}
 	policy.Tried = x.proxy.metrics.backend(x.backend.Name).tried
 	response, exchange, err := x.backend.RoundTrip(request, &policy)
 	if err == nil && response.StatusCode == http.StatusSwitchingProtocols && x.timer != nil {

@@ -27,8 +27,7 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 			r.Body = http.MaxBytesReader(w, r.Body, p.settings.MaxBodyBytes)
 		}
 		// A stream of gRPC may be silent for as long as it likes.
-		stream := r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
-		if p.settings.BodyTimeout > 0 && !stream {
+		if p.settings.BodyTimeout > 0 && !isGRPC(r) {
 			out.body = &patientBody{
 				ReadCloser: r.Body, controller: out.controller, timeout: p.settings.BodyTimeout, http2: r.ProtoMajor == 2,
 			}
@@ -67,6 +66,10 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x.serve(out)
+}
+
+func isGRPC(r *http.Request) bool {
+	return r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }
 
 // requestBytes is what a request costs beside its header: goroutines, buffers, and what is kept

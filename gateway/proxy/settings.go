@@ -45,6 +45,9 @@ type Settings struct {
 	HeaderTimeout time.Duration
 	// BodyTimeout is how long nothing may come of a request's body.
 	BodyTimeout time.Duration
+	// ResponseTimeout is how long a backend may take to begin its answer, when it has the request.
+	// A rule with time limits of its own has those instead, and streams of gRPC have none.
+	ResponseTimeout time.Duration
 	// WriteTimeout is how long a client may take no bytes.
 	WriteTimeout time.Duration
 	// IdleTimeout closes connections of clients without a request, and tunnels without
@@ -88,15 +91,16 @@ type Upstream struct {
 // Defaults are the settings where nobody says otherwise.
 func Defaults() Settings {
 	return Settings{
-		Log:            slog.New(slog.DiscardHandler),
-		MaxConnections: 20_000,
-		MaxBytes:       1 << 30,
-		MaxClientBytes: 256 << 20,
-		MaxHeaderBytes: 64 << 10,
-		MaxStreams:     250,
-		HeaderTimeout:  10 * time.Second,
-		BodyTimeout:    60 * time.Second,
-		WriteTimeout:   60 * time.Second,
+		Log:             slog.New(slog.DiscardHandler),
+		MaxConnections:  20_000,
+		MaxBytes:        1 << 30,
+		MaxClientBytes:  256 << 20,
+		MaxHeaderBytes:  64 << 10,
+		MaxStreams:      250,
+		HeaderTimeout:   10 * time.Second,
+		BodyTimeout:     60 * time.Second,
+		ResponseTimeout: 60 * time.Second,
+		WriteTimeout:    60 * time.Second,
 		// Above that of cloud clients and browsers' pools would be better still, but each
 		// connection costs memory.
 		IdleTimeout:    180 * time.Second,

@@ -30,6 +30,8 @@ const (
 	// ParameterDrainPeriod is how long the connections to a backend that has left a TCPRoute
 	// or UDPRoute may go on, such as "30m".
 	ParameterDrainPeriod = "drainPeriod"
+	// ParameterResponseTimeout is how long a backend may take to begin its answer, such as "5m".
+	ParameterResponseTimeout = "responseTimeout"
 	// ParameterAccessLog "true" makes proxies write a record of each request.
 	ParameterAccessLog = "accessLog"
 	// ParameterRouteMetrics "true" makes proxies count requests for each rule, too.
@@ -57,8 +59,8 @@ type Parameters struct {
 	// Pool and Addresses are annotations of the proxies' Service.
 	Pool, Addresses string
 	TrustedHops     uint32
-	// DrainPeriod is 0 where it is not set.
-	DrainPeriod time.Duration
+	// DrainPeriod and ResponseTimeout are 0 where they are not set.
+	DrainPeriod, ResponseTimeout time.Duration
 	// AccessLog and RouteMetrics are off where nobody says otherwise.
 	AccessLog, RouteMetrics bool
 	// TracingEndpoint is a collector of spans; empty: none. TracingRatio is empty for the
@@ -66,8 +68,8 @@ type Parameters struct {
 	TracingEndpoint, TracingRatio string
 }
 
-// longestDrain bounds DrainPeriod.
-const longestDrain = 7 * 24 * time.Hour
+// longestPeriod bounds durations.
+const longestPeriod = 7 * 24 * time.Hour
 
 // classParameters are those of an IngressClass.
 type classParameters struct {
@@ -119,10 +121,9 @@ func (p *classParameters) set(name, text string) (known bool, err error) {
 		err = parseNumber(text, 0, 100, &hops)
 		p.TrustedHops = uint32(hops)
 	case ParameterDrainPeriod:
-		p.DrainPeriod, err = time.ParseDuration(text)
-		if err != nil || p.DrainPeriod < time.Second || p.DrainPeriod > longestDrain {
-			p.DrainPeriod, err = 0, fmt.Errorf("%q is not a duration from 1s to %s", text, longestDrain)
-		}
+		err = parsePeriod(text, &p.DrainPeriod)
+	case ParameterResponseTimeout:
+		err = parsePeriod(text, &p.ResponseTimeout)
 	case ParameterAccessLog:
 		err = parseBool(text, &p.AccessLog)
 	case ParameterRouteMetrics:
@@ -139,6 +140,15 @@ func (p *classParameters) set(name, text string) (known bool, err error) {
 		return false, nil
 	}
 	return true, err
+}
+
+func parsePeriod(text string, to *time.Duration) error {
+	period, err := time.ParseDuration(text)
+	if err != nil || period < time.Second || period > longestPeriod {
+		return fmt.Errorf("%q is not a duration from 1s to %s", text, longestPeriod)
+	}
+	*to = period
+	return nil
 }
 
 func (p *classParameters) setIngress(name, text string) (known bool, err error) {

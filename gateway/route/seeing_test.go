@@ -4,17 +4,18 @@ package route
 
 import (
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
 func TestParametersOfSeeing(t *testing.T) {
 	found, problems := parseParameters(&corev1.ConfigMap{Data: map[string]string{
-		ParameterAccessLog: "true", ParameterRouteMetrics: "true",
+		ParameterResponseTimeout: "5m", ParameterAccessLog: "true", ParameterRouteMetrics: "true",
 		ParameterTracingEndpoint: "http://collector.observability:4317", ParameterTracingRatio: "0.25",
 	}}, false)
 	want := Parameters{
-		AccessLog: true, RouteMetrics: true, TracingEndpoint: "http://collector.observability:4317", TracingRatio: "0.25",
+		ResponseTimeout: 5 * time.Minute, AccessLog: true, RouteMetrics: true, TracingEndpoint: "http://collector.observability:4317", TracingRatio: "0.25",
 	}
 	if found.Parameters != want || len(problems) > 0 {
 		t.Errorf("%+v, problems %v", found.Parameters, problems)
@@ -22,6 +23,7 @@ func TestParametersOfSeeing(t *testing.T) {
 	for name, texts := range map[string][]string{
 		ParameterAccessLog:       {"yes", ""},
 		ParameterRouteMetrics:    {"1"},
+		ParameterResponseTimeout: {"0s", "1", "-1m", "169h"},
 		ParameterTracingEndpoint: {"collector:4317", "http://collector", "ftp://collector:1", "http://user@collector:1", "http://collector:1/v1", ""},
 		ParameterTracingRatio:    {"-0.1", "1.1", "NaN", "all", ""},
 	} {

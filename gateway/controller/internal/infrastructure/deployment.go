@@ -134,6 +134,9 @@ func (p planner) arguments() []string {
 		"--admin-bind-address=:" + strconv.Itoa(AdminPort),
 	}
 	parameters := p.proxy.Parameters
+	if parameters.ResponseTimeout != 0 {
+		arguments = append(arguments, "--response-timeout="+parameters.ResponseTimeout.String())
+	}
 	if parameters.AccessLog {
 		arguments = append(arguments, "--access-log")
 	}

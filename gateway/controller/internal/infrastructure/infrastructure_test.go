@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -329,9 +330,9 @@ func TestSeeing(t *testing.T) {
 		}
 	}
 	all := arguments(route.Parameters{
-		AccessLog: true, RouteMetrics: true, TracingEndpoint: "http://collector:4317", TracingRatio: "0.5",
+		ResponseTimeout: 5 * time.Minute, AccessLog: true, RouteMetrics: true, TracingEndpoint: "http://collector:4317", TracingRatio: "0.5",
 	})
-	if want := " --access-log --route-metrics --tracing-endpoint=http://collector:4317 --tracing-ratio=0.5"; !strings.HasSuffix(all, want) {
+	if want := " --response-timeout=5m0s --access-log --route-metrics --tracing-endpoint=http://collector:4317 --tracing-ratio=0.5"; !strings.HasSuffix(all, want) {
 		t.Errorf("arguments %s; want %s at the end", all, want)
 	}
 }

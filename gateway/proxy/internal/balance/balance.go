@@ -6,6 +6,7 @@
 package balance
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"net/netip"
@@ -50,7 +51,9 @@ type Endpoint struct {
 	failures     atomic.Int32
 	ejections    atomic.Int32
 	ejectedUntil atomic.Int64
-	gone         atomic.Bool
+	// present ends when the endpoint is in no set any more.
+	present context.Context
+	leave   context.CancelFunc
 	// text is the address, as connections want it.
 	text string
 }
@@ -61,6 +64,16 @@ type Set struct {
 	all      []*Endpoint
 	// open are those that get new requests: all but the draining, or all.
 	open []*Endpoint
+	// next is the set that took the place of this one, or nil.
+	next atomic.Pointer[Set]
+}
+
+// Latest gives the set that has taken the place of this one, which may be itself.
+func (s *Set) Latest() *Set {
+	for next := s.next.Load(); next != nil; next = s.next.Load() {
+		s = next
+	}
+	return s
 }
 
 // NewSet makes a set that follows previous, which may be nil.
@@ -76,6 +89,7 @@ func NewSet(settings *Settings, addresses []Address, previous *Set, now time.Tim
 		endpoint := known[address.AddrPort]
 		if endpoint == nil {
 			endpoint = &Endpoint{Address: address.AddrPort, settings: settings, text: address.String()}
+			endpoint.present, endpoint.leave = context.WithCancel(context.Background())
 			// Where nobody else serves there is nobody to take the rest.
 			if len(known) > 0 {
 				endpoint.since = now
@@ -88,6 +102,9 @@ func NewSet(settings *Settings, addresses []Address, previous *Set, now time.Tim
 	}
 	if len(set.open) == 0 {
 		set.open = set.all
+	}
+	if previous != nil {
+		previous.next.Store(set)
 	}
 	return set
 }
@@ -205,11 +222,14 @@ func (e *Endpoint) Release() { e.active.Add(-1) }
 func (e *Endpoint) Text() string { return e.text }
 
 // Leave says that the endpoint is in no set any more.
-func (e *Endpoint) Leave() { e.gone.Store(true) }
+func (e *Endpoint) Leave() { e.leave() }
 
 // Gone reports whether the endpoint is in no set any more. Connections to it end with their
 // request.
-func (e *Endpoint) Gone() bool { return e.gone.Load() }
+func (e *Endpoint) Gone() bool { return e.present.Err() != nil }
+
+// AfterLeave has f called in a goroutine when the endpoint is in no set any more, until stop.
+func (e *Endpoint) AfterLeave(f func()) (stop func() bool) { return context.AfterFunc(e.present, f) }
 
 // Active is how many requests the endpoint has.
 func (e *Endpoint) Active() int64 { return e.active.Load() }

@@ -5,10 +5,14 @@ package upstream
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -118,7 +122,7 @@ type notEstablished struct{ error }
 func (e notEstablished) Unwrap() error { return e.error }
 
 func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Settings) *Transport {
-	dialer := &net.Dialer{Timeout: settings.DialTimeout, KeepAlive: 30 * time.Second}
+	dialer := newDialer(settings)
 	transport := &http.Transport{
 		// The default of 2 would close nearly every connection after its request.
 		MaxIdleConnsPerHost:    settings.MaxIdlePerEndpoint,
@@ -161,6 +165,24 @@ func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Setti
 	return made
 }
 
+// unacknowledged is how long an endpoint may leave bytes without an acknowledgement, or a probe of
+// an idle connection: its node is dead then. Without it the kernel repeats them for 15 minutes.
+const unacknowledged = 20 * time.Second
+
+func newDialer(settings *Settings) *net.Dialer {
+	return &net.Dialer{
+		Timeout:         settings.DialTimeout,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},
+		Control: func(_, _ string, raw syscall.RawConn) error {
+			var failed error
+			err := raw.Control(func(fd uintptr) {
+				failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unacknowledged.Milliseconds()))
+			})
+			return errors.Join(err, failed)
+		},
+	}
+}
+
 func dialTLS(dialer *net.Dialer, config *tls.Config, limit time.Duration) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dialer.DialContext(ctx, network, address)
@@ -184,7 +206,7 @@ func (b *Backend) Dial(ctx context.Context) (net.Conn, error) {
 	if b.Refuse {
 		return nil, ErrRefused
 	}
-	dialer := &net.Dialer{Timeout: b.settings.DialTimeout, KeepAlive: 30 * time.Second}
+	dialer := newDialer(b.settings)
 	dial := dialer.DialContext
 	if b.tlsConfig != nil {
 		dial = dialTLS(dialer, b.tlsConfig, b.settings.HandshakeTimeout)

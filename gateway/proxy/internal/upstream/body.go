@@ -32,11 +32,17 @@ func closeBody(request *http.Request) {
 type guardedBody struct {
 	io.ReadCloser
 	touched atomic.Bool
+	// sent is called at the end of the body.
+	sent func()
 }
 
 func (g *guardedBody) Read(b []byte) (int, error) {
 	g.touched.Store(true)
-	return g.ReadCloser.Read(b)
+	n, err := g.ReadCloser.Read(b)
+	if err == io.EOF {
+		g.sent()
+	}
+	return n, err
 }
 
 func (g *guardedBody) Close() error {

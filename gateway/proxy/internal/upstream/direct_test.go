@@ -365,7 +365,7 @@ func TestLeaves(t *testing.T) {
 func TestForget(t *testing.T) {
 	hold, held := make(chan struct{}), make(chan struct{})
 	s := serve(t, func(_ http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodOptions {
+		if r.Method == http.MethodPost {
 			close(held)
 			<-hold
 		}
@@ -375,7 +375,7 @@ func TestForget(t *testing.T) {
 	endpoint := b.Set.All()[0]
 	busy := make(chan error, 1)
 	go func() {
-		_, _, _, err := ask(t, b, newRequest(t, http.MethodOptions, ""), &Policy{})
+		_, _, _, err := ask(t, b, newRequest(t, http.MethodPost, ""), &Policy{})
 		busy <- err
 	}()
 	<-held

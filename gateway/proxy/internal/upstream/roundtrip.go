@@ -17,6 +17,7 @@ import (
 var (
 	ErrRefused = errors.New("the backend's configuration is invalid, so nothing is sent")
 	ErrTimeout = errors.New("the time limit of the request is over")
+	errLeft    = errors.New("the endpoint has left, and had not answered")
 )
 
 // Policy is what a rule wants of an exchange with a backend.
@@ -28,6 +29,8 @@ type Policy struct {
 	Backoff  time.Duration
 	// Timeout is for each attempt, up to the end of its response. 0 is none.
 	Timeout time.Duration
+	// Silence is for the header of a response, when the request has been sent. 0 is no limit.
+	Silence time.Duration
 	// Prefer is the endpoint of the session, or nil.
 	Prefer *balance.Endpoint
 	// Tried is called with the outcome of each attempt; it may be nil.
@@ -83,26 +86,38 @@ func (b *Backend) choose(policy *Policy, tried []*balance.Endpoint) (*balance.En
 	if policy.Prefer != nil && len(tried) == 0 && policy.Prefer.Take(now) {
 		return policy.Prefer, nil
 	}
-	return b.Set.Pick(now, tried)
+	set := b.Set
+	if len(tried) > 0 && tried[len(tried)-1].Gone() {
+		// The set is of the configuration that the request began with.
+		set = set.Latest()
+	}
+	return set.Pick(now, tried)
 }
+
+// repeats reports whether a request may be sent again that an endpoint may have served.
+func repeats(request *http.Request) bool { return !hasBody(request) && idempotent(request.Method) }
 
 // attempt sends a request to an endpoint.
 func (b *Backend) attempt(request *http.Request, endpoint *balance.Endpoint, policy *Policy) (*http.Response, error) {
-	release := endpoint.Release
-	ctx := request.Context()
+	ctx, cancel := context.WithCancelCause(request.Context())
 	var timer *time.Timer
 	if policy.Timeout > 0 {
-		limited, cancel := context.WithCancelCause(ctx)
 		timer = time.AfterFunc(policy.Timeout, func() { cancel(ErrTimeout) })
-		release = func() {
-			timer.Stop()
-			cancel(nil)
-			endpoint.Release()
-		}
-		ctx = limited
-		request = request.WithContext(ctx)
 	}
-	release = once(release)
+	release := once(func() {
+		if timer != nil {
+			timer.Stop()
+		}
+		cancel(nil)
+		endpoint.Release()
+	})
+	silence := newSilence(endpoint, policy.Silence, repeats(request), cancel)
+	request = request.WithContext(ctx)
+	if body, ok := request.Body.(*guardedBody); ok {
+		body.sent = silence.sent
+	} else {
+		silence.sent()
+	}
 	// The copy is shallow: only the address differs from one attempt to the next.
 	target := *request.URL
 	target.Scheme = "http"
@@ -112,18 +127,20 @@ func (b *Backend) attempt(request *http.Request, endpoint *balance.Endpoint, pol
 	target.Host = endpoint.Text()
 	request.URL = &target
 	response, err := b.transport.roundTrip(request, endpoint)
+	silence.over()
 	if err == nil && response.StatusCode < 100 {
 		// The server would panic over it.
 		_ = response.Body.Close()
 		err = errStatus
 	}
 	if err != nil {
-		release()
+		// Before the release, which ends the context, too.
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
+		release()
 		// A client that leaves says nothing about the endpoint.
-		if !errors.Is(err, context.Canceled) {
+		if !errors.Is(err, context.Canceled) && !errors.Is(err, errLeft) {
 			b.Set.Failed(endpoint, time.Now())
 		}
 		return nil, err
@@ -165,6 +182,8 @@ func (b *Backend) again(request *http.Request, policy *Policy, o outcome) bool {
 	}
 	var unsent notEstablished
 	switch {
+	case errors.Is(o.err, errLeft):
+		return repeats(request) && o.attempts < max(b.settings.ConnectAttempts, policy.Attempts+1)
 	case errors.As(o.err, &unsent):
 		return o.attempts < max(min(b.settings.ConnectAttempts, b.Set.Len()), policy.Attempts+1)
 	default:

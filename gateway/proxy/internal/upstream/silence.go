@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
+)
+
+// leftGrace is what a request that cannot be sent again has to be answered, when its endpoint is
+// gone.
+const leftGrace = 30 * time.Second
+
+// silence ends an attempt that gets no answer: in time, or since its endpoint is gone.
+type silence struct {
+	limit  time.Duration
+	cancel context.CancelCauseFunc
+
+	mutex    sync.Mutex
+	answered bool
+	timers   []*time.Timer
+	stop     func() bool
+}
+
+// newSilence begins with an attempt. repeats says that the request may be sent elsewhere.
+func newSilence(endpoint *balance.Endpoint, limit time.Duration, repeats bool, cancel context.CancelCauseFunc) *silence {
+	s := &silence{limit: limit, cancel: cancel}
+	grace := leftGrace
+	if repeats {
+		grace = 0
+	}
+	s.stop = endpoint.AfterLeave(func() { s.after(grace, errLeft) })
+	return s
+}
+
+// sent says that the request has been written: from now on the backend has its time.
+func (s *silence) sent() {
+	if s.limit > 0 {
+		s.after(s.limit, ErrTimeout)
+	}
+}
+
+func (s *silence) after(period time.Duration, cause error) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if !s.answered {
+		s.timers = append(s.timers, time.AfterFunc(period, func() { s.end(cause) }))
+	}
+}
+
+func (s *silence) end(cause error) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if !s.answered {
+		s.cancel(cause)
+	}
+}
+
+// over says that an answer has come, or an error.
+func (s *silence) over() {
+	s.stop()
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.answered = true
+	for _, timer := range s.timers {
+		timer.Stop()
+	}
+}

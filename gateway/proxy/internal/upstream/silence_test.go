@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
+)
+
+// silent is an endpoint that reads requests, says so, and answers none.
+func silent(t *testing.T, reached chan<- struct{}) string {
+	return script(t, func(_ int, _ net.Conn, next func() (*http.Request, bool)) {
+		for {
+			request, ok := next()
+			if !ok {
+				return
+			}
+			_, _ = io.Copy(io.Discard, request.Body)
+			reached <- struct{}{}
+		}
+	})
+}
+
+// TestSilence: a backend that does not answer is waited for only so long, from the end of the
+// request to the header of the response.
+func TestSilence(t *testing.T) {
+	const limit = 200 * time.Millisecond
+	quiet := silent(t, make(chan struct{}, 10))
+	slow := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_ = http.NewResponseController(w).Flush()
+		time.Sleep(2 * limit)
+		_, _ = io.WriteString(w, "late")
+	})
+	for _, body := range []string{"", "body"} {
+		_, _, _, err := ask(t, backendAt(settings(), nil, quiet), newRequest(t, http.MethodPost, body), &Policy{Silence: limit})
+		if !errors.Is(err, ErrTimeout) {
+			t.Errorf("a silent backend, body %q: %v; want the time limit", body, err)
+		}
+		reader, writer := io.Pipe()
+		request := newRequest(t, http.MethodPost, body)
+		if body != "" {
+			request.Body, request.ContentLength = reader, -1
+			go func() {
+				for range 4 {
+					time.Sleep(limit / 2)
+					_, _ = io.WriteString(writer, "part")
+				}
+				_ = writer.Close()
+			}()
+		}
+		_, text, _, err := ask(t, backendAt(settings(), nil, slow.address), request, &Policy{Silence: limit})
+		if err != nil || text != "late" {
+			t.Errorf("a slow body and a slow response: %q, %v", text, err)
+		}
+	}
+}
+
+// TestLeft: when an endpoint is removed that has not answered, a request goes to those that are
+// there now, if it may be sent again.
+func TestLeft(t *testing.T) {
+	reached := make(chan struct{}, 1)
+	settings := settings()
+	b := backendAt(settings, nil, silent(t, reached))
+	address := script(t, func(_ int, conn net.Conn, next func() (*http.Request, bool)) {
+		for _, ok := next(); ok; _, ok = next() {
+			say(conn, fine)
+		}
+	})
+	answered := make(chan string, 1)
+	go func() {
+		status, text, exchange, err := ask(t, b, newRequest(t, http.MethodGet, ""), &Policy{})
+		if err != nil || status != http.StatusOK || exchange.Attempts != 2 {
+			t.Errorf("status %d, %d attempts, %v", status, exchange.Attempts, err)
+		}
+		answered <- text
+	}()
+	<-reached
+	posted := make(chan error, 1)
+	go func() {
+		_, _, _, err := ask(t, b, newRequest(t, http.MethodPost, "body"), &Policy{})
+		posted <- err
+	}()
+	<-reached
+	gone := b.Set.All()[0]
+	balance.NewSet(&settings.Balance, []balance.Address{{AddrPort: netip.MustParseAddrPort(address)}}, b.Set, time.Now())
+	gone.Leave()
+	select {
+	case text := <-answered:
+		if text != "fine" {
+			t.Errorf("the response is %q", text)
+		}
+	case <-time.After(patience):
+		t.Fatal("the request still waits for an endpoint that is gone")
+	}
+	select {
+	case err := <-posted:
+		t.Errorf("a request that cannot be sent again was not given its time: %v", err)
+	default:
+	}
+}
+
+// TestUnacknowledged: the kernel gives a connection up well before its own 15 minutes.
+func TestUnacknowledged(t *testing.T) {
+	s := serve(t, func(http.ResponseWriter, *http.Request) {})
+	conn, err := newDialer(settings()).DialContext(t.Context(), "tcp", s.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	period := 0
+	if err := raw.Control(func(fd uintptr) { period, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT) }); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil || period == 0 || period > 30_000 {
+		t.Errorf("TCP_USER_TIMEOUT is %d ms, %v; want 30 s at most", period, err)
+	}
+}

@@ -19,7 +19,7 @@ type Known struct {
 	Address netip.Addr
 	// Lost is since when it is lost; zero while it is not.
 	Lost time.Time `json:",omitzero"`
-	// Settled is true when the loss is no longer questioned.
+	// Settled is true once it was taken for down.
 	Settled bool `json:",omitempty"`
 }
 
@@ -58,7 +58,7 @@ func (m *Membership) Resume(known Known) {
 }
 
 // Resumed returns the verdict on known nodes before any is probed again.
-func Resumed(known []Known, now time.Time) Verdict {
+func Resumed(known []Known) Verdict {
 	m := Membership{}
 	ids := make([]forwarding.NodeID, 0, len(known))
 	for _, k := range known {
@@ -68,5 +68,5 @@ func Resumed(known []Known, now time.Time) Verdict {
 	for _, k := range known {
 		m.Resume(k)
 	}
-	return m.Judge(now)
+	return m.Judge()
 }

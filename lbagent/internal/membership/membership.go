@@ -4,9 +4,9 @@
 // pure: time is an argument, and nothing is sent.
 //
 // A node is lost when it has left several probes in a row unanswered, and comes back when it has
-// answered for a while. Lost nodes are down, unless half of all nodes were lost at once: then it
-// is this node that is cut off, and nothing is down that was not before. Of two nodes a router
-// says which one it is not.
+// answered for a while. A lost node is down, unless half of the nodes that were up are lost with
+// it: then it is this node that may be cut off. Such losses are held until a router is heard, or
+// until fewer are lost. A node that is down stays so until it comes back.
 package membership
 
 import (
@@ -26,8 +26,6 @@ const (
 	// suspect is how many a node has that may be lost at the same moment as another: probes to
 	// different nodes are not sent at once.
 	suspect = Misses - 1
-	// AtOnce is how close to each other losses are that count together.
-	AtOnce = time.Minute
 	// ShortestReturn is how long a lost node answers before it is back. Each loss within
 	// Forgiven of the one before doubles that, to LongestReturn.
 	ShortestReturn = time.Second
@@ -56,7 +54,7 @@ type peer struct {
 	answering time.Time
 	// returns is how long it has to answer before it is back.
 	returns time.Duration
-	// settled is true when the loss is no longer questioned.
+	// settled is true once the lost node was taken for down.
 	settled bool
 }
 
@@ -74,9 +72,12 @@ type Membership struct {
 type Verdict struct {
 	// Down are the nodes that are down, each with since when.
 	Down map[forwarding.NodeID]time.Time
-	// Held are lost nodes, each with since when, that count as up: half of all nodes were lost
-	// at once.
+	// Held are lost nodes, each with since when, that count as up: half of the nodes that were
+	// up are lost, and no router was heard since.
 	Held map[forwarding.NodeID]time.Time
+	// Minority is true where more nodes are down than are left, this one included: it is rather
+	// this one that is cut off from the others.
+	Minority bool
 }
 
 // CutOff reports whether this node is cut off from the others, as far as it can tell.
@@ -84,7 +85,7 @@ func (v Verdict) CutOff() bool { return len(v.Held) > 0 }
 
 // Equal reports whether two verdicts say the same.
 func (v Verdict) Equal(other Verdict) bool {
-	return maps.Equal(v.Down, other.Down) && maps.Equal(v.Held, other.Held)
+	return v.Minority == other.Minority && maps.Equal(v.Down, other.Down) && maps.Equal(v.Held, other.Held)
 }
 
 // SetNodes makes these the other nodes. What is known of those that stay is kept.
@@ -147,55 +148,50 @@ func (m *Membership) Answered(id forwarding.NodeID, later int, now time.Time) {
 	}
 }
 
-// Judge decides which nodes are down.
-func (m *Membership) Judge(now time.Time) Verdict {
+// Judge decides which nodes are down. Only new losses are questioned: a node that is down counts
+// neither among the nodes that were up nor among those that are lost with others.
+func (m *Membership) Judge() Verdict {
 	verdict := Verdict{Down: map[forwarding.NodeID]time.Time{}}
 	lost := map[forwarding.NodeID]time.Time{}
-	gone, up := 0, 1
+	suspects, up := 0, 1
 	for id, p := range m.peers {
 		switch {
 		case !p.seen:
-		case p.lost && p.settled:
-			verdict.Down[id] = p.since
+		case p.lost && (p.settled || m.isWitnessed(p.since)):
+			m.settle(id, &verdict)
 		case p.lost:
 			lost[id] = p.since
-			gone++
 		case p.unanswered >= suspect:
-			gone++
+			suspects++
 		default:
 			up++
 		}
 	}
-	witnessed := m.isWitnessed(lost)
-	if gone >= up && !witnessed {
+	if len(lost)+suspects >= up {
 		verdict.Held = lost
-		return verdict
-	}
-	for id, since := range lost {
-		verdict.Down[id] = since
-		if witnessed || now.Sub(since) >= AtOnce {
-			m.peers[id].settled = true
-			m.changes++
+	} else {
+		for id := range lost {
+			m.settle(id, &verdict)
 		}
 	}
+	verdict.Minority = len(verdict.Down) > len(verdict.Held)+suspects+up
 	return verdict
+}
+
+// settle takes a lost node for down.
+func (m *Membership) settle(id forwarding.NodeID, verdict *Verdict) {
+	p := m.peers[id]
+	verdict.Down[id] = p.since
+	if !p.settled {
+		p.settled = true
+		m.changes++
+	}
 }
 
 // Heard notes a moment after which this node has heard a router. The zero value says that it may
 // hear none.
 func (m *Membership) Heard(after time.Time) { m.heard = after }
 
-// isWitnessed reports whether a router was heard since the only other node was lost. Then this
-// node is not cut off: what it cannot reach is no use to it, be it dead or not. Among more nodes
-// their number decides, and no router is asked.
-func (m *Membership) isWitnessed(lost map[forwarding.NodeID]time.Time) bool {
-	if len(m.peers) != 1 {
-		return false
-	}
-	for _, since := range lost {
-		if m.heard.After(since) {
-			return true
-		}
-	}
-	return false
-}
+// isWitnessed reports whether a router was heard after a loss. Then this node is not cut off from
+// the network: a node that it cannot reach is no use to it, be it dead or not.
+func (m *Membership) isWitnessed(since time.Time) bool { return m.heard.After(since) }

@@ -11,7 +11,7 @@ import (
 
 var (
 	watchDownDescription      = description("nodes_down", "Other nodes that do not answer probes and get no packets.")
-	watchHeldDescription      = description("nodes_held", "Other nodes that do not answer and count as up: half of all were lost at once.")
+	watchHeldDescription      = description("nodes_held", "Other nodes that do not answer and count as up: half of those that were up were lost at once.")
 	watchSentDescription      = description("probes_sent_total", "Probes to other nodes.")
 	watchAnsweredDescription  = description("probes_answered_total", "Probes that were answered.")
 	watchDiscardedDescription = description("probes_discarded_total", "Datagrams to the port of probes that answer none.")

@@ -132,14 +132,14 @@ func (p *Prober) Verdict() membership.Verdict {
 
 // Resume goes on with the nodes that the agent before knew. It is called before Run.
 func (p *Prober) Resume(former []membership.Known) {
-	verdict := membership.Resumed(former, time.Now())
+	verdict := membership.Resumed(former)
 	p.former = former
 	p.known.Store(&former)
 	p.verdict.Store(&verdict)
 }
 
-// Witness has a cluster of two nodes judged by a moment after which a router was heard, of which
-// the zero value says that it may not be. It is called before Run.
+// Witness has losses judged by a moment after which a router was heard, of which the zero value
+// says that it may not be. It is called before Run.
 func (p *Prober) Witness(heard func(now time.Time) time.Time) { p.witness = heard }
 
 // Known returns the nodes that have answered, for the agent after this one.
@@ -351,10 +351,10 @@ func (p *Prober) isAnswer(b []byte, local netip.Addr, from netip.AddrPort, now t
 
 // judge tells a verdict that is another one than before.
 func (p *Prober) judge(now time.Time) {
-	if p.witness != nil && len(p.order) == 1 {
+	if p.witness != nil {
 		p.membership.Heard(p.witness(now))
 	}
-	verdict := p.membership.Judge(now)
+	verdict := p.membership.Judge()
 	p.learn()
 	if before := p.Verdict(); verdict.Equal(before) {
 		return

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package membership
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// detection is after how long a router is known to have been heard.
+const detection = 550 * time.Millisecond
+
+// step is what happens to the nodes, and what the verdict is when it has been known for a second
+// and a half.
+type step struct {
+	// after is how long nothing else happened before.
+	after      time.Duration
+	die, live  []forwarding.NodeID
+	down, held []forwarding.NodeID
+	minority   bool
+}
+
+// Each history once put nodes that are dead back among the living, or never took them for down.
+func TestHistories(t *testing.T) {
+	type ids = []forwarding.NodeID
+	for name, test := range map[string]struct {
+		others int
+		// heard is true where a router is heard throughout.
+		heard bool
+		steps []step
+	}{
+		"a second loss soon after": {others: 4, steps: []step{
+			{die: ids{2}, down: ids{2}},
+			{after: 20 * time.Second, die: ids{3}, down: ids{2, 3}},
+			{after: 20 * time.Second, die: ids{4}, down: ids{2, 3, 4}, minority: true},
+		}},
+		"half by a second loss soon after": {others: 3, steps: []step{
+			{die: ids{2}, down: ids{2}},
+			{after: 20 * time.Second, die: ids{3}, down: ids{2, 3}},
+		}},
+		"of the last two none can tell": {others: 2, steps: []step{
+			{die: ids{2}, down: ids{2}},
+			{after: 20 * time.Second, die: ids{3}, down: ids{2}, held: ids{3}},
+			{after: time.Hour, down: ids{2}, held: ids{3}},
+			{live: ids{2}, held: nil, down: ids{3}},
+		}},
+		"of the last two a router can": {others: 2, heard: true, steps: []step{
+			{die: ids{2}, down: ids{2}},
+			{after: 20 * time.Second, die: ids{3}, down: ids{2, 3}, minority: true},
+			{after: time.Hour, live: ids{2, 3}},
+		}},
+		"half at once": {others: 5, steps: []step{
+			{die: ids{2, 3, 4}, held: ids{2, 3, 4}},
+			{after: time.Hour, held: ids{2, 3, 4}},
+			{live: ids{2}, down: ids{3, 4}},
+		}},
+		"half at once, a router heard": {others: 5, heard: true, steps: []step{
+			{die: ids{2, 3, 4}, down: ids{2, 3, 4}},
+			{after: 20 * time.Second, die: ids{5}, down: ids{2, 3, 4, 5}, minority: true},
+		}},
+		"cut off from the others, not from the router": {others: 2, heard: true, steps: []step{
+			{die: ids{2, 3}, down: ids{2, 3}, minority: true},
+			{after: time.Hour, live: ids{3}, down: ids{2}},
+		}},
+		"cut off": {others: 9, steps: []step{
+			{die: ids{2}, down: ids{2}},
+			{after: 20 * time.Second, die: ids{3, 4, 5, 6, 7, 8, 9, 10}, down: ids{2}, held: ids{3, 4, 5, 6, 7, 8, 9, 10}},
+			{after: 20 * time.Second, live: ids{3, 4, 5, 6, 7, 8, 9, 10}, down: ids{2}},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHistory(test.others)
+			for i, step := range test.steps {
+				h.pass(step.after, test.heard)
+				h.change(step.die, step.live)
+				h.pass(1500*time.Millisecond, test.heard)
+				v := h.Judge()
+				if !slices.Equal(down(v), step.down) || !slices.Equal(slices.Sorted(maps.Keys(v.Held)), step.held) || v.Minority != step.minority {
+					t.Fatalf("step %d: verdict %+v, want %v down, %v held, minority %t", i, v, step.down, step.held, step.minority)
+				}
+			}
+		})
+	}
+}
+
+// history is a network whose nodes die and come back.
+type history struct {
+	*network
+	dead map[forwarding.NodeID]bool
+	// judged is called with each verdict.
+	judged func(v Verdict)
+}
+
+func newHistory(others int) *history {
+	h := &history{network: newNetwork(others), dead: map[forwarding.NodeID]bool{}}
+	h.alive = func(id forwarding.NodeID) bool { return !h.dead[id] }
+	h.pass(time.Second, false)
+	return h
+}
+
+func (h *history) change(die, live []forwarding.NodeID) {
+	for _, id := range die {
+		h.dead[id] = true
+	}
+	for _, id := range live {
+		delete(h.dead, id)
+	}
+}
+
+// pass lets time pass, in which a router is heard or not. Of long times only the begin and the end
+// are run.
+func (h *history) pass(duration time.Duration, heard bool) {
+	const most = 4 * time.Second
+	if duration > most {
+		h.pass(most/2, heard)
+		h.now = h.now.Add(duration - most)
+		duration = most / 2
+	}
+	for end := h.now.Add(duration); h.now.Before(end); {
+		if heard {
+			h.Heard(h.now.Add(-detection))
+		} else {
+			h.Heard(time.Time{})
+		}
+		h.run(h.interval, h.judged)
+	}
+}
+
+// Whatever happens: a node that is down stays down until it answers. While a router is heard the
+// dead are down, all of them, and nobody else. Without one, a part of the nodes that is less than
+// half of those that are up is down, and a larger one is held.
+func TestAnyHistory(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := newHistory(rapid.IntRange(1, 12).Draw(t, "others"))
+		was := Verdict{}
+		h.judged = func(v Verdict) {
+			for id := range was.Down {
+				if _, still := v.Down[id]; !still && h.dead[id] {
+					t.Fatalf("node %d is dead and counts as up again: %+v", id, v)
+				}
+			}
+			was = v
+		}
+		for range rapid.IntRange(1, 8).Draw(t, "steps") {
+			up := len(h.nodes) + 1 - len(h.dead)
+			die := rapid.SliceOfDistinct(rapid.SampledFrom(h.nodes), rapid.ID[forwarding.NodeID]).Draw(t, "die")
+			die = slices.DeleteFunc(die, func(id forwarding.NodeID) bool { return h.dead[id] })
+			h.change(die, nil)
+			heard := rapid.Bool().Draw(t, "heard")
+			h.pass(time.Duration(rapid.IntRange(1500, 90_000).Draw(t, "wait, ms"))*time.Millisecond, heard)
+			dead := slices.Sorted(maps.Keys(h.dead))
+			switch v := h.Judge(); {
+			case heard && (!slices.Equal(down(v), dead) || v.CutOff() || v.Minority != (2*len(dead) > len(h.nodes)+1)):
+				t.Fatalf("dead are %v of %d others, a router is heard, and the verdict is %+v", dead, len(h.nodes), v)
+			case !heard && len(die) > 0 && (2*len(die) >= up) != v.CutOff():
+				t.Fatalf("%v died of %d, and the verdict is %+v", die, up, v)
+			}
+			live := rapid.SliceOfDistinct(rapid.SampledFrom(h.nodes), rapid.ID[forwarding.NodeID]).Draw(t, "live")
+			h.change(nil, live)
+			h.pass(LongestReturn+time.Second, true)
+		}
+	})
+}

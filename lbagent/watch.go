@@ -93,6 +93,7 @@ func (w *watch) see(objects *model.Snapshot) *model.Snapshot {
 	for id := range verdict.Down {
 		seen.Down[id] = true
 	}
+	seen.CutOff = verdict.Minority
 	return &seen
 }
 
@@ -111,6 +112,10 @@ func (w *watch) log(verdict membership.Verdict) {
 	if verdict.CutOff() != w.verdict.CutOff() {
 		w.logger.Info("Half of the nodes at once do not answer: this node may be cut off, so none is taken for down",
 			"cutOff", verdict.CutOff(), "silent", len(verdict.Held))
+	}
+	if verdict.Minority != w.verdict.Minority {
+		w.logger.Info("More nodes are down than are left: this node is rather cut off, so routers are to prefer others",
+			"cutOff", verdict.Minority, "down", len(verdict.Down))
 	}
 }
 
@@ -160,7 +165,9 @@ func (w *watch) observe(self forwarding.NodeID, now time.Time) (_ status.Watch, 
 		}
 		return names
 	}
-	return status.Watch{Down: due(w.verdict.Down), Held: due(w.verdict.Held)}, again
+	told := status.Watch{Down: due(w.verdict.Down), Held: due(w.verdict.Held)}
+	told.CutOff = w.verdict.Minority && len(told.Down) > 0
+	return told, again
 }
 
 // reachable are the nodes without those that are down: the fast path is not to send to these.

@@ -109,6 +109,58 @@ func TestNodeDownWithAllPods(t *testing.T) {
 	}
 }
 
+// A node that is cut off from the others, and hears its routers, serves its own endpoints. It keeps
+// all its routes, as those to be left, and is not ready.
+func TestMinority(t *testing.T) {
+	n := newNode(t)
+	objects := cluster()
+	addService(objects, 1, false, 2, 2)
+	addService(objects, 2, false, 0, 2)
+	addService(objects, 4, true, 2, 2)
+	l := newLoop(n, objects)
+	j := &judge{}
+	l.watch = watchBy(j)
+	mustPass(t, l, start)
+	leaving := func() (marked int) {
+		for _, route := range n.want.Routes["router"] {
+			if slices.Contains(route.Communities, 0xffff0000) {
+				marked++
+			}
+		}
+		return marked
+	}
+	if len(n.routes) != 3 || leaving() != 0 {
+		t.Fatalf("announced are %v, %d of them to be left", n.routes, leaving())
+	}
+	j.verdict = membership.Verdict{Down: map[forwarding.NodeID]time.Time{2: start}, Minority: true}
+	again := mustPass(t, l, start)
+	if n.observation.Watch.CutOff {
+		t.Error("told at once")
+	}
+	// Longer than any delay of routes, and of removals.
+	mustPass(t, l, start.Add(max(again, time.Hour)))
+	mustPass(t, l, start.Add(2*time.Hour))
+	if rows, _ := rowsOf(n.state); rows[2] != 0 || rows[1] == 0 {
+		t.Errorf("rows are %v, want this node's own endpoints", rows)
+	}
+	if len(n.routes) != 3 || leaving() != 3 {
+		t.Errorf("announced are %v, %d of them to be left; want all three", n.routes, leaving())
+	}
+	for key, frontend := range n.state.Frontends {
+		if frontend.Refuses != (key.VIP == vipOf(2)) {
+			t.Errorf("%s: refuses is %t", key, frontend.Refuses)
+		}
+	}
+	if !n.observation.Watch.CutOff {
+		t.Errorf("told are %+v", n.observation.Watch)
+	}
+	j.verdict = membership.Verdict{}
+	mustPass(t, l, start.Add(2*time.Hour))
+	if len(n.routes) != 3 || leaving() != 0 || n.observation.Watch.CutOff {
+		t.Errorf("announced are %v, %d of them to be left, told are %+v", n.routes, leaving(), n.observation.Watch)
+	}
+}
+
 // While this node may be cut off, nothing is withdrawn.
 func TestCutOff(t *testing.T) {
 	n := newNode(t)

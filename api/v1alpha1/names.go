@@ -63,8 +63,8 @@ const (
 	ConditionHostCompatible = "HostCompatible"
 	// ConditionNodesReached of an LBNodeReport: False while packets of other nodes come in by an
 	// uplink on which those nodes are not reached, and are dropped, or while other nodes do not
-	// answer; else it is absent. Anybody who forges such packets makes it False, so Ready does not
-	// depend on it.
+	// answer; else it is absent. Anybody who forges such packets makes it False, so Ready depends on
+	// it only where more nodes do not answer than are left.
 	ConditionNodesReached = "NodesReached"
 	// ConditionObjectsPresent of an LBNodeReport: False while objects count as present that were
 	// removed, too many at once; else it is absent. Ready does not depend on it.

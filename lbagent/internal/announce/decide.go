@@ -65,6 +65,8 @@ type Node struct {
 // A node that departs announces no VIP that another node can take; see Departure. A VIP that its
 // Services give up is announced as one to be left, then not at all (VIPClaim.Release).
 //
+// A node that is cut off from the others announces all its VIPs as those to be left.
+//
 // No VIP is announced with a frontend that admits clients whom its Service does not.
 //
 // Where an advertisement aggregates, one route to the aggregate is in place of those to its
@@ -86,9 +88,11 @@ func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 		if decision.Reason == "" {
 			decision = refuse(m, vip, frontends, selected, node)
 		}
-		leaving := false
+		leaving := m.CutOff
 		if decision.Reason == "" {
-			decision, leaving = giveUp(vip)
+			var given bool
+			decision, given = giveUp(vip)
+			leaving = leaving || given
 		}
 		if decision.Reason == "" {
 			var departs bool
@@ -179,7 +183,7 @@ func refuse(m *model.Model, vip *model.VIP, frontends []*model.Frontend, selecte
 	if missing := missing(frontends, node, node.Announced[vip.Address]); missing != nil {
 		return Decision{Reason: ReasonNotProgrammed, Message: fmt.Sprintf("%s is not in the maps", missing.Key)}
 	}
-	if attractsNobody(vip.Address, frontends, node) {
+	if attractsNobody(vip.Address, frontends, node) && !staysCutOff(m, vip.Address, frontends, node) {
 		return withoutEndpoints(frontends)
 	}
 	if !slices.ContainsFunc(selected, func(target model.Target) bool { return nextHop(m, target.Peer, vip.Address).IsValid() }) {

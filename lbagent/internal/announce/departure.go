@@ -4,6 +4,7 @@ package announce
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -115,6 +116,14 @@ func giveUp(vip *model.VIP) (decision Decision, leaving bool) {
 	default:
 		return Decision{}, true
 	}
+}
+
+// staysCutOff reports whether a VIP stays announced that has no endpoint left because this node is
+// cut off from those that have one. It is a path to be left, and it may be the last one: whether
+// other nodes have one is not for this node to say. What comes by it is refused.
+func staysCutOff(m *model.Model, vip netip.Addr, frontends []*model.Frontend, node *Node) bool {
+	return m.CutOff && node.Announced[vip] &&
+		slices.ContainsFunc(frontends, func(f *model.Frontend) bool { return f.Unreached && !f.Local })
 }
 
 // left marks a route as one that routers are to leave. Within an autonomous system the lowest

@@ -3,6 +3,7 @@
 package announce
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -168,4 +169,44 @@ func TestDepartureLeavesNoVIPWithoutPath(t *testing.T) {
 			t.Fatalf("nobody announces it: %+v", m.Nodes)
 		}
 	})
+}
+
+// A node that is cut off from the others announces its VIPs as those to be left, whether it has an
+// endpoint of its own or not. A VIP that nobody serves goes as ever, and none comes.
+func TestDecideCutOff(t *testing.T) {
+	for name, test := range map[string]struct {
+		local, own, unreached, before bool
+		want                          string
+	}{
+		"own endpoint":                         {own: true, unreached: true, before: true},
+		"own endpoint alone":                   {own: true, before: true},
+		"own endpoint, not announced before":   {own: true, unreached: true},
+		"others' endpoints":                    {unreached: true, before: true},
+		"others' endpoints, not announced yet": {unreached: true, want: ReasonNoEndpoints},
+		"nobody's endpoints":                   {before: true, want: ReasonNoEndpoints},
+		"Local, own endpoint":                  {local: true, own: true, unreached: true, before: true},
+		"Local, others' endpoints":             {local: true, unreached: true, before: true, want: ReasonNoEndpoints},
+	} {
+		m := base()
+		m.CutOff = true
+		frontend := &m.Frontends[0]
+		frontend.Local, frontend.Unreached = test.local, test.unreached
+		frontend.Weights, frontend.Endpoints = map[forwarding.NodeID]uint32{}, nil
+		if test.own {
+			frontend.Weights, frontend.Endpoints = map[forwarding.NodeID]uint32{1: 1}, []forwarding.Endpoint{endpoint}
+		}
+		state := planned(m)
+		node := nodeWith(state, state)
+		node.Announced = map[netip.Addr]bool{vip4: test.before}
+		routes, decisions := Decide(m, node)
+		if decisions[0].Reason != test.want {
+			t.Errorf("%s: %+v, want reason %q", name, decisions[0], test.want)
+			continue
+		}
+		for _, peer := range []string{"r1", "r2"} {
+			if test.want == "" && !slices.Contains(routes[peer][0].Communities, gracefulShutdown) {
+				t.Errorf("%s: the route to %s is %+v", name, peer, routes[peer][0])
+			}
+		}
+	}
 }

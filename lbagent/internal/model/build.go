@@ -45,6 +45,7 @@ func Build(s *Snapshot) *Model { return build(s, &former{}) }
 
 func build(s *Snapshot, former *former) *Model {
 	b := builder{snapshot: s, model: &Model{}, former: former}
+	b.model.CutOff = s.CutOff
 	b.buildNodes()
 	b.buildVIPs()
 	b.buildPools()

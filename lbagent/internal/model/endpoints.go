@@ -172,6 +172,7 @@ func (b *endpoints) collect(frontend *Frontend, from backend) []endpoint {
 			}
 			if b.nodes[e.node].Down {
 				// They died with it, or cannot be reached from here.
+				frontend.Unreached = frontend.Unreached || e.ready || e.leaving
 				continue
 			}
 			if e.node != b.snapshot.NodeName && b.nodes[e.node].Booting {

@@ -79,6 +79,8 @@ type Snapshot struct {
 	Callers []netip.Addr
 	// Down are the nodes that do not answer this node's probes; they are no object's word.
 	Down map[forwarding.NodeID]bool
+	// CutOff is true where those are so many that it is rather this node which is cut off.
+	CutOff bool
 }
 
 // TunnelSecret is a Secret with the keys of the tunnel, as it was read.
@@ -95,7 +97,9 @@ type Model struct {
 	Self forwarding.Self
 	// Departing is that of this node.
 	Departing millracev1alpha1.Departure
-	Nodes     []Node
+	// CutOff is true where this node is cut off from other nodes.
+	CutOff bool
+	Nodes  []Node
 	// Zones are the names of the nodes' zones by number, with "" for none as the
 	// first; none where there are more than forwarding.Zones.
 	Zones []string
@@ -220,6 +224,8 @@ type Frontend struct {
 	// of this node is ready: they take what still comes, but nothing should
 	// attract more (KEP-1669).
 	Terminating bool
+	// Unreached is true where a node that is down has an endpoint that takes new connections.
+	Unreached bool
 	// Living is true where no endpoint is usable but one, on any node, still
 	// serves the connections that it has.
 	Living bool

@@ -54,8 +54,10 @@ type Observation struct {
 
 // Watch is which nodes do not answer this node's probes, by name.
 type Watch struct {
-	// Down get no packets. Held count as up: half of all nodes were lost at once.
+	// Down get no packets. Held count as up: half of the nodes that were up were lost at once.
 	Down, Held []string
+	// CutOff is true where those that are down are so many that this node is rather cut off.
+	CutOff bool
 }
 
 // Bounds of a report, so that an object of the API server stays small whatever the

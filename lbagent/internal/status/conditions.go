@@ -16,9 +16,14 @@ import (
 // conditions are those that the agent writes. Ready tells of those before it.
 func conditions(o Observation) []metav1.Condition {
 	list := []metav1.Condition{programmed(o), attached(o), bgpEstablished(o)}
-	list = append(list, ready(list), hostCompatible(o))
-	if condition, unreached := nodesReached(o); unreached {
-		list = append(list, condition)
+	reached, unreached := nodesReached(o)
+	decisive := list
+	if o.Watch.CutOff {
+		decisive = append(slices.Clone(list), reached)
+	}
+	list = append(list, ready(decisive), hostCompatible(o))
+	if unreached {
+		list = append(list, reached)
 	}
 	if len(o.Held) > 0 {
 		list = append(list, objectsHeld(o.Held))
@@ -153,8 +158,8 @@ func hostCompatible(o Observation) metav1.Condition {
 	}
 }
 
-// nodesReached is not part of Ready: neither strangers who forge packets nor other nodes make a
-// node unready. The condition is false or not there.
+// nodesReached is part of Ready where this node is cut off from the others. Else neither strangers
+// who forge packets nor other nodes make a node unready. The condition is false or not there.
 func nodesReached(o Observation) (condition metav1.Condition, unreached bool) {
 	condition = metav1.Condition{Type: millracev1alpha1.ConditionNodesReached, Status: metav1.ConditionFalse}
 	switch {
@@ -162,6 +167,10 @@ func nodesReached(o Observation) (condition metav1.Condition, unreached bool) {
 		condition.Reason = millracev1alpha1.ReasonCutOff
 		condition.Message = "half of the nodes stopped answering at once, so this node may be cut off; " +
 			"packets still go to them: " + firstOf(o.Watch.Held)
+	case o.Watch.CutOff:
+		condition.Reason = millracev1alpha1.ReasonCutOff
+		condition.Message = "more nodes do not answer at UDP port 6081 than are left, so this node is rather cut off; " +
+			"it serves its own endpoints, and routers are to prefer other nodes: " + firstOf(o.Watch.Down)
 	case len(o.Watch.Down) > 0:
 		condition.Reason = millracev1alpha1.ReasonNodesDown
 		condition.Message = "nodes that do not answer at UDP port 6081 and get no packets: " + firstOf(o.Watch.Down)

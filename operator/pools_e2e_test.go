@@ -208,4 +208,24 @@ func occupiedPools(t *testing.T, e *environment) {
 	e.setAddresses(t, node, "203.0.113.0", "203.0.113.1")
 	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonOccupied, "1 assigned addresses are not in the pool any longer")
 	e.addresses(t, asks, "203.0.113.1")
+	// No agent serves a node's address: the VIP and the Service say so, until it is free again.
+	const occupied = `203.0.113.1 is the address of Node "node1"`
+	vip := vipOf("203.0.113.1")
+	e.ready(t, vip, &vip.Status.Conditions, millracev1alpha1.ReasonOccupied, occupied)
+	e.served(t, asks, metav1.ConditionFalse, millracev1alpha1.ReasonOccupied, occupied)
+	e.setAddresses(t, node, "203.0.113.0")
+	e.ready(t, vip, &vip.Status.Conditions, millracev1alpha1.ReasonValid, "")
+	e.served(t, asks, metav1.ConditionFalse, millracev1alpha1.ReasonNotSelected, "")
+
+	// The other way round: a VIP that is reserved for a Service by hand when a router has it.
+	must(t, e.client.Create(t.Context(), &millracev1alpha1.LBPeer{
+		ObjectMeta: metav1.ObjectMeta{Name: "router2"},
+		Spec:       millracev1alpha1.LBPeerSpec{PeerAddress: "203.0.113.77", PeerASN: 64512, LocalASN: 64513},
+	}))
+	reserved := vipOf("203.0.113.77")
+	reserved.Spec.Claims = []millracev1alpha1.VIPClaim{{Namespace: asks.Namespace, Name: "byhand"}}
+	must(t, e.client.Create(t.Context(), reserved))
+	e.ready(t, reserved, &reserved.Status.Conditions, millracev1alpha1.ReasonOccupied, `LBPeer "router2"`)
+	byhand := e.service(t, "byhand", annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.77"))
+	e.served(t, byhand, metav1.ConditionFalse, millracev1alpha1.ReasonOccupied, `LBPeer "router2"`)
 }

@@ -4,6 +4,7 @@ package desired
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"go4.org/netipx"
@@ -19,6 +20,19 @@ type Occupied struct {
 	Range netipx.IPRange
 	// By names the object that has them, such as `Node "node1"`.
 	By string
+	// Host is true for the one address of a node or router, and false for a network.
+	Host bool
+}
+
+// occupiedByHost is one address.
+func occupiedByHost(address netip.Addr, by string) Occupied {
+	return Occupied{Range: netipx.IPRangeFrom(address, address), By: by, Host: true}
+}
+
+// OccupiedVIP says why a VIP is not served whose address a node or router has.
+func OccupiedVIP(vip netip.Addr, by string) string {
+	return fmt.Sprintf("%s is the address of %s, which could not be reached any more, so no node serves it: "+
+		"give the Service another address", vip, by)
 }
 
 // OccupiedByNode returns the addresses of a Node (Node.status.addresses, types
@@ -30,7 +44,7 @@ func OccupiedByNode(node *corev1.Node) []Occupied {
 			continue
 		}
 		if address, err := ParseAddress(candidate.Address); err == nil {
-			occupied = append(occupied, Occupied{netipx.IPRangeFrom(address, address), fmt.Sprintf("Node %q", node.Name)})
+			occupied = append(occupied, occupiedByHost(address, fmt.Sprintf("Node %q", node.Name)))
 		}
 	}
 	cidrs := node.Spec.PodCIDRs
@@ -47,7 +61,7 @@ func OccupiedByLBNode(node *millracev1alpha1.LBNode) []Occupied {
 	var occupied []Occupied
 	for _, text := range node.Spec.Addresses {
 		if address, err := ParseAddress(text); err == nil {
-			occupied = append(occupied, Occupied{netipx.IPRangeFrom(address, address), by})
+			occupied = append(occupied, occupiedByHost(address, by))
 		}
 	}
 	return append(occupied, networks(node.Spec.PodCIDRs, by)...)
@@ -59,7 +73,7 @@ func OccupiedByPeer(peer *millracev1alpha1.LBPeer) []Occupied {
 	if err != nil {
 		return nil
 	}
-	return []Occupied{{netipx.IPRangeFrom(address, address), fmt.Sprintf("LBPeer %q", peer.Name)}}
+	return []Occupied{occupiedByHost(address, fmt.Sprintf("LBPeer %q", peer.Name))}
 }
 
 // OccupiedByServiceCIDR returns a network of cluster IPs (ServiceCIDR.spec.cidrs).
@@ -74,7 +88,7 @@ func OccupiedByService(service *corev1.Service) []Occupied {
 	for _, text := range service.Spec.ClusterIPs {
 		if address, err := ParseAddress(text); err == nil {
 			by := fmt.Sprintf("the cluster IP of Service %s/%s", service.Namespace, service.Name)
-			occupied = append(occupied, Occupied{netipx.IPRangeFrom(address, address), by})
+			occupied = append(occupied, Occupied{Range: netipx.IPRangeFrom(address, address), By: by})
 		}
 	}
 	return occupied
@@ -84,7 +98,7 @@ func networks(cidrs []string, by string) []Occupied {
 	var occupied []Occupied
 	for _, text := range cidrs {
 		if prefix, err := ParsePrefix(strings.TrimSpace(text)); err == nil {
-			occupied = append(occupied, Occupied{netipx.RangeOfPrefix(prefix), by})
+			occupied = append(occupied, Occupied{Range: netipx.RangeOfPrefix(prefix), By: by})
 		}
 	}
 	return occupied

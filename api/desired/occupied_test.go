@@ -82,7 +82,7 @@ func TestUsableRangesAreBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		occupied = append(occupied, Occupied{r, "Node " + text})
+		occupied = append(occupied, Occupied{Range: r, By: "Node " + text})
 	}
 	object := poolAged("wide", 0, "10.0.0.0/8", "2001:db8::/64")
 	pools, _ := Pools([]millracev1alpha1.VIPPool{object}, NewOccupation(occupied))

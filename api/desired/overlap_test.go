@@ -148,7 +148,7 @@ func TestEachAddressHasOnePool(t *testing.T) {
 		var occupied []Occupied
 		for _, text := range texts(others) {
 			r, _ := ParseRange(text)
-			occupied = append(occupied, Occupied{r, "somebody"})
+			occupied = append(occupied, Occupied{Range: r, By: "somebody"})
 		}
 		pools, _ := Pools(rapid.Permutation(objects).Draw(t, "objects"), NewOccupation(occupied))
 		for offset := range 32 {

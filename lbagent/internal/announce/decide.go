@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -20,6 +21,7 @@ const (
 	ReasonNoService       = millracev1alpha1.ReasonNoService
 	ReasonNotSelected     = millracev1alpha1.ReasonNotSelected
 	ReasonNoPeer          = millracev1alpha1.ReasonNoPeer
+	ReasonOccupied        = millracev1alpha1.ReasonOccupied
 	ReasonNoFrontend      = millracev1alpha1.ReasonNoFrontend
 	ReasonNotAttached     = millracev1alpha1.ReasonNotAttached
 	ReasonNotProgrammed   = millracev1alpha1.ReasonNotProgrammed
@@ -171,6 +173,9 @@ func peersOf(m *model.Model, vip *model.VIP) ([]model.Target, Decision) {
 // refuse returns why this node must not announce a VIP to any peer; a decision
 // without a reason where it may.
 func refuse(m *model.Model, vip *model.VIP, frontends []*model.Frontend, selected []model.Target, node *Node) Decision {
+	if vip.Occupant != "" {
+		return Decision{Reason: ReasonOccupied, Message: desired.OccupiedVIP(vip.Address, vip.Occupant)}
+	}
 	if len(frontends) == 0 {
 		return Decision{Reason: ReasonNoFrontend, Message: "no Service on the address has a port of its own that can be served"}
 	}

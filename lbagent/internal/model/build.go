@@ -5,6 +5,7 @@ package model
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/millrace-lb/millrace/api/desired"
@@ -66,6 +67,8 @@ type builder struct {
 	nodes map[string]Node
 	// zones are their zones by name.
 	zones map[string]string
+	// occupants are the nodes and routers by their addresses.
+	occupants map[netip.Addr]string
 	// tooManyZones is how many zones there are where that is more than can be.
 	tooManyZones int
 }

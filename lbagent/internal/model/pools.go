@@ -39,6 +39,31 @@ func (b *builder) addOthers(others *netipx.IPSetBuilder) {
 	}
 }
 
+// hosts names who has the addresses of nodes and routers, as far as this node knows them. Packets to
+// a VIP with such an address would be kept from the node or router.
+func (b *builder) hosts() map[netip.Addr]string {
+	hosts := map[netip.Addr]string{}
+	add := func(address netip.Addr, by string) {
+		if _, known := hosts[address]; !known {
+			hosts[address] = by
+		}
+	}
+	for _, occupied := range b.occupied() {
+		if occupied.Host {
+			add(occupied.Range.From(), occupied.By)
+		}
+	}
+	for _, gateways := range b.snapshot.Gateways {
+		for _, gateway := range gateways {
+			add(gateway, "the gateway of this node")
+		}
+	}
+	for _, caller := range b.snapshot.Callers {
+		add(caller, "a router with a session to this node")
+	}
+	return hosts
+}
+
 // occupied are the addresses of nodes, their pods and routers.
 func (b *builder) occupied() []desired.Occupied {
 	var occupied []desired.Occupied

@@ -149,6 +149,9 @@ type VIP struct {
 	Pool    string
 	// Services that have the address, with their labels for advertisements.
 	Services []VIPService
+	// Occupant names the node or router whose address it is. Such a VIP has no frontends, and is not
+	// to be in the maps; empty for all others.
+	Occupant string
 	// Release is how far its Services have given it up; empty where one keeps it.
 	Release millracev1alpha1.ReleasePhase
 }

@@ -20,6 +20,7 @@ func (b *builder) buildVIPs() {
 	f.objects.advance(b.snapshot)
 	endpoints := newEndpoints(b)
 	endpoints.readRoutes(f.objects.services)
+	b.occupants = b.hosts()
 	f.enter(b)
 	var fresh []*readVIP
 	count := 0
@@ -28,7 +29,7 @@ func (b *builder) buildVIPs() {
 			continue
 		}
 		vip := f.read[object]
-		if vip == nil || !f.keeps(object, vip, endpoints) {
+		if vip == nil || vip.Occupant != b.occupants[vip.Address] || !f.keeps(object, vip, endpoints) {
 			vip = b.readVIP(object, endpoints)
 			f.read[object] = vip
 			fresh = append(fresh, vip)
@@ -67,7 +68,12 @@ func (b *builder) readVIP(object *millracev1alpha1.VIP, endpoints *endpoints) *r
 		read.Services = append(read.Services, VIPService{Name: claimant.name, Labels: claimant.service.Labels})
 	}
 	slices.SortFunc(read.Services, func(a, b VIPService) int { return a.Name.compare(b.Name) })
-	read.frontends = b.buildFrontends(address, claimants, endpoints)
+	if read.Occupant = b.occupants[address]; read.Occupant != "" {
+		b.problem(ObjectReference{Kind: "VIP", Name: object.Name}, millracev1alpha1.ReasonOccupied,
+			"%s", desired.OccupiedVIP(address, read.Occupant))
+	} else {
+		read.frontends = b.buildFrontends(address, claimants, endpoints)
+	}
 	share(read.frontends)
 	slices.SortFunc(read.frontends, func(a, b Frontend) int { return a.Key.Compare(b.Key) })
 	read.problems, b.model.Problems = b.model.Problems, before

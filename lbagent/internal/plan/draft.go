@@ -305,7 +305,11 @@ func setOwner[S comparable](owners, placed map[S]owner, slot S, of owner) {
 // setVIPs takes the VIPs that are programmed and as many others as fit.
 func (d *draft) setVIPs() {
 	count := len(d.have.VIPs)
-	for _, vip := range d.model.VIPs {
+	for i := range d.model.VIPs {
+		vip := &d.model.VIPs[i]
+		if vip.Occupant != "" {
+			continue
+		}
 		if _, programmed := d.have.VIPs[vip.Address]; !programmed {
 			if count >= d.limits.VIPs {
 				d.full(model.ObjectReference{Kind: "VIP", Name: millracev1alpha1.VIPName(vip.Address)},

@@ -171,7 +171,7 @@ func sameSession(a, b millracev1alpha1.SessionStatus) bool {
 // that of its sessions. The other reasons are those of Services, VIPs and advertisements,
 // the same on many nodes.
 var exceptional = []string{
-	announce.ReasonNotAttached, announce.ReasonNotProgrammed, announce.ReasonNoNextHop,
+	announce.ReasonOccupied, announce.ReasonNotAttached, announce.ReasonNotProgrammed, announce.ReasonNoNextHop,
 	millracev1alpha1.ReasonNotEstablished,
 }
 

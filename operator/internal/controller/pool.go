@@ -35,7 +35,7 @@ func setupPools(mgr ctrl.Manager) error {
 	controller := newController(mgr, "vippool").
 		Watches(&millracev1alpha1.VIPPool{}, gathered()).
 		Watches(&millracev1alpha1.VIP{}, gathered())
-	if err := r.pools.watch(mgr, controller, func(q queue) { q.AddAfter(reconcile.Request{}, coalesce) }); err != nil {
+	if err := r.pools.watch(mgr, controller, func(q queue, _ []netip.Addr) { q.AddAfter(reconcile.Request{}, coalesce) }); err != nil {
 		return err
 	}
 	return controller.Complete(r)

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 
@@ -30,6 +31,8 @@ import (
 type poolBook struct {
 	mu       sync.Mutex
 	occupied map[occupant][]desired.Occupied
+	// hosts are the nodes and routers that have an address, as Occupied.By names them, sorted.
+	hosts map[netip.Addr][]string
 	// version counts changes of occupied.
 	version int
 	// madeFrom and versions are what the pools were computed from: every Service
@@ -52,12 +55,13 @@ type poolView struct {
 type occupant struct{ kind, namespace, name string }
 
 func newPoolBook() *poolBook {
-	return &poolBook{occupied: map[occupant][]desired.Occupied{}}
+	return &poolBook{occupied: map[occupant][]desired.Occupied{}, hosts: map[netip.Addr][]string{}}
 }
 
 // watch keeps the book by the events of a controller, whose workers start when
-// everything that exists is in it. then is called after each change.
-func (b *poolBook) watch(mgr ctrl.Manager, controller *builder.Builder, then func(queue)) error {
+// everything that exists is in it. then is called after each change, with the addresses of nodes and
+// routers that came or went.
+func (b *poolBook) watch(mgr ctrl.Manager, controller *builder.Builder, then func(q queue, hosts []netip.Addr)) error {
 	controller.Watches(&corev1.Node{}, b.events("Node", then, func(object client.Object) []desired.Occupied {
 		return desired.OccupiedByNode(object.(*corev1.Node))
 	}))
@@ -83,10 +87,12 @@ func (b *poolBook) watch(mgr ctrl.Manager, controller *builder.Builder, then fun
 	return nil
 }
 
-func (b *poolBook) events(kind string, then func(queue), read func(client.Object) []desired.Occupied) handler.EventHandler {
+func (b *poolBook) events(
+	kind string, then func(q queue, hosts []netip.Addr), read func(client.Object) []desired.Occupied,
+) handler.EventHandler {
 	note := func(q queue, object client.Object, occupied []desired.Occupied) {
-		if b.put(occupant{kind, object.GetNamespace(), object.GetName()}, occupied) {
-			then(q)
+		if hosts, changed := b.put(occupant{kind, object.GetNamespace(), object.GetName()}, occupied); changed {
+			then(q, hosts)
 		}
 	}
 	return handler.Funcs{
@@ -96,19 +102,56 @@ func (b *poolBook) events(kind string, then func(queue), read func(client.Object
 	}
 }
 
-// put writes what an object has, and reports whether that is news.
-func (b *poolBook) put(key occupant, occupied []desired.Occupied) bool {
+// put writes what an object has, and reports whether that is news; hosts are the addresses of nodes
+// and routers that came or went.
+func (b *poolBook) put(key occupant, occupied []desired.Occupied) (hosts []netip.Addr, changed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if slices.Equal(b.occupied[key], occupied) {
-		return false
+		return nil, false
 	}
+	hosts = b.putHosts(b.occupied[key], occupied)
 	b.version++
 	b.occupied[key] = occupied
 	if len(occupied) == 0 {
 		delete(b.occupied, key)
 	}
-	return true
+	return hosts, true
+}
+
+// putHosts replaces what an object had before by what it has now.
+func (b *poolBook) putHosts(before, now []desired.Occupied) (changed []netip.Addr) {
+	for _, occupied := range before {
+		address := occupied.Range.From()
+		if !occupied.Host || slices.Contains(now, occupied) {
+			continue
+		}
+		changed = append(changed, address)
+		at := slices.Index(b.hosts[address], occupied.By)
+		if b.hosts[address] = slices.Delete(b.hosts[address], at, at+1); len(b.hosts[address]) == 0 {
+			delete(b.hosts, address)
+		}
+	}
+	for _, occupied := range now {
+		address := occupied.Range.From()
+		if !occupied.Host || slices.Contains(before, occupied) {
+			continue
+		}
+		changed = append(changed, address)
+		at, _ := slices.BinarySearch(b.hosts[address], occupied.By)
+		b.hosts[address] = slices.Insert(b.hosts[address], at, occupied.By)
+	}
+	return changed
+}
+
+// host names a node or router that has an address; empty where none has.
+func (b *poolBook) host(address netip.Addr) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if hosts := b.hosts[address]; len(hosts) > 0 {
+		return hosts[0]
+	}
+	return ""
 }
 
 // pools returns what is known of all pools.

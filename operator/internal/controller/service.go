@@ -79,7 +79,10 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		Watches(&millracev1alpha1.VIPAdvertisement{}, advertised(r.ledger), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&millracev1alpha1.VIPPool{}, enqueueWaiting(r.waiting), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(&corev1.Namespace{}, enqueueWaitingIn(r.waiting), builder.WithPredicates(predicate.LabelChangedPredicate{}))
-	if err := r.pools.watch(mgr, controller, func(q queue) { enqueueAll(q, r.waiting) }); err != nil {
+	if err := r.pools.watch(mgr, controller, func(q queue, hosts []netip.Addr) {
+		enqueueAll(q, r.waiting)
+		enqueueClaimants(q, r.ledger, hosts)
+	}); err != nil {
 		return err
 	}
 	return controller.Complete(r)

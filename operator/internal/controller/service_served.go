@@ -46,7 +46,7 @@ func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, 
 			continue
 		}
 		subject.Addresses = append(subject.Addresses, served.Address{
-			Addr: address, Pool: vip.Spec.Pool, Services: r.labelsOn(ctx, vip, service),
+			Addr: address, Pool: vip.Spec.Pool, Services: r.labelsOn(ctx, vip, service), Host: r.pools.host(address),
 		})
 	}
 	return served.Judge(subject, surroundings), nil

@@ -5,6 +5,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -27,6 +28,7 @@ const indexPool = "spec.pool"
 // vipReconciler writes the status of VIPs.
 type vipReconciler struct {
 	client client.Client
+	pools  *poolBook
 }
 
 func setupVIPs(ctx context.Context, mgr ctrl.Manager) error {
@@ -34,12 +36,22 @@ func setupVIPs(ctx context.Context, mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &millracev1alpha1.VIP{}, indexPool, byPool); err != nil {
 		return fmt.Errorf("indexing VIPs by pool: %w", err)
 	}
-	r := &vipReconciler{client: mgr.GetClient()}
-	return newController(mgr, "vip").
+	r := &vipReconciler{client: mgr.GetClient(), pools: newPoolBook()}
+	controller := newController(mgr, "vip").
 		For(&millracev1alpha1.VIP{}).
 		Watches(&millracev1alpha1.VIPPool{}, handler.EnqueueRequestsFromMapFunc(r.vipsOf),
-			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Complete(r)
+			builder.WithPredicates(predicate.GenerationChangedPredicate{}))
+	if err := r.pools.watch(mgr, controller, enqueueVIPs); err != nil {
+		return err
+	}
+	return controller.Complete(r)
+}
+
+// enqueueVIPs adds the VIPs of addresses, which need not exist.
+func enqueueVIPs(q queue, addresses []netip.Addr) {
+	for _, address := range addresses {
+		q.Add(ctrl.Request{NamespacedName: types.NamespacedName{Name: millracev1alpha1.VIPName(address)}})
+	}
 }
 
 func (r *vipReconciler) vipsOf(ctx context.Context, pool client.Object) []ctrl.Request {
@@ -107,6 +119,11 @@ func (r *vipReconciler) condition(ctx context.Context, vip *millracev1alpha1.VIP
 	address, problems := desired.ParseVIP(vip)
 	if len(problems) > 0 {
 		return readyCondition(vip.Generation, problems, ""), nil
+	}
+	if host := r.pools.host(address); host != "" {
+		return readyCondition(vip.Generation, []desired.Problem{{
+			Reason: millracev1alpha1.ReasonOccupied, Message: desired.OccupiedVIP(address, host),
+		}}, ""), nil
 	}
 	if problems := portsTwice(vip); len(problems) > 0 {
 		return readyCondition(vip.Generation, problems, ""), nil

@@ -5,6 +5,7 @@ package controller
 import (
 	"context"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -120,6 +121,19 @@ func (h vipEvents) enqueueWaiting(q queue) { enqueueAll(q, h.waiting) }
 func enqueueAll(q queue, waiting *waitingServices) {
 	for _, request := range waiting.requests("") {
 		q.Add(request)
+	}
+}
+
+// enqueueClaimants adds the Services that have one of the addresses.
+func enqueueClaimants(q queue, l *ledger, addresses []netip.Addr) {
+	for _, address := range addresses {
+		vip := l.object(address)
+		if vip == nil {
+			continue
+		}
+		for _, claim := range vip.Spec.Claims {
+			q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}})
+		}
 	}
 }
 

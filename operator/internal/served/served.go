@@ -39,6 +39,8 @@ type Address struct {
 	Pool string
 	// Services are the labels of all Services that have the VIP.
 	Services []labels.Set
+	// Host names a node or router that has the address; empty where none has.
+	Host string
 }
 
 // Surroundings are what else decides.
@@ -78,6 +80,7 @@ type Verdict struct {
 // Judge decides what is not served.
 func Judge(subject Subject, surroundings Surroundings) Verdict {
 	j := &judge{subject: subject, surroundings: surroundings}
+	j.checkHosts()
 	j.checkAdvertisements()
 	j.checkSources()
 	j.checkConflicts()
@@ -105,6 +108,23 @@ func (j *judge) refusePort(address netip.Addr, port ipam.Port, reason string) {
 	if !slices.ContainsFunc(j.verdict.Ports, same) {
 		j.verdict.Ports = append(j.verdict.Ports, PortError{Address: address, Port: port, Reason: reason})
 	}
+}
+
+// checkHosts tells the addresses that nodes and routers have: no agent serves those.
+func (j *judge) checkHosts() {
+	for _, address := range j.subject.Addresses {
+		if address.Host == "" {
+			continue
+		}
+		j.problem(millracev1alpha1.ReasonOccupied, "%s", desired.OccupiedVIP(address.Addr, address.Host))
+		for i := range j.subject.Service.Spec.Ports {
+			j.refusePort(address.Addr, portOf(&j.subject.Service.Spec.Ports[i]), millracev1alpha1.ReasonOccupied)
+		}
+	}
+}
+
+func portOf(spec *corev1.ServicePort) ipam.Port {
+	return ipam.Port{Number: uint16(spec.Port), Protocol: cmp.Or(string(spec.Protocol), string(corev1.ProtocolTCP))}
 }
 
 // checkAdvertisements tells the addresses that no node announces.
@@ -153,7 +173,7 @@ func (j *judge) checkConflicts() {
 func (j *judge) checkPorts() {
 	for i := range j.subject.Service.Spec.Ports {
 		spec := &j.subject.Service.Spec.Ports[i]
-		port := ipam.Port{Number: uint16(spec.Port), Protocol: cmp.Or(string(spec.Protocol), string(corev1.ProtocolTCP))}
+		port := portOf(spec)
 		flaw := unserved(spec)
 		if flaw == "" {
 			continue

@@ -98,8 +98,10 @@ func TestJudge(t *testing.T) {
 				surroundings.Advertisements = append(surroundings.Advertisements, advertisement(t, spec))
 			}
 			verdict := Judge(Subject{
-				Service:   &corev1.Service{Spec: test.spec},
-				Addresses: []Address{{v4, "four", test.services}, {v6, "six", test.services}},
+				Service: &corev1.Service{Spec: test.spec},
+				Addresses: []Address{
+					{Addr: v4, Pool: "four", Services: test.services}, {Addr: v6, Pool: "six", Services: test.services},
+				},
 				Conflicts: test.conflicts,
 				Unfit:     test.unfit,
 			}, surroundings)
@@ -118,5 +120,23 @@ func TestJudge(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// An address of a node or router is served on no port, which is graver than all else.
+func TestJudgeHost(t *testing.T) {
+	verdict := Judge(Subject{
+		Service:   &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}, {Port: 53, Protocol: "UDP"}}}},
+		Addresses: []Address{{Addr: v4, Host: `Node "node1"`}, {Addr: v6}},
+	}, Surroundings{})
+	if len(verdict.Problems) != 3 || verdict.Problems[0].Reason != millracev1alpha1.ReasonOccupied {
+		t.Errorf("problems are %+v", verdict.Problems)
+	}
+	want := []PortError{
+		{v4, ipam.Port{Number: 80, Protocol: "TCP"}, millracev1alpha1.ReasonOccupied},
+		{v4, ipam.Port{Number: 53, Protocol: "UDP"}, millracev1alpha1.ReasonOccupied},
+	}
+	if !slices.Equal(verdict.Ports, want) {
+		t.Errorf("ports are %v, want %v", verdict.Ports, want)
 	}
 }

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// The book names who has an address, and which addresses came and went. Networks are nobody's
+// address.
+func TestHosts(t *testing.T) {
+	b := newPoolBook()
+	one, two := netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("203.0.113.2")
+	node := func(name string, addresses ...netip.Addr) []desired.Occupied {
+		object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDR: "203.0.113.9/32"}}
+		for _, address := range addresses {
+			object.Status.Addresses = append(object.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address.String()})
+		}
+		return desired.OccupiedByNode(object)
+	}
+	router := desired.OccupiedByPeer(&millracev1alpha1.LBPeer{
+		ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: millracev1alpha1.LBPeerSpec{PeerAddress: one.String()},
+	})
+	for i, step := range []struct {
+		key      occupant
+		occupied []desired.Occupied
+		changed  []netip.Addr
+		one, two string
+	}{
+		{occupant{kind: "Node", name: "b"}, node("b", one), []netip.Addr{one}, `Node "b"`, ""},
+		{occupant{kind: "Node", name: "b"}, node("b", one), nil, `Node "b"`, ""},
+		{occupant{kind: "LBPeer", name: "r"}, router, []netip.Addr{one}, `LBPeer "r"`, ""},
+		{occupant{kind: "Node", name: "b"}, node("b", two), []netip.Addr{one, two}, `LBPeer "r"`, `Node "b"`},
+		{occupant{kind: "LBPeer", name: "r"}, nil, []netip.Addr{one}, "", `Node "b"`},
+		{occupant{kind: "Node", name: "b"}, nil, []netip.Addr{two}, "", ""},
+	} {
+		changed, _ := b.put(step.key, step.occupied)
+		if !slices.Equal(changed, step.changed) || b.host(one) != step.one || b.host(two) != step.two {
+			t.Errorf("step %d: changed %v; %s has one, %s has two", i, changed, b.host(one), b.host(two))
+		}
+		if network := b.host(netip.MustParseAddr("203.0.113.9")); network != "" {
+			t.Errorf("step %d: an address of a network is %s", i, network)
+		}
+	}
+	if len(b.hosts) > 0 {
+		t.Errorf("left are %v", b.hosts)
+	}
+}

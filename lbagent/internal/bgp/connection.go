@@ -23,6 +23,8 @@ import (
 type connection struct {
 	*transport
 	speaker, router *net.TCPConn
+	// early is the router's OPEN, where it has been read already.
+	early []byte
 
 	// patience is how long the router is waited for.
 	patience patience
@@ -209,7 +211,7 @@ func (c *connection) inbound() (opened bool) {
 	var substituted time.Time
 	budget := newBudget(refreshes, refreshPause)
 	for {
-		message, err := readMessage(c.router, buffer)
+		message, err := c.next(buffer)
 		if err == nil {
 			var pass bool
 			if pass, err = filter.check(message); err == nil && !pass {
@@ -249,6 +251,15 @@ func (c *connection) inbound() (opened bool) {
 			return filter.opened
 		}
 	}
+}
+
+// next reads the router's next message.
+func (c *connection) next(buffer []byte) ([]byte, error) {
+	if message := c.early; message != nil {
+		c.early = nil
+		return message, nil
+	}
+	return readMessage(c.router, buffer)
 }
 
 // refuse ends the connection for an error of reading it: the router's, or its end.

@@ -123,6 +123,8 @@ type inbound struct {
 	restarting bool
 	// holdTime is that of the OPEN (RFC 4271, section 4.2).
 	holdTime time.Duration
+	// asn is the router's autonomous system, of its OPEN.
+	asn uint32
 }
 
 // check says whether a message goes on to GoBGP. The error, if any, ends the session. What
@@ -185,11 +187,11 @@ func (i *inbound) open(message []byte) (err error) {
 		return refuse("no OPEN")
 	}
 	i.extended, i.restarting = takesExtended(open), isRestarting(open)
-	i.holdTime = time.Duration(open.HoldTime) * time.Second
+	i.holdTime, i.asn = time.Duration(open.HoldTime)*time.Second, asnOf(open)
 	if i.accepts == nil {
 		return nil
 	}
-	if err := i.accepts(asnOf(open)); err != nil {
+	if err := i.accepts(i.asn); err != nil {
 		return &protocolError{codeOpen, subcodeBadAS, err.Error()}
 	}
 	return nil

@@ -47,8 +47,8 @@ type transport struct {
 	observed *observed
 	done     chan struct{}
 	cancel   context.CancelFunc
-	// offered has the newest connection of a passive peer's router, until it is used.
-	offered chan *net.TCPConn
+	// offered has the next connection with the router, until it is used.
+	offered chan arrival
 
 	// received counts the router's UPDATEs, sent ours.
 	received, sent atomic.Uint64
@@ -60,6 +60,8 @@ type transport struct {
 	attempt  time.Time
 	attempts int
 	router   *net.TCPConn
+	// pending are connections of a passive peer's router that may replace the one of now.
+	pending []*net.TCPConn
 	// carried is the connection of now; nil where there is none.
 	carried *connection
 	// ended is closed when the connection of now has ended; verdict is what it ended with.
@@ -80,7 +82,7 @@ func newTransport(observed *observed) (*transport, error) {
 		return nil, fmt.Errorf("listen on the loopback address for the BGP speaker: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	t := &transport{listener: listener, observed: observed, done: make(chan struct{}), cancel: cancel, offered: make(chan *net.TCPConn, 1)}
+	t := &transport{listener: listener, observed: observed, done: make(chan struct{}), cancel: cancel, offered: make(chan arrival, 1)}
 	go t.run(ctx)
 	return t, nil
 }
@@ -128,68 +130,6 @@ func (t *transport) leave() {
 	if t.router != nil {
 		_ = t.router.Close()
 	}
-}
-
-// offer takes a connection of a passive peer's router. The newest one counts: a router that
-// connects again has lost the one before (RFC 4724, section 5), and its end tells nobody to
-// forget our routes.
-func (t *transport) offer(conn *net.TCPConn) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.withdrawOffer()
-	t.offered <- conn
-	if t.router != nil {
-		_ = t.router.Close()
-	}
-}
-
-// withdrawOffer closes a connection that nobody has used; mu is held.
-func (t *transport) withdrawOffer() {
-	select {
-	case former := <-t.offered:
-		_ = former.Close()
-	default:
-	}
-}
-
-// accept waits for the router's connection until ctx is done.
-func (t *transport) accept(ctx context.Context, peer *model.Peer) (*net.TCPConn, error) {
-	t.observed.phase(millracev1alpha1.SessionActive)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(peer.ConnectRetryTime):
-			if t.observed.session().LastError == "" {
-				t.fail(fmt.Sprintf("the peer is passive, and no connection from %s to TCP port %d came yet", peer.Address, bgpPort))
-			}
-		case router := <-t.offered:
-			if err := secure(router, peer); err != nil {
-				_ = router.Close()
-				t.fail(err.Error())
-				continue
-			}
-			t.observed.phase("")
-			t.mu.Lock()
-			t.router = router
-			t.mu.Unlock()
-			return router, nil
-		}
-	}
-}
-
-// secure sets what the peer asks for on a connection that the router made. Its password is
-// that of the socket that listens.
-func secure(conn *net.TCPConn, peer *model.Peer) error {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failure error
-	if err := raw.Control(func(fd uintptr) { failure = setOptions(int(fd), peer, "") }); err != nil {
-		return err
-	}
-	return failure
 }
 
 // mute has the end of the connection of now, which the caller knows the reason of, not told.
@@ -244,6 +184,9 @@ func (t *transport) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.withdrawOffer()
+	for _, conn := range t.pending {
+		_ = conn.Close()
+	}
 }
 
 // run carries messages until ctx is done and the connection of then has ended. GoBGP has one
@@ -300,11 +243,11 @@ func (t *transport) serve(ctx context.Context, speaker *net.TCPConn) {
 	}()
 	open, is := <-queue
 	for again := is; again; {
-		router, err := t.connect(ctx)
+		next, err := t.connect(ctx)
 		if err != nil {
 			return
 		}
-		c := &connection{transport: t, speaker: speaker, router: router}
+		c := &connection{transport: t, speaker: speaker, router: next.router, early: next.open}
 		t.mu.Lock()
 		t.carried, t.verdict = c, verdict{lost: true}
 		t.mu.Unlock()
@@ -332,7 +275,7 @@ func readAll(from io.Reader, queue chan<- []byte, unwanted <-chan struct{}) {
 
 // connect connects to the router, trying again after each retryPause, until ctx is done. A
 // session that was lost soon after the attempt waits for the rest of the pause.
-func (t *transport) connect(ctx context.Context) (*net.TCPConn, error) {
+func (t *transport) connect(ctx context.Context) (arrival, error) {
 	for {
 		t.mu.Lock()
 		peer, last, attempts := t.peer, t.attempt, t.attempts
@@ -340,12 +283,18 @@ func (t *transport) connect(ctx context.Context) (*net.TCPConn, error) {
 		if peer.Passive {
 			return t.accept(ctx, &peer)
 		}
+		select {
+		case next := <-t.offered:
+			t.take(next)
+			return next, nil
+		default:
+		}
 		pause := retryPause(attempts, peer.ConnectRetryTime, rand.Float64())
 		if wait := time.Until(last.Add(pause)); wait > 0 {
 			t.observed.phase(millracev1alpha1.SessionActive)
 			select {
 			case <-ctx.Done():
-				return nil, ctx.Err()
+				return arrival{}, ctx.Err()
 			case <-time.After(wait):
 			}
 		}
@@ -361,14 +310,12 @@ func (t *transport) connect(ctx context.Context) (*net.TCPConn, error) {
 			if router != nil {
 				_ = router.Close()
 			}
-			return nil, ctx.Err()
+			return arrival{}, ctx.Err()
 		}
 		if err == nil {
-			t.observed.phase("")
-			t.mu.Lock()
-			t.router = router
-			t.mu.Unlock()
-			return router, nil
+			next := arrival{router: router}
+			t.take(next)
+			return next, nil
 		}
 		t.fail(err.Error())
 	}

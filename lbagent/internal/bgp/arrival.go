@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// mostPending connections of one router may wait for their OPEN.
+const mostPending = 4
+
+// arrival is a connection with the router that is the next to be used.
+type arrival struct {
+	router *net.TCPConn
+	// open is the router's OPEN, where it has been read already.
+	open []byte
+}
+
+// offer takes a connection of a passive peer's router. Where there is none, it is used. Else it
+// has to prove itself: anybody on the router's address can connect, so the connection of now ends
+// only for one with an OPEN.
+func (t *transport) offer(conn *net.TCPConn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.router == nil {
+		t.withdrawOffer()
+		t.offered <- arrival{router: conn}
+		return
+	}
+	if len(t.pending) == mostPending {
+		_ = t.pending[0].Close()
+		t.pending = t.pending[1:]
+	}
+	t.pending = append(t.pending, conn)
+	go t.await(conn, t.peer)
+}
+
+// await has a connection replace the one of now when its OPEN has come. A router that connects
+// again has lost the one before (RFC 4724, section 5), whose end tells nobody to forget our routes.
+func (t *transport) await(conn *net.TCPConn, peer model.Peer) {
+	open, err := readOpen(conn, &peer)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pending = slices.DeleteFunc(t.pending, func(other *net.TCPConn) bool { return other == conn })
+	if err != nil {
+		_ = conn.Close()
+		return
+	}
+	t.replace(arrival{conn, open})
+}
+
+// readOpen reads a router's OPEN. Where it is refused the router is told why.
+func readOpen(conn *net.TCPConn, peer *model.Peer) ([]byte, error) {
+	if err := secure(conn, peer); err != nil {
+		return nil, err
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(openTimeout))
+	message, err := readMessage(conn, make([]byte, longestLength))
+	if err != nil {
+		return nil, err
+	}
+	filter := inbound{accepts: accepts(peer)}
+	if _, err = filter.check(message); err == nil && peer.ASN != 0 && filter.asn != peer.ASN {
+		err = &protocolError{codeOpen, subcodeBadAS, fmt.Sprintf("AS%d as its own", filter.asn)}
+	}
+	if refused := (*protocolError)(nil); errors.As(err, &refused) {
+		_ = conn.SetWriteDeadline(time.Now().Add(lastWrite))
+		_, _ = conn.Write(refused.notification())
+	}
+	if err == nil && !filter.opened {
+		err = errors.New("a NOTIFICATION in place of an OPEN")
+	}
+	return message, err
+}
+
+// replace ends the connection of now, without a NOTIFICATION, for another one; mu is held.
+func (t *transport) replace(next arrival) {
+	t.withdrawOffer()
+	t.offered <- next
+	if t.router != nil {
+		_ = t.router.Close()
+	}
+}
+
+// withdrawOffer closes a connection that nobody has used; mu is held.
+func (t *transport) withdrawOffer() {
+	select {
+	case former := <-t.offered:
+		_ = former.router.Close()
+	default:
+	}
+}
+
+// take makes a connection the one of now.
+func (t *transport) take(next arrival) {
+	t.observed.phase("")
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.router = next.router
+}
+
+// accept waits for the router's connection until ctx is done.
+func (t *transport) accept(ctx context.Context, peer *model.Peer) (arrival, error) {
+	t.observed.phase(millracev1alpha1.SessionActive)
+	for {
+		select {
+		case <-ctx.Done():
+			return arrival{}, ctx.Err()
+		case <-time.After(peer.ConnectRetryTime):
+			if t.observed.session().LastError == "" {
+				t.fail(fmt.Sprintf("the peer is passive, and no connection from %s to TCP port %d came yet", peer.Address, bgpPort))
+			}
+		case next := <-t.offered:
+			if err := secure(next.router, peer); err != nil {
+				_ = next.router.Close()
+				t.fail(err.Error())
+				continue
+			}
+			t.take(next)
+			return next, nil
+		}
+	}
+}
+
+// secure sets what the peer asks for on a connection that the router made. Its password is
+// that of the socket that listens.
+func secure(conn *net.TCPConn, peer *model.Peer) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failure error
+	if err := raw.Control(func(fd uintptr) { failure = setOptions(int(fd), peer, "") }); err != nil {
+		return err
+	}
+	return failure
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
+)
+
+// end is a far end of a connection, whose near end is a transport's.
+type end struct {
+	t *testing.T
+	*net.TCPConn
+}
+
+// connect returns both ends of a new connection.
+func connect(t *testing.T) (far end, near *net.TCPConn) {
+	t.Helper()
+	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	conn, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(addrPort(listener.Addr())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if near, err = listener.AcceptTCP(); err != nil {
+		t.Fatal(err)
+	}
+	return end{t, conn}, near
+}
+
+// expect reads a message of a kind.
+func (e end) expect(kind byte) {
+	e.t.Helper()
+	_ = e.SetReadDeadline(time.Now().Add(10 * time.Second))
+	message, err := readMessage(e, make([]byte, longestLength))
+	if err != nil {
+		e.t.Fatalf("read a message of type %d: %v", kind, err)
+	}
+	if kindOf(message) != kind {
+		e.t.Fatalf("a message of type %d, want %d", kindOf(message), kind)
+	}
+}
+
+func (e end) send(message []byte) {
+	e.t.Helper()
+	if _, err := e.Write(message); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// dialTransport is what GoBGP does.
+func dialTransport(t *testing.T, at *transport) end {
+	t.Helper()
+	conn, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(at.address()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	speaker := end{t, conn}
+	speaker.send(openMessage(t, 64512))
+	return speaker
+}
+
+// Whoever connects from the address of a passive peer's router ends the session only with an OPEN
+// that the peer could send.
+func TestSecondConnection(t *testing.T) {
+	transport, err := newTransport(newObserved(func() {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer := passivePeer()
+	transport.configure(peer, "")
+	speaker := dialTransport(t, transport)
+	// A session with the router.
+	first, near := connect(t)
+	transport.offer(near)
+	first.expect(bgp.BGP_MSG_OPEN)
+	first.send(openMessage(t, peer.ASN))
+	speaker.expect(bgp.BGP_MSG_OPEN)
+	goesOn := func(after string) {
+		t.Helper()
+		first.send(encode(bgp.BGP_MSG_KEEPALIVE))
+		speaker.expect(bgp.BGP_MSG_KEEPALIVE)
+		speaker.send(encode(bgp.BGP_MSG_KEEPALIVE))
+		first.expect(bgp.BGP_MSG_KEEPALIVE)
+		if t.Failed() {
+			t.Fatalf("after %s", after)
+		}
+	}
+	goesOn("the first connection")
+
+	// More than may wait, which say nothing.
+	for range mostPending + 2 {
+		_, silent := connect(t)
+		transport.offer(silent)
+		goesOn("a silent connection")
+	}
+	for what, message := range map[string][]byte{
+		"a KEEPALIVE":            encode(bgp.BGP_MSG_KEEPALIVE),
+		"a NOTIFICATION":         encode(bgp.BGP_MSG_NOTIFICATION, 6, 2),
+		"an OPEN of another ASN": openMessage(t, peer.ASN+1),
+	} {
+		other, near := connect(t)
+		transport.offer(near)
+		other.send(message)
+		// It is closed, after a NOTIFICATION or without.
+		_ = other.SetReadDeadline(time.Now().Add(10 * time.Second))
+		buffer := make([]byte, longestLength)
+		for err = nil; err == nil; {
+			_, err = other.Read(buffer)
+		}
+		goesOn(what)
+	}
+
+	// The router itself: it is answered on the new connection, when GoBGP has come again.
+	second, near := connect(t)
+	transport.offer(near)
+	second.send(openMessage(t, peer.ASN))
+	_ = speaker.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := readMessage(speaker, make([]byte, longestLength)); err == nil {
+		t.Fatal("the session goes on beside an OPEN of the router's")
+	}
+	_ = speaker.Close()
+	speaker = dialTransport(t, transport)
+	second.expect(bgp.BGP_MSG_OPEN)
+	speaker.expect(bgp.BGP_MSG_OPEN)
+	_ = speaker.Close()
+	transport.close()
+}

@@ -81,6 +81,13 @@ func readOpen(conn *net.TCPConn, peer *model.Peer) ([]byte, error) {
 	return message, err
 }
 
+// use has a connection that was made for it replace the one of now.
+func (t *transport) use(conn *net.TCPConn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.replace(arrival{router: conn})
+}
+
 // replace ends the connection of now, without a NOTIFICATION, for another one; mu is held.
 func (t *transport) replace(next arrival) {
 	t.withdrawOffer()

@@ -36,8 +36,11 @@ func compare(have, want model.Peer, samePassword bool) change {
 	same.RestartTime, same.PasswordSecret = want.RestartTime, want.PasswordSecret
 	// Only the routes differ: the capability is in every OPEN.
 	same.ExtendedNextHop = want.ExtendedNextHop
-	if same == want && samePassword {
-		if have == want {
+	// A passive peer's password is that of the socket that listens, and there is no other way to
+	// find out whether it is the router's than to wait for it.
+	listens := have.Passive && want.Passive
+	if same == want && (samePassword || listens) {
+		if have == want && samePassword {
 			return unchanged
 		}
 		return nextSession

@@ -48,6 +48,21 @@ func TestCompare(t *testing.T) {
 	}
 }
 
+// A new password of a passive peer is for the router's next connection.
+func TestComparePassive(t *testing.T) {
+	want := passivePeer()
+	if got := compare(passivePeer(), want, false); got != nextSession {
+		t.Errorf("password: %d", got)
+	}
+	want.PasswordSecret = "other"
+	if got := compare(passivePeer(), want, false); got != nextSession {
+		t.Errorf("Secret: %d", got)
+	}
+	if got := compare(testPeer(), want, false); got != again {
+		t.Errorf("passive: %d", got)
+	}
+}
+
 // Of any nodes one begins, no more than a share have the same turn, and all have had theirs
 // after turns intervals, whichever of them computes it, in whichever order.
 func TestTurn(t *testing.T) {

@@ -51,7 +51,7 @@ type Want struct {
 	// Routes of peers that are not in Peers are ignored.
 	Routes announce.Routes
 	// Passwords are the passwords of sessions (RFC 2385) by the name of the Secret. A peer
-	// whose Secret is absent has no session.
+	// whose Secret is absent has no session; one that is established goes on.
 	Passwords map[string]string
 	// Turn is how long this node waits before it makes an established session again for a
 	// peer that was edited, by the name of the peer; see Turn. Absent means at once.
@@ -66,7 +66,8 @@ type Session struct {
 	State   millracev1alpha1.SessionState
 	// Since is when the session got into or out of Established.
 	Since time.Time
-	// Message says why the session is not established, or routes are withheld; it may be empty.
+	// Message says why the session is not established, routes are withheld, or an edit is not
+	// carried out; it may be empty.
 	Message string
 	// Withheld are the families whose routes the established session does not carry.
 	Withheld []millracev1alpha1.AddressFamily
@@ -110,6 +111,8 @@ type Server struct {
 	idle     []*speaker
 	acceptor acceptor
 	callers  callers
+	// former are the passwords of established sessions whose Secret is gone.
+	former map[string]string
 }
 
 // New returns a Server without sessions.
@@ -148,6 +151,7 @@ func (s *Server) Set(want Want) error {
 	if len(want.Peers) > 0 && (!want.RouterID.Is4() || want.RouterID.IsUnspecified()) {
 		return ErrNoRouterID
 	}
+	want.Passwords = s.retained(want.Passwords)
 	peers, refused := distinct(want.Peers)
 	withoutPassword(peers, refused, want.Passwords)
 	s.refused = refused
@@ -191,19 +195,22 @@ func (s *Server) setPeer(peer model.Peer, want *Want) error {
 	if found {
 		what := compare(session.peer, peer, session.password == password)
 		if what < again {
-			session.due = time.Time{}
+			session.due, session.trial = time.Time{}, nil
 		} else if !s.hasTurn(session, want.Turn[peer.Name]) {
 			// What holds at once holds for the session that there is.
 			return session.setRoutes(want.Routes[peer.Name])
+		} else if what == again && compare(session.peer, peer, true) < again && session.observed.established() {
+			s.try(session, peer, password)
+			return session.setRoutes(want.Routes[peer.Name])
 		}
-		session.due = time.Time{}
+		session.due, session.trial = time.Time{}, nil
 		var err error
 		switch what {
 		case nextSession:
 			err = session.adopt(peer, password)
 		case again:
 			session.remade = time.Now()
-			err = session.remake(peer, password)
+			err = session.remake(peer, password, nil)
 		case another:
 			s.end(peer.Name)
 			found = false
@@ -233,7 +240,7 @@ func (s *Server) hasTurn(session *session, turn time.Duration) bool {
 		return false
 	}
 	for _, other := range s.sessions {
-		if other != session && other.isAway(now) {
+		if other != session && (other.trial.goesOn() || other.isAway(now)) {
 			time.AfterFunc(turnPause, s.notify)
 			return false
 		}
@@ -326,7 +333,11 @@ func (s *Server) Sessions() []Session {
 	defer s.mu.Unlock()
 	sessions := make([]Session, 0, len(s.sessions)+len(s.refused))
 	for _, session := range s.sessions {
-		sessions = append(sessions, session.snapshot())
+		seen := session.snapshot()
+		if seen.State == millracev1alpha1.SessionEstablished && seen.Message == "" {
+			seen.Message = s.goesOn(session)
+		}
+		sessions = append(sessions, seen)
 	}
 	for _, session := range s.refused {
 		sessions = append(sessions, session)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -29,6 +30,8 @@ type session struct {
 	// due is when the session is to be made again for a peer that has been edited; zero
 	// where it need not be; remade is when it last was. The Server guards both.
 	due, remade time.Time
+	// trial is that of an edit; nil without. The Server guards it.
+	trial *trial
 
 	// mu is held while something is asked of the speaker.
 	mu       sync.Mutex
@@ -80,17 +83,21 @@ func (s *session) adopt(peer model.Peer, password string) error {
 	if s.observed.established() {
 		return nil
 	}
-	return s.reopen(false)
+	// It may just have been lost: the router still has our routes then.
+	return s.reopen(s.restarting)
 }
 
-// remake makes an established session again, without a NOTIFICATION.
-func (s *session) remake(peer model.Peer, password string) error {
-	if err := s.adopt(peer, password); err != nil {
-		return err
-	}
+// remake makes an established session again, without a NOTIFICATION, over another connection,
+// or the next one where there is none yet.
+func (s *session) remake(peer model.Peer, password string, over *net.TCPConn) error {
+	err := s.adopt(peer, password)
 	// Upon the end of its connection the session is opened again.
-	s.transport.leave()
-	return nil
+	if over != nil {
+		s.transport.use(over)
+	} else {
+		s.transport.leave()
+	}
+	return err
 }
 
 // reopen has GoBGP begin again at once, where it would wait; mu is held. A restarting session

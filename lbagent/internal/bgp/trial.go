@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"time"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// trialPause is the time between two trials of the same password.
+const trialPause = 30 * time.Second
+
+// trial is an attempt to connect to the router of an established session with a new password. The
+// session goes over to the connection when there is one, and stays as it is until then. So a
+// password that the router does not have takes no session down, on any node.
+type trial struct {
+	peer     model.Peer
+	password string
+	// ended is when it failed, with failure; zero while it goes on.
+	ended   time.Time
+	failure string
+}
+
+// goesOn reports whether a trial has not ended yet.
+func (t *trial) goesOn() bool { return t != nil && t.ended.IsZero() }
+
+// isFor reports whether a trial goes on for an edit, or has failed not long ago.
+func (t *trial) isFor(peer model.Peer, password string) bool {
+	return t != nil && t.peer == peer && t.password == password && (t.goesOn() || time.Since(t.ended) < trialPause)
+}
+
+// try begins a trial, if there is none; s.mu is held.
+func (s *Server) try(session *session, peer model.Peer, password string) {
+	if session.trial.isFor(peer, password) {
+		return
+	}
+	t := &trial{peer: peer, password: password}
+	session.trial = t
+	go func() {
+		conn, err := dial(session.ctx, &peer, password, peer.ConnectRetryTime)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.tried(session, t, conn, err)
+	}()
+}
+
+// tried makes the session again over the connection of a trial; s.mu is held.
+func (s *Server) tried(session *session, t *trial, conn *net.TCPConn, err error) {
+	wanted := session.trial == t && s.sessions[t.peer.Name] == session
+	switch {
+	case !wanted && conn != nil:
+		_ = conn.Close()
+	case !wanted:
+	case err != nil:
+		t.ended, t.failure = time.Now(), err.Error()
+		time.AfterFunc(trialPause, s.notify)
+		s.notify()
+	default:
+		session.trial, session.due, session.remade = nil, time.Time{}, time.Now()
+		if err := session.remake(t.peer, t.password, conn); err != nil {
+			session.observed.fail(err.Error())
+		}
+		s.notify()
+	}
+}
+
+// retained returns the passwords with those of established sessions whose Secret is gone, or has
+// no password: these sessions go on with the one that they have.
+func (s *Server) retained(passwords map[string]string) map[string]string {
+	all := maps.Clone(passwords)
+	if all == nil {
+		all = map[string]string{}
+	}
+	former := s.former
+	s.former = map[string]string{}
+	for _, session := range s.sessions {
+		secret := session.peer.PasswordSecret
+		if secret == "" || isPassword(passwords[secret]) {
+			continue
+		}
+		if _, before := former[secret]; before || session.observed.established() {
+			all[secret], s.former[secret] = session.password, session.password
+		}
+	}
+	return all
+}
+
+// goesOn says what a session that is established waits for; empty where for nothing.
+func (s *Server) goesOn(session *session) string {
+	if t := session.trial; t != nil && t.failure != "" {
+		return "the session goes on with the former password: " + t.failure
+	}
+	secret := session.peer.PasswordSecret
+	if _, gone := s.former[secret]; gone && secret != "" {
+		return fmt.Sprintf("Secret %s does not exist, or has no valid key %q: the session goes on with the password that it had, "+
+			"and does not come up again when the agent restarts", secret, desired.PasswordKey)
+	}
+	return ""
+}

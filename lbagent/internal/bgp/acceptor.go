@@ -139,6 +139,8 @@ func listen(ipv4 bool) (*net.TCPListener, error) {
 		})
 		return errors.Join(err, failure)
 	}}
+	// Sockets of Multipath TCP, which Go listens with by itself, have no passwords.
+	config.SetMultipathTCP(false)
 	opened, err := config.Listen(context.Background(), network, fmt.Sprintf(":%d", bgpPort))
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("TCP port %d is taken: another BGP speaker listens on this node, "+

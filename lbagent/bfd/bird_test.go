@@ -41,7 +41,8 @@ func newBIRDLab(t *testing.T) *birdLab {
 	if err := os.WriteFile(configuration, []byte(birdConfiguration), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("ip", "netns", "exec", l.RouterSpace, "bird", "-f", "-c", configuration, "-s", l.socket,
+	// A real router does not share its processors with tests.
+	cmd := exec.Command("nice", "-n", "-20", "ip", "netns", "exec", l.RouterSpace, "bird", "-f", "-c", configuration, "-s", l.socket,
 		"-P", filepath.Join(l.dir, "bird.pid"))
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {

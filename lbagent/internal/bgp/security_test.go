@@ -131,6 +131,10 @@ func TestPassword(t *testing.T) {
 	}
 }
 
+// untilNoOpen is until a node says that no OPEN came: the time that it gives the router, beside
+// that until GoBGP has connected, on a busy machine.
+const untilNoOpen = openTimeout + 20*time.Second
+
 // TTL security opens the session where both sides have it, and not where one has not.
 func TestTTLSecurity(t *testing.T) {
 	secured, open := testPeer(), testPeer()
@@ -142,7 +146,7 @@ func TestTTLSecurity(t *testing.T) {
 			l := start(t)
 			p := l.speaker("fresh")
 			p.set(Want{RouterID: nodeIPv4, Peers: []model.Peer{open}})
-			l.await(p, 15*time.Second, "down where only the router has it", func(s Session) bool { return !isUp(s) && s.Message != "" })
+			l.await(p, untilNoOpen, "down where only the router has it", func(s Session) bool { return !isUp(s) && s.Message != "" })
 		})
 		t.Run("with "+name, func(t *testing.T) {
 			l := start(t)
@@ -156,7 +160,7 @@ func TestTTLSecurity(t *testing.T) {
 			l := start(t)
 			p := l.speaker("fresh")
 			p.set(Want{RouterID: nodeIPv4, Peers: []model.Peer{secured}})
-			l.await(p, 15*time.Second, "down where only the node has it", tells("ttlSecurityHops"))
+			l.await(p, untilNoOpen, "down where only the node has it", tells("ttlSecurityHops"))
 		})
 	}
 }

@@ -58,7 +58,8 @@ func Start(t testing.TB, namespace, configuration string) *Router {
 // start runs the daemon.
 func (r *Router) start(options ...string) {
 	r.t.Helper()
-	r.daemon = exec.Command("ip", append([]string{"netns", "exec", r.namespace, "bird", "-f",
+	// A real router does not share its processors with tests.
+	r.daemon = exec.Command("nice", append([]string{"-n", "-20", "ip", "netns", "exec", r.namespace, "bird", "-f",
 		"-c", r.file("bird.conf"), "-s", r.file("bird.ctl"), "-P", r.file("bird.pid")}, options...)...)
 	var stderr bytes.Buffer
 	r.daemon.Stderr = &stderr

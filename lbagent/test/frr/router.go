@@ -89,8 +89,9 @@ func (r *Router) startBGP() {
 
 func (r *Router) daemon(name string, arguments ...string) *exec.Cmd {
 	r.t.Helper()
-	cmd := exec.Command("ip", append([]string{
-		"netns", "exec", r.namespace, "/usr/lib/frr/" + name,
+	// A real router does not share its processors with tests.
+	cmd := exec.Command("nice", append([]string{
+		"-n", "-20", "ip", "netns", "exec", r.namespace, "/usr/lib/frr/" + name,
 		"-u", "frr", "-g", "frr", "-f", r.file(name + ".conf"), "-i", r.file(name + ".pid"),
 		"-z", r.file("zserv.api"), "--vty_socket", r.state, "-P", "0",
 	}, arguments...)...)

@@ -3,11 +3,30 @@
 package route
 
 import (
+	"slices"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
 // maxMessage is the limit of a condition's message (metav1.Condition).
 const maxMessage = 32768
+
+// ownConditions are the types of the conditions that statuses have from us. Others write theirs
+// beside them.
+var ownConditions = []string{
+	string(gatewayv1.GatewayConditionAccepted),
+	string(gatewayv1.GatewayConditionProgrammed),
+	string(gatewayv1.GatewayConditionResolvedRefs),
+	string(gatewayv1.GatewayConditionInsecureFrontendValidationMode),
+	string(gatewayv1.GatewayClassConditionStatusSupportedVersion),
+	string(gatewayv1.ListenerConditionConflicted),
+	string(gatewayv1.ListenerConditionOverlappingTLSConfig),
+	string(gatewayv1.RouteConditionPartiallyInvalid),
+}
+
+// OwnsCondition reports whether conditions of a type are ours to write and to remove.
+func OwnsCondition(of string) bool { return slices.Contains(ownConditions, of) }
 
 // condition makes a condition without a time.
 func condition[T, R ~string](of T, status bool, reason R, message string, generation int64) metav1.Condition {

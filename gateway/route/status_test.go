@@ -18,6 +18,15 @@ import (
 func checkStatuses(t *testing.T, result *route.Result, wanted []string) {
 	t.Helper()
 	found := displayStatuses(result)
+	for subject, tokens := range found {
+		for _, token := range tokens {
+			// What is not ours stays, so one of ours that is not listed would never go.
+			of, rest, _ := strings.Cut(token, "=")
+			if strings.Contains(rest, "/") && !route.OwnsCondition(of) {
+				t.Errorf("%s: the condition %s is not among our own", subject, of)
+			}
+		}
+	}
 	for _, line := range wanted {
 		subject, tokens := []string{}, []string{}
 		for _, field := range strings.Fields(line) {

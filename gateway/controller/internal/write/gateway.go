@@ -98,10 +98,11 @@ func conditions(former, wanted []metav1.Condition) []metav1.Condition {
 	return merged
 }
 
-// only are the wanted conditions, with the former times.
-func only(former, wanted []metav1.Condition) []metav1.Condition {
-	merged := conditions(former, wanted)
-	return slices.DeleteFunc(merged, func(c metav1.Condition) bool { return meta.FindStatusCondition(wanted, c.Type) == nil })
+// replaced are the wanted conditions, with the former times, in the place of all of ours.
+func replaced(former, wanted []metav1.Condition) []metav1.Condition {
+	return slices.DeleteFunc(conditions(former, wanted), func(c metav1.Condition) bool {
+		return route.OwnsCondition(c.Type) && meta.FindStatusCondition(wanted, c.Type) == nil
+	})
 }
 
 // mergeGateway adds to what was compiled what the cluster has made of it.
@@ -114,10 +115,10 @@ func mergeGateway(status *gatewayv1.GatewayStatus, wanted gatewayv1.GatewayStatu
 		if i := slices.IndexFunc(status.Listeners, func(l gatewayv1.ListenerStatus) bool { return l.Name == listener.Name }); i >= 0 {
 			former = status.Listeners[i].Conditions
 		}
-		listener.Conditions = only(former, lowered(listener.Conditions, lacks.ofListener(listener.SupportedKinds)))
+		listener.Conditions = replaced(former, lowered(listener.Conditions, lacks.ofListener(listener.SupportedKinds)))
 		listeners = append(listeners, listener)
 	}
-	status.Conditions = only(status.Conditions, wanted.Conditions)
+	status.Conditions = replaced(status.Conditions, wanted.Conditions)
 	status.Listeners = listeners
 	status.AttachedListenerSets = wanted.AttachedListenerSets
 	status.Addresses = at.addresses
@@ -133,10 +134,10 @@ func mergeListenerSet(status *gatewayv1.ListenerSetStatus, wanted gatewayv1.List
 		if i := slices.IndexFunc(status.Listeners, func(l gatewayv1.ListenerEntryStatus) bool { return l.Name == listener.Name }); i >= 0 {
 			former = status.Listeners[i].Conditions
 		}
-		listener.Conditions = only(former, lowered(listener.Conditions, lacks.ofListener(listener.SupportedKinds)))
+		listener.Conditions = replaced(former, lowered(listener.Conditions, lacks.ofListener(listener.SupportedKinds)))
 		listeners = append(listeners, listener)
 	}
-	status.Conditions = only(status.Conditions, wanted.Conditions)
+	status.Conditions = replaced(status.Conditions, wanted.Conditions)
 	status.Listeners = listeners
 }
 
@@ -153,9 +154,9 @@ func (w *Writer) mergeRoute(status *gatewayv1.RouteStatus, wanted gatewayv1.Rout
 			return p.ControllerName == w.Controller && equality.Semantic.DeepEqual(p.ParentRef, parent.ParentRef)
 		})
 		if i >= 0 {
-			parent.Conditions = only(status.Parents[i].Conditions, parent.Conditions)
+			parent.Conditions = replaced(status.Parents[i].Conditions, parent.Conditions)
 		} else {
-			parent.Conditions = only(nil, parent.Conditions)
+			parent.Conditions = replaced(nil, parent.Conditions)
 		}
 		parents = append(parents, parent)
 	}
@@ -185,9 +186,9 @@ func (w *Writer) mergePolicy(status *gatewayv1.PolicyStatus, wanted gatewayv1.Po
 			return a.ControllerName == w.Controller && equality.Semantic.DeepEqual(a.AncestorRef, ancestor.AncestorRef)
 		})
 		if i >= 0 {
-			ancestor.Conditions = only(status.Ancestors[i].Conditions, ancestor.Conditions)
+			ancestor.Conditions = replaced(status.Ancestors[i].Conditions, ancestor.Conditions)
 		} else {
-			ancestor.Conditions = only(nil, ancestor.Conditions)
+			ancestor.Conditions = replaced(nil, ancestor.Conditions)
 		}
 		ancestors = append(ancestors, ancestor)
 	}

@@ -43,7 +43,7 @@ func TestMergeRoute(t *testing.T) {
 	status := gatewayv1.RouteStatus{Parents: []gatewayv1.RouteParentStatus{
 		parent(us, "gone", condition("Accepted", "True", long)),
 		parent(them, "theirs", condition("Accepted", "True", long)),
-		parent(us, "kept", condition("Accepted", "True", long), condition("ResolvedRefs", "True", long), condition("Former", "True", long)),
+		parent(us, "kept", condition("Accepted", "True", long), condition("ResolvedRefs", "True", long), condition("PartiallyInvalid", "True", long), condition("example.com/Audited", "True", long)),
 	}}
 	w.mergeRoute(&status, gatewayv1.RouteStatus{Parents: []gatewayv1.RouteParentStatus{
 		parent(us, "kept", condition("Accepted", "True", metav1.Time{}), condition("ResolvedRefs", "False", metav1.Time{})),
@@ -54,7 +54,8 @@ func TestMergeRoute(t *testing.T) {
 	}
 	want := []gatewayv1.RouteParentStatus{
 		parent(them, "theirs", condition("Accepted", "True", long)),
-		parent(us, "kept", condition("Accepted", "True", long), condition("ResolvedRefs", "False", metav1.Time{})),
+		parent(us, "kept", condition("Accepted", "True", long), condition("ResolvedRefs", "False", metav1.Time{}),
+			condition("example.com/Audited", "True", long)),
 		parent(us, "new", condition("Accepted", "True", metav1.Time{})),
 	}
 	if difference := cmp.Diff(want, status.Parents); difference != "" {
@@ -71,6 +72,38 @@ func TestMergeRoute(t *testing.T) {
 	w.mergeRoute(&cleaned, gatewayv1.RouteStatus{})
 	if cleaned.Parents == nil || len(cleaned.Parents) != 0 {
 		t.Errorf("an entry for nothing became %v, want an empty list", cleaned.Parents)
+	}
+}
+
+// What others have to say of an object stays, in all statuses. What we no longer say goes.
+func TestConditionsOfOthers(t *testing.T) {
+	theirs := condition("example.com/Audited", "True", long)
+	before := []metav1.Condition{theirs, condition("Programmed", "True", long), condition("ResolvedRefs", "False", long)}
+	want := []metav1.Condition{theirs, condition("Programmed", "True", long)}
+	wanted := []metav1.Condition{condition("Programmed", "True", metav1.Time{})}
+	had := func() []metav1.Condition { return append([]metav1.Condition(nil), before...) }
+	whole := reach{}
+
+	gateway := gatewayv1.GatewayStatus{Conditions: had(), Listeners: []gatewayv1.ListenerStatus{{Name: "web", Conditions: had()}}}
+	mergeGateway(&gateway, gatewayv1.GatewayStatus{
+		Conditions: wanted, Listeners: []gatewayv1.ListenerStatus{{Name: "web", Conditions: wanted}},
+	}, whole)
+	set := gatewayv1.ListenerSetStatus{Conditions: had(), Listeners: []gatewayv1.ListenerEntryStatus{{Name: "web", Conditions: had()}}}
+	mergeListenerSet(&set, gatewayv1.ListenerSetStatus{
+		Conditions: wanted, Listeners: []gatewayv1.ListenerEntryStatus{{Name: "web", Conditions: wanted}},
+	}, whole)
+	policy := gatewayv1.PolicyStatus{Ancestors: []gatewayv1.PolicyAncestorStatus{{ControllerName: us, Conditions: had()}}}
+	(&Writer{Controller: us}).mergePolicy(&policy, gatewayv1.PolicyStatus{
+		Ancestors: []gatewayv1.PolicyAncestorStatus{{ControllerName: us, Conditions: wanted}},
+	})
+	for name, got := range map[string][]metav1.Condition{
+		"Gateway": gateway.Conditions, "its listener": gateway.Listeners[0].Conditions,
+		"ListenerSet": set.Conditions, "its listener of a set": set.Listeners[0].Conditions,
+		"policy": policy.Ancestors[0].Conditions,
+	} {
+		if difference := cmp.Diff(want, got); difference != "" {
+			t.Errorf("%s: %s", name, difference)
+		}
 	}
 }
 

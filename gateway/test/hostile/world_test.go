@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostile
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace-lb/millrace/gateway/proxy"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+const (
+	public   = "public.example.com"
+	internal = "internal.example.com"
+)
+
+// world is a proxy on loopback with its backends.
+type world struct {
+	plain, secure string
+	mutex         sync.Mutex
+	// parsed is what backends have parsed since the last request.
+	parsed []parsed
+}
+
+type parsed struct {
+	backend, method, target, path, host string
+	header                              http.Header
+}
+
+func (p parsed) String() string {
+	return strings.Join([]string{p.backend, p.method, p.target, p.host}, " ")
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{}
+	plain, secure := freePort(t), freePort(t)
+	w.plain, w.secure = fmt.Sprintf("127.0.0.1:%d", plain), fmt.Sprintf("127.0.0.1:%d", secure)
+	resources := []*resource.Resource{
+		certificate(t),
+		{Name: "plain", Kind: &resource.Resource_Listener{Listener: &resource.Listener{
+			Port: 80, TargetPort: plain, Protocol: resource.Listener_HTTP}}},
+		{Name: "secure", Kind: &resource.Resource_Listener{Listener: &resource.Listener{
+			Port: 443, TargetPort: secure, Protocol: resource.Listener_HTTPS, Certificates: []string{"certificate"}}}},
+		routes(public, rule("/admin", "admin"), rule("/", "public")),
+		routes(internal, rule("/", "internal")),
+	}
+	for _, name := range []string{"public", "admin", "internal"} {
+		address := netip.MustParseAddrPort(w.serve(t, name))
+		resources = append(resources,
+			&resource.Resource{Name: name, Kind: &resource.Resource_Backend{Backend: &resource.Backend{Endpoints: name + "/endpoints"}}},
+			&resource.Resource{Name: name + "/endpoints", Kind: &resource.Resource_Endpoints{Endpoints: &resource.Endpoints{
+				Endpoints: []*resource.Endpoint{{Address: address.Addr().String(), Port: uint32(address.Port())}}}}})
+	}
+	settings := proxy.Defaults()
+	settings.Address, settings.DrainWait, settings.DrainGrace = "127.0.0.1", 0, 10*time.Millisecond
+	served := proxy.New(settings)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = served.Shutdown(ctx)
+	})
+	if err := served.Apply(proxy.Update{Version: "1", Whole: true, Resources: resources}); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) serve(t *testing.T, name string) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.mutex.Lock()
+		defer w.mutex.Unlock()
+		w.parsed = append(w.parsed, parsed{name, r.Method, r.RequestURI, r.URL.Path, r.Host, r.Header.Clone()})
+	}))
+	server.Config.DisableGeneralOptionsHandler = true
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
+// taken gives what backends have parsed, and forgets it.
+func (w *world) taken() []parsed {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	taken := w.parsed
+	w.parsed = nil
+	return taken
+}
+
+// belongs is the backend that a request belongs to, by what it says to whoever parses it.
+func belongs(p parsed) string {
+	switch {
+	case p.host == internal:
+		return "internal"
+	case p.path == "/admin" || strings.HasPrefix(p.path, "/admin/"):
+		return "admin"
+	}
+	return "public"
+}
+
+func rule(prefix, backend string) *resource.Rule {
+	return &resource.Rule{
+		Route: "httproute/default/" + backend + "/0", Match: &resource.Match{Path: &resource.PathMatch{Value: prefix}},
+		Backends: []*resource.WeightedBackend{{Backend: backend, Weight: 1}},
+	}
+}
+
+func routes(host string, rules ...*resource.Rule) *resource.Resource {
+	return &resource.Resource{Name: "routes/" + host, Kind: &resource.Resource_RouteGroup{RouteGroup: &resource.RouteGroup{
+		Listeners: []string{"plain", "secure"}, Hostname: &resource.Hostname{Name: host}, Rules: rules,
+	}}}
+}
+
+// certificate is the one of net/http's own test server.
+func certificate(t *testing.T) *resource.Resource {
+	t.Helper()
+	server := httptest.NewTLSServer(nil)
+	defer server.Close()
+	pair := server.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &resource.Resource{Name: "certificate", Kind: &resource.Resource_Certificate{Certificate: &resource.Certificate{
+		Chain: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}),
+		Key:   pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}),
+	}}}
+}
+
+func freePort(t *testing.T) uint32 {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return uint32(listener.Addr().(*net.TCPAddr).Port)
+}
+
+// dialTLS connects with a protocol of HTTP.
+func dialTLS(t *testing.T, address, protocol string) net.Conn {
+	t.Helper()
+	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, ServerName: public, NextProtos: []string{protocol}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 )
@@ -164,6 +165,17 @@ func TestNetworkPoliciesFit(t *testing.T) {
 	}
 	if found != len(pods) {
 		t.Errorf("%d NetworkPolicies, want %d", found, len(pods))
+	}
+}
+
+// A rollout of the agents takes as long in a large cluster as in one of ten nodes.
+func TestAgentsRollOutInParts(t *testing.T) {
+	update := find[appsv1.DaemonSet](t, load(t, "lbagent"), "DaemonSet").Spec.UpdateStrategy.RollingUpdate
+	for nodes, want := range map[int]int{1: 1, 3: 1, 10: 1, 11: 2, 5000: 500} {
+		got, err := intstr.GetScaledValueFromIntOrPercent(update.MaxUnavailable, nodes, true)
+		if err != nil || got != want {
+			t.Errorf("of %d nodes %d are without an agent (%v), want %d", nodes, got, err, want)
+		}
 	}
 }
 

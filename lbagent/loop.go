@@ -185,6 +185,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	watchErr := l.watch.want(m, l.tunnelKeys())
 	var told time.Duration
 	l.observation.Watch, told = l.watch.observe(m.Self.ID, now)
+	l.observation.Nodes = len(m.Nodes)
 	l.names.set(m)
 	want, differs, unplanned := l.planner.Replan(l.have, m, changed, l.limits)
 	schedule := forwarding.NewScheduleOf(l.have, want, differs)

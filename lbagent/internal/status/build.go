@@ -23,7 +23,9 @@ import (
 
 // Observation is what the agent observed, all of it at one moment.
 type Observation struct {
-	Version    string
+	Version string
+	// Nodes is how many there are in the cluster.
+	Nodes      int
 	Interfaces []millracev1alpha1.InterfaceStatus
 	// Lacking says which uplinks must have the programs and have not; other uplinks may be
 	// without.

@@ -38,8 +38,12 @@ func gist(status *millracev1alpha1.LBNodeReportStatus) *millracev1alpha1.LBNodeR
 // told are the gists of the reports that were written not long ago: one a second at most.
 type told struct {
 	gists []telling
-	// until is when the writes are ahead no more of one in each sameGist.
+	// nodes is how many there are in the cluster.
+	nodes int
+	// until is when the writes are ahead no more of one in each time that they are to be apart.
 	until time.Time
+	// due is when a report that says nothing new is written; zero where none waits.
+	due time.Time
 }
 
 // telling says when a gist was written last.
@@ -48,25 +52,38 @@ type telling struct {
 	at   time.Time
 }
 
+// apart is the time between two writes that say nothing new, on average.
+func (t *told) apart() time.Duration { return max(sameGist, spread(t.nodes)) }
+
+// spread is over how long the nodes of a cluster spread the writes that say nothing new, so that all
+// nodes together write a hundred a second: what is news to none is mostly the same change on all.
+func spread(nodes int) time.Duration {
+	return min(longestSpread, time.Duration(nodes)*time.Second/spreadRate)
+}
+
 // wait returns after how long a report of this gist is due; zero means at once. All gists that
 // were told before share one limit: what goes to and fro, as a session that flaps, says nothing
-// new.
-func (t *told) wait(gist *millracev1alpha1.LBNodeReportStatus, now time.Time) time.Duration {
+// new. Such a report waits for the jitter, too, beginning when the limit lets it through.
+func (t *told) wait(gist *millracev1alpha1.LBNodeReportStatus, now time.Time, jitter time.Duration) time.Duration {
 	if t.index(gist) < 0 {
 		return 0
 	}
-	return max(0, t.until.Add(-(gistBurst-1)*sameGist).Sub(now))
+	if t.due.IsZero() {
+		t.due = now.Add(jitter + max(0, t.until.Add(-(gistBurst-1)*t.apart()).Sub(now)))
+	}
+	return max(0, t.due.Sub(now))
 }
 
 // add notes a report that was written, and forgets the old ones.
 func (t *told) add(gist *millracev1alpha1.LBNodeReportStatus, now time.Time) {
+	t.due = time.Time{}
 	t.gists = slices.DeleteFunc(t.gists, func(telling telling) bool { return now.Sub(telling.at) > gistMemory })
 	if t.until.Before(now) {
 		t.until = now
 	}
 	// What is new is not held up, but neither does it hold up the rest for longer.
-	t.until = t.until.Add(sameGist)
-	if latest := now.Add(gistBurst * sameGist); t.until.After(latest) {
+	t.until = t.until.Add(t.apart())
+	if latest := now.Add(gistBurst * t.apart()); t.until.After(latest) {
 		t.until = latest
 	}
 	if i := t.index(gist); i >= 0 {

@@ -5,6 +5,7 @@ package status
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"testing"
 	"time"
@@ -127,4 +128,64 @@ func TestWriterOfFlappingSession(t *testing.T) {
 			t.Errorf("in the end the session is %+v", got)
 		}
 	})
+}
+
+// A change that all nodes see alike is written by all of them within a second for a hundred nodes, a
+// minute at most, and by no more at once. What is new is not held up.
+func TestSpread(t *testing.T) {
+	for _, test := range []struct {
+		nodes  int
+		spread time.Duration
+	}{{3, 30 * time.Millisecond}, {1000, 10 * time.Second}, {5000, 50 * time.Second}, {20000, time.Minute}} {
+		if got := spread(test.nodes); got != test.spread {
+			t.Errorf("%d nodes spread over %s, want %s", test.nodes, got, test.spread)
+		}
+	}
+	with(t, func(t *testing.T, s *server, w *Writer) {
+		const nodes, hour = 5000, int(time.Hour / time.Second)
+		for second := range hour {
+			o := good()
+			o.Nodes, o.Programmed = nodes, second
+			w.Set(o)
+			time.Sleep(time.Second)
+		}
+		s.mu.Lock()
+		// One in 50 s: a hundred writes a second of all nodes.
+		writes := len(s.writes)
+		s.mu.Unlock()
+		if most := hour/50 + gistBurst + 1; writes < 60 || writes > most {
+			t.Errorf("%d writes in an hour of changing numbers", writes)
+		}
+		failed := failing(1)
+		failed.Nodes = nodes
+		w.Set(failed)
+		time.Sleep(2 * interval)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.writes) != writes+1 {
+			t.Error("a new reason waits for the jitter")
+		}
+	})
+}
+
+// When one change reaches all nodes at the same moment, they write it at no more than the rate.
+func TestSpreadOfOneChange(t *testing.T) {
+	const nodes = 5000
+	now := time.Unix(1e9, 0)
+	known := &millracev1alpha1.LBNodeReportStatus{}
+	seconds := map[int]int{}
+	for range nodes {
+		var node told
+		node.add(known, now)
+		wait := node.wait(known, now, time.Duration(rand.Float64()*float64(spread(nodes))))
+		if again := node.wait(known, now.Add(wait), time.Hour); again != 0 {
+			t.Fatalf("due in %s, and then in %s", wait, again)
+		}
+		seconds[int(wait/time.Second)]++
+	}
+	for second, writes := range seconds {
+		if second >= 50 || writes > 160 {
+			t.Errorf("%d writes in second %d", writes, second)
+		}
+	}
 }

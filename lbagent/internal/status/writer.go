@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"sync"
 	"time"
@@ -26,12 +27,17 @@ import (
 const (
 	// interval is the shortest time between two writes.
 	interval = time.Second
-	// sameGist is the time between two writes of reports that say nothing new, on average.
+	// sameGist is the time between two writes of reports that say nothing new, on average, in
+	// clusters of no more than 4,000 nodes.
 	sameGist = 40 * time.Second
 	// gistBurst is how many of them may follow each other without it.
 	gistBurst = 4
 	// gistMemory is how long a report that was written is nothing new.
 	gistMemory = 10 * time.Minute
+	// spreadRate is how many reports that say nothing new all nodes together write in a second, as
+	// long as that spreads them over no more than longestSpread.
+	spreadRate    = 100
+	longestSpread = time.Minute
 	// longestRetry bounds the time between two attempts that fail.
 	longestRetry = 30 * time.Second
 	// writeTimeout bounds one write.
@@ -71,7 +77,7 @@ type Target[T object] struct {
 // Writer keeps the statuses of the node's LBNode and LBNodeReport. It writes only
 // what differs from the status that the object has, and observations that follow
 // each other closely in one write. What differs only in numbers and messages, or goes to and
-// fro, it writes a few times at once, then every 40 seconds.
+// fro, it writes a few times, then every 40 seconds, each time with a jitter.
 type Writer struct {
 	bootID string
 	lbNode keeper[*millracev1alpha1.LBNode]
@@ -166,13 +172,16 @@ func (w *Writer) write(ctx context.Context, now time.Time) (again time.Duration,
 		changed.Status = status
 		return changed
 	})
+	w.told.nodes = observation.Nodes
 	var tells *millracev1alpha1.LBNodeReportStatus
 	report := w.report.write(ctx, func(report *millracev1alpha1.LBNodeReport) *millracev1alpha1.LBNodeReport {
 		status := Build(*observation, report, metav1.NewTime(now).Rfc3339Copy())
 		if equality.Semantic.DeepEqual(status, report.Status) {
+			w.told.due = time.Time{}
 			return nil
 		}
-		if again = w.told.wait(gist(&status), now); again > 0 {
+		jitter := time.Duration(rand.Float64() * float64(spread(observation.Nodes)))
+		if again = w.told.wait(gist(&status), now, jitter); again > 0 {
 			return nil
 		}
 		changed := report.DeepCopy()

@@ -31,6 +31,7 @@ type (
 	dataPlane interface {
 		Apply(op forwarding.Op) error
 		Dump() (*forwarding.State, error)
+		ReadBack(state *forwarding.State, failed []forwarding.Op) error
 		Attachments() []dataplane.Attachment
 		LossesUncounted() error
 	}

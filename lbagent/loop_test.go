@@ -134,6 +134,27 @@ func TestFailedWrite(t *testing.T) {
 	}
 }
 
+// What a failed write leaves is read back without the rest of the maps, which may take gigabytes
+// and seconds.
+func TestFailedWriteReadsLittle(t *testing.T) {
+	n := newNode(t)
+	objects := cluster()
+	addService(objects, 1, false, 1, 0)
+	l := newLoop(n, objects)
+	mustPass(t, l, start)
+	dumps := n.dumps
+	addService(objects, 2, false, 1, 0)
+	n.fails = func(what string) bool { return what == "PutFrontend" }
+	for range 3 {
+		if _, err := l.pass(start); !errors.Is(err, errInjected) {
+			t.Fatalf("error %v, want the injected one", err)
+		}
+	}
+	if n.dumps != dumps {
+		t.Errorf("the maps were read %d times", n.dumps-dumps)
+	}
+}
+
 // A write that fails again and again holds up neither another Service, nor the removal of a
 // third one, and never withdraws a VIP that is announced: its other port serves.
 func TestFailedWriteHoldsUpNothingElse(t *testing.T) {
@@ -208,7 +229,7 @@ func TestUnreadableMaps(t *testing.T) {
 	mustPass(t, l, start)
 	sets := n.sets
 	addService(objects, 2, false, 1, 0)
-	n.fails = func(what string) bool { return what == "PutFrontend" || what == "Dump" }
+	n.fails = func(what string) bool { return what == "PutFrontend" || what == "ReadBack" || what == "Dump" }
 	for range 2 {
 		if _, err := l.pass(start); !errors.Is(err, errInjected) {
 			t.Fatalf("error %v, want the injected one", err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -37,7 +38,7 @@ type node struct {
 	maps *kernelMaps
 	// killed reports whether the agent is to end where a write has failed.
 	killed func() bool
-	// fails says which operation, dump, attachment and Set fail.
+	// fails says which operation, dump, reading back, attachment and Set fail.
 	fails func(what string) bool
 	// refuses says which single operations fail.
 	refuses func(op forwarding.Op) bool
@@ -53,6 +54,7 @@ type node struct {
 	// closed are the VIPs that not everybody may reach.
 	closed map[netip.Addr]bool
 	sets   int
+	dumps  int
 	steps  []string
 	want   bgp.Want
 	// watch sees maps and routes after each write.
@@ -128,10 +130,34 @@ func (n *node) check(after string) {
 }
 
 func (n *node) Dump() (*forwarding.State, error) {
+	n.dumps++
 	if n.fails("Dump") {
 		return nil, errInjected
 	}
 	return n.read()
+}
+
+// ReadBack leaves the State as a Dump would find the maps.
+func (n *node) ReadBack(state *forwarding.State, failed []forwarding.Op) error {
+	if n.fails("ReadBack") {
+		return errInjected
+	}
+	if n.maps != nil {
+		if err := n.maps.plane.ReadBack(state, failed); err != nil {
+			return err
+		}
+	}
+	held, err := n.read()
+	if err != nil {
+		return err
+	}
+	if n.maps == nil {
+		*state = *used(state)
+	}
+	if !reflect.DeepEqual(state, held) {
+		n.t.Fatalf("after %v failed, read back\n%+v\nthe maps hold\n%+v", failed, state, held)
+	}
+	return nil
 }
 
 // read is what a Dump gives that succeeds.

@@ -23,18 +23,27 @@ func (l *loop) dump() error {
 	return nil
 }
 
-// follow notes what the maps hold after a part of a schedule. Where something failed, they
-// are read: the rest of the pass must not believe more.
+// follow notes what the maps hold after a part of a schedule. What failed is read back: the rest
+// of the pass must not believe more.
 func (l *loop) follow(schedule *forwarding.Schedule, outcome *forwarding.Outcome) error {
-	if err := outcome.Err(); err != nil {
-		return errors.Join(err, l.dump())
-	}
+	err := outcome.Err()
 	if reached := schedule.Reached(); reached != nil {
 		l.have = reached
-	} else if len(outcome.Done) > 0 {
-		l.have = forwarding.Apply(l.have, outcome.Done)
+		return err
 	}
-	return nil
+	if err == nil && len(outcome.Done) == 0 {
+		return nil
+	}
+	l.have = forwarding.Apply(l.have, outcome.Changed())
+	if err == nil {
+		return nil
+	}
+	if readErr := l.dataplane.ReadBack(l.have, outcome.Uncertain()); readErr != nil {
+		// The next pass reads all.
+		l.have = nil
+		return errors.Join(err, readErr)
+	}
+	return err
 }
 
 func (l *loop) apply(op forwarding.Op) error { return nameFlag(l.dataplane.Apply(op)) }

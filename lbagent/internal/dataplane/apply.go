@@ -143,25 +143,36 @@ func (d *Dataplane) frontendMap(key forwarding.FrontendKey) (*ebpf.Map, string, 
 	return d.maps.Frontends6, bpf.DatapathMapFrontends6, key.Hash()
 }
 
-// findFrontend returns the id that a frontend has in the maps, zero where it is not there.
+// findFrontend returns the id that a frontend has in the maps, zero where it is not there. Another
+// one in its place is an error.
 func (d *Dataplane) findFrontend(key forwarding.FrontendKey) (forwarding.FrontendID, error) {
+	entry, found, err := d.lookUpFrontend(key)
+	if err != nil {
+		return 0, err
+	}
+	if other := decodeFrontendKey6(entry.Key); !found && other.Port != 0 {
+		_, name, _ := d.frontendMap(key)
+		return 0, failure(name, showKey(key), fmt.Errorf("%s has the same hash, give one of the two another address or port", showKey(other)))
+	}
+	return forwarding.FrontendID(entry.Frontend.Id), nil
+}
+
+// lookUpFrontend returns the entry in a frontend's place, and whether that is the frontend's own.
+func (d *Dataplane) lookUpFrontend(key forwarding.FrontendKey) (entry bpf.DatapathFrontend6, own bool, err error) {
 	m, name, encoded := d.frontendMap(key)
-	entry := bpf.DatapathFrontend6{Key: encodeFrontendKey6(key)}
-	var err error
 	if key.VIP.Unmap().Is4() {
+		entry.Key = encodeFrontendKey6(key)
 		err = m.Lookup(encoded, &entry.Frontend)
 	} else {
 		err = m.Lookup(encoded, &entry)
 	}
-	switch other := decodeFrontendKey6(entry.Key); {
+	switch {
 	case errors.Is(err, ebpf.ErrKeyNotExist):
-		return 0, nil
+		return bpf.DatapathFrontend6{}, false, nil
 	case err != nil:
-		return 0, failure(name, showKey(key), err)
-	case other != key:
-		return 0, failure(name, showKey(key), fmt.Errorf("%s has the same hash, give one of the two another address or port", showKey(other)))
+		return bpf.DatapathFrontend6{}, false, failure(name, showKey(key), err)
 	default:
-		return forwarding.FrontendID(entry.Frontend.Id), nil
+		return entry, decodeFrontendKey6(entry.Key) == key, nil
 	}
 }
 

@@ -3,6 +3,7 @@
 package dataplane
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -19,12 +20,7 @@ func (d *Dataplane) Dump() (*forwarding.State, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	state := forwarding.NewState()
-	state.Self = forwarding.Self{
-		ID:   forwarding.NodeID(d.self.Id),
-		IPv4: decodeIPv4(d.self.Ipv4),
-		IPv6: decodeIPv6(d.self.Ipv6),
-		Zone: forwarding.Zone(d.self.Zone),
-	}
+	state.Self = d.decodeSelf()
 	for id, node := range d.nodes {
 		state.Nodes[id] = decodeNode(node)
 	}
@@ -48,6 +44,15 @@ func (d *Dataplane) Dump() (*forwarding.State, error) {
 		}
 	}
 	return state, nil
+}
+
+func (d *Dataplane) decodeSelf() forwarding.Self {
+	return forwarding.Self{
+		ID:   forwarding.NodeID(d.self.Id),
+		IPv4: decodeIPv4(d.self.Ipv4),
+		IPv6: decodeIPv6(d.self.Ipv6),
+		Zone: forwarding.Zone(d.self.Zone),
+	}
 }
 
 func (d *Dataplane) dumpVIPs(state *forwarding.State) error {
@@ -87,38 +92,47 @@ func (d *Dataplane) dumpEndpoints(state *forwarding.State) error {
 }
 
 func (d *Dataplane) dumpEndpointTables(state *forwarding.State) error {
-	for _, frontend := range state.Frontends {
-		if frontend.Endpoints != 0 {
-			state.EndpointTables[frontend.Endpoints] = &forwarding.EndpointTable{}
+	_, slots := usedTables(state)
+	for slot := range slots {
+		state.EndpointTables[slot] = &forwarding.EndpointTable{}
+	}
+	if d.programs.ReadEndpointRows == nil {
+		return readMap(d.maps.EndpointRows, func(index uint32, id forwarding.EndpointID) {
+			if table := state.EndpointTables[forwarding.EndpointTableSlot(index/forwarding.EndpointRows)]; table != nil {
+				table[index%forwarding.EndpointRows] = id
+			}
+		})
+	}
+	for slot, table := range state.EndpointTables {
+		if err := d.readEndpointTable(slot, table); err != nil {
+			return err
 		}
 	}
-	if d.programs.ReadEndpointRows != nil {
-		return d.readEndpointTables(state.EndpointTables)
-	}
-	return readMap(d.maps.EndpointRows, func(index uint32, id forwarding.EndpointID) {
-		if table := state.EndpointTables[forwarding.EndpointTableSlot(index/forwarding.EndpointRows)]; table != nil {
-			table[index%forwarding.EndpointRows] = id
-		}
-	})
+	return nil
 }
 
+// dumpTables takes memory once for all tables with the same rows: a table has 40 KiB.
 func (d *Dataplane) dumpTables(state *forwarding.State) error {
-	for _, frontend := range state.Frontends {
-		for _, slot := range append(frontend.Zones[:], frontend.Table) {
-			if slot != 0 {
-				state.NodeTables[slot] = &forwarding.NodeTable{}
+	slots, _ := usedTables(state)
+	known, paths := newTableSet(), make([]byte, forwarding.Rows*pathSize)
+	if d.programs.ReadRows == nil {
+		// Beside the agent: its maps alone are open.
+		return readMap(d.maps.Rows, func(index uint32, row bpf.DatapathRow) {
+			at := index % forwarding.Rows
+			binary.NativeEndian.PutUint64(paths[at*pathSize:], row.Path)
+			slot := forwarding.NodeTableSlot(index / forwarding.Rows)
+			if _, used := slots[slot]; used && at == forwarding.Rows-1 {
+				state.NodeTables[slot] = known.find(paths)
 			}
-		}
+		})
 	}
-	if d.programs.ReadRows != nil {
-		return d.readTables(state.NodeTables)
-	}
-	// Beside the agent: its maps alone are open.
-	return readMap(d.maps.Rows, func(index uint32, row bpf.DatapathRow) {
-		if table := state.NodeTables[forwarding.NodeTableSlot(index/forwarding.Rows)]; table != nil {
-			table[index%forwarding.Rows] = decodeRow(row)
+	for slot := range slots {
+		if err := d.readRows(slot, paths); err != nil {
+			return err
 		}
-	})
+		state.NodeTables[slot] = known.find(paths)
+	}
+	return nil
 }
 
 // readMap visits every entry, of an array in order. What changes meanwhile may be

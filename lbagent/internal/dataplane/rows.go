@@ -50,35 +50,54 @@ func (d *Dataplane) writeRows(op forwarding.PutRows) error {
 	return nil
 }
 
-// readTables has a program of ours read the tables. Those with the same rows become one, as the
-// planner makes them.
-func (d *Dataplane) readTables(tables map[forwarding.NodeTableSlot]*forwarding.NodeTable) error {
-	seed, known := maphash.MakeSeed(), map[uint64]*forwarding.NodeTable{}
-	rows := make([]byte, forwarding.Rows*rowUpdateSize)
-	for slot, table := range tables {
-		if err := d.readRows(slot, rows); err != nil {
-			return err
-		}
-		for i := range table {
-			table[i] = decodeRow(bpf.DatapathRow{Path: binary.NativeEndian.Uint64(rows[i*rowUpdateSize+8:])})
-		}
-		sum := maphash.Bytes(seed, rows)
-		if same := known[sum]; same != nil && *same == *table {
-			tables[slot] = same
-		} else {
-			known[sum] = table
-		}
-	}
-	return nil
-}
+// pathSize is that of a row's path.
+const pathSize = 8
 
-// readRows has the rows of a table read into row_updates, and copies them.
-func (d *Dataplane) readRows(slot forwarding.NodeTableSlot, rows []byte) error {
+// readRows has a program of ours read the rows of a table, and gives their paths, one after
+// another.
+func (d *Dataplane) readRows(slot forwarding.NodeTableSlot, paths []byte) error {
 	request := bpf.DatapathRowsRead{First: uint32(slot) * forwarding.Rows, Count: forwarding.Rows}
 	if err := runForRows(d.programs.ReadRows, request, request.Count); err != nil {
 		return failure(bpf.DatapathMapRows, slot, err)
 	}
-	return d.copyRows(rows)
+	rows := make([]byte, forwarding.Rows*rowUpdateSize)
+	if err := d.copyRows(rows); err != nil {
+		return err
+	}
+	for i := range forwarding.Rows {
+		copy(paths[i*pathSize:(i+1)*pathSize], rows[i*rowUpdateSize+rowUpdatePath:])
+	}
+	return nil
+}
+
+func decodeRows(paths []byte, table *forwarding.NodeTable) {
+	for i := range table {
+		table[i] = decodeRow(bpf.DatapathRow{Path: binary.NativeEndian.Uint64(paths[i*pathSize:])})
+	}
+}
+
+// tableSet has each of the tables with different rows once, as the planner makes them.
+type tableSet struct {
+	seed    maphash.Seed
+	tables  map[uint64]*forwarding.NodeTable
+	scratch forwarding.NodeTable
+}
+
+func newTableSet() *tableSet {
+	return &tableSet{seed: maphash.MakeSeed(), tables: map[uint64]*forwarding.NodeTable{}}
+}
+
+// find returns the table of the set that has these paths, which takes no memory where there is one.
+func (s *tableSet) find(paths []byte) *forwarding.NodeTable {
+	sum := maphash.Bytes(s.seed, paths)
+	decodeRows(paths, &s.scratch)
+	same := s.tables[sum]
+	if same == nil || *same != s.scratch {
+		same = new(forwarding.NodeTable)
+		*same = s.scratch
+		s.tables[sum] = same
+	}
+	return same
 }
 
 // copyRows copies what the programs have found.
@@ -138,28 +157,29 @@ func (d *Dataplane) writeEndpointTable(slot forwarding.EndpointTableSlot, table 
 	return nil
 }
 
-// readEndpointTables has a program of ours read the tables.
-func (d *Dataplane) readEndpointTables(tables map[forwarding.EndpointTableSlot]*forwarding.EndpointTable) error {
+// readEndpointTable has a program of ours read the table.
+func (d *Dataplane) readEndpointTable(slot forwarding.EndpointTableSlot, table *forwarding.EndpointTable) error {
 	rows := make([]byte, forwarding.EndpointRows*rowUpdateSize)
-	for slot, table := range tables {
-		request := bpf.DatapathRowsRead{First: uint32(slot) * forwarding.EndpointRows, Count: forwarding.EndpointRows}
-		err := runForRows(d.programs.ReadEndpointRows, request, request.Count)
-		if err == nil {
-			err = d.copyRows(rows)
-		}
-		if err != nil {
-			return failure(bpf.DatapathMapEndpointRows, slot, err)
-		}
-		for i := range table {
-			table[i] = forwarding.EndpointID(binary.NativeEndian.Uint32(rows[i*rowUpdateSize:]))
-		}
+	request := bpf.DatapathRowsRead{First: uint32(slot) * forwarding.EndpointRows, Count: forwarding.EndpointRows}
+	err := runForRows(d.programs.ReadEndpointRows, request, request.Count)
+	if err == nil {
+		err = d.copyRows(rows)
+	}
+	if err != nil {
+		return failure(bpf.DatapathMapEndpointRows, slot, err)
+	}
+	for i := range table {
+		table[i] = forwarding.EndpointID(binary.NativeEndian.Uint32(rows[i*rowUpdateSize:]))
 	}
 	return nil
 }
 
 // rowUpdateSize is that of a row_update in the map's memory: the row's number, four bytes that say
 // nothing, and its path.
-const rowUpdateSize = 16
+const (
+	rowUpdateSize = 16
+	rowUpdatePath = 8
+)
 
 func appendRowUpdate(b []byte, update bpf.DatapathRowUpdate) []byte {
 	b = binary.NativeEndian.AppendUint32(b, update.Row)

@@ -2,11 +2,10 @@
 
 package forwarding
 
-// own is what SetSelf writes.
-type own struct{}
+// Own is what SetSelf writes.
+type Own struct{}
 
-// writers are the operations, by their place, that write a thing: own, a NodeID, a VIP, an
-// EndpointID, an EndpointTableSlot, a NodeTableSlot, a SourceSet or a FrontendKey.
+// writers are the operations, by their place, that write a thing (see Written).
 type writers map[any][]int
 
 // dependencies returns, for each operation of Diff, those before it that it depends on.
@@ -17,10 +16,10 @@ func dependencies(have, want *State, ops []Op) [][]int {
 	w, nodes := writers{}, tableNodes{}
 	users := usersOf(have, ops)
 	for i, op := range ops {
-		for _, thing := range append(w.neededBy(op, want, nodes), users[written(op)]...) {
+		for _, thing := range append(w.neededBy(op, want, nodes), users[Written(op)]...) {
 			needs[i] = append(needs[i], w[thing]...)
 		}
-		thing := written(op)
+		thing := Written(op)
 		w[thing] = append(w[thing], i)
 		if op, ok := op.(SetSelf); ok {
 			w[op.Self.ID] = append(w[op.Self.ID], i)
@@ -29,11 +28,12 @@ func dependencies(have, want *State, ops []Op) [][]int {
 	return needs
 }
 
-// written is the thing that an operation writes.
-func written(op Op) any {
+// Written is the thing that an operation writes or removes: Own, a NodeID, a VIP (netip.Addr), an
+// EndpointID, an EndpointTableSlot, a NodeTableSlot, a SourceSet or a FrontendKey.
+func Written(op Op) any {
 	switch op := op.(type) {
 	case SetSelf:
-		return own{}
+		return Own{}
 	case PutNode:
 		return op.ID
 	case PutVIP:
@@ -103,7 +103,7 @@ func (w writers) neededBy(op Op, want *State, nodes tableNodes) []any {
 		}
 		if want.Frontends[op.Key].Zones != [Zones]NodeTableSlot{} {
 			// Which of the tables is for this node's packets says its zone.
-			need(own{})
+			need(Own{})
 		}
 	case LeaveZones:
 		// Its own table has the owners of the others among the former ones.
@@ -124,14 +124,14 @@ func usersOf(have *State, ops []Op) map[any][]any {
 	users := map[any][]any{}
 	for _, op := range ops {
 		if isRemoval(op) {
-			users[written(op)] = nil
+			users[Written(op)] = nil
 		}
 	}
 	if len(users) == 0 {
 		return users
 	}
 	for _, op := range ops {
-		user := written(op)
+		user := Written(op)
 		for _, thing := range referredTo(have, user) {
 			if former, found := users[thing]; found {
 				users[thing] = append(former, user)

@@ -39,7 +39,8 @@ type Outcome struct {
 	Failed []Failure
 	// Held is how many were not tried, since they depend on one that is not done.
 	Held int
-	// Open are the frontends that admit too many and could not even be shut.
+	// Shut are the operations that shut a frontend, Open those that could not even do that.
+	Shut []Op
 	Open []Failure
 }
 
@@ -47,6 +48,18 @@ type Outcome struct {
 type Failure struct {
 	Op  Op
 	Err error
+}
+
+// Changed are the operations that succeeded, in their order, with those that shut a frontend.
+func (o *Outcome) Changed() []Op { return slices.Concat(o.Done, o.Shut) }
+
+// Uncertain are the operations that failed: the maps may hold a part of each.
+func (o *Outcome) Uncertain() []Op {
+	ops := make([]Op, 0, len(o.Failed)+len(o.Open))
+	for _, failure := range slices.Concat(o.Failed, o.Open) {
+		ops = append(ops, failure.Op)
+	}
+	return ops
 }
 
 // maxTold is how many failures an error tells one by one.
@@ -98,7 +111,9 @@ func (s *Schedule) shut(do func(Op) error, o *Outcome) {
 		shut := PutFrontend{Key: put.Key, Frontend: entry}
 		if err := do(shut); err != nil {
 			o.Open = append(o.Open, Failure{Op: shut, Err: fmt.Errorf("shut %s until its source ranges can be written: %w", put.Key, err)})
+			continue
 		}
+		o.Shut = append(o.Shut, shut)
 	}
 }
 
@@ -167,7 +182,7 @@ func (s *Schedule) Unfinished() map[FrontendKey]struct{} {
 // only what depends on them.
 func (s *Schedule) Forwards() bool {
 	pending := s.pending()
-	if pending[own{}] {
+	if pending[Own{}] {
 		return false
 	}
 	someNode := len(s.want.Nodes) == 0
@@ -183,7 +198,7 @@ func (s *Schedule) pending() map[any]bool {
 	pending := map[any]bool{}
 	for i, op := range s.ops {
 		if !s.done[i] && !isRemoval(op) {
-			pending[written(op)] = true
+			pending[Written(op)] = true
 		}
 	}
 	return pending

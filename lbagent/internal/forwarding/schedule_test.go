@@ -88,7 +88,7 @@ func checkShut(t *rapid.T, k *kernel, have, want *State, added *Outcome) {
 func compareIndependent(t *rapid.T, k *kernel, have, want *State) {
 	touched := map[any]bool{}
 	for _, op := range k.refused {
-		touched[written(op)] = true
+		touched[Written(op)] = true
 		if op, is := op.(SetSelf); is {
 			touched[op.Self.ID] = true
 		}
@@ -107,7 +107,7 @@ func compareIndependent(t *rapid.T, k *kernel, have, want *State) {
 			for _, thing := range referredTo(s, key) {
 				touched[key] = touched[key] || touched[thing]
 			}
-			touched[key] = touched[key] || touched[own{}] && frontend.Zones != [Zones]NodeTableSlot{}
+			touched[key] = touched[key] || touched[Own{}] && frontend.Zones != [Zones]NodeTableSlot{}
 		}
 	}
 	spread(want)
@@ -222,10 +222,10 @@ func TestScheduleForwards(t *testing.T) {
 		"not its own entry":               {NewState(), alone, is("SetSelf"), false},
 		"not its own entry, else all":     {NewState(), full, is("SetSelf"), false},
 		"no other node":                   {NewState(), idle, is("PutNode"), false},
-		"one other node, no frontend":     {NewState(), idle, func(op Op) bool { return written(op) == NodeID(3) }, true},
-		"one node, and what leads to it":  {NewState(), full, func(op Op) bool { return written(op) == NodeID(3) }, true},
-		"not one of the frontends":        {NewState(), full, func(op Op) bool { return written(op) == second }, true},
-		"not one of the VIPs":             {NewState(), full, func(op Op) bool { return written(op) == second.VIP }, true},
+		"one other node, no frontend":     {NewState(), idle, func(op Op) bool { return Written(op) == NodeID(3) }, true},
+		"one node, and what leads to it":  {NewState(), full, func(op Op) bool { return Written(op) == NodeID(3) }, true},
+		"not one of the frontends":        {NewState(), full, func(op Op) bool { return Written(op) == second }, true},
+		"not one of the VIPs":             {NewState(), full, func(op Op) bool { return Written(op) == second.VIP }, true},
 		"no frontend":                     {NewState(), full, is("PutFrontend"), false},
 		"no VIP":                          {NewState(), full, is("PutVIP"), false},
 		"no table":                        {NewState(), full, is("PutRows"), false},

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"time"
@@ -37,6 +38,10 @@ import (
 // its node has booted.
 const tellTimeout = 5 * time.Second
 
+// lockTimeout is how long an agent waits for the one before. That one has 20 s to end
+// (terminationGracePeriodSeconds of config/lbagent).
+const lockTimeout = 30 * time.Second
+
 // Run runs the agent until ctx is done, and returns nil then. What it has
 // programmed stays: the kernel goes on forwarding, and routers that help with
 // graceful restart keep the routes until an agent is back.
@@ -56,6 +61,12 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 	if err != nil {
 		return err
 	}
+	lock, err := lockDataplane(ctx, config.PinRoot, logger)
+	if err != nil {
+		return err
+	}
+	// The last that is done: the next agent may be waiting.
+	defer lock.Close()
 	// The other nodes must not wait for the programs to load.
 	told := make(chan struct{})
 	go func() {
@@ -77,6 +88,24 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 		}
 	}()
 	return serve(ctx, config, parts{clients, objects, datapath, bootID}, logger)
+}
+
+// lockDataplane waits until no other agent of the node has the data plane.
+func lockDataplane(ctx context.Context, pinRoot string, logger logr.Logger) (io.Closer, error) {
+	limited, cancel := context.WithTimeout(ctx, lockTimeout)
+	defer cancel()
+	lock, err := dataplane.Lock(limited, pinRoot, func() {
+		logger.Info("Another agent of this node has the data plane: waiting for its end", "pins", pinRoot, "timeout", lockTimeout)
+	})
+	switch {
+	case errors.Is(err, dataplane.ErrLocked) && ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case errors.Is(err, dataplane.ErrLocked):
+		return nil, fmt.Errorf("%w, and did not end in %s; is Millrace installed twice, or does a container of a deleted pod still run?",
+			err, lockTimeout)
+	default:
+		return lock, explainRefusal(err, securityContext)
+	}
 }
 
 // parts are what an agent's work needs that can fail to be there.

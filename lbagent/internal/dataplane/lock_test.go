@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+)
+
+// holderRoot is set in a process of the test that takes the lock and waits to be killed.
+const holderRoot = "MILLRACE_TEST_LOCK"
+
+// TestLockHolder is not a test: it is the other process of TestLock.
+func TestLockHolder(t *testing.T) {
+	root := os.Getenv(holderRoot)
+	if root == "" {
+		t.Skip("it is the other process of TestLock")
+	}
+	if _, err := Lock(t.Context(), root, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	os.Stdout.WriteString("locked\n")
+	select {}
+}
+
+// A second process does not get the data plane. It gets it at once when the first one is killed.
+func TestLock(t *testing.T) {
+	root := mountBPF(t)
+	holder := exec.Command("/proc/self/exe", "-test.run=^TestLockHolder$")
+	holder.Env = append(os.Environ(), holderRoot+"="+root)
+	out, err := holder.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = holder.Process.Kill(); _ = holder.Wait() })
+	if _, err := out.Read(make([]byte, 7)); err != nil {
+		t.Fatalf("the first process did not get the lock: %v", err)
+	}
+
+	impatient, cancel := context.WithCancel(t.Context())
+	cancel()
+	waited := 0
+	if _, err := Lock(impatient, root, func() { waited++ }); !errors.Is(err, ErrLocked) || waited != 1 {
+		t.Fatalf("error %v after waiting %d times, want that another agent has the data plane", err, waited)
+	}
+
+	patient, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	lock, err := Lock(patient, root, func() {
+		if err := holder.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatalf("after the first process was killed: %v", err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What a cleanup removes while it is locked does not keep the next agent out of what is made again.
+func TestLockAfterRemoval(t *testing.T) {
+	root := mountBPF(t)
+	former, err := Lock(t.Context(), root, func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer former.Close()
+	if err := Remove(root); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := Lock(t.Context(), root, func() { t.Error("it waits") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

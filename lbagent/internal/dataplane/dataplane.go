@@ -258,6 +258,9 @@ func newSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	for name, size := range cfg.sizes() {
 		spec.Maps[name].MaxEntries = size
 	}
+	for _, name := range []string{bpf.DatapathMapFragments, bpf.DatapathMapCrowdFragments} {
+		spec.Maps[name].MaxEntries = lruSize(int(spec.Maps[name].MaxEntries))
+	}
 	ticks, err := ticksPerSecond()
 	if err != nil {
 		return nil, err

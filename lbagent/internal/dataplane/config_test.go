@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// What the CPUs hold free of an LRU table is beside the entries that it is for. Else a table of
+// 16,384 entries has none on a machine with 128 CPUs.
+func TestTablesHaveFreeEntries(t *testing.T) {
+	cfg := smallConfig("unused")
+	spec, err := newSpec(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := bpf.LoadDatapath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	free, tables := uint32(freePerCPU*ebpf.MustPossibleCPU()), 0
+	for name, m := range spec.Maps {
+		if m.Type != ebpf.LRUHash {
+			continue
+		}
+		tables++
+		if wanted := max(plain.Maps[name].MaxEntries, minOthers); m.MaxEntries < wanted+free {
+			t.Errorf("table %s has %d entries, want %d and %d that CPUs hold free", name, m.MaxEntries, wanted, free)
+		}
+	}
+	if tables < 16 {
+		t.Errorf("%d tables, want all", tables)
+	}
+}

@@ -172,7 +172,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		firewall:      &firewall{},
 		inFront:       &inFront{},
 		observation:   status.Observation{Version: config.Version},
-		host:          func(uplinks []string) []string { return incompatible(exempt.Err(), uplinks) },
+		host:          hostChecks(exempt, p.datapath),
 		networks:      &networks{read: finder.Networks, gateways: netdev.Gateways},
 	}
 	loop.watch = newWatch(watching, loop.detector, p.datapath.SetProbeKeys, logger.WithName("watch"))

@@ -4,8 +4,11 @@ package lbagent
 
 import (
 	"fmt"
+	"net"
+	"slices"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/natexempt"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
@@ -20,6 +23,30 @@ func tagsBeside(attachments []dataplane.Attachment) []string {
 		}
 	}
 	return found
+}
+
+// cards are the interfaces whose drivers bring packets in: members in place of what they form.
+func cards(attachments []dataplane.Attachment) []string {
+	var names []string
+	for i := range attachments {
+		if len(attachments[i].Members) == 0 {
+			names = append(names, attachments[i].DeviceName)
+		}
+		for _, member := range attachments[i].Members {
+			if card, err := net.InterfaceByIndex(member); err == nil {
+				names = append(names, card.Name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// hostChecks say what on the host breaks traffic, or slows it down, that goes by these uplinks.
+func hostChecks(exempt *natexempt.Keeper, plane attacher) func(uplinks []string) []string {
+	return func(uplinks []string) []string {
+		return append(incompatible(exempt.Err(), uplinks), netdev.UnspreadTunnel(cards(plane.Attachments()))...)
+	}
 }
 
 // incompatible says what on the host breaks traffic. exempt is why replies are not exempt

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netdev
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestUnspreadTunnel(t *testing.T) {
+	const addresses, all = 0x30, 0xf0
+	for name, test := range map[string]struct {
+		spread spread
+		want   []string
+	}{
+		"by ports":           {spread{8, map[uint32]uint64{udpOverIPv4: all, udpOverIPv6: all}}, nil},
+		"IPv4 by addresses":  {spread{8, map[uint32]uint64{udpOverIPv4: addresses, udpOverIPv6: all}}, []string{"rx-flow-hash udp4 sdfn"}},
+		"both by addresses":  {spread{8, map[uint32]uint64{udpOverIPv4: addresses, udpOverIPv6: addresses}}, []string{"udp4 sdfn", "udp6 sdfn"}},
+		"one queue":          {spread{1, map[uint32]uint64{udpOverIPv4: addresses}}, nil},
+		"it does not tell":   {spread{8, nil}, nil},
+		"no hash":            {spread{8, map[uint32]uint64{udpOverIPv4: 0}}, []string{"udp4 sdfn"}},
+		"destination's port": {spread{8, map[uint32]uint64{udpOverIPv4: addresses | 1<<7}}, []string{"udp4 sdfn"}},
+	} {
+		got := test.spread.problems("eth0")
+		if len(got) != len(test.want) {
+			t.Errorf("%s: %q, want %d problems", name, got, len(test.want))
+			continue
+		}
+		for i, part := range test.want {
+			if !strings.Contains(got[i], part) || !strings.Contains(got[i], "-N eth0") {
+				t.Errorf("%s: %q, want %q in it", name, got[i], part)
+			}
+		}
+	}
+	// The loopback interface has no card, and the other one does not exist.
+	if told := UnspreadTunnel([]string{"lo", "absent0", "a-name-that-is-too-long"}); told != nil {
+		t.Errorf("told %q of interfaces without a card", told)
+	}
+}

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
@@ -125,23 +126,54 @@ func typeChange(t *testing.T, e *environment) {
 	e.bare(t, service)
 }
 
-func formerFinalizer(t *testing.T, e *environment) {
-	e.pool(t, "main", nil, "203.0.113.0/31")
-	with := func(service *corev1.Service) { service.Finalizers = []string{millracev1alpha1.FormerFinalizer} }
-	service := e.service(t, "web", with)
-	gone := e.service(t, "gone", with)
+// sharedFinalizer has Services as the version before left them, with the finalizer of all load
+// balancers alone, and one of the version that had ours alone.
+func sharedFinalizer(t *testing.T, e *environment) {
+	e.pool(t, "main", nil, "203.0.113.0/30")
+	with := func(finalizer string) option {
+		return func(service *corev1.Service) { service.Finalizers = []string{finalizer} }
+	}
+	shared, own := with(millracev1alpha1.SharedFinalizer), with(millracev1alpha1.Finalizer)
+	service := e.service(t, "web", shared)
+	oldest := e.service(t, "oldest", own)
+	gone := e.service(t, "gone", shared)
 	must(t, e.client.Delete(t.Context(), gone))
-	changed := e.service(t, "changed", with)
+	changed := e.service(t, "changed", own)
 	update(t, e, changed, toClusterIP)
-	// One that waits for an address has nothing to give back.
-	waiting := e.service(t, "waiting", with, annotated(millracev1alpha1.AnnotationPool, "none"))
 	e.run(t)
-	e.addresses(t, service, "203.0.113.0")
-	e.finalizers(t, service, millracev1alpha1.Finalizer)
+	e.finalizers(t, service, millracev1alpha1.SharedFinalizer, millracev1alpha1.Finalizer)
+	e.finalizers(t, oldest, millracev1alpha1.Finalizer, millracev1alpha1.SharedFinalizer)
 	e.gone(t, gone)
 	e.bare(t, changed)
-	e.finalizers(t, waiting)
 	must(t, e.client.Delete(t.Context(), service))
+	e.gone(t, service)
+}
+
+// cloudController has the writes that the service controller of a cloud-controller-manager
+// (k8s.io/cloud-provider/controllers/service) does to a Service that is deleted, whatever its
+// class: it removes the finalizer of all load balancers, and empties the status, both by a patch
+// of the subresource.
+func cloudController(t *testing.T, e *environment) {
+	e.run(t, "--release-delay=1s")
+	e.pool(t, "main", nil, "203.0.113.0/32")
+	service := e.service(t, "web")
+	e.addresses(t, service, "203.0.113.0")
+	e.bound(t, "203.0.113.0", service)
+	must(t, e.client.Delete(t.Context(), service))
+	for _, change := range []func(*corev1.Service){
+		func(service *corev1.Service) {
+			service.Finalizers = slices.DeleteFunc(service.Finalizers, func(f string) bool { return f == millracev1alpha1.SharedFinalizer })
+		},
+		func(service *corev1.Service) { service.Status.LoadBalancer = corev1.LoadBalancerStatus{} },
+	} {
+		must(t, e.get(t.Context(), service))
+		base := service.DeepCopy()
+		change(service)
+		must(t, e.client.Status().Patch(t.Context(), service, client.StrategicMergeFrom(base)))
+	}
+	e.finalizers(t, service, millracev1alpha1.Finalizer)
+	e.releasing(t, "203.0.113.0", millracev1alpha1.ReleaseDraining)
+	e.releasing(t, "203.0.113.0", millracev1alpha1.ReleaseWithdrawn)
 	e.gone(t, service)
 }
 
@@ -158,10 +190,10 @@ func (e *environment) finalizers(t *testing.T, service *corev1.Service, want ...
 	})
 }
 
-// The finalizer is that of all load balancers: it stays where it is not ours.
+// The finalizer of all load balancers stays where it is not ours.
 func foreignFinalizers(t *testing.T, e *environment) {
 	e.pool(t, "main", nil, "203.0.113.0/24")
-	with := func(service *corev1.Service) { service.Finalizers = []string{millracev1alpha1.Finalizer} }
+	with := func(service *corev1.Service) { service.Finalizers = []string{millracev1alpha1.SharedFinalizer} }
 	other := e.service(t, "other", with, class("example.com/lb"))
 	cloud := e.service(t, "cloud", with, func(service *corev1.Service) { service.Spec.LoadBalancerClass = nil })
 	former := e.service(t, "former", with, toClusterIP)
@@ -175,7 +207,7 @@ func foreignFinalizers(t *testing.T, e *environment) {
 		e.addresses(t, e.service(t, name), map[string]string{"first": "203.0.113.0", "second": "203.0.113.1"}[name])
 	}
 	for _, service := range []*corev1.Service{other, cloud, former} {
-		e.finalizers(t, service, millracev1alpha1.Finalizer)
+		e.finalizers(t, service, millracev1alpha1.SharedFinalizer)
 	}
 }
 

@@ -34,7 +34,8 @@ func TestOperator(t *testing.T) {
 		{"deletion in order", orderlyDeletion},
 		{"a move in order", orderlyMove},
 		{"type change", typeChange},
-		{"finalizer of an earlier version", formerFinalizer},
+		{"finalizers of earlier versions", sharedFinalizer},
+		{"deletion beside a cloud-controller-manager", cloudController},
 		{"finalizers of other load balancers", foreignFinalizers},
 		{"a freed address is given again last", freedLast},
 		{"family change", familyChange},
@@ -100,7 +101,7 @@ func dualStack(t *testing.T, e *environment) {
 			t.Errorf("ipMode of %s is %v", ingress.IP, ingress.IPMode)
 		}
 	}
-	if !sets.New(service.Finalizers...).Has(millracev1alpha1.Finalizer) {
+	if !sets.New(service.Finalizers...).HasAll(millracev1alpha1.Finalizer, millracev1alpha1.SharedFinalizer) {
 		t.Errorf("finalizers are %v", service.Finalizers)
 	}
 	for _, address := range []string{"203.0.113.0", "2001:db8:cafe::"} {

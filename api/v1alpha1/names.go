@@ -25,14 +25,14 @@ const AnnotationDrain = "millrace.io/drain"
 // removed at once, be it the last one of its kind; its value does not matter.
 const AnnotationConfirmRemoval = "millrace.io/confirm-removal"
 
-// Finalizer is on every Service that holds an address, so that the address is
-// given back before the Service is gone. It is that of all load balancers
-// (LoadBalancerCleanupFinalizer in k8s.io/cloud-provider/service/helpers).
-const Finalizer = "service.kubernetes.io/load-balancer-cleanup"
+// Finalizer is on every Service that holds an address, so that the address is given back in
+// order before the Service is gone.
+const Finalizer = "millrace.io/address"
 
-// FormerFinalizer is what earlier versions used in its place; the operator
-// replaces it.
-const FormerFinalizer = "millrace.io/address"
+// SharedFinalizer stands beside it. It is that of all load balancers
+// (LoadBalancerCleanupFinalizer in k8s.io/cloud-provider/service/helpers). A
+// cloud-controller-manager removes it from any Service that is deleted, whatever its class.
+const SharedFinalizer = "service.kubernetes.io/load-balancer-cleanup"
 
 // Condition types.
 const (

@@ -18,19 +18,23 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// ensureFinalizer keeps a Service that is about to have an address from
-// vanishing before it has given it back. A finalizer of an earlier version is
-// replaced in the same write.
-func (r *serviceReconciler) ensureFinalizer(ctx context.Context, service *corev1.Service, plan ipam.Plan) error {
-	base := service.DeepCopy()
-	changed := controllerutil.RemoveFinalizer(service, millracev1alpha1.FormerFinalizer)
-	if len(plan.Addresses) > 0 {
-		changed = controllerutil.AddFinalizer(service, millracev1alpha1.Finalizer) || changed
+// finalizers are those that we put on a Service.
+var finalizers = []string{millracev1alpha1.Finalizer, millracev1alpha1.SharedFinalizer}
+
+// ensureFinalizers keeps a Service that is about to have an address from vanishing before it
+// has given it back.
+func (r *serviceReconciler) ensureFinalizers(ctx context.Context, service *corev1.Service, plan ipam.Plan) error {
+	if len(plan.Addresses) == 0 {
+		return nil
+	}
+	base, changed := service.DeepCopy(), false
+	for _, finalizer := range finalizers {
+		changed = controllerutil.AddFinalizer(service, finalizer) || changed
 	}
 	if !changed {
 		return nil
 	}
-	err := r.patchFinalizers(ctx, base, service, "adding the finalizer to")
+	err := r.patchFinalizers(ctx, base, service, "adding the finalizers to")
 	if apierrors.IsInvalid(err) && r.isGoing(ctx, base) {
 		// None can be added to what is being deleted.
 		return errServiceChanged
@@ -47,13 +51,14 @@ func (r *serviceReconciler) isGoing(ctx context.Context, service *corev1.Service
 
 // removeFinalizers lets a Service go.
 func (r *serviceReconciler) removeFinalizers(ctx context.Context, service *corev1.Service) error {
-	base := service.DeepCopy()
-	changed := controllerutil.RemoveFinalizer(service, millracev1alpha1.Finalizer)
-	changed = controllerutil.RemoveFinalizer(service, millracev1alpha1.FormerFinalizer) || changed
+	base, changed := service.DeepCopy(), false
+	for _, finalizer := range finalizers {
+		changed = controllerutil.RemoveFinalizer(service, finalizer) || changed
+	}
 	if !changed {
 		return nil
 	}
-	return r.patchFinalizers(ctx, base, service, "removing the finalizer from")
+	return r.patchFinalizers(ctx, base, service, "removing the finalizers from")
 }
 
 func (r *serviceReconciler) patchFinalizers(ctx context.Context, base, service *corev1.Service, what string) error {
@@ -64,15 +69,15 @@ func (r *serviceReconciler) patchFinalizers(ctx context.Context, base, service *
 	return nil
 }
 
-// isOurs reports whether the addresses, the finalizer and our conditions of a
-// Service are for us to take away. The finalizer alone does not say so: every
-// load balancer has the same. What does is that we serve its class, or a trace
-// of an address from us; of these the condition goes last.
+// isOurs reports whether the addresses, the finalizers and our conditions of a Service are for
+// us to take away. The shared finalizer does not say so: every load balancer has the same. What
+// does is our own, that we serve its class, or a trace of an address from us: Services of earlier
+// versions have no more. Of these the condition goes last.
 func (r *serviceReconciler) isOurs(service *corev1.Service) bool {
 	alive := *service
 	alive.DeletionTimestamp = nil
 	return desired.Serves(&alive, r.isDefault) ||
-		slices.Contains(service.Finalizers, millracev1alpha1.FormerFinalizer) ||
+		slices.Contains(service.Finalizers, millracev1alpha1.Finalizer) ||
 		meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionAddressAssigned) != nil ||
 		len(r.heldBy(service)) > 0
 }
@@ -80,7 +85,6 @@ func (r *serviceReconciler) isOurs(service *corev1.Service) bool {
 // hasTraces reports whether anything of ours is left on a Service.
 func (r *serviceReconciler) hasTraces(service *corev1.Service) bool {
 	return len(r.heldBy(service)) > 0 ||
-		slices.Contains(service.Finalizers, millracev1alpha1.Finalizer) ||
-		slices.Contains(service.Finalizers, millracev1alpha1.FormerFinalizer) ||
+		slices.ContainsFunc(service.Finalizers, func(f string) bool { return slices.Contains(finalizers, f) }) ||
 		service.DeletionTimestamp == nil && meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionAddressAssigned) != nil
 }

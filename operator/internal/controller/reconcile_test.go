@@ -189,12 +189,13 @@ func TestServiceSaysWhetherItIsServed(t *testing.T) {
 
 // What a Service leaves behind when it is no load balancer of ours any more.
 func TestServiceIsGivenUp(t *testing.T) {
-	former := func(service *corev1.Service) {
-		service.Finalizers = []string{"example.com/other", millracev1alpha1.FormerFinalizer}
+	earlier := func(service *corev1.Service) {
+		service.Finalizers = []string{"example.com/other", millracev1alpha1.SharedFinalizer}
 	}
-	c := newCluster(t, poolOf(millracev1alpha1.ReclaimRetain), ours("web", former))
+	c := newCluster(t, poolOf(millracev1alpha1.ReclaimRetain), ours("web", earlier))
 	c.reconcile("web")
-	if got := c.service("web").Finalizers; !slices.Equal(got, []string{"example.com/other", millracev1alpha1.Finalizer}) {
+	want := []string{"example.com/other", millracev1alpha1.SharedFinalizer, millracev1alpha1.Finalizer}
+	if got := c.service("web").Finalizers; !slices.Equal(got, want) {
 		t.Errorf("the finalizers are %v", got)
 	}
 	c.change("web", func(service *corev1.Service) {
@@ -303,11 +304,11 @@ func TestGivingUpGoesOnAfterACrash(t *testing.T) {
 	}
 }
 
-// The finalizer is that of all load balancers: without a trace of ours it stays.
+// The shared finalizer is that of all load balancers: without a trace of ours it stays.
 func TestForeignFinalizerStays(t *testing.T) {
 	foreign := "example.com/lb"
 	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", func(service *corev1.Service) {
-		service.Spec.LoadBalancerClass, service.Finalizers = &foreign, []string{millracev1alpha1.Finalizer}
+		service.Spec.LoadBalancerClass, service.Finalizers = &foreign, []string{millracev1alpha1.SharedFinalizer}
 	}))
 	c.reconcile("web")
 	if got := c.service("web").Finalizers; len(got) != 1 || c.writes > 0 {

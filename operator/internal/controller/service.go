@@ -142,7 +142,7 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 	request, misunderstood := convert.Request(service, namespace, pools.usable)
 	for range maxPlans {
 		plan, objects := r.ledger.plan(pools.planned, request)
-		if err := r.ensureFinalizer(ctx, service, plan); err != nil {
+		if err := r.ensureFinalizers(ctx, service, plan); err != nil {
 			return 0, err
 		}
 		carriedOut, err := r.carryOut(ctx, plan, objects, pools.usable)

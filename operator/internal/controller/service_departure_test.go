@@ -191,3 +191,36 @@ func TestDepartureEnds(t *testing.T) {
 		})
 	}
 }
+
+// A cloud-controller-manager takes the shared finalizer off every Service that is deleted, and
+// empties its status, at once. Ours keeps the Service, and so its frontends, until the address is
+// withdrawn.
+func TestDepartureOutlastsTheSharedFinalizer(t *testing.T) {
+	c := newDrainingCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil))
+	c.reconcile("web")
+	if err := c.api.Delete(t.Context(), c.service("web")); err != nil {
+		t.Fatal(err)
+	}
+	service := c.service("web")
+	service.Finalizers = slices.DeleteFunc(service.Finalizers, func(f string) bool { return f == millracev1alpha1.SharedFinalizer })
+	if err := c.api.Update(t.Context(), service); err != nil {
+		t.Fatal(err)
+	}
+	service = c.service("web")
+	service.Status.LoadBalancer = corev1.LoadBalancerStatus{}
+	if err := c.api.Status().Update(t.Context(), service); err != nil {
+		t.Fatal(err)
+	}
+	c.after(0, "web")
+	c.expectPhases("203.0.113.0 Draining")
+	c.after(10*time.Second, "web")
+	c.expectPhases("203.0.113.0 Withdrawn")
+	if finalizers := c.service("web").Finalizers; !slices.Equal(finalizers, []string{millracev1alpha1.Finalizer}) {
+		t.Errorf("the finalizers are %v", finalizers)
+	}
+	c.after(withdrawnFor, "web")
+	c.expectPhases()
+	if err := c.api.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, &corev1.Service{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the Service is still there: %v", err)
+	}
+}

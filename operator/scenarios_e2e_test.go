@@ -130,6 +130,41 @@ func classes(t *testing.T, e *environment) {
 	}
 }
 
+// foreignAddresses is a cluster in which another load balancer serves Services without a class,
+// when the operator is made the default.
+func foreignAddresses(t *testing.T, e *environment) {
+	serve := func(name, address string) *corev1.Service {
+		t.Helper()
+		service := e.service(t, name, func(service *corev1.Service) { service.Spec.LoadBalancerClass = nil })
+		service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: address}}
+		must(t, e.client.Status().Update(t.Context(), service))
+		return service
+	}
+	outside, first := serve("outside", "198.51.100.77"), serve("first", "203.0.113.7")
+	running := e.run(t, "--default-class")
+	for _, service := range []*corev1.Service{outside, first} {
+		e.condition(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonForeignAddress, "another load balancer gave it, and it stays")
+	}
+	e.addresses(t, outside, "198.51.100.77")
+	e.addresses(t, first, "203.0.113.7")
+
+	// With a pool the address in it is taken over. Who shared it there keeps it.
+	e.pool(t, "main", nil, "203.0.113.0/24")
+	e.condition(t, first, metav1.ConditionTrue, millracev1alpha1.ReasonAssigned, "has 203.0.113.7")
+	sharer := serve("sharer", "203.0.113.7")
+	e.condition(t, sharer, metav1.ConditionFalse, millracev1alpha1.ReasonForeignAddress, "203.0.113.7")
+	e.addresses(t, first, "203.0.113.7")
+	e.addresses(t, sharer, "203.0.113.7")
+	e.addresses(t, outside, "198.51.100.77")
+
+	running.stop(t)
+	e.run(t)
+	e.gone(t, vipOf("203.0.113.7"))
+	e.bare(t, first)
+	e.addresses(t, outside, "198.51.100.77")
+	e.addresses(t, sharer, "203.0.113.7")
+}
+
 func splitBrain(t *testing.T, e *environment) {
 	e.pool(t, "main", nil, "203.0.113.0-203.0.113.29", "2001:db8:cafe::/64")
 	for i := range 15 {

@@ -52,6 +52,7 @@ func TestOperator(t *testing.T) {
 		{"VIP deleted manually", deletedByHand},
 		{"labels of the namespace", namespaceLabels},
 		{"classes", classes},
+		{"addresses of another load balancer", foreignAddresses},
 		{"Services that share an address", sharing},
 		{"ports of a shared address that change", sharedPorts},
 		{"sharing between namespaces", sharedByNamespaces},

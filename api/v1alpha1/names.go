@@ -98,6 +98,7 @@ const (
 	ReasonNoPool           = "NoMatchingPool"
 	ReasonAddressInUse     = "AddressInUse"
 	ReasonAddressForbidden = "AddressNotInPool"
+	ReasonForeignAddress   = "ForeignAddress"
 	ReasonPortConflict     = "PortConflict"
 	ReasonServed           = "Served"
 	ReasonProgrammed       = "Programmed"

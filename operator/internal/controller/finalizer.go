@@ -69,22 +69,23 @@ func (r *serviceReconciler) patchFinalizers(ctx context.Context, base, service *
 	return nil
 }
 
-// isOurs reports whether the addresses, the finalizers and our conditions of a Service are for
-// us to take away. The shared finalizer does not say so: every load balancer has the same. What
-// does is our own, that we serve its class, or a trace of an address from us: Services of earlier
-// versions have no more. Of these the condition goes last.
+// isOurs reports whether the finalizers of a Service are for us to take away. The shared one does
+// not say so: every load balancer has the same. What does is our own, our class, or a trace of an
+// address from us: Services of earlier versions have no more. Of these the condition goes last. It
+// says so of no Service that is left alone because of another load balancer.
 func (r *serviceReconciler) isOurs(service *corev1.Service) bool {
 	alive := *service
 	alive.DeletionTimestamp = nil
-	return desired.Serves(&alive, r.isDefault) ||
+	assigned := meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionAddressAssigned)
+	return desired.Serves(&alive, false) ||
 		slices.Contains(service.Finalizers, millracev1alpha1.Finalizer) ||
-		meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionAddressAssigned) != nil ||
+		assigned != nil && assigned.Reason != millracev1alpha1.ReasonForeignAddress ||
 		len(r.heldBy(service)) > 0
 }
 
 // hasTraces reports whether anything of ours is left on a Service.
 func (r *serviceReconciler) hasTraces(service *corev1.Service) bool {
-	return len(r.heldBy(service)) > 0 ||
-		slices.ContainsFunc(service.Finalizers, func(f string) bool { return slices.Contains(finalizers, f) }) ||
+	finalizer := slices.ContainsFunc(service.Finalizers, func(f string) bool { return slices.Contains(finalizers, f) })
+	return len(r.heldBy(service)) > 0 || finalizer && r.isOurs(service) ||
 		service.DeletionTimestamp == nil && meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionAddressAssigned) != nil
 }

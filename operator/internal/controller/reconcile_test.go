@@ -68,7 +68,7 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 	l := newLedger()
 	c.reconciler = &serviceReconciler{
 		client: counting, live: stored, recorder: c.told, ledger: l, waiting: newWaitingServices(),
-		zones: newZoneCensus(l), unfit: newUnfitCensus(), written: writtenVersions{}, pools: newPoolBook(),
+		zones: newZoneCensus(l), unfit: newUnfitCensus(), written: writtenVersions{}, had: heldAddresses{}, pools: newPoolBook(),
 		now: time.Now,
 	}
 	return c
@@ -265,6 +265,7 @@ func ending(api client.Client, writes int) client.Client {
 func (c *cluster) restart(api client.Client) {
 	c.t.Helper()
 	c.reconciler.client, c.reconciler.written, c.reconciler.ledger = api, writtenVersions{}, newLedger()
+	c.reconciler.had = heldAddresses{}
 	for _, vip := range c.vips() {
 		c.reconciler.ledger.put(&vip)
 	}

@@ -49,6 +49,7 @@ type serviceReconciler struct {
 	zones   *zoneCensus
 	unfit   *unfitCensus
 	written writtenVersions
+	had     heldAddresses
 	pools   *poolBook
 }
 
@@ -63,6 +64,7 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		waiting:   newWaitingServices(),
 		unfit:     newUnfitCensus(),
 		written:   writtenVersions{},
+		had:       heldAddresses{},
 		pools:     newPoolBook(),
 
 		releaseDelay: options.ReleaseDelay,
@@ -108,6 +110,7 @@ func (r *serviceReconciler) reconcile(ctx context.Context, request ctrl.Request)
 	case apierrors.IsNotFound(err):
 		r.waiting.set(request.NamespacedName, false)
 		delete(r.written, request.NamespacedName)
+		delete(r.had, request.NamespacedName)
 		return 0, r.releaseStale(ctx, request.NamespacedName, "")
 	case err != nil:
 		return 0, fmt.Errorf("reading Service %s: %w", request, err)
@@ -142,6 +145,8 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 	request, misunderstood := convert.Request(service, namespace, pools.usable)
 	for range maxPlans {
 		plan, objects := r.ledger.plan(pools.planned, request)
+		result := r.outcomeOf(service, plan, misunderstood)
+		plan = result.plan
 		if err := r.ensureFinalizers(ctx, service, plan); err != nil {
 			return 0, err
 		}
@@ -152,7 +157,8 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 		if !carriedOut {
 			continue
 		}
-		if err := r.report(ctx, service, plan, misunderstood); err != nil {
+		r.had.note(key, service.UID, plan.Addresses...)
+		if err := r.report(ctx, service, result); err != nil {
 			return 0, err
 		}
 		if !plan.Waiting {
@@ -161,6 +167,29 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 		return r.releaseSurplus(ctx, service, plan.Release)
 	}
 	return 0, fmt.Errorf("assigning addresses to Service %s: others took them %d times in a row", key, maxPlans)
+}
+
+// outcomeOf returns what becomes of a Service when a plan is carried out. Entries in its status that
+// are of no VIP which it has, had, or is given now, are another load balancer's. Where all that it
+// has is of such a one, it is left alone: a second address would send clients away from the
+// first.
+func (r *serviceReconciler) outcomeOf(service *corev1.Service, plan ipam.Plan, misunderstood error) outcome {
+	key := client.ObjectKeyFromObject(service)
+	for _, vip := range r.heldBy(service) {
+		if address, ok := addressOf(vip); ok {
+			r.had.note(key, service.UID, address)
+		}
+	}
+	foreign := func(given ...netip.Addr) []corev1.LoadBalancerIngress {
+		return foreignIngress(service, func(address netip.Addr) bool {
+			return slices.Contains(given, address) || r.had.has(key, service.UID, address)
+		})
+	}
+	result := outcome{plan: plan, misunderstood: misunderstood, foreign: foreign(plan.Addresses...)}
+	if len(result.foreign) > 0 && !r.had.hasAny(key, service.UID) {
+		result.plan, result.foreign, result.leftAlone = ipam.Plan{Waiting: true}, foreign(), true
+	}
+	return result
 }
 
 func (r *serviceReconciler) poolView(ctx context.Context) (poolView, error) {

@@ -85,14 +85,14 @@ func (r *serviceReconciler) confirmGone(ctx context.Context, key types.Namespace
 // longer ours: first from its status, then the VIPs, then the finalizer. The
 // conditions go last: until then they tell whose the finalizer was.
 func (r *serviceReconciler) giveUp(ctx context.Context, cached *corev1.Service) (again time.Duration, err error) {
-	if !r.hasTraces(cached) || !r.isOurs(cached) {
+	if !r.hasTraces(cached) {
 		return 0, nil
 	}
 	service := &corev1.Service{}
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(cached), service); err != nil {
 		return 0, client.IgnoreNotFound(err)
 	}
-	if service.UID != cached.UID || desired.Serves(service, r.isDefault) || !r.isOurs(service) {
+	if service.UID != cached.UID || desired.Serves(service, r.isDefault) || !r.hasTraces(service) {
 		// The cache lags behind; the Service's own event follows.
 		return 0, nil
 	}
@@ -103,8 +103,10 @@ func (r *serviceReconciler) giveUp(ctx context.Context, cached *corev1.Service) 
 	if again, err := r.letGo(ctx, service, held); again > 0 || err != nil {
 		return again, err
 	}
-	if err := r.removeFinalizers(ctx, service); err != nil {
-		return 0, err
+	if r.isOurs(service) {
+		if err := r.removeFinalizers(ctx, service); err != nil {
+			return 0, err
+		}
 	}
 	return 0, r.clearConditions(ctx, service)
 }

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/netip"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,7 +18,6 @@ import (
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
-	"github.com/millrace-lb/millrace/operator/internal/served"
 )
 
 // Actions of events (events.k8s.io/v1, Event.action).
@@ -35,21 +33,32 @@ const (
 // serviceConditions are the types of our conditions on a Service.
 var serviceConditions = []string{millracev1alpha1.ConditionAddressAssigned, millracev1alpha1.ConditionServed}
 
-// report writes the outcome of a plan to the Service's status and tells it in
-// events where it differs from the last one.
-func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service, plan ipam.Plan, misunderstood error) error {
+// outcome is what became of a Service's wish for addresses.
+type outcome struct {
+	plan ipam.Plan
+	// misunderstood is what of the Service cannot be understood, or nil.
+	misunderstood error
+	// foreign are entries of the status that another load balancer has written.
+	foreign []corev1.LoadBalancerIngress
+	// leftAlone reports that the Service gets nothing because of them.
+	leftAlone bool
+}
+
+// report writes an outcome to the Service's status and tells it in events where it differs from
+// the last one. Entries of others stay in the status.
+func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service, result outcome) error {
 	base := service.DeepCopy()
-	verdict, err := r.judge(ctx, service, plan)
+	verdict, err := r.judge(ctx, service, result)
 	if err != nil {
 		return err
 	}
-	conditions := []metav1.Condition{assignedCondition(plan, misunderstood)}
-	if len(plan.Addresses) > 0 {
+	conditions := []metav1.Condition{assignedCondition(result)}
+	if len(result.plan.Addresses) > 0 {
 		conditions = append(conditions, servedCondition(verdict))
 	} else {
 		meta.RemoveStatusCondition(&service.Status.Conditions, millracev1alpha1.ConditionServed)
 	}
-	service.Status.LoadBalancer.Ingress = ingressOf(service, plan.Addresses, verdict.Ports)
+	service.Status.LoadBalancer.Ingress = ingressOf(service, result.plan.Addresses, verdict.Ports, result.foreign)
 	for _, condition := range conditions {
 		condition.ObservedGeneration = service.Generation
 		meta.SetStatusCondition(&service.Status.Conditions, condition)
@@ -86,8 +95,13 @@ func (r *serviceReconciler) patchServiceStatus(ctx context.Context, base, servic
 	if equality.Semantic.DeepEqual(base.Status, service.Status) {
 		return nil
 	}
-	// Conditions are merged by type: those of others stay as they are.
-	patch := sameObject{Patch: client.StrategicMergeFrom(base), uid: base.UID}
+	// Conditions are merged by type: those of others stay as they are. The list of ingress is
+	// replaced as a whole: an entry that another load balancer adds meanwhile must not be lost.
+	var options []client.MergeFromOption
+	if !equality.Semantic.DeepEqual(base.Status.LoadBalancer, service.Status.LoadBalancer) {
+		options = append(options, client.MergeFromWithOptimisticLock{})
+	}
+	patch := sameObject{Patch: client.StrategicMergeFrom(base, options...), uid: base.UID}
 	if err := r.client.Status().Patch(ctx, service, patch); err != nil {
 		return fmt.Errorf("writing the status of Service %s/%s: %w", service.Namespace, service.Name, changedMeanwhile(err))
 	}
@@ -95,35 +109,25 @@ func (r *serviceReconciler) patchServiceStatus(ctx context.Context, base, servic
 	return nil
 }
 
-// ingressOf returns Service.status.loadBalancer.ingress, that which is there where
-// nothing differs. The mode VIP tells kube-proxy that packets arrive with the
-// address itself as destination.
-func ingressOf(service *corev1.Service, addresses []netip.Addr, failed []served.PortError) []corev1.LoadBalancerIngress {
-	var ingress []corev1.LoadBalancerIngress
-	for _, address := range addresses {
-		mode := corev1.LoadBalancerIPModeVIP
-		ingress = append(ingress, corev1.LoadBalancerIngress{
-			IP: address.String(), IPMode: &mode, Ports: portStatuses(service, address.String(), failed),
-		})
-	}
-	if present := service.Status.LoadBalancer.Ingress; equality.Semantic.DeepEqual(ingress, present) {
-		return present
-	}
-	return ingress
-}
-
-// assignedCondition is AddressAssigned for a plan.
-func assignedCondition(plan ipam.Plan, misunderstood error) metav1.Condition {
+// assignedCondition is AddressAssigned for an outcome.
+func assignedCondition(result outcome) metav1.Condition {
+	plan, misunderstood := result.plan, result.misunderstood
 	condition := metav1.Condition{
 		Type:   millracev1alpha1.ConditionAddressAssigned,
 		Status: metav1.ConditionTrue,
 		Reason: millracev1alpha1.ReasonAssigned,
 	}
 	var sentences []string
-	if misunderstood != nil {
+	switch {
+	case result.leftAlone:
+		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1alpha1.ReasonForeignAddress
+		sentences = append(sentences, fmt.Sprintf("status.loadBalancer.ingress has %s, which no VIP of the Service has: "+
+			"another load balancer gave it, and it stays. To keep it with Millrace, put it into a VIPPool that selects the "+
+			"Service. To get another one, stop that load balancer for the Service and remove the entry", namesOf(result.foreign)))
+	case misunderstood != nil:
 		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1alpha1.ReasonInvalid
 		sentences = append(sentences, misunderstood.Error())
-	} else {
+	default:
 		if !plan.Satisfied && len(plan.Refusals) > 0 {
 			condition.Status, condition.Reason = metav1.ConditionFalse, reasonOf(plan.Refusals[0].Reason)
 		}

@@ -20,12 +20,11 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
-	"github.com/millrace-lb/millrace/operator/internal/ipam"
 	"github.com/millrace-lb/millrace/operator/internal/served"
 )
 
 // judge decides what of that for which a Service asks cannot be served.
-func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, plan ipam.Plan) (served.Verdict, error) {
+func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, result outcome) (served.Verdict, error) {
 	list := &millracev1alpha1.VIPAdvertisementList{}
 	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return served.Verdict{}, fmt.Errorf("listing VIPAdvertisements: %w", err)
@@ -37,9 +36,10 @@ func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, 
 		}
 	}
 	subject := served.Subject{
-		Service: service, Conflicts: plan.Conflicts, Unfit: r.unfit.nodesOf(client.ObjectKeyFromObject(service)),
+		Service: service, Conflicts: result.plan.Conflicts, Unfit: r.unfit.nodesOf(client.ObjectKeyFromObject(service)),
+		Foreign: namesOf(result.foreign),
 	}
-	for _, address := range plan.Addresses {
+	for _, address := range result.plan.Addresses {
 		vip := r.ledger.object(address)
 		if vip == nil {
 			// It was deleted this moment; the VIP's event follows.

@@ -47,9 +47,9 @@ func TestPortStatuses(t *testing.T) {
 	if other := portStatuses(service, "203.0.113.10", failed); other != nil {
 		t.Errorf("statuses of another address are %+v", other)
 	}
-	service.Status.LoadBalancer.Ingress = ingressOf(service, []netip.Addr{address}, failed)
+	service.Status.LoadBalancer.Ingress = ingressOf(service, []netip.Addr{address}, failed, nil)
 	present := &service.Status.LoadBalancer.Ingress[0]
-	if again := ingressOf(service, []netip.Addr{address}, failed); &again[0] != present {
+	if again := ingressOf(service, []netip.Addr{address}, failed, nil); &again[0] != present {
 		t.Error("what is the same is written again")
 	}
 }

@@ -39,7 +39,7 @@ func TestAssignedCondition(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			condition := assignedCondition(test.plan, test.misunderstood)
+			condition := assignedCondition(outcome{plan: test.plan, misunderstood: test.misunderstood})
 			if got := strings.Join([]string{string(condition.Status), condition.Reason, condition.Message}, " "); got != test.want {
 				t.Errorf("condition is %q, want %q", got, test.want)
 			}

@@ -30,6 +30,9 @@ type Subject struct {
 	// Unfit names the nodes whose maps have no room for all of the Service; empty:
 	// none.
 	Unfit string
+	// Foreign names the addresses in the Service's status that another load balancer gave it;
+	// empty: none.
+	Foreign string
 }
 
 // Address is a VIP of a Service.
@@ -88,6 +91,10 @@ func Judge(subject Subject, surroundings Surroundings) Verdict {
 	if subject.Unfit != "" {
 		j.problem(millracev1alpha1.ReasonMapFull, "no room in the maps for all of the Service on %s: "+
 			"the LBNodeReport says which flag of the agent to raise", subject.Unfit)
+	}
+	if subject.Foreign != "" {
+		j.problem(millracev1alpha1.ReasonForeignAddress, "status.loadBalancer.ingress has %s, too, which no VIP of the Service has: "+
+			"stop the load balancer that gave it for this Service, then remove the entry", subject.Foreign)
 	}
 	j.checkZones()
 	return j.verdict

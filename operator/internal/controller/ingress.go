@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	"github.com/millrace-lb/millrace/operator/internal/served"
+)
+
+// heldAddresses remember which addresses Services have had of us, so that what a Service's status
+// still says of a VIP that was deleted manually is not taken for another load balancer's. They
+// last as long as the operator runs; the VIPs themselves are the rest of its memory. Only the one
+// worker of Services uses it.
+type heldAddresses map[types.NamespacedName]*holding
+
+type holding struct {
+	uid       types.UID
+	addresses map[netip.Addr]struct{}
+}
+
+// note adds addresses of a Service.
+func (h heldAddresses) note(key types.NamespacedName, uid types.UID, addresses ...netip.Addr) {
+	of := h[key]
+	if of == nil || of.uid != uid {
+		of = &holding{uid: uid, addresses: map[netip.Addr]struct{}{}}
+		h[key] = of
+	}
+	for _, address := range addresses {
+		of.addresses[address] = struct{}{}
+	}
+}
+
+// has reports whether a Service has, or had, an address of us.
+func (h heldAddresses) has(key types.NamespacedName, uid types.UID, address netip.Addr) bool {
+	of := h[key]
+	if of == nil || of.uid != uid {
+		return false
+	}
+	_, ok := of.addresses[address]
+	return ok
+}
+
+// hasAny reports whether a Service has, or had, any address of us.
+func (h heldAddresses) hasAny(key types.NamespacedName, uid types.UID) bool {
+	of := h[key]
+	return of != nil && of.uid == uid && len(of.addresses) > 0
+}
+
+// foreignIngress returns the entries of a Service's status that are no address of ours. One with
+// a host name, or with what cannot be read, is none.
+func foreignIngress(service *corev1.Service, ours func(netip.Addr) bool) []corev1.LoadBalancerIngress {
+	return slices.DeleteFunc(slices.Clone(service.Status.LoadBalancer.Ingress), func(entry corev1.LoadBalancerIngress) bool {
+		address, err := desired.ParseAddress(entry.IP)
+		return err == nil && ours(address)
+	})
+}
+
+// namesOf returns the addresses or host names of entries, a few of many.
+func namesOf(entries []corev1.LoadBalancerIngress) string {
+	var names []string
+	for _, entry := range entries[:min(len(entries), maxNamed)] {
+		names = append(names, cmp.Or(entry.IP, entry.Hostname))
+	}
+	if len(entries) > maxNamed {
+		names = append(names, "...")
+	}
+	return strings.Join(names, ", ")
+}
+
+// ingressOf returns Service.status.loadBalancer.ingress: our addresses, then what others have
+// written; that which is there where nothing differs. The mode VIP tells kube-proxy that packets
+// arrive with the address itself as destination.
+func ingressOf(
+	service *corev1.Service, addresses []netip.Addr, failed []served.PortError, foreign []corev1.LoadBalancerIngress,
+) []corev1.LoadBalancerIngress {
+	var ingress []corev1.LoadBalancerIngress
+	for _, address := range addresses {
+		mode := corev1.LoadBalancerIPModeVIP
+		ingress = append(ingress, corev1.LoadBalancerIngress{
+			IP: address.String(), IPMode: &mode, Ports: portStatuses(service, address.String(), failed),
+		})
+	}
+	ingress = append(ingress, foreign...)
+	if present := service.Status.LoadBalancer.Ingress; equality.Semantic.DeepEqual(ingress, present) {
+		return present
+	}
+	return ingress
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// ofOthers is a Service without a class that another load balancer serves.
+func ofOthers(name string, entries ...corev1.LoadBalancerIngress) *corev1.Service {
+	return ours(name, func(service *corev1.Service) {
+		service.Spec.LoadBalancerClass, service.UID = nil, types.UID(name)
+		service.Finalizers = []string{millracev1alpha1.SharedFinalizer}
+		service.Status.LoadBalancer.Ingress = entries
+	})
+}
+
+func at(addresses ...string) []corev1.LoadBalancerIngress {
+	var entries []corev1.LoadBalancerIngress
+	for _, address := range addresses {
+		entries = append(entries, corev1.LoadBalancerIngress{IP: address})
+	}
+	return entries
+}
+
+// names are the addresses and host names of a Service's status.
+func (c *cluster) names(service string) []string {
+	c.t.Helper()
+	var names []string
+	for _, entry := range c.service(service).Status.LoadBalancer.Ingress {
+		names = append(names, entry.IP+entry.Hostname)
+	}
+	return names
+}
+
+func (c *cluster) expectIngress(service string, want ...string) {
+	c.t.Helper()
+	if got := c.names(service); !slices.Equal(got, want) {
+		c.t.Errorf("the status of %s has %q, want %q", service, got, want)
+	}
+}
+
+// reasonOfAssigned is that of the condition AddressAssigned; empty without it.
+func (c *cluster) reasonOfAssigned(service string) string {
+	for _, condition := range c.service(service).Status.Conditions {
+		if condition.Type == millracev1alpha1.ConditionAddressAssigned {
+			return condition.Reason
+		}
+	}
+	return ""
+}
+
+// The operator is made the default of a cluster in which another load balancer serves. What that
+// one gave stays, whether there is a pool or not, and so do its finalizers.
+func TestAddressesOfOthersStay(t *testing.T) {
+	for name, pools := range map[string][]client.Object{
+		"without a pool": nil,
+		"with a pool":    {poolOf(millracev1alpha1.ReclaimDelete)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, append(pools,
+				ofOthers("web", at("198.51.100.77")...),
+				ofOthers("cloud", corev1.LoadBalancerIngress{Hostname: "lb.example.com"}),
+				ofOthers("both", at("198.51.100.78", "2001:db8::78")...))...)
+			c.reconciler.isDefault = true
+			for service, want := range map[string][]string{
+				"web": {"198.51.100.77"}, "cloud": {"lb.example.com"}, "both": {"198.51.100.78", "2001:db8::78"},
+			} {
+				c.reconcile(service)
+				c.expectIngress(service, want...)
+				if reason := c.reasonOfAssigned(service); reason != millracev1alpha1.ReasonForeignAddress {
+					t.Errorf("%s has the reason %q", service, reason)
+				}
+			}
+			if vips := c.vips(); len(vips) > 0 {
+				t.Errorf("VIPs are %+v", vips)
+			}
+
+			// Our flag is taken away, or the Service is: neither is more than before.
+			c.reconciler.isDefault = false
+			c.reconcile("web")
+			c.expectIngress("web", "198.51.100.77")
+			web := c.service("web")
+			if len(web.Status.Conditions) > 0 || !slices.Equal(web.Finalizers, []string{millracev1alpha1.SharedFinalizer}) {
+				t.Errorf("left are %v and %+v", web.Finalizers, web.Status.Conditions)
+			}
+			c.reconciler.isDefault = true
+			if err := c.api.Delete(t.Context(), c.service("cloud")); err != nil {
+				t.Fatal(err)
+			}
+			c.reconcile("cloud")
+			if finalizers := c.service("cloud").Finalizers; !slices.Equal(finalizers, []string{millracev1alpha1.SharedFinalizer}) {
+				t.Errorf("the finalizers of another load balancer are %v", finalizers)
+			}
+		})
+	}
+}
+
+// An address of a pool goes over to us, with the first Service that has it. Another one that
+// shared it there keeps it in its status, until both have a sharing key.
+func TestAddressesAreTakenOver(t *testing.T) {
+	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete),
+		ofOthers("web", at("203.0.113.2")...), ofOthers("dns", at("203.0.113.2")...))
+	c.reconciler.isDefault = true
+	for _, name := range []string{"web", "dns"} {
+		c.reconcile(name)
+		c.expectIngress(name, "203.0.113.2")
+	}
+	if reason := c.reasonOfAssigned("web"); reason != millracev1alpha1.ReasonAssigned {
+		t.Errorf("the first Service has the reason %q", reason)
+	}
+	if reason := c.reasonOfAssigned("dns"); reason != millracev1alpha1.ReasonForeignAddress {
+		t.Errorf("the second Service has the reason %q", reason)
+	}
+	for _, name := range []string{"web", "dns"} {
+		c.change(name, func(service *corev1.Service) {
+			service.Annotations = map[string]string{millracev1alpha1.AnnotationSharingKey: "edge"}
+			service.Spec.Ports[0].Port = map[string]int32{"web": 80, "dns": 53}[name]
+		})
+	}
+	c.expectIngress("dns", "203.0.113.2")
+	if reason := c.reasonOfAssigned("dns"); reason != millracev1alpha1.ReasonAssigned {
+		t.Errorf("the second Service has the reason %q", reason)
+	}
+}
+
+// What is foreign goes, and the Service gets an address of ours.
+func TestServiceIsServedOnceItsForeignAddressIsGone(t *testing.T) {
+	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ofOthers("web", at("198.51.100.77")...))
+	c.reconciler.isDefault = true
+	c.reconcile("web")
+	c.setIngress("web")
+	c.expectIngress("web", "203.0.113.0")
+}
+
+func (c *cluster) setIngress(name string, addresses ...string) {
+	c.t.Helper()
+	service := c.service(name)
+	service.Status.LoadBalancer.Ingress = at(addresses...)
+	if err := c.api.Status().Update(c.t.Context(), service); err != nil {
+		c.t.Fatal(err)
+	}
+	c.reconcile(name)
+}
+
+// What another load balancer adds to a Service that has our address stays beside it.
+func TestForeignAddressBesideOurs(t *testing.T) {
+	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil), &millracev1alpha1.VIPAdvertisement{})
+	c.reconcile("web")
+	c.setIngress("web", "198.51.100.77")
+	c.expectIngress("web", "203.0.113.0", "198.51.100.77")
+	foreign := "status.loadBalancer.ingress has 198.51.100.77, too, which no VIP of the Service has: " +
+		"stop the load balancer that gave it for this Service, then remove the entry"
+	c.expect("web", millracev1alpha1.ConditionServed, "False ForeignAddress "+foreign,
+		"Normal AddressAssigned has 203.0.113.0", "Warning ForeignAddress "+foreign)
+
+	// Our own address is none, also when its VIP is gone and cannot be had again.
+	c.setIngress("web", "203.0.113.0")
+	vip := &c.vips()[0]
+	if err := c.api.Delete(t.Context(), vip); err != nil {
+		t.Fatal(err)
+	}
+	c.reconciler.ledger.remove(vip)
+	if err := c.api.Delete(t.Context(), poolOf(millracev1alpha1.ReclaimDelete)); err != nil {
+		t.Fatal(err)
+	}
+	c.reconcile("web")
+	c.expectIngress("web")
+}
+
+// An entry that another load balancer adds while the operator works from an older Service is not
+// overwritten unseen.
+func TestIngressIsWrittenToWhatWasRead(t *testing.T) {
+	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ofOthers("web"))
+	c.reconciler.isDefault = true
+	stale := c.service("web")
+	service := c.service("web")
+	service.Status.LoadBalancer.Ingress = at("198.51.100.77")
+	if err := c.api.Status().Update(t.Context(), service); err != nil {
+		t.Fatal(err)
+	}
+	base := stale.DeepCopy()
+	stale.Status.LoadBalancer.Ingress = at("203.0.113.0")
+	if err := c.reconciler.patchServiceStatus(t.Context(), base, stale); err == nil {
+		t.Error("the write succeeded")
+	}
+	c.expectIngress("web", "198.51.100.77")
+}

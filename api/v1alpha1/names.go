@@ -99,6 +99,7 @@ const (
 	ReasonAddressInUse     = "AddressInUse"
 	ReasonAddressForbidden = "AddressNotInPool"
 	ReasonForeignAddress   = "ForeignAddress"
+	ReasonStatusContested  = "StatusContested"
 	ReasonPortConflict     = "PortConflict"
 	ReasonServed           = "Served"
 	ReasonProgrammed       = "Programmed"

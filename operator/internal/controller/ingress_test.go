@@ -152,7 +152,7 @@ func (c *cluster) setIngress(name string, addresses ...string) {
 
 // What another load balancer adds to a Service that has our address stays beside it.
 func TestForeignAddressBesideOurs(t *testing.T) {
-	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil), &millracev1alpha1.VIPAdvertisement{})
+	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil), advertiseAll())
 	c.reconcile("web")
 	c.setIngress("web", "198.51.100.77")
 	c.expectIngress("web", "203.0.113.0", "198.51.100.77")

@@ -68,7 +68,7 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 	l := newLedger()
 	c.reconciler = &serviceReconciler{
 		client: counting, live: stored, recorder: c.told, ledger: l, waiting: newWaitingServices(),
-		zones: newZoneCensus(l), unfit: newUnfitCensus(), written: writtenVersions{}, had: heldAddresses{}, pools: newPoolBook(),
+		zones: newZoneCensus(l), unfit: newUnfitCensus(), written: writtenVersions{}, had: heldAddresses{}, contests: contests{}, pools: newPoolBook(),
 		now: time.Now,
 	}
 	return c
@@ -142,6 +142,10 @@ func ours(name string, change func(*corev1.Service)) *corev1.Service {
 	return service
 }
 
+func advertiseAll() *millracev1alpha1.VIPAdvertisement {
+	return &millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}}
+}
+
 func poolOf(policy millracev1alpha1.ReclaimPolicy) *millracev1alpha1.VIPPool {
 	return &millracev1alpha1.VIPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: "main"},
@@ -156,8 +160,7 @@ func TestServiceSaysWhetherItIsServed(t *testing.T) {
 	c.expect("web", millracev1alpha1.ConditionServed, "False NotSelected "+missing,
 		"Normal AddressAssigned has 203.0.113.0", "Warning NotSelected "+missing)
 
-	advertisement := &millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}}
-	if err := c.api.Create(t.Context(), advertisement); err != nil {
+	if err := c.api.Create(t.Context(), advertiseAll()); err != nil {
 		t.Fatal(err)
 	}
 	c.reconcile("web")
@@ -265,7 +268,7 @@ func ending(api client.Client, writes int) client.Client {
 func (c *cluster) restart(api client.Client) {
 	c.t.Helper()
 	c.reconciler.client, c.reconciler.written, c.reconciler.ledger = api, writtenVersions{}, newLedger()
-	c.reconciler.had = heldAddresses{}
+	c.reconciler.had, c.reconciler.contests = heldAddresses{}, contests{}
 	for _, vip := range c.vips() {
 		c.reconciler.ledger.put(&vip)
 	}

@@ -50,7 +50,9 @@ type serviceReconciler struct {
 	unfit   *unfitCensus
 	written writtenVersions
 	had     heldAddresses
-	pools   *poolBook
+	// contests are about the statuses that another program writes, too.
+	contests contests
+	pools    *poolBook
 }
 
 func setupServices(mgr ctrl.Manager, options Options) error {
@@ -65,6 +67,7 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		unfit:     newUnfitCensus(),
 		written:   writtenVersions{},
 		had:       heldAddresses{},
+		contests:  contests{},
 		pools:     newPoolBook(),
 
 		releaseDelay: options.ReleaseDelay,
@@ -111,6 +114,7 @@ func (r *serviceReconciler) reconcile(ctx context.Context, request ctrl.Request)
 		r.waiting.set(request.NamespacedName, false)
 		delete(r.written, request.NamespacedName)
 		delete(r.had, request.NamespacedName)
+		delete(r.contests, request.NamespacedName)
 		return 0, r.releaseStale(ctx, request.NamespacedName, "")
 	case err != nil:
 		return 0, fmt.Errorf("reading Service %s: %w", request, err)
@@ -158,13 +162,18 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 			continue
 		}
 		r.had.note(key, service.UID, plan.Addresses...)
-		if err := r.report(ctx, service, result); err != nil {
-			return 0, err
-		}
 		if !plan.Waiting {
 			r.waiting.set(key, false)
 		}
-		return r.releaseSurplus(ctx, service, plan.Release)
+		// What the status may still name is not released.
+		if pause := r.contests.of(service).observe(ownStatusOf(service), r.now()); pause > 0 {
+			return pause, nil
+		}
+		if err := r.report(ctx, service, result); err != nil {
+			return 0, err
+		}
+		again, err := r.releaseSurplus(ctx, service, plan.Release)
+		return sooner(again, r.contests.of(service).left(r.now())), err
 	}
 	return 0, fmt.Errorf("assigning addresses to Service %s: others took them %d times in a row", key, maxPlans)
 }

@@ -96,6 +96,7 @@ func (r *serviceReconciler) giveUp(ctx context.Context, cached *corev1.Service) 
 		// The cache lags behind; the Service's own event follows.
 		return 0, nil
 	}
+	delete(r.contests, client.ObjectKeyFromObject(service))
 	held := r.heldBy(service)
 	if err := r.clearIngress(ctx, service, held); err != nil {
 		return 0, err

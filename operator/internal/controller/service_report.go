@@ -53,7 +53,8 @@ func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service,
 		return err
 	}
 	conditions := []metav1.Condition{assignedCondition(result)}
-	if len(result.plan.Addresses) > 0 {
+	contest := r.contests.of(service)
+	if len(result.plan.Addresses) > 0 || contest.on {
 		conditions = append(conditions, servedCondition(verdict))
 	} else {
 		meta.RemoveStatusCondition(&service.Status.Conditions, millracev1alpha1.ConditionServed)
@@ -66,8 +67,15 @@ func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service,
 	if err := r.patchServiceStatus(ctx, base, service); err != nil {
 		return err
 	}
+	contest.wrote(ownStatusOf(service), r.now())
 	for _, condition := range conditions {
-		r.tell(service, meta.FindStatusCondition(base.Status.Conditions, condition.Type), condition)
+		before := meta.FindStatusCondition(base.Status.Conditions, condition.Type)
+		if told, ok := contest.told[condition.Type]; ok {
+			// Whoever overwrites the status makes no news.
+			before = &told
+		}
+		contest.told[condition.Type] = condition
+		r.tell(service, before, condition)
 	}
 	return nil
 }

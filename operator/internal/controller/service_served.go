@@ -37,7 +37,7 @@ func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, 
 	}
 	subject := served.Subject{
 		Service: service, Conflicts: result.plan.Conflicts, Unfit: r.unfit.nodesOf(client.ObjectKeyFromObject(service)),
-		Foreign: namesOf(result.foreign),
+		Foreign: namesOf(result.foreign), Contested: r.contests.of(service).on,
 	}
 	for _, address := range result.plan.Addresses {
 		vip := r.ledger.object(address)

@@ -33,6 +33,8 @@ type Subject struct {
 	// Foreign names the addresses in the Service's status that another load balancer gave it;
 	// empty: none.
 	Foreign string
+	// Contested is true while another program overwrites the Service's status again and again.
+	Contested bool
 }
 
 // Address is a VIP of a Service.
@@ -83,6 +85,10 @@ type Verdict struct {
 // Judge decides what is not served.
 func Judge(subject Subject, surroundings Surroundings) Verdict {
 	j := &judge{subject: subject, surroundings: surroundings}
+	if subject.Contested {
+		j.problem(millracev1alpha1.ReasonStatusContested, "another program overwrites the Service's status again and again, so "+
+			"Millrace writes it every 30 s only: stop that program for this Service; metadata.managedFields names it")
+	}
 	j.checkHosts()
 	j.checkAdvertisements()
 	j.checkSources()

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// tick lets time pass and looks at a Service once. It returns how often something was written.
+func (c *cluster) tick(wait time.Duration, name string) int {
+	c.t.Helper()
+	now := c.reconciler.now().Add(wait)
+	c.reconciler.now = func() time.Time { return now }
+	before := c.writes
+	request := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: name}}
+	if _, err := c.reconciler.Reconcile(c.t.Context(), request); err != nil {
+		c.t.Fatal(err)
+	}
+	return c.writes - before
+}
+
+// overwrite writes the status as another program does; with conditions it empties ours, too.
+func (c *cluster) overwrite(name string, conditions bool, addresses ...string) {
+	c.t.Helper()
+	service := c.service(name)
+	service.Status.LoadBalancer.Ingress = at(addresses...)
+	if conditions {
+		service.Status.Conditions = nil
+	}
+	if err := c.api.Status().Update(c.t.Context(), service); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cluster) reasonOfServed(name string) string {
+	c.t.Helper()
+	if found := meta.FindStatusCondition(c.service(name).Status.Conditions, millracev1alpha1.ConditionServed); found != nil {
+		return found.Reason
+	}
+	return ""
+}
+
+// A program that answers each of our writes of a status with one of its own is not answered for
+// ever, and is told of once, whatever of the status it writes.
+func TestContestedStatus(t *testing.T) {
+	for name, conditions := range map[string]bool{"ingress": false, "all of the status": true} {
+		t.Run(name, func(t *testing.T) {
+			c := newDrainingCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil), advertiseAll())
+			c.reconcile("web")
+			writes := 0
+			for range 200 {
+				c.overwrite("web", conditions, "198.51.100.77")
+				writes += c.tick(100*time.Millisecond, "web")
+			}
+			if writes < contestedAfter || writes > contestedAfter+1 {
+				t.Errorf("%d writes in 20 s", writes)
+			}
+			// The next write finds the status contested.
+			c.tick(contestPause, "web")
+			if reason := c.reasonOfServed("web"); reason != millracev1alpha1.ReasonStatusContested {
+				t.Errorf("the reason is %q", reason)
+			}
+			c.expectIngress("web", "203.0.113.0", "198.51.100.77")
+			told := 0
+			for len(c.told.Events) > 0 {
+				if strings.Contains(<-c.told.Events, millracev1alpha1.ReasonStatusContested) {
+					told++
+				}
+			}
+			if told != 1 {
+				t.Errorf("told %d times", told)
+			}
+		})
+	}
+}
+
+// The contest ends when a pause has passed in peace.
+func TestContestEnds(t *testing.T) {
+	c := newDrainingCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil), advertiseAll())
+	c.reconcile("web")
+	for range contestedAfter {
+		c.overwrite("web", false)
+		c.tick(time.Second, "web")
+	}
+	if reason := c.reasonOfServed("web"); reason != millracev1alpha1.ReasonStatusContested {
+		t.Errorf("the reason is %q", reason)
+	}
+	if again := c.after(contestPause-time.Second, "web"); again != time.Second {
+		t.Errorf("comes back after %s", again)
+	}
+	if again := c.after(time.Second, "web"); again != 0 || c.reasonOfServed("web") != millracev1alpha1.ReasonServed {
+		t.Errorf("comes back after %s, the reason is %q", again, c.reasonOfServed("web"))
+	}
+}
+
+// What happens now and then is put right at once, for ever.
+func TestRareOverwritesAreNoContest(t *testing.T) {
+	c := newDrainingCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil), advertiseAll())
+	c.reconcile("web")
+	for range 20 {
+		c.overwrite("web", false)
+		if writes := c.tick(contestWindow/2+time.Second, "web"); writes != 1 {
+			t.Fatalf("%d writes", writes)
+		}
+		if got := c.names("web"); !slices.Equal(got, []string{"203.0.113.0"}) {
+			t.Fatalf("the status has %q", got)
+		}
+	}
+	if reason := c.reasonOfServed("web"); reason != millracev1alpha1.ReasonServed {
+		t.Errorf("the reason is %q", reason)
+	}
+}

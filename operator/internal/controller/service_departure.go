@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
@@ -42,13 +41,10 @@ func advanceRelease(
 	return begin(millracev1alpha1.ReleaseWithdrawn), withdrawnFor
 }
 
-// delayFor returns how long the addresses of a Service that is given up are still announced. One
-// that is of another type or class by now has no ports that nodes could serve.
+// delayFor returns how long the addresses of a Service that is given up are still announced,
+// whether it is deleted or is of another type or class by now.
 func (r *serviceReconciler) delayFor(service *corev1.Service) time.Duration {
-	alive := *service
-	alive.DeletionTimestamp = nil
-	_, confirmed := service.Annotations[millracev1alpha1.AnnotationConfirmRemoval]
-	if confirmed || !desired.Serves(&alive, r.isDefault) {
+	if _, confirmed := service.Annotations[millracev1alpha1.AnnotationConfirmRemoval]; confirmed {
 		return 0
 	}
 	return r.releaseDelay

@@ -175,9 +175,6 @@ func TestDepartureEnds(t *testing.T) {
 		"confirmed and retained": {millracev1alpha1.ReclaimRetain, func(service *corev1.Service) {
 			service.Annotations = map[string]string{millracev1alpha1.AnnotationConfirmRemoval: ""}
 		}, []string{"203.0.113.0 kept"}},
-		"another type": {millracev1alpha1.ReclaimDelete, func(service *corev1.Service) {
-			service.Spec.Type, service.Spec.LoadBalancerClass = corev1.ServiceTypeClusterIP, nil
-		}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newDrainingCluster(t, poolOf(test.policy), ours("web", nil))
@@ -188,6 +185,46 @@ func TestDepartureEnds(t *testing.T) {
 			c.after(0, "web")
 			c.change("web", test.change)
 			c.expectPhases(test.want...)
+		})
+	}
+}
+
+// A Service that is a load balancer of ours no longer gives its address up as a deleted one does.
+func TestDepartureOfAServiceThatStays(t *testing.T) {
+	for name, change := range map[string]func(*cluster){
+		"another type": func(c *cluster) {
+			c.change("web", func(service *corev1.Service) {
+				service.Spec.Type, service.Spec.LoadBalancerClass = corev1.ServiceTypeClusterIP, nil
+			})
+		},
+		"another class": func(c *cluster) {
+			c.change("web", func(service *corev1.Service) {
+				other := "example.com/lb"
+				service.Spec.LoadBalancerClass = &other
+			})
+		},
+		"no default any more": func(c *cluster) {
+			c.change("web", func(service *corev1.Service) { service.Spec.LoadBalancerClass = nil })
+			c.reconciler.isDefault = false
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newDrainingCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil))
+			c.reconciler.isDefault = true
+			c.reconcile("web")
+			change(c)
+			if again := c.after(0, "web"); again != 10*time.Second {
+				t.Errorf("comes back after %s", again)
+			}
+			c.expectPhases("203.0.113.0 Draining")
+			c.expectIngress("web")
+			c.after(10*time.Second, "web")
+			c.expectPhases("203.0.113.0 Withdrawn")
+			c.after(withdrawnFor, "web")
+			c.expectPhases()
+			if service := c.service("web"); len(service.Finalizers)+len(service.Status.Conditions) > 0 {
+				t.Errorf("left are %v and %+v", service.Finalizers, service.Status.Conditions)
+			}
 		})
 	}
 }

@@ -27,8 +27,7 @@ type Pool struct {
 	// Reserved are addresses that something else has, in this pool or outside.
 	Reserved *netipx.IPSet
 	// SharedByAll lets Services of different namespaces share an address.
-	SharedByAll   bool
-	ReclaimPolicy millracev1alpha1.ReclaimPolicy
+	SharedByAll bool
 	// Limits say which addresses are not given out, and what has them.
 	Limits []Problem
 
@@ -46,21 +45,16 @@ func ParsePool(object *millracev1alpha1.VIPPool) (Pool, []Problem) {
 		p.invalid("spec.addresses", "must have at least one CIDR or range")
 	}
 	reserved := p.set("spec.reserved", object.Spec.Reserved, nil)
-	policy := object.Spec.ReclaimPolicy
-	if policy == "" {
-		policy = millracev1alpha1.ReclaimDelete
-	}
 	return Pool{
-		Name:          object.Name,
-		Priority:      object.Spec.Priority,
-		AutoAssign:    object.Spec.AutoAssign == nil || *object.Spec.AutoAssign,
-		Addresses:     minus(all, reserved),
-		Reserved:      reserved,
-		SharedByAll:   object.Spec.SharingScope == millracev1alpha1.ShareInCluster,
-		ReclaimPolicy: policy,
-		all:           all,
-		namespaces:    p.selector("spec.namespaceSelector", object.Spec.NamespaceSelector),
-		services:      p.selector("spec.serviceSelector", object.Spec.ServiceSelector),
+		Name:        object.Name,
+		Priority:    object.Spec.Priority,
+		AutoAssign:  object.Spec.AutoAssign == nil || *object.Spec.AutoAssign,
+		Addresses:   minus(all, reserved),
+		Reserved:    reserved,
+		SharedByAll: object.Spec.SharingScope == millracev1alpha1.ShareInCluster,
+		all:         all,
+		namespaces:  p.selector("spec.namespaceSelector", object.Spec.NamespaceSelector),
+		services:    p.selector("spec.serviceSelector", object.Spec.ServiceSelector),
 	}, p.found
 }
 

@@ -105,16 +105,16 @@ func TestPoolDefaults(t *testing.T) {
 	pools, _ := Pools([]millracev1alpha1.VIPPool{
 		poolAged("a", 0, "203.0.113.0/30"),
 		with(poolAged("b", 0, "203.0.113.4/30"), func(s *millracev1alpha1.VIPPoolSpec) {
-			s.AutoAssign, s.Priority, s.ReclaimPolicy = &no, 7, millracev1alpha1.ReclaimRetain
+			s.AutoAssign, s.Priority = &no, 7
 			s.SharingScope = millracev1alpha1.ShareInCluster
 			s.Reserved = []string{"203.0.113.5-203.0.113.6", "198.51.100.0/24"}
 		}),
 	}, Occupation{})
 	a, b := pools[0], pools[1]
-	if a.SharedByAll || !a.AutoAssign || a.ReclaimPolicy != millracev1alpha1.ReclaimDelete || countOf(a.Addresses) != 4 {
+	if a.SharedByAll || !a.AutoAssign || countOf(a.Addresses) != 4 {
 		t.Errorf("a is %+v", a)
 	}
-	if !b.SharedByAll || b.AutoAssign || b.Priority != 7 || b.ReclaimPolicy != millracev1alpha1.ReclaimRetain || countOf(b.Addresses) != 2 ||
+	if !b.SharedByAll || b.AutoAssign || b.Priority != 7 || countOf(b.Addresses) != 2 ||
 		b.Addresses.Contains(netip.MustParseAddr("203.0.113.5")) {
 		t.Errorf("b is %+v", b)
 	}

@@ -100,6 +100,7 @@ const (
 	ReasonAddressForbidden = "AddressNotInPool"
 	ReasonForeignAddress   = "ForeignAddress"
 	ReasonStatusContested  = "StatusContested"
+	ReasonWriteFailed      = "WriteFailed"
 	ReasonPortConflict     = "PortConflict"
 	ReasonServed           = "Served"
 	ReasonProgrammed       = "Programmed"

@@ -58,7 +58,8 @@ type VIPSpec struct {
 	Claims []VIPClaim `json:"claims,omitempty"`
 
 	// ReclaimPolicy says what becomes of the VIP when its last Service is gone:
-	// Delete frees the address, Retain keeps it for a Service of the same name.
+	// Delete frees the address, unless the VIPPool says Retain then; Retain keeps it
+	// for a Service of the same name.
 	//
 	// +optional
 	// +kubebuilder:default=Delete

@@ -91,7 +91,8 @@ type VIPPoolSpec struct {
 
 	// ReclaimPolicy says what becomes of a VIP whose last Service is gone:
 	// Delete frees the address, Retain keeps the VIP object, reserved for a
-	// Service that asks for its address.
+	// Service that asks for its address. What counts is the policy at that time. A VIP that says
+	// Retain itself stays all the same.
 	//
 	// +optional
 	// +kubebuilder:default=Delete

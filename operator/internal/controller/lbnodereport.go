@@ -169,7 +169,7 @@ func (r *lbNodeReportReconciler) tell(
 	if notReady == nil {
 		meta.RemoveStatusCondition(&report.Status.Conditions, millracev1alpha1.ConditionNodeReady)
 	} else if !sameReadiness(nodeReady(report.Status.Conditions), notReady) {
-		setNotReady(&report.Status.Conditions, *notReady)
+		setNotReady(report, *notReady)
 	}
 	if equality.Semantic.DeepEqual(base.Status, report.Status) {
 		return nil
@@ -184,13 +184,15 @@ func (r *lbNodeReportReconciler) tell(
 
 // setNotReady takes over the Node's time of transition, by which a later one is told
 // from this one.
-func setNotReady(conditions *[]metav1.Condition, notReady metav1.Condition) {
-	meta.RemoveStatusCondition(conditions, millracev1alpha1.ConditionNodeReady)
-	meta.SetStatusCondition(conditions, notReady)
-	meta.SetStatusCondition(conditions, metav1.Condition{
-		Type:    millracev1alpha1.ConditionReady,
-		Status:  metav1.ConditionUnknown,
-		Reason:  notReady.Reason,
-		Message: notReady.Message + "; what the node's agent said before may not hold any more",
+func setNotReady(report *millracev1alpha1.LBNodeReport, notReady metav1.Condition) {
+	notReady.ObservedGeneration = report.Generation
+	meta.RemoveStatusCondition(&report.Status.Conditions, millracev1alpha1.ConditionNodeReady)
+	meta.SetStatusCondition(&report.Status.Conditions, notReady)
+	meta.SetStatusCondition(&report.Status.Conditions, metav1.Condition{
+		Type:               millracev1alpha1.ConditionReady,
+		Status:             metav1.ConditionUnknown,
+		Reason:             notReady.Reason,
+		Message:            notReady.Message + "; what the node's agent said before may not hold any more",
+		ObservedGeneration: report.Generation,
 	})
 }

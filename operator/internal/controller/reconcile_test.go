@@ -4,6 +4,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -305,6 +306,75 @@ func TestGivingUpGoesOnAfterACrash(t *testing.T) {
 		if left := len(service.Finalizers) + len(service.Status.Conditions) + len(service.Status.LoadBalancer.Ingress) + len(c.vips()); left > 0 {
 			t.Errorf("after a crash behind %d writes left are %v, %+v and %d VIPs", writes, service.Finalizers, service.Status, len(c.vips()))
 		}
+	}
+}
+
+// A write that the API server refuses reaches the Service, with the addresses that it has, and is
+// forgotten once it succeeds.
+func TestRefusedWritesReachTheService(t *testing.T) {
+	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil))
+	whole := c.reconciler.client
+	c.reconciler.client = interceptor.NewClient(whole.(client.WithWatch), interceptor.Funcs{
+		Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
+			return apierrors.NewForbidden(millracev1alpha1.GroupVersion.WithResource("vips").GroupResource(), "203.0.113.0", errors.New("exceeded quota"))
+		},
+	})
+	request := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: "web"}}
+	refused := "the API server did not take a write, which is tried again: creating VIP 203.0.113.0 for Service shop/web: " +
+		`vips.millrace.io "203.0.113.0" is forbidden: exceeded quota`
+	told := []string{"Warning WriteFailed " + refused}
+	for range 3 {
+		if _, err := c.reconciler.Reconcile(t.Context(), request); err == nil {
+			t.Error("the Service is not tried again")
+		}
+		c.expect("web", millracev1alpha1.ConditionAddressAssigned, "False WriteFailed "+refused, told...)
+		told = nil
+	}
+	c.reconciler.client = whole
+	c.reconcile("web")
+	c.expect("web", millracev1alpha1.ConditionAddressAssigned, "True AddressAssigned has 203.0.113.0",
+		"Normal AddressAssigned has 203.0.113.0", "Warning NotSelected no VIPAdvertisement selects 203.0.113.0, so no node announces it")
+}
+
+// What becomes of an address that is given up is what its pool says then.
+func TestPresentReclaimPolicyCounts(t *testing.T) {
+	const retain, remove = millracev1alpha1.ReclaimRetain, millracev1alpha1.ReclaimDelete
+	for name, test := range map[string]struct {
+		before, after, own millracev1alpha1.ReclaimPolicy
+		vips               int
+	}{
+		"retained by then":    {remove, retain, "", 1},
+		"not any more":        {retain, remove, "", 0},
+		"by the VIP itself":   {remove, remove, retain, 1},
+		"not by a pool alone": {remove, "", "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, poolOf(test.before), ours("web", nil))
+			c.reconcile("web")
+			if test.own != "" {
+				vip := &c.vips()[0]
+				vip.Spec.ReclaimPolicy = test.own
+				if err := c.api.Update(t.Context(), vip); err != nil {
+					t.Fatal(err)
+				}
+				c.reconciler.ledger.put(vip)
+			}
+			pool := &millracev1alpha1.VIPPool{}
+			if err := c.api.Get(t.Context(), client.ObjectKey{Name: "main"}, pool); err != nil {
+				t.Fatal(err)
+			}
+			pool.Spec.ReclaimPolicy = test.after
+			if err := c.api.Update(t.Context(), pool); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.api.Delete(t.Context(), c.service("web")); err != nil {
+				t.Fatal(err)
+			}
+			c.reconcile("web")
+			if vips := c.vips(); len(vips) != test.vips {
+				t.Errorf("left are %+v", vips)
+			}
+		})
 	}
 }
 

@@ -48,8 +48,8 @@ type serviceReconciler struct {
 	waiting *waitingServices
 	zones   *zoneCensus
 	unfit   *unfitCensus
-	written writtenVersions
-	had     heldAddresses
+	written    writtenVersions
+	had        heldAddresses
 	// contests are about the statuses that another program writes, too.
 	contests contests
 	pools    *poolBook
@@ -154,9 +154,9 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 		if err := r.ensureFinalizers(ctx, service, plan); err != nil {
 			return 0, err
 		}
-		carriedOut, err := r.carryOut(ctx, plan, objects, pools.usable)
+		carriedOut, err := r.carryOut(ctx, plan, objects)
 		if err != nil {
-			return 0, err
+			return 0, errors.Join(err, r.reportFailure(ctx, service, err))
 		}
 		if !carriedOut {
 			continue
@@ -248,10 +248,9 @@ func (r *serviceReconciler) carryOut(
 	ctx context.Context,
 	plan ipam.Plan,
 	objects map[netip.Addr]*millracev1alpha1.VIP,
-	pools []desired.Pool,
 ) (bool, error) {
 	for _, write := range plan.Create {
-		if ok, err := r.createVIP(ctx, write, pools); !ok || err != nil {
+		if ok, err := r.createVIP(ctx, write); !ok || err != nil {
 			return false, err
 		}
 	}
@@ -265,14 +264,13 @@ func (r *serviceReconciler) carryOut(
 
 // createVIP creates a VIP. Its name is made from the address: of two operators
 // that give the same address at once the API server lets one succeed.
-func (r *serviceReconciler) createVIP(ctx context.Context, write ipam.Write, pools []desired.Pool) (bool, error) {
+func (r *serviceReconciler) createVIP(ctx context.Context, write ipam.Write) (bool, error) {
 	vip := &millracev1alpha1.VIP{
 		ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(write.Address)},
 		Spec: millracev1alpha1.VIPSpec{
-			Address:       write.Address.String(),
-			Pool:          write.Pool,
-			Claims:        []millracev1alpha1.VIPClaim{claimObject(write.Claim)},
-			ReclaimPolicy: reclaimPolicy(pools, write.Pool),
+			Address: write.Address.String(),
+			Pool:    write.Pool,
+			Claims:  []millracev1alpha1.VIPClaim{claimObject(write.Claim)},
 		},
 	}
 	err := r.client.Create(ctx, vip)
@@ -284,15 +282,6 @@ func (r *serviceReconciler) createVIP(ctx context.Context, write ipam.Write, poo
 	}
 	r.ledger.put(vip)
 	return true, nil
-}
-
-func reclaimPolicy(pools []desired.Pool, name string) millracev1alpha1.ReclaimPolicy {
-	for _, pool := range pools {
-		if pool.Name == name {
-			return pool.ReclaimPolicy
-		}
-	}
-	return millracev1alpha1.ReclaimDelete
 }
 
 // bindVIP writes a claim to a VIP as the plan was made from it: the update

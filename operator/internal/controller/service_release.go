@@ -189,11 +189,15 @@ func (r *serviceReconciler) release(ctx context.Context, vip *millracev1alpha1.V
 }
 
 func (r *serviceReconciler) tryRelease(ctx context.Context, vip *millracev1alpha1.VIP, match matchClaim) (bool, error) {
-	if claims := claimsAfter(vip, match); len(claims) > 0 || vip.Spec.ReclaimPolicy == millracev1alpha1.ReclaimRetain {
+	retained, err := r.retains(ctx, vip)
+	if err != nil {
+		return false, err
+	}
+	if claims := claimsAfter(vip, match, retained); len(claims) > 0 || retained {
 		vip.Spec.Claims = claims
 		return r.updateClaims(ctx, vip)
 	}
-	err := r.client.Delete(ctx, vip, client.Preconditions{UID: &vip.UID, ResourceVersion: &vip.ResourceVersion})
+	err = r.client.Delete(ctx, vip, client.Preconditions{UID: &vip.UID, ResourceVersion: &vip.ResourceVersion})
 	switch {
 	case err == nil || apierrors.IsNotFound(err):
 		r.ledger.remove(vip)
@@ -205,13 +209,29 @@ func (r *serviceReconciler) tryRelease(ctx context.Context, vip *millracev1alpha
 	return false, fmt.Errorf("deleting VIP %s: %w", vip.Name, err)
 }
 
+// retains reports whether a VIP stays when its last Service is gone: it says so itself, or its
+// pool does, as it is now.
+func (r *serviceReconciler) retains(ctx context.Context, vip *millracev1alpha1.VIP) (bool, error) {
+	if vip.Spec.ReclaimPolicy == millracev1alpha1.ReclaimRetain || vip.Spec.Pool == "" {
+		return vip.Spec.ReclaimPolicy == millracev1alpha1.ReclaimRetain, nil
+	}
+	pool := &millracev1alpha1.VIPPool{}
+	if err := r.client.Get(ctx, types.NamespacedName{Name: vip.Spec.Pool}, pool); err != nil {
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		return false, fmt.Errorf("reading VIPPool %s before VIP %s is released: %w", vip.Spec.Pool, vip.Name, err)
+	}
+	return pool.Spec.ReclaimPolicy == millracev1alpha1.ReclaimRetain, nil
+}
+
 // claimsAfter returns the claims of a VIP when those that match are released. A
 // VIP that is retained stays reserved for the last Service that had it: that
 // claim stays without its UID, for whatever Service has the name.
-func claimsAfter(vip *millracev1alpha1.VIP, match matchClaim) []millracev1alpha1.VIPClaim {
+func claimsAfter(vip *millracev1alpha1.VIP, match matchClaim, retained bool) []millracev1alpha1.VIPClaim {
 	others := withoutClaims(vip.Spec.Claims, match)
 	isLast := !slices.ContainsFunc(others, func(claim millracev1alpha1.VIPClaim) bool { return claim.UID != "" })
-	if vip.Spec.ReclaimPolicy != millracev1alpha1.ReclaimRetain || !isLast {
+	if !retained || !isLast {
 		return others
 	}
 	kept := slices.Clone(vip.Spec.Claims)

@@ -5,6 +5,7 @@ package controller
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -69,15 +70,48 @@ func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service,
 	}
 	contest.wrote(ownStatusOf(service), r.now())
 	for _, condition := range conditions {
-		before := meta.FindStatusCondition(base.Status.Conditions, condition.Type)
-		if told, ok := contest.told[condition.Type]; ok {
-			// Whoever overwrites the status makes no news.
-			before = &told
-		}
-		contest.told[condition.Type] = condition
-		r.tell(service, before, condition)
+		r.tellOnce(service, base, condition)
 	}
 	return nil
+}
+
+// reportFailure writes to a Service's status that the addresses of its plan could not be written.
+// It keeps those that it has.
+func (r *serviceReconciler) reportFailure(ctx context.Context, service *corev1.Service, failure error) error {
+	if ctx.Err() != nil || errors.Is(failure, errServiceChanged) {
+		return nil
+	}
+	base := service.DeepCopy()
+	condition := metav1.Condition{
+		Type:               millracev1alpha1.ConditionAddressAssigned,
+		Status:             metav1.ConditionFalse,
+		Reason:             millracev1alpha1.ReasonWriteFailed,
+		Message:            truncate(fmt.Sprintf("the API server did not take a write, which is tried again: %v", failure), maxMessage),
+		ObservedGeneration: service.Generation,
+	}
+	meta.SetStatusCondition(&service.Status.Conditions, condition)
+	contest := r.contests.of(service)
+	if contest.observe(ownStatusOf(base), r.now()) > 0 {
+		return nil
+	}
+	if err := r.patchServiceStatus(ctx, base, service); err != nil {
+		return err
+	}
+	contest.wrote(ownStatusOf(service), r.now())
+	r.tellOnce(service, base, condition)
+	return nil
+}
+
+// tellOnce makes an event of a condition unless it was the last one told. Whoever overwrites the
+// status makes no news.
+func (r *serviceReconciler) tellOnce(service, base *corev1.Service, condition metav1.Condition) {
+	before := meta.FindStatusCondition(base.Status.Conditions, condition.Type)
+	contest := r.contests.of(service)
+	if told, ok := contest.told[condition.Type]; ok {
+		before = &told
+	}
+	contest.told[condition.Type] = condition
+	r.tell(service, before, condition)
 }
 
 // tell makes an event of a condition that differs from the one before. That a new

@@ -60,7 +60,7 @@ func TestBindWritesWhatThePlanWasMadeFrom(t *testing.T) {
 	if !r.ledger.put(other) {
 		t.Fatal("the rival's claim is no news")
 	}
-	if ok, err := r.carryOut(t.Context(), plan, objects, nil); ok || err != nil {
+	if ok, err := r.carryOut(t.Context(), plan, objects); ok || err != nil {
 		t.Errorf("carryOut = %v, %v, want a new plan", ok, err)
 	}
 	stored := &millracev1alpha1.VIP{}

@@ -81,7 +81,9 @@ func (r *tunnelKeyReconciler) tellReport(
 	if want == nil {
 		meta.RemoveStatusCondition(&report.Status.Conditions, millracev1alpha1.ConditionTunnelKeyCurrent)
 	} else {
-		meta.SetStatusCondition(&report.Status.Conditions, *want)
+		told := *want
+		told.ObservedGeneration = report.Generation
+		meta.SetStatusCondition(&report.Status.Conditions, told)
 	}
 	// The patch replaces all conditions, so it must be made of the newest ones.
 	patch := client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})

@@ -101,6 +101,7 @@ const (
 	ReasonForeignAddress   = "ForeignAddress"
 	ReasonStatusContested  = "StatusContested"
 	ReasonWriteFailed      = "WriteFailed"
+	ReasonNotAnnounced     = "NotAnnounced"
 	ReasonPortConflict     = "PortConflict"
 	ReasonServed           = "Served"
 	ReasonProgrammed       = "Programmed"

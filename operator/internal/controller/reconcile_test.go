@@ -70,8 +70,9 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 	c.reconciler = &serviceReconciler{
 		client: counting, live: stored, recorder: c.told, ledger: l, waiting: newWaitingServices(),
 		zones: newZoneCensus(l), unfit: newUnfitCensus(), written: writtenVersions{}, had: heldAddresses{}, contests: contests{}, pools: newPoolBook(),
-		now: time.Now,
+		now: time.Now, announcers: newAnnouncers(l),
 	}
+	c.reconciler.announcers.change("node", func(node *announcer) { node.exists, node.established = true, true })
 	return c
 }
 

@@ -48,6 +48,8 @@ type serviceReconciler struct {
 	waiting *waitingServices
 	zones   *zoneCensus
 	unfit   *unfitCensus
+	// announcers are the nodes that can announce.
+	announcers *announcers
 	written    writtenVersions
 	had        heldAddresses
 	// contests are about the statuses that another program writes, too.
@@ -72,7 +74,7 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 
 		releaseDelay: options.ReleaseDelay,
 	}
-	r.zones = newZoneCensus(r.ledger)
+	r.zones, r.announcers = newZoneCensus(r.ledger), newAnnouncers(r.ledger)
 	vips := source.Kind(mgr.GetCache(), &millracev1alpha1.VIP{}, vipEvents{ledger: r.ledger, waiting: r.waiting})
 	controller := newController(mgr, "service").
 		Watches(&corev1.Service{}, serviceEvents(r.ledger)).
@@ -81,6 +83,8 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		WatchesRawSource(vips).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNode{}, r.zones)).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.unfit)).
+		Watches(&millracev1alpha1.LBNodeReport{}, r.announcers.ofReports()).
+		Watches(&corev1.Node{}, r.announcers.ofNodes()).
 		Watches(&millracev1alpha1.VIPAdvertisement{}, advertised(r.ledger), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&millracev1alpha1.VIPPool{}, enqueueWaiting(r.waiting), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(&corev1.Namespace{}, enqueueWaitingIn(r.waiting), builder.WithPredicates(predicate.LabelChangedPredicate{}))

@@ -52,6 +52,8 @@ type Address struct {
 type Surroundings struct {
 	// Advertisements are the valid ones.
 	Advertisements []desired.Advertisement
+	// Announced says of each of them whether it selects a node with an established BGP session.
+	Announced []bool
 	// Zones is the number of zones in which there are nodes.
 	Zones int
 }
@@ -143,9 +145,22 @@ func portOf(spec *corev1.ServicePort) ipam.Port {
 // checkAdvertisements tells the addresses that no node announces.
 func (j *judge) checkAdvertisements() {
 	for _, address := range j.subject.Addresses {
-		selects := func(a desired.Advertisement) bool { return a.Selects(address.Pool, address.Services) }
-		if !slices.ContainsFunc(j.surroundings.Advertisements, selects) {
+		var first *desired.Advertisement
+		announced := false
+		for i := range j.surroundings.Advertisements {
+			if advertisement := &j.surroundings.Advertisements[i]; advertisement.Selects(address.Pool, address.Services) {
+				if first == nil || advertisement.Name < first.Name {
+					first = advertisement
+				}
+				announced = announced || j.surroundings.Announced[i]
+			}
+		}
+		switch {
+		case first == nil:
 			j.problem(millracev1alpha1.ReasonNotSelected, "no VIPAdvertisement selects %s, so no node announces it", address)
+		case !announced:
+			j.problem(millracev1alpha1.ReasonNotAnnounced, "no node that VIPAdvertisement %s selects has an established BGP session, "+
+				"so no node announces %s", first.Name, address)
 		}
 	}
 }

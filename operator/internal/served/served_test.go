@@ -44,6 +44,10 @@ func TestJudge(t *testing.T) {
 		conflicts []ipam.Conflict
 		zones     int
 		unfit     string
+		foreign   string
+		contested bool
+		// silent is true where no node that advertisements select has a session.
+		silent bool
 
 		problems, notes, ports []string
 	}{
@@ -52,6 +56,16 @@ func TestJudge(t *testing.T) {
 		{name: "no advertisement", problems: []string{
 			"NotSelected no VIPAdvertisement selects 203.0.113.1, so no node announces it",
 			"NotSelected no VIPAdvertisement selects 2001:db8::1, so no node announces it",
+		}},
+		{name: "no session", selects: []millracev1alpha1.VIPAdvertisementSpec{all}, silent: true, problems: []string{
+			"NotAnnounced no node that VIPAdvertisement all selects has an established BGP session, so no node announces 203.0.113.1",
+			"NotAnnounced no node that VIPAdvertisement all selects has an established BGP session, so no node announces 2001:db8::1",
+		}},
+		{name: "another load balancer", selects: []millracev1alpha1.VIPAdvertisementSpec{all}, foreign: "198.51.100.7", contested: true, problems: []string{
+			"StatusContested another program overwrites the Service's status again and again, so Millrace writes it every 30 s only: " +
+				"stop that program for this Service; metadata.managedFields names it",
+			"ForeignAddress status.loadBalancer.ingress has 198.51.100.7, too, which no VIP of the Service has: " +
+				"stop the load balancer that gave it for this Service, then remove the entry",
 		}},
 		{name: "of one pool only", selects: []millracev1alpha1.VIPAdvertisementSpec{{Pools: []string{"six"}}},
 			problems: []string{"NotSelected no VIPAdvertisement selects 203.0.113.1, so no node announces it"}},
@@ -95,7 +109,12 @@ func TestJudge(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			surroundings := Surroundings{Zones: test.zones}
 			for _, spec := range test.selects {
-				surroundings.Advertisements = append(surroundings.Advertisements, advertisement(t, spec))
+				parsed := advertisement(t, spec)
+				if spec.Pools == nil {
+					parsed.Name = "all"
+				}
+				surroundings.Advertisements = append(surroundings.Advertisements, parsed)
+				surroundings.Announced = append(surroundings.Announced, !test.silent)
 			}
 			verdict := Judge(Subject{
 				Service: &corev1.Service{Spec: test.spec},
@@ -104,6 +123,8 @@ func TestJudge(t *testing.T) {
 				},
 				Conflicts: test.conflicts,
 				Unfit:     test.unfit,
+				Foreign:   test.foreign,
+				Contested: test.contested,
 			}, surroundings)
 			var problems, ports []string
 			for _, problem := range verdict.Problems {

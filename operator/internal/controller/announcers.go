@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// announcers knows which nodes can announce anything: those with an established BGP session. As a
+// handler it enqueues the Services with addresses when a VIPAdvertisement gets its first such
+// node, or loses its last one. What one node does with one VIP is not known here.
+type announcers struct {
+	ledger *ledger
+
+	mu    sync.Mutex
+	nodes map[string]announcer
+	// notReady is how many nodes are.
+	notReady int
+	// asked are the advertisements that were asked about, by name, with the answer.
+	asked map[string]announced
+}
+
+// announcer is a node; it is known by its Node, its LBNodeReport, or both.
+type announcer struct {
+	// exists reports whether there is a Node; these are its labels.
+	exists bool
+	labels labels.Set
+	// established reports whether a BGP session is, notReady that the Node is not.
+	established, notReady bool
+}
+
+func (n announcer) equal(other announcer) bool {
+	return n.exists == other.exists && n.established == other.established && n.notReady == other.notReady &&
+		labels.Equals(n.labels, other.labels)
+}
+
+type announced struct {
+	nodes labels.Selector
+	able  bool
+}
+
+func newAnnouncers(l *ledger) *announcers {
+	return &announcers{ledger: l, nodes: map[string]announcer{}, asked: map[string]announced{}}
+}
+
+// able reports whether any node can announce for an advertisement.
+func (a *announcers) able(advertisement desired.Advertisement) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	known, ok := a.asked[advertisement.Name]
+	if !ok || known.nodes.String() != advertisement.Nodes.String() {
+		known = announced{nodes: advertisement.Nodes, able: a.anyFor(advertisement.Nodes)}
+		a.asked[advertisement.Name] = known
+	}
+	return known.able
+}
+
+// anyFor ends at the first node that can, so it is short where most can.
+func (a *announcers) anyFor(nodes labels.Selector) bool {
+	for _, node := range a.nodes {
+		if a.can(node) && nodes.Matches(node.labels) {
+			return true
+		}
+	}
+	return false
+}
+
+// can reports whether a node announces, as far as its agent said. Of a node that is not ready that
+// may not hold any more. But where most are not, it is the API server that was away.
+func (a *announcers) can(node announcer) bool {
+	return node.established && node.exists && (!node.notReady || a.mostNotReady())
+}
+
+func (a *announcers) mostNotReady() bool { return 2*a.notReady > len(a.nodes) }
+
+// change takes note of a node, and reports whether any answer is another one now.
+func (a *announcers) change(name string, change func(*announcer)) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	before, most := a.nodes[name], a.mostNotReady()
+	after := before
+	change(&after)
+	if before.equal(after) {
+		return false
+	}
+	if before.notReady {
+		a.notReady--
+	}
+	if after.notReady {
+		a.notReady++
+	}
+	a.nodes[name] = after
+	if !after.exists && !after.established {
+		delete(a.nodes, name)
+	}
+	return a.review(before, after, most != a.mostNotReady())
+}
+
+// review answers again what a node's change may be about, and all where all nodes count otherwise.
+func (a *announcers) review(before, after announcer, all bool) (changed bool) {
+	for name, known := range a.asked {
+		concerns := all || !known.able && a.can(after) || known.able && before.established
+		if !concerns {
+			continue
+		}
+		if able := a.anyFor(known.nodes); able != known.able {
+			known.able, changed = able, true
+			a.asked[name] = known
+		}
+	}
+	return changed
+}
+
+// events returns a handler; read takes what an object says, nil where it is gone.
+func (a *announcers) events(read func(client.Object, *announcer), gone func(*announcer)) handler.EventHandler {
+	note := func(q queue, object client.Object, change func(*announcer)) {
+		if a.change(object.GetName(), change) {
+			enqueueServed(a.ledger, q)
+		}
+	}
+	update := func(q queue, object client.Object) {
+		note(q, object, func(node *announcer) { read(object, node) })
+	}
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { update(q, e.Object) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { update(q, e.ObjectNew) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { note(q, e.Object, gone) },
+	}
+}
+
+// ofNodes handles Nodes: their labels are what advertisements select by.
+func (a *announcers) ofNodes() handler.EventHandler {
+	return a.events(func(object client.Object, node *announcer) {
+		node.exists, node.labels = true, object.GetLabels()
+		node.notReady = notReady(object.(*corev1.Node)) != nil
+	}, func(node *announcer) { node.exists, node.labels, node.notReady = false, nil, false })
+}
+
+// ofReports handles LBNodeReports: their sessions are what agents announce by.
+func (a *announcers) ofReports() handler.EventHandler {
+	return a.events(func(object client.Object, node *announcer) {
+		node.established = slices.ContainsFunc(object.(*millracev1alpha1.LBNodeReport).Status.Sessions, isEstablished)
+	}, func(node *announcer) { node.established = false })
+}
+
+func isEstablished(session millracev1alpha1.SessionStatus) bool {
+	return session.State == millracev1alpha1.SessionEstablished
+}
+
+// maxSessions is how many sessions an LBNodeReport lists; those that are established come last.
+const maxSessions = 64
+
+// oneEstablished returns a session that is established, if there is any. Where the list is full
+// there may be.
+func oneEstablished(sessions []millracev1alpha1.SessionStatus) []millracev1alpha1.SessionStatus {
+	if len(sessions) >= maxSessions || slices.ContainsFunc(sessions, isEstablished) {
+		return []millracev1alpha1.SessionStatus{{State: millracev1alpha1.SessionEstablished}}
+	}
+	return nil
+}

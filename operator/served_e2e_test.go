@@ -12,9 +12,12 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
@@ -71,8 +74,26 @@ func (e *environment) advertisement(t *testing.T, name string, change func(*mill
 	return advertisement
 }
 
+// session makes a node, unless it is there, and has its agent report a BGP session in a state.
+func (e *environment) session(t *testing.T, name string, state millracev1alpha1.SessionState) {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := e.client.Create(t.Context(), node); !apierrors.IsAlreadyExists(err) {
+		must(t, err)
+	}
+	report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, report); err != nil {
+			return err
+		}
+		report.Status.Sessions = []millracev1alpha1.SessionStatus{{Peer: "router", Address: "198.51.100.254", State: state}}
+		return e.client.Status().Update(ctx, report)
+	})
+}
+
 func servedOrNot(t *testing.T, e *environment) {
 	e.run(t)
+	e.session(t, "announcing", millracev1alpha1.SessionEstablished)
 	e.pool(t, "main", nil, "203.0.113.0/24")
 	service := e.service(t, "web")
 	e.served(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonNotSelected, "no VIPAdvertisement selects 203.0.113.0")
@@ -104,6 +125,11 @@ func servedOrNot(t *testing.T, e *environment) {
 	e.served(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
 	e.portErrors(t, service)
 
+	e.session(t, "announcing", millracev1alpha1.SessionIdle)
+	e.served(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonNotAnnounced, "so no node announces 203.0.113.0")
+	e.session(t, "announcing", millracev1alpha1.SessionEstablished)
+	e.served(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
+
 	update(t, e, service, toClusterIP)
 	e.bare(t, service)
 }
@@ -112,6 +138,7 @@ func servedOrNot(t *testing.T, e *environment) {
 // the address of both.
 func servedTogether(t *testing.T, e *environment) {
 	e.run(t)
+	e.session(t, "announcing", millracev1alpha1.SessionEstablished)
 	e.pool(t, "main", nil, "203.0.113.0/24")
 	e.advertisement(t, "gold", func(spec *millracev1alpha1.VIPAdvertisementSpec) {
 		spec.ServiceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}}
@@ -135,6 +162,7 @@ func servedTogether(t *testing.T, e *environment) {
 
 func servedZones(t *testing.T, e *environment) {
 	e.run(t)
+	e.session(t, "announcing", millracev1alpha1.SessionEstablished)
 	e.pool(t, "main", nil, "203.0.113.0/24")
 	e.advertisement(t, "all", nil)
 	var nodes []*corev1.Node
@@ -175,4 +203,34 @@ func (e *environment) inZone(t *testing.T, i int) *corev1.Node {
 	must(t, e.client.Create(t.Context(), node))
 	e.setAddresses(t, node, fmt.Sprintf("198.51.100.%d", i+1))
 	return node
+}
+
+// contestedStatus has another program that answers each write of the status with one of its own.
+func contestedStatus(t *testing.T, e *environment) {
+	e.run(t)
+	e.pool(t, "main", nil, "203.0.113.0/24")
+	e.advertisement(t, "all", nil)
+	e.session(t, "announcing", millracev1alpha1.SessionEstablished)
+	service := e.service(t, "web")
+	e.addresses(t, service, "203.0.113.0")
+	answers := 0
+	answer := func(ctx context.Context) error {
+		if err := e.get(ctx, service); err != nil || ingress(service) == nil {
+			return err
+		}
+		answers++
+		service.Status.LoadBalancer.Ingress = nil
+		return client.IgnoreNotFound(e.client.Status().Update(ctx, service))
+	}
+	eventually(t, func(ctx context.Context) error {
+		if err := answer(ctx); err != nil && !apierrors.IsConflict(err) {
+			return err
+		}
+		return e.warning(ctx, service, millracev1alpha1.ReasonStatusContested, "metadata.managedFields")
+	})
+	// Conflicts count as answers here, too.
+	if answers > 20 {
+		t.Errorf("the status was written %d times before it was told", answers)
+	}
+	e.served(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonStatusContested, "")
 }

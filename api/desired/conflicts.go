@@ -4,11 +4,12 @@ package desired
 
 import (
 	"cmp"
+	"fmt"
 	"iter"
 	"maps"
 	"net/netip"
-	"reflect"
 	"slices"
+	"strconv"
 
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -156,17 +157,30 @@ func (r *rivalry) peer(vip netip.Addr) string {
 	return r.ipv6
 }
 
-// rivals returns all pairs, those that yield in the order of their names.
+// rivals returns all pairs, those that yield in the order of their names. Each selector is asked
+// once about each node: pairs and peers then compare sets of nodes.
 func rivals(advertisements []Advertisement, peers []Peer, nodes []labels.Set) []rivalry {
+	selected := selections{nodes: nodes, known: map[string]nodeSet{}}
+	ofAdvertisements, ofPeers := make([]nodeSet, len(advertisements)), make([]nodeSet, len(peers))
+	for i := range advertisements {
+		ofAdvertisements[i] = selected.by(advertisements[i].Nodes)
+	}
+	for k := range peers {
+		ofPeers[k] = selected.by(peers[k].Nodes)
+	}
+	classes := attributeClasses(advertisements)
 	var pairs []rivalry
+	both := make(nodeSet, words(len(nodes)))
 	for j := range advertisements {
 		for i := range advertisements[:j] {
-			pair := rivalry{decides: &advertisements[i], yields: &advertisements[j]}
-			if sameAttributes(pair.decides, pair.yields) {
+			if classes[i] == classes[j] || !both.intersect(ofAdvertisements[i], ofAdvertisements[j]) {
 				continue
 			}
+			pair := rivalry{decides: &advertisements[i], yields: &advertisements[j]}
 			for k := range peers {
-				pair.add(&peers[k], nodes)
+				if !pair.complete(&peers[k]) && both.meets(ofPeers[k]) {
+					pair.add(&peers[k])
+				}
 			}
 			if pair.ipv4 != "" || pair.ipv6 != "" {
 				pairs = append(pairs, pair)
@@ -176,14 +190,14 @@ func rivals(advertisements []Advertisement, peers []Peer, nodes []labels.Set) []
 	return pairs
 }
 
+// complete reports whether a peer would say nothing new, or is not for both advertisements.
+func (r *rivalry) complete(peer *Peer) bool {
+	return (r.ipv4 != "" || !peer.IPv4) && (r.ipv6 != "" || !peer.IPv6) ||
+		!r.decides.isFor(peer.Name) || !r.yields.isFor(peer.Name)
+}
+
 // add takes a peer that both advertisements are for, on a node that all three select.
-func (r *rivalry) add(peer *Peer, nodes []labels.Set) {
-	if !r.decides.isFor(peer.Name) || !r.yields.isFor(peer.Name) ||
-		!slices.ContainsFunc(nodes, func(node labels.Set) bool {
-			return peer.Nodes.Matches(node) && r.decides.Nodes.Matches(node) && r.yields.Nodes.Matches(node)
-		}) {
-		return
-	}
+func (r *rivalry) add(peer *Peer) {
 	if peer.IPv4 {
 		r.ipv4 = cmp.Or(r.ipv4, peer.Name)
 	}
@@ -192,18 +206,80 @@ func (r *rivalry) add(peer *Peer, nodes []labels.Set) {
 	}
 }
 
+// nodeSet has a bit for each node.
+type nodeSet []uint64
+
+func words(nodes int) int { return (nodes + 63) / 64 }
+
+// intersect becomes what two sets have in common, and reports whether that is anything.
+func (s nodeSet) intersect(a, b nodeSet) bool {
+	var all uint64
+	for i := range s {
+		s[i] = a[i] & b[i]
+		all |= s[i]
+	}
+	return all != 0
+}
+
+// meets reports whether two sets have a node in common.
+func (s nodeSet) meets(other nodeSet) bool {
+	for i := range s {
+		if s[i]&other[i] != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// selections are the nodes that selectors select, each computed once.
+type selections struct {
+	nodes []labels.Set
+	known map[string]nodeSet
+}
+
+func (s *selections) by(selector labels.Selector) nodeSet {
+	key := selector.String()
+	set, ok := s.known[key]
+	if !ok {
+		set = make(nodeSet, words(len(s.nodes)))
+		for i, node := range s.nodes {
+			if selector.Matches(node) {
+				set[i/64] |= 1 << (i % 64)
+			}
+		}
+		s.known[key] = set
+	}
+	return set
+}
+
+// attributeClasses returns for each advertisement the first one whose routes are alike.
+func attributeClasses(advertisements []Advertisement) []int {
+	classes := make([]int, len(advertisements))
+	known := map[string]int{}
+	for i := range advertisements {
+		key := attributesKey(&advertisements[i])
+		first, ok := known[key]
+		if !ok {
+			first = i
+			known[key] = i
+		}
+		classes[i] = first
+	}
+	return classes
+}
+
 func (a *Advertisement) isFor(peer string) bool {
 	return len(a.Peers) == 0 || slices.Contains(a.Peers, peer)
 }
 
-// sameAttributes reports whether routes are alike by either of two advertisements.
-func sameAttributes(a, b *Advertisement) bool {
-	attributes := func(a *Advertisement) Advertisement {
-		return Advertisement{
-			Communities: a.Communities, LargeCommunities: a.LargeCommunities, ExtendedCommunities: a.ExtendedCommunities,
-			LocalPreference: a.LocalPreference, MED: a.MED, Prepend: a.Prepend, Weighed: a.Weighed,
-			Length4: a.Length4, Length6: a.Length6,
+// attributesKey is the same for advertisements by which routes are alike. Lists are sorted.
+func attributesKey(a *Advertisement) string {
+	number := func(value *uint32) string {
+		if value == nil {
+			return "-"
 		}
+		return strconv.FormatUint(uint64(*value), 10)
 	}
-	return reflect.DeepEqual(attributes(a), attributes(b))
+	return fmt.Sprint(a.Communities, a.LargeCommunities, a.ExtendedCommunities, number(a.LocalPreference), number(a.MED),
+		a.Prepend, a.Weighed, a.Length4, a.Length6)
 }

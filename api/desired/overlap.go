@@ -4,6 +4,9 @@ package desired
 
 import (
 	"fmt"
+	"slices"
+
+	"go4.org/netipx"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
@@ -12,10 +15,10 @@ import (
 // adds a limit for each entry that loses some. Reserved addresses of an older
 // pool count: they are reserved because something else has them. Those that this
 // pool reserves are no news.
-func (p *Pool) dropOverlap(object *millracev1alpha1.VIPPool, older []Pool) {
+func (p *Pool) dropOverlap(object *millracev1alpha1.VIPPool, older []*Pool) {
 	found := problems{object: poolObject(object)}
-	for i := range older {
-		lost := Common(p.Addresses, older[i].all)
+	for _, other := range older {
+		lost := Common(p.Addresses, other.all)
 		if isEmpty(lost) {
 			continue
 		}
@@ -27,9 +30,45 @@ func (p *Pool) dropOverlap(object *millracev1alpha1.VIPPool, older []Pool) {
 			}
 			if common := Common(setOf(r), lost).Ranges(); len(common) > 0 {
 				found.add(millracev1alpha1.ReasonOverlap, fmt.Sprintf("spec.addresses[%d]", n),
-					fmt.Sprintf("%s overlaps the older pool %q, which keeps %s", text, older[i].Name, namedRanges(common)))
+					fmt.Sprintf("%s overlaps the older pool %q, which keeps %s", text, other.Name, namedRanges(common)))
 			}
 		}
 	}
 	p.Limits = append(p.Limits, found.found...)
+}
+
+// overlaps returns for each pool those before it that have an address of it, in their order. Of n
+// ranges it looks at n log n, and at each pair of ranges that overlap.
+func overlaps(pools []*Pool) [][]*Pool {
+	type entry struct {
+		netipx.IPRange
+		pool int
+	}
+	var entries []entry
+	for i, pool := range pools {
+		for _, r := range pool.all.Ranges() {
+			entries = append(entries, entry{r, i})
+		}
+	}
+	slices.SortFunc(entries, func(a, b entry) int { return a.From().Compare(b.From()) })
+	older := make([][]int, len(pools))
+	var open []entry
+	for _, next := range entries {
+		open = slices.DeleteFunc(open, func(e entry) bool { return e.To().Less(next.From()) })
+		for _, e := range open {
+			if e.pool != next.pool {
+				younger := max(e.pool, next.pool)
+				older[younger] = append(older[younger], min(e.pool, next.pool))
+			}
+		}
+		open = append(open, next)
+	}
+	found := make([][]*Pool, len(pools))
+	for i, others := range older {
+		slices.Sort(others)
+		for _, other := range slices.Compact(others) {
+			found[i] = append(found[i], pools[other])
+		}
+	}
+	return found
 }

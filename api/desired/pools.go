@@ -93,25 +93,29 @@ func Pools(objects []millracev1alpha1.VIPPool, occupation Occupation) ([]Pool, [
 	ordered := slices.Clone(objects)
 	slices.SortFunc(ordered, func(a, b millracev1alpha1.VIPPool) int { return CompareAge(&a, &b) })
 
-	var older []Pool
-	pools := make([]Pool, 0, len(ordered))
 	var found []Problem
+	var valid []*Pool
+	var sources []*millracev1alpha1.VIPPool
 	for i := range ordered {
 		pool, invalid := ParsePool(&ordered[i])
 		if len(invalid) > 0 {
 			found = append(found, invalid...)
 			continue
 		}
-		pool.dropOverlap(&ordered[i], older)
-		pool.dropOccupied(&ordered[i], occupation)
-		older = append(older, pool)
+		valid, sources = append(valid, &pool), append(sources, &ordered[i])
+	}
+	older := overlaps(valid)
+	pools := make([]Pool, 0, len(valid))
+	for i, pool := range valid {
+		pool.dropOverlap(sources[i], older[i])
+		pool.dropOccupied(sources[i], occupation)
 		if len(pool.Limits) > 0 && isEmpty(pool.Addresses) {
-			p := problems{object: poolObject(&ordered[i]), found: pool.Limits}
+			p := problems{object: poolObject(sources[i]), found: pool.Limits}
 			p.add(pool.Limits[0].Reason, "spec.addresses", "no address is left to give out")
 			found = append(found, p.found...)
 			continue
 		}
-		pools = append(pools, pool)
+		pools = append(pools, *pool)
 	}
 	return pools, found
 }

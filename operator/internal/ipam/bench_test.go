@@ -35,6 +35,17 @@ func BenchmarkNext(b *testing.B) {
 			}
 		})
 	}
+	b.Run("all were used", func(b *testing.B) {
+		table, pool := usedUp(netip.MustParsePrefix("198.18.0.0/16"))
+		for b.Loop() {
+			address, ok := table.next(pool, IPv4)
+			if !ok {
+				b.Fatal("no address is free")
+			}
+			table.Put(VIP{Address: address, Pool: "p"})
+			table.Delete(address)
+		}
+	})
 	b.Run("of 512 ranges", func(b *testing.B) {
 		var ranges []netipx.IPRange
 		address := netip.MustParseAddr("2001:db8::")

@@ -5,7 +5,6 @@ package ipam
 import (
 	"cmp"
 	"net/netip"
-	"slices"
 	"time"
 )
 
@@ -41,7 +40,8 @@ func (p place) compare(other place) int {
 
 // advance notes that a VIP exists.
 func (t *Table) advance(vip VIP) {
-	delete(t.freed, vip.Address)
+	t.freed.remove(vip.Address)
+	t.taken.add(vip.Address)
 	key := series{vip.Pool, FamilyOf(vip.Address)}
 	next := place{vip.Made, vip.Address}
 	if last, known := t.last[key]; !known || last.compare(next) < 0 {
@@ -51,54 +51,34 @@ func (t *Table) advance(vip VIP) {
 
 // retire notes that an address got free.
 func (t *Table) retire(address netip.Addr) {
-	t.retired++
-	t.freed[address] = t.retired
-	if len(t.freed) <= maxFreed {
+	t.freed.add(address)
+	if t.freed.len() <= maxFreed {
 		return
 	}
-	longest := t.freedFirst(func(netip.Addr) bool { return true })
-	for _, address := range longest[:len(longest)-maxFreed/2] {
-		delete(t.freed, address)
+	t.freed.forget(maxFreed / 2)
+	t.taken = runs{}
+	for used := range t.vips {
+		t.taken.add(used)
 	}
-}
-
-// freedFirst returns the free addresses that were used before and match, those
-// that have been free for longest first.
-func (t *Table) freedFirst(match func(netip.Addr) bool) []netip.Addr {
-	var addresses []netip.Addr
-	for address := range t.freed {
-		if match(address) {
-			addresses = append(addresses, address)
-		}
+	for freed := range t.freed.order {
+		t.taken.add(freed)
 	}
-	slices.SortFunc(addresses, func(a, b netip.Addr) int { return cmp.Compare(t.freed[a], t.freed[b]) })
-	return addresses
 }
 
 // next returns the address of a pool to be given next: the first free one behind
 // that of the VIP which was made last, from the end on to the beginning, and of
 // those that were used before the one that has been free for longest.
 func (t *Table) next(pool Pool, family Family) (netip.Addr, bool) {
-	taken := func(address netip.Addr) bool {
-		_, freed := t.freed[address]
-		return freed || t.used(address)
-	}
 	if last, known := t.last[series{pool.Name, family}]; known {
 		// Behind the last address of a family there is none.
 		if from := last.address.Next(); from.IsValid() {
-			if address, ok := pool.Addresses.firstFree(from, taken); ok {
+			if address, ok := pool.Addresses.firstFree(from, t.taken.behind); ok {
 				return address, true
 			}
 		}
 	}
-	if address, ok := pool.Addresses.firstFree(lowest(family), taken); ok {
+	if address, ok := pool.Addresses.firstFree(lowest(family), t.taken.behind); ok {
 		return address, true
 	}
-	freed := t.freedFirst(func(address netip.Addr) bool {
-		return FamilyOf(address) == family && pool.Addresses.Contains(address)
-	})
-	if len(freed) == 0 {
-		return netip.Addr{}, false
-	}
-	return freed[0], true
+	return t.freed.first(pool.Addresses, family)
 }

@@ -162,8 +162,8 @@ func TestFreedIsBounded(t *testing.T) {
 		table.Delete(address)
 		address = address.Next()
 	}
-	if len(table.freed) > maxFreed || len(table.freed) < maxFreed/2 {
-		t.Errorf("%d freed addresses are remembered", len(table.freed))
+	if table.freed.len() > maxFreed || table.freed.len() < maxFreed/2 {
+		t.Errorf("%d freed addresses are remembered", table.freed.len())
 	}
 	if next, ok := table.next(pool, IPv6); !ok || next != address {
 		t.Errorf("next = %s, %v, want %s", next, ok, address)
@@ -184,4 +184,78 @@ func TestSearchCopiesNothing(t *testing.T) {
 	if allocations > 0 {
 		t.Errorf("a search allocates %v times", allocations)
 	}
+}
+
+// Once all addresses of a pool were used, the next one is found in a few steps all the same: the
+// way through them is gone once.
+func TestUsedUpPoolIsCheap(t *testing.T) {
+	prefix := netip.MustParsePrefix("198.18.0.0/16")
+	table, pool := usedUp(prefix)
+	first, ok := table.next(pool, IPv4)
+	if !ok || first != prefix.Addr() {
+		t.Fatalf("next = %s, %v", first, ok)
+	}
+	table.Put(VIP{Address: first, Pool: "p"})
+	if next, ok := table.next(pool, IPv4); !ok || next != first.Next() {
+		t.Errorf("next = %s, %v", next, ok)
+	}
+	steps := 0
+	for address, known := table.taken[first]; known; address, known = table.taken[address] {
+		steps++
+	}
+	if steps > 1 {
+		t.Errorf("a search goes %d steps through used addresses", steps)
+	}
+	for prefix, block := range table.freed.blocks {
+		if len(block.queue) > 3*(1<<blockBits)+1 {
+			t.Errorf("%s has %d entries", prefix, len(block.queue))
+		}
+	}
+}
+
+// usedUp is a pool of which each address was a VIP once.
+func usedUp(prefix netip.Prefix) (*Table, Pool) {
+	table := NewTable()
+	for address := prefix.Addr(); prefix.Contains(address); address = address.Next() {
+		table.Put(VIP{Address: address, Pool: "p"})
+		table.Delete(address)
+	}
+	return table, Pool{Name: "p", AutoAssign: true, Addresses: setOf(netipx.RangeOfPrefix(prefix))}
+}
+
+// Of the addresses of a set the one that has been free for longest is found, whatever blocks they
+// are of.
+func TestFirstOfTheFreed(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		freed := newFreedAddresses()
+		var order []netip.Addr
+		at := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, byte(i / 4), byte(i % 4)}) }
+		var ranges []netipx.IPRange
+		for i := range 32 {
+			if rapid.Bool().Draw(t, "of the set") {
+				ranges = append(ranges, netipx.IPRangeFrom(at(i), at(i)))
+			}
+		}
+		set := setOf(ranges...)
+		for range rapid.IntRange(1, 100).Draw(t, "steps") {
+			address := at(rapid.IntRange(0, 31).Draw(t, "address"))
+			order = slices.DeleteFunc(order, func(a netip.Addr) bool { return a == address })
+			if rapid.Bool().Draw(t, "gets free") {
+				freed.add(address)
+				order = append(order, address)
+			} else {
+				freed.remove(address)
+			}
+			var want netip.Addr
+			if i := slices.IndexFunc(order, set.Contains); i >= 0 {
+				want = order[i]
+			}
+			if got, ok := freed.first(set, IPv4); got != want || ok != want.IsValid() {
+				t.Fatalf("first = %s, %v, want %s", got, ok, want)
+			}
+			if freed.len() != len(order) {
+				t.Fatalf("%d are free, want %d", freed.len(), len(order))
+			}
+		}
+	})
 }

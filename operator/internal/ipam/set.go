@@ -90,14 +90,19 @@ func countRange(r netipx.IPRange) uint64 {
 	return low + 1
 }
 
-// firstFree returns the lowest address that is not used and not before from, of the
-// family of from. It takes as many steps as there are ranges behind from, and used
-// addresses before what it finds.
-func (a Addresses) firstFree(from netip.Addr, used func(netip.Addr) bool) (netip.Addr, bool) {
-	behind, _ := slices.BinarySearchFunc(a.ranges, from, func(r netipx.IPRange, from netip.Addr) int {
+// overlaps reports whether any address is of a block.
+func (a Addresses) overlaps(block netip.Prefix) bool {
+	return a.set != nil && a.set.OverlapsPrefix(block)
+}
+
+// firstFree returns the lowest address that is free and not before from, of the family of from.
+// behind returns the first free address that is not before another one. It takes as many steps as
+// there are ranges behind from.
+func (a Addresses) firstFree(from netip.Addr, behind func(netip.Addr) netip.Addr) (netip.Addr, bool) {
+	first, _ := slices.BinarySearchFunc(a.ranges, from, func(r netipx.IPRange, from netip.Addr) int {
 		return r.To().Compare(from)
 	})
-	for _, r := range a.ranges[behind:] {
+	for _, r := range a.ranges[first:] {
 		if FamilyOf(r.From()) != FamilyOf(from) {
 			break
 		}
@@ -105,10 +110,8 @@ func (a Addresses) firstFree(from netip.Addr, used func(netip.Addr) bool) (netip
 		if address.Less(from) {
 			address = from
 		}
-		for ; address.IsValid() && !r.To().Less(address); address = address.Next() {
-			if !used(address) {
-				return address, true
-			}
+		if address = behind(address); address.IsValid() && !r.To().Less(address) {
+			return address, true
 		}
 	}
 	return netip.Addr{}, false

@@ -99,17 +99,16 @@ type Table struct {
 	keyed map[string]addressSet
 	// last is the VIP of each series that was made last, also when it is gone.
 	last map[series]place
-	// freed are the free addresses that were used before, by the order in which
-	// they got free; retired is how often that happened.
-	freed   map[netip.Addr]uint64
-	retired uint64
+	// freed are the free addresses that were used before; taken are these and those of the VIPs.
+	freed freedAddresses
+	taken runs
 }
 
 // NewTable returns a table with VIPs.
 func NewTable(vips ...VIP) *Table {
 	t := &Table{
 		vips: map[netip.Addr]VIP{}, held: map[ownerName]addressSet{}, keyed: map[string]addressSet{},
-		last: map[series]place{}, freed: map[netip.Addr]uint64{},
+		last: map[series]place{}, freed: newFreedAddresses(), taken: runs{},
 	}
 	for _, vip := range vips {
 		t.Put(vip)

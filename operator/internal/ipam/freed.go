@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// runs are addresses without gaps between them, from each of which a search goes on behind the
+// run. An address is added, never removed. Each address has where to look next; a search shortens
+// the way for those after it, so that long runs cost next to nothing (union-find).
+type runs map[netip.Addr]netip.Addr
+
+func (r runs) add(address netip.Addr) {
+	if _, known := r[address]; !known {
+		r[address] = address.Next()
+	}
+}
+
+// behind returns the first address that is none of the runs', from an address on: that itself, or
+// one behind it. It is invalid where the family ends before.
+func (r runs) behind(address netip.Addr) netip.Addr {
+	end := address
+	for next, known := r[end]; known; next, known = r[end] {
+		end = next
+	}
+	for next, known := r[address]; known; next, known = r[address] {
+		r[address], address = end, next
+	}
+	return end
+}
+
+// freedAddresses are free addresses that were used before, by the order in which they got free.
+// Those of one block are found together.
+type freedAddresses struct {
+	order map[netip.Addr]uint64
+	// retired is how often an address got free.
+	retired uint64
+	all     freedQueue
+	blocks  map[netip.Prefix]*freedBlock
+}
+
+// freedQueue are addresses in the order in which they got free, and among them some that are not
+// free any more, or were again later.
+type freedQueue []freedAddress
+
+// freedBlock are the addresses of a block.
+type freedBlock struct {
+	queue freedQueue
+	count int
+}
+
+type freedAddress struct {
+	netip.Addr
+	order uint64
+}
+
+// blockBits is how many bits tell addresses of one block from each other.
+const blockBits = 8
+
+func newFreedAddresses() freedAddresses {
+	return freedAddresses{order: map[netip.Addr]uint64{}, blocks: map[netip.Prefix]*freedBlock{}}
+}
+
+func (f *freedAddresses) len() int { return len(f.order) }
+
+func blockOf(address netip.Addr) netip.Prefix {
+	return netip.PrefixFrom(address, address.BitLen()-blockBits).Masked()
+}
+
+// add notes that an address got free.
+func (f *freedAddresses) add(address netip.Addr) {
+	f.remove(address)
+	f.retired++
+	f.order[address] = f.retired
+	key := blockOf(address)
+	block := f.blocks[key]
+	if block == nil {
+		block = &freedBlock{}
+		f.blocks[key] = block
+	}
+	block.count++
+	f.push(&block.queue, address, block.count)
+	f.push(&f.all, address, len(f.order))
+}
+
+// push adds the address that got free last to a queue that holds so many free ones. Others are
+// removed once they are the most.
+func (f *freedAddresses) push(queue *freedQueue, address netip.Addr, count int) {
+	*queue = append(*queue, freedAddress{address, f.retired})
+	if len(*queue) > 2*count+1<<blockBits {
+		*queue = slices.DeleteFunc(*queue, f.isOver)
+	}
+}
+
+// head returns what of a queue has been free for longest, if anything is.
+func (f *freedAddresses) head(queue *freedQueue) (freedAddress, bool) {
+	for len(*queue) > 0 && f.isOver((*queue)[0]) {
+		*queue = (*queue)[1:]
+	}
+	if len(*queue) == 0 {
+		return freedAddress{}, false
+	}
+	return (*queue)[0], true
+}
+
+// isOver reports whether an address is not free any more, or was again later.
+func (f *freedAddresses) isOver(freed freedAddress) bool { return f.order[freed.Addr] != freed.order }
+
+// remove notes that an address is free no more, if it was.
+func (f *freedAddresses) remove(address netip.Addr) {
+	if _, known := f.order[address]; !known {
+		return
+	}
+	delete(f.order, address)
+	key := blockOf(address)
+	if block := f.blocks[key]; block.count > 1 {
+		block.count--
+	} else {
+		delete(f.blocks, key)
+	}
+}
+
+// forget leaves only so many, those that got free last.
+func (f *freedAddresses) forget(left int) {
+	longest := slices.SortedFunc(maps.Keys(f.order), func(a, b netip.Addr) int { return cmp.Compare(f.order[a], f.order[b]) })
+	for _, address := range longest[:len(longest)-left] {
+		f.remove(address)
+	}
+}
+
+// first returns the address among those of a set that has been free for longest.
+func (f *freedAddresses) first(addresses Addresses, family Family) (netip.Addr, bool) {
+	if longest, ok := f.head(&f.all); ok && FamilyOf(longest.Addr) == family && addresses.Contains(longest.Addr) {
+		return longest.Addr, true
+	}
+	var found freedAddress
+	for key, block := range f.blocks {
+		if FamilyOf(key.Addr()) != family || !addresses.overlaps(key) {
+			continue
+		}
+		if oldest, ok := f.head(&block.queue); !ok || found.IsValid() && oldest.order > found.order {
+			continue
+		}
+		for _, freed := range block.queue {
+			if found.IsValid() && freed.order > found.order {
+				break
+			}
+			if !f.isOver(freed) && addresses.Contains(freed.Addr) {
+				found = freed
+				break
+			}
+		}
+	}
+	return found.Addr, found.IsValid()
+}

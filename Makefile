@@ -11,8 +11,10 @@ IMAGES   := dist/images
 REGISTRY ?= millrace.test
 TAG      ?= dev
 
-export GOFLAGS := -buildvcs=false
-STATIC := CGO_ENABLED=0 GOARCH=$(ARCH) go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
+# One set of flags for programs, tests and tools, so that nothing is compiled twice.
+export GOFLAGS := -buildvcs=false -trimpath
+export CGO_ENABLED := 0
+STATIC := GOARCH=$(ARCH) go build -ldflags "-s -w -X main.version=$(VERSION)"
 
 .PHONY: help
 help: ## Show the targets.
@@ -24,8 +26,7 @@ build: ## Build the programs into bin/.
 	$(STATIC) -o $(BIN)/ ./cmd/operator ./cmd/lbagent ./cmd/lbbfd ./cmd/millrace ./cmd/gateway ./cmd/lbproxy
 	ln -sf millrace $(BIN)/kubectl-millrace
 	ln -sf millrace $(BIN)/kubectl_complete-millrace
-	go build -trimpath -o $(BIN)/lab ./test/lab
-	CGO_ENABLED=0 go build -trimpath -o $(BIN)/ ./test/echo ./test/flows
+	go build -o $(BIN)/ ./test/lab ./test/echo ./test/flows
 
 .PHONY: generate
 generate: ## Generate deepcopy, CRDs, roles and BPF objects (needs clang-19).
@@ -44,12 +45,14 @@ test: test-unit test-e2e ## Run every test: pure, kernel and the whole path on a
 
 # Properties are tried with the same cases each time, so that a failure is of the change at
 # hand; make fuzz draws others. AGAIN=1 is for CI: what failed runs once more, and is told of
-# also where it passes then.
+# also where it passes then. There make lint vets all packages.
+TIMES     := dist/tests
 GOTESTSUM := go tool -modfile=hack/tools/gotestsum/go.mod gotestsum
 .PHONY: test-unit
 test-unit: prerequisites ## Run the tests of the packages; those of the data plane and BGP need root.
+	@mkdir -p $(TIMES)
 	@TIMEFORMAT='test-unit took %0R s'; time RAPID_SEED=1 \
-		$(if $(AGAIN),$(GOTESTSUM) --rerun-fails=1 --rerun-fails-max-failures=5 --packages=./...,go test ./...)
+		$(if $(AGAIN),$(GOTESTSUM) --rerun-fails=1 --rerun-fails-max-failures=5 --jsonfile $(TIMES)/unit.json --packages=./... -- -vet=off,go test ./...)
 
 .PHONY: test-e2e
 test-e2e: prerequisites build image ## Run the end-to-end tests on a real cluster (root).
@@ -60,6 +63,21 @@ test-e2e: prerequisites build image ## Run the end-to-end tests on a real cluste
 test-cni: prerequisites build image ## Run the whole path in short with each CNI (root); CNI="NAME…", COUNT=N.
 	$(if $(filter calico cilium%,$(CNI)),@hack/prerequisites.sh --cni)
 	@TIMEFORMAT='test-cni took %0R s'; time AGAIN=$(AGAIN) COUNT=$(COUNT) hack/test-cni.sh $(CNI)
+
+.PHONY: slowest
+slowest: ## Print the ten slowest tests of the last runs of test-e2e and test-cni, and of test-unit with AGAIN=1.
+	@sed -nE 's/.*"Action":"(pass|fail)","Package":"([^"]*)","Test":"([^"/]*)","Elapsed":([0-9.]+).*/\4 s\t\2 \3/p' \
+		/dev/null $(wildcard $(TIMES)/*.json) | sort -rn | head -n 10
+
+# What CI has no time for: more of what it holds, on more kernels and CNIs, and under load.
+.PHONY: test-long
+test-long: ## Run the tests that are too long for CI, one after another (root, hours).
+	$(MAKE) test-load
+	$(MAKE) test-cni CNI="ptp flannel flannel-host-gw calico cilium cilium-vxlan cilium-kpr"
+	$(MAKE) test-kernels
+	$(MAKE) test-kubernetes-e2e
+	$(MAKE) fuzz
+	$(MAKE) flood
 
 .PHONY: test-load
 test-load: prerequisites build image ## Hold that requests at a rate survive all that changes in layer 7 (root, five minutes).

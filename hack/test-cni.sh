@@ -11,15 +11,19 @@ cd "$(dirname "$0")/.."
 
 names=("$@")
 [ ${#names[@]} -gt 0 ] || names=(ptp flannel)
-binary=$(mktemp)
-trap 'rm -f "$binary"' EXIT
+mkdir -p dist/tests
+binary=$(mktemp) output=$(mktemp)
+trap 'rm -f "$binary" "$output"' EXIT
 go test -c -tags cni -o "$binary" ./test/cni
 
-# run CNI: one run on a lab of its own.
+# run CNI: one run on a lab of its own. make slowest reads what the tests took from dist/tests.
 run() {
-	local proxy=iptables
+	local proxy=iptables code=0
 	case $1 in ptp | cilium | cilium-vxlan) proxy=nftables ;; esac
-	(cd test/cni && MILLRACE_LAB_CNI=$1 MILLRACE_LAB_KUBE_PROXY=$proxy "$binary" -test.timeout 20m -test.v)
+	(cd test/cni && MILLRACE_LAB_CNI=$1 MILLRACE_LAB_KUBE_PROXY=$proxy "$binary" -test.timeout 20m -test.v) |
+		tee "$output" || code=$?
+	go tool test2json -t -p "test/cni:$1" <"$output" >"dist/tests/cni-$1.json"
+	return "$code"
 }
 
 failed=() unsteady=()

@@ -1,14 +1,19 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs the end-to-end tests, those behind the build tag e2e, and prints how long each
-# package took. Their packages have other tests, too: make test-unit runs these.
-# One lab at a time: packages share the machine's names, and so run one after another.
-# Arguments go to the tests, for example: hack/test-e2e.sh -test.v
+# Runs the end-to-end tests, those behind the build tag e2e, and prints how long each test and
+# each package took. Their packages have other tests, too: make test-unit runs these.
+#
+# Packages below test/ use the lab: they share the machine's names, and so run one after
+# another. The others start an API server of their own. They run beside test/conformance, which
+# waits a lot and measures no time; nothing runs beside the other packages. Arguments go to the
+# tests, for example: hack/test-e2e.sh -test.count=2
 #
 # A failure fails the run. With AGAIN=1 the tests that failed run once more, alone and on a
 # lab of their own: those that pass then are listed as unsteady, and fail nothing. An
 # unsteady test is a defect to be repaired, of the test or of what it tests. The machine is
-# taken for the tests' own: a lab that somebody left up goes first.
+# taken for the tests' own: a lab that is up goes first.
+#
+# make slowest reads what the tests took from dist/tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,54 +23,98 @@ if [ ${#files[@]} -eq 0 ]; then
 	exit 1
 fi
 mapfile -t packages < <(dirname -- "${files[@]}" | sort -u)
-binaries=$(mktemp -d)
-trap 'rm -rf "$binaries"' EXIT
+results=$PWD/dist/tests
+mkdir -p "$results"
+work=$(mktemp -d)
+gotestsum="go tool -modfile=hack/tools/gotestsum/go.mod gotestsum"
+beside=
+clean_up() {
+	[ -z "$beside" ] || kill -- "-$beside" 2>/dev/null || true
+	rm -rf "$work"
+}
+trap clean_up EXIT
+trap 'exit 1' INT TERM HUP
 # All at once, on all processors.
-go test -c -tags e2e -o "$binaries/" "${packages[@]/#/./}"
+go test -c -tags e2e -o "$work/" "${packages[@]/#/./}"
 
 # The properties among them are tried with the same cases each time.
 export RAPID_SEED=1
-# run PACKAGE NAMES ARGUMENTS…: NAMES with | between.
-run() {
-	local package=$1 names=$2
-	shift 2
-	(cd "$package" && "$binaries/$(basename "$package").test" -test.timeout 40m -test.run "^($names)\$" "$@") |
-		tee "$binaries/output"
+
+# names PACKAGE prints its tests behind the tag, with | between.
+names() {
+	printf '%s\n' "${files[@]}" | grep "^$1/[^/]*\$" | xargs sed -n 's/^func \(Test[A-Za-z0-9_]*\)(t .*/\1/p' | paste -sd '|'
 }
 
-# failures prints the names of the tests that failed in the last run, with | between.
-failures() {
-	sed -n 's/^--- FAIL: \(Test[A-Za-z0-9_]*\) .*/\1/p' "$binaries/output" | sort -u | paste -sd '|'
+# run PACKAGE NAMES OUTPUT ARGUMENTS…: prints what each test took as it ends, and what those
+# that failed had to say at the end. It returns the exit code of the tests.
+run() {
+	local package=$1 names=$2 output=$3 code=0
+	shift 3
+	(cd "$package" && "$work/$(basename "$package").test" -test.timeout 40m -test.v=test2json -test.run "^($names)\$" "$@") |
+		tee "$output" | sed -un 's/^[^ -]*\(--- .*\)/\1/p' || code=$?
+	go tool test2json -t -p "$package" <"$output" >"$output.json"
+	[ "$code" = 0 ] || $gotestsum --format standard-quiet --raw-command -- cat "$output.json" || true
+	return "$code"
 }
+
+# lane PACKAGE…: runs them one after another, and leaves the exit code of each.
+lane() {
+	local package output code start
+	for package in "$@"; do
+		output=$work/${package//\//-}
+		start=$SECONDS code=0
+		[[ -z "${AGAIN:-}" || "$package" != test/* ]] || bin/lab down
+		echo "run	$package"
+		run "$package" "$(names "$package")" "$output" "${arguments[@]}" || code=$?
+		cp "$output.json" "$results/e2e-${package//\//-}.json"
+		echo "$code" >"$output.code"
+		echo "$([ "$code" = 0 ] && echo ok || echo FAIL)	$package	$((SECONDS - start)) s"
+	done
+}
+
+arguments=("$@")
+lab=() own=()
+for package in "${packages[@]}"; do
+	# Without a name the expression of run would select nothing, and nothing would pass.
+	if [ -z "$(names "$package")" ]; then
+		echo "FAIL	$package	has files behind the build tag e2e, and no test in them: move them or the tag" >&2
+		exit 1
+	fi
+	case $package in
+	test/conformance) ;;
+	test/*) lab+=("$package") ;;
+	*) own+=("$package") ;;
+	esac
+done
+set -m
+lane "${own[@]}" >"$work/beside" 2>&1 </dev/null &
+beside=$!
+set +m
+lane test/conformance
+wait "$beside" || echo "test-e2e: what ran beside test/conformance ended with $?" >&2
+beside=
+cat "$work/beside"
+lane "${lab[@]}"
 
 failed=() unsteady=()
 for package in "${packages[@]}"; do
-	names=$(printf '%s\n' "${files[@]}" | grep "^$package/[^/]*\$" | xargs sed -n 's/^func \(Test[A-Za-z0-9_]*\)(t .*/\1/p' | paste -sd '|')
-	# Without a name the expression below would select nothing, and nothing would pass.
-	if [ -z "$names" ]; then
-		echo "FAIL	$package	has files behind the build tag e2e, and no test in them: move them or the tag" >&2
-		failed+=("$package")
-		continue
-	fi
-	[ -z "${AGAIN:-}" ] || bin/lab down
-	start=$SECONDS
-	result=ok code=0
-	run "$package" "$names" "$@" || result=FAIL code=$?
+	output=$work/${package//\//-}
+	code=$(cat "$output.code" || echo "none")
+	[ "$code" != 0 ] || continue
 	# 1 is that of tests that failed; others, of a panic or of a time that is over, leave
 	# tests that did not run.
-	if [ $code = 1 ] && [ -n "${AGAIN:-}" ]; then
+	if [ "$code" = 1 ] && [ -n "${AGAIN:-}" ]; then
+		again=$(sed -n 's/.*"Action":"fail".*"Test":"\(Test[A-Za-z0-9_]*\)".*/\1/p' "$output.json" | sort -u | paste -sd '|')
 		# None failed where the lab did not come up: then all have not run.
-		again=$(failures)
-		names=${again:-$names}
-		bin/lab down
-		echo "again	$package	$names"
-		if run "$package" "$names" "$@"; then
-			result=unsteady
-			unsteady+=("$package: $names")
+		again=${again:-$(names "$package")}
+		[[ "$package" != test/* ]] || bin/lab down
+		echo "again	$package	$again"
+		if run "$package" "$again" "$output" "${arguments[@]}"; then
+			unsteady+=("$package: $again")
+			continue
 		fi
 	fi
-	[ "$result" != FAIL ] || failed+=("$package")
-	echo "$result	$package	$((SECONDS - start)) s"
+	failed+=("$package")
 done
 if [ ${#unsteady[@]} -gt 0 ]; then
 	echo "test-e2e: unsteady, failed once and passed when run again: ${unsteady[*]}" >&2

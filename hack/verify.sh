@@ -2,9 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Generates everything that is generated again, and fails where that changes a
 # file: on a clean checkout, where the commit does not have what its sources say.
-# What was generated stays in the tree, to be looked at and committed.
+# What was generated stays in the tree, to be looked at and committed. Before that it checks the
+# list of pure packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+hack/pure.sh
 
 # One line per file, tracked or new, with the hash of its content.
 files() {

@@ -28,6 +28,11 @@ build: ## Build the programs into bin/.
 	ln -sf millrace $(BIN)/kubectl_complete-millrace
 	go build -o $(BIN)/ ./test/lab ./test/echo ./test/flows
 
+.PHONY: build-cli
+build-cli: ## Build the command line for linux, darwin and windows into bin/cli/.
+	@mkdir -p $(BIN)/cli
+	VERSION=$(VERSION) hack/build-cli.sh $(BIN)/cli
+
 .PHONY: generate
 generate: ## Generate deepcopy, CRDs, roles and BPF objects (needs clang-19).
 	hack/generate.sh

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
+	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
@@ -150,6 +151,9 @@ func TestChangesLeadToTheWhole(t *testing.T) {
 				continue
 			}
 			accepted++
+			if _, err := plan.New(slices.Collect(maps.Values(all))); err != nil {
+				t.Fatalf("the proxy takes what plan does not: %v", err)
+			}
 			if got, want := shape(next), shape(whole); !maps.Equal(got, want) || len(next.resources) != len(whole.resources) {
 				t.Fatalf("changes lead to\n%v\nwant\n%v", got, want)
 			}

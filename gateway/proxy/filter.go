@@ -5,14 +5,11 @@ package proxy
 import (
 	"cmp"
 	"fmt"
-	"net"
 	"net/http"
 	"net/textproto"
-	"net/url"
 	"slices"
-	"strconv"
-	"strings"
 
+	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
@@ -106,68 +103,10 @@ func changeHeaders(changes []headerChange, header http.Header) {
 	}
 }
 
-// changePath gives a path and its encoded form after a change. An encoded form that is
-// empty is the default one.
-func changePath(change *resource.PathChange, prefix string, u *url.URL) (path, raw string) {
-	switch kind := change.GetKind().(type) {
-	case *resource.PathChange_ReplaceFullPath:
-		return kind.ReplaceFullPath, ""
-	case *resource.PathChange_ReplacePrefix:
-		path = replacePrefix(kind.ReplacePrefix, prefix, u.Path)
-		if strings.HasPrefix(u.RawPath, prefix) {
-			raw = replacePrefix(kind.ReplacePrefix, prefix, u.RawPath)
-		}
-		return path, raw
-	default:
-		return u.Path, u.RawPath
-	}
-}
-
-func replacePrefix(replacement, prefix, path string) string {
-	rest := strings.TrimPrefix(path, prefix)
-	changed := strings.TrimRight(replacement, "/") + rest
-	switch {
-	case changed == "":
-		return "/"
-	case rest == "":
-		// Nothing follows, so the replacement's own slash counts.
-		return replacement
-	case !strings.HasPrefix(changed, "/"):
-		return "/" + changed
-	}
-	return changed
-}
-
 // rewriteTarget changes the target of a request.
 func rewriteTarget(rewrite *resource.Rewrite, prefix string, out *http.Request) {
 	if rewrite.GetHostname() != "" {
 		out.Host = rewrite.GetHostname()
 	}
-	out.URL.Path, out.URL.RawPath = changePath(rewrite.GetPath(), prefix, out.URL)
-}
-
-// location gives where a redirect leads.
-func location(redirect *resource.Redirect, prefix string, x *exchange) string {
-	target := url.URL{Scheme: redirect.GetScheme(), Host: redirect.GetHostname(), RawQuery: x.in.URL.RawQuery}
-	if target.Scheme == "" {
-		target.Scheme = x.scheme()
-	}
-	if target.Host == "" {
-		target.Host = x.host
-	}
-	if strings.Contains(target.Host, ":") {
-		target.Host = "[" + target.Host + "]"
-	}
-	port := redirect.GetPort()
-	if port == 0 && redirect.GetScheme() == "" {
-		port = x.site.resource.GetPort()
-	}
-	standard := map[string]uint32{"http": 80, "https": 443}[target.Scheme]
-	if port != 0 && port != standard {
-		target.Host = net.JoinHostPort(strings.Trim(target.Host, "[]"), strconv.Itoa(int(port)))
-	}
-	from := *x.in.URL
-	from.Path, from.RawPath = x.path, x.rawPath()
-	target.Path, target.RawPath = changePath(redirect.GetPath(), prefix, &from)
-	return target.String()
+	out.URL.Path, out.URL.RawPath = plan.ChangePath(rewrite.GetPath(), prefix, out.URL)
 }

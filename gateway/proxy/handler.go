@@ -10,8 +10,8 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
-	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
+	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
@@ -97,36 +97,19 @@ func admit(r *http.Request) (room, leave bool, end func()) {
 // route finds the rule for a request that is canonical, or the status that refuses it.
 func (x *exchange) route(number uint16) int {
 	r := x.in
-	host, ok := match.Host(r.Host)
-	if !ok {
-		return http.StatusBadRequest
-	}
-	x.host, x.path = host, match.Path(r.URL.Path)
-	if x.site = x.table.site(number, host); x.site == nil {
-		return http.StatusNotFound
-	}
+	message := plan.Message{Method: r.Method, Host: r.Host, Path: r.URL.Path, RawQuery: r.URL.RawQuery, Header: r.Header}
 	if r.TLS != nil {
-		// What the client had to prove was decided by its server name.
-		name, _ := match.ServerName(r.TLS.ServerName)
-		if shaken := x.table.site(number, name); shaken == nil || shaken.name != x.site.name {
-			return http.StatusMisdirectedRequest
-		}
+		message.TLS, message.ServerName = true, r.TLS.ServerName
 	}
-	if x.site.resource.GetTrustedHops() == 0 {
-		edge.Disown(r.Header)
-	}
-	group, ok := x.site.groups.Find(host)
-	if !ok {
-		return http.StatusNotFound
-	}
-	found, ok := group.matcher.Find(&match.Request{
-		Method: r.Method, Host: host, Path: x.path, RawQuery: r.URL.RawQuery, Header: r.Header,
+	way, status := plan.Find[*site, *group](&message, func(host string) (*site, bool) {
+		found := x.table.site(number, host)
+		return found, found != nil
 	})
-	if !ok {
-		return http.StatusNotFound
+	x.host, x.path, x.site = way.Host, way.Path, way.Site
+	if status == 0 {
+		x.rule = way.Group.rules[way.Rule]
 	}
-	x.rule = group.rules[found]
-	return 0
+	return status
 }
 
 // serve carries out a rule.
@@ -188,15 +171,11 @@ func (x *exchange) redirect(w *answer, redirect *resource.Redirect) {
 		x.rule.filters.cors.decorate(x.in, w.Header())
 	}
 	changeHeaders(x.rule.filters.response, w.Header())
-	w.Header().Set("Location", location(redirect, x.rule.prefix, x))
-	w.WriteHeader(redirectStatus(redirect))
-}
-
-func redirectStatus(redirect *resource.Redirect) int {
-	if status := int(redirect.GetStatus()); status != 0 {
-		return status
-	}
-	return http.StatusFound
+	w.Header().Set("Location", plan.Location(redirect, x.rule.prefix, &plan.Target{
+		TLS: x.in.TLS != nil, Host: x.host, Path: x.path, RawPath: x.rawPath(), RawQuery: x.in.URL.RawQuery,
+		Port: x.site.resource.GetPort(),
+	}))
+	w.WriteHeader(plan.RedirectStatus(redirect))
 }
 
 // refuse answers a request itself.

@@ -5,10 +5,12 @@ package proxy
 import (
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"testing"
 
+	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
@@ -27,7 +29,7 @@ func planned(port uint32) []*resource.Resource {
 }
 
 func TestPlan(t *testing.T) {
-	plan, err := NewPlan(planned(10080))
+	made, err := plan.New(planned(10080))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +47,7 @@ func TestPlan(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := plan.Decide(10080, Request{Method: http.MethodGet, URL: target})
+		d := made.Decide(10080, plan.Request{Method: http.MethodGet, URL: target})
 		have := fmt.Sprintf("%s %s %d %q", d.Group, d.Rule.GetRoute(), d.Status, d.Location)
 		for _, share := range d.Shares {
 			have += fmt.Sprintf(" %s %d/%d %d %v;", share.Backend, share.Weight, share.Total, len(share.Endpoints), share.Refused)
@@ -54,14 +56,14 @@ func TestPlan(t *testing.T) {
 			t.Errorf("%s: %s; want %s", test.url, have, test.want)
 		}
 	}
-	if d := plan.Decide(1, Request{Method: http.MethodGet, URL: &url.URL{Host: "a.example"}}); d.Status != 404 || d.Listener != "" {
+	if d := made.Decide(1, plan.Request{Method: http.MethodGet, URL: &url.URL{Host: "a.example"}}); d.Status != 404 || d.Listener != "" {
 		t.Errorf("a port that nobody listens at: %+v", d)
 	}
-	listener, group, err := plan.Listener(10080, "b.example")
+	listener, group, err := made.Listener(10080, "b.example")
 	if listener != "l" || group != "h" || err != nil {
 		t.Errorf("b.example is at %q %q: %v", listener, group, err)
 	}
-	if _, _, err := plan.Listener(10080, "no host"); err == nil {
+	if _, _, err := made.Listener(10080, "no host"); err == nil {
 		t.Error("what is no host name is found")
 	}
 }
@@ -71,7 +73,7 @@ func TestPlanIsWhatIsDone(t *testing.T) {
 	port := freePort(t)
 	resources := planned(port)
 	start(t, nil, resources...)
-	plan, err := NewPlan(resources)
+	made, err := plan.New(resources)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +83,7 @@ func TestPlanIsWhatIsDone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		reply, planned := get(t, c, text), plan.Decide(uint16(port), Request{Method: http.MethodGet, URL: target})
+		reply, planned := get(t, c, text), made.Decide(uint16(port), plan.Request{Method: http.MethodGet, URL: target})
 		if reply.StatusCode != planned.Status || reply.Header.Get("Location") != planned.Location {
 			t.Errorf("%s: answered %d %s, planned %+v", text, reply.StatusCode, reply.Header.Get("Location"), planned)
 		}
@@ -95,12 +97,12 @@ func TestPlanNeedsNoKeys(t *testing.T) {
 		[]*resource.Resource{{Name: "a", Kind: &resource.Resource_Backend{Backend: &resource.Backend{
 			Endpoints: "e", Tls: &resource.BackendTLS{Hostname: "a", CertificateAuthorities: []string{"gone"}},
 		}}}, endpoints("e", "198.18.1.1:443")})
-	plan, err := NewPlan(resources)
+	made, err := plan.New(resources)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := plan.Decide(10443, Request{Method: http.MethodGet, URL: &url.URL{Scheme: "https", Host: "a.example", Path: "/"}})
-	if d.Status != 0 || len(d.Shares) != 1 || !slices.Equal(d.Shares[0].Endpoints, plan.table.backend("a").Set.Candidates()) {
+	d := made.Decide(10443, plan.Request{Method: http.MethodGet, URL: &url.URL{Scheme: "https", Host: "a.example", Path: "/"}})
+	if d.Status != 0 || len(d.Shares) != 1 || !slices.Equal(d.Shares[0].Endpoints, []netip.AddrPort{netip.MustParseAddrPort("198.18.1.1:443")}) {
 		t.Errorf("decided %+v", d)
 	}
 	if len(site.GetListener().GetCertificates()) != 1 {

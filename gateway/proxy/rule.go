@@ -5,11 +5,11 @@ package proxy
 import (
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"time"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
+	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
@@ -83,6 +83,7 @@ func newRule(from *resource.Rule) (*rule, error) {
 	r := &rule{
 		from:    from,
 		route:   from.GetRoute(),
+		prefix:  plan.Prefix(from),
 		timeout: time.Duration(from.GetTimeouts().GetRequest()) * time.Millisecond,
 		session: newSession(from.GetSessionPersistence()),
 		policy: upstream.Policy{
@@ -91,9 +92,6 @@ func newRule(from *resource.Rule) (*rule, error) {
 			Backoff:  time.Duration(from.GetRetry().GetBackoff()) * time.Millisecond,
 			Timeout:  time.Duration(from.GetTimeouts().GetBackendRequest()) * time.Millisecond,
 		},
-	}
-	if path := from.GetMatch().GetPath(); path.GetKind() == resource.PathMatch_PREFIX {
-		r.prefix = strings.TrimRight(path.GetValue(), "/")
 	}
 	var err error
 	if r.filters, err = newFilters(from.GetFilters()); err != nil {

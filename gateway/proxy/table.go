@@ -55,6 +55,11 @@ type site struct {
 	groups match.Hosts[*group]
 }
 
+// Listener and Group are those of plan.Site.
+func (s *site) Listener() string                 { return s.name }
+func (s *site) Trusted() bool                    { return s.resource.GetTrustedHops() > 0 }
+func (s *site) Group(host string) (*group, bool) { return s.groups.Find(host) }
+
 // listener is a listener without what attaches to it.
 type listener struct {
 	name     string
@@ -70,6 +75,9 @@ type group struct {
 	// backends are the names of all backends of all rules.
 	backends []string
 }
+
+// Matcher is that of plan.Group.
+func (g *group) Matcher() *match.Group { return g.matcher }
 
 // site finds the listener for a normalised host name.
 func (t *table) site(number uint16, host string) *site {

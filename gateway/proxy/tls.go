@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
+	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
@@ -39,10 +40,7 @@ func newCertificate(r *resource.Certificate) (*certificate, error) {
 }
 
 // tunnels reports whether the listener passes bytes on.
-func (l *listener) tunnels() bool {
-	protocol := l.resource.GetProtocol()
-	return protocol == resource.Listener_TLS_PASSTHROUGH || protocol == resource.Listener_TLS_TERMINATE
-}
+func (l *listener) tunnels() bool { return plan.Tunnels(l.resource) }
 
 func (b *builder) makeListeners() (err error) {
 	others := b.touchedTLS() || touched(b, (*resource.Resource).GetSharedSecret)

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/millrace-lb/millrace/gateway/proxy"
+	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
@@ -114,7 +114,7 @@ func (c *Compiled) endpointsOf(port route.ServicePort) *resource.Endpoints {
 }
 
 // plan is the configuration of a proxy with its endpoints, as the proxy carries it out.
-func (c *Compiled) plan(of *route.Proxy) (*proxy.Plan, error) {
+func (c *Compiled) plan(of *route.Proxy) (*plan.Plan, error) {
 	resources := slices.Clone(of.Resources)
 	for _, port := range of.Backends {
 		resources = append(resources, &resource.Resource{
@@ -122,7 +122,7 @@ func (c *Compiled) plan(of *route.Proxy) (*proxy.Plan, error) {
 			Kind: &resource.Resource_Endpoints{Endpoints: c.endpointsOf(port)},
 		})
 	}
-	return proxy.NewPlan(resources)
+	return plan.New(resources)
 }
 
 // listenersOf are the listeners of a proxy by the name of their resource.

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/millrace-lb/millrace/gateway/proxy"
+	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
@@ -55,7 +55,7 @@ type Place struct {
 
 	compiled *Compiled
 	proxy    *route.Proxy
-	plan     *proxy.Plan
+	plan     *plan.Plan
 	target   uint16
 }
 
@@ -148,11 +148,11 @@ func (a *Answer) Refused() bool { return a.Status >= 400 || a.Rule == nil }
 
 // Decide says what becomes of the request.
 func (p *Place) Decide(request *Request) *Answer {
-	var decision proxy.Decision
+	var decision plan.Decision
 	if request.URL.Scheme == "tls" {
 		decision = p.plan.DecideTLS(p.target, request.URL.Hostname())
 	} else {
-		decision = p.plan.Decide(p.target, proxy.Request{Method: request.Method, URL: request.URL, Header: request.Header})
+		decision = p.plan.Decide(p.target, plan.Request{Method: request.Method, URL: request.URL, Header: request.Header})
 	}
 	answer := &Answer{Owner: p.Owner, VIP: p.VIP.String(), Status: decision.Status, Location: decision.Location}
 	if found := listenersOf(p.proxy)[decision.Listener]; found != nil {
@@ -168,7 +168,7 @@ func (p *Place) Decide(request *Request) *Answer {
 }
 
 // rule shows the rule of a decision, with the backends that take a share.
-func (p *Place) rule(decision *proxy.Decision) *Rule {
+func (p *Place) rule(decision *plan.Decision) *Rule {
 	rule := p.compiled.rule(decision.Rule, backendsOf(p.proxy))
 	rule.Backends = slices.DeleteFunc(rule.Backends, func(b Backend) bool { return b.Weight == 0 })
 	for _, r := range p.proxy.Resources {

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// Prefix is what a rewritten prefix takes the place of; empty where a rule matches no prefix.
+func Prefix(rule *resource.Rule) string {
+	if path := rule.GetMatch().GetPath(); path.GetKind() == resource.PathMatch_PREFIX {
+		return strings.TrimRight(path.GetValue(), "/")
+	}
+	return ""
+}
+
+// Tunnels reports whether a listener passes bytes on.
+func Tunnels(listener *resource.Listener) bool {
+	protocol := listener.GetProtocol()
+	return protocol == resource.Listener_TLS_PASSTHROUGH || protocol == resource.Listener_TLS_TERMINATE
+}
+
+// ChangePath gives a path and its encoded form after a change. An encoded form that is
+// empty is the default one.
+func ChangePath(change *resource.PathChange, prefix string, u *url.URL) (path, raw string) {
+	switch kind := change.GetKind().(type) {
+	case *resource.PathChange_ReplaceFullPath:
+		return kind.ReplaceFullPath, ""
+	case *resource.PathChange_ReplacePrefix:
+		path = replacePrefix(kind.ReplacePrefix, prefix, u.Path)
+		if strings.HasPrefix(u.RawPath, prefix) {
+			raw = replacePrefix(kind.ReplacePrefix, prefix, u.RawPath)
+		}
+		return path, raw
+	default:
+		return u.Path, u.RawPath
+	}
+}
+
+func replacePrefix(replacement, prefix, path string) string {
+	rest := strings.TrimPrefix(path, prefix)
+	changed := strings.TrimRight(replacement, "/") + rest
+	switch {
+	case changed == "":
+		return "/"
+	case rest == "":
+		// Nothing follows, so the replacement's own slash counts.
+		return replacement
+	case !strings.HasPrefix(changed, "/"):
+		return "/" + changed
+	}
+	return changed
+}
+
+// Target is the target of a request that is redirected.
+type Target struct {
+	TLS bool
+	// Host and Path are normalised; RawPath is the encoded form of Path, or empty.
+	Host, Path, RawPath, RawQuery string
+	// Port is the listener's.
+	Port uint32
+}
+
+// Location gives where a redirect leads. prefix is the rule's (Prefix).
+func Location(redirect *resource.Redirect, prefix string, from *Target) string {
+	target := url.URL{Scheme: redirect.GetScheme(), Host: redirect.GetHostname(), RawQuery: from.RawQuery}
+	if target.Scheme == "" {
+		target.Scheme = "http"
+		if from.TLS {
+			target.Scheme = "https"
+		}
+	}
+	if target.Host == "" {
+		target.Host = from.Host
+	}
+	if strings.Contains(target.Host, ":") {
+		target.Host = "[" + target.Host + "]"
+	}
+	port := redirect.GetPort()
+	if port == 0 && redirect.GetScheme() == "" {
+		port = from.Port
+	}
+	standard := map[string]uint32{"http": 80, "https": 443}[target.Scheme]
+	if port != 0 && port != standard {
+		target.Host += ":" + strconv.FormatUint(uint64(port), 10)
+	}
+	target.Path, target.RawPath = ChangePath(redirect.GetPath(), prefix, &url.URL{Path: from.Path, RawPath: from.RawPath})
+	return target.String()
+}
+
+// RedirectStatus is the status of a redirect.
+func RedirectStatus(redirect *resource.Redirect) int {
+	if status := int(redirect.GetStatus()); status != 0 {
+		return status
+	}
+	return http.StatusFound
+}

@@ -67,6 +67,9 @@ func (f *urlFlags) request(text string) (*routing.Request, netip.AddrPort, error
 			return nil, none, fmt.Errorf("--header=%q: write 'NAME: VALUE'", header)
 		}
 		name = textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(name))
+		if name == "Host" {
+			return nil, none, fmt.Errorf("--header=%q: the host is that of the URL; write it there, and give the VIP by --vip", header)
+		}
 		request.Header[name] = append(request.Header[name], strings.TrimSpace(value))
 	}
 	vip := f.vip

@@ -13,7 +13,11 @@ import (
 // come before the body's end.
 type sending struct {
 	body io.ReadCloser
-	// read says that the whole body has been read.
+	// left is how much of the body has not been read, in bytes; negative where its length is not
+	// known.
+	left int64
+	// read says that the whole body has been read. With a length that is so before its end was
+	// seen: the last bytes may reach the backend first.
 	read atomic.Bool
 	// done is closed at the end. Then failed is why the body could not be read, and err why the
 	// request could not be written, which includes that.
@@ -23,7 +27,10 @@ type sending struct {
 
 // begin writes a request. Where its body cannot be read, the wait for the response ends.
 func (c *directConn) begin(request *http.Request) *sending {
-	s := &sending{body: request.Body, done: make(chan struct{})}
+	s := &sending{body: request.Body, left: -1, done: make(chan struct{})}
+	if request.ContentLength > 0 {
+		s.left = request.ContentLength
+	}
 	copied := *request
 	copied.Body = s
 	go func() {
@@ -41,11 +48,13 @@ func (c *directConn) begin(request *http.Request) *sending {
 // Read implements io.Reader, for what writes the request.
 func (s *sending) Read(b []byte) (int, error) {
 	n, err := s.body.Read(b)
-	switch err {
-	case nil:
-	case io.EOF:
+	if s.left > 0 {
+		s.left = max(s.left-int64(n), 0)
+	}
+	switch {
+	case err == io.EOF, err == nil && s.left == 0:
 		s.read.Store(true)
-	default:
+	case err != nil:
 		s.failed = err
 	}
 	return n, err

@@ -369,7 +369,7 @@ func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p p
 		return errors.Join(err, listener.Close())
 	}
 	services := func() map[forwarding.FrontendKey]string { return l.names.names().Services }
-	collector := metrics.NewCollector(config.Version, p.datapath, l.speaker.Sessions, services)
+	collector := metrics.NewCollector(config.Version, config.FrontendMetrics, p.datapath, l.speaker.Sessions, services)
 	group.Go(func() error {
 		collectors := []prometheus.Collector{collector, l.passes, metrics.NewBFD(l.detector.process.Report)}
 		if w.prober != nil {

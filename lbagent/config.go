@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
@@ -52,6 +53,8 @@ type Config struct {
 	// MetricsSecure serves metrics over TLS to those whom the API server knows and
 	// permits it. Otherwise everybody gets them over plain HTTP.
 	MetricsSecure bool
+	// FrontendMetrics is for what there are series of the counters of frontends.
+	FrontendMetrics metrics.Frontends
 	// MetricsCertDir has tls.crt and tls.key for the metrics. Empty: a certificate
 	// that the agent signs itself.
 	MetricsCertDir string
@@ -97,6 +100,7 @@ func DefaultConfig() Config {
 		Connections:        262144,
 		MetricsBindAddress: ":7480",
 		MetricsSecure:      true,
+		FrontendMetrics:    metrics.EachFrontend,
 		HealthBindAddress:  "127.0.0.1:7481",
 		StateDir:           "/run/millrace-agent",
 		Socket:             consoleapi.Socket,

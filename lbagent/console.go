@@ -27,10 +27,19 @@ func Drops(ctx context.Context, socket string, follow bool, out io.Writer) error
 	return console.Ask(ctx, socket, console.Request{Command: console.Drops, Follow: follow}, out)
 }
 
+// TopOf is what Top is asked about: frontends of VIPs and of Services of a namespace. Empty
+// fields stand for all.
+type TopOf struct {
+	VIPs      []netip.Addr
+	Namespace string
+}
+
 // Top asks the agent at the socket for its counters, once or at an interval
 // until ctx is done.
-func Top(ctx context.Context, socket string, interval time.Duration, out io.Writer) error {
-	return console.Ask(ctx, socket, console.Request{Command: console.Top, Interval: interval}, out)
+func Top(ctx context.Context, socket string, interval time.Duration, of TopOf, out io.Writer) error {
+	return console.Ask(ctx, socket, console.Request{
+		Command: console.Top, Interval: interval, Addresses: of.VIPs, Namespace: of.Namespace,
+	}, out)
 }
 
 // Trace asks the agent at the socket what would become of a packet.

@@ -62,6 +62,8 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 		"host:port that serves /metrics; 0: none")
 	flags.BoolVar(&c.MetricsSecure, "metrics-secure", c.MetricsSecure,
 		"serve metrics over TLS, and only to users who may get /metrics; false: plain HTTP for everybody")
+	flags.Var(&c.FrontendMetrics, "frontend-metrics",
+		"series of the counters of frontends: of each one (all), their sums by Service (service), or none")
 	flags.StringVar(&c.MetricsCertDir, "metrics-cert-dir", c.MetricsCertDir,
 		"directory with tls.crt and tls.key for metrics (default: a certificate that signs itself)")
 	flags.StringVar(&c.HealthBindAddress, "health-probe-bind-address", c.HealthBindAddress,

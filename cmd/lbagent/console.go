@@ -58,14 +58,21 @@ func dropsCommand(config *lbagent.Config) *cobra.Command {
 
 func topCommand(config *lbagent.Config) *cobra.Command {
 	var interval time.Duration
+	var vips []string
+	var of lbagent.TopOf
 	command := &cobra.Command{
 		Use:   "top",
 		Short: "Print the counters of the frontends, a line of JSON each time",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return lbagent.Top(cmd.Context(), config.Socket, interval, cmd.OutOrStdout())
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if of.VIPs, err = parseVIPs(vips); err != nil {
+				return err
+			}
+			return lbagent.Top(cmd.Context(), config.Socket, interval, of, cmd.OutOrStdout())
 		},
 	}
+	command.Flags().StringSliceVar(&vips, "vip", nil, "only frontends of these `addresses` (default all)")
+	command.Flags().StringVar(&of.Namespace, "namespace", "", "only frontends of Services of this `namespace` (default all)")
 	command.Flags().DurationVar(&interval, "interval", 0, "print again and again at this interval; 0: once")
 	return command
 }
@@ -95,17 +102,25 @@ func vipsCommand(config *lbagent.Config) *cobra.Command {
 		Use:   "vips [ADDRESS…]",
 		Short: "Print where this node announces VIPs or why it does not, as a line of JSON",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			addresses := make([]netip.Addr, 0, len(args))
-			for _, text := range args {
-				address, err := netip.ParseAddr(text)
-				if err != nil {
-					return fmt.Errorf("VIP: %w", err)
-				}
-				addresses = append(addresses, address.Unmap())
+			addresses, err := parseVIPs(args)
+			if err != nil {
+				return err
 			}
 			return lbagent.VIPs(cmd.Context(), config.Socket, addresses, cmd.OutOrStdout())
 		},
 	}
+}
+
+func parseVIPs(texts []string) ([]netip.Addr, error) {
+	addresses := make([]netip.Addr, 0, len(texts))
+	for _, text := range texts {
+		address, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil, fmt.Errorf("VIP: %w", err)
+		}
+		addresses = append(addresses, address.Unmap())
+	}
+	return addresses, nil
 }
 
 func bgpCommand(config *lbagent.Config) *cobra.Command {

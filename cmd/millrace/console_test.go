@@ -312,7 +312,7 @@ func TestTraceExitCode(t *testing.T) {
 	}
 }
 
-// Samples and rates of other namespaces are left out.
+// Samples of other namespaces are left out; rates of them are not asked for.
 func TestNamespaceFilter(t *testing.T) {
 	watch := dropWatch{namespace: "default"}
 	other := dropLine("node1", "no_endpoint", "203.0.113.1:80")
@@ -320,11 +320,10 @@ func TestNamespaceFilter(t *testing.T) {
 	if !watch.wanted(dropLine("node1", "no_endpoint", "203.0.113.1:80")) || watch.wanted(other) {
 		t.Error("drops: want those of namespace default alone")
 	}
-	var stdout bytes.Buffer
-	top := topWatch{env: environment{stdout: &stdout}, json: true, once: true, namespace: "other", interval: time.Second}
-	runner := fleet{lines: map[string][]consoleapi.Line{"node1": {countersLine(10, 0), countersLine(20, 1000)}}}
-	if err := top.run(t.Context(), runner, []string{"node1"}); err != nil || !strings.Contains(stdout.String(), `"frontends":[]`) {
-		t.Errorf("top of another namespace: %v, %s", err, stdout.String())
+	top := topWatch{namespace: "other", vip: netip.MustParseAddr("203.0.113.1"), interval: time.Second}
+	want := []string{"top", "--interval", "1s", "--namespace", "other", "--vip", "203.0.113.1"}
+	if got := top.arguments(); !slices.Equal(got, want) {
+		t.Errorf("agents are asked for %q, want %q", got, want)
 	}
 }
 

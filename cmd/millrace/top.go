@@ -8,7 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -51,6 +51,8 @@ func topCommand(env environment, config *cluster.Config) *cobra.Command {
 	flags := command.Flags()
 	nodesFlag(command, config, &nodes)
 	namespaceFlag(command, config, &watch.namespace)
+	flags.Var((*addressFlag)(&watch.vip), "vip", "only frontends of this `address`")
+	mustComplete(command, "vip", complete(config, addresses))
 	flags.DurationVar(&watch.interval, "interval", 2*time.Second, "`time` that a rate is taken over")
 	flags.BoolVar(&watch.once, "once", false, "show one interval and end")
 	jsonFlag(command, &output, "output `format`: json, a line each")
@@ -65,6 +67,8 @@ type topWatch struct {
 	json     bool
 	// namespace of the Services; empty for all.
 	namespace string
+	// vip is whose frontends are shown; invalid for all.
+	vip netip.Addr
 
 	// spans are the last two lines of each node that still tells.
 	spans map[string]report.Span
@@ -78,7 +82,7 @@ func (w *topWatch) run(ctx context.Context, runner console.Runner, nodes []strin
 		// A rate is the difference of two lines.
 		runner = console.Bounded(runner, 2)
 	}
-	answers := console.Follow(ctx, runner, nodes, []string{"top", "--interval", w.interval.String()})
+	answers := console.Follow(ctx, runner, nodes, w.arguments())
 	ticker := time.NewTicker(w.interval)
 	defer ticker.Stop()
 	for {
@@ -98,6 +102,18 @@ func (w *topWatch) run(ctx context.Context, runner console.Runner, nodes []strin
 			return err
 		}
 	}
+}
+
+// arguments ask an agent for no more than is shown.
+func (w *topWatch) arguments() []string {
+	arguments := []string{"top", "--interval", w.interval.String()}
+	if w.namespace != "" {
+		arguments = append(arguments, "--namespace", w.namespace)
+	}
+	if w.vip.IsValid() {
+		arguments = append(arguments, "--vip", w.vip.String())
+	}
+	return arguments
 }
 
 // end is when no node tells any more: with --once the rates are shown now.
@@ -144,7 +160,6 @@ func (w *topWatch) show() error {
 		spans = append(spans, span)
 	}
 	rates := report.RatesOf(spans)
-	rates.Frontends = slices.DeleteFunc(rates.Frontends, func(rate report.FrontendRate) bool { return !isOf(rate.Service, w.namespace) })
 	if w.json {
 		return json.NewEncoder(w.env.stdout).Encode(rates)
 	}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -61,7 +62,16 @@ type plane struct {
 	traced []byte
 }
 
-func (p *plane) Counters() (dataplane.Counters, error) { return p.counters, p.err }
+func (p *plane) CountersOf(wanted func(forwarding.FrontendKey) bool) (dataplane.Counters, error) {
+	counters := p.counters
+	counters.Frontends = map[forwarding.FrontendKey]dataplane.FrontendCounters{}
+	for key, counter := range p.counters.Frontends {
+		if wanted != nil && wanted(key) {
+			counters.Frontends[key] = counter
+		}
+	}
+	return counters, p.err
+}
 
 func (p *plane) Trace(packet []byte) (dataplane.Trace, error) {
 	p.mu.Lock()
@@ -295,6 +305,39 @@ func TestTop(t *testing.T) {
 		}
 	}
 	cancel()
+}
+
+// TestTopOfSome: what a client does not ask about is neither read nor sent.
+func TestTopOfSome(t *testing.T) {
+	other := forwarding.FrontendKey{VIP: netip.MustParseAddr("2001:db8::1"), Port: 53, Protocol: 17}
+	r := newRig(t, &plane{counters: dataplane.Counters{
+		Frontends: map[forwarding.FrontendKey]dataplane.FrontendCounters{webKey: {Packets: 10}, other: {Packets: 1}},
+	}})
+	for name, test := range map[string]struct {
+		request Request
+		want    []netip.Addr
+	}{
+		"all":               {Request{}, []netip.Addr{webKey.VIP, other.VIP}},
+		"a VIP":             {Request{Addresses: []netip.Addr{other.VIP}}, []netip.Addr{other.VIP}},
+		"a namespace":       {Request{Namespace: "default"}, []netip.Addr{webKey.VIP}},
+		"part of a name":    {Request{Namespace: "def"}, nil},
+		"VIP and namespace": {Request{Addresses: []netip.Addr{other.VIP}, Namespace: "default"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.request.Command = Top
+			lines, err := r.ask(t, test.request)
+			if err != nil || len(lines) != 1 {
+				t.Fatalf("%+v, %v", lines, err)
+			}
+			var told []netip.Addr
+			for _, frontend := range lines[0].Counters.Frontends {
+				told = append(told, frontend.VIP)
+			}
+			if !slices.Equal(told, test.want) {
+				t.Errorf("told of %v, want %v", told, test.want)
+			}
+		})
+	}
 }
 
 func TestRefusals(t *testing.T) {

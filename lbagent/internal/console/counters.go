@@ -10,14 +10,16 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// counters are those of now, sorted by frontend.
-func (s *Server) counters() (*consoleapi.Counters, error) {
+// counters are those of now, sorted by frontend: of frontends those that the request is about.
+func (s *Server) counters(request *Request) (*consoleapi.Counters, error) {
 	now := time.Now().UTC()
-	counters, err := s.DataPlane.Counters()
+	directory := s.Directory()
+	counters, err := s.DataPlane.CountersOf(func(key forwarding.FrontendKey) bool {
+		return request.wants(key, directory.Services[key])
+	})
 	if err != nil {
 		return nil, err
 	}
-	directory := s.Directory()
 	line := &consoleapi.Counters{Time: now, Node: directory.Node, Frontends: []consoleapi.Frontend{}, Drops: counters.Drops}
 	for _, losses := range counters.Losses {
 		if losses.Transmit+losses.Redirect > 0 {

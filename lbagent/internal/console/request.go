@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,8 +42,16 @@ type Request struct {
 	Interval time.Duration `json:"interval,omitempty"`
 	// Packet is what is traced.
 	Packet *consoleapi.Packet `json:"packet,omitempty"`
-	// Addresses are the VIPs that vips is asked about; none means all.
+	// Addresses are the VIPs that vips or top is asked about; none means all.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// Namespace is that of the Services that top is asked about; empty means all.
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// wants reports whether top is asked about a frontend of a Service (namespace/name).
+func (r *Request) wants(key forwarding.FrontendKey, service string) bool {
+	return (len(r.Addresses) == 0 || slices.Contains(r.Addresses, key.VIP)) &&
+		(r.Namespace == "" || strings.HasPrefix(service, r.Namespace+"/"))
 }
 
 // minInterval keeps a reader of counters from keeping the agent busy.
@@ -69,7 +78,8 @@ func (r *Request) validate() error {
 
 // DataPlane counts and traces packets.
 type DataPlane interface {
-	Counters() (dataplane.Counters, error)
+	// CountersOf counts the frontends that are wanted; without wanted, none of them.
+	CountersOf(wanted func(forwarding.FrontendKey) bool) (dataplane.Counters, error)
 	Trace(packet []byte) (dataplane.Trace, error)
 }
 

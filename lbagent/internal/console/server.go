@@ -144,7 +144,7 @@ func (s *Server) answer(ctx context.Context, conn net.Conn, request *Request) er
 	case Drops:
 		return s.drops(ctx, conn, request.Follow)
 	case Top:
-		return s.top(ctx, conn, request.Interval)
+		return s.top(ctx, conn, request)
 	case VIPs:
 		return s.vips(conn, request.Addresses)
 	case BGPPeers:
@@ -159,7 +159,7 @@ func (s *Server) answer(ctx context.Context, conn net.Conn, request *Request) er
 func (s *Server) drops(ctx context.Context, conn net.Conn, follow bool) error {
 	listener, leave := s.Hub.listen()
 	defer leave()
-	counters, err := s.DataPlane.Counters()
+	counters, err := s.DataPlane.CountersOf(nil)
 	if err != nil {
 		return err
 	}
@@ -221,22 +221,22 @@ func (s *Server) writeDrop(conn net.Conn, drop dataplane.Drop, interfaces interf
 	}})
 }
 
-func (s *Server) top(ctx context.Context, conn net.Conn, interval time.Duration) error {
+func (s *Server) top(ctx context.Context, conn net.Conn, request *Request) error {
 	for {
-		line, err := s.counters()
+		line, err := s.counters(request)
 		if err != nil {
 			return err
 		}
 		if err := write(conn, consoleapi.Line{Counters: line}); err != nil {
 			return err
 		}
-		if interval == 0 {
+		if request.Interval == 0 {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(interval):
+		case <-time.After(request.Interval):
 		}
 	}
 }

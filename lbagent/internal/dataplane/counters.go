@@ -85,6 +85,12 @@ func DropReasons() ([]string, error) {
 
 // Counters reads the counters.
 func (d *Dataplane) Counters() (Counters, error) {
+	return d.CountersOf(func(forwarding.FrontendKey) bool { return true })
+}
+
+// CountersOf reads the counters, of frontends those that are wanted: each costs a system call.
+// Without wanted it reads none of them.
+func (d *Dataplane) CountersOf(wanted func(forwarding.FrontendKey) bool) (Counters, error) {
 	counters := Counters{Frontends: map[forwarding.FrontendKey]FrontendCounters{}}
 	all, err := names()
 	if err != nil {
@@ -103,21 +109,33 @@ func (d *Dataplane) Counters() (Counters, error) {
 	if counters.SamplesSkipped, counters.SamplesLost, err = d.unsampled(); err != nil {
 		return Counters{}, err
 	}
+	if wanted == nil {
+		return counters, nil
+	}
+	counters.Frontends, err = d.countersOf(wanted, all["drop_reason"])
+	return counters, err
+}
+
+func (d *Dataplane) countersOf(wanted func(forwarding.FrontendKey) bool, reasons []string) (map[forwarding.FrontendKey]FrontendCounters, error) {
 	state := forwarding.NewState()
 	if err := d.dumpFrontends(state); err != nil {
-		return Counters{}, fmt.Errorf("read map frontends: %w", err)
+		return nil, fmt.Errorf("read map frontends: %w", err)
 	}
-	drops, err := d.frontendDrops(all["drop_reason"])
+	drops, err := d.frontendDrops(reasons)
 	if err != nil {
-		return Counters{}, err
+		return nil, err
 	}
+	counters := map[forwarding.FrontendKey]FrontendCounters{}
 	for key, frontend := range state.Frontends {
+		if !wanted(key) {
+			continue
+		}
 		counter, err := d.frontendCounters(frontend.ID)
 		if err != nil {
-			return Counters{}, err
+			return nil, err
 		}
 		counter.Drops = drops[frontend.ID]
-		counters.Frontends[key] = counter
+		counters[key] = counter
 	}
 	return counters, nil
 }

@@ -4,9 +4,6 @@
 package metrics
 
 import (
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,7 +16,8 @@ import (
 
 // Counting is the part of the data plane that is read at scrape time.
 type Counting interface {
-	Counters() (dataplane.Counters, error)
+	// CountersOf counts the frontends that are wanted; without wanted, none of them.
+	CountersOf(wanted func(forwarding.FrontendKey) bool) (dataplane.Counters, error)
 	Connections() (dataplane.Connections, error)
 }
 
@@ -30,6 +28,10 @@ type Collector struct {
 	sessions func() []bgp.Session
 	services func() map[forwarding.FrontendKey]string
 	build    prometheus.Metric
+
+	frontends Frontends
+	series    *frontendSeries
+	sums      sums
 }
 
 func description(name, help string, labels ...string) *prometheus.Desc {
@@ -41,12 +43,8 @@ var (
 	dropsDescription       = description("drops_total", "Packets dropped by the data plane, by reason.", "reason")
 	lossesDescription      = description("uplink_losses_total", "Frames that the driver of an interface did not take from XDP, by reason: transmit or redirect.", "interface", "reason")
 	eventsDescription      = description("events_total", "Packets that took an unusual way through the data plane, by event.", "event")
-	packetsDescription     = description("frontend_packets_total", "Packets of a frontend that the node received from the network.", frontendLabels...)
-	bytesDescription       = description("frontend_bytes_total", "Bytes of a frontend that the node received from the network.", frontendLabels...)
-	flowsDescription       = description("frontend_connections_total", "Connections that endpoints on the node accepted.", frontendLabels...)
 	connectionsDescription = description("connections", "Connections in the node's connection table, by kind.", "kind")
 	capacityDescription    = description("connections_capacity", "TCP connections that the node's connection tables can hold, of both address families together.")
-	frontendDrops          = description("frontend_drops_total", "Packets of a frontend that the node dropped, by reason.", append(slices.Clone(frontendLabels), "reason")...)
 	unsampledDescription   = description("drops_unsampled_total", "Dropped packets that were counted but not sampled, by cause: rate is the bound for each reason, ring_full an agent that does not read.", "cause")
 	sessionDescription     = description("bgp_session_up", "1 where the session with the peer is established.", "peer")
 	flapsDescription       = description("bgp_session_flaps_total", "How often the session with the peer was established and then lost.", "peer")
@@ -59,9 +57,15 @@ var (
 // NewCollector returns a Collector of an agent of a version. services names the
 // Service of each frontend, as namespace/name.
 func NewCollector(
-	version string, counting Counting, sessions func() []bgp.Session, services func() map[forwarding.FrontendKey]string,
+	version string, frontends Frontends, counting Counting,
+	sessions func() []bgp.Session, services func() map[forwarding.FrontendKey]string,
 ) *Collector {
+	labels := frontendLabels
+	if frontends == EachService {
+		labels = serviceLabels
+	}
 	return &Collector{
+		frontends: frontends, series: newFrontendSeries(labels),
 		counting: counting,
 		sessions: sessions,
 		services: services,
@@ -72,8 +76,8 @@ func NewCollector(
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		buildDescription, dropsDescription, lossesDescription, eventsDescription, packetsDescription, bytesDescription,
-		flowsDescription, frontendDrops, unsampledDescription, connectionsDescription, capacityDescription,
+		buildDescription, dropsDescription, lossesDescription, eventsDescription,
+		c.series.packets, c.series.bytes, c.series.connections, c.series.drops, unsampledDescription, connectionsDescription, capacityDescription,
 		sessionDescription, flapsDescription, sinceDescription, errorDescription, updatesDescription, routesDescription,
 	} {
 		descriptions <- d
@@ -105,7 +109,11 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 }
 
 func (c *Collector) collectCounters(metrics chan<- prometheus.Metric) {
-	counters, err := c.counting.Counters()
+	wanted := func(forwarding.FrontendKey) bool { return true }
+	if c.frontends == NoFrontends {
+		wanted = nil
+	}
+	counters, err := c.counting.CountersOf(wanted)
 	if err != nil {
 		metrics <- prometheus.NewInvalidMetric(dropsDescription, err)
 		return
@@ -125,15 +133,19 @@ func (c *Collector) collectCounters(metrics chan<- prometheus.Metric) {
 	}
 	count(unsampledDescription, counters.SamplesSkipped, "rate")
 	count(unsampledDescription, counters.SamplesLost, "ring_full")
+	c.collectFrontends(metrics, counters.Frontends)
+}
+
+func (c *Collector) collectFrontends(metrics chan<- prometheus.Metric, counters map[forwarding.FrontendKey]dataplane.FrontendCounters) {
 	services := c.services()
-	for key, frontend := range counters.Frontends {
-		labels := labelsOf(key, services[key])
-		count(packetsDescription, frontend.Packets, labels...)
-		count(bytesDescription, frontend.Bytes, labels...)
-		count(flowsDescription, frontend.Connections, labels...)
-		for reason, packets := range frontend.Drops {
-			count(frontendDrops, packets, append(slices.Clone(labels), reason)...)
+	if c.frontends == EachService {
+		for service, sum := range c.sums.add(counters, services) {
+			c.series.collect(metrics, sum, serviceLabelsOf(service))
 		}
+		return
+	}
+	for key, counter := range counters {
+		c.series.collect(metrics, counter, labelsOf(key, services[key]))
 	}
 }
 
@@ -149,14 +161,4 @@ func (c *Collector) collectConnections(metrics chan<- prometheus.Metric) {
 		metrics <- prometheus.MustNewConstMetric(connectionsDescription, prometheus.GaugeValue, float64(number), kind)
 	}
 	metrics <- prometheus.MustNewConstMetric(capacityDescription, prometheus.GaugeValue, float64(connections.Capacity))
-}
-
-// frontendLabels are those of every series of a frontend.
-var frontendLabels = []string{"vip", "port", "protocol", "namespace", "service"}
-
-// labelsOf are the values of frontendLabels. The Service, as namespace/name, is empty for a
-// frontend that is to be removed.
-func labelsOf(key forwarding.FrontendKey, service string) []string {
-	namespace, name, _ := strings.Cut(service, "/")
-	return []string{key.VIP.String(), strconv.Itoa(int(key.Port)), forwarding.ProtocolName(key.Protocol), namespace, name}
 }

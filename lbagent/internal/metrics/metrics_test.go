@@ -24,9 +24,10 @@ import (
 
 type counting struct{ err error }
 
-func (c counting) Counters() (dataplane.Counters, error) {
-	return dataplane.Counters{
+func (c counting) CountersOf(wanted func(forwarding.FrontendKey) bool) (dataplane.Counters, error) {
+	counters := dataplane.Counters{
 		Frontends: map[forwarding.FrontendKey]dataplane.FrontendCounters{
+			{VIP: netip.MustParseAddr("2001:db8::2"), Port: 53, Protocol: 17}: {},
 			{VIP: netip.MustParseAddr("2001:db8::1"), Port: 53, Protocol: 17}: {Packets: 3, Bytes: 300, Connections: 2, Drops: map[string]uint64{"no_endpoint": 9}},
 		},
 		Drops:  map[string]uint64{"no_frontend": 7},
@@ -35,7 +36,11 @@ func (c counting) Counters() (dataplane.Counters, error) {
 
 		SamplesSkipped: 40,
 		SamplesLost:    4,
-	}, c.err
+	}
+	if wanted == nil {
+		counters.Frontends = nil
+	}
+	return counters, c.err
 }
 
 func (c counting) Connections() (dataplane.Connections, error) {
@@ -75,7 +80,7 @@ func passes() *Passes {
 // frontend has the labels of its Service.
 func TestConventions(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(NewCollector("v1", counting{}, observedSessions, services), passes())
+	registry.MustRegister(NewCollector("v1", EachFrontend, counting{}, observedSessions, services), passes())
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +155,7 @@ func get(t *testing.T, url string) (int, string) {
 }
 
 func TestMetrics(t *testing.T) {
-	url := serveMetrics(t, NewCollector("v1", counting{}, observedSessions, services), passes())
+	url := serveMetrics(t, NewCollector("v1", EachFrontend, counting{}, observedSessions, services), passes())
 	code, body := get(t, url+"/metrics")
 	if code != http.StatusOK {
 		t.Fatalf("code %d: %s", code, body)
@@ -201,7 +206,7 @@ func TestMetrics(t *testing.T) {
 
 // What cannot be read does not hide the rest.
 func TestUnreadableCounters(t *testing.T) {
-	url := serveMetrics(t, NewCollector("v1", counting{errors.New("gone")}, observedSessions, services), passes())
+	url := serveMetrics(t, NewCollector("v1", EachFrontend, counting{errors.New("gone")}, observedSessions, services), passes())
 	code, body := get(t, url+"/metrics")
 	if code != http.StatusOK || !strings.Contains(body, "\nmillrace_bgp_session_up") || strings.Contains(body, "\nmillrace_drops_total") {
 		t.Errorf("code %d, body %s", code, body)

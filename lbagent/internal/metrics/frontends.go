@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// Frontends is for what there are series of counters.
+type Frontends string
+
+// With 8,192 frontends, those of each make megabytes of every scrape.
+const (
+	// EachFrontend has series for each VIP, port and protocol.
+	EachFrontend Frontends = "all"
+	// EachService has series for each Service: sums over its frontends.
+	EachService Frontends = "service"
+	// NoFrontends has none.
+	NoFrontends Frontends = "none"
+)
+
+// Set implements pflag.Value.
+func (f *Frontends) Set(text string) error {
+	if !slices.Contains([]Frontends{EachFrontend, EachService, NoFrontends}, Frontends(text)) {
+		return fmt.Errorf("%q: must be %s, %s or %s", text, EachFrontend, EachService, NoFrontends)
+	}
+	*f = Frontends(text)
+	return nil
+}
+
+// String implements pflag.Value.
+func (f *Frontends) String() string { return string(*f) }
+
+// Type implements pflag.Value.
+func (*Frontends) Type() string { return "all|service|none" }
+
+// frontendLabels are those of every series of a frontend, serviceLabels those of a Service.
+var (
+	serviceLabels  = []string{"namespace", "service"}
+	frontendLabels = append([]string{"vip", "port", "protocol"}, serviceLabels...)
+)
+
+// frontendSeries describes the series that are made of the counters of frontends.
+type frontendSeries struct{ packets, bytes, connections, drops *prometheus.Desc }
+
+func newFrontendSeries(labels []string) *frontendSeries {
+	return &frontendSeries{
+		packets:     description("frontend_packets_total", "Packets of a frontend that the node received from the network.", labels...),
+		bytes:       description("frontend_bytes_total", "Bytes of a frontend that the node received from the network.", labels...),
+		connections: description("frontend_connections_total", "Connections that endpoints on the node accepted.", labels...),
+		drops:       description("frontend_drops_total", "Packets of a frontend that the node dropped, by reason.", append(slices.Clone(labels), "reason")...),
+	}
+}
+
+// collect leaves out what is zero: most frontends see no packet on most nodes.
+func (s *frontendSeries) collect(metrics chan<- prometheus.Metric, counters dataplane.FrontendCounters, labels []string) {
+	count := func(d *prometheus.Desc, value uint64, labels ...string) {
+		if value > 0 {
+			metrics <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...)
+		}
+	}
+	count(s.packets, counters.Packets, labels...)
+	count(s.bytes, counters.Bytes, labels...)
+	count(s.connections, counters.Connections, labels...)
+	for reason, packets := range counters.Drops {
+		count(s.drops, packets, append(slices.Clone(labels), reason)...)
+	}
+}
+
+// labelsOf are the values of frontendLabels. The Service, as namespace/name, is empty for a
+// frontend that is to be removed.
+func labelsOf(key forwarding.FrontendKey, service string) []string {
+	return append([]string{key.VIP.String(), strconv.Itoa(int(key.Port)), forwarding.ProtocolName(key.Protocol)}, serviceLabelsOf(service)...)
+}
+
+// serviceLabelsOf are the values of serviceLabels.
+func serviceLabelsOf(service string) []string {
+	namespace, name, _ := strings.Cut(service, "/")
+	return []string{namespace, name}
+}
+
+// sums are counters by Service that only grow while the Service has frontends: what a frontend
+// counted stays counted when it goes. Prometheus would take a smaller sum for a restart, and
+// count all of it again.
+type sums struct {
+	mutex sync.Mutex
+	// last is what each frontend had counted for its Service.
+	last map[owned]dataplane.FrontendCounters
+	// gone is what frontends had counted that are no more, by Service.
+	gone map[string]dataplane.FrontendCounters
+}
+
+// owned is a frontend of a Service.
+type owned struct {
+	key     forwarding.FrontendKey
+	service string
+}
+
+// add takes in the present counters and returns the sums.
+func (s *sums) add(counters map[forwarding.FrontendKey]dataplane.FrontendCounters, services map[forwarding.FrontendKey]string) map[string]dataplane.FrontendCounters {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	current := make(map[owned]dataplane.FrontendCounters, len(counters))
+	totals := map[string]dataplane.FrontendCounters{}
+	for key, counter := range counters {
+		of := owned{key, services[key]}
+		if of.service == "" {
+			// It is to be removed. Its Service has what it counted before.
+			continue
+		}
+		current[of] = counter
+		totals[of.service] = plus(totals[of.service], counter)
+	}
+	gone := map[string]dataplane.FrontendCounters{}
+	for service := range totals {
+		if before, ok := s.gone[service]; ok {
+			gone[service] = before
+		}
+	}
+	for of, before := range s.last {
+		// A frontend that was removed and is back counts from zero.
+		now, ok := current[of]
+		if _, serves := totals[of.service]; serves && (!ok || restarted(before, now)) {
+			gone[of.service] = plus(gone[of.service], before)
+		}
+	}
+	for service, before := range gone {
+		totals[service] = plus(totals[service], before)
+	}
+	s.last, s.gone = current, gone
+	return totals
+}
+
+// restarted reports whether one of the counters is less than before.
+func restarted(before, now dataplane.FrontendCounters) bool {
+	for reason, packets := range before.Drops {
+		if now.Drops[reason] < packets {
+			return true
+		}
+	}
+	return now.Packets < before.Packets || now.Bytes < before.Bytes || now.Connections < before.Connections
+}
+
+// plus leaves its arguments as they are.
+func plus(a, b dataplane.FrontendCounters) dataplane.FrontendCounters {
+	sum := dataplane.FrontendCounters{
+		Packets: a.Packets + b.Packets, Bytes: a.Bytes + b.Bytes, Connections: a.Connections + b.Connections,
+		Drops: make(map[string]uint64, len(a.Drops)+len(b.Drops)),
+	}
+	for _, drops := range []map[string]uint64{a.Drops, b.Drops} {
+		for reason, packets := range drops {
+			sum.Drops[reason] += packets
+		}
+	}
+	return sum
+}

@@ -381,10 +381,15 @@ func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p p
 }
 
 // Cleanup detaches the programs from all interfaces and removes all maps, the rule of nftables
-// and the objects that were kept, as when Millrace is uninstalled from the node.
-func Cleanup(pinRoot, stateDir string) error {
-	err := dataplane.Remove(pinRoot)
+// and the objects that were kept, as when Millrace is uninstalled from the node. It waits for the
+// end of the agent, which would put back what is removed before.
+func Cleanup(ctx context.Context, pinRoot, stateDir string, logger logr.Logger) error {
+	lock, err := lockDataplane(ctx, pinRoot, logger)
 	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err = dataplane.Remove(pinRoot); err != nil {
 		err = fmt.Errorf("remove the data plane below %s: %w", pinRoot, err)
 	}
 	if stateDir != "" {

@@ -80,7 +80,11 @@ func cleanupCommand(config *lbagent.Config) *cobra.Command {
 			if check {
 				return lbagent.CheckClean(config.PinRoot)
 			}
-			if err := lbagent.Cleanup(config.PinRoot, config.StateDir); err != nil {
+			logger, err := newLogger("info", cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			if err := lbagent.Cleanup(cmd.Context(), config.PinRoot, config.StateDir, logger); err != nil {
 				return err
 			}
 			if wait {

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/go-logr/logr"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/test/isolated"
+)
+
+// An agent that ends puts its rule of nftables back until its end: cleanup comes after it.
+func TestCleanupWaitsForTheAgent(t *testing.T) {
+	if !isolated.Test(t) {
+		return
+	}
+	root := filepath.Join(t.TempDir(), "millrace")
+	agent, err := dataplane.Lock(t.Context(), root, func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, end := context.WithCancelCause(t.Context())
+	errEnded := errors.New("cleanup was ended")
+	end(errEnded)
+	if err := Cleanup(ended, root, "", logr.Discard()); !errors.Is(err, errEnded) {
+		t.Errorf("beside an agent: %v; want %v", err, errEnded)
+	}
+	if _, err := os.Stat(root); err != nil {
+		t.Errorf("beside an agent: %v", err)
+	}
+	if err := agent.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := Cleanup(t.Context(), root, "", logr.Discard()); err != nil {
+		t.Errorf("after the agent: %v", err)
+	}
+	if err := CheckClean(root); err != nil {
+		t.Errorf("after the agent: %v", err)
+	}
+}

@@ -32,6 +32,8 @@ func TestAttributesAtFRR(t *testing.T) {
 	p := l.speaker("fresh")
 	p.set(testWant(testRoute(vip4), testRoute(vip6)))
 	l.awaitRoutes(20*time.Second, both)
+	// An UPDATE for each family, and behind them the End-of-RIBs.
+	l.Await(10*time.Second, "the End-of-RIBs", func() bool { return l.updates() >= 4 })
 	before, session := l.updates(), l.neighborState()
 
 	p.set(testWant(attributed(), testRoute(vip6)))

@@ -382,6 +382,14 @@ const (
 	DatapathProbeKindPROBE_ANSWER  DatapathProbeKind = 2
 )
 
+type DatapathReservedId uint32
+
+const (
+	DatapathReservedIdSOURCE_SET_POOLS      DatapathReservedId = 4294967294
+	DatapathReservedIdSOURCE_SET_AGGREGATES DatapathReservedId = 4294967293
+	DatapathReservedIdENDPOINT_REFUSED      DatapathReservedId = 4294967295
+)
+
 type DatapathReverse struct {
 	_            structs.HostLayout
 	Vip          DatapathAddress
@@ -484,31 +492,28 @@ const (
 type DatapathShape uint32
 
 const (
-	DatapathShapeROWS                  DatapathShape = 4096
-	DatapathShapeCHAIN_LENGTH          DatapathShape = 3
-	DatapathShapeENDPOINT_ROWS         DatapathShape = 512
-	DatapathShapeNODES                 DatapathShape = 4096
-	DatapathShapeNODE_ADDRESSES        DatapathShape = 16384
-	DatapathShapeUPLINKS               DatapathShape = 64
-	DatapathShapeMEMORY_SLOTS          DatapathShape = 8
-	DatapathShapeEXCEPTION_SLOTS       DatapathShape = 8
-	DatapathShapeHALF_OPEN_SLOTS       DatapathShape = 7
-	DatapathShapeEXCEPTION_FILTERED    DatapathShape = 4
-	DatapathShapeEXCEPTION_SECRET      DatapathShape = 12
-	DatapathShapeUPLINK_MACS           DatapathShape = 8
-	DatapathShapeTUNNEL_KEYS           DatapathShape = 4
-	DatapathShapeTAG_PAIRS             DatapathShape = 11
-	DatapathShapeTUNNEL_SECRET         DatapathShape = 32
-	DatapathShapeVIP_FILTER_WORDS      DatapathShape = 1024
-	DatapathShapeVLAN_TAGS             DatapathShape = 2
-	DatapathShapeVLANS                 DatapathShape = 1024
-	DatapathShapeNODE_UPLINKS          DatapathShape = 8
-	DatapathShapePROBE_KEYS            DatapathShape = 4
-	DatapathShapeZONES                 DatapathShape = 8
-	DatapathShapeSOURCE_SET_POOLS      DatapathShape = 4294967294
-	DatapathShapeSOURCE_SET_AGGREGATES DatapathShape = 4294967293
-	DatapathShapeENDPOINT_REFUSED      DatapathShape = 4294967295
-	DatapathShapeNOTED_AT_ONCE         DatapathShape = 4096
+	DatapathShapeROWS               DatapathShape = 4096
+	DatapathShapeCHAIN_LENGTH       DatapathShape = 3
+	DatapathShapeENDPOINT_ROWS      DatapathShape = 512
+	DatapathShapeNODES              DatapathShape = 4096
+	DatapathShapeNODE_ADDRESSES     DatapathShape = 16384
+	DatapathShapeUPLINKS            DatapathShape = 64
+	DatapathShapeMEMORY_SLOTS       DatapathShape = 8
+	DatapathShapeEXCEPTION_SLOTS    DatapathShape = 8
+	DatapathShapeHALF_OPEN_SLOTS    DatapathShape = 7
+	DatapathShapeEXCEPTION_FILTERED DatapathShape = 4
+	DatapathShapeEXCEPTION_SECRET   DatapathShape = 12
+	DatapathShapeUPLINK_MACS        DatapathShape = 8
+	DatapathShapeTUNNEL_KEYS        DatapathShape = 4
+	DatapathShapeTAG_PAIRS          DatapathShape = 11
+	DatapathShapeTUNNEL_SECRET      DatapathShape = 32
+	DatapathShapeVIP_FILTER_WORDS   DatapathShape = 1024
+	DatapathShapeVLAN_TAGS          DatapathShape = 2
+	DatapathShapeVLANS              DatapathShape = 1024
+	DatapathShapeNODE_UPLINKS       DatapathShape = 8
+	DatapathShapePROBE_KEYS         DatapathShape = 4
+	DatapathShapeZONES              DatapathShape = 8
+	DatapathShapeNOTED_AT_ONCE      DatapathShape = 4096
 )
 
 type DatapathSourceRangeKey4 struct {
@@ -668,14 +673,15 @@ const (
 	DatapathMapNodeUplinks           = "node_uplinks"
 	DatapathMapNodes                 = "nodes"
 	DatapathMapNotedFlows            = "noted_flows"
+	DatapathMapPacketSlots           = "packet_slots"
 	DatapathMapProbeSecrets          = "probe_secrets"
+	DatapathMapReplySlots            = "reply_slots"
 	DatapathMapReverse4              = "reverse4"
 	DatapathMapReverse6              = "reverse6"
 	DatapathMapRowMarks              = "row_marks"
 	DatapathMapRowUpdates            = "row_updates"
 	DatapathMapRows                  = "rows"
 	DatapathMapSettings              = "settings"
-	DatapathMapSlowPacket            = "slow_packet"
 	DatapathMapSourceRanges4         = "source_ranges4"
 	DatapathMapSourceRanges6         = "source_ranges6"
 	DatapathMapTraceRecord           = "trace_record"
@@ -712,6 +718,7 @@ const (
 	DatapathVarOverhead              = "_overhead"
 	DatapathVarProbe                 = "_probe"
 	DatapathVarProbeKind             = "_probe_kind"
+	DatapathVarReservedId            = "_reserved_id"
 	DatapathVarReverseFlag           = "_reverse_flag"
 	DatapathVarRowsRead              = "_rows_read"
 	DatapathVarRowsWrite             = "_rows_write"
@@ -835,14 +842,15 @@ type DatapathMapSpecs struct {
 	NodeUplinks       *ebpf.MapSpec `ebpf:"node_uplinks"`
 	Nodes             *ebpf.MapSpec `ebpf:"nodes"`
 	NotedFlows        *ebpf.MapSpec `ebpf:"noted_flows"`
+	PacketSlots       *ebpf.MapSpec `ebpf:"packet_slots"`
 	ProbeSecrets      *ebpf.MapSpec `ebpf:"probe_secrets"`
+	ReplySlots        *ebpf.MapSpec `ebpf:"reply_slots"`
 	Reverse4          *ebpf.MapSpec `ebpf:"reverse4"`
 	Reverse6          *ebpf.MapSpec `ebpf:"reverse6"`
 	RowMarks          *ebpf.MapSpec `ebpf:"row_marks"`
 	RowUpdates        *ebpf.MapSpec `ebpf:"row_updates"`
 	Rows              *ebpf.MapSpec `ebpf:"rows"`
 	Settings          *ebpf.MapSpec `ebpf:"settings"`
-	SlowPacket        *ebpf.MapSpec `ebpf:"slow_packet"`
 	SourceRanges4     *ebpf.MapSpec `ebpf:"source_ranges4"`
 	SourceRanges6     *ebpf.MapSpec `ebpf:"source_ranges6"`
 	TraceRecord       *ebpf.MapSpec `ebpf:"trace_record"`
@@ -872,6 +880,7 @@ type DatapathVariableSpecs struct {
 	Overhead              *ebpf.VariableSpec `ebpf:"_overhead"`
 	Probe                 *ebpf.VariableSpec `ebpf:"_probe"`
 	ProbeKind             *ebpf.VariableSpec `ebpf:"_probe_kind"`
+	ReservedId            *ebpf.VariableSpec `ebpf:"_reserved_id"`
 	ReverseFlag           *ebpf.VariableSpec `ebpf:"_reverse_flag"`
 	RowsRead              *ebpf.VariableSpec `ebpf:"_rows_read"`
 	RowsWrite             *ebpf.VariableSpec `ebpf:"_rows_write"`
@@ -954,14 +963,15 @@ type DatapathMaps struct {
 	NodeUplinks       *ebpf.Map `ebpf:"node_uplinks"`
 	Nodes             *ebpf.Map `ebpf:"nodes"`
 	NotedFlows        *ebpf.Map `ebpf:"noted_flows"`
+	PacketSlots       *ebpf.Map `ebpf:"packet_slots"`
 	ProbeSecrets      *ebpf.Map `ebpf:"probe_secrets"`
+	ReplySlots        *ebpf.Map `ebpf:"reply_slots"`
 	Reverse4          *ebpf.Map `ebpf:"reverse4"`
 	Reverse6          *ebpf.Map `ebpf:"reverse6"`
 	RowMarks          *ebpf.Map `ebpf:"row_marks"`
 	RowUpdates        *ebpf.Map `ebpf:"row_updates"`
 	Rows              *ebpf.Map `ebpf:"rows"`
 	Settings          *ebpf.Map `ebpf:"settings"`
-	SlowPacket        *ebpf.Map `ebpf:"slow_packet"`
 	SourceRanges4     *ebpf.Map `ebpf:"source_ranges4"`
 	SourceRanges6     *ebpf.Map `ebpf:"source_ranges6"`
 	TraceRecord       *ebpf.Map `ebpf:"trace_record"`
@@ -1019,14 +1029,15 @@ func (m *DatapathMaps) Close() error {
 		m.NodeUplinks,
 		m.Nodes,
 		m.NotedFlows,
+		m.PacketSlots,
 		m.ProbeSecrets,
+		m.ReplySlots,
 		m.Reverse4,
 		m.Reverse6,
 		m.RowMarks,
 		m.RowUpdates,
 		m.Rows,
 		m.Settings,
-		m.SlowPacket,
 		m.SourceRanges4,
 		m.SourceRanges6,
 		m.TraceRecord,
@@ -1057,6 +1068,7 @@ type DatapathVariables struct {
 	Overhead              *ebpf.Variable `ebpf:"_overhead"`
 	Probe                 *ebpf.Variable `ebpf:"_probe"`
 	ProbeKind             *ebpf.Variable `ebpf:"_probe_kind"`
+	ReservedId            *ebpf.Variable `ebpf:"_reserved_id"`
 	ReverseFlag           *ebpf.Variable `ebpf:"_reverse_flag"`
 	RowsRead              *ebpf.Variable `ebpf:"_rows_read"`
 	RowsWrite             *ebpf.Variable `ebpf:"_rows_write"`

@@ -39,9 +39,9 @@ func (w *world) putPool(t testing.TB, f family) {
 	t.Helper()
 	pool, _, _, _ := f.pool()
 	aggregate, _, _ := f.aggregate()
-	for set, prefix := range map[bpf.DatapathShape]netip.Prefix{
-		bpf.DatapathShapeSOURCE_SET_POOLS:      pool,
-		bpf.DatapathShapeSOURCE_SET_AGGREGATES: aggregate,
+	for set, prefix := range map[bpf.DatapathReservedId]netip.Prefix{
+		bpf.DatapathReservedIdSOURCE_SET_POOLS:      pool,
+		bpf.DatapathReservedIdSOURCE_SET_AGGREGATES: aggregate,
 	} {
 		first, bits := prefix.Addr(), uint32(32+prefix.Bits())
 		w.setFilterOf(t, prefix)

@@ -65,7 +65,7 @@ func (w *world) contents(t testing.TB) map[entry]string {
 	contents := map[entry]string{}
 	for name, m := range w.allMaps() {
 		switch {
-		case name == bpf.DatapathMapTraceRecord, name == bpf.DatapathMapSlowPacket, m.Type() == ebpf.RingBuf:
+		case name == bpf.DatapathMapTraceRecord, name == bpf.DatapathMapPacketSlots, m.Type() == ebpf.RingBuf:
 		case m.Type() == ebpf.Array && m.MaxEntries() > 1024:
 		case m.Type() == ebpf.Array:
 			arrayContents(t, name, m, 1, contents)

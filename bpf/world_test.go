@@ -445,7 +445,7 @@ func (w *world) putEndpointRows(t testing.TB, f family, pod func(row int) int) {
 	t.Helper()
 	keys, values := make([]uint32, 512), make([]uint32, 512)
 	for i := range keys {
-		keys[i], values[i] = f.endpointSlot*512+uint32(i), uint32(bpf.DatapathShapeENDPOINT_REFUSED)
+		keys[i], values[i] = f.endpointSlot*512+uint32(i), uint32(bpf.DatapathReservedIdENDPOINT_REFUSED)
 		if at := pod(i); at != refused {
 			values[i] = 2*(f.endpointSlot-1) + 1 + uint32(at)
 		}

@@ -20,8 +20,8 @@ set -eu
 runtime="frr bird2 iproute2 ethtool nftables iptables conntrack libseccomp-dev pkg-config gcc libc6-dev util-linux curl"
 # dpkg: unpacks kernels.
 kernels="qemu-system-x86 iproute2 ethtool dpkg"
-# bird2: another router for tests.
-develop="bird2 clang-19 llvm-19 libbpf-dev bpftool shellcheck tcpdump"
+# bird2: another router for tests. clang-16: a second compiler of the BPF programs (compilers.sh).
+develop="bird2 clang-19 llvm-19 clang-16 llvm-16 libbpf-dev bpftool shellcheck tcpdump"
 
 # clang-19: Cilium's agent compiles its programs. The others are for Calico.
 cni="$runtime clang-19 llvm-19 ipset make libelf-dev zlib1g-dev libpcap-dev"

@@ -111,6 +111,12 @@ static __always_inline struct connection *connection_find(const struct flow *flo
 	return connection ?: half_open_connection(flow, half_open_place(flow, 0));
 }
 
+/* Apart, for those that need their stack for more. */
+static __noinline struct connection *connection_again(const struct flow *flow, enum table *table)
+{
+	return connection_find(flow, table);
+}
+
 /* The same for a packet that begins a flow, which most often is in no table. */
 static __always_inline struct connection *connection_find_new(const struct flow *flow,
 							      enum table *table)
@@ -162,7 +168,7 @@ static __always_inline __u32 table_enter(const struct flow *flow, enum table tab
 }
 
 /* Adds an established flow. Zero, or a negative error. */
-static __always_inline long connection_add(const struct flow *flow,
+static __noinline long connection_add(const struct flow *flow,
 					   const struct connection *connection)
 {
 	void *map = connection_map(flow, connection->flags);
@@ -178,27 +184,33 @@ static __always_inline long connection_add(const struct flow *flow,
 	return map_update(map, &key, connection, BPF_ANY);
 }
 
-/* flags are those of the entry. */
-static __noinline void connection_delete(const struct flow *flow, enum table table,
-					      __u32 flags)
+/* Deletes the entry of a flow in the client's direction. */
+__noinline int flow_remove(const struct flow *flow)
 {
-	void *map = connection_map(flow, flags);
+	struct connection *connection;
+	enum table table;
+	__u32 flags;
 
-	if (table == TABLE_HALF_OPEN) {
-		half_open_update(half_open_place(flow, flags), exception_print(flow),
-				 HALF_OPEN_ASKS, HALF_OPEN_CLEAR);
-		return;
-	}
+	if (!flow)
+		return 0;
+	connection = connection_find(flow, &table);
+	if (!connection)
+		return 0;
+	flags = connection->flags;
+	if (table == TABLE_HALF_OPEN)
+		return half_open_update(half_open_place(flow, flags), exception_print(flow),
+					HALF_OPEN_ASKS, HALF_OPEN_CLEAR);
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct connection_key4 key = connection_key4(flow);
 
-		map_delete(map, &key);
-		return;
+		map_delete(connection_map(flow, flags), &key);
+		return 0;
 	}
 
 	struct connection_key6 key = connection_key6(flow);
 
-	map_delete(map, &key);
+	map_delete(connection_map(flow, flags), &key);
+	return 0;
 }
 
 /* ports are the endpoint's and the client's, as in the header of a reply. */
@@ -220,16 +232,22 @@ static __always_inline struct reverse_key4 reverse_key4(const struct flow *flow,
 			       two_ports(endpoint->port, flow->client_port), flow->protocol);
 }
 
+/* Sets what follows the addresses. */
+static __always_inline void reverse_key6_ends(struct reverse_key6 *key, __u32 ports, __u8 protocol)
+{
+	const __u32 words[] = { ports, protocol };
+
+	_Static_assert(offsetof(struct reverse_key6, endpoint_port) + sizeof(words) == sizeof(*key),
+		       "words of the key");
+	__builtin_memcpy(&key->endpoint_port, words, sizeof(words));
+}
+
 static __always_inline struct reverse_key6 reverse_key6(const struct flow *flow,
 							const struct endpoint *endpoint)
 {
-	const __u32 words[] = {
-		two_ports(endpoint->port, flow->client_port),
-		flow->protocol,
-	};
 	struct reverse_key6 key = { .endpoint = endpoint->address, .client = flow->client };
 
-	__builtin_memcpy(&key.endpoint_port, words, sizeof(words));
+	reverse_key6_ends(&key, two_ports(endpoint->port, flow->client_port), flow->protocol);
 	return key;
 }
 
@@ -352,7 +370,7 @@ static __always_inline struct reverse *reverse_find_new(const struct flow *flow,
 /* Adds the reverse entry of an established flow. flags are those of its other entry. Zero, or a
  * negative error.
  */
-static __always_inline long reverse_add(const struct flow *flow, const struct endpoint *endpoint,
+static __noinline long reverse_add(const struct flow *flow, const struct endpoint *endpoint,
 					__u32 flags, const struct reverse *reverse)
 {
 	void *map = reverse_map(flow, flags);
@@ -371,7 +389,7 @@ static __always_inline long reverse_add(const struct flow *flow, const struct en
 /* Takes a flow that was established out of the half-open ones. flags are those of its entry
  * there.
  */
-static __noinline void half_open_delete(const struct flow *flow, const struct endpoint *endpoint,
+static __always_inline void half_open_delete(const struct flow *flow, const struct endpoint *endpoint,
 					__u32 flags)
 {
 	__u32 index = half_open_place(flow, flags);
@@ -409,7 +427,7 @@ static __noinline void reverse_delete(const struct flow *flow, const struct endp
 }
 
 /* Notes that a half-open flow is used. flags are those of its entry. */
-static __noinline void half_open_use(const struct flow *flow, __u32 flags)
+static __always_inline void half_open_use(const struct flow *flow, __u32 flags)
 {
 	half_open_update(half_open_place(flow, flags), exception_print(flow), HALF_OPEN_ASKS,
 			 HALF_OPEN_RENEW);

@@ -38,14 +38,18 @@ enum shape {
 	PROBE_KEYS = 4,
 	/* Zones, with that of nodes without a zone. A power of two. */
 	ZONES = 8,
+	/* Flows that one run of note_connections takes. */
+	NOTED_AT_ONCE = 4096,
+};
+
+/* Ids that are given to nothing else. They are no int, which would make none of their enum one. */
+enum reserved_id {
 	/* The set of the pools' prefixes. */
 	SOURCE_SET_POOLS = 0xfffffffe,
 	/* The set of the prefixes that routers are told in place of single VIPs. */
 	SOURCE_SET_AGGREGATES = 0xfffffffd,
 	/* In the rows of an endpoint table whose new flows are refused. No endpoint has this id. */
 	ENDPOINT_REFUSED = 0xffffffff,
-	/* Flows that one run of note_connections takes. */
-	NOTED_AT_ONCE = 4096,
 };
 
 /* A row is picked by the upper bits of a 32-bit hash. */

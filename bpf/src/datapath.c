@@ -11,6 +11,7 @@
 #include "established_filter.h"
 #include "exception_sweep.h"
 #include "fast_path.h"
+#include "finish.h"
 #include "flow_count.h"
 #include "full_path.h"
 #include "nat_exempt.h"
@@ -23,6 +24,7 @@ char _license[] SEC("license") = "GPL";
 
 /* A type that no map has needs a variable to get into the BTF, for bpf2go. */
 const enum shape *_shape __attribute__((unused));
+const enum reserved_id *_reserved_id __attribute__((unused));
 const enum self_flag *_self_flag __attribute__((unused));
 const enum frontend_flag *_frontend_flag __attribute__((unused));
 const enum connection_flag *_connection_flag __attribute__((unused));
@@ -46,7 +48,7 @@ SEC("xdp.frags")
 int ingress(struct xdp_md *ctx)
 {
 	struct frontend *frontend = NULL;
-	int verdict;
+	int verdict, is_slow;
 
 	/* The fast path records no trace. */
 	if (!tracing) {
@@ -55,7 +57,11 @@ int ingress(struct xdp_md *ctx)
 			return verdict;
 	}
 	verdict = full_path(ctx, frontend);
-	return verdict == VERDICT_SLOW_PATH ? slow_path(ctx) : verdict;
+	is_slow = verdict == VERDICT_SLOW_PATH;
+	if (is_slow)
+		verdict = slow_path(ctx);
+	verdict = finish(ctx, verdict);
+	return is_slow ? slow_leave(ctx, verdict) : verdict;
 }
 
 /* In both tcx programs TC_ACT_UNSPEC is TCX_NEXT: the packet goes on to other programs. */

@@ -75,12 +75,14 @@ static __noinline int no_frontend_ipv4(const struct self *self, __be32 destinati
 	return XDP_PASS;
 }
 
-static __noinline int no_frontend_ipv6(const struct self *self,
-					   const struct address *destination)
+static __noinline int no_frontend_ipv6(const struct self *self, const struct in6_addr *destination)
 {
-	if (address_equal(destination, &self->ipv6) || !part_has_ipv6(destination))
+	struct address address;
+
+	address_set_ipv6(&address, destination);
+	if (address_equal(&address, &self->ipv6) || !part_has_ipv6(&address))
 		return XDP_PASS;
-	if (is_vip(destination) || unassigned_ipv6(self, destination))
+	if (is_vip(&address) || unassigned_ipv6(self, &address))
 		return VERDICT_FULL_PATH;
 	return XDP_PASS;
 }
@@ -316,7 +318,6 @@ static __always_inline int fast_path_ipv6(struct xdp_md *ctx, struct frontend **
 	struct self *self;
 	struct outer outer = { .protocol = bpf_htons(ETH_P_IPV6) };
 	struct hash_pair hash;
-	struct address vip;
 	__u64 hashed;
 	__u32 ports;
 
@@ -337,10 +338,8 @@ static __always_inline int fast_path_ipv6(struct xdp_md *ctx, struct frontend **
 		return XDP_PASS;
 	hashed = hash_vip((void *)&ip->daddr);
 	frontend = frontend6_find(&ip->daddr, hashed, frontend_port(ports >> 16, ip->nexthdr));
-	if (!frontend) {
-		__builtin_memcpy(&vip, &ip->daddr, sizeof(vip));
-		return no_frontend_ipv6(self, &vip);
-	}
+	if (!frontend)
+		return no_frontend_ipv6(self, &ip->daddr);
 	*found = frontend;
 	outer.tos = bpf_ntohs(*(__be16 *)ip) >> 4;
 	hash = hash_ipv6((void *)&ip->saddr, hashed, ports, ip->nexthdr);

@@ -5,6 +5,7 @@
 #include "drop_sample.h"
 #include "encap.h"
 #include "exception_notice.h"
+#include "packet_slot.h"
 #include "related.h"
 #include "stage2.h"
 #include "verdict.h"
@@ -13,24 +14,40 @@
  * asks for, until an XDP action is left.
  */
 
-/* Counts and samples a packet that is dropped. Some clients get an answer. Verified on its
- * own, so that forwarded packets do not cost the verifier its instructions.
- */
-__noinline int drop_packet(struct xdp_md *ctx, struct packet *packet, __u32 reason)
+/* Counts and samples a packet that is dropped. */
+static __always_inline int drop_silently(struct xdp_md *ctx, const struct packet *packet,
+					 enum drop_reason reason)
 {
 	trace_drop(reason);
 	if (!tracing)
 		record_packet_drop(ctx, packet, reason);
-	if (reason == DROP_NO_ENDPOINT || reason == DROP_SHARE_REFUSED ||
-	    reason == DROP_ENCAP_TOO_BIG)
-		return answer_drop(ctx, packet, reason);
 	return XDP_DROP;
 }
 
-static __always_inline int finish(struct xdp_md *ctx, struct packet *packet,
-				  const struct self *self, const struct frontend *frontend,
-				  int verdict)
+/* The same. Some clients get an answer. Verified on its own, so that forwarded packets do not cost
+ * the verifier its instructions.
+ */
+__noinline int drop_packet(struct xdp_md *ctx, struct packet *packet, __u32 reason)
 {
+	int verdict = drop_silently(ctx, packet, reason);
+
+	if (reason == DROP_NO_ENDPOINT || reason == DROP_SHARE_REFUSED ||
+	    reason == DROP_ENCAP_TOO_BIG)
+		verdict = answer_drop(ctx, packet, reason);
+	return verdict;
+}
+
+static __always_inline int finish(struct xdp_md *ctx, int verdict)
+{
+	struct packet_slot *slot = packet_slot();
+	struct self *self = settings_get();
+	struct frontend *frontend;
+	struct packet *packet;
+
+	if (!slot || !self)
+		return XDP_PASS;
+	frontend = &slot->frontend;
+	packet = &slot->packet;
 	if (verdict == VERDICT_STAGE2 && (packet->path & PATH_FINAL) == PATH_NOTICE) {
 		int node = exception_notified(packet, self, frontend);
 
@@ -43,9 +60,11 @@ static __always_inline int finish(struct xdp_md *ctx, struct packet *packet,
 		verdict = stage2_related(ctx, packet, self, frontend);
 	else if (verdict == VERDICT_STAGE2)
 		verdict = stage2(ctx, packet, self, frontend);
+	if (verdict >= VERDICT_FLOW && verdict < VERDICT_SEND)
+		verdict = stage2_goes_on(ctx, packet, self, frontend, verdict);
 	if (verdict >= VERDICT_SEND)
 		verdict = encapsulate(ctx, packet, self, verdict - VERDICT_SEND);
 	if (verdict >= VERDICT_DROP)
-		return drop_packet(ctx, packet, verdict - VERDICT_DROP);
+		verdict = drop_packet(ctx, packet, verdict - VERDICT_DROP);
 	return verdict;
 }

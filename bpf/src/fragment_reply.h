@@ -14,22 +14,18 @@
  * In the flows here, client is the endpoint and vip the client: source and destination.
  */
 
-static __always_inline struct flow fragment_flow_ipv4(const struct iphdr *ip)
+static __always_inline void fragment_flow_ipv4(struct flow *flow, const struct iphdr *ip)
 {
-	struct flow flow = { .family = ADDRESS_FAMILY_IPV4 };
-
-	address_set_ipv4(&flow.client, ip->saddr);
-	address_set_ipv4(&flow.vip, ip->daddr);
-	return flow;
+	flow->family = ADDRESS_FAMILY_IPV4;
+	address_set_ipv4(&flow->client, ip->saddr);
+	address_set_ipv4(&flow->vip, ip->daddr);
 }
 
-static __always_inline struct flow fragment_flow_ipv6(const struct ipv6hdr *ip)
+static __always_inline void fragment_flow_ipv6(struct flow *flow, const struct ipv6hdr *ip)
 {
-	struct flow flow = { .family = ADDRESS_FAMILY_IPV6 };
-
-	address_set_ipv6(&flow.client, &ip->saddr);
-	address_set_ipv6(&flow.vip, &ip->daddr);
-	return flow;
+	flow->family = ADDRESS_FAMILY_IPV6;
+	address_set_ipv6(&flow->client, &ip->saddr);
+	address_set_ipv6(&flow->vip, &ip->daddr);
 }
 
 /* Notes the VIP for later fragments. Returns zero, or a negative error. */

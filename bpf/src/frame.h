@@ -16,7 +16,15 @@
 
 static __always_inline void *frame_at(const struct xdp_md *ctx, __u32 offset)
 {
-	return (void *)(long)ctx->data + (offset & MAX_OFFSET);
+	void *start;
+
+	/* Of a plain load of 32 bits clang 22 may make copies of 32 bits, which are no pointers to
+	 * the verifier.
+	 */
+	asm volatile("%0 = *(u32 *)(%1 + %2)"
+		     : "=r"(start)
+		     : "r"(ctx), "i"(offsetof(struct xdp_md, data)));
+	return start + (offset & MAX_OFFSET);
 }
 
 /* Reports whether the frame holds the whole IP packet. Of a frame in several buffers, only the

@@ -5,7 +5,7 @@
 
 #include "bloom.h"
 #include "decap.h"
-#include "finish.h"
+#include "packet_slot.h"
 #include "parse.h"
 #include "stage1.h"
 #include "vlan.h"
@@ -38,43 +38,43 @@ static __always_inline int find_frontend(struct xdp_md *ctx, struct packet *pack
 		return XDP_PASS;
 	}
 	if (!frontend)
-		return drop_packet(ctx, packet, flaw);
+		return drop(flaw);
 	*found = frontend;
 	return 0;
 }
 
-/* frontend is the one that the fast path found, for a frame to this station, or NULL. Returns
- * an XDP action or VERDICT_SLOW_PATH.
+/* frontend is the one that the fast path found, for a frame to this station, or NULL. Returns an XDP
+ * action or an internal verdict, for which the slot has the packet and its frontend.
  */
 __noinline int full_path(struct xdp_md *ctx, const struct frontend *frontend)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
-	struct packet packet = { .l3 = sizeof(*eth) };
-	struct self *self;
+	struct packet_slot *slot = packet_slot();
+	struct self *self = settings_get();
+	struct packet *packet;
 	int flaw, verdict;
 
-	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
+	if (!slot || !self || (void *)(eth + 1) > (void *)(long)ctx->data_end)
 		return XDP_PASS;
-	flaw = parse_ip(ctx, &packet, eth->h_proto);
+	packet = &slot->packet;
+	*packet = (struct packet){ .l3 = sizeof(*eth) };
+	flaw = parse_ip(ctx, packet, eth->h_proto);
 	if (flaw == NOT_IP)
 		return is_vlan(eth->h_proto) ? VERDICT_SLOW_PATH : XDP_PASS;
-	self = settings_get();
-	if (!self)
-		return XDP_PASS;
 	if (flaw)
 		return VERDICT_SLOW_PATH;
-	if (packet.flow.vip_port == bpf_htons(GENEVE_PORT) &&
-	    packet.flow.protocol == IPPROTO_UDP && is_self(self, &packet.flow)) {
-		verdict = from_node(ctx, &packet, &frontend);
-		if (verdict == VERDICT_SLOW_PATH)
-			return verdict;
-		return finish(ctx, &packet, self, frontend, verdict);
+	if (packet->flow.vip_port == bpf_htons(GENEVE_PORT) &&
+	    packet->flow.protocol == IPPROTO_UDP && is_self(self, &packet->flow)) {
+		verdict = from_node(ctx, packet, &frontend);
+		if (frontend)
+			slot->frontend = *frontend;
+		return verdict;
 	}
 	if (!frontend) {
-		verdict = find_frontend(ctx, &packet, self, &frontend);
+		verdict = find_frontend(ctx, packet, self, &frontend);
 		if (!frontend)
 			return verdict;
 	}
-	verdict = from_router(&packet, self, frontend);
-	return finish(ctx, &packet, self, frontend, verdict);
+	slot->frontend = *frontend;
+	return from_router(packet, self, frontend);
 }

@@ -14,6 +14,7 @@
 #include "conntrack.h"
 #include "csum.h"
 #include "icmp.h"
+#include "packet_slot.h"
 
 /* ICMP errors that the endpoint or this node sends to a client. The client knows only the VIP:
  * it becomes the source of the error and the destination of the embedded packet.
@@ -97,13 +98,13 @@ static __always_inline long restore_embedded_ipv4(const struct error_reply *erro
 __noinline long icmp_reply_ipv4(struct __sk_buff *skb, __u32 l3, __u32 l4)
 {
 	struct error_reply error = { .skb = skb, .check = l4 + offsetof(struct icmp, check) };
-	struct reverse_key4 key = {};
-	struct reverse reverse, *found;
+	struct reply_slot *slot = reply_slot();
+	struct reverse *found;
 	struct iphdr ip;
-	__be32 from;
+	__be32 from, vip;
 	__u8 type;
 
-	if (bpf_skb_load_bytes(skb, l4, &type, sizeof(type)) || !is_icmp_error(type))
+	if (!slot || bpf_skb_load_bytes(skb, l4, &type, sizeof(type)) || !is_icmp_error(type))
 		return 0;
 	l4 += sizeof(struct icmp);
 	if (bpf_skb_load_bytes(skb, l4, &ip, sizeof(ip)) || ip.version != 4 || ip.ihl < 5 ||
@@ -113,23 +114,19 @@ __noinline long icmp_reply_ipv4(struct __sk_buff *skb, __u32 l3, __u32 l4)
 	error.l4 = l4 + ip.ihl * 4;
 	if (read_embedded_reply(&error))
 		return 0;
-	key.endpoint = ip.daddr;
-	key.client = ip.saddr;
-	key.endpoint_port = error.ports[1];
-	key.client_port = error.ports[0];
-	key.protocol = ip.protocol;
-	found = reverse_find4(&key);
+	slot->key4 = reverse_key4_of(ip.daddr, ip.saddr,
+				     two_ports(error.ports[1], error.ports[0]), ip.protocol);
+	found = reverse_find4(&slot->key4);
 	if (!found)
 		return 0;
-	reverse = *found;
-	if (restore_embedded_ipv4(&error, l4, &ip, &reverse) ||
+	slot->reverse = *found;
+	vip = slot->reverse.vip.word[3];
+	if (restore_embedded_ipv4(&error, l4, &ip, &slot->reverse) ||
 	    bpf_skb_load_bytes(skb, l3 + offsetof(struct iphdr, saddr), &from, sizeof(from)))
 		return -1;
-	if (bpf_l3_csum_replace(skb, l3 + offsetof(struct iphdr, check), from, reverse.vip.word[3],
-				sizeof(from)))
+	if (bpf_l3_csum_replace(skb, l3 + offsetof(struct iphdr, check), from, vip, sizeof(from)))
 		return -1;
-	return bpf_skb_store_bytes(skb, l3 + offsetof(struct iphdr, saddr), &reverse.vip.word[3],
-				   sizeof(from), 0);
+	return bpf_skb_store_bytes(skb, l3 + offsetof(struct iphdr, saddr), &vip, sizeof(vip), 0);
 }
 
 /* Makes the IPv6 address at the offset the VIP. flags reports whether the ICMPv6 checksum covers
@@ -168,38 +165,35 @@ static __always_inline long read_embedded_reply6(struct error_reply *error, __u8
 __noinline long icmp_reply_ipv6(struct __sk_buff *skb, __u32 l3, __u32 l4)
 {
 	struct error_reply error = { .skb = skb, .check = l4 + offsetof(struct icmp, check) };
-	struct reverse_key6 key = {};
+	struct reply_slot *slot = reply_slot();
 	struct reverse *found;
-	struct address vip;
-	__be16 vip_port;
+	struct address *vip;
 	__u64 change = 0;
 	__u8 byte;
 
-	if (bpf_skb_load_bytes(skb, l4, &byte, sizeof(byte)) || !is_icmpv6_error(byte))
+	if (!slot || bpf_skb_load_bytes(skb, l4, &byte, sizeof(byte)) || !is_icmpv6_error(byte))
 		return 0;
 	l4 += sizeof(struct icmp);
 	error.l4 = l4 + sizeof(struct ipv6hdr);
 	if (bpf_skb_load_bytes(skb, l4 + offsetof(struct ipv6hdr, nexthdr), &byte, sizeof(byte)) ||
-	    bpf_skb_load_bytes(skb, l4 + offsetof(struct ipv6hdr, saddr), &key.client,
-			       sizeof(key.client)) ||
-	    bpf_skb_load_bytes(skb, l4 + offsetof(struct ipv6hdr, daddr), &key.endpoint,
-			       sizeof(key.endpoint)) ||
+	    bpf_skb_load_bytes(skb, l4 + offsetof(struct ipv6hdr, saddr), &slot->key6.client,
+			       sizeof(slot->key6.client)) ||
+	    bpf_skb_load_bytes(skb, l4 + offsetof(struct ipv6hdr, daddr), &slot->key6.endpoint,
+			       sizeof(slot->key6.endpoint)) ||
 	    read_embedded_reply6(&error, byte))
 		return 0;
-	key.endpoint_port = error.ports[1];
-	key.client_port = error.ports[0];
-	key.protocol = error.protocol;
-	found = reverse_find6(&key);
+	reverse_key6_ends(&slot->key6, two_ports(error.ports[1], error.ports[0]), error.protocol);
+	found = reverse_find6(&slot->key6);
 	if (!found)
 		return 0;
-	vip = found->vip;
-	vip_port = found->vip_port;
+	slot->reverse = *found;
+	vip = &slot->reverse.vip;
 #pragma unroll
 	for (int i = 0; i < 4; i++)
-		change = csum_change(change, key.endpoint.word[i], vip.word[i]);
-	if (restore_embedded_l4(&error, vip_port, change) ||
-	    change_address(&error, l4 + offsetof(struct ipv6hdr, daddr), &vip, 0))
+		change = csum_change(change, slot->key6.endpoint.word[i], vip->word[i]);
+	if (restore_embedded_l4(&error, slot->reverse.vip_port, change) ||
+	    change_address(&error, l4 + offsetof(struct ipv6hdr, daddr), vip, 0))
 		return -1;
-	return change_address(&error, l3 + offsetof(struct ipv6hdr, saddr), &vip,
+	return change_address(&error, l3 + offsetof(struct ipv6hdr, saddr), vip,
 			      BPF_F_PSEUDO_HDR);
 }

@@ -331,15 +331,20 @@ struct {
 	__type(value, struct crowds);
 } vip_crowds SEC(".maps");
 
-/* The packet of the slow path, whose stack is needed by what it calls. The tracing copy of the
- * programs uses the second place.
- */
+/* See packet_slot.h. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 2);
 	__type(key, __u32);
-	__type(value, struct slow_packet);
-} slow_packet SEC(".maps");
+	__type(value, struct packet_slot);
+} packet_slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct reply_slot);
+} reply_slots SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -50,11 +50,13 @@ static __always_inline __u32 other_primary(const struct packet *packet, const st
  * only asked: the packet goes on as at a node that does not know it. A node that serves a Local
  * frontend has learned where the packets went before.
  */
-static __always_inline int send_elsewhere(struct packet *packet, const struct self *self,
-					  const struct frontend *frontend)
+__noinline int send_elsewhere(struct packet *packet, const struct self *self,
+			      const struct frontend *frontend)
 {
 	int next;
 
+	if (!packet || !self || !frontend)
+		return XDP_ABORTED;
 	if (other_chooser(packet, self->id)) {
 		next = chain_walk(packet, self, frontend);
 		return next > 0 ? send_to(next) : drop(DROP_OWN_SOURCE);

@@ -19,6 +19,7 @@
 #include "icmp_reply.h"
 #include "memory.h"
 #include "mss_clamp.h"
+#include "packet_slot.h"
 #include "parse.h"
 #include "proof.h"
 #include "tunnel_fence.h"
@@ -297,19 +298,21 @@ static __always_inline int may_go_to_node(const struct __sk_buff *skb, const str
 
 static __always_inline long reply_ipv4(struct __sk_buff *skb)
 {
-	struct reverse *found, reverse;
+	struct reply_slot *slot = reply_slot();
 	struct reply reply = {};
+	struct reverse *found;
+	struct flow *flow;
 	struct iphdr ip;
 	long failed;
 
-	if (read_ipv4(skb, &ip))
+	if (!slot || read_ipv4(skb, &ip))
 		return 0;
 	if (ip.ihl < 5)
 		return 0;
+	flow = &slot->flow;
 	if (ip.frag_off & bpf_htons(IPV4_FRAGMENT_OFFSET)) {
-		struct flow flow = fragment_flow_ipv4(&ip);
-
-		return reply_later_fragment(skb, &flow, ip.id, ip.protocol);
+		fragment_flow_ipv4(flow, &ip);
+		return reply_later_fragment(skb, flow, ip.id, ip.protocol);
 	}
 	reply.protocol = ip.protocol;
 	reply.l4 = sizeof(struct ethhdr) + ip.ihl * 4;
@@ -322,64 +325,59 @@ static __always_inline long reply_ipv4(struct __sk_buff *skb)
 		if (failed)
 			return failed;
 	}
-
-	struct reverse_key4 key =
-		reverse_key4_of(ip.saddr, ip.daddr,
-				two_ports(reply.source_port, reply.destination_port),
-				reply.protocol);
-
-	found = reverse_find4(&key);
+	slot->key4 = reverse_key4_of(ip.saddr, ip.daddr,
+				     two_ports(reply.source_port, reply.destination_port),
+				     reply.protocol);
+	found = reverse_find4(&slot->key4);
 	if (!found) {
-		struct flow answers = {
-			.client_port = key.client_port,
-			.vip_port = key.endpoint_port,
-			.protocol = key.protocol,
+		*flow = (struct flow){
+			.client_port = reply.destination_port,
+			.vip_port = reply.source_port,
+			.protocol = reply.protocol,
 			.family = ADDRESS_FAMILY_IPV4,
 		};
-
-		address_set_ipv4(&answers.client, key.client);
-		address_set_ipv4(&answers.vip, key.endpoint);
-		if (reverse_restore(&answers, reply.tcp_flags))
-			found = reverse_find4(&key);
+		address_set_ipv4(&flow->client, ip.daddr);
+		address_set_ipv4(&flow->vip, ip.saddr);
+		if (reverse_restore(flow, reply.tcp_flags))
+			found = reverse_find4(&slot->key4);
 	}
 	if (!found)
 		return 0;
 	if (found->proof != PROOF_GIVEN && !prove_by_reply(&reply, found))
 		return 0;
 	note_server(&reply, found);
-	reverse = *found;
-	failed = write_source_ipv4(skb, &reply, &ip, &reverse);
-	if (!failed && reverse.flags & REVERSE_CLAMP && is_syn_ack(&reply))
+	slot->reverse = *found;
+	failed = write_source_ipv4(skb, &reply, &ip, &slot->reverse);
+	if (!failed && slot->reverse.flags & REVERSE_CLAMP && is_syn_ack(&reply))
 		mss_clamp(skb, reply.l4, sizeof(struct iphdr) + sizeof(struct tcphdr));
 	if (!failed && ip.frag_off & bpf_htons(IPV4_MORE_FRAGMENTS)) {
-		struct flow flow = fragment_flow_ipv4(&ip);
-
-		return reply_first_fragment(&flow, ip.id, ip.protocol, &reverse.vip);
+		fragment_flow_ipv4(flow, &ip);
+		return reply_first_fragment(flow, ip.id, ip.protocol, &slot->reverse.vip);
 	}
 	return failed;
 }
 
 static __always_inline long reply_ipv6(struct __sk_buff *skb)
 {
-	struct reverse *found, reverse;
+	struct reply_slot *slot = reply_slot();
 	struct ipv6_fragment fragment = {};
-	struct reverse_key6 key = {};
 	struct reply reply = {};
+	struct reverse *found;
+	struct flow *flow;
 	struct ipv6hdr ip;
-	__u32 words[2];
 	long failed;
 
-	if (read_ipv6(skb, &ip))
+	if (!slot || read_ipv6(skb, &ip))
 		return 0;
+	flow = &slot->flow;
 	reply.protocol = ip.nexthdr;
 	reply.l4 = sizeof(struct ethhdr) + sizeof(ip);
 	if (reply.protocol == IPV6_FRAGMENT) {
 		if (bpf_skb_load_bytes(skb, reply.l4, &fragment, sizeof(fragment)))
 			return 0;
 		if (fragment.offset & bpf_htons(IPV6_FRAGMENT_OFFSET)) {
-			struct flow flow = fragment_flow_ipv6(&ip);
-
-			return reply_later_fragment(skb, &flow, fragment.id, 0);
+			fragment_flow_ipv6(flow, &ip);
+			return reply_later_fragment(skb, flow, fragment.id, 0);
 		}
 		reply.protocol = fragment.next;
 		reply.l4 += sizeof(fragment);
@@ -395,38 +393,35 @@ static __always_inline long reply_ipv6(struct __sk_buff *skb)
 		if (failed)
 			return failed;
 	}
-	__builtin_memcpy(&key.endpoint, &ip.saddr, sizeof(key.endpoint));
-	__builtin_memcpy(&key.client, &ip.daddr, sizeof(key.client));
-	words[0] = two_ports(reply.source_port, reply.destination_port);
-	words[1] = reply.protocol;
-	__builtin_memcpy(&key.endpoint_port, words, sizeof(words));
-	found = reverse_find6(&key);
+	address_set_ipv6(&slot->key6.endpoint, &ip.saddr);
+	address_set_ipv6(&slot->key6.client, &ip.daddr);
+	reverse_key6_ends(&slot->key6, two_ports(reply.source_port, reply.destination_port),
+			  reply.protocol);
+	found = reverse_find6(&slot->key6);
 	if (!found) {
-		struct flow answers = {
-			.client = key.client,
-			.vip = key.endpoint,
-			.client_port = key.client_port,
-			.vip_port = key.endpoint_port,
-			.protocol = key.protocol,
+		*flow = (struct flow){
+			.client_port = reply.destination_port,
+			.vip_port = reply.source_port,
+			.protocol = reply.protocol,
 			.family = ADDRESS_FAMILY_IPV6,
 		};
-
-		if (reverse_restore(&answers, reply.tcp_flags))
-			found = reverse_find6(&key);
+		address_set_ipv6(&flow->client, &ip.daddr);
+		address_set_ipv6(&flow->vip, &ip.saddr);
+		if (reverse_restore(flow, reply.tcp_flags))
+			found = reverse_find6(&slot->key6);
 	}
 	if (!found)
 		return 0;
 	if (found->proof != PROOF_GIVEN && !prove_by_reply(&reply, found))
 		return 0;
 	note_server(&reply, found);
-	reverse = *found;
-	failed = write_source_ipv6(skb, &reply, &key, &reverse);
-	if (!failed && reverse.flags & REVERSE_CLAMP && is_syn_ack(&reply))
+	slot->reverse = *found;
+	failed = write_source_ipv6(skb, &reply, &slot->key6, &slot->reverse);
+	if (!failed && slot->reverse.flags & REVERSE_CLAMP && is_syn_ack(&reply))
 		mss_clamp(skb, reply.l4, sizeof(struct ipv6hdr) + sizeof(struct tcphdr));
 	if (!failed && fragment.offset & bpf_htons(IPV6_MORE_FRAGMENTS)) {
-		struct flow flow = fragment_flow_ipv6(&ip);
-
-		return reply_first_fragment(&flow, fragment.id, 0, &reverse.vip);
+		fragment_flow_ipv6(flow, &ip);
+		return reply_first_fragment(flow, fragment.id, 0, &slot->reverse.vip);
 	}
 	return failed;
 }

@@ -6,6 +6,7 @@
 #include "decap.h"
 #include "finish.h"
 #include "headers.h"
+#include "packet_slot.h"
 #include "stage1.h"
 #include "vlan.h"
 
@@ -90,17 +91,17 @@ static __always_inline int slow_tunnel(struct xdp_md *ctx, struct packet *packet
 /* Reports whether the packet may be ours; if so, takes the tags off the frame. flaw is then
  * DROP_NONE for a VIP, a reason to drop, or NOT_VIP for what may be a tunnel's.
  */
-static __always_inline int slow_enter(struct xdp_md *ctx, struct slow_packet *slow,
+static __always_inline int slow_enter(struct xdp_md *ctx, struct packet_slot *slot,
 				      const struct self *self, int *flaw)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
-	struct packet *packet = &slow->packet;
+	struct packet *packet = &slot->packet;
 	__be16 protocol;
 
 	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
 		return 0;
-	protocol = read_tags(ctx, slow, eth->h_proto);
-	packet->l3 = sizeof(*eth) + slow->tags * VLAN_TAG_LENGTH;
+	protocol = read_tags(ctx, slot, eth->h_proto);
+	packet->l3 = sizeof(*eth) + slot->tags * VLAN_TAG_LENGTH;
 	if (read_ip_header(ctx, packet, protocol))
 		return 0;
 	*flaw = DROP_NONE;
@@ -112,16 +113,16 @@ static __always_inline int slow_enter(struct xdp_md *ctx, struct slow_packet *sl
 		if (!*flaw)
 			return 0;
 	}
-	return tags_are_ours(ctx, slow) && !take_tags(ctx, slow);
+	return tags_are_ours(ctx, slot) && !take_tags(ctx, slot);
 }
 
-static __always_inline int slow_read(struct xdp_md *ctx, struct slow_packet *slow,
+static __always_inline int slow_read(struct xdp_md *ctx, struct packet_slot *slot,
 				     const struct self *self, struct frontend **frontend)
 {
-	struct packet *packet = &slow->packet;
+	struct packet *packet = &slot->packet;
 	int flaw = DROP_NONE;
 
-	if (!slow_enter(ctx, slow, self, &flaw))
+	if (!slow_enter(ctx, slot, self, &flaw))
 		return XDP_PASS;
 	if (flaw == NOT_VIP)
 		return slow_tunnel(ctx, packet, frontend);
@@ -141,44 +142,56 @@ static __always_inline int slow_read(struct xdp_md *ctx, struct slow_packet *slo
 	return from_router(packet, self, *frontend);
 }
 
+/* Returns an XDP action or an internal verdict, for which the slot has the packet and its frontend. */
+__noinline int slow_path(struct xdp_md *ctx)
+{
+	struct packet_slot *slot = packet_slot();
+	struct self *self = settings_get();
+	struct frontend *frontend = NULL;
+	int verdict;
+
+	if (!slot || !self)
+		return XDP_PASS;
+	__builtin_memset(slot, 0, sizeof(*slot));
+	verdict = slow_read(ctx, slot, self, &frontend);
+	if (frontend)
+		slot->frontend = *frontend;
+	return verdict;
+}
+
 /* Reports whether the frame gets back the tags that it came with. */
-static __always_inline int keeps_tags(const struct xdp_md *ctx, const struct slow_packet *slow,
+static __always_inline int keeps_tags(const struct xdp_md *ctx, const struct packet_slot *slot,
 				      int verdict)
 {
-	if (!slow->tags || slow->packet.l3 != sizeof(struct ethhdr))
+	if (!slot->tags || slot->packet.l3 != sizeof(struct ethhdr))
 		return 0;
 	/* With metadata in front the kernel sends it to a node (next_hop.h). */
 	if (verdict == XDP_PASS)
 		return ctx->data_meta == ctx->data;
-	return verdict == XDP_TX && slow->packet.answered;
+	return verdict == XDP_TX && slot->packet.answered;
 }
 
 /* Makes an answer that was handed to the kernel leave by the uplink whose tags were taken off. */
-static __always_inline void lead_answer(const struct xdp_md *ctx, const struct slow_packet *slow)
+static __always_inline void lead_answer(const struct xdp_md *ctx, const struct packet_slot *slot)
 {
 	struct handover *note = (void *)(long)ctx->data_meta;
 
-	if (slow->uplink && (void *)(note + 1) <= (void *)(long)ctx->data)
-		note->ifindex = slow->uplink;
+	if (slot->uplink && (void *)(note + 1) <= (void *)(long)ctx->data)
+		note->ifindex = slot->uplink;
 }
 
-__noinline int slow_path(struct xdp_md *ctx)
+/* Ends the way of a packet that came in with tags, or whose answer may leave with some. Returns an XDP
+ * action.
+ */
+__noinline int slow_leave(struct xdp_md *ctx, int verdict)
 {
-	struct self *self = settings_get();
-	struct frontend *frontend = NULL;
-	__u32 place = !!tracing;
-	struct slow_packet *slow;
-	int verdict;
+	struct packet_slot *slot = packet_slot();
 
-	slow = bpf_map_lookup_elem(&slow_packet, &place);
-	if (!slow || !self)
-		return XDP_PASS;
-	__builtin_memset(slow, 0, sizeof(*slow));
-	verdict = slow_read(ctx, slow, self, &frontend);
-	verdict = finish(ctx, &slow->packet, self, frontend, verdict);
-	if (keeps_tags(ctx, slow, verdict) && put_tags(ctx, slow))
-		return drop_packet(ctx, &slow->packet, DROP_HEADROOM);
-	if (verdict == XDP_PASS && slow->packet.answered)
-		lead_answer(ctx, slow);
+	if (!slot)
+		return XDP_ABORTED;
+	if (keeps_tags(ctx, slot, verdict) && put_tags(ctx, slot))
+		return drop_silently(ctx, &slot->packet, DROP_HEADROOM);
+	if (verdict == XDP_PASS && slot->packet.answered)
+		lead_answer(ctx, slot);
 	return verdict;
 }

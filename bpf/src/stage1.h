@@ -45,22 +45,25 @@ static __always_inline int has_endpoint(const struct flow *flow)
 	return connection && endpoint_of(connection);
 }
 
-/* A node with endpoints of a Local frontend serves the flow itself. It looks the row up for a
- * packet of an unknown connection alone, to ask whether another node holds that (chain.h).
+/* Reports whether this node serves a packet of a Local frontend itself. One with endpoints does. It
+ * looks the row up for a packet of an unknown connection alone, to ask whether another node holds
+ * that (chain.h).
  *
  * A node without endpoints may get packets, too: for the sake of another frontend of the VIP, or
  * because a router does not know yet. Stage 1 finds a node with endpoints, unless an endpoint here
  * has the flow.
  */
-__noinline int stage1_local(struct packet *packet, const struct self *self,
-			    const struct frontend *frontend)
+__noinline int is_served_here(struct packet *packet, const struct self *self,
+			      const struct frontend *frontend)
 {
 	if (!packet || !self || !frontend)
-		return XDP_ABORTED;
+		return 0;
+	if (!frontend->table)
+		return 1;
 	if (!frontend->endpoints && !has_endpoint(&packet->flow))
-		return stage1(packet, self, frontend);
+		return 0;
 	packet->path = path_of_own(self);
-	return serve_here();
+	return 1;
 }
 
 /* A packet for a frontend, from a router. Verified on its own. */
@@ -75,10 +78,7 @@ __noinline int from_router(struct packet *packet, const struct self *self,
 	if (!source_allowed(packet, frontend))
 		return drop(DROP_SOURCE_RANGE);
 	hash_flow(packet, frontend);
-	if (frontend->flags & FRONTEND_LOCAL) {
-		if (frontend->table)
-			return stage1_local(packet, self, frontend);
+	if (frontend->flags & FRONTEND_LOCAL && is_served_here(packet, self, frontend))
 		return serve_here();
-	}
 	return stage1(packet, self, frontend);
 }

@@ -141,15 +141,26 @@ static __always_inline int is_eventful(const struct packet *packet,
 	       now - connection->seen >= REFRESH_SECONDS * ticks_per_second;
 }
 
-enum flow_verdict {
-	/* The packet belongs to the flow. */
-	FLOW_GOES_ON,
-	/* The flow is over, and the packet begins another one. */
+/* What is known of a packet's flow. */
+enum flow_found {
+	/* It has no entry here. */
+	FLOW_IS_UNKNOWN = VERDICT_FLOW,
+	/* Its endpoint is gone. The packet, in its midst, may belong to a later connection of the
+	 * client's port, elsewhere.
+	 */
+	FLOW_IS_CUT_OFF,
+	/* It is over, or its endpoint is gone, and the packet begins another one. */
 	FLOW_IS_OVER,
-	/* The flow is over or expired. The packet may belong to a later flow of the same client
-	 * port, on another node.
+	/* It is over or expired. The packet may belong to a later flow of the same client port, on
+	 * another node.
 	 */
 	FLOW_IS_STALE,
+	/* The packet belongs to it, and may change more of it than counters. */
+	FLOW_IS_TOUCHED,
+	/* The packet belongs to it. */
+	FLOW_GOES_ON,
+	/* The same, but its ingress node sent the packet elsewhere at first. */
+	FLOW_WAS_WALKED_TO,
 	/* The packet belongs to a Local frontend's flow, and the row's primary has to know that this
 	 * node holds it.
 	 */
@@ -194,8 +205,16 @@ enum flow_about {
 	ABOUT_LAST = 2,
 };
 
-/* Takes in what the packet says of its flow, whose endpoint exists. A stale flow takes it in
- * only if no other node is left to ask.
+/* Reports that the packet belongs to the flow, which is here. */
+static __always_inline enum flow_found flow_found(const struct packet *packet,
+						  const struct self *self, enum table table)
+{
+	return table == TABLE_ESTABLISHED && was_walked_to(packet, self) ? FLOW_WAS_WALKED_TO :
+									    FLOW_GOES_ON;
+}
+
+/* Takes in what the packet says of its flow, whose endpoint exists. A stale flow takes it in only if
+ * no other node is left to ask.
  *
  * A SYN on a living connection goes to its endpoint, which answers as RFC 5961 section 4
  * says. SYNs can be spoofed, so none moves a connection.
@@ -205,24 +224,25 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 			  int about)
 {
 	enum table table = about & ABOUT_HALF_OPEN ? TABLE_HALF_OPEN : TABLE_ESTABLISHED;
-	__u8 protocol = packet ? packet->flow.protocol : 0;
-	int verdict = FLOW_GOES_ON;
 	struct tcp_numbers numbers;
 	struct endpoint *endpoint;
+	int verdict = FLOW_GOES_ON;
 	struct reverse *reverse;
 	enum flow_state state;
+	__u8 protocol;
 
 	if (!packet || !frontend || !connection)
-		return FLOW_GOES_ON;
+		return FLOW_IS_UNKNOWN;
+	protocol = packet->flow.protocol;
 	endpoint = endpoint_of(connection);
+	/* Another CPU may have taken the entry a moment ago. */
 	if (!endpoint)
 		return FLOW_GOES_ON;
 	numbers = tcp_numbers(ctx, packet);
 	reverse = reverse_find(&packet->flow, endpoint);
-	/* Another flow has taken the client's port at the endpoint, so this one was over. */
-	if (!is_midstream(packet) && reverse && !reverse_is_of(reverse, &packet->flow))
-		return FLOW_IS_OVER;
-	if (!is_midstream(packet) && flow_is_over(protocol, table, connection, reverse))
+	/* In the first case another flow has taken the client's port at the endpoint. */
+	if (!is_midstream(packet) && ((reverse && !reverse_is_of(reverse, &packet->flow)) ||
+				      flow_is_over(protocol, table, connection, reverse)))
 		return FLOW_IS_OVER;
 	state = flow_state(protocol, table, connection, reverse);
 	if (is_midstream(packet) && !(about & ABOUT_LAST) && is_stale(connection, state))
@@ -269,91 +289,128 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 	return frontend->flags & FRONTEND_LOCAL ? verdict : FLOW_GOES_ON;
 }
 
-/* Reports whether another node may have to know of the flow, which is here. */
-static __always_inline int is_noticed(const struct packet *packet, const struct self *self,
-				      enum table table, int verdict)
+/* Looks the flow up again, and takes in what the packet says of it. flow_event is verified once for
+ * all the places in which an entry may be.
+ */
+__noinline int flow_touch(struct xdp_md *ctx, const struct packet *packet, const struct self *self,
+			  const struct frontend *frontend, int about)
 {
-	return verdict == FLOW_IS_HELD || verdict == FLOW_HAS_ENDED ||
-	       (verdict == FLOW_GOES_ON && table == TABLE_ESTABLISHED &&
-		was_walked_to(packet, self));
+	struct connection *connection;
+	enum table table;
+	int found;
+
+	if (!packet || !self || !frontend)
+		return FLOW_IS_UNKNOWN;
+	connection = connection_again(&packet->flow, &table);
+	if (!connection)
+		return FLOW_GOES_ON;
+	if (table == TABLE_HALF_OPEN)
+		about |= ABOUT_HALF_OPEN;
+	found = flow_event(ctx, packet, frontend, connection, about);
+	return found == FLOW_GOES_ON ? flow_found(packet, self, table) : found;
 }
 
 /* Makes the packet a notice. Returns the node that it is for, or zero. */
 __noinline int flow_notice(struct packet *packet, const struct self *self,
-			   const struct frontend *frontend, int verdict)
+			   const struct frontend *frontend, int found)
 {
 	if (!packet || !self || !frontend)
 		return 0;
-	if (verdict == FLOW_GOES_ON)
+	if (found == FLOW_WAS_WALKED_TO)
 		return notify_ingress(packet, self, frontend);
-	return tell_primary(packet, self, frontend, verdict == FLOW_IS_HELD ? self->id : 0);
+	return tell_primary(packet, self, frontend, found == FLOW_IS_HELD ? self->id : 0);
 }
 
-/* A flow that has an endpoint here keeps it. Others may get one. A global function is verified
- * on its own: the verifier knows nothing of its arguments, hence the checks for NULL.
+/* Gives the packet to the endpoint that stage 2 found or chose. */
+__noinline int deliver_chosen(struct xdp_md *ctx, struct packet *packet)
+{
+	struct endpoint *endpoint = packet ? endpoint_get(packet->endpoint) : NULL;
+
+	return endpoint ? deliver(ctx, packet, endpoint) : drop(DROP_NO_ENDPOINT);
+}
+
+/* Looks the flow up. One that has an endpoint here keeps it; most of its packets end here. Of
+ * others, and of packets that may change the flow, it returns what was found: stage2_goes_on.
+ *
+ * A global function is verified on its own: the verifier knows nothing of its arguments, hence
+ * the checks for NULL.
  */
 __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct self *self,
 		      const struct frontend *frontend)
 {
-	struct endpoint *endpoint = NULL;
 	struct connection *connection;
-	int verdict = FLOW_GOES_ON;
-	__u32 recalled = 0;
+	struct endpoint *endpoint;
 	enum table table;
-	int next, id;
 
 	if (!packet || !self || !frontend)
 		return XDP_ABORTED;
 	trace_step(TRACE_STAGE2);
 	connection = is_midstream(packet) ? connection_find(&packet->flow, &table) :
 					    connection_find_new(&packet->flow, &table);
-	if (connection) {
-		trace_known(connection, table == TABLE_HALF_OPEN);
-		endpoint = endpoint_of(connection);
-		if (!endpoint && is_midstream(packet)) {
-			/* It may belong to a later connection of the client's port, elsewhere. */
-			next = chain_walk(packet, self, frontend);
-			return next > 0 ? send_to(next) : drop(DROP_ENDPOINT_GONE);
-		}
-		if (endpoint && is_eventful(packet, connection, table))
-			verdict = flow_event(ctx, packet, frontend, connection,
-					     table == TABLE_HALF_OPEN ? ABOUT_HALF_OPEN : 0);
-		if (endpoint && is_noticed(packet, self, table, verdict)) {
-			next = flow_notice(packet, self, frontend, verdict);
-			if (next)
-				return send_to(next);
-		}
-		if (!endpoint || verdict == FLOW_IS_OVER) {
-			connection_delete(&packet->flow, table, connection->flags);
-			endpoint = NULL;
-		}
-	} else if (is_from_self(self, &packet->flow)) {
+	if (!connection)
+		return FLOW_IS_UNKNOWN;
+	trace_known(connection, table == TABLE_HALF_OPEN);
+	endpoint = endpoint_of(connection);
+	if (!endpoint)
+		return is_midstream(packet) ? FLOW_IS_CUT_OFF : FLOW_IS_OVER;
+	packet->endpoint = connection->endpoint;
+	if (is_eventful(packet, connection, table))
+		return FLOW_IS_TOUCHED;
+	if (flow_found(packet, self, table) == FLOW_WAS_WALKED_TO)
+		return FLOW_WAS_WALKED_TO;
+	return deliver(ctx, packet, endpoint);
+}
+
+/* Serves a flow that stage 2 found no entry of, or whose entry is of no use: another node may have
+ * it, else it gets an endpoint here.
+ */
+static __always_inline int serve_unknown(struct xdp_md *ctx, struct packet *packet,
+					 const struct self *self, const struct frontend *frontend,
+					 enum flow_found found)
+{
+	__u32 recalled = 0;
+	int next, id;
+
+	if (found == FLOW_IS_OVER)
+		flow_remove(&packet->flow);
+	if (found == FLOW_IS_UNKNOWN && is_from_self(self, &packet->flow))
 		return send_elsewhere(packet, self, frontend);
-	} else if (is_midstream(packet)) {
+	if (found == FLOW_IS_UNKNOWN && is_midstream(packet))
 		recalled = recall_endpoint(&packet->flow);
-	}
-	if (!recalled && (!endpoint || verdict == FLOW_IS_STALE)) {
+	if (!recalled) {
 		next = chain_walk(packet, self, frontend);
 		if (next > 0)
 			return send_to(next);
-		if (next == SECOND_CHANCE_DENIED && !endpoint)
+		if (found == FLOW_IS_CUT_OFF)
+			return drop(DROP_ENDPOINT_GONE);
+		if (found == FLOW_IS_STALE) {
+			flow_touch(ctx, packet, self, frontend, ABOUT_LAST);
+			return deliver_chosen(ctx, packet);
+		}
+		if (next == SECOND_CHANCE_DENIED)
 			return drop(DROP_SECOND_CHANCE_LIMIT);
-		/* Looked up again: kept over the calls, it would cost stack. */
-		connection = endpoint ? connection_find(&packet->flow, &table) : NULL;
-		if (connection)
-			flow_event(ctx, packet, frontend, connection,
-				   ABOUT_LAST | (table == TABLE_HALF_OPEN ? ABOUT_HALF_OPEN : 0));
 	}
-	if (!endpoint) {
-		id = stage2_choose(ctx, packet, frontend, recalled);
-		next = id == -DROP_NO_ENDPOINT ? owner_before(packet, self, frontend) : 0;
-		if (next > 0)
-			return send_to(next);
-		if (id < 0)
-			return drop(-id);
-		endpoint = endpoint_get(id);
-		if (!endpoint)
-			return drop(DROP_NO_ENDPOINT);
-	}
-	return deliver(ctx, packet, endpoint);
+	id = stage2_choose(ctx, packet, frontend, recalled);
+	next = id == -DROP_NO_ENDPOINT ? owner_before(packet, self, frontend) : 0;
+	if (next > 0)
+		return send_to(next);
+	if (id < 0)
+		return drop(-id);
+	packet->endpoint = id;
+	return deliver_chosen(ctx, packet);
+}
+
+/* What is left of stage 2 after the look-up: each part begins with most of the stack free. */
+static __always_inline int stage2_goes_on(struct xdp_md *ctx, struct packet *packet,
+					  const struct self *self, const struct frontend *frontend,
+					  enum flow_found found)
+{
+	int next;
+
+	if (found == FLOW_IS_TOUCHED)
+		found = flow_touch(ctx, packet, self, frontend, 0);
+	if (found < FLOW_IS_TOUCHED)
+		return serve_unknown(ctx, packet, self, frontend, found);
+	next = found > FLOW_GOES_ON ? flow_notice(packet, self, frontend, found) : 0;
+	return next ? send_to(next) : deliver_chosen(ctx, packet);
 }

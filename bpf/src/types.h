@@ -450,7 +450,7 @@ struct uplink {
 /* The VLAN tags of an uplink on an interface, as XDP names it. */
 struct vlan_key {
 	__u32 ifindex;
-	/* Outermost first, as in slow_packet, but with the VLAN's id alone. Zero means none. */
+	/* Outermost first, as in packet_slot, but with the VLAN's id alone. Zero means none. */
 	__be32 tag[VLAN_TAGS];
 };
 
@@ -524,6 +524,8 @@ struct packet {
 	__u32 endpoint_hash;
 	/* Id of the frontend, once it is found. */
 	__u32 frontend;
+	/* Id of the endpoint, once stage 2 has found or chosen one. */
+	__u32 endpoint;
 	/* enum packet_kind */
 	__u16 kind;
 	/* The frame is now the VIP's own answer. */
@@ -534,17 +536,32 @@ struct packet {
 	__u32 mtu;
 };
 
-/* The slow path's packet. */
-struct slow_packet {
+/* What a CPU has of the packet that it works at. */
+struct packet_slot {
 	struct packet packet;
-	/* The 802.1Q and 802.1ad tags that were taken off the frame, outermost first, each
-	 * with the EtherType in front.
+	/* Its frontend, once it is found. */
+	struct frontend frontend;
+	/* The 802.1Q and 802.1ad tags that the slow path took off the frame, outermost first,
+	 * each with the EtherType in front.
 	 */
 	__u32 tags;
 	__be32 tag[VLAN_TAGS];
 	/* The uplink whose tags these are; zero where there are none. */
 	__u32 uplink;
 	struct vlan_key vlan;
+};
+
+/* What a CPU has of the reply that it works at. */
+struct reply_slot {
+	/* Of its reverse entry. */
+	union {
+		struct reverse_key4 key4;
+		struct reverse_key6 key6;
+	};
+	/* A copy: the entry may change meanwhile. */
+	struct reverse reverse;
+	/* For memory.h and fragment.h, in the form that each takes. */
+	struct flow flow;
 };
 
 /* A datagram whose first fragment was seen. */

@@ -29,7 +29,7 @@ static __always_inline int is_vlan(__be16 protocol)
 /* Reads the tags and returns the EtherType behind them, or zero where they are cut off or
  * too many.
  */
-static __always_inline __be16 read_tags(struct xdp_md *ctx, struct slow_packet *slow,
+static __always_inline __be16 read_tags(struct xdp_md *ctx, struct packet_slot *slot,
 					__be16 protocol)
 {
 	for (int i = 0; i < VLAN_TAGS; i++) {
@@ -39,8 +39,8 @@ static __always_inline __be16 read_tags(struct xdp_md *ctx, struct slow_packet *
 			return protocol;
 		if ((void *)(tag + 2) > (void *)(long)ctx->data_end)
 			return 0;
-		slow->tag[i] = (__u32)tag[0] << 16 | protocol;
-		slow->tags = i + 1;
+		slot->tag[i] = (__u32)tag[0] << 16 | protocol;
+		slot->tags = i + 1;
 		protocol = tag[1];
 	}
 	return is_vlan(protocol) ? 0 : protocol;
@@ -56,20 +56,20 @@ static __always_inline int is_priority_tag(__be32 tag)
 }
 
 /* Reports whether the tags, if any, are those of an uplink. */
-static __always_inline int tags_are_ours(const struct xdp_md *ctx, struct slow_packet *slow)
+static __always_inline int tags_are_ours(const struct xdp_md *ctx, struct packet_slot *slot)
 {
 	__u32 *uplink;
 
-	if (!slow->tags || (slow->tags == 1 && is_priority_tag(slow->tag[0])))
+	if (!slot->tags || (slot->tags == 1 && is_priority_tag(slot->tag[0])))
 		return 1;
-	slow->vlan.ifindex = ctx->ingress_ifindex;
+	slot->vlan.ifindex = ctx->ingress_ifindex;
 #pragma unroll
 	for (int i = 0; i < VLAN_TAGS; i++)
-		slow->vlan.tag[i] = slow->tag[i] & VLAN_ID_MASK;
-	uplink = bpf_map_lookup_elem(&vlans, &slow->vlan);
+		slot->vlan.tag[i] = slot->tag[i] & VLAN_ID_MASK;
+	uplink = bpf_map_lookup_elem(&vlans, &slot->vlan);
 	if (!uplink)
 		return 0;
-	slow->uplink = *uplink;
+	slot->uplink = *uplink;
 	return 1;
 }
 
@@ -91,7 +91,7 @@ static __always_inline __u32 uplink_of(const struct __sk_buff *skb)
 }
 
 /* Moves the Ethernet addresses: over tags that go, or, if negative, to make room for some. */
-static __always_inline long move_addresses(struct xdp_md *ctx, int bytes)
+static __noinline long move_addresses(struct xdp_md *ctx, int bytes)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
 	struct ethhdr old;
@@ -108,25 +108,25 @@ static __always_inline long move_addresses(struct xdp_md *ctx, int bytes)
 	return 0;
 }
 
-static __always_inline long take_tags(struct xdp_md *ctx, struct slow_packet *slow)
+static __always_inline long take_tags(struct xdp_md *ctx, struct packet_slot *slot)
 {
-	if (!slow->tags)
+	if (!slot->tags)
 		return 0;
-	slow->packet.l3 = sizeof(struct ethhdr);
-	return move_addresses(ctx, slow->tags == 1 ? VLAN_TAG_LENGTH : 2 * VLAN_TAG_LENGTH);
+	slot->packet.l3 = sizeof(struct ethhdr);
+	return move_addresses(ctx, slot->tags == 1 ? VLAN_TAG_LENGTH : 2 * VLAN_TAG_LENGTH);
 }
 
-static __always_inline long put_tags(struct xdp_md *ctx, const struct slow_packet *slow)
+static __always_inline long put_tags(struct xdp_md *ctx, const struct packet_slot *slot)
 {
 	__be32 *tag;
 
-	if (move_addresses(ctx, slow->tags == 1 ? -VLAN_TAG_LENGTH : -2 * VLAN_TAG_LENGTH))
+	if (move_addresses(ctx, slot->tags == 1 ? -VLAN_TAG_LENGTH : -2 * VLAN_TAG_LENGTH))
 		return -1;
 	tag = (void *)(long)ctx->data + 2 * ETH_ALEN;
 	if ((void *)(tag + 2) > (void *)(long)ctx->data_end)
 		return -1;
-	tag[0] = slow->tag[0];
-	if (slow->tags > 1)
-		tag[1] = slow->tag[1];
+	tag[0] = slot->tag[0];
+	if (slot->tags > 1)
+		tag[1] = slot->tag[1];
 	return 0;
 }

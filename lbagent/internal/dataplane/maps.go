@@ -129,12 +129,13 @@ func openMaps(root string, spec *ebpf.CollectionSpec) (*mapSet, error) {
 	return set, nil
 }
 
-// unpinned are the maps that last no longer than a packet (the record of a trace, the packet
-// of the slow path) or a request (rows, flows), and an index and a filter that are made again.
+// unpinned are the maps that last no longer than a packet (the record of a trace, what a CPU has
+// of its packet or reply) or a request (rows, flows), and an index and a filter that are made again.
 var unpinned = map[string]bool{
 	bpf.DatapathMapRowUpdates:    true,
 	bpf.DatapathMapTraceRecord:   true,
-	bpf.DatapathMapSlowPacket:    true,
+	bpf.DatapathMapPacketSlots:   true,
+	bpf.DatapathMapReplySlots:    true,
 	bpf.DatapathMapEndpointPorts: true,
 	bpf.DatapathMapNotedFlows:    true,
 

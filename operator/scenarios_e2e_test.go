@@ -151,7 +151,9 @@ func foreignAddresses(t *testing.T, e *environment) {
 	// With a pool the address in it is taken over. Who shared it there keeps it.
 	e.pool(t, "main", nil, "203.0.113.0/24")
 	e.condition(t, first, metav1.ConditionTrue, millracev1alpha1.ReasonAssigned, "has 203.0.113.7")
+	running.stop(t)
 	sharer := serve("sharer", "203.0.113.7")
+	running = e.run(t, "--default-class")
 	e.condition(t, sharer, metav1.ConditionFalse, millracev1alpha1.ReasonForeignAddress, "203.0.113.7")
 	e.addresses(t, first, "203.0.113.7")
 	e.addresses(t, sharer, "203.0.113.7")
@@ -256,7 +258,6 @@ func steadyState(t *testing.T, e *environment) {
 	e.run(t, "--leader-elect")
 	pool := e.pool(t, "main", nil, "203.0.113.0/24", "2001:db8:cafe::/64")
 	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonValid, "")
-	// A Service that nothing announces would be told so.
 	advertisement := e.advertisement(t, "all", nil)
 	e.ready(t, advertisement, &advertisement.Status.Conditions, millracev1alpha1.ReasonValid, "")
 	start := time.Now()
@@ -280,7 +281,8 @@ func steadyState(t *testing.T, e *environment) {
 		"patch services/status": count,
 		"create vips/":          2 * count,
 		"patch vips/status":     2 * count,
-		"create events/":        count,
+		// That it has addresses, and that no node announces them: there are no agents.
+		"create events/":        2 * count,
 		"create lbnodes/":       3,
 		"create lbnodereports/": 3,
 		"create configmaps/":    1,

@@ -170,14 +170,8 @@ func (b *endpoints) collect(frontend *Frontend, from backend) []endpoint {
 				b.others = true
 				e.node, why = b.locator.locate(e.Address)
 			}
-			if b.nodes[e.node].Down {
-				// They died with it, or cannot be reached from here.
-				frontend.Unreached = frontend.Unreached || e.ready || e.leaving
+			if !b.reaches(frontend, &e) {
 				continue
-			}
-			if e.node != b.snapshot.NodeName && b.nodes[e.node].Booting {
-				// Pods may be up before the agent, which alone can take their packets.
-				e.ready, e.leaving = false, false
 			}
 			if _, known := b.nodes[e.node]; known || e.node == b.snapshot.NodeName {
 				found = append(found, e)
@@ -190,6 +184,21 @@ func (b *endpoints) collect(frontend *Frontend, from backend) []endpoint {
 		return cmp.Or(a.Endpoint.Compare(b.Endpoint), a.preference(b))
 	})
 	return slices.CompactFunc(found, func(a, b endpoint) bool { return a.Endpoint == b.Endpoint })
+}
+
+// reaches reports whether packets get to an endpoint's node. The endpoints of one that boots take
+// none yet: pods may be up before the agent, which alone can take their packets.
+func (b *endpoints) reaches(frontend *Frontend, e *endpoint) bool {
+	node := b.nodes[e.node]
+	if node.Down {
+		// They died with it, or cannot be reached from here.
+		frontend.Unreached = frontend.Unreached || e.ready || e.leaving
+		return false
+	}
+	if e.node != b.snapshot.NodeName && node.Booting {
+		e.ready, e.leaving = false, false
+	}
+	return true
 }
 
 // checkPort reports whether packets to a frontend can be given to endpoints with

@@ -147,6 +147,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		memory:        memory,
 		ending:        newEnding(p.clients.Installed, p.clients.ShutsDown(config.NodeName), logger),
 		hold:          held,
+		readiness:     newReadiness(memory.former()),
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,
 		drainDelay:    config.DrainDelay,

@@ -23,6 +23,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
+	"github.com/millrace-lb/millrace/lbagent/internal/readiness"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 )
 
@@ -77,6 +78,8 @@ type loop struct {
 	objects func() *model.Snapshot
 	// hold keeps objects that were removed many at once; nil where nothing does.
 	hold *hold.Hold
+	// readiness has endpoints served that turned unready with most others; nil where nothing does.
+	readiness *readiness.Threshold
 	// memory keeps the objects for the next agent; nil where nothing does.
 	memory    *memory
 	uplinks   *uplinks
@@ -149,6 +152,7 @@ func (l *loop) run(ctx context.Context, objects, links, sessions <-chan struct{}
 		ended := time.Now()
 		l.passes.Observe(now, ended, err, metrics.Pass{
 			State: l.have, Limits: l.limits, Uplinks: l.observation.Interfaces, Held: countHeld(l.observation.Held),
+			Unready: l.observation.Unready.Endpoints,
 		})
 		l.health.end(ended, err, l.speaker.Sessions())
 		l.logSessions()

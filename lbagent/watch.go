@@ -5,6 +5,7 @@ package lbagent
 import (
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -29,6 +30,8 @@ const (
 type prober interface {
 	Want(want probe.Want)
 	Verdict() membership.Verdict
+	// Known are the nodes that have answered.
+	Known() []membership.Known
 }
 
 // noProber stands in where no node is asked.
@@ -36,6 +39,7 @@ type noProber struct{}
 
 func (noProber) Want(probe.Want)             {}
 func (noProber) Verdict() membership.Verdict { return membership.Verdict{} }
+func (noProber) Known() []membership.Known   { return nil }
 
 // newProber returns nil where nodes are not to be watched. It goes on with the nodes that the
 // agent before knew, and has its own kept for the next one.
@@ -95,6 +99,30 @@ func (w *watch) see(objects *model.Snapshot) *model.Snapshot {
 	}
 	seen.CutOff = verdict.Minority
 	return &seen
+}
+
+// answers reports whether a node, by its name, answers probes: this one does, one that never did
+// does not. It is nil where none is asked.
+func (w *watch) answers(objects *model.Snapshot) func(node string) bool {
+	if w == nil {
+		return nil
+	}
+	if _, asksNone := w.prober.(noProber); asksNone {
+		return nil
+	}
+	// It is seldom asked for.
+	up := sync.OnceValue(func() map[string]bool {
+		ids := map[forwarding.NodeID]bool{}
+		for _, known := range w.prober.Known() {
+			ids[known.ID] = known.Lost.IsZero()
+		}
+		names := map[string]bool{}
+		for _, lbNode := range objects.LBNodes {
+			names[lbNode.Name] = ids[forwarding.NodeID(lbNode.Spec.ID)]
+		}
+		return names
+	})
+	return func(node string) bool { return node == objects.NodeName || up()[node] }
 }
 
 // log tells what changed. Names are those of the last pass.

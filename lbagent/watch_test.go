@@ -17,11 +17,13 @@ import (
 // judge is a prober with a verdict that the test gives.
 type judge struct {
 	verdict membership.Verdict
+	known   []membership.Known
 	want    probe.Want
 }
 
 func (j *judge) Want(want probe.Want)        { j.want = want }
 func (j *judge) Verdict() membership.Verdict { return j.verdict }
+func (j *judge) Known() []membership.Known   { return j.known }
 
 func watchBy(j *judge) *watch {
 	return &watch{prober: j, setKeys: func([][probe.KeySize]byte) error { return nil }, logger: logr.Discard()}

@@ -69,6 +69,10 @@ const (
 	// ConditionObjectsPresent of an LBNodeReport: False while objects count as present that were
 	// removed, too many at once; else it is absent. Ready does not depend on it.
 	ConditionObjectsPresent = "ObjectsPresent"
+	// ConditionReadinessTrusted of an LBNodeReport: False while endpoints are served that are not
+	// ready, because most endpoints of most Services turned unready at once; else it is absent.
+	// Ready does not depend on it.
+	ConditionReadinessTrusted = "ReadinessTrusted"
 	// ConditionTunnelKey of an LBNodeReport: True while the node has the keys that the Secret of
 	// the tunnel says. Ready does not depend on it: other fences stand.
 	ConditionTunnelKey = "TunnelKey"
@@ -120,6 +124,7 @@ const (
 	ReasonOtherUplink      = "OtherUplink"
 	ReasonNodesDown        = "NodesDown"
 	ReasonCutOff           = "CutOff"
+	ReasonPanicThreshold   = "PanicThreshold"
 	ReasonRemovalHeld      = "RemovalHeld"
 	ReasonNodeNotReady     = "NodeNotReady"
 	ReasonKeyInUse         = "KeyInUse"

@@ -30,6 +30,8 @@ type Pass struct {
 	Uplinks []millracev1alpha1.InterfaceStatus
 	// Held is how many objects count as present that were removed many at once.
 	Held int
+	// Unready is how many endpoints are served that are not ready, as most turned unready at once.
+	Unready int
 }
 
 // NewPasses returns Passes of which there was none.
@@ -61,6 +63,7 @@ func (p *Passes) Observe(began, ended time.Time, err error, found Pass) {
 
 var (
 	entriesDescription  = description("map_entries", "Entries of a map that are in use, as of the last pass.", "map")
+	unreadyDescription  = description("unready_endpoints_served", "Endpoints that are served though they are not ready: most endpoints of most Services turned unready at once.")
 	heldDescription     = description("objects_held", "Objects that were removed many at once and count as present for a while.")
 	mapLimitDescription = description("map_capacity", "Entries that a map has room for.", "map")
 	xdpDescription      = description("uplink_xdp_mode", "1 for the mode in which the XDP program runs on an uplink: Native, Generic, or None.", "interface", "mode")
@@ -71,7 +74,7 @@ func (p *Passes) Describe(descriptions chan<- *prometheus.Desc) {
 	p.duration.Describe(descriptions)
 	p.errors.Describe(descriptions)
 	p.success.Describe(descriptions)
-	for _, d := range []*prometheus.Desc{heldDescription, entriesDescription, mapLimitDescription, xdpDescription} {
+	for _, d := range []*prometheus.Desc{heldDescription, unreadyDescription, entriesDescription, mapLimitDescription, xdpDescription} {
 		descriptions <- d
 	}
 }
@@ -98,6 +101,7 @@ func (p *Passes) Collect(metrics chan<- prometheus.Metric) {
 		}
 	}
 	gauge(heldDescription, float64(last.Held))
+	gauge(unreadyDescription, float64(last.Unready))
 	for _, fill := range fills(last) {
 		gauge(entriesDescription, float64(fill.entries), fill.name)
 		gauge(mapLimitDescription, float64(fill.capacity), fill.name)

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/hold"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/readiness"
 )
 
 // Observation is what the agent observed, all of it at one moment.
@@ -49,6 +50,8 @@ type Observation struct {
 	Watch Watch
 	// Held are objects that were removed many at once, and count as present.
 	Held []hold.Held
+	// Unready are endpoints that are served though they are not ready.
+	Unready readiness.Served
 	// Forwards is true where the last pass left in the maps what the node forwards by,
 	// even if single writes failed.
 	Forwards bool
@@ -100,6 +103,9 @@ func Build(o Observation, report *millracev1alpha1.LBNodeReport, now metav1.Time
 	}
 	if _, unreached := nodesReached(o); !unreached {
 		meta.RemoveStatusCondition(&status.Conditions, millracev1alpha1.ConditionNodesReached)
+	}
+	if o.Unready.Endpoints == 0 {
+		meta.RemoveStatusCondition(&status.Conditions, millracev1alpha1.ConditionReadinessTrusted)
 	}
 	if len(o.Held) == 0 {
 		meta.RemoveStatusCondition(&status.Conditions, millracev1alpha1.ConditionObjectsPresent)

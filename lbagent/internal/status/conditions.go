@@ -28,6 +28,9 @@ func conditions(o Observation) []metav1.Condition {
 	if len(o.Held) > 0 {
 		list = append(list, objectsHeld(o.Held))
 	}
+	if o.Unready.Endpoints > 0 {
+		list = append(list, readinessTrusted())
+	}
 	if o.TunnelKey != nil {
 		list = append(list, o.TunnelKey.condition())
 	}

@@ -7,13 +7,15 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
 // gist is what a report tells without numbers, times, messages and single VIPs: those may
-// change with each pass while something fails.
+// change with each pass while something fails. It is also without what all nodes find at the same
+// moment, ReadinessTrusted.
 func gist(status *millracev1alpha1.LBNodeReportStatus) *millracev1alpha1.LBNodeReportStatus {
 	g := status.DeepCopy()
 	for i := range g.Interfaces {
@@ -29,6 +31,7 @@ func gist(status *millracev1alpha1.LBNodeReportStatus) *millracev1alpha1.LBNodeR
 	for i := range g.VIPs.Withheld {
 		g.VIPs.Withheld[i].Count = 0
 	}
+	meta.RemoveStatusCondition(&g.Conditions, millracev1alpha1.ConditionReadinessTrusted)
 	for i, condition := range g.Conditions {
 		g.Conditions[i] = metav1.Condition{Type: condition.Type, Status: condition.Status, Reason: condition.Reason}
 	}
@@ -59,6 +62,13 @@ func (t *told) apart() time.Duration { return max(sameGist, spread(t.nodes)) }
 // nodes together write a hundred a second: what is news to none is mostly the same change on all.
 func spread(nodes int) time.Duration {
 	return min(longestSpread, time.Duration(nodes)*time.Second/spreadRate)
+}
+
+// know takes the report that was found for told, where none was written yet.
+func (t *told) know(found *millracev1alpha1.LBNodeReportStatus, now time.Time) {
+	if len(t.gists) == 0 {
+		t.gists = append(t.gists, telling{gist(found), now})
+	}
 }
 
 // wait returns after how long a report of this gist is due; zero means at once. All gists that

@@ -10,10 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/readiness"
 )
 
 // failing is an observation whose texts and numbers are those of the n-th pass.
@@ -166,6 +168,43 @@ func TestSpread(t *testing.T) {
 			t.Error("a new reason waits for the jitter")
 		}
 	})
+}
+
+// That most pods turned unready at once is found by all nodes at the same moment, when the API server
+// has just come back: they spread the writes of it, also agents that have written nothing yet.
+func TestSpreadOfReadiness(t *testing.T) {
+	const nodes = 5000
+	found := good()
+	found.Nodes = nodes
+	late, most := 0, 40
+	for range most {
+		with(t, func(t *testing.T, s *server, w *Writer) {
+			stored := s.stored.DeepCopy()
+			stored.Status = Build(found, stored, metav1.NewTime(time.Now()).Rfc3339Copy())
+			s.put(stored)
+			w.Set(found)
+			time.Sleep(2 * interval)
+			o := found
+			o.Unready = readiness.Served{Endpoints: 9, Services: 3}
+			w.Set(o)
+			time.Sleep(spread(nodes) / 2)
+			s.mu.Lock()
+			if len(s.writes) == 0 {
+				late++
+			}
+			s.mu.Unlock()
+			time.Sleep(spread(nodes)/2 + 2*interval)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if len(s.writes) != 1 || meta.FindStatusCondition(s.stored.Status.Conditions, millracev1alpha1.ConditionReadinessTrusted) == nil {
+				t.Errorf("%d writes, conditions are %+v", len(s.writes), s.stored.Status.Conditions)
+			}
+		})
+	}
+	// Half of them, on average: fewer than 5 or more than 35 are less likely than 1e-6.
+	if late < 5 || late > 35 {
+		t.Errorf("%d of %d nodes wrote in the second half of the time", late, most)
+	}
 }
 
 // When one change reaches all nodes at the same moment, they write it at no more than the rate.

@@ -12,6 +12,17 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/hold"
 )
 
+// readinessTrusted is not part of Ready: it is no fault of the node. The condition is False or not
+// there. It has no numbers, which change with each endpoint that comes back.
+func readinessTrusted() metav1.Condition {
+	return metav1.Condition{
+		Type: millracev1alpha1.ConditionReadinessTrusted, Status: metav1.ConditionFalse,
+		Reason: millracev1alpha1.ReasonPanicThreshold,
+		Message: "most endpoints of most Services turned unready at once, and their nodes answer probes: " +
+			"the last ready ones are served until they are ready, terminate or go",
+	}
+}
+
 // objectsHeld is not part of Ready: the node does what it did before. The condition is False or
 // not there.
 func objectsHeld(held []hold.Held) metav1.Condition {

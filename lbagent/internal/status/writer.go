@@ -180,6 +180,7 @@ func (w *Writer) write(ctx context.Context, now time.Time) (again time.Duration,
 			w.told.due = time.Time{}
 			return nil
 		}
+		w.told.know(&report.Status, now)
 		jitter := time.Duration(rand.Float64() * float64(spread(observation.Nodes)))
 		if again = w.told.wait(gist(&status), now, jitter); again > 0 {
 			return nil

@@ -55,9 +55,10 @@ type site struct {
 	groups match.Hosts[*group]
 }
 
-// Listener and Group are those of plan.Site.
+// Listener and what follows are those of plan.Site.
 func (s *site) Listener() string                 { return s.name }
 func (s *site) Trusted() bool                    { return s.resource.GetTrustedHops() > 0 }
+func (s *site) AnyServerName() bool              { return s.resource.GetAnyServerName() }
 func (s *site) Group(host string) (*group, bool) { return s.groups.Find(host) }
 
 // listener is a listener without what attaches to it.

@@ -4,6 +4,7 @@ package proxy
 
 import (
 	"crypto/tls"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -87,6 +88,27 @@ func TestMisdirected(t *testing.T) {
 			c := client(t, port, &tls.Config{RootCAs: authority.pool(), ServerName: "a.example.com"}, protocol)
 			if got := get(t, c, "https://a.example.com/", "Host: "+host); got.StatusCode != want {
 				t.Errorf("host %s on a connection for a.example.com: %d; want %d", host, got.StatusCode, want)
+			}
+		}
+	}
+}
+
+// TestAnyServerName: an Ingress is served by Host, whatever the server name (IngressTLS).
+func TestAnyServerName(t *testing.T) {
+	port, authority := freePort(t), newCA(t)
+	la, lb := tlsListener("la", port, hostname("a.example.com"), "c"), tlsListener("lb", port, hostname("b.example.com"), "c")
+	la.GetListener().AnyServerName, lb.GetListener().AnyServerName = true, true
+	start(t, nil, all(
+		one(authority.resource("c", "a.example.com", "b.example.com"), la, lb,
+			routes("ra", "la", nil, toward("/", "a")), routes("rb", "lb", nil, toward("/", "b"))),
+		backend("a", serve(t, echo("a"))), backend("b", serve(t, echo("b"))),
+	)...)
+	for _, protocol := range []func(*http.Protocols, bool){(*http.Protocols).SetHTTP1, (*http.Protocols).SetHTTP2} {
+		c := client(t, port, &tls.Config{RootCAs: authority.pool(), ServerName: "a.example.com"}, protocol)
+		for host, want := range map[string]string{"a.example.com": "200 a", "b.example.com": "200 b", "c.example.com": "404 "} {
+			got := get(t, c, "https://a.example.com/", "Host: "+host)
+			if have := fmt.Sprintf("%d %s", got.StatusCode, got.Header.Get("X-Backend")); have != want {
+				t.Errorf("host %s on a connection for a.example.com: %s; want %s", host, have, want)
 			}
 		}
 	}

@@ -474,7 +474,11 @@ type Listener struct {
 	ClientValidation *ClientValidation `protobuf:"bytes,6,opt,name=client_validation,json=clientValidation,proto3" json:"client_validation,omitempty"`
 	// trusted_hops is how many proxies in front are believed in X-Forwarded-For, -Proto and
 	// -Host. 0 overwrites these headers.
-	TrustedHops   uint32 `protobuf:"varint,7,opt,name=trusted_hops,json=trustedHops,proto3" json:"trusted_hops,omitempty"`
+	TrustedHops uint32 `protobuf:"varint,7,opt,name=trusted_hops,json=trustedHops,proto3" json:"trusted_hops,omitempty"`
+	// any_server_name says that the server name chooses the certificate only, and Host alone the
+	// listener (Ingress). Otherwise a request whose server name leads to another listener is
+	// answered with 421: what the client had to prove was decided by its server name.
+	AnyServerName bool `protobuf:"varint,8,opt,name=any_server_name,json=anyServerName,proto3" json:"any_server_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -556,6 +560,13 @@ func (x *Listener) GetTrustedHops() uint32 {
 		return x.TrustedHops
 	}
 	return 0
+}
+
+func (x *Listener) GetAnyServerName() bool {
+	if x != nil {
+		return x.AnyServerName
+	}
+	return false
 }
 
 // Hostname is lower case, without a trailing dot. An empty name matches all hosts.
@@ -2372,7 +2383,7 @@ const file_resource_proto_rawDesc = "" +
 	"\vcertificate\x18\x06 \x01(\v2 .millrace.gateway.v1.CertificateH\x00R\vcertificate\x12`\n" +
 	"\x15certificate_authority\x18\a \x01(\v2).millrace.gateway.v1.CertificateAuthorityH\x00R\x14certificateAuthority\x12H\n" +
 	"\rshared_secret\x18\b \x01(\v2!.millrace.gateway.v1.SharedSecretH\x00R\fsharedSecretB\x06\n" +
-	"\x04kind\"\xbc\x03\n" +
+	"\x04kind\"\xe4\x03\n" +
 	"\bListener\x12\x12\n" +
 	"\x04port\x18\x01 \x01(\rR\x04port\x12\x1f\n" +
 	"\vtarget_port\x18\x02 \x01(\rR\n" +
@@ -2381,7 +2392,8 @@ const file_resource_proto_rawDesc = "" +
 	"\bhostname\x18\x04 \x01(\v2\x1d.millrace.gateway.v1.HostnameR\bhostname\x12\"\n" +
 	"\fcertificates\x18\x05 \x03(\tR\fcertificates\x12R\n" +
 	"\x11client_validation\x18\x06 \x01(\v2%.millrace.gateway.v1.ClientValidationR\x10clientValidation\x12!\n" +
-	"\ftrusted_hops\x18\a \x01(\rR\vtrustedHops\"a\n" +
+	"\ftrusted_hops\x18\a \x01(\rR\vtrustedHops\x12&\n" +
+	"\x0fany_server_name\x18\b \x01(\bR\ranyServerName\"a\n" +
 	"\bProtocol\x12\x18\n" +
 	"\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04HTTP\x10\x01\x12\t\n" +

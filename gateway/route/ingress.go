@@ -108,6 +108,9 @@ func (r *ingressRun) listeners() {
 }
 
 // groups makes the route groups of each host.
+			// "the SNI host is used for termination and value of the "Host" header is used for
+			// routing" (IngressTLS.secretName). No Ingress asks clients for a certificate.
+			AnyServerName: true,
 func (r *ingressRun) groups() {
 	listeners := r.httpsListeners()
 	for host, found := range r.hosts {

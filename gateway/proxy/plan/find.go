@@ -27,6 +27,8 @@ type Site[G Group] interface {
 	Listener() string
 	// Trusted reports whether proxies in front are trusted to say who the client is.
 	Trusted() bool
+	// AnyServerName reports whether the host alone chooses the listener.
+	AnyServerName() bool
 	Group(host string) (G, bool)
 }
 
@@ -58,7 +60,7 @@ func Find[S Site[G], G Group](message *Message, site func(host string) (S, bool)
 		return way, http.StatusNotFound
 	}
 	way.Site = found
-	if message.TLS {
+	if message.TLS && !found.AnyServerName() {
 		// What the client had to prove was decided by its server name.
 		name, _ := match.ServerName(message.ServerName)
 		if shaken, ok := site(name); !ok || shaken.Listener() != found.Listener() {

@@ -47,7 +47,7 @@ func Match(resources []*resource.Resource, request Request) Answer {
 		if shaken == nil {
 			return Answer{}
 		}
-		if shaken.Name != listener.Name {
+		if shaken.Name != listener.Name && !listener.GetListener().AnyServerName {
 			answer.Misdirected = true
 			return answer
 		}

@@ -105,6 +105,7 @@ func (c *compilation) fleets(objects *Objects) []*fleet {
 		if class == nil {
 			continue
 		}
+		c.unprotected(ingress)
 		dedicated := c.ingressBool(ingress, AnnotationDedicatedVIP, class.dedicatedVIP)
 		if dedicated {
 			all = append(all, &fleet{owner: ingressObject(ingress), class: class,

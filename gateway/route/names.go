@@ -45,6 +45,8 @@ const (
 	ReasonConflict = "Conflict"
 	// ReasonInvalidCertificate is a certificate that cannot be served.
 	ReasonInvalidCertificate = "InvalidCertificate"
+	// ReasonUnprotected is an annotation by which another controller would keep clients out.
+	ReasonUnprotected = "Unprotected"
 )
 
 // EndpointsName names the Endpoints resource of a Service port.

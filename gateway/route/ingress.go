@@ -31,6 +31,14 @@ type ingressRun struct {
 	defaults []*ingressRule
 	// wanted are the hosts of which an Ingress wants TLS, also where it cannot be had.
 	wanted map[hostname]bool
+	// refused are the hosts for which an Ingress brings no certificate that can be served.
+	refused map[*networkingv1.Ingress][]refusedTLS
+}
+
+// refusedTLS is a host without the certificate that an Ingress wants for it.
+type refusedTLS struct {
+	host   hostname
+	reason string
 }
 
 // ingressHost is what all Ingresses say about one host.
@@ -58,6 +66,7 @@ func (c *compilation) ingresses(objects *Objects) {
 			hosts:       make(map[hostname]*ingressHost, room),
 			tls:         make(map[hostname]*ingressTLS, room),
 			wanted:      make(map[hostname]bool, room),
+			refused:     map[*networkingv1.Ingress][]refusedTLS{},
 		}
 		c.result.Proxies = append(c.result.Proxies, run.compile())
 	}
@@ -177,15 +186,28 @@ func bestHost[T any](hosts map[hostname]T, host hostname) (hostname, bool) {
 // statuses says where each Ingress is served.
 func (r *ingressRun) statuses() {
 	for _, ingress := range r.members {
-		status := IngressStatus{Namespace: ingress.Namespace, Name: ingress.Name, Owner: r.owner, Ports: []int32{portHTTP}}
-		if r.servesHTTPS(ingress) {
-			status.Ports = append(status.Ports, portHTTPS)
+		status := IngressStatus{
+			Namespace: ingress.Namespace, Name: ingress.Name, Owner: r.owner, Ports: []IngressPort{{Number: portHTTP}},
+		}
+		if reason := r.lacksHTTPS(ingress); reason != "" || r.servesHTTPS(ingress) {
+			status.Ports = append(status.Ports, IngressPort{Number: portHTTPS, Error: reason})
 		}
 		r.result.Ingresses = append(r.result.Ingresses, status)
 	}
 }
 
 // servesHTTPS reports whether a host of an Ingress has a certificate.
+// lacksHTTPS is why a host of which an Ingress wants TLS has no certificate, not even one of
+// another Ingress; empty where each has one.
+func (r *ingressRun) lacksHTTPS(ingress *networkingv1.Ingress) string {
+	for _, refused := range r.refused[ingress] {
+		if _, ok := bestHost(r.tls, refused.host); !ok {
+			return refused.reason
+		}
+	}
+	return ""
+}
+
 func (r *ingressRun) servesHTTPS(ingress *networkingv1.Ingress) bool {
 	if _, ok := r.tls[""]; ok {
 		return true

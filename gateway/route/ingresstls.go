@@ -44,6 +44,7 @@ func (r *ingressRun) addTLS(ingress *networkingv1.Ingress) {
 			r.wanted[host.name] = true
 		}
 		if entry.SecretName == "" {
+			r.refuseTLS(ingress, hosts, ReasonNotFound)
 			if r.class.defaultCertificate.name == "" {
 				r.problem(ingressObject(ingress), fmt.Sprintf("spec.tls[%d].secretName", i), ReasonNotFound,
 					"it is empty, and the class has no "+ParameterDefaultCertificate)
@@ -52,12 +53,20 @@ func (r *ingressRun) addTLS(ingress *networkingv1.Ingress) {
 		}
 		found, refused := r.certificateOf(key{ingress.Namespace, entry.SecretName})
 		if refused != nil {
+			r.refuseTLS(ingress, hosts, refused.reason)
 			r.problem(ingressObject(ingress), fmt.Sprintf("spec.tls[%d].secretName", i), refused.reason, refused.message)
 			continue
 		}
 		for _, host := range hosts {
 			r.addCertificate(ingress, host, found)
 		}
+	}
+}
+
+// refuseTLS notes that hosts get no certificate of an Ingress.
+func (r *ingressRun) refuseTLS(ingress *networkingv1.Ingress, hosts []tlsHost, reason string) {
+	for _, host := range hosts {
+		r.refused[ingress] = append(r.refused[ingress], refusedTLS{host.name, reason})
 	}
 }
 
@@ -117,6 +126,7 @@ func (r *ingressRun) tlsHosts(ingress *networkingv1.Ingress, entry *networkingv1
 func (r *ingressRun) addCertificate(ingress *networkingv1.Ingress, at tlsHost, found *certificate) {
 	host := at.name
 	if !found.covers(host) {
+		r.refuseTLS(ingress, []tlsHost{at}, ReasonInvalidCertificate)
 		r.problem(ingressObject(ingress), at.field(), ReasonInvalidCertificate,
 			fmt.Sprintf("the certificate is for %v, not for %s", found.leaf.DNSNames, host))
 		return

@@ -101,8 +101,17 @@ type IngressStatus struct {
 	Namespace, Name string
 	// Owner is that of its Proxy.
 	Owner Object
-	// Ports are those of the VIP at which something of the Ingress is served, sorted.
-	Ports []int32
+	// Ports are those of the VIP at which something of the Ingress is served, or should be, by
+	// number.
+	Ports []IngressPort
+}
+
+// IngressPort is a port of an Ingress.
+type IngressPort struct {
+	Number int32
+	// Error is why a host of the Ingress is not served there, a reason of Problems; empty where
+	// all are.
+	Error string
 }
 
 // Status is the wanted status of one object. Conditions have no LastTransitionTime: whoever

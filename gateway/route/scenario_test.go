@@ -23,7 +23,7 @@ import (
 //
 //	-- objects --   YAML
 //	-- requests --  OWNER [METHOD] URL [NAME: VALUE]… => ANSWER, one a line
-//	-- ingresses -- NAMESPACE/NAME OWNER PORT…, sorted; all of them
+//	-- ingresses -- NAMESPACE/NAME OWNER PORT[:ERROR]…, sorted; all of them
 //	-- certificates -- OWNER HOST NAMESPACE/NAME…, in the order in which they are tried
 //	-- problems --  KIND NAMESPACE/NAME FIELD REASON, sorted; all of them
 //	-- status --    OBJECT [PARENT or LISTENER] CONDITION=STATUS/REASON…; those that matter
@@ -145,7 +145,10 @@ func ingresses(result *route.Result) []string {
 		line := fmt.Sprintf("%s/%s %s %s/%s", status.Namespace, status.Name,
 			status.Owner.Kind, status.Owner.Namespace, status.Owner.Name)
 		for _, port := range status.Ports {
-			line += fmt.Sprintf(" %d", port)
+			line += fmt.Sprintf(" %d", port.Number)
+			if port.Error != "" {
+				line += ":" + port.Error
+			}
 		}
 		found = append(found, line)
 	}

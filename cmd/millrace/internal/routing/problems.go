@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
@@ -53,7 +54,8 @@ func (c *Compiled) problems(choice Choice) []Problem {
 }
 
 // certificateProblems are those of Ingresses that would be served at port 443 if their
-// certificates were good, and are not: the gateway, which has seen them, has written no such port.
+// certificates were good, and are not: the gateway, which has seen them, has written an error of the
+// port, or no such port.
 func (c *Compiled) certificateProblems() []Problem {
 	written := make(map[key]*networkingv1.Ingress, len(c.in.Objects.Ingresses))
 	for _, ingress := range c.in.Objects.Ingresses {
@@ -62,12 +64,13 @@ func (c *Compiled) certificateProblems() []Problem {
 	var found []Problem
 	for _, status := range c.result.Ingresses {
 		ingress := written[key{status.Namespace, status.Name}]
-		if ingress == nil || !slices.Contains(status.Ports, portHTTPS) || !isServed(ingress, 0) || isServed(ingress, portHTTPS) {
+		wanted := slices.ContainsFunc(status.Ports, func(p route.IngressPort) bool { return p.Number == portHTTPS })
+		if ingress == nil || !wanted || !isServed(ingress, 0) || isServed(ingress, portHTTPS) {
 			continue
 		}
 		found = append(found, Problem{
 			Object: Name{"Ingress", status.Namespace, status.Name}, Reason: route.ReasonInvalidCertificate,
-			Message: "spec.tls: it is not served at port 443, since no certificate of it can be; " +
+			Message: "spec.tls: not all of it is served at port 443, for want of a certificate; " +
 				"kubectl events -n " + status.Namespace + " --for ingress/" + status.Name + " says why",
 		})
 	}
@@ -76,10 +79,18 @@ func (c *Compiled) certificateProblems() []Problem {
 
 const portHTTPS int32 = 443
 
-// isServed reports whether the status of an Ingress has an address with a port; 0: any.
+// certificateErrors are those of ports whose hosts lack a certificate. Layer 4 has others.
+var certificateErrors = []string{
+	millracev1alpha1.PortErrorPrefix + route.ReasonNotFound, millracev1alpha1.PortErrorPrefix + route.ReasonInvalidCertificate,
+}
+
+// isServed reports whether the status of an Ingress has an address with a port where no
+// certificate is missing; 0: any.
 func isServed(ingress *networkingv1.Ingress, port int32) bool {
 	return slices.ContainsFunc(ingress.Status.LoadBalancer.Ingress, func(point networkingv1.IngressLoadBalancerIngress) bool {
-		return slices.ContainsFunc(point.Ports, func(p networkingv1.IngressPortStatus) bool { return port == 0 || p.Port == port })
+		return slices.ContainsFunc(point.Ports, func(p networkingv1.IngressPortStatus) bool {
+			return port == 0 || p.Port == port && (p.Error == nil || !slices.Contains(certificateErrors, *p.Error))
+		})
 	})
 }
 

@@ -18,8 +18,12 @@ func TestCertificatesOfIngresses(t *testing.T) {
 		tls, status string
 		told        bool
 	}{
-		"served":              {"[{hosts: [a.example], secretName: tls}]", "[{ip: 203.0.113.1, ports: [{port: 80, protocol: TCP}, {port: 443, protocol: TCP}]}]", false},
-		"a bad certificate":   {"[{hosts: [a.example], secretName: tls}]", "[{ip: 203.0.113.1, ports: [{port: 80, protocol: TCP}]}]", true},
+		"served":            {"[{hosts: [a.example], secretName: tls}]", "[{ip: 203.0.113.1, ports: [{port: 80, protocol: TCP}, {port: 443, protocol: TCP}]}]", false},
+		"a bad certificate": {"[{hosts: [a.example], secretName: tls}]", "[{ip: 203.0.113.1, ports: [{port: 80, protocol: TCP}]}]", true},
+		"an error": {"[{hosts: [a.example], secretName: tls}]",
+			"[{ip: 203.0.113.1, ports: [{port: 80, protocol: TCP}, {port: 443, protocol: TCP, error: millrace.io/InvalidCertificate}]}]", true},
+		"an error of layer 4": {"[{hosts: [a.example], secretName: tls}]",
+			"[{ip: 203.0.113.1, ports: [{port: 80, protocol: TCP}, {port: 443, protocol: TCP, error: millrace.io/NotAnnounced}]}]", false},
 		"nothing written yet": {"[{hosts: [a.example], secretName: tls}]", "[]", false},
 		"no TLS":              {"[]", "[{ip: 203.0.113.1, ports: [{port: 80, protocol: TCP}]}]", false},
 	} {

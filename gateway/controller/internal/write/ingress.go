@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
@@ -74,8 +75,9 @@ func hasOnly(ingress *networkingv1.Ingress, addresses map[string]bool) bool {
 	return len(points) > 0
 }
 
-// pointsOf are the addresses of a Service with the ports of one Ingress.
-func pointsOf(service *corev1.Service, ports []int32) []networkingv1.IngressLoadBalancerIngress {
+// pointsOf are the addresses of a Service with the ports of one Ingress. A port that layer 4 does
+// not serve at an address has the error that the Service has.
+func pointsOf(service *corev1.Service, ports []route.IngressPort) []networkingv1.IngressLoadBalancerIngress {
 	if service == nil {
 		return nil
 	}
@@ -83,7 +85,17 @@ func pointsOf(service *corev1.Service, ports []int32) []networkingv1.IngressLoad
 	for _, at := range service.Status.LoadBalancer.Ingress {
 		point := networkingv1.IngressLoadBalancerIngress{IP: at.IP, Hostname: at.Hostname}
 		for _, port := range ports {
-			point.Ports = append(point.Ports, networkingv1.IngressPortStatus{Port: port, Protocol: corev1.ProtocolTCP})
+			status := networkingv1.IngressPortStatus{Port: port.Number, Protocol: corev1.ProtocolTCP}
+			for _, below := range at.Ports {
+				if below.Port == port.Number && below.Protocol == corev1.ProtocolTCP {
+					status.Error = below.Error
+				}
+			}
+			if port.Error != "" && status.Error == nil {
+				name := millracev1alpha1.PortErrorPrefix + port.Error
+				status.Error = &name
+			}
+			point.Ports = append(point.Ports, status)
 		}
 		points = append(points, point)
 	}

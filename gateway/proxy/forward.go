@@ -16,6 +16,7 @@ import (
 	"sync"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
 )
 
@@ -64,7 +65,7 @@ func (x *exchange) forwarded(header http.Header) {
 	if err != nil {
 		peer = x.in.RemoteAddr
 	}
-	host, scheme := x.in.Host, x.scheme()
+	host, scheme := x.in.Host, edge.Scheme(x.in.Header, x.in.TLS != nil)
 	if hops := int(x.site.resource.GetTrustedHops()); hops > 0 {
 		var chain []string
 		for _, value := range x.in.Header["X-Forwarded-For"] {
@@ -76,9 +77,6 @@ func (x *exchange) forwarded(header http.Header) {
 		peer = strings.Join(chain, ", ")
 		if given := x.in.Header.Get("X-Forwarded-Host"); given != "" {
 			host = given
-		}
-		if given := x.in.Header.Get("X-Forwarded-Proto"); given == "http" || given == "https" {
-			scheme = given
 		}
 	}
 	header["X-Forwarded-For"] = []string{peer}

@@ -121,12 +121,12 @@ func (x *exchange) serve(w *answer) {
 		w.WriteHeader(http.StatusOK)
 		return
 	}
-	if redirect := filters.redirect; redirect != nil {
+	if redirect := filters.redirect; plan.Redirects(redirect, x.in.Header, x.in.TLS != nil) {
 		x.redirect(w, redirect)
 		return
 	}
 	x.choose()
-	if x.share != nil && x.share.filters.redirect != nil {
+	if x.share != nil && plan.Redirects(x.share.filters.redirect, x.in.Header, x.in.TLS != nil) {
 		x.redirect(w, x.share.filters.redirect)
 		return
 	}

@@ -10,10 +10,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
@@ -93,6 +95,48 @@ func TestForwarded(t *testing.T) {
 	} {
 		if !strings.Contains(got.body, want) {
 			t.Errorf("with two trusted hops the backend got\n%s\nwant %q", got.body, want)
+		}
+	}
+}
+
+// TestRedirectInsecureOnly: a redirect to HTTPS does not answer what came over TLS to a trusted
+// proxy in front. What a client says of itself does not count.
+func TestRedirectInsecureOnly(t *testing.T) {
+	port, trusting := freePort(t), freePort(t)
+	trusted := httpListener("trusting", trusting, nil)
+	trusted.GetListener().TrustedHops = 1
+	rule := toward("/", "a", &resource.Filter{Kind: &resource.Filter_Redirect{Redirect: &resource.Redirect{
+		Scheme: "https", Status: 308, InsecureOnly: true,
+	}}})
+	resources := all(one(httpListener("l", port, nil), trusted, routes("r", "l", nil, rule), routes("r2", "trusting", nil, rule)),
+		backend("a", serve(t, echo("a"))))
+	start(t, nil, resources...)
+	made, err := plan.New(resources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		port    uint32
+		headers []string
+		want    int
+	}{
+		{port, nil, 308},
+		{port, []string{"X-Forwarded-Proto: https"}, 308},
+		{trusting, nil, 308},
+		{trusting, []string{"X-Forwarded-Proto: http"}, 308},
+		{trusting, []string{"X-Forwarded-Proto: other"}, 308},
+		{trusting, []string{"X-Forwarded-Proto: https"}, 200},
+	} {
+		if got := get(t, client(t, test.port, nil), "http://a.example/x", test.headers...); got.StatusCode != test.want {
+			t.Errorf("port %d, %q: %d; want %d", test.port, test.headers, got.StatusCode, test.want)
+		}
+		request := plan.Request{Method: http.MethodGet, URL: &url.URL{Scheme: "http", Host: "a.example", Path: "/x"}, Header: http.Header{}}
+		for _, header := range test.headers {
+			name, value, _ := strings.Cut(header, ": ")
+			request.Header[name] = []string{value}
+		}
+		if got := made.Decide(uint16(test.port), request); got.Status != test.want%200 && got.Status != test.want {
+			t.Errorf("port %d, %q: planned %d; want %d", test.port, test.headers, got.Status, test.want)
 		}
 	}
 }

@@ -1289,7 +1289,10 @@ type Redirect struct {
 	Port uint32      `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
 	Path *PathChange `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
 	// status is 301, 302, 303, 307 or 308.
-	Status        uint32 `protobuf:"varint,5,opt,name=status,proto3" json:"status,omitempty"`
+	Status uint32 `protobuf:"varint,5,opt,name=status,proto3" json:"status,omitempty"`
+	// insecure_only leaves requests to the backends that came over TLS, to this proxy or to a
+	// trusted one in front (X-Forwarded-Proto).
+	InsecureOnly  bool `protobuf:"varint,6,opt,name=insecure_only,json=insecureOnly,proto3" json:"insecure_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1357,6 +1360,13 @@ func (x *Redirect) GetStatus() uint32 {
 		return x.Status
 	}
 	return 0
+}
+
+func (x *Redirect) GetInsecureOnly() bool {
+	if x != nil {
+		return x.InsecureOnly
+	}
+	return false
 }
 
 type Rewrite struct {
@@ -2456,13 +2466,14 @@ const file_resource_proto_rawDesc = "" +
 	"\x06remove\x18\x03 \x03(\tR\x06remove\"2\n" +
 	"\x06Header\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value\"\x9f\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"\xc4\x01\n" +
 	"\bRedirect\x12\x16\n" +
 	"\x06scheme\x18\x01 \x01(\tR\x06scheme\x12\x1a\n" +
 	"\bhostname\x18\x02 \x01(\tR\bhostname\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x123\n" +
 	"\x04path\x18\x04 \x01(\v2\x1f.millrace.gateway.v1.PathChangeR\x04path\x12\x16\n" +
-	"\x06status\x18\x05 \x01(\rR\x06status\"Z\n" +
+	"\x06status\x18\x05 \x01(\rR\x06status\x12#\n" +
+	"\rinsecure_only\x18\x06 \x01(\bR\finsecureOnly\"Z\n" +
 	"\aRewrite\x12\x1a\n" +
 	"\bhostname\x18\x01 \x01(\tR\bhostname\x123\n" +
 	"\x04path\x18\x02 \x01(\v2\x1f.millrace.gateway.v1.PathChangeR\x04path\"k\n" +

@@ -108,6 +108,9 @@ func (r *ingressRun) listeners() {
 		listener := &resource.Listener{
 			Port: uint32(portHTTPS), TargetPort: targets[portHTTPS], Protocol: resource.Listener_HTTPS,
 			Hostname: host.resource(resource.Hostname_ONE_LABEL), TrustedHops: r.class.TrustedHops,
+			// "the SNI host is used for termination and value of the "Host" header is used for
+			// routing" (IngressTLS.secretName). No Ingress asks clients for a certificate.
+			AnyServerName: true,
 		}
 		for _, certificate := range found.sorted() {
 			listener.Certificates = append(listener.Certificates, r.builder.certificate(certificate))
@@ -117,13 +120,11 @@ func (r *ingressRun) listeners() {
 }
 
 // groups makes the route groups of each host.
-			// "the SNI host is used for termination and value of the "Host" header is used for
-			// routing" (IngressTLS.secretName). No Ingress asks clients for a certificate.
-			AnyServerName: true,
 func (r *ingressRun) groups() {
 	listeners := r.httpsListeners()
 	for host, found := range r.hosts {
-		rules, plain, redirected := found.sorted(r.hostFallback(host, found), r.secured(host))
+		_, certified := bestHost(r.tls, host)
+		rules, plain, redirected := found.sorted(r.hostFallback(host, found), security{r.secured(host), certified})
 		wire := host.resource(resource.Hostname_ONE_LABEL)
 		name := "group/" + string(host)
 		if !redirected {
@@ -196,7 +197,6 @@ func (r *ingressRun) statuses() {
 	}
 }
 
-// servesHTTPS reports whether a host of an Ingress has a certificate.
 // lacksHTTPS is why a host of which an Ingress wants TLS has no certificate, not even one of
 // another Ingress; empty where each has one.
 func (r *ingressRun) lacksHTTPS(ingress *networkingv1.Ingress) string {
@@ -208,6 +208,7 @@ func (r *ingressRun) lacksHTTPS(ingress *networkingv1.Ingress) string {
 	return ""
 }
 
+// servesHTTPS reports whether a host of an Ingress has a certificate.
 func (r *ingressRun) servesHTTPS(ingress *networkingv1.Ingress) bool {
 	if _, ok := r.tls[""]; ok {
 		return true

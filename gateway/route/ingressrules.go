@@ -223,19 +223,27 @@ func (r *ingressRun) hostFallback(name hostname, host *ingressHost) *ingressRule
 	return nil
 }
 
+// ingressEntry is a rule of a host, and its path.
+type ingressEntry struct {
+	path ingressPath
+	rule *ingressRule
+}
+
+// security is what there is of TLS for a host.
+type security struct {
+	// secured says that the host has TLS, or an Ingress wants it; certified that it has.
+	secured, certified bool
+}
+
 // sorted gives the rules in order of precedence: the longest path first, exact before prefix.
 // plain is for HTTP, where redirected says that it differs; only a secured host has redirects.
-func (h *ingressHost) sorted(fallback *ingressRule, secured bool) (rules, plain []*resource.Rule, redirected bool) {
-	type entry struct {
-		path ingressPath
-		rule *ingressRule
-	}
-	entries := make([]entry, 0, len(h.rules)+1)
+func (h *ingressHost) sorted(fallback *ingressRule, of security) (rules, plain []*resource.Rule, redirected bool) {
+	entries := make([]ingressEntry, 0, len(h.rules)+1)
 	for path, rule := range h.rules {
-		entries = append(entries, entry{path, rule})
+		entries = append(entries, ingressEntry{path, rule})
 	}
 	if len(entries) > 1 {
-		slices.SortFunc(entries, func(a, b entry) int {
+		slices.SortFunc(entries, func(a, b ingressEntry) int {
 			return cmp.Or(
 				cmp.Compare(len(b.path.value), len(a.path.value)),
 				-cmp.Compare(a.path.kind, b.path.kind),
@@ -243,33 +251,60 @@ func (h *ingressHost) sorted(fallback *ingressRule, secured bool) (rules, plain 
 		})
 	}
 	if _, all := h.rules[ingressPath{resource.PathMatch_PREFIX, "/"}]; !all && fallback != nil {
-		entries = append(entries, entry{rule: fallback})
+		entries = append(entries, ingressEntry{rule: fallback})
 	}
 	rules = make([]*resource.Rule, 0, len(entries))
 	for _, found := range entries {
 		rules = append(rules, found.rule.rule)
-		redirected = redirected || found.rule.redirect && secured
+		redirected = redirected || found.rule.redirect && of.secured
 	}
 	if !redirected {
 		return rules, rules, false
 	}
-	for _, found := range entries {
-		if found.rule.redirect {
-			plain = append(plain, redirectRule(found.rule.rule))
-		} else {
-			plain = append(plain, found.rule.rule)
-		}
-	}
-	return rules, plain, true
+	return rules, plainRules(entries, of.certified), true
 }
 
 // redirectRule answers what a rule matches with a redirect to HTTPS. 308 keeps the method.
 func redirectRule(rule *resource.Rule) *resource.Rule {
 	return &resource.Rule{
-		Route: rule.Route,
-		Match: rule.Match,
+		Route:    rule.Route,
+		Match:    rule.Match,
+		Backends: rule.Backends,
 		Filters: []*resource.Filter{{Kind: &resource.Filter_Redirect{Redirect: &resource.Redirect{
-			Scheme: "https", Status: 308,
+			Scheme: "https", Status: 308, InsecureOnly: true,
 		}}}},
 	}
+}
+
+// challenges is below what a CA of ACME looks for the answer to a challenge, over plain HTTP (RFC
+// 8555, section 8.3). It follows redirects, but not to a host that has no certificate yet.
+const challenges = "/.well-known/acme-challenge"
+
+// plainRules are the rules at HTTP of a host with redirects. Without a certificate the host answers
+// challenges.
+func plainRules(entries []ingressEntry, certified bool) []*resource.Rule {
+	plain := make([]*resource.Rule, 0, len(entries)+1)
+	isAnswered := certified
+	for _, found := range entries {
+		rule, path := found.rule.rule, found.rule.rule.Match.Path
+		takesAll := path.Kind == resource.PathMatch_PREFIX && isBelow(challenges, path.Value)
+		switch {
+		case !found.rule.redirect, !certified && isBelow(path.Value, challenges):
+			plain = append(plain, rule)
+		case takesAll && !isAnswered:
+			plain = append(plain, &resource.Rule{
+				Route: rule.Route, Backends: rule.Backends,
+				Match: &resource.Match{Path: &resource.PathMatch{Kind: resource.PathMatch_PREFIX, Value: challenges}},
+			}, redirectRule(rule))
+		default:
+			plain = append(plain, redirectRule(rule))
+		}
+		isAnswered = isAnswered || takesAll
+	}
+	return plain
+}
+
+// isBelow reports whether a path is a prefix, or begins with it, by elements.
+func isBelow(path, prefix string) bool {
+	return strings.HasPrefix(path+"/", strings.TrimSuffix(prefix, "/")+"/")
 }

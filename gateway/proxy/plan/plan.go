@@ -240,7 +240,7 @@ func (p *Plan) Decide(port uint16, request Request) Decision {
 		return decision
 	}
 	decision.Rule = way.Group.rules[way.Rule]
-	if redirect := redirectOf(decision.Rule); redirect != nil {
+	if redirect := redirectOf(decision.Rule); Redirects(redirect, message.Header, message.TLS) {
 		target := Target{
 			TLS: message.TLS, Host: way.Host, Path: way.Path, RawQuery: message.RawQuery, Port: way.Site.listener.GetPort(),
 		}

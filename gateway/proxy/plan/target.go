@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
@@ -91,6 +92,12 @@ func Location(redirect *resource.Redirect, prefix string, from *Target) string {
 	}
 	target.Path, target.RawPath = ChangePath(redirect.GetPath(), prefix, &url.URL{Path: from.Path, RawPath: from.RawPath})
 	return target.String()
+}
+
+// Redirects reports whether a redirect, which may be nil, answers a request. The header is without
+// what a client may not say about itself (Find).
+func Redirects(redirect *resource.Redirect, header http.Header, tls bool) bool {
+	return redirect != nil && (!redirect.GetInsecureOnly() || edge.Scheme(header, tls) == "http")
 }
 
 // RedirectStatus is the status of a redirect.

@@ -22,6 +22,18 @@ func Disown(header http.Header) {
 	}
 }
 
+// Scheme is that of a client's request, "http" or "https": what a proxy in front says, or that of
+// the connection. Where no proxy is trusted, Disown has removed what the header says.
+func Scheme(header http.Header, tls bool) string {
+	switch given := header.Get("X-Forwarded-Proto"); {
+	case given == "http", given == "https":
+		return given
+	case tls:
+		return "https"
+	}
+	return "http"
+}
+
 // canonicalUpgrade leaves Upgrade where it is one of HTTP/1 (RFC 9110, section 7.8), and to what
 // does not let a client speak past the proxy: after an upgrade to cleartext HTTP/2, requests would
 // reach the backend that no rule has seen.

@@ -97,8 +97,8 @@ func (a *app) upCommand() *cobra.Command {
 		Short: "Bring a lab up and wait until its nodes are Ready",
 		Args:  exactly(0),
 		RunE: func(command *cobra.Command, _ []string) error {
-			if options.NodeGrace < 4*time.Second {
-				return usageError{fmt.Errorf("--node-grace is %s: want 4s at least", options.NodeGrace)}
+			if options.NodeGrace != config.KubernetesTiming && options.NodeGrace < 4*time.Second {
+				return usageError{fmt.Errorf("--node-grace is %s: want 4s at least, or 0 for Kubernetes' own", options.NodeGrace)}
 			}
 			if _, err := topology.New(options.Nodes, options.Routers); err != nil {
 				return usageError{err}
@@ -127,7 +127,7 @@ func (a *app) upCommand() *cobra.Command {
 	flags.IntVar(&options.Nodes, "nodes", 3, "number of Kubernetes nodes")
 	flags.IntVar(&options.Routers, "routers", 1, "number of routers")
 	flags.DurationVar(&options.NodeGrace, "node-grace", defaultNodeGrace,
-		"how long a node may be silent until Kubernetes takes it for failed")
+		"how long a node may be silent until Kubernetes takes it for failed; 0 leaves that, and all that goes with it, as Kubernetes has it")
 	flags.BoolVar(&options.IPv4Nodes, "ipv4-nodes", false, "have Nodes list their IPv4 addresses alone")
 	return command
 }

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -25,9 +24,9 @@ beside that, while a node dies, a link is cut, an agent is upgraded and so on. P
 requests failed, the longest time in which some did, and which held connections broke, each
 beside its limit. Ends with 1 where a limit is missed. Needs three nodes and two routers:
 
-  lab up --routers 2 --node-grace 2m
+  lab up --routers 2 --node-grace 0
 
-Installs Millrace if it is not installed.`,
+That lab has Kubernetes' own times, as clusters have. Installs Millrace if it is not installed.`,
 		Args: exactly(0),
 		RunE: func(command *cobra.Command, _ []string) error {
 			if list {
@@ -44,12 +43,12 @@ Installs Millrace if it is not installed.`,
 			if err != nil {
 				return err
 			}
-			have := map[string]bool{}
+			names := make([]string, 0, len(hosts))
 			for _, host := range hosts {
-				have[host.Name] = true
+				names = append(names, host.Name)
 			}
-			if !have["node3"] || !have["router2"] {
-				return usageError{fmt.Errorf("failover needs three nodes and two routers: run `lab up --routers 2 --node-grace 2m`")}
+			if err := failover.Fits(names, lab.NodeGrace); err != nil {
+				return usageError{err}
 			}
 			driven, err := harness.Open(os.Stderr)
 			if err != nil {

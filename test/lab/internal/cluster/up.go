@@ -27,7 +27,8 @@ import (
 // Options say what lab to bring up.
 type Options struct {
 	Nodes, Routers int
-	// NodeGrace is how long a node may be silent until Kubernetes takes it for failed.
+	// NodeGrace is how long a node may be silent until Kubernetes takes it for failed, or
+	// config.KubernetesTiming.
 	NodeGrace time.Duration
 	// IPv4Nodes reports whether Nodes list their IPv4 addresses alone. A kube-proxy of two
 	// families answers health checks of an IPv4 Service on these alone, while Kubernetes'

@@ -33,6 +33,10 @@ const (
 	systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
+// KubernetesTiming, as the NodeGrace of a lab, sets nothing of how Kubernetes notices failed nodes: a
+// grace period of 50 s, leases of 40 s that are renewed every 10 s, and a look every 5 s.
+const KubernetesTiming time.Duration = 0
+
 // Lab is everything that the configuration depends on.
 type Lab struct {
 	Topology topology.Topology
@@ -40,7 +44,8 @@ type Lab struct {
 	State string
 	// Programs are the directories of built programs, by the name of their target.
 	Programs map[string]string
-	// NodeGrace is how long a node may be silent until Kubernetes takes it for failed.
+	// NodeGrace is how long a node may be silent until Kubernetes takes it for failed, or
+	// KubernetesTiming.
 	NodeGrace time.Duration
 	// Snapshotter is containerd's: overlayfs, or native where overlays cannot be stacked.
 	Snapshotter string

@@ -67,6 +67,30 @@ func TestIPv4Nodes(t *testing.T) {
 	}
 }
 
+// Kubernetes notices failed nodes as it does everywhere where nothing is set.
+func TestKubernetesTiming(t *testing.T) {
+	for _, test := range []struct {
+		grace time.Duration
+		sets  bool
+	}{{20 * time.Second, true}, {KubernetesTiming, false}} {
+		lab := testLab(t)
+		lab.NodeGrace = test.grace
+		var all strings.Builder
+		for _, host := range []topology.Host{lab.Topology.ControlPlane(), lab.Topology.WithRole(topology.RoleNode)[0]} {
+			spec, files, err := lab.Machine(host)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.WriteString(machineText(t, spec, files))
+		}
+		for _, setting := range []string{"--node-monitor-grace-period", "--node-monitor-period", "nodeLeaseDurationSeconds", "nodeStatusUpdateFrequency"} {
+			if got := strings.Contains(all.String(), setting); got != test.sets {
+				t.Errorf("with %s, %s is set: %t", test.grace, setting, got)
+			}
+		}
+	}
+}
+
 // TestMachines compares all machines and their files with golden ones.
 func TestMachines(t *testing.T) {
 	lab := testLab(t)

@@ -100,22 +100,9 @@ func (l Lab) controlPlane(spec machine.Spec) machine.Spec {
 		},
 		{Name: apiServer, Command: l.apiServerCommand("http://" + etcd), After: []string{"etcd"}, Ready: ready},
 		{
-			Name:  controllerManager,
-			After: []string{apiServer},
-			Command: []string{
-				l.Kubernetes(), "kube-controller-manager",
-				"--kubeconfig=" + l.Kubeconfig(controllerManager),
-				"--leader-elect=false",
-				"--bind-address=127.0.0.1",
-				"--use-service-account-credentials",
-				"--root-ca-file=" + pki.CAFile(l.KeyDir()),
-				"--service-account-private-key-file=" + pki.KeyFile(l.KeyDir(), ServiceAccounts),
-				"--node-monitor-grace-period=" + l.NodeGrace.String(),
-				// How late the end of the grace period may be noticed.
-				"--node-monitor-period=1s",
-				// Scale tests make thousands of objects at once.
-				"--kube-api-qps=200", "--kube-api-burst=400",
-			},
+			Name:    controllerManager,
+			After:   []string{apiServer},
+			Command: l.controllerManagerCommand(),
 		},
 		{
 			Name:  scheduler,
@@ -129,6 +116,28 @@ func (l Lab) controlPlane(spec machine.Spec) machine.Spec {
 		},
 	}
 	return spec
+}
+
+func (l Lab) controllerManagerCommand() []string {
+	command := []string{
+		l.Kubernetes(), "kube-controller-manager",
+		"--kubeconfig=" + l.Kubeconfig(controllerManager),
+		"--leader-elect=false",
+		"--bind-address=127.0.0.1",
+		"--use-service-account-credentials",
+		"--root-ca-file=" + pki.CAFile(l.KeyDir()),
+		"--service-account-private-key-file=" + pki.KeyFile(l.KeyDir(), ServiceAccounts),
+		// Scale tests make thousands of objects at once.
+		"--kube-api-qps=200", "--kube-api-burst=400",
+	}
+	if l.NodeGrace == KubernetesTiming {
+		return command
+	}
+	return append(command,
+		"--node-monitor-grace-period="+l.NodeGrace.String(),
+		// How late the end of the grace period may be noticed.
+		"--node-monitor-period=1s",
+	)
 }
 
 func (l Lab) apiServerCommand(etcd string) []string {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -49,6 +50,21 @@ var (
 	nodes   = []string{"node1", "node2", "node3"}
 	routers = []string{"router1", "router2"}
 )
+
+// Fits returns an error unless failures can be measured on a lab of these hosts. A longer grace period
+// than Kubernetes' own would hide what its end brings, a shorter one would add failures of its own.
+func Fits(hosts []string, grace time.Duration) error {
+	const needed = "run `lab down`, then `lab up --routers 2 --node-grace 0`"
+	for _, host := range slices.Concat(nodes, routers) {
+		if !slices.Contains(hosts, host) {
+			return fmt.Errorf("failover needs three nodes and two routers, and there is no %s: %s", host, needed)
+		}
+	}
+	if grace != config.KubernetesTiming {
+		return fmt.Errorf("failover measures with Kubernetes' own times, and this lab has --node-grace %s: %s", grace, needed)
+	}
+	return nil
+}
 
 // run is one run of all events.
 type run struct {

@@ -10,7 +10,29 @@ import (
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/test/echo/held"
+	"github.com/millrace-lb/millrace/test/lab/internal/config"
 )
+
+func TestFits(t *testing.T) {
+	all := slices.Concat([]string{"cp"}, nodes, routers)
+	for _, test := range []struct {
+		name  string
+		hosts []string
+		grace time.Duration
+		want  string
+	}{
+		{"as it must be", all, config.KubernetesTiming, ""},
+		{"one router", all[:5], config.KubernetesTiming, "there is no router2"},
+		{"two nodes", []string{"cp", "node1", "node2", "router1", "router2"}, config.KubernetesTiming, "there is no node3"},
+		{"a longer grace period", all, 2 * time.Minute, "--node-grace 2m0s"},
+		{"the lab's own", all, 20 * time.Second, "--node-grace 20s"},
+	} {
+		err := Fits(test.hosts, test.grace)
+		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", test.name, err, test.want)
+		}
+	}
+}
 
 func TestLimit(t *testing.T) {
 	fine := result{requests: 2000}

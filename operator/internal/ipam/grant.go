@@ -197,12 +197,16 @@ func (p *planner) noPool(family Family) string {
 // poolOf returns the eligible pool that may give an address.
 func (p *planner) poolOf(address netip.Addr) (Pool, bool) {
 	for _, pool := range p.pools {
-		wanted := p.request.Pool == "" || p.request.Pool == pool.Name
-		if wanted && slices.Contains(p.request.Eligible, pool.Name) && pool.Addresses.Contains(address) {
+		if p.mayServe(pool) && pool.Addresses.Contains(address) {
 			return pool, true
 		}
 	}
 	return Pool{}, false
+}
+
+// mayServe reports whether a pool is one that the Service wants and may have addresses of.
+func (p *planner) mayServe(pool Pool) bool {
+	return (p.request.Pool == "" || p.request.Pool == pool.Name) && slices.Contains(p.request.Eligible, pool.Name)
 }
 
 func (p *planner) notInPool(address netip.Addr) string {

@@ -22,28 +22,24 @@ func (p *planner) join(family Family) bool {
 	if p.request.SharingKey == "" {
 		return false
 	}
-	var reason Reason
-	var message string
-	for _, address := range p.table.keyed[p.request.SharingKey].sorted() {
-		if FamilyOf(address) != family || p.table.vips[address].heldBy(p.request.Owner) {
-			continue
-		}
-		pool, mayHave := p.poolOf(address)
-		elsewhere := p.request.Pool != "" && (!mayHave || p.ofAnotherPool(address))
-		if elsewhere || !p.concerned(address, pool) {
-			continue
-		}
-		why, text := AddressNotInPool, p.notInPool(address)
-		if mayHave {
-			why, text = p.refuseShare(address, pool)
-		}
-		if text == "" {
-			p.granted[family] = grant{address: address, pool: pool.Name}
-			return true
-		}
-		if message == "" {
-			reason, message = why, text
-		}
+	others := func(address netip.Addr, _ Pool) bool {
+		return !p.ofAnotherPool(address) && !p.table.vips[address].heldBy(p.request.Owner)
+	}
+	address, pool := p.shared(family, p.request.Ports, func(address netip.Addr, pool Pool) bool {
+		return others(address, pool) && p.canShare(address, pool)
+	})
+	if address.IsValid() {
+		p.granted[family] = grant{address: address, pool: pool.Name}
+		return true
+	}
+	refused, pool := p.shared(family, nil, others)
+	reason, message := AddressNotInPool, ""
+	if refused.IsValid() {
+		reason, message = p.refuseShare(refused, pool)
+	}
+	// An address of the namespace that no pool may give is why, too.
+	if lost := p.lostShare(family); lost.IsValid() && (!refused.IsValid() || lost.Less(refused)) {
+		reason, message = AddressNotInPool, p.notInPool(lost)
 	}
 	if message == "" {
 		return false
@@ -52,13 +48,29 @@ func (p *planner) join(family Family) bool {
 	return true
 }
 
-// concerned reports whether the sharing key on a VIP is the Service's own: that
-// of its namespace or, where the pool lets all share, of any. What others call
-// their keys elsewhere is their business.
-func (p *planner) concerned(address netip.Addr, pool Pool) bool {
-	return slices.ContainsFunc(p.table.vips[address].Claims, func(claim Claim) bool {
-		return claim.SharingKey == p.request.SharingKey && (pool.SharedByAll || claim.Namespace == p.request.Owner.Namespace)
-	})
+// lostShare returns the lowest address that others of the Service's namespace have under its sharing
+// key, where that is one that no pool can give to it. With a pool that is asked for there is none.
+func (p *planner) lostShare(family Family) netip.Addr {
+	own := p.table.keyed[sharing{p.request.Owner.Namespace, p.request.SharingKey, family}]
+	if own == nil || p.request.Pool != "" {
+		return netip.Addr{}
+	}
+	for _, address := range own.addresses {
+		if p.table.vips[address].heldBy(p.request.Owner) {
+			continue
+		}
+		if _, mayHave := p.poolOf(address); !mayHave {
+			return address
+		}
+		break
+	}
+	return netip.Addr{}
+}
+
+// canShare reports whether refuseShare has nothing against it.
+func (p *planner) canShare(address netip.Addr, pool Pool) bool {
+	_, refused := p.refuseShare(address, pool)
+	return refused == ""
 }
 
 // refuseShare returns why the Service cannot share an address of a pool with the
@@ -121,21 +133,21 @@ func (p *planner) taken(vip VIP) []Conflict {
 }
 
 // tellOtherAddresses tells which address of the sharing key the Service could
-// have instead of the one that it keeps: nobody is moved because of a key.
+// have instead of the one that it keeps, the lowest of each family: nobody is
+// moved because of a key.
 func (p *planner) tellOtherAddresses() {
 	if p.request.SharingKey == "" {
 		return
 	}
-	for _, address := range p.table.keyed[p.request.SharingKey].sorted() {
-		family := FamilyOf(address)
+	for _, family := range []Family{IPv4, IPv6} {
 		kept, held := p.held[family]
-		_, moved := p.granted[family]
-		pool, mayHave := p.poolOf(address)
-		stays := held && !moved && kept != address && !p.asked(family)
-		if !stays || !mayHave || p.ofAnotherPool(address) || !p.concerned(address, pool) {
+		if _, moved := p.granted[family]; !held || moved || p.asked(family) {
 			continue
 		}
-		if _, refused := p.refuseShare(address, pool); refused != "" {
+		address, _ := p.shared(family, p.request.Ports, func(address netip.Addr, pool Pool) bool {
+			return address != kept && !p.ofAnotherPool(address) && p.canShare(address, pool)
+		})
+		if !address.IsValid() {
 			continue
 		}
 		p.refusals = append(p.refusals, Refusal{Family: family, Reason: OtherAddress, Message: fmt.Sprintf(

@@ -93,10 +93,10 @@ type addressSet map[netip.Addr]struct{}
 // Table holds the VIPs that exist. It is not safe for concurrent use.
 type Table struct {
 	vips map[netip.Addr]VIP
-	// held and keyed are the addresses by the names of their owners and by
-	// their sharing keys.
-	held  map[ownerName]addressSet
-	keyed map[string]addressSet
+	// held are the addresses by the names of their owners.
+	held map[ownerName]addressSet
+	// keyed are the addresses by the sharing keys of their claims.
+	keyed map[sharing]*sharers
 	// last is the VIP of each series that was made last, also when it is gone.
 	last map[series]place
 	// freed are the free addresses that were used before; taken are these and those of the VIPs.
@@ -107,7 +107,7 @@ type Table struct {
 // NewTable returns a table with VIPs.
 func NewTable(vips ...VIP) *Table {
 	t := &Table{
-		vips: map[netip.Addr]VIP{}, held: map[ownerName]addressSet{}, keyed: map[string]addressSet{},
+		vips: map[netip.Addr]VIP{}, held: map[ownerName]addressSet{}, keyed: map[sharing]*sharers{},
 		last: map[series]place{}, freed: newFreedAddresses(), taken: runs{},
 	}
 	for _, vip := range vips {
@@ -123,10 +123,8 @@ func (t *Table) Put(vip VIP) {
 	t.advance(vip)
 	for _, claim := range vip.Claims {
 		insert(t.held, ownerName{claim.Namespace, claim.Name}, vip.Address)
-		if claim.SharingKey != "" {
-			insert(t.keyed, claim.SharingKey, vip.Address)
-		}
 	}
+	t.share(vip, true)
 }
 
 // Delete removes the VIP of an address, if there is one.
@@ -140,8 +138,8 @@ func (t *Table) Delete(address netip.Addr) {
 func (t *Table) forget(address netip.Addr) {
 	for _, claim := range t.vips[address].Claims {
 		remove(t.held, ownerName{claim.Namespace, claim.Name}, address)
-		remove(t.keyed, claim.SharingKey, address)
 	}
+	t.share(t.vips[address], false)
 	delete(t.vips, address)
 }
 

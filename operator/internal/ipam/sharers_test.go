@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// lookAtAll is what join finds by looking at all addresses of the sharing key, whoever has them: the
+// address, or why the first one cannot be had, and the pool.
+func lookAtAll(p *planner, family Family) (address netip.Addr, why string) {
+	for _, address := range keyedAddresses(p) {
+		pool, mayHave := p.poolOf(address)
+		isOwn := p.table.vips[address].heldBy(p.request.Owner)
+		elsewhere := p.request.Pool != "" && (!mayHave || p.ofAnotherPool(address))
+		if FamilyOf(address) != family || isOwn || elsewhere || !concerns(p, address, pool) {
+			continue
+		}
+		text := p.notInPool(address)
+		if mayHave {
+			_, text = p.refuseShare(address, pool)
+		}
+		if text == "" {
+			return address, ""
+		}
+		if why == "" {
+			why = text
+		}
+	}
+	return netip.Addr{}, why
+}
+
+// keyedAddresses are all with a claim of the Service's key, sorted.
+func keyedAddresses(p *planner) (addresses []netip.Addr) {
+	for address, vip := range p.table.vips {
+		if slices.ContainsFunc(vip.Claims, func(c Claim) bool { return c.SharingKey == p.request.SharingKey }) {
+			addresses = append(addresses, address)
+		}
+	}
+	slices.SortFunc(addresses, netip.Addr.Compare)
+	return addresses
+}
+
+func concerns(p *planner, address netip.Addr, pool Pool) bool {
+	return slices.ContainsFunc(p.table.vips[address].Claims, func(c Claim) bool {
+		return c.SharingKey == p.request.SharingKey && (pool.SharedByAll || c.Namespace == p.request.Owner.Namespace)
+	})
+}
+
+// The addresses of a sharing key are found by index as by looking at all of them, whatever happened
+// before, and only the lowest other address is told.
+func TestSharersByIndex(t *testing.T) {
+	joined, refused, told := 0, 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawWorld(t)
+		table := w.table()
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			owner := rapid.SampledFrom(w.owners()).Draw(t, "service")
+			if rapid.IntRange(0, 3).Draw(t, "changes") == 0 {
+				w.services[owner] = drawRequest(t, owner)
+			}
+			request := w.services[owner]
+			p := &planner{table: table, pools: w.pools, request: request}
+			p.keepHeld()
+			for _, family := range request.Families {
+				if request.SharingKey == "" {
+					continue
+				}
+				want, why := lookAtAll(p, family)
+				p.refusals = nil
+				found := p.join(family)
+				if found != (want.IsValid() || why != "") || p.granted[family].address != want {
+					t.Fatalf("%+v joins %v (%t), want %s", request, p.granted[family], found, want)
+				}
+				if message := fmt.Sprintf("the address of the sharing key %q cannot be had: %s", request.SharingKey, why); why != "" &&
+					!want.IsValid() && p.refusals[0].Message != message {
+					t.Fatalf("%+v is refused by %q, want %q", request, p.refusals[0].Message, message)
+				}
+				if want.IsValid() {
+					joined++
+				} else if why != "" {
+					refused++
+				}
+			}
+			plan := Make(table, w.pools, request)
+			told += checkOthers(t, table, w.pools, request, plan)
+			w.carryOut(t, owner, plan)
+			for address := range w.vips {
+				table.Put(w.vips[address])
+			}
+			for _, address := range plan.Release {
+				if _, stays := w.vips[address]; !stays {
+					table.Delete(address)
+				}
+			}
+		}
+	})
+	if joined == 0 || refused == 0 || told == 0 {
+		t.Errorf("%d joined, %d refused, %d told: the test has found nothing to compare", joined, refused, told)
+	}
+}
+
+// checkOthers compares the other addresses that a plan tells with all that there are.
+func checkOthers(t *rapid.T, table *Table, pools []Pool, request Request, plan Plan) (told int) {
+	if request.SharingKey == "" {
+		return 0
+	}
+	p := &planner{table: table, pools: pools, request: request}
+	p.keepHeld()
+	p.grantAsked()
+	p.grantMissing()
+	for _, refusal := range plan.Refusals {
+		if refusal.Reason == OtherAddress {
+			told++
+		}
+	}
+	want := map[Family]bool{}
+	for _, address := range keyedAddresses(p) {
+		family := FamilyOf(address)
+		kept, held := p.held[family]
+		_, moved := p.granted[family]
+		pool, mayHave := p.poolOf(address)
+		if !held || moved && slices.Contains(plan.Addresses, p.granted[family].address) || kept == address || p.asked(family) ||
+			!mayHave || p.ofAnotherPool(address) || !concerns(p, address, pool) {
+			continue
+		}
+		if _, why := p.refuseShare(address, pool); why == "" {
+			want[family] = true
+		}
+	}
+	if told != len(want) {
+		t.Fatalf("%+v is told %+v, want %v", request, plan.Refusals, want)
+	}
+	return told
+}
+
+// manyKeyed are VIPs that all have a claim with one key and port, of a namespace each or of the same.
+func manyKeyed(count int, pool string, namespace func(i int) string) *Table {
+	table := NewTable()
+	address := netip.MustParseAddr("198.18.0.0")
+	for i := range count {
+		owner := Owner{Namespace: namespace(i), Name: fmt.Sprint("s", i), UID: fmt.Sprint(i)}
+		table.Put(VIP{Address: address, Pool: pool, Claims: []Claim{keyed(owner, "web", tcp80)}})
+		address = address.Next()
+	}
+	return table
+}
+
+func namespaceEach(i int) string { return fmt.Sprint("ns", i) }
+func oneNamespace(int) string    { return "shop" }
+
+var keyedByMany = []struct {
+	name      string
+	namespace func(int) string
+	shared    bool
+	port      Port
+}{
+	{"of a namespace each", namespaceEach, false, tcp80},
+	{"of one namespace, with the port", oneNamespace, false, tcp80},
+	{"of one namespace, to join", oneNamespace, false, tcp53},
+	{"of a namespace each, shared by all, with the port", namespaceEach, true, tcp80},
+}
+
+// planAmong returns a function that plans a Service whose sharing key many VIPs have: when it has no
+// address yet, and when it has one and is told of others.
+func planAmong(vips int, namespace func(int) string, shared bool, port Port) func() {
+	pools := []Pool{{Name: "p", AutoAssign: true, Addresses: setOf(rangeOf("198.18.0.0", "198.18.255.255")), SharedByAll: shared}}
+	table := manyKeyed(vips, "p", namespace)
+	owner := Owner{Namespace: "shop", Name: "new", UID: "new"}
+	request := Request{
+		Owner: owner, Families: single, RequireAll: true, Eligible: []string{"p"}, SharingKey: "web", Ports: []Port{port},
+	}
+	held := netip.MustParseAddr("198.18.200.0")
+	return func() {
+		Make(table, pools, request)
+		table.Put(VIP{Address: held, Pool: "p", Claims: []Claim{{Owner: owner}}})
+		Make(table, pools, request)
+		table.Delete(held)
+	}
+}
+
+// What planning a Service takes does not grow with the VIPs that have its key.
+func TestSharersAmongMany(t *testing.T) {
+	for _, test := range keyedByMany {
+		few := testing.AllocsPerRun(3, planAmong(10, test.namespace, test.shared, test.port))
+		if many := testing.AllocsPerRun(3, planAmong(5_000, test.namespace, test.shared, test.port)); many > few+10 {
+			t.Errorf("%s: %v allocations among 10 VIPs, %v among 5,000", test.name, few, many)
+		}
+	}
+}
+
+// BenchmarkSharers plans a Service twice whose sharing key 10,000 VIPs have.
+func BenchmarkSharers(b *testing.B) {
+	for _, test := range keyedByMany {
+		b.Run(test.name, func(b *testing.B) {
+			plan := planAmong(10_000, test.namespace, test.shared, test.port)
+			for b.Loop() {
+				plan()
+			}
+		})
+	}
+}

@@ -60,8 +60,8 @@ test-unit: prerequisites ## Run the tests of the packages; those of the data pla
 		$(if $(AGAIN),$(GOTESTSUM) --rerun-fails=1 --rerun-fails-max-failures=5 --jsonfile $(TIMES)/unit.json --packages=./... -- -vet=off,go test ./...)
 
 .PHONY: test-e2e
-test-e2e: prerequisites build image ## Run the end-to-end tests on a real cluster (root).
-	@TIMEFORMAT='test-e2e took %0R s'; time AGAIN=$(AGAIN) hack/test-e2e.sh
+test-e2e: prerequisites build image ## Run the end-to-end tests on a real cluster (root); LONG=1 for all of them, at full size.
+	@TIMEFORMAT='test-e2e took %0R s'; time AGAIN=$(AGAIN) LONG=$(LONG) hack/test-e2e.sh
 
 # COUNT=5 runs it so often with each, a lab of its own each time; AGAIN=1 as in test-e2e.
 .PHONY: test-cni
@@ -77,6 +77,8 @@ slowest: ## Print the ten slowest tests of the last runs of test-e2e and test-cn
 # What CI has no time for: more of what it holds, on more kernels and CNIs, and under load.
 .PHONY: test-long
 test-long: ## Run the tests that are too long for CI, one after another (root, hours).
+	$(MAKE) build-cli
+	$(MAKE) test-e2e LONG=1
 	$(MAKE) test-load
 	$(MAKE) test-cni CNI="ptp flannel flannel-host-gw calico cilium cilium-vxlan cilium-kpr"
 	$(MAKE) test-kernels
@@ -125,7 +127,7 @@ bench-control: ## Run the benchmarks of agent and operator.
 
 .PHONY: bench-vips
 bench-vips: ## Time one more Service beside VIPS (20,000), from its creation to a route in the router's kernel (root, half an hour).
-	MILLRACE_VIPS=$(or $(VIPS),20000) go test -tags e2e -count 1 -timeout 60m -run '^TestOneMore$$' -v ./lbagent
+	MILLRACE_VIPS=$(or $(VIPS),20000) go test -tags 'e2e long' -count 1 -timeout 60m -run '^TestOneMore$$' -v ./lbagent
 
 # STRICT=1 fails where a ratio is below its target.
 .PHONY: bench-gateway

@@ -13,11 +13,18 @@
 # unsteady test is a defect to be repaired, of the test or of what it tests. The machine is
 # taken for the tests' own: a lab that is up goes first.
 #
+# LONG=1 adds the tests behind the build tag long, and gives others their full size. CI has no
+# time for these; make test-long does.
+#
 # make slowest reads what the tests took from dist/tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-mapfile -t files < <(git grep -l '^//go:build e2e' -- '*_test.go')
+tags=e2e tagged='^//go:build e2e$'
+if [ -n "${LONG:-}" ]; then
+	tags='e2e long' tagged='^//go:build e2e( && long)?$'
+fi
+mapfile -t files < <(git grep -lE "$tagged" -- '*_test.go')
 if [ ${#files[@]} -eq 0 ]; then
 	echo "test-e2e: no test file has the build tag e2e: run it in a checkout with the tests" >&2
 	exit 1
@@ -35,7 +42,7 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 1' INT TERM HUP
 # All at once, on all processors.
-go test -c -tags e2e -o "$work/" "${packages[@]/#/./}"
+go test -c -tags "$tags" -o "$work/" "${packages[@]/#/./}"
 
 # The properties among them are tried with the same cases each time.
 export RAPID_SEED=1

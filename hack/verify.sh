@@ -3,7 +3,8 @@
 # Generates everything that is generated again, and fails where that changes a
 # file: on a clean checkout, where the commit does not have what its sources say.
 # What was generated stays in the tree, to be looked at and committed. Before that it checks the
-# list of pure packages, and after it tries the BPF programs with a second compiler.
+# list of pure packages. After it, it checks that the command line compiles for all its systems, and
+# tries the BPF programs with a second compiler.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,4 +29,5 @@ if [ "$before" != "$after" ]; then
 	exit 1
 fi
 echo "verify: everything generated is up to date"
+go run ./hack/typecheck
 hack/compilers.sh

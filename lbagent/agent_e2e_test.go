@@ -54,7 +54,10 @@ const (
 	// agentRoom is how many of everything the maps have room for, in that process.
 	agentRoom = "MILLRACE_TEST_ROOM"
 
-	agentUser   = "agent"
+	agentUser = "agent"
+	// operatorUser is the service account of config/rbac/operator.
+	operatorUser = "system:serviceaccount:millrace-system:millrace-operator"
+
 	healthPort  = "127.0.0.1:7481"
 	routerSpace = "router"
 	vip         = "203.0.113.10"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build e2e
+//go:build e2e && long
 
 package lbagent
 
@@ -37,8 +37,6 @@ import (
 const (
 	// manyVariable is how many Services there are in TestOneMore, to which more are added one by one.
 	manyVariable = "MILLRACE_VIPS"
-	// operatorUser is the service account of config/rbac/operator.
-	operatorUser = "system:serviceaccount:millrace-system:millrace-operator"
 	// createdAtOnce is how many requests create the Services.
 	createdAtOnce = 8
 )

@@ -42,14 +42,12 @@ func TestRelease(t *testing.T) {
 	})
 	w.release(nil)
 	w.Await(10*time.Second, "the route of a VIP that is kept after all", func() bool { return w.announced() && w.communities() == "" })
+	t.Run("without EndpointSlices", func(t *testing.T) { releaseWithoutEndpointSlices(t, w) })
 }
 
 // kubectl delete --cascade=foreground removes the EndpointSlices of a Service that waits for its
 // VIP. The VIP is served until it is released.
-func TestReleaseWithoutEndpointSlices(t *testing.T) {
-	w := newWorld(t)
-	w.install()
-	w.populate()
+func releaseWithoutEndpointSlices(t *testing.T, w *world) {
 	service := &corev1.Service{}
 	key := client.ObjectKey{Namespace: "default", Name: w.claim().Name}
 	if err := w.client.Get(t.Context(), key, service); err != nil {
@@ -60,8 +58,6 @@ func TestReleaseWithoutEndpointSlices(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.release(nil, func(claim *millracev1alpha1.VIPClaim) { claim.UID = string(service.UID) })
-	w.start()
-	w.Await(30*time.Second, "the VIP at the router and the agent ready", func() bool { return w.announced() && ready() })
 
 	if err := w.client.Delete(t.Context(), service); err != nil {
 		t.Fatal(err)

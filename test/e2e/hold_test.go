@@ -20,7 +20,6 @@ import (
 
 const (
 	heldConnections = 1000
-	heldUDPFlows    = 65536
 	// udpInterval is well below the 180 s for which an idle UDP flow is remembered.
 	udpInterval = 30 * time.Second
 	udpBurst    = 8000
@@ -69,7 +68,7 @@ func podsLeft(t *testing.T, pods int) {
 	})
 }
 
-// hold opens 1,000 connections and 65,536 UDP flows, half of each family.
+// hold opens the connections and UDP flows, half of each family.
 func hold(t *testing.T, s service) *holders {
 	t.Helper()
 	from := clientAddresses(t)

@@ -24,7 +24,6 @@ import (
 const (
 	manyServices  = 100
 	manyEndpoints = 20
-	idleTime      = time.Minute
 )
 
 // TestIdleWritesNothing applies many Services with endpoints that we make by

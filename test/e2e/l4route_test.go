@@ -196,7 +196,7 @@ func holdLayer4(t *testing.T, vips []netip.Addr) (*livingFlows, held.Report) {
 	var report held.Report
 	for _, isUDP := range []bool{false, true} {
 		h, first, err := cluster.Hold(context.WithoutCancel(t.Context()), harness.HoldOptions{
-			VIPs: vips, UDP: isUDP, Flows: splitFlows, Interval: 10 * time.Second, Timeout: flowTimeout,
+			VIPs: vips, UDP: isUDP, Flows: splitFlows, Interval: time.Second, Timeout: flowTimeout,
 		})
 		must(t, err)
 		t.Cleanup(func() {

@@ -258,7 +258,7 @@ func TestConnectionsSurviveScaling(t *testing.T) {
 	must(t, err)
 	kubectl(t, "annotate", strings.Fields(string(oldest))[0], "controller.kubernetes.io/pod-deletion-cost=100")
 	h := hold(t, s)
-	for _, pods := range []int{10, 20, 30, 18, 6} {
+	for _, pods := range scalingSteps {
 		scaleHold(t, pods)
 		h.survived(t, fmt.Sprintf("%d pods", pods))
 	}

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e && long
+
+package e2e
+
+import "time"
+
+const (
+	heldUDPFlows = 65536
+	idleTime     = time.Minute
+)
+
+var scalingSteps = []int{10, 20, 30, 18, 6}

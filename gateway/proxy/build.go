@@ -3,7 +3,6 @@
 package proxy
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -176,36 +175,6 @@ func each[K comparable, T any](
 		}
 		return *value, true
 	}), nil
-}
-
-func (b *builder) makeSecrets() error {
-	if b.old.secrets != nil && !touched(b, (*resource.Resource).GetSharedSecret) {
-		b.table.secrets = b.old.secrets
-		return nil
-	}
-	for name, r := range b.table.resources {
-		secret := r.GetSharedSecret()
-		if secret == nil {
-			continue
-		}
-		if b.table.secrets != nil {
-			return fmt.Errorf("resource %s: there are two shared secrets", name)
-		}
-		for _, value := range secret.GetValues() {
-			if len(value) < 32 {
-				return fmt.Errorf("resource %s: a secret of %d bytes is too short", name, len(value))
-			}
-			b.table.secrets = append(b.table.secrets, value)
-		}
-	}
-	if len(b.table.secrets) == 0 {
-		b.table.secrets = [][]byte{b.secret}
-	}
-	if slices.EqualFunc(b.table.secrets, b.old.secrets, bytes.Equal) {
-		// The same ones, so that listeners see by the pointer that nothing changed.
-		b.table.secrets = b.old.secrets
-	}
-	return nil
 }
 
 func (b *builder) makeCertificates() (err error) {

@@ -29,9 +29,8 @@ type exchange struct {
 	share      *share
 	backend    *upstream.Backend
 
-	// prefer is the endpoint of the session, began when it began.
-	prefer *balance.Endpoint
-	began  time.Time
+	// sticky is what the request's token says of its session.
+	sticky sticky
 
 	endpoint *balance.Endpoint
 	attempts int

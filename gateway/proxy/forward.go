@@ -95,7 +95,7 @@ func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		request.Body = endedBody{request.Body, x.in.Body}
 	}
 	policy := x.rule.policy
-	policy.Prefer = x.prefer
+	policy.Prefer = x.sticky.endpoint
 	if x.rule.timeout == 0 && policy.Timeout == 0 && !isGRPC(x.in) {
 		policy.Silence = x.proxy.settings.ResponseTimeout
 	}
@@ -128,11 +128,8 @@ func modify(response *http.Response) error {
 	}
 	changeHeaders(x.share.filters.response, response.Header)
 	changeHeaders(x.rule.filters.response, response.Header)
-	if x.rule.session != nil && x.endpoint != x.prefer {
-		if x.prefer != nil {
-			x.began = x.begun
-		}
-		x.rule.session.give(x, x.endpoint, response.Header)
+	if x.rule.session != nil {
+		x.rule.session.keep(x, response.Header)
 	}
 	return nil
 }

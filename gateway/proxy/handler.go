@@ -159,7 +159,8 @@ func (x *exchange) serve(w *answer) {
 // choose draws a backend, or takes that of the session.
 func (x *exchange) choose() {
 	if x.rule.session != nil {
-		x.share, x.prefer, x.began = x.rule.session.find(x, x.begun)
+		x.sticky = x.rule.session.find(x, x.begun)
+		x.share = x.sticky.share
 	}
 	if x.share == nil {
 		x.share = x.rule.draw()

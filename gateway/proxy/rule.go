@@ -31,6 +31,7 @@ type rule struct {
 type share struct {
 	end     uint64
 	backend string
+	id      backendID
 	filters filters
 }
 
@@ -106,7 +107,9 @@ func newRule(from *resource.Rule) (*rule, error) {
 		if err != nil {
 			return nil, fmt.Errorf("backend %q: %w", backend.GetBackend(), err)
 		}
-		r.shares = append(r.shares, share{end: r.total, backend: backend.GetBackend(), filters: filters})
+		r.shares = append(r.shares, share{
+			end: r.total, backend: backend.GetBackend(), id: newBackendID(backend.GetBackend()), filters: filters,
+		})
 	}
 	return r, nil
 }

@@ -3,19 +3,21 @@
 package proxy
 
 import (
-	"crypto/hmac"
+	"crypto/cipher"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// session keeps the requests of a client at one endpoint. Its token names the endpoint
-// by a keyed digest, so that it works at all proxies and tells nothing of the cluster.
+// session keeps the requests of a client at one endpoint. Its token names the endpoint, and when
+// the session began. It is sealed with a key that all proxies of the owner have: any of them reads
+// it, and a client can neither read nor change it.
 type session struct {
 	header    bool
 	name      string
@@ -23,10 +25,24 @@ type session struct {
 	permanent bool
 }
 
+// backendID tells the backends of a rule apart in tokens.
+type backendID [8]byte
+
+func newBackendID(name string) backendID {
+	digest := sha256.Sum256([]byte(name))
+	return backendID(digest[:8])
+}
+
+// A token has, under its seal: the backend's id, the endpoint's address (16 bytes) and port (2),
+// and the seconds since 1970 (8) at which the session began, big endian. nonce and tag are what the
+// seal adds.
 const (
-	// endpointDigest is long enough that two endpoints of a Service have not the same.
-	endpointDigest = 12
-	tokenLength    = endpointDigest + 8
+	offsetAddress = 8
+	offsetPort    = offsetAddress + 16
+	offsetBegan   = offsetPort + 2
+	lengthOpen    = offsetBegan + 8
+	lengthSealed  = lengthOpen + nonce + tag
+	nonce, tag    = 12, 16
 )
 
 func newSession(r *resource.SessionPersistence) *session {
@@ -45,58 +61,90 @@ func newSession(r *resource.SessionPersistence) *session {
 	return s
 }
 
-// token names an endpoint of a backend, and when the session began.
-func token(secret []byte, backend string, endpoint *balance.Endpoint, began time.Time) []byte {
-	digest := hmac.New(sha256.New, secret)
-	digest.Write([]byte(backend + "\x00" + endpoint.Address.String()))
-	return binary.BigEndian.AppendUint64(digest.Sum(nil)[:endpointDigest], uint64(began.Unix()))
+// sticky is what a token says.
+type sticky struct {
+	share    *share
+	endpoint *balance.Endpoint
+	began    time.Time
+	// old says that the token is not sealed with the first key: it will not be read for long.
+	old bool
 }
 
-// find gives the endpoint that a request belongs to, and the share that it is of.
-func (s *session) find(x *exchange, now time.Time) (*share, *balance.Endpoint, time.Time) {
+// seal makes the token of an endpoint.
+func seal(key cipher.AEAD, backend backendID, endpoint netip.AddrPort, began time.Time) string {
+	var open [lengthOpen]byte
+	copy(open[:], backend[:])
+	address := endpoint.Addr().As16()
+	copy(open[offsetAddress:], address[:])
+	binary.BigEndian.PutUint16(open[offsetPort:], endpoint.Port())
+	binary.BigEndian.PutUint64(open[offsetBegan:], uint64(began.Unix()))
+	return base64.RawURLEncoding.EncodeToString(key.Seal(nil, nil, open[:], nil))
+}
+
+// find gives what the token of a request says; the zero value where it has none that counts.
+func (s *session) find(x *exchange, now time.Time) sticky {
 	text := x.in.Header.Get(s.name)
 	if !s.header {
 		cookie, err := x.in.Cookie(s.name)
 		if err != nil {
-			return nil, nil, now
+			return sticky{}
 		}
 		text = cookie.Value
 	}
-	given, err := base64.RawURLEncoding.DecodeString(text)
-	if err != nil || len(given) != tokenLength {
-		return nil, nil, now
+	if len(text) != base64.RawURLEncoding.EncodedLen(lengthSealed) {
+		return sticky{}
 	}
-	began := time.Unix(int64(binary.BigEndian.Uint64(given[endpointDigest:])), 0)
-	// A client must not put the end off by a beginning in the future.
-	if s.lifetime > 0 && (!began.Add(s.lifetime).After(now) || began.After(now.Add(time.Minute))) {
-		return nil, nil, now
+	sealed, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil {
+		return sticky{}
 	}
-	for i := range x.rule.shares {
-		share := &x.rule.shares[i]
-		if share.backend == "" || x.table.backend(share.backend).Set == nil {
-			continue
-		}
-		for _, endpoint := range x.table.backend(share.backend).Set.All() {
-			for _, secret := range x.table.secrets {
-				if hmac.Equal(given, token(secret, share.backend, endpoint, began)) {
-					return share, endpoint, began
-				}
-			}
+	for i, key := range x.table.secrets.seals {
+		if open, err := key.Open(sealed[:0:0], nil, sealed, nil); err == nil {
+			found := s.read(x, open, now)
+			found.old = i > 0
+			return found
 		}
 	}
-	return nil, nil, now
+	return sticky{}
 }
 
-// give tells the client its token.
-func (s *session) give(x *exchange, endpoint *balance.Endpoint, header http.Header) {
-	text := base64.RawURLEncoding.EncodeToString(token(x.table.secrets[0], x.share.backend, endpoint, x.began))
+// read reads what was under the seal. One lookup finds the endpoint.
+func (s *session) read(x *exchange, open []byte, now time.Time) sticky {
+	began := time.Unix(int64(binary.BigEndian.Uint64(open[offsetBegan:])), 0)
+	if s.lifetime > 0 && !began.Add(s.lifetime).After(now) {
+		return sticky{}
+	}
+	address := netip.AddrPortFrom(
+		netip.AddrFrom16([16]byte(open[offsetAddress:offsetPort])).Unmap(), binary.BigEndian.Uint16(open[offsetPort:]))
+	for i := range x.rule.shares {
+		share := &x.rule.shares[i]
+		if share.id != backendID(open[:offsetAddress]) || share.backend == "" {
+			continue
+		}
+		if endpoint := x.table.backend(share.backend).Set.At(address); endpoint != nil {
+			return sticky{share: share, endpoint: endpoint, began: began}
+		}
+	}
+	return sticky{}
+}
+
+// keep tells the client its token, where it has another one or an old one.
+func (s *session) keep(x *exchange, header http.Header) {
+	began := x.sticky.began
+	switch {
+	case x.endpoint != x.sticky.endpoint:
+		began = x.begun
+	case !x.sticky.old:
+		return
+	}
+	text := seal(x.table.secrets.seals[0], x.share.id, x.endpoint.Address, began)
 	if s.header {
 		header.Set(s.name, text)
 		return
 	}
 	cookie := http.Cookie{Name: s.name, Value: text, Path: "/", HttpOnly: true, Secure: x.in.TLS != nil, SameSite: http.SameSiteLaxMode}
 	if s.permanent && s.lifetime > 0 {
-		cookie.MaxAge = max(int(time.Until(x.began.Add(s.lifetime)).Seconds()), 1)
+		cookie.MaxAge = max(int(time.Until(began.Add(s.lifetime)).Seconds()), 1)
 	}
 	header.Add("Set-Cookie", cookie.String())
 }

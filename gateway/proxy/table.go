@@ -18,7 +18,7 @@ type table struct {
 
 	certificates map[string]made[*certificate]
 	authorities  map[string]made[*upstream.Authority]
-	secrets      [][]byte
+	secrets      *secrets
 	endpoints    map[string]made[*balance.Set]
 	backends     map[string]made[*upstream.Backend]
 	listeners    map[string]made[*listener]

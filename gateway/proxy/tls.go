@@ -76,7 +76,7 @@ func (b *builder) makeListener(r *resource.Resource) (made[*listener], error) {
 		authorities = append(authorities, authority.value)
 		parts = append(parts, authority.value)
 	}
-	parts = append(parts, &b.table.secrets[0])
+	parts = append(parts, b.table.secrets)
 	return keep(b.old.listeners, r, parts, func() (*listener, error) {
 		l := &listener{name: r.GetName(), resource: r.GetListener(), metrics: b.metrics.listener(r.GetName())}
 		switch l.resource.GetProtocol() {
@@ -115,8 +115,8 @@ func (b *builder) serverTLS(l *listener, certificates []*certificate, authoritie
 			info += fmt.Sprintf(" %x", authority.Digest())
 		}
 	}
-	keys := make([][32]byte, 0, len(b.table.secrets))
-	for _, secret := range b.table.secrets {
+	keys := make([][32]byte, 0, len(b.table.secrets.values))
+	for _, secret := range b.table.secrets.values {
 		key, err := hkdf.Key(sha256.New, secret, nil, info, 32)
 		if err != nil {
 			return nil, fmt.Errorf("derive a key for session tickets: %w", err)

@@ -2334,8 +2334,8 @@ func (x *CertificateAuthority) GetCertificates() []byte {
 // its own, and resumption and persistence end with the proxy.
 type SharedSecret struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// values are at least 32 random bytes each, the newest first. Tickets that were made
-	// with an older one are still taken.
+	// values are at least 32 random bytes each. The first seals tickets and tokens, and all of
+	// them open. Another one is the former first, or the next.
 	Values        [][]byte `protobuf:"bytes,1,rep,name=values,proto3" json:"values,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -62,6 +62,7 @@ type Endpoint struct {
 type Set struct {
 	settings *Settings
 	all      []*Endpoint
+	at       map[netip.AddrPort]*Endpoint
 	// open are those that get new requests: all but the draining, or all.
 	open []*Endpoint
 	// next is the set that took the place of this one, or nil.
@@ -78,12 +79,13 @@ func (s *Set) Latest() *Set {
 
 // NewSet makes a set that follows previous, which may be nil.
 func NewSet(settings *Settings, addresses []Address, previous *Set, now time.Time) *Set {
-	set := &Set{settings: settings, all: make([]*Endpoint, 0, len(addresses))}
-	known := map[netip.AddrPort]*Endpoint{}
+	set := &Set{
+		settings: settings, all: make([]*Endpoint, 0, len(addresses)),
+		at: make(map[netip.AddrPort]*Endpoint, len(addresses)),
+	}
+	var known map[netip.AddrPort]*Endpoint
 	if previous != nil {
-		for _, endpoint := range previous.all {
-			known[endpoint.Address] = endpoint
-		}
+		known = previous.at
 	}
 	for _, address := range addresses {
 		endpoint := known[address.AddrPort]
@@ -95,7 +97,7 @@ func NewSet(settings *Settings, addresses []Address, previous *Set, now time.Tim
 				endpoint.since = now
 			}
 		}
-		set.all = append(set.all, endpoint)
+		set.all, set.at[address.AddrPort] = append(set.all, endpoint), endpoint
 		if !address.Draining {
 			set.open = append(set.open, endpoint)
 		}
@@ -114,6 +116,14 @@ func (s *Set) Len() int { return len(s.all) }
 
 // All gives the endpoints; they are not to be changed.
 func (s *Set) All() []*Endpoint { return s.all }
+
+// At gives the endpoint with an address, nil where there is none. The set may be nil.
+func (s *Set) At(address netip.AddrPort) *Endpoint {
+	if s == nil {
+		return nil
+	}
+	return s.at[address]
+}
 
 // Candidates gives the addresses of those that Pick chooses among.
 func (s *Set) Candidates() []netip.AddrPort {

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// secrets are what all proxies of an owner derive keys from (resource.SharedSecret). They do not
+// change.
+type secrets struct {
+	values [][]byte
+	// seals are for the tokens of sessions, one for each value. The first seals, all open.
+	seals []cipher.AEAD
+}
+
+func newSecrets(values [][]byte) (*secrets, error) {
+	s := &secrets{values: values}
+	for _, value := range values {
+		key, err := hkdf.Key(sha256.New, value, nil, "session persistence", 32)
+		if err != nil {
+			return nil, fmt.Errorf("derive a key for session persistence: %w", err)
+		}
+		block, err := aes.NewCipher(key)
+		if err != nil {
+			return nil, fmt.Errorf("use a key for session persistence: %w", err)
+		}
+		// Its nonces are random: a key is for two days, far below 2^32 sessions.
+		seal, err := cipher.NewGCMWithRandomNonce(block)
+		if err != nil {
+			return nil, fmt.Errorf("use a key for session persistence: %w", err)
+		}
+		s.seals = append(s.seals, seal)
+	}
+	return s, nil
+}
+
+func (b *builder) makeSecrets() error {
+	if b.old.secrets != nil && !touched(b, (*resource.Resource).GetSharedSecret) {
+		b.table.secrets = b.old.secrets
+		return nil
+	}
+	var values [][]byte
+	for name, r := range b.table.resources {
+		secret := r.GetSharedSecret()
+		if secret == nil {
+			continue
+		}
+		if values != nil {
+			return fmt.Errorf("resource %s: there are two shared secrets", name)
+		}
+		for _, value := range secret.GetValues() {
+			if len(value) < 32 {
+				return fmt.Errorf("resource %s: a secret of %d bytes is too short", name, len(value))
+			}
+			values = append(values, value)
+		}
+	}
+	if len(values) == 0 {
+		values = [][]byte{b.secret}
+	}
+	if b.old.secrets != nil && slices.EqualFunc(values, b.old.secrets.values, bytes.Equal) {
+		// The same ones, so that listeners see by the pointer that nothing changed.
+		b.table.secrets = b.old.secrets
+		return nil
+	}
+	var err error
+	b.table.secrets, err = newSecrets(values)
+	return err
+}

@@ -139,9 +139,11 @@ func (c *controller) setup(ctx context.Context) error {
 	c.identity = &identity.Keeper{
 		Reader: c.mgr.GetAPIReader(), Writer: c.mgr.GetClient(),
 		Secret: types.NamespacedName{Namespace: c.config.Namespace, Name: leaseName},
-		Names:  []string{c.config.serverName()}, Leads: c.leads, Changed: c.writer.Touch,
-		Log: c.log.WithName("identity"),
+		Names:  []string{c.config.serverName()}, Leads: c.leads,
+		Changed: func() { c.writer.Touch(); read.Changes().Again() },
+		Log:     c.log.WithName("identity"),
 	}
+	c.loop.secrets = c.identity.Secrets
 	for _, part := range []manager.Runnable{read, c.loop, c.identity, c.writer, c.server(configurations)} {
 		if err := c.mgr.Add(part); err != nil {
 			return fmt.Errorf("add a part to the manager: %w", err)

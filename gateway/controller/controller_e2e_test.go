@@ -5,6 +5,7 @@
 package controller_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -255,9 +256,21 @@ func twoReplicas(t *testing.T, e *environment) {
 	first, stop := e.run(t, nil)
 	ingress := e.ingress(t, "web", "web.example.com")
 	token := e.token(t, shared, infrastructure.Audience, e.pod(t, shared, "proxy-1"))
-	e.proxy(t, first, token).gets(t, leadsTo("web", "198.18.0.1"))
+	ofFirst := e.proxy(t, first, token).gets(t, leadsTo("web", "198.18.0.1"))
 	second, _ := e.run(t, func(c *controller.Config) { c.ControllerAddress = first })
-	e.proxy(t, second, token).gets(t, leadsTo("web", "198.18.0.1"))
+	ofSecond := e.proxy(t, second, token).gets(t, leadsTo("web", "198.18.0.1"))
+	// Both give the proxies the same secret, which is none of the Secret's own.
+	secret := &corev1.Secret{}
+	must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: systemNamespace, Name: "millrace-gateway"}, secret))
+	values := ofFirst["secret"].GetSharedSecret().GetValues()
+	if len(values) == 0 || !slices.EqualFunc(values, ofSecond["secret"].GetSharedSecret().GetValues(), bytes.Equal) {
+		t.Errorf("the replicas give %d and %d secrets, which differ", len(values), len(ofSecond["secret"].GetSharedSecret().GetValues()))
+	}
+	for key, value := range secret.Data {
+		if slices.ContainsFunc(values, func(v []byte) bool { return bytes.Equal(v, value) }) {
+			t.Errorf("proxies get %s of the Secret itself", key)
+		}
+	}
 	stop()
 	e.assign(t, shared, "203.0.113.10")
 	e.served(t, ingress, "203.0.113.10 80")

@@ -47,6 +47,8 @@ type loop struct {
 	namespace string
 	// compiled is called after each full compilation.
 	compiled func()
+	// secrets are those that an owner's proxies share.
+	secrets func(owner string) (values [][]byte, known bool, err error)
 	// drains reports whether the writer waits for the endpoints of a Service to go.
 	drains func(types.NamespacedName) bool
 	log    logr.Logger
@@ -167,6 +169,14 @@ func (l *loop) full(ctx context.Context) error {
 			}
 			endpoints = append(endpoints, r)
 		}
+		values, known, err := l.secrets(owner)
+		if err != nil || !known {
+			// Without them proxies would draw their own, and sessions would end.
+			return err
+		}
+		if len(values) > 0 {
+			endpoints = append(endpoints, sharedSecret(values))
+		}
 		owned[owner] = route.Together(proxy.Resources, endpoints)
 	}
 	if err := errors.Join(problems...); err != nil {
@@ -184,6 +194,12 @@ func (l *loop) full(ctx context.Context) error {
 	l.latest.Store(compiled)
 	l.compiled()
 	return nil
+}
+
+func sharedSecret(values [][]byte) *resource.Resource {
+	return &resource.Resource{
+		Name: "secret", Kind: &resource.Resource_SharedSecret{SharedSecret: &resource.SharedSecret{Values: values}},
+	}
 }
 
 // serve makes the owners' resources those of the proxies.

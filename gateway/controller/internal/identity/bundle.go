@@ -6,6 +6,8 @@
 //
 // A new CA is trusted for a day before it signs, so that it has reached every proxy by then.
 // The old one stays trusted until it ends.
+//
+// The Secret also has what the proxies' own secrets are derived from: a new one each day.
 package identity
 
 import (
@@ -44,6 +46,8 @@ type Bundle struct {
 	Authorities []Authority
 	// Chain and Key are what the controller serves with.
 	Chain, Key []byte
+	// Secrets are sorted by day.
+	Secrets []Secret
 }
 
 // Authority is a CA.
@@ -61,7 +65,11 @@ func (b Bundle) Trusted() []byte {
 // Renew returns the bundle as it has to be now, for these names, and whether that is another
 // one. What cannot be read is replaced.
 func (b Bundle) Renew(now time.Time, names []string) (Bundle, bool, error) {
-	renewed := Bundle{Chain: b.Chain, Key: b.Key}
+	secrets, err := renewSecrets(b.Secrets, now)
+	if err != nil {
+		return b, false, err
+	}
+	renewed := Bundle{Chain: b.Chain, Key: b.Key, Secrets: secrets}
 	var authorities []parsed
 	for _, authority := range b.Authorities {
 		read, err := parse(authority)
@@ -80,13 +88,12 @@ func (b Bundle) Renew(now time.Time, names []string) (Bundle, bool, error) {
 		renewed.Authorities = append(renewed.Authorities, authority.pem)
 	}
 	signer := signerOf(authorities, now)
-	changed := !slices.EqualFunc(b.Authorities, renewed.Authorities, func(a, b Authority) bool {
+	changed := !equalSecrets(b.Secrets, secrets) || !slices.EqualFunc(b.Authorities, renewed.Authorities, func(a, b Authority) bool {
 		return bytes.Equal(a.Certificate, b.Certificate) && bytes.Equal(a.Key, b.Key)
 	})
 	if isServed(b, signer, now, names) {
 		return renewed, changed, nil
 	}
-	var err error
 	renewed.Chain, renewed.Key, err = signer.sign(now, names)
 	return renewed, true, err
 }

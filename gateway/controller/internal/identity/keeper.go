@@ -8,7 +8,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +35,8 @@ const (
 	keyKey       = "tls.key"
 	keyAuthority = "ca.crt."
 	keyCAKey     = "ca.key."
+	// keySecret is followed by a day.
+	keySecret = "secret."
 )
 
 // Keeper keeps the identity of the controller. It reads past the cache: one small object,
@@ -45,7 +50,7 @@ type Keeper struct {
 	Names  []string
 	// Leads reports whether this replica may write now.
 	Leads func() bool
-	// Changed is called when the CAs to trust have changed.
+	// Changed is called when the CAs to trust, or the secrets, have changed.
 	Changed func()
 	Log     logr.Logger
 
@@ -56,6 +61,8 @@ type Keeper struct {
 type held struct {
 	trusted     []byte
 	certificate tls.Certificate
+	// secrets are those in use.
+	secrets [][]byte
 }
 
 // Trusted are the CAs that proxies have to trust, in PEM; empty while there are none yet.
@@ -64,6 +71,17 @@ func (k *Keeper) Trusted() string {
 		return string(current.trusted)
 	}
 	return ""
+}
+
+// Secrets are those of the proxies of an owner, first the one that seals. There are none where an
+// older version has written the Secret; known is false before it has been read.
+func (k *Keeper) Secrets(owner string) (values [][]byte, known bool, err error) {
+	current := k.current.Load()
+	if current == nil {
+		return nil, false, nil
+	}
+	values, err = derive(current.secrets, owner)
+	return values, true, err
 }
 
 // GetCertificate is that of tls.Config.
@@ -119,7 +137,7 @@ func (k *Keeper) step(ctx context.Context, now time.Time) error {
 	} else if missing {
 		return nil
 	}
-	return k.serve(bundle)
+	return k.serve(bundle, now)
 }
 
 // write replaces the Secret where it is still as it was read.
@@ -140,13 +158,14 @@ func (k *Keeper) write(ctx context.Context, secret *corev1.Secret, bundle Bundle
 }
 
 // serve takes a bundle into use.
-func (k *Keeper) serve(bundle Bundle) error {
+func (k *Keeper) serve(bundle Bundle, now time.Time) error {
 	certificate, err := tls.X509KeyPair(bundle.Chain, bundle.Key)
 	if err != nil {
 		return fmt.Errorf("the serving certificate cannot be used: %w", err)
 	}
-	before := k.current.Swap(&held{trusted: bundle.Trusted(), certificate: certificate})
-	if before == nil || !bytes.Equal(before.trusted, bundle.Trusted()) {
+	current := &held{trusted: bundle.Trusted(), certificate: certificate, secrets: inUse(bundle.Secrets, now)}
+	before := k.current.Swap(current)
+	if before == nil || !bytes.Equal(before.trusted, current.trusted) || !slices.EqualFunc(before.secrets, current.secrets, bytes.Equal) {
 		k.Changed()
 	}
 	return nil
@@ -154,6 +173,11 @@ func (k *Keeper) serve(bundle Bundle) error {
 
 func read(data map[string][]byte) Bundle {
 	bundle := Bundle{Chain: data[keyChain], Key: data[keyKey]}
+	for _, key := range slices.Sorted(maps.Keys(data)) {
+		if day, is := strings.CutPrefix(key, keySecret); is && len(data[key]) == secretLength {
+			bundle.Secrets = append(bundle.Secrets, Secret{day, data[key]})
+		}
+	}
 	for i := 0; ; i++ {
 		number := strconv.Itoa(i)
 		certificate, found := data[keyAuthority+number]
@@ -169,6 +193,9 @@ func data(bundle Bundle) map[string][]byte {
 	for i, authority := range bundle.Authorities {
 		all[keyAuthority+strconv.Itoa(i)] = authority.Certificate
 		all[keyCAKey+strconv.Itoa(i)] = authority.Key
+	}
+	for _, secret := range bundle.Secrets {
+		all[keySecret+secret.Day] = secret.Value
 	}
 	return all
 }

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package identity
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestSecretsOfAMonth reads the secrets every hour of a month, in two replicas of which one is an
+// hour behind. Two are valid at a time, each seals for a day, and what one replica's proxies seal the
+// other's open. The leader writes once a day.
+func TestSecretsOfAMonth(t *testing.T) {
+	now := time.Date(2026, 2, 1, 15, 0, 0, 0, time.UTC)
+	secrets, err := renewSecrets(nil, now)
+	if err != nil || len(secrets) != 1 || len(secrets[0].Value) != secretLength {
+		t.Fatalf("the first secrets are %v: %v", secrets, err)
+	}
+	writes, sealed := 0, map[string]int{}
+	behind := inUse(secrets, now)
+	for range 30 * 24 {
+		now = now.Add(time.Hour)
+		renewed, err := renewSecrets(secrets, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !equalSecrets(renewed, secrets) {
+			writes++
+		}
+		secrets = renewed
+		current := inUse(secrets, now)
+		if len(current) > 2 || now.Day() > 2 && len(current) != 2 {
+			t.Fatalf("%s: %d secrets are valid", now, len(current))
+		}
+		if !contains(behind, current[0]) || !contains(current, behind[0]) {
+			t.Fatalf("%s: what is sealed by one is not opened by the other", now)
+		}
+		sealed[string(current[0])]++
+		behind = current
+	}
+	if writes != 31 || len(sealed) != 31 {
+		t.Errorf("%d writes and %d secrets in 30 days", writes, len(sealed))
+	}
+}
+
+func contains(values [][]byte, value []byte) bool {
+	return slices.ContainsFunc(values, func(v []byte) bool { return bytes.Equal(v, value) })
+}
+
+// TestSecretsAfterAPause: nobody led for a week. The old secret seals on until all know the next.
+func TestSecretsAfterAPause(t *testing.T) {
+	now := time.Date(2026, 2, 1, 3, 0, 0, 0, time.UTC)
+	secrets := []Secret{{"2026-01-24", bytes.Repeat([]byte{1}, 32)}, {"2026-01-25", bytes.Repeat([]byte{2}, 32)}}
+	renewed, err := renewSecrets(secrets, now)
+	if err != nil || len(renewed) != 2 || renewed[0].Day != "2026-01-25" || renewed[1].Day != "2026-02-02" {
+		t.Fatalf("renewed to %v: %v", renewed, err)
+	}
+	if first := inUse(renewed, now)[0]; !bytes.Equal(first, secrets[1].Value) {
+		t.Error("a secret seals that proxies have just got")
+	}
+}
+
+// TestDerive: replicas agree, and owners differ.
+func TestDerive(t *testing.T) {
+	values := [][]byte{bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)}
+	one, err := derive(values, "Gateway/a/edge")
+	if err != nil {
+		t.Fatal(err)
+	}
+	same, _ := derive(values, "Gateway/a/edge")
+	other, _ := derive(values, "Gateway/b/edge")
+	if len(one) != 2 || !slices.EqualFunc(one, same, bytes.Equal) || contains(other, one[0]) || contains(one, values[0]) || bytes.Equal(one[0], one[1]) {
+		t.Errorf("derived %x, again %x, for another %x", one, same, other)
+	}
+}
+
+// TestSecretsAreKept: what a replica writes another one reads.
+func TestSecretsAreKept(t *testing.T) {
+	secrets := []Secret{{"2026-02-01", bytes.Repeat([]byte{1}, 32)}, {"2026-02-02", bytes.Repeat([]byte{2}, 32)}}
+	if got := read(data(Bundle{Secrets: secrets})).Secrets; !equalSecrets(got, secrets) {
+		t.Errorf("read %v; want %v", got, secrets)
+	}
+}

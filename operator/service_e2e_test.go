@@ -80,6 +80,7 @@ func TestOperator(t *testing.T) {
 		{"keys of the tunnel", tunnelKeys},
 		{"a node that does not follow a change of keys", tunnelKeysLate},
 		{"rights on Secrets", tunnelKeyRights},
+		{"metrics", operatorMetrics},
 		{"no write at rest", steadyState},
 	} {
 		if !t.Run(scenario.name, func(t *testing.T) {

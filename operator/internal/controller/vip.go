@@ -78,17 +78,22 @@ func (r *vipReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 		return ctrl.Result{}, err
 	}
 	base := vip.DeepCopy()
-	vip.Status.Phase = millracev1alpha1.VIPReserved
-	if _, usable := addressOf(vip); usable && isBound(vip) {
-		vip.Status.Phase = millracev1alpha1.VIPBound
-		if isReleasing(vip) {
-			vip.Status.Phase = millracev1alpha1.VIPReleasing
-		}
-	}
+	vip.Status.Phase = phaseOf(vip)
 	vip.Status.Services = claimants(vip.Spec.Claims)
 	setReady(&vip.Status.Conditions, condition)
 	err = patchStatus(ctx, r.client, base, vip, func(v *millracev1alpha1.VIP) any { return v.Status })
 	return ctrl.Result{}, client.IgnoreNotFound(err)
+}
+
+// phaseOf is the phase of a VIP by its claims.
+func phaseOf(vip *millracev1alpha1.VIP) millracev1alpha1.VIPPhase {
+	switch _, usable := addressOf(vip); {
+	case !usable || !isBound(vip):
+		return millracev1alpha1.VIPReserved
+	case isReleasing(vip):
+		return millracev1alpha1.VIPReleasing
+	}
+	return millracev1alpha1.VIPBound
 }
 
 // isBound reports whether a Service has a VIP: claims without a UID reserve it.

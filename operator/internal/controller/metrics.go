@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// collectTimeout bounds how long a scrape waits for caches that are not filled yet.
+const collectTimeout = time.Second
+
+// States of a pool's addresses, beside those of VIPs.
+const stateFree = "Free"
+
+// reasonOther stands for reasons that are none of ours: whoever may write the status of Services
+// must not be able to make series.
+const reasonOther = "Other"
+
+// waitingReasons are why a Service may wait for an address.
+var waitingReasons = []string{
+	millracev1alpha1.ReasonExhausted, millracev1alpha1.ReasonNoPool, millracev1alpha1.ReasonAddressInUse,
+	millracev1alpha1.ReasonAddressForbidden, millracev1alpha1.ReasonPortConflict, millracev1alpha1.ReasonInvalid,
+	millracev1alpha1.ReasonForeignAddress, millracev1alpha1.ReasonWriteFailed, reasonOther,
+}
+
+// announcerCounts name how many nodes can announce a VIP: none, one, and more.
+var announcerCounts = [...]string{"none", "one", "several"}
+
+var (
+	poolDescription = prometheus.NewDesc("millrace_pool_addresses",
+		"Addresses of a VIPPool by state: Free, or the phase of their VIP.", []string{"pool", "state"}, nil)
+	waitingDescription = prometheus.NewDesc("millrace_services_waiting",
+		"Services that do not have the addresses that they ask for, by the reason of AddressAssigned.", []string{"reason"}, nil)
+	announcersDescription = prometheus.NewDesc("millrace_vips_announcers",
+		"VIPs that a Service has, by how many nodes can announce them: none, one, or several.", []string{"nodes"}, nil)
+)
+
+// setupMetrics serves what the caches say. Only the leader does, so that sums over replicas are true.
+func setupMetrics(mgr ctrl.Manager) error {
+	if err := metrics.Registry.Register(&collector{objects: mgr.GetClient(), elected: mgr.Elected()}); err != nil {
+		return fmt.Errorf("registering the metrics: %w", err)
+	}
+	return nil
+}
+
+// collector makes the operator's own metrics from the cached objects whenever it is asked.
+type collector struct {
+	objects client.Reader
+	// elected is closed once this operator leads.
+	elected <-chan struct{}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(descriptions chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{poolDescription, waitingDescription, announcersDescription} {
+		descriptions <- d
+	}
+}
+
+// Collect implements prometheus.Collector. What cannot be read has no series.
+func (c *collector) Collect(series chan<- prometheus.Metric) {
+	select {
+	case <-c.elected:
+	default:
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
+	defer cancel()
+	var objects counted
+	for _, list := range []client.ObjectList{
+		&objects.pools, &objects.vips, &objects.services, &objects.advertisements, &objects.nodes, &objects.reports,
+	} {
+		if err := c.objects.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return
+		}
+	}
+	objects.collect(series)
+}
+
+// counted are the objects that are counted. They are those of the caches.
+type counted struct {
+	pools          millracev1alpha1.VIPPoolList
+	vips           millracev1alpha1.VIPList
+	services       corev1.ServiceList
+	advertisements millracev1alpha1.VIPAdvertisementList
+	nodes          corev1.NodeList
+	reports        millracev1alpha1.LBNodeReportList
+}
+
+func (o *counted) collect(series chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, count int64, values ...string) {
+		series <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(count), values...)
+	}
+	phases := o.phases()
+	for i := range o.pools.Items {
+		pool := &o.pools.Items[i]
+		if free := pool.Status.Free; free != nil {
+			gauge(poolDescription, *free, pool.Name, stateFree)
+		}
+		for _, phase := range []millracev1alpha1.VIPPhase{
+			millracev1alpha1.VIPBound, millracev1alpha1.VIPReserved, millracev1alpha1.VIPReleasing,
+		} {
+			gauge(poolDescription, phases[pool.Name][phase], pool.Name, string(phase))
+		}
+	}
+	waiting := o.waiting()
+	for _, reason := range waitingReasons {
+		gauge(waitingDescription, waiting[reason], reason)
+	}
+	for i, vips := range o.announcers() {
+		gauge(announcersDescription, vips, announcerCounts[i])
+	}
+}
+
+// phases counts VIPs by pool and phase. A VIP that was made manually is of the pool that has its
+// address.
+func (o *counted) phases() map[string]map[millracev1alpha1.VIPPhase]int64 {
+	counts := map[string]map[millracev1alpha1.VIPPhase]int64{}
+	pools := make([]desired.Pool, 0, len(o.pools.Items))
+	for i := range o.pools.Items {
+		if pool, problems := desired.ParsePool(&o.pools.Items[i]); len(problems) == 0 {
+			pools = append(pools, pool)
+		}
+	}
+	for i := range o.vips.Items {
+		vip := &o.vips.Items[i]
+		name := vip.Spec.Pool
+		if address, ok := addressOf(vip); ok && name == "" {
+			if at := slices.IndexFunc(pools, func(p desired.Pool) bool { return p.Addresses.Contains(address) }); at >= 0 {
+				name = pools[at].Name
+			}
+		}
+		if counts[name] == nil {
+			counts[name] = map[millracev1alpha1.VIPPhase]int64{}
+		}
+		counts[name][phaseOf(vip)]++
+	}
+	return counts
+}
+
+// waiting counts Services without the addresses that they ask for.
+func (o *counted) waiting() map[string]int64 {
+	counts := map[string]int64{}
+	for i := range o.services.Items {
+		condition := meta.FindStatusCondition(o.services.Items[i].Status.Conditions, millracev1alpha1.ConditionAddressAssigned)
+		if condition == nil || condition.Status == "True" {
+			continue
+		}
+		reason := condition.Reason
+		if !slices.Contains(waitingReasons, reason) {
+			reason = reasonOther
+		}
+		counts[reason]++
+	}
+	return counts
+}
+
+// announcers counts the VIPs of Services that no node, one node, and more nodes can announce: nodes
+// that an advertisement of the VIP selects, with an established BGP session.
+func (o *counted) announcers() (counts [len(announcerCounts)]int64) {
+	able := o.able()
+	var advertisements []desired.Advertisement
+	var nodes [][]string
+	for i := range o.advertisements.Items {
+		if advertisement, problems := desired.ParseAdvertisement(&o.advertisements.Items[i]); len(problems) == 0 {
+			advertisements = append(advertisements, advertisement)
+			nodes = append(nodes, able.two(advertisement.Nodes))
+		}
+	}
+	services := map[types.NamespacedName]labels.Set{}
+	for i := range o.services.Items {
+		services[client.ObjectKeyFromObject(&o.services.Items[i])] = o.services.Items[i].Labels
+	}
+	for i := range o.vips.Items {
+		vip := &o.vips.Items[i]
+		if phaseOf(vip) != millracev1alpha1.VIPBound {
+			continue
+		}
+		var sets []labels.Set
+		for _, claim := range vip.Spec.Claims {
+			if set, found := services[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}]; found && claim.UID != "" {
+				sets = append(sets, set)
+			}
+		}
+		names := map[string]bool{}
+		for n := range advertisements {
+			if len(names) < 2 && len(nodes[n]) > 0 && advertisements[n].Selects(vip.Spec.Pool, sets) {
+				for _, name := range nodes[n] {
+					names[name] = true
+				}
+			}
+		}
+		counts[min(len(names), len(counts)-1)]++
+	}
+	return counts
+}
+
+// able are the nodes that can announce anything.
+func (o *counted) able() *announcers {
+	all := newAnnouncers(nil)
+	for i := range o.nodes.Items {
+		node := &o.nodes.Items[i]
+		all.change(node.Name, func(a *announcer) {
+			a.exists, a.labels, a.notReady = true, node.Labels, notReady(node) != nil
+		})
+	}
+	for i := range o.reports.Items {
+		report := &o.reports.Items[i]
+		all.change(report.Name, func(a *announcer) { a.established = slices.ContainsFunc(report.Status.Sessions, isEstablished) })
+	}
+	return all
+}
+
+// two returns the names of nodes that can announce, two at most: more make no difference.
+func (a *announcers) two(nodes labels.Selector) (names []string) {
+	for name, node := range a.nodes {
+		if len(names) < 2 && a.can(node) && nodes.Matches(node.labels) {
+			names = append(names, name)
+		}
+	}
+	return names
+}

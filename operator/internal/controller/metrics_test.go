@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+func poolWithFree(name, prefix string, free int64) *millracev1alpha1.VIPPool {
+	return &millracev1alpha1.VIPPool{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: []string{prefix}},
+		Status:     millracev1alpha1.VIPPoolStatus{Free: &free},
+	}
+}
+
+func claimedVIP(address, pool string, claims ...millracev1alpha1.VIPClaim) *millracev1alpha1.VIP {
+	return &millracev1alpha1.VIP{
+		ObjectMeta: metav1.ObjectMeta{Name: address},
+		Spec:       millracev1alpha1.VIPSpec{Address: address, Pool: pool, Claims: claims},
+	}
+}
+
+func claimOf(name string) millracev1alpha1.VIPClaim {
+	return millracev1alpha1.VIPClaim{Namespace: "shop", Name: name, UID: name}
+}
+
+func serviceWithReason(name, reason string) *corev1.Service {
+	status := metav1.ConditionFalse
+	if reason == millracev1alpha1.ReasonAssigned {
+		status = metav1.ConditionTrue
+	}
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{"app": name}},
+		Status: corev1.ServiceStatus{Conditions: []metav1.Condition{{
+			Type: millracev1alpha1.ConditionAddressAssigned, Status: status, Reason: reason,
+		}}},
+	}
+}
+
+func nodeAndReport(name string, state millracev1alpha1.SessionState) []client.Object {
+	return []client.Object{
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": name}}},
+		&millracev1alpha1.LBNodeReport{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status:     millracev1alpha1.LBNodeReportStatus{Sessions: []millracev1alpha1.SessionStatus{{State: state}}},
+		},
+	}
+}
+
+// advertised by a node of a name, or by all; of a pool, or of all.
+func advertisementOf(name, node, pool string) *millracev1alpha1.VIPAdvertisement {
+	object := &millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if node != "" {
+		object.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"name": node}}
+	}
+	if pool != "" {
+		object.Spec.Pools = []string{pool}
+	}
+	return object
+}
+
+// gathered are the series with a value that is not zero, as "name{values}" with their values.
+func seriesOf(t *testing.T, c prometheus.Collector) map[string]float64 {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	if err := registry.Register(c); err != nil {
+		t.Fatal(err)
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			var values []string
+			for _, label := range metric.GetLabel() {
+				values = append(values, label.GetValue())
+			}
+			if value := metric.GetGauge().GetValue(); value != 0 {
+				got[fmt.Sprintf("%s{%s}", strings.TrimPrefix(family.GetName(), "millrace_"), strings.Join(values, ","))] = value
+			}
+		}
+	}
+	return got
+}
+
+func TestMetrics(t *testing.T) {
+	released := claimOf("c")
+	released.Release = &millracev1alpha1.ClaimRelease{}
+	vips := []client.Object{
+		claimedVIP("203.0.113.1", "a", claimOf("a")), claimedVIP("203.0.113.2", "a", claimOf("b")),
+		claimedVIP("203.0.113.3", "a", released), claimedVIP("203.0.113.4", ""), claimedVIP("198.51.100.1", "b", claimOf("d")),
+		claimedVIP("198.51.100.130", ""),
+	}
+	pools := []client.Object{poolWithFree("a", "203.0.113.0/24", 252), poolWithFree("b", "198.51.100.0/28", 15)}
+	for _, test := range []struct {
+		name    string
+		objects [][]client.Object
+		want    map[string]float64
+	}{
+		{"nothing", nil, nil},
+		{"pools", [][]client.Object{pools, vips}, map[string]float64{
+			"pool_addresses{a,Free}": 252, "pool_addresses{a,Bound}": 2, "pool_addresses{a,Releasing}": 1, "pool_addresses{a,Reserved}": 1,
+			"pool_addresses{b,Free}": 15, "pool_addresses{b,Bound}": 1, "vips_announcers{none}": 3,
+		}},
+		{"Services that wait", [][]client.Object{{
+			serviceWithReason("a", millracev1alpha1.ReasonAssigned), serviceWithReason("b", millracev1alpha1.ReasonExhausted),
+			serviceWithReason("c", millracev1alpha1.ReasonExhausted), serviceWithReason("d", millracev1alpha1.ReasonForeignAddress),
+			// These are written by somebody else.
+			serviceWithReason("e", "Any1"), serviceWithReason("f", "Any2"),
+			&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "g"}},
+		}}, map[string]float64{"services_waiting{PoolExhausted}": 2, "services_waiting{ForeignAddress}": 1, "services_waiting{Other}": 2}},
+		{"all nodes announce all", [][]client.Object{
+			vips, nodeAndReport("n1", millracev1alpha1.SessionEstablished), nodeAndReport("n2", millracev1alpha1.SessionEstablished),
+			{advertisementOf("all", "", "")},
+		}, map[string]float64{"vips_announcers{several}": 3}},
+		{"one node's session is lost", [][]client.Object{
+			vips, nodeAndReport("n1", millracev1alpha1.SessionEstablished), nodeAndReport("n2", millracev1alpha1.SessionIdle),
+			{advertisementOf("all", "", "")},
+		}, map[string]float64{"vips_announcers{one}": 3}},
+		{"of one pool alone, and a node more for it", [][]client.Object{
+			vips, nodeAndReport("n1", millracev1alpha1.SessionEstablished), nodeAndReport("n2", millracev1alpha1.SessionEstablished),
+			{advertisementOf("one", "n1", "a"), advertisementOf("same", "n1", "a"), advertisementOf("b", "", "b")},
+		}, map[string]float64{"vips_announcers{one}": 2, "vips_announcers{several}": 1}},
+		{"two advertisements, each by one node", [][]client.Object{
+			vips, nodeAndReport("n1", millracev1alpha1.SessionEstablished), nodeAndReport("n2", millracev1alpha1.SessionEstablished),
+			{advertisementOf("one", "n1", "a"), advertisementOf("two", "n2", "a")},
+		}, map[string]float64{"vips_announcers{several}": 2, "vips_announcers{none}": 1}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			scheme := runtime.NewScheme()
+			if err := clientgoscheme.AddToScheme(scheme); err != nil {
+				t.Fatal(err)
+			}
+			if err := millracev1alpha1.AddToScheme(scheme); err != nil {
+				t.Fatal(err)
+			}
+			builder := fake.NewClientBuilder().WithScheme(scheme)
+			for _, objects := range test.objects {
+				builder = builder.WithObjects(objects...)
+			}
+			elected := make(chan struct{})
+			c := &collector{objects: builder.Build(), elected: elected}
+			if got := seriesOf(t, c); len(got) > 0 {
+				t.Errorf("an operator that does not lead tells %v", got)
+			}
+			close(elected)
+			if got := seriesOf(t, c); !maps.Equal(got, test.want) {
+				t.Errorf("told are %v, want %v", got, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package operator_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// operatorMetrics scrapes an operator that leads: its caches have all that is counted.
+func operatorMetrics(t *testing.T, e *environment) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	address := listener.Addr().String()
+	must(t, listener.Close())
+	e.run(t, "--metrics-bind-address="+address, "--metrics-secure=false")
+	e.pool(t, "main", nil, "203.0.113.4/31")
+	e.advertisement(t, "all", nil)
+	e.session(t, "node1", millracev1alpha1.SessionEstablished)
+	e.addresses(t, e.service(t, "first"), "203.0.113.4")
+	e.addresses(t, e.service(t, "second"), "203.0.113.5")
+	e.condition(t, e.service(t, "third"), metav1.ConditionFalse, millracev1alpha1.ReasonExhausted, "")
+	eventually(t, func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
+		if err != nil {
+			return err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			return err
+		}
+		for _, line := range []string{
+			`millrace_pool_addresses{pool="main",state="Bound"} 2`, `millrace_pool_addresses{pool="main",state="Free"} 0`,
+			`millrace_services_waiting{reason="PoolExhausted"} 1`, `millrace_vips_announcers{nodes="one"} 2`,
+		} {
+			if !strings.Contains(string(body), line+"\n") {
+				return fmt.Errorf("a scrape has no line %q", line)
+			}
+		}
+		return nil
+	})
+}

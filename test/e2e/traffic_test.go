@@ -5,6 +5,7 @@
 package e2e
 
 import (
+	"context"
 	"net/netip"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ func TestEveryPodServesAndSeesTheClient(t *testing.T) {
 	for _, name := range []string{"echo", "echo-local"} {
 		s := addresses(t, name)
 		s.routed(t, 30*time.Second, 1, 2, 3)
+		s.balanced(t)
 		for _, vip := range []netip.Addr{s.ipv4, s.ipv6} {
 			t.Run(name+"/"+vip.String(), func(t *testing.T) {
 				load, err := cluster.Requests(t.Context(), vip, 3000)
@@ -27,10 +29,22 @@ func TestEveryPodServesAndSeesTheClient(t *testing.T) {
 	}
 }
 
+// balanced waits until every node forwards to all pods of the Deployment echo: those that a
+// former test moved may just have become ready.
+func (s service) balanced(t *testing.T) {
+	t.Helper()
+	for _, vip := range []netip.Addr{s.ipv4, s.ipv6} {
+		eventually(t, 30*time.Second, func(ctx context.Context) error {
+			return cluster.Balanced(ctx, vip, "default", "app=echo")
+		})
+	}
+}
+
 func TestDatagrams(t *testing.T) {
 	for _, name := range []string{"echo", "echo-local"} {
 		s := addresses(t, name)
 		s.routed(t, 30*time.Second, 1, 2, 3)
+		s.balanced(t)
 		for _, vip := range []netip.Addr{s.ipv4, s.ipv6} {
 			t.Run(name+"/"+vip.String(), func(t *testing.T) {
 				load, err := cluster.Datagrams(t.Context(), vip, 600)

@@ -33,6 +33,7 @@ const (
 
 // configurations is who gets what: server.Server.
 type configurations interface {
+	Advance(order uint64)
 	Set(owner string, resources []*resource.Resource) bool
 	Update(owner string, resources []*resource.Resource) bool
 	Remove(owner string)
@@ -146,6 +147,7 @@ func sleep(ctx context.Context, pause time.Duration) {
 
 // full compiles everything.
 func (l *loop) full(ctx context.Context) error {
+	l.served.Advance(l.source.Position())
 	objects, ready := l.source.Objects()
 	if !ready {
 		return nil
@@ -218,6 +220,7 @@ func (l *loop) serve(owned map[string][]*resource.Resource) {
 
 // endpoints serves the endpoints of some Services, and compiles nothing.
 func (l *loop) endpoints(ctx context.Context, services []types.NamespacedName) error {
+	l.served.Advance(l.source.Position())
 	changed := map[string][]*resource.Resource{}
 	if slices.ContainsFunc(services, l.drains) {
 		l.compiled()

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
@@ -55,8 +56,9 @@ type Client struct {
 	// Log is told of what the client survives.
 	Log *slog.Logger
 
-	// received is what the controller has sent, by name.
+	// received is what the controller has sent, by name, and version what it is called.
 	received map[string]held
+	version  string
 	// pending are the names of what has changed since the version that the proxy serves: what it
 	// has refused is part of the next update. nil: the proxy serves none yet.
 	pending map[string]bool
@@ -73,25 +75,9 @@ type held struct {
 func (c *Client) Run(ctx context.Context) error {
 	c.received = map[string]held{}
 	c.restore()
-	connection, err := grpc.NewClient(c.Address,
-		grpc.WithTransportCredentials(c.Transport),
-		grpc.WithPerRPCCredentials(tokenSource(c.Token)),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxResponseBytes), grpc.MaxCallSendMsgSize(MaxRequestBytes)),
-		// The connection's own pauses would grow to two minutes while no controller answers.
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: minRetry, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxRetry},
-			MinConnectTimeout: maxRetry,
-		}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second, PermitWithoutStream: true}),
-	)
-	if err != nil {
-		return fmt.Errorf("prepare the connection to the controller at %s: %w", c.Address, err)
-	}
-	defer connection.Close()
-
 	wait := minRetry
 	for ctx.Err() == nil {
-		answered, err := c.follow(ctx, connection)
+		answered, err := c.follow(ctx)
 		if ctx.Err() != nil {
 			break
 		}
@@ -108,6 +94,23 @@ func (c *Client) Run(ctx context.Context) error {
 		wait = min(2*wait, maxRetry)
 	}
 	return nil
+}
+
+// connect prepares a connection to the controller. Each stream has its own: a controller that ends
+// one, since it does not reach the API server, say, leaves the proxy to the others behind the
+// Service's address.
+func (c *Client) connect() (*grpc.ClientConn, error) {
+	connection, err := grpc.NewClient(c.Address,
+		grpc.WithTransportCredentials(c.Transport),
+		grpc.WithPerRPCCredentials(tokenSource(c.Token)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxResponseBytes), grpc.MaxCallSendMsgSize(MaxRequestBytes)),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: maxRetry}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second, PermitWithoutStream: true}),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("prepare the connection to the controller at %s: %w", c.Address, err)
+	}
+	return connection, nil
 }
 
 // restore applies what the store holds. Without it, or where it is unreadable, the proxy
@@ -132,13 +135,18 @@ func (c *Client) restore() {
 		return
 	}
 	if version != "" {
-		c.pending = map[string]bool{}
+		c.pending, c.version = map[string]bool{}, version
 	}
 }
 
 // follow reads one stream to its end; answered reports whether the controller sent anything.
-func (c *Client) follow(ctx context.Context, connection *grpc.ClientConn) (answered bool, err error) {
-	ctx, cancel := context.WithCancel(ctx)
+func (c *Client) follow(ctx context.Context) (answered bool, err error) {
+	connection, err := c.connect()
+	if err != nil {
+		return false, err
+	}
+	defer connection.Close()
+	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, VersionKey, c.version))
 	defer cancel()
 	stream, err := discovery.NewAggregatedDiscoveryServiceClient(connection).DeltaAggregatedResources(ctx)
 	if err != nil {
@@ -181,6 +189,7 @@ func (c *Client) take(response *discovery.DeltaDiscoveryResponse) (*Update, erro
 	if err := c.merge(response); err != nil {
 		return nil, err
 	}
+	c.version = response.GetSystemVersionInfo()
 	update := c.update(response.GetSystemVersionInfo())
 	if err := c.Apply(update); err != nil {
 		return nil, err

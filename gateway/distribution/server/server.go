@@ -11,7 +11,6 @@ package server
 import (
 	"context"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -41,8 +40,11 @@ type Server struct {
 	owners map[string]*owned
 	// proxies are those with a stream now.
 	proxies map[*Proxy]bool
-	// versions counts all versions of all owners.
-	versions uint64
+	// order is that of the next versions.
+	order uint64
+	// serving ends when proxies are to go to other controllers, by halt.
+	serving context.Context
+	halt    context.CancelFunc
 }
 
 // owned is what one owner's proxies get.
@@ -65,7 +67,30 @@ type Proxy struct {
 
 // NewServer returns a server without owners: their proxies are told to try again.
 func NewServer(authenticate Authenticate) *Server {
-	return &Server{authenticate: authenticate, owners: map[string]*owned{}, proxies: map[*Proxy]bool{}}
+	s := &Server{authenticate: authenticate, owners: map[string]*owned{}, proxies: map[*Proxy]bool{}}
+	s.serving, s.halt = context.WithCancel(context.Background())
+	return s
+}
+
+// Advance sets the order of the versions from now on: the highest resourceVersion that was seen
+// before the objects were read from which they are made.
+func (s *Server) Advance(order uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.order = order
+}
+
+// Suspend ends the streams of all proxies and refuses new ones, until it is called with false. What
+// this controller has is then too old to serve.
+func (s *Server) Suspend(suspended bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case suspended:
+		s.halt()
+	case s.serving.Err() != nil:
+		s.serving, s.halt = context.WithCancel(context.Background())
+	}
 }
 
 // Set makes these the owner's resources, sorted by name. They may not change afterwards. Only
@@ -104,8 +129,7 @@ func (s *Server) Update(owner string, resources []*resource.Resource) bool {
 
 // replace makes entries the owner's newest version. The mutex is held.
 func (s *Server) replace(of *owned, entries []*entry) {
-	s.versions++
-	of.current = &snapshot{version: strconv.FormatUint(s.versions, 10), entries: entries}
+	of.current = &snapshot{order: s.order, entries: entries}
 	close(of.replaced)
 	of.replaced = make(chan struct{})
 }

@@ -261,7 +261,9 @@ func TestRefusedVersion(t *testing.T) {
 }
 
 // raw is a stream that says what a test wants.
-func raw(t *testing.T, c *controller, token string, first *discovery.DeltaDiscoveryRequest) discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesClient {
+func raw(
+	t *testing.T, c *controller, token string, first *discovery.DeltaDiscoveryRequest, as ...func(context.Context) context.Context,
+) discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesClient {
 	t.Helper()
 	connection, err := grpc.NewClient(c.address, grpc.WithTransportCredentials(c.trusting))
 	if err != nil {
@@ -272,6 +274,9 @@ func raw(t *testing.T, c *controller, token string, first *discovery.DeltaDiscov
 	t.Cleanup(cancel)
 	if token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+	}
+	for _, with := range as {
+		ctx = with(ctx)
 	}
 	stream, err := discovery.NewAggregatedDiscoveryServiceClient(connection).DeltaAggregatedResources(ctx)
 	if err != nil {

@@ -90,7 +90,11 @@ func (s *Server) DeltaAggregatedResources(stream deltaStream) error {
 		return status.Errorf(codes.InvalidArgument, "type %q is not served, only %q", first.GetTypeUrl(), distribution.TypeURL)
 	}
 	f := &follower{server: s, stream: stream, proxy: &Proxy{Identity: identity}, requests: receive(stream)}
-	s.connect(f.proxy)
+	incoming, _ := metadata.FromIncomingContext(stream.Context())
+	for _, version := range incoming.Get(distribution.VersionKey) {
+		f.has, f.late = version, time.After(catchUp)
+	}
+	f.serving = s.connect(f.proxy)
 	defer s.disconnect(f.proxy)
 	return f.serve(first.GetInitialResourceVersions())
 }
@@ -122,12 +126,29 @@ type follower struct {
 	proxy    *Proxy
 	requests <-chan *discovery.DeltaDiscoveryRequest
 	nonce    uint64
+	// serving ends when the server is suspended.
+	serving context.Context
+	// has is the version that the proxy began with. Nothing older is sent to it before late.
+	has  string
+	late <-chan time.Time
 }
+
+// catchUp is how long a proxy that has a newer version waits for this controller to have seen as
+// much. Who is behind for longer is suspended by then; or the API server's data was restored from a
+// backup, and counts.
+const catchUp = time.Minute
+
+// errSuspended sends a proxy to another controller.
+var errSuspended = status.Error(codes.Unavailable,
+	"this controller does not reach the API server, and its configuration may be old: another one has the newest")
 
 // serve sends what differs from the versions that the proxy has, and then what changes.
 func (f *follower) serve(versions map[string]string) error {
 	var sent *snapshot
 	for {
+		if f.serving.Err() != nil {
+			return errSuspended
+		}
 		current, replaced := f.server.current(f.proxy.Owner)
 		if current == nil {
 			return status.Errorf(codes.Unavailable,
@@ -138,21 +159,44 @@ func (f *follower) serve(versions map[string]string) error {
 		var err error
 		if sent == nil {
 			changed, removed, err = current.differing(versions)
+			if err == nil && f.mustWait(current, len(changed)+len(removed) > 0) {
+				if ended, err := f.wait(replaced); ended {
+					return err
+				}
+				continue
+			}
 		} else {
 			changed, removed = current.since(sent)
 		}
 		// The first response comes always: its answer says that the proxy serves this version.
 		if err == nil && (sent == nil || len(changed) > 0 || len(removed) > 0) {
-			err = f.send(current.version, changed, removed)
+			var version string
+			if version, err = f.name(current, len(changed)+len(removed) > 0); err == nil {
+				err = f.send(version, changed, removed)
+			}
 		}
 		if err != nil {
 			return err
 		}
 		sent = current
-		if ended := f.wait(replaced); ended {
-			return nil
+		if ended, err := f.wait(replaced); ended {
+			return err
 		}
 	}
+}
+
+// mustWait reports whether the proxy has a newer version, which differs.
+func (f *follower) mustWait(current *snapshot, differs bool) bool {
+	return differs && current.order < distribution.Order(f.has)
+}
+
+// name is what the proxy is told to call a version. It keeps the name of the one that it has where
+// nothing differs, and this controller has not seen as much.
+func (f *follower) name(current *snapshot, differs bool) (string, error) {
+	if !differs && current.order < distribution.Order(f.has) {
+		return f.has, nil
+	}
+	return current.version()
 }
 
 // send sends a response, and waits until the proxy has answered.
@@ -177,6 +221,8 @@ func (f *follower) send(version string, changed []*entry, removed []string) erro
 		select {
 		case <-f.stream.Context().Done():
 			return f.stream.Context().Err()
+		case <-f.serving.Done():
+			return errSuspended
 		case request, more := <-f.requests:
 			if !more {
 				return nil
@@ -199,24 +245,36 @@ func (f *follower) acknowledge(version, refusal string) {
 	})
 }
 
-// wait waits until the version is replaced. It reports whether the stream ended first.
-func (f *follower) wait(replaced <-chan struct{}) (ended bool) {
+// wait waits until the version is replaced, or may be sent though it is older. It reports whether
+// the stream ended first, and with which error.
+func (f *follower) wait(replaced <-chan struct{}) (ended bool, err error) {
 	for {
 		select {
 		case <-f.stream.Context().Done():
-			return true
+			return true, nil
+		case <-f.serving.Done():
+			return true, errSuspended
+		case <-f.late:
+			f.has, f.late = "", nil
+			return false, nil
 		case _, more := <-f.requests:
 			// Nothing is asked for that is not sent anyhow.
 			if !more {
-				return true
+				return true, nil
 			}
 		case <-replaced:
-			return false
+			return false, nil
 		}
 	}
 }
 
-func (s *Server) connect(proxy *Proxy) { s.note(func() { s.proxies[proxy] = true }) }
+// connect notes a proxy. Its stream ends with the context.
+func (s *Server) connect(proxy *Proxy) context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.proxies[proxy] = true
+	return s.serving
+}
 
 func (s *Server) disconnect(proxy *Proxy) { s.note(func() { delete(s.proxies, proxy) }) }
 

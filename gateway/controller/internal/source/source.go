@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strconv"
 	"sync"
 	"time"
 
@@ -51,6 +52,8 @@ type Source struct {
 	services toolscache.Indexer
 
 	mu sync.Mutex
+	// informers are all of what is compiled.
+	informers []toolscache.SharedIndexInformer
 	// present are the kinds of Gateway API that are read now.
 	present map[string]kind
 	// version is that of their CRDs.
@@ -110,7 +113,24 @@ func (s *Source) watch(ctx context.Context, object client.Object, handler toolsc
 	if _, err := informer.AddEventHandler(handler); err != nil {
 		return nil, fmt.Errorf("watch %T: %w", object, err)
 	}
+	s.mu.Lock()
+	s.informers = append(s.informers, shared)
+	s.mu.Unlock()
 	return shared.GetIndexer(), nil
+}
+
+// Position is the highest resourceVersion that was seen, by a list, a change or a bookmark. Those
+// of one API server grow over all kinds, so positions of replicas can be compared.
+func (s *Source) Position() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	highest := uint64(0)
+	for _, informer := range s.informers {
+		if seen, err := strconv.ParseUint(informer.LastSyncResourceVersion(), 10, 64); err == nil {
+			highest = max(highest, seen)
+		}
+	}
+	return highest
 }
 
 // NeedLeaderElection says that every replica reads.

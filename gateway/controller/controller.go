@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-logr/logr"
 	"google.golang.org/grpc/credentials"
@@ -60,6 +62,9 @@ type Config struct {
 	ProxyPullPolicy string
 	// ProxyCPU and ProxyMemory are requested for each proxy, ProxyMemoryLimit bounds it.
 	ProxyCPU, ProxyMemory, ProxyMemoryLimit resource.Quantity
+	// APILossAfter is how long the API server may not answer until the controller is not ready and
+	// serves no proxy; 0 is 30 seconds.
+	APILossAfter time.Duration
 	// MetricsAddress and ProbeAddress are "host:port" to listen on; "0" listens nowhere.
 	MetricsAddress string
 	ProbeAddress   string
@@ -140,8 +145,9 @@ func (c *controller) setup(ctx context.Context) error {
 		Reader: c.mgr.GetAPIReader(), Writer: c.mgr.GetClient(),
 		Secret: types.NamespacedName{Namespace: c.config.Namespace, Name: leaseName},
 		Names:  []string{c.config.serverName()}, Leads: c.leads,
-		Changed: func() { c.writer.Touch(); read.Changes().Again() },
-		Log:     c.log.WithName("identity"),
+		Changed:   func() { c.writer.Touch(); read.Changes().Again() },
+		LossAfter: cmp.Or(c.config.APILossAfter, 30*time.Second), Lost: configurations.Suspend,
+		Log: c.log.WithName("identity"),
 	}
 	c.loop.secrets = c.identity.Secrets
 	for _, part := range []manager.Runnable{read, c.loop, c.identity, c.writer, c.server(configurations)} {
@@ -249,6 +255,8 @@ func (c *controller) ready(*http.Request) error {
 	switch {
 	case !c.listening.Load():
 		return errors.New("proxies are not listened to yet")
+	case c.identity.IsLost():
+		return errors.New("the API server does not answer, what is known may be old")
 	case c.identity.Trusted() == "":
 		return errors.New("there is no serving certificate yet")
 	case c.loop.Latest() == nil:

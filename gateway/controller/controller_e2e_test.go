@@ -7,9 +7,14 @@ package controller_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"net"
+	"net/http"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,6 +44,7 @@ func TestController(t *testing.T) {
 		{"who is let in", whoIsLetIn},
 		{"endpoints without a compilation", endpointsAlone},
 		{"two replicas", twoReplicas},
+		{"a replica that is cut off", cutOff},
 		{"objects of others", objectsOfOthers},
 		{"problems are events", problemsAreEvents},
 		{"Gateway API that comes later", laterGatewayAPI},
@@ -274,6 +280,92 @@ func twoReplicas(t *testing.T, e *environment) {
 	stop()
 	e.assign(t, shared, "203.0.113.10")
 	e.served(t, ingress, "203.0.113.10 80")
+}
+
+// line is the way to the API server, which can be cut.
+type line struct {
+	mu    sync.Mutex
+	isCut bool
+	conns []net.Conn
+}
+
+func (l *line) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil && l.isCut {
+		conn.Close()
+		return nil, errors.New("the line is cut")
+	}
+	l.conns = append(l.conns, conn)
+	return conn, err
+}
+
+func (l *line) cut(isCut bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.isCut = isCut; isCut {
+		for _, conn := range l.conns {
+			if conn != nil {
+				conn.Close()
+			}
+		}
+		l.conns = nil
+	}
+}
+
+// cutOff: a replica that does not reach the API server is not ready, and sends its proxies away, until
+// it reaches it again.
+func cutOff(t *testing.T, e *environment) {
+	first, _ := e.run(t, nil)
+	e.ingress(t, "web", "web.example.com")
+	token := e.token(t, shared, infrastructure.Audience, e.pod(t, shared, "proxy-1"))
+	e.proxy(t, first, token).gets(t, leadsTo("web", "198.18.0.1"))
+	way, probe := &line{}, freeAddress(t)
+	second, _ := e.run(t, func(c *controller.Config) {
+		c.REST.Dial, c.APILossAfter, c.ControllerAddress, c.ProbeAddress = way.dial, time.Second, first, probe
+	})
+	ready := func(want int) {
+		t.Helper()
+		eventually(t, func(ctx context.Context) error {
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+probe+"/readyz", nil)
+			if err != nil {
+				return err
+			}
+			response, err := http.DefaultClient.Do(request)
+			if err != nil {
+				return err
+			}
+			defer response.Body.Close()
+			if response.StatusCode != want {
+				return fmt.Errorf("readyz says %s, want %d", response.Status, want)
+			}
+			return nil
+		})
+	}
+	ready(http.StatusOK)
+	p := e.proxy(t, second, token)
+	p.gets(t, leadsTo("web", "198.18.0.1"))
+	way.cut(true)
+	ready(http.StatusInternalServerError)
+	eventually(t, func(context.Context) error {
+		if !strings.Contains(p.said.String(), "does not reach the API server") {
+			return fmt.Errorf("the proxy was not sent away: %s", p.said)
+		}
+		return nil
+	})
+	way.cut(false)
+	ready(http.StatusOK)
+	must(t, e.client.Update(t.Context(), slice("web", "198.18.0.2")))
+	p.gets(t, leadsTo("web", "198.18.0.2"))
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer free.Close()
+	return free.Addr().String()
 }
 
 func objectsOfOthers(t *testing.T, e *environment) {

@@ -23,11 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// How often the Secret is read: until it is there, and then.
-const (
-	firstPeriod = time.Second
-	period      = 30 * time.Second
-)
+// firstPeriod is how often the Secret is read until it is there.
+const firstPeriod = time.Second
 
 // Keys of the Secret; those of further CAs end in their number.
 const (
@@ -39,8 +36,8 @@ const (
 	keySecret = "secret."
 )
 
-// Keeper keeps the identity of the controller. It reads past the cache: one small object,
-// twice a minute.
+// Keeper keeps the identity of the controller. It reads past the cache: one small object, three times
+// in LossAfter. The answer is also the sign that the API server is reached.
 type Keeper struct {
 	// Reader reads past the cache, Writer writes.
 	Reader client.Reader
@@ -52,9 +49,16 @@ type Keeper struct {
 	Leads func() bool
 	// Changed is called when the CAs to trust, or the secrets, have changed.
 	Changed func()
-	Log     logr.Logger
+	// LossAfter is how long no answer may come until the API server counts as lost.
+	LossAfter time.Duration
+	// Lost is called with whether the API server is lost, after each read.
+	Lost func(bool)
+	Log  logr.Logger
 
 	current atomic.Pointer[held]
+	// answered is when the API server answered last.
+	answered time.Time
+	lost     atomic.Bool
 }
 
 // held is what is served now.
@@ -98,13 +102,15 @@ func (k *Keeper) NeedLeaderElection() bool { return false }
 
 // Start keeps the identity until the context ends.
 func (k *Keeper) Start(ctx context.Context) error {
+	k.answered = time.Now()
 	for {
 		if err := k.step(ctx, time.Now()); err != nil && ctx.Err() == nil {
 			k.Log.Error(err, "keeping the identity of the controller", "secret", k.Secret.String())
 		}
-		wait := period
+		k.note(time.Now())
+		wait := k.LossAfter / 3
 		if k.current.Load() == nil {
-			wait = firstPeriod
+			wait = min(wait, firstPeriod)
 		}
 		select {
 		case <-ctx.Done():
@@ -114,11 +120,31 @@ func (k *Keeper) Start(ctx context.Context) error {
 	}
 }
 
+// IsLost reports whether the API server is lost: what was read before may be old.
+func (k *Keeper) IsLost() bool { return k.lost.Load() }
+
+// note notes whether the API server is lost.
+func (k *Keeper) note(now time.Time) {
+	lost := now.Sub(k.answered) > k.LossAfter
+	switch before := k.lost.Swap(lost); {
+	case lost && !before:
+		k.Log.Info("the API server does not answer, proxies are sent to other replicas", "since", k.answered)
+	case before && !lost:
+		k.Log.Info("the API server answers again")
+	}
+	k.Lost(lost)
+}
+
 // step reads the Secret, renews it if this is the leader, and serves what it holds.
 func (k *Keeper) step(ctx context.Context, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, k.LossAfter/6)
+	defer cancel()
 	secret := &corev1.Secret{}
 	err := k.Reader.Get(ctx, k.Secret, secret)
 	missing := apierrors.IsNotFound(err)
+	if err == nil || missing {
+		k.answered = time.Now()
+	}
 	if err != nil && !missing {
 		return fmt.Errorf("read it: %w", err)
 	}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package identity
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// answers is an API server that gives one answer.
+type answers struct {
+	client.Reader
+	err error
+}
+
+func (a *answers) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return a.err
+}
+
+// TestLost: the API server is lost when it has not answered for a while, whatever the answer is.
+func TestLost(t *testing.T) {
+	api, lost := &answers{}, false
+	const lossAfter = 30 * time.Second
+	k := &Keeper{LossAfter: lossAfter, Reader: api, Leads: func() bool { return false }, Lost: func(is bool) { lost = is }, Log: logr.Discard()}
+	for _, test := range []struct {
+		name string
+		err  error
+		// after is the time from the read until it is judged.
+		after time.Duration
+		want  bool
+	}{
+		{"there is no Secret yet", apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "s"), 0, false},
+		{"a read fails", errors.New("cut off"), lossAfter, false},
+		{"reads fail", errors.New("cut off"), lossAfter + 5*time.Second, true},
+		{"an answer comes", apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "s"), 0, false},
+	} {
+		api.err = test.err
+		_ = k.step(t.Context(), time.Now())
+		k.note(k.answered.Add(test.after))
+		if lost != test.want || k.IsLost() != test.want {
+			t.Errorf("%s: lost %v and %v; want %v", test.name, lost, k.IsLost(), test.want)
+		}
+	}
+}

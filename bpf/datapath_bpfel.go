@@ -501,6 +501,7 @@ const (
 	DatapathShapeMEMORY_SLOTS       DatapathShape = 8
 	DatapathShapeEXCEPTION_SLOTS    DatapathShape = 8
 	DatapathShapeHALF_OPEN_SLOTS    DatapathShape = 7
+	DatapathShapeUNKNOWN_FLOW_SLOTS DatapathShape = 7
 	DatapathShapeEXCEPTION_FILTERED DatapathShape = 4
 	DatapathShapeEXCEPTION_SECRET   DatapathShape = 12
 	DatapathShapeUPLINK_MACS        DatapathShape = 8
@@ -599,6 +600,19 @@ type DatapathUnknown struct {
 	Count uint32
 }
 
+type DatapathUnknownFlow struct {
+	_     structs.HostLayout
+	About uint32
+	Since uint32
+}
+
+type DatapathUnknownFlowBucket struct {
+	_    structs.HostLayout
+	Next uint32
+	Pad  uint32
+	Slot [7]DatapathUnknownFlow
+}
+
 type DatapathUplink struct {
 	_      structs.HostLayout
 	Flags  uint32
@@ -639,6 +653,7 @@ const (
 	DatapathMapAnswerCounts          = "answer_counts"
 	DatapathMapConnections4          = "connections4"
 	DatapathMapConnections6          = "connections6"
+	DatapathMapCpuRepeats            = "cpu_repeats"
 	DatapathMapCpuUnknowns           = "cpu_unknowns"
 	DatapathMapCrowdData4            = "crowd_data4"
 	DatapathMapCrowdData6            = "crowd_data6"
@@ -687,6 +702,8 @@ const (
 	DatapathMapTraceRecord           = "trace_record"
 	DatapathMapTunnelKeys            = "tunnel_keys"
 	DatapathMapTunnelTrust           = "tunnel_trust"
+	DatapathMapUnknownFlows          = "unknown_flows"
+	DatapathMapUnknownRepeats        = "unknown_repeats"
 	DatapathMapUnknowns              = "unknowns"
 	DatapathMapUplinkLosses          = "uplink_losses"
 	DatapathMapUplinks               = "uplinks"
@@ -808,6 +825,7 @@ type DatapathMapSpecs struct {
 	AnswerCounts      *ebpf.MapSpec `ebpf:"answer_counts"`
 	Connections4      *ebpf.MapSpec `ebpf:"connections4"`
 	Connections6      *ebpf.MapSpec `ebpf:"connections6"`
+	CpuRepeats        *ebpf.MapSpec `ebpf:"cpu_repeats"`
 	CpuUnknowns       *ebpf.MapSpec `ebpf:"cpu_unknowns"`
 	CrowdData4        *ebpf.MapSpec `ebpf:"crowd_data4"`
 	CrowdData6        *ebpf.MapSpec `ebpf:"crowd_data6"`
@@ -856,6 +874,8 @@ type DatapathMapSpecs struct {
 	TraceRecord       *ebpf.MapSpec `ebpf:"trace_record"`
 	TunnelKeys        *ebpf.MapSpec `ebpf:"tunnel_keys"`
 	TunnelTrust       *ebpf.MapSpec `ebpf:"tunnel_trust"`
+	UnknownFlows      *ebpf.MapSpec `ebpf:"unknown_flows"`
+	UnknownRepeats    *ebpf.MapSpec `ebpf:"unknown_repeats"`
 	Unknowns          *ebpf.MapSpec `ebpf:"unknowns"`
 	UplinkLosses      *ebpf.MapSpec `ebpf:"uplink_losses"`
 	Uplinks           *ebpf.MapSpec `ebpf:"uplinks"`
@@ -929,6 +949,7 @@ type DatapathMaps struct {
 	AnswerCounts      *ebpf.Map `ebpf:"answer_counts"`
 	Connections4      *ebpf.Map `ebpf:"connections4"`
 	Connections6      *ebpf.Map `ebpf:"connections6"`
+	CpuRepeats        *ebpf.Map `ebpf:"cpu_repeats"`
 	CpuUnknowns       *ebpf.Map `ebpf:"cpu_unknowns"`
 	CrowdData4        *ebpf.Map `ebpf:"crowd_data4"`
 	CrowdData6        *ebpf.Map `ebpf:"crowd_data6"`
@@ -977,6 +998,8 @@ type DatapathMaps struct {
 	TraceRecord       *ebpf.Map `ebpf:"trace_record"`
 	TunnelKeys        *ebpf.Map `ebpf:"tunnel_keys"`
 	TunnelTrust       *ebpf.Map `ebpf:"tunnel_trust"`
+	UnknownFlows      *ebpf.Map `ebpf:"unknown_flows"`
+	UnknownRepeats    *ebpf.Map `ebpf:"unknown_repeats"`
 	Unknowns          *ebpf.Map `ebpf:"unknowns"`
 	UplinkLosses      *ebpf.Map `ebpf:"uplink_losses"`
 	Uplinks           *ebpf.Map `ebpf:"uplinks"`
@@ -995,6 +1018,7 @@ func (m *DatapathMaps) Close() error {
 		m.AnswerCounts,
 		m.Connections4,
 		m.Connections6,
+		m.CpuRepeats,
 		m.CpuUnknowns,
 		m.CrowdData4,
 		m.CrowdData6,
@@ -1043,6 +1067,8 @@ func (m *DatapathMaps) Close() error {
 		m.TraceRecord,
 		m.TunnelKeys,
 		m.TunnelTrust,
+		m.UnknownFlows,
+		m.UnknownRepeats,
 		m.Unknowns,
 		m.UplinkLosses,
 		m.Uplinks,

@@ -3,8 +3,11 @@
 package bpf_test
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/millrace-lb/millrace/bpf"
 )
@@ -79,48 +82,65 @@ func TestChainIsAskedForItsHistory(t *testing.T) {
 	}
 }
 
-// Beyond the limit of unknown flows only some are asked for, and what is not is dropped. The
-// limit is that of the source, or of its VIP. Flows that are known do not feel it.
+// networked is a packet in the midst of a connection from one of the networks that sources are
+// counted by.
+func networked(f family, network, port int) packet {
+	return f.tcp(portChain, "A").with(func(p *packet) {
+		client := p.from.Addr().AsSlice()
+		// The last byte of a /24 or /64.
+		client[map[int]int{4: 2, 16: 7}[len(client)]] = byte(network)
+		address, _ := netip.AddrFromSlice(client)
+		p.from = netip.AddrPortFrom(address, uint16(1024+port))
+	})
+}
+
+// returns lets a packet come back that no other node knew.
+func (w *world) returns(t *testing.T, p packet) {
+	t.Helper()
+	w.ingress(t, p.arrived(v4, selfID).with(func(t *tunnel) { t.ingress = 3 }).frame())
+}
+
+// asks reports whether another node is asked for the flow, whose row moved so many seconds ago. Else
+// the packet is dropped.
+func (w *world) asks(t *testing.T, p packet, moved uint32) bool {
+	t.Helper()
+	put(t, w.RowMarks, p.rowIndex(), bpf.DatapathRowMark{Moved: w.ago(t, moved)})
+	defer put(t, w.RowMarks, p.rowIndex(), bpf.DatapathRowMark{})
+	got := w.ingress(t, p.frame()).verdict
+	if got != xdpTX && got != xdpDrop {
+		t.Fatalf("verdict %v", got)
+	}
+	return got == xdpTX
+}
+
+// Beyond the limit of unknown flows others are asked for only some that were not seen before, and
+// what is not is dropped. The limit is that of the source, or of its VIP. Flows that are known do not
+// feel it.
 func TestSecondChanceLimit(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
 			w.forget(t)
 			w.pointTo(t, f, 0)
-			from := func(network, port int) packet {
-				return f.tcp(portChain, "A").with(func(p *packet) {
-					client := p.from.Addr().AsSlice()
-					// The last byte of a /24 or /64.
-					client[map[int]int{4: 2, 16: 7}[len(client)]] = byte(network)
-					address, _ := netip.AddrFromSlice(client)
-					p.from = netip.AddrPortFrom(address, uint16(1024+port))
-				})
-			}
-			known := from(1, 60000)
+			known := networked(f, 1, 60000)
 			w.establish(t, known, f.pods[0])
 			// unknown lets so many packets of flows come back from the chain.
 			next := 0
 			unknown := func(network, n int) {
 				for range n {
 					next++
-					back := from(network, next).arrived(v4, selfID).with(func(t *tunnel) { t.ingress = 3 })
-					w.ingress(t, back.frame())
+					w.returns(t, networked(f, network, next))
 				}
 			}
+			seen := 10000
 			askedFor := func(network int, age uint32) float64 {
 				const n = 2000
 				asked := 0
-				for i := range n {
-					p := from(network, 10000+i)
-					put(t, w.RowMarks, p.rowIndex(), bpf.DatapathRowMark{Moved: w.ago(t, age)})
-					switch got := w.ingress(t, p.frame()).verdict; got {
-					case xdpTX:
+				for range n {
+					seen++
+					if w.asks(t, networked(f, network, seen), age) {
 						asked++
-					case xdpDrop:
-					default:
-						t.Fatalf("verdict %v", got)
 					}
-					put(t, w.RowMarks, p.rowIndex(), bpf.DatapathRowMark{})
 				}
 				return float64(asked) / n
 			}
@@ -150,5 +170,103 @@ func TestSecondChanceLimit(t *testing.T) {
 			change[uint32](t, w.Unknowns, func(u *bpf.DatapathUnknown) { u.Since -= w.ticks(t) })
 			check("a second later", 1, 1, 1)
 		})
+	}
+}
+
+// reachLimit makes all VIPs and sources reach a limit in this second.
+func (w *world) reachLimit(t *testing.T, m *ebpf.Map) {
+	t.Helper()
+	keys, values := make([]uint32, m.MaxEntries()), make([]bpf.DatapathUnknown, m.MaxEntries())
+	now := w.ago(t, 0)
+	for i := range keys {
+		keys[i], values[i] = uint32(i), bpf.DatapathUnknown{Since: now, Count: unknownPerVIP}
+	}
+	if _, err := m.BatchUpdate(keys, values, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Beyond the limit others are asked for a packet that is repeated, but not once more for one that
+// none of them knew. Repeats have a limit of their own.
+func TestRepeatedPacketsAreAskedFor(t *testing.T) {
+	const flows, limit = 100, unknownPerVIP / tcpWeight
+	w := newWorld(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			w.forget(t)
+			w.pointTo(t, f, 0)
+			// asked is for how many flows of a group others are asked, beyond the limits.
+			asked := func(group int, limits ...*ebpf.Map) (n int) {
+				for i := range flows {
+					// In a new second it would be reached no more.
+					if i%20 == 0 {
+						for _, m := range append(limits, w.Unknowns) {
+							w.reachLimit(t, m)
+						}
+					}
+					if w.asks(t, networked(f, 1, 10000*group+i), 8000) {
+						n++
+					}
+				}
+				return n
+			}
+			few := func(n int) bool { return n < flows/8 }
+			returnAll := func(group, n int) {
+				for i := range n {
+					w.returns(t, networked(f, 1, 10000*group+i))
+				}
+				// The connections are over.
+				w.wipe(t)
+			}
+			if n := asked(1); !few(n) {
+				t.Errorf("others were asked for %d of %d first packets", n, flows)
+			}
+			for range 2 {
+				if n := asked(1); n != flows {
+					t.Errorf("others were asked for %d of %d flows whose packet was repeated, before an answer", n, flows)
+				}
+			}
+			returnAll(1, limit/2-1)
+			if n := asked(1); n != flows-(limit/2-1) {
+				t.Errorf("others were asked for %d of %d flows, of which none of them knew %d", n, flows, limit/2-1)
+			}
+			asked(2)
+			if n := asked(2); n != flows {
+				t.Errorf("within the limit of repeats others were asked for %d of %d flows", n, flows)
+			}
+			w.returns(t, networked(f, 1, 20000))
+			w.wipe(t)
+			if n := asked(2, w.UnknownRepeats); !few(n) {
+				t.Errorf("beyond the limit of repeats others were asked for %d of %d flows", n, flows)
+			}
+			change[uint32](t, w.UnknownRepeats, func(u *bpf.DatapathUnknown) { u.Since -= w.ticks(t) })
+			if n := asked(2); n != flows-1 {
+				t.Errorf("a second later others were asked for %d of %d flows, of which none of them knew one", n, flows)
+			}
+			w.ageUnknownFlows(t, 31)
+			if n := asked(2); !few(n) {
+				t.Errorf("others were asked for %d of %d flows that were forgotten", n, flows)
+			}
+		})
+	}
+}
+
+// ageUnknownFlows makes all flows that were unknown older by so many seconds.
+func (w *world) ageUnknownFlows(t *testing.T, seconds uint32) {
+	t.Helper()
+	m, ticks := w.UnknownFlows, seconds*w.ticks(t)
+	keys, values := make([]uint32, m.MaxEntries()), make([]bpf.DatapathUnknownFlowBucket, m.MaxEntries())
+	var cursor ebpf.MapBatchCursor
+	n, err := m.BatchLookup(&cursor, keys, values, nil)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Fatal(err)
+	}
+	for i := range values[:n] {
+		for slot := range values[i].Slot {
+			values[i].Slot[slot].Since -= ticks
+		}
+	}
+	if _, err := m.BatchUpdate(keys[:n], values[:n], nil); err != nil {
+		t.Fatal(err)
 	}
 }

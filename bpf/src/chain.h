@@ -183,9 +183,11 @@ static __always_inline __u32 chain_follow(struct packet *packet, const struct se
 	return chain_next(packet, self->id);
 }
 
-/* Reports whether the tables of other zones may be asked. The first chooser decides. */
+/* Reports whether the tables of other zones may be asked. The first chooser decides. is_first is that
+ * of may_ask.
+ */
 static __always_inline int may_ask_zones(const struct packet *packet,
-					 const struct frontend *frontend)
+					 const struct frontend *frontend, int is_first)
 {
 	__u32 id = frontend->id, tables = 0;
 	struct zones *zones;
@@ -195,7 +197,7 @@ static __always_inline int may_ask_zones(const struct packet *packet,
 	zones = bpf_map_lookup_elem(&zone_tables, &id);
 	for (int i = 0; zones && i < ZONES; i++)
 		tables += !!zones->table[i];
-	return tables < 2 || may_ask(&packet->flow, ZONE_SHARE * tables);
+	return tables < 2 || may_ask(&packet->flow, ZONE_SHARE * tables, is_first);
 }
 
 /* The node to ask next; zero means that none is left, and this node may choose. What this node was
@@ -222,12 +224,12 @@ __noinline int second_chance(struct packet *packet, const struct self *self,
 	is_first = is_first_asked(packet);
 	worth = chain_worth(packet, self, frontend);
 	if (is_first && worth >= CHAIN_OLD &&
-	    !may_ask(&packet->flow, worth == CHAIN_YOUNG ? YOUNG_SHARE : OLD_SHARE))
+	    !may_ask(&packet->flow, worth == CHAIN_YOUNG ? YOUNG_SHARE : OLD_SHARE, 1))
 		return SECOND_CHANCE_DENIED;
 	next = chain_next(packet, self->id);
 	if (next)
 		return next;
-	if (!may_ask_zones(packet, frontend))
+	if (!may_ask_zones(packet, frontend, is_first && worth == CHAIN_WITHOUT_HISTORY))
 		return SECOND_CHANCE_DENIED;
 	next = next_zone(packet, self, frontend);
 	if (!next && (!is_first || (packet->sender && worth == CHAIN_USED_UP)))

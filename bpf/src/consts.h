@@ -17,6 +17,7 @@ enum shape {
 	MEMORY_SLOTS = 8,
 	EXCEPTION_SLOTS = 8,
 	HALF_OPEN_SLOTS = 7,
+	UNKNOWN_FLOW_SLOTS = 7,
 	/* Buckets of a word of the filter. */
 	EXCEPTION_FILTERED = 4,
 	/* Words of 64 bits. */
@@ -83,6 +84,9 @@ enum answer_kind {
 #define UNKNOWN_SOURCE_BITS 12
 #define UNKNOWN_VIPS (1 << UNKNOWN_VIP_BITS)
 #define UNKNOWN_SLOTS (UNKNOWN_VIPS + (1 << UNKNOWN_SOURCE_BITS))
+
+/* Buckets of unknown_flow.h: 8 MiB in all. A power of two. */
+#define UNKNOWN_FLOW_BUCKETS (1 << 17)
 
 /* Fragmented datagrams at the same time. */
 #define FRAGMENTED_DATAGRAMS 16384

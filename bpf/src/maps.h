@@ -301,20 +301,28 @@ struct {
 	__type(value, struct answers);
 } answer_counts SEC(".maps");
 
-/* By VIP, then by source (second_chance_limit.h). */
+/* By VIP, then by source (second_chance_limit.h): of first packets, and of repeats. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, UNKNOWN_SLOTS);
 	__type(key, __u32);
 	__type(value, struct unknown);
-} unknowns SEC(".maps");
+} unknowns SEC(".maps"), unknown_repeats SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 2);
 	__type(key, __u32);
 	__type(value, struct unknown);
-} cpu_unknowns SEC(".maps");
+} cpu_unknowns SEC(".maps"), cpu_repeats SEC(".maps");
+
+/* Flows that were unknown lately (unknown_flow.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, UNKNOWN_FLOW_BUCKETS);
+	__type(key, __u32);
+	__type(value, struct unknown_flow_bucket);
+} unknown_flows SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -5,14 +5,17 @@
 #include "maps.h"
 #include "path.h"
 #include "trace.h"
+#include "unknown_flow.h"
 
 /* How often other nodes are asked for a flow. Strangers send packets of flows that no node
  * knows, and each would be sent to several nodes in vain. Only those count: flows that are found
  * cost the limit nothing, however many they are.
  *
  * The primary counts, by VIP, by source and by CPU, the packets that come back to it unknown.
- * Beyond a limit, in a second, a share of the packets is still asked for. A packet of a flow that
- * moved is repeated until it is among those; then an exception is learned.
+ * Beyond a limit, in a second, others are asked for a flow whose packet is repeated, but not for one
+ * that was unknown to all a moment ago. A client of a flow that moved repeats its packet. A stranger
+ * who sends each packet twice comes up against a second limit, of repeats alone. Of all else a share
+ * is still asked for.
  *
  * Slots are shared by a hash, so a flood of sources takes no memory.
  */
@@ -35,7 +38,7 @@ volatile const __u32 unknown_per_cpu = 4 * 16384;
  */
 volatile const __u32 unknown_tcp_weight = 8;
 
-/* One packet in so many is asked for beyond the limit, by what asking costs: up to CHAIN_LENGTH
+/* One first packet in so many is asked for beyond the limit, by what asking costs: up to CHAIN_LENGTH
  * + 1 more packets, in each zone that is asked. So a packet costs less than two.
  */
 #define YOUNG_SHARE 6
@@ -67,25 +70,57 @@ static __always_inline int is_below(const struct unknown *unknown, __u32 limit)
 	return unknown && (unknown->count < limit || clock_passed(unknown->since, 1));
 }
 
-static __always_inline int unknown_below(__u32 slot, __u32 limit)
+/* Which limit a packet counts for. */
+enum unknown_class {
+	UNKNOWN_FIRST,
+	UNKNOWN_REPEAT,
+};
+
+static __always_inline struct unknown *unknown_at(enum unknown_class class, __u32 slot)
 {
-	return is_below(bpf_map_lookup_elem(&unknowns, &slot), limit);
+	if (class == UNKNOWN_REPEAT)
+		return bpf_map_lookup_elem(&unknown_repeats, &slot);
+	return bpf_map_lookup_elem(&unknowns, &slot);
 }
 
-static __always_inline struct unknown *unknown_of_cpu(const struct flow *flow)
+static __always_inline struct unknown *unknown_of_cpu(enum unknown_class class,
+						      const struct flow *flow)
 {
 	__u32 slot = flow->protocol == IPPROTO_TCP;
 
+	if (class == UNKNOWN_REPEAT)
+		return bpf_map_lookup_elem(&cpu_repeats, &slot);
 	return bpf_map_lookup_elem(&cpu_unknowns, &slot);
 }
 
-/* Reports whether other nodes may be asked for the flow. share is for one beyond the limit. */
-static __always_inline int may_ask(const struct flow *flow, __u32 share)
+static __always_inline int is_within_limit(enum unknown_class class, const struct flow *flow)
 {
-	if (unknown_below(unknown_vip_slot(flow), unknown_per_vip) &&
-	    unknown_below(unknown_source_slot(flow), unknown_per_vip / 2) &&
-	    is_below(unknown_of_cpu(flow), unknown_per_cpu))
+	return is_below(unknown_at(class, unknown_vip_slot(flow)), unknown_per_vip) &&
+	       is_below(unknown_at(class, unknown_source_slot(flow)), unknown_per_vip / 2) &&
+	       is_below(unknown_of_cpu(class, flow), unknown_per_cpu);
+}
+
+/* Reports whether other nodes may be asked for the flow. share is for a first packet beyond the
+ * limit. is_first says that none was asked for this packet yet.
+ */
+__noinline int may_ask(const struct flow *flow, __u32 share, int is_first)
+{
+	int state;
+
+	if (!flow || !share)
+		return 0;
+	if (is_within_limit(UNKNOWN_FIRST, flow))
 		return 1;
+	state = unknown_flow_state(flow);
+	if (state == UNKNOWN_TO_ALL)
+		return 0;
+	if ((state == UNKNOWN_ASKED || (state == UNKNOWN_SEEN && is_first)) &&
+	    is_within_limit(UNKNOWN_REPEAT, flow)) {
+		unknown_flow_note(flow, UNKNOWN_ASKED);
+		return 1;
+	}
+	if (is_first)
+		unknown_flow_note(flow, UNKNOWN_SEEN);
 	return bpf_get_prandom_u32() % share == 0;
 }
 
@@ -103,15 +138,22 @@ static __always_inline void unknown_count(struct unknown *unknown, __u32 limit, 
 }
 
 /* Notes that other nodes were asked in vain, also in other zones. */
-static __always_inline void note_unknown(const struct flow *flow, int zones)
+__noinline int note_unknown(const struct flow *flow, int zones)
 {
+	enum unknown_class class = UNKNOWN_FIRST;
 	__u32 weight = zones ? ZONES_WEIGHT : 1;
-	__u32 slot = unknown_vip_slot(flow);
+	__u32 slot;
 
+	if (!flow)
+		return 0;
+	if (unknown_flow_note(flow, UNKNOWN_TO_ALL) == UNKNOWN_ASKED)
+		class = UNKNOWN_REPEAT;
 	if (flow->protocol == IPPROTO_TCP)
 		weight *= unknown_tcp_weight;
-	unknown_count(bpf_map_lookup_elem(&unknowns, &slot), unknown_per_vip, weight);
+	slot = unknown_vip_slot(flow);
+	unknown_count(unknown_at(class, slot), unknown_per_vip, weight);
 	slot = unknown_source_slot(flow);
-	unknown_count(bpf_map_lookup_elem(&unknowns, &slot), unknown_per_vip / 2, weight);
-	unknown_count(unknown_of_cpu(flow), unknown_per_cpu, weight);
+	unknown_count(unknown_at(class, slot), unknown_per_vip / 2, weight);
+	unknown_count(unknown_of_cpu(class, flow), unknown_per_cpu, weight);
+	return 0;
 }

@@ -588,6 +588,22 @@ struct unknown {
 	__u32 count;
 };
 
+/* A flow that was unknown lately: see unknown_flow.h. */
+struct unknown_flow {
+	/* Of the flow's print, and enum unknown_state; zero means that the slot is free. */
+	__u32 about;
+	/* Ticks of the last packet that changed the state. */
+	__u32 since;
+};
+
+/* A cache line. */
+struct unknown_flow_bucket {
+	/* The slot after that of the newest flow. */
+	__u32 next;
+	__u32 pad;
+	struct unknown_flow slot[UNKNOWN_FLOW_SLOTS];
+};
+
 /* The tables of which each VIP has a share: see crowd.h. */
 enum crowd_kind {
 	CROWD_HALF_OPEN,

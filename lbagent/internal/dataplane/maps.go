@@ -79,6 +79,10 @@ var added = map[string]bool{
 
 	bpf.DatapathMapProbeSecrets: true,
 	bpf.DatapathMapUplinkLosses: true,
+
+	bpf.DatapathMapUnknownFlows:   true,
+	bpf.DatapathMapUnknownRepeats: true,
+	bpf.DatapathMapCpuRepeats:     true,
 }
 
 // resizedMap is a map and the former one that it was copied from.

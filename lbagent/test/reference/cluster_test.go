@@ -36,7 +36,10 @@ type node struct {
 // testCluster is the model, and the data planes that it is compared with.
 type testCluster struct {
 	Cluster
-	nodes   map[forwarding.NodeID]*node
+	nodes map[forwarding.NodeID]*node
+	// unknownPerVIP is a limit of the data planes.
+	unknownPerVIP uint32
+
 	reasons []string
 	// arrived is when the router last sent a packet of a flow to a node, delivered when a
 	// packet of it was last delivered there.
@@ -68,6 +71,13 @@ var flowMaps = []string{
 
 func newCluster(t *testing.T, worker int, random *rand.Rand) *testCluster {
 	t.Helper()
+	return newLimitedCluster(t, worker, random, unknownPerVIP)
+}
+
+// newLimitedCluster is a cluster in which so many packets of a VIP may come back to a node unknown,
+// in a second.
+func newLimitedCluster(t *testing.T, worker int, random *rand.Rand, unknownPerVIP uint32) *testCluster {
+	t.Helper()
 	reasons, err := dataplane.DropReasons()
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +85,8 @@ func newCluster(t *testing.T, worker int, random *rand.Rand) *testCluster {
 	c := &testCluster{
 		Cluster: Cluster{}, nodes: map[forwarding.NodeID]*node{}, reasons: reasons,
 		arrived: map[flowAt]time.Time{}, delivered: map[flowAt]time.Time{}, moved: map[forwarding.NodeTableSlot]*[forwarding.Rows]time.Time{},
-		rendezvous: table.NewRendezvous(), full: map[forwarding.NodeID]map[forwarding.FrontendKey]forwarding.Frontend{},
+		unknownPerVIP: unknownPerVIP,
+		rendezvous:    table.NewRendezvous(), full: map[forwarding.NodeID]map[forwarding.FrontendKey]forwarding.Frontend{},
 	}
 	rows := map[forwarding.NodeTableSlot]*forwarding.NodeTable{}
 	for i := range services {
@@ -100,7 +111,7 @@ func (c *testCluster) add(t *testing.T, worker int, id forwarding.NodeID, s *for
 		},
 		// So small that many VIPs are beyond their share at times, and large enough for all flows.
 		Connections: 65536, HalfOpen: 16384, Datagrams: 16384,
-		UnknownPerVIP: unknownPerVIP,
+		UnknownPerVIP: c.unknownPerVIP,
 	})
 	if err != nil {
 		t.Fatal(err)

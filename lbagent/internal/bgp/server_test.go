@@ -245,17 +245,17 @@ func TestRouterRestart(t *testing.T) {
 		return l.learnt("ipv4") == 1 && l.learnt("ipv6") == 1
 	})
 	l.awaitEstablished(p)
-	l.awaitRoutes(5*time.Second, both)
+	l.awaitRoutes(10*time.Second, both)
 	t.Logf("routes complete %s after the router was back", time.Since(back))
-	if took := time.Since(back); took > 5*time.Second {
-		t.Errorf("routes complete after %s, want 5s at most", took)
+	if took := time.Since(back); took > 10*time.Second {
+		t.Errorf("routes complete after %s, want 10s at most", took)
 	}
 }
 
 // A router listens before it knows its neighbors, as FRR does when its configuration comes after
 // its start: the connections that it closes meanwhile do not keep the session away for long.
 func TestRouterLearnsNeighborsLate(t *testing.T) {
-	const bound = 5 * time.Second
+	const bound = 10 * time.Second
 	l := newLab(t, "")
 	p := l.speaker("fresh")
 	want := testWant(testRoute(vip4), testRoute(vip6))

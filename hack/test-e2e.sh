@@ -4,8 +4,8 @@
 # each package took. Their packages have other tests, too: make test-unit runs these.
 #
 # Packages below test/ use the lab: they share the machine's names, and so run one after
-# another. The others start an API server of their own. They run beside test/conformance, which
-# waits a lot and measures no time; nothing runs beside the other packages. Arguments go to the
+# another. The others start an API server of their own. They run beside test/conformance in two
+# lanes, since it measures no time; nothing runs beside the other packages. Arguments go to the
 # tests, for example: hack/test-e2e.sh -test.count=2
 #
 # A failure fails the run. With AGAIN=1 the tests that failed run once more, alone and on a
@@ -34,9 +34,12 @@ results=$PWD/dist/tests
 mkdir -p "$results"
 work=$(mktemp -d)
 gotestsum="go tool -modfile=hack/tools/gotestsum/go.mod gotestsum"
-beside=
+declare -A beside=()
 clean_up() {
-	[ -z "$beside" ] || kill -- "-$beside" 2>/dev/null || true
+	local lane
+	for lane in "${!beside[@]}"; do
+		kill -- "-${beside[$lane]}" 2>/dev/null || true
+	done
 	rm -rf "$work"
 }
 trap clean_up EXIT
@@ -93,14 +96,20 @@ for package in "${packages[@]}"; do
 	*) own+=("$package") ;;
 	esac
 done
+# The agent's tests take as long as the others of their own together.
+mapfile -t others < <(printf '%s\n' "${own[@]}" | grep -vx lbagent)
 set -m
-lane "${own[@]}" >"$work/beside" 2>&1 </dev/null &
-beside=$!
+lane lbagent >"$work/beside-agent" 2>&1 </dev/null &
+beside[agent]=$!
+lane "${others[@]}" >"$work/beside-others" 2>&1 </dev/null &
+beside[others]=$!
 set +m
 lane test/conformance
-wait "$beside" || echo "test-e2e: what ran beside test/conformance ended with $?" >&2
-beside=
-cat "$work/beside"
+for name in agent others; do
+	wait "${beside[$name]}" || echo "test-e2e: what ran beside test/conformance ended with $?" >&2
+	unset "beside[$name]"
+	cat "$work/beside-$name"
+done
 lane "${lab[@]}"
 
 failed=() unsteady=()

@@ -57,6 +57,8 @@ func command(getenv func(string) string, stdin io.Reader, stdout, stderr io.Writ
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.CompletionOptions.DisableDefaultCmd = true
+	root.Version = version
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.PersistentFlags().StringVar(&config.PinRoot, "pin-root", config.PinRoot,
 		"directory in a BPF file system in which maps and links outlive the agent")
 	root.PersistentFlags().StringVar(&config.StateDir, "state-dir", config.StateDir,

@@ -20,11 +20,13 @@ import (
 func noEnvironment(string) string { return "" }
 
 func TestVersion(t *testing.T) {
-	var out bytes.Buffer
-	cmd := command(noEnvironment, strings.NewReader(""), &out, &out)
-	cmd.SetArgs([]string{"version"})
-	if err := cmd.ExecuteContext(t.Context()); err != nil || out.String() != "dev\n" {
-		t.Errorf("printed %q, error %v", out.String(), err)
+	for _, argument := range []string{"version", "--version"} {
+		var out bytes.Buffer
+		cmd := command(noEnvironment, strings.NewReader(""), &out, &out)
+		cmd.SetArgs([]string{argument})
+		if err := cmd.ExecuteContext(t.Context()); err != nil || out.String() != "dev\n" {
+			t.Errorf("%s printed %q, error %v", argument, out.String(), err)
+		}
 	}
 }
 

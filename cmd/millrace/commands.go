@@ -46,8 +46,10 @@ func newCommand(env environment) *cobra.Command {
 		traceCommand(env, &config),
 		drainCommand(env, &config),
 		undrainCommand(env, &config),
-		versionCommand(env),
+		versionCommand(env, &config),
 	)
+	root.Version = version
+	root.SetVersionTemplate("{{.Version}}\n")
 	return root
 }
 
@@ -93,16 +95,4 @@ func jsonFlag(command *cobra.Command, output *string, usage string) {
 // namespace stands for all.
 func isOf(service, namespace string) bool {
 	return namespace == "" || strings.HasPrefix(service, namespace+"/")
-}
-
-func versionCommand(env environment) *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Show the version of this program",
-		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintln(env.stdout, version)
-			return err
-		},
-	}
 }

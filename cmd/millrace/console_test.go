@@ -143,6 +143,19 @@ func TestDropsAsJSON(t *testing.T) {
 	}
 }
 
+// A reason that no node knows is an error, which names those that there are.
+func TestDropsOfNoReason(t *testing.T) {
+	runner := fleet{lines: map[string][]consoleapi.Line{"node1": {headLine("node1", 1)}}}
+	for _, asJSON := range []bool{false, true} {
+		var stdout, stderr bytes.Buffer
+		watch := dropWatch{env: environment{stdout: &stdout, stderr: &stderr, width: 100}, json: asJSON, reason: "nope"}
+		err := watch.run(t.Context(), runner, []string{"node1"})
+		if want := "--reason=nope: must be one of fragment, no_endpoint"; err == nil || err.Error() != want {
+			t.Errorf("with JSON %t: ended with %v, want %s", asJSON, err, want)
+		}
+	}
+}
+
 func TestNoAgentAnswers(t *testing.T) {
 	broken := fleet{ends: map[string]error{"node1": errors.New("forbidden")}}
 	var out bytes.Buffer

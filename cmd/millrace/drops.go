@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -117,6 +119,8 @@ type dropWatch struct {
 	headed   bool
 	counters []consoleapi.Drops
 	waiting  []string
+	// reasons are those that the nodes know which have answered.
+	reasons map[string]bool
 }
 
 func (w *dropWatch) run(ctx context.Context, runner console.Runner, nodes []string) error {
@@ -164,6 +168,14 @@ func (w *dropWatch) take(answer console.Answer) error {
 	if !w.wanted(answer.Line) {
 		return nil
 	}
+	if drops := answer.Line.Drops; drops != nil {
+		if w.reasons == nil {
+			w.reasons = map[string]bool{}
+		}
+		for reason := range drops.Reasons {
+			w.reasons[reason] = true
+		}
+	}
 	if w.json {
 		return json.NewEncoder(w.env.stdout).Encode(nodeLine{answer.Node, answer.Line})
 	}
@@ -192,6 +204,9 @@ func (w *dropWatch) wanted(line consoleapi.Line) bool {
 
 // head shows the counters, once, and then what has waited for it.
 func (w *dropWatch) head() error {
+	if w.reason != "" && len(w.reasons) > 0 && !w.reasons[w.reason] {
+		return fmt.Errorf("--reason=%s: must be one of %s", w.reason, strings.Join(slices.Sorted(maps.Keys(w.reasons)), ", "))
+	}
 	if w.json {
 		return nil
 	}

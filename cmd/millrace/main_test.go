@@ -66,6 +66,9 @@ func TestRun(t *testing.T) {
 		stderr string
 	}{
 		{"version", []string{"millrace", "version"}, exitOK, "dev\n", ""},
+		{"version as a flag", []string{"millrace", "--version"}, exitOK, "dev\n", ""},
+		{"version of the servers", []string{"millrace", "version", "-o", "json", "--kubeconfig", kubeconfig}, exitOK, `"servers": []`, ""},
+		{"version without a cluster", []string{"millrace", "version", "-o", "json", "--kubeconfig", "/nonexistent"}, exitError, `"client": "dev"`, "/nonexistent"},
 		{"help as itself", []string{"/usr/bin/millrace", "status", "--help"}, exitOK, "\n  millrace status", ""},
 		{"help as a plug-in", []string{"/usr/bin/kubectl-millrace", "status", "--help"}, exitOK, "\n  kubectl millrace status", ""},
 		{"status", []string{"millrace", "status", "--kubeconfig", kubeconfig}, exitOK, "create a VIPPool", ""},

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// Server is pods of a component that run the same.
+type Server struct {
+	// Component is the pods' label: operator, agent, gateway or proxy.
+	Component string `json:"component"`
+	// Version is what agents report; of others it is the tag of their image, or its digest.
+	Version string `json:"version,omitempty"`
+	Image   string `json:"image"`
+	Pods    int    `json:"pods"`
+}
+
+// Servers counts the servers among pods, sorted by component, version and image.
+func Servers(pods []corev1.Pod, reports []millracev1alpha1.LBNodeReport) []Server {
+	reported := map[string]string{}
+	for i := range reports {
+		reported[reports[i].Name] = reports[i].Status.Version
+	}
+	counts := map[Server]int{}
+	for i := range pods {
+		pod := &pods[i]
+		name := component(pod)
+		if name == "" || len(pod.Spec.Containers) == 0 {
+			continue
+		}
+		server := Server{Component: name, Image: pod.Spec.Containers[0].Image}
+		server.Version = imageVersion(server.Image)
+		if name == "agent" {
+			server.Version = cmp.Or(reported[pod.Spec.NodeName], server.Version)
+		}
+		counts[server]++
+	}
+	servers := make([]Server, 0, len(counts))
+	for server, pods := range counts {
+		server.Pods = pods
+		servers = append(servers, server)
+	}
+	slices.SortFunc(servers, func(a, b Server) int {
+		return cmp.Or(cmp.Compare(a.Component, b.Component), cmp.Compare(a.Version, b.Version), cmp.Compare(a.Image, b.Image))
+	})
+	return servers
+}
+
+// imageVersion is the tag of an image, or else its digest; empty where it has neither.
+func imageVersion(image string) string {
+	name, digest, _ := strings.Cut(image, "@")
+	// A colon before the last slash is that of the registry's port.
+	_, tag, _ := strings.Cut(name[strings.LastIndex(name, "/")+1:], ":")
+	return cmp.Or(tag, digest)
+}

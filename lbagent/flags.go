@@ -36,13 +36,13 @@ var sizes = []size{
 	{"max-source-ranges", func(c *Config) *int { return &c.MaxSourceRanges }, 1, forwarding.SourceRanges,
 		"prefixes of loadBalancerSourceRanges that fit, for each address family; a list is counted twice while it changes"},
 	{"connections", func(c *Config) *int { return &c.Connections }, 1, 0,
-		"TCP connections that are remembered, for each address family; about 250 bytes of memory each"},
+		"TCP connections that are remembered, for each address family; about 320 bytes of memory each"},
 	{"udp-flows", func(c *Config) *int { return &c.Datagrams }, 0, 0,
-		"the same for answered flows of UDP (default: a quarter of --connections)"},
+		"the same for answered flows of UDP, and for half-open flows; about 520 bytes of memory each (default: a quarter of --connections)"},
 	{"affinity-clients", func(c *Config) *int { return &c.Affinities }, 0, 0,
 		"clients whose endpoint is remembered for sessionAffinity ClientIP, for each address family; about 100 bytes of memory each (default: an eighth of --connections)"},
 	{"exceptions", func(c *Config) *int { return &c.Exceptions }, 0, 0,
-		"flows that other nodes hold against their row and that are sent straight there, for each address family; about 100 bytes of memory each (default: as many as --connections)"},
+		"flows that other nodes hold against their row and that are sent straight there, for each address family; about 64 bytes of memory each (default: as many as --connections)"},
 }
 
 // AddFlags adds the flags that an agent starts with. Their defaults are the present values.

@@ -34,6 +34,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/controller/internal/authentication"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/identity"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+	"github.com/millrace-lb/millrace/gateway/controller/internal/refusal"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/source"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/write"
 	"github.com/millrace-lb/millrace/gateway/distribution/server"
@@ -106,6 +107,7 @@ type controller struct {
 	loop      *loop
 	writer    *write.Writer
 	identity  *identity.Keeper
+	refusals  *refusal.Reporter
 	listening atomic.Bool
 }
 
@@ -137,25 +139,41 @@ func (c *controller) setup(ctx context.Context) error {
 	configurations := server.NewServer(authenticator.Authenticate)
 	c.loop = &loop{
 		source: read, served: configurations, settings: routeSettings(), namespace: c.config.Namespace,
-		compiled: c.writer.Touch, drains: c.writer.Drains, log: c.log.WithName("compile"),
+		compiled: c.touch, drains: c.writer.Drains, log: c.log.WithName("compile"),
 	}
 	authenticator.Fleets = c.loop.Fleet
-	c.writer.Compiled, c.writer.HasEndpoints = c.loop.Latest, read.HasEndpoints
-	c.identity = &identity.Keeper{
-		Reader: c.mgr.GetAPIReader(), Writer: c.mgr.GetClient(),
-		Secret: types.NamespacedName{Namespace: c.config.Namespace, Name: leaseName},
-		Names:  []string{c.config.serverName()}, Leads: c.leads,
-		Changed:   func() { c.writer.Touch(); read.Changes().Again() },
-		LossAfter: cmp.Or(c.config.APILossAfter, 30*time.Second), Lost: configurations.Suspend,
-		Log: c.log.WithName("identity"),
+	c.refusals = &refusal.Reporter{
+		Client: c.mgr.GetClient(), Proxies: configurations.Proxies, Deployments: c.loop.Deployments,
+		Log: c.log.WithName("refusals"),
 	}
+	c.refusals.Prepare()
+	configurations.Answered = c.refusals.Touch
+	c.writer.Compiled, c.writer.HasEndpoints = c.loop.Latest, read.HasEndpoints
+	c.identity = c.newKeeper()
+	c.identity.Changed = func() { c.writer.Touch(); read.Changes().Again() }
+	c.identity.Lost = configurations.Suspend
 	c.loop.secrets = c.identity.Secrets
-	for _, part := range []manager.Runnable{read, c.loop, c.identity, c.writer, c.server(configurations)} {
+	for _, part := range []manager.Runnable{read, c.loop, c.identity, c.refusals, c.writer, c.server(configurations)} {
 		if err := c.mgr.Add(part); err != nil {
 			return fmt.Errorf("add a part to the manager: %w", err)
 		}
 	}
 	return errors.Join(c.mgr.AddHealthzCheck("ping", healthz.Ping), c.mgr.AddReadyzCheck("serving", c.ready))
+}
+
+func (c *controller) newKeeper() *identity.Keeper {
+	return &identity.Keeper{
+		Reader: c.mgr.GetAPIReader(), Writer: c.mgr.GetClient(),
+		Secret: types.NamespacedName{Namespace: c.config.Namespace, Name: leaseName},
+		Names:  []string{c.config.serverName()}, Leads: c.leads,
+		LossAfter: cmp.Or(c.config.APILossAfter, 30*time.Second), Log: c.log.WithName("identity"),
+	}
+}
+
+// touch has what was compiled, and the objects of proxies, looked at again.
+func (c *controller) touch() {
+	c.writer.Touch()
+	c.refusals.Touch()
 }
 
 // routeSettings are those of the compiler.
@@ -175,16 +193,15 @@ func (c *controller) leads() bool {
 	}
 }
 
-// watchWritten makes the leader look again when what it wrote has changed.
+// watchWritten makes the replicas look again when what they wrote has changed.
 func (c *controller) watchWritten(ctx context.Context) error {
 	for _, object := range write.Kinds() {
 		informer, err := c.mgr.GetCache().GetInformer(ctx, object, cache.BlockUntilSynced(false))
 		if err != nil {
 			return fmt.Errorf("watch %T: %w", object, err)
 		}
-		touch := func() { c.writer.Touch() }
 		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { touch() }, UpdateFunc: func(any, any) { touch() }, DeleteFunc: func(any) { touch() },
+			AddFunc: func(any) { c.touch() }, UpdateFunc: func(any, any) { c.touch() }, DeleteFunc: func(any) { c.touch() },
 		}); err != nil {
 			return fmt.Errorf("watch %T: %w", object, err)
 		}

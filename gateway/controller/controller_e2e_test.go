@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -28,6 +29,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/millrace-lb/millrace/gateway/controller"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
@@ -45,6 +47,7 @@ func TestController(t *testing.T) {
 		{"endpoints without a compilation", endpointsAlone},
 		{"two replicas", twoReplicas},
 		{"a replica that is cut off", cutOff},
+		{"a proxy that refuses", refusals},
 		{"objects of others", objectsOfOthers},
 		{"problems are events", problemsAreEvents},
 		{"Gateway API that comes later", laterGatewayAPI},
@@ -358,6 +361,52 @@ func cutOff(t *testing.T, e *environment) {
 	ready(http.StatusOK)
 	must(t, e.client.Update(t.Context(), slice("web", "198.18.0.2")))
 	p.gets(t, leadsTo("web", "198.18.0.2"))
+}
+
+// refusals: what a proxy says to a replica that does not lead becomes an event of its owner and a
+// metric, until the proxy takes its configuration.
+func refusals(t *testing.T, e *environment) {
+	first, _ := e.run(t, nil)
+	e.ingress(t, "web", "web.example.com")
+	token := e.token(t, shared, infrastructure.Audience, e.pod(t, shared, "proxy-1"))
+	e.proxy(t, first, token).gets(t, leadsTo("web", "198.18.0.1"))
+	second, _ := e.run(t, func(c *controller.Config) { c.ControllerAddress = first })
+	p := e.proxy(t, second, e.token(t, shared, infrastructure.Audience, e.pod(t, shared, "proxy-2")))
+	p.gets(t, leadsTo("web", "198.18.0.1"))
+	why := "port 8080 is taken"
+	p.refuses.Store(&why)
+	must(t, e.client.Update(t.Context(), slice("web", "198.18.0.2")))
+	eventually(t, func(ctx context.Context) error {
+		list := &eventsv1.EventList{}
+		if err := e.client.List(ctx, list); err != nil {
+			return err
+		}
+		for _, event := range list.Items {
+			if event.Reason == "ConfigurationRefused" && event.Regarding.Kind == "IngressClass" && strings.Contains(event.Note, why) {
+				return nil
+			}
+		}
+		return fmt.Errorf("no event tells of it among %d", len(list.Items))
+	})
+	families, err := metrics.Registry.Gather()
+	must(t, err)
+	if !slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "millrace_gateway_refusing_proxies" }) {
+		t.Error("there is no metric of refusals")
+	}
+	quiet(t, e)
+	p.refuses.Store(nil)
+	must(t, e.client.Update(t.Context(), slice("web", "198.18.0.3")))
+	p.gets(t, leadsTo("web", "198.18.0.3"))
+	eventually(t, func(ctx context.Context) error {
+		deployment := &appsv1.Deployment{}
+		if err := e.client.Get(ctx, shared, deployment); err != nil {
+			return err
+		}
+		if text := deployment.Annotations["millrace.io/refused-configuration"]; text != "" {
+			return fmt.Errorf("the Deployment still says %s", text)
+		}
+		return nil
+	})
 }
 
 func freeAddress(t *testing.T) string {

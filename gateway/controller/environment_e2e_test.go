@@ -17,6 +17,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -289,6 +290,8 @@ type proxy struct {
 	updates chan distribution.Update
 	said    *logs
 	has     configuration
+	// refuses is why it refuses what comes, nil where it does not.
+	refuses atomic.Pointer[string]
 }
 
 // configuration is what a proxy has, by name.
@@ -320,8 +323,14 @@ func (e *environment) proxy(t *testing.T, address, token string) *proxy {
 		Address:   address,
 		Transport: credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: "millrace-gateway.millrace-system.svc"}),
 		Token:     func() (string, error) { return token, nil },
-		Apply:     func(update distribution.Update) error { p.updates <- update; return nil },
-		Log:       slog.New(slog.NewTextHandler(p.said, nil)),
+		Apply: func(update distribution.Update) error {
+			if why := p.refuses.Load(); why != nil {
+				return errors.New(*why)
+			}
+			p.updates <- update
+			return nil
+		},
+		Log: slog.New(slog.NewTextHandler(p.said, nil)),
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -93,6 +93,17 @@ func (l *loop) Fleet(account types.NamespacedName) (authentication.Fleet, bool) 
 	return authentication.Fleet{}, false
 }
 
+// Deployments are those of the owners' proxies.
+func (l *loop) Deployments() map[string]types.NamespacedName {
+	found := map[string]types.NamespacedName{}
+	if compiled := l.Latest(); compiled != nil {
+		for _, owner := range compiled.Owners {
+			found[infrastructure.Key(owner.Object)] = owner.Place(infrastructure.Settings{Namespace: l.namespace})
+		}
+	}
+	return found
+}
+
 // Start compiles until the context ends.
 func (l *loop) Start(ctx context.Context) error {
 	l.owners, l.known = map[string]bool{}, map[types.NamespacedName]map[int32]known{}

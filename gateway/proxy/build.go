@@ -39,14 +39,14 @@ type change struct{ old, now *resource.Resource }
 func (b *builder) build(update Update) (*table, error) {
 	b.table = &table{version: update.Version}
 	if err := b.merge(update); err != nil {
-		return nil, fmt.Errorf("configuration %s: %w", update.Version, err)
+		return nil, err
 	}
 	for _, step := range []func() error{
 		b.makeSecrets, b.makeCertificates, b.makeAuthorities, b.makeEndpoints, b.makeBackends,
 		b.makeListeners, b.makeGroups, b.makePorts,
 	} {
 		if err := step(); err != nil {
-			return nil, fmt.Errorf("configuration %s: %w", update.Version, err)
+			return nil, err
 		}
 	}
 	return b.table, nil

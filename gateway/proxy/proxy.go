@@ -68,7 +68,8 @@ func New(settings Settings) *Proxy {
 	return p
 }
 
-// Apply carries out an update, or refuses it and leaves all as it was.
+// Apply carries out an update, or refuses it and leaves all as it was. The error is told to people,
+// and is the same for each version with the same mistake.
 func (p *Proxy) Apply(update Update) error {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
@@ -83,7 +84,7 @@ func (p *Proxy) Apply(update Update) error {
 	if !p.closed {
 		if opened, err = p.listen(current); err != nil {
 			p.metrics.refused.Inc()
-			return fmt.Errorf("configuration %s: %w", update.Version, err)
+			return err
 		}
 	}
 	p.table.Store(current)

@@ -33,6 +33,10 @@ const (
 // Gateways as its status can, and counts for no more (Gateway API: PolicyStatus.ancestors).
 const ReasonPolicyFull = "PolicyFull"
 
+// ReasonConfigurationRefused is why a Gateway is not programmed: a proxy refuses its configuration
+// and serves the one before.
+const ReasonConfigurationRefused = "ConfigurationRefused"
+
 // Reasons of Problems.
 const (
 	// ReasonInvalid is a value that cannot be read.

@@ -35,6 +35,9 @@ type Authenticate func(ctx context.Context, token string) (Identity, error)
 type Server struct {
 	discovery.UnimplementedAggregatedDiscoveryServiceServer
 	authenticate Authenticate
+	// Answered is called when what Proxies says of refusals may have changed; nil: nobody wants to
+	// know. It must not block, and is to be set before the server runs.
+	Answered func()
 
 	mu     sync.Mutex
 	owners map[string]*owned

@@ -237,12 +237,18 @@ func (f *follower) send(version string, changed []*entry, removed []string) erro
 
 // acknowledge notes what the proxy says of a version.
 func (f *follower) acknowledge(version, refusal string) {
+	isNews := false
 	f.server.note(func() {
+		// The first answer is news, too: the proxy may have refused at another controller.
+		isNews = f.proxy.Refusal != refusal || f.proxy.Acknowledged == ""
 		f.proxy.Refusal = refusal
 		if refusal == "" {
 			f.proxy.Acknowledged = version
 		}
 	})
+	if isNews && f.server.Answered != nil {
+		f.server.Answered()
+	}
 }
 
 // wait waits until the version is replaced, or may be sent though it is older. It reports whether

@@ -3,13 +3,17 @@
 package write
 
 import (
+	"slices"
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+	"github.com/millrace-lb/millrace/gateway/controller/internal/refusal"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
@@ -27,10 +31,10 @@ type told map[route.Problem]bool
 
 // tell makes an event of each problem that is new. Ingresses have no conditions: events are
 // the one place where people look.
-func (w *Writer) tell(compiled *Compiled) {
+func (w *Writer) tell(compiled *Compiled, refused []route.Problem) {
 	regarding := regardingOf(compiled.Objects)
 	next, left, isMore := told{}, maxEvents, false
-	for _, problem := range compiled.Result.Problems {
+	for _, problem := range slices.Concat(compiled.Result.Problems, refused) {
 		object := regarding[problem.Object]
 		switch {
 		case object == nil:
@@ -49,6 +53,26 @@ func (w *Writer) tell(compiled *Compiled) {
 	if isMore {
 		time.AfterFunc(pauseOfEvents, w.Touch)
 	}
+}
+
+// refusals are the configurations that proxies refuse, as problems of the owners.
+func refusals(compiled *Compiled, live map[place]client.Object) []route.Problem {
+	owners := make(map[string]route.Object, len(compiled.Result.Proxies))
+	for _, proxy := range compiled.Result.Proxies {
+		owners[infrastructure.Key(proxy.Owner)] = proxy.Owner
+	}
+	var found []route.Problem
+	for _, object := range live {
+		deployment, is := object.(*appsv1.Deployment)
+		if !is {
+			continue
+		}
+		owner, known := owners[deployment.Annotations[infrastructure.AnnotationOwner]]
+		if refused := refusal.Read(deployment); known && refused != (refusal.Refusal{}) {
+			found = append(found, route.Problem{Object: owner, Reason: route.ReasonConfigurationRefused, Message: refused.Text()})
+		}
+	}
+	return found
 }
 
 // regardingOf finds the objects that problems are about.

@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/controller/internal/refusal"
 )
 
 const (
@@ -143,9 +145,12 @@ func TestMergeGateway(t *testing.T) {
 		// listeners are the reasons of web and tcp.
 		listeners [2]string
 	}{
-		"no VIP":            {reach{served: true, proxied: true, available: true}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
-		"no proxy":          {reach{served: true, proxied: true, addresses: addresses}, "Pending", [2]string{"Pending", "Because"}},
-		"whole":             {reach{served: true, proxied: true, addresses: addresses, available: true}, "Because", [2]string{"Because", "Because"}},
+		"no VIP":   {reach{served: true, proxied: true, available: true}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
+		"no proxy": {reach{served: true, proxied: true, addresses: addresses}, "Pending", [2]string{"Pending", "Because"}},
+		"whole":    {reach{served: true, proxied: true, addresses: addresses, available: true}, "Because", [2]string{"Because", "Because"}},
+		"a proxy refuses": {reach{
+			served: true, proxied: true, addresses: addresses, available: true, refused: refusal.Refusal{Proxy: "n/p", Message: "bad"},
+		}, "ConfigurationRefused", [2]string{"Pending", "Because"}},
 		"nothing to serve":  {reach{}, "Because", [2]string{"Because", "Because"}},
 		"layer 4":           {reach{served: true, addresses: addresses}, "Because", [2]string{"Because", "Because"}},
 		"layer 4, no VIP":   {reach{served: true}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},

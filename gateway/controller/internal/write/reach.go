@@ -16,6 +16,7 @@ import (
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+	"github.com/millrace-lb/millrace/gateway/controller/internal/refusal"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
@@ -32,6 +33,8 @@ type reach struct {
 	assigned *metav1.Condition
 	// available says that a proxy is there.
 	available bool
+	// refused is what a proxy says of its configuration.
+	refused refusal.Refusal
 }
 
 // gatewayKey is the owner's key of a Gateway.
@@ -71,7 +74,7 @@ func reaches(compiled *Compiled, live map[place]client.Object, failed map[string
 			of.addresses = statusAddresses(object)
 			of.assigned = meta.FindStatusCondition(object.Status.Conditions, millracev1alpha1.ConditionAddressAssigned)
 		case *appsv1.Deployment:
-			of.available = object.Status.AvailableReplicas > 0
+			of.available, of.refused = object.Status.AvailableReplicas > 0, refusal.Read(object)
 		}
 		found[owner] = of
 	}
@@ -138,6 +141,8 @@ func (r reach) lacks() lack {
 		return lack{reason: string(gatewayv1.GatewayReasonAddressNotAssigned), message: r.noAddress()}
 	case r.proxied && !r.available:
 		return lack{reason: string(gatewayv1.GatewayReasonPending), message: "no proxy is ready yet", proxyOnly: true}
+	case r.proxied && r.refused != (refusal.Refusal{}):
+		return lack{reason: route.ReasonConfigurationRefused, message: r.refused.Text(), proxyOnly: true}
 	}
 	return lack{}
 }

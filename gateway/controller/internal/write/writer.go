@@ -156,7 +156,7 @@ func (w *Writer) pass(ctx context.Context) error {
 		w.failed = applied.failed
 		w.Touch()
 	}
-	w.tell(compiled)
+	w.tell(compiled, refusals(compiled, live))
 	return errors.Join(problems...)
 }
 

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package refusal
+
+import (
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	"github.com/millrace-lb/millrace/gateway/distribution"
+	"github.com/millrace-lb/millrace/gateway/distribution/server"
+)
+
+// proxy is one that was sent order 5, and has acknowledged another one, 0: none.
+func proxy(pod string, acknowledged uint64, refused string) server.Proxy {
+	found := server.Proxy{Identity: server.Identity{Pod: pod}, Sent: "5-ab", Refusal: refused}
+	if acknowledged > 0 {
+		found.Acknowledged = distribution.NewVersion(acknowledged, []byte{1})
+	}
+	return found
+}
+
+func TestDecide(t *testing.T) {
+	none, a, b := Refusal{}, Refusal{"n/a", "5-ab", "bad"}, Refusal{"n/b", "5-ab", "bad"}
+	earlier := Refusal{"n/a", "4-ab", "bad"}
+	for name, test := range map[string]struct {
+		written Refusal
+		proxies []server.Proxy
+		gone    bool
+		want    Refusal
+	}{
+		"nothing":                           {none, []server.Proxy{proxy("n/a", 1, "")}, false, none},
+		"one refuses":                       {none, []server.Proxy{proxy("n/b", 1, "bad"), proxy("n/a", 2, "")}, false, b},
+		"two refuse":                        {none, []server.Proxy{proxy("n/b", 1, "bad"), proxy("n/a", 1, "bad")}, false, a},
+		"it is written":                     {a, []server.Proxy{proxy("n/a", 1, "bad")}, false, a},
+		"it was written of a version":       {earlier, []server.Proxy{proxy("n/a", 1, "bad")}, false, earlier},
+		"it refuses something else":         {a, []server.Proxy{proxy("n/a", 1, "worse")}, false, Refusal{"n/a", "5-ab", "worse"}},
+		"it takes it":                       {a, []server.Proxy{proxy("n/a", 5, "")}, false, none},
+		"it takes it, another one does not": {a, []server.Proxy{proxy("n/a", 5, ""), proxy("n/b", 1, "bad")}, false, b},
+		"it has come from another replica":  {a, []server.Proxy{proxy("n/a", 0, "")}, false, a},
+		"it has gone to another replica":    {a, []server.Proxy{proxy("n/a", 4, "")}, false, a},
+		"it is at another replica":          {a, []server.Proxy{proxy("n/b", 5, "")}, false, a},
+		"it is gone":                        {a, []server.Proxy{proxy("n/b", 5, "")}, true, none},
+		"it is gone, another one refuses":   {a, []server.Proxy{proxy("n/b", 1, "bad")}, true, b},
+	} {
+		if got := decide(test.written, test.proxies, func(string) bool { return !test.gone }); got != test.want {
+			t.Errorf("%s: %+v; want %+v", name, got, test.want)
+		}
+	}
+	long := decide(none, []server.Proxy{proxy("n/a", 0, strings.Repeat("ü", 1000))}, nil)
+	if len(long.Message) > maxMessage || !strings.HasSuffix(long.Message, "ü ...") {
+		t.Errorf("a long message becomes %q", long.Message)
+	}
+}
+
+func TestRead(t *testing.T) {
+	deployment := &appsv1.Deployment{}
+	for text, want := range map[string]Refusal{
+		"": {}, "text": {}, `{"proxy":"n/a","version":"5-ab","message":"bad"}`: {"n/a", "5-ab", "bad"},
+	} {
+		deployment.Annotations = map[string]string{Annotation: text}
+		if got := Read(deployment); got != want {
+			t.Errorf("%q is read as %+v; want %+v", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package refusal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/millrace-lb/millrace/gateway/distribution/server"
+)
+
+const (
+	// gather is how long answers of proxies are collected.
+	gather = 100 * time.Millisecond
+	// retry is when a pass that failed is tried again.
+	retry = 5 * time.Second
+)
+
+// refusing counts the connected proxies that refuse their configuration.
+var refusing = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	Name: "millrace_gateway_refusing_proxies",
+	Help: "Proxies connected to this replica that refuse their configuration and serve the one before.",
+}, []string{"owner"})
+
+func init() { metrics.Registry.MustRegister(refusing) }
+
+// Reporter writes what proxies refuse onto their Deployments. Every replica has one.
+type Reporter struct {
+	Client client.Client
+	// Proxies are those that are connected, Deployments those of all owners.
+	Proxies     func() []server.Proxy
+	Deployments func() map[string]types.NamespacedName
+	Log         logr.Logger
+
+	wake chan struct{}
+}
+
+// Prepare makes the zero value ready.
+func (r *Reporter) Prepare() { r.wake = make(chan struct{}, 1) }
+
+// Touch has the reporter look again.
+func (r *Reporter) Touch() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// NeedLeaderElection says that every replica reports.
+func (r *Reporter) NeedLeaderElection() bool { return false }
+
+// Start reports until the context ends.
+func (r *Reporter) Start(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.wake:
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(gather):
+		}
+		if err := r.pass(ctx); err != nil && ctx.Err() == nil {
+			r.Log.Error(err, "telling what proxies refuse, trying again", "in", retry.String())
+			time.AfterFunc(retry, r.Touch)
+		}
+	}
+}
+
+// pass writes the annotations that differ.
+func (r *Reporter) pass(ctx context.Context) error {
+	connected := map[string][]server.Proxy{}
+	for _, proxy := range r.Proxies() {
+		connected[proxy.Owner] = append(connected[proxy.Owner], proxy)
+	}
+	refusing.Reset()
+	var problems []error
+	for owner, at := range r.Deployments() {
+		count := 0
+		for _, proxy := range connected[owner] {
+			if proxy.Refusal != "" {
+				count++
+			}
+		}
+		refusing.WithLabelValues(owner).Set(float64(count))
+		problems = append(problems, r.report(ctx, at, connected[owner]))
+	}
+	return errors.Join(problems...)
+}
+
+func (r *Reporter) report(ctx context.Context, at types.NamespacedName, proxies []server.Proxy) error {
+	deployment := &appsv1.Deployment{}
+	if err := r.Client.Get(ctx, at, deployment); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	var unknown error
+	written := Read(deployment)
+	wanted := decide(written, proxies, func(pod string) bool {
+		namespace, name, _ := strings.Cut(pod, "/")
+		found := &metav1.PartialObjectMetadata{}
+		found.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+		err := r.Client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, found)
+		unknown = client.IgnoreNotFound(err)
+		return err == nil
+	})
+	if unknown != nil || wanted == written {
+		return unknown
+	}
+	before := client.MergeFrom(deployment.DeepCopy())
+	if wanted == (Refusal{}) {
+		delete(deployment.Annotations, Annotation)
+	} else {
+		content, err := json.Marshal(wanted)
+		if err != nil {
+			return fmt.Errorf("write what %s refuses: %w", wanted.Proxy, err)
+		}
+		if deployment.Annotations == nil {
+			deployment.Annotations = map[string]string{}
+		}
+		deployment.Annotations[Annotation] = string(content)
+	}
+	if err := r.Client.Patch(ctx, deployment, before); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("annotate the Deployment %s: %w", at, err)
+	}
+	return nil
+}

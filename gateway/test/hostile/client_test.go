@@ -6,10 +6,12 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +24,26 @@ import (
 type request struct {
 	Method, Target, Host string
 	Fields               []string
+	// Body has its length before it, or comes in two chunks.
+	Body    string
+	Chunked bool
+}
+
+// content is the body as HTTP/1.1 writes it, with its field.
+func (r request) content() (field []string, text string) {
+	switch half := len(r.Body) / 2; {
+	case r.Body == "":
+	case r.Chunked && half > 0:
+		return []string{"Transfer-Encoding: chunked"},
+			fmt.Sprintf("%x\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n", half, r.Body[:half], len(r.Body)-half, r.Body[half:])
+	default:
+		return []string{fmt.Sprintf("Content-Length: %d", len(r.Body))}, r.Body
+	}
+	// What the fields alone announce is ended.
+	if strings.Contains(strings.Join(r.Fields, ""), "chunked") {
+		text = "0\r\n\r\n"
+	}
+	return nil, text
 }
 
 // clients send a request, and give the status of the answer: "400" also where the connection or
@@ -44,12 +66,9 @@ const refused = "400"
 func overHTTP1(conn net.Conn, r request) string {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
-	lines := append([]string{r.Method + " " + r.Target + " HTTP/1.1", "Host: " + r.Host}, r.Fields...)
-	text := strings.Join(lines, "\r\n") + "\r\n\r\n"
-	if strings.Contains(text, "chunked") {
-		text += "0\r\n\r\n"
-	}
-	_, _ = io.WriteString(conn, text)
+	field, content := r.content()
+	lines := slices.Concat([]string{r.Method + " " + r.Target + " HTTP/1.1", "Host: " + r.Host}, r.Fields, field)
+	_, _ = io.WriteString(conn, strings.Join(lines, "\r\n")+"\r\n\r\n"+content)
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -80,7 +99,10 @@ func overHTTP2(t *testing.T, conn net.Conn, r request) string {
 	}
 	if err == nil {
 		err = framer.WriteHeaders(http2.HeadersFrameParam{
-			StreamID: 1, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true})
+			StreamID: 1, BlockFragment: block.Bytes(), EndStream: r.Body == "", EndHeaders: true})
+	}
+	if err == nil && r.Body != "" {
+		err = framer.WriteData(1, true, []byte(r.Body))
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	cases = flag.Int("cases", 600, "how many requests TestRandom draws")
+	cases = flag.Int("cases", 200, "how many requests TestRandom draws for each kind of backend")
 	seed  = flag.Uint64("seed", 1, "of TestRandom")
 )
 
@@ -40,20 +40,23 @@ func TestCases(t *testing.T) {
 	if err := yaml.UnmarshalStrict(text, &all); err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t)
-	for client, send := range clients {
-		for _, each := range all {
-			want := cmp.Or(map[bool]string{true: each.H2, false: each.H1}[client == "h2"], each.Want)
-			got := send(t, w, request{
-				Method: cmp.Or(each.Method, "GET"), Target: cmp.Or(each.Target, "/"), Host: cmp.Or(each.Host, public),
-				Fields: each.Fields,
-			})
-			for _, p := range w.taken() {
-				got = p.String()
-				checkHeader(t, client+", "+each.Name, p)
-			}
-			if got != want {
-				t.Errorf("%s, %s: %s; want %s", client, each.Name, got, want)
+	for kind, backends := range kinds(t) {
+		w := newWorld(t, backends)
+		for client, send := range clients {
+			for _, each := range all {
+				want := cmp.Or(map[bool]string{true: each.H2, false: each.H1}[client == "h2"], each.Want)
+				got := send(t, w, request{
+					Method: cmp.Or(each.Method, "GET"), Target: cmp.Or(each.Target, "/"), Host: cmp.Or(each.Host, public),
+					Fields: each.Fields,
+				})
+				name := client + " to " + kind + ", " + each.Name
+				for _, p := range w.taken() {
+					got = p.String()
+					checkHeader(t, name, p)
+				}
+				if got != want {
+					t.Errorf("%s: %s; want %s", name, got, want)
+				}
 			}
 		}
 	}
@@ -73,24 +76,40 @@ func checkHeader(t *testing.T, name string, p parsed) {
 	}
 }
 
-// TestRandom draws requests, and holds each that reaches a backend to belong there.
+// TestRandom draws requests, and holds each that reaches a backend to be what was sent, and to belong
+// there. Each kind of backends gets as many.
 func TestRandom(t *testing.T) {
-	w, random := newWorld(t), rand.New(rand.NewPCG(*seed, 0))
+	for kind, backends := range kinds(t) {
+		t.Run(kind, func(t *testing.T) { sendRandom(t, newWorld(t, backends)) })
+	}
+}
+
+func sendRandom(t *testing.T, w *world) {
+	t.Helper()
+	random := rand.New(rand.NewPCG(*seed, 0))
 	names := []string{"h1", "h1 TLS", "h2"}
 	reached := map[string]int{}
 	for i := range *cases {
 		r := draw(random)
 		client := names[i%len(names)]
 		status := clients[client](t, w, r)
+		name := fmt.Sprintf("%s %.400q, answered with %s", client, fmt.Sprint(r), status)
 		if status == "no answer" {
-			t.Errorf("%s %+q: no answer", client, r)
+			t.Errorf("%s: no answer", name)
 		}
-		for _, p := range w.taken() {
+		taken := w.taken()
+		if len(taken) > 1 {
+			t.Errorf("%s: backends got %d requests: %v", name, len(taken), taken)
+		}
+		for _, p := range taken {
 			reached[p.backend]++
 			if p.backend != belongs(p) {
-				t.Errorf("%s %+q, answered with %s: %s got %s, which belongs to %s", client, r, status, p.backend, p, belongs(p))
+				t.Errorf("%s: %s got %s, which belongs to %s", name, p.backend, p, belongs(p))
 			}
-			checkHeader(t, fmt.Sprintf("%s %+q", client, r), p)
+			if p.method != r.Method || p.body != r.Body {
+				t.Errorf("%s: %s got method %s and %d bytes; want %s and %d", name, p.backend, p.method, len(p.body), r.Method, len(r.Body))
+			}
+			checkHeader(t, name, p)
 		}
 	}
 	t.Logf("reached: %v of %d", reached, *cases)
@@ -109,7 +128,7 @@ func draw(random *rand.Rand) request {
 	}
 	target := pick("/", "/", "/", "/", "", "//", "http://"+internal+"/", "https://"+public+"/") + strings.Join(elements, "/")
 	r := request{
-		Method: pick("GET", "GET", "GET", "HEAD", "POST", "OPTIONS", "get", "G T", "TRACE"),
+		Method: pick("GET", "GET", "POST", "HEAD", "POST", "OPTIONS", "get", "G T", "TRACE"),
 		Target: target + pick("", "", "", "?x=/admin", "? HTTP/1.0", "?#"),
 		Host: pick(public, public, public, public, public, public, internal, internal, internal, strings.ToUpper(public), public+":443", public+".", internal+"@"+public,
 			public+"/", "", public+", "+internal),
@@ -118,6 +137,11 @@ func draw(random *rand.Rand) request {
 		r.Fields = append(r.Fields, pick("host: "+internal, "host: "+public, "x-forwarded-host: "+internal, "x-original-url: /admin",
 			"x-rewrite-url: /admin", "x_forwarded_for: 203.0.113.1", "x-forwarded-for: 203.0.113.1", "forwarded: host="+internal,
 			"connection: x-forwarded-for", "connection: host", "upgrade: h2c", "content-length: 0", "transfer-encoding: chunked", "x-a: b"))
+	}
+	if fields := strings.Join(r.Fields, ""); r.Method == "POST" && !strings.Contains(fields, "content-") && !strings.Contains(fields, "transfer-") {
+		// A request within the body is none.
+		r.Body = strings.Repeat(pick("a", "0\r\n\r\n", "GET /admin HTTP/1.1\r\nHost: "+internal+"\r\n\r\n"), 1+random.IntN(100))
+		r.Chunked = random.IntN(2) == 0
 	}
 	return r
 }

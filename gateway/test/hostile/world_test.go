@@ -12,7 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -35,16 +35,19 @@ type world struct {
 	parsed []parsed
 }
 
+// parsed is what a backend understood of a request.
 type parsed struct {
-	backend, method, target, path, host string
-	header                              http.Header
+	backend, method, target, host string
+	header                        http.Header
+	body                          string
 }
 
 func (p parsed) String() string {
 	return strings.Join([]string{p.backend, p.method, p.target, p.host}, " ")
 }
 
-func newWorld(t *testing.T) *world {
+// newWorld has backends of a kind.
+func newWorld(t *testing.T, kind kind) *world {
 	t.Helper()
 	w := &world{}
 	plain, secure := freePort(t), freePort(t)
@@ -59,9 +62,16 @@ func newWorld(t *testing.T) *world {
 		routes(internal, rule("/", "internal")),
 	}
 	for _, name := range []string{"public", "admin", "internal"} {
-		address := netip.MustParseAddrPort(w.serve(t, name))
+		address, backend := kind(t, w, name)
+		backend.Endpoints = name + "/endpoints"
+		if backend.GetTls() != nil {
+			authority := &resource.CertificateAuthority{Certificates: testServerCertificate(t)}
+			resources = append(resources, &resource.Resource{
+				Name: name + "/authority", Kind: &resource.Resource_CertificateAuthority{CertificateAuthority: authority}})
+			backend.Tls.CertificateAuthorities = []string{name + "/authority"}
+		}
 		resources = append(resources,
-			&resource.Resource{Name: name, Kind: &resource.Resource_Backend{Backend: &resource.Backend{Endpoints: name + "/endpoints"}}},
+			&resource.Resource{Name: name, Kind: &resource.Resource_Backend{Backend: backend}},
 			&resource.Resource{Name: name + "/endpoints", Kind: &resource.Resource_Endpoints{Endpoints: &resource.Endpoints{
 				Endpoints: []*resource.Endpoint{{Address: address.Addr().String(), Port: uint32(address.Port())}}}}})
 	}
@@ -79,17 +89,17 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) serve(t *testing.T, name string) string {
-	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		w.mutex.Lock()
-		defer w.mutex.Unlock()
-		w.parsed = append(w.parsed, parsed{name, r.Method, r.RequestURI, r.URL.Path, r.Host, r.Header.Clone()})
-	}))
-	server.Config.DisableGeneralOptionsHandler = true
-	t.Cleanup(server.Close)
-	return server.Listener.Addr().String()
+// record keeps what a backend has parsed, and answers for it.
+func (w *world) record(out http.ResponseWriter, r *http.Request, p parsed) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		http.Error(out, err.Error(), http.StatusBadRequest)
+		return
+	}
+	p.body, p.header = string(body), r.Header.Clone()
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.parsed = append(w.parsed, p)
 }
 
 // taken gives what backends have parsed, and forgets it.
@@ -103,10 +113,14 @@ func (w *world) taken() []parsed {
 
 // belongs is the backend that a request belongs to, by what it says to whoever parses it.
 func belongs(p parsed) string {
+	path := p.target
+	if read, err := url.ParseRequestURI(p.target); err == nil {
+		path = read.Path
+	}
 	switch {
 	case p.host == internal:
 		return "internal"
-	case p.path == "/admin" || strings.HasPrefix(p.path, "/admin/"):
+	case path == "/admin" || strings.HasPrefix(path, "/admin/"):
 		return "admin"
 	}
 	return "public"

@@ -12,7 +12,8 @@ import (
 // Canonical makes a request canonical. It returns 0, or the status that refuses the request.
 func Canonical(r *http.Request) int {
 	switch {
-	case !isToken(r.Method) || r.Method == "PRI":
+	case !isToken(r.Method) || r.Method != strings.ToUpper(r.Method) || r.Method == "PRI":
+		// Some backends take "get" for GET, for which it was not routed (RFC 9110, section 9.1).
 		// PRI is what is left of a preface of HTTP/2 that is not one.
 		return http.StatusBadRequest
 	case r.Method == http.MethodConnect, r.Method == http.MethodTrace:

@@ -11,6 +11,7 @@
 #   hack/prerequisites.sh --kernels    what runs tests on other kernels
 #   hack/prerequisites.sh --kubernetes-e2e    what the lab runs, and Kubernetes' own tests on it
 #   hack/prerequisites.sh --bench-gateway    proxies to compare ours with, and a load generator
+#   hack/prerequisites.sh --hostile          backends for requests that try to confuse servers
 
 set -eu
 
@@ -32,8 +33,11 @@ kubernetes_e2e="$runtime wget netcat-openbsd"
 # nghttp2-client: h2load. nginx serves as the backend, too.
 bench_gateway="haproxy nginx nghttp2-client iproute2 util-linux"
 
+# Backends that parse requests as they are used to.
+hostile="haproxy nginx nodejs gunicorn"
+
 usage() {
-	echo "usage: hack/prerequisites.sh --runtime | --develop | --cni | --kernels | --kubernetes-e2e | --bench-gateway" >&2
+	echo "usage: hack/prerequisites.sh --runtime | --develop | --cni | --kernels | --kubernetes-e2e | --bench-gateway | --hostile" >&2
 	exit 2
 }
 
@@ -45,6 +49,7 @@ case $1 in
 --kernels) wanted=$kernels ;;
 --kubernetes-e2e) wanted=$kubernetes_e2e ;;
 --bench-gateway) wanted=$bench_gateway ;;
+--hostile) wanted=$hostile ;;
 *) usage ;;
 esac
 

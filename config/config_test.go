@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -113,6 +114,16 @@ func TestImagesAreOurs(t *testing.T) {
 		for _, container := range append(template.Spec.InitContainers, template.Spec.Containers...) {
 			if !strings.HasPrefix(container.Image, "ghcr.io/millrace-lb/") {
 				t.Errorf("container %s has the image %s", container.Name, container.Image)
+			}
+			// What kustomize's images: does not change, an overlay would have to patch.
+			texts := slices.Clone(container.Args)
+			for _, variable := range container.Env {
+				texts = append(texts, variable.Value)
+			}
+			for _, text := range texts {
+				if strings.Contains(text, "ghcr.io/") {
+					t.Errorf("container %s has an image in %q", container.Name, text)
+				}
 			}
 		}
 	}

@@ -36,8 +36,8 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	if done, err := program.Parse(flags, arguments, version, stdout); done || err != nil {
 		return err
 	}
-	if configuration.ProxyImage == "" {
-		return errors.New("no image for proxies: give --proxy-image")
+	if configuration.ProxyImage == "" && configuration.PodName == "" {
+		return errors.New("no image for proxies: give --proxy-image, or --pod-name in a cluster")
 	}
 
 	logger := logr.FromSlogHandler(slog.NewJSONHandler(stderr, nil))
@@ -63,7 +63,8 @@ func register(flags *flag.FlagSet) *controller.Config {
 	flags.StringVar(&c.ServeAddress, "serve-bind-address", ":15443", "address to serve proxies on")
 	flags.StringVar(&c.ControllerAddress, "controller-address", "",
 		"host:port at which proxies reach the controller (default: the cluster address of its Service)")
-	flags.StringVar(&c.ProxyImage, "proxy-image", "", "image of the proxies")
+	flags.StringVar(&c.ProxyImage, "proxy-image", "", "image of the proxies (default: that of the container lbproxy in the controller's pod)")
+	flags.StringVar(&c.PodName, "pod-name", "", "name of the controller's pod")
 	flags.StringVar(&c.ProxyPullPolicy, "proxy-image-pull-policy", "", "when that image is pulled (default: as the cluster has it)")
 	quantity(flags, &c.ProxyCPU, "proxy-cpu", "CPU that is requested for each proxy")
 	quantity(flags, &c.ProxyMemory, "proxy-memory", "memory that is requested for each proxy")

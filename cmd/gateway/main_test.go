@@ -24,7 +24,7 @@ func TestRun(t *testing.T) {
 		{name: "help", arguments: []string{"--help"}, stderr: "-proxy-image", err: flag.ErrHelp.Error()},
 		{name: "unknown flag", arguments: []string{"--colour"}, stderr: "-leader-elect", err: "flag provided but not defined: -colour"},
 		{name: "argument", arguments: []string{"start"}, err: `unexpected argument "start": all settings are flags`},
-		{name: "no image", err: "no image for proxies: give --proxy-image"},
+		{name: "no image", err: "no image for proxies: give --proxy-image, or --pod-name in a cluster"},
 		{name: "no quantity", arguments: []string{"--proxy-cpu=much"}, stderr: "-proxy-cpu", err: `invalid value "much" for flag -proxy-cpu`},
 		{name: "no API server", arguments: []string{"--kubeconfig=/nonexistent", "--proxy-image=x"}, err: "find the API server: "},
 	}

@@ -26,6 +26,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -58,8 +59,10 @@ type Config struct {
 	// ControllerAddress is "host:port" at which proxies reach the controller; empty: the
 	// cluster address and the port of its Service.
 	ControllerAddress string
-	// ProxyImage is that of the proxies, ProxyPullPolicy when it is pulled.
+	// ProxyImage is that of the proxies, ProxyPullPolicy when it is pulled. Where it is empty the
+	// container lbproxy of the controller's own pod, PodName, has it.
 	ProxyImage      string
+	PodName         string
 	ProxyPullPolicy string
 	// ProxyCPU and ProxyMemory are requested for each proxy, ProxyMemoryLimit bounds it.
 	ProxyCPU, ProxyMemory, ProxyMemoryLimit resource.Quantity
@@ -88,6 +91,11 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	if err != nil {
 		return fmt.Errorf("create the manager: %w", err)
 	}
+	if configuration.ProxyImage == "" {
+		if configuration.ProxyImage, err = proxyImage(ctx, mgr.GetAPIReader(), configuration.Namespace, configuration.PodName); err != nil {
+			return err
+		}
+	}
 	c := &controller{config: configuration, mgr: mgr, log: logger}
 	if err := c.setup(ctx); err != nil {
 		return err
@@ -96,6 +104,23 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 		return fmt.Errorf("run the controller: %w", err)
 	}
 	return nil
+}
+
+// proxyContainer is the init container of the controller's pod that has the image of the proxies.
+const proxyContainer = "lbproxy"
+
+// proxyImage returns the image of proxies that the controller's own pod names.
+func proxyImage(ctx context.Context, reader client.Reader, namespace, name string) (string, error) {
+	pod := &corev1.Pod{}
+	if err := reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, pod); err != nil {
+		return "", fmt.Errorf("read the controller's pod for the image of proxies: %w: or give --proxy-image", err)
+	}
+	for i := range pod.Spec.InitContainers {
+		if container := &pod.Spec.InitContainers[i]; container.Name == proxyContainer {
+			return container.Image, nil
+		}
+	}
+	return "", fmt.Errorf("pod %s/%s has no init container %s with the image of proxies: add it, or give --proxy-image", namespace, name, proxyContainer)
 }
 
 // controller is the parts that run.

@@ -36,6 +36,11 @@ const (
 	ParameterAccessLog = "accessLog"
 	// ParameterRouteMetrics "true" makes proxies count requests for each rule, too.
 	ParameterRouteMetrics = "routeMetrics"
+	// ParameterPullSecrets, ParameterNodeSelector and ParameterTolerations are imagePullSecrets,
+	// nodeSelector and tolerations of the proxies' pods, in YAML as in a pod's spec.
+	ParameterPullSecrets  = "imagePullSecrets"
+	ParameterNodeSelector = "nodeSelector"
+	ParameterTolerations  = "tolerations"
 	// ParameterTracingEndpoint is a collector of spans, http://HOST:PORT.
 	ParameterTracingEndpoint = "tracingEndpoint"
 	// ParameterTracingRatio is the part of the requests that is sampled, from 0 to 1.
@@ -63,6 +68,10 @@ type Parameters struct {
 	DrainPeriod, ResponseTimeout time.Duration
 	// AccessLog and RouteMetrics are off where nobody says otherwise.
 	AccessLog, RouteMetrics bool
+	// PullSecrets, NodeSelector and Tolerations are those of the proxies' pods.
+	PullSecrets  []corev1.LocalObjectReference
+	NodeSelector map[string]string
+	Tolerations  []corev1.Toleration
 	// TracingEndpoint is a collector of spans; empty: none. TracingRatio is empty for the
 	// proxy's default.
 	TracingEndpoint, TracingRatio string
@@ -137,7 +146,7 @@ func (p *classParameters) set(name, text string) (known bool, err error) {
 	case ParameterAddresses:
 		p.Addresses = text
 	default:
-		return false, nil
+		return p.setPlacement(name, text)
 	}
 	return true, err
 }

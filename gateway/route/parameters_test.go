@@ -3,6 +3,8 @@
 package route_test
 
 import (
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,6 +46,61 @@ func TestDrainPeriod(t *testing.T) {
 		accepted := result.Statuses.GatewayClasses[0].Status.Conditions[0]
 		if (accepted.Status == metav1.ConditionTrue) != (want != 0) {
 			t.Errorf("%q: Accepted is %s: %s", text, accepted.Status, accepted.Message)
+		}
+	}
+}
+
+// TestPlacement reads where the pods of proxies run. What cannot be used is told, and has no effect.
+func TestPlacement(t *testing.T) {
+	seconds := int64(5)
+	for _, test := range []struct {
+		key, text string
+		want      route.Parameters
+		refused   string
+	}{
+		{route.ParameterPullSecrets, "[{name: registry}]", route.Parameters{PullSecrets: []corev1.LocalObjectReference{{Name: "registry"}}}, ""},
+		{route.ParameterPullSecrets, "registry", route.Parameters{}, "not as in a pod's spec"},
+		{route.ParameterPullSecrets, "[{name: a}, {name: B_}]", route.Parameters{}, "item 2: a lowercase RFC 1123 subdomain"},
+		{route.ParameterPullSecrets, "[{nam: a}]", route.Parameters{}, `unknown field "nam"`},
+		{route.ParameterNodeSelector, "{kubernetes.io/arch: amd64}", route.Parameters{NodeSelector: map[string]string{"kubernetes.io/arch": "amd64"}}, ""},
+		{route.ParameterNodeSelector, "disk: ssd\nzone: a", route.Parameters{NodeSelector: map[string]string{"disk": "ssd", "zone": "a"}}, ""},
+		{route.ParameterNodeSelector, "{disk: a b}", route.Parameters{}, "disk: a valid label must be"},
+		{route.ParameterNodeSelector, "[a]", route.Parameters{}, "not as in a pod's spec"},
+		{
+			route.ParameterTolerations, "- {key: edge, operator: Exists}\n- {key: a, value: b, effect: NoExecute, tolerationSeconds: 5}",
+			route.Parameters{Tolerations: []corev1.Toleration{
+				{Key: "edge", Operator: corev1.TolerationOpExists}, {Key: "a", Value: "b", Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds},
+			}}, "",
+		},
+		{route.ParameterTolerations, "[{operator: Exists}]", route.Parameters{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}, ""},
+		{route.ParameterTolerations, "[{value: a}]", route.Parameters{}, "operator must be Exists"},
+		{route.ParameterTolerations, "[{key: a, operator: Exists, value: b}]", route.Parameters{}, "value must be empty"},
+		{route.ParameterTolerations, "[{key: a, operator: In}]", route.Parameters{}, `operator "In"`},
+		{route.ParameterTolerations, "[{key: a, effect: Never}]", route.Parameters{}, `no effect "Never"`},
+		{route.ParameterTolerations, "[{key: a, tolerationSeconds: 1}]", route.Parameters{}, "tolerationSeconds is for"},
+	} {
+		namespace := gatewayv1.Namespace("infra")
+		result := route.Compile(&route.Objects{
+			ConfigMaps: []*corev1.ConfigMap{{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "infra", Name: "parameters"}, Data: map[string]string{test.key: test.text},
+			}},
+			GatewayClasses: []*gatewayv1.GatewayClass{{
+				ObjectMeta: metav1.ObjectMeta{Name: "millrace"},
+				Spec: gatewayv1.GatewayClassSpec{
+					ControllerName: route.GatewayController,
+					ParametersRef:  &gatewayv1.ParametersReference{Kind: "ConfigMap", Namespace: &namespace, Name: "parameters"},
+				},
+			}},
+			Gateways: []*gatewayv1.Gateway{{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "infra", Name: "edge"}, Spec: gatewayv1.GatewaySpec{GatewayClassName: "millrace"},
+			}},
+		}, route.DefaultSettings())
+		if got := result.Proxies[0].Parameters; !reflect.DeepEqual(got, test.want) {
+			t.Errorf("%s: %q is %+v, want %+v", test.key, test.text, got, test.want)
+		}
+		accepted := result.Statuses.GatewayClasses[0].Status.Conditions[0]
+		if (accepted.Status == metav1.ConditionTrue) != (test.refused == "") || !strings.Contains(accepted.Message, test.refused) {
+			t.Errorf("%s: %q: Accepted is %s: %s, want %q", test.key, test.text, accepted.Status, accepted.Message, test.refused)
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package route
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -17,7 +18,7 @@ func TestParametersOfSeeing(t *testing.T) {
 	want := Parameters{
 		ResponseTimeout: 5 * time.Minute, AccessLog: true, RouteMetrics: true, TracingEndpoint: "http://collector.observability:4317", TracingRatio: "0.25",
 	}
-	if found.Parameters != want || len(problems) > 0 {
+	if !reflect.DeepEqual(found.Parameters, want) || len(problems) > 0 {
 		t.Errorf("%+v, problems %v", found.Parameters, problems)
 	}
 	for name, texts := range map[string][]string{
@@ -29,7 +30,7 @@ func TestParametersOfSeeing(t *testing.T) {
 	} {
 		for _, text := range texts {
 			found, problems := parseParameters(&corev1.ConfigMap{Data: map[string]string{name: text}}, false)
-			if found.Parameters != (Parameters{}) || len(problems) != 1 || problems[0].key != name {
+			if !reflect.DeepEqual(found.Parameters, Parameters{}) || len(problems) != 1 || problems[0].key != name {
 				t.Errorf("%s: %q gives %+v, problems %v", name, text, found.Parameters, problems)
 			}
 		}

@@ -82,8 +82,11 @@ func (p planner) pod() corev1.PodSpec {
 			LabelSelector:  &metav1.LabelSelector{MatchLabels: p.selector()},
 			MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey},
 		}},
-		Containers: []corev1.Container{p.container()},
-		Volumes:    p.volumes(),
+		ImagePullSecrets: p.proxy.Parameters.PullSecrets,
+		NodeSelector:     p.proxy.Parameters.NodeSelector,
+		Tolerations:      p.proxy.Parameters.Tolerations,
+		Containers:       []corev1.Container{p.container()},
+		Volumes:          p.volumes(),
 	}
 }
 

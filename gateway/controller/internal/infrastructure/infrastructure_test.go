@@ -4,6 +4,7 @@ package infrastructure_test
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -334,5 +335,31 @@ func TestSeeing(t *testing.T) {
 	})
 	if want := " --response-timeout=5m0s --access-log --route-metrics --tracing-endpoint=http://collector:4317 --tracing-ratio=0.5"; !strings.HasSuffix(all, want) {
 		t.Errorf("arguments %s; want %s at the end", all, want)
+	}
+}
+
+// TestPlacement: the proxies' pods have what the parameters say, and nothing else.
+func TestPlacement(t *testing.T) {
+	pod := func(parameters route.Parameters) corev1.PodSpec {
+		class := infrastructure.Owner{Object: route.Object{Kind: "IngressClass", Name: "millrace"}}
+		for _, object := range infrastructure.Objects(&route.Proxy{Ports: web(), Resources: listens(), Parameters: parameters}, nil, class, settings()) {
+			if deployment, ok := object.(*appsv1.Deployment); ok {
+				return deployment.Spec.Template.Spec
+			}
+		}
+		t.Fatal("no Deployment")
+		return corev1.PodSpec{}
+	}
+	want := route.Parameters{
+		PullSecrets:  []corev1.LocalObjectReference{{Name: "registry"}},
+		NodeSelector: map[string]string{"kubernetes.io/arch": "amd64"},
+		Tolerations:  []corev1.Toleration{{Key: "edge", Operator: corev1.TolerationOpExists}},
+	}
+	for _, parameters := range []route.Parameters{want, {}} {
+		spec := pod(parameters)
+		got := route.Parameters{PullSecrets: spec.ImagePullSecrets, NodeSelector: spec.NodeSelector, Tolerations: spec.Tolerations}
+		if !reflect.DeepEqual(got, parameters) {
+			t.Errorf("pods have %+v, want %+v", got, parameters)
+		}
 	}
 }

@@ -62,6 +62,23 @@ static __noinline struct connection *half_open_connection(const struct flow *flo
 	return found ? &found->connection : NULL;
 }
 
+/* Between reading an entry and looking it up again. An exchange is a barrier for the CPU, too. */
+static __always_inline void read_before_again(void)
+{
+	__u64 fence = 0;
+
+	__sync_lock_test_and_set(&fence, 1);
+}
+
+/* Reports whether a half-open flow's entry, which was read, was the flow's all the time: its slot may
+ * have become another flow's. A writer claims the slot first, and then it is not found any more.
+ */
+static __noinline int half_open_is_still(const struct flow *flow, const struct connection *read)
+{
+	read_before_again();
+	return half_open_connection(flow, half_open_place(flow, 0)) == read;
+}
+
 /* Apart, for its key is long; that of IPv4 is not worth the call. */
 static __noinline struct connection *established_find6(const struct flow *flow)
 {
@@ -261,9 +278,17 @@ static __always_inline struct reverse *half_open_reverse_in(__u32 index, __u64 p
 	return found ? &found->reverse : NULL;
 }
 
-static __noinline struct reverse *half_open_reverse(__u32 index, __u64 print)
+/* Also copies the entry. NULL where its slot became another flow's meanwhile. */
+static __noinline struct reverse *half_open_reverse(__u32 index, __u64 print,
+						    struct reverse *copy)
 {
-	return half_open_reverse_in(index, print);
+	struct reverse *found = half_open_reverse_in(index, print);
+
+	if (!found || !copy)
+		return found;
+	*copy = *found;
+	read_before_again();
+	return half_open_reverse_in(index, print) == found ? found : NULL;
 }
 
 static __always_inline struct reverse *established_reverse4(const struct reverse_key4 *key)
@@ -282,17 +307,22 @@ static __always_inline struct reverse *established_reverse4(const struct reverse
 	return reverse;
 }
 
-static __always_inline struct reverse *reverse_find4(const struct reverse_key4 *key)
+/* copy may be NULL. */
+static __always_inline struct reverse *reverse_find4(const struct reverse_key4 *key,
+						     struct reverse *copy)
 {
 	__u32 ports = two_ports(key->client_port, key->endpoint_port);
 	struct reverse *reverse = established_reverse4(key);
 	__u32 index;
 
-	if (reverse)
+	if (reverse) {
+		if (copy)
+			*copy = *reverse;
 		return reverse;
+	}
 	index = half_open_index4(key->client, key->client_port, key->protocol, 0);
 	return half_open_reverse(index, exception_print4(key->client, key->endpoint, ports,
-							 key->protocol));
+							 key->protocol), copy);
 }
 
 static __always_inline struct reverse *established_reverse6(const struct reverse_key6 *key)
@@ -311,18 +341,22 @@ static __always_inline struct reverse *established_reverse6(const struct reverse
 	return reverse;
 }
 
-static __always_inline struct reverse *reverse_find6(const struct reverse_key6 *key)
+static __always_inline struct reverse *reverse_find6(const struct reverse_key6 *key,
+						     struct reverse *copy)
 {
 	__u32 ports = two_ports(key->client_port, key->endpoint_port);
 	struct reverse *reverse = established_reverse6(key);
 	__u32 index;
 	const __be32 *client = key->client.word;
 
-	if (reverse)
+	if (reverse) {
+		if (copy)
+			*copy = *reverse;
 		return reverse;
+	}
 	index = half_open_index6(client, key->client_port, key->protocol, 0);
 	return half_open_reverse(index, exception_print6(client, key->endpoint.word, ports,
-							 key->protocol));
+							 key->protocol), copy);
 }
 
 /* index is that of the first table. */

@@ -99,7 +99,6 @@ __noinline long icmp_reply_ipv4(struct __sk_buff *skb, __u32 l3, __u32 l4)
 {
 	struct error_reply error = { .skb = skb, .check = l4 + offsetof(struct icmp, check) };
 	struct reply_slot *slot = reply_slot();
-	struct reverse *found;
 	struct iphdr ip;
 	__be32 from, vip;
 	__u8 type;
@@ -116,10 +115,8 @@ __noinline long icmp_reply_ipv4(struct __sk_buff *skb, __u32 l3, __u32 l4)
 		return 0;
 	slot->key4 = reverse_key4_of(ip.daddr, ip.saddr,
 				     two_ports(error.ports[1], error.ports[0]), ip.protocol);
-	found = reverse_find4(&slot->key4);
-	if (!found)
+	if (!reverse_find4(&slot->key4, &slot->reverse))
 		return 0;
-	slot->reverse = *found;
 	vip = slot->reverse.vip.word[3];
 	if (restore_embedded_ipv4(&error, l4, &ip, &slot->reverse) ||
 	    bpf_skb_load_bytes(skb, l3 + offsetof(struct iphdr, saddr), &from, sizeof(from)))
@@ -166,7 +163,6 @@ __noinline long icmp_reply_ipv6(struct __sk_buff *skb, __u32 l3, __u32 l4)
 {
 	struct error_reply error = { .skb = skb, .check = l4 + offsetof(struct icmp, check) };
 	struct reply_slot *slot = reply_slot();
-	struct reverse *found;
 	struct address *vip;
 	__u64 change = 0;
 	__u8 byte;
@@ -183,10 +179,8 @@ __noinline long icmp_reply_ipv6(struct __sk_buff *skb, __u32 l3, __u32 l4)
 	    read_embedded_reply6(&error, byte))
 		return 0;
 	reverse_key6_ends(&slot->key6, two_ports(error.ports[1], error.ports[0]), error.protocol);
-	found = reverse_find6(&slot->key6);
-	if (!found)
+	if (!reverse_find6(&slot->key6, &slot->reverse))
 		return 0;
-	slot->reverse = *found;
 	vip = &slot->reverse.vip;
 #pragma unroll
 	for (int i = 0; i < 4; i++)

@@ -102,13 +102,13 @@ static __always_inline int is_known_reply(const struct flow *answers)
 			reverse_key4_of(flow.vip.word[3], flow.client.word[3],
 					two_ports(flow.vip_port, flow.client_port), flow.protocol);
 
-		if (reverse_find4(&key))
+		if (reverse_find4(&key, NULL))
 			return 1;
 	} else {
 		struct endpoint endpoint = { .address = flow.vip, .port = flow.vip_port };
 		struct reverse_key6 key = reverse_key6(&flow, &endpoint);
 
-		if (reverse_find6(&key))
+		if (reverse_find6(&key, NULL))
 			return 1;
 	}
 	return recall_vip(&flow);

@@ -328,7 +328,7 @@ static __always_inline long reply_ipv4(struct __sk_buff *skb)
 	slot->key4 = reverse_key4_of(ip.saddr, ip.daddr,
 				     two_ports(reply.source_port, reply.destination_port),
 				     reply.protocol);
-	found = reverse_find4(&slot->key4);
+	found = reverse_find4(&slot->key4, &slot->reverse);
 	if (!found) {
 		*flow = (struct flow){
 			.client_port = reply.destination_port,
@@ -339,14 +339,13 @@ static __always_inline long reply_ipv4(struct __sk_buff *skb)
 		address_set_ipv4(&flow->client, ip.daddr);
 		address_set_ipv4(&flow->vip, ip.saddr);
 		if (reverse_restore(flow, reply.tcp_flags))
-			found = reverse_find4(&slot->key4);
+			found = reverse_find4(&slot->key4, &slot->reverse);
 	}
 	if (!found)
 		return 0;
 	if (found->proof != PROOF_GIVEN && !prove_by_reply(&reply, found))
 		return 0;
 	note_server(&reply, found);
-	slot->reverse = *found;
 	failed = write_source_ipv4(skb, &reply, &ip, &slot->reverse);
 	if (!failed && slot->reverse.flags & REVERSE_CLAMP && is_syn_ack(&reply))
 		mss_clamp(skb, reply.l4, sizeof(struct iphdr) + sizeof(struct tcphdr));
@@ -397,7 +396,7 @@ static __always_inline long reply_ipv6(struct __sk_buff *skb)
 	address_set_ipv6(&slot->key6.client, &ip.daddr);
 	reverse_key6_ends(&slot->key6, two_ports(reply.source_port, reply.destination_port),
 			  reply.protocol);
-	found = reverse_find6(&slot->key6);
+	found = reverse_find6(&slot->key6, &slot->reverse);
 	if (!found) {
 		*flow = (struct flow){
 			.client_port = reply.destination_port,
@@ -408,14 +407,13 @@ static __always_inline long reply_ipv6(struct __sk_buff *skb)
 		address_set_ipv6(&flow->client, &ip.daddr);
 		address_set_ipv6(&flow->vip, &ip.saddr);
 		if (reverse_restore(flow, reply.tcp_flags))
-			found = reverse_find6(&slot->key6);
+			found = reverse_find6(&slot->key6, &slot->reverse);
 	}
 	if (!found)
 		return 0;
 	if (found->proof != PROOF_GIVEN && !prove_by_reply(&reply, found))
 		return 0;
 	note_server(&reply, found);
-	slot->reverse = *found;
 	failed = write_source_ipv6(skb, &reply, &slot->key6, &slot->reverse);
 	if (!failed && slot->reverse.flags & REVERSE_CLAMP && is_syn_ack(&reply))
 		mss_clamp(skb, reply.l4, sizeof(struct ipv6hdr) + sizeof(struct tcphdr));

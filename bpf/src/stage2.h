@@ -90,6 +90,8 @@ static __always_inline void establish(const struct packet *packet, const struct 
 	struct reverse proved = *reverse;
 	const struct flow *flow = &packet->flow;
 
+	if (!half_open_is_still(flow, connection) || !reverse_is_of(&proved, flow))
+		return;
 	crowd_leave(&flow->vip, CROWD_HALF_OPEN);
 	established.flags &= ~(IN_CROWD | OF_DATAGRAMS);
 	established.flags |= table_enter(flow, TABLE_ESTABLISHED);
@@ -354,6 +356,8 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 	if (!endpoint)
 		return is_midstream(packet) ? FLOW_IS_CUT_OFF : FLOW_IS_OVER;
 	packet->endpoint = connection->endpoint;
+	if (table == TABLE_HALF_OPEN && !half_open_is_still(&packet->flow, connection))
+		return FLOW_IS_UNKNOWN;
 	if (is_eventful(packet, connection, table))
 		return FLOW_IS_TOUCHED;
 	if (flow_found(packet, self, table) == FLOW_WAS_WALKED_TO)

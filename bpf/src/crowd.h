@@ -124,11 +124,18 @@ __noinline int crowd_enter(const struct address *vip, int kind)
 	return 1;
 }
 
-/* Takes an entry off the count: its flow was proved, so it is no stranger's. */
+/* Takes an entry off the count: its flow was proved, so it is no stranger's. The count does not get
+ * below zero, for that would be the most that there can be. Where another CPU changes it at the same
+ * time the entry stays counted, for the rest of the second.
+ */
 static __always_inline void crowd_leave(const struct address *vip, enum crowd_kind kind)
 {
 	struct crowd *crowd = crowd_of(vip, kind);
+	__u32 count;
 
-	if (crowd && !tracing && (__s32)crowd->count > 0)
-		__sync_fetch_and_add(&crowd->count, -1);
+	if (!crowd || tracing)
+		return;
+	count = crowd->count;
+	if (count)
+		__sync_val_compare_and_swap(&crowd->count, count, count - 1);
 }

@@ -141,10 +141,10 @@ func TestApplyRefuses(t *testing.T) {
 			r.GetRouteGroup().Rules[0].Match.Path = &resource.PathMatch{Kind: 2, Value: "*"}
 		}),
 	} {
-		update.Version = "wrong"
+		update.Version = "version"
 		err := f.Apply(update)
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "configuration wrong") {
-			t.Errorf("error %v; want one with %q", err, want)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), update.Version) {
+			t.Errorf("error %v; want one with %q, for each version", err, want)
 		}
 		if f.table.Load() != before {
 			t.Fatalf("%s: the table was changed", want)

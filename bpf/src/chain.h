@@ -183,8 +183,8 @@ static __always_inline __u32 chain_follow(struct packet *packet, const struct se
 	return chain_next(packet, self->id);
 }
 
-/* Reports whether the tables of other zones may be asked. The first chooser decides. is_first is that
- * of may_ask.
+/* Reports whether the tables of other zones may be asked. The first chooser decides. is_first is
+ * that of may_ask.
  */
 static __always_inline int may_ask_zones(const struct packet *packet,
 					 const struct frontend *frontend, int is_first)
@@ -249,7 +249,7 @@ __noinline int owner_before(struct packet *packet, const struct self *self,
 
 	if (!packet || !self || !frontend || is_midstream(packet))
 		return 0;
-	if (!packet->sender || packet->zone_steps == ZONES)
+	if (!packet->sender || packet->asks_nobody)
 		return 0;
 	table = zone_table(packet, self, frontend);
 	row = table ? row_of(table, packet->node_hash) : NULL;
@@ -257,8 +257,8 @@ __noinline int owner_before(struct packet *packet, const struct self *self,
 	if (node == self->id || !node_is_known(node))
 		return 0;
 	packet->path = path_with(packet->path, PATH_CHOOSER, node) &
-		       ~(PATH_CHAIN | PATH_RANKED | PATH_FINAL);
-	packet->zone_steps = ZONES;
+		       ~(PATH_CHAIN | PATH_RANKED | PATH_ROLE);
+	packet->asks_nobody = 1;
 	trace_step(TRACE_SECOND_CHANCE);
 	count_event(EVENT_SECOND_CHANCE);
 	return node;
@@ -274,7 +274,7 @@ __noinline int chain_walk(struct packet *packet, const struct self *self,
 
 	if (!packet || !self || !frontend)
 		return 0;
-	if ((packet->path & PATH_FINAL) == PATH_EXCEPTION) {
+	if (path_role(packet->path) == PATH_EXCEPTION) {
 		next = exception_reject(packet, self->id);
 		if (next)
 			return next;
@@ -288,7 +288,7 @@ __noinline int chain_walk(struct packet *packet, const struct self *self,
 		return next;
 	/* New flows belong to the primary, also where an exception led the packet elsewhere. */
 	chooser = path_node(packet->path, PATH_CHOOSER);
-	if (chooser == self->id || !(packet->path & PATH_EXCEPTION))
+	if (chooser == self->id || !path_is_straight(packet->path))
 		return 0;
 	return node_is_known(chooser) ? chooser : 0;
 }

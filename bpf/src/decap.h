@@ -64,6 +64,7 @@ static __always_inline __be16 read_tunnel(struct packet *packet, const struct tu
 	    tunnel->option.length != GENEVE_OPTION_WORDS - 1)
 		return 0;
 	packet->zone_steps = tunnel->option.type - GENEVE_OPTION_TYPE;
+	packet->asks_nobody = packet->zone_steps == ZONES;
 	packet->path = (__u64)bpf_ntohl(tunnel->option.path[0]) << 32 |
 		      bpf_ntohl(tunnel->option.path[1]);
 	packet->l3 = packet->l4 + sizeof(struct udphdr) + sizeof(struct geneve) + words * 4;

@@ -69,8 +69,8 @@ static __always_inline __u32 exception_holder(const struct packet *packet, __u32
 
 /* The node that holds a flow of a Local frontend, as it told this node; or zero. The ingress node
  * uses what it learned, but not once more after it was wrong. A node that is asked, as the row's
- * present or former primary, hands the packet to the holder. That is done once for a packet: its
- * path then says that all zones were asked.
+ * present or former primary, hands the packet to the holder. That is done once for a packet: the
+ * holder asks nobody.
  */
 __noinline int local_holder(struct packet *packet, const struct self *self,
 			    const struct frontend *frontend)
@@ -80,7 +80,7 @@ __noinline int local_holder(struct packet *packet, const struct self *self,
 
 	if (!packet || !self || !frontend || !(frontend->flags & FRONTEND_LOCAL))
 		return 0;
-	if (packet->sender ? packet->zone_steps == ZONES : packet->path & PATH_WALK)
+	if (packet->sender ? packet->asks_nobody : packet->path & PATH_WALK)
 		return 0;
 	print = exception_print(&packet->flow);
 	found = exception_find(print);
@@ -95,9 +95,9 @@ __noinline int local_holder(struct packet *packet, const struct self *self,
 	trace_step(TRACE_EXCEPTION);
 	count_event(EVENT_EXCEPTION_USED);
 	if (packet->sender)
-		packet->zone_steps = ZONES;
+		packet->asks_nobody = 1;
 	else
-		packet->path |= PATH_EXCEPTION | PATH_WALK;
+		packet->path = path_as(packet->path, PATH_EXCEPTION) | PATH_WALK;
 	return node;
 }
 
@@ -130,7 +130,7 @@ __noinline int marked_node(struct packet *packet, const struct self *self, __u32
 		holder = exception_holder(packet, self->id);
 		if (holder) {
 			trace_step(TRACE_EXCEPTION);
-			packet->path |= PATH_EXCEPTION | PATH_WALK;
+			packet->path = path_as(packet->path, PATH_EXCEPTION) | PATH_WALK;
 			return holder;
 		}
 	}

@@ -11,6 +11,13 @@
  * exception (exception.h), and the packet goes on.
  */
 
+/* A notice, and what follows it, goes by no zone's table. */
+static __always_inline void zones_unasked(struct packet *packet)
+{
+	packet->zone_steps = 0;
+	packet->asks_nobody = 0;
+}
+
 /* An exception led the packet here, but the flow is not here. The ingress node has to forget
  * the exception. Returns the node to send to, or zero.
  */
@@ -19,15 +26,15 @@ static __always_inline __u32 exception_reject(struct packet *packet, __u32 self)
 	__u32 ingress = path_node(packet->path, PATH_INGRESS);
 	__u32 chooser = path_node(packet->path, PATH_CHOOSER);
 
-	packet->path &= ~PATH_EXCEPTION;
-	packet->zone_steps = 0;
+	packet->path = path_as(packet->path, PATH_PLAIN);
+	zones_unasked(packet);
 	if (ingress == self) {
 		exception_forget(exception_print(&packet->flow));
 		return node_is_known(chooser) ? chooser : 0;
 	}
 	if (!node_is_known(ingress))
 		return 0;
-	packet->path = path_with(packet->path, PATH_CHOOSER, 0) | PATH_NOTICE;
+	packet->path = path_as(path_with(packet->path, PATH_CHOOSER, 0), PATH_NOTICE);
 	return ingress;
 }
 
@@ -38,7 +45,7 @@ static __always_inline int was_walked_to(const struct packet *packet, const stru
 {
 	__u32 ingress = path_node(packet->path, PATH_INGRESS);
 
-	if (!ingress || packet->path & PATH_EXCEPTION)
+	if (!ingress || path_is_straight(packet->path))
 		return 0;
 	return packet->zone_steps || path_node(packet->path, PATH_CHOOSER) != self->id ||
 	       (packet->sender && packet->sender != ingress);
@@ -61,8 +68,8 @@ static __always_inline __u32 notify_ingress(struct packet *packet, const struct 
 	if (!node_is_known(ingress))
 		return 0;
 	trace_step(TRACE_NOTIFIES);
-	packet->path = path_with(packet->path, PATH_CHOOSER, self->id) | PATH_NOTICE;
-	packet->zone_steps = 0;
+	packet->path = path_as(path_with(packet->path, PATH_CHOOSER, self->id), PATH_NOTICE);
+	zones_unasked(packet);
 	return ingress;
 }
 
@@ -78,7 +85,7 @@ static __always_inline __u32 tell_primary(struct packet *packet, const struct se
 	struct row *row;
 
 	if (!(frontend->flags & FRONTEND_LOCAL) || !frontend->table ||
-	    packet->flow.protocol != IPPROTO_TCP || (packet->path & PATH_FINAL) == PATH_FINAL)
+	    packet->flow.protocol != IPPROTO_TCP || path_role(packet->path) == PATH_FINAL)
 		return 0;
 	row = row_of(frontend->table, packet->node_hash);
 	primary = row ? path_node(row->path, PATH_CHOOSER) : 0;
@@ -86,7 +93,7 @@ static __always_inline __u32 tell_primary(struct packet *packet, const struct se
 		return 0;
 	trace_step(TRACE_NOTIFIES);
 	packet->path = (__u64)primary << PATH_INGRESS | (__u64)holder << PATH_CHOOSER | PATH_NOTICE;
-	packet->zone_steps = 0;
+	zones_unasked(packet);
 	return primary;
 }
 
@@ -103,12 +110,13 @@ static __always_inline __u32 local_notified(struct packet *packet, const struct 
 		/* Room for the table may have been short on this node alone. */
 		if (frontend->table)
 			exception_learn(&packet->flow, index, holder);
-		packet->path |= PATH_FINAL;
+		packet->path = path_as(packet->path, PATH_FINAL);
 		return holder;
 	}
 	exception_withdraw(&packet->flow, packet->sender);
 	if (!(packet->path & PATH_WALK)) {
-		packet->path = path_with(packet->path, PATH_CHOOSER, packet->sender) | PATH_FINAL;
+		packet->path = path_as(path_with(packet->path, PATH_CHOOSER, packet->sender),
+				       PATH_FINAL);
 		return packet->sender;
 	}
 	if (!frontend->endpoints) {
@@ -141,7 +149,7 @@ __noinline int exception_notified(struct packet *packet, const struct self *self
 	    (!frontend->table && !(frontend->flags & FRONTEND_LOCAL)))
 		return 0;
 	trace_step(TRACE_NOTIFIED);
-	packet->zone_steps = 0;
+	zones_unasked(packet);
 	if (frontend->flags & FRONTEND_LOCAL)
 		return local_notified(packet, self, frontend, index, row->path);
 	packet->path = path_by_row(row->path, self) | PATH_WALK;
@@ -153,6 +161,6 @@ __noinline int exception_notified(struct packet *packet, const struct self *self
 		exception_forget(exception_print(&packet->flow));
 	else
 		exception_learn(&packet->flow, index, holder);
-	packet->path |= PATH_FINAL;
+	packet->path = path_as(packet->path, PATH_FINAL);
 	return holder;
 }

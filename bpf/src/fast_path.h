@@ -161,7 +161,7 @@ static __always_inline int fast_send(struct xdp_md *ctx, const struct self *self
 	if (!overhead || outer->length + overhead > node->mtu)
 		return VERDICT_FULL_PATH;
 	count_attached(frontend->id, outer->length);
-	if (outer->path & PATH_EXCEPTION)
+	if (path_is_straight(outer->path))
 		count_event(EVENT_EXCEPTION_USED);
 	outer->key = self_key(self);
 	if (overhead == OVERHEAD_IPV4) {
@@ -234,7 +234,7 @@ __noinline __u64 fast_marked_path(struct xdp_md *ctx, __u64 row, __u32 index)
 				return 0;
 			node = exception_node(about);
 			exception_renew(found, about);
-			path |= PATH_EXCEPTION | PATH_WALK;
+			path = path_as(path, PATH_EXCEPTION) | PATH_WALK;
 		}
 	}
 	return path | (__u64)node << PATH_INGRESS;

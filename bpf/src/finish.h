@@ -48,7 +48,7 @@ static __always_inline int finish(struct xdp_md *ctx, int verdict)
 		return XDP_PASS;
 	frontend = &slot->frontend;
 	packet = &slot->packet;
-	if (verdict == VERDICT_STAGE2 && (packet->path & PATH_FINAL) == PATH_NOTICE) {
+	if (verdict == VERDICT_STAGE2 && path_role(packet->path) == PATH_NOTICE) {
 		int node = exception_notified(packet, self, frontend);
 
 		if (!node)

@@ -23,7 +23,9 @@
 #define GENEVE_OPTION_CLASS 0xff4d
 #define GENEVE_OPTION_TYPE 0x82
 
-/* The type is higher by packet.zone_steps, up to ZONES. */
+/* The type is higher by packet.zone_steps, up to ZONES. A packet that asks nobody has the highest
+ * type, too, as if all zones had been asked: receivers of the version before know no other.
+ */
 
 /* The option with the tag. Receivers of former versions pass it over: it is not critical. The type
  * is higher by the number of the key; zero means that there is no tag.

@@ -22,8 +22,8 @@ struct outer {
 	__u32 hash;
 	__be16 protocol;
 	__u8 tos;
-	/* As in struct packet. */
-	__u8 zone_steps;
+	/* By how much the type of the option with the path is higher: see geneve.h. */
+	__u8 type;
 	/* The number of the key of its tag, or zero. */
 	__u8 key;
 };
@@ -37,7 +37,7 @@ static __always_inline struct outer outer_of(const struct packet *packet, const 
 		.protocol = packet->flow.family == ADDRESS_FAMILY_IPV4 ? bpf_htons(ETH_P_IP) :
 									 bpf_htons(ETH_P_IPV6),
 		.tos = packet->tos,
-		.zone_steps = packet->zone_steps,
+		.type = packet->asks_nobody ? ZONES : packet->zone_steps,
 		.key = self_key(self),
 	};
 
@@ -65,7 +65,7 @@ static __always_inline void write_tunnel(struct tunnel *tunnel, const struct out
 	tunnel->geneve.protocol = outer->protocol;
 	tunnel->geneve.vni = bpf_htonl(GENEVE_VNI << 8);
 	tunnel->option.class = bpf_htons(GENEVE_OPTION_CLASS);
-	tunnel->option.type = GENEVE_OPTION_TYPE + outer->zone_steps;
+	tunnel->option.type = GENEVE_OPTION_TYPE + outer->type;
 	tunnel->option.length = GENEVE_OPTION_WORDS - 1;
 	tunnel->option.path[0] = bpf_htonl(outer->path >> 32);
 	tunnel->option.path[1] = bpf_htonl(outer->path);

@@ -65,8 +65,8 @@ __noinline int send_elsewhere(struct packet *packet, const struct self *self,
 	if (!next) {
 		next = other_primary(packet, self, frontend);
 		packet->path = path_with(packet->path, PATH_CHOOSER, next) &
-			       ~(PATH_CHAIN | PATH_RANKED | PATH_FINAL);
-		packet->zone_steps = ZONES;
+			       ~(PATH_CHAIN | PATH_RANKED | PATH_ROLE);
+		packet->asks_nobody = 1;
 	}
 	return next > 0 ? send_to(next) : drop(DROP_OWN_SOURCE);
 }

@@ -9,7 +9,7 @@
 
 /* The path of a packet through the cluster: the nodes that may get it, in 64 bits. From the
  * top: the ingress node, the chooser and three nodes of the chain, as ids of 12 bits each,
- * and four flags. Zero means no node.
+ * the role of the packet in two bits, and two flags. Zero means no node.
  *
  * The ingress node got the packet from the router. The chooser is the primary of the row: it
  * chooses an endpoint where no node knows the flow. The chain are the nodes to ask first, the
@@ -31,15 +31,41 @@ enum path_flag {
 	PATH_RANKED = 1,
 	/* A datagram walks the chain, too. */
 	PATH_WALK = 2,
+};
+
+/* The role: a field of two bits, above the flags. */
+#define PATH_ROLE (3ULL << 2)
+
+enum path_role {
+	/* The packet goes by its row. Whoever holds the flow tells the ingress node. */
+	PATH_PLAIN = 0,
 	/* The ingress node sent it by an exception: to the node that holds the flow. */
-	PATH_EXCEPTION = 4,
+	PATH_EXCEPTION = 1 << 2,
 	/* A notice to the ingress node: the chooser, which sent it, holds the flow. With a zero
 	 * chooser the sender does not hold it, though the ingress node has an exception.
 	 */
-	PATH_NOTICE = 8,
-	/* No further notice is sent. */
-	PATH_FINAL = PATH_EXCEPTION | PATH_NOTICE,
+	PATH_NOTICE = 2 << 2,
+	/* What became of a notice: it goes to the holder. No further notice is sent. */
+	PATH_FINAL = 3 << 2,
 };
+
+static __always_inline enum path_role path_role(__u64 path)
+{
+	return path & PATH_ROLE;
+}
+
+static __always_inline __u64 path_as(__u64 path, enum path_role role)
+{
+	return (path & ~PATH_ROLE) | role;
+}
+
+/* Reports whether the ingress node knows where the flow is, or thinks so. */
+static __always_inline int path_is_straight(__u64 path)
+{
+	enum path_role role = path_role(path);
+
+	return role == PATH_EXCEPTION || role == PATH_FINAL;
+}
 
 static __always_inline __u32 path_node(__u64 path, int place)
 {

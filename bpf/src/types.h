@@ -532,6 +532,8 @@ struct packet {
 	__u8 answered;
 	/* How many zones after the ingress node's its path's zone is: see zone.h. */
 	__u8 zone_steps;
+	/* The node that gets it asks no other, whatever its path. */
+	__u8 asks_nobody;
 	/* Of a packet that was too big: the longest one that fits. */
 	__u32 mtu;
 };

@@ -37,7 +37,7 @@ static __always_inline int path_next_zone(struct packet *packet, const struct se
 	__u32 zone = zone_of(path_node(packet->path, PATH_INGRESS), self);
 	__u32 id = frontend->id, on = packet->zone_steps, table = 0;
 	struct zones *zones = bpf_map_lookup_elem(&zone_tables, &id);
-	__u64 taken = ROW_PATH & ~PATH_FINAL & ~PATH_WALK;
+	__u64 taken = ROW_PATH & ~PATH_ROLE & ~PATH_WALK;
 	struct row *row;
 
 	if (!zones)
@@ -51,7 +51,7 @@ static __always_inline int path_next_zone(struct packet *packet, const struct se
 		return 0;
 	if (on == ZONES)
 		taken &= ~(PATH_CHAIN | PATH_RANKED);
-	packet->path = (packet->path & ~(ROW_PATH & ~PATH_FINAL & ~PATH_WALK)) |
+	packet->path = (packet->path & ~(ROW_PATH & ~PATH_ROLE & ~PATH_WALK)) |
 		       (row->path & taken);
 	packet->zone_steps = on;
 	return 1;

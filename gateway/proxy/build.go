@@ -5,7 +5,6 @@ package proxy
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
+	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
@@ -199,40 +199,18 @@ func (b *builder) makeEndpoints() (err error) {
 	b.table.endpoints, err = each(b, false, b.old.endpoints, (*resource.Resource).GetEndpoints,
 		func(r *resource.Resource) (made[*balance.Set], error) {
 			return keep(b.old.endpoints, r, nil, func() (*balance.Set, error) {
-				addresses, err := parseEndpoints(r.GetEndpoints())
+				read, err := plan.Addresses(r.GetEndpoints())
 				if err != nil {
 					return nil, err
+				}
+				addresses := make([]balance.Address, 0, len(read))
+				for _, address := range read {
+					addresses = append(addresses, balance.Address(address))
 				}
 				return balance.NewSet(&b.settings.Balance, addresses, b.old.endpoints[r.GetName()].value, b.now), nil
 			})
 		})
 	return err
-}
-
-func parseEndpoints(endpoints *resource.Endpoints) ([]balance.Address, error) {
-	addresses := make([]balance.Address, 0, len(endpoints.GetEndpoints()))
-	for _, endpoint := range endpoints.GetEndpoints() {
-		address, err := netip.ParseAddr(endpoint.GetAddress())
-		if err != nil {
-			return nil, err
-		}
-		number, err := portNumber(endpoint.GetPort())
-		if err != nil {
-			return nil, err
-		}
-		addresses = append(addresses, balance.Address{
-			AddrPort: netip.AddrPortFrom(address.Unmap(), number),
-			Draining: endpoint.GetDraining(),
-		})
-	}
-	return addresses, nil
-}
-
-func portNumber(number uint32) (uint16, error) {
-	if number == 0 || number > 65535 {
-		return 0, fmt.Errorf("%d is no port", number)
-	}
-	return uint16(number), nil
 }
 
 func (b *builder) makeBackends() (err error) {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
@@ -30,7 +31,7 @@ func (b *builder) ports(listeners, groups iter.Seq[string]) error {
 	b.table.sites = make(map[string]*site, len(b.table.listeners))
 	for name := range listeners {
 		listener := b.table.listeners[name].value
-		number, err := portNumber(listener.resource.GetTargetPort())
+		number, err := plan.PortNumber(listener.resource.GetTargetPort())
 		if err != nil {
 			return fmt.Errorf("resource %s: %w", name, err)
 		}

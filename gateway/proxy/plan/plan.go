@@ -81,7 +81,7 @@ func New(resources []*resource.Resource) (*Plan, error) {
 }
 
 func (p *Plan) addSite(s *site) error {
-	number, err := portNumber(s.listener.GetTargetPort())
+	number, err := PortNumber(s.listener.GetTargetPort())
 	if err != nil {
 		return err
 	}
@@ -131,24 +131,42 @@ func (p *Plan) hasBackend(of *resource.WeightedBackend) error {
 	return nil
 }
 
-// candidates are the endpoints that new requests may go to: those that drain only where no
-// other is there.
-func candidates(from *resource.Endpoints) ([]netip.AddrPort, error) {
-	ready, draining := []netip.AddrPort{}, []netip.AddrPort{}
+// Address is an endpoint as the configuration has it.
+type Address struct {
+	netip.AddrPort
+	Draining bool
+}
+
+// Addresses reads endpoints, for the proxy and for Plan.
+func Addresses(from *resource.Endpoints) ([]Address, error) {
+	addresses := make([]Address, 0, len(from.GetEndpoints()))
 	for _, endpoint := range from.GetEndpoints() {
 		address, err := netip.ParseAddr(endpoint.GetAddress())
 		if err != nil {
 			return nil, err
 		}
-		number, err := portNumber(endpoint.GetPort())
+		number, err := PortNumber(endpoint.GetPort())
 		if err != nil {
 			return nil, err
 		}
-		at := netip.AddrPortFrom(address.Unmap(), number)
-		if endpoint.GetDraining() {
-			draining = append(draining, at)
+		addresses = append(addresses, Address{netip.AddrPortFrom(address.Unmap(), number), endpoint.GetDraining()})
+	}
+	return addresses, nil
+}
+
+// candidates are the endpoints that new requests may go to: those that drain only where no
+// other is there.
+func candidates(from *resource.Endpoints) ([]netip.AddrPort, error) {
+	addresses, err := Addresses(from)
+	if err != nil {
+		return nil, err
+	}
+	ready, draining := []netip.AddrPort{}, []netip.AddrPort{}
+	for _, address := range addresses {
+		if address.Draining {
+			draining = append(draining, address.AddrPort)
 		} else {
-			ready = append(ready, at)
+			ready = append(ready, address.AddrPort)
 		}
 	}
 	if len(ready) == 0 {
@@ -157,7 +175,8 @@ func candidates(from *resource.Endpoints) ([]netip.AddrPort, error) {
 	return ready, nil
 }
 
-func portNumber(number uint32) (uint16, error) {
+// PortNumber is a port of the configuration.
+func PortNumber(number uint32) (uint16, error) {
 	if number == 0 || number > 65535 {
 		return 0, fmt.Errorf("%d is no port", number)
 	}

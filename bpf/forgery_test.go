@@ -69,3 +69,79 @@ func TestForgedSYNLocksNobodyOut(t *testing.T) {
 		}
 	}
 }
+
+// Two frontends lead to one endpoint. What a stranger sends to the one, with the client's address and
+// port, while the client's handshake through the other is under way, keeps neither the connection nor
+// its replies from the client: whoever acknowledges the endpoint's number has them.
+func TestForgedPacketsTakeNoHandshake(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		pod, syn, ack := f.pods[0], f.tcp(portCluster, "S"), f.tcp(portCluster, "A")
+		twin := func(flags string) packet {
+			return f.tcp(portClusterTwin, flags).with(func(p *packet) { p.sequence, p.acknowledged = 1<<29, 1<<30 })
+		}
+		again := syn.with(func(p *packet) { p.sequence = 1 << 28 })
+		synAck, challenge := answer(syn, pod, "SA"), answer(syn, pod, "A").with(func(p *packet) { p.payload = "" })
+		for _, test := range []struct {
+			name   string
+			forged []packet
+		}{
+			{"a SYN", []packet{twin("S")}},
+			{"a SYN that the endpoint challenges", []packet{twin("S"), challenge}},
+			{"a SYN, and the SYN-ACK again", []packet{twin("S"), synAck}},
+			{"SYNs", []packet{twin("S"), twin("S")}},
+			{"a SYN and an ACK", []packet{twin("S"), twin("A")}},
+			{"a SYN and a reset", []packet{twin("S"), twin("R")}},
+			{"SYNs through both in turns", []packet{twin("S"), again, twin("S"), again, twin("S")}},
+			{"an ACK", []packet{twin("A")}},
+			{"an ACK and SYNs through both", []packet{twin("A"), again, twin("A"), twin("S")}},
+			{"a FIN", []packet{twin("FA")}},
+			{"a reset", []packet{twin("R")}},
+		} {
+			t.Run(f.name+"/"+test.name, func(t *testing.T) {
+				w.forget(t)
+				w.pointTo(t, f, 0)
+				w.play(t, syn, synAck)
+				w.play(t, test.forged...)
+				checkFrame(t, w.ingress(t, ack.frame()).frame, delivered(ack, pod))
+				data := answer(syn, pod, "A")
+				translated := data.with(func(p *packet) { p.from = syn.to })
+				checkFrame(t, w.egress(t, data.frame()), translated.frame())
+				if got := w.place(t, syn); got != "established" {
+					t.Errorf("the client's connection is %s, want established", got)
+				}
+				// The client's host resets what it got from the other frontend.
+				for _, flags := range []string{"R", "S", "A"} {
+					if got := w.ingress(t, twin(flags).frame()); got.verdict != xdpDrop {
+						t.Errorf("the endpoint got the other frontend's %s", flags)
+					}
+				}
+				checkFrame(t, w.egress(t, data.frame()), translated.frame())
+			})
+		}
+	}
+}
+
+// A client asks through two frontends from one port, and the endpoint answers the second time: it has
+// forgotten the first one. The handshake that goes on is the second one's.
+func TestLaterHandshakeTakesTheEntry(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			w.forget(t)
+			w.pointTo(t, f, 0)
+			pod, first := f.pods[0], f.tcp(portCluster, "S")
+			later, ack := f.tcp(portClusterTwin, "S"), f.tcp(portClusterTwin, "A").with(func(p *packet) { p.acknowledged = 1<<30 + 1 })
+			w.play(t, first, answer(first, pod, "SA"), later)
+			synAck := answer(later, pod, "SA").with(func(p *packet) { p.sequence = 1 << 30 })
+			checkFrame(t, w.egress(t, synAck.frame()), synAck.with(func(p *packet) { p.from = later.to }).frame())
+			// The former number is nobody's now.
+			w.play(t, f.tcp(portCluster, "A"), ack)
+			if got := w.place(t, later); got != "established" {
+				t.Errorf("the later connection is %s, want established", got)
+			}
+			data := answer(later, pod, "A")
+			checkFrame(t, w.egress(t, data.frame()), data.with(func(p *packet) { p.from = later.to }).frame())
+		})
+	}
+}

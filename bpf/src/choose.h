@@ -23,12 +23,15 @@ static __always_inline int reverse_is_of(const struct reverse *reverse, const st
 
 /* How the client's address and port are in use at an endpoint. */
 enum endpoint_use {
-	/* By a living connection through another frontend: replies could not be told apart. */
+	/* By a living connection through another frontend: replies could not be told apart. Or
+	 * the endpoint offers one, and the packet must be of a connection that began before.
+	 */
 	ENDPOINT_TAKEN,
 	/* By a flow through another frontend that nothing has proved, perhaps a spoofed one; or by
 	 * one that ended a moment ago, of which the endpoint may keep the remains. A newcomer takes
 	 * another endpoint; where there is none it takes over. So the last of the two gets the
-	 * replies, and a client that sends its SYN again is the last.
+	 * replies, and a client that sends its SYN again is the last. It inherits an offer: the
+	 * other flow may still acknowledge that.
 	 */
 	ENDPOINT_CONTESTED,
 	ENDPOINT_UNUSED,
@@ -50,15 +53,44 @@ static __always_inline int has_remains(const struct connection *connection, enum
 	       !clock_passed(connection->seen, TIME_WAIT_SECONDS);
 }
 
-__noinline int endpoint_use(const struct flow *flow, const struct endpoint *endpoint)
+/* All zero where the packet is not TCP. */
+static __always_inline struct tcp_numbers tcp_numbers(const struct xdp_md *ctx,
+						      const struct packet *packet)
+{
+	struct tcphdr *tcp = frame_at(ctx, packet->l4);
+	struct tcp_numbers numbers = {};
+
+	if (packet->flow.protocol != IPPROTO_TCP || (void *)(tcp + 1) > (void *)(long)ctx->data_end)
+		return numbers;
+	numbers.sequence = bpf_ntohl(tcp->seq);
+	numbers.acknowledged = bpf_ntohl(tcp->ack_seq);
+	numbers.end = numbers.sequence + packet->length -
+		      (packet->l4 - packet->l3 + tcp->doff * 4) + tcp->fin;
+	return numbers;
+}
+
+/* Reports whether a packet through another frontend may contest the entry of a half-open flow. An
+ * endpoint that makes an offer has no connection with the client's port.
+ */
+static __always_inline int may_contest(const struct xdp_md *ctx, const struct packet *packet,
+				       const struct reverse *reverse)
+{
+	return !is_midstream(packet) || !has_offer(reverse) ||
+	       offer_is_taken(reverse, tcp_numbers(ctx, packet).acknowledged);
+}
+
+__noinline int endpoint_use(struct xdp_md *ctx, const struct packet *packet,
+			    const struct endpoint *endpoint)
 {
 	struct connection *connection;
 	struct reverse *reverse;
+	const struct flow *flow;
 	enum flow_state state;
 	enum table table;
 
-	if (!flow || !endpoint)
+	if (!packet || !endpoint)
 		return ENDPOINT_TAKEN;
+	flow = &packet->flow;
 	reverse = reverse_find_new(flow, endpoint);
 	if (!reverse)
 		return ENDPOINT_UNUSED;
@@ -77,11 +109,13 @@ __noinline int endpoint_use(const struct flow *flow, const struct endpoint *endp
 		return ENDPOINT_CONTESTED;
 	if (flow_expired(state, connection))
 		return ENDPOINT_LEFT;
-	return table == TABLE_HALF_OPEN ? ENDPOINT_CONTESTED : ENDPOINT_TAKEN;
+	if (table != TABLE_HALF_OPEN || !may_contest(ctx, packet, reverse))
+		return ENDPOINT_TAKEN;
+	return ENDPOINT_CONTESTED;
 }
 
 /* The reverse entry of a flow as it begins. acknowledged and sequence are those of a midstream
- * packet of TCP.
+ * packet of TCP, or of an offer as its client would acknowledge it.
  */
 static __always_inline struct reverse reverse_new(const struct packet *packet,
 						  const struct frontend *frontend,
@@ -94,7 +128,7 @@ static __always_inline struct reverse reverse_new(const struct packet *packet,
 		.proof = proof,
 		.flags = frontend->flags & FRONTEND_LOCAL && !frontend->table ? 0 : REVERSE_CLAMP,
 		.sequence = acknowledged,
-		.acknowledged = proof == PROOF_CLAIMED ? sequence : 0,
+		.acknowledged = proof == PROOF_ASKED || proof == PROOF_RENEWED ? 0 : sequence,
 	};
 
 	return reverse;
@@ -120,7 +154,7 @@ __noinline int rows_to_other(__u32 table, __u32 row)
  *
  * A midstream packet is never refused: its connection began before, with an endpoint.
  */
-static __always_inline int endpoint_by_hash(const struct packet *packet,
+static __always_inline int endpoint_by_hash(struct xdp_md *ctx, const struct packet *packet,
 					    const struct frontend *frontend,
 					    enum endpoint_use *use)
 {
@@ -136,7 +170,7 @@ static __always_inline int endpoint_by_hash(const struct packet *packet,
 		if (!i && id == ENDPOINT_REFUSED && !is_midstream(packet))
 			return -DROP_SHARE_REFUSED;
 		if (endpoint) {
-			*use = endpoint_use(&packet->flow, endpoint);
+			*use = endpoint_use(ctx, packet, endpoint);
 			if (*use > ENDPOINT_CONTESTED) {
 				trace_chosen(index, id);
 				return id;
@@ -155,7 +189,7 @@ static __always_inline int endpoint_by_hash(const struct packet *packet,
 }
 
 /* The id of an endpoint for a flow that has none; else minus the reason to drop. */
-static __always_inline int endpoint_for(const struct packet *packet,
+static __always_inline int endpoint_for(struct xdp_md *ctx, const struct packet *packet,
 					const struct frontend *frontend, enum endpoint_use *use)
 {
 	struct endpoint *endpoint;
@@ -167,54 +201,38 @@ static __always_inline int endpoint_for(const struct packet *packet,
 		id = affinity_endpoint(packet, frontend);
 	endpoint = endpoint_get(id);
 	if (endpoint)
-		*use = endpoint_use(&packet->flow, endpoint);
+		*use = endpoint_use(ctx, packet, endpoint);
 	if (!endpoint || *use == ENDPOINT_TAKEN)
-		return endpoint_by_hash(packet, frontend, use);
+		return endpoint_by_hash(ctx, packet, frontend, use);
 	trace_kept(id);
 	return id;
 }
 
-/* All zero where the packet is not TCP. */
-static __always_inline struct tcp_numbers tcp_numbers(const struct xdp_md *ctx,
-						      const struct packet *packet)
+/* What a reverse entry begins with: the sequence number above, the acknowledged one below. One word
+ * takes less stack.
+ */
+static __always_inline __u64 entry_numbers(__u32 sequence, __u32 acknowledged)
 {
-	struct tcphdr *tcp = frame_at(ctx, packet->l4);
-	struct tcp_numbers numbers = {};
-
-	if (packet->flow.protocol != IPPROTO_TCP || (void *)(tcp + 1) > (void *)(long)ctx->data_end)
-		return numbers;
-	numbers.sequence = bpf_ntohl(tcp->seq);
-	numbers.acknowledged = bpf_ntohl(tcp->ack_seq);
-	numbers.end = numbers.sequence + packet->length -
-		      (packet->l4 - packet->l3 + tcp->doff * 4) + tcp->fin;
-	return numbers;
+	return (__u64)sequence << 32 | acknowledged;
 }
 
 /* Records both directions of a flow that got an endpoint. Returns zero, or minus the reason to
  * drop. Apart from the choice, because both need stack.
  */
-__noinline int flow_record(struct xdp_md *ctx, const struct packet *packet,
-			   const struct frontend *frontend, __u32 id, int use)
+__noinline int flow_record(const struct packet *packet, const struct frontend *frontend, __u32 id,
+			   int proof, __u64 numbers)
 {
 	struct endpoint *endpoint = endpoint_get(id);
 	struct half_open_bucket *bucket;
-	enum proof proof = PROOF_ASKED;
-	struct tcp_numbers numbers;
 	struct half_open *entry;
 	const struct flow *flow;
 	__u32 flags, index, slot;
 
 	if (!packet || !frontend || !endpoint)
 		return -DROP_NO_ENDPOINT;
-	if (tracing)
-		return 0;
 	flow = &packet->flow;
 	flags = table_enter(flow, TABLE_HALF_OPEN);
 	index = half_open_place(flow, flags);
-	if (is_midstream(packet))
-		proof = PROOF_CLAIMED;
-	else if (use != ENDPOINT_UNUSED && flow->protocol == IPPROTO_TCP)
-		proof = PROOF_RENEWED;
 	slot = half_open_claim(index);
 	bucket = bpf_map_lookup_elem(&half_open_flows, &index);
 	/* So that the number that is compared is the one that is used. */
@@ -228,9 +246,7 @@ __noinline int flow_record(struct xdp_md *ctx, const struct packet *packet,
 	entry->connection.tag = endpoint->tag;
 	entry->connection.seen = clock_now();
 	entry->connection.flags = flags | (flow->protocol == IPPROTO_TCP ? 0 : OF_DATAGRAMS);
-	numbers = tcp_numbers(ctx, packet);
-	entry->reverse = reverse_new(packet, frontend, proof, numbers.acknowledged,
-				     numbers.sequence);
+	entry->reverse = reverse_new(packet, frontend, proof, numbers, numbers >> 32);
 	half_open_commit(bucket, slot);
 	return 0;
 }
@@ -242,7 +258,11 @@ __noinline int stage2_choose(struct xdp_md *ctx, const struct packet *packet,
 			     const struct frontend *frontend, __u32 recalled)
 {
 	enum endpoint_use use = ENDPOINT_TAKEN;
+	enum proof proof = PROOF_ASKED;
+	const struct reverse *former;
 	struct endpoint *endpoint;
+	struct tcp_numbers tcp;
+	__u64 numbers;
 	int id, failed;
 
 	if (!packet || !frontend)
@@ -250,16 +270,33 @@ __noinline int stage2_choose(struct xdp_md *ctx, const struct packet *packet,
 	id = recalled;
 	endpoint = endpoint_get(id);
 	if (endpoint)
-		use = endpoint_use(&packet->flow, endpoint);
+		use = endpoint_use(ctx, packet, endpoint);
 	if (!endpoint || use == ENDPOINT_TAKEN) {
-		id = endpoint_for(packet, frontend, &use);
+		id = endpoint_for(ctx, packet, frontend, &use);
 		if (id < 0)
 			return id;
 	}
+	if (tracing)
+		return id;
+	endpoint = endpoint_get(id);
+	if (!endpoint)
+		return -DROP_NO_ENDPOINT;
+	tcp = tcp_numbers(ctx, packet);
+	numbers = entry_numbers(tcp.sequence, tcp.acknowledged);
+	if (is_midstream(packet)) {
+		proof = PROOF_CLAIMED;
+	} else if (use != ENDPOINT_UNUSED && packet->flow.protocol == IPPROTO_TCP) {
+		former = half_open_reverse_of(&packet->flow, endpoint);
+		proof = PROOF_RENEWED;
+		if (former && has_offer(former)) {
+			proof = PROOF_CONTESTED;
+			numbers = entry_numbers(former->acknowledged, former->sequence);
+		}
+	}
 	/* Its flow is over, or unproved. */
 	if (use != ENDPOINT_UNUSED)
-		reverse_delete(&packet->flow, endpoint_get(id));
-	failed = flow_record(ctx, packet, frontend, id, use);
+		reverse_delete(&packet->flow, endpoint);
+	failed = flow_record(packet, frontend, id, proof, numbers);
 	if (failed)
 		return failed;
 	if (!recalled)

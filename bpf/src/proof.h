@@ -18,6 +18,10 @@
  *            it, to reset the old flow before its next SYN (RFC 9293 section 3.10.7.4).
  *   OFFERED  The SYN-ACK left, with the endpoint's initial sequence number. The client has to
  *            acknowledge it.
+ *   CONTESTED
+ *            OFFERED to the flow of another frontend, before a SYN of the same client port came
+ *            through this one. The endpoint may answer as under RENEWED. Whichever of the flows
+ *            acknowledges the number has the connection.
  *   CLAIMED  A midstream packet came of a connection that this node does not know. Both its
  *            numbers have to be near the endpoint's.
  *   GIVEN    The client acknowledged it, or the endpoint was there.
@@ -94,9 +98,10 @@ static __always_inline int proof_by_reply(const struct reverse *reverse, __u8 tc
 			return PROOF_OFFERED;
 		return tcp_flags & TCP_RST ? PROOF_ASKED : -1;
 	case PROOF_RENEWED:
+	case PROOF_CONTESTED:
 		if ((tcp_flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK))
 			return PROOF_OFFERED;
-		return PROOF_RENEWED;
+		return reverse->proof;
 	case PROOF_CLAIMED:
 		if (!claim_fits(reverse, tcp_flags, reply))
 			return -1;
@@ -104,6 +109,20 @@ static __always_inline int proof_by_reply(const struct reverse *reverse, __u8 tc
 	default:
 		return reverse->proof;
 	}
+}
+
+/* Reports whether the entry has the initial sequence number of an endpoint that waits for its
+ * acknowledgement.
+ */
+static __always_inline int has_offer(const struct reverse *reverse)
+{
+	return reverse->proof == PROOF_OFFERED || reverse->proof == PROOF_CONTESTED;
+}
+
+/* Reports whether a client that acknowledges this number has got the endpoint's offer. */
+static __always_inline int offer_is_taken(const struct reverse *reverse, __u32 acknowledged)
+{
+	return within(acknowledged, reverse->sequence + 1, HANDSHAKE_WINDOW);
 }
 
 /* The proof after a packet of the client other than a SYN. */
@@ -115,9 +134,8 @@ static __always_inline int proof_by_client(const struct reverse *reverse, __u32 
 		/* The SYN-ACK was not seen here: the state was lost in between. */
 		return PROOF_CLAIMED;
 	case PROOF_OFFERED:
-		if (within(acknowledged, reverse->sequence + 1, HANDSHAKE_WINDOW))
-			return PROOF_GIVEN;
-		return PROOF_OFFERED;
+	case PROOF_CONTESTED:
+		return offer_is_taken(reverse, acknowledged) ? PROOF_GIVEN : reverse->proof;
 	default:
 		return reverse->proof;
 	}

@@ -169,6 +169,10 @@ enum flow_found {
 	FLOW_IS_HELD,
 	/* The same, that it is over. */
 	FLOW_HAS_ENDED,
+	/* The packet belongs to it, but another frontend's flow has the client's port at the endpoint:
+	 * flow_contested. A trace ends here, too, for it must change nothing.
+	 */
+	FLOW_IS_CONTESTED,
 };
 
 /* How often a row's primary is told of a flow that lasts. Less than what an exception lasts. */
@@ -251,7 +255,7 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 		return FLOW_IS_STALE;
 	/* The proof in the entry is the other flow's. */
 	if (tracing || (reverse && !reverse_is_of(reverse, &packet->flow)))
-		return FLOW_GOES_ON;
+		return FLOW_IS_CONTESTED;
 	if (protocol == IPPROTO_TCP) {
 		note_reset(packet, &numbers, connection, reverse);
 		if (reverse)
@@ -310,6 +314,40 @@ __noinline int flow_touch(struct xdp_md *ctx, const struct packet *packet, const
 		about |= ABOUT_HALF_OPEN;
 	found = flow_event(ctx, packet, frontend, connection, about);
 	return found == FLOW_GOES_ON ? flow_found(packet, self, table) : found;
+}
+
+/* As flow_touch, for a flow whose reverse entry is that of another frontend's flow. The proof in the
+ * entry is the other flow's, unless this one's client takes the endpoint's offer.
+ */
+__noinline int flow_contested(struct xdp_md *ctx, const struct packet *packet,
+			      const struct self *self, const struct frontend *frontend)
+{
+	struct connection *connection;
+	struct endpoint *endpoint;
+	struct reverse *reverse;
+	struct reverse taken;
+	enum table table;
+
+	if (!packet || !self || !frontend)
+		return FLOW_IS_UNKNOWN;
+	connection = connection_again(&packet->flow, &table);
+	if (!connection)
+		return FLOW_GOES_ON;
+	endpoint = endpoint_of(connection);
+	reverse = endpoint ? reverse_find(&packet->flow, endpoint) : NULL;
+	if (!reverse || reverse_is_of(reverse, &packet->flow) || table != TABLE_HALF_OPEN ||
+	    packet->flow.protocol != IPPROTO_TCP)
+		return flow_found(packet, self, table);
+	/* The other flow has proved what this one could not: the connection is its own. */
+	if (reverse->proof == PROOF_GIVEN)
+		return FLOW_IS_OVER;
+	if (tracing || !has_offer(reverse) ||
+	    !offer_is_taken(reverse, tcp_numbers(ctx, packet).acknowledged))
+		return FLOW_GOES_ON;
+	taken = reverse_new(packet, frontend, PROOF_GIVEN, reverse->sequence,
+			    reverse->acknowledged);
+	establish(packet, frontend, endpoint, connection, &taken);
+	return frontend->flags & FRONTEND_LOCAL ? FLOW_IS_HELD : FLOW_GOES_ON;
 }
 
 /* Makes the packet a notice. Returns the node that it is for, or zero. */
@@ -413,6 +451,8 @@ static __always_inline int stage2_goes_on(struct xdp_md *ctx, struct packet *pac
 
 	if (found == FLOW_IS_TOUCHED)
 		found = flow_touch(ctx, packet, self, frontend, 0);
+	if (found == FLOW_IS_CONTESTED)
+		found = flow_contested(ctx, packet, self, frontend);
 	if (found < FLOW_IS_TOUCHED)
 		return serve_unknown(ctx, packet, self, frontend, found);
 	next = found > FLOW_GOES_ON ? flow_notice(packet, self, frontend, found) : 0;

@@ -345,6 +345,10 @@ enum proof {
 	PROOF_OFFERED,
 	/* Packets went in both directions, or the endpoint answered a datagram. */
 	PROOF_GIVEN,
+	/* A SYN came while another flow of the same client address and port had an offer. Last, for
+	 * pinned maps have these numbers.
+	 */
+	PROOF_CONTESTED,
 };
 
 struct reverse {
@@ -355,8 +359,9 @@ struct reverse {
 	__u8 pad;
 	__u32 flags;
 	/* TCP, in host byte order. Until proof is given: what the client acknowledged
-	 * (PROOF_CLAIMED), or the endpoint's initial sequence number (PROOF_OFFERED). After
-	 * that, with CLIENT_FIN: what the endpoint acknowledges if it takes the FIN.
+	 * (PROOF_CLAIMED), or the endpoint's initial sequence number (PROOF_OFFERED,
+	 * PROOF_CONTESTED). After that, with CLIENT_FIN: what the endpoint acknowledges if it
+	 * takes the FIN.
 	 */
 	__u32 sequence;
 	/* TCP, in host byte order: what the endpoint acknowledged last. With PROOF_CLAIMED the

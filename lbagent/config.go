@@ -160,5 +160,7 @@ func (c *Config) Dataplane() dataplane.Config {
 		Affinities:   c.Affinities,
 		Exceptions:   c.Exceptions,
 		VethTransmit: c.VethTransmit,
+
+		TakesRedirects: netdev.TakesRedirects,
 	}
 }

@@ -110,6 +110,9 @@ func interfaceStatus(attachment dataplane.Attachment) millracev1alpha1.Interface
 	if attachment.Device != attachment.Index {
 		messages = append(messages, "XDP runs on "+attachment.DeviceName)
 	}
+	if attachment.NoRedirects {
+		messages = append(messages, "frames from other uplinks leave by the kernel, since the driver takes none from XDP (ndo_xdp_xmit)")
+	}
 	status.Message = strings.Join(messages, "; ")
 	return status
 }

@@ -36,6 +36,8 @@ func TestInterfaceStatus(t *testing.T) {
 			millracev1alpha1.XDPGeneric, "by an agent before this one"},
 		"VLAN": {with(func(a *dataplane.Attachment) { a.Interface, a.Index = "eth0.100", 7 }),
 			millracev1alpha1.XDPNative, "XDP runs on eth0"},
+		"no redirects": {with(func(a *dataplane.Attachment) { a.NoRedirects = true }),
+			millracev1alpha1.XDPNative, "ndo_xdp_xmit"},
 		"failed": {with(func(a *dataplane.Attachment) { a.Mode, a.Err = "", errors.New("another program") }),
 			millracev1alpha1.XDPNone, "another program"},
 		"failed to be replaced": {with(func(a *dataplane.Attachment) { a.Err = errors.New("refused") }),

@@ -61,6 +61,9 @@ type Attachment struct {
 	// TagsBeside is why XDP may not see the VLAN tags of the uplink's frames, where it is a
 	// VLAN. Packets to VIPs in other VLANs of the device are then taken too.
 	TagsBeside error
+	// NoRedirects is true where the driver sends no frames that came in by another uplink: they go by
+	// the kernel.
+	NoRedirects bool
 	// Err is nil where all programs are attached and current.
 	Err error
 }
@@ -112,7 +115,7 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 	slices.SortFunc(d.attachments, func(a, b Attachment) int { return cmp.Compare(a.Interface, b.Interface) })
 	d.lossErr = d.countLosses()
 	d.joined = d.joined || slices.ContainsFunc(d.attachments, func(a Attachment) bool { return a.Mode != "" })
-	err := errors.Join(d.trustEgress(), d.detachOthers(uplinks), d.removeVLANs(uplinks), d.writeUplinks(uplinks, devices),
+	err := errors.Join(d.trustEgress(), d.detachOthers(uplinks), d.removeVLANs(uplinks), d.findRedirects(), d.writeUplinks(uplinks, devices),
 		d.writeSettings(uplinkSettings(d.self, devices, false)))
 	for _, attachment := range d.attachments {
 		err = errors.Join(err, attachment.Err)
@@ -190,22 +193,42 @@ func detach(pins []linkPin, wanted map[linkPin]bool) error {
 	return nil
 }
 
+// findRedirects asks which drivers take redirected frames. That is after all programs are
+// attached, for some take them only then. Without an answer they count as taking them.
+func (d *Dataplane) findRedirects() error {
+	if d.config.TakesRedirects == nil {
+		return nil
+	}
+	var failed []error
+	for i := range d.attachments {
+		if a := &d.attachments[i]; a.Mode == Native {
+			takes, err := d.config.TakesRedirects(a.Device)
+			a.NoRedirects = err == nil && !takes
+			failed = append(failed, err)
+		}
+	}
+	return errors.Join(failed...)
+}
+
 // writeUplinks tells the program which interfaces take redirected frames, and which
 // are members of a bond.
 func (d *Dataplane) writeUplinks(uplinks []Uplink, devices map[int]device) error {
-	want := map[uint32]bpf.DatapathUplink{}
+	want, sends := map[uint32]bpf.DatapathUplink{}, map[int]bool{}
 	for _, a := range d.attachments {
-		if a.Mode == Native && devices[a.Index].transmits {
+		if a.Mode != Native || !devices[a.Index].transmits {
+			continue
+		}
+		sends[a.Device] = true
+		if !a.NoRedirects {
 			want[uint32(a.Device)] = bpf.DatapathUplink{Flags: uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES)}
 		}
 	}
 	for i := range uplinks {
-		device := uint32(uplinks[i].device())
-		if _, sends := want[device]; !sends {
+		if !sends[uplinks[i].device()] {
 			continue
 		}
 		for _, member := range uplinks[i].Members {
-			want[uint32(member)] = bpf.DatapathUplink{Master: device}
+			want[uint32(member)] = bpf.DatapathUplink{Master: uint32(uplinks[i].device())}
 		}
 	}
 	var stale []uint32

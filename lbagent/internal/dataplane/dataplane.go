@@ -60,6 +60,9 @@ type Config struct {
 	// VethTransmit lets the program send by XDP on veth uplinks, too. The other end of each must
 	// run an XDP program in native mode: to others, veth does not deliver such frames.
 	VethTransmit bool
+	// TakesRedirects reports whether the driver of an interface, by its index, sends frames that are
+	// redirected to it. Nil: nobody knows, and all count as sending them.
+	TakesRedirects func(device int) (bool, error)
 }
 
 // Dataplane is the loaded data plane of this node. Its methods may be called

@@ -5,12 +5,16 @@ package dataplane
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"net"
 	"os"
 	"testing"
 
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
 // wire is the far end of a veth uplink: a socket that sends and receives frames there.
@@ -153,23 +157,37 @@ func TestVethTransmit(t *testing.T) {
 }
 
 // What comes in by another uplink arrives by a veth where the other end has a program or GRO. Else
-// it is lost, and counted.
+// its driver has no ndo_xdp_xmit. That is told by kernels from 6.3 on, and the frames go by the
+// kernel; on others they are lost, and counted.
 func TestVethRedirect(t *testing.T) {
 	// Their buffers, a page each, fit into that of the socket.
 	const frames = 32
 	for name, test := range map[string]struct {
-		program, gro bool
-		lost         int
+		program, gro, asked bool
+		lost, handed        int
 	}{
-		"a program": {program: true},
-		"GRO":       {gro: true},
-		"nothing":   {lost: frames},
+		"a program":          {program: true, asked: true},
+		"GRO":                {gro: true, asked: true},
+		"nothing":            {asked: true, handed: frames},
+		"nothing, not asked": {lost: frames},
 	} {
 		t.Run(name, func(t *testing.T) {
 			uplink, far := newVeth(t, "near", "far")
 			prepareEnd(t, far, test.program, test.gro)
 			config := smallConfig(mountBPF(t))
 			config.VethTransmit = true
+			if test.asked {
+				config.TakesRedirects = netdev.TakesRedirects
+				if _, err := netlink.GenlFamilyGet("netdev"); errors.Is(err, unix.ENOENT) && test.handed > 0 {
+					t.Skip("this kernel does not tell: it is older than 6.3")
+				}
+			}
+			// By this the kernel finds the other node.
+			if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
+				t.Fatal(err)
+			}
+			run(t, "ip", "address", "add", "198.51.100.11/25", "dev", "near")
+			run(t, "ip", "neighbour", "add", "198.51.100.12", "lladdr", net.HardwareAddr(hopAddress[:]).String(), "dev", "near")
 			w := newLossWorldOn(t, config, newTap(t, "first"), uplink)
 			wire := openWire(t, far)
 			if transmit, redirect := w.send(t, frames); transmit != 0 || redirect != uint64(test.lost) {
@@ -179,8 +197,14 @@ func TestVethRedirect(t *testing.T) {
 				wire.receive()
 				return wire.arrived >= frames-test.lost
 			})
-			if wire.arrived != frames-test.lost {
-				t.Errorf("%d frames arrived, want %d", wire.arrived, frames-test.lost)
+			if handed := counters(t, &node{dataplane: w.Dataplane}).Events["handed_to_kernel"]; wire.arrived != frames-test.lost ||
+				handed != uint64(test.handed) {
+				t.Errorf("%d frames arrived, %d by the kernel, want %d and %d", wire.arrived, handed, frames-test.lost, test.handed)
+			}
+			for _, a := range w.Attachments() {
+				if want := test.handed > 0 && a.Interface == "near"; a.NoRedirects != want {
+					t.Errorf("%s takes no redirects: %t, want %t", a.Interface, a.NoRedirects, want)
+				}
 			}
 		})
 	}

@@ -56,14 +56,14 @@ func TakesRedirects(index int) (bool, error) {
 	if err != nil {
 		return true, fmt.Errorf("read what the driver of interface %d does for XDP: %w", index, err)
 	}
-	for _, message := range messages {
-		features, err := parseXDPFeatures(message)
-		if err != nil {
-			return true, fmt.Errorf("read what the driver of interface %d does for XDP: %w", index, err)
-		}
-		return features&xdpTransmits != 0, nil
+	if len(messages) == 0 {
+		return true, fmt.Errorf("the kernel does not say what the driver of interface %d does for XDP", index)
 	}
-	return true, fmt.Errorf("the kernel does not say what the driver of interface %d does for XDP", index)
+	features, err := parseXDPFeatures(messages[0])
+	if err != nil {
+		return true, fmt.Errorf("read what the driver of interface %d does for XDP: %w", index, err)
+	}
+	return features&xdpTransmits != 0, nil
 }
 
 // parseXDPFeatures returns the flags of an interface, 0 where it has none.

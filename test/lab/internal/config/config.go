@@ -33,7 +33,7 @@ const (
 	systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// KubernetesTiming, as the NodeGrace of a lab, sets nothing of how Kubernetes notices failed nodes: a
+// KubernetesTiming as the NodeGrace of a lab sets nothing of how Kubernetes notices failed nodes: a
 // grace period of 50 s, leases of 40 s that are renewed every 10 s, and a look every 5 s.
 const KubernetesTiming time.Duration = 0
 

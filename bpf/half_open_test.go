@@ -3,12 +3,8 @@
 package bpf_test
 
 import (
-	"encoding/binary"
-	"errors"
 	"net/netip"
-	"sync/atomic"
 	"testing"
-	"unsafe"
 
 	"golang.org/x/sync/errgroup"
 
@@ -130,92 +126,4 @@ func TestHalfOpenFlowsOnAllCPUs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-}
-
-// A slot that becomes another flow's while a reply is at it does not give the reply that flow's VIP.
-func TestSlotIsAnotherFlowsMeanwhile(t *testing.T) {
-	w := newWorld(t)
-	for _, f := range families {
-		w.forget(t)
-		w.pointTo(t, f, 0)
-		syn, other := f.tcp(portCluster, "S"), f.tcp(portClusterTwin, "S").fromPort(2222)
-		w.play(t, other)
-		_, theirs := w.onlySlot(t)
-		must(w.halfOpen().Clear())
-		w.play(t, syn)
-		at, ours := w.onlySlot(t)
-		var over atomic.Bool
-		var writer errgroup.Group
-		writer.Go(func() error { return w.alternate(&over, at, theirs, ours) })
-		synAck := answer(syn, f.pods[0], "SA")
-		reply := synAck.frame()
-		outcomes := map[string]string{
-			string(reply): "not rewritten", string(synAck.with(func(a *packet) { a.from = syn.to }).frame()): "rewritten",
-		}
-		seen := map[string]int{}
-		for range 10000 {
-			seen[outcomes[string(w.egress(t, reply))]]++
-		}
-		over.Store(true)
-		if err := writer.Wait(); err != nil {
-			t.Fatal(err)
-		}
-		if seen[""] > 0 || seen["rewritten"] == 0 {
-			t.Errorf("%s: %d replies left with another flow's VIP and port: %v", f.name, seen[""], seen)
-		}
-	}
-}
-
-// halfOpenSlot is the place of a slot: the offset of its mark and its own in the map's memory.
-type halfOpenSlot struct{ mark, slot int64 }
-
-// heldSlot is what a slot has.
-type heldSlot struct{ mark, slot []byte }
-
-// onlySlot is the slot that is taken, and what it has.
-func (w *world) onlySlot(t *testing.T) (halfOpenSlot, heldSlot) {
-	t.Helper()
-	for number, bucket := range entries[uint32, bpf.DatapathHalfOpenBucket](t, w.HalfOpenFlows) {
-		for i, mark := range bucket.Mark {
-			if mark == 0 {
-				continue
-			}
-			start := int64(number) * int64(unsafe.Sizeof(bucket))
-			at := halfOpenSlot{
-				mark: start + int64(i)*8,
-				slot: start + int64(unsafe.Offsetof(bucket.Slot)) + int64(i)*int64(unsafe.Sizeof(bucket.Slot[0])),
-			}
-			held := heldSlot{binary.NativeEndian.AppendUint64(nil, mark), make([]byte, unsafe.Sizeof(bucket.Slot[0]))}
-			memory, err := w.HalfOpenFlows.Memory()
-			if err == nil {
-				_, err = memory.ReadAt(held.slot, at.slot)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			return at, held
-		}
-	}
-	t.Fatal("no slot is taken")
-	return halfOpenSlot{}, heldSlot{}
-}
-
-// alternate writes what slots hold into one as programs do: it is claimed first, and its mark is
-// written last.
-func (w *world) alternate(over *atomic.Bool, at halfOpenSlot, held ...heldSlot) error {
-	memory, err := w.HalfOpenFlows.Memory()
-	if err != nil {
-		return err
-	}
-	claimed := binary.NativeEndian.AppendUint64(nil, 0x10001)
-	for i := 0; !over.Load(); i++ {
-		next := held[i%len(held)]
-		_, err := memory.WriteAt(claimed, at.mark)
-		_, err2 := memory.WriteAt(next.slot, at.slot)
-		_, err3 := memory.WriteAt(next.mark, at.mark)
-		if err := errors.Join(err, err2, err3); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -3,6 +3,7 @@
 package bpf_test
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -41,6 +42,13 @@ func answered(p *packet) {
 func (f family) refused(syn packet) packet {
 	return packet{from: syn.to, to: syn.from, protocol: layers.IPProtocolTCP, flags: "RA", tcp: func(tcp *layers.TCP) {
 		tcp.Seq, tcp.Ack, tcp.Window = 0, 1001+uint32(len(syn.payload)), 0
+	}}.with(answered)
+}
+
+// cut is the reset of a packet of a connection that has ended.
+func (f family) cut(ack packet) packet {
+	return packet{from: ack.to, to: ack.from, protocol: layers.IPProtocolTCP, flags: "R", tcp: func(tcp *layers.TCP) {
+		tcp.Seq, tcp.Ack, tcp.Window = cmp.Or(ack.acknowledged, 2000), 0, 0
 	}}.with(answered)
 }
 

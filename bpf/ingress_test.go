@@ -232,10 +232,17 @@ func stage2(f family) []fixture {
 		}
 		return fixture
 	}
+	cut := func(name string, p packet) fixture {
+		fixture := lost(name, p, bpf.DatapathDropReasonDROP_ENDPOINT_GONE)
+		fixture.verdict, fixture.out = xdpTX, f.cut(p).frame()
+		fixture.counts = join(fixture.counts, event(bpf.DatapathEventEVENT_REFUSED))
+		return fixture
+	}
 	syn, ack, fin, rst, udp := f.tcp(portCluster, "S"), f.tcp(portCluster, "A"), f.tcp(portCluster, "FA"), f.tcp(portCluster, "R"), f.udp(portCluster)
 	synAck, answered := answer(syn, pod, "SA"), answer(udp, pod, "")
 	serverFIN, serverRST := answer(syn, pod, "FA"), answer(syn, pod, "RA")
 	nearRST := rst.with(func(p *packet) { p.sequence = 1001 })
+	later := ack.with(func(p *packet) { p.acknowledged = 1<<32 - 1 })
 	wildFIN := fin.with(func(p *packet) { p.sequence = 1 << 31 })
 	finTaken, serverFINAfter := answer(syn, pod, "A").taking(fin), serverFIN.taking(fin)
 	opened := f.opened(portCluster)
@@ -295,8 +302,13 @@ func stage2(f family) []fixture {
 		to2(gone(local("SYN to an endpoint that is gone", syn, opened), netip.AddrPort{}, syn, synAck, ack), syn),
 		to2(gone(local("UDP to an endpoint that is gone", udp, opened), netip.AddrPort{}, udp, answered, udp), udp),
 		to2(gone(local("UDP to an endpoint whose id was reused", udp, opened), f.pods[1], udp, answered, udp), udp),
-		gone(lost("ACK to an endpoint that is gone", ack, bpf.DatapathDropReasonDROP_ENDPOINT_GONE), netip.AddrPort{}, syn, synAck, ack),
-		gone(lost("ACK to an endpoint whose id was reused", ack, bpf.DatapathDropReasonDROP_ENDPOINT_GONE), f.pods[1], syn, synAck, ack),
+		gone(cut("ACK to an endpoint that is gone", ack), netip.AddrPort{}, syn, synAck, ack),
+		gone(cut("ACK to an endpoint whose id was reused", ack), f.pods[1], syn, synAck, ack),
+		gone(cut("FIN to an endpoint that is gone", fin), netip.AddrPort{}, syn, synAck, ack),
+		gone(cut("an acknowledgement of more", later), netip.AddrPort{}, syn, synAck, ack),
+		gone(lost("RST to an endpoint that is gone", rst, bpf.DatapathDropReasonDROP_ENDPOINT_GONE), netip.AddrPort{}, syn, synAck, ack),
+		gone(lost("RST that acknowledges", f.tcp(portCluster, "RA"), bpf.DatapathDropReasonDROP_ENDPOINT_GONE), netip.AddrPort{}, syn, synAck, ack),
+		gone(lost("data that acknowledge nothing", f.tcp(portCluster, "P"), bpf.DatapathDropReasonDROP_ENDPOINT_GONE), netip.AddrPort{}, syn, synAck, ack),
 		local("ACK of an unknown connection that no other node can know", ack, opened),
 		local("RST of an unknown connection likewise", rst, opened),
 		local("chain of unknown nodes", f.tcp(portChainUnknown, "A"), f.opened(portChainUnknown)),

@@ -213,21 +213,29 @@ __noinline long write_icmp_error(struct xdp_md *ctx, const struct packet *packet
 	return 0;
 }
 
-/* Turns the frame with a SYN into its reset: RFC 9293 section 3.10.7.1. */
+/* Turns the frame into the reset of a connection that does not exist: RFC 9293 section 3.10.7.1. A
+ * packet that acknowledges says itself which number its sender takes.
+ */
 static __always_inline long write_reset(struct xdp_md *ctx, const struct packet *packet)
 {
 	const __u32 ip = packet->flow.family == ADDRESS_FAMILY_IPV4 ? sizeof(struct iphdr) :
 								       sizeof(struct ipv6hdr);
 	struct tcphdr *tcp = frame_at(ctx, packet->l4);
-	__u32 sequence, *word;
+	__u32 flags = TCP_RST, acknowledged = 0, *word;
+	__be32 sequence = 0;
 	__u64 sum;
 	__s64 pseudo;
 
 	if ((void *)(tcp + 1) > (void *)(long)ctx->data_end)
 		return -1;
-	/* The segment's length counts the SYN. */
-	sequence = bpf_ntohl(tcp->seq) + 1 + packet->length -
-		   (packet->l4 - packet->l3 + tcp->doff * 4);
+	if (packet->tcp_flags & TCP_ACK) {
+		sequence = tcp->ack_seq;
+	} else {
+		flags |= TCP_ACK;
+		/* The segment's length counts the SYN. */
+		acknowledged = bpf_ntohl(tcp->seq) + 1 + packet->length -
+			       (packet->l4 - packet->l3 + tcp->doff * 4);
+	}
 	if (cut_frame(ctx, sizeof(struct ethhdr) + ip + sizeof(*tcp)))
 		return -1;
 	pseudo = write_answer_ip(ctx, &packet->flow, IPPROTO_TCP, sizeof(*tcp));
@@ -237,11 +245,11 @@ static __always_inline long write_reset(struct xdp_md *ctx, const struct packet 
 	word = (void *)tcp;
 	tcp->source = packet->flow.vip_port;
 	tcp->dest = packet->flow.client_port;
-	word[1] = 0;
-	word[2] = bpf_htonl(sequence);
-	word[3] = bpf_htonl(sizeof(*tcp) / 4 << 28 | (TCP_RST | TCP_ACK) << 16);
+	word[1] = sequence;
+	word[2] = bpf_htonl(acknowledged);
+	word[3] = bpf_htonl(sizeof(*tcp) / 4 << 28 | flags << 16);
 	word[4] = 0;
-	sum = (__u64)word[0] + word[2] + word[3];
+	sum = (__u64)word[0] + word[1] + word[2] + word[3];
 	tcp->check = csum_fold(sum + pseudo);
 	return 0;
 }
@@ -249,7 +257,8 @@ static __always_inline long write_reset(struct xdp_md *ctx, const struct packet 
 /* Reasons that a client may be told by a refusal. */
 static __always_inline int is_refusal(__u32 reason)
 {
-	return reason == DROP_NO_ENDPOINT || reason == DROP_SHARE_REFUSED;
+	return reason == DROP_NO_ENDPOINT || reason == DROP_SHARE_REFUSED ||
+	       reason == DROP_ENDPOINT_GONE;
 }
 
 /* Type and code of the ICMP error about the packet, or zero for none. */
@@ -271,11 +280,18 @@ static __always_inline __u32 error_kind(const struct packet *packet, __u32 reaso
 /* Reports whether to refuse a packet that found no endpoint. Only where the Service has none
  * at all, or the flow's share is refused on every node: otherwise another node may serve the
  * next try. Of TCP only a SYN: a connection may survive a moment in which its pod is not ready.
+ *
+ * A connection whose endpoint no longer exists has ended, which the endpoint could not tell. Without
+ * a reset its client would repeat its data for a quarter of an hour.
  */
 static __always_inline int is_refused(const struct packet *packet, __u32 reason)
 {
-	struct frontend *frontend = frontend_find(&packet->flow);
+	struct frontend *frontend;
 
+	if (reason == DROP_ENDPOINT_GONE)
+		return packet->flow.protocol == IPPROTO_TCP &&
+		       (packet->tcp_flags & (TCP_ACK | TCP_RST)) == TCP_ACK;
+	frontend = frontend_find(&packet->flow);
 	if (!frontend || (reason == DROP_NO_ENDPOINT && !(frontend->flags & FRONTEND_REFUSES)))
 		return 0;
 	if (packet->flow.protocol == IPPROTO_TCP)

@@ -31,8 +31,7 @@ __noinline int drop_packet(struct xdp_md *ctx, struct packet *packet, __u32 reas
 {
 	int verdict = drop_silently(ctx, packet, reason);
 
-	if (reason == DROP_NO_ENDPOINT || reason == DROP_SHARE_REFUSED ||
-	    reason == DROP_ENCAP_TOO_BIG)
+	if (is_refusal(reason) || reason == DROP_ENCAP_TOO_BIG)
 		verdict = answer_drop(ctx, packet, reason);
 	return verdict;
 }

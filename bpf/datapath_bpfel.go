@@ -136,7 +136,8 @@ const (
 	DatapathDropReasonDROP_AGGREGATE_UNASSIGNED DatapathDropReason = 41
 	DatapathDropReasonDROP_TRANSMIT             DatapathDropReason = 42
 	DatapathDropReasonDROP_REDIRECT             DatapathDropReason = 43
-	DatapathDropReasonDROP_REASONS              DatapathDropReason = 44
+	DatapathDropReasonDROP_MARTIAN              DatapathDropReason = 44
+	DatapathDropReasonDROP_REASONS              DatapathDropReason = 45
 )
 
 type DatapathDropSample struct {

@@ -55,13 +55,13 @@ func (s *spoofer) l4() []byte {
 	return s.run.Data[14+40:]
 }
 
-// newSource draws another source, of the blocks of real addresses.
+// newSource draws another source, of the blocks of real addresses below loopback.
 func (s *spoofer) newSource() {
 	source := s.run.Data[14+12 : 14+16]
 	if !s.ipv4 {
 		source = s.run.Data[14+8+12 : 14+8+16]
 	}
-	binary.BigEndian.PutUint32(source, 1<<24+s.random.Uint32N(220<<24))
+	binary.BigEndian.PutUint32(source, 1<<24+s.random.Uint32N(126<<24))
 	binary.BigEndian.PutUint16(s.l4(), uint16(s.random.Uint32()))
 }
 

@@ -30,6 +30,7 @@ func seeds(w *world) [][]byte {
 		add(vlans(f))
 		add(answers(f))
 		add(unassigned(f))
+		add(martians(f))
 		add(fragments(f))
 		for _, inner := range families {
 			add(fromNodes(f, inner))

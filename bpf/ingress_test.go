@@ -27,6 +27,7 @@ func TestIngress(t *testing.T) {
 			"VLAN":          vlans(f),
 			"answer":        answers(f),
 			"pool":          unassigned(f),
+			"martian":       martians(f),
 			"fragment":      append(fragments(f), overlaps(f)...),
 		} {
 			for _, fixture := range fixtures {

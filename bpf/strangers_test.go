@@ -65,7 +65,7 @@ func (s *spoofer) newFragment() {
 		// The last words of the address and of the identification.
 		source, id = s.run.Data[14+8+12:], s.run.Data[14+40+6:]
 	}
-	binary.BigEndian.PutUint32(source, 1<<24+s.random.Uint32N(220<<24))
+	binary.BigEndian.PutUint32(source, 1<<24+s.random.Uint32N(126<<24))
 	binary.BigEndian.PutUint16(id, uint16(s.random.Uint32()))
 }
 
@@ -75,7 +75,7 @@ func (s *spoofer) newError() {
 	if !s.ipv4 {
 		source, client, port = s.run.Data[14+8+12:], s.run.Data[14+48+24+12:], s.run.Data[14+48+40+2:]
 	}
-	binary.BigEndian.PutUint32(source, 1<<24+s.random.Uint32N(220<<24))
-	binary.BigEndian.PutUint32(client, 1<<24+s.random.Uint32N(220<<24))
+	binary.BigEndian.PutUint32(source, 1<<24+s.random.Uint32N(126<<24))
+	binary.BigEndian.PutUint32(client, 1<<24+s.random.Uint32N(126<<24))
 	binary.BigEndian.PutUint16(port, uint16(s.random.Uint32()))
 }

@@ -113,5 +113,9 @@ enum drop_reason {
 	 * as forwarded before.
 	 */
 	DROP_REDIRECT,
+	/* From an address that no client has: a VIP, a pool's, loopback, multicast, broadcast, or of no
+	 * host at all.
+	 */
+	DROP_MARTIAN,
 	DROP_REASONS,
 };

@@ -14,6 +14,7 @@
 #include "exception.h"
 #include "frame.h"
 #include "frontend.h"
+#include "martian.h"
 #include "next_hop.h"
 #include "outer_header.h"
 #include "parse.h"
@@ -304,6 +305,8 @@ static __always_inline int fast_path_ipv4(struct xdp_md *ctx, struct frontend **
 	if (!frontend)
 		return no_frontend_ipv4(self, ip->daddr);
 	*found = frontend;
+	if (may_be_martian_ipv4(ip->saddr))
+		return VERDICT_FULL_PATH;
 	outer.tos = ip->tos;
 	hash = hash_ipv4(ip->saddr, ip->daddr, ports, ip->protocol);
 	outer.hash = hash.node;
@@ -341,6 +344,8 @@ static __always_inline int fast_path_ipv6(struct xdp_md *ctx, struct frontend **
 	if (!frontend)
 		return no_frontend_ipv6(self, &ip->daddr);
 	*found = frontend;
+	if (may_be_martian_ipv6((void *)&ip->saddr))
+		return VERDICT_FULL_PATH;
 	outer.tos = bpf_ntohs(*(__be16 *)ip) >> 4;
 	hash = hash_ipv6((void *)&ip->saddr, hashed, ports, ip->nexthdr);
 	outer.hash = hash.node;

@@ -12,13 +12,6 @@
  * the reply would not pass the egress program. So another node serves them.
  */
 
-static __always_inline int is_from_self(const struct self *self, const struct flow *flow)
-{
-	if (flow->family == ADDRESS_FAMILY_IPV4)
-		return self->ipv4 && self->ipv4 == flow->client.word[3];
-	return !address_is_zero(&self->ipv6) && address_equal(&self->ipv6, &flow->client);
-}
-
 /* How many rows are looked at for one whose primary is another node. The first half of them are
  * those of the packet's own zone. The stride is 2^32 divided by the golden ratio: the rows lie far
  * apart, so that the shares of the other nodes stay as they are in the table.

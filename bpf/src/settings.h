@@ -33,3 +33,11 @@ static __always_inline int is_self(const struct self *self, const struct flow *o
 		return self->ipv4 && self->ipv4 == outer->vip.word[3];
 	return !address_is_zero(&self->ipv6) && address_equal(&self->ipv6, &outer->vip);
 }
+
+/* Reports whether the client's address is this node's. */
+static __always_inline int is_from_self(const struct self *self, const struct flow *flow)
+{
+	if (flow->family == ADDRESS_FAMILY_IPV4)
+		return self->ipv4 && self->ipv4 == flow->client.word[3];
+	return !address_is_zero(&self->ipv6) && address_equal(&self->ipv6, &flow->client);
+}

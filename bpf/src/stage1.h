@@ -5,6 +5,7 @@
 #include "endpoint.h"
 #include "exception.h"
 #include "hash.h"
+#include "martian.h"
 #include "row.h"
 #include "source_ranges.h"
 #include "verdict.h"
@@ -75,6 +76,8 @@ __noinline int from_router(struct packet *packet, const struct self *self,
 	packet->frontend = frontend->id;
 	trace_frontend(frontend);
 	count_packet(frontend->id, packet->length);
+	if (is_martian(self, &packet->flow))
+		return drop(DROP_MARTIAN);
 	if (!source_allowed(packet, frontend))
 		return drop(DROP_SOURCE_RANGE);
 	hash_flow(packet, frontend);

@@ -49,15 +49,15 @@ lint: prerequisites-develop ## Run golangci-lint and shellcheck.
 test: test-unit test-e2e ## Run every test: pure, kernel and the whole path on a real cluster (root).
 
 # Properties are tried with the same cases each time, so that a failure is of the change at
-# hand; make fuzz draws others. AGAIN=1 is for CI: what failed runs once more, and is told of
-# also where it passes then. There make lint vets all packages.
+# hand; make fuzz draws others. AGAIN=1 is for CI, with fewer cases: what failed runs once more,
+# and is told of also where it passes then. There make lint vets all packages.
 TIMES     := dist/tests
 GOTESTSUM := go tool -modfile=hack/tools/gotestsum/go.mod gotestsum
 .PHONY: test-unit
 test-unit: prerequisites ## Run the tests of the packages; those of the data plane and BGP need root.
 	@mkdir -p $(TIMES)
 	@TIMEFORMAT='test-unit took %0R s'; time RAPID_SEED=1 \
-		$(if $(AGAIN),$(GOTESTSUM) --rerun-fails=1 --rerun-fails-max-failures=5 --jsonfile $(TIMES)/unit.json --packages=./... -- -vet=off -timeout 20m,go test -timeout 20m ./...)
+		$(if $(AGAIN),RAPID_CHECKS=40 $(GOTESTSUM) --rerun-fails=1 --rerun-fails-max-failures=5 --jsonfile $(TIMES)/unit.json --packages=./... -- -vet=off -timeout 20m,go test -timeout 20m ./...)
 
 .PHONY: test-e2e
 test-e2e: prerequisites build image ## Run the end-to-end tests on a real cluster (root); LONG=1 for all of them, at full size.

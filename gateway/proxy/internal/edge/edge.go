@@ -28,6 +28,9 @@ func Canonical(r *http.Request) int {
 			delete(r.Header, name)
 		}
 	}
+	// CGI hands it to programs as HTTP_PROXY, which many take for the proxy of their own requests
+	// (CVE-2016-5385 and others). It is no field of HTTP.
+	delete(r.Header, "Proxy")
 	canonicalUpgrade(r)
 	canonicalTrailer(r)
 	return 0

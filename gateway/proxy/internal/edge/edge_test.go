@@ -81,3 +81,21 @@ func TestUpgrade(t *testing.T) {
 		}
 	}
 }
+
+// A client must not choose the proxy that programs behind CGI use (httpoxy). HTTP/2 has names in
+// lower case, which net/http makes canonical.
+func TestHTTPoxy(t *testing.T) {
+	request := httptest.NewRequest(http.MethodGet, "/", nil)
+	request.Header.Add("proxy", "203.0.113.9:3128")
+	request.Header.Add("PROXY", "203.0.113.10:3128")
+	request.Header.Set("Proxy-Status", "kept")
+	if status := Canonical(request); status != 0 {
+		t.Fatalf("refused with %d", status)
+	}
+	if given := request.Header.Values("Proxy"); len(given) > 0 {
+		t.Errorf("Proxy is %q, want none", given)
+	}
+	if request.Header.Get("Proxy-Status") == "" {
+		t.Error("Proxy-Status was dropped")
+	}
+}

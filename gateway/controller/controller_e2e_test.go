@@ -43,6 +43,7 @@ func TestController(t *testing.T) {
 		run  func(*testing.T, *environment)
 	}{
 		{"an Ingress from its proxies to its status", fromProxiesToStatus},
+		{"changes that are unrelated", unrelatedChanges},
 		{"who is let in", whoIsLetIn},
 		{"endpoints without a compilation", endpointsAlone},
 		{"two replicas", twoReplicas},
@@ -149,30 +150,75 @@ func fromProxiesToStatus(t *testing.T, e *environment) {
 // quiet holds that the controller writes nothing but its Lease while nothing changes.
 func quiet(t *testing.T, e *environment) {
 	t.Helper()
-	writes := func() []string {
-		all, err := e.server.Writes()
-		must(t, err)
-		var ours []string
-		for _, write := range all {
-			if write.User == gatewayUser && write.Resource != "leases" && write.Resource != "tokenreviews" {
-				ours = append(ours, fmt.Sprintf("%s %s/%s %s/%s: %d", write.Verb, write.Resource, write.Subresource, write.Namespace, write.Name, write.Code))
-			}
-		}
-		return ours
-	}
-	settled := writes()
+	settled := e.writes(t)
 	// What is under way ends; a quiet second follows within the patience of every test.
 	eventually(t, func(context.Context) error {
 		last := settled
 		time.Sleep(time.Second)
-		if settled = writes(); len(settled) != len(last) {
+		if settled = e.writes(t); len(settled) != len(last) {
 			return fmt.Errorf("written: %q", settled[len(last):])
 		}
 		return nil
 	})
 	time.Sleep(2 * time.Second)
-	if again := writes(); len(again) != len(settled) {
+	if again := e.writes(t); len(again) != len(settled) {
 		t.Errorf("written while nothing changes: %q", again[len(settled):])
+	}
+}
+
+// writes are the requests of the controller that write, whether or not they changed anything.
+func (e *environment) writes(t *testing.T, without ...string) []string {
+	t.Helper()
+	all, err := e.server.Writes()
+	must(t, err)
+	without = append(without, "leases", "tokenreviews")
+	var ours []string
+	for _, write := range all {
+		if write.User == gatewayUser && !slices.Contains(without, write.Resource) {
+			ours = append(ours, fmt.Sprintf("%s %s/%s %s/%s: %d", write.Verb, write.Resource, write.Subresource, write.Namespace, write.Name, write.Code))
+		}
+	}
+	return ours
+}
+
+// unrelatedChanges have passes with nothing to write: what the API server defaults and counts in
+// objects of proxies is no difference.
+func unrelatedChanges(t *testing.T, e *environment) {
+	e.run(t, nil)
+	web := e.ingress(t, "web", "web.example.com")
+	e.await(t, &policyv1.PodDisruptionBudget{}, shared)
+	e.assign(t, shared, "203.0.113.10")
+	e.served(t, web, "203.0.113.10 80")
+	var before []string
+	for i := range 5 {
+		change := client.MergeFrom(web.DeepCopy())
+		web.Annotations = map[string]string{"note": fmt.Sprint(i)}
+		must(t, e.client.Patch(t.Context(), web, change))
+		// The event is the last thing that a pass does.
+		change = client.MergeFrom(web.DeepCopy())
+		web.Spec.DefaultBackend = &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
+			Name: fmt.Sprintf("missing-%d", i), Port: networkingv1.ServiceBackendPort{Number: 80},
+		}}
+		must(t, e.client.Patch(t.Context(), web, change))
+		eventually(t, func(ctx context.Context) error {
+			told := &eventsv1.EventList{}
+			if err := e.client.List(ctx, told, client.InNamespace(namespace)); err != nil {
+				return err
+			}
+			if !slices.ContainsFunc(told.Items, func(event eventsv1.Event) bool {
+				return strings.Contains(event.Note, fmt.Sprintf("missing-%d", i))
+			}) {
+				return fmt.Errorf("no event of change %d", i)
+			}
+			return nil
+		})
+		if i == 0 {
+			// All that was to be written has been.
+			before = e.writes(t, "events")
+		}
+	}
+	if after := e.writes(t, "events"); len(after) != len(before) {
+		t.Errorf("%d writes for changes that are of no object of a proxy: %q", len(after)-len(before), after[len(before):])
 	}
 }
 

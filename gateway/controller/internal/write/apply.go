@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
@@ -50,18 +49,21 @@ func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live c
 		return err
 	}
 	keepReplicas(wanted, live)
-	if live != nil && isAsWanted(wanted, live) {
-		return nil
-	}
-	if route, ok := wanted.(*millracev1alpha1.VIPRoute); ok && live != nil {
-		// What drains was read from the live object, so that must not be an old one.
-		route.ResourceVersion = live.GetResourceVersion()
-	}
 	configuration, err := configurationOf(wanted)
 	if err != nil {
 		return err
 	}
-	err = w.Client.Apply(ctx, configuration, client.FieldOwner(FieldOwner), client.ForceOwnership)
+	if live != nil {
+		if done, err := isAsWanted(configuration.Object, wanted, live); done || err != nil {
+			return err
+		}
+	}
+	if _, ok := wanted.(*millracev1alpha1.VIPRoute); ok && live != nil {
+		// What drains was read from the live object, so that must not be an old one.
+		configuration.SetResourceVersion(live.GetResourceVersion())
+	}
+	err = w.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(configuration),
+		client.FieldOwner(FieldOwner), client.ForceOwnership)
 	if err != nil && !w.isBehind(err) {
 		return fmt.Errorf("apply %s: %w", named(wanted), err)
 	}
@@ -116,34 +118,70 @@ func keepReplicas(wanted infrastructure.Object, live client.Object) {
 }
 
 // isAsWanted reports whether an object has all that is wanted of it. What others or the API
-// server added does not count.
-func isAsWanted(wanted infrastructure.Object, live client.Object) bool {
-	compared, ok := wanted.DeepCopyObject().(client.Object)
-	if !ok || reflect.TypeOf(compared) != reflect.TypeOf(live) {
-		return false
+// server added does not count: the configuration, as it would be applied, is compared with the
+// object. So no default and nothing that the API server counts has to be known here.
+func isAsWanted(configuration map[string]any, wanted infrastructure.Object, live client.Object) (bool, error) {
+	if reflect.TypeOf(wanted) != reflect.TypeOf(live) {
+		return false, nil
 	}
-	if route, ok := compared.(*millracev1alpha1.VIPRoute); ok {
+	if route, ok := wanted.(*millracev1alpha1.VIPRoute); ok {
 		// Zero is a weight, too.
 		other, same := live.(*millracev1alpha1.VIPRoute)
 		if !same || !equality.Semantic.DeepEqual(route.Spec, other.Spec) {
-			return false
+			return false, nil
 		}
 	}
-	compared.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
-	compared.SetCreationTimestamp(live.GetCreationTimestamp())
-	return equality.Semantic.DeepDerivative(compared, live)
+	has, err := runtime.DefaultUnstructuredConverter.ToUnstructured(live)
+	if err != nil {
+		return false, fmt.Errorf("read %T: %w", live, err)
+	}
+	for field, value := range configuration {
+		// The cache does not keep an object's own kind.
+		if field != "apiVersion" && field != "kind" && !contains(has[field], value) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// contains reports whether a value of JSON has all of another one: of an object each field, of a
+// list the first elements.
+func contains(has, wanted any) bool {
+	switch wanted := wanted.(type) {
+	case nil:
+		return true
+	case map[string]any:
+		fields, _ := has.(map[string]any)
+		for name, value := range wanted {
+			if !contains(fields[name], value) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		elements, _ := has.([]any)
+		if len(elements) < len(wanted) {
+			return false
+		}
+		for i := range wanted {
+			if !contains(elements[i], wanted[i]) {
+				return false
+			}
+		}
+		return true
+	}
+	return has == wanted
 }
 
 // configurationOf is an object as it is applied: without a status, and without what an empty
 // value would claim.
-func configurationOf(wanted infrastructure.Object) (runtime.ApplyConfiguration, error) {
+func configurationOf(wanted infrastructure.Object) (*unstructured.Unstructured, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(wanted)
 	if err != nil {
 		return nil, fmt.Errorf("write %T: %w", wanted, err)
 	}
-	object := &unstructured.Unstructured{Object: content}
 	unstructured.RemoveNestedField(content, "status")
 	unstructured.RemoveNestedField(content, "metadata", "creationTimestamp")
 	unstructured.RemoveNestedField(content, "spec", "template", "metadata", "creationTimestamp")
-	return client.ApplyConfigurationFromUnstructured(object), nil
+	return &unstructured.Unstructured{Object: content}, nil
 }

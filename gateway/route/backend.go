@@ -123,6 +123,14 @@ func (c *compilation) backend(of key, port *corev1.ServicePort, speech speech) (
 	return found, nil
 }
 
+// refused reports why a policy refuses a backend; nil: it does not.
+func (b *backend) refused() *refusal {
+	if b.policy == nil || b.policy.tls != nil {
+		return nil
+	}
+	return b.policy.accepted.at("requests are refused: BackendTLSPolicy %s", b.policy.object.Name)
+}
+
 // backendKey is a Service port and how it is spoken with.
 type backendKey struct {
 	service   key

@@ -19,7 +19,8 @@ import (
 // policy is a BackendTLSPolicy.
 type policy struct {
 	object *gatewayv1.BackendTLSPolicy
-	// tls is nil where the policy is invalid: its targets are refused, never in plain text.
+	// tls is nil where the policy is invalid: its targets are refused, never in plain text. Then
+	// accepted says why.
 	tls         *resource.BackendTLS
 	authorities []*resource.Resource
 	// accepted and resolved are nil where all is well.
@@ -75,11 +76,12 @@ func (c *compilation) readTargets(of *policy) {
 			c.policies.targeting[at.service] = append(targets, of)
 		}
 		if at.section != "" && c.lacksPort(at) {
-			c.policies.mistake(of, at.service)
+			refused := refuse(ReasonNotFound, gatewayv1.PolicyReasonTargetNotFound,
+				"spec.targetRefs[%d].sectionName: Service %s/%s has no TCP port %s; its ports without another policy are refused",
+				i, at.service.namespace, at.service.name, at.section)
+			c.policies.mistake(of, at.service, refused)
 			if of.accepted == nil {
-				of.accepted = refuse(ReasonNotFound, gatewayv1.PolicyReasonTargetNotFound,
-					"spec.targetRefs[%d].sectionName: Service %s/%s has no TCP port %s; its ports without another policy are refused",
-					i, at.service.namespace, at.service.name, at.section)
+				of.accepted = refused
 			}
 			continue
 		}
@@ -109,9 +111,9 @@ func (c *compilation) lacksPort(of target) bool {
 }
 
 // mistake notes a policy for a port that a Service does not have.
-func (p *policies) mistake(found *policy, service key) {
+func (p *policies) mistake(found *policy, service key, refused *refusal) {
 	if p.mistaken[service] == nil {
-		p.mistaken[service] = &policy{object: found.object, gateways: found.gateways}
+		p.mistaken[service] = &policy{object: found.object, accepted: refused, gateways: found.gateways}
 	}
 }
 

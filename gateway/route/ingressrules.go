@@ -154,12 +154,15 @@ func (r *ingressRun) backend(
 	name, refused := r.service(of, backend.Service.Port.Name, backend.Service.Port.Number)
 	if refused != nil {
 		r.problem(ingressObject(ingress), field()+".service", refused.reason, refused.message)
+	}
+	if name == "" {
 		return invalid
 	}
 	return []*resource.WeightedBackend{{Backend: name, Weight: 1}}
 }
 
-// service adds the backend of a Service port and gives its name.
+// service adds the backend of a Service port and gives its name. One that a policy refuses has a
+// name, too: proxies answer in its place.
 func (r *ingressRun) service(of key, name string, number int32) (string, *refusal) {
 	port, refused := r.servicePort(of, name, number, corev1.ProtocolTCP)
 	if refused != nil {
@@ -170,7 +173,7 @@ func (r *ingressRun) service(of key, name string, number int32) (string, *refusa
 		return "", refused
 	}
 	r.builder.use(found)
-	return found.name, nil
+	return found.name, found.refused()
 }
 
 // addClassDefaults adds the default certificate and backend of the class.
@@ -199,6 +202,8 @@ func (r *ingressRun) addClassDefaults() {
 	backend, refused := r.service(of, name, number)
 	if refused != nil {
 		r.problem(object, "parameters."+ParameterDefaultBackend, refused.reason, refused.message)
+	}
+	if backend == "" {
 		return
 	}
 	r.host("")

@@ -32,6 +32,7 @@ func TestOperator(t *testing.T) {
 		{"deletion", deletion},
 		{"deleted while nobody watched", deletedUnseen},
 		{"deletion in order", orderlyDeletion},
+		{"freed by the documented command", freedManually},
 		{"a move in order", orderlyMove},
 		{"type change", typeChange},
 		{"finalizers of earlier versions", sharedFinalizer},

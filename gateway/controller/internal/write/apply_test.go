@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package write
+
+import (
+	"encoding/json"
+	"testing"
+)
+
+// TestContains: what is added is no difference; what is changed or missing is one.
+func TestContains(t *testing.T) {
+	for name, test := range map[string]struct {
+		has, wanted string
+		want        bool
+	}{
+		"equal":              {`{"a": 1, "b": ["x"]}`, `{"a": 1, "b": ["x"]}`, true},
+		"a default":          {`{"a": {"b": 1, "c": 2}}`, `{"a": {"b": 1}}`, true},
+		"a default in lists": {`[{"a": 1, "b": 2}]`, `[{"a": 1}]`, true},
+		"one more element":   {`["x", "y"]`, `["x"]`, true},
+		"no value":           {`{}`, `{"a": null}`, true},
+		"an empty object":    {`{}`, `{"a": {}}`, true},
+		"another value":      {`{"a": 1}`, `{"a": 2}`, false},
+		"zero":               {`{"a": 1}`, `{"a": 0}`, false},
+		"a missing field":    {`{}`, `{"a": 0}`, false},
+		"a missing element":  {`["x"]`, `["x", "y"]`, false},
+		"another order":      {`["y", "x"]`, `["x", "y"]`, false},
+		"another type":       {`{"a": "1"}`, `{"a": {"b": 1}}`, false},
+	} {
+		var has, wanted any
+		if err := json.Unmarshal([]byte(test.has), &has); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal([]byte(test.wanted), &wanted); err != nil {
+			t.Fatal(err)
+		}
+		if got := contains(has, wanted); got != test.want {
+			t.Errorf("%s: %v; want %v", name, got, test.want)
+		}
+	}
+}

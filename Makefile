@@ -81,7 +81,7 @@ test-long: ## Run the tests that are too long for CI, one after another (root, h
 	$(MAKE) test-e2e LONG=1
 	$(MAKE) test-load
 	hack/prerequisites.sh --hostile
-	go test -count 1 -timeout 0 -v -run TestRandom ./gateway/test/hostile -cases 100000 -programs
+	go test -count 1 -timeout 0 -v -run 'TestRandom|TestPoisoning' ./gateway/test/hostile -cases 100000 -programs -poisonings 100000
 	$(MAKE) test-cni CNI="ptp flannel flannel-host-gw calico cilium cilium-vxlan cilium-kpr"
 	$(MAKE) test-kernels
 	$(MAKE) test-kubernetes-e2e

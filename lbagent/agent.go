@@ -176,7 +176,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		host:          hostChecks(exempt, p.datapath),
 		networks:      &networks{read: finder.Networks, gateways: netdev.Gateways},
 	}
-	loop.watch = newWatch(watching, loop.detector, p.datapath.SetProbeKeys, logger.WithName("watch"))
+	loop.watch = newWatch(watching, loop.detector, config.tellAfter, p.datapath.SetProbeKeys, logger.WithName("watch"))
 	w := workers{loop, writer, speaker, hops, exempt, client, watching, links}
 	return w.runUntil(ctx, config, p)
 }

@@ -53,6 +53,8 @@ const (
 	agentState = "MILLRACE_TEST_STATE"
 	// agentRoom is how many of everything the maps have room for, in that process.
 	agentRoom = "MILLRACE_TEST_ROOM"
+	// agentNode is the name of that process's node.
+	agentNode = "MILLRACE_TEST_NODE"
 
 	agentUser = "agent"
 	// operatorUser is the service account of config/rbac/operator.
@@ -65,6 +67,9 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(bfdProcessDir) != "" {
+		runBFD()
+	}
 	if os.Getenv(agentProcess) == "" {
 		isolated.Main(m)
 	}
@@ -95,7 +100,7 @@ func runAgent() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	config := DefaultConfig()
-	config.NodeName = thisNode
+	config.NodeName = os.Getenv(agentNode)
 	config.Kubeconfig = os.Getenv("KUBECONFIG")
 	config.PinRoot = os.Getenv(agentProcess)
 	config.RemovalHold, _ = time.ParseDuration(os.Getenv(agentHold))
@@ -107,6 +112,11 @@ func runAgent() error {
 	config.MaxFrontends, config.MaxNodeTables, config.MaxEndpointTables, config.MaxEndpoints, config.MaxVIPs = room, room, room, room, room
 	config.MaxSourceRanges = 64
 	config.Connections = 1024
+	config.tellAfter = 2 * time.Second
+	if config.NodeName != thisNode {
+		// These are at the same paths for all agents of the machine.
+		config.Socket, config.BFDSocket = "", ""
+	}
 	return Run(ctx, config, logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil)))
 }
 
@@ -278,13 +288,19 @@ type agent struct {
 
 func (w *world) start() *agent {
 	w.t.Helper()
-	cmd := exec.Command("/proc/self/exe")
+	return w.startAt(thisNode, w.pinRoot, w.kubeconfig, "/proc/self/exe")
+}
+
+// startAt starts the agent of a node by a command.
+func (w *world) startAt(node, pinRoot, kubeconfig string, command ...string) *agent {
+	w.t.Helper()
+	cmd := exec.Command(command[0], command[1:]...)
 	boot := filepath.Join(w.t.TempDir(), "boot_id")
 	if err := os.WriteFile(boot, []byte(w.boot+"\n"), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
-	cmd.Env = append(os.Environ(), agentProcess+"="+w.pinRoot, agentBoot+"="+boot, agentState+"="+w.stateDir, agentHold+"="+w.hold.String(),
-		agentRoom+"="+strconv.Itoa(w.room), "KUBECONFIG="+w.kubeconfig)
+	cmd.Env = append(os.Environ(), agentProcess+"="+pinRoot, agentNode+"="+node, agentBoot+"="+boot, agentState+"="+w.stateDir, agentHold+"="+w.hold.String(),
+		agentRoom+"="+strconv.Itoa(w.room), "KUBECONFIG="+kubeconfig)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	if err := cmd.Start(); err != nil {

@@ -84,6 +84,10 @@ type Config struct {
 	// WithdrawDelay is how long what a withdrawn route led to keeps working,
 	// so that routers have stopped sending by then.
 	WithdrawDelay time.Duration
+
+	// tellAfter is how long a node is down before the report tells it. It has no flag: only tests
+	// have no time for it.
+	tellAfter time.Duration
 }
 
 // DefaultConfig returns the defaults of everything but the node.
@@ -111,6 +115,7 @@ func DefaultConfig() Config {
 		UnreadyDelay:       2 * time.Second,
 		RemovalHold:        5 * time.Minute,
 		WithdrawDelay:      time.Second,
+		tellAfter:          tellAfter,
 	}
 }
 

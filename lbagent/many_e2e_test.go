@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -83,6 +84,14 @@ func TestOneMore(t *testing.T) {
 	slices.SortFunc(all, func(a, b phases) int { return cmp.Compare(a.routed, b.routed) })
 	t.Logf("one more: median %s, longest %s", all[len(all)/2].routed.Round(time.Millisecond), all[len(all)-1].routed.Round(time.Millisecond))
 	t.Logf("memory of the agent: %s", residentMemory(t, agent.cmd.Process.Pid))
+}
+
+// A node that was cut off is ready again. What was told before may wait for 40 seconds.
+func TestCutOffNodeIsReadyAgain(t *testing.T) {
+	w := cutOff(t)
+	w.Await(time.Minute, "ready again", func() bool {
+		return meta.IsStatusConditionTrue(w.report().Status.Conditions, millracev1alpha1.ConditionReady)
+	})
 }
 
 // countVIPs has the API server count them: a list of many on each look would cost it much.

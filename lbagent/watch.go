@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// tellAfter is how long a node is down before the report tells it, and tellSpread over how
-	// long the reports of all nodes are spread: the death of one must not make a thousand
-	// others write at once.
+	// tellAfter is how long a node is down before the report tells it, if the configuration says
+	// nothing else. tellSpread is over how long the reports of all nodes are spread: the death of
+	// one must not make a thousand others write at once.
 	tellAfter  = 30 * time.Second
 	tellSpread = 30 * time.Second
 )
@@ -59,6 +59,8 @@ type watch struct {
 	// setKeys has the data plane answer probes that these keys prove.
 	setKeys func(keys [][probe.KeySize]byte) error
 	logger  logr.Logger
+	// tellAfter is Config.tellAfter.
+	tellAfter time.Duration
 
 	verdict membership.Verdict
 	names   map[forwarding.NodeID]string
@@ -67,9 +69,10 @@ type watch struct {
 // newWatch returns a watch by a prober, which may be nil: others ask this node also where it asks
 // none. The detector's routers are its witnesses.
 func newWatch(
-	prober *probe.Prober, routers *detector, setKeys func(keys [][probe.KeySize]byte) error, logger logr.Logger,
+	prober *probe.Prober, routers *detector, tellAfter time.Duration, setKeys func(keys [][probe.KeySize]byte) error,
+	logger logr.Logger,
 ) *watch {
-	w := &watch{prober: noProber{}, setKeys: setKeys, logger: logger}
+	w := &watch{prober: noProber{}, setKeys: setKeys, logger: logger, tellAfter: tellAfter}
 	if prober != nil {
 		prober.Witness(routers.heard)
 		w.prober = prober
@@ -182,7 +185,7 @@ func (w *watch) observe(self forwarding.NodeID, now time.Time) (_ status.Watch, 
 	if w == nil {
 		return status.Watch{}, 0
 	}
-	delay := tellAfter + tellSpread*time.Duration(self%64)/64
+	delay := w.tellAfter + tellSpread*time.Duration(self%64)/64
 	due := func(silent map[forwarding.NodeID]time.Time) (names []string) {
 		for _, id := range slices.Sorted(maps.Keys(silent)) {
 			if wait := silent[id].Add(delay).Sub(now); wait > 0 {

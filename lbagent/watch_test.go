@@ -26,7 +26,7 @@ func (j *judge) Verdict() membership.Verdict { return j.verdict }
 func (j *judge) Known() []membership.Known   { return j.known }
 
 func watchBy(j *judge) *watch {
-	return &watch{prober: j, setKeys: func([][probe.KeySize]byte) error { return nil }, logger: logr.Discard()}
+	return &watch{prober: j, setKeys: func([][probe.KeySize]byte) error { return nil }, logger: logr.Discard(), tellAfter: tellAfter}
 }
 
 // rowsOf are how many rows of a node's tables each node has, and how many chains name it.

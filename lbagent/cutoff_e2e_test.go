@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package lbagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/bfd"
+)
+
+const (
+	// bfdProcessDir is set in the process that holds the BFD sessions.
+	bfdProcessDir = "MILLRACE_TEST_BFD"
+
+	thirdNode = "node3"
+)
+
+// runBFD is cmd/lbbfd. It does not return.
+func runBFD() {
+	config := bfd.DefaultConfig()
+	config.State = filepath.Join(os.Getenv(bfdProcessDir), "sessions.json")
+	if err := bfd.Run(context.Background(), config, logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil))); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// A node hears its routers, and nothing of the other nodes. Routers are to prefer these, and it
+// keeps its route: where it is the last one, clients reach this node's own endpoints by it.
+func TestCutOffNode(t *testing.T) { cutOff(t) }
+
+// cutOff cuts the node off from the others for a while. It returns when all routes are as before.
+func cutOff(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the LBNodeReport says %+v", w.report().Status)
+		}
+	})
+	w.switched()
+	w.install()
+	w.populate()
+	w.hearRouter()
+	w.servePods()
+	kubeconfig := w.sharedKubeconfig()
+	w.start()
+	for i, node := range []string{otherNode, thirdNode} {
+		w.join(node, i+2, kubeconfig)
+	}
+	w.Await(30*time.Second, "the routes of all nodes, none of them to be left", func() bool { return w.isPreferred(0, 3) })
+	w.Await(30*time.Second, "a session by BFD, and the node ready", func() bool {
+		status := w.report().Status
+		return len(status.Sessions) == 1 && status.Sessions[0].BFD != nil && status.Sessions[0].BFD.State == "Up" &&
+			meta.IsStatusConditionTrue(status.Conditions, millracev1alpha1.ConditionReady)
+	})
+	w.awaitWatching()
+
+	// The node's port of the switch lets everything through but the nodes' tunnel.
+	w.switchRule("iifname eth0 udp dport 6081 drop")
+	w.switchRule("oifname eth0 udp dport 6081 drop")
+	w.switchRule("oifname eth0 udp sport 6081 drop")
+	cut := time.Now()
+	w.Await(10*time.Second, "the route as one to be left", func() bool { return w.isPreferred(1, 3) })
+	t.Logf("to be left %s after the cut", time.Since(cut).Round(time.Millisecond))
+	// The router loses the others, for their part: this path is the last one.
+	w.Configure("router bgp 64500", "neighbor 198.51.100.3 shutdown", "neighbor 198.51.100.4 shutdown")
+	w.Await(10*time.Second, "the path alone", w.isLast)
+	for range 40 {
+		if err := w.connect(); err != nil {
+			t.Errorf("not served by this node's own endpoints: %v", err)
+		}
+	}
+	w.Await(20*time.Second, "not ready, with a reason", func() bool {
+		if !w.isLast() {
+			t.Fatal("the last path was withdrawn, or is not to be left any more")
+		}
+		condition := meta.FindStatusCondition(w.report().Status.Conditions, millracev1alpha1.ConditionReady)
+		return condition.Status == metav1.ConditionFalse && condition.Reason == millracev1alpha1.ReasonCutOff
+	})
+
+	run(t, "ip netns exec "+routerSpace+" nft flush chain bridge filter forward")
+	w.Configure("router bgp 64500", "no neighbor 198.51.100.3 shutdown", "no neighbor 198.51.100.4 shutdown")
+	w.Await(30*time.Second, "the routes of all nodes again, none of them to be left", func() bool {
+		if !w.isAnnouncedBy(nodeAddress) {
+			t.Fatal("the path was withdrawn")
+		}
+		return w.isPreferred(0, 3)
+	})
+	return w
+}
+
+// switched puts a switch between the node and the router, at the router's end.
+func (w *world) switched() {
+	w.t.Helper()
+	for _, command := range []string{
+		"link add br0 type bridge",
+		"address delete 198.51.100.1/24 dev eth0",
+		"link set eth0 master br0",
+		"address add 198.51.100.1/24 dev br0",
+		"link set br0 up",
+	} {
+		run(w.t, "ip -n "+routerSpace+" "+command)
+	}
+	run(w.t, "ip netns exec "+routerSpace+" ethtool -K eth0 gro on tx off")
+	run(w.t, "ip netns exec "+routerSpace+" nft add table bridge filter")
+	run(w.t, "ip netns exec "+routerSpace+" nft add chain bridge filter forward { type filter hook forward priority 0 ; }")
+}
+
+// hearRouter has the session with the router watched by BFD.
+func (w *world) hearRouter() {
+	w.t.Helper()
+	// It is lost in three seconds: what is to be seen here does not hang on a busy machine.
+	w.StartBFD(" profile slow\n  detect-multiplier 10\n")
+	w.Configure("router bgp 64500", "neighbor "+nodeAddress+" bfd", "neighbor "+nodeAddress+" bfd profile slow")
+	peer := &millracev1alpha1.LBPeer{}
+	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: "router"}, peer); err != nil {
+		w.t.Fatal(err)
+	}
+	peer.Spec.BFD = &millracev1alpha1.BFD{DetectMultiplier: 10, ReceiveInterval: &metav1.Duration{Duration: 300 * time.Millisecond}}
+	if err := w.client.Update(w.t.Context(), peer); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Dir(bfd.DefaultConfig().Socket), 0o700); err != nil {
+		w.t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), bfdProcessDir+"="+w.t.TempDir())
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+}
+
+// servePods has this node's pods accept connections.
+func (w *world) servePods() {
+	w.t.Helper()
+	run(w.t, "ip -n "+routerSpace+" route add 198.18.0.0/15 via "+nodeAddress)
+	for i := range 2 {
+		pod := podOf(10, 0, i+1)
+		run(w.t, "ip address add "+pod.String()+"/32 dev lo")
+		w.t.Cleanup(func() { _ = exec.Command("ip", "address", "delete", pod.String()+"/32", "dev", "lo").Run() })
+		listener, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(netip.AddrPortFrom(pod, 8080)))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.t.Cleanup(func() { _ = listener.Close() })
+		go acceptEach(listener, func(connection net.Conn) { _, _ = connection.Write([]byte("pod")) })
+	}
+}
+
+// acceptEach lets f have each connection until the listener is closed.
+func acceptEach(listener net.Listener, f func(net.Conn)) {
+	for {
+		connection, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer connection.Close()
+			f(connection)
+		}()
+	}
+}
+
+// sharedKubeconfig is the agents' kubeconfig for nodes that reach the API server by this node.
+func (w *world) sharedKubeconfig() string {
+	w.t.Helper()
+	text, err := os.ReadFile(w.kubeconfig)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	server := regexp.MustCompile(`server: https://(\S+)`)
+	found := server.FindSubmatch(text)
+	if found == nil {
+		w.t.Fatalf("no server in %s", text)
+	}
+	listener, err := net.Listen("tcp4", nodeAddress+":0")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = listener.Close() })
+	go acceptEach(listener, func(from net.Conn) {
+		to, err := net.Dial("tcp4", string(found[1]))
+		if err != nil {
+			return
+		}
+		defer to.Close()
+		go func() { _, _ = io.Copy(to, from) }()
+		_, _ = io.Copy(from, to)
+	})
+	file := filepath.Join(w.t.TempDir(), "kubeconfig")
+	shared := server.ReplaceAll(text, []byte("server: https://"+listener.Addr().String()+"\n    tls-server-name: 127.0.0.1"))
+	if err := os.WriteFile(file, shared, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	return file
+}
+
+// join puts another node on the switch, in a namespace of the node's name, with an agent.
+func (w *world) join(node string, id int, kubeconfig string) {
+	w.t.Helper()
+	port, address := "port"+strconv.Itoa(id), "198.51.100."+strconv.Itoa(id+1)
+	w.t.Cleanup(func() { _ = exec.Command("ip", "netns", "delete", node).Run() })
+	for _, command := range []string{
+		"ip netns add " + node,
+		"ip -n " + node + " link set lo up",
+		"ip -n " + routerSpace + " link add " + port + " type veth peer name eth0 netns " + node,
+		"ip netns exec " + routerSpace + " ethtool -K " + port + " gro on tx off",
+		"ip -n " + routerSpace + " link set " + port + " master br0",
+		"ip -n " + routerSpace + " link set " + port + " up",
+		"ip -n " + node + " address add " + address + "/24 dev eth0",
+		"ip -n " + node + " link set eth0 up",
+	} {
+		run(w.t, command)
+	}
+	w.Configure("router bgp 64500", "neighbor "+address+" remote-as 64512", "address-family ipv4 unicast", "neighbor "+address+" activate")
+	if node == thirdNode {
+		w.create(&millracev1alpha1.LBNode{
+			ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: millracev1alpha1.LBNodeSpec{ID: int32(id), Addresses: []string{address}},
+		})
+		w.create(&millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: node}})
+	}
+	w.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: types.UID(node)}})
+	self, err := os.Executable()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.startAt(node, filepath.Join(filepath.Dir(w.pinRoot), node), kubeconfig, "ip", "netns", "exec", node, self)
+}
+
+// switchRule adds a rule to those of the switch.
+func (w *world) switchRule(rule string) {
+	w.t.Helper()
+	run(w.t, "ip netns exec "+routerSpace+" nft add rule bridge filter forward "+rule)
+}
+
+// awaitWatching waits until both other nodes have answered this one's probes.
+func (w *world) awaitWatching() {
+	w.t.Helper()
+	for _, address := range []string{"198.51.100.3", "198.51.100.4"} {
+		w.switchRule("ip saddr " + address + " ip daddr " + nodeAddress + " udp sport 6081 counter")
+	}
+	counted := regexp.MustCompile(`packets [1-9]\d* bytes`)
+	w.Await(10*time.Second, "answers of both other nodes", func() bool {
+		out, err := exec.Command("ip", "netns", "exec", routerSpace, "nft", "list", "chain", "bridge", "filter", "forward").CombinedOutput()
+		if err != nil {
+			w.t.Fatalf("list the rules of the switch: %v: %s", err, out)
+		}
+		return len(counted.FindAll(out, -1)) == 2
+	})
+}
+
+// paths are the communities of the VIP's paths at the router, by the node's address.
+func (w *world) paths() map[string]string {
+	w.t.Helper()
+	var found struct {
+		Paths []struct {
+			Community struct{ String string }
+			Peer      struct {
+				PeerID string `json:"peerId"`
+			}
+		}
+	}
+	w.Show("show bgp ipv4 unicast "+vip+"/32 json", &found)
+	paths := map[string]string{}
+	for _, path := range found.Paths {
+		paths[path.Peer.PeerID] = path.Community.String
+	}
+	return paths
+}
+
+// isPreferred reports whether there are so many paths, so many of them to be left: this node's.
+func (w *world) isPreferred(left, all int) bool {
+	w.t.Helper()
+	paths, marked := w.paths(), 0
+	for address, communities := range paths {
+		if strings.Contains(communities, "graceful-shutdown") {
+			marked++
+			if address != nodeAddress {
+				return false
+			}
+		}
+	}
+	return marked == left && len(paths) == all
+}
+
+func (w *world) isAnnouncedBy(address string) bool {
+	_, found := w.paths()[address]
+	return found
+}
+
+// isLast reports whether this node's path is the only one, and one to be left, by which the
+// router's kernel forwards.
+func (w *world) isLast() bool { return w.isPreferred(1, 1) && w.announced() }
+
+// connect connects to the VIP as a client behind the router.
+func (w *world) connect() error {
+	done := make(chan error)
+	go func() {
+		// Never unlocked, so that the thread ends with the goroutine.
+		runtime.LockOSThread()
+		done <- func() error {
+			namespace, err := os.Open("/run/netns/" + routerSpace)
+			if err != nil {
+				return err
+			}
+			defer namespace.Close()
+			if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
+				return err
+			}
+			connection, err := net.DialTimeout("tcp4", vip+":80", 2*time.Second)
+			if err != nil {
+				return err
+			}
+			defer connection.Close()
+			if err := connection.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
+				return err
+			}
+			answer, err := io.ReadAll(connection)
+			if err == nil && string(answer) != "pod" {
+				err = errors.New("the pod's answer is " + string(answer))
+			}
+			return err
+		}()
+	}()
+	return <-done
+}

@@ -59,6 +59,47 @@ func TestIdleConnections(t *testing.T) {
 	}
 }
 
+// However much memory there is, many clients behind one address (NAT) have a quarter of the
+// connections at most. Where all are taken, a new one takes the place of the longest idle.
+func TestConnectionsOfOneAddress(t *testing.T) {
+	port := freePort(t)
+	f := start(t, func(s *Settings) { s.MaxConnections, s.MaxBytes, s.MaxClientBytes = 20, 0, 0 },
+		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", serve(t, echo("a"))))...)
+	open := func(address string, count int) (conns []net.Conn) {
+		t.Helper()
+		for range count {
+			conns = append(conns, dialFrom(t, address, port))
+		}
+		return conns
+	}
+	check := func(when string, conns []net.Conn, closed int) {
+		t.Helper()
+		for i, conn := range conns {
+			patience := 10 * time.Millisecond
+			if i < closed {
+				patience = 10 * time.Second
+			}
+			if isClosed(conn, patience) != (i < closed) {
+				t.Errorf("%s: connection %d of %d is not as it should be; want the first %d closed", when, i+1, len(conns), closed)
+			}
+		}
+	}
+	nat := open("127.0.0.2", 12)
+	check("12 of one address", nat, 7)
+	var others []net.Conn
+	for i := range 3 {
+		others = append(others, open(fmt.Sprintf("127.0.0.%d", 3+i), 5)...)
+	}
+	check("20 of four addresses", append(nat[7:], others...), 0)
+	last := open("127.0.0.9", 2)
+	check("two more", nat[7:], 2)
+	check("two more", append(others, last...), 0)
+	const want = `millrace_proxy_shed_total{what="idle connection"} 9`
+	if _, text := status(t, f.Admin(), "/metrics"); !strings.Contains(text, want) {
+		t.Errorf("the metrics lack %s", want)
+	}
+}
+
 // Requests whose headers would fill the memory get 503, and their client GOAWAY; other clients are
 // served.
 func TestHeadersFillNoMemory(t *testing.T) {

@@ -55,7 +55,8 @@ func New(settings Settings) *Proxy {
 		// What goes wrong with single connections is counted; anybody can cause it.
 		unlogged: slog.NewLogLogger(settings.Log.Handler(), slog.LevelDebug),
 		ledger: admission.New(admission.Limits{
-			Connections: settings.MaxConnections, Bytes: settings.MaxBytes, ClientBytes: settings.MaxClientBytes,
+			Connections: settings.MaxConnections, ClientConnections: settings.MaxConnections / 4,
+			Bytes: settings.MaxBytes, ClientBytes: settings.MaxClientBytes,
 		}),
 		mirrors: make(chan struct{}, settings.MaxMirrors),
 		servers: map[uint16]*server{},

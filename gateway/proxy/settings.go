@@ -26,8 +26,8 @@ type Settings struct {
 	// Tracer makes spans of requests, and decides which are sampled; nil makes none.
 	Tracer trace.Tracer
 
-	// MaxConnections is how many may be open. For one more, the one that is idle for longest is
-	// closed; where none is idle, the new one is.
+	// MaxConnections is how many may be open, and a client has a quarter of them at most. For one
+	// more, the one that is idle for longest is closed; where none is idle, the new one is.
 	MaxConnections int
 	// MaxBytes is the memory that connections and requests may cost, as estimated, and
 	// MaxClientBytes that of one client, by its address or its /64 of IPv6; 0 is no limit. Ports

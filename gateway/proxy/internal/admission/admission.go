@@ -12,8 +12,8 @@ import (
 
 // Limits are what clients may cost. 0 is no limit.
 type Limits struct {
-	// Connections is how many may be open.
-	Connections int
+	// Connections is how many may be open, ClientConnections how many of one client.
+	Connections, ClientConnections int
 	// Bytes is the memory of all connections and requests, ClientBytes that of one client.
 	Bytes, ClientBytes int64
 }
@@ -80,7 +80,8 @@ func (l *Ledger) Open(address netip.Addr, shared bool, closes func()) (opened *C
 		of = &client{address: address}
 	}
 	room := true
-	for room && !shared && l.limits.ClientBytes > 0 && of.bytes+ConnectionBytes > l.limits.ClientBytes {
+	for room && !shared && (l.limits.ClientBytes > 0 && of.bytes+ConnectionBytes > l.limits.ClientBytes ||
+		l.limits.ClientConnections > 0 && of.open >= l.limits.ClientConnections) {
 		room = l.evict(&of.idle, &victims)
 	}
 	for room && (l.limits.Bytes > 0 && l.bytes+ConnectionBytes > l.limits.Bytes ||

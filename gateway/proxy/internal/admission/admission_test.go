@@ -99,7 +99,7 @@ func TestShare(t *testing.T) {
 // TestAccount: whatever happens, the ledger is empty at the end and within its limits before.
 func TestAccount(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		limits := Limits{Connections: 8, Bytes: 10 * ConnectionBytes, ClientBytes: 5 * ConnectionBytes}
+		limits := Limits{Connections: 8, ClientConnections: 4, Bytes: 10 * ConnectionBytes, ClientBytes: 5 * ConnectionBytes}
 		l := New(limits)
 		addresses := []netip.Addr{alice, bob, netip.MustParseAddr("2001:db8::")}
 		var open []*Connection

@@ -3,7 +3,11 @@
 package metrics
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -137,26 +141,82 @@ func TestSumsOnlyGrow(t *testing.T) {
 	}
 }
 
-// BenchmarkScrape is of a node with 8,192 frontends, of which one in 64 has seen a packet.
-func BenchmarkScrape(b *testing.B) {
+// manyFrontends are those of the largest node by default, of 2,048 Services.
+const manyFrontends = 8192
+
+// served serves the metrics of a node with many frontends, of which one in every has seen
+// packets. It returns what scrapes it, without compression.
+func served(t testing.TB, frontends Frontends, every int) (scrape func() []byte) {
+	t.Helper()
 	counters, names := plain{}, map[forwarding.FrontendKey]string{}
-	for port := 1; port <= 8192; port++ {
-		counters[frontendAt(port)], names[frontendAt(port)] = dataplane.FrontendCounters{}, fmt.Sprintf("shop/web%d", port/4)
-		if port%64 == 0 {
-			counters[frontendAt(port)] = dataplane.FrontendCounters{Packets: 1, Bytes: 40, Connections: 1}
+	for port := range manyFrontends {
+		key := frontendAt(port + 1)
+		counters[key], names[key] = dataplane.FrontendCounters{}, fmt.Sprintf("shop/web-%d", port/4)
+		if port%every == 0 {
+			counters[key] = dataplane.FrontendCounters{
+				Packets: 123456, Bytes: 98765432, Connections: 1234, Drops: map[string]uint64{"no_endpoint": 12},
+			}
 		}
 	}
-	services := func() map[forwarding.FrontendKey]string { return names }
-	for _, frontends := range []Frontends{EachFrontend, EachService, NoFrontends} {
-		b.Run(string(frontends), func(b *testing.B) {
-			registry := prometheus.NewRegistry()
-			registry.MustRegister(NewCollector("v1", frontends, counters, func() []bgp.Session { return nil }, services))
-			get := scraper(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-			length := 0
-			for b.Loop() {
-				length = len(get())
-			}
-			b.ReportMetric(float64(length), "bytes/scrape")
-		})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	stopped := make(chan error, 1)
+	collector := NewCollector("v1", frontends, counters, func() []bgp.Session { return nil },
+		func() map[forwarding.FrontendKey]string { return names })
+	go func() { stopped <- Serve(ctx, listener, Protection{}, collector) }()
+	client := &http.Client{Transport: &http.Transport{DisableCompression: true}}
+	t.Cleanup(func() {
+		client.CloseIdleConnections()
+		stop()
+		if err := <-stopped; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+	return func() []byte {
+		response, err := client.Get("http://" + listener.Addr().String() + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		content, err := io.ReadAll(response.Body)
+		if err != nil || response.StatusCode != http.StatusOK {
+			t.Fatalf("%s, %v", response.Status, err)
+		}
+		return content
+	}
+}
+
+// A scrape of many frontends once was 4.4 MiB, most of it zeros.
+func TestScrapeSize(t *testing.T) {
+	for _, test := range []struct {
+		frontends Frontends
+		every     int
+		// most is in KiB.
+		most int
+	}{
+		{EachFrontend, 64, 96}, {EachService, 64, 64}, {NoFrontends, 64, 16},
+		{EachService, 1, 1024}, {NoFrontends, 1, 16},
+	} {
+		if size := len(served(t, test.frontends, test.every)()); size > test.most<<10 {
+			t.Errorf("%s, one of %d used: %d KiB, want %d at most", test.frontends, test.every, size>>10, test.most)
+		}
+	}
+}
+
+func BenchmarkScrape(b *testing.B) {
+	for _, every := range []int{64, 1} {
+		for _, frontends := range []Frontends{EachFrontend, EachService, NoFrontends} {
+			b.Run(fmt.Sprintf("%s/one of %d used", frontends, every), func(b *testing.B) {
+				scrape := served(b, frontends, every)
+				length := 0
+				for b.Loop() {
+					length = len(scrape())
+				}
+				b.ReportMetric(float64(length)/(1<<10), "KiB/scrape")
+			})
+		}
 	}
 }

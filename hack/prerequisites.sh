@@ -19,8 +19,8 @@ set -eu
 # gcc, libc6-dev: runc is built from source. util-linux: setpriv. iptables: Flannel, and kube-proxy's other mode. conntrack: tests
 # make the kernel forget connections. curl and tcpdump are for people.
 runtime="frr bird2 iproute2 ethtool nftables iptables conntrack libseccomp-dev pkg-config gcc libc6-dev util-linux curl"
-# dpkg: unpacks kernels.
-kernels="qemu-system-x86 iproute2 ethtool dpkg"
+# dpkg, xz-utils: unpack kernels and their modules.
+kernels="qemu-system-x86 iproute2 ethtool nftables dpkg xz-utils"
 # bird2: another router for tests. clang-16: a second compiler of the BPF programs (compilers.sh).
 develop="bird2 clang-19 llvm-19 clang-16 llvm-16 libbpf-dev bpftool shellcheck tcpdump"
 

@@ -24,6 +24,9 @@ const fetchLimit = 15 * time.Minute
 // (https://salsa.debian.org/snapshot-team/snapshot, API).
 const snapshot = "https://snapshot.debian.org/file"
 
+// pool is where Debian's mirrors have the packages of the present kernels of all its releases.
+const pool = "https://deb.debian.org/debian/pool/main/l/linux-signed-amd64"
+
 // source is where packages of kernels come from.
 type source struct {
 	name string
@@ -31,10 +34,13 @@ type source struct {
 	get func(ctx context.Context, k kernel, directory string) error
 }
 
-// sources in the order in which they are asked: the distribution's mirror is near, but keeps
-// the latest version only.
+// sources in the order in which they are asked: the distribution's mirror is near, but has the
+// latest version only, and that of this machine's release. The pool has other releases' too.
 func sources() []source {
-	return []source{{"the mirror", fromMirror}, {snapshot, fromArchive(snapshot)}}
+	return []source{
+		{"the mirror", fromMirror}, {pool, fromServer(pool, kernel.file)},
+		{snapshot, fromServer(snapshot, func(k kernel) string { return k.sha1 })},
+	}
 }
 
 func (k kernel) file() string { return k.pkg + "_" + k.version + "_amd64.deb" }
@@ -120,10 +126,10 @@ func apt(ctx context.Context, directory string, args ...string) error {
 	return nil
 }
 
-// fromArchive asks a server that has files at the address of their SHA-1.
-func fromArchive(base string) func(context.Context, kernel, string) error {
+// fromServer asks a server that has each package at a name of its own below a base.
+func fromServer(base string, name func(kernel) string) func(context.Context, kernel, string) error {
 	return func(ctx context.Context, k kernel, directory string) (err error) {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/"+k.sha1, http.NoBody)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/"+name(k), http.NoBody)
 		if err != nil {
 			return err
 		}

@@ -52,7 +52,7 @@ func archive(t *testing.T, files map[string]string) source {
 		}
 	}))
 	t.Cleanup(server.Close)
-	return source{"an archive", fromArchive(server.URL + "/file")}
+	return source{"an archive", fromServer(server.URL+"/file", func(k kernel) string { return k.sha1 })}
 }
 
 func TestKernelIsFetched(t *testing.T) {

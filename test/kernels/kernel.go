@@ -72,13 +72,13 @@ func (k kernel) open(ctx context.Context) (*image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("unpack %s: %w", file, err)
 	}
-	return pick(files)
+	return pick(ctx, files)
 }
 
 // pick finds the kernel and the modules in the package's files.
-func pick(files []byte) (*image, error) {
+func pick(ctx context.Context, files []byte) (*image, error) {
 	found := &image{}
-	all := map[string][]byte{}
+	all := map[string]packed{}
 	for archive := tar.NewReader(bytes.NewReader(files)); ; {
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
@@ -88,10 +88,13 @@ func pick(files []byte) (*image, error) {
 			return nil, fmt.Errorf("read the kernel's package: %w", err)
 		}
 		base := path.Base(header.Name)
-		switch name, isModule := strings.CutSuffix(base, ".ko"); {
+		whole, isXZ := strings.CutSuffix(base, ".xz")
+		switch name, isModule := strings.CutSuffix(whole, ".ko"); {
 		case isModule:
+			var content []byte
+			content, err = io.ReadAll(archive)
 			// The kernel takes - and _ for the same in a module's name.
-			all[strings.ReplaceAll(name, "-", "_")], err = io.ReadAll(archive)
+			all[strings.ReplaceAll(name, "-", "_")] = packed{content, isXZ}
 		case strings.HasPrefix(base, "vmlinuz-"):
 			found.vmlinuz, err = io.ReadAll(archive)
 		}
@@ -103,28 +106,51 @@ func pick(files []byte) (*image, error) {
 		return nil, errors.New("the kernel's package holds no kernel")
 	}
 	for _, name := range modules {
-		if err := found.add(all, name); err != nil {
+		if err := found.add(ctx, all, name); err != nil {
 			return nil, err
 		}
 	}
 	return found, nil
 }
 
+// packed is a module as it is in the package: since Debian 13 compressed.
+type packed struct {
+	content []byte
+	isXZ    bool
+}
+
+func (p packed) unpack(ctx context.Context) ([]byte, error) {
+	if !p.isXZ {
+		return p.content, nil
+	}
+	cmd := exec.CommandContext(ctx, "xz", "--decompress", "--stdout")
+	cmd.Stdin = bytes.NewReader(p.content)
+	content, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("xz: %w; run hack/prerequisites.sh --kernels", err)
+	}
+	return content, nil
+}
+
 // add appends a module behind those it depends on.
-func (i *image) add(all map[string][]byte, name string) error {
+func (i *image) add(ctx context.Context, all map[string]packed, name string) error {
 	if slices.ContainsFunc(i.modules, func(m module) bool { return m.name == name }) {
 		return nil
 	}
-	content, ok := all[name]
+	found, ok := all[name]
 	if !ok {
 		return fmt.Errorf("the kernel's package has no module %s", name)
+	}
+	content, err := found.unpack(ctx)
+	if err != nil {
+		return fmt.Errorf("module %s: %w", name, err)
 	}
 	depends, err := dependencies(content)
 	if err != nil {
 		return fmt.Errorf("module %s: %w", name, err)
 	}
 	for _, other := range depends {
-		if err := i.add(all, other); err != nil {
+		if err := i.add(ctx, all, other); err != nil {
 			return err
 		}
 	}

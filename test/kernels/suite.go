@@ -16,12 +16,13 @@ import (
 )
 
 // suite is the packages whose tests depend on the kernel: the verifier, packets through
-// the programs, attaching, links and neighbours.
+// the programs, attaching, links and neighbours, socket filters.
 var suite = []string{
 	"bpf",
 	"lbagent/internal/dataplane",
 	"lbagent/internal/netdev",
 	"lbagent/internal/dataplane/clsact",
+	"lbagent/internal/bfd/engine",
 }
 
 // programOf is the file name of a package's test program.

@@ -69,6 +69,9 @@ func prepare() error {
 			return fmt.Errorf("load %s: %w", file, err)
 		}
 	}
+	if err := exec.Command("/bin/ip", "link", "set", "lo", "up").Run(); err != nil {
+		return fmt.Errorf("set the loopback interface up: %w", err)
+	}
 	return errors.Join(os.Setenv("PATH", "/bin"), os.Setenv("HOME", "/tmp"), os.Setenv("MILLRACE_TEST_MODULES", "all"))
 }
 

@@ -5,6 +5,7 @@ package dataplane
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"testing"
@@ -14,23 +15,20 @@ import (
 // holderRoot is set in a process of the test that takes the lock and waits to be killed.
 const holderRoot = "MILLRACE_TEST_LOCK"
 
-// TestLockHolder is not a test: it is the other process of TestLock.
-func TestLockHolder(t *testing.T) {
-	root := os.Getenv(holderRoot)
-	if root == "" {
-		t.Skip("it is the other process of TestLock")
+// holdLock is that process, which does not return.
+func holdLock(root string) {
+	if _, err := Lock(context.Background(), root, func() {}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
-	if _, err := Lock(t.Context(), root, func() {}); err != nil {
-		t.Fatal(err)
-	}
-	os.Stdout.WriteString("locked\n")
+	fmt.Println("locked")
 	select {}
 }
 
 // A second process does not get the data plane. It gets it at once when the first one is killed.
 func TestLock(t *testing.T) {
 	root := mountBPF(t)
-	holder := exec.Command("/proc/self/exe", "-test.run=^TestLockHolder$")
+	holder := exec.Command("/proc/self/exe")
 	holder.Env = append(os.Environ(), holderRoot+"="+root)
 	out, err := holder.StdoutPipe()
 	if err != nil {

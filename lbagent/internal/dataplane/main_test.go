@@ -3,6 +3,7 @@
 package dataplane
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -12,7 +13,12 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-func TestMain(m *testing.M) { isolated.Main(m) }
+func TestMain(m *testing.M) {
+	if root := os.Getenv(holderRoot); root != "" {
+		holdLock(root)
+	}
+	isolated.Main(m)
+}
 
 // mountBPF mounts a bpf file system of the test and gives a pin root on it.
 func mountBPF(t testing.TB) string {

@@ -63,7 +63,7 @@ func send(t *testing.T, from netip.Addr, ttl, port int, payload []byte) {
 }
 
 // What no session takes never gets into the queue, and is counted.
-func TestFilter(t *testing.T) {
+func TestSocketFilter(t *testing.T) {
 	known, far, stranger := netip.MustParseAddr("127.0.0.7"), netip.MustParseAddr("127.0.0.9"), netip.MustParseAddr("127.0.0.8")
 	hello, ours, others := packet(bfd.Down, peers, 0), packet(bfd.Up, peers, own), packet(bfd.Up, peers, unknown)
 	v4 := admission{sources: map[netip.Addr]uint8{known: 255, far: 250}, discriminators: map[uint32]bool{own: true, 1: true}, ttl: 250}
@@ -107,7 +107,7 @@ func TestFilter(t *testing.T) {
 
 // The filter of as many sessions as there can be is one that the kernel takes, 6.1 with its 20 KiB
 // included, and admits only what has the TTL where the sources are too many.
-func TestFilterOfManySessions(t *testing.T) {
+func TestSocketFilterOfManySessions(t *testing.T) {
 	for _, sources := range []int{mostSources, mostSources + 1, MaxSessions} {
 		a := admission{sources: map[netip.Addr]uint8{}, discriminators: map[uint32]bool{}, ttl: sentTTL}
 		for i := range sources {

@@ -5,8 +5,9 @@
 #
 # Packages below test/ use the lab: they share the machine's names, and so run one after
 # another. The others start an API server of their own. They run beside test/conformance in two
-# lanes, since it measures no time; nothing runs beside the other packages. Arguments go to the
-# tests, for example: hack/test-e2e.sh -test.count=2
+# lanes, since it measures no time; nothing runs beside the other packages, nor while its lab
+# comes up: then everybody would wait for processors. Arguments go to the tests, for example:
+# hack/test-e2e.sh -test.count=2
 #
 # A failure fails the run. With AGAIN=1 the tests that failed run once more, alone and on a
 # lab of their own: those that pass then are listed as unsteady, and fail nothing. An
@@ -82,6 +83,16 @@ lane() {
 	done
 }
 
+# await_lab LANE returns when the lab stands with a gateway, or the lane has ended without: at
+# most after ten minutes.
+await_lab() {
+	local deadline=$((SECONDS + 600))
+	while kill -0 "$1" 2>/dev/null && [ $SECONDS -lt $deadline ]; do
+		! bin/lab kubectl -n millrace-system get deployment/millrace-gateway >/dev/null 2>&1 || return 0
+		sleep 2
+	done
+}
+
 arguments=("$@")
 lab=() own=()
 for package in "${packages[@]}"; do
@@ -99,12 +110,16 @@ done
 # The agent's tests take as long as the others of their own together.
 mapfile -t others < <(printf '%s\n' "${own[@]}" | grep -vx lbagent)
 set -m
+lane test/conformance </dev/null &
+beside[conformance]=$!
+await_lab "${beside[conformance]}"
 lane lbagent >"$work/beside-agent" 2>&1 </dev/null &
 beside[agent]=$!
 lane "${others[@]}" >"$work/beside-others" 2>&1 </dev/null &
 beside[others]=$!
 set +m
-lane test/conformance
+wait "${beside[conformance]}" || echo "test-e2e: test/conformance ended with $?" >&2
+unset "beside[conformance]"
 for name in agent others; do
 	wait "${beside[$name]}" || echo "test-e2e: what ran beside test/conformance ended with $?" >&2
 	unset "beside[$name]"

@@ -22,9 +22,7 @@ import (
 )
 
 const (
-	// splitConnections is so many that the weights must show within splitTolerance.
-	splitConnections = 10_000
-	splitTolerance   = 0.02
+	splitTolerance = 0.02
 	// splitFlows are held of each protocol.
 	splitFlows = 300
 )

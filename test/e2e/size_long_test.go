@@ -7,8 +7,10 @@ package e2e
 import "time"
 
 const (
-	heldUDPFlows = 65536
-	idleTime     = time.Minute
+	heldUDPFlows     = 65536
+	idleTime         = time.Minute
+	floodTime        = 20 * time.Second
+	splitConnections = 10_000
 )
 
 var scalingSteps = []int{10, 20, 30, 18, 6}

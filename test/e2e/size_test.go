@@ -8,10 +8,13 @@ import "time"
 
 // The sizes that CI has time for. Those behind the build tag long are the full ones.
 const (
-	heldUDPFlows = 16384
+	heldUDPFlows = 8192
 	// idleTime is longer than the half minute after which numbers alone are written.
-	idleTime = 35 * time.Second
+	idleTime  = 35 * time.Second
+	floodTime = 8 * time.Second
+	// splitConnections is so many that the weights must show within splitTolerance.
+	splitConnections = 4000
 )
 
 // scalingSteps are how many pods there are, one after another.
-var scalingSteps = []int{10, 30, 6}
+var scalingSteps = []int{12, 4}

@@ -166,11 +166,8 @@ func attachedPrograms(t *testing.T, node string) map[string]string {
 	return tags
 }
 
-const (
-	floodTime = 20 * time.Second
-	// floodRate is in SYNs per second and address family.
-	floodRate = 5000
-)
+// floodRate is in SYNs per second and address family.
+const floodRate = 5000
 
 // floodSources are networks that nobody in the lab has.
 var floodSources = []netip.Prefix{

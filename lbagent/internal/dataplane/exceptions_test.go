@@ -15,20 +15,23 @@ import (
 )
 
 // newLargeNetwork has four more nodes than newNetwork, which have no pods.
-func newLargeNetwork(t *testing.T) *network {
+func newLargeNetwork(t *testing.T) *network { return newWiderNetwork(t, 4) }
+
+// newWiderNetwork has so many more nodes than newNetwork, which have no pods.
+func newWiderNetwork(t *testing.T, more int) *network {
 	t.Helper()
-	n := newUnstartedNetwork(t)
+	n := newUnstartedNetwork(t, more)
 	for _, node := range n.nodes {
 		n.start(t, node, n.state(node))
 	}
 	return n
 }
 
-// newUnstartedNetwork is newLargeNetwork before the nodes have data planes.
-func newUnstartedNetwork(t *testing.T) *network {
+// newUnstartedNetwork is newWiderNetwork before the nodes have data planes.
+func newUnstartedNetwork(t *testing.T, more int) *network {
 	t.Helper()
 	nodes := newTestNodes()
-	for id := 3; id <= 6; id++ {
+	for id := 3; id < 3+more; id++ {
 		nodes = append(nodes, &node{
 			name: fmt.Sprintf("node%d", id), id: forwarding.NodeID(id),
 			addr: forwarding.Node{IPv4: ip(fmt.Sprintf("198.51.100.%d", 10+id)), IPv6: ip(fmt.Sprintf("2001:db8:0:1::%d", 10+id))},
@@ -134,7 +137,7 @@ func TestConnectionsOutliveTheChain(t *testing.T) {
 
 // Exceptions outlive a restart with a table of another size. Former owners are not asked again.
 func TestExceptionsAreCopied(t *testing.T) {
-	n := newLargeNetwork(t)
+	n := newWiderNetwork(t, 1)
 	sessions := n.openSessions(t, 20)
 	n.moveRows(t, 3)
 	exchangeAll(t, sessions)
@@ -160,7 +163,7 @@ func TestExceptionsAreCopied(t *testing.T) {
 
 // A row with exceptions comes to rest when they end, and the agent sweeps no more.
 func TestSweepsEnd(t *testing.T) {
-	n := newLargeNetwork(t)
+	n := newWiderNetwork(t, 1)
 	sessions := n.openSessions(t, 20)
 	n.moveRows(t, 3)
 	exchangeAll(t, sessions)
@@ -190,7 +193,7 @@ func TestSweepsEnd(t *testing.T) {
 
 // Without exceptions, after one step, connections are found along the chain.
 func TestConnectionsOutliveTheirExceptions(t *testing.T) {
-	n := newLargeNetwork(t)
+	n := newWiderNetwork(t, 1)
 	sessions := n.openSessions(t, 20)
 	n.moveRows(t, 3)
 	exchangeAll(t, sessions)
@@ -211,7 +214,7 @@ func TestConnectionsOutliveTheirExceptions(t *testing.T) {
 // The node that holds connections loses them: the exceptions for them are given up, and the
 // primary chooses, which here is the node with the pod again.
 func TestExceptionsHeal(t *testing.T) {
-	n := newLargeNetwork(t)
+	n := newWiderNetwork(t, 1)
 	before := *n.rows(t)
 	sessions := n.openSessions(t, 20)
 	n.moveRows(t, 3)
@@ -294,7 +297,7 @@ func TestDatagramsStayWithTheirPod(t *testing.T) {
 // A node that starts sees rows that are its own and had no primary before:
 // the flows of datagrams that come in by it are with the nodes that had the rows.
 func TestDatagramsComeInByANodeThatBegins(t *testing.T) {
-	n := newUnstartedNetwork(t)
+	n := newUnstartedNetwork(t, 4)
 	newcomer := n.nodes[5]
 	for _, node := range n.nodes[:5] {
 		n.start(t, node, n.state(node))

@@ -99,7 +99,7 @@ func TestSharedLocalPath(t *testing.T) {
 // rows move, and packets come in by a node without pods. The rows' primaries are nodes that have
 // nothing but what they are told.
 func TestLocalConnectionsSurvive(t *testing.T) {
-	n := newUnstartedNetwork(t)
+	n := newUnstartedNetwork(t, 4)
 	for _, node := range n.nodes {
 		state := n.state(node)
 		state.NodeTables[1] = tableOf(func(row int) forwarding.Row {

@@ -39,7 +39,7 @@ func (n *network) planNodes(self *node, state *forwarding.State) {
 // node 1 serves, the others in zone 3, which node 2 serves.
 func newZones(t *testing.T) *network {
 	t.Helper()
-	n := newUnstartedNetwork(t)
+	n := newUnstartedNetwork(t, 4)
 	for _, node := range n.nodes {
 		node.addr.Zone = 3 - 2*forwarding.Zone(node.id%2)
 	}

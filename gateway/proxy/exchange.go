@@ -122,6 +122,14 @@ func (a *answer) limit() func() {
 
 func (a *answer) stop() { a.late.Stop() }
 
+// finish waits until an HTTP/2 client has taken what net/http has buffered. Without it the request
+// would stay in memory, uncounted and without an end, when it has been handled.
+func (a *answer) finish() {
+	if a.timeout > 0 && a.status != 0 && (a.bytes > 0 || a.status == http.StatusServiceUnavailable) {
+		_ = a.FlushError()
+	}
+}
+
 func (a *answer) Write(b []byte) (int, error) {
 	if a.status == 0 {
 		a.WriteHeader(http.StatusOK)

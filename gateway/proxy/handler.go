@@ -46,8 +46,9 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 			out.webSocket = p.ended
 		}
 	}
-	room, leave, end := admit(r)
+	room, leave, end := s.ask(r)
 	defer end()
+	defer out.finish()
 	if leave || p.draining.Load() || s.leaving.Load() {
 		// net/http makes GOAWAY of it on HTTP/2. Idle connections are left alone: to
 		// close them would lose the requests that are on their way.
@@ -56,7 +57,10 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case !room:
 		p.metrics.shed.WithLabelValues("request").Inc()
-		status = http.StatusServiceUnavailable
+		x.traced()
+		// Without a body, which the client would have to take.
+		out.WriteHeader(http.StatusServiceUnavailable)
+		return
 	case status == 0:
 		status = x.route(s.number)
 	}
@@ -76,8 +80,9 @@ func isGRPC(r *http.Request) bool {
 // about it.
 const requestBytes = 40 << 10
 
-// admit asks for room for a request, which end gives back.
-func admit(r *http.Request) (room, leave bool, end func()) {
+// ask asks for room for a request, which end gives back. A connection with too many refused
+// requests, which the client does not let end, is closed.
+func (s *server) ask(r *http.Request) (room, leave bool, end func()) {
 	entry, _ := r.Context().Value(entryKey{}).(*admission.Connection)
 	if entry == nil {
 		return true, false, func() {}
@@ -88,10 +93,15 @@ func admit(r *http.Request) (room, leave bool, end func()) {
 			bytes += int64(len(name) + len(value))
 		}
 	}
-	if room, leave = entry.Begin(bytes); !room {
-		return room, leave, func() {}
+	room, leave = entry.Begin(bytes)
+	if room {
+		return room, leave, func() { entry.End(bytes) }
 	}
-	return room, leave, func() { entry.End(bytes) }
+	if !entry.Refuse(bytes) {
+		s.proxy.metrics.shed.WithLabelValues("refusing connection").Inc()
+		entry.Drop()
+	}
+	return room, leave, func() { entry.Refused(bytes) }
 }
 
 // route finds the rule for a request that is canonical, or the status that refuses it.

@@ -163,3 +163,61 @@ func TestHeadersFillNoMemory(t *testing.T) {
 		}
 	}
 }
+
+// A client that takes nothing of the answers keeps their requests in memory, so they count.
+func TestUntakenAnswersCount(t *testing.T) {
+	port := freePort(t)
+	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 40<<20, 10<<20 },
+		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("fine")) })))...)
+	c := withoutWindow(t, port)
+	big := strings.Repeat("x", 15_000)
+	for answered := range 200 {
+		stream, err := c.request(":method GET", ":scheme http", ":authority a", ":path /", "x-a "+big, "x-b "+big, "x-c "+big)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for answers := false; !answers; {
+			frame, err := c.ReadFrame()
+			if err != nil {
+				t.Fatalf("%d answers came, but no GOAWAY: %v", answered, err)
+			}
+			switch frame := frame.(type) {
+			case *http2.MetaHeadersFrame:
+				answers = frame.StreamID == stream
+			case *http2.GoAwayFrame:
+				return
+			}
+		}
+	}
+	t.Error("200 requests of about 85 KiB were answered, and no GOAWAY came; want those of 10 MiB")
+}
+
+// TestUntakenAnswersEnd: the end of an answer, too, has to be taken in time.
+func TestUntakenAnswersEnd(t *testing.T) {
+	port := freePort(t)
+	start(t, func(s *Settings) { s.WriteTimeout = 100 * time.Millisecond },
+		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", serve(t, echo("a"))))...)
+	c := withoutWindow(t, port)
+	if _, err := c.request(":method GET", ":scheme http", ":authority a", ":path /"); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		frame, err := c.ReadFrame()
+		if err != nil {
+			t.Fatalf("the stream of an answer that is not taken has no end: %v", err)
+		}
+		if _, ok := frame.(*http2.RSTStreamFrame); ok {
+			return
+		}
+	}
+}
+
+// withoutWindow is an HTTP/2 client that takes no body.
+func withoutWindow(t *testing.T, port uint32) *h2conn {
+	t.Helper()
+	c := overHTTP2(t, dialFrom(t, "127.0.0.2", port))
+	if err := c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}

@@ -37,9 +37,11 @@ func Client(address netip.Addr) netip.Addr {
 type Ledger struct {
 	limits Limits
 
-	mutex   sync.Mutex
-	open    int
-	bytes   int64
+	mutex sync.Mutex
+	open  int
+	bytes int64
+	// refused are the bytes of requests that were refused, and are there still.
+	refused int64
 	clients map[netip.Addr]*client
 	// idle are connections without a request, the one idle for longest in front.
 	idle list.List
@@ -205,3 +207,23 @@ func (c *Connection) End(bytes int64) {
 	defer c.ledger.mutex.Unlock()
 	c.ledger.add(c.client, -bytes)
 }
+
+// Refuse adds a request that Begin has found no room for, until Refused with the same. It reports
+// whether its client may have an answer: together these requests may have a sixteenth of all bytes.
+func (c *Connection) Refuse(bytes int64) bool {
+	l := c.ledger
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	l.refused += bytes
+	return l.limits.Bytes <= 0 || l.refused <= l.limits.Bytes/16
+}
+
+// Refused takes off what Refuse has added.
+func (c *Connection) Refused(bytes int64) {
+	c.ledger.mutex.Lock()
+	defer c.ledger.mutex.Unlock()
+	c.ledger.refused -= bytes
+}
+
+// Drop closes the connection.
+func (c *Connection) Drop() { c.close() }

@@ -96,6 +96,24 @@ func TestShare(t *testing.T) {
 	}
 }
 
+// TestRefusedEnd: what is refused takes memory until its client lets it end. Beyond a sixteenth of all
+// the client gets no answer.
+func TestRefusedEnd(t *testing.T) {
+	o := &opener{Ledger: New(Limits{Bytes: 16 << 20})}
+	c := o.open("a", alice, false)
+	if first, second := c.Refuse(1<<20), c.Refuse(1); !first || second {
+		t.Errorf("a sixteenth: %v, and a byte more: %v; want only the first", first, second)
+	}
+	if c.Drop(); len(o.closed) != 1 {
+		t.Errorf("closed: %v; want the connection", o.closed)
+	}
+	c.Refused(1 << 20)
+	c.Refused(1)
+	if !c.Refuse(1 << 20) {
+		t.Error("what has ended still counts")
+	}
+}
+
 // TestAccount: whatever happens, the ledger is empty at the end and within its limits before.
 func TestAccount(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -746,18 +746,24 @@ const (
 	DatapathVarTrustFlag             = "_trust_flag"
 	DatapathVarUplinkFlag            = "_uplink_flag"
 	DatapathVarWholeCopy             = "_whole_copy"
+	DatapathVarClientMultipliers     = "client_multipliers"
 	DatapathVarDatagramShare         = "datagram_share"
 	DatapathVarEstablishedFilterMask = "established_filter_mask"
 	DatapathVarExceptionMask         = "exception_mask"
 	DatapathVarFragmentShare         = "fragment_share"
+	DatapathVarFrontendMultiplier    = "frontend_multiplier"
 	DatapathVarHalfOpenMask          = "half_open_mask"
 	DatapathVarHalfOpenShare         = "half_open_share"
+	DatapathVarHashAddend            = "hash_addend"
 	DatapathVarMemoryMask            = "memory_mask"
+	DatapathVarPortsMultiplier       = "ports_multiplier"
+	DatapathVarProtocolMultiplier    = "protocol_multiplier"
 	DatapathVarTicksPerSecond        = "ticks_per_second"
 	DatapathVarTracing               = "tracing"
 	DatapathVarUnknownPerCpu         = "unknown_per_cpu"
 	DatapathVarUnknownPerVip         = "unknown_per_vip"
 	DatapathVarUnknownTcpWeight      = "unknown_tcp_weight"
+	DatapathVarVipMultipliers        = "vip_multipliers"
 )
 
 // LoadDatapath returns the embedded CollectionSpec for Datapath.
@@ -911,18 +917,24 @@ type DatapathVariableSpecs struct {
 	TrustFlag             *ebpf.VariableSpec `ebpf:"_trust_flag"`
 	UplinkFlag            *ebpf.VariableSpec `ebpf:"_uplink_flag"`
 	WholeCopy             *ebpf.VariableSpec `ebpf:"_whole_copy"`
+	ClientMultipliers     *ebpf.VariableSpec `ebpf:"client_multipliers"`
 	DatagramShare         *ebpf.VariableSpec `ebpf:"datagram_share"`
 	EstablishedFilterMask *ebpf.VariableSpec `ebpf:"established_filter_mask"`
 	ExceptionMask         *ebpf.VariableSpec `ebpf:"exception_mask"`
 	FragmentShare         *ebpf.VariableSpec `ebpf:"fragment_share"`
+	FrontendMultiplier    *ebpf.VariableSpec `ebpf:"frontend_multiplier"`
 	HalfOpenMask          *ebpf.VariableSpec `ebpf:"half_open_mask"`
 	HalfOpenShare         *ebpf.VariableSpec `ebpf:"half_open_share"`
+	HashAddend            *ebpf.VariableSpec `ebpf:"hash_addend"`
 	MemoryMask            *ebpf.VariableSpec `ebpf:"memory_mask"`
+	PortsMultiplier       *ebpf.VariableSpec `ebpf:"ports_multiplier"`
+	ProtocolMultiplier    *ebpf.VariableSpec `ebpf:"protocol_multiplier"`
 	TicksPerSecond        *ebpf.VariableSpec `ebpf:"ticks_per_second"`
 	Tracing               *ebpf.VariableSpec `ebpf:"tracing"`
 	UnknownPerCpu         *ebpf.VariableSpec `ebpf:"unknown_per_cpu"`
 	UnknownPerVip         *ebpf.VariableSpec `ebpf:"unknown_per_vip"`
 	UnknownTcpWeight      *ebpf.VariableSpec `ebpf:"unknown_tcp_weight"`
+	VipMultipliers        *ebpf.VariableSpec `ebpf:"vip_multipliers"`
 }
 
 // DatapathObjects contains all objects after they have been loaded into the kernel.
@@ -1105,18 +1117,24 @@ type DatapathVariables struct {
 	TrustFlag             *ebpf.Variable `ebpf:"_trust_flag"`
 	UplinkFlag            *ebpf.Variable `ebpf:"_uplink_flag"`
 	WholeCopy             *ebpf.Variable `ebpf:"_whole_copy"`
+	ClientMultipliers     *ebpf.Variable `ebpf:"client_multipliers"`
 	DatagramShare         *ebpf.Variable `ebpf:"datagram_share"`
 	EstablishedFilterMask *ebpf.Variable `ebpf:"established_filter_mask"`
 	ExceptionMask         *ebpf.Variable `ebpf:"exception_mask"`
 	FragmentShare         *ebpf.Variable `ebpf:"fragment_share"`
+	FrontendMultiplier    *ebpf.Variable `ebpf:"frontend_multiplier"`
 	HalfOpenMask          *ebpf.Variable `ebpf:"half_open_mask"`
 	HalfOpenShare         *ebpf.Variable `ebpf:"half_open_share"`
+	HashAddend            *ebpf.Variable `ebpf:"hash_addend"`
 	MemoryMask            *ebpf.Variable `ebpf:"memory_mask"`
+	PortsMultiplier       *ebpf.Variable `ebpf:"ports_multiplier"`
+	ProtocolMultiplier    *ebpf.Variable `ebpf:"protocol_multiplier"`
 	TicksPerSecond        *ebpf.Variable `ebpf:"ticks_per_second"`
 	Tracing               *ebpf.Variable `ebpf:"tracing"`
 	UnknownPerCpu         *ebpf.Variable `ebpf:"unknown_per_cpu"`
 	UnknownPerVip         *ebpf.Variable `ebpf:"unknown_per_vip"`
 	UnknownTcpWeight      *ebpf.Variable `ebpf:"unknown_tcp_weight"`
+	VipMultipliers        *ebpf.Variable `ebpf:"vip_multipliers"`
 }
 
 // DatapathPrograms contains all programs after they have been loaded into the kernel.

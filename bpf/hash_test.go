@@ -4,20 +4,28 @@ package bpf_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"math"
 	"math/big"
 	"math/bits"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/gopacket/gopacket/layers"
+
+	"github.com/millrace-lb/millrace/api/flowhash"
+	"github.com/millrace-lb/millrace/bpf"
 )
 
-// hashConstants are the first 64 bits of the fractional parts of the square roots of the
-// first primes: what the four words of the client's address, those of the VIP, the ports, the
-// protocol, and the last word of a frontend's key are multiplied by.
-var hashConstants = func() (constants [11]uint64) {
+// hashConstants are what the four words of the client's address, those of the VIP, the ports, the
+// protocol, and the last word of a frontend's key are multiplied by. The last one is added. Without
+// a seed they are the first 64 bits of the fractional parts of the square roots of the first primes.
+type hashConstants [12]uint64
+
+var publicHash = func() (constants hashConstants) {
 	for i, prime := range []int64{2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31} {
 		root := new(big.Int).Sqrt(new(big.Int).Lsh(big.NewInt(prime), 128))
 		constants[i] = new(big.Int).And(root, new(big.Int).SetUint64(math.MaxUint64)).Uint64()
@@ -25,9 +33,54 @@ var hashConstants = func() (constants [11]uint64) {
 	return constants
 }()
 
-// flowHash is the sum of the words of a flow, each times its constant, mixed as MurmurHash3
+// seededHash are those of a seed.
+var seededHash = constantsOf(flowhash.Seed{7: 7})
+
+func constantsOf(seed flowhash.Seed) hashConstants {
+	c := seed.Constants()
+	all := slices.Concat(c.Client[:], c.VIP[:], []uint64{c.Ports, c.Protocol, c.Frontend, c.Addend})
+	return hashConstants(all)
+}
+
+// hashing are the constants of the worlds that are made while it has them.
+var hashing = publicHash
+
+// setHash gives them to programs. Those without a seed are compiled in.
+func setHash(spec *ebpf.CollectionSpec) error {
+	if hashing == publicHash {
+		return nil
+	}
+	var errs []error
+	for name, value := range map[string]any{
+		bpf.DatapathVarClientMultipliers:  hashing[:4],
+		bpf.DatapathVarVipMultipliers:     hashing[4:8],
+		bpf.DatapathVarPortsMultiplier:    hashing[8],
+		bpf.DatapathVarProtocolMultiplier: hashing[9],
+		bpf.DatapathVarFrontendMultiplier: hashing[10],
+		bpf.DatapathVarHashAddend:         hashing[11],
+	} {
+		errs = append(errs, spec.Variables[name].Set(value))
+	}
+	return errors.Join(errs...)
+}
+
+// With a seed the programs do the same, on other rows.
+func TestSeeded(t *testing.T) {
+	hashing = seededHash
+	defer func() { hashing = publicHash }()
+	for name, test := range map[string]func(*testing.T){
+		"ingress": TestIngress, "egress": TestEgress, "memory": TestMemory, "affinity": TestAffinity,
+	} {
+		t.Run(name, test)
+	}
+}
+
+// flowHash is the hash by the constants of the programs.
+func flowHash(p packet) (node, endpoint uint32) { return hashing.flow(p) }
+
+// flow is the sum of the words of a flow, each times its constant, mixed as MurmurHash3
 // does at its end: the node's and the endpoint's hash.
-func flowHash(p packet) (node, endpoint uint32) {
+func (c hashConstants) flow(p packet) (node, endpoint uint32) {
 	var words [10]uint64
 	for i, address := range []netip.Addr{p.from.Addr(), p.to.Addr()} {
 		b := address.AsSlice()
@@ -37,14 +90,81 @@ func flowHash(p packet) (node, endpoint uint32) {
 	}
 	words[8] = uint64(bits.ReverseBytes16(p.to.Port()))<<16 | uint64(bits.ReverseBytes16(p.from.Port()))
 	words[9] = uint64(p.protocol)
-	var hash uint64
+	hash := c[11]
 	for i, word := range words {
-		hash += word * hashConstants[i]
+		hash += word * c[i]
 	}
 	for _, factor := range []uint64{0xff51afd7ed558ccd, 0xc4ceb9fe1a85ec53, 1} {
 		hash = (hash ^ hash>>33) * factor
 	}
 	return uint32(hash >> 32), uint32(hash)
+}
+
+// Flows that were chosen for one row by the public constants are on as many rows with a seed as
+// any others.
+func TestSeedSpreadsAimedFlows(t *testing.T) {
+	const places, flows = 64, 1 << 13
+	for _, f := range families {
+		for name, aimed := range map[string][]packet{"searched": searched(f, flows), "same sum": sameSum(f, flows)} {
+			if aimed == nil {
+				continue
+			}
+			t.Run(f.name+"/"+name, func(t *testing.T) {
+				spread := func(c hashConstants) []int {
+					counts := make([]int, places)
+					for _, p := range aimed {
+						node, _ := c.flow(p)
+						counts[node>>26]++
+					}
+					return counts
+				}
+				addend := publicHash
+				addend[11] = seededHash[11]
+				if counts := spread(publicHash); slices.Max(counts) != flows {
+					t.Fatalf("flows aimed at one row are on %v", counts)
+				}
+				if counts := spread(addend); name == "same sum" && slices.Max(counts) != flows {
+					t.Errorf("an addend alone spreads the flows: %v", counts)
+				}
+				checkUniform(t, "rows", spread(seededHash), flows)
+			})
+		}
+	}
+}
+
+// searched are flows of one row by the public constants, found by trying.
+func searched(f family, count int) (found []packet) {
+	address := f.client.Addr().AsSlice()
+	for try := 0; len(found) < count; try++ {
+		binary.BigEndian.PutUint32(address[len(address)-4:], uint32(try>>15))
+		client, _ := netip.AddrFromSlice(address)
+		p := packet{
+			from: netip.AddrPortFrom(client, uint16(1<<15+try&(1<<15-1))), to: f.to(portCluster), protocol: layers.IPProtocolTCP,
+		}
+		if node, _ := publicHash.flow(p); node>>20 == 1 {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// sameSum are flows of IPv6 whose words have the same sum by the public constants: the words of
+// the clients differ by a vector that these multiply to zero (LLL finds such).
+func sameSum(f family, count int) (found []packet) {
+	if f.vip.Is4() {
+		return nil
+	}
+	vector := [4]int64{-24738, -12970, 44126, 30132}
+	for i := range count {
+		var address [16]byte
+		for word := range vector {
+			binary.LittleEndian.PutUint32(address[4*word:], uint32(1<<30+int64(i)*vector[word]))
+		}
+		found = append(found, packet{
+			from: netip.AddrPortFrom(netip.AddrFrom16(address), 1234), to: f.to(portCluster), protocol: layers.IPProtocolTCP,
+		})
+	}
+	return found
 }
 
 // Flows spread evenly over the rows, and the flows of any one row evenly over the

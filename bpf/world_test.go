@@ -271,7 +271,8 @@ func setVariables(t testing.TB, spec *ebpf.CollectionSpec, ticksPerSecond uint32
 		spec.Variables[bpf.DatapathVarHalfOpenMask].Set(uint32(halfOpenBuckets-1)),
 		spec.Variables[bpf.DatapathVarEstablishedFilterMask].Set(uint32(establishedWords-1)),
 		spec.Variables[bpf.DatapathVarTicksPerSecond].Set(ticksPerSecond),
-		spec.Variables[bpf.DatapathVarUnknownPerVip].Set(uint32(unknownPerVIP)))
+		spec.Variables[bpf.DatapathVarUnknownPerVip].Set(uint32(unknownPerVIP)),
+		setHash(spec))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -304,8 +305,8 @@ func put(t testing.TB, m *ebpf.Map, key, value any) {
 func (w *world) fill(t testing.TB) {
 	t.Helper()
 	var secret bpf.DatapathExceptionSecret
-	copy(secret.Word[:], hashConstants[:])
-	secret.Word[11] = hashConstants[0] ^ 1
+	copy(secret.Word[:], publicHash[:11])
+	secret.Word[11] = publicHash[0] ^ 1
 	put(t, w.ExceptionKey, uint32(0), secret)
 	// No connection is established yet.
 	put(t, w.EstablishedFilter, uint32(2*establishedWords), uint64(bpf.DatapathWholeCopyFIRST_COPY))
@@ -491,9 +492,9 @@ func (w *world) frontendEntry(f family, port uint16, protocol layers.IPProtocol)
 	if f.vip.Is4() {
 		return w.Frontends4, bpf.DatapathFrontendKey4{Vip: ipv4(f.vip), Port: network16(port), Protocol: uint8(protocol)}
 	}
-	hash := uint64(uint32(network16(port))|uint32(protocol)<<16) * hashConstants[10]
+	hash := uint64(uint32(network16(port))|uint32(protocol)<<16) * hashing[10]
 	vip := f.vip.As16()
-	for i, constant := range hashConstants[4:8] {
+	for i, constant := range hashing[4:8] {
 		hash += uint64(binary.LittleEndian.Uint32(vip[4*i:])) * constant
 	}
 	return w.Frontends6, hash

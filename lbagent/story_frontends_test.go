@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -25,10 +26,11 @@ func (w *witness) complete(s *forwarding.State) error {
 			return fmt.Errorf("%s is without its VIP", key)
 		}
 		if !key.VIP.Is4() {
-			if other, taken := hashes[key.Hash()]; taken {
+			hash := key.Hash(flowhash.Public())
+			if other, taken := hashes[hash]; taken {
 				return fmt.Errorf("%s has the same hash as %s", key, other)
 			}
-			hashes[key.Hash()] = key
+			hashes[hash] = key
 		}
 		for _, slot := range slotsOf(frontend) {
 			table := s.NodeTables[slot]

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -215,7 +216,7 @@ func (w *witness) hasRoom(s *forwarding.State, frontend *model.Frontend) bool {
 		}
 	}
 	for key := range s.Frontends {
-		if !key.VIP.Is4() && key != frontend.Key && key.Hash() == frontend.Key.Hash() {
+		if !key.VIP.Is4() && key != frontend.Key && key.Hash(flowhash.Public()) == frontend.Key.Hash(flowhash.Public()) {
 			return false
 		}
 	}

@@ -24,7 +24,7 @@ static __always_inline __u32 frontend_port(__be16 port, __u8 protocol)
  */
 static __always_inline struct frontend *frontend6_find(const void *vip, __u64 hashed, __u32 port)
 {
-	__u64 key = hashed + port * HASH_FRONTEND;
+	__u64 key = hashed + port * frontend_multiplier;
 	struct frontend6 *found = bpf_map_lookup_elem(&frontends6, &key);
 
 	if (!found || !address_equal(&found->key.vip, vip) || *(__u32 *)&found->key.port != port)

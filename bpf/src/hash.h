@@ -8,21 +8,45 @@
  * public domain) follows, so that all bits of the result depend on all words.
  *
  * Its multiplications do not wait for each other, as the steps of Jenkins' hashes do. The
- * constants are the first bits of square roots of primes, as in FIPS 180-4 section 5.3. They
- * are fixed: every node must compute the same hash.
+ * constants are the first bits of square roots of primes, as in FIPS 180-4 section 5.3, or the
+ * loader derives all of them from the installation's seed (package flowhash). Every node must
+ * compute the same hash.
+ *
+ * Without a seed everybody can work out flows of one row. An addend alone would not help: flows
+ * with the same sum keep it.
  */
-#define HASH_CLIENT                                                                                \
-	{ 0x6a09e667f3bcc908, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1 }
-#define HASH_VIP                                                                                   \
-	{ 0x510e527fade682d1, 0x9b05688c2b3e6c1f, 0x1f83d9abfb41bd6b, 0x5be0cd19137e2179 }
-#define HASH_PORTS 0xcbbb9d5dc1059ed8
-#define HASH_PROTOCOL 0x629a292a367cd507
-#define HASH_FRONTEND 0x9159015a3070dd17
+volatile const __u64 client_multipliers[4] = { 0x6a09e667f3bcc908, 0xbb67ae8584caa73b,
+					       0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1 };
+volatile const __u64 vip_multipliers[4] = { 0x510e527fade682d1, 0x9b05688c2b3e6c1f,
+					    0x1f83d9abfb41bd6b, 0x5be0cd19137e2179 };
+volatile const __u64 ports_multiplier = 0xcbbb9d5dc1059ed8;
+volatile const __u64 protocol_multiplier = 0x629a292a367cd507;
+/* Of the port and protocol of an IPv6 frontend. */
+volatile const __u64 frontend_multiplier = 0x9159015a3070dd17;
+volatile const __u64 hash_addend;
 
-static __always_inline __u64 hash_address(const __be32 *words, const __u64 constants[4])
+/* Adds a word times its constant. The compiler would load all constants before it multiplies, and
+ * keep them on the stack.
+ */
+static __always_inline __u64 hash_add(__u64 sum, __u64 word, const volatile __u64 *multiplier)
 {
-	return words[0] * constants[0] + words[1] * constants[1] + words[2] * constants[2] +
-	       words[3] * constants[3];
+	sum += word * *multiplier;
+	asm volatile("" : "+r"(sum));
+	return sum;
+}
+
+static __always_inline __u64 hash_address(__u64 sum, const __be32 *words,
+					  const volatile __u64 *multipliers)
+{
+	sum = hash_add(sum, words[0], &multipliers[0]);
+	sum = hash_add(sum, words[1], &multipliers[1]);
+	sum = hash_add(sum, words[2], &multipliers[2]);
+	return hash_add(sum, words[3], &multipliers[3]);
+}
+
+static __always_inline __u64 hash_rest(__u64 sum, __u32 ports, __u8 protocol)
+{
+	return hash_add(hash_add(sum, ports, &ports_multiplier), protocol, &protocol_multiplier);
 }
 
 static __always_inline __u64 hash_final(__u64 sum)
@@ -40,7 +64,7 @@ struct hash_pair {
 
 static __always_inline struct hash_pair hash_pair(__u64 sum)
 {
-	__u64 hash = hash_final(sum);
+	__u64 hash = hash_final(sum + hash_addend);
 	struct hash_pair pair = { .node = hash >> 32, .endpoint = hash };
 
 	return pair;
@@ -52,27 +76,21 @@ static __always_inline struct hash_pair hash_pair(__u64 sum)
 static __always_inline struct hash_pair hash_ipv4(__u32 client, __u32 vip, __u32 ports,
 						  __u8 protocol)
 {
-	const __u64 clients[] = HASH_CLIENT, vips[] = HASH_VIP;
+	__u64 sum = hash_add(hash_add(0, client, &client_multipliers[3]), vip, &vip_multipliers[3]);
 
-	return hash_pair(client * clients[3] + vip * vips[3] + ports * HASH_PORTS +
-			 protocol * HASH_PROTOCOL);
+	return hash_pair(hash_rest(sum, ports, protocol));
 }
 
 static __always_inline __u64 hash_vip(const __be32 *vip)
 {
-	const __u64 vips[] = HASH_VIP;
-
-	return hash_address(vip, vips);
+	return hash_address(0, vip, vip_multipliers);
 }
 
 /* hashed is the hash_vip of the VIP. */
 static __always_inline __u64 hash_sum(const __be32 *client, __u64 hashed, __u32 ports,
 				      __u8 protocol)
 {
-	const __u64 clients[] = HASH_CLIENT;
-
-	return hash_address(client, clients) + hashed + ports * HASH_PORTS +
-	       protocol * HASH_PROTOCOL;
+	return hash_rest(hash_address(hashed, client, client_multipliers), ports, protocol);
 }
 
 static __always_inline struct hash_pair hash_ipv6(const __be32 *client, __u64 hashed, __u32 ports,

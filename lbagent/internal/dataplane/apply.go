@@ -140,7 +140,7 @@ func (d *Dataplane) frontendMap(key forwarding.FrontendKey) (*ebpf.Map, string, 
 	if key.VIP.Unmap().Is4() {
 		return d.maps.Frontends4, bpf.DatapathMapFrontends4, encodeFrontendKey4(key)
 	}
-	return d.maps.Frontends6, bpf.DatapathMapFrontends6, key.Hash()
+	return d.maps.Frontends6, bpf.DatapathMapFrontends6, key.Hash(d.hash)
 }
 
 // findFrontend returns the id that a frontend has in the maps, zero where it is not there. Another

@@ -19,6 +19,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/bpf"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
@@ -54,6 +55,9 @@ type Config struct {
 	// may be asked in vain. Zero means the programs' defaults, which are less for TCP
 	// (bpf/src/second_chance_limit.h).
 	UnknownPerVIP uint32
+	// Seed is that of the hash of flows, the same on all nodes. Maps that were filled by
+	// another one are built again.
+	Seed flowhash.Seed
 	// Clsact attaches by filters of clsact what tcx is for, as kernels before
 	// 6.6 need it anyway. Programs that are attached already stay as they are.
 	Clsact bool
@@ -70,8 +74,10 @@ type Config struct {
 type Dataplane struct {
 	limits      forwarding.Limits
 	connections int
-	linkDir     string
-	clsact      bool
+	// hash has the constants of the programs.
+	hash    flowhash.Constants
+	linkDir string
+	clsact  bool
 
 	config   Config
 	set      *mapSet
@@ -141,13 +147,14 @@ func Open(cfg Config) (*Dataplane, error) {
 	if err != nil {
 		return nil, err
 	}
-	set, err := openMaps(cfg.PinRoot, spec)
+	set, err := openMaps(cfg.PinRoot, spec, cfg.Seed)
 	if err != nil {
 		return nil, err
 	}
 	d := &Dataplane{
 		limits:      cfg.Limits,
 		connections: cfg.Connections,
+		hash:        cfg.Seed.Constants(),
 		linkDir:     linkDir,
 		clsact:      cfg.Clsact,
 		config:      cfg,
@@ -287,7 +294,7 @@ func newSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 			return nil, fmt.Errorf("set %s of the BPF programs to %d: %w", name, value, err)
 		}
 	}
-	return spec, nil
+	return spec, setHash(spec, cfg.Seed.Constants())
 }
 
 // ticksPerSecond is the kernel's CONFIG_HZ: the coarse clock advances once a

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/bpf"
 )
 
@@ -23,7 +24,9 @@ const (
 	formerMapDirectory = "maps-former"
 	linkDirectory      = "links"
 
-	// schemaMap is a map of one number, the version of the meaning of all maps.
+	// schemaMap has the version of the meaning of all maps, and behind it the seed of the hash by
+	// which they were filled. Without a seed it has the number alone, as it had before there were
+	// seeds: an agent of that time takes maps with a seed for ones of another version.
 	schemaMap = "schema"
 	// schemaVersion grows whenever the meaning of a map's content changes, also
 	// where its layout stays: maps of another version are not read.
@@ -98,19 +101,21 @@ type mapSet struct {
 	maps     map[string]*ebpf.Map
 	resized  []resizedMap
 	adoption Adoption
+	// schema is the content of the map with the schema.
+	schema []byte
 }
 
 // openMaps finds, copies or creates every map of the spec.
-func openMaps(root string, spec *ebpf.CollectionSpec) (*mapSet, error) {
+func openMaps(root string, spec *ebpf.CollectionSpec, seed flowhash.Seed) (*mapSet, error) {
 	if err := recoverDirectories(root); err != nil {
 		return nil, err
 	}
-	specs := mapSpecs(spec)
+	specs := mapSpecs(spec, seed)
 	pinned, err := loadPinnedMaps(filepath.Join(root, mapDirectory), specs)
 	if err != nil {
 		return nil, err
 	}
-	set := &mapSet{root: root, maps: map[string]*ebpf.Map{}, adoption: judge(specs, pinned)}
+	set := &mapSet{root: root, maps: map[string]*ebpf.Map{}, adoption: judge(specs, pinned, seed), schema: encodeSchema(seed)}
 	if set.adoption.Kind == Rebuilt {
 		closeMaps(pinned)
 		pinned = nil
@@ -148,9 +153,9 @@ var unpinned = map[string]bool{
 
 // mapSpecs are the maps to be pinned: those of the programs without the
 // compiler's own sections and without those that are unpinned, and the schema.
-func mapSpecs(spec *ebpf.CollectionSpec) map[string]*ebpf.MapSpec {
+func mapSpecs(spec *ebpf.CollectionSpec, seed flowhash.Seed) map[string]*ebpf.MapSpec {
 	specs := map[string]*ebpf.MapSpec{
-		schemaMap: {Name: schemaMap, Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1},
+		schemaMap: {Name: schemaMap, Type: ebpf.Array, KeySize: 4, ValueSize: uint32(len(encodeSchema(seed))), MaxEntries: 1},
 	}
 	for name, m := range spec.Maps {
 		if name[0] != '.' && !unpinned[name] {
@@ -198,7 +203,7 @@ func loadPinnedMaps(dir string, specs map[string]*ebpf.MapSpec) (map[string]*ebp
 }
 
 // judge decides what to do with the pinned maps.
-func judge(specs map[string]*ebpf.MapSpec, pinned map[string]*ebpf.Map) Adoption {
+func judge(specs map[string]*ebpf.MapSpec, pinned map[string]*ebpf.Map, seed flowhash.Seed) Adoption {
 	if len(pinned) == 0 {
 		return Adoption{Kind: Created}
 	}
@@ -209,12 +214,14 @@ func judge(specs map[string]*ebpf.MapSpec, pinned map[string]*ebpf.Map) Adoption
 	if schema == nil {
 		return rebuilt("the pinned maps carry no schema version")
 	}
-	var version uint32
-	if err := schema.Lookup(uint32(0), &version); err != nil {
+	version, former, err := readSchema(schema)
+	switch {
+	case err != nil:
 		return rebuilt("the schema version cannot be read: %v", err)
-	}
-	if version != schemaVersion {
+	case version != schemaVersion:
 		return rebuilt("the pinned maps have schema version %d, this agent has %d", version, schemaVersion)
+	case former != seed:
+		return rebuilt("the pinned maps were filled with %v of the flow hash, this agent has %v", former, seed)
 	}
 	adoption := Adoption{Kind: Adopted}
 	for _, name := range slices.Sorted(maps.Keys(specs)) {
@@ -250,7 +257,7 @@ func (s *mapSet) add(spec *ebpf.MapSpec, pinned *ebpf.Map) error {
 	}
 	s.maps[spec.Name] = m
 	if spec.Name == schemaMap {
-		if err := m.Put(uint32(0), schemaVersion); err != nil {
+		if err := m.Put(uint32(0), s.schema); err != nil {
 			return fmt.Errorf("write the schema version: %w", err)
 		}
 	}

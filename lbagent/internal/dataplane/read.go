@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/bpf"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
@@ -24,7 +25,7 @@ func Read(pinRoot string) (*forwarding.State, error) {
 		return nil, fmt.Errorf("read the compiled BPF programs: %w", err)
 	}
 	directory := filepath.Join(pinRoot, mapDirectory)
-	specs := mapSpecs(spec)
+	specs := mapSpecs(spec, flowhash.Seed{})
 	pinned, err := loadPinnedMaps(directory, specs)
 	if err != nil {
 		return nil, err
@@ -34,6 +35,12 @@ func Read(pinRoot string) (*forwarding.State, error) {
 		return nil, fmt.Errorf("%d of %d maps below %s: %w; has the agent run on this node?", len(pinned), len(specs), directory, ErrNoMaps)
 	}
 	for name, m := range pinned {
+		if name == schemaMap {
+			// With a seed it is longer.
+			if _, _, err := readSchema(m); err == nil {
+				continue
+			}
+		}
 		if specs[name].ValueSize != m.ValueSize() || specs[name].KeySize != m.KeySize() {
 			return nil, fmt.Errorf("map %s below %s is of another version: use the lbagent that wrote it", name, directory)
 		}

@@ -3,14 +3,18 @@
 package dataplane
 
 import (
+	"fmt"
 	"net/netip"
+	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
@@ -194,4 +198,41 @@ func TestRebuild(t *testing.T) {
 	n.attach(t, node2, node2.uplink)
 	exchangeAll(t, append(sessions, n.openSessions(t, 6)...))
 	checkNoDrops(t, node2)
+}
+
+// The seed of the hash stays with the maps. Those of another one are replaced, and then all nodes
+// find frontends and rows by the new one.
+func TestSeed(t *testing.T) {
+	n := startNetwork(t, false)
+	reopen := func(node *node, seed flowhash.Seed, want AdoptionKind) {
+		before := node.cfg.Seed
+		cfg := node.cfg
+		cfg.Seed = seed
+		n.reopen(t, node, cfg)
+		adoption := node.dataplane.Adoption()
+		if adoption.Kind != want || want == Rebuilt && !strings.Contains(adoption.Reason, "filled with "+fmt.Sprint(before)) {
+			t.Errorf("%v after %v: %+v, want %s", seed, before, adoption, want)
+		}
+		if pinned, found, err := PinnedSeed(cfg.PinRoot); pinned != seed || !found || err != nil {
+			t.Errorf("%v is pinned: %t, %v; want %v", pinned, found, err, seed)
+		}
+	}
+	seed := flowhash.Seed{31: 1}
+	for _, node := range n.nodes {
+		reopen(node, seed, Rebuilt)
+		apply(t, node.dataplane, forwarding.Diff(forwarding.NewState(), n.state(node))...)
+		n.attach(t, node, node.uplink)
+		if read, err := Read(node.cfg.PinRoot); err != nil || len(read.Frontends) == 0 {
+			t.Errorf("beside the agent the maps are read as %+v, error %v", read, err)
+		}
+	}
+	n.openSessions(t, 6)
+	for _, node := range n.nodes {
+		checkNoDrops(t, node)
+	}
+	reopen(n.nodes[1], seed, Adopted)
+	reopen(n.nodes[1], flowhash.Seed{}, Rebuilt)
+	if seed, found, err := PinnedSeed(filepath.Join(n.nodes[0].cfg.PinRoot, "none")); found || err != nil {
+		t.Errorf("where nothing is pinned is %v, error %v", seed, err)
+	}
 }

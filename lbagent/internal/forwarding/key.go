@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"strconv"
+
+	"github.com/millrace-lb/millrace/api/flowhash"
 )
 
 // IP protocol numbers of the protocols that are forwarded (IANA, Assigned
@@ -30,16 +32,16 @@ func (k FrontendKey) Compare(other FrontendKey) int {
 
 // Hash is what the data plane finds an IPv6 frontend by (bpf/src/frontend.h): the words of
 // the key, the address's and the last one, each times a constant.
-func (k FrontendKey) Hash() uint64 {
+func (k FrontendKey) Hash(constants flowhash.Constants) uint64 {
 	address := k.VIP.As16()
 	var hash uint64
-	for i, constant := range []uint64{0x510e527fade682d1, 0x9b05688c2b3e6c1f, 0x1f83d9abfb41bd6b, 0x5be0cd19137e2179} {
-		hash += constant * uint64(binary.NativeEndian.Uint32(address[4*i:]))
+	for i, multiplier := range constants.VIP {
+		hash += multiplier * uint64(binary.NativeEndian.Uint32(address[4*i:]))
 	}
 	var last [4]byte
 	binary.BigEndian.PutUint16(last[:], k.Port)
 	last[2] = k.Protocol
-	return hash + 0x9159015a3070dd17*uint64(binary.NativeEndian.Uint32(last[:]))
+	return hash + constants.Frontend*uint64(binary.NativeEndian.Uint32(last[:]))
 }
 
 // String returns the key as address:port/protocol, with an IPv6 address in

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/millrace-lb/millrace/api/flowhash"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -60,7 +61,8 @@ type index struct {
 	// frontendIDs are those that are not free.
 	frontendIDs map[forwarding.FrontendID]struct{}
 	// hashes are by what the data plane finds the IPv6 frontends.
-	hashes map[uint64]forwarding.FrontendKey
+	hashes    map[uint64]forwarding.FrontendKey
+	constants flowhash.Constants
 }
 
 // servicePort is what frontends on several VIPs have in common: the endpoints of a
@@ -146,7 +148,7 @@ func newDraft(p *Planner, have *forwarding.State, m *model.Model, limits forward
 		SourceRanges:   make(map[forwarding.SourceRange]struct{}, len(have.SourceRanges)),
 		VIPs:           make(map[netip.Addr]struct{}, len(m.VIPs)),
 	}
-	d.index = newIndex(have, limits)
+	d.index = newIndex(have, limits, p.constants)
 	d.sources = newSourceSets(have, limits.SourceRanges)
 	for _, frontend := range have.Frontends {
 		d.tableSlots.use(frontend.Table)
@@ -189,11 +191,12 @@ func emptyDraft(p *Planner, have *forwarding.State, m *model.Model, limits forwa
 }
 
 // newIndex returns the index of what the maps hold.
-func newIndex(have *forwarding.State, limits forwarding.Limits) *index {
+func newIndex(have *forwarding.State, limits forwarding.Limits, constants flowhash.Constants) *index {
 	x := &index{
 		known:       make(map[forwarding.Endpoint]forwarding.EndpointID, len(have.Endpoints)),
 		frontendIDs: make(map[forwarding.FrontendID]struct{}, len(have.Frontends)),
 		hashes:      map[uint64]forwarding.FrontendKey{},
+		constants:   constants,
 	}
 	for id, endpoint := range have.Endpoints {
 		if first, found := x.known[endpoint]; int64(id) <= int64(limits.Endpoints) && (!found || id < first) {

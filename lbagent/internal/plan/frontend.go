@@ -62,10 +62,11 @@ func (x *index) takeHash(key forwarding.FrontendKey) (forwarding.FrontendKey, bo
 	if key.VIP.Is4() {
 		return key, true
 	}
-	if other, taken := x.hashes[key.Hash()]; taken {
+	hash := key.Hash(x.constants)
+	if other, taken := x.hashes[hash]; taken {
 		return other, other == key
 	}
-	x.hashes[key.Hash()] = key
+	x.hashes[hash] = key
 	return key, true
 }
 

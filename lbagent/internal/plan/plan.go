@@ -8,6 +8,7 @@ package plan
 import (
 	"maps"
 
+	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
@@ -26,6 +27,9 @@ type Planner struct {
 	// list that they were given to.
 	sourceSetIDs sequence
 	sourceSets   map[string]forwarding.SourceSet
+
+	// constants are those of the data plane's hash.
+	constants flowhash.Constants
 
 	// last is what the last plan came to.
 	last outcome
@@ -52,6 +56,7 @@ func (s settled[K, V, T]) is(table *T, from map[K]V) bool {
 // NewPlanner returns a Planner that goes on from what the maps hold.
 func NewPlanner(have *forwarding.State) *Planner {
 	p := &Planner{
+		constants:      flowhash.Public(),
 		rendezvous:     table.NewRendezvous(),
 		advances:       advances{},
 		nodes:          map[forwarding.NodeID]struct{}{},
@@ -70,6 +75,13 @@ func NewPlanner(have *forwarding.State) *Planner {
 	for _, frontend := range have.Frontends {
 		p.frontendIDs.last = max(p.frontendIDs.last, uint32(frontend.ID))
 	}
+	return p
+}
+
+// HashBy has the Planner find IPv6 frontends as a data plane with these constants does. It comes
+// before the first plan, and returns the Planner.
+func (p *Planner) HashBy(constants flowhash.Constants) *Planner {
+	p.constants = constants
 	return p
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace-lb/millrace/api/flowhash"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -475,8 +476,13 @@ func TestSameHash(t *testing.T) {
 	first, second := frontend(1, "web", 1), frontend(2, "twin", 2)
 	first.Key.VIP = netip.MustParseAddr("2001:db8:cafe::10")
 	second.Key.VIP, second.Key.Port = netip.MustParseAddr("2001:db8:cafe:0:68d1:a30a:b97f:8372"), 443
-	if first.Key.Hash() != second.Key.Hash() {
-		t.Fatalf("hashes %#x and %#x, want keys with the same one", first.Key.Hash(), second.Key.Hash())
+	public, seeded := flowhash.Public(), flowhash.Seed{7: 7}.Constants()
+	if first.Key.Hash(public) != second.Key.Hash(public) {
+		t.Fatalf("hashes %#x and %#x, want keys with the same one", first.Key.Hash(public), second.Key.Hash(public))
+	}
+	both, problems := advance(t, NewPlanner(forwarding.NewState()).HashBy(seeded), forwarding.NewState(), modelOf(first, second), ample)
+	if len(both.Frontends) != 2 || len(problems) != 0 {
+		t.Errorf("with a seed, by which the hashes differ: frontends %+v, problems %v", both.Frontends, problems)
 	}
 	have := forwarding.NewState()
 	p := NewPlanner(have)
@@ -491,7 +497,7 @@ func TestSameHash(t *testing.T) {
 		}
 	}
 	// What is to go still has the hash.
-	have, problems := advance(t, p, have, modelOf(second), ample)
+	have, problems = advance(t, p, have, modelOf(second), ample)
 	if len(have.Frontends) != 0 || len(problems) != 1 {
 		t.Errorf("frontends %+v, problems %v", have.Frontends, problems)
 	}

@@ -185,7 +185,7 @@ func (p *Planner) planPart(have *forwarding.State, part *part) (*forwarding.Stat
 func (p *Planner) settle(have *forwarding.State) *settledIndex {
 	s := p.last.settled
 	if s == nil {
-		s = &settledIndex{index: newIndex(have, p.last.limits), users: make(map[forwarding.EndpointID]int, len(have.Endpoints))}
+		s = &settledIndex{index: newIndex(have, p.last.limits, p.constants), users: make(map[forwarding.EndpointID]int, len(have.Endpoints))}
 		for _, port := range p.placed {
 			s.count(port, 1)
 		}
@@ -195,7 +195,7 @@ func (p *Planner) settle(have *forwarding.State) *settledIndex {
 	}
 	for _, key := range s.gone.frontends {
 		if !key.VIP.Is4() {
-			delete(s.hashes, key.Hash())
+			delete(s.hashes, key.Hash(s.constants))
 		}
 	}
 	for _, id := range s.gone.frontendIDs {

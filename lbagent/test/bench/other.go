@@ -9,6 +9,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/bpf"
 )
 
 // otherPrograms are those of another compiled object, such as that before a change.
@@ -34,11 +36,17 @@ func (w *world) loadOther(path string) (*otherPrograms, error) {
 			return nil, err
 		}
 	}
-	// Constants are in a map, too.
 	replace := map[string]*ebpf.Map{}
 	for name, m := range spec.Maps {
 		// The kernel keeps so many bytes of a name (BPF_OBJ_NAME_LEN).
-		if same := all[name[:min(len(name), unix.BPF_OBJ_NAME_LEN-1)]]; same != nil {
+		same := all[name[:min(len(name), unix.BPF_OBJ_NAME_LEN-1)]]
+		switch {
+		case same == nil:
+		case name == constants:
+			if err := setConstants(spec, same); err != nil {
+				return nil, err
+			}
+		default:
 			m.MaxEntries = same.MaxEntries()
 			replace[name] = same
 		}
@@ -48,6 +56,32 @@ func (w *world) loadOther(path string) (*otherPrograms, error) {
 		return nil, fmt.Errorf("load %s over the maps of the data plane, whose layout it must have: %w", path, err)
 	}
 	return other, nil
+}
+
+// constants is the map of constants. Those of an object are its own: another one has others, or in
+// other places.
+const constants = ".rodata"
+
+// setConstants gives an object the constants of the programs under test that it has, too.
+func setConstants(other *ebpf.CollectionSpec, from *ebpf.Map) error {
+	ours, err := bpf.LoadDatapath()
+	if err != nil {
+		return fmt.Errorf("read the compiled programs: %w", err)
+	}
+	values := make([]byte, from.ValueSize())
+	if err := from.Lookup(uint32(0), values); err != nil {
+		return fmt.Errorf("read the constants of the programs under test: %w", err)
+	}
+	for name, variable := range other.Variables {
+		same := ours.Variables[name]
+		if same == nil || same.SectionName != constants || variable.SectionName != constants || same.Size() != variable.Size() {
+			continue
+		}
+		if err := variable.Set(values[same.Offset:][:same.Size()]); err != nil {
+			return fmt.Errorf("set %s of the other object: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // mapsOf adds the maps of a program, by name.

@@ -112,6 +112,7 @@ func (c *testCluster) add(t *testing.T, worker int, id forwarding.NodeID, s *for
 		// So small that many VIPs are beyond their share at times, and large enough for all flows.
 		Connections: 65536, HalfOpen: 16384, Datagrams: 16384,
 		UnknownPerVIP: c.unknownPerVIP,
+		Seed:          Seed,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package flowhash has the constants of the hash by which the programs choose row, node and
+// endpoint of a flow (bpf/src/hash.h), and by which they find IPv6 frontends. All nodes must have
+// the same. It is pure.
+package flowhash
+
+import (
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+)
+
+// SeedSize is the size of a Seed, in bytes.
+const SeedSize = 32
+
+// Seed is what the constants are derived from. Whoever knows it can choose flows that share a row.
+// Zero is none: the constants are those that everybody knows. It is never printed: see Format.
+type Seed [SeedSize]byte
+
+// NewSeed makes a seed of random bytes.
+func NewSeed() Seed {
+	var seed Seed
+	// It never fails: the program ends where the kernel has no random bytes.
+	_, _ = rand.Read(seed[:])
+	return seed
+}
+
+// Constants are what the words of a flow are multiplied by, and what is added.
+type Constants struct {
+	// Client and VIP are for the words of the addresses. An IPv4 address is the last word.
+	Client, VIP [4]uint64
+	// Ports is for the two ports, the client's in the lower half; Protocol for the IP protocol.
+	Ports, Protocol uint64
+	// Frontend is for port and protocol in the hash of an IPv6 frontend.
+	Frontend uint64
+	// Addend is added to the sum of a flow.
+	Addend uint64
+}
+
+// Public are the constants without a seed: the first bits of square roots of primes, as in
+// FIPS 180-4 section 5.3.
+func Public() Constants {
+	return Constants{
+		Client:   [4]uint64{0x6a09e667f3bcc908, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1},
+		VIP:      [4]uint64{0x510e527fade682d1, 0x9b05688c2b3e6c1f, 0x1f83d9abfb41bd6b, 0x5be0cd19137e2179},
+		Ports:    0xcbbb9d5dc1059ed8,
+		Protocol: 0x629a292a367cd507,
+		Frontend: 0x9159015a3070dd17,
+	}
+}
+
+// Uses of a seed. Nodes of all versions must have the same.
+const (
+	useConstants = "millrace flow hash 1"
+	useName      = "millrace flow hash name 1"
+)
+
+// Constants derives the constants, by HKDF with SHA-256 (RFC 5869). An addend alone would not do:
+// flows whose sums are equal stay so whatever is added. Multipliers are odd, so that no bit of a
+// word is lost.
+func (s Seed) Constants() Constants {
+	if s == (Seed{}) {
+		return Public()
+	}
+	var c Constants
+	// It fails for sizes that are not fixed only.
+	if _, err := binary.Decode(s.derive(useConstants, binary.Size(c)), binary.LittleEndian, &c); err != nil {
+		panic(err)
+	}
+	for _, multiplier := range c.multipliers() {
+		*multiplier |= 1
+	}
+	return c
+}
+
+func (c *Constants) multipliers() []*uint64 {
+	all := []*uint64{&c.Ports, &c.Protocol, &c.Frontend}
+	for i := range c.Client {
+		all = append(all, &c.Client[i], &c.VIP[i])
+	}
+	return all
+}
+
+func (s Seed) derive(use string, size int) []byte {
+	derived, err := hkdf.Key(sha256.New, s[:], nil, use, size)
+	if err != nil {
+		// Only for lengths beyond 255 hashes.
+		panic(err)
+	}
+	return derived
+}
+
+// Name tells seeds apart without saying them: eight digits, or "none".
+func (s Seed) Name() string {
+	if s == (Seed{}) {
+		return "none"
+	}
+	return hex.EncodeToString(s.derive(useName, 4))
+}
+
+// Format keeps the seed out of whatever prints it, with any verb.
+func (s Seed) Format(f fmt.State, _ rune) { _, _ = fmt.Fprintf(f, "seed %s", s.Name()) }
+
+// MarshalText keeps it out of JSON and of structured logs.
+func (s Seed) MarshalText() ([]byte, error) { return []byte("seed " + s.Name()), nil }

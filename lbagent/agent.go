@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace-lb/millrace/api/flowhash"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
@@ -73,7 +74,13 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 		defer close(told)
 		status.TellBoot(ctx, clients.Millrace, config.NodeName, bootID, logger.WithName("status"))
 	}()
-	datapath, err := dataplane.Open(config.Dataplane())
+	seed, err := seedOfNode(ctx, config.PinRoot, clients.TunnelKey, logger.WithName("seed"))
+	if err != nil {
+		return explainRefusal(err, securityContext)
+	}
+	withSeed := config.Dataplane()
+	withSeed.Seed = seed
+	datapath, err := dataplane.Open(withSeed)
 	if err != nil {
 		// It will fail again in the next process, which may have no more time to tell.
 		select {
@@ -87,7 +94,7 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 			logger.Error(err, "Data plane not closed cleanly")
 		}
 	}()
-	return serve(ctx, config, parts{clients, objects, datapath, bootID}, logger)
+	return serve(ctx, config, parts{clients, objects, datapath, bootID, seed}, logger)
 }
 
 // lockDataplane waits until no other agent of the node has the data plane.
@@ -114,6 +121,7 @@ type parts struct {
 	objects  *source.Source
 	datapath *dataplane.Dataplane
 	bootID   string
+	seed     flowhash.Seed
 }
 
 // serve does the agent's work until ctx is done.
@@ -158,14 +166,14 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		hops:          hops,
 		speaker:       speaker,
 		detector:      newDetector(process, speaker.Down, logger.WithName("bfd")),
-		tunnel:        &tunnel{plane: p.datapath, report: p.objects.Report, former: memory.generations, logger: logger.WithName("tunnel")},
+		tunnel:        &tunnel{plane: p.datapath, report: p.objects.Report, former: memory.generations, logger: logger.WithName("tunnel"), seed: p.seed},
 		status:        writer,
 		logger:        logger,
 		health:        newHealth(),
 		passes:        metrics.NewPasses(),
 		names:         newDirectory(config.NodeName),
 		have:          have,
-		planner:       plan.NewPlanner(have),
+		planner:       plan.NewPlanner(have).HashBy(p.seed.Constants()),
 		due:           map[removal]time.Time{},
 		announced:     adopted(have),
 		otherUplink:   &lately{},

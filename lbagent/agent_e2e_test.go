@@ -32,6 +32,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/millrace-lb/millrace/api/flowhash"
+	"github.com/millrace-lb/millrace/api/tunnelkey"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/test/frr"
 	"github.com/millrace-lb/millrace/test/isolated"
@@ -227,6 +229,7 @@ func (w *world) install() {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "millrace-agent"},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: agentUser}},
 	})
+	w.createTunnelKey()
 	w.Await(30*time.Second, "the API server serves the CRDs", func() bool {
 		for _, list := range []client.ObjectList{
 			&millracev1alpha1.LBNodeList{}, &millracev1alpha1.LBNodeReportList{}, &millracev1alpha1.VIPList{},
@@ -237,6 +240,29 @@ func (w *world) install() {
 			}
 		}
 		return true
+	})
+}
+
+// createTunnelKey creates the Secret that the operator makes at an installation, with a seed, and
+// lets the agent's user read it.
+func (w *world) createTunnelKey() {
+	w.t.Helper()
+	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tunnelkey.Namespace}})
+	w.create(&rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Namespace: tunnelkey.Namespace, Name: "tunnelkey"},
+		Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{tunnelkey.SecretName},
+			Verbs: []string{"get", "list", "watch"},
+		}},
+	})
+	w.create(&rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: tunnelkey.Namespace, Name: "tunnelkey"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "tunnelkey"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: agentUser}},
+	})
+	state := &tunnelkey.State{Phase: tunnelkey.Publishing, Accepted: []tunnelkey.Key{tunnelkey.New(1)}, Seed: flowhash.NewSeed()}
+	w.create(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: tunnelkey.Namespace, Name: tunnelkey.SecretName}, Data: state.Data(),
 	})
 }
 

@@ -83,7 +83,6 @@ func (w *world) createDaemonSet() *appsv1.DaemonSet {
 	if err := appsv1.AddToScheme(w.client.Scheme()); err != nil {
 		w.t.Fatal(err)
 	}
-	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tunnelkey.Namespace}})
 	w.create(&rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Namespace: tunnelkey.Namespace, Name: "agent"},
 		Rules: []rbacv1.PolicyRule{{

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
@@ -31,9 +32,13 @@ type tunnel struct {
 	// former are the generations of the agent before, which count where there is no report.
 	former func() []uint32
 	logger logr.Logger
+	// seed is that by which the data plane hashes flows.
+	seed flowhash.Seed
 
 	// held is nil until the data plane has been asked.
 	held *keyring.Held
+	// toldSeed is what was last said of the Secret's seed.
+	toldSeed string
 }
 
 // update does what a Secret asks for, and says how that stands.
@@ -55,6 +60,7 @@ func (t *tunnel) update(secret model.TunnelSecret) (*status.TunnelKey, error) {
 		observed.Message = fmt.Sprintf("there is no %s, which the operator makes; %s", name, t.kept())
 		return observed, nil
 	}
+	observed.OtherSeed = t.otherSeed(name, secret.State.Seed)
 	next := t.held.Adopt(secret.State)
 	if !next.Equal(*t.held) {
 		if err := t.plane.SetTunnelKeys(next.Keys()); err != nil {
@@ -65,6 +71,21 @@ func (t *tunnel) update(secret model.TunnelSecret) (*status.TunnelKey, error) {
 		t.logger.Info("Keys of the tunnel changed", "accepted", next.Ring.Accepted, "sending", next.Ring.Sending, "required", next.Ring.Required)
 	}
 	return observed, nil
+}
+
+// otherSeed says that the Secret has another seed than the node. Running programs keep theirs: new
+// ones would forget the connections, which only somebody who asked for it accepts.
+func (t *tunnel) otherSeed(name string, seed flowhash.Seed) string {
+	said := ""
+	if seed != t.seed {
+		said = fmt.Sprintf("%s has %v of the flow hash, the node has %v: connections break that move between nodes which differ; "+
+			"put the former seed back, or restart all agents", name, seed, t.seed)
+	}
+	if said != t.toldSeed {
+		t.toldSeed = said
+		t.logger.Info("The seed of the flow hash was compared", "differs", said != "", "secret", seed, "node", t.seed)
+	}
+	return said
 }
 
 // kept says what the node does without a Secret.

@@ -79,6 +79,7 @@ func TestOperator(t *testing.T) {
 		{"duplicate ids of nodes", duplicateIDs},
 		{"events of BGP sessions", sessionEvents},
 		{"keys of the tunnel", tunnelKeys},
+		{"seed of the flow hash", flowSeed},
 		{"a node that does not follow a change of keys", tunnelKeysLate},
 		{"rights on Secrets", tunnelKeyRights},
 		{"metrics", operatorMetrics},

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
@@ -158,6 +159,49 @@ func tunnelKeys(t *testing.T, e *environment) {
 	// By age: the key was made some seconds ago.
 	e.run(t, "--tunnel-key-lifetime=1s")
 	e.reaches(t, nodes, tunnelkey.Publishing, 3, true)
+}
+
+// flowSeed: an installation gets a seed once. Neither steps of the key, nor a new operator, nor the
+// loss of the Secret change it, and an installation without one stays without.
+func flowSeed(t *testing.T, e *environment) {
+	none := flowhash.Seed{}
+	// No agent has run there yet.
+	e.node(t, "fresh", "198.51.100.9")
+	first := e.run(t, "--tunnel-key-lifetime=0")
+	seed := none
+	eventually(t, func(ctx context.Context) error {
+		state, err := e.tunnelState(ctx)
+		if err != nil {
+			return err
+		}
+		seed = state.Seed
+		return nil
+	})
+	if seed == none {
+		t.Fatal("a new installation has no seed")
+	}
+	has := func(state *tunnelkey.State, want flowhash.Seed, when string) {
+		t.Helper()
+		if state.Seed != want {
+			t.Errorf("%s the seed is %v, want %v", when, state.Seed, want)
+		}
+	}
+	nodes := e.keyed(t, "node0")
+	has(e.reaches(t, nodes, tunnelkey.Switching, 1, false), seed, "after a step")
+	must(t, e.client.Delete(t.Context(), tunnelSecret()))
+	has(e.reaches(t, nodes, tunnelkey.Publishing, 0, false), seed, "after a deletion")
+	first.kill(t)
+	second := e.run(t, "--tunnel-key-lifetime=0")
+	state := e.reaches(t, nodes, tunnelkey.Switching, 2, false)
+	has(state, seed, "with another operator")
+
+	state.Seed = none
+	update(t, e, tunnelSecret(), func(secret *corev1.Secret) { secret.Data = state.Data() })
+	has(e.reaches(t, nodes, tunnelkey.Steady, 2, true), none, "where there is none")
+	second.stop(t)
+	must(t, e.client.Delete(t.Context(), tunnelSecret()))
+	e.run(t, "--tunnel-key-lifetime=0")
+	has(e.reaches(t, nodes, tunnelkey.Steady, 3, true), none, "where agents have run without")
 }
 
 // garbledKey: what cannot be read is left alone and told of.

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/millrace-lb/millrace/api/flowhash"
 )
 
 // Entries of the Secret's data. Keys are "key-1", "key-2" and so on.
@@ -19,6 +21,8 @@ const (
 	entrySince    = "since"
 	entryMade     = "made"
 	prefixKey     = "key-"
+	// entrySeed has the seed of the flow hash. It may be missing.
+	entrySeed = "flow-seed"
 )
 
 // Data is a State as the data of a Secret.
@@ -32,6 +36,9 @@ func (s *State) Data() map[string][]byte {
 	}
 	for _, key := range s.Accepted {
 		data[prefixKey+strconv.FormatUint(uint64(key.Generation), 10)] = slices.Clone(key.Secret[:])
+	}
+	if s.Seed != (flowhash.Seed{}) {
+		data[entrySeed] = slices.Clone(s.Seed[:])
 	}
 	return data
 }
@@ -57,6 +64,13 @@ func Parse(data map[string][]byte) (*State, error) {
 		if *at, err = time.Parse(time.RFC3339, string(data[entry])); err != nil {
 			errs = append(errs, fmt.Errorf("%s is no time as in RFC 3339", entry))
 		}
+	}
+	switch seed, found := data[entrySeed]; {
+	case !found:
+	case len(seed) != flowhash.SeedSize:
+		errs = append(errs, fmt.Errorf("%s has %d bytes, must have %d", entrySeed, len(seed), flowhash.SeedSize))
+	default:
+		state.Seed = flowhash.Seed(seed)
 	}
 	errs = append(errs, state.parseKeys(data))
 	if _, ok := state.Key(state.Sending); !ok && (state.Sending != 0 || state.Phase != Publishing) {

@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/millrace-lb/millrace/api/flowhash"
 )
 
 // The Secret that has the State.
@@ -88,6 +90,8 @@ type State struct {
 	Sending uint32
 	// Required makes nodes refuse what has no tag. Nodes that have it keep it until Steady.
 	Required bool
+	// Seed is that of the flow hash, zero where there is none. It never changes with the keys.
+	Seed flowhash.Seed
 	// Since is when the phase began, Made when the newest key was made. To the second.
 	Since, Made time.Time
 }
@@ -111,6 +115,6 @@ func (s *State) Key(generation uint32) (Key, bool) {
 
 // Equal reports whether two States say the same.
 func (s *State) Equal(other *State) bool {
-	return s.Phase == other.Phase && s.Sending == other.Sending && s.Required == other.Required &&
+	return s.Phase == other.Phase && s.Seed == other.Seed && s.Sending == other.Sending && s.Required == other.Required &&
 		s.Since.Equal(other.Since) && s.Made.Equal(other.Made) && slices.Equal(s.Accepted, other.Accepted)
 }

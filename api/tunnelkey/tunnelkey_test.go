@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/millrace-lb/millrace/api/flowhash"
 )
 
 var made = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -27,6 +29,7 @@ func TestSecret(t *testing.T) {
 	for _, state := range []*State{
 		valid(),
 		{Phase: Publishing, Accepted: []Key{New(1)}, Since: made, Made: made},
+		{Phase: Publishing, Accepted: []Key{New(1)}, Since: made, Made: made, Seed: flowhash.NewSeed()},
 		{Phase: Steady, Accepted: []Key{New(1)}, Sending: 1, Since: made, Made: made},
 	} {
 		got, err := Parse(state.Data())
@@ -52,6 +55,8 @@ func TestGarbage(t *testing.T) {
 		{"key-0", secret, `"key-0" has no number`},
 		{"key-010", secret, `"key-010" has no number`},
 		{"key-4294967296", secret, `"key-4294967296" has no number`},
+		{"flow-seed", "", "flow-seed has 0 bytes, must have 32"},
+		{"flow-seed", secret + "x", "flow-seed has 33 bytes, must have 32"},
 		{"key-11", secret, "there are 3 keys, must be 1 or 2"},
 	} {
 		data := valid().Data()

@@ -79,6 +79,10 @@ const (
 	// ConditionTunnelKeyCurrent of an LBNodeReport: False while a change of the tunnel's key waits
 	// for the node, or was done without it; else it is absent. The operator writes it.
 	ConditionTunnelKeyCurrent = "TunnelKeyCurrent"
+	// ConditionFlowSeed of an LBNodeReport: False while the node hashes flows by another seed than
+	// the Secret of the tunnel has; else it is absent. Ready does not depend on it: only flows that
+	// move between such nodes are lost.
+	ConditionFlowSeed = "FlowSeed"
 	// ConditionNodeReady of an LBNodeReport: False or Unknown, as the condition
 	// Ready of the Node is, while the Node is not ready; else it is absent. The
 	// operator writes it.
@@ -127,6 +131,7 @@ const (
 	ReasonPanicThreshold   = "PanicThreshold"
 	ReasonRemovalHeld      = "RemovalHeld"
 	ReasonNodeNotReady     = "NodeNotReady"
+	ReasonSeedDiffers      = "SeedDiffers"
 	ReasonKeyInUse         = "KeyInUse"
 	ReasonKeyAbsent        = "KeyAbsent"
 	ReasonKeyInvalid       = "KeyInvalid"

@@ -54,4 +54,21 @@ func (s *Source) tunnelSecret() model.TunnelSecret {
 	return model.TunnelSecret{State: state, Err: err}
 }
 
+// TunnelKey reads the Secret once, before the informers run.
+func (c *Clients) TunnelKey(ctx context.Context) (*tunnelkey.State, error) {
+	secret := &corev1.Secret{}
+	err := c.Core.Get().Namespace(tunnelkey.Namespace).Resource("secrets").Name(tunnelkey.SecretName).Do(ctx).Into(secret)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("there is no Secret %s/%s, which the operator makes", tunnelkey.Namespace, tunnelkey.SecretName)
+	case err != nil:
+		return nil, fmt.Errorf("read Secret %s/%s: %w", tunnelkey.Namespace, tunnelkey.SecretName, err)
+	}
+	state, err := tunnelkey.Parse(secret.Data)
+	if err != nil {
+		return nil, fmt.Errorf("read Secret %s/%s: %w", tunnelkey.Namespace, tunnelkey.SecretName, err)
+	}
+	return state, nil
+}
+
 var errBarred = fmt.Errorf("the agent has no right to read it: apply the roles of this version")

@@ -33,6 +33,9 @@ func conditions(o Observation) []metav1.Condition {
 	}
 	if o.TunnelKey != nil {
 		list = append(list, o.TunnelKey.condition())
+		if seed, differs := o.TunnelKey.seed(); differs {
+			list = append(list, seed)
+		}
 	}
 	for i := range list {
 		list[i].Message = cut(list[i].Message, maxMessage)

@@ -15,6 +15,9 @@ type TunnelKey struct {
 	Ring tunnelkey.Ring
 	// Reason is why that is not what the Secret asks for; empty where it is.
 	Reason, Message string
+	// OtherSeed says that the Secret has another seed of the flow hash than the node; empty where
+	// it has the same.
+	OtherSeed string
 }
 
 // keys are those of the report; nil where the agent has none.
@@ -27,6 +30,14 @@ func (k *TunnelKey) keys() *millracev1alpha1.TunnelKeysStatus {
 		keys.Accepted = append(keys.Accepted, int64(generation))
 	}
 	return keys
+}
+
+// seed is there only while the seeds differ, and no part of Ready.
+func (k *TunnelKey) seed() (condition metav1.Condition, differs bool) {
+	return metav1.Condition{
+		Type: millracev1alpha1.ConditionFlowSeed, Status: metav1.ConditionFalse,
+		Reason: millracev1alpha1.ReasonSeedDiffers, Message: k.OtherSeed,
+	}, k.OtherSeed != ""
 }
 
 // condition is no part of Ready: without a key the other fences of the tunnel stand.

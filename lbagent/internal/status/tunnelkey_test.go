@@ -35,6 +35,13 @@ func TestTunnelKey(t *testing.T) {
 		}
 	}
 	expect(&status, millracev1alpha1.ConditionTunnelKey, metav1.ConditionTrue, millracev1alpha1.ReasonKeyInUse)
+	if seed := meta.FindStatusCondition(status.Conditions, millracev1alpha1.ConditionFlowSeed); seed != nil {
+		t.Errorf("with the same seed there is %+v", seed)
+	}
+	o.TunnelKey.OtherSeed = "the Secret has another seed"
+	differs := Build(o, report, metav1.Now())
+	expect(&differs, millracev1alpha1.ConditionFlowSeed, metav1.ConditionFalse, millracev1alpha1.ReasonSeedDiffers)
+	expect(&differs, millracev1alpha1.ConditionReady, metav1.ConditionTrue, millracev1alpha1.ReasonReady)
 	// That of the operator stays.
 	expect(&status, millracev1alpha1.ConditionTunnelKeyCurrent, metav1.ConditionFalse, "")
 

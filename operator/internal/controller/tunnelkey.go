@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
+	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/operator/internal/rotation"
@@ -36,6 +37,8 @@ type tunnelKeyReconciler struct {
 	now      func() time.Time
 	// invalid is what was last said of a Secret that cannot be read.
 	invalid string
+	// seed is that of the flow hash in the Secret as it was last read. It outlives the Secret.
+	seed flowhash.Seed
 }
 
 // TunnelKeySecret is the Secret that the operator watches, and the only one.
@@ -92,7 +95,7 @@ func (r *tunnelKeyReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ct
 		r.tellInvalid(ctx, secret, err)
 		return ctrl.Result{}, nil
 	}
-	r.invalid = ""
+	r.invalid, r.seed = "", state.Seed
 	_, asked := secret.Annotations[tunnelkey.AnnotationRotate]
 	now := r.now()
 	step := rotation.Next(state, nodes, r.settings, asked, now)
@@ -151,7 +154,7 @@ func knownNode(node *corev1.Node, report *millracev1alpha1.LBNodeReport) rotatio
 }
 
 func (r *tunnelKeyReconciler) create(ctx context.Context, nodes []rotation.Node) error {
-	state := rotation.First(nodes, r.now())
+	state := rotation.First(nodes, r.seed, r.now())
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: tunnelkey.Namespace, Name: tunnelkey.SecretName,

@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 )
 
@@ -36,7 +37,13 @@ type cluster struct {
 	losses   int
 }
 
+// propertySeed is in all versions of the Secret.
+var propertySeed = flowhash.Seed{9}
+
 func (c *cluster) store(state *tunnelkey.State) {
+	if state.Seed != propertySeed {
+		panic(fmt.Sprintf("a step changes %v to %v", propertySeed, state.Seed))
+	}
 	c.secret = state
 	c.versions = append(c.versions, state)
 }
@@ -84,7 +91,7 @@ func (c *cluster) settle() {
 // operator does a step of the operator. No node is ever left behind here.
 func (c *cluster) operator(asked bool) {
 	if c.secret == nil {
-		c.store(First(c.nodes(), c.now))
+		c.store(First(c.nodes(), propertySeed, c.now))
 		return
 	}
 	patience := Settings{Lifetime: settings.Lifetime, NodeTimeout: 1e6 * time.Hour}

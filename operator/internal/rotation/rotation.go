@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 )
 
@@ -49,7 +50,13 @@ type Step struct {
 
 // First returns the State where there is no Secret, with one new key. Nodes that have keys
 // keep them meanwhile.
-func First(nodes []Node, now time.Time) *tunnelkey.State {
+//
+// seed is that of the flow hash which the Secret had before it was lost; zero where it had none or
+// nobody knows it. A new one is made where no agent has ever run: later it would move flows.
+func First(nodes []Node, seed flowhash.Seed, now time.Time) *tunnelkey.State {
+	if seed == (flowhash.Seed{}) && len(nodes) == 0 {
+		seed = flowhash.NewSeed()
+	}
 	var last uint32
 	required := false
 	for _, node := range nodes {
@@ -63,6 +70,7 @@ func First(nodes []Node, now time.Time) *tunnelkey.State {
 	return &tunnelkey.State{
 		Phase:    tunnelkey.Publishing,
 		Accepted: []tunnelkey.Key{tunnelkey.New(last + 1)},
+		Seed:     seed,
 		Required: required,
 		Since:    now,
 		Made:     now,

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 )
 
@@ -28,17 +29,27 @@ func state(phase tunnelkey.Phase, sending uint32, required bool, accepted ...uin
 }
 
 func TestFirst(t *testing.T) {
-	first := First(nil, start)
+	none := flowhash.Seed{}
+	first := First(nil, none, start)
 	if first.Phase != tunnelkey.Publishing || first.Newest().Generation != 1 || first.Sending != 0 || first.Required {
 		t.Errorf("the first State is %+v", first)
 	}
-	if other := First(nil, start); other.Newest().Secret == first.Newest().Secret {
-		t.Error("two States have one secret")
+	if other := First(nil, none, start); other.Newest().Secret == first.Newest().Secret || other.Seed == first.Seed {
+		t.Error("two States have one secret or seed")
 	}
 	// After a loss: no number again, and no untagged packets.
-	again := First([]Node{{Name: "a", Does: ring(3, true, 3)}, {Name: "b", Does: ring(3, false, 3, 7)}}, start)
+	again := First([]Node{{Name: "a", Does: ring(3, true, 3)}, {Name: "b", Does: ring(3, false, 3, 7)}}, none, start)
 	if again.Newest().Generation != 8 || !again.Required || again.Sending != 0 {
 		t.Errorf("the State after a loss is %+v", again)
+	}
+	// The seed is made where no agent has run, and otherwise never changes.
+	if first.Seed == none || again.Seed != none {
+		t.Errorf("the seeds are %v, and %v where agents run", first.Seed, again.Seed)
+	}
+	for _, nodes := range [][]Node{nil, {{Name: "a"}}} {
+		if kept := First(nodes, first.Seed, start); kept.Seed != first.Seed {
+			t.Errorf("after a loss the seed is %v, was %v", kept.Seed, first.Seed)
+		}
 	}
 }
 

@@ -80,6 +80,7 @@ func unmet(node nodeObjects) []Problem {
 	for _, kind := range []string{
 		millracev1alpha1.ConditionObjectsPresent,
 		millracev1alpha1.ConditionNodesReached, millracev1alpha1.ConditionTunnelKey, millracev1alpha1.ConditionTunnelKeyCurrent,
+		millracev1alpha1.ConditionFlowSeed,
 	} {
 		problems = append(problems, notTrue(node, kind)...)
 	}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/millrace-lb/millrace/api/flowhash"
+	"github.com/millrace-lb/millrace/api/tunnelkey"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+)
+
+const (
+	// seedPatience is how long one question for the seed may take.
+	seedPatience = 2 * time.Second
+	// seedPause is the time between two questions.
+	seedPause = time.Second
+)
+
+// seedOfNode returns the seed of the flow hash to open the data plane with: that of the Secret or,
+// where it cannot be read, that of the pinned maps.
+func seedOfNode(
+	ctx context.Context, pinRoot string, read func(context.Context) (*tunnelkey.State, error), logger logr.Logger,
+) (flowhash.Seed, error) {
+	pinned, found, err := dataplane.PinnedSeed(pinRoot)
+	if err != nil {
+		return pinned, err
+	}
+	var had *flowhash.Seed
+	if found {
+		had = &pinned
+	}
+	return chooseSeed(ctx, had, read, logger)
+}
+
+// chooseSeed waits for the Secret where no maps are pinned, pinned is nil then: the other nodes
+// have the Secret's seed, and who guesses another one sends their connections elsewhere.
+func chooseSeed(
+	ctx context.Context, pinned *flowhash.Seed, read func(context.Context) (*tunnelkey.State, error), logger logr.Logger,
+) (flowhash.Seed, error) {
+	said := ""
+	for {
+		limited, cancel := context.WithTimeout(ctx, seedPatience)
+		state, err := read(limited)
+		cancel()
+		switch {
+		case err == nil && pinned != nil && *pinned != state.Seed:
+			logger.Info("The Secret has another seed of the flow hash: the maps are built again", "pinned", *pinned, "secret", state.Seed)
+			return state.Seed, nil
+		case err == nil:
+			return state.Seed, nil
+		case pinned != nil:
+			logger.Info("Going on with the seed of the pinned maps", "pinned", *pinned, "reason", err.Error())
+			return *pinned, nil
+		case err.Error() != said:
+			said = err.Error()
+			logger.Info("Waiting for the seed of the flow hash: nothing is pinned on this node", "reason", said)
+		}
+		pause := time.NewTimer(seedPause)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return flowhash.Seed{}, context.Cause(ctx)
+		case <-pause.C:
+		}
+	}
+}

@@ -143,6 +143,7 @@ func knownNode(node *corev1.Node, report *millracev1alpha1.LBNodeReport) rotatio
 	if lost := notReady(node); lost != nil {
 		known.LostSince = lost.LastTransitionTime.Time
 	}
+	known.Served = report != nil && (report.Status.Version != "" || report.Status.TunnelKeys != nil)
 	if report != nil && report.Status.TunnelKeys != nil {
 		keys := report.Status.TunnelKeys
 		known.Does = tunnelkey.Ring{Sending: uint32(keys.Sending), Required: keys.Required}

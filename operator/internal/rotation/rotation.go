@@ -24,6 +24,9 @@ type Node struct {
 	Does tunnelkey.Ring
 	// LostSince is since when nothing was heard of the node itself. Zero: it is there.
 	LostSince time.Time
+	// Served reports whether its agent has ever had a data plane. One that waits for the first
+	// Secret has none, and says only that the node has booted.
+	Served bool
 }
 
 // Settings are those of the operator.
@@ -52,9 +55,9 @@ type Step struct {
 // keep them meanwhile.
 //
 // seed is that of the flow hash which the Secret had before it was lost; zero where it had none or
-// nobody knows it. A new one is made where no agent has ever run: later it would move flows.
+// nobody knows it. A new one is made where no node has ever served: later it would move flows.
 func First(nodes []Node, seed flowhash.Seed, now time.Time) *tunnelkey.State {
-	if seed == (flowhash.Seed{}) && len(nodes) == 0 {
+	if seed == (flowhash.Seed{}) && !slices.ContainsFunc(nodes, func(node Node) bool { return node.Served }) {
 		seed = flowhash.NewSeed()
 	}
 	var last uint32

@@ -38,13 +38,16 @@ func TestFirst(t *testing.T) {
 		t.Error("two States have one secret or seed")
 	}
 	// After a loss: no number again, and no untagged packets.
-	again := First([]Node{{Name: "a", Does: ring(3, true, 3)}, {Name: "b", Does: ring(3, false, 3, 7)}}, none, start)
+	again := First([]Node{{Name: "a", Does: ring(3, true, 3), Served: true}, {Name: "b", Does: ring(3, false, 3, 7)}}, none, start)
 	if again.Newest().Generation != 8 || !again.Required || again.Sending != 0 {
 		t.Errorf("the State after a loss is %+v", again)
 	}
-	// The seed is made where no agent has run, and otherwise never changes.
+	// The seed is made where no node has served, and otherwise never changes.
 	if first.Seed == none || again.Seed != none {
 		t.Errorf("the seeds are %v, and %v where agents run", first.Seed, again.Seed)
+	}
+	if waiting := First([]Node{{Name: "booted"}}, none, start); waiting.Seed == none {
+		t.Error("an agent that waits for the Secret keeps it from having a seed")
 	}
 	for _, nodes := range [][]Node{nil, {{Name: "a"}}} {
 		if kept := First(nodes, first.Seed, start); kept.Seed != first.Seed {

@@ -28,9 +28,11 @@ const (
 	ttlV6At, sourceV6At = 7, 8
 )
 
-// mostSources bounds the sources of a filter: the kernel of 6.1 takes 20 KiB of instructions
-// (net.core.optmem_max). With more the TTL alone is looked at.
-const mostSources = 128
+// mostInstructions bounds a filter that looks at sources: enough for 42 sessions of IPv6, or 75 of
+// IPv4. With more the TTL alone is looked at. A socket has 20 KiB for filters before Linux 6.7
+// (net.core.optmem_max). While one replaces another both count, and the kernel makes up to two
+// instructions of 8 bytes of each.
+const mostInstructions = 600
 
 // admission is what a listener's filter lets through: packets of a source with the least TTL of
 // its sessions, and of any source for a session of ours (RFC 5880, section 6.3).
@@ -84,9 +86,7 @@ func (a admission) program(v6 bool) []bpf.Instruction {
 		drop,
 		bpf.StoreScratch{Src: bpf.RegA, N: ttlSlot},
 	}
-	if len(a.sources) > mostSources {
-		return append(program, take)
-	}
+	atLeast := slices.Clone(program)
 	// A packet without the whole of it is dropped: the load fails.
 	program = append(program, bpf.LoadAbsolute{Off: yourDiscriminatorAt, Size: 4})
 	for _, d := range slices.Sorted(maps.Keys(a.discriminators)) {
@@ -109,6 +109,9 @@ func (a admission) program(v6 bool) []bpf.Instruction {
 			bpf.LoadScratch{Dst: bpf.RegA, N: ttlSlot},
 			bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: uint32(a.sources[source]), SkipTrue: 1},
 			drop, take)
+	}
+	if len(program) >= mostInstructions {
+		return append(atLeast, take)
 	}
 	return append(program, drop)
 }

@@ -102,6 +102,16 @@ func newLimitedCluster(t *testing.T, worker int, random *rand.Rand, unknownPerVI
 	return c
 }
 
+// vouch confirms the next hops of all nodes: 30 seconds later the programs ask the kernel instead.
+func (c *testCluster) vouch() error {
+	for _, n := range c.nodes {
+		if err := n.Plane.Vouch(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (c *testCluster) add(t *testing.T, worker int, id forwarding.NodeID, s *forwarding.State) {
 	t.Helper()
 	mac := net.HardwareAddr{2, 0, 0, 0, byte(worker), byte(16 + id)}

@@ -113,11 +113,9 @@ type differential struct {
 }
 
 func (d *differential) batch(t *testing.T) {
-	for _, n := range d.cluster.nodes {
-		if err := n.Plane.Vouch(); err != nil {
-			t.Error(err)
-			return
-		}
+	if err := d.cluster.vouch(); err != nil {
+		t.Error(err)
+		return
 	}
 	if d.random.IntN(2) == 0 {
 		if err := d.cluster.change(d.random); err != nil {

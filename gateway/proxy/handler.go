@@ -87,10 +87,13 @@ func (s *server) ask(r *http.Request) (room, leave bool, end func()) {
 	if entry == nil {
 		return true, false, func() {}
 	}
+	if r.ProtoMajor == 2 {
+		entry.Multiplexed()
+	}
 	bytes := requestBytes + int64(len(r.RequestURI))
 	for name, values := range r.Header {
 		for _, value := range values {
-			bytes += int64(len(name) + len(value))
+			bytes += int64(len(name)+len(value)) + admission.FieldBytes
 		}
 	}
 	room, leave = entry.Begin(bytes)

@@ -5,6 +5,7 @@ package proxy
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -161,6 +162,66 @@ func TestHeadersFillNoMemory(t *testing.T) {
 		if got := get(t, client(t, port, nil), "http://a/"); got.StatusCode != 200 {
 			t.Errorf("another client: %d; want 200", got.StatusCode)
 		}
+	}
+}
+
+// fields are headers of the fewest bytes, which cost the most memory: 64 KiB of them a megabyte.
+var fields = func() string {
+	var b strings.Builder
+	for i := 0; b.Len() < 60<<10; i++ {
+		fmt.Fprintf(&b, "%x:\r\n", i)
+	}
+	return b.String()
+}()
+
+// Headers that never end are in memory, and nobody has asked for their requests: the connections
+// idle for longest go.
+func TestEndlessHeadersFillNoMemory(t *testing.T) {
+	port := freePort(t)
+	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes, s.HeaderTimeout = 40<<20, 8<<20, time.Minute },
+		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", serve(t, echo("a"))))...)
+	var conns []net.Conn
+	for range 40 {
+		conn := dialFrom(t, "127.0.0.2", port)
+		// What it cannot write any more was too much.
+		_, _ = conn.Write([]byte("GET / HTTP/1.1\r\nHost: a\r\n" + fields))
+		conns = append(conns, conn)
+	}
+	for i, conn := range conns[:32] {
+		if !isClosed(conn, 10*time.Second) {
+			t.Errorf("connection %d of 40 is open, with 60 KiB that cost a megabyte; want those of 8 MiB", i+1)
+		}
+	}
+	if isClosed(conns[39], 10*time.Millisecond) {
+		t.Error("the last connection was closed")
+	}
+	if got := get(t, client(t, port, nil), "http://a/"); got.StatusCode != 200 {
+		t.Errorf("another client: %d; want 200", got.StatusCode)
+	}
+}
+
+// Requests of many short fields count as what they cost.
+func TestShortFieldsFillNoMemory(t *testing.T) {
+	port := freePort(t)
+	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 40<<20, 8<<20 },
+		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", serve(t, echo("a"))))...)
+	refused := 0
+	for range 12 {
+		conn := dialFrom(t, "127.0.0.2", port)
+		// The body does not come, so the request stays.
+		if _, err := conn.Write([]byte("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n" + fields + "\r\n")); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+		answer := make([]byte, 12)
+		n, err := io.ReadFull(conn, answer)
+		// A header that is too much while it is read ends its connection.
+		if string(answer[:n]) == "HTTP/1.1 503" || err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			refused++
+		}
+	}
+	if refused < 4 || refused > 8 {
+		t.Errorf("%d of 12 requests of about a megabyte were refused; want those beyond 8 MiB", refused)
 	}
 }
 

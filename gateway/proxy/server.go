@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 )
@@ -158,7 +160,9 @@ func (s *server) admit(conn net.Conn) {
 		_ = conn.Close()
 		return
 	}
-	s.accepted(&patientConn{Conn: conn, timeout: s.proxy.settings.WriteTimeout, entry: entry}, port)
+	s.accepted(&patientConn{
+		Conn: conn, timeout: s.proxy.settings.WriteTimeout, entry: entry, evictions: s.proxy.metrics.shed.WithLabelValues("idle connection"),
+	}, port)
 }
 
 func addressOf(conn net.Conn) netip.Addr {
@@ -271,12 +275,14 @@ func (h *handover) Close() error {
 // Addr implements net.Listener.
 func (h *handover) Addr() net.Addr { return h.address }
 
-// patientConn ends a connection whose peer takes no bytes. Its place is free again when it is
-// closed.
+// patientConn ends a connection whose peer takes no bytes, and counts the headers that it reads. Its
+// place is free again when it is closed.
 type patientConn struct {
 	net.Conn
 	timeout time.Duration
 	entry   *admission.Connection
+	// evictions are of connections that were closed for its headers.
+	evictions prometheus.Counter
 }
 
 // entryOf gives the place of a connection, or of what it is above.
@@ -299,6 +305,14 @@ type entryKey struct{}
 func (c *patientConn) Close() error {
 	c.entry.Close()
 	return c.Conn.Close()
+}
+
+func (c *patientConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if evicted := c.entry.Read(n); evicted > 0 {
+		c.evictions.Add(float64(evicted))
+	}
+	return n, err
 }
 
 func (c *patientConn) Write(b []byte) (int, error) {

@@ -8,6 +8,7 @@ import (
 	"container/list"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 )
 
 // Limits are what clients may cost. 0 is no limit.
@@ -21,6 +22,18 @@ type Limits struct {
 // ConnectionBytes is what an open connection costs without a request, with TLS: buffers and
 // goroutines, and what HTTP/2 keeps of its headers.
 const ConnectionBytes = 48 << 10
+
+// FieldBytes is what a field of a header costs beside its text: net/http keeps fields in a map.
+const FieldBytes = 96
+
+const (
+	// unreadHeaderCost is what a byte of a header costs while it is read. Nobody knows its fields
+	// yet: of 64 KiB of the shortest ones net/http makes 1 MiB.
+	unreadHeaderCost = 16
+	// freeHeaderBytes are part of ConnectionBytes. Most headers have no more, and so a client at
+	// its limit gets an answer that says so.
+	freeHeaderBytes = 2 << 10
+)
 
 // Client is the address by which connections are counted: of IPv6 the /64, since a client may
 // have one of its own.
@@ -64,6 +77,12 @@ type Connection struct {
 	ended  bool
 	// all and own are its places among the idle connections; nil with a request.
 	all, own *list.Element
+	// received is how much of a header was read.
+	received int64
+	// reads says that what is read now is the header of a request.
+	reads atomic.Bool
+	// multiplexed says that the connection carries several requests at a time.
+	multiplexed atomic.Bool
 }
 
 // New makes a ledger without connections.
@@ -138,6 +157,7 @@ func (c *Connection) end() {
 func (c *Connection) rest() {
 	if c.all == nil && !c.ended {
 		c.all, c.own = c.ledger.idle.PushBack(c), c.client.idle.PushBack(c)
+		c.reads.Store(!c.multiplexed.Load())
 	}
 }
 
@@ -146,6 +166,49 @@ func (c *Connection) wake() {
 		c.ledger.idle.Remove(c.all)
 		c.client.idle.Remove(c.own)
 		c.all, c.own = nil, nil
+		c.ledger.add(c.client, -headerCost(c.received))
+		c.received = 0
+		c.reads.Store(false)
+	}
+}
+
+// Read says that so many bytes were read. Without a request they are the beginning of one, which
+// counts until Busy. Where there is no room for it, those idle for longest are closed, which this
+// one may be, too. evicted is how many were closed.
+func (c *Connection) Read(bytes int) (evicted int) {
+	if c == nil || bytes <= 0 || !c.reads.Load() {
+		return 0
+	}
+	l := c.ledger
+	var victims []*Connection
+	l.mutex.Lock()
+	if c.all != nil {
+		before := headerCost(c.received)
+		c.received += int64(bytes)
+		l.add(c.client, headerCost(c.received)-before)
+		room := true
+		for room && !c.shared && l.limits.ClientBytes > 0 && c.client.bytes > l.limits.ClientBytes {
+			room = l.evict(&c.client.idle, &victims)
+		}
+		for room && l.limits.Bytes > 0 && l.bytes > l.limits.Bytes {
+			room = l.evict(&l.idle, &victims)
+		}
+	}
+	l.mutex.Unlock()
+	for _, victim := range victims {
+		victim.close()
+	}
+	return len(victims)
+}
+
+// headerCost is what so many bytes of a header that is not whole cost.
+func headerCost(received int64) int64 { return max(received-freeHeaderBytes, 0) * unreadHeaderCost }
+
+// Multiplexed says that the connection carries several requests at a time. What is read without
+// one is no header then, and HTTP/2 bounds headers by itself: by what their fields cost.
+func (c *Connection) Multiplexed() {
+	if c != nil && !c.multiplexed.Swap(true) {
+		c.reads.Store(false)
 	}
 }
 

@@ -36,6 +36,43 @@ func (o *opener) open(name string, address netip.Addr, shared bool) *Connection 
 	return opened
 }
 
+// TestHeadersCountWhileRead: what is read without a request counts until there is one, and where it is
+// too much those idle for longest go. Nothing is counted of what is read with a request, and of
+// connections that carry several.
+func TestHeadersCountWhileRead(t *testing.T) {
+	const room = 64 << 10
+	o := &opener{Ledger: New(Limits{ClientBytes: 3*ConnectionBytes + room})}
+	first, second, third := o.open("a1", alice, false), o.open("a2", alice, false), o.open("a3", alice, false)
+	third.Multiplexed()
+	read := func(c *Connection, bytes, evicted int) {
+		t.Helper()
+		if got := c.Read(bytes); got != evicted {
+			t.Errorf("%d bytes more closed %d connections; want %d", bytes, got, evicted)
+		}
+	}
+	read(second, freeHeaderBytes, 0)
+	read(second, room/unreadHeaderCost, 0)
+	read(third, room, 0)
+	second.Busy()
+	read(second, room, 0)
+	second.Idle()
+	read(first, freeHeaderBytes+room/unreadHeaderCost, 0)
+	if len(o.closed) != 0 {
+		t.Fatalf("%v were closed; want none", o.closed)
+	}
+	// a1 has been idle for longest, with all that it has read.
+	read(second, freeHeaderBytes+1, 1)
+	if len(o.closed) != 1 || o.closed[0] != "a1" || o.Ledger.bytes != 2*ConnectionBytes+unreadHeaderCost {
+		t.Errorf("%v were closed, and %d bytes are left; want a1 alone, with its header", o.closed, o.Ledger.bytes)
+	}
+	first.Close()
+	// One that is too large for its client goes itself, after those idle for longer.
+	read(second, room, 2)
+	if second.Close(); o.Ledger.bytes != 0 || o.Ledger.open != 0 {
+		t.Errorf("%d bytes of %d connections are left", o.Ledger.bytes, o.Ledger.open)
+	}
+}
+
 // TestLongestIdleGoes: a connection more closes the one that is idle for longest; of the client
 // itself where that has its share. One with a request is never closed.
 func TestLongestIdleGoes(t *testing.T) {

@@ -28,11 +28,12 @@ func freedManually(t *testing.T, e *environment) {
 	e.pool(t, "main", nil, "203.0.113.0/24")
 	const theirs = "example.com/theirs"
 	free := e.service(t, "free")
+	// Two that wait get their addresses in either order.
+	e.addresses(t, free, "203.0.113.0")
 	kept := e.service(t, "kept", func(service *corev1.Service) { service.Finalizers = []string{theirs} })
 	foreign := e.service(t, "foreign", class("example.com/lb"), func(service *corev1.Service) {
 		service.Finalizers = []string{millracev1alpha1.SharedFinalizer}
 	})
-	e.addresses(t, free, "203.0.113.0")
 	e.addresses(t, kept, "203.0.113.1")
 	running.stop(t)
 	must(t, e.client.Delete(t.Context(), free))

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -16,10 +17,15 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
@@ -31,7 +37,13 @@ const (
 
 func newClient(t *testing.T, config *rest.Config) client.Client {
 	t.Helper()
-	c, err := client.New(config, client.Options{FieldValidation: "Strict"})
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, millracev1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := client.New(config, client.Options{Scheme: scheme, FieldValidation: "Strict"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +100,100 @@ func TestManifests(t *testing.T) {
 	t.Run("viewer", func(t *testing.T) { testViewer(t, server, admin) })
 	t.Run("tracer", func(t *testing.T) { testTracer(t, server, admin) })
 	t.Run("BGP", func(t *testing.T) { testBGPRules(t, admin) })
+	t.Run("VIP", func(t *testing.T) { testVIPNames(t, admin) })
 	t.Run("Gateway API", func(t *testing.T) { testGatewayAPI(t, admin) })
+}
+
+// testVIPNames asks the API server for VIPs, of which it must refuse those by whose name an
+// address could have two, and for changes of one that was there before the rule.
+func testVIPNames(t *testing.T, admin client.Client) {
+	for _, test := range []struct {
+		name, address string
+		refused       bool
+	}{
+		{name: "203.0.113.201", address: "203.0.113.201"},
+		{name: "2001-db8-0-0-0-0-0-201", address: "2001:db8::201"},
+		{name: "2001-db8-0-1-0-0-0-0", address: "2001:db8:0:1::"},
+		{name: "edge", address: "203.0.113.202", refused: true},
+		{name: "203.0.113.203", address: "203.0.113.202", refused: true},
+		{name: "2001-db8--202", address: "2001:db8::202", refused: true},
+		{name: "2001-0db8-0-0-0-0-0-202", address: "2001:db8::202", refused: true},
+		{name: "2001-db8-0-0-0-0-0-203", address: "2001:db8::202", refused: true},
+		{name: "2001-db8-0-0-0-0-202", address: "2001:db8::202", refused: true},
+		{name: "edge", address: "2001:db8::202", refused: true},
+	} {
+		vip := &millracev1alpha1.VIP{
+			ObjectMeta: metav1.ObjectMeta{Name: test.name},
+			Spec:       millracev1alpha1.VIPSpec{Address: test.address},
+		}
+		if want := millracev1alpha1.VIPName(netip.MustParseAddr(test.address)); (test.name != want) != test.refused {
+			t.Fatalf("the VIP of %s has the name %s, the case says otherwise", test.address, want)
+		}
+		err := admin.Create(t.Context(), vip)
+		switch {
+		case !test.refused && err != nil:
+			t.Errorf("VIP %s of %s: %v", test.name, test.address, err)
+		case test.refused && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "the name of a VIP is its address")):
+			t.Errorf("VIP %s of %s: %v, want it refused for its name", test.name, test.address, err)
+		}
+	}
+	testMisnamedVIP(t, admin)
+}
+
+// testMisnamedVIP changes a VIP that an earlier release let in: its report and its finalizers
+// are not refused, or it could neither be told of nor removed.
+func testMisnamedVIP(t *testing.T, admin client.Client) {
+	crd := &unstructured.Unstructured{}
+	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+	if err := admin.Get(t.Context(), client.ObjectKey{Name: "vips.millrace.io"}, crd); err != nil {
+		t.Fatal(err)
+	}
+	path := []string{"spec", "versions"}
+	versions, _, err := unstructured.NestedSlice(crd.Object, path...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := versions[0].(map[string]any)
+	before := runtime.DeepCopyJSON(now)
+	unstructured.RemoveNestedField(before, "schema", "openAPIV3Schema", "x-kubernetes-validations")
+	write := func(version map[string]any) {
+		t.Helper()
+		if err := unstructured.SetNestedSlice(crd.Object, []any{version}, path...); err != nil {
+			t.Fatal(err)
+		}
+		if err := admin.Update(t.Context(), crd); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(before)
+	misnamed := func(name string) *millracev1alpha1.VIP {
+		return &millracev1alpha1.VIP{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"example.com/keep"}},
+			Spec:       millracev1alpha1.VIPSpec{Address: "203.0.113.204"},
+		}
+	}
+	vip := misnamed("former")
+	eventually(t, "the rule is gone", func(ctx context.Context) error { return admin.Create(ctx, vip) })
+	write(now)
+	eventually(t, "the rule is back", func(ctx context.Context) error {
+		err := admin.Create(ctx, misnamed("latter"), client.DryRunAll)
+		switch {
+		case err == nil:
+			return errors.New("a VIP with a name that is not its address is let in")
+		case apierrors.IsInvalid(err):
+			return nil
+		default:
+			return err
+		}
+	})
+	vip.Status.Phase = millracev1alpha1.VIPReserved
+	if err := admin.Status().Update(t.Context(), vip); err != nil {
+		t.Errorf("report on a VIP that was there: %v", err)
+	}
+	vip.Finalizers = nil
+	if err := admin.Update(t.Context(), vip); err != nil {
+		t.Errorf("finalizers of a VIP that was there: %v", err)
+	}
 }
 
 // testBGPRules asks the API server for objects that its schemas must refuse, and for some that

@@ -12,8 +12,11 @@ import (
 )
 
 // VIP is one address that is allocated or reserved. Its name is VIPName of its
-// address, so that the API server itself keeps an address from having two.
+// address, so that the API server itself keeps an address from having two. It
+// refuses a new VIP with any other name; one that an earlier release let in stays,
+// and is not used.
 //
+// +kubebuilder:validation:XValidation:rule="oldSelf.hasValue() || !isIP(self.spec.address) || (ip(self.spec.address).family() == 4 ? self.metadata.name == self.spec.address : self.metadata.name.matches('^(0|[1-9a-f][0-9a-f]{0,3})(-(0|[1-9a-f][0-9a-f]{0,3})){7}$') && ip(self.metadata.name.replace('-', ':')) == ip(self.spec.address))",optionalOldSelf=true,message="the name of a VIP is its address: 203.0.113.80 as it is, 2001:db8::1 as 2001-db8-0-0-0-0-0-1"
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=millrace
 // +kubebuilder:subresource:status

@@ -158,12 +158,16 @@ func testMisnamedVIP(t *testing.T, admin client.Client) {
 	unstructured.RemoveNestedField(before, "schema", "openAPIV3Schema", "x-kubernetes-validations")
 	write := func(version map[string]any) {
 		t.Helper()
-		if err := unstructured.SetNestedSlice(crd.Object, []any{version}, path...); err != nil {
-			t.Fatal(err)
-		}
-		if err := admin.Update(t.Context(), crd); err != nil {
-			t.Fatal(err)
-		}
+		// The API server writes the status of the CRD meanwhile.
+		eventually(t, "writing the schema", func(ctx context.Context) error {
+			if err := admin.Get(ctx, client.ObjectKeyFromObject(crd), crd); err != nil {
+				return err
+			}
+			if err := unstructured.SetNestedSlice(crd.Object, []any{version}, path...); err != nil {
+				return err
+			}
+			return admin.Update(ctx, crd)
+		})
 	}
 	write(before)
 	misnamed := func(name string) *millracev1alpha1.VIP {

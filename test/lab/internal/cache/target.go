@@ -149,7 +149,7 @@ func (t Target) environment() []string {
 	if t.CGO {
 		cgo = "CGO_ENABLED=1"
 	}
-	return []string{cgo, "GOFLAGS=-buildvcs=false -mod=readonly", "GOWORK=off"}
+	return []string{cgo, "GOFLAGS=-buildvcs=false -mod=readonly -gcflags=all=-dwarf=false", "GOWORK=off"}
 }
 
 // Key identifies what building the target gives: it changes with the sources, the

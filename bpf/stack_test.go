@@ -5,6 +5,7 @@ package bpf_test
 import (
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/millrace-lb/millrace/bpf"
@@ -80,6 +81,28 @@ func TestStack(t *testing.T) {
 		// MAX_CALL_FRAMES.
 		if len(chain) > 8 {
 			t.Errorf("%s: %d functions deep: %v, may be 8", name, len(chain), chain)
+		}
+	}
+}
+
+// maxVerified is how many instructions the verifier may follow in a program. The kernel's limit is a
+// million; an agent that starts waits for this, about a second for half of it.
+const maxVerified = 240_000
+
+func TestVerified(t *testing.T) {
+	w := newWorld(t)
+	for name, program := range map[string]*ebpf.Program{"ingress": w.Ingress, "egress": w.Egress} {
+		info, err := program.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		verified, ok := info.VerifiedInstructions()
+		if !ok {
+			t.Fatalf("%s: the kernel does not say how many instructions it verified", name)
+		}
+		t.Logf("%s: %d instructions verified", name, verified)
+		if verified > maxVerified {
+			t.Errorf("%s: %d instructions verified, may be %d; a function that is global is verified once", name, verified, maxVerified)
 		}
 	}
 }

@@ -278,17 +278,47 @@ static __always_inline struct reverse *half_open_reverse_in(__u32 index, __u64 p
 	return found ? &found->reverse : NULL;
 }
 
+/* As half_open_seek of the answers, in the second table beyond HALF_OPEN_SLOTS, and zero where the
+ * slot became another flow's while it was copied. copy may be NULL. Verified on its own, too.
+ */
+__noinline int half_open_seek_answers(__u32 index, __u64 print, struct reverse *copy)
+{
+	struct half_open_bucket *bucket = bpf_map_lookup_elem(&half_open_flows, &index);
+	__u32 place = bucket ? half_open_place_in(bucket, print, HALF_OPEN_ANSWERS) : 0, table = 0;
+
+	if (!place && any_is_asked(CROWD_HALF_OPEN)) {
+		index = half_open_crowd(index);
+		table = HALF_OPEN_SLOTS + 1;
+		bucket = bpf_map_lookup_elem(&half_open_flows, &index);
+		place = bucket ? half_open_place_in(bucket, print, HALF_OPEN_ANSWERS) : 0;
+	}
+	place = half_open_bounded(place);
+	if (!bucket || !place)
+		return 0;
+	if (copy) {
+		*copy = half_open_at(bucket, place)->reverse;
+		read_before_again();
+		if (!half_open_is(*half_open_mark(bucket, place), half_open_at(bucket, place),
+				  print, HALF_OPEN_ANSWERS))
+			return 0;
+	}
+	return table + place;
+}
+
 /* Also copies the entry. NULL where its slot became another flow's meanwhile. */
 static __noinline struct reverse *half_open_reverse(__u32 index, __u64 print,
 						    struct reverse *copy)
 {
-	struct reverse *found = half_open_reverse_in(index, print);
+	__u32 place = half_open_seek_answers(index, print, copy);
+	struct half_open_bucket *bucket;
 
-	if (!found || !copy)
-		return found;
-	*copy = *found;
-	read_before_again();
-	return half_open_reverse_in(index, print) == found ? found : NULL;
+	if (!place)
+		return NULL;
+	if (place > HALF_OPEN_SLOTS)
+		index = half_open_crowd(index);
+	bucket = bpf_map_lookup_elem(&half_open_flows, &index);
+	place = half_open_bounded(place);
+	return bucket && place ? &half_open_at(bucket, place)->reverse : NULL;
 }
 
 static __always_inline struct reverse *established_reverse4(const struct reverse_key4 *key)
@@ -307,22 +337,39 @@ static __always_inline struct reverse *established_reverse4(const struct reverse
 	return reverse;
 }
 
+static __always_inline __u32 reverse_index4(const struct reverse_key4 *key)
+{
+	return half_open_index4(key->client, key->client_port, key->protocol, 0);
+}
+
+static __always_inline __u64 reverse_print4(const struct reverse_key4 *key)
+{
+	return exception_print4(key->client, key->endpoint,
+				two_ports(key->client_port, key->endpoint_port), key->protocol);
+}
+
 /* copy may be NULL. */
 static __always_inline struct reverse *reverse_find4(const struct reverse_key4 *key,
 						     struct reverse *copy)
 {
-	__u32 ports = two_ports(key->client_port, key->endpoint_port);
 	struct reverse *reverse = established_reverse4(key);
-	__u32 index;
 
-	if (reverse) {
-		if (copy)
-			*copy = *reverse;
-		return reverse;
-	}
-	index = half_open_index4(key->client, key->client_port, key->protocol, 0);
-	return half_open_reverse(index, exception_print4(key->client, key->endpoint, ports,
-							 key->protocol), copy);
+	if (!reverse)
+		return half_open_reverse(reverse_index4(key), reverse_print4(key), copy);
+	if (copy)
+		*copy = *reverse;
+	return reverse;
+}
+
+/* Copies the entry, for which it needs less stack. Reports whether there is one. */
+static __always_inline int reverse_copy4(const struct reverse_key4 *key, struct reverse *copy)
+{
+	struct reverse *reverse = established_reverse4(key);
+
+	if (!reverse)
+		return half_open_seek_answers(reverse_index4(key), reverse_print4(key), copy);
+	*copy = *reverse;
+	return 1;
 }
 
 static __always_inline struct reverse *established_reverse6(const struct reverse_key6 *key)
@@ -341,22 +388,37 @@ static __always_inline struct reverse *established_reverse6(const struct reverse
 	return reverse;
 }
 
+static __always_inline __u32 reverse_index6(const struct reverse_key6 *key)
+{
+	return half_open_index6(key->client.word, key->client_port, key->protocol, 0);
+}
+
+static __always_inline __u64 reverse_print6(const struct reverse_key6 *key)
+{
+	return exception_print6(key->client.word, key->endpoint.word,
+				two_ports(key->client_port, key->endpoint_port), key->protocol);
+}
+
 static __always_inline struct reverse *reverse_find6(const struct reverse_key6 *key,
 						     struct reverse *copy)
 {
-	__u32 ports = two_ports(key->client_port, key->endpoint_port);
 	struct reverse *reverse = established_reverse6(key);
-	__u32 index;
-	const __be32 *client = key->client.word;
 
-	if (reverse) {
-		if (copy)
-			*copy = *reverse;
-		return reverse;
-	}
-	index = half_open_index6(client, key->client_port, key->protocol, 0);
-	return half_open_reverse(index, exception_print6(client, key->endpoint.word, ports,
-							 key->protocol), copy);
+	if (!reverse)
+		return half_open_reverse(reverse_index6(key), reverse_print6(key), copy);
+	if (copy)
+		*copy = *reverse;
+	return reverse;
+}
+
+static __always_inline int reverse_copy6(const struct reverse_key6 *key, struct reverse *copy)
+{
+	struct reverse *reverse = established_reverse6(key);
+
+	if (!reverse)
+		return half_open_seek_answers(reverse_index6(key), reverse_print6(key), copy);
+	*copy = *reverse;
+	return 1;
 }
 
 /* index is that of the first table. */

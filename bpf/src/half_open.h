@@ -96,27 +96,73 @@ static __always_inline __u64 half_open_answers(const struct flow *flow,
 	return exception_print6(flow->client.word, endpoint->address.word, ports, flow->protocol);
 }
 
+static __always_inline int half_open_is(__u64 mark, const struct half_open *slot, __u64 print,
+					enum half_open_way way)
+{
+	if ((mark >> way & HALF_OPEN_TAG) != half_open_tag(print))
+		return 0;
+	return (way == HALF_OPEN_ASKS ? slot->asks : slot->answers) == print;
+}
+
 static __always_inline int half_open_has(const struct half_open_bucket *bucket, int slot,
 					 __u64 print, enum half_open_way way)
 {
-	if ((bucket->mark[slot] >> way & HALF_OPEN_TAG) != half_open_tag(print))
+	return half_open_is(bucket->mark[slot], &bucket->slot[slot], print, way);
+}
+
+_Static_assert(sizeof(((struct half_open_bucket *)0)->mark) <= sizeof(struct half_open) &&
+		       sizeof(struct half_open_bucket) == (HALF_OPEN_SLOTS + 1) * sizeof(struct half_open) &&
+		       !(HALF_OPEN_SLOTS & (HALF_OPEN_SLOTS + 1)),
+	       "the marks take the place of one slot, and a mask bounds a place");
+
+/* The place of the slot that has the print in its bucket, where the marks are 0: zero means none. */
+static __always_inline int half_open_place_in(const struct half_open_bucket *bucket, __u64 print,
+					      enum half_open_way way)
+{
+#pragma unroll
+	for (int i = 0; i < HALF_OPEN_SLOTS; i++)
+		if (half_open_has(bucket, i, print, way))
+			return 1 + i;
+	return 0;
+}
+
+/* Verified on its own: else the verifier would follow all slots again for each caller. */
+__noinline int half_open_seek(const struct half_open_bucket *bucket, __u64 print, int way)
+{
+	if (!bucket)
 		return 0;
-	return (way == HALF_OPEN_ASKS ? bucket->slot[slot].asks : bucket->slot[slot].answers) ==
-	       print;
+	return half_open_place_in(bucket, print, way ? HALF_OPEN_ANSWERS : HALF_OPEN_ASKS);
+}
+
+/* What the verifier needs to see of a place. Without the first line the compiler, which knows more,
+ * would leave it out.
+ */
+static __always_inline __u32 half_open_bounded(__u32 place)
+{
+	asm volatile("" : "+r"(place));
+	return place & HALF_OPEN_SLOTS;
+}
+
+/* The slot at a place that is not zero. Its address is the sum of two numbers that are not negative:
+ * others the verifier refuses.
+ */
+static __always_inline struct half_open *half_open_at(struct half_open_bucket *bucket, __u32 place)
+{
+	return (struct half_open *)bucket + place;
+}
+
+static __always_inline __u64 *half_open_mark(struct half_open_bucket *bucket, __u32 place)
+{
+	return &bucket->mark[half_open_bounded(place - 1)];
 }
 
 static __always_inline struct half_open *half_open_find(__u32 index, __u64 print,
 							enum half_open_way way)
 {
 	struct half_open_bucket *bucket = bpf_map_lookup_elem(&half_open_flows, &index);
+	__u32 place = bucket ? half_open_bounded(half_open_seek(bucket, print, way)) : 0;
 
-	if (!bucket)
-		return NULL;
-#pragma unroll
-	for (int i = 0; i < HALF_OPEN_SLOTS; i++)
-		if (half_open_has(bucket, i, print, way))
-			return &bucket->slot[i];
-	return NULL;
+	return bucket && place ? half_open_at(bucket, place) : NULL;
 }
 
 /* The stamp of a use, at its place in a mark. */
@@ -214,19 +260,23 @@ static __always_inline void half_open_answer(__u32 index, __u64 asks, __u64 answ
 					     const struct reverse *reverse)
 {
 	struct half_open_bucket *bucket = bpf_map_lookup_elem(&half_open_flows, &index);
+	struct half_open *slot;
+	__u64 *mark, old;
+	__u32 place;
 
 	if (!bucket || !reverse || tracing)
 		return;
-	for (int i = 0; i < HALF_OPEN_SLOTS; i++) {
-		__u64 old = bucket->mark[i];
-
-		if (old == HALF_OPEN_CLAIMED || !half_open_has(bucket, i, asks, HALF_OPEN_ASKS))
-			continue;
-		bucket->slot[i].answers = answers;
-		bucket->slot[i].reverse = *reverse;
-		__sync_val_compare_and_swap(&bucket->mark[i], old,
-					    (old & ~(HALF_OPEN_TAG << HALF_OPEN_ANSWERS)) |
-						    half_open_tag(answers) << HALF_OPEN_ANSWERS);
+	place = half_open_bounded(half_open_seek(bucket, asks, HALF_OPEN_ASKS));
+	if (!place)
 		return;
-	}
+	slot = half_open_at(bucket, place);
+	mark = half_open_mark(bucket, place);
+	old = *mark;
+	if (old == HALF_OPEN_CLAIMED || !half_open_is(old, slot, asks, HALF_OPEN_ASKS))
+		return;
+	slot->answers = answers;
+	slot->reverse = *reverse;
+	__sync_val_compare_and_swap(mark, old,
+				    (old & ~(HALF_OPEN_TAG << HALF_OPEN_ANSWERS)) |
+					    half_open_tag(answers) << HALF_OPEN_ANSWERS);
 }

@@ -115,7 +115,7 @@ __noinline long icmp_reply_ipv4(struct __sk_buff *skb, __u32 l3, __u32 l4)
 		return 0;
 	slot->key4 = reverse_key4_of(ip.daddr, ip.saddr,
 				     two_ports(error.ports[1], error.ports[0]), ip.protocol);
-	if (!reverse_find4(&slot->key4, &slot->reverse))
+	if (!reverse_copy4(&slot->key4, &slot->reverse))
 		return 0;
 	vip = slot->reverse.vip.word[3];
 	if (restore_embedded_ipv4(&error, l4, &ip, &slot->reverse) ||
@@ -179,7 +179,7 @@ __noinline long icmp_reply_ipv6(struct __sk_buff *skb, __u32 l3, __u32 l4)
 	    read_embedded_reply6(&error, byte))
 		return 0;
 	reverse_key6_ends(&slot->key6, two_ports(error.ports[1], error.ports[0]), error.protocol);
-	if (!reverse_find6(&slot->key6, &slot->reverse))
+	if (!reverse_copy6(&slot->key6, &slot->reverse))
 		return 0;
 	vip = &slot->reverse.vip;
 #pragma unroll

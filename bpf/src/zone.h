@@ -29,17 +29,22 @@ static __always_inline __u32 zone_table(const struct packet *packet, const struc
 
 /* Gives the packet the path of the next zone that has a table. After all others that is the
  * ingress node's own zone, without a chain. Zero means that this came before, or that the
- * frontend has one table only.
+ * frontend has one table only. Verified on its own, apart from the loop that calls it.
  */
-static __always_inline int path_next_zone(struct packet *packet, const struct self *self,
-					 const struct frontend *frontend)
+__noinline int path_next_zone(struct packet *packet, const struct self *self,
+			      const struct frontend *frontend)
 {
-	__u32 zone = zone_of(path_node(packet->path, PATH_INGRESS), self);
-	__u32 id = frontend->id, on = packet->zone_steps, table = 0;
-	struct zones *zones = bpf_map_lookup_elem(&zone_tables, &id);
 	__u64 taken = ROW_PATH & ~PATH_ROLE & ~PATH_WALK;
+	__u32 zone, id, on, table = 0;
+	struct zones *zones;
 	struct row *row;
 
+	if (!packet || !self || !frontend)
+		return 0;
+	zone = zone_of(path_node(packet->path, PATH_INGRESS), self);
+	id = frontend->id;
+	on = packet->zone_steps;
+	zones = bpf_map_lookup_elem(&zone_tables, &id);
 	if (!zones)
 		return 0;
 	for (int i = 0; i < ZONES && on < ZONES && !table; i++) {

@@ -101,6 +101,10 @@ func TestManifests(t *testing.T) {
 	t.Run("tracer", func(t *testing.T) { testTracer(t, server, admin) })
 	t.Run("BGP", func(t *testing.T) { testBGPRules(t, admin) })
 	t.Run("VIP", func(t *testing.T) { testVIPNames(t, admin) })
+	t.Run("refused", func(t *testing.T) { testRefused(t, admin) })
+	t.Run("full pools", func(t *testing.T) { testFullPools(t, admin) })
+	t.Run("pools", func(t *testing.T) { testPoolPolicies(t, server, admin) })
+	t.Run("accepted", func(t *testing.T) { testAccepted(t, admin) })
 	t.Run("Gateway API", func(t *testing.T) { testGatewayAPI(t, admin) })
 }
 

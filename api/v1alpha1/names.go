@@ -22,7 +22,8 @@ const (
 const AnnotationDrain = "millrace.io/drain"
 
 // AnnotationConfirmRemoval on an LBPeer, VIPAdvertisement, VIP or VIPRoute says that it may be
-// removed at once, be it the last one of its kind; its value does not matter.
+// removed at once, be it the last one of its kind; its value does not matter. On a VIPPool it says
+// that the pool may be deleted or made smaller although VIPs are from it.
 const AnnotationConfirmRemoval = "millrace.io/confirm-removal"
 
 // Finalizer is on every Service that holds an address, so that the address is given back in

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/test/lab/controlplane"
+)
+
+const (
+	operatorUser     = "system:serviceaccount:millrace-system:millrace-operator"
+	garbageCollector = "system:serviceaccount:kube-system:generic-garbage-collector"
+)
+
+// testPoolPolicies asks what the policies for pools let pass.
+func testPoolPolicies(t *testing.T, server *controlplane.Server, admin client.Client) {
+	t.Run("confirmed", func(t *testing.T) { testConfirmedRemoval(t, admin) })
+	t.Run("garbage collector", func(t *testing.T) { testCollectedPool(t, server, admin) })
+	t.Run("all at once", func(t *testing.T) { testPoolsInUse(t, admin) })
+	t.Run("overlap of before", func(t *testing.T) { testOverlapOfBefore(t, server, admin) })
+}
+
+func newPool(name string, addresses ...string) *millracev1alpha1.VIPPool {
+	return &millracev1alpha1.VIPPool{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: addresses},
+	}
+}
+
+// inUse creates a pool and a VIP from it, and waits until the API server knows of both.
+func inUse(t *testing.T, admin client.Client) (*millracev1alpha1.VIPPool, *millracev1alpha1.VIP) {
+	t.Helper()
+	pool := newPool("used", "192.0.2.0/24")
+	vip := &millracev1alpha1.VIP{
+		ObjectMeta: metav1.ObjectMeta{Name: "192.0.2.7"},
+		Spec:       millracev1alpha1.VIPSpec{Address: "192.0.2.7", Pool: "used"},
+	}
+	for _, object := range []client.Object{pool, vip} {
+		if err := admin.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	vip.Status.Services = "default/web"
+	if err := admin.Status().Update(t.Context(), vip); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a refusal that names the VIP and its Service", func(ctx context.Context) error {
+		return refusal(admin.Delete(ctx, pool, client.DryRunAll), "192.0.2.7 of default/web")
+	})
+	return pool, vip
+}
+
+// refusal returns nil for an error by which a policy refuses with a text.
+func refusal(err error, text string) error {
+	if err == nil {
+		return errors.New("not refused")
+	}
+	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), text) {
+		return fmt.Errorf("not refused with %q: %w", text, err)
+	}
+	return nil
+}
+
+func testConfirmedRemoval(t *testing.T, admin client.Client) {
+	pool, vip := inUse(t, admin)
+	defer removeAll(t, admin, []client.Object{vip})
+	pool.Labels = map[string]string{"team": "web"}
+	pool.Spec.Priority = 7
+	if err := admin.Update(t.Context(), pool); err != nil {
+		t.Errorf("a change of other fields: %v", err)
+	}
+	pool.Annotations = map[string]string{millracev1alpha1.AnnotationConfirmRemoval: ""}
+	pool.Spec.Addresses = []string{"192.0.2.128/25"}
+	if err := admin.Update(t.Context(), pool); err != nil {
+		t.Errorf("confirmed in the same write: %v", err)
+	}
+	if err := admin.Delete(t.Context(), pool); err != nil {
+		t.Errorf("confirmed before: %v", err)
+	}
+}
+
+// testCollectedPool deletes a pool as the garbage collector does after its owner is gone.
+func testCollectedPool(t *testing.T, server *controlplane.Server, admin client.Client) {
+	pool, vip := inUse(t, admin)
+	defer removeAll(t, admin, []client.Object{vip})
+	collector := newClient(t, as(server, garbageCollector))
+	if err := collector.Delete(t.Context(), pool); err != nil {
+		t.Error(err)
+	}
+}
+
+// testPoolsInUse deletes all pools in one request.
+func testPoolsInUse(t *testing.T, admin client.Client) {
+	pool, vip := inUse(t, admin)
+	defer removeAll(t, admin, []client.Object{vip, pool})
+	err := admin.DeleteAllOf(t.Context(), pool, client.DryRunAll)
+	if err := refusal(err, "192.0.2.7 of default/web"); err != nil {
+		t.Error(err)
+	}
+}
+
+// testOverlapOfBefore has two pools with common addresses, as an earlier release or two creates at
+// once let them in. They can be changed, reported on, and told apart in steps.
+func testOverlapOfBefore(t *testing.T, server *controlplane.Server, admin client.Client) {
+	binding := &unstructured.Unstructured{}
+	for _, object := range load(t, "policy") {
+		if object.GetKind() == "ValidatingAdmissionPolicyBinding" && object.GetName() == "millrace-pool-overlap" {
+			binding = object
+		}
+	}
+	if err := admin.Delete(t.Context(), binding.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	first, second := newPool("first", "192.0.2.0/24", "198.51.100.0/24"), newPool("second", "198.51.100.0/25", "192.0.2.0/25")
+	defer removeAll(t, admin, []client.Object{first, second})
+	for _, pool := range []client.Object{first, second} {
+		eventually(t, "a pool without the policy", func(ctx context.Context) error { return admin.Create(ctx, pool) })
+	}
+	if err := admin.Create(t.Context(), binding); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the policy is back", func(ctx context.Context) error {
+		return refusal(admin.Create(ctx, newPool("third", "192.0.2.0/28"), client.DryRunAll), "spec.addresses[0]")
+	})
+	operator := newClient(t, as(server, operatorUser))
+	status := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"assigned":1,"free":2}}`))
+	if err := operator.Status().Patch(t.Context(), second.DeepCopy(), status); err != nil {
+		t.Errorf("the operator's report: %v", err)
+	}
+	for _, change := range []func(*millracev1alpha1.VIPPool){
+		func(pool *millracev1alpha1.VIPPool) { pool.Labels = map[string]string{"team": "web"} },
+		func(pool *millracev1alpha1.VIPPool) { pool.Spec.Addresses = []string{"203.0.112.0/24", "192.0.2.0/25"} },
+		func(pool *millracev1alpha1.VIPPool) { pool.Spec.Reserved = []string{"192.0.2.1"} },
+	} {
+		if err := admin.Get(t.Context(), client.ObjectKeyFromObject(second), second); err != nil {
+			t.Fatal(err)
+		}
+		change(second)
+		if err := admin.Update(t.Context(), second); err != nil {
+			t.Errorf("a change that adds no overlap: %v", err)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -30,6 +31,7 @@ func testPoolPolicies(t *testing.T, server *controlplane.Server, admin client.Cl
 	t.Run("confirmed", func(t *testing.T) { testConfirmedRemoval(t, admin) })
 	t.Run("garbage collector", func(t *testing.T) { testCollectedPool(t, server, admin) })
 	t.Run("all at once", func(t *testing.T) { testPoolsInUse(t, admin) })
+	t.Run("claims by the operator", func(t *testing.T) { testOperatorsClaims(t, server) })
 	t.Run("overlap of before", func(t *testing.T) { testOverlapOfBefore(t, server, admin) })
 }
 
@@ -109,6 +111,27 @@ func testPoolsInUse(t *testing.T, admin client.Client) {
 	err := admin.DeleteAllOf(t.Context(), pool, client.DryRunAll)
 	if err := refusal(err, "192.0.2.7 of default/web"); err != nil {
 		t.Error(err)
+	}
+}
+
+// testOperatorsClaims writes as the operator what nobody else may. What a VIP's claims are is the
+// operator's own decision.
+func testOperatorsClaims(t *testing.T, server *controlplane.Server) {
+	ports := []millracev1alpha1.ClaimedPort{{Port: 80, Protocol: corev1.ProtocolTCP}}
+	vip := &millracev1alpha1.VIP{
+		ObjectMeta: metav1.ObjectMeta{Name: "192.0.2.1"},
+		Spec: millracev1alpha1.VIPSpec{Address: "192.0.2.1", Claims: []millracev1alpha1.VIPClaim{
+			{Namespace: "default", Name: "web", Ports: ports}, {Namespace: "default", Name: "api", Ports: ports},
+		}},
+	}
+	for user, refused := range map[string]bool{operatorUser: false, "": true} {
+		config := server.Admin()
+		if user != "" {
+			config = as(server, user)
+		}
+		if err := newClient(t, config).Create(t.Context(), vip.DeepCopy(), client.DryRunAll); (err != nil) != refused {
+			t.Errorf("one port in two claims, written by %q: %v", user, err)
+		}
 	}
 }
 

@@ -51,6 +51,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.passive) || !self.passive || !has(self.peerPort) || self.peerPort == 179",message="peerPort is where nodes connect to; of a passive peer they do not"
 // +kubebuilder:validation:XValidation:rule="!has(self.extendedNextHop) || !self.extendedNextHop || (has(self.families) && 'IPv4' in self.families)",message="extendedNextHop is about IPv4 routes: add IPv4 to families"
 // +kubebuilder:validation:XValidation:rule="!has(self.extendedNextHop) || !self.extendedNextHop || (has(self.peerGateway) ? self.peerGateway == 'IPv6' : has(self.peerRange) ? !isCIDR(self.peerRange) || cidr(self.peerRange).ip().family() == 6 : !has(self.peerAddress) || !isIP(self.peerAddress) || ip(self.peerAddress).family() == 6)",message="extendedNextHop is for IPv6 sessions"
+// +kubebuilder:validation:XValidation:rule="!has(self.bfd) || !has(self.bfd.minimumTTL) || (has(self.bfd.enabled) && !self.bfd.enabled) || (has(self.bfd.multihop) ? self.bfd.multihop : has(self.ebgpMultiHop) && self.ebgpMultiHop > 1)",message="bfd.minimumTTL is for multihop sessions, bfd.multihop or ebgpMultiHop: packets of a directly connected router must have 255"
 type LBPeerSpec struct {
 	// PeerAddress is the address of the router.
 	//
@@ -152,6 +153,7 @@ type LBPeerSpec struct {
 	// +optional
 	// +kubebuilder:default="90s"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('3s') && duration(self) <= duration('65535s')",message="must be between 3s and 65535s"
+	// +kubebuilder:validation:XValidation:rule="duration(self).getMilliseconds() % 1000 == 0",message="must be whole seconds: the router is told seconds"
 	HoldTime *metav1.Duration `json:"holdTime,omitempty"`
 
 	// KeepaliveTime between two keepalive messages; default a third of
@@ -193,6 +195,7 @@ type LBPeerSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="must be an IP address"
+	// +kubebuilder:validation:XValidation:rule="!isIP(self) || ip(self).isGlobalUnicast()",message="must be an address of the node: neither multicast, loopback, link-local nor unspecified"
 	SourceAddress string `json:"sourceAddress,omitempty"`
 
 	// SourceInterface is an interface whose first address of peerAddress' family is the
@@ -258,6 +261,7 @@ type GracefulRestart struct {
 	// +optional
 	// +kubebuilder:default="120s"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('4095s')",message="must be between 1s and 4095s"
+	// +kubebuilder:validation:XValidation:rule="duration(self).getMilliseconds() % 1000 == 0",message="must be whole seconds: the router is told seconds"
 	RestartTime *metav1.Duration `json:"restartTime,omitempty"`
 }
 

@@ -104,6 +104,7 @@ func TestManifests(t *testing.T) {
 	t.Run("refused", func(t *testing.T) { testRefused(t, admin) })
 	t.Run("full pools", func(t *testing.T) { testFullPools(t, admin) })
 	t.Run("pools", func(t *testing.T) { testPoolPolicies(t, server, admin) })
+	t.Run("warnings", func(t *testing.T) { testPeerWarnings(t, server) })
 	t.Run("accepted", func(t *testing.T) { testAccepted(t, admin) })
 	t.Run("Gateway API", func(t *testing.T) { testGatewayAPI(t, admin) })
 }

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/test/lab/controlplane"
+)
+
+// warnings gathers the Warning headers of the API server.
+type warnings struct {
+	lock  sync.Mutex
+	texts []string
+}
+
+// HandleWarningHeaderWithContext implements rest.WarningHandlerWithContext.
+func (w *warnings) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text string) {
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	w.texts = append(w.texts, text)
+}
+
+// take returns what was gathered, and begins anew.
+func (w *warnings) take() string {
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	text := strings.Join(w.texts, "\n")
+	w.texts = nil
+	return text
+}
+
+// testPeerWarnings creates LBPeers for routers that others are for.
+func testPeerWarnings(t *testing.T, server *controlplane.Server) {
+	told := &warnings{}
+	config := server.Admin()
+	config.WarningHandlerWithContext = told
+	admin := newClient(t, config)
+	peer := func(name string, change func(*millracev1alpha1.LBPeerSpec)) *millracev1alpha1.LBPeer {
+		object := &millracev1alpha1.LBPeer{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       millracev1alpha1.LBPeerSpec{LocalASN: 64513, PeerASN: 64512},
+		}
+		change(&object.Spec)
+		return object
+	}
+	at := func(address string) func(*millracev1alpha1.LBPeerSpec) {
+		return func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerAddress = address }
+	}
+	rack := &metav1.LabelSelector{MatchLabels: map[string]string{"rack": "a"}}
+	there := []client.Object{
+		peer("by-address", at("2001:db8:7::1")),
+		peer("by-gateway", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerGateway = "IPv4" }),
+		peer("by-range", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerRange = "198.51.100.64/28" }),
+		peer("of-rack", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerAddress, spec.NodeSelector = "192.0.2.1", rack }),
+		peer("link-local", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerAddress, spec.PeerInterface = "fe80::1", "eth0" }),
+	}
+	defer removeAll(t, admin, there)
+	for _, object := range there {
+		if err := admin.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The first one also awaits the policy; from there on none is a false silence.
+	for _, test := range []struct {
+		name   string
+		change func(*millracev1alpha1.LBPeerSpec)
+		// field and other are what a warning names; empty: there is none.
+		field, other string
+	}{
+		{"the same address", at("2001:DB8:7:0::1"), "spec.peerAddress: 2001:DB8:7:0::1", "by-address"},
+		{"another address", at("2001:db8:7::2"), "", ""},
+		{"an address of a range", at("198.51.100.65"), "", ""},
+		{"another port", func(spec *millracev1alpha1.LBPeerSpec) {
+			spec.PeerAddress, spec.PeerPort = "2001:db8:7::1", 1179
+		}, "", ""},
+		{"the same gateway", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerGateway = "IPv4" }, "spec.peerGateway", "by-gateway"},
+		{"the other gateway", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerGateway = "IPv6" }, "", ""},
+		{"a part of the range", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerRange = "198.51.100.72/29" }, "spec.peerRange", "by-range"},
+		{"the range and more", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerRange = "198.51.100.0/24" }, "spec.peerRange", "by-range"},
+		{"another range", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerRange = "198.51.100.80/28" }, "", ""},
+		{"a rack's and all", at("192.0.2.1"), "spec.peerAddress", "of-rack"},
+		{"the same rack", func(spec *millracev1alpha1.LBPeerSpec) {
+			spec.PeerAddress, spec.NodeSelector = "192.0.2.1", rack
+		}, "spec.peerAddress", "of-rack"},
+		{"another rack", func(spec *millracev1alpha1.LBPeerSpec) {
+			spec.PeerAddress = "192.0.2.1"
+			spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"rack": "b"}}
+		}, "", ""},
+		{"another link", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerAddress, spec.PeerInterface = "fe80::1", "eth1" }, "", ""},
+		{"the same link", func(spec *millracev1alpha1.LBPeerSpec) {
+			spec.PeerAddress, spec.PeerInterface = "fe80::1", "eth0"
+		}, "spec.peerAddress", "link-local"},
+	} {
+		eventually(t, test.name, func(ctx context.Context) error {
+			told.take()
+			if err := admin.Create(ctx, peer("again", test.change), client.DryRunAll); err != nil {
+				return err
+			}
+			switch text := told.take(); {
+			case test.field == "" && text != "":
+				return fmt.Errorf("a warning: %s", text)
+			case test.field != "" && text == "":
+				return errors.New("no warning")
+			case !strings.Contains(text, test.field) || !strings.Contains(text, test.other):
+				return fmt.Errorf("no warning about %s and %q: %s", test.field, test.other, text)
+			}
+			return nil
+		})
+	}
+}

@@ -68,7 +68,7 @@ func run(ctx context.Context, out io.Writer, keep bool) (err error) {
 		return d.failed(ctx, err, keep)
 	}
 	for _, act := range []func(context.Context) error{
-		d.install, d.expose, d.routes, d.traffic, d.local, d.upgrade, d.drain, d.trace, d.drops, d.status, d.ingress, d.gateway,
+		d.install, d.expose, d.routes, d.traffic, d.local, d.upgrade, d.drain, d.trace, d.drops, d.status, d.mistakes, d.ingress, d.gateway,
 	} {
 		if err := act(ctx); err != nil {
 			return d.failed(ctx, err, keep)
@@ -232,6 +232,39 @@ func sortedKeys(counts map[string]int) []string {
 func (d *demo) status(ctx context.Context) error {
 	d.step("All of it on one screen")
 	return d.showMillrace(ctx, "status")
+}
+
+const secondPool = `
+apiVersion: millrace.io/v1alpha1
+kind: VIPPool
+metadata: {name: second}
+spec:
+  addresses: [203.0.113.128/25]
+`
+
+// mistakes shows what the API server refuses, and that nothing comes of it.
+func (d *demo) mistakes(ctx context.Context) error {
+	d.step("Mistakes are refused, with the way out")
+	d.say("a pool with addresses of another one:")
+	if err := d.refused(d.cluster.Apply(ctx, secondPool), "leave them to one of the two"); err != nil {
+		return err
+	}
+	d.say("a pool in use: $ kubectl delete vippool public")
+	_, err := d.cluster.Kubectl(ctx, "delete", "vippool", "public")
+	return d.refused(err, "millrace.io/confirm-removal")
+}
+
+// refused prints why the API server refused something, and returns an error where it did not.
+func (d *demo) refused(err error, wayOut string) error {
+	if err == nil {
+		return errors.New("it was not refused")
+	}
+	_, reason, found := strings.Cut(err.Error(), "denied request: ")
+	if !found || !strings.Contains(reason, wayOut) {
+		return fmt.Errorf("it was not refused for what it is: %w", err)
+	}
+	d.say("  %s", reason)
+	return nil
 }
 
 // showMillrace runs the command line and prints both.

@@ -43,6 +43,9 @@ func newClient(t *testing.T, config *rest.Config) client.Client {
 			t.Fatal(err)
 		}
 	}
+	if config.WarningHandlerWithContext == nil {
+		config.WarningHandlerWithContext = rest.NoWarnings{}
+	}
 	c, err := client.New(config, client.Options{Scheme: scheme, FieldValidation: "Strict"})
 	if err != nil {
 		t.Fatal(err)
@@ -266,6 +269,9 @@ func testBGPRules(t *testing.T, admin client.Client) {
 			t.Errorf("%s {%s}: %v", test.kind, test.spec, err)
 		case test.refused != "" && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), test.refused)):
 			t.Errorf("%s {%s}: %v, want it refused with %q", test.kind, test.spec, err, test.refused)
+		case err == nil:
+			// Later tests ask what is told of routers that two objects are for.
+			removeAll(t, admin, []client.Object{object})
 		}
 	}
 }

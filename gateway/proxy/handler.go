@@ -96,7 +96,10 @@ func (s *server) ask(r *http.Request) (room, leave bool, end func()) {
 			bytes += int64(len(name)+len(value)) + admission.FieldBytes
 		}
 	}
-	room, leave = entry.Begin(bytes)
+	room, leave, evicted := entry.Begin(bytes)
+	if evicted > 0 {
+		s.proxy.metrics.shed.WithLabelValues("idle connection").Add(float64(evicted))
+	}
 	if room {
 		return room, leave, func() { entry.End(bytes) }
 	}

@@ -5,7 +5,9 @@
 package admission
 
 import (
+	"container/heap"
 	"container/list"
+	"math"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -53,18 +55,26 @@ type Ledger struct {
 	mutex sync.Mutex
 	open  int
 	bytes int64
+	// resting are the bytes of idle connections, which are taken where requests need them.
+	resting int64
 	// refused are the bytes of requests that were refused, and are there still.
 	refused int64
 	clients map[netip.Addr]*client
-	// idle are connections without a request, the one idle for longest in front.
-	idle list.List
+	// resters are clients with idle connections, the one in front that loses the next.
+	resters resters
+	// rested is how often a connection became idle.
+	rested int64
 }
 
 type client struct {
 	address netip.Addr
 	open    int
-	bytes   int64
-	idle    list.List
+	// bytes are all, resting those of idle connections.
+	bytes, resting int64
+	// idle are connections without a request, the one idle for longest in front.
+	idle list.List
+	// place is that among resters.
+	place int
 }
 
 // Connection is an open connection in the ledger. A nil one is in none.
@@ -75,8 +85,10 @@ type Connection struct {
 	shared bool
 	close  func()
 	ended  bool
-	// all and own are its places among the idle connections; nil with a request.
-	all, own *list.Element
+	// idle is its place among the idle connections of its client; nil with a request.
+	idle *list.Element
+	// since is which of all times it is that a connection became idle.
+	since int64
 	// received is how much of a header was read.
 	received int64
 	// reads says that what is read now is the header of a request.
@@ -90,9 +102,9 @@ func New(limits Limits) *Ledger {
 	return &Ledger{limits: limits, clients: map[netip.Addr]*client{}}
 }
 
-// Open adds a connection, which is idle. Where it is one too many, those idle for longest are
-// closed for it: of its client where that has its share, else of all. It returns nil where that
-// is not enough. evicted is how many were closed.
+// Open adds a connection, which is idle. Where it is one too many, those idle for longest are closed for
+// it: of its client where that has its share, else of the client with the most. It returns nil where
+// that is not enough. evicted is how many were closed.
 func (l *Ledger) Open(address netip.Addr, shared bool, closes func()) (opened *Connection, evicted int) {
 	var victims []*Connection
 	l.mutex.Lock()
@@ -101,15 +113,13 @@ func (l *Ledger) Open(address netip.Addr, shared bool, closes func()) (opened *C
 		of = &client{address: address}
 	}
 	room := true
-	for room && !shared && (l.limits.ClientBytes > 0 && of.bytes+ConnectionBytes > l.limits.ClientBytes ||
-		l.limits.ClientConnections > 0 && of.open >= l.limits.ClientConnections) {
-		room = l.evict(&of.idle, &victims)
+	for room && !shared && l.limits.ClientConnections > 0 && of.open >= l.limits.ClientConnections {
+		room = of.evict(&victims)
 	}
-	for room && (l.limits.Bytes > 0 && l.bytes+ConnectionBytes > l.limits.Bytes ||
-		l.limits.Connections > 0 && l.open >= l.limits.Connections) {
-		room = l.evict(&l.idle, &victims)
+	for room && l.limits.Connections > 0 && l.open >= l.limits.Connections {
+		room = l.evict(&victims)
 	}
-	if room {
+	if room && l.makeRoom(of, shared, ConnectionBytes, &victims) {
 		opened = &Connection{ledger: l, client: of, shared: shared, close: closes}
 		l.clients[address] = of
 		l.open++
@@ -124,8 +134,50 @@ func (l *Ledger) Open(address netip.Addr, shared bool, closes func()) (opened *C
 	return opened, len(victims)
 }
 
-func (l *Ledger) evict(from *list.List, victims *[]*Connection) bool {
-	front := from.Front()
+// makeRoom reports whether so many bytes more fit, and closes idle connections where they are needed
+// for that, unless all would not be enough. A client that has much takes nothing from those that have
+// little.
+func (l *Ledger) makeRoom(of *client, shared bool, bytes int64, victims *[]*Connection) bool {
+	share, all := int64(math.MaxInt64), int64(math.MaxInt64)
+	if !shared && l.limits.ClientBytes > 0 {
+		share = l.limits.ClientBytes
+	}
+	much := false
+	if l.limits.Bytes > 0 {
+		all = l.limits.Bytes
+		// The last eighth is for clients that have little.
+		if much = !shared && l.much(of.bytes+bytes); much {
+			all = all / 8 * 7
+		}
+	}
+	if of.bytes-of.resting+bytes > share || l.bytes-l.resting+bytes > all {
+		return false
+	}
+	for of.bytes+bytes > share {
+		of.evict(victims)
+	}
+	for l.bytes+bytes > all {
+		from := l.resters[0]
+		if much && !l.much(from.bytes) {
+			from = of
+		}
+		if !from.evict(victims) {
+			return false
+		}
+	}
+	return true
+}
+
+// much reports whether a client that has so many bytes has to leave some to others.
+func (l *Ledger) much(bytes int64) bool { return bytes > l.limits.Bytes/64 }
+
+// evict closes the connection that is idle for longest, of the client with the most.
+func (l *Ledger) evict(victims *[]*Connection) bool {
+	return len(l.resters) > 0 && l.resters[0].evict(victims)
+}
+
+func (c *client) evict(victims *[]*Connection) bool {
+	front := c.idle.Front()
 	if front == nil {
 		return false
 	}
@@ -135,10 +187,51 @@ func (l *Ledger) evict(from *list.List, victims *[]*Connection) bool {
 	return true
 }
 
+// resters are a heap: of two clients the one with more idle connections, or headers on them, loses the
+// next one, and where they have as many, the one that is idle for longest.
+type resters []*client
+
+func (r resters) Len() int { return len(r) }
+
+func (r resters) Less(i, j int) bool {
+	if r[i].resting != r[j].resting {
+		return r[i].resting > r[j].resting
+	}
+	return r[i].since() < r[j].since()
+}
+
+// since is which of all times it is that its first connection became idle.
+func (c *client) since() int64 {
+	if front := c.idle.Front(); front != nil {
+		return front.Value.(*Connection).since
+	}
+	return 0
+}
+
+func (r resters) Swap(i, j int) {
+	r[i], r[j] = r[j], r[i]
+	r[i].place, r[j].place = i, j
+}
+
+func (r *resters) Push(x any) {
+	added := x.(*client)
+	added.place = len(*r)
+	*r = append(*r, added)
+}
+
+func (r *resters) Pop() any {
+	last := len(*r) - 1
+	removed := (*r)[last]
+	(*r)[last] = nil
+	*r = (*r)[:last]
+	return removed
+}
+
 func (l *Ledger) add(of *client, bytes int64) {
 	l.bytes += bytes
 	of.bytes += bytes
-	if of.open == 0 && of.bytes == 0 {
+	// A request may end after the last connection of its client, when there is another account of it.
+	if of.open == 0 && of.bytes == 0 && l.clients[of.address] == of {
 		delete(l.clients, of.address)
 	}
 }
@@ -155,20 +248,39 @@ func (c *Connection) end() {
 }
 
 func (c *Connection) rest() {
-	if c.all == nil && !c.ended {
-		c.all, c.own = c.ledger.idle.PushBack(c), c.client.idle.PushBack(c)
+	if c.idle == nil && !c.ended {
+		c.ledger.rested++
+		c.since = c.ledger.rested
+		c.idle = c.client.idle.PushBack(c)
+		c.count(ConnectionBytes)
 		c.reads.Store(!c.multiplexed.Load())
 	}
 }
 
 func (c *Connection) wake() {
-	if c.all != nil {
-		c.ledger.idle.Remove(c.all)
-		c.client.idle.Remove(c.own)
-		c.all, c.own = nil, nil
+	if c.idle != nil {
+		c.client.idle.Remove(c.idle)
+		c.idle = nil
+		c.count(-ConnectionBytes - headerCost(c.received))
 		c.ledger.add(c.client, -headerCost(c.received))
 		c.received = 0
 		c.reads.Store(false)
+	}
+}
+
+// count adds to the bytes of idle connections.
+func (c *Connection) count(bytes int64) {
+	l, of := c.ledger, c.client
+	before := of.resting
+	l.resting += bytes
+	of.resting += bytes
+	switch {
+	case before == 0:
+		heap.Push(&l.resters, of)
+	case of.resting == 0:
+		heap.Remove(&l.resters, of.place)
+	default:
+		heap.Fix(&l.resters, of.place)
 	}
 }
 
@@ -182,17 +294,13 @@ func (c *Connection) Read(bytes int) (evicted int) {
 	l := c.ledger
 	var victims []*Connection
 	l.mutex.Lock()
-	if c.all != nil {
+	if c.idle != nil {
 		before := headerCost(c.received)
 		c.received += int64(bytes)
-		l.add(c.client, headerCost(c.received)-before)
-		room := true
-		for room && !c.shared && l.limits.ClientBytes > 0 && c.client.bytes > l.limits.ClientBytes {
-			room = l.evict(&c.client.idle, &victims)
-		}
-		for room && l.limits.Bytes > 0 && l.bytes > l.limits.Bytes {
-			room = l.evict(&l.idle, &victims)
-		}
+		more := headerCost(c.received) - before
+		l.add(c.client, more)
+		c.count(more)
+		l.makeRoom(c.client, c.shared, 0, &victims)
 	}
 	l.mutex.Unlock()
 	for _, victim := range victims {
@@ -242,27 +350,29 @@ func (c *Connection) Close() {
 	c.end()
 }
 
-// Begin adds a request of so many bytes, until End with the same. It reports whether there is room:
-// where not, nothing is added. leave says that there will soon be none, so the client should go.
-func (c *Connection) Begin(bytes int64) (room, leave bool) {
+// Begin adds a request of so many bytes, until End with the same. Idle connections make room for it: of
+// its client where that has its share, else of the client with the most. evicted is how many were
+// closed. It reports whether there is room: where not, nothing is added. leave says that there will
+// soon be none, so the client should go.
+func (c *Connection) Begin(bytes int64) (room, leave bool, evicted int) {
 	l := c.ledger
+	var victims []*Connection
 	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	room, leave = fits(l.bytes, bytes, l.limits.Bytes)
-	if !c.shared {
-		roomOfShare, leaves := fits(c.client.bytes, bytes, l.limits.ClientBytes)
-		room, leave = room && roomOfShare, leave || leaves
-	}
-	if room {
+	if room = l.makeRoom(c.client, c.shared, bytes, &victims); room {
 		l.add(c.client, bytes)
+	} else {
+		leave = true
 	}
-	return room, leave
+	leave = leave || scarce(l.bytes-l.resting, l.limits.Bytes) || !c.shared && scarce(c.client.bytes, l.limits.ClientBytes)
+	l.mutex.Unlock()
+	for _, victim := range victims {
+		victim.close()
+	}
+	return room, leave, len(victims)
 }
 
-// fits reports whether bytes fit, and whether more than three quarters are used then.
-func fits(used, bytes, limit int64) (room, leave bool) {
-	return limit <= 0 || used+bytes <= limit, limit > 0 && used+bytes > limit/4*3
-}
+// scarce reports whether more than three quarters are used.
+func scarce(used, limit int64) bool { return limit > 0 && used > limit/4*3 }
 
 // End takes off what Begin has added.
 func (c *Connection) End(bytes int64) {

@@ -108,7 +108,7 @@ func TestShare(t *testing.T) {
 	greedy, modest, front := o.open("a", alice, false), o.open("b", bob, false), o.open("f", netip.MustParseAddr("203.0.113.1"), true)
 	served, asked := 0, 0
 	for range 100 {
-		room, leave := greedy.Begin(1 << 20)
+		room, leave, _ := greedy.Begin(1 << 20)
 		if room {
 			served++
 		}
@@ -119,16 +119,16 @@ func TestShare(t *testing.T) {
 	if served < 18 || served > 20 || asked < 80 {
 		t.Errorf("of 100 MiB the greedy client got %d; want its share of 20. %d were asked to go", served, asked)
 	}
-	if room, leave := modest.Begin(1 << 20); !room || leave {
+	if room, leave, _ := modest.Begin(1 << 20); !room || leave {
 		t.Errorf("another client: room %v, leave %v", room, leave)
 	}
 	for i := range 70 {
-		if room, _ := front.Begin(1 << 20); !room {
+		if room, _, _ := front.Begin(1 << 20); !room {
 			t.Errorf("the proxy in front got %d MiB", i)
 			break
 		}
 	}
-	if room, leave := modest.Begin(20 << 20); room || !leave {
+	if room, leave, _ := modest.Begin(20 << 20); room || !leave {
 		t.Errorf("beyond all: room %v, leave %v", room, leave)
 	}
 }
@@ -148,6 +148,51 @@ func TestRefusedEnd(t *testing.T) {
 	c.Refused(1)
 	if !c.Refuse(1 << 20) {
 		t.Error("what has ended still counts")
+	}
+}
+
+// TestIdleMakeRoom: idle connections make room for requests, those of the client with the most first.
+// None is closed where all would not be enough.
+func TestIdleMakeRoom(t *testing.T) {
+	o := &opener{Ledger: New(Limits{Bytes: 8 * ConnectionBytes})}
+	asking := o.open("b1", bob, true)
+	asking.Busy()
+	o.open("b2", bob, true)
+	for _, name := range []string{"a1", "a2", "a3", "a4", "a5", "a6"} {
+		o.open(name, alice, true)
+	}
+	if room, _, evicted := asking.Begin(8 * ConnectionBytes); room || evicted != 0 {
+		t.Fatalf("too much: room %v, %d closed; want neither", room, evicted)
+	}
+	room, leave, evicted := asking.Begin(2 * ConnectionBytes)
+	if !room || leave || evicted != 2 || o.closed[0] != "a1" || o.closed[1] != "a2" {
+		t.Errorf("room %v, leave %v, closed %v; want room, nobody to leave, and a1 and a2 closed", room, leave, o.closed)
+	}
+	if _, leave, _ := asking.Begin(4 * ConnectionBytes); !leave {
+		t.Error("nobody is asked to leave where requests have more than three quarters")
+	}
+}
+
+// TestLittleHasRoom: the last eighth is for clients that have little, and those that have much close
+// none of their idle connections.
+func TestLittleHasRoom(t *testing.T) {
+	o := &opener{Ledger: New(Limits{Bytes: 640 * ConnectionBytes})}
+	modest := o.open("b", bob, false)
+	for i := range 8 {
+		greedy := o.open("a", netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), false)
+		greedy.Busy()
+		for room := true; room; {
+			room, _, _ = greedy.Begin(ConnectionBytes)
+		}
+	}
+	if len(o.closed) != 0 {
+		t.Errorf("%v were closed; want none", o.closed)
+	}
+	modest.Busy()
+	for i := range 9 {
+		if room, _, _ := modest.Begin(ConnectionBytes); !room {
+			t.Fatalf("a client with %d requests has no room beside clients with hundreds", i)
+		}
 	}
 }
 
@@ -177,11 +222,18 @@ func TestAccount(t *testing.T) {
 					t.Skip("none")
 				}
 				c, bytes := rapid.SampledFrom(open).Draw(t, "connection"), int64(rapid.IntRange(1, 3*ConnectionBytes).Draw(t, "bytes"))
-				if room, _ := c.Begin(bytes); room {
+				if room, _, _ := c.Begin(bytes); room {
 					begun[c] = append(begun[c], bytes)
 				}
 			},
 			"": func(t *rapid.T) {
+				resting := int64(0)
+				for _, of := range l.resters {
+					resting += of.resting
+				}
+				if resting != l.resting {
+					t.Fatalf("idle connections have %d bytes, by their clients %d", l.resting, resting)
+				}
 				if l.bytes > limits.Bytes || l.open > limits.Connections || l.bytes < 0 || l.open < 0 {
 					t.Fatalf("%d connections, %d bytes", l.open, l.bytes)
 				}
@@ -195,8 +247,8 @@ func TestAccount(t *testing.T) {
 		for _, c := range open {
 			c.Close()
 		}
-		if l.bytes != 0 || l.open != 0 || len(l.clients) != 0 || l.idle.Len() != 0 {
-			t.Fatalf("left: %d bytes, %d connections, %d clients, %d idle", l.bytes, l.open, len(l.clients), l.idle.Len())
+		if l.bytes != 0 || l.open != 0 || len(l.clients) != 0 || l.resting != 0 || len(l.resters) != 0 {
+			t.Fatalf("left: %d bytes, %d connections, %d clients, %d idle", l.bytes, l.open, len(l.clients), len(l.resters))
 		}
 	})
 }

@@ -32,7 +32,10 @@ func (c *connections) note(conn net.Conn, state http.ConnState) {
 	case http.StateNew:
 		c.open[conn] = true
 	case http.StateActive:
-		entryOf(conn).Busy()
+		if patient := patientOf(conn); patient != nil {
+			patient.handshake.end()
+			patient.entry.Busy()
+		}
 	case http.StateIdle:
 		entryOf(conn).Idle()
 	case http.StateHijacked, http.StateClosed:

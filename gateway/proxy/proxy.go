@@ -9,6 +9,7 @@ import (
 	"log"
 	"log/slog"
 	"net/http/httputil"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,6 +25,8 @@ type Proxy struct {
 	secret   []byte
 	metrics  *metrics
 	ledger   *admission.Ledger
+	// turns are for TLS handshakes.
+	turns    *admission.Turns
 	forward  *httputil.ReverseProxy
 	unlogged *log.Logger
 	mirrors  chan struct{}
@@ -58,6 +61,7 @@ func New(settings Settings) *Proxy {
 			Connections: settings.MaxConnections, ClientConnections: settings.MaxConnections / 4,
 			Bytes: settings.MaxBytes, ClientBytes: settings.MaxClientBytes,
 		}),
+		turns:   admission.NewTurns(runtime.GOMAXPROCS(0)),
 		mirrors: make(chan struct{}, settings.MaxMirrors),
 		servers: map[uint16]*server{},
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -160,9 +161,13 @@ func (s *server) admit(conn net.Conn) {
 		_ = conn.Close()
 		return
 	}
-	s.accepted(&patientConn{
+	patient := &patientConn{
 		Conn: conn, timeout: s.proxy.settings.WriteTimeout, entry: entry, evictions: s.proxy.metrics.shed.WithLabelValues("idle connection"),
-	}, port)
+	}
+	if port != nil && port.tls {
+		patient.handshake.begin(s.proxy.turns, admission.Client(addressOf(conn)))
+	}
+	s.accepted(patient, port)
 }
 
 func addressOf(conn net.Conn) netip.Addr {
@@ -283,13 +288,14 @@ type patientConn struct {
 	entry   *admission.Connection
 	// evictions are of connections that were closed for its headers.
 	evictions prometheus.Counter
+	handshake handshake
 }
 
-// entryOf gives the place of a connection, or of what it is above.
-func entryOf(conn net.Conn) *admission.Connection {
+// patientOf gives the connection that is below another one, or nil.
+func patientOf(conn net.Conn) *patientConn {
 	for {
 		if patient, ok := conn.(*patientConn); ok {
-			return patient.entry
+			return patient
 		}
 		above, ok := conn.(interface{ NetConn() net.Conn })
 		if !ok {
@@ -299,16 +305,34 @@ func entryOf(conn net.Conn) *admission.Connection {
 	}
 }
 
+// entryOf gives the place of a connection, or of what it is above.
+func entryOf(conn net.Conn) *admission.Connection {
+	if patient := patientOf(conn); patient != nil {
+		return patient.entry
+	}
+	return nil
+}
+
 type entryKey struct{}
 
 // Close implements net.Conn.
 func (c *patientConn) Close() error {
+	c.handshake.end()
 	c.entry.Close()
 	return c.Conn.Close()
 }
 
+// muchRead is how much a connection reads before others have the processor. Where bytes always wait,
+// Go itself would let it go on for ten milliseconds.
+const muchRead = 4 << 10
+
 func (c *patientConn) Read(b []byte) (int, error) {
+	c.handshake.pass()
 	n, err := c.Conn.Read(b)
+	c.handshake.turn()
+	if n >= muchRead {
+		runtime.Gosched()
+	}
 	if evicted := c.entry.Read(n); evicted > 0 {
 		c.evictions.Add(float64(evicted))
 	}

@@ -5,10 +5,14 @@ package proxy
 import (
 	"crypto/tls"
 	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
@@ -234,5 +238,58 @@ func TestRotation(t *testing.T) {
 	start(t, nil, resources...)
 	if got := get(t, client(t, other, &tls.Config{RootCAs: authority.pool(), ClientSessionCache: cache}), "https://a.example.com/"); !got.TLS.DidResume {
 		t.Error("a session was not resumed at another proxy")
+	}
+}
+
+// TLS handshakes take turns while they compute. Who waits for one holds up no connection that is there,
+// and one that ends meanwhile gives its turn back.
+func TestHandshakesTakeTurns(t *testing.T) {
+	port, plain, authority := freePort(t), freePort(t), newCA(t)
+	f := start(t, nil, all(one(
+		authority.resource("c", "a.example.com"), tlsListener("l", port, nil, "c"), httpListener("p", plain, nil),
+		routes("r", "l", nil, toward("/", "a")), routes("rp", "p", nil, toward("/", "a")),
+	), backend("a", serve(t, echo("a"))))...)
+	config := &tls.Config{RootCAs: authority.pool()}
+	kept := client(t, port, config)
+	get(t, kept, "https://a.example.com/")
+	others := netip.MustParseAddr("198.51.100.1")
+	for range runtime.GOMAXPROCS(0) {
+		f.turns.Take(others)
+	}
+	left, err := net.Dial("tcp", client127(port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = left.Write([]byte("no ClientHello"))
+	_ = left.Close()
+	answered := make(chan int, 1)
+	fresh := client(t, port, config)
+	go func() {
+		code := 0
+		if response, err := fresh.Get("https://a.example.com/"); err == nil {
+			_ = response.Body.Close()
+			code = response.StatusCode
+		}
+		answered <- code
+	}()
+	for _, reply := range []reply{get(t, kept, "https://a.example.com/"), get(t, client(t, plain, nil), "http://a/")} {
+		if reply.StatusCode != 200 {
+			t.Errorf("beside handshakes that wait: %d; want 200", reply.StatusCode)
+		}
+	}
+	select {
+	case <-answered:
+		t.Fatal("a handshake went on without a turn")
+	case <-time.After(50 * time.Millisecond):
+	}
+	for range runtime.GOMAXPROCS(0) {
+		f.turns.Give()
+	}
+	if code := <-answered; code != 200 {
+		t.Errorf("with a turn: %d; want 200", code)
+	}
+	// All turns can be had again: none was lost.
+	for range runtime.GOMAXPROCS(0) {
+		f.turns.Take(others)
 	}
 }

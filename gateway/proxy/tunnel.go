@@ -55,7 +55,10 @@ func (s *server) sniff(conn net.Conn) {
 // tunnel passes bytes between a client and an endpoint, until both are done.
 func (s *server) tunnel(client net.Conn, table *table, site *site, host string) {
 	defer client.Close()
-	entryOf(client).Busy()
+	if patient := patientOf(client); patient != nil {
+		patient.handshake.end()
+		patient.entry.Busy()
+	}
 	observe := site.metrics.tunnel()
 	result := "no route"
 	defer func() { observe(result) }()

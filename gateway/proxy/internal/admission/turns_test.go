@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"net/netip"
+	"runtime"
+	"slices"
+	"testing"
+)
+
+// TestTurns: clients have turns one after the other, whatever number of each waits, and one that did
+// not wait before comes first.
+func TestTurns(t *testing.T) {
+	turns := NewTurns(1)
+	turns.Take(alice)
+	var got []string
+	had := make(chan struct{})
+	wait := func(name string, client netip.Addr) {
+		turns.mutex.Lock()
+		before := turns.queued()
+		turns.mutex.Unlock()
+		go func() {
+			turns.Take(client)
+			got = append(got, name)
+			had <- struct{}{}
+		}()
+		for now := before; now == before; runtime.Gosched() {
+			turns.mutex.Lock()
+			now = turns.queued()
+			turns.mutex.Unlock()
+		}
+	}
+	for _, name := range []string{"a1", "a2", "a3", "a4"} {
+		wait(name, alice)
+	}
+	turns.Give()
+	<-had
+	wait("b1", bob)
+	wait("b2", bob)
+	for range 5 {
+		turns.Give()
+		<-had
+	}
+	if want := []string{"a1", "b1", "a2", "b2", "a3", "a4"}; !slices.Equal(got, want) {
+		t.Errorf("turns of %v; want %v", got, want)
+	}
+	if turns.Give(); turns.free != 1 || len(turns.waiting) != 0 {
+		t.Errorf("%d turns are free, %d clients wait; want 1 and none", turns.free, len(turns.waiting))
+	}
+}
+
+// queued is how many wait.
+func (t *Turns) queued() (count int) {
+	for _, waiting := range t.waiting {
+		count += len(waiting)
+	}
+	return count
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package siege
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+)
+
+var full = flag.Bool("full", false, "attack a proxy of 1 GiB with all there is, and hold others' p99 to 250 ms; else an eighth of it")
+
+// part is an eighth of a number, or with -full the number.
+func part(count int) int {
+	if *full {
+		return count
+	}
+	return count / 8
+}
+
+// size is the memory of the proxy.
+func size() int { return part(1 << 30) }
+
+// limit is for the time of 99 of 100 requests of other clients. The machines of CI are busy.
+func limit() time.Duration {
+	if *full {
+		return 250 * time.Millisecond
+	}
+	return 2 * time.Second
+}
+
+// TestSiege: whatever a proxy is attacked with, it lives, and others are served in time. Idle
+// connections stay while the requests come.
+func TestSiege(t *testing.T) {
+	w := newWorld(t)
+	w.attack(t, "hellos", 1, "-count", strconv.Itoa(part(5000)), "-waves", "5", "-sources", "20")
+	w.attack(t, "idle", 4, "-count", strconv.Itoa(part(10_000)), "-sources", "5")
+	w.attack(t, "streams", 1, "-count", strconv.Itoa(part(200)), "-sources", "16", "-first", "100")
+}
+
+// attack runs processes that attack, each from its own addresses, until all is sent.
+func (w *world) attack(t *testing.T, kind string, processes int, arguments ...string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	others := w.newCustomers(ctx)
+	began := time.Now()
+	var attackers []*attacker
+	for i := range processes {
+		attackers = append(attackers, startAttack(t, append([]string{
+			"-attack", kind, "-target", w.secure, "-first", strconv.Itoa(2 + 5*i)}, arguments...)...))
+	}
+	for _, a := range attackers {
+		select {
+		case said := <-a.said:
+			t.Log(said)
+		case <-w.ended:
+			w.alive(t)
+		}
+	}
+	cancel()
+	for _, other := range others {
+		slow := other.slow(t)
+		report := fmt.Sprintf("while %s came, %s", kind, other)
+		if slow > limit() {
+			t.Errorf("%s; want a p99 of at most %s", report, limit())
+			continue
+		}
+		t.Log(report)
+	}
+	w.alive(t)
+	t.Logf("%s in %s; most memory %s; shed %s", kind, time.Since(began).Round(time.Second), w.most(t), w.shed(t))
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package siege
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"k8s.io/client-go/util/cert"
+
+	"github.com/millrace-lb/millrace/gateway/distribution/server"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+const (
+	controllerName = "controller.example.com"
+	hostname       = "shop.example.com"
+	patience       = 20 * time.Second
+)
+
+// world is a proxy as it runs in a pod, and its backends. What is asked for below /held gets no answer
+// before the end.
+type world struct {
+	plain, secure, admin string
+	cgroup               string
+	proxy                *exec.Cmd
+	// said is the file with what the proxy says, and ended is closed when it has ended.
+	said  string
+	ended chan struct{}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{plain: freeAddress(t), secure: freeAddress(t), admin: freeAddress(t), ended: make(chan struct{})}
+	backend := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("fine")) })
+	end := make(chan struct{})
+	var held []*resource.Endpoint
+	// One endpoint would refuse what is beyond its limit.
+	for range 4 {
+		held = append(held, serve(t, func(_ http.ResponseWriter, r *http.Request) {
+			select {
+			case <-end:
+			case <-r.Context().Done():
+			}
+		}))
+	}
+	t.Cleanup(func() { close(end) })
+	directory := t.TempDir()
+	program := filepath.Join(directory, "lbproxy")
+	if said, err := exec.Command("go", "build", "-o", program, "../../../cmd/lbproxy").CombinedOutput(); err != nil {
+		t.Fatalf("build lbproxy: %v: %s", err, said)
+	}
+	controller := w.control(t, directory, backend, held)
+	w.start(t, directory, program, "--controller", controller, "--controller-name", controllerName,
+		"--controller-ca", filepath.Join(directory, "ca.crt"), "--token", filepath.Join(directory, "token"),
+		"--bind-address", "127.0.0.1", "--admin-bind-address", w.admin, "--drain-wait", "0s", "--drain-grace", "1ms")
+	w.awaitReady(t)
+	return w
+}
+
+func serve(t *testing.T, handler http.HandlerFunc) *resource.Endpoint {
+	t.Helper()
+	backend := httptest.NewServer(handler)
+	t.Cleanup(backend.Close)
+	at := backend.Listener.Addr().(*net.TCPAddr)
+	return &resource.Endpoint{Address: at.IP.String(), Port: uint32(at.Port)}
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer free.Close()
+	return free.Addr().String()
+}
+
+// control gives the proxy its configuration.
+func (w *world) control(t *testing.T, directory string, backend *resource.Endpoint, held []*resource.Endpoint) (address string) {
+	t.Helper()
+	chain, key, err := cert.GenerateSelfSignedCertKey(controllerName, nil, nil)
+	must(t, err)
+	pair, err := tls.X509KeyPair(chain, key)
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(directory, "ca.crt"), chain, 0o600))
+	must(t, os.WriteFile(filepath.Join(directory, "token"), []byte("siege"), 0o600))
+	const owner = "IngressClass//millrace"
+	configurations := server.NewServer(func(context.Context, string) (server.Identity, error) {
+		return server.Identity{Owner: owner, Pod: "default/proxy"}, nil
+	})
+	configurations.Set(owner, w.resources(t, backend, held))
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	serving := configurations.NewGRPC(ctx, credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{pair}}))
+	go func() { _ = serving.Serve(listener) }()
+	t.Cleanup(func() {
+		cancel()
+		serving.Stop()
+	})
+	return listener.Addr().String()
+}
+
+func (w *world) resources(t *testing.T, backend *resource.Endpoint, held []*resource.Endpoint) []*resource.Resource {
+	t.Helper()
+	port := func(address string) uint32 {
+		_, text, err := net.SplitHostPort(address)
+		must(t, err)
+		number, err := strconv.ParseUint(text, 10, 16)
+		must(t, err)
+		return uint32(number)
+	}
+	all := []*resource.Resource{
+		{Name: "http", Kind: &resource.Resource_Listener{Listener: &resource.Listener{
+			Port: 80, TargetPort: port(w.plain), Protocol: resource.Listener_HTTP,
+		}}},
+		{Name: "https", Kind: &resource.Resource_Listener{Listener: &resource.Listener{
+			Port: 443, TargetPort: port(w.secure), Protocol: resource.Listener_HTTPS, Certificates: []string{"certificate"},
+		}}},
+		certificate(t),
+		{Name: "group", Kind: &resource.Resource_RouteGroup{RouteGroup: &resource.RouteGroup{
+			Listeners: []string{"http", "https"}, Hostname: &resource.Hostname{Name: hostname},
+			Rules: []*resource.Rule{rule("/held", "held"), rule("/", "backend")},
+		}}},
+		{Name: "backend", Kind: &resource.Resource_Backend{Backend: &resource.Backend{Endpoints: "endpoints"}}},
+		{Name: "endpoints", Kind: &resource.Resource_Endpoints{Endpoints: &resource.Endpoints{
+			Endpoints: []*resource.Endpoint{backend},
+		}}},
+		{Name: "held", Kind: &resource.Resource_Backend{Backend: &resource.Backend{Endpoints: "held/endpoints"}}},
+		{Name: "held/endpoints", Kind: &resource.Resource_Endpoints{Endpoints: &resource.Endpoints{Endpoints: held}}},
+	}
+	slices.SortFunc(all, func(a, b *resource.Resource) int { return strings.Compare(a.GetName(), b.GetName()) })
+	return all
+}
+
+func rule(prefix, backend string) *resource.Rule {
+	return &resource.Rule{
+		Route: "ingress/default/" + backend + "/0", Match: &resource.Match{Path: &resource.PathMatch{Value: prefix}},
+		Backends: []*resource.WeightedBackend{{Backend: backend, Weight: 1}},
+	}
+}
+
+func certificate(t *testing.T) *resource.Resource {
+	t.Helper()
+	chain, key, err := cert.GenerateSelfSignedCertKey(hostname, nil, nil)
+	must(t, err)
+	return &resource.Resource{Name: "certificate", Kind: &resource.Resource_Certificate{
+		Certificate: &resource.Certificate{Chain: chain, Key: key},
+	}}
+}
+
+// start runs the proxy in a cgroup, which it sees where a pod does.
+func (w *world) start(t *testing.T, directory, program string, arguments ...string) {
+	t.Helper()
+	root, file, seen := "/sys/fs/cgroup", "memory.max", "/sys/fs/cgroup"
+	if _, err := os.Stat("/sys/fs/cgroup/memory"); err == nil {
+		root, file, seen = "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "/sys/fs/cgroup/memory"
+	} else {
+		must(t, os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("+memory"), 0o600))
+	}
+	w.cgroup = filepath.Join(root, fmt.Sprintf("millrace-siege-%d", os.Getpid()))
+	must(t, os.Mkdir(w.cgroup, 0o755))
+	must(t, os.WriteFile(filepath.Join(w.cgroup, file), []byte(strconv.Itoa(size())), 0o600))
+	w.said = filepath.Join(directory, "said")
+	said, err := os.Create(w.said)
+	must(t, err)
+	defer said.Close()
+	const script = `echo $$ > "$1/cgroup.procs" && mount --bind "$1" "$2" && shift 2 && exec "$@"`
+	w.proxy = exec.Command("unshare", append([]string{"--mount", "sh", "-c", script, "siege", w.cgroup, seen, program}, arguments...)...)
+	w.proxy.Stdout, w.proxy.Stderr = said, said
+	must(t, w.proxy.Start())
+	go func() {
+		_ = w.proxy.Wait()
+		close(w.ended)
+	}()
+	t.Cleanup(func() {
+		_ = w.proxy.Process.Kill()
+		<-w.ended
+		deadline := time.Now().Add(patience)
+		err := os.Remove(w.cgroup)
+		for ; errors.Is(err, syscall.EBUSY) && time.Now().Before(deadline); err = os.Remove(w.cgroup) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if err != nil {
+			t.Logf("remove the cgroup: %v", err)
+		}
+	})
+}
+
+func (w *world) awaitReady(t *testing.T) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		answer, err := http.Get("http://" + w.admin + "/readyz")
+		if err == nil {
+			_ = answer.Body.Close()
+			if answer.StatusCode == http.StatusOK {
+				return
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the proxy is not ready: %v: %s", err, w.words())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (w *world) words() string {
+	text, _ := os.ReadFile(w.said)
+	return string(text)
+}
+
+// alive fails the test where the proxy has ended.
+func (w *world) alive(t *testing.T) {
+	t.Helper()
+	select {
+	case <-w.ended:
+		words := w.words()
+		t.Fatalf("the proxy has ended: %v: %s", w.proxy.ProcessState, words[max(0, len(words)-2000):])
+	default:
+	}
+}
+
+// most is the most memory that the cgroup has had, with the kernel's part.
+func (w *world) most(t *testing.T) string {
+	t.Helper()
+	for _, file := range []string{"memory.max_usage_in_bytes", "memory.peak"} {
+		if text, err := os.ReadFile(filepath.Join(w.cgroup, file)); err == nil {
+			bytes, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+			return fmt.Sprintf("%d MiB", bytes>>20)
+		}
+	}
+	return "unknown"
+}
+
+// shed is what the proxy has refused and closed.
+func (w *world) shed(t *testing.T) string {
+	t.Helper()
+	answer, err := http.Get("http://" + w.admin + "/metrics")
+	must(t, err)
+	defer answer.Body.Close()
+	var found []string
+	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
+		if text, ok := strings.CutPrefix(lines.Text(), "millrace_proxy_shed_total"); ok {
+			found = append(found, text)
+		}
+	}
+	return strings.Join(found, ", ")
+}

@@ -33,6 +33,7 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/operator/internal/controller"
 	"github.com/millrace-lb/millrace/operator/internal/rotation"
+	"github.com/millrace-lb/millrace/operator/internal/webhook"
 )
 
 // leaseName is the Lease that the leader holds.
@@ -66,6 +67,10 @@ type Config struct {
 	// MetricsCertDir has tls.crt and tls.key for the metrics. Empty, or without them: a
 	// certificate that signs itself.
 	MetricsCertDir string
+	// WebhookAddress is "host:port" to serve warnings to the API server on; "0": nowhere.
+	WebhookAddress string
+	// WebhookCertDir has tls.crt and tls.key for that.
+	WebhookCertDir string
 	// TunnelKeyLifetime is the age at which the key of the tunnel is replaced. Zero: never.
 	TunnelKeyLifetime time.Duration
 	// TunnelKeyNodeTimeout is how long a change of that key waits for a node that does not
@@ -93,6 +98,13 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 		},
 	}); err != nil {
 		return err
+	}
+	if address := configuration.WebhookAddress; address != "" && address != "0" {
+		if err := webhook.Setup(mgr, webhook.Options{
+			Address: address, CertDir: configuration.WebhookCertDir, DefaultLoadBalancer: configuration.DefaultLoadBalancer,
+		}); err != nil {
+			return fmt.Errorf("setting up the webhook: %w", err)
+		}
 	}
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return fmt.Errorf("adding the health probe: %w", err)

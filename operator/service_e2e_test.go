@@ -53,6 +53,8 @@ func TestOperator(t *testing.T) {
 		{"a namespace that is being deleted", terminatingNamespace},
 		{"VIP deleted manually", deletedByHand},
 		{"labels of the namespace", namespaceLabels},
+		{"warnings", warnings},
+		{"warnings of a replica that waits", warningsOfFollowers},
 		{"classes", classes},
 		{"addresses of another load balancer", foreignAddresses},
 		{"Services that share an address", sharing},

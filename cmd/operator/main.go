@@ -41,6 +41,9 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	flags.StringVar(&configuration.MetricsCertDir, "metrics-cert-dir", "",
 		"directory with tls.crt and tls.key for metrics (default: a certificate that signs itself)")
 	flags.StringVar(&configuration.ProbeAddress, "health-probe-bind-address", ":8081", "address to serve /healthz and /readyz on; 0: none")
+	flags.StringVar(&configuration.WebhookAddress, "webhook-bind-address", "0",
+		"address to serve warnings about objects to the API server on; 0: none")
+	flags.StringVar(&configuration.WebhookCertDir, "webhook-cert-dir", "/run/millrace-webhook", "directory with tls.crt and tls.key for that")
 	flags.DurationVar(&configuration.TunnelKeyLifetime, "tunnel-key-lifetime", 30*24*time.Hour,
 		"age at which the key that authenticates packets between nodes is replaced; 0: never")
 	flags.DurationVar(&configuration.TunnelKeyNodeTimeout, "tunnel-key-node-timeout", 24*time.Hour,

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
@@ -50,7 +51,7 @@ func (l *ledger) put(object *millracev1alpha1.VIP) bool {
 		return false
 	}
 	l.objects[address] = object
-	l.table.Put(vipOf(address, object))
+	l.table.Put(convert.VIP(address, object))
 	return true
 }
 
@@ -121,30 +122,6 @@ func (l *ledger) owners() []types.NamespacedName {
 		}
 	}
 	return slices.Collect(maps.Keys(seen))
-}
-
-func vipOf(address netip.Addr, object *millracev1alpha1.VIP) ipam.VIP {
-	claims := make([]ipam.Claim, 0, len(object.Spec.Claims))
-	for _, claim := range object.Spec.Claims {
-		claims = append(claims, ipam.Claim{
-			Owner:      ipam.Owner{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
-			SharingKey: claim.SharingKey,
-			Ports:      portsOf(claim),
-			Releasing:  claim.Release != nil,
-		})
-	}
-	return ipam.VIP{
-		Address: address, Pool: object.Spec.Pool, Made: object.CreationTimestamp.Time, Claims: claims,
-	}
-}
-
-func portsOf(claim millracev1alpha1.VIPClaim) []ipam.Port {
-	ports := make([]ipam.Port, 0, len(claim.Ports))
-	for _, port := range claim.Ports {
-		ports = append(ports, ipam.Port{Number: uint16(port.Port), Protocol: string(port.Protocol)})
-	}
-	slices.SortFunc(ports, ipam.Port.Compare)
-	return ports
 }
 
 // claimObject is a claim as it is written to a VIP. It is never one that is given up: that is

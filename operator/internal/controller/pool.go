@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
@@ -104,7 +105,7 @@ func (r *poolReconciler) vips(ctx context.Context) ([]ipam.VIP, error) {
 	vips := make([]ipam.VIP, 0, len(list.Items))
 	for i := range list.Items {
 		if address, ok := addressOf(&list.Items[i]); ok {
-			vips = append(vips, vipOf(address, &list.Items[i]))
+			vips = append(vips, convert.VIP(address, &list.Items[i]))
 		}
 	}
 	return vips, nil

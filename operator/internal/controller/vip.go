@@ -19,6 +19,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
@@ -156,7 +157,7 @@ func portsTwice(vip *millracev1alpha1.VIP) []desired.Problem {
 	var problems []desired.Problem
 	owners := map[ipam.Port]millracev1alpha1.VIPClaim{}
 	for i, claim := range vip.Spec.Claims {
-		for _, port := range portsOf(claim) {
+		for _, port := range convert.ClaimedPorts(claim) {
 			owner, taken := owners[port]
 			if !taken {
 				owners[port] = claim

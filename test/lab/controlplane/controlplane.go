@@ -21,6 +21,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -272,6 +273,23 @@ func (s *Server) WriteKubeconfig(user string) (string, error) {
 		return "", fmt.Errorf("writing the kubeconfig of %s: %w", user, err)
 	}
 	return file, nil
+}
+
+// Kubectl runs kubectl of the same build, as a user who may do everything, and returns what it
+// prints.
+func (s *Server) Kubectl(ctx context.Context, arguments ...string) ([]byte, error) {
+	kubeconfig, err := s.WriteKubeconfig(adminToken)
+	if err != nil {
+		return nil, err
+	}
+	command := exec.CommandContext(ctx, s.program, append([]string{"kubectl", "--kubeconfig=" + kubeconfig}, arguments...)...)
+	var complaints strings.Builder
+	command.Stderr = &complaints
+	output, err := command.Output()
+	if err != nil {
+		return output, fmt.Errorf("kubectl %s: %w: %s", strings.Join(arguments, " "), err, complaints.String())
+	}
+	return output, nil
 }
 
 // Write is a request that the API server got to change something.

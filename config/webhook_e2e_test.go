@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millrace-lb/millrace/test/lab/controlplane"
+)
+
+// render returns the objects of an overlay of config/default with components.
+func render(t *testing.T, server *controlplane.Server, components ...string) []*unstructured.Unstructured {
+	t.Helper()
+	overlay := t.TempDir()
+	path := func(directory string) string {
+		absolute, err := filepath.Abs(directory)
+		if err != nil {
+			t.Fatal(err)
+		}
+		relative, err := filepath.Rel(overlay, absolute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return relative
+	}
+	text := fmt.Sprintf("resources: [%s]\ncomponents:\n", path("default"))
+	for _, component := range components {
+		text += fmt.Sprintf("  - %s\n", path(component))
+	}
+	if err := os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	output, err := server.Kubectl(t.Context(), "kustomize", overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(overlay, "rendered.yaml")
+	if err := os.WriteFile(file, output, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return read(t, file)
+}
+
+// testWebhookComponents renders the overlay of docs/install.md, and looks whether its parts fit
+// together. What needs cert-manager is not applied.
+func testWebhookComponents(t *testing.T, server *controlplane.Server, admin client.Client) {
+	objects := render(t, server, "webhook", "webhook-cert-manager")
+	template := find[appsv1.Deployment](t, objects, "Deployment").Spec.Template
+	container := template.Spec.Containers[0]
+	if !slices.Contains(container.Args, "--webhook-bind-address=:9443") || !slices.Contains(container.Args, "--leader-elect") {
+		t.Errorf("the arguments of the operator are %q", container.Args)
+	}
+	service := find[corev1.Service](t, objects, "Service")
+	if !labels.SelectorFromSet(service.Spec.Selector).Matches(labels.Set(template.Labels)) {
+		t.Errorf("the Service selects %v, the pods have %v", service.Spec.Selector, template.Labels)
+	}
+	target := service.Spec.Ports[0].TargetPort.StrVal
+	if !slices.ContainsFunc(container.Ports, func(p corev1.ContainerPort) bool { return p.Name == target && p.ContainerPort == 9443 }) {
+		t.Errorf("the container has the ports %v, the Service leads to %q", container.Ports, target)
+	}
+	if volumes := template.Spec.Volumes; len(volumes) != 1 || volumes[0].Secret.Optional == nil || !*volumes[0].Secret.Optional {
+		t.Errorf("the volumes are %v, want an optional Secret: addresses are given without a certificate, too", volumes)
+	}
+	configuration := find[admissionregistrationv1.ValidatingWebhookConfiguration](t, objects, "ValidatingWebhookConfiguration")
+	if from := configuration.Annotations["cert-manager.io/inject-ca-from"]; from != "millrace-system/millrace-webhook" {
+		t.Errorf("cert-manager is told to take the CA from %q", from)
+	}
+	for _, webhook := range configuration.Webhooks {
+		if webhook.FailurePolicy == nil || *webhook.FailurePolicy != admissionregistrationv1.Ignore || *webhook.TimeoutSeconds > 3 {
+			t.Errorf("%s holds people up where nobody answers: %v, %d s", webhook.Name, *webhook.FailurePolicy, *webhook.TimeoutSeconds)
+		}
+		called := webhook.ClientConfig.Service
+		if called.Name != service.Name || called.Namespace != service.Namespace || *called.Port != service.Spec.Ports[0].Port {
+			t.Errorf("%s calls %v, there is %s", webhook.Name, called, service.Name)
+		}
+	}
+	for _, object := range objects {
+		if strings.HasPrefix(object.GetAPIVersion(), "cert-manager.io/") {
+			continue
+		}
+		configuration := client.ApplyConfigurationFromUnstructured(object)
+		if err := admin.Apply(t.Context(), configuration, client.DryRunAll, client.ForceOwnership, client.FieldOwner("test")); err != nil {
+			t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
+		}
+	}
+}

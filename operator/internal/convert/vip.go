@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"net/netip"
+	"slices"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
+)
+
+// VIP returns a VIP object, whose address is known, as ipam plans with it.
+func VIP(address netip.Addr, object *millracev1alpha1.VIP) ipam.VIP {
+	claims := make([]ipam.Claim, 0, len(object.Spec.Claims))
+	for _, claim := range object.Spec.Claims {
+		claims = append(claims, ipam.Claim{
+			Owner:      ipam.Owner{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
+			SharingKey: claim.SharingKey,
+			Ports:      ClaimedPorts(claim),
+			Releasing:  claim.Release != nil,
+		})
+	}
+	return ipam.VIP{
+		Address: address, Pool: object.Spec.Pool, Made: object.CreationTimestamp.Time, Claims: claims,
+	}
+}
+
+// ClaimedPorts returns the ports that a claim lists, sorted.
+func ClaimedPorts(claim millracev1alpha1.VIPClaim) []ipam.Port {
+	ports := make([]ipam.Port, 0, len(claim.Ports))
+	for _, port := range claim.Ports {
+		ports = append(ports, ipam.Port{Number: uint16(port.Port), Protocol: string(port.Protocol)})
+	}
+	slices.SortFunc(ports, ipam.Port.Compare)
+	return ports
+}

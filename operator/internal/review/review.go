@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package review says what would come of an object before it is written: it makes the plans of the
+// operator without carrying them out, by the same parsers. It is pure.
+package review
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/convert"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
+)
+
+// State is what is in the cluster.
+type State struct {
+	Pools          []millracev1alpha1.VIPPool
+	VIPs           []millracev1alpha1.VIP
+	Peers          []millracev1alpha1.LBPeer
+	Advertisements []millracev1alpha1.VIPAdvertisement
+	// Occupied are addresses of nodes, pods, routers and Services.
+	Occupied []desired.Occupied
+}
+
+// Service returns what would come of a Service of ours in a namespace with these labels: the
+// addresses that it would get in addition, and what it would not get. The state is that of the
+// moment: others may be faster.
+func Service(service *corev1.Service, namespace labels.Set, state *State) (gets, warnings []string) {
+	pools, _ := desired.Pools(state.Pools, desired.NewOccupation(state.Occupied))
+	request, err := convert.Request(service, namespace, pools)
+	if err != nil {
+		return nil, []string{err.Error() + ": the Service gets no address"}
+	}
+	table := ipam.NewTable()
+	for i := range state.VIPs {
+		if address, problems := desired.ParseVIP(&state.VIPs[i]); len(problems) == 0 {
+			table.Put(convert.VIP(address, &state.VIPs[i]))
+		}
+	}
+	plan := ipam.Make(table, convert.Pools(pools), request)
+	for _, refusal := range plan.Refusals {
+		warnings = append(warnings, askedBy(service)+refusal.Message)
+	}
+	for _, write := range slices.Concat(plan.Create, plan.Bind) {
+		if !slices.Contains(plan.Addresses, write.Address) {
+			continue
+		}
+		gets = append(gets, fmt.Sprintf("the Service would get %s of %s", write.Address, origin(write.Pool)))
+		if !announced(write.Pool, service.Labels, state.Advertisements) {
+			warnings = append(warnings, fmt.Sprintf(
+				"no VIPAdvertisement selects %s of %s: it would not be announced", write.Address, origin(write.Pool)))
+		}
+	}
+	return gets, warnings
+}
+
+// askedBy is the field by which a Service asks for certain addresses, for the beginning of a message.
+func askedBy(service *corev1.Service) string {
+	for _, annotation := range []string{
+		millracev1alpha1.AnnotationAddresses, millracev1alpha1.AnnotationPool, millracev1alpha1.AnnotationSharingKey,
+	} {
+		if service.Annotations[annotation] != "" {
+			return fmt.Sprintf("metadata.annotations[%s]: ", annotation)
+		}
+	}
+	if service.Spec.LoadBalancerIP != "" {
+		return "spec.loadBalancerIP: "
+	}
+	return ""
+}
+
+func origin(pool string) string {
+	if pool == "" {
+		return "no VIPPool"
+	}
+	return fmt.Sprintf("VIPPool %q", pool)
+}
+
+// announced reports whether any valid advertisement selects VIPs of a pool with such a Service.
+func announced(pool string, service labels.Set, advertisements []millracev1alpha1.VIPAdvertisement) bool {
+	return slices.ContainsFunc(advertisements, func(object millracev1alpha1.VIPAdvertisement) bool {
+		advertisement, problems := desired.ParseAdvertisement(&object)
+		return len(problems) == 0 && advertisement.Selects(pool, []labels.Set{service})
+	})
+}
+
+// Pool returns what is wrong with a pool among the others: addresses that it would not give out.
+func Pool(pool *millracev1alpha1.VIPPool, state *State) []string {
+	others := slices.DeleteFunc(slices.Clone(state.Pools), func(other millracev1alpha1.VIPPool) bool {
+		return other.Name == pool.Name
+	})
+	pools, problems := desired.Pools(append(others, *pool), desired.NewOccupation(state.Occupied))
+	warnings := messages(problems, desired.Object{Kind: "VIPPool", Name: pool.Name})
+	for i := range pools {
+		if pools[i].Name == pool.Name {
+			warnings = append(warnings, messages(pools[i].Limits, desired.Object{Kind: "VIPPool", Name: pool.Name})...)
+		}
+	}
+	return warnings
+}
+
+// Advertisement returns what is wrong with an advertisement: also references to what does not
+// exist.
+func Advertisement(object *millracev1alpha1.VIPAdvertisement, state *State) []string {
+	problems := desired.Advertisements([]millracev1alpha1.VIPAdvertisement{*object}, state.Pools, state.Peers)
+	return messages(problems, desired.Object{Kind: "VIPAdvertisement", Name: object.Name})
+}
+
+// messages returns those of an object's problems.
+func messages(problems []desired.Problem, object desired.Object) []string {
+	var texts []string
+	for _, problem := range problems {
+		if problem.Object == object {
+			texts = append(texts, problem.Message)
+		}
+	}
+	return texts
+}

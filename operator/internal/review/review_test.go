@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package review
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"go4.org/netipx"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+func pool(name string, addresses ...string) millracev1alpha1.VIPPool {
+	return millracev1alpha1.VIPPool{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: addresses},
+	}
+}
+
+func vip(address, service string) millracev1alpha1.VIP {
+	return millracev1alpha1.VIP{
+		ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(netip.MustParseAddr(address))},
+		Spec: millracev1alpha1.VIPSpec{Address: address, Pool: "public", Claims: []millracev1alpha1.VIPClaim{
+			{Namespace: "default", Name: service, UID: "uid of " + service},
+		}},
+	}
+}
+
+func state() *State {
+	limited := pool("limited", "198.51.100.0/28")
+	limited.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}
+	router := netip.MustParseAddr("203.0.113.0")
+	return &State{
+		Pools: []millracev1alpha1.VIPPool{pool("public", "203.0.113.0/30"), limited},
+		VIPs:  []millracev1alpha1.VIP{vip("203.0.113.1", "other")},
+		Peers: []millracev1alpha1.LBPeer{{ObjectMeta: metav1.ObjectMeta{Name: "tor1"}}},
+		Advertisements: []millracev1alpha1.VIPAdvertisement{{
+			ObjectMeta: metav1.ObjectMeta{Name: "all"},
+			Spec:       millracev1alpha1.VIPAdvertisementSpec{Pools: []string{"public"}},
+		}},
+		Occupied: []desired.Occupied{{Range: netipx.IPRangeFrom(router, router), By: `LBPeer "tor1"`, Host: true}},
+	}
+}
+
+func TestService(t *testing.T) {
+	annotated := func(key, value string) func(*corev1.Service) {
+		return func(service *corev1.Service) { service.Annotations = map[string]string{key: value} }
+	}
+	for name, test := range map[string]struct {
+		change         func(*corev1.Service)
+		namespace      labels.Set
+		gets, warnings []string
+	}{
+		"the next address": {
+			change: func(*corev1.Service) {},
+			gets:   []string{`the Service would get 203.0.113.2 of VIPPool "public"`},
+		},
+		"one that it names": {
+			change: annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.3"),
+			gets:   []string{`the Service would get 203.0.113.3 of VIPPool "public"`},
+		},
+		"one that it has": {
+			change: func(service *corev1.Service) { service.Name, service.UID = "other", "uid of other" },
+		},
+		"of another": {
+			change:   annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.1"),
+			warnings: []string{"metadata.annotations[millrace.io/addresses]: address 203.0.113.1 of pool \"public\" is in use by Service default/other"},
+		},
+		"no address": {
+			change:   annotated(millracev1alpha1.AnnotationAddresses, "203.0.113"),
+			warnings: []string{`metadata.annotations[millrace.io/addresses]: "203.0.113" is not an IP address: the Service gets no address`},
+		},
+		"no such pool": {
+			change: annotated(millracev1alpha1.AnnotationPool, "publik"),
+			warnings: []string{
+				`metadata.annotations[millrace.io/pool]: pool "publik", which is asked for, does not exist or is not ready: no IPv4 address`,
+			},
+		},
+		"no such family": {
+			change:   func(service *corev1.Service) { service.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol} },
+			warnings: []string{"no pool with IPv6 addresses selects this Service"},
+		},
+		"nobody announces": {
+			change:    annotated(millracev1alpha1.AnnotationPool, "limited"),
+			namespace: labels.Set{"team": "web"},
+			gets:      []string{`the Service would get 198.51.100.0 of VIPPool "limited"`},
+			warnings:  []string{`no VIPAdvertisement selects 198.51.100.0 of VIPPool "limited": it would not be announced`},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			service := &corev1.Service{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "uid of web"},
+				Spec: corev1.ServiceSpec{
+					IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, Ports: []corev1.ServicePort{{Port: 80}},
+				},
+			}
+			test.change(service)
+			gets, warnings := Service(service, test.namespace, state())
+			if !slices.Equal(gets, test.gets) {
+				t.Errorf("gets %q, want %q", gets, test.gets)
+			}
+			if !slices.Equal(warnings, test.warnings) {
+				t.Errorf("warnings %q, want %q", warnings, test.warnings)
+			}
+		})
+	}
+}
+
+func TestPool(t *testing.T) {
+	changed := pool("public", "203.0.113.0/29")
+	young := pool("young", "203.0.113.2/31", "192.0.2.0/24")
+	young.CreationTimestamp = metav1.Unix(1, 0)
+	for name, test := range map[string]struct {
+		pool     millracev1alpha1.VIPPool
+		warnings []string
+	}{
+		"fine":     {pool("more", "192.0.2.0/24"), nil},
+		"occupied": {changed, []string{`spec.addresses: never given out: 203.0.113.0 (LBPeer "tor1")`}},
+		"overlap": {young, []string{
+			`spec.addresses[0]: 203.0.113.2/31 overlaps the older pool "public", which keeps 203.0.113.2/31`,
+		}},
+		"nothing left": {pool("router", "203.0.113.0/32"), []string{
+			`spec.addresses: never given out: 203.0.113.0 (LBPeer "tor1")`,
+			"spec.addresses: no address is left to give out",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			known := state()
+			if name == "nothing left" {
+				known.Pools = known.Pools[1:]
+			}
+			if warnings := Pool(&test.pool, known); !slices.Equal(warnings, test.warnings) {
+				t.Errorf("warnings %q, want %q", warnings, test.warnings)
+			}
+		})
+	}
+}
+
+func TestAdvertisement(t *testing.T) {
+	object := &millracev1alpha1.VIPAdvertisement{
+		ObjectMeta: metav1.ObjectMeta{Name: "new"},
+		Spec:       millracev1alpha1.VIPAdvertisementSpec{Pools: []string{"public", "publik"}, Peers: []string{"tor2"}},
+	}
+	want := []string{`spec.pools[1]: VIPPool "publik" does not exist`, `spec.peers[0]: LBPeer "tor2" does not exist`}
+	if warnings := Advertisement(object, state()); !slices.Equal(warnings, want) {
+		t.Errorf("warnings %q, want %q", warnings, want)
+	}
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package webhook warns of objects that are legal and will not do what they say. It refuses
+// nothing: what it cannot judge it lets pass without a word.
+package webhook
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+
+	"github.com/go-logr/logr"
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/review"
+)
+
+// Path is where the webhook is served.
+const Path = "/warnings"
+
+// Options say where and for whom warnings are served.
+type Options struct {
+	// Address is "host:port" to listen on.
+	Address string
+	// CertDir has tls.crt and tls.key. They are read again for each connection, so they may be
+	// replaced, and may come later than the operator.
+	CertDir string
+	// DefaultLoadBalancer makes Services without a loadBalancerClass ours too.
+	DefaultLoadBalancer bool
+}
+
+// Setup adds the webhook to a manager. Every replica serves it, the leader or not.
+func Setup(mgr ctrl.Manager, options Options) error {
+	host, text, err := net.SplitHostPort(options.Address)
+	if err != nil {
+		return fmt.Errorf("reading the address of the webhook: %w", err)
+	}
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return fmt.Errorf("reading the port of the webhook: %w", err)
+	}
+	h := &handler{
+		reader:    mgr.GetClient(),
+		mapper:    mgr.GetRESTMapper(),
+		decoder:   admission.NewDecoder(mgr.GetScheme()),
+		isDefault: options.DefaultLoadBalancer,
+		logger:    mgr.GetLogger().WithName("webhook"),
+	}
+	server := webhook.NewServer(webhook.Options{Host: host, Port: int(port), TLSOpts: []func(*tls.Config){
+		func(config *tls.Config) {
+			config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+				pair, err := tls.LoadX509KeyPair(filepath.Join(options.CertDir, "tls.crt"), filepath.Join(options.CertDir, "tls.key"))
+				return &pair, err
+			}
+		},
+	}})
+	server.Register(Path, &webhook.Admission{Handler: h})
+	// The first request needs not wait for the caches, of which those of a replica that does not
+	// lead are empty.
+	filled := manager.RunnableFunc(func(ctx context.Context) error {
+		if _, err := h.state(ctx); err != nil {
+			h.logger.Error(err, "warnings begin later")
+		}
+		return nil
+	})
+	return errors.Join(mgr.Add(server), mgr.Add(everywhere{filled}))
+}
+
+// everywhere runs also where the replica does not lead.
+type everywhere struct{ manager.Runnable }
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (everywhere) NeedLeaderElection() bool { return false }
+
+type handler struct {
+	reader    client.Reader
+	mapper    meta.RESTMapper
+	decoder   admission.Decoder
+	isDefault bool
+	logger    logr.Logger
+}
+
+// Handle answers with warnings and never refuses.
+func (h *handler) Handle(ctx context.Context, request admission.Request) admission.Response {
+	warnings, err := h.warnings(ctx, request)
+	if err != nil {
+		// The request goes on, as it would without us.
+		h.logger.Error(err, "no warnings", "kind", request.Kind.Kind, "namespace", request.Namespace, "name", request.Name)
+	}
+	return admission.Allowed("").WithWarnings(warnings...)
+}
+
+func (h *handler) warnings(ctx context.Context, request admission.Request) ([]string, error) {
+	switch request.Kind.Kind {
+	case "Service":
+		return h.ofService(ctx, request)
+	case "VIPPool":
+		pool := &millracev1alpha1.VIPPool{}
+		if err := h.decoder.Decode(request, pool); err != nil {
+			return nil, fmt.Errorf("reading the VIPPool: %w", err)
+		}
+		state, err := h.state(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return review.Pool(pool, state), nil
+	case "VIPAdvertisement":
+		advertisement := &millracev1alpha1.VIPAdvertisement{}
+		if err := h.decoder.Decode(request, advertisement); err != nil {
+			return nil, fmt.Errorf("reading the VIPAdvertisement: %w", err)
+		}
+		state, err := h.state(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return review.Advertisement(advertisement, state), nil
+	default:
+		return nil, nil
+	}
+}
+
+func (h *handler) ofService(ctx context.Context, request admission.Request) ([]string, error) {
+	service, before := &corev1.Service{}, &corev1.Service{}
+	if err := h.decoder.Decode(request, service); err != nil {
+		return nil, fmt.Errorf("reading the Service: %w", err)
+	}
+	if request.Operation == admissionv1.Update {
+		if err := h.decoder.DecodeRaw(request.OldObject, before); err != nil {
+			return nil, fmt.Errorf("reading the Service as it was: %w", err)
+		}
+	}
+	if !desired.Serves(service, h.isDefault) || asksForTheSame(before, service) {
+		return nil, nil
+	}
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	if err := h.reader.Get(ctx, client.ObjectKey{Name: service.Namespace}, namespace); err != nil {
+		return nil, fmt.Errorf("reading Namespace %s: %w", service.Namespace, err)
+	}
+	state, err := h.state(ctx)
+	if err != nil {
+		return nil, err
+	}
+	gets, warnings := review.Service(service, namespace.Labels, state)
+	if request.DryRun != nil && *request.DryRun {
+		return append(gets, warnings...), nil
+	}
+	return warnings, nil
+}
+
+// asksForTheSame reports whether two versions of a Service ask for the same addresses.
+func asksForTheSame(a, b *corev1.Service) bool {
+	return equality.Semantic.DeepEqual(a.Spec, b.Spec) && equality.Semantic.DeepEqual(a.Labels, b.Labels) &&
+		equality.Semantic.DeepEqual(a.Annotations, b.Annotations)
+}
+
+// state reads what is in the cluster, from the caches.
+func (h *handler) state(ctx context.Context) (*review.State, error) {
+	pools, vips := &millracev1alpha1.VIPPoolList{}, &millracev1alpha1.VIPList{}
+	peers, advertisements := &millracev1alpha1.LBPeerList{}, &millracev1alpha1.VIPAdvertisementList{}
+	nodes := &corev1.NodeList{}
+	for _, list := range []client.ObjectList{pools, vips, peers, advertisements, nodes} {
+		if err := h.reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("listing %T: %w", list, err)
+		}
+	}
+	state := &review.State{Pools: pools.Items, VIPs: vips.Items, Peers: peers.Items, Advertisements: advertisements.Items}
+	for i := range nodes.Items {
+		state.Occupied = append(state.Occupied, desired.OccupiedByNode(&nodes.Items[i])...)
+	}
+	for i := range peers.Items {
+		state.Occupied = append(state.Occupied, desired.OccupiedByPeer(&peers.Items[i])...)
+	}
+	networks, err := h.serviceNetworks(ctx)
+	state.Occupied = append(state.Occupied, networks...)
+	return state, err
+}
+
+// serviceNetworks returns the addresses of cluster IPs: of ServiceCIDRs or, before Kubernetes 1.33,
+// of the Services that there are.
+func (h *handler) serviceNetworks(ctx context.Context) ([]desired.Occupied, error) {
+	var occupied []desired.Occupied
+	kind := networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
+	_, err := h.mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	switch {
+	case meta.IsNoMatchError(err):
+		services := &corev1.ServiceList{}
+		if err := h.reader.List(ctx, services, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("listing Services: %w", err)
+		}
+		for i := range services.Items {
+			occupied = append(occupied, desired.OccupiedByService(&services.Items[i])...)
+		}
+	case err != nil:
+		return nil, fmt.Errorf("asking the API server for ServiceCIDRs: %w", err)
+	default:
+		networks := &networkingv1.ServiceCIDRList{}
+		if err := h.reader.List(ctx, networks, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("listing ServiceCIDRs: %w", err)
+		}
+		for i := range networks.Items {
+			occupied = append(occupied, desired.OccupiedByServiceCIDR(&networks.Items[i])...)
+		}
+	}
+	return occupied, nil
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package operator_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// told gathers the Warning headers of the API server.
+type told struct {
+	lock  sync.Mutex
+	texts []string
+}
+
+// HandleWarningHeaderWithContext implements rest.WarningHandlerWithContext.
+func (w *told) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text string) {
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	w.texts = append(w.texts, text)
+}
+
+// webhooks is an API server that asks an operator for warnings.
+type webhooks struct {
+	*environment
+	told    *told
+	client  client.Client
+	address string
+	certs   string
+	config  *admissionregistrationv1.ValidatingWebhookConfiguration
+}
+
+// newWebhooks applies the configuration of config/webhook, with a URL in place of the Service.
+func newWebhooks(t *testing.T, e *environment) *webhooks {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	w := &webhooks{environment: e, told: &told{}, address: listener.Addr().String(), certs: t.TempDir()}
+	must(t, listener.Close())
+	content, err := os.ReadFile("../config/webhook/validating_webhook.yaml")
+	must(t, err)
+	w.config = &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	must(t, yaml.UnmarshalStrict(content, w.config))
+	url, bundle := "https://"+w.address+"/warnings", w.certificate(t)
+	for i := range w.config.Webhooks {
+
+		w.config.Webhooks[i].ClientConfig = admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: bundle}
+	}
+	must(t, e.client.Create(t.Context(), w.config))
+	t.Cleanup(func() { must(t, e.client.Delete(context.Background(), w.config)) })
+	config := e.server.Admin()
+	config.WarningHandlerWithContext = w.told
+	w.client, err = client.New(config, client.Options{Scheme: e.client.Scheme()})
+	must(t, err)
+	return w
+}
+
+// certificate writes a new key and a certificate that signs itself, and returns the latter.
+func (w *webhooks) certificate(t *testing.T) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "webhook"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	must(t, err)
+	private, err := x509.MarshalECPrivateKey(key)
+	must(t, err)
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	must(t, os.WriteFile(filepath.Join(w.certs, "tls.key"), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private}), 0o600))
+	must(t, os.WriteFile(filepath.Join(w.certs, "tls.crt"), text, 0o600))
+	return text
+}
+
+// trust has the API server trust these certificates alone.
+func (w *webhooks) trust(t *testing.T, bundle []byte) {
+	t.Helper()
+	for i := range w.config.Webhooks {
+		w.config.Webhooks[i].ClientConfig.CABundle = bundle
+	}
+	must(t, w.environment.client.Update(t.Context(), w.config))
+}
+
+func (w *webhooks) serve(t *testing.T, arguments ...string) *instance {
+	t.Helper()
+	return w.run(t, append([]string{"--webhook-bind-address=" + w.address, "--webhook-cert-dir=" + w.certs}, arguments...)...)
+}
+
+// warned writes an object until the API server warns with a text; none: until there is no warning.
+func (w *webhooks) warned(t *testing.T, object client.Object, text string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error { return w.warns(ctx, object, text, client.DryRunAll) })
+}
+
+func (w *webhooks) warns(ctx context.Context, object client.Object, text string, options ...client.CreateOption) error {
+	w.told.lock.Lock()
+	w.told.texts = nil
+	w.told.lock.Unlock()
+	if err := w.client.Create(ctx, object.DeepCopyObject().(client.Object), options...); err != nil {
+		return fmt.Errorf("refused: %w", err)
+	}
+	w.told.lock.Lock()
+	defer w.told.lock.Unlock()
+	got := strings.Join(w.told.texts, "\n")
+	if text == "" && got != "" || !strings.Contains(got, text) {
+		return fmt.Errorf("warnings %q, want %q", got, text)
+	}
+	return nil
+}
+
+func (w *webhooks) loadBalancer(name string, options ...option) *corev1.Service {
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}},
+	}
+	class(millracev1alpha1.Class)(service)
+	for _, option := range options {
+		option(service)
+	}
+	return service
+}
+
+// warnings tells what would come of objects, and holds nobody up.
+func warnings(t *testing.T, e *environment) {
+	e.pool(t, "public", nil, "203.0.113.0/28")
+	w := newWebhooks(t, e)
+	operator := w.serve(t)
+	const gets = `the Service would get 203.0.113.0 of VIPPool "public"`
+	w.warned(t, w.loadBalancer("web"), gets)
+	w.warned(t, w.loadBalancer("web"), `no VIPAdvertisement selects 203.0.113.0 of VIPPool "public"`)
+	w.warned(t, w.loadBalancer("web", annotated(millracev1alpha1.AnnotationPool, "publik")),
+		`metadata.annotations[millrace.io/pool]: pool "publik", which is asked for, does not exist`)
+	w.warned(t, w.loadBalancer("web", class("example.com/other")), "")
+	w.warned(t, &millracev1alpha1.VIPAdvertisement{
+		ObjectMeta: metav1.ObjectMeta{Name: "all"},
+		Spec:       millracev1alpha1.VIPAdvertisementSpec{Pools: []string{"publik"}},
+	}, `spec.pools[0]: VIPPool "publik" does not exist`)
+	w.warned(t, &millracev1alpha1.VIPPool{
+		ObjectMeta: metav1.ObjectMeta{Name: "cluster"},
+		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: []string{"10.96.0.0/28"}},
+	}, "spec.addresses: never given out: 10.96.0.0/28 (ServiceCIDR")
+	must(t, e.client.Create(t.Context(), &millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}}))
+	eventually(t, func(ctx context.Context) error {
+		// Not a dry run: what is well needs no word.
+		object := w.loadBalancer("silent")
+		err := w.warns(ctx, object, "")
+		return errors.Join(err, client.IgnoreNotFound(e.client.Delete(ctx, object)))
+	})
+
+	// A new certificate, which the API server trusts beside the old one for a while.
+	w.warned(t, w.loadBalancer("web"), "the Service would get")
+	former := w.config.Webhooks[0].ClientConfig.CABundle
+	latter := w.certificate(t)
+	w.trust(t, slices.Concat(former, latter))
+	w.warned(t, w.loadBalancer("web"), "the Service would get")
+	w.trust(t, latter)
+	w.warned(t, w.loadBalancer("web"), "the Service would get")
+
+	// One that it does not trust: nobody is held up, and nothing is told.
+	another := w.certificate(t)
+	w.certificate(t)
+	w.trust(t, another)
+	w.warned(t, w.loadBalancer("web"), "")
+	w.trust(t, w.certificate(t))
+	w.warned(t, w.loadBalancer("web"), "the Service would get")
+
+	operator.kill(t)
+	w.warned(t, w.loadBalancer("web"), "")
+	must(t, w.warns(t.Context(), w.loadBalancer("unattended"), ""))
+}
+
+// warningsOfFollowers has a replica serve that does not lead.
+func warningsOfFollowers(t *testing.T, e *environment) {
+	e.pool(t, "public", nil, "203.0.113.0/28")
+	e.run(t, "--leader-elect")
+	e.addresses(t, e.service(t, "first"), "203.0.113.0")
+	w := newWebhooks(t, e)
+	w.serve(t, "--leader-elect")
+	w.warned(t, w.loadBalancer("web"), `the Service would get 203.0.113.1 of VIPPool "public"`)
+}

@@ -62,9 +62,19 @@ func (c *h2conn) request(fields ...string) (uint32, error) {
 	}
 	stream := c.stream
 	c.stream += 2
-	return stream, c.WriteHeaders(http2.HeadersFrameParam{
-		StreamID: stream, BlockFragment: c.block.Bytes(), EndStream: true, EndHeaders: true,
+	const most = 16 << 10
+	block := c.block.Bytes()
+	first := block[:min(len(block), most)]
+	block = block[len(first):]
+	err := c.WriteHeaders(http2.HeadersFrameParam{
+		StreamID: stream, BlockFragment: first, EndStream: true, EndHeaders: len(block) == 0,
 	})
+	for err == nil && len(block) > 0 {
+		part := block[:min(len(block), most)]
+		block = block[len(part):]
+		err = c.WriteContinuation(stream, len(block) == 0, part)
+	}
+	return stream, err
 }
 
 // outcome gives the status of a stream, or "refused".

@@ -181,6 +181,29 @@ func TestHeadersFillNoMemory(t *testing.T) {
 	}
 }
 
+// The length of a frame alone would have a buffer of that length made for the connection.
+func TestLongFramesAreRefused(t *testing.T) {
+	port := freePort(t)
+	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", serve(t, echo("a"))))...)
+	c := overHTTP2(t, dialFrom(t, "127.0.0.2", port))
+	// Of a frame of DATA nothing but its length comes.
+	if _, err := c.Conn.Write([]byte{0x08, 0x00, 0x00, byte(http2.FrameData), 0, 0, 0, 0, 1}); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		frame, err := c.ReadFrame()
+		if err != nil {
+			t.Fatalf("a frame of 512 KiB: %v; want GOAWAY", err)
+		}
+		if away, ok := frame.(*http2.GoAwayFrame); ok {
+			if away.ErrCode != http2.ErrCodeFrameSize {
+				t.Errorf("a frame of 512 KiB: GOAWAY with %v; want FRAME_SIZE_ERROR", away.ErrCode)
+			}
+			return
+		}
+	}
+}
+
 // fields are headers of the fewest bytes, which cost the most memory: 64 KiB of them a megabyte.
 var fields = func() string {
 	var b strings.Builder

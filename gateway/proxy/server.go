@@ -107,9 +107,12 @@ func (s *server) httpServer() *http.Server {
 		DisableGeneralOptionsHandler: true,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: settings.MaxStreams,
-			WriteByteTimeout:     settings.WriteTimeout,
-			SendPingTimeout:      settings.IdleTimeout / 2,
-			CountError:           func(kind string) { s.proxy.metrics.abuse.WithLabelValues(kind).Inc() },
+			// The least there is. net/http has a buffer for a whole frame as soon as its length is
+			// known, and keeps it: of its default each connection would cost a megabyte for nine bytes.
+			MaxReadFrameSize: 16 << 10,
+			WriteByteTimeout: settings.WriteTimeout,
+			SendPingTimeout:  settings.IdleTimeout / 2,
+			CountError:       func(kind string) { s.proxy.metrics.abuse.WithLabelValues(kind).Inc() },
 		},
 	}
 	server.Protocols.SetHTTP1(true)

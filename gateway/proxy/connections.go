@@ -4,6 +4,7 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"sync"
@@ -35,6 +36,9 @@ func (c *connections) note(conn net.Conn, state http.ConnState) {
 		if patient := patientOf(conn); patient != nil {
 			patient.handshake.end()
 			patient.entry.Busy()
+			if secure, ok := conn.(*tls.Conn); ok && secure.ConnectionState().NegotiatedProtocol == "h2" {
+				patient.entry.Multiplexed()
+			}
 		}
 	case http.StateIdle:
 		entryOf(conn).Idle()

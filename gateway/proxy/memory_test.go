@@ -3,6 +3,7 @@
 package proxy
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,8 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -233,6 +236,47 @@ func TestEndlessHeadersFillNoMemory(t *testing.T) {
 	}
 	if isClosed(conns[39], 10*time.Millisecond) {
 		t.Error("the last connection was closed")
+	}
+	if got := get(t, client(t, port, nil), "http://a/"); got.StatusCode != 200 {
+		t.Errorf("another client: %d; want 200", got.StatusCode)
+	}
+}
+
+// Over HTTP/2 a header that is not whole takes memory beside a request.
+func TestOpenHeadersFillNoMemory(t *testing.T) {
+	port := freePort(t)
+	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 40<<20, 8<<20 },
+		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))),
+			backend("a", serve(t, func(_ http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/held" {
+					<-r.Context().Done()
+				}
+			})))...)
+	// A byte each: accept-encoding of HPACK's own table.
+	block := bytes.Repeat([]byte{0x80 | 16}, 1000)
+	var over atomic.Int32
+	var read sync.WaitGroup
+	for range 80 {
+		c := overHTTP2(t, dialFrom(t, "127.0.0.2", port))
+		_, _ = c.request(":method GET", ":scheme http", ":authority a", ":path /held")
+		_ = c.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: block})
+		_ = c.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
+		read.Go(func() {
+			for {
+				frame, err := c.ReadFrame()
+				if errors.Is(err, os.ErrDeadlineExceeded) {
+					return
+				}
+				if answer, ok := frame.(*http2.MetaHeadersFrame); err != nil || ok && answer.PseudoValue("status") == "503" {
+					over.Add(1)
+					return
+				}
+			}
+		})
+	}
+	read.Wait()
+	if n := over.Load(); n < 35 || n > 50 {
+		t.Errorf("of 80 connections with a request and a part of another %d were refused or closed; want those beyond 8 MiB", n)
 	}
 	if got := get(t, client(t, port, nil), "http://a/"); got.StatusCode != 200 {
 		t.Errorf("another client: %d; want 200", got.StatusCode)

@@ -3,6 +3,7 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -292,6 +293,8 @@ type patientConn struct {
 	// evictions are of connections that were closed for its headers.
 	evictions prometheus.Counter
 	handshake handshake
+	// begun says that something was read.
+	begun bool
 }
 
 // patientOf gives the connection that is below another one, or nil.
@@ -335,6 +338,13 @@ func (c *patientConn) Read(b []byte) (int, error) {
 	c.handshake.turn()
 	if n >= muchRead {
 		runtime.Gosched()
+	}
+	if n > 0 && !c.begun {
+		c.begun = true
+		// net/http decides by these bytes, too.
+		if bytes.HasPrefix(b[:n], []byte("PRI ")) {
+			c.entry.Multiplexed()
+		}
 	}
 	if evicted := c.entry.Read(n); evicted > 0 {
 		c.evictions.Add(float64(evicted))

@@ -28,7 +28,13 @@ const ConnectionBytes = 48 << 10
 // FieldBytes is what a field of a header costs beside its text: net/http keeps fields in a map.
 const FieldBytes = 96
 
+// OpenHeaderBytes is what a header of HTTP/2 that is not whole costs at most. There is one on a connection
+// at a time. How many bytes of it have come says little: a field of HPACK may be one byte.
+const OpenHeaderBytes = 128 << 10
+
 const (
+	// openHeaderFrom is from how many bytes without a request an HTTP/2 connection has such a header.
+	openHeaderFrom = 512
 	// unreadHeaderCost is what a byte of a header costs while it is read. Nobody knows its fields
 	// yet: of 64 KiB of the shortest ones net/http makes 1 MiB.
 	unreadHeaderCost = 16
@@ -89,12 +95,13 @@ type Connection struct {
 	idle *list.Element
 	// since is which of all times it is that a connection became idle.
 	since int64
-	// received is how much of a header was read.
-	received int64
+	// received is how much was read without a request, and header what that costs.
+	received, header int64
 	// reads says that what is read now is the header of a request.
 	reads atomic.Bool
-	// multiplexed says that the connection carries several requests at a time.
-	multiplexed atomic.Bool
+	// multiplexed says that the connection is one of HTTP/2, and requests how many it has in the account.
+	multiplexed bool
+	requests    int
 }
 
 // New makes a ledger without connections.
@@ -253,7 +260,7 @@ func (c *Connection) rest() {
 		c.since = c.ledger.rested
 		c.idle = c.client.idle.PushBack(c)
 		c.count(ConnectionBytes)
-		c.reads.Store(!c.multiplexed.Load())
+		c.reads.Store(true)
 	}
 }
 
@@ -261,9 +268,9 @@ func (c *Connection) wake() {
 	if c.idle != nil {
 		c.client.idle.Remove(c.idle)
 		c.idle = nil
-		c.count(-ConnectionBytes - headerCost(c.received))
-		c.ledger.add(c.client, -headerCost(c.received))
-		c.received = 0
+		c.count(-ConnectionBytes - c.header)
+		c.ledger.add(c.client, -c.header)
+		c.received, c.header = 0, 0
 		c.reads.Store(false)
 	}
 }
@@ -295,9 +302,9 @@ func (c *Connection) Read(bytes int) (evicted int) {
 	var victims []*Connection
 	l.mutex.Lock()
 	if c.idle != nil {
-		before := headerCost(c.received)
 		c.received += int64(bytes)
-		more := headerCost(c.received) - before
+		more := c.headerCost() - c.header
+		c.header += more
 		l.add(c.client, more)
 		c.count(more)
 		l.makeRoom(c.client, c.shared, 0, &victims)
@@ -309,15 +316,26 @@ func (c *Connection) Read(bytes int) (evicted int) {
 	return len(victims)
 }
 
-// headerCost is what so many bytes of a header that is not whole cost.
-func headerCost(received int64) int64 { return max(received-freeHeaderBytes, 0) * unreadHeaderCost }
-
-// Multiplexed says that the connection carries several requests at a time. What is read without
-// one is no header then, and HTTP/2 bounds headers by itself: by what their fields cost.
-func (c *Connection) Multiplexed() {
-	if c != nil && !c.multiplexed.Swap(true) {
-		c.reads.Store(false)
+// headerCost is what a header costs of which so much was read.
+func (c *Connection) headerCost() int64 {
+	switch {
+	case !c.multiplexed:
+		return max(c.received-freeHeaderBytes, 0) * unreadHeaderCost
+	case c.received > openHeaderFrom:
+		return OpenHeaderBytes
 	}
+	return 0
+}
+
+// Multiplexed says that the connection is one of HTTP/2: another header may come beside its requests, and
+// counts with the first of them.
+func (c *Connection) Multiplexed() {
+	if c == nil {
+		return
+	}
+	c.ledger.mutex.Lock()
+	defer c.ledger.mutex.Unlock()
+	c.multiplexed = true
 }
 
 // Idle says that the connection has no request.
@@ -358,8 +376,12 @@ func (c *Connection) Begin(bytes int64) (room, leave bool, evicted int) {
 	l := c.ledger
 	var victims []*Connection
 	l.mutex.Lock()
+	if c.multiplexed && c.requests == 0 {
+		bytes += OpenHeaderBytes
+	}
 	if room = l.makeRoom(c.client, c.shared, bytes, &victims); room {
 		l.add(c.client, bytes)
+		c.requests++
 	} else {
 		leave = true
 	}
@@ -378,6 +400,9 @@ func scarce(used, limit int64) bool { return limit > 0 && used > limit/4*3 }
 func (c *Connection) End(bytes int64) {
 	c.ledger.mutex.Lock()
 	defer c.ledger.mutex.Unlock()
+	if c.requests--; c.multiplexed && c.requests == 0 {
+		bytes += OpenHeaderBytes
+	}
 	c.ledger.add(c.client, -bytes)
 }
 

@@ -37,13 +37,12 @@ func (o *opener) open(name string, address netip.Addr, shared bool) *Connection 
 }
 
 // TestHeadersCountWhileRead: what is read without a request counts until there is one, and where it is
-// too much those idle for longest go. Nothing is counted of what is read with a request, and of
-// connections that carry several.
+// too much those idle for longest go. Nothing is counted of what is read with a request.
 func TestHeadersCountWhileRead(t *testing.T) {
 	const room = 64 << 10
 	o := &opener{Ledger: New(Limits{ClientBytes: 3*ConnectionBytes + room})}
-	first, second, third := o.open("a1", alice, false), o.open("a2", alice, false), o.open("a3", alice, false)
-	third.Multiplexed()
+	first, second := o.open("a1", alice, false), o.open("a2", alice, false)
+	o.open("a3", alice, false)
 	read := func(c *Connection, bytes, evicted int) {
 		t.Helper()
 		if got := c.Read(bytes); got != evicted {
@@ -52,7 +51,6 @@ func TestHeadersCountWhileRead(t *testing.T) {
 	}
 	read(second, freeHeaderBytes, 0)
 	read(second, room/unreadHeaderCost, 0)
-	read(third, room, 0)
 	second.Busy()
 	read(second, room, 0)
 	second.Idle()
@@ -71,6 +69,37 @@ func TestHeadersCountWhileRead(t *testing.T) {
 	if second.Close(); o.Ledger.bytes != 0 || o.Ledger.open != 0 {
 		t.Errorf("%d bytes of %d connections are left", o.Ledger.bytes, o.Ledger.open)
 	}
+}
+
+// TestOpenHeadersCount: an HTTP/2 connection counts one header more with its first request, and without
+// any as soon as more comes than what keeps it alive.
+func TestOpenHeadersCount(t *testing.T) {
+	l := New(Limits{})
+	c, _ := l.Open(alice, false, func() {})
+	check := func(when string, want int64) {
+		t.Helper()
+		if l.bytes != want {
+			t.Errorf("%s: %d bytes; want %d", when, l.bytes, want)
+		}
+	}
+	c.Multiplexed()
+	c.Read(openHeaderFrom)
+	check("idle", ConnectionBytes)
+	c.Read(1)
+	c.Read(1 << 20)
+	check("a header in part", ConnectionBytes+OpenHeaderBytes)
+	c.Busy()
+	c.Begin(1000)
+	c.Begin(1000)
+	c.Read(1 << 20)
+	check("two requests", ConnectionBytes+OpenHeaderBytes+2000)
+	c.End(1000)
+	check("one request", ConnectionBytes+OpenHeaderBytes+1000)
+	c.End(1000)
+	c.Idle()
+	check("idle again", ConnectionBytes)
+	c.Close()
+	check("closed", 0)
 }
 
 // TestLongestIdleGoes: a connection more closes the one that is idle for longest; of the client

@@ -365,3 +365,83 @@ func withoutWindow(t *testing.T, port uint32) *h2conn {
 	}
 	return c
 }
+
+// A client that takes no bytes at all cannot be told that it is refused. What it asks stays in memory, so
+// its connections are closed when that is a sixteenth of all.
+func TestRefusedConnectionsEnd(t *testing.T) {
+	port := freePort(t)
+	var written atomic.Int64
+	f := start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 8<<20, 2<<20 },
+		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))),
+			backend("a", serve(t, func(w http.ResponseWriter, r *http.Request) {
+				switch r.URL.Path {
+				case "/endless":
+					for piece := make([]byte, 64<<10); ; {
+						n, err := w.Write(piece)
+						if written.Add(int64(n)); err != nil {
+							return
+						}
+					}
+				case "/held":
+					<-r.Context().Done()
+				}
+			})))...)
+	var conns []*h2conn
+	for range 6 {
+		c := overHTTP2(t, dialFrom(t, "127.0.0.2", port))
+		err := c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1})
+		if err == nil {
+			err = c.WriteWindowUpdate(0, 1<<30)
+		}
+		if err == nil {
+			_, err = c.request(":method GET", ":scheme http", ":authority a", ":path /endless")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, c)
+	}
+	// Nobody reads, so the answers come to a halt.
+	for before, same := int64(0), 0; same < 10; time.Sleep(20 * time.Millisecond) {
+		now := written.Load()
+		if now == before && now > 0 {
+			same++
+		} else {
+			before, same = now, 0
+		}
+	}
+	// About 200 KiB.
+	costly := []string{":method GET", ":scheme http", ":authority a", ":path /held"}
+	for i := range 1700 {
+		costly = append(costly, fmt.Sprintf("%x ", i))
+	}
+	for _, c := range conns {
+		for range 4 {
+			// An error says that the connection is closed.
+			_, _ = c.request(costly...)
+		}
+	}
+	const want = `millrace_proxy_shed_total{what="refusing connection"}`
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		_, text := status(t, f.Admin(), "/metrics")
+		if strings.Contains(text, want) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the metrics lack %s: what is refused fills the memory", want)
+		}
+	}
+	for closed := false; !closed; time.Sleep(10 * time.Millisecond) {
+		for _, c := range conns {
+			// To read would let the connection go on. Its deadline ends the test.
+			err := c.WritePing(false, [8]byte{})
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Fatal("all connections are open")
+			}
+			closed = closed || err != nil
+		}
+	}
+	if got := get(t, client(t, port, nil), "http://a/"); got.StatusCode != 200 {
+		t.Errorf("another client: %d; want 200", got.StatusCode)
+	}
+}

@@ -55,10 +55,39 @@ func render(t *testing.T, server *controlplane.Server, components ...string) []*
 	return read(t, file)
 }
 
-// testWebhookComponents renders the overlay of docs/install.md, and looks whether its parts fit
+// testWebhookComponents renders the overlays of docs/install.md, and looks whether their parts fit
 // together. What needs cert-manager is not applied.
 func testWebhookComponents(t *testing.T, server *controlplane.Server, admin client.Client) {
-	objects := render(t, server, "webhook", "webhook-cert-manager")
+	for component, from := range map[string]string{
+		"webhook-self-signed":  "",
+		"webhook-cert-manager": "millrace-system/millrace-webhook",
+	} {
+		t.Run(component, func(t *testing.T) {
+			objects := render(t, server, "webhook", component)
+			testWebhookFits(t, objects)
+			configuration := find[admissionregistrationv1.ValidatingWebhookConfiguration](t, objects, "ValidatingWebhookConfiguration")
+			if got := configuration.Annotations["cert-manager.io/inject-ca-from"]; got != from {
+				t.Errorf("cert-manager is told to take the CA from %q, want %q", got, from)
+			}
+			arguments := find[appsv1.Deployment](t, objects, "Deployment").Spec.Template.Spec.Containers[0].Args
+			if slices.Contains(arguments, "--webhook-self-signed") != (from == "") {
+				t.Errorf("the arguments of the operator are %q", arguments)
+			}
+			for _, object := range objects {
+				if strings.HasPrefix(object.GetAPIVersion(), "cert-manager.io/") {
+					continue
+				}
+				applied := client.ApplyConfigurationFromUnstructured(object)
+				if err := admin.Apply(t.Context(), applied, client.DryRunAll, client.ForceOwnership, client.FieldOwner("test")); err != nil {
+					t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
+				}
+			}
+		})
+	}
+}
+
+// testWebhookFits compares the Deployment, the Service and the webhooks.
+func testWebhookFits(t *testing.T, objects []*unstructured.Unstructured) {
 	template := find[appsv1.Deployment](t, objects, "Deployment").Spec.Template
 	container := template.Spec.Containers[0]
 	if !slices.Contains(container.Args, "--webhook-bind-address=:9443") || !slices.Contains(container.Args, "--leader-elect") {
@@ -76,9 +105,6 @@ func testWebhookComponents(t *testing.T, server *controlplane.Server, admin clie
 		t.Errorf("the volumes are %v, want an optional Secret: addresses are given without a certificate, too", volumes)
 	}
 	configuration := find[admissionregistrationv1.ValidatingWebhookConfiguration](t, objects, "ValidatingWebhookConfiguration")
-	if from := configuration.Annotations["cert-manager.io/inject-ca-from"]; from != "millrace-system/millrace-webhook" {
-		t.Errorf("cert-manager is told to take the CA from %q", from)
-	}
 	for _, webhook := range configuration.Webhooks {
 		if webhook.FailurePolicy == nil || *webhook.FailurePolicy != admissionregistrationv1.Ignore || *webhook.TimeoutSeconds > 3 {
 			t.Errorf("%s holds people up where nobody answers: %v, %d s", webhook.Name, *webhook.FailurePolicy, *webhook.TimeoutSeconds)
@@ -86,15 +112,6 @@ func testWebhookComponents(t *testing.T, server *controlplane.Server, admin clie
 		called := webhook.ClientConfig.Service
 		if called.Name != service.Name || called.Namespace != service.Namespace || *called.Port != service.Spec.Ports[0].Port {
 			t.Errorf("%s calls %v, there is %s", webhook.Name, called, service.Name)
-		}
-	}
-	for _, object := range objects {
-		if strings.HasPrefix(object.GetAPIVersion(), "cert-manager.io/") {
-			continue
-		}
-		configuration := client.ApplyConfigurationFromUnstructured(object)
-		if err := admin.Apply(t.Context(), configuration, client.DryRunAll, client.ForceOwnership, client.FieldOwner("test")); err != nil {
-			t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
 		}
 	}
 }

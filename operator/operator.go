@@ -71,6 +71,9 @@ type Config struct {
 	WebhookAddress string
 	// WebhookCertDir has tls.crt and tls.key for that.
 	WebhookCertDir string
+	// WebhookSelfSigned has the leader make and renew that certificate, in a Secret that the
+	// directory is mounted from, and has the API server trust it.
+	WebhookSelfSigned bool
 	// TunnelKeyLifetime is the age at which the key of the tunnel is replaced. Zero: never.
 	TunnelKeyLifetime time.Duration
 	// TunnelKeyNodeTimeout is how long a change of that key waits for a node that does not
@@ -104,6 +107,11 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 			Address: address, CertDir: configuration.WebhookCertDir, DefaultLoadBalancer: configuration.DefaultLoadBalancer,
 		}); err != nil {
 			return fmt.Errorf("setting up the webhook: %w", err)
+		}
+	}
+	if configuration.WebhookSelfSigned {
+		if err := webhook.KeepCertificate(mgr, ownNamespace(configuration.LeaderElectionNamespace)); err != nil {
+			return fmt.Errorf("setting up the certificate of the webhook: %w", err)
 		}
 	}
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {

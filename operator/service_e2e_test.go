@@ -55,6 +55,7 @@ func TestOperator(t *testing.T) {
 		{"labels of the namespace", namespaceLabels},
 		{"warnings", warnings},
 		{"warnings of a replica that waits", warningsOfFollowers},
+		{"a certificate of its own", selfSigned},
 		{"classes", classes},
 		{"addresses of another load balancer", foreignAddresses},
 		{"Services that share an address", sharing},

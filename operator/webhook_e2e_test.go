@@ -5,10 +5,12 @@
 package operator_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -207,4 +209,54 @@ func warningsOfFollowers(t *testing.T, e *environment) {
 	w := newWebhooks(t, e)
 	w.serve(t, "--leader-elect")
 	w.warned(t, w.loadBalancer("web"), `the Service would get 203.0.113.1 of VIPPool "public"`)
+}
+
+// selfSigned has the operator make the certificate with the rights of config/webhook-self-signed.
+func selfSigned(t *testing.T, e *environment) {
+	e.apply(t, "../config/webhook-self-signed/role.yaml")
+	e.pool(t, "public", nil, "203.0.113.0/28")
+	w := newWebhooks(t, e)
+	// The API server is to ask for the name of a Service. No Service leads here, so the test does.
+	w.trust(t, nil)
+	w.serve(t, "--webhook-self-signed")
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: "millrace-webhook"}}
+	var former []byte
+	for _, what := range []string{"made", "made again"} {
+		eventually(t, func(ctx context.Context) error {
+			if err := errors.Join(w.get(ctx, secret), w.get(ctx, w.config)); err != nil {
+				return err
+			}
+			if bytes.Equal(secret.Data["tls.crt"], former) {
+				return fmt.Errorf("the certificate is not %s yet", what)
+			}
+			// The kubelet does this where the Secret is mounted.
+			for _, key := range []string{"tls.key", "tls.crt"} {
+				if err := os.WriteFile(filepath.Join(w.certs, key), secret.Data[key], 0o600); err != nil {
+					return err
+				}
+			}
+			for i := range w.config.Webhooks {
+				if err := w.handshake(ctx, w.config.Webhooks[i].ClientConfig.CABundle); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		former = secret.Data["tls.crt"]
+		if what == "made" {
+			must(t, w.environment.client.Delete(t.Context(), secret))
+		}
+	}
+}
+
+// handshake connects as the API server does to the Service.
+func (w *webhooks) handshake(ctx context.Context, bundle []byte) error {
+	trusted := x509.NewCertPool()
+	trusted.AppendCertsFromPEM(bundle)
+	dialer := tls.Dialer{Config: &tls.Config{RootCAs: trusted, ServerName: "millrace-webhook." + systemNamespace + ".svc"}}
+	connection, err := dialer.DialContext(ctx, "tcp", w.address)
+	if err != nil {
+		return err
+	}
+	return connection.Close()
 }

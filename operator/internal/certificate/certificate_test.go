@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package certificate
+
+import (
+	"bytes"
+	"crypto/x509"
+	"encoding/pem"
+	"maps"
+	"testing"
+	"time"
+)
+
+const host = "webhook.example.svc"
+
+// trusts verifies a certificate as the API server does.
+func trusts(t *testing.T, bundle, certificate []byte, now time.Time) error {
+	t.Helper()
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(bundle) {
+		t.Fatal("the bundle cannot be read")
+	}
+	block, _ := pem.Decode(certificate)
+	parsed, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = parsed.Verify(x509.VerifyOptions{DNSName: host, Roots: pool, CurrentTime: now})
+	return err
+}
+
+// Over two years the API server trusts what each replica serves, one that reads the Secret twelve
+// hours late included, also where the API server is the one that is late.
+func TestTrustedAllTheTime(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	data, changed, err := Renew(now, host, nil)
+	if err != nil || !changed {
+		t.Fatal(changed, err)
+	}
+	lateData, used := data, map[string]bool{}
+	for end := now.AddDate(2, 0, 0); now.Before(end); now = now.Add(6 * time.Hour) {
+		late := lateData
+		lateData = data
+		if data, changed, err = Renew(now, host, data); err != nil {
+			t.Fatal(err)
+		}
+		if changed == maps.EqualFunc(data, lateData, bytes.Equal) {
+			t.Fatalf("at %s: changed is %t", now, changed)
+		}
+		used[string(data["tls.crt"])] = true
+		for _, serving := range []map[string][]byte{data, lateData, late} {
+			for _, trusting := range []map[string][]byte{data, lateData, late} {
+				if err := trusts(t, Trusted(trusting), serving["tls.crt"], now); err != nil {
+					t.Fatalf("at %s: %v", now, err)
+				}
+			}
+		}
+		if certificates := bytes.Count(Trusted(data), []byte("BEGIN")); certificates > 3 {
+			t.Fatalf("at %s: %d certificates are trusted", now, certificates)
+		}
+	}
+	if len(used) != 13 {
+		t.Errorf("%d certificates in two years, want 13: one for 60 days", len(used))
+	}
+}
+
+// What is of no use is made again at once.
+func TestMadeAgain(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	good, _, err := Renew(now, host, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	another, _, err := Renew(now, host, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		now  time.Time
+		host string
+		data map[string][]byte
+		want bool
+	}{
+		"fine":             {now.Add(59 * 24 * time.Hour), host, good, false},
+		"expired":          {now.AddDate(1, 0, 0), host, good, true},
+		"of the future":    {now.AddDate(-1, 0, 0), host, good, true},
+		"for another host": {now, "other.example.svc", good, true},
+		"no key":           {now, host, map[string][]byte{"tls.crt": good["tls.crt"]}, true},
+		"another key":      {now, host, map[string][]byte{"tls.crt": good["tls.crt"], "tls.key": another["tls.key"]}, true},
+		"no certificate":   {now, host, map[string][]byte{"tls.crt": []byte("x"), "tls.key": good["tls.key"]}, true},
+	} {
+		data, changed, err := Renew(test.now, test.host, test.data)
+		if err != nil || changed != test.want {
+			t.Errorf("%s: changed is %t, %v", name, changed, err)
+			continue
+		}
+		if left := remaining(test.now, test.host, data["tls.crt"], data["tls.key"]); left < usedFor {
+			t.Errorf("%s: what is in use has %s left", name, left)
+		}
+		if len(data["next.crt"]) > 0 {
+			t.Errorf("%s: there is a successor already", name)
+		}
+	}
+}

@@ -31,7 +31,6 @@ var hosts = []string{"shop.example.com", "blog.example.com"}
 // request fails while certificates are replaced, and while the proxies are.
 func TestIngress(t *testing.T) {
 	must(t, cluster.InstallGateway(t.Context()))
-	cleanup(t, "delete", "--ignore-not-found", "--wait=false", "-k", cluster.Root()+"/config/lab-gateway")
 	// The gateway takes its proxies away when the Ingress is gone.
 	cleanup(t, "-n", "millrace-system", "wait", "--for=delete", "deployment/"+proxies, "service/"+proxies, "--timeout=50s")
 	first := newCertificate(t)

@@ -31,7 +31,6 @@ const (
 // weight, and changes the weights while connections live.
 func TestLayer4Routes(t *testing.T) {
 	must(t, cluster.InstallGateway(t.Context()))
-	cleanup(t, "delete", "--ignore-not-found", "--wait=false", "-k", cluster.Root()+"/config/lab-gateway")
 	own := holdService(t, 6)
 	eventually(t, time.Minute, func(ctx context.Context) error {
 		return cluster.Balanced(ctx, own.ipv4, "default", "app=hold")

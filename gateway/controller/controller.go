@@ -69,6 +69,9 @@ type Config struct {
 	// APILossAfter is how long the API server may not answer until the controller is not ready and
 	// serves no proxy; 0 is 30 seconds.
 	APILossAfter time.Duration
+	// APISilenceAfter is how long nothing may come on a connection to the API server until it is closed;
+	// 0 is three minutes.
+	APISilenceAfter time.Duration
 	// MetricsAddress and ProbeAddress are "host:port" to listen on; "0" listens nowhere.
 	MetricsAddress string
 	ProbeAddress   string
@@ -87,7 +90,8 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), gatewayv1.Install(scheme), millracev1alpha1.AddToScheme(scheme)); err != nil {
 		return fmt.Errorf("build the scheme: %w", err)
 	}
-	mgr, err := ctrl.NewManager(configuration.REST, managerOptions(configuration, scheme, logger))
+	api := withoutSilence(configuration.REST, cmp.Or(configuration.APISilenceAfter, silenceAfter))
+	mgr, err := ctrl.NewManager(api, managerOptions(configuration, scheme, logger))
 	if err != nil {
 		return fmt.Errorf("create the manager: %w", err)
 	}

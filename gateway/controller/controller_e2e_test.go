@@ -33,6 +33,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/controller"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+	"github.com/millrace-lb/millrace/gateway/test/frozen"
 )
 
 // TestController runs the controller against a real API server.
@@ -48,6 +49,7 @@ func TestController(t *testing.T) {
 		{"endpoints without a compilation", endpointsAlone},
 		{"two replicas", twoReplicas},
 		{"a replica that is cut off", cutOff},
+		{"watches that hang", hungWatches},
 		{"a proxy that refuses", refusals},
 		{"objects of others", objectsOfOthers},
 		{"problems are events", problemsAreEvents},
@@ -407,6 +409,38 @@ func cutOff(t *testing.T, e *environment) {
 	ready(http.StatusOK)
 	must(t, e.client.Update(t.Context(), slice("web", "198.18.0.2")))
 	p.gets(t, leadsTo("web", "198.18.0.2"))
+}
+
+// hungWatches: the connections of a replica stop without a word, and new ones work. It finds out, by
+// pings over HTTP/2 and by silence over HTTP/1.1, where other requests go on meanwhile.
+func hungWatches(t *testing.T, e *environment) {
+	e.ingress(t, "web", "web.example.com")
+	for i, protocol := range []string{"h2", "http/1.1"} {
+		t.Run(protocol, func(t *testing.T) {
+			// Of client-go; 30 and 15 without them.
+			t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "3")
+			t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "2")
+			way := frozen.NewLine(t, strings.TrimPrefix(e.server.Admin().Host, "https://"))
+			at, stop := e.run(t, func(c *controller.Config) {
+				c.REST.NextProtos = []string{protocol}
+				c.REST.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
+					return new(net.Dialer).DialContext(ctx, network, way.Address)
+				}
+				if protocol == "http/1.1" {
+					c.APISilenceAfter = 5 * time.Second
+				}
+			})
+			defer stop()
+			account := shared
+			p := e.proxy(t, at, e.token(t, account, infrastructure.Audience, e.pod(t, account, fmt.Sprintf("proxy-%d", i))))
+			p.gets(t, leadsTo("web", fmt.Sprintf("198.18.0.%d", 1+i)))
+			if way.Freeze() == 0 {
+				t.Fatal("there is no connection to freeze")
+			}
+			must(t, e.client.Update(t.Context(), slice("web", fmt.Sprintf("198.18.0.%d", 2+i))))
+			p.gets(t, leadsTo("web", fmt.Sprintf("198.18.0.%d", 2+i)))
+		})
+	}
 }
 
 // refusals: what a proxy says to a replica that does not lead becomes an event of its owner and a

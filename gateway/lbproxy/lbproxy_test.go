@@ -29,6 +29,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/lbproxy"
 	"github.com/millrace-lb/millrace/gateway/proxy"
 	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/test/frozen"
 )
 
 const (
@@ -277,6 +278,33 @@ func TestRun(t *testing.T) {
 	w.set(t, "four")
 	w.control(t)
 	w.serves(t, "four")
+}
+
+// TestHungStream: the connection to the controller stops without a word. The proxy finds out and opens
+// another one: 20 seconds after the last byte it asks, and waits 10 for the answer.
+func TestHungStream(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.set(t, "one")
+	w.control(t)
+	way := frozen.NewLine(t, w.address)
+	w.address = way.Address
+	w.run(t)
+	w.serves(t, "one")
+	if way.Freeze() == 0 {
+		t.Fatal("there is no connection to freeze")
+	}
+	began := time.Now()
+	w.set(t, "two")
+	for marker := ""; marker != "two"; time.Sleep(100 * time.Millisecond) {
+		var err error
+		if _, marker, _, err = get(fmt.Sprintf("127.0.0.1:%d/x", w.port)); err != nil {
+			t.Fatal(err)
+		}
+		if time.Since(began) > 36*time.Second {
+			t.Fatalf("after %s the proxy serves what it had; want 30 s and a second to connect", time.Since(began))
+		}
+	}
 }
 
 // TestStranger holds that a controller that cannot prove itself is not followed.

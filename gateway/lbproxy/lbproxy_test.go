@@ -51,7 +51,9 @@ type world struct {
 	configurations *server.Server
 	address        string
 	backend        *httptest.Server
-	port           int
+	// many are backends of sessions.
+	many []*resource.Endpoint
+	port int
 }
 
 func newWorld(t *testing.T) *world {
@@ -169,12 +171,18 @@ func (s *said) String() string {
 
 func (w *world) run(t *testing.T) *running {
 	t.Helper()
+	return w.runAt(t, "127.0.0.1", "configuration")
+}
+
+// runAt runs a proxy that serves at an address of loopback, and keeps its configuration in a file.
+func (w *world) runAt(t *testing.T, address, store string) *running {
+	t.Helper()
 	words := &said{}
 	config := lbproxy.Config{
 		Controller: w.address, ControllerName: name, ControllerCA: w.file("ca.crt"), Token: w.file("token"),
-		Store: w.file("configuration"), AdminAddress: freeAddress(t), Proxy: proxy.Defaults(),
+		Store: w.file(store), AdminAddress: freeAddress(t), Proxy: proxy.Defaults(),
 	}
-	config.Proxy.Address, config.Proxy.Log = "127.0.0.1", slog.New(slog.NewTextHandler(words, nil))
+	config.Proxy.Address, config.Proxy.Log = address, slog.New(slog.NewTextHandler(words, nil))
 	config.Proxy.DrainWait, config.Proxy.DrainGrace = time.Second, time.Second
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &running{said: words, admin: config.AdminAddress, stop: cancel, ended: make(chan error, 1)}

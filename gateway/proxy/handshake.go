@@ -4,11 +4,15 @@ package proxy
 
 import (
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 )
+
+// handshakesAtOnce leaves a processor to requests, where there is more than one.
+func handshakesAtOnce() int { return max(runtime.GOMAXPROCS(0)-1, 1) }
 
 // handshake has a connection take turns while it computes: between two reads. Thousands of handshakes
 // at a time would have the requests of others wait for all of them.

@@ -9,7 +9,6 @@ import (
 	"log"
 	"log/slog"
 	"net/http/httputil"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,7 +60,7 @@ func New(settings Settings) *Proxy {
 			Connections: settings.MaxConnections, ClientConnections: settings.MaxConnections / 4,
 			Bytes: settings.MaxBytes, ClientBytes: settings.MaxClientBytes,
 		}),
-		turns:   admission.NewTurns(runtime.GOMAXPROCS(0)),
+		turns:   admission.NewTurns(handshakesAtOnce()),
 		mirrors: make(chan struct{}, settings.MaxMirrors),
 		servers: map[uint16]*server{},
 	}

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -253,7 +252,7 @@ func TestHandshakesTakeTurns(t *testing.T) {
 	kept := client(t, port, config)
 	get(t, kept, "https://a.example.com/")
 	others := netip.MustParseAddr("198.51.100.1")
-	for range runtime.GOMAXPROCS(0) {
+	for range handshakesAtOnce() {
 		f.turns.Take(others)
 	}
 	left, err := net.Dial("tcp", client127(port))
@@ -282,14 +281,14 @@ func TestHandshakesTakeTurns(t *testing.T) {
 		t.Fatal("a handshake went on without a turn")
 	case <-time.After(50 * time.Millisecond):
 	}
-	for range runtime.GOMAXPROCS(0) {
+	for range handshakesAtOnce() {
 		f.turns.Give()
 	}
 	if code := <-answered; code != 200 {
 		t.Errorf("with a turn: %d; want 200", code)
 	}
 	// All turns can be had again: none was lost.
-	for range runtime.GOMAXPROCS(0) {
+	for range handshakesAtOnce() {
 		f.turns.Take(others)
 	}
 }

@@ -58,7 +58,7 @@ GOTESTSUM := go tool -modfile=hack/tools/gotestsum/go.mod gotestsum
 test-unit: prerequisites ## Run the tests of the packages; those of the data plane and BGP need root.
 	@mkdir -p $(TIMES)
 	@TIMEFORMAT='test-unit took %0R s'; time RAPID_SEED=1 \
-		$(if $(AGAIN),RAPID_CHECKS=40 $(GOTESTSUM) --rerun-fails=1 --rerun-fails-max-failures=5 --jsonfile $(TIMES)/unit.json --packages=./... -- -vet=off -timeout 20m,go test -timeout 20m ./...)
+		$(if $(AGAIN),RAPID_CHECKS=40 $(GOTESTSUM) --rerun-fails=1 --rerun-fails-max-failures=5 --jsonfile $(TIMES)/unit.json --packages=./... -- -p 3 -vet=off -timeout 20m,go test -timeout 20m ./...)
 
 .PHONY: test-e2e
 test-e2e: prerequisites build image ## Run the end-to-end tests on a real cluster (root); LONG=1 for all of them, at full size.

@@ -8,7 +8,6 @@ import "time"
 
 const (
 	heldUDPFlows     = 65536
-	idleTime         = time.Minute
 	floodTime        = 20 * time.Second
 	splitConnections = 10_000
 )

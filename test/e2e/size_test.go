@@ -9,9 +9,7 @@ import "time"
 // The sizes that CI has time for. Those behind the build tag long are the full ones.
 const (
 	heldUDPFlows = 8192
-	// idleTime is longer than the half minute after which numbers alone are written.
-	idleTime  = 35 * time.Second
-	floodTime = 8 * time.Second
+	floodTime    = 8 * time.Second
 	// splitConnections is so many that the weights must show within splitTolerance.
 	splitConnections = 4000
 )

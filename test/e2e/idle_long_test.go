@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build e2e
+//go:build e2e && long
 
 package e2e
 
@@ -24,6 +24,8 @@ import (
 const (
 	manyServices  = 100
 	manyEndpoints = 20
+	// idleTime is longer than the half minute after which numbers alone are written.
+	idleTime = time.Minute
 )
 
 // TestIdleWritesNothing applies many Services with endpoints that we make by

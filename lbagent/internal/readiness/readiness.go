@@ -19,6 +19,10 @@ import (
 // AtOnce is how close to each other endpoints turn unready that count together.
 const AtOnce = 30 * time.Second
 
+// moment is how long those that turn unready after that wait for others: EndpointSlices of several
+// Services come one after another, and pods that are ready again may all turn unready once more.
+const moment = 2 * time.Second
+
 // Served is what is served though it is not ready; zero where that is nothing.
 type Served struct {
 	// Endpoints are served, of so many Services. An endpoint counts once in each EndpointSlice.
@@ -63,7 +67,8 @@ func New(before []*discoveryv1.EndpointSlice) *Threshold {
 //
 // Where most endpoints of most Services turned unready at once, while their nodes answer, those go
 // on being served until they terminate or go, or their node stops answering. When most Services
-// have most of their endpoints back, the rest has AtOnce to follow. One Service alone is never most.
+// have most of their endpoints back, the rest has AtOnce to follow, and what turns unready meanwhile
+// is served for a moment more. One Service alone is never most.
 func (t *Threshold) Advance(
 	present []*discoveryv1.EndpointSlice, answers func(node string) bool, now time.Time,
 ) (_ []*discoveryv1.EndpointSlice, served Served, again time.Duration) {
@@ -77,12 +82,22 @@ func (t *Threshold) Advance(
 	}
 	result := slices.Clone(present)
 	services := map[types.NamespacedName]bool{}
+	isServed := func(since time.Time) bool {
+		if t.over.IsZero() || since.Before(t.over) {
+			return true
+		}
+		left := since.Add(moment).Sub(now)
+		if left > 0 {
+			again = min(again, left)
+		}
+		return left > 0
+	}
 	for i, object := range present {
 		if object == nil {
 			continue
 		}
 		s := t.known[nameOf(object)]
-		if kept := s.answering(answers, t.over); len(kept) > 0 {
+		if kept := s.answering(answers, isServed); len(kept) > 0 {
 			result[i] = s.show(kept)
 			served.Endpoints += len(kept)
 			services[serviceOf(object)] = true
@@ -205,7 +220,7 @@ func (t *Threshold) isExceeded(answers func(node string) bool) bool {
 		}
 		c := counts[serviceOf(s.present)]
 		c.all += s.ready + len(s.lost)
-		c.lost += len(s.answering(answers, time.Time{}))
+		c.lost += len(s.answering(answers, func(time.Time) bool { return true }))
 		counts[serviceOf(s.present)] = c
 	}
 	concerned := 0
@@ -227,17 +242,16 @@ func (t *Threshold) hasLost() bool {
 	return false
 }
 
-// answering returns the addresses of endpoints on nodes that answer, in the slice's order, which
-// were lost before then; at any time where that is zero.
-func (s *slice) answering(answers func(node string) bool, before time.Time) (addresses []string) {
+// answering returns the addresses of endpoints on nodes that answer, in the slice's order, of those
+// that count by the time at which they were lost.
+func (s *slice) answering(answers func(node string) bool, counts func(since time.Time) bool) (addresses []string) {
 	if len(s.lost) == 0 {
 		return nil
 	}
 	for i := range s.present.Endpoints {
 		e := &s.present.Endpoints[i]
 		since, lost := s.lost[addressOf(e)]
-		lost = lost && (before.IsZero() || since.Before(before))
-		if lost && !isReady(e) && e.NodeName != nil && answers(*e.NodeName) {
+		if lost && !isReady(e) && e.NodeName != nil && answers(*e.NodeName) && counts(since) {
 			addresses = append(addresses, addressOf(e))
 		}
 	}

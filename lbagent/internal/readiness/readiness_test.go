@@ -84,8 +84,9 @@ func TestThreshold(t *testing.T) {
 			// Nodes are back one after another.
 			{after: time.Second, pods: []string{"RUU", "RUU", "RUU"}, want: all, served: Served{6, 3}},
 			{after: time.Second, pods: []string{"RRU", "RRR", "RRR"}, want: all, served: Served{1, 1}},
-			// The last ones have a while to follow, but not those that turn unready now.
-			{after: time.Second, pods: []string{"RRU", "RUR", "RRR"}, want: []string{"RRR", "R-R", "RRR"}, served: Served{1, 1}},
+			// The last ones have a while to follow, and those that turn unready now have a moment.
+			{after: time.Second, pods: []string{"RRU", "RUR", "RRR"}, want: all, served: Served{2, 2}},
+			{after: moment, pods: []string{"RRU", "RUR", "RRR"}, want: []string{"RRR", "R-R", "RRR"}, served: Served{1, 1}},
 			{after: AtOnce, pods: []string{"RRU", "RUR", "RRR"}, want: []string{"RR-", "R-R", "RRR"}},
 		},
 		"all at once again": {
@@ -94,6 +95,20 @@ func TestThreshold(t *testing.T) {
 			{after: time.Second, pods: []string{"RRU", "RRU", "RRU"}, want: all, served: Served{3, 3}},
 			{after: AtOnce - time.Second, pods: none, want: all, served: Served{9, 3}},
 			{after: 2 * AtOnce, pods: none, want: all, served: Served{9, 3}},
+		},
+		"back, and unready again one after another": {
+			{pods: all, want: all},
+			{pods: none, want: all, served: Served{9, 3}},
+			{after: 2 * time.Second, pods: all, want: all},
+			{after: 2 * time.Second, pods: []string{"UUU", "RRR", "RRR"}, want: all, served: Served{3, 1}},
+			{after: time.Second, pods: none, want: all, served: Served{9, 3}},
+		},
+		"back, and one Service alone unready": {
+			{pods: all, want: all},
+			{pods: none, want: all, served: Served{9, 3}},
+			{after: time.Second, pods: all, want: all},
+			{after: time.Second, pods: []string{"UUU", "RRR", "RRR"}, want: all, served: Served{3, 1}},
+			{after: moment, pods: []string{"UUU", "RRR", "RRR"}, want: []string{"---", "RRR", "RRR"}},
 		},
 		"one after another": {
 			{pods: all, want: all},

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,31 +18,9 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// warnings gathers the Warning headers of the API server.
-type warnings struct {
-	lock  sync.Mutex
-	texts []string
-}
-
-// HandleWarningHeaderWithContext implements rest.WarningHandlerWithContext.
-func (w *warnings) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text string) {
-	w.lock.Lock()
-	defer w.lock.Unlock()
-	w.texts = append(w.texts, text)
-}
-
-// take returns what was gathered, and begins anew.
-func (w *warnings) take() string {
-	w.lock.Lock()
-	defer w.lock.Unlock()
-	text := strings.Join(w.texts, "\n")
-	w.texts = nil
-	return text
-}
-
 // testPeerWarnings creates LBPeers for routers that others are for.
 func testPeerWarnings(t *testing.T, server *controlplane.Server) {
-	told := &warnings{}
+	told := &controlplane.Warnings{}
 	config := server.Admin()
 	config.WarningHandlerWithContext = told
 	admin := newClient(t, config)
@@ -104,11 +81,11 @@ func testPeerWarnings(t *testing.T, server *controlplane.Server) {
 		}, "spec.peerAddress", "link-local"},
 	} {
 		eventually(t, test.name, func(ctx context.Context) error {
-			told.take()
+			told.Take()
 			if err := admin.Create(ctx, peer("again", test.change), client.DryRunAll); err != nil {
 				return err
 			}
-			switch text := told.take(); {
+			switch text := told.Take(); {
 			case test.field == "" && text != "":
 				return fmt.Errorf("a warning: %s", text)
 			case test.field != "" && text == "":

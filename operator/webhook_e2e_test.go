@@ -22,7 +22,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -33,25 +32,13 @@ import (
 	"sigs.k8s.io/yaml"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
-
-// told gathers the Warning headers of the API server.
-type told struct {
-	lock  sync.Mutex
-	texts []string
-}
-
-// HandleWarningHeaderWithContext implements rest.WarningHandlerWithContext.
-func (w *told) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text string) {
-	w.lock.Lock()
-	defer w.lock.Unlock()
-	w.texts = append(w.texts, text)
-}
 
 // webhooks is an API server that asks an operator for warnings.
 type webhooks struct {
 	*environment
-	told    *told
+	told    *controlplane.Warnings
 	client  client.Client
 	address string
 	certs   string
@@ -63,7 +50,7 @@ func newWebhooks(t *testing.T, e *environment) *webhooks {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	w := &webhooks{environment: e, told: &told{}, address: listener.Addr().String(), certs: t.TempDir()}
+	w := &webhooks{environment: e, told: &controlplane.Warnings{}, address: listener.Addr().String(), certs: t.TempDir()}
 	must(t, listener.Close())
 	content, err := os.ReadFile("../config/webhook/validating_webhook.yaml")
 	must(t, err)
@@ -125,15 +112,11 @@ func (w *webhooks) warned(t *testing.T, object client.Object, text string) {
 }
 
 func (w *webhooks) warns(ctx context.Context, object client.Object, text string, options ...client.CreateOption) error {
-	w.told.lock.Lock()
-	w.told.texts = nil
-	w.told.lock.Unlock()
+	w.told.Take()
 	if err := w.client.Create(ctx, object.DeepCopyObject().(client.Object), options...); err != nil {
 		return fmt.Errorf("refused: %w", err)
 	}
-	w.told.lock.Lock()
-	defer w.told.lock.Unlock()
-	got := strings.Join(w.told.texts, "\n")
+	got := w.told.Take()
 	if text == "" && got != "" || !strings.Contains(got, text) {
 		return fmt.Errorf("warnings %q, want %q", got, text)
 	}

@@ -402,7 +402,11 @@ func TestRefusedConnectionsEnd(t *testing.T) {
 		conns = append(conns, c)
 	}
 	// Nobody reads, so the answers come to a halt.
+	began := time.Now()
 	for before, same := int64(0), 0; same < 10; time.Sleep(20 * time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatalf("the answers go on, or none came: %d bytes", written.Load())
+		}
 		now := written.Load()
 		if now == before && now > 0 {
 			same++

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package desired
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/test/servicefields"
+)
+
+func TestServiceFields(t *testing.T) {
+	servicefields.Run(t, "../..", map[string]func(*testing.T){
+		"spec.type":              testType,
+		"spec.loadBalancerClass": TestServes,
+		"spec.clusterIP":         testClusterIPs,
+		"spec.clusterIPs":        testClusterIPs,
+		"spec.externalName":      testType,
+	})
+}
+
+// An ExternalName Service is of another type, so nothing reads its name.
+func testType(t *testing.T) {
+	for _, kind := range []corev1.ServiceType{
+		"", corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeExternalName, corev1.ServiceTypeLoadBalancer,
+	} {
+		service := &corev1.Service{Spec: corev1.ServiceSpec{Type: kind, ExternalName: "db.example.com"}}
+		if got, want := Serves(service, true), kind == corev1.ServiceTypeLoadBalancer; got != want {
+			t.Errorf("type %q is served: %t, want %t", kind, got, want)
+		}
+	}
+}
+
+// The API server keeps clusterIP equal to the first of clusterIPs. No pool gives out any of them.
+func testClusterIPs(t *testing.T) {
+	service := &corev1.Service{Spec: corev1.ServiceSpec{
+		ClusterIP: "203.0.113.1", ClusterIPs: []string{"203.0.113.1", "2001:db8::1"},
+	}}
+	pools, _ := Pools([]millracev1alpha1.VIPPool{{
+		Spec: millracev1alpha1.VIPPoolSpec{Addresses: []string{"203.0.113.0/30", "2001:db8::/126"}},
+	}}, NewOccupation(OccupiedByService(service)))
+	if len(pools) != 1 {
+		t.Fatalf("%d pools, want one", len(pools))
+	}
+	for _, text := range service.Spec.ClusterIPs {
+		address, err := ParseAddress(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pools[0].Addresses.Contains(address) {
+			t.Errorf("the cluster IP %s would be given out", address)
+		}
+	}
+}

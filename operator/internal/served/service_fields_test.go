@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package served
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
+	"github.com/millrace-lb/millrace/test/servicefields"
+)
+
+func TestServiceFields(t *testing.T) {
+	servicefields.Run(t, "../../..", map[string]func(*testing.T){"spec.ports.targetPort": testTargetPort})
+}
+
+// The pods' port is told where it is not possible, and on each address.
+func testTargetPort(t *testing.T) {
+	verdict := Judge(Subject{
+		Service: &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
+			{Port: 80, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(8080)},
+			{Port: 3, Protocol: corev1.ProtocolSCTP, TargetPort: intstr.FromInt32(4)},
+		}}},
+		Addresses: []Address{{Addr: v4}, {Addr: v6}},
+	}, Surroundings{})
+	told := false
+	for _, problem := range verdict.Problems {
+		told = told || problem.Reason == millracev1alpha1.ReasonUnsupported && strings.HasPrefix(problem.Message, "spec.ports[1].targetPort: ")
+	}
+	port := ipam.Port{Number: 3, Protocol: "SCTP"}
+	if !told || len(verdict.Ports) != 2 || verdict.Ports[0] != (PortError{v4, port, millracev1alpha1.ReasonUnsupported}) ||
+		verdict.Ports[1] != (PortError{v6, port, millracev1alpha1.ReasonUnsupported}) {
+		t.Errorf("the verdict is %+v", verdict)
+	}
+}

@@ -103,7 +103,7 @@ func (l Lab) Machine(host topology.Host) (machine.Spec, []File, error) {
 	case topology.RoleRouter:
 		return l.router(spec, host)
 	case topology.RoleControlPlane:
-		return l.controlPlane(spec), nil, nil
+		return l.controlPlane(spec)
 	case topology.RoleNode:
 		return l.node(spec, host)
 	}
@@ -128,4 +128,17 @@ func render(path, name string, values map[string]any) (File, error) {
 		return File{}, fmt.Errorf("render %s: %w", path, err)
 	}
 	return File{Path: path, Content: content.Bytes()}, nil
+}
+
+// renderAll fills templates of files in a directory.
+func renderAll(directory string, templates []templateFile) ([]File, error) {
+	var files []File
+	for _, template := range templates {
+		file, err := render(filepath.Join(directory, template.path), template.name, template.values)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file)
+	}
+	return files, nil
 }

@@ -84,9 +84,9 @@ func (l Lab) Kubeconfig(identity string) string {
 	return filepath.Join(l.KeyDir(), identity+".kubeconfig")
 }
 
-// controlPlane runs etcd and the three servers. There is one of each, so that
+// controlPlane runs etcd and the three servers, and kube-proxy. There is one of each, so that
 // nobody needs to elect a leader.
-func (l Lab) controlPlane(spec machine.Spec) machine.Spec {
+func (l Lab) controlPlane(spec machine.Spec) (machine.Spec, []File, error) {
 	etcd := fmt.Sprintf("127.0.0.1:%d", etcdPort)
 	ready := &machine.Probe{
 		URL:    fmt.Sprintf("https://127.0.0.1:%d/readyz", apiPort),
@@ -115,7 +115,13 @@ func (l Lab) controlPlane(spec machine.Spec) machine.Spec {
 			},
 		},
 	}
-	return spec
+	services := l.proxyServices(spec, ready)
+	if len(services) == 0 {
+		return spec, nil, nil
+	}
+	spec.Services = append(spec.Services, services...)
+	files, err := renderAll(spec.Dir, []templateFile{l.proxyConfiguration()})
+	return spec, files, err
 }
 
 func (l Lab) controllerManagerCommand() []string {

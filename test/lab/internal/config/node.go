@@ -12,7 +12,10 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/topology"
 )
 
-const containerdSocket = "/run/containerd/containerd.sock"
+const (
+	containerdSocket = "/run/containerd/containerd.sock"
+	proxyFile        = "kube-proxy.yaml"
+)
 
 // nodeBinds are the places that a node has of its own.
 func nodeBinds() []machine.Bind {
@@ -86,19 +89,34 @@ func (l Lab) nodeServices(spec machine.Spec, host topology.Host) []machine.Servi
 			},
 		},
 	}
-	if !l.CNI.ReplacesProxy() {
-		services = append(services, machine.Service{
-			Name:  "kube-proxy",
-			Until: ready,
-			Command: []string{
-				l.Kubernetes(), "kube-proxy",
-				"--config=" + filepath.Join(spec.Dir, "kube-proxy.yaml"),
-				"--hostname-override=" + host.Name,
-				"--v=2",
-			},
-		})
-	}
+	services = append(services, l.proxyServices(spec, ready)...)
 	return append(services, l.cniServices(spec, host, ready)...)
+}
+
+// proxyServices runs kube-proxy, also beside the control plane: it is how the API server reaches
+// cluster IPs, and so webhooks. There it has no Node to wait for, and begins after 30 seconds.
+func (l Lab) proxyServices(spec machine.Spec, ready *machine.Probe) []machine.Service {
+	if l.CNI.ReplacesProxy() {
+		return nil
+	}
+	return []machine.Service{{
+		Name:  "kube-proxy",
+		Until: ready,
+		Command: []string{
+			l.Kubernetes(), "kube-proxy",
+			"--config=" + filepath.Join(spec.Dir, proxyFile),
+			"--hostname-override=" + spec.Name,
+			"--v=2",
+		},
+	}}
+}
+
+func (l Lab) proxyConfiguration() templateFile {
+	return templateFile{proxyFile, proxyFile, map[string]any{
+		"Kubeconfig":   l.Kubeconfig(proxy),
+		"Mode":         l.ProxyMode,
+		"ClusterCIDRs": fmt.Sprintf("%s,%s", topology.PodsV4, topology.PodsV6),
+	}}
 }
 
 // nodeIP is what a kubelet writes to Node.status.addresses.
@@ -129,20 +147,8 @@ func (l Lab) nodeFiles(spec machine.Spec, host topology.Host) ([]File, error) {
 			"LeaseSeconds":  max(1, grace),
 			"StatusSeconds": max(1, grace/5),
 		}},
-		{"kube-proxy.yaml", "kube-proxy.yaml", map[string]any{
-			"Kubeconfig":   l.Kubeconfig(proxy),
-			"Mode":         l.ProxyMode,
-			"ClusterCIDRs": fmt.Sprintf("%s,%s", topology.PodsV4, topology.PodsV6),
-		}},
+		l.proxyConfiguration(),
 	}
 	templates = append(templates, l.cniFiles(host)...)
-	var files []File
-	for _, template := range templates {
-		file, err := render(filepath.Join(spec.Dir, template.path), template.name, template.values)
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, file)
-	}
-	return files, nil
+	return renderAll(spec.Dir, templates)
 }

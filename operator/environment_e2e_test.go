@@ -73,11 +73,12 @@ func newEnvironment(t *testing.T) *environment {
 	must(t, err)
 	e.kubeconfig, err = e.server.WriteKubeconfig(operatorUser)
 	must(t, err)
-	for _, name := range []string{systemNamespace, namespace, otherNamespace} {
+	for _, name := range []string{systemNamespace, namespace, otherNamespace, millracev1alpha1.BGPNamespace} {
 		must(t, e.client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	}
 	e.apply(t, "../config/rbac/operator/role.yaml")
 	e.apply(t, "../config/rbac/operator/role_binding.yaml")
+	e.apply(t, "../config/webhook/role.yaml")
 	return e
 }
 

@@ -20,10 +20,7 @@ import (
 
 // operatorMetrics scrapes an operator that leads: its caches have all that is counted.
 func operatorMetrics(t *testing.T, e *environment) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	address := listener.Addr().String()
-	must(t, listener.Close())
+	address := freeAddress(t)
 	e.run(t, "--metrics-bind-address="+address, "--metrics-secure=false")
 	e.pool(t, "main", nil, "203.0.113.4/31")
 	e.advertisement(t, "all", nil)
@@ -31,6 +28,23 @@ func operatorMetrics(t *testing.T, e *environment) {
 	e.addresses(t, e.service(t, "first"), "203.0.113.4")
 	e.addresses(t, e.service(t, "second"), "203.0.113.5")
 	e.condition(t, e.service(t, "third"), metav1.ConditionFalse, millracev1alpha1.ReasonExhausted, "")
+	scraped(t, address,
+		`millrace_pool_addresses{pool="main",state="Bound"} 2`, `millrace_pool_addresses{pool="main",state="Free"} 0`,
+		`millrace_services_waiting{reason="PoolExhausted"} 1`, `millrace_vips_announcers{nodes="one"} 2`)
+}
+
+// freeAddress returns an address that nobody listens on at present.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+// scraped waits until a scrape has lines.
+func scraped(t *testing.T, address string, lines ...string) {
+	t.Helper()
 	eventually(t, func(ctx context.Context) error {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
 		if err != nil {
@@ -45,10 +59,7 @@ func operatorMetrics(t *testing.T, e *environment) {
 		if err != nil {
 			return err
 		}
-		for _, line := range []string{
-			`millrace_pool_addresses{pool="main",state="Bound"} 2`, `millrace_pool_addresses{pool="main",state="Free"} 0`,
-			`millrace_services_waiting{reason="PoolExhausted"} 1`, `millrace_vips_announcers{nodes="one"} 2`,
-		} {
+		for _, line := range lines {
 			if !strings.Contains(string(body), line+"\n") {
 				return fmt.Errorf("a scrape has no line %q", line)
 			}

@@ -41,6 +41,10 @@ type webhooks struct {
 	told    *controlplane.Warnings
 	client  client.Client
 	address string
+	// metrics is where the operator serves them.
+	metrics string
+	// service is not how the API server comes here, but events are told on it.
+	service *corev1.Service
 	certs   string
 	config  *admissionregistrationv1.ValidatingWebhookConfiguration
 }
@@ -48,17 +52,21 @@ type webhooks struct {
 // newWebhooks applies the configuration of config/webhook, with a URL in place of the Service.
 func newWebhooks(t *testing.T, e *environment) *webhooks {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	w := &webhooks{
+		environment: e, told: &controlplane.Warnings{}, certs: t.TempDir(),
+		address: freeAddress(t), metrics: freeAddress(t), service: &corev1.Service{},
+	}
+	content, err := os.ReadFile("../config/webhook/service.yaml")
 	must(t, err)
-	w := &webhooks{environment: e, told: &controlplane.Warnings{}, address: listener.Addr().String(), certs: t.TempDir()}
-	must(t, listener.Close())
-	content, err := os.ReadFile("../config/webhook/validating_webhook.yaml")
+	must(t, yaml.UnmarshalStrict(content, w.service))
+	must(t, e.client.Create(t.Context(), w.service))
+	t.Cleanup(func() { must(t, e.client.Delete(context.Background(), w.service)) })
+	content, err = os.ReadFile("../config/webhook/validating_webhook.yaml")
 	must(t, err)
 	w.config = &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	must(t, yaml.UnmarshalStrict(content, w.config))
 	url, bundle := "https://"+w.address+"/warnings", w.certificate(t)
 	for i := range w.config.Webhooks {
-
 		w.config.Webhooks[i].ClientConfig = admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: bundle}
 	}
 	must(t, e.client.Create(t.Context(), w.config))
@@ -73,36 +81,57 @@ func newWebhooks(t *testing.T, e *environment) *webhooks {
 // certificate writes a new key and a certificate that signs itself, and returns the latter.
 func (w *webhooks) certificate(t *testing.T) []byte {
 	t.Helper()
+	return w.certificateUntil(t, time.Now().Add(time.Hour))
+}
+
+func (w *webhooks) certificateUntil(t *testing.T, end time.Time) []byte {
+	t.Helper()
+	certificate, private := makeCertificate(t, end)
+	must(t, os.WriteFile(filepath.Join(w.certs, "tls.key"), private, 0o600))
+	must(t, os.WriteFile(filepath.Join(w.certs, "tls.crt"), certificate, 0o600))
+	return certificate
+}
+
+func makeCertificate(t *testing.T, end time.Time) (certificate, private []byte) {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "webhook"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: end,
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	must(t, err)
-	private, err := x509.MarshalECPrivateKey(key)
+	encoded, err := x509.MarshalECPrivateKey(key)
 	must(t, err)
-	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	must(t, os.WriteFile(filepath.Join(w.certs, "tls.key"), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private}), 0o600))
-	must(t, os.WriteFile(filepath.Join(w.certs, "tls.crt"), text, 0o600))
-	return text
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded})
 }
 
 // trust has the API server trust these certificates alone.
 func (w *webhooks) trust(t *testing.T, bundle []byte) {
 	t.Helper()
-	for i := range w.config.Webhooks {
-		w.config.Webhooks[i].ClientConfig.CABundle = bundle
-	}
-	must(t, w.environment.client.Update(t.Context(), w.config))
+	update(t, w.environment, w.config, func(config *admissionregistrationv1.ValidatingWebhookConfiguration) {
+		for i := range config.Webhooks {
+			config.Webhooks[i].ClientConfig.CABundle = bundle
+		}
+	})
+}
+
+// reported waits for an event about the webhook.
+func (w *webhooks) reported(t *testing.T, reason, note string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error { return w.event(ctx, w.service, reason, note) })
 }
 
 func (w *webhooks) serve(t *testing.T, arguments ...string) *instance {
 	t.Helper()
-	return w.run(t, append([]string{"--webhook-bind-address=" + w.address, "--webhook-cert-dir=" + w.certs}, arguments...)...)
+	return w.run(t, append([]string{
+		"--webhook-bind-address=" + w.address, "--webhook-cert-dir=" + w.certs,
+		"--metrics-bind-address=" + w.metrics, "--metrics-secure=false",
+	}, arguments...)...)
 }
 
 // warned writes an object until the API server warns with a text; none: until there is no warning.
@@ -171,13 +200,28 @@ func warnings(t *testing.T, e *environment) {
 	w.trust(t, latter)
 	w.warned(t, w.loadBalancer("web"), "the Service would get")
 
-	// One that it does not trust: nobody is held up, and nothing is told.
-	another := w.certificate(t)
-	w.certificate(t)
-	w.trust(t, another)
-	w.warned(t, w.loadBalancer("web"), "")
-	w.trust(t, w.certificate(t))
-	w.warned(t, w.loadBalancer("web"), "the Service would get")
+	// One that it does not trust, or that is over: nobody is held up, and the operator tells.
+	for _, test := range []struct {
+		end          time.Time
+		trusts       bool
+		reason, note string
+	}{
+		{time.Now().Add(time.Hour), false, "CertificateNotTrusted", "certificate signed by unknown authority"},
+		{time.Now().Add(-time.Minute), true, "CertificateExpired", "is valid from "},
+	} {
+		another := w.certificate(t)
+		if certificate := w.certificateUntil(t, test.end); test.trusts {
+			another = certificate
+		}
+		w.trust(t, another)
+		w.warned(t, w.loadBalancer("web"), "")
+		w.reported(t, test.reason, test.note)
+		scraped(t, w.metrics, "millrace_webhook_certificate_trusted 0")
+		w.trust(t, w.certificate(t))
+		w.warned(t, w.loadBalancer("web"), "the Service would get")
+		scraped(t, w.metrics, "millrace_webhook_certificate_trusted 1")
+	}
+	w.reported(t, "CertificateTrusted", "trusts the certificate")
 
 	operator.kill(t)
 	w.warned(t, w.loadBalancer("web"), "")
@@ -203,6 +247,7 @@ func selfSigned(t *testing.T, e *environment) {
 	w.trust(t, nil)
 	w.serve(t, "--webhook-self-signed")
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: "millrace-webhook"}}
+	another, _ := makeCertificate(t, time.Now().Add(time.Hour))
 	var former []byte
 	for _, what := range []string{"made", "made again"} {
 		eventually(t, func(ctx context.Context) error {
@@ -226,6 +271,15 @@ func selfSigned(t *testing.T, e *environment) {
 			return nil
 		})
 		former = secret.Data["tls.crt"]
+		// Another CA in the configuration is put right, and told of.
+		w.trust(t, another)
+		eventually(t, func(ctx context.Context) error {
+			if err := w.get(ctx, w.config); err != nil {
+				return err
+			}
+			return w.handshake(ctx, w.config.Webhooks[0].ClientConfig.CABundle)
+		})
+		w.reported(t, "CABundleRestored", "ValidatingWebhookConfiguration millrace-warnings")
 		if what == "made" {
 			must(t, w.environment.client.Delete(t.Context(), secret))
 		}

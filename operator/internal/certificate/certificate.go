@@ -13,6 +13,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"time"
@@ -39,6 +40,9 @@ const (
 	// skew is how far clocks may differ.
 	skew = time.Hour
 )
+
+// ErrExpired means that a certificate has ended, or not begun.
+var ErrExpired = errors.New("a certificate is not valid at present")
 
 // Renew returns what the Secret must have at a time, and whether that differs from what it has.
 // What cannot be read is made again.
@@ -72,6 +76,30 @@ func Renew(now time.Time, host string, data map[string][]byte) (renewed map[stri
 // Trusted returns the certificates that the API server is to trust.
 func Trusted(data map[string][]byte) []byte {
 	return bytes.Join([][]byte{data[keyCertificate], data[keyNext], data[keyFormer]}, nil)
+}
+
+// Verify returns why a client that asks for a host and trusts a bundle does not believe a server with
+// this certificate, nil if it does.
+func Verify(now time.Time, host string, served *tls.Certificate, bundle []byte) error {
+	roots, intermediates := x509.NewCertPool(), x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(bundle) {
+		return errors.New("it has no certificate")
+	}
+	for _, der := range served.Certificate[1:] {
+		if parsed, err := x509.ParseCertificate(der); err == nil {
+			intermediates.AddCert(parsed)
+		}
+	}
+	_, err := served.Leaf.Verify(x509.VerifyOptions{
+		DNSName: host, Roots: roots, Intermediates: intermediates, CurrentTime: now,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	})
+	// The text of x509 has the time of the day: it would be another one each time.
+	if invalid := (x509.CertificateInvalidError{}); errors.As(err, &invalid) && invalid.Reason == x509.Expired {
+		return fmt.Errorf("%w: that of %q is valid from %s to %s", ErrExpired, invalid.Cert.Subject,
+			invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339))
+	}
+	return err
 }
 
 // remaining is for how long a certificate is valid; 0 if it is of no use.

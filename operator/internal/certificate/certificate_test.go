@@ -4,9 +4,12 @@ package certificate
 
 import (
 	"bytes"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -100,5 +103,46 @@ func TestMadeAgain(t *testing.T) {
 		if len(data["next.crt"]) > 0 {
 			t.Errorf("%s: there is a successor already", name)
 		}
+	}
+}
+
+// What a client would say, in words that are the same each time.
+func TestVerify(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	data, _, err := Renew(now, host, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	another, _, err := Renew(now, host, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(data["tls.crt"], data["tls.key"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := ErrExpired.Error() + `: that of "CN=millrace-webhook `
+	for name, test := range map[string]struct {
+		after  time.Duration
+		host   string
+		bundle []byte
+		want   string
+	}{
+		"trusted":          {0, host, slices.Concat(another["tls.crt"], data["tls.crt"]), ""},
+		"of another":       {0, host, another["tls.crt"], "x509: certificate signed by unknown authority"},
+		"no bundle":        {0, host, nil, "it has no certificate"},
+		"of another host":  {0, "other.example.svc", data["tls.crt"], "x509: certificate is valid for " + host},
+		"ended":            {lifetime + time.Second, host, data["tls.crt"], ended},
+		"ended before now": {lifetime + time.Hour, host, data["tls.crt"], ended},
+		"not begun":        {-2 * skew, host, data["tls.crt"], ended},
+	} {
+		err := Verify(now.Add(test.after), test.host, &pair, test.bundle)
+		if (err == nil) != (test.want == "") || err != nil && !strings.HasPrefix(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", name, err, test.want)
+		}
+	}
+	first, second := Verify(now.Add(lifetime+time.Second), host, &pair, data["tls.crt"]), Verify(now.Add(lifetime+time.Hour), host, &pair, data["tls.crt"])
+	if first.Error() != second.Error() {
+		t.Errorf("it says %q and then %q", first, second)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,15 +18,8 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/certificate"
 )
 
-// Names of config/webhook.
-const (
-	configurationName = "millrace-warnings"
-	// serviceName is that of the Service, and of the Secret that replicas mount.
-	serviceName = "millrace-webhook"
-)
-
-// keepEvery is how often the Secret and the configuration are looked at.
-const keepEvery = 10 * time.Second
+// lookEvery is how often the Secret, the configurations and the certificate are looked at.
+const lookEvery = 10 * time.Second
 
 // keeper makes and renews the certificate, and has the API server trust it. The leader does it. It
 // never ends before the operator: without a certificate there are no warnings, and nothing else.
@@ -36,6 +28,7 @@ type keeper struct {
 	live      client.Reader
 	client    client.Client
 	namespace string
+	teller    teller
 	logger    logr.Logger
 }
 
@@ -43,61 +36,81 @@ type keeper struct {
 // namespace is that of the Service.
 func KeepCertificate(mgr ctrl.Manager, namespace string) error {
 	return mgr.Add(&keeper{
-		live: mgr.GetAPIReader(), client: mgr.GetClient(), namespace: namespace, logger: mgr.GetLogger().WithName("webhook"),
+		live: mgr.GetAPIReader(), client: mgr.GetClient(), namespace: namespace,
+		teller: newTeller(mgr, namespace), logger: mgr.GetLogger().WithName("webhook"),
 	})
 }
 
 // Start implements manager.Runnable.
 func (k *keeper) Start(ctx context.Context) error {
-	ticker := time.NewTicker(keepEvery)
+	every(ctx, func() {
+		if err := k.keep(ctx); err != nil && ctx.Err() == nil {
+			k.logger.Error(err, "the certificate of the webhook is tried again", "after", lookEvery.String())
+		}
+	})
+	return nil
+}
+
+// every calls a function at once and then every lookEvery, until the context ends.
+func every(ctx context.Context, look func()) {
+	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
 	for {
-		if err := k.keep(ctx); err != nil && ctx.Err() == nil {
-			k.logger.Error(err, "the certificate of the webhook is tried again", "after", keepEvery.String())
-		}
+		look()
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-ticker.C:
 		}
 	}
 }
 
 func (k *keeper) keep(ctx context.Context) error {
-	data, err := k.keepSecret(ctx)
+	data, renewed, err := k.keepSecret(ctx)
 	if err != nil {
 		return err
 	}
-	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	if err := k.live.Get(ctx, client.ObjectKey{Name: configurationName}, configuration); err != nil {
-		return fmt.Errorf("reading the ValidatingWebhookConfiguration %s: %w", configurationName, err)
+	configurations, err := readConfigurations(ctx, k.live)
+	if err != nil {
+		return err
 	}
-	bundle, changed := certificate.Trusted(data), false
-	for i := range configuration.Webhooks {
-		if called := &configuration.Webhooks[i].ClientConfig; !bytes.Equal(called.CABundle, bundle) {
-			called.CABundle, changed = bundle, true
+	bundle := certificate.Trusted(data)
+	for _, configuration := range configurations {
+		changed, foreign := false, false
+		for _, call := range configuration.calls {
+			if !bytes.Equal(call.CABundle, bundle) {
+				foreign = foreign || len(call.CABundle) > 0
+				call.CABundle, changed = bundle, true
+			}
 		}
-	}
-	if !changed {
-		return nil
-	}
-	if err := k.client.Update(ctx, configuration); err != nil {
-		return fmt.Errorf("writing caBundle of the ValidatingWebhookConfiguration %s: %w", configurationName, err)
+		if !changed {
+			continue
+		}
+		if err := k.client.Update(ctx, configuration.object); err != nil {
+			return fmt.Errorf("writing caBundle of the %s %s: %w", configuration.kind, configuration.name, err)
+		}
+		// A replica that was ended between its two writes leaves the same: that is told, too.
+		if foreign && !renewed {
+			message := fmt.Sprintf("caBundle of the %s %s was not that of the operator's certificate: it is again",
+				configuration.kind, configuration.name)
+			k.logger.Info(message)
+			k.teller.event(ctx, corev1.EventTypeWarning, reasonRestored, "Restore", message)
+		}
 	}
 	return nil
 }
 
-// keepSecret returns what the Secret has by now.
-func (k *keeper) keepSecret(ctx context.Context) (map[string][]byte, error) {
+// keepSecret returns what the Secret has by now, and whether that was just written.
+func (k *keeper) keepSecret(ctx context.Context) (data map[string][]byte, renewed bool, err error) {
 	secret := &corev1.Secret{}
-	err := k.live.Get(ctx, client.ObjectKey{Namespace: k.namespace, Name: serviceName}, secret)
+	err = k.live.Get(ctx, client.ObjectKey{Namespace: k.namespace, Name: serviceName}, secret)
 	absent := apierrors.IsNotFound(err)
 	if err != nil && !absent {
-		return nil, fmt.Errorf("reading the Secret %s: %w", serviceName, err)
+		return nil, false, fmt.Errorf("reading the Secret %s: %w", serviceName, err)
 	}
-	data, changed, err := certificate.Renew(time.Now(), fmt.Sprintf("%s.%s.svc", serviceName, k.namespace), secret.Data)
+	data, changed, err := certificate.Renew(time.Now(), hostOf(serviceName, k.namespace), secret.Data)
 	if err != nil || !changed {
-		return data, err
+		return data, false, err
 	}
 	secret.Data = data
 	if absent {
@@ -108,8 +121,8 @@ func (k *keeper) keepSecret(ctx context.Context) (map[string][]byte, error) {
 		err = k.client.Update(ctx, secret)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("writing the Secret %s: %w", serviceName, err)
+		return nil, false, fmt.Errorf("writing the Secret %s: %w", serviceName, err)
 	}
 	k.logger.Info("the certificate of the webhook was made or renewed", "secret", serviceName)
-	return data, nil
+	return data, true, nil
 }

@@ -41,6 +41,8 @@ type Options struct {
 	// CertDir has tls.crt and tls.key. They are read again for each connection, so they may be
 	// replaced, and may come later than the operator.
 	CertDir string
+	// Namespace is that of the Service, which events about the certificate are told on.
+	Namespace string
 	// DefaultLoadBalancer makes Services without a loadBalancerClass ours too.
 	DefaultLoadBalancer bool
 }
@@ -79,7 +81,11 @@ func Setup(mgr ctrl.Manager, options Options) error {
 		}
 		return nil
 	})
-	return errors.Join(mgr.Add(server), mgr.Add(everywhere{filled}))
+	inspector, err := newInspector(mgr, options)
+	if err != nil {
+		return fmt.Errorf("registering the metrics of the webhook: %w", err)
+	}
+	return errors.Join(mgr.Add(server), mgr.Add(everywhere{filled}), mgr.Add(everywhere{inspector}))
 }
 
 // everywhere runs also where the replica does not lead.

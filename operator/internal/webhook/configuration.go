@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package webhook
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Names of config/webhook.
+const (
+	warningsName = "millrace-warnings"
+	// serviceName is that of the Service, and of the Secret that replicas mount.
+	serviceName = "millrace-webhook"
+)
+
+// configuration is what tells the API server of webhooks.
+type configuration struct {
+	object client.Object
+	// kind and name are for messages.
+	kind, name string
+	// calls say how each webhook is reached, and whom the API server trusts there.
+	calls []*admissionregistrationv1.WebhookClientConfig
+}
+
+// readConfigurations returns those of config/webhook that there are: who needs none removes it.
+func readConfigurations(ctx context.Context, reader client.Reader) ([]configuration, error) {
+	validating := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	if err := reader.Get(ctx, client.ObjectKey{Name: warningsName}, validating); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading the ValidatingWebhookConfiguration %s: %w", warningsName, err)
+	}
+	warnings := configuration{object: validating, kind: "ValidatingWebhookConfiguration", name: warningsName}
+	for i := range validating.Webhooks {
+		warnings.calls = append(warnings.calls, &validating.Webhooks[i].ClientConfig)
+	}
+	return []configuration{warnings}, nil
+}
+
+// serverName is whose certificate the API server wants to see.
+func serverName(call *admissionregistrationv1.WebhookClientConfig) string {
+	if call.Service != nil {
+		return hostOf(call.Service.Name, call.Service.Namespace)
+	}
+	if call.URL == nil {
+		return ""
+	}
+	parsed, err := url.Parse(*call.URL)
+	if err != nil {
+		return ""
+	}
+	return parsed.Hostname()
+}
+
+func hostOf(service, namespace string) string { return fmt.Sprintf("%s.%s.svc", service, namespace) }

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package webhook
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/millrace-lb/millrace/operator/internal/certificate"
+)
+
+// Reasons of events about the certificate.
+const (
+	reasonMissing    = "CertificateMissing"
+	reasonExpired    = "CertificateExpired"
+	reasonNotTrusted = "CertificateNotTrusted"
+	reasonTrusted    = "CertificateTrusted"
+	reasonRestored   = "CABundleRestored"
+)
+
+// problem is why the API server does not believe a replica. The zero value is none.
+type problem struct{ reason, message string }
+
+// mountTime is how long a kubelet may take to mount a Secret that was just made.
+const mountTime = 3 * time.Minute
+
+// inspector tells where the API server does not believe this replica: it says so to nobody, and
+// goes on without warnings. Every replica has one, since each has its own copy of the certificate.
+type inspector struct {
+	live            client.Reader
+	directory       string
+	teller          teller
+	logger          logr.Logger
+	started         time.Time
+	told            problem
+	expiry, trusted prometheus.Gauge
+}
+
+func newInspector(mgr ctrl.Manager, options Options) (*inspector, error) {
+	i := &inspector{
+		live: mgr.GetAPIReader(), directory: options.CertDir, teller: newTeller(mgr, options.Namespace),
+		logger: mgr.GetLogger().WithName("webhook"), started: time.Now(),
+		expiry: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "millrace_webhook_certificate_expiry_timestamp_seconds",
+			Help: "When the certificate of the webhook ends that this replica serves; 0: it has none.",
+		}),
+		trusted: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "millrace_webhook_certificate_trusted",
+			Help: "Whether the API server is to trust the certificate that this replica serves: 1 or 0.",
+		}),
+	}
+	return i, errors.Join(metrics.Registry.Register(i.expiry), metrics.Registry.Register(i.trusted))
+}
+
+// Start implements manager.Runnable.
+func (i *inspector) Start(ctx context.Context) error {
+	every(ctx, func() { i.look(ctx) })
+	return nil
+}
+
+func (i *inspector) look(ctx context.Context) {
+	pair, err := tls.LoadX509KeyPair(filepath.Join(i.directory, "tls.crt"), filepath.Join(i.directory, "tls.key"))
+	if err != nil {
+		i.expiry.Set(0)
+		if !errors.Is(err, fs.ErrNotExist) || time.Since(i.started) > mountTime {
+			i.tell(ctx, problem{reasonMissing, fmt.Sprintf("reading the certificate of the webhook: %v", err)})
+		}
+		return
+	}
+	i.expiry.Set(float64(pair.Leaf.NotAfter.Unix()))
+	configurations, err := readConfigurations(ctx, i.live)
+	if err != nil {
+		if ctx.Err() == nil {
+			i.logger.Error(err, "whether the API server trusts the certificate is asked again", "after", lookEvery.String())
+		}
+		return
+	}
+	i.tell(ctx, findProblem(time.Now(), &pair, configurations))
+}
+
+func findProblem(now time.Time, pair *tls.Certificate, configurations []configuration) problem {
+	for _, configuration := range configurations {
+		for _, call := range configuration.calls {
+			err := certificate.Verify(now, serverName(call), pair, call.CABundle)
+			if err == nil {
+				continue
+			}
+			reason := reasonNotTrusted
+			if errors.Is(err, certificate.ErrExpired) {
+				reason = reasonExpired
+			}
+			return problem{reason, fmt.Sprintf("the API server does not trust the certificate of the webhook by caBundle of the %s %s: %v",
+				configuration.kind, configuration.name, err)}
+		}
+	}
+	return problem{}
+}
+
+// tell says what is wrong, once, and when it is over.
+func (i *inspector) tell(ctx context.Context, found problem) {
+	none := found == problem{}
+	i.trusted.Set(0)
+	if none {
+		i.trusted.Set(1)
+	}
+	if found == i.told {
+		return
+	}
+	i.told = found
+	replica, _ := os.Hostname()
+	if none {
+		i.logger.Info("the API server trusts the certificate of the webhook")
+		i.teller.event(ctx, corev1.EventTypeNormal, reasonTrusted, "Inspect", replica+": the API server trusts the certificate of the webhook")
+		return
+	}
+	i.logger.Info("there are no warnings", "reason", found.reason, "message", found.message)
+	i.teller.event(ctx, corev1.EventTypeWarning, found.reason, "Inspect", replica+": there are no warnings: "+found.message)
+}
+
+// teller writes events about the webhook, on its Service.
+type teller struct {
+	services  client.Reader
+	recorder  events.EventRecorder
+	namespace string
+}
+
+func newTeller(mgr ctrl.Manager, namespace string) teller {
+	return teller{services: mgr.GetClient(), recorder: mgr.GetEventRecorder("millrace-operator"), namespace: namespace}
+}
+
+func (t teller) event(ctx context.Context, severity, reason, action, message string) {
+	service := &corev1.Service{}
+	// Without a Service the API server asks by a URL, and the log has to do.
+	if err := t.services.Get(ctx, client.ObjectKey{Namespace: t.namespace, Name: serviceName}, service); err == nil {
+		t.recorder.Eventf(service, nil, severity, reason, action, "%s", message)
+	}
+}

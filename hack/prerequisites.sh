@@ -17,8 +17,8 @@ set -eu
 
 # frr, bird2: the lab's routers. libseccomp-dev, pkg-config,
 # gcc, libc6-dev: runc is built from source. util-linux: setpriv. iptables: Flannel, and kube-proxy's other mode. conntrack: tests
-# make the kernel forget connections. curl and tcpdump are for people.
-runtime="frr bird2 iproute2 ethtool nftables iptables conntrack libseccomp-dev pkg-config gcc libc6-dev util-linux curl"
+# make the kernel forget connections. procps: tests stop programs. tcpdump is for people.
+runtime="frr bird2 iproute2 ethtool nftables iptables conntrack procps libseccomp-dev pkg-config gcc libc6-dev util-linux curl"
 # dpkg, xz-utils: unpack kernels and their modules.
 kernels="qemu-system-x86 iproute2 ethtool nftables dpkg xz-utils"
 # bird2: another router for tests. clang-16: a second compiler of the BPF programs (compilers.sh).

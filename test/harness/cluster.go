@@ -155,6 +155,18 @@ func (c *Cluster) Apply(ctx context.Context, manifest string) error {
 	return err
 }
 
+// Warned applies a manifest and returns the API server's warnings, as kubectl prints them.
+func (c *Cluster) Warned(ctx context.Context, manifest string, args ...string) ([]string, error) {
+	_, complaints, err := c.outputs(ctx, strings.NewReader(manifest), append([]string{"kubectl", "apply", "-f", "-"}, args...)...)
+	var warnings []string
+	for line := range strings.Lines(string(complaints)) {
+		if text, found := strings.CutPrefix(strings.TrimSpace(line), "Warning: "); found {
+			warnings = append(warnings, text)
+		}
+	}
+	return warnings, err
+}
+
 // Get reads objects into out: `kubectl get ARGS… -o json`.
 func (c *Cluster) Get(ctx context.Context, out any, args ...string) error {
 	raw, err := c.Kubectl(ctx, append(append([]string{"get"}, args...), "-o", "json")...)

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestWebhook has the API server ask for warnings through the Service of the operator, and then
+// takes away one thing after another. Requests to a VIP go on all the time.
+func TestWebhook(t *testing.T) {
+	s := addresses(t, "echo")
+	s.routed(t, 30*time.Second, 1, 2, 3)
+	load, err := cluster.RequestsWhile(t.Context(), s.ipv4, 50, func(context.Context) error {
+		installWebhook(t)
+		t.Run("warning", warningArrives)
+		t.Run("swapped CA", swappedCA)
+		t.Run("hanging replicas", hangingReplicas)
+		t.Run("no replica", noReplica)
+		return nil
+	})
+	must(t, err)
+	if load.Requests == 0 || load.Errors != 0 {
+		t.Errorf("%d of %d requests failed: %q", load.Errors, load.Requests, load.FirstErrors)
+	}
+}
+
+// installWebhook changes the installation to the one with warnings, until the test is over.
+func installWebhook(t *testing.T) {
+	t.Helper()
+	install := func(ctx context.Context, overlay string) error {
+		if _, err := cluster.Kubectl(ctx, "apply", "--server-side", "-k", filepath.Join(cluster.Root(), "config", overlay)); err != nil {
+			return err
+		}
+		return cluster.RolledOut(ctx, "millrace-system", "deployment/millrace-operator")
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+		defer cancel()
+		_, removed := cluster.Kubectl(ctx, "delete", "--ignore-not-found",
+			"validatingwebhookconfiguration/millrace-warnings",
+			"clusterrole/millrace-webhook", "clusterrolebinding/millrace-webhook",
+			"clusterrole/millrace-webhook-certificate", "clusterrolebinding/millrace-webhook-certificate")
+		_, removedHere := cluster.Kubectl(ctx, "-n", "millrace-system", "delete", "--ignore-not-found",
+			"service/millrace-webhook", "secret/millrace-webhook", "role/millrace-webhook-certificate", "rolebinding/millrace-webhook-certificate")
+		if err := errors.Join(removed, removedHere, install(ctx, "lab")); err != nil {
+			t.Errorf("clean up: %v", err)
+		}
+	})
+	must(t, install(t.Context(), "lab-webhook"))
+	eventually(t, 3*time.Minute, func(ctx context.Context) error { return errors.Join(mountSecret(ctx), warned(ctx)) })
+}
+
+// mountSecret has the kubelets mount the Secret as it is by now: they look at pods that change.
+// Without it they take a minute or two.
+func mountSecret(ctx context.Context) error {
+	_, err := cluster.Kubectl(ctx, "-n", "millrace-system", "annotate", "pods", "--overwrite",
+		"-l", "app.kubernetes.io/component=operator", "millrace.test/mounted="+time.Now().Format("150405.000"))
+	return err
+}
+
+// unannounced is an advertisement that is legal and of no use.
+const unannounced = `{apiVersion: millrace.io/v1alpha1, kind: VIPAdvertisement, metadata: {name: %s}, spec: {pools: [%s]}}
+---
+`
+
+// warned reports whether a warning arrives at a client.
+func warned(ctx context.Context) error {
+	const want = `spec.pools[0]: VIPPool "publik" does not exist`
+	warnings, err := cluster.Warned(ctx, fmt.Sprintf(unannounced, "warned", "publik"), "--dry-run=server")
+	if err == nil && !slices.Contains(warnings, want) {
+		err = fmt.Errorf("kubectl printed the warnings %q, want %q", warnings, want)
+	}
+	return err
+}
+
+// warningArrives looks at what kubectl prints for a Service, with and without a dry run.
+func warningArrives(t *testing.T) {
+	const service = `{apiVersion: v1, kind: Service, metadata: {name: warned, annotations: {millrace.io/pool: %s}},
+	  spec: {type: LoadBalancer, loadBalancerClass: millrace.io/lb, ports: [{port: 80}]}}`
+	cleanup(t, "delete", "service", "warned", "--ignore-not-found")
+	eventually(t, 30*time.Second, func(ctx context.Context) error {
+		warnings, err := cluster.Warned(ctx, fmt.Sprintf(service, "public"), "--dry-run=server")
+		if err == nil && !strings.Contains(strings.Join(warnings, "\n"), `of VIPPool "public"`) {
+			err = fmt.Errorf("kubectl printed the warnings %q of a dry run", warnings)
+		}
+		return err
+	})
+	warnings, err := cluster.Warned(t.Context(), fmt.Sprintf(service, "publik"))
+	must(t, err)
+	if !strings.Contains(strings.Join(warnings, "\n"), `metadata.annotations[millrace.io/pool]: pool "publik", which is asked for, does not exist`) {
+		t.Errorf("kubectl printed the warnings %q", warnings)
+	}
+}
+
+// swappedCA writes another CA: warnings are away, which is told, and come back by themselves.
+func swappedCA(t *testing.T) {
+	var configuration admissionregistrationv1.ValidatingWebhookConfiguration
+	must(t, cluster.Get(t.Context(), &configuration, "validatingwebhookconfiguration", "millrace-warnings"))
+	if told(t.Context(), "CABundleRestored") == nil {
+		t.Error("it is told of a CA that was not swapped yet")
+	}
+	other := makeCertificate(t, 90*24*time.Hour)
+	var patch []map[string]any
+	for i := range configuration.Webhooks {
+		patch = append(patch, map[string]any{
+			"op": "replace", "path": fmt.Sprintf("/webhooks/%d/clientConfig/caBundle", i), "value": other.certificate,
+		})
+	}
+	body, err := json.Marshal(patch)
+	must(t, err)
+	kubectl(t, "patch", "validatingwebhookconfiguration", "millrace-warnings", "--type=json", "--patch", string(body))
+	eventually(t, time.Minute, func(ctx context.Context) error {
+		// Whether it is repaired or not: nothing is refused.
+		if _, err := cluster.Warned(ctx, fmt.Sprintf(unannounced, "swapped", "publik"), "--dry-run=server"); err != nil {
+			t.Errorf("refused while the CA is another one: %v", err)
+		}
+		return errors.Join(warned(ctx), told(ctx, "CABundleRestored"))
+	})
+}
+
+// told reports whether there is an event about the webhook.
+func told(ctx context.Context, reason string) error {
+	var events corev1.EventList
+	err := cluster.Get(ctx, &events, "-n", "millrace-system", "events", "--field-selector", "involvedObject.name=millrace-webhook")
+	if err == nil && !slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return e.Reason == reason }) {
+		err = fmt.Errorf("none of %d events about the webhook has the reason %s", len(events.Items), reason)
+	}
+	return err
+}
+
+// hangingReplicas stops the processes of all replicas: the API server waits for each webhook for
+// three seconds, and goes on.
+func hangingReplicas(t *testing.T) {
+	// It returns how many nodes have a replica: pkill fails on the others.
+	signal := func(ctx context.Context, name string) (nodes int) {
+		for _, node := range []string{"node1", "node2", "node3"} {
+			if _, err := cluster.Exec(ctx, node, "pkill", "-"+name, "-x", "operator"); err == nil {
+				nodes++
+			}
+		}
+		return nodes
+	}
+	t.Cleanup(func() { signal(context.Background(), "CONT") })
+	if signal(t.Context(), "STOP") == 0 {
+		t.Fatal("no node has a replica to stop")
+	}
+	start := time.Now()
+	asEver(t, "hanging")
+	t.Logf("created and deleted in %s", time.Since(start))
+	signal(t.Context(), "CONT")
+	eventually(t, 2*time.Minute, warned)
+}
+
+// noReplica has no operator at all.
+func noReplica(t *testing.T) {
+	scale := func(ctx context.Context, replicas string) error {
+		_, err := cluster.Kubectl(ctx, "-n", "millrace-system", "scale", "deployment/millrace-operator", "--replicas="+replicas)
+		return err
+	}
+	t.Cleanup(func() { must(t, scale(context.Background(), "2")) })
+	must(t, scale(t.Context(), "0"))
+	kubectl(t, "-n", "millrace-system", "wait", "pods", "-l", "app.kubernetes.io/component=operator", "--for=delete", "--timeout=60s")
+	start := time.Now()
+	asEver(t, "absent")
+	t.Logf("created and deleted in %s", time.Since(start))
+	must(t, scale(t.Context(), "2"))
+	must(t, cluster.RolledOut(t.Context(), "millrace-system", "deployment/millrace-operator"))
+	eventually(t, 2*time.Minute, func(ctx context.Context) error { return errors.Join(mountSecret(ctx), warned(ctx)) })
+}
+
+// asEver creates and deletes a namespace with a Service and a pod, and objects of ours.
+func asEver(t *testing.T, name string) {
+	t.Helper()
+	manifest := strings.ReplaceAll(`
+{apiVersion: v1, kind: Namespace, metadata: {name: NAME}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: away, namespace: NAME},
+ spec: {type: LoadBalancer, loadBalancerClass: millrace.io/lb, ports: [{port: 80}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: away, namespace: NAME},
+ spec: {terminationGracePeriodSeconds: 1, containers: [{name: echo, image: "millrace.test/echo:dev", args: [serve]}]}}
+---
+{apiVersion: millrace.io/v1alpha1, kind: VIPPool, metadata: {name: NAME}, spec: {addresses: [192.0.2.128/30]}}
+---
+{apiVersion: millrace.io/v1alpha1, kind: VIPAdvertisement, metadata: {name: NAME}, spec: {pools: [NAME]}}
+---
+{apiVersion: millrace.io/v1alpha1, kind: LBPeer, metadata: {name: NAME},
+ spec: {peerAddress: 192.0.2.129, peerASN: 64512, localASN: 64513, nodeSelector: {matchLabels: {none: none}}}}
+`, "NAME", name)
+	removed := []string{"delete", "--timeout=60s", "--ignore-not-found", "namespace/" + name, "vippool/" + name, "vipadvertisement/" + name, "lbpeer/" + name}
+	cleanup(t, removed...)
+	must(t, cluster.Apply(t.Context(), manifest))
+	kubectl(t, "-n", name, "wait", "pod/away", "--for=condition=Ready", "--timeout=60s")
+	kubectl(t, "-n", name, "annotate", "service/away", "changed=")
+	kubectl(t, "-n", name, "delete", "service/away", "pod/away", "--timeout=60s")
+	kubectl(t, removed...)
+}
+
+// pair is a certificate and its key, as PEM.
+type pair struct{ certificate, key []byte }
+
+// makeCertificate makes one for the webhook that signs itself, as the operator does.
+func makeCertificate(t *testing.T, lifetime time.Duration) pair {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "test " + time.Now().String()},
+		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(lifetime),
+		DNSNames: []string{"millrace-webhook.millrace-system.svc"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	must(t, err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	must(t, err)
+	return pair{
+		certificate: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		key:         pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+	}
+}

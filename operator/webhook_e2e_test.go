@@ -183,6 +183,21 @@ func warnings(t *testing.T, e *environment) {
 		ObjectMeta: metav1.ObjectMeta{Name: "cluster"},
 		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: []string{"10.96.0.0/28"}},
 	}, "spec.addresses: never given out: 10.96.0.0/28 (ServiceCIDR")
+	peer := &millracev1alpha1.LBPeer{
+		ObjectMeta: metav1.ObjectMeta{Name: "tor"},
+		Spec: millracev1alpha1.LBPeerSpec{
+			PeerAddress: "198.51.100.101", PeerASN: 64512, LocalASN: 64513,
+			PasswordSecretRef: &millracev1alpha1.SecretReference{Name: "tor"},
+		},
+	}
+	w.warned(t, peer, "spec.passwordSecretRef.name: Secret millrace-bgp/tor does not exist")
+	password := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: millracev1alpha1.BGPNamespace, Name: "tor"},
+		StringData: map[string]string{"password": "secret"},
+	}
+	must(t, e.client.Create(t.Context(), password))
+	t.Cleanup(func() { must(t, e.client.Delete(context.Background(), password)) })
+	must(t, w.warns(t.Context(), peer, "", client.DryRunAll))
 	must(t, e.client.Create(t.Context(), &millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}}))
 	eventually(t, func(ctx context.Context) error {
 		// Not a dry run: what is well needs no word.

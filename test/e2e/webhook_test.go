@@ -63,7 +63,8 @@ func installWebhook(t *testing.T) {
 			"clusterrole/millrace-webhook-certificate", "clusterrolebinding/millrace-webhook-certificate")
 		_, removedHere := cluster.Kubectl(ctx, "-n", "millrace-system", "delete", "--ignore-not-found",
 			"service/millrace-webhook", "secret/millrace-webhook", "role/millrace-webhook-certificate", "rolebinding/millrace-webhook-certificate")
-		if err := errors.Join(removed, removedHere, install(ctx, "lab")); err != nil {
+		_, removedThere := cluster.Kubectl(ctx, "-n", "millrace-bgp", "delete", "--ignore-not-found", "role/millrace-webhook", "rolebinding/millrace-webhook")
+		if err := errors.Join(removed, removedHere, removedThere, install(ctx, "lab")); err != nil {
 			t.Errorf("clean up: %v", err)
 		}
 	})

@@ -111,6 +111,29 @@ func Advertisement(object *millracev1alpha1.VIPAdvertisement, state *State) []st
 	return messages(problems, desired.Object{Kind: "VIPAdvertisement", Name: object.Name})
 }
 
+// Peer returns what keeps the sessions of an LBPeer down: the password that its Secret does not have.
+// The Secret is nil where there is none.
+func Peer(peer *millracev1alpha1.LBPeer, secret *corev1.Secret) []string {
+	reference := peer.Spec.PasswordSecretRef
+	if reference == nil {
+		return nil
+	}
+	const field = "spec.passwordSecretRef.name"
+	name := fmt.Sprintf("%s/%s", millracev1alpha1.BGPNamespace, reference.Name)
+	if secret == nil {
+		return []string{fmt.Sprintf("%s: Secret %s does not exist: the sessions stay down until it has the key %q",
+			field, name, desired.PasswordKey)}
+	}
+	switch password := secret.Data[desired.PasswordKey]; {
+	case len(password) == 0:
+		return []string{fmt.Sprintf("%s: Secret %s has no key %q: the sessions stay down until it has", field, name, desired.PasswordKey)}
+	case len(password) > desired.LongestPassword:
+		return []string{fmt.Sprintf("%s: the password in Secret %s is longer than %d octets, the most that the kernel takes: the sessions stay down",
+			field, name, desired.LongestPassword)}
+	}
+	return nil
+}
+
 // messages returns those of an object's problems.
 func messages(problems []desired.Problem, object desired.Object) []string {
 	var texts []string

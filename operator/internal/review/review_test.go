@@ -5,6 +5,7 @@ package review
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"go4.org/netipx"
@@ -150,5 +151,34 @@ func TestAdvertisement(t *testing.T) {
 	want := []string{`spec.pools[1]: VIPPool "publik" does not exist`, `spec.peers[0]: LBPeer "tor2" does not exist`}
 	if warnings := Advertisement(object, state()); !slices.Equal(warnings, want) {
 		t.Errorf("warnings %q, want %q", warnings, want)
+	}
+}
+
+func TestPeer(t *testing.T) {
+	of := func(data map[string]string) *corev1.Secret {
+		secret := &corev1.Secret{Data: map[string][]byte{}}
+		for key, value := range data {
+			secret.Data[key] = []byte(value)
+		}
+		return secret
+	}
+	for name, test := range map[string]struct {
+		reference *millracev1alpha1.SecretReference
+		secret    *corev1.Secret
+		want      []string
+	}{
+		"no password":    {},
+		"a password":     {&millracev1alpha1.SecretReference{Name: "tor"}, of(map[string]string{"password": "secret"}), nil},
+		"no such Secret": {&millracev1alpha1.SecretReference{Name: "tor"}, nil, []string{`spec.passwordSecretRef.name: Secret millrace-bgp/tor does not exist: the sessions stay down until it has the key "password"`}},
+		"another key":    {&millracev1alpha1.SecretReference{Name: "tor"}, of(map[string]string{"key": "secret"}), []string{`spec.passwordSecretRef.name: Secret millrace-bgp/tor has no key "password": the sessions stay down until it has`}},
+		"too long": {
+			&millracev1alpha1.SecretReference{Name: "tor"}, of(map[string]string{"password": strings.Repeat("s", 81)}),
+			[]string{`spec.passwordSecretRef.name: the password in Secret millrace-bgp/tor is longer than 80 octets, the most that the kernel takes: the sessions stay down`},
+		},
+	} {
+		peer := &millracev1alpha1.LBPeer{Spec: millracev1alpha1.LBPeerSpec{PasswordSecretRef: test.reference}}
+		if got := Peer(peer, test.secret); !slices.Equal(got, test.want) {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
 	}
 }

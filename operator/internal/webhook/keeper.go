@@ -19,7 +19,7 @@ import (
 )
 
 // lookEvery is how often the Secret, the configurations and the certificate are looked at.
-const lookEvery = 10 * time.Second
+const lookEvery = 5 * time.Second
 
 // keeper makes and renews the certificate, and has the API server trust it. The leader does it. It
 // never ends before the operator: without a certificate there are no warnings, and nothing else.

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -59,6 +60,7 @@ func Setup(mgr ctrl.Manager, options Options) error {
 	}
 	h := &handler{
 		reader:    mgr.GetClient(),
+		live:      mgr.GetAPIReader(),
 		mapper:    mgr.GetRESTMapper(),
 		decoder:   admission.NewDecoder(mgr.GetScheme()),
 		isDefault: options.DefaultLoadBalancer,
@@ -95,7 +97,9 @@ type everywhere struct{ manager.Runnable }
 func (everywhere) NeedLeaderElection() bool { return false }
 
 type handler struct {
-	reader    client.Reader
+	reader client.Reader
+	// live reads past the caches: of Secrets there is none.
+	live      client.Reader
 	mapper    meta.RESTMapper
 	decoder   admission.Decoder
 	isDefault bool
@@ -136,9 +140,31 @@ func (h *handler) warnings(ctx context.Context, request admission.Request) ([]st
 			return nil, err
 		}
 		return review.Advertisement(advertisement, state), nil
+	case "LBPeer":
+		return h.ofPeer(ctx, request)
 	default:
 		return nil, nil
 	}
+}
+
+func (h *handler) ofPeer(ctx context.Context, request admission.Request) ([]string, error) {
+	peer := &millracev1alpha1.LBPeer{}
+	if err := h.decoder.Decode(request, peer); err != nil {
+		return nil, fmt.Errorf("reading the LBPeer: %w", err)
+	}
+	reference := peer.Spec.PasswordSecretRef
+	if reference == nil {
+		return nil, nil
+	}
+	secret := &corev1.Secret{}
+	err := h.live.Get(ctx, client.ObjectKey{Namespace: millracev1alpha1.BGPNamespace, Name: reference.Name}, secret)
+	switch {
+	case apierrors.IsNotFound(err):
+		secret = nil
+	case err != nil:
+		return nil, fmt.Errorf("reading Secret %s/%s: %w", millracev1alpha1.BGPNamespace, reference.Name, err)
+	}
+	return review.Peer(peer, secret), nil
 }
 
 func (h *handler) ofService(ctx context.Context, request admission.Request) ([]string, error) {

@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/operator/internal/controller"
 	"github.com/millrace-lb/millrace/operator/internal/rotation"
@@ -52,6 +53,8 @@ type Config struct {
 	// LeaderElectionNamespace is where the Lease is, and the ConfigMap of node ids;
 	// empty: the namespace of the operator's own pod.
 	LeaderElectionNamespace string
+	// LoadBalancerClass is the class of the Services that are served; empty: millrace.io/lb.
+	LoadBalancerClass string
 	// DefaultLoadBalancer serves Services without a loadBalancerClass too.
 	DefaultLoadBalancer bool
 	// ReleaseDelay is how long an address that a Service gives up is still announced as one to be
@@ -84,6 +87,11 @@ type Config struct {
 // Run runs the operator until the context ends, which is no error, or until it
 // loses its leadership, which is one.
 func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
+	if class := configuration.LoadBalancerClass; class != "" {
+		if err := desired.ParseClassName(class); err != nil {
+			return fmt.Errorf("--load-balancer-class: %w", err)
+		}
+	}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), millracev1alpha1.AddToScheme(scheme)); err != nil {
 		return fmt.Errorf("building the scheme: %w", err)
@@ -93,6 +101,7 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 		return fmt.Errorf("creating the manager: %w", err)
 	}
 	if err := controller.Setup(ctx, mgr, controller.Options{
+		LoadBalancerClass:   configuration.LoadBalancerClass,
 		DefaultLoadBalancer: configuration.DefaultLoadBalancer,
 		ReleaseDelay:        configuration.ReleaseDelay,
 		Namespace:           ownNamespace(configuration.LeaderElectionNamespace),

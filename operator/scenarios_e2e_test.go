@@ -132,6 +132,38 @@ func classes(t *testing.T, e *environment) {
 	}
 }
 
+// twoClasses has two operators in one cluster, each with a class of its own.
+func twoClasses(t *testing.T, e *environment) {
+	const internal = "example.com/internal-vip"
+	e.pool(t, "main", nil, "203.0.113.0/30")
+	public, within := e.service(t, "public"), e.service(t, "within", class(internal))
+	first := e.run(t)
+	e.addresses(t, public, "203.0.113.0")
+	e.addresses(t, within)
+	second := e.run(t, "--load-balancer-class="+internal)
+	e.addresses(t, within, "203.0.113.1")
+	e.condition(t, within, metav1.ConditionTrue, millracev1alpha1.ReasonAssigned, "has 203.0.113.1")
+
+	// Either starts again and finds what the other one gave.
+	first.stop(t)
+	second.stop(t)
+	first, marker := e.run(t), e.service(t, "marker")
+	e.addresses(t, marker, "203.0.113.2")
+	first.stop(t)
+	e.run(t, "--load-balancer-class="+internal)
+	last := e.service(t, "last", class(internal))
+	e.addresses(t, last, "203.0.113.3")
+	for service, address := range map[*corev1.Service]string{public: "203.0.113.0", within: "203.0.113.1", marker: "203.0.113.2"} {
+		e.addresses(t, service, address)
+		e.bound(t, address, service)
+	}
+
+	// A Service that is deleted gives its address up whoever gave it.
+	must(t, e.client.Delete(t.Context(), public))
+	e.gone(t, public)
+	e.gone(t, vipOf("203.0.113.0"))
+}
+
 // foreignAddresses is a cluster in which another load balancer serves Services without a class,
 // when the operator is made the default.
 func foreignAddresses(t *testing.T, e *environment) {

@@ -57,6 +57,7 @@ func TestOperator(t *testing.T) {
 		{"warnings of a replica that waits", warningsOfFollowers},
 		{"a certificate of its own", selfSigned},
 		{"classes", classes},
+		{"operators of two classes", twoClasses},
 		{"addresses of another load balancer", foreignAddresses},
 		{"Services that share an address", sharing},
 		{"ports of a shared address that change", sharedPorts},

@@ -3,21 +3,54 @@
 package desired
 
 import (
+	"cmp"
+	"fmt"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
-// Serves reports whether Millrace has to give a Service addresses:
-// Service.spec.loadBalancerClass is ours or, for the default load balancer of
-// the cluster, absent.
-func Serves(service *corev1.Service, isDefault bool) bool {
+// Class says which Services an operator gives addresses to.
+type Class struct {
+	// Name is that of Service.spec.loadBalancerClass; empty: millrace.io/lb.
+	Name string
+	// IsDefault is true for the default load balancer of the cluster: Services without a class
+	// are its, too.
+	IsDefault bool
+}
+
+// ParseClassName checks the name of a load balancer class as the API server does.
+func ParseClassName(name string) error {
+	if problems := validation.IsQualifiedName(name); len(problems) > 0 {
+		return fmt.Errorf("%q is no load balancer class such as %s: %s", name, millracev1alpha1.Class, strings.Join(problems, "; "))
+	}
+	return nil
+}
+
+// Serves reports whether a Service is to have addresses.
+func (c Class) Serves(service *corev1.Service) bool {
 	if service.Spec.Type != corev1.ServiceTypeLoadBalancer || service.DeletionTimestamp != nil {
 		return false
 	}
 	class := service.Spec.LoadBalancerClass
 	if class == nil {
-		return isDefault
+		return c.IsDefault
 	}
-	return *class == millracev1alpha1.Class
+	return *class == cmp.Or(c.Name, millracev1alpha1.Class)
+}
+
+// Serves reports whether an operator of the class millrace.io/lb has to give a Service addresses.
+func Serves(service *corev1.Service, isDefault bool) bool {
+	return Class{IsDefault: isDefault}.Serves(service)
+}
+
+// HasClassOfAddress reports whether a Service is a load balancer of the very class for which it was
+// given an address.
+func HasClassOfAddress(service *corev1.Service) bool {
+	class := service.Spec.LoadBalancerClass
+	return service.Spec.Type == corev1.ServiceTypeLoadBalancer && class != nil &&
+		service.Annotations[millracev1alpha1.AnnotationClass] == *class
 }

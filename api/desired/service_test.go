@@ -13,6 +13,7 @@ import (
 
 func TestServes(t *testing.T) {
 	ours, foreign := millracev1alpha1.Class, "example.com/lb"
+	another := Class{Name: foreign}
 	now := metav1.Now()
 	tests := []struct {
 		name               string
@@ -31,6 +32,22 @@ func TestServes(t *testing.T) {
 			if plain, whenDefault := Serves(&test.service, false), Serves(&test.service, true); plain != test.plain || whenDefault != test.whenDefault {
 				t.Errorf("Serves = %v and, as the default, %v", plain, whenDefault)
 			}
+			if got, want := another.Serves(&test.service), test.name == "another class"; got != want {
+				t.Errorf("an operator of %s serves it: %t, want %t", foreign, got, want)
+			}
 		})
+	}
+}
+
+func TestParseClassName(t *testing.T) {
+	for _, name := range []string{millracev1alpha1.Class, "internal-vip", "example.com/internal-vip"} {
+		if err := ParseClassName(name); err != nil {
+			t.Errorf("%s is refused: %v", name, err)
+		}
+	}
+	for _, name := range []string{"", "two words", "a/b/c", "Example.com/lb", "example.com/"} {
+		if err := ParseClassName(name); err == nil {
+			t.Errorf("%q is taken", name)
+		}
 	}
 }

@@ -2,7 +2,8 @@
 
 package v1alpha1
 
-// Class is the value of Service.spec.loadBalancerClass that Millrace serves.
+// Class is the value of Service.spec.loadBalancerClass that Millrace serves, unless the operator is
+// given another one.
 const Class = "millrace.io/lb"
 
 // Annotations on a Service.
@@ -16,6 +17,12 @@ const (
 	// together, each with other ports; at most 253 bytes.
 	AnnotationSharingKey = "millrace.io/sharing-key"
 )
+
+// AnnotationClass on a Service that has an address is the load balancer class that the address was
+// given for. The operator writes it. Another class in the Service's spec tells that the Service
+// has moved to another load balancer; the same one tells an operator of another class that the
+// address is none of its business.
+const AnnotationClass = "millrace.io/load-balancer-class"
 
 // AnnotationDrain on a Node makes it hand over its routes to other nodes, as long as it is
 // there; its value does not matter. `millrace drain` writes it.

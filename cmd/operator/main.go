@@ -15,6 +15,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/cmd/internal/program"
 	"github.com/millrace-lb/millrace/operator"
 )
@@ -32,6 +33,8 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	flags.BoolVar(&configuration.LeaderElect, "leader-elect", false, "let one of several replicas work and the others wait")
 	flags.StringVar(&configuration.LeaderElectionNamespace, "leader-election-namespace", "",
 		"namespace of the Lease of the leader (default: that of the pod)")
+	flags.StringVar(&configuration.LoadBalancerClass, "load-balancer-class", millracev1alpha1.Class,
+		"loadBalancerClass of the Services that are served")
 	flags.BoolVar(&configuration.DefaultLoadBalancer, "default-class", false, "serve Services without a loadBalancerClass too")
 	flags.DurationVar(&configuration.ReleaseDelay, "release-delay", 10*time.Second,
 		"how long the address of a Service that is deleted or moved is still announced, with the community GRACEFUL_SHUTDOWN; 0: not at all")

@@ -54,6 +54,8 @@ type Config struct {
 	LeaderElect bool
 	// Namespace is where the controller, its Lease, its identity and the shared proxies are.
 	Namespace string
+	// LoadBalancerClass is that of the Services of proxies; empty: millrace.io/lb.
+	LoadBalancerClass string
 	// ServeAddress is "host:port" where proxies get their configuration.
 	ServeAddress string
 	// ControllerAddress is "host:port" at which proxies reach the controller; empty: the
@@ -247,7 +249,8 @@ func (c *controller) watchWritten(ctx context.Context) error {
 // proxySettings are those of all proxies.
 func (c *controller) proxySettings(ctx context.Context) (infrastructure.Settings, bool, error) {
 	settings := infrastructure.Settings{
-		Namespace: c.config.Namespace, Image: c.config.ProxyImage, PullPolicy: corev1.PullPolicy(c.config.ProxyPullPolicy),
+		Namespace: c.config.Namespace, LoadBalancerClass: c.config.LoadBalancerClass,
+		Image: c.config.ProxyImage, PullPolicy: corev1.PullPolicy(c.config.ProxyPullPolicy),
 		Controller: c.config.ControllerAddress, ServerName: c.config.serverName(), CAs: c.identity.Trusted(),
 		CPU: c.config.ProxyCPU, Memory: c.config.ProxyMemory, MemoryLimit: c.config.ProxyMemoryLimit,
 	}

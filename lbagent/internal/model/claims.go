@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
@@ -68,9 +69,9 @@ func (b *builder) claimants(vip *millracev1alpha1.VIP, services map[ServiceName]
 // mismatch returns why a claim does not hold for the Service that it names, as the end of a
 // sentence; empty where it holds.
 //
-// A Service without a load balancer class is ours where the operator is the default load
-// balancer, which agents do not know. The operator gives addresses to our Services only and
-// writes their UID then: a claim with the UID is the proof. A manual one proves nothing.
+// Agents do not know which class the operator serves, nor whether it is the default load balancer.
+// It gives addresses to its Services only, and writes their UID into the claim and their class onto
+// the Service: that is the proof. A manual claim proves nothing, so it holds for our class alone.
 func mismatch(claim *millracev1alpha1.VIPClaim, service *corev1.Service) string {
 	if service == nil {
 		return "does not exist"
@@ -84,7 +85,7 @@ func mismatch(claim *millracev1alpha1.VIPClaim, service *corev1.Service) string 
 	case class == "" && claim.UID == "":
 		return fmt.Sprintf("has no loadBalancerClass: set it to %s, or make the operator the default with --default-class",
 			millracev1alpha1.Class)
-	case class != "" && class != millracev1alpha1.Class:
+	case class != "" && class != millracev1alpha1.Class && (claim.UID == "" || !desired.HasClassOfAddress(service)):
 		return fmt.Sprintf("has the loadBalancerClass %s, not %s", class, millracev1alpha1.Class)
 	default:
 		return ""

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -22,7 +23,7 @@ import (
 var finalizers = []string{millracev1alpha1.Finalizer, millracev1alpha1.SharedFinalizer}
 
 // ensureFinalizers keeps a Service that is about to have an address from vanishing before it
-// has given it back.
+// has given it back, and notes the class that the address is for.
 func (r *serviceReconciler) ensureFinalizers(ctx context.Context, service *corev1.Service, plan ipam.Plan) error {
 	if len(plan.Addresses) == 0 {
 		return nil
@@ -31,6 +32,7 @@ func (r *serviceReconciler) ensureFinalizers(ctx context.Context, service *corev
 	for _, finalizer := range finalizers {
 		changed = controllerutil.AddFinalizer(service, finalizer) || changed
 	}
+	changed = noteClass(service, service.Spec.LoadBalancerClass) || changed
 	if !changed {
 		return nil
 	}
@@ -40,6 +42,18 @@ func (r *serviceReconciler) ensureFinalizers(ctx context.Context, service *corev
 		return errServiceChanged
 	}
 	return err
+}
+
+// noteClass writes the class that a Service has its address for into its annotation, none for nil. It
+// reports whether that changes the Service.
+func noteClass(service *corev1.Service, class *string) (changed bool) {
+	noted, exists := service.Annotations[millracev1alpha1.AnnotationClass]
+	if class == nil {
+		delete(service.Annotations, millracev1alpha1.AnnotationClass)
+		return exists
+	}
+	metav1.SetMetaDataAnnotation(&service.ObjectMeta, millracev1alpha1.AnnotationClass, *class)
+	return !exists || noted != *class
 }
 
 // isGoing asks the API server whether a Service is being deleted.
@@ -55,6 +69,7 @@ func (r *serviceReconciler) removeFinalizers(ctx context.Context, service *corev
 	for _, finalizer := range finalizers {
 		changed = controllerutil.RemoveFinalizer(service, finalizer) || changed
 	}
+	changed = noteClass(service, nil) || changed
 	if !changed {
 		return nil
 	}
@@ -77,7 +92,7 @@ func (r *serviceReconciler) isOurs(service *corev1.Service) bool {
 	alive := *service
 	alive.DeletionTimestamp = nil
 	assigned := meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionAddressAssigned)
-	return desired.Serves(&alive, false) ||
+	return desired.Class{Name: r.class}.Serves(&alive) ||
 		slices.Contains(service.Finalizers, millracev1alpha1.Finalizer) ||
 		assigned != nil && assigned.Reason != millracev1alpha1.ReasonForeignAddress ||
 		len(r.heldBy(service)) > 0

@@ -39,6 +39,7 @@ type serviceReconciler struct {
 	// live reads past the cache.
 	live      client.Reader
 	recorder  events.EventRecorder
+	class     string
 	isDefault bool
 	// releaseDelay is how long a VIP that is given up is still announced; now is the clock for it.
 	releaseDelay time.Duration
@@ -62,6 +63,7 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		client:    mgr.GetClient(),
 		live:      mgr.GetAPIReader(),
 		recorder:  newRecorder(mgr),
+		class:     options.LoadBalancerClass,
 		isDefault: options.DefaultLoadBalancer,
 		now:       time.Now,
 		ledger:    newLedger(),
@@ -128,11 +130,26 @@ func (r *serviceReconciler) reconcile(ctx context.Context, request ctrl.Request)
 	if err := r.releaseStale(ctx, request.NamespacedName, service.UID); err != nil {
 		return 0, err
 	}
-	if !desired.Serves(service, r.isDefault) {
+	if !r.serves(service) {
 		r.waiting.set(request.NamespacedName, false)
+		if isOfAnotherOperator(service) {
+			return 0, nil
+		}
 		return r.giveUp(ctx, service)
 	}
 	return r.assign(ctx, service)
+}
+
+// serves reports whether a Service is to have addresses of this operator.
+func (r *serviceReconciler) serves(service *corev1.Service) bool {
+	return desired.Class{Name: r.class, IsDefault: r.isDefault}.Serves(service)
+}
+
+// isOfAnotherOperator reports whether a Service that is not ours has its address of an operator for
+// its own class: another one, or this one before its flag was changed. Only when the Service is
+// deleted, or leaves that class, the address is given up.
+func isOfAnotherOperator(service *corev1.Service) bool {
+	return service.DeletionTimestamp == nil && desired.HasClassOfAddress(service)
 }
 
 // assign plans until the plan could be carried out. It returns after how long addresses that are

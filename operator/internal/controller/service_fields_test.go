@@ -17,6 +17,7 @@ import (
 
 func TestServiceFields(t *testing.T) {
 	servicefields.Run(t, "../../..", map[string]func(*testing.T){
+		"spec.loadBalancerClass":                     TestServiceOfAnotherOperator,
 		"status.conditions":                          testStatusConditions,
 		"status.loadBalancer":                        testIngress,
 		"status.loadBalancer.ingress":                testIngress,

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
@@ -92,7 +91,7 @@ func (r *serviceReconciler) giveUp(ctx context.Context, cached *corev1.Service) 
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(cached), service); err != nil {
 		return 0, client.IgnoreNotFound(err)
 	}
-	if service.UID != cached.UID || desired.Serves(service, r.isDefault) || !r.hasTraces(service) {
+	if service.UID != cached.UID || r.serves(service) || isOfAnotherOperator(service) || !r.hasTraces(service) {
 		// The cache lags behind; the Service's own event follows.
 		return 0, nil
 	}

@@ -24,6 +24,8 @@ const (
 
 // Options of the controllers.
 type Options struct {
+	// LoadBalancerClass is the class of the Services that are ours; empty: millrace.io/lb.
+	LoadBalancerClass string
 	// DefaultLoadBalancer makes Services without a loadBalancerClass ours too.
 	DefaultLoadBalancer bool
 	// ReleaseDelay is how long the address of a Service that is deleted, or has another one

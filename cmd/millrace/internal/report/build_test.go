@@ -79,7 +79,8 @@ func TestOurs(t *testing.T) {
 		want       bool
 	}{
 		{"our class", corev1.ServiceTypeLoadBalancer, class(millracev1alpha1.Class), nil, true},
-		{"another class", corev1.ServiceTypeLoadBalancer, class("example.com/lb"), assigned, false},
+		{"another class, of the operator", corev1.ServiceTypeLoadBalancer, class("example.com/lb"), assigned, true},
+		{"another class", corev1.ServiceTypeLoadBalancer, class("example.com/lb"), nil, false},
 		{"no class, taken by the operator", corev1.ServiceTypeLoadBalancer, nil, assigned, true},
 		{"no class, not taken", corev1.ServiceTypeLoadBalancer, nil, nil, false},
 		{"was of type LoadBalancer", corev1.ServiceTypeClusterIP, nil, assigned, false},

@@ -63,14 +63,14 @@ func limits(reason string) bool {
 	return reason == millracev1alpha1.ReasonOverlap || reason == millracev1alpha1.ReasonOccupied
 }
 
-// ours reports whether Millrace serves a Service: by its class, or, without a
-// class, by the condition that the operator has put on it.
+// ours reports whether Millrace serves a Service: by its class, or, without one
+// or with another that the operator serves, by the condition that it has put on it.
 func ours(service *corev1.Service) bool {
 	if service.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return false
 	}
-	if class := service.Spec.LoadBalancerClass; class != nil {
-		return *class == millracev1alpha1.Class
+	if class := service.Spec.LoadBalancerClass; class != nil && *class == millracev1alpha1.Class {
+		return true
 	}
 	return meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionAddressAssigned) != nil
 }

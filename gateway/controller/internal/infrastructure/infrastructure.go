@@ -67,6 +67,8 @@ type Object interface {
 type Settings struct {
 	// Namespace is that of the controller.
 	Namespace string
+	// LoadBalancerClass is that of the proxies' Services; empty: millrace.io/lb.
+	LoadBalancerClass string
 	// Image is that of the proxy, PullPolicy when it is pulled; empty: the cluster's default.
 	Image      string
 	PullPolicy corev1.PullPolicy

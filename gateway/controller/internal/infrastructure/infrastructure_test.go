@@ -132,6 +132,11 @@ func TestService(t *testing.T) {
 	if service.Spec.Type != corev1.ServiceTypeLoadBalancer || *service.Spec.LoadBalancerClass != millracev1alpha1.Class {
 		t.Errorf("type %s, class %s", service.Spec.Type, *service.Spec.LoadBalancerClass)
 	}
+	other := settings()
+	other.LoadBalancerClass = "example.com/lb"
+	if class := *find[*corev1.Service](t, infrastructure.Objects(proxy, nil, gateway, other)).Spec.LoadBalancerClass; class != "example.com/lb" {
+		t.Errorf("with another class set, the class is %s", class)
+	}
 	if len(service.Spec.Ports) != 2 || service.Spec.Ports[1].Port != 443 || service.Spec.Ports[1].TargetPort.IntVal != 8443 {
 		t.Errorf("ports %+v", service.Spec.Ports)
 	}

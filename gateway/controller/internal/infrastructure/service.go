@@ -50,7 +50,7 @@ func (p planner) service() Object {
 	if addresses := p.addresses(); addresses != "" {
 		metadata.Annotations[millracev1alpha1.AnnotationAddresses] = addresses
 	}
-	class, no := millracev1alpha1.Class, false
+	class, no := cmp.Or(p.settings.LoadBalancerClass, millracev1alpha1.Class), false
 	policy, families := p.families()
 	service := &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},

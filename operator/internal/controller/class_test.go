@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+const otherClass = "example.com/lb"
+
+// A Service of another class keeps what it has of another operator: this one may be told another
+// class, or be a second one in the cluster.
+func TestServiceOfAnotherOperator(t *testing.T) {
+	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), advertiseAll(), ours("web", nil))
+	c.reconcile("web")
+	c.expectIngress("web", "203.0.113.0")
+	if noted := c.service("web").Annotations[millracev1alpha1.AnnotationClass]; noted != millracev1alpha1.Class {
+		t.Fatalf("the class noted on the Service is %q", noted)
+	}
+	before, writes := c.service("web"), c.writes
+	c.reconciler.class = otherClass
+	c.reconcile("web")
+	if after := c.service("web"); after.ResourceVersion != before.ResourceVersion || c.writes > writes {
+		t.Errorf("it was changed to %+v", after)
+	}
+
+	// When it is deleted, nobody needs to know whose it was.
+	if err := c.api.Delete(t.Context(), c.service("web")); err != nil {
+		t.Fatal(err)
+	}
+	c.reconcile("web")
+	if vips := c.vips(); len(vips) > 0 {
+		t.Errorf("VIPs are %+v", vips)
+	}
+}
+
+// A Service that is moved to another load balancer gives its address up, also where nobody saw it
+// in between.
+func TestServiceThatMovedAway(t *testing.T) {
+	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), advertiseAll(), ours("web", nil))
+	c.reconcile("web")
+	c.change("web", func(service *corev1.Service) {
+		other := otherClass
+		service.Spec.LoadBalancerClass = &other
+	})
+	c.expectIngress("web")
+	web := c.service("web")
+	if len(web.Finalizers)+len(web.Annotations)+len(web.Status.Conditions) > 0 || len(c.vips()) > 0 {
+		t.Errorf("left are %v, %v, %+v and %+v", web.Finalizers, web.Annotations, web.Status.Conditions, c.vips())
+	}
+}
+
+// An operator of another class serves it, and not ours.
+func TestOtherClass(t *testing.T) {
+	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), advertiseAll(), ours("public", nil), ours("internal", func(service *corev1.Service) {
+		other := otherClass
+		service.Spec.LoadBalancerClass, service.UID = &other, "2"
+	}))
+	c.reconciler.class = otherClass
+	c.reconcile("public")
+	c.reconcile("internal")
+	c.expectIngress("public")
+	c.expectIngress("internal", "203.0.113.0")
+	if public := c.service("public"); len(public.Finalizers)+len(public.Annotations)+len(public.Status.Conditions) > 0 {
+		t.Errorf("a Service of another class was touched: %+v", public)
+	}
+	if finalizers := c.service("internal").Finalizers; !slices.Contains(finalizers, millracev1alpha1.Finalizer) {
+		t.Errorf("finalizers are %q", finalizers)
+	}
+}

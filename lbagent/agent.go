@@ -185,6 +185,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		networks:      &networks{read: finder.Networks, gateways: netdev.Gateways},
 	}
 	loop.watch = newWatch(watching, loop.detector, config.tellAfter, p.datapath.SetProbeKeys, logger.WithName("watch"))
+	loop.healthPorts = newHealthPorts(config, loop.health, logger.WithName("healthport"))
 	w := workers{loop, writer, speaker, hops, exempt, client, watching, links}
 	return w.runUntil(ctx, config, p)
 }
@@ -258,6 +259,9 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	group.Go(func() error {
 		return loop.unsent.run(ctx, p.datapath.Losses, func() { notify(links) }, loop.logger)
 	})
+	if loop.healthPorts != nil {
+		group.Go(func() error { return loop.healthPorts.Run(ctx) })
+	}
 	group.Go(func() error { return loop.firewall.run(ctx, func() { notify(links) }, loop.logger) })
 	group.Go(func() error {
 		return loop.inFront.run(ctx, p.datapath.InFront, func() { notify(links) }, loop.logger)

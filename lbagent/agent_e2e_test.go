@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -68,6 +69,9 @@ const (
 	nodeAddress = "198.51.100.2"
 )
 
+// served is the Service of the test.
+var served = client.ObjectKey{Namespace: "default", Name: "service-010"}
+
 func TestMain(m *testing.M) {
 	if os.Getenv(bfdProcessDir) != "" {
 		runBFD()
@@ -114,7 +118,7 @@ func runAgent() error {
 	config.MaxFrontends, config.MaxNodeTables, config.MaxEndpointTables, config.MaxEndpoints, config.MaxVIPs = room, room, room, room, room
 	config.MaxSourceRanges = 64
 	config.Connections = 1024
-	config.tellAfter = 2 * time.Second
+	config.tellAfter, config.proxyPatience = 2*time.Second, time.Second
 	if config.NodeName != thisNode {
 		// These are at the same paths for all agents of the machine.
 		config.Socket, config.BFDSocket = "", ""
@@ -422,6 +426,7 @@ func TestAgent(t *testing.T) {
 	w.awaitBack()
 
 	w.reboot(third)
+	w.checkHealthPort()
 	w.moveEndpoints()
 	w.removeVIP()
 	w.checkWrites()
@@ -501,21 +506,55 @@ func (w *world) awaitBack() {
 	})
 }
 
-// moveEndpoints makes the Service Local and takes its endpoints to the other
-// node: the route goes, with a reason.
-func (w *world) moveEndpoints() {
+// checkHealthPort makes the Service Local: the API server gives it a port for health checks, at
+// which the agent answers while no service proxy is there.
+func (w *world) checkHealthPort() {
 	w.t.Helper()
 	service := &corev1.Service{}
-	key := client.ObjectKey{Namespace: "default", Name: "service-010"}
-	if err := w.client.Get(w.t.Context(), key, service); err != nil {
+	if err := w.client.Get(w.t.Context(), served, service); err != nil {
 		w.t.Fatal(err)
 	}
 	service.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 	if err := w.client.Update(w.t.Context(), service); err != nil {
 		w.t.Fatal(err)
 	}
+	w.awaitHealth("two endpoints here", http.StatusOK, "2")
+	proxy, err := net.Listen("tcp", "127.0.0.1:10256")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.awaitHealth("left to a service proxy", 0, "")
+	if err := proxy.Close(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.awaitHealth("the service proxy is gone", http.StatusOK, "2")
+}
+
+// awaitHealth waits for a status and a weight at the Service's port for health checks; 0 is for
+// that nobody answers.
+func (w *world) awaitHealth(what string, status int, weight string) {
+	w.t.Helper()
+	service := &corev1.Service{}
+	if err := w.client.Get(w.t.Context(), served, service); err != nil {
+		w.t.Fatal(err)
+	}
+	url := fmt.Sprintf("http://%s/healthz", net.JoinHostPort(nodeAddress, strconv.Itoa(int(service.Spec.HealthCheckNodePort))))
+	w.Await(20*time.Second, "health checks: "+what, func() bool {
+		response, err := http.Get(url)
+		if err != nil {
+			return status == 0
+		}
+		_ = response.Body.Close()
+		return response.StatusCode == status && response.Header.Get("X-Load-Balancing-Endpoint-Weight") == weight
+	})
+}
+
+// moveEndpoints takes the endpoints of the Service, which is Local, to the other
+// node: the route goes, with a reason.
+func (w *world) moveEndpoints() {
+	w.t.Helper()
 	slice := &discoveryv1.EndpointSlice{}
-	if err := w.client.Get(w.t.Context(), key, slice); err != nil {
+	if err := w.client.Get(w.t.Context(), served, slice); err != nil {
 		w.t.Fatal(err)
 	}
 	for i := range slice.Endpoints {
@@ -525,6 +564,7 @@ func (w *world) moveEndpoints() {
 		w.t.Fatal(err)
 	}
 	w.Await(10*time.Second, "no route without an endpoint", func() bool { return !w.announced() })
+	w.awaitHealth("no endpoint here", http.StatusServiceUnavailable, "0")
 	w.Await(10*time.Second, "the LBNodeReport says why", func() bool {
 		vips := w.report().Status.VIPs
 		return vips.Announced == 0 && slices.Equal(vips.Withheld, []millracev1alpha1.WithheldCount{{Reason: "NoLocalEndpoint", Count: 1}})

@@ -70,6 +70,11 @@ type Config struct {
 	// ProbePort is the UDP port that other nodes are asked from whether they take packets. Zero:
 	// they are not asked.
 	ProbePort uint16
+	// HealthCheckNodePorts has the agent answer at the healthCheckNodePorts of Services, where no
+	// service proxy does. While anybody listens at TCP port ServiceProxyPort of the node there is
+	// one; zero: nobody is looked for.
+	HealthCheckNodePorts bool
+	ServiceProxyPort     uint16
 	// NATExempt keeps replies of VIPs from NAT by a rule of nftables.
 	NATExempt bool
 	// DrainDelay is how long a node that departs announces its routes as those to be left
@@ -88,6 +93,8 @@ type Config struct {
 	// tellAfter is how long a node is down before the report tells it. It has no flag: only tests
 	// have no time for it.
 	tellAfter time.Duration
+	// proxyPatience is how long a service proxy may be away. The same holds.
+	proxyPatience time.Duration
 }
 
 // DefaultConfig returns the defaults of everything but the node.
@@ -116,6 +123,10 @@ func DefaultConfig() Config {
 		RemovalHold:        5 * time.Minute,
 		WithdrawDelay:      time.Second,
 		tellAfter:          tellAfter,
+
+		HealthCheckNodePorts: true,
+		ServiceProxyPort:     10256,
+		proxyPatience:        proxyPatience,
 	}
 }
 

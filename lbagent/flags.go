@@ -72,6 +72,10 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 		"path of the socket of lbbfd, which holds the BFD sessions; empty: none")
 	flags.Uint16Var(&c.ProbePort, "probe-port", c.ProbePort,
 		"UDP port from which the other nodes are asked, at their port 6081, whether they take packets; 0: they are not asked")
+	flags.BoolVar(&c.HealthCheckNodePorts, "health-check-node-ports", c.HealthCheckNodePorts,
+		"answer at the healthCheckNodePort of Services with externalTrafficPolicy Local, where no service proxy of the node does")
+	flags.Uint16Var(&c.ServiceProxyPort, "service-proxy-port", c.ServiceProxyPort,
+		"TCP port at which the service proxy of the node, such as kube-proxy, tells its health: while anybody listens there, healthCheckNodePorts are left to it; 0: nobody is looked for")
 	flags.BoolVar(&c.NATExempt, "nat-exempt", c.NATExempt,
 		"keep NAT of the CNI from replies of VIPs whose connection the kernel has forgotten, by a rule of nftables")
 	flags.DurationVar(&c.DrainDelay, "drain-delay", c.DrainDelay,

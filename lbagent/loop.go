@@ -18,6 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/healthport"
 	"github.com/millrace-lb/millrace/lbagent/internal/hold"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -120,6 +121,8 @@ type loop struct {
 	inFront *inFront
 	// watch says which nodes are down; nil where nodes are not watched.
 	watch *watch
+	// healthPorts answers at healthCheckNodePorts; nil where nobody is to.
+	healthPorts *healthport.Server
 	// observation is what the last pass saw.
 	observation status.Observation
 }
@@ -199,6 +202,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	programErr := l.add(schedule)
 	l.observation.ProgramError = programErr
 	l.observation.Forwards = l.have != nil && schedule.Forwards() && keyErr == nil
+	l.healthPorts.Set(healthport.Want(m), l.observation.Forwards)
 	l.observation.Problems = slices.Concat(m.Problems, nameFlags(unplanned), unwritten(m, schedule.Unfinished()))
 	if l.have == nil {
 		// Which routes are good is not known: they stay as they are.

@@ -76,7 +76,6 @@ func pointerTo[T any](value T) *T { return &value }
 func TestServiceFields(t *testing.T) {
 	servicefields.Run(t, "../../..", map[string]func(*testing.T){
 		"spec.selector":                 ignored(func(spec *corev1.ServiceSpec) { spec.Selector = map[string]string{"app": "web"} }),
-		"spec.healthCheckNodePort":      ignored(func(spec *corev1.ServiceSpec) { spec.HealthCheckNodePort = 30000 }),
 		"spec.externalIPs":              ignored(func(spec *corev1.ServiceSpec) { spec.ExternalIPs = []string{"203.0.113.9"} }),
 		"spec.publishNotReadyAddresses": ignored(func(spec *corev1.ServiceSpec) { spec.PublishNotReadyAddresses = true }),
 		"spec.allocateLoadBalancerNodePorts": ignored(func(spec *corev1.ServiceSpec) {
@@ -97,6 +96,7 @@ func TestServiceFields(t *testing.T) {
 		"spec.sessionAffinityConfig":    testSessionAffinityConfig,
 		"spec.loadBalancerSourceRanges": testSourceRanges,
 		"spec.externalTrafficPolicy":    testExternalTrafficPolicy,
+		"spec.healthCheckNodePort":      testHealthCheckNodePort,
 		"spec.trafficDistribution":      testTrafficDistribution,
 	})
 }
@@ -199,6 +199,19 @@ func testExternalTrafficPolicy(t *testing.T) {
 		})
 		if frontend.Local != local || len(frontend.Weights) != 2 {
 			t.Errorf("policy %q: local %t, weights %v", policy, frontend.Local, frontend.Weights)
+		}
+	}
+}
+
+func testHealthCheckNodePort(t *testing.T) {
+	for policy, want := range map[corev1.ServiceExternalTrafficPolicy]uint16{
+		corev1.ServiceExternalTrafficPolicyCluster: 0, corev1.ServiceExternalTrafficPolicyLocal: 30000,
+	} {
+		frontend := only(t, func(service *corev1.Service, _ *discoveryv1.EndpointSlice) {
+			service.Spec.ExternalTrafficPolicy, service.Spec.HealthCheckNodePort = policy, 30000
+		})
+		if frontend.HealthPort != want {
+			t.Errorf("under policy %s the port for health checks is %d, want %d", policy, frontend.HealthPort, want)
 		}
 	}
 }

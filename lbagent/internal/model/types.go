@@ -196,6 +196,9 @@ type Frontend struct {
 	// sake of another frontend. A node without an endpoint of this one sends its
 	// packets to a node that has one.
 	Shared bool
+	// HealthPort is where load balancers in front of the nodes ask which of them have a ready
+	// endpoint (Service.spec.healthCheckNodePort); 0 means nowhere.
+	HealthPort uint16
 	// Affinity is for how many seconds after its last new connection a client
 	// address keeps its endpoint; 0 means not at all.
 	Affinity uint32

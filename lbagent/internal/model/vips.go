@@ -106,7 +106,7 @@ func (b *builder) buildFrontends(vip netip.Addr, claimants []claimant, endpoints
 			frontend := Frontend{
 				Key: key, Service: name, PortName: port.Name,
 				Local:    service.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
-				Affinity: affinity,
+				Affinity: affinity, HealthPort: healthPort(service),
 			}
 			b.restrict(&frontend, sources)
 			endpoints.fill(&frontend)
@@ -114,6 +114,15 @@ func (b *builder) buildFrontends(vip netip.Addr, claimants []claimant, endpoints
 		}
 	}
 	return frontends
+}
+
+// healthPort returns a Service's port for health checks, which has a meaning for policy Local alone.
+func healthPort(service *corev1.Service) uint16 {
+	port := service.Spec.HealthCheckNodePort
+	if service.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || port < 1 || port > 65535 {
+		return 0
+	}
+	return uint16(port)
 }
 
 // unservedPort says what is wrong with a port of a Service.

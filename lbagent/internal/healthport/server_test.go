@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package healthport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/test/isolated"
+)
+
+const (
+	proxyPort = 10256
+	patience  = 10 * time.Second
+)
+
+func TestMain(m *testing.M) { isolated.Main(m) }
+
+// node is a Server on a node of its own.
+type node struct {
+	t    *testing.T
+	sick atomic.Bool
+	*Server
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	if out, err := exec.Command("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
+		t.Fatalf("ip link set lo up: %v: %s", err, out)
+	}
+	n := &node{t: t}
+	n.Server = New(Config{
+		ProxyPort: proxyPort, Patience: time.Second, Pause: 20 * time.Millisecond, Retry: 50 * time.Millisecond,
+		Alive: func() error {
+			if n.sick.Load() {
+				return errors.New("a pass hangs")
+			}
+			return nil
+		},
+		Logger: logr.Discard(),
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- n.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("Run ended with %v", err)
+		}
+		if n.get("127.0.0.1:30001") != none {
+			t.Error("a port is open after the end")
+		}
+	})
+	return n
+}
+
+var (
+	shop = Check{Service: model.ServiceName{Namespace: "shop", Name: "web"}, Endpoints: 2}
+	port = Key{Port: 30001}
+)
+
+// none is what get returns where nobody answers.
+const none = "nobody"
+
+// get asks as a load balancer does, by a connection of its own.
+func (n *node) get(address string) string {
+	n.t.Helper()
+	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Get("http://" + address + "/healthz")
+	if err != nil {
+		return none
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return fmt.Sprintf("%d %s %s %s\n%s", response.StatusCode, response.Header.Get("X-Load-Balancing-Endpoint-Weight"),
+		response.Header.Get("Content-Type"), response.Header.Get("X-Content-Type-Options"), body)
+}
+
+// await waits until the answer begins so.
+func (n *node) await(address, want string) {
+	n.t.Helper()
+	got := ""
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if got = n.get(address); strings.HasPrefix(got, want) {
+			return
+		}
+	}
+	n.t.Fatalf("%s answers %q, want %q", address, got, want)
+}
+
+// holds fails where the answer does not begin so for longer than the patience of the Server.
+func (n *node) holds(address, want string) {
+	n.t.Helper()
+	for end := time.Now().Add(3 * time.Second / 2); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if got := n.get(address); !strings.HasPrefix(got, want) {
+			n.t.Fatalf("%s answers %q, want %q", address, got, want)
+		}
+	}
+}
+
+func (n *node) occupy(address string) net.Listener {
+	n.t.Helper()
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = listener.Close() })
+	return listener
+}
+
+// The answers are those of kube-proxy 1.36, to the byte.
+func TestAnswers(t *testing.T) {
+	n := newNode(t)
+	n.Set(map[Key]Check{port: shop, {Port: 30001, IPv6: true}: {Service: shop.Service, Endpoints: 1}, {Port: 30002}: {Service: shop.Service}}, true)
+	body := func(endpoints int, healthy bool) string {
+		return fmt.Sprintf("application/json nosniff\n{\n\t\"service\": {\n\t\t\"namespace\": \"shop\",\n\t\t\"name\": \"web\"\n\t},\n\t"+
+			"\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": %t\n}", endpoints, healthy)
+	}
+	n.await("127.0.0.1:30001", "200 2 "+body(2, true))
+	n.await("[::1]:30001", "200 1 "+body(1, true))
+	n.await("127.0.0.1:30002", "503 0 "+body(0, true))
+	if got := n.get("[::1]:30002"); got != none {
+		t.Errorf("for another family than the Service's: %q", got)
+	}
+	n.sick.Store(true)
+	n.await("127.0.0.1:30001", "503 2 "+body(2, false))
+	n.sick.Store(false)
+	n.Set(map[Key]Check{port: shop}, false)
+	n.await("127.0.0.1:30001", "503 2 "+body(2, false))
+	n.await("[::1]:30001", none)
+	n.Set(map[Key]Check{port: {Service: model.ServiceName{Namespace: "other", Name: "dns"}, Endpoints: 7}}, true)
+	n.await("127.0.0.1:30001", "200 7 application/json nosniff\n{\n\t\"service\": {\n\t\t\"namespace\": \"other\"")
+	n.Set(nil, true)
+	n.await("127.0.0.1:30001", none)
+}
+
+// A service proxy gets the ports whenever it comes, and keeps them while it starts again.
+func TestServiceProxyGoesFirst(t *testing.T) {
+	for _, address := range []string{"127.0.0.1:10256", "[::]:10256"} {
+		t.Run(address, func(t *testing.T) {
+			n := newNode(t)
+			proxy := n.occupy(address)
+			n.Set(map[Key]Check{port: shop}, true)
+			n.holds("127.0.0.1:30001", none)
+			_ = proxy.Close()
+			n.await("127.0.0.1:30001", "200 2")
+			proxy = n.occupy(address)
+			n.await("127.0.0.1:30001", none)
+			// As kube-proxy does.
+			taken := n.occupy("0.0.0.0:30001")
+			_ = taken.Close()
+			_ = proxy.Close()
+			proxy = n.occupy(address)
+			n.holds("127.0.0.1:30001", none)
+			_ = proxy.Close()
+		})
+	}
+}
+
+// Whoever has a port keeps it, at whatever address, and is followed when it goes.
+func TestTakenPort(t *testing.T) {
+	for _, address := range []string{"127.0.0.1:30001", "0.0.0.0:30001"} {
+		t.Run(address, func(t *testing.T) {
+			n := newNode(t)
+			other := n.occupy(address)
+			n.Set(map[Key]Check{port: shop, {Port: 30002}: shop}, true)
+			n.await("127.0.0.1:30002", "200 2")
+			_ = other.Close()
+			n.await("127.0.0.1:30001", "200 2")
+			// And nobody gets it beside us.
+			if second, err := net.Listen("tcp", address); err == nil {
+				_ = second.Close()
+				t.Errorf("somebody else listens at %s, too", address)
+			}
+		})
+	}
+}
+
+func TestListed(t *testing.T) {
+	const table = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:2810 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1 0 100 0 0 10 0
+   1: 00000000000000000000000000000000:1F90 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 2 1 0 100 0 0 10 0
+   2: 0100007F:01BB 0100007F:9C40 01 00000000:00000000 00:00000000 00000000     0        0 3 1 0 20 4 30 10 -1
+`
+	for port, want := range map[uint16]bool{10256: true, 8080: true, 443: false, 80: false} {
+		if got, err := listed(strings.NewReader(table), port); got != want || err != nil {
+			t.Errorf("port %d: %t, %v, want %t", port, got, err, want)
+		}
+	}
+	for _, empty := range []string{"", "  sl  local_address\n"} {
+		if got, err := listed(strings.NewReader(empty), 80); got || err != nil {
+			t.Errorf("an empty table: %t, %v", got, err)
+		}
+	}
+}

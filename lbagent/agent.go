@@ -186,8 +186,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	}
 	loop.watch = newWatch(watching, loop.detector, config.tellAfter, p.datapath.SetProbeKeys, logger.WithName("watch"))
 	loop.healthPorts = newHealthPorts(config, loop.health, logger.WithName("healthport"))
-	w := workers{loop, writer, speaker, hops, exempt, client, watching, links}
-	return w.runUntil(ctx, config, p)
+	return workers{loop, writer, speaker, hops, exempt, client, watching, links}.runUntil(ctx, config, p)
 }
 
 func newHops(datapath *dataplane.Dataplane, logger logr.Logger) *netdev.HopWatcher {

@@ -65,6 +65,27 @@ func TestOrderOfAPass(t *testing.T) {
 	}
 }
 
+// A Service may have several addresses of a family: each is served and announced on its own.
+func TestServiceWithTwoVIPs(t *testing.T) {
+	n := newNode(t)
+	objects := cluster()
+	addService(objects, 1, false, 2, 2)
+	second := objects.VIPs[0].DeepCopy()
+	second.Name, second.Spec.Address = millracev1alpha1.VIPName(vipOf(2)), vipOf(2).String()
+	objects.VIPs = append(objects.VIPs, second)
+	l := newLoop(n, objects)
+	mustPass(t, l, start)
+	if len(n.state.Frontends) != 2 || !n.routes[vipOf(1)] || !n.routes[vipOf(2)] {
+		t.Fatalf("frontends %v, routes %v", n.state.Frontends, n.routes)
+	}
+	objects.VIPs = []*millracev1alpha1.VIP{second}
+	mustPass(t, l, start)
+	mustPass(t, l, start.Add(testDelay))
+	if len(n.state.Frontends) != 1 || n.routes[vipOf(1)] || !n.routes[vipOf(2)] || len(n.state.Endpoints) != 2 {
+		t.Errorf("with one of them gone: frontends %v, routes %v, endpoints %v", n.state.Frontends, n.routes, n.state.Endpoints)
+	}
+}
+
 // A Service that comes back within the delay is never removed.
 func TestRemovalIsForgotten(t *testing.T) {
 	n := newNode(t)

@@ -44,6 +44,20 @@ func requestedAddress(t *testing.T, e *environment) {
 	e.addresses(t, other, "203.0.113.20")
 	e.bound(t, "203.0.113.20", other)
 
+	// Several of a family, and by the field that is older than the annotation. The first is of
+	// somebody else at first.
+	several := e.service(t, "several", func(service *corev1.Service) { service.Spec.LoadBalancerIP = "203.0.113.21, 203.0.113.30,203.0.113.31" })
+	e.condition(t, several, metav1.ConditionFalse, millracev1alpha1.ReasonAddressInUse, "203.0.113.21")
+	e.addresses(t, several)
+	update(t, e, several, func(service *corev1.Service) { service.Spec.LoadBalancerIP = "203.0.113.31,203.0.113.30" })
+	e.addresses(t, several, "203.0.113.31", "203.0.113.30")
+	e.bound(t, "203.0.113.30", several)
+	update(t, e, several, func(service *corev1.Service) { service.Spec.LoadBalancerIP = "203.0.113.30,203.0.113.30" })
+	e.condition(t, several, metav1.ConditionFalse, millracev1alpha1.ReasonInvalid, "spec.loadBalancerIP: 203.0.113.30 is there twice")
+	update(t, e, several, func(service *corev1.Service) { service.Spec.LoadBalancerIP = "203.0.113.30" })
+	e.addresses(t, several, "203.0.113.30")
+	e.gone(t, vipOf("203.0.113.31"))
+
 	// A mistake in the annotation takes nothing away.
 	update(t, e, owner, annotated(millracev1alpha1.AnnotationAddresses, "nonsense"))
 	e.condition(t, owner, metav1.ConditionFalse, millracev1alpha1.ReasonInvalid, "has 203.0.113.21; ")

@@ -11,7 +11,7 @@ const (
 	// AnnotationPool names the VIPPool from which the Service wants its addresses.
 	AnnotationPool = "millrace.io/pool"
 	// AnnotationAddresses lists, separated by commas, the addresses that the
-	// Service wants: at most one per IP family.
+	// Service wants: at most eight of an IP family.
 	AnnotationAddresses = "millrace.io/addresses"
 	// AnnotationSharingKey is the same on Services that want one address
 	// together, each with other ports; at most 253 bytes.

@@ -81,6 +81,9 @@ func sharingKey(service *corev1.Service) (string, error) {
 	return key, nil
 }
 
+// maxAsked is how many addresses of a family a Service can ask for.
+const maxAsked = 8
+
 // askedAddresses reads the annotation or, without it, the deprecated
 // Service.spec.loadBalancerIP.
 func askedAddresses(service *corev1.Service) ([]netip.Addr, error) {
@@ -98,11 +101,16 @@ func askedAddresses(service *corev1.Service) ([]netip.Addr, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", source, err)
 		}
-		sameFamily := func(other netip.Addr) bool { return ipam.FamilyOf(other) == ipam.FamilyOf(address) }
-		if i := slices.IndexFunc(asked, sameFamily); i >= 0 {
-			return nil, fmt.Errorf("%s: %s and %s are of the same family: at most one address per family", source, asked[i], address)
+		if slices.Contains(asked, address) {
+			return nil, fmt.Errorf("%s: %s is there twice", source, address)
 		}
 		asked = append(asked, address)
+	}
+	for _, family := range []ipam.Family{ipam.IPv4, ipam.IPv6} {
+		others := func(address netip.Addr) bool { return ipam.FamilyOf(address) != family }
+		if count := len(slices.DeleteFunc(slices.Clone(asked), others)); count > maxAsked {
+			return nil, fmt.Errorf("%s: %d %s addresses, at most %d are possible", source, count, family, maxAsked)
+		}
 	}
 	return asked, nil
 }

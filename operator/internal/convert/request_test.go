@@ -73,9 +73,14 @@ func TestRequest(t *testing.T) {
 		{"sharing key too long", service(func(s *corev1.Service) {
 			s.Annotations["millrace.io/sharing-key"] = strings.Repeat("k", 254)
 		}), func(r *ipam.Request) { r.Eligible = nil }, "metadata.annotations[millrace.io/sharing-key]: is longer than 253 bytes"},
-		{"two of a family", service(func(s *corev1.Service) { s.Annotations["millrace.io/addresses"] = "203.0.113.1,203.0.113.2" }),
-			func(r *ipam.Request) { r.Eligible = nil },
-			"metadata.annotations[millrace.io/addresses]: 203.0.113.1 and 203.0.113.2 are of the same family"},
+		{"two of a family", service(func(s *corev1.Service) { s.Annotations["millrace.io/addresses"] = "203.0.113.2,203.0.113.1" }),
+			func(r *ipam.Request) { r.Asked = parsed("203.0.113.2", "203.0.113.1") }, ""},
+		{"one twice", service(func(s *corev1.Service) { s.Annotations["millrace.io/addresses"] = "2001:db8::1,2001:DB8:0::1" }),
+			func(r *ipam.Request) { r.Eligible = nil }, "metadata.annotations[millrace.io/addresses]: 2001:db8::1 is there twice"},
+		{"too many", service(func(s *corev1.Service) {
+			s.Annotations["millrace.io/addresses"] = "::1,::2,::3,::4,::5,::6,::7,::8,::9,203.0.113.1"
+		}), func(r *ipam.Request) { r.Eligible = nil },
+			"metadata.annotations[millrace.io/addresses]: 9 IPv6 addresses, at most 8 are possible"},
 		{"no address", service(func(s *corev1.Service) { s.Spec.LoadBalancerIP = "web" }), func(r *ipam.Request) { r.Eligible = nil },
 			`spec.loadBalancerIP: "web" is not an IP address`},
 	}

@@ -34,7 +34,7 @@ func requestOf(t *testing.T, spec corev1.ServiceSpec) ipam.Request {
 func testLoadBalancerIP(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "", "203.0.113.9": "203.0.113.9", " 203.0.113.9 ": "203.0.113.9", "2001:DB8::9": "2001:db8::9",
-		"203.0.113.9,2001:db8::9": "203.0.113.9 2001:db8::9",
+		"203.0.113.9,2001:db8::9": "203.0.113.9 2001:db8::9", "203.0.113.9,203.0.113.8": "203.0.113.9 203.0.113.8",
 	} {
 		var asked []string
 		for _, address := range requestOf(t, corev1.ServiceSpec{LoadBalancerIP: text}).Asked {
@@ -46,7 +46,7 @@ func testLoadBalancerIP(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"web":                     `spec.loadBalancerIP: "web" is not an IP address`,
-		"203.0.113.9,203.0.113.9": "spec.loadBalancerIP: 203.0.113.9 and 203.0.113.9 are of the same family: at most one address per family",
+		"203.0.113.9,203.0.113.9": "spec.loadBalancerIP: 203.0.113.9 is there twice",
 	} {
 		request, err := Request(&corev1.Service{Spec: corev1.ServiceSpec{LoadBalancerIP: text}}, labels.Set{}, nil)
 		if err == nil || !strings.Contains(err.Error(), want) || len(request.Asked) > 0 {

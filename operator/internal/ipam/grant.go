@@ -17,7 +17,8 @@ func (p *planner) grantAsked() {
 			p.refuseAsked(family, NotRequested, "address %s is asked for, but spec.ipFamilies has no %s", address, family)
 			continue
 		}
-		if p.held[family] == address {
+		at, _ := p.slotOf(address)
+		if p.held[at] == address {
 			if p.ofAnotherPool(address) {
 				p.refuseAsked(family, AddressNotInPool, "%s", p.notInPool(address))
 			}
@@ -32,8 +33,10 @@ func (p *planner) grantAsked() {
 			p.refuseAsked(family, reason, "%s", message)
 			continue
 		}
-		p.granted[family] = grant{address: address, pool: pool.Name}
+		p.granted[at] = grant{address: address, pool: pool.Name}
 	}
+	// In place of what it does not get it keeps what it has.
+	p.keepSpares()
 }
 
 // grantMissing gives addresses to the families that have none, and new ones to
@@ -41,7 +44,7 @@ func (p *planner) grantAsked() {
 func (p *planner) grantMissing() {
 	var missing []Family
 	for _, family := range p.request.Families {
-		if !p.asked(family) && (p.held[family] == netip.Addr{} || p.wantsMove(family)) {
+		if !p.asked(family) && (p.held[firstOf(family)] == netip.Addr{} || p.wantsMove(family)) {
 			missing = append(missing, family)
 		}
 	}
@@ -49,10 +52,10 @@ func (p *planner) grantMissing() {
 	candidates := p.candidates()
 	for _, family := range missing {
 		if hinted, ok := p.hinted(candidates, family); ok {
-			p.granted[family] = hinted
+			p.granted[firstOf(family)] = hinted
 		}
 	}
-	missing = slices.DeleteFunc(missing, func(family Family) bool { return p.granted[family] != grant{} })
+	missing = slices.DeleteFunc(missing, func(family Family) bool { return p.granted[firstOf(family)] != grant{} })
 	if p.grantFromOne(candidates, missing) {
 		return
 	}
@@ -63,13 +66,16 @@ func (p *planner) grantMissing() {
 	}
 }
 
+// firstOf is the only slot of a family of which nothing is asked for.
+func firstOf(family Family) slot { return slot{family: family} }
+
 func (p *planner) asked(family Family) bool {
 	return slices.ContainsFunc(p.request.Asked, func(address netip.Addr) bool { return FamilyOf(address) == family })
 }
 
 func (p *planner) wantsMove(family Family) bool {
-	return p.ofAnotherPool(p.held[family]) || p.request.Pool != "" && !p.served(p.request.Pool) &&
-		p.table.vips[p.held[family]].Pool == ""
+	held := p.held[firstOf(family)]
+	return p.ofAnotherPool(held) || p.request.Pool != "" && !p.served(p.request.Pool) && p.table.vips[held].Pool == ""
 }
 
 // served reports whether a pool exists and may serve the Service.
@@ -108,11 +114,11 @@ func (p *planner) candidates() []Pool {
 }
 
 func (p *planner) serves(pool string) bool {
-	for _, family := range p.request.Families {
-		if granted, ok := p.granted[family]; ok && granted.pool == pool {
+	for _, at := range p.slots {
+		if granted, ok := p.granted[at]; ok && granted.pool == pool {
 			return true
 		}
-		if address, ok := p.held[family]; ok && p.table.vips[address].Pool == pool {
+		if address, ok := p.held[at]; ok && p.table.vips[address].Pool == pool {
 			return true
 		}
 	}
@@ -147,7 +153,7 @@ func (p *planner) grantFromOne(candidates []Pool, families []Family) bool {
 			continue
 		}
 		for i, family := range families {
-			p.granted[family] = grants[i]
+			p.granted[firstOf(family)] = grants[i]
 		}
 		return true
 	}
@@ -174,7 +180,7 @@ func (p *planner) refuseMissing(candidates []Pool, family Family) {
 		refusal.Reason = NoMatchingPool
 		refusal.Message = p.noPool(family)
 	}
-	if _, held := p.held[family]; held {
+	if _, held := p.held[firstOf(family)]; held {
 		// It keeps its address, but not in the pool that is asked for.
 		p.askedRefused = true
 	}

@@ -3,6 +3,7 @@
 package ipam
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 )
@@ -23,7 +24,8 @@ type Pool struct {
 // Request is what a Service wants.
 type Request struct {
 	Owner Owner
-	// Families in the order of Service.spec.ipFamilies, one address each.
+	// Families in the order of Service.spec.ipFamilies: one address each, or as many as are asked
+	// for.
 	Families []Family
 	// RequireAll is false when one family alone is of use as well
 	// (PreferDualStack).
@@ -32,7 +34,8 @@ type Request struct {
 	Eligible []string
 	// Pool is the only pool that the Service wants; empty: any.
 	Pool string
-	// Asked are the addresses that the Service wants, at most one per family.
+	// Asked are the addresses that the Service wants, each once; several of a family are as many
+	// addresses.
 	Asked []netip.Addr
 	// Hints are addresses that the Service had according to its own status:
 	// taken again when they are free.
@@ -94,7 +97,7 @@ type Conflict struct {
 // Plan is what has to be done for a request.
 type Plan struct {
 	// Addresses are those of the Service once the plan is carried out, in the
-	// order of its families.
+	// order of its families and of those that it asks for.
 	Addresses []netip.Addr
 	// Create are addresses that need a VIP.
 	Create []Write
@@ -118,8 +121,7 @@ type Plan struct {
 // request itself asks for others which can be had; a plan without Create, Bind
 // and Release changes nothing.
 func Make(table *Table, pools []Pool, request Request) Plan {
-	p := &planner{table: table, pools: pools, request: request}
-	p.keepHeld()
+	p := newPlanner(table, pools, request)
 	p.grantAsked()
 	p.grantMissing()
 	return p.finish()
@@ -131,15 +133,26 @@ type grant struct {
 	pool    string
 }
 
+// slot is one of the addresses of a Service: the only one of a family or, where any of it are asked
+// for, the one for that of this number.
+type slot struct {
+	family Family
+	number int
+}
+
 type planner struct {
 	table   *Table
 	pools   []Pool
 	request Request
 
-	// held and granted are per family: what the owner has, and what it gets
+	// slots are all that the owner can have, in the order of its families.
+	slots []slot
+	// held and granted are what the owner has in a slot, and what it gets
 	// instead or in addition.
-	held    map[Family]netip.Addr
-	granted map[Family]grant
+	held    map[slot]netip.Addr
+	granted map[slot]grant
+	// spare is what the owner has beside that, the best first.
+	spare []netip.Addr
 
 	refusals  []Refusal
 	conflicts []Conflict
@@ -148,47 +161,117 @@ type planner struct {
 	askedRefused bool
 }
 
-// keepHeld picks the address to keep of each family: one that is asked for,
-// then one of the pool that is asked for, then one that the status tells, then
-// the lowest. Those that it gives up already come after these, and what is only reserved for it
-// comes last.
+// newPlanner begins a plan with what the owner has.
+func newPlanner(table *Table, pools []Pool, request Request) *planner {
+	p := &planner{table: table, pools: pools, request: request, slots: slotsOf(&request)}
+	p.keepHeld()
+	return p
+}
+
+// keepHeld keeps what the owner has and asks for and, of families of which it asks for nothing, the
+// best of what it has.
 func (p *planner) keepHeld() {
-	p.held, p.granted = map[Family]netip.Addr{}, map[Family]grant{}
-	rank := func(address netip.Addr) int {
-		switch {
-		case slices.Contains(p.request.Asked, address):
-			return 0
-		case p.request.Pool != "" && p.table.vips[address].Pool == p.request.Pool:
-			return 1
-		case slices.Contains(p.request.Hints, address):
-			return 2
-		case p.reservedByName(address):
-			return 5
-		case p.releasing(address):
-			return 4
-		}
-		return 3
-	}
+	p.held, p.granted = map[slot]netip.Addr{}, map[slot]grant{}
 	for _, address := range p.table.Held(p.request.Owner) {
-		family := FamilyOf(address)
-		if !slices.Contains(p.request.Families, family) {
-			continue
-		}
-		if kept, ok := p.held[family]; !ok || rank(address) < rank(kept) {
-			p.held[family] = address
+		if at, asked := p.slotOf(address); !asked {
+			p.spare = append(p.spare, address)
+		} else if slices.Contains(p.slots, at) {
+			p.held[at] = address
 		}
 	}
+	// They are in order, and stay so among equals.
+	slices.SortStableFunc(p.spare, func(a, b netip.Addr) int { return cmp.Compare(p.rank(a), p.rank(b)) })
+	for _, at := range p.slots {
+		if !p.asked(at.family) {
+			p.keepSpare(at)
+		}
+	}
+}
+
+// keepSpare keeps the best of what the owner has and does not ask for in a slot that is empty.
+func (p *planner) keepSpare(at slot) {
+	if p.has(at) {
+		return
+	}
+	if i := slices.IndexFunc(p.spare, func(address netip.Addr) bool { return FamilyOf(address) == at.family }); i >= 0 {
+		p.held[at] = p.spare[i]
+		p.spare = slices.Delete(p.spare, i, i+1)
+	}
+}
+
+// keepSpares does so in all slots.
+func (p *planner) keepSpares() {
+	for _, at := range p.slots {
+		p.keepSpare(at)
+	}
+}
+
+// rank orders what the owner has and does not ask for: the lowest comes first. That is one of the
+// pool that is asked for, then one that the status tells. What it gives up already comes later, and
+// what is only reserved for it last.
+func (p *planner) rank(address netip.Addr) int {
+	switch {
+	case p.request.Pool != "" && p.table.vips[address].Pool == p.request.Pool:
+		return 1
+	case slices.Contains(p.request.Hints, address):
+		return 2
+	case p.reservedByName(address):
+		return 5
+	case p.releasing(address):
+		return 4
+	}
+	return 3
+}
+
+// slotsOf returns the slots of a request: one for each family, or for each address of it that is
+// asked for.
+func slotsOf(request *Request) []slot {
+	var slots []slot
+	for _, family := range request.Families {
+		count := 0
+		for _, address := range request.Asked {
+			if FamilyOf(address) == family {
+				count++
+			}
+		}
+		for number := range max(count, 1) {
+			slots = append(slots, slot{family, number})
+		}
+	}
+	return slots
+}
+
+// slotOf returns the slot of an address that is asked for.
+func (p *planner) slotOf(address netip.Addr) (at slot, asked bool) {
+	at.family = FamilyOf(address)
+	for _, other := range p.request.Asked {
+		if other == address {
+			return at, true
+		}
+		if FamilyOf(other) == at.family {
+			at.number++
+		}
+	}
+	return slot{}, false
+}
+
+// has reports whether the owner has or gets an address in a slot.
+func (p *planner) has(at slot) bool {
+	_, held := p.held[at]
+	_, granted := p.granted[at]
+	return held || granted
 }
 
 func (p *planner) finish() Plan {
 	if p.request.RequireAll && !p.complete() {
 		// All or nothing: an address that cannot be used yet would be kept
 		// from a Service that can.
-		p.granted = map[Family]grant{}
+		p.granted = map[slot]grant{}
+		p.keepSpares()
 	}
 	plan := p.changes()
 	p.tellOtherAddresses()
-	missing := len(plan.Addresses) < len(p.request.Families)
+	missing := len(plan.Addresses) < len(p.slots)
 	plan.Waiting = missing || len(p.refusals) > 0
 	plan.Satisfied = !p.askedRefused && !missing
 	if !p.request.RequireAll && !p.askedRefused && len(plan.Addresses) > 0 {
@@ -204,10 +287,10 @@ func (p *planner) finish() Plan {
 func (p *planner) changes() Plan {
 	plan := Plan{}
 	final := map[netip.Addr]bool{}
-	for _, family := range p.request.Families {
-		address, ok := p.held[family]
+	for _, at := range p.slots {
+		address, ok := p.held[at]
 		write := Write{Address: address}
-		if granted, isNew := p.granted[family]; isNew {
+		if granted, isNew := p.granted[at]; isNew {
 			write, ok = Write{Address: granted.address, Pool: granted.pool}, true
 		}
 		if !ok {
@@ -232,15 +315,9 @@ func (p *planner) changes() Plan {
 	return plan
 }
 
-// complete reports whether every family has an address.
+// complete reports whether there is an address in every slot.
 func (p *planner) complete() bool {
-	for _, family := range p.request.Families {
-		_, held := p.held[family]
-		if _, granted := p.granted[family]; !held && !granted {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(p.slots, func(at slot) bool { return !p.has(at) })
 }
 
 // releasing reports whether the owner gives an address up that it has.

@@ -265,6 +265,40 @@ var keptAddresses = []planCase{
 
 var askedAddresses = []planCase{
 	{
+		name:    "several of a family, in the order in which they are asked for",
+		request: Request{Families: []Family{IPv6, IPv4}, RequireAll: true, Asked: addresses("203.0.113.2", "198.51.100.200")},
+
+		addresses: []string{"2001:db8::1", "203.0.113.2", "198.51.100.200"}, create: []string{"2001:db8::1", "203.0.113.2", "198.51.100.200"},
+	},
+	{
+		name:    "one of several is in use: all or nothing",
+		vips:    []VIP{vip("203.0.113.1", "a", other)},
+		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.1", "203.0.113.2")},
+
+		refusals: []Reason{AddressInUse}, unsatisfied: true,
+	},
+	{
+		name:    "one more, and what is there stays",
+		vips:    []VIP{vip("203.0.113.2", "a", web)},
+		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.1", "203.0.113.2")},
+
+		addresses: []string{"203.0.113.1", "203.0.113.2"}, create: []string{"203.0.113.1"},
+	},
+	{
+		name:    "one of several cannot be had: another one is kept in its place",
+		vips:    []VIP{vip("203.0.113.1", "a", other), vip("198.51.100.129", "z-high", web)},
+		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.2", "203.0.113.1")},
+
+		addresses: []string{"203.0.113.2", "198.51.100.129"}, create: []string{"203.0.113.2"}, refusals: []Reason{AddressInUse}, unsatisfied: true,
+	},
+	{
+		name:    "several that are not asked for any more: one is kept",
+		vips:    []VIP{vip("203.0.113.1", "a", web), vip("203.0.113.2", "a", web)},
+		request: Request{Families: single, RequireAll: true, Hints: addresses("203.0.113.2")},
+
+		addresses: []string{"203.0.113.2"}, release: []string{"203.0.113.1"},
+	},
+	{
 		name:    "given",
 		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.2")}, addresses: []string{"203.0.113.2"}, create: []string{"203.0.113.2"},
 	},

@@ -156,7 +156,9 @@ func drawRequest(t *rapid.T, owner Owner) Request {
 	}
 	for _, base := range []int{0, 32} {
 		if rapid.IntRange(0, 3).Draw(t, "asks") == 0 {
-			request.Asked = append(request.Asked, addressAt(base+rapid.IntRange(0, 17).Draw(t, "asked")))
+			for _, offset := range rapid.SliceOfNDistinct(rapid.IntRange(0, 17), 1, 3, rapid.ID).Draw(t, "asked") {
+				request.Asked = append(request.Asked, addressAt(base+offset))
+			}
 		}
 	}
 	return request
@@ -203,22 +205,28 @@ func (w *world) check(t *rapid.T, owner Owner, plan Plan) {
 	if want := slices.SortedFunc(slices.Values(plan.Addresses), netip.Addr.Compare); !slices.Equal(held, want) {
 		t.Fatalf("%s holds %v, the plan says %v", owner, held, want)
 	}
+	// One for each family, or as many as are asked for, in order.
+	slots := slotsOf(&request)
 	next := 0
 	for _, address := range plan.Addresses {
-		i := slices.Index(request.Families[next:], FamilyOf(address))
+		i := slices.IndexFunc(slots[next:], func(at slot) bool { return at.family == FamilyOf(address) })
 		if i < 0 {
-			t.Fatalf("%s has %v, not in the order of %v", owner, plan.Addresses, request.Families)
+			t.Fatalf("%s has %v, not in the order of %v", owner, plan.Addresses, slots)
 		}
 		next += i + 1
 	}
-	if plan.Satisfied && request.RequireAll && len(plan.Addresses) != len(request.Families) {
-		t.Fatalf("%s is satisfied with %v for %v", owner, plan.Addresses, request.Families)
+	if plan.Satisfied && request.RequireAll && len(plan.Addresses) != len(slots) {
+		t.Fatalf("%s is satisfied with %v for %v", owner, plan.Addresses, slots)
+	}
+	lacks := func(address netip.Addr) bool { return !slices.Contains(plan.Addresses, address) }
+	if plan.Satisfied && slices.ContainsFunc(request.Asked, lacks) {
+		t.Fatalf("%s is satisfied with %v, but asks for %v", owner, plan.Addresses, request.Asked)
 	}
 	if !plan.Satisfied && len(plan.Refusals) == 0 {
 		t.Fatalf("%s is not satisfied, but is not told why", owner)
 	}
-	if len(plan.Addresses) < len(request.Families) && !plan.Waiting {
-		t.Fatalf("%s has %v for %v and does not wait", owner, plan.Addresses, request.Families)
+	if len(plan.Addresses) < len(slots) && !plan.Waiting {
+		t.Fatalf("%s has %v for %v and does not wait", owner, plan.Addresses, slots)
 	}
 	w.checkGrants(t, request, plan)
 }
@@ -361,14 +369,16 @@ func TestClaimsByHand(t *testing.T) {
 }
 
 // checkSticky is that a Service which asks for nothing in particular keeps
-// what it has, whatever became of pools and other Services.
+// what it has, whatever became of pools and other Services; one of several that it
+// asked for before.
 func (w *world) checkSticky(t *rapid.T, owner Owner, before []netip.Addr, plan Plan) {
 	request := w.services[owner]
 	for _, address := range before {
 		kept := slices.Contains(plan.Addresses, address)
 		wanted := slices.Contains(request.Families, FamilyOf(address))
 		asks := request.Pool != "" || slices.ContainsFunc(request.Asked, func(a netip.Addr) bool { return FamilyOf(a) == FamilyOf(address) })
-		if wanted && !asks && !kept {
+		alone := !slices.ContainsFunc(before, func(a netip.Addr) bool { return a != address && FamilyOf(a) == FamilyOf(address) })
+		if wanted && !asks && !kept && alone {
 			t.Fatalf("%s lost %s: %+v", owner, address, plan)
 		}
 		if wanted && !slices.ContainsFunc(plan.Addresses, func(a netip.Addr) bool { return FamilyOf(a) == FamilyOf(address) }) {

@@ -29,7 +29,7 @@ func (p *planner) join(family Family) bool {
 		return others(address, pool) && p.canShare(address, pool)
 	})
 	if address.IsValid() {
-		p.granted[family] = grant{address: address, pool: pool.Name}
+		p.granted[firstOf(family)] = grant{address: address, pool: pool.Name}
 		return true
 	}
 	refused, pool := p.shared(family, nil, others)
@@ -140,8 +140,8 @@ func (p *planner) tellOtherAddresses() {
 		return
 	}
 	for _, family := range []Family{IPv4, IPv6} {
-		kept, held := p.held[family]
-		if _, moved := p.granted[family]; !held || moved || p.asked(family) {
+		kept, held := p.held[firstOf(family)]
+		if _, moved := p.granted[firstOf(family)]; !held || moved || p.asked(family) {
 			continue
 		}
 		address, _ := p.shared(family, p.request.Ports, func(address netip.Addr, pool Pool) bool {

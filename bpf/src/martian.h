@@ -43,6 +43,13 @@ static __always_inline int may_be_martian_ipv6(const void *source)
 	return is_martian_ipv6(source) || bloom_has_ipv6(source);
 }
 
+/* The same for the full path: of nearly every packet it says no, without a call. */
+static __always_inline int may_be_martian(const struct flow *flow)
+{
+	return flow->family == ADDRESS_FAMILY_IPV4 ? may_be_martian_ipv4(flow->client.word[3]) :
+						     may_be_martian_ipv6(&flow->client);
+}
+
 /* Reports whether the client's address is a VIP, or a pool's. A node may have one of a pool: the
  * operator gives that address to no Service.
  */

@@ -76,7 +76,7 @@ __noinline int from_router(struct packet *packet, const struct self *self,
 	packet->frontend = frontend->id;
 	trace_frontend(frontend);
 	count_packet(frontend->id, packet->length);
-	if (is_martian(self, &packet->flow))
+	if (may_be_martian(&packet->flow) && is_martian(self, &packet->flow))
 		return drop(DROP_MARTIAN);
 	if (!source_allowed(packet, frontend))
 		return drop(DROP_SOURCE_RANGE);

@@ -6,6 +6,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
@@ -66,8 +68,11 @@ func testWebhookComponents(t *testing.T, server *controlplane.Server, admin clie
 			objects := render(t, server, "webhook", component)
 			testWebhookFits(t, objects)
 			configuration := find[admissionregistrationv1.ValidatingWebhookConfiguration](t, objects, "ValidatingWebhookConfiguration")
-			if got := configuration.Annotations["cert-manager.io/inject-ca-from"]; got != from {
-				t.Errorf("cert-manager is told to take the CA from %q, want %q", got, from)
+			defaults := find[admissionregistrationv1.MutatingWebhookConfiguration](t, objects, "MutatingWebhookConfiguration")
+			for _, annotations := range []map[string]string{configuration.Annotations, defaults.Annotations} {
+				if got := annotations["cert-manager.io/inject-ca-from"]; got != from {
+					t.Errorf("cert-manager is told to take the CA from %q, want %q", got, from)
+				}
 			}
 			arguments := find[appsv1.Deployment](t, objects, "Deployment").Spec.Template.Spec.Containers[0].Args
 			if slices.Contains(arguments, "--webhook-self-signed") != (from == "") {
@@ -104,14 +109,28 @@ func testWebhookFits(t *testing.T, objects []*unstructured.Unstructured) {
 	if volumes := template.Spec.Volumes; len(volumes) != 1 || volumes[0].Secret.Optional == nil || !*volumes[0].Secret.Optional {
 		t.Errorf("the volumes are %v, want an optional Secret: addresses are given without a certificate, too", volumes)
 	}
+	fits := func(name string, policy *admissionregistrationv1.FailurePolicyType, seconds *int32, effects *admissionregistrationv1.SideEffectClass,
+		called *admissionregistrationv1.ServiceReference,
+	) {
+		if policy == nil || *policy != admissionregistrationv1.Ignore || *seconds > 3 {
+			t.Errorf("%s holds people up where nobody answers: %v, %d s", name, *policy, *seconds)
+		}
+		if *effects != admissionregistrationv1.SideEffectClassNone {
+			t.Errorf("%s has side effects %s: dry runs are refused", name, *effects)
+		}
+		if called.Name != service.Name || called.Namespace != service.Namespace || *called.Port != service.Spec.Ports[0].Port {
+			t.Errorf("%s calls %v, there is %s", name, called, service.Name)
+		}
+	}
 	configuration := find[admissionregistrationv1.ValidatingWebhookConfiguration](t, objects, "ValidatingWebhookConfiguration")
 	for _, webhook := range configuration.Webhooks {
-		if webhook.FailurePolicy == nil || *webhook.FailurePolicy != admissionregistrationv1.Ignore || *webhook.TimeoutSeconds > 3 {
-			t.Errorf("%s holds people up where nobody answers: %v, %d s", webhook.Name, *webhook.FailurePolicy, *webhook.TimeoutSeconds)
-		}
-		called := webhook.ClientConfig.Service
-		if called.Name != service.Name || called.Namespace != service.Namespace || *called.Port != service.Spec.Ports[0].Port {
-			t.Errorf("%s calls %v, there is %s", webhook.Name, called, service.Name)
+		fits(webhook.Name, webhook.FailurePolicy, webhook.TimeoutSeconds, webhook.SideEffects, webhook.ClientConfig.Service)
+	}
+	defaults := find[admissionregistrationv1.MutatingWebhookConfiguration](t, objects, "MutatingWebhookConfiguration")
+	for _, webhook := range defaults.Webhooks {
+		fits(webhook.Name, webhook.FailurePolicy, webhook.TimeoutSeconds, webhook.SideEffects, webhook.ClientConfig.Service)
+		if want := map[string]string{millracev1alpha1.LabelServiceDefaults: millracev1alpha1.ServiceDefaultsEnabled}; !maps.Equal(webhook.NamespaceSelector.MatchLabels, want) {
+			t.Errorf("%s is called in namespaces with %v", webhook.Name, webhook.NamespaceSelector)
 		}
 	}
 }

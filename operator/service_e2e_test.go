@@ -56,6 +56,7 @@ func TestOperator(t *testing.T) {
 		{"warnings", warnings},
 		{"warnings of a replica that waits", warningsOfFollowers},
 		{"a certificate of its own", selfSigned},
+		{"defaults of Services", serviceDefaults},
 		{"classes", classes},
 		{"operators of two classes", twoClasses},
 		{"addresses of another load balancer", foreignAddresses},

@@ -47,6 +47,8 @@ type webhooks struct {
 	service *corev1.Service
 	certs   string
 	config  *admissionregistrationv1.ValidatingWebhookConfiguration
+	// defaults is the configuration of those of Services.
+	defaults *admissionregistrationv1.MutatingWebhookConfiguration
 }
 
 // newWebhooks applies the configuration of config/webhook, with a URL in place of the Service.
@@ -56,26 +58,44 @@ func newWebhooks(t *testing.T, e *environment) *webhooks {
 		environment: e, told: &controlplane.Warnings{}, certs: t.TempDir(),
 		address: freeAddress(t), metrics: freeAddress(t), service: &corev1.Service{},
 	}
-	content, err := os.ReadFile("../config/webhook/service.yaml")
-	must(t, err)
-	must(t, yaml.UnmarshalStrict(content, w.service))
-	must(t, e.client.Create(t.Context(), w.service))
-	t.Cleanup(func() { must(t, e.client.Delete(context.Background(), w.service)) })
-	content, err = os.ReadFile("../config/webhook/validating_webhook.yaml")
-	must(t, err)
+	w.read(t, "../config/webhook/service.yaml", w.service)
 	w.config = &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	must(t, yaml.UnmarshalStrict(content, w.config))
-	url, bundle := "https://"+w.address+"/warnings", w.certificate(t)
-	for i := range w.config.Webhooks {
-		w.config.Webhooks[i].ClientConfig = admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: bundle}
+	w.read(t, "../config/webhook/validating_webhook.yaml", w.config)
+	w.defaults = &admissionregistrationv1.MutatingWebhookConfiguration{}
+	w.read(t, "../config/webhook/mutating_webhook.yaml", w.defaults)
+	bundle := w.certificate(t)
+	for _, call := range w.calls() {
+		url := "https://" + w.address + *call.Service.Path
+		*call = admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: bundle}
 	}
-	must(t, e.client.Create(t.Context(), w.config))
-	t.Cleanup(func() { must(t, e.client.Delete(context.Background(), w.config)) })
+	for _, object := range []client.Object{w.service, w.config, w.defaults} {
+		must(t, e.client.Create(t.Context(), object))
+		t.Cleanup(func() { must(t, e.client.Delete(context.Background(), object)) })
+	}
+	var err error
 	config := e.server.Admin()
 	config.WarningHandlerWithContext = w.told
 	w.client, err = client.New(config, client.Options{Scheme: e.client.Scheme()})
 	must(t, err)
 	return w
+}
+
+func (w *webhooks) read(t *testing.T, file string, object client.Object) {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	must(t, err)
+	must(t, yaml.UnmarshalStrict(content, object))
+}
+
+// calls are how the API server reaches the webhooks.
+func (w *webhooks) calls() (all []*admissionregistrationv1.WebhookClientConfig) {
+	for i := range w.config.Webhooks {
+		all = append(all, &w.config.Webhooks[i].ClientConfig)
+	}
+	for i := range w.defaults.Webhooks {
+		all = append(all, &w.defaults.Webhooks[i].ClientConfig)
+	}
+	return all
 }
 
 // certificate writes a new key and a certificate that signs itself, and returns the latter.
@@ -113,11 +133,13 @@ func makeCertificate(t *testing.T, end time.Time) (certificate, private []byte) 
 // trust has the API server trust these certificates alone.
 func (w *webhooks) trust(t *testing.T, bundle []byte) {
 	t.Helper()
-	update(t, w.environment, w.config, func(config *admissionregistrationv1.ValidatingWebhookConfiguration) {
-		for i := range config.Webhooks {
-			config.Webhooks[i].ClientConfig.CABundle = bundle
+	change := func(client.Object) {
+		for _, call := range w.calls() {
+			call.CABundle = bundle
 		}
-	})
+	}
+	update[client.Object](t, w.environment, w.config, change)
+	update[client.Object](t, w.environment, w.defaults, change)
 }
 
 // reported waits for an event about the webhook.
@@ -266,7 +288,7 @@ func selfSigned(t *testing.T, e *environment) {
 	var former []byte
 	for _, what := range []string{"made", "made again"} {
 		eventually(t, func(ctx context.Context) error {
-			if err := errors.Join(w.get(ctx, secret), w.get(ctx, w.config)); err != nil {
+			if err := errors.Join(w.get(ctx, secret), w.get(ctx, w.config), w.get(ctx, w.defaults)); err != nil {
 				return err
 			}
 			if bytes.Equal(secret.Data["tls.crt"], former) {
@@ -278,27 +300,32 @@ func selfSigned(t *testing.T, e *environment) {
 					return err
 				}
 			}
-			for i := range w.config.Webhooks {
-				if err := w.handshake(ctx, w.config.Webhooks[i].ClientConfig.CABundle); err != nil {
-					return err
-				}
-			}
-			return nil
+			return w.handshakes(ctx)
 		})
 		former = secret.Data["tls.crt"]
 		// Another CA in the configuration is put right, and told of.
 		w.trust(t, another)
 		eventually(t, func(ctx context.Context) error {
-			if err := w.get(ctx, w.config); err != nil {
+			if err := errors.Join(w.get(ctx, w.config), w.get(ctx, w.defaults)); err != nil {
 				return err
 			}
-			return w.handshake(ctx, w.config.Webhooks[0].ClientConfig.CABundle)
+			return w.handshakes(ctx)
 		})
 		w.reported(t, "CABundleRestored", "ValidatingWebhookConfiguration millrace-warnings")
 		if what == "made" {
 			must(t, w.environment.client.Delete(t.Context(), secret))
 		}
 	}
+}
+
+// handshakes does as the API server for each webhook.
+func (w *webhooks) handshakes(ctx context.Context) error {
+	for _, call := range w.calls() {
+		if err := w.handshake(ctx, call.CABundle); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // handshake connects as the API server does to the Service.

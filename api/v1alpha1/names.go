@@ -24,6 +24,14 @@ const (
 // address is none of its business.
 const AnnotationClass = "millrace.io/load-balancer-class"
 
+// LabelServiceDefaults on a namespace has our defaults filled in where its Services leave something
+// out; on a Service it can switch that off.
+const (
+	LabelServiceDefaults    = "millrace.io/service-defaults"
+	ServiceDefaultsEnabled  = "enabled"
+	ServiceDefaultsDisabled = "disabled"
+)
+
 // AnnotationDrain on a Node makes it hand over its routes to other nodes, as long as it is
 // there; its value does not matter. `millrace drain` writes it.
 const AnnotationDrain = "millrace.io/drain"

@@ -34,6 +34,7 @@ func TestWebhook(t *testing.T) {
 	load, err := cluster.RequestsWhile(t.Context(), s.ipv4, 50, func(context.Context) error {
 		installWebhook(t)
 		t.Run("warning", warningArrives)
+		t.Run("defaults", defaultsAreFilledIn)
 		t.Run("swapped CA", swappedCA)
 		t.Run("hanging replicas", hangingReplicas)
 		t.Run("no replica", noReplica)
@@ -58,7 +59,7 @@ func installWebhook(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 		defer cancel()
 		_, removed := cluster.Kubectl(ctx, "delete", "--ignore-not-found",
-			"validatingwebhookconfiguration/millrace-warnings",
+			"validatingwebhookconfiguration/millrace-warnings", "mutatingwebhookconfiguration/millrace-service-defaults",
 			"clusterrole/millrace-webhook", "clusterrolebinding/millrace-webhook",
 			"clusterrole/millrace-webhook-certificate", "clusterrolebinding/millrace-webhook-certificate")
 		_, removedHere := cluster.Kubectl(ctx, "-n", "millrace-system", "delete", "--ignore-not-found",
@@ -112,6 +113,27 @@ func warningArrives(t *testing.T) {
 	if !strings.Contains(strings.Join(warnings, "\n"), `metadata.annotations[millrace.io/pool]: pool "publik", which is asked for, does not exist`) {
 		t.Errorf("kubectl printed the warnings %q", warnings)
 	}
+}
+
+// defaultsAreFilledIn creates a Service in a namespace that asks for defaults.
+func defaultsAreFilledIn(t *testing.T) {
+	cleanup(t, "delete", "namespace", "filled", "--ignore-not-found", "--timeout=60s")
+	must(t, cluster.Apply(t.Context(), "{apiVersion: v1, kind: Namespace, metadata: {name: filled, labels: {millrace.io/service-defaults: enabled}}}"))
+	var service corev1.Service
+	eventually(t, 30*time.Second, func(ctx context.Context) error {
+		out, err := cluster.Kubectl(ctx, "-n", "filled", "create", "service", "loadbalancer", "web", "--tcp=80", "--dry-run=server", "-o", "json")
+		if err != nil {
+			return err
+		}
+		if err := json.Unmarshal(out, &service); err != nil {
+			return err
+		}
+		spec := service.Spec
+		if spec.LoadBalancerClass == nil || *spec.IPFamilyPolicy != corev1.IPFamilyPolicyPreferDualStack || *spec.AllocateLoadBalancerNodePorts {
+			return fmt.Errorf("the Service is %+v", spec)
+		}
+		return nil
+	})
 }
 
 // swappedCA writes another CA: warnings are away, which is told, and come back by themselves.

@@ -31,18 +31,10 @@ type State struct {
 // addresses that it would get in addition, and what it would not get. The state is that of the
 // moment: others may be faster.
 func Service(service *corev1.Service, namespace labels.Set, state *State) (gets, warnings []string) {
-	pools, _ := desired.Pools(state.Pools, desired.NewOccupation(state.Occupied))
-	request, err := convert.Request(service, namespace, pools)
+	plan, err := plan(service, namespace, state)
 	if err != nil {
 		return nil, []string{err.Error() + ": the Service gets no address"}
 	}
-	table := ipam.NewTable()
-	for i := range state.VIPs {
-		if address, problems := desired.ParseVIP(&state.VIPs[i]); len(problems) == 0 {
-			table.Put(convert.VIP(address, &state.VIPs[i]))
-		}
-	}
-	plan := ipam.Make(table, convert.Pools(pools), request)
 	for _, refusal := range plan.Refusals {
 		warnings = append(warnings, askedBy(service)+refusal.Message)
 	}
@@ -57,6 +49,22 @@ func Service(service *corev1.Service, namespace labels.Set, state *State) (gets,
 		}
 	}
 	return gets, warnings
+}
+
+// plan is what the operator would do for a Service.
+func plan(service *corev1.Service, namespace labels.Set, state *State) (ipam.Plan, error) {
+	pools, _ := desired.Pools(state.Pools, desired.NewOccupation(state.Occupied))
+	request, err := convert.Request(service, namespace, pools)
+	if err != nil {
+		return ipam.Plan{}, err
+	}
+	table := ipam.NewTable()
+	for i := range state.VIPs {
+		if address, problems := desired.ParseVIP(&state.VIPs[i]); len(problems) == 0 {
+			table.Put(convert.VIP(address, &state.VIPs[i]))
+		}
+	}
+	return ipam.Make(table, convert.Pools(pools), request), nil
 }
 
 // askedBy is the field by which a Service asks for certain addresses, for the beginning of a message.

@@ -14,6 +14,7 @@ import (
 // Names of config/webhook.
 const (
 	warningsName = "millrace-warnings"
+	defaultsName = "millrace-service-defaults"
 	// serviceName is that of the Service, and of the Secret that replicas mount.
 	serviceName = "millrace-webhook"
 )
@@ -37,7 +38,15 @@ func readConfigurations(ctx context.Context, reader client.Reader) ([]configurat
 	for i := range validating.Webhooks {
 		warnings.calls = append(warnings.calls, &validating.Webhooks[i].ClientConfig)
 	}
-	return []configuration{warnings}, nil
+	mutating := &admissionregistrationv1.MutatingWebhookConfiguration{}
+	if err := reader.Get(ctx, client.ObjectKey{Name: defaultsName}, mutating); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading the MutatingWebhookConfiguration %s: %w", defaultsName, err)
+	}
+	defaults := configuration{object: mutating, kind: "MutatingWebhookConfiguration", name: defaultsName}
+	for i := range mutating.Webhooks {
+		defaults.calls = append(defaults.calls, &mutating.Webhooks[i].ClientConfig)
+	}
+	return []configuration{warnings, defaults}, nil
 }
 
 // serverName is whose certificate the API server wants to see.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package webhook warns of objects that are legal and will not do what they say. It refuses
-// nothing: what it cannot judge it lets pass without a word.
+// Package webhook warns of objects that are legal and will not do what they say, and fills in what
+// Services leave out in namespaces that ask for it. It refuses nothing: what it cannot judge it lets
+// pass without a word.
 package webhook
 
 import (
@@ -21,6 +22,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -32,8 +34,11 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/review"
 )
 
-// Path is where the webhook is served.
-const Path = "/warnings"
+// Where the webhooks are served.
+const (
+	warningsPath = "/warnings"
+	defaultsPath = "/service-defaults"
+)
 
 // Options say where and for whom warnings are served.
 type Options struct {
@@ -74,7 +79,8 @@ func Setup(mgr ctrl.Manager, options Options) error {
 			}
 		},
 	}})
-	server.Register(Path, &webhook.Admission{Handler: h})
+	server.Register(warningsPath, &webhook.Admission{Handler: h})
+	server.Register(defaultsPath, &webhook.Admission{Handler: admission.HandlerFunc(h.fillIn)})
 	// The first request needs not wait for the caches, of which those of a replica that does not
 	// lead are empty.
 	filled := manager.RunnableFunc(func(ctx context.Context) error {
@@ -168,32 +174,48 @@ func (h *handler) ofPeer(ctx context.Context, request admission.Request) ([]stri
 }
 
 func (h *handler) ofService(ctx context.Context, request admission.Request) ([]string, error) {
-	service, before := &corev1.Service{}, &corev1.Service{}
-	if err := h.decoder.Decode(request, service); err != nil {
-		return nil, fmt.Errorf("reading the Service: %w", err)
-	}
-	if request.Operation == admissionv1.Update {
-		if err := h.decoder.DecodeRaw(request.OldObject, before); err != nil {
-			return nil, fmt.Errorf("reading the Service as it was: %w", err)
-		}
-	}
-	if !desired.Serves(service, h.isDefault) || asksForTheSame(before, service) {
-		return nil, nil
-	}
-	namespace := &metav1.PartialObjectMetadata{}
-	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	if err := h.reader.Get(ctx, client.ObjectKey{Name: service.Namespace}, namespace); err != nil {
-		return nil, fmt.Errorf("reading Namespace %s: %w", service.Namespace, err)
-	}
-	state, err := h.state(ctx)
+	service, before, err := h.services(request)
 	if err != nil {
 		return nil, err
 	}
-	gets, warnings := review.Service(service, namespace.Labels, state)
+	if !desired.Serves(service, h.isDefault) || before != nil && asksForTheSame(before, service) {
+		return nil, nil
+	}
+	namespace, state, err := h.around(ctx, request.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	gets, warnings := review.Service(service, namespace, state)
 	if request.DryRun != nil && *request.DryRun {
 		return append(gets, warnings...), nil
 	}
 	return warnings, nil
+}
+
+// services returns a Service as it is to be, and as it was; nil where it is created.
+func (h *handler) services(request admission.Request) (service, before *corev1.Service, err error) {
+	service = &corev1.Service{}
+	if err := h.decoder.Decode(request, service); err != nil {
+		return nil, nil, fmt.Errorf("reading the Service: %w", err)
+	}
+	if request.Operation == admissionv1.Update {
+		before = &corev1.Service{}
+		if err := h.decoder.DecodeRaw(request.OldObject, before); err != nil {
+			return nil, nil, fmt.Errorf("reading the Service as it was: %w", err)
+		}
+	}
+	return service, before, nil
+}
+
+// around reads what a Service's plan depends on: the labels of its namespace and the state.
+func (h *handler) around(ctx context.Context, name string) (labels.Set, *review.State, error) {
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	if err := h.reader.Get(ctx, client.ObjectKey{Name: name}, namespace); err != nil {
+		return nil, nil, fmt.Errorf("reading Namespace %s: %w", name, err)
+	}
+	state, err := h.state(ctx)
+	return namespace.Labels, state, err
 }
 
 // asksForTheSame reports whether two versions of a Service ask for the same addresses.

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package review
+
+import (
+	"encoding/json"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// Change is a field of a Service that gets another value.
+type Change struct {
+	// Field is below spec.
+	Field string
+	Value any
+}
+
+// Fields of Service.spec that get defaults.
+const (
+	fieldClass     = "loadBalancerClass"
+	fieldNodePorts = "allocateLoadBalancerNodePorts"
+	fieldFamilies  = "ipFamilyPolicy"
+)
+
+// Defaults returns what a Service leaves out, in a namespace that asks for our defaults. Before is what
+// was there; nil where it is created. Applied again it changes nothing. Where it cannot tell whether a
+// user has said something, a warning says what became of it.
+func Defaults(service, before *corev1.Service, namespace labels.Set, state *State) (changes []Change, warnings []string) {
+	// The class is fixed once a Service is a load balancer.
+	begins := before == nil || before.Spec.Type != corev1.ServiceTypeLoadBalancer
+	// One that comes without it is sent as a whole: a patch begins with what is there.
+	again := !begins && service.Spec.LoadBalancerClass == nil && desired.Serves(before, false)
+	if !concerns(service, begins || again) {
+		return nil, nil
+	}
+	if service.Spec.LoadBalancerClass == nil {
+		changes = append(changes, Change{fieldClass, millracev1alpha1.Class})
+	}
+	if leavesNodePorts(service) && (begins || again && isFalse(before.Spec.AllocateLoadBalancerNodePorts)) {
+		changes = append(changes, Change{fieldNodePorts, false})
+		if again {
+			warnings = append(warnings, "spec."+fieldNodePorts+": stays false, as the Service comes without its class in a namespace with the label "+
+				millracev1alpha1.LabelServiceDefaults+"; for node ports patch the field, or give a port a nodePort")
+		}
+	}
+	if before == nil && leavesFamilies(service) && hasBoth(service, namespace, state) {
+		changes = append(changes, Change{fieldFamilies, corev1.IPFamilyPolicyPreferDualStack})
+	}
+	return changes, warnings
+}
+
+// concerns reports whether a Service gets defaults: it has our class, or may get it.
+func concerns(service *corev1.Service, mayGetClass bool) bool {
+	if service.Labels[millracev1alpha1.LabelServiceDefaults] == millracev1alpha1.ServiceDefaultsDisabled {
+		return false
+	}
+	class := service.Spec.LoadBalancerClass
+	return class == nil && mayGetClass || class != nil && *class == millracev1alpha1.Class
+}
+
+// leavesNodePorts reports whether nobody has said that the Service is to have node ports or not.
+func leavesNodePorts(service *corev1.Service) bool {
+	return !isFalse(service.Spec.AllocateLoadBalancerNodePorts) && !namesNodePort(service) && !saysNodePorts(service)
+}
+
+func isFalse(value *bool) bool { return value != nil && !*value }
+
+func namesNodePort(service *corev1.Service) bool {
+	for _, port := range service.Spec.Ports {
+		if port.NodePort != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// saysNodePorts reports whether a user has written the field. The API's default is there before any
+// webhook is called, so it shows only where the request itself is kept: by server-side apply in the
+// fields that it manages, and by kubectl apply in an annotation.
+func saysNodePorts(service *corev1.Service) bool {
+	for _, entry := range service.ManagedFields {
+		if entry.Operation == metav1.ManagedFieldsOperationApply && entry.FieldsV1 != nil &&
+			says(entry.FieldsV1.GetRawBytes(), "f:spec", "f:"+fieldNodePorts) {
+			return true
+		}
+	}
+	return says([]byte(service.Annotations[corev1.LastAppliedConfigAnnotation]), "spec", fieldNodePorts)
+}
+
+// says reports whether a JSON object has a field of one of its objects.
+func says(content []byte, object, field string) bool {
+	var all map[string]json.RawMessage
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(content, &all) != nil || json.Unmarshal(all[object], &fields) != nil {
+		return false
+	}
+	_, found := fields[field]
+	return found
+}
+
+func leavesFamilies(service *corev1.Service) bool {
+	return service.Spec.IPFamilyPolicy == nil && len(service.Spec.IPFamilies) == 0 &&
+		service.Spec.ClusterIP == "" && len(service.Spec.ClusterIPs) == 0
+}
+
+// hasBoth reports whether a Service of both families would get an address of each.
+func hasBoth(service *corev1.Service, namespace labels.Set, state *State) bool {
+	both := service.DeepCopy()
+	both.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+	plan, err := plan(both, namespace, state)
+	return err == nil && len(plan.Refusals) == 0 && len(plan.Addresses) == len(both.Spec.IPFamilies)
+}

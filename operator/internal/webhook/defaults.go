@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/millrace-lb/millrace/operator/internal/review"
+)
+
+// operation changes one field (RFC 6902). Nothing else of an object is touched: fields of a newer API
+// that this program does not know stay.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// fillIn answers with what a Service leaves out. Where it cannot tell, the Service stays as it is.
+func (h *handler) fillIn(ctx context.Context, request admission.Request) admission.Response {
+	response := admission.Allowed("")
+	changes, warnings, err := h.defaults(ctx, request)
+	if err == nil && len(changes) > 0 {
+		response.Patch, err = patch(changes)
+		of := admissionv1.PatchTypeJSONPatch
+		response.PatchType = &of
+	}
+	if err != nil {
+		h.logger.Error(err, "no defaults", "namespace", request.Namespace, "name", request.Name)
+		return admission.Allowed("")
+	}
+	return response.WithWarnings(warnings...)
+}
+
+func (h *handler) defaults(ctx context.Context, request admission.Request) ([]review.Change, []string, error) {
+	service, before, err := h.services(request)
+	if err != nil {
+		return nil, nil, err
+	}
+	namespace, state, err := h.around(ctx, request.Namespace)
+	if err != nil {
+		return nil, nil, err
+	}
+	changes, warnings := review.Defaults(service, before, namespace, state)
+	return changes, warnings, nil
+}
+
+func patch(changes []review.Change) ([]byte, error) {
+	operations := make([]operation, 0, len(changes))
+	for _, change := range changes {
+		operations = append(operations, operation{Op: "add", Path: "/spec/" + change.Field, Value: change.Value})
+	}
+	return json.Marshal(operations)
+}

@@ -210,7 +210,12 @@ func must(t *testing.T, err error) {
 // eventually waits until a condition holds.
 func eventually(t *testing.T, condition func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	eventuallyWithin(t, patience, condition)
+}
+
+func eventuallyWithin(t *testing.T, limit time.Duration, condition func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
@@ -223,7 +228,7 @@ func eventually(t *testing.T, condition func(context.Context) error) {
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("after %s: %v", patience, last)
+			t.Fatalf("after %s: %v", limit, last)
 		case <-ticker.C:
 		}
 	}

@@ -113,7 +113,8 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	}
 	if address := configuration.WebhookAddress; address != "" && address != "0" {
 		if err := webhook.Setup(mgr, webhook.Options{
-			Address: address, CertDir: configuration.WebhookCertDir, DefaultLoadBalancer: configuration.DefaultLoadBalancer,
+			Address: address, CertDir: configuration.WebhookCertDir,
+			Class:     desired.Class{Name: configuration.LoadBalancerClass, IsDefault: configuration.DefaultLoadBalancer},
 			Namespace: ownNamespace(configuration.LeaderElectionNamespace),
 		}); err != nil {
 			return fmt.Errorf("setting up the webhook: %w", err)

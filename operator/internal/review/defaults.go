@@ -3,6 +3,7 @@
 package review
 
 import (
+	"cmp"
 	"encoding/json"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,19 +28,24 @@ const (
 	fieldFamilies  = "ipFamilyPolicy"
 )
 
-// Defaults returns what a Service leaves out, in a namespace that asks for our defaults. Before is what
-// was there; nil where it is created. Applied again it changes nothing. Where it cannot tell whether a
-// user has said something, a warning says what became of it.
-func Defaults(service, before *corev1.Service, namespace labels.Set, state *State) (changes []Change, warnings []string) {
+// Write is a Service that is written. Before is what was there; nil where it is created.
+type Write struct{ Service, Before *corev1.Service }
+
+// Defaults returns what a Service leaves out, in a namespace that asks for our defaults: those of an
+// operator of a class. Applied again it changes nothing. Where it cannot tell whether a user has said
+// something, a warning says what became of it.
+func Defaults(class desired.Class, write Write, namespace labels.Set, state *State) (changes []Change, warnings []string) {
+	service, before := write.Service, write.Before
+	name := cmp.Or(class.Name, millracev1alpha1.Class)
 	// The class is fixed once a Service is a load balancer.
 	begins := before == nil || before.Spec.Type != corev1.ServiceTypeLoadBalancer
 	// One that comes without it is sent as a whole: a patch begins with what is there.
-	again := !begins && service.Spec.LoadBalancerClass == nil && desired.Serves(before, false)
-	if !concerns(service, begins || again) {
+	again := !begins && service.Spec.LoadBalancerClass == nil && desired.Class{Name: name}.Serves(before)
+	if !concerns(name, service, begins || again) {
 		return nil, nil
 	}
 	if service.Spec.LoadBalancerClass == nil {
-		changes = append(changes, Change{fieldClass, millracev1alpha1.Class})
+		changes = append(changes, Change{fieldClass, name})
 	}
 	if leavesNodePorts(service) && (begins || again && isFalse(before.Spec.AllocateLoadBalancerNodePorts)) {
 		changes = append(changes, Change{fieldNodePorts, false})
@@ -54,13 +60,13 @@ func Defaults(service, before *corev1.Service, namespace labels.Set, state *Stat
 	return changes, warnings
 }
 
-// concerns reports whether a Service gets defaults: it has our class, or may get it.
-func concerns(service *corev1.Service, mayGetClass bool) bool {
+// concerns reports whether a Service gets defaults: it has the class of this name, or may get it.
+func concerns(name string, service *corev1.Service, mayGetClass bool) bool {
 	if service.Labels[millracev1alpha1.LabelServiceDefaults] == millracev1alpha1.ServiceDefaultsDisabled {
 		return false
 	}
 	class := service.Spec.LoadBalancerClass
-	return class == nil && mayGetClass || class != nil && *class == millracev1alpha1.Class
+	return class == nil && mayGetClass || class != nil && *class == name
 }
 
 // leavesNodePorts reports whether nobody has said that the Service is to have node ports or not.

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
@@ -55,22 +56,27 @@ func TestDefaults(t *testing.T) {
 	const managed = `{"f:spec":{"f:allocateLoadBalancerNodePorts":{}}}`
 	is := class(millracev1alpha1.Class)
 	for name, test := range map[string]struct {
+		class           desired.Class
 		service, before *corev1.Service
 		state           *State
 		want            []Change
 		warned          bool
 	}{
-		"nothing said":               {service: written(), want: []Change{ours, off, dual}},
-		"only IPv4":                  {service: written(), state: state(), want: []Change{ours, off}},
-		"another class":              {service: written(class("example.com/other"))},
-		"families":                   {service: written(func(s *corev1.Service) { s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol} }), want: []Change{ours, off}},
-		"a cluster IP":               {service: written(func(s *corev1.Service) { s.Spec.ClusterIP = "10.96.0.7" }), want: []Change{ours, off}},
-		"a policy":                   {service: written(policy), want: []Change{ours, off}},
-		"a node port":                {service: written(func(s *corev1.Service) { s.Spec.Ports[0].NodePort = 31080 }), want: []Change{ours, dual}},
-		"node ports off":             {service: written(nodePorts(false)), want: []Change{ours, dual}},
-		"applied by the server":      {service: written(manages(metav1.ManagedFieldsOperationApply, managed)), want: []Change{ours, dual}},
-		"managed by an update":       {service: written(manages(metav1.ManagedFieldsOperationUpdate, managed)), want: []Change{ours, off, dual}},
-		"applied without node ports": {service: written(manages(metav1.ManagedFieldsOperationApply, `{"f:spec":{"f:type":{}}}`)), want: []Change{ours, off, dual}},
+		"nothing said": {service: written(), want: []Change{ours, off, dual}},
+		"an operator of another class": {
+			class: desired.Class{Name: "example.com/other"}, service: written(), want: []Change{{fieldClass, "example.com/other"}, off, dual},
+		},
+		"the class of another operator": {class: desired.Class{Name: "example.com/other"}, service: written(is)},
+		"only IPv4":                     {service: written(), state: state(), want: []Change{ours, off}},
+		"another class":                 {service: written(class("example.com/other"))},
+		"families":                      {service: written(func(s *corev1.Service) { s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol} }), want: []Change{ours, off}},
+		"a cluster IP":                  {service: written(func(s *corev1.Service) { s.Spec.ClusterIP = "10.96.0.7" }), want: []Change{ours, off}},
+		"a policy":                      {service: written(policy), want: []Change{ours, off}},
+		"a node port":                   {service: written(func(s *corev1.Service) { s.Spec.Ports[0].NodePort = 31080 }), want: []Change{ours, dual}},
+		"node ports off":                {service: written(nodePorts(false)), want: []Change{ours, dual}},
+		"applied by the server":         {service: written(manages(metav1.ManagedFieldsOperationApply, managed)), want: []Change{ours, dual}},
+		"managed by an update":          {service: written(manages(metav1.ManagedFieldsOperationUpdate, managed)), want: []Change{ours, off, dual}},
+		"applied without node ports":    {service: written(manages(metav1.ManagedFieldsOperationApply, `{"f:spec":{"f:type":{}}}`)), want: []Change{ours, off, dual}},
 		"off for the Service": {service: written(func(s *corev1.Service) {
 			s.Labels = map[string]string{millracev1alpha1.LabelServiceDefaults: millracev1alpha1.ServiceDefaultsDisabled}
 		})},
@@ -88,7 +94,7 @@ func TestDefaults(t *testing.T) {
 		if test.state == nil {
 			test.state = both
 		}
-		got, warnings := Defaults(test.service, test.before, nil, test.state)
+		got, warnings := Defaults(test.class, Write{test.service, test.before}, nil, test.state)
 		if !reflect.DeepEqual(got, test.want) || (len(warnings) > 0) != test.warned {
 			t.Errorf("%s: %v with warnings %q, want %v", name, got, warnings, test.want)
 		}
@@ -104,7 +110,7 @@ func TestDefaults(t *testing.T) {
 				again.Spec.IPFamilyPolicy = &value
 			}
 		}
-		if got, warnings := Defaults(again, test.before, nil, test.state); len(got) > 0 || len(warnings) > 0 {
+		if got, warnings := Defaults(test.class, Write{again, test.before}, nil, test.state); len(got) > 0 || len(warnings) > 0 {
 			t.Errorf("%s: again it changes %v and warns %q", name, got, warnings)
 		}
 	}

@@ -45,7 +45,7 @@ func (h *handler) defaults(ctx context.Context, request admission.Request) ([]re
 	if err != nil {
 		return nil, nil, err
 	}
-	changes, warnings := review.Defaults(service, before, namespace, state)
+	changes, warnings := review.Defaults(h.class, review.Write{Service: service, Before: before}, namespace, state)
 	return changes, warnings, nil
 }
 

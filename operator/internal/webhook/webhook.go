@@ -49,8 +49,8 @@ type Options struct {
 	CertDir string
 	// Namespace is that of the Service, which events about the certificate are told on.
 	Namespace string
-	// DefaultLoadBalancer makes Services without a loadBalancerClass ours too.
-	DefaultLoadBalancer bool
+	// Class says which Services are ours.
+	Class desired.Class
 }
 
 // Setup adds the webhook to a manager. Every replica serves it, the leader or not.
@@ -64,12 +64,12 @@ func Setup(mgr ctrl.Manager, options Options) error {
 		return fmt.Errorf("reading the port of the webhook: %w", err)
 	}
 	h := &handler{
-		reader:    mgr.GetClient(),
-		live:      mgr.GetAPIReader(),
-		mapper:    mgr.GetRESTMapper(),
-		decoder:   admission.NewDecoder(mgr.GetScheme()),
-		isDefault: options.DefaultLoadBalancer,
-		logger:    mgr.GetLogger().WithName("webhook"),
+		reader:  mgr.GetClient(),
+		live:    mgr.GetAPIReader(),
+		mapper:  mgr.GetRESTMapper(),
+		decoder: admission.NewDecoder(mgr.GetScheme()),
+		class:   options.Class,
+		logger:  mgr.GetLogger().WithName("webhook"),
 	}
 	server := webhook.NewServer(webhook.Options{Host: host, Port: int(port), TLSOpts: []func(*tls.Config){
 		func(config *tls.Config) {
@@ -105,11 +105,11 @@ func (everywhere) NeedLeaderElection() bool { return false }
 type handler struct {
 	reader client.Reader
 	// live reads past the caches: of Secrets there is none.
-	live      client.Reader
-	mapper    meta.RESTMapper
-	decoder   admission.Decoder
-	isDefault bool
-	logger    logr.Logger
+	live    client.Reader
+	mapper  meta.RESTMapper
+	decoder admission.Decoder
+	class   desired.Class
+	logger  logr.Logger
 }
 
 // Handle answers with warnings and never refuses.
@@ -178,7 +178,7 @@ func (h *handler) ofService(ctx context.Context, request admission.Request) ([]s
 	if err != nil {
 		return nil, err
 	}
-	if !desired.Serves(service, h.isDefault) || before != nil && asksForTheSame(before, service) {
+	if !h.class.Serves(service) || before != nil && asksForTheSame(before, service) {
 		return nil, nil
 	}
 	namespace, state, err := h.around(ctx, request.Namespace)

@@ -32,6 +32,44 @@ func largeModel() *model.Model {
 	return m
 }
 
+// hugeModel has 1,000 nodes and 10,000 Services with 10 endpoints each, none of them here.
+func hugeModel() *model.Model {
+	m := modelOf()
+	m.Nodes = nil
+	for id := forwarding.NodeID(1); id <= 1000; id++ {
+		m.Nodes = append(m.Nodes, nodeWithID(id))
+	}
+	for service := range 10_000 {
+		f := frontend(1, "service"+strconv.Itoa(service))
+		f.Key.VIP = netip.AddrFrom4([4]byte{203, 0, byte(113 + service/250), byte(service % 250)})
+		for i := range 10 {
+			f.Weights[forwarding.NodeID(2+(7*service+101*i)%999)] = 1
+		}
+		m.VIPs = append(m.VIPs, model.VIP{Address: f.Key.VIP})
+		m.Frontends = append(m.Frontends, f)
+	}
+	return m
+}
+
+// BenchmarkNodeDown is the plan in which one node of 1,000 has stopped to answer.
+func BenchmarkNodeDown(b *testing.B) {
+	limits := forwarding.Limits{Frontends: 20_000, NodeTables: 20_000, EndpointTables: 20_000, Endpoints: 10_000, VIPs: 20_000}
+	before, down := hugeModel(), hugeModel()
+	down.Nodes[499].Down = true
+	for i := range down.Frontends {
+		delete(down.Frontends[i].Weights, 500)
+	}
+	p := NewPlanner(forwarding.NewState())
+	have, _ := p.Plan(forwarding.NewState(), before, limits)
+	for b.Loop() {
+		b.StopTimer()
+		p.Plan(have, before, limits)
+		b.StartTimer()
+		want, _ := p.Plan(have, down, limits)
+		forwarding.Diff(have, want)
+	}
+}
+
 func BenchmarkPlan(b *testing.B) {
 	limits := forwarding.Limits{Frontends: 2000, NodeTables: 2000, EndpointTables: 2000, Endpoints: 10000, VIPs: 2000, SourceRanges: 2000}
 	before, after := largeModel(), largeModel()

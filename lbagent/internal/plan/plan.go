@@ -33,8 +33,8 @@ type Planner struct {
 
 	// last is what the last plan came to.
 	last outcome
-	// nodes are those of the last plan.
-	nodes map[forwarding.NodeID]struct{}
+	// nodes are the living ones of the last plan.
+	nodes *nodeSet
 	// placed are the Service ports of the last plan.
 	placed map[servicePort]*port
 	// tables and endpointTables are what was planned last, with what from.
@@ -59,7 +59,7 @@ func NewPlanner(have *forwarding.State) *Planner {
 		constants:      flowhash.Public(),
 		rendezvous:     table.NewRendezvous(),
 		advances:       advances{},
-		nodes:          map[forwarding.NodeID]struct{}{},
+		nodes:          &nodeSet{},
 		tables:         map[forwarding.NodeTableSlot]settled[forwarding.NodeID, uint32, forwarding.NodeTable]{},
 		endpointTables: map[forwarding.EndpointTableSlot]settled[forwarding.Endpoint, table.Share, forwarding.EndpointTable]{},
 	}
@@ -120,29 +120,22 @@ func (p *Planner) Plan(
 
 func (d *draft) setNodes() {
 	d.want.Self = d.model.Self
-	nodes := map[forwarding.NodeID]struct{}{}
 	for _, node := range d.model.Nodes {
-		// Nobody asks a node that is down for a flow: a reset by another one is better
-		// than silence. It stays a node whose packets are taken.
-		if !node.Down {
-			nodes[node.ID] = struct{}{}
-		}
+		// One that is down stays a node whose packets are taken.
 		if node.ID != d.model.Self.ID {
 			d.want.Nodes[node.ID] = node.Node
 		}
 	}
-	for former := range d.planner.nodes {
-		if _, found := nodes[former]; !found {
-			// It has to leave the chains of all tables.
-			clear(d.planner.tables)
-			d.planner.rendezvous.Forget(func(id forwarding.NodeID) bool { _, found := nodes[id]; return found })
-			break
-		}
+	p, nodes := d.planner, living(d.model.Nodes)
+	if *nodes == *p.nodes {
+		return
 	}
-	if !maps.Equal(d.planner.nodes, nodes) {
-		clear(d.planner.advances)
+	if lost, some := p.nodes.without(nodes); some {
+		p.leave(&lost)
+		p.rendezvous.Forget(nodes.has)
 	}
-	d.planner.nodes = nodes
+	clear(p.advances)
+	p.nodes = nodes
 }
 
 // byPrecedence returns the model's frontends: those that are programmed, then
@@ -162,7 +155,7 @@ func (d *draft) byPrecedence() []entry {
 // buildTables computes the tables of the slots that were given out.
 func (d *draft) buildTables() {
 	p := d.planner
-	exists := func(id forwarding.NodeID) bool { _, found := p.nodes[id]; return found }
+	exists := p.nodes.has
 	for slot, weights := range d.weights {
 		have := d.have.NodeTables[slot]
 		next := have

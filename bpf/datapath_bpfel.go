@@ -185,7 +185,8 @@ const (
 	DatapathEventEVENT_REPLY_UNKNOWN          DatapathEvent = 9
 	DatapathEventEVENT_CROWDED                DatapathEvent = 10
 	DatapathEventEVENT_PROBE_ANSWERED         DatapathEvent = 11
-	DatapathEventEVENTS                       DatapathEvent = 12
+	DatapathEventEVENT_PRIMARY_DOWN           DatapathEvent = 12
+	DatapathEventEVENTS                       DatapathEvent = 13
 )
 
 type DatapathException struct {

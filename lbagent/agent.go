@@ -252,7 +252,12 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	})
 	if w.prober != nil {
 		group.Go(func() error { return w.prober.Run(ctx) })
-		group.Go(func() error { return forward(ctx, w.prober.Changed(), func() { notify(links) }) })
+		group.Go(func() error {
+			return forward(ctx, w.prober.Changed(), func() {
+				loop.watch.mark(p.datapath.SetDown)
+				notify(links)
+			})
+		})
 		group.Go(func() error { return forward(ctx, w.prober.Learned(), loop.memory.touch) })
 	}
 	group.Go(func() error {

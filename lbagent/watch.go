@@ -104,6 +104,17 @@ func (w *watch) see(objects *model.Snapshot) *model.Snapshot {
 	return &seen
 }
 
+// mark has packets pass over the nodes that are down, until a pass has left them out of all rows.
+func (w *watch) mark(setDown func(down map[forwarding.NodeID]bool) error) {
+	down := map[forwarding.NodeID]bool{}
+	for id := range w.prober.Verdict().Down {
+		down[id] = true
+	}
+	if err := setDown(down); err != nil {
+		w.logger.Error(err, "Could not mark nodes that are down; they get packets until the rows are written")
+	}
+}
+
 // answers reports whether a node, by its name, answers probes: this one does, one that never did
 // does not. It is nil where none is asked.
 func (w *watch) answers(objects *model.Snapshot) func(node string) bool {

@@ -3,6 +3,7 @@
 package lbagent
 
 import (
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -87,6 +88,26 @@ func TestNodeDown(t *testing.T) {
 	}
 	if len(n.observation.Watch.Down) != 0 {
 		t.Errorf("told are %v", n.observation.Watch.Down)
+	}
+}
+
+// The data plane is told without a pass, of a return as of a loss.
+func TestNodeDownIsMarked(t *testing.T) {
+	j := &judge{verdict: membership.Verdict{Down: map[forwarding.NodeID]time.Time{2: start}}}
+	w := watchBy(j)
+	mark := func() (marked map[forwarding.NodeID]bool) {
+		w.mark(func(down map[forwarding.NodeID]bool) error {
+			marked = down
+			return nil
+		})
+		return marked
+	}
+	if got := mark(); !maps.Equal(got, map[forwarding.NodeID]bool{2: true}) {
+		t.Errorf("marked are %v, want node 2", got)
+	}
+	j.verdict = membership.Verdict{}
+	if got := mark(); len(got) != 0 {
+		t.Errorf("marked are %v after its return", got)
 	}
 }
 

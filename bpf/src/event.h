@@ -33,5 +33,7 @@ enum event {
 	EVENT_CROWDED,
 	/* Another node asked whether this one takes encapsulated packets. */
 	EVENT_PROBE_ANSWERED,
+	/* Sent to the next node of its row, whose primary is down. */
+	EVENT_PRIMARY_DOWN,
 	EVENTS,
 };

@@ -12,6 +12,14 @@ static __always_inline int node_is_known(__u32 id)
 	return node && !(node->flags & NODE_DOWN) && (node->ipv4 || !address_is_zero(&node->ipv6));
 }
 
+/* Reports whether the node does not answer probes. */
+static __always_inline int node_is_down(__u32 id)
+{
+	struct node *node = bpf_map_lookup_elem(&nodes, &id);
+
+	return node && node->flags & NODE_DOWN;
+}
+
 /* Reports whether packets of the node may come in by the interface. */
 static __always_inline int node_is_reached_by(__u32 id, __u32 ifindex)
 {

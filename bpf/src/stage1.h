@@ -12,17 +12,50 @@
 
 /* Stage 1 finds the node that serves a flow: the same one on every ingress node. */
 
-static __always_inline int send_or_serve(const struct self *self, __u32 node)
+/* How many nodes of the chain, from its front, the packet does not go to while others are left: what
+ * may begin a flow does not go to former primaries, which may have no endpoint any more.
+ */
+static __always_inline int chain_begins(const struct packet *packet, __u64 row)
 {
-	if (!node)
-		return drop(DROP_ROW_EMPTY);
-	return node == self->id ? serve_here() : send_to(node);
+	return is_midstream(packet) || packet->path & PATH_WALK ? 0 : row_history(row);
+}
+
+/* The node for a packet on a row whose primary is down, until the row has another one: it becomes the
+ * path's chooser. That is the first of the chain that is not down. By rank it is the next primary; a
+ * former primary has flows. Without one the primary stays. Verified on its own.
+ */
+__noinline int substitute_primary(struct packet *packet, const struct self *self, __u64 row)
+{
+	__u64 path, found = 0;
+	int begins, place = 0;
+
+	if (!packet || !self)
+		return 0;
+	begins = chain_begins(packet, row);
+	path = packet->path;
+#pragma unroll
+	for (int i = 0; i < CHAIN_LENGTH; i++) {
+		__u32 next = path_node(path, PATH_NEXT);
+
+		path = path_advance(path);
+		if (next != self->id && !node_is_known(next))
+			continue;
+		if (!found || (place < begins && i >= begins)) {
+			found = path_with(path, PATH_CHOOSER, next);
+			place = i;
+		}
+	}
+	if (!found)
+		return path_node(packet->path, PATH_CHOOSER);
+	packet->path = found;
+	count_event(EVENT_PRIMARY_DOWN);
+	return path_node(found, PATH_CHOOSER);
 }
 
 static __always_inline int stage1(struct packet *packet, const struct self *self,
 				  const struct frontend *frontend)
 {
-	__u32 index = row_index(frontend->table, packet->node_hash);
+	__u32 index = row_index(frontend->table, packet->node_hash), node;
 	struct row *row;
 
 	if (!frontend->table)
@@ -32,9 +65,14 @@ static __always_inline int stage1(struct packet *packet, const struct self *self
 		return drop(DROP_ROW_EMPTY);
 	trace_row(index, row);
 	packet->path = path_by_row(row->path, self);
+	node = path_node(packet->path, PATH_CHOOSER);
 	if (row->path & ROW_MARKED)
-		return send_or_serve(self, marked_node(packet, self, index));
-	return send_or_serve(self, path_node(packet->path, PATH_CHOOSER));
+		node = marked_node(packet, self, index);
+	if (!node)
+		return drop(DROP_ROW_EMPTY);
+	if (node != self->id && node_is_down(node))
+		node = substitute_primary(packet, self, row->path);
+	return node == self->id ? serve_here() : send_to(node);
 }
 
 /* Reports whether an endpoint of this node has the flow, and still exists. */

@@ -100,6 +100,8 @@ type Dataplane struct {
 	// that are not known yet.
 	nodes map[forwarding.NodeID]bpf.DatapathNode
 	hops  map[forwarding.NodeID]forwarding.Hop
+	// down are nodes that SetDown named.
+	down map[forwarding.NodeID]bool
 	// unfinished are the nodes of which a change has failed half way, with all
 	// addresses that may be accepted as theirs.
 	unfinished map[forwarding.NodeID][]bpf.DatapathAddress

@@ -60,12 +60,9 @@ func checkHop(hop forwarding.Hop) error {
 	}
 }
 
-// writeNode writes the node with its hop.
+// writeNode writes the node with its hop, if it is up.
 func (d *Dataplane) writeNode(id forwarding.NodeID, node bpf.DatapathNode) error {
-	if node != (bpf.DatapathNode{}) {
-		node = withHop(node, d.hops[id])
-	}
-	return write(d.maps.Nodes, bpf.DatapathMapNodes, id, uint32(id), node)
+	return write(d.maps.Nodes, bpf.DatapathMapNodes, id, uint32(id), d.marked(id, node))
 }
 
 // Vouch confirms that the prepared next hops are right. If it is not called for 30

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"testing"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// Until the rows have left a node out that is down, its packets go to the next node of their row.
+func TestPrimaryDown(t *testing.T) {
+	w := newWorld(t)
+	const down, downToo = 9, 10
+	for _, id := range []uint32{down, downToo} {
+		put(t, w.Nodes, id, bpf.DatapathNode{Ipv4: ipv4(v4.node2), Flags: uint32(bpf.DatapathNodeFlagNODE_DOWN)})
+	}
+	for _, f := range families {
+		syn, ack, udp := f.tcp(portCluster, "S"), f.tcp(portCluster, "A"), f.udp(portCluster)
+		passed := event(bpf.DatapathEventEVENT_PRIMARY_DOWN)
+		to2 := func(in packet, flags uint8, chain ...uint16) fixture {
+			return fixture{
+				in: in.frame(), verdict: xdpTX, out: toNode2(withFlags(in.tunnelled(v4.node2, 2, chain...), flags)),
+				counts: join(f.received(in), passed),
+			}
+		}
+		moved := bpf.DatapathRowMark{Moved: w.ago(t, 10)}
+		for _, test := range []struct {
+			name string
+			row  table
+			mark bpf.DatapathRowMark
+			want fixture
+		}{
+			{"the next by rank gets what is new", table{down, [3]uint16{2, 3}, 0}, bpf.DatapathRowMark{}, to2(syn, flagRanked, 3)},
+			{"and what is not", table{down, [3]uint16{2, 3}, 0}, bpf.DatapathRowMark{}, to2(ack, flagRanked, 3)},
+			{"a former primary gets what is not new", table{down, [3]uint16{2, 3}, 1}, bpf.DatapathRowMark{}, to2(ack, 0, 3)},
+			{"but nothing new", table{down, [3]uint16{3, 2}, 1}, bpf.DatapathRowMark{}, to2(syn, 0)},
+			{"unless nobody else is left", table{down, [3]uint16{2, downToo}, 1}, bpf.DatapathRowMark{}, to2(syn, 0, downToo)},
+			{"a datagram may be new", table{down, [3]uint16{3, 2}, 1}, bpf.DatapathRowMark{}, to2(udp, 0)},
+			{"where its row moved it may be not", table{down, [3]uint16{2, 3}, 1}, moved, to2(udp, flagWalk, 3)},
+			{"one that is down, too, is passed over", table{down, [3]uint16{downToo, 2, 3}, 3}, bpf.DatapathRowMark{}, to2(ack, 0, 3)},
+			{"so is one that does not exist", table{down, [3]uint16{99, 2}, 2}, bpf.DatapathRowMark{}, to2(ack, 0)},
+			{"this node may be the next", table{down, [3]uint16{selfID}, 0}, bpf.DatapathRowMark{}, fixture{
+				in: syn.frame(), verdict: xdpPass, out: delivered(syn, f.pods[0]),
+				counts: join(f.received(syn), f.opened(portCluster), passed),
+			}},
+			{"without another one it stays", table{down, [3]uint16{downToo}, 1}, bpf.DatapathRowMark{}, fixture{
+				in: ack.frame(), verdict: xdpTX, out: toNode2(ack.tunnelled(v4.node2, down, downToo)), counts: f.received(ack),
+			}},
+		} {
+			t.Run(f.name+"/"+test.name, func(t *testing.T) {
+				w.forget(t)
+				for _, p := range []packet{syn, udp} {
+					row := test.row.row()
+					if test.mark != (bpf.DatapathRowMark{}) {
+						row.Path |= rowMoved
+					}
+					put(t, w.Rows, p.rowIndex(), row)
+					put(t, w.RowMarks, p.rowIndex(), test.mark)
+					defer w.unmark(t, p)
+				}
+				w.check(t, test.want)
+			})
+		}
+	}
+}

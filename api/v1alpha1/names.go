@@ -145,7 +145,7 @@ const (
 	ReasonNodesDown        = "NodesDown"
 	ReasonCutOff           = "CutOff"
 	ReasonPanicThreshold   = "PanicThreshold"
-	ReasonRemovalHeld      = "RemovalHeld"
+	ReasonRemovalGuarded   = "RemovalGuarded"
 	ReasonNodeNotReady     = "NodeNotReady"
 	ReasonSeedDiffers      = "SeedDiffers"
 	ReasonKeyInUse         = "KeyInUse"
@@ -180,8 +180,8 @@ const (
 	ReasonNoLocalEndpoint = "NoLocalEndpoint"
 	// ReasonNoNextHop: the node has no address of the VIP's family.
 	ReasonNoNextHop = "NoNextHop"
-	// ReasonDeparting: the node hands its routes over to others (LBNode.spec.departure).
-	ReasonDeparting = "Departing"
+	// ReasonNodeDraining: the node hands its routes over to others (LBNode.spec.departure).
+	ReasonNodeDraining = "NodeDraining"
 	// ReasonReleasing: all Services that have the VIP give it up. Events of Services have it, too.
 	ReasonReleasing = "Releasing"
 )

@@ -50,7 +50,7 @@ func TestDraining(t *testing.T) {
 func TestDrainLooks(t *testing.T) {
 	vips := []consoleapi.VIPGroup{
 		{Peers: []string{"r"}, Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.1")}},
-		{Reason: "Departing", Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.2")}},
+		{Reason: "NodeDraining", Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.2")}},
 	}
 	runner := fleet{trace: func(node string, args []string) (consoleapi.Line, error) {
 		if node != "node1" {

@@ -28,7 +28,7 @@ const (
 	ReasonNoEndpoints     = millracev1alpha1.ReasonNoEndpoints
 	ReasonNoLocalEndpoint = millracev1alpha1.ReasonNoLocalEndpoint
 	ReasonNoNextHop       = millracev1alpha1.ReasonNoNextHop
-	ReasonDeparting       = millracev1alpha1.ReasonDeparting
+	ReasonNodeDraining    = millracev1alpha1.ReasonNodeDraining
 	ReasonReleasing       = millracev1alpha1.ReasonReleasing
 )
 

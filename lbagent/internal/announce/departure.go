@@ -86,9 +86,9 @@ func depart(m *model.Model, frontends []*model.Frontend, node *Node) (decision D
 	case node.Phase == Present:
 		return Decision{}, false
 	case node.Final && node.Phase == Left && m.Departing != "":
-		return Decision{Reason: ReasonDeparting, Message: fmt.Sprintf("this node departs (%s), and its agent ends", m.Departing)}, false
+		return Decision{Reason: ReasonNodeDraining, Message: fmt.Sprintf("this node is drained (%s), and its agent ends", m.Departing)}, false
 	case node.Final && node.Phase == Left:
-		return Decision{Reason: ReasonDeparting, Message: "the agents are uninstalled"}, false
+		return Decision{Reason: ReasonNodeDraining, Message: "the agents are uninstalled"}, false
 	case node.Final:
 		return Decision{}, true
 	}
@@ -99,8 +99,8 @@ func depart(m *model.Model, frontends []*model.Frontend, node *Node) (decision D
 	case node.Phase == Leaving:
 		return Decision{}, true
 	}
-	return Decision{Reason: ReasonDeparting, Message: fmt.Sprintf(
-		"this node departs (%s), and others such as %s take its packets", m.Departing, next)}, false
+	return Decision{Reason: ReasonNodeDraining, Message: fmt.Sprintf(
+		"this node is drained (%s), and others such as %s take its packets", m.Departing, next)}, false
 }
 
 // giveUp returns what becomes of a VIP that its Services give up: the reason why it is not

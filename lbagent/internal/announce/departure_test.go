@@ -79,7 +79,7 @@ func TestDecideDeparture(t *testing.T) {
 			continue
 		}
 		if !test.announced {
-			if decisions[0].Reason != ReasonDeparting || len(routes) != 0 {
+			if decisions[0].Reason != ReasonNodeDraining || len(routes) != 0 {
 				t.Errorf("%s: %+v, routes %v", name, decisions[0], routes)
 			}
 			continue
@@ -105,7 +105,7 @@ func TestDecideRelease(t *testing.T) {
 	}{
 		{"", Present, true, false, ""},
 		{millracev1alpha1.ReleaseDraining, Present, true, true, ""},
-		{millracev1alpha1.ReleaseDraining, Left, false, false, ReasonDeparting},
+		{millracev1alpha1.ReleaseDraining, Left, false, false, ReasonNodeDraining},
 		{millracev1alpha1.ReleaseWithdrawn, Present, false, false, ReasonReleasing},
 		// A phase of a later version.
 		{"Later", Present, true, true, ""},

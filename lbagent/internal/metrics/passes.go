@@ -64,7 +64,7 @@ func (p *Passes) Observe(began, ended time.Time, err error, found Pass) {
 var (
 	entriesDescription  = description("map_entries", "Entries of a map that are in use, as of the last pass.", "map")
 	unreadyDescription  = description("unready_endpoints_served", "Endpoints that are served though they are not ready: most endpoints of most Services turned unready at once.")
-	heldDescription     = description("objects_held", "Objects that were removed many at once and count as present for a while.")
+	heldDescription     = description("removal_guard_objects", "Objects that were removed many at once and count as present for a while.")
 	mapLimitDescription = description("map_capacity", "Entries that a map has room for.", "map")
 	xdpDescription      = description("uplink_xdp_mode", "1 for the mode in which the XDP program runs on an uplink: Native, Generic, or None.", "interface", "mode")
 )

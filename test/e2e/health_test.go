@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// healthService is Local, so the API server gives it a port for health checks.
+const healthService = `
+apiVersion: v1
+kind: Service
+metadata: {name: health, namespace: default}
+spec:
+  type: LoadBalancer
+  externalTrafficPolicy: Local
+  ipFamilyPolicy: RequireDualStack
+  selector: {app: echo}
+  ports: [{name: http, port: 80, targetPort: 8080}]
+`
+
+// Beside kube-proxy the agents answer no health checks: each port has one listener for a family,
+// and kube-proxy gets it.
+func TestHealthChecksBesideKubeProxy(t *testing.T) {
+	cleanup(t, "delete", "service", "health", "--ignore-not-found")
+	must(t, cluster.Apply(t.Context(), healthService))
+	addresses(t, "health").routed(t, 30*time.Second, 1, 2, 3)
+	object := &corev1.Service{}
+	must(t, cluster.Get(t.Context(), object, "service", "health"))
+	port := strconv.Itoa(int(object.Spec.HealthCheckNodePort))
+	pods, err := cluster.PodsByNode(t.Context(), "default", "app=echo")
+	must(t, err)
+	for _, node := range []string{"node1", "node2", "node3"} {
+		for _, host := range internal(t, node) {
+			eventually(t, 20*time.Second, func(ctx context.Context) error {
+				return healthOf(ctx, node, net.JoinHostPort(host, port), pods[node])
+			})
+		}
+		listeners, err := cluster.Exec(t.Context(), node, "ss", "-Hltnp", "sport", "=", ":"+port)
+		must(t, err)
+		if count := len(strings.Split(strings.TrimSpace(string(listeners)), "\n")); count != 2 || strings.Contains(string(listeners), "lbagent") {
+			t.Errorf("%s: want one listener for each family, none of them the agent:\n%s", node, listeners)
+		}
+	}
+}
+
+// internal returns the addresses of a node, of both families. In mode nftables kube-proxy answers
+// at these alone.
+func internal(t *testing.T, name string) []string {
+	t.Helper()
+	node := &corev1.Node{}
+	must(t, cluster.Get(t.Context(), node, "node", name))
+	var addresses []string
+	for _, address := range node.Status.Addresses {
+		if address.Type == corev1.NodeInternalIP {
+			addresses = append(addresses, address.Address)
+		}
+	}
+	if len(addresses) != 2 {
+		t.Fatalf("%s has the addresses %v, want one of each family", name, addresses)
+	}
+	return addresses
+}
+
+// healthOf compares what a node answers with the number of its ready pods.
+func healthOf(ctx context.Context, node, address string, pods int) error {
+	out, err := cluster.Exec(ctx, node, "curl", "--silent", "--show-error", "--fail", "--max-time", "2", "http://"+address+"/healthz")
+	if err != nil {
+		return fmt.Errorf("%s: %w", node, err)
+	}
+	var answer struct {
+		Service        struct{ Namespace, Name string }
+		LocalEndpoints int
+	}
+	if err := json.Unmarshal(out, &answer); err != nil {
+		return fmt.Errorf("%s answers %q: %w", node, out, err)
+	}
+	if answer.Service.Name != "health" || answer.LocalEndpoints != pods {
+		return fmt.Errorf("%s answers %+v, want %d pods", node, answer, pods)
+	}
+	return nil
+}

@@ -42,11 +42,6 @@ func (c Class) Serves(service *corev1.Service) bool {
 	return *class == cmp.Or(c.Name, millracev1alpha1.Class)
 }
 
-// Serves reports whether an operator of the class millrace.io/lb has to give a Service addresses.
-func Serves(service *corev1.Service, isDefault bool) bool {
-	return Class{IsDefault: isDefault}.Serves(service)
-}
-
 // HasClassOfAddress reports whether a Service is a load balancer of the very class for which it was
 // given an address.
 func HasClassOfAddress(service *corev1.Service) bool {

@@ -27,7 +27,7 @@ func testType(t *testing.T) {
 		"", corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeExternalName, corev1.ServiceTypeLoadBalancer,
 	} {
 		service := &corev1.Service{Spec: corev1.ServiceSpec{Type: kind, ExternalName: "db.example.com"}}
-		if got, want := Serves(service, true), kind == corev1.ServiceTypeLoadBalancer; got != want {
+		if got, want := (Class{IsDefault: true}).Serves(service), kind == corev1.ServiceTypeLoadBalancer; got != want {
 			t.Errorf("type %q is served: %t, want %t", kind, got, want)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 func TestServes(t *testing.T) {
 	ours, foreign := millracev1alpha1.Class, "example.com/lb"
-	another := Class{Name: foreign}
+	byItself, byDefault, another := Class{}, Class{IsDefault: true}, Class{Name: foreign}
 	now := metav1.Now()
 	tests := []struct {
 		name               string
@@ -29,7 +29,7 @@ func TestServes(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if plain, whenDefault := Serves(&test.service, false), Serves(&test.service, true); plain != test.plain || whenDefault != test.whenDefault {
+			if plain, whenDefault := byItself.Serves(&test.service), byDefault.Serves(&test.service); plain != test.plain || whenDefault != test.whenDefault {
 				t.Errorf("Serves = %v and, as the default, %v", plain, whenDefault)
 			}
 			if got, want := another.Serves(&test.service), test.name == "another class"; got != want {

@@ -7,8 +7,10 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -47,12 +49,36 @@ func TestHealthChecksBesideKubeProxy(t *testing.T) {
 				return healthOf(ctx, node, net.JoinHostPort(host, port), pods[node])
 			})
 		}
-		listeners, err := cluster.Exec(t.Context(), node, "ss", "-Hltnp", "sport", "=", ":"+port)
+		_, err := onlyProxy(t.Context(), node, port)
 		must(t, err)
-		if count := len(strings.Split(strings.TrimSpace(string(listeners)), "\n")); count != 2 || strings.Contains(string(listeners), "lbagent") {
-			t.Errorf("%s: want one listener for each family, none of them the agent:\n%s", node, listeners)
-		}
 	}
+
+	// A kube-proxy that starts again gets its ports back.
+	former, err := onlyProxy(t.Context(), "node1", port)
+	must(t, err)
+	pid := regexp.MustCompile(`pid=(\d+),`).FindStringSubmatch(former)
+	if pid == nil {
+		t.Fatalf("node1: no process among\n%s", former)
+	}
+	_, err = cluster.Exec(t.Context(), "node1", "kill", "-KILL", pid[1])
+	must(t, err)
+	eventually(t, time.Minute, func(ctx context.Context) error {
+		now, err := onlyProxy(ctx, "node1", port)
+		if err == nil && strings.Contains(now, pid[0]) {
+			err = errors.New("node1: the former kube-proxy lives")
+		}
+		return err
+	})
+}
+
+// onlyProxy returns the sockets that listen at a port of a node, and whose they are. It fails where
+// there is not one for each family, or one is the agent's.
+func onlyProxy(ctx context.Context, node, port string) (string, error) {
+	out, err := cluster.Exec(ctx, node, "ss", "-Hltnp", "sport", "=", ":"+port)
+	if err == nil && (strings.Count(string(out), "\n") != 2 || strings.Contains(string(out), "lbagent")) {
+		err = fmt.Errorf("%s: want one listener for each family, none of them the agent:\n%s", node, out)
+	}
+	return string(out), err
 }
 
 // internal returns the addresses of a node, of both families. In mode nftables kube-proxy answers

@@ -43,6 +43,8 @@ type exchange struct {
 	mirrored []byte
 	mirrors  bool
 	spans    spans
+	// held are bytes that count for an answer.
+	held int64
 }
 
 type exchangeKey struct{}

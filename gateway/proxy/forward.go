@@ -120,6 +120,9 @@ type endedBody struct {
 // modify changes a response.
 func modify(response *http.Response) error {
 	x := exchangeOf(response.Request.Context())
+	if err := x.hold(response); err != nil {
+		return err
+	}
 	if x.rule.filters.cors != nil {
 		x.rule.filters.cors.decorate(x.in, response.Header)
 	}
@@ -148,7 +151,7 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(x.body.broken(), os.ErrDeadlineExceeded):
 		// First, because it ends the request's context too.
 		status = http.StatusRequestTimeout
-	case errors.Is(err, balance.ErrNone), errors.Is(err, balance.ErrBusy):
+	case errors.Is(err, balance.ErrNone), errors.Is(err, balance.ErrBusy), errors.Is(err, errNoMemory):
 		status = http.StatusServiceUnavailable
 	case errors.Is(err, upstream.ErrRefused):
 		status = http.StatusInternalServerError

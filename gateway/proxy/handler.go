@@ -4,6 +4,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -48,6 +49,7 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	}
 	room, leave, end := s.ask(r)
 	defer end()
+	defer x.release()
 	defer out.finish()
 	if leave || p.draining.Load() || s.leaving.Load() {
 		// net/http makes GOAWAY of it on HTTP/2. Idle connections are left alone: to
@@ -83,14 +85,14 @@ const requestBytes = 40 << 10
 // ask asks for room for a request, which end gives back. A connection with too many refused
 // requests, which the client does not let end, is closed.
 func (s *server) ask(r *http.Request) (room, leave bool, end func()) {
-	entry, _ := r.Context().Value(entryKey{}).(*admission.Connection)
+	entry := entryIn(r)
 	if entry == nil {
 		return true, false, func() {}
 	}
 	if r.ProtoMajor == 2 {
 		entry.Multiplexed()
 	}
-	bytes := requestBytes + int64(len(r.RequestURI))
+	bytes := requestBytes + int64(len(r.RequestURI)) + unreadBody(r)
 	for name, values := range r.Header {
 		for _, value := range values {
 			bytes += int64(len(name)+len(value)) + admission.FieldBytes
@@ -108,6 +110,58 @@ func (s *server) ask(r *http.Request) (room, leave bool, end func()) {
 		entry.Drop()
 	}
 	return room, leave, func() { entry.Refused(bytes) }
+}
+
+// unreadBody is how much of a body may come that the backend does not take. Over HTTP/1.1 it stays with the
+// client.
+func unreadBody(r *http.Request) int64 {
+	switch {
+	case r.ProtoMajor != 2 || r.Body == nil || r.Body == http.NoBody:
+		return 0
+	case r.ContentLength >= 0:
+		return min(r.ContentLength, admission.RequestBodyBytes)
+	}
+	return admission.RequestBodyBytes
+}
+
+// errNoMemory ends an answer for which there is no room.
+var errNoMemory = errors.New("no memory is left for what the client does not take of an answer")
+
+// hold asks for room for what may come of an answer that the client does not take: that of a backend
+// over HTTP/1.1 stays there. done gives it back.
+func (x *exchange) hold(response *http.Response) error {
+	entry := entryIn(x.in)
+	if entry == nil || response.ProtoMajor != 2 || response.Body == http.NoBody {
+		return nil
+	}
+	bytes := int64(admission.AnswerBodyBytes)
+	if response.ContentLength > 0 {
+		bytes = min(bytes, response.ContentLength)
+	}
+	room, evicted := entry.More(bytes)
+	if evicted > 0 {
+		x.proxy.metrics.shed.WithLabelValues("idle connection").Add(float64(evicted))
+	}
+	if !room {
+		x.proxy.metrics.shed.WithLabelValues("answer").Inc()
+		return errNoMemory
+	}
+	x.held = bytes
+	return nil
+}
+
+// release gives back what hold got.
+func (x *exchange) release() {
+	if x.held > 0 {
+		entryIn(x.in).Less(x.held)
+		x.held = 0
+	}
+}
+
+// entryIn is the connection of a request; nil where none is counted.
+func entryIn(r *http.Request) *admission.Connection {
+	entry, _ := r.Context().Value(entryKey{}).(*admission.Connection)
+	return entry
 }
 
 // route finds the rule for a request that is canonical, or the status that refuses it.

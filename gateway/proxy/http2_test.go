@@ -54,7 +54,10 @@ func overHTTP2(t *testing.T, conn net.Conn) *h2conn {
 }
 
 // request sends fields "name value", which end the stream, and gives the stream.
-func (c *h2conn) request(fields ...string) (uint32, error) {
+func (c *h2conn) request(fields ...string) (uint32, error) { return c.begin(true, fields...) }
+
+// begin sends fields, which may end the stream.
+func (c *h2conn) begin(ends bool, fields ...string) (uint32, error) {
 	c.block.Reset()
 	for _, field := range fields {
 		name, value, _ := strings.Cut(field, " ")
@@ -67,7 +70,7 @@ func (c *h2conn) request(fields ...string) (uint32, error) {
 	first := block[:min(len(block), most)]
 	block = block[len(first):]
 	err := c.WriteHeaders(http2.HeadersFrameParam{
-		StreamID: stream, BlockFragment: first, EndStream: true, EndHeaders: len(block) == 0,
+		StreamID: stream, BlockFragment: first, EndStream: ends, EndHeaders: len(block) == 0,
 	})
 	for err == nil && len(block) > 0 {
 		part := block[:min(len(block), most)]

@@ -111,9 +111,11 @@ func (s *server) httpServer() *http.Server {
 			// The least there is. net/http has a buffer for a whole frame as soon as its length is
 			// known, and keeps it: of its default each connection would cost a megabyte for nine bytes.
 			MaxReadFrameSize: 16 << 10,
-			WriteByteTimeout: settings.WriteTimeout,
-			SendPingTimeout:  settings.IdleTimeout / 2,
-			CountError:       func(kind string) { s.proxy.metrics.abuse.WithLabelValues(kind).Inc() },
+			// Each request with a body counts so much. The default is a megabyte.
+			MaxReceiveBufferPerStream: admission.RequestBodyBytes,
+			WriteByteTimeout:          settings.WriteTimeout,
+			SendPingTimeout:           settings.IdleTimeout / 2,
+			CountError:                func(kind string) { s.proxy.metrics.abuse.WithLabelValues(kind).Inc() },
 		},
 	}
 	server.Protocols.SetHTTP1(true)

@@ -32,6 +32,14 @@ const FieldBytes = 96
 // at a time. How many bytes of it have come says little: a field of HPACK may be one byte.
 const OpenHeaderBytes = 128 << 10
 
+// What net/http keeps at most of a body of HTTP/2 that has come and was not passed on: of a request, while
+// the backend takes nothing, and of an answer, while the client takes nothing. Clients are far: over a way
+// of 20 ms the first lets 6 MB a second through. Backends are near.
+const (
+	RequestBodyBytes = 128 << 10
+	AnswerBodyBytes  = 64 << 10
+)
+
 const (
 	// openHeaderFrom is from how many bytes without a request an HTTP/2 connection has such a header.
 	openHeaderFrom = 512
@@ -363,6 +371,29 @@ func (c *Connection) End(bytes int64) {
 	if c.requests--; c.multiplexed && c.requests == 0 {
 		bytes += OpenHeaderBytes
 	}
+	c.ledger.add(c.client, -bytes)
+}
+
+// More adds bytes to a request that was begun, until Less with the same, as Begin does. The connection is
+// not nil.
+func (c *Connection) More(bytes int64) (room bool, evicted int) {
+	l := c.ledger
+	var victims []*Connection
+	l.mutex.Lock()
+	if room = l.makeRoom(c.client, c.shared, bytes, &victims); room {
+		l.add(c.client, bytes)
+	}
+	l.mutex.Unlock()
+	for _, victim := range victims {
+		victim.close()
+	}
+	return room, len(victims)
+}
+
+// Less takes off what More has added.
+func (c *Connection) Less(bytes int64) {
+	c.ledger.mutex.Lock()
+	defer c.ledger.mutex.Unlock()
 	c.ledger.add(c.client, -bytes)
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
@@ -132,7 +133,11 @@ func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Setti
 		DisableCompression:    true,
 		ExpectContinueTimeout: time.Second,
 		Protocols:             new(http.Protocols),
-		HTTP2:                 &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 5 * time.Second},
+		HTTP2: &http.HTTP2Config{
+			SendPingTimeout: 15 * time.Second, PingTimeout: 5 * time.Second,
+			// Each answer counts so much. The default is four megabytes.
+			MaxReceiveBufferPerStream: admission.AnswerBodyBytes,
+		},
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := dialer.DialContext(ctx, network, address)
 			if err != nil {

@@ -117,7 +117,7 @@ func warningArrives(t *testing.T) {
 
 // defaultsAreFilledIn creates a Service in a namespace that asks for defaults.
 func defaultsAreFilledIn(t *testing.T) {
-	cleanup(t, "delete", "namespace", "filled", "--ignore-not-found", "--timeout=60s")
+	cleanup(t, "delete", "namespace", "filled", "--ignore-not-found", "--wait=false")
 	must(t, cluster.Apply(t.Context(), "{apiVersion: v1, kind: Namespace, metadata: {name: filled, labels: {millrace.io/service-defaults: enabled}}}"))
 	var service corev1.Service
 	eventually(t, 30*time.Second, func(ctx context.Context) error {
@@ -140,9 +140,8 @@ func defaultsAreFilledIn(t *testing.T) {
 func swappedCA(t *testing.T) {
 	var configuration admissionregistrationv1.ValidatingWebhookConfiguration
 	must(t, cluster.Get(t.Context(), &configuration, "validatingwebhookconfiguration", "millrace-warnings"))
-	if told(t.Context(), "CABundleRestored") == nil {
-		t.Error("it is told of a CA that was not swapped yet")
-	}
+	// Events of an earlier run in the same lab say nothing.
+	kubectl(t, "-n", "millrace-system", "delete", "events", "--field-selector", "involvedObject.name=millrace-webhook")
 	other := makeCertificate(t, 90*24*time.Hour)
 	var patch []map[string]any
 	for i := range configuration.Webhooks {
@@ -188,9 +187,7 @@ func hangingReplicas(t *testing.T) {
 	if signal(t.Context(), "STOP") == 0 {
 		t.Fatal("no node has a replica to stop")
 	}
-	start := time.Now()
 	asEver(t, "hanging")
-	t.Logf("created and deleted in %s", time.Since(start))
 	signal(t.Context(), "CONT")
 	eventually(t, 2*time.Minute, warned)
 }
@@ -204,9 +201,7 @@ func noReplica(t *testing.T) {
 	t.Cleanup(func() { must(t, scale(context.Background(), "2")) })
 	must(t, scale(t.Context(), "0"))
 	kubectl(t, "-n", "millrace-system", "wait", "pods", "-l", "app.kubernetes.io/component=operator", "--for=delete", "--timeout=60s")
-	start := time.Now()
 	asEver(t, "absent")
-	t.Logf("created and deleted in %s", time.Since(start))
 	must(t, scale(t.Context(), "2"))
 	must(t, cluster.RolledOut(t.Context(), "millrace-system", "deployment/millrace-operator"))
 	eventually(t, 2*time.Minute, func(ctx context.Context) error { return errors.Join(mountSecret(ctx), warned(ctx)) })

@@ -13,11 +13,10 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"golang.org/x/net/netutil"
 )
 
 // maxConnections bounds what strangers can make a port keep: a few load balancers need a few.
-const maxConnections = 64
+const maxConnections = 256
 
 // Config is how a Server works.
 type Config struct {
@@ -166,7 +165,7 @@ func (s *Server) listen(ctx context.Context, key Key, now time.Time) {
 	}
 	s.open[key] = server
 	go func() {
-		if err := server.Serve(netutil.LimitListener(listener, maxConnections)); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(&newest{Listener: listener, most: maxConnections}); !errors.Is(err, http.ErrServerClosed) {
 			s.config.Logger.Error(err, "A healthCheckNodePort is not served any more", "network", network, "port", key.Port)
 		}
 	}()

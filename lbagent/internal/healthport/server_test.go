@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"strings"
 	"sync/atomic"
@@ -206,5 +207,33 @@ func TestListed(t *testing.T) {
 		if got, err := listed(strings.NewReader(empty), 80); got || err != nil {
 			t.Errorf("an empty table: %t, %v", got, err)
 		}
+	}
+}
+
+// Whoever holds connections open, and asks nothing, keeps nobody from an answer.
+func TestHeldConnections(t *testing.T) {
+	n := newNode(t)
+	n.Set(map[Key]Check{port: shop}, true)
+	n.await("127.0.0.1:30001", "200 2")
+	first, err := net.Dial("tcp", "127.0.0.1:30001")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = first.Close() })
+	for range maxConnections {
+		conn, err := net.Dial("tcp", "127.0.0.1:30001")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+	// Before a header is late, which takes five seconds.
+	_ = first.SetDeadline(time.Now().Add(2 * time.Second))
+	if _, err := first.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the oldest connection is not closed: %v", err)
+	}
+	began := time.Now()
+	if got := n.get("127.0.0.1:30001"); !strings.HasPrefix(got, "200 2") {
+		t.Errorf("beside %d held connections: %q after %s", maxConnections, got, time.Since(began))
 	}
 }

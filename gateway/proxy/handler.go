@@ -128,7 +128,7 @@ func unreadBody(r *http.Request) int64 {
 var errNoMemory = errors.New("no memory is left for what the client does not take of an answer")
 
 // hold asks for room for what may come of an answer that the client does not take: that of a backend
-// over HTTP/1.1 stays there. done gives it back.
+// over HTTP/1.1 stays there. release gives it back.
 func (x *exchange) hold(response *http.Response) error {
 	entry := entryIn(x.in)
 	if entry == nil || response.ProtoMajor != 2 || response.Body == http.NoBody {

@@ -206,7 +206,7 @@ func occupiedPools(t *testing.T, e *environment) {
 	e.addresses(t, asks, "203.0.113.1")
 	// What is given out stays when somebody else takes it; the pool says so.
 	e.setAddresses(t, node, "203.0.113.0", "203.0.113.1")
-	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonOccupied, "1 assigned addresses are not in the pool any longer")
+	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonOccupied, "1 assigned addresses are not given out by the pool any longer")
 	e.addresses(t, asks, "203.0.113.1")
 	// No agent serves a node's address: the VIP and the Service say so, until it is free again.
 	const occupied = `203.0.113.1 is the address of Node "node1"`

@@ -74,6 +74,7 @@ func TestOperator(t *testing.T) {
 		{"columns of a pool", poolColumns},
 		{"pools that overlap", overlappingPools},
 		{"addresses of the cluster", occupiedPools},
+		{"addresses that a pool avoids", avoidedAddresses},
 		{"peers and advertisements", routing},
 		{"nodes", nodes},
 		{"zones of nodes", zones},
@@ -250,7 +251,7 @@ func restart(t *testing.T, e *environment) {
 	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonValid, "")
 
 	update(t, e, pool, func(pool *millracev1alpha1.VIPPool) { pool.Spec.Addresses = []string{"203.0.113.0/29"} })
-	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonValid, "not in the pool any longer and stay until they are released: 198.51.100.0")
+	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonValid, "not given out by the pool any longer and stay until they are released: 198.51.100.0")
 	e.addresses(t, late, "198.51.100.0")
 	e.sameAssignments(t, before)
 }

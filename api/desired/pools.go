@@ -7,6 +7,7 @@ import (
 	"math/big"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"go4.org/netipx"
 	"k8s.io/apimachinery/pkg/labels"
@@ -21,8 +22,8 @@ type Pool struct {
 	Priority int32
 	// AutoAssign is false for a pool that has to be asked for.
 	AutoAssign bool
-	// Addresses may be given out: those of the pool less the reserved ones and, of
-	// Pools, less those that older pools or others in the cluster have.
+	// Addresses may be given out: those of the pool less the reserved and the avoided
+	// ones and, of Pools, less those that older pools or others in the cluster have.
 	Addresses *netipx.IPSet
 	// Reserved are addresses that something else has, in this pool or outside.
 	Reserved *netipx.IPSet
@@ -49,7 +50,7 @@ func ParsePool(object *millracev1alpha1.VIPPool) (Pool, []Problem) {
 		Name:        object.Name,
 		Priority:    object.Spec.Priority,
 		AutoAssign:  object.Spec.AutoAssign == nil || *object.Spec.AutoAssign,
-		Addresses:   minus(all, reserved),
+		Addresses:   minus(minus(all, reserved), p.avoided(object)),
 		Reserved:    reserved,
 		SharedByAll: object.Spec.SharingScope == millracev1alpha1.ShareInCluster,
 		all:         all,
@@ -73,6 +74,36 @@ func (p *problems) set(field string, texts []string, check func(netipx.IPRange) 
 		ranges = append(ranges, r)
 	}
 	return setOf(ranges...)
+}
+
+// avoided returns the special addresses of a pool's CIDRs that it does not give out.
+func (p *problems) avoided(object *millracev1alpha1.VIPPool) *netipx.IPSet {
+	kinds := map[millracev1alpha1.AvoidedAddress]bool{}
+	for i, kind := range object.Spec.Avoid {
+		kinds[kind] = true
+		switch kind {
+		case millracev1alpha1.AvoidNetwork, millracev1alpha1.AvoidBroadcast, millracev1alpha1.AvoidSubnetRouterAnycast:
+		default:
+			p.invalid(fmt.Sprintf("spec.avoid[%d]", i), "%q is no address that can be avoided: write %s, %s or %s", kind,
+				millracev1alpha1.AvoidNetwork, millracev1alpha1.AvoidBroadcast, millracev1alpha1.AvoidSubnetRouterAnycast)
+		}
+	}
+	var builder netipx.IPSetBuilder
+	for _, text := range object.Spec.Addresses {
+		prefix, err := netip.ParsePrefix(strings.TrimSpace(text))
+		// Of one or two addresses each is a host's (RFC 3021, RFC 6164).
+		if err != nil || prefix.Addr().BitLen()-prefix.Bits() < 2 {
+			continue
+		}
+		r := netipx.RangeOfPrefix(prefix)
+		if r.From().Is4() && kinds[millracev1alpha1.AvoidNetwork] || r.From().Is6() && kinds[millracev1alpha1.AvoidSubnetRouterAnycast] {
+			builder.Add(r.From())
+		}
+		if r.From().Is4() && kinds[millracev1alpha1.AvoidBroadcast] {
+			builder.Add(r.To())
+		}
+	}
+	return built(&builder)
 }
 
 func poolObject(object *millracev1alpha1.VIPPool) Object {

@@ -120,6 +120,42 @@ func TestPoolDefaults(t *testing.T) {
 	}
 }
 
+func TestAvoid(t *testing.T) {
+	all := []millracev1alpha1.AvoidedAddress{
+		millracev1alpha1.AvoidNetwork, millracev1alpha1.AvoidBroadcast, millracev1alpha1.AvoidSubnetRouterAnycast,
+	}
+	tests := []struct {
+		name      string
+		avoid     []millracev1alpha1.AvoidedAddress
+		addresses []string
+		usable    []string
+	}{
+		{"absent", nil, []string{"203.0.113.0/30", "2001:db8::/126"}, []string{"203.0.113.0/30", "2001:db8::/126"}},
+		{"network", all[:1], []string{"203.0.113.0/30", "2001:db8::/126"}, []string{"203.0.113.1-203.0.113.3", "2001:db8::/126"}},
+		{"broadcast", all[1:2], []string{"203.0.113.0/30", "2001:db8::/126"}, []string{"203.0.113.0-203.0.113.2", "2001:db8::/126"}},
+		{"anycast", all[2:], []string{"203.0.113.0/30", "2001:db8::/126"}, []string{"203.0.113.0/30", "2001:db8::1-2001:db8::3"}},
+		{"of each CIDR", all, []string{"203.0.113.0/30", " 203.0.113.4/30 "}, []string{"203.0.113.1-203.0.113.2", "203.0.113.5-203.0.113.6"}},
+		{"two addresses and one", all, []string{"203.0.113.0/31", "203.0.113.2/32", "2001:db8::/127", "2001:db8::2/128"},
+			[]string{"203.0.113.0-203.0.113.2", "2001:db8::-2001:db8::2"}},
+		{"ranges", all, []string{"203.0.113.0-203.0.113.3", "2001:db8::-2001:db8::3"}, []string{"203.0.113.0/30", "2001:db8::/126"}},
+		{"a CIDR and a range that has its ends", all, []string{"203.0.113.4/30", "203.0.113.0-203.0.113.9"},
+			[]string{"203.0.113.0/30", "203.0.113.5-203.0.113.6", "203.0.113.8/31"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			pools, problems := Pools([]millracev1alpha1.VIPPool{with(poolAged("a", 0, test.addresses...),
+				func(s *millracev1alpha1.VIPPoolSpec) { s.Avoid = test.avoid })}, Occupation{})
+			checkProblems(t, problems, nil)
+			if usable := pools[0].UsableRanges(); !slices.Equal(usable, test.usable) {
+				t.Errorf("usable are %v, want %v", usable, test.usable)
+			}
+		})
+	}
+	_, problems := Pools([]millracev1alpha1.VIPPool{with(poolAged("a", 0, "203.0.113.0/30"),
+		func(s *millracev1alpha1.VIPPoolSpec) { s.Avoid = append(all[:1:1], "Gateway") })}, Occupation{})
+	checkProblems(t, problems, []string{`a Invalid spec.avoid[1]: "Gateway" is no address that can be avoided: write Network, Broadcast or SubnetRouterAnycast`})
+}
+
 func TestSelects(t *testing.T) {
 	selects := func(namespace, service *metav1.LabelSelector) Pool {
 		pools, _ := Pools([]millracev1alpha1.VIPPool{with(poolAged("a", 0, "203.0.113.0/30"), func(s *millracev1alpha1.VIPPoolSpec) {

@@ -28,7 +28,7 @@ type VIPPool struct {
 type VIPPoolSpec struct {
 	// Addresses are CIDRs ("203.0.113.0/24", "2001:db8:1::/64") and inclusive
 	// ranges ("203.0.113.10-203.0.113.20"). Every address of a CIDR is used,
-	// the first and the last one too, unless it is in reserved.
+	// the first and the last one too, unless it is in reserved or avoid says so.
 	//
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=256
@@ -53,6 +53,19 @@ type VIPPoolSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(a, !a.contains('-') || a.split('-').all(p, p.contains(':')) || a.split('-').all(p, !p.contains(':')))",message="a range must not mix families"
 	// +listType=atomic
 	Reserved []string `json:"reserved,omitempty"`
+
+	// Avoid are special addresses of each CIDR in addresses that are not given
+	// out, because some routers and clients do not treat them as a host's.
+	// Network is the first address of an IPv4 CIDR, Broadcast its last one.
+	// SubnetRouterAnycast is the first address of an IPv6 CIDR (RFC 4291,
+	// section 2.6.1). A CIDR of one or two addresses has none of them (RFC 3021,
+	// RFC 6164), and a range neither. A VIP that has such an address keeps it.
+	// Absent means that all are given out.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=3
+	// +listType=set
+	Avoid []AvoidedAddress `json:"avoid,omitempty"`
 
 	// NamespaceSelector limits the pool to Services in namespaces with these
 	// labels. An absent selector means all namespaces.
@@ -99,6 +112,18 @@ type VIPPoolSpec struct {
 	ReclaimPolicy ReclaimPolicy `json:"reclaimPolicy,omitempty"`
 }
 
+// AvoidedAddress is a special address of a CIDR.
+//
+// +kubebuilder:validation:Enum=Network;Broadcast;SubnetRouterAnycast
+type AvoidedAddress string
+
+// Special addresses of a CIDR.
+const (
+	AvoidNetwork             AvoidedAddress = "Network"
+	AvoidBroadcast           AvoidedAddress = "Broadcast"
+	AvoidSubnetRouterAnycast AvoidedAddress = "SubnetRouterAnycast"
+)
+
 // SharingScope says whose Services can share an address.
 //
 // +kubebuilder:validation:Enum=Namespace;Cluster
@@ -136,7 +161,7 @@ type VIPPoolStatus struct {
 	Free *int64 `json:"free,omitempty"`
 
 	// Usable are the addresses, CIDRs and ranges that VIPs are given from. They
-	// are spec.addresses without the reserved ones and without those of an older
+	// are spec.addresses without the reserved and avoided ones, and without those of an older
 	// pool, of nodes, of routers, and of the pod and Service networks. Nodes drop
 	// packets to them that are for no VIP. Of more than 512 the smallest are left out here;
 	// VIPs are given from them all the same.

@@ -913,6 +913,11 @@ func (in *VIPPoolSpec) DeepCopyInto(out *VIPPoolSpec) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.Avoid != nil {
+		in, out := &in.Avoid, &out.Avoid
+		*out = make([]AvoidedAddress, len(*in))
+		copy(*out, *in)
+	}
 	if in.NamespaceSelector != nil {
 		in, out := &in.NamespaceSelector, &out.NamespaceSelector
 		*out = new(v1.LabelSelector)

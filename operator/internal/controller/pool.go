@@ -122,6 +122,6 @@ func strayNote(stray []netip.Addr) string {
 	if len(stray) > maxNamed {
 		names = append(names, "...")
 	}
-	return fmt.Sprintf("%d assigned addresses are not in the pool any longer and stay until they are released: %s",
+	return fmt.Sprintf("%d assigned addresses are not given out by the pool any longer and stay until they are released: %s",
 		len(stray), strings.Join(names, ", "))
 }

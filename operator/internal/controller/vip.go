@@ -146,7 +146,7 @@ func (r *vipReconciler) condition(ctx context.Context, vip *millracev1alpha1.VIP
 	if err != nil {
 		note = fmt.Sprintf("VIPPool %q does not exist any longer; the address stays until it is released", vip.Spec.Pool)
 	} else if !desired.PoolHas(pool, address) {
-		note = fmt.Sprintf("VIPPool %q does not have the address any longer; it stays until it is released", vip.Spec.Pool)
+		note = fmt.Sprintf("VIPPool %q does not give out the address any longer; it stays until it is released", vip.Spec.Pool)
 	}
 	return readyCondition(vip.Generation, nil, note), nil
 }

@@ -36,9 +36,11 @@ func vip(address, service string) millracev1alpha1.VIP {
 func state() *State {
 	limited := pool("limited", "198.51.100.0/28")
 	limited.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}
+	avoiding := pool("avoiding", "10.0.0.0/30")
+	avoiding.Spec.AutoAssign, avoiding.Spec.Avoid = new(bool), []millracev1alpha1.AvoidedAddress{millracev1alpha1.AvoidBroadcast}
 	router := netip.MustParseAddr("203.0.113.0")
 	return &State{
-		Pools: []millracev1alpha1.VIPPool{pool("public", "203.0.113.0/30"), limited},
+		Pools: []millracev1alpha1.VIPPool{pool("public", "203.0.113.0/30"), limited, avoiding},
 		VIPs:  []millracev1alpha1.VIP{vip("203.0.113.1", "other")},
 		Peers: []millracev1alpha1.LBPeer{{ObjectMeta: metav1.ObjectMeta{Name: "tor1"}}},
 		Advertisements: []millracev1alpha1.VIPAdvertisement{{
@@ -72,6 +74,10 @@ func TestService(t *testing.T) {
 		"of another": {
 			change:   annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.1"),
 			warnings: []string{"metadata.annotations[millrace.io/addresses]: address 203.0.113.1 of pool \"public\" is in use by Service default/other"},
+		},
+		"one that the pool avoids": {
+			change:   annotated(millracev1alpha1.AnnotationAddresses, "10.0.0.3"),
+			warnings: []string{"metadata.annotations[millrace.io/addresses]: address 10.0.0.3 is not among the addresses that any pool can give to this Service"},
 		},
 		"no address": {
 			change:   annotated(millracev1alpha1.AnnotationAddresses, "203.0.113"),

@@ -26,6 +26,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/hold"
 	"github.com/millrace-lb/millrace/lbagent/internal/kept"
+	"github.com/millrace-lb/millrace/lbagent/internal/live"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/natexempt"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
@@ -350,7 +351,7 @@ func reportExempt(logger logr.Logger, err error) {
 	logger.Info("Replies are exempt from NAT")
 }
 
-// offer serves metrics, health and the console until ctx is done.
+// offer serves metrics, health, the console and the aggregated API until ctx is done.
 func offer(ctx context.Context, group *errgroup.Group, config Config, p parts, w workers) error {
 	l := w.loop
 	if config.HealthBindAddress != "0" {
@@ -366,11 +367,20 @@ func offer(ctx context.Context, group *errgroup.Group, config Config, p parts, w
 			return err
 		}
 	}
-	if config.Socket != "" {
+	console := newConsole(p.datapath, l)
+	if config.Socket != "" || config.LiveBindAddress != "0" {
 		group.Go(func() error {
-			serveConsole(ctx, config.Socket, p.datapath, l, l.logger.WithName("console"))
+			serveConsole(ctx, config.Socket, console, p.datapath, l.logger.WithName("console"))
 			return nil
 		})
+	}
+	if config.LiveBindAddress != "0" {
+		listener, err := metrics.Listen(config.LiveBindAddress, "live-bind-address")
+		if err != nil {
+			return err
+		}
+		server := live.NewServer(&liveSource{console: console, datapath: p.datapath}, l.logger.WithName("live"))
+		group.Go(func() error { return server.Serve(ctx, listener, live.NewCertificates(config.LiveCertificates)) })
 	}
 	return nil
 }

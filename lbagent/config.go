@@ -64,6 +64,10 @@ type Config struct {
 	// Socket is the path of the socket at which Drops, Top and Trace ask. Empty:
 	// none.
 	Socket string
+	// LiveBindAddress is where the aggregated API is answered, as host:port. "0": nowhere.
+	// LiveCertificates is the directory with its ca.crt, tls.crt and tls.key, which may be empty
+	// at first: then nobody is answered.
+	LiveBindAddress, LiveCertificates string
 	// BFDSocket is the path of the socket of the process that holds the BFD sessions (package
 	// lbagent/bfd). Empty: there is none.
 	BFDSocket string
@@ -115,6 +119,8 @@ func DefaultConfig() Config {
 		HealthBindAddress:  "127.0.0.1:7481",
 		StateDir:           "/run/millrace-agent",
 		Socket:             consoleapi.Socket,
+		LiveBindAddress:    "0",
+		LiveCertificates:   "/etc/millrace/live",
 		BFDSocket:          control.Socket,
 		ProbePort:          7482,
 		NATExempt:          true,

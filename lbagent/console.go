@@ -129,32 +129,37 @@ func (d *directory) decide(now time.Time, observation *status.Observation) {
 	})
 }
 
-// serveConsole answers clients of the console until ctx is done. Forwarding does not
-// depend on the console, so its failures are logged.
-func serveConsole(ctx context.Context, socket string, datapath *dataplane.Dataplane, l *loop, logger logr.Logger) {
-	names := l.names
-	hub := console.NewHub()
+// newConsole returns what answers the questions of the console and of the aggregated API.
+func newConsole(datapath *dataplane.Dataplane, l *loop) *console.Server {
+	return &console.Server{
+		DataPlane: datapath, Hub: console.NewHub(), Directory: l.names.names, Decisions: l.names.decisions.Load, Speaker: l.speaker,
+	}
+}
+
+// serveConsole samples drops, and answers clients of the console until ctx is done, where there
+// is a socket. Forwarding does not depend on the console, so its failures are logged.
+func serveConsole(ctx context.Context, socket string, server *console.Server, datapath *dataplane.Dataplane, logger logr.Logger) {
 	var group sync.WaitGroup
+	defer group.Wait()
 	group.Go(func() {
 		samples, err := datapath.OpenDrops()
 		if err == nil {
-			err = hub.Run(ctx, samples)
+			err = server.Hub.Run(ctx, samples)
 		}
 		if err != nil && ctx.Err() == nil {
 			logger.Error(err, "Dropped packets are counted, but not sampled until the agent is restarted")
 		}
 	})
+	if socket == "" {
+		return
+	}
 	group.Go(func() {
 		listener, err := console.Listen(socket)
 		if err == nil {
-			server := console.Server{
-				DataPlane: datapath, Hub: hub, Directory: names.names, Decisions: names.decisions.Load, Speaker: l.speaker,
-			}
 			err = server.Serve(ctx, listener)
 		}
 		if err != nil && ctx.Err() == nil {
 			logger.Error(err, "The console is not served until the agent is restarted: no drops, top, trace, vips and bgp")
 		}
 	})
-	group.Wait()
 }

@@ -68,6 +68,10 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 		"directory with tls.crt and tls.key for metrics (default: a certificate that signs itself)")
 	flags.StringVar(&c.HealthBindAddress, "health-probe-bind-address", c.HealthBindAddress,
 		"host:port that serves /healthz and /readyz; 0: none")
+	flags.StringVar(&c.LiveBindAddress, "live-bind-address", c.LiveBindAddress,
+		"host:port that answers the aggregated API live.millrace.io, over TLS and to nobody else; 0: none")
+	flags.StringVar(&c.LiveCertificates, "live-certificates", c.LiveCertificates,
+		"directory with ca.crt, tls.crt and tls.key for --live-bind-address; they may come and change while the agent runs")
 	flags.StringVar(&c.BFDSocket, "bfd-socket", c.BFDSocket,
 		"path of the socket of lbbfd, which holds the BFD sessions; empty: none")
 	flags.Uint16Var(&c.ProbePort, "probe-port", c.ProbePort,

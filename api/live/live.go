@@ -93,12 +93,12 @@ type State struct {
 	// Whole is true where the state is whole: the reader forgets what it knew of the node.
 	// Otherwise it has what changed since the request's cursor, which may be nothing.
 	Whole bool `json:"whole,omitempty"`
-	// Sessions are all BGP sessions of the node, sorted by peer. They are nil where none of them
-	// changed.
+	// Sessions are all BGP sessions of the node, sorted by peer. They are absent where none of them
+	// changed, and of a whole state where there is none.
 	Sessions []console.BGPPeer `json:"sessions,omitempty"`
 	// VIPs are together all VIPs of the node, or those whose decision changed.
 	VIPs []console.VIPGroup `json:"vips,omitempty"`
-	// Gone are VIPs that the node has no more.
+	// Gone are VIPs that the node has no more. The reader may not know them: they came and went.
 	Gone []netip.Addr `json:"gone,omitempty"`
 }
 

@@ -22,8 +22,8 @@ type Speaker interface {
 	Routes() announce.Routes
 }
 
-// peers answers with the sessions as they are now.
-func (s *Server) peers(conn net.Conn) error {
+// Peers are the BGP sessions as they are now, sorted by peer.
+func (s *Server) Peers() *consoleapi.BGP {
 	line := &consoleapi.BGP{Node: s.Directory().Node}
 	bfd := map[string]*millracev1alpha1.BFDStatus{}
 	if decisions := s.Decisions(); decisions != nil {
@@ -34,7 +34,7 @@ func (s *Server) peers(conn net.Conn) error {
 	for _, session := range s.Speaker.Sessions() {
 		line.Peers = append(line.Peers, peerOf(session, bfd[session.Peer]))
 	}
-	return write(conn, consoleapi.Line{BGP: line})
+	return line
 }
 
 func peerOf(session bgp.Session, bfd *millracev1alpha1.BFDStatus) consoleapi.BGPPeer {

@@ -10,12 +10,13 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// counters are those of now, sorted by frontend: of frontends those that the request is about.
-func (s *Server) counters(request *Request) (*consoleapi.Counters, error) {
+// Counters are those of now, sorted by frontend: of frontends those that are wanted, by the key and
+// the Service (namespace/name).
+func (s *Server) Counters(wants func(key forwarding.FrontendKey, service string) bool) (*consoleapi.Counters, error) {
 	now := time.Now().UTC()
 	directory := s.Directory()
 	counters, err := s.DataPlane.CountersOf(func(key forwarding.FrontendKey) bool {
-		return request.wants(key, directory.Services[key])
+		return wants(key, directory.Services[key])
 	})
 	if err != nil {
 		return nil, err

@@ -146,9 +146,13 @@ func (s *Server) answer(ctx context.Context, conn net.Conn, request *Request) er
 	case Top:
 		return s.top(ctx, conn, request)
 	case VIPs:
-		return s.vips(conn, request.Addresses)
+		line, err := s.VIPs(request.Addresses)
+		if err != nil {
+			return err
+		}
+		return write(conn, consoleapi.Line{VIPs: line})
 	case BGPPeers:
-		return s.peers(conn)
+		return write(conn, consoleapi.Line{BGP: s.Peers()})
 	case BGPRoutes:
 		return s.routes(conn)
 	default:
@@ -212,18 +216,33 @@ func (n interfaceNames) get(index int) string {
 }
 
 func (s *Server) writeDrop(conn net.Conn, drop dataplane.Drop, interfaces interfaceNames) error {
+	told := s.dropOf(drop, interfaces)
+	return write(conn, consoleapi.Line{Drop: &told})
+}
+
+func (s *Server) dropOf(drop dataplane.Drop, interfaces interfaceNames) consoleapi.Drop {
 	directory := s.Directory()
-	return write(conn, consoleapi.Line{Drop: &consoleapi.Drop{
+	return consoleapi.Drop{
 		Time: drop.Time.UTC(), Node: directory.Node, Reason: drop.Reason,
 		Source: drop.Source, Destination: drop.Destination, Protocol: forwarding.ProtocolName(drop.Protocol),
 		Service:   directory.service(drop.Destination, drop.Protocol),
 		Interface: interfaces.get(drop.Interface), Length: drop.Length,
-	}})
+	}
+}
+
+// RecentDrops are the samples of the recent past, the oldest first.
+func (s *Server) RecentDrops() []consoleapi.Drop {
+	var recent []consoleapi.Drop
+	interfaces := interfaceNames{}
+	for _, drop := range s.Hub.history() {
+		recent = append(recent, s.dropOf(drop, interfaces))
+	}
+	return recent
 }
 
 func (s *Server) top(ctx context.Context, conn net.Conn, request *Request) error {
 	for {
-		line, err := s.counters(request)
+		line, err := s.Counters(request.wants)
 		if err != nil {
 			return err
 		}

@@ -4,7 +4,6 @@ package console
 
 import (
 	"errors"
-	"net"
 	"net/netip"
 	"strings"
 	"time"
@@ -26,15 +25,16 @@ type Decisions struct {
 	Sessions []millracev1alpha1.SessionStatus
 }
 
-// vips answers with the decisions about some VIPs, or all of them where no address is given.
-func (s *Server) vips(conn net.Conn, addresses []netip.Addr) error {
+// VIPs are the decisions about some VIPs, or all of them where no address is given. Before the
+// agent's first pass they are an error.
+func (s *Server) VIPs(addresses []netip.Addr) (*consoleapi.VIPs, error) {
 	decisions := s.Decisions()
 	if decisions == nil {
-		return errors.New("the agent has not decided yet: its first pass is not done")
+		return nil, errors.New("the agent has not decided yet: its first pass is not done")
 	}
 	line := decisions.line(addresses)
 	line.Node = s.Directory().Node
-	return write(conn, consoleapi.Line{VIPs: line})
+	return line, nil
 }
 
 // line groups the VIPs that have the same peers, or the same reason.

@@ -138,6 +138,14 @@ func (d *Dataplane) dumpTables(state *forwarding.State) error {
 // readMap visits every entry, of an array in order. What changes meanwhile may be
 // visited or not.
 func readMap[K, V any](m *ebpf.Map, visit func(key K, value V)) error {
+	return eachEntry(m, func(key K, value V) error {
+		visit(key, value)
+		return nil
+	})
+}
+
+// eachEntry is readMap until visit fails; the error is then that of visit.
+func eachEntry[K, V any](m *ebpf.Map, visit func(key K, value V) error) error {
 	size := min(batchSize, int(m.MaxEntries()))
 	keys, values := make([]K, size), make([]V, size)
 	var cursor ebpf.MapBatchCursor
@@ -148,7 +156,9 @@ func readMap[K, V any](m *ebpf.Map, visit func(key K, value V)) error {
 			return err
 		}
 		for i := range n {
-			visit(keys[i], values[i])
+			if err := visit(keys[i], values[i]); err != nil {
+				return err
+			}
 		}
 		if done {
 			return nil

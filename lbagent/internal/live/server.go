@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package live answers the aggregated API over HTTPS (package api/live): with changes of counters
+// and of the state since it last asked, and with flows and drops. Both ends show a certificate.
+package live
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/millrace-lb/millrace/api/console"
+	liveapi "github.com/millrace-lb/millrace/api/live"
+)
+
+const (
+	// handshakeTime is how long a client has for its handshake, and then for a request.
+	handshakeTime = 5 * time.Second
+	// idleTime is more than a reader rests between two requests.
+	idleTime = 2 * time.Minute
+)
+
+// Source is what the agent knows. All of it can be asked at any time.
+type Source interface {
+	// Node is the node's name.
+	Node() string
+	// Counters are those of all frontends.
+	Counters() (*console.Counters, error)
+	// VIPs are the decisions about all VIPs; nil where they are not later than at.
+	VIPs(at time.Time) (*console.VIPs, error)
+	// Sessions are the BGP sessions, sorted by peer.
+	Sessions() []console.BGPPeer
+	// Drops are samples of the recent past, the oldest first.
+	Drops() []console.Drop
+	// Flows are up to limit flows of a Service (namespace/name) whose client is in the prefix; all
+	// clients where it is not valid. more reports whether there are others.
+	Flows(service string, clients netip.Prefix, limit int) (flows []liveapi.Flow, more bool, err error)
+}
+
+// Server answers those whom the certificates name.
+type Server struct {
+	source  Source
+	traffic *sampler
+	state   *journal
+	// walking is held by the one request for flows that is answered.
+	walking sync.Mutex
+	logger  logr.Logger
+}
+
+// NewServer returns a server that answers with what the source knows.
+func NewServer(source Source, logger logr.Logger) *Server {
+	return &Server{
+		source: source, traffic: newSampler(source.Counters), state: newJournal(source.VIPs, source.Sessions), logger: logger,
+	}
+}
+
+// Serve answers until ctx is done. The files of the certificates may come later, and may be
+// replaced: each handshake is made with those of the moment.
+func (s *Server) Serve(ctx context.Context, listener net.Listener, certificates *Certificates) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var group sync.WaitGroup
+	defer group.Wait()
+	group.Go(func() { s.traffic.run(ctx) })
+	server := &http.Server{
+		Handler:           s.handler(),
+		TLSConfig:         certificates.Config(),
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ReadHeaderTimeout: handshakeTime,
+		WriteTimeout:      liveapi.WaitLimit + time.Minute,
+		IdleTimeout:       idleTime,
+		MaxHeaderBytes:    8 << 10,
+		// Strangers fail their handshakes as often as they like.
+		ErrorLog: log.New(quietWriter{s.logger}, "", 0),
+	}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	err := server.ServeTLS(listener, "", "")
+	if errors.Is(err, http.ErrServerClosed) {
+		return ctx.Err()
+	}
+	return fmt.Errorf("serve the aggregated API on %s: %w", listener.Addr(), err)
+}
+
+// quietWriter logs for those who look for it.
+type quietWriter struct{ logger logr.Logger }
+
+func (w quietWriter) Write(line []byte) (int, error) {
+	w.logger.V(1).Info(strings.TrimSpace(string(line)))
+	return len(line), nil
+}
+
+func (s *Server) handler() http.Handler {
+	mux := http.NewServeMux()
+	for path, answer := range map[string]func(*http.Request) (any, error){
+		liveapi.PathTraffic: s.answerTraffic,
+		liveapi.PathState:   s.answerState,
+		liveapi.PathFlows:   s.answerFlows,
+		liveapi.PathDrops:   s.answerDrops,
+	} {
+		mux.HandleFunc("GET "+path, func(response http.ResponseWriter, request *http.Request) {
+			body, err := answer(request)
+			if refusal := (refused{}); errors.As(err, &refusal) {
+				http.Error(response, refusal.Error(), http.StatusBadRequest)
+				return
+			}
+			if err != nil {
+				http.Error(response, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			response.Header().Set("Content-Type", "application/json")
+			// What fails now is the connection, and the client knows.
+			_ = json.NewEncoder(response).Encode(body)
+		})
+	}
+	return mux
+}
+
+// refused is a request that cannot be answered.
+type refused struct{ error }
+
+func (s *Server) answerTraffic(request *http.Request) (any, error) {
+	traffic, err := s.traffic.after(request.Context(), request.FormValue(liveapi.ParameterSince))
+	if err != nil {
+		return nil, err
+	}
+	traffic.Node = s.source.Node()
+	return traffic, nil
+}
+
+func (s *Server) answerState(request *http.Request) (any, error) {
+	state, err := s.state.after(request.Context(), request.FormValue(liveapi.ParameterSince))
+	if err != nil {
+		return nil, err
+	}
+	state.Node = s.source.Node()
+	return state, nil
+}
+
+func (s *Server) answerFlows(request *http.Request) (any, error) {
+	asked, err := parseSelection(request)
+	if err != nil {
+		return nil, err
+	}
+	// A walk over all connections keeps a processor busy, so there is one at a time.
+	s.walking.Lock()
+	defer s.walking.Unlock()
+	if err := request.Context().Err(); err != nil {
+		return nil, err
+	}
+	flows, more, err := s.source.Flows(asked.service, asked.clients, asked.limit)
+	if err != nil {
+		return nil, err
+	}
+	return &liveapi.Flows{Node: s.source.Node(), Items: flows, Truncated: more}, nil
+}
+
+func (s *Server) answerDrops(request *http.Request) (any, error) {
+	asked, err := parseSelection(request)
+	if err != nil {
+		return nil, err
+	}
+	answer := &liveapi.Drops{Node: s.source.Node(), Items: []console.Drop{}}
+	drops := s.source.Drops()
+	slices.Reverse(drops)
+	for _, drop := range drops {
+		if drop.Service != asked.service || asked.clients.IsValid() && !asked.clients.Contains(drop.Source.Addr().Unmap()) {
+			continue
+		}
+		if len(answer.Items) == asked.limit {
+			answer.Truncated = true
+			break
+		}
+		answer.Items = append(answer.Items, drop)
+	}
+	return answer, nil
+}
+
+// selection is what flows or drops are asked for.
+type selection struct {
+	service string
+	clients netip.Prefix
+	limit   int
+}
+
+func parseSelection(request *http.Request) (selection, error) {
+	asked := selection{service: request.FormValue(liveapi.ParameterService), limit: liveapi.MaxLimit}
+	if namespace, name, found := strings.Cut(asked.service, "/"); !found || namespace == "" || name == "" {
+		return selection{}, refused{fmt.Errorf("%s is %q, must be namespace/name", liveapi.ParameterService, asked.service)}
+	}
+	if value := request.FormValue(liveapi.ParameterLimit); value != "" {
+		limit, err := strconv.Atoi(value)
+		if err != nil || limit < 1 || limit > liveapi.MaxLimit {
+			return selection{}, refused{fmt.Errorf("%s is %q, must be 1 to %d", liveapi.ParameterLimit, value, liveapi.MaxLimit)}
+		}
+		asked.limit = limit
+	}
+	if value := request.FormValue(liveapi.ParameterClient); value != "" {
+		clients, err := netip.ParsePrefix(value)
+		if err != nil {
+			address, failed := netip.ParseAddr(value)
+			if failed != nil {
+				return selection{}, refused{fmt.Errorf("%s is %q, must be an address or a CIDR", liveapi.ParameterClient, value)}
+			}
+			address = address.Unmap().WithZone("")
+			clients = netip.PrefixFrom(address, address.BitLen())
+		}
+		asked.clients = clients.Masked()
+	}
+	return asked, nil
+}

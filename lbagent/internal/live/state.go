@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package live
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace-lb/millrace/api/console"
+	liveapi "github.com/millrace-lb/millrace/api/live"
+)
+
+const (
+	// lookInterval is how often the state is read while somebody waits for a change of it.
+	lookInterval = time.Second
+	// keptGone are the VIPs of which it is known that they are gone. Of more, readers get the
+	// whole state.
+	keptGone = 4096
+)
+
+// journal knows since when each part of the state is as it is.
+type journal struct {
+	// vips returns nil where there is nothing later than at.
+	vips     func(at time.Time) (*console.VIPs, error)
+	sessions func() []console.BGPPeer
+
+	mu    sync.Mutex
+	epoch string
+	// number is that of the last change.
+	number int
+	// at is the time of the decisions that were read last.
+	at time.Time
+	// decided has the VIPs; gone when others left, since forgotten, which is the last number for
+	// which some are not known any more.
+	decided   map[netip.Addr]decision
+	gone      map[netip.Addr]int
+	forgotten int
+	// peers are the sessions, as they are since changed.
+	peers   []console.BGPPeer
+	changed int
+}
+
+// decision is that about a VIP, and the number of the change that brought it.
+type decision struct {
+	group *console.VIPGroup
+	key   string
+	since int
+}
+
+func newJournal(vips func(at time.Time) (*console.VIPs, error), sessions func() []console.BGPPeer) *journal {
+	return &journal{vips: vips, sessions: sessions, decided: map[netip.Addr]decision{}, gone: map[netip.Addr]int{}}
+}
+
+// look reads the state, and notes what has changed.
+func (j *journal) look() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	vips, err := j.vips(j.at)
+	if err != nil {
+		return err
+	}
+	sessions := j.sessions()
+	if j.epoch == "" {
+		j.epoch = fmt.Sprintf("%x", time.Now().UnixNano())
+	}
+	next := j.number + 1
+	changed := false
+	if vips != nil {
+		j.at = vips.Time
+		changed = j.decide(vips.Groups, next)
+	}
+	if !reflect.DeepEqual(sessions, j.peers) {
+		j.peers, j.changed = sessions, next
+		changed = true
+	}
+	if changed {
+		j.number = next
+	}
+	return nil
+}
+
+// decide notes the decisions, and reports whether any is another one.
+func (j *journal) decide(groups []console.VIPGroup, next int) (changed bool) {
+	there := 0
+	for i := range groups {
+		// It outlives the list of addresses.
+		group := &console.VIPGroup{Peers: groups[i].Peers, Reason: groups[i].Reason, Message: groups[i].Message}
+		key := strings.Join(append([]string{group.Reason, group.Message}, group.Peers...), "\x00")
+		for _, address := range groups[i].Addresses {
+			there++
+			if before, known := j.decided[address]; !known || before.key != key {
+				j.decided[address] = decision{group: group, key: key, since: next}
+				delete(j.gone, address)
+				changed = true
+			}
+		}
+	}
+	if there == len(j.decided) {
+		return changed
+	}
+	present := make(map[netip.Addr]bool, there)
+	for i := range groups {
+		for _, address := range groups[i].Addresses {
+			present[address] = true
+		}
+	}
+	for address := range j.decided {
+		if !present[address] {
+			delete(j.decided, address)
+			j.gone[address] = next
+		}
+	}
+	if len(j.gone) > keptGone {
+		clear(j.gone)
+		j.forgotten = next
+	}
+	return true
+}
+
+// after waits until anything differs from the cursor, for liveapi.WaitLimit at most, and returns
+// the difference. Without a cursor that it knows it returns the whole state at once.
+func (j *journal) after(ctx context.Context, cursor string) (*liveapi.State, error) {
+	ctx, cancel := context.WithTimeout(ctx, liveapi.WaitLimit)
+	defer cancel()
+	ticker := time.NewTicker(lookInterval)
+	defer ticker.Stop()
+	for {
+		if err := j.look(); err != nil {
+			return nil, err
+		}
+		state, same := j.tell(cursor)
+		if !same {
+			return state, nil
+		}
+		select {
+		case <-ctx.Done():
+			return state, nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// tell returns the difference to a cursor, and whether there is none.
+func (j *journal) tell(cursor string) (state *liveapi.State, same bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	number, known := numberIn(cursor, j.epoch)
+	state = &liveapi.State{Cursor: cursorOf(j.epoch, j.number)}
+	// That no session is left shows only in a whole state.
+	last := j.changed > number && len(j.peers) == 0
+	if state.Whole = !known || number < j.forgotten || number > j.number || last; state.Whole {
+		number = -1
+	}
+	if number == j.number {
+		return state, true
+	}
+	if j.changed > number {
+		state.Sessions = slices.Clone(j.peers)
+	}
+	groups := map[string]int{}
+	for address, decision := range j.decided {
+		if decision.since <= number {
+			continue
+		}
+		at, known := groups[decision.key]
+		if !known {
+			at = len(state.VIPs)
+			groups[decision.key] = at
+			state.VIPs = append(state.VIPs, *decision.group)
+		}
+		state.VIPs[at].Addresses = append(state.VIPs[at].Addresses, address)
+	}
+	if !state.Whole {
+		for address, since := range j.gone {
+			if since > number {
+				state.Gone = append(state.Gone, address)
+			}
+		}
+		slices.SortFunc(state.Gone, netip.Addr.Compare)
+	}
+	for i := range state.VIPs {
+		slices.SortFunc(state.VIPs[i].Addresses, netip.Addr.Compare)
+	}
+	slices.SortFunc(state.VIPs, func(a, b console.VIPGroup) int { return a.Addresses[0].Compare(b.Addresses[0]) })
+	return state, false
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package live
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace-lb/millrace/api/console"
+	liveapi "github.com/millrace-lb/millrace/api/live"
+)
+
+// deciding is a node whose decisions a test takes.
+type deciding struct {
+	time     time.Time
+	vips     map[netip.Addr]console.VIPGroup
+	sessions []console.BGPPeer
+	err      error
+}
+
+func (d *deciding) decisions(at time.Time) (*console.VIPs, error) {
+	if d.err != nil || !d.time.After(at) {
+		return nil, d.err
+	}
+	told := &console.VIPs{Time: d.time}
+	for address, group := range d.vips {
+		group.Addresses = []netip.Addr{address}
+		told.Groups = append(told.Groups, group)
+	}
+	return told, nil
+}
+
+func (d *deciding) peers() []console.BGPPeer { return slices.Clone(d.sessions) }
+
+// follower applies what it is told.
+type follower struct {
+	cursor   string
+	vips     map[netip.Addr]string
+	sessions []console.BGPPeer
+}
+
+func (f *follower) ask(t *testing.T, j *journal) *liveapi.State {
+	t.Helper()
+	state, err := j.after(t.Context(), f.cursor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.cursor = state.Cursor
+	if state.Whole {
+		f.vips, f.sessions = map[netip.Addr]string{}, nil
+	}
+	if state.Sessions != nil {
+		f.sessions = state.Sessions
+	}
+	for _, group := range state.VIPs {
+		for _, address := range group.Addresses {
+			f.vips[address] = decided(group)
+		}
+	}
+	for _, address := range state.Gone {
+		delete(f.vips, address)
+	}
+	return state
+}
+
+func decided(group console.VIPGroup) string {
+	return group.Reason + ": " + group.Message + strings.Join(group.Peers, ",")
+}
+
+func (f *follower) check(t *testing.T, d *deciding) {
+	t.Helper()
+	want := map[netip.Addr]string{}
+	for address, group := range d.vips {
+		want[address] = decided(group)
+	}
+	if !reflect.DeepEqual(f.vips, want) {
+		t.Errorf("after the changes VIPs are known as %v, want %v", f.vips, want)
+	}
+	if !slices.EqualFunc(f.sessions, d.sessions, func(a, b console.BGPPeer) bool { return reflect.DeepEqual(a, b) }) {
+		t.Errorf("after the changes sessions are known as %v, want %v", f.sessions, d.sessions)
+	}
+}
+
+// Readers that apply the changes know what the node decided, whenever they ask.
+func TestState(t *testing.T) {
+	for seed := range uint64(50) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { checkState(t, rand.New(rand.NewPCG(seed, 2))) })
+		})
+	}
+}
+
+func checkState(t *testing.T, random *rand.Rand) {
+	d := &deciding{time: time.Now(), vips: map[netip.Addr]console.VIPGroup{}}
+	j := newJournal(d.decisions, d.peers)
+	groups := []console.VIPGroup{
+		{Peers: []string{"tor1"}}, {Peers: []string{"tor1", "tor2"}}, {Reason: "NoEndpoints", Message: "none is ready"},
+	}
+	followers := make([]follower, 3)
+	for range 60 {
+		for range 1 + random.IntN(4) {
+			address := netip.AddrFrom4([4]byte{203, 0, 113, byte(random.IntN(12))})
+			if choice := random.IntN(len(groups) + 1); choice < len(groups) {
+				d.vips[address] = groups[choice]
+			} else {
+				delete(d.vips, address)
+			}
+		}
+		if random.IntN(4) == 0 {
+			d.sessions = nil
+			for i := range random.IntN(3) {
+				d.sessions = append(d.sessions, console.BGPPeer{Peer: fmt.Sprint("tor", i), Flaps: random.Uint64N(5)})
+			}
+		}
+		time.Sleep(time.Millisecond)
+		d.time = time.Now()
+		for i := range followers {
+			if random.IntN(i+1) == 0 {
+				followers[i].ask(t, j)
+				followers[i].check(t, d)
+			}
+		}
+	}
+	for i := range followers {
+		followers[i].ask(t, j)
+		followers[i].check(t, d)
+	}
+}
+
+// An answer has what changed and no more, and waits where nothing did.
+func TestStateOfChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &deciding{time: time.Now(), vips: map[netip.Addr]console.VIPGroup{}, sessions: []console.BGPPeer{{Peer: "tor1"}}}
+		for i := range 200 {
+			d.vips[netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})] = console.VIPGroup{Peers: []string{"tor1"}}
+		}
+		j := newJournal(d.decisions, d.peers)
+		var f follower
+		if first := f.ask(t, j); !first.Whole || len(first.VIPs) != 1 || len(first.VIPs[0].Addresses) != 200 {
+			t.Fatalf("the first answer is %+v, want all VIPs in one group", first)
+		}
+		begin := time.Now()
+		if same := f.ask(t, j); same.Whole || len(same.VIPs) > 0 || same.Sessions != nil || time.Since(begin) < liveapi.WaitLimit {
+			t.Errorf("without a change %+v after %s, want nothing after %s", same, time.Since(begin), liveapi.WaitLimit)
+		}
+		changed := netip.MustParseAddr("203.0.113.7")
+		go func() {
+			time.Sleep(10 * time.Second)
+			d.vips[changed] = console.VIPGroup{Reason: "Withheld"}
+			d.time = time.Now()
+		}()
+		begin = time.Now()
+		state := f.ask(t, j)
+		want := []console.VIPGroup{{Reason: "Withheld", Addresses: []netip.Addr{changed}}}
+		if state.Whole || state.Sessions != nil || !reflect.DeepEqual(state.VIPs, want) {
+			t.Errorf("after one change %+v, want %+v", state, want)
+		}
+		if waited := time.Since(begin); waited < 10*time.Second || waited > 12*time.Second {
+			t.Errorf("the change after 10 s is told after %s", waited)
+		}
+	})
+}
+
+// VIPs that are gone are forgotten in the end; a reader that missed them gets the whole state.
+func TestStateForgets(t *testing.T) {
+	d := &deciding{time: time.Now(), vips: map[netip.Addr]console.VIPGroup{netip.MustParseAddr("203.0.113.1"): {}}}
+	j := newJournal(d.decisions, d.peers)
+	var late, prompt follower
+	late.ask(t, j)
+	turn := func(n int) {
+		clear(d.vips)
+		for i := range keptGone + 1 {
+			d.vips[netip.AddrFrom4([4]byte{203, byte(n), byte(i >> 8), byte(i)})] = console.VIPGroup{}
+		}
+		d.time = d.time.Add(1)
+	}
+	for n := range 3 {
+		turn(n)
+		prompt.ask(t, j)
+		prompt.check(t, d)
+	}
+	if state := late.ask(t, j); !state.Whole {
+		t.Error("the late reader gets changes, though some are forgotten")
+	}
+	late.check(t, d)
+	if len(j.gone) > keptGone {
+		t.Errorf("%d VIPs are kept that are gone, want at most %d", len(j.gone), keptGone)
+	}
+}
+
+func TestStateBeforeFirstPass(t *testing.T) {
+	d := &deciding{err: errors.New("no pass yet")}
+	if _, err := newJournal(d.decisions, d.peers).after(t.Context(), ""); !errors.Is(err, d.err) {
+		t.Errorf("error %v, want %v", err, d.err)
+	}
+}

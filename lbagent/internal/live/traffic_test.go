@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace-lb/millrace/api/console"
+	liveapi "github.com/millrace-lb/millrace/api/live"
+)
+
+// counting has frontends that a test counts with.
+type counting struct {
+	frontends map[console.FrontendName]*console.Frontend
+	reads     int
+	err       error
+}
+
+func (c *counting) name(service string, port uint16) console.FrontendName {
+	return console.FrontendName{VIP: netip.MustParseAddr("203.0.113.1"), Port: port, Protocol: "TCP", Service: service}
+}
+
+func (c *counting) count(name console.FrontendName, packets uint64, reason string) {
+	if c.frontends == nil {
+		c.frontends = map[console.FrontendName]*console.Frontend{}
+	}
+	frontend := c.frontends[name]
+	if frontend == nil {
+		frontend = &console.Frontend{FrontendName: name, Drops: map[string]uint64{}}
+		c.frontends[name] = frontend
+	}
+	frontend.Packets += packets
+	frontend.Bytes += 100 * packets
+	frontend.Connections += packets / 10
+	if reason != "" {
+		frontend.Drops[reason]++
+	}
+}
+
+func (c *counting) read() (*console.Counters, error) {
+	c.reads++
+	counters := &console.Counters{Time: time.Now()}
+	for _, frontend := range c.frontends {
+		copied := *frontend
+		copied.Drops = maps.Clone(frontend.Drops)
+		counters.Frontends = append(counters.Frontends, copied)
+	}
+	return counters, c.err
+}
+
+// startSampler runs a sampler until the bubble of the test ends.
+func startSampler(t *testing.T, c *counting) *sampler {
+	s := newSampler(c.read)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return s
+}
+
+func ask(t *testing.T, s *sampler, cursor string) *liveapi.Traffic {
+	t.Helper()
+	traffic, err := s.after(t.Context(), cursor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return traffic
+}
+
+// reader sums what it is told.
+type reader struct {
+	cursor         string
+	packets, drops uint64
+	seconds        float64
+}
+
+func (r *reader) ask(t *testing.T, s *sampler) {
+	t.Helper()
+	traffic := ask(t, s, r.cursor)
+	r.cursor = traffic.Cursor
+	r.seconds += traffic.Seconds
+	for _, service := range traffic.Services {
+		r.packets += service.Packets
+		for _, count := range service.Drops {
+			r.drops += count
+		}
+	}
+}
+
+// Readers that ask at times of their own are all told the same sums.
+func TestTraffic(t *testing.T) {
+	for seed := range uint64(20) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { checkTraffic(t, rand.New(rand.NewPCG(seed, 1))) })
+		})
+	}
+}
+
+func checkTraffic(t *testing.T, random *rand.Rand) {
+	c := &counting{}
+	names := []console.FrontendName{c.name("default/web", 80), c.name("default/web", 443), c.name("default/dns", 53)}
+	c.count(names[0], 1_000_000, "no_endpoint")
+	s := startSampler(t, c)
+	readers := make([]reader, 3)
+	for i := range readers {
+		if readers[i].ask(t, s); readers[i].packets+readers[i].drops > 0 {
+			t.Fatalf("the first answer counts: %+v", readers[i])
+		}
+	}
+	begin := time.Now()
+	var packets, drops uint64
+	late := make([]int, len(readers))
+	for range 30 {
+		n := random.Uint64N(100)
+		c.count(names[random.IntN(len(names))], n, "source_range")
+		packets += n
+		drops++
+		time.Sleep(liveapi.SampleInterval)
+		for i := range readers {
+			// Some are late, but never by more than is kept.
+			if late[i]++; late[i] < keptSamples-1 && random.IntN(i+1) > 0 {
+				continue
+			}
+			late[i] = 0
+			readers[i].ask(t, s)
+		}
+	}
+	for i := range readers {
+		for readers[i].packets < packets {
+			readers[i].ask(t, s)
+		}
+		if r := readers[i]; r.packets != packets || r.drops != drops {
+			t.Errorf("reader %d was told %d packets and %d drops, want %d and %d", i, r.packets, r.drops, packets, drops)
+		}
+		if passed := time.Since(begin).Seconds(); readers[i].seconds > passed {
+			t.Errorf("reader %d was told of %g s, and %g passed", i, readers[i].seconds, passed)
+		}
+	}
+}
+
+// A frontend that is written anew counts from zero, and no less than that.
+func TestTrafficOfNewFrontend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &counting{}
+		web := c.name("default/web", 80)
+		c.count(web, 1000, "source_range")
+		s := startSampler(t, c)
+		var r reader
+		r.ask(t, s)
+		delete(c.frontends, web)
+		c.count(web, 10, "source_range")
+		c.count(c.name("default/new", 80), 5, "")
+		if r.ask(t, s); r.packets != 15 || r.drops != 1 {
+			t.Errorf("told %d packets and %d drops, want 15 and 1", r.packets, r.drops)
+		}
+	})
+}
+
+// A cursor that is not known, or too old, begins anew.
+func TestTrafficCursor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &counting{}
+		s := startSampler(t, c)
+		first := ask(t, s, "")
+		other := first.Cursor
+		for range keptSamples + 1 {
+			c.count(c.name("default/web", 80), 10, "")
+			other = ask(t, s, other).Cursor
+		}
+		for _, cursor := range []string{"", "x", "x-1", first.Cursor, first.Cursor + "0000", cursorOf(first.Cursor[:4], -1)} {
+			if got := ask(t, s, cursor); got.Seconds != 0 || len(got.Services) > 0 || got.Cursor != other {
+				t.Errorf("since %q: %+v, want a beginning at %s", cursor, got, other)
+			}
+		}
+	})
+}
+
+// Counters are read only while somebody asks, and nobody waits for one that cannot be read.
+func TestTrafficAtRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &counting{}
+		s := startSampler(t, c)
+		time.Sleep(time.Hour)
+		if c.reads != 0 {
+			t.Errorf("%d reads, and nobody asked", c.reads)
+		}
+		first := ask(t, s, "")
+		time.Sleep(time.Hour)
+		if limit := 2 + int(wantedFor/liveapi.SampleInterval); c.reads > limit {
+			t.Errorf("%d reads for one question, want at most %d", c.reads, limit)
+		}
+		c.err = errors.New("the kernel is gone")
+		if _, err := s.after(t.Context(), first.Cursor); !errors.Is(err, c.err) {
+			t.Errorf("error %v, want %v", err, c.err)
+		}
+		c.err = nil
+		if got := ask(t, s, first.Cursor); got.Seconds != 0 || got.Cursor == first.Cursor {
+			t.Errorf("after a failure %+v, want a beginning", got)
+		}
+	})
+}

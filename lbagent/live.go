@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"net/netip"
+	"time"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+	liveapi "github.com/millrace-lb/millrace/api/live"
+	"github.com/millrace-lb/millrace/lbagent/internal/console"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// liveSource is what the agent tells the aggregated API.
+type liveSource struct {
+	console  *console.Server
+	datapath *dataplane.Dataplane
+}
+
+// Node implements live.Source.
+func (s *liveSource) Node() string { return s.console.Directory().Node }
+
+// Counters implements live.Source.
+func (s *liveSource) Counters() (*consoleapi.Counters, error) {
+	return s.console.Counters(func(forwarding.FrontendKey, string) bool { return true })
+}
+
+// VIPs implements live.Source.
+func (s *liveSource) VIPs(at time.Time) (*consoleapi.VIPs, error) {
+	if decisions := s.console.Decisions(); decisions != nil && !decisions.Time.After(at) {
+		return nil, nil
+	}
+	return s.console.VIPs(nil)
+}
+
+// Sessions implements live.Source.
+func (s *liveSource) Sessions() []consoleapi.BGPPeer { return s.console.Peers().Peers }
+
+// Drops implements live.Source.
+func (s *liveSource) Drops() []consoleapi.Drop { return s.console.RecentDrops() }
+
+// Flows implements live.Source.
+func (s *liveSource) Flows(service string, clients netip.Prefix, limit int) (told []liveapi.Flow, more bool, err error) {
+	services := s.console.Directory().Services
+	found, more, err := s.datapath.Flows(limit, func(key forwarding.FrontendKey, client netip.Addr) bool {
+		return services[key] == service && (!clients.IsValid() || clients.Contains(client))
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	told = make([]liveapi.Flow, 0, len(found))
+	for _, flow := range found {
+		item := liveapi.Flow{
+			Client: flow.Client, VIP: netip.AddrPortFrom(flow.Frontend.VIP, flow.Frontend.Port),
+			Protocol: forwarding.ProtocolName(flow.Frontend.Protocol), Endpoint: flow.Endpoint,
+			LastSeen: flow.LastSeen.UTC().Truncate(time.Second), State: liveapi.FlowEstablished,
+		}
+		if flow.Closing {
+			item.State = liveapi.FlowClosing
+		}
+		told = append(told, item)
+	}
+	return told, more, nil
+}

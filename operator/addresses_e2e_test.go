@@ -5,7 +5,10 @@
 package operator_test
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -48,4 +51,55 @@ func avoidedAddresses(t *testing.T, e *environment) {
 	last := e.service(t, "last")
 	e.condition(t, last, metav1.ConditionFalse, millracev1alpha1.ReasonExhausted, `no free IPv4 address in pool "main"`)
 	e.addresses(t, before, "203.0.113.0", "2001:db8:cafe::")
+}
+
+// firstComeFirstServed has a pool of one address that is given from one Service to the next, across a
+// change of the operator. Meanwhile others come.
+func firstComeFirstServed(t *testing.T, e *environment) {
+	running := e.run(t)
+	e.pool(t, "main", nil, "203.0.113.7/32")
+	var line []*corev1.Service
+	wait := func(name string) {
+		t.Helper()
+		service := e.service(t, name)
+		e.condition(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonExhausted, `no free IPv4 address in pool "main"`)
+		line = append(line, service)
+	}
+	holder := e.service(t, "holder")
+	e.addresses(t, holder, "203.0.113.7")
+	for i := range 6 {
+		wait(fmt.Sprintf("web%d", 9-i))
+	}
+	next := func() {
+		t.Helper()
+		e.addresses(t, line[0], "203.0.113.7")
+		for _, other := range line[1:] {
+			e.addresses(t, other)
+		}
+		holder, line = line[0], line[1:]
+	}
+	for i := range 3 {
+		must(t, e.client.Delete(t.Context(), holder))
+		late := e.service(t, fmt.Sprintf("late%d", i))
+		next()
+		line = append(line, late)
+		e.condition(t, late, metav1.ConditionFalse, millracev1alpha1.ReasonExhausted, "")
+	}
+	// A condition tells whole seconds. Of those that came in one second the older object goes first, then
+	// the name decides.
+	running.stop(t)
+	must(t, e.client.Delete(t.Context(), holder))
+	e.run(t)
+	slices.SortStableFunc(line, func(a, b *corev1.Service) int {
+		if order := a.Status.Conditions[0].LastTransitionTime.Compare(b.Status.Conditions[0].LastTransitionTime.Time); order != 0 {
+			return order
+		}
+		if order := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); order != 0 {
+			return order
+		}
+		return cmp.Compare(a.Name, b.Name)
+	})
+	next()
+	must(t, e.client.Delete(t.Context(), holder))
+	next()
 }

@@ -39,6 +39,7 @@ func TestOperator(t *testing.T) {
 		{"deletion beside a cloud-controller-manager", cloudController},
 		{"finalizers of other load balancers", foreignFinalizers},
 		{"a freed address is given again last", freedLast},
+		{"who has waited longest is served first", firstComeFirstServed},
 		{"family change", familyChange},
 		{"address asked for", requestedAddress},
 		{"retained and claimed again", retain},

@@ -7,8 +7,10 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
@@ -22,13 +24,19 @@ import (
 // what this operator wrote itself. A plan that was made from the cache alone
 // could give an address twice in the time that the watch lags behind.
 type ledger struct {
+	// changes counts what may help a Service that waits: an address or a port that got free. It is
+	// counted with the lock, so that whoever plans with it knows of it.
+	changes atomic.Uint64
+
 	mu      sync.Mutex
 	table   *ipam.Table
 	objects map[netip.Addr]*millracev1alpha1.VIP
 }
 
 func newLedger() *ledger {
-	return &ledger{table: ipam.NewTable(), objects: map[netip.Addr]*millracev1alpha1.VIP{}}
+	l := &ledger{table: ipam.NewTable(), objects: map[netip.Addr]*millracev1alpha1.VIP{}}
+	l.changes.Store(1)
+	return l
 }
 
 // addressOf returns the address of a VIP object, unless its name is not that
@@ -47,8 +55,12 @@ func (l *ledger) put(object *millracev1alpha1.VIP) bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if known := l.objects[address]; known != nil && !older(known, object) {
+	known := l.objects[address]
+	if known != nil && !older(known, object) {
 		return false
+	}
+	if known != nil && !equality.Semantic.DeepEqual(known.Spec.Claims, object.Spec.Claims) {
+		l.changes.Add(1)
 	}
 	l.objects[address] = object
 	l.table.Put(convert.VIP(address, object))
@@ -72,6 +84,7 @@ func (l *ledger) remove(object *millracev1alpha1.VIP) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if known := l.objects[address]; known != nil && known.UID == object.UID {
+		l.changes.Add(1)
 		delete(l.objects, address)
 		l.table.Delete(address)
 	}

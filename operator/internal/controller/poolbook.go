@@ -44,6 +44,8 @@ type poolBook struct {
 
 // poolView is what is known of all pools. It is shared and must not be changed.
 type poolView struct {
+	// number is another one for each view.
+	number int
 	// usable pools, and the same as addresses are given from them.
 	usable  []desired.Pool
 	planned []ipam.Pool
@@ -165,7 +167,7 @@ func (b *poolBook) pools(objects []millracev1alpha1.VIPPool) poolView {
 	slices.SortFunc(versions, func(x, y poolVersion) int { return cmp.Compare(x.uid, y.uid) })
 	if b.madeFrom != b.version || b.versions == nil || !slices.Equal(versions, b.versions) {
 		usable, problems := desired.Pools(objects, b.occupation())
-		b.made = poolView{usable, convert.Pools(usable), problems}
+		b.made = poolView{b.made.number + 1, usable, convert.Pools(usable), problems}
 		b.madeFrom, b.versions = b.version, versions
 	}
 	return b.made

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
@@ -68,7 +69,7 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 	})
 	l := newLedger()
 	c.reconciler = &serviceReconciler{
-		client: counting, live: stored, recorder: c.told, ledger: l, waiting: newWaitingServices(),
+		client: counting, live: stored, recorder: c.told, ledger: l, waiting: newWaitingServices(l), later: func(types.NamespacedName, time.Duration) {},
 		zones: newZoneCensus(l), unfit: newUnfitCensus(), written: writtenVersions{}, had: heldAddresses{}, contests: contests{}, pools: newPoolBook(),
 		now: time.Now, announcers: newAnnouncers(l),
 	}
@@ -270,6 +271,7 @@ func ending(api client.Client, writes int) client.Client {
 func (c *cluster) restart(api client.Client) {
 	c.t.Helper()
 	c.reconciler.client, c.reconciler.written, c.reconciler.ledger = api, writtenVersions{}, newLedger()
+	c.reconciler.waiting = newWaitingServices(c.reconciler.ledger)
 	c.reconciler.had, c.reconciler.contests = heldAddresses{}, contests{}
 	for _, vip := range c.vips() {
 		c.reconciler.ledger.put(&vip)

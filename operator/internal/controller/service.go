@@ -47,6 +47,10 @@ type serviceReconciler struct {
 
 	ledger  *ledger
 	waiting *waitingServices
+	// serving is true while those are tried that have waited longer than another one. later brings a
+	// Service back to the queue, after a while or after a failure with 0.
+	serving bool
+	later   func(service types.NamespacedName, pause time.Duration)
 	zones   *zoneCensus
 	unfit   *unfitCensus
 	// announcers are the nodes that can announce.
@@ -56,6 +60,8 @@ type serviceReconciler struct {
 	// contests are about the statuses that another program writes, too.
 	contests contests
 	pools    *poolBook
+	// poolsSeen is the number of the view of the pools that was used last.
+	poolsSeen int
 }
 
 func setupServices(mgr ctrl.Manager, options Options) error {
@@ -67,7 +73,6 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		isDefault: options.DefaultLoadBalancer,
 		now:       time.Now,
 		ledger:    newLedger(),
-		waiting:   newWaitingServices(),
 		unfit:     newUnfitCensus(),
 		written:   writtenVersions{},
 		had:       heldAddresses{},
@@ -76,10 +81,22 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 
 		releaseDelay: options.ReleaseDelay,
 	}
+	r.waiting = newWaitingServices(r.ledger)
 	r.zones, r.announcers = newZoneCensus(r.ledger), newAnnouncers(r.ledger)
 	vips := source.Kind(mgr.GetCache(), &millracev1alpha1.VIP{}, vipEvents{ledger: r.ledger, waiting: r.waiting})
 	controller := newController(mgr, "service").
-		Watches(&corev1.Service{}, serviceEvents(r.ledger)).
+		Watches(&corev1.Service{}, serviceEvents(r.ledger, r.noteWaiting)).
+		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
+			r.later = func(service types.NamespacedName, pause time.Duration) {
+				request := ctrl.Request{NamespacedName: service}
+				if pause > 0 {
+					q.AddAfter(request, pause)
+				} else {
+					q.AddRateLimited(request)
+				}
+			}
+			return nil
+		})).
 		// The workers start when the sources are synced: all VIPs that exist
 		// are in the ledger before the first address is given.
 		WatchesRawSource(vips).
@@ -117,7 +134,7 @@ func (r *serviceReconciler) reconcile(ctx context.Context, request ctrl.Request)
 	err = r.client.Get(ctx, request.NamespacedName, service)
 	switch {
 	case apierrors.IsNotFound(err):
-		r.waiting.set(request.NamespacedName, false)
+		r.waiting.end(request.NamespacedName)
 		delete(r.written, request.NamespacedName)
 		delete(r.had, request.NamespacedName)
 		delete(r.contests, request.NamespacedName)
@@ -131,7 +148,7 @@ func (r *serviceReconciler) reconcile(ctx context.Context, request ctrl.Request)
 		return 0, err
 	}
 	if !r.serves(service) {
-		r.waiting.set(request.NamespacedName, false)
+		r.waiting.end(request.NamespacedName)
 		if isOfAnotherOperator(service) {
 			return 0, nil
 		}
@@ -158,7 +175,7 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 	// It waits from before the first look: a pool or VIP that changes while the
 	// plan is made and carried out enqueues it again.
 	key := client.ObjectKeyFromObject(service)
-	r.waiting.set(key, true)
+	r.waiting.begin(service, r.now())
 	pools, err := r.poolView(ctx)
 	if err != nil {
 		return 0, err
@@ -169,9 +186,15 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 	}
 	request, misunderstood := convert.Request(service, namespace, pools.usable)
 	for range maxPlans {
+		r.waiting.try(key)
 		plan, objects := r.ledger.plan(pools.planned, request)
 		result := r.outcomeOf(service, plan, misunderstood)
 		plan = result.plan
+		if len(plan.Create)+len(plan.Bind) > 0 && r.serveAhead(ctx, key) {
+			plan, objects = r.ledger.plan(pools.planned, request)
+			result = r.outcomeOf(service, plan, misunderstood)
+			plan = result.plan
+		}
 		if err := r.ensureFinalizers(ctx, service, plan); err != nil {
 			return 0, err
 		}
@@ -184,7 +207,7 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 		}
 		r.had.note(key, service.UID, plan.Addresses...)
 		if !plan.Waiting {
-			r.waiting.set(key, false)
+			r.waiting.end(key)
 		}
 		// What the status may still name is not released.
 		if pause := r.contests.of(service).observe(ownStatusOf(service), r.now()); pause > 0 {
@@ -227,7 +250,13 @@ func (r *serviceReconciler) poolView(ctx context.Context) (poolView, error) {
 	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return poolView{}, fmt.Errorf("listing VIPPools: %w", err)
 	}
-	return r.pools.pools(list.Items), nil
+	view := r.pools.pools(list.Items)
+	if view.number != r.poolsSeen {
+		// Their event may be still to come.
+		r.poolsSeen = view.number
+		r.ledger.changes.Add(1)
+	}
+	return view, nil
 }
 
 func (r *serviceReconciler) namespaceLabels(ctx context.Context, name string) (labels.Set, error) {

@@ -195,13 +195,17 @@ func advertised(l *ledger) handler.EventHandler {
 }
 
 // serviceEvents enqueues a Service and, when its labels change, those that share an
-// address with it: a VIPAdvertisement may select them by these labels.
-func serviceEvents(l *ledger) handler.EventHandler {
+// address with it: a VIPAdvertisement may select them by these labels. created is called for each
+// that is new to the operator; atStart is true for those that were there before it.
+func serviceEvents(l *ledger, created func(service *corev1.Service, atStart bool)) handler.EventHandler {
 	add := func(q queue, service client.Object) {
 		q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(service)})
 	}
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { add(q, e.Object) },
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
+			created(e.Object.(*corev1.Service), e.IsInInitialList)
+			add(q, e.Object)
+		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { add(q, e.Object) },
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
 			add(q, e.ObjectNew)

@@ -4,10 +4,7 @@ package controller
 
 import (
 	"context"
-	"maps"
 	"net/netip"
-	"slices"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -36,40 +33,6 @@ func gathered() handler.EventHandler {
 		UpdateFunc: func(_ context.Context, _ event.UpdateEvent, q queue) { add(q) },
 		DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q queue) { add(q) },
 	}
-}
-
-// waitingServices are Services that want an address, or another one, and may
-// get it when a VIP, a pool or a namespace changes.
-type waitingServices struct {
-	mu       sync.Mutex
-	services map[types.NamespacedName]struct{}
-}
-
-func newWaitingServices() *waitingServices {
-	return &waitingServices{services: map[types.NamespacedName]struct{}{}}
-}
-
-func (w *waitingServices) set(service types.NamespacedName, waiting bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if waiting {
-		w.services[service] = struct{}{}
-	} else {
-		delete(w.services, service)
-	}
-}
-
-// requests returns the waiting Services of a namespace, of all with "".
-func (w *waitingServices) requests(namespace string) []reconcile.Request {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var requests []reconcile.Request
-	for _, service := range slices.Collect(maps.Keys(w.services)) {
-		if namespace == "" || service.Namespace == namespace {
-			requests = append(requests, reconcile.Request{NamespacedName: service})
-		}
-	}
-	return requests
 }
 
 // vipEvents keeps the ledger and enqueues the Services that a change of a VIP

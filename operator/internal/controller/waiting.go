@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// waitingServices are Services that want an address, or another one, and may
+// get it when a VIP, a pool or a namespace changes. They are a line: who has
+// waited longer is tried first.
+type waitingServices struct {
+	mu       sync.Mutex
+	services map[types.NamespacedName]*waiter
+	// changes counts what may help one of them.
+	changes *atomic.Uint64
+}
+
+// waiter is a Service that waits.
+type waiter struct {
+	uid types.UID
+	// since is when it began to wait; of those that began at once, created counts.
+	since, created time.Time
+	// tried is how many changes there were when it was tried last; 0: never.
+	tried uint64
+}
+
+func newWaitingServices(l *ledger) *waitingServices {
+	return &waitingServices{services: map[types.NamespacedName]*waiter{}, changes: &l.changes}
+}
+
+// begin takes note that a Service waits, since a time if it does not already. A Service whose
+// condition says so has waited since it does: that outlives an operator.
+func (w *waitingServices) begin(service *corev1.Service, since time.Time) {
+	condition := meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionAddressAssigned)
+	if condition != nil && condition.Status == metav1.ConditionFalse {
+		since = condition.LastTransitionTime.Time
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	key := client.ObjectKeyFromObject(service)
+	if known := w.services[key]; known == nil || known.uid != service.UID {
+		w.services[key] = &waiter{uid: service.UID, since: since, created: service.CreationTimestamp.Time}
+	}
+}
+
+// end takes note that a Service no longer waits.
+func (w *waitingServices) end(service types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.services, service)
+}
+
+// try takes note that a Service is tried with all that has changed so far.
+func (w *waitingServices) try(service types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if known := w.services[service]; known != nil {
+		known.tried = w.changes.Load()
+	}
+}
+
+// ahead returns those that have waited longer than a Service and were not tried since the last
+// change, the first in the line first.
+func (w *waitingServices) ahead(service types.NamespacedName) []types.NamespacedName {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var ahead []types.NamespacedName
+	for other, waiting := range w.services {
+		if waiting.tried < w.changes.Load() && w.compare(other, service) < 0 {
+			ahead = append(ahead, other)
+		}
+	}
+	slices.SortFunc(ahead, w.compare)
+	return ahead
+}
+
+// compare orders Services that wait by how long they do.
+func (w *waitingServices) compare(a, b types.NamespacedName) int {
+	x, y := w.services[a], w.services[b]
+	if x == nil || y == nil {
+		// Who does not wait is behind all others.
+		return cmp.Or(cmp.Compare(rankOf(x), rankOf(y)), cmp.Compare(a.String(), b.String()))
+	}
+	return cmp.Or(x.since.Compare(y.since), x.created.Compare(y.created), cmp.Compare(a.String(), b.String()))
+}
+
+func rankOf(w *waiter) int {
+	if w == nil {
+		return 1
+	}
+	return 0
+}
+
+// requests returns the waiting Services of a namespace, of all with "", after something has changed.
+func (w *waitingServices) requests(namespace string) []reconcile.Request {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.changes.Add(1)
+	var requests []reconcile.Request
+	for service := range w.services {
+		if namespace == "" || service.Namespace == namespace {
+			requests = append(requests, reconcile.Request{NamespacedName: service})
+		}
+	}
+	return requests
+}
+
+// noteWaiting takes note of a Service that is new to the operator: until it is looked at, it waits.
+// Of those that were there at its start the older ones go first.
+func (r *serviceReconciler) noteWaiting(service *corev1.Service, atStart bool) {
+	if !r.serves(service) {
+		return
+	}
+	since := r.now()
+	if atStart {
+		since = service.CreationTimestamp.Time
+	}
+	r.waiting.begin(service, since)
+}
+
+// serveAhead tries those that have waited longer than a Service, before that one is given
+// something. It returns whether there were any: the plan is then to be made again. What it leaves
+// to do, and failures, are for the queue.
+func (r *serviceReconciler) serveAhead(ctx context.Context, service types.NamespacedName) bool {
+	if r.serving {
+		// This one is among them.
+		return false
+	}
+	r.serving = true
+	defer func() { r.serving = false }()
+	ahead := r.waiting.ahead(service)
+	for _, other := range ahead {
+		r.waiting.try(other)
+		result, err := r.Reconcile(ctx, reconcile.Request{NamespacedName: other})
+		if err != nil || result.RequeueAfter > 0 {
+			r.later(other, result.RequeueAfter)
+		}
+	}
+	return len(ahead) > 0
+}

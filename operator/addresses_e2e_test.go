@@ -103,3 +103,57 @@ func firstComeFirstServed(t *testing.T, e *environment) {
 	must(t, e.client.Delete(t.Context(), holder))
 	next()
 }
+
+// quotas has a pool that gives each namespace three addresses.
+func quotas(t *testing.T, e *environment) {
+	scrape := freeAddress(t)
+	e.run(t, "--metrics-bind-address="+scrape, "--metrics-secure=false")
+	pool := e.pool(t, "main", func(spec *millracev1alpha1.VIPPoolSpec) {
+		spec.SharingScope = millracev1alpha1.ShareInCluster
+		spec.PerNamespace = &millracev1alpha1.NamespaceQuota{Max: 3}
+	}, "203.0.113.0/28")
+	first := e.service(t, "first", annotated(millracev1alpha1.AnnotationSharingKey, "dns"))
+	e.addresses(t, first, "203.0.113.0")
+	e.addresses(t, e.service(t, "second"), "203.0.113.1")
+	third := e.service(t, "third")
+	e.addresses(t, third, "203.0.113.2")
+	// It is told before anything is refused.
+	eventually(t, func(ctx context.Context) error {
+		return e.warning(ctx, third, millracev1alpha1.ReasonQuotaNearlyUsed,
+			`with this Service, namespace "shop" has 3 of the 3 addresses that pool "main" gives to it`)
+	})
+	over := e.service(t, "over")
+	e.condition(t, over, metav1.ConditionFalse, millracev1alpha1.ReasonQuotaExceeded,
+		`namespace "shop" has 3 of the 3 addresses that pool "main" gives to it, and the Service needs 1 more: `+
+			"delete Services that need none, share an address (millrace.io/sharing-key), or have spec.perNamespace of the pool raised")
+	scraped(t, scrape, `millrace_pool_quota_addresses{namespace="shop",pool="main"} 3`,
+		`millrace_pool_quota_used_addresses{namespace="shop",pool="main"} 3`, `millrace_services_waiting{reason="QuotaExceeded"} 1`)
+	// Who shares an address needs none. Each namespace pays for it.
+	e.addresses(t, e.service(t, "shares", annotated(millracev1alpha1.AnnotationSharingKey, "dns"), ports("53/UDP")), "203.0.113.0")
+	elsewhere := func(service *corev1.Service) { service.Namespace = otherNamespace }
+	e.addresses(t, e.service(t, "joins", elsewhere, annotated(millracev1alpha1.AnnotationSharingKey, "dns"), ports("54/UDP")), "203.0.113.0")
+	e.addresses(t, e.service(t, "other", elsewhere), "203.0.113.3")
+	scraped(t, scrape, `millrace_pool_quota_used_addresses{namespace="office",pool="main"} 2`)
+
+	// Another one goes, and then the number is raised by the namespace's label.
+	must(t, e.client.Delete(t.Context(), third))
+	e.addresses(t, over, "203.0.113.4")
+	late := e.service(t, "late")
+	e.condition(t, late, metav1.ConditionFalse, millracev1alpha1.ReasonQuotaExceeded, "")
+	update(t, e, pool, func(pool *millracev1alpha1.VIPPool) {
+		pool.Spec.PerNamespace.Overrides = []millracev1alpha1.NamespaceQuotaOverride{{
+			NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": namespace}}, Max: 4,
+		}}
+	})
+	e.addresses(t, late, "203.0.113.5")
+	// Less of it takes nothing away, not even from a Service that changes.
+	update(t, e, pool, func(pool *millracev1alpha1.VIPPool) {
+		pool.Spec.PerNamespace = &millracev1alpha1.NamespaceQuota{Max: 0}
+	})
+	update(t, e, late, func(service *corev1.Service) { service.Spec.Ports[0].Port = 81 })
+	none := e.service(t, "none")
+	e.condition(t, none, metav1.ConditionFalse, millracev1alpha1.ReasonQuotaExceeded, "has 4 of the 0 addresses")
+	e.addresses(t, late, "203.0.113.5")
+	e.addresses(t, over, "203.0.113.4")
+	e.addresses(t, first, "203.0.113.0")
+}

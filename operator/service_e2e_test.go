@@ -40,6 +40,7 @@ func TestOperator(t *testing.T) {
 		{"finalizers of other load balancers", foreignFinalizers},
 		{"a freed address is given again last", freedLast},
 		{"who has waited longest is served first", firstComeFirstServed},
+		{"quotas of namespaces", quotas},
 		{"family change", familyChange},
 		{"address asked for", requestedAddress},
 		{"retained and claimed again", retain},

@@ -32,10 +32,18 @@ type Pool struct {
 	// Limits say which addresses are not given out, and what has them.
 	Limits []Problem
 
+	// quotas of namespaces, the first that selects one counts.
+	quotas []quota
 	// all addresses of the pool, the reserved ones included.
 	all        *netipx.IPSet
 	namespaces labels.Selector
 	services   labels.Selector
+}
+
+// quota is how many addresses namespaces can have.
+type quota struct {
+	namespaces labels.Selector
+	max        int
 }
 
 // ParsePool reads a VIPPool by itself. Of an invalid one only Name can be used.
@@ -53,6 +61,7 @@ func ParsePool(object *millracev1alpha1.VIPPool) (Pool, []Problem) {
 		Addresses:   minus(minus(all, reserved), p.avoided(object)),
 		Reserved:    reserved,
 		SharedByAll: object.Spec.SharingScope == millracev1alpha1.ShareInCluster,
+		quotas:      p.quotas(object.Spec.PerNamespace),
 		all:         all,
 		namespaces:  p.selector("spec.namespaceSelector", object.Spec.NamespaceSelector),
 		services:    p.selector("spec.serviceSelector", object.Spec.ServiceSelector),
@@ -108,6 +117,31 @@ func (p *problems) avoided(object *millracev1alpha1.VIPPool) *netipx.IPSet {
 
 func poolObject(object *millracev1alpha1.VIPPool) Object {
 	return Object{Kind: "VIPPool", Name: object.Name}
+}
+
+// quotas returns those of a pool, with that of all other namespaces as the last one.
+func (p *problems) quotas(object *millracev1alpha1.NamespaceQuota) []quota {
+	if object == nil {
+		return nil
+	}
+	var quotas []quota
+	for i := range object.Overrides {
+		override := &object.Overrides[i]
+		selector := p.selector(fmt.Sprintf("spec.perNamespace.overrides[%d].namespaceSelector", i), &override.NamespaceSelector)
+		quotas = append(quotas, quota{selector, int(override.Max)})
+	}
+	return append(quotas, quota{labels.Everything(), int(object.Max)})
+}
+
+// Quota returns how many addresses of the pool a namespace with these labels can have, if that is
+// limited.
+func (p Pool) Quota(namespace labels.Set) (most int, limited bool) {
+	for _, quota := range p.quotas {
+		if quota.namespaces.Matches(namespace) {
+			return quota.max, true
+		}
+	}
+	return 0, false
 }
 
 // Selects reports whether a pool may serve a Service with these labels in a

@@ -156,6 +156,34 @@ func TestAvoid(t *testing.T) {
 	checkProblems(t, problems, []string{`a Invalid spec.avoid[1]: "Gateway" is no address that can be avoided: write Network, Broadcast or SubnetRouterAnycast`})
 }
 
+func TestPoolQuota(t *testing.T) {
+	override := func(most int32, selector map[string]string) millracev1alpha1.NamespaceQuotaOverride {
+		return millracev1alpha1.NamespaceQuotaOverride{NamespaceSelector: metav1.LabelSelector{MatchLabels: selector}, Max: most}
+	}
+	gold, shop := labels.Set{"tier": "gold"}, labels.Set{"tier": "gold", "kubernetes.io/metadata.name": "shop"}
+	pool := with(poolAged("a", 0, "203.0.113.0/30"), func(s *millracev1alpha1.VIPPoolSpec) {
+		s.PerNamespace = &millracev1alpha1.NamespaceQuota{Max: 2, Overrides: []millracev1alpha1.NamespaceQuotaOverride{
+			override(5, labels.Set{"kubernetes.io/metadata.name": "shop"}), override(9, gold),
+		}}
+	})
+	pools, _ := Pools([]millracev1alpha1.VIPPool{pool}, Occupation{})
+	for _, test := range []struct {
+		namespace labels.Set
+		most      int
+	}{{nil, 2}, {gold, 9}, {shop, 5}} {
+		if most, limited := pools[0].Quota(test.namespace); !limited || most != test.most {
+			t.Errorf("a namespace with %v can have %d (limited: %v), want %d", test.namespace, most, limited, test.most)
+		}
+	}
+	pools, _ = Pools([]millracev1alpha1.VIPPool{poolAged("b", 0, "203.0.113.0/30")}, Occupation{})
+	if most, limited := pools[0].Quota(gold); limited {
+		t.Errorf("a pool without quotas gives %d", most)
+	}
+	pool.Spec.PerNamespace.Overrides[1].NamespaceSelector = *badSelector
+	_, problems := Pools([]millracev1alpha1.VIPPool{pool}, Occupation{})
+	checkProblems(t, problems, []string{"a Invalid spec.perNamespace.overrides[1].namespaceSelector: "})
+}
+
 func TestSelects(t *testing.T) {
 	selects := func(namespace, service *metav1.LabelSelector) Pool {
 		pools, _ := Pools([]millracev1alpha1.VIPPool{with(poolAged("a", 0, "203.0.113.0/30"), func(s *millracev1alpha1.VIPPoolSpec) {

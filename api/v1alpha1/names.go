@@ -122,6 +122,8 @@ const (
 	ReasonNoPool           = "NoMatchingPool"
 	ReasonAddressInUse     = "AddressInUse"
 	ReasonAddressForbidden = "AddressNotInPool"
+	ReasonQuotaExceeded    = "QuotaExceeded"
+	ReasonQuotaNearlyUsed  = "QuotaNearlyUsed"
 	ReasonForeignAddress   = "ForeignAddress"
 	ReasonStatusContested  = "StatusContested"
 	ReasonWriteFailed      = "WriteFailed"

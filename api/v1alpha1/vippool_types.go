@@ -102,6 +102,12 @@ type VIPPoolSpec struct {
 	// +kubebuilder:default=Namespace
 	SharingScope SharingScope `json:"sharingScope,omitempty"`
 
+	// PerNamespace limits how many addresses of the pool each namespace has. Absent
+	// means that there is no limit.
+	//
+	// +optional
+	PerNamespace *NamespaceQuota `json:"perNamespace,omitempty"`
+
 	// ReclaimPolicy says what becomes of a VIP whose last Service is gone:
 	// Delete frees the address, Retain keeps the VIP object, reserved for a
 	// Service that asks for its address. What counts is the policy at that time. A VIP that says
@@ -123,6 +129,36 @@ const (
 	AvoidBroadcast           AvoidedAddress = "Broadcast"
 	AvoidSubnetRouterAnycast AvoidedAddress = "SubnetRouterAnycast"
 )
+
+// NamespaceQuota says how many addresses of a pool the Services of a namespace
+// can have. A VIP counts once in each namespace that has a claim on it, be it of
+// a Service or a reservation. Who has more already keeps them.
+type NamespaceQuota struct {
+	// Max is the number for namespaces that no override selects.
+	//
+	// +kubebuilder:validation:Minimum=0
+	Max int32 `json:"max"`
+
+	// Overrides have other numbers for some namespaces. The first one that selects
+	// a namespace counts.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	Overrides []NamespaceQuotaOverride `json:"overrides,omitempty"`
+}
+
+// NamespaceQuotaOverride is the number of addresses for some namespaces.
+type NamespaceQuotaOverride struct {
+	// NamespaceSelector selects namespaces by their labels. Each namespace has its
+	// name as the label kubernetes.io/metadata.name.
+	NamespaceSelector metav1.LabelSelector `json:"namespaceSelector"`
+
+	// Max is the number for each of them.
+	//
+	// +kubebuilder:validation:Minimum=0
+	Max int32 `json:"max"`
+}
 
 // SharingScope says whose Services can share an address.
 //

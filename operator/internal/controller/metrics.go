@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -19,6 +20,8 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/convert"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
 // collectTimeout bounds how long a scrape waits for caches that are not filled yet.
@@ -35,7 +38,7 @@ const reasonOther = "Other"
 var waitingReasons = []string{
 	millracev1alpha1.ReasonExhausted, millracev1alpha1.ReasonNoPool, millracev1alpha1.ReasonAddressInUse,
 	millracev1alpha1.ReasonAddressForbidden, millracev1alpha1.ReasonPortConflict, millracev1alpha1.ReasonInvalid,
-	millracev1alpha1.ReasonForeignAddress, millracev1alpha1.ReasonWriteFailed, reasonOther,
+	millracev1alpha1.ReasonQuotaExceeded, millracev1alpha1.ReasonForeignAddress, millracev1alpha1.ReasonWriteFailed, reasonOther,
 }
 
 // announcerCounts name how many nodes can announce a VIP: none, one, and more.
@@ -44,6 +47,10 @@ var announcerCounts = [...]string{"none", "one", "several"}
 var (
 	poolDescription = prometheus.NewDesc("millrace_pool_addresses",
 		"Addresses of a VIPPool by state: Free, or the phase of their VIP.", []string{"pool", "state"}, nil)
+	quotaDescription = prometheus.NewDesc("millrace_pool_quota_addresses",
+		"Addresses of a VIPPool that a namespace can have by spec.perNamespace, of namespaces that have any.", []string{"pool", "namespace"}, nil)
+	quotaUsedDescription = prometheus.NewDesc("millrace_pool_quota_used_addresses",
+		"Addresses of a VIPPool with a quota that a namespace has.", []string{"pool", "namespace"}, nil)
 	waitingDescription = prometheus.NewDesc("millrace_services_waiting",
 		"Services that do not have the addresses that they ask for, by the reason of AddressAssigned.", []string{"reason"}, nil)
 	announcersDescription = prometheus.NewDesc("millrace_vips_announcers",
@@ -67,7 +74,7 @@ type collector struct {
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{poolDescription, waitingDescription, announcersDescription} {
+	for _, d := range []*prometheus.Desc{poolDescription, quotaDescription, quotaUsedDescription, waitingDescription, announcersDescription} {
 		descriptions <- d
 	}
 }
@@ -82,8 +89,9 @@ func (c *collector) Collect(series chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
 	defer cancel()
 	var objects counted
+	objects.namespaces.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
 	for _, list := range []client.ObjectList{
-		&objects.pools, &objects.vips, &objects.services, &objects.advertisements, &objects.nodes, &objects.reports,
+		&objects.namespaces, &objects.pools, &objects.vips, &objects.services, &objects.advertisements, &objects.nodes, &objects.reports,
 	} {
 		if err := c.objects.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return
@@ -94,6 +102,7 @@ func (c *collector) Collect(series chan<- prometheus.Metric) {
 
 // counted are the objects that are counted. They are those of the caches.
 type counted struct {
+	namespaces     metav1.PartialObjectMetadataList
 	pools          millracev1alpha1.VIPPoolList
 	vips           millracev1alpha1.VIPList
 	services       corev1.ServiceList
@@ -117,6 +126,10 @@ func (o *counted) collect(series chan<- prometheus.Metric) {
 		} {
 			gauge(poolDescription, phases[pool.Name][phase], pool.Name, string(phase))
 		}
+	}
+	for _, quota := range o.quotas() {
+		gauge(quotaDescription, quota.most, quota.pool, quota.namespace)
+		gauge(quotaUsedDescription, quota.used, quota.pool, quota.namespace)
 	}
 	waiting := o.waiting()
 	for _, reason := range waitingReasons {
@@ -151,6 +164,38 @@ func (o *counted) phases() map[string]map[millracev1alpha1.VIPPhase]int64 {
 		counts[name][phaseOf(vip)]++
 	}
 	return counts
+}
+
+// usedQuota is what a namespace has of a pool, and can have.
+type usedQuota struct {
+	pool, namespace string
+	used, most      int64
+}
+
+// quotas returns those of which anything is used.
+func (o *counted) quotas() []usedQuota {
+	pools, _ := desired.Pools(o.pools.Items, desired.NewOccupation(nil))
+	if !slices.ContainsFunc(pools, func(pool desired.Pool) bool { _, limited := pool.Quota(nil); return limited }) {
+		return nil
+	}
+	table := ipam.NewTable()
+	for i := range o.vips.Items {
+		if address, ok := addressOf(&o.vips.Items[i]); ok {
+			table.Put(convert.VIP(address, &o.vips.Items[i]))
+		}
+	}
+	planned := convert.Pools(pools)
+	var quotas []usedQuota
+	for i := range o.namespaces.Items {
+		namespace := &o.namespaces.Items[i]
+		for n := range pools {
+			most, limited := pools[n].Quota(namespace.Labels)
+			if used := table.Spent(planned[n], namespace.Name); limited && used > 0 {
+				quotas = append(quotas, usedQuota{pools[n].Name, namespace.Name, int64(used), int64(most)})
+			}
+		}
+	}
+	return quotas
 }
 
 // waiting counts Services without the addresses that they ask for.

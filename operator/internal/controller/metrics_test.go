@@ -27,6 +27,21 @@ func poolWithFree(name, prefix string, free int64) *millracev1alpha1.VIPPool {
 	}
 }
 
+// limitedPool gives a namespace two addresses, and nine where it is labelled gold.
+func limitedPool(name, prefix string) *millracev1alpha1.VIPPool {
+	pool := poolWithFree(name, prefix, 0)
+	pool.Spec.PerNamespace = &millracev1alpha1.NamespaceQuota{Max: 2, Overrides: []millracev1alpha1.NamespaceQuotaOverride{{
+		NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}}, Max: 9,
+	}}}
+	return pool
+}
+
+func namespaceLabelled(name, tier string) *metav1.PartialObjectMetadata {
+	namespace := namespaceMetadata()
+	namespace.Name, namespace.Labels = name, map[string]string{"tier": tier}
+	return namespace
+}
+
 func claimedVIP(address, pool string, claims ...millracev1alpha1.VIPClaim) *millracev1alpha1.VIP {
 	return &millracev1alpha1.VIP{
 		ObjectMeta: metav1.ObjectMeta{Name: address},
@@ -117,6 +132,14 @@ func TestMetrics(t *testing.T) {
 		{"pools", [][]client.Object{pools, vips}, map[string]float64{
 			"pool_addresses{a,Free}": 252, "pool_addresses{a,Bound}": 2, "pool_addresses{a,Releasing}": 1, "pool_addresses{a,Reserved}": 1,
 			"pool_addresses{b,Free}": 15, "pool_addresses{b,Bound}": 1, "vips_announcers{none}": 3,
+		}},
+		{"quotas", [][]client.Object{
+			{limitedPool("a", "203.0.113.0/24"), namespaceLabelled("shop", "gold"), namespaceLabelled("office", "")}, vips,
+			{claimedVIP("203.0.113.9", "", millracev1alpha1.VIPClaim{Namespace: "office", Name: "fax"})},
+		}, map[string]float64{
+			"pool_addresses{a,Bound}": 2, "pool_addresses{a,Releasing}": 1, "pool_addresses{a,Reserved}": 2, "vips_announcers{none}": 3,
+			"pool_quota_addresses{shop,a}": 9, "pool_quota_used_addresses{shop,a}": 3,
+			"pool_quota_addresses{office,a}": 2, "pool_quota_used_addresses{office,a}": 1,
 		}},
 		{"Services that wait", [][]client.Object{{
 			serviceWithReason("a", millracev1alpha1.ReasonAssigned), serviceWithReason("b", millracev1alpha1.ReasonExhausted),

@@ -205,6 +205,8 @@ func reasonOf(reason ipam.Reason) string {
 		return millracev1alpha1.ReasonAddressForbidden
 	case ipam.PortConflict:
 		return millracev1alpha1.ReasonPortConflict
+	case ipam.QuotaExceeded:
+		return millracev1alpha1.ReasonQuotaExceeded
 	case ipam.NotRequested:
 		return millracev1alpha1.ReasonInvalid
 	}

@@ -55,6 +55,12 @@ func Request(service *corev1.Service, namespace labels.Set, pools []desired.Pool
 		if pool.Selects(namespace, service.Labels) {
 			request.Eligible = append(request.Eligible, pool.Name)
 		}
+		if most, limited := pool.Quota(namespace); limited {
+			if request.Quotas == nil {
+				request.Quotas = map[string]int{}
+			}
+			request.Quotas[pool.Name] = most
+		}
 	}
 	return request, nil
 }

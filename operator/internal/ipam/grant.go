@@ -5,6 +5,7 @@ package ipam
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -33,7 +34,12 @@ func (p *planner) grantAsked() {
 			p.refuseAsked(family, reason, "%s", message)
 			continue
 		}
-		p.granted[at] = grant{address: address, pool: pool.Name}
+		wanted := map[slot]grant{at: {address: address, pool: pool.Name}}
+		if over := p.overQuota(wanted); over != "" {
+			p.refuseAsked(family, QuotaExceeded, "%s", over)
+			continue
+		}
+		maps.Copy(p.granted, wanted)
 	}
 	// In place of what it does not get it keeps what it has.
 	p.keepSpares()
@@ -131,8 +137,9 @@ func (p *planner) hinted(candidates []Pool, family Family) (grant, bool) {
 			continue
 		}
 		for _, pool := range candidates {
-			if pool.Addresses.Contains(address) {
-				return grant{address: address, pool: pool.Name}, true
+			hinted := grant{address: address, pool: pool.Name}
+			if pool.Addresses.Contains(address) && p.overQuota(map[slot]grant{firstOf(family): hinted}) == "" {
+				return hinted, true
 			}
 		}
 	}
@@ -143,18 +150,16 @@ func (p *planner) hinted(candidates []Pool, family Family) (grant, bool) {
 // free for each.
 func (p *planner) grantFromOne(candidates []Pool, families []Family) bool {
 	for _, pool := range candidates {
-		grants := make([]grant, 0, len(families))
+		grants := map[slot]grant{}
 		for _, family := range families {
 			if address, ok := p.table.next(pool, family); ok {
-				grants = append(grants, grant{address: address, pool: pool.Name})
+				grants[firstOf(family)] = grant{address: address, pool: pool.Name}
 			}
 		}
-		if len(grants) < len(families) {
+		if len(grants) < len(families) || p.overQuota(grants) != "" {
 			continue
 		}
-		for i, family := range families {
-			p.granted[firstOf(family)] = grants[i]
-		}
+		maps.Copy(p.granted, grants)
 		return true
 	}
 	return false
@@ -166,20 +171,33 @@ func (p *planner) refuseAsked(family Family, reason Reason, format string, argum
 }
 
 func (p *planner) refuseMissing(candidates []Pool, family Family) {
-	var names []string
+	var names, over []string
 	for _, pool := range candidates {
-		if pool.Addresses.hasFamily(family) {
+		if !pool.Addresses.hasFamily(family) {
+			continue
+		}
+		address, ok := p.table.next(pool, family)
+		if message := p.overQuota(map[slot]grant{firstOf(family): {address, pool.Name}}); ok && message != "" {
+			over = append(over, message)
+		} else {
 			names = append(names, fmt.Sprintf("%q", pool.Name))
 		}
 	}
 	refusal := Refusal{Family: family}
+	var messages []string
 	if len(names) > 0 {
 		refusal.Reason = PoolExhausted
-		refusal.Message = fmt.Sprintf("no free %s address in pool %s", family, strings.Join(names, ", "))
-	} else {
-		refusal.Reason = NoMatchingPool
-		refusal.Message = p.noPool(family)
+		messages = append(messages, fmt.Sprintf("no free %s address in pool %s", family, strings.Join(names, ", ")))
 	}
+	if len(over) > 0 {
+		refusal.Reason = QuotaExceeded
+		messages = append(messages, over...)
+	}
+	if len(messages) == 0 {
+		refusal.Reason = NoMatchingPool
+		messages = append(messages, p.noPool(family))
+	}
+	refusal.Message = strings.Join(messages, "; ")
 	if _, held := p.held[firstOf(family)]; held {
 		// It keeps its address, but not in the pool that is asked for.
 		p.askedRefused = true

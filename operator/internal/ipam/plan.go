@@ -45,6 +45,9 @@ type Request struct {
 	SharingKey string
 	// Ports of the Service, sorted, each once.
 	Ports []Port
+	// Quotas are how many addresses of a pool the Services of the namespace can have, by the pool's
+	// name. A pool that is not there has no limit.
+	Quotas map[string]int
 }
 
 // Reason says why an address was refused.
@@ -66,6 +69,8 @@ const (
 	NotRequested
 	// PortConflict: another Service on the address has a port of this one.
 	PortConflict
+	// QuotaExceeded: the namespace has as many addresses as the pools give to it.
+	QuotaExceeded
 	// OtherAddress: the Service keeps its address though others have another
 	// one under its sharing key. It has all that it requires.
 	OtherAddress
@@ -110,6 +115,9 @@ type Plan struct {
 	Refusals []Refusal
 	// Conflicts are the ports that the Service does not have on Addresses.
 	Conflicts []Conflict
+	// NearQuota says of which quotas most is used once the plan is carried out. A plan that gives
+	// nothing new says nothing.
+	NearQuota []string
 	// Satisfied reports whether the Service has what it requires; refusals, if any,
 	// are then of a family that it can do without.
 	Satisfied bool
@@ -270,6 +278,7 @@ func (p *planner) finish() Plan {
 		p.keepSpares()
 	}
 	plan := p.changes()
+	plan.NearQuota = p.nearQuota()
 	p.tellOtherAddresses()
 	missing := len(plan.Addresses) < len(p.slots)
 	plan.Waiting = missing || len(p.refusals) > 0

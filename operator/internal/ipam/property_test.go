@@ -153,6 +153,7 @@ func drawRequest(t *rapid.T, owner Owner) Request {
 		Pool:       rapid.SampledFrom([]string{"", "", "", "p0", "p1", "none"}).Draw(t, "pool"),
 		SharingKey: rapid.SampledFrom([]string{"", "", "k", "k", "l"}).Draw(t, "key"),
 		Ports:      drawPorts(t),
+		Quotas:     rapid.MapOfN(rapid.SampledFrom(poolNames), rapid.IntRange(0, 3), 0, 2).Draw(t, "quotas"),
 	}
 	for _, base := range []int{0, 32} {
 		if rapid.IntRange(0, 3).Draw(t, "asks") == 0 {
@@ -264,11 +265,17 @@ func TestNeverTwoOwnersAndSticky(t *testing.T) {
 				w.carryOut(t, owner, Plan{Release: before})
 				continue
 			}
+			spent := w.spent(owner.Namespace)
 			plan := w.reconcile(t, owner)
 			w.check(t, owner, plan)
+			w.checkQuota(t, owner, spent, plan)
 			w.checkOwners(t)
 			w.checkSticky(t, owner, before, plan)
 			w.checkPorts(t, owner, ports)
+			if len(plan.Release) > 0 && slices.ContainsFunc(plan.Refusals, func(r Refusal) bool { return r.Reason == QuotaExceeded }) {
+				// What is given up makes room.
+				continue
+			}
 			if again := Make(w.table(), w.pools, w.services[owner]); len(again.Create)+len(again.Bind)+len(again.Release) > 0 {
 				t.Fatalf("the plan of %s is not stable: %+v after %+v", owner, again, plan)
 			}
@@ -446,7 +453,7 @@ func TestPriority(t *testing.T) {
 		w := drawWorld(t)
 		owner := w.owners()[0]
 		request := w.services[owner]
-		request.Families, request.Asked, request.Pool, request.SharingKey = []Family{IPv4}, nil, "", ""
+		request.Families, request.Asked, request.Pool, request.SharingKey, request.Quotas = []Family{IPv4}, nil, "", "", nil
 		table := w.table()
 		plan := Make(table, w.pools, request)
 		for _, pool := range w.pools {

@@ -26,7 +26,8 @@ func (p *planner) join(family Family) bool {
 		return !p.ofAnotherPool(address) && !p.table.vips[address].heldBy(p.request.Owner)
 	}
 	address, pool := p.shared(family, p.request.Ports, func(address netip.Addr, pool Pool) bool {
-		return others(address, pool) && p.canShare(address, pool)
+		return others(address, pool) && p.canShare(address, pool) &&
+			p.overQuota(map[slot]grant{firstOf(family): {address, pool.Name}}) == ""
 	})
 	if address.IsValid() {
 		p.granted[firstOf(family)] = grant{address: address, pool: pool.Name}
@@ -36,6 +37,9 @@ func (p *planner) join(family Family) bool {
 	reason, message := AddressNotInPool, ""
 	if refused.IsValid() {
 		reason, message = p.refuseShare(refused, pool)
+		if message == "" {
+			reason, message = QuotaExceeded, p.overQuota(map[slot]grant{firstOf(family): {refused, pool.Name}})
+		}
 	}
 	// An address of the namespace that no pool may give is why, too.
 	if lost := p.lostShare(family); lost.IsValid() && (!refused.IsValid() || lost.Less(refused)) {

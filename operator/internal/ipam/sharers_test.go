@@ -23,7 +23,9 @@ func lookAtAll(p *planner, family Family) (address netip.Addr, why string) {
 		}
 		text := p.notInPool(address)
 		if mayHave {
-			_, text = p.refuseShare(address, pool)
+			if _, text = p.refuseShare(address, pool); text == "" {
+				text = p.overQuota(map[slot]grant{firstOf(family): {address, pool.Name}})
+			}
 		}
 		if text == "" {
 			return address, ""

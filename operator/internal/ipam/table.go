@@ -95,6 +95,9 @@ type Table struct {
 	vips map[netip.Addr]VIP
 	// held are the addresses by the names of their owners.
 	held map[ownerName]addressSet
+	// spent counts the addresses of a pool that a namespace has; unpooled are those without a pool.
+	spent    map[spender]int
+	unpooled map[string]addressSet
 	// keyed are the addresses by the sharing keys of their claims.
 	keyed map[sharing]*sharers
 	// last is the VIP of each series that was made last, also when it is gone.
@@ -108,6 +111,7 @@ type Table struct {
 func NewTable(vips ...VIP) *Table {
 	t := &Table{
 		vips: map[netip.Addr]VIP{}, held: map[ownerName]addressSet{}, keyed: map[sharing]*sharers{},
+		spent: map[spender]int{}, unpooled: map[string]addressSet{},
 		last: map[series]place{}, freed: newFreedAddresses(), taken: runs{},
 	}
 	for _, vip := range vips {
@@ -125,6 +129,7 @@ func (t *Table) Put(vip VIP) {
 		insert(t.held, ownerName{claim.Namespace, claim.Name}, vip.Address)
 	}
 	t.share(vip, true)
+	t.spend(vip, 1)
 }
 
 // Delete removes the VIP of an address, if there is one.
@@ -140,6 +145,7 @@ func (t *Table) forget(address netip.Addr) {
 		remove(t.held, ownerName{claim.Namespace, claim.Name}, address)
 	}
 	t.share(t.vips[address], false)
+	t.spend(t.vips[address], -1)
 	delete(t.vips, address)
 }
 

@@ -38,10 +38,18 @@ func state() *State {
 	limited.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}
 	avoiding := pool("avoiding", "10.0.0.0/30")
 	avoiding.Spec.AutoAssign, avoiding.Spec.Avoid = new(bool), []millracev1alpha1.AvoidedAddress{millracev1alpha1.AvoidBroadcast}
+	quota := pool("quota", "10.1.0.0/30")
+	quota.Spec.AutoAssign, quota.Spec.PerNamespace = new(bool), &millracev1alpha1.NamespaceQuota{
+		Max: 1, Overrides: []millracev1alpha1.NamespaceQuotaOverride{
+			{NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{"team": "two"}}, Max: 2},
+		},
+	}
+	used := vip("10.1.0.0", "former")
+	used.Spec.Pool = "quota"
 	router := netip.MustParseAddr("203.0.113.0")
 	return &State{
-		Pools: []millracev1alpha1.VIPPool{pool("public", "203.0.113.0/30"), limited, avoiding},
-		VIPs:  []millracev1alpha1.VIP{vip("203.0.113.1", "other")},
+		Pools: []millracev1alpha1.VIPPool{pool("public", "203.0.113.0/30"), limited, avoiding, quota},
+		VIPs:  []millracev1alpha1.VIP{vip("203.0.113.1", "other"), used},
 		Peers: []millracev1alpha1.LBPeer{{ObjectMeta: metav1.ObjectMeta{Name: "tor1"}}},
 		Advertisements: []millracev1alpha1.VIPAdvertisement{{
 			ObjectMeta: metav1.ObjectMeta{Name: "all"},
@@ -87,6 +95,23 @@ func TestService(t *testing.T) {
 			change: annotated(millracev1alpha1.AnnotationPool, "publik"),
 			warnings: []string{
 				`metadata.annotations[millrace.io/pool]: pool "publik", which is asked for, does not exist or is not ready: no IPv4 address`,
+			},
+		},
+		"most of the quota": {
+			change:    annotated(millracev1alpha1.AnnotationPool, "quota"),
+			namespace: labels.Set{"team": "two"},
+			gets:      []string{`the Service would get 10.1.0.1 of VIPPool "quota"`},
+			warnings: []string{
+				`with this Service, namespace "default" has 2 of the 2 addresses that pool "quota" gives to it`,
+				`no VIPAdvertisement selects 10.1.0.1 of VIPPool "quota": it would not be announced`,
+			},
+		},
+		"more than the quota": {
+			change: annotated(millracev1alpha1.AnnotationPool, "quota"),
+			warnings: []string{
+				`metadata.annotations[millrace.io/pool]: namespace "default" has 1 of the 1 addresses that pool "quota" gives to it, ` +
+					"and the Service needs 1 more: delete Services that need none, share an address (millrace.io/sharing-key), " +
+					"or have spec.perNamespace of the pool raised",
 			},
 		},
 		"no such family": {

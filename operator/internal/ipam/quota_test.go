@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestQuota(t *testing.T) {
+	// Of the namespace of web, another Service has an address of a.
+	has := vip("203.0.113.1", "a", other)
+	elsewhere := Owner{Namespace: "office", Name: "fax", UID: "3"}
+	keyed := func(v VIP, key string) VIP {
+		for i := range v.Claims {
+			v.Claims[i].SharingKey, v.Claims[i].Ports = key, []Port{{53, "UDP"}}
+		}
+		return v
+	}
+	byAll := poolA
+	byAll.SharedByAll = true
+	manual := vip("203.0.113.2", "", Owner{Namespace: "shop", Name: "later"})
+	for _, test := range []planCase{
+		{
+			name: "room for one more", vips: []VIP{has},
+			request:   Request{Families: single, RequireAll: true, Eligible: []string{"a"}, Quotas: map[string]int{"a": 2}},
+			addresses: []string{"203.0.113.2"}, create: []string{"203.0.113.2"},
+		},
+		{
+			name: "no room", vips: []VIP{has},
+			request:  Request{Families: single, RequireAll: true, Eligible: []string{"a"}, Quotas: map[string]int{"a": 1}},
+			refusals: []Reason{QuotaExceeded}, unsatisfied: true,
+		},
+		{
+			name: "none at all", request: Request{Families: single, RequireAll: true, Eligible: []string{"a"}, Quotas: map[string]int{"a": 0}},
+			refusals: []Reason{QuotaExceeded}, unsatisfied: true,
+		},
+		{
+			name: "of others' addresses none counts", vips: []VIP{vip("203.0.113.1", "a", elsewhere), vip("198.51.100.129", "z-high", other)},
+			request:   Request{Families: single, RequireAll: true, Eligible: []string{"a"}, Quotas: map[string]int{"a": 1}},
+			addresses: []string{"203.0.113.2"}, create: []string{"203.0.113.2"},
+		},
+		{
+			name: "the next pool", vips: []VIP{has},
+			request:   Request{Families: single, RequireAll: true, Eligible: []string{"a", "dual"}, Quotas: map[string]int{"a": 1}},
+			addresses: []string{"198.51.100.1"}, create: []string{"198.51.100.1"},
+		},
+		{
+			name: "both families need two", vips: []VIP{vip("198.51.100.3", "dual", other)},
+			request:  Request{Families: dual, RequireAll: true, Eligible: []string{"dual"}, Quotas: map[string]int{"dual": 2}},
+			refusals: []Reason{QuotaExceeded}, unsatisfied: true,
+		},
+		{
+			name: "one is better than none", vips: []VIP{vip("198.51.100.3", "dual", other)},
+			request:   Request{Families: dual, Eligible: []string{"dual"}, Quotas: map[string]int{"dual": 2}},
+			addresses: []string{"198.51.100.1"}, create: []string{"198.51.100.1"}, refusals: []Reason{QuotaExceeded},
+		},
+		{
+			name: "asked for", vips: []VIP{has},
+			request:  Request{Families: single, RequireAll: true, Eligible: []string{"a"}, Asked: addresses("203.0.113.2"), Quotas: map[string]int{"a": 1}},
+			refusals: []Reason{QuotaExceeded}, unsatisfied: true,
+		},
+		{
+			name: "a lower quota takes nothing away", vips: []VIP{has, vip("203.0.113.2", "a", web)},
+			request:   Request{Families: single, RequireAll: true, Eligible: []string{"a"}, Quotas: map[string]int{"a": 1}},
+			addresses: []string{"203.0.113.2"},
+		},
+		{
+			name: "what the status tells is no way round", vips: []VIP{has},
+			request: Request{Families: single, RequireAll: true, Eligible: []string{"a"}, Hints: addresses("203.0.113.2"), Quotas: map[string]int{"a": 1}},
+
+			refusals: []Reason{QuotaExceeded}, unsatisfied: true,
+		},
+		{
+			name: "reserved for the Service: paid already", vips: []VIP{has, vip("203.0.113.2", "a", Owner{Namespace: "shop", Name: "web"})},
+			request:   Request{Families: single, RequireAll: true, Eligible: []string{"a"}, Quotas: map[string]int{"a": 2}},
+			addresses: []string{"203.0.113.2"}, bind: []string{"203.0.113.2"},
+		},
+		{
+			name: "reserved for another: counts", vips: []VIP{manual},
+			request:  Request{Families: single, RequireAll: true, Eligible: []string{"a"}, Quotas: map[string]int{"a": 1}},
+			refusals: []Reason{QuotaExceeded}, unsatisfied: true,
+		},
+		{
+			name: "shared within the namespace: once", vips: []VIP{keyed(has, "k")},
+			request: Request{Families: single, RequireAll: true, Eligible: []string{"a"}, SharingKey: "k", Ports: []Port{{53, "TCP"}}, Quotas: map[string]int{"a": 1}},
+
+			addresses: []string{"203.0.113.1"}, bind: []string{"203.0.113.1"},
+		},
+		{
+			name: "shared with another namespace: in both", vips: []VIP{keyed(vip("203.0.113.1", "a", elsewhere), "k"), vip("203.0.113.2", "a", other)},
+			pools:   []Pool{byAll},
+			request: Request{Families: single, RequireAll: true, Eligible: []string{"a"}, SharingKey: "k", Ports: []Port{{53, "TCP"}}, Quotas: map[string]int{"a": 1}},
+
+			refusals: []Reason{QuotaExceeded}, unsatisfied: true,
+		},
+		{
+			name: "a full pool, and one without room", vips: []VIP{vip("198.51.100.1", "dual", other), vip("203.0.113.1", "a", other)},
+			request:  Request{Families: single, RequireAll: true, Eligible: []string{"a", "dual"}, Quotas: map[string]int{"a": 1}},
+			refusals: []Reason{QuotaExceeded}, unsatisfied: true,
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) { checkPlan(t, test) })
+	}
+}
+
+// A message names what there is and what is missing; most of a quota is told when it is reached.
+func TestQuotaIsTold(t *testing.T) {
+	pool := Pool{Name: "p", AutoAssign: true, Addresses: setOf(rangeOf("203.0.113.0", "203.0.113.9"), rangeOf("2001:db8::1", "2001:db8::9"))}
+	table := NewTable()
+	make := func(name string, families []Family) Plan {
+		plan := Make(table, []Pool{pool}, Request{
+			Owner: Owner{Namespace: "shop", Name: name, UID: name}, Families: families, RequireAll: true, Eligible: []string{"p"},
+			Quotas: map[string]int{"p": 5},
+		})
+		for _, write := range plan.Create {
+			table.Put(VIP{Address: write.Address, Pool: write.Pool, Claims: []Claim{write.Claim}})
+		}
+		return plan
+	}
+	for i, want := range []string{
+		"", "", "", `with this Service, namespace "shop" has 4 of the 5 addresses that pool "p" gives to it`,
+	} {
+		plan := make(string(rune('a'+i)), single)
+		if got := strings.Join(plan.NearQuota, "; "); got != want {
+			t.Errorf("with %d addresses it says %q, want %q", i+1, got, want)
+		}
+	}
+	if again := make("d", single); len(again.NearQuota) > 0 {
+		t.Errorf("without a new address it says %q", again.NearQuota)
+	}
+	refused := make("e", dual)
+	const want = `namespace "shop" has 4 of the 5 addresses that pool "p" gives to it, and the Service needs 2 more: ` +
+		"delete Services that need none, share an address (millrace.io/sharing-key), or have spec.perNamespace of the pool raised"
+	if len(refused.Refusals) != 1 || refused.Refusals[0].Message != want || len(refused.NearQuota) > 0 {
+		t.Errorf("refused is %+v, near %q, want %q", refused.Refusals, refused.NearQuota, want)
+	}
+}
+
+// spent counts the addresses of each pool that a namespace has.
+func (w *world) spent(namespace string) map[string]int {
+	spent := map[string]int{}
+	for _, vip := range w.vips {
+		for _, claim := range vip.Claims {
+			if claim.Namespace != namespace {
+				continue
+			}
+			for _, pool := range w.pools {
+				if vip.Pool == pool.Name || vip.Pool == "" && pool.Addresses.Contains(vip.Address) {
+					spent[pool.Name]++
+				}
+			}
+			break
+		}
+	}
+	return spent
+}
+
+// checkQuota is that a namespace gets nothing beyond its quotas.
+func (w *world) checkQuota(t *rapid.T, owner Owner, before map[string]int, plan Plan) {
+	after := w.spent(owner.Namespace)
+	for pool, most := range w.services[owner].Quotas {
+		if after[pool] > max(most, before[pool]) {
+			t.Fatalf("the namespace of %s has %d addresses of %s after %d, its quota is %d: %+v", owner, after[pool], pool, before[pool], most, plan)
+		}
+	}
+}

@@ -99,10 +99,19 @@ func sharing(t *testing.T, e *environment) {
 		return nil
 	})
 
-	// Who comes too late for a port gets nothing, and takes nothing.
-	late := e.service(t, "late", key("dns"), ports("53/UDP", "80/TCP"))
-	e.condition(t, late, metav1.ConditionFalse, millracev1alpha1.ReasonPortConflict,
-		`the address of the sharing key "dns" cannot be had: others have ports of 203.0.113.0: 53/UDP (Service shop/dns-udp)`)
+	// Who comes too late for a port gets another address, unless it asks for this one. It takes nothing.
+	elsewhere := e.service(t, "elsewhere", key("dns"), ports("53/UDP"))
+	e.addresses(t, elsewhere, "203.0.113.1")
+	eventually(t, func(ctx context.Context) error {
+		return e.event(ctx, elsewhere, millracev1alpha1.ReasonAnotherAddress, `the address of the sharing key "dns" cannot be had: `+
+			"others have ports of 203.0.113.0: 53/UDP (Service shop/dns-udp), so the Service gets 203.0.113.1")
+	})
+	must(t, e.client.Delete(t.Context(), elsewhere))
+	e.gone(t, elsewhere)
+	late := e.service(t, "late", func(service *corev1.Service) {
+		service.Annotations = map[string]string{millracev1alpha1.AnnotationSharingKey: "dns", millracev1alpha1.AnnotationAddresses: "203.0.113.0"}
+	}, ports("53/UDP", "80/TCP"))
+	e.condition(t, late, metav1.ConditionFalse, millracev1alpha1.ReasonPortConflict, "others have ports of 203.0.113.0: 53/UDP (Service shop/dns-udp)")
 	e.addresses(t, late)
 	alone := e.service(t, "alone", annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.0"), ports("80/TCP"))
 	e.condition(t, alone, metav1.ConditionFalse, millracev1alpha1.ReasonAddressInUse, "in use by Service shop/dns-tcp")
@@ -246,14 +255,14 @@ func sharedRestart(t *testing.T, e *environment) {
 	e.checkSharers(t, 10)
 	first.kill(t)
 
-	// Who comes meanwhile and is seen first takes nothing.
+	// Who comes meanwhile and is seen first takes nothing, but gets another address.
 	must(t, e.client.DeleteAllOf(t.Context(), &millracev1alpha1.VIPPool{}))
 	e.pool(t, "better", func(spec *millracev1alpha1.VIPPoolSpec) { spec.Priority = 100 }, "203.0.113.0/24", "2001:db8:cafe::/64")
 	thief := e.service(t, "a-thief", key("key0"), ports("1000/TCP"))
 	guest := e.service(t, "a-guest", key("key0"), ports("2000/TCP"))
 	writes := len(e.settled(t, time.Second))
 	e.run(t)
-	e.condition(t, thief, metav1.ConditionFalse, millracev1alpha1.ReasonPortConflict, "1000/TCP (Service shop/key0-0)")
+	e.condition(t, thief, metav1.ConditionTrue, millracev1alpha1.ReasonAssigned, "has 203.0.113.5")
 	eventually(t, func(ctx context.Context) error {
 		if err := e.get(ctx, guest); err != nil || len(ingress(guest)) == 1 {
 			return err
@@ -267,6 +276,9 @@ func sharedRestart(t *testing.T, e *environment) {
 		t.Errorf("the guest's VIP has the claims %q", got)
 	}
 	for _, write := range e.settled(t, 2*time.Second)[writes:] {
+		if write.Name == "203.0.113.5" {
+			continue
+		}
 		if write.Resource == "services" && !strings.HasPrefix(write.Name, "a-") || write.Resource == "vips" && write.Verb != "update" && write.Subresource == "" {
 			t.Errorf("the restart wrote %+v", write)
 		}

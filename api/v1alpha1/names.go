@@ -124,6 +124,7 @@ const (
 	ReasonAddressForbidden = "AddressNotInPool"
 	ReasonQuotaExceeded    = "QuotaExceeded"
 	ReasonQuotaNearlyUsed  = "QuotaNearlyUsed"
+	ReasonAnotherAddress   = "AnotherAddress"
 	ReasonForeignAddress   = "ForeignAddress"
 	ReasonStatusContested  = "StatusContested"
 	ReasonWriteFailed      = "WriteFailed"

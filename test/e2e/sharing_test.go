@@ -114,8 +114,9 @@ func TestTwoServicesShareAnAddress(t *testing.T) {
 		}
 	}
 
-	// Who comes late to a port is told so, and takes nothing.
-	must(t, cluster.Apply(t.Context(), sharer("dns-late", "dns", "TCP", "Cluster")))
+	// Who comes late to a port of an address that it asks for is told so, and takes nothing.
+	asking := fmt.Sprintf(`millrace.io/sharing-key: dns, millrace.io/addresses: "%s,%s"`, tcp.ipv4, tcp.ipv6)
+	must(t, cluster.Apply(t.Context(), strings.Replace(sharer("dns-late", "dns", "TCP", "Cluster"), "millrace.io/sharing-key: dns", asking, 1)))
 	eventually(t, 20*time.Second, func(ctx context.Context) error {
 		condition, err := cluster.AssignedCondition(ctx, "default", "dns-late")
 		if err == nil && (condition.Status != metav1.ConditionFalse || condition.Reason != millracev1alpha1.ReasonPortConflict) {

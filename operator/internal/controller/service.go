@@ -205,9 +205,7 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 		if !carriedOut {
 			continue
 		}
-		for _, note := range plan.NearQuota {
-			r.recorder.Eventf(service, nil, corev1.EventTypeWarning, millracev1alpha1.ReasonQuotaNearlyUsed, actionAssign, "%s", note)
-		}
+		r.tellNotes(service, plan)
 		r.had.note(key, service.UID, plan.Addresses...)
 		if !plan.Waiting {
 			r.waiting.end(key)

@@ -151,6 +151,17 @@ func (r *serviceReconciler) patchServiceStatus(ctx context.Context, base, servic
 	return nil
 }
 
+// tellNotes makes events of what may surprise about a plan that was carried out.
+func (r *serviceReconciler) tellNotes(service *corev1.Service, plan ipam.Plan) {
+	for _, note := range plan.Notes {
+		severity, reason := corev1.EventTypeWarning, millracev1alpha1.ReasonQuotaNearlyUsed
+		if note.Kind == ipam.AnotherAddress {
+			severity, reason = corev1.EventTypeNormal, millracev1alpha1.ReasonAnotherAddress
+		}
+		r.recorder.Eventf(service, nil, severity, reason, actionAssign, "%s", note.Message)
+	}
+}
+
 // assignedCondition is AddressAssigned for an outcome.
 func assignedCondition(result outcome) metav1.Condition {
 	plan, misunderstood := result.plan, result.misunderstood
@@ -199,7 +210,7 @@ func reasonOf(reason ipam.Reason) string {
 	switch reason {
 	case ipam.PoolExhausted:
 		return millracev1alpha1.ReasonExhausted
-	case ipam.AddressInUse:
+	case ipam.AddressInUse, ipam.AddressFull:
 		return millracev1alpha1.ReasonAddressInUse
 	case ipam.AddressNotInPool:
 		return millracev1alpha1.ReasonAddressForbidden

@@ -197,6 +197,11 @@ func (p *planner) refuseMissing(candidates []Pool, family Family) {
 		refusal.Reason = NoMatchingPool
 		messages = append(messages, p.noPool(family))
 	}
+	if crowded, isCrowded := p.crowdedOut[family]; isCrowded {
+		p.askedRefused = true
+		refusal.Reason = crowded.Reason
+		messages = append([]string{crowded.Message}, messages...)
+	}
 	refusal.Message = strings.Join(messages, "; ")
 	if _, held := p.held[firstOf(family)]; held {
 		// It keeps its address, but not in the pool that is asked for.

@@ -69,6 +69,8 @@ const (
 	NotRequested
 	// PortConflict: another Service on the address has a port of this one.
 	PortConflict
+	// AddressFull: as many Services share the address that was asked for as can.
+	AddressFull
 	// QuotaExceeded: the namespace has as many addresses as the pools give to it.
 	QuotaExceeded
 	// OtherAddress: the Service keeps its address though others have another
@@ -82,6 +84,23 @@ type Refusal struct {
 	Reason  Reason
 	Message string
 }
+
+// Note tells what may surprise about what a Service gets.
+type Note struct {
+	Kind    NoteKind
+	Message string
+}
+
+// NoteKind is what a note is about.
+type NoteKind uint8
+
+// Kinds of notes.
+const (
+	// QuotaNearlyUsed: the namespace has most of what a pool gives to it.
+	QuotaNearlyUsed NoteKind = iota + 1
+	// AnotherAddress: the address of the sharing key had no room for the Service.
+	AnotherAddress
+)
 
 // Write is a claim to be written to a VIP. A VIP that exists keeps its pool
 // and its other claims.
@@ -115,9 +134,8 @@ type Plan struct {
 	Refusals []Refusal
 	// Conflicts are the ports that the Service does not have on Addresses.
 	Conflicts []Conflict
-	// NearQuota says of which quotas most is used once the plan is carried out. A plan that gives
-	// nothing new says nothing.
-	NearQuota []string
+	// Notes say what may surprise about what the plan gives. One that gives nothing new says nothing.
+	Notes []Note
 	// Satisfied reports whether the Service has what it requires; refusals, if any,
 	// are then of a family that it can do without.
 	Satisfied bool
@@ -164,6 +182,9 @@ type planner struct {
 
 	refusals  []Refusal
 	conflicts []Conflict
+	// crowdedOut says by family why the Service cannot have the address of its sharing key, where it
+	// gets another one instead.
+	crowdedOut map[Family]Refusal
 	// askedRefused says that something which was asked for by name, or a port
 	// of the Service, is not given.
 	askedRefused bool
@@ -171,7 +192,7 @@ type planner struct {
 
 // newPlanner begins a plan with what the owner has.
 func newPlanner(table *Table, pools []Pool, request Request) *planner {
-	p := &planner{table: table, pools: pools, request: request, slots: slotsOf(&request)}
+	p := &planner{table: table, pools: pools, request: request, slots: slotsOf(&request), crowdedOut: map[Family]Refusal{}}
 	p.keepHeld()
 	return p
 }
@@ -278,7 +299,7 @@ func (p *planner) finish() Plan {
 		p.keepSpares()
 	}
 	plan := p.changes()
-	plan.NearQuota = p.nearQuota()
+	plan.Notes = p.notes()
 	p.tellOtherAddresses()
 	missing := len(plan.Addresses) < len(p.slots)
 	plan.Waiting = missing || len(p.refusals) > 0

@@ -106,13 +106,13 @@ func (p *planner) overQuota(wanted map[slot]grant) string {
 	return ""
 }
 
-// nearQuota names the quotas of which most is used, of pools of which the plan gives addresses.
-func (p *planner) nearQuota() []string {
+// nearQuota tells the quotas of which most is used, of pools of which the plan gives addresses.
+func (p *planner) nearQuota() []Note {
 	given := map[string]struct{}{}
 	for _, granted := range p.granted {
 		given[p.payer(granted)] = struct{}{}
 	}
-	var near []string
+	var near []Note
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		most, limited := p.request.Quotas[name]
 		at := slices.IndexFunc(p.pools, func(pool Pool) bool { return pool.Name == name })
@@ -120,8 +120,8 @@ func (p *planner) nearQuota() []string {
 			continue
 		}
 		if has, will := p.bill(p.pools[at], nil); will > has && 100*will >= nearQuotaPercent*most {
-			near = append(near, fmt.Sprintf("with this Service, namespace %q has %d of the %d addresses that pool %q gives to it",
-				p.request.Owner.Namespace, will, most, name))
+			near = append(near, Note{QuotaNearlyUsed, fmt.Sprintf("with this Service, namespace %q has %d of the %d addresses that pool %q gives to it",
+				p.request.Owner.Namespace, will, most, name)})
 		}
 	}
 	return near

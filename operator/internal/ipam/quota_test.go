@@ -3,7 +3,6 @@
 package ipam
 
 import (
-	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -124,18 +123,22 @@ func TestQuotaIsTold(t *testing.T) {
 		"", "", "", `with this Service, namespace "shop" has 4 of the 5 addresses that pool "p" gives to it`,
 	} {
 		plan := make(string(rune('a'+i)), single)
-		if got := strings.Join(plan.NearQuota, "; "); got != want {
-			t.Errorf("with %d addresses it says %q, want %q", i+1, got, want)
+		got := ""
+		if len(plan.Notes) == 1 && plan.Notes[0].Kind == QuotaNearlyUsed {
+			got = plan.Notes[0].Message
+		}
+		if got != want || (want == "") != (len(plan.Notes) == 0) {
+			t.Errorf("with %d addresses it says %+v, want %q", i+1, plan.Notes, want)
 		}
 	}
-	if again := make("d", single); len(again.NearQuota) > 0 {
-		t.Errorf("without a new address it says %q", again.NearQuota)
+	if again := make("d", single); len(again.Notes) > 0 {
+		t.Errorf("without a new address it says %+v", again.Notes)
 	}
 	refused := make("e", dual)
 	const want = `namespace "shop" has 4 of the 5 addresses that pool "p" gives to it, and the Service needs 2 more: ` +
 		"delete Services that need none, share an address (millrace.io/sharing-key), or have spec.perNamespace of the pool raised"
-	if len(refused.Refusals) != 1 || refused.Refusals[0].Message != want || len(refused.NearQuota) > 0 {
-		t.Errorf("refused is %+v, near %q, want %q", refused.Refusals, refused.NearQuota, want)
+	if len(refused.Refusals) != 1 || refused.Refusals[0].Message != want || len(refused.Notes) > 0 {
+		t.Errorf("refused is %+v, notes %+v, want %q", refused.Refusals, refused.Notes, want)
 	}
 }
 

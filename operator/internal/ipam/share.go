@@ -16,8 +16,9 @@ const maxClaims = 64
 const maxNamed = 5
 
 // join gives a family the address that others with the Service's sharing key
-// have, or refuses it. It returns false where nobody has one yet that is of
-// the pool which is asked for.
+// have, or refuses it. It returns false where the Service is to have another one:
+// where nobody has one yet that is of the pool which is asked for, and where there is
+// no room for it on theirs.
 func (p *planner) join(family Family) bool {
 	if p.request.SharingKey == "" {
 		return false
@@ -48,8 +49,33 @@ func (p *planner) join(family Family) bool {
 	if message == "" {
 		return false
 	}
-	p.refuseAsked(family, reason, "the address of the sharing key %q cannot be had: %s", p.request.SharingKey, message)
+	message = fmt.Sprintf("the address of the sharing key %q cannot be had: %s", p.request.SharingKey, message)
+	if reason == PortConflict && !p.isReleased(refused) || reason == AddressFull {
+		p.crowdedOut[family] = Refusal{family, reason, message}
+		return false
+	}
+	p.refuseAsked(family, reason, "%s", message)
 	return true
+}
+
+// isReleased reports whether those that have ports of the Service on an address are giving it up.
+func (p *planner) isReleased(address netip.Addr) bool {
+	vip := p.table.vips[address]
+	return !slices.ContainsFunc(p.taken(vip), func(conflict Conflict) bool {
+		return !slices.ContainsFunc(vip.Claims, func(claim Claim) bool { return claim.Owner == conflict.Owner && claim.Releasing })
+	})
+}
+
+// notes tells what may surprise about what is given.
+func (p *planner) notes() []Note {
+	notes := p.nearQuota()
+	for _, family := range p.request.Families {
+		crowded, isCrowded := p.crowdedOut[family]
+		if granted := p.granted[firstOf(family)]; isCrowded && granted.address.IsValid() {
+			notes = append(notes, Note{AnotherAddress, fmt.Sprintf("%s, so the Service gets %s", crowded.Message, granted.address)})
+		}
+	}
+	return notes
 }
 
 // lostShare returns the lowest address that others of the Service's namespace have under its sharing
@@ -98,7 +124,7 @@ func (p *planner) refuseShare(address netip.Addr, pool Pool) (Reason, string) {
 		}
 	}
 	if len(vip.Claims) >= maxClaims {
-		return AddressInUse, fmt.Sprintf("address %s of pool %q is shared by %d Services already", address, pool.Name, len(vip.Claims))
+		return AddressFull, fmt.Sprintf("address %s of pool %q is shared by %d Services already", address, pool.Name, len(vip.Claims))
 	}
 	if taken := p.taken(vip); len(taken) > 0 {
 		return PortConflict, conflictMessage(address, taken)

@@ -25,6 +25,12 @@ func claimed(address, pool string, claims ...Claim) VIP {
 	return VIP{Address: netip.MustParseAddr(address), Pool: pool, Claims: claims}
 }
 
+func releasedClaim(owner Owner, key string, ports ...Port) Claim {
+	claim := keyed(owner, key, ports...)
+	claim.Releasing = true
+	return claim
+}
+
 func manyClaims(count int) []Claim {
 	var claims []Claim
 	for i := range count {
@@ -85,9 +91,24 @@ var joinCases = []shareCase{
 		request: dnsRequest(udp53), want: []string{"bind 203.0.113.2 [53/UDP]"}, satisfied: true,
 	},
 	{
-		name: "no other address where a port is taken", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53, udp53))},
-		request:  dnsRequest(udp53, tcp80),
-		refusals: []string{`PortConflict the address of the sharing key "dns" cannot be had: others have ports of 203.0.113.1: 53/UDP (Service shop/other)`},
+		name: "another address where a port is taken", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53, udp53))},
+		request: dnsRequest(udp53, tcp80), want: []string{"create 198.51.100.129 [53/UDP 80/TCP]"}, satisfied: true,
+	},
+	{
+		name:    "one family with the other, another address of the other family",
+		vips:    []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", udp53)), claimed("2001:db8::1", "b", keyed(other, "dns", tcp53))},
+		request: dnsRequest(udp53).with(func(r *Request) { r.Families = dual }),
+		want:    []string{"bind 2001:db8::1 [53/UDP]", "create 198.51.100.129 [53/UDP]"}, satisfied: true,
+	},
+	{
+		name: "where the port is being given up it waits", vips: []VIP{claimed("203.0.113.1", "a", releasedClaim(other, "dns", udp53))},
+		request:  dnsRequest(udp53).with(func(r *Request) { r.Eligible = []string{"a"} }),
+		refusals: []string{"PortConflict others have ports of 203.0.113.1: 53/UDP (Service shop/other)"},
+	},
+	{
+		name: "where a port is taken and no address is free it waits", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53, udp53)), vip("203.0.113.2", "a", stranger)},
+		request:  dnsRequest(udp53, tcp80).with(func(r *Request) { r.Eligible = []string{"a"} }),
+		refusals: []string{`PortConflict the address of the sharing key "dns" cannot be had: others have ports of 203.0.113.1: 53/UDP (Service shop/other); no free IPv4 address in pool "a"`},
 	},
 	{
 		name: "all of them have to have the key", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53), keyed(stranger, "", tcp80))},
@@ -127,8 +148,13 @@ var joinCases = []shareCase{
 	{
 		name:     "full",
 		vips:     []VIP{claimed("203.0.113.1", "a", manyClaims(maxClaims)...)},
-		request:  dnsRequest(udp53),
-		refusals: []string{`AddressInUse address 203.0.113.1 of pool "a" is shared by 64 Services already`},
+		request:  dnsRequest(udp53).with(func(r *Request) { r.Asked = addresses("203.0.113.1") }),
+		refusals: []string{`AddressFull address 203.0.113.1 of pool "a" is shared by 64 Services already`},
+	},
+	{
+		name:    "another address where one is full",
+		vips:    []VIP{claimed("203.0.113.1", "a", manyClaims(maxClaims)...)},
+		request: dnsRequest(udp53), want: []string{"create 198.51.100.129 [53/UDP]"}, satisfied: true,
 	},
 	{
 		name:    "the last place",
@@ -286,7 +312,7 @@ func checkShare(t *testing.T, test shareCase) {
 		t.Fatalf("refusals are %+v, want %q", plan.Refusals, test.refusals)
 	}
 	reasons := map[Reason]string{
-		AddressInUse: "AddressInUse", AddressNotInPool: "AddressNotInPool", PortConflict: "PortConflict", OtherAddress: "OtherAddress",
+		AddressInUse: "AddressInUse", AddressNotInPool: "AddressNotInPool", PortConflict: "PortConflict", AddressFull: "AddressFull", OtherAddress: "OtherAddress",
 	}
 	for i, refusal := range plan.Refusals {
 		reason, message, _ := strings.Cut(test.refusals[i], " ")

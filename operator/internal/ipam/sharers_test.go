@@ -12,8 +12,8 @@ import (
 )
 
 // lookAtAll is what join finds by looking at all addresses of the sharing key, whoever has them: the
-// address, or why the first one cannot be had, and the pool.
-func lookAtAll(p *planner, family Family) (address netip.Addr, why string) {
+// address, or why the first one cannot be had; crowded where there is only no room.
+func lookAtAll(p *planner, family Family) (address netip.Addr, why string, crowded bool) {
 	for _, address := range keyedAddresses(p) {
 		pool, mayHave := p.poolOf(address)
 		isOwn := p.table.vips[address].heldBy(p.request.Owner)
@@ -21,20 +21,20 @@ func lookAtAll(p *planner, family Family) (address netip.Addr, why string) {
 		if FamilyOf(address) != family || isOwn || elsewhere || !concerns(p, address, pool) {
 			continue
 		}
-		text := p.notInPool(address)
+		reason, text := AddressNotInPool, p.notInPool(address)
 		if mayHave {
-			if _, text = p.refuseShare(address, pool); text == "" {
-				text = p.overQuota(map[slot]grant{firstOf(family): {address, pool.Name}})
+			if reason, text = p.refuseShare(address, pool); text == "" {
+				reason, text = QuotaExceeded, p.overQuota(map[slot]grant{firstOf(family): {address, pool.Name}})
 			}
 		}
 		if text == "" {
-			return address, ""
+			return address, "", false
 		}
 		if why == "" {
-			why = text
+			why, crowded = text, reason == AddressFull || reason == PortConflict
 		}
 	}
-	return netip.Addr{}, why
+	return netip.Addr{}, why, crowded
 }
 
 // keyedAddresses are all with a claim of the Service's key, sorted.
@@ -72,9 +72,13 @@ func TestSharersByIndex(t *testing.T) {
 				if request.SharingKey == "" {
 					continue
 				}
-				want, why := lookAtAll(p, family)
+				want, why, crowded := lookAtAll(p, family)
 				p.refusals = nil
 				found := p.join(family)
+				if crowded {
+					// As of a refusal, but the Service gets another address.
+					p.refusals, found = append(p.refusals, p.crowdedOut[family]), !found
+				}
 				if found != (want.IsValid() || why != "") || p.granted[firstOf(family)].address != want {
 					t.Fatalf("%+v joins %v (%t), want %s", request, p.granted[firstOf(family)], found, want)
 				}

@@ -38,7 +38,9 @@ func Service(service *corev1.Service, namespace labels.Set, state *State) (gets,
 	for _, refusal := range plan.Refusals {
 		warnings = append(warnings, askedBy(service)+refusal.Message)
 	}
-	warnings = append(warnings, plan.NearQuota...)
+	for _, note := range plan.Notes {
+		warnings = append(warnings, note.Message)
+	}
 	for _, write := range slices.Concat(plan.Create, plan.Bind) {
 		if !slices.Contains(plan.Addresses, write.Address) {
 			continue

@@ -151,11 +151,10 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	memory := newMemory(config, p, logger.WithName("memory"))
 	watching := newProber(config, memory, logger.WithName("watch"))
 	finder := netdev.NewFinder(config.Uplinks)
-	held := hold.New(config.RemovalHold, memory.former())
 	loop := &loop{
 		memory:        memory,
 		ending:        newEnding(p.clients.Installed, p.clients.ShutsDown(config.NodeName), logger),
-		hold:          held,
+		hold:          hold.New(config.RemovalHold, memory.former()),
 		readiness:     newReadiness(memory.former()),
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,
@@ -183,6 +182,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		inFront:       &inFront{},
 		observation:   status.Observation{Version: config.Version},
 		host:          hostChecks(exempt, p.datapath),
+		duplicates:    newDuplicates(config.DuplicateDetection, func() { notify(links) }, logger.WithName("duplicates")),
 		networks:      &networks{read: finder.Networks, gateways: netdev.Gateways},
 	}
 	loop.watch = newWatch(watching, loop.detector, config.tellAfter, p.datapath.SetProbeKeys, logger.WithName("watch"))
@@ -264,6 +264,9 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	group.Go(func() error {
 		return loop.unsent.run(ctx, p.datapath.Losses, func() { notify(links) }, loop.logger)
 	})
+	if loop.duplicates != nil {
+		group.Go(func() error { return loop.duplicates.prober.Run(ctx) })
+	}
 	if loop.healthPorts != nil {
 		group.Go(func() error { return loop.healthPorts.Run(ctx) })
 	}

@@ -79,6 +79,8 @@ type Config struct {
 	// one; zero: nobody is looked for.
 	HealthCheckNodePorts bool
 	ServiceProxyPort     uint16
+	// DuplicateDetection asks on the node's links whether a host has the address of a VIP.
+	DuplicateDetection bool
 	// NATExempt keeps replies of VIPs from NAT by a rule of nftables.
 	NATExempt bool
 	// DrainDelay is how long a node that departs announces its routes as those to be left
@@ -131,6 +133,7 @@ func DefaultConfig() Config {
 		tellAfter:          tellAfter,
 
 		HealthCheckNodePorts: true,
+		DuplicateDetection:   true,
 		ServiceProxyPort:     10256,
 		proxyPatience:        proxyPatience,
 	}

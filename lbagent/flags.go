@@ -80,6 +80,8 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 		"answer at the healthCheckNodePort of Services with externalTrafficPolicy Local, where no service proxy of the node does")
 	flags.Uint16Var(&c.ServiceProxyPort, "service-proxy-port", c.ServiceProxyPort,
 		"TCP port at which the service proxy of the node, such as kube-proxy, tells its health: while anybody listens there, healthCheckNodePorts are left to it; 0: nobody is looked for")
+	flags.BoolVar(&c.DuplicateDetection, "duplicate-detection", c.DuplicateDetection,
+		"ask by ARP and Neighbor Discovery on the networks of uplinks whether a host has the address of a VIP")
 	flags.BoolVar(&c.NATExempt, "nat-exempt", c.NATExempt,
 		"keep NAT of the CNI from replies of VIPs whose connection the kernel has forgotten, by a rule of nftables")
 	flags.DurationVar(&c.DrainDelay, "drain-delay", c.DrainDelay,

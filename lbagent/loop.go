@@ -121,6 +121,8 @@ type loop struct {
 	inFront *inFront
 	// watch says which nodes are down; nil where nodes are not watched.
 	watch *watch
+	// duplicates finds hosts that have the address of a VIP; nil where nobody is asked.
+	duplicates *duplicates
 	// healthPorts answers at healthCheckNodePorts; nil where nobody is to.
 	healthPorts *healthport.Server
 	// observation is what the last pass saw.
@@ -216,7 +218,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	l.hops.Want(fib.Targets(l.have.Self, reachable(l.have.Nodes)), devices(l.dataplane.Attachments()))
 	changes, bgpErr := l.setRoutes(m, announce.Node{
 		Programmed: l.have, Planned: want, Unattached: covered.unattached, Announced: l.announced,
-	}, objects.Passwords, now)
+	}, objects, now)
 	l.observation.Sessions = sessions(l.speaker.Sessions())
 	l.detector.want(m)
 	l.detector.observe(m, l.observation.Sessions)
@@ -246,21 +248,23 @@ func (l *loop) hostProblems(uplinks []string) []string {
 // setRoutes gives the speaker the routes of a node, and returns after how long there may be
 // others.
 func (l *loop) setRoutes(
-	m *model.Model, node announce.Node, passwords map[string]string, now time.Time,
+	m *model.Model, node announce.Node, objects *model.Snapshot, now time.Time,
 ) (again time.Duration, err error) {
-	var departs, unready time.Duration
+	var departs, unready, checked time.Duration
 	l.ending.see(m.Departing == millracev1alpha1.DepartureShuttingDown)
 	node.Final = l.ending.isBegun()
 	node.Phase, departs = l.departure.Advance(m.Departing != "" || node.Final, l.drainDelay, now)
 	node.Unready, unready = l.unready.Advance(m, l.announced, l.unreadyDelay, now)
+	uplinks := names(l.observation.Interfaces)
+	node.Duplicates, l.observation.Duplicates, checked = l.duplicates.judge(m, objects, uplinks, l.announced, now)
 	routes, decisions := announce.Decide(m, &node)
 	l.observation.Decisions = decisions
-	err = l.speaker.Set(wantBGP(m, routes, passwords))
+	err = l.speaker.Set(wantBGP(m, routes, objects.Passwords))
 	if node.Final && node.Phase == announce.Left && err == nil {
 		l.ending.withdrawn()
 	}
 	l.announced = announced(l.announced, decisions, l.speaker.Announced(), err)
-	return soonest(departs, unready), err
+	return soonest(soonest(departs, unready), checked), err
 }
 
 // tunnelKeys are those that the node has.

@@ -72,6 +72,15 @@ type LBNodeReportStatus struct {
 	// +listMapKey=address
 	Exceptions []VIPException `json:"exceptions,omitempty"`
 
+	// Duplicates are hosts on the node's links that have the address of a VIP: the first 32 in the
+	// order of the addresses. Withheld ones first.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=map
+	// +listMapKey=address
+	Duplicates []DuplicateAddress `json:"duplicates,omitempty"`
+
 	// UnfitServices are Services of which the node's maps do not hold all, for lack of
 	// room (reason MapFull): the first 32 in the order of namespace and name.
 	//
@@ -162,6 +171,21 @@ type VIPException struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Message string `json:"message,omitempty"`
+}
+
+// DuplicateAddress is a host that has the address of a VIP.
+type DuplicateAddress struct {
+	// Address is the VIP's.
+	Address string `json:"address"`
+	// Interface is the node's, on whose link the host answers.
+	Interface string `json:"interface"`
+	// HardwareAddress is the host's, as in 02:00:5e:10:00:01.
+	HardwareAddress string `json:"hardwareAddress"`
+	// Withheld is true where the node does not announce the VIP for that: the host was there
+	// first.
+	//
+	// +optional
+	Withheld bool `json:"withheld,omitempty"`
 }
 
 // XDPMode is how an interface runs the XDP program.

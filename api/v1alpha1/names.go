@@ -60,6 +60,10 @@ const (
 	// node, that one before it by name selects with other attributes. Those are announced with
 	// the other's.
 	ConditionConflicting = "Conflicting"
+	// ConditionUnique of a VIP: False while nodes find a host that has its address, with the reason
+	// DuplicateAddress where the VIP waits for that, and DuplicateInUse where it is announced all
+	// the same; else it is absent.
+	ConditionUnique = "Unique"
 	// ConditionAddressAssigned of a Service: true when every IP family that
 	// the Service requires has its VIP.
 	ConditionAddressAssigned = "millrace.io/AddressAssigned"
@@ -133,6 +137,7 @@ const (
 	ReasonServed           = "Served"
 	ReasonProgrammed       = "Programmed"
 	ReasonMapFull          = "MapFull"
+	ReasonDuplicateInUse   = "DuplicateInUse"
 	ReasonProgramFailed    = "ProgramFailed"
 	ReasonAttached         = "Attached"
 	ReasonAttachFailed     = "AttachFailed"
@@ -169,6 +174,12 @@ const (
 	ReasonNoService = "NoService"
 	// ReasonNotSelected: no advertisement that selects the node selects the VIP.
 	ReasonNotSelected = "NotSelected"
+	// ReasonDuplicateAddress: a host on a link of the node has the VIP's address. It was there before
+	// the VIP was used; one that comes later keeps nothing from being announced. Conditions of VIPs
+	// and Services have it, too.
+	ReasonDuplicateAddress = "DuplicateAddress"
+	// ReasonCheckingAddress: it is being asked whether a host has the address of a new VIP.
+	ReasonCheckingAddress = "CheckingAddress"
 	// ReasonNoFrontend: no Service on the VIP has a port that can be served.
 	ReasonNoFrontend = "NoFrontend"
 	// ReasonNotAttached: the programs are not on the node's uplinks.

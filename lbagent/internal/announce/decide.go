@@ -22,6 +22,8 @@ const (
 	ReasonNotSelected     = millracev1alpha1.ReasonNotSelected
 	ReasonNoPeer          = millracev1alpha1.ReasonNoPeer
 	ReasonOccupied        = millracev1alpha1.ReasonOccupied
+	ReasonDuplicate       = millracev1alpha1.ReasonDuplicateAddress
+	ReasonChecking        = millracev1alpha1.ReasonCheckingAddress
 	ReasonNoFrontend      = millracev1alpha1.ReasonNoFrontend
 	ReasonNotAttached     = millracev1alpha1.ReasonNotAttached
 	ReasonNotProgrammed   = millracev1alpha1.ReasonNotProgrammed
@@ -40,6 +42,9 @@ type Node struct {
 	// Unattached are the peers whose packets may come in without being seen by the programs,
 	// by the name of the LBPeer, with what keeps them from it.
 	Unattached map[string]string
+	// Duplicates are the VIPs of which it is not known that no host has the address, with what is
+	// known instead: the reasons are ReasonDuplicate and ReasonChecking.
+	Duplicates map[netip.Addr]Decision
 	// Announced are the VIPs that are announced already.
 	Announced map[netip.Addr]bool
 	// Unready are the VIPs that stay announced without an endpoint; see Unready.Advance.
@@ -175,6 +180,9 @@ func peersOf(m *model.Model, vip *model.VIP) ([]model.Target, Decision) {
 func refuse(m *model.Model, vip *model.VIP, frontends []*model.Frontend, selected []model.Target, node *Node) Decision {
 	if vip.Occupant != "" {
 		return Decision{Reason: ReasonOccupied, Message: desired.OccupiedVIP(vip.Address, vip.Occupant)}
+	}
+	if decision, found := node.Duplicates[vip.Address]; found {
+		return decision
 	}
 	if len(frontends) == 0 {
 		return Decision{Reason: ReasonNoFrontend, Message: "no Service on the address has a port of its own that can be served"}

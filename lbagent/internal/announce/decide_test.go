@@ -115,6 +115,7 @@ func TestDecide(t *testing.T) {
 		planned    func(*forwarding.State)
 		announced  map[netip.Addr]bool
 		unattached map[string]string
+		duplicates map[netip.Addr]Decision
 		reason     string
 		peers      []string
 	}{
@@ -133,6 +134,12 @@ func TestDecide(t *testing.T) {
 		{name: "a peer of other nodes", model: func(m *model.Model) { m.Advertisements[0].Peers = []string{"r9"} }, reason: ReasonNoPeer},
 		{name: "no peers", model: func(m *model.Model) { m.Peers = nil }, reason: ReasonNoPeer},
 		{name: "peer without the family", model: func(m *model.Model) { m.Peers[0].IPv4 = false }, peers: []string{"r2"}},
+		{name: "a host has the address", duplicates: map[netip.Addr]Decision{
+			vip4: {Reason: ReasonDuplicate, Message: "a host has it"},
+		}, reason: ReasonDuplicate},
+		{name: "a host has another address", duplicates: map[netip.Addr]Decision{
+			vip4.Next(): {Reason: ReasonDuplicate, Message: "a host has it"},
+		}, peers: both},
 		{name: "no frontend", model: func(m *model.Model) { m.Frontends = nil }, reason: ReasonNoFrontend},
 		{name: "not attached", unattached: map[string]string{"r1": "no program", "r2": "no program"}, reason: ReasonNotAttached},
 		{name: "not attached towards one peer", unattached: map[string]string{"r1": "no program", "r9": "no program"}, peers: []string{"r2"}},
@@ -236,7 +243,7 @@ func TestDecide(t *testing.T) {
 			if c.state != nil {
 				c.state(state)
 			}
-			routes, decisions := Decide(m, &Node{Programmed: state, Planned: want, Unattached: c.unattached, Announced: c.announced})
+			routes, decisions := Decide(m, &Node{Programmed: state, Planned: want, Unattached: c.unattached, Duplicates: c.duplicates, Announced: c.announced})
 			if len(decisions) != 1 || decisions[0].VIP != vip4 {
 				t.Fatalf("decisions %+v, want one, of %s", decisions, vip4)
 			}

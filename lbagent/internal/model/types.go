@@ -7,6 +7,7 @@ package model
 
 import (
 	"net/netip"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -154,6 +155,10 @@ type VIP struct {
 	Occupant string
 	// Release is how far its Services have given it up; empty where one keeps it.
 	Release millracev1alpha1.ReleasePhase
+	// Created is when the object was.
+	Created time.Time
+	// Duplicate is true where a node has found a host with the address before the VIP was used.
+	Duplicate bool
 }
 
 // Target is a peer with the advertisement that says how a VIP is announced to it.

@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
@@ -63,7 +65,10 @@ func (b *builder) readVIP(object *millracev1alpha1.VIP, endpoints *endpoints) *r
 	b.model.Problems = nil
 	endpoints.others = false
 	claimants := b.claimants(object, b.former.objects.services)
-	read := &readVIP{VIP: VIP{Address: address, Pool: object.Spec.Pool, Release: releaseOf(claimants)}}
+	read := &readVIP{VIP: VIP{
+		Address: address, Pool: object.Spec.Pool, Release: releaseOf(claimants),
+		Created: object.CreationTimestamp.Time, Duplicate: isDuplicate(object),
+	}}
 	for _, claimant := range claimants {
 		read.Services = append(read.Services, VIPService{Name: claimant.name, Labels: claimant.service.Labels})
 	}
@@ -79,6 +84,12 @@ func (b *builder) readVIP(object *millracev1alpha1.VIP, endpoints *endpoints) *r
 	read.problems, b.model.Problems = b.model.Problems, before
 	read.alone = !endpoints.others && !endpoints.leadElsewhere(object)
 	return read
+}
+
+// isDuplicate reports whether the operator was told of a host that had the address first.
+func isDuplicate(object *millracev1alpha1.VIP) bool {
+	unique := meta.FindStatusCondition(object.Status.Conditions, millracev1alpha1.ConditionUnique)
+	return unique != nil && unique.Status == metav1.ConditionFalse && unique.Reason == millracev1alpha1.ReasonDuplicateAddress
 }
 
 // buildFrontends returns the frontends of one VIP.

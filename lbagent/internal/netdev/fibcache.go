@@ -204,24 +204,28 @@ func (c *fibCache) resolve() error {
 		default:
 			continue
 		}
-		if err := c.use(key); err != nil && !gone(err) {
+		if err := useNeighbour(key); err != nil && !gone(err) {
 			return fmt.Errorf("resolve neighbour %s on interface %d: %w", key.Address, key.Interface, err)
 		}
 	}
 	return nil
 }
 
-// use makes the kernel treat the neighbour as it does when it sends a packet to it.
-func (c *fibCache) use(key fib.NeighbourKey) error {
+// useNeighbour makes the kernel treat the neighbour as it does when it sends a packet to it.
+func useNeighbour(key fib.NeighbourKey) error {
 	request := nl.NewNetlinkRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
-	family := unix.AF_INET
-	if key.Address.Is6() {
-		family = unix.AF_INET6
-	}
+	family := neighbourFamily(key.Address)
 	request.AddData(&netlink.Ndmsg{Family: uint8(family), Index: uint32(key.Interface), Flags: netlink.NTF_USE})
 	request.AddData(nl.NewRtAttr(netlink.NDA_DST, key.Address.AsSlice()))
 	_, err := request.Execute(unix.NETLINK_ROUTE, 0)
 	return err
+}
+
+func neighbourFamily(address netip.Addr) int {
+	if address.Is6() {
+		return unix.AF_INET6
+	}
+	return unix.AF_INET
 }
 
 // gone reports whether the error says that the interface is not there, or down.

@@ -17,6 +17,7 @@ import (
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
 	"github.com/millrace-lb/millrace/lbagent/internal/hold"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/readiness"
@@ -50,6 +51,8 @@ type Observation struct {
 	Watch Watch
 	// Held are objects that were removed many at once, and count as present.
 	Held []hold.Held
+	// Duplicates are hosts with the address of a VIP, sorted by address.
+	Duplicates []duplicate.Holder
 	// Unready are endpoints that are served though they are not ready.
 	Unready readiness.Served
 	// Forwards is true where the last pass left in the maps what the node forwards by,
@@ -71,6 +74,7 @@ const (
 	maxInterfaces = 32
 	maxSessions   = 64
 	maxExceptions = 32
+	maxDuplicates = 32
 	// maxItemMessage is the longest message of an interface, a session or a VIP;
 	// maxMessage that of a condition.
 	maxItemMessage = 160
@@ -92,6 +96,7 @@ func Build(o Observation, report *millracev1alpha1.LBNodeReport, now metav1.Time
 		VIPs:       counts,
 		Exceptions: exceptions,
 
+		Duplicates:    duplicates(o.Duplicates),
 		UnfitServices: unfitServices(o.Problems),
 		TunnelKeys:    o.TunnelKey.keys(),
 		Conditions:    slices.Clone(previous.Conditions),
@@ -179,7 +184,7 @@ func sameSession(a, b millracev1alpha1.SessionStatus) bool {
 // that of its sessions. The other reasons are those of Services, VIPs and advertisements,
 // the same on many nodes.
 var exceptional = []string{
-	announce.ReasonOccupied, announce.ReasonNotAttached, announce.ReasonNotProgrammed, announce.ReasonNoNextHop,
+	announce.ReasonOccupied, announce.ReasonDuplicate, announce.ReasonNotAttached, announce.ReasonNotProgrammed, announce.ReasonNoNextHop,
 	millracev1alpha1.ReasonNotEstablished,
 }
 

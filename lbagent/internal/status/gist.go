@@ -28,6 +28,10 @@ func gist(status *millracev1alpha1.LBNodeReportStatus) *millracev1alpha1.LBNodeR
 		}
 	}
 	g.VIPs.Programmed, g.VIPs.Announced, g.Exceptions = 0, 0, nil
+	if len(g.Duplicates) > 0 {
+		// That there are any is new, who they are is not: strangers decide it.
+		g.Duplicates = []millracev1alpha1.DuplicateAddress{{}}
+	}
 	for i := range g.VIPs.Withheld {
 		g.VIPs.Withheld[i].Count = 0
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
 	"github.com/millrace-lb/millrace/lbagent/internal/readiness"
 )
 
@@ -50,6 +52,27 @@ func TestWriterOfChangingMessages(t *testing.T) {
 		defer s.mu.Unlock()
 		if got := int(s.stored.Status.VIPs.Programmed); got != passes-1 {
 			t.Errorf("in the end pass %d is told, want %d", got, passes-1)
+		}
+	})
+}
+
+// Hosts that take the addresses of VIPs by turns are told as seldom: they may be strangers.
+func TestWriterOfManyDuplicates(t *testing.T) {
+	with(t, func(t *testing.T, s *server, w *Writer) {
+		const passes = 300
+		for n := range passes {
+			o := good()
+			o.Duplicates = []duplicate.Holder{{
+				Question:     duplicate.Question{Interface: "eth0", Address: netip.AddrFrom4([4]byte{203, 0, 113, byte(n)})},
+				HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, byte(n)},
+			}}
+			w.Set(o)
+			time.Sleep(time.Second)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if most := passes/int(sameGist/time.Second) + gistBurst; len(s.writes) < 2 || len(s.writes) > most {
+			t.Errorf("%d writes in %d s, want 2 to %d", len(s.writes), passes, most)
 		}
 	})
 }

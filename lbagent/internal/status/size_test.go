@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
 )
 
 // worst is an observation of a node on which everything fails, at length.
@@ -38,6 +40,10 @@ func worst(vips int) Observation {
 		o.Sessions = append(o.Sessions, millracev1alpha1.SessionStatus{
 			Peer: name[len(suffix):] + suffix, Address: "2001:db8:1111:2222:3333:4444:5555:6666",
 			State: millracev1alpha1.SessionOpenConfirm, Since: &earlier, Message: long,
+		})
+		o.Duplicates = append(o.Duplicates, duplicate.Holder{
+			Question:     duplicate.Question{Interface: "interface" + suffix, Address: netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})},
+			HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, byte(i)}, Withheld: i%2 == 1,
 		})
 		o.Interfaces = append(o.Interfaces, millracev1alpha1.InterfaceStatus{
 			Name: "interface" + suffix, XDPMode: millracev1alpha1.XDPNone, Message: long,
@@ -85,6 +91,10 @@ func TestReportIsBounded(t *testing.T) {
 		}
 		if int(counted) != vips || len(status.Exceptions) != maxExceptions {
 			t.Errorf("%d VIPs: %d are counted, %d exceptions", vips, counted, len(status.Exceptions))
+		}
+		// VIPs that wait are told first, then in the order of addresses.
+		if first := status.Duplicates[0]; len(status.Duplicates) != maxDuplicates || !first.Withheld || first.Address != "203.0.113.1" {
+			t.Errorf("%d VIPs: %d hosts are told, the first is %+v", vips, len(status.Duplicates), first)
 		}
 		if again := build(o, status, 1, later); !equality.Semantic.DeepEqual(again, status) {
 			t.Errorf("%d VIPs: the same observation makes another report", vips)

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
+	"github.com/millrace-lb/millrace/lbagent/internal/fib"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+)
+
+// duplicates finds hosts with the address of a VIP on the links of the uplinks. A nil one finds
+// none.
+type duplicates struct {
+	prober    *duplicate.Prober
+	probation duplicate.Probation
+	// trusted are the addresses of nodes and routers. Where these answer for a VIP, it is by
+	// proxy ARP, or for kube-proxy in IPVS mode, which has all VIPs on an interface.
+	trusted atomic.Pointer[[]netip.Addr]
+}
+
+func newDuplicates(wanted bool, changed func(), logger logr.Logger) *duplicates {
+	if !wanted {
+		return nil
+	}
+	d := &duplicates{}
+	d.prober = duplicate.NewProber(d.ask, changed, logger)
+	return d
+}
+
+// judge returns the VIPs that are not to be announced for that, the hosts that have the address of
+// one, and after how long it is to be asked again; 0 means it is not.
+func (d *duplicates) judge(
+	m *model.Model, objects *model.Snapshot, uplinks []string, announced map[netip.Addr]bool, now time.Time,
+) (withheld map[netip.Addr]announce.Decision, holders []duplicate.Holder, again time.Duration) {
+	if d == nil {
+		return nil, nil, 0
+	}
+	trusted := hostsOf(m, objects.Gateways)
+	d.trusted.Store(&trusted)
+	networks := slices.DeleteFunc(slices.Clone(objects.OnLink), func(n model.Network) bool {
+		return n.Prefix.IsSingleIP() || !slices.Contains(uplinks, n.Interface)
+	})
+	var vips []duplicate.VIP
+	var all []duplicate.Wanted
+	questions := map[netip.Addr][]duplicate.Question{}
+	for i := range m.VIPs {
+		vip := &m.VIPs[i]
+		if vip.Occupant != "" || len(vip.Services) == 0 {
+			continue
+		}
+		entry := duplicate.VIP{
+			Address: vip.Address, Created: vip.Created, Waits: vip.Duplicate, Announced: announced[vip.Address],
+		}
+		for _, network := range networks {
+			question := duplicate.Question{Interface: network.Interface, Address: vip.Address}
+			if network.Prefix.Contains(vip.Address) && !slices.Contains(questions[vip.Address], question) {
+				questions[vip.Address] = append(questions[vip.Address], question)
+				all = append(all, duplicate.Wanted{Question: question, Urgent: entry.Unproven(now)})
+			}
+		}
+		if len(questions[vip.Address]) > 0 {
+			vips = append(vips, entry)
+		}
+	}
+	verdict := d.probation.Judge(vips, questions, d.prober.Want(all, len(m.Nodes)), now)
+	return withholding(verdict), verdict.Holders, verdict.Again
+}
+
+// withholding says why VIPs are not announced.
+func withholding(verdict duplicate.Verdict) map[netip.Addr]announce.Decision {
+	withheld := make(map[netip.Addr]announce.Decision, len(verdict.Checking))
+	for address := range verdict.Checking {
+		withheld[address] = announce.Decision{
+			Reason: announce.ReasonChecking, Message: "hosts on the node's links are being asked whether one has the address",
+		}
+	}
+	for _, holder := range verdict.Holders {
+		if holder.Withheld {
+			withheld[holder.Address] = announce.Decision{Reason: announce.ReasonDuplicate, Message: fmt.Sprintf(
+				"the host %s on interface %s has the address", holder.HardwareAddr, holder.Interface)}
+		}
+	}
+	return withheld
+}
+
+// hostsOf are the addresses of nodes and of routers that the node knows.
+func hostsOf(m *model.Model, gateways model.Gateways) []netip.Addr {
+	var hosts []netip.Addr
+	for i := range m.Nodes {
+		hosts = append(hosts, m.Nodes[i].IPv4, m.Nodes[i].IPv6)
+	}
+	for i := range m.Peers {
+		hosts = append(hosts, m.Peers[i].Address.WithZone(""))
+	}
+	for _, family := range gateways {
+		for _, gateway := range family {
+			hosts = append(hosts, gateway.WithZone(""))
+		}
+	}
+	return hosts
+}
+
+// ask asks on the links.
+func (d *duplicates) ask(ctx context.Context, questions []duplicate.Question) (map[duplicate.Question]duplicate.Answer, error) {
+	keys := make(map[fib.NeighbourKey]duplicate.Question, len(questions))
+	asked := make([]fib.NeighbourKey, 0, len(questions))
+	for _, question := range questions {
+		link, err := net.InterfaceByName(question.Interface)
+		if err != nil {
+			// It is gone, and so is whoever was there.
+			continue
+		}
+		key := fib.NeighbourKey{Interface: link.Index, Address: question.Address}
+		keys[key] = question
+		asked = append(asked, key)
+	}
+	found, err := netdev.FindHolders(ctx, asked)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	known, err := netdev.KnownNeighbours(*d.trusted.Load())
+	if err != nil {
+		return nil, err
+	}
+	answers := map[duplicate.Question]duplicate.Answer{}
+	for key, mac := range found {
+		if !slices.Contains(known[key.Interface], mac) {
+			answers[keys[key]] = duplicate.Answer{HardwareAddr: mac[:]}
+		}
+	}
+	return answers, nil
+}

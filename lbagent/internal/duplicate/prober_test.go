@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package duplicate
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+// link has hosts that answer, and notes what is asked.
+type link struct {
+	holders map[Question]Answer
+	asked   map[Question][]time.Time
+	most    int
+	err     error
+}
+
+func (l *link) ask(ctx context.Context, questions []Question) (map[Question]Answer, error) {
+	if l.err != nil {
+		return nil, l.err
+	}
+	l.most = max(l.most, len(questions))
+	answers := map[Question]Answer{}
+	for _, question := range questions {
+		l.asked[question] = append(l.asked[question], time.Now())
+		if answer, held := l.holders[question]; held {
+			answers[question] = answer
+		}
+	}
+	if len(answers) < len(questions) {
+		<-ctx.Done()
+	}
+	return answers, nil
+}
+
+// startProber runs until the bubble of the test ends. Each change is counted.
+func startProber(t *testing.T, l *link) (p *Prober, changes *int) {
+	changes = new(int)
+	l.asked = map[Question][]time.Time{}
+	p = NewProber(l.ask, func() { *changes++ }, logr.Discard())
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = p.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return p, changes
+}
+
+func addresses(n int, urgent bool) []Wanted {
+	var wanted []Wanted
+	for i := range n {
+		question := Question{Interface: "eth0", Address: netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)})}
+		wanted = append(wanted, Wanted{Question: question, Urgent: urgent})
+	}
+	return wanted
+}
+
+// New questions are answered within seconds, and only news is told.
+func TestProber(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &link{holders: map[Question]Answer{onEth1: {HardwareAddr: printer}}}
+		p, changes := startProber(t, l)
+		wanted := []Wanted{{onEth0, true}, {onEth1, true}}
+		p.Want(wanted, 3)
+		time.Sleep(window + time.Millisecond)
+		answers := p.Want(wanted, 3)
+		if free, found := answers[onEth0]; !found || free.HardwareAddr != nil || !slices.Equal(answers[onEth1].HardwareAddr, printer) {
+			t.Errorf("answers %v, want nobody on eth0 and %s on eth1", answers, printer)
+		}
+		time.Sleep(time.Hour)
+		if *changes != 1 {
+			t.Errorf("%d changes are told in an hour in which nothing changed, want 1", *changes)
+		}
+		// The host leaves, and then comes to the other link.
+		l.holders = nil
+		time.Sleep(heldAgain + 2*window)
+		if answer, found := p.Want(wanted, 3)[onEth1]; !found || answer.HardwareAddr != nil {
+			t.Errorf("%v, %s after the host has left", answer, heldAgain+2*window)
+		}
+		l.holders = map[Question]Answer{onEth0: {HardwareAddr: printer}}
+		time.Sleep(freeAgain + 2*window)
+		if answer := p.Want(wanted, 3)[onEth0]; !slices.Equal(answer.HardwareAddr, printer) {
+			t.Errorf("%v, %s after the host came", answer, freeAgain+2*window)
+		}
+		if *changes != 3 {
+			t.Errorf("%d changes are told, want 3", *changes)
+		}
+	})
+}
+
+// However many VIPs there are, a link carries few questions, and all are asked in turn.
+func TestProberOfMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &link{}
+		p, _ := startProber(t, l)
+		wanted := addresses(1000, true)
+		p.Want(wanted, 3)
+		time.Sleep(15 * time.Second)
+		if got := len(p.Want(wanted, 3)); got != len(wanted) {
+			t.Fatalf("%d of %d questions are answered after 15 s", got, len(wanted))
+		}
+		time.Sleep(30 * time.Minute)
+		first, second := len(wanted), len(wanted)
+		for _, times := range l.asked {
+			first, second = min(first, len(times)), max(second, len(times))
+			for i := 1; i < len(times); i++ {
+				if times[i].Sub(times[i-1]) < freeAgain {
+					t.Fatalf("asked again after %s", times[i].Sub(times[i-1]))
+				}
+			}
+		}
+		if first < 2 {
+			t.Errorf("an address was asked for %d times in 30 minutes, want all of them again", first)
+		}
+		if l.most > batch+1 {
+			t.Errorf("%d questions at once, want at most %d", l.most, batch+1)
+		}
+		// A new VIP does not wait for the others.
+		next := append(slices.Clone(wanted), Wanted{onEth1, true})
+		p.Want(next, 3)
+		time.Sleep(2*window + leastTurn)
+		if _, found := p.Want(next, 3)[onEth1]; !found {
+			t.Error("a new question waits for the old ones")
+		}
+		p.Want(nil, 3)
+		time.Sleep(2 * window)
+		asked := len(l.asked[wanted[0].Question])
+		time.Sleep(time.Hour)
+		if len(l.asked[wanted[0].Question]) != asked {
+			t.Error("asked though nothing is wanted")
+		}
+	})
+}
+
+// What nobody waits for is asked in turn, by all nodes together not more than by ten.
+func TestProberOfMostNodes(t *testing.T) {
+	for nodes, most := range map[int]int{3: 600, 10: 600, 500: 12} {
+		synctest.Test(t, func(t *testing.T) {
+			l := &link{}
+			p, _ := startProber(t, l)
+			p.Want(addresses(1000, false), nodes)
+			time.Sleep(10 * time.Minute)
+			if n := len(l.asked); n > most+1 || n < most/2 {
+				t.Errorf("one of %d nodes asked %d questions in ten minutes, want about %d", nodes, n, most)
+			}
+		})
+	}
+}
+
+func TestProberFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &link{err: errors.New("no buffer space available")}
+		p, changes := startProber(t, l)
+		p.Want([]Wanted{{onEth0, true}}, 3)
+		time.Sleep(time.Minute)
+		if len(p.Want([]Wanted{{onEth0, true}}, 3)) > 0 || *changes > 0 {
+			t.Error("answered by a kernel that does not ask")
+		}
+		l.err = nil
+		time.Sleep(afterFailure + window + time.Millisecond)
+		if len(p.Want([]Wanted{{onEth0, true}}, 3)) != 1 {
+			t.Error("not asked again after the failure")
+		}
+	})
+}

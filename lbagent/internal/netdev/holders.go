@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netdev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/fib"
+)
+
+// FindHolders asks on the links whether hosts there have addresses, by ARP (RFC 826) or Neighbor
+// Discovery (RFC 4861), until ctx is done or all have answered. It returns the hardware addresses
+// of those that have. The kernel asks, so no raw socket is needed: it forgets what it knew of these
+// neighbours, and then what it learned. A link that is gone has nobody, and an entry that an
+// administrator made is not asked for.
+func FindHolders(ctx context.Context, asked []fib.NeighbourKey) (map[fib.NeighbourKey][6]byte, error) {
+	done := make(chan struct{})
+	updates := make(chan netlink.NeighUpdate)
+	// A failed subscription closes its channel; the error says no more.
+	options := netlink.NeighSubscribeOptions{ErrorCallback: func(error) {}}
+	if err := netlink.NeighSubscribeWithOptions(updates, done, options); err != nil {
+		return nil, fmt.Errorf("subscribe to changes of neighbours: %w", err)
+	}
+	defer drain(updates)
+	defer close(done)
+	fixed, err := fixedNeighbours()
+	if err != nil {
+		return nil, err
+	}
+	asked = slices.DeleteFunc(slices.Clone(asked), func(key fib.NeighbourKey) bool { return fixed[key] })
+	defer func() {
+		for _, key := range asked {
+			_ = forgetNeighbour(key)
+		}
+	}()
+	waiting := make(map[fib.NeighbourKey]bool, len(asked))
+	for _, key := range asked {
+		if waiting[key], err = askNeighbour(key); err != nil {
+			return nil, err
+		}
+	}
+	return awaitNeighbours(ctx, updates, waiting)
+}
+
+// askNeighbour has the kernel ask, and reports whether there is a link to ask on.
+func askNeighbour(key fib.NeighbourKey) (bool, error) {
+	// Else the kernel takes an entry that is not old for an answer.
+	err := forgetNeighbour(key)
+	if err == nil {
+		err = useNeighbour(key)
+	}
+	if err != nil && !gone(err) {
+		return false, fmt.Errorf("ask for neighbour %s on interface %d: %w", key.Address, key.Interface, err)
+	}
+	return err == nil, nil
+}
+
+// awaitNeighbours returns the hardware addresses that the kernel learns of those that are waited
+// for, when it knows all, or when ctx is done.
+func awaitNeighbours(
+	ctx context.Context, updates <-chan netlink.NeighUpdate, waiting map[fib.NeighbourKey]bool,
+) (map[fib.NeighbourKey][6]byte, error) {
+	maps.DeleteFunc(waiting, func(_ fib.NeighbourKey, asked bool) bool { return !asked })
+	found := map[fib.NeighbourKey][6]byte{}
+	for len(waiting) > 0 {
+		select {
+		case <-ctx.Done():
+			return found, nil
+		case update, open := <-updates:
+			if !open {
+				return nil, errLost
+			}
+			key, ok := neighbourKey(&update.Neigh)
+			mac := neighbourOf(&update.Neigh).MAC
+			if ok && waiting[key] && update.Type == unix.RTM_NEWNEIGH && mac != [6]byte{} {
+				found[key] = mac
+				delete(waiting, key)
+			}
+		}
+	}
+	return found, nil
+}
+
+// KnownNeighbours are the hardware addresses that the kernel knows of some addresses, by interface.
+func KnownNeighbours(addresses []netip.Addr) (map[int][][6]byte, error) {
+	known := map[int][][6]byte{}
+	list, err := retryInterrupted(func() ([]netlink.Neigh, error) { return netlink.NeighList(0, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list the neighbours: %w", err)
+	}
+	for i := range list {
+		key, ok := neighbourKey(&list[i])
+		mac := neighbourOf(&list[i]).MAC
+		if ok && mac != [6]byte{} && slices.Contains(addresses, key.Address) {
+			known[key.Interface] = append(known[key.Interface], mac)
+		}
+	}
+	return known, nil
+}
+
+// fixedNeighbours are those that the kernel does not ask for.
+func fixedNeighbours() (map[fib.NeighbourKey]bool, error) {
+	list, err := retryInterrupted(func() ([]netlink.Neigh, error) { return netlink.NeighList(0, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list the neighbours: %w", err)
+	}
+	fixed := map[fib.NeighbourKey]bool{}
+	for i := range list {
+		if key, ok := neighbourKey(&list[i]); ok && list[i].State&(netlink.NUD_PERMANENT|netlink.NUD_NOARP) != 0 {
+			fixed[key] = true
+		}
+	}
+	return fixed, nil
+}
+
+// forgetNeighbour removes what the kernel knows, if anything.
+func forgetNeighbour(key fib.NeighbourKey) error {
+	request := nl.NewNetlinkRequest(unix.RTM_DELNEIGH, unix.NLM_F_ACK)
+	request.AddData(&netlink.Ndmsg{Family: uint8(neighbourFamily(key.Address)), Index: uint32(key.Interface)})
+	request.AddData(nl.NewRtAttr(netlink.NDA_DST, key.Address.AsSlice()))
+	_, err := request.Execute(unix.NETLINK_ROUTE, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}

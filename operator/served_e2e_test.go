@@ -194,6 +194,54 @@ func servedZones(t *testing.T, e *environment) {
 	})
 }
 
+// A host that has the address of a VIP is told of the VIP and of its Service, for as long as a node
+// finds it.
+func servedDuplicates(t *testing.T, e *environment) {
+	e.run(t)
+	e.session(t, "announcing", millracev1alpha1.SessionEstablished)
+	e.pool(t, "main", nil, "203.0.113.0/24")
+	e.advertisement(t, "all", nil)
+	service := e.service(t, "web")
+	e.served(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
+	find := func(found ...millracev1alpha1.DuplicateAddress) {
+		t.Helper()
+		report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "announcing"}}
+		eventually(t, func(ctx context.Context) error {
+			if err := e.get(ctx, report); err != nil {
+				return err
+			}
+			report.Status.Duplicates = found
+			return e.client.Status().Update(ctx, report)
+		})
+	}
+	vip := &millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.0"}}
+	unique := func(reason string) {
+		t.Helper()
+		eventually(t, func(ctx context.Context) error {
+			if err := e.get(ctx, vip); err != nil {
+				return err
+			}
+			got := meta.FindStatusCondition(vip.Status.Conditions, millracev1alpha1.ConditionUnique)
+			if reason == "" && got != nil || reason != "" && (got == nil || got.Status != metav1.ConditionFalse || got.Reason != reason) {
+				return fmt.Errorf("the VIP has the condition %+v, want the reason %q", got, reason)
+			}
+			return nil
+		})
+	}
+	host := millracev1alpha1.DuplicateAddress{Address: "203.0.113.0", Interface: "eth0", HardwareAddress: "02:00:00:00:00:09", Withheld: true}
+	const told = "the host 02:00:00:00:00:09 on the network of interface eth0 of node announcing has 203.0.113.0"
+	find(host)
+	unique(millracev1alpha1.ReasonDuplicateAddress)
+	e.served(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonDuplicateAddress, told)
+	host.Withheld = false
+	find(host)
+	unique(millracev1alpha1.ReasonDuplicateInUse)
+	e.served(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonDuplicateInUse, told)
+	find()
+	unique("")
+	e.served(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
+}
+
 // inZone makes a node in a zone of its own.
 func (e *environment) inZone(t *testing.T, i int) *corev1.Node {
 	t.Helper()

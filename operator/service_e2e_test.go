@@ -50,6 +50,7 @@ func TestOperator(t *testing.T) {
 		{"served or not", servedOrNot},
 		{"served on one address", servedTogether},
 		{"served in zones", servedZones},
+		{"duplicate addresses", servedDuplicates},
 		{"a status that another program writes", contestedStatus},
 		{"events that are too long", longEvent},
 		{"a namespace that is being deleted", terminatingNamespace},

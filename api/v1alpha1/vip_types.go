@@ -168,7 +168,8 @@ type VIPStatus struct {
 
 	// Conditions: Ready, true when the VIP can be used as it is written: its name
 	// is that of its address, and no two claims list the same port. The reason is
-	// Valid, Invalid or PortConflict.
+	// Valid, Invalid or PortConflict. Unique is there only while it is False: a host has the
+	// address, with reason DuplicateAddress or DuplicateInUse.
 	//
 	// +optional
 	// +listType=map

@@ -53,6 +53,8 @@ type serviceReconciler struct {
 	later   func(service types.NamespacedName, pause time.Duration)
 	zones   *zoneCensus
 	unfit   *unfitCensus
+	// duplicates are hosts with the address of a VIP.
+	duplicates *duplicateCensus
 	// announcers are the nodes that can announce.
 	announcers *announcers
 	written    writtenVersions
@@ -83,6 +85,7 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 	}
 	r.waiting = newWaitingServices(r.ledger)
 	r.zones, r.announcers = newZoneCensus(r.ledger), newAnnouncers(r.ledger)
+	r.duplicates = newDuplicateCensus(func(q queue, addresses []netip.Addr) { enqueueClaimants(q, r.ledger, addresses) })
 	vips := source.Kind(mgr.GetCache(), &millracev1alpha1.VIP{}, vipEvents{ledger: r.ledger, waiting: r.waiting})
 	controller := newController(mgr, "service").
 		Watches(&corev1.Service{}, serviceEvents(r.ledger, r.noteWaiting)).
@@ -102,6 +105,7 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		WatchesRawSource(vips).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNode{}, r.zones)).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.unfit)).
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.duplicates)).
 		Watches(&millracev1alpha1.LBNodeReport{}, r.announcers.ofReports()).
 		Watches(&corev1.Node{}, r.announcers.ofNodes()).
 		Watches(&millracev1alpha1.VIPAdvertisement{}, advertised(r.ledger), builder.WithPredicates(predicate.GenerationChangedPredicate{})).

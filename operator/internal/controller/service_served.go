@@ -48,6 +48,7 @@ func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, 
 		}
 		subject.Addresses = append(subject.Addresses, served.Address{
 			Addr: address, Pool: vip.Spec.Pool, Services: r.labelsOn(ctx, vip, service), Host: r.pools.host(address),
+			Duplicate: r.duplicates.of(address),
 		})
 	}
 	return served.Judge(subject, surroundings), nil

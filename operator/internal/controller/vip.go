@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
@@ -28,8 +29,9 @@ const indexPool = "spec.pool"
 
 // vipReconciler writes the status of VIPs.
 type vipReconciler struct {
-	client client.Client
-	pools  *poolBook
+	client     client.Client
+	pools      *poolBook
+	duplicates *duplicateCensus
 }
 
 func setupVIPs(ctx context.Context, mgr ctrl.Manager) error {
@@ -37,9 +39,10 @@ func setupVIPs(ctx context.Context, mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &millracev1alpha1.VIP{}, indexPool, byPool); err != nil {
 		return fmt.Errorf("indexing VIPs by pool: %w", err)
 	}
-	r := &vipReconciler{client: mgr.GetClient(), pools: newPoolBook()}
+	r := &vipReconciler{client: mgr.GetClient(), pools: newPoolBook(), duplicates: newDuplicateCensus(enqueueVIPs)}
 	controller := newController(mgr, "vip").
 		For(&millracev1alpha1.VIP{}).
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.duplicates)).
 		Watches(&millracev1alpha1.VIPPool{}, handler.EnqueueRequestsFromMapFunc(r.vipsOf),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{}))
 	if err := r.pools.watch(mgr, controller, enqueueVIPs); err != nil {
@@ -82,6 +85,9 @@ func (r *vipReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 	vip.Status.Phase = phaseOf(vip)
 	vip.Status.Services = claimants(vip.Spec.Claims)
 	setReady(&vip.Status.Conditions, condition)
+	if address, usable := addressOf(vip); usable {
+		setUnique(&vip.Status.Conditions, vip.Generation, r.duplicates.of(address))
+	}
 	err = patchStatus(ctx, r.client, base, vip, func(v *millracev1alpha1.VIP) any { return v.Status })
 	return ctrl.Result{}, client.IgnoreNotFound(err)
 }

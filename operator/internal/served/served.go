@@ -46,6 +46,8 @@ type Address struct {
 	Services []labels.Set
 	// Host names a node or router that has the address; empty where none has.
 	Host string
+	// Duplicate is a host that answers for the address.
+	Duplicate Duplicate
 }
 
 // Surroundings are what else decides.
@@ -125,9 +127,13 @@ func (j *judge) refusePort(address netip.Addr, port ipam.Port, reason string) {
 	}
 }
 
-// checkHosts tells the addresses that nodes and routers have: no agent serves those.
+// checkHosts tells the addresses that nodes and routers have, which no agent serves, and those for
+// which other hosts answer.
 func (j *judge) checkHosts() {
 	for _, address := range j.subject.Addresses {
+		if address.Duplicate != (Duplicate{}) {
+			j.problem(address.Duplicate.Reason(), "%s", address.Duplicate.Message())
+		}
 		if address.Host == "" {
 			continue
 		}

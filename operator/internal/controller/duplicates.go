@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/served"
+)
+
+// duplicateCensus knows, by the LBNodeReports, which hosts have the address of a VIP. As a handler
+// of LBNodeReports it enqueues what is about the addresses of which it would say something else
+// than before. What it says hardly depends on how many nodes there are.
+type duplicateCensus struct {
+	enqueue func(q queue, addresses []netip.Addr)
+
+	mu sync.Mutex
+	// hosts are by address, then by node; byNode has the addresses of a node.
+	hosts  map[netip.Addr]map[string]millracev1alpha1.DuplicateAddress
+	byNode map[string][]netip.Addr
+}
+
+var _ handler.TypedEventHandler[*millracev1alpha1.LBNodeReport, reconcile.Request] = &duplicateCensus{}
+
+func newDuplicateCensus(enqueue func(q queue, addresses []netip.Addr)) *duplicateCensus {
+	return &duplicateCensus{
+		enqueue: enqueue, hosts: map[netip.Addr]map[string]millracev1alpha1.DuplicateAddress{}, byNode: map[string][]netip.Addr{},
+	}
+}
+
+// of returns what is to be said of an address; the zero value where no host has it.
+func (c *duplicateCensus) of(address netip.Addr) served.Duplicate {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.describe(address)
+}
+
+func (c *duplicateCensus) describe(address netip.Addr) served.Duplicate {
+	hosts := c.hosts[address]
+	if len(hosts) == 0 {
+		return served.Duplicate{}
+	}
+	nodes := slices.Sorted(maps.Keys(hosts))
+	node := nodes[0]
+	// A node that withholds the VIP comes first.
+	for _, name := range nodes {
+		if hosts[name].Withheld {
+			node = name
+			break
+		}
+	}
+	host := hosts[node]
+	text := fmt.Sprintf("the host %s on the network of interface %s of node %s has %s", host.HardwareAddress, host.Interface, node, address)
+	if len(nodes) > 1 {
+		text += "; other nodes find one, too"
+	}
+	return served.Duplicate{Host: text, Withheld: host.Withheld}
+}
+
+// set notes the hosts that a node has found, and returns the addresses of which something else is
+// to be said now.
+func (c *duplicateCensus) set(node string, found []millracev1alpha1.DuplicateAddress) []netip.Addr {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	present := map[netip.Addr]millracev1alpha1.DuplicateAddress{}
+	for _, host := range found {
+		if address, err := netip.ParseAddr(host.Address); err == nil {
+			present[address] = host
+		}
+	}
+	former := c.byNode[node]
+	before := map[netip.Addr]served.Duplicate{}
+	for _, address := range slices.AppendSeq(slices.Clone(former), maps.Keys(present)) {
+		before[address] = c.describe(address)
+	}
+	for _, address := range former {
+		if delete(c.hosts[address], node); len(c.hosts[address]) == 0 {
+			delete(c.hosts, address)
+		}
+	}
+	for address, host := range present {
+		if c.hosts[address] == nil {
+			c.hosts[address] = map[string]millracev1alpha1.DuplicateAddress{}
+		}
+		c.hosts[address][node] = host
+	}
+	if c.byNode[node] = slices.Collect(maps.Keys(present)); len(present) == 0 {
+		delete(c.byNode, node)
+	}
+	return slices.SortedFunc(func(yield func(netip.Addr) bool) {
+		for address, said := range before {
+			if c.describe(address) != said && !yield(address) {
+				return
+			}
+		}
+	}, netip.Addr.Compare)
+}
+
+func (c *duplicateCensus) update(q queue, report *millracev1alpha1.LBNodeReport, found []millracev1alpha1.DuplicateAddress) {
+	c.enqueue(q, c.set(report.Name, found))
+}
+
+// Create implements handler.TypedEventHandler.
+func (c *duplicateCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1alpha1.LBNodeReport], q queue) {
+	c.update(q, e.Object, e.Object.Status.Duplicates)
+}
+
+// Update implements handler.TypedEventHandler.
+func (c *duplicateCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1alpha1.LBNodeReport], q queue) {
+	c.update(q, e.ObjectNew, e.ObjectNew.Status.Duplicates)
+}
+
+// Delete implements handler.TypedEventHandler.
+func (c *duplicateCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1alpha1.LBNodeReport], q queue) {
+	c.update(q, e.Object, nil)
+}
+
+// Generic does nothing: no source sends such events.
+func (c *duplicateCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1alpha1.LBNodeReport], queue) {
+}
+
+// setUnique has a VIP's conditions say whether a host has its address.
+func setUnique(conditions *[]metav1.Condition, generation int64, duplicate served.Duplicate) {
+	if duplicate == (served.Duplicate{}) {
+		meta.RemoveStatusCondition(conditions, millracev1alpha1.ConditionUnique)
+		return
+	}
+	meta.SetStatusCondition(conditions, metav1.Condition{
+		Type: millracev1alpha1.ConditionUnique, Status: metav1.ConditionFalse, ObservedGeneration: generation,
+		Reason: duplicate.Reason(), Message: duplicate.Message(),
+	})
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/served"
+)
+
+func TestDuplicateCensus(t *testing.T) {
+	web, dns := netip.MustParseAddr("203.0.113.80"), netip.MustParseAddr("203.0.113.53")
+	var enqueued []netip.Addr
+	c := newDuplicateCensus(func(_ queue, addresses []netip.Addr) { enqueued = addresses })
+	found := func(address netip.Addr, mac string, withheld bool) millracev1alpha1.DuplicateAddress {
+		return millracev1alpha1.DuplicateAddress{Address: address.String(), Interface: "eth0", HardwareAddress: mac, Withheld: withheld}
+	}
+	step := func(node string, hosts []millracev1alpha1.DuplicateAddress, wantHost string, withheld bool, concerned ...netip.Addr) {
+		t.Helper()
+		report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: node}}
+		c.update(nil, report, hosts)
+		if !slices.Equal(enqueued, concerned) {
+			t.Errorf("%s concerns %v, want %v", node, enqueued, concerned)
+		}
+		got := c.of(web)
+		if got.Withheld != withheld || (got.Host == "") != (wantHost == "") || !strings.Contains(got.Host, wantHost) {
+			t.Errorf("after %s: %+v, want %q, withheld %v", node, got, wantHost, withheld)
+		}
+	}
+	const printer, phone = "02:00:00:00:00:09", "02:00:00:00:00:08"
+	inUse := found(web, printer, false)
+	step("b", []millracev1alpha1.DuplicateAddress{inUse}, printer, false, web)
+	step("b", []millracev1alpha1.DuplicateAddress{inUse, found(dns, phone, false), {Address: "nonsense"}}, "eth0 of node b", false, dns)
+	step("c", []millracev1alpha1.DuplicateAddress{inUse}, "other nodes", false, web)
+	step("d", []millracev1alpha1.DuplicateAddress{inUse}, "other nodes", false)
+	// The one that withholds the VIP is told, whatever its name.
+	step("d", []millracev1alpha1.DuplicateAddress{found(web, phone, true)}, "node d", true, web)
+	step("d", nil, "node b", false, web)
+	step("c", nil, "node b", false, web)
+	step("b", nil, "", false, dns, web)
+	if len(c.hosts)+len(c.byNode) > 0 {
+		t.Errorf("left are %v and %v", c.hosts, c.byNode)
+	}
+}
+
+func TestSetUnique(t *testing.T) {
+	var conditions []metav1.Condition
+	setUnique(&conditions, 3, served.Duplicate{Host: "the host", Withheld: true})
+	if len(conditions) != 1 || conditions[0].Type != millracev1alpha1.ConditionUnique || conditions[0].Status != metav1.ConditionFalse ||
+		conditions[0].Reason != millracev1alpha1.ReasonDuplicateAddress {
+		t.Errorf("conditions %+v, want Unique False", conditions)
+	}
+	setUnique(&conditions, 3, served.Duplicate{Host: "the host"})
+	if len(conditions) != 1 || conditions[0].Reason != millracev1alpha1.ReasonDuplicateInUse {
+		t.Errorf("conditions %+v, want the reason of a VIP in use", conditions)
+	}
+	if setUnique(&conditions, 3, served.Duplicate{}); len(conditions) > 0 {
+		t.Errorf("conditions %+v of a VIP that no host has", conditions)
+	}
+}

@@ -32,12 +32,16 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/millrace-lb/millrace/test/lab/internal/cache"
+	"github.com/millrace-lb/millrace/test/lab/internal/pki"
 )
 
 // startTimeout is how long etcd and the API server have to get ready.
 const startTimeout = 2 * time.Minute
 
 const adminToken = "admin"
+
+// frontProxy is the API server's user towards aggregated ones, and the directory of its key.
+const frontProxy = "front-proxy-client"
 
 // auditPolicy logs who wrote what; reads are many and not of interest.
 const auditPolicy = `{
@@ -136,7 +140,11 @@ func (s *Server) writeFiles() error {
 	if err := os.WriteFile(s.file("service-accounts.key"), pem.EncodeToMemory(block), 0o600); err != nil {
 		return fmt.Errorf("writing the key of service accounts: %w", err)
 	}
-	return nil
+	authority, err := pki.NewAuthority(s.file(frontProxy))
+	if err != nil {
+		return err
+	}
+	return authority.Issue(pki.Identity{Name: frontProxy, User: frontProxy})
 }
 
 func (s *Server) apiServerArguments(etcd string, port int) []string {
@@ -157,6 +165,14 @@ func (s *Server) apiServerArguments(etcd string, port int) []string {
 		"--endpoint-reconciler-type=none",
 		"--audit-policy-file=" + s.file("audit-policy.yaml"),
 		"--audit-log-path=" + s.file("audit.log"),
+		// Aggregated API servers are told by these whom a request is from.
+		"--requestheader-client-ca-file=" + pki.CAFile(s.file(frontProxy)),
+		"--requestheader-allowed-names=" + frontProxy,
+		"--requestheader-username-headers=X-Remote-User",
+		"--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file=" + pki.CertFile(s.file(frontProxy), frontProxy),
+		"--proxy-client-key-file=" + pki.KeyFile(s.file(frontProxy), frontProxy),
 	}
 }
 
@@ -290,6 +306,19 @@ func (s *Server) Kubectl(ctx context.Context, arguments ...string) ([]byte, erro
 		return output, fmt.Errorf("kubectl %s: %w: %s", strings.Join(arguments, " "), err, complaints.String())
 	}
 	return output, nil
+}
+
+// RunController runs one of Kubernetes' controllers, by its name, until the test ends.
+func (s *Server) RunController(t *testing.T, name string) {
+	t.Helper()
+	kubeconfig, err := s.WriteKubeconfig(adminToken)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.run(t, "kube-controller-manager", "--kubeconfig="+kubeconfig, "--controllers="+name,
+		"--leader-elect=false", "--secure-port=0"); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Write is a request that the API server got to change something.

@@ -22,6 +22,8 @@ const (
 	controllerManager = "kube-controller-manager"
 	scheduler         = "kube-scheduler"
 	proxy             = "kube-proxy"
+	// frontProxy is the API server's towards aggregated ones.
+	frontProxy = "front-proxy-client"
 
 	// ServiceAccounts is the key pair that service account tokens are signed with.
 	ServiceAccounts = "service-accounts"
@@ -36,6 +38,7 @@ func (l Lab) Identities() []pki.Identity {
 		{Name: controllerManager, User: "system:kube-controller-manager"},
 		{Name: scheduler, User: "system:kube-scheduler"},
 		{Name: proxy, User: "system:kube-proxy"},
+		{Name: frontProxy, User: frontProxy},
 		{
 			Name: apiServer, User: apiServer,
 			Hosts: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
@@ -61,7 +64,7 @@ func (l Lab) Identities() []pki.Identity {
 func (l Lab) Kubeconfigs() ([]File, error) {
 	var files []File
 	for _, identity := range l.Identities() {
-		if identity.Name == apiServer || identity.Name == apiKubeletClient {
+		if identity.Name == apiServer || identity.Name == apiKubeletClient || identity.Name == frontProxy {
 			continue
 		}
 		file, err := render(l.Kubeconfig(identity.Name), "kubeconfig.yaml", map[string]any{
@@ -168,5 +171,12 @@ func (l Lab) apiServerCommand(etcd string) []string {
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
 		"--allow-privileged=true",
+		"--requestheader-client-ca-file=" + pki.CAFile(keys),
+		"--requestheader-allowed-names=" + frontProxy,
+		"--requestheader-username-headers=X-Remote-User",
+		"--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file=" + pki.CertFile(keys, frontProxy),
+		"--proxy-client-key-file=" + pki.KeyFile(keys, frontProxy),
 	}
 }

@@ -24,7 +24,7 @@ help: ## Show the targets.
 .PHONY: build
 build: ## Build the programs into bin/.
 	@mkdir -p $(BIN)
-	$(STATIC) -o $(BIN)/ ./cmd/operator ./cmd/lbagent ./cmd/lbbfd ./cmd/millrace ./cmd/gateway ./cmd/lbproxy
+	$(STATIC) -o $(BIN)/ ./cmd/operator ./cmd/lbagent ./cmd/lbbfd ./cmd/millrace ./cmd/gateway ./cmd/lbproxy ./cmd/liveapi
 	ln -sf millrace $(BIN)/kubectl-millrace
 	ln -sf millrace $(BIN)/kubectl_complete-millrace
 	go build -o $(BIN)/ ./test/lab ./test/echo ./test/flows

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Generates everything in the tree that is made from other sources of the tree:
-# deepcopy, CRDs, roles, the BPF objects, the messages of the gateway, and the CRDs of
-# Gateway API as its module has them.
+# deepcopy, CRDs, roles, the OpenAPI schemas of the aggregated API, the BPF objects, the messages of
+# the gateway, and the CRDs of Gateway API as its module has them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,6 +15,13 @@ go tool controller-gen object paths=./api/... \
 go tool controller-gen rbac:roleName=millrace-operator paths=./operator/... output:rbac:dir=config/rbac/operator
 go tool controller-gen rbac:roleName=millrace-agent paths=./lbagent/... output:rbac:dir=config/rbac/agent
 go tool controller-gen rbac:roleName=millrace-gateway paths=./gateway/... output:rbac:dir=config/rbac/gateway
+# The aggregated API also serves the types of Kubernetes that its own are made of.
+meta=(k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/version)
+go tool openapi-gen \
+	--go-header-file <(printf '// SPDX-License-Identifier: Apache-2.0\n\n') \
+	--output-dir liveapi/internal/openapi --output-pkg github.com/millrace-lb/millrace/liveapi/internal/openapi \
+	--output-file zz_generated.openapi.go --output-model-name-file zz_generated.model_name.go \
+	--report-filename /dev/null "${meta[@]/#/--readonly-pkg=}" "${meta[@]}" ./api/live/v1alpha1
 go generate ./bpf ./lbagent/test/bench ./gateway/resource
 
 # As they are; only the kinds that are carried out.

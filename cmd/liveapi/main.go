@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command liveapi serves the aggregated API live.millrace.io: what agents measure and do at present.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client/config"
+
+	"github.com/millrace-lb/millrace/api/live"
+	"github.com/millrace-lb/millrace/cmd/internal/program"
+	"github.com/millrace-lb/millrace/liveapi"
+)
+
+// version is set by the linker.
+var version string
+
+func main() {
+	program.Main("liveapi", run)
+}
+
+func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
+	flags := program.Flags("liveapi", stderr)
+	configuration, port := register(flags)
+	config.RegisterFlags(flags)
+	if done, err := program.Parse(flags, arguments, version, stdout); done || err != nil {
+		return err
+	}
+	if *port == 0 || *port > 65535 {
+		return fmt.Errorf("--agent-port: %d is no port", *port)
+	}
+	configuration.AgentPort = uint16(*port)
+
+	logger := logr.FromSlogHandler(slog.NewJSONHandler(stderr, nil))
+	ctrl.SetLogger(logger)
+	klog.SetLogger(logger)
+
+	var err error
+	if configuration.REST, err = ctrl.GetConfig(); err != nil {
+		return fmt.Errorf("find the API server: %w: run in a cluster or give --kubeconfig", err)
+	}
+	configuration.Kubeconfig = flags.Lookup(config.KubeconfigFlagName).Value.String()
+	return liveapi.Run(ctx, *configuration, logger)
+}
+
+// register adds the flags and returns where they are read into.
+func register(flags *flag.FlagSet) (*liveapi.Config, *uint) {
+	c := &liveapi.Config{}
+	flags.StringVar(&c.Address, "bind-address", ":8443", "address to serve the API, probes and metrics on")
+	flags.StringVar(&c.CertDir, "certificates", "/etc/millrace/live",
+		"directory with tls.crt and tls.key of the server, and client.crt, client.key and ca.crt towards agents")
+	port := flags.Uint("agent-port", live.Port, "port that agents listen on (their --live-bind-address)")
+	return c, port
+}

@@ -1,0 +1,444 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package liveapi_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/millrace-lb/millrace/api/live"
+	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/liveapi"
+	"github.com/millrace-lb/millrace/test/lab/controlplane"
+)
+
+const (
+	// liveUser is the service account of config/liveapi: the program runs with exactly the rights
+	// that it is installed with.
+	liveUser = "system:serviceaccount:millrace-system:millrace-liveapi"
+	tenant   = "tenant"
+
+	systemNamespace = "millrace-system"
+	serviceName     = "millrace-liveapi"
+	patience        = 30 * time.Second
+)
+
+// environment is a real API server that hands requests for live.millrace.io to the program.
+type environment struct {
+	server *controlplane.Server
+	client client.Client
+	told   *controlplane.Warnings
+	// directory has the program's certificates, and authority signs them and those of agents.
+	directory string
+	authority *authority
+	// port is that of the agents of all nodes.
+	port   uint16
+	agents map[string]*agent
+}
+
+func newEnvironment(t *testing.T) *environment {
+	t.Helper()
+	ctrllog.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
+	e := &environment{
+		server: controlplane.Start(t, "..", liveUser, tenant), told: &controlplane.Warnings{},
+		directory: t.TempDir(), authority: newAuthority(t), port: freePort(t), agents: map[string]*agent{},
+	}
+	_, err := envtest.InstallCRDs(e.server.Admin(), envtest.CRDInstallOptions{Paths: []string{"../config/crd"}, ErrorIfPathMissing: true})
+	must(t, err)
+	config := e.server.Admin()
+	config.WarningHandlerWithContext = e.told
+	e.client, err = client.New(config, client.Options{Scheme: newScheme(t)})
+	must(t, err)
+	for _, name := range []string{systemNamespace, "shop", "office"} {
+		e.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	e.apply(t, "../config/liveapi/role.yaml")
+	e.apply(t, "../config/liveapi/viewer.yaml")
+	e.authority.write(t, e.directory, "tls", serviceName+"."+systemNamespace+".svc", x509.ExtKeyUsageServerAuth)
+	e.authority.write(t, e.directory, "client", live.ClientName, x509.ExtKeyUsageClientAuth)
+	return e
+}
+
+func newScheme(t *testing.T) *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	must(t, errors.Join(clientgoscheme.AddToScheme(scheme), millracev1alpha1.AddToScheme(scheme), livev1alpha1.AddToScheme(scheme)))
+	return scheme
+}
+
+func (e *environment) create(t *testing.T, object client.Object) {
+	t.Helper()
+	must(t, e.client.Create(t.Context(), object))
+}
+
+// apply creates the objects of a manifest.
+func (e *environment) apply(t *testing.T, file string) {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	must(t, err)
+	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		err := decoder.Decode(object)
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		must(t, err)
+		if len(object.Object) > 0 {
+			e.create(t, object)
+		}
+	}
+}
+
+// node makes a node with an agent at a loopback address, which says what it is told to.
+func (e *environment) node(t *testing.T, name string, number int) *agent {
+	t.Helper()
+	address := fmt.Sprintf("127.0.1.%d", number)
+	e.create(t, &millracev1alpha1.LBNode{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       millracev1alpha1.LBNodeSpec{ID: int32(number), Addresses: []string{address}},
+	})
+	made := newAgent(t, name, fmt.Sprintf("%s:%d", address, e.port), e.authority)
+	e.agents[name] = made
+	return made
+}
+
+// service makes a Service with a VIP and one endpoint on each of some nodes; the first is not ready.
+func (e *environment) service(t *testing.T, namespace, name, vip string, nodes ...string) {
+	t.Helper()
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Finalizers: []string{millracev1alpha1.Finalizer}, Labels: map[string]string{"app": name}},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}},
+	}
+	e.create(t, service)
+	service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: vip}}
+	must(t, e.client.Status().Update(t.Context(), service))
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: namespace, Name: name + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	for i, node := range nodes {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{fmt.Sprintf("10.0.0.%d", i+1)}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: new(i > 0)},
+		})
+	}
+	e.create(t, slice)
+}
+
+// run starts the program and has the API server hand requests to it. It is found by the name
+// localhost, in place of pods; its certificate is that of the Service.
+func (e *environment) run(t *testing.T) (address string, stop func()) {
+	t.Helper()
+	port := freePort(t)
+	address = fmt.Sprintf("127.0.0.1:%d", port)
+	kubeconfig, err := e.server.WriteKubeconfig(liveUser)
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done, said := make(chan error, 1), &logs{}
+	go func() {
+		done <- liveapi.Run(ctx, liveapi.Config{
+			REST: e.server.User(liveUser), Kubeconfig: kubeconfig, Address: address, CertDir: e.directory, AgentPort: e.port,
+		}, logr.FromSlogHandler(slog.NewJSONHandler(said, nil)))
+	}()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("the program ended with %v", err)
+			}
+		case <-time.After(patience):
+			t.Error("the program does not end")
+		}
+		if t.Failed() {
+			t.Logf("the program said:\n%s", said)
+		}
+	})
+	t.Cleanup(stop)
+	e.create(t, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: serviceName},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"},
+	})
+	content, err := os.ReadFile("../config/liveapi/api_service.yaml")
+	must(t, err)
+	apiService := &unstructured.Unstructured{}
+	must(t, utilyaml.Unmarshal(content, &apiService.Object))
+	must(t, errors.Join(
+		unstructured.SetNestedField(apiService.Object, e.authority.bundle(), "spec", "caBundle"),
+		unstructured.SetNestedField(apiService.Object, int64(port), "spec", "service", "port")))
+	e.create(t, apiService)
+	eventually(t, func(ctx context.Context) error {
+		return e.client.List(ctx, &livev1alpha1.ServiceTrafficList{})
+	})
+	return address, stop
+}
+
+// agent serves what it is told to, over TLS, as api/live says.
+type agent struct {
+	name string
+	stop func()
+
+	mu sync.Mutex
+	// traffic is said again and again, as that of five seconds.
+	traffic []live.ServiceTraffic
+	state   live.State
+	// changed ends when the state changes.
+	changed chan struct{}
+	version int
+	flows   []live.Flow
+	drops   live.Drops
+	// asked are the questions for flows and drops.
+	asked []string
+}
+
+func newAgent(t *testing.T, name, address string, authority *authority) *agent {
+	t.Helper()
+	a := &agent{name: name, changed: make(chan struct{})}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+live.PathTraffic, a.serveTraffic)
+	mux.HandleFunc("GET "+live.PathState, a.serveState)
+	mux.HandleFunc("GET "+live.PathFlows, func(w http.ResponseWriter, r *http.Request) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.asked = append(a.asked, r.URL.RequestURI())
+		write(w, live.Flows{Node: name, Items: a.flows})
+	})
+	mux.HandleFunc("GET "+live.PathDrops, func(w http.ResponseWriter, r *http.Request) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.asked = append(a.asked, r.URL.RequestURI())
+		write(w, live.Drops{Node: name, Items: a.drops.Items, Truncated: a.drops.Truncated})
+	})
+	certificate := authority.issue(t, live.AgentName, x509.ExtKeyUsageServerAuth)
+	listener, err := net.Listen("tcp", address)
+	must(t, err)
+	server := &http.Server{Handler: mux, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0), TLSConfig: &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificate},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: authority.pool(),
+		VerifyConnection: func(state tls.ConnectionState) error {
+			return state.PeerCertificates[0].VerifyHostname(live.ClientName)
+		},
+	}}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.ServeTLS(listener, "", "")
+	}()
+	a.stop = sync.OnceFunc(func() {
+		_ = server.Close()
+		<-done
+	})
+	t.Cleanup(a.stop)
+	return a
+}
+
+func (a *agent) serveTraffic(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Query().Get(live.ParameterSince) == "" {
+		write(w, live.Traffic{Node: a.name, Cursor: "1"})
+		return
+	}
+	select {
+	case <-r.Context().Done():
+	case <-time.After(200 * time.Millisecond):
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	write(w, live.Traffic{Node: a.name, Cursor: "1", Seconds: 5, Services: a.traffic})
+}
+
+func (a *agent) serveState(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	changed, version := a.changed, fmt.Sprint(a.version)
+	a.mu.Unlock()
+	if r.URL.Query().Get(live.ParameterSince) == version {
+		select {
+		case <-r.Context().Done():
+			return
+		case <-changed:
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	state := a.state
+	state.Node, state.Whole, state.Cursor = a.name, true, fmt.Sprint(a.version)
+	write(w, state)
+}
+
+// says changes what the agent says.
+func (a *agent) says(change func(*agent)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	change(a)
+	a.version++
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+func (a *agent) questions() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	asked := a.asked
+	a.asked = nil
+	return asked
+}
+
+func write(w http.ResponseWriter, answer any) { _ = json.NewEncoder(w).Encode(answer) }
+
+// authority signs certificates.
+type authority struct {
+	key         *ecdsa.PrivateKey
+	certificate *x509.Certificate
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "test"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	must(t, err)
+	certificate, err := x509.ParseCertificate(der)
+	must(t, err)
+	return &authority{key, certificate}
+}
+
+func (a *authority) pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.certificate)
+	return pool
+}
+
+// bundle is the certificate as the API server has it in objects.
+func (a *authority) bundle() string {
+	content, _ := json.Marshal(a.encoded())
+	return strings.Trim(string(content), `"`)
+}
+
+func (a *authority) encoded() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.certificate.Raw})
+}
+
+func (a *authority) issue(t *testing.T, host string, usage x509.ExtKeyUsage) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: host}, DNSNames: []string{host},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage},
+	}, a.certificate, &key.PublicKey, a.key)
+	must(t, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// write writes a certificate, its key and the CA into a directory.
+func (a *authority) write(t *testing.T, directory, name, host string, usage x509.ExtKeyUsage) {
+	t.Helper()
+	pair := a.issue(t, host, usage)
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	must(t, err)
+	for file, content := range map[string][]byte{
+		"ca.crt":      a.encoded(),
+		name + ".crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}),
+		name + ".key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}),
+	} {
+		must(t, os.WriteFile(filepath.Join(directory, file), content, 0o600))
+	}
+}
+
+// logs are what the program says.
+type logs struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logs) Write(content []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(content)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// freePort returns a port that nobody listens on at present.
+func freePort(t *testing.T) uint16 {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer listener.Close()
+	return uint16(listener.Addr().(*net.TCPAddr).Port)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually waits until a condition holds.
+func eventually(t *testing.T, condition func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	last := errors.New("not tried")
+	for {
+		if err := condition(ctx); err == nil {
+			return
+		} else if ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("after %s: %v", patience, last)
+		case <-ticker.C:
+		}
+	}
+}

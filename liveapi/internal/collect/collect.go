@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package collect asks agents: of each what it counts and announces, for a store, all the time, and
+// of some which flows and drops they have, when somebody wants to know.
+package collect
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace-lb/millrace/api/live"
+	"github.com/millrace-lb/millrace/liveapi/internal/store"
+)
+
+const (
+	// firstPause and lastPause are the shortest and longest time until an agent that failed is
+	// asked again.
+	firstPause, lastPause = 250 * time.Millisecond, 8 * time.Second
+	// grace is how much longer than what an agent waits for an answer may take.
+	grace = 10 * time.Second
+	// askTimeout bounds a question to one agent, and asked how many are asked at once.
+	askTimeout, asked = 5 * time.Second, 32
+	// connecting is how many agents are connected to at once: each costs a TLS handshake.
+	connecting = 16
+)
+
+// Node is one with an agent.
+type Node struct {
+	Name    string
+	Address netip.Addr
+}
+
+// Options of a Collector.
+type Options struct {
+	Store *store.Store
+	// Directory has the certificates: ca.crt, client.crt and client.key. They are read for each
+	// connection.
+	Directory string
+	// Port is that of agents.
+	Port uint16
+	// Report is told when a node begins to fail, with the error, and with nil when it answers again.
+	Report func(node string, err error)
+}
+
+// Collector asks agents. It is safe for concurrent use.
+type Collector struct {
+	options Options
+	client  *http.Client
+
+	mu     sync.Mutex
+	agents map[string]*agent
+}
+
+type agent struct {
+	node Node
+	base string
+	stop context.CancelFunc
+	// failing is used by both loops, of the traffic and of the state.
+	mu      sync.Mutex
+	failing map[string]bool
+}
+
+// New returns a collector that asks nobody yet.
+func New(options Options) *Collector {
+	return &Collector{options: options, client: newClient(options.Directory), agents: map[string]*agent{}}
+}
+
+// SetNodes says who is to be asked, until the context ends.
+func (c *Collector) SetNodes(ctx context.Context, nodes []Node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	wanted, names := map[string]bool{}, make([]string, 0, len(nodes))
+	for _, node := range nodes {
+		wanted[node.Name] = true
+		names = append(names, node.Name)
+	}
+	c.options.Store.SetNodes(names, time.Now())
+	for name, agent := range c.agents {
+		if !wanted[name] {
+			agent.stop()
+			delete(c.agents, name)
+		}
+	}
+	for _, node := range nodes {
+		before := c.agents[node.Name]
+		if before != nil && before.node == node {
+			continue
+		}
+		if before != nil {
+			before.stop()
+		}
+		agentContext, stop := context.WithCancel(ctx)
+		address := netip.AddrPortFrom(node.Address, c.options.Port)
+		made := &agent{node: node, base: "https://" + address.String(), stop: stop, failing: map[string]bool{}}
+		c.agents[node.Name] = made
+		go c.follow(agentContext, made)
+	}
+}
+
+// follow asks an agent for its traffic and its state until the context ends. The state is asked for
+// once there is a connection, which both share.
+func (c *Collector) follow(ctx context.Context, a *agent) {
+	var others sync.WaitGroup
+	defer others.Wait()
+	cursor, connected := "", false
+	c.repeat(ctx, a, live.PathTraffic, func() error {
+		traffic := &live.Traffic{}
+		err := c.get(ctx, a, live.PathTraffic, since(cursor), traffic)
+		if err != nil {
+			return err
+		}
+		cursor = traffic.Cursor
+		c.options.Store.SetTraffic(a.node.Name, traffic, time.Now())
+		if !connected {
+			connected = true
+			others.Go(func() { c.followState(ctx, a) })
+		}
+		return nil
+	})
+}
+
+func (c *Collector) followState(ctx context.Context, a *agent) {
+	cursor := ""
+	c.repeat(ctx, a, live.PathState, func() error {
+		state := &live.State{}
+		err := c.get(ctx, a, live.PathState, since(cursor), state)
+		if err != nil {
+			if ctx.Err() == nil {
+				c.options.Store.StateFailed(a.node.Name, time.Now())
+			}
+			// The whole is said at once: that nothing changed, only after a while.
+			cursor = ""
+			return err
+		}
+		cursor = state.Cursor
+		c.options.Store.SetState(a.node.Name, state, time.Now())
+		return nil
+	})
+}
+
+func since(cursor string) url.Values {
+	if cursor == "" {
+		return nil
+	}
+	return url.Values{live.ParameterSince: {cursor}}
+}
+
+// repeat asks again and again until the context ends, and less often while that fails.
+func (c *Collector) repeat(ctx context.Context, a *agent, path string, ask func() error) {
+	pause := firstPause
+	for ctx.Err() == nil {
+		err := ask()
+		if ctx.Err() != nil {
+			return
+		}
+		a.report(path, err, c.options.Report)
+		if err == nil {
+			pause = firstPause
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		// Not all agents of a cluster at the same moment.
+		case <-time.After(pause/2 + rand.N(pause)):
+		}
+		pause = min(2*pause, lastPause)
+	}
+}
+
+// report tells when the agent begins and ends to fail.
+func (a *agent) report(path string, err error, report func(string, error)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	before := len(a.failing)
+	if err != nil {
+		a.failing[path] = true
+	} else {
+		delete(a.failing, path)
+	}
+	switch {
+	case before == 0 && err != nil:
+		report(a.node.Name, err)
+	case before > 0 && len(a.failing) == 0:
+		report(a.node.Name, nil)
+	}
+}
+
+// Query is for which flows or drops agents are asked.
+type Query struct {
+	Service store.Name
+	// Client is an address or a prefix, or empty.
+	Client string
+	// Limit is at most live.MaxLimit.
+	Limit int
+}
+
+// Flows asks nodes for flows. Those that did not answer are returned by name.
+func (c *Collector) Flows(ctx context.Context, nodes []string, query Query) (found []live.Flows, silent []string) {
+	return ask[live.Flows](ctx, c, nodes, live.PathFlows, query)
+}
+
+// Drops asks all nodes for drops. Those that did not answer are returned by name.
+func (c *Collector) Drops(ctx context.Context, query Query) (found []live.Drops, silent []string, all int) {
+	c.mu.Lock()
+	nodes := make([]string, 0, len(c.agents))
+	for name := range c.agents {
+		nodes = append(nodes, name)
+	}
+	c.mu.Unlock()
+	found, silent = ask[live.Drops](ctx, c, nodes, live.PathDrops, query)
+	return found, silent, len(nodes)
+}
+
+func ask[Answer any](ctx context.Context, c *Collector, nodes []string, path string, query Query) (found []Answer, silent []string) {
+	parameters := url.Values{
+		live.ParameterService: {query.Service.Namespace + "/" + query.Service.Name},
+		live.ParameterLimit:   {strconv.Itoa(query.Limit)},
+	}
+	if query.Client != "" {
+		parameters.Set(live.ParameterClient, query.Client)
+	}
+	var mu sync.Mutex
+	var group errgroup.Group
+	group.SetLimit(asked)
+	for _, name := range nodes {
+		group.Go(func() error {
+			c.mu.Lock()
+			agent := c.agents[name]
+			c.mu.Unlock()
+			answer, ok := new(Answer), false
+			if agent != nil {
+				ok = c.get(ctx, agent, path, parameters, answer) == nil
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if ok {
+				found = append(found, *answer)
+			} else {
+				silent = append(silent, name)
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // None returns an error.
+	return found, silent
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package rest has the resources of live.millrace.io/v1alpha1. Their objects are made when somebody
+// asks for them.
+package rest
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/warning"
+
+	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
+	"github.com/millrace-lb/millrace/liveapi/internal/cluster"
+	"github.com/millrace-lb/millrace/liveapi/internal/collect"
+	"github.com/millrace-lb/millrace/liveapi/internal/store"
+)
+
+// Sources are where answers come from.
+type Sources struct {
+	Store     *store.Store
+	Cluster   *cluster.Cluster
+	Collector *collect.Collector
+}
+
+// Storage returns the resources by name.
+func Storage(sources Sources) map[string]rest.Storage {
+	return map[string]rest.Storage{
+		livev1alpha1.ResourceServiceTraffic:   newServiceTraffic(sources),
+		livev1alpha1.ResourceVIPAnnouncements: newVIPAnnouncements(sources),
+		livev1alpha1.ResourceBGPSessions:      newBGPSessions(sources),
+		livev1alpha1.ResourceFlows:            newFlows(sources),
+		livev1alpha1.ResourceDrops:            newDrops(sources),
+	}
+}
+
+// resource is what all have in common.
+type resource struct {
+	singular   string
+	shortNames []string
+	namespaced bool
+	object     func() runtime.Object
+	list       func() runtime.Object
+	columns    []metav1.TableColumnDefinition
+	// cells returns a row: one cell for each column.
+	cells func(object runtime.Object, now time.Time) []any
+}
+
+// New implements rest.Storage.
+func (r *resource) New() runtime.Object { return r.object() }
+
+// Destroy implements rest.Storage.
+func (r *resource) Destroy() {}
+
+// NamespaceScoped implements rest.Scoper.
+func (r *resource) NamespaceScoped() bool { return r.namespaced }
+
+// GetSingularName implements rest.SingularNameProvider.
+func (r *resource) GetSingularName() string { return r.singular }
+
+// ShortNames implements rest.ShortNamesProvider.
+func (r *resource) ShortNames() []string { return r.shortNames }
+
+// NewList implements rest.Lister.
+func (r *resource) NewList() runtime.Object { return r.list() }
+
+// ConvertToTable implements rest.TableConvertor.
+func (r *resource) ConvertToTable(_ context.Context, object, options runtime.Object) (*metav1.Table, error) {
+	table, now := &metav1.Table{}, time.Now()
+	add := func(one runtime.Object) error {
+		table.Rows = append(table.Rows, metav1.TableRow{Cells: r.cells(one, now), Object: runtime.RawExtension{Object: one}})
+		return nil
+	}
+	if meta.IsListType(object) {
+		if list, err := meta.ListAccessor(object); err == nil {
+			table.ResourceVersion = list.GetResourceVersion()
+		}
+		if err := meta.EachListItem(object, add); err != nil {
+			return nil, fmt.Errorf("making a table: %w", err)
+		}
+	} else if err := add(object); err != nil {
+		return nil, err
+	}
+	if asked, ok := options.(*metav1.TableOptions); !ok || !asked.NoHeaders {
+		table.ColumnDefinitions = r.columns
+	}
+	return table, nil
+}
+
+// column is one that `kubectl get` shows, wide one that it shows with -o wide.
+func column(name, description string) metav1.TableColumnDefinition {
+	return metav1.TableColumnDefinition{Name: name, Type: "string", Description: description}
+}
+
+func wide(name, description string) metav1.TableColumnDefinition {
+	return metav1.TableColumnDefinition{Name: name, Type: "string", Description: description, Priority: 1}
+}
+
+func nameColumn() metav1.TableColumnDefinition {
+	return metav1.TableColumnDefinition{Name: "Name", Type: "string", Format: "name", Description: "Name of the object."}
+}
+
+// version is the resourceVersion of an answer. Numbers are of now, and the two replicas have no
+// counter in common, so it is the time in milliseconds.
+func version(now time.Time) string { return strconv.FormatInt(now.UnixMilli(), 10) }
+
+// selected reports whether a request is about an object. Requests for one by name have a field
+// selector where they watch.
+func selected(options *internalversion.ListOptions, object *metav1.ObjectMeta) bool {
+	if options == nil {
+		return true
+	}
+	if options.LabelSelector != nil && !options.LabelSelector.Matches(labelSet(object.Labels)) {
+		return false
+	}
+	return options.FieldSelector == nil || options.FieldSelector.Matches(fields.Set{
+		"metadata.name": object.Name, "metadata.namespace": object.Namespace,
+	})
+}
+
+// labelSet is labels.Set without a copy.
+type labelSet map[string]string
+
+func (s labelSet) Has(label string) bool   { _, ok := s[label]; return ok }
+func (s labelSet) Get(label string) string { return s[label] }
+func (s labelSet) Lookup(label string) (value string, ok bool) {
+	value, ok = s[label]
+	return value, ok
+}
+
+// namesInWarnings is how many silent nodes a warning names.
+const namesInWarnings = 10
+
+// warnSilent says that an answer is partial.
+func warnSilent(ctx context.Context, coverage store.Coverage) {
+	if text := partial(coverage); text != "" {
+		warning.AddWarning(ctx, "", text)
+	}
+}
+
+func partial(coverage store.Coverage) string {
+	silent := coverage.Silent
+	if len(silent) == 0 {
+		return ""
+	}
+	rest := ""
+	if more := len(silent) - namesInWarnings; more > 0 {
+		silent, rest = silent[:namesInWarnings], fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Sprintf("%d of %d nodes did not answer: %s%s", len(coverage.Silent), coverage.Nodes, strings.Join(silent, ", "), rest)
+}
+
+// number writes a rate with three digits at least, and a unit's prefix from 10,000.
+func number(value float64) string {
+	for _, unit := range []struct {
+		prefix string
+		size   float64
+	}{{"T", 1e12}, {"G", 1e9}, {"M", 1e6}, {"k", 1e3}} {
+		if value >= 9.9995*unit.size {
+			return short(value/unit.size) + unit.prefix
+		}
+	}
+	return short(value)
+}
+
+func short(value float64) string {
+	if value >= 99.95 {
+		return strconv.FormatFloat(math.Round(value), 'f', 0, 64)
+	}
+	return strconv.FormatFloat(math.Round(value*10)/10, 'f', -1, 64)
+}
+
+// rounded is a rate as objects have it: to a thousandth.
+func rounded(value float64) float64 { return math.Round(value*1e3) / 1e3 }
+
+// age writes how long ago a time is.
+func age(then *metav1.Time, now time.Time) string {
+	if then.IsZero() {
+		return "<none>"
+	}
+	return max(now.Sub(then.Time), 0).Round(time.Second).String()
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "<none>"
+	}
+	return text
+}
+
+func groupResource(name string) schema.GroupResource {
+	return livev1alpha1.GroupVersion.WithResource(name).GroupResource()
+}

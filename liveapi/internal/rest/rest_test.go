@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/liveapi/internal/store"
+)
+
+func TestNumber(t *testing.T) {
+	for value, want := range map[float64]string{
+		0: "0", 0.04: "0", 0.05: "0.1", 3: "3", 9.96: "10", 12.34: "12.3", 99.95: "100", 123.4: "123", 9999: "9999", 10000: "10k",
+		12345: "12.3k", 999499: "999k", 9.9994e6: "9999k", 1e7: "10M", 1.5e10: "15G", 2e13: "20T",
+	} {
+		if got := number(value); got != want {
+			t.Errorf("%v is written %s, want %s", value, got, want)
+		}
+	}
+}
+
+func TestPartial(t *testing.T) {
+	nodes := []string{}
+	for i := range 12 {
+		nodes = append(nodes, fmt.Sprintf("n%d", i))
+	}
+	for _, test := range []struct {
+		silent []string
+		want   string
+	}{
+		{nil, ""},
+		{nodes[:1], "1 of 200 nodes did not answer: n0"},
+		{nodes[:10], "10 of 200 nodes did not answer: n0, n1, n2, n3, n4, n5, n6, n7, n8, n9"},
+		{nodes, "12 of 200 nodes did not answer: n0, n1, n2, n3, n4, n5, n6, n7, n8, n9 and 2 more"},
+	} {
+		if got := partial(store.Coverage{Nodes: 200, Silent: test.silent}); got != test.want {
+			t.Errorf("%q, want %q", got, test.want)
+		}
+	}
+}
+
+func TestNamesOfVIPs(t *testing.T) {
+	for _, address := range []string{"198.51.100.1", "2001:db8::1"} {
+		want := netip.MustParseAddr(address)
+		if got, ok := addressOf(millracev1alpha1.VIPName(want)); !ok || got != want {
+			t.Errorf("%s: got %s", address, got)
+		}
+	}
+	for _, name := range []string{"", "web", "2001:db8::1", "2001-db8--1"} {
+		if got, ok := addressOf(name); ok {
+			t.Errorf("%q is taken for %s", name, got)
+		}
+	}
+	if got := objectName("TCP", "[2001:db8::1]:80", "fe80::1%eth0"); got != "tcp-2001-db8--1-80-fe80--1-eth0" {
+		t.Errorf("the name is %s", got)
+	}
+}
+
+// A watch tells what differs between two looks, and nothing where nobody looked again.
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		looks := []map[string]int{{"a": 1, "b": 1}, nil, {"a": 1, "b": 2}, {"b": 2, "c": 1}}
+		polled := polled{
+			every: time.Second, bookmark: func() runtime.Object { return &livev1alpha1.BGPSession{} },
+			changedSince: func(version string) bool { return version == "1" },
+			look: func(previous *looked) (*looked, error) {
+				if len(looks) == 0 {
+					return previous, nil
+				}
+				next := looks[0]
+				looks = looks[1:]
+				if next == nil {
+					return previous, nil
+				}
+				found := newLooked("5")
+				for _, name := range []string{"a", "b", "c"} {
+					if flaps, ok := next[name]; ok {
+						session := &livev1alpha1.BGPSession{ObjectMeta: metav1.ObjectMeta{Name: name}, Flaps: int64(flaps)}
+						found.add(&session.ObjectMeta, session, flaps)
+					}
+				}
+				return found, nil
+			},
+		}
+		all := slices.Clone(looks)
+		for name, test := range map[string]struct {
+			options internalversion.ListOptions
+			want    []string
+		}{
+			"from nothing":  {internalversion.ListOptions{}, []string{"ADDED a", "ADDED b", "MODIFIED b", "DELETED a", "ADDED c"}},
+			"from a list":   {internalversion.ListOptions{ResourceVersion: "2"}, []string{"MODIFIED b", "DELETED a", "ADDED c"}},
+			"from long ago": {internalversion.ListOptions{ResourceVersion: "1"}, []string{"MODIFIED a", "MODIFIED b", "MODIFIED b", "DELETED a", "ADDED c"}},
+			"as a list": {internalversion.ListOptions{SendInitialEvents: new(true)},
+				[]string{"ADDED a", "ADDED b", "BOOKMARK ", "MODIFIED b", "DELETED a", "ADDED c"}},
+		} {
+			looks = slices.Clone(all)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			watched := startWatch(ctx, &test.options, polled)
+			var got []string
+			for event := range watched.ResultChan() {
+				session, ok := event.Object.(*livev1alpha1.BGPSession)
+				if !ok || session.ResourceVersion != "5" {
+					t.Errorf("%s: %s %+v", name, event.Type, event.Object)
+					continue
+				}
+				got = append(got, string(event.Type)+" "+session.Name)
+			}
+			cancel()
+			if !slices.Equal(got, test.want) {
+				t.Errorf("%s: %q, want %q", name, got, test.want)
+			}
+		}
+	})
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/millrace-lb/millrace/api/live"
+	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
+	"github.com/millrace-lb/millrace/liveapi/internal/cluster"
+	"github.com/millrace-lb/millrace/liveapi/internal/store"
+)
+
+type serviceTraffic struct {
+	resource
+	sources Sources
+}
+
+func newServiceTraffic(sources Sources) *serviceTraffic {
+	return &serviceTraffic{sources: sources, resource: resource{
+		singular: "servicetraffic", namespaced: true,
+		object: func() runtime.Object { return &livev1alpha1.ServiceTraffic{} },
+		list:   func() runtime.Object { return &livev1alpha1.ServiceTrafficList{} },
+		columns: []metav1.TableColumnDefinition{
+			nameColumn(),
+			column("Conn/s", "New connections that pods got, per second."),
+			column("Packets/s", "Packets of clients that nodes got from routers, per second."),
+			column("Bits/s", "Bits of these packets, per second."),
+			column("Drops/s", "Packets that were not forwarded, per second."),
+			column("Endpoints", "Endpoints that are ready, of all."),
+			column("Nodes", "Nodes that announce the Service to a router, of all with an agent."),
+			column("Counted", "How long ago the counters were read."),
+			wide("Window", "The time that the rates are of."),
+			wide("Drops by reason", "Packets that were not forwarded, per second, by reason."),
+		},
+		cells: trafficCells,
+	}}
+}
+
+func trafficCells(object runtime.Object, now time.Time) []any {
+	traffic, ok := object.(*livev1alpha1.ServiceTraffic)
+	if !ok {
+		return nil
+	}
+	reasons := make([]string, 0, len(traffic.Drops))
+	for _, reason := range slices.SortedFunc(maps.Keys(traffic.Drops), func(a, b string) int {
+		return cmp.Or(cmp.Compare(traffic.Drops[b], traffic.Drops[a]), strings.Compare(a, b))
+	}) {
+		reasons = append(reasons, reason+"="+number(traffic.Drops[reason]))
+	}
+	return []any{
+		traffic.Name, number(traffic.Rates.Connections), number(traffic.Rates.Packets), number(traffic.Rates.Bits),
+		number(traffic.Rates.Drops), fmt.Sprintf("%d/%d", traffic.Endpoints.Ready, traffic.Endpoints.Total),
+		fmt.Sprintf("%d/%d", traffic.Nodes.Announcing, traffic.Nodes.Total), age(traffic.Timestamp, now),
+		traffic.Window.Round(time.Second).String(), orNone(strings.Join(reasons, ",")),
+	}
+}
+
+// Get implements rest.Getter.
+func (s *serviceTraffic) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
+	now, asked := time.Now(), store.Name{Namespace: request.NamespaceValue(ctx), Name: name}
+	service, endpoints, ok, err := s.sources.Cluster.Service(ctx, asked)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	traffic := s.sources.Store.TrafficOf(now, asked)
+	if _, counted := traffic.Services[asked]; !ok || !service.Ours && !counted {
+		return nil, apierrors.NewNotFound(groupResource(livev1alpha1.ResourceServiceTraffic), name)
+	}
+	warnSilent(ctx, traffic.Coverage)
+	var made livev1alpha1.ServiceTraffic
+	s.sources.Store.Announcing(now, func(count func([]netip.Addr) int) {
+		made = trafficOf(&service, endpoints, &traffic, count(service.Addresses))
+	})
+	return &made, nil
+}
+
+// List implements rest.Lister.
+func (s *serviceTraffic) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
+	list, traffic, err := s.collect(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	warnSilent(ctx, traffic.Coverage)
+	return list, nil
+}
+
+func (s *serviceTraffic) collect(ctx context.Context, options *internalversion.ListOptions) (*livev1alpha1.ServiceTrafficList, *store.Traffic, error) {
+	now := time.Now()
+	services, endpoints, err := s.sources.Cluster.Services(ctx, request.NamespaceValue(ctx))
+	if err != nil {
+		return nil, nil, apierrors.NewInternalError(err)
+	}
+	traffic := s.sources.Store.Traffic(now)
+	list := &livev1alpha1.ServiceTrafficList{
+		ListMeta: metav1.ListMeta{ResourceVersion: version(now)}, Items: []livev1alpha1.ServiceTraffic{},
+	}
+	s.sources.Store.Announcing(now, func(count func([]netip.Addr) int) {
+		for i := range services {
+			service := &services[i]
+			_, counted := traffic.Services[service.Name]
+			if !service.Ours && !counted || !selected(options, &metav1.ObjectMeta{
+				Namespace: service.Namespace, Name: service.Name.Name, Labels: service.Labels,
+			}) {
+				continue
+			}
+			list.Items = append(list.Items, trafficOf(service, endpoints[service.Name], &traffic, count(service.Addresses)))
+		}
+	})
+	slices.SortFunc(list.Items, func(a, b livev1alpha1.ServiceTraffic) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	return list, &traffic, nil
+}
+
+// Watch implements rest.Watcher. Rates change with each sample.
+func (s *serviceTraffic) Watch(ctx context.Context, options *internalversion.ListOptions) (watch.Interface, error) {
+	return startWatch(ctx, options, polled{
+		every: live.SampleInterval,
+		look: func(previous *looked) (*looked, error) {
+			list, _, err := s.collect(ctx, options)
+			if err != nil {
+				return nil, err
+			}
+			found := newLooked(list.ResourceVersion)
+			for i := range list.Items {
+				item := &list.Items[i]
+				// That time passed is no change.
+				same := *item
+				same.Timestamp, same.Window, same.ResourceVersion = nil, metav1.Duration{}, ""
+				found.add(&item.ObjectMeta, item, &same)
+			}
+			return found, nil
+		},
+		bookmark: func() runtime.Object { return &livev1alpha1.ServiceTraffic{} },
+	}), nil
+}
+
+func trafficOf(service *cluster.Service, endpoints cluster.Endpoints, traffic *store.Traffic, announcing int) livev1alpha1.ServiceTraffic {
+	rates := traffic.Services[service.Name]
+	made := livev1alpha1.ServiceTraffic{
+		TypeMeta: metav1.TypeMeta{APIVersion: livev1alpha1.GroupVersion.String(), Kind: "ServiceTraffic"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: service.Namespace, Name: service.Name.Name, Labels: service.Labels,
+		},
+		Window: metav1.Duration{Duration: traffic.Window.Round(time.Millisecond)},
+		Rates: livev1alpha1.TrafficRates{
+			Connections: rounded(rates.Connections), Packets: rounded(rates.Packets),
+			Bits: rounded(rates.Bits), Drops: rounded(rates.Dropped),
+		},
+		Endpoints: livev1alpha1.EndpointCount{Ready: endpoints.Ready, Total: endpoints.Total},
+		Nodes:     livev1alpha1.NodeCount{Announcing: int32(announcing), Total: int32(traffic.Nodes)},
+	}
+	if !traffic.Oldest.IsZero() {
+		made.Timestamp = &metav1.Time{Time: traffic.Oldest}
+	}
+	for reason, rate := range rates.Drops {
+		if made.Drops == nil {
+			made.Drops = map[string]float64{}
+		}
+		made.Drops[reason] = rounded(rate)
+	}
+	return made
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rest
+
+import (
+	"context"
+	"reflect"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// polled is a resource that is watched by looking again and again.
+type polled struct {
+	every time.Duration
+	// look returns what there is, or previous where that is the same.
+	look func(previous *looked) (*looked, error)
+	// changedSince reports whether anything may have changed since a resourceVersion; nil: that is
+	// not worth telling.
+	changedSince func(resourceVersion string) bool
+	bookmark     func() runtime.Object
+}
+
+// looked is what there was at a time, by namespace and name.
+type looked struct {
+	version string
+	order   []string
+	objects map[string]seen
+}
+
+// seen is an object, and what of it tells a change.
+type seen struct {
+	object runtime.Object
+	tells  any
+}
+
+func newLooked(version string) *looked {
+	return &looked{version: version, objects: map[string]seen{}}
+}
+
+func (l *looked) add(of *metav1.ObjectMeta, object runtime.Object, tells any) {
+	of.ResourceVersion = l.version
+	key := of.Namespace + "/" + of.Name
+	l.order = append(l.order, key)
+	l.objects[key] = seen{object, tells}
+}
+
+// watcher sends differences.
+type watcher struct {
+	polled
+	stop   context.CancelFunc
+	result chan watch.Event
+}
+
+// startWatch begins with all objects where the client knows none. A client that has a list gets
+// what changes from now on. What was removed between its list and now it is not told.
+func startWatch(ctx context.Context, options *internalversion.ListOptions, polled polled) watch.Interface {
+	ctx, stop := context.WithCancel(ctx)
+	made := &watcher{polled: polled, stop: stop, result: make(chan watch.Event)}
+	go made.run(ctx, options)
+	return made
+}
+
+// Stop implements watch.Interface.
+func (w *watcher) Stop() { w.stop() }
+
+// ResultChan implements watch.Interface.
+func (w *watcher) ResultChan() <-chan watch.Event { return w.result }
+
+func (w *watcher) run(ctx context.Context, options *internalversion.ListOptions) {
+	defer close(w.result)
+	defer w.stop()
+	last, ok := w.lookNow(ctx, nil)
+	if !ok {
+		return
+	}
+	if ok = w.begin(ctx, options, last); !ok {
+		return
+	}
+	ticker := time.NewTicker(w.every)
+	defer ticker.Stop()
+	for ok {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		var next *looked
+		if next, ok = w.lookNow(ctx, last); ok && next != last {
+			ok = w.sendDifference(ctx, last, next)
+			last = next
+		}
+	}
+}
+
+// begin tells what the client does not know yet.
+func (w *watcher) begin(ctx context.Context, options *internalversion.ListOptions, all *looked) bool {
+	if options == nil {
+		options = &internalversion.ListOptions{}
+	}
+	switch {
+	case options.SendInitialEvents != nil && *options.SendInitialEvents:
+		return w.sendAll(ctx, watch.Added, all) && w.sendBookmark(ctx, all)
+	case options.ResourceVersion == "" || options.ResourceVersion == "0":
+		return w.sendAll(ctx, watch.Added, all)
+	case w.changedSince != nil && w.changedSince(options.ResourceVersion):
+		return w.sendAll(ctx, watch.Modified, all)
+	}
+	return true
+}
+
+func (w *watcher) lookNow(ctx context.Context, previous *looked) (*looked, bool) {
+	found, err := w.look(previous)
+	if err != nil {
+		w.send(ctx, watch.Error, &metav1.Status{Status: metav1.StatusFailure, Message: err.Error(), Reason: metav1.StatusReasonInternalError, Code: 500})
+		return nil, false
+	}
+	return found, true
+}
+
+func (w *watcher) sendAll(ctx context.Context, kind watch.EventType, all *looked) bool {
+	for _, key := range all.order {
+		if !w.send(ctx, kind, all.objects[key].object) {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *watcher) sendDifference(ctx context.Context, last, next *looked) bool {
+	for _, key := range last.order {
+		if _, left := next.objects[key]; !left && !w.send(ctx, watch.Deleted, last.objects[key].object) {
+			return false
+		}
+	}
+	for _, key := range next.order {
+		before, known := last.objects[key]
+		kind := watch.Added
+		if known {
+			kind = watch.Modified
+		}
+		if known && reflect.DeepEqual(before.tells, next.objects[key].tells) {
+			continue
+		}
+		if !w.send(ctx, kind, next.objects[key].object) {
+			return false
+		}
+	}
+	return true
+}
+
+// sendBookmark ends the initial events.
+func (w *watcher) sendBookmark(ctx context.Context, all *looked) bool {
+	object := w.bookmark()
+	if accessor, err := meta.Accessor(object); err == nil {
+		accessor.SetResourceVersion(all.version)
+		accessor.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+	}
+	return w.send(ctx, watch.Bookmark, object)
+}
+
+func (w *watcher) send(ctx context.Context, kind watch.EventType, object runtime.Object) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case w.result <- watch.Event{Type: kind, Object: object}:
+		return true
+	}
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package server is the API server that the cluster's API server hands requests to. Users
+// authenticate there; whether they may do what they ask for, it is asked in turn.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/healthz"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+	"k8s.io/apiserver/pkg/util/compatibility"
+
+	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
+	"github.com/millrace-lb/millrace/liveapi/internal/openapi"
+	liverest "github.com/millrace-lb/millrace/liveapi/internal/rest"
+)
+
+// Options of a Server.
+type Options struct {
+	// Address is "host:port" to listen on.
+	Address string
+	// CertDir has tls.crt and tls.key. They are read again when they change.
+	CertDir string
+	// Kubeconfig tells where to ask about users; empty: as in a pod.
+	Kubeconfig string
+	// Storage are the resources.
+	Storage map[string]rest.Storage
+	// Synced waits until there is something to answer with. Readiness depends on that and on no
+	// agent: an API that is away holds up the deletion of every namespace.
+	Synced func(context.Context) bool
+}
+
+// Server serves live.millrace.io.
+type Server struct {
+	prepared interface{ RunWithContext(context.Context) error }
+}
+
+// New returns a server that listens already.
+func New(options Options) (*Server, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(livev1alpha1.AddToScheme(scheme), liverest.AddFields(scheme)); err != nil {
+		return nil, fmt.Errorf("building the scheme: %w", err)
+	}
+	// Those that every API server has, of lists, watches and errors.
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	scheme.AddUnversionedTypes(schema.GroupVersion{Version: "v1"},
+		&metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{}, &metav1.APIGroup{}, &metav1.APIResourceList{})
+	if err := scheme.SetVersionPriority(livev1alpha1.GroupVersion); err != nil {
+		return nil, fmt.Errorf("building the scheme: %w", err)
+	}
+	codecs := serializer.NewCodecFactory(scheme)
+	configuration := genericapiserver.NewConfig(codecs)
+	configuration.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
+	configuration.EnableProfiling = false
+	configuration.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(
+		openapi.GetOpenAPIDefinitions, openapinamer.NewDefinitionNamer(scheme))
+	configuration.OpenAPIV3Config.Info.Title = "Millrace live state"
+	configuration.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(
+		openapi.GetOpenAPIDefinitions, openapinamer.NewDefinitionNamer(scheme))
+	configuration.OpenAPIConfig.Info.Title = "Millrace live state"
+	if err := apply(options, configuration); err != nil {
+		return nil, err
+	}
+	generic, err := configuration.Complete(nil).New("millrace-liveapi", genericapiserver.NewEmptyDelegate())
+	if err != nil {
+		return nil, fmt.Errorf("making the API server: %w", err)
+	}
+	group := genericapiserver.NewDefaultAPIGroupInfo(livev1alpha1.GroupVersion.Group, scheme, runtime.NewParameterCodec(scheme), codecs)
+	group.VersionedResourcesStorageMap[livev1alpha1.GroupVersion.Version] = options.Storage
+	if err := generic.InstallAPIGroup(&group); err != nil {
+		return nil, fmt.Errorf("adding the resources: %w", err)
+	}
+	if err := generic.AddReadyzChecks(healthz.NamedCheck("objects", func(request *http.Request) error {
+		ctx, cancel := context.WithTimeout(request.Context(), 100*time.Millisecond)
+		defer cancel()
+		if !options.Synced(ctx) {
+			return errors.New("the copy of Services, EndpointSlices and LBNodes is not whole yet")
+		}
+		return nil
+	})); err != nil {
+		return nil, fmt.Errorf("adding the readiness probe: %w", err)
+	}
+	return &Server{prepared: generic.PrepareRun()}, nil
+}
+
+// apply listens, and finds out how users are told apart.
+func apply(options Options, configuration *genericapiserver.Config) error {
+	host, portText, err := net.SplitHostPort(options.Address)
+	if err != nil {
+		return fmt.Errorf("--bind-address: %w", err)
+	}
+	port, err := strconv.ParseUint(portText, 10, 16)
+	if err != nil {
+		return fmt.Errorf("--bind-address: %q is no port", portText)
+	}
+	serving := genericoptions.NewSecureServingOptions()
+	serving.BindAddress, serving.BindPort = net.ParseIP(host), int(port)
+	if serving.BindAddress == nil {
+		serving.BindAddress = net.IPv6zero
+	}
+	serving.MinTLSVersion = "VersionTLS12"
+	// One connection of the cluster's API server carries the requests of many users.
+	serving.HTTP2MaxStreamsPerConnection = 1000
+	serving.ServerCert.CertKey.CertFile = filepath.Join(options.CertDir, "tls.crt")
+	serving.ServerCert.CertKey.KeyFile = filepath.Join(options.CertDir, "tls.key")
+	if err := serving.WithLoopback().ApplyTo(&configuration.SecureServing, &configuration.LoopbackClientConfig); err != nil {
+		return fmt.Errorf("listening on %s: %w", options.Address, err)
+	}
+	authentication := genericoptions.NewDelegatingAuthenticationOptions()
+	authentication.RemoteKubeConfigFile = options.Kubeconfig
+	if err := authentication.ApplyTo(&configuration.Authentication, configuration.SecureServing, configuration.OpenAPIConfig); err != nil {
+		return fmt.Errorf("reading how the API server tells who asks: %w", err)
+	}
+	authorization := genericoptions.NewDelegatingAuthorizationOptions()
+	authorization.RemoteKubeConfigFile = options.Kubeconfig
+	if err := authorization.ApplyTo(&configuration.Authorization); err != nil {
+		return fmt.Errorf("reaching the API server for what users may do: %w", err)
+	}
+	return nil
+}
+
+// Run serves until the context ends.
+func (s *Server) Run(ctx context.Context) error { return s.prepared.RunWithContext(ctx) }

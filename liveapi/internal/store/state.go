@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace-lb/millrace/api/console"
+	"github.com/millrace-lb/millrace/api/live"
+)
+
+// Session is one of a node.
+type Session struct {
+	Node string
+	console.BGPPeer
+}
+
+// Announcement is what nodes decided about a VIP.
+type Announcement struct {
+	Address netip.Addr
+	// Announcing is how many nodes announce it.
+	Announcing int
+	// Groups are nodes with one decision: those that announce it first, by their peers, then the
+	// others by reason and message.
+	Groups []Group
+}
+
+// Group are nodes that decided the same.
+type Group struct {
+	// Peers are empty where the VIP is withheld, for Reason.
+	Peers           []string
+	Reason, Message string
+	Count           int
+	// Nodes are sorted, and cut where that was asked for.
+	Nodes []string
+}
+
+// SetState takes what changed on a node, or the whole.
+func (s *Store) SetState(name string, state *live.State, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	node := s.nodes[name]
+	if node == nil {
+		return
+	}
+	if state.Whole {
+		s.forgetState(node)
+		node.sessions = nil
+	}
+	node.hasState, node.failingSince = true, time.Time{}
+	if state.Sessions != nil {
+		node.sessions = state.Sessions
+	}
+	for i := range state.VIPs {
+		group := &state.VIPs[i]
+		decision := decision{strings.Join(group.Peers, ","), group.Reason, group.Message}
+		for _, address := range group.Addresses {
+			s.decide(node, address, decision)
+		}
+	}
+	for _, address := range state.Gone {
+		if vip, ok := s.vips.numbers[address.Unmap()]; ok {
+			s.undecide(node, vip)
+		}
+	}
+	if state.Whole || state.Sessions != nil || len(state.VIPs) > 0 || len(state.Gone) > 0 {
+		s.change(now)
+	}
+}
+
+// change counts a change.
+func (s *Store) change(now time.Time) {
+	s.generation++
+	s.changedAt = now
+}
+
+// Changes grows whenever an announcement or a session changed, or a node came or went, and says when
+// that was last. That a node begins or ends to be silent is not among it.
+func (s *Store) Changes() (generation uint64, last time.Time) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.generation, s.changedAt
+}
+
+// StateFailed says that a node was asked in vain.
+func (s *Store) StateFailed(name string, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if node := s.nodes[name]; node != nil && node.failingSince.IsZero() {
+		node.failingSince = now
+	}
+}
+
+func (s *Store) decide(node *node, address netip.Addr, decided decision) {
+	vip := s.vips.acquire(address.Unmap())
+	for len(s.announcers) <= int(vip) {
+		s.announcers = append(s.announcers, nil)
+	}
+	if missing := int(vip) + 1 - len(node.decisions); missing > 0 {
+		node.decisions = append(node.decisions, make([]uint32, missing)...)
+	}
+	number := s.decisions.acquire(decided)
+	s.undecide(node, vip)
+	node.decisions[vip] = number
+	if decided.peers != "" {
+		s.announcers[vip].set(node.number)
+	}
+}
+
+// undecide forgets a node's decision about a VIP, if it has one.
+func (s *Store) undecide(node *node, vip uint32) {
+	if int(vip) >= len(node.decisions) || node.decisions[vip] == 0 {
+		return
+	}
+	s.decisions.release(node.decisions[vip])
+	node.decisions[vip] = 0
+	s.announcers[vip].clear(node.number)
+	s.vips.release(vip)
+}
+
+func (s *Store) forgetState(node *node) {
+	for vip := range node.decisions {
+		s.undecide(node, uint32(vip))
+	}
+	node.decisions = nil
+}
+
+// answering are the nodes that answer.
+func (s *Store) answering(now time.Time) bitset {
+	var set bitset
+	for _, node := range s.ordered {
+		if node.answers(now) {
+			set.set(node.number)
+		}
+	}
+	return set
+}
+
+// Announcing calls a function with another one, which counts the nodes that announce at least one of
+// some addresses. Nobody can tell anything meanwhile.
+func (s *Store) Announcing(now time.Time, each func(count func(addresses []netip.Addr) int)) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	answering := s.answering(now)
+	each(func(addresses []netip.Addr) int {
+		if len(addresses) == 1 {
+			return s.announcers[s.vips.numbers[addresses[0]]].common(answering)
+		}
+		var union bitset
+		for _, address := range addresses {
+			union.add(s.announcers[s.vips.numbers[address]])
+		}
+		return union.common(answering)
+	})
+}
+
+// Announcements returns all VIPs that nodes decided about, sorted by address, with the first names
+// of each group.
+func (s *Store) Announcements(now time.Time, names int) ([]Announcement, Coverage) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	gathered := make([][]gathering, s.vips.limit())
+	for _, node := range s.ordered {
+		if !node.answers(now) {
+			continue
+		}
+		for vip, decision := range node.decisions {
+			if decision != 0 {
+				gathered[vip] = gather(gathered[vip], decision, node, names)
+			}
+		}
+	}
+	var all []Announcement
+	for vip, groups := range gathered {
+		if len(groups) > 0 {
+			all = append(all, s.announcement(uint32(vip), groups))
+		}
+	}
+	slices.SortFunc(all, func(a, b Announcement) int { return a.Address.Compare(b.Address) })
+	return all, s.coverage(now)
+}
+
+// Announcement returns one VIP, with all names; ok is false where no node decided about it.
+func (s *Store) Announcement(now time.Time, address netip.Addr) (found Announcement, coverage Coverage, ok bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	coverage = s.coverage(now)
+	vip, ok := s.vips.numbers[address.Unmap()]
+	if !ok {
+		return found, coverage, false
+	}
+	var groups []gathering
+	for _, node := range s.ordered {
+		if int(vip) < len(node.decisions) && node.decisions[vip] != 0 && node.answers(now) {
+			groups = gather(groups, node.decisions[vip], node, len(s.ordered))
+		}
+	}
+	return s.announcement(vip, groups), coverage, len(groups) > 0
+}
+
+// gathering are nodes with one decision about one VIP.
+type gathering struct {
+	decision uint32
+	count    int
+	nodes    []*node
+}
+
+func gather(groups []gathering, decision uint32, from *node, names int) []gathering {
+	at := slices.IndexFunc(groups, func(g gathering) bool { return g.decision == decision })
+	if at < 0 {
+		at = len(groups)
+		groups = append(groups, gathering{decision: decision})
+	}
+	groups[at].count++
+	if len(groups[at].nodes) < names {
+		groups[at].nodes = append(groups[at].nodes, from)
+	}
+	return groups
+}
+
+func (s *Store) announcement(vip uint32, groups []gathering) Announcement {
+	made := Announcement{Address: s.vips.values[vip]}
+	for _, gathered := range groups {
+		decided := s.decisions.values[gathered.decision]
+		group := Group{Reason: decided.reason, Message: decided.message, Count: gathered.count}
+		if decided.peers != "" {
+			group.Peers = strings.Split(decided.peers, ",")
+			made.Announcing += gathered.count
+		}
+		for _, node := range gathered.nodes {
+			group.Nodes = append(group.Nodes, node.name)
+		}
+		made.Groups = append(made.Groups, group)
+	}
+	slices.SortFunc(made.Groups, compareGroups)
+	return made
+}
+
+func compareGroups(a, b Group) int {
+	switch {
+	case len(a.Peers) > 0 && len(b.Peers) == 0:
+		return -1
+	case len(a.Peers) == 0 && len(b.Peers) > 0:
+		return 1
+	}
+	return slices.Compare([]string{strings.Join(a.Peers, ","), a.Reason, a.Message},
+		[]string{strings.Join(b.Peers, ","), b.Reason, b.Message})
+}
+
+// Sessions returns those of all nodes that answer, sorted by node and peer.
+func (s *Store) Sessions(now time.Time) ([]Session, Coverage) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var all []Session
+	for _, node := range s.ordered {
+		if !node.answers(now) {
+			continue
+		}
+		for _, peer := range node.sessions {
+			all = append(all, Session{node.name, peer})
+		}
+	}
+	return all, s.coverage(now)
+}

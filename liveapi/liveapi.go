@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package liveapi serves the aggregated API live.millrace.io: what agents measure and do at
+// present. Nothing is stored.
+package liveapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+
+	"github.com/millrace-lb/millrace/liveapi/internal/cluster"
+	"github.com/millrace-lb/millrace/liveapi/internal/collect"
+	"github.com/millrace-lb/millrace/liveapi/internal/server"
+	"github.com/millrace-lb/millrace/liveapi/internal/store"
+
+	liverest "github.com/millrace-lb/millrace/liveapi/internal/rest"
+)
+
+// nodesEvery is how often at most it is looked which nodes there are.
+const nodesEvery = time.Second
+
+// Config is how it runs.
+type Config struct {
+	// REST is how to reach the API server, and Kubeconfig the file that this is from; empty: that of
+	// the pod.
+	REST       *rest.Config
+	Kubeconfig string
+	// Address is "host:port" to serve the API on, with probes and metrics.
+	Address string
+	// CertDir has tls.crt and tls.key of the server, and client.crt, client.key and ca.crt towards
+	// agents.
+	CertDir string
+	// AgentPort is where agents listen.
+	AgentPort uint16
+}
+
+// Run serves until the context ends, which is no error.
+func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
+	copied, err := cluster.New(configuration.REST)
+	if err != nil {
+		return err
+	}
+	told := store.New()
+	collector := collect.New(collect.Options{
+		Store: told, Directory: configuration.CertDir, Port: configuration.AgentPort,
+		Report: func(node string, err error) {
+			if err != nil {
+				logger.Info("an agent does not answer: it is asked again", "node", node, "error", err.Error())
+				return
+			}
+			logger.Info("the agent answers again", "node", node)
+		},
+	})
+	served, err := server.New(server.Options{
+		Address: configuration.Address, CertDir: configuration.CertDir, Kubeconfig: configuration.Kubeconfig,
+		Storage: liverest.Storage(liverest.Sources{Store: told, Cluster: copied, Collector: collector}),
+		Synced:  copied.Synced,
+	})
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return ended(ctx, "watching the API server", copied.Start(ctx)) })
+	group.Go(func() error { return ended(ctx, "asking agents", followNodes(ctx, copied, collector)) })
+	group.Go(func() error { return ended(ctx, "serving the API", served.Run(ctx)) })
+	return group.Wait()
+}
+
+// ended is why a part ended although the context had not.
+func ended(ctx context.Context, part string, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case err == nil:
+		err = errors.New("it ended")
+	}
+	return fmt.Errorf("%s: %w", part, err)
+}
+
+// followNodes tells the collector whom to ask.
+func followNodes(ctx context.Context, copied *cluster.Cluster, collector *collect.Collector) error {
+	if !copied.Synced(ctx) {
+		return errors.New("the copy of the API server's objects is not whole")
+	}
+	for {
+		nodes, err := copied.Nodes(ctx)
+		if err != nil {
+			return err
+		}
+		collector.SetNodes(ctx, nodes)
+		for _, wait := range []func() bool{
+			func() bool { return received(ctx, copied.NodesChanged()) },
+			func() bool { return received(ctx, time.After(nodesEvery)) },
+		} {
+			if !wait() {
+				return nil
+			}
+		}
+	}
+}
+
+// received waits for an element; it is false where the context ends.
+func received[T any](ctx context.Context, from <-chan T) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-from:
+		return true
+	}
+}

@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package liveapi_test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millrace-lb/millrace/api/console"
+	"github.com/millrace-lb/millrace/api/live"
+	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
+)
+
+const (
+	webVIP  = "198.51.100.1"
+	mailVIP = "198.51.100.2"
+)
+
+// TestLive asks a real API server, which asks the program, which asks the agents of three nodes.
+func TestLive(t *testing.T) {
+	e := newEnvironment(t)
+	a, b, c := e.node(t, "node-a", 1), e.node(t, "node-b", 2), e.node(t, "node-c", 3)
+	e.service(t, "shop", "web", webVIP, "node-a", "node-b", "node-b")
+	e.service(t, "office", "mail", mailVIP)
+	web := live.ServiceTraffic{Namespace: "shop", Name: "web", Packets: 50000, Bytes: 5e6, Connections: 100, Drops: map[string]uint64{"NoEndpoint": 10}}
+	for _, each := range []*agent{a, b, c} {
+		each.says(func(a *agent) {
+			a.state.VIPs = []console.VIPGroup{
+				{Peers: []string{"rack1"}, Addresses: []netip.Addr{netip.MustParseAddr(webVIP)}},
+				{Reason: "NoEndpoint", Message: "no endpoint is ready", Addresses: []netip.Addr{netip.MustParseAddr(mailVIP)}},
+			}
+			a.state.Sessions = []console.BGPPeer{{Peer: "rack1", Address: netip.MustParseAddr("192.0.2.1"), State: "Established", RoutesSent: 1}}
+		})
+	}
+	a.says(func(a *agent) { a.traffic = []live.ServiceTraffic{web} })
+	c.says(func(a *agent) { a.traffic = []live.ServiceTraffic{web} })
+	address, _ := e.run(t)
+
+	t.Run("traffic", func(t *testing.T) { testTraffic(t, e) })
+	t.Run("announcements", func(t *testing.T) { testAnnouncements(t, e) })
+	t.Run("sessions", func(t *testing.T) { testSessions(t, e) })
+	t.Run("flows", func(t *testing.T) { testFlows(t, e) })
+	t.Run("drops", func(t *testing.T) { testDrops(t, e) })
+	t.Run("watch", func(t *testing.T) { testWatch(t, e) })
+	t.Run("schemas", func(t *testing.T) { testSchemas(t, e) })
+	t.Run("tenants", func(t *testing.T) { testTenants(t, e) })
+	t.Run("strangers", func(t *testing.T) { testStrangers(t, address) })
+	t.Run("partial", func(t *testing.T) { testPartial(t, e) })
+	t.Run("namespaces", func(t *testing.T) { testNamespaces(t, e) })
+}
+
+// rows are the lines of `kubectl get`, each with one space between its columns.
+func (e *environment) rows(t *testing.T, arguments ...string) []string {
+	t.Helper()
+	output, err := e.server.Kubectl(t.Context(), append([]string{"get"}, arguments...)...)
+	must(t, err)
+	var rows []string
+	for line := range strings.Lines(string(output)) {
+		rows = append(rows, strings.Join(strings.Fields(line), " "))
+	}
+	return rows
+}
+
+func testTraffic(t *testing.T, e *environment) {
+	eventually(t, func(ctx context.Context) error {
+		traffic := &livev1alpha1.ServiceTraffic{}
+		if err := e.client.Get(ctx, client.ObjectKey{Namespace: "shop", Name: "web"}, traffic); err != nil {
+			return err
+		}
+		want := livev1alpha1.TrafficRates{Connections: 40, Packets: 20000, Bits: 16e6, Drops: 4}
+		if traffic.Rates != want || traffic.Window.Duration != 10*time.Second || traffic.Drops["NoEndpoint"] != 4 {
+			return fmt.Errorf("the traffic is %+v, want %+v", traffic, want)
+		}
+		if traffic.Timestamp == nil || time.Since(traffic.Timestamp.Time) > 10*time.Second {
+			return fmt.Errorf("the counters are of %v", traffic.Timestamp)
+		}
+		return nil
+	})
+	want := []string{
+		"NAMESPACE NAME CONN/S PACKETS/S BITS/S DROPS/S ENDPOINTS NODES COUNTED",
+		"office mail 0 0 0 0 0/0 0/3 *",
+		"shop web 40 20k 16M 4 2/3 3/3 *",
+	}
+	rows := e.rows(t, "servicetraffic", "-A")
+	for i := range rows {
+		if i > 0 {
+			rows[i] = rows[i][:strings.LastIndex(rows[i], " ")] + " *"
+		}
+	}
+	if !slices.Equal(rows, want) {
+		t.Errorf("got %q, want %q", rows, want)
+	}
+	if wide := e.rows(t, "servicetraffic", "-n", "shop", "-o", "wide", "-l", "app=web"); len(wide) != 2 || !strings.HasSuffix(wide[1], " 10s NoEndpoint=4") {
+		t.Errorf("-o wide gives %q", wide)
+	}
+	if none := e.rows(t, "servicetraffic", "-n", "shop", "-l", "app=mail"); len(none) != 0 {
+		t.Errorf("with another label there is %q", none)
+	}
+	absent := &livev1alpha1.ServiceTraffic{}
+	if err := e.client.Get(t.Context(), client.ObjectKey{Namespace: "office", Name: "web"}, absent); !apierrors.IsNotFound(err) {
+		t.Errorf("a Service that is not there gives %v", err)
+	}
+}
+
+func testAnnouncements(t *testing.T, e *environment) {
+	want := []string{
+		"NAME ADDRESS NODES PEERS WITHHELD",
+		"198.51.100.1 198.51.100.1 3/3 rack1 <none>",
+		"198.51.100.2 198.51.100.2 0/3 <none> NoEndpoint=3",
+	}
+	if rows := e.rows(t, "vipannouncements"); !slices.Equal(rows, want) {
+		t.Errorf("got %q, want %q", rows, want)
+	}
+	announcement := &livev1alpha1.VIPAnnouncement{}
+	must(t, e.client.Get(t.Context(), client.ObjectKey{Name: webVIP}, announcement))
+	if groups := announcement.Announced; len(groups) != 1 || !slices.Equal(groups[0].Nodes, []string{"node-a", "node-b", "node-c"}) {
+		t.Errorf("%s is announced by %+v", webVIP, groups)
+	}
+}
+
+func testSessions(t *testing.T, e *environment) {
+	rows := e.rows(t, "bgpsessions")
+	if len(rows) != 4 || rows[1] != "node-a.rack1 node-a rack1 192.0.2.1 Established <none> 1 <none>" {
+		t.Errorf("got %q", rows)
+	}
+	session := &livev1alpha1.BGPSession{}
+	must(t, e.client.Get(t.Context(), client.ObjectKey{Name: "node-b.rack1"}, session))
+	if session.Node != "node-b" || session.State != "Established" {
+		t.Errorf("got %+v", session)
+	}
+}
+
+func testFlows(t *testing.T, e *environment) {
+	seen := time.Now().Add(-time.Minute)
+	for i, name := range []string{"node-a", "node-b"} {
+		e.agents[name].says(func(a *agent) {
+			a.flows = []live.Flow{{
+				Client: netip.AddrPortFrom(netip.MustParseAddr("203.0.113.9"), uint16(40000+i)), VIP: netip.MustParseAddrPort(webVIP + ":80"),
+				Protocol: "TCP", Endpoint: netip.MustParseAddrPort("10.0.0.1:8080"), LastSeen: seen.Add(time.Duration(i) * time.Second), State: live.FlowEstablished,
+			}}
+		})
+	}
+	rows := e.rows(t, "flows", "-n", "shop", "--field-selector", "service=web,client=203.0.113.0/24")
+	if len(rows) != 3 || !strings.HasPrefix(rows[1], "203.0.113.9:40001 198.51.100.1:80 TCP 10.0.0.1:8080 node-b Established ") {
+		t.Errorf("got %q", rows)
+	}
+	// Those alone that have endpoints, also such as are not ready: their flows may be there still.
+	for name, want := range map[string]int{"node-a": 1, "node-b": 1, "node-c": 0} {
+		asked := e.agents[name].questions()
+		if len(asked) != want || want > 0 && asked[0] != "/v1/flows?client=203.0.113.0%2F24&limit=500&service=shop%2Fweb" {
+			t.Errorf("%s was asked %q", name, asked)
+		}
+	}
+	flows := &livev1alpha1.FlowList{}
+	e.told.Take()
+	must(t, e.client.List(t.Context(), flows, client.InNamespace("shop"), client.MatchingLabels{livev1alpha1.LabelService: "web"}, client.Limit(1)))
+	if len(flows.Items) != 1 || !strings.Contains(e.told.Take(), "there are more flows than these 1: ") {
+		t.Errorf("with a limit of 1 there are %d flows", len(flows.Items))
+	}
+	for selector, want := range map[string]string{
+		"":                            "flows are those of one Service: give its namespace, and --field-selector service=NAME",
+		"service=absent":              `services "absent" not found`,
+		"service=web,client=anywhere": "client=anywhere is neither an address nor a prefix",
+		"service!=web":                "only = is possible with service",
+		"colour=red":                  `"colour" is not a field to select by: there are service and client`,
+	} {
+		_, err := e.server.Kubectl(t.Context(), "get", "flows", "-n", "shop", "--field-selector", selector)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", selector, err, want)
+		}
+	}
+}
+
+func testDrops(t *testing.T, e *environment) {
+	e.agents["node-c"].says(func(a *agent) {
+		a.drops = live.Drops{Truncated: true, Items: []console.Drop{{
+			Time: time.Now().Add(-time.Minute), Node: "node-c", Reason: "NoEndpoint", Source: netip.MustParseAddrPort("203.0.113.9:40000"),
+			Destination: netip.MustParseAddrPort(webVIP + ":80"), Protocol: "TCP", Service: "shop/web", Interface: "eth0", Length: 60,
+		}}}
+	})
+	for _, agent := range e.agents {
+		agent.questions()
+	}
+	rows := e.rows(t, "drops", "-n", "shop", "--field-selector", "service=web", "-o", "wide")
+	if len(rows) != 2 || !strings.Contains(rows[1], " NoEndpoint 203.0.113.9:40000 198.51.100.1:80 TCP node-c eth0 60 ") {
+		t.Errorf("got %q", rows)
+	}
+	for name, agent := range e.agents {
+		if asked := agent.questions(); len(asked) != 1 {
+			t.Errorf("%s was asked %q", name, asked)
+		}
+	}
+}
+
+// testWatch is told of a change by an agent, and of nothing else.
+func testWatch(t *testing.T, e *environment) {
+	watching, err := client.NewWithWatch(e.server.Admin(), client.Options{Scheme: newScheme(t)})
+	must(t, err)
+	list := &livev1alpha1.VIPAnnouncementList{}
+	must(t, watching.List(t.Context(), list))
+	// It counts as that of a second before, and the agents' news as something that it does not know.
+	millis, err := strconv.ParseInt(list.ResourceVersion, 10, 64)
+	must(t, err)
+	events, err := watching.Watch(t.Context(), &livev1alpha1.VIPAnnouncementList{}, &client.ListOptions{Raw: &metav1.ListOptions{
+		ResourceVersion: strconv.FormatInt(millis+2000, 10),
+	}})
+	must(t, err)
+	defer events.Stop()
+	e.agents["node-a"].says(func(a *agent) { a.state.VIPs = a.state.VIPs[1:] })
+	select {
+	case event := <-events.ResultChan():
+		changed, ok := event.Object.(*livev1alpha1.VIPAnnouncement)
+		if event.Type != watch.Modified || !ok || changed.Name != webVIP || changed.Nodes.Announcing != 2 {
+			t.Errorf("got %s %+v", event.Type, event.Object)
+		}
+	case <-time.After(patience):
+		t.Error("no event")
+	}
+	initial := true
+	all, err := watching.Watch(t.Context(), &livev1alpha1.ServiceTrafficList{}, &client.ListOptions{Raw: &metav1.ListOptions{
+		SendInitialEvents: &initial, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, AllowWatchBookmarks: true,
+	}})
+	must(t, err)
+	defer all.Stop()
+	for _, want := range []watch.EventType{watch.Added, watch.Added, watch.Bookmark} {
+		select {
+		case event := <-all.ResultChan():
+			if event.Type != want {
+				t.Errorf("got %s %+v, want %s", event.Type, event.Object, want)
+			}
+		case <-time.After(patience):
+			t.Fatalf("no event: %s is missing", want)
+		}
+	}
+}
+
+func testSchemas(t *testing.T, e *environment) {
+	resources, err := e.server.Kubectl(t.Context(), "get", "--raw", "/apis/live.millrace.io/v1alpha1")
+	must(t, err)
+	for _, name := range []string{"servicetraffic", "vipannouncements", "bgpsessions", "flows", "drops"} {
+		if !strings.Contains(string(resources), `"name":"`+name+`"`) {
+			t.Errorf("discovery does not tell of %s: %s", name, resources)
+		}
+	}
+	for field, want := range map[string]string{
+		"servicetraffic.rates.bits":       "Bits is how many bits these packets had, per second",
+		"servicetraffic.nodes.announcing": "Announcing is how many nodes announce",
+		"vipannouncements.withheld":       "Withheld are nodes that do not announce the VIP",
+		"bgpsessions.flaps":               "established and then lost",
+		"flows":                           "Flow is a connection of a client",
+		"drops.reason":                    "Reason is one word",
+	} {
+		var output []byte
+		eventually(t, func(ctx context.Context) (err error) {
+			output, err = e.server.Kubectl(ctx, "explain", field)
+			return err
+		})
+		text := strings.Join(strings.Fields(string(output)), " ")
+		if !strings.Contains(text, want) {
+			t.Errorf("kubectl explain %s: %s", field, text)
+		}
+	}
+}
+
+// testTenants gives a user the role view in one namespace.
+func testTenants(t *testing.T, e *environment) {
+	e.create(t, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "tenant"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "millrace-live-viewer"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, Name: tenant}},
+	})
+	theirs, err := client.New(e.server.User(tenant), client.Options{Scheme: newScheme(t)})
+	must(t, err)
+	eventually(t, func(ctx context.Context) error {
+		return theirs.List(ctx, &livev1alpha1.ServiceTrafficList{}, client.InNamespace("shop"))
+	})
+	must(t, theirs.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, &livev1alpha1.ServiceTraffic{}))
+	must(t, theirs.List(t.Context(), &livev1alpha1.FlowList{}, client.InNamespace("shop"), client.MatchingFields{"service": "web"}))
+	for what, err := range map[string]error{
+		"all traffic":     theirs.List(t.Context(), &livev1alpha1.ServiceTrafficList{}),
+		"other traffic":   theirs.Get(t.Context(), client.ObjectKey{Namespace: "office", Name: "mail"}, &livev1alpha1.ServiceTraffic{}),
+		"other flows":     theirs.List(t.Context(), &livev1alpha1.FlowList{}, client.InNamespace("office"), client.MatchingFields{"service": "mail"}),
+		"other drops":     theirs.List(t.Context(), &livev1alpha1.DropList{}, client.InNamespace("office"), client.MatchingFields{"service": "mail"}),
+		"announcements":   theirs.List(t.Context(), &livev1alpha1.VIPAnnouncementList{}),
+		"sessions":        theirs.List(t.Context(), &livev1alpha1.BGPSessionList{}),
+		"deleting a flow": theirs.Delete(t.Context(), &livev1alpha1.Flow{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "x"}}),
+	} {
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v, want a refusal", what, err)
+		}
+	}
+}
+
+// testStrangers come to the program without the API server.
+func testStrangers(t *testing.T, address string) {
+	stranger := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	for path, want := range map[string]int{
+		"/apis/live.millrace.io/v1alpha1/servicetraffic": http.StatusForbidden, "/metrics": http.StatusForbidden,
+		"/debug/pprof/": http.StatusForbidden, "/livez": http.StatusOK, "/readyz": http.StatusOK,
+	} {
+		for _, header := range []http.Header{{}, {"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}}} {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+path, nil)
+			must(t, err)
+			request.Header = header
+			response, err := stranger.Do(request)
+			must(t, err)
+			_ = response.Body.Close()
+			if response.StatusCode != want {
+				t.Errorf("%s gives %s", path, response.Status)
+			}
+		}
+	}
+}
+
+// testPartial stops an agent and looks what is said of it.
+func testPartial(t *testing.T, e *environment) {
+	e.agents["node-c"].stop()
+	const want = "1 of 3 nodes did not answer: node-c"
+	eventually(t, func(ctx context.Context) error {
+		e.told.Take()
+		list := &livev1alpha1.ServiceTrafficList{}
+		if err := e.client.List(ctx, list); err != nil {
+			return err
+		}
+		if told := e.told.Take(); told != want {
+			return fmt.Errorf("the warning is %q", told)
+		}
+		if web := list.Items[1]; web.Rates.Connections != 20 || web.Nodes != (livev1alpha1.NodeCount{Announcing: 1, Total: 3}) {
+			return fmt.Errorf("the rest is %+v", web)
+		}
+		return nil
+	})
+	for _, list := range []client.ObjectList{&livev1alpha1.VIPAnnouncementList{}, &livev1alpha1.BGPSessionList{}} {
+		must(t, e.client.List(t.Context(), list))
+		if told := e.told.Take(); told != want {
+			t.Errorf("%T: the warning is %q", list, told)
+		}
+	}
+	must(t, e.client.List(t.Context(), &livev1alpha1.DropList{}, client.InNamespace("shop"), client.MatchingFields{"service": "web"}))
+	if told := e.told.Take(); told != want {
+		t.Errorf("drops: the warning is %q", told)
+	}
+}
+
+// testNamespaces deletes a namespace with all agents dead, as Kubernetes does: it asks each API for
+// what it has there.
+func testNamespaces(t *testing.T, e *environment) {
+	for _, agent := range e.agents {
+		agent.stop()
+	}
+	e.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "gone"}})
+	e.server.RunController(t, "namespace-controller")
+	must(t, e.client.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "gone"}}))
+	eventually(t, func(ctx context.Context) error {
+		err := e.client.Get(ctx, client.ObjectKey{Name: "gone"}, &corev1.Namespace{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("the namespace is there: %w", err)
+	})
+	must(t, e.client.List(t.Context(), &livev1alpha1.ServiceTrafficList{}))
+}
+
+// TestLinked holds API servers out of all programs but the one that is an API server.
+func TestLinked(t *testing.T) {
+	output, err := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}}: {{join .Deps " "}}`, "../cmd/...").Output()
+	must(t, err)
+	for line := range strings.Lines(string(output)) {
+		program, packages, _ := strings.Cut(line, ": ")
+		linked := slices.Contains(strings.Fields(packages), "k8s.io/apiserver/pkg/server")
+		if linked != strings.HasSuffix(program, "/cmd/liveapi") {
+			t.Errorf("%s has k8s.io/apiserver/pkg/server: %t", program, linked)
+		}
+	}
+}

@@ -8,9 +8,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -156,4 +160,96 @@ func quotas(t *testing.T, e *environment) {
 	e.addresses(t, late, "203.0.113.5")
 	e.addresses(t, over, "203.0.113.4")
 	e.addresses(t, first, "203.0.113.0")
+}
+
+// reservedByCommand reserves addresses by `millrace reserve`, many at once and beside an operator that
+// gives addresses of the same pool.
+func reservedByCommand(t *testing.T, e *environment) {
+	cli := filepath.Join(t.TempDir(), "millrace")
+	output, err := exec.Command("go", "build", "-o", cli, "../cmd/millrace").CombinedOutput()
+	if err != nil {
+		t.Fatalf("building millrace: %v: %s", err, output)
+	}
+	kubeconfig, err := e.server.WriteKubeconfig(e.server.Admin().BearerToken)
+	must(t, err)
+	reserve := func(arguments ...string) (string, error) {
+		output, err := exec.CommandContext(t.Context(), cli, append([]string{"--kubeconfig", kubeconfig, "reserve"}, arguments...)...).CombinedOutput()
+		return strings.TrimSpace(string(output)), err
+	}
+	e.run(t)
+	pool := e.pool(t, "main", func(spec *millracev1alpha1.VIPPoolSpec) {
+		spec.Avoid = []millracev1alpha1.AvoidedAddress{millracev1alpha1.AvoidSubnetRouterAnycast}
+	}, "203.0.113.0/28", "2001:db8:cafe::/64")
+	e.usable(t, pool, "203.0.113.0/28", "2001:db8:cafe::1-2001:db8:cafe:0:ffff:ffff:ffff:ffff")
+
+	const each = 6
+	var group errgroup.Group
+	addresses := make([]string, each)
+	for i := range each {
+		group.Go(func() error {
+			address, err := reserve("main")
+			if err != nil {
+				return fmt.Errorf("reserving: %w: %s", err, address)
+			}
+			addresses[i] = address
+			return nil
+		})
+		e.service(t, fmt.Sprintf("web%d", i))
+	}
+	must(t, group.Wait())
+	e.allAssigned(t, 1)
+	for _, address := range addresses {
+		vip := vipOf(address)
+		must(t, e.get(t.Context(), vip))
+		if len(vip.Spec.Claims) > 0 || vip.Spec.Pool != "main" || vip.Spec.ReclaimPolicy != millracev1alpha1.ReclaimRetain {
+			t.Errorf("%s is reserved as %+v", address, vip.Spec)
+		}
+	}
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, pool); err != nil {
+			return err
+		}
+		return counted(pool, 2*each, *pool.Status.Free)
+	})
+
+	// By the name of a Service, and by the name of the VIP.
+	family := families(corev1.IPFamilyPolicySingleStack, corev1.IPv6Protocol)
+	named, err := reserve("main", "--family=IPv6", "--for="+namespace+"/named")
+	if err != nil || named != "2001:db8:cafe::1" {
+		t.Fatalf("reserved is %s: %v", named, err)
+	}
+	e.addresses(t, e.service(t, "named", family), named)
+	other, err := reserve("main", "--family=IPv6")
+	if err != nil || other != "2001:db8:cafe::2" {
+		t.Fatalf("reserved is %s: %v", other, err)
+	}
+	asks := e.service(t, "asks", family, annotated(millracev1alpha1.AnnotationAddresses, "2001-db8-cafe-0-0-0-0-2"))
+	e.addresses(t, asks, other)
+	must(t, e.client.Delete(t.Context(), asks))
+	e.gone(t, asks)
+	vip := vipOf("2001:db8:cafe::2")
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, vip); err != nil || vip.Status.Phase == millracev1alpha1.VIPReserved {
+			return err
+		}
+		return fmt.Errorf("the VIP is %s", vip.Status.Phase)
+	})
+
+	for want, arguments := range map[string][]string{
+		"there is no VIPPool none":        {"none"},
+		"must be IPv4 or IPv6":            {"main", "--family=6"},
+		"must be NAMESPACE/NAME":          {"main", "--for=web"},
+		"VIPPool main has no free IPv4 a": {"main"},
+	} {
+		if arguments[0] == "main" && len(arguments) == 1 {
+			for range 16 - 2*each {
+				if output, err := reserve("main"); err != nil {
+					t.Errorf("reserving: %v: %s", err, output)
+				}
+			}
+		}
+		if output, err := reserve(arguments...); err == nil || !strings.Contains(output, want) {
+			t.Errorf("millrace reserve %v: %v: %s, want %q", arguments, err, output, want)
+		}
+	}
 }

@@ -41,6 +41,7 @@ func TestOperator(t *testing.T) {
 		{"a freed address is given again last", freedLast},
 		{"who has waited longest is served first", firstComeFirstServed},
 		{"quotas of namespaces", quotas},
+		{"reserved by a command", reservedByCommand},
 		{"family change", familyChange},
 		{"address asked for", requestedAddress},
 		{"retained and claimed again", retain},

@@ -4,9 +4,20 @@ package desired
 
 import (
 	"net/netip"
+	"strings"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
+
+// ParseAddressOrName reads an address, or the name of its VIP (2001-db8-0-0-0-0-0-1).
+func ParseAddressOrName(text string) (netip.Addr, error) {
+	name := strings.TrimSpace(text)
+	address, err := ParseAddress(strings.ReplaceAll(name, "-", ":"))
+	if err == nil && millracev1alpha1.VIPName(address) == name {
+		return address, nil
+	}
+	return ParseAddress(text)
+}
 
 // ParseVIP returns the address of a VIP. The object must have the name that is
 // made of the address: only so the API server keeps an address from having two.

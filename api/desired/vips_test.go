@@ -11,6 +11,18 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
+func TestParseAddressOrName(t *testing.T) {
+	for text, want := range map[string]string{
+		"203.0.113.1": "203.0.113.1", " 2001:db8::1 ": "2001:db8::1", "2001-db8-0-0-0-0-0-1": "2001:db8::1", " 2001-db8-0-0-0-0-0-1": "2001:db8::1",
+		"2001-db8--1": "", "203-0-113-1": "", "web": "", "0-0-0-0-0-ffff-cb00-7101": "",
+	} {
+		address, err := ParseAddressOrName(text)
+		if (err != nil) != (want == "") || err == nil && address.String() != want {
+			t.Errorf("%q is %v, %v, want %q", text, address, err, want)
+		}
+	}
+}
+
 func TestParseVIP(t *testing.T) {
 	tests := []struct{ name, address, want, problem string }{
 		{"203.0.113.1", "203.0.113.1", "203.0.113.1", ""},

@@ -44,6 +44,7 @@ func newCommand(env environment) *cobra.Command {
 		dropsCommand(env, &config),
 		topCommand(env, &config),
 		traceCommand(env, &config),
+		reserveCommand(env, &config),
 		drainCommand(env, &config),
 		undrainCommand(env, &config),
 		versionCommand(env, &config),

@@ -103,7 +103,7 @@ func askedAddresses(service *corev1.Service) ([]netip.Addr, error) {
 		if strings.TrimSpace(part) == "" {
 			continue
 		}
-		address, err := desired.ParseAddress(part)
+		address, err := desired.ParseAddressOrName(part)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", source, err)
 		}

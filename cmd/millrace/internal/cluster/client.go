@@ -107,6 +107,17 @@ func Nodes(ctx context.Context, config Config) ([]string, error) {
 	return names, err
 }
 
+// Pools lists the names of the VIPPools.
+func Pools(ctx context.Context, config Config) ([]string, error) {
+	var pools millracev1alpha1.VIPPoolList
+	err := readList(ctx, config, &pools)
+	names := make([]string, 0, len(pools.Items))
+	for _, pool := range pools.Items {
+		names = append(names, pool.Name)
+	}
+	return names, err
+}
+
 func readList(ctx context.Context, config Config, objects client.ObjectList) error {
 	restConfig, reader, err := config.client()
 	if err != nil {

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/reserve"
+)
+
+// maxTries is how often an address is chosen again that somebody else took meanwhile.
+const maxTries = 20
+
+// Reserve makes a VIP of an address of a pool, for a Service or, with an empty one, for whoever asks
+// for it. The VIP's name is the address, so the API server lets nobody reserve one that is given.
+func Reserve(ctx context.Context, config Config, pool, family string, service types.NamespacedName) (netip.Addr, error) {
+	restConfig, reader, err := config.client()
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	scheme, mapper, err := kinds()
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	writer, err := client.New(restConfig, client.Options{Scheme: scheme, Mapper: mapper})
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
+	}
+	var pools millracev1alpha1.VIPPoolList
+	if err := reader.List(ctx, &pools); err != nil {
+		return netip.Addr{}, explain(restConfig.Host, err)
+	}
+	object := poolNamed(pools.Items, pool)
+	if object == nil {
+		return netip.Addr{}, fmt.Errorf("there is no VIPPool %s: see `kubectl get vippools`", pool)
+	}
+	for range maxTries {
+		var vips millracev1alpha1.VIPList
+		if err := reader.List(ctx, &vips); err != nil {
+			return netip.Addr{}, explain(restConfig.Host, err)
+		}
+		address, err := reserve.Next(object, vips.Items, family)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		err = writer.Create(ctx, reservation(address, pool, service))
+		if err == nil {
+			return address, nil
+		}
+		switch {
+		case apierrors.IsForbidden(err):
+			return netip.Addr{}, fmt.Errorf("%w: %w; to reserve is to create vips.millrace.io, which no role of Millrace for people permits", ErrForbidden, err)
+		case !apierrors.IsAlreadyExists(err):
+			return netip.Addr{}, explain(restConfig.Host, err)
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("others took the address of VIPPool %s %d times in a row: try again", pool, maxTries)
+}
+
+func poolNamed(pools []millracev1alpha1.VIPPool, name string) *millracev1alpha1.VIPPool {
+	for i := range pools {
+		if pools[i].Name == name {
+			return &pools[i]
+		}
+	}
+	return nil
+}
+
+// reservation is a VIP that stays when its Service goes.
+func reservation(address netip.Addr, pool string, service types.NamespacedName) *millracev1alpha1.VIP {
+	vip := &millracev1alpha1.VIP{
+		ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(address)},
+		Spec: millracev1alpha1.VIPSpec{
+			Address: address.String(), Pool: pool, ReclaimPolicy: millracev1alpha1.ReclaimRetain,
+		},
+	}
+	if service.Name != "" {
+		vip.Spec.Claims = []millracev1alpha1.VIPClaim{{Namespace: service.Namespace, Name: service.Name}}
+	}
+	return vip
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
+)
+
+func reserveCommand(env environment, config *cluster.Config) *cobra.Command {
+	var family, service string
+	command := &cobra.Command{
+		Use:   "reserve POOL",
+		Short: "Reserve a free address of a VIPPool, and print it",
+		Long: "Make a VIP of the address that the pool would give next. It stays until you delete it.\n" +
+			"A Service gets it that asks for it by annotation, or the one that --for names.",
+		Example:           "  millrace reserve public\n  millrace reserve public --family IPv6 --for shop/web",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: argument(0, complete(config, cluster.Pools)),
+		RunE: func(command *cobra.Command, args []string) error {
+			if family != "" && family != "IPv4" && family != "IPv6" {
+				return fmt.Errorf("--family=%s: must be IPv4 or IPv6", family)
+			}
+			owner, err := parseService(service)
+			if err != nil {
+				return err
+			}
+			address, err := cluster.Reserve(command.Context(), *config, args[0], family, owner)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(env.stdout, address)
+			return err
+		},
+	}
+	command.Flags().StringVar(&family, "family", "", "IPv4 or IPv6 (default the first one that the pool has)")
+	command.Flags().StringVar(&service, "for", "", "`NAMESPACE/NAME` of the Service that it is for (default whichever asks for it)")
+	mustComplete(command, "family", fixed("IPv4", "IPv6"))
+	return command
+}
+
+// parseService reads a Service's name; an empty one is none.
+func parseService(text string) (types.NamespacedName, error) {
+	namespace, name, found := strings.Cut(text, "/")
+	if text != "" && (!found || namespace == "" || name == "" || strings.Contains(name, "/")) {
+		return types.NamespacedName{}, fmt.Errorf("--for=%s: must be NAMESPACE/NAME, such as shop/web", text)
+	}
+	return types.NamespacedName{Namespace: namespace, Name: name}, nil
+}

@@ -33,6 +33,7 @@ import (
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/operator/internal/controller"
+	"github.com/millrace-lb/millrace/operator/internal/live"
 	"github.com/millrace-lb/millrace/operator/internal/rotation"
 	"github.com/millrace-lb/millrace/operator/internal/webhook"
 )
@@ -77,6 +78,9 @@ type Config struct {
 	// WebhookSelfSigned has the leader make and renew that certificate, in a Secret that the
 	// directory is mounted from, and has the API server trust it.
 	WebhookSelfSigned bool
+	// LiveSelfSigned has the leader make and renew the certificates of the aggregated API
+	// live.millrace.io and of agents towards it, in Secrets, and has the API server trust it.
+	LiveSelfSigned bool
 	// TunnelKeyLifetime is the age at which the key of the tunnel is replaced. Zero: never.
 	TunnelKeyLifetime time.Duration
 	// TunnelKeyNodeTimeout is how long a change of that key waits for a node that does not
@@ -111,6 +115,23 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	}); err != nil {
 		return err
 	}
+	if err := setupServers(mgr, configuration); err != nil {
+		return err
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return fmt.Errorf("adding the health probe: %w", err)
+	}
+	if err := mgr.AddReadyzCheck("caches", synced(mgr.GetCache())); err != nil {
+		return fmt.Errorf("adding the readiness probe: %w", err)
+	}
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("running the operator: %w", err)
+	}
+	return nil
+}
+
+// setupServers adds the webhook and the certificates of servers, as far as they are wanted.
+func setupServers(mgr ctrl.Manager, configuration Config) error {
 	if address := configuration.WebhookAddress; address != "" && address != "0" {
 		if err := webhook.Setup(mgr, webhook.Options{
 			Address: address, CertDir: configuration.WebhookCertDir,
@@ -125,14 +146,10 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 			return fmt.Errorf("setting up the certificate of the webhook: %w", err)
 		}
 	}
-	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return fmt.Errorf("adding the health probe: %w", err)
-	}
-	if err := mgr.AddReadyzCheck("caches", synced(mgr.GetCache())); err != nil {
-		return fmt.Errorf("adding the readiness probe: %w", err)
-	}
-	if err := mgr.Start(ctx); err != nil {
-		return fmt.Errorf("running the operator: %w", err)
+	if configuration.LiveSelfSigned {
+		if err := live.KeepCertificates(mgr, ownNamespace(configuration.LeaderElectionNamespace)); err != nil {
+			return fmt.Errorf("setting up the certificates of the aggregated API: %w", err)
+		}
 	}
 	return nil
 }

@@ -60,6 +60,7 @@ func TestOperator(t *testing.T) {
 		{"warnings", warnings},
 		{"warnings of a replica that waits", warningsOfFollowers},
 		{"a certificate of its own", selfSigned},
+		{"certificates of the aggregated API", liveCertificates},
 		{"defaults of Services", serviceDefaults},
 		{"classes", classes},
 		{"operators of two classes", twoClasses},

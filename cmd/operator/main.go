@@ -49,6 +49,8 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	flags.StringVar(&configuration.WebhookCertDir, "webhook-cert-dir", "/run/millrace-webhook", "directory with tls.crt and tls.key for that")
 	flags.BoolVar(&configuration.WebhookSelfSigned, "webhook-self-signed", false,
 		"make and renew that certificate, in the Secret millrace-webhook, and have the API server trust it")
+	flags.BoolVar(&configuration.LiveSelfSigned, "live-self-signed", false,
+		"make and renew the certificates of the aggregated API live.millrace.io and of agents, and have the API server trust them")
 	flags.DurationVar(&configuration.TunnelKeyLifetime, "tunnel-key-lifetime", 30*24*time.Hour,
 		"age at which the key that authenticates packets between nodes is replaced; 0: never")
 	flags.DurationVar(&configuration.TunnelKeyNodeTimeout, "tunnel-key-node-timeout", 24*time.Hour,

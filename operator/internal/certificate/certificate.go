@@ -1,33 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package certificate makes the certificates of the operator's webhook, and replaces them so that
-// the API server trusts each before it is used and for as long as a replica may still use it.
+// Package certificate makes the certificates of the operator's webhook and of the aggregated API,
+// and replaces them so that each is trusted before it is used and for as long as somebody may still
+// use it.
 package certificate
 
 import (
-	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"time"
-)
-
-// Keys of the Secret. The first two are those of a Secret of type kubernetes.io/tls, which replicas
-// mount.
-const (
-	// keyCertificate and keyPrivate are the certificate in use and its key.
-	keyCertificate, keyPrivate = "tls.crt", "tls.key"
-	// keyNext and keyNextPrivate come into use next: the API server trusts them already.
-	keyNext, keyNextPrivate = "next.crt", "next.key"
-	// keyFormer was in use before: a replica may not have read its successor yet.
-	keyFormer = "former.crt"
 )
 
 // Times of a certificate.
@@ -44,39 +27,29 @@ const (
 // ErrExpired means that a certificate has ended, or not begun.
 var ErrExpired = errors.New("a certificate is not valid at present")
 
-// Renew returns what the Secret must have at a time, and whether that differs from what it has.
-// What cannot be read is made again.
+// webhook is how the Secret of the webhook has its certificates. Those in use have the keys of a
+// Secret of type kubernetes.io/tls, which replicas mount.
+func webhook(host string) generations {
+	return generations{
+		current: "tls.", next: "next.", former: "former.", files: []string{"crt", "key"}, trusted: "crt",
+		left: func(now time.Time, files map[string][]byte) time.Duration {
+			return remaining(now, host, files["crt"], files["key"])
+		},
+		make: func(now time.Time) (map[string][]byte, error) {
+			certificate, private, err := makePair(now, host)
+			return map[string][]byte{"crt": certificate, "key": private}, err
+		},
+	}
+}
+
+// Renew returns what the webhook's Secret must have at a time, and whether that differs from what it
+// has. What cannot be read is made again.
 func Renew(now time.Time, host string, data map[string][]byte) (renewed map[string][]byte, changed bool, err error) {
-	renewed = map[string][]byte{}
-	for _, key := range []string{keyCertificate, keyPrivate, keyNext, keyNextPrivate, keyFormer} {
-		if len(data[key]) > 0 {
-			renewed[key] = data[key]
-		}
-	}
-	left := remaining(now, host, renewed[keyCertificate], renewed[keyPrivate])
-	if left < announcedFor && remaining(now, host, renewed[keyNext], renewed[keyNextPrivate]) <= announcedFor {
-		if renewed[keyNext], renewed[keyNextPrivate], err = makePair(now, host); err != nil {
-			return nil, false, err
-		}
-		changed = true
-	}
-	if left < usedFor {
-		renewed[keyFormer] = renewed[keyCertificate]
-		renewed[keyCertificate], renewed[keyPrivate] = renewed[keyNext], renewed[keyNextPrivate]
-		delete(renewed, keyNext)
-		delete(renewed, keyNextPrivate)
-		if left <= 0 {
-			delete(renewed, keyFormer)
-		}
-		changed = true
-	}
-	return renewed, changed, nil
+	return webhook(host).renew(now, data)
 }
 
 // Trusted returns the certificates that the API server is to trust.
-func Trusted(data map[string][]byte) []byte {
-	return bytes.Join([][]byte{data[keyCertificate], data[keyNext], data[keyFormer]}, nil)
-}
+func Trusted(data map[string][]byte) []byte { return webhook("").bundle(data) }
 
 // Verify returns why a client that asks for a host and trusts a bundle does not believe a server with
 // this certificate, nil if it does.
@@ -113,35 +86,17 @@ func remaining(now time.Time, host string, certificate, private []byte) time.Dur
 
 // makePair makes a key and a certificate for a host that signs itself.
 func makePair(now time.Time, host string) (certificate, private []byte, err error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	template, err := newTemplate(now, "millrace-webhook")
 	if err != nil {
-		return nil, nil, fmt.Errorf("making the key of the webhook: %w", err)
+		return nil, nil, err
 	}
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	template.DNSNames = []string{host}
+	template.KeyUsage = x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	template.IsCA = true
+	signed, err := sign(template, nil)
 	if err != nil {
-		return nil, nil, fmt.Errorf("making the serial number of the webhook's certificate: %w", err)
+		return nil, nil, err
 	}
-	template := &x509.Certificate{
-		SerialNumber: serial,
-		// Different subjects let the API server find the right one of several.
-		Subject:               pkix.Name{CommonName: fmt.Sprintf("millrace-webhook %x", serial)},
-		DNSNames:              []string{host},
-		NotBefore:             now.Add(-skew),
-		NotAfter:              now.Add(lifetime),
-		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		BasicConstraintsValid: true,
-		IsCA:                  true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		return nil, nil, fmt.Errorf("making the certificate of the webhook: %w", err)
-	}
-	encoded, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, nil, fmt.Errorf("encoding the key of the webhook: %w", err)
-	}
-	certificate = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	private = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded})
-	return certificate, private, nil
+	return signed.encode()
 }

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package certificate
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/millrace-lb/millrace/api/live"
+)
+
+// believes verifies a certificate as its peer does: for a name, and a purpose.
+func believes(bundle, certificate, key []byte, now time.Time, host string, usage x509.ExtKeyUsage) error {
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(bundle)
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		return err
+	}
+	_, err = pair.Leaf.Verify(x509.VerifyOptions{DNSName: host, Roots: pool, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage}})
+	return err
+}
+
+// Over two years the API server, the aggregated API and agents believe each other, also where one of
+// them reads its Secret twelve hours late, and whichever that is.
+func TestLiveTrustedAllTheTime(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	data, changed, err := RenewLive(now, host, nil)
+	if err != nil || !changed {
+		t.Fatal(changed, err)
+	}
+	lateData, used := data, map[string]bool{}
+	for end := now.AddDate(2, 0, 0); now.Before(end); now = now.Add(6 * time.Hour) {
+		late := lateData
+		lateData = data
+		if data, changed, err = RenewLive(now, host, data); err != nil {
+			t.Fatal(err)
+		}
+		if changed == maps.EqualFunc(data, lateData, bytes.Equal) {
+			t.Fatalf("at %s: changed is %t", now, changed)
+		}
+		used[string(LiveAgents(data)["tls.crt"])] = true
+		// Where nothing changes, all days are the same.
+		if maps.EqualFunc(data, late, bytes.Equal) && now.Hour() > 0 {
+			continue
+		}
+		for _, one := range []map[string][]byte{data, lateData, late} {
+			for _, other := range []map[string][]byte{data, lateData, late} {
+				api, agents := LiveAPI(one), LiveAgents(other)
+				for what, err := range map[string]error{
+					"the API server":     believes(LiveTrusted(other), api["tls.crt"], api["tls.key"], now, host, x509.ExtKeyUsageServerAuth),
+					"an agent":           believes(agents["ca.crt"], api["client.crt"], api["client.key"], now, live.ClientName, x509.ExtKeyUsageClientAuth),
+					"the aggregated API": believes(api["ca.crt"], agents["tls.crt"], agents["tls.key"], now, live.AgentName, x509.ExtKeyUsageServerAuth),
+				} {
+					if err != nil {
+						t.Fatalf("at %s: %s: %v", now, what, err)
+					}
+				}
+			}
+		}
+		if bundle := bytes.Count(LiveTrusted(data), []byte("BEGIN")); bundle > 3 {
+			t.Fatalf("at %s: %d CAs are trusted", now, bundle)
+		}
+	}
+	if len(used) != 13 {
+		t.Errorf("%d generations in two years, want 13: one for 60 days", len(used))
+	}
+}
+
+// What a node holds serves for an agent, and for nothing else: not for the aggregated API, towards
+// whomever. No key of the CA is kept.
+func TestLiveKeysOfNodes(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	data, _, err := RenewLive(now, host, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	agents, bundle := LiveAgents(data), LiveTrusted(data)
+	if len(agents) != 3 {
+		t.Errorf("nodes hold %d files", len(agents))
+	}
+	as := func(host string, usage x509.ExtKeyUsage) error {
+		return believes(bundle, agents["tls.crt"], agents["tls.key"], now, host, usage)
+	}
+	if err := as(live.AgentName, x509.ExtKeyUsageServerAuth); err != nil {
+		t.Error(err)
+	}
+	for _, test := range []struct {
+		host  string
+		usage x509.ExtKeyUsage
+	}{
+		{live.ClientName, x509.ExtKeyUsageClientAuth}, {live.AgentName, x509.ExtKeyUsageClientAuth},
+		{host, x509.ExtKeyUsageServerAuth}, {live.ClientName, x509.ExtKeyUsageServerAuth},
+	} {
+		if as(test.host, test.usage) == nil {
+			t.Errorf("the key of a node serves as %s, usage %d", test.host, test.usage)
+		}
+	}
+	keys := 0
+	for _, content := range data {
+		keys += bytes.Count(content, []byte("BEGIN PRIVATE KEY"))
+	}
+	if keys != 3 {
+		t.Errorf("%d keys are kept, want those of three certificates", keys)
+	}
+}
+
+// One of them that is of no use has all made again.
+func TestLiveMadeAgain(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	good, _, err := RenewLive(now, host, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	another, _, err := RenewLive(now, host, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key := range good {
+		for what, content := range map[string][]byte{"nothing": nil, "no PEM": []byte("x"), "another's": another[key]} {
+			data := maps.Clone(good)
+			data[key] = content
+			renewed, changed, err := RenewLive(now.Add(time.Hour), host, data)
+			if err != nil || !changed {
+				t.Errorf("%s is %s: changed is %t, %v", key, what, changed, err)
+			}
+			if left := leftOfAll(now.Add(time.Hour), host, aggregated(host).read(renewed, liveCurrent)); left < usedFor {
+				t.Errorf("%s is %s: what is in use has %s left", key, what, left)
+			}
+		}
+	}
+	if _, changed, _ := RenewLive(now.Add(time.Hour), host, good); changed {
+		t.Error("what is fine is made again")
+	}
+	if _, changed, _ := RenewLive(now.Add(time.Hour), "other.example.svc", good); !changed {
+		t.Error("for another host it is not made again")
+	}
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package live keeps the certificates of the aggregated API live.millrace.io: it makes and renews
+// them, gives the aggregated API and agents theirs, and has the API server trust them.
+package live
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millrace-lb/millrace/operator/internal/certificate"
+)
+
+// Names of config/liveapi.
+const (
+	serviceName    = "millrace-liveapi"
+	apiServiceName = "v1alpha1.live.millrace.io"
+	// secretName has all certificates, and is mounted nowhere. The other two are mounted.
+	secretName       = "millrace-live-certificates"
+	apiSecretName    = "millrace-live-api"
+	agentsSecretName = "millrace-live-agents"
+)
+
+// lookEvery is how often all of them are looked at.
+const lookEvery = 5 * time.Second
+
+// keeper does it, on the leader.
+type keeper struct {
+	// live reads past the caches: the operator may read these objects alone, not all of their kind.
+	live      client.Reader
+	client    client.Client
+	namespace string
+	logger    logr.Logger
+}
+
+// KeepCertificates adds to a manager that the certificates are made and renewed. The namespace is
+// that of the Service.
+func KeepCertificates(mgr ctrl.Manager, namespace string) error {
+	return mgr.Add(&keeper{
+		live: mgr.GetAPIReader(), client: mgr.GetClient(), namespace: namespace,
+		logger: mgr.GetLogger().WithName("live"),
+	})
+}
+
+// Start implements manager.Runnable. It never ends before the operator: without certificates there is
+// no live state, and nothing else is missing.
+func (k *keeper) Start(ctx context.Context) error {
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for {
+		if err := k.keep(ctx); err != nil && ctx.Err() == nil {
+			k.logger.Error(err, "the certificates of the aggregated API are tried again", "after", lookEvery.String())
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// keep brings everything to what it must be by now. A new CA is trusted by all a day before it is
+// used, so the order of writes does not matter.
+func (k *keeper) keep(ctx context.Context) error {
+	var all map[string][]byte
+	host := fmt.Sprintf("%s.%s.svc", serviceName, k.namespace)
+	err := k.keepSecret(ctx, secretName, corev1.SecretTypeOpaque, func(data map[string][]byte) (_ map[string][]byte, err error) {
+		all, _, err = certificate.RenewLive(time.Now(), host, data)
+		return all, err
+	})
+	if err != nil {
+		return err
+	}
+	for name, wanted := range map[string]map[string][]byte{
+		apiSecretName: certificate.LiveAPI(all), agentsSecretName: certificate.LiveAgents(all),
+	} {
+		err := k.keepSecret(ctx, name, corev1.SecretTypeTLS, func(map[string][]byte) (map[string][]byte, error) { return wanted, nil })
+		if err != nil {
+			return err
+		}
+	}
+	return k.keepTrust(ctx, certificate.LiveTrusted(all))
+}
+
+// keepSecret writes a Secret where it differs from what it must be.
+func (k *keeper) keepSecret(
+	ctx context.Context, name string, kind corev1.SecretType, wanted func(data map[string][]byte) (map[string][]byte, error),
+) error {
+	secret := &corev1.Secret{}
+	err := k.live.Get(ctx, client.ObjectKey{Namespace: k.namespace, Name: name}, secret)
+	absent := apierrors.IsNotFound(err)
+	if err != nil && !absent {
+		return fmt.Errorf("reading the Secret %s: %w", name, err)
+	}
+	data, err := wanted(secret.Data)
+	if err != nil || !absent && maps.EqualFunc(data, secret.Data, bytes.Equal) {
+		return err
+	}
+	secret.Data = data
+	if absent {
+		secret.ObjectMeta = metav1.ObjectMeta{Namespace: k.namespace, Name: name}
+		secret.Type = kind
+		err = k.client.Create(ctx, secret)
+	} else {
+		err = k.client.Update(ctx, secret)
+	}
+	if err != nil {
+		return fmt.Errorf("writing the Secret %s: %w", name, err)
+	}
+	k.logger.Info("certificates of the aggregated API were made or renewed", "secret", name)
+	return nil
+}
+
+// keepTrust writes whom the API server trusts. An APIService that is not there stays so: it is removed
+// before everything else.
+func (k *keeper) keepTrust(ctx context.Context, bundle []byte) error {
+	service := &unstructured.Unstructured{}
+	service.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"})
+	err := k.live.Get(ctx, client.ObjectKey{Name: apiServiceName}, service)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading the APIService %s: %w", apiServiceName, err)
+	}
+	encoded := base64.StdEncoding.EncodeToString(bundle)
+	if present, _, _ := unstructured.NestedString(service.Object, "spec", "caBundle"); present == encoded {
+		return nil
+	}
+	before := service.DeepCopy()
+	if err := unstructured.SetNestedField(service.Object, encoded, "spec", "caBundle"); err != nil {
+		return fmt.Errorf("writing caBundle of the APIService %s: %w", apiServiceName, err)
+	}
+	if err := k.client.Patch(ctx, service, client.MergeFrom(before)); err != nil {
+		return fmt.Errorf("writing caBundle of the APIService %s: %w", apiServiceName, err)
+	}
+	k.logger.Info("the API server trusts the certificates of the aggregated API", "apiService", apiServiceName)
+	return nil
+}

@@ -170,7 +170,7 @@ func (c *controller) setup(ctx context.Context) error {
 	configurations := server.NewServer(authenticator.Authenticate)
 	c.loop = &loop{
 		source: read, served: configurations, settings: routeSettings(), namespace: c.config.Namespace,
-		compiled: c.touch, drains: c.writer.Drains, log: c.log.WithName("compile"),
+		compiled: c.touch, follows: c.writer.Follows, log: c.log.WithName("compile"),
 	}
 	authenticator.Fleets = c.loop.Fleet
 	c.refusals = &refusal.Reporter{
@@ -179,7 +179,7 @@ func (c *controller) setup(ctx context.Context) error {
 	}
 	c.refusals.Prepare()
 	configurations.Answered = c.refusals.Touch
-	c.writer.Compiled, c.writer.HasEndpoints = c.loop.Latest, read.HasEndpoints
+	c.writer.Compiled, c.writer.HasEndpoints, c.writer.Backends = c.loop.Latest, read.HasEndpoints, read.Backends
 	c.identity = c.newKeeper()
 	c.identity.Changed = func() { c.writer.Touch(); read.Changes().Again() }
 	c.identity.Lost = configurations.Suspend

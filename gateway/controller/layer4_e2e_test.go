@@ -7,15 +7,18 @@ package controller_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -126,6 +129,12 @@ func layer4(t *testing.T, e *environment) {
 
 	e.leads(t, "tcp-5432", "one*90", "two*10", "*5!")
 	e.leads(t, "udp-53")
+	// Service proxies have the endpoints of all backends with a weight; both Services have the same.
+	e.proxied(t, "tcp-5432", "198.18.0.1")
+	e.proxied(t, "udp-53")
+	must(t, e.client.DeleteAllOf(t.Context(), &discoveryv1.EndpointSlice{}, client.InNamespace(namespace),
+		client.MatchingLabels{discoveryv1.LabelServiceName: edge.Name}))
+	e.proxied(t, "tcp-5432", "198.18.0.1")
 	e.programmed(t, gateway, "AddressNotAssigned")
 	e.assign(t, edge, "203.0.113.30")
 	e.programmed(t, gateway, "Programmed")
@@ -151,6 +160,10 @@ func layer4(t *testing.T, e *environment) {
 	quiet(t, e)
 	must(t, e.client.Delete(t.Context(), slice("one")))
 	e.leads(t, "tcp-5432", "two*3")
+	e.proxied(t, "tcp-5432", "198.18.0.1")
+	// What is the matter with the backend's endpoints, is with those of the service proxy.
+	must(t, e.client.Patch(t.Context(), slice("two", "198.18.0.2", "198.18.0.3"), client.MergeFrom(slice("two"))))
+	e.proxied(t, "tcp-5432", "198.18.0.2", "198.18.0.3")
 
 	// With a listener of layer 7 there are proxies; without it they go, and the VIP stays.
 	before := client.MergeFrom(gateway.DeepCopy())
@@ -161,6 +174,12 @@ func layer4(t *testing.T, e *environment) {
 	service := &corev1.Service{}
 	e.await(t, service, edge)
 	uid := service.UID
+	// The proxies are no endpoints of a port that they do not serve.
+	for _, port := range service.Spec.Ports {
+		if port.Port != 80 && port.TargetPort.Type != intstr.String {
+			t.Errorf("port %d of the Service leads to port %s of the proxies", port.Port, port.TargetPort.String())
+		}
+	}
 	before = client.MergeFrom(gateway.DeepCopy())
 	gateway.Spec.Listeners = gateway.Spec.Listeners[:1]
 	must(t, e.client.Patch(t.Context(), gateway, before))
@@ -204,6 +223,30 @@ func layer4(t *testing.T, e *environment) {
 	must(t, e.client.Delete(t.Context(), gateway))
 	e.gone(t, service, edge)
 	e.gone(t, &millracev1alpha1.VIPRoute{}, types.NamespacedName{Namespace: namespace, Name: edge.Name + "-tcp-5432"})
+}
+
+// proxied waits until a port of the Gateway's Service has exactly these endpoints in EndpointSlices.
+func (e *environment) proxied(t *testing.T, port string, want ...string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		list := &discoveryv1.EndpointSliceList{}
+		if err := e.client.List(ctx, list, client.InNamespace(namespace), client.MatchingLabels{discoveryv1.LabelServiceName: edge.Name}); err != nil {
+			return err
+		}
+		var got []string
+		for _, slice := range list.Items {
+			if len(slice.Ports) != 1 || *slice.Ports[0].Name != port {
+				continue
+			}
+			for _, endpoint := range slice.Endpoints {
+				got = append(got, endpoint.Addresses...)
+			}
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			return fmt.Errorf("port %s has the endpoints %v, want %v", port, got, want)
+		}
+		return nil
+	})
 }
 
 // gone waits until an object is not there.

@@ -50,9 +50,9 @@ type loop struct {
 	compiled func()
 	// secrets are those that an owner's proxies share.
 	secrets func(owner string) (values [][]byte, known bool, err error)
-	// drains reports whether the writer waits for the endpoints of a Service to go.
-	drains func(types.NamespacedName) bool
-	log    logr.Logger
+	// follows reports whether the writer wants to know of the endpoints of a Service.
+	follows func(types.NamespacedName) bool
+	log     logr.Logger
 
 	compiler route.Compiler
 	// owners are those that are served now.
@@ -233,7 +233,7 @@ func (l *loop) serve(owned map[string][]*resource.Resource) {
 func (l *loop) endpoints(ctx context.Context, services []types.NamespacedName) error {
 	l.served.Advance(l.source.Position())
 	changed := map[string][]*resource.Resource{}
-	if slices.ContainsFunc(services, l.drains) {
+	if slices.ContainsFunc(services, l.follows) {
 		l.compiled()
 	}
 	for _, service := range services {

@@ -117,7 +117,7 @@ func stripNamespace(object any) (any, error) {
 	return stripped, nil
 }
 
-// stripSlice leaves whose endpoints they are, and the endpoints.
+// stripSlice leaves whose endpoints they are, the endpoints, and where they are.
 func stripSlice(object any) (any, error) {
 	slice, ok := object.(*discoveryv1.EndpointSlice)
 	if !ok {
@@ -128,9 +128,13 @@ func stripSlice(object any) (any, error) {
 		AddressType: slice.AddressType, Ports: slice.Ports,
 	}
 	stripped.Labels = map[string]string{discoveryv1.LabelServiceName: slice.Labels[discoveryv1.LabelServiceName]}
+	if slice.Labels[discoveryv1.LabelManagedBy] == infrastructure.ManagedBy {
+		// It is one of ours, and compared with what it should be.
+		stripped.Labels, stripped.Annotations, stripped.OwnerReferences = slice.Labels, slice.Annotations, slice.OwnerReferences
+	}
 	for _, endpoint := range slice.Endpoints {
 		stripped.Endpoints = append(stripped.Endpoints, discoveryv1.Endpoint{
-			Addresses: endpoint.Addresses, Conditions: endpoint.Conditions,
+			Addresses: endpoint.Addresses, Conditions: endpoint.Conditions, NodeName: endpoint.NodeName,
 		})
 	}
 	return stripped, nil

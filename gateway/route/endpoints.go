@@ -92,14 +92,8 @@ func addEndpoint(draining map[netip.AddrPort]bool, endpoint *discoveryv1.Endpoin
 // HasEndpoints reports whether a port of a Service has an endpoint, of any family, that may
 // still serve connections.
 func HasEndpoints(service *corev1.Service, port int32, protocol corev1.Protocol, endpointSlices []*discoveryv1.EndpointSlice) bool {
-	index := slices.IndexFunc(service.Spec.Ports, func(p corev1.ServicePort) bool {
-		return p.Port == port && sameProtocol(p.Protocol, protocol)
-	})
-	if index < 0 {
-		return false
-	}
-	name := service.Spec.Ports[index].Name
-	return slices.ContainsFunc(endpointSlices, func(slice *discoveryv1.EndpointSlice) bool {
+	name, known := PortName(service, port, protocol)
+	return known && slices.ContainsFunc(endpointSlices, func(slice *discoveryv1.EndpointSlice) bool {
 		return slices.ContainsFunc(slice.Ports, func(p discoveryv1.EndpointPort) bool {
 			return value(p.Name) == name && sameProtocol(value(p.Protocol), protocol)
 		}) && slices.ContainsFunc(slice.Endpoints, func(endpoint discoveryv1.Endpoint) bool {
@@ -107,6 +101,17 @@ func HasEndpoints(service *corev1.Service, port int32, protocol corev1.Protocol,
 			return serving == nil || *serving || !value(endpoint.Conditions.Terminating)
 		})
 	})
+}
+
+// PortName returns the name of a port of a Service, by which its EndpointSlices have it; known is
+// false where there is no such port.
+func PortName(service *corev1.Service, port int32, protocol corev1.Protocol) (name string, known bool) {
+	for i := range service.Spec.Ports {
+		if p := &service.Spec.Ports[i]; p.Port == port && sameProtocol(p.Protocol, protocol) {
+			return p.Name, true
+		}
+	}
+	return "", false
 }
 
 func sameProtocol(a, b corev1.Protocol) bool { return a == b || isTCP(a) && isTCP(b) }

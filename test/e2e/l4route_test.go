@@ -6,9 +6,14 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -46,6 +51,7 @@ func TestLayer4Routes(t *testing.T) {
 		t.Errorf("a Gateway of layer 4 has proxies: %s", pods)
 	}
 	t.Run("weights", func(t *testing.T) { layer4Weights(t, vips) })
+	t.Run("clients on nodes", func(t *testing.T) { layer4OnNodes(t, vips) })
 	t.Run("living connections", func(t *testing.T) { layer4Living(t, vips) })
 	t.Run("invalid backends", func(t *testing.T) { layer4Invalid(t, vips) })
 }
@@ -180,6 +186,48 @@ func layer4Weights(t *testing.T, vips []netip.Addr) {
 		t.Logf("%s: hold has %.2f %% of %d datagrams", vip, 100*shareOf(load, "hold"), load.Requests)
 		if err := isSplit(load, 0.1, client(vip), splitTolerance); err != nil {
 			t.Errorf("datagrams to %s: %v", vip, err)
+		}
+	}
+}
+
+// layer4OnNodes asks from a pod and from a process of a node: kube-proxy takes their packets first.
+func layer4OnNodes(t *testing.T, vips []netip.Addr) {
+	const requests = 1000
+	pod := strings.Fields(kubectl(t, "get", "pods", "-l", "app=echo", "-o", "name"))[0]
+	for name, command := range map[string][]string{
+		"a pod":               {"kubectl", "exec", pod, "--", "/echo"},
+		"a process of a node": {"exec", "node1", "--", filepath.Join(cluster.Root(), "bin", "echo")},
+	} {
+		for _, vip := range vips {
+			to := netip.AddrPortFrom(vip, 80).String()
+			ask := func(ctx context.Context, count int, udp bool) (load harness.Load, err error) {
+				args := []string{"load", "--url", "http://" + to + "/", "--requests", strconv.Itoa(count), "--keepalive=false"}
+				if udp {
+					args = []string{"udp", "--to", to, "--count", strconv.Itoa(count)}
+				}
+				out, err := cluster.Run(ctx, slices.Concat(command, args)...)
+				if jsonErr := json.Unmarshal(out, &load); jsonErr != nil {
+					return load, errors.Join(err, fmt.Errorf("read %q: %w", out, jsonErr))
+				}
+				if load.Errors > 0 {
+					return load, fmt.Errorf("%d of %d failed: %q", load.Errors, load.Requests, load.FirstErrors)
+				}
+				return load, nil
+			}
+			for _, udp := range []bool{false, true} {
+				// kube-proxy takes a moment for what is new.
+				eventually(t, time.Minute, func(ctx context.Context) error {
+					_, err := ask(ctx, 20, udp)
+					return err
+				})
+				load, err := ask(t.Context(), requests, udp)
+				if err != nil {
+					t.Errorf("%s asks %s, UDP %v: %v", name, vip, udp, err)
+				}
+				if len(load.PerPod) != 12 {
+					t.Errorf("%s asks %s, UDP %v: %d pods answered, want all 12: %v", name, vip, udp, len(load.PerPod), load.PerPod)
+				}
+			}
 		}
 	}
 }

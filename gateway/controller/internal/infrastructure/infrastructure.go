@@ -2,10 +2,11 @@
 
 // Package infrastructure says which objects of the cluster serve an owner: an IngressClass, an
 // Ingress with its own VIP, or a Gateway. These are the VIP's Service, what runs the proxies,
-// and a VIPRoute for each listener of layer 4. It is pure; applying them is the reconciler's.
+// and a VIPRoute and EndpointSlices for each listener of layer 4. It is pure; applying them is the
+// reconciler's.
 //
 // Names and labels are those of GEP-1762 of Gateway API. All objects of an owner have one
-// namespace and, but for VIPRoutes, one name. For a Gateway or an Ingress that is its own namespace, so that its
+// namespace and, but for VIPRoutes and EndpointSlices, one name. For a Gateway or an Ingress that is its own namespace, so that its
 // keys stay there; for an IngressClass it is that of the controller.
 package infrastructure
 

@@ -271,9 +271,9 @@ func TestLayer4NeedsNoProxy(t *testing.T) {
 	}
 	var ports []string
 	for _, port := range service.Spec.Ports {
-		ports = append(ports, fmt.Sprintf("%s %d/%s to %d", port.Name, port.Port, port.Protocol, port.TargetPort.IntVal))
+		ports = append(ports, fmt.Sprintf("%s %d/%s to %s", port.Name, port.Port, port.Protocol, port.TargetPort.String()))
 	}
-	if want := []string{"tcp-5432 5432/TCP to 9", "udp-443 443/UDP to 9"}; !slices.Equal(ports, want) {
+	if want := []string{"tcp-5432 5432/TCP to viproute", "udp-443 443/UDP to viproute"}; !slices.Equal(ports, want) {
 		t.Errorf("the Service has the ports %q, want %q", ports, want)
 	}
 	of := find[*millracev1alpha1.VIPRoute](t, objects)

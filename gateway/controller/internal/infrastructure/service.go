@@ -72,7 +72,7 @@ func (p planner) service() Object {
 	for _, frontend := range p.frontends {
 		service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{
 			Name: frontendName(frontend), Port: frontend.Port,
-			TargetPort: intstr.FromInt32(noPort), Protocol: frontend.Protocol,
+			TargetPort: intstr.FromString(noPort), Protocol: frontend.Protocol,
 		})
 	}
 	return service

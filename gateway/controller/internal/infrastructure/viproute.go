@@ -12,9 +12,10 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// noPort is the targetPort of ports that VIPRoutes lead elsewhere: discard (RFC 863). No proxy
-// listens below 1024, so a connection that ends there is refused.
-const noPort = 9
+// noPort is the targetPort of ports that VIPRoutes lead elsewhere: no container of a proxy has a port
+// of the name, so Kubernetes finds no endpoint for them in the proxies. Those of the backends are in
+// EndpointSlices of ours.
+const noPort = "viproute"
 
 // frontendName is the name of a frontend's port in the Service: "udp-53".
 func frontendName(frontend *route.Frontend) string {

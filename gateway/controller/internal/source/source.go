@@ -297,3 +297,20 @@ func (s *Source) HasEndpoints(ctx context.Context, of route.ServicePort, protoco
 	}
 	return route.HasEndpoints(service, of.Port, protocol, found), nil
 }
+
+// Backends returns the name of a port of a Service and the Service's EndpointSlices; known is false
+// where there is no such port. Nobody may change the slices.
+func (s *Source) Backends(
+	ctx context.Context, of route.ServicePort, protocol corev1.Protocol,
+) (name string, found []*discoveryv1.EndpointSlice, known bool, err error) {
+	at := types.NamespacedName{Namespace: of.Namespace, Name: of.Name}
+	service, err := s.Service(at)
+	if err != nil || service == nil {
+		return "", nil, false, err
+	}
+	if name, known = route.PortName(service, of.Port, protocol); !known {
+		return "", nil, false, nil
+	}
+	found, err = s.Slices(ctx, at)
+	return name, found, err == nil, err
+}

@@ -148,10 +148,10 @@ type drains struct {
 	next     time.Time
 }
 
-// Drains reports whether a backend that drains is a port of the Service: the writer wants to
-// know of its endpoints.
-func (w *Writer) Drains(service types.NamespacedName) bool {
-	services := w.draining.Load()
+// Follows reports whether the writer wants to know of the endpoints of a Service: a backend that
+// drains is a port of it, or a listener of layer 4 leads to it.
+func (w *Writer) Follows(service types.NamespacedName) bool {
+	services := w.followed.Load()
 	return services != nil && (*services)[service]
 }
 
@@ -187,7 +187,7 @@ func protocolOf(of *millracev1alpha1.VIPRoute) corev1.Protocol {
 
 // watchDrains looks again when the next backend has drained.
 func (w *Writer) watchDrains(found drains) {
-	w.draining.Store(&found.services)
+	w.followed.Store(&found.services)
 	if w.drained != nil {
 		w.drained.Stop()
 		w.drained = nil

@@ -17,6 +17,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -61,6 +62,9 @@ type Writer struct {
 	Settings func(context.Context) (settings infrastructure.Settings, ready bool, err error)
 	// HasEndpoints reports whether a port of a Service has an endpoint that may still serve.
 	HasEndpoints func(context.Context, route.ServicePort, corev1.Protocol) (bool, error)
+	// Backends returns the name of a port of a Service and the Service's EndpointSlices; known is false
+	// where there is no such port.
+	Backends func(context.Context, route.ServicePort, corev1.Protocol) (name string, found []*discoveryv1.EndpointSlice, known bool, err error)
 	// Controller is the name under which entries of status are ours.
 	Controller gatewayv1.GatewayController
 	Recorder   events.EventRecorder
@@ -72,8 +76,9 @@ type Writer struct {
 	behind atomic.Bool
 	// failed is why objects of an owner could not be made in the last pass.
 	failed map[string]error
-	// draining are the Services that drain, drained the timer for the next that will have.
-	draining atomic.Pointer[map[types.NamespacedName]bool]
+	// followed are the Services whose endpoints matter, drained is the timer for the next backend
+	// that will have drained.
+	followed atomic.Pointer[map[types.NamespacedName]bool]
 	drained  *time.Timer
 }
 
@@ -200,7 +205,8 @@ func (w *Writer) ours(ctx context.Context) (map[place]client.Object, error) {
 	return found, nil
 }
 
-// Kinds are those of the objects that serve owners.
+// Kinds are those of the objects that serve owners, without EndpointSlices: of these there are many
+// of others, so their changes are told by Follows.
 func Kinds() []client.Object {
 	return []client.Object{
 		&millracev1alpha1.VIPRoute{},
@@ -214,6 +220,7 @@ func lists() []client.ObjectList {
 		&millracev1alpha1.VIPRouteList{},
 		&corev1.ServiceAccountList{}, &corev1.ConfigMapList{}, &corev1.ServiceList{}, &appsv1.DeploymentList{},
 		&policyv1.PodDisruptionBudgetList{}, &autoscalingv2.HorizontalPodAutoscalerList{},
+		&discoveryv1.EndpointSliceList{},
 	}
 }
 
@@ -237,9 +244,19 @@ func (w *Writer) applyAll(ctx context.Context, compiled *Compiled, live map[plac
 	}
 	done := applied{wanted: map[place]bool{}, failed: map[string]error{}}
 	draining := drains{services: map[types.NamespacedName]bool{}}
+	backends := w.following(ctx, draining.services)
 	var all together
 	for i, proxy := range compiled.Result.Proxies {
 		objects := infrastructure.Objects(proxy, frontends[proxy.Owner], compiled.Owners[i], settings)
+		if len(frontends[proxy.Owner]) > 0 {
+			// What others do to the slices of the owner's own Service is undone.
+			draining.services[compiled.Owners[i].Place(settings)] = true
+		}
+		endpointSlices, err := infrastructure.EndpointSlices(proxy, frontends[proxy.Owner], compiled.Owners[i], settings, backends)
+		if err != nil {
+			return applied{}, err
+		}
+		objects = append(objects, endpointSlices...)
 		for _, object := range objects {
 			at := placeOf(object)
 			done.wanted[at] = true

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package infrastructure
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millrace-lb/millrace/gateway/route"
+)
+
+const (
+	// ManagedBy is who manages our EndpointSlices, as the label endpointslice.kubernetes.io/managed-by
+	// says.
+	ManagedBy = "millrace-gateway"
+	// maxEndpoints of a slice; the API permits 1,000.
+	maxEndpoints = 500
+)
+
+// Backends is what a port of a Service leads to: the name of its port, by which its EndpointSlices
+// have it, and these. known is false where the Service has no such port.
+type Backends func(of route.ServicePort, protocol corev1.Protocol) (name string, found []*discoveryv1.EndpointSlice, known bool, err error)
+
+// EndpointSlices are those of the owner's Service for its listeners of layer 4. The nodes' programs
+// do not need them: they have the VIPRoutes. They are for service proxies, as kube-proxy, which
+// translate the VIP for pods and processes of the nodes, so that their packets never come to those
+// programs. Such a proxy gives all endpoints of backends with a weight equal shares.
+func EndpointSlices(
+	proxy *route.Proxy, frontends []*route.Frontend, owner Owner, settings Settings, backends Backends,
+) ([]Object, error) {
+	p := planner{proxy: proxy, frontends: frontends, owner: owner, settings: settings, at: owner.Place(settings)}
+	var objects []Object
+	for _, frontend := range frontends {
+		gathered := gathering{}
+		for _, service := range frontend.Services {
+			if service.Invalid || service.Weight == 0 {
+				continue
+			}
+			name, found, known, err := backends(service.ServicePort, frontend.Protocol)
+			if err != nil {
+				return nil, err
+			}
+			if known {
+				gathered.add(name, frontend.Protocol, found)
+			}
+		}
+		for _, of := range slices.SortedFunc(maps.Keys(gathered), sliceKey.compare) {
+			objects = append(objects, p.endpointSlices(frontend, of, gathered[of])...)
+		}
+	}
+	return objects, nil
+}
+
+// sliceKey is what all endpoints of a slice have in common.
+type sliceKey struct {
+	family discoveryv1.AddressType
+	port   int32
+}
+
+func (k sliceKey) compare(other sliceKey) int {
+	if k.family != other.family {
+		return strings.Compare(string(k.family), string(other.family))
+	}
+	return int(k.port - other.port)
+}
+
+// gathering has the endpoints by their first address, which alone counts.
+type gathering map[sliceKey]map[string]discoveryv1.Endpoint
+
+func (g gathering) add(name string, protocol corev1.Protocol, found []*discoveryv1.EndpointSlice) {
+	for _, slice := range found {
+		for i := range slice.Ports {
+			port := &slice.Ports[i]
+			if !isPort(port, name, protocol) || slice.AddressType == discoveryv1.AddressTypeFQDN {
+				continue
+			}
+			key := sliceKey{slice.AddressType, *port.Port}
+			if g[key] == nil {
+				g[key] = map[string]discoveryv1.Endpoint{}
+			}
+			for _, endpoint := range slice.Endpoints {
+				if len(endpoint.Addresses) == 0 {
+					continue
+				}
+				address := endpoint.Addresses[0]
+				// Of one that two slices have, as while it moves, the ready one counts.
+				if before, known := g[key][address]; !known || !isReady(before) {
+					g[key][address] = discoveryv1.Endpoint{
+						Addresses: []string{address}, Conditions: endpoint.Conditions, NodeName: endpoint.NodeName,
+					}
+				}
+			}
+		}
+	}
+}
+
+func isPort(port *discoveryv1.EndpointPort, name string, protocol corev1.Protocol) bool {
+	has, of := "", corev1.ProtocolTCP
+	if port.Name != nil {
+		has = *port.Name
+	}
+	if port.Protocol != nil {
+		of = *port.Protocol
+	}
+	return has == name && of == protocol && port.Port != nil
+}
+
+// isReady reports whether an endpoint is; one that does not say counts as ready.
+func isReady(endpoint discoveryv1.Endpoint) bool {
+	return endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready
+}
+
+// endpointSlices are those of one family and one port.
+func (p planner) endpointSlices(frontend *route.Frontend, of sliceKey, endpoints map[string]discoveryv1.Endpoint) []Object {
+	all := make([]discoveryv1.Endpoint, 0, len(endpoints))
+	for _, address := range slices.Sorted(maps.Keys(endpoints)) {
+		all = append(all, endpoints[address])
+	}
+	name, protocol, port := frontendName(frontend), frontend.Protocol, of.port
+	var objects []Object
+	for chunk := range slices.Chunk(all, maxEndpoints) {
+		metadata := p.metadata()
+		metadata.Name += fmt.Sprintf("-%s-%s-%d-%d", name, strings.ToLower(string(of.family)), port, len(objects))
+		metadata.Labels[discoveryv1.LabelServiceName] = p.at.Name
+		metadata.Labels[discoveryv1.LabelManagedBy] = ManagedBy
+		objects = append(objects, &discoveryv1.EndpointSlice{
+			TypeMeta:    metav1.TypeMeta{APIVersion: discoveryv1.SchemeGroupVersion.String(), Kind: "EndpointSlice"},
+			ObjectMeta:  metadata,
+			AddressType: of.family,
+			Ports:       []discoveryv1.EndpointPort{{Name: &name, Protocol: &protocol, Port: &port}},
+			Endpoints:   chunk,
+		})
+	}
+	return objects
+}

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package write
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+	"github.com/millrace-lb/millrace/gateway/route"
+)
+
+// following reads the backends of listeners of layer 4, and notes the Services that it was asked for.
+func (w *Writer) following(ctx context.Context, followed map[types.NamespacedName]bool) infrastructure.Backends {
+	return func(of route.ServicePort, protocol corev1.Protocol) (string, []*discoveryv1.EndpointSlice, bool, error) {
+		followed[types.NamespacedName{Namespace: of.Namespace, Name: of.Name}] = true
+		return w.Backends(ctx, of, protocol)
+	}
+}

@@ -35,7 +35,10 @@ func day(at time.Time) string { return at.UTC().Format(time.DateOnly) }
 func renewSecrets(secrets []Secret, now time.Time) ([]Secret, error) {
 	if len(secrets) == 0 {
 		made, err := newSecret(day(now))
-		return []Secret{made}, err
+		if err != nil {
+			return nil, err
+		}
+		secrets = []Secret{made}
 	}
 	newest := secrets[len(secrets)-1]
 	if newest.Day > day(now) || newest.Day == day(now.Add(lead)) {

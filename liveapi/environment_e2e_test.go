@@ -13,6 +13,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -24,7 +25,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -65,12 +65,16 @@ type environment struct {
 	server *controlplane.Server
 	client client.Client
 	told   *controlplane.Warnings
-	// directory has the program's certificates, and authority signs them and those of agents.
+	// directory has the program's certificates, by a link as the kubelet makes it, and authority signs
+	// them and those of agents.
 	directory string
 	authority *authority
 	// port is that of the agents of all nodes.
 	port   uint16
 	agents map[string]*agent
+	// address is where the program listens, and apiService leads there.
+	address    string
+	apiService *unstructured.Unstructured
 }
 
 func newEnvironment(t *testing.T) *environment {
@@ -79,7 +83,7 @@ func newEnvironment(t *testing.T) *environment {
 	klog.SetLogger(logr.Discard())
 	e := &environment{
 		server: controlplane.Start(t, "..", liveUser, tenant), told: &controlplane.Warnings{},
-		directory: t.TempDir(), authority: newAuthority(t), port: freePort(t), agents: map[string]*agent{},
+		directory: filepath.Join(t.TempDir(), "mounted"), authority: newAuthority(t), port: freePort(t), agents: map[string]*agent{},
 	}
 	_, err := envtest.InstallCRDs(e.server.Admin(), envtest.CRDInstallOptions{Paths: []string{"../config/crd"}, ErrorIfPathMissing: true})
 	must(t, err)
@@ -92,9 +96,22 @@ func newEnvironment(t *testing.T) *environment {
 	}
 	e.apply(t, "../config/liveapi/role.yaml")
 	e.apply(t, "../config/liveapi/viewer.yaml")
-	e.authority.write(t, e.directory, "tls", serviceName+"."+systemNamespace+".svc", x509.ExtKeyUsageServerAuth)
-	e.authority.write(t, e.directory, "client", live.ClientName, x509.ExtKeyUsageClientAuth)
+	e.mount(t, e.authority, e.authority.encoded())
 	return e
+}
+
+// mount gives the program certificates that an authority signs, all files at once.
+func (e *environment) mount(t *testing.T, from *authority, trusted []byte) {
+	t.Helper()
+	directory := t.TempDir()
+	from.write(t, directory, "tls", serviceName+"."+systemNamespace+".svc", x509.ExtKeyUsageServerAuth)
+	from.write(t, directory, "client", live.ClientName, x509.ExtKeyUsageClientAuth)
+	must(t, os.WriteFile(filepath.Join(directory, "ca.crt"), trusted, 0o600))
+	former, _ := os.Readlink(e.directory)
+	must(t, os.Symlink(directory, e.directory+".next"))
+	must(t, os.Rename(e.directory+".next", e.directory))
+	// It is told by that.
+	must(t, os.RemoveAll(former))
 }
 
 func newScheme(t *testing.T) *runtime.Scheme {
@@ -201,9 +218,10 @@ func (e *environment) run(t *testing.T) (address string, stop func()) {
 	apiService := &unstructured.Unstructured{}
 	must(t, utilyaml.Unmarshal(content, &apiService.Object))
 	must(t, errors.Join(
-		unstructured.SetNestedField(apiService.Object, e.authority.bundle(), "spec", "caBundle"),
+		unstructured.SetNestedField(apiService.Object, bundle(e.authority.encoded()), "spec", "caBundle"),
 		unstructured.SetNestedField(apiService.Object, int64(port), "spec", "service", "port")))
 	e.create(t, apiService)
+	e.address, e.apiService = address, apiService
 	eventually(t, func(ctx context.Context) error {
 		return e.client.List(ctx, &livev1alpha1.ServiceTrafficList{})
 	})
@@ -215,7 +233,9 @@ type agent struct {
 	name string
 	stop func()
 
-	mu sync.Mutex
+	mu          sync.Mutex
+	tls         *tls.Config
+	connections map[net.Conn]bool
 	// traffic is said again and again, as that of five seconds.
 	traffic []live.ServiceTraffic
 	state   live.State
@@ -230,7 +250,7 @@ type agent struct {
 
 func newAgent(t *testing.T, name, address string, authority *authority) *agent {
 	t.Helper()
-	a := &agent{name: name, changed: make(chan struct{})}
+	a := &agent{name: name, changed: make(chan struct{}), connections: map[net.Conn]bool{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+live.PathTraffic, a.serveTraffic)
 	mux.HandleFunc("GET "+live.PathState, a.serveState)
@@ -246,15 +266,17 @@ func newAgent(t *testing.T, name, address string, authority *authority) *agent {
 		a.asked = append(a.asked, r.URL.RequestURI())
 		write(w, live.Drops{Node: name, Items: a.drops.Items, Truncated: a.drops.Truncated})
 	})
-	certificate := authority.issue(t, live.AgentName, x509.ExtKeyUsageServerAuth)
+	a.trust(t, authority, authority.pool())
 	listener, err := net.Listen("tcp", address)
 	must(t, err)
-	server := &http.Server{Handler: mux, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0), TLSConfig: &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificate},
-		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: authority.pool(),
-		VerifyConnection: func(state tls.ConnectionState) error {
-			return state.PeerCertificates[0].VerifyHostname(live.ClientName)
+	server := &http.Server{Handler: mux, ConnState: a.count, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0), TLSConfig: &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return a.tls, nil
 		},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, errors.New("not used") },
 	}}
 	done := make(chan struct{})
 	go func() {
@@ -267,6 +289,48 @@ func newAgent(t *testing.T, name, address string, authority *authority) *agent {
 	})
 	t.Cleanup(a.stop)
 	return a
+}
+
+// trust gives the agent a certificate that an authority signs, and clients to believe.
+func (a *agent) trust(t *testing.T, authority *authority, clients *x509.CertPool) {
+	t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.tls = &tls.Config{
+		MinVersion: tls.VersionTLS13, NextProtos: []string{"h2", "http/1.1"},
+		Certificates: []tls.Certificate{authority.issue(t, live.AgentName, x509.ExtKeyUsageServerAuth)},
+		ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: clients,
+		VerifyConnection: func(state tls.ConnectionState) error {
+			return state.PeerCertificates[0].VerifyHostname(live.ClientName)
+		},
+	}
+}
+
+// count keeps those connections whose peer is believed.
+func (a *agent) count(connection net.Conn, state http.ConnState) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch state {
+	case http.StateActive:
+		a.connections[connection] = true
+	case http.StateClosed, http.StateHijacked:
+		delete(a.connections, connection)
+	}
+}
+
+func (a *agent) connected() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.connections)
+}
+
+func (a *agent) closeConnections() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for connection := range a.connections {
+		_ = connection.Close()
+		delete(a.connections, connection)
+	}
 }
 
 func (a *agent) serveTraffic(w http.ResponseWriter, r *http.Request) {
@@ -291,6 +355,7 @@ func (a *agent) serveState(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-r.Context().Done():
 			return
+		case <-time.After(live.WaitLimit):
 		case <-changed:
 		}
 	}
@@ -349,11 +414,8 @@ func (a *authority) pool() *x509.CertPool {
 	return pool
 }
 
-// bundle is the certificate as the API server has it in objects.
-func (a *authority) bundle() string {
-	content, _ := json.Marshal(a.encoded())
-	return strings.Trim(string(content), `"`)
-}
+// bundle is certificates as the API server has them in objects.
+func bundle(certificates []byte) string { return base64.StdEncoding.EncodeToString(certificates) }
 
 func (a *authority) encoded() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.certificate.Raw})

@@ -7,6 +7,8 @@ package liveapi_test
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -21,6 +23,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -63,6 +66,7 @@ func TestLive(t *testing.T) {
 	t.Run("schemas", func(t *testing.T) { testSchemas(t, e) })
 	t.Run("tenants", func(t *testing.T) { testTenants(t, e) })
 	t.Run("strangers", func(t *testing.T) { testStrangers(t, address) })
+	t.Run("rotation", func(t *testing.T) { testRotation(t, e) })
 	t.Run("partial", func(t *testing.T) { testPartial(t, e) })
 	t.Run("namespaces", func(t *testing.T) { testNamespaces(t, e) })
 }
@@ -327,6 +331,80 @@ func testStrangers(t *testing.T, address string) {
 				t.Errorf("%s gives %s", path, response.Status)
 			}
 		}
+	}
+}
+
+// testRotation replaces the CA as the operator does, while requests come: none is refused, and no node
+// is missing.
+func testRotation(t *testing.T, e *environment) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	requests, failed := 0, make(chan error, 1)
+	e.told.Take()
+	go func() {
+		defer close(failed)
+		for ctx.Err() == nil {
+			// The API server makes another connection when whom it trusts changes.
+			if err := e.client.List(ctx, &livev1alpha1.ServiceTrafficList{}); err != nil && ctx.Err() == nil {
+				failed <- err
+				return
+			}
+			requests++
+		}
+	}()
+	next := newAuthority(t)
+	both := slices.Concat(e.authority.encoded(), next.encoded())
+	clients := e.authority.pool()
+	clients.AddCert(next.certificate)
+	trust := func(certificates []byte) {
+		must(t, e.client.Patch(t.Context(), e.apiService, client.RawPatch(types.MergePatchType,
+			[]byte(`{"spec":{"caBundle":"`+bundle(certificates)+`"}}`))))
+	}
+	shown := func() *x509.Certificate {
+		connection, err := tls.Dial("tcp", e.address, &tls.Config{InsecureSkipVerify: true, ServerName: serviceName + "." + systemNamespace + ".svc"})
+		must(t, err)
+		defer connection.Close()
+		return connection.ConnectionState().PeerCertificates[0]
+	}
+	// The next one is trusted.
+	trust(both)
+	e.mount(t, e.authority, both)
+	for _, agent := range e.agents {
+		agent.trust(t, e.authority, clients)
+	}
+	// It is used, by agents first.
+	for _, agent := range e.agents {
+		agent.trust(t, next, clients)
+	}
+	e.mount(t, next, both)
+	eventually(t, func(context.Context) error {
+		if shown().CheckSignatureFrom(next.certificate) != nil {
+			return errors.New("the server shows its former certificate")
+		}
+		return nil
+	})
+	// New connections to agents use it, too.
+	for _, agent := range e.agents {
+		agent.closeConnections()
+	}
+	eventually(t, func(ctx context.Context) error {
+		for name, agent := range e.agents {
+			if agent.connected() == 0 {
+				return fmt.Errorf("%s has no connection", name)
+			}
+		}
+		return nil
+	})
+	// The former one is trusted no more.
+	trust(next.encoded())
+	e.mount(t, next, next.encoded())
+	must(t, e.client.List(t.Context(), &livev1alpha1.ServiceTrafficList{}))
+	cancel()
+	if err := <-failed; err != nil || requests == 0 {
+		t.Errorf("after %d requests: %v", requests, err)
+	}
+	if told := e.told.Take(); told != "" {
+		t.Errorf("the answers were partial: %s", told)
 	}
 }
 

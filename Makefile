@@ -151,6 +151,7 @@ image: build ## Assemble the OCI images of all programs and echo into dist/image
 	go run ./hack/mkimage --arch $(ARCH) --name $(REGISTRY)/operator:$(TAG) --entrypoint /operator --user 65532 --output $(IMAGES)/operator-$(ARCH).tar $(BIN)/operator:/operator
 	go run ./hack/mkimage --arch $(ARCH) --name $(REGISTRY)/lbagent:$(TAG) --entrypoint /lbagent --output $(IMAGES)/lbagent-$(ARCH).tar $(BIN)/lbagent:/lbagent $(BIN)/lbbfd:/lbbfd
 	go run ./hack/mkimage --arch $(ARCH) --name $(REGISTRY)/gateway:$(TAG) --entrypoint /gateway --user 65532 --output $(IMAGES)/gateway-$(ARCH).tar $(BIN)/gateway:/gateway
+	go run ./hack/mkimage --arch $(ARCH) --name $(REGISTRY)/liveapi:$(TAG) --entrypoint /liveapi --user 65532 --output $(IMAGES)/liveapi-$(ARCH).tar $(BIN)/liveapi:/liveapi
 	go run ./hack/mkimage --arch $(ARCH) --name $(REGISTRY)/lbproxy:$(TAG) --entrypoint /lbproxy --user 65532 --output $(IMAGES)/lbproxy-$(ARCH).tar $(BIN)/lbproxy:/lbproxy
 	go run ./hack/mkimage --arch $(ARCH) --name $(REGISTRY)/echo:$(TAG) --entrypoint /echo --output $(IMAGES)/echo-$(ARCH).tar $(BIN)/echo:/echo
 

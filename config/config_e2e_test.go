@@ -110,6 +110,7 @@ func TestManifests(t *testing.T) {
 	t.Run("warnings", func(t *testing.T) { testPeerWarnings(t, server) })
 	t.Run("accepted", func(t *testing.T) { testAccepted(t, admin) })
 	t.Run("webhook", func(t *testing.T) { testWebhookComponents(t, server, admin) })
+	t.Run("aggregated API", func(t *testing.T) { testLiveComponent(t, server, admin) })
 	t.Run("Gateway API", func(t *testing.T) { testGatewayAPI(t, admin) })
 }
 

@@ -72,7 +72,7 @@ func moduleRoot() (string, error) {
 
 func (c *Cluster) images() []string {
 	var files []string
-	for _, name := range []string{"operator", "lbagent", "gateway", "lbproxy", "echo"} {
+	for _, name := range []string{"operator", "lbagent", "gateway", "lbproxy", "liveapi", "echo"} {
 		files = append(files, filepath.Join(c.root, "dist", "images", name+"-"+runtime.GOARCH+".tar"))
 	}
 	return files
@@ -165,6 +165,13 @@ func (c *Cluster) Warned(ctx context.Context, manifest string, args ...string) (
 		}
 	}
 	return warnings, err
+}
+
+// WarnedGet runs `kubectl get ARGS…` and returns what it prints, and its complaints: the API server's
+// warnings.
+func (c *Cluster) WarnedGet(ctx context.Context, args ...string) (out, complaints string, err error) {
+	printed, warned, err := c.outputs(ctx, nil, append([]string{"kubectl", "get"}, args...)...)
+	return string(printed), string(warned), err
 }
 
 // Get reads objects into out: `kubectl get ARGS… -o json`.

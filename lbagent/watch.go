@@ -96,23 +96,24 @@ func (w *watch) see(objects *model.Snapshot) *model.Snapshot {
 	w.log(verdict)
 	w.verdict = verdict
 	seen := *objects
-	seen.Down = make(map[forwarding.NodeID]bool, len(verdict.Down))
-	for id := range verdict.Down {
-		seen.Down[id] = true
-	}
+	seen.Down = downIn(verdict)
 	seen.CutOff = verdict.Minority
 	return &seen
 }
 
 // mark has packets pass over the nodes that are down, until a pass has left them out of all rows.
 func (w *watch) mark(setDown func(down map[forwarding.NodeID]bool) error) {
-	down := map[forwarding.NodeID]bool{}
-	for id := range w.prober.Verdict().Down {
-		down[id] = true
-	}
-	if err := setDown(down); err != nil {
+	if err := setDown(downIn(w.prober.Verdict())); err != nil {
 		w.logger.Error(err, "Could not mark nodes that are down; they get packets until the rows are written")
 	}
+}
+
+func downIn(verdict membership.Verdict) map[forwarding.NodeID]bool {
+	down := make(map[forwarding.NodeID]bool, len(verdict.Down))
+	for id := range verdict.Down {
+		down[id] = true
+	}
+	return down
 }
 
 // answers reports whether a node, by its name, answers probes: this one does, one that never did

@@ -121,32 +121,28 @@ func New(limits Limits) *Ledger {
 // it: of its client where that has its share, else of the client with the most. It returns nil where
 // that is not enough. evicted is how many were closed.
 func (l *Ledger) Open(address netip.Addr, shared bool, closes func()) (opened *Connection, evicted int) {
-	var victims []*Connection
-	l.mutex.Lock()
-	of := l.clients[address]
-	if of == nil {
-		of = &client{address: address}
-	}
-	room := true
-	for room && !shared && l.limits.ClientConnections > 0 && of.open >= l.limits.ClientConnections {
-		room = of.evict(&victims)
-	}
-	for room && l.limits.Connections > 0 && l.open >= l.limits.Connections {
-		room = l.evict(&victims)
-	}
-	if room && l.makeRoom(of, shared, ConnectionBytes, &victims) {
-		opened = &Connection{ledger: l, client: of, shared: shared, close: closes}
-		l.clients[address] = of
-		l.open++
-		of.open++
-		l.add(of, ConnectionBytes)
-		opened.rest()
-	}
-	l.mutex.Unlock()
-	for _, victim := range victims {
-		victim.close()
-	}
-	return opened, len(victims)
+	evicted = l.evicting(func(victims *[]*Connection) {
+		of := l.clients[address]
+		if of == nil {
+			of = &client{address: address}
+		}
+		room := true
+		for room && !shared && l.limits.ClientConnections > 0 && of.open >= l.limits.ClientConnections {
+			room = of.evict(victims)
+		}
+		for room && l.limits.Connections > 0 && l.open >= l.limits.Connections {
+			room = l.evict(victims)
+		}
+		if room && l.makeRoom(of, shared, ConnectionBytes, victims) {
+			opened = &Connection{ledger: l, client: of, shared: shared, close: closes}
+			l.clients[address] = of
+			l.open++
+			of.open++
+			l.add(of, ConnectionBytes)
+			opened.rest()
+		}
+	})
+	return opened, evicted
 }
 
 // makeRoom reports whether so many bytes more fit, and closes idle connections where they are needed
@@ -342,23 +338,37 @@ func (c *Connection) Close() {
 // soon be none, so the client should go.
 func (c *Connection) Begin(bytes int64) (room, leave bool, evicted int) {
 	l := c.ledger
+	evicted = l.evicting(func(victims *[]*Connection) {
+		if c.multiplexed && c.requests == 0 {
+			bytes += OpenHeaderBytes
+		}
+		if room = c.take(bytes, victims); room {
+			c.requests++
+		}
+		leave = !room || scarce(l.bytes-l.resting, l.limits.Bytes) || !c.shared && scarce(c.client.bytes, l.limits.ClientBytes)
+	})
+	return room, leave, evicted
+}
+
+// take adds bytes where there is room.
+func (c *Connection) take(bytes int64, victims *[]*Connection) (room bool) {
+	if room = c.ledger.makeRoom(c.client, c.shared, bytes, victims); room {
+		c.ledger.add(c.client, bytes)
+	}
+	return room
+}
+
+// evicting changes the account, closes the connections that have to make room, and returns how many
+// these were. To close one may wait, so nobody waits for the account meanwhile.
+func (l *Ledger) evicting(change func(victims *[]*Connection)) (evicted int) {
 	var victims []*Connection
 	l.mutex.Lock()
-	if c.multiplexed && c.requests == 0 {
-		bytes += OpenHeaderBytes
-	}
-	if room = l.makeRoom(c.client, c.shared, bytes, &victims); room {
-		l.add(c.client, bytes)
-		c.requests++
-	} else {
-		leave = true
-	}
-	leave = leave || scarce(l.bytes-l.resting, l.limits.Bytes) || !c.shared && scarce(c.client.bytes, l.limits.ClientBytes)
+	change(&victims)
 	l.mutex.Unlock()
 	for _, victim := range victims {
 		victim.close()
 	}
-	return room, leave, len(victims)
+	return len(victims)
 }
 
 // scarce reports whether more than three quarters are used.
@@ -377,17 +387,8 @@ func (c *Connection) End(bytes int64) {
 // More adds bytes to a request that was begun, until Less with the same, as Begin does. The connection is
 // not nil.
 func (c *Connection) More(bytes int64) (room bool, evicted int) {
-	l := c.ledger
-	var victims []*Connection
-	l.mutex.Lock()
-	if room = l.makeRoom(c.client, c.shared, bytes, &victims); room {
-		l.add(c.client, bytes)
-	}
-	l.mutex.Unlock()
-	for _, victim := range victims {
-		victim.close()
-	}
-	return room, len(victims)
+	evicted = c.ledger.evicting(func(victims *[]*Connection) { room = c.take(bytes, victims) })
+	return room, evicted
 }
 
 // Less takes off what More has added.

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -20,7 +19,6 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
-	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
 // dialFrom connects from an address of loopback.
@@ -308,188 +306,6 @@ func TestShortFieldsFillNoMemory(t *testing.T) {
 	if refused < 4 || refused > 8 {
 		t.Errorf("%d of 12 requests of about a megabyte were refused; want those beyond 8 MiB", refused)
 	}
-}
-
-// A client that takes nothing of the answers keeps their requests in memory, so they count.
-func TestUntakenAnswersCount(t *testing.T) {
-	port := freePort(t)
-	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 40<<20, 10<<20 },
-		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("fine")) })))...)
-	c := withoutWindow(t, port)
-	big := strings.Repeat("x", 15_000)
-	for answered := range 200 {
-		stream, err := c.request(":method GET", ":scheme http", ":authority a", ":path /", "x-a "+big, "x-b "+big, "x-c "+big)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for answers := false; !answers; {
-			frame, err := c.ReadFrame()
-			if err != nil {
-				t.Fatalf("%d answers came, but no GOAWAY: %v", answered, err)
-			}
-			switch frame := frame.(type) {
-			case *http2.MetaHeadersFrame:
-				answers = frame.StreamID == stream
-			case *http2.GoAwayFrame:
-				return
-			}
-		}
-	}
-	t.Error("200 requests of about 85 KiB were answered, and no GOAWAY came; want those of 10 MiB")
-}
-
-// endlessly is a backend over cleartext HTTP/2 that answers, and does not say when that ends.
-func endlessly(t *testing.T) []*resource.Resource {
-	t.Helper()
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = http.NewResponseController(w).Flush()
-		<-r.Context().Done()
-	}))
-	server.Config.Protocols = new(http.Protocols)
-	server.Config.Protocols.SetUnencryptedHTTP2(true)
-	server.Start()
-	t.Cleanup(server.Close)
-	list := backend("a", server.Listener.Addr().String())
-	list[0].GetBackend().Protocol = resource.Backend_H2C
-	return list
-}
-
-// An answer that comes over HTTP/2 is kept in memory while its client does not take it, so it counts
-// more than its request.
-func TestUntakenHTTP2AnswersCount(t *testing.T) {
-	port := freePort(t)
-	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 0, 2<<20 },
-		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), endlessly(t))...)
-	// Three quarters of 2 MiB are 1,360 KiB beside the connection and a header in progress: 13 requests of
-	// 40 KiB with answers of 64. GOAWAY comes before or after the headers of the next.
-	if got := answersUntilGoAway(t, withoutWindow(t, port)); got < 13 || got > 14 {
-		t.Errorf("GOAWAY came after %d answers, want 13 or 14", got)
-	}
-}
-
-// answersUntilGoAway sends requests until the client is asked to leave, and returns how many were answered.
-func answersUntilGoAway(t *testing.T, c *h2conn) (answers int) {
-	t.Helper()
-	for ; ; answers++ {
-		stream, err := c.request(":method GET", ":scheme http", ":authority a", ":path /")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for answered := false; !answered; {
-			frame, err := c.ReadFrame()
-			if err != nil {
-				t.Fatalf("%d answers came, but no GOAWAY: %v", answers, err)
-			}
-			switch frame := frame.(type) {
-			case *http2.MetaHeadersFrame:
-				answered = frame.StreamID == stream
-			case *http2.GoAwayFrame:
-				return answers
-			}
-		}
-	}
-}
-
-// A body that comes over HTTP/2 is kept in memory while its backend does not take it.
-func TestUntakenBodiesCount(t *testing.T) {
-	port, taken := freePort(t), make(chan struct{})
-	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 0, 2<<20 },
-		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", serve(t, func(http.ResponseWriter, *http.Request) { <-taken })))...)
-	t.Cleanup(func() { close(taken) })
-	c := dialHTTP2(t, port)
-	begin := func(fields ...string) (stream uint32) {
-		t.Helper()
-		stream, err := c.begin(false, append([]string{":method POST", ":scheme http", ":authority a", ":path /"}, fields...)...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return stream
-	}
-	for range 4 {
-		begin("content-length 1000")
-	}
-	for range 10 {
-		begin()
-	}
-	// Of 2 MiB 1,872 KiB are left beside the connection and a header in progress: for 4 requests of 41 KiB
-	// and 10 of 168.
-	if got := c.outcome(begin()); got != "503" {
-		t.Errorf("one body too many: %s, want 503", got)
-	}
-}
-
-// Clients and backends are told how much of a body may come that is not taken.
-func TestWindowsOfHTTP2(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	list := backend("a", listener.Addr().String())
-	list[0].GetBackend().Protocol = resource.Backend_H2C
-	port := freePort(t)
-	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), list)...)
-	c := dialHTTP2(t, port)
-	if got := initialWindow(t, c.Framer); got != admission.RequestBodyBytes {
-		t.Errorf("a client may send %d bytes of a body, want %d", got, admission.RequestBodyBytes)
-	}
-	if _, err := c.request(":method GET", ":scheme http", ":authority a", ":path /"); err != nil {
-		t.Fatal(err)
-	}
-	conn, err := listener.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
-	if _, err := io.ReadFull(conn, make([]byte, len(http2.ClientPreface))); err != nil {
-		t.Fatal(err)
-	}
-	if got := initialWindow(t, http2.NewFramer(conn, conn)); got != admission.AnswerBodyBytes {
-		t.Errorf("a backend may send %d bytes of an answer, want %d", got, admission.AnswerBodyBytes)
-	}
-}
-
-// initialWindow reads the settings, which come first.
-func initialWindow(t *testing.T, framer *http2.Framer) uint32 {
-	t.Helper()
-	frame, err := framer.ReadFrame()
-	settings, ok := frame.(*http2.SettingsFrame)
-	if err != nil || !ok {
-		t.Fatalf("the first frame is %v (%v), want settings", frame, err)
-	}
-	window, _ := settings.Value(http2.SettingInitialWindowSize)
-	return window
-}
-
-// TestUntakenAnswersEnd: the end of an answer, too, has to be taken in time.
-func TestUntakenAnswersEnd(t *testing.T) {
-	port := freePort(t)
-	start(t, func(s *Settings) { s.WriteTimeout = 100 * time.Millisecond },
-		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", serve(t, echo("a"))))...)
-	c := withoutWindow(t, port)
-	if _, err := c.request(":method GET", ":scheme http", ":authority a", ":path /"); err != nil {
-		t.Fatal(err)
-	}
-	for {
-		frame, err := c.ReadFrame()
-		if err != nil {
-			t.Fatalf("the stream of an answer that is not taken has no end: %v", err)
-		}
-		if _, ok := frame.(*http2.RSTStreamFrame); ok {
-			return
-		}
-	}
-}
-
-// withoutWindow is an HTTP/2 client that takes no body.
-func withoutWindow(t *testing.T, port uint32) *h2conn {
-	t.Helper()
-	c := overHTTP2(t, dialFrom(t, "127.0.0.2", port))
-	if err := c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}); err != nil {
-		t.Fatal(err)
-	}
-	return c
 }
 
 // A client that takes no bytes at all cannot be told that it is refused. What it asks stays in memory, so

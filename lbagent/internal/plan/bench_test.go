@@ -15,36 +15,36 @@ import (
 // largeModel has 100 nodes and 1,000 Services with 60 endpoints each, 3 of
 // them on this node.
 func largeModel() *model.Model {
-	m := modelOf()
-	m.Nodes = nil
-	for id := forwarding.NodeID(1); id <= 100; id++ {
-		m.Nodes = append(m.Nodes, nodeWithID(id))
-	}
-	for service := range 1000 {
+	return modelOfSize(100, 1000, func(service int) model.Frontend {
 		f := frontend(1, "service"+strconv.Itoa(service), 3*service, 3*service+1, 3*service+2)
-		f.Key.VIP = netip.AddrFrom4([4]byte{203, 0, byte(113 + service/250), byte(service % 250)})
 		for i := range 19 {
 			f.Weights[forwarding.NodeID(2+(7*service+5*i)%99)] = 3
 		}
-		m.VIPs = append(m.VIPs, model.VIP{Address: f.Key.VIP})
-		m.Frontends = append(m.Frontends, f)
-	}
-	return m
+		return f
+	})
 }
 
 // hugeModel has 1,000 nodes and 10,000 Services with 10 endpoints each, none of them here.
 func hugeModel() *model.Model {
-	m := modelOf()
-	m.Nodes = nil
-	for id := forwarding.NodeID(1); id <= 1000; id++ {
-		m.Nodes = append(m.Nodes, nodeWithID(id))
-	}
-	for service := range 10_000 {
+	return modelOfSize(1000, 10_000, func(service int) model.Frontend {
 		f := frontend(1, "service"+strconv.Itoa(service))
-		f.Key.VIP = netip.AddrFrom4([4]byte{203, 0, byte(113 + service/250), byte(service % 250)})
 		for i := range 10 {
 			f.Weights[forwarding.NodeID(2+(7*service+101*i)%999)] = 1
 		}
+		return f
+	})
+}
+
+// modelOfSize gives each Service a VIP of its own.
+func modelOfSize(nodes, services int, of func(service int) model.Frontend) *model.Model {
+	m := modelOf()
+	m.Nodes = nil
+	for id := range nodes {
+		m.Nodes = append(m.Nodes, nodeWithID(forwarding.NodeID(1+id)))
+	}
+	for service := range services {
+		f := of(service)
+		f.Key.VIP = netip.AddrFrom4([4]byte{203, 0, byte(113 + service/250), byte(service % 250)})
 		m.VIPs = append(m.VIPs, model.VIP{Address: f.Key.VIP})
 		m.Frontends = append(m.Frontends, f)
 	}

@@ -163,15 +163,17 @@ func (p *planner) taken(vip VIP) []Conflict {
 }
 
 // tellOtherAddresses tells which address of the sharing key the Service could
-// have instead of the one that it keeps, the lowest of each family: nobody is
-// moved because of a key.
+// have instead of the one that it keeps for itself, the lowest of each family: nobody is
+// moved because of a key. Who is with others already is told nothing: a key has as many addresses
+// as its ports need.
 func (p *planner) tellOtherAddresses() {
 	if p.request.SharingKey == "" {
 		return
 	}
 	for _, family := range []Family{IPv4, IPv6} {
 		kept, held := p.held[firstOf(family)]
-		if _, moved := p.granted[firstOf(family)]; !held || moved || p.asked(family) {
+		_, moved := p.granted[firstOf(family)]
+		if !held || moved || p.asked(family) || len(p.table.vips[kept].Claims) > 1 {
 			continue
 		}
 		address, _ := p.shared(family, p.request.Ports, func(address netip.Addr, pool Pool) bool {

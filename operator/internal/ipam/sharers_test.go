@@ -130,6 +130,7 @@ func checkOthers(t *rapid.T, table *Table, pools []Pool, request Request, plan P
 		_, moved := p.granted[firstOf(family)]
 		pool, mayHave := p.poolOf(address)
 		if !held || moved && slices.Contains(plan.Addresses, p.granted[firstOf(family)].address) || kept == address || p.asked(family) ||
+			len(p.table.vips[kept].Claims) > 1 ||
 			!mayHave || p.ofAnotherPool(address) || !concerns(p, address, pool) {
 			continue
 		}

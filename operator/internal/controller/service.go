@@ -189,16 +189,17 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 		return 0, err
 	}
 	request, misunderstood := convert.Request(service, namespace, pools.usable)
-	for range maxPlans {
+	var result outcome
+	var objects map[netip.Addr]*millracev1alpha1.VIP
+	makePlan := func() (plan ipam.Plan) {
 		r.waiting.try(key)
-		plan, objects := r.ledger.plan(pools.planned, request)
-		result := r.outcomeOf(service, plan, misunderstood)
-		plan = result.plan
-		if len(plan.Create)+len(plan.Bind) > 0 && r.serveAhead(ctx, key) {
-			plan, objects = r.ledger.plan(pools.planned, request)
-			result = r.outcomeOf(service, plan, misunderstood)
-			plan = result.plan
-		}
+		plan, objects = r.ledger.plan(pools.planned, request)
+		result = r.outcomeOf(service, plan, misunderstood)
+		return result.plan
+	}
+	for range maxPlans {
+		plan := r.serveAhead(ctx, key, makePlan(), makePlan)
+		r.waiting.want(key, plan.Wants)
 		if err := r.ensureFinalizers(ctx, service, plan); err != nil {
 			return 0, err
 		}
@@ -259,7 +260,7 @@ func (r *serviceReconciler) poolView(ctx context.Context) (poolView, error) {
 	if view.number != r.poolsSeen {
 		// Their event may be still to come.
 		r.poolsSeen = view.number
-		r.ledger.changes.Add(1)
+		r.waiting.view()
 	}
 	return view, nil
 }

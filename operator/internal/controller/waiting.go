@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
 // waitingServices are Services that want an address, or another one, and may
@@ -26,8 +27,10 @@ import (
 type waitingServices struct {
 	mu       sync.Mutex
 	services map[types.NamespacedName]*waiter
-	// changes counts what may help one of them.
+	// changes counts what may help one of them: VIPs that get free, or ports of them. views counts
+	// changes of pools and namespaces, after which each of them may want something else.
 	changes *atomic.Uint64
+	views   uint64
 }
 
 // waiter is a Service that waits.
@@ -35,8 +38,11 @@ type waiter struct {
 	uid types.UID
 	// since is when it began to wait; of those that began at once, created counts.
 	since, created time.Time
-	// tried is how many changes there were when it was tried last; 0: never.
-	tried uint64
+	// tried and viewed are how many changes and views there were when it was tried last, and wants is
+	// what it did not get then. isKnown is true once it was tried.
+	tried, viewed uint64
+	wants         []ipam.Want
+	isKnown       bool
 }
 
 func newWaitingServices(l *ledger) *waitingServices {
@@ -70,18 +76,36 @@ func (w *waitingServices) try(service types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if known := w.services[service]; known != nil {
-		known.tried = w.changes.Load()
+		known.tried, known.viewed = w.changes.Load(), w.views
 	}
 }
 
-// ahead returns those that have waited longer than a Service and were not tried since the last
-// change, the first in the line first.
-func (w *waitingServices) ahead(service types.NamespacedName) []types.NamespacedName {
+// want takes note of what a Service did not get when it was tried.
+func (w *waitingServices) want(service types.NamespacedName, wants []ipam.Want) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if known := w.services[service]; known != nil {
+		known.wants, known.isKnown = wants, true
+	}
+}
+
+// view takes note that pools or namespaces have changed.
+func (w *waitingServices) view() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.views++
+}
+
+// ahead returns those that have waited longer than a Service and may want what its plan gives, and
+// were not tried since the last change, the first in the line first.
+func (w *waitingServices) ahead(service types.NamespacedName, plan ipam.Plan) []types.NamespacedName {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var ahead []types.NamespacedName
 	for other, waiting := range w.services {
-		if waiting.tried < w.changes.Load() && w.compare(other, service) < 0 {
+		mayWant := waiting.tried == 0 || waiting.viewed < w.views ||
+			waiting.tried < w.changes.Load() && (!waiting.isKnown || plan.Takes(waiting.wants))
+		if mayWant && w.compare(other, service) < 0 {
 			ahead = append(ahead, other)
 		}
 	}
@@ -106,11 +130,10 @@ func rankOf(w *waiter) int {
 	return 0
 }
 
-// requests returns the waiting Services of a namespace, of all with "", after something has changed.
+// requests returns the waiting Services of a namespace, of all with "".
 func (w *waitingServices) requests(namespace string) []reconcile.Request {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.changes.Add(1)
 	var requests []reconcile.Request
 	for service := range w.services {
 		if namespace == "" || service.Namespace == namespace {
@@ -133,23 +156,27 @@ func (r *serviceReconciler) noteWaiting(service *corev1.Service, atStart bool) {
 	r.waiting.begin(service, since)
 }
 
-// serveAhead tries those that have waited longer than a Service, before that one is given
-// something. It returns whether there were any: the plan is then to be made again. What it leaves
-// to do, and failures, are for the queue.
-func (r *serviceReconciler) serveAhead(ctx context.Context, service types.NamespacedName) bool {
+// serveAhead tries those that have waited longer than a Service, before that one is given what its
+// plan says. It returns the plan that is left for it, made by plan again. What it leaves to do for
+// others, and failures, are for the queue.
+func (r *serviceReconciler) serveAhead(ctx context.Context, service types.NamespacedName, planned ipam.Plan, plan func() ipam.Plan) ipam.Plan {
 	if r.serving {
 		// This one is among them.
-		return false
+		return planned
 	}
 	r.serving = true
 	defer func() { r.serving = false }()
-	ahead := r.waiting.ahead(service)
-	for _, other := range ahead {
+	for _, other := range r.waiting.ahead(service, planned) {
+		if len(planned.Create)+len(planned.Bind) == 0 {
+			// Nothing is left that others could be kept from.
+			break
+		}
 		r.waiting.try(other)
 		result, err := r.Reconcile(ctx, reconcile.Request{NamespacedName: other})
 		if err != nil || result.RequeueAfter > 0 {
 			r.later(other, result.RequeueAfter)
 		}
+		planned = plan()
 	}
-	return len(ahead) > 0
+	return planned
 }

@@ -4,6 +4,7 @@ package controller
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
 // add creates a Service with its own UID.
@@ -133,4 +135,47 @@ func TestLineOutlivesTheOperator(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Only those are tried before a Service that may want what it gets: in a cluster where thousands wait
+// for another pool, each new Service would else try them all.
+func TestAheadAreThoseThatWantTheSame(t *testing.T) {
+	l := newLedger()
+	waiting := newWaitingServices(l)
+	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	key := func(name string) types.NamespacedName { return types.NamespacedName{Namespace: "shop", Name: name} }
+	for i, name := range []string{"same", "untried", "address", "family", "pool", "now", "later"} {
+		service := ours(name, nil)
+		waiting.begin(service, began.Add(time.Duration(i)*time.Second))
+	}
+	wanted := netip.MustParseAddr("203.0.113.1")
+	want := func(name string, want ipam.Want) {
+		waiting.try(key(name))
+		waiting.want(key(name), []ipam.Want{want})
+	}
+	want("same", ipam.Want{Pool: "main", Family: ipam.IPv4})
+	want("address", ipam.Want{Address: wanted})
+	want("family", ipam.Want{Pool: "main", Family: ipam.IPv6})
+	want("pool", ipam.Want{Pool: "other", Family: ipam.IPv4})
+	want("later", ipam.Want{Pool: "main", Family: ipam.IPv4})
+	plan := ipam.Plan{Create: []ipam.Write{{Address: wanted, Pool: "main"}}}
+	expect := func(what string, names ...string) {
+		t.Helper()
+		var got []string
+		for _, ahead := range waiting.ahead(key("now"), plan) {
+			got = append(got, ahead.Name)
+		}
+		if !slices.Equal(got, names) {
+			t.Errorf("%s, %v are tried first, want %v", what, got, names)
+		}
+	}
+	expect("before anything changes", "untried")
+	l.changes.Add(1)
+	expect("after an address got free", "same", "untried", "address")
+	want("same", ipam.Want{Pool: "main", Family: ipam.IPv4})
+	waiting.try(key("untried"))
+	waiting.want(key("untried"), nil)
+	expect("after two were tried", "address")
+	waiting.view()
+	expect("after a pool has changed", "same", "untried", "address", "family", "pool")
 }

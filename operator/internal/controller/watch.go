@@ -110,6 +110,7 @@ func enqueueWaiting(waiting *waitingServices) handler.EventHandler {
 // enqueueWaitingIn maps a namespace to the Services in it that wait.
 func enqueueWaitingIn(waiting *waitingServices) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, namespace client.Object) []reconcile.Request {
+		waiting.view()
 		return waiting.requests(namespace.GetName())
 	})
 }

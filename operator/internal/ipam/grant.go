@@ -32,11 +32,13 @@ func (p *planner) grantAsked() {
 		}
 		if reason, message := p.refuseShare(address, pool); message != "" {
 			p.refuseAsked(family, reason, "%s", message)
+			p.wants = append(p.wants, Want{Address: address})
 			continue
 		}
 		wanted := map[slot]grant{at: {address: address, pool: pool.Name}}
 		if over := p.overQuota(wanted); over != "" {
 			p.refuseAsked(family, QuotaExceeded, "%s", over)
+			p.wants = append(p.wants, Want{Address: address}, Want{Pool: pool.Name, Family: family})
 			continue
 		}
 		maps.Copy(p.granted, wanted)
@@ -176,6 +178,7 @@ func (p *planner) refuseMissing(candidates []Pool, family Family) {
 		if !pool.Addresses.hasFamily(family) {
 			continue
 		}
+		p.wants = append(p.wants, Want{Pool: pool.Name, Family: family})
 		address, ok := p.table.next(pool, family)
 		if message := p.overQuota(map[slot]grant{firstOf(family): {address, pool.Name}}); ok && message != "" {
 			over = append(over, message)

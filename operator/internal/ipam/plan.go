@@ -102,6 +102,28 @@ const (
 	AnotherAddress
 )
 
+// Want is something that a Service does not get because others have it: an address or, where that
+// is invalid, any of a family in a pool.
+type Want struct {
+	Address netip.Addr
+	Pool    string
+	Family  Family
+}
+
+// Takes reports whether a plan gives something away that is wanted.
+func (p Plan) Takes(wants []Want) bool {
+	for _, writes := range [][]Write{p.Create, p.Bind} {
+		for _, write := range writes {
+			if slices.ContainsFunc(wants, func(want Want) bool {
+				return want.Address == write.Address || !want.Address.IsValid() && want.Pool == write.Pool && want.Family == FamilyOf(write.Address)
+			}) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Write is a claim to be written to a VIP. A VIP that exists keeps its pool
 // and its other claims.
 type Write struct {
@@ -132,6 +154,8 @@ type Plan struct {
 	Release []netip.Addr
 	// Refusals say what the Service wants and does not get.
 	Refusals []Refusal
+	// Wants are what of that others have.
+	Wants []Want
 	// Conflicts are the ports that the Service does not have on Addresses.
 	Conflicts []Conflict
 	// Notes say what may surprise about what the plan gives. One that gives nothing new says nothing.
@@ -181,6 +205,7 @@ type planner struct {
 	spare []netip.Addr
 
 	refusals  []Refusal
+	wants     []Want
 	conflicts []Conflict
 	// crowdedOut says by family why the Service cannot have the address of its sharing key, where it
 	// gets another one instead.
@@ -308,7 +333,7 @@ func (p *planner) finish() Plan {
 		plan.Satisfied = true
 		p.refusals = slices.DeleteFunc(p.refusals, func(r Refusal) bool { return r.Reason == NoMatchingPool })
 	}
-	plan.Refusals, plan.Conflicts = p.refusals, p.conflicts
+	plan.Refusals, plan.Wants, plan.Conflicts = p.refusals, p.wants, p.conflicts
 	return plan
 }
 

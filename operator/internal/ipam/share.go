@@ -51,10 +51,12 @@ func (p *planner) join(family Family) bool {
 	}
 	message = fmt.Sprintf("the address of the sharing key %q cannot be had: %s", p.request.SharingKey, message)
 	if reason == PortConflict && !p.isReleased(refused) || reason == AddressFull {
+		p.wants = append(p.wants, Want{Address: refused})
 		p.crowdedOut[family] = Refusal{family, reason, message}
 		return false
 	}
 	p.refuseAsked(family, reason, "%s", message)
+	p.wants = append(p.wants, Want{Address: refused})
 	return true
 }
 
@@ -202,6 +204,7 @@ func (p *planner) claim(address netip.Addr) Claim {
 	if len(taken) > 0 {
 		p.refuseAsked(FamilyOf(address), PortConflict, "%s", conflictMessage(address, taken))
 		p.conflicts = append(p.conflicts, taken...)
+		p.wants = append(p.wants, Want{Address: address})
 	}
 	if unsettled(vip, mine) {
 		if mine >= 0 {

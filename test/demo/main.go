@@ -68,7 +68,7 @@ func run(ctx context.Context, out io.Writer, keep bool) (err error) {
 		return d.failed(ctx, err, keep)
 	}
 	for _, act := range []func(context.Context) error{
-		d.install, d.expose, d.routes, d.traffic, d.local, d.upgrade, d.drain, d.trace, d.drops, d.status, d.mistakes, d.ingress, d.gateway,
+		d.install, d.expose, d.routes, d.traffic, d.local, d.upgrade, d.drain, d.trace, d.drops, d.status, d.mistakes, d.ingress, d.gateway, d.live,
 	} {
 		if err := act(ctx); err != nil {
 			return d.failed(ctx, err, keep)

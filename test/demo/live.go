@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+
+	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
+	"github.com/millrace-lb/millrace/test/harness"
+)
+
+// live adds the aggregated API and asks it for what happens at present.
+func (d *demo) live(ctx context.Context) error {
+	d.step("The present traffic, by kubectl and by RBAC: the aggregated API live.millrace.io")
+	if err := d.cluster.InstallLive(ctx); err != nil {
+		return err
+	}
+	d.say("(50 requests a second from the client to %s meanwhile)", d.ipv4)
+	load, err := d.cluster.RequestsWhile(ctx, d.ipv4, 50, func(ctx context.Context) error {
+		err := harness.Eventually(ctx, patience, func(ctx context.Context) error {
+			traffic := livev1alpha1.ServiceTraffic{}
+			err := d.cluster.Get(ctx, &traffic, "servicetraffic", "echo")
+			if err == nil && traffic.Rates.Connections < 40 {
+				err = fmt.Errorf("the rates are %+v", traffic.Rates)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for _, args := range [][]string{
+			{"servicetraffic", "-A"}, {"vipannouncements"}, {"flows", "--field-selector=service=echo", "--chunk-size=5"},
+		} {
+			if err := d.show(ctx, append([]string{"kubectl", "get"}, args...)...); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil && load.Errors > 0 {
+		err = fmt.Errorf("%d of %d requests failed: %q", load.Errors, load.Requests, load.FirstErrors)
+	}
+	return err
+}

@@ -209,23 +209,29 @@ func (e *environment) run(t *testing.T) (address string, stop func()) {
 		}
 	})
 	t.Cleanup(stop)
+	e.register(t, port)
+	e.address = address
+	eventually(t, func(ctx context.Context) error {
+		return e.client.List(ctx, &livev1alpha1.ServiceTrafficList{})
+	})
+	return address, stop
+}
+
+// register has the API server hand requests to a port of this machine.
+func (e *environment) register(t *testing.T, port uint16) {
+	t.Helper()
 	e.create(t, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: serviceName},
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"},
 	})
 	content, err := os.ReadFile("../config/liveapi/api_service.yaml")
 	must(t, err)
-	apiService := &unstructured.Unstructured{}
-	must(t, utilyaml.Unmarshal(content, &apiService.Object))
+	e.apiService = &unstructured.Unstructured{}
+	must(t, utilyaml.Unmarshal(content, &e.apiService.Object))
 	must(t, errors.Join(
-		unstructured.SetNestedField(apiService.Object, bundle(e.authority.encoded()), "spec", "caBundle"),
-		unstructured.SetNestedField(apiService.Object, int64(port), "spec", "service", "port")))
-	e.create(t, apiService)
-	e.address, e.apiService = address, apiService
-	eventually(t, func(ctx context.Context) error {
-		return e.client.List(ctx, &livev1alpha1.ServiceTrafficList{})
-	})
-	return address, stop
+		unstructured.SetNestedField(e.apiService.Object, bundle(e.authority.encoded()), "spec", "caBundle"),
+		unstructured.SetNestedField(e.apiService.Object, int64(port), "spec", "service", "port")))
+	e.create(t, e.apiService)
 }
 
 // agent serves what it is told to, over TLS, as api/live says.
@@ -486,7 +492,12 @@ func must(t testing.TB, err error) {
 // eventually waits until a condition holds.
 func eventually(t *testing.T, condition func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	eventuallyWithin(t, patience, condition)
+}
+
+func eventuallyWithin(t *testing.T, limit time.Duration, condition func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
@@ -499,7 +510,7 @@ func eventually(t *testing.T, condition func(context.Context) error) {
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("after %s: %v", patience, last)
+			t.Fatalf("after %s: %v", limit, last)
 		case <-ticker.C:
 		}
 	}

@@ -169,7 +169,7 @@ func testFlows(t *testing.T, e *environment) {
 	// Those alone that have endpoints, also such as are not ready: their flows may be there still.
 	for name, want := range map[string]int{"node-a": 1, "node-b": 1, "node-c": 0} {
 		asked := e.agents[name].questions()
-		if len(asked) != want || want > 0 && asked[0] != "/v1/flows?client=203.0.113.0%2F24&limit=500&service=shop%2Fweb" {
+		if len(asked) != want || want > 0 && asked[0] != "/v1/flows?client=203.0.113.0%2F24&limit=1000&service=shop%2Fweb" {
 			t.Errorf("%s was asked %q", name, asked)
 		}
 	}

@@ -65,6 +65,9 @@ func (f *flows) List(ctx context.Context, options *internalversion.ListOptions) 
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
+	limit := query.Limit
+	// An agent stops at its limit, wherever that is: the latest are among those of a larger one.
+	query.Limit = live.MaxLimit
 	answers, silent := f.sources.Collector.Flows(ctx, nodes, query)
 	slices.Sort(silent)
 	warnSilent(ctx, store.Coverage{Nodes: len(nodes), Silent: silent})
@@ -76,8 +79,8 @@ func (f *flows) List(ctx context.Context, options *internalversion.ListOptions) 
 		}
 	}
 	slices.SortStableFunc(list.Items, func(a, b livev1alpha1.Flow) int { return timeOf(b.LastSeen).Compare(timeOf(a.LastSeen)) })
-	if len(list.Items) > query.Limit {
-		list.Items, truncated = list.Items[:query.Limit], true
+	if len(list.Items) > limit {
+		list.Items, truncated = list.Items[:limit], true
 	}
 	if truncated {
 		warnTruncated(ctx, livev1alpha1.ResourceFlows, len(list.Items))

@@ -229,7 +229,7 @@ func servedDuplicates(t *testing.T, e *environment) {
 		})
 	}
 	host := millracev1alpha1.DuplicateAddress{Address: "203.0.113.0", Interface: "eth0", HardwareAddress: "02:00:00:00:00:09", Withheld: true}
-	const told = "the host 02:00:00:00:00:09 on the network of interface eth0 of node announcing has 203.0.113.0"
+	const told = "02:00:00:00:00:09 on the network of eth0 of node announcing"
 	find(host)
 	unique(millracev1alpha1.ReasonDuplicateAddress)
 	e.served(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonDuplicateAddress, told)

@@ -25,9 +25,11 @@ type Prober struct {
 	logger  logr.Logger
 	wake    chan struct{}
 
-	mu       sync.Mutex
-	wanted   []Wanted
-	nodes    int
+	mu     sync.Mutex
+	wanted []Wanted
+	nodes  int
+	// since is from when each question is wanted. What was answered before is of another VIP.
+	since    map[Question]time.Time
 	answered map[Question]Answer
 }
 
@@ -42,6 +44,7 @@ func (p *Prober) Want(wanted []Wanted, nodes int) map[Question]Answer {
 	defer p.mu.Unlock()
 	if !slices.Equal(p.wanted, wanted) || p.nodes != nodes {
 		p.wanted, p.nodes = wanted, nodes
+		p.forget(time.Now())
 		select {
 		case p.wake <- struct{}{}:
 		default:
@@ -50,19 +53,39 @@ func (p *Prober) Want(wanted []Wanted, nodes int) map[Question]Answer {
 	return p.answered
 }
 
-func (p *Prober) want() ([]Wanted, int) {
+// forget drops the answers to questions that are not wanted any more.
+func (p *Prober) forget(now time.Time) {
+	since, answered := make(map[Question]time.Time, len(p.wanted)), make(map[Question]Answer, len(p.wanted))
+	for i := range p.wanted {
+		question := p.wanted[i].Question
+		at, before := p.since[question]
+		if !before {
+			at = now
+		}
+		since[question] = at
+		if answer, known := p.answered[question]; known && before {
+			answered[question] = answer
+		}
+	}
+	p.since, p.answered = since, answered
+}
+
+// hand gives a schedule what is wanted.
+func (p *Prober) hand(s *schedule) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.wanted, p.nodes
+	s.want(p.wanted, p.nodes, p.since)
 }
 
 // tell publishes the answers.
 func (p *Prober) tell(known map[Question]asked) {
 	answered := make(map[Question]Answer, len(known))
-	for question, last := range known {
-		answered[question] = last.Answer
-	}
 	p.mu.Lock()
+	for question, last := range known {
+		if since, wanted := p.since[question]; wanted && !last.at.Before(since) {
+			answered[question] = last.Answer
+		}
+	}
 	changed := !maps.EqualFunc(answered, p.answered, func(a, b Answer) bool { return slices.Equal(a.HardwareAddr, b.HardwareAddr) })
 	p.answered = answered
 	p.mu.Unlock()
@@ -83,7 +106,7 @@ func (p *Prober) Run(ctx context.Context) error {
 		case <-p.wake:
 		case <-timer.C:
 		}
-		s.want(p.want())
+		p.hand(s)
 		questions, wait := s.due(time.Now())
 		if len(questions) > 0 {
 			wait = p.round(ctx, s, questions)
@@ -97,6 +120,7 @@ func (p *Prober) Run(ctx context.Context) error {
 
 // round asks questions, and returns when to go on.
 func (p *Prober) round(ctx context.Context, s *schedule, questions []Question) (wait time.Duration) {
+	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, window)
 	defer cancel()
 	answers, err := p.ask(limited, questions)
@@ -108,7 +132,7 @@ func (p *Prober) round(ctx context.Context, s *schedule, questions []Question) (
 		p.logger.Error(err, "Cannot look for hosts that have the address of a VIP; will try again", "after", afterFailure)
 		return afterFailure
 	}
-	s.answer(questions, answers, time.Now())
+	s.answer(questions, answers, began)
 	p.tell(s.asked)
 	return time.Nanosecond
 }

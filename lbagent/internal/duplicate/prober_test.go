@@ -100,6 +100,35 @@ func TestProber(t *testing.T) {
 	})
 }
 
+// An address that is given up, and soon given to another VIP, is asked for anew: a host may have
+// taken it meanwhile.
+func TestProberOfAnotherVIP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &link{}
+		p, _ := startProber(t, l)
+		wanted := []Wanted{{onEth0, true}}
+		p.Want(wanted, 3)
+		time.Sleep(2 * window)
+		if len(p.Want(wanted, 3)) != 1 {
+			t.Fatal("not answered")
+		}
+		for _, pause := range []time.Duration{0, time.Millisecond, 10 * window} {
+			p.Want(nil, 3)
+			time.Sleep(pause)
+			if answers := p.Want(wanted, 3); len(answers) > 0 {
+				t.Errorf("%s later the answer of before counts: %v", pause, answers)
+			}
+			l.holders = map[Question]Answer{onEth0: {HardwareAddr: printer}}
+			time.Sleep(2 * window)
+			if answer := p.Want(wanted, 3)[onEth0]; !slices.Equal(answer.HardwareAddr, printer) {
+				t.Errorf("%s later the host is not found: %v", pause, answer)
+			}
+			l.holders = nil
+			time.Sleep(heldAgain + 2*window)
+		}
+	})
+}
+
 // However many VIPs there are, a link carries few questions, and all are asked in turn.
 func TestProberOfMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -48,11 +48,12 @@ type asked struct {
 	Answer
 }
 
-// want replaces the questions of one of so many nodes; answers of those that stay are kept.
-func (s *schedule) want(wanted []Wanted, nodes int) {
+// want replaces the questions of one of so many nodes; the answers to those that have been wanted since
+// they were asked are kept.
+func (s *schedule) want(wanted []Wanted, nodes int, since map[Question]time.Time) {
 	kept := make(map[Question]asked, len(wanted))
 	for i := range wanted {
-		if answer, found := s.asked[wanted[i].Question]; found {
+		if answer, found := s.asked[wanted[i].Question]; found && !answer.at.Before(since[wanted[i].Question]) {
 			kept[wanted[i].Question] = answer
 		}
 	}

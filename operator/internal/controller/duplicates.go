@@ -4,7 +4,6 @@ package controller
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -22,7 +21,7 @@ import (
 
 // duplicateCensus knows, by the LBNodeReports, which hosts have the address of a VIP. As a handler
 // of LBNodeReports it enqueues what is about the addresses of which it would say something else
-// than before. What it says hardly depends on how many nodes there are.
+// than before. It tells of one node alone, so what it says hardly depends on how many find the host.
 type duplicateCensus struct {
 	enqueue func(q queue, addresses []netip.Addr)
 
@@ -62,11 +61,9 @@ func (c *duplicateCensus) describe(address netip.Addr) served.Duplicate {
 		}
 	}
 	host := hosts[node]
-	text := fmt.Sprintf("the host %s on the network of interface %s of node %s has %s", host.HardwareAddress, host.Interface, node, address)
-	if len(nodes) > 1 {
-		text += "; other nodes find one, too"
+	return served.Duplicate{
+		Address: address, Host: host.HardwareAddress, Network: host.Interface + " of node " + node, Withheld: host.Withheld,
 	}
-	return served.Duplicate{Host: text, Withheld: host.Withheld}
 }
 
 // set notes the hosts that a node has found, and returns the addresses of which something else is

@@ -29,7 +29,7 @@ func TestDuplicateCensus(t *testing.T) {
 			t.Errorf("%s concerns %v, want %v", node, enqueued, concerned)
 		}
 		got := c.of(web)
-		if got.Withheld != withheld || (got.Host == "") != (wantHost == "") || !strings.Contains(got.Host, wantHost) {
+		if got.Withheld != withheld || (got.Host == "") != (wantHost == "") || !strings.Contains(got.Host+" at "+got.Network, wantHost) {
 			t.Errorf("after %s: %+v, want %q, withheld %v", node, got, wantHost, withheld)
 		}
 	}
@@ -37,12 +37,14 @@ func TestDuplicateCensus(t *testing.T) {
 	inUse := found(web, printer, false)
 	step("b", []millracev1alpha1.DuplicateAddress{inUse}, printer, false, web)
 	step("b", []millracev1alpha1.DuplicateAddress{inUse, found(dns, phone, false), {Address: "nonsense"}}, "eth0 of node b", false, dns)
-	step("c", []millracev1alpha1.DuplicateAddress{inUse}, "other nodes", false, web)
-	step("d", []millracev1alpha1.DuplicateAddress{inUse}, "other nodes", false)
+	step("c", []millracev1alpha1.DuplicateAddress{inUse}, "node b", false)
+	step("a", []millracev1alpha1.DuplicateAddress{inUse}, "node a", false, web)
+	step("a", nil, "node b", false, web)
+	step("d", []millracev1alpha1.DuplicateAddress{inUse}, "node b", false)
 	// The one that withholds the VIP is told, whatever its name.
 	step("d", []millracev1alpha1.DuplicateAddress{found(web, phone, true)}, "node d", true, web)
 	step("d", nil, "node b", false, web)
-	step("c", nil, "node b", false, web)
+	step("c", nil, "node b", false)
 	step("b", nil, "", false, dns, web)
 	if len(c.hosts)+len(c.byNode) > 0 {
 		t.Errorf("left are %v and %v", c.hosts, c.byNode)

@@ -2,13 +2,19 @@
 
 package served
 
-import millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+import (
+	"fmt"
+	"net/netip"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
 
 // Duplicate is a host that is no node or router and has the address of a VIP. The zero value is
 // none.
 type Duplicate struct {
-	// Host says who, and who has found it.
-	Host string
+	Address netip.Addr
+	// Host is its hardware address, Network where it was found: an interface and a node.
+	Host, Network string
 	// Withheld is true where a node does not announce the VIP for that.
 	Withheld bool
 }
@@ -24,9 +30,10 @@ func (d Duplicate) Reason() string {
 // Message is a sentence.
 func (d Duplicate) Message() string {
 	if d.Withheld {
-		return d.Host + ", and had it before the VIP was used, so the VIP is not announced there: " +
-			"give the host another address, or put this one under reserved of the VIPPool and delete the VIP's Service"
+		return fmt.Sprintf("%s was in use before by host %s on the network of %s, so nodes there do not announce it until the host "+
+			"has left it: move the host, or put the address under reserved of the VIPPool and have another one",
+			d.Address, d.Host, d.Network)
 	}
-	return d.Host + ", and came when the VIP was in use. The VIP stays announced, but what hosts of that network send " +
-		"to the address goes to that host: give it another one"
+	return fmt.Sprintf("host %s on the network of %s has taken %s: the VIP stays announced, but what that network sends to the "+
+		"address goes to the host: move the host", d.Host, d.Network, d.Address)
 }

@@ -67,7 +67,9 @@ func (d *duplicates) judge(
 			question := duplicate.Question{Interface: network.Interface, Address: vip.Address}
 			if network.Prefix.Contains(vip.Address) && !slices.Contains(questions[vip.Address], question) {
 				questions[vip.Address] = append(questions[vip.Address], question)
-				all = append(all, duplicate.Wanted{Question: question, Urgent: entry.Unproven(now)})
+				all = append(all, duplicate.Wanted{
+					Question: question, Created: vip.Created, Urgent: entry.Unproven(now),
+				})
 			}
 		}
 		if len(questions[vip.Address]) > 0 {

@@ -65,8 +65,9 @@ type Probation struct {
 }
 
 type trial struct {
-	since time.Time
-	waits bool
+	// created is when the VIP was.
+	created, since time.Time
+	waits          bool
 }
 
 // Verdict is what is known of the VIPs.
@@ -93,8 +94,8 @@ func (p *Probation) Judge(vips []VIP, questions map[netip.Addr][]Question, answe
 			continue
 		}
 		trial, found := p.known[vip.Address]
-		if !found {
-			trial.since, trial.waits = now, vip.Unproven(now)
+		if !found || !trial.created.Equal(vip.Created) {
+			trial.created, trial.since, trial.waits = vip.Created, now, vip.Unproven(now)
 		}
 		holder, answered := holderOf(asked, answers)
 		left := trial.since.Add(patience).Sub(now)

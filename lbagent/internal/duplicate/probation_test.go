@@ -96,6 +96,12 @@ func TestJudgeForgets(t *testing.T) {
 	if got := p.Judge([]VIP{vip}, questions, held, begin); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
+	nobody := map[Question]Answer{onEth0: {}}
+	p.Judge([]VIP{vip}, questions, nobody, begin)
+	vip.Created = begin.Add(time.Second)
+	if got := p.Judge([]VIP{vip}, questions, nil, vip.Created); !got.Checking[web] {
+		t.Errorf("the next VIP of the address does not wait: %+v", got)
+	}
 	p.Judge(nil, questions, held, begin)
 	if len(p.known) > 0 {
 		t.Errorf("a VIP that is gone is known: %v", p.known)

@@ -28,8 +28,10 @@ type Prober struct {
 	mu     sync.Mutex
 	wanted []Wanted
 	nodes  int
-	// since is from when each question is wanted. What was answered before is of another VIP.
+	// since is from when each question is wanted for a VIP, which was created. What was answered before
+	// is of another VIP.
 	since    map[Question]time.Time
+	created  map[Question]time.Time
 	answered map[Question]Answer
 }
 
@@ -55,19 +57,19 @@ func (p *Prober) Want(wanted []Wanted, nodes int) map[Question]Answer {
 
 // forget drops the answers to questions that are not wanted any more.
 func (p *Prober) forget(now time.Time) {
-	since, answered := make(map[Question]time.Time, len(p.wanted)), make(map[Question]Answer, len(p.wanted))
+	since, created := make(map[Question]time.Time, len(p.wanted)), make(map[Question]time.Time, len(p.wanted))
+	answered := make(map[Question]Answer, len(p.wanted))
 	for i := range p.wanted {
 		question := p.wanted[i].Question
-		at, before := p.since[question]
-		if !before {
-			at = now
-		}
-		since[question] = at
-		if answer, known := p.answered[question]; known && before {
-			answered[question] = answer
+		since[question], created[question] = now, p.wanted[i].Created
+		if at, before := p.since[question]; before && p.created[question].Equal(p.wanted[i].Created) {
+			since[question] = at
+			if answer, known := p.answered[question]; known {
+				answered[question] = answer
+			}
 		}
 	}
-	p.since, p.answered = since, answered
+	p.since, p.created, p.answered = since, created, answered
 }
 
 // hand gives a schedule what is wanted.

@@ -72,7 +72,7 @@ func TestProber(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &link{holders: map[Question]Answer{onEth1: {HardwareAddr: printer}}}
 		p, changes := startProber(t, l)
-		wanted := []Wanted{{onEth0, true}, {onEth1, true}}
+		wanted := []Wanted{{Question: onEth0, Urgent: true}, {Question: onEth1, Urgent: true}}
 		p.Want(wanted, 3)
 		time.Sleep(window + time.Millisecond)
 		answers := p.Want(wanted, 3)
@@ -106,7 +106,7 @@ func TestProberOfAnotherVIP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &link{}
 		p, _ := startProber(t, l)
-		wanted := []Wanted{{onEth0, true}}
+		wanted := []Wanted{{Question: onEth0, Urgent: true}}
 		p.Want(wanted, 3)
 		time.Sleep(2 * window)
 		if len(p.Want(wanted, 3)) != 1 {
@@ -125,6 +125,15 @@ func TestProberOfAnotherVIP(t *testing.T) {
 			}
 			l.holders = nil
 			time.Sleep(heldAgain + 2*window)
+		}
+		// Nobody has seen that there was no VIP for a moment.
+		again := []Wanted{{Question: onEth0, Created: time.Now(), Urgent: true}}
+		if answers := p.Want(again, 3); len(answers) > 0 {
+			t.Errorf("the answer about the former VIP counts: %v", answers)
+		}
+		time.Sleep(2 * window)
+		if len(p.Want(again, 3)) != 1 {
+			t.Error("the next VIP is not asked for")
 		}
 	})
 }
@@ -157,7 +166,7 @@ func TestProberOfMany(t *testing.T) {
 			t.Errorf("%d questions at once, want at most %d", l.most, batch+1)
 		}
 		// A new VIP does not wait for the others.
-		next := append(slices.Clone(wanted), Wanted{onEth1, true})
+		next := append(slices.Clone(wanted), Wanted{Question: onEth1, Urgent: true})
 		p.Want(next, 3)
 		time.Sleep(2*window + leastTurn)
 		if _, found := p.Want(next, 3)[onEth1]; !found {
@@ -192,14 +201,14 @@ func TestProberFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &link{err: errors.New("no buffer space available")}
 		p, changes := startProber(t, l)
-		p.Want([]Wanted{{onEth0, true}}, 3)
+		p.Want([]Wanted{{Question: onEth0, Urgent: true}}, 3)
 		time.Sleep(time.Minute)
-		if len(p.Want([]Wanted{{onEth0, true}}, 3)) > 0 || *changes > 0 {
+		if len(p.Want([]Wanted{{Question: onEth0, Urgent: true}}, 3)) > 0 || *changes > 0 {
 			t.Error("answered by a kernel that does not ask")
 		}
 		l.err = nil
 		time.Sleep(afterFailure + window + time.Millisecond)
-		if len(p.Want([]Wanted{{onEth0, true}}, 3)) != 1 {
+		if len(p.Want([]Wanted{{Question: onEth0, Urgent: true}}, 3)) != 1 {
 			t.Error("not asked again after the failure")
 		}
 	})

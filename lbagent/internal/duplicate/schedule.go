@@ -28,6 +28,8 @@ const (
 // Wanted is a question that is to be asked again and again.
 type Wanted struct {
 	Question
+	// Created is when the VIP was. Another one of the address is asked for anew.
+	Created time.Time
 	// Urgent is true where a VIP waits for the answer. The others are asked for the first time in
 	// their turn.
 	Urgent bool

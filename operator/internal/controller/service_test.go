@@ -75,6 +75,38 @@ func TestBindWritesWhatThePlanWasMadeFrom(t *testing.T) {
 	}
 }
 
+// Two operators, one of which gives a VIP back while the other one gives it to a second Service: the
+// VIP and the claim stay.
+func TestReleaseDeletesWhatItKnows(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := millracev1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	vip := vipAt("", "a", "")
+	vip.Spec.Claims = []millracev1alpha1.VIPClaim{sharer("first", 80)}
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(vip).Build()
+	r := &serviceReconciler{client: api, live: api, ledger: newLedger()}
+	if err := r.refresh(t.Context(), address); err != nil {
+		t.Fatal(err)
+	}
+	known := r.ledger.object(address)
+	other := known.DeepCopy()
+	other.Spec.Claims = append(other.Spec.Claims, sharer("rival", 443))
+	if err := api.Update(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.release(t.Context(), known, claimsNamed("shop", "first")); err != nil {
+		t.Fatal(err)
+	}
+	stored := &millracev1alpha1.VIP{}
+	if err := api.Get(t.Context(), client.ObjectKeyFromObject(vip), stored); err != nil {
+		t.Fatal(err)
+	}
+	if claims := stored.Spec.Claims; len(claims) != 1 || claims[0].Name != "rival" {
+		t.Errorf("the claims are %+v", claims)
+	}
+}
+
 // A claim keeps its place when its ports change; one that was made manually, and
 // is taken up, comes last.
 func TestBindKeepsTheOrderOfClaims(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"runtime/debug"
 
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
@@ -23,7 +25,15 @@ import (
 // version is set by the linker.
 var version string
 
+// garbage is how much of it there may be, in percent of what is in use. What agents tell is read and
+// forgotten every five seconds, so there is much, and processors have time for it.
+const garbage = 30
+
 func main() {
+	// Somebody may know better.
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(garbage)
+	}
 	program.Main("liveapi", run)
 }
 

@@ -3,7 +3,7 @@
 // Package store is pure: it keeps what agents told last, and puts the nodes together when it is
 // asked. It has no clock: who tells or asks says when.
 //
-// It stays small with many nodes and VIPs. Traffic costs 32 bytes for a Service on each node that
+// It stays small with many nodes and VIPs. Traffic costs 16 bytes for a Service on each node that
 // counted anything for it, twice. A decision about a VIP costs 4 bytes on each node, and its text
 // is there once for all nodes and VIPs that share it.
 package store

@@ -17,9 +17,10 @@ type sample struct {
 	drops   []dropped
 }
 
+// entry has seven digits of what was counted: rates need no more.
 type entry struct {
 	service                     uint32
-	connections, packets, bytes uint64
+	connections, packets, bytes float32
 }
 
 type dropped struct {
@@ -71,7 +72,9 @@ func (s *Store) newSample(traffic *live.Traffic) sample {
 	for i := range traffic.Services {
 		counted := &traffic.Services[i]
 		service := s.services.acquire(Name{counted.Namespace, counted.Name})
-		made.entries = append(made.entries, entry{service, counted.Connections, counted.Packets, counted.Bytes})
+		made.entries = append(made.entries, entry{
+			service, float32(counted.Connections), float32(counted.Packets), float32(counted.Bytes),
+		})
 		for reason, count := range counted.Drops {
 			made.drops = append(made.drops, dropped{service, s.reasons.acquire(reason), count})
 		}

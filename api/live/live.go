@@ -115,7 +115,7 @@ type Flow struct {
 	Client   netip.AddrPort `json:"client"`
 	VIP      netip.AddrPort `json:"vip"`
 	Protocol string         `json:"protocol"`
-	Endpoint netip.AddrPort `json:"endpoint,omitzero"`
+	Endpoint netip.AddrPort `json:"endpoint"`
 	// LastSeen is when its last packet came, to a few seconds.
 	LastSeen time.Time `json:"lastSeen,omitzero"`
 	// State is Established or Closing.

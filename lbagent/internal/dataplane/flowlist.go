@@ -19,7 +19,6 @@ import (
 type Flow struct {
 	Frontend forwarding.FrontendKey
 	Client   netip.AddrPort
-	// Endpoint is not valid where it was removed meanwhile.
 	Endpoint netip.AddrPort
 	// Closing is true where one side has ended the connection, but not the other.
 	Closing bool
@@ -131,12 +130,15 @@ func (w *flowWalk) visit(
 		return nil
 	}
 	var endpoint bpf.DatapathEndpoint
-	var reverse bpf.DatapathReverse
-	err := w.dataplane.maps.Endpoints.Lookup(connection.Endpoint, &endpoint)
-	if err == nil && endpoint.Port != 0 {
-		flow.Endpoint = netip.AddrPortFrom(decodeAddress(endpoint.Address), hostPort(endpoint.Port))
-		reverse, err = answered(endpoint)
+	if err := w.dataplane.maps.Endpoints.Lookup(connection.Endpoint, &endpoint); err != nil {
+		return err
 	}
+	if endpoint.Port == 0 {
+		// Its endpoint is gone, and the flow with it. The entry stays until it is idle for long.
+		return nil
+	}
+	flow.Endpoint = netip.AddrPortFrom(decodeAddress(endpoint.Address), hostPort(endpoint.Port))
+	reverse, err := answered(endpoint)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return err
 	}

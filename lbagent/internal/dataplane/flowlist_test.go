@@ -61,6 +61,17 @@ func TestFlows(t *testing.T) {
 		found, more := n.flows(t, 100, func(k forwarding.FrontendKey) bool { return k == key })
 		return len(found) == 0 && !more
 	})
+
+	// Those of an endpoint that is gone are over, whatever the entries say.
+	for _, node := range n.nodes {
+		have := n.state(node)
+		want := forwarding.NewState()
+		want.Self, want.Nodes = have.Self, have.Nodes
+		apply(t, node.dataplane, forwarding.Diff(have, want)...)
+	}
+	if found, _ := n.flows(t, 100, func(forwarding.FrontendKey) bool { return true }); len(found) > 0 {
+		t.Errorf("without endpoints these flows are told: %+v", found)
+	}
 }
 
 // awaitFlow awaits that a client's flow is told, by one node.

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e && long
+
+package operator_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// witness records each version of all VIPs and Services, by the revisions of the store, which are
+// those of both kinds. So what it says afterwards is what was so at each moment: nothing that was
+// wrong only for a while escapes it, and nothing looks wrong because two lists are of two moments.
+type witness struct {
+	client client.WithWatch
+
+	mu      sync.Mutex
+	changes []witnessed
+	// versions are the present ones, by kind and name.
+	versions map[string]string
+	ended    error
+}
+
+// witnessed is a version of a VIP or a Service. Both are nil where it was deleted.
+type witnessed struct {
+	revision uint64
+	name     string
+	vip      *millracev1alpha1.VIP
+	service  *corev1.Service
+}
+
+func newWitness(t *testing.T, e *environment) *witness {
+	t.Helper()
+	watcher, err := client.NewWithWatch(e.server.Admin(), client.Options{Scheme: e.client.Scheme()})
+	must(t, err)
+	w := &witness{client: watcher, versions: map[string]string{}}
+	ctx := t.Context()
+	for _, list := range []client.ObjectList{&millracev1alpha1.VIPList{}, &corev1.ServiceList{}} {
+		must(t, watcher.List(ctx, list, client.InNamespace(namespace)))
+		// A watch that the API server ends is taken up where it was.
+		events, err := watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), &cache.ListWatch{
+			WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+				return watcher.Watch(ctx, list, &client.ListOptions{Raw: &options, Namespace: namespace})
+			},
+		})
+		must(t, err)
+		var done sync.WaitGroup
+		done.Go(func() {
+			for event := range events.ResultChan() {
+				w.note(event)
+			}
+			if ctx.Err() == nil {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				w.ended = fmt.Errorf("the watch of %T has ended before the test", list)
+			}
+		})
+		t.Cleanup(func() {
+			events.Stop()
+			done.Wait()
+		})
+	}
+	return w
+}
+
+func (w *witness) note(event watch.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	object, ok := event.Object.(client.Object)
+	if !ok || event.Type != watch.Added && event.Type != watch.Modified && event.Type != watch.Deleted {
+		w.ended = fmt.Errorf("a watch says %s: %+v", event.Type, event.Object)
+		return
+	}
+	revision, err := strconv.ParseUint(object.GetResourceVersion(), 10, 64)
+	if err != nil {
+		w.ended = fmt.Errorf("the version of %T %s: %w", object, object.GetName(), err)
+		return
+	}
+	change := witnessed{revision: revision, name: witnessName(object)}
+	w.versions[change.name] = object.GetResourceVersion()
+	switch object := object.(type) {
+	case *millracev1alpha1.VIP:
+		change.vip = object
+	case *corev1.Service:
+		change.service = object
+	}
+	if event.Type == watch.Deleted {
+		change.vip, change.service = nil, nil
+		delete(w.versions, change.name)
+	}
+	w.changes = append(w.changes, change)
+}
+
+func witnessName(object client.Object) string {
+	return fmt.Sprintf("%T %s/%s", object, object.GetNamespace(), object.GetName())
+}
+
+// hasAll reports where the witness has not heard of the present versions yet.
+func (w *witness) hasAll(ctx context.Context) error {
+	services, vips := &corev1.ServiceList{}, &millracev1alpha1.VIPList{}
+	if err := errors.Join(w.client.List(ctx, services, client.InNamespace(namespace)), w.client.List(ctx, vips)); err != nil {
+		return err
+	}
+	present := map[string]string{}
+	for i := range services.Items {
+		present[witnessName(&services.Items[i])] = services.Items[i].ResourceVersion
+	}
+	for i := range vips.Items {
+		present[witnessName(&vips.Items[i])] = vips.Items[i].ResourceVersion
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended == nil && !maps.Equal(present, w.versions) {
+		return fmt.Errorf("there are %d objects, the witness knows other versions of %d", len(present), len(w.versions))
+	}
+	return w.ended
+}
+
+// testify goes through all that was, in its order, and fails the test where an address had two
+// owners at any revision: two claims had one port, or the sharers of an address not one key, or the
+// status of a Service named an address on which it had no claim.
+func (w *witness) testify(t *testing.T) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	must(t, w.ended)
+	slices.SortStableFunc(w.changes, func(a, b witnessed) int { return cmp.Compare(a.revision, b.revision) })
+	replay := newReplay()
+	wrong := 0
+	for _, change := range w.changes {
+		for _, err := range replay.apply(change) {
+			if wrong++; wrong <= 20 {
+				t.Errorf("at revision %d: %v", change.revision, err)
+			}
+		}
+	}
+	t.Logf("%d versions of VIPs and Services, %d of them wrong", len(w.changes), wrong)
+	if len(w.changes) == 0 {
+		t.Error("the witness has seen nothing")
+	}
+}
+
+// replay is the state of the cluster at a revision.
+type replay struct {
+	vips     map[string]*millracev1alpha1.VIP
+	services map[string]*corev1.Service
+	// told are the Services whose status names an address.
+	told map[string]map[string]bool
+}
+
+func newReplay() *replay {
+	return &replay{vips: map[string]*millracev1alpha1.VIP{}, services: map[string]*corev1.Service{}, told: map[string]map[string]bool{}}
+}
+
+// apply goes on to the next version, and returns what is wrong with what it changed.
+func (r *replay) apply(change witnessed) (errs []error) {
+	addresses := map[string]bool{}
+	if before := r.vips[change.name]; before != nil {
+		addresses[before.Spec.Address] = true
+	}
+	r.forget(change.name)
+	switch {
+	case change.vip != nil:
+		r.vips[change.name] = change.vip
+		addresses[change.vip.Spec.Address] = true
+		errs = sharedWrongly(&change.vip.Spec)
+	case change.service != nil:
+		r.services[change.name] = change.service
+		if change.service.DeletionTimestamp != nil {
+			// Its status is left as it was; nobody is told of it any more.
+			break
+		}
+		for _, address := range ingress(change.service) {
+			addresses[address] = true
+			if r.told[address] == nil {
+				r.told[address] = map[string]bool{}
+			}
+			r.told[address][change.name] = true
+		}
+	}
+	for _, address := range slices.Sorted(maps.Keys(addresses)) {
+		errs = append(errs, r.unclaimed(address)...)
+	}
+	return errs
+}
+
+// forget removes what was known of an object.
+func (r *replay) forget(name string) {
+	if service := r.services[name]; service != nil {
+		for _, address := range ingress(service) {
+			delete(r.told[address], name)
+		}
+	}
+	delete(r.services, name)
+	delete(r.vips, name)
+}
+
+// unclaimed returns the Services that are told of an address and have no claim on it.
+func (r *replay) unclaimed(address string) (errs []error) {
+	var claims []millracev1alpha1.VIPClaim
+	if vip := r.vips[witnessName(vipOf(address))]; vip != nil {
+		claims = vip.Spec.Claims
+	}
+	for name := range r.told[address] {
+		service := r.services[name]
+		if !slices.ContainsFunc(claims, func(claim millracev1alpha1.VIPClaim) bool { return claim.UID == string(service.UID) }) {
+			errs = append(errs, fmt.Errorf("%s is in the status of %s, and claimed by %+v", address, service.Name, claims))
+		}
+	}
+	return errs
+}
+
+// sharedWrongly returns what is wrong with the claims of a VIP.
+func sharedWrongly(spec *millracev1alpha1.VIPSpec) (errs []error) {
+	owned := map[millracev1alpha1.ClaimedPort]string{}
+	for _, claim := range spec.Claims {
+		if len(spec.Claims) > 1 && (claim.SharingKey == "" || claim.SharingKey != spec.Claims[0].SharingKey) {
+			errs = append(errs, fmt.Errorf("%s has the claims %+v", spec.Address, spec.Claims))
+		}
+		for _, port := range claim.Ports {
+			if owner, taken := owned[port]; taken {
+				errs = append(errs, fmt.Errorf("%s %d/%s is owned by %s and %s", spec.Address, port.Port, port.Protocol, owner, claim.Name))
+			}
+			owned[port] = claim.Name
+		}
+	}
+	return errs
+}

@@ -6,11 +6,13 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -178,6 +180,50 @@ func TestPortsChange(t *testing.T) {
 	err = f.Apply(Update{Version: "taken", Resources: one(httpListener("other", uint32(taken.Addr().(*net.TCPAddr).Port), nil))})
 	if err == nil || f.Version() != version {
 		t.Errorf("error %v and version %s; want the version to be refused", err, f.Version())
+	}
+}
+
+// silent is a body of which nothing comes until it is told to end.
+type silent struct{ ended chan struct{} }
+
+func (s silent) Read([]byte) (int, error) {
+	<-s.ended
+	return 0, os.ErrDeadlineExceeded
+}
+
+func (s silent) Close() error { return nil }
+
+// net/http ends a request's context before the read returns that took too long, and the transport then
+// closes the body: the client was slow all the same.
+func TestSlowBodyIsClosedFirst(t *testing.T) {
+	body := &patientBody{
+		ReadCloser: silent{make(chan struct{})}, timeout: time.Minute,
+		controller: http.NewResponseController(httptest.NewRecorder()), armed: time.Now(),
+	}
+	read := make(chan error)
+	go func() {
+		_, err := body.Read(make([]byte, 1))
+		read <- err
+	}()
+	for reading := false; !reading; time.Sleep(time.Millisecond) {
+		body.mutex.Lock()
+		reading = body.reading
+		body.mutex.Unlock()
+	}
+	if err := body.broken(); err != nil {
+		t.Errorf("within the time limit: %v", err)
+	}
+	body.mutex.Lock()
+	body.armed = time.Now().Add(-time.Minute)
+	body.mutex.Unlock()
+	_ = body.Close()
+	if err := body.broken(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("after the time limit, before the read returns: %v", err)
+	}
+	close(body.ReadCloser.(silent).ended)
+	<-read
+	if err := body.broken(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("after the read: %v", err)
 	}
 }
 

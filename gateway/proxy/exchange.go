@@ -5,9 +5,11 @@ package proxy
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"time"
 
@@ -175,6 +177,8 @@ type patientBody struct {
 
 	mutex sync.Mutex
 	armed time.Time
+	// reading says that somebody waits for bytes.
+	reading bool
 	// done says that there is no limit any more, closed that nobody wants to read.
 	done, closed bool
 	err          error
@@ -183,15 +187,14 @@ type patientBody struct {
 func (p *patientBody) Read(b []byte) (int, error) {
 	p.arm()
 	n, err := p.ReadCloser.Read(b)
-	if err == nil {
-		return n, nil
-	}
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	if err == io.EOF {
+	p.reading = false
+	switch {
+	case err == io.EOF:
 		// On HTTP/1 the limit would also end the wait for an answer.
 		p.finish()
-	} else if !p.closed {
+	case err != nil && (!p.closed || errors.Is(err, os.ErrDeadlineExceeded)):
 		p.err = err
 	}
 	return n, err
@@ -209,6 +212,7 @@ func (p *patientBody) Close() error {
 func (p *patientBody) arm() {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
+	p.reading = true
 	// Not for each read: on HTTP/2 it costs a message to the connection.
 	if now := time.Now(); !p.done && now.Sub(p.armed) > p.timeout/4 {
 		p.armed = now
@@ -243,5 +247,9 @@ func (p *patientBody) broken() error {
 	}
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
+	// With its deadline net/http ends the request's context, before the read returns that says so.
+	if p.err == nil && p.reading && !p.done && time.Since(p.armed) >= p.timeout {
+		return os.ErrDeadlineExceeded
+	}
 	return p.err
 }

@@ -221,7 +221,9 @@ func TestSlowBodyIsClosedFirst(t *testing.T) {
 		t.Errorf("after the time limit, before the read returns: %v", err)
 	}
 	close(body.ReadCloser.(silent).ended)
-	<-read
+	if err := <-read; !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the read ends with %v", err)
+	}
 	if err := body.broken(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("after the read: %v", err)
 	}

@@ -24,6 +24,8 @@ type Prober struct {
 	changed func()
 	logger  logr.Logger
 	wake    chan struct{}
+	// said is the failure that was logged last.
+	said string
 
 	mu     sync.Mutex
 	wanted []Wanted
@@ -131,9 +133,13 @@ func (p *Prober) round(ctx context.Context, s *schedule, questions []Question) (
 	}
 	if err != nil {
 		// Whoever waits for an answer does not for ever.
-		p.logger.Error(err, "Cannot look for hosts that have the address of a VIP; will try again", "after", afterFailure)
+		if text := err.Error(); text != p.said {
+			p.logger.Error(err, "Cannot look for hosts that have the address of a VIP; will try again", "every", afterFailure)
+			p.said = text
+		}
 		return afterFailure
 	}
+	p.said = ""
 	s.answer(questions, answers, began)
 	p.tell(s.asked)
 	return time.Nanosecond

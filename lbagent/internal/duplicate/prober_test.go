@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 )
 
 // link has hosts that answer, and notes what is asked.
@@ -201,10 +202,15 @@ func TestProberFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &link{err: errors.New("no buffer space available")}
 		p, changes := startProber(t, l)
+		said := 0
+		p.logger = funcr.New(func(string, string) { said++ }, funcr.Options{})
 		p.Want([]Wanted{{Question: onEth0, Urgent: true}}, 3)
 		time.Sleep(time.Minute)
 		if len(p.Want([]Wanted{{Question: onEth0, Urgent: true}}, 3)) > 0 || *changes > 0 {
 			t.Error("answered by a kernel that does not ask")
+		}
+		if said != 1 {
+			t.Errorf("the same failure is logged %d times in a minute, want once", said)
 		}
 		l.err = nil
 		time.Sleep(afterFailure + window + time.Millisecond)

@@ -90,24 +90,12 @@ func (b *bgpSessions) collect(options *internalversion.ListOptions) (*livev1alph
 
 // Watch implements rest.Watcher.
 func (b *bgpSessions) Watch(ctx context.Context, options *internalversion.ListOptions) (watch.Interface, error) {
-	generations := newGenerations(b.sources.Store)
-	return startWatch(ctx, options, polled{
-		every: watchEvery,
-		look: func(previous *looked) (*looked, error) {
-			if !generations.changed() {
-				return previous, nil
-			}
+	return watchItems(ctx, options, source[livev1alpha1.BGPSession]{
+		every: watchEvery, generations: newGenerations(b.sources.Store),
+		list: func() ([]livev1alpha1.BGPSession, string, error) {
 			list, _ := b.collect(options)
-			found := newLooked(list.ResourceVersion)
-			for i := range list.Items {
-				item := &list.Items[i]
-				same := *item
-				found.add(&item.ObjectMeta, item, &same)
-			}
-			return found, nil
+			return list.Items, list.ResourceVersion, nil
 		},
-		changedSince: generations.since,
-		bookmark:     func() runtime.Object { return &livev1alpha1.BGPSession{} },
 	}), nil
 }
 

@@ -88,7 +88,7 @@ func TestWatch(t *testing.T) {
 				for _, name := range []string{"a", "b", "c"} {
 					if flaps, ok := next[name]; ok {
 						session := &livev1alpha1.BGPSession{ObjectMeta: metav1.ObjectMeta{Name: name}, Flaps: int64(flaps)}
-						found.add(&session.ObjectMeta, session, flaps)
+						found.add(session, flaps)
 					}
 				}
 				return found, nil
@@ -121,6 +121,33 @@ func TestWatch(t *testing.T) {
 			if !slices.Equal(got, test.want) {
 				t.Errorf("%s: %q, want %q", name, got, test.want)
 			}
+		}
+	})
+}
+
+// What is ignored of an item is told with the next change, and is none by itself.
+func TestWatchIgnores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		looks := 0
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		watched := watchItems(ctx, nil, source[livev1alpha1.ServiceTraffic]{
+			every:  time.Second,
+			ignore: func(item *livev1alpha1.ServiceTraffic) { item.Window = metav1.Duration{} },
+			list: func() ([]livev1alpha1.ServiceTraffic, string, error) {
+				looks++
+				item := livev1alpha1.ServiceTraffic{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
+				item.Window.Duration, item.Endpoints.Ready = time.Duration(looks), int32(looks/5)
+				return []livev1alpha1.ServiceTraffic{item}, fmt.Sprint(looks), nil
+			},
+		})
+		var got []string
+		for event := range watched.ResultChan() {
+			item := event.Object.(*livev1alpha1.ServiceTraffic)
+			got = append(got, fmt.Sprint(event.Type, " ", item.ResourceVersion, " ", int64(item.Window.Duration), " ", item.Endpoints.Ready))
+		}
+		if want := []string{"ADDED 1 1 0", "MODIFIED 5 5 1", "MODIFIED 10 10 2"}; !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
 		}
 	})
 }

@@ -127,26 +127,19 @@ func (s *serviceTraffic) collect(ctx context.Context, options *internalversion.L
 	return list, &traffic, nil
 }
 
-// Watch implements rest.Watcher. Rates change with each sample.
+// Watch implements rest.Watcher.
 func (s *serviceTraffic) Watch(ctx context.Context, options *internalversion.ListOptions) (watch.Interface, error) {
-	return startWatch(ctx, options, polled{
+	return watchItems(ctx, options, source[livev1alpha1.ServiceTraffic]{
 		every: live.SampleInterval,
-		look: func(previous *looked) (*looked, error) {
+		list: func() ([]livev1alpha1.ServiceTraffic, string, error) {
 			list, _, err := s.collect(ctx, options)
 			if err != nil {
-				return nil, err
+				return nil, "", err
 			}
-			found := newLooked(list.ResourceVersion)
-			for i := range list.Items {
-				item := &list.Items[i]
-				// That time passed is no change.
-				same := *item
-				same.Timestamp, same.Window, same.ResourceVersion = nil, metav1.Duration{}, ""
-				found.add(&item.ObjectMeta, item, &same)
-			}
-			return found, nil
+			return list.Items, list.ResourceVersion, nil
 		},
-		bookmark: func() runtime.Object { return &livev1alpha1.ServiceTraffic{} },
+		// That time passed is no change.
+		ignore: func(item *livev1alpha1.ServiceTraffic) { item.Timestamp, item.Window = nil, metav1.Duration{} },
 	}), nil
 }
 

@@ -129,24 +129,12 @@ func (v *vipAnnouncements) collect(options *internalversion.ListOptions) (*livev
 
 // Watch implements rest.Watcher.
 func (v *vipAnnouncements) Watch(ctx context.Context, options *internalversion.ListOptions) (watch.Interface, error) {
-	generations := newGenerations(v.sources.Store)
-	return startWatch(ctx, options, polled{
-		every: watchEvery,
-		look: func(previous *looked) (*looked, error) {
-			if !generations.changed() {
-				return previous, nil
-			}
+	return watchItems(ctx, options, source[livev1alpha1.VIPAnnouncement]{
+		every: watchEvery, generations: newGenerations(v.sources.Store),
+		list: func() ([]livev1alpha1.VIPAnnouncement, string, error) {
 			list, _ := v.collect(options)
-			found := newLooked(list.ResourceVersion)
-			for i := range list.Items {
-				item := &list.Items[i]
-				same := *item
-				found.add(&item.ObjectMeta, item, &same)
-			}
-			return found, nil
+			return list.Items, list.ResourceVersion, nil
 		},
-		changedSince: generations.since,
-		bookmark:     func() runtime.Object { return &livev1alpha1.VIPAnnouncement{} },
 	}), nil
 }
 

@@ -42,11 +42,62 @@ func newLooked(version string) *looked {
 	return &looked{version: version, objects: map[string]seen{}}
 }
 
-func (l *looked) add(of *metav1.ObjectMeta, object runtime.Object, tells any) {
-	of.ResourceVersion = l.version
-	key := of.Namespace + "/" + of.Name
+// watched is an object that a watch tells.
+type watched interface {
+	runtime.Object
+	metav1.Object
+}
+
+// add adds an object; tells is what makes it another one when it changes.
+func (l *looked) add(object watched, tells any) {
+	object.SetResourceVersion(l.version)
+	key := object.GetNamespace() + "/" + object.GetName()
 	l.order = append(l.order, key)
 	l.objects[key] = seen{object, tells}
+}
+
+// source is what is watched: the items of a list, which is made again and again.
+type source[Item any] struct {
+	every time.Duration
+	// list returns the items, and the resourceVersion of the answer.
+	list func() ([]Item, string, error)
+	// ignore clears what may change without being told; nil: nothing.
+	ignore func(*Item)
+	// generations say whether anything may have changed; nil: that is looked for each time.
+	generations *generations
+}
+
+// watchItems watches a source.
+func watchItems[Item any, Object interface {
+	*Item
+	watched
+}](ctx context.Context, options *internalversion.ListOptions, of source[Item]) watch.Interface {
+	made := polled{
+		every: of.every,
+		look: func(previous *looked) (*looked, error) {
+			if of.generations != nil && !of.generations.changed() {
+				return previous, nil
+			}
+			items, version, err := of.list()
+			if err != nil {
+				return nil, err
+			}
+			found := newLooked(version)
+			for i := range items {
+				tells := items[i]
+				if of.ignore != nil {
+					of.ignore(&tells)
+				}
+				found.add(Object(&items[i]), &tells)
+			}
+			return found, nil
+		},
+		bookmark: func() runtime.Object { return Object(new(Item)) },
+	}
+	if of.generations != nil {
+		made.changedSince = of.generations.since
+	}
+	return startWatch(ctx, options, made)
 }
 
 // watcher sends differences.

@@ -77,7 +77,7 @@ func fill(row *forwarding.Row, number int, contenders []contender) {
 	}
 	last := len(places) - 1
 	for i := range contenders {
-		d, node := contenders[i].distance(number), contenders[i].node
+		d, node := contenders[i].distance(number), forwarding.NodeID(contenders[i].id)
 		if !d.less(distances[last]) || node == row.Primary || slices.Contains(row.Chain[:length], node) {
 			continue
 		}

@@ -24,6 +24,13 @@ func BenchmarkAdvance(b *testing.B) {
 			r.Advance(old, changed, everyNode)
 		}
 	})
+	many := equalWeights(1000, 1)
+	b.Run("1000 nodes, new table", func(b *testing.B) {
+		r.Advance(nil, many, everyNode)
+		for b.Loop() {
+			r.Advance(nil, many, everyNode)
+		}
+	})
 	b.Run("100 nodes, at rest", func(b *testing.B) {
 		for b.Loop() {
 			r.Advance(old, w, everyNode)
@@ -31,12 +38,13 @@ func BenchmarkAdvance(b *testing.B) {
 	})
 }
 
-func BenchmarkEndpoints(b *testing.B) {
+func BenchmarkShares(b *testing.B) {
 	ids := endpointIDs{}
 	for n := 1; n <= 20; n++ {
 		ids[endpointNumber(n, false)] = 1
 	}
+	equal := equalShares(ids, 1)
 	for b.Loop() {
-		Endpoints(ids)
+		Shares(equal)
 	}
 }

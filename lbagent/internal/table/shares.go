@@ -3,7 +3,7 @@
 package table
 
 import (
-	"cmp"
+	"encoding/binary"
 	"maps"
 	"slices"
 
@@ -20,143 +20,63 @@ type Share struct {
 // forwarding.RefusedEndpoint.
 var Refused = forwarding.Endpoint{}
 
-// Shares returns the endpoint table of endpoints that weigh differently. Each has its part of the
-// rows, rounded up or down; of those it has the ones that weighted rendezvous hashing would
-// give to it, as far as that agrees. So a change of weights moves few rows more than it must.
-// Less than one row is mostly none.
-//
-// Endpoints that all weigh the same have the table that Endpoints returns. Those of weight zero
-// have no row.
+// Shares returns the endpoint table of endpoints, by rendezvous hashing of row and the endpoint's
+// address and port. Each has exactly its part of the rows (assign); one of weight zero has none.
+// Without endpoints the table is all zero.
 func Shares(shares map[forwarding.Endpoint]Share) *forwarding.EndpointTable {
-	bidders := biddersOf(shares)
-	if equal(bidders) {
-		ids := make(map[forwarding.Endpoint]forwarding.EndpointID, len(shares))
-		for endpoint, share := range shares {
-			if share.Weight > 0 {
-				ids[endpoint] = share.ID
-			}
-		}
-		return Endpoints(ids)
-	}
-	owners := rowsOf(bidders)
-	settle(bidders, &owners)
 	var table forwarding.EndpointTable
-	for row, owner := range owners {
-		table[row] = bidders[owner].ID
+	contenders := contendersOf(shares)
+	if len(contenders) == 0 {
+		return &table
+	}
+	for row, owner := range assign(contenders, forwarding.EndpointRows, 0) {
+		table[row] = forwarding.EndpointID(contenders[owner].id)
 	}
 	return &table
 }
 
-// bidder is a share that takes part, with how many rows it has to have and how many it has.
-type bidder struct {
-	Share
-	seed         uint64
-	scores       [forwarding.EndpointRows]uint32
-	quota, count int
+// contendersOf returns the shares that have a weight, in the order of their endpoints.
+func contendersOf(shares map[forwarding.Endpoint]Share) []contender {
+	endpoints := slices.SortedFunc(maps.Keys(shares), forwarding.Endpoint.Compare)
+	endpoints = slices.DeleteFunc(endpoints, func(e forwarding.Endpoint) bool { return shares[e].Weight == 0 })
+	score := negativeLog2
+	if !slices.ContainsFunc(endpoints, func(e forwarding.Endpoint) bool { return shares[e].Weight != shares[endpoints[0]].Weight }) {
+		score = likeNegativeLog2
+	}
+	contenders, scores := make([]contender, len(endpoints)), make([]uint32, len(endpoints)*forwarding.EndpointRows)
+	for i, endpoint := range endpoints {
+		seed := shareHash(endpoint)
+		own := scores[i*forwarding.EndpointRows:][:forwarding.EndpointRows]
+		for row := range own {
+			own[row] = score(mix(seed ^ uint64(row)))
+		}
+		contenders[i] = contender{
+			id: uint32(shares[endpoint].ID), weight: uint64(shares[endpoint].Weight), scores: own, lot: uint32(seed),
+		}
+	}
+	// The share that is refused is the same on all nodes. What it is rounded to is not: that depends
+	// on the endpoints.
+	if len(endpoints) > 1 && endpoints[0] == Refused {
+		contenders[0].lot = ^contenders[len(endpoints)-1].lot
+	}
+	return contenders
 }
 
-// biddersOf returns the shares with a weight, in the order of their endpoints, and their quotas.
-// Where a part is not a whole number of rows, what it is rounded to depends on an offset: so
-// that the same part is rounded up on some nodes and down on others.
-func biddersOf(shares map[forwarding.Endpoint]Share) []bidder {
-	var (
-		bidders []bidder
-		total   uint64
-	)
-	for _, endpoint := range slices.SortedFunc(maps.Keys(shares), forwarding.Endpoint.Compare) {
-		share := shares[endpoint]
-		if share.Weight == 0 {
-			continue
-		}
-		total += uint64(share.Weight)
-		bidders = append(bidders, bidder{Share: share, seed: shareHash(endpoint)})
-	}
-	if total == 0 || equal(bidders) {
-		return bidders
-	}
-	var below uint64
-	offset := mix(bidders[len(bidders)-1].seed) % total
-	for i := range bidders {
-		from := (below*forwarding.EndpointRows + offset) / total
-		below += uint64(bidders[i].Weight)
-		bidders[i].quota = int((below*forwarding.EndpointRows+offset)/total - from)
-		for row := range bidders[i].scores {
-			bidders[i].scores[row] = negativeLog2(mix(bidders[i].seed ^ uint64(row)))
-		}
-	}
-	return bidders
-}
+// likeNegativeLog2 orders as negativeLog2 does, and costs next to nothing: where all weights are
+// the same, nothing but the order counts.
+func likeNegativeLog2(h uint64) uint32 { return uint32(^h >> 32) }
 
 // refusedSeed is that of the share that is refused: no endpoint's hash.
 const refusedSeed = 0x7265667573656421
 
+// shareHash depends on address and port alone, so that it is the same in
+// every process. An IPv4 address hashes as its IPv4-mapped IPv6 address.
 func shareHash(endpoint forwarding.Endpoint) uint64 {
 	if endpoint == Refused {
 		return refusedSeed
 	}
-	return endpointHash(endpoint)
-}
-
-func equal(bidders []bidder) bool {
-	return !slices.ContainsFunc(bidders, func(b bidder) bool {
-		return b.ID == forwarding.RefusedEndpoint || b.Weight != bidders[0].Weight
-	})
-}
-
-// distance is how far the bidder is from owning a row: see Rendezvous.
-func (b *bidder) distance(row int) distance {
-	return distance{score: uint64(b.scores[row]), weight: uint64(b.Weight)}
-}
-
-// nearest returns the bidder that is nearest to a row among those that may have it.
-func nearest(bidders []bidder, row int, may func(*bidder) bool) int {
-	owner, best := 0, unowned
-	for i := range bidders {
-		if !may(&bidders[i]) {
-			continue
-		}
-		if d := bidders[i].distance(row); d.less(best) {
-			owner, best = i, d
-		}
-	}
-	return owner
-}
-
-// rowsOf gives each row to the nearest bidder, and counts.
-func rowsOf(bidders []bidder) (owners [forwarding.EndpointRows]int) {
-	for row := range owners {
-		owners[row] = nearest(bidders, row, func(*bidder) bool { return true })
-		bidders[owners[row]].count++
-	}
-	return owners
-}
-
-// settle takes from each bidder that has too many rows those that it is farthest from, and gives
-// them to those that lack some.
-func settle(bidders []bidder, owners *[forwarding.EndpointRows]int) {
-	type held struct {
-		row   int
-		score uint64
-	}
-	for i := range bidders {
-		b := &bidders[i]
-		if b.count <= b.quota {
-			continue
-		}
-		var rows []held
-		for row, owner := range owners {
-			if owner == i {
-				rows = append(rows, held{row, b.distance(row).score})
-			}
-		}
-		slices.SortFunc(rows, func(a, b held) int {
-			return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.row, b.row))
-		})
-		for _, loose := range rows[:b.count-b.quota] {
-			owner := nearest(bidders, loose.row, func(b *bidder) bool { return b.count < b.quota })
-			owners[loose.row] = owner
-			bidders[owner].count++
-		}
-		b.count = b.quota
-	}
+	address := endpoint.Address.As16()
+	hash := mix(binary.BigEndian.Uint64(address[:8]))
+	hash = mix(hash ^ binary.BigEndian.Uint64(address[8:]))
+	return mix(hash ^ uint64(endpoint.Port))
 }

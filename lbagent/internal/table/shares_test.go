@@ -4,6 +4,7 @@ package table
 
 import (
 	"maps"
+	"net/netip"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -12,6 +13,33 @@ import (
 )
 
 type shares = map[forwarding.Endpoint]Share
+
+type endpointIDs = map[forwarding.Endpoint]forwarding.EndpointID
+
+func endpointNumber(n int, ipv6 bool) forwarding.Endpoint {
+	address := netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)})
+	if ipv6 {
+		address = netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 14: byte(n >> 8), 15: byte(n)})
+	}
+	return forwarding.Endpoint{Address: address, Port: 8080}
+}
+
+func genEndpoints(t *rapid.T) endpointIDs {
+	ipv6 := rapid.Bool().Draw(t, "ipv6")
+	ids := endpointIDs{}
+	for _, n := range rapid.SliceOfNDistinct(rapid.IntRange(1, 60000), 1, 30, rapid.ID[int]).Draw(t, "endpoints") {
+		ids[endpointNumber(n, ipv6)] = forwarding.EndpointID(n)
+	}
+	return ids
+}
+
+func equalShares(ids endpointIDs, weight uint32) shares {
+	equal := shares{}
+	for endpoint, id := range ids {
+		equal[endpoint] = Share{ID: id, Weight: weight}
+	}
+	return equal
+}
 
 // genShares draws endpoints with weights, and mostly a refused share.
 func genShares(t *rapid.T) shares {
@@ -58,16 +86,45 @@ func TestSharesAreExact(t *testing.T) {
 	})
 }
 
-// Clusters as they are see no moved row: whatever the common weight is, the table is the same.
-func TestEqualSharesAreTheTableWithoutWeights(t *testing.T) {
+// Equal endpoints differ by one row at most.
+func TestEqualEndpointsShareAlike(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids, weight := genEndpoints(t), rapid.Uint32Min(1).Draw(t, "weight")
-		alike := shares{endpointNumber(65535, false): {ID: 65535}}
-		for endpoint, id := range ids {
-			alike[endpoint] = Share{ID: id, Weight: weight}
+		rows := countRows(Shares(equalShares(ids, weight)))
+		least := forwarding.EndpointRows / len(ids)
+		for _, id := range ids {
+			if rows[id] < least || rows[id] > least+1 {
+				t.Errorf("endpoint %d of %d has %d rows, want %d or one more", id, len(ids), rows[id], least)
+			}
 		}
-		if *Shares(alike) != *Endpoints(ids) {
-			t.Error("equal weights give another table than none")
+	})
+}
+
+// Whatever the common weight is, the table is the same.
+func TestCommonWeightDoesNotMatter(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ids := genEndpoints(t)
+		a := equalShares(ids, rapid.Uint32Min(1).Draw(t, "weight"))
+		a[endpointNumber(65535, false)] = Share{ID: 65535}
+		if *Shares(a) != *Shares(equalShares(ids, 1)) {
+			t.Error("another common weight gives another table")
+		}
+	})
+}
+
+// Which id an endpoint has, which it may get again, moves nothing.
+func TestSharesDoNotDependOnIDs(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		drawn := genShares(t)
+		renamed := shares{}
+		for endpoint, share := range drawn {
+			renamed[endpoint] = Share{ID: share.ID + 1000000, Weight: share.Weight}
+		}
+		a, b := Shares(drawn), Shares(renamed)
+		for row := range a {
+			if a[row]+1000000 != b[row] {
+				t.Fatalf("row %d: %d and %d are not the same endpoint", row, a[row], b[row])
+			}
 		}
 	})
 }
@@ -125,7 +182,7 @@ func TestSharesStayTheSame(t *testing.T) {
 	for _, id := range a {
 		sum = mix(sum ^ uint64(id))
 	}
-	if want := uint64(0x26fb5541a8461552); sum != want {
+	if want := uint64(0x542ef9159c0773f4); sum != want {
 		t.Errorf("checksum of the table = %#x, want %#x: an upgrade would give new flows of a client other endpoints", sum, want)
 	}
 }

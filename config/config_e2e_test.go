@@ -108,6 +108,7 @@ func TestManifests(t *testing.T) {
 	t.Run("full pools", func(t *testing.T) { testFullPools(t, admin) })
 	t.Run("pools", func(t *testing.T) { testPoolPolicies(t, server, admin) })
 	t.Run("warnings", func(t *testing.T) { testPeerWarnings(t, server) })
+	t.Run("columns", func(t *testing.T) { testRouterColumn(t, server, admin) })
 	t.Run("accepted", func(t *testing.T) { testAccepted(t, admin) })
 	t.Run("webhook", func(t *testing.T) { testWebhookComponents(t, server, admin) })
 	t.Run("aggregated API", func(t *testing.T) { testLiveComponent(t, server, admin) })
@@ -229,7 +230,7 @@ func testBGPRules(t *testing.T, admin client.Client) {
 		{"LBPeer", `"peerRange":"198.51.100.1/28","localASN":1,"peerASN":2`, "must be a network"},
 		{"LBPeer", `"peerRange":"fe80::/64","localASN":1,"peerASN":2`, "network of routers"},
 		{"LBPeer", `"peerRange":"198.51.100.0/28","localASN":1,"peerASN":2,"maxPeers":65`, "maxPeers"},
-		{"LBPeer", `"peerRange":"198.51.100.0/28","localASN":1,"peerASN":2,"sourceInterface":"eth0"`, "not for a peerRange"},
+		{"LBPeer", `"peerRange":"198.51.100.0/28","localASN":1,"peerASN":2,"sourceInterface":"eth0"`, "not for a range"},
 		{"LBPeer", `"peerRange":"198.51.100.0/28","localASN":1,"peerASN":2,"peerPort":1179`, "peerPort"},
 		{"LBPeer", `"peerAddress":"2001:db8::1","localASN":1,"peerASN":2,"families":["IPv4","IPv6"],"extendedNextHop":true`, ""},
 		{"LBPeer", `"peerGateway":"IPv6","localASN":1,"peerASN":2,"families":["IPv4"],"extendedNextHop":true`, ""},
@@ -237,14 +238,14 @@ func testBGPRules(t *testing.T, admin client.Client) {
 		{"LBPeer", peer + `,"peerASN":64512,"families":["IPv4"],"extendedNextHop":true`, "for IPv6 sessions"},
 		{"LBPeer", `"peerGateway":"IPv4","localASN":1,"peerASN":2,"families":["IPv4"],"extendedNextHop":true`, "for IPv6 sessions"},
 		{"LBPeer", `"peerGateway":"IPv6","peerInterface":"eth0","localASN":1,"peerASN":2`, "link-local peerAddress"},
-		{"LBPeer", `"peerGateway":"IPv4","localASN":1,"peerASN":2,"sourceAddress":"2001:db8::1"`, "family of peerGateway"},
+		{"LBPeer", `"peerGateway":"IPv4","localASN":1,"peerASN":2,"sourceAddress":"2001:db8::1"`, "family of the gateway"},
 		{"LBPeer", peer, "either peerASN or dynamicASN"},
 		{"LBPeer", peer + `,"peerASN":64512,"dynamicASN":"Internal"`, "either peerASN or dynamicASN"},
 		{"LBPeer", peer + `,"peerASN":64512,"peerInterface":"eth0"`, "needs peerInterface"},
 		{"LBPeer", `"peerAddress":"fe80::1","localASN":1,"peerASN":2`, "needs peerInterface"},
 		{"LBPeer", peer + `,"peerASN":64512,"ebgpMultiHop":2,"ttlSecurityHops":2`, "exclude each other"},
 		{"LBPeer", peer + `,"peerASN":64512,"ttlSecurityHops":255`, "ttlSecurityHops"},
-		{"LBPeer", peer + `,"peerASN":64512,"sourceAddress":"2001:db8::1"`, "family of peerAddress"},
+		{"LBPeer", peer + `,"peerASN":64512,"sourceAddress":"2001:db8::1"`, "family of the router's address"},
 		{"LBPeer", peer + `,"peerASN":64512,"sourceAddress":"198.51.100.2","sourceInterface":"lo"`, "either sourceAddress"},
 		{"LBPeer", peer + `,"peerASN":64512,"passive":true`, ""},
 		{"LBPeer", peer + `,"peerASN":64512,"passive":true,"peerPort":1790`, "of a passive peer"},

@@ -43,6 +43,9 @@ func testPeerWarnings(t *testing.T, server *controlplane.Server) {
 		peer("of-rack", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerAddress, spec.NodeSelector = "192.0.2.1", rack }),
 		peer("link-local", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerAddress, spec.PeerInterface = "fe80::1", "eth0" }),
 	}
+	there = append(there, peer("by-new-name", func(spec *millracev1alpha1.LBPeerSpec) {
+		spec.Router = &millracev1alpha1.Router{Range: "198.51.100.128/28"}
+	}))
 	defer removeAll(t, admin, there)
 	for _, object := range there {
 		if err := admin.Create(t.Context(), object); err != nil {
@@ -79,6 +82,22 @@ func testPeerWarnings(t *testing.T, server *controlplane.Server) {
 		{"the same link", func(spec *millracev1alpha1.LBPeerSpec) {
 			spec.PeerAddress, spec.PeerInterface = "fe80::1", "eth0"
 		}, "spec.peerAddress", "link-local"},
+		{"the same address by its new name", func(spec *millracev1alpha1.LBPeerSpec) {
+			spec.Router = &millracev1alpha1.Router{Address: "2001:db8:7::1"}
+		}, "spec.router.address: 2001:db8:7::1", "by-address"},
+		{"the same link by its new name", func(spec *millracev1alpha1.LBPeerSpec) {
+			spec.Router = &millracev1alpha1.Router{Address: "fe80::1", Interface: "eth0"}
+		}, "spec.router.address", "link-local"},
+		{"another link by its new name", func(spec *millracev1alpha1.LBPeerSpec) {
+			spec.Router = &millracev1alpha1.Router{Address: "fe80::1", Interface: "eth1"}
+		}, "", ""},
+		{"the same gateway by its new name", func(spec *millracev1alpha1.LBPeerSpec) {
+			spec.Router = &millracev1alpha1.Router{Gateway: "IPv4"}
+		}, "spec.router.gateway", "by-gateway"},
+		{"a part of the range by its new name", func(spec *millracev1alpha1.LBPeerSpec) {
+			spec.Router = &millracev1alpha1.Router{Range: "198.51.100.72/29"}
+		}, "spec.router.range", "by-range"},
+		{"by its former name", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerRange = "198.51.100.128/25" }, "spec.peerRange", "by-new-name"},
 	} {
 		eventually(t, test.name, func(ctx context.Context) error {
 			told.Take()

@@ -69,7 +69,8 @@ func OccupiedByLBNode(node *millracev1alpha1.LBNode) []Occupied {
 
 // OccupiedByPeer returns the address of a router.
 func OccupiedByPeer(peer *millracev1alpha1.LBPeer) []Occupied {
-	address, err := parseRouter(peer.Spec.PeerAddress)
+	router, _ := readRouter(&peer.Spec)
+	address, err := parseRouter(router.Address)
 	if err != nil {
 		return nil
 	}

@@ -46,6 +46,8 @@ type Peer struct {
 	// a session with a node; invalid and 0 where Address is the router.
 	Range    netip.Prefix
 	MaxPeers int
+	// Fields is how messages call the fields of the router.
+	Fields RouterFields
 	// Nodes selects the nodes that have the session, by their labels.
 	Nodes labels.Selector
 	// BFD is the zero value where the peer has no BFD session.
@@ -92,8 +94,9 @@ type Session struct {
 func ParsePeer(object *millracev1alpha1.LBPeer) (Peer, []Problem) {
 	p := problems{object: Object{Kind: "LBPeer", Name: object.Name}}
 	spec := &object.Spec
-	peer := Peer{Session: Session{Name: object.Name}}
-	p.router(&peer, spec)
+	router, fields := p.routerOf(spec)
+	peer := Peer{Session: Session{Name: object.Name}, Fields: fields}
+	p.router(&peer, &router)
 	p.systems(&peer.Session, spec)
 	peer.Port = uint16(p.within("spec.peerPort", int64(cmp.Or(spec.PeerPort, defaultPeerPort)), 1, math.MaxUint16))
 	peer.Nodes = p.selector("spec.nodeSelector", spec.NodeSelector)
@@ -104,11 +107,7 @@ func ParsePeer(object *millracev1alpha1.LBPeer) (Peer, []Problem) {
 		p.invalid("spec.peerPort", "is where nodes connect to; of a passive peer they do not")
 	}
 	p.times(&peer.Session, spec)
-	if spec.EBGPMultiHop != nil {
-		if ttl := p.within("spec.ebgpMultiHop", int64(*spec.EBGPMultiHop), 1, math.MaxUint8); ttl > 1 {
-			peer.MultiHopTTL = uint8(ttl)
-		}
-	}
+	p.multihop(&peer.Session, spec)
 	peer.BFD = p.bfd(&peer.Session, spec.BFD)
 	p.security(&peer.Session, spec)
 	p.source(&peer, spec)
@@ -116,62 +115,64 @@ func ParsePeer(object *millracev1alpha1.LBPeer) (Peer, []Problem) {
 }
 
 // router reads where the router is.
-func (p *problems) router(peer *Peer, spec *millracev1alpha1.LBPeerSpec) {
+func (p *problems) router(peer *Peer, router *millracev1alpha1.Router) {
+	fields := &peer.Fields
 	switch {
-	case spec.PeerGateway != "":
-		p.gateway(peer, spec)
+	case router.Gateway != "":
+		p.gateway(peer, router)
 		return
-	case spec.PeerRange != "":
-		p.peerRange(peer, spec)
+	case router.Range != "":
+		p.routers(peer, router)
 		return
-	case spec.MaxPeers != nil:
-		p.invalid("spec.maxPeers", "is for a peerRange")
+	case router.MaxPeers != nil:
+		p.invalid(fields.MaxPeers, "is for a range of routers")
 	}
-	address, err := parseRouter(spec.PeerAddress)
+	address, err := parseRouter(router.Address)
 	if err != nil {
-		p.invalid("spec.peerAddress", "%v", err)
+		p.invalid(fields.Address, "%v", err)
 		return
 	}
 	switch linkLocal := address.Is6() && address.IsLinkLocalUnicast(); {
-	case linkLocal && spec.PeerInterface == "":
-		p.invalid("spec.peerInterface", "is missing: %s is link-local, and on each interface is another router", address)
-	case !linkLocal && spec.PeerInterface != "":
-		p.invalid("spec.peerInterface", "is for IPv6 link-local addresses; the way to %s is in the node's routes", address)
+	case linkLocal && router.Interface == "":
+		p.invalid(fields.Interface, "is missing: %s is link-local, and on each interface is another router", address)
+	case !linkLocal && router.Interface != "":
+		p.invalid(fields.Interface, "is for IPv6 link-local addresses; the way to %s is in the node's routes", address)
 	}
-	peer.Address = address.WithZone(spec.PeerInterface)
+	peer.Address = address.WithZone(router.Interface)
 }
 
-func (p *problems) gateway(peer *Peer, spec *millracev1alpha1.LBPeerSpec) {
-	switch family := spec.PeerGateway; {
+func (p *problems) gateway(peer *Peer, router *millracev1alpha1.Router) {
+	switch family := router.Gateway; {
 	case family != millracev1alpha1.FamilyIPv4 && family != millracev1alpha1.FamilyIPv6:
-		p.invalid("spec.peerGateway", "%q is neither IPv4 nor IPv6", family)
-	case spec.PeerAddress != "":
-		p.invalid("spec.peerGateway", "and peerAddress exclude each other")
-	case spec.PeerInterface != "":
-		p.invalid("spec.peerInterface", "is for an IPv6 link-local peerAddress")
+		p.invalid(peer.Fields.Gateway, "%q is neither IPv4 nor IPv6", family)
+	case router.Address != "":
+		p.invalid(peer.Fields.Gateway, "and %s exclude each other", peer.Fields.Address)
+	case router.Interface != "":
+		p.invalid(peer.Fields.Interface, "is for an IPv6 link-local address")
 	}
-	peer.Gateway = spec.PeerGateway
+	peer.Gateway = router.Gateway
 }
 
-// peerRange reads the network of the routers.
-func (p *problems) peerRange(peer *Peer, spec *millracev1alpha1.LBPeerSpec) {
-	prefix, err := ParsePrefix(spec.PeerRange)
+// routers reads the network of the routers.
+func (p *problems) routers(peer *Peer, router *millracev1alpha1.Router) {
+	fields := &peer.Fields
+	prefix, err := ParsePrefix(router.Range)
 	if err != nil {
-		p.invalid("spec.peerRange", "%v", err)
+		p.invalid(fields.Range, "%v", err)
 		return
 	}
 	if special, found := specialOf(prefix.Addr()); found {
-		p.invalid("spec.peerRange", "%s is %s (%s), not a network of routers", prefix, special.kind, special.prefix)
+		p.invalid(fields.Range, "%s is %s (%s), not a network of routers", prefix, special.kind, special.prefix)
 	}
-	if spec.PeerAddress != "" {
-		p.invalid("spec.peerRange", "and peerAddress exclude each other")
+	if router.Address != "" {
+		p.invalid(fields.Range, "and %s exclude each other", fields.Address)
 	}
-	if spec.PeerInterface != "" || spec.SourceAddress != "" || spec.SourceInterface != "" {
-		p.invalid("spec.peerRange", "excludes peerInterface, sourceAddress and sourceInterface: routers connect to any address of the node")
+	if router.Interface != "" {
+		p.invalid(fields.Interface, "is for an IPv6 link-local address")
 	}
 	peer.Range, peer.MaxPeers = prefix, defaultMaxPeers
-	if spec.MaxPeers != nil {
-		peer.MaxPeers = int(p.within("spec.maxPeers", int64(*spec.MaxPeers), 1, 64))
+	if router.MaxPeers != nil {
+		peer.MaxPeers = int(p.within(fields.MaxPeers, int64(*router.MaxPeers), 1, 64))
 	}
 }
 
@@ -206,8 +207,8 @@ func (p *problems) systems(session *Session, spec *millracev1alpha1.LBPeerSpec) 
 func (p *problems) security(session *Session, spec *millracev1alpha1.LBPeerSpec) {
 	if spec.TTLSecurityHops != nil {
 		session.SecurityHops = uint8(p.within("spec.ttlSecurityHops", int64(*spec.TTLSecurityHops), 1, math.MaxUint8-1))
-		if spec.EBGPMultiHop != nil {
-			p.invalid("spec.ttlSecurityHops", "and ebgpMultiHop exclude each other: the hops say how far away the router may be")
+		if ttl, field := multihopTTL(spec); ttl != nil {
+			p.invalid("spec.ttlSecurityHops", "and %s exclude each other: the hops say how far away the router may be", field)
 		}
 	}
 	if spec.PasswordSecretRef != nil {
@@ -221,6 +222,9 @@ func (p *problems) security(session *Session, spec *millracev1alpha1.LBPeerSpec)
 // source reads the node's end of the session.
 func (p *problems) source(peer *Peer, spec *millracev1alpha1.LBPeerSpec) {
 	peer.SourceInterface = spec.SourceInterface
+	if peer.Range.IsValid() && (spec.SourceAddress != "" || spec.SourceInterface != "") {
+		p.invalid(peer.Fields.Range, "excludes sourceAddress and sourceInterface: routers connect to any address of the node")
+	}
 	if spec.SourceAddress == "" {
 		return
 	}
@@ -231,9 +235,9 @@ func (p *problems) source(peer *Peer, spec *millracev1alpha1.LBPeerSpec) {
 	case spec.SourceInterface != "":
 		p.invalid("spec.sourceAddress", "and sourceInterface exclude each other")
 	case peer.Address.IsValid() && address.Is4() != peer.Address.Is4():
-		p.invalid("spec.sourceAddress", "%s is not of the family of peerAddress, %s", address, peer.Address)
+		p.invalid("spec.sourceAddress", "%s is not of the family of %s, %s", address, peer.Fields.Address, peer.Address)
 	case peer.Gateway != "" && address.Is4() != (peer.Gateway == millracev1alpha1.FamilyIPv4):
-		p.invalid("spec.sourceAddress", "%s is not of the family of peerGateway, %s", address, peer.Gateway)
+		p.invalid("spec.sourceAddress", "%s is not of the family of %s, %s", address, peer.Fields.Gateway, peer.Gateway)
 	}
 	peer.Source = address
 }
@@ -348,11 +352,11 @@ func Peers(objects []millracev1alpha1.LBPeer) []Problem {
 		})
 		if same >= 0 {
 			p := problems{object: Object{Kind: "LBPeer", Name: object.Name}}
-			field, router := "spec.peerAddress", peer.Address.String()
+			field, router := peer.Fields.Address, peer.Address.String()
 			if peer.Gateway != "" {
-				field, router = "spec.peerGateway", fmt.Sprintf("the %s gateway", peer.Gateway)
+				field, router = peer.Fields.Gateway, fmt.Sprintf("the %s gateway", peer.Gateway)
 			} else if peer.Range.IsValid() {
-				field, router = "spec.peerRange", fmt.Sprintf("%s or a part of it on", peer.Range)
+				field, router = peer.Fields.Range, fmt.Sprintf("%s or a part of it on", peer.Range)
 			}
 			p.invalid(field, "%s port %d has the older LBPeer %q for the same nodes: this one is not used",
 				router, peer.Port, used[same].peer.Name)

@@ -4,6 +4,8 @@ package desired
 
 import (
 	"net/netip"
+	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -43,7 +45,7 @@ func TestPeers(t *testing.T) {
 		problems []string
 	}{
 		{"valid", one(nil), nil},
-		{"no address", one(func(s *spec) { s.PeerAddress = "" }), []string{`p Invalid spec.peerAddress: "" is not an IP address`}},
+		{"no address", one(func(s *spec) { s.PeerAddress = "" }), []string{`p Invalid spec.router.address: "" is not an IP address`}},
 		{"multicast", one(func(s *spec) { s.PeerAddress = "ff02::1" }), []string{"p Invalid spec.peerAddress: ff02::1 is multicast (ff00::/8), not the address of a router"}},
 		{"unspecified", one(func(s *spec) { s.PeerAddress = "0.0.0.0" }), []string{"p Invalid spec.peerAddress: 0.0.0.0 is unspecified"}},
 		{"zone", one(func(s *spec) { s.PeerAddress = "fe80::1%eth0" }), []string{`p Invalid spec.peerAddress: "fe80::1%eth0" has a zone`}},
@@ -76,7 +78,7 @@ func TestPeers(t *testing.T) {
 			"p Invalid spec.peerRange: fe80::/64 is link-local (fe80::/10), not a network of routers",
 		}},
 		{"a range beside an address", one(func(s *spec) { s.PeerRange = "198.51.100.0/28" }), []string{
-			"p Invalid spec.peerRange: and peerAddress exclude each other",
+			"p Invalid spec.peerRange: and spec.peerAddress exclude each other",
 		}},
 		{"a range with a source", one(func(s *spec) { s.PeerAddress, s.PeerRange, s.SourceInterface = "", "198.51.100.0/28", "eth0" }), []string{
 			"p Invalid spec.peerRange: excludes",
@@ -84,7 +86,7 @@ func TestPeers(t *testing.T) {
 		{"too many routers", one(func(s *spec) { s.PeerAddress, s.PeerRange, s.MaxPeers = "", "198.51.100.0/28", &most }), []string{
 			"p Invalid spec.maxPeers: 255 is not between 1 and 64",
 		}},
-		{"a number of routers without a range", one(func(s *spec) { s.MaxPeers = &most }), []string{"p Invalid spec.maxPeers: is for a peerRange"}},
+		{"a number of routers without a range", one(func(s *spec) { s.MaxPeers = &most }), []string{"p Invalid spec.maxPeers: is for a range of routers"}},
 		{"ranges with common routers", peers{
 			peerAged("p", 1, func(s *spec) { s.PeerAddress, s.PeerRange = "", "198.51.100.0/24" }),
 			peerAged("q", 0, func(s *spec) { s.PeerAddress, s.PeerRange = "", "198.51.100.0/28" }),
@@ -94,12 +96,12 @@ func TestPeers(t *testing.T) {
 			peerAged("q", 0, func(s *spec) { s.PeerAddress, s.PeerRange = "", "198.51.100.16/28" }),
 			peerAged("r", 2, nil),
 		}, nil},
-		{"gateway and address", one(func(s *spec) { s.PeerGateway = "IPv4" }), []string{"p Invalid spec.peerGateway: and peerAddress exclude each other"}},
+		{"gateway and address", one(func(s *spec) { s.PeerGateway = "IPv4" }), []string{"p Invalid spec.peerGateway: and spec.peerAddress exclude each other"}},
 		{"gateway and interface", one(func(s *spec) { s.PeerAddress, s.PeerGateway, s.PeerInterface = "", "IPv6", "eth0" }), []string{
-			"p Invalid spec.peerInterface: is for an IPv6 link-local peerAddress",
+			"p Invalid spec.peerInterface: is for an IPv6 link-local address",
 		}},
 		{"source of another family than the gateway", one(func(s *spec) { s.PeerAddress, s.PeerGateway, s.SourceAddress = "", "IPv4", "2001:db8::2" }), []string{
-			"p Invalid spec.sourceAddress: 2001:db8::2 is not of the family of peerGateway, IPv4",
+			"p Invalid spec.sourceAddress: 2001:db8::2 is not of the family of spec.peerGateway, IPv4",
 		}},
 		{"the gateway twice", peers{
 			peerAged("p", 1, func(s *spec) { s.PeerAddress, s.PeerGateway = "", "IPv4" }),
@@ -113,7 +115,7 @@ func TestPeers(t *testing.T) {
 		}},
 		{"TTL security", one(func(s *spec) { s.TTLSecurityHops, s.EBGPMultiHop = &most, &most }), []string{
 			"p Invalid spec.ttlSecurityHops: 255 is not between 1 and 254",
-			"p Invalid spec.ttlSecurityHops: and ebgpMultiHop exclude each other",
+			"p Invalid spec.ttlSecurityHops: and spec.ebgpMultiHop exclude each other",
 		}},
 		{"passive", one(func(s *spec) { s.Passive = true }), nil},
 		{"passive with a port", one(func(s *spec) { s.Passive, s.PeerPort = true, 1790 }), []string{
@@ -123,7 +125,7 @@ func TestPeers(t *testing.T) {
 			"p Invalid spec.passwordSecretRef.name: is empty",
 		}},
 		{"source of the other family", one(func(s *spec) { s.SourceAddress = "2001:db8::2" }), []string{
-			"p Invalid spec.sourceAddress: 2001:db8::2 is not of the family of peerAddress, 198.51.100.1",
+			"p Invalid spec.sourceAddress: 2001:db8::2 is not of the family of spec.peerAddress, 198.51.100.1",
 		}},
 		{"two sources", one(func(s *spec) { s.SourceAddress, s.SourceInterface = "198.51.100.2", "lo" }), []string{
 			"p Invalid spec.sourceAddress: and sourceInterface exclude each other",
@@ -236,4 +238,54 @@ func TestParsePeer(t *testing.T) {
 	if !peer.Nodes.Matches(labels.Set{"rack": "1"}) || peer.Nodes.Matches(labels.Set{"rack": "2"}) {
 		t.Error("the nodes of an invalid peer are not known")
 	}
+}
+
+// An LBPeer means the same by the former names of its fields and by those of now. Both at once may
+// not contradict each other, whatever schema let them in.
+func TestFormerNames(t *testing.T) {
+	type spec = millracev1alpha1.LBPeerSpec
+	four, ttl, other := int32(4), int32(3), int32(5)
+	renamed := func(former spec) spec {
+		now := former
+		now.Router = &millracev1alpha1.Router{
+			Address: former.PeerAddress, Interface: former.PeerInterface, Gateway: former.PeerGateway,
+			Range: former.PeerRange, MaxPeers: former.MaxPeers,
+		}
+		now.PeerAddress, now.PeerInterface, now.PeerGateway, now.PeerRange, now.MaxPeers = "", "", "", "", nil
+		now.MultihopTTL, now.EBGPMultiHop = former.EBGPMultiHop, nil
+		return now
+	}
+	for name, change := range map[string]func(*spec){
+		"an address":         nil,
+		"a distant router":   func(s *spec) { s.EBGPMultiHop, s.BFD = &ttl, &millracev1alpha1.BFD{MinimumTTL: &ttl} },
+		"a link-local one":   func(s *spec) { s.PeerAddress, s.PeerInterface = "fe80::1", "eth0" },
+		"the gateway":        func(s *spec) { s.PeerAddress, s.PeerGateway = "", "IPv6" },
+		"a range":            func(s *spec) { s.PeerAddress, s.PeerRange, s.MaxPeers = "", "198.51.100.0/28", &four },
+		"TTLs that exclude":  func(s *spec) { s.EBGPMultiHop, s.TTLSecurityHops = &ttl, &ttl },
+		"a range and source": func(s *spec) { s.PeerAddress, s.PeerRange, s.SourceAddress = "", "198.51.100.0/28", "198.51.100.1" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			former := peerAged("p", 0, change)
+			now, both := former, former
+			now.Spec = renamed(former.Spec)
+			both.Spec.Router, both.Spec.MultihopTTL = now.Spec.Router, now.Spec.MultihopTTL
+			want, problems := ParsePeer(&former)
+			for _, object := range []*millracev1alpha1.LBPeer{&now, &both} {
+				got, found := ParsePeer(object)
+				got.Fields, got.Nodes = want.Fields, want.Nodes
+				if !reflect.DeepEqual(got, want) || len(found) != len(problems) {
+					t.Errorf("ParsePeer = %+v, %v, by the former names %+v, %v", got, found, want, problems)
+				}
+			}
+			if got, want := OccupiedByPeer(&now), OccupiedByPeer(&former); !slices.Equal(got, want) {
+				t.Errorf("occupied is %v, by the former names %v", got, want)
+			}
+		})
+	}
+	differ := peerAged("p", 0, func(s *spec) { s.EBGPMultiHop, s.MultihopTTL = &other, &ttl })
+	differ.Spec.Router = &millracev1alpha1.Router{Address: "198.51.100.2"}
+	_, problems := ParsePeer(&differ)
+	checkProblems(t, problems, []string{
+		"p Invalid spec.router: and its former names", "p Invalid spec.multihopTTL: and its former name ebgpMultiHop differ",
+	})
 }

@@ -37,7 +37,7 @@ type BFD struct {
 	DetectMultiplier int32 `json:"detectMultiplier,omitempty"`
 
 	// Multihop is for a router that is not directly connected (RFC 5883): UDP port 4784 in
-	// place of 3784. Default: true where ebgpMultiHop is more than 1.
+	// place of 3784. Default: true where multihopTTL is more than 1.
 	//
 	// +optional
 	Multihop *bool `json:"multihop,omitempty"`

@@ -10,7 +10,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=millrace,shortName=lbp
 // +kubebuilder:subresource:status
-// +kubebuilder:printcolumn:name="Peer",type=string,JSONPath=`.spec.peerAddress`
+// +kubebuilder:printcolumn:name="Router",type=string,JSONPath=`.spec..['address','gateway','range','peerAddress','peerGateway','peerRange']`
 // +kubebuilder:printcolumn:name="Peer ASN",type=integer,JSONPath=`.spec.peerASN`
 // +kubebuilder:printcolumn:name="Local ASN",type=integer,JSONPath=`.spec.localASN`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
@@ -37,23 +37,31 @@ const (
 // LBPeerSpec says how sessions with a peer are held.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.keepaliveTime) || !has(self.holdTime) || duration(self.keepaliveTime) + duration(self.keepaliveTime) + duration(self.keepaliveTime) <= duration(self.holdTime)",message="holdTime must be at least three times keepaliveTime"
-// +kubebuilder:validation:XValidation:rule="[has(self.peerAddress), has(self.peerGateway), has(self.peerRange)].filter(given, given).size() == 1",message="give either peerAddress or peerGateway, or peerRange"
+// +kubebuilder:validation:XValidation:rule="has(self.router) || [has(self.peerAddress), has(self.peerGateway), has(self.peerRange)].filter(given, given).size() == 1",message="give router, or by the former names either peerAddress or peerGateway, or peerRange"
+// +kubebuilder:validation:XValidation:rule="!has(self.router) || ![has(self.peerAddress), has(self.peerGateway), has(self.peerRange), has(self.maxPeers), has(self.peerInterface)].exists(given, given) || ((has(self.peerAddress) ? has(self.router.address) && self.peerAddress == self.router.address : !has(self.router.address)) && (has(self.peerGateway) ? has(self.router.gateway) && self.peerGateway == self.router.gateway : !has(self.router.gateway)) && (has(self.peerRange) ? has(self.router.range) && self.peerRange == self.router.range : !has(self.router.range)) && (has(self.maxPeers) ? has(self.router.maxPeers) && self.maxPeers == self.router.maxPeers : !has(self.router.maxPeers)) && (has(self.peerInterface) ? has(self.router.interface) && self.peerInterface == self.router.interface : !has(self.router.interface)))",message="router and its former names peerAddress, peerGateway, peerRange, maxPeers and peerInterface differ: leave the former names out"
 // +kubebuilder:validation:XValidation:rule="has(self.peerRange) || !has(self.maxPeers)",message="maxPeers is for a peerRange"
-// +kubebuilder:validation:XValidation:rule="!has(self.peerRange) || !has(self.peerPort) || self.peerPort == 179",message="peerPort is where nodes connect to; to a peerRange they do not"
-// +kubebuilder:validation:XValidation:rule="!has(self.peerRange) || (!has(self.sourceAddress) && !has(self.sourceInterface) && !has(self.peerInterface))",message="peerInterface, sourceAddress and sourceInterface are not for a peerRange: routers connect to any address of the node"
-// +kubebuilder:validation:XValidation:rule="!has(self.peerGateway) || !has(self.peerInterface)",message="peerInterface is for an IPv6 link-local peerAddress"
+// +kubebuilder:validation:XValidation:rule="!self.?peerRange.or(self.?router.?range).hasValue() || !has(self.peerPort) || self.peerPort == 179",message="peerPort is where nodes connect to; to a range of routers they do not"
+// +kubebuilder:validation:XValidation:rule="!self.?peerRange.or(self.?router.?range).hasValue() || (!has(self.sourceAddress) && !has(self.sourceInterface))",message="sourceAddress and sourceInterface are not for a range: its routers connect to any address of the node"
+// +kubebuilder:validation:XValidation:rule="!has(self.peerInterface) || (!has(self.peerGateway) && !has(self.peerRange))",message="peerInterface is for an IPv6 link-local peerAddress"
 // +kubebuilder:validation:XValidation:rule="has(self.peerASN) != has(self.dynamicASN)",message="give either peerASN or dynamicASN"
-// +kubebuilder:validation:XValidation:rule="!has(self.ttlSecurityHops) || !has(self.ebgpMultiHop)",message="ttlSecurityHops and ebgpMultiHop exclude each other"
+// +kubebuilder:validation:XValidation:rule="!has(self.multihopTTL) || !has(self.ebgpMultiHop) || self.multihopTTL == self.ebgpMultiHop",message="multihopTTL and its former name ebgpMultiHop differ: leave the former name out"
+// +kubebuilder:validation:XValidation:rule="!has(self.ttlSecurityHops) || (!has(self.multihopTTL) && !has(self.ebgpMultiHop))",message="ttlSecurityHops and multihopTTL exclude each other, and so does its former name ebgpMultiHop"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !has(self.sourceInterface)",message="give either sourceAddress or sourceInterface"
-// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !has(self.peerAddress) || !isIP(self.peerAddress) || ip(self.sourceAddress).family() == ip(self.peerAddress).family()",message="sourceAddress must be of the family of peerAddress"
-// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !has(self.peerGateway) || ip(self.sourceAddress).family() == (self.peerGateway == 'IPv4' ? 4 : 6)",message="sourceAddress must be of the family of peerGateway"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || [self.?peerAddress.or(self.?router.?address).orValue('none')].all(router, !isIP(router) || ip(self.sourceAddress).family() == ip(router).family())",message="sourceAddress must be of the family of the router's address"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || self.?peerGateway.or(self.?router.?gateway).orValue('none') != (ip(self.sourceAddress).family() == 4 ? 'IPv6' : 'IPv4')",message="sourceAddress must be of the family of the gateway"
 // +kubebuilder:validation:XValidation:rule="!has(self.peerAddress) || !isIP(self.peerAddress) || has(self.peerInterface) == (ip(self.peerAddress).family() == 6 && ip(self.peerAddress).isLinkLocalUnicast())",message="an IPv6 link-local peerAddress needs peerInterface, and no other address has one"
 // +kubebuilder:validation:XValidation:rule="!has(self.passive) || !self.passive || !has(self.peerPort) || self.peerPort == 179",message="peerPort is where nodes connect to; of a passive peer they do not"
 // +kubebuilder:validation:XValidation:rule="!has(self.extendedNextHop) || !self.extendedNextHop || (has(self.families) && 'IPv4' in self.families)",message="extendedNextHop is about IPv4 routes: add IPv4 to families"
-// +kubebuilder:validation:XValidation:rule="!has(self.extendedNextHop) || !self.extendedNextHop || (has(self.peerGateway) ? self.peerGateway == 'IPv6' : has(self.peerRange) ? !isCIDR(self.peerRange) || cidr(self.peerRange).ip().family() == 6 : !has(self.peerAddress) || !isIP(self.peerAddress) || ip(self.peerAddress).family() == 6)",message="extendedNextHop is for IPv6 sessions"
-// +kubebuilder:validation:XValidation:rule="!has(self.bfd) || !has(self.bfd.minimumTTL) || (has(self.bfd.enabled) && !self.bfd.enabled) || (has(self.bfd.multihop) ? self.bfd.multihop : has(self.ebgpMultiHop) && self.ebgpMultiHop > 1)",message="bfd.minimumTTL is for multihop sessions, bfd.multihop or ebgpMultiHop: packets of a directly connected router must have 255"
+// +kubebuilder:validation:XValidation:rule="!has(self.extendedNextHop) || !self.extendedNextHop || (self.?peerGateway.or(self.?router.?gateway).orValue('IPv6') == 'IPv6' && [self.?peerRange.or(self.?router.?range).orValue('none')].all(range, !isCIDR(range) || cidr(range).ip().family() == 6) && [self.?peerAddress.or(self.?router.?address).orValue('none')].all(router, !isIP(router) || ip(router).family() == 6))",message="extendedNextHop is for IPv6 sessions"
+// +kubebuilder:validation:XValidation:rule="!has(self.bfd) || !has(self.bfd.minimumTTL) || (has(self.bfd.enabled) && !self.bfd.enabled) || (has(self.bfd.multihop) ? self.bfd.multihop : self.?multihopTTL.or(self.?ebgpMultiHop).orValue(1) > 1)",message="bfd.minimumTTL is for multihop sessions, bfd.multihop or multihopTTL: packets of a directly connected router must have 255"
 type LBPeerSpec struct {
-	// PeerAddress is the address of the router.
+	// Router is where the router is. It is needed, unless its former names below are given.
+	// Where both are given they must be equal, for versions that know the former names alone.
+	//
+	// +optional
+	Router *Router `json:"router,omitempty"`
+
+	// PeerAddress is the former name of router.address.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
@@ -61,14 +69,12 @@ type LBPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!isIP(self) || ip(self).isGlobalUnicast() || ip(self).isLoopback() || ip(self).isLinkLocalUnicast()",message="must be the address of a router: neither multicast nor unspecified"
 	PeerAddress string `json:"peerAddress,omitempty"`
 
-	// PeerGateway takes each node's gateway of this family for the router, as its default
-	// route has it, in place of peerAddress.
+	// PeerGateway is the former name of router.gateway.
 	//
 	// +optional
 	PeerGateway AddressFamily `json:"peerGateway,omitempty"`
 
-	// PeerRange has nodes take sessions from all routers of a network, in place of peerAddress.
-	// The routers connect. An LBPeer with the address of a router of the network goes before it.
+	// PeerRange is the former name of router.range.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=49
@@ -76,16 +82,14 @@ type LBPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!isCIDR(self) || cidr(self).ip().isGlobalUnicast()",message="must be a network of routers: neither multicast, loopback, link-local nor unspecified"
 	PeerRange string `json:"peerRange,omitempty"`
 
-	// MaxPeers is how many routers of peerRange a node takes sessions from, the first that
-	// connect. Default: 16.
+	// MaxPeers is the former name of router.maxPeers.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
 	MaxPeers *int32 `json:"maxPeers,omitempty"`
 
-	// PeerInterface is the node's interface that leads to a router with an IPv6 link-local
-	// peerAddress.
+	// PeerInterface is the former name of router.interface.
 	//
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -132,9 +136,8 @@ type LBPeerSpec struct {
 	// +optional
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 
-	// Families that are announced in the session. Default: the family of
-	// peerAddress, peerGateway or peerRange. Another family is announced with the node's
-	// own address of that family as the next hop.
+	// Families that are announced in the session. Default: the family of the router. Another
+	// family is announced with the node's own address of that family as the next hop.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=2
@@ -172,8 +175,15 @@ type LBPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('600s')",message="must be between 1s and 600s"
 	ConnectRetryTime *metav1.Duration `json:"connectRetryTime,omitempty"`
 
-	// EBGPMultiHop is the TTL of the session's packets to a router that is
+	// MultihopTTL is the TTL of the session's packets to a router that is
 	// not directly connected. Absent or 1: directly connected.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=255
+	MultihopTTL *int32 `json:"multihopTTL,omitempty"`
+
+	// EBGPMultiHop is the former name of multihopTTL.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
@@ -198,7 +208,7 @@ type LBPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!isIP(self) || ip(self).isGlobalUnicast()",message="must be an address of the node: neither multicast, loopback, link-local nor unspecified"
 	SourceAddress string `json:"sourceAddress,omitempty"`
 
-	// SourceInterface is an interface whose first address of peerAddress' family is the
+	// SourceInterface is an interface whose first address of the router's family is the
 	// node's address in the session, such as a loopback interface with the node's own
 	// address.
 	//
@@ -225,6 +235,51 @@ type LBPeerSpec struct {
 	//
 	// +optional
 	BFD *BFD `json:"bfd,omitempty"`
+}
+
+// Router says where a router is: one of address, gateway and range.
+//
+// +kubebuilder:validation:XValidation:rule="[has(self.address), has(self.gateway), has(self.range)].filter(given, given).size() == 1",message="give either address or gateway, or range"
+// +kubebuilder:validation:XValidation:rule="has(self.range) || !has(self.maxPeers)",message="maxPeers is for a range"
+// +kubebuilder:validation:XValidation:rule="(has(self.address) && !isIP(self.address)) || has(self.interface) == (has(self.address) && ip(self.address).family() == 6 && ip(self.address).isLinkLocalUnicast())",message="an IPv6 link-local address needs interface, and no other router has one"
+type Router struct {
+	// Address is that of the router.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="must be an IP address"
+	// +kubebuilder:validation:XValidation:rule="!isIP(self) || ip(self).isGlobalUnicast() || ip(self).isLoopback() || ip(self).isLinkLocalUnicast()",message="must be the address of a router: neither multicast nor unspecified"
+	Address string `json:"address,omitempty"`
+
+	// Interface is the node's interface that leads to a router with an IPv6 link-local address.
+	//
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:Pattern=`^[^/\s:%]+$`
+	Interface string `json:"interface,omitempty"`
+
+	// Gateway takes each node's gateway of this family for the router, as its default route has it.
+	//
+	// +optional
+	Gateway AddressFamily `json:"gateway,omitempty"`
+
+	// Range has nodes take sessions from all routers of a network. The routers connect. An LBPeer
+	// with the address of a router of the network goes before it.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=49
+	// +kubebuilder:validation:XValidation:rule="isCIDR(self) && cidr(self) == cidr(self).masked()",message="must be a network such as 198.51.100.0/28"
+	// +kubebuilder:validation:XValidation:rule="!isCIDR(self) || cidr(self).ip().isGlobalUnicast()",message="must be a network of routers: neither multicast, loopback, link-local nor unspecified"
+	Range string `json:"range,omitempty"`
+
+	// MaxPeers is how many routers of range a node takes sessions from, the first that connect.
+	// Default: 16.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	MaxPeers *int32 `json:"maxPeers,omitempty"`
 }
 
 // DynamicASN says which autonomous systems a router may be of.

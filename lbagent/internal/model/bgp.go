@@ -39,7 +39,7 @@ func (b *builder) buildPeers() {
 		}
 		if older, found := taken[peer.Socket()]; found {
 			b.problem(ObjectReference{Kind: "LBPeer", Name: object.Name}, ReasonDuplicate,
-				"spec.peerAddress: %s is already the peer of this node by LBPeer %s, which is older", peer.Socket(), older)
+				"%s: %s is already the peer of this node by LBPeer %s, which is older", routerField(&peer), peer.Socket(), older)
 			continue
 		}
 		taken[peer.Socket()] = peer.Name
@@ -57,6 +57,14 @@ func (b *builder) addPeer(peer *desired.Peer) {
 	}
 }
 
+// routerField is the field that says which router a peer of an address is.
+func routerField(peer *desired.Peer) string {
+	if peer.Gateway != "" {
+		return peer.Fields.Gateway
+	}
+	return peer.Fields.Address
+}
+
 // buildRanges gives each router of a range that has connected a peer of its own. One that another
 // LBPeer has the address of is not the range's. Of two ranges with common routers the older counts.
 func (b *builder) buildRanges(ranges []desired.Peer) {
@@ -69,7 +77,7 @@ func (b *builder) buildRanges(ranges []desired.Peer) {
 		older := slices.IndexFunc(b.model.Ranges, func(r Range) bool { return r.Prefix.Overlaps(peer.Range) })
 		if older >= 0 {
 			b.problem(ObjectReference{Kind: "LBPeer", Name: peer.Name}, ReasonDuplicate,
-				"spec.peerRange: %s overlaps that of LBPeer %s, which is older", peer.Range, b.model.Ranges[older].Name)
+				"%s: %s overlaps that of LBPeer %s, which is older", peer.Fields.Range, peer.Range, b.model.Ranges[older].Name)
 			continue
 		}
 		b.model.Ranges = append(b.model.Ranges, Range{
@@ -97,10 +105,10 @@ func (b *builder) foundGateway(peer *desired.Peer) bool {
 		peer.Address = gateways[0]
 		return true
 	case 0:
-		b.problem(reference, ReasonNoGateway, "spec.peerGateway: this node has no %s default route with a gateway", peer.Gateway)
+		b.problem(reference, ReasonNoGateway, "%s: this node has no %s default route with a gateway", peer.Fields.Gateway, peer.Gateway)
 	default:
-		b.problem(reference, ReasonNoGateway, "spec.peerGateway: the %s default route of this node has the gateways %v: "+
-			"write an LBPeer with peerAddress for each", peer.Gateway, gateways)
+		b.problem(reference, ReasonNoGateway, "%s: the %s default route of this node has the gateways %v: "+
+			"write an LBPeer with the address of each", peer.Fields.Gateway, peer.Gateway, gateways)
 	}
 	return false
 }

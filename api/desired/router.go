@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package desired
+
+import (
+	"math"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// RouterFields are the fields of an LBPeer that say where the router is, as its author called them.
+type RouterFields struct{ Address, Interface, Gateway, Range, MaxPeers string }
+
+var (
+	routerFields = RouterFields{
+		"spec.router.address", "spec.router.interface", "spec.router.gateway", "spec.router.range", "spec.router.maxPeers",
+	}
+	formerRouterFields = RouterFields{
+		"spec.peerAddress", "spec.peerInterface", "spec.peerGateway", "spec.peerRange", "spec.maxPeers",
+	}
+)
+
+// readRouter returns where the router of an LBPeer is, by the names that the LBPeer uses. It is the
+// only place that reads the former names.
+func readRouter(spec *millracev1alpha1.LBPeerSpec) (millracev1alpha1.Router, RouterFields) {
+	former := formerRouter(spec)
+	switch {
+	case spec.Router != nil:
+		return *spec.Router, routerFields
+	case former != millracev1alpha1.Router{}:
+		return former, formerRouterFields
+	}
+	return former, routerFields
+}
+
+func formerRouter(spec *millracev1alpha1.LBPeerSpec) millracev1alpha1.Router {
+	return millracev1alpha1.Router{
+		Address: spec.PeerAddress, Interface: spec.PeerInterface, Gateway: spec.PeerGateway,
+		Range: spec.PeerRange, MaxPeers: spec.MaxPeers,
+	}
+}
+
+// routerOf is readRouter, and holds that the names do not contradict each other.
+func (p *problems) routerOf(spec *millracev1alpha1.LBPeerSpec) (millracev1alpha1.Router, RouterFields) {
+	router, fields := readRouter(spec)
+	former := formerRouter(spec)
+	if spec.Router != nil && former != (millracev1alpha1.Router{}) && !equality.Semantic.DeepEqual(former, router) {
+		p.invalid("spec.router", "and its former names peerAddress, peerGateway, peerRange, maxPeers and peerInterface differ: leave the former names out")
+	}
+	return router, fields
+}
+
+// multihopTTL returns the TTL of a session's packets, and how the LBPeer calls it.
+func multihopTTL(spec *millracev1alpha1.LBPeerSpec) (ttl *int32, field string) {
+	if spec.MultihopTTL != nil {
+		return spec.MultihopTTL, "spec.multihopTTL"
+	}
+	return spec.EBGPMultiHop, "spec.ebgpMultiHop"
+}
+
+// multihop reads how far away the router is.
+func (p *problems) multihop(session *Session, spec *millracev1alpha1.LBPeerSpec) {
+	value, field := multihopTTL(spec)
+	if value == nil {
+		return
+	}
+	if former := spec.EBGPMultiHop; former != nil && *former != *value {
+		p.invalid(field, "and its former name ebgpMultiHop differ: leave the former name out")
+	}
+	if ttl := p.within(field, int64(*value), 1, math.MaxUint8); ttl > 1 {
+		session.MultiHopTTL = uint8(ttl)
+	}
+}

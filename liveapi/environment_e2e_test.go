@@ -243,7 +243,7 @@ type agent struct {
 	tls         *tls.Config
 	connections map[net.Conn]bool
 	// traffic is said again and again, as that of five seconds.
-	traffic []live.ServiceTraffic
+	traffic live.Traffic
 	state   live.State
 	// changed ends when the state changes.
 	changed chan struct{}
@@ -341,7 +341,7 @@ func (a *agent) closeConnections() {
 
 func (a *agent) serveTraffic(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get(live.ParameterSince) == "" {
-		write(w, live.Traffic{Node: a.name, Cursor: "1"})
+		writeTraffic(w, live.Traffic{Node: a.name, Cursor: "1"})
 		return
 	}
 	select {
@@ -350,7 +350,9 @@ func (a *agent) serveTraffic(w http.ResponseWriter, r *http.Request) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	write(w, live.Traffic{Node: a.name, Cursor: "1", Seconds: 5, Services: a.traffic})
+	traffic := a.traffic
+	traffic.Node, traffic.Cursor, traffic.Seconds = a.name, "1", 5
+	writeTraffic(w, traffic)
 }
 
 func (a *agent) serveState(w http.ResponseWriter, r *http.Request) {
@@ -390,7 +392,15 @@ func (a *agent) questions() []string {
 	return asked
 }
 
-func write(w http.ResponseWriter, answer any) { _ = json.NewEncoder(w).Encode(answer) }
+func write(w http.ResponseWriter, answer any) {
+	body, _ := json.Marshal(answer)
+	_ = live.WriteBody(w, body)
+}
+
+func writeTraffic(w http.ResponseWriter, traffic live.Traffic) {
+	body, _ := traffic.AppendBinary(nil)
+	_ = live.WriteBody(w, body)
+}
 
 // authority signs certificates.
 type authority struct {

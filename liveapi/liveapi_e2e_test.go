@@ -43,7 +43,13 @@ func TestLive(t *testing.T) {
 	a, b, c := e.node(t, "node-a", 1), e.node(t, "node-b", 2), e.node(t, "node-c", 3)
 	e.service(t, "shop", "web", webVIP, "node-a", "node-b", "node-b")
 	e.service(t, "office", "mail", mailVIP)
-	web := live.ServiceTraffic{Namespace: "shop", Name: "web", Packets: 50000, Bytes: 5e6, Connections: 100, Drops: map[string]uint64{"NoEndpoint": 10}}
+	web := live.Traffic{
+		Frontends: []live.FrontendTraffic{{
+			FrontendName: console.FrontendName{VIP: netip.MustParseAddr(webVIP), Port: 80, Protocol: "TCP", Service: "shop/web"},
+			Packets:      50000, Bytes: 5e6, Connections: 100, Drops: map[string]uint64{"NoEndpoint": 10},
+		}},
+		Drops: map[string]uint64{"NoEndpoint": 10, "NoFrontend": 5}, Uplinks: []console.Uplink{{Interface: "eth0", Redirect: 10}},
+	}
 	for _, each := range []*agent{a, b, c} {
 		each.says(func(a *agent) {
 			a.state.VIPs = []console.VIPGroup{
@@ -53,8 +59,8 @@ func TestLive(t *testing.T) {
 			a.state.Sessions = []console.BGPPeer{{Peer: "rack1", Address: netip.MustParseAddr("192.0.2.1"), State: "Established", RoutesSent: 1}}
 		})
 	}
-	a.says(func(a *agent) { a.traffic = []live.ServiceTraffic{web} })
-	c.says(func(a *agent) { a.traffic = []live.ServiceTraffic{web} })
+	a.says(func(a *agent) { a.traffic = web })
+	c.says(func(a *agent) { a.traffic = web })
 	address, _ := e.run(t)
 
 	t.Run("traffic", func(t *testing.T) { testTraffic(t, e) })
@@ -93,6 +99,9 @@ func testTraffic(t *testing.T, e *environment) {
 		if traffic.Rates != want || traffic.Window.Duration != 10*time.Second || traffic.Drops["NoEndpoint"] != 4 {
 			return fmt.Errorf("the traffic is %+v, want %+v", traffic, want)
 		}
+		if want := (livev1alpha1.FrontendTraffic{VIP: webVIP, Port: 80, Protocol: "TCP", Rates: want}); len(traffic.Frontends) != 1 || traffic.Frontends[0] != want {
+			return fmt.Errorf("the frontends are %+v, want %+v", traffic.Frontends, want)
+		}
 		if traffic.Timestamp == nil || time.Since(traffic.Timestamp.Time) > 10*time.Second {
 			return fmt.Errorf("the counters are of %v", traffic.Timestamp)
 		}
@@ -118,6 +127,17 @@ func testTraffic(t *testing.T, e *environment) {
 	if none := e.rows(t, "servicetraffic", "-n", "shop", "-l", "app=mail"); len(none) != 0 {
 		t.Errorf("with another label there is %q", none)
 	}
+	// What is of no Service is for those who may see all.
+	for namespace, want := range map[string]bool{"": true, "shop": false} {
+		list := &livev1alpha1.ServiceTrafficList{}
+		must(t, e.client.List(t.Context(), list, client.InNamespace(namespace)))
+		told := list.Drops["NoFrontend"] == 2 && slices.Equal(list.Uplinks, []livev1alpha1.UplinkLosses{
+			{Node: "node-a", Interface: "eth0", Redirect: 2}, {Node: "node-c", Interface: "eth0", Redirect: 2},
+		})
+		if told != want || !want && len(list.Drops)+len(list.Uplinks) > 0 || list.AnsweredNodes != 3 {
+			t.Errorf("a list of namespace %q has drops %v and uplinks %+v of %d nodes", namespace, list.Drops, list.Uplinks, list.AnsweredNodes)
+		}
+	}
 	absent := &livev1alpha1.ServiceTraffic{}
 	if err := e.client.Get(t.Context(), client.ObjectKey{Namespace: "office", Name: "web"}, absent); !apierrors.IsNotFound(err) {
 		t.Errorf("a Service that is not there gives %v", err)
@@ -133,9 +153,15 @@ func testAnnouncements(t *testing.T, e *environment) {
 	if rows := e.rows(t, "vipannouncements"); !slices.Equal(rows, want) {
 		t.Errorf("got %q, want %q", rows, want)
 	}
+	list := &livev1alpha1.VIPAnnouncementList{}
+	must(t, e.client.List(t.Context(), list))
+	if nodes := []string{"node-a", "node-b", "node-c"}; !slices.Equal(list.Answered, nodes) || list.Silent != nil ||
+		list.Items[0].Announced[0].NodeRanges != "0-2" || list.Items[1].Withheld[0].NodeRanges != "0-2" {
+		t.Errorf("the list is of %v without %v: %+v", list.Answered, list.Silent, list.Items)
+	}
 	announcement := &livev1alpha1.VIPAnnouncement{}
 	must(t, e.client.Get(t.Context(), client.ObjectKey{Name: webVIP}, announcement))
-	if groups := announcement.Announced; len(groups) != 1 || !slices.Equal(groups[0].Nodes, []string{"node-a", "node-b", "node-c"}) {
+	if groups := announcement.Announced; len(groups) != 1 || !slices.Equal(groups[0].Nodes, []string{"node-a", "node-b", "node-c"}) || groups[0].NodeRanges != "" {
 		t.Errorf("%s is announced by %+v", webVIP, groups)
 	}
 }
@@ -431,11 +457,24 @@ func testPartial(t *testing.T, e *environment) {
 		if told := e.told.Take(); told != want {
 			t.Errorf("%T: the warning is %q", list, told)
 		}
+		if answers := answersOf(list); !slices.Equal(answers.Silent, []string{"node-c"}) || !slices.Equal(answers.Answered, []string{"node-a", "node-b"}) {
+			t.Errorf("%T: the list is of %v without %v", list, answers.Answered, answers.Silent)
+		}
 	}
 	must(t, e.client.List(t.Context(), &livev1alpha1.DropList{}, client.InNamespace("shop"), client.MatchingFields{"service": "web"}))
 	if told := e.told.Take(); told != want {
 		t.Errorf("drops: the warning is %q", told)
 	}
+}
+
+func answersOf(list client.ObjectList) livev1alpha1.NodeAnswers {
+	switch list := list.(type) {
+	case *livev1alpha1.VIPAnnouncementList:
+		return list.NodeAnswers
+	case *livev1alpha1.BGPSessionList:
+		return list.NodeAnswers
+	}
+	return livev1alpha1.NodeAnswers{}
 }
 
 // testNamespaces deletes a namespace with all agents dead, as Kubernetes does: it asks each API for

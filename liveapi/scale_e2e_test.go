@@ -8,7 +8,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -42,15 +41,22 @@ var (
 	scaleNodes    = flag.Int("nodes", 1000, "simulated agents")
 	scaleServices = flag.Int("services", 10000, "Services, each with a VIP that all nodes announce")
 	scaleActive   = flag.Int("active", 500, "Services that each node has traffic of in each sample")
-	// What else the machine does counts.
-	scaleStrict = flag.Bool("strict", false, "fail where it costs more than the limits")
+	scaleStrict   = flag.Bool("strict", false, "fail where it costs more than the goals, on a machine that does nothing else")
 )
 
-// Limits of issue 24.
-const (
-	listLimit   = time.Second
-	cpuLimit    = 0.5
-	memoryLimit = 300 << 20
+// limits are what it may cost.
+type limits struct {
+	// list is of `kubectl get`: each one with -strict, else the median.
+	list       time.Duration
+	processors float64
+	memory     int64
+}
+
+// goals are those that docs/live.md tells, and slack is what holds on a machine that does other things
+// too. Then lists wait for processors, but what it uses of these and of memory is its own.
+var (
+	goals = limits{list: time.Second, processors: 0.5, memory: 300 << 20}
+	slack = limits{list: 4 * time.Second, processors: 0.7, memory: 330 << 20}
 )
 
 // TestScale runs the program beside many simulated agents, and measures what it costs, and how long
@@ -80,13 +86,13 @@ func TestScale(t *testing.T) {
 
 	// A list of everything every five seconds, as an impatient user makes it.
 	before, start := process.cpu(t), time.Now()
-	var lists []time.Duration
+	var lists, prints []time.Duration
 	for time.Since(start) < time.Minute {
 		asked := time.Now()
 		if _, err := e.server.Kubectl(t.Context(), "get", "servicetraffic", "-A"); err != nil {
 			t.Fatal(err)
 		}
-		whole := time.Since(asked)
+		prints = append(prints, time.Since(asked))
 		asked = time.Now()
 		list := &livev1alpha1.ServiceTrafficList{}
 		must(t, e.client.List(t.Context(), list))
@@ -94,10 +100,7 @@ func TestScale(t *testing.T) {
 		if age := time.Since(list.Items[0].Timestamp.Time); *scaleStrict && age > 10*time.Second {
 			t.Errorf("the counters are %s old", age)
 		}
-		t.Logf("kubectl took %.2f s, the API %.2f s", whole.Seconds(), lists[len(lists)-1].Seconds())
-		if *scaleStrict && whole > listLimit {
-			t.Errorf("`kubectl get servicetraffic -A` took %.2f s, want %s", whole.Seconds(), listLimit)
-		}
+		t.Logf("kubectl took %.2f s, the API %.2f s", prints[len(prints)-1].Seconds(), lists[len(lists)-1].Seconds())
 		select {
 		case <-t.Context().Done():
 		case <-time.After(5 * time.Second):
@@ -106,13 +109,22 @@ func TestScale(t *testing.T) {
 	used := (process.cpu(t) - before).Seconds() / time.Since(start).Seconds()
 	memory, peak := process.memory(t)
 	slices.Sort(lists)
-	t.Logf("list: median %.2f s, longest %.2f s; processors: %.2f; memory: %d MiB, at most %d MiB",
-		lists[len(lists)/2].Seconds(), lists[len(lists)-1].Seconds(), used, memory>>20, peak>>20)
-	if *scaleStrict && used > cpuLimit {
-		t.Errorf("it uses %.2f processors, want %.1f", used, cpuLimit)
+	slices.Sort(prints)
+	printed, longest := prints[len(prints)/2], prints[len(prints)-1]
+	t.Logf("kubectl: median %.2f s, longest %.2f s; list: median %.2f s; processors: %.2f; memory: %d MiB, at most %d MiB",
+		printed.Seconds(), longest.Seconds(), lists[len(lists)/2].Seconds(), used, memory>>20, peak>>20)
+	want := slack
+	if *scaleStrict {
+		want, printed = goals, longest
 	}
-	if *scaleStrict && peak > memoryLimit {
-		t.Errorf("it uses %d MiB, want %d", peak>>20, memoryLimit>>20)
+	if printed > want.list {
+		t.Errorf("`kubectl get servicetraffic -A` took %.2f s, want %s", printed.Seconds(), want.list)
+	}
+	if used > want.processors {
+		t.Errorf("it uses %.2f processors, want %.1f", used, want.processors)
+	}
+	if peak > want.memory {
+		t.Errorf("it uses %d MiB, want %d", peak>>20, want.memory>>20)
 	}
 }
 
@@ -140,12 +152,13 @@ func (e *environment) simulate(t *testing.T) {
 		answer := live.Traffic{Node: fmt.Sprintf("node-%04d", node), Cursor: "1", Seconds: 5}
 		for i := range *scaleActive {
 			service := (node*7 + i*(*scaleServices / *scaleActive)) % *scaleServices
-			answer.Services = append(answer.Services, live.ServiceTraffic{
-				Namespace: "shop", Name: serviceNameOf(service), Packets: uint64(1000 + i), Bytes: uint64(1000000 + i), Connections: 17,
+			answer.Frontends = append(answer.Frontends, live.FrontendTraffic{
+				FrontendName: console.FrontendName{VIP: vipOf(service), Port: 80, Protocol: "TCP", Service: "shop/" + serviceNameOf(service)},
+				Packets:      uint64(1000 + i), Bytes: uint64(1000000 + i), Connections: 17,
 			})
 		}
 		var err error
-		traffic[node], err = json.Marshal(answer)
+		traffic[node], err = answer.AppendBinary(nil)
 		must(t, err)
 	}
 	mux := http.NewServeMux()
@@ -155,13 +168,13 @@ func (e *environment) simulate(t *testing.T) {
 	}
 	mux.HandleFunc(live.PathTraffic, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get(live.ParameterSince) == "" {
-			write(w, live.Traffic{Node: fmt.Sprintf("node-%04d", nodeOf(r)), Cursor: "1"})
+			writeTraffic(w, live.Traffic{Node: fmt.Sprintf("node-%04d", nodeOf(r)), Cursor: "1"})
 			return
 		}
 		select {
 		case <-r.Context().Done():
 		case <-time.After(live.SampleInterval):
-			_, _ = w.Write(traffic[nodeOf(r)])
+			_ = live.WriteBody(w, traffic[nodeOf(r)])
 		}
 	})
 	mux.HandleFunc(live.PathState, func(w http.ResponseWriter, r *http.Request) {
@@ -250,7 +263,7 @@ func (e *environment) start(t *testing.T) process {
 	command := exec.Command(program, "--kubeconfig="+kubeconfig, fmt.Sprintf("--bind-address=127.0.0.1:%d", port),
 		"--certificates="+e.directory, fmt.Sprintf("--agent-port=%d", e.port))
 	// As in config/liveapi.
-	command.Env = append(os.Environ(), "GOMEMLIMIT=256MiB")
+	command.Env = append(os.Environ(), "GOMEMLIMIT=208MiB")
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	must(t, err)
 	command.Stdout, command.Stderr = log, log

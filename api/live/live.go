@@ -2,12 +2,14 @@
 
 // Package live is what an agent tells the aggregated API (cmd/liveapi) over HTTPS: counters and
 // the state of announcements as changes since the last answer, flows and drops when they are asked
-// for. Bodies are JSON. Both ends name themselves by a certificate of one CA, which is for nothing
+// for. Bodies are JSON, but for Traffic. Both ends name themselves by a certificate of one CA, which is for nothing
 // else. Fields are added, but neither renamed nor given another meaning.
 package live
 
 import (
+	"io"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/millrace-lb/millrace/api/console"
@@ -61,29 +63,46 @@ const (
 	MaxLimit = 1000
 )
 
-// Traffic is what a node counted between two samples.
+// Traffic is what a node counted between two samples. Its body is not JSON: AppendBinary makes it,
+// and UnmarshalBinary reads it.
 type Traffic struct {
-	Node string `json:"node"`
+	Node string
 	// Cursor names the later sample: the next request's parameter since.
-	Cursor string `json:"cursor"`
+	Cursor string
 	// Seconds is the time between the samples. It is 0 where there is no earlier one, or the agent
 	// does not know it any more: then nothing is counted, and Cursor begins anew.
-	Seconds float64 `json:"seconds"`
-	// Services are those for which anything was counted, sorted by name.
-	Services []ServiceTraffic `json:"services,omitempty"`
+	Seconds float64
+	// Frontends are those for which anything was counted, sorted by Service and name.
+	Frontends []FrontendTraffic
+	// Drops are packets that were not forwarded, by reason, also those for no frontend.
+	Drops map[string]uint64
+	// Uplinks are those whose drivers did not take frames.
+	Uplinks []console.Uplink
 }
 
-// ServiceTraffic counts what was added for all frontends of a Service on one node.
-type ServiceTraffic struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
+// FrontendTraffic counts what was added for a frontend on one node.
+type FrontendTraffic struct {
+	console.FrontendName
 	// Packets and Bytes (of IP packets) are what routers handed to the node.
-	Packets uint64 `json:"packets,omitempty"`
-	Bytes   uint64 `json:"bytes,omitempty"`
+	Packets, Bytes uint64
 	// Connections are new ones that pods of the node got.
-	Connections uint64 `json:"connections,omitempty"`
+	Connections uint64
 	// Drops are packets that were not forwarded, by reason.
-	Drops map[string]uint64 `json:"drops,omitempty"`
+	Drops map[string]uint64
+}
+
+// chunk is how many bytes of a body agents write at once.
+const chunk = 4 << 10
+
+// WriteBody writes a body in small pieces, each of which is a frame of HTTP/2 and a record of TLS.
+// Who reads it has a thousand agents, and for each the memory of the largest piece that ever came.
+func WriteBody(w io.Writer, body []byte) error {
+	for piece := range slices.Chunk(body, chunk) {
+		if _, err := w.Write(piece); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // State is what a node announces, as changes since a cursor.

@@ -52,6 +52,10 @@ type BGPSession struct {
 	UpdatesSent int64 `json:"updatesSent"`
 	// UpdatesReceived is how many UPDATE messages came since the agent started.
 	UpdatesReceived int64 `json:"updatesReceived"`
+	// Due is when the session will be made again for an edited LBPeer, at the earliest.
+	//
+	// +optional
+	Due *metav1.Time `json:"due,omitempty"`
 	// BFD is the state of the BFD session; it is absent where none is wanted.
 	//
 	// +optional
@@ -69,6 +73,7 @@ type BGPSessionList struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ListMeta `json:"metadata,omitempty"`
+	NodeAnswers     `json:",inline"`
 	// Items are sorted by name.
 	Items []BGPSession `json:"items"`
 }

@@ -32,6 +32,35 @@ type ServiceTraffic struct {
 	Endpoints EndpointCount `json:"endpoints"`
 	// Nodes are those with an agent.
 	Nodes NodeCount `json:"nodes"`
+	// Frontends are the parts of the Service that rates are the sum of, sorted: one of each
+	// address, port and protocol.
+	//
+	// +optional
+	// +listType=atomic
+	Frontends []FrontendTraffic `json:"frontends,omitempty"`
+}
+
+// FrontendTraffic is the traffic of one address, port and protocol of a Service.
+type FrontendTraffic struct {
+	// VIP is the address.
+	VIP string `json:"vip"`
+	// Port is that of the VIP.
+	Port int32 `json:"port"`
+	// Protocol is TCP, UDP or SCTP.
+	Protocol string `json:"protocol"`
+	// Rates are those of all nodes together.
+	Rates TrafficRates `json:"rates"`
+}
+
+// UplinkLosses is how many frames the driver of an interface did not take.
+type UplinkLosses struct {
+	// Node is the name of the node, and Interface that of the uplink.
+	Node      string `json:"node"`
+	Interface string `json:"interface"`
+	// Transmit is how many frames per second were to leave where they came in.
+	Transmit float64 `json:"transmit"`
+	// Redirect is how many frames per second had come in by another interface.
+	Redirect float64 `json:"redirect"`
 }
 
 // TrafficRates are means over the window.
@@ -69,6 +98,24 @@ type ServiceTrafficList struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ListMeta `json:"metadata,omitempty"`
+	// AnsweredNodes is how many nodes the list is of. All others did not answer.
+	//
+	// +optional
+	AnsweredNodes int32 `json:"answeredNodes,omitempty"`
+	// Window is the time that the rates are of: seconds, as in 10s.
+	//
+	// +optional
+	Window metav1.Duration `json:"window,omitempty"`
+	// Drops are all packets per second that were not forwarded, by reason, also those for no
+	// Service. They are in lists of all namespaces.
+	//
+	// +optional
+	Drops map[string]float64 `json:"drops,omitempty"`
+	// Uplinks are those that lost frames. They are in lists of all namespaces.
+	//
+	// +optional
+	// +listType=atomic
+	Uplinks []UplinkLosses `json:"uplinks,omitempty"`
 	// Items are sorted by namespace and name.
 	Items []ServiceTraffic `json:"items"`
 }

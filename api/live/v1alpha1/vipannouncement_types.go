@@ -45,6 +45,11 @@ type Announced struct {
 	//
 	// +listType=atomic
 	Nodes []string `json:"nodes"`
+	// NodeRanges are the places of all of them in the field answered of a list, from 0, as in
+	// 0-4,7. It is absent from what is no part of a list.
+	//
+	// +optional
+	NodeRanges string `json:"nodeRanges,omitempty"`
 }
 
 // Withheld are nodes that do not announce a VIP, for the same reason.
@@ -61,6 +66,25 @@ type Withheld struct {
 	//
 	// +listType=atomic
 	Nodes []string `json:"nodes"`
+	// NodeRanges are the places of all of them in the field answered of a list, from 0, as in
+	// 0-4,7. It is absent from what is no part of a list.
+	//
+	// +optional
+	NodeRanges string `json:"nodeRanges,omitempty"`
+}
+
+// NodeAnswers says which nodes a list is made of.
+type NodeAnswers struct {
+	// Answered are the names of the nodes that the list is of, sorted.
+	//
+	// +optional
+	// +listType=atomic
+	Answered []string `json:"answered,omitempty"`
+	// Silent are the names of those that did not answer, sorted: nothing of theirs is in the list.
+	//
+	// +optional
+	// +listType=atomic
+	Silent []string `json:"silent,omitempty"`
 }
 
 // VIPAnnouncementList is a list of VIPAnnouncements.
@@ -70,6 +94,7 @@ type VIPAnnouncementList struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ListMeta `json:"metadata,omitempty"`
+	NodeAnswers     `json:",inline"`
 	// Items are sorted by name.
 	Items []VIPAnnouncement `json:"items"`
 }

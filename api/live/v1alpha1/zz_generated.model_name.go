@@ -48,6 +48,16 @@ func (in FlowList) OpenAPIModelName() string {
 }
 
 // OpenAPIModelName returns the OpenAPI model name for this type.
+func (in FrontendTraffic) OpenAPIModelName() string {
+	return "io.millrace.live.v1alpha1.FrontendTraffic"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in NodeAnswers) OpenAPIModelName() string {
+	return "io.millrace.live.v1alpha1.NodeAnswers"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
 func (in NodeCount) OpenAPIModelName() string {
 	return "io.millrace.live.v1alpha1.NodeCount"
 }
@@ -65,6 +75,11 @@ func (in ServiceTrafficList) OpenAPIModelName() string {
 // OpenAPIModelName returns the OpenAPI model name for this type.
 func (in TrafficRates) OpenAPIModelName() string {
 	return "io.millrace.live.v1alpha1.TrafficRates"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in UplinkLosses) OpenAPIModelName() string {
+	return "io.millrace.live.v1alpha1.UplinkLosses"
 }
 
 // OpenAPIModelName returns the OpenAPI model name for this type.

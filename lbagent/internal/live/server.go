@@ -120,12 +120,26 @@ func (s *Server) handler() http.Handler {
 				http.Error(response, err.Error(), http.StatusServiceUnavailable)
 				return
 			}
-			response.Header().Set("Content-Type", "application/json")
+			encoded, kind, err := encode(body)
+			if err != nil {
+				http.Error(response, err.Error(), http.StatusInternalServerError)
+				return
+			}
+			response.Header().Set("Content-Type", kind)
 			// What fails now is the connection, and the client knows.
-			_ = json.NewEncoder(response).Encode(body)
+			_ = liveapi.WriteBody(response, encoded)
 		})
 	}
 	return mux
+}
+
+func encode(body any) (encoded []byte, kind string, err error) {
+	if traffic, is := body.(*liveapi.Traffic); is {
+		encoded, err = traffic.AppendBinary(nil)
+		return encoded, "application/octet-stream", err
+	}
+	encoded, err = json.Marshal(body)
+	return encoded, "application/json", err
 }
 
 // refused is a request that cannot be answered.

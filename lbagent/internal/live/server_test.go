@@ -158,7 +158,9 @@ func (s *served) get(client *http.Client, path string, query url.Values, answer 
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode == http.StatusOK {
+	if traffic, is := answer.(*liveapi.Traffic); err == nil && is {
+		err = traffic.UnmarshalBinary(body)
+	} else if err == nil && response.StatusCode == http.StatusOK {
 		err = json.Unmarshal(body, answer)
 	} else if err == nil {
 		err = errors.New(string(body))

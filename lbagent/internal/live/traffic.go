@@ -3,6 +3,7 @@
 package live
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -38,8 +39,10 @@ type sampler struct {
 	// last is the number of the last sample, from 0, and taken its time.
 	last  int
 	taken time.Time
-	// totals are those of the last sample.
-	totals map[console.FrontendName]console.Frontend
+	// totals are those of the last sample, and dropped and uplinks what it had of all packets.
+	totals  map[console.FrontendName]console.Frontend
+	dropped map[string]uint64
+	uplinks map[string]console.Uplink
 	// added are what the last samples added, the latest last.
 	added []sample
 	// err is why the last sample failed.
@@ -50,8 +53,10 @@ type sampler struct {
 
 // sample is what was added since the one before.
 type sample struct {
-	took     time.Duration
-	services map[string]liveapi.ServiceTraffic
+	took      time.Duration
+	frontends map[console.FrontendName]liveapi.FrontendTraffic
+	dropped   map[string]uint64
+	uplinks   map[string]console.Uplink
 }
 
 func newSampler(read func() (*console.Counters, error)) *sampler {
@@ -101,29 +106,43 @@ func (s *sampler) take() bool {
 }
 
 func (s *sampler) forget(err error) {
-	s.epoch, s.last, s.totals, s.added, s.err = "", 0, nil, nil, err
+	s.epoch, s.last, s.added, s.err = "", 0, nil, err
+	s.totals, s.dropped, s.uplinks = nil, nil, nil
 }
 
 // add adds a sample to the row, or begins one.
 func (s *sampler) add(now time.Time, counters *console.Counters) {
 	totals := make(map[console.FrontendName]console.Frontend, len(counters.Frontends))
-	services := map[string]liveapi.ServiceTraffic{}
+	next := sample{
+		took: now.Sub(s.taken), frontends: map[console.FrontendName]liveapi.FrontendTraffic{},
+		dropped: more(counters.Drops, s.dropped), uplinks: map[string]console.Uplink{},
+	}
 	for _, frontend := range counters.Frontends {
 		totals[frontend.FrontendName] = frontend
 		before, known := s.totals[frontend.FrontendName]
 		// A frontend that was not there before has counted since.
 		if frontend.Service != "" && (known || s.epoch != "") {
-			addTo(services, since(frontend, before))
+			next.count(since(frontend, before))
 		}
 	}
-	took := now.Sub(s.taken)
-	s.totals, s.taken, s.err = totals, now, nil
+	uplinks := make(map[string]console.Uplink, len(counters.Uplinks))
+	for _, uplink := range counters.Uplinks {
+		uplinks[uplink.Interface] = uplink
+		before := s.uplinks[uplink.Interface]
+		lost := console.Uplink{
+			Interface: uplink.Interface, Transmit: growth(uplink.Transmit, before.Transmit), Redirect: growth(uplink.Redirect, before.Redirect),
+		}
+		if lost.Transmit+lost.Redirect > 0 {
+			next.uplinks[uplink.Interface] = lost
+		}
+	}
+	s.totals, s.dropped, s.uplinks, s.taken, s.err = totals, counters.Drops, uplinks, now, nil
 	if s.epoch == "" {
 		s.epoch = fmt.Sprintf("%x", now.UnixNano())
 		return
 	}
 	s.last++
-	s.added = append(s.added, sample{took: took, services: services})
+	s.added = append(s.added, next)
 	if excess := len(s.added) - keptSamples; excess > 0 {
 		s.added = slices.Delete(s.added, 0, excess)
 	}
@@ -138,45 +157,65 @@ func since(now, before console.Frontend) console.Frontend {
 	now.Packets -= before.Packets
 	now.Bytes -= before.Bytes
 	now.Connections -= before.Connections
-	drops := map[string]uint64{}
-	for reason, count := range now.Drops {
-		if more := count - min(count, before.Drops[reason]); more > 0 {
-			drops[reason] = more
-		}
-	}
-	now.Drops = drops
+	now.Drops = more(now.Drops, before.Drops)
 	return now
 }
 
-// addTo adds what a frontend counted to its Service.
-func addTo(services map[string]liveapi.ServiceTraffic, counted console.Frontend) {
+// growth of a counter; one that was reset counts from zero.
+func growth(now, before uint64) uint64 {
+	if now < before {
+		return now
+	}
+	return now - before
+}
+
+// more are the counters that have grown.
+func more(now, before map[string]uint64) map[string]uint64 {
+	grown := map[string]uint64{}
+	for name, count := range now {
+		if growth := growth(count, before[name]); growth > 0 {
+			grown[name] = growth
+		}
+	}
+	return grown
+}
+
+// count adds what a frontend counted.
+func (s *sample) count(counted console.Frontend) {
 	if counted.Packets+counted.Connections == 0 && len(counted.Drops) == 0 {
 		return
 	}
-	sum, known := services[counted.Service]
-	if !known {
-		sum.Namespace, sum.Name, _ = strings.Cut(counted.Service, "/")
+	s.frontends[counted.FrontendName] = liveapi.FrontendTraffic{
+		FrontendName: counted.FrontendName, Packets: counted.Packets, Bytes: counted.Bytes, Connections: counted.Connections, Drops: counted.Drops,
 	}
-	merge(&sum, counted.Packets, counted.Bytes, counted.Connections, counted.Drops)
-	services[counted.Service] = sum
 }
 
-func merge(sum *liveapi.ServiceTraffic, packets, bytes, connections uint64, drops map[string]uint64) {
-	sum.Packets += packets
-	sum.Bytes += bytes
-	sum.Connections += connections
-	if len(drops) == 0 {
-		return
+// merge adds a later sample. They share no map.
+func (s *sample) merge(later *sample) {
+	s.took += later.took
+	for name, counted := range later.frontends {
+		sum := s.frontends[name]
+		drops := maps.Clone(sum.Drops)
+		if drops == nil {
+			drops = map[string]uint64{}
+		}
+		addTo(drops, counted.Drops)
+		s.frontends[name] = liveapi.FrontendTraffic{
+			FrontendName: name, Packets: sum.Packets + counted.Packets, Bytes: sum.Bytes + counted.Bytes,
+			Connections: sum.Connections + counted.Connections, Drops: drops,
+		}
 	}
-	// Samples share no map with an answer.
-	added := maps.Clone(sum.Drops)
-	if added == nil {
-		added = map[string]uint64{}
+	addTo(s.dropped, later.dropped)
+	for name, lost := range later.uplinks {
+		sum := s.uplinks[name]
+		s.uplinks[name] = console.Uplink{Interface: name, Transmit: sum.Transmit + lost.Transmit, Redirect: sum.Redirect + lost.Redirect}
 	}
-	for reason, count := range drops {
-		added[reason] += count
+}
+
+func addTo(sums, counts map[string]uint64) {
+	for name, count := range counts {
+		sums[name] += count
 	}
-	sum.Drops = added
 }
 
 // after waits for a sample later than the cursor, and returns what was added since it. Without a
@@ -221,22 +260,16 @@ func (s *sampler) tell(cursor string) *liveapi.Traffic {
 	if missed == 0 {
 		return nil
 	}
-	sums := map[string]liveapi.ServiceTraffic{}
-	var took time.Duration
-	for _, sample := range s.added[len(s.added)-missed:] {
-		took += sample.took
-		for name, counted := range sample.services {
-			sum, known := sums[name]
-			if !known {
-				sum.Namespace, sum.Name = counted.Namespace, counted.Name
-			}
-			merge(&sum, counted.Packets, counted.Bytes, counted.Connections, counted.Drops)
-			sums[name] = sum
-		}
+	sum := sample{
+		frontends: map[console.FrontendName]liveapi.FrontendTraffic{}, dropped: map[string]uint64{}, uplinks: map[string]console.Uplink{},
 	}
-	traffic.Seconds = took.Seconds()
-	for _, name := range slices.Sorted(maps.Keys(sums)) {
-		traffic.Services = append(traffic.Services, sums[name])
+	for i := range missed {
+		sum.merge(&s.added[len(s.added)-missed+i])
 	}
+	traffic.Seconds, traffic.Drops = sum.took.Seconds(), sum.dropped
+	traffic.Frontends = slices.SortedFunc(maps.Values(sum.frontends), func(a, b liveapi.FrontendTraffic) int {
+		return cmp.Or(strings.Compare(a.Service, b.Service), a.Compare(b.FrontendName))
+	})
+	traffic.Uplinks = slices.SortedFunc(maps.Values(sum.uplinks), func(a, b console.Uplink) int { return strings.Compare(a.Interface, b.Interface) })
 	return traffic
 }

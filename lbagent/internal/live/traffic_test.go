@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +21,8 @@ import (
 // counting has frontends that a test counts with.
 type counting struct {
 	frontends map[console.FrontendName]*console.Frontend
+	drops     map[string]uint64
+	uplinks   []console.Uplink
 	reads     int
 	err       error
 }
@@ -47,7 +50,7 @@ func (c *counting) count(name console.FrontendName, packets uint64, reason strin
 
 func (c *counting) read() (*console.Counters, error) {
 	c.reads++
-	counters := &console.Counters{Time: time.Now()}
+	counters := &console.Counters{Time: time.Now(), Drops: maps.Clone(c.drops), Uplinks: slices.Clone(c.uplinks)}
 	for _, frontend := range c.frontends {
 		copied := *frontend
 		copied.Drops = maps.Clone(frontend.Drops)
@@ -93,7 +96,7 @@ func (r *reader) ask(t *testing.T, s *sampler) {
 	traffic := ask(t, s, r.cursor)
 	r.cursor = traffic.Cursor
 	r.seconds += traffic.Seconds
-	for _, service := range traffic.Services {
+	for _, service := range traffic.Frontends {
 		r.packets += service.Packets
 		for _, count := range service.Drops {
 			r.drops += count
@@ -170,6 +173,26 @@ func TestTrafficOfNewFrontend(t *testing.T) {
 	})
 }
 
+// Drops of packets for no frontend are told too, and the frames that drivers did not take.
+func TestTrafficOfNoFrontend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &counting{drops: map[string]uint64{"no_frontend": 100, "fragment": 7}, uplinks: []console.Uplink{{Interface: "eth0", Transmit: 5}}}
+		s := startSampler(t, c)
+		cursor := ask(t, s, "").Cursor
+		c.drops["no_frontend"] += 3
+		c.uplinks[0].Redirect = 2
+		time.Sleep(liveapi.SampleInterval)
+		c.drops["no_frontend"]++
+		c.uplinks = append(c.uplinks, console.Uplink{Interface: "eth1", Transmit: 1})
+		time.Sleep(liveapi.SampleInterval)
+		got := ask(t, s, cursor)
+		wantUplinks := []console.Uplink{{Interface: "eth0", Redirect: 2}, {Interface: "eth1", Transmit: 1}}
+		if !maps.Equal(got.Drops, map[string]uint64{"no_frontend": 4}) || !slices.Equal(got.Uplinks, wantUplinks) {
+			t.Errorf("drops %v and uplinks %+v, want 4 and %+v", got.Drops, got.Uplinks, wantUplinks)
+		}
+	})
+}
+
 // A cursor that is not known, or too old, begins anew.
 func TestTrafficCursor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -182,7 +205,7 @@ func TestTrafficCursor(t *testing.T) {
 			other = ask(t, s, other).Cursor
 		}
 		for _, cursor := range []string{"", "x", "x-1", first.Cursor, first.Cursor + "0000", cursorOf(first.Cursor[:4], -1)} {
-			if got := ask(t, s, cursor); got.Seconds != 0 || len(got.Services) > 0 || got.Cursor != other {
+			if got := ask(t, s, cursor); got.Seconds != 0 || len(got.Frontends) > 0 || got.Cursor != other {
 				t.Errorf("since %q: %+v, want a beginning at %s", cursor, got, other)
 			}
 		}

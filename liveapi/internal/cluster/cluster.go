@@ -43,6 +43,14 @@ type Service struct {
 	// Ours is true where the operator gave it addresses.
 	Ours      bool
 	Addresses []netip.Addr
+	// Ports are those of the Service.
+	Ports []Port
+}
+
+// Port is that of a Service.
+type Port struct {
+	Number   uint16
+	Protocol string
 }
 
 // Endpoints counts those of a Service.
@@ -186,6 +194,9 @@ func known(service *corev1.Service) Service {
 			found.Addresses = append(found.Addresses, address)
 		}
 	}
+	for i := range service.Spec.Ports {
+		found.Ports = append(found.Ports, Port{uint16(service.Spec.Ports[i].Port), string(service.Spec.Ports[i].Protocol)})
+	}
 	return found
 }
 
@@ -217,6 +228,11 @@ func slimService(object any) (any, error) {
 		meta.Finalizers = []string{millracev1alpha1.Finalizer}
 	}
 	slimmed := &corev1.Service{ObjectMeta: meta}
+	if len(meta.Finalizers) > 0 {
+		for i := range service.Spec.Ports {
+			slimmed.Spec.Ports = append(slimmed.Spec.Ports, corev1.ServicePort{Port: service.Spec.Ports[i].Port, Protocol: service.Spec.Ports[i].Protocol})
+		}
+	}
 	for i := range service.Status.LoadBalancer.Ingress {
 		slimmed.Status.LoadBalancer.Ingress = append(slimmed.Status.LoadBalancer.Ingress,
 			corev1.LoadBalancerIngress{IP: service.Status.LoadBalancer.Ingress[i].IP})

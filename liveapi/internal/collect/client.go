@@ -3,11 +3,11 @@
 package collect
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/millrace-lb/millrace/api/live"
@@ -27,7 +28,7 @@ const maxAnswer = 64 << 20
 // newClient returns one that shows the certificate of a directory to agents, and believes those that
 // the directory's CA vouches for. It keeps one connection with each.
 func newClient(directory string) *http.Client {
-	slots := make(chan struct{}, connecting)
+	slots, shared := make(chan struct{}, connecting), &certificates{directory: directory}
 	dialer := &net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}
 	return &http.Client{Transport: &http.Transport{
 		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -37,7 +38,7 @@ func newClient(directory string) *http.Client {
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
-			configuration, err := readTLS(directory)
+			configuration, err := shared.config()
 			if err != nil {
 				return nil, err
 			}
@@ -53,28 +54,63 @@ func newClient(directory string) *http.Client {
 	}}
 }
 
-// readTLS reads the certificates anew, so that a connection uses those that are there by now.
-func readTLS(directory string) (*tls.Config, error) {
-	authority, err := os.ReadFile(filepath.Join(directory, "ca.crt"))
-	if err != nil {
-		return nil, fmt.Errorf("reading the CA of agents: %w", err)
+// certificates are those of a directory, with what was made of them: a thousand connections share it.
+type certificates struct {
+	directory string
+
+	mu sync.Mutex
+	// read is what the files had, and made the configuration of that.
+	read []byte
+	made *tls.Config
+}
+
+// config reads the certificates again, so that a connection uses those that are there by now.
+func (c *certificates) config() (*tls.Config, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var files [3][]byte
+	for i, name := range []string{"ca.crt", "client.crt", "client.key"} {
+		content, err := os.ReadFile(filepath.Join(c.directory, name))
+		if err != nil {
+			return nil, fmt.Errorf("reading the certificates towards agents: %w", err)
+		}
+		files[i] = content
+	}
+	read := bytes.Join(files[:], []byte{0})
+	if c.made != nil && bytes.Equal(read, c.read) {
+		return c.made, nil
 	}
 	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(authority) {
-		return nil, fmt.Errorf("reading the CA of agents: %s has no certificate", filepath.Join(directory, "ca.crt"))
+	if !roots.AppendCertsFromPEM(files[0]) {
+		return nil, fmt.Errorf("reading the CA of agents: %s has no certificate", filepath.Join(c.directory, "ca.crt"))
 	}
-	own, err := tls.LoadX509KeyPair(filepath.Join(directory, "client.crt"), filepath.Join(directory, "client.key"))
+	own, err := tls.X509KeyPair(files[1], files[2])
 	if err != nil {
 		return nil, fmt.Errorf("reading the certificate that agents want to see: %w", err)
 	}
-	return &tls.Config{
+	c.read, c.made = read, &tls.Config{
 		MinVersion: tls.VersionTLS13, ServerName: live.AgentName, RootCAs: roots,
 		Certificates: []tls.Certificate{own}, NextProtos: []string{"h2", "http/1.1"},
-	}, nil
+	}
+	return c.made, nil
 }
 
-// get asks an agent and reads its answer, which has to be of its node.
+// bodies are buffers for what agents answer: a thousand of them say something every five seconds.
+var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// get asks an agent and reads its answer, JSON that has to be of its node.
 func (c *Collector) get(ctx context.Context, a *agent, path string, parameters url.Values, answer any) error {
+	return c.fetch(ctx, a, path, parameters, func(body []byte) (node string, err error) {
+		err = json.Unmarshal(body, answer)
+		return nodeOf(answer), err
+	})
+}
+
+// fetch asks an agent. The body of its answer is read by a function, which also says which node it
+// is of; it is not to be kept.
+func (c *Collector) fetch(
+	ctx context.Context, a *agent, path string, parameters url.Values, read func(body []byte) (node string, err error),
+) error {
 	timeout := askTimeout
 	if path == live.PathTraffic || path == live.PathState {
 		timeout = live.WaitLimit + grace
@@ -90,28 +126,28 @@ func (c *Collector) get(ctx context.Context, a *agent, path string, parameters u
 		return fmt.Errorf("asking the agent of node %s: %w", a.node.Name, err)
 	}
 	defer response.Body.Close()
-	body := io.LimitReader(response.Body, maxAnswer)
 	if response.StatusCode != http.StatusOK {
-		line, _ := io.ReadAll(io.LimitReader(body, 1<<10))
+		line, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
 		return fmt.Errorf("the agent of node %s answers %s: %s", a.node.Name, response.Status, strings.TrimSpace(string(line)))
 	}
-	if err := json.NewDecoder(body).Decode(answer); err != nil {
+	body, _ := bodies.Get().(*bytes.Buffer)
+	defer bodies.Put(body)
+	body.Reset()
+	node := ""
+	if _, err = body.ReadFrom(io.LimitReader(response.Body, maxAnswer)); err == nil {
+		node, err = read(body.Bytes())
+	}
+	if err != nil {
 		return fmt.Errorf("reading the answer of the agent of node %s: %w", a.node.Name, err)
 	}
-	// The end of the body, so that a connection of HTTP/1.1 can be used again.
-	if _, err := io.Copy(io.Discard, body); err != nil && !errors.Is(err, context.Canceled) {
-		return fmt.Errorf("reading the answer of the agent of node %s: %w", a.node.Name, err)
-	}
-	if name := nodeOf(answer); name != a.node.Name {
-		return fmt.Errorf("%s is to be of node %s, and answers as node %q", a.base, a.node.Name, name)
+	if node != a.node.Name {
+		return fmt.Errorf("%s is to be of node %s, and answers as node %q", a.base, a.node.Name, node)
 	}
 	return nil
 }
 
 func nodeOf(answer any) string {
 	switch answer := answer.(type) {
-	case *live.Traffic:
-		return answer.Node
 	case *live.State:
 		return answer.Node
 	case *live.Flows:

@@ -32,7 +32,7 @@ const (
 	connecting = 16
 	// wholes is how many agents are asked for their whole state at once: that of 10,000 VIPs takes a
 	// megabyte while it is read.
-	wholes = 16
+	wholes = 4
 )
 
 // Node is one with an agent.
@@ -113,6 +113,9 @@ func (c *Collector) SetNodes(ctx context.Context, nodes []Node) {
 	}
 }
 
+// traffics are read into again and again.
+var traffics = sync.Pool{New: func() any { return new(live.Traffic) }}
+
 // follow asks an agent for its traffic and its state until the context ends. The state is asked for
 // once there is a connection, which both share.
 func (c *Collector) follow(ctx context.Context, a *agent) {
@@ -120,13 +123,19 @@ func (c *Collector) follow(ctx context.Context, a *agent) {
 	defer others.Wait()
 	cursor, connected := "", false
 	c.repeat(ctx, a, live.PathTraffic, func() error {
-		traffic := &live.Traffic{}
-		err := c.get(ctx, a, live.PathTraffic, since(cursor), traffic)
+		err := c.fetch(ctx, a, live.PathTraffic, since(cursor), func(body []byte) (string, error) {
+			traffic, _ := traffics.Get().(*live.Traffic)
+			defer traffics.Put(traffic)
+			if err := traffic.UnmarshalBinary(body); err != nil || traffic.Node != a.node.Name {
+				return traffic.Node, err
+			}
+			cursor = traffic.Cursor
+			c.options.Store.SetTraffic(a.node.Name, traffic, time.Now())
+			return traffic.Node, nil
+		})
 		if err != nil {
 			return err
 		}
-		cursor = traffic.Cursor
-		c.options.Store.SetTraffic(a.node.Name, traffic, time.Now())
 		if !connected {
 			connected = true
 			others.Go(func() { c.followState(ctx, a) })

@@ -113,7 +113,8 @@ func answering(node string, also http.HandlerFunc) http.Handler {
 			case <-time.After(100 * time.Millisecond):
 			}
 		}
-		_ = json.NewEncoder(w).Encode(live.Traffic{Node: node, Cursor: "c"})
+		body, _ := (&live.Traffic{Node: node, Cursor: "c"}).AppendBinary(nil)
+		_ = live.WriteBody(w, body)
 	})
 	mux.HandleFunc(live.PathState, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get(live.ParameterSince) != "" {
@@ -164,7 +165,7 @@ func TestNotBelieved(t *testing.T) {
 		"a client":     {ours, live.ClientName, answering("a", none), "certificate is valid for " + live.ClientName},
 		"another node": {ours, live.AgentName, answering("b", none), `is to be of node a, and answers as node "b"`},
 		"an error":     {ours, live.AgentName, http.HandlerFunc(none), "the agent of node a answers 404 Not Found: no"},
-		"no JSON":      {ours, live.AgentName, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), "reading the answer of the agent of node a: EOF"},
+		"no answer":    {ours, live.AgentName, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), "reading the answer of the agent of node a: the body is of no version"},
 	} {
 		_, at := start(t, test.authority, test.host, test.handler)
 		collector, s, reports := newCollector(t, directory, at.Port())

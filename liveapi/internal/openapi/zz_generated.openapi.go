@@ -26,10 +26,13 @@ func GetOpenAPIDefinitions(ref common.ReferenceCallback) map[string]common.OpenA
 		v1alpha1.EndpointCount{}.OpenAPIModelName():       schema_millrace_api_live_v1alpha1_EndpointCount(ref),
 		v1alpha1.Flow{}.OpenAPIModelName():                schema_millrace_api_live_v1alpha1_Flow(ref),
 		v1alpha1.FlowList{}.OpenAPIModelName():            schema_millrace_api_live_v1alpha1_FlowList(ref),
+		v1alpha1.FrontendTraffic{}.OpenAPIModelName():     schema_millrace_api_live_v1alpha1_FrontendTraffic(ref),
+		v1alpha1.NodeAnswers{}.OpenAPIModelName():         schema_millrace_api_live_v1alpha1_NodeAnswers(ref),
 		v1alpha1.NodeCount{}.OpenAPIModelName():           schema_millrace_api_live_v1alpha1_NodeCount(ref),
 		v1alpha1.ServiceTraffic{}.OpenAPIModelName():      schema_millrace_api_live_v1alpha1_ServiceTraffic(ref),
 		v1alpha1.ServiceTrafficList{}.OpenAPIModelName():  schema_millrace_api_live_v1alpha1_ServiceTrafficList(ref),
 		v1alpha1.TrafficRates{}.OpenAPIModelName():        schema_millrace_api_live_v1alpha1_TrafficRates(ref),
+		v1alpha1.UplinkLosses{}.OpenAPIModelName():        schema_millrace_api_live_v1alpha1_UplinkLosses(ref),
 		v1alpha1.VIPAnnouncement{}.OpenAPIModelName():     schema_millrace_api_live_v1alpha1_VIPAnnouncement(ref),
 		v1alpha1.VIPAnnouncementList{}.OpenAPIModelName(): schema_millrace_api_live_v1alpha1_VIPAnnouncementList(ref),
 		v1alpha1.Withheld{}.OpenAPIModelName():            schema_millrace_api_live_v1alpha1_Withheld(ref),
@@ -141,6 +144,13 @@ func schema_millrace_api_live_v1alpha1_Announced(ref common.ReferenceCallback) c
 									},
 								},
 							},
+						},
+					},
+					"nodeRanges": {
+						SchemaProps: spec.SchemaProps{
+							Description: "NodeRanges are the places of all of them in the field answered of a list, from 0, as in 0-4,7. It is absent from what is no part of a list.",
+							Type:        []string{"string"},
+							Format:      "",
 						},
 					},
 				},
@@ -286,6 +296,12 @@ func schema_millrace_api_live_v1alpha1_BGPSession(ref common.ReferenceCallback) 
 							Format:      "int64",
 						},
 					},
+					"due": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Due is when the session will be made again for an edited LBPeer, at the earliest.",
+							Ref:         ref(v1.Time{}.OpenAPIModelName()),
+						},
+					},
 					"bfd": {
 						SchemaProps: spec.SchemaProps{
 							Description: "BFD is the state of the BFD session; it is absent where none is wanted.",
@@ -334,6 +350,44 @@ func schema_millrace_api_live_v1alpha1_BGPSessionList(ref common.ReferenceCallba
 						SchemaProps: spec.SchemaProps{
 							Default: map[string]interface{}{},
 							Ref:     ref(v1.ListMeta{}.OpenAPIModelName()),
+						},
+					},
+					"answered": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "Answered are the names of the nodes that the list is of, sorted.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Type:   []string{"string"},
+										Format: "",
+									},
+								},
+							},
+						},
+					},
+					"silent": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "Silent are the names of those that did not answer, sorted: nothing of theirs is in the list.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Type:   []string{"string"},
+										Format: "",
+									},
+								},
+							},
 						},
 					},
 					"items": {
@@ -689,6 +743,104 @@ func schema_millrace_api_live_v1alpha1_FlowList(ref common.ReferenceCallback) co
 	}
 }
 
+func schema_millrace_api_live_v1alpha1_FrontendTraffic(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "FrontendTraffic is the traffic of one address, port and protocol of a Service.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"vip": {
+						SchemaProps: spec.SchemaProps{
+							Description: "VIP is the address.",
+							Default:     "",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"port": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Port is that of the VIP.",
+							Default:     0,
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
+					"protocol": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Protocol is TCP, UDP or SCTP.",
+							Default:     "",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"rates": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Rates are those of all nodes together.",
+							Default:     map[string]interface{}{},
+							Ref:         ref(v1alpha1.TrafficRates{}.OpenAPIModelName()),
+						},
+					},
+				},
+				Required: []string{"vip", "port", "protocol", "rates"},
+			},
+		},
+		Dependencies: []string{
+			v1alpha1.TrafficRates{}.OpenAPIModelName()},
+	}
+}
+
+func schema_millrace_api_live_v1alpha1_NodeAnswers(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "NodeAnswers says which nodes a list is made of.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"answered": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "Answered are the names of the nodes that the list is of, sorted.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Type:   []string{"string"},
+										Format: "",
+									},
+								},
+							},
+						},
+					},
+					"silent": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "Silent are the names of those that did not answer, sorted: nothing of theirs is in the list.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Type:   []string{"string"},
+										Format: "",
+									},
+								},
+							},
+						},
+					},
+				},
+			},
+		},
+	}
+}
+
 func schema_millrace_api_live_v1alpha1_NodeCount(ref common.ReferenceCallback) common.OpenAPIDefinition {
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
@@ -794,12 +946,30 @@ func schema_millrace_api_live_v1alpha1_ServiceTraffic(ref common.ReferenceCallba
 							Ref:         ref(v1alpha1.NodeCount{}.OpenAPIModelName()),
 						},
 					},
+					"frontends": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "Frontends are the parts of the Service that rates are the sum of, sorted: one of each address, port and protocol.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Ref: ref(v1alpha1.FrontendTraffic{}.OpenAPIModelName()),
+									},
+								},
+							},
+						},
+					},
 				},
 				Required: []string{"rates", "endpoints", "nodes"},
 			},
 		},
 		Dependencies: []string{
-			v1alpha1.EndpointCount{}.OpenAPIModelName(), v1alpha1.NodeCount{}.OpenAPIModelName(), v1alpha1.TrafficRates{}.OpenAPIModelName(), v1.Duration{}.OpenAPIModelName(), v1.ObjectMeta{}.OpenAPIModelName(), v1.Time{}.OpenAPIModelName()},
+			v1alpha1.EndpointCount{}.OpenAPIModelName(), v1alpha1.FrontendTraffic{}.OpenAPIModelName(), v1alpha1.NodeCount{}.OpenAPIModelName(), v1alpha1.TrafficRates{}.OpenAPIModelName(), v1.Duration{}.OpenAPIModelName(), v1.ObjectMeta{}.OpenAPIModelName(), v1.Time{}.OpenAPIModelName()},
 	}
 }
 
@@ -830,6 +1000,52 @@ func schema_millrace_api_live_v1alpha1_ServiceTrafficList(ref common.ReferenceCa
 							Ref:     ref(v1.ListMeta{}.OpenAPIModelName()),
 						},
 					},
+					"answeredNodes": {
+						SchemaProps: spec.SchemaProps{
+							Description: "AnsweredNodes is how many nodes the list is of. All others did not answer.",
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
+					"window": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Window is the time that the rates are of: seconds, as in 10s.",
+							Ref:         ref(v1.Duration{}.OpenAPIModelName()),
+						},
+					},
+					"drops": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Drops are all packets per second that were not forwarded, by reason, also those for no Service. They are in lists of all namespaces.",
+							Type:        []string{"object"},
+							AdditionalProperties: &spec.SchemaOrBool{
+								Allows: true,
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Type:   []string{"number"},
+										Format: "double",
+									},
+								},
+							},
+						},
+					},
+					"uplinks": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "Uplinks are those that lost frames. They are in lists of all namespaces.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Ref: ref(v1alpha1.UplinkLosses{}.OpenAPIModelName()),
+									},
+								},
+							},
+						},
+					},
 					"items": {
 						SchemaProps: spec.SchemaProps{
 							Description: "Items are sorted by namespace and name.",
@@ -848,7 +1064,7 @@ func schema_millrace_api_live_v1alpha1_ServiceTrafficList(ref common.ReferenceCa
 			},
 		},
 		Dependencies: []string{
-			v1alpha1.ServiceTraffic{}.OpenAPIModelName(), v1.ListMeta{}.OpenAPIModelName()},
+			v1alpha1.ServiceTraffic{}.OpenAPIModelName(), v1alpha1.UplinkLosses{}.OpenAPIModelName(), v1.Duration{}.OpenAPIModelName(), v1.ListMeta{}.OpenAPIModelName()},
 	}
 }
 
@@ -893,6 +1109,51 @@ func schema_millrace_api_live_v1alpha1_TrafficRates(ref common.ReferenceCallback
 					},
 				},
 				Required: []string{"connections", "packets", "bits", "drops"},
+			},
+		},
+	}
+}
+
+func schema_millrace_api_live_v1alpha1_UplinkLosses(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "UplinkLosses is how many frames the driver of an interface did not take.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"node": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Node is the name of the node, and Interface that of the uplink.",
+							Default:     "",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"interface": {
+						SchemaProps: spec.SchemaProps{
+							Default: "",
+							Type:    []string{"string"},
+							Format:  "",
+						},
+					},
+					"transmit": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Transmit is how many frames per second were to leave where they came in.",
+							Default:     0,
+							Type:        []string{"number"},
+							Format:      "double",
+						},
+					},
+					"redirect": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Redirect is how many frames per second had come in by another interface.",
+							Default:     0,
+							Type:        []string{"number"},
+							Format:      "double",
+						},
+					},
+				},
+				Required: []string{"node", "interface", "transmit", "redirect"},
 			},
 		},
 	}
@@ -1012,6 +1273,44 @@ func schema_millrace_api_live_v1alpha1_VIPAnnouncementList(ref common.ReferenceC
 							Ref:     ref(v1.ListMeta{}.OpenAPIModelName()),
 						},
 					},
+					"answered": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "Answered are the names of the nodes that the list is of, sorted.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Type:   []string{"string"},
+										Format: "",
+									},
+								},
+							},
+						},
+					},
+					"silent": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "Silent are the names of those that did not answer, sorted: nothing of theirs is in the list.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Type:   []string{"string"},
+										Format: "",
+									},
+								},
+							},
+						},
+					},
 					"items": {
 						SchemaProps: spec.SchemaProps{
 							Description: "Items are sorted by name.",
@@ -1081,6 +1380,13 @@ func schema_millrace_api_live_v1alpha1_Withheld(ref common.ReferenceCallback) co
 									},
 								},
 							},
+						},
+					},
+					"nodeRanges": {
+						SchemaProps: spec.SchemaProps{
+							Description: "NodeRanges are the places of all of them in the field answered of a list, from 0, as in 0-4,7. It is absent from what is no part of a list.",
+							Type:        []string{"string"},
+							Format:      "",
 						},
 					},
 				},

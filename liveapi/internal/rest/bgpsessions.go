@@ -78,7 +78,9 @@ func (b *bgpSessions) List(ctx context.Context, options *internalversion.ListOpt
 func (b *bgpSessions) collect(options *internalversion.ListOptions) (*livev1alpha1.BGPSessionList, store.Coverage) {
 	now := time.Now()
 	sessions, coverage := b.sources.Store.Sessions(now)
-	list := &livev1alpha1.BGPSessionList{ListMeta: metav1.ListMeta{ResourceVersion: version(now)}, Items: []livev1alpha1.BGPSession{}}
+	list := &livev1alpha1.BGPSessionList{
+		ListMeta: metav1.ListMeta{ResourceVersion: version(now)}, NodeAnswers: answersOf(coverage), Items: []livev1alpha1.BGPSession{},
+	}
 	for i := range sessions {
 		made := sessionOf(&sessions[i])
 		if selected(options, &made.ObjectMeta) {
@@ -99,6 +101,10 @@ func (b *bgpSessions) Watch(ctx context.Context, options *internalversion.ListOp
 	}), nil
 }
 
+func answersOf(coverage store.Coverage) livev1alpha1.NodeAnswers {
+	return livev1alpha1.NodeAnswers{Answered: coverage.Answered, Silent: coverage.Silent}
+}
+
 func sessionOf(session *store.Session) livev1alpha1.BGPSession {
 	return livev1alpha1.BGPSession{
 		TypeMeta: metav1.TypeMeta{APIVersion: livev1alpha1.GroupVersion.String(), Kind: "BGPSession"},
@@ -109,7 +115,7 @@ func sessionOf(session *store.Session) livev1alpha1.BGPSession {
 		State: session.State, Since: moment(session.Since), LastError: session.LastError,
 		LastErrorTime: moment(session.LastErrorTime), Flaps: int64(session.Flaps), Families: session.Families,
 		RoutesSent: int64(session.RoutesSent), UpdatesSent: int64(session.UpdatesSent),
-		UpdatesReceived: int64(session.UpdatesReceived), BFD: session.BFD, BFDMessage: session.BFDMessage,
+		UpdatesReceived: int64(session.UpdatesReceived), Due: moment(session.Due), BFD: session.BFD, BFDMessage: session.BFDMessage,
 	}
 }
 

@@ -15,8 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/millrace-lb/millrace/api/console"
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/liveapi/internal/cluster"
 	"github.com/millrace-lb/millrace/liveapi/internal/store"
 )
 
@@ -65,6 +67,36 @@ func TestNamesOfVIPs(t *testing.T) {
 	}
 	if got := objectName("TCP", "[2001:db8::1]:80", "fe80::1%eth0"); got != "tcp-2001-db8--1-80-fe80--1-eth0" {
 		t.Errorf("the name is %s", got)
+	}
+}
+
+func TestRanges(t *testing.T) {
+	for want, ranges := range map[string][][2]int32{"": nil, "3": {{3, 3}}, "0-4,7,9-10": {{0, 4}, {7, 7}, {9, 10}}} {
+		if got := rangesText(ranges); got != want {
+			t.Errorf("%v are written %q, want %q", ranges, got, want)
+		}
+	}
+}
+
+// Frontends without traffic are those of the Service, and those with some also such as it has no more.
+func TestFrontends(t *testing.T) {
+	address, other := netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")
+	service := &cluster.Service{
+		Addresses: []netip.Addr{other, address}, Ports: []cluster.Port{{Number: 443, Protocol: "TCP"}, {Number: 80, Protocol: "TCP"}},
+	}
+	name := func(vip netip.Addr, port uint16) console.FrontendName {
+		return console.FrontendName{VIP: vip, Port: port, Protocol: "TCP", Service: "shop/web"}
+	}
+	made := frontendsOf(service, []store.Frontend{
+		{FrontendName: name(address, 22), Rates: store.Rates{Packets: 1}}, {FrontendName: name(other, 80), Rates: store.Rates{Packets: 2}},
+	})
+	var got []string
+	for _, frontend := range made {
+		got = append(got, fmt.Sprint(frontend.VIP, " ", frontend.Port, " ", frontend.Rates.Packets))
+	}
+	want := []string{"198.51.100.1 22 1", "198.51.100.1 80 0", "198.51.100.1 443 0", "2001:db8::1 80 2", "2001:db8::1 443 0"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

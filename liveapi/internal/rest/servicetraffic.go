@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/api/live"
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
 	"github.com/millrace-lb/millrace/liveapi/internal/cluster"
@@ -107,7 +108,12 @@ func (s *serviceTraffic) collect(ctx context.Context, options *internalversion.L
 	}
 	traffic := s.sources.Store.Traffic(now)
 	list := &livev1alpha1.ServiceTrafficList{
-		ListMeta: metav1.ListMeta{ResourceVersion: version(now)}, Items: []livev1alpha1.ServiceTraffic{},
+		ListMeta:      metav1.ListMeta{ResourceVersion: version(now)},
+		AnsweredNodes: int32(len(traffic.Answered)), Window: metav1.Duration{Duration: traffic.Window.Round(time.Millisecond)},
+		Items: make([]livev1alpha1.ServiceTraffic, 0, len(services)),
+	}
+	if request.NamespaceValue(ctx) == metav1.NamespaceAll {
+		list.Drops, list.Uplinks = roundedDrops(traffic.Drops), uplinksOf(traffic.Uplinks)
 	}
 	s.sources.Store.Announcing(now, func(count func([]netip.Addr) int) {
 		for i := range services {
@@ -144,28 +150,69 @@ func (s *serviceTraffic) Watch(ctx context.Context, options *internalversion.Lis
 }
 
 func trafficOf(service *cluster.Service, endpoints cluster.Endpoints, traffic *store.Traffic, announcing int) livev1alpha1.ServiceTraffic {
-	rates := traffic.Services[service.Name]
+	counted := traffic.Services[service.Name]
 	made := livev1alpha1.ServiceTraffic{
 		TypeMeta: metav1.TypeMeta{APIVersion: livev1alpha1.GroupVersion.String(), Kind: "ServiceTraffic"},
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: service.Namespace, Name: service.Name.Name, Labels: service.Labels,
 		},
-		Window: metav1.Duration{Duration: traffic.Window.Round(time.Millisecond)},
-		Rates: livev1alpha1.TrafficRates{
-			Connections: rounded(rates.Connections), Packets: rounded(rates.Packets),
-			Bits: rounded(rates.Bits), Drops: rounded(rates.Dropped),
-		},
+		Window:    metav1.Duration{Duration: traffic.Window.Round(time.Millisecond)},
+		Rates:     ratesOf(&counted.Rates),
+		Drops:     roundedDrops(counted.Drops),
 		Endpoints: livev1alpha1.EndpointCount{Ready: endpoints.Ready, Total: endpoints.Total},
 		Nodes:     livev1alpha1.NodeCount{Announcing: int32(announcing), Total: int32(traffic.Nodes)},
+		Frontends: frontendsOf(service, counted.Frontends),
 	}
 	if !traffic.Oldest.IsZero() {
 		made.Timestamp = &metav1.Time{Time: traffic.Oldest}
 	}
-	for reason, rate := range rates.Drops {
-		if made.Drops == nil {
-			made.Drops = map[string]float64{}
+	return made
+}
+
+// frontendsOf are those that counted something, and the others that the Service has.
+func frontendsOf(service *cluster.Service, counted []store.Frontend) []livev1alpha1.FrontendTraffic {
+	all := slices.Clone(counted)
+	for _, address := range service.Addresses {
+		for _, port := range service.Ports {
+			name := console.FrontendName{VIP: address, Port: port.Number, Protocol: port.Protocol}
+			if !slices.ContainsFunc(counted, func(f store.Frontend) bool { return f.Compare(name) == 0 }) {
+				all = append(all, store.Frontend{FrontendName: name})
+			}
 		}
-		made.Drops[reason] = rounded(rate)
+	}
+	slices.SortFunc(all, func(a, b store.Frontend) int { return a.Compare(b.FrontendName) })
+	made := make([]livev1alpha1.FrontendTraffic, 0, len(all))
+	for i := range all {
+		made = append(made, livev1alpha1.FrontendTraffic{
+			VIP: all[i].VIP.String(), Port: int32(all[i].Port), Protocol: all[i].Protocol, Rates: ratesOf(&all[i].Rates),
+		})
+	}
+	return made
+}
+
+func ratesOf(rates *store.Rates) livev1alpha1.TrafficRates {
+	return livev1alpha1.TrafficRates{
+		Connections: rounded(rates.Connections), Packets: rounded(rates.Packets), Bits: rounded(rates.Bits), Drops: rounded(rates.Dropped),
+	}
+}
+
+func roundedDrops(drops map[string]float64) map[string]float64 {
+	if len(drops) == 0 {
+		return nil
+	}
+	made := make(map[string]float64, len(drops))
+	for reason, rate := range drops {
+		made[reason] = rounded(rate)
+	}
+	return made
+}
+
+func uplinksOf(uplinks []store.Uplink) []livev1alpha1.UplinkLosses {
+	var made []livev1alpha1.UplinkLosses
+	for _, uplink := range uplinks {
+		made = append(made, livev1alpha1.UplinkLosses{
+			Node: uplink.Node, Interface: uplink.Interface, Transmit: rounded(uplink.Transmit), Redirect: rounded(uplink.Redirect),
+		})
 	}
 	return made
 }

@@ -93,7 +93,9 @@ func (v *vipAnnouncements) Get(ctx context.Context, name string, _ *metav1.GetOp
 	if !ok {
 		return nil, apierrors.NewNotFound(groupResource(livev1alpha1.ResourceVIPAnnouncements), name)
 	}
-	return new(announcementOf(&found, coverage.Nodes)), nil
+	made := announcementOf(&found, coverage.Nodes)
+	withoutRanges(&made)
+	return &made, nil
 }
 
 // addressOf returns the address of a VIP of this name.
@@ -116,7 +118,8 @@ func (v *vipAnnouncements) collect(options *internalversion.ListOptions) (*livev
 	now := time.Now()
 	all, coverage := v.sources.Store.Announcements(now, livev1alpha1.NodeNamesInLists)
 	list := &livev1alpha1.VIPAnnouncementList{
-		ListMeta: metav1.ListMeta{ResourceVersion: version(now)}, Items: make([]livev1alpha1.VIPAnnouncement, 0, len(all)),
+		ListMeta: metav1.ListMeta{ResourceVersion: version(now)}, NodeAnswers: answersOf(coverage),
+		Items: make([]livev1alpha1.VIPAnnouncement, 0, len(all)),
 	}
 	for i := range all {
 		made := announcementOf(&all[i], coverage.Nodes)
@@ -133,6 +136,9 @@ func (v *vipAnnouncements) Watch(ctx context.Context, options *internalversion.L
 		every: watchEvery, generations: newGenerations(v.sources.Store),
 		list: func() ([]livev1alpha1.VIPAnnouncement, string, error) {
 			list, _ := v.collect(options)
+			for i := range list.Items {
+				withoutRanges(&list.Items[i])
+			}
 			return list.Items, list.ResourceVersion, nil
 		},
 	}), nil
@@ -173,12 +179,39 @@ func announcementOf(found *store.Announcement, nodes int) livev1alpha1.VIPAnnoun
 	}
 	for _, group := range found.Groups {
 		if len(group.Peers) > 0 {
-			made.Announced = append(made.Announced, livev1alpha1.Announced{Peers: group.Peers, Count: int32(group.Count), Nodes: group.Nodes})
+			made.Announced = append(made.Announced, livev1alpha1.Announced{
+				Peers: group.Peers, Count: int32(group.Count), Nodes: group.Nodes, NodeRanges: rangesText(group.Ranges),
+			})
 			continue
 		}
 		made.Withheld = append(made.Withheld, livev1alpha1.Withheld{
-			Reason: group.Reason, Message: group.Message, Count: int32(group.Count), Nodes: group.Nodes,
+			Reason: group.Reason, Message: group.Message, Count: int32(group.Count), Nodes: group.Nodes, NodeRanges: rangesText(group.Ranges),
 		})
 	}
 	return made
+}
+
+// withoutRanges takes out what says something in a list alone.
+func withoutRanges(announcement *livev1alpha1.VIPAnnouncement) {
+	for i := range announcement.Announced {
+		announcement.Announced[i].NodeRanges = ""
+	}
+	for i := range announcement.Withheld {
+		announcement.Withheld[i].NodeRanges = ""
+	}
+}
+
+// rangesText writes ranges as in 0-4,7.
+func rangesText(ranges [][2]int32) string {
+	var text []byte
+	for _, one := range ranges {
+		if len(text) > 0 {
+			text = append(text, ',')
+		}
+		text = strconv.AppendInt(text, int64(one[0]), 10)
+		if one[1] > one[0] {
+			text = strconv.AppendInt(append(text, '-'), int64(one[1]), 10)
+		}
+	}
+	return string(text)
 }

@@ -36,6 +36,9 @@ type Group struct {
 	Count           int
 	// Nodes are sorted, and cut where that was asked for.
 	Nodes []string
+	// Ranges are the places of all of them among those that answered, from 0: the first and the
+	// last of each range.
+	Ranges [][2]int32
 }
 
 // SetState takes what changed on a node, or the whole.
@@ -163,15 +166,17 @@ func (s *Store) Announcements(now time.Time, names int) ([]Announcement, Coverag
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	gathered := make([][]gathering, s.vips.limit())
+	place := int32(0)
 	for _, node := range s.ordered {
 		if !node.answers(now) {
 			continue
 		}
 		for vip, decision := range node.decisions {
 			if decision != 0 {
-				gathered[vip] = gather(gathered[vip], decision, node, names)
+				gathered[vip] = gather(gathered[vip], decision, node, place, names)
 			}
 		}
+		place++
 	}
 	var all []Announcement
 	for vip, groups := range gathered {
@@ -193,10 +198,15 @@ func (s *Store) Announcement(now time.Time, address netip.Addr) (found Announcem
 		return found, coverage, false
 	}
 	var groups []gathering
+	place := int32(0)
 	for _, node := range s.ordered {
-		if int(vip) < len(node.decisions) && node.decisions[vip] != 0 && node.answers(now) {
-			groups = gather(groups, node.decisions[vip], node, len(s.ordered))
+		if !node.answers(now) {
+			continue
 		}
+		if int(vip) < len(node.decisions) && node.decisions[vip] != 0 {
+			groups = gather(groups, node.decisions[vip], node, place, len(s.ordered))
+		}
+		place++
 	}
 	return s.announcement(vip, groups), coverage, len(groups) > 0
 }
@@ -206,15 +216,22 @@ type gathering struct {
 	decision uint32
 	count    int
 	nodes    []*node
+	ranges   [][2]int32
 }
 
-func gather(groups []gathering, decision uint32, from *node, names int) []gathering {
+// gather adds a node, whose place is behind those of all before it.
+func gather(groups []gathering, decision uint32, from *node, place int32, names int) []gathering {
 	at := slices.IndexFunc(groups, func(g gathering) bool { return g.decision == decision })
 	if at < 0 {
 		at = len(groups)
 		groups = append(groups, gathering{decision: decision})
 	}
 	groups[at].count++
+	if last := len(groups[at].ranges) - 1; last >= 0 && groups[at].ranges[last][1] == place-1 {
+		groups[at].ranges[last][1] = place
+	} else {
+		groups[at].ranges = append(groups[at].ranges, [2]int32{place, place})
+	}
 	if len(groups[at].nodes) < names {
 		groups[at].nodes = append(groups[at].nodes, from)
 	}
@@ -225,7 +242,7 @@ func (s *Store) announcement(vip uint32, groups []gathering) Announcement {
 	made := Announcement{Address: s.vips.values[vip]}
 	for _, gathered := range groups {
 		decided := s.decisions.values[gathered.decision]
-		group := Group{Reason: decided.reason, Message: decided.message, Count: gathered.count}
+		group := Group{Reason: decided.reason, Message: decided.message, Count: gathered.count, Ranges: gathered.ranges}
 		if decided.peers != "" {
 			group.Peers = strings.Split(decided.peers, ",")
 			made.Announcing += gathered.count

@@ -3,7 +3,7 @@
 // Package store is pure: it keeps what agents told last, and puts the nodes together when it is
 // asked. It has no clock: who tells or asks says when.
 //
-// It stays small with many nodes and VIPs. Traffic costs 16 bytes for a Service on each node that
+// It stays small with many nodes and VIPs. Traffic costs 16 bytes for a frontend on each node that
 // counted anything for it, twice. A decision about a VIP costs 4 bytes on each node, and its text
 // is there once for all nodes and VIPs that share it.
 package store
@@ -31,8 +31,8 @@ type Name struct{ Namespace, Name string }
 type Coverage struct {
 	// Nodes is how many nodes have an agent.
 	Nodes int
-	// Silent are those that do not answer, sorted. Nothing of theirs is in the answer.
-	Silent []string
+	// Answered are those that the answer is made of, and Silent the others, both sorted.
+	Answered, Silent []string
 }
 
 // Store is safe for concurrent use.
@@ -43,9 +43,9 @@ type Store struct {
 	ordered []*node
 	// slots are the nodes by their numbers in bitsets; nil where a number is free.
 	slots []*node
-	// services and reasons (of drops) are those of samples.
-	services interner[Name]
-	reasons  interner[string]
+	// frontends and reasons (of drops) are those of samples.
+	frontends interner[console.FrontendName]
+	reasons   interner[string]
 	// vips are those that a node has a decision about, announcers, by the VIP's number, the nodes
 	// that announce it.
 	vips       interner[netip.Addr]
@@ -79,7 +79,7 @@ type decision struct{ peers, reason, message string }
 // New returns a store without nodes.
 func New() *Store {
 	return &Store{
-		nodes: map[string]*node{}, services: newInterner[Name](), reasons: newInterner[string](),
+		nodes: map[string]*node{}, frontends: newInterner[console.FrontendName](), reasons: newInterner[string](),
 		vips: newInterner[netip.Addr](), decisions: newInterner[decision](), announcers: make([]bitset, 1),
 	}
 }
@@ -132,7 +132,9 @@ func (s *Store) Coverage(now time.Time) Coverage {
 func (s *Store) coverage(now time.Time) Coverage {
 	coverage := Coverage{Nodes: len(s.nodes)}
 	for _, node := range s.ordered {
-		if !node.answers(now) {
+		if node.answers(now) {
+			coverage.Answered = append(coverage.Answered, node.name)
+		} else {
 			coverage.Silent = append(coverage.Silent, node.name)
 		}
 	}

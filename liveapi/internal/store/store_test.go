@@ -37,37 +37,47 @@ func answering(now time.Time, nodes ...string) *Store {
 	return s
 }
 
-func counted(seconds float64, services ...live.ServiceTraffic) *live.Traffic {
-	return &live.Traffic{Seconds: seconds, Services: services}
+func counted(seconds float64, frontends ...live.FrontendTraffic) *live.Traffic {
+	return &live.Traffic{Seconds: seconds, Frontends: frontends}
+}
+
+func frontend(service string, port uint16) console.FrontendName {
+	return console.FrontendName{VIP: vip, Port: port, Protocol: "TCP", Service: service}
 }
 
 // Rates are over the last two samples of each node, whatever their length, and the nodes' sum.
 func TestTraffic(t *testing.T) {
 	s := answering(start, "a", "b")
 	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
-	s.SetTraffic("a", counted(5, live.ServiceTraffic{Namespace: "shop", Name: "web", Packets: 1e6, Bytes: 1e9, Connections: 1e3}), at(5))
+	s.SetTraffic("a", counted(5, live.FrontendTraffic{FrontendName: frontend("shop/web", 80), Packets: 1e6, Bytes: 1e9, Connections: 1e3}), at(5))
 	s.SetTraffic("a", counted(5,
-		live.ServiceTraffic{Namespace: "shop", Name: "web", Packets: 100, Bytes: 1000, Connections: 10, Drops: map[string]uint64{"Full": 20}},
-		live.ServiceTraffic{Namespace: "shop", Name: "other", Packets: 1}), at(10))
-	s.SetTraffic("a", counted(3, live.ServiceTraffic{Namespace: "shop", Name: "web", Packets: 60, Bytes: 600, Connections: 6,
+		live.FrontendTraffic{FrontendName: frontend("shop/web", 80), Packets: 100, Bytes: 1000, Connections: 10, Drops: map[string]uint64{"Full": 20}},
+		live.FrontendTraffic{FrontendName: frontend("shop/other", 80), Packets: 1}), at(10))
+	s.SetTraffic("a", counted(3, live.FrontendTraffic{FrontendName: frontend("shop/web", 80), Packets: 60, Bytes: 600, Connections: 6,
 		Drops: map[string]uint64{"Full": 4, "NoEndpoint": 8}}), at(13))
-	s.SetTraffic("b", counted(4, live.ServiceTraffic{Namespace: "shop", Name: "web", Packets: 4, Bytes: 40}), at(12))
+	other := counted(4, live.FrontendTraffic{FrontendName: frontend("shop/web", 443), Packets: 4, Bytes: 40})
+	other.Drops, other.Uplinks = map[string]uint64{"NoFrontend": 6}, []console.Uplink{{Interface: "eth0", Transmit: 2, Redirect: 8}}
+	s.SetTraffic("b", other, at(12))
 
+	drops := map[string]float64{"Full": 3, "NoEndpoint": 1}
 	want := Traffic{
-		Coverage: Coverage{Nodes: 2}, Oldest: at(12), Window: 8 * time.Second,
-		Services: map[Name]Rates{
-			web: {
-				Connections: 2, Packets: 21, Bits: 8 * 210, Dropped: 4,
-				Drops: map[string]float64{"Full": 3, "NoEndpoint": 1},
-			},
-			{"shop", "other"}: {Packets: 0.125},
+		Coverage: Coverage{Nodes: 2, Answered: []string{"a", "b"}}, Oldest: at(12), Window: 8 * time.Second,
+		Services: map[Name]Service{
+			web: {Rates{Connections: 2, Packets: 21, Bits: 8 * 210, Dropped: 4, Drops: drops}, []Frontend{
+				{frontend("shop/web", 80), Rates{Connections: 2, Packets: 20, Bits: 8 * 200, Dropped: 4, Drops: drops}},
+				{frontend("shop/web", 443), Rates{Packets: 1, Bits: 8 * 10}},
+			}},
+			{"shop", "other"}: {Rates{Packets: 0.125}, []Frontend{{frontend("shop/other", 80), Rates{Packets: 0.125}}}},
 		},
+		Drops: map[string]float64{"NoFrontend": 1.5}, Uplinks: []Uplink{{Node: "b", Interface: "eth0", Transmit: 0.5, Redirect: 2}},
 	}
-	if difference := cmp.Diff(want, s.Traffic(at(14)), cmpopts.EquateApprox(0, 1e-9)); difference != "" {
+	addresses := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+	if difference := cmp.Diff(want, s.Traffic(at(14)), cmpopts.EquateApprox(0, 1e-9), addresses); difference != "" {
 		t.Errorf("all (-want +got):\n%s", difference)
 	}
+	want.Drops, want.Uplinks = nil, nil
 	delete(want.Services, Name{"shop", "other"})
-	if difference := cmp.Diff(want, s.TrafficOf(at(14), web), cmpopts.EquateApprox(0, 1e-9)); difference != "" {
+	if difference := cmp.Diff(want, s.TrafficOf(at(14), web), cmpopts.EquateApprox(0, 1e-9), addresses); difference != "" {
 		t.Errorf("of one (-want +got):\n%s", difference)
 	}
 	if got := s.TrafficOf(at(14), Name{"shop", "absent"}); len(got.Services) > 0 {
@@ -126,12 +136,12 @@ func TestAnnouncements(t *testing.T) {
 	got, coverage := s.Announcements(start, 1)
 	want := []Announcement{
 		{Address: vip, Announcing: 2, Groups: []Group{
-			{Peers: []string{"r1", "r2"}, Count: 2, Nodes: []string{"a"}},
-			{Reason: "NoEndpoint", Message: "no pod is ready", Count: 1, Nodes: []string{"c"}},
+			{Peers: []string{"r1", "r2"}, Count: 2, Nodes: []string{"a"}, Ranges: [][2]int32{{0, 1}}},
+			{Reason: "NoEndpoint", Message: "no pod is ready", Count: 1, Nodes: []string{"c"}, Ranges: [][2]int32{{2, 2}}},
 		}},
 		{Address: vip6, Announcing: 3, Groups: []Group{
-			{Peers: []string{"r1"}, Count: 1, Nodes: []string{"c"}},
-			{Peers: []string{"r1", "r2"}, Count: 2, Nodes: []string{"a"}},
+			{Peers: []string{"r1"}, Count: 1, Nodes: []string{"c"}, Ranges: [][2]int32{{2, 2}}},
+			{Peers: []string{"r1", "r2"}, Count: 2, Nodes: []string{"a"}, Ranges: [][2]int32{{0, 1}}},
 		}},
 	}
 	if difference := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); difference != "" || coverage.Nodes != 4 {
@@ -162,11 +172,22 @@ func TestAnnouncements(t *testing.T) {
 	if of4, of6, both := counts(); of4 != 0 || of6 != 3 || both != 3 {
 		t.Errorf("%d, %d and %d nodes announce", of4, of6, both)
 	}
+	// Places are among those that answer, and have gaps.
+	s.StateFailed("a", start)
+	for _, node := range []string{"b", "c", "d"} {
+		s.SetTraffic(node, counted(5), start.Add(time.Minute))
+	}
+	s.SetState("d", &live.State{VIPs: []console.VIPGroup{{Reason: "Drained", Addresses: []netip.Addr{vip}}}}, start)
+	some, coverage := s.Announcements(start.Add(time.Minute), 1)
+	if ranges := some[0].Groups[0].Ranges; !slices.Equal(ranges, [][2]int32{{0, 0}, {2, 2}}) || !slices.Equal(coverage.Answered, []string{"b", "c", "d"}) {
+		t.Errorf("the places are %v in %v", ranges, coverage.Answered)
+	}
 	s.SetNodes([]string{"a", "d"}, start)
 	if _, of6, _ := counts(); of6 != 1 {
 		t.Errorf("%d nodes announce after two have gone", of6)
 	}
 	s.SetState("a", &live.State{Whole: true}, start)
+	s.SetState("d", &live.State{Whole: true}, start)
 	if _, _, ok := s.Announcement(start, vip6); ok || len(s.vips.numbers) > 0 || len(s.decisions.numbers) > 0 {
 		t.Errorf("something is left: %v, %v", s.vips.numbers, s.decisions.numbers)
 	}
@@ -220,7 +241,8 @@ func TestNothingIsLeft(t *testing.T) {
 				delete(told[node], vip)
 				s.SetState(node, &live.State{Gone: []netip.Addr{vip}}, start)
 			case 2:
-				last[node] = counted(5, live.ServiceTraffic{Name: fmt.Sprint(rapid.IntRange(0, 5).Draw(t, "service")), Packets: 5, Drops: map[string]uint64{"x": 1}})
+				last[node] = counted(5, live.FrontendTraffic{FrontendName: frontend("shop/"+fmt.Sprint(rapid.IntRange(0, 5).Draw(t, "service")), 80), Packets: 5, Drops: map[string]uint64{"x": 1}})
+				last[node].Drops = map[string]uint64{"x": 2, "y": 1}
 				s.SetTraffic(node, counted(0), start)
 				s.SetTraffic(node, last[node], start)
 			case 3:
@@ -252,7 +274,7 @@ func TestNothingIsLeft(t *testing.T) {
 		}
 		for what, sizes := range map[string][2]int{
 			"VIPs": {len(s.vips.numbers), len(want.vips.numbers)}, "decisions": {len(s.decisions.numbers), len(want.decisions.numbers)},
-			"Services": {len(s.services.numbers), len(want.services.numbers)}, "reasons": {len(s.reasons.numbers), len(want.reasons.numbers)},
+			"frontends": {len(s.frontends.numbers), len(want.frontends.numbers)}, "reasons": {len(s.reasons.numbers), len(want.reasons.numbers)},
 		} {
 			if sizes[0] != sizes[1] {
 				t.Fatalf("%s: %d are remembered, want %d", what, sizes[0], sizes[1])

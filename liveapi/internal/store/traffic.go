@@ -4,28 +4,34 @@ package store
 
 import (
 	"cmp"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/api/live"
 )
 
-// sample is what a node counted until a time. Entries are sorted by the Service's number.
+// sample is what a node counted until a time. Entries are sorted by the frontend's number.
 type sample struct {
 	seconds float64
 	entries []entry
 	drops   []dropped
+	// all are the drops of all packets, whose frontend is 0. Uplinks lost frames.
+	all     []dropped
+	uplinks []console.Uplink
 }
 
 // entry has seven digits of what was counted: rates need no more.
 type entry struct {
-	service                     uint32
+	frontend                    uint32
 	connections, packets, bytes float32
 }
 
 type dropped struct {
-	service, reason uint32
-	count           uint64
+	frontend, reason uint32
+	count            uint64
 }
 
 // Rates are means per second over the window of an answer.
@@ -33,6 +39,24 @@ type Rates struct {
 	Connections, Packets, Bits, Dropped float64
 	// Drops are those that Dropped is the sum of, by reason.
 	Drops map[string]float64
+}
+
+// Service has the rates of a Service, and of its frontends, sorted.
+type Service struct {
+	Rates
+	Frontends []Frontend
+}
+
+// Frontend has the rates of a frontend.
+type Frontend struct {
+	console.FrontendName
+	Rates
+}
+
+// Uplink has the rates of frames that the driver of a node's interface did not take.
+type Uplink struct {
+	Node, Interface    string
+	Transmit, Redirect float64
 }
 
 // Traffic is that of all nodes which answer.
@@ -43,7 +67,10 @@ type Traffic struct {
 	// Window is the longest time that rates are of.
 	Window time.Duration
 	// Services have traffic; all others have none.
-	Services map[Name]Rates
+	Services map[Name]Service
+	// Drops are those of all packets, by reason, and Uplinks those that lost frames.
+	Drops   map[string]float64
+	Uplinks []Uplink
 }
 
 // SetTraffic takes what a node counted since it told last. Nodes that SetNodes does not know are
@@ -68,28 +95,39 @@ func (s *Store) SetTraffic(name string, traffic *live.Traffic, now time.Time) {
 }
 
 func (s *Store) newSample(traffic *live.Traffic) sample {
-	made := sample{seconds: traffic.Seconds, entries: make([]entry, 0, len(traffic.Services))}
-	for i := range traffic.Services {
-		counted := &traffic.Services[i]
-		service := s.services.acquire(Name{counted.Namespace, counted.Name})
-		made.entries = append(made.entries, entry{
-			service, float32(counted.Connections), float32(counted.Packets), float32(counted.Bytes),
-		})
-		for reason, count := range counted.Drops {
-			made.drops = append(made.drops, dropped{service, s.reasons.acquire(reason), count})
-		}
+	made := sample{
+		seconds: traffic.Seconds, entries: make([]entry, 0, len(traffic.Frontends)), uplinks: slices.Clone(traffic.Uplinks),
+		all: s.dropped(nil, 0, traffic.Drops),
 	}
-	slices.SortFunc(made.entries, func(a, b entry) int { return cmp.Compare(a.service, b.service) })
-	slices.SortFunc(made.drops, func(a, b dropped) int { return cmp.Compare(a.service, b.service) })
+	for i := range traffic.Frontends {
+		counted := &traffic.Frontends[i]
+		frontend := s.frontends.acquire(counted.FrontendName)
+		made.entries = append(made.entries, entry{
+			frontend, float32(counted.Connections), float32(counted.Packets), float32(counted.Bytes),
+		})
+		made.drops = s.dropped(made.drops, frontend, counted.Drops)
+	}
+	slices.SortFunc(made.entries, func(a, b entry) int { return cmp.Compare(a.frontend, b.frontend) })
+	slices.SortFunc(made.drops, func(a, b dropped) int { return cmp.Compare(a.frontend, b.frontend) })
 	return made
+}
+
+// dropped appends the drops of a frontend.
+func (s *Store) dropped(to []dropped, frontend uint32, drops map[string]uint64) []dropped {
+	for reason, count := range drops {
+		to = append(to, dropped{frontend, s.reasons.acquire(reason), count})
+	}
+	return to
 }
 
 func (s *Store) releaseSample(old *sample) {
 	for i := range old.entries {
-		s.services.release(old.entries[i].service)
+		s.frontends.release(old.entries[i].frontend)
 	}
-	for i := range old.drops {
-		s.reasons.release(old.drops[i].reason)
+	for _, drops := range [][]dropped{old.drops, old.all} {
+		for i := range drops {
+			s.reasons.release(drops[i].reason)
+		}
 	}
 	*old = sample{}
 }
@@ -99,21 +137,40 @@ func (s *Store) Traffic(now time.Time) Traffic {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	traffic, samples := s.window(now)
-	sums := make([]Rates, s.services.limit())
-	for _, sample := range samples {
-		for i := range sample.entries {
-			sums[sample.entries[i].service].count(&sample.entries[i], sample.seconds)
+	sums := make([]Rates, s.frontends.limit())
+	var all Rates
+	uplinks := map[Uplink]Uplink{}
+	for i := range samples {
+		sample := &samples[i]
+		for j := range sample.entries {
+			sums[sample.entries[j].frontend].count(&sample.entries[j], sample.seconds)
 		}
-		for i := range sample.drops {
-			sums[sample.drops[i].service].drop(s.reasons.values[sample.drops[i].reason], sample.drops[i].count, sample.seconds)
+		for j := range sample.drops {
+			sums[sample.drops[j].frontend].drop(s.reasons.values[sample.drops[j].reason], sample.drops[j].count, sample.seconds)
+		}
+		for j := range sample.all {
+			all.drop(s.reasons.values[sample.all[j].reason], sample.all[j].count, sample.seconds)
+		}
+		for _, lost := range sample.uplinks {
+			name := Uplink{Node: sample.node, Interface: lost.Interface}
+			sum := uplinks[name]
+			uplinks[name] = Uplink{
+				Node: name.Node, Interface: name.Interface, Transmit: sum.Transmit + float64(lost.Transmit)/sample.seconds,
+				Redirect: sum.Redirect + float64(lost.Redirect)/sample.seconds,
+			}
 		}
 	}
-	traffic.Services = map[Name]Rates{}
-	for service, rates := range sums {
+	traffic.Drops = all.Drops
+	traffic.Uplinks = slices.SortedFunc(maps.Values(uplinks), func(a, b Uplink) int {
+		return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Interface, b.Interface))
+	})
+	traffic.Services = make(map[Name]Service)
+	for frontend, rates := range sums {
 		if rates.any() {
-			traffic.Services[s.services.values[service]] = rates
+			traffic.add(&s.frontends.values[frontend], rates)
 		}
 	}
+	traffic.sort()
 	return traffic
 }
 
@@ -122,37 +179,75 @@ func (s *Store) TrafficOf(now time.Time, name Name) Traffic {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	traffic, samples := s.window(now)
-	traffic.Services = map[Name]Rates{}
-	service, ok := s.services.numbers[name]
-	if !ok {
-		return traffic
-	}
-	rates := Rates{}
-	for _, sample := range samples {
-		at, found := slices.BinarySearchFunc(sample.entries, service, func(e entry, service uint32) int { return cmp.Compare(e.service, service) })
-		if !found {
+	traffic.Services = map[Name]Service{}
+	service := name.Namespace + "/" + name.Name
+	for number := range s.frontends.values {
+		if s.frontends.values[number].Service != service {
 			continue
 		}
-		rates.count(&sample.entries[at], sample.seconds)
-		from, _ := slices.BinarySearchFunc(sample.drops, service, func(d dropped, service uint32) int { return cmp.Compare(d.service, service) })
-		for _, dropped := range sample.drops[from:] {
-			if dropped.service != service {
-				break
-			}
-			rates.drop(s.reasons.values[dropped.reason], dropped.count, sample.seconds)
+		rates := Rates{}
+		for i := range samples {
+			s.addTo(&rates, &samples[i].sample, uint32(number), samples[i].seconds)
+		}
+		if rates.any() {
+			traffic.add(&s.frontends.values[number], rates)
 		}
 	}
-	if rates.any() {
-		traffic.Services[name] = rates
-	}
+	traffic.sort()
 	return traffic
 }
 
-// window returns the samples of nodes that answer. Their seconds are those of both samples of a
-// node together.
-func (s *Store) window(now time.Time) (Traffic, []sample) {
+// addTo adds what a sample has of a frontend.
+func (s *Store) addTo(rates *Rates, of *sample, frontend uint32, seconds float64) {
+	at, found := slices.BinarySearchFunc(of.entries, frontend, func(e entry, frontend uint32) int { return cmp.Compare(e.frontend, frontend) })
+	if !found {
+		return
+	}
+	rates.count(&of.entries[at], seconds)
+	from, _ := slices.BinarySearchFunc(of.drops, frontend, func(d dropped, frontend uint32) int { return cmp.Compare(d.frontend, frontend) })
+	for _, dropped := range of.drops[from:] {
+		if dropped.frontend != frontend {
+			return
+		}
+		rates.drop(s.reasons.values[dropped.reason], dropped.count, seconds)
+	}
+}
+
+// add adds a frontend to its Service.
+func (t *Traffic) add(name *console.FrontendName, rates Rates) {
+	namespace, service, _ := strings.Cut(name.Service, "/")
+	key := Name{namespace, service}
+	sum := t.Services[key]
+	sum.Connections += rates.Connections
+	sum.Packets += rates.Packets
+	sum.Bits += rates.Bits
+	sum.Dropped += rates.Dropped
+	for reason, rate := range rates.Drops {
+		if sum.Drops == nil {
+			sum.Drops = map[string]float64{}
+		}
+		sum.Drops[reason] += rate
+	}
+	sum.Frontends = append(sum.Frontends, Frontend{*name, rates})
+	t.Services[key] = sum
+}
+
+func (t *Traffic) sort() {
+	for _, service := range t.Services {
+		slices.SortFunc(service.Frontends, func(a, b Frontend) int { return a.Compare(b.FrontendName) })
+	}
+}
+
+// told is a sample of a node, whose seconds are those of both of its samples together.
+type told struct {
+	sample
+	node string
+}
+
+// window returns the samples of nodes that answer.
+func (s *Store) window(now time.Time) (Traffic, []told) {
 	traffic := Traffic{Coverage: s.coverage(now)}
-	samples := make([]sample, 0, 2*len(s.nodes))
+	samples := make([]told, 0, 2*len(s.nodes))
 	for _, node := range s.ordered {
 		seconds := node.samples[0].seconds + node.samples[1].seconds
 		if seconds <= 0 || !node.answers(now) {
@@ -164,7 +259,7 @@ func (s *Store) window(now time.Time) (Traffic, []sample) {
 		traffic.Window = max(traffic.Window, time.Duration(seconds*float64(time.Second)))
 		for _, one := range node.samples {
 			one.seconds = seconds
-			samples = append(samples, one)
+			samples = append(samples, told{one, node.name})
 		}
 	}
 	return traffic, samples

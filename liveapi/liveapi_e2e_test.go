@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,6 +72,7 @@ func TestLive(t *testing.T) {
 	t.Run("watch", func(t *testing.T) { testWatch(t, e) })
 	t.Run("schemas", func(t *testing.T) { testSchemas(t, e) })
 	t.Run("tenants", func(t *testing.T) { testTenants(t, e) })
+	t.Run("command", func(t *testing.T) { testCommand(t, e) })
 	t.Run("strangers", func(t *testing.T) { testStrangers(t, address) })
 	t.Run("rotation", func(t *testing.T) { testRotation(t, e) })
 	t.Run("partial", func(t *testing.T) { testPartial(t, e) })
@@ -335,6 +337,41 @@ func testTenants(t *testing.T, e *environment) {
 	} {
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v, want a refusal", what, err)
+		}
+	}
+}
+
+// testCommand runs millrace, which has no agents to ask here: as an administrator, and as the tenant
+// of testTenants.
+func testCommand(t *testing.T, e *environment) {
+	program := filepath.Join(t.TempDir(), "millrace")
+	if output, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../cmd/millrace").CombinedOutput(); err != nil {
+		t.Fatalf("building millrace: %v: %s", err, output)
+	}
+	theirs, err := e.server.WriteKubeconfig(tenant)
+	must(t, err)
+	ours, err := e.server.WriteAdminKubeconfig()
+	must(t, err)
+	for _, test := range []struct{ kubeconfig, line, want, complaint string }{
+		{ours, "bgp peers", "node-b rack1 192.0.2.1 Established", ""},
+		{ours, "bgp peers --node node-c -o json", `"node": "node-c"`, ""},
+		{ours, "status -o json", `"answeredAgents": 3`, ""},
+		{ours, "top --once", "3 nodes, 2 frontends, over 10 s, drops: NoEndpoint 4.00/s, NoFrontend 2.00/s", ""},
+		{ours, "top --once", "node-a: the driver of eth0 does not take frames: transmit 0/s, redirect 2.00/s", ""},
+		{theirs, "top --once -n shop", "3 nodes, 1 frontend, over 10 s, drops: NoEndpoint 4.00/s", ""},
+		{theirs, "top --once -n shop", "198.51.100.1:80 TCP shop/web 20.0k 16.0M 40.0 4.00", ""},
+		{theirs, "top --once -n office", "", "nor is it allowed in place of that to list servicetraffic of live.millrace.io"},
+		{theirs, "top --once", "", "nor is it allowed in place of that to list servicetraffic of live.millrace.io"},
+		{theirs, "bgp peers", "", "nor is it allowed in place of that to list bgpsessions of live.millrace.io"},
+	} {
+		command := exec.CommandContext(t.Context(), program, append(strings.Fields(test.line), "--kubeconfig", test.kubeconfig)...)
+		var stdout, stderr strings.Builder
+		command.Stdout, command.Stderr = &stdout, &stderr
+		err := command.Run()
+		printed := strings.Join(strings.Fields(stdout.String()), " ")
+		if (err != nil) != (test.complaint != "") || !strings.Contains(printed, test.want) || !strings.Contains(stderr.String(), test.complaint) ||
+			test.complaint == "" && stderr.Len() > 0 {
+			t.Errorf("millrace %s: %v, want %q and the complaint %q\n%s\n%s", test.line, err, test.want, test.complaint, stdout.String(), stderr.String())
 		}
 	}
 }

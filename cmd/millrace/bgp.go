@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -60,8 +61,25 @@ func bgpListCommand(
 	return command
 }
 
-// askBGP returns the answers of the agents, sorted by node. Those that do not answer are told.
+// askBGP returns what nodes have, sorted by node. Those that do not answer are told. The aggregated
+// API has the sessions; the routes only agents have.
 func askBGP(ctx context.Context, env environment, config cluster.Config, nodes []string, what string) ([]consoleapi.BGP, error) {
+	liveErr := cluster.ErrNoLive
+	if what == "peers" {
+		var told []consoleapi.BGP
+		if told, liveErr = sessionsLive(ctx, env, config, nodes); liveErr == nil {
+			return told, nil
+		}
+		if errors.Is(liveErr, errNoAgent) {
+			return nil, liveErr
+		}
+	}
+	told, err := askAgentsBGP(ctx, env, config, nodes, what)
+	return told, withLive(err, liveErr)
+}
+
+// askAgentsBGP asks the agents.
+func askAgentsBGP(ctx context.Context, env environment, config cluster.Config, nodes []string, what string) ([]consoleapi.BGP, error) {
 	var found agents
 	var err error
 	if env.agents != nil {
@@ -84,11 +102,17 @@ func askBGP(ctx context.Context, env environment, config cluster.Config, nodes [
 	var told []consoleapi.BGP
 	for _, node := range slices.SortedFunc(slices.Values(nodes), report.CompareNames) {
 		switch answer := answers[node]; {
+		case errors.Is(answer.Err, cluster.ErrForbidden):
+			// So it is on all nodes.
+			return nil, answer.Err
 		case answer.Err != nil:
 			fmt.Fprintf(env.stderr, "millrace: %s: %v\n", node, answer.Err)
 		case answer.Line.BGP == nil:
 			fmt.Fprintf(env.stderr, "millrace: %s: it may be of another version\n", node)
 		default:
+			for i, peer := range answer.Line.BGP.Peers {
+				answer.Line.BGP.Peers[i] = report.ToSeconds(peer)
+			}
 			told = append(told, *answer.Line.BGP)
 		}
 	}

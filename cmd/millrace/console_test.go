@@ -191,7 +191,7 @@ func TestTopOnce(t *testing.T) {
 	if err := watch.run(t.Context(), runner, []string{"node1", "node2", "node3"}); err != nil {
 		t.Fatal(err)
 	}
-	want := `2 nodes, 1 frontend, drops: none
+	want := `2 nodes, 1 frontend, over 10 s, drops: none
 VIP             PROTO  SERVICE      PACKETS/S  BITS/S  NEW CONN/S  DROPS/S
 203.0.113.1:80  TCP    default/web  120        96.0k   0           0
 `

@@ -68,7 +68,7 @@ func (l *list) run(ctx context.Context) error {
 	}
 	options := render.Options{Format: format, Width: l.env.width, Colour: l.env.colour}
 	if l.watch {
-		return cluster.Watch(ctx, *l.config, l.rest(), func(in *report.Input) error { return l.show(ctx, in, options) })
+		return cluster.Watch(ctx, *l.config, l.rest(), l.asks, func(in *report.Input) error { return l.show(ctx, in, options) })
 	}
 	in, err := cluster.Read(ctx, *l.config)
 	if err != nil {
@@ -140,7 +140,7 @@ func (l *list) framed(text string, again bool) string {
 	}
 }
 
-// ask asks the agents which VIPs they announce.
+// ask asks the aggregated API which VIPs nodes announce, or else the agents, who say the same.
 func (l *list) ask(ctx context.Context, in *report.Input) error {
 	find := l.env.agents
 	if find == nil {
@@ -150,16 +150,22 @@ func (l *list) ask(ctx context.Context, in *report.Input) error {
 	if err != nil {
 		return err
 	}
-	args := []string{"vips"}
+	var named []string
 	if l.addresses != nil {
-		args = append(args, l.addresses(in)...)
+		named = l.addresses(in)
+	}
+	told, liveErr := announcedLive(ctx, l.env, *l.config, named, found.Nodes())
+	if liveErr == nil {
+		in.Agents = told
+		return nil
 	}
 	limit := l.config.Timeout
 	if limit == 0 {
 		limit = time.Minute
 	}
 	round := console.Round{Runner: found, Limit: limit, Stop: cluster.ErrForbidden}
-	in.Agents = agentsOf(round.Ask(ctx, found.Nodes(), args))
+	in.Agents = agentsOf(round.Ask(ctx, found.Nodes(), append([]string{"vips"}, named...)))
+	in.Agents.LiveForbidden = errors.Is(liveErr, cluster.ErrForbidden)
 	return ctx.Err()
 }
 

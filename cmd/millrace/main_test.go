@@ -31,7 +31,14 @@ func emptyCluster(t *testing.T) string {
 // and returns a kubeconfig.
 func fakeCluster(t *testing.T, items map[string]string) string {
 	t.Helper()
-	api := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, request *http.Request) {
+	api := httptest.NewServer(listsOf(items))
+	t.Cleanup(api.Close)
+	return kubeconfigOf(t, api.URL)
+}
+
+// listsOf answers each list with the items of its resource.
+func listsOf(items map[string]string) http.Handler {
+	return http.HandlerFunc(func(out http.ResponseWriter, request *http.Request) {
 		version := "v1"
 		if parts := strings.Split(request.URL.Path, "/"); parts[1] == "apis" {
 			version = parts[2] + "/" + parts[3]
@@ -39,9 +46,7 @@ func fakeCluster(t *testing.T, items map[string]string) string {
 		out.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(out, `{"apiVersion":%q,"kind":%q,"metadata":{},"items":[%s]}`,
 			version, listKinds[filepath.Base(request.URL.Path)], items[filepath.Base(request.URL.Path)])
-	}))
-	t.Cleanup(api.Close)
-	return kubeconfigOf(t, api.URL)
+	})
 }
 
 // kubeconfigOf writes one for an API server.

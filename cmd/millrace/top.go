@@ -41,9 +41,19 @@ func topCommand(env environment, config *cluster.Config) *cobra.Command {
 			if watch.interval < leastInterval {
 				return fmt.Errorf("--interval=%s: must be at least %s", watch.interval, leastInterval)
 			}
+			liveErr := cluster.ErrNoLive
+			// These only agents can answer.
+			if len(nodes) == 0 && !command.Flags().Changed("interval") {
+				if liveErr = watch.runLive(command.Context(), *config); liveErr == nil || errors.Is(liveErr, errShow) {
+					return liveErr
+				}
+			}
 			found, err := cluster.FindAgents(command.Context(), *config)
 			if err != nil {
-				return err
+				return withLive(err, liveErr)
+			}
+			if !errors.Is(liveErr, cluster.ErrNoLive) {
+				fmt.Fprintf(env.stderr, "millrace: %v; the agents are asked, for means over %s\n", liveErr, watch.interval)
 			}
 			return watch.run(command.Context(), found, orAll(nodes, found))
 		},
@@ -159,7 +169,10 @@ func (w *topWatch) show() error {
 	for _, span := range w.spans {
 		spans = append(spans, span)
 	}
-	rates := report.RatesOf(spans)
+	return w.showRates(report.RatesOf(spans))
+}
+
+func (w *topWatch) showRates(rates report.Rates) error {
 	if w.json {
 		return json.NewEncoder(w.env.stdout).Encode(rates)
 	}

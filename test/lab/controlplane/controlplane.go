@@ -291,10 +291,13 @@ func (s *Server) WriteKubeconfig(user string) (string, error) {
 	return file, nil
 }
 
+// WriteAdminKubeconfig writes that of the user who may do everything.
+func (s *Server) WriteAdminKubeconfig() (string, error) { return s.WriteKubeconfig(adminToken) }
+
 // Kubectl runs kubectl of the same build, as a user who may do everything, and returns what it
 // prints.
 func (s *Server) Kubectl(ctx context.Context, arguments ...string) ([]byte, error) {
-	kubeconfig, err := s.WriteKubeconfig(adminToken)
+	kubeconfig, err := s.WriteAdminKubeconfig()
 	if err != nil {
 		return nil, err
 	}
@@ -311,7 +314,7 @@ func (s *Server) Kubectl(ctx context.Context, arguments ...string) ([]byte, erro
 // RunController runs one of Kubernetes' controllers, by its name, until the test ends.
 func (s *Server) RunController(t *testing.T, name string) {
 	t.Helper()
-	kubeconfig, err := s.WriteKubeconfig(adminToken)
+	kubeconfig, err := s.WriteAdminKubeconfig()
 	if err != nil {
 		t.Fatal(err)
 	}

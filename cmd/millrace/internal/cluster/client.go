@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
@@ -175,6 +176,7 @@ func kinds() (*runtime.Scheme, meta.RESTMapper, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, gatewayv1.Install, millracev1alpha1.AddToScheme,
+		livev1alpha1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return nil, nil, err
@@ -205,6 +207,12 @@ func kinds() (*runtime.Scheme, meta.RESTMapper, error) {
 	for _, kind := range []string{"VIPPool", "VIP", "LBPeer", "VIPAdvertisement", "LBNode", "LBNodeReport"} {
 		mapper.Add(millracev1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
 	}
+	for _, kind := range []string{"VIPAnnouncement", "BGPSession"} {
+		mapper.Add(livev1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
+	}
+	// It is its own plural.
+	traffic := livev1alpha1.GroupVersion.WithResource(livev1alpha1.ResourceServiceTraffic)
+	mapper.AddSpecific(livev1alpha1.GroupVersion.WithKind("ServiceTraffic"), traffic, traffic, meta.RESTScopeNamespace)
 	return scheme, mapper, nil
 }
 

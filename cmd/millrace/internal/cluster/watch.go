@@ -27,8 +27,9 @@ func NoRest(time.Duration) time.Duration { return 0 }
 
 // Watch calls each with everything that a report is made of, first at once and then
 // after objects have changed, until ctx is done or each returns an error. Changes while
-// each runs, and in the rest after it, are told together. It returns nil when ctx is done.
-func Watch(ctx context.Context, config Config, rest Rest, each func(*report.Input) error) error {
+// each runs, and in the rest after it, are told together. With announcements, what nodes announce is
+// such a change too. It returns nil when ctx is done.
+func Watch(ctx context.Context, config Config, rest Rest, announcements bool, each func(*report.Input) error) error {
 	// Whatever keeps a list from being read is an error here; informers try for ever.
 	in, routed, err := readOnce(ctx, config)
 	if err != nil {
@@ -41,6 +42,12 @@ func Watch(ctx context.Context, config Config, rest Rest, each func(*report.Inpu
 	group, watching := errgroup.WithContext(ctx)
 	group.Go(func() error { return w.cache.Start(watching) })
 	group.Go(func() error { return w.refused(watching) })
+	if announcements {
+		group.Go(func() error {
+			followAnnouncements(watching, config, w.notify)
+			return nil
+		})
+	}
 	group.Go(func() error {
 		if err := w.follow(watching); err != nil {
 			return err
@@ -176,27 +183,28 @@ func (w *watcher) refused(ctx context.Context) error {
 
 // follow notes every change from now on.
 func (w *watcher) follow(ctx context.Context) error {
-	notify := func() {
-		select {
-		case w.changed <- struct{}{}:
-		default:
-		}
-	}
 	for _, object := range w.watched() {
 		informer, err := w.cache.GetInformer(ctx, object, cache.BlockUntilSynced(false))
 		if err != nil {
 			return fmt.Errorf("watch at %s: %w", w.host, err)
 		}
 		_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { notify() },
-			UpdateFunc: func(any, any) { notify() },
-			DeleteFunc: func(any) { notify() },
+			AddFunc:    func(any) { w.notify() },
+			UpdateFunc: func(any, any) { w.notify() },
+			DeleteFunc: func(any) { w.notify() },
 		})
 		if err != nil {
 			return fmt.Errorf("watch at %s: %w", w.host, err)
 		}
 	}
 	return nil
+}
+
+func (w *watcher) notify() {
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
 }
 
 // read returns what is in memory, once that is complete.

@@ -88,7 +88,8 @@ func Rates(rates report.Rates, width, height int) []string {
 			number(f.Packets), number(f.Bits), number(f.Connections), number(f.Drops),
 		})
 	}
-	head := fmt.Sprintf("%s, %s, drops: %s", count(rates.Nodes, "node"), count(len(rates.Frontends), "frontend"), reasons(rates.Drops))
+	head := fmt.Sprintf("%s, %s, over %.3g s, drops: %s",
+		count(rates.Nodes, "node"), count(len(rates.Frontends), "frontend"), rates.Window, reasons(rates.Drops))
 	lines := []string{cut(head, cmp.Or(width, len(head)))}
 	for _, uplink := range rates.Uplinks {
 		line := fmt.Sprintf("%s: the driver of %s does not take frames: transmit %s/s, redirect %s/s",

@@ -57,7 +57,7 @@ func TestDropLine(t *testing.T) {
 }
 
 func TestRatesFitTheScreen(t *testing.T) {
-	rates := report.Rates{Nodes: 3, Drops: map[string]float64{"no_frontend": 2, "fragment": 0.5}}
+	rates := report.Rates{Nodes: 3, Window: 2.001, Drops: map[string]float64{"no_frontend": 2, "fragment": 0.5}}
 	for port := range uint16(30) {
 		rates.Frontends = append(rates.Frontends, report.FrontendRate{
 			FrontendName: consoleapi.FrontendName{VIP: netip.MustParseAddr("203.0.113.1"), Port: port, Protocol: "TCP", Service: strings.Repeat("long", 30)},
@@ -67,7 +67,7 @@ func TestRatesFitTheScreen(t *testing.T) {
 	if len(lines) != 10 || lines[9] != "… and 23 more" {
 		t.Errorf("%d lines, the last is %q", len(lines), lines[len(lines)-1])
 	}
-	if want := "3 nodes, 30 frontends, drops: no_frontend 2.00/s, fragment 0.50/s"; lines[0] != want {
+	if want := "3 nodes, 30 frontends, over 2 s, drops: no_frontend 2.00/s, fragment 0.50/s"; lines[0] != want {
 		t.Errorf("head %q, want %q", lines[0], want)
 	}
 	for _, line := range lines {

@@ -4,6 +4,7 @@ package report
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
@@ -12,7 +13,9 @@ import (
 // Rates are what happens in each second, over all nodes.
 type Rates struct {
 	// Nodes is how many nodes are counted in.
-	Nodes     int            `json:"nodes"`
+	Nodes int `json:"nodes"`
+	// Window is the longest time that rates are means of, in seconds.
+	Window    float64        `json:"windowSeconds"`
 	Frontends []FrontendRate `json:"frontends"`
 	// Drops are of packets, by reason, with those that are for no frontend.
 	Drops map[string]float64 `json:"drops"`
@@ -54,6 +57,7 @@ func RatesOf(spans []Span) Rates {
 			continue
 		}
 		rates.Nodes++
+		rates.Window = max(rates.Window, math.Round(seconds*1000)/1000)
 		span.add(sums, seconds)
 		rates.Uplinks = append(rates.Uplinks, span.uplinks(seconds)...)
 		for reason, count := range span.After.Drops {
@@ -65,13 +69,18 @@ func RatesOf(spans []Span) Rates {
 	for _, sum := range sums {
 		rates.Frontends = append(rates.Frontends, *sum)
 	}
-	slices.SortFunc(rates.Frontends, func(a, b FrontendRate) int {
+	rates.sort()
+	return rates
+}
+
+// sort puts the busiest frontend first.
+func (r *Rates) sort() {
+	slices.SortFunc(r.Frontends, func(a, b FrontendRate) int {
 		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(b.Drops, a.Drops), a.Compare(b.FrontendName))
 	})
-	slices.SortFunc(rates.Uplinks, func(a, b UplinkRate) int {
+	slices.SortFunc(r.Uplinks, func(a, b UplinkRate) int {
 		return cmp.Or(CompareNames(a.Node, b.Node), CompareNames(a.Interface, b.Interface))
 	})
-	return rates
 }
 
 // uplinks are those that lost frames.

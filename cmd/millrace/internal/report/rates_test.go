@@ -38,20 +38,20 @@ func TestRatesOf(t *testing.T) {
 				{at(10, 0, dns, web(0, 0, 0)), at(20, 20, dns, web(100, 10, 20))},
 				{at(10, 0, web(100, 0, 0)), at(12, 0, web(140, 2, 0))},
 			},
-			Rates{Nodes: 2, Uplinks: []UplinkRate{}, Drops: map[string]float64{"no_endpoint": 2}, Frontends: []FrontendRate{
+			Rates{Nodes: 2, Window: 10, Uplinks: []UplinkRate{}, Drops: map[string]float64{"no_endpoint": 2}, Frontends: []FrontendRate{
 				{FrontendName: consoleapi.FrontendName{VIP: vip, Port: 80, Protocol: "TCP", Service: "default/web"}, Packets: 30, Bits: 24000, Connections: 2, Drops: 2},
 				{FrontendName: consoleapi.FrontendName{VIP: vip, Port: 53, Protocol: "UDP"}},
 			}},
 		},
 		"counters that were reset": {
 			[]Span{{at(10, 50, web(100, 9, 50)), at(20, 10, web(50, 10, 10))}},
-			Rates{Nodes: 1, Uplinks: []UplinkRate{}, Drops: map[string]float64{"no_endpoint": 1}, Frontends: []FrontendRate{
+			Rates{Nodes: 1, Window: 10, Uplinks: []UplinkRate{}, Drops: map[string]float64{"no_endpoint": 1}, Frontends: []FrontendRate{
 				{FrontendName: consoleapi.FrontendName{VIP: vip, Port: 80, Protocol: "TCP", Service: "default/web"}, Packets: 5, Bits: 4000, Connections: 0.1, Drops: 1},
 			}},
 		},
 		"a new frontend has no rate yet": {
 			[]Span{{at(10, 0), at(20, 0, web(50, 10, 10))}},
-			Rates{Nodes: 1, Uplinks: []UplinkRate{}, Drops: map[string]float64{}, Frontends: []FrontendRate{
+			Rates{Nodes: 1, Window: 10, Uplinks: []UplinkRate{}, Drops: map[string]float64{}, Frontends: []FrontendRate{
 				{FrontendName: consoleapi.FrontendName{VIP: vip, Port: 80, Protocol: "TCP", Service: "default/web"}},
 			}},
 		},

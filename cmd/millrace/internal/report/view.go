@@ -35,14 +35,16 @@ type Input struct {
 	Agents Agents
 }
 
-// Agents are the answers of the agents' consoles to the command vips.
+// Agents are the answers of the agents' consoles to the command vips, or what the aggregated API says
+// in their place.
 type Agents struct {
 	// Answers are by node.
 	Answers map[string]*consoleapi.VIPs
 	// Failures say, by node, why an agent that was asked did not answer.
 	Failures map[string]string
-	// Forbidden is true where the reader may not ask agents.
-	Forbidden bool
+	// Forbidden is true where the reader may not ask agents, and LiveForbidden where the aggregated
+	// API is there and may not be read either.
+	Forbidden, LiveForbidden bool
 }
 
 // View is the report. Its lists are sorted, so that two reports of the same

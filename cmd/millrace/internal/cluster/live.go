@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
+)
+
+// ErrNoLive is that the aggregated API live.millrace.io is not installed.
+var ErrNoLive = errors.New("live.millrace.io is not installed")
+
+// Live is the aggregated API of a cluster. Agents are asked in place of it where it is not there,
+// or may not be read.
+type Live struct {
+	config *rest.Config
+	client client.WithWatch
+	// resources are those that it has.
+	resources map[string]bool
+}
+
+// OpenLive asks once whether the aggregated API is there. The error is ErrNoLive where it is not
+// installed, and another one where it does not answer. Its warnings are written to warnings, as
+// kubectl does.
+func OpenLive(ctx context.Context, config Config, warnings io.Writer) (*Live, error) {
+	restConfig, err := config.rest()
+	if err != nil {
+		return nil, explainConfig(err)
+	}
+	restConfig.WarningHandler = rest.NewWarningWriter(warnings, rest.WarningWriterOptions{Deduplicate: true})
+	asker, err := discovery.NewDiscoveryClientForConfig(restConfig)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
+	}
+	list, err := asker.ServerResourcesForGroupVersion(livev1alpha1.GroupVersion.String())
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case apierrors.IsNotFound(err):
+		return nil, ErrNoLive
+	case err != nil:
+		return nil, fmt.Errorf("%s does not answer: %w", livev1alpha1.GroupVersion.Group, err)
+	}
+	live := &Live{config: restConfig, resources: map[string]bool{}}
+	for i := range list.APIResources {
+		live.resources[list.APIResources[i].Name] = true
+	}
+	scheme, mapper, err := kinds()
+	if err == nil {
+		live.client, err = client.NewWithWatch(restConfig, client.Options{Scheme: scheme, Mapper: mapper})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
+	}
+	return live, nil
+}
+
+// Announcements are those of all VIPs, or of one where its name is given.
+func (l *Live) Announcements(ctx context.Context, name string) (*livev1alpha1.VIPAnnouncementList, error) {
+	list := &livev1alpha1.VIPAnnouncementList{}
+	var options []client.ListOption
+	if name != "" {
+		options = append(options, client.MatchingFields{metav1.ObjectNameField: name})
+	}
+	return list, l.list(ctx, livev1alpha1.ResourceVIPAnnouncements, "ClusterRole millrace-viewer", list, options...)
+}
+
+// Sessions are those of all nodes.
+func (l *Live) Sessions(ctx context.Context) (*livev1alpha1.BGPSessionList, error) {
+	list := &livev1alpha1.BGPSessionList{}
+	return list, l.list(ctx, livev1alpha1.ResourceBGPSessions, "ClusterRole millrace-viewer", list)
+}
+
+// Traffic is that of the Services of a namespace; empty: of all.
+func (l *Live) Traffic(ctx context.Context, namespace string) (*livev1alpha1.ServiceTrafficList, error) {
+	list := &livev1alpha1.ServiceTrafficList{}
+	return list, l.list(ctx, livev1alpha1.ResourceServiceTraffic, "ClusterRole millrace-live-viewer", list, client.InNamespace(namespace))
+}
+
+// list reads a list. An error says which role allows it, where that is what is missing.
+func (l *Live) list(ctx context.Context, resource, role string, list client.ObjectList, options ...client.ListOption) error {
+	if !l.resources[resource] {
+		return ErrNoLive
+	}
+	err := l.client.List(ctx, list, options...)
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return err
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("%w: to list %s of %s; %s has what is needed", ErrForbidden, resource, livev1alpha1.GroupVersion.Group, role)
+	}
+	return fmt.Errorf("read %s of %s: %w", resource, livev1alpha1.GroupVersion.Group, err)
+}
+
+// liveAgain is how long the aggregated API is left alone where its announcements cannot be watched.
+const liveAgain = 30 * time.Second
+
+// followAnnouncements calls changed after each change of what nodes announce, as far as the
+// aggregated API tells it, until ctx is done.
+func followAnnouncements(ctx context.Context, config Config, changed func()) {
+	config.Timeout = 0
+	for ctx.Err() == nil {
+		if live, err := OpenLive(ctx, config, io.Discard); err == nil {
+			live.follow(ctx, changed)
+		}
+		_ = wait(ctx, liveAgain)
+	}
+}
+
+// follow returns where the watch ends.
+func (l *Live) follow(ctx context.Context, changed func()) {
+	list, err := l.Announcements(ctx, "")
+	if err != nil {
+		return
+	}
+	events, err := l.client.Watch(ctx, &livev1alpha1.VIPAnnouncementList{}, &client.ListOptions{
+		Raw: &metav1.ListOptions{ResourceVersion: list.ResourceVersion},
+	})
+	if err != nil {
+		return
+	}
+	defer events.Stop()
+	for range events.ResultChan() {
+		changed()
+	}
+}

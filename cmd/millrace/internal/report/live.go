@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
+)
+
+// noLiveAnswer is why the aggregated API knows nothing of a node.
+const noLiveAnswer = "live.millrace.io got no answer of it"
+
+// AnnouncedLive is what the aggregated API says of VIPs, as the agents themselves would have said it:
+// of addresses, or of all where there are none. Nodes without a running agent are not asked.
+func AnnouncedLive(list *livev1alpha1.VIPAnnouncementList, addresses, running []string) (Agents, error) {
+	told := Agents{Answers: map[string]*consoleapi.VIPs{}, Failures: map[string]string{}}
+	for _, node := range list.Silent {
+		if slices.Contains(running, node) {
+			told.Failures[node] = noLiveAnswer
+		}
+	}
+	for _, node := range list.Answered {
+		told.Answers[node] = &consoleapi.VIPs{Node: node, Groups: []consoleapi.VIPGroup{}}
+	}
+	wanted := map[string]bool{}
+	for _, address := range addresses {
+		wanted[address] = true
+	}
+	l := liveAnswers{list.Answered, told.Answers, decisions{numbers: map[string]int32{}}, make([][]int, len(list.Answered))}
+	for i := range list.Items {
+		item := &list.Items[i]
+		if len(wanted) > 0 && !wanted[item.Address] {
+			continue
+		}
+		address, err := netip.ParseAddr(item.Address)
+		for j := range item.Announced {
+			group := &item.Announced[j]
+			err = cmp.Or(err, l.add(address, consoleapi.VIPGroup{Peers: group.Peers}, group.NodeRanges))
+		}
+		for j := range item.Withheld {
+			group := &item.Withheld[j]
+			err = cmp.Or(err, l.add(address, consoleapi.VIPGroup{Reason: group.Reason, Message: group.Message}, group.NodeRanges))
+		}
+		if err != nil {
+			return Agents{}, fmt.Errorf("read VIPAnnouncement %s: %w", item.Name, err)
+		}
+	}
+	return told, nil
+}
+
+// liveAnswers puts VIPs into the answers of nodes.
+type liveAnswers struct {
+	nodes   []string
+	answers map[string]*consoleapi.VIPs
+	known   decisions
+	// groups are, by node and by the number of a decision, the place of its group, from 1.
+	groups [][]int
+}
+
+// add adds a VIP to the group of a decision, on all nodes of ranges.
+func (l *liveAnswers) add(address netip.Addr, decision consoleapi.VIPGroup, ranges string) error {
+	number := int(l.known.number(decision))
+	for part := range strings.SplitSeq(ranges, ",") {
+		from, to, err := rangeOf(part, len(l.nodes))
+		if err != nil {
+			return err
+		}
+		for node := from; node <= to; node++ {
+			for len(l.groups[node]) <= number {
+				l.groups[node] = append(l.groups[node], 0)
+			}
+			answer := l.answers[l.nodes[node]]
+			if l.groups[node][number] == 0 {
+				answer.Groups = append(answer.Groups, decision)
+				l.groups[node][number] = len(answer.Groups)
+			}
+			group := &answer.Groups[l.groups[node][number]-1]
+			group.Addresses = append(group.Addresses, address)
+		}
+	}
+	return nil
+}
+
+// rangeOf reads a range as in 0-4 or 7, of places below a limit.
+func rangeOf(text string, limit int) (from, to int, err error) {
+	first, last, found := strings.Cut(text, "-")
+	if !found {
+		last = first
+	}
+	if from, err = strconv.Atoi(first); err == nil {
+		to, err = strconv.Atoi(last)
+	}
+	if err != nil || from < 0 || to < from || to >= limit {
+		return 0, 0, fmt.Errorf("nodeRanges: %q are no places of %d nodes", text, limit)
+	}
+	return from, to, nil
+}
+
+// SessionsLive is what the aggregated API says of sessions, by node: of some, or of all where none is
+// named. Of those that are missing no agent has answered.
+func SessionsLive(list *livev1alpha1.BGPSessionList, nodes []string) []consoleapi.BGP {
+	byNode := map[string]*consoleapi.BGP{}
+	for _, node := range list.Answered {
+		if len(nodes) == 0 || slices.Contains(nodes, node) {
+			byNode[node] = &consoleapi.BGP{Node: node}
+		}
+	}
+	for i := range list.Items {
+		session := &list.Items[i]
+		node := byNode[session.Node]
+		if node == nil {
+			continue
+		}
+		address, _ := netip.ParseAddr(session.Address)
+		local, _ := netip.ParseAddr(session.LocalAddress)
+		peer := consoleapi.BGPPeer{
+			Peer: session.Peer, Address: address, LocalAddress: local, State: session.State, LastError: session.LastError,
+			Flaps: uint64(session.Flaps), Families: session.Families, RoutesSent: int(session.RoutesSent),
+			UpdatesSent: uint64(session.UpdatesSent), UpdatesReceived: uint64(session.UpdatesReceived),
+			BFD: session.BFD, BFDMessage: session.BFDMessage,
+		}
+		if session.Since != nil {
+			peer.Since = session.Since.Time
+		}
+		if session.LastErrorTime != nil {
+			peer.LastErrorTime = session.LastErrorTime.Time
+		}
+		if session.Due != nil {
+			peer.Due = session.Due.Time
+		}
+		node.Peers = append(node.Peers, ToSeconds(peer))
+	}
+	var told []consoleapi.BGP
+	for _, name := range slices.SortedFunc(maps.Keys(byNode), CompareNames) {
+		told = append(told, *byNode[name])
+	}
+	return told
+}
+
+// ToSeconds cuts the times of a session, in UTC: objects have no more.
+func ToSeconds(peer consoleapi.BGPPeer) consoleapi.BGPPeer {
+	for _, at := range []*time.Time{&peer.Since, &peer.LastErrorTime, &peer.Due} {
+		*at = at.UTC().Truncate(time.Second)
+	}
+	return peer
+}
+
+// RatesLive is what the aggregated API says of the traffic of Services: of the frontends of a VIP, or
+// of all where it is not valid. Drops are those of all packets in a list of all namespaces, and those
+// of its Services in another.
+func RatesLive(list *livev1alpha1.ServiceTrafficList, namespace string, vip netip.Addr) Rates {
+	rates := Rates{
+		Nodes: int(list.AnsweredNodes), Window: list.Window.Seconds(),
+		Frontends: []FrontendRate{}, Drops: map[string]float64{}, Uplinks: []UplinkRate{},
+	}
+	for i := range list.Items {
+		service := &list.Items[i]
+		for _, frontend := range service.Frontends {
+			address, _ := netip.ParseAddr(frontend.VIP)
+			if vip.IsValid() && vip != address {
+				continue
+			}
+			rates.Frontends = append(rates.Frontends, FrontendRate{
+				FrontendName: consoleapi.FrontendName{
+					VIP: address, Port: uint16(frontend.Port), Protocol: frontend.Protocol, Service: service.Namespace + "/" + service.Name,
+				},
+				Packets: frontend.Rates.Packets, Bits: frontend.Rates.Bits, Connections: frontend.Rates.Connections, Drops: frontend.Rates.Drops,
+			})
+		}
+		for reason, rate := range service.Drops {
+			if namespace != "" && rate > 0 {
+				rates.Drops[reason] += rate
+			}
+		}
+	}
+	maps.Copy(rates.Drops, list.Drops)
+	for _, uplink := range list.Uplinks {
+		rates.Uplinks = append(rates.Uplinks, UplinkRate(uplink))
+	}
+	rates.sort()
+	return rates
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+	"github.com/millrace-lb/millrace/api/live"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
+)
+
+// The aggregated API is asked first, once: whether it is there, and then for a list. Any error leads
+// to the agents (pods/exec), who say the same; what they cannot say in its place is told. Warnings are
+// shown with the answer that they are of.
+
+// announcedLive asks the aggregated API which nodes announce VIPs: those that are named, or all.
+func announcedLive(ctx context.Context, env environment, config cluster.Config, named, running []string) (report.Agents, error) {
+	var warnings bytes.Buffer
+	api, err := cluster.OpenLive(ctx, config, &warnings)
+	if err != nil {
+		return report.Agents{}, err
+	}
+	one := ""
+	if len(named) == 1 {
+		if address, err := netip.ParseAddr(named[0]); err == nil {
+			one = millracev1alpha1.VIPName(address)
+		}
+	}
+	list, err := api.Announcements(ctx, one)
+	if err == nil && len(list.Answered) == 0 {
+		err = errNobody
+	}
+	if err != nil {
+		return report.Agents{}, err
+	}
+	told, err := report.AnnouncedLive(list, named, running)
+	if err == nil {
+		_, _ = warnings.WriteTo(env.stderr)
+	}
+	return told, err
+}
+
+// sessionsLive asks the aggregated API for the sessions of nodes. A warning says which of them do not
+// answer.
+func sessionsLive(ctx context.Context, env environment, config cluster.Config, nodes []string) ([]consoleapi.BGP, error) {
+	var warnings bytes.Buffer
+	api, err := cluster.OpenLive(ctx, config, &warnings)
+	if err != nil {
+		return nil, err
+	}
+	list, err := api.Sessions(ctx)
+	if err == nil && len(list.Answered) == 0 {
+		err = errNobody
+	}
+	if err != nil {
+		return nil, err
+	}
+	_, _ = warnings.WriteTo(env.stderr)
+	there := slices.Concat(list.Answered, list.Silent)
+	for _, node := range nodes {
+		if !slices.Contains(there, node) {
+			fmt.Fprintf(env.stderr, "millrace: %s: no agent runs on node %s; there are agents on %s\n", node, node, strings.Join(there, ", "))
+		}
+	}
+	told := report.SessionsLive(list, nodes)
+	if len(told) == 0 {
+		return nil, errNoAgent
+	}
+	return told, nil
+}
+
+// errNobody is that the aggregated API has no answer of any node, as just after its start.
+var errNobody = errors.New("live.millrace.io has no answer of any node")
+
+// withLive is the error of asking agents, with that of the aggregated API where each is a right that is
+// missing.
+func withLive(err, liveErr error) error {
+	if errors.Is(err, cluster.ErrForbidden) && errors.Is(liveErr, cluster.ErrForbidden) {
+		return fmt.Errorf("%w; nor is it allowed in place of that %s", err, strings.TrimPrefix(liveErr.Error(), cluster.ErrForbidden.Error()+": "))
+	}
+	return err
+}
+
+// errShow is that rates could not be written.
+var errShow = errors.New("show the rates")
+
+// runLive shows the rates that the aggregated API has, again with each sample. An error before the
+// first is the aggregated API's; a later one is told, and it is asked again.
+func (w *topWatch) runLive(ctx context.Context, config cluster.Config) error {
+	var warnings bytes.Buffer
+	api, err := cluster.OpenLive(ctx, config, &warnings)
+	if err != nil {
+		return err
+	}
+	ticker := time.NewTicker(live.SampleInterval)
+	defer ticker.Stop()
+	for shown := false; ; {
+		list, err := api.Traffic(ctx, w.namespace)
+		if err == nil && list.AnsweredNodes == 0 {
+			err = errNobody
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && !shown:
+			return err
+		case err != nil:
+			fmt.Fprintf(w.env.stderr, "millrace: %v\n", err)
+		default:
+			shown = true
+			_, _ = warnings.WriteTo(w.env.stderr)
+			if err := w.showRates(report.RatesLive(list, w.namespace, w.vip)); err != nil {
+				return fmt.Errorf("%w: %w", errShow, err)
+			}
+		}
+		if w.once {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}

@@ -74,9 +74,9 @@ func eventually(t *testing.T, what string, try func(context.Context) error) {
 
 // install applies a kustomization. The kinds of later objects are served a
 // moment after their CRDs were made; nothing else is tried twice.
-func install(t *testing.T, admin client.Client, directory string) {
+func install(t *testing.T, server *controlplane.Server, admin client.Client, directory string) {
 	t.Helper()
-	for _, object := range load(t, directory) {
+	for _, object := range build(t, server, directory) {
 		name := object.GetKind() + " " + object.GetName()
 		eventually(t, "applying "+name, func(ctx context.Context) error {
 			err := admin.Create(ctx, object.DeepCopy())
@@ -93,11 +93,11 @@ func install(t *testing.T, admin client.Client, directory string) {
 func TestManifests(t *testing.T) {
 	server := controlplane.Start(t, "..", viewer)
 	admin := newClient(t, server.Admin())
-	install(t, admin, "default")
-	install(t, admin, "gateway-api/standard")
-	install(t, admin, "gateway")
-	install(t, admin, "cleanup")
-	install(t, admin, "samples")
+	install(t, server, admin, "default")
+	install(t, server, admin, "gateway-api/standard")
+	install(t, server, admin, "gateway")
+	install(t, server, admin, "cleanup")
+	install(t, server, admin, "samples")
 
 	t.Run("agent", func(t *testing.T) { testAgent(t, server, admin) })
 	t.Run("viewer", func(t *testing.T) { testViewer(t, server, admin) })

@@ -46,11 +46,17 @@ func render(t *testing.T, server *controlplane.Server, components ...string) []*
 	if err := os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	output, err := server.Kubectl(t.Context(), "kustomize", overlay)
+	return build(t, server, overlay)
+}
+
+// build returns the objects of a kustomization.
+func build(t *testing.T, server *controlplane.Server, directory string) []*unstructured.Unstructured {
+	t.Helper()
+	output, err := server.Kubectl(t.Context(), "kustomize", directory)
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(overlay, "rendered.yaml")
+	file := filepath.Join(t.TempDir(), "built.yaml")
 	if err := os.WriteFile(file, output, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,6 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
@@ -67,7 +66,9 @@ func newEnvironment(t *testing.T) *environment {
 	}
 	scheme := runtime.NewScheme()
 	must(t, errors.Join(clientgoscheme.AddToScheme(scheme), millracev1alpha1.AddToScheme(scheme)))
-	_, err := envtest.InstallCRDs(e.server.Admin(), envtest.CRDInstallOptions{Paths: []string{"../config/crd"}, ErrorIfPathMissing: true})
+	_, err := e.server.Kubectl(t.Context(), "apply", "--server-side", "-k", "../config/crd")
+	must(t, err)
+	_, err = e.server.Kubectl(t.Context(), "wait", "--for=condition=Established", "crd", "--all")
 	must(t, err)
 	e.client, err = client.New(e.server.Admin(), client.Options{Scheme: scheme})
 	must(t, err)

@@ -28,6 +28,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -201,6 +202,11 @@ func warnings(t *testing.T, e *environment) {
 		ObjectMeta: metav1.ObjectMeta{Name: "all"},
 		Spec:       millracev1alpha1.VIPAdvertisementSpec{Pools: []string{"publik"}},
 	}, `spec.pools[0]: VIPPool "publik" does not exist`)
+	// By the version that the webhooks do not name, too.
+	w.warned(t, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "millrace.io/v1beta1", "kind": "VIPAdvertisement",
+		"metadata": map[string]any{"name": "all"}, "spec": map[string]any{"pools": []any{"publik"}},
+	}}, `spec.pools[0]: VIPPool "publik" does not exist`)
 	w.warned(t, &millracev1alpha1.VIPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: "cluster"},
 		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: []string{"10.96.0.0/28"}},

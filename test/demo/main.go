@@ -235,7 +235,7 @@ func (d *demo) status(ctx context.Context) error {
 }
 
 const secondPool = `
-apiVersion: millrace.io/v1alpha1
+apiVersion: millrace.io/v1beta1
 kind: VIPPool
 metadata: {name: second}
 spec:

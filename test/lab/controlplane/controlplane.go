@@ -311,6 +311,21 @@ func (s *Server) Kubectl(ctx context.Context, arguments ...string) ([]byte, erro
 	return output, nil
 }
 
+// KubectlProgram writes a program kubectl into a directory, which does what Kubectl does, for
+// scripts, and returns its name.
+func (s *Server) KubectlProgram(directory string) (string, error) {
+	kubeconfig, err := s.WriteKubeconfig(adminToken)
+	if err != nil {
+		return "", err
+	}
+	program := filepath.Join(directory, "kubectl")
+	text := fmt.Sprintf("#!/bin/sh\nexec '%s' kubectl '--kubeconfig=%s' \"$@\"\n", s.program, kubeconfig)
+	if err := os.WriteFile(program, []byte(text), 0o700); err != nil {
+		return "", fmt.Errorf("writing kubectl: %w", err)
+	}
+	return program, nil
+}
+
 // RunController runs one of Kubernetes' controllers, by its name, until the test ends.
 func (s *Server) RunController(t *testing.T, name string) {
 	t.Helper()

@@ -211,6 +211,16 @@ func warnings(t *testing.T, e *environment) {
 		ObjectMeta: metav1.ObjectMeta{Name: "cluster"},
 		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: []string{"10.96.0.0/28"}},
 	}, "spec.addresses: never given out: 10.96.0.0/28 (ServiceCIDR")
+	must(t, e.client.Create(t.Context(), &millracev1alpha1.VIP{
+		ObjectMeta: metav1.ObjectMeta{Name: "192.0.2.0"},
+		Spec:       millracev1alpha1.VIPSpec{Address: "192.0.2.0", Claims: []millracev1alpha1.VIPClaim{{Namespace: namespace, Name: "used"}}},
+	}))
+	w.warned(t, &millracev1alpha1.VIPPool{
+		ObjectMeta: metav1.ObjectMeta{Name: "quota"},
+		Spec: millracev1alpha1.VIPPoolSpec{
+			Addresses: []string{"192.0.2.0/28"}, PerNamespace: &millracev1alpha1.NamespaceQuota{Max: 0},
+		},
+	}, "spec.perNamespace: namespace \""+namespace+"\" has 1 of the pool's addresses, and a quota of 0")
 	peer := &millracev1alpha1.LBPeer{
 		ObjectMeta: metav1.ObjectMeta{Name: "tor"},
 		Spec: millracev1alpha1.LBPeerSpec{

@@ -54,6 +54,22 @@ func (t *Table) Spent(pool Pool, namespace string) int {
 	return spent
 }
 
+// Spenders are the namespaces that have addresses of a pool, sorted.
+func (t *Table) Spenders(pool Pool) []string {
+	namespaces := map[string]struct{}{}
+	for key := range t.spent {
+		if key.pool == pool.Name {
+			namespaces[key.namespace] = struct{}{}
+		}
+	}
+	for namespace := range t.unpooled {
+		if t.Spent(pool, namespace) > 0 {
+			namespaces[namespace] = struct{}{}
+		}
+	}
+	return slices.Sorted(maps.Keys(namespaces))
+}
+
 // bill returns how many addresses of a pool the namespace has, and will have once these and all
 // other grants of the plan are carried out. Who moves has both addresses for a while, so the one that
 // is given up still counts.

@@ -25,6 +25,8 @@ type State struct {
 	Advertisements []millracev1alpha1.VIPAdvertisement
 	// Occupied are addresses of nodes, pods, routers and Services.
 	Occupied []desired.Occupied
+	// Namespaces are the labels of each, where a pool has quotas.
+	Namespaces map[string]labels.Set
 }
 
 // Service returns what would come of a Service of ours in a namespace with these labels: the
@@ -61,13 +63,18 @@ func plan(service *corev1.Service, namespace labels.Set, state *State) (ipam.Pla
 	if err != nil {
 		return ipam.Plan{}, err
 	}
+	return ipam.Make(table(state), convert.Pools(pools), request), nil
+}
+
+// table has the VIPs that there are.
+func table(state *State) *ipam.Table {
 	table := ipam.NewTable()
 	for i := range state.VIPs {
 		if address, problems := desired.ParseVIP(&state.VIPs[i]); len(problems) == 0 {
 			table.Put(convert.VIP(address, &state.VIPs[i]))
 		}
 	}
-	return ipam.Make(table, convert.Pools(pools), request), nil
+	return table
 }
 
 // askedBy is the field by which a Service asks for certain addresses, for the beginning of a message.
@@ -100,7 +107,8 @@ func announced(pool string, service labels.Set, advertisements []millracev1alpha
 	})
 }
 
-// Pool returns what is wrong with a pool among the others: addresses that it would not give out.
+// Pool returns what is wrong with a pool among the others: addresses that it would not give out, and
+// quotas that are less than what namespaces have.
 func Pool(pool *millracev1alpha1.VIPPool, state *State) []string {
 	others := slices.DeleteFunc(slices.Clone(state.Pools), func(other millracev1alpha1.VIPPool) bool {
 		return other.Name == pool.Name
@@ -110,7 +118,34 @@ func Pool(pool *millracev1alpha1.VIPPool, state *State) []string {
 	for i := range pools {
 		if pools[i].Name == pool.Name {
 			warnings = append(warnings, messages(pools[i].Limits, desired.Object{Kind: "VIPPool", Name: pool.Name})...)
+			warnings = append(warnings, exceeded(&pools[i], state)...)
 		}
+	}
+	return warnings
+}
+
+// namespacesInWarnings is how many namespaces are named whose quota is less than what they have.
+const namespacesInWarnings = 5
+
+// exceeded names the namespaces that have more addresses of a pool than it gives to them.
+func exceeded(pool *desired.Pool, state *State) (warnings []string) {
+	table, planned := table(state), convert.Pools([]desired.Pool{*pool})[0]
+	more := 0
+	for _, namespace := range table.Spenders(planned) {
+		used := table.Spent(planned, namespace)
+		most, limited := pool.Quota(state.Namespaces[namespace])
+		switch {
+		case !limited || used <= most:
+		case len(warnings) == namespacesInWarnings:
+			more++
+		default:
+			warnings = append(warnings, fmt.Sprintf(
+				"spec.perNamespace: namespace %q has %d of the pool's addresses, and a quota of %d: its Services keep them, and get no others",
+				namespace, used, most))
+		}
+	}
+	if more > 0 {
+		warnings = append(warnings, fmt.Sprintf("spec.perNamespace: so it is with %d other namespaces", more))
 	}
 	return warnings
 }

@@ -148,10 +148,25 @@ func TestPool(t *testing.T) {
 	changed := pool("public", "203.0.113.0/29")
 	young := pool("young", "203.0.113.2/31", "192.0.2.0/24")
 	young.CreationTimestamp = metav1.Unix(1, 0)
+	quotas := func(max int32, overrides ...millracev1alpha1.NamespaceQuotaOverride) millracev1alpha1.VIPPool {
+		limited := pool("quota", "10.1.0.0/29")
+		limited.Spec.PerNamespace = &millracev1alpha1.NamespaceQuota{Max: max, Overrides: overrides}
+		return limited
+	}
+	gold := millracev1alpha1.NamespaceQuotaOverride{NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}}, Max: 2}
 	for name, test := range map[string]struct {
 		pool     millracev1alpha1.VIPPool
 		warnings []string
 	}{
+		"a quota that is used": {quotas(2), nil},
+		"a quota below what is used": {quotas(1), []string{
+			`spec.perNamespace: namespace "shop" has 2 of the pool's addresses, and a quota of 1: its Services keep them, and get no others`,
+		}},
+		"one that an override raises": {quotas(1, gold), nil},
+		"none for all": {quotas(0), []string{
+			`spec.perNamespace: namespace "default" has 1 of the pool's addresses, and a quota of 0: its Services keep them, and get no others`,
+			`spec.perNamespace: namespace "shop" has 2 of the pool's addresses, and a quota of 0: its Services keep them, and get no others`,
+		}},
 		"fine":     {pool("more", "192.0.2.0/24"), nil},
 		"occupied": {changed, []string{`spec.addresses: never given out: 203.0.113.0 (LBPeer "tor1")`}},
 		"overlap": {young, []string{
@@ -164,6 +179,14 @@ func TestPool(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			known := state()
+			// One names no pool: it counts for the one that has its address.
+			for _, address := range []string{"10.1.0.1", "10.1.0.2"} {
+				used := vip(address, "web")
+				used.Spec.Claims[0].Namespace, used.Spec.Pool = "shop", ""
+				known.VIPs = append(known.VIPs, used)
+			}
+			known.VIPs[len(known.VIPs)-1].Spec.Pool = "quota"
+			known.Namespaces = map[string]labels.Set{"shop": {"tier": "gold"}, "default": {}}
 			if name == "nothing left" {
 				known.Pools = known.Pools[1:]
 			}

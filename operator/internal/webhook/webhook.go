@@ -127,15 +127,7 @@ func (h *handler) warnings(ctx context.Context, request admission.Request) ([]st
 	case "Service":
 		return h.ofService(ctx, request)
 	case "VIPPool":
-		pool := &millracev1alpha1.VIPPool{}
-		if err := h.decoder.Decode(request, pool); err != nil {
-			return nil, fmt.Errorf("reading the VIPPool: %w", err)
-		}
-		state, err := h.state(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return review.Pool(pool, state), nil
+		return h.ofPool(ctx, request)
 	case "VIPAdvertisement":
 		advertisement := &millracev1alpha1.VIPAdvertisement{}
 		if err := h.decoder.Decode(request, advertisement); err != nil {
@@ -151,6 +143,35 @@ func (h *handler) warnings(ctx context.Context, request admission.Request) ([]st
 	default:
 		return nil, nil
 	}
+}
+
+func (h *handler) ofPool(ctx context.Context, request admission.Request) ([]string, error) {
+	pool := &millracev1alpha1.VIPPool{}
+	if err := h.decoder.Decode(request, pool); err != nil {
+		return nil, fmt.Errorf("reading the VIPPool: %w", err)
+	}
+	state, err := h.state(ctx)
+	if err == nil && pool.Spec.PerNamespace != nil {
+		state.Namespaces, err = h.namespaces(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return review.Pool(pool, state), nil
+}
+
+// namespaces returns the labels of all of them.
+func (h *handler) namespaces(ctx context.Context) (map[string]labels.Set, error) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
+	if err := h.reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing Namespaces: %w", err)
+	}
+	found := make(map[string]labels.Set, len(list.Items))
+	for i := range list.Items {
+		found[list.Items[i].Name] = list.Items[i].Labels
+	}
+	return found, nil
 }
 
 func (h *handler) ofPeer(ctx context.Context, request admission.Request) ([]string, error) {

@@ -126,8 +126,9 @@ flood: ## Send floods of ten million packets each through the program (root, hou
 	MILLRACE_FLOOD=1000000 go test -count 1 -timeout 2h -run 'TestStrangers|TestMovedFlows' -v ./lbagent/test/reference
 
 .PHONY: bench-control
-bench-control: ## Run the benchmarks of agent and operator.
-	go test -run '^$$' -bench . -benchmem ./lbagent/... ./operator/...
+bench-control: ## Measure agent and operator in a generated cluster (root); NODES=1000, SERVICES=10000, STRICT=1.
+	MILLRACE_NODES=$(or $(NODES),1000) MILLRACE_SERVICES=$(or $(SERVICES),10000) MILLRACE_MOVES=1000 STRICT=$(STRICT) \
+		go test -count 1 -timeout 60m -run '^TestControlPlane$$' -v ./lbagent
 
 .PHONY: bench-vips
 bench-vips: ## Time one more Service beside VIPS (20,000), from its creation to a route in the router's kernel (root, half an hour).

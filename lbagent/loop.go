@@ -104,6 +104,9 @@ type loop struct {
 	planner *plan.Planner
 	// have is what the maps hold; nil when that must be read from them.
 	have *forwarding.State
+	// pending is what of it waits to be removed; nil where the maps do not hold what the last pass
+	// wanted beside it.
+	pending *forwarding.Pending
 	// due is when each removal that waits may be done. None waits on over a pass in which the
 	// maps could not be read or a route not withdrawn: what it removes may be announced since.
 	due map[removal]time.Time
@@ -197,7 +200,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	l.observation.Watch, told = l.watch.observe(m.Self.ID, now)
 	l.observation.Nodes = len(m.Nodes)
 	l.names.set(m)
-	want, differs, unplanned := l.planner.Replan(l.have, m, changed, l.limits)
+	want, differs, unplanned := l.planner.Replan(plan.Held{State: l.have, Pending: l.pending}, m, changed, l.limits)
 	schedule := forwarding.NewScheduleOf(l.have, want, differs)
 	waiting := l.due
 	l.due = map[removal]time.Time{}

@@ -14,6 +14,7 @@ import (
 
 // dump reads what the maps hold.
 func (l *loop) dump() error {
+	l.pending = nil
 	have, err := l.dataplane.Dump()
 	if err != nil {
 		l.have = nil
@@ -27,6 +28,9 @@ func (l *loop) dump() error {
 // of the pass must not believe more.
 func (l *loop) follow(schedule *forwarding.Schedule, outcome *forwarding.Outcome) error {
 	err := outcome.Err()
+	if l.pending = nil; err == nil {
+		l.pending = schedule.Pending()
+	}
 	if reached := schedule.Reached(); reached != nil {
 		l.have = reached
 		return err

@@ -125,6 +125,41 @@ func (s *Schedule) Reached() *State {
 	return s.want
 }
 
+// Pending is what the maps hold beside what was wanted, since it waits to be removed.
+type Pending struct {
+	// Wanted is the State that is reached once it is removed.
+	Wanted *State
+	// Entries are those that wait.
+	Entries *Entries
+}
+
+// Pending returns what waits to be removed; nil where something else is not done.
+func (s *Schedule) Pending() *Pending {
+	entries := &Entries{}
+	for i, op := range s.ops {
+		if s.done[i] {
+			continue
+		}
+		switch op := op.(type) {
+		case DeleteVIP:
+			entries.VIPs = append(entries.VIPs, op.Address)
+		case DeleteFrontend:
+			entries.Frontends = append(entries.Frontends, op.Key)
+		case ClearTable:
+			entries.NodeTables = append(entries.NodeTables, op.Slot)
+		case ClearEndpointTable:
+			entries.EndpointTables = append(entries.EndpointTables, op.Slot)
+		case DeleteEndpoint:
+			entries.Endpoints = append(entries.Endpoints, op.ID)
+		case DeleteNode, DeleteSourceRange:
+			// States are compared in all of these.
+		default:
+			return nil
+		}
+	}
+	return &Pending{Wanted: s.want, Entries: entries}
+}
+
 // Removals are the operations that remove, in their order.
 func (s *Schedule) Removals() []Op {
 	_, removals := Split(s.ops)

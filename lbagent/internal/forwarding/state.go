@@ -202,6 +202,15 @@ type Entries struct {
 	Frontends      []FrontendKey
 }
 
+// Add adds the entries of others.
+func (e *Entries) Add(others *Entries) {
+	e.VIPs = append(e.VIPs, others.VIPs...)
+	e.Endpoints = append(e.Endpoints, others.Endpoints...)
+	e.EndpointTables = append(e.EndpointTables, others.EndpointTables...)
+	e.NodeTables = append(e.NodeTables, others.NodeTables...)
+	e.Frontends = append(e.Frontends, others.Frontends...)
+}
+
 // only returns the state without all other VIPs, endpoints, tables and frontends; nil stands for
 // all entries.
 func (s *State) only(entries *Entries) *State {

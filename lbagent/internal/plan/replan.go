@@ -31,35 +31,52 @@ type settledIndex struct {
 	*index
 	// users count the Service ports that have each endpoint.
 	users map[forwarding.EndpointID]int
-	// gone are still in the index, as the maps had them before.
-	gone gone
-}
-
-// gone is what a plan removes.
-type gone struct {
-	endpoints   []forwarding.Endpoint
-	frontends   []forwarding.FrontendKey
-	frontendIDs []forwarding.FrontendID
+	// endpoints and frontends are those that plans have removed. They stay in the index as long as
+	// the maps hold them.
+	endpoints map[forwarding.EndpointID]forwarding.Endpoint
+	frontends map[forwarding.FrontendKey]forwarding.FrontendID
 }
 
 // Replan returns what Plan does. Where it can, it plans no more than the VIPs that changed since
 // the last plan, and returns the entries in which the plan may differ from what the maps hold; nil
 // stands for all. It can where the maps hold the last plan, which had room for everything, nothing
 // changed but VIPs, and those have neither zones nor source ranges: such depend on other VIPs.
+// The maps may also hold what the last plan has removed and what waits, which is pending; nil where
+// that is not known.
 func (p *Planner) Replan(
-	have *forwarding.State, m *model.Model, changes *model.Changes, limits forwarding.Limits,
+	have Held, m *model.Model, changes *model.Changes, limits forwarding.Limits,
 ) (want *forwarding.State, differs *forwarding.Entries, problems []Problem) {
 	part := p.partOf(have, m, changes, limits)
 	if part == nil {
-		want, problems = p.Plan(have, m, limits)
+		want, problems = p.Plan(have.State, m, limits)
 		return want, nil, problems
 	}
 	if len(part.vips) == 0 {
 		// Such a plan follows each whole one, and has the time that the next change has not.
 		p.last.model, p.last.settled = m, p.settle(have)
-		return have, &forwarding.Entries{}, nil
+		return p.last.want, have.waiting(), nil
 	}
 	return p.planPart(have, part)
+}
+
+// Held is what the maps hold.
+type Held struct {
+	*forwarding.State
+	// Pending is what of it waits to be removed; nil where that is nothing, or not known.
+	Pending *forwarding.Pending
+}
+
+// is reports whether the maps hold a plan, but for what waits to be removed.
+func (h Held) is(plan *forwarding.State) bool {
+	return h.State == plan || h.Pending != nil && h.Pending.Wanted == plan
+}
+
+// waiting are the entries that wait.
+func (h Held) waiting() *forwarding.Entries {
+	if h.Pending == nil {
+		return &forwarding.Entries{}
+	}
+	return h.Pending.Entries
 }
 
 // part is what a plan is made of again.
@@ -73,10 +90,9 @@ type part struct {
 }
 
 // partOf returns the part that is to be planned; nil where that is the whole.
-func (p *Planner) partOf(have *forwarding.State, m *model.Model, changes *model.Changes, limits forwarding.Limits) *part {
+func (p *Planner) partOf(have Held, m *model.Model, changes *model.Changes, limits forwarding.Limits) *part {
 	last := &p.last
-	if changes == nil || changes.Since != last.model || have != last.want || limits != last.limits ||
-		!last.fits || last.zonal || len(changes.VIPs) > max(few, len(m.VIPs)/2) || !sameBesideVIPs(m, last.model) {
+	if limits != last.limits || !last.goesOn(have, m, changes) || comesBack(changes.VIPs, have.waiting()) {
 		return nil
 	}
 	part := &part{model: m, vips: changes.VIPs, ports: map[servicePort]*port{}}
@@ -98,6 +114,24 @@ func (p *Planner) partOf(have *forwarding.State, m *model.Model, changes *model.
 		return nil
 	}
 	return part
+}
+
+// goesOn reports whether nothing has changed but VIPs that depend on no others, and not most of
+// them.
+func (o *outcome) goesOn(have Held, m *model.Model, changes *model.Changes) bool {
+	return changes != nil && changes.Since == o.model && have.is(o.want) && o.fits && !o.zonal &&
+		len(changes.VIPs) <= max(few, len(m.VIPs)/2) && sameBesideVIPs(m, o.model)
+}
+
+// comesBack reports whether a VIP changes of which something waits to be removed: it may be wanted
+// again, with the tables that it had.
+func comesBack(vips []netip.Addr, waiting *forwarding.Entries) bool {
+	changes := func(vip netip.Addr) bool {
+		_, found := slices.BinarySearchFunc(vips, vip, netip.Addr.Compare)
+		return found
+	}
+	return slices.ContainsFunc(waiting.VIPs, changes) ||
+		slices.ContainsFunc(waiting.Frontends, func(key forwarding.FrontendKey) bool { return changes(key.VIP) })
 }
 
 // leavesTables reports whether every Local frontend may have a node table: else which of them have
@@ -153,16 +187,16 @@ func (p *Planner) isOwn(part *part, frontends []model.Frontend) bool {
 }
 
 // planPart plans a part beside the rest, which stays.
-func (p *Planner) planPart(have *forwarding.State, part *part) (*forwarding.State, *forwarding.Entries, []Problem) {
+func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwarding.Entries, []Problem) {
 	settled := p.settle(have)
-	d := emptyDraft(p, have, part.changed, p.last.limits)
+	d := emptyDraft(p, have.State, part.changed, p.last.limits)
 	d.index = settled.index
 	former := map[forwarding.FrontendKey]forwarding.Frontend{}
 	for _, key := range part.former {
 		former[key] = have.Frontends[key]
 	}
 	d.readModel(former)
-	d.want = without(have, part, settled)
+	d.want = without(p.last.want, part, settled)
 	d.setVIPs()
 	for _, entry := range d.byPrecedence() {
 		d.addFrontend(entry)
@@ -173,7 +207,8 @@ func (p *Planner) planPart(have *forwarding.State, part *part) (*forwarding.Stat
 	for _, port := range d.ports {
 		settled.count(port, 1)
 	}
-	settled.gone = goneFrom(have, d.want, differs)
+	differs.Add(have.waiting())
+	settled.remove(have.State, d.want, differs)
 	p.last = outcome{
 		model: part.model, want: d.want, limits: d.limits, fits: d.isWhole(),
 		finds: p.last.finds || d.finds(), settled: settled,
@@ -182,27 +217,56 @@ func (p *Planner) planPart(have *forwarding.State, part *part) (*forwarding.Stat
 }
 
 // settle returns the index of the last plan, which the maps hold.
-func (p *Planner) settle(have *forwarding.State) *settledIndex {
+func (p *Planner) settle(have Held) *settledIndex {
 	s := p.last.settled
 	if s == nil {
-		s = &settledIndex{index: newIndex(have, p.last.limits, p.constants), users: make(map[forwarding.EndpointID]int, len(have.Endpoints))}
+		s = &settledIndex{
+			index:     newIndex(have.State, p.last.limits, p.constants),
+			users:     make(map[forwarding.EndpointID]int, len(have.Endpoints)),
+			endpoints: map[forwarding.EndpointID]forwarding.Endpoint{},
+			frontends: map[forwarding.FrontendKey]forwarding.FrontendID{},
+		}
 		for _, port := range p.placed {
 			s.count(port, 1)
 		}
+		s.remove(have.State, p.last.want, have.waiting())
 	}
-	for _, endpoint := range s.gone.endpoints {
-		delete(s.known, endpoint)
+	for id, endpoint := range s.endpoints {
+		if have.Endpoints[id] == endpoint {
+			continue
+		}
+		if s.known[endpoint] == id {
+			delete(s.known, endpoint)
+		}
+		delete(s.endpoints, id)
 	}
-	for _, key := range s.gone.frontends {
+	for key, id := range s.frontends {
+		if have.Frontends[key].ID == id {
+			continue
+		}
 		if !key.VIP.Is4() {
 			delete(s.hashes, key.Hash(s.constants))
 		}
-	}
-	for _, id := range s.gone.frontendIDs {
 		delete(s.frontendIDs, id)
+		delete(s.frontends, key)
 	}
-	s.gone = gone{}
 	return s
+}
+
+// remove notes what of some entries the maps hold and a plan does not.
+func (s *settledIndex) remove(have, want *forwarding.State, of *forwarding.Entries) {
+	for _, id := range of.Endpoints {
+		endpoint, had := have.Endpoints[id]
+		if _, stays := want.Endpoints[id]; had && !stays {
+			s.endpoints[id] = endpoint
+		}
+	}
+	for _, key := range of.Frontends {
+		frontend, had := have.Frontends[key]
+		if _, stays := want.Frontends[key]; had && !stays {
+			s.frontends[key] = frontend.ID
+		}
+	}
 }
 
 func (s *settledIndex) count(port *port, by int) {
@@ -214,9 +278,9 @@ func (s *settledIndex) count(port *port, by int) {
 	}
 }
 
-// without returns a copy of what the maps hold without a part.
-func without(have *forwarding.State, part *part, settled *settledIndex) *forwarding.State {
-	state := have.Clone()
+// without returns a copy of the last plan without a part.
+func without(last *forwarding.State, part *part, settled *settledIndex) *forwarding.State {
+	state := last.Clone()
 	for _, vip := range part.vips {
 		delete(state.VIPs, vip)
 	}
@@ -268,22 +332,4 @@ func (p *Planner) replace(part *part, d *draft, differs *forwarding.Entries) {
 			delete(p.endpointTables, slot)
 		}
 	}
-}
-
-// goneFrom returns what a plan has no more of those entries in which it differs.
-func goneFrom(have, want *forwarding.State, differs *forwarding.Entries) (left gone) {
-	for _, id := range differs.Endpoints {
-		endpoint, had := have.Endpoints[id]
-		if _, stays := want.Endpoints[id]; had && !stays {
-			left.endpoints = append(left.endpoints, endpoint)
-		}
-	}
-	for _, key := range differs.Frontends {
-		frontend, had := have.Frontends[key]
-		if _, stays := want.Frontends[key]; had && !stays {
-			left.frontends = append(left.frontends, key)
-			left.frontendIDs = append(left.frontendIDs, frontend.ID)
-		}
-	}
-	return left
 }

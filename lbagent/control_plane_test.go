@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/plan"
+	"github.com/millrace-lb/millrace/lbagent/internal/status"
+	"github.com/millrace-lb/millrace/lbagent/internal/table"
+	"github.com/millrace-lb/millrace/test/figures"
+	"github.com/millrace-lb/millrace/test/isolated"
+)
+
+// The sizes of the generated cluster, and how many pods move one after another.
+const (
+	nodesVariable    = "MILLRACE_NODES"
+	servicesVariable = "MILLRACE_SERVICES"
+	movesVariable    = "MILLRACE_MOVES"
+	podsOfService    = 10
+	// perSecond is how many pods move in a second, while the agent runs.
+	perSecond = 100
+)
+
+// TestControlPlane measures an agent in a generated cluster: its own passes, planner and maps in the
+// kernel. Each Service has two families, two ports and ten pods. BGP and the API server are not
+// there. Without sizes the cluster is small, and what the agent comes to is all that can fail:
+// make bench-control is for the figures.
+func TestControlPlane(t *testing.T) {
+	if !isolated.Test(t) {
+		return
+	}
+	c := newGenerated(t, sizeOf(t, nodesVariable, 20), sizeOf(t, servicesVariable, 50))
+	c.moving = sizeOf(t, movesVariable, 20)
+	report := &figures.Report{}
+	c.start(report)
+	c.memory(report)
+	c.moves(report)
+	c.rate(report)
+	c.deadNode(report)
+	c.restart(report)
+	shares(report)
+	report.Print(t, fmt.Sprintf("Agent: %d nodes, %d Services", c.nodes, c.services))
+}
+
+func sizeOf(t *testing.T, variable string, otherwise int) int {
+	text := os.Getenv(variable)
+	if text == "" {
+		return otherwise
+	}
+	size, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s: %v", variable, err)
+	}
+	return size
+}
+
+// generated is an agent in a generated cluster.
+type generated struct {
+	t               *testing.T
+	nodes, services int
+	// moving is how many pods move at the rate.
+	moving int
+	config dataplane.Config
+	plane  *dataplane.Dataplane
+	loop   *loop
+	random *rand.Rand
+
+	mutex   sync.Mutex
+	objects *model.Snapshot
+	// slices are the places of a Service's EndpointSlices in objects.
+	slices [][2]int
+}
+
+func newGenerated(t *testing.T, nodes, services int) *generated {
+	directory := t.TempDir()
+	if err := unix.Mount("bpf", directory, "bpf", 0, "mode=0700"); err != nil {
+		t.Fatal(err)
+	}
+	frontends := 4*services + 64
+	c := &generated{t: t, nodes: nodes, services: services, random: rand.New(rand.NewPCG(1, 2)), config: dataplane.Config{
+		PinRoot: filepath.Join(directory, "millrace"), Connections: 1 << 16,
+		Limits: forwarding.Limits{
+			Frontends: frontends, NodeTables: frontends, EndpointTables: frontends,
+			Endpoints: frontends * podsOfService, VIPs: 2*services + 64, SourceRanges: 1024,
+		},
+	}}
+	t.Cleanup(func() {
+		if err := errors.Join(c.plane.Close(), unix.Unmount(directory, 0)); err != nil {
+			t.Error(err)
+		}
+	})
+	c.generate()
+	return c
+}
+
+func (c *generated) generate() {
+	c.objects = cluster()
+	template := c.objects.LBNodes[1]
+	for id := 3; id <= c.nodes; id++ {
+		node := template.DeepCopy()
+		node.Name, node.UID, node.Spec.ID = c.nodeName(id), types.UID(c.nodeName(id)), int32(id)
+		node.Spec.Addresses = []string{
+			netip.AddrFrom4([4]byte{203, 0, byte(112 + id>>8), byte(id)}).String(),
+			netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 14: byte(id >> 8), 15: byte(id)}).String(),
+		}
+		c.objects.LBNodes = append(c.objects.LBNodes, node)
+	}
+	for n := range c.services {
+		c.addService(n)
+	}
+}
+
+func (c *generated) nodeName(id int) string {
+	switch id {
+	case 1:
+		return thisNode
+	case 2:
+		return otherNode
+	}
+	return fmt.Sprintf("generated-%d", id)
+}
+
+func (c *generated) address(n int, ipv6 bool) netip.Addr {
+	if ipv6 {
+		return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 0xff, 13: byte(n >> 16), 14: byte(n >> 8), 15: byte(n)})
+	}
+	return netip.AddrFrom4([4]byte{198, 51, byte(n >> 8), byte(n)})
+}
+
+func (c *generated) addService(n int) {
+	name := fmt.Sprintf("generated-%d", n)
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: pointer(millracev1alpha1.Class),
+			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
+			Ports: []corev1.ServicePort{
+				{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}, {Name: "https", Port: 443, Protocol: corev1.ProtocolTCP},
+			},
+		},
+	}
+	c.objects.Services = append(c.objects.Services, service)
+	var places [2]int
+	for i, family := range service.Spec.IPFamilies {
+		slice := &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Name: name + string(family), UID: types.UID(name + string(family)),
+				Labels: map[string]string{discoveryv1.LabelServiceName: name},
+			},
+			AddressType: discoveryv1.AddressType(family),
+			Ports: []discoveryv1.EndpointPort{
+				{Name: pointer("http"), Port: pointer(int32(8080)), Protocol: pointer(corev1.ProtocolTCP)},
+				{Name: pointer("https"), Port: pointer(int32(8443)), Protocol: pointer(corev1.ProtocolTCP)},
+			},
+		}
+		random := rand.New(rand.NewPCG(uint64(n), 3))
+		for pod := range podsOfService {
+			number := n*podsOfService + pod
+			address := netip.AddrFrom4([4]byte{198, 18 + byte(number>>16), byte(number >> 8), byte(number)})
+			if i == 1 {
+				address = netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 0x18, 13: byte(number >> 16), 14: byte(number >> 8), 15: byte(number)})
+			}
+			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+				Addresses: []string{address.String()}, NodeName: pointer(c.nodeName(1 + random.IntN(c.nodes))),
+			})
+		}
+		places[i] = len(c.objects.EndpointSlices)
+		c.objects.EndpointSlices = append(c.objects.EndpointSlices, slice)
+		vip := c.address(n, i == 1)
+		c.objects.VIPs = append(c.objects.VIPs, &millracev1alpha1.VIP{
+			ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(vip), UID: types.UID(vip.String())},
+			Spec: millracev1alpha1.VIPSpec{
+				Address: vip.String(), Claims: []millracev1alpha1.VIPClaim{{Namespace: "default", Name: name}},
+			},
+		})
+	}
+	c.slices = append(c.slices, places)
+}
+
+// snapshot is what a pass sees.
+func (c *generated) snapshot() *model.Snapshot {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	objects := *c.objects
+	return &objects
+}
+
+// movePod has one pod of a random Service be on another node, in both families.
+func (c *generated) movePod() {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	next := *c.objects
+	next.EndpointSlices = slices.Clone(next.EndpointSlices)
+	node := c.nodeName(1 + c.random.IntN(c.nodes))
+	for _, place := range c.slices[c.random.IntN(len(c.slices))] {
+		slice := next.EndpointSlices[place].DeepCopy()
+		slice.Endpoints[0].NodeName = pointer(node)
+		next.EndpointSlices[place] = slice
+	}
+	c.objects = &next
+}
+
+// open is the start of an agent: on maps that are pinned if there are some.
+func (c *generated) open() {
+	var err error
+	if c.plane, err = dataplane.Open(c.config); err != nil {
+		c.t.Fatal(err)
+	}
+	have, err := c.plane.Dump()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	n := newNode(c.t)
+	c.loop = newLoop(n, c.objects)
+	c.loop.objects, c.loop.limits = c.snapshot, c.config.Limits
+	c.loop.dataplane, c.loop.speaker = c.plane, anyRouter{speakerOf{n}}
+	c.loop.planner, c.loop.have, c.loop.announced = plan.NewPlanner(have), have, adopted(have)
+	c.loop.withdrawDelay = time.Second
+}
+
+// pass makes one, and returns how long it took.
+func (c *generated) pass() time.Duration {
+	begin := time.Now()
+	if _, err := c.loop.pass(begin); err != nil {
+		c.t.Fatal(err)
+	}
+	if problems := c.loop.observation.Problems; len(problems) > 0 {
+		c.t.Fatalf("%d problems, the first: %v", len(problems), problems[0])
+	}
+	return time.Since(begin)
+}
+
+func (c *generated) start(report *figures.Report) {
+	c.open()
+	report.Add("first plan, with all writes", c.pass().Seconds(), 5, "s")
+	c.pass()
+	if programmed := len(c.loop.have.Frontends); programmed != 4*c.services {
+		c.t.Fatalf("%d frontends are in the maps, want %d", programmed, 4*c.services)
+	}
+}
+
+func (c *generated) memory(report *figures.Report) {
+	runtime.GC()
+	var heap runtime.MemStats
+	runtime.ReadMemStats(&heap)
+	report.Add("heap, objects included", float64(heap.HeapAlloc)/(1<<20), 256, "MiB")
+	var bytes uint64
+	pins, err := filepath.Glob(filepath.Join(c.config.PinRoot, "maps", "*"))
+	if err != nil || len(pins) == 0 {
+		c.t.Fatalf("no pinned maps: %v", err)
+	}
+	for _, pin := range pins {
+		bytes += mapMemory(c.t, pin)
+	}
+	report.Add("maps in the kernel", float64(bytes)/(1<<20), 512, "MiB")
+}
+
+func mapMemory(t *testing.T, pin string) uint64 {
+	pinned, err := ebpf.LoadPinnedMap(pin, &ebpf.LoadPinOptions{ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pinned.Close()
+	info, err := pinned.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// An empty trie has none.
+	bytes, _ := info.Memlock()
+	return bytes
+}
+
+// moves times a pass after one pod has moved, at rest and while a removal waits.
+func (c *generated) moves(report *figures.Report) {
+	c.pass()
+	report.Add("one pod moves", c.oneMove(), 5, "ms")
+	c.mutex.Lock()
+	c.objects.Services = slices.Clone(c.objects.Services)
+	removed := c.objects.Services[c.services/2]
+	without := removed.DeepCopy()
+	without.Spec.Ports = without.Spec.Ports[:1]
+	c.objects.Services[c.services/2] = without
+	c.mutex.Unlock()
+	c.loop.withdrawDelay = time.Hour
+	c.pass()
+	if len(c.loop.due) == 0 {
+		c.t.Fatal("no removal waits: the case measures nothing")
+	}
+	report.Add("one pod moves while a removal waits", c.oneMove(), 5, "ms")
+	clear(c.loop.due)
+	c.loop.withdrawDelay = 0
+	c.pass()
+	c.loop.withdrawDelay = time.Second
+	if c.pass(); len(c.loop.due) > 0 {
+		c.t.Fatalf("%d removals still wait", len(c.loop.due))
+	}
+}
+
+// oneMove is the median, in milliseconds.
+func (c *generated) oneMove() float64 {
+	var took []time.Duration
+	for range 20 {
+		c.movePod()
+		took = append(took, c.pass())
+	}
+	slices.Sort(took)
+	return milliseconds(took[len(took)/2])
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// rate has pods move at a rate while the agent runs as ever, and times each move until the pass
+// that has written it is over. What the informers wait for further events is in it.
+func (c *generated) rate(report *figures.Report) {
+	ctx, cancel := context.WithCancel(c.t.Context())
+	defer cancel()
+	events := make(chan struct{}, 1)
+	var waiting, taken []time.Time
+	var latencies []time.Duration
+	c.loop.objects = func() *model.Snapshot {
+		c.mutex.Lock()
+		taken, waiting = append(taken, waiting...), nil
+		c.mutex.Unlock()
+		return c.snapshot()
+	}
+	c.loop.status = told(func(status.Observation) {
+		for _, moved := range taken {
+			latencies = append(latencies, time.Since(moved))
+		}
+		taken = nil
+	})
+	done := make(chan error, 1)
+	go func() { done <- c.loop.run(ctx, events, nil, nil) }()
+	before, begin := processorTime(c.t), time.Now()
+	ticker := time.NewTicker(time.Second / perSecond)
+	defer ticker.Stop()
+	var settled <-chan time.Time
+	for moved := 0; moved < c.moving; {
+		select {
+		case <-ticker.C:
+			c.movePod()
+			moved++
+			c.mutex.Lock()
+			waiting = append(waiting, time.Now())
+			c.mutex.Unlock()
+			if settled == nil {
+				settled = time.After(settle)
+			}
+		case <-settled:
+			settled = nil
+			notify(events)
+		}
+	}
+	cores := (processorTime(c.t) - before).Seconds() / time.Since(begin).Seconds()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		c.t.Fatal(err)
+	}
+	c.loop.objects, c.loop.status = c.snapshot, told(func(status.Observation) {})
+	if len(latencies) < c.moving/2 {
+		c.t.Fatalf("%d of %d changes were seen", len(latencies), c.moving)
+	}
+	slices.Sort(latencies)
+	report.Add("100 changes a second: 99th percentile to the maps", milliseconds(latencies[len(latencies)*99/100]), 50, "ms")
+	report.Add("100 changes a second: processors", cores, 0.1, "cores")
+}
+
+// told is a reporter.
+type told func(status.Observation)
+
+func (t told) Set(observation status.Observation) { t(observation) }
+
+// settle is how long informers wait for further events (lbagent/internal/source).
+const settle = 75 * time.Millisecond
+
+func processorTime(t *testing.T) time.Duration {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// deadNode times the mark of a node that is down, which has packets pass it over, and the pass that
+// leaves it out of all rows.
+func (c *generated) deadNode(report *figures.Report) {
+	c.pass()
+	down := map[forwarding.NodeID]bool{forwarding.NodeID(c.nodes): true}
+	begin := time.Now()
+	if err := c.plane.SetDown(down); err != nil {
+		c.t.Fatal(err)
+	}
+	report.Add("a node is down: until no packet goes there", milliseconds(time.Since(begin)), 5, "ms")
+	c.mutex.Lock()
+	c.objects.Down = down
+	c.mutex.Unlock()
+	report.Add("a node is down: until all rows are written", c.pass().Seconds(), 1, "s")
+	for _, table := range c.loop.have.NodeTables {
+		for row := range table {
+			if table[row].Primary == forwarding.NodeID(c.nodes) {
+				c.t.Fatal("the node has rows")
+			}
+		}
+	}
+}
+
+func (c *generated) restart(report *figures.Report) {
+	if err := c.plane.Close(); err != nil {
+		c.t.Fatal(err)
+	}
+	begin := time.Now()
+	c.open()
+	if kind := c.plane.Adoption().Kind; kind != dataplane.Adopted {
+		c.t.Fatalf("maps %s, want %s", kind, dataplane.Adopted)
+	}
+	c.pass()
+	report.Add("a restart on pinned maps", time.Since(begin).Seconds(), 3, "s")
+}
+
+// shares are those of one Service's pods, of which each is on a node of its own.
+func shares(report *figures.Report) {
+	report.Add("node ids", forwarding.MaxNodeID, -8000, "")
+	for _, pods := range []int{100, 1000, 4000} {
+		weights := map[forwarding.NodeID]uint32{}
+		for id := range pods {
+			weights[forwarding.NodeID(id+1)] = 1
+		}
+		rows := map[forwarding.NodeID]int{}
+		for _, owner := range table.NewRendezvous().Primaries(weights) {
+			rows[owner]++
+		}
+		mean := float64(forwarding.Rows) / float64(pods)
+		var variance float64
+		idle, busiest := 0, 0
+		for id := range weights {
+			variance += math.Pow(float64(rows[id])-mean, 2) / float64(pods)
+			busiest = max(busiest, rows[id])
+			idle += cmp.Compare(1, min(rows[id], 1))
+		}
+		report.Add(fmt.Sprintf("%d pods of a Service: standard deviation of their shares", pods), 100*math.Sqrt(variance)/mean, 5, "%")
+		report.Add(fmt.Sprintf("%d pods of a Service: share of the busiest", pods), float64(busiest)/mean, 1.2, "×")
+		report.Add(fmt.Sprintf("%d pods of a Service: idle", pods), float64(idle), 0, "")
+	}
+}

@@ -63,6 +63,11 @@ func BGP(ctx context.Context, socket string, routes bool, out io.Writer) error {
 	return console.Ask(ctx, socket, console.Request{Command: command}, out)
 }
 
+// Duplicates asks the agent at the socket which hosts on the links of its uplinks have addresses.
+func Duplicates(ctx context.Context, socket string, addresses []netip.Addr, out io.Writer) error {
+	return console.Ask(ctx, socket, console.Request{Command: console.Duplicates, Addresses: addresses}, out)
+}
+
 // directory publishes the names and the decisions of the last pass.
 type directory struct {
 	node string
@@ -133,6 +138,7 @@ func (d *directory) decide(now time.Time, observation *status.Observation) {
 func newConsole(datapath *dataplane.Dataplane, l *loop) *console.Server {
 	return &console.Server{
 		DataPlane: datapath, Hub: console.NewHub(), Directory: l.names.names, Decisions: l.names.decisions.Load, Speaker: l.speaker,
+		Hosts: l.duplicates.look,
 	}
 }
 
@@ -159,7 +165,7 @@ func serveConsole(ctx context.Context, socket string, server *console.Server, da
 			err = server.Serve(ctx, listener)
 		}
 		if err != nil && ctx.Err() == nil {
-			logger.Error(err, "The console is not served until the agent is restarted: no drops, top, trace, vips and bgp")
+			logger.Error(err, "The console is not served until the agent is restarted: no drops, top, trace, vips, bgp and duplicates")
 		}
 	})
 }

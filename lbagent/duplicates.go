@@ -4,6 +4,7 @@ package lbagent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
@@ -28,6 +30,8 @@ type duplicates struct {
 	// trusted are the addresses of nodes and routers. Where these answer for a VIP, it is by
 	// proxy ARP, or for kube-proxy in IPVS mode, which has all VIPs on an interface.
 	trusted atomic.Pointer[[]netip.Addr]
+	// networks are those of the uplinks.
+	networks atomic.Pointer[[]model.Network]
 }
 
 func newDuplicates(wanted bool, changed func(), logger logr.Logger) *duplicates {
@@ -52,6 +56,7 @@ func (d *duplicates) judge(
 	networks := slices.DeleteFunc(slices.Clone(objects.OnLink), func(n model.Network) bool {
 		return n.Prefix.IsSingleIP() || !slices.Contains(uplinks, n.Interface)
 	})
+	d.networks.Store(&networks)
 	var vips []duplicate.VIP
 	var all []duplicate.Wanted
 	questions := map[netip.Addr][]duplicate.Question{}
@@ -114,6 +119,46 @@ func hostsOf(m *model.Model, gateways model.Gateways) []netip.Addr {
 	return hosts
 }
 
+// look asks now for the hosts that have addresses, on the uplinks whose networks hold these.
+func (d *duplicates) look(ctx context.Context, addresses []netip.Addr) (*consoleapi.Hosts, error) {
+	if d == nil {
+		return nil, errors.New("this agent asks for no hosts: --duplicate-detection is false")
+	}
+	networks, trusted := d.networks.Load(), d.trusted.Load()
+	if networks == nil || trusted == nil {
+		return nil, errors.New("the agent does not know its networks yet: its first pass is not done")
+	}
+	told := &consoleapi.Hosts{}
+	var questions []duplicate.Question
+	for _, address := range addresses {
+		for _, network := range *networks {
+			host := consoleapi.Host{Address: address, Interface: network.Interface, Known: slices.Contains(*trusted, address)}
+			if !network.Prefix.Contains(address) || slices.Contains(told.Hosts, host) {
+				continue
+			}
+			told.Hosts = append(told.Hosts, host)
+			// To ask, the kernel forgets what it knows. Packets to nodes and routers would wait for that.
+			if !host.Known {
+				questions = append(questions, duplicate.Question{Interface: network.Interface, Address: address})
+			}
+		}
+	}
+	if len(questions) == 0 {
+		return told, nil
+	}
+	answers, err := d.prober.Look(ctx, questions)
+	if err != nil {
+		return nil, err
+	}
+	for i := range told.Hosts {
+		host := &told.Hosts[i]
+		if answer := answers[duplicate.Question{Interface: host.Interface, Address: host.Address}]; len(answer.HardwareAddr) > 0 {
+			host.HardwareAddr, host.Known = answer.HardwareAddr.String(), answer.Trusted
+		}
+	}
+	return told, nil
+}
+
 // ask asks on the links.
 func (d *duplicates) ask(ctx context.Context, questions []duplicate.Question) (map[duplicate.Question]duplicate.Answer, error) {
 	keys := make(map[fib.NeighbourKey]duplicate.Question, len(questions))
@@ -138,9 +183,7 @@ func (d *duplicates) ask(ctx context.Context, questions []duplicate.Question) (m
 	}
 	answers := map[duplicate.Question]duplicate.Answer{}
 	for key, mac := range found {
-		if !slices.Contains(known[key.Interface], mac) {
-			answers[keys[key]] = duplicate.Answer{HardwareAddr: mac[:]}
-		}
+		answers[keys[key]] = duplicate.Answer{HardwareAddr: mac[:], Trusted: slices.Contains(known[key.Interface], mac)}
 	}
 	return answers, nil
 }

@@ -9,12 +9,14 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 
+	consoleapi "github.com/millrace-lb/millrace/api/console"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
@@ -125,6 +127,20 @@ func TestDuplicatesOfKernel(t *testing.T) {
 	await(map[netip.Addr]string{
 		vips[0]: announce.ReasonChecking, vips[1]: announce.ReasonChecking, vips[2]: announce.ReasonChecking, vips[4]: announce.ReasonChecking,
 	})
+	await(map[netip.Addr]string{vips[0]: announce.ReasonDuplicate, vips[4]: announce.ReasonDuplicate})
+	told, err := d.look(t.Context(), []netip.Addr{vips[0], vips[1], vips[2], vips[3], gateways[millracev1alpha1.FamilyIPv4][0]})
+	want := []consoleapi.Host{
+		{Address: vips[0], Interface: "eth0", HardwareAddr: "02:00:00:00:00:09"},
+		{Address: vips[1], Interface: "eth0", HardwareAddr: "02:00:00:00:00:fe", Known: true},
+		{Address: vips[2], Interface: "eth0"},
+		{Address: gateways[millracev1alpha1.FamilyIPv4][0], Interface: "eth0", Known: true},
+	}
+	if err != nil || !slices.Equal(told.Hosts, want) {
+		t.Errorf("asked now: %+v, %v, want %+v", told, err, want)
+	}
+	if known, err := netdev.KnownNeighbours(gateways[millracev1alpha1.FamilyIPv4]); err != nil || len(known) != 1 {
+		t.Errorf("the kernel knows the router at %v, %v: nobody was to ask for it", known, err)
+	}
 	await(map[netip.Addr]string{vips[0]: announce.ReasonDuplicate, vips[4]: announce.ReasonDuplicate})
 	in(fmt.Sprintf("ip -n %s link set printer down", host))
 	await(nil)

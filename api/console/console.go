@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package console has the answers of an agent's console: the lines of JSON that
-// `lbagent drops`, `top`, `trace`, `vips` and `bgp` print and that `millrace` reads, and what
+// `lbagent drops`, `top`, `trace`, `vips`, `bgp` and `duplicates` print and that `millrace` reads, and what
 // `lbagent dump` prints for programs. Fields are added, but neither renamed nor given another meaning.
 package console
 
@@ -33,6 +33,8 @@ type Line struct {
 	VIPs *VIPs `json:"vips,omitempty"`
 	// BGP is the line of `bgp`.
 	BGP *BGP `json:"bgp,omitempty"`
+	// Hosts is the line of `duplicates`.
+	Hosts *Hosts `json:"hosts,omitempty"`
 }
 
 // Drops are the counters of dropped packets since the node's maps were made.
@@ -145,6 +147,25 @@ type VIPGroup struct {
 	Message string `json:"message,omitempty"`
 	// Addresses are sorted.
 	Addresses []netip.Addr `json:"addresses"`
+}
+
+// Hosts are those that have addresses, on the links of a node's uplinks, as it has just asked.
+type Hosts struct {
+	Node string `json:"node"`
+	// Hosts has an element for each address and each uplink with a network that holds it; none where
+	// there is no such uplink.
+	Hosts []Host `json:"hosts,omitempty"`
+}
+
+// Host is who answers for an address.
+type Host struct {
+	Address   netip.Addr `json:"address"`
+	Interface string     `json:"interface"`
+	// HardwareAddr is absent where nobody answers, or was asked.
+	HardwareAddr string `json:"hardwareAddress,omitempty"`
+	// Known is true of a node or a router of the cluster, which may answer for VIPs (proxy ARP). Of
+	// their own addresses nobody is asked.
+	Known bool `json:"known,omitempty"`
 }
 
 // Verdict is what becomes of a packet.

@@ -20,7 +20,9 @@ import (
 // consoleCommands ask the console of the agent in this container and print lines of
 // JSON, those of package api/console. `millrace` runs them on every node.
 func consoleCommands(config *lbagent.Config, stdin io.Reader) []*cobra.Command {
-	commands := []*cobra.Command{dropsCommand(config), topCommand(config), traceCommand(config), vipsCommand(config), bgpCommand(config)}
+	commands := []*cobra.Command{
+		dropsCommand(config), topCommand(config), traceCommand(config), vipsCommand(config), bgpCommand(config), duplicatesCommand(config),
+	}
 	for _, command := range commands {
 		var untilEOF bool
 		command.Flags().BoolVar(&untilEOF, "until-eof", false,
@@ -131,6 +133,21 @@ func bgpCommand(config *lbagent.Config) *cobra.Command {
 		ValidArgs: []string{"peers", "routes"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return lbagent.BGP(cmd.Context(), config.Socket, args[0] == "routes", cmd.OutOrStdout())
+		},
+	}
+}
+
+func duplicatesCommand(config *lbagent.Config) *cobra.Command {
+	return &cobra.Command{
+		Use:   "duplicates ADDRESS…",
+		Short: "Ask on the links of the uplinks which hosts have addresses, and print them as a line of JSON",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			addresses, err := parseVIPs(args)
+			if err != nil {
+				return err
+			}
+			return lbagent.Duplicates(cmd.Context(), config.Socket, addresses, cmd.OutOrStdout())
 		},
 	}
 }

@@ -43,6 +43,7 @@ func newCommand(env environment) *cobra.Command {
 		bgpCommand(env, &config),
 		dropsCommand(env, &config),
 		topCommand(env, &config),
+		duplicatesCommand(env, &config),
 		traceCommand(env, &config),
 		reserveCommand(env, &config),
 		drainCommand(env, &config),

@@ -95,6 +95,12 @@ func TestDuplicateAddress(t *testing.T) {
 		return nil
 	})
 
+	for _, vip := range []netip.Addr{s.ipv4, s.ipv6} {
+		if text, err := cluster.Millrace(t.Context(), "duplicates", vip.String()); err != nil || strings.Count(text, mac) != 3 || strings.Count(text, "another host") != 3 {
+			t.Errorf("millrace duplicates %s: %v, want %s from three nodes\n%s", vip, err, mac, text)
+		}
+	}
+
 	leave()
 	left = true
 	s.routed(t, time.Minute, 1, 2, 3)

@@ -30,6 +30,8 @@ const (
 
 	BGPPeers  Command = "bgp peers"
 	BGPRoutes Command = "bgp routes"
+
+	Duplicates Command = "duplicates"
 )
 
 // Request is the one line that a client sends.
@@ -42,7 +44,8 @@ type Request struct {
 	Interval time.Duration `json:"interval,omitempty"`
 	// Packet is what is traced.
 	Packet *consoleapi.Packet `json:"packet,omitempty"`
-	// Addresses are the VIPs that vips or top is asked about; none means all.
+	// Addresses are the VIPs that vips or top is asked about; none means all. Those of duplicates are
+	// any addresses.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// Namespace is that of the Services that top is asked about; empty means all.
 	Namespace string `json:"namespace,omitempty"`
@@ -57,6 +60,9 @@ func (r *Request) wants(key forwarding.FrontendKey, service string) bool {
 // minInterval keeps a reader of counters from keeping the agent busy.
 const minInterval = 100 * time.Millisecond
 
+// maxHosts is how many addresses hosts are asked for at a time: each is a broadcast on each uplink.
+const maxHosts = 16
+
 func (r *Request) validate() error {
 	switch r.Command {
 	case Drops, VIPs, BGPPeers, BGPRoutes:
@@ -64,6 +70,11 @@ func (r *Request) validate() error {
 	case Top:
 		if r.Interval != 0 && r.Interval < minInterval {
 			return fmt.Errorf("an interval of %s is too short: it must be 0 or at least %s", r.Interval, minInterval)
+		}
+		return nil
+	case Duplicates:
+		if n := len(r.Addresses); n == 0 || n > maxHosts {
+			return fmt.Errorf("%d addresses: hosts are asked for 1 to %d at a time", n, maxHosts)
 		}
 		return nil
 	case Trace:

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -39,6 +40,8 @@ type Server struct {
 	Directory func() *Directory
 	Decisions func() *Decisions
 	Speaker   Speaker
+	// Hosts asks which hosts have addresses.
+	Hosts func(context.Context, []netip.Addr) (*consoleapi.Hosts, error)
 }
 
 // Listen opens the socket, for this user alone. A socket that a former agent
@@ -155,6 +158,13 @@ func (s *Server) answer(ctx context.Context, conn net.Conn, request *Request) er
 		return write(conn, consoleapi.Line{BGP: s.Peers()})
 	case BGPRoutes:
 		return s.routes(conn)
+	case Duplicates:
+		line, err := s.Hosts(ctx, request.Addresses)
+		if err != nil {
+			return err
+		}
+		line.Node = s.Directory().Node
+		return write(conn, consoleapi.Line{Hosts: line})
 	default:
 		return s.trace(conn, request.Packet)
 	}

@@ -47,6 +47,8 @@ type Question struct {
 // Answer is the last one to a Question. It has no hardware address where no host has the address.
 type Answer struct {
 	HardwareAddr net.HardwareAddr
+	// Trusted is true of a node or a router, which may answer for VIPs.
+	Trusted bool
 }
 
 // Holder is a host that has the address of a VIP.

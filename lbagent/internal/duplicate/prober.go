@@ -24,6 +24,7 @@ type Prober struct {
 	changed func()
 	logger  logr.Logger
 	wake    chan struct{}
+	looks   chan look
 	// said is the failure that was logged last.
 	said string
 
@@ -39,7 +40,42 @@ type Prober struct {
 
 // NewProber returns a Prober that calls changed after each answer that is new or another one.
 func NewProber(ask Ask, changed func(), logger logr.Logger) *Prober {
-	return &Prober{ask: ask, changed: changed, logger: logger, wake: make(chan struct{}, 1)}
+	return &Prober{ask: ask, changed: changed, logger: logger, wake: make(chan struct{}, 1), looks: make(chan look)}
+}
+
+// look is a question out of turn.
+type look struct {
+	questions []Question
+	answer    chan<- looked
+}
+
+type looked struct {
+	answers map[Question]Answer
+	err     error
+}
+
+// Look asks questions once, now, also such as are not wanted, and returns the answers, those of trusted
+// hosts among them. Run has to run: two that ask for an address at once would take each other's answer.
+func (p *Prober) Look(ctx context.Context, questions []Question) (map[Question]Answer, error) {
+	answer := make(chan looked, 1)
+	select {
+	case p.looks <- look{questions, answer}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	select {
+	case looked := <-answer:
+		return looked.answers, looked.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (p *Prober) look(ctx context.Context, asked look) {
+	limited, cancel := context.WithTimeout(ctx, window)
+	defer cancel()
+	answers, err := p.ask(limited, asked.questions)
+	asked.answer <- looked{answers, err}
 }
 
 // Want replaces the questions, which so many nodes may ask, and returns the answers that are known.
@@ -109,6 +145,8 @@ func (p *Prober) Run(ctx context.Context) error {
 			return ctx.Err()
 		case <-p.wake:
 		case <-timer.C:
+		case asked := <-p.looks:
+			p.look(ctx, asked)
 		}
 		p.hand(s)
 		questions, wait := s.due(time.Now())
@@ -140,6 +178,7 @@ func (p *Prober) round(ctx context.Context, s *schedule, questions []Question) (
 		return afterFailure
 	}
 	p.said = ""
+	maps.DeleteFunc(answers, func(_ Question, answer Answer) bool { return answer.Trusted })
 	s.answer(questions, answers, began)
 	p.tell(s.asked)
 	return time.Nanosecond

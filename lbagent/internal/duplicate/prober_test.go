@@ -68,6 +68,30 @@ func addresses(n int, urgent bool) []Wanted {
 	return wanted
 }
 
+// A look is answered beside the questions that are wanted, which it does not disturb: trusted hosts are
+// in its answer alone.
+func TestLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &link{holders: map[Question]Answer{onEth0: {HardwareAddr: printer, Trusted: true}, onEth1: {HardwareAddr: printer}}}
+		p, changes := startProber(t, l)
+		wanted := []Wanted{{Question: onEth0, Urgent: true}, {Question: onEth1, Urgent: true}}
+		p.Want(wanted, 3)
+		answers, err := p.Look(t.Context(), []Question{onEth0, onEth1})
+		if err != nil || !answers[onEth0].Trusted || answers[onEth1].Trusted || !slices.Equal(answers[onEth1].HardwareAddr, printer) {
+			t.Errorf("the look finds %v, %v", answers, err)
+		}
+		time.Sleep(2 * window)
+		known := p.Want(wanted, 3)
+		if answer, found := known[onEth0]; !found || answer.HardwareAddr != nil || !slices.Equal(known[onEth1].HardwareAddr, printer) || *changes != 1 {
+			t.Errorf("the prober knows %v after %d changes, want the host of eth1 alone", known, *changes)
+		}
+		l.err = errors.New("no socket")
+		if _, err := p.Look(t.Context(), []Question{onEth1}); !errors.Is(err, l.err) {
+			t.Errorf("error %v, want %v", err, l.err)
+		}
+	})
+}
+
 // New questions are answered within seconds, and only news is told.
 func TestProber(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+)
+
+// Hosts writes who answers for addresses, and for which of them nobody does.
+func Hosts(out io.Writer, nodes []consoleapi.Hosts, addresses []string, options Options) error {
+	if options.Format == JSON {
+		return encode(out, options.Format, map[string]any{"nodes": nodes})
+	}
+	t := &table{columns: []column{{heading: "ADDRESS"}, {heading: "MAC"}, {heading: "NODE", cut: true}, {heading: "INTERFACE"}, {heading: "HOST"}}}
+	var remarks []string
+	for _, text := range addresses {
+		address, _ := netip.ParseAddr(text)
+		asked, answered := []string{}, false
+		for _, node := range nodes {
+			for _, host := range node.Hosts {
+				if host.Address != address.Unmap() {
+					continue
+				}
+				asked = append(asked, node.Node+" on "+host.Interface)
+				if host.HardwareAddr == "" && !host.Known {
+					continue
+				}
+				answered = true
+				whose := "another host"
+				if host.Known {
+					whose = "a node or a router"
+				}
+				t.rows = append(t.rows, []string{text, orNone(host.HardwareAddr), node.Node, host.Interface, whose})
+			}
+		}
+		switch {
+		case len(asked) == 0:
+			remarks = append(remarks, fmt.Sprintf("Nobody was asked for %s: no network of an uplink of these nodes holds it.", text))
+		case !answered:
+			remarks = append(remarks, fmt.Sprintf("Nobody answers for %s. Asked by %s.", text, strings.Join(asked, ", ")))
+		}
+	}
+	var lines []string
+	if len(t.rows) > 0 {
+		lines = t.lines(options.width())
+	}
+	for _, remark := range remarks {
+		lines = append(lines, wrap(remark, options.width())...)
+	}
+	_, err := io.WriteString(out, strings.Join(lines, "\n")+"\n")
+	return err
+}

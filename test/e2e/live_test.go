@@ -6,6 +6,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,6 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
 )
 
@@ -24,10 +28,11 @@ func TestLiveAPI(t *testing.T) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 		defer cancel()
-		if err := cluster.RemoveLive(ctx); err != nil {
+		if err := cluster.RemoveLive(ctx, "--ignore-not-found"); err != nil {
 			t.Errorf("clean up: %v", err)
 		}
 	})
+	before := installedObjects(t)
 	must(t, cluster.InstallLive(t.Context()))
 	s.routed(t, time.Minute, 1, 2, 3)
 	load, err := cluster.RequestsWhile(t.Context(), s.ipv4, 50, func(context.Context) error {
@@ -36,6 +41,7 @@ func TestLiveAPI(t *testing.T) {
 		t.Run("announcements", func(t *testing.T) { liveAnnouncements(t, s) })
 		t.Run("schemas", liveSchemas)
 		t.Run("tenants", liveTenants)
+		t.Run("commands", func(t *testing.T) { liveCommands(t, s) })
 		return nil
 	})
 	must(t, err)
@@ -43,6 +49,7 @@ func TestLiveAPI(t *testing.T) {
 		t.Errorf("%d of %d requests failed: %q", load.Errors, load.Requests, load.FirstErrors)
 	}
 	t.Run("silent agents", silentAgents)
+	t.Run("uninstall", func(t *testing.T) { uninstallLive(t, before) })
 }
 
 // liveTraffic awaits the load that the test makes: 50 requests a second, each a new connection.
@@ -176,4 +183,136 @@ func silentAgents(t *testing.T) {
 	kubectl(t, "create", "namespace", "forgotten")
 	kubectl(t, "delete", "namespace", "forgotten", "--timeout=60s")
 	kubectl(t, "wait", "apiservice/v1alpha1.live.millrace.io", "--for=condition=Available", "--timeout=1s")
+}
+
+// liveCommands runs millrace as somebody who may read the aggregated API and ask no agent, and as
+// somebody who may ask agents alone: both are shown the same. A tenant sees the rates of a namespace.
+func liveCommands(t *testing.T, s service) {
+	const reader, asker = "reader", "asker"
+	cleanup(t, "delete", "clusterrolebinding,clusterrole", reader, asker, "--ignore-not-found")
+	cleanup(t, "-n", "millrace-system", "delete", "rolebinding", reader, asker, "--ignore-not-found")
+	kubectl(t, "create", "clusterrole", asker, "--verb=get,list,watch", "--resource="+strings.Join([]string{
+		"vippools.millrace.io", "vips.millrace.io", "lbpeers.millrace.io", "vipadvertisements.millrace.io", "viproutes.millrace.io",
+		"lbnodes.millrace.io", "lbnodereports.millrace.io", "services", "endpointslices.discovery.k8s.io",
+	}, ","))
+	kubectl(t, "create", "clusterrolebinding", asker, "--clusterrole="+asker, "--user="+asker)
+	kubectl(t, "create", "clusterrolebinding", reader, "--clusterrole=millrace-viewer", "--user="+reader)
+	kubectl(t, "-n", "millrace-system", "create", "rolebinding", asker, "--role=millrace-tracer", "--user="+asker)
+	kubectl(t, "-n", "millrace-system", "create", "rolebinding", reader, "--role=millrace-viewer", "--user="+reader)
+	for _, line := range []string{
+		"vips", "vips -o wide", "vips -o json", "vips -n default", "vips default/echo", "vips -o yaml " + s.ipv6.String(), "status -o json",
+		"bgp peers", "bgp peers -o wide", "bgp peers -o json", "bgp peers --node node2",
+	} {
+		eventually(t, time.Minute, func(ctx context.Context) error {
+			live, complaints, err := cluster.MillraceAs(ctx, reader, strings.Fields(line)...)
+			if err != nil || complaints != "" {
+				return fmt.Errorf("millrace %s by the aggregated API: %w: %s", line, err, complaints)
+			}
+			asked, complaints, err := cluster.MillraceAs(ctx, asker, strings.Fields(line)...)
+			if err != nil || complaints != "" {
+				return fmt.Errorf("millrace %s by agents: %w: %s", line, err, complaints)
+			}
+			if difference := cmp.Diff(asked, live); difference != "" {
+				return fmt.Errorf("millrace %s (-agents +aggregated API):\n%s", line, difference)
+			}
+			if !strings.Contains(live, "router") {
+				return fmt.Errorf("millrace %s names no peer:\n%s", line, live)
+			}
+			return nil
+		})
+	}
+	topByBoth(t, s, asker)
+}
+
+// frontends are those that `millrace top` shows.
+type frontends struct {
+	Nodes     int
+	Window    float64 `json:"windowSeconds"`
+	Frontends []struct {
+		consoleapi.FrontendName
+		Connections float64 `json:"connectionsPerSecond"`
+	}
+}
+
+// topByBoth compares the rates that a tenant sees with those that agents tell, while there are 50 new
+// connections in a second.
+func topByBoth(t *testing.T, s service, asker string) {
+	cleanup(t, "delete", "rolebinding", "top", "--ignore-not-found")
+	kubectl(t, "create", "rolebinding", "top", "--clusterrole=view", "--user=tenant")
+	top := func(ctx context.Context, user string) (shown frontends, err error) {
+		out, complaints, err := cluster.MillraceAs(ctx, user, "top", "--once", "-n", "default", "-o", "json")
+		if err != nil {
+			return shown, fmt.Errorf("millrace top as %s: %w: %s", user, err, complaints)
+		}
+		// Who may not read the aggregated API is told that agents are asked.
+		if told := strings.Contains(complaints, "the agents are asked"); told != (user == asker) {
+			return shown, fmt.Errorf("millrace top as %s complains: %s", user, complaints)
+		}
+		return shown, json.Unmarshal([]byte(out), &shown)
+	}
+	names := func(of frontends) (names []string) {
+		for _, frontend := range of.Frontends {
+			names = append(names, fmt.Sprint(frontend.FrontendName))
+		}
+		slices.Sort(names)
+		return names
+	}
+	eventually(t, time.Minute, func(ctx context.Context) error {
+		live, err := top(ctx, "tenant")
+		if err != nil {
+			return err
+		}
+		asked, err := top(ctx, asker)
+		if err != nil {
+			return err
+		}
+		if difference := cmp.Diff(names(asked), names(live)); difference != "" || live.Nodes != 3 || asked.Nodes != 3 || live.Window < 9 || asked.Window > 5 {
+			return fmt.Errorf("%d nodes in %g s, and by agents %d in %g s; frontends (-agents +aggregated API):\n%s",
+				live.Nodes, live.Window, asked.Nodes, asked.Window, difference)
+		}
+		for _, shown := range []frontends{live, asked} {
+			if busiest := shown.Frontends[0]; busiest.VIP != s.ipv4 || busiest.Connections < 35 || busiest.Connections > 65 {
+				return fmt.Errorf("over %g s the busiest frontend is %+v", shown.Window, busiest)
+			}
+		}
+		return nil
+	})
+}
+
+// installedObjects are those of kinds that an installation has, by kind, namespace and name.
+func installedObjects(t *testing.T) []string {
+	t.Helper()
+	listed, err := listInstalled(t.Context())
+	must(t, err)
+	return listed
+}
+
+func listInstalled(ctx context.Context) ([]string, error) {
+	out, err := cluster.Kubectl(ctx, "get", "apiservices,clusterroles,clusterrolebindings,roles,rolebindings,deployments,daemonsets,"+
+		"services,endpointslices,poddisruptionbudgets,networkpolicies,serviceaccounts,secrets,configmaps", "-A", "--no-headers",
+		"-o", "custom-columns=KIND:.kind,NAMESPACE:.metadata.namespace,NAME:.metadata.name")
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	for i := range lines {
+		lines[i] = strings.Join(strings.Fields(lines[i]), " ")
+	}
+	slices.Sort(lines)
+	return lines, err
+}
+
+// uninstallLive runs the commands of docs/live.md as they are: nothing is left, and namespaces are
+// deleted.
+func uninstallLive(t *testing.T, before []string) {
+	must(t, cluster.RemoveLive(t.Context()))
+	eventually(t, time.Minute, func(ctx context.Context) error {
+		after, err := listInstalled(ctx)
+		if difference := cmp.Diff(before, after); err == nil && difference != "" {
+			err = fmt.Errorf("objects (-before the installation +after the removal):\n%s", difference)
+		}
+		return err
+	})
+	kubectl(t, "create", "namespace", "forgotten")
+	kubectl(t, "delete", "namespace", "forgotten", "--timeout=60s")
+	if _, err := cluster.Kubectl(t.Context(), "get", "--raw", "/apis/live.millrace.io/v1alpha1"); err == nil || !strings.Contains(err.Error(), "NotFound") {
+		t.Errorf("asking for the API: %v, want that it is not found", err)
+	}
 }

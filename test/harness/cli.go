@@ -7,12 +7,33 @@ import (
 	"path/filepath"
 	"strconv"
 	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 // Millrace returns what `millrace ARGS…` prints, run next to the API server.
 func (c *Cluster) Millrace(ctx context.Context, args ...string) (string, error) {
 	out, err := c.Exec(ctx, "cp", c.millrace(args...)...)
 	return string(out), err
+}
+
+// MillraceAs returns what `millrace ARGS…` prints for a user, and what it prints to standard error.
+func (c *Cluster) MillraceAs(ctx context.Context, user string, args ...string) (out, complaints string, err error) {
+	configuration, err := clientcmd.LoadFromFile(c.Kubeconfig())
+	if err != nil {
+		return "", "", err
+	}
+	for _, info := range configuration.AuthInfos {
+		info.Impersonate = user
+	}
+	file := filepath.Join(filepath.Dir(c.Kubeconfig()), "as-"+user+".kubeconfig")
+	if err := clientcmd.WriteToFile(*configuration, file); err != nil {
+		return "", "", err
+	}
+	// The last of two flags counts.
+	command := append([]string{"exec", "cp", "--"}, append(c.millrace(args...), "--kubeconfig", file)...)
+	printed, complained, err := c.outputs(ctx, nil, command...)
+	return string(printed), string(complained), err
 }
 
 // InterruptMillrace runs `millrace ARGS…` next to the API server and interrupts it after a

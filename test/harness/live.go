@@ -6,7 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -35,21 +38,46 @@ func (c *Cluster) InstallLive(ctx context.Context) error {
 	})
 }
 
-// RemoveLive takes it away again: the APIService first, since no namespace can be deleted while it
-// leads nowhere.
-func (c *Cluster) RemoveLive(ctx context.Context) error {
-	if _, err := c.Kubectl(ctx, "delete", "--ignore-not-found", "apiservice/v1alpha1.live.millrace.io"); err != nil {
+// RemoveLive takes it away again as docs/live.md says: the commands of its section Uninstall, and in
+// their middle the overlay without it. more are added to the commands that delete something.
+func (c *Cluster) RemoveLive(ctx context.Context, more ...string) error {
+	page, err := os.ReadFile(filepath.Join(c.root, "docs", "live.md"))
+	if err != nil {
 		return err
 	}
-	_, err := c.Kubectl(ctx, "delete", "--ignore-not-found", "clusterrole/millrace-liveapi", "clusterrole/millrace-live-viewer",
-		"clusterrole/millrace-live-certificates", "clusterrolebinding/millrace-liveapi",
-		"clusterrolebinding/millrace-liveapi-auth-delegator", "clusterrolebinding/millrace-live-certificates")
-	_, there := c.Kubectl(ctx, "-n", "kube-system", "delete", "--ignore-not-found", "rolebinding/millrace-liveapi-authentication-reader")
-	_, applied := c.Kubectl(ctx, "apply", "--server-side", "-k", filepath.Join(c.root, "config", "lab"))
-	rolledOut := c.RolledOut(ctx, "millrace-system", "deployment/millrace-operator", "daemonset/millrace-agent")
-	_, here := c.Kubectl(ctx, "-n", "millrace-system", "delete", "--ignore-not-found", "deployment/millrace-liveapi",
-		"service/millrace-liveapi", "poddisruptionbudget/millrace-liveapi", "networkpolicy/millrace-liveapi",
-		"serviceaccount/millrace-liveapi", "role/millrace-live-certificates", "rolebinding/millrace-live-certificates",
-		"secret/millrace-live-certificates", "secret/millrace-live-api", "secret/millrace-live-agents")
-	return errors.Join(err, there, applied, rolledOut, here)
+	blocks := commands(string(page), "Uninstall")
+	if len(blocks) != 2 {
+		return fmt.Errorf("docs/live.md: Uninstall has %d blocks of commands, want one before the overlay is applied and one after it", len(blocks))
+	}
+	overlay := []string{"kubectl", "apply", "--server-side", "-k", filepath.Join(c.root, "config", "lab")}
+	for _, command := range slices.Concat(blocks[0], [][]string{overlay}, blocks[1]) {
+		if slices.Contains(command, "delete") {
+			command = append(command, more...)
+		}
+		if command[0] != "kubectl" {
+			err = errors.Join(err, fmt.Errorf("docs/live.md: %s is no command of kubectl", strings.Join(command, " ")))
+			continue
+		}
+		_, failed := c.Kubectl(ctx, command[1:]...)
+		err = errors.Join(err, failed)
+	}
+	return errors.Join(err, c.RolledOut(ctx, "millrace-system", "deployment/millrace-operator", "daemonset/millrace-agent"))
+}
+
+// commands are those of the code blocks of a section of a page, each by its words.
+func commands(page, section string) (blocks [][][]string) {
+	_, text, _ := strings.Cut(page, "\n## "+section+"\n")
+	text, _, _ = strings.Cut(text, "\n## ")
+	inside := false
+	for line := range strings.Lines(strings.ReplaceAll(text, "\\\n", "")) {
+		command, indented := strings.CutPrefix(line, "    ")
+		if indented && !inside {
+			blocks = append(blocks, nil)
+		}
+		if inside = indented; inside {
+			last := len(blocks) - 1
+			blocks[last] = append(blocks[last], strings.Fields(command))
+		}
+	}
+	return blocks
 }

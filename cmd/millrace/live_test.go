@@ -4,12 +4,15 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -179,4 +182,66 @@ func httptestOf(t *testing.T, handler http.Handler) string {
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 	return server.URL
+}
+
+// announcing is a cluster that changes, with an aggregated API: who announces is a peer, and a watch is
+// told when it is another one.
+type announcing struct {
+	living
+	api     aggregated
+	peer    atomic.Pointer[string]
+	changes chan livev1alpha1.VIPAnnouncement
+}
+
+func (a *announcing) ServeHTTP(out http.ResponseWriter, request *http.Request) {
+	switch {
+	case request.URL.Path == liveAnnouncements && request.URL.Query().Get("watch") != "":
+		out.Header().Set("Content-Type", "application/json")
+		out.(http.Flusher).Flush()
+		for {
+			select {
+			case <-request.Context().Done():
+				return
+			case changed := <-a.changes:
+				changed.APIVersion, changed.Kind = "live.millrace.io/v1alpha1", "VIPAnnouncement"
+				_ = json.NewEncoder(out).Encode(map[string]any{"type": "MODIFIED", "object": changed})
+				out.(http.Flusher).Flush()
+			}
+		}
+	case request.URL.Path == liveAnnouncements:
+		list := a.api[liveAnnouncements].(livev1alpha1.VIPAnnouncementList)
+		announced := livev1alpha1.Announced{Peers: []string{*a.peer.Load()}, Count: 2, NodeRanges: "0-1"}
+		list.Items = []livev1alpha1.VIPAnnouncement{{Address: "203.0.113.1", Announced: []livev1alpha1.Announced{announced}}}
+		a.api.with(liveAnnouncements, list).ServeHTTP(out, request)
+	case strings.HasPrefix(request.URL.Path, liveRoot):
+		a.api.ServeHTTP(out, request)
+	default:
+		a.living.ServeHTTP(out, request)
+	}
+}
+
+// --watch also follows what nodes announce, which is in no object.
+func TestWatchFollowsAnnouncements(t *testing.T) {
+	api := &announcing{living: living{make(chan string)}, api: there(), changes: make(chan livev1alpha1.VIPAnnouncement)}
+	api.peer.Store(new("first"))
+	server := httptest.NewServer(api)
+	defer server.Close()
+	stdout := output{make(chan string)}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan int)
+	go func() {
+		ended <- run(ctx, environment{
+			args:   []string{"millrace", "vips", "--watch", "--kubeconfig", kubeconfigOf(t, server.URL)},
+			stdout: stdout, stderr: io.Discard, width: 100,
+			agents: func(cluster.Config, []corev1.Pod) (agents, error) { return with("an agent"), nil },
+		})
+	}()
+	stdout.until(t, "first")
+	api.peer.Store(new("second"))
+	api.changes <- livev1alpha1.VIPAnnouncement{Address: "203.0.113.1"}
+	stdout.until(t, "second")
+	cancel()
+	if code := <-ended; code != exitOK {
+		t.Errorf("exit code %d after it was interrupted", code)
+	}
 }

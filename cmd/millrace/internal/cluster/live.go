@@ -110,28 +110,33 @@ const liveAgain = 30 * time.Second
 // aggregated API tells it, until ctx is done.
 func followAnnouncements(ctx context.Context, config Config, changed func()) {
 	config.Timeout = 0
-	for ctx.Err() == nil {
+	for watched := false; ctx.Err() == nil; {
 		if live, err := OpenLive(ctx, config, io.Discard); err == nil {
-			live.follow(ctx, changed)
+			watched = live.follow(ctx, watched, changed) || watched
 		}
 		_ = wait(ctx, liveAgain)
 	}
 }
 
-// follow returns where the watch ends.
-func (l *Live) follow(ctx context.Context, changed func()) {
+// follow returns when the watch ends, and reports whether there was one. What changed between a former
+// one and this counts as a change.
+func (l *Live) follow(ctx context.Context, again bool, changed func()) (watched bool) {
 	list, err := l.Announcements(ctx, "")
 	if err != nil {
-		return
+		return false
 	}
 	events, err := l.client.Watch(ctx, &livev1alpha1.VIPAnnouncementList{}, &client.ListOptions{
 		Raw: &metav1.ListOptions{ResourceVersion: list.ResourceVersion},
 	})
 	if err != nil {
-		return
+		return false
 	}
 	defer events.Stop()
+	if again {
+		changed()
+	}
 	for range events.ResultChan() {
 		changed()
 	}
+	return true
 }

@@ -5,7 +5,6 @@
 package liveapi_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -18,7 +17,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/big"
 	"net"
@@ -34,12 +32,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/millrace-lb/millrace/api/live"
@@ -63,7 +58,7 @@ const (
 // environment is a real API server that hands requests for live.millrace.io to the program.
 type environment struct {
 	server *controlplane.Server
-	client client.Client
+	client *controlplane.Objects
 	told   *controlplane.Warnings
 	// directory has the program's certificates, by a link as the kubelet makes it, and authority signs
 	// them and those of agents.
@@ -83,19 +78,13 @@ func newEnvironment(t *testing.T) *environment {
 	klog.SetLogger(logr.Discard())
 	e := &environment{
 		server: controlplane.Start(t, "..", liveUser, tenant), told: &controlplane.Warnings{},
-		directory: filepath.Join(t.TempDir(), "mounted"), authority: newAuthority(t), port: freePort(t), agents: map[string]*agent{},
+		directory: filepath.Join(t.TempDir(), "mounted"), authority: newAuthority(t), port: controlplane.FreePort(t), agents: map[string]*agent{},
 	}
-	_, err := envtest.InstallCRDs(e.server.Admin(), envtest.CRDInstallOptions{Paths: []string{"../config/crd"}, ErrorIfPathMissing: true})
-	must(t, err)
 	config := e.server.Admin()
 	config.WarningHandlerWithContext = e.told
-	e.client, err = client.New(config, client.Options{Scheme: newScheme(t)})
-	must(t, err)
-	for _, name := range []string{systemNamespace, "shop", "office"} {
-		e.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
-	}
-	e.apply(t, "../config/liveapi/role.yaml")
-	e.apply(t, "../config/liveapi/viewer.yaml")
+	e.client = e.server.Install(t, config, client.Options{}, livev1alpha1.AddToScheme)
+	e.client.MakeNamespaces(t, systemNamespace, "shop", "office")
+	e.client.MakeOf(t, "liveapi/role.yaml", "liveapi/viewer.yaml")
 	e.mount(t, e.authority, e.authority.encoded())
 	return e
 }
@@ -114,34 +103,9 @@ func (e *environment) mount(t *testing.T, from *authority, trusted []byte) {
 	must(t, os.RemoveAll(former))
 }
 
-func newScheme(t *testing.T) *runtime.Scheme {
-	scheme := runtime.NewScheme()
-	must(t, errors.Join(clientgoscheme.AddToScheme(scheme), millracev1alpha1.AddToScheme(scheme), livev1alpha1.AddToScheme(scheme)))
-	return scheme
-}
-
 func (e *environment) create(t *testing.T, object client.Object) {
 	t.Helper()
-	must(t, e.client.Create(t.Context(), object))
-}
-
-// apply creates the objects of a manifest.
-func (e *environment) apply(t *testing.T, file string) {
-	t.Helper()
-	content, err := os.ReadFile(file)
-	must(t, err)
-	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
-	for {
-		object := &unstructured.Unstructured{}
-		err := decoder.Decode(object)
-		if errors.Is(err, io.EOF) {
-			return
-		}
-		must(t, err)
-		if len(object.Object) > 0 {
-			e.create(t, object)
-		}
-	}
+	e.client.Make(t, object)
 }
 
 // node makes a node with an agent at a loopback address, which says what it is told to.
@@ -183,12 +147,12 @@ func (e *environment) service(t *testing.T, namespace, name, vip string, nodes .
 // localhost, in place of pods; its certificate is that of the Service.
 func (e *environment) run(t *testing.T) (address string, stop func()) {
 	t.Helper()
-	port := freePort(t)
+	port := controlplane.FreePort(t)
 	address = fmt.Sprintf("127.0.0.1:%d", port)
 	kubeconfig, err := e.server.WriteKubeconfig(liveUser)
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	done, said := make(chan error, 1), &logs{}
+	done, said := make(chan error, 1), &controlplane.Log{}
 	go func() {
 		done <- liveapi.Run(ctx, liveapi.Config{
 			REST: e.server.User(liveUser), Kubeconfig: kubeconfig, Address: address, CertDir: e.directory, AgentPort: e.port,
@@ -465,63 +429,13 @@ func (a *authority) write(t *testing.T, directory, name, host string, usage x509
 	}
 }
 
-// logs are what the program says.
-type logs struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logs) Write(content []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(content)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-// freePort returns a port that nobody listens on at present.
-func freePort(t *testing.T) uint16 {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer listener.Close()
-	return uint16(listener.Addr().(*net.TCPAddr).Port)
-}
-
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	controlplane.Must(t, err)
 }
 
 // eventually waits until a condition holds.
 func eventually(t *testing.T, condition func(context.Context) error) {
 	t.Helper()
-	eventuallyWithin(t, patience, condition)
-}
-
-func eventuallyWithin(t *testing.T, limit time.Duration, condition func(context.Context) error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
-	last := errors.New("not tried")
-	for {
-		if err := condition(ctx); err == nil {
-			return
-		} else if ctx.Err() == nil {
-			last = err
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("after %s: %v", limit, last)
-		case <-ticker.C:
-		}
-	}
+	controlplane.Eventually(t, patience, condition)
 }

@@ -35,6 +35,7 @@ import (
 	"github.com/millrace-lb/millrace/api/live"
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
 var (
@@ -68,7 +69,7 @@ func TestScale(t *testing.T) {
 	process := e.start(t)
 	begun := time.Now()
 	e.register(t, process.port)
-	eventuallyWithin(t, 3*time.Minute, func(ctx context.Context) error {
+	controlplane.Eventually(t, 3*time.Minute, func(ctx context.Context) error {
 		e.told.Take()
 		list := &livev1alpha1.ServiceTrafficList{}
 		if err := e.client.List(ctx, list); err != nil {
@@ -259,7 +260,7 @@ func (e *environment) start(t *testing.T) process {
 	}
 	kubeconfig, err := e.server.WriteKubeconfig(liveUser)
 	must(t, err)
-	port := freePort(t)
+	port := controlplane.FreePort(t)
 	command := exec.Command(program, "--kubeconfig="+kubeconfig, fmt.Sprintf("--bind-address=127.0.0.1:%d", port),
 		"--certificates="+e.directory, fmt.Sprintf("--agent-port=%d", e.port))
 	// As in config/liveapi.

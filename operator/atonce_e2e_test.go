@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
 // TestOperatorsAtOnce runs two operators that both work, of which one is killed now and then, and one
@@ -90,7 +91,7 @@ func TestOperatorsAtOnce(t *testing.T) {
 
 	// Both come to rest, and what the statuses say is what the VIPs say.
 	writes, since := 0, time.Now()
-	eventuallyWithin(t, 5*time.Minute, func(ctx context.Context) error {
+	controlplane.Eventually(t, 5*time.Minute, func(ctx context.Context) error {
 		all, err := e.server.Writes()
 		if err != nil {
 			return err

@@ -5,11 +5,8 @@
 package operator_test
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -26,10 +23,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -52,7 +45,7 @@ const (
 // environment is a real API server with the API of Millrace and the program.
 type environment struct {
 	server     *controlplane.Server
-	client     client.Client
+	client     *controlplane.Objects
 	program    string
 	kubeconfig string
 }
@@ -64,42 +57,13 @@ func newEnvironment(t *testing.T) *environment {
 	if output, err := exec.Command("go", "build", "-o", e.program, "../cmd/operator").CombinedOutput(); err != nil {
 		t.Fatalf("building the operator: %v: %s", err, output)
 	}
-	scheme := runtime.NewScheme()
-	must(t, errors.Join(clientgoscheme.AddToScheme(scheme), millracev1alpha1.AddToScheme(scheme)))
-	_, err := e.server.Kubectl(t.Context(), "apply", "--server-side", "-k", "../config/crd")
-	must(t, err)
-	_, err = e.server.Kubectl(t.Context(), "wait", "--for=condition=Established", "crd", "--all")
-	must(t, err)
-	e.client, err = client.New(e.server.Admin(), client.Options{Scheme: scheme})
-	must(t, err)
+	e.client = e.server.Install(t, e.server.Admin(), client.Options{})
+	var err error
 	e.kubeconfig, err = e.server.WriteKubeconfig(operatorUser)
 	must(t, err)
-	for _, name := range []string{systemNamespace, namespace, otherNamespace, millracev1alpha1.BGPNamespace} {
-		must(t, e.client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
-	}
-	e.apply(t, "../config/rbac/operator/role.yaml")
-	e.apply(t, "../config/rbac/operator/role_binding.yaml")
-	e.apply(t, "../config/webhook/role.yaml")
+	e.client.MakeNamespaces(t, systemNamespace, namespace, otherNamespace, millracev1alpha1.BGPNamespace)
+	e.client.MakeOf(t, "rbac/operator/role.yaml", "rbac/operator/role_binding.yaml", "webhook/role.yaml")
 	return e
-}
-
-// apply creates the objects of a manifest.
-func (e *environment) apply(t *testing.T, file string) {
-	t.Helper()
-	content, err := os.ReadFile(file)
-	must(t, err)
-	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
-	for {
-		object := &unstructured.Unstructured{}
-		err := decoder.Decode(object)
-		if errors.Is(err, io.EOF) {
-			return
-		}
-		must(t, err)
-		if len(object.Object) > 0 {
-			must(t, e.client.Create(t.Context(), object))
-		}
-	}
 }
 
 // clean removes what a scenario has left.
@@ -201,38 +165,15 @@ func (i *instance) await(t *testing.T, what string, expectError bool) {
 	}
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	controlplane.Must(t, err)
 }
 
 // eventually waits until a condition holds.
 func eventually(t *testing.T, condition func(context.Context) error) {
 	t.Helper()
-	eventuallyWithin(t, patience, condition)
-}
-
-func eventuallyWithin(t *testing.T, limit time.Duration, condition func(context.Context) error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	last := errors.New("not tried")
-	for {
-		if err := condition(ctx); err == nil {
-			return
-		} else if ctx.Err() == nil {
-			last = err
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("after %s: %v", limit, last)
-		case <-ticker.C:
-		}
-	}
+	controlplane.Eventually(t, patience, condition)
 }
 
 type option func(*corev1.Service)

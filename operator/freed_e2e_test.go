@@ -64,7 +64,7 @@ func documented(t *testing.T) (list *template.Template, patch []byte) {
 	t.Helper()
 	page, err := os.ReadFile("../docs/install.md")
 	must(t, err)
-	found := regexp.MustCompile(`(?s)-o go-template='([^']*)'.*?patch service "\$name" -p '([^']*)'`).FindSubmatch(page)
+	found := regexp.MustCompile(`(?s)kubectl get services -A -o go-template='([^']*)'.*?patch service "\$name" -p '([^']*)'`).FindSubmatch(page)
 	if found == nil {
 		t.Fatal("docs/install.md has no command that frees Services")
 	}

@@ -27,8 +27,7 @@ import (
 // liveCertificates has the operator make the certificates of the aggregated API, with the rights of
 // config/liveapi, and keep them right, whatever is removed or written over.
 func liveCertificates(t *testing.T, e *environment) {
-	e.apply(t, "../config/liveapi/operator_role.yaml")
-	e.apply(t, "../config/liveapi/api_service.yaml")
+	e.client.MakeOf(t, "liveapi/operator_role.yaml", "liveapi/api_service.yaml")
 	service := &unstructured.Unstructured{}
 	service.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"})
 	service.SetName("v1alpha1.live.millrace.io")

@@ -293,7 +293,7 @@ func warningsOfFollowers(t *testing.T, e *environment) {
 
 // selfSigned has the operator make the certificate with the rights of config/webhook-self-signed.
 func selfSigned(t *testing.T, e *environment) {
-	e.apply(t, "../config/webhook-self-signed/role.yaml")
+	e.client.MakeOf(t, "webhook-self-signed/role.yaml")
 	e.pool(t, "public", nil, "203.0.113.0/28")
 	w := newWebhooks(t, e)
 	// The API server is to ask for the name of a Service. No Service leads here, so the test does.

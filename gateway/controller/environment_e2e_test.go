@@ -5,16 +5,12 @@
 package controller_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,17 +25,11 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/gateway/controller"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/distribution"
@@ -62,80 +52,28 @@ var shared = types.NamespacedName{Namespace: systemNamespace, Name: "ingressclas
 // environment is a real API server with the rights of the controller.
 type environment struct {
 	server *controlplane.Server
-	client client.Client
+	client *controlplane.Objects
 }
 
 func newEnvironment(t *testing.T) *environment {
 	t.Helper()
 	ctrllog.SetLogger(logr.Discard())
 	e := &environment{server: controlplane.Start(t, "../..", gatewayUser)}
-	var err error
-	_, err = envtest.InstallCRDs(e.server.Admin(), envtest.CRDInstallOptions{
-		Paths: []string{"../../config/crd"}, ErrorIfPathMissing: true,
-	})
-	must(t, err)
-	scheme := runtime.NewScheme()
-	must(t, errors.Join(clientgoscheme.AddToScheme(scheme), gatewayv1.Install(scheme), millracev1alpha1.AddToScheme(scheme)))
-	e.client, err = client.New(e.server.Admin(), client.Options{Scheme: scheme, FieldValidation: "Strict"})
-	must(t, err)
-	for _, name := range []string{systemNamespace, namespace} {
-		e.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
-	}
-	for _, file := range []string{"rbac/gateway/role.yaml", "rbac/gateway/role_binding.yaml", "gateway/ingress_class.yaml"} {
-		e.apply(t, "../../config/"+file)
-	}
+	e.client = e.server.Install(t, e.server.Admin(), client.Options{FieldValidation: "Strict"}, gatewayv1.Install)
+	e.client.MakeNamespaces(t, systemNamespace, namespace)
+	e.client.MakeOf(t, "rbac/gateway/role.yaml", "rbac/gateway/role_binding.yaml", "gateway/ingress_class.yaml")
 	return e
 }
 
 func (e *environment) create(t *testing.T, object client.Object) {
 	t.Helper()
-	must(t, e.client.Create(t.Context(), object))
-}
-
-// apply creates the objects of a manifest.
-func (e *environment) apply(t *testing.T, file string) {
-	t.Helper()
-	content, err := os.ReadFile(file)
-	must(t, err)
-	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
-	for {
-		object := &unstructured.Unstructured{}
-		err := decoder.Decode(object)
-		if errors.Is(err, io.EOF) {
-			return
-		}
-		must(t, err)
-		if len(object.Object) > 0 {
-			e.create(t, object)
-		}
-	}
-}
-
-// logs are what a controller says.
-type logs struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logs) Write(content []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(content)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
+	e.client.Make(t, object)
 }
 
 // run starts a controller, and returns where it serves and how to stop it.
 func (e *environment) run(t *testing.T, change func(*controller.Config)) (address string, stop func()) {
 	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	address = free.Addr().String()
-	must(t, free.Close())
+	address = fmt.Sprintf("127.0.0.1:%d", controlplane.FreePort(t))
 	configuration := controller.Config{
 		REST: e.server.User(gatewayUser), Namespace: systemNamespace, LeaderElect: true,
 		ServeAddress: address, ControllerAddress: address, ProxyImage: "example.com/lbproxy:v1",
@@ -145,7 +83,7 @@ func (e *environment) run(t *testing.T, change func(*controller.Config)) (addres
 		change(&configuration)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	done, said := make(chan error, 1), &logs{}
+	done, said := make(chan error, 1), &controlplane.Log{}
 	go func() {
 		done <- controller.Run(ctx, configuration, logr.FromSlogHandler(slog.NewJSONHandler(said, nil)))
 	}()
@@ -172,33 +110,15 @@ func (e *environment) run(t *testing.T, change func(*controller.Config)) (addres
 	return address, stop
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	controlplane.Must(t, err)
 }
 
 // eventually waits until a condition holds.
 func eventually(t *testing.T, condition func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	last := errors.New("not tried")
-	for {
-		if err := condition(ctx); err == nil {
-			return
-		} else if ctx.Err() == nil {
-			last = err
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("after %s: %v", patience, last)
-		case <-ticker.C:
-		}
-	}
+	controlplane.Eventually(t, patience, condition)
 }
 
 // ingress makes a Service with one endpoint, and an Ingress of our class that leads to it.
@@ -288,7 +208,7 @@ func (e *environment) token(t *testing.T, account types.NamespacedName, audience
 // proxy follows a configuration as lbproxy does.
 type proxy struct {
 	updates chan distribution.Update
-	said    *logs
+	said    *controlplane.Log
 	has     configuration
 	// refuses is why it refuses what comes, nil where it does not.
 	refuses atomic.Pointer[string]
@@ -318,7 +238,7 @@ func (e *environment) proxy(t *testing.T, address, token string) *proxy {
 	if !roots.AppendCertsFromPEM([]byte(trusted.Data[infrastructure.CAKey])) {
 		t.Fatalf("no CA in %q", trusted.Data)
 	}
-	p := &proxy{updates: make(chan distribution.Update, 1000), said: &logs{}, has: configuration{}}
+	p := &proxy{updates: make(chan distribution.Update, 1000), said: &controlplane.Log{}, has: configuration{}}
 	follower := &distribution.Client{
 		Address:   address,
 		Transport: credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: "millrace-gateway.millrace-system.svc"}),

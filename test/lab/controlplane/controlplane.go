@@ -52,8 +52,10 @@ const auditPolicy = `{
 // Server is a running API server.
 type Server struct {
 	program, dir string
-	host         string
-	users        []string
+	// root is the directory of the project.
+	root  string
+	host  string
+	users []string
 }
 
 // Start builds the programs if the lab has not done so before, and runs them
@@ -61,15 +63,15 @@ type Server struct {
 // yet. root is the directory of the project.
 func Start(t *testing.T, root string, users ...string) *Server {
 	t.Helper()
-	s := &Server{dir: t.TempDir(), users: users}
-	if err := s.start(t, root); err != nil {
+	s := &Server{dir: t.TempDir(), root: root, users: users}
+	if err := s.start(t); err != nil {
 		t.Fatalf("starting the control plane: %v", err)
 	}
 	return s
 }
 
-func (s *Server) start(t *testing.T, root string) error {
-	store, err := cache.Open(t.Context(), root, t.Logf)
+func (s *Server) start(t *testing.T) error {
+	store, err := cache.Open(t.Context(), s.root, t.Logf)
 	if err != nil {
 		return err
 	}

@@ -84,7 +84,7 @@ func (c *contest) wrote(status ownStatus, now time.Time) {
 	}
 }
 
-// contests are those of all Services. Only the one worker of Services uses it.
+// contests are those of all Services, for the worker whose turn it is (turns).
 type contests map[types.NamespacedName]*contest
 
 func (c contests) of(service *corev1.Service) *contest {

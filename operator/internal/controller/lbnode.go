@@ -42,7 +42,7 @@ func setupLBNodes(mgr ctrl.Manager, namespace string) error {
 		created:  map[string]int32{},
 		ids:      &nodeIDs{client: mgr.GetClient(), live: mgr.GetAPIReader(), namespace: namespace},
 	}
-	return newController(mgr, "lbnode").
+	return newController(mgr, "lbnode", 1).
 		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(nodeChanged())).
 		Watches(&millracev1alpha1.LBNode{}, handler.EnqueueRequestsFromMapFunc(r.sharingID),
 			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, upgraded()))).

@@ -31,10 +31,15 @@ type ledger struct {
 	mu      sync.Mutex
 	table   *ipam.Table
 	objects map[netip.Addr]*millracev1alpha1.VIP
+	// promised are the addresses that a plan gives which is being carried out. The table has its
+	// claims already.
+	promised map[netip.Addr]struct{}
 }
 
 func newLedger() *ledger {
-	l := &ledger{table: ipam.NewTable(), objects: map[netip.Addr]*millracev1alpha1.VIP{}}
+	l := &ledger{
+		table: ipam.NewTable(), objects: map[netip.Addr]*millracev1alpha1.VIP{}, promised: map[netip.Addr]struct{}{},
+	}
 	l.changes.Store(1)
 	return l
 }
@@ -110,6 +115,54 @@ func (l *ledger) plan(pools []ipam.Pool, request ipam.Request) (ipam.Plan, map[n
 	return plan, objects
 }
 
+// promise has other plans see what a plan gives, before that is written.
+func (l *ledger) promise(plan ipam.Plan) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, write := range plan.Create {
+		l.promised[write.Address] = struct{}{}
+		l.table.Put(convert.VIP(write.Address, newVIP(write)))
+	}
+	for _, write := range plan.Bind {
+		if object := l.objects[write.Address]; object != nil {
+			l.promised[write.Address] = struct{}{}
+			l.table.Put(convert.VIP(write.Address, boundVIP(object, write.Claim)))
+		}
+	}
+}
+
+// settle ends a promise, and reports whether it was kept: other plans see what is so.
+func (l *ledger) settle(plan ipam.Plan) (kept bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	kept = true
+	for _, write := range slices.Concat(plan.Create, plan.Bind) {
+		delete(l.promised, write.Address)
+		object := l.objects[write.Address]
+		if object == nil {
+			l.table.Delete(write.Address)
+		} else {
+			l.table.Put(convert.VIP(write.Address, object))
+		}
+		written := func(claim millracev1alpha1.VIPClaim) bool { return claim.UID == write.Claim.UID }
+		kept = kept && object != nil && slices.ContainsFunc(object.Spec.Claims, written)
+	}
+	if !kept {
+		l.changes.Add(1)
+	}
+	return kept
+}
+
+// isPromised reports whether a plan writes to a VIP that another plan is being written to.
+func (l *ledger) isPromised(plan ipam.Plan) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(slices.Concat(plan.Create, plan.Bind), func(write ipam.Write) bool {
+		_, promised := l.promised[write.Address]
+		return promised
+	})
+}
+
 // claimed returns the VIPs with a claim of a Service of that name.
 func (l *ledger) claimed(namespace, name string) []*millracev1alpha1.VIP {
 	l.mu.Lock()
@@ -117,7 +170,10 @@ func (l *ledger) claimed(namespace, name string) []*millracev1alpha1.VIP {
 	addresses := l.table.Claimed(namespace, name)
 	objects := make([]*millracev1alpha1.VIP, 0, len(addresses))
 	for _, address := range addresses {
-		objects = append(objects, l.objects[address])
+		// One that is only promised does not exist.
+		if object := l.objects[address]; object != nil {
+			objects = append(objects, object)
+		}
 	}
 	return objects
 }

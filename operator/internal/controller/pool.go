@@ -33,7 +33,7 @@ type poolReconciler struct {
 
 func setupPools(mgr ctrl.Manager) error {
 	r := &poolReconciler{client: mgr.GetClient(), pools: newPoolBook()}
-	controller := newController(mgr, "vippool").
+	controller := newController(mgr, "vippool", 1).
 		Watches(&millracev1alpha1.VIPPool{}, gathered()).
 		Watches(&millracev1alpha1.VIP{}, gathered())
 	if err := r.pools.watch(mgr, controller, func(q queue, _ []netip.Addr) { q.AddAfter(reconcile.Request{}, coalesce) }); err != nil {

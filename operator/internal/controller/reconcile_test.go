@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,6 +37,7 @@ type cluster struct {
 	api        client.Client
 	reconciler *serviceReconciler
 	told       *events.FakeRecorder
+	counting   sync.Mutex
 	writes     int
 }
 
@@ -48,33 +51,40 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 	}
 	objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
 	stored := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&corev1.Service{}).Build()
-	c := &cluster{t: t, api: stored, told: events.NewFakeRecorder(100)}
+	c := &cluster{t: t, api: stored, told: events.NewFakeRecorder(1000)}
 	counting := interceptor.NewClient(stored, interceptor.Funcs{
 		Create: func(ctx context.Context, api client.WithWatch, object client.Object, options ...client.CreateOption) error {
-			c.writes++
+			c.count()
 			return api.Create(ctx, object, options...)
 		},
 		Update: func(ctx context.Context, api client.WithWatch, object client.Object, options ...client.UpdateOption) error {
-			c.writes++
+			c.count()
 			return api.Update(ctx, object, options...)
 		},
 		Patch: func(ctx context.Context, api client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-			c.writes++
+			c.count()
 			return api.Patch(ctx, object, patch, options...)
 		},
 		SubResourcePatch: func(ctx context.Context, api client.Client, sub string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
-			c.writes++
+			c.count()
 			return api.SubResource(sub).Patch(ctx, object, patch, options...)
 		},
 	})
 	l := newLedger()
 	c.reconciler = &serviceReconciler{
 		client: counting, live: stored, recorder: c.told, ledger: l, waiting: newWaitingServices(l), later: func(types.NamespacedName, time.Duration) {},
-		zones: newZoneCensus(l), unfit: newUnfitCensus(), duplicates: newDuplicateCensus(nil), written: writtenVersions{}, had: heldAddresses{}, contests: contests{}, pools: newPoolBook(),
+		zones: newZoneCensus(l), unfit: newUnfitCensus(), duplicates: newDuplicateCensus(nil), written: writtenVersions{}, had: heldAddresses{}, contests: contests{}, unkept: map[types.NamespacedName][]netip.Addr{}, pools: newPoolBook(),
 		now: time.Now, announcers: newAnnouncers(l),
 	}
 	c.reconciler.announcers.change("node", func(node *announcer) { node.exists, node.established = true, true })
 	return c
+}
+
+// count counts a write. Workers may write at once.
+func (c *cluster) count() {
+	c.counting.Lock()
+	defer c.counting.Unlock()
+	c.writes++
 }
 
 // reconcile looks at a Service, a second time too, which must write nothing.

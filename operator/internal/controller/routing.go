@@ -25,7 +25,7 @@ type routingReconciler struct {
 }
 
 func setupRouting(mgr ctrl.Manager) error {
-	return newController(mgr, "routing").
+	return newController(mgr, "routing", 1).
 		Watches(&millracev1alpha1.LBPeer{}, gathered()).
 		Watches(&millracev1alpha1.VIPAdvertisement{}, gathered()).
 		Watches(&millracev1alpha1.VIPPool{}, gathered(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).

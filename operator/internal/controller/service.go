@@ -32,9 +32,14 @@ import (
 // user was faster, before the Service is left to the back-off of the queue.
 const maxPlans = 5
 
-// serviceReconciler gives Services their addresses and takes them back. One
-// worker runs it: allocation is serial.
+// brokenPromisePause is after how long Services are tried again that were refused what another one
+// was to get, and did not.
+const brokenPromisePause = time.Second
+
+// serviceReconciler gives Services their addresses and takes them back. Several workers run it,
+// which take turns.
 type serviceReconciler struct {
+	turns  turns
 	client client.Client
 	// live reads past the cache.
 	live      client.Reader
@@ -59,6 +64,9 @@ type serviceReconciler struct {
 	announcers *announcers
 	written    writtenVersions
 	had        heldAddresses
+	// unkept are the addresses that a Service was to get when the last write failed. It is given them
+	// again, if they are free.
+	unkept map[types.NamespacedName][]netip.Addr
 	// contests are about the statuses that another program writes, too.
 	contests contests
 	pools    *poolBook
@@ -68,8 +76,6 @@ type serviceReconciler struct {
 
 func setupServices(mgr ctrl.Manager, options Options) error {
 	r := &serviceReconciler{
-		client:    mgr.GetClient(),
-		live:      mgr.GetAPIReader(),
 		recorder:  newRecorder(mgr),
 		class:     options.LoadBalancerClass,
 		isDefault: options.DefaultLoadBalancer,
@@ -78,16 +84,18 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		unfit:     newUnfitCensus(),
 		written:   writtenVersions{},
 		had:       heldAddresses{},
+		unkept:    map[types.NamespacedName][]netip.Addr{},
 		contests:  contests{},
 		pools:     newPoolBook(),
 
 		releaseDelay: options.ReleaseDelay,
 	}
+	r.client, r.live = writer{mgr.GetClient(), &r.turns}, reader{mgr.GetAPIReader(), &r.turns}
 	r.waiting = newWaitingServices(r.ledger)
 	r.zones, r.announcers = newZoneCensus(r.ledger), newAnnouncers(r.ledger)
 	r.duplicates = newDuplicateCensus(func(q queue, addresses []netip.Addr) { enqueueClaimants(q, r.ledger, addresses) })
 	vips := source.Kind(mgr.GetCache(), &millracev1alpha1.VIP{}, vipEvents{ledger: r.ledger, waiting: r.waiting})
-	controller := newController(mgr, "service").
+	controller := newController(mgr, "service", serviceWorkers).
 		Watches(&corev1.Service{}, serviceEvents(r.ledger, r.noteWaiting)).
 		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
 			r.later = func(service types.NamespacedName, pause time.Duration) {
@@ -121,19 +129,27 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 }
 
 // Reconcile brings the addresses of one Service in line with what it wants.
-func (r *serviceReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	again, err := r.reconcile(ctx, request)
-	if errors.Is(err, errServiceChanged) {
-		return ctrl.Result{}, nil
-	}
+func (r *serviceReconciler) Reconcile(ctx context.Context, request ctrl.Request) (result ctrl.Result, err error) {
+	err = r.turns.take(request.NamespacedName, func() error {
+		result.RequeueAfter, err = r.reconcile(ctx, request)
+		return err
+	})
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	return ctrl.Result{RequeueAfter: again}, nil
+	return result, nil
 }
 
 // reconcile returns after how long there is more to do; 0 means there is not.
 func (r *serviceReconciler) reconcile(ctx context.Context, request ctrl.Request) (again time.Duration, err error) {
+	again, err = r.bringInLine(ctx, request)
+	if errors.Is(err, errServiceChanged) {
+		return 0, nil
+	}
+	return again, err
+}
+
+func (r *serviceReconciler) bringInLine(ctx context.Context, request ctrl.Request) (again time.Duration, err error) {
 	service := &corev1.Service{}
 	err = r.client.Get(ctx, request.NamespacedName, service)
 	switch {
@@ -142,6 +158,7 @@ func (r *serviceReconciler) reconcile(ctx context.Context, request ctrl.Request)
 		delete(r.written, request.NamespacedName)
 		delete(r.had, request.NamespacedName)
 		delete(r.contests, request.NamespacedName)
+		delete(r.unkept, request.NamespacedName)
 		return 0, r.releaseStale(ctx, request.NamespacedName, "")
 	case err != nil:
 		return 0, fmt.Errorf("reading Service %s: %w", request, err)
@@ -189,23 +206,27 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 		return 0, err
 	}
 	request, misunderstood := convert.Request(service, namespace, pools.usable)
+	request.Hints = append(request.Hints, r.unkept[key]...)
 	var result outcome
 	var objects map[netip.Addr]*millracev1alpha1.VIP
+	var planned moment
 	makePlan := func() (plan ipam.Plan) {
-		r.waiting.try(key)
+		planned = r.waiting.present()
 		plan, objects = r.ledger.plan(pools.planned, request)
 		result = r.outcomeOf(service, plan, misunderstood)
 		return result.plan
 	}
 	for range maxPlans {
-		plan := r.serveAhead(ctx, key, makePlan(), makePlan)
-		r.waiting.want(key, plan.Wants)
-		if err := r.ensureFinalizers(ctx, service, plan); err != nil {
+		plan, err := r.serveAhead(ctx, key, makePlan)
+		if err != nil {
 			return 0, err
 		}
-		carriedOut, err := r.carryOut(ctx, plan, objects)
+		// Not before: until now those who came later left it what it may get.
+		r.waiting.try(key, planned)
+		r.waiting.want(key, plan.Wants)
+		carriedOut, err := r.carryOut(ctx, service, plan, objects)
 		if err != nil {
-			return 0, errors.Join(err, r.reportFailure(ctx, service, err))
+			return 0, err
 		}
 		if !carriedOut {
 			continue
@@ -299,11 +320,35 @@ func changedMeanwhile(err error) error {
 
 // carryOut makes the VIPs of a plan, or writes to those that it was made from.
 // False says that the plan was made from what is no longer so: the ledger
-// knows better now.
+// knows better now. Until then no other plan gives away what this one gives.
 func (r *serviceReconciler) carryOut(
-	ctx context.Context,
-	plan ipam.Plan,
-	objects map[netip.Addr]*millracev1alpha1.VIP,
+	ctx context.Context, service *corev1.Service, plan ipam.Plan, objects map[netip.Addr]*millracev1alpha1.VIP,
+) (carriedOut bool, err error) {
+	r.ledger.promise(plan)
+	key := client.ObjectKeyFromObject(service)
+	delete(r.unkept, key)
+	defer func() {
+		if !r.ledger.settle(plan) {
+			r.unkept[key] = plan.Addresses
+			// What was promised may be free again, and there will be no event of it.
+			for _, refused := range r.waiting.refused() {
+				r.later(refused, brokenPromisePause)
+			}
+		}
+		r.turns.tell()
+	}()
+	if err := r.ensureFinalizers(ctx, service, plan); err != nil {
+		return false, err
+	}
+	carriedOut, err = r.writeVIPs(ctx, plan, objects)
+	if err != nil {
+		return false, errors.Join(err, r.reportFailure(ctx, service, err))
+	}
+	return carriedOut, nil
+}
+
+func (r *serviceReconciler) writeVIPs(
+	ctx context.Context, plan ipam.Plan, objects map[netip.Addr]*millracev1alpha1.VIP,
 ) (bool, error) {
 	for _, write := range plan.Create {
 		if ok, err := r.createVIP(ctx, write); !ok || err != nil {
@@ -321,14 +366,7 @@ func (r *serviceReconciler) carryOut(
 // createVIP creates a VIP. Its name is made from the address: of two operators
 // that give the same address at once the API server lets one succeed.
 func (r *serviceReconciler) createVIP(ctx context.Context, write ipam.Write) (bool, error) {
-	vip := &millracev1alpha1.VIP{
-		ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(write.Address)},
-		Spec: millracev1alpha1.VIPSpec{
-			Address: write.Address.String(),
-			Pool:    write.Pool,
-			Claims:  []millracev1alpha1.VIPClaim{claimObject(write.Claim)},
-		},
-	}
+	vip := newVIP(write)
 	err := r.client.Create(ctx, vip)
 	if apierrors.IsAlreadyExists(err) {
 		return false, r.refresh(ctx, write.Address)
@@ -340,11 +378,27 @@ func (r *serviceReconciler) createVIP(ctx context.Context, write ipam.Write) (bo
 	return true, nil
 }
 
+func newVIP(write ipam.Write) *millracev1alpha1.VIP {
+	return &millracev1alpha1.VIP{
+		ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(write.Address)},
+		Spec: millracev1alpha1.VIPSpec{
+			Address: write.Address.String(),
+			Pool:    write.Pool,
+			Claims:  []millracev1alpha1.VIPClaim{claimObject(write.Claim)},
+		},
+	}
+}
+
 // bindVIP writes a claim to a VIP as the plan was made from it: the update
 // carries that resource version, so that of two operators that give ports of
-// one VIP at once the API server lets one succeed. A claim keeps its place;
-// a new one, or one that was made manually, comes last.
+// one VIP at once the API server lets one succeed.
 func (r *serviceReconciler) bindVIP(ctx context.Context, planned *millracev1alpha1.VIP, claim ipam.Claim) (bool, error) {
+	return r.updateClaims(ctx, boundVIP(planned, claim))
+}
+
+// boundVIP returns a VIP with a claim. It keeps its place; a new one, or one that was made
+// manually, comes last.
+func boundVIP(planned *millracev1alpha1.VIP, claim ipam.Claim) *millracev1alpha1.VIP {
 	vip := planned.DeepCopy()
 	written := claimObject(claim)
 	mine := claimsWithUID(claim.Namespace, claim.Name, types.UID(claim.UID))
@@ -353,7 +407,7 @@ func (r *serviceReconciler) bindVIP(ctx context.Context, planned *millracev1alph
 	} else {
 		vip.Spec.Claims = append(withoutClaims(vip.Spec.Claims, claimsNamed(claim.Namespace, claim.Name)), written)
 	}
-	return r.updateClaims(ctx, vip)
+	return vip
 }
 
 // updateClaims writes a VIP; false says that it changed or went meanwhile.

@@ -226,7 +226,7 @@ func reasonOf(reason ipam.Reason) string {
 
 // writtenVersions remembers, per Service, the version that was written last. A
 // cache that shows an older one would make the same plan, and write and tell
-// it, twice. Only the one worker of Services uses it.
+// it, twice. It is for the worker whose turn it is (turns).
 type writtenVersions map[types.NamespacedName]string
 
 func (w writtenVersions) note(service *corev1.Service) {

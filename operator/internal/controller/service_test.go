@@ -60,8 +60,8 @@ func TestBindWritesWhatThePlanWasMadeFrom(t *testing.T) {
 	if !r.ledger.put(other) {
 		t.Fatal("the rival's claim is no news")
 	}
-	if ok, err := r.carryOut(t.Context(), plan, objects); ok || err != nil {
-		t.Errorf("carryOut = %v, %v, want a new plan", ok, err)
+	if ok, err := r.writeVIPs(t.Context(), plan, objects); ok || err != nil {
+		t.Errorf("writeVIPs = %v, %v, want a new plan", ok, err)
 	}
 	stored := &millracev1alpha1.VIP{}
 	if err := api.Get(t.Context(), client.ObjectKeyFromObject(vip), stored); err != nil {

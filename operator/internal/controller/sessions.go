@@ -44,7 +44,7 @@ type toldSessions struct {
 
 func setupSessions(mgr ctrl.Manager) error {
 	r := &sessionReconciler{client: mgr.GetClient(), recorder: newRecorder(mgr), now: time.Now, told: map[string]toldSessions{}}
-	return newController(mgr, "session").
+	return newController(mgr, "session", 1).
 		Watches(&millracev1alpha1.LBNodeReport{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(sessionsChanged())).
 		Complete(r)
 }

@@ -59,10 +59,10 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 }
 
 // newController begins a controller that comes back to what failed.
-func newController(mgr ctrl.Manager, name string) *builder.Builder {
+func newController(mgr ctrl.Manager, name string, workers int) *builder.Builder {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named(name).
-		WithOptions(controller.Options{RateLimiter: pauses()})
+		WithOptions(controller.Options{RateLimiter: pauses(), MaxConcurrentReconciles: workers})
 }
 
 func pauses() workqueue.TypedRateLimiter[reconcile.Request] {

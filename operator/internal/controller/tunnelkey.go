@@ -50,7 +50,7 @@ func setupTunnelKey(mgr ctrl.Manager, settings rotation.Settings) error {
 	r := &tunnelKeyReconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: newRecorder(mgr), settings: settings, now: time.Now,
 	}
-	return newController(mgr, "tunnelkey").
+	return newController(mgr, "tunnelkey", 1).
 		Watches(&corev1.Secret{}, gathered()).
 		Watches(&millracev1alpha1.LBNode{}, gathered(), builder.WithPredicates(agentAppeared())).
 		Watches(&millracev1alpha1.LBNodeReport{}, gathered(), builder.WithPredicates(keysChanged())).

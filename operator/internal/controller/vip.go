@@ -40,7 +40,7 @@ func setupVIPs(ctx context.Context, mgr ctrl.Manager) error {
 		return fmt.Errorf("indexing VIPs by pool: %w", err)
 	}
 	r := &vipReconciler{client: mgr.GetClient(), pools: newPoolBook(), duplicates: newDuplicateCensus(enqueueVIPs)}
-	controller := newController(mgr, "vip").
+	controller := newController(mgr, "vip", 1).
 		For(&millracev1alpha1.VIP{}).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.duplicates)).
 		Watches(&millracev1alpha1.VIPPool{}, handler.EnqueueRequestsFromMapFunc(r.vipsOf),

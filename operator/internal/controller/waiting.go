@@ -71,12 +71,21 @@ func (w *waitingServices) end(service types.NamespacedName) {
 	delete(w.services, service)
 }
 
-// try takes note that a Service is tried with all that has changed so far.
-func (w *waitingServices) try(service types.NamespacedName) {
+// moment is how many changes and views there were.
+type moment struct{ changes, views uint64 }
+
+func (w *waitingServices) present() moment {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return moment{w.changes.Load(), w.views}
+}
+
+// try takes note that a Service is tried with all that had changed by a moment.
+func (w *waitingServices) try(service types.NamespacedName, with moment) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if known := w.services[service]; known != nil {
-		known.tried, known.viewed = w.changes.Load(), w.views
+		known.tried, known.viewed = with.changes, with.views
 	}
 }
 
@@ -143,6 +152,19 @@ func (w *waitingServices) requests(namespace string) []reconcile.Request {
 	return requests
 }
 
+// refused returns those that did not get what they want when they were tried.
+func (w *waitingServices) refused() []types.NamespacedName {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var refused []types.NamespacedName
+	for service, waiting := range w.services {
+		if len(waiting.wants) > 0 {
+			refused = append(refused, service)
+		}
+	}
+	return refused
+}
+
 // noteWaiting takes note of a Service that is new to the operator: until it is looked at, it waits.
 // Of those that were there at its start the older ones go first.
 func (r *serviceReconciler) noteWaiting(service *corev1.Service, atStart bool) {
@@ -157,12 +179,29 @@ func (r *serviceReconciler) noteWaiting(service *corev1.Service, atStart bool) {
 }
 
 // serveAhead tries those that have waited longer than a Service, before that one is given what its
-// plan says. It returns the plan that is left for it, made by plan again. What it leaves to do for
-// others, and failures, are for the queue.
-func (r *serviceReconciler) serveAhead(ctx context.Context, service types.NamespacedName, planned ipam.Plan, plan func() ipam.Plan) ipam.Plan {
+// plan says. It returns the plan that is left for it, made by plan. What it leaves to do for
+// others, and failures, are for the queue. Beside other workers it waits for those that they have,
+// and returns errAlone where there are more.
+func (r *serviceReconciler) serveAhead(
+	ctx context.Context, service types.NamespacedName, plan func() ipam.Plan,
+) (ipam.Plan, error) {
+	planned := plan()
 	if r.serving {
 		// This one is among them.
-		return planned
+		return planned, nil
+	}
+	for !r.turns.isAlone {
+		ahead := r.waiting.ahead(service, planned)
+		gives := len(planned.Create)+len(planned.Bind) > 0
+		switch {
+		case gives && len(ahead) > 0 && !r.turns.areActive(ahead):
+			return planned, errAlone
+		case gives && len(ahead) > 0 || r.ledger.isPromised(planned):
+			r.turns.wait()
+			planned = plan()
+		default:
+			return planned, nil
+		}
 	}
 	r.serving = true
 	defer func() { r.serving = false }()
@@ -171,12 +210,12 @@ func (r *serviceReconciler) serveAhead(ctx context.Context, service types.Namesp
 			// Nothing is left that others could be kept from.
 			break
 		}
-		r.waiting.try(other)
-		result, err := r.Reconcile(ctx, reconcile.Request{NamespacedName: other})
-		if err != nil || result.RequeueAfter > 0 {
-			r.later(other, result.RequeueAfter)
+		r.waiting.try(other, r.waiting.present())
+		again, err := r.reconcile(ctx, reconcile.Request{NamespacedName: other})
+		if err != nil || again > 0 {
+			r.later(other, again)
 		}
 		planned = plan()
 	}
-	return planned
+	return planned, nil
 }

@@ -150,7 +150,7 @@ func TestAheadAreThoseThatWantTheSame(t *testing.T) {
 	}
 	wanted := netip.MustParseAddr("203.0.113.1")
 	want := func(name string, want ipam.Want) {
-		waiting.try(key(name))
+		waiting.try(key(name), waiting.present())
 		waiting.want(key(name), []ipam.Want{want})
 	}
 	want("same", ipam.Want{Pool: "main", Family: ipam.IPv4})
@@ -173,7 +173,7 @@ func TestAheadAreThoseThatWantTheSame(t *testing.T) {
 	l.changes.Add(1)
 	expect("after an address got free", "same", "untried", "address")
 	want("same", ipam.Want{Pool: "main", Family: ipam.IPv4})
-	waiting.try(key("untried"))
+	waiting.try(key("untried"), waiting.present())
 	waiting.want(key("untried"), nil)
 	expect("after two were tried", "address")
 	waiting.view()

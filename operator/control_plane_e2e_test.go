@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package operator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/test/figures"
+	"github.com/millrace-lb/millrace/test/lab/controlplane"
+)
+
+const (
+	// createdVariable is how many Services TestControlPlane creates, createdPerSecond how fast.
+	createdVariable  = "MILLRACE_CREATED"
+	createdPerSecond = 50
+)
+
+// TestControlPlane measures the operator beside a real API server while Services are created at a
+// rate, and then deleted at once. Without a number they are few, and what becomes of them is all
+// that can fail: make bench-control is for the figures.
+func TestControlPlane(t *testing.T) {
+	services := 60
+	if text := os.Getenv(createdVariable); text != "" {
+		var err error
+		services, err = strconv.Atoi(text)
+		must(t, err)
+	}
+	e := newEnvironment(t)
+	e.pool(t, "main", nil, "198.18.0.0/16")
+	must(t, e.client.Create(t.Context(), &millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}}))
+	e.run(t)
+	assigned := e.firstAddresses(t, services)
+	// The operator works once it has assigned a first one.
+	e.service(t, "first")
+	awaitAssigned(t, assigned, map[string]time.Time{"first": time.Now()})
+	before := e.operatorWrites(t)
+
+	created, began := map[string]time.Time{}, time.Now()
+	ticker := time.NewTicker(time.Second / createdPerSecond)
+	defer ticker.Stop()
+	for i := range services {
+		<-ticker.C
+		name := fmt.Sprintf("rate-%d", i)
+		created[name] = time.Now()
+		e.service(t, name)
+	}
+	took, last := awaitAssigned(t, assigned, created)
+	report := &figures.Report{}
+	report.Add("Services assigned in a second", float64(services)/last.Sub(began).Seconds(), -0.95*createdPerSecond, "")
+	report.Add("created until assigned, median", float64(took[len(took)/2].Milliseconds()), 50, "ms")
+	report.Add("created until assigned, 99th percentile", float64(took[len(took)*99/100].Milliseconds()), 500, "ms")
+	report.Add("writes for a Service", float64(e.operatorWrites(t)-before)/float64(services), 2.1, "")
+	began = time.Now()
+	must(t, e.client.DeleteAllOf(t.Context(), &corev1.Service{}, client.InNamespace(namespace)))
+	controlplane.Eventually(t, 10*time.Minute, func(ctx context.Context) error {
+		left := &metav1.PartialObjectMetadataList{}
+		left.SetGroupVersionKind(millracev1alpha1.GroupVersion.WithKind("VIPList"))
+		if err := e.client.List(ctx, left); err != nil || len(left.Items) > 0 {
+			return errors.Join(err, fmt.Errorf("%d VIPs are left", len(left.Items)))
+		}
+		return nil
+	})
+	report.Add("all deleted at once: until the addresses are free", time.Since(began).Seconds(), float64(services)/createdPerSecond, "s")
+	report.Print(t, fmt.Sprintf("Operator: %d Services created at %d/s", services, createdPerSecond))
+}
+
+// assignment is when a Service first had its address.
+type assignment struct {
+	service string
+	at      time.Time
+}
+
+// firstAddresses tells each Service's first address as a watch does.
+func (e *environment) firstAddresses(t *testing.T, services int) <-chan assignment {
+	t.Helper()
+	watching, err := client.NewWithWatch(e.server.Admin(), client.Options{Scheme: e.client.Scheme()})
+	must(t, err)
+	events, err := watching.Watch(t.Context(), &corev1.ServiceList{}, client.InNamespace(namespace))
+	must(t, err)
+	t.Cleanup(events.Stop)
+	// Nobody listens while Services are created.
+	assigned := make(chan assignment, services+1)
+	go func() {
+		defer close(assigned)
+		seen := map[string]bool{}
+		for event := range events.ResultChan() {
+			service, isService := event.Object.(*corev1.Service)
+			if event.Type == watch.Deleted || !isService || len(service.Status.LoadBalancer.Ingress) == 0 || seen[service.Name] {
+				continue
+			}
+			seen[service.Name] = true
+			select {
+			case assigned <- assignment{service.Name, time.Now()}:
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
+	return assigned
+}
+
+// awaitAssigned returns how long each Service took, sorted, and when the last one had its address.
+func awaitAssigned(t *testing.T, assigned <-chan assignment, created map[string]time.Time) (took []time.Duration, last time.Time) {
+	t.Helper()
+	deadline := time.After(10 * time.Minute)
+	for len(created) > len(took) {
+		select {
+		case a, open := <-assigned:
+			if !open {
+				t.Fatal("the watch of Services has ended")
+			}
+			if begun, known := created[a.service]; known {
+				took, last = append(took, a.at.Sub(begun)), a.at
+			}
+		case <-deadline:
+			t.Fatalf("%d of %d Services have no address", len(created)-len(took), len(created))
+		}
+	}
+	slices.Sort(took)
+	return took, last
+}
+
+// operatorWrites counts what the operator has written of Services and VIPs, and of events.
+func (e *environment) operatorWrites(t *testing.T) int {
+	t.Helper()
+	all, err := e.server.Writes()
+	must(t, err)
+	writes := 0
+	for _, write := range all {
+		if write.User == operatorUser && write.Namespace != systemNamespace {
+			writes++
+		}
+	}
+	return writes
+}

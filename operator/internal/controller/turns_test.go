@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"go4.org/netipx"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
+)
+
+// crowd runs all workers on Services, in this order, until none of them has failed. Services that
+// come back to the queue are looked at again.
+func (c *cluster) crowd(names ...string) {
+	c.t.Helper()
+	r := c.reconciler
+	r.client, r.live = writer{r.client, &r.turns}, reader{r.live, &r.turns}
+	defer func() { r.client, r.live = r.client.(writer).Client, r.live.(reader).Reader }()
+	queue := make(chan string, 100*len(names))
+	r.later = func(service types.NamespacedName, _ time.Duration) { queue <- service.Name }
+	for _, name := range names {
+		queue <- name
+	}
+	for range 10 {
+		var workers sync.WaitGroup
+		for range serviceWorkers {
+			workers.Go(func() {
+				for {
+					select {
+					case name := <-queue:
+						request := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: name}}
+						if _, err := r.Reconcile(c.t.Context(), request); err != nil {
+							queue <- name
+						}
+					default:
+						return
+					}
+				}
+			})
+		}
+		if workers.Wait(); len(queue) == 0 {
+			return
+		}
+	}
+	c.t.Errorf("%d Services are still in the queue", len(queue))
+}
+
+// Workers beside each other give no address twice, and none too many; who came first is served first.
+func TestWorkersTakeTurns(t *testing.T) {
+	const services, addresses = 60, 40
+	c := newCluster(t, poolWith("203.0.113.0-203.0.113.39"))
+	var names []string
+	for i := range services {
+		name := fmt.Sprintf("web-%02d", i)
+		c.add(name, nil)
+		c.reconciler.noteWaiting(c.service(name), false)
+		names = append(names, name)
+	}
+	// The queue is not in the order of the line.
+	shuffled := slices.Clone(names)
+	for i := range shuffled {
+		j := (i * 37) % len(shuffled)
+		shuffled[i], shuffled[j] = shuffled[j], shuffled[i]
+	}
+	c.crowd(shuffled...)
+	seen := map[string]string{}
+	for i, name := range names {
+		ingress := c.service(name).Status.LoadBalancer.Ingress
+		if (len(ingress) == 1) != (i < addresses) {
+			t.Errorf("%s, the %dth in the line for %d addresses, has %v", name, i+1, addresses, ingress)
+		}
+		for _, has := range ingress {
+			if other, twice := seen[has.IP]; twice {
+				t.Errorf("%s and %s have %s", name, other, has.IP)
+			}
+			seen[has.IP] = name
+		}
+	}
+}
+
+// Services that share an address join it one after another, also while it is being made.
+func TestWorkersShare(t *testing.T) {
+	c := newCluster(t, poolWith("203.0.113.0/24"))
+	var names []string
+	for i := range 30 {
+		name := fmt.Sprintf("dns-%02d", i)
+		c.add(name, func(service *corev1.Service) {
+			service.Annotations = map[string]string{millracev1alpha1.AnnotationSharingKey: "dns"}
+			service.Spec.Ports = []corev1.ServicePort{{Port: int32(1000 + i), Protocol: corev1.ProtocolTCP}}
+		})
+		c.reconciler.noteWaiting(c.service(name), false)
+		names = append(names, name)
+	}
+	c.crowd(names...)
+	vips := &millracev1alpha1.VIPList{}
+	if err := c.api.List(t.Context(), vips); err != nil {
+		t.Fatal(err)
+	}
+	if len(vips.Items) != 1 || len(vips.Items[0].Spec.Claims) != len(names) {
+		t.Fatalf("%d VIPs, want one that all share: %+v", len(vips.Items), vips.Items)
+	}
+	for _, name := range names {
+		c.has(map[string]string{name: vips.Items[0].Spec.Address})
+	}
+}
+
+// What a plan gives is taken while it is written, and free again where it could not be.
+func TestPromises(t *testing.T) {
+	l := newLedger()
+	var addresses netipx.IPSetBuilder
+	addresses.Add(address)
+	set, err := addresses.IPSet()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pools := []ipam.Pool{{Name: "p", AutoAssign: true, Addresses: ipam.NewAddresses(set)}}
+	request := func(owner string) ipam.Request {
+		return ipam.Request{
+			Owner: ipam.Owner{Namespace: "shop", Name: owner, UID: owner}, Families: []ipam.Family{ipam.IPv4},
+			Eligible: []string{pools[0].Name}, Ports: []ipam.Port{{Number: 80, Protocol: "TCP"}},
+		}
+	}
+	plan, _ := l.plan(pools, request("first"))
+	l.promise(plan)
+	if other, _ := l.plan(pools, request("second")); len(other.Create) > 0 {
+		t.Errorf("a promised address is given to another Service: %+v", other)
+	}
+	if len(l.claimed("shop", "first")) > 0 || !l.isPromised(plan) {
+		t.Error("a promised VIP does not exist yet")
+	}
+	changes := l.changes.Load()
+	if l.settle(plan) || l.changes.Load() == changes {
+		t.Error("a promise that was not kept helps nobody who waits")
+	}
+	other, _ := l.plan(pools, request("second"))
+	if len(other.Create) != 1 {
+		t.Fatalf("what was not written is not free: %+v", other)
+	}
+	l.promise(other)
+	written := newVIP(other.Create[0])
+	written.ResourceVersion = "7"
+	l.put(written)
+	if !l.settle(other) || l.object(address) != written {
+		t.Error("a promise that was kept is not known")
+	}
+}
+
+// One that must be alone waits for the others, and they for it.
+func TestAlone(t *testing.T) {
+	var turns turns
+	runs, alone := 0, false
+	var workers sync.WaitGroup
+	for i := range 20 {
+		workers.Go(func() {
+			service := types.NamespacedName{Name: fmt.Sprint(i)}
+			err := turns.take(service, func() error {
+				if runs++; i%5 == 0 && !turns.isAlone {
+					return fmt.Errorf("shop/%d: %w", i, errAlone)
+				}
+				if alone {
+					return errors.New("another one is alone")
+				}
+				if alone = turns.isAlone; alone && len(turns.active) > 0 {
+					return errors.New("it is not alone")
+				}
+				turns.leave()()
+				alone = false
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if workers.Wait(); runs != 24 {
+		t.Errorf("%d runs, want 24", runs)
+	}
+}

@@ -44,9 +44,9 @@ func TestCertManager(t *testing.T) {
 	e.certManager(t)
 	w := newWebhooks(t, e)
 	w.callByService(t)
-	e.apply(t, "../config/webhook-cert-manager/certificate.yaml")
+	e.client.MakeOf(t, "webhook-cert-manager/certificate.yaml")
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: "millrace-webhook"}}
-	eventuallyWithin(t, certManagerPatience, func(ctx context.Context) error { return w.injected(ctx, secret) })
+	controlplane.Eventually(t, certManagerPatience, func(ctx context.Context) error { return w.injected(ctx, secret) })
 	first := secret.Data["tls.crt"]
 	w.mount(t, secret)
 	operator := w.serve(t)
@@ -57,7 +57,7 @@ func TestCertManager(t *testing.T) {
 	for range 3 {
 		former := secret.Data["tls.crt"]
 		w.renew(t)
-		eventuallyWithin(t, certManagerPatience, func(ctx context.Context) error {
+		controlplane.Eventually(t, certManagerPatience, func(ctx context.Context) error {
 			if err := w.injected(ctx, secret); err != nil || !bytes.Equal(secret.Data["tls.crt"], former) {
 				return err
 			}

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -107,18 +108,35 @@ func (s *Server) start(t *testing.T) error {
 
 // freePorts returns two ports that nobody listens on at present.
 func freePorts() (int, int, error) {
-	var ports []int
-	for range 2 {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return 0, 0, fmt.Errorf("finding a free port: %w", err)
-		}
-		// Closed on return, so that the two differ.
-		defer listener.Close()
-		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
+	first, err := listenOnFree()
+	if err != nil {
+		return 0, 0, err
 	}
-	return ports[0], ports[1], nil
+	// Closed on return, so that the two differ.
+	defer first.Close()
+	second, err := listenOnFree()
+	if err != nil {
+		return 0, 0, err
+	}
+	defer second.Close()
+	return portOf(first), portOf(second), nil
 }
+
+// listenOnFree listens on a port below those that the kernel gives out by itself
+// (net.ipv4.ip_local_port_range). One of those is soon given to somebody else: to any connection.
+func listenOnFree() (net.Listener, error) {
+	const lowest, count, attempts = 20000, 12000, 20
+	var err error
+	for range attempts {
+		var listener net.Listener
+		if listener, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", lowest+mathrand.IntN(count))); err == nil {
+			return listener, nil
+		}
+	}
+	return nil, fmt.Errorf("finding a free port: %w", err)
+}
+
+func portOf(listener net.Listener) int { return listener.Addr().(*net.TCPAddr).Port }
 
 func (s *Server) file(name string) string { return filepath.Join(s.dir, name) }
 

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -111,10 +110,10 @@ func (l *Log) String() string {
 // FreePort returns a port that nobody listens on at present.
 func FreePort(t *testing.T) uint16 {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := listenOnFree()
 	Must(t, err)
 	defer listener.Close()
-	return uint16(listener.Addr().(*net.TCPAddr).Port)
+	return uint16(portOf(listener))
 }
 
 // Must ends a test with an error, if there is one.

@@ -316,6 +316,10 @@ func TestCountersOfReusedID(t *testing.T) {
 		t.Errorf("after a change of the frontend: %+v, want %+v", got, want)
 	}
 	apply(t, d, forwarding.DeleteFrontend{Key: first})
+	// A packet may still have been on its way.
+	if err := d.maps.FrontendDrops.Put(bpf.DatapathFrontendDrop{Frontend: 5, Reason: reason}, drops); err != nil {
+		t.Fatal(err)
+	}
 	put(second, false)
 	if got := read(second); !reflect.DeepEqual(got, FrontendCounters{}) {
 		t.Errorf("with another owner: %+v, want zero", got)

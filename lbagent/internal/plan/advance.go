@@ -5,7 +5,10 @@ package plan
 import (
 	"encoding/binary"
 	"maps"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"weak"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
@@ -22,18 +25,63 @@ type origin struct {
 	weights string
 }
 
-// advance returns the table after the weights have become these (table.Rendezvous.Advance).
-func (p *Planner) advance(
-	old *forwarding.NodeTable, weights map[forwarding.NodeID]uint32, exists func(forwarding.NodeID) bool,
-) *forwarding.NodeTable {
-	from := origin{weak.Make(old), weightsText(weights)}
-	if known := p.advances[from].Value(); known != nil {
-		return known
+// step is how a table goes on: old is nil where there was none.
+type step struct {
+	old     *forwarding.NodeTable
+	weights map[forwarding.NodeID]uint32
+}
+
+// advanceAll returns the tables after these steps (table.Rendezvous.Advance). Different ones are
+// computed at once on all processors: a first plan has thousands.
+func (p *Planner) advanceAll(
+	steps map[forwarding.NodeTableSlot]step, exists func(forwarding.NodeID) bool,
+) map[forwarding.NodeTableSlot]*forwarding.NodeTable {
+	origins := make(map[forwarding.NodeTableSlot]origin, len(steps))
+	tables := make(map[origin]*forwarding.NodeTable, len(steps))
+	var fresh []origin
+	for slot, step := range steps {
+		from := origin{weak.Make(step.old), weightsText(step.weights)}
+		origins[slot] = from
+		if _, found := tables[from]; found {
+			continue
+		}
+		if tables[from] = p.advances[from].Value(); tables[from] == nil {
+			fresh = append(fresh, from)
+			p.rendezvous.See(step.weights)
+		}
 	}
-	p.advances.makeRoom(2*len(p.tables) + fewAdvances)
-	next := p.rendezvous.Advance(old, weights, exists)
-	p.advances[from] = weak.Make(next)
-	return next
+	of := make(map[origin]step, len(fresh))
+	for slot, from := range origins {
+		of[from] = steps[slot]
+	}
+	next := make([]*forwarding.NodeTable, len(fresh))
+	atOnce(len(fresh), func(i int) {
+		step := of[fresh[i]]
+		next[i] = p.rendezvous.Advance(step.old, step.weights, exists)
+	})
+	for i, from := range fresh {
+		p.advances.makeRoom(2*len(p.tables) + fewAdvances)
+		tables[from], p.advances[from] = next[i], weak.Make(next[i])
+	}
+	advanced := make(map[forwarding.NodeTableSlot]*forwarding.NodeTable, len(steps))
+	for slot, from := range origins {
+		advanced[slot] = tables[from]
+	}
+	return advanced
+}
+
+// atOnce does so many things on all processors.
+func atOnce(count int, do func(i int)) {
+	var workers sync.WaitGroup
+	var taken atomic.Int64
+	for range min(count, runtime.GOMAXPROCS(0)) {
+		workers.Go(func() {
+			for i := taken.Add(1); i <= int64(count); i = taken.Add(1) {
+				do(int(i - 1))
+			}
+		})
+	}
+	workers.Wait()
 }
 
 // weightsText is the same for the same weights alone.

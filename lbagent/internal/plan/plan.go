@@ -156,16 +156,19 @@ func (d *draft) byPrecedence() []entry {
 func (d *draft) buildTables() {
 	p := d.planner
 	exists := p.nodes.has
+	steps := map[forwarding.NodeTableSlot]step{}
 	for slot, weights := range d.weights {
-		have := d.have.NodeTables[slot]
-		next := have
-		if have == nil {
-			have = d.histories[slot]
+		if len(d.joins[slot]) == 0 && !p.tables[slot].is(d.have.NodeTables[slot], weights) {
+			steps[slot] = step{old: d.before(slot), weights: weights}
 		}
+	}
+	advanced := p.advanceAll(steps, exists)
+	for slot, weights := range d.weights {
+		next := d.have.NodeTables[slot]
 		if joins := d.joins[slot]; len(joins) > 0 {
-			next = p.rendezvous.Advance(table.Join(have, joins...), weights, exists)
-		} else if !p.tables[slot].is(next, weights) {
-			next = p.advance(have, weights, exists)
+			next = p.rendezvous.Advance(table.Join(d.before(slot), joins...), weights, exists)
+		} else if _, changes := steps[slot]; changes {
+			next = advanced[slot]
 		}
 		d.want.NodeTables[slot] = next
 		p.tables[slot] = settled[forwarding.NodeID, uint32, forwarding.NodeTable]{from: maps.Clone(weights), table: next}
@@ -182,6 +185,14 @@ func (d *draft) buildTables() {
 		d.want.EndpointTables[slot] = next
 		p.endpointTables[slot] = settled[forwarding.Endpoint, table.Share, forwarding.EndpointTable]{from: shares, table: next}
 	}
+}
+
+// before is what the table of a slot goes on from; nil where that is nothing.
+func (d *draft) before(slot forwarding.NodeTableSlot) *forwarding.NodeTable {
+	if have := d.have.NodeTables[slot]; have != nil {
+		return have
+	}
+	return d.histories[slot]
 }
 
 // isWhole reports whether there was room for everything.

@@ -24,7 +24,7 @@ import (
 // Schindelhauer and Schomaker, "Weighted distributed hash tables", 2005.)
 //
 // It keeps the −log(u) of every node that it has seen, 16 KiB for each, and is
-// not safe for concurrent use.
+// not safe for concurrent use, but for Advance with weights that it has seen (See).
 type Rendezvous struct {
 	scores map[forwarding.NodeID]*[forwarding.Rows]uint32
 }
@@ -32,6 +32,15 @@ type Rendezvous struct {
 // NewRendezvous returns a Rendezvous that has seen no node.
 func NewRendezvous() *Rendezvous {
 	return &Rendezvous{scores: map[forwarding.NodeID]*[forwarding.Rows]uint32{}}
+}
+
+// See has it keep what it needs of the nodes that have a weight.
+func (r *Rendezvous) See(weights map[forwarding.NodeID]uint32) {
+	for node, weight := range weights {
+		if node != 0 && weight > 0 {
+			r.scoresOf(node)
+		}
+	}
 }
 
 // Primaries returns the owner of each row. Each node has its part of the rows, or a tenth

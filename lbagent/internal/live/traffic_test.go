@@ -133,6 +133,7 @@ func checkTraffic(t *testing.T, random *rand.Rand) {
 		packets += n
 		drops++
 		time.Sleep(liveapi.SampleInterval)
+		synctest.Wait()
 		for i := range readers {
 			// Some are late, but never by more than is kept.
 			if late[i]++; late[i] < keptSamples-1 && random.IntN(i+1) > 0 {
@@ -182,9 +183,11 @@ func TestTrafficOfNoFrontend(t *testing.T) {
 		c.drops["no_frontend"] += 3
 		c.uplinks[0].Redirect = 2
 		time.Sleep(liveapi.SampleInterval)
+		synctest.Wait()
 		c.drops["no_frontend"]++
 		c.uplinks = append(c.uplinks, console.Uplink{Interface: "eth1", Transmit: 1})
 		time.Sleep(liveapi.SampleInterval)
+		synctest.Wait()
 		got := ask(t, s, cursor)
 		wantUplinks := []console.Uplink{{Interface: "eth0", Redirect: 2}, {Interface: "eth1", Transmit: 1}}
 		if !maps.Equal(got.Drops, map[string]uint64{"no_frontend": 4}) || !slices.Equal(got.Uplinks, wantUplinks) {

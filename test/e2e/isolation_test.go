@@ -64,7 +64,7 @@ func TestAgentWritesOnlyItsOwnNode(t *testing.T) {
 // status with a token.
 func putStatus[T any](ctx context.Context, token *harness.Token, kind, name string, change func(*T)) error {
 	object := new(T)
-	if err := cluster.Get(ctx, object, kind, name); err != nil {
+	if err := cluster.Get(ctx, object, kind+"s.v1alpha1.millrace.io", name); err != nil {
 		return err
 	}
 	change(object)

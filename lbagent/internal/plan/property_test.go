@@ -432,3 +432,42 @@ func between(d destination, stages ...destination) bool {
 	return slices.ContainsFunc(stages, func(stage destination) bool { return equalPointed(d.table, stage.table) }) &&
 		slices.ContainsFunc(stages, func(stage destination) bool { return equalPointed(d.endpoints, stage.endpoints) })
 }
+
+// The id of a frontend that waits to be removed is not given to another one, also by a plan in part.
+func TestPendingFrontendKeepsItsID(t *testing.T) {
+	limits := ample
+	limits.Frontends = 4
+	have := forwarding.NewState()
+	p := NewPlanner(have)
+	var before *model.Model
+	parts := 0
+	plan := func(pending *forwarding.Pending, frontends ...model.Frontend) (*forwarding.Schedule, *forwarding.State) {
+		m := modelOf(frontends...)
+		want, differs, problems := p.Replan(Held{have, pending}, m, changesSince(before, m), limits)
+		if len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		if differs != nil {
+			parts++
+		}
+		before = m
+		return forwarding.NewScheduleOf(have, want, differs), want
+	}
+	a, b, c, d, e := frontend(1, "a", 1), frontend(2, "b", 1), frontend(3, "c", 1), frontend(4, "d", 1), frontend(1, "e", 1)
+	// The numbers go round: after that of d comes that of b.
+	for _, frontends := range [][]model.Frontend{{a, b, c, d}, {b, c}, {b, c, d}, {b, c, d}} {
+		_, have = plan(nil, frontends...)
+	}
+	if last, next := have.Frontends[d.Key].ID, have.Frontends[b.Key].ID; next != last+1 {
+		t.Fatalf("d has the id %d and b %d: the case proves nothing", last, next)
+	}
+	schedule, _ := plan(nil, c, d)
+	schedule.Add(succeed)
+	_, want := plan(schedule.Pending(), e, c, d)
+	if parts < 3 {
+		t.Fatalf("only %d plans were in part", parts)
+	}
+	if got, former := want.Frontends[e.Key].ID, have.Frontends[b.Key].ID; got == former || got == 0 {
+		t.Errorf("the new frontend has the id %d, which waits with the former one", got)
+	}
+}

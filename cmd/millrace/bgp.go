@@ -5,16 +5,12 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
-	"github.com/millrace-lb/millrace/cmd/millrace/internal/console"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
@@ -80,44 +76,14 @@ func askBGP(ctx context.Context, env environment, config cluster.Config, nodes [
 
 // askAgentsBGP asks the agents.
 func askAgentsBGP(ctx context.Context, env environment, config cluster.Config, nodes []string, what string) ([]consoleapi.BGP, error) {
-	var found agents
-	var err error
-	if env.agents != nil {
-		found, err = env.agents(config, nil)
-	} else {
-		found, err = cluster.FindAgents(ctx, config)
+	asked := question[consoleapi.BGP]{
+		request: []string{"bgp", what}, of: func(line *consoleapi.Line) *consoleapi.BGP { return line.BGP },
 	}
-	if err != nil {
-		return nil, err
-	}
-	if len(nodes) == 0 {
-		nodes = found.Nodes()
-	}
-	limit := config.Timeout
-	if limit == 0 {
-		limit = time.Minute
-	}
-	round := console.Round{Runner: found, Limit: limit, Stop: cluster.ErrForbidden}
-	answers := round.Ask(ctx, nodes, []string{"bgp", what})
-	var told []consoleapi.BGP
-	for _, node := range slices.SortedFunc(slices.Values(nodes), report.CompareNames) {
-		switch answer := answers[node]; {
-		case errors.Is(answer.Err, cluster.ErrForbidden):
-			// So it is on all nodes.
-			return nil, answer.Err
-		case answer.Err != nil:
-			fmt.Fprintf(env.stderr, "millrace: %s: %v\n", node, answer.Err)
-		case answer.Line.BGP == nil:
-			fmt.Fprintf(env.stderr, "millrace: %s: it may be of another version\n", node)
-		default:
-			for i, peer := range answer.Line.BGP.Peers {
-				answer.Line.BGP.Peers[i] = report.ToSeconds(peer)
-			}
-			told = append(told, *answer.Line.BGP)
+	told, err := asked.ask(ctx, env, config, nodes)
+	for _, bgp := range told {
+		for i, peer := range bgp.Peers {
+			bgp.Peers[i] = report.ToSeconds(peer)
 		}
 	}
-	if len(told) == 0 && ctx.Err() == nil {
-		return nil, errNoAgent
-	}
-	return told, ctx.Err()
+	return told, err
 }

@@ -3,20 +3,13 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"net/netip"
-	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
-	"github.com/millrace-lb/millrace/cmd/millrace/internal/console"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
-	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
 func duplicatesCommand(env environment, config *cluster.Config) *cobra.Command {
@@ -39,7 +32,11 @@ func duplicatesCommand(env environment, config *cluster.Config) *cobra.Command {
 					return err
 				}
 			}
-			answers, err := askHosts(command.Context(), env, *config, nodes, args)
+			hosts := question[consoleapi.Hosts]{
+				request: append([]string{"duplicates"}, args...),
+				of:      func(line *consoleapi.Line) *consoleapi.Hosts { return line.Hosts },
+			}
+			answers, err := hosts.ask(command.Context(), env, *config, nodes)
 			if err != nil {
 				return err
 			}
@@ -57,44 +54,4 @@ func jsonFormat(asJSON bool) render.Format {
 		return render.JSON
 	}
 	return render.Text
-}
-
-// askHosts has the agents of all nodes, or of some, ask. Those that do not answer are told.
-func askHosts(ctx context.Context, env environment, config cluster.Config, nodes, addresses []string) ([]consoleapi.Hosts, error) {
-	var found agents
-	var err error
-	if env.agents != nil {
-		found, err = env.agents(config, nil)
-	} else {
-		found, err = cluster.FindAgents(ctx, config)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if len(nodes) == 0 {
-		nodes = found.Nodes()
-	}
-	limit := config.Timeout
-	if limit == 0 {
-		limit = time.Minute
-	}
-	round := console.Round{Runner: found, Limit: limit, Stop: cluster.ErrForbidden}
-	answers := round.Ask(ctx, nodes, append([]string{"duplicates"}, addresses...))
-	var told []consoleapi.Hosts
-	for _, node := range slices.SortedFunc(slices.Values(nodes), report.CompareNames) {
-		switch answer := answers[node]; {
-		case errors.Is(answer.Err, cluster.ErrForbidden):
-			return nil, answer.Err
-		case answer.Err != nil:
-			fmt.Fprintf(env.stderr, "millrace: %s: %v\n", node, answer.Err)
-		case answer.Line.Hosts == nil:
-			fmt.Fprintf(env.stderr, "millrace: %s: it may be of another version\n", node)
-		default:
-			told = append(told, *answer.Line.Hosts)
-		}
-	}
-	if len(told) == 0 && ctx.Err() == nil {
-		return nil, errNoAgent
-	}
-	return told, ctx.Err()
 }

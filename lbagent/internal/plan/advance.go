@@ -8,8 +8,9 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"weak"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
@@ -36,52 +37,38 @@ type step struct {
 func (p *Planner) advanceAll(
 	steps map[forwarding.NodeTableSlot]step, exists func(forwarding.NodeID) bool,
 ) map[forwarding.NodeTableSlot]*forwarding.NodeTable {
-	origins := make(map[forwarding.NodeTableSlot]origin, len(steps))
+	origins, fresh := make(map[forwarding.NodeTableSlot]origin, len(steps)), map[origin]step{}
 	tables := make(map[origin]*forwarding.NodeTable, len(steps))
-	var fresh []origin
 	for slot, step := range steps {
 		from := origin{weak.Make(step.old), weightsText(step.weights)}
 		origins[slot] = from
-		if _, found := tables[from]; found {
-			continue
-		}
 		if tables[from] = p.advances[from].Value(); tables[from] == nil {
-			fresh = append(fresh, from)
+			fresh[from] = step
 			p.rendezvous.See(step.weights)
 		}
 	}
-	of := make(map[origin]step, len(fresh))
-	for slot, from := range origins {
-		of[from] = steps[slot]
+	var mutex sync.Mutex
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for from, step := range fresh {
+		group.Go(func() error {
+			next := p.rendezvous.Advance(step.old, step.weights, exists)
+			mutex.Lock()
+			defer mutex.Unlock()
+			tables[from] = next
+			return nil
+		})
 	}
-	next := make([]*forwarding.NodeTable, len(fresh))
-	atOnce(len(fresh), func(i int) {
-		step := of[fresh[i]]
-		next[i] = p.rendezvous.Advance(step.old, step.weights, exists)
-	})
-	for i, from := range fresh {
+	_ = group.Wait()
+	for from := range fresh {
 		p.advances.makeRoom(2*len(p.tables) + fewAdvances)
-		tables[from], p.advances[from] = next[i], weak.Make(next[i])
+		p.advances[from] = weak.Make(tables[from])
 	}
 	advanced := make(map[forwarding.NodeTableSlot]*forwarding.NodeTable, len(steps))
 	for slot, from := range origins {
 		advanced[slot] = tables[from]
 	}
 	return advanced
-}
-
-// atOnce does so many things on all processors.
-func atOnce(count int, do func(i int)) {
-	var workers sync.WaitGroup
-	var taken atomic.Int64
-	for range min(count, runtime.GOMAXPROCS(0)) {
-		workers.Go(func() {
-			for i := taken.Add(1); i <= int64(count); i = taken.Add(1) {
-				do(int(i - 1))
-			}
-		})
-	}
-	workers.Wait()
 }
 
 // weightsText is the same for the same weights alone.

@@ -41,8 +41,7 @@ type settledIndex struct {
 // the last plan, and returns the entries in which the plan may differ from what the maps hold; nil
 // stands for all. It can where the maps hold the last plan, which had room for everything, nothing
 // changed but VIPs, and those have neither zones nor source ranges: such depend on other VIPs.
-// The maps may also hold what the last plan has removed and what waits, which is pending; nil where
-// that is not known.
+// Beside the last plan the maps may hold what waits to be removed, if have says what that is.
 func (p *Planner) Replan(
 	have Held, m *model.Model, changes *model.Changes, limits forwarding.Limits,
 ) (want *forwarding.State, differs *forwarding.Entries, problems []Problem) {

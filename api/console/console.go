@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package console has the answers of an agent's console: the lines of JSON that
-// `lbagent drops`, `top`, `trace`, `vips`, `bgp` and `duplicates` print and that `millrace` reads, and what
-// `lbagent dump` prints for programs. Fields are added, but neither renamed nor given another meaning.
+// `lbagent drops`, `top`, `trace`, `vips`, `bgp` and `duplicates` print and that `millrace` reads,
+// and what `lbagent dump` prints for programs. Fields are added, but neither renamed nor given
+// another meaning.
 package console
 
 import (

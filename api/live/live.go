@@ -2,8 +2,9 @@
 
 // Package live is what an agent tells the aggregated API (cmd/liveapi) over HTTPS: counters and
 // the state of announcements as changes since the last answer, flows and drops when they are asked
-// for. Bodies are JSON, but for Traffic. Both ends name themselves by a certificate of one CA, which is for nothing
-// else. Fields are added, but neither renamed nor given another meaning.
+// for. Bodies are JSON, but for Traffic. Both ends name themselves by a certificate of one CA, which
+// is for nothing else. Fields are added, but neither renamed nor given another meaning; a Traffic
+// begins with its version.
 package live
 
 import (

@@ -132,7 +132,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		return err
 	}
 	adoption := p.datapath.Adoption()
-	logger.Info("Data plane open", "maps", adoption.Kind, "reason", adoption.Reason, "resized", adoption.Resized,
+	logger.Info("Data plane open", "maps", adoption.Kind, "reason", adoption.Reason, "copied", adoption.Copied, "emptied", adoption.Emptied,
 		"frontends", len(have.Frontends), "endpoints", len(have.Endpoints))
 	speaker := bgp.New(bgp.Config{
 		// Frontends in the maps have been forwarded all the time.

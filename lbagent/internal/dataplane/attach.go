@@ -127,7 +127,9 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 	if err := d.set.catchUp(); err != nil {
 		return fmt.Errorf("copy connections: %w", err)
 	}
-	d.set.forgetFormer()
+	if err := d.set.finish(); err != nil {
+		return err
+	}
 	d.attached = true
 	return nil
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/layout"
 )
 
 // batchSize is how many entries one system call reads or writes. A batch of a
@@ -41,14 +43,39 @@ func (b batch) each(m *ebpf.Map, visit func(n int) error) error {
 	}
 }
 
-// copyMap copies all entries into a map of another size. What does not fit is an
-// error, except in a table of connections, which forgets by design.
-func copyMap(from, to *ebpf.Map, how ebpf.MapUpdateFlags) error {
-	if from.Type() == ebpf.PerCPUArray {
-		return copyCounters(from, to)
+// convert gives the first n entries in the layout of another map.
+func (b batch) convert(n int, converter *layout.Converter, to *ebpf.Map) (batch, error) {
+	if converter == nil {
+		return b, nil
 	}
-	b := newBatch(from, batchSize)
-	return b.each(from, func(n int) error {
+	out := newBatch(to, n)
+	for i := range n {
+		key, err := converter.Key(b.keys.Index(i).Bytes())
+		if err != nil {
+			return batch{}, fmt.Errorf("convert a key: %w", err)
+		}
+		value, err := converter.Value(b.values.Index(i).Bytes())
+		if err != nil {
+			return batch{}, fmt.Errorf("convert a value: %w", err)
+		}
+		copy(out.keys.Index(i).Bytes(), key)
+		copy(out.values.Index(i).Bytes(), value)
+	}
+	return out, nil
+}
+
+// copyMap copies all entries into a map of another size, or of another layout. What does not fit is
+// an error, except in a table of connections, which forgets by design.
+func copyMap(from, to *ebpf.Map, converter *layout.Converter, how ebpf.MapUpdateFlags) error {
+	if from.Type() == ebpf.PerCPUArray {
+		return copyCounters(from, to, converter)
+	}
+	read := newBatch(from, batchSize)
+	return read.each(from, func(n int) error {
+		b, err := read.convert(n, converter, to)
+		if err != nil {
+			return err
+		}
 		if from.Type() == ebpf.Array {
 			return copyPlaces(b, n, to)
 		}
@@ -92,11 +119,20 @@ func copyPlaces(b batch, n int, to *ebpf.Map) error {
 }
 
 // copyCounters copies what fits: a counter beyond the end has lost its owner.
-func copyCounters(from, to *ebpf.Map) error {
+func copyCounters(from, to *ebpf.Map, converter *layout.Converter) error {
 	for i := range min(from.MaxEntries(), to.MaxEntries()) {
 		var values [][]byte
 		if err := from.Lookup(i, &values); err != nil {
 			return fmt.Errorf("read: %w", err)
+		}
+		for cpu := range values {
+			if converter == nil {
+				break
+			}
+			var err error
+			if values[cpu], err = converter.Value(values[cpu]); err != nil {
+				return fmt.Errorf("convert a value: %w", err)
+			}
 		}
 		if err := to.Put(i, values); err != nil {
 			return fmt.Errorf("write: %w", err)

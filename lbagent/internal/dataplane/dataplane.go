@@ -135,8 +135,8 @@ type Dataplane struct {
 
 // Open loads the programs over the pinned maps where there are any, else over
 // new ones. Programs that are attached keep forwarding until Attach replaces
-// them. Maps whose size changed are copied; maps of an incompatible version
-// are built again. Adoption reports which of these happened.
+// them. Maps of another size or layout are copied; where that cannot be, all are built again. Adoption
+// reports which of these happened.
 func Open(cfg Config) (*Dataplane, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func Open(cfg Config) (*Dataplane, error) {
 		config:      cfg,
 		unfinished:  map[forwarding.NodeID][]bpf.DatapathAddress{},
 		set:         set,
-		joined:      set.adoption.Kind == Adopted || set.adoption.Kind == Resized,
+		joined:      set.adoption.Kind != Created && set.adoption.Kind != Rebuilt,
 	}
 	if err := d.load(spec); err != nil {
 		return nil, errors.Join(err, d.Close())

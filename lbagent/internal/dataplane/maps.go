@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/layout"
 )
 
 const (
@@ -24,13 +25,8 @@ const (
 	formerMapDirectory = "maps-former"
 	linkDirectory      = "links"
 
-	// schemaMap has the version of the meaning of all maps, and behind it the seed of the hash by
-	// which they were filled. Without a seed it has the number alone, as it had before there were
-	// seeds: an agent of that time takes maps with a seed for ones of another version.
+	// schemaMap says what all others hold (schema).
 	schemaMap = "schema"
-	// schemaVersion grows whenever the meaning of a map's content changes, also
-	// where its layout stays: maps of another version are not read.
-	schemaVersion uint32 = 9
 )
 
 // AdoptionKind is what became of the pinned maps.
@@ -44,6 +40,9 @@ const (
 	// Resized means that some were copied into ones of another size; all they
 	// held is kept.
 	Resized AdoptionKind = "resized"
+	// Converted means that the agent that made them had another layout of some. All they held is
+	// kept but what losable lists.
+	Converted AdoptionKind = "converted"
 	// Rebuilt means that they could not be used, and new, empty ones replace
 	// them when the programs are attached. Flows then choose again, most of them
 	// the endpoint that they had. Packets of that moment may be lost.
@@ -53,56 +52,31 @@ const (
 // Adoption is what Open found.
 type Adoption struct {
 	Kind AdoptionKind
-	// Reason says why maps were resized or rebuilt.
+	// Reason says why maps were resized, converted or rebuilt.
 	Reason string
-	// Resized names the maps that were copied.
-	Resized []string
+	// Copied names the maps whose content was copied into new ones.
+	Copied []string
+	// Emptied names the maps that begin empty, though former ones were not.
+	Emptied []string
 }
 
-// made are the maps that are not copied into ones of another size. In memories and among half-open
-// flows the place of a flow depends on the size. The keys of frontends are written again, and their
-// drops counted from zero.
-var made = map[string]bool{
-	bpf.DatapathMapMemories:      true,
-	bpf.DatapathMapHalfOpenFlows: true,
-	bpf.DatapathMapFrontendKeys:  true,
-	bpf.DatapathMapFrontendDrops: true,
-}
-
-// added are the maps that the programs of former versions do not have. They begin empty, as on a
-// new node; all others are kept.
-var added = map[string]bool{
-	bpf.DatapathMapTunnelTrust: true,
-	bpf.DatapathMapNodeUplinks: true,
-	bpf.DatapathMapTunnelKeys:  true,
-	bpf.DatapathMapVlans:       true,
-	bpf.DatapathMapVipParts:    true,
-
-	bpf.DatapathMapHalfOpenFlows: true,
-
-	bpf.DatapathMapProbeSecrets: true,
-	bpf.DatapathMapUplinkLosses: true,
-
-	bpf.DatapathMapUnknownFlows:   true,
-	bpf.DatapathMapUnknownRepeats: true,
-	bpf.DatapathMapCpuRepeats:     true,
-}
-
-// resizedMap is a map and the former one that it was copied from.
-type resizedMap struct {
+// copiedMap is a map and the former one that it was copied from.
+type copiedMap struct {
 	name     string
 	old, new *ebpf.Map
+	// converter is nil where both have the same layout.
+	converter *layout.Converter
 }
 
 // mapSet is the maps that Open works with, by name. Until commit nothing that
 // was pinned before has changed.
 type mapSet struct {
-	root     string
-	maps     map[string]*ebpf.Map
-	resized  []resizedMap
+	root string
+	// maps has no map with the schema.
+	maps map[string]*ebpf.Map
+	// copied are the maps that the attached programs may still write to the former ones of.
+	copied   []copiedMap
 	adoption Adoption
-	// schema is the content of the map with the schema.
-	schema []byte
 }
 
 // openMaps finds, copies or creates every map of the spec.
@@ -110,32 +84,86 @@ func openMaps(root string, spec *ebpf.CollectionSpec, seed flowhash.Seed) (*mapS
 	if err := recoverDirectories(root); err != nil {
 		return nil, err
 	}
-	specs := mapSpecs(spec, seed)
-	pinned, err := loadPinnedMaps(filepath.Join(root, mapDirectory), specs)
+	want, err := newSchema(spec, seed)
 	if err != nil {
 		return nil, err
 	}
-	set := &mapSet{root: root, maps: map[string]*ebpf.Map{}, adoption: judge(specs, pinned, seed), schema: encodeSchema(seed)}
-	if set.adoption.Kind == Rebuilt {
-		closeMaps(pinned)
-		pinned = nil
+	specs := mapSpecs(spec)
+	current, err := loadPinnedMaps(filepath.Join(root, mapDirectory), specs)
+	if err != nil {
+		return nil, err
 	}
-	for _, name := range slices.Sorted(maps.Keys(specs)) {
-		if err := set.add(specs[name], pinned[name]); err != nil {
-			closeMaps(pinned)
-			set.close()
-			return nil, fmt.Errorf("map %s: %w", name, err)
-		}
-		delete(pinned, name)
+	former, err := loadPinnedMaps(filepath.Join(root, formerMapDirectory), specs)
+	if err != nil {
+		closeMaps(current.maps)
+		return nil, err
 	}
-	if set.adoption.Kind == Adopted {
-		return set, nil
-	}
-	if err := set.pinNext(); err != nil {
+	set := &mapSet{root: root}
+	if err := set.open(specs, want, current, former); err != nil {
 		set.close()
+		closeMaps(current.maps)
+		closeMaps(former.maps)
 		return nil, err
 	}
 	return set, nil
+}
+
+// open takes the pinned maps as far as they can be used. The former ones are those that an agent
+// has replaced, which then ended before its programs were attached.
+func (s *mapSet) open(specs map[string]*ebpf.MapSpec, want *schema, current, former *pinnedMaps) error {
+	decided := judge(specs, current, want)
+	if before := judge(specs, former, want); decided.adoption.Kind == Rebuilt && before.usable() {
+		// That agent was of a newer version. What is attached works by the former maps.
+		if err := s.goBack(current); err != nil {
+			return err
+		}
+		current, former, decided = former, &pinnedMaps{}, before
+	}
+	err := s.addAll(specs, current, decided)
+	if errors.Is(err, layout.ErrTooLarge) {
+		// The maps are of a newer version, and hold what ours cannot.
+		s.close()
+		closeMaps(current.maps)
+		clear(current.maps)
+		decided = rebuild("%v", err)
+		err = s.addAll(specs, &pinnedMaps{}, decided)
+	}
+	if err != nil {
+		return err
+	}
+	s.adoption = decided.adoption
+	s.goOnFrom(former, judge(specs, former, want))
+	if s.adoption.Kind == Adopted {
+		return nil
+	}
+	return s.pinNext(want)
+}
+
+// goBack makes the former maps the pinned ones again.
+func (s *mapSet) goBack(current *pinnedMaps) error {
+	closeMaps(current.maps)
+	clear(current.maps)
+	directory := filepath.Join(s.root, mapDirectory)
+	if err := os.RemoveAll(directory); err != nil {
+		return fmt.Errorf("remove the maps of a newer version: %w", err)
+	}
+	if err := os.Rename(filepath.Join(s.root, formerMapDirectory), directory); err != nil {
+		return fmt.Errorf("restore the maps of the attached programs: %w", err)
+	}
+	return nil
+}
+
+// goOnFrom has catchUp copy what attached programs write to the former maps.
+func (s *mapSet) goOnFrom(former *pinnedMaps, decided migration) {
+	for name, m := range former.maps {
+		converter, copied := decided.copied[name]
+		if !decided.usable() || !copied && decided.empties(name) || s.maps[name] == nil || isSame(m, s.maps[name]) {
+			_ = m.Close()
+			continue
+		}
+		s.copied = append(s.copied, copiedMap{name: name, old: m, new: s.maps[name], converter: converter})
+	}
+	clear(former.maps)
 }
 
 // unpinned are the maps that last no longer than a packet (the record of a trace, what a CPU has
@@ -152,11 +180,9 @@ var unpinned = map[string]bool{
 }
 
 // mapSpecs are the maps to be pinned: those of the programs without the
-// compiler's own sections and without those that are unpinned, and the schema.
-func mapSpecs(spec *ebpf.CollectionSpec, seed flowhash.Seed) map[string]*ebpf.MapSpec {
-	specs := map[string]*ebpf.MapSpec{
-		schemaMap: {Name: schemaMap, Type: ebpf.Array, KeySize: 4, ValueSize: uint32(len(encodeSchema(seed))), MaxEntries: 1},
-	}
+// compiler's own sections and without those that are unpinned.
+func mapSpecs(spec *ebpf.CollectionSpec) map[string]*ebpf.MapSpec {
+	specs := map[string]*ebpf.MapSpec{}
 	for name, m := range spec.Maps {
 		if name[0] != '.' && !unpinned[name] {
 			specs[name] = m
@@ -179,112 +205,123 @@ func recoverDirectories(root string) error {
 	} else if err != nil {
 		return fmt.Errorf("look for pinned maps: %w", err)
 	}
-	if err := os.RemoveAll(former); err != nil {
-		return fmt.Errorf("remove the maps of an interrupted start: %w", err)
+	// It stays where there is something in it.
+	_ = os.Remove(former)
+	return nil
+}
+
+// isSame reports whether both descriptors are of one map, which two directories have.
+func isSame(a, b *ebpf.Map) bool {
+	idOf := func(m *ebpf.Map) ebpf.MapID {
+		info, err := m.Info()
+		if err != nil {
+			return 0
+		}
+		id, _ := info.ID()
+		return id
+	}
+	id := idOf(a)
+	return id != 0 && id == idOf(b)
+}
+
+// loadPinnedMaps loads those of a directory, which need not be there.
+func loadPinnedMaps(directory string, specs map[string]*ebpf.MapSpec) (*pinnedMaps, error) {
+	p := &pinnedMaps{directory: directory, maps: map[string]*ebpf.Map{}, err: errors.New("the pinned maps carry no schema")}
+	for name := range specs {
+		m, err := loadPinnedMap(directory, name)
+		if err != nil {
+			closeMaps(p.maps)
+			return nil, err
+		}
+		if m != nil {
+			p.maps[name] = m
+		}
+	}
+	m, err := loadPinnedMap(directory, schemaMap)
+	if err != nil {
+		closeMaps(p.maps)
+		return nil, err
+	}
+	if m != nil {
+		p.schema, p.err = readSchema(m)
+		_ = m.Close()
+	}
+	return p, nil
+}
+
+// loadPinnedMap returns nil where there is none.
+func loadPinnedMap(directory, name string) (*ebpf.Map, error) {
+	m, err := ebpf.LoadPinnedMap(filepath.Join(directory, name), nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil //nolint:nilnil // As said.
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load pinned map %s: %w; is %s on a bpf file system, and has the process CAP_BPF?", name, err, directory)
+	}
+	return m, nil
+}
+
+// addAll takes the pinned maps, or creates others. The pinned ones are then the set's.
+func (s *mapSet) addAll(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, decided migration) error {
+	s.maps = map[string]*ebpf.Map{}
+	for _, name := range slices.Sorted(maps.Keys(specs)) {
+		m := pinned.maps[name]
+		if decided.adoption.Kind == Rebuilt || decided.empties(name) {
+			m = nil
+		}
+		converter, copied := decided.copied[name]
+		if m != nil && !copied {
+			s.maps[name] = m
+			delete(pinned.maps, name)
+			continue
+		}
+		if err := s.add(specs[name], m, converter); err != nil {
+			return fmt.Errorf("map %s: %w", name, err)
+		}
+		delete(pinned.maps, name)
+	}
+	closeMaps(pinned.maps)
+	clear(pinned.maps)
+	if filter := bpf.DatapathMapExceptionFilter; decided.usable() && !decided.keeps(filter) {
+		return openFilter(s.maps[filter])
 	}
 	return nil
 }
 
-func loadPinnedMaps(dir string, specs map[string]*ebpf.MapSpec) (map[string]*ebpf.Map, error) {
-	pinned := map[string]*ebpf.Map{}
-	for name := range specs {
-		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			closeMaps(pinned)
-			return nil, fmt.Errorf("load pinned map %s: %w; is %s on a bpf file system, and has the process CAP_BPF?",
-				name, err, dir)
-		}
-		pinned[name] = m
-	}
-	return pinned, nil
-}
-
-// judge decides what to do with the pinned maps.
-func judge(specs map[string]*ebpf.MapSpec, pinned map[string]*ebpf.Map, seed flowhash.Seed) Adoption {
-	if len(pinned) == 0 {
-		return Adoption{Kind: Created}
-	}
-	rebuilt := func(format string, args ...any) Adoption {
-		return Adoption{Kind: Rebuilt, Reason: fmt.Sprintf(format, args...)}
-	}
-	schema := pinned[schemaMap]
-	if schema == nil {
-		return rebuilt("the pinned maps carry no schema version")
-	}
-	version, former, err := readSchema(schema)
-	switch {
-	case err != nil:
-		return rebuilt("the schema version cannot be read: %v", err)
-	case version != schemaVersion:
-		return rebuilt("the pinned maps have schema version %d, this agent has %d", version, schemaVersion)
-	case former != seed:
-		return rebuilt("the pinned maps were filled with %v of the flow hash, this agent has %v", former, seed)
-	}
-	adoption := Adoption{Kind: Adopted}
-	for _, name := range slices.Sorted(maps.Keys(specs)) {
-		spec, m := specs[name], pinned[name]
-		if m == nil && added[name] {
-			adoption.Kind, adoption.Reason = Resized, "maps were added"
-			continue
-		}
-		if m == nil {
-			return rebuilt("map %s is not pinned", name)
-		}
-		if m.Type() != spec.Type || m.KeySize() != spec.KeySize || m.ValueSize() != spec.ValueSize || m.Flags() != spec.Flags {
-			return rebuilt("map %s has another layout", name)
-		}
-		if m.MaxEntries() != spec.MaxEntries {
-			adoption.Kind = Resized
-			adoption.Reason = "sizes changed"
-			adoption.Resized = append(adoption.Resized, name)
-		}
-	}
-	return adoption
-}
-
-// add takes the pinned map, or creates one and copies the pinned one into it.
-func (s *mapSet) add(spec *ebpf.MapSpec, pinned *ebpf.Map) error {
-	if pinned != nil && pinned.MaxEntries() == spec.MaxEntries {
-		s.maps[spec.Name] = pinned
-		return nil
-	}
+// add creates a map, and copies the pinned one into it, unless that is nil.
+func (s *mapSet) add(spec *ebpf.MapSpec, pinned *ebpf.Map, converter *layout.Converter) error {
 	m, err := ebpf.NewMap(spec)
 	if err != nil {
 		return fmt.Errorf("create with %d entries: %w", spec.MaxEntries, err)
 	}
 	s.maps[spec.Name] = m
-	if spec.Name == schemaMap {
-		if err := m.Put(uint32(0), s.schema); err != nil {
-			return fmt.Errorf("write the schema version: %w", err)
-		}
+	if pinned != nil {
+		s.copied = append(s.copied, copiedMap{name: spec.Name, old: pinned, new: m, converter: converter})
 	}
-	if pinned == nil {
+	switch {
+	case pinned == nil || spec.Name == bpf.DatapathMapExceptionFilter:
 		return nil
-	}
-	if made[spec.Name] {
-		_ = pinned.Close()
-		return nil
-	}
-	s.resized = append(s.resized, resizedMap{name: spec.Name, old: pinned, new: m})
-	if spec.Name == bpf.DatapathMapExceptions {
+	case spec.Name == bpf.DatapathMapExceptions:
 		return copyExceptions(pinned, m)
+	default:
+		return copyMap(pinned, m, converter, ebpf.UpdateAny)
 	}
-	if spec.Name == bpf.DatapathMapExceptionFilter {
-		return openFilter(m)
-	}
-	return copyMap(pinned, m, ebpf.UpdateAny)
 }
 
 // pinNext pins all maps in the directory of a change under way.
-func (s *mapSet) pinNext() error {
+func (s *mapSet) pinNext(want *schema) error {
 	next := filepath.Join(s.root, nextMapDirectory)
 	if err := os.Mkdir(next, 0o700); err != nil {
 		return fmt.Errorf("create pin directory: %w", err)
 	}
-	for name, m := range s.maps {
+	schema, err := want.create()
+	if err != nil {
+		return err
+	}
+	defer schema.Close()
+	pinned := maps.Clone(s.maps)
+	pinned[schemaMap] = schema
+	for name, m := range pinned {
 		// A clone, because pinning the map itself would move its pin.
 		clone, err := m.Clone()
 		if err != nil {
@@ -298,62 +335,69 @@ func (s *mapSet) pinNext() error {
 	return nil
 }
 
-// commit makes the maps the pinned ones. A bpf file system cannot exchange two
-// directories at once; recoverDirectories completes what is interrupted in between.
+// commit makes the maps the pinned ones. A bpf file system cannot exchange two directories at once;
+// recoverDirectories completes what is interrupted in between. The former maps stay pinned until
+// finish: an agent that follows this one needs them if its programs are never attached.
 func (s *mapSet) commit() error {
 	if s.adoption.Kind == Adopted {
 		return nil
 	}
 	current, former := filepath.Join(s.root, mapDirectory), filepath.Join(s.root, formerMapDirectory)
-	if err := os.Rename(current, former); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(former); err == nil {
+		// The attached programs work by the oldest ones.
+		if err := os.RemoveAll(current); err != nil {
+			return fmt.Errorf("replace the pinned maps: %w", err)
+		}
+	} else if err := os.Rename(current, former); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("replace the pinned maps: %w", err)
 	}
 	if err := os.Rename(filepath.Join(s.root, nextMapDirectory), current); err != nil {
 		return fmt.Errorf("replace the pinned maps: %w", err)
 	}
-	if err := os.RemoveAll(former); err != nil {
-		return fmt.Errorf("remove the former maps: %w", err)
-	}
 	return nil
 }
 
 // programMaps are the maps that the programs refer to.
-func (s *mapSet) programMaps() map[string]*ebpf.Map {
-	programs := maps.Clone(s.maps)
-	delete(programs, schemaMap)
-	return programs
-}
+func (s *mapSet) programMaps() map[string]*ebpf.Map { return maps.Clone(s.maps) }
 
 // close closes all maps. What is pinned stays.
 func (s *mapSet) close() {
 	closeMaps(s.maps)
-	s.forgetFormer()
+	s.closeFormer()
 }
 
 // catchUp copies once more from the former maps what the new ones do not hold
 // yet: attached programs have gone on to write them.
 func (s *mapSet) catchUp() error {
-	for _, resized := range s.resized {
+	for _, c := range s.copied {
 		var err error
 		switch {
-		case resized.name == bpf.DatapathMapExceptions:
-			err = copyExceptions(resized.old, resized.new)
-		case resized.old.Type() == ebpf.LRUHash:
-			err = copyMap(resized.old, resized.new, ebpf.UpdateNoExist)
+		case c.name == bpf.DatapathMapExceptions:
+			err = copyExceptions(c.old, c.new)
+		case c.old.Type() == ebpf.LRUHash:
+			err = copyMap(c.old, c.new, c.converter, ebpf.UpdateNoExist)
 		}
 		if err != nil {
-			return fmt.Errorf("map %s: %w", resized.name, err)
+			return fmt.Errorf("map %s: %w", c.name, err)
 		}
 	}
 	return nil
 }
 
-// forgetFormer gives up the former maps.
-func (s *mapSet) forgetFormer() {
-	for _, resized := range s.resized {
-		_ = resized.old.Close()
+// finish gives up the former maps: no program writes them any more.
+func (s *mapSet) finish() error {
+	s.closeFormer()
+	if err := os.RemoveAll(filepath.Join(s.root, formerMapDirectory)); err != nil {
+		return fmt.Errorf("remove the former maps: %w", err)
 	}
-	s.resized = nil
+	return nil
+}
+
+func (s *mapSet) closeFormer() {
+	for _, c := range s.copied {
+		_ = c.old.Close()
+	}
+	s.copied = nil
 }
 
 // closeMaps gives up descriptors of maps that are pinned or not wanted; there is

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/layout"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
@@ -25,30 +26,27 @@ func Read(pinRoot string) (*forwarding.State, error) {
 		return nil, fmt.Errorf("read the compiled BPF programs: %w", err)
 	}
 	directory := filepath.Join(pinRoot, mapDirectory)
-	specs := mapSpecs(spec, flowhash.Seed{})
+	specs := mapSpecs(spec)
 	pinned, err := loadPinnedMaps(directory, specs)
 	if err != nil {
 		return nil, err
 	}
-	defer closeMaps(pinned)
-	if len(pinned) != len(specs) {
-		return nil, fmt.Errorf("%d of %d maps below %s: %w; has the agent run on this node?", len(pinned), len(specs), directory, ErrNoMaps)
+	defer func() { closeMaps(pinned.maps) }()
+	if len(pinned.maps) != len(specs) {
+		return nil, fmt.Errorf("%d of %d maps below %s: %w; has the agent run on this node?", len(pinned.maps), len(specs), directory, ErrNoMaps)
 	}
-	for name, m := range pinned {
-		if name == schemaMap {
-			// With a seed it is longer.
-			if _, _, err := readSchema(m); err == nil {
-				continue
-			}
-		}
-		if specs[name].ValueSize != m.ValueSize() || specs[name].KeySize != m.KeySize() {
+	want, err := newSchema(spec, flowhash.Seed{})
+	if err != nil {
+		return nil, err
+	}
+	for name, m := range pinned.maps {
+		if pinned.err != nil || !layout.Equal(pinned.schema.layouts[name], want.layouts[name]) {
 			return nil, fmt.Errorf("map %s below %s is of another version: use the lbagent that wrote it", name, directory)
 		}
 		specs[name].MaxEntries = m.MaxEntries()
 	}
-	delete(pinned, schemaMap)
 	var loaded bpf.DatapathMaps
-	if err := spec.LoadAndAssign(&loaded, &ebpf.CollectionOptions{MapReplacements: pinned}); err != nil {
+	if err := spec.LoadAndAssign(&loaded, &ebpf.CollectionOptions{MapReplacements: pinned.maps}); err != nil {
 		return nil, fmt.Errorf("open the maps below %s: %w", directory, err)
 	}
 	d := &Dataplane{maps: loaded}

@@ -5,12 +5,11 @@ package dataplane
 import (
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"reflect"
 	"testing"
 
 	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/layout"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
@@ -128,12 +127,10 @@ func TestTunnelKeysAreAdded(t *testing.T) {
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(filepath.Join(cfg.PinRoot, mapDirectory, bpf.DatapathMapTunnelKeys)); err != nil {
-		t.Fatal(err)
-	}
+	pinAs(t, cfg, func(layouts map[string]layout.Map) { delete(layouts, bpf.DatapathMapTunnelKeys) })
 	d = openDataplane(t, cfg)
-	if got := d.Adoption(); got.Kind != Resized {
-		t.Errorf("adoption %+v, want %s", got, Resized)
+	if got := d.Adoption(); got.Kind != Converted {
+		t.Errorf("adoption %+v, want %s", got, Converted)
 	}
 	if len(d.nodes) != 1 {
 		t.Errorf("nodes %v, want node 2", d.nodes)

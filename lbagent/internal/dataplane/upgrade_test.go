@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
@@ -179,9 +181,7 @@ func TestRebuild(t *testing.T) {
 	defer running.end()
 	running.await(t, 100)
 	node2 := n.nodes[1]
-	if err := node2.dataplane.set.maps[schemaMap].Put(uint32(0), schemaVersion+1); err != nil {
-		t.Fatal(err)
-	}
+	changeSchema(t, node2.cfg.PinRoot, func(content []byte) { content[0]++ })
 	n.reopen(t, node2, node2.cfg)
 	if got := node2.dataplane.Adoption(); got.Kind != Rebuilt || got.Reason == "" {
 		t.Errorf("%+v, want %s with a reason", got, Rebuilt)
@@ -198,6 +198,24 @@ func TestRebuild(t *testing.T) {
 	n.attach(t, node2, node2.uplink)
 	exchangeAll(t, append(sessions, n.openSessions(t, 6)...))
 	checkNoDrops(t, node2)
+}
+
+// changeSchema changes the content of the pinned map with the schema.
+func changeSchema(t *testing.T, root string, change func(content []byte)) {
+	t.Helper()
+	m, err := ebpf.LoadPinnedMap(filepath.Join(root, mapDirectory, schemaMap), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	content := make([]byte, m.ValueSize())
+	if err := m.Lookup(uint32(0), content); err != nil {
+		t.Fatal(err)
+	}
+	change(content)
+	if err := m.Put(uint32(0), content); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // The seed of the hash stays with the maps. Those of another one are replaced, and then all nodes

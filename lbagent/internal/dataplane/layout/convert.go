@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package layout
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+)
+
+// ErrTooLarge means that a number does not fit a field that has become smaller.
+var ErrTooLarge = errors.New("a number does not fit")
+
+// Converter carries entries from one layout to another. A field that is new is zero, and one that
+// is gone is left out. Numbers of the processor's order may change in size.
+type Converter struct {
+	key, value mover
+	// Gone are the fields that are left out.
+	Gone []string
+}
+
+// NewConverter returns an error where a field has become of another kind, or has another meaning.
+func NewConverter(from, to Map) (*Converter, error) {
+	if from.Meaning != to.Meaning {
+		return nil, fmt.Errorf("its meaning is %d, not %d", from.Meaning, to.Meaning)
+	}
+	key, err := newMover("key", &from.Key, &to.Key)
+	if err != nil {
+		return nil, err
+	}
+	value, err := newMover("value", &from.Value, &to.Value)
+	if err != nil {
+		return nil, err
+	}
+	return &Converter{key: key, value: value, Gone: append(key.gone, value.gone...)}, nil
+}
+
+// Key gives a key in the new layout, or ErrTooLarge.
+func (c *Converter) Key(from []byte) ([]byte, error) { return c.key.move(from) }
+
+// Value gives a value in the new layout, or ErrTooLarge.
+func (c *Converter) Value(from []byte) ([]byte, error) { return c.value.move(from) }
+
+// mover has the parts of a type of that many bytes, each with its place in both layouts.
+type mover struct {
+	size  uint32
+	parts []part
+	gone  []string
+}
+
+type part struct{ from, fromSize, to, toSize uint32 }
+
+func newMover(name string, from, to *Type) (mover, error) {
+	m := mover{size: to.Size}
+	err := m.add(name, from, to, 0, 0)
+	return m, err
+}
+
+// add finds the parts of a type that begins at these offsets.
+func (m *mover) add(name string, from, to *Type, fromOffset, toOffset uint32) error {
+	switch {
+	case from.Fields != nil && to.Fields != nil:
+		return m.addFields(name, from, to, fromOffset, toOffset)
+	case from.Element != nil && to.Element != nil:
+		if from.Elements > to.Elements {
+			return fmt.Errorf("%s has %d elements, not %d", name, to.Elements, from.Elements)
+		}
+		for i := range from.Elements {
+			err := m.add(name, from.Element, to.Element, fromOffset+i*from.Element.Size, toOffset+i*to.Element.Size)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	case from.Fields != nil || to.Fields != nil || from.Element != nil || to.Element != nil:
+		return fmt.Errorf("%s has become of another kind", name)
+	case from.Network != to.Network || to.Network && from.Size != to.Size:
+		return fmt.Errorf("%s has another size or order", name)
+	}
+	m.parts = append(m.parts, part{from: fromOffset, fromSize: from.Size, to: toOffset, toSize: to.Size})
+	return nil
+}
+
+func (m *mover) addFields(name string, from, to *Type, fromOffset, toOffset uint32) error {
+	former := map[string]*Field{}
+	for i := range from.Fields {
+		former[from.Fields[i].Name] = &from.Fields[i]
+	}
+	for i := range to.Fields {
+		field := &to.Fields[i]
+		before := former[field.Name]
+		if before == nil {
+			continue
+		}
+		delete(former, field.Name)
+		err := m.add(name+"."+field.Name, &before.Type, &field.Type, fromOffset+before.Offset, toOffset+field.Offset)
+		if err != nil {
+			return err
+		}
+	}
+	for gone := range former {
+		m.gone = append(m.gone, name+"."+gone)
+	}
+	return nil
+}
+
+// move relies on little endian, as the programs do: the first bytes of a number are the lowest.
+func (m *mover) move(from []byte) ([]byte, error) {
+	out := make([]byte, m.size)
+	for _, part := range m.parts {
+		number := from[part.from : part.from+part.fromSize]
+		n := copy(out[part.to:part.to+part.toSize], number)
+		if len(bytes.Trim(number[n:], "\x00")) > 0 {
+			return nil, ErrTooLarge
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/layout"
+)
+
+// losable are the maps that begin empty where their former content cannot be converted, with why
+// that breaks nothing. A change of all others that cannot be converted has all maps built again.
+var losable = map[string]string{
+	bpf.DatapathMapHeartbeat:       "the agent writes it every second",
+	bpf.DatapathMapUplinks:         "Attach writes it",
+	bpf.DatapathMapVlans:           "Attach writes it",
+	bpf.DatapathMapNodeUplinks:     "the agent finds them out anew; until then packets may come in by any",
+	bpf.DatapathMapProbeSecrets:    "the agent writes them before it asks",
+	bpf.DatapathMapVipFilter:       "it is made of the VIPs at start",
+	bpf.DatapathMapVipParts:        "it is made of the VIPs at start",
+	bpf.DatapathMapFrontendKeys:    "they are written again at start",
+	bpf.DatapathMapHalfOpenFlows:   "a handshake under way goes on by its row",
+	bpf.DatapathMapMemories:        "only evicted flows need them",
+	bpf.DatapathMapExceptions:      "a flow without an exception goes by its row and chain",
+	bpf.DatapathMapExceptionFilter: "it is opened, and the next sweep makes it anew",
+	bpf.DatapathMapAnswerCounts:    "they last a second",
+	bpf.DatapathMapUnknowns:        "they last a second",
+	bpf.DatapathMapUnknownRepeats:  "they last a second",
+	bpf.DatapathMapCpuUnknowns:     "they last a second",
+	bpf.DatapathMapCpuRepeats:      "they last a second",
+	bpf.DatapathMapUnknownFlows:    "they last seconds",
+	bpf.DatapathMapFragments:       "a datagram whose fragments are on the way is lost, and sent again",
+	bpf.DatapathMapCrowdFragments:  "as fragments",
+	bpf.DatapathMapVipCrowds:       "VIPs are judged anew within a second",
+	bpf.DatapathMapDropSampling:    "it counts within a second",
+	bpf.DatapathMapDropSamples:     "the agent reads them at once",
+	bpf.DatapathMapFrontendCounts:  "a counter may begin again",
+	bpf.DatapathMapFrontendDrops:   "a counter may begin again",
+	bpf.DatapathMapEventCounts:     "a counter may begin again",
+	bpf.DatapathMapUplinkLosses:    "a counter may begin again",
+}
+
+// unmovable are the maps that are not copied into ones of another size. In memories and among
+// half-open flows the place of a flow depends on the size. The keys of frontends are written again,
+// and their drops counted from zero.
+var unmovable = map[string]bool{
+	bpf.DatapathMapMemories:      true,
+	bpf.DatapathMapHalfOpenFlows: true,
+	bpf.DatapathMapFrontendKeys:  true,
+	bpf.DatapathMapFrontendDrops: true,
+}
+
+// pinnedMaps are those of a directory.
+type pinnedMaps struct {
+	directory string
+	// maps has no map with the schema.
+	maps map[string]*ebpf.Map
+	// schema is nil where it cannot be read, for the reason of err.
+	schema *schema
+	err    error
+}
+
+func (p *pinnedMaps) empty() bool { return len(p.maps) == 0 }
+
+// migration says what becomes of pinned maps.
+type migration struct {
+	adoption Adoption
+	// copied are those whose content goes into new ones, with the converter, or nil where the
+	// layout stays.
+	copied map[string]*layout.Converter
+	// new are those that the former version did not have.
+	new []string
+}
+
+// usable reports whether any content stays.
+func (m *migration) usable() bool {
+	return m.adoption.Kind != Created && m.adoption.Kind != Rebuilt
+}
+
+func (m *migration) empties(name string) bool { return slices.Contains(m.adoption.Emptied, name) }
+
+// keeps reports whether the pinned map is used as it is.
+func (m *migration) keeps(name string) bool {
+	return m.usable() && !slices.Contains(m.adoption.Copied, name) && !m.empties(name) && !slices.Contains(m.new, name)
+}
+
+func rebuild(format string, args ...any) migration {
+	return migration{adoption: Adoption{Kind: Rebuilt, Reason: fmt.Sprintf(format, args...)}}
+}
+
+// judge decides what to do with pinned maps. Without any it makes new ones.
+func judge(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, want *schema) migration {
+	switch {
+	case pinned.empty():
+		return migration{adoption: Adoption{Kind: Created}}
+	case pinned.err != nil:
+		return rebuild("%v", pinned.err)
+	case pinned.schema.seed != want.seed:
+		return rebuild("the pinned maps were filled with %v of the flow hash, this agent has %v", pinned.schema.seed, want.seed)
+	}
+	out := migration{adoption: Adoption{Kind: Adopted}, copied: map[string]*layout.Converter{}}
+	for _, name := range slices.Sorted(maps.Keys(specs)) {
+		former, described := pinned.schema.layouts[name]
+		if !described {
+			out.note(Converted, "map %s is new", name)
+			out.new = append(out.new, name)
+			continue
+		}
+		m := pinned.maps[name]
+		if m == nil {
+			return rebuild("map %s is not pinned", name)
+		}
+		if err := out.judgeMap(specs[name], m, former, want.layouts[name]); err != nil {
+			return rebuild("map %s cannot be converted: %v", name, err)
+		}
+	}
+	for name := range pinned.schema.layouts {
+		if specs[name] == nil {
+			out.note(Converted, "map %s is gone", name)
+		}
+	}
+	return out
+}
+
+// note keeps the first reason, but that of a conversion is more than that of a size.
+func (m *migration) note(kind AdoptionKind, format string, args ...any) {
+	if m.adoption.Kind == Converted || m.adoption.Kind == kind {
+		return
+	}
+	m.adoption.Kind, m.adoption.Reason = kind, fmt.Sprintf(format, args...)
+}
+
+func (m *migration) judgeMap(spec *ebpf.MapSpec, pinned *ebpf.Map, former, want layout.Map) error {
+	name, resized := spec.Name, pinned.MaxEntries() != spec.MaxEntries
+	alike := layout.Equal(former, want) && pinned.Flags() == spec.Flags && pinned.Type() == spec.Type
+	switch {
+	case alike && !resized:
+		return nil
+	case alike:
+		m.note(Resized, "sizes changed")
+	default:
+		m.note(Converted, "map %s has another layout", name)
+	}
+	var converter *layout.Converter
+	err := formOf(pinned, spec, former)
+	if err == nil && !layout.Equal(former, want) {
+		converter, err = layout.NewConverter(former, want)
+	}
+	switch {
+	case err != nil && losable[name] == "":
+		return err
+	case err != nil, resized && unmovable[name], name == bpf.DatapathMapExceptions && converter != nil:
+		m.adoption.Emptied = append(m.adoption.Emptied, name)
+	default:
+		m.copied[name] = converter
+		m.adoption.Copied = append(m.adoption.Copied, name)
+	}
+	return nil
+}
+
+// formOf refuses what is not of the described form, or of another type.
+func formOf(pinned *ebpf.Map, spec *ebpf.MapSpec, former layout.Map) error {
+	switch {
+	case pinned.KeySize() != former.Key.Size || pinned.ValueSize() != former.Value.Size:
+		return fmt.Errorf("it has %d bytes by key and %d by value, and not %d and %d as its schema says",
+			pinned.KeySize(), pinned.ValueSize(), former.Key.Size, former.Value.Size)
+	case pinned.Type() != spec.Type:
+		return fmt.Errorf("its type is %s, not %s", pinned.Type(), spec.Type)
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,491 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/millrace-lb/millrace/api/flowhash"
+	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/layout"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+var updateLayouts = flag.String("update-layouts", "", "write the layouts of the maps to this file")
+
+// currentLayouts are those of the compiled programs.
+func currentLayouts(t testing.TB) map[string]layout.Map {
+	t.Helper()
+	spec, err := bpf.LoadDatapath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := newSchema(spec, flowhash.Seed{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.layouts
+}
+
+// encodeLayouts has a line for each map.
+func encodeLayouts(t testing.TB, layouts map[string]layout.Map) []byte {
+	t.Helper()
+	var lines [][]byte
+	for _, name := range slices.Sorted(maps.Keys(layouts)) {
+		line, err := json.Marshal(layouts[name])
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, fmt.Appendf(nil, "%q: %s", name, line))
+	}
+	return fmt.Appendf(nil, "{\n%s\n}\n", bytes.Join(lines, []byte(",\n")))
+}
+
+// Every layout that a version had is in a file, the last one that of the programs. From each the
+// content can be carried over, and back.
+func TestLayouts(t *testing.T) {
+	current := currentLayouts(t)
+	if *updateLayouts != "" {
+		if err := os.WriteFile(*updateLayouts, encodeLayouts(t, current), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, err := filepath.Glob("layouts/*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("layouts %v, %v", files, err)
+	}
+	slices.SortFunc(files, func(a, b string) int { return len(a) - len(b) + strings.Compare(a, b) })
+	var last map[string]layout.Map
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = nil
+		if err := json.Unmarshal(content, &last); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		for _, field := range checkConversion(t, file+" to now", last, current) {
+			if givenUp[field] == "" {
+				t.Errorf("%s: field %s is lost; is it renamed, or is there a reason in givenUp?", file, field)
+			}
+		}
+		checkConversion(t, "now to "+file, current, last)
+	}
+	if !reflect.DeepEqual(last, current) {
+		t.Errorf("the layouts are not those of %s: if that was released, write the next file with -update-layouts", files[len(files)-1])
+	}
+}
+
+// givenUp are fields that a version does not have any more, by map, with why nothing is lost.
+var givenUp = map[string]string{}
+
+// checkConversion gives the fields that are lost.
+func checkConversion(t *testing.T, name string, from, to map[string]layout.Map) (lost []string) {
+	t.Helper()
+	for m, want := range to {
+		former, found := from[m]
+		if !found || losable[m] != "" {
+			continue
+		}
+		converter, err := layout.NewConverter(former, want)
+		if err != nil {
+			t.Errorf("%s: map %s: %v; it needs a converter, or a reason among those that are losable", name, m, err)
+			continue
+		}
+		for _, field := range converter.Gone {
+			lost = append(lost, m+" "+field)
+		}
+	}
+	return lost
+}
+
+// What is losable has a reason, and is a map.
+func TestLosable(t *testing.T) {
+	current := currentLayouts(t)
+	for name, why := range losable {
+		if _, found := current[name]; !found || why == "" {
+			t.Errorf("map %s, because %q", name, why)
+		}
+	}
+}
+
+// fieldsOf gives the fields of a value, to change a layout.
+func fieldsOf(t testing.TB, m *layout.Map, name string) *layout.Field {
+	t.Helper()
+	for i := range m.Value.Fields {
+		if m.Value.Fields[i].Name == name {
+			return &m.Value.Fields[i]
+		}
+	}
+	t.Fatalf("no field %s in %+v", name, m.Value)
+	return nil
+}
+
+// pinAs has the maps pinned as a version with other layouts would have pinned them.
+func pinAs(t *testing.T, cfg Config, change func(layouts map[string]layout.Map)) {
+	t.Helper()
+	spec, err := newSpec(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, err := newSchema(spec, cfg.Seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	then := &schema{seed: cfg.Seed, layouts: currentLayouts(t)}
+	change(then.layouts)
+	directory := filepath.Join(cfg.PinRoot, mapDirectory)
+	for name, want := range then.layouts {
+		if layout.Equal(want, now.layouts[name]) {
+			continue
+		}
+		pinMapAs(t, directory, spec.Maps[name], now.layouts[name], want)
+	}
+	for name := range now.layouts {
+		if _, found := then.layouts[name]; found {
+			continue
+		}
+		if err := os.Remove(filepath.Join(directory, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := then.create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pinOver(t, m, filepath.Join(directory, schemaMap))
+}
+
+// pinMapAs replaces a pinned map by one of another layout, with what that can hold of it.
+func pinMapAs(t *testing.T, directory string, spec *ebpf.MapSpec, now, then layout.Map) {
+	t.Helper()
+	m, err := ebpf.NewMap(&ebpf.MapSpec{
+		Name: spec.Name, Type: spec.Type, Flags: spec.Flags, MaxEntries: spec.MaxEntries,
+		KeySize: then.Key.Size, ValueSize: then.Value.Size,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(directory, spec.Name)
+	if converter, err := layout.NewConverter(now, then); err == nil {
+		former, err := ebpf.LoadPinnedMap(path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer former.Close()
+		if err := copyMap(former, m, converter, ebpf.UpdateAny); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pinOver(t, m, path)
+}
+
+func pinOver(t *testing.T, m *ebpf.Map, path string) {
+	t.Helper()
+	defer m.Close()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Pin(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// otherLayouts are those of a version that never was. It has no affinity of frontends, shorter
+// counters and times, nodes with another order and a longer endpoint.
+func otherLayouts(t *testing.T) func(map[string]layout.Map) {
+	t.Helper()
+	return func(layouts map[string]layout.Map) {
+		edit := func(name string, change func(m *layout.Map)) {
+			m := layouts[name]
+			change(&m)
+			layouts[name] = m
+		}
+		edit(bpf.DatapathMapFrontends4, func(m *layout.Map) {
+			m.Value.Fields = slices.DeleteFunc(m.Value.Fields, func(f layout.Field) bool { return f.Name == "affinity" })
+		})
+		edit(bpf.DatapathMapNodes, func(m *layout.Map) {
+			ipv4, zone := fieldsOf(t, m, "ipv4"), fieldsOf(t, m, "zone")
+			ipv4.Offset, zone.Offset = zone.Offset, ipv4.Offset
+		})
+		edit(bpf.DatapathMapEndpoints, func(m *layout.Map) {
+			m.Value.Size += 8
+			m.Value.Fields = append(m.Value.Fields, layout.Field{Name: "weight", Offset: m.Value.Size - 8, Type: layout.Type{Size: 8}})
+		})
+		edit(bpf.DatapathMapConnections4, func(m *layout.Map) {
+			fieldsOf(t, m, "seen").Type.Size = 2
+		})
+		edit(bpf.DatapathMapFrontendCounts, func(m *layout.Map) {
+			fieldsOf(t, m, "packets").Type.Size = 4
+		})
+		// Maps with no counterpart, and one without a converter.
+		delete(layouts, bpf.DatapathMapVipCrowds)
+		edit(bpf.DatapathMapAnswerCounts, func(m *layout.Map) { m.Meaning++ })
+	}
+}
+
+// exampleState has some of everything.
+func exampleState(t *testing.T, d *Dataplane) {
+	t.Helper()
+	table := &forwarding.EndpointTable{}
+	rows, changed := make([]forwarding.Row, forwarding.Rows), make([]uint32, forwarding.Rows)
+	for i := range rows {
+		rows[i], changed[i] = forwarding.Row{Primary: 2, Chain: [3]forwarding.NodeID{1, 3}, History: 1}, uint32(i)
+	}
+	for i := range table {
+		table[i] = 5
+	}
+	apply(t, d, forwarding.SetSelf{Self: forwarding.Self{ID: 1, IPv4: vip4}},
+		forwarding.PutNode{ID: 2, Node: forwarding.Node{IPv4: vip4, IPv6: vip6, Zone: 3}}, forwarding.PutVIP{Address: vip4},
+		forwarding.PutEndpoint{ID: 5, Endpoint: forwarding.Endpoint{Address: vip6, Port: 1}},
+		forwarding.PutRows{Slot: 8, Changed: changed, Rows: rows}, forwarding.PutEndpointTable{Slot: 3, Table: table},
+		forwarding.PutFrontend{
+			Key:      forwarding.FrontendKey{VIP: vip4, Port: 80, Protocol: 6},
+			Frontend: forwarding.Frontend{ID: 60, Table: 8, Endpoints: 3, Local: true},
+		})
+	key := bpf.DatapathConnectionKey4{Client: 1, Vip: 2, ClientPort: 3, VipPort: 4, Protocol: 6}
+	if err := d.maps.Connections4.Put(key, bpf.DatapathConnection{Endpoint: 5, Tag: 6, Seen: 7, Flags: 8}); err != nil {
+		t.Fatal(err)
+	}
+	counts := make([]bpf.DatapathFrontendCounter, ebpf.MustPossibleCPU())
+	counts[0] = bpf.DatapathFrontendCounter{Packets: 9, Bytes: 1 << 40, Connections: 1}
+	if err := d.maps.FrontendCounts.Put(uint32(60), counts); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// allEntries is what the maps hold whose layouts others have.
+func allEntries(t *testing.T, d *Dataplane) map[string]any {
+	t.Helper()
+	state, err := d.Dump()
+	if err != nil {
+		t.Fatal(err)
+	}
+	connections := map[bpf.DatapathConnectionKey4]bpf.DatapathConnection{}
+	err = readMap(d.maps.Connections4, func(key bpf.DatapathConnectionKey4, value bpf.DatapathConnection) { connections[key] = value })
+	if err != nil {
+		t.Fatal(err)
+	}
+	var counts []bpf.DatapathFrontendCounter
+	if err := d.maps.FrontendCounts.Lookup(uint32(60), &counts); err != nil {
+		t.Fatal(err)
+	}
+	return map[string]any{"state": state, "connections": connections, "counts": counts}
+}
+
+// Maps of another version, with fields that are new, gone, moved, longer and shorter, are carried
+// over with all that they hold.
+func TestConverted(t *testing.T) {
+	cfg := smallConfig(mountBPF(t))
+	d := openDataplane(t, cfg)
+	exampleState(t, d)
+	want := allEntries(t, d)
+	pinAs(t, cfg, otherLayouts(t))
+	larger := cfg
+	larger.Limits.Endpoints *= 2
+	again := openDataplane(t, larger)
+	adoption := again.Adoption()
+	if adoption.Kind != Converted || !slices.Contains(adoption.Copied, bpf.DatapathMapConnections4) ||
+		!slices.Equal(adoption.Emptied, []string{bpf.DatapathMapAnswerCounts}) {
+		t.Errorf("%+v, want %s, with connections copied and answers emptied", adoption, Converted)
+	}
+	if got := allEntries(t, again); !reflect.DeepEqual(got, want) {
+		t.Errorf("after the conversion: %+v\nbefore: %+v", got, want)
+	}
+	if kind := openDataplane(t, larger).Adoption().Kind; kind != Adopted {
+		t.Errorf("then %s, want %s", kind, Adopted)
+	}
+}
+
+// Agents of the format before the layouts were described had those of layouts/9.json.
+func TestFirstSchema(t *testing.T) {
+	var first map[string]layout.Map
+	if err := json.Unmarshal(firstLayouts, &first); err != nil {
+		t.Fatal(err)
+	}
+	for name, seed := range map[string]flowhash.Seed{"with a seed": {31: 1}, "without": {}} {
+		t.Run(name, func(t *testing.T) {
+			cfg := smallConfig(mountBPF(t))
+			cfg.Seed = seed
+			d := openDataplane(t, cfg)
+			exampleState(t, d)
+			want := allEntries(t, d)
+			pinAs(t, cfg, func(layouts map[string]layout.Map) { maps.Copy(layouts, first) })
+			content := append([]byte{byte(firstSchemaFormat), 0, 0, 0}, seed[:]...)
+			if seed == (flowhash.Seed{}) {
+				content = content[:4]
+			}
+			m, err := ebpf.NewMap(&ebpf.MapSpec{Name: schemaMap, Type: ebpf.Array, KeySize: 4, ValueSize: uint32(len(content)), MaxEntries: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := m.Put(uint32(0), content); err != nil {
+				t.Fatal(err)
+			}
+			pinOver(t, m, filepath.Join(cfg.PinRoot, mapDirectory, schemaMap))
+			if pinned, found, err := PinnedSeed(cfg.PinRoot); pinned != seed || !found || err != nil {
+				t.Errorf("%v is pinned: %t, %v; want %v", pinned, found, err, seed)
+			}
+			again := openDataplane(t, cfg)
+			if again.Adoption().Kind == Rebuilt {
+				t.Errorf("%+v", again.Adoption())
+			}
+			if got := allEntries(t, again); !reflect.DeepEqual(got, want) {
+				t.Errorf("after the conversion: %+v\nbefore: %+v", got, want)
+			}
+		})
+	}
+}
+
+// What cannot be converted, and must not be lost, has all maps built again, with the reason told.
+func TestNotConverted(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(t *testing.T, layouts map[string]layout.Map)
+		reason string
+	}{
+		"another meaning": {func(_ *testing.T, layouts map[string]layout.Map) {
+			m := layouts[bpf.DatapathMapConnections6]
+			m.Meaning = 7
+			layouts[bpf.DatapathMapConnections6] = m
+		}, "map connections6 cannot be converted: its meaning is 7"},
+		"another kind": {func(t *testing.T, layouts map[string]layout.Map) {
+			m := layouts[bpf.DatapathMapNodes]
+			fieldsOf(t, &m, "ipv6").Type = layout.Type{Size: 16}
+			layouts[bpf.DatapathMapNodes] = m
+		}, "value.ipv6 has become of another kind"},
+		"fewer elements": {func(_ *testing.T, layouts map[string]layout.Map) {
+			m := layouts[bpf.DatapathMapZoneTables]
+			m.Value.Size *= 2
+			table := &m.Value.Fields[0].Type
+			table.Size, table.Elements = 2*table.Size, 2*table.Elements
+			layouts[bpf.DatapathMapZoneTables] = m
+		}, "value.table has 8 elements, not 16"},
+		"sizes that are not those of the schema": {func(_ *testing.T, layouts map[string]layout.Map) {
+			m := layouts[bpf.DatapathMapVips]
+			m.Value.Size = 8
+			layouts[bpf.DatapathMapVips] = m
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := smallConfig(mountBPF(t))
+			exampleState(t, openDataplane(t, cfg))
+			pinAs(t, cfg, func(layouts map[string]layout.Map) { test.change(t, layouts) })
+			if test.reason == "" {
+				// The map is of 4 bytes, whatever is said.
+				m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "vips", Type: ebpf.Hash, KeySize: 16, ValueSize: 4, MaxEntries: 64})
+				if err != nil {
+					t.Fatal(err)
+				}
+				pinOver(t, m, filepath.Join(cfg.PinRoot, mapDirectory, bpf.DatapathMapVips))
+				test.reason = "map vips cannot be converted: it has 16 bytes by key and 4 by value"
+			}
+			d := openDataplane(t, cfg)
+			if adoption := d.Adoption(); adoption.Kind != Rebuilt || !strings.Contains(adoption.Reason, test.reason) {
+				t.Errorf("%+v, want %s because of %s", adoption, Rebuilt, test.reason)
+			}
+			if state, err := d.Dump(); err != nil || len(state.Frontends) > 0 {
+				t.Errorf("%+v, %v; want an empty state", state, err)
+			}
+		})
+	}
+}
+
+// A number of a newer version that ours cannot hold has all maps built again.
+func TestTooLarge(t *testing.T) {
+	cfg := smallConfig(mountBPF(t))
+	d := openDataplane(t, cfg)
+	exampleState(t, d)
+	pinAs(t, cfg, func(layouts map[string]layout.Map) {
+		m := layouts[bpf.DatapathMapZoneTables]
+		// The upper half of each number is what was the next one.
+		table := &m.Value.Fields[0].Type
+		table.Elements, table.Element = table.Elements/2, &layout.Type{Size: 8}
+		layouts[bpf.DatapathMapZoneTables] = m
+	})
+	m, err := ebpf.LoadPinnedMap(filepath.Join(cfg.PinRoot, mapDirectory, bpf.DatapathMapZoneTables), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := m.Put(uint32(1), bytes.Repeat([]byte{1}, int(m.ValueSize()))); err != nil {
+		t.Fatal(err)
+	}
+	again := openDataplane(t, cfg)
+	if adoption := again.Adoption(); adoption.Kind != Rebuilt || !strings.Contains(adoption.Reason, "does not fit") {
+		t.Errorf("%+v, want %s", adoption, Rebuilt)
+	}
+}
+
+// An agent that ends before its programs are attached leaves the former maps, which the attached
+// programs write, to the next one.
+func TestEndBeforeAttach(t *testing.T) {
+	cfg := smallConfig(mountBPF(t))
+	d := openDataplane(t, cfg)
+	exampleState(t, d)
+	larger := cfg
+	larger.Connections *= 2
+	if err := openDataplane(t, larger).Close(); err != nil {
+		t.Fatal(err)
+	}
+	// As an attached program of the first agent would.
+	key := bpf.DatapathConnectionKey4{Client: 9, Vip: 2, ClientPort: 3, VipPort: 4, Protocol: 6}
+	if err := d.maps.Connections4.Put(key, bpf.DatapathConnection{Endpoint: 5, Tag: 1}); err != nil {
+		t.Fatal(err)
+	}
+	want := allEntries(t, d)
+	for _, step := range []struct {
+		cfg  Config
+		want AdoptionKind
+	}{{larger, Adopted}, {cfg, Resized}} {
+		again := openDataplane(t, step.cfg)
+		if kind := again.Adoption().Kind; kind != step.want {
+			t.Errorf("%s, want %s", kind, step.want)
+		}
+		if step.cfg.Connections == cfg.Connections {
+			if err := again.Attach(nil); err != nil {
+				t.Fatal(err)
+			}
+			if got := allEntries(t, again); !reflect.DeepEqual(got, want) {
+				t.Errorf("after it was attached: %+v\nthe former maps: %+v", got, want)
+			}
+		}
+		if err := again.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(cfg.PinRoot, formerMapDirectory)); !os.IsNotExist(err) {
+		t.Errorf("the former maps are left: %v", err)
+	}
+}
+
+// An agent that finds maps of a newer one, which never was attached, goes on with the former maps.
+func TestGoBack(t *testing.T) {
+	cfg := smallConfig(mountBPF(t))
+	d := openDataplane(t, cfg)
+	exampleState(t, d)
+	larger := cfg
+	larger.Connections *= 2
+	openDataplane(t, larger)
+	changeSchema(t, cfg.PinRoot, func(content []byte) { content[0]++ })
+	want := allEntries(t, d)
+	again := openDataplane(t, cfg)
+	if adoption := again.Adoption(); adoption.Kind != Adopted {
+		t.Errorf("%+v, want %s", adoption, Adopted)
+	}
+	if got := allEntries(t, again); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}

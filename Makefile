@@ -179,6 +179,22 @@ demo-repeat: prerequisites ## Run the demo COUNT times from a fresh clone on bus
 conformance: prerequisites build image ## Run Gateway API's own tests on a real cluster (root); TEST=NAME for one of them.
 	go test -count 1 -timeout 40m -tags e2e -v ./test/conformance $(if $(TEST),-args -run-test=$(TEST))
 
+# Nothing in it tells when or where it was made: two runs on one commit give the same bytes.
+# PUSH=1 pushes the images to REGISTRY, by the credentials of `docker login`.
+RELEASE_REGISTRY := $(if $(filter millrace.test,$(REGISTRY)),ghcr.io/millrace-lb,$(REGISTRY))
+.PHONY: release
+release: ## Make what users install into dist/release/; VERSION=v0.1.0, REGISTRY=HOST/PATH, PUSH=1.
+	rm -rf dist/programs
+	for arch in amd64 arm64; do \
+		mkdir -p dist/programs/linux-$$arch; \
+		GOOS=linux GOARCH=$$arch go build -ldflags "-s -w -X main.version=$(VERSION)" -o dist/programs/linux-$$arch/ \
+			./cmd/operator ./cmd/lbagent ./cmd/lbbfd ./cmd/gateway ./cmd/lbproxy ./cmd/liveapi; \
+	done
+	VERSION=$(VERSION) hack/build-cli.sh dist/programs
+	go run ./hack/release --version $(VERSION) --registry $(RELEASE_REGISTRY) \
+		--revision "$$(git rev-parse HEAD)" --source-date-epoch "$$(git log -1 --format=%ct)" \
+		--millrace dist/programs/linux-$$(go env GOHOSTARCH)/millrace $(if $(PUSH),--push)
+
 # Not part of CI: the tests take half an hour, and their first build several minutes.
 .PHONY: test-kubernetes-e2e
 test-kubernetes-e2e: build image ## Run Kubernetes' own tests of LoadBalancers on the lab (root); FOCUS=REGEXP.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the command line for every system that it is for, into the directory given, or to no
-# file without one. With a warm build cache it takes seconds.
+# Builds the command line for every system that it is for, into a directory each below that given,
+# or to no file without one. With a warm build cache it takes seconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,7 +11,7 @@ for system in linux darwin windows; do
 	[ "$system" != windows ] || suffix=.exe
 	for arch in amd64 arm64; do
 		output=/dev/null
-		[ $# -eq 0 ] || output=$1/millrace-$system-$arch$suffix
+		[ $# -eq 0 ] || output=$1/$system-$arch/millrace$suffix
 		CGO_ENABLED=0 GOOS=$system GOARCH=$arch go build -buildvcs=false -trimpath \
 			-ldflags "-s -w -X main.version=$version" -o "$output" ./cmd/millrace ||
 			{ echo "build-cli: cmd/millrace does not build for $system/$arch" >&2; exit 1; }

@@ -13,6 +13,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -46,6 +47,10 @@ type Image struct {
 	// User is "uid", "uid:gid" or a name of the image's /etc/passwd; empty means root.
 	User  string
 	Files []File
+	// Labels are org.opencontainers.image.* and the like.
+	Labels map[string]string
+	// Created is when the image was made; zero leaves it out.
+	Created time.Time
 }
 
 // Write writes the image to w as a tar of an OCI image layout.
@@ -69,14 +74,34 @@ func Write(w io.Writer, image Image) error {
 	return nil
 }
 
+// Build returns the image with a compressed layer, as registries keep it.
+func Build(image Image) (v1.Image, error) {
+	content, err := buildLayer(image.Files)
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", image.Name, err)
+	}
+	layer, err := compress(content)
+	if err != nil {
+		return nil, fmt.Errorf("compress the layer of image %s: %w", image.Name, err)
+	}
+	built, err := assemble(image, layer)
+	if err != nil {
+		return nil, fmt.Errorf("assemble image %s: %w", image.Name, err)
+	}
+	return built, nil
+}
+
 // assemble returns the image of one layer, with its manifest and its configuration.
 func assemble(image Image, layer v1.Layer) (v1.Image, error) {
 	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	configured, err := mutate.ConfigFile(base, &v1.ConfigFile{
 		Architecture: image.Architecture,
 		OS:           "linux",
-		Config:       v1.Config{User: image.User, Env: []string{"PATH=/:/bin"}, Entrypoint: image.Entrypoint},
-		RootFS:       v1.RootFS{Type: "layers"},
+		Created:      v1.Time{Time: image.Created},
+		Config: v1.Config{
+			User: image.User, Env: []string{"PATH=/:/bin"}, Entrypoint: image.Entrypoint, Labels: image.Labels,
+		},
+		RootFS: v1.RootFS{Type: "layers"},
 	})
 	if err != nil {
 		return nil, err

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+)
+
+// manCommand writes the manual pages of all commands, for the archives of a release.
+// SOURCE_DATE_EPOCH dates them.
+func manCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "man DIRECTORY",
+		Short:  "Write the manual pages of all commands into a directory",
+		Args:   cobra.ExactArgs(1),
+		Hidden: true,
+		RunE: func(command *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
+				return fmt.Errorf("writing manual pages: %w", err)
+			}
+			root := command.Root()
+			root.DisableAutoGenTag = true
+			header := &doc.GenManHeader{Source: "millrace " + version, Manual: "Millrace"}
+			if err := doc.GenManTree(root, header, args[0]); err != nil {
+				return fmt.Errorf("writing manual pages into %s: %w", args[0], err)
+			}
+			return nil
+		},
+	}
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// writeAirGap writes all images as an OCI layout, with the manifests beside them, into one archive.
+// The layers are compressed already.
+func writeAirGap(c configuration, built []builtImage) error {
+	directory, err := os.MkdirTemp("", "millrace-images")
+	if err != nil {
+		return fmt.Errorf("making a directory for the images: %w", err)
+	}
+	defer os.RemoveAll(directory)
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, image := range built {
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add: image.index,
+			// By the first of them containerd names what it imports, by the second other tools find it.
+			Descriptor: v1.Descriptor{Annotations: map[string]string{
+				"io.containerd.image.name": image.tagged, "org.opencontainers.image.ref.name": image.tagged,
+			}},
+		})
+	}
+	if _, err := layout.Write(directory, index); err != nil {
+		return fmt.Errorf("writing the images: %w", err)
+	}
+	var entries []entry
+	add := func(root string) error {
+		return filepath.WalkDir(root, func(path string, item fs.DirEntry, err error) error {
+			if err != nil || item.IsDir() {
+				return err
+			}
+			name, err := filepath.Rel(root, path)
+			entries = append(entries, entry{name: filepath.ToSlash(name), mode: 0o644, path: path})
+			return err
+		})
+	}
+	if err := add(directory); err != nil {
+		return fmt.Errorf("reading the images: %w", err)
+	}
+	files := []string{"millrace-" + c.version + "-config.tar.gz"}
+	files = slices.AppendSeq(files, maps.Keys(manifests))
+	for _, file := range files {
+		entries = append(entries, entry{name: file, mode: 0o644, path: filepath.Join(c.output, file)})
+	}
+	return writeFile(filepath.Join(c.output, "millrace-"+c.version+"-airgap.tar"), c.created, entries)
+}

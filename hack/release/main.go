@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command release makes the files of a release from programs that were built before:
+//
+//	release --version v0.1.0 --programs dist/programs --output dist/release
+//
+// The same programs and sources give the same bytes. make release builds the programs first.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// configuration is of one release.
+type configuration struct {
+	// version is semantic, with a leading v.
+	version string
+	// revision is the commit, and created its time.
+	revision string
+	created  time.Time
+	// registry is the prefix of the images' names.
+	registry string
+	// downloads is where the archives of the command line will be, for Krew.
+	downloads string
+	// root is the checkout: its config/ and LICENSE are taken.
+	root string
+	// programs has a directory for each system, such as linux-amd64.
+	programs string
+	// millrace is the command line for this machine, which writes its own pages and completions.
+	millrace string
+	output   string
+	// push writes the images to the registry.
+	push bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := newCommand(os.Stdout).ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+func newCommand(out io.Writer) *cobra.Command {
+	var c configuration
+	var epoch int64
+	command := &cobra.Command{
+		Use:           "release --version VERSION",
+		Short:         "Make the files of a release",
+		Args:          cobra.NoArgs,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE: func(command *cobra.Command, _ []string) error {
+			c.created = time.Unix(epoch, 0).UTC()
+			return build(command.Context(), c, out)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&c.version, "version", "", "version, such as v0.1.0")
+	flags.StringVar(&c.revision, "revision", "", "commit that is released")
+	flags.Int64Var(&epoch, "source-date-epoch", 0, "its time, in seconds since 1970")
+	flags.StringVar(&c.registry, "registry", "ghcr.io/millrace-lb", "prefix of the images' names")
+	flags.StringVar(&c.downloads, "downloads", "https://github.com/millrace-lb/millrace/releases/download",
+		"where the archives of each version will be, for Krew")
+	flags.StringVar(&c.root, "root", ".", "checkout")
+	flags.StringVar(&c.programs, "programs", "dist/programs", "directory with the programs of each system")
+	flags.StringVar(&c.millrace, "millrace", "bin/millrace", "command line for this machine")
+	flags.StringVar(&c.output, "output", "dist/release", "directory to write; what it has is removed")
+	flags.BoolVar(&c.push, "push", false, "push the images to the registry, by the credentials of `docker login`")
+	cobra.CheckErr(command.MarkFlagRequired("version"))
+	return command
+}
+
+var versionPattern = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$`)
+
+// build writes to a directory beside the output first, which so is complete or absent.
+func build(ctx context.Context, c configuration, out io.Writer) error {
+	if !versionPattern.MatchString(c.version) {
+		return fmt.Errorf("version %q: want vMAJOR.MINOR.PATCH, as v0.1.0: make release VERSION=v0.1.0", c.version)
+	}
+	final := filepath.Clean(c.output)
+	c.output = final + ".new"
+	if err := os.RemoveAll(c.output); err != nil {
+		return fmt.Errorf("emptying the output: %w", err)
+	}
+	if err := os.MkdirAll(c.output, 0o755); err != nil {
+		return fmt.Errorf("making the output: %w", err)
+	}
+	built, err := buildImages(c)
+	if err != nil {
+		return err
+	}
+	steps := []func() error{
+		func() error { return writeManifests(ctx, c, built) },
+		func() error { return writeArchives(ctx, c) },
+		func() error { return writeBillsOfMaterials(c) },
+		func() error { return writeAirGap(c, built) },
+		func() error { return writeSums(c.output) },
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(os.RemoveAll(final), os.Rename(c.output, final)); err != nil {
+		return fmt.Errorf("moving the release into its place: %w", err)
+	}
+	for _, image := range built {
+		fmt.Fprintln(out, image.reference)
+	}
+	if !c.push {
+		return nil
+	}
+	return push(ctx, built)
+}
+
+// writeSums writes SHA256SUMS over all files of a directory, as sha256sum does.
+func writeSums(directory string) error {
+	var lines strings.Builder
+	err := filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		sum, err := sumOf(path)
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(directory, path)
+		fmt.Fprintf(&lines, "%s  %s\n", sum, filepath.ToSlash(name))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("computing SHA256SUMS: %w", err)
+	}
+	return os.WriteFile(filepath.Join(directory, "SHA256SUMS"), []byte(lines.String()), 0o644)
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// imagesOf is the prefix of the images in config/, and tagOf their tag.
+const (
+	imagesOf = "ghcr.io/millrace-lb/"
+	tagOf    = ":dev"
+)
+
+// manifests are the kustomizations that are released as one file each.
+var manifests = map[string]string{
+	"install.yaml": "default",
+	"gateway.yaml": "gateway",
+	"cleanup.yaml": "cleanup",
+}
+
+// writeManifests writes the manifests, and an archive of what overlays are made of.
+func writeManifests(ctx context.Context, c configuration, built []builtImage) error {
+	for file, directory := range manifests {
+		content, err := render(ctx, c, directory)
+		if err != nil {
+			return err
+		}
+		if content, err = withImages(content, built); err != nil {
+			return fmt.Errorf("config/%s: %w", directory, err)
+		}
+		if err := os.WriteFile(filepath.Join(c.output, file), content, 0o644); err != nil {
+			return fmt.Errorf("writing a manifest: %w", err)
+		}
+	}
+	return writeConfig(c, built)
+}
+
+func render(ctx context.Context, c configuration, directory string) ([]byte, error) {
+	command := exec.CommandContext(ctx, "go", "tool", "-modfile=hack/tools/kustomize/go.mod", "kustomize", "build", "config/"+directory)
+	command.Dir = c.root
+	var complaints bytes.Buffer
+	command.Stderr = &complaints
+	content, err := command.Output()
+	if err != nil {
+		return nil, fmt.Errorf("kustomize build config/%s: %w: %s", directory, err, strings.TrimSpace(complaints.String()))
+	}
+	return content, nil
+}
+
+// withImages replaces the images of a checkout by those of the release.
+func withImages(content []byte, built []builtImage) ([]byte, error) {
+	for _, image := range built {
+		content = bytes.ReplaceAll(content, []byte("image: "+imagesOf+image.name+tagOf+"\n"), []byte("image: "+image.reference+"\n"))
+	}
+	for line := range bytes.Lines(content) {
+		if bytes.Contains(line, []byte("image: ")) && bytes.HasSuffix(bytes.TrimSpace(line), []byte(tagOf)) {
+			return nil, fmt.Errorf("%q: no such image in the release: add it to images in hack/release", bytes.TrimSpace(line))
+		}
+	}
+	return content, nil
+}
+
+// ofCheckout are the directories of config/ that only this checkout has a use for.
+var ofCheckout = []string{"lab", "lab-gateway", "lab-live", "lab-webhook", "testdata"}
+
+// writeConfig writes config/ with the images of the release.
+func writeConfig(c configuration, built []builtImage) error {
+	config := filepath.Join(c.root, "config")
+	var entries []entry
+	err := filepath.WalkDir(config, func(path string, item fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case item.IsDir() && slices.Contains(ofCheckout, item.Name()):
+			return filepath.SkipDir
+		case item.IsDir() || filepath.Ext(path) != ".yaml":
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if content, err = withImages(content, built); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		name, err := filepath.Rel(c.root, path)
+		entries = append(entries, entry{name: "millrace-" + c.version + "/" + filepath.ToSlash(name), mode: 0o644, content: content})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("reading config: %w", err)
+	}
+	return writeFile(filepath.Join(c.output, "millrace-"+c.version+"-config.tar.gz"), c.created, entries)
+}

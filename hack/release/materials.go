@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"debug/buildinfo"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	cyclonedx "github.com/CycloneDX/cyclonedx-go"
+)
+
+// writeBillsOfMaterials writes one for each program of each system, from what the compiler left in it.
+func writeBillsOfMaterials(c configuration) error {
+	if err := os.MkdirAll(filepath.Join(c.output, "sbom"), 0o755); err != nil {
+		return fmt.Errorf("making the directory of SBOMs: %w", err)
+	}
+	for _, s := range systems {
+		if err := writeBill(c, s, s.program(), "millrace"); err != nil {
+			return err
+		}
+	}
+	for _, architecture := range architectures {
+		for _, image := range images {
+			for _, file := range image.files() {
+				if err := writeBill(c, system{"linux", architecture}, file, file); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func writeBill(c configuration, s system, file, name string) error {
+	path := filepath.Join(c.programs, s.String(), file)
+	info, err := buildinfo.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("reading the modules of %s: %w", path, err)
+	}
+	sum, err := sumOf(path)
+	if err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	encoder := cyclonedx.NewBOMEncoder(&out, cyclonedx.BOMFileFormatJSON)
+	encoder.SetPretty(true)
+	if err := encoder.EncodeVersion(bill(c, info, name, sum), cyclonedx.SpecVersion1_6); err != nil {
+		return fmt.Errorf("writing the SBOM of %s: %w", path, err)
+	}
+	return os.WriteFile(filepath.Join(c.output, "sbom", name+"-"+s.String()+".cdx.json"), out.Bytes(), 0o644)
+}
+
+func bill(c configuration, info *buildinfo.BuildInfo, name, sum string) *cyclonedx.BOM {
+	main := purl(info.Main.Path, c.version) + "#cmd/" + name
+	result := cyclonedx.NewBOM()
+	result.Metadata = &cyclonedx.Metadata{
+		Timestamp: c.created.Format(time.RFC3339),
+		Component: &cyclonedx.Component{
+			BOMRef: main, Type: cyclonedx.ComponentTypeApplication, Name: name, Version: c.version, PackageURL: main,
+			Hashes:   &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: sum}},
+			Licenses: &cyclonedx.Licenses{{License: &cyclonedx.License{ID: "Apache-2.0"}}},
+		},
+	}
+	components := []cyclonedx.Component{library("std", info.GoVersion)}
+	for _, module := range info.Deps {
+		if module.Replace != nil {
+			module = module.Replace
+		}
+		components = append(components, library(module.Path, module.Version))
+	}
+	result.Components = &components
+	var needs []string
+	for _, component := range components {
+		needs = append(needs, component.BOMRef)
+	}
+	result.Dependencies = &[]cyclonedx.Dependency{{Ref: main, Dependencies: &needs}}
+	return result
+}
+
+func library(path, version string) cyclonedx.Component {
+	reference := purl(path, version)
+	return cyclonedx.Component{
+		BOMRef: reference, Type: cyclonedx.ComponentTypeLibrary, Name: path, Version: version, PackageURL: reference,
+	}
+}
+
+// purl is a Go module by https://github.com/package-url/purl-spec.
+func purl(path, version string) string { return "pkg:golang/" + path + "@" + version }

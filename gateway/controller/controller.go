@@ -66,6 +66,9 @@ type Config struct {
 	ProxyImage      string
 	PodName         string
 	ProxyPullPolicy string
+	// ProxyPullSecrets are for proxies whose parameters have none. With the image of its own pod the
+	// controller takes the pod's.
+	ProxyPullSecrets []corev1.LocalObjectReference
 	// ProxyCPU and ProxyMemory are requested for each proxy, ProxyMemoryLimit bounds it.
 	ProxyCPU, ProxyMemory, ProxyMemoryLimit resource.Quantity
 	// APILossAfter is how long the API server may not answer until the controller is not ready and
@@ -98,7 +101,7 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 		return fmt.Errorf("create the manager: %w", err)
 	}
 	if configuration.ProxyImage == "" {
-		if configuration.ProxyImage, err = proxyImage(ctx, mgr.GetAPIReader(), configuration.Namespace, configuration.PodName); err != nil {
+		if err := configuration.imageOfPod(ctx, mgr.GetAPIReader()); err != nil {
 			return err
 		}
 	}
@@ -115,18 +118,20 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 // proxyContainer is the init container of the controller's pod that has the image of the proxies.
 const proxyContainer = "lbproxy"
 
-// proxyImage returns the image of proxies that the controller's own pod names.
-func proxyImage(ctx context.Context, reader client.Reader, namespace, name string) (string, error) {
+// imageOfPod takes the image of proxies, and by what it is pulled, from the controller's own pod.
+func (c *Config) imageOfPod(ctx context.Context, reader client.Reader) error {
 	pod := &corev1.Pod{}
-	if err := reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, pod); err != nil {
-		return "", fmt.Errorf("read the controller's pod for the image of proxies: %w: or give --proxy-image", err)
+	if err := reader.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: c.PodName}, pod); err != nil {
+		return fmt.Errorf("read the controller's pod for the image of proxies: %w: or give --proxy-image", err)
 	}
 	for i := range pod.Spec.InitContainers {
 		if container := &pod.Spec.InitContainers[i]; container.Name == proxyContainer {
-			return container.Image, nil
+			c.ProxyImage, c.ProxyPullSecrets = container.Image, pod.Spec.ImagePullSecrets
+			return nil
 		}
 	}
-	return "", fmt.Errorf("pod %s/%s has no init container %s with the image of proxies: add it, or give --proxy-image", namespace, name, proxyContainer)
+	return fmt.Errorf("pod %s/%s has no init container %s with the image of proxies: add it, or give --proxy-image",
+		c.Namespace, c.PodName, proxyContainer)
 }
 
 // controller is the parts that run.
@@ -251,7 +256,8 @@ func (c *controller) proxySettings(ctx context.Context) (infrastructure.Settings
 	settings := infrastructure.Settings{
 		Namespace: c.config.Namespace, LoadBalancerClass: c.config.LoadBalancerClass,
 		Image: c.config.ProxyImage, PullPolicy: corev1.PullPolicy(c.config.ProxyPullPolicy),
-		Controller: c.config.ControllerAddress, ServerName: c.config.serverName(), CAs: c.identity.Trusted(),
+		PullSecrets: c.config.ProxyPullSecrets,
+		Controller:  c.config.ControllerAddress, ServerName: c.config.serverName(), CAs: c.identity.Trusted(),
 		CPU: c.config.ProxyCPU, Memory: c.config.ProxyMemory, MemoryLimit: c.config.ProxyMemoryLimit,
 	}
 	if settings.CAs == "" {

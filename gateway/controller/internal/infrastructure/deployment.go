@@ -82,12 +82,19 @@ func (p planner) pod() corev1.PodSpec {
 			LabelSelector:  &metav1.LabelSelector{MatchLabels: p.selector()},
 			MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey},
 		}},
-		ImagePullSecrets: p.proxy.Parameters.PullSecrets,
+		ImagePullSecrets: p.pullSecrets(),
 		NodeSelector:     p.proxy.Parameters.NodeSelector,
 		Tolerations:      p.proxy.Parameters.Tolerations,
 		Containers:       []corev1.Container{p.container()},
 		Volumes:          p.volumes(),
 	}
+}
+
+func (p planner) pullSecrets() []corev1.LocalObjectReference {
+	if secrets := p.proxy.Parameters.PullSecrets; secrets != nil {
+		return secrets
+	}
+	return p.settings.PullSecrets
 }
 
 func (p planner) container() corev1.Container {

@@ -73,6 +73,8 @@ type Settings struct {
 	// Image is that of the proxy, PullPolicy when it is pulled; empty: the cluster's default.
 	Image      string
 	PullPolicy corev1.PullPolicy
+	// PullSecrets are those of proxies whose parameters have none.
+	PullSecrets []corev1.LocalObjectReference
 	// Controller is "host:port" of the controller for proxies, ServerName the name that its
 	// certificate has.
 	Controller, ServerName string

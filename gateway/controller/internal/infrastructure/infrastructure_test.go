@@ -345,9 +345,10 @@ func TestSeeing(t *testing.T) {
 
 // TestPlacement: the proxies' pods have what the parameters say, and nothing else.
 func TestPlacement(t *testing.T) {
+	settings := settings()
 	pod := func(parameters route.Parameters) corev1.PodSpec {
 		class := infrastructure.Owner{Object: route.Object{Kind: "IngressClass", Name: "millrace"}}
-		for _, object := range infrastructure.Objects(&route.Proxy{Ports: web(), Resources: listens(), Parameters: parameters}, nil, class, settings()) {
+		for _, object := range infrastructure.Objects(&route.Proxy{Ports: web(), Resources: listens(), Parameters: parameters}, nil, class, settings) {
 			if deployment, ok := object.(*appsv1.Deployment); ok {
 				return deployment.Spec.Template.Spec
 			}
@@ -366,5 +367,12 @@ func TestPlacement(t *testing.T) {
 		if !reflect.DeepEqual(got, parameters) {
 			t.Errorf("pods have %+v, want %+v", got, parameters)
 		}
+	}
+	settings.PullSecrets = []corev1.LocalObjectReference{{Name: "of-the-gateway"}}
+	if got := pod(route.Parameters{}).ImagePullSecrets; !reflect.DeepEqual(got, settings.PullSecrets) {
+		t.Errorf("without parameters pods are pulled by %v, want %v", got, settings.PullSecrets)
+	}
+	if got := pod(want).ImagePullSecrets; !reflect.DeepEqual(got, want.PullSecrets) {
+		t.Errorf("pods are pulled by %v, want %v of the parameters", got, want.PullSecrets)
 	}
 }

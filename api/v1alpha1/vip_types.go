@@ -21,10 +21,12 @@ import (
 // +kubebuilder:resource:scope=Cluster,categories=millrace
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Address",type=string,JSONPath=`.spec.address`
-// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
-// +kubebuilder:printcolumn:name="Services",type=string,JSONPath=`.status.services`
+// +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.claims[0].namespace`
+// +kubebuilder:printcolumn:name="Service",type=string,JSONPath=`.spec.claims[0].name`
 // +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.pool`
-// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Release",type=string,JSONPath=`.spec.claims[0].release.phase`
+// +kubebuilder:printcolumn:name="Problem",type=string,JSONPath=`.status.conditions[?(@.status=="False")].reason`
+// +kubebuilder:printcolumn:name="Services",type=string,priority=1,JSONPath=`.status.services`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type VIP struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -155,7 +157,8 @@ const (
 	VIPReleasing VIPPhase = "Releasing"
 )
 
-// VIPStatus is what the operator observed of a VIP.
+// VIPStatus is what the operator observed of a VIP. It is empty while the spec says it all: one
+// Service has the VIP, and nothing is wrong.
 type VIPStatus struct {
 	// +optional
 	Phase VIPPhase `json:"phase,omitempty"`

@@ -22,23 +22,31 @@ import (
 // finalizers are those that we put on a Service.
 var finalizers = []string{millracev1alpha1.Finalizer, millracev1alpha1.SharedFinalizer}
 
-// ensureFinalizers keeps a Service that is about to have an address from vanishing before it
-// has given it back, and notes the class that the address is for.
+// addFinalizers keeps a Service that has an address from vanishing before it has given it back, and
+// notes the class that the address is for. It reports whether that changes the Service.
+func addFinalizers(service *corev1.Service) (changed bool) {
+	for _, finalizer := range finalizers {
+		changed = controllerutil.AddFinalizer(service, finalizer) || changed
+	}
+	return noteClass(service, service.Spec.LoadBalancerClass) || changed
+}
+
+// ensureFinalizers writes the finalizers of a Service with addresses where they are not there.
 func (r *serviceReconciler) ensureFinalizers(ctx context.Context, service *corev1.Service, plan ipam.Plan) error {
 	if len(plan.Addresses) == 0 {
 		return nil
 	}
-	base, changed := service.DeepCopy(), false
-	for _, finalizer := range finalizers {
-		changed = controllerutil.AddFinalizer(service, finalizer) || changed
-	}
-	changed = noteClass(service, service.Spec.LoadBalancerClass) || changed
-	if !changed {
+	base := service.DeepCopy()
+	if !addFinalizers(service) {
 		return nil
 	}
-	err := r.patchFinalizers(ctx, base, service, "adding the finalizers to")
-	if apierrors.IsInvalid(err) && r.isGoing(ctx, base) {
-		// None can be added to what is being deleted.
+	return r.unlessGoing(ctx, base, r.patchFinalizers(ctx, base, service, "adding the finalizers to"))
+}
+
+// unlessGoing returns the error of a write that adds finalizers. None can be added to what is being
+// deleted.
+func (r *serviceReconciler) unlessGoing(ctx context.Context, service *corev1.Service, err error) error {
+	if apierrors.IsInvalid(err) && r.isGoing(ctx, service) {
 		return errServiceChanged
 	}
 	return err

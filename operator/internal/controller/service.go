@@ -238,7 +238,7 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 		}
 		// What the status may still name is not released.
 		if pause := r.contests.of(service).observe(ownStatusOf(service), r.now()); pause > 0 {
-			return pause, nil
+			return pause, r.ensureFinalizers(ctx, service, plan)
 		}
 		if err := r.report(ctx, service, result); err != nil {
 			return 0, err
@@ -337,8 +337,12 @@ func (r *serviceReconciler) carryOut(
 		}
 		r.turns.tell()
 	}()
-	if err := r.ensureFinalizers(ctx, service, plan); err != nil {
-		return false, err
+	// The status brings the finalizers of a Service whose addresses are new: one that vanishes before
+	// that leaves a claim by which they are found (releaseStale). Of a VIP that exists others may know.
+	if len(plan.Bind) > 0 {
+		if err := r.ensureFinalizers(ctx, service, plan); err != nil {
+			return false, err
+		}
 	}
 	carriedOut, err = r.writeVIPs(ctx, plan, objects)
 	if err != nil {

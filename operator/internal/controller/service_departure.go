@@ -90,7 +90,7 @@ func (r *serviceReconciler) letGo(
 				"%s is announced as to be left for %s, then withdrawn", vip.Spec.Address, delay)
 		}
 	}
-	if len(released) > 0 {
+	if len(released) > 0 && service.DeletionTimestamp == nil {
 		r.recorder.Eventf(service, nil, corev1.EventTypeNormal, millracev1alpha1.ReasonReleased, actionRelease,
 			"released %s", joinAddresses(released))
 	}

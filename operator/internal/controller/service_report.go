@@ -45,8 +45,8 @@ type outcome struct {
 	leftAlone bool
 }
 
-// report writes an outcome to the Service's status and tells it in events where it differs from
-// the last one. Entries of others stay in the status.
+// report writes an outcome to the Service's status, with the finalizers of one that has addresses, and
+// tells it in events where it differs from the last one. Entries of others stay in the status.
 func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service, result outcome) error {
 	base := service.DeepCopy()
 	verdict, err := r.judge(ctx, service, result)
@@ -65,14 +65,18 @@ func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service,
 		condition.ObservedGeneration = service.Generation
 		meta.SetStatusCondition(&service.Status.Conditions, condition)
 	}
+	if len(result.plan.Addresses) > 0 {
+		addFinalizers(service)
+	}
 	if err := r.patchServiceStatus(ctx, base, service); err != nil {
 		return err
 	}
 	contest.wrote(ownStatusOf(service), r.now())
 	for _, condition := range conditions {
-		r.tellOnce(service, base, condition)
+		r.tellOnce(service, base, condition, result)
 	}
-	return nil
+	// An API server may take nothing but the status from such a patch.
+	return r.ensureFinalizers(ctx, service, result.plan)
 }
 
 // reportFailure writes to a Service's status that the addresses of its plan could not be written.
@@ -94,37 +98,49 @@ func (r *serviceReconciler) reportFailure(ctx context.Context, service *corev1.S
 	if contest.observe(ownStatusOf(base), r.now()) > 0 {
 		return nil
 	}
+	if len(r.heldBy(service)) > 0 {
+		addFinalizers(service)
+	}
 	if err := r.patchServiceStatus(ctx, base, service); err != nil {
 		return err
 	}
 	contest.wrote(ownStatusOf(service), r.now())
-	r.tellOnce(service, base, condition)
+	r.tellOnce(service, base, condition, outcome{})
 	return nil
 }
 
 // tellOnce makes an event of a condition unless it was the last one told. Whoever overwrites the
 // status makes no news.
-func (r *serviceReconciler) tellOnce(service, base *corev1.Service, condition metav1.Condition) {
+func (r *serviceReconciler) tellOnce(service, base *corev1.Service, condition metav1.Condition, result outcome) {
 	before := meta.FindStatusCondition(base.Status.Conditions, condition.Type)
 	contest := r.contests.of(service)
 	if told, ok := contest.told[condition.Type]; ok {
 		before = &told
 	}
 	contest.told[condition.Type] = condition
+	if before == nil && isPlain(condition, result) {
+		return
+	}
 	r.tell(service, before, condition)
 }
 
-// tell makes an event of a condition that differs from the one before. That a new
-// Service is served is no news.
+// isPlain reports whether a condition says no more than that the Service has what it asks for. Of a
+// new one that is no news: its status has it.
+func isPlain(condition metav1.Condition, result outcome) bool {
+	if condition.Status != metav1.ConditionTrue {
+		return false
+	}
+	return condition.Message == "" ||
+		condition.Type == millracev1alpha1.ConditionAddressAssigned && condition.Message == assignedSentence(result.plan)
+}
+
+// tell makes an event of a condition that differs from the one before.
 func (r *serviceReconciler) tell(service *corev1.Service, before *metav1.Condition, condition metav1.Condition) {
 	if before != nil && before.Status == condition.Status && before.Reason == condition.Reason && before.Message == condition.Message {
 		return
 	}
 	action, severity, message := actionAssign, corev1.EventTypeNormal, condition.Message
 	if condition.Type == millracev1alpha1.ConditionServed {
-		if before == nil && condition.Status == metav1.ConditionTrue && message == "" {
-			return
-		}
 		action, message = actionServe, cmp.Or(message, "all that the Service asks for is served")
 	}
 	if condition.Status != metav1.ConditionTrue {
@@ -134,7 +150,7 @@ func (r *serviceReconciler) tell(service *corev1.Service, before *metav1.Conditi
 }
 
 func (r *serviceReconciler) patchServiceStatus(ctx context.Context, base, service *corev1.Service) error {
-	if equality.Semantic.DeepEqual(base.Status, service.Status) {
+	if equality.Semantic.DeepEqual(base.Status, service.Status) && equality.Semantic.DeepEqual(base.ObjectMeta, service.ObjectMeta) {
 		return nil
 	}
 	// Conditions are merged by type: those of others stay as they are. The list of ingress is
@@ -145,7 +161,8 @@ func (r *serviceReconciler) patchServiceStatus(ctx context.Context, base, servic
 	}
 	patch := sameObject{Patch: client.StrategicMergeFrom(base, options...), uid: base.UID}
 	if err := r.client.Status().Patch(ctx, service, patch); err != nil {
-		return fmt.Errorf("writing the status of Service %s/%s: %w", service.Namespace, service.Name, changedMeanwhile(err))
+		err = fmt.Errorf("writing the status of Service %s/%s: %w", service.Namespace, service.Name, changedMeanwhile(err))
+		return r.unlessGoing(ctx, base, err)
 	}
 	r.written.note(service)
 	return nil

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -88,8 +89,20 @@ func (r *vipReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 	if address, usable := addressOf(vip); usable {
 		setUnique(&vip.Status.Conditions, vip.Generation, r.duplicates.of(address))
 	}
+	if equality.Semantic.DeepEqual(base.Status, millracev1alpha1.VIPStatus{}) && isPlainVIP(vip) {
+		return ctrl.Result{}, nil
+	}
 	err = patchStatus(ctx, r.client, base, vip, func(v *millracev1alpha1.VIP) any { return v.Status })
 	return ctrl.Result{}, client.IgnoreNotFound(err)
+}
+
+// isPlainVIP reports whether the spec of a VIP says all that its status does: one Service has it, and
+// nothing is wrong. The status of such a one is written only where there is one to be corrected.
+func isPlainVIP(vip *millracev1alpha1.VIP) bool {
+	return len(vip.Spec.Claims) == 1 && isBound(vip) &&
+		!slices.ContainsFunc(vip.Status.Conditions, func(condition metav1.Condition) bool {
+			return condition.Status != metav1.ConditionTrue || condition.Message != ""
+		})
 }
 
 // phaseOf is the phase of a VIP by its claims.

@@ -18,7 +18,7 @@ import (
 
 // strip removes what no pass reads from an object before it is kept: most of
 // the memory of a large cluster's Services, Nodes and EndpointSlices.
-func strip(object any) (any, error) {
+func (s *shared) strip(object any) (any, error) {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		// A tombstone of a deleted object, which is not kept.
@@ -49,11 +49,10 @@ func strip(object any) (any, error) {
 		object.Spec = corev1.NodeSpec{PodCIDR: object.Spec.PodCIDR, PodCIDRs: object.Spec.PodCIDRs}
 		object.Status = corev1.NodeStatus{Addresses: object.Status.Addresses, Conditions: readiness(&whole)}
 		desired.KeepDeparture(object, &whole)
+	case *corev1.Service:
+		slimService(object)
 	case *discoveryv1.EndpointSlice:
-		for i := range object.Endpoints {
-			object.Endpoints[i].TargetRef = nil
-			object.Endpoints[i].DeprecatedTopology = nil
-		}
+		s.slimSlice(object)
 	}
 	return object, nil
 }
@@ -75,8 +74,8 @@ func identity(lbNode *millracev1alpha1.LBNode) {
 }
 
 // matters reports whether an update can change a Snapshot's meaning. The operator
-// writes the status of VIPPools, and kubelets write that of their Nodes; on a large
-// cluster those are most of the updates.
+// writes the status of VIPPools and Services, and kubelets write that of their Nodes; on a
+// large cluster those are most of the updates.
 func matters(before, after any) bool {
 	switch after := after.(type) {
 	case *millracev1alpha1.LBNode:
@@ -87,6 +86,9 @@ func matters(before, after any) bool {
 		before, ok := before.(*millracev1alpha1.VIPPool)
 		return !ok || before.UID != after.UID || before.Generation != after.Generation ||
 			!slices.Equal(before.Status.Usable, after.Status.Usable)
+	case *corev1.Service:
+		before, ok := before.(*corev1.Service)
+		return !ok || serviceMatters(before, after)
 	case *corev1.Node:
 		before, ok := before.(*corev1.Node)
 		return !ok || nodeMatters(before, after)

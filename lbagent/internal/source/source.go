@@ -76,6 +76,7 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 		synced:   make(chan struct{}),
 		reported: make(chan struct{}, 1),
 	}
+	common := newShared()
 	everything := func(*metav1.ListOptions) {}
 	thisNode := func(options *metav1.ListOptions) {
 		options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, nodeName).String()
@@ -86,7 +87,7 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 			return nil
 		}
 		var informer cache.SharedIndexInformer
-		informer, err = newInformer(resource, cache.NewFilteredListWatchFromClient(client, resource, metav1.NamespaceAll, options), object, notify)
+		informer, err = newInformer(resource, cache.NewFilteredListWatchFromClient(client, resource, metav1.NamespaceAll, options), object, common.strip, notify)
 		return informer
 	}
 	secrets := func(namespace string, options func(*metav1.ListOptions)) cache.SharedIndexInformer {
@@ -95,7 +96,7 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 		}
 		var informer cache.SharedIndexInformer
 		listWatch := cache.NewFilteredListWatchFromClient(clients.Core, "secrets", namespace, options)
-		informer, err = newInformer("secrets", listWatch, &corev1.Secret{}, func() { signal(s.events) })
+		informer, err = newInformer("secrets", listWatch, &corev1.Secret{}, common.strip, func() { signal(s.events) })
 		return informer
 	}
 	watch := func(client rest.Interface, resource string, object runtime.Object, options func(*metav1.ListOptions)) cache.SharedIndexInformer {
@@ -124,7 +125,7 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 
 // newInformer returns an informer that notifies of every change that matters.
 func newInformer(
-	resource string, listWatch *cache.ListWatch, object runtime.Object, notify func(),
+	resource string, listWatch *cache.ListWatch, object runtime.Object, strip cache.TransformFunc, notify func(),
 ) (cache.SharedIndexInformer, error) {
 	informer := cache.NewSharedIndexInformer(listWatch, object, 0, cache.Indexers{})
 	if err := informer.SetTransform(strip); err != nil {

@@ -445,7 +445,8 @@ func TestMatters(t *testing.T) {
 		"Node labels":          {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, map[string]string{"a": "b"})}, true},
 		"Node shuts down":      {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, nil), Status: notReady("node is shutting down")}, true},
 		"Node not ready":       {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, nil), Status: notReady("PLEG is not healthy")}, false},
-		"Service":              {&corev1.Service{ObjectMeta: meta("1", 0, nil)}, &corev1.Service{ObjectMeta: meta("2", 0, nil)}, true},
+		"Service status":       {&corev1.Service{ObjectMeta: meta("1", 0, nil)}, &corev1.Service{ObjectMeta: meta("2", 0, nil)}, false},
+		"EndpointSlice":        {&discoveryv1.EndpointSlice{ObjectMeta: meta("1", 0, nil)}, &discoveryv1.EndpointSlice{ObjectMeta: meta("2", 0, nil)}, true},
 		"listed again":         {&corev1.Service{ObjectMeta: meta("1", 0, nil)}, &corev1.Service{ObjectMeta: meta("1", 0, nil)}, false},
 		"Node pods":            {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, nil), Spec: corev1.NodeSpec{PodCIDRs: []string{"10.0.0.0/24"}}}, true},
 		"Node addresses":       {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, nil), Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Address: "10.0.0.1"}}}}, true},
@@ -471,7 +472,7 @@ func TestStripKeepsShutdown(t *testing.T) {
 		"container runtime is down, node is shutting down": millracev1alpha1.DepartureShuttingDown,
 		"PLEG is not healthy":                              "",
 	} {
-		stripped, err := strip(&corev1.Node{Status: notReady(message)})
+		stripped, err := newShared().strip(&corev1.Node{Status: notReady(message)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -493,7 +494,7 @@ func TestStrip(t *testing.T) {
 		Status: corev1.NodeStatus{Images: []corev1.ContainerImage{{SizeBytes: 1}}},
 	}
 	annotations := node.Annotations
-	stripped, err := strip(node)
+	stripped, err := newShared().strip(node)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -520,11 +521,11 @@ func TestStrip(t *testing.T) {
 		Spec:   millracev1alpha1.LBNodeSpec{ID: 5, Addresses: []string{"198.51.100.1"}, Zone: "a"},
 		Status: lbNode.Status,
 	}
-	if _, err := strip(lbNode); err != nil || !equality.Semantic.DeepEqual(lbNode, want) {
+	if _, err := newShared().strip(lbNode); err != nil || !equality.Semantic.DeepEqual(lbNode, want) {
 		t.Errorf("kept of an LBNode: %+v, error %v", lbNode, err)
 	}
 	var other runtime.Object = service("web")
-	if _, err := strip(other); err != nil {
+	if _, err := newShared().strip(other); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millrace-lb/millrace/api/slim"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// slimService leaves of a Service what agents read.
+func slimService(service *corev1.Service) {
+	labels, annotations := service.Labels, service.Annotations
+	service.ObjectMeta = namespaced(&service.ObjectMeta)
+	service.Labels, service.Annotations = labels, annotations
+	service.Spec.Selector = nil
+	service.Status = corev1.ServiceStatus{}
+}
+
+// serviceMatters reports whether an update of a slim Service is one of more than its version. Its
+// status is written more often than its spec.
+func serviceMatters(before, after *corev1.Service) bool {
+	same := *before
+	same.ResourceVersion = after.ResourceVersion
+	return !equality.Semantic.DeepEqual(&same, after)
+}
+
+// namespaced leaves of the metadata of a namespaced object what slim.Meta does, and its namespace.
+func namespaced(object *metav1.ObjectMeta) metav1.ObjectMeta {
+	meta := slim.Meta(object)
+	meta.Namespace = object.Namespace
+	return meta
+}
+
+// maxShared bounds what is kept to be shared: above it what no object has any more is forgotten, with
+// the rest.
+const maxShared = 1 << 14
+
+// shared has what many endpoints have in common, once: names of nodes, conditions and hints. Objects
+// of the cache are not changed, so they can share it.
+type shared struct {
+	mu    sync.Mutex
+	names map[string]*string
+	hints map[string]*discoveryv1.EndpointHints
+}
+
+func newShared() *shared {
+	return &shared{names: map[string]*string{}, hints: map[string]*discoveryv1.EndpointHints{}}
+}
+
+// slimSlice leaves of an EndpointSlice what agents read. Endpoints are most of a large cluster's
+// objects, and each comes with a dozen pieces of memory.
+func (s *shared) slimSlice(slice *discoveryv1.EndpointSlice) {
+	service, ofService := slice.Labels[discoveryv1.LabelServiceName]
+	_, confirmed := slice.Annotations[millracev1alpha1.AnnotationConfirmRemoval]
+	slice.ObjectMeta = namespaced(&slice.ObjectMeta)
+	if ofService {
+		slice.Labels = map[string]string{discoveryv1.LabelServiceName: service}
+	}
+	if confirmed {
+		slice.Annotations = map[string]string{millracev1alpha1.AnnotationConfirmRemoval: ""}
+	}
+	for i := range slice.Ports {
+		slice.Ports[i].AppProtocol = nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	addresses := firstAddresses(slice.Endpoints)
+	endpoints := make([]discoveryv1.Endpoint, len(slice.Endpoints))
+	for i := range slice.Endpoints {
+		from := &slice.Endpoints[i]
+		endpoints[i] = discoveryv1.Endpoint{
+			Conditions: discoveryv1.EndpointConditions{
+				Ready: sharedBool(from.Conditions.Ready), Serving: sharedBool(from.Conditions.Serving),
+				Terminating: sharedBool(from.Conditions.Terminating),
+			},
+			NodeName: s.name(from.NodeName), Hints: s.hintsOf(from.Hints),
+		}
+		if len(from.Addresses) > 0 {
+			endpoints[i].Addresses = addresses[i : i+1 : i+1]
+		}
+	}
+	slice.Endpoints = endpoints
+}
+
+// firstAddresses returns the first address of each endpoint, which alone counts (Endpoint.addresses,
+// discovery.k8s.io/v1), as parts of one text.
+func firstAddresses(endpoints []discoveryv1.Endpoint) []string {
+	var all strings.Builder
+	for i := range endpoints {
+		if from := endpoints[i].Addresses; len(from) > 0 {
+			all.WriteString(from[0])
+		}
+	}
+	text, addresses := all.String(), make([]string, len(endpoints))
+	for i := range endpoints {
+		if from := endpoints[i].Addresses; len(from) > 0 {
+			addresses[i], text = text[:len(from[0])], text[len(from[0]):]
+		}
+	}
+	return addresses
+}
+
+var sharedTrue, sharedFalse = true, false
+
+func sharedBool(value *bool) *bool {
+	switch {
+	case value == nil:
+		return nil
+	case *value:
+		return &sharedTrue
+	}
+	return &sharedFalse
+}
+
+func (s *shared) name(name *string) *string {
+	if name == nil {
+		return nil
+	}
+	known := s.names[*name]
+	if known == nil {
+		if len(s.names) >= maxShared {
+			clear(s.names)
+		}
+		known = name
+		s.names[*name] = known
+	}
+	return known
+}
+
+// hintsOf shares hints for one zone. Beside zones those for nodes do not count.
+func (s *shared) hintsOf(hints *discoveryv1.EndpointHints) *discoveryv1.EndpointHints {
+	if hints == nil || len(hints.ForZones) != 1 {
+		return hints
+	}
+	zone := hints.ForZones[0].Name
+	known := s.hints[zone]
+	if known == nil {
+		if len(s.hints) >= maxShared {
+			clear(s.hints)
+		}
+		known = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: zone}}}
+		s.hints[zone] = known
+	}
+	return known
+}

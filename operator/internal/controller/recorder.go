@@ -33,7 +33,7 @@ type recorder struct {
 
 var _ events.EventRecorder = recorder{}
 
-func newRecorder(mgr ctrl.Manager) events.EventRecorder {
+func newRecorder(mgr ctrl.Manager) recorder {
 	return recorder{EventRecorder: mgr.GetEventRecorder(recorderName), cached: mgr.GetClient(), live: mgr.GetAPIReader()}
 }
 

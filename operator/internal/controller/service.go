@@ -76,7 +76,6 @@ type serviceReconciler struct {
 
 func setupServices(mgr ctrl.Manager, options Options) error {
 	r := &serviceReconciler{
-		recorder:  newRecorder(mgr),
 		class:     options.LoadBalancerClass,
 		isDefault: options.DefaultLoadBalancer,
 		now:       time.Now,
@@ -90,7 +89,7 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 
 		releaseDelay: options.ReleaseDelay,
 	}
-	r.client, r.live = writer{mgr.GetClient(), &r.turns}, reader{mgr.GetAPIReader(), &r.turns}
+	r.connect(mgr.GetClient(), newRecorder(mgr))
 	r.waiting = newWaitingServices(r.ledger)
 	r.zones, r.announcers = newZoneCensus(r.ledger), newAnnouncers(r.ledger)
 	r.duplicates = newDuplicateCensus(func(q queue, addresses []netip.Addr) { enqueueClaimants(q, r.ledger, addresses) })
@@ -126,6 +125,12 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		return err
 	}
 	return controller.Complete(r)
+}
+
+// connect has others run while a worker waits for the API server, also before an event.
+func (r *serviceReconciler) connect(objects client.Client, events recorder) {
+	events.live = reader{events.live, &r.turns}
+	r.client, r.live, r.recorder = writer{objects, &r.turns}, events.live, events
 }
 
 // Reconcile brings the addresses of one Service in line with what it wants.

@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -185,5 +187,41 @@ func TestAlone(t *testing.T) {
 	}
 	if workers.Wait(); runs != 24 {
 		t.Errorf("%d runs, want 24", runs)
+	}
+}
+
+// watchedReader calls asked before it reads metadata.
+type watchedReader struct {
+	client.Reader
+	asked func()
+}
+
+func (r watchedReader) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	if _, isMetadata := object.(*metav1.PartialObjectMetadata); isMetadata {
+		r.asked()
+	}
+	return r.Reader.Get(ctx, key, object, options...)
+}
+
+// Before the event of a Service that is being deleted its namespace is asked for. Others run meanwhile.
+func TestEventsLetOthersRun(t *testing.T) {
+	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil))
+	r, asked := c.reconciler, 0
+	r.releaseDelay = time.Minute
+	r.connect(r.client, recorder{EventRecorder: c.told, cached: r.client, live: watchedReader{Reader: r.live, asked: func() {
+		asked++
+		if !r.turns.mu.TryLock() {
+			t.Error("a worker keeps its turn while it asks for a namespace")
+			return
+		}
+		r.turns.mu.Unlock()
+	}}})
+	c.reconcile("web")
+	if err := c.api.Delete(t.Context(), c.service("web")); err != nil {
+		t.Fatal(err)
+	}
+	c.reconcile("web")
+	if asked == 0 {
+		t.Error("no namespace was asked for: the case tests nothing")
 	}
 }

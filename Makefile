@@ -179,6 +179,10 @@ demo-repeat: prerequisites ## Run the demo COUNT times from a fresh clone on bus
 conformance: prerequisites build image ## Run Gateway API's own tests on a real cluster (root); TEST=NAME for one of them.
 	go test -count 1 -timeout 40m -tags e2e -v ./test/conformance $(if $(TEST),-args -run-test=$(TEST))
 
+.PHONY: chart
+chart: ## Write the Helm chart of this checkout into dist/chart/millrace.
+	go run ./hack/mkchart
+
 # Nothing in it tells when or where it was made: two runs on one commit give the same bytes.
 # PUSH=1 pushes the images to REGISTRY, by the credentials of `docker login`.
 RELEASE_REGISTRY := $(if $(filter millrace.test,$(REGISTRY)),ghcr.io/millrace-lb,$(REGISTRY))

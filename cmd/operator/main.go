@@ -28,6 +28,9 @@ func main() {
 }
 
 func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
+	if len(arguments) > 0 && arguments[0] == "uninstall" {
+		return runUninstall(ctx, arguments[1:], stdout, stderr)
+	}
 	var configuration operator.Config
 	flags := program.Flags("operator", stderr)
 	flags.BoolVar(&configuration.LeaderElect, "leader-elect", false, "let one of several replicas work and the others wait")

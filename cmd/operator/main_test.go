@@ -24,6 +24,7 @@ func TestRun(t *testing.T) {
 		{name: "help", arguments: []string{"--help"}, stderr: "-leader-elect", err: flag.ErrHelp.Error()},
 		{name: "unknown flag", arguments: []string{"--colour"}, stderr: "-default-class", err: "flag provided but not defined: -colour"},
 		{name: "argument", arguments: []string{"start"}, err: `unexpected argument "start": all settings are flags`},
+		{name: "uninstall without an API server", arguments: []string{"uninstall", "--kubeconfig=/nonexistent"}, err: "finding the API server: "},
 		{name: "no API server", arguments: []string{"--kubeconfig=/nonexistent"}, err: "finding the API server: "},
 	}
 	for _, test := range tests {

@@ -52,7 +52,7 @@ func writeAirGap(c configuration, built []builtImage) error {
 	if err := add(directory); err != nil {
 		return fmt.Errorf("reading the images: %w", err)
 	}
-	files := []string{"millrace-" + c.version + "-config.tar.gz"}
+	files := []string{c.chartArchive(), "millrace-" + c.version + "-config.tar.gz"}
 	files = slices.AppendSeq(files, maps.Keys(manifests))
 	for _, file := range files {
 		entries = append(entries, entry{name: file, mode: 0o644, path: filepath.Join(c.output, file)})

@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/millrace-lb/millrace/hack/chart"
+	"github.com/millrace-lb/millrace/hack/kustomize"
 )
 
 // imagesOf is the prefix of the images in config/, and tagOf their tag.
@@ -30,7 +32,7 @@ var manifests = map[string]string{
 // writeManifests writes the manifests, and an archive of what overlays are made of.
 func writeManifests(ctx context.Context, c configuration, built []builtImage) error {
 	for file, directory := range manifests {
-		content, err := render(ctx, c, directory)
+		content, err := kustomize.Build(ctx, c.root, "config/"+directory)
 		if err != nil {
 			return err
 		}
@@ -41,19 +43,33 @@ func writeManifests(ctx context.Context, c configuration, built []builtImage) er
 			return fmt.Errorf("writing a manifest: %w", err)
 		}
 	}
+	if err := writeChart(ctx, c, built); err != nil {
+		return err
+	}
 	return writeConfig(c, built)
 }
 
-func render(ctx context.Context, c configuration, directory string) ([]byte, error) {
-	command := exec.CommandContext(ctx, "go", "tool", "-modfile=hack/tools/kustomize/go.mod", "kustomize", "build", "config/"+directory)
-	command.Dir = c.root
-	var complaints bytes.Buffer
-	command.Stderr = &complaints
-	content, err := command.Output()
-	if err != nil {
-		return nil, fmt.Errorf("kustomize build config/%s: %w: %s", directory, err, strings.TrimSpace(complaints.String()))
+// chartArchive is named as helm does.
+func (c configuration) chartArchive() string {
+	return "millrace-" + strings.TrimPrefix(c.version, "v") + ".tgz"
+}
+
+func writeChart(ctx context.Context, c configuration, built []builtImage) error {
+	version := chart.Version{
+		Chart: strings.TrimPrefix(c.version, "v"), App: c.version, Registry: c.registry, Digests: map[string]string{},
 	}
-	return content, nil
+	for _, image := range built {
+		_, version.Digests[image.name], _ = strings.Cut(image.reference, "@")
+	}
+	files, err := chart.Files(ctx, c.root, version)
+	if err != nil {
+		return err
+	}
+	var entries []entry
+	for name, content := range files {
+		entries = append(entries, entry{name: "millrace/" + name, mode: 0o644, content: content})
+	}
+	return writeFile(filepath.Join(c.output, c.chartArchive()), c.created, entries)
 }
 
 // withImages replaces the images of a checkout by those of the release.
@@ -69,8 +85,9 @@ func withImages(content []byte, built []builtImage) ([]byte, error) {
 	return content, nil
 }
 
-// ofCheckout are the directories of config/ that only this checkout has a use for.
-var ofCheckout = []string{"lab", "lab-gateway", "lab-live", "lab-webhook", "testdata"}
+// ofCheckout are the directories of config/ that only this checkout has a use for. The chart has an
+// archive of its own.
+var ofCheckout = []string{"chart", "lab", "lab-gateway", "lab-live", "lab-webhook", "testdata"}
 
 // writeConfig writes config/ with the images of the release.
 func writeConfig(c configuration, built []builtImage) error {

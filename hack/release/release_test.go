@@ -98,6 +98,7 @@ func TestRelease(t *testing.T) {
 	t.Run("files", func(t *testing.T) { testFiles(t, c, files) })
 	t.Run("images", func(t *testing.T) { testImages(t, c) })
 	t.Run("manifests", func(t *testing.T) { testManifests(t, c, out.String()) })
+	t.Run("chart", func(t *testing.T) { testChart(t, c, out.String()) })
 	t.Run("command line", func(t *testing.T) { testCommandLine(t, c) })
 	t.Run("Krew", func(t *testing.T) { testKrew(t, c, files) })
 	t.Run("SBOM", func(t *testing.T) { testMaterials(t, c) })
@@ -152,7 +153,7 @@ func sums(t *testing.T, directory string) map[string]string {
 
 func testFiles(t *testing.T, c configuration, files map[string]string) {
 	want := []string{
-		"cleanup.yaml", "gateway.yaml", "install.yaml", "krew.yaml", "millrace-v0.1.0-airgap.tar", "millrace-v0.1.0-config.tar.gz",
+		"cleanup.yaml", "gateway.yaml", "install.yaml", "krew.yaml", "millrace-0.1.0.tgz", "millrace-v0.1.0-airgap.tar", "millrace-v0.1.0-config.tar.gz",
 	}
 	for _, s := range systems {
 		want = append(want, s.archive(c.version), "sbom/millrace-"+s.String()+".cdx.json")
@@ -301,6 +302,39 @@ func testManifests(t *testing.T, c configuration, printed string) {
 	}
 	if got, err := os.ReadFile(filepath.Join(airGap(t, c), "install.yaml")); err != nil || !bytes.Equal(got, install) {
 		t.Errorf("the air-gap archive has another install.yaml: %v", err)
+	}
+}
+
+// testChart: the chart's values name each image as the release does.
+func testChart(t *testing.T, c configuration, printed string) {
+	directory := filepath.Join(unpacked(t, filepath.Join(c.output, "millrace-0.1.0.tgz")), "millrace")
+	var metadata struct{ Version, AppVersion string }
+	var values struct {
+		Images struct {
+			Registry, Tag string
+			Digests       map[string]string
+		}
+	}
+	for file, out := range map[string]any{"Chart.yaml": &metadata, "values.yaml": &values} {
+		content, err := os.ReadFile(filepath.Join(directory, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := yaml.Unmarshal(content, out); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if metadata.Version != "0.1.0" || metadata.AppVersion != "v0.1.0" {
+		t.Errorf("the chart is %+v", metadata)
+	}
+	for _, image := range images {
+		want := values.Images.Registry + "/" + image.name + ":" + values.Images.Tag + "@" + values.Images.Digests[image.name]
+		if !slices.Contains(strings.Fields(printed), want) {
+			t.Errorf("the chart has the image %s, the release %s", want, printed)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(airGap(t, c), "millrace-0.1.0.tgz")); err != nil {
+		t.Errorf("the air-gap archive has no chart: %v", err)
 	}
 }
 

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client/config"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/cmd/internal/program"
+)
+
+const (
+	agents    = "millrace-agent"
+	operators = "millrace-operator"
+	cleanup   = "millrace-cleanup"
+)
+
+// uninstallation is what the hooks of the Helm chart run before anything is deleted.
+type uninstallation struct {
+	client kubernetes.Interface
+	// namespace is that of the installation.
+	namespace string
+	// release takes the addresses from Services that have one. Otherwise such Services forbid it.
+	release bool
+	out     io.Writer
+}
+
+func runUninstall(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
+	u := uninstallation{out: stdout}
+	flags := program.Flags("operator uninstall", stderr)
+	flags.StringVar(&u.namespace, "namespace", "millrace-system", "namespace of the installation")
+	flags.BoolVar(&u.release, "release-services", false, "take the addresses from Services that have one")
+	await := flags.Bool("await-cleanup", false, "only wait until the DaemonSet "+cleanup+" has cleaned all nodes")
+	timeout := flags.Duration("timeout", 4*time.Minute, "how long to wait")
+	config.RegisterFlags(flags)
+	if done, err := program.Parse(flags, arguments, version, stdout); done || err != nil {
+		return err
+	}
+	rest, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("finding the API server: %w: run in a cluster or give --kubeconfig", err)
+	}
+	if u.client, err = kubernetes.NewForConfig(rest); err != nil {
+		return fmt.Errorf("reaching the API server: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
+	if *await {
+		return u.awaitCleanup(ctx)
+	}
+	return u.prepare(ctx)
+}
+
+// prepare ends the agents, when no Service has an address any more.
+func (u uninstallation) prepare(ctx context.Context) error {
+	services, err := u.holders(ctx)
+	if err != nil {
+		return err
+	}
+	if len(services) > 0 && !u.release {
+		return fmt.Errorf("%d Services have addresses of Millrace: %s: delete them or change their type; "+
+			"or upgrade the release with uninstall.releaseServices=true, which takes the addresses from them",
+			len(services), names(services))
+	}
+	if len(services) > 0 {
+		// Otherwise it would give them addresses again.
+		if err := u.remove(ctx, operators, u.client.AppsV1().Deployments(u.namespace).Delete); err != nil {
+			return err
+		}
+		for i := range services {
+			if err := u.free(ctx, &services[i]); err != nil {
+				return err
+			}
+		}
+		fmt.Fprintf(u.out, "took the addresses from %d Services: %s\n", len(services), names(services))
+	}
+	return u.remove(ctx, agents, u.client.AppsV1().DaemonSets(u.namespace).Delete)
+}
+
+// holders are the Services that have an address.
+func (u uninstallation) holders(ctx context.Context) ([]corev1.Service, error) {
+	list, err := u.client.CoreV1().Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("listing Services: %w", err)
+	}
+	return slices.DeleteFunc(list.Items, func(service corev1.Service) bool {
+		return !slices.Contains(service.Finalizers, millracev1alpha1.Finalizer)
+	}), nil
+}
+
+// names are those of the first few Services.
+func names(services []corev1.Service) string {
+	const most = 10
+	var list []string
+	for _, service := range services[:min(len(services), most)] {
+		list = append(list, service.Namespace+"/"+service.Name)
+	}
+	if len(services) > most {
+		list = append(list, "…")
+	}
+	return strings.Join(list, ", ")
+}
+
+// free takes address and finalizers from a Service, so that it can be deleted without an operator.
+func (u uninstallation) free(ctx context.Context, service *corev1.Service) error {
+	services := u.client.CoreV1().Services(service.Namespace)
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		present, err := services.Get(ctx, service.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		present.Status.LoadBalancer = corev1.LoadBalancerStatus{}
+		if present, err = services.UpdateStatus(ctx, present, metav1.UpdateOptions{}); err != nil {
+			return err
+		}
+		present.Finalizers = slices.DeleteFunc(present.Finalizers, func(name string) bool {
+			return name == millracev1alpha1.Finalizer || name == millracev1alpha1.SharedFinalizer
+		})
+		_, err = services.Update(ctx, present, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("taking the address from Service %s/%s: %w", service.Namespace, service.Name, err)
+	}
+	return nil
+}
+
+// remove deletes a workload of the installation, and waits until none of its pods is left.
+func (u uninstallation) remove(ctx context.Context, name string, remove func(context.Context, string, metav1.DeleteOptions) error) error {
+	foreground := metav1.DeletePropagationForeground
+	err := remove(ctx, name, metav1.DeleteOptions{PropagationPolicy: &foreground})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting %s: %w", name, err)
+	}
+	_, component, _ := strings.Cut(name, "-")
+	var left []string
+	err = u.poll(ctx, func(ctx context.Context) (bool, error) {
+		pods, err := u.pods(ctx, component)
+		left = left[:0]
+		for _, pod := range pods {
+			left = append(left, pod.Name+" on "+pod.Spec.NodeName)
+		}
+		return len(left) == 0, err
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for the end of the pods of %s: %w: left are %s", name, err, strings.Join(left, ", "))
+	}
+	fmt.Fprintf(u.out, "%s has ended\n", name)
+	return nil
+}
+
+// awaitCleanup waits until a pod on each node says that nothing is left there.
+func (u uninstallation) awaitCleanup(ctx context.Context) error {
+	var unready []string
+	err := u.poll(ctx, func(ctx context.Context) (bool, error) {
+		set, err := u.client.AppsV1().DaemonSets(u.namespace).Get(ctx, cleanup, metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		pods, err := u.pods(ctx, "cleanup")
+		unready = unready[:0]
+		for _, pod := range pods {
+			if !slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
+				return condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
+			}) {
+				unready = append(unready, pod.Name+" on "+pod.Spec.NodeName)
+			}
+		}
+		status := set.Status
+		return status.ObservedGeneration >= set.Generation && status.NumberReady == status.DesiredNumberScheduled, err
+	})
+	if err != nil {
+		return fmt.Errorf("waiting until all nodes are clean: %w: not ready are %s: their events say why", err, strings.Join(unready, ", "))
+	}
+	fmt.Fprintln(u.out, "all nodes are clean")
+	return nil
+}
+
+func (u uninstallation) pods(ctx context.Context, component string) ([]corev1.Pod, error) {
+	list, err := u.client.CoreV1().Pods(u.namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: "app.kubernetes.io/name=millrace,app.kubernetes.io/component=" + component,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+// poll asks until check is done. An error is only told when the time is over: the API server may be
+// away for a moment.
+func (u uninstallation) poll(ctx context.Context, check func(context.Context) (bool, error)) error {
+	var last error
+	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
+		done, err := check(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				last = err
+			}
+			return false, nil
+		}
+		last = nil
+		return done, nil
+	})
+	return errors.Join(err, last)
+}

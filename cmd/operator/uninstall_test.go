@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+func at(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: "millrace-system", Name: name}
+}
+
+func service(name string, finalizers ...string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Finalizers: finalizers},
+		Status:     corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: "203.0.113.7"}}}},
+	}
+}
+
+func pod(component string, ready corev1.ConditionStatus) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "millrace-system", Name: component + "-x", Labels: map[string]string{
+			"app.kubernetes.io/name": "millrace", "app.kubernetes.io/component": component,
+		}},
+		Spec:   corev1.PodSpec{NodeName: "node7"},
+		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}},
+	}
+}
+
+func uninstalls(t *testing.T, release bool, objects ...runtime.Object) (uninstallation, *bytes.Buffer) {
+	t.Helper()
+	objects = append(objects, &appsv1.DaemonSet{ObjectMeta: at(agents)}, &appsv1.Deployment{ObjectMeta: at(operators)})
+	out := &bytes.Buffer{}
+	return uninstallation{client: fake.NewClientset(objects...), namespace: "millrace-system", release: release, out: out}, out
+}
+
+// left are the workloads that were not deleted.
+func left(t *testing.T, u uninstallation) []string {
+	t.Helper()
+	var names []string
+	sets, err := u.client.AppsV1().DaemonSets("millrace-system").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, set := range sets.Items {
+		names = append(names, set.Name)
+	}
+	deployments, err := u.client.AppsV1().Deployments("millrace-system").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, deployment := range deployments.Items {
+		names = append(names, deployment.Name)
+	}
+	return names
+}
+
+func TestUninstallRefuses(t *testing.T) {
+	u, _ := uninstalls(t, false, service("web", millracev1alpha1.Finalizer), service("other", millracev1alpha1.SharedFinalizer))
+	err := u.prepare(t.Context())
+	if err == nil || !strings.HasPrefix(err.Error(), "1 Services have addresses of Millrace: shop/web: ") {
+		t.Errorf("got %v", err)
+	}
+	if got := left(t, u); !slices.Equal(got, []string{agents, operators}) {
+		t.Errorf("left are %v, want both", got)
+	}
+}
+
+func TestUninstall(t *testing.T) {
+	u, out := uninstalls(t, false, service("other", millracev1alpha1.SharedFinalizer))
+	if err := u.prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// The operator stays until helm deletes it: nobody needs it to be gone.
+	if got := left(t, u); !slices.Equal(got, []string{operators}) {
+		t.Errorf("left are %v, want the operator", got)
+	}
+	if out.String() != "millrace-agent has ended\n" {
+		t.Errorf("printed %q", out)
+	}
+	// What a former try has done is no obstacle.
+	if err := u.prepare(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestUninstallReleases: Services of ours can be deleted afterwards, and those of others are untouched.
+func TestUninstallReleases(t *testing.T) {
+	u, _ := uninstalls(t, true,
+		service("web", "example.com/own", millracev1alpha1.Finalizer, millracev1alpha1.SharedFinalizer),
+		service("other", millracev1alpha1.SharedFinalizer))
+	if err := u.prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := left(t, u); len(got) > 0 {
+		t.Errorf("left are %v, want none", got)
+	}
+	for _, test := range []struct {
+		name       string
+		finalizers []string
+		addresses  int
+	}{
+		{"web", []string{"example.com/own"}, 0},
+		{"other", []string{millracev1alpha1.SharedFinalizer}, 1},
+	} {
+		got, err := u.client.CoreV1().Services("shop").Get(t.Context(), test.name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got.Finalizers, test.finalizers) || len(got.Status.LoadBalancer.Ingress) != test.addresses {
+			t.Errorf("Service %s has %v and %v", test.name, got.Finalizers, got.Status.LoadBalancer)
+		}
+	}
+}
+
+// TestUninstallWaits: what does not end is named with its node.
+func TestUninstallWaits(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	u, _ := uninstalls(t, false, pod("agent", corev1.ConditionTrue))
+	if err := u.prepare(ctx); err == nil || !strings.Contains(err.Error(), "agent-x on node7") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAwaitCleanup(t *testing.T) {
+	set := &appsv1.DaemonSet{ObjectMeta: at(cleanup), Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 1, NumberReady: 1}}
+	set.Generation, set.Status.ObservedGeneration = 1, 1
+	u, out := uninstalls(t, false, set, pod("cleanup", corev1.ConditionTrue))
+	if err := u.awaitCleanup(t.Context()); err != nil || out.String() != "all nodes are clean\n" {
+		t.Errorf("got %v, printed %q", err, out)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	set.Status.NumberReady = 0
+	u, _ = uninstalls(t, false, set, pod("cleanup", corev1.ConditionFalse))
+	if err := u.awaitCleanup(ctx); err == nil || !strings.Contains(err.Error(), "cleanup-x on node7") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,81 @@
+{{/* SPDX-License-Identifier: Apache-2.0 */}}
+
+{{/* The labels that helm's users look for, beside those of config/. Pods have none of them: an upgrade
+would replace all. */}}
+{{- define "millrace.labels" -}}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") }}
+{{- end }}
+
+{{/* millrace.image (list $ NAME) is the image of that name. */}}
+{{- define "millrace.image" -}}
+{{- $values := (index . 0).Values.images }}
+{{- $image := printf "%s/%s:%s" $values.registry (index . 1) $values.tag }}
+{{- with get ($values.digests | default dict) (index . 1) }}{{ $image = printf "%s@%s" $image . }}{{ end }}
+{{- $image }}
+{{- end }}
+
+{{- define "millrace.hook" -}}
+helm.sh/hook: pre-delete
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
+{{/* millrace.uninstallJob (list $ STEP) is a Job of an uninstallation. */}}
+{{- define "millrace.uninstallJob" }}
+{{- $ := index . 0 }}
+{{- with index . 1 }}
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {{ .name }}
+  namespace: millrace-system
+  labels: {{- include "millrace.labels" $ | nindent 4 }}
+  annotations:
+    helm.sh/hook-weight: {{ .weight | quote }}
+    # Why it refuses is in its log.
+    helm.sh/hook-output-log-policy: hook-failed
+    {{- include "millrace.hook" $ | nindent 4 }}
+spec:
+  backoffLimit: 0
+  template:
+    metadata:
+      labels:
+        app.kubernetes.io/name: millrace
+        app.kubernetes.io/component: uninstall
+        app.kubernetes.io/part-of: millrace
+    spec:
+      serviceAccountName: millrace-uninstall
+      priorityClassName: system-cluster-critical
+      restartPolicy: Never
+      {{- with $.Values.imagePullSecrets }}
+      imagePullSecrets: {{- toYaml . | nindent 8 }}
+      {{- end }}
+      securityContext:
+        runAsNonRoot: true
+        runAsUser: 65532
+        runAsGroup: 65532
+        seccompProfile:
+          type: RuntimeDefault
+      containers:
+        - name: uninstall
+          image: {{ include "millrace.image" (list $ "operator") }}
+          {{- with $.Values.images.pullPolicy }}
+          imagePullPolicy: {{ . }}
+          {{- end }}
+          args: {{- toYaml .args | nindent 12 }}
+          resources:
+            requests:
+              cpu: 10m
+              memory: 32Mi
+            limits:
+              memory: 256Mi
+          securityContext:
+            allowPrivilegeEscalation: false
+            readOnlyRootFilesystem: true
+            capabilities:
+              drop: [ALL]
+{{- end }}
+{{- end }}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e && long
+
+package chart
+
+import (
+	"bytes"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// onDisk returns the directory of the chart of this checkout.
+func onDisk(t *testing.T) string {
+	t.Helper()
+	files, err := Files(t.Context(), "../..", Development)
+	if err != nil {
+		t.Fatal(err)
+	}
+	directory := filepath.Join(t.TempDir(), "millrace")
+	for name, content := range files {
+		file := filepath.Join(directory, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return directory
+}
+
+// helm runs the helm that is pinned in hack/tools.
+func helm(t *testing.T, arguments ...string) (out, complaints string, err error) {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), "go", append([]string{"tool", "-modfile=hack/tools/helm/go.mod", "helm"}, arguments...)...)
+	command.Dir = "../.."
+	var stdout, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &stdout, &stderr
+	err = command.Run()
+	return stdout.String(), stderr.String(), err
+}
+
+func rendered(t *testing.T, arguments ...string) []*unstructured.Unstructured {
+	t.Helper()
+	out, complaints, err := helm(t, append([]string{"template", "millrace"}, arguments...)...)
+	if err != nil {
+		t.Fatalf("helm template %s: %v: %s", arguments, err, complaints)
+	}
+	found, err := objects([]byte(out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// byKey are objects without the labels of helm.
+func byKey(t *testing.T, objects []*unstructured.Unstructured) map[key]map[string]any {
+	t.Helper()
+	found := map[key]map[string]any{}
+	for _, object := range objects {
+		all := object.GetLabels()
+		maps.DeleteFunc(all, func(name, _ string) bool {
+			switch name {
+			case "app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "app.kubernetes.io/version", "helm.sh/chart":
+				return true
+			}
+			return false
+		})
+		if object.SetLabels(all); len(all) == 0 {
+			unstructured.RemoveNestedField(object.Object, "metadata", "labels")
+		}
+		if _, twice := found[keyOf(object)]; twice {
+			t.Errorf("%v is there twice", keyOf(object))
+		}
+		found[keyOf(object)] = object.Object
+	}
+	return found
+}
+
+// TestRendered: what helm makes of the chart is what kustomize makes of config/, but for labels.
+func TestRendered(t *testing.T) {
+	chart := onDisk(t)
+	for _, test := range []struct {
+		name                  string
+		values                string
+		resources, components []string
+	}{
+		{"default", "", []string{"default"}, nil},
+		{"gateway", "gateway.enabled=true", []string{"default", "gateway"}, nil},
+		{"live API", "liveapi.enabled=true", []string{"default"}, []string{"liveapi"}},
+		{"webhook", "webhook.enabled=true", []string{"default"}, []string{"webhook", "webhook-self-signed"}},
+		{
+			"all", "gateway.enabled=true,liveapi.enabled=true,webhook.enabled=true",
+			[]string{"default", "gateway"}, []string{"liveapi", "webhook", "webhook-self-signed"},
+		},
+		{"parts", "crds=false,namespaces=false", []string{"rbac", "policy", "operator", "lbagent"}, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			want, err := Render(t.Context(), "../..", test.resources, test.components)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := rendered(t, chart, "--no-hooks", "--set", test.values)
+			if difference := cmp.Diff(byKey(t, want), byKey(t, got)); difference != "" {
+				t.Errorf("-kustomize +helm: %s", difference)
+			}
+		})
+	}
+}
+
+// TestPullSecrets: with hooks, too, each pod has them, and the images are those of the values.
+func TestPullSecrets(t *testing.T) {
+	pods := 0
+	for _, object := range rendered(t, onDisk(t), "--set", "imagePullSecrets[0].name=registry",
+		"--set", "images.registry=registry.example.com:5000/millrace,images.tag=v1,images.pullPolicy=Always",
+		"--set", "images.digests.operator=sha256:"+strings.Repeat("a", 64),
+		"--set", "gateway.enabled=true,liveapi.enabled=true,openshift.scc=true") {
+		pod, found, err := unstructured.NestedMap(object.Object, "spec", "template", "spec")
+		if err != nil || !found {
+			continue
+		}
+		pods++
+		if difference := cmp.Diff([]any{map[string]any{"name": "registry"}}, pod["imagePullSecrets"]); difference != "" {
+			t.Errorf("%s %s: %s", object.GetKind(), object.GetName(), difference)
+		}
+		containers, _ := pod["containers"].([]any)
+		for _, container := range containers {
+			container, _ := container.(map[string]any)
+			image, _ := container["image"].(string)
+			operator := strings.HasSuffix(image, "/operator:v1@sha256:"+strings.Repeat("a", 64))
+			if !strings.HasPrefix(image, "registry.example.com:5000/millrace/") || !operator && !strings.HasSuffix(image, ":v1") || container["imagePullPolicy"] != "Always" {
+				t.Errorf("%s %s has the image %s and %v", object.GetKind(), object.GetName(), image, container["imagePullPolicy"])
+			}
+		}
+	}
+	if pods != 7 {
+		t.Errorf("%d objects have pods, want 4 workloads and 3 hooks", pods)
+	}
+}
+
+func TestLint(t *testing.T) {
+	if out, complaints, err := helm(t, "lint", "--strict", onDisk(t)); err != nil {
+		t.Errorf("%v: %s%s", err, out, complaints)
+	}
+}
+
+// TestSchema: a value that would do nothing, or something else than it says, is refused by its name.
+func TestSchema(t *testing.T) {
+	chart := onDisk(t)
+	for value, problem := range map[string]string{
+		"images.registry=registry.example.com/": "/images/registry",
+		"images.digests.lbagent=sha256:1":       "/images/digests/lbagent",
+		"images.pullPolicy=Sometimes":           "/images/pullPolicy",
+		"agent.args={uplinks=eth0}":             "/agent/args/0",
+		"gateway.enable=true":                   "/gateway",
+		"crds=maybe":                            "/crds",
+	} {
+		_, complaints, err := helm(t, "template", "millrace", chart, "--set", value)
+		if err == nil || !strings.Contains(complaints, problem) {
+			t.Errorf("--set %s: %v: %s", value, err, complaints)
+		}
+	}
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kustomize runs the kustomize that is pinned in hack/tools.
+package kustomize
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+)
+
+// Build returns what kustomize makes of a directory; root is the checkout, and a relative directory
+// is below it.
+func Build(ctx context.Context, root, directory string) ([]byte, error) {
+	command := exec.CommandContext(ctx, "go", "tool", "-modfile=hack/tools/kustomize/go.mod", "kustomize", "build", directory)
+	command.Dir = root
+	var complaints bytes.Buffer
+	command.Stderr = &complaints
+	content, err := command.Output()
+	if err != nil {
+		return nil, fmt.Errorf("kustomize build %s: %w: %s", directory, err, strings.TrimSpace(complaints.String()))
+	}
+	return content, nil
+}

@@ -74,6 +74,7 @@ func TestOperator(t *testing.T) {
 		{"two operators and shared addresses", sharedSplitBrain},
 		{"two operators at once", splitBrain},
 		{"change of the leader", failover},
+		{"a leader that has read everything before", warmFailover},
 		{"pools that are not used", badPools},
 		{"pools that the schema refuses", refusedPools},
 		{"communities that the schema refuses", refusedCommunities},

@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/operator/internal/rotation"
 )
 
@@ -53,6 +56,22 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	} {
 		if err := setup(mgr); err != nil {
 			return fmt.Errorf("setting up the controller of %s: %w", name, err)
+		}
+	}
+	return fillCaches(ctx, mgr)
+}
+
+// fillCaches has a replica that waits read what there may be much of, so that it need not once it
+// leads. Its controllers do not start before (EnableWarmup): queues, and the line of those that
+// wait, would grow for as long as nobody works on them.
+func fillCaches(ctx context.Context, mgr ctrl.Manager) error {
+	for _, object := range []client.Object{
+		&corev1.Service{}, &corev1.Node{}, namespaceMetadata(), &millracev1alpha1.VIP{}, &millracev1alpha1.VIPPool{},
+		&millracev1alpha1.VIPAdvertisement{}, &millracev1alpha1.LBPeer{}, &millracev1alpha1.LBNode{}, &millracev1alpha1.LBNodeReport{},
+	} {
+		// The manager fills it when it starts.
+		if _, err := mgr.GetCache().GetInformer(ctx, object); err != nil {
+			return fmt.Errorf("setting up the cache of %T: %w", object, err)
 		}
 	}
 	return nil

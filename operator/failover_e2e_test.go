@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package operator_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A replica that waits is ready when it has read all objects. So it need not read them once it leads:
+// here it may not do so any more by then.
+func warmFailover(t *testing.T, e *environment) {
+	first := e.run(t, "--leader-elect")
+	e.pool(t, "main", nil, "203.0.113.0/24")
+	service := e.service(t, "web")
+	e.addresses(t, service, "203.0.113.0")
+	address := freeAddress(t)
+	e.run(t, "--leader-elect", "--health-probe-bind-address="+address)
+	eventually(t, func(ctx context.Context) error { return isReady(ctx, address) })
+
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "millrace-operator"}}
+	e.mayReadServices(t, role, false)
+	defer e.mayReadServices(t, role, true)
+	first.stop(t)
+	late := e.service(t, "late")
+	e.addresses(t, late, "203.0.113.1")
+	e.addresses(t, service, "203.0.113.0")
+}
+
+// mayReadServices changes a role of the operator, and waits until that counts.
+func (e *environment) mayReadServices(t *testing.T, role *rbacv1.ClusterRole, allowed bool) {
+	t.Helper()
+	update(t, e, role, func(role *rbacv1.ClusterRole) {
+		for i := range role.Rules {
+			rule := &role.Rules[i]
+			if !slices.Equal(rule.Resources, []string{"services"}) {
+				continue
+			}
+			// A watch can begin with a list. Those that run go on.
+			rule.Verbs = slices.DeleteFunc(rule.Verbs, func(verb string) bool { return verb == "list" || verb == "watch" })
+			if allowed {
+				rule.Verbs = append(rule.Verbs, "list", "watch")
+			}
+		}
+	})
+	eventually(t, func(ctx context.Context) error {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: operatorUser, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "watch", Resource: "services"},
+		}}
+		if err := e.client.Create(ctx, review); err != nil {
+			return err
+		}
+		if review.Status.Allowed != allowed {
+			return fmt.Errorf("the operator may watch Services: %t, want %t", review.Status.Allowed, allowed)
+		}
+		return nil
+	})
+}
+
+// isReady asks an operator as the kubelet does.
+func isReady(ctx context.Context, address string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("the operator is not ready: %s", response.Status)
+	}
+	return nil
+}

@@ -198,6 +198,23 @@ func TestControllersAreTwice(t *testing.T) {
 	}
 }
 
+// The collector of the operator knows the limit of its container, whatever it is.
+func TestOperatorKnowsItsMemoryLimit(t *testing.T) {
+	container := find[appsv1.Deployment](t, load(t, "operator"), "Deployment").Spec.Template.Spec.Containers[0]
+	if container.Resources.Limits.Memory().IsZero() {
+		t.Error("the operator has no limit of memory")
+	}
+	i := slices.IndexFunc(container.Env, func(variable corev1.EnvVar) bool { return variable.Name == "GOMEMLIMIT" })
+	if i < 0 || container.Env[i].ValueFrom == nil || container.Env[i].ValueFrom.ResourceFieldRef == nil {
+		t.Fatalf("GOMEMLIMIT is not that of the container: %+v", container.Env)
+	}
+	// Without a divisor the kubelet writes bytes, which the runtime of Go reads.
+	from := container.Env[i].ValueFrom.ResourceFieldRef
+	if from.Resource != "limits.memory" || from.ContainerName != "" || !from.Divisor.IsZero() {
+		t.Errorf("GOMEMLIMIT is from %+v", from)
+	}
+}
+
 func testTwice(t *testing.T, objects []*unstructured.Unstructured) {
 	deployment := find[appsv1.Deployment](t, objects, "Deployment")
 	if replicas := deployment.Spec.Replicas; replicas == nil || *replicas != 2 {

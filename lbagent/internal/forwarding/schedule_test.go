@@ -108,6 +108,9 @@ func compareIndependent(t *rapid.T, k *kernel, have, want *State) {
 				touched[key] = touched[key] || touched[thing]
 			}
 			touched[key] = touched[key] || touched[Own{}] && frontend.Zones != [Zones]NodeTableSlot{}
+			// It has the tables of its zones until it leaves them.
+			touched[key] = touched[key] || leavesZones(have.Frontends[key], frontend) &&
+				slices.ContainsFunc(slotsOf(have.Frontends[key]), func(slot NodeTableSlot) bool { return touched[slot] })
 		}
 	}
 	spread(want)

@@ -103,11 +103,12 @@ func newGenerated(t *testing.T, nodes, services int) *generated {
 	if err := unix.Mount("bpf", directory, "bpf", 0, "mode=0700"); err != nil {
 		t.Fatal(err)
 	}
-	frontends := 4*services + 64
+	// Ports and families of a Service share a node table, with some room for those that part.
+	frontends, tables := 4*services+64, services+services/16+64
 	c := &generated{t: t, nodes: nodes, services: services, random: rand.New(rand.NewPCG(1, 2)), config: dataplane.Config{
 		PinRoot: filepath.Join(directory, "millrace"), Connections: 1 << 16,
 		Limits: forwarding.Limits{
-			Frontends: frontends, NodeTables: frontends, EndpointTables: frontends,
+			Frontends: frontends, NodeTables: tables, EndpointTables: frontends,
 			Endpoints: frontends * podsOfService, VIPs: 2*services + 64, SourceRanges: 1024,
 		},
 	}}

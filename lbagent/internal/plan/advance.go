@@ -34,10 +34,8 @@ type step struct {
 
 // advanceAll returns the tables after these steps (table.Rendezvous.Advance). Different ones are
 // computed at once on all processors: a first plan has thousands.
-func (p *Planner) advanceAll(
-	steps map[forwarding.NodeTableSlot]step, exists func(forwarding.NodeID) bool,
-) map[forwarding.NodeTableSlot]*forwarding.NodeTable {
-	origins, fresh := make(map[forwarding.NodeTableSlot]origin, len(steps)), map[origin]step{}
+func advanceAll[K comparable](p *Planner, steps map[K]step) map[K]*forwarding.NodeTable {
+	origins, fresh := make(map[K]origin, len(steps)), map[origin]step{}
 	tables := make(map[origin]*forwarding.NodeTable, len(steps))
 	for slot, step := range steps {
 		from := origin{weak.Make(step.old), weightsText(step.weights)}
@@ -52,7 +50,7 @@ func (p *Planner) advanceAll(
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for from, step := range fresh {
 		group.Go(func() error {
-			next := p.rendezvous.Advance(step.old, step.weights, exists)
+			next := p.rendezvous.Advance(step.old, step.weights, p.nodes.has)
 			mutex.Lock()
 			defer mutex.Unlock()
 			tables[from] = next
@@ -64,7 +62,7 @@ func (p *Planner) advanceAll(
 		p.advances.makeRoom(2*len(p.tables) + fewAdvances)
 		p.advances[from] = weak.Make(tables[from])
 	}
-	advanced := make(map[forwarding.NodeTableSlot]*forwarding.NodeTable, len(steps))
+	advanced := make(map[K]*forwarding.NodeTable, len(steps))
 	for slot, from := range origins {
 		advanced[slot] = tables[from]
 	}

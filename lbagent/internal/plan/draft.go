@@ -35,9 +35,11 @@ type draft struct {
 	sources       *sourceSets
 	tableSlots    *slots[forwarding.NodeTableSlot]
 	endpointSlots *slots[forwarding.EndpointTableSlot]
-	// entries are the model's frontends in their order, ports their Service ports.
-	entries []entry
-	ports   map[servicePort]*port
+	// entries are the model's frontends in their order, ports their Service ports, services their
+	// Services.
+	entries  []entry
+	ports    map[servicePort]*port
+	services map[model.ServiceName]*service
 	// tableOwners and endpointTableOwners say whose the slots are that
 	// frontends have in the maps; nobody's where that is not clear.
 	tableOwners         map[forwarding.NodeTableSlot]owner
@@ -52,6 +54,11 @@ type draft struct {
 	shares  map[forwarding.EndpointTableSlot]map[forwarding.Endpoint]table.Share
 
 	histories map[forwarding.NodeTableSlot]*forwarding.NodeTable
+	// united are tables that took in the former owners of others, origins the slots that new ones
+	// split off from, borrowed the tables of others that there was no room to split off from.
+	united   map[forwarding.NodeTableSlot]*forwarding.NodeTable
+	origins  map[forwarding.NodeTableSlot]forwarding.NodeTableSlot
+	borrowed []forwarding.NodeTableSlot
 }
 
 // index finds what the maps hold or what was given out.
@@ -74,10 +81,27 @@ type servicePort struct {
 	ipv4     bool
 }
 
+// service is what a draft knows of a Service.
+type service struct {
+	// ports are in the order of their first frontends.
+	ports []*port
+	// recipes are the different ones of its ports. A plan that is over has their number alone.
+	recipes []*recipe
+	count   int
+	lines   []*line
+}
+
 // port is what a draft knows of a Service port.
 type port struct {
-	// keys are all its frontends.
-	keys []forwarding.FrontendKey
+	name    servicePort
+	service *service
+	// keys are all its frontends, first is the first of them.
+	keys  []forwarding.FrontendKey
+	first *model.Frontend
+	// recipe is nil where no endpoint lives, line where the port has no node table. Both are of
+	// a plan in the making.
+	recipe *recipe
+	line   *line
 	// spreads is true where it sends, or sent, packets to other nodes, zoned where it has a node
 	// table for each zone, by the budget of all nodes.
 	spreads, zoned bool
@@ -96,19 +120,21 @@ type entry struct {
 	port *port
 }
 
-// owner is whose a slot is.
+// owner is whose a slot is: a Service's node table for packets that this node gets from a router, or
+// a Service port's for those that nodes of a zone get, or a Service port's endpoint table.
 type owner struct {
-	port *port
-	// zone is whose packets the node table is for.
-	zone zone
+	service *service
+	port    *port
+	// zone is the name of another zone, empty for nodes without one.
+	zone string
 }
 
-// zone is one of the node tables of a Service port: the zero one is for packets that this
-// node gets from a router, the others for those that nodes of the named zone
-// get, with an empty name for nodes without one.
-type zone struct {
-	other bool
-	name  string
+// ofService is the owner of the table of the Service port and others of its Service.
+func (p *port) ofService() owner {
+	if p == nil {
+		return nobody
+	}
+	return owner{service: p.service}
 }
 
 // in is the owner of the Service port's table for packets of another zone.
@@ -116,7 +142,7 @@ func (p *port) in(name string) owner {
 	if p == nil {
 		return nobody
 	}
-	return owner{port: p, zone: zone{other: true, name: name}}
+	return owner{port: p, zone: name}
 }
 
 func portOf(frontend *model.Frontend) servicePort {
@@ -177,9 +203,10 @@ func emptyDraft(p *Planner, have *forwarding.State, m *model.Model, limits forwa
 			_, used := have.EndpointTables[slot]
 			return used
 		}),
-		entries: make([]entry, 0, count),
-		ports:   make(map[servicePort]*port, count),
-		joins:   map[forwarding.NodeTableSlot][]*forwarding.NodeTable{},
+		entries:  make([]entry, 0, count),
+		ports:    make(map[servicePort]*port, count),
+		services: make(map[model.ServiceName]*service, count),
+		joins:    map[forwarding.NodeTableSlot][]*forwarding.NodeTable{},
 
 		tableOwners:         make(map[forwarding.NodeTableSlot]owner, count),
 		endpointTableOwners: make(map[forwarding.EndpointTableSlot]owner, count),
@@ -187,6 +214,8 @@ func emptyDraft(p *Planner, have *forwarding.State, m *model.Model, limits forwa
 		weights:   make(map[forwarding.NodeTableSlot]map[forwarding.NodeID]uint32, count),
 		shares:    make(map[forwarding.EndpointTableSlot]map[forwarding.Endpoint]table.Share, count),
 		histories: map[forwarding.NodeTableSlot]*forwarding.NodeTable{},
+		united:    map[forwarding.NodeTableSlot]*forwarding.NodeTable{},
+		origins:   map[forwarding.NodeTableSlot]forwarding.NodeTableSlot{},
 	}
 }
 
@@ -215,10 +244,10 @@ func newIndex(have *forwarding.State, limits forwarding.Limits, constants flowha
 var nobody = owner{}
 
 // readModel notes which frontends belong together and whose the slots are that
-// they have. A slot belongs to the Service port of the last plan if that still
-// lives. Else, as after a restart or when a port has a new name, it belongs to
-// the Service port of the frontends that have it; where these are of several, or
-// some are to go, a VIP may have changed its Service meanwhile: it is nobody's.
+// they have. A slot belongs to the Service, or Service port, of the last plan if that
+// still lives. Else, as after a restart or when a port has a new name, it belongs to
+// that of the frontends that have it; where these are of several, or some are to
+// go, a VIP may have changed its Service meanwhile: it is nobody's.
 //
 // Former are the frontends of the maps that may have such slots.
 func (d *draft) readModel(former map[forwarding.FrontendKey]forwarding.Frontend) {
@@ -230,14 +259,14 @@ func (d *draft) readModel(former map[forwarding.FrontendKey]forwarding.Frontend)
 		if former == nil || !former.placed {
 			continue
 		}
-		placed[former.place.table] = owner{port: port}
+		placed[former.place.table] = port.ofService()
 		for zone, slot := range former.place.zones {
 			placed[slot] = port.in(zone)
 		}
 		placedEndpoints[former.place.endpoints] = owner{port: port}
 	}
 	setOwners := func(frontend forwarding.Frontend, port *port) {
-		setOwner(d.tableOwners, placed, frontend.Table, owner{port: port})
+		setOwner(d.tableOwners, placed, frontend.Table, port.ofService())
 		for number, slot := range frontend.Zones {
 			if slot != frontend.Table && number < len(d.model.Zones) {
 				setOwner(d.tableOwners, placed, slot, port.in(d.model.Zones[number]))
@@ -285,8 +314,10 @@ func (d *draft) readPorts() {
 		p := d.ports[name]
 		if p == nil {
 			p = &ports[i]
+			p.name, p.service, p.first = name, d.service(name.service), frontend
 			p.keys = keys[i : i+1 : i+1]
 			d.ports[name] = p
+			p.service.add(p)
 		} else {
 			p.keys = append(p.keys, frontend.Key)
 		}

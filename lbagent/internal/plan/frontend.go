@@ -102,8 +102,8 @@ func (d *draft) fits(entry entry) (forwarding.Capacity, bool) {
 		return 0, true
 	}
 	// A Service port without a place has no programmed frontend, those come first:
-	// it needs everything.
-	if _, free := d.tableSlots.peek(); entry.needsTable() && !free {
+	// it needs everything, unless its Service has a table for it.
+	if _, free := d.tableSlots.peek(); entry.needsTable() && entry.port.line.slot == 0 && !free {
 		return forwarding.NodeTables, false
 	}
 	if _, free := d.endpointSlots.peek(); len(entry.Endpoints) > 0 && !free {
@@ -126,21 +126,8 @@ func (d *draft) place(entry entry) placement {
 		return port.place
 	}
 	var place placement
-	if entry.needsTable() || entry.findsTable() {
-		slot, found := d.tableSlot(port)
-		if found {
-			place.table = slot
-			d.weights[slot] = frontend.Weights
-		} else if entry.needsTable() {
-			d.frontendFull(frontend, forwarding.NodeTables)
-		} else {
-			d.waits = true
-		}
-	} else if entry.holdsTable() {
-		if own, _ := d.ownTable(port); d.have.NodeTables[own] != nil {
-			place.table = own
-			d.held = append(d.held, own)
-		}
+	if port.line != nil {
+		place.table = d.placeTable(entry)
 	}
 	shares, complete := d.identify(port, frontend)
 	if !complete {
@@ -162,35 +149,26 @@ func (d *draft) place(entry entry) placement {
 	return place
 }
 
-// tableSlot returns the slot of the Service port's node table: the one that its
-// frontends have in the maps, else a free one, which then goes on from the
-// table that they have, because connections may be with its former owners.
-func (d *draft) tableSlot(port *port) (forwarding.NodeTableSlot, bool) {
-	own, former := d.ownTable(port)
-	if own != 0 {
-		return own, true
-	}
-	slot, found := d.tableSlots.take()
-	if found {
-		d.histories[slot] = d.have.NodeTables[former]
-	}
-	return slot, found
-}
-
-// ownTable returns the slot that is the Service port's own, and the first of those
-// that its frontends have in the maps; zero where there is none.
+// ownTable returns the slot that is the Service's own, and the first of those that the
+// Service port's frontends have in the maps; zero where there is none. Of several own ones it is
+// that of the last plan: the others are of frontends that another Service had.
 func (d *draft) ownTable(port *port) (own, former forwarding.NodeTableSlot) {
+	last := d.planner.placed[port.name]
 	for _, key := range port.keys {
 		slot := d.have.Frontends[key].Table
-		if d.tableOwners[slot] == (owner{port: port}) && d.tableSlots.keep(slot) {
-			return slot, slot
+		if d.tableOwners[slot] == port.ofService() && d.tableSlots.keep(slot) {
+			if last != nil && last.place.table == slot {
+				return slot, slot
+			}
+			own = cmp.Or(own, slot)
 		}
 		former = cmp.Or(former, slot)
 	}
-	return 0, former
+	return own, cmp.Or(own, former)
 }
 
-// endpointSlot is tableSlot for the endpoint table, which has no history.
+// endpointSlot returns the slot of the Service port's endpoint table: the one that its frontends have
+// in the maps, else a free one.
 func (d *draft) endpointSlot(port *port) (forwarding.EndpointTableSlot, bool) {
 	for _, key := range port.keys {
 		slot := d.have.Frontends[key].Endpoints

@@ -14,24 +14,33 @@ const localReserve = 8
 // budgetLocal decides which Service ports under policy Local have a node table. They need none
 // to serve new connections. But by it their TCP connections are found where a router moves them to
 // another node. All nodes must decide alike, for a row's primary is told by one node and asked
-// by others: so it depends on the model and the limit alone, in the order of the frontends.
+// by others: so it depends on the model and the limit alone, in the order of the frontends. Service
+// ports with one recipe count once, though they may have several tables for a while.
 func (d *draft) budgetLocal() {
 	left := forLocal(d.limits.NodeTables)
 	counted := map[*port]bool{}
 	for _, entry := range d.entries {
-		if entry.Spreads() && entry.hasRows() && !counted[entry.port] {
-			counted[entry.port] = true
+		recipe := entry.port.recipe
+		if recipe == nil || !entry.Spreads() || counted[entry.port] {
+			continue
+		}
+		counted[entry.port] = true
+		if !recipe.budgeted {
+			recipe.budgeted, recipe.finds = true, true
 			left -= max(1, zonesOf(entry.Frontend))
 		}
 	}
 	for _, entry := range d.entries {
-		if !entry.hasRows() || entry.Key.Protocol != forwarding.ProtocolTCP || counted[entry.port] {
+		recipe := entry.port.recipe
+		if recipe == nil || entry.Key.Protocol != forwarding.ProtocolTCP || counted[entry.port] {
 			continue
 		}
 		counted[entry.port] = true
-		entry.port.finds = left > 0
-		entry.port.yields = left <= 0
-		left--
+		if !recipe.budgeted {
+			recipe.budgeted, recipe.finds = true, left > 0
+			left--
+		}
+		entry.port.finds, entry.port.yields = recipe.finds, !recipe.finds
 		if entry.port.yields {
 			d.localFull(entry.Frontend)
 		}
@@ -50,9 +59,6 @@ func (d *draft) finds() bool {
 	}
 	return false
 }
-
-// hasRows reports whether there are nodes to make rows of, or rows to hold.
-func (e entry) hasRows() bool { return len(e.Weights) > 0 || e.Living }
 
 // findsTable reports whether a frontend has a node table where there is room for one.
 func (e entry) findsTable() bool { return e.port.finds && len(e.Weights) > 0 }

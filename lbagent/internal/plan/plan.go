@@ -35,8 +35,11 @@ type Planner struct {
 	last outcome
 	// nodes are the living ones of the last plan.
 	nodes *nodeSet
-	// placed are the Service ports of the last plan.
-	placed map[servicePort]*port
+	// placed are the Service ports of the last plan, services its Services.
+	placed   map[servicePort]*port
+	services map[model.ServiceName]*service
+	// branches are tables that were split off from others.
+	branches map[forwarding.NodeTableSlot]branch
 	// tables and endpointTables are what was planned last, with what from.
 	tables         map[forwarding.NodeTableSlot]settled[forwarding.NodeID, uint32, forwarding.NodeTable]
 	endpointTables map[forwarding.EndpointTableSlot]settled[forwarding.Endpoint, table.Share, forwarding.EndpointTable]
@@ -59,6 +62,7 @@ func NewPlanner(have *forwarding.State) *Planner {
 		constants:      flowhash.Public(),
 		rendezvous:     table.NewRendezvous(),
 		advances:       advances{},
+		branches:       map[forwarding.NodeTableSlot]branch{},
 		nodes:          &nodeSet{},
 		tables:         map[forwarding.NodeTableSlot]settled[forwarding.NodeID, uint32, forwarding.NodeTable]{},
 		endpointTables: map[forwarding.EndpointTableSlot]settled[forwarding.Endpoint, table.Share, forwarding.EndpointTable]{},
@@ -99,6 +103,7 @@ func (p *Planner) Plan(
 ) (want *forwarding.State, problems []Problem) {
 	d := newDraft(p, have, m, limits)
 	d.setNodes()
+	d.drawLines()
 	d.setVIPs()
 	d.setPools()
 	d.setAggregates()
@@ -109,12 +114,17 @@ func (p *Planner) Plan(
 	d.addZones(entries)
 	d.buildTables()
 	d.forgetTables()
-	p.placed = d.ports
+	p.placed, p.services = d.ports, d.services
+	tables := 0
+	for _, s := range d.services {
+		s.finish()
+		tables += s.count
+	}
 	p.sourceSets = map[string]forwarding.SourceSet{}
 	for set, name := range d.sources.owners {
 		p.sourceSets[name] = set
 	}
-	p.last = outcome{model: m, want: d.want, limits: limits, fits: d.isWhole(), zonal: d.isZonal(), finds: d.finds()}
+	p.last = outcome{model: m, want: d.want, limits: limits, fits: d.isWhole(), zonal: d.isZonal(), finds: d.finds(), tables: tables}
 	return d.want, d.problems
 }
 
@@ -158,15 +168,17 @@ func (d *draft) buildTables() {
 	exists := p.nodes.has
 	steps := map[forwarding.NodeTableSlot]step{}
 	for slot, weights := range d.weights {
-		if len(d.joins[slot]) == 0 && !p.tables[slot].is(d.have.NodeTables[slot], weights) {
+		if len(d.joins[slot]) == 0 && d.united[slot] == nil && !p.tables[slot].is(d.have.NodeTables[slot], weights) {
 			steps[slot] = step{old: d.before(slot), weights: weights}
 		}
 	}
-	advanced := p.advanceAll(steps, exists)
+	advanced := advanceAll(p, steps)
 	for slot, weights := range d.weights {
 		next := d.have.NodeTables[slot]
 		if joins := d.joins[slot]; len(joins) > 0 {
 			next = p.rendezvous.Advance(table.Join(d.before(slot), joins...), weights, exists)
+		} else if united := d.united[slot]; united != nil {
+			next = united
 		} else if _, changes := steps[slot]; changes {
 			next = advanced[slot]
 		}
@@ -174,8 +186,14 @@ func (d *draft) buildTables() {
 		p.tables[slot] = settled[forwarding.NodeID, uint32, forwarding.NodeTable]{from: maps.Clone(weights), table: next}
 	}
 	for _, slot := range d.held {
-		d.want.NodeTables[slot] = table.Hold(table.Join(d.have.NodeTables[slot], d.joins[slot]...), exists)
+		d.want.NodeTables[slot] = table.Hold(table.Join(d.before(slot), d.joins[slot]...), exists)
 	}
+	for _, slot := range d.borrowed {
+		if d.want.NodeTables[slot] == nil {
+			d.want.NodeTables[slot] = table.Hold(d.have.NodeTables[slot], exists)
+		}
+	}
+	d.noteBranches()
 	for slot, shares := range d.shares {
 		have := d.have.EndpointTables[slot]
 		next := have
@@ -184,6 +202,21 @@ func (d *draft) buildTables() {
 		}
 		d.want.EndpointTables[slot] = next
 		p.endpointTables[slot] = settled[forwarding.Endpoint, table.Share, forwarding.EndpointTable]{from: shares, table: next}
+	}
+}
+
+// noteBranches notes which tables were split off, and which of those have changed.
+func (d *draft) noteBranches() {
+	branches := d.planner.branches
+	for slot, from := range d.origins {
+		branches[slot] = branch{from: from}
+	}
+	for slot, known := range branches {
+		have, want := d.have.NodeTables[slot], d.want.NodeTables[slot]
+		if have != nil && want != nil && have != want {
+			known.changes++
+			branches[slot] = known
+		}
 	}
 }
 
@@ -201,6 +234,7 @@ func (d *draft) isWhole() bool { return len(d.problems) == 0 && !d.waits }
 // forgetTables forgets what the tables were computed from that are not there any more.
 func (d *draft) forgetTables() {
 	p := d.planner
+	maps.DeleteFunc(p.branches, func(slot forwarding.NodeTableSlot, _ branch) bool { return d.want.NodeTables[slot] == nil })
 	maps.DeleteFunc(p.tables, func(slot forwarding.NodeTableSlot, _ settled[forwarding.NodeID, uint32, forwarding.NodeTable]) bool {
 		return d.want.NodeTables[slot] == nil
 	})

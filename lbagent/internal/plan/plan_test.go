@@ -148,11 +148,11 @@ func TestFrontendsOfOneServicePortShareTables(t *testing.T) {
 	if first.Table != second.Table || first.Endpoints != second.Endpoints || first.ID == second.ID {
 		t.Errorf("frontends %+v and %+v do not share their tables, or share their counters", first, second)
 	}
-	if third := state.Frontends[other.Key]; third.Table == first.Table || third.Endpoints == first.Endpoints {
-		t.Errorf("another port has the tables of %+v: %+v", first, third)
+	if third := state.Frontends[other.Key]; third.Table != first.Table || third.Endpoints == first.Endpoints {
+		t.Errorf("another port, %+v, has another node table than %+v, or the endpoints", third, first)
 	}
 	if sixth := state.Frontends[six.Key]; sixth.Table == first.Table {
-		t.Errorf("another family has the table of %+v: %+v", first, sixth)
+		t.Errorf("a family with other pods has the table of %+v: %+v", first, sixth)
 	}
 }
 

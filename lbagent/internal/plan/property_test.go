@@ -16,7 +16,17 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// genModel draws a model of up to four Services on up to four VIPs. Each
+// vips is how many genModel draws from, of which those above four are of IPv6.
+const vips = 6
+
+func genVIP(number int) netip.Addr {
+	if number <= 4 {
+		return vipNumber(number)
+	}
+	return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: byte(number)})
+}
+
+// genModel draws a model of up to four Services on VIPs of both families. Each
 // Service has its own range of endpoints, so that a stranger's is recognised.
 func genModel(t *rapid.T) *model.Model {
 	m := modelOf()
@@ -31,21 +41,45 @@ func genModel(t *rapid.T) *model.Model {
 		m.Self.Zone = forwarding.Zone(rapid.IntRange(0, len(m.Zones)-1).Draw(t, "own zone"))
 	}
 	for service := range 4 {
-		f := genServicePort(t, m, service)
-		for _, vip := range rapid.SliceOfNDistinct(rapid.IntRange(1, 4), 0, 2, rapid.ID[int]).Draw(t, "vips") {
-			f.Key.VIP = vipNumber(vip)
-			if !slices.ContainsFunc(m.Frontends, func(other model.Frontend) bool { return other.Key == f.Key }) {
-				m.Frontends = append(m.Frontends, f)
+		for _, f := range genPorts(t, m, service) {
+			six := f
+			if rapid.IntRange(0, 3).Draw(t, "families differ") == 0 {
+				six.Weights = maps.Clone(f.Weights)
+				delete(six.Weights, rapid.SampledFrom(m.Nodes).Draw(t, "without IPv6").ID)
+			}
+			for _, vip := range rapid.SliceOfNDistinct(rapid.IntRange(1, vips), 0, 3, rapid.ID[int]).Draw(t, "vips") {
+				f := f
+				if f.Key.VIP = genVIP(vip); f.Key.VIP.Is6() {
+					f = six
+					f.Key.VIP = genVIP(vip)
+				}
+				if !slices.ContainsFunc(m.Frontends, func(other model.Frontend) bool { return other.Key == f.Key }) {
+					m.Frontends = append(m.Frontends, f)
+				}
 			}
 		}
 	}
-	for vip := 1; vip <= 4; vip++ {
-		if rapid.Bool().Draw(t, "reserved") || slices.ContainsFunc(m.Frontends, func(f model.Frontend) bool { return f.Key.VIP == vipNumber(vip) }) {
-			m.VIPs = append(m.VIPs, model.VIP{Address: vipNumber(vip)})
+	for vip := 1; vip <= vips; vip++ {
+		if rapid.Bool().Draw(t, "reserved") || slices.ContainsFunc(m.Frontends, func(f model.Frontend) bool { return f.Key.VIP == genVIP(vip) }) {
+			m.VIPs = append(m.VIPs, model.VIP{Address: genVIP(vip)})
 		}
 	}
 	slices.SortFunc(m.Frontends, func(a, b model.Frontend) int { return a.Key.Compare(b.Key) })
 	return m
+}
+
+// genPorts draws up to three ports of a Service, of which some have the pods of the first one.
+func genPorts(t *rapid.T, m *model.Model, service int) []model.Frontend {
+	ports := []model.Frontend{genServicePort(t, m, service)}
+	for i := range rapid.IntRange(0, 2).Draw(t, "further ports") {
+		f := ports[0]
+		if rapid.Bool().Draw(t, "other pods") {
+			f = genServicePort(t, m, service)
+		}
+		f.PortName, f.Key.Port = fmt.Sprintf("further%d", i), rapid.SampledFrom([]uint16{80, 443, 8080}).Draw(t, "port")
+		ports = append(ports, f)
+	}
+	return ports
 }
 
 func genServicePort(t *rapid.T, m *model.Model, service int) model.Frontend {
@@ -95,8 +129,12 @@ func TestPlansHold(t *testing.T) {
 		}
 		have := forwarding.NewState()
 		p := NewPlanner(have)
+		// applied is the last plan if all of it was written.
+		var applied *forwarding.State
+		var before *model.Model
 		for range rapid.IntRange(1, 5).Draw(t, "steps") {
-			if rapid.IntRange(0, 3).Draw(t, "restart") == 0 {
+			restarts := rapid.IntRange(0, 3).Draw(t, "restart") == 0
+			if restarts {
 				p = NewPlanner(have)
 			}
 			m := genModel(t)
@@ -107,11 +145,19 @@ func TestPlansHold(t *testing.T) {
 			if len(want.Frontends) != len(m.Frontends) && len(problems) == 0 {
 				t.Fatal("frontends are left out and nothing is said")
 			}
-			checkPlan(t, have, want, m)
+			checkPlan(t, have, want, m, limits)
 			if limits == ample {
+				// A planner that has just started cannot tell whose the tables were.
+				if have == applied && (!restarts || !changesHands(before, m)) {
+					checkKept(t, have, want, before, m)
+				}
 				checkSettled(t, want, m, limits)
 			}
-			have = checkApply(t, have, want, limits)
+			have = checkApply(t, have, want, before, limits)
+			applied, before = nil, m
+			if reflect.DeepEqual(have, want) {
+				applied = have
+			}
 		}
 	})
 }
@@ -206,9 +252,9 @@ func genAlike(t *rapid.T, before, other *model.Model) *model.Model {
 		}
 	}
 	slices.SortFunc(m.Frontends, func(a, b model.Frontend) int { return a.Key.Compare(b.Key) })
-	for vip := 1; vip <= 4; vip++ {
-		if len(frontendsOf(&m, vipNumber(vip))) > 0 || rapid.Bool().Draw(t, "reserved") {
-			m.VIPs = append(m.VIPs, model.VIP{Address: vipNumber(vip)})
+	for vip := 1; vip <= vips; vip++ {
+		if len(frontendsOf(&m, genVIP(vip))) > 0 || rapid.Bool().Draw(t, "reserved") {
+			m.VIPs = append(m.VIPs, model.VIP{Address: genVIP(vip)})
 		}
 	}
 	return &m
@@ -233,8 +279,8 @@ func changesSince(before, m *model.Model) *model.Changes {
 	vipOf := func(m *model.Model, address netip.Addr) []model.VIP {
 		return slices.DeleteFunc(slices.Clone(m.VIPs), func(vip model.VIP) bool { return vip.Address != address })
 	}
-	for vip := 1; vip <= 4; vip++ {
-		address := vipNumber(vip)
+	for vip := 1; vip <= vips; vip++ {
+		address := genVIP(vip)
 		if len(vipOf(m, address)) != len(vipOf(before, address)) ||
 			!slices.EqualFunc(frontendsOf(m, address), frontendsOf(before, address), func(a, b model.Frontend) bool {
 				return reflect.DeepEqual(a, b)
@@ -246,7 +292,7 @@ func changesSince(before, m *model.Model) *model.Changes {
 }
 
 // checkPlan compares a plan with its model and with what was before.
-func checkPlan(t *rapid.T, have, want *forwarding.State, m *model.Model) {
+func checkPlan(t *rapid.T, have, want *forwarding.State, m *model.Model, limits forwarding.Limits) {
 	for key, before := range have.Frontends {
 		if after, found := want.Frontends[key]; found && after.ID != before.ID {
 			t.Fatalf("%s went from id %d to %d", key, before.ID, after.ID)
@@ -267,12 +313,19 @@ func checkPlan(t *rapid.T, have, want *forwarding.State, m *model.Model) {
 			t.Fatalf("two frontends have the id %d, or it is none", planned.ID)
 		}
 		ids[planned.ID] = true
+		if limits != ample && isBorrowed(want, m, &f) {
+			continue
+		}
 		if planned.Table != 0 && planned.Zones == ([forwarding.Zones]forwarding.NodeTableSlot{}) {
+			before := have.NodeTables[planned.Table]
+			if before == nil {
+				before = formerTable(have, m, &f)
+			}
 			for i, row := range want.NodeTables[planned.Table] {
 				if len(f.Weights) > 0 && f.Weights[row.Primary] == 0 {
 					t.Fatalf("%s: row %d belongs to node %d, which has no endpoint", f.Key, i, row.Primary)
 				}
-				if before := have.NodeTables[planned.Table]; len(f.Weights) == 0 && row != before[i] && exists(m, before[i]) &&
+				if len(f.Weights) == 0 && row != before[i] && exists(m, before[i]) &&
 					!joined(have, m, &f, i, before[i], row) {
 					t.Fatalf("%s: row %d was %+v and is %+v, though there is nobody to change to", f.Key, i, before[i], row)
 				}
@@ -287,6 +340,106 @@ func checkPlan(t *rapid.T, have, want *forwarding.State, m *model.Model) {
 			}
 		}
 	}
+}
+
+// formerTable is the first that frontends of a frontend's Service port have: a new one is its copy.
+func formerTable(have *forwarding.State, m *model.Model, f *model.Frontend) *forwarding.NodeTable {
+	for i := range m.Frontends {
+		if portOf(&m.Frontends[i]) == portOf(f) {
+			if slot := have.Frontends[m.Frontends[i].Key].Table; slot != 0 {
+				return have.NodeTables[slot]
+			}
+		}
+	}
+	return nil
+}
+
+// isBorrowed reports whether a frontend has the table of one with other weights.
+func isBorrowed(want *forwarding.State, m *model.Model, f *model.Frontend) bool {
+	slot := want.Frontends[f.Key].Table
+	return slot != 0 && slices.ContainsFunc(m.Frontends, func(other model.Frontend) bool {
+		return want.Frontends[other.Key].Table == slot && !maps.Equal(other.Weights, f.Weights)
+	})
+}
+
+// changesHands reports whether a frontend goes to another Service port.
+func changesHands(before, m *model.Model) bool {
+	ports := map[forwarding.FrontendKey]servicePort{}
+	for i := range before.Frontends {
+		ports[before.Frontends[i].Key] = portOf(&before.Frontends[i])
+	}
+	return slices.ContainsFunc(m.Frontends, func(f model.Frontend) bool {
+		former, found := ports[f.Key]
+		return found && former != portOf(&f)
+	})
+}
+
+// checkKept finds connections that a row has lost. Where its owner stays, it has all former owners
+// that it had; where not, the oldest may have gone.
+func checkKept(t *rapid.T, have, want *forwarding.State, before, m *model.Model) {
+	ports := map[forwarding.FrontendKey]servicePort{}
+	zonal := map[servicePort]bool{}
+	for _, m := range []*model.Model{before, m} {
+		for i := range m.Frontends {
+			f := &m.Frontends[i]
+			zonal[portOf(f)] = zonal[portOf(f)] || hasZones(f)
+		}
+	}
+	for i := range before.Frontends {
+		ports[before.Frontends[i].Key] = portOf(&before.Frontends[i])
+	}
+	for i := range m.Frontends {
+		f := &m.Frontends[i]
+		old, next := have.NodeTables[have.Frontends[f.Key].Table], want.NodeTables[want.Frontends[f.Key].Table]
+		if old == nil || next == nil || ports[f.Key] != portOf(f) || zonal[portOf(f)] {
+			continue
+		}
+		for number, row := range old {
+			owners := append([]forwarding.NodeID{row.Primary}, row.Chain[:row.History]...)
+			if next[number].Primary != row.Primary {
+				owners = owners[:min(len(owners), forwarding.ChainLength)]
+			}
+			kept := append([]forwarding.NodeID{next[number].Primary}, next[number].Chain[:next[number].History]...)
+			for _, node := range owners {
+				if node != 0 && !slices.Contains(kept, node) && exists(m, forwarding.Row{Primary: node}) {
+					t.Fatalf("%s: row %d was %+v and is %+v, without node %d", f.Key, number, row, next[number], node)
+				}
+			}
+		}
+	}
+}
+
+// checkShared finds Service ports of one Service with two tables that could be one.
+func checkShared(t *rapid.T, want *forwarding.State, m *model.Model) {
+	for i := range m.Frontends {
+		for j := range m.Frontends[:i] {
+			a, b := &m.Frontends[i], &m.Frontends[j]
+			first, second := want.Frontends[a.Key].Table, want.Frontends[b.Key].Table
+			if a.Service != b.Service || first == 0 || second == 0 || hasZones(a) || hasZones(b) || len(a.Weights) == 0 {
+				continue
+			}
+			if equal := maps.Equal(a.Weights, b.Weights); !equal && first == second {
+				t.Fatalf("%s and %s have other weights and one table", a.Key, b.Key)
+			} else if equal && first != second && canJoin(want.NodeTables[first], want.NodeTables[second]) {
+				t.Fatalf("%s and %s could have one table", a.Key, b.Key)
+			}
+		}
+	}
+}
+
+// canJoin reports whether rows of one table can have the former owners of both, and cannot have lost
+// any.
+func canJoin(a, b *forwarding.NodeTable) bool {
+	for i := range a {
+		all := map[forwarding.NodeID]bool{}
+		for _, node := range slices.Concat(a[i].Chain[:a[i].History], b[i].Chain[:b[i].History]) {
+			all[node] = true
+		}
+		if len(all) > forwarding.ChainLength || max(a[i].History, b[i].History) == forwarding.ChainLength {
+			return false
+		}
+	}
+	return true
 }
 
 // checkZones holds the tables of a frontend's zones against the model.
@@ -343,19 +496,25 @@ func exists(m *model.Model, row forwarding.Row) bool {
 }
 
 // checkSettled plans the same model once more, from what was planned and by a
-// planner that has just started: there is nothing left to do.
+// planner that has just started: there is nothing left to do. Once tables of zones have left,
+// others may become one.
 func checkSettled(t *rapid.T, want *forwarding.State, m *model.Model, limits forwarding.Limits) {
 	again, _ := NewPlanner(want).Plan(want, m, limits)
+	if len(again.NodeTables) < len(want.NodeTables) {
+		want = again
+		again, _ = NewPlanner(want).Plan(want, m, limits)
+	}
 	if ops := forwarding.Diff(want, again); len(ops) != 0 {
 		t.Fatalf("planning again makes %d operations, the first is %T", len(ops), ops[0])
 	}
+	checkShared(t, want, m)
 }
 
 // checkApply applies the plan one operation after the other, possibly not to
 // the end. Each frontend must at any time lead to what it led to before, to
 // what its Service has now, or to what it is to lead to; and no map may hold
 // more than it can.
-func checkApply(t *rapid.T, have, want *forwarding.State, limits forwarding.Limits) *forwarding.State {
+func checkApply(t *rapid.T, have, want *forwarding.State, last *model.Model, limits forwarding.Limits) *forwarding.State {
 	ops := forwarding.Diff(have, want)
 	done := len(ops)
 	if rapid.Bool().Draw(t, "interrupted") {
@@ -367,7 +526,7 @@ func checkApply(t *rapid.T, have, want *forwarding.State, limits forwarding.Limi
 		for key, f := range state.Frontends {
 			// Until it is written again it follows the Service that it had.
 			before := destinationOf(want, have.Frontends[key])
-			if want.Frontends[key].Endpoints != have.Frontends[key].Endpoints {
+			if want.Frontends[key].Endpoints != have.Frontends[key].Endpoints && !isUnwritten(have, key, last) {
 				checkStrangers(t, leadsTo(have, key), before)
 			}
 			if !between(leadsTo(state, key), leadsTo(have, key), before, leadsTo(want, key)) {
@@ -406,17 +565,27 @@ func destinationOf(s *forwarding.State, f forwarding.Frontend) (d destination) {
 	return d
 }
 
+// isUnwritten reports whether a frontend still leads to another Service than that of the last model.
+func isUnwritten(have *forwarding.State, key forwarding.FrontendKey, last *model.Model) bool {
+	to := leadsTo(have, key).endpoints
+	return to != nil && last != nil && slices.ContainsFunc(last.Frontends, func(f model.Frontend) bool {
+		return f.Key == key && f.Service.Name != fmt.Sprintf("service%d", serviceNumber(to[0]))
+	})
+}
+
+// serviceNumber is that of the Service which has an endpoint.
+func serviceNumber(e forwarding.Endpoint) int {
+	bytes := e.Address.As4()
+	return (int(bytes[2])<<8 | int(bytes[3])) / 100
+}
+
 // checkStrangers reports a destination that has the endpoints of two Services.
 func checkStrangers(t *rapid.T, have, target destination) {
 	if have.endpoints == nil || target.endpoints == nil {
 		return
 	}
-	service := func(e forwarding.Endpoint) int {
-		bytes := e.Address.As4()
-		return (int(bytes[2])<<8 | int(bytes[3])) / 100
-	}
 	for i := range target.endpoints {
-		if service(target.endpoints[i]) != service(have.endpoints[i]) {
+		if serviceNumber(target.endpoints[i]) != serviceNumber(have.endpoints[i]) {
 			t.Fatalf("row %d went from %v to the stranger %v", i, have.endpoints[i], target.endpoints[i])
 		}
 	}

@@ -22,6 +22,8 @@ type outcome struct {
 	// fits is true where there was room for everything, zonal where a frontend asks for zones,
 	// finds where a Local one has a node table.
 	fits, zonal, finds bool
+	// tables is how many node tables its Services have at least, if nothing lacks one.
+	tables int
 	// settled is nil until a plan in part needs it.
 	settled *settledIndex
 }
@@ -83,20 +85,32 @@ type part struct {
 	// model is the whole Model, changed the one with the changed VIPs alone.
 	model, changed *model.Model
 	vips           []netip.Addr
-	// former are the frontends that the changed VIPs had, ports their Service ports.
-	former []forwarding.FrontendKey
-	ports  map[servicePort]*port
+	// former are the frontends that the changed VIPs had, services their Services.
+	former   []forwarding.FrontendKey
+	services map[model.ServiceName]*service
+}
+
+// ports are those that the Services had.
+func (part *part) ports() []*port {
+	var ports []*port
+	for _, s := range part.services {
+		ports = append(ports, s.ports...)
+	}
+	return ports
 }
 
 // partOf returns the part that is to be planned; nil where that is the whole.
 func (p *Planner) partOf(have Held, m *model.Model, changes *model.Changes, limits forwarding.Limits) *part {
 	last := &p.last
-	if limits != last.limits || !last.goesOn(have, m, changes) || comesBack(changes.VIPs, have.waiting()) {
+	if limits != last.limits || !last.goesOn(have, m, changes) || !isFew(changes.VIPs, m) {
 		return nil
 	}
-	part := &part{model: m, vips: changes.VIPs, ports: map[servicePort]*port{}}
+	part := &part{model: m, services: map[model.ServiceName]*service{}}
+	if !p.setVIPs(part, changes.VIPs) || !isFew(part.vips, m) || comesBack(part.vips, have.waiting()) {
+		return nil
+	}
 	part.changed = &model.Model{Self: m.Self, Nodes: m.Nodes, Zones: m.Zones}
-	for _, address := range changes.VIPs {
+	for _, address := range part.vips {
 		if vip, found := slices.BinarySearchFunc(m.VIPs, address, compareVIP); found {
 			part.changed.VIPs = append(part.changed.VIPs, m.VIPs[vip])
 		}
@@ -105,22 +119,21 @@ func (p *Planner) partOf(have Held, m *model.Model, changes *model.Changes, limi
 		for i := range former {
 			part.former = append(part.former, former[i].Key)
 		}
-		if !p.isOwn(part, former) {
-			return nil
-		}
 	}
-	if !p.isOwn(part, part.changed.Frontends) || !p.leavesTables(part) {
+	if !p.leavesTables(part) {
 		return nil
 	}
 	return part
 }
 
-// goesOn reports whether nothing has changed but VIPs that depend on no others, and not most of
-// them.
+// goesOn reports whether nothing has changed but VIPs that depend on no others.
 func (o *outcome) goesOn(have Held, m *model.Model, changes *model.Changes) bool {
 	return changes != nil && changes.Since == o.model && have.is(o.want) && o.fits && !o.zonal &&
-		len(changes.VIPs) <= max(few, len(m.VIPs)/2) && sameBesideVIPs(m, o.model)
+		sameBesideVIPs(m, o.model)
 }
+
+// isFew reports whether the VIPs are not most of the model's.
+func isFew(vips []netip.Addr, m *model.Model) bool { return len(vips) <= max(few, len(m.VIPs)/2) }
 
 // comesBack reports whether a VIP changes of which something waits to be removed: it may be wanted
 // again, with the tables that it had.
@@ -137,7 +150,7 @@ func comesBack(vips []netip.Addr, waiting *forwarding.Entries) bool {
 // one depends on all frontends.
 func (p *Planner) leavesTables(part *part) bool {
 	finds := p.last.finds || slices.ContainsFunc(part.changed.Frontends, func(f model.Frontend) bool { return f.Local })
-	return !finds || len(part.model.Frontends) <= forLocal(p.last.limits.NodeTables)
+	return !finds || p.last.tables+len(part.changed.Frontends) <= forLocal(p.last.limits.NodeTables)
 }
 
 // sameBesideVIPs compares what all VIPs depend on.
@@ -163,26 +176,45 @@ func frontendsOf(m *model.Model, vip netip.Addr) []model.Frontend {
 	return m.Frontends[first:after]
 }
 
-// isOwn notes the former Service ports of frontends of the part, and reports whether these can be
-// planned without the other ones.
-func (p *Planner) isOwn(part *part, frontends []model.Frontend) bool {
-	for i := range frontends {
-		if frontends[i].Restricted || hasZones(&frontends[i]) {
-			return false
+// setVIPs notes the changed VIPs, and others of the same Services, for those share tables. It
+// reports whether these can be planned without all others.
+func (p *Planner) setVIPs(part *part, changed []netip.Addr) bool {
+	known := map[netip.Addr]struct{}{}
+	add := func(vip netip.Addr) {
+		if _, found := known[vip]; !found {
+			known[vip] = struct{}{}
+			part.vips = append(part.vips, vip)
 		}
-		name := portOf(&frontends[i])
-		port := p.placed[name]
-		if port == nil {
-			continue
-		}
-		part.ports[name] = port
-		for _, key := range port.keys {
-			if _, changed := slices.BinarySearchFunc(part.vips, key.VIP, netip.Addr.Compare); !changed {
-				return false
+	}
+	for _, vip := range changed {
+		add(vip)
+	}
+	for i := 0; i < len(part.vips); i++ {
+		for _, m := range [...]*model.Model{p.last.model, part.model} {
+			frontends := frontendsOf(m, part.vips[i])
+			for j := range frontends {
+				if frontends[j].Restricted || hasZones(&frontends[j]) {
+					return false
+				}
+				p.addService(part, frontends[j].Service, add)
 			}
 		}
 	}
+	slices.SortFunc(part.vips, netip.Addr.Compare)
 	return true
+}
+
+// addService notes the former ports of a Service, and their VIPs.
+func (p *Planner) addService(part *part, name model.ServiceName, add func(netip.Addr)) {
+	if _, known := part.services[name]; known || p.services[name] == nil {
+		return
+	}
+	part.services[name] = p.services[name]
+	for _, port := range p.services[name].ports {
+		for _, key := range port.keys {
+			add(key.VIP)
+		}
+	}
 }
 
 // planPart plans a part beside the rest, which stays.
@@ -195,6 +227,7 @@ func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwardin
 		former[key] = have.Frontends[key]
 	}
 	d.readModel(former)
+	d.drawLines()
 	d.want = without(p.last.want, part, settled)
 	d.setVIPs()
 	for _, entry := range d.byPrecedence() {
@@ -208,9 +241,17 @@ func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwardin
 	}
 	differs.Add(have.waiting())
 	settled.remove(have.State, d.want, differs)
+	tables := p.last.tables
+	for _, s := range part.services {
+		tables -= s.count
+	}
+	for _, s := range d.services {
+		s.finish()
+		tables += s.count
+	}
 	p.last = outcome{
 		model: part.model, want: d.want, limits: d.limits, fits: d.isWhole(),
-		finds: p.last.finds || d.finds(), settled: settled,
+		finds: p.last.finds || d.finds(), tables: tables, settled: settled,
 	}
 	return d.want, differs, d.problems
 }
@@ -286,7 +327,7 @@ func without(last *forwarding.State, part *part, settled *settledIndex) *forward
 	for _, key := range part.former {
 		delete(state.Frontends, key)
 	}
-	for _, port := range part.ports {
+	for _, port := range part.ports() {
 		delete(state.NodeTables, port.place.table)
 		delete(state.EndpointTables, port.place.endpoints)
 		settled.count(port, -1)
@@ -305,25 +346,28 @@ func (part *part) entries(d *draft) *forwarding.Entries {
 	for i := range d.entries {
 		entries.Frontends = append(entries.Frontends, d.entries[i].Key)
 	}
-	for _, ports := range []map[servicePort]*port{part.ports, d.ports} {
-		for _, port := range ports {
-			entries.NodeTables = append(entries.NodeTables, port.place.table)
-			entries.EndpointTables = append(entries.EndpointTables, port.place.endpoints)
-			entries.Endpoints = append(entries.Endpoints, port.endpoints...)
-		}
+	for _, port := range slices.AppendSeq(part.ports(), maps.Values(d.ports)) {
+		entries.NodeTables = append(entries.NodeTables, port.place.table)
+		entries.EndpointTables = append(entries.EndpointTables, port.place.endpoints)
+		entries.Endpoints = append(entries.Endpoints, port.endpoints...)
 	}
 	return entries
 }
 
 // replace takes a planned part in place of what it was.
 func (p *Planner) replace(part *part, d *draft, differs *forwarding.Entries) {
-	for name := range part.ports {
-		delete(p.placed, name)
+	for _, port := range part.ports() {
+		delete(p.placed, port.name)
 	}
 	maps.Copy(p.placed, d.ports)
+	for name := range part.services {
+		delete(p.services, name)
+	}
+	maps.Copy(p.services, d.services)
 	for _, slot := range differs.NodeTables {
 		if d.want.NodeTables[slot] == nil {
 			delete(p.tables, slot)
+			delete(p.branches, slot)
 		}
 	}
 	for _, slot := range differs.EndpointTables {

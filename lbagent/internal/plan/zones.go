@@ -13,14 +13,19 @@ import (
 // budgetZones decides which Service ports have a node table for each zone. All nodes
 // must decide alike, for a flow that one of them has sent by a zone's table is
 // looked for by others in the same one: so it depends on the model and the limit
-// alone. Every Service port that spreads has one table; what is left goes to those that ask for
-// zones, in the order of their frontends.
+// alone. Every recipe of a Service port that spreads has one table; what is left goes to those that
+// ask for zones, in the order of their frontends.
 func (d *draft) budgetZones() {
 	left := d.limits.NodeTables
-	counted := map[*port]bool{}
+	counted, recipes := map[*port]bool{}, map[*recipe]bool{}
 	for _, entry := range d.entries {
-		if entry.Spreads() && entry.hasRows() && !counted[entry.port] {
-			counted[entry.port] = true
+		recipe := entry.port.recipe
+		if !entry.Spreads() || recipe == nil {
+			continue
+		}
+		counted[entry.port] = true
+		if !recipes[recipe] {
+			recipes[recipe] = true
 			left--
 		}
 	}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/table"
+)
+
+// recipe is what the rows of a Service port follow from. Ports and families of a Service mostly
+// have the same pods, and so the same weights: they share a recipe, and if they can a table.
+type recipe struct {
+	// weights are empty where a table is held.
+	weights map[forwarding.NodeID]uint32
+	// zonal is true of a Service port with zones. It shares nothing.
+	zonal bool
+	// budgeted is true once the budget of Local Service ports knows it, finds where there was
+	// room for it.
+	budgeted, finds bool
+}
+
+// line is a node table in the making: a recipe, and the table that it goes on from.
+type line struct {
+	recipe *recipe
+	// from is the slot of the table that it goes on from; zero where there is none. slot is the
+	// one that it has or, where it is zero, is to get.
+	from, slot forwarding.NodeTableSlot
+	// alone is true where the tables of zones are about to join it.
+	alone bool
+	// united is its table where that took in the former owners of others.
+	united *forwarding.NodeTable
+}
+
+// branch is how a table came about that was split off from another one.
+type branch struct {
+	from forwarding.NodeTableSlot
+	// changes counts those since then.
+	changes int
+}
+
+func (d *draft) service(name model.ServiceName) *service {
+	s := d.services[name]
+	if s == nil {
+		s = &service{}
+		d.services[name] = s
+	}
+	return s
+}
+
+// add takes a port with its recipe, if there are nodes to make rows of, or rows to hold.
+func (s *service) add(p *port) {
+	s.ports = append(s.ports, p)
+	f := p.first
+	if len(f.Weights) == 0 && !f.Living {
+		return
+	}
+	zonal := hasZones(f)
+	for _, r := range s.recipes {
+		if !zonal && !r.zonal && maps.Equal(r.weights, f.Weights) {
+			p.recipe = r
+			return
+		}
+	}
+	p.recipe = &recipe{weights: f.Weights, zonal: zonal}
+	s.recipes = append(s.recipes, p.recipe)
+	s.count++
+}
+
+// finish leaves what the next plan needs.
+func (s *service) finish() {
+	s.recipes, s.lines = nil, nil
+	for _, p := range s.ports {
+		p.first, p.recipe, p.line = nil, nil, nil
+	}
+}
+
+// drawLines decides which Service ports of a Service share a node table, and which slots stay.
+func (d *draft) drawLines() {
+	for _, s := range d.services {
+		for _, p := range s.ports {
+			d.drawLine(s, p)
+		}
+		slices.SortStableFunc(s.lines, func(a, b *line) int { return cmp.Compare(d.rank(a), d.rank(b)) })
+		s.joinNew()
+	}
+	d.unite()
+}
+
+// drawLine gives a Service port the line of its recipe and its present table. Of several recipes
+// the first keeps the slot. The others split off: they go on from a copy.
+func (d *draft) drawLine(s *service, p *port) {
+	e := entry{p.first, p}
+	own, former := d.ownTable(p)
+	if !e.needsTable() && !e.findsTable() && (!e.holdsTable() || d.have.NodeTables[own] == nil) {
+		return
+	}
+	from := cmp.Or(own, former)
+	if d.have.NodeTables[from] == nil {
+		from = 0
+	}
+	alone, kept := len(d.formerZones(p)) > 0, false
+	for _, l := range s.lines {
+		if l.recipe == p.recipe && l.from == from && !l.alone && !alone {
+			p.line = l
+			return
+		}
+		kept = kept || l.slot == own
+	}
+	p.line = &line{recipe: p.recipe, from: from, alone: alone}
+	if !kept {
+		p.line.slot = own
+	}
+	s.lines = append(s.lines, p.line)
+}
+
+// rank orders lines: one that may join another comes after it.
+func (d *draft) rank(l *line) int {
+	switch {
+	case l.from == 0:
+		return 3
+	case l.slot == 0:
+		return 2
+	case d.planner.branches[l.slot].from != 0:
+		return 1
+	default:
+		return 0
+	}
+}
+
+// joinNew has Service ports without a table, and so without connections, take one of their Service.
+func (s *service) joinNew() {
+	for i, l := range s.lines {
+		if l.from != 0 || l.slot != 0 || l.alone {
+			continue
+		}
+		for _, base := range s.lines[:i] {
+			if base.recipe == l.recipe && !base.alone {
+				s.replace(l, base)
+				break
+			}
+		}
+	}
+}
+
+// replace has the Service ports of a line take another one.
+func (s *service) replace(l, by *line) {
+	for _, p := range s.ports {
+		if p.line == l {
+			p.line = by
+		}
+	}
+	l.recipe = nil
+}
+
+// unite has lines of one recipe become one where no connection is lost by it. Their owners are the
+// same already, for those follow from the weights. Their former owners may differ.
+func (d *draft) unite() {
+	var services []*service
+	steps, tables := map[*line]step{}, map[*line]*forwarding.NodeTable{}
+	for _, s := range d.services {
+		several := false
+		for _, l := range s.lines {
+			if !s.hasOther(l) || l.from == 0 {
+				continue
+			}
+			if l.alone {
+				// It may once the zones have left.
+				d.waits = true
+				continue
+			}
+			several = true
+			if have := d.have.NodeTables[l.from]; l.slot != 0 && d.planner.tables[l.slot].is(have, l.recipe.weights) {
+				tables[l] = have
+			} else {
+				steps[l] = step{old: have, weights: l.recipe.weights}
+			}
+		}
+		if several {
+			services = append(services, s)
+		}
+	}
+	maps.Copy(tables, advanceAll(d.planner, steps))
+	for _, s := range services {
+		d.uniteLines(s, tables)
+	}
+}
+
+// hasOther reports whether another line has the recipe, and the tables follow from the weights.
+func (s *service) hasOther(l *line) bool {
+	return l.recipe != nil && !l.recipe.zonal && len(l.recipe.weights) > 0 &&
+		slices.ContainsFunc(s.lines, func(other *line) bool { return other != l && other.recipe == l.recipe })
+}
+
+func (d *draft) uniteLines(s *service, tables map[*line]*forwarding.NodeTable) {
+	for i, l := range s.lines {
+		for _, base := range s.lines[:i] {
+			if l.recipe == nil || base.recipe != l.recipe || tables[base] == nil || tables[l] == nil {
+				continue
+			}
+			united, fits := table.Unite(tables[base], tables[l])
+			if !fits || !d.isBranch(l, base) && (table.IsFull(tables[base]) || table.IsFull(tables[l])) {
+				continue
+			}
+			if united != tables[base] {
+				base.united, tables[base] = united, united
+			}
+			s.replace(l, base)
+			break
+		}
+	}
+}
+
+// isBranch reports whether a table was split off from another one just before. Then the exceptions
+// of its flows name rows of that one still. Else a full history may have lost a former owner whose
+// flows are found by exceptions alone, and these do not move to other rows.
+func (d *draft) isBranch(l, of *line) bool {
+	known := d.planner.branches[l.slot]
+	return l.slot != 0 && known.from == of.slot && known.changes <= 1
+}
+
+// placeTable returns the slot of an entry's node table. What does not fit is told.
+func (d *draft) placeTable(entry entry) forwarding.NodeTableSlot {
+	l := entry.port.line
+	if l.slot == 0 {
+		slot, found := d.tableSlots.take()
+		if !found {
+			return d.lacksTable(entry)
+		}
+		l.slot = slot
+		if l.from != 0 {
+			d.histories[slot], d.origins[slot] = d.have.NodeTables[l.from], l.from
+		}
+	}
+	switch {
+	case l.united != nil:
+		d.united[l.slot], d.weights[l.slot] = l.united, l.recipe.weights
+	case len(l.recipe.weights) > 0:
+		d.weights[l.slot] = l.recipe.weights
+	case !slices.Contains(d.held, l.slot):
+		d.held = append(d.held, l.slot)
+	}
+	return l.slot
+}
+
+// lacksTable is placeTable without room. A Service port that cannot split off stays where it is:
+// some of its packets come to nodes without an endpoint, but most connections go on.
+func (d *draft) lacksTable(entry entry) forwarding.NodeTableSlot {
+	if entry.port.spreads {
+		d.frontendFull(entry.Frontend, forwarding.NodeTables)
+	} else {
+		d.waits = true
+	}
+	own, _ := d.ownTable(entry.port)
+	if own != 0 {
+		d.borrowed = append(d.borrowed, own)
+	}
+	return own
+}

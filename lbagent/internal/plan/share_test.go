@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+type nodeWeights = map[forwarding.NodeID]uint32
+
+// six is the IPv6 frontend of a Service's port.
+func six(vip int, service string, weights nodeWeights) model.Frontend {
+	f := frontend(1, service)
+	f.Key.VIP, f.Weights = netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: byte(vip)}), weights
+	return f
+}
+
+// dual are the frontends of a Service with two ports and both families, with these weights of the
+// IPv4 and the IPv6 ports.
+func dual(four, sixth nodeWeights) []model.Frontend {
+	var all []model.Frontend
+	for _, port := range []uint16{80, 443} {
+		a, b := frontend(1, "web"), six(1, "web", sixth)
+		a.Weights = four
+		for _, f := range []model.Frontend{a, b} {
+			f.Key.Port, f.PortName = port, fmt.Sprint(port)
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// slotsIn are the node tables of a State's frontends.
+func slotsIn(state *forwarding.State) map[forwarding.NodeTableSlot]int {
+	slots := map[forwarding.NodeTableSlot]int{}
+	for _, f := range state.Frontends {
+		slots[f.Table]++
+	}
+	return slots
+}
+
+// Ports and families of a Service share a table. Where they come to differ, the one that changes
+// first goes on from a copy, and comes back once they are equal again, also while what was left
+// waits to be removed.
+func TestServicePortsPartAndMeet(t *testing.T) {
+	have := forwarding.NewState()
+	p := NewPlanner(have)
+	first := six(1, "web", nil).Key
+	step := func(four, sixth nodeWeights) {
+		t.Helper()
+		var problems []Problem
+		have, problems = p.Plan(have, modelOf(dual(four, sixth)...), ample)
+		if len(problems) > 0 {
+			t.Fatal(problems)
+		}
+	}
+	weights := nodeWeights{1: 1, 2: 1}
+	step(weights, weights)
+	if slots := slotsIn(have); len(slots) != 1 || len(have.NodeTables) != 1 {
+		t.Fatalf("slots %v, want one for four frontends", slots)
+	}
+	// Rounds enough that histories are full.
+	for round := range 6 {
+		before := have
+		shared := before.Frontends[key(1)].Table
+		next := nodeWeights{1: 1, forwarding.NodeID(2 + round%2): 1, 3: uint32(round + 1)}
+		step(weights, next)
+		if slots := slotsIn(have); len(slots) != 2 || slots[shared] != 2 {
+			t.Fatalf("round %d: slots %v, want two for two families each", round, slots)
+		}
+		if have.NodeTables[shared] != before.NodeTables[shared] {
+			t.Fatalf("round %d: the table of what did not change has", round)
+		}
+		for i, row := range have.NodeTables[have.Frontends[first].Table] {
+			old := before.NodeTables[shared][i]
+			if !succeeds(old, row) {
+				t.Fatalf("round %d: row %d was %+v and is %+v", round, i, old, row)
+			}
+		}
+		step(next, next)
+		if slots := slotsIn(have); len(slots) != 1 || slots[shared] != 4 {
+			t.Fatalf("round %d: slots %v, want %d for all again", round, slots, shared)
+		}
+		weights = next
+	}
+}
+
+// succeeds reports whether a row knows the owner that it had, and its history but for the oldest.
+func succeeds(old, row forwarding.Row) bool {
+	if row.Primary == old.Primary {
+		return row == old
+	}
+	if row.History == 0 || row.Chain[0] != old.Primary {
+		return false
+	}
+	for _, node := range old.Chain[:min(int(old.History), forwarding.ChainLength-1)] {
+		if node != row.Primary && node != row.Chain[1] && node != row.Chain[2] {
+			return false
+		}
+	}
+	return true
+}
+
+// apart is a State of before tables were shared: each Service port has its own, with another
+// history.
+func apart(t *testing.T, four, sixth []nodeWeights) *forwarding.State {
+	t.Helper()
+	have := forwarding.NewState()
+	for i, history := range [][]nodeWeights{four, sixth} {
+		service := fmt.Sprint(i)
+		p := NewPlanner(have)
+		for _, weights := range history {
+			var frontends []model.Frontend
+			for _, f := range dual(weights, weights) {
+				if f.Key.VIP.Is6() == (i == 1) {
+					f.Service.Name = service
+					frontends = append(frontends, f)
+				}
+			}
+			// Those that are there stay.
+			m := modelOf(frontends...)
+			m.Nodes = append(m.Nodes, nodeWithID(4))
+			next, _ := p.Plan(have, m, ample)
+			for key, f := range have.Frontends {
+				if _, found := next.Frontends[key]; !found {
+					next.Frontends[key], next.NodeTables[f.Table], next.VIPs[key.VIP] = f, have.NodeTables[f.Table], struct{}{}
+				}
+			}
+			have = next
+		}
+	}
+	if slots := slotsIn(have); len(slots) != 2 {
+		t.Fatalf("slots %v, want two: the case proves nothing", slots)
+	}
+	return have
+}
+
+// After an upgrade from a version in which each Service port has its own table, those become one
+// whose rows have room for all former owners. Where one may have been forgotten, they stay apart.
+func TestTablesOfTheVersionBefore(t *testing.T) {
+	a, b, c, d := nodeWeights{1: 1}, nodeWeights{2: 1}, nodeWeights{3: 1}, nodeWeights{1: 1, 2: 1}
+	for name, test := range map[string]struct {
+		four, sixth []nodeWeights
+		want        int
+	}{
+		"never changed":             {[]nodeWeights{a}, []nodeWeights{a}, 1},
+		"changed alike":             {[]nodeWeights{a, b}, []nodeWeights{a, b}, 1},
+		"changed otherwise":         {[]nodeWeights{b, a}, []nodeWeights{c, a}, 1},
+		"one changed":               {[]nodeWeights{a}, []nodeWeights{b, c, a}, 1},
+		"one may have forgotten":    {[]nodeWeights{a}, []nodeWeights{{4: 1}, b, c, a}, 2},
+		"alike, may have forgotten": {[]nodeWeights{{4: 1}, b, c, a}, []nodeWeights{{4: 1}, b, c, a}, 2},
+		"other weights":             {[]nodeWeights{a, d}, []nodeWeights{a, b}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			have := apart(t, test.four, test.sixth)
+			m := modelOf(dual(test.four[len(test.four)-1], test.sixth[len(test.sixth)-1])...)
+			m.Nodes = append(m.Nodes, nodeWithID(4))
+			want, problems := NewPlanner(have).Plan(have, m, ample)
+			if slots := slotsIn(want); len(slots) != test.want || len(problems) > 0 {
+				t.Fatalf("slots %v, want %d; problems %v", slots, test.want, problems)
+			}
+			for key, f := range want.Frontends {
+				for i, row := range have.NodeTables[have.Frontends[key].Table] {
+					now := want.NodeTables[f.Table][i]
+					for _, node := range row.Chain[:row.History] {
+						if node != now.Chain[0] && node != now.Chain[1] && node != now.Chain[2] {
+							t.Fatalf("%s: row %d was %+v and is %+v", key, i, row, now)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// A Service takes one table, whatever its ports. One that is to split off without room goes on with
+// the table that it has, and has its own when there is room.
+func TestNoRoomToSplitOff(t *testing.T) {
+	limits := ample
+	limits.NodeTables = 1
+	have := forwarding.NewState()
+	p := NewPlanner(have)
+	have, problems := advance(t, p, have, modelOf(dual(nodeWeights{1: 1}, nodeWeights{1: 1})...), limits)
+	if len(problems) > 0 || len(have.Frontends) != 4 {
+		t.Fatalf("%d frontends, problems %v", len(have.Frontends), problems)
+	}
+	parted := modelOf(dual(nodeWeights{2: 1}, nodeWeights{1: 1})...)
+	have, problems = advance(t, p, have, parted, limits)
+	if slots := slotsIn(have); slots[1] != 4 {
+		t.Errorf("slots %v, want the only one for all", slots)
+	}
+	if len(problems) != 2 || problems[0].Full != forwarding.NodeTables {
+		t.Errorf("problems %v, want both ports of the family that cannot split off", problems)
+	}
+	limits.NodeTables = 2
+	have, problems = advance(t, p, have, parted, limits)
+	if slots := slotsIn(have); len(slots) != 2 || len(problems) > 0 {
+		t.Errorf("slots %v, problems %v, want two slots", slots, problems)
+	}
+}
+
+// A change of one family of a Service plans that Service alone.
+func TestOneFamilyIsPlannedInPart(t *testing.T) {
+	have := forwarding.NewState()
+	p := NewPlanner(have)
+	var before *model.Model
+	var differs *forwarding.Entries
+	for _, weights := range []nodeWeights{{1: 1}, {1: 1}, {2: 1}, {1: 1}} {
+		m := modelOf(dual(nodeWeights{1: 1}, weights)...)
+		var changes *model.Changes
+		if before != nil {
+			changes = &model.Changes{Since: before, VIPs: []netip.Addr{six(1, "web", nil).Key.VIP}}
+		}
+		have, differs, _ = p.Replan(Held{have, nil}, m, changes, ample)
+		before = m
+	}
+	if differs == nil {
+		t.Error("all was planned")
+	}
+	if slots := slotsIn(have); len(slots) != 1 {
+		t.Errorf("slots %v, want one", slots)
+	}
+}
+
+// Local Service ports with one recipe take one of the tables that others leave.
+func TestLocalServicesShareWhatIsLeft(t *testing.T) {
+	limits := ample
+	limits.NodeTables = localReserve
+	var all []model.Frontend
+	for n := range localReserve - 1 {
+		for _, f := range dual(nodeWeights{1: 1}, nodeWeights{1: 1}) {
+			f.Local, f.Service.Name = true, fmt.Sprintf("local%d", n)
+			f.Key.Port += uint16(n)
+			all = append(all, f)
+		}
+	}
+	have, problems := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), modelOf(all...), limits)
+	if len(have.NodeTables) != localReserve-1 || len(problems) > 0 {
+		t.Errorf("%d node tables, want one for each of %d Services; problems %v", len(have.NodeTables), localReserve-1, problems)
+	}
+}

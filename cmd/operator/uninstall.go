@@ -28,6 +28,9 @@ const (
 	agents    = "millrace-agent"
 	operators = "millrace-operator"
 	cleanup   = "millrace-cleanup"
+	// annotation of the operator's Deployment says that an uninstallation takes the addresses from Services.
+	// Values of the chart could not say it: a release whose uninstallation was refused takes no upgrade.
+	annotation = "millrace.io/release-services"
 )
 
 // uninstallation is what the hooks of the Helm chart run before anything is deleted.
@@ -35,16 +38,13 @@ type uninstallation struct {
 	client kubernetes.Interface
 	// namespace is that of the installation.
 	namespace string
-	// release takes the addresses from Services that have one. Otherwise such Services forbid it.
-	release bool
-	out     io.Writer
+	out       io.Writer
 }
 
 func runUninstall(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
 	u := uninstallation{out: stdout}
 	flags := program.Flags("operator uninstall", stderr)
 	flags.StringVar(&u.namespace, "namespace", "millrace-system", "namespace of the installation")
-	flags.BoolVar(&u.release, "release-services", false, "take the addresses from Services that have one")
 	await := flags.Bool("await-cleanup", false, "only wait until the DaemonSet "+cleanup+" has cleaned all nodes")
 	timeout := flags.Duration("timeout", 4*time.Minute, "how long to wait")
 	config.RegisterFlags(flags)
@@ -72,12 +72,14 @@ func (u uninstallation) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(services) > 0 && !u.release {
-		return fmt.Errorf("%d Services have addresses of Millrace: %s: delete them or change their type; "+
-			"or upgrade the release with uninstall.releaseServices=true, which takes the addresses from them",
-			len(services), names(services))
-	}
 	if len(services) > 0 {
+		if told, err := u.told(ctx); err != nil {
+			return err
+		} else if !told {
+			return fmt.Errorf("%d Services have addresses of Millrace: %s: delete them or change their type; or take the addresses from them: "+
+				"kubectl -n %s annotate deployment %s %s=true; then uninstall again",
+				len(services), names(services), u.namespace, operators, annotation)
+		}
 		// Otherwise it would give them addresses again.
 		if err := u.remove(ctx, operators, u.client.AppsV1().Deployments(u.namespace).Delete); err != nil {
 			return err
@@ -90,6 +92,18 @@ func (u uninstallation) prepare(ctx context.Context) error {
 		fmt.Fprintf(u.out, "took the addresses from %d Services: %s\n", len(services), names(services))
 	}
 	return u.remove(ctx, agents, u.client.AppsV1().DaemonSets(u.namespace).Delete)
+}
+
+// told reports whether the addresses may be taken. Where the operator is gone, a former try was told.
+func (u uninstallation) told(ctx context.Context) (bool, error) {
+	deployment, err := u.client.AppsV1().Deployments(u.namespace).Get(ctx, operators, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading Deployment %s: %w", operators, err)
+	}
+	return deployment.Annotations[annotation] == "true", nil
 }
 
 // holders are the Services that have an address.

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e && long
+
+// Package release installs a release into the lab, from its archives alone: the images from a
+// registry with a password, the rest from the chart.
+package release
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace-lb/millrace/test/harness"
+)
+
+var (
+	cluster *harness.Cluster
+	// work is a directory of the checkout, which all hosts of the lab see.
+	work string
+	// helm is the program that is pinned in hack/tools.
+	helm string
+)
+
+func TestMain(m *testing.M) {
+	if layouts := os.Getenv(layoutsVariable); layouts != "" {
+		fmt.Fprintln(os.Stderr, serve(strings.Split(layouts, ":")))
+		os.Exit(1)
+	}
+	os.Exit(harness.RunTests(m, "release", prepare))
+}
+
+var nodes = []string{"node1", "node2", "node3"}
+
+// Nodes take a registry without TLS at this address alone. So each has one of its own.
+const registry = "localhost:5000"
+
+// prepare makes two releases of the same programs, and brings up a cluster without images of ours.
+func prepare(ctx context.Context, c *harness.Cluster) error {
+	cluster, work = c, filepath.Join(c.Root(), "dist", "test-release")
+	helm = filepath.Join(work, "helm")
+	if err := os.RemoveAll(work); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(work, 0o755); err != nil {
+		return err
+	}
+	if err := goRun(ctx, "build", "-modfile=hack/tools/helm/go.mod", "-o", helm, "helm.sh/helm/v4/cmd/helm"); err != nil {
+		return err
+	}
+	if err := linkPrograms(); err != nil {
+		return err
+	}
+	for _, version := range []string{"v0.1.0", "v0.1.1"} {
+		if err := makeRelease(ctx, version); err != nil {
+			return err
+		}
+	}
+	if err := cluster.Up(ctx); err != nil {
+		return err
+	}
+	// The server that is asked is no part of a release.
+	_, err := cluster.Run(ctx, "image", "load", filepath.Join(cluster.Root(), "dist/images/echo-amd64.tar"))
+	return err
+}
+
+func goRun(ctx context.Context, arguments ...string) error {
+	command := exec.CommandContext(ctx, "go", arguments...)
+	command.Dir = cluster.Root()
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("go %s: %w: %s", strings.Join(arguments, " "), err, out)
+	}
+	return nil
+}
+
+// linkPrograms takes those of this checkout for all systems: nobody runs the others.
+func linkPrograms() error {
+	bin := filepath.Join(cluster.Root(), "bin")
+	for _, system := range []string{"linux-amd64", "linux-arm64", "darwin-amd64", "darwin-arm64", "windows-amd64", "windows-arm64"} {
+		directory := filepath.Join(work, "programs", system)
+		if err := os.MkdirAll(directory, 0o755); err != nil {
+			return err
+		}
+		for _, program := range []string{"operator", "lbagent", "lbbfd", "gateway", "lbproxy", "liveapi", "millrace"} {
+			if err := os.Link(filepath.Join(bin, program), filepath.Join(directory, program)); err != nil {
+				return err
+			}
+		}
+		if err := os.Link(filepath.Join(bin, "millrace"), filepath.Join(directory, "millrace.exe")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeRelease makes one and unpacks what is carried to a network without a way out.
+func makeRelease(ctx context.Context, version string) error {
+	output := filepath.Join(work, version)
+	if err := goRun(ctx, "run", "./hack/release", "--version", version, "--registry", registry+"/millrace",
+		"--programs", filepath.Join(work, "programs"), "--output", output); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(airGap(version), 0o755); err != nil {
+		return err
+	}
+	archive := filepath.Join(output, "millrace-"+version+"-airgap.tar")
+	if out, err := exec.CommandContext(ctx, "tar", "-xf", archive, "-C", airGap(version)).CombinedOutput(); err != nil {
+		return fmt.Errorf("tar -xf %s: %w: %s", archive, err, out)
+	}
+	return nil
+}
+
+func airGap(version string) string { return filepath.Join(work, "airgap-"+version) }
+
+func chart(version string) string {
+	return filepath.Join(airGap(version), "millrace-"+strings.TrimPrefix(version, "v")+".tgz")
+}
+
+// startRegistries runs this program as the registry of each node, until the test is over.
+func startRegistries(t *testing.T) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(work, "registry")
+	content, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(program, content, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range nodes {
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			// It ends by the interrupt alone; a registry that is not there is noticed below.
+			_ = cluster.Stream(ctx, io.Discard, "exec", node, "--", "env", layoutsVariable+"="+airGap("v0.1.0")+":"+airGap("v0.1.1"), program)
+		}()
+		t.Cleanup(func() {
+			cancel()
+			<-ended
+		})
+	}
+	for _, node := range nodes {
+		eventually(t, time.Minute, func(ctx context.Context) error {
+			status, err := cluster.Exec(ctx, node, "curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "http://"+registry+"/v2/")
+			if err == nil && string(status) != "401" {
+				err = fmt.Errorf("the registry answers %s without a password", status)
+			}
+			return err
+		})
+	}
+}
+
+// runHelm runs helm beside the API server.
+func runHelm(ctx context.Context, arguments ...string) (string, error) {
+	all := []string{
+		"env", "HOME=" + work, helm, "--kubeconfig", cluster.Kubeconfig(), "--namespace", "kube-system",
+	}
+	out, err := cluster.Exec(ctx, "cp", append(all, arguments...)...)
+	return string(out), err
+}
+
+// settings are those of a lab whose nodes have little memory.
+var settings = []string{
+	"--set", "namespaces=false,imagePullSecrets[0].name=registry",
+	"--set", "operator.args={--default-class},agent.args={--connections=65536,--udp-flows=65536}",
+	"--wait", "--timeout", "4m",
+}
+
+// TestRelease installs a release, replaces it by the next under load, and goes back; then nothing of it
+// is left.
+func TestRelease(t *testing.T) {
+	startRegistries(t)
+	kubectl(t, "apply", "-k", filepath.Join(cluster.Root(), "config/namespace"))
+	kubectl(t, "-n", "millrace-system", "create", "secret", "docker-registry", "registry",
+		"--docker-server="+registry, "--docker-username="+user, "--docker-password="+password)
+	mustHelm(t, append([]string{"install", "millrace", chart("v0.1.0")}, settings...)...)
+	for _, manifest := range []string{harness.Network, harness.Echo} {
+		if err := cluster.Apply(t.Context(), manifest); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := cluster.RolledOut(t.Context(), "default", "deployment/echo"); err != nil {
+		t.Fatal(err)
+	}
+	var vip netip.Addr
+	eventually(t, time.Minute, func(ctx context.Context) (err error) {
+		vip, _, err = cluster.DualStack(ctx, "default", "echo")
+		return err
+	})
+	eventually(t, time.Minute, func(ctx context.Context) error { return cluster.RoutedTo(ctx, "router1", vip, 1, 2, 3) })
+	runs(t, "v0.1.0")
+
+	underLoad(t, vip, append([]string{"upgrade", "millrace", chart("v0.1.1")}, settings...)...)
+	runs(t, "v0.1.1")
+	underLoad(t, vip, "rollback", "millrace", "1", "--wait", "--timeout", "4m")
+	runs(t, "v0.1.0")
+
+	if _, err := runHelm(t.Context(), "uninstall", "millrace", "--timeout", "4m"); err == nil {
+		t.Fatal("uninstalled while a Service has an address")
+	} else if !strings.Contains(err.Error(), "default/echo") {
+		t.Errorf("the refusal does not name the Service: %v", err)
+	}
+	if load, err := cluster.Requests(t.Context(), vip, 100); err != nil || load.Errors > 0 {
+		t.Errorf("after the refusal: %v: %+v", err, load)
+	}
+	// Helm says now that it is being uninstalled. This is how one changes one's mind.
+	underLoad(t, vip, "rollback", "millrace", "3", "--wait", "--timeout", "4m")
+	underLoad(t, vip, append([]string{"upgrade", "millrace", chart("v0.1.1")}, settings...)...)
+	kubectl(t, "-n", "millrace-system", "annotate", "deployment", "millrace-operator", "millrace.io/release-services=true")
+	mustHelm(t, "uninstall", "millrace", "--wait", "--timeout", "4m")
+	nothingLeft(t)
+	kubectl(t, "delete", "service", "echo", "--timeout=30s")
+}
+
+// underLoad runs helm while requests go to a VIP, of which none may fail.
+func underLoad(t *testing.T, vip netip.Addr, arguments ...string) {
+	t.Helper()
+	load, err := cluster.RequestsWhile(t.Context(), vip, 100, func(ctx context.Context) error {
+		_, err := runHelm(ctx, arguments...)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if load.Errors > 0 || load.Requests < 50 {
+		t.Errorf("helm %s: %d of %d requests failed: %q", arguments[0], load.Errors, load.Requests, load.FirstErrors)
+	}
+}
+
+// runs holds all pods to be of a release.
+func runs(t *testing.T, version string) {
+	t.Helper()
+	images := strings.Fields(kubectl(t, "-n", "millrace-system", "get", "pods", "--field-selector=status.phase=Running",
+		"-l", "app.kubernetes.io/component in (agent, operator)", "-o", "jsonpath={.items[*].spec.containers[*].image}"))
+	if len(images) < 2*len(nodes) {
+		t.Errorf("only %d containers run: %s", len(images), images)
+	}
+	for _, image := range images {
+		if !strings.HasPrefix(image, registry+"/millrace/") || !strings.Contains(image, ":"+version+"@sha256:") {
+			t.Errorf("%s runs, want release %s", image, version)
+		}
+	}
+}
+
+// nothingLeft looks for objects, and into the kernels.
+func nothingLeft(t *testing.T) {
+	t.Helper()
+	for _, kind := range []string{
+		"customresourcedefinitions", "clusterroles", "clusterrolebindings", "validatingadmissionpolicies",
+		"validatingadmissionpolicybindings", "deployments", "daemonsets", "jobs", "serviceaccounts", "roles", "rolebindings",
+	} {
+		names := strings.Fields(kubectl(t, "get", kind, "-A", "-o", "jsonpath={.items[*].metadata.name}"))
+		names = slices.DeleteFunc(names, func(name string) bool { return !strings.Contains(name, "millrace") })
+		if len(names) > 0 {
+			t.Errorf("%s are left: %s", kind, names)
+		}
+	}
+	for _, node := range nodes {
+		if out, err := cluster.Exec(t.Context(), node, "ls", "/sys/fs/bpf/millrace"); err == nil {
+			t.Errorf("%s has pins: %s", node, out)
+		}
+	}
+	service := kubectl(t, "get", "service", "echo", "-o", "jsonpath={.metadata.finalizers}{.status.loadBalancer.ingress}")
+	if service != "" {
+		t.Errorf("the Service still has %s", service)
+	}
+}
+
+func mustHelm(t *testing.T, arguments ...string) {
+	t.Helper()
+	if out, err := runHelm(t.Context(), arguments...); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+func kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := cluster.Kubectl(t.Context(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+func eventually(t *testing.T, limit time.Duration, check func(context.Context) error) {
+	t.Helper()
+	if err := harness.Eventually(t.Context(), limit, check); err != nil {
+		t.Fatal(err)
+	}
+}

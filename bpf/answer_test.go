@@ -105,7 +105,7 @@ func tooLong(f family) []fixture {
 	}
 	named := func(name string, fixture fixture) fixture { fixture.name = name; return fixture }
 	fixtures := []fixture{
-		named("too long for the path MTU to the node", narrow(1400, toldTo(long, 1400-60))),
+		named("too long for the path MTU to the node", narrow(1400, toldTo(long, 1400-uint32(overhead())))),
 		named("from nowhere", narrow(1400, fixture{
 			in: long.with(func(p *packet) { p.from = netip.AddrPortFrom(f.loopback(), 40000) }).frame(), verdict: xdpDrop,
 			counts: join(f.received(long), dropped(bpf.DatapathDropReasonDROP_MARTIAN)),
@@ -113,12 +113,12 @@ func tooLong(f family) []fixture {
 	}
 	if f.vip.Is6() {
 		// RFC 8200 section 5: every path takes 1280 bytes.
-		return append(fixtures, named("path MTU below 1280 for the client", narrow(1339, silent)),
-			named("path MTU of 1280 for the client", narrow(1340, toldTo(long, 1280))))
+		return append(fixtures, named("path MTU below 1280 for the client", narrow(1279+overhead(), silent)),
+			named("path MTU of 1280 for the client", narrow(1280+overhead(), toldTo(long, 1280))))
 	}
 	whole := long.with(func(p *packet) { p.divisible = true })
-	return append(fixtures, named("may be fragmented", narrow(1400, toldTo(whole, 1400-60))),
-		named("small path MTU", narrow(600, toldTo(long, 600-60))))
+	return append(fixtures, named("may be fragmented", narrow(1400, toldTo(whole, 1400-uint32(overhead())))),
+		named("small path MTU", narrow(600, toldTo(long, 600-uint32(overhead())))))
 }
 
 func (f family) loopback() netip.Addr {

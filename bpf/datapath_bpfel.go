@@ -359,6 +359,7 @@ type DatapathOverhead uint32
 const (
 	DatapathOverheadOVERHEAD_IPV4 DatapathOverhead = 60
 	DatapathOverheadOVERHEAD_IPV6 DatapathOverhead = 80
+	DatapathOverheadOVERHEAD_HIGH DatapathOverhead = 4
 )
 
 type DatapathProbe struct {
@@ -497,8 +498,8 @@ const (
 	DatapathShapeROWS               DatapathShape = 4096
 	DatapathShapeCHAIN_LENGTH       DatapathShape = 3
 	DatapathShapeENDPOINT_ROWS      DatapathShape = 512
-	DatapathShapeNODES              DatapathShape = 4096
-	DatapathShapeNODE_ADDRESSES     DatapathShape = 16384
+	DatapathShapeNODES              DatapathShape = 16384
+	DatapathShapeNODE_ADDRESSES     DatapathShape = 65536
 	DatapathShapeUPLINKS            DatapathShape = 64
 	DatapathShapeMEMORY_SLOTS       DatapathShape = 8
 	DatapathShapeEXCEPTION_SLOTS    DatapathShape = 8

@@ -90,7 +90,7 @@ func replies(f family) []replyFixture {
 	}
 	synAck := answer(syn, pod, "SA")
 	// 1500 bytes of MTU, 60 of encapsulation, and the headers.
-	limit := uint16(1500 - 60 - 40)
+	limit := uint16(1500 - overhead() - 40)
 	if f.vip.Is6() {
 		limit -= 20
 	}
@@ -115,7 +115,7 @@ func replies(f family) []replyFixture {
 		if err := w.Settings.Lookup(uint32(0), &self); err != nil {
 			t.Fatal(err)
 		}
-		self.Overhead = 80
+		self.Overhead = uint16(overhead() + 20)
 		put(t, w.Settings, uint32(0), self)
 		t.Cleanup(func() { w.putSelf(t, v4.self, v6.self) })
 	}

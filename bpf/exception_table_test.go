@@ -202,7 +202,7 @@ func TestExceptionsAreLearnedDuringSweeps(t *testing.T) {
 			for again := 0; err != nil && again < 100; again++ {
 				about, err = w.exceptions().Find(p.from, p.to, uint8(p.protocol))
 			}
-			if err != nil || rig.ExceptionNode(about) != 2 || !w.isMarked(t, p) {
+			if err != nil || rig.ExceptionNode(about) != uint32(nodeID(2)) || !w.isMarked(t, p) {
 				t.Errorf("round %d: flow %d has exception %x, %v; its row is marked: %v", round, i, about, err, w.isMarked(t, p))
 			}
 			gone := withFlags(p.arrived(v4, 0), flagNotice).with(func(in *tunnel) { in.ingress = selfID })

@@ -72,7 +72,7 @@ func (w *world) unmark(t testing.TB, p packet) {
 // except makes an exception of the packet's flow that was last used so long ago.
 func (w *world) except(t testing.TB, p packet, node, seconds uint32) {
 	t.Helper()
-	about := rig.ExceptionAbout(p.rowIndex(), node, w.tick(t)-uint64(seconds)*uint64(w.ticks(t)))
+	about := rig.ExceptionAbout(p.rowIndex(), uint32(nodeID(uint16(node))), w.tick(t)-uint64(seconds)*uint64(w.ticks(t)))
 	err := w.exceptions().Put(p.to, uint8(p.protocol), maps.All(map[netip.AddrPort]uint64{p.from: about}))
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func (w *world) exception(t testing.TB, p packet) uint32 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return rig.ExceptionNode(about)
+	return rig.ExceptionNode(about) & 0xfff
 }
 
 const none = 0

@@ -116,10 +116,15 @@ func checkEncapsulated(t *testing.T, in, out []byte) {
 	if out[12] == 0x86 {
 		overhead = 80
 	}
+	tunnel := tunnelLength
+	if tag := shortest + overhead - 8 - 1; len(out) > tag && out[tag] == 3 {
+		overhead += 4
+		tunnel += 4
+	}
 	if len(out) < shortest+overhead || !bytes.HasSuffix(in, out[shortest+overhead:]) {
 		t.Fatalf("encapsulated\n%s\nfrom\n%s", show(out), show(in))
 	}
-	udp := out[shortest+overhead-tunnelLength:]
+	udp := out[shortest+overhead-tunnel:]
 	if length := int(udp[4])<<8 | int(udp[5]); length > len(udp) {
 		t.Errorf("UDP length %d in a frame with %d bytes of it", length, len(udp))
 	}

@@ -152,7 +152,7 @@ func stage1(w *world, f family) []fixture {
 	syn, ack, udp := f.tcp(portNode2, "S"), f.tcp(portNode2, "A"), f.udp(portNode2)
 	marked := syn.with(func(p *packet) { p.tos = 0xb8 | 1 })
 	unresolved, third := f.tcp(portUnresolved, "S"), f.tcp(portThirdInterface, "S")
-	big := f.udp(portNode2).with(func(p *packet) { p.payload = strings.Repeat("x", 1500-60-8-40) })
+	big := f.udp(portNode2).with(func(p *packet) { p.payload = strings.Repeat("x", 1500-overhead()-8-40) })
 	if f.vip.Is4() {
 		big.payload += strings.Repeat("x", 20)
 	}
@@ -178,7 +178,7 @@ func stage1(w *world, f family) []fixture {
 		toldNotToTransmit(away("driver that does not send", syn, xdpPass,
 			syn.tunnelled(v4.node2, 2).sent(routerMAC, uplinkMAC), handoverNote(w.uplink), handed)),
 		away("as long as fits", big, xdpTX, big.tunnelled(v4.node2, 2).sent(uplinkMAC, node2MAC), nil),
-		away("one byte too long", tooBig, xdpTX, f.told(f.tooBig(1500-60), tooBig).frame(), nil,
+		away("one byte too long", tooBig, xdpTX, f.told(f.tooBig(1500-uint32(overhead())), tooBig).frame(), nil,
 			dropped(bpf.DatapathDropReasonDROP_ENCAP_TOO_BIG), event(bpf.DatapathEventEVENT_TOO_BIG_TOLD)),
 		lost("unknown node", f.tcp(portNodeUnknown, "S"), bpf.DatapathDropReasonDROP_NODE_UNKNOWN),
 		lost("node without a route", f.tcp(portNoRoute, "S"), bpf.DatapathDropReasonDROP_NODE_ROUTE),

@@ -111,7 +111,7 @@ func TestSharedLocalKeepsSegmentsSmall(t *testing.T) {
 			syn := f.tcp(portNode2, "S")
 			w.ingress(t, syn.frame())
 			// 1500 bytes of MTU, 60 of encapsulation, and the headers.
-			limit := uint16(1500 - 60 - 40)
+			limit := uint16(1500 - overhead() - 40)
 			if f.vip.Is6() {
 				limit -= 20
 			}

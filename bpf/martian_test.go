@@ -36,7 +36,7 @@ func martians(f family) []fixture {
 		drop("TCP from a pool", from(syn, last)),
 		serve("address behind the pool", behind, nil),
 		serve("a node whose address is of a pool", first, func(t *testing.T, w *world) {
-			put(t, w.NodeAddresses, address(first), uint32(2))
+			put(t, w.NodeAddresses, address(first), uint32(nodeID(2)))
 			t.Cleanup(func() {
 				if err := w.NodeAddresses.Delete(address(first)); err != nil {
 					t.Error(err)

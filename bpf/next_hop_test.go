@@ -28,11 +28,11 @@ func (w *world) prepareHop(t testing.TB, id uint32, ifindex int, source, destina
 func (w *world) changeNode(t testing.TB, id uint32, change func(*bpf.DatapathNode)) {
 	t.Helper()
 	var node bpf.DatapathNode
-	if err := w.Nodes.Lookup(id, &node); err != nil {
+	if err := w.Nodes.Lookup(uint32(nodeID(uint16(id))), &node); err != nil {
 		t.Fatal(err)
 	}
 	change(&node)
-	put(t, w.Nodes, id, node)
+	put(t, w.Nodes, uint32(nodeID(uint16(id))), node)
 }
 
 func (w *world) vouch(t testing.TB) {
@@ -94,7 +94,7 @@ func TestPreparedHop(t *testing.T) {
 		out := syn.tunnelled(v4.node2, 2)
 		tagged := out.sent(uplinkMAC, hopMAC)
 		tagged = append(append(append([]byte{}, tagged[:12]...), 0x81, 0, 0x60, 7), tagged[12:]...)
-		big := f.udp(portNode2).with(func(p *packet) { p.payload = strings.Repeat("x", 1400-60-f.header()-8) })
+		big := f.udp(portNode2).with(func(p *packet) { p.payload = strings.Repeat("x", 1400-overhead()-f.header()-8) })
 		tooBig := big.with(func(p *packet) { p.payload += "x" })
 		small := func(node *bpf.DatapathNode) { node.Mtu = 1400 }
 		for _, fixture := range []fixture{
@@ -126,7 +126,7 @@ func TestPreparedHop(t *testing.T) {
 			},
 			{
 				name: "one byte too long", given: with(small), in: tooBig.frame(), verdict: xdpTX,
-				out:    f.told(f.tooBig(1400-60), tooBig).frame(),
+				out:    f.told(f.tooBig(1400-uint32(overhead())), tooBig).frame(),
 				counts: join(f.received(tooBig), dropped(bpf.DatapathDropReasonDROP_ENCAP_TOO_BIG), event(bpf.DatapathEventEVENT_TOO_BIG_TOLD)),
 			},
 		} {

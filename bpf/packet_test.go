@@ -256,9 +256,18 @@ func (t tunnel) geneve() []byte {
 	if t.protocol != 0 {
 		protocol = t.protocol
 	}
-	words := 6 + t.extraOptions
+	path, high := uint64(t.flags), uint32(0)
+	for i, id := range []uint16{t.chain[2], t.chain[1], t.chain[0], t.chooser, t.ingress} {
+		path |= uint64(id&0xfff) << (4 + 12*i)
+		high |= uint32(nodeID(id)>>12) << (2 * i)
+	}
+	more := 0
+	if high != 0 {
+		more = 1
+	}
+	words := 6 + more + t.extraOptions
 	if t.former {
-		words -= 3
+		words = 3 + t.extraOptions
 	}
 	if t.noOption {
 		words = 0
@@ -271,14 +280,13 @@ func (t tunnel) geneve() []byte {
 		return out
 	}
 	out = append(out, byte(class>>8), byte(class), 0x82+t.zones, 2)
-	path := uint64(t.flags)
-	for i, id := range []uint16{t.chain[2], t.chain[1], t.chain[0], t.chooser, t.ingress} {
-		path |= uint64(id) << (4 + 12*i)
-	}
 	out = binary.BigEndian.AppendUint64(out, path)
 	if !t.former {
-		out = append(out, 0xff, 0x4d, 0x10+byte(t.keyNumber()), 2)
+		out = append(out, 0xff, 0x4d, 0x10+byte(t.keyNumber()), byte(2+more))
 		out = append(out, make([]byte, 8)...)
+		if more != 0 {
+			out = binary.BigEndian.AppendUint32(out, high)
+		}
 	}
 	return append(out, make([]byte, 4*t.extraOptions)...)
 }

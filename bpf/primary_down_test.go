@@ -12,8 +12,8 @@ import (
 func TestPrimaryDown(t *testing.T) {
 	w := newWorld(t)
 	const down, downToo = 9, 10
-	for _, id := range []uint32{down, downToo} {
-		put(t, w.Nodes, id, bpf.DatapathNode{Ipv4: ipv4(v4.node2), Flags: uint32(bpf.DatapathNodeFlagNODE_DOWN)})
+	for _, id := range []uint16{down, downToo} {
+		put(t, w.Nodes, uint32(nodeID(id)), bpf.DatapathNode{Ipv4: ipv4(v4.node2), Flags: uint32(bpf.DatapathNodeFlagNODE_DOWN)})
 	}
 	for _, f := range families {
 		syn, ack, udp := f.tcp(portCluster, "S"), f.tcp(portCluster, "A"), f.udp(portCluster)

@@ -49,7 +49,7 @@ func (p probe) payload() string {
 
 // probes are the fixtures of one family.
 func probes(f family) []fixture {
-	good := probe{kind: 1, from: 2, to: selfID, nonce: 0x1122334455667788, key: probeKeys.Key[0]}
+	good := probe{kind: 1, from: nodeID(2), to: nodeID(selfID), nonce: 0x1122334455667788, key: probeKeys.Key[0]}
 	request := func(p probe, change ...func(*packet)) packet {
 		in := packet{
 			from: netip.AddrPortFrom(f.node2, probePort), to: netip.AddrPortFrom(f.self, geneveUDP),
@@ -83,13 +83,13 @@ func probes(f family) []fixture {
 	plain.in, plain.out = tagged(plain.in, tags...), tagged(plain.out, tags...)
 	return []fixture{
 		answered("newest key", good),
-		answered("key of before", probe{kind: 1, from: 2, to: selfID, nonce: 7, key: probeKeys.Key[1]}),
+		answered("key of before", probe{kind: 1, from: nodeID(2), to: nodeID(selfID), nonce: 7, key: probeKeys.Key[1]}),
 		plain,
 		refused("other key", wrong, with(func(p *probe) { p.key[0]++ })),
 		refused("no key", wrong, with(func(p *probe) { p.key = [2]uint64{} })),
 		refused("answer", wrong, with(func(p *probe) { p.kind = 2 })),
-		refused("for another node", wrong, with(func(p *probe) { p.to = 3 })),
-		refused("in another node's name", wrong, with(func(p *probe) { p.from = 3 })),
+		refused("for another node", wrong, with(func(p *probe) { p.to = nodeID(3) })),
+		refused("in another node's name", wrong, with(func(p *probe) { p.from = nodeID(3) })),
 		refused("cut", wrong, request(good, func(p *packet) { p.payload = p.payload[:31] })),
 		refused("from a stranger", bpf.DatapathDropReasonDROP_TUNNEL_SOURCE,
 			request(good, func(p *packet) { p.from = netip.AddrPortFrom(f.other, probePort) })),
@@ -133,13 +133,13 @@ func TestNodeDownIsPassedOver(t *testing.T) {
 			w.pointTo(t, f, 0)
 			t.Cleanup(func() {
 				w.unmark(t, ack)
-				put(t, w.Nodes, uint32(2), up)
+				put(t, w.Nodes, uint32(nodeID(2)), up)
 			})
 			w.except(t, ack, 2, 0)
 			if got := w.ingress(t, ack.frame()); got.verdict != xdpTX {
 				t.Fatalf("verdict %v, want the packet sent to node 2", got.verdict)
 			}
-			put(t, w.Nodes, uint32(2), down)
+			put(t, w.Nodes, uint32(nodeID(2)), down)
 			got := w.ingress(t, ack.frame())
 			if got.verdict != xdpPass {
 				t.Fatalf("verdict %v, want it delivered here", got.verdict)
@@ -153,7 +153,7 @@ func TestNodeDownIsPassedOver(t *testing.T) {
 	// The chain of these rows is node 2, then node 3, which only IPv6 reaches.
 	ack := v6.tcp(portChain, "A")
 	w.forget(t)
-	put(t, w.Nodes, uint32(2), down)
+	put(t, w.Nodes, uint32(nodeID(2)), down)
 	if got := w.ingress(t, ack.frame()); got.verdict != xdpTX || string(got.frame[38:54]) != string(node3.AsSlice()) {
 		t.Errorf("verdict %v, outer destination %x, want node 3", got.verdict, got.frame[38:54])
 	}

@@ -66,7 +66,12 @@ func tagWords(ip []byte) (pairs [][2]uint32) {
 	if length >= header+8 {
 		transport = words(inner[header : header+8])
 	}
-	kind := uint32(protocol) | uint32(udp[pathOffset-2])<<8 | outerFamily<<16 | family<<24
+	// The upper bits of the ids are where the families have none.
+	high := uint32(0)
+	if udp[tagOffset-1] == 3 {
+		high = binary.BigEndian.Uint32(udp[tunnelLength:])
+	}
+	kind := high&0xf<<20 | high>>4&0xf<<28 | high>>8&1<<16 | high>>9&1<<24 | uint32(protocol) | uint32(udp[pathOffset-2])<<8 | outerFamily<<16 | family<<24
 	pairs = [][2]uint32{{path[0], path[1]}, {kind, words(inner[4:8])[0]}, {transport[0], transport[1]}}
 	for i := range from {
 		pairs = append(pairs, [2]uint32{from[i], to[i]})

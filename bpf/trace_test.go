@@ -224,20 +224,20 @@ func traceCases(f family, uplink uint32) []traceCase {
 		}},
 		{"another node's", nil, away.frame(), bpf.DatapathTrace{
 			Steps: vip | row | toNode, Frontend: f.frontendID(portNode2),
-			Row: rowOf(away), Owners: owners(portNode2), Node: 2, Ifindex: uplink,
+			Row: rowOf(away), Owners: owners(portNode2), Node: uint32(nodeID(2)), Ifindex: uplink,
 		}},
 		{"unknown connection", nil, chain.frame(), bpf.DatapathTrace{
 			Steps: vip | row | stage2 | second | toNode, Frontend: f.frontendID(portChain),
-			Row: rowOf(chain), Owners: owners(portChain), Node: 2, Ifindex: uplink,
+			Row: rowOf(chain), Owners: owners(portChain), Node: uint32(nodeID(2)), Ifindex: uplink,
 		}},
 		{"asked by another node", nil, chain.arrived(f, 2).frame(), bpf.DatapathTrace{
-			Steps: fromNode | stage2 | returned | toNode, Frontend: f.frontendID(portChain), Node: 2, Ifindex: uplink,
+			Steps: fromNode | stage2 | returned | toNode, Frontend: f.frontendID(portChain), Node: uint32(nodeID(2)), Ifindex: uplink,
 		}},
 		{"asked for a connection that is here", []packet{syn, answer(syn, f.pods[0], "SA"), ack}, ack.arrived(f, 3).frame(), bpf.DatapathTrace{
-			Steps: fromNode | stage2 | known | notifies | toNode, Frontend: f.frontendID(portCluster), Endpoint: pod, Node: 2, Ifindex: uplink,
+			Steps: fromNode | stage2 | known | notifies | toNode, Frontend: f.frontendID(portCluster), Endpoint: pod, Node: uint32(nodeID(2)), Ifindex: uplink,
 		}},
 		{"notice of the node that holds it", nil, notice.frame(), bpf.DatapathTrace{
-			Steps: fromNode | notified | toNode, Frontend: f.frontendID(portCluster), Node: 2, Ifindex: uplink,
+			Steps: fromNode | notified | toNode, Frontend: f.frontendID(portCluster), Node: uint32(nodeID(2)), Ifindex: uplink,
 		}},
 		{"no endpoint anywhere", nil, f.tcp(portNoTable, "S").frame(), bpf.DatapathTrace{
 			Steps: vip, Frontend: f.frontendID(portNoTable), Reason: reason(bpf.DatapathDropReasonDROP_NO_ENDPOINT),

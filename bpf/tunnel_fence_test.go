@@ -187,7 +187,7 @@ func TestNodeUplinks(t *testing.T) {
 				for i, index := range test.by {
 					entrances.Ifindex[i] = uint32(index)
 				}
-				put(t, w.NodeUplinks, uint32(2), entrances)
+				put(t, w.NodeUplinks, uint32(nodeID(2)), entrances)
 				fixture := fixture{in: in, verdict: xdpPass, out: delivered(syn, f.pods[0]), counts: f.opened(portCluster)}
 				if !test.taken {
 					fixture.verdict, fixture.out, fixture.counts = xdpDrop, nil, dropped(bpf.DatapathDropReasonDROP_TUNNEL_UPLINK)
@@ -195,7 +195,7 @@ func TestNodeUplinks(t *testing.T) {
 				w.check(t, fixture)
 			})
 		}
-		put(t, w.NodeUplinks, uint32(2), bpf.DatapathEntrances{})
+		put(t, w.NodeUplinks, uint32(nodeID(2)), bpf.DatapathEntrances{})
 	}
 }
 

@@ -132,7 +132,11 @@ func covered(outer, inner family, p packet) (places []int) {
 	add(udp+pathOffset, 8)
 	add(udp+tagOffset-2, 1)
 	add(udp+tagOffset, 8)
-	ip := udp + tunnelLength
+	ip := udp + tunnelLength + highBytes()
+	if longIDs {
+		// The upper bits of the chooser and the chain.
+		add(ip-1, 1)
+	}
 	l4 := ip + 40
 	if inner.vip.Is4() {
 		l4 = ip + 20 + 4*len(p.ipOptions)
@@ -165,6 +169,12 @@ func TestTunnelTagCovers(t *testing.T) {
 							w.checkForged(t, changed)
 						}
 					}
+					for bit := range highBytes() / 2 {
+						// Those of the ingress node.
+						changed := slices.Clone(frame)
+						changed[outer.outerUDP()+tunnelLength+2] ^= 1 << bit
+						w.checkForged(t, changed)
+					}
 				})
 			}
 		}
@@ -177,7 +187,7 @@ func TestTunnelTagCoversOuterAddresses(t *testing.T) {
 	w.trust(t, true, 1, 2)
 	for _, f := range families {
 		good := f.tcp(portCluster, "S").arrived(f, 0)
-		put(t, w.NodeAddresses, address(f.other), uint32(4))
+		put(t, w.NodeAddresses, address(f.other), uint32(nodeID(4)))
 		forged := good.withoutTag()
 		copy(forged, good.ip())
 		from, length := 12, 4
@@ -247,7 +257,7 @@ func (f *forger) next(flags uint8) []byte {
 	if f.random.Uint32N(4) != 0 {
 		binary.LittleEndian.PutUint64(f.frame[udp+tagOffset:], f.random.Uint64())
 	}
-	ip := f.frame[udp+tunnelLength:]
+	ip := f.frame[udp+tunnelLength+highBytes():]
 	if f.inner.vip.Is4() {
 		binary.BigEndian.PutUint32(ip[12:], f.random.Uint32())
 		binary.BigEndian.PutUint32(ip[20:], f.random.Uint32()&^0xffff|uint32(portCluster))

@@ -120,9 +120,33 @@ type table struct {
 	history uint8
 }
 
-// row is written from the layout in path.h.
+// longIDs has nodes have ids of more than 12 bits: TestLongIDs.
+var longIDs bool
+
+// nodeID is that of a node, of which tests know the lower 12 bits.
+func nodeID(id uint16) uint16 {
+	if !longIDs {
+		return id
+	}
+	return id + id%4<<12
+}
+
+// overhead is that of packets to another node over IPv4, and highBytes are those that long ids take.
+func overhead() int { return 60 + highBytes() }
+
+func highBytes() int {
+	if longIDs {
+		return 4
+	}
+	return 0
+}
+
+// row is written from the layout in path.h and row.h.
 func (t table) row() bpf.DatapathRow {
-	path := uint64(t.history)<<52 | uint64(t.primary)<<40 | uint64(t.chain[0])<<28 | uint64(t.chain[1])<<16 | uint64(t.chain[2])<<4
+	path := uint64(t.history) << 52
+	for i, id := range []uint16{t.primary, t.chain[0], t.chain[1], t.chain[2]} {
+		path |= uint64(id&0xfff)<<(40-12*i) | uint64(nodeID(id)>>12)<<(60-2*i)
+	}
 	if t.chain[0] != 0 && t.history == 0 {
 		path |= flagRanked
 	}
@@ -320,7 +344,7 @@ func (w *world) fill(t testing.TB) {
 		w.putVLAN(t, w.uplink, tags...)
 	}
 	w.putSelf(t, v4.self, v6.self)
-	for id, node := range map[uint32]bpf.DatapathNode{
+	for id, node := range map[uint16]bpf.DatapathNode{
 		2: {Ipv4: ipv4(v4.node2), Ipv6: address(v6.node2)},
 		3: {Ipv6: address(node3)},
 		5: {Ipv4: ipv4(node5)},
@@ -328,12 +352,12 @@ func (w *world) fill(t testing.TB) {
 		7: {Ipv4: ipv4(node7)},
 		8: {Ipv4: ipv4(node8)},
 	} {
-		put(t, w.Nodes, id, node)
+		put(t, w.Nodes, uint32(nodeID(id)), node)
 	}
-	for id, a := range map[uint32]netip.Addr{2: v4.node2, 3: node3} {
-		put(t, w.NodeAddresses, address(a), id)
+	for id, a := range map[uint16]netip.Addr{2: v4.node2, 3: node3} {
+		put(t, w.NodeAddresses, address(a), uint32(nodeID(id)))
 	}
-	put(t, w.NodeAddresses, address(v6.node2), uint32(2))
+	put(t, w.NodeAddresses, address(v6.node2), uint32(nodeID(2)))
 	for i, f := range families {
 		put(t, w.Vips, address(f.vip), uint32(1))
 		w.setFilter(t, f.vip)
@@ -407,7 +431,7 @@ func setBits(t testing.TB, m *ebpf.Map, index uint32, more uint64) {
 func (w *world) putSelf(t testing.TB, ip4, ip6 netip.Addr) {
 	t.Helper()
 	flags := testKey*bpf.DatapathSelfFlagSELF_KEY | bpf.DatapathSelfFlagSELF_AGGREGATES
-	self := bpf.DatapathSelf{Id: selfID, Overhead: 60, Flags: uint32(flags)}
+	self := bpf.DatapathSelf{Id: nodeID(selfID), Overhead: uint16(overhead()), Flags: uint32(flags)}
 	if ip4.IsValid() {
 		self.Ipv4 = ipv4(ip4)
 	}

@@ -20,7 +20,7 @@ func newZones(t testing.TB) *world {
 	}
 	self.Zone = 1
 	put(t, w.Settings, uint32(0), self)
-	put(t, w.Nodes, uint32(2), bpf.DatapathNode{Ipv4: ipv4(v4.node2), Ipv6: address(v6.node2), Zone: 3})
+	put(t, w.Nodes, uint32(nodeID(2)), bpf.DatapathNode{Ipv4: ipv4(v4.node2), Ipv6: address(v6.node2), Zone: 3})
 	slot := func(port uint16) uint32 { return uint32(port-portCluster) + 1 }
 	for _, f := range families {
 		for _, port := range []uint16{portCluster, portClusterEmpty} {

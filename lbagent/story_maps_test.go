@@ -147,6 +147,9 @@ func (m *kernelMaps) checkOverhead(t *testing.T, self forwarding.Self, nodes map
 			want = bpf.DatapathOverheadOVERHEAD_IPV6
 		}
 	}
+	if highest := slices.Max(append(slices.Collect(maps.Keys(nodes)), self.ID)); highest > forwarding.MaxShortNodeID {
+		want += bpf.DatapathOverheadOVERHEAD_HIGH
+	}
 	if got.Overhead != uint16(want) {
 		t.Errorf("packets for other nodes become %d bytes longer, want %d", got.Overhead, want)
 	}

@@ -32,7 +32,7 @@ type LBNodeSpec struct {
 	// forwarding tables; it never changes.
 	//
 	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=4095
+	// +kubebuilder:validation:Maximum=16383
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="the id of a node cannot change"
 	ID int32 `json:"id"`
 

@@ -35,20 +35,19 @@ enum chain_worth {
 /* A chain by rank is a guess. A history that this node has is better. */
 static __always_inline void path_improve(struct packet *packet, const struct row *row)
 {
-	if (packet->path & PATH_RANKED && row->path & ROW_HISTORY)
-		packet->path = (packet->path & ~(PATH_CHAIN | PATH_RANKED)) |
-			       (row->path & PATH_CHAIN);
+	if (packet->path.word & PATH_RANKED && row->path & ROW_HISTORY)
+		packet->path = path_with_chain(path_without_chain(packet->path), row_path(row->path));
 }
 
 /* Reports whether the ingress node has another view of the row: then it or this node does not
  * know yet that it moved.
  */
-static __always_inline int views_differ(__u64 path, __u64 row)
+static __always_inline int views_differ(struct path path, __u64 row)
 {
-	if (path_node(path, PATH_CHOOSER) != path_node(row, PATH_CHOOSER))
+	if (path_node(path, PATH_CHOOSER) != row_primary(row))
 		return 1;
-	return path & PATH_CHAIN && !(path & PATH_RANKED) && row & ROW_HISTORY &&
-	       path_node(path, PATH_NEXT) != path_node(row, PATH_NEXT);
+	return path_has_chain(path) && !(path.word & PATH_RANKED) && row & ROW_HISTORY &&
+	       path_node(path, PATH_NEXT) != path_node(row_path(row), PATH_NEXT);
 }
 
 /* Of a packet whose chooser this node is. Takes a chain by rank off. Ranks behind a former owner
@@ -69,7 +68,7 @@ __noinline int chain_worth(struct packet *packet, const struct self *self,
 	row = bpf_map_lookup_elem(&rows, &index);
 	mark = bpf_map_lookup_elem(&row_marks, &index);
 	if (!table || !row || !mark) {
-		packet->path &= ~(PATH_CHAIN | PATH_RANKED);
+		packet->path = path_without_chain(packet->path);
 		return CHAIN_WITHOUT_HISTORY;
 	}
 	is_young = mark_is_young(mark->moved, idle_seconds(FLOW_ESTABLISHED));
@@ -78,28 +77,28 @@ __noinline int chain_worth(struct packet *packet, const struct self *self,
 		mark->moved = 0;
 	/* This node serves in place of the row's primary, which is asked first. */
 	if (frontend->flags & FRONTEND_LOCAL && !packet->sender) {
-		packet->path = (packet->path & ~PATH_CHAIN) | chain_behind(row->path, self);
+		packet->path = path_with_chain(packet->path, chain_behind(row->path, self));
 		if (is_young)
 			return CHAIN_YOUNG;
 		if (row->path & ROW_HISTORY)
 			return CHAIN_OLD;
-		if (path_node(row->path, PATH_CHOOSER) != self->id) {
+		if (row_primary(row->path) != self->id) {
 			packet->path = path_cut(packet->path, 1);
 			return CHAIN_OLD;
 		}
-		packet->path &= ~PATH_CHAIN;
+		packet->path = path_cut(packet->path, 0);
 		return CHAIN_WITHOUT_HISTORY;
 	}
 	path_improve(packet, row);
-	if (!(packet->path & PATH_CHAIN))
+	if (!path_has_chain(packet->path))
 		return row->path & ROW_HISTORY ? CHAIN_USED_UP : CHAIN_WITHOUT_HISTORY;
 	if (views_differ(packet->path, row->path))
 		return CHAIN_YOUNG;
 	if (is_young)
 		return CHAIN_YOUNG;
-	if (!(packet->path & PATH_RANKED))
+	if (!(packet->path.word & PATH_RANKED))
 		return CHAIN_OLD;
-	packet->path &= ~(PATH_CHAIN | PATH_RANKED);
+	packet->path = path_without_chain(packet->path);
 	return CHAIN_WITHOUT_HISTORY;
 }
 
@@ -143,7 +142,8 @@ __noinline int next_zone(struct packet *packet, const struct self *self,
 
 	if (!packet || !self || !frontend)
 		return 0;
-	for (int i = 0; i <= ZONES; i++) {
+	/* Of 64 bits: else it is spilled beside the key of a lookup, and the verifier loses it. */
+	for (__u64 i = 0; i <= ZONES; i++) {
 		if (!path_next_zone(packet, self, frontend))
 			return 0;
 		next = other_chooser(packet, self->id);
@@ -253,11 +253,10 @@ __noinline int owner_before(struct packet *packet, const struct self *self,
 		return 0;
 	table = zone_table(packet, self, frontend);
 	row = table ? row_of(table, packet->node_hash) : NULL;
-	node = row ? path_node(row->path, PATH_CHOOSER) : 0;
+	node = row ? row_primary(row->path) : 0;
 	if (node == self->id || !node_is_known(node))
 		return 0;
-	packet->path = path_with(packet->path, PATH_CHOOSER, node) &
-		       ~(PATH_CHAIN | PATH_RANKED | PATH_ROLE);
+	packet->path = path_to(packet->path, node);
 	packet->asks_nobody = 1;
 	trace_step(TRACE_SECOND_CHANCE);
 	count_event(EVENT_SECOND_CHANCE);
@@ -280,7 +279,7 @@ __noinline int chain_walk(struct packet *packet, const struct self *self,
 			return next;
 	}
 	if (is_midstream(packet) ||
-	    (packet->path & PATH_WALK && packet->flow.protocol == IPPROTO_UDP))
+	    (packet->path.word & PATH_WALK && packet->flow.protocol == IPPROTO_UDP))
 		return second_chance(packet, self, frontend);
 	/* A SYN follows an exception: the connection may live. */
 	next = packet->sender ? 0 : local_holder(packet, self, frontend);

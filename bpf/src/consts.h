@@ -10,7 +10,8 @@ enum shape {
 	ROWS = 4096,
 	CHAIN_LENGTH = 3,
 	ENDPOINT_ROWS = 512,
-	NODES = 4096,
+	/* Ids of 14 bits. */
+	NODES = 16384,
 	/* An address may belong to the old and the new id of a node for a moment. */
 	NODE_ADDRESSES = 4 * NODES,
 	UPLINKS = 64,

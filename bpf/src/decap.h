@@ -65,8 +65,8 @@ static __always_inline __be16 read_tunnel(struct packet *packet, const struct tu
 		return 0;
 	packet->zone_steps = tunnel->option.type - GENEVE_OPTION_TYPE;
 	packet->asks_nobody = packet->zone_steps == ZONES;
-	packet->path = (__u64)bpf_ntohl(tunnel->option.path[0]) << 32 |
-		      bpf_ntohl(tunnel->option.path[1]);
+	packet->path.word = (__u64)bpf_ntohl(tunnel->option.path[0]) << 32 |
+			    bpf_ntohl(tunnel->option.path[1]);
 	packet->l3 = packet->l4 + sizeof(struct udphdr) + sizeof(struct geneve) + words * 4;
 	return tunnel->geneve.protocol;
 }
@@ -76,13 +76,17 @@ static __always_inline struct geneve_tag *find_tag(const struct xdp_md *ctx, str
 {
 	__u32 words = tunnel->geneve.version_length & 0x3f;
 
+	__u8 length;
+
 	if (words < GENEVE_OPTION_WORDS + GENEVE_TAG_WORDS ||
 	    (void *)(tunnel + 1) > (void *)(long)ctx->data_end)
 		return NULL;
+	length = tunnel->tag.length;
 	if (tunnel->tag.class != bpf_htons(GENEVE_OPTION_CLASS) ||
 	    tunnel->tag.type < GENEVE_TAG_TYPE ||
 	    tunnel->tag.type > GENEVE_TAG_TYPE + TUNNEL_KEYS ||
-	    tunnel->tag.length != GENEVE_TAG_WORDS - 1)
+	    length < GENEVE_TAG_WORDS - 1 || length > GENEVE_TAG_WORDS - 1 + OVERHEAD_HIGH / 4 ||
+	    words < GENEVE_OPTION_WORDS + 1 + length)
 		return NULL;
 	return &tunnel->tag;
 }
@@ -97,6 +101,7 @@ static __always_inline int enter_tunnel(struct xdp_md *ctx, struct packet *packe
 					__be16 *protocol)
 {
 	struct tunnel *tunnel = frame_at(ctx, packet->l4);
+	struct geneve_tag *tag;
 	__u32 *sender;
 	int flaw;
 
@@ -118,7 +123,9 @@ static __always_inline int enter_tunnel(struct xdp_md *ctx, struct packet *packe
 	*protocol = read_tunnel(packet, tunnel);
 	if (*protocol != bpf_htons(ETH_P_IP) && *protocol != bpf_htons(ETH_P_IPV6))
 		return drop(DROP_TUNNEL_MALFORMED);
-	flaw = tag_check(ctx, find_tag(ctx, tunnel), packet->l4, packet->l3, packet->flow.family);
+	tag = find_tag(ctx, tunnel);
+	packet->path.high = tag ? tunnel_high(ctx, packet->l4) & PATH_HIGH_ALL : 0;
+	flaw = tag_check(ctx, tag, packet->l4, packet->l3, packet->flow.family);
 	return flaw ? drop(flaw) : TUNNEL_READ;
 }
 

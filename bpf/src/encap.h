@@ -18,11 +18,11 @@
 #include "tunnel_tag.h"
 #include "verdict.h"
 
-/* Makes the frame an Ethernet header, overhead bytes and the inner IP packet. Returns what
+/* Makes the frame an Ethernet header, overhead and extra bytes and the inner IP packet. Returns what
  * follows the Ethernet header, or NULL. Its addresses stay as they came in.
  */
 static __always_inline void *make_room(struct xdp_md *ctx, const struct packet *packet,
-				       const int overhead, __be16 protocol)
+				       const int overhead, __u32 extra, __be16 protocol)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
 	struct ethhdr old;
@@ -31,7 +31,7 @@ static __always_inline void *make_room(struct xdp_md *ctx, const struct packet *
 		return NULL;
 	old = *eth;
 	old.h_proto = protocol;
-	if (bpf_xdp_adjust_head(ctx, (int)packet->l3 - (int)sizeof(old) - overhead))
+	if (bpf_xdp_adjust_head(ctx, (int)packet->l3 - (int)sizeof(old) - overhead - (int)extra))
 		return NULL;
 	eth = (void *)(long)ctx->data;
 	if ((void *)(eth + 1) + overhead > (void *)(long)ctx->data_end)
@@ -40,8 +40,22 @@ static __always_inline void *make_room(struct xdp_md *ctx, const struct packet *
 	return eth + 1;
 }
 
+/* Writes the high part of the path behind the other headers, unless it is zero. */
+static __always_inline int write_high(struct xdp_md *ctx, struct tunnel *tunnel, __u32 high)
+{
+	struct geneve_high *word = (void *)(tunnel + 1);
+
+	if (!high)
+		return 0;
+	if ((void *)(word + 1) > (void *)(long)ctx->data_end)
+		return -1;
+	word->path = bpf_htonl(high);
+	return 0;
+}
+
 /* Writes the tag of the frame, whose headers are written. */
-static __always_inline int write_tag(struct xdp_md *ctx, __u32 number, const int overhead)
+static __always_inline int write_tag(struct xdp_md *ctx, __u32 number, const int overhead,
+				     __u32 extra)
 {
 	const __u32 udp = sizeof(struct ethhdr) + overhead - sizeof(struct tunnel);
 	const __u32 family = overhead == OVERHEAD_IPV4 ? ADDRESS_FAMILY_IPV4 : ADDRESS_FAMILY_IPV6;
@@ -50,7 +64,7 @@ static __always_inline int write_tag(struct xdp_md *ctx, __u32 number, const int
 
 	if (!number)
 		return 0;
-	tag = frame_tag(ctx, number, udp, sizeof(struct ethhdr) + overhead, family);
+	tag = frame_tag(ctx, number, udp, sizeof(struct ethhdr) + overhead + extra, family);
 	tunnel = (void *)(long)ctx->data + udp;
 	if ((void *)(tunnel + 1) > (void *)(long)ctx->data_end)
 		return -1;
@@ -63,31 +77,36 @@ static __always_inline int send_encapsulated(struct xdp_md *ctx, struct packet *
 					     const int overhead)
 {
 	struct outer outer = outer_of(packet, self);
+	const __u32 extra = outer.length - packet->length;
 	struct next_hop hop = {};
 	int verdict;
 
 	if (hop_is_prepared(node) && takes_frame(ctx, self, node->ifindex))
-		verdict = next_hop_prepared(ctx, packet, node, overhead, &hop);
+		verdict = next_hop_prepared(ctx, packet, node, overhead + extra, &hop);
 	else
 		verdict = next_hop_routed(ctx, packet, self, node, overhead, &hop);
 	if (verdict)
 		return verdict;
 	if (overhead == OVERHEAD_IPV4) {
-		struct iphdr *ip = make_room(ctx, packet, overhead, bpf_htons(ETH_P_IP));
+		struct iphdr *ip = make_room(ctx, packet, overhead, extra, bpf_htons(ETH_P_IP));
 
 		if (!ip)
 			return drop(DROP_HEADROOM);
 		write_outer_ipv4(ip, &outer, self->ipv4, node->ipv4);
-		write_tunnel((void *)(ip + 1), &outer);
+		write_tunnel((void *)(ip + 1), &outer, extra);
+		if (write_high(ctx, (void *)(ip + 1), outer.path.high))
+			return drop(DROP_HEADROOM);
 	} else {
-		struct ipv6hdr *ip = make_room(ctx, packet, overhead, bpf_htons(ETH_P_IPV6));
+		struct ipv6hdr *ip = make_room(ctx, packet, overhead, extra, bpf_htons(ETH_P_IPV6));
 
 		if (!ip)
 			return drop(DROP_HEADROOM);
 		write_outer_ipv6(ip, &outer, &self->ipv6, &node->ipv6);
-		write_tunnel((void *)(ip + 1), &outer);
+		write_tunnel((void *)(ip + 1), &outer, extra);
+		if (write_high(ctx, (void *)(ip + 1), outer.path.high))
+			return drop(DROP_HEADROOM);
 	}
-	if (write_tag(ctx, outer.key, overhead))
+	if (write_tag(ctx, outer.key, overhead, extra))
 		return drop(DROP_HEADROOM);
 	return transmit(ctx, &hop);
 }
@@ -104,7 +123,7 @@ __noinline int encapsulate(struct xdp_md *ctx, struct packet *packet,
 	node = bpf_map_lookup_elem(&nodes, &id);
 	if (!node)
 		return drop(DROP_NODE_UNKNOWN);
-	if (packet->length > 0xffff - OVERHEAD_IPV6)
+	if (packet->length > 0xffff - OVERHEAD_IPV6 - OVERHEAD_HIGH)
 		return drop(DROP_ENCAP_TOO_BIG);
 	if (self->ipv4 && node->ipv4)
 		return send_encapsulated(ctx, packet, self, node, OVERHEAD_IPV4);

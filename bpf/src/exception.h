@@ -80,7 +80,7 @@ __noinline int local_holder(struct packet *packet, const struct self *self,
 
 	if (!packet || !self || !frontend || !(frontend->flags & FRONTEND_LOCAL))
 		return 0;
-	if (packet->sender ? packet->asks_nobody : packet->path & PATH_WALK)
+	if (packet->sender ? packet->asks_nobody : packet->path.word & PATH_WALK)
 		return 0;
 	print = exception_print(&packet->flow);
 	found = exception_find(print);
@@ -97,7 +97,7 @@ __noinline int local_holder(struct packet *packet, const struct self *self,
 	if (packet->sender)
 		packet->asks_nobody = 1;
 	else
-		packet->path = path_as(packet->path, PATH_EXCEPTION) | PATH_WALK;
+		packet->path = path_walking(path_as(packet->path, PATH_EXCEPTION));
 	return node;
 }
 
@@ -130,11 +130,11 @@ __noinline int marked_node(struct packet *packet, const struct self *self, __u32
 		holder = exception_holder(packet, self->id);
 		if (holder) {
 			trace_step(TRACE_EXCEPTION);
-			packet->path = path_as(packet->path, PATH_EXCEPTION) | PATH_WALK;
+			packet->path = path_walking(path_as(packet->path, PATH_EXCEPTION));
 			return holder;
 		}
 	}
 	if (moved)
-		packet->path |= PATH_WALK;
+		packet->path = path_walking(packet->path);
 	return path_node(packet->path, PATH_CHOOSER);
 }

@@ -88,11 +88,12 @@ static __always_inline __u32 tell_primary(struct packet *packet, const struct se
 	    packet->flow.protocol != IPPROTO_TCP || path_role(packet->path) == PATH_FINAL)
 		return 0;
 	row = row_of(frontend->table, packet->node_hash);
-	primary = row ? path_node(row->path, PATH_CHOOSER) : 0;
+	primary = row ? row_primary(row->path) : 0;
 	if (primary == self->id || !node_is_known(primary))
 		return 0;
 	trace_step(TRACE_NOTIFIES);
-	packet->path = (__u64)primary << PATH_INGRESS | (__u64)holder << PATH_CHOOSER | PATH_NOTICE;
+	packet->path = path_with((struct path){ .word = PATH_NOTICE }, PATH_INGRESS, primary);
+	packet->path = path_with(packet->path, PATH_CHOOSER, holder);
 	zones_unasked(packet);
 	return primary;
 }
@@ -114,18 +115,18 @@ static __always_inline __u32 local_notified(struct packet *packet, const struct 
 		return holder;
 	}
 	exception_withdraw(&packet->flow, packet->sender);
-	if (!(packet->path & PATH_WALK)) {
+	if (!(packet->path.word & PATH_WALK)) {
 		packet->path = path_as(path_with(packet->path, PATH_CHOOSER, packet->sender),
 				       PATH_FINAL);
 		return packet->sender;
 	}
 	if (!frontend->endpoints) {
-		packet->path = path_by_row(row, self) | PATH_WALK;
+		packet->path = path_walking(path_by_row(row, self));
 		return path_node(packet->path, PATH_CHOOSER);
 	}
 	/* As if it came from the router. */
 	packet->sender = 0;
-	packet->path = path_of_own(self) | PATH_WALK;
+	packet->path = path_walking(path_of_own(self));
 	return self->id;
 }
 
@@ -152,7 +153,7 @@ __noinline int exception_notified(struct packet *packet, const struct self *self
 	zones_unasked(packet);
 	if (frontend->flags & FRONTEND_LOCAL)
 		return local_notified(packet, self, frontend, index, row->path);
-	packet->path = path_by_row(row->path, self) | PATH_WALK;
+	packet->path = path_walking(path_by_row(row->path, self));
 	if (!holder) {
 		exception_withdraw(&packet->flow, packet->sender);
 		return path_node(packet->path, PATH_CHOOSER);

@@ -22,7 +22,7 @@ static __always_inline int exception_is_of_primary(__u64 about)
 	__u32 index = about >> EXCEPTION_ROW;
 	struct row *row = bpf_map_lookup_elem(&rows, &index);
 
-	return row && path_node(row->path, PATH_CHOOSER) == exception_node(about);
+	return row && row_primary(row->path) == exception_node(about);
 }
 
 /* The bits that the bucket needs in the filter. Where flows were put into their second bucket,

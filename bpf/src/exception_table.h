@@ -36,14 +36,15 @@
 #define EXCEPTION_GONE 2
 #define EXCEPTION_LAST (EXCEPTION_SLOTS - 1)
 
-/* What a slot says, from the top: the row of the flow, the node that holds it, whether it is
- * of datagrams, and when it was last used.
+/* What a slot says, from the top: the row of the flow, the lower bits of the node that holds it,
+ * whether it is of datagrams, the upper bits of the node, and when it was last used.
  */
 #define EXCEPTION_ROW 36
 #define EXCEPTION_NODE 24
 #define EXCEPTION_DATAGRAMS (1ULL << 23)
-#define EXCEPTION_SEEN (EXCEPTION_DATAGRAMS - 1)
-/* Ticks of a unit of time, as a power of two: the time wraps after 24 days at 1000 Hz, and a
+#define EXCEPTION_NODE_HIGH 21
+#define EXCEPTION_SEEN ((1ULL << EXCEPTION_NODE_HIGH) - 1)
+/* Ticks of a unit of time, as a power of two: the time wraps after 6 days at 1000 Hz, and a
  * sweep removes what is that old long before.
  */
 #define EXCEPTION_TICKS 8
@@ -160,13 +161,15 @@ static __always_inline __u64 exception_now(void)
 
 static __always_inline __u64 exception_about(__u32 row, __u32 node, __u8 protocol)
 {
-	return (__u64)row << EXCEPTION_ROW | (__u64)node << EXCEPTION_NODE | exception_now() |
+	return (__u64)row << EXCEPTION_ROW | (node & NODE_ID_LOW) << EXCEPTION_NODE |
+	       (__u64)(node >> NODE_ID_LOW_BITS) << EXCEPTION_NODE_HIGH | exception_now() |
 	       (protocol == IPPROTO_TCP ? 0 : EXCEPTION_DATAGRAMS);
 }
 
 static __always_inline __u32 exception_node(__u64 about)
 {
-	return about >> EXCEPTION_NODE & NODE_ID_MASK;
+	return (about >> EXCEPTION_NODE & NODE_ID_LOW) |
+	       (about >> EXCEPTION_NODE_HIGH & NODE_ID_HIGH) << NODE_ID_LOW_BITS;
 }
 
 static __always_inline int exception_unused_for(__u64 about, __u32 seconds)

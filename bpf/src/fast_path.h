@@ -127,7 +127,7 @@ static __always_inline void *fast_room(struct xdp_md *ctx, const struct node *no
  */
 static __always_inline void fast_tunnel(struct tunnel *tunnel, const struct outer *outer,
 					const __be32 *from, const __be32 *to,
-					const int outer_family)
+					const int outer_family, const int extra)
 {
 	const int is_ipv4 = outer->protocol == bpf_htons(ETH_P_IP);
 	const int header = is_ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
@@ -135,14 +135,17 @@ static __always_inline void fast_tunnel(struct tunnel *tunnel, const struct oute
 		.from = from,
 		.to = to,
 		.option = &tunnel->option,
-		.inner = tunnel + 1,
-		.transport = (void *)(tunnel + 1) + header,
+		.high = extra ? outer->path.high : 0,
+		.inner = (void *)(tunnel + 1) + extra,
+		.transport = (void *)(tunnel + 1) + extra + header,
 		.outer_family = outer_family,
 		.inner_family = is_ipv4 ? ADDRESS_FAMILY_IPV4 : ADDRESS_FAMILY_IPV6,
 	};
 	const struct tunnel_key *key;
 
-	write_tunnel(tunnel, outer);
+	write_tunnel(tunnel, outer, extra);
+	if (extra)
+		((struct geneve_high *)(tunnel + 1))->path = bpf_htonl(outer->path.high);
 	if (!outer->key)
 		return;
 	key = key_get(outer->key);
@@ -150,42 +153,45 @@ static __always_inline void fast_tunnel(struct tunnel *tunnel, const struct oute
 		tag_write(&tunnel->tag, tag_of(key, &it));
 }
 
+/* outer->length is that of the packet. The path takes extra bytes beyond struct tunnel. */
 static __always_inline int fast_send(struct xdp_md *ctx, const struct self *self,
 				      const struct node *node, const struct frontend *frontend,
-				      struct outer *outer)
+				      struct outer *outer, const int extra)
 {
 	const int header = outer->protocol == bpf_htons(ETH_P_IP) ? sizeof(struct iphdr) :
 								   sizeof(struct ipv6hdr);
-	const int inner = header + sizeof(struct udphdr);
+	const int inner = extra + header + sizeof(struct udphdr);
 	const __u32 overhead = fast_overhead(self, node);
 
-	if (!overhead || outer->length + overhead > node->mtu)
+	if (!overhead || outer->length + overhead + extra > node->mtu)
 		return VERDICT_FULL_PATH;
 	count_attached(frontend->id, outer->length);
+	outer->length += extra;
 	if (path_is_straight(outer->path))
 		count_event(EVENT_EXCEPTION_USED);
 	outer->key = self_key(self);
 	if (overhead == OVERHEAD_IPV4) {
 		struct iphdr *ip;
 
-		if (bpf_xdp_adjust_head(ctx, -OVERHEAD_IPV4))
+		if (bpf_xdp_adjust_head(ctx, -OVERHEAD_IPV4 - extra))
 			return drop_unread(ctx, frontend->id, DROP_HEADROOM);
 		ip = fast_room(ctx, node, OVERHEAD_IPV4, inner, bpf_htons(ETH_P_IP));
 		if (!ip)
 			return drop_unread(ctx, frontend->id, DROP_HEADROOM);
 		write_outer_ipv4(ip, outer, self->ipv4, node->ipv4);
-		fast_tunnel((void *)(ip + 1), outer, &ip->saddr, &ip->daddr, ADDRESS_FAMILY_IPV4);
+		fast_tunnel((void *)(ip + 1), outer, &ip->saddr, &ip->daddr, ADDRESS_FAMILY_IPV4,
+			    extra);
 	} else {
 		struct ipv6hdr *ip;
 
-		if (bpf_xdp_adjust_head(ctx, -OVERHEAD_IPV6))
+		if (bpf_xdp_adjust_head(ctx, -OVERHEAD_IPV6 - extra))
 			return drop_unread(ctx, frontend->id, DROP_HEADROOM);
 		ip = fast_room(ctx, node, OVERHEAD_IPV6, inner, bpf_htons(ETH_P_IPV6));
 		if (!ip)
 			return drop_unread(ctx, frontend->id, DROP_HEADROOM);
 		write_outer_ipv6(ip, outer, &self->ipv6, &node->ipv6);
 		fast_tunnel((void *)(ip + 1), outer, (void *)&ip->saddr, (void *)&ip->daddr,
-			    ADDRESS_FAMILY_IPV6);
+			    ADDRESS_FAMILY_IPV6, extra);
 	}
 	return XDP_TX;
 }
@@ -208,21 +214,24 @@ static __always_inline __u64 fast_print(const struct xdp_md *ctx)
 				ip6->nexthdr);
 }
 
-/* As marked_node, for a packet on the row with the index. Returns its path, with the node to send
- * to in the place of the ingress node; or zero, which leaves the packet to marked_node. Not
+/* Where the flags of a path are in what fast_marked_path returns, above the node. */
+#define FAST_MARKED_FLAGS 32
+
+/* As marked_node, for a packet on the row with the index. Returns the node to send to, with the
+ * flags that its path gets; or zero, which leaves the packet to marked_node. Not
  * inlined: rows at rest, and the stages behind the fast path, would pay for the stack.
  */
 __noinline __u64 fast_marked_path(struct xdp_md *ctx, __u64 row, __u32 index)
 {
-	__u64 path = row & ROW_PATH, print, about, *found;
-	__u32 node = path_node(path, PATH_CHOOSER);
+	__u64 flags = 0, print, about, *found;
+	__u32 node = row_primary(row);
 
 	if (row & ROW_MOVED) {
 		const struct row_mark *mark = bpf_map_lookup_elem(&row_marks, &index);
 
 		if (!mark || !mark_is_young(mark->moved, ROW_MOVED_SECONDS))
 			return 0;
-		path |= PATH_WALK;
+		flags = PATH_WALK;
 	}
 	if (row & ROW_EXCEPTED) {
 		print = fast_print(ctx);
@@ -235,10 +244,70 @@ __noinline __u64 fast_marked_path(struct xdp_md *ctx, __u64 row, __u32 index)
 				return 0;
 			node = exception_node(about);
 			exception_renew(found, about);
-			path = path_as(path, PATH_EXCEPTION) | PATH_WALK;
+			flags = PATH_EXCEPTION | PATH_WALK;
 		}
 	}
-	return path | (__u64)node << PATH_INGRESS;
+	return flags << FAST_MARKED_FLAGS | node;
+}
+
+static __always_inline int fast_send_high4(struct xdp_md *ctx, const struct self *self,
+					   const struct node *node, const struct frontend *frontend,
+					   struct path path, __u32 hash)
+{
+	const struct iphdr *ip = (void *)(long)ctx->data + sizeof(struct ethhdr);
+	struct outer outer = {
+		.path = path,
+		.hash = hash,
+		.protocol = bpf_htons(ETH_P_IP),
+	};
+
+	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
+		return VERDICT_FULL_PATH;
+	outer.length = bpf_ntohs(ip->tot_len);
+	outer.tos = ip->tos;
+	return fast_send(ctx, self, node, frontend, &outer, OVERHEAD_HIGH);
+}
+
+static __always_inline int fast_send_high6(struct xdp_md *ctx, const struct self *self,
+					   const struct node *node, const struct frontend *frontend,
+					   struct path path, __u32 hash)
+{
+	const struct ipv6hdr *ip = (void *)(long)ctx->data + sizeof(struct ethhdr);
+	struct outer outer = {
+		.path = path,
+		.hash = hash,
+		.protocol = bpf_htons(ETH_P_IPV6),
+	};
+
+	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
+		return VERDICT_FULL_PATH;
+	outer.length = bpf_ntohs(ip->payload_len) + sizeof(*ip);
+	outer.tos = bpf_ntohs(*(__be16 *)ip) >> 4;
+	return fast_send(ctx, self, node, frontend, &outer, OVERHEAD_HIGH);
+}
+
+/* Sends a packet whose path has a high part: of the content of the row, with the flags and to the node
+ * that way has as fast_marked_path returns them. It reads the packet again and is not inlined, for the
+ * paths of smaller clusters would pay for its code, and for what it is given.
+ */
+static __noinline int fast_send_high(struct xdp_md *ctx, const struct frontend *frontend,
+				     __u64 content, __u64 way, __u32 hash)
+{
+	const struct ethhdr *eth = (void *)(long)ctx->data;
+	struct self *self = settings_get();
+	struct node *node;
+	struct path path;
+	__u32 id = way;
+
+	node = bpf_map_lookup_elem(&nodes, &id);
+	if (!self || !node || !hop_is_fast(ctx, self, node) ||
+	    (void *)(eth + 1) > (void *)(long)ctx->data_end)
+		return VERDICT_FULL_PATH;
+	path = path_by_row(content, self);
+	path.word |= way >> FAST_MARKED_FLAGS;
+	if (eth->h_proto == bpf_htons(ETH_P_IP))
+		return fast_send_high4(ctx, self, node, frontend, path, hash);
+	return fast_send_high6(ctx, self, node, frontend, path, hash);
 }
 
 /* A whole packet to the frontend. */
@@ -246,9 +315,9 @@ static __always_inline int fast_forward(struct xdp_md *ctx, const struct self *s
 					 struct frontend *frontend, struct outer *outer)
 {
 	struct node *node;
+	__u64 content, way;
 	__u32 id, index;
 	struct row *row;
-	__u64 path;
 
 	/* Local, refusals, source ranges and affinity are left to the full path. */
 	if (frontend->flags | frontend->ranges | frontend->affinity)
@@ -257,17 +326,19 @@ static __always_inline int fast_forward(struct xdp_md *ctx, const struct self *s
 	row = bpf_map_lookup_elem(&rows, &index);
 	if (!row)
 		return VERDICT_FULL_PATH;
-	path = row->path;
-	id = path_node(path, PATH_CHOOSER);
-	if (path & ROW_MARKED) {
-		path = fast_marked_path(ctx, path, index);
-		id = path_node(path, PATH_INGRESS);
-	}
-	outer->path = path_by_row(path, self);
+	content = row->path;
+	way = row_primary(content);
+	if (content & ROW_MARKED)
+		way = fast_marked_path(ctx, content, index);
+	if (path_by_row(content, self).high)
+		return fast_send_high(ctx, frontend, content, way, outer->hash);
+	id = way;
+	outer->path = path_by_row(content, self);
+	outer->path.word |= way >> FAST_MARKED_FLAGS;
 	node = bpf_map_lookup_elem(&nodes, &id);
 	if (!node || !hop_is_fast(ctx, self, node))
 		return VERDICT_FULL_PATH;
-	return fast_send(ctx, self, node, frontend, outer);
+	return fast_send(ctx, self, node, frontend, outer, 0);
 }
 
 static __always_inline int fast_path_ipv4(struct xdp_md *ctx, struct frontend **found)

@@ -51,13 +51,19 @@ struct geneve_option {
 	__be32 path[2];
 };
 
-/* The option with the packet's tag. */
+/* The option with the packet's tag. Behind it follows, in the same option, the high part of the path
+ * where that is not zero: so packets are longer only where clusters have ids of more than 12 bits.
+ */
 struct geneve_tag {
 	__be16 class;
 	__u8 type;
 	__u8 length;
 	/* See tunnel_tag.h. */
 	__u32 tag[2];
+};
+
+struct geneve_high {
+	__be32 path;
 };
 
 #define GENEVE_OPTION_WORDS (sizeof(struct geneve_option) / 4)
@@ -94,4 +100,6 @@ struct probe_datagram {
 enum overhead {
 	OVERHEAD_IPV4 = sizeof(struct iphdr) + sizeof(struct tunnel),
 	OVERHEAD_IPV6 = sizeof(struct ipv6hdr) + sizeof(struct tunnel),
+	/* Of a path with a high part. */
+	OVERHEAD_HIGH = sizeof(struct geneve_high),
 };

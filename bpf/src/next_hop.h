@@ -116,7 +116,7 @@ struct next_hop {
 
 /* Takes the prepared next hop. Returns zero or the verdict. */
 static __always_inline int next_hop_prepared(struct xdp_md *ctx, struct packet *packet,
-					 const struct node *node, const int overhead,
+					 const struct node *node, __u32 overhead,
 					 struct next_hop *hop)
 {
 	if (packet->length + overhead > node->mtu)
@@ -137,7 +137,7 @@ static __always_inline int next_hop_routed(struct xdp_md *ctx, struct packet *pa
 		.l4_protocol = IPPROTO_UDP,
 		.sport = tunnel_source_port(packet->node_hash),
 		.dport = bpf_htons(GENEVE_PORT),
-		.tot_len = packet->length + overhead,
+		.tot_len = packet->length + overhead + path_extra(packet->path),
 		.ifindex = ctx->ingress_ifindex,
 	};
 
@@ -159,7 +159,7 @@ static __always_inline int next_hop_routed(struct xdp_md *ctx, struct packet *pa
 		hop->by_kernel = 1;
 		break;
 	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
-		return too_big(packet, fib.mtu_result, overhead);
+		return too_big(packet, fib.mtu_result, overhead + path_extra(packet->path));
 	case BPF_FIB_LKUP_RET_FWD_DISABLED:
 		return drop(DROP_FORWARDING_OFF);
 	default:

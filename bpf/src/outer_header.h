@@ -11,13 +11,14 @@
 
 #include "csum.h"
 #include "geneve.h"
+#include "path.h"
 #include "settings.h"
 #include "types.h"
 
 /* What the outer headers say of the packet. */
 struct outer {
-	__u64 path;
-	/* Bytes of the packet, and its hash for the node. */
+	struct path path;
+	/* Bytes of the packet with the high part of its path, and its hash for the node. */
 	__u32 length;
 	__u32 hash;
 	__be16 protocol;
@@ -28,11 +29,17 @@ struct outer {
 	__u8 key;
 };
 
+/* How many bytes a path takes beyond struct tunnel. */
+static __always_inline __u32 path_extra(struct path path)
+{
+	return path.high ? OVERHEAD_HIGH : 0;
+}
+
 static __always_inline struct outer outer_of(const struct packet *packet, const struct self *self)
 {
 	struct outer outer = {
 		.path = packet->path,
-		.length = packet->length,
+		.length = packet->length + path_extra(packet->path),
 		.hash = packet->node_hash,
 		.protocol = packet->flow.family == ADDRESS_FAMILY_IPV4 ? bpf_htons(ETH_P_IP) :
 									 bpf_htons(ETH_P_IPV6),
@@ -52,26 +59,27 @@ static __always_inline __be16 tunnel_source_port(__u32 hash)
 	return bpf_htons(49152 + (hash & 0x3fff));
 }
 
-/* The tag is zero. */
-static __always_inline void write_tunnel(struct tunnel *tunnel, const struct outer *outer)
+/* Writes all but the high part of the path, of which extra are the bytes. The tag is zero. */
+static __always_inline void write_tunnel(struct tunnel *tunnel, const struct outer *outer,
+					 __u32 extra)
 {
 	tunnel->udp.source = tunnel_source_port(outer->hash);
 	tunnel->udp.dest = bpf_htons(GENEVE_PORT);
 	tunnel->udp.len = bpf_htons(outer->length + sizeof(*tunnel));
 	/* RFC 6935 and RFC 6936 permit this over IPv6: the inner packet has a checksum. */
 	tunnel->udp.check = 0;
-	tunnel->geneve.version_length = GENEVE_OPTION_WORDS + GENEVE_TAG_WORDS;
+	tunnel->geneve.version_length = GENEVE_OPTION_WORDS + GENEVE_TAG_WORDS + extra / 4;
 	tunnel->geneve.flags = GENEVE_FLAG_CRITICAL;
 	tunnel->geneve.protocol = outer->protocol;
 	tunnel->geneve.vni = bpf_htonl(GENEVE_VNI << 8);
 	tunnel->option.class = bpf_htons(GENEVE_OPTION_CLASS);
 	tunnel->option.type = GENEVE_OPTION_TYPE + outer->type;
 	tunnel->option.length = GENEVE_OPTION_WORDS - 1;
-	tunnel->option.path[0] = bpf_htonl(outer->path >> 32);
-	tunnel->option.path[1] = bpf_htonl(outer->path);
+	tunnel->option.path[0] = bpf_htonl(outer->path.word >> 32);
+	tunnel->option.path[1] = bpf_htonl(outer->path.word);
 	tunnel->tag.class = bpf_htons(GENEVE_OPTION_CLASS);
 	tunnel->tag.type = GENEVE_TAG_TYPE + outer->key;
-	tunnel->tag.length = GENEVE_TAG_WORDS - 1;
+	tunnel->tag.length = GENEVE_TAG_WORDS - 1 + extra / 4;
 	tunnel->tag.tag[0] = 0;
 	tunnel->tag.tag[1] = 0;
 }

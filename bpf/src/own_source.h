@@ -31,7 +31,7 @@ static __always_inline __u32 other_primary(const struct packet *packet, const st
 		if (i == OTHER_ROWS / 2)
 			table = frontend->table;
 		row = table ? row_of(table, hash) : NULL;
-		node = row ? path_node(row->path, PATH_CHOOSER) : 0;
+		node = row ? row_primary(row->path) : 0;
 		if (node != self->id && node_is_known(node))
 			return node;
 	}
@@ -57,8 +57,7 @@ __noinline int send_elsewhere(struct packet *packet, const struct self *self,
 	next = local_holder(packet, self, frontend);
 	if (!next) {
 		next = other_primary(packet, self, frontend);
-		packet->path = path_with(packet->path, PATH_CHOOSER, next) &
-			       ~(PATH_CHAIN | PATH_RANKED | PATH_ROLE);
+		packet->path = path_to(packet->path, next);
 		packet->asks_nobody = 1;
 	}
 	return next > 0 ? send_to(next) : drop(DROP_OWN_SOURCE);

@@ -27,9 +27,12 @@ static __always_inline __u32 endpoint_row_index(__u32 table, __u32 row)
 }
 
 /* A row holds a path. In the place of the ingress node it has how many nodes of its chain
- * are former primaries, and two marks. Only the programs set and clear these.
+ * are former primaries, the upper bits of the other ids, and two marks. Only the programs set and
+ * clear these.
  */
 #define ROW_HISTORY (3ULL << PATH_INGRESS)
+#define ROW_HIGH 54
+#define ROW_HIGH_BITS 0xffU
 /* The primary changed not long ago; row_marks has when. */
 #define ROW_MOVED (1ULL << 62)
 /* Flows of the row may be exceptions. */
@@ -43,30 +46,48 @@ static __always_inline int row_history(__u64 row)
 	return (row & ROW_HISTORY) >> PATH_INGRESS;
 }
 
-/* The path of a packet that came in here, by its row. */
-static __always_inline __u64 path_by_row(__u64 row, const struct self *self)
+/* The path of a row, without an ingress node. */
+static __always_inline struct path row_path(__u64 row)
 {
-	return (row & ROW_PATH) | (__u64)self->id << PATH_INGRESS;
+	return (struct path){ .word = row & ROW_PATH, .high = row >> ROW_HIGH & ROW_HIGH_BITS };
+}
+
+static __always_inline __u32 row_primary(__u64 row)
+{
+	return path_node(row_path(row), PATH_CHOOSER);
+}
+
+/* The path of a packet that came in here, by its row. */
+static __always_inline struct path path_by_row(__u64 row, const struct self *self)
+{
+	return path_with(row_path(row), PATH_INGRESS, self->id);
 }
 
 /* The path of a packet for which this node chooses, whatever its row says. */
-static __always_inline __u64 path_of_own(const struct self *self)
+static __always_inline struct path path_of_own(const struct self *self)
 {
-	return (__u64)self->id << PATH_INGRESS | (__u64)self->id << PATH_CHOOSER;
+	return path_with(path_with((struct path){}, PATH_INGRESS, self->id), PATH_CHOOSER, self->id);
 }
 
-/* The chain of such a packet: the row's primary, then its chain, as far as there is room. This node
- * takes none.
+/* A path with the chain of such a packet: the row's primary, then its chain, as far as there is
+ * room. This node takes none.
  */
-static __always_inline __u64 chain_behind(__u64 row, const struct self *self)
+static __always_inline struct path chain_behind(__u64 row, const struct self *self)
 {
-	__u64 chain = row >> NODE_ID_BITS & PATH_CHAIN, behind = PATH_CHAIN;
+	struct path path = row_path(row);
+	struct path chain = { .word = path.word >> NODE_ID_LOW_BITS, .high = path.high >> NODE_ID_HIGH_BITS };
+	__u64 behind = PATH_CHAIN;
+	__u32 high = PATH_HIGH_CHAIN;
 
 #pragma unroll
-	for (int place = PATH_CHOOSER; place > PATH_FLAGS; place -= NODE_ID_BITS) {
-		if (path_node(row, place) == self->id)
-			return (chain & ~behind) | (row & behind);
-		behind = behind >> NODE_ID_BITS & PATH_CHAIN;
+	for (int place = PATH_CHOOSER; place > PATH_FLAGS; place -= NODE_ID_LOW_BITS) {
+		if (path_node(path, place) == self->id) {
+			chain.word = (chain.word & ~behind) | (path.word & behind);
+			chain.high = (chain.high & ~high) | (path.high & high);
+			return chain;
+		}
+		behind = behind >> NODE_ID_LOW_BITS & PATH_CHAIN;
+		high >>= NODE_ID_HIGH_BITS;
 	}
 	return chain;
 }

@@ -27,25 +27,21 @@ struct rows_read {
 	__u32 count;
 };
 
-static __always_inline __u32 row_primary(__u64 path)
-{
-	return path_node(path, PATH_CHOOSER);
-}
-
 /* Reports whether the newest former primary was none before: that of another table, which is
  * gone.
  */
 static __always_inline int row_history_grows(__u64 path, __u64 old)
 {
-	__u32 newest = path_node(path, PATH_NEXT);
+	__u32 newest = path_node(row_path(path), PATH_NEXT);
+	struct path former = row_path(old);
 
 	if (!(path & ROW_HISTORY))
 		return 0;
 #pragma unroll
 	for (int i = 0; i < CHAIN_LENGTH; i++) {
-		if (i < row_history(old) && path_node(old, PATH_NEXT) == newest)
+		if (i < row_history(old) && path_node(former, PATH_NEXT) == newest)
 			return 0;
-		old = path_advance(old);
+		former = path_advance(former);
 	}
 	return 1;
 }

@@ -17,7 +17,7 @@
  */
 static __always_inline int chain_begins(const struct packet *packet, __u64 row)
 {
-	return is_midstream(packet) || packet->path & PATH_WALK ? 0 : row_history(row);
+	return is_midstream(packet) || packet->path.word & PATH_WALK ? 0 : row_history(row);
 }
 
 /* The node for a packet on a row whose primary is down, until the row has another one: it becomes the
@@ -26,13 +26,13 @@ static __always_inline int chain_begins(const struct packet *packet, __u64 row)
  */
 __noinline int substitute_primary(struct packet *packet, const struct self *self, __u64 row)
 {
-	__u64 path, found = 0;
-	int begins, place = 0;
+	int begins, place = -1;
+	struct path path, found;
 
 	if (!packet || !self)
 		return 0;
 	begins = chain_begins(packet, row);
-	path = packet->path;
+	path = found = packet->path;
 #pragma unroll
 	for (int i = 0; i < CHAIN_LENGTH; i++) {
 		__u32 next = path_node(path, PATH_NEXT);
@@ -40,12 +40,12 @@ __noinline int substitute_primary(struct packet *packet, const struct self *self
 		path = path_advance(path);
 		if (next != self->id && !node_is_known(next))
 			continue;
-		if (!found || (place < begins && i >= begins)) {
+		if (place < 0 || (place < begins && i >= begins)) {
 			found = path_with(path, PATH_CHOOSER, next);
 			place = i;
 		}
 	}
-	if (!found)
+	if (place < 0)
 		return path_node(packet->path, PATH_CHOOSER);
 	packet->path = found;
 	count_event(EVENT_PRIMARY_DOWN);

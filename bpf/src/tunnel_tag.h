@@ -31,7 +31,7 @@
 enum tag_pair {
 	/* The two words of the path. */
 	TAG_PATH,
-	/* The families, the option's type and the inner protocol; and the second word of the
+	/* The families, the high part of the path, the option's type and the inner protocol; and the second word of the
 	 * inner IP header: of IPv4 what a fragment is of, of IPv6 the length.
 	 */
 	TAG_KIND,
@@ -71,12 +71,22 @@ static __always_inline int tag_addresses(struct tag_sum *sum, const struct tunne
 	return pair + 4;
 }
 
+/* The high part of the path, in bits of a word that are zero in the numbers of two families, of
+ * eight bits each: these are 2 and 10. It has ten bits.
+ */
+static __always_inline __u32 tag_high(__u32 high)
+{
+	return (high & 0xf) << 4 | (high >> 4 & 0xf) << 12 | (high >> 8 & 1) | (high >> 9 & 1) << 8;
+}
+
 /* What a tag covers. Where it is in the frame, it was checked to be there. */
 struct tagged {
 	/* The outer addresses. */
 	const __be32 *from;
 	const __be32 *to;
 	const struct geneve_option *option;
+	/* The high part of the path. */
+	__u32 high;
 	/* The inner IP header, without options. */
 	const void *inner;
 	/* The words behind it, or NULL. */
@@ -93,7 +103,7 @@ static __always_inline __u64 tag_of(const struct tunnel_key *key, const struct t
 	const struct ipv6hdr *ip6 = it->inner;
 	__u32 protocol = it->inner_family == ADDRESS_FAMILY_IPV4 ? ip->protocol : ip6->nexthdr;
 	__u32 kind = protocol | (__u32)it->option->type << 8 | it->outer_family << 16 |
-		     it->inner_family << 24;
+		     it->inner_family << 24 | tag_high(it->high) << 16;
 	int pair = TAG_ADDRESSES;
 
 	tag_pair(&sum, key, TAG_PATH, it->option->path[0], it->option->path[1]);
@@ -165,6 +175,18 @@ static __always_inline __u64 tag_inner(const struct xdp_md *ctx, const struct tu
 	return tag_of(key, it);
 }
 
+/* The high part of the path of a packet with a UDP header at this place; zero where it has none. */
+static __always_inline __u32 tunnel_high(const struct xdp_md *ctx, __u32 at)
+{
+	const struct tunnel *tunnel = frame_at(ctx, at);
+	const struct geneve_high *high = (const void *)(tunnel + 1);
+
+	if ((void *)(high + 1) > (void *)(long)ctx->data_end ||
+	    tunnel->tag.length != GENEVE_TAG_WORDS - 1 + OVERHEAD_HIGH / 4)
+		return 0;
+	return bpf_ntohl(high->path);
+}
+
 static __always_inline __u64 tag_outer(const struct xdp_md *ctx, const struct tunnel_key *key,
 				       __u32 at, __u32 inner_at, const int family)
 {
@@ -172,7 +194,11 @@ static __always_inline __u64 tag_outer(const struct xdp_md *ctx, const struct tu
 							     sizeof(struct ipv6hdr);
 	const struct tunnel *tunnel = frame_at(ctx, at);
 	const void *ip = frame_at(ctx, at - length);
-	struct tagged it = { .outer_family = family, .option = &tunnel->option };
+	struct tagged it = {
+		.outer_family = family,
+		.option = &tunnel->option,
+		.high = tunnel_high(ctx, at),
+	};
 
 	if ((void *)(&tunnel->option + 1) > (void *)(long)ctx->data_end ||
 	    ip + length > (void *)(long)ctx->data_end)

@@ -147,7 +147,7 @@ struct zones {
 };
 
 /* A row of a node table: the path of its packets (path.h), but in the place of the ingress
- * node flags of the row (row.h).
+ * node flags of the row, and upper bits of ids (row.h).
  */
 struct row {
 	__u64 path;
@@ -496,6 +496,13 @@ struct drop_sample {
 	__u32 reason;
 };
 
+/* The nodes that a packet may go to: see path.h. */
+struct path {
+	__u64 word;
+	__u32 high;
+	__u32 pad;
+};
+
 /* What a packet is. */
 enum packet_kind {
 	/* With the client's TCP, UDP or SCTP header. */
@@ -513,8 +520,7 @@ enum packet_kind {
 /* A packet in the ingress program. Offsets count from the start of the frame. */
 struct packet {
 	struct flow flow;
-	/* The nodes that it may go to: see path.h. */
-	__u64 path;
+	struct path path;
 	__u8 tcp_flags;
 	/* Traffic class: DSCP and ECN. */
 	__u8 tos;

@@ -34,9 +34,9 @@ static __always_inline __u32 zone_table(const struct packet *packet, const struc
 __noinline int path_next_zone(struct packet *packet, const struct self *self,
 			      const struct frontend *frontend)
 {
-	__u64 taken = ROW_PATH & ~PATH_ROLE & ~PATH_WALK;
 	__u32 zone, id, on, table = 0;
 	struct zones *zones;
+	struct path path;
 	struct row *row;
 
 	if (!packet || !self || !frontend)
@@ -54,10 +54,11 @@ __noinline int path_next_zone(struct packet *packet, const struct self *self,
 	row = table ? row_of(table, packet->node_hash) : NULL;
 	if (!row || (on == ZONES && !packet->zone_steps))
 		return 0;
+	path = path_with(row_path(row->path), PATH_INGRESS, path_node(packet->path, PATH_INGRESS));
 	if (on == ZONES)
-		taken &= ~(PATH_CHAIN | PATH_RANKED);
-	packet->path = (packet->path & ~(ROW_PATH & ~PATH_ROLE & ~PATH_WALK)) |
-		       (row->path & taken);
+		path = path_without_chain(path);
+	path.word |= packet->path.word & (PATH_ROLE | PATH_WALK);
+	packet->path = path;
 	packet->zone_steps = on;
 	return 1;
 }

@@ -209,20 +209,25 @@ func decodeFrontendKey6(key bpf.DatapathFrontendKey6) forwarding.FrontendKey {
 	return forwarding.FrontendKey{VIP: decodeAddress(key.Vip), Port: hostPort(key.Port), Protocol: key.Protocol}
 }
 
-// Places in a row, as bpf/src/path.h has them.
+// Places in a row, as bpf/src/path.h and bpf/src/row.h have them.
 const (
 	pathRanked    = 1
-	pathNext      = 28
 	pathChooser   = 40
 	rowHistory    = 52
-	nodeIDBits    = 12
 	rowHistoryMax = 3
+	// Of each id the lower bits are in one place, the upper ones in another.
+	nodeIDLowBits  = 12
+	nodeIDLow      = 1<<nodeIDLowBits - 1
+	nodeIDHighBits = 2
+	nodeIDHigh     = 1<<nodeIDHighBits - 1
+	rowHighChooser = 60
 )
 
 func encodeRow(row forwarding.Row) bpf.DatapathRow {
-	path := uint64(row.History)<<rowHistory | uint64(row.Primary)<<pathChooser
-	for i, id := range row.Chain {
-		path |= uint64(id) << (pathNext - nodeIDBits*i)
+	path := uint64(row.History) << rowHistory
+	for i, id := range [...]forwarding.NodeID{row.Primary, row.Chain[0], row.Chain[1], row.Chain[2]} {
+		path |= uint64(id&nodeIDLow)<<(pathChooser-nodeIDLowBits*i) |
+			uint64(id>>nodeIDLowBits)<<(rowHighChooser-nodeIDHighBits*i)
 	}
 	if row.Chain[0] != 0 && row.History == 0 {
 		path |= pathRanked
@@ -231,10 +236,14 @@ func encodeRow(row forwarding.Row) bpf.DatapathRow {
 }
 
 func decodeRow(row bpf.DatapathRow) forwarding.Row {
-	node := func(place int) forwarding.NodeID { return forwarding.NodeID(row.Path >> place & forwarding.MaxNodeID) }
-	out := forwarding.Row{Primary: node(pathChooser), History: uint8(row.Path >> rowHistory & rowHistoryMax)}
+	node := func(i int) forwarding.NodeID {
+		low := row.Path >> (pathChooser - nodeIDLowBits*i) & nodeIDLow
+		high := row.Path >> (rowHighChooser - nodeIDHighBits*i) & nodeIDHigh
+		return forwarding.NodeID(high<<nodeIDLowBits | low)
+	}
+	out := forwarding.Row{Primary: node(0), History: uint8(row.Path >> rowHistory & rowHistoryMax)}
 	for i := range out.Chain {
-		out.Chain[i] = node(pathNext - nodeIDBits*i)
+		out.Chain[i] = node(1 + i)
 	}
 	return out
 }

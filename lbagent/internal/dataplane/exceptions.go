@@ -136,10 +136,21 @@ func (d *Dataplane) learned() (uint64, error) {
 	return sum, nil
 }
 
-// copyExceptions copies exceptions into a table of another size. A place follows from the print
+// Meanings of the table of exceptions.
+const (
+	// The time of an exception was longer by two bits, and its node had 12.
+	exceptionsOfShortIDs = iota
+	exceptionsOfLongIDs
+)
+
+// exceptionNodeHigh are the upper bits of an exception's node, which were of its time.
+const exceptionNodeHigh = 3 << 21
+
+// copyExceptions copies exceptions into a table of another size, or from one of a former meaning. A
+// place follows from the print
 // and the size. What the new table holds already stays, and a full bucket takes no more: a
 // flow without an exception goes by its row and chain.
-func copyExceptions(from, to *ebpf.Map) error {
+func copyExceptions(from, to *ebpf.Map, meaning int) error {
 	held, err := readBuckets(to)
 	if err != nil {
 		return err
@@ -154,6 +165,9 @@ func copyExceptions(from, to *ebpf.Map) error {
 		for _, exception := range former[i].Slot {
 			if exception.Print <= exceptionGone {
 				continue
+			}
+			if meaning == exceptionsOfShortIDs {
+				exception.About &^= exceptionNodeHigh
 			}
 			if place, added := addException(held, exception); added {
 				changed[place] = true

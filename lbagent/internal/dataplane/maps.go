@@ -64,8 +64,7 @@ type Adoption struct {
 type copiedMap struct {
 	name     string
 	old, new *ebpf.Map
-	// converter is nil where both have the same layout.
-	converter *layout.Converter
+	copying
 }
 
 // mapSet is the maps that Open works with, by name. Until commit nothing that
@@ -156,12 +155,15 @@ func (s *mapSet) goBack(current *pinnedMaps) error {
 // goOnFrom has catchUp copy what attached programs write to the former maps.
 func (s *mapSet) goOnFrom(former *pinnedMaps, decided migration) {
 	for name, m := range former.maps {
-		converter, copied := decided.copied[name]
+		how, copied := decided.copied[name]
 		if !decided.usable() || !copied && decided.empties(name) || s.maps[name] == nil || isSame(m, s.maps[name]) {
 			_ = m.Close()
 			continue
 		}
-		s.copied = append(s.copied, copiedMap{name: name, old: m, new: s.maps[name], converter: converter})
+		if !copied {
+			how.meaning = meanings[name]
+		}
+		s.copied = append(s.copied, copiedMap{name: name, old: m, new: s.maps[name], copying: how})
 	}
 	clear(former.maps)
 }
@@ -269,13 +271,13 @@ func (s *mapSet) addAll(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, deci
 		if decided.adoption.Kind == Rebuilt || decided.empties(name) {
 			m = nil
 		}
-		converter, copied := decided.copied[name]
+		how, copied := decided.copied[name]
 		if m != nil && !copied {
 			s.maps[name] = m
 			delete(pinned.maps, name)
 			continue
 		}
-		if err := s.add(specs[name], m, converter); err != nil {
+		if err := s.add(specs[name], m, how); err != nil {
 			return fmt.Errorf("map %s: %w", name, err)
 		}
 		delete(pinned.maps, name)
@@ -289,22 +291,22 @@ func (s *mapSet) addAll(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, deci
 }
 
 // add creates a map, and copies the pinned one into it, unless that is nil.
-func (s *mapSet) add(spec *ebpf.MapSpec, pinned *ebpf.Map, converter *layout.Converter) error {
+func (s *mapSet) add(spec *ebpf.MapSpec, pinned *ebpf.Map, how copying) error {
 	m, err := ebpf.NewMap(spec)
 	if err != nil {
 		return fmt.Errorf("create with %d entries: %w", spec.MaxEntries, err)
 	}
 	s.maps[spec.Name] = m
 	if pinned != nil {
-		s.copied = append(s.copied, copiedMap{name: spec.Name, old: pinned, new: m, converter: converter})
+		s.copied = append(s.copied, copiedMap{name: spec.Name, old: pinned, new: m, copying: how})
 	}
 	switch {
 	case pinned == nil || spec.Name == bpf.DatapathMapExceptionFilter:
 		return nil
 	case spec.Name == bpf.DatapathMapExceptions:
-		return copyExceptions(pinned, m)
+		return copyExceptions(pinned, m, how.meaning)
 	default:
-		return copyMap(pinned, m, converter, ebpf.UpdateAny)
+		return copyMap(pinned, m, how.converter, ebpf.UpdateAny)
 	}
 }
 
@@ -373,7 +375,7 @@ func (s *mapSet) catchUp() error {
 		var err error
 		switch {
 		case c.name == bpf.DatapathMapExceptions:
-			err = copyExceptions(c.old, c.new)
+			err = copyExceptions(c.old, c.new, c.meaning)
 		case c.old.Type() == ebpf.LRUHash:
 			err = copyMap(c.old, c.new, c.converter, ebpf.UpdateNoExist)
 		}

@@ -70,11 +70,18 @@ func (p *pinnedMaps) empty() bool { return len(p.maps) == 0 }
 // migration says what becomes of pinned maps.
 type migration struct {
 	adoption Adoption
-	// copied are those whose content goes into new ones, with the converter, or nil where the
-	// layout stays.
-	copied map[string]*layout.Converter
+	// copied are those whose content goes into new ones.
+	copied map[string]copying
 	// new are those that the former version did not have.
 	new []string
+}
+
+// copying is how entries go into another map.
+type copying struct {
+	// converter is nil where both have the same layout.
+	converter *layout.Converter
+	// meaning is that of the former map.
+	meaning int
 }
 
 // usable reports whether any content stays.
@@ -103,7 +110,7 @@ func judge(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, want *schema) mig
 	case pinned.schema.seed != want.seed:
 		return rebuild("the pinned maps were filled with %v of the flow hash, this agent has %v", pinned.schema.seed, want.seed)
 	}
-	out := migration{adoption: Adoption{Kind: Adopted}, copied: map[string]*layout.Converter{}}
+	out := migration{adoption: Adoption{Kind: Adopted}, copied: map[string]copying{}}
 	for _, name := range slices.Sorted(maps.Keys(specs)) {
 		former, described := pinned.schema.layouts[name]
 		if !described {
@@ -146,18 +153,22 @@ func (m *migration) judgeMap(spec *ebpf.MapSpec, pinned *ebpf.Map, former, want 
 	default:
 		m.note(Converted, "map %s has another layout", name)
 	}
-	var converter *layout.Converter
+	how := copying{meaning: former.Meaning}
+	if name == bpf.DatapathMapExceptions && former.Meaning == exceptionsOfShortIDs {
+		// copyExceptions converts them.
+		former.Meaning = want.Meaning
+	}
 	err := formOf(pinned, spec, former)
 	if err == nil && !layout.Equal(former, want) {
-		converter, err = layout.NewConverter(former, want)
+		how.converter, err = layout.NewConverter(former, want)
 	}
 	switch {
 	case err != nil && losable[name] == "":
 		return err
-	case err != nil, resized && unmovable[name], name == bpf.DatapathMapExceptions && converter != nil:
+	case err != nil, resized && unmovable[name], name == bpf.DatapathMapExceptions && how.converter != nil:
 		m.adoption.Emptied = append(m.adoption.Emptied, name)
 	default:
-		m.copied[name] = converter
+		m.copied[name] = how
 		m.adoption.Copied = append(m.adoption.Copied, name)
 	}
 	return nil

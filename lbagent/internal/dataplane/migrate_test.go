@@ -4,6 +4,7 @@ package dataplane
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -66,7 +67,7 @@ func TestLayouts(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("layouts %v, %v", files, err)
 	}
-	slices.SortFunc(files, func(a, b string) int { return len(a) - len(b) + strings.Compare(a, b) })
+	slices.SortFunc(files, func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) })
 	var last map[string]layout.Map
 	for _, file := range files {
 		content, err := os.ReadFile(file)
@@ -237,6 +238,9 @@ func otherLayouts(t *testing.T) func(map[string]layout.Map) {
 	}
 }
 
+// exampleException is of row 9 and node 2.
+var exampleException = bpf.DatapathException{Print: 1 << 40, About: 9<<36 | 2<<24 | 7}
+
 // exampleState has some of everything.
 func exampleState(t *testing.T, d *Dataplane) {
 	t.Helper()
@@ -265,6 +269,11 @@ func exampleState(t *testing.T, d *Dataplane) {
 	if err := d.maps.FrontendCounts.Put(uint32(60), counts); err != nil {
 		t.Fatal(err)
 	}
+	var bucket bpf.DatapathExceptionBucket
+	bucket.Slot[0] = exampleException
+	if err := d.maps.Exceptions.Put(uint32(0), bucket); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // allEntries is what the maps hold whose layouts others have.
@@ -283,7 +292,11 @@ func allEntries(t *testing.T, d *Dataplane) map[string]any {
 	if err := d.maps.FrontendCounts.Lookup(uint32(60), &counts); err != nil {
 		t.Fatal(err)
 	}
-	return map[string]any{"state": state, "connections": connections, "counts": counts}
+	var bucket bpf.DatapathExceptionBucket
+	if err := d.maps.Exceptions.Lookup(uint32(0), &bucket); err != nil {
+		t.Fatal(err)
+	}
+	return map[string]any{"state": state, "connections": connections, "counts": counts, "exceptions": bucket}
 }
 
 // Maps of another version, with fields that are new, gone, moved, longer and shorter, are carried
@@ -324,6 +337,7 @@ func TestFirstSchema(t *testing.T) {
 			exampleState(t, d)
 			want := allEntries(t, d)
 			pinAs(t, cfg, func(layouts map[string]layout.Map) { maps.Copy(layouts, first) })
+			putFormerException(t, cfg)
 			content := append([]byte{byte(firstSchemaFormat), 0, 0, 0}, seed[:]...)
 			if seed == (flowhash.Seed{}) {
 				content = content[:4]
@@ -347,6 +361,22 @@ func TestFirstSchema(t *testing.T) {
 				t.Errorf("after the conversion: %+v\nbefore: %+v", got, want)
 			}
 		})
+	}
+}
+
+// putFormerException writes the exception of exampleState as that version did: with a longer time.
+func putFormerException(t *testing.T, cfg Config) {
+	t.Helper()
+	m, err := ebpf.LoadPinnedMap(filepath.Join(cfg.PinRoot, mapDirectory, bpf.DatapathMapExceptions), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	var bucket bpf.DatapathExceptionBucket
+	bucket.Slot[0] = exampleException
+	bucket.Slot[0].About |= exceptionNodeHigh
+	if err := m.Put(uint32(0), bucket); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -33,14 +33,21 @@ func (d *Dataplane) writeSettings(settings bpf.DatapathSelf) error {
 }
 
 // overhead is what encapsulation adds to a packet at most, in bytes: the outer
-// header is IPv4 wherever both nodes have it.
+// header is IPv4 wherever both nodes have it. Paths with long ids take more.
 func overhead(self bpf.DatapathSelf, nodes map[forwarding.NodeID]bpf.DatapathNode) uint16 {
-	for _, node := range nodes {
+	headers, high := bpf.DatapathOverheadOVERHEAD_IPV4, bpf.DatapathOverhead(0)
+	if self.Id > forwarding.MaxShortNodeID {
+		high = bpf.DatapathOverheadOVERHEAD_HIGH
+	}
+	for id, node := range nodes {
 		if self.Ipv4 == 0 || node.Ipv4 == 0 {
-			return uint16(bpf.DatapathOverheadOVERHEAD_IPV6)
+			headers = bpf.DatapathOverheadOVERHEAD_IPV6
+		}
+		if id > forwarding.MaxShortNodeID {
+			high = bpf.DatapathOverheadOVERHEAD_HIGH
 		}
 	}
-	return uint16(bpf.DatapathOverheadOVERHEAD_IPV4)
+	return uint16(headers + high)
 }
 
 func (d *Dataplane) putNode(id forwarding.NodeID, node forwarding.Node) error {

@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/millrace-lb/millrace/api/flowhash"
+	"github.com/millrace-lb/millrace/bpf"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/layout"
 )
 
@@ -36,6 +37,11 @@ type schema struct {
 	layouts map[string]layout.Map
 }
 
+// meanings are those of maps whose bytes have come to mean something else.
+var meanings = map[string]int{
+	bpf.DatapathMapExceptions: exceptionsOfLongIDs,
+}
+
 func newSchema(spec *ebpf.CollectionSpec, seed flowhash.Seed) (*schema, error) {
 	s := &schema{seed: seed, layouts: map[string]layout.Map{}}
 	for name, m := range mapSpecs(spec) {
@@ -43,6 +49,7 @@ func newSchema(spec *ebpf.CollectionSpec, seed flowhash.Seed) (*schema, error) {
 		if err != nil {
 			return nil, fmt.Errorf("describe map %s: %w", name, err)
 		}
+		described.Meaning = meanings[name]
 		s.layouts[name] = described
 	}
 	return s, nil

@@ -22,7 +22,9 @@ const (
 	// Zones is how many zones there are, 0 included, which means none.
 	Zones = 8
 	// MaxNodeID is the highest node id; ids start at 1 and 0 means none.
-	MaxNodeID = 4095
+	MaxNodeID = 16383
+	// MaxShortNodeID is the highest one of 12 bits. A packet whose path has a longer one is longer.
+	MaxShortNodeID = 4095
 	// NodeEntrances is of how many interfaces the packets of one node are taken, unless they are
 	// taken of all.
 	NodeEntrances = 8

@@ -105,7 +105,7 @@ func countOwners(owners *[forwarding.Rows]forwarding.NodeID) map[forwarding.Node
 // One Service of many pods, one on each node: none is idle, and the busiest has a tenth or one row
 // more than its part.
 func TestManyNodesShareAlike(t *testing.T) {
-	for _, nodes := range []int{100, 1000, forwarding.MaxNodeID} {
+	for _, nodes := range []int{100, 1000, forwarding.Rows} {
 		owned := countOwners(NewRendezvous().Primaries(equalWeights(nodes, 1)))
 		least, most := forwarding.Rows, 0
 		for _, rows := range owned {

@@ -72,7 +72,7 @@ func (f family) encapsulated(to forwarding.NodeID) check {
 		}
 		ip := int(f.ipHeader())
 		path := binary.BigEndian.Uint64(got[ethernetLength+ip+udpLength+geneveLength+optionHeader:])
-		node := forwarding.NodeID(path >> 40 & forwarding.MaxNodeID)
+		node := forwarding.NodeID(path >> 40 & forwarding.MaxShortNodeID)
 		if path>>52 != uint64(selfID) || node < f.firstNode || node >= f.firstNode+perNodes {
 			return fmt.Errorf("the path is %x: not from this node to one of the row's", path)
 		}

@@ -19,6 +19,9 @@ type otherPrograms struct {
 	Egress  *ebpf.Program `ebpf:"egress"`
 }
 
+// ofPacket are the maps that hold no more than a packet, so that both may have their own.
+var ofPacket = map[string]bool{bpf.DatapathMapPacketSlots: true, bpf.DatapathMapReplySlots: true}
+
 // loadOther loads the object over the maps of the programs under test.
 func (w *world) loadOther(path string) (*otherPrograms, error) {
 	spec, err := ebpf.LoadCollectionSpec(path)
@@ -41,7 +44,7 @@ func (w *world) loadOther(path string) (*otherPrograms, error) {
 		// The kernel keeps so many bytes of a name (BPF_OBJ_NAME_LEN).
 		same := all[name[:min(len(name), unix.BPF_OBJ_NAME_LEN-1)]]
 		switch {
-		case same == nil:
+		case same == nil, ofPacket[name]:
 		case name == constants:
 			if err := setConstants(spec, same); err != nil {
 				return nil, err

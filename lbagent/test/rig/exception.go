@@ -43,18 +43,24 @@ const (
 	exceptionRow  = 36
 	// exceptionTicks is how many ticks the unit of its time has, as a power of two.
 	exceptionTicks = 8
-	exceptionSeen  = 1<<23 - 1
-	// nodeMask are the bits of a node's id.
-	nodeMask = 1<<12 - 1
+	exceptionSeen  = 1<<21 - 1
+	// Of a node's id the lower bits are in one place, the upper two in another.
+	exceptionNodeHigh = 21
+	nodeLowBits       = 12
+	nodeLow           = 1<<nodeLowBits - 1
+	nodeHigh          = 3
 )
 
 // ExceptionNode is the node that an exception names.
-func ExceptionNode(about uint64) uint32 { return uint32(about >> exceptionNode & nodeMask) }
+func ExceptionNode(about uint64) uint32 {
+	return uint32(about>>exceptionNode&nodeLow | about>>exceptionNodeHigh&nodeHigh<<nodeLowBits)
+}
 
 // ExceptionAbout is what a slot says: that the node holds a flow of TCP on the row, last used at
 // the tick.
 func ExceptionAbout(row, node uint32, tick uint64) uint64 {
-	return uint64(row)<<exceptionRow | uint64(node)<<exceptionNode | tick>>exceptionTicks&exceptionSeen
+	return uint64(row)<<exceptionRow | uint64(node&nodeLow)<<exceptionNode | uint64(node>>nodeLowBits)<<exceptionNodeHigh |
+		tick>>exceptionTicks&exceptionSeen
 }
 
 // Exceptions is the table of exceptions of a data plane, with its filter and its secret.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package nodeid gives nodes their ids (LBNode.spec.id). An id that became free is given
-// again last, so that no packet or agent takes the new node for the one before it. Ids that
-// no node has ever had come first, then those that have been free for longest. The package
-// is pure; what must survive a restart is in a State.
+// again late, so that no packet or agent takes the new node for the one before it. Ids that
+// no node has ever had come first, then those that have been free for longest. But longer ids
+// come after short ones. The package is pure; what must survive a restart is in a State.
 package nodeid
 
 import (
@@ -13,8 +13,14 @@ import (
 	"strings"
 )
 
-// Max is the highest id: ids have 12 bits in encapsulated packets.
-const Max = 4095
+const (
+	// Max is the highest id: ids have 14 bits in encapsulated packets.
+	Max = 16383
+	// Short is the highest id of 12 bits. Packets to and from nodes with a longer one are longer.
+	Short = 4095
+	// resting is how many short ids, those freed last, are not given while there are others.
+	resting = 64
+)
 
 // State remembers which ids have been given, and which of them are free. The zero State
 // is that of a cluster that never had a node.
@@ -58,14 +64,32 @@ func (s State) Observe(used map[int32]struct{}) State {
 // Give returns an id for a new node and the state afterwards; false when all are in use.
 // The state must be stored before the id is used.
 func (s State) Give() (int32, State, bool) {
+	i, rested := s.freeShort()
 	switch {
-	case s.Highest < Max:
+	case s.Highest < Short, s.Highest < Max && !rested:
 		return s.Highest + 1, State{Highest: s.Highest + 1, Free: s.Free}, true
-	case len(s.Free) > 0:
-		return s.Free[0], State{Highest: s.Highest, Free: slices.Clone(s.Free[1:])}, true
-	default:
+	case len(s.Free) == 0:
 		return 0, s, false
+	case !rested:
+		i = 0
 	}
+	return s.Free[i], State{Highest: s.Highest, Free: slices.Delete(slices.Clone(s.Free), i, i+1)}, true
+}
+
+// freeShort returns the place of the short id that is free for longest, and whether more than those
+// that rest are free.
+func (s State) freeShort() (place int, rested bool) {
+	count := 0
+	for i, id := range s.Free {
+		if id > Short {
+			continue
+		}
+		if count == 0 {
+			place = i
+		}
+		count++
+	}
+	return place, count > resting
 }
 
 // Equal reports whether two states are the same.
@@ -79,7 +103,7 @@ const (
 	keyFree    = "free"
 )
 
-// Texts returns the state as it is stored: at most 20 KB.
+// Texts returns the state as it is stored: at most 100 KB.
 func (s State) Texts() map[string]string {
 	free := make([]string, 0, len(s.Free))
 	for _, id := range s.Free {

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import "testing"
+
+// With ids of more than 12 bits all is as with shorter ones, but that packets between nodes are
+// longer.
+func TestLongIDs(t *testing.T) {
+	longIDs = true
+	t.Cleanup(func() { longIDs = false })
+	for name, test := range map[string]func(*testing.T){
+		"ingress":       TestIngress,
+		"fast path":     TestIngressPrepared,
+		"next hop":      TestPreparedHop,
+		"egress":        TestEgress,
+		"tunnel":        TestTunnel,
+		"tags":          TestTunnelTagCovers,
+		"exceptions":    TestExceptions,
+		"second chance": TestChainIsAskedForItsHistory,
+		"zones":         TestZones,
+		"local":         TestLocalExceptions,
+		"primary down":  TestPrimaryDown,
+		"probes":        TestProbes,
+		"traces":        TestTrace,
+	} {
+		t.Run(name, test)
+	}
+}

@@ -303,7 +303,7 @@ func (n *network) state(self *node) *forwarding.State {
 	s.NodeTables[1] = &forwarding.NodeTable{}
 	for row := range s.NodeTables[1] {
 		// As many rows for a node as it has pods.
-		s.NodeTables[1][row].Primary = forwarding.NodeID(1 + min(row%3, 1))
+		s.NodeTables[1][row].Primary = n.nodes[min(row%3, 1)].id
 	}
 	ids := map[bool][]forwarding.EndpointID{}
 	for i, pod := range self.pods {

@@ -161,6 +161,32 @@ func TestSecondChance(t *testing.T) {
 	n.checkEvent(t, "second_chance_returned")
 }
 
+// Nodes whose ids have more than 12 bits serve as others do, with tags: what fills the MTU, and
+// connections whose rows move.
+func TestLongNodeIDs(t *testing.T) {
+	n := newUnstartedNetwork(t, 0)
+	n.nodes[0].id, n.nodes[1].id = 4097, forwarding.MaxNodeID
+	for _, node := range n.nodes {
+		n.start(t, node, n.state(node))
+		setTunnelKeys(t, node.dataplane, tunnelKeys(true, 1, 1))
+	}
+	for _, vip := range []netip.Addr{vip4, vip6} {
+		checkTCP(t, netip.AddrPortFrom(vip, clusterPort))
+		checkUDP(t, netip.AddrPortFrom(vip, clusterPort))
+	}
+	sessions := n.openSessionsOnAll(t, 20)
+	n.replaceRows(t, func(row forwarding.Row) forwarding.Row {
+		other := n.nodes[0].id + n.nodes[1].id - row.Primary
+		return forwarding.Row{Primary: other, Chain: [3]forwarding.NodeID{row.Primary}, History: 1}
+	})
+	n.routeVIP(t, n.nodes[0])
+	exchangeAll(t, sessions)
+	n.checkEvent(t, "second_chance")
+	if n.events(t, "exception_learned") == 0 {
+		t.Error("the ingress node has learned no exception")
+	}
+}
+
 // A node gets its first pod, and the ingress node knows it earlier. New flows that it sends there
 // meanwhile go to the owner before, and stay there when the node has learned of its pod.
 func TestFirstPodIsLearntLate(t *testing.T) {

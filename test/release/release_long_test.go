@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -68,7 +69,7 @@ func prepare(ctx context.Context, c *harness.Cluster) error {
 		return err
 	}
 	// The server that is asked is no part of a release.
-	_, err := cluster.Run(ctx, "image", "load", filepath.Join(cluster.Root(), "dist/images/echo-amd64.tar"))
+	_, err := cluster.Run(ctx, "image", "load", filepath.Join(cluster.Root(), "dist/images/echo-"+runtime.GOARCH+".tar"))
 	return err
 }
 

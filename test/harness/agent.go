@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"runtime"
 )
@@ -19,6 +20,9 @@ import (
 // changedImage is the image of an agent whose BPF programs are not those of the
 // checkout.
 const changedImage = "millrace.test/lbagent:changed"
+
+// formerImage is that of an agent of another commit.
+const formerImage = "millrace.test/lbagent:former"
 
 // LoadChangedAgent builds an agent with other BPF programs than the checkout has,
 // which do the same, loads its image into every node and returns its name.
@@ -45,20 +49,57 @@ func (c *Cluster) LoadChangedAgent(ctx context.Context) (image string, err error
 	if err := os.WriteFile(overlayFile, overlay, 0o600); err != nil {
 		return "", err
 	}
-	program, archive := filepath.Join(directory, "lbagent"), filepath.Join(directory, "lbagent.tar")
-	for _, args := range [][]string{
-		{"build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w -X main.version=changed", "-overlay", overlayFile, "-o", program, "./cmd/lbagent"},
-		{"run", "./hack/mkimage", "--arch", runtime.GOARCH, "--name", changedImage, "--entrypoint", "/lbagent", "--output", archive, program + ":/lbagent"},
+	return changedImage, c.loadAgent(ctx, changedImage, c.root, directory, "-overlay", overlayFile)
+}
+
+// LoadFormerAgent builds the agent of a commit, loads its image into every node and returns its
+// name. The checkout must have the commit.
+func (c *Cluster) LoadFormerAgent(ctx context.Context, commit string) (image string, err error) {
+	directory, err := os.MkdirTemp("", "millrace-former-*")
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
+	sources, archive := filepath.Join(directory, "sources"), filepath.Join(directory, "sources.tar")
+	if err := os.Mkdir(sources, 0o700); err != nil {
+		return "", err
+	}
+	for _, command := range [][]string{
+		{"git", "archive", "--output", archive, commit},
+		{"tar", "--extract", "--file", archive, "--directory", sources},
 	} {
-		command := exec.CommandContext(ctx, "go", args...)
-		command.Dir = c.root
-		command.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := command.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("go %s: %w: %s", args[0], err, bytes.TrimSpace(out))
+		if err := runIn(ctx, c.root, command...); err != nil {
+			return "", fmt.Errorf("unpack the sources of %s, which a shallow clone does not have: %w", commit, err)
 		}
 	}
+	return formerImage, c.loadAgent(ctx, formerImage, sources, directory)
+}
+
+// loadAgent builds the agent of the sources and loads it under this name.
+func (c *Cluster) loadAgent(ctx context.Context, image, sources, directory string, flags ...string) error {
+	program, archive := filepath.Join(directory, "lbagent"), filepath.Join(directory, "lbagent.tar")
+	build := []string{"go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w -X main.version=" + path.Base(image)}
+	if err := runIn(ctx, sources, append(append(build, flags...), "-o", program, "./cmd/lbagent")...); err != nil {
+		return err
+	}
+	err := runIn(ctx, c.root, "go", "run", "./hack/mkimage", "--arch", runtime.GOARCH, "--name", image,
+		"--entrypoint", "/lbagent", "--output", archive, program+":/lbagent")
+	if err != nil {
+		return err
+	}
 	_, err = c.Run(ctx, "image", "load", archive)
-	return changedImage, err
+	return err
+}
+
+// runIn runs a command in a directory.
+func runIn(ctx context.Context, directory string, args ...string) error {
+	command := exec.CommandContext(ctx, args[0], args[1:]...)
+	command.Dir = directory
+	command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", args[0], args[1], err, bytes.TrimSpace(out))
+	}
+	return nil
 }
 
 // Opcodes of BPF (RFC 9669): move a constant, sign-extended to 64 bits or

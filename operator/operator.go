@@ -33,6 +33,7 @@ import (
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/operator/internal/controller"
+	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/live"
 	"github.com/millrace-lb/millrace/operator/internal/rotation"
 	"github.com/millrace-lb/millrace/operator/internal/webhook"
@@ -58,6 +59,10 @@ type Config struct {
 	LoadBalancerClass string
 	// DefaultLoadBalancer serves Services without a loadBalancerClass too.
 	DefaultLoadBalancer bool
+	// AnnotationsOf names other load balancers whose annotations are read beside our own.
+	AnnotationsOf string
+	// Adopt has Services get the addresses that their status says, and no others.
+	Adopt bool
 	// ReleaseDelay is how long an address that a Service gives up is still announced as one to be
 	// left (RFC 8326). Zero: not at all.
 	ReleaseDelay time.Duration
@@ -96,6 +101,11 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 			return fmt.Errorf("--load-balancer-class: %w", err)
 		}
 	}
+	others, err := convert.ParseAnnotations(configuration.AnnotationsOf)
+	if err != nil {
+		return fmt.Errorf("--annotations-of: %w", err)
+	}
+	reading := convert.Reading{Others: others, Adopt: configuration.Adopt}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), millracev1alpha1.AddToScheme(scheme)); err != nil {
 		return fmt.Errorf("building the scheme: %w", err)
@@ -107,6 +117,7 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	if err := controller.Setup(ctx, mgr, controller.Options{
 		LoadBalancerClass:   configuration.LoadBalancerClass,
 		DefaultLoadBalancer: configuration.DefaultLoadBalancer,
+		Reading:             reading,
 		ReleaseDelay:        configuration.ReleaseDelay,
 		Namespace:           ownNamespace(configuration.LeaderElectionNamespace),
 		TunnelKey: rotation.Settings{
@@ -115,7 +126,7 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	}); err != nil {
 		return err
 	}
-	if err := setupServers(mgr, configuration); err != nil {
+	if err := setupServers(mgr, configuration, reading); err != nil {
 		return err
 	}
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
@@ -131,12 +142,13 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 }
 
 // setupServers adds the webhook and the certificates of servers, as far as they are wanted.
-func setupServers(mgr ctrl.Manager, configuration Config) error {
+func setupServers(mgr ctrl.Manager, configuration Config, reading convert.Reading) error {
 	if address := configuration.WebhookAddress; address != "" && address != "0" {
 		if err := webhook.Setup(mgr, webhook.Options{
 			Address: address, CertDir: configuration.WebhookCertDir,
 			Class:     desired.Class{Name: configuration.LoadBalancerClass, IsDefault: configuration.DefaultLoadBalancer},
 			Namespace: ownNamespace(configuration.LeaderElectionNamespace),
+			Reading:   reading,
 		}); err != nil {
 			return fmt.Errorf("setting up the webhook: %w", err)
 		}

@@ -130,6 +130,7 @@ const (
 	ReasonQuotaNearlyUsed  = "QuotaNearlyUsed"
 	ReasonAnotherAddress   = "AnotherAddress"
 	ReasonForeignAddress   = "ForeignAddress"
+	ReasonNothingToAdopt   = "NothingToAdopt"
 	ReasonStatusContested  = "StatusContested"
 	ReasonWriteFailed      = "WriteFailed"
 	ReasonNotAnnounced     = "NotAnnounced"

@@ -39,6 +39,10 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	flags.StringVar(&configuration.LoadBalancerClass, "load-balancer-class", millracev1alpha1.Class,
 		"loadBalancerClass of the Services that are served")
 	flags.BoolVar(&configuration.DefaultLoadBalancer, "default-class", false, "serve Services without a loadBalancerClass too")
+	flags.StringVar(&configuration.AnnotationsOf, "annotations-of", "",
+		"read also the annotations of these load balancers that mean the same as ours: metallb, cilium, kube-vip, with commas between")
+	flags.BoolVar(&configuration.Adopt, "adopt", false,
+		"give Services the addresses that another load balancer has written to their status, and no others")
 	flags.DurationVar(&configuration.ReleaseDelay, "release-delay", 10*time.Second,
 		"how long the address of a Service that is deleted or moved is still announced, with the community GRACEFUL_SHUTDOWN; 0: not at all")
 	flags.StringVar(&configuration.MetricsAddress, "metrics-bind-address", ":8080", "address to serve metrics on; 0: none")

@@ -62,8 +62,10 @@ type serviceReconciler struct {
 	duplicates *duplicateCensus
 	// announcers are the nodes that can announce.
 	announcers *announcers
-	written    writtenVersions
-	had        heldAddresses
+	// reading says how Services are read.
+	reading convert.Reading
+	written writtenVersions
+	had     heldAddresses
 	// unkept are the addresses that a Service was to get when the last write failed. It is given them
 	// again, if they are free.
 	unkept map[types.NamespacedName][]netip.Addr
@@ -78,6 +80,7 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 	r := &serviceReconciler{
 		class:     options.LoadBalancerClass,
 		isDefault: options.DefaultLoadBalancer,
+		reading:   options.Reading,
 		now:       time.Now,
 		ledger:    newLedger(),
 		unfit:     newUnfitCensus(),
@@ -210,7 +213,7 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 	if err != nil {
 		return 0, err
 	}
-	request, misunderstood := convert.Request(service, namespace, pools.usable)
+	request, misunderstood := r.reading.Request(service, namespace, pools.usable)
 	request.Hints = append(request.Hints, r.unkept[key]...)
 	var result outcome
 	var objects map[netip.Addr]*millracev1alpha1.VIP

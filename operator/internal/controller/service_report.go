@@ -235,6 +235,8 @@ func reasonOf(reason ipam.Reason) string {
 		return millracev1alpha1.ReasonPortConflict
 	case ipam.QuotaExceeded:
 		return millracev1alpha1.ReasonQuotaExceeded
+	case ipam.NothingToAdopt:
+		return millracev1alpha1.ReasonNothingToAdopt
 	case ipam.NotRequested:
 		return millracev1alpha1.ReasonInvalid
 	}

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/rotation"
 )
 
@@ -31,6 +32,8 @@ type Options struct {
 	LoadBalancerClass string
 	// DefaultLoadBalancer makes Services without a loadBalancerClass ours too.
 	DefaultLoadBalancer bool
+	// Reading says how Services are read.
+	Reading convert.Reading
 	// ReleaseDelay is how long the address of a Service that is deleted, or has another one
 	// instead, is still announced as one to be left. Zero: not at all.
 	ReleaseDelay time.Duration

@@ -26,7 +26,7 @@ func OwnerOf(service *corev1.Service) ipam.Owner {
 // Request returns what a Service, in a namespace with these labels, wants. The
 // error names the field or annotation that cannot be understood; the request
 // then asks for nothing new and keeps what the Service has.
-func Request(service *corev1.Service, namespace labels.Set, pools []desired.Pool) (ipam.Request, error) {
+func (r Reading) Request(service *corev1.Service, namespace labels.Set, pools []desired.Pool) (ipam.Request, error) {
 	policy := service.Spec.IPFamilyPolicy
 	request := ipam.Request{
 		Owner:      OwnerOf(service),
@@ -42,15 +42,17 @@ func Request(service *corev1.Service, namespace labels.Set, pools []desired.Pool
 		}
 	}
 	var err error
-	if request.SharingKey, err = sharingKey(service); err != nil {
+	if request.SharingKey, err = r.sharingKey(service); err != nil {
 		return request, err
 	}
-	asked, err := askedAddresses(service)
-	if err != nil {
-		return request, err
+	if r.Adopt {
+		adopt(&request)
+	} else {
+		if request.Asked, err = r.askedAddresses(service); err != nil {
+			return request, err
+		}
+		request.Pool, _ = valueOf(service, millracev1alpha1.AnnotationPool, r.Others.Pools)
 	}
-	request.Asked = asked
-	request.Pool = strings.TrimSpace(service.Annotations[millracev1alpha1.AnnotationPool])
 	for _, pool := range pools {
 		if pool.Selects(namespace, service.Labels) {
 			request.Eligible = append(request.Eligible, pool.Name)
@@ -63,6 +65,14 @@ func Request(service *corev1.Service, namespace labels.Set, pools []desired.Pool
 		}
 	}
 	return request, nil
+}
+
+// adopt has a request be for what the Service's status says.
+func adopt(request *ipam.Request) {
+	request.Adopt = true
+	request.Asked = slices.Clone(request.Hints)
+	// A load balancer that gave one address of two gave what it had.
+	request.RequireAll = false
 }
 
 // ports returns the ports of a Service, sorted; an absent protocol is TCP, as
@@ -79,10 +89,10 @@ func ports(service *corev1.Service) []ipam.Port {
 // maxSharingKey is the longest key that a VIP's claim can hold, in bytes.
 const maxSharingKey = 253
 
-func sharingKey(service *corev1.Service) (string, error) {
-	key := strings.TrimSpace(service.Annotations[millracev1alpha1.AnnotationSharingKey])
+func (r Reading) sharingKey(service *corev1.Service) (string, error) {
+	key, field := valueOf(service, millracev1alpha1.AnnotationSharingKey, r.Others.SharingKeys)
 	if len(key) > maxSharingKey {
-		return "", fmt.Errorf("metadata.annotations[%s]: is longer than %d bytes", millracev1alpha1.AnnotationSharingKey, maxSharingKey)
+		return "", fmt.Errorf("%s: is longer than %d bytes", field, maxSharingKey)
 	}
 	return key, nil
 }
@@ -92,10 +102,9 @@ const maxAsked = 8
 
 // askedAddresses reads the annotation or, without it, the deprecated
 // Service.spec.loadBalancerIP.
-func askedAddresses(service *corev1.Service) ([]netip.Addr, error) {
-	text, annotated := service.Annotations[millracev1alpha1.AnnotationAddresses]
-	source := fmt.Sprintf("metadata.annotations[%s]", millracev1alpha1.AnnotationAddresses)
-	if !annotated {
+func (r Reading) askedAddresses(service *corev1.Service) ([]netip.Addr, error) {
+	text, source := valueOf(service, millracev1alpha1.AnnotationAddresses, r.Others.Addresses)
+	if source == "" {
 		text, source = service.Spec.LoadBalancerIP, "spec.loadBalancerIP"
 	}
 	var asked []netip.Addr

@@ -86,7 +86,7 @@ func TestRequest(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := Request(test.service, labels.Set{}, pools)
+			got, err := Reading{}.Request(test.service, labels.Set{}, pools)
 			want := plain
 			test.want(&want)
 			if !reflect.DeepEqual(got, want) {
@@ -96,6 +96,67 @@ func TestRequest(t *testing.T) {
 				t.Errorf("error is %v, want %q", err, test.err)
 			}
 		})
+	}
+}
+
+// Annotations of other load balancers count where a Service has not ours, and only those that are
+// named.
+func TestAnnotationsOfOthers(t *testing.T) {
+	const ours, metallb, cilium, kubeVIP = "203.0.113.1", "203.0.113.2", "203.0.113.3", "203.0.113.4"
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", Annotations: map[string]string{
+			"metallb.universe.tf/loadBalancerIPs": metallb, "metallb.io/address-pool": "public", "metallb.io/allow-shared-ip": "key",
+			"lbipam.cilium.io/ips": cilium, "lbipam.cilium.io/sharing-key": "other", "kube-vip.io/loadbalancerIPs": kubeVIP,
+		}},
+		Spec: corev1.ServiceSpec{IPFamilies: []corev1.IPFamily{"IPv4"}},
+	}
+	for _, test := range []struct{ names, own, address, pool, key string }{
+		{"", "", "", "", ""},
+		{"metallb", "", metallb, "public", "key"},
+		{"cilium, metallb", "", cilium, "public", "other"},
+		{"kube-vip", "", kubeVIP, "", ""},
+		{"metallb,cilium,kube-vip", ours, ours, "public", "key"},
+	} {
+		t.Run(test.names, func(t *testing.T) {
+			others, err := ParseAnnotations(test.names)
+			if err != nil {
+				t.Fatal(err)
+			}
+			service := service.DeepCopy()
+			if test.own != "" {
+				service.Annotations["millrace.io/addresses"] = test.own
+			}
+			got, err := Reading{Others: others}.Request(service, labels.Set{}, nil)
+			var asked []netip.Addr
+			if test.address != "" {
+				asked = parsed(test.address)
+			}
+			if err != nil || !reflect.DeepEqual(got.Asked, asked) || got.Pool != test.pool || got.SharingKey != test.key {
+				t.Errorf("%v of pool %q with key %q, %v; want %v of %q with %q", got.Asked, got.Pool, got.SharingKey, err, asked, test.pool, test.key)
+			}
+		})
+	}
+	if _, err := ParseAnnotations("metallb,f5"); err == nil || !strings.Contains(err.Error(), `"f5" is none of cilium, kube-vip, metallb`) {
+		t.Errorf("an unknown load balancer: %v", err)
+	}
+	service.Annotations["metallb.io/loadBalancerIPs"] = "web"
+	others, _ := ParseAnnotations("metallb")
+	if _, err := (Reading{Others: others}).Request(service, labels.Set{}, nil); err == nil ||
+		!strings.Contains(err.Error(), "metadata.annotations[metallb.io/loadBalancerIPs]") {
+		t.Errorf("a mistake in another's annotation: %v", err)
+	}
+}
+
+// What is adopted is what the status says, whatever is asked for.
+func TestAdopt(t *testing.T) {
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"millrace.io/addresses": "203.0.113.9", "millrace.io/pool": "any"}},
+		Spec:       corev1.ServiceSpec{IPFamilies: []corev1.IPFamily{"IPv4", "IPv6"}},
+	}
+	service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.3"}}
+	got, err := Reading{Adopt: true}.Request(service, labels.Set{}, nil)
+	if err != nil || !got.Adopt || !reflect.DeepEqual(got.Asked, parsed("203.0.113.3")) || got.Pool != "" || got.RequireAll {
+		t.Errorf("%+v, %v; want to adopt 203.0.113.3", got, err)
 	}
 }
 

@@ -24,7 +24,7 @@ func TestServiceFields(t *testing.T) {
 
 func requestOf(t *testing.T, spec corev1.ServiceSpec) ipam.Request {
 	t.Helper()
-	request, err := Request(&corev1.Service{Spec: spec}, labels.Set{}, nil)
+	request, err := Reading{}.Request(&corev1.Service{Spec: spec}, labels.Set{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func testLoadBalancerIP(t *testing.T) {
 		"web":                     `spec.loadBalancerIP: "web" is not an IP address`,
 		"203.0.113.9,203.0.113.9": "spec.loadBalancerIP: 203.0.113.9 is there twice",
 	} {
-		request, err := Request(&corev1.Service{Spec: corev1.ServiceSpec{LoadBalancerIP: text}}, labels.Set{}, nil)
+		request, err := Reading{}.Request(&corev1.Service{Spec: corev1.ServiceSpec{LoadBalancerIP: text}}, labels.Set{}, nil)
 		if err == nil || !strings.Contains(err.Error(), want) || len(request.Asked) > 0 {
 			t.Errorf("%q is understood as %v, error %v, want %q", text, request.Asked, err, want)
 		}

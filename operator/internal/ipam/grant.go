@@ -56,6 +56,10 @@ func (p *planner) grantMissing() {
 			missing = append(missing, family)
 		}
 	}
+	if p.request.Adopt {
+		p.refuseToAllocate(missing)
+		return
+	}
 	missing = slices.DeleteFunc(missing, p.join)
 	candidates := p.candidates()
 	for _, family := range missing {
@@ -72,6 +76,15 @@ func (p *planner) grantMissing() {
 			p.refuseMissing(candidates, family)
 		}
 	}
+}
+
+// refuseToAllocate tells that a Service without any address is to have one by its status first.
+func (p *planner) refuseToAllocate(missing []Family) {
+	if len(missing) == 0 || len(p.held)+len(p.granted)+len(p.refusals) > 0 {
+		return
+	}
+	p.refusals = append(p.refusals, Refusal{Family: missing[0], Reason: NothingToAdopt, Message: "status.loadBalancer.ingress has " +
+		"no address yet, and the operator's flag --adopt has it give none of its own"})
 }
 
 // firstOf is the only slot of a family of which nothing is asked for.

@@ -37,6 +37,8 @@ type Request struct {
 	// Asked are the addresses that the Service wants, each once; several of a family are as many
 	// addresses.
 	Asked []netip.Addr
+	// Adopt gives the Service nothing but what it asks for.
+	Adopt bool
 	// Hints are addresses that the Service had according to its own status:
 	// taken again when they are free.
 	Hints []netip.Addr
@@ -73,6 +75,8 @@ const (
 	AddressFull
 	// QuotaExceeded: the namespace has as many addresses as the pools give to it.
 	QuotaExceeded
+	// NothingToAdopt: the Service does not say which address it has, and gets no other one.
+	NothingToAdopt
 	// OtherAddress: the Service keeps its address though others have another
 	// one under its sharing key. It has all that it requires.
 	OtherAddress

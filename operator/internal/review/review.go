@@ -19,6 +19,8 @@ import (
 
 // State is what is in the cluster.
 type State struct {
+	// Reading says how the operator reads Services.
+	Reading        convert.Reading
 	Pools          []millracev1alpha1.VIPPool
 	VIPs           []millracev1alpha1.VIP
 	Peers          []millracev1alpha1.LBPeer
@@ -38,7 +40,7 @@ func Service(service *corev1.Service, namespace labels.Set, state *State) (gets,
 		return nil, []string{err.Error() + ": the Service gets no address"}
 	}
 	for _, refusal := range plan.Refusals {
-		warnings = append(warnings, askedBy(service)+refusal.Message)
+		warnings = append(warnings, askedBy(state.Reading, service)+refusal.Message)
 	}
 	for _, note := range plan.Notes {
 		warnings = append(warnings, note.Message)
@@ -59,7 +61,7 @@ func Service(service *corev1.Service, namespace labels.Set, state *State) (gets,
 // plan is what the operator would do for a Service.
 func plan(service *corev1.Service, namespace labels.Set, state *State) (ipam.Plan, error) {
 	pools, _ := desired.Pools(state.Pools, desired.NewOccupation(state.Occupied))
-	request, err := convert.Request(service, namespace, pools)
+	request, err := state.Reading.Request(service, namespace, pools)
 	if err != nil {
 		return ipam.Plan{}, err
 	}
@@ -78,10 +80,8 @@ func table(state *State) *ipam.Table {
 }
 
 // askedBy is the field by which a Service asks for certain addresses, for the beginning of a message.
-func askedBy(service *corev1.Service) string {
-	for _, annotation := range []string{
-		millracev1alpha1.AnnotationAddresses, millracev1alpha1.AnnotationPool, millracev1alpha1.AnnotationSharingKey,
-	} {
+func askedBy(reading convert.Reading, service *corev1.Service) string {
+	for _, annotation := range reading.Asking() {
 		if service.Annotations[annotation] != "" {
 			return fmt.Sprintf("metadata.annotations[%s]: ", annotation)
 		}

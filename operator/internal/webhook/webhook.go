@@ -31,6 +31,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/review"
 )
 
@@ -51,6 +52,8 @@ type Options struct {
 	Namespace string
 	// Class says which Services are ours.
 	Class desired.Class
+	// Reading says how they are read.
+	Reading convert.Reading
 }
 
 // Setup adds the webhook to a manager. Every replica serves it, the leader or not.
@@ -69,6 +72,7 @@ func Setup(mgr ctrl.Manager, options Options) error {
 		mapper:  mgr.GetRESTMapper(),
 		decoder: admission.NewDecoder(mgr.GetScheme()),
 		class:   options.Class,
+		reading: options.Reading,
 		logger:  mgr.GetLogger().WithName("webhook"),
 	}
 	server := webhook.NewServer(webhook.Options{Host: host, Port: int(port), TLSOpts: []func(*tls.Config){
@@ -109,6 +113,7 @@ type handler struct {
 	mapper  meta.RESTMapper
 	decoder admission.Decoder
 	class   desired.Class
+	reading convert.Reading
 	logger  logr.Logger
 }
 
@@ -255,7 +260,7 @@ func (h *handler) state(ctx context.Context) (*review.State, error) {
 			return nil, fmt.Errorf("listing %T: %w", list, err)
 		}
 	}
-	state := &review.State{Pools: pools.Items, VIPs: vips.Items, Peers: peers.Items, Advertisements: advertisements.Items}
+	state := &review.State{Reading: h.reading, Pools: pools.Items, VIPs: vips.Items, Peers: peers.Items, Advertisements: advertisements.Items}
 	for i := range nodes.Items {
 		state.Occupied = append(state.Occupied, desired.OccupiedByNode(&nodes.Items[i])...)
 	}

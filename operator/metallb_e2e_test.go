@@ -35,8 +35,7 @@ func TestMetalLB(t *testing.T) {
 	services := e.servicesOfMetalLB(t)
 	given := e.givenTo(t, services)
 
-	e.pool(t, "public", nil, "203.0.113.0/27", "2001:db8:cafe::/120")
-	e.pool(t, "special", func(spec *millracev1alpha1.VIPPoolSpec) { no := false; spec.AutoAssign = &no }, "198.51.100.0/28")
+	e.migrate(t)
 	flags := []string{"--default-class", "--annotations-of=metallb"}
 	operator := e.run(t, append(flags, "--adopt")...)
 	e.claimed(t, services, given)
@@ -66,6 +65,27 @@ func TestMetalLB(t *testing.T) {
 	e.service(t, "back", ofMetalLB)
 	e.atRest(t, services)
 	e.unchanged(t, services, given)
+}
+
+// migrate makes pools of ours of MetalLB's, by the command line. What that makes of all kinds of
+// objects, the API server takes, too.
+func (e *environment) migrate(t *testing.T) {
+	t.Helper()
+	program, directory := filepath.Join(t.TempDir(), "millrace"), t.TempDir()
+	if output, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../cmd/millrace").CombinedOutput(); err != nil {
+		t.Fatalf("building the command line: %v: %s", err, output)
+	}
+	theirs, err := e.server.Kubectl(t.Context(), "get", "ipaddresspools", "-A", "-o", "yaml")
+	must(t, err)
+	in, out := filepath.Join(directory, "metallb.yaml"), filepath.Join(directory, "millrace.yaml")
+	must(t, os.WriteFile(in, theirs, 0o600))
+	ours, err := exec.CommandContext(t.Context(), program, "migrate", "metallb", in).Output()
+	must(t, err)
+	must(t, os.WriteFile(out, ours, 0o600))
+	_, err = e.server.Kubectl(t.Context(), "apply", "-f", out)
+	must(t, err)
+	_, err = e.server.Kubectl(t.Context(), "apply", "--dry-run=server", "-f", "../cmd/millrace/testdata/metallb.golden.yaml")
+	must(t, err)
 }
 
 func ofMetalLB(service *corev1.Service) { service.Spec.LoadBalancerClass = nil }

@@ -48,6 +48,7 @@ func newCommand(env environment) *cobra.Command {
 		reserveCommand(env, &config),
 		drainCommand(env, &config),
 		undrainCommand(env, &config),
+		migrateCommand(env),
 		versionCommand(env, &config),
 		manCommand(),
 	)

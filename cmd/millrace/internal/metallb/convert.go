@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metallb
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// Result is what Convert found.
+type Result struct {
+	Pools          []millracev1alpha1.VIPPool
+	Peers          []millracev1alpha1.LBPeer
+	Advertisements []millracev1alpha1.VIPAdvertisement
+	// Notes say what has no counterpart, or is to be done by hand, with the object in front.
+	Notes []string
+}
+
+const (
+	// firstPriority is that of a pool that MetalLB tries first: it takes the lowest first, and those
+	// without any last.
+	firstPriority = 1_000_000
+	// maxTTL is that of MetalLB's sessions over several hops.
+	maxTTL = 255
+	// profileInterval is MetalLB's default, in milliseconds.
+	profileInterval = 300
+)
+
+// Convert returns objects of ours that mean the same. Where MetalLB selects by several selectors, of
+// which one has to match, the first is taken: so nobody gets more than before.
+func Convert(objects *Objects) Result {
+	c := &converter{objects: objects}
+	for i := range objects.pools {
+		c.pool(&objects.pools[i])
+	}
+	for i := range objects.peers {
+		c.peer(&objects.peers[i])
+	}
+	for i := range objects.advertisements {
+		c.advertisement(&objects.advertisements[i])
+	}
+	for _, advertisement := range objects.layer2 {
+		c.note("L2Advertisement", advertisement.Metadata, "there is no counterpart: announce by BGP")
+	}
+	return c.result
+}
+
+type converter struct {
+	objects *Objects
+	result  Result
+}
+
+func (c *converter) note(kind string, of metav1.ObjectMeta, format string, args ...any) {
+	c.result.Notes = append(c.result.Notes, fmt.Sprintf("%s %s: %s", kind, of.Name, fmt.Sprintf(format, args...)))
+}
+
+func typeOf(kind string) metav1.TypeMeta {
+	return metav1.TypeMeta{APIVersion: "millrace.io/v1beta1", Kind: kind}
+}
+
+func named(of metav1.ObjectMeta) metav1.ObjectMeta { return metav1.ObjectMeta{Name: of.Name} }
+
+func (c *converter) pool(from *addressPool) {
+	note := func(format string, args ...any) { c.note("IPAddressPool", from.Metadata, format, args...) }
+	to := millracev1alpha1.VIPPool{TypeMeta: typeOf("VIPPool"), ObjectMeta: named(from.Metadata)}
+	to.Spec.AutoAssign = from.Spec.AutoAssign
+	for _, addresses := range from.Spec.Addresses {
+		if network, err := netip.ParsePrefix(strings.TrimSpace(addresses)); err == nil {
+			addresses = network.Masked().String()
+		}
+		to.Spec.Addresses = append(to.Spec.Addresses, addresses)
+	}
+	if from.Spec.AvoidBuggyIPs {
+		to.Spec.Avoid = []millracev1alpha1.AvoidedAddress{millracev1alpha1.AvoidNetwork, millracev1alpha1.AvoidBroadcast}
+		note("avoidBuggyIPs leaves out all addresses that end with .0 or .255, avoid the first and last of each network: " +
+			"put others into reserved")
+	}
+	if allocation := from.Spec.ServiceAllocation; allocation != nil {
+		if allocation.Priority > 0 {
+			to.Spec.Priority = int32(max(firstPriority-allocation.Priority, 1))
+		}
+		to.Spec.ServiceSelector = c.first(allocation.ServiceSelectors, note, "serviceSelectors")
+		to.Spec.NamespaceSelector = c.first(allocation.NamespaceSelectors, note, "namespaceSelectors")
+		if len(allocation.Namespaces) > 0 {
+			if to.Spec.NamespaceSelector != nil {
+				note("namespaces and namespaceSelectors are one selector here: the namespaces are taken")
+			}
+			to.Spec.NamespaceSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+				Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: allocation.Namespaces,
+			}}}
+		}
+	}
+	c.result.Pools = append(c.result.Pools, to)
+}
+
+// first returns the only selector, or the first of several.
+func (c *converter) first(selectors []metav1.LabelSelector, note func(string, ...any), field string) *metav1.LabelSelector {
+	if len(selectors) == 0 {
+		return nil
+	}
+	if len(selectors) > 1 {
+		note("of %d %s the first is taken: make an object for each of the others", len(selectors), field)
+	}
+	return &selectors[0]
+}
+
+func (c *converter) peer(from *bgpPeer) {
+	note := func(format string, args ...any) { c.note("BGPPeer", from.Metadata, format, args...) }
+	spec := &from.Spec
+	if spec.PeerAddress == "" {
+		note("it has no address but the interface %q: give the router's link-local address, as router.address and router.interface",
+			spec.Interface)
+		return
+	}
+	to := millracev1alpha1.LBPeer{TypeMeta: typeOf("LBPeer"), ObjectMeta: named(from.Metadata)}
+	to.Spec = millracev1alpha1.LBPeerSpec{
+		Router:   &millracev1alpha1.Router{Address: spec.PeerAddress},
+		LocalASN: spec.MyASN, PeerASN: spec.PeerASN, PeerPort: spec.PeerPort, SourceAddress: spec.SourceAddress,
+		HoldTime: spec.HoldTime, KeepaliveTime: spec.KeepaliveTime, ConnectRetryTime: spec.ConnectTime,
+		NodeSelector: c.first(spec.NodeSelectors, note, "nodeSelectors"),
+	}
+	switch spec.DynamicASN {
+	case "internal":
+		to.Spec.DynamicASN = millracev1alpha1.InternalASN
+	case "external":
+		to.Spec.DynamicASN = millracev1alpha1.ExternalASN
+	}
+	if spec.EBGPMultiHop {
+		hops := int32(maxTTL)
+		to.Spec.MultihopTTL = &hops
+	}
+	if spec.DualStackAddressFamily {
+		to.Spec.Families = []millracev1alpha1.AddressFamily{millracev1alpha1.FamilyIPv4, millracev1alpha1.FamilyIPv6}
+	}
+	switch {
+	case spec.PasswordSecret != nil && spec.PasswordSecret.Name != "":
+		to.Spec.PasswordSecretRef = &millracev1alpha1.SecretReference{Name: spec.PasswordSecret.Name}
+		note("copy its Secret %s to namespace %s", spec.PasswordSecret.Name, millracev1alpha1.BGPNamespace)
+	case spec.Password != "":
+		to.Spec.PasswordSecretRef = &millracev1alpha1.SecretReference{Name: from.Metadata.Name}
+		note("make a Secret %s in namespace %s with its password", from.Metadata.Name, millracev1alpha1.BGPNamespace)
+	}
+	if spec.BFDProfile != "" {
+		to.Spec.BFD = c.bfd(spec.BFDProfile, note)
+	}
+	if spec.VRF != "" {
+		note("the VRF %s has no counterpart", spec.VRF)
+	}
+	if spec.RouterID != "" {
+		note("the router id %s has no counterpart: a node's is its IPv4 address", spec.RouterID)
+	}
+	c.result.Peers = append(c.result.Peers, to)
+}
+
+func (c *converter) bfd(name string, note func(string, ...any)) *millracev1alpha1.BFD {
+	i := slices.IndexFunc(c.objects.profiles, func(profile bfdProfile) bool { return profile.Metadata.Name == name })
+	if i < 0 {
+		note("there is no BFDProfile %s: bfd has our own intervals", name)
+		return &millracev1alpha1.BFD{}
+	}
+	spec := &c.objects.profiles[i].Spec
+	if spec.EchoMode || spec.PassiveMode || spec.MinimumTTL != nil {
+		note("echoMode, passiveMode and minimumTtl of BFDProfile %s have no counterpart", name)
+	}
+	interval := func(milliseconds *uint32) *metav1.Duration {
+		value := uint32(profileInterval)
+		if milliseconds != nil {
+			value = *milliseconds
+		}
+		return &metav1.Duration{Duration: time.Duration(value) * time.Millisecond}
+	}
+	bfd := &millracev1alpha1.BFD{TransmitInterval: interval(spec.TransmitInterval), ReceiveInterval: interval(spec.ReceiveInterval)}
+	if spec.DetectMultiplier != nil {
+		bfd.DetectMultiplier = int32(*spec.DetectMultiplier)
+	}
+	return bfd
+}
+
+func (c *converter) advertisement(from *bgpAdvertisement) {
+	note := func(format string, args ...any) { c.note("BGPAdvertisement", from.Metadata, format, args...) }
+	spec := &from.Spec
+	to := millracev1alpha1.VIPAdvertisement{TypeMeta: typeOf("VIPAdvertisement"), ObjectMeta: named(from.Metadata)}
+	to.Spec = millracev1alpha1.VIPAdvertisementSpec{
+		Peers: spec.Peers, NodeSelector: c.first(spec.NodeSelectors, note, "nodeSelectors"),
+		AggregationLength: unless(spec.AggregationLength, 32), AggregationLengthV6: unless(spec.AggregationLengthV6, 128),
+	}
+	pools, selected := c.pools(spec.IPAddressPools, spec.IPAddressPoolSelectors, note)
+	if selected && len(pools) == 0 {
+		note("it selects no IPAddressPool, so it is left out")
+		return
+	}
+	to.Spec.Pools = pools
+	if spec.LocalPref != 0 {
+		to.Spec.LocalPreference = &spec.LocalPref
+	}
+	for _, community := range spec.Communities {
+		value, known := c.community(community)
+		if !known {
+			note("no Community names %q: it is left out", community)
+			continue
+		}
+		to.Spec.Communities = append(to.Spec.Communities, strings.TrimPrefix(value, "large:"))
+	}
+	c.result.Advertisements = append(c.result.Advertisements, to)
+}
+
+// unless returns nil for a number that is the default.
+func unless(number *int32, standard int32) *int32 {
+	if number == nil || *number == standard {
+		return nil
+	}
+	return number
+}
+
+// pools returns the names of the pools that are named or selected now, and whether any have to be:
+// all are meant otherwise.
+func (c *converter) pools(names []string, selectors []metav1.LabelSelector, note func(string, ...any)) (all []string, selected bool) {
+	all = slices.Clone(names)
+	for i := range selectors {
+		selector, err := metav1.LabelSelectorAsSelector(&selectors[i])
+		if err != nil {
+			note("ipAddressPoolSelectors: %v", err)
+			continue
+		}
+		for _, pool := range c.objects.pools {
+			if selector.Matches(labels.Set(pool.Metadata.Labels)) {
+				all = append(all, pool.Metadata.Name)
+			}
+		}
+	}
+	if len(selectors) > 0 {
+		note("pools are named, not selected by labels: name those that come later, too")
+	}
+	slices.Sort(all)
+	return slices.Compact(all), len(names)+len(selectors) > 0
+}
+
+// community returns what a name stands for, or the number itself.
+func (c *converter) community(name string) (value string, known bool) {
+	if strings.Contains(name, ":") {
+		return name, true
+	}
+	for _, object := range c.objects.communities {
+		for _, alias := range object.Spec.Communities {
+			if alias.Name == name {
+				return alias.Value, true
+			}
+		}
+	}
+	return "", false
+}

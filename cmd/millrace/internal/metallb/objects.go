@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metallb turns MetalLB's objects into those of Millrace that mean the same. It is pure.
+// Package metallb turns MetalLB's objects into those of Millrace that mean the same.
 package metallb
 
 import (

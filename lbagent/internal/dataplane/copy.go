@@ -43,25 +43,30 @@ func (b batch) each(m *ebpf.Map, visit func(n int) error) error {
 	}
 }
 
-// convert gives the first n entries in the layout of another map.
-func (b batch) convert(n int, converter *layout.Converter, to *ebpf.Map) (batch, error) {
+// convert gives the first n entries in the layout of another map, and how many those are: a table that
+// forgets by design leaves out what does not fit.
+func (b batch) convert(n int, converter *layout.Converter, to *ebpf.Map) (out batch, count int, err error) {
 	if converter == nil {
-		return b, nil
+		return b, n, nil
 	}
-	out := newBatch(to, n)
+	out = newBatch(to, n)
 	for i := range n {
 		key, err := converter.Key(b.keys.Index(i).Bytes())
-		if err != nil {
-			return batch{}, fmt.Errorf("convert a key: %w", err)
+		var value []byte
+		if err == nil {
+			value, err = converter.Value(b.values.Index(i).Bytes())
 		}
-		value, err := converter.Value(b.values.Index(i).Bytes())
-		if err != nil {
-			return batch{}, fmt.Errorf("convert a value: %w", err)
+		if errors.Is(err, layout.ErrTooLarge) && to.Type() == ebpf.LRUHash {
+			continue
 		}
-		copy(out.keys.Index(i).Bytes(), key)
-		copy(out.values.Index(i).Bytes(), value)
+		if err != nil {
+			return batch{}, 0, fmt.Errorf("convert an entry: %w", err)
+		}
+		copy(out.keys.Index(count).Bytes(), key)
+		copy(out.values.Index(count).Bytes(), value)
+		count++
 	}
-	return out, nil
+	return out, count, nil
 }
 
 // copyMap copies all entries into a map of another size, or of another layout. What does not fit is
@@ -72,7 +77,7 @@ func copyMap(from, to *ebpf.Map, converter *layout.Converter, how ebpf.MapUpdate
 	}
 	read := newBatch(from, batchSize)
 	return read.each(from, func(n int) error {
-		b, err := read.convert(n, converter, to)
+		b, n, err := read.convert(n, converter, to)
 		if err != nil {
 			return err
 		}

@@ -228,7 +228,7 @@ func isSame(a, b *ebpf.Map) bool {
 
 // loadPinnedMaps loads those of a directory, which need not be there.
 func loadPinnedMaps(directory string, specs map[string]*ebpf.MapSpec) (*pinnedMaps, error) {
-	p := &pinnedMaps{directory: directory, maps: map[string]*ebpf.Map{}, err: errors.New("the pinned maps carry no schema")}
+	p := &pinnedMaps{maps: map[string]*ebpf.Map{}, err: errors.New("the pinned maps carry no schema")}
 	for name := range specs {
 		m, err := loadPinnedMap(directory, name)
 		if err != nil {
@@ -280,7 +280,10 @@ func (s *mapSet) addAll(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, deci
 		if err := s.add(specs[name], m, how); err != nil {
 			return fmt.Errorf("map %s: %w", name, err)
 		}
-		delete(pinned.maps, name)
+		if m != nil {
+			// It is closed with the set.
+			delete(pinned.maps, name)
+		}
 	}
 	closeMaps(pinned.maps)
 	clear(pinned.maps)
@@ -297,17 +300,30 @@ func (s *mapSet) add(spec *ebpf.MapSpec, pinned *ebpf.Map, how copying) error {
 		return fmt.Errorf("create with %d entries: %w", spec.MaxEntries, err)
 	}
 	s.maps[spec.Name] = m
-	if pinned != nil {
-		s.copied = append(s.copied, copiedMap{name: spec.Name, old: pinned, new: m, copying: how})
-	}
-	switch {
-	case pinned == nil || spec.Name == bpf.DatapathMapExceptionFilter:
+	if pinned == nil {
 		return nil
-	case spec.Name == bpf.DatapathMapExceptions:
-		return copyExceptions(pinned, m, how.meaning)
-	default:
-		return copyMap(pinned, m, how.converter, ebpf.UpdateAny)
 	}
+	copied := copiedMap{name: spec.Name, old: pinned, new: m, copying: how}
+	s.copied = append(s.copied, copied)
+	return copied.copy(ebpf.UpdateAny)
+}
+
+// copy copies what the former map holds.
+func (c *copiedMap) copy(flags ebpf.MapUpdateFlags) error {
+	switch c.name {
+	case bpf.DatapathMapExceptionFilter:
+		// addAll opens it.
+		return nil
+	case bpf.DatapathMapExceptions:
+		return copyExceptions(c.old, c.new, c.meaning)
+	default:
+		return copyMap(c.old, c.new, c.converter, flags)
+	}
+}
+
+// isLearned reports whether attached programs write to the map what they learn.
+func (c *copiedMap) isLearned() bool {
+	return c.name == bpf.DatapathMapExceptions || c.old.Type() == ebpf.LRUHash
 }
 
 // pinNext pins all maps in the directory of a change under way.
@@ -371,15 +387,12 @@ func (s *mapSet) close() {
 // catchUp copies once more from the former maps what the new ones do not hold
 // yet: attached programs have gone on to write them.
 func (s *mapSet) catchUp() error {
-	for _, c := range s.copied {
-		var err error
-		switch {
-		case c.name == bpf.DatapathMapExceptions:
-			err = copyExceptions(c.old, c.new, c.meaning)
-		case c.old.Type() == ebpf.LRUHash:
-			err = copyMap(c.old, c.new, c.converter, ebpf.UpdateNoExist)
+	for i := range s.copied {
+		c := &s.copied[i]
+		if !c.isLearned() {
+			continue
 		}
-		if err != nil {
+		if err := c.copy(ebpf.UpdateNoExist); err != nil {
 			return fmt.Errorf("map %s: %w", c.name, err)
 		}
 	}

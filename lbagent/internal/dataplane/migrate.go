@@ -57,7 +57,6 @@ var unmovable = map[string]bool{
 
 // pinnedMaps are those of a directory.
 type pinnedMaps struct {
-	directory string
 	// maps has no map with the schema.
 	maps map[string]*ebpf.Map
 	// schema is nil where it cannot be read, for the reason of err.

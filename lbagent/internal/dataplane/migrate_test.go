@@ -459,6 +459,46 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
+// Of connections only those that do not fit are forgotten, also of those that come later.
+func TestTooLargeConnection(t *testing.T) {
+	cfg := smallConfig(mountBPF(t))
+	d := openDataplane(t, cfg)
+	exampleState(t, d)
+	want := allEntries(t, d)
+	var seen uint32
+	pinAs(t, cfg, func(layouts map[string]layout.Map) {
+		m := layouts[bpf.DatapathMapConnections4]
+		field := fieldsOf(t, &m, "seen")
+		seen, m.Value.Size = m.Value.Size, m.Value.Size+8
+		field.Offset, field.Type.Size = seen, 8
+		layouts[bpf.DatapathMapConnections4] = m
+	})
+	m, err := ebpf.LoadPinnedMap(filepath.Join(cfg.PinRoot, mapDirectory, bpf.DatapathMapConnections4), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	put := func(client byte) {
+		key, value := make([]byte, m.KeySize()), make([]byte, m.ValueSize())
+		key[0], value[seen+7] = client, 1
+		if err := m.Put(key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(200)
+	again := openDataplane(t, cfg)
+	put(201)
+	if err := again.Attach(nil); err != nil {
+		t.Fatal(err)
+	}
+	if adoption := again.Adoption(); adoption.Kind != Converted {
+		t.Errorf("%+v, want %s", adoption, Converted)
+	}
+	if got := allEntries(t, again); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
 // An agent that ends before its programs are attached leaves the former maps, which the attached
 // programs write, to the next one.
 func TestEndBeforeAttach(t *testing.T) {

@@ -7,7 +7,6 @@ package operator_test
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"slices"
 	"testing"
 
@@ -68,17 +67,8 @@ func (e *environment) mayReadServices(t *testing.T, role *rbacv1.ClusterRole, al
 
 // isReady asks an operator as the kubelet does.
 func isReady(ctx context.Context, address string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz", nil)
-	if err != nil {
-		return err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("the operator is not ready: %s", response.Status)
+	if _, err := getPage(ctx, address, "/readyz"); err != nil {
+		return fmt.Errorf("the operator is not ready: %w", err)
 	}
 	return nil
 }

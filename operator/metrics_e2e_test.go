@@ -42,20 +42,28 @@ func freeAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
+// getPage reads what an operator serves over plain HTTP.
+func getPage(ctx context.Context, address, path string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answers %s", path, response.Status)
+	}
+	return io.ReadAll(response.Body)
+}
+
 // scraped waits until a scrape has lines.
 func scraped(t *testing.T, address string, lines ...string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
-		if err != nil {
-			return err
-		}
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return err
-		}
-		defer response.Body.Close()
-		body, err := io.ReadAll(response.Body)
+		body, err := getPage(ctx, address, "/metrics")
 		if err != nil {
 			return err
 		}

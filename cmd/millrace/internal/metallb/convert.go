@@ -88,8 +88,8 @@ func (c *converter) pool(from *addressPool) {
 		if allocation.Priority > 0 {
 			to.Spec.Priority = int32(max(firstPriority-allocation.Priority, 1))
 		}
-		to.Spec.ServiceSelector = c.first(allocation.ServiceSelectors, note, "serviceSelectors")
-		to.Spec.NamespaceSelector = c.first(allocation.NamespaceSelectors, note, "namespaceSelectors")
+		to.Spec.ServiceSelector = first(allocation.ServiceSelectors, note, "serviceSelectors")
+		to.Spec.NamespaceSelector = first(allocation.NamespaceSelectors, note, "namespaceSelectors")
 		if len(allocation.Namespaces) > 0 {
 			if to.Spec.NamespaceSelector != nil {
 				note("namespaces and namespaceSelectors are one selector here: the namespaces are taken")
@@ -103,7 +103,7 @@ func (c *converter) pool(from *addressPool) {
 }
 
 // first returns the only selector, or the first of several.
-func (c *converter) first(selectors []metav1.LabelSelector, note func(string, ...any), field string) *metav1.LabelSelector {
+func first(selectors []metav1.LabelSelector, note func(string, ...any), field string) *metav1.LabelSelector {
 	if len(selectors) == 0 {
 		return nil
 	}
@@ -126,7 +126,7 @@ func (c *converter) peer(from *bgpPeer) {
 		Router:   &millracev1alpha1.Router{Address: spec.PeerAddress},
 		LocalASN: spec.MyASN, PeerASN: spec.PeerASN, PeerPort: spec.PeerPort, SourceAddress: spec.SourceAddress,
 		HoldTime: spec.HoldTime, KeepaliveTime: spec.KeepaliveTime, ConnectRetryTime: spec.ConnectTime,
-		NodeSelector: c.first(spec.NodeSelectors, note, "nodeSelectors"),
+		NodeSelector: first(spec.NodeSelectors, note, "nodeSelectors"),
 	}
 	switch spec.DynamicASN {
 	case "internal":
@@ -190,7 +190,7 @@ func (c *converter) advertisement(from *bgpAdvertisement) {
 	spec := &from.Spec
 	to := millracev1alpha1.VIPAdvertisement{TypeMeta: typeOf("VIPAdvertisement"), ObjectMeta: named(from.Metadata)}
 	to.Spec = millracev1alpha1.VIPAdvertisementSpec{
-		Peers: spec.Peers, NodeSelector: c.first(spec.NodeSelectors, note, "nodeSelectors"),
+		Peers: spec.Peers, NodeSelector: first(spec.NodeSelectors, note, "nodeSelectors"),
 		AggregationLength: unless(spec.AggregationLength, 32), AggregationLengthV6: unless(spec.AggregationLengthV6, 128),
 	}
 	pools, selected := c.pools(spec.IPAddressPools, spec.IPAddressPoolSelectors, note)

@@ -148,10 +148,16 @@ const manyFrontends = 8192
 // packets. It returns what scrapes it, without compression.
 func served(t testing.TB, frontends Frontends, every int) (scrape func() []byte) {
 	t.Helper()
+	return servedOf(t, frontends, manyFrontends, 4, every)
+}
+
+// servedOf serves as many frontends, of which each Service has several.
+func servedOf(t testing.TB, frontends Frontends, many, each, every int) (scrape func() []byte) {
+	t.Helper()
 	counters, names := plain{}, map[forwarding.FrontendKey]string{}
-	for port := range manyFrontends {
+	for port := range many {
 		key := frontendAt(port + 1)
-		counters[key], names[key] = dataplane.FrontendCounters{}, fmt.Sprintf("shop/web-%d", port/4)
+		counters[key], names[key] = dataplane.FrontendCounters{}, fmt.Sprintf("shop/web-%d", port/each)
 		if port%every == 0 {
 			counters[key] = dataplane.FrontendCounters{
 				Packets: 123456, Bytes: 98765432, Connections: 1234, Drops: map[string]uint64{"no_endpoint": 12},

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,6 +42,15 @@ var waitingReasons = []string{
 	millracev1alpha1.ReasonQuotaExceeded, millracev1alpha1.ReasonForeignAddress, millracev1alpha1.ReasonWriteFailed, reasonOther,
 }
 
+// nodeConditions are those of LBNodeReports that are True or absent on a node without problems.
+// Others have no series: an agent writes the report, and must not be able to make series.
+var nodeConditions = []string{
+	millracev1alpha1.ConditionReady, millracev1alpha1.ConditionProgrammed, millracev1alpha1.ConditionAttached,
+	millracev1alpha1.ConditionBGPEstablished, millracev1alpha1.ConditionHostCompatible, millracev1alpha1.ConditionNodesReached,
+	millracev1alpha1.ConditionObjectsPresent, millracev1alpha1.ConditionReadinessTrusted, millracev1alpha1.ConditionTunnelKey,
+	millracev1alpha1.ConditionTunnelKeyCurrent, millracev1alpha1.ConditionFlowSeed, millracev1alpha1.ConditionNodeReady,
+}
+
 // announcerCounts name how many nodes can announce a VIP: none, one, and more.
 var announcerCounts = [...]string{"none", "one", "several"}
 
@@ -55,6 +65,10 @@ var (
 		"Services that do not have the addresses that they ask for, by the reason of AddressAssigned.", []string{"reason"}, nil)
 	announcersDescription = prometheus.NewDesc("millrace_vips_announcers",
 		"VIPs that a Service has, by how many nodes can announce them: none, one, or several.", []string{"nodes"}, nil)
+	problemDescription = prometheus.NewDesc("millrace_node_problem",
+		"1 for each condition of an LBNodeReport that is not True; a node without problems has no series.", []string{"node", "condition"}, nil)
+	nodesDescription = prometheus.NewDesc("millrace_nodes",
+		"Nodes of the cluster, by whether their agent has reported: true or false.", []string{"reported"}, nil)
 )
 
 // setupMetrics serves what the caches say. Only the leader does, so that sums over replicas are true.
@@ -74,7 +88,7 @@ type collector struct {
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{poolDescription, quotaDescription, quotaUsedDescription, waitingDescription, announcersDescription} {
+	for _, d := range []*prometheus.Desc{poolDescription, quotaDescription, quotaUsedDescription, waitingDescription, announcersDescription, problemDescription, nodesDescription} {
 		descriptions <- d
 	}
 }
@@ -137,6 +151,28 @@ func (o *counted) collect(series chan<- prometheus.Metric) {
 	}
 	for i, vips := range o.announcers() {
 		gauge(announcersDescription, vips, announcerCounts[i])
+	}
+	o.collectNodes(gauge)
+}
+
+// collectNodes tells what is wrong with nodes. A report outlives its Node for a moment only.
+func (o *counted) collectNodes(gauge func(d *prometheus.Desc, count int64, values ...string)) {
+	reported := map[string]bool{}
+	for i := range o.reports.Items {
+		report := &o.reports.Items[i]
+		reported[report.Name] = len(report.Status.Conditions) > 0
+		for _, condition := range report.Status.Conditions {
+			if condition.Status != metav1.ConditionTrue && slices.Contains(nodeConditions, condition.Type) {
+				gauge(problemDescription, 1, report.Name, condition.Type)
+			}
+		}
+	}
+	counts := map[bool]int64{}
+	for i := range o.nodes.Items {
+		counts[reported[o.nodes.Items[i].Name]]++
+	}
+	for _, is := range []bool{true, false} {
+		gauge(nodesDescription, counts[is], strconv.FormatBool(is))
 	}
 }
 

@@ -15,8 +15,10 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/hack/catalogue"
 )
 
 func poolWithFree(name, prefix string, free int64) *millracev1alpha1.VIPPool {
@@ -74,6 +76,16 @@ func nodeAndReport(name string, state millracev1alpha1.SessionState) []client.Ob
 			Status:     millracev1alpha1.LBNodeReportStatus{Sessions: []millracev1alpha1.SessionStatus{{State: state}}},
 		},
 	}
+}
+
+// reportWith has conditions that are False beside one that is True.
+func reportWith(name string, problems ...string) *millracev1alpha1.LBNodeReport {
+	report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	report.Status.Conditions = []metav1.Condition{{Type: millracev1alpha1.ConditionProgrammed, Status: metav1.ConditionTrue}}
+	for _, problem := range problems {
+		report.Status.Conditions = append(report.Status.Conditions, metav1.Condition{Type: problem, Status: metav1.ConditionFalse})
+	}
+	return report
 }
 
 // advertised by a node of a name, or by all; of a pool, or of all.
@@ -148,22 +160,30 @@ func TestMetrics(t *testing.T) {
 			serviceWithReason("e", "Any1"), serviceWithReason("f", "Any2"),
 			&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "g"}},
 		}}, map[string]float64{"services_waiting{PoolExhausted}": 2, "services_waiting{ForeignAddress}": 1, "services_waiting{Other}": 2}},
+		{"nodes with problems", [][]client.Object{
+			nodeAndReport("n1", millracev1alpha1.SessionEstablished)[:1],
+			{reportWith("n2", millracev1alpha1.ConditionReady, millracev1alpha1.ConditionBGPEstablished, "Made/Up"), reportWith("n3")},
+			nodeAndReport("n2", "")[:1], nodeAndReport("n3", "")[:1],
+		}, map[string]float64{
+			// Labels are by name: condition, node.
+			"node_problem{Ready,n2}": 1, "node_problem{BGPEstablished,n2}": 1, "nodes{false}": 1, "nodes{true}": 2,
+		}},
 		{"all nodes announce all", [][]client.Object{
 			vips, nodeAndReport("n1", millracev1alpha1.SessionEstablished), nodeAndReport("n2", millracev1alpha1.SessionEstablished),
 			{advertisementOf("all", "", "")},
-		}, map[string]float64{"vips_announcers{several}": 3}},
+		}, map[string]float64{"vips_announcers{several}": 3, "nodes{false}": 2}},
 		{"one node's session is lost", [][]client.Object{
 			vips, nodeAndReport("n1", millracev1alpha1.SessionEstablished), nodeAndReport("n2", millracev1alpha1.SessionIdle),
 			{advertisementOf("all", "", "")},
-		}, map[string]float64{"vips_announcers{one}": 3}},
+		}, map[string]float64{"vips_announcers{one}": 3, "nodes{false}": 2}},
 		{"of one pool alone, and a node more for it", [][]client.Object{
 			vips, nodeAndReport("n1", millracev1alpha1.SessionEstablished), nodeAndReport("n2", millracev1alpha1.SessionEstablished),
 			{advertisementOf("one", "n1", "a"), advertisementOf("same", "n1", "a"), advertisementOf("b", "", "b")},
-		}, map[string]float64{"vips_announcers{one}": 2, "vips_announcers{several}": 1}},
+		}, map[string]float64{"vips_announcers{one}": 2, "vips_announcers{several}": 1, "nodes{false}": 2}},
 		{"two advertisements, each by one node", [][]client.Object{
 			vips, nodeAndReport("n1", millracev1alpha1.SessionEstablished), nodeAndReport("n2", millracev1alpha1.SessionEstablished),
 			{advertisementOf("one", "n1", "a"), advertisementOf("two", "n2", "a")},
-		}, map[string]float64{"vips_announcers{several}": 2, "vips_announcers{none}": 1}},
+		}, map[string]float64{"vips_announcers{several}": 2, "vips_announcers{none}": 1, "nodes{false}": 2}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			scheme := runtime.NewScheme()
@@ -188,4 +208,23 @@ func TestMetrics(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The page lists what the operator exports.
+func TestCatalogue(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	if err := millracev1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	objects := append(nodeAndReport("n1", ""), limitedPool("a", "203.0.113.0/24"), namespaceLabelled("shop", ""),
+		claimedVIP("203.0.113.1", "a", claimOf("a")), reportWith("n2", millracev1alpha1.ConditionReady))
+	elected := make(chan struct{})
+	close(elected)
+	catalogue.Own(t, "operator", &collector{
+		objects: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), elected: elected,
+	})
+	catalogue.Foreign(t, "controller-runtime", metrics.Registry.(prometheus.Collector))
 }

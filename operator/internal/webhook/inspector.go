@@ -54,16 +54,19 @@ func newInspector(mgr ctrl.Manager, options Options) (*inspector, error) {
 	i := &inspector{
 		live: mgr.GetAPIReader(), directory: options.CertDir, teller: newTeller(mgr, options.Namespace),
 		logger: mgr.GetLogger().WithName("webhook"), started: time.Now(),
-		expiry: prometheus.NewGauge(prometheus.GaugeOpts{
+	}
+	i.expiry, i.trusted = newGauges()
+	return i, errors.Join(metrics.Registry.Register(i.expiry), metrics.Registry.Register(i.trusted))
+}
+
+func newGauges() (expiry, trusted prometheus.Gauge) {
+	return prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "millrace_webhook_certificate_expiry_timestamp_seconds",
 			Help: "When the certificate of the webhook ends that this replica serves; 0: it has none.",
-		}),
-		trusted: prometheus.NewGauge(prometheus.GaugeOpts{
+		}), prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "millrace_webhook_certificate_trusted",
 			Help: "Whether the API server is to trust the certificate that this replica serves: 1 or 0.",
-		}),
-	}
-	return i, errors.Join(metrics.Registry.Register(i.expiry), metrics.Registry.Register(i.trusted))
+		})
 }
 
 // Start implements manager.Runnable.

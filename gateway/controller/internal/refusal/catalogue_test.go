@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package refusal
+
+import (
+	"testing"
+
+	"github.com/millrace-lb/millrace/hack/catalogue"
+)
+
+// The page lists what the gateway exports.
+func TestCatalogue(t *testing.T) {
+	refusing.WithLabelValues("some").Set(0)
+	t.Cleanup(refusing.Reset)
+	catalogue.Own(t, "gateway", refusing)
+}

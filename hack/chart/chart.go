@@ -42,11 +42,12 @@ type component struct {
 	components []string
 }
 
-// With them the workloads of config/default differ.
+// The workloads of config/default differ with the first three.
 var components = []component{
 	{name: "gateway", resources: []string{"gateway"}},
 	{name: "liveapi", components: []string{"liveapi"}},
 	{name: "webhook", components: []string{"webhook", "webhook-self-signed"}},
+	{name: "rules", components: []string{"rules"}},
 }
 
 func (c component) condition() string { return ".Values." + c.name + ".enabled" }

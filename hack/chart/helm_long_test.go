@@ -97,9 +97,10 @@ func TestRendered(t *testing.T) {
 		{"gateway", "gateway.enabled=true", []string{"default", "gateway"}, nil},
 		{"live API", "liveapi.enabled=true", []string{"default"}, []string{"liveapi"}},
 		{"webhook", "webhook.enabled=true", []string{"default"}, []string{"webhook", "webhook-self-signed"}},
+		{"rules", "rules.enabled=true", []string{"default"}, []string{"rules"}},
 		{
-			"all", "gateway.enabled=true,liveapi.enabled=true,webhook.enabled=true",
-			[]string{"default", "gateway"}, []string{"liveapi", "webhook", "webhook-self-signed"},
+			"all", "gateway.enabled=true,liveapi.enabled=true,webhook.enabled=true,rules.enabled=true",
+			[]string{"default", "gateway"}, []string{"liveapi", "webhook", "webhook-self-signed", "rules"},
 		},
 		{"parts", "crds=false,namespaces=false", []string{"rbac", "policy", "operator", "lbagent"}, nil},
 	} {

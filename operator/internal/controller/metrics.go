@@ -68,7 +68,7 @@ var (
 	problemDescription = prometheus.NewDesc("millrace_node_problem",
 		"1 for each condition of an LBNodeReport that is not True; a node without problems has no series.", []string{"node", "condition"}, nil)
 	nodesDescription = prometheus.NewDesc("millrace_nodes",
-		"Nodes of the cluster, by whether their agent has reported: true or false.", []string{"reported"}, nil)
+		"Nodes with Linux, by whether their agent has reported: true or false.", []string{"reported"}, nil)
 )
 
 // setupMetrics serves what the caches say. Only the leader does, so that sums over replicas are true.
@@ -169,7 +169,10 @@ func (o *counted) collectNodes(gauge func(d *prometheus.Desc, count int64, value
 	}
 	counts := map[bool]int64{}
 	for i := range o.nodes.Items {
-		counts[reported[o.nodes.Items[i].Name]]++
+		// Agents are on nodes with Linux alone.
+		if system := o.nodes.Items[i].Labels[corev1.LabelOSStable]; system == "" || system == "linux" {
+			counts[reported[o.nodes.Items[i].Name]]++
+		}
 	}
 	for _, is := range []bool{true, false} {
 		gauge(nodesDescription, counts[is], strconv.FormatBool(is))

@@ -164,6 +164,7 @@ func TestMetrics(t *testing.T) {
 			nodeAndReport("n1", millracev1alpha1.SessionEstablished)[:1],
 			{reportWith("n2", millracev1alpha1.ConditionReady, millracev1alpha1.ConditionBGPEstablished, "Made/Up"), reportWith("n3")},
 			nodeAndReport("n2", "")[:1], nodeAndReport("n3", "")[:1],
+			{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w", Labels: map[string]string{corev1.LabelOSStable: "windows"}}}},
 		}, map[string]float64{
 			// Labels are by name: condition, node.
 			"node_problem{Ready,n2}": 1, "node_problem{BGPEstablished,n2}": 1, "nodes{false}": 1, "nodes{true}": 2,

@@ -47,6 +47,7 @@ var components = []component{
 	{name: "gateway", resources: []string{"gateway"}},
 	{name: "liveapi", components: []string{"liveapi"}},
 	{name: "webhook", components: []string{"webhook", "webhook-self-signed"}},
+	{name: "monitors", components: []string{"monitors"}},
 	{name: "rules", components: []string{"rules"}},
 }
 

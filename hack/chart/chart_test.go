@@ -98,6 +98,7 @@ func TestFiles(t *testing.T) {
 		"templates/gateway.yaml":    `image: {{ include "millrace.image" (list . "lbproxy") }}`,
 		"templates/liveapi.yaml":    "kind: APIService",
 		"templates/webhook.yaml":    "kind: ValidatingWebhookConfiguration",
+		"templates/monitors.yaml":   "kind: PodMonitor",
 		"templates/rules.yaml":      "Node {{`{{`}} $labels.node }} is not ready",
 		"templates/cleanup.yaml":    "helm.sh/hook: pre-delete",
 	} {

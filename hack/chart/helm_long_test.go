@@ -97,10 +97,11 @@ func TestRendered(t *testing.T) {
 		{"gateway", "gateway.enabled=true", []string{"default", "gateway"}, nil},
 		{"live API", "liveapi.enabled=true", []string{"default"}, []string{"liveapi"}},
 		{"webhook", "webhook.enabled=true", []string{"default"}, []string{"webhook", "webhook-self-signed"}},
+		{"monitors", "monitors.enabled=true", []string{"default"}, []string{"monitors"}},
 		{"rules", "rules.enabled=true", []string{"default"}, []string{"rules"}},
 		{
-			"all", "gateway.enabled=true,liveapi.enabled=true,webhook.enabled=true,rules.enabled=true",
-			[]string{"default", "gateway"}, []string{"liveapi", "webhook", "webhook-self-signed", "rules"},
+			"all", "gateway.enabled=true,liveapi.enabled=true,webhook.enabled=true,monitors.enabled=true,rules.enabled=true",
+			[]string{"default", "gateway"}, []string{"liveapi", "webhook", "webhook-self-signed", "monitors", "rules"},
 		},
 		{"parts", "crds=false,namespaces=false", []string{"rbac", "policy", "operator", "lbagent"}, nil},
 	} {

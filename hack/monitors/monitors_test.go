@@ -27,6 +27,7 @@ type (
 		Queries []string    `json:"queries,omitempty"`
 		Rules   string      `json:"rules,omitempty"`
 		Cases   []evaluated `json:"cases,omitempty"`
+		Objects []any       `json:"objects,omitempty"`
 	}
 	evaluated struct {
 		Series   []series `json:"series"`
@@ -50,6 +51,7 @@ type (
 			Error  string
 			Alerts []firing
 		}
+		Objects []string
 	}
 	firing struct {
 		Name                string

@@ -6,9 +6,13 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
+
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Request is what is asked.
@@ -18,6 +22,8 @@ type Request struct {
 	// Rules is a file of rules. Each case is evaluated by them alone.
 	Rules string `json:"rules"`
 	Cases []Case `json:"cases"`
+	// Objects are of the operator of Prometheus, as JSON.
+	Objects []json.RawMessage `json:"objects"`
 }
 
 // Case are series, and a time at which alerts are looked at.
@@ -39,6 +45,8 @@ type Series struct {
 type Answer struct {
 	Queries []Query  `json:"queries"`
 	Cases   []Result `json:"cases"`
+	// Objects are what is wrong with each, empty where nothing is.
+	Objects []string `json:"objects"`
 }
 
 // Query is what a query asks for.
@@ -84,6 +92,13 @@ func run() error {
 	for _, query := range request.Queries {
 		answer.Queries = append(answer.Queries, parse(query))
 	}
+	for _, object := range request.Objects {
+		problem := ""
+		if err := decode(object); err != nil {
+			problem = err.Error()
+		}
+		answer.Objects = append(answer.Objects, problem)
+	}
 	if len(request.Cases) > 0 {
 		file, err := os.CreateTemp("", "rules")
 		if err != nil {
@@ -105,4 +120,24 @@ func run() error {
 		}
 	}
 	return json.NewEncoder(os.Stdout).Encode(answer)
+}
+
+// decode reads an object as the operator of Prometheus does, and takes no field that it does not have.
+func decode(object []byte) error {
+	var kind metav1.TypeMeta
+	if err := json.Unmarshal(object, &kind); err != nil {
+		return err
+	}
+	if kind.APIVersion != monitoringv1.SchemeGroupVersion.String() {
+		return fmt.Errorf("apiVersion is %q, want %s", kind.APIVersion, monitoringv1.SchemeGroupVersion)
+	}
+	target := map[string]any{
+		monitoringv1.PodMonitorsKind: &monitoringv1.PodMonitor{}, monitoringv1.PrometheusRuleKind: &monitoringv1.PrometheusRule{},
+	}[kind.Kind]
+	if target == nil {
+		return fmt.Errorf("kind %q is not known here", kind.Kind)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(object))
+	decoder.DisallowUnknownFields()
+	return decoder.Decode(target)
 }

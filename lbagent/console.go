@@ -101,8 +101,7 @@ func namesIn(node string, m *model.Model) *console.Directory {
 	if zone := int(m.Self.Zone); zone < len(m.Zones) {
 		names.Zone = m.Zones[zone]
 	}
-	for i := range m.Frontends {
-		frontend := &m.Frontends[i]
+	for _, frontend := range m.Frontends {
 		names.Services[frontend.Key] = frontend.Service.String()
 		names.Local[frontend.Key] = frontend.Local
 		for _, backend := range frontend.Backends {

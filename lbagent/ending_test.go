@@ -137,6 +137,7 @@ func TestNodeThatShutsDownDeparts(t *testing.T) {
 	l := newLoop(n, objects)
 	l.ending = newEnding(nil, nil, logr.Discard())
 	mustPass(t, l, start)
+	objects.Node = objects.Node.DeepCopy()
 	objects.Node.Status.Conditions = []corev1.NodeCondition{{
 		Type: corev1.NodeReady, Status: corev1.ConditionFalse, Message: "node is shutting down",
 	}}
@@ -154,6 +155,7 @@ func TestNodeThatShutsDownDeparts(t *testing.T) {
 		t.Errorf("routes %v, %d frontends", n.routes, len(n.state.Frontends))
 	}
 	// A cordoned node waits for its LBNode, as others see that, too.
+	objects.Node = objects.Node.DeepCopy()
 	objects.Node.Status.Conditions = nil
 	objects.Node.Spec.Unschedulable = true
 	mustPass(t, l, start.Add(2*l.drainDelay))

@@ -46,8 +46,8 @@ func (f *firewall) want(m *model.Model, uplinks []string) {
 // node's own address is not forwarded.
 func podsOf(m *model.Model) []netip.Addr {
 	var least4, least6 netip.Addr
-	for i := range m.Frontends {
-		for _, endpoint := range m.Frontends[i].Endpoints {
+	for _, frontend := range m.Frontends {
+		for _, endpoint := range frontend.Endpoints {
 			least := &least6
 			if endpoint.Address.Is4() {
 				least = &least4

@@ -16,7 +16,7 @@ import (
 // The firewall is asked of one pod of each family and of each uplink, both ways.
 func TestFirewallWants(t *testing.T) {
 	at := netip.MustParseAddr
-	m := &model.Model{Frontends: []model.Frontend{
+	m := &model.Model{Frontends: []*model.Frontend{
 		{Endpoints: []forwarding.Endpoint{{Address: at("198.18.1.3")}, {Address: at("198.51.100.11")}, {Address: at("2001:db8::2")}}},
 		{Endpoints: []forwarding.Endpoint{{Address: at("198.18.1.2")}}},
 	}}

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/healthport"
@@ -41,7 +42,7 @@ type (
 		Set(want bgp.Want) error
 		Sessions() []bgp.Session
 		Routes() announce.Routes
-		Announced() map[netip.Prefix]bool
+		Announced() *announce.Prefixes
 		Callers() []netip.Addr
 	}
 	reporter interface {
@@ -75,6 +76,7 @@ type loop struct {
 	// unreadyDelay is how long a Cluster VIP stays announced without an endpoint.
 	unreadyDelay time.Duration
 	unready      announce.Unready
+	decider      announce.Decider
 
 	objects func() *model.Snapshot
 	// hold keeps objects that were removed many at once; nil where nothing does.
@@ -112,7 +114,9 @@ type loop struct {
 	due map[removal]time.Time
 	// announced are the VIPs that the last pass announced or, after a start, those that the
 	// agent before may have announced.
-	announced   map[netip.Addr]bool
+	announced map[netip.Addr]bool
+	// told are the prefixes that the speaker announced when announced was found out.
+	told        *announce.Prefixes
 	established map[string]bool
 	// otherUplink tells of packets of nodes that came in by an uplink on which those nodes are
 	// not reached; unsent of frames that drivers did not take.
@@ -219,7 +223,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	l.firewall.want(m, names(covered.interfaces))
 	l.observation.Host = l.hostProblems(names(covered.interfaces))
 	l.hops.Want(fib.Targets(l.have.Self, reachable(l.have.Nodes)), devices(l.dataplane.Attachments()))
-	changes, bgpErr := l.setRoutes(m, announce.Node{
+	changes, bgpErr := l.setRoutes(m, announce.Change{Model: changed, Maps: differs}, announce.Node{
 		Programmed: l.have, Planned: want, Unattached: covered.unattached, Announced: l.announced,
 	}, objects, now)
 	l.observation.Sessions = sessions(l.speaker.Sessions())
@@ -251,7 +255,7 @@ func (l *loop) hostProblems(uplinks []string) []string {
 // setRoutes gives the speaker the routes of a node, and returns after how long there may be
 // others.
 func (l *loop) setRoutes(
-	m *model.Model, node announce.Node, objects *model.Snapshot, now time.Time,
+	m *model.Model, change announce.Change, node announce.Node, objects *model.Snapshot, now time.Time,
 ) (again time.Duration, err error) {
 	var departs, unready, checked time.Duration
 	l.ending.see(m.Departing == millracev1alpha1.DepartureShuttingDown)
@@ -260,13 +264,18 @@ func (l *loop) setRoutes(
 	node.Unready, unready = l.unready.Advance(m, l.announced, l.unreadyDelay, now)
 	uplinks := names(l.observation.Interfaces)
 	node.Duplicates, l.observation.Duplicates, checked = l.duplicates.judge(m, objects, uplinks, l.announced, now)
-	routes, decisions := announce.Decide(m, &node)
+	routes, decisions := l.decider.Decide(m, change, &node)
+	same := delta.IsSame(decisions, l.observation.Decisions)
 	l.observation.Decisions = decisions
 	err = l.speaker.Set(wantBGP(m, routes, objects.Passwords))
 	if node.Final && node.Phase == announce.Left && err == nil {
 		l.ending.withdrawn()
 	}
-	l.announced = announced(l.announced, decisions, l.speaker.Announced(), err)
+	if told := l.speaker.Announced(); err != nil {
+		l.announced, l.told = announced(l.announced, decisions, told, err), nil
+	} else if told != l.told || !same {
+		l.announced, l.told = announced(l.announced, decisions, told, nil), told
+	}
 	return soonest(soonest(departs, unready), checked), err
 }
 

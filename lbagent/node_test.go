@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -250,11 +251,11 @@ func (s speakerOf) Sessions() []bgp.Session {
 
 func (s speakerOf) Routes() announce.Routes { return s.want.Routes }
 
-func (s speakerOf) Announced() map[netip.Prefix]bool {
-	prefixes := map[netip.Prefix]bool{}
+func (s speakerOf) Announced() *announce.Prefixes {
+	prefixes := &announce.Prefixes{}
 	for _, routes := range s.want.Routes {
 		for _, route := range routes {
-			prefixes[route.Prefix] = true
+			prefixes.Add(route.Prefix)
 		}
 	}
 	return prefixes
@@ -270,6 +271,16 @@ const testDelay = time.Second
 
 var testLimits = forwarding.Limits{Frontends: 300, NodeTables: 300, EndpointTables: 300, Endpoints: 3000, VIPs: 300, SourceRanges: 300}
 
+// copied returns a snapshot with lists of its own: tests edit theirs, and nobody edits those of one
+// that was given out.
+func copied(objects *model.Snapshot) *model.Snapshot {
+	s := *objects
+	s.Services, s.EndpointSlices = slices.Clone(s.Services), slices.Clone(s.EndpointSlices)
+	s.VIPs, s.Pools, s.LBNodes = slices.Clone(s.VIPs), slices.Clone(s.Pools), slices.Clone(s.LBNodes)
+	s.Peers, s.Advertisements, s.Routes = slices.Clone(s.Peers), slices.Clone(s.Advertisements), slices.Clone(s.Routes)
+	return &s
+}
+
 // newLoop returns an agent's loop as it is after a start.
 func newLoop(n *node, objects *model.Snapshot) *loop {
 	have, err := n.read()
@@ -284,7 +295,7 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 		limits:        testLimits,
 		withdrawDelay: testDelay,
 		drainDelay:    5 * testDelay,
-		objects:       func() *model.Snapshot { return objects },
+		objects:       func() *model.Snapshot { return copied(objects) },
 		uplinks: &uplinks{
 			find: func([]netip.Addr, []netip.Addr, time.Time) (*netdev.Uplinks, error) {
 				return &netdev.Uplinks{Links: n.uplinks, Leads: n.leads}, nil

@@ -5,7 +5,6 @@ package lbagent
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -41,20 +40,12 @@ func wantBGP(m *model.Model, routes announce.Routes, passwords map[string]string
 // those to which the speaker has one and, where it could not be set, those of before that were
 // wanted.
 func announced(
-	before map[netip.Addr]bool, decisions []announce.Decision, told map[netip.Prefix]bool, failure error,
+	before map[netip.Addr]bool, decisions []announce.Decision, told *announce.Prefixes, failure error,
 ) map[netip.Addr]bool {
-	var aggregates []netip.Prefix
-	for prefix := range told {
-		if !prefix.IsSingleIP() {
-			aggregates = append(aggregates, prefix)
-		}
-	}
 	has := make(map[netip.Addr]bool, len(decisions))
 	for i := range decisions {
 		vip := decisions[i].VIP
-		has[vip] = told[netip.PrefixFrom(vip, vip.BitLen())] ||
-			slices.ContainsFunc(aggregates, func(aggregate netip.Prefix) bool { return aggregate.Contains(vip) }) ||
-			failure != nil && before[vip] && len(decisions[i].Peers) > 0
+		has[vip] = told.Has(vip) || failure != nil && before[vip] && len(decisions[i].Peers) > 0
 	}
 	return has
 }

@@ -73,7 +73,9 @@ func TestAnnounced(t *testing.T) {
 	decisions := []announce.Decision{
 		{VIP: single, Peers: []string{"r"}}, {VIP: within, Peers: []string{"r"}}, {VIP: kept, Peers: []string{"r"}}, {VIP: gone},
 	}
-	told := map[netip.Prefix]bool{netip.MustParsePrefix("198.51.100.7/32"): true, netip.MustParsePrefix("203.0.113.0/24"): true}
+	told := &announce.Prefixes{}
+	told.Add(netip.MustParsePrefix("198.51.100.7/32"))
+	told.Add(netip.MustParsePrefix("203.0.113.0/24"))
 	before := map[netip.Addr]bool{kept: true, gone: true}
 	for _, failure := range []error{nil, errors.New("not withdrawn")} {
 		got := announced(before, decisions, told, failure)

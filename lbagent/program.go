@@ -86,9 +86,11 @@ func (l *loop) remove(schedule *forwarding.Schedule, waiting map[removal]time.Ti
 
 // unwritten tells of the frontends that are not programmed as planned, since a write failed.
 func unwritten(m *model.Model, keys map[forwarding.FrontendKey]struct{}) []model.Problem {
+	if len(keys) == 0 {
+		return nil
+	}
 	var problems []model.Problem
-	for i := range m.Frontends {
-		frontend := &m.Frontends[i]
+	for _, frontend := range m.Frontends {
 		if _, found := keys[frontend.Key]; !found {
 			continue
 		}

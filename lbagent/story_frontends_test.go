@@ -55,7 +55,7 @@ func (w *witness) complete(s *forwarding.State) error {
 // endpoint, rows stay for the connections that there are, and those of nodes that have left
 // become nobody's, until there is a usable endpoint and they are written.
 func (w *witness) mayBeNobodys(key forwarding.FrontendKey, row int) bool {
-	usable := slices.ContainsFunc(w.model.Frontends, func(f model.Frontend) bool { return f.Key == key && len(f.Weights) > 0 })
+	usable := slices.ContainsFunc(w.model.Frontends, func(f *model.Frontend) bool { return f.Key == key && len(f.Weights) > 0 })
 	return !usable || slices.ContainsFunc(slotsOf(w.last.Frontends[key]), func(slot forwarding.NodeTableSlot) bool {
 		return w.last.NodeTables[slot][row].Primary == 0
 	})
@@ -145,8 +145,7 @@ func (w *witness) stranger(s *forwarding.State, frontend *model.Frontend) netip.
 
 func (w *witness) checkAdmitted(s *forwarding.State) error {
 	clients := w.clients(s)
-	for i := range w.model.Frontends {
-		frontend := &w.model.Frontends[i]
+	for _, frontend := range w.model.Frontends {
 		_, before := w.last.Frontends[frontend.Key]
 		entry, now := s.Frontends[frontend.Key]
 		shut := entry.Ranges == forwarding.Nobody && w.stranger(w.last, frontend).IsValid()
@@ -168,8 +167,7 @@ func (w *witness) checkAdmitted(s *forwarding.State) error {
 }
 
 func (w *witness) checkRows(s *forwarding.State) error {
-	for i := range w.model.Frontends {
-		frontend := &w.model.Frontends[i]
+	for _, frontend := range w.model.Frontends {
 		before, now := w.last.Frontends[frontend.Key], s.Frontends[frontend.Key]
 		if _, found := s.Frontends[frontend.Key]; !found || before.Table == 0 {
 			continue

@@ -63,8 +63,7 @@ func (w *witness) begin(snapshot *model.Snapshot, now time.Time) {
 	for _, vip := range w.model.VIPs {
 		w.has[vip.Address] = true
 	}
-	for i := range w.model.Frontends {
-		frontend := &w.model.Frontends[i]
+	for _, frontend := range w.model.Frontends {
 		w.has[frontend.Key] = true
 		// Without a usable endpoint, zones have nothing that sends packets by them.
 		w.has[zonesOf(frontend.Key)] = len(frontend.Weights) > 0 && slices.ContainsFunc(frontend.Zones[:], func(zone map[forwarding.NodeID]uint32) bool { return zone != nil })
@@ -164,8 +163,7 @@ func (w *witness) promise(state *forwarding.State, routes map[netip.Addr]bool) {
 	}
 	clear(w.promised)
 	serving := map[netip.Addr]bool{}
-	for i := range w.model.Frontends {
-		frontend := &w.model.Frontends[i]
+	for _, frontend := range w.model.Frontends {
 		vip := frontend.Key.VIP
 		if !routes[vip] {
 			continue

@@ -18,9 +18,9 @@ func aggregated() *model.Model {
 	m := base()
 	second := vip4.Next()
 	m.VIPs = append(m.VIPs, model.VIP{Address: second, Pool: "public", Services: m.VIPs[0].Services})
-	frontend := m.Frontends[0]
+	frontend := *m.Frontends[0]
 	frontend.Key.VIP, frontend.Service = second, other
-	m.Frontends = append(m.Frontends, frontend)
+	m.Frontends = append(m.Frontends, &frontend)
 	m.Advertisements[0].Length4 = aggregate.Bits()
 	m.Aggregates = []model.Aggregate{{Prefix: aggregate, Advertisement: "all"}}
 	return m

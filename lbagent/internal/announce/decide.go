@@ -79,60 +79,76 @@ type Node struct {
 // Where an advertisement aggregates, one route to the aggregate is in place of those to its
 // VIPs, as soon as the maps hold the aggregate: packets to its other addresses are dropped then.
 func Decide(m *model.Model, node *Node) (Routes, []Decision) {
-	rest := m.Frontends
-	exceeding := exceedingOf(node)
 	gathered := gathering{}
 	decisions := make([]Decision, 0, len(m.VIPs))
+	d := deciding{model: m, node: node, exceeding: exceedingOf(node)}
+	rest := m.Frontends
 	var frontends []*model.Frontend
 	for i := range m.VIPs {
 		vip := &m.VIPs[i]
-		frontends, rest = frontendsOf(vip.Address, rest, frontends[:0])
-		selected, decision := peersOf(m, vip)
-		if open, found := exceeding[vip.Address]; found && decision.Reason == "" {
-			decision = Decision{Reason: ReasonNotProgrammed, Message: fmt.Sprintf(
-				"%s admits clients outside its source ranges, and could not be shut", open)}
-		}
-		if decision.Reason == "" {
-			decision = refuse(m, vip, frontends, selected, node)
-		}
-		leaving := m.CutOff
-		if decision.Reason == "" {
-			var given bool
-			decision, given = giveUp(vip)
-			leaving = leaving || given
-		}
-		if decision.Reason == "" {
-			var departs bool
-			decision, departs = depart(m, frontends, node)
-			leaving = leaving || departs
-		}
-		if decision.Reason == "" {
-			for _, target := range selected {
-				route := routeOf(m, node, vip.Address, target, frontends)
-				if _, unattached := node.Unattached[target.Peer.Name]; unattached || !route.NextHop.IsValid() {
-					continue
-				}
-				gathered.add(target, route, leaving)
-				decision.Peers = append(decision.Peers, target.Peer.Name)
-			}
-		}
-		decision.VIP = vip.Address
-		decisions = append(decisions, decision)
+		frontends, rest = frontendsOf(vip.Address, rest)
+		decisions = append(decisions, d.decide(vip, frontends, gathered.add))
 	}
 	return gathered.routes(), decisions
 }
 
-// frontendsOf appends the frontends of a VIP, and returns those after them, too. Both are sorted.
-func frontendsOf(vip netip.Addr, sorted []model.Frontend, own []*model.Frontend) (all []*model.Frontend, rest []model.Frontend) {
-	for i := range sorted {
-		switch order := sorted[i].Key.VIP.Compare(vip); {
-		case order > 0:
-			return own, sorted[i:]
-		case order == 0:
-			own = append(own, &sorted[i])
+// deciding is what the decisions of a pass have in common.
+type deciding struct {
+	model *model.Model
+	node  *Node
+	// exceeding are frontends that admit clients whom their Services do not, by their VIPs.
+	exceeding map[netip.Addr]forwarding.FrontendKey
+}
+
+// decide decides about a VIP, and adds its routes.
+func (d *deciding) decide(
+	vip *model.VIP, frontends []*model.Frontend, add func(target model.Target, route Route, leaving bool),
+) Decision {
+	m, node := d.model, d.node
+	selected, decision := peersOf(m, vip)
+	if open, found := d.exceeding[vip.Address]; found && decision.Reason == "" {
+		decision = Decision{Reason: ReasonNotProgrammed, Message: fmt.Sprintf(
+			"%s admits clients outside its source ranges, and could not be shut", open)}
+	}
+	if decision.Reason == "" {
+		decision = refuse(m, vip, frontends, selected, node)
+	}
+	leaving := m.CutOff
+	if decision.Reason == "" {
+		var given bool
+		decision, given = giveUp(vip)
+		leaving = leaving || given
+	}
+	if decision.Reason == "" {
+		var departs bool
+		decision, departs = depart(m, frontends, node)
+		leaving = leaving || departs
+	}
+	if decision.Reason == "" {
+		for _, target := range selected {
+			route := routeOf(m, node, vip.Address, target, frontends)
+			if _, unattached := node.Unattached[target.Peer.Name]; unattached || !route.NextHop.IsValid() {
+				continue
+			}
+			add(target, route, leaving)
+			decision.Peers = append(decision.Peers, target.Peer.Name)
 		}
 	}
-	return own, nil
+	decision.VIP = vip.Address
+	return decision
+}
+
+// frontendsOf returns the frontends of a VIP among sorted ones, and those after them.
+func frontendsOf(vip netip.Addr, sorted []*model.Frontend) (own, rest []*model.Frontend) {
+	first := 0
+	for first < len(sorted) && sorted[first].Key.VIP.Compare(vip) < 0 {
+		first++
+	}
+	after := first
+	for after < len(sorted) && sorted[after].Key.VIP == vip {
+		after++
+	}
+	return sorted[first:after], sorted[after:]
 }
 
 // exceedingOf returns of each VIP the first frontend that admits clients whom its Service does not.

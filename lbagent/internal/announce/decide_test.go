@@ -44,7 +44,7 @@ func base() *model.Model {
 			Address: vip4, Pool: "public",
 			Services: []model.VIPService{{Name: web, Labels: map[string]string{"tier": "front"}}},
 		}},
-		Frontends: []model.Frontend{{
+		Frontends: []*model.Frontend{{
 			Key:     forwarding.FrontendKey{VIP: vip4, Port: 80, Protocol: forwarding.ProtocolTCP},
 			Service: web, PortName: "http",
 			Weights: map[forwarding.NodeID]uint32{1: 1, 2: 1}, Endpoints: []forwarding.Endpoint{endpoint},
@@ -76,7 +76,7 @@ func TestDecide(t *testing.T) {
 	before := map[netip.Addr]bool{vip4: true}
 	secondService := func(m *model.Model) {
 		m.VIPs[0].Services = append(m.VIPs[0].Services, model.VIPService{Name: other, Labels: map[string]string{"tier": "back"}})
-		m.Frontends = append(m.Frontends, model.Frontend{
+		m.Frontends = append(m.Frontends, &model.Frontend{
 			Key: second, Service: other,
 			Weights: map[forwarding.NodeID]uint32{},
 		})
@@ -234,7 +234,7 @@ func TestDecide(t *testing.T) {
 			if c.model != nil {
 				c.model(m)
 			}
-			slices.SortFunc(m.Frontends, func(a, b model.Frontend) int { return a.Key.Compare(b.Key) })
+			slices.SortFunc(m.Frontends, func(a, b *model.Frontend) int { return a.Key.Compare(b.Key) })
 			want := planned(m)
 			if c.planned != nil {
 				c.planned(want)
@@ -271,9 +271,9 @@ func TestAttributes(t *testing.T) {
 	high, low := uint32(300), uint32(50)
 	m := base()
 	m.VIPs = append(m.VIPs, model.VIP{Address: vip6, Services: m.VIPs[0].Services})
-	six := m.Frontends[0]
+	six := *m.Frontends[0]
 	six.Key.VIP = vip6
-	m.Frontends = append(m.Frontends, six)
+	m.Frontends = append(m.Frontends, &six)
 	m.Advertisements = []model.Advertisement{
 		{Name: "a", Peers: []string{"r2"}, Communities: []uint32{1}, LocalPreference: &high, MED: &low, Prepend: 2},
 		{Name: "b", LargeCommunities: [][3]uint32{{1, 2, 3}}, LocalPreference: &low, Prepend: 1},
@@ -302,10 +302,10 @@ func TestAttributes(t *testing.T) {
 func TestWeight(t *testing.T) {
 	m := base()
 	m.Advertisements[0].Weighed = true
-	second := m.Frontends[0]
+	second := *m.Frontends[0]
 	second.Key.Port = 443
 	second.Weights = map[forwarding.NodeID]uint32{1: 3, 2: 7}
-	m.Frontends = append(m.Frontends, second)
+	m.Frontends = append(m.Frontends, &second)
 	for _, test := range []struct {
 		name string
 		edit func(first, second *model.Frontend)
@@ -320,8 +320,9 @@ func TestWeight(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			changed := *m
-			changed.Frontends = slices.Clone(m.Frontends)
-			test.edit(&changed.Frontends[0], &changed.Frontends[1])
+			first, second := *m.Frontends[0], *m.Frontends[1]
+			changed.Frontends = []*model.Frontend{&first, &second}
+			test.edit(&first, &second)
 			routes, _ := Decide(&changed, nodeWith(planned(&changed), planned(&changed)))
 			for _, peer := range []string{"r1", "r2"} {
 				if len(routes[peer]) != 1 || routes[peer][0].Weight != test.want {

@@ -149,8 +149,9 @@ func TestDepartureLeavesNoVIPWithoutPath(t *testing.T) {
 		for _, self := range m.Nodes {
 			own := *m
 			own.Self.ID, own.Departing = self.ID, self.Departing
-			own.Frontends = slices.Clone(m.Frontends)
-			own.Frontends[0].Endpoints = nil
+			frontend := *m.Frontends[0]
+			frontend.Endpoints = nil
+			own.Frontends = []*model.Frontend{&frontend}
 			if m.Frontends[0].Weights[self.ID] > 0 {
 				own.Frontends[0].Endpoints = []forwarding.Endpoint{endpoint}
 			}
@@ -189,7 +190,7 @@ func TestDecideCutOff(t *testing.T) {
 	} {
 		m := base()
 		m.CutOff = true
-		frontend := &m.Frontends[0]
+		frontend := m.Frontends[0]
 		frontend.Local, frontend.Unreached = test.local, test.unreached
 		frontend.Weights, frontend.Endpoints = map[forwarding.NodeID]uint32{}, nil
 		if test.own {

@@ -31,7 +31,7 @@ type gatheredRoutes struct {
 type gathered struct {
 	route         Route
 	advertisement *model.Advertisement
-	internal      bool
+	peer          *model.Peer
 	// leaving is true where all of the VIPs are to be left.
 	leaving bool
 }
@@ -51,7 +51,7 @@ func (g gathering) add(target model.Target, route Route, leaving bool) {
 			routes.aggregates[route.Prefix] = len(routes.list)
 		}
 		routes.list = append(routes.list, gathered{
-			route: route, advertisement: target.Advertisement, internal: !peer.External(), leaving: leaving,
+			route: route, advertisement: target.Advertisement, peer: peer, leaving: leaving,
 		})
 		return
 	}
@@ -68,14 +68,18 @@ func (g gathering) routes() Routes {
 		slices.SortFunc(all.list, func(a, b gathered) int { return a.route.Prefix.Compare(b.route.Prefix) })
 		routes[peer] = make([]Route, 0, len(all.list))
 		for i := range all.list {
-			route := all.list[i].route
-			if all.list[i].leaving {
-				route = route.left(all.list[i].internal)
-			}
-			routes[peer] = append(routes[peer], route)
+			routes[peer] = append(routes[peer], finished(all.list[i].route, all.list[i].peer, all.list[i].leaving))
 		}
 	}
 	return routes
+}
+
+// finished is a route as it is announced to a peer.
+func finished(route Route, peer *model.Peer, leaving bool) Route {
+	if leaving {
+		return route.left(!peer.External())
+	}
+	return route
 }
 
 // routeTo is the route of a VIP by itself.

@@ -6,6 +6,7 @@ package announce
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/millrace-lb/millrace/api/desired"
 )
@@ -33,6 +34,16 @@ type Route struct {
 	Weight uint32
 }
 
+// Equal reports whether two say the same.
+func (r *Route) Equal(other *Route) bool {
+	same := func(a, b *uint32) bool { return a == b || a != nil && b != nil && *a == *b }
+	return r.Prefix == other.Prefix && r.NextHop == other.NextHop && r.Prepend == other.Prepend && r.Weight == other.Weight &&
+		same(r.LocalPreference, other.LocalPreference) && same(r.MED, other.MED) &&
+		slices.Equal(r.Communities, other.Communities) &&
+		slices.Equal(r.LargeCommunities, other.LargeCommunities) &&
+		slices.Equal(r.ExtendedCommunities, other.ExtendedCommunities)
+}
+
 // Routes are the routes by the name of the LBPeer, each list sorted by prefix.
 type Routes map[string][]Route
 
@@ -45,4 +56,8 @@ type Decision struct {
 	// not.
 	Reason  string
 	Message string
+}
+
+func (d *Decision) equals(other *Decision) bool {
+	return d.VIP == other.VIP && d.Reason == other.Reason && d.Message == other.Message && slices.Equal(d.Peers, other.Peers)
 }

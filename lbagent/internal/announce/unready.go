@@ -31,7 +31,7 @@ func (u *Unready) Advance(
 		cluster, usable := false, false
 		for ; own < len(rest) && rest[own].Key.VIP == vip; own++ {
 			cluster = cluster || !rest[own].Local
-			usable = usable || attracts(&rest[own])
+			usable = usable || attracts(rest[own])
 		}
 		rest = rest[own:]
 		if usable || !cluster || !announced[vip] {

@@ -111,6 +111,8 @@ type Server struct {
 	idle     []*speaker
 	acceptor acceptor
 	callers  callers
+	// announced are the prefixes of all sessions; nil where that is to be found out.
+	announced *announce.Prefixes
 	// former are the passwords of established sessions whose Secret is gone.
 	former map[string]string
 }
@@ -185,6 +187,7 @@ func (s *Server) Set(want Want) error {
 func (s *Server) end(name string) {
 	s.sessions[name].stop(s.release)
 	delete(s.sessions, name)
+	s.announced = nil
 	s.notify()
 }
 
@@ -358,15 +361,23 @@ func (s *Server) Routes() announce.Routes {
 	return routes
 }
 
-// Announced returns the prefixes of which a peer is, or will be, told a route.
-func (s *Server) Announced() map[netip.Prefix]bool {
+// Announced returns the prefixes of which a peer is, or will be, told a route. While these are the
+// same, so is the pointer.
+func (s *Server) Announced() *announce.Prefixes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var prefixes map[netip.Prefix]bool
 	for _, session := range s.sessions {
-		prefixes = session.addAnnounced(prefixes)
+		if session.takeChanged() {
+			s.announced = nil
+		}
 	}
-	return prefixes
+	if s.announced == nil {
+		s.announced = &announce.Prefixes{}
+		for _, session := range s.sessions {
+			session.addAnnounced(s.announced)
+		}
+	}
+	return s.announced
 }
 
 // acquire returns a GoBGP server without a peer; s.mu is held.

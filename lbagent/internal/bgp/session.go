@@ -15,6 +15,7 @@ import (
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -41,6 +42,10 @@ type session struct {
 	// restarting is what GoBGP's peer was last added with; see reopen.
 	restarting bool
 	routes     map[netip.Prefix]announce.Route
+	// set is the list that routes was last made of, nil where that failed in part. changed is true
+	// from when routes changes until the Server has seen it.
+	set     []announce.Route
+	changed bool
 }
 
 // stop ends the session with a NOTIFICATION of type Cease (RFC 4486), upon
@@ -113,17 +118,18 @@ func (s *session) reopen(restarting bool) error {
 	return s.speaker.addPeer(s.peer, at, restarting)
 }
 
-// setRoutes makes the session's routes what routes says.
+// setRoutes makes the session's routes what routes says, sorted by prefix. The very list that was set
+// last changes nothing.
 func (s *session) setRoutes(routes []announce.Route) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	wanted := make(map[netip.Prefix]announce.Route, len(routes))
-	for _, route := range routes {
-		wanted[route.Prefix] = route
+	if s.set != nil && delta.IsSame(s.set, routes) {
+		return nil
 	}
+	s.set, s.changed = nil, true
 	var errs []error
 	for prefix, route := range s.routes {
-		if _, ok := wanted[prefix]; ok {
+		if _, ok := slices.BinarySearchFunc(routes, prefix, comparePrefix); ok {
 			continue
 		}
 		if err := s.speaker.deleteRoute(route); err != nil {
@@ -132,26 +138,34 @@ func (s *session) setRoutes(routes []announce.Route) error {
 		}
 		delete(s.routes, prefix)
 	}
-	for prefix, route := range wanted {
-		if have, ok := s.routes[prefix]; ok && equal(have, route) {
+	for i := range routes {
+		route := &routes[i]
+		if have, ok := s.routes[route.Prefix]; ok && have.Equal(route) {
 			continue
 		}
-		if err := s.speaker.addRoute(route, s.peer); err != nil {
+		if err := s.speaker.addRoute(*route, s.peer); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		s.routes[prefix] = route
+		s.routes[route.Prefix] = *route
+	}
+	if len(errs) == 0 {
+		s.set = routes
 	}
 	return errors.Join(errs...)
 }
 
-func equal(a, b announce.Route) bool {
-	same := func(a, b *uint32) bool { return a == b || a != nil && b != nil && *a == *b }
-	return a.Prefix == b.Prefix && a.NextHop == b.NextHop && a.Prepend == b.Prepend && a.Weight == b.Weight &&
-		same(a.LocalPreference, b.LocalPreference) && same(a.MED, b.MED) &&
-		slices.Equal(a.Communities, b.Communities) &&
-		slices.Equal(a.LargeCommunities, b.LargeCommunities) &&
-		slices.Equal(a.ExtendedCommunities, b.ExtendedCommunities)
+func comparePrefix(route announce.Route, prefix netip.Prefix) int {
+	return route.Prefix.Compare(prefix)
+}
+
+// takeChanged reports whether routes have changed since the last time.
+func (s *session) takeChanged() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed := s.changed
+	s.changed = false
+	return changed
 }
 
 // handle takes a state of the session.
@@ -179,16 +193,12 @@ func (s *session) handle(state millracev1alpha1.SessionState) {
 }
 
 // addAnnounced adds the prefixes of the session's routes to those of others.
-func (s *session) addAnnounced(prefixes map[netip.Prefix]bool) map[netip.Prefix]bool {
+func (s *session) addAnnounced(to *announce.Prefixes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if prefixes == nil {
-		prefixes = make(map[netip.Prefix]bool, len(s.routes))
-	}
 	for prefix := range s.routes {
-		prefixes[prefix] = true
+		to.Add(prefix)
 	}
-	return prefixes
 }
 
 // told are the routes that the peer is, or will be, told.

@@ -42,9 +42,9 @@ func TestEqual(t *testing.T) {
 		"extended":         {func(r *announce.Route) { r.ExtendedCommunities = []desired.ExtendedCommunity{{ASN: 1}} }, false},
 		"large":            {func(r *announce.Route) { r.LargeCommunities = [][3]uint32{{1, 2, 4}} }, false},
 	} {
-		changed := base()
+		before, changed := base(), base()
 		test.change(&changed)
-		if equal(base(), changed) != test.want || equal(changed, base()) != test.want {
+		if before.Equal(&changed) != test.want || changed.Equal(&before) != test.want {
 			t.Errorf("%s changed: equal is not %t both ways", name, test.want)
 		}
 	}
@@ -151,7 +151,7 @@ func TestRoutesAndFamilies(t *testing.T) {
 			t.Fatal(err)
 		}
 		told := s.Routes()
-		if len(told) != 1 || len(told[peerName]) != len(routes) || len(routes) > 0 && !equal(told[peerName][0], routes[0]) {
+		if len(told) != 1 || len(told[peerName]) != len(routes) || len(routes) > 0 && !told[peerName][0].Equal(&routes[0]) {
 			t.Errorf("told: %+v, want %+v", told, routes)
 		}
 	}

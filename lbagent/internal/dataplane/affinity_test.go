@@ -97,7 +97,7 @@ func (n *network) affineModel(self *node) *model.Model {
 			endpoints = append(endpoints, forwarding.Endpoint{Address: address, Port: podPort})
 		}
 		for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
-			m.Frontends = append(m.Frontends, model.Frontend{
+			m.Frontends = append(m.Frontends, &model.Frontend{
 				Key:     forwarding.FrontendKey{VIP: vip.Address, Port: localPort, Protocol: protocol},
 				Service: model.ServiceName{Namespace: "default", Name: "affine"},
 				Local:   true, Affinity: 10800, Weights: weights, Endpoints: endpoints,

@@ -28,8 +28,7 @@ type Check struct {
 func Want(m *model.Model) map[Key]Check {
 	want := map[Key]Check{}
 	counted := map[Key]map[netip.Addr]bool{}
-	for i := range m.Frontends {
-		frontend := &m.Frontends[i]
+	for _, frontend := range m.Frontends {
 		if frontend.HealthPort == 0 {
 			continue
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-func frontend(vip string, port uint16, healthPort uint16, endpoints ...string) model.Frontend {
-	f := model.Frontend{
+func frontend(vip string, port uint16, healthPort uint16, endpoints ...string) *model.Frontend {
+	f := &model.Frontend{
 		Key:     forwarding.FrontendKey{VIP: netip.MustParseAddr(vip), Port: port, Protocol: forwarding.ProtocolTCP},
 		Service: model.ServiceName{Namespace: "shop", Name: "web"}, HealthPort: healthPort,
 	}
@@ -25,7 +25,7 @@ func frontend(vip string, port uint16, healthPort uint16, endpoints ...string) m
 func TestWant(t *testing.T) {
 	leaving := frontend("203.0.113.2", 80, 30002, "198.18.1.3")
 	leaving.Terminating = true
-	got := Want(&model.Model{Frontends: []model.Frontend{
+	got := Want(&model.Model{Frontends: []*model.Frontend{
 		// Pods are counted, not their ports.
 		frontend("203.0.113.1", 80, 30001, "198.18.1.1", "198.18.1.2"),
 		frontend("203.0.113.1", 443, 30001, "198.18.1.2"),

@@ -127,19 +127,44 @@ func (b *builder) spreadAggregated(advertisements []Advertisement) {
 		return !aggregates(a)
 	})
 	if len(advertisements) == 0 {
+		b.former.setSpread(nil)
 		return
 	}
 	aggregated := map[netip.Addr]bool{}
 	for i := range b.model.VIPs {
 		vip := &b.model.VIPs[i]
 		services := vip.ServiceLabels()
-		aggregated[vip.Address] = slices.ContainsFunc(advertisements, func(a Advertisement) bool {
+		if slices.ContainsFunc(advertisements, func(a Advertisement) bool {
 			_, aggregates := a.Aggregate(vip.Address)
 			return aggregates && a.Selects(vip.Pool, services)
-		})
+		}) {
+			aggregated[vip.Address] = true
+		}
 	}
-	for i := range b.model.Frontends {
-		frontend := &b.model.Frontends[i]
-		frontend.Shared = frontend.Shared || frontend.Local && aggregated[frontend.Key.VIP]
+	b.former.setSpread(aggregated)
+	b.model.Frontends = slices.Clone(b.model.Frontends)
+	for i, frontend := range b.model.Frontends {
+		if frontend.Local && !frontend.Shared && aggregated[frontend.Key.VIP] {
+			spread := *frontend
+			spread.Shared = true
+			b.model.Frontends[i] = &spread
+		}
 	}
+}
+
+// setSpread notes the VIPs that are aggregated, and that those have changed which were not, or are
+// not any more.
+func (f *former) setSpread(aggregated map[netip.Addr]bool) {
+	if f.changes != nil {
+		for _, sets := range [][2]map[netip.Addr]bool{{f.spread, aggregated}, {aggregated, f.spread}} {
+			for vip := range sets[0] {
+				if !sets[1][vip] {
+					f.changes.VIPs = append(f.changes.VIPs, vip)
+				}
+			}
+		}
+		slices.SortFunc(f.changes.VIPs, netip.Addr.Compare)
+		f.changes.VIPs = slices.Compact(f.changes.VIPs)
+	}
+	f.spread = aggregated
 }

@@ -51,30 +51,7 @@ func TestBuildAggregates(t *testing.T) {
 		{name: "no peer", edit: func(s *Snapshot) { s.Peers = nil }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := &Snapshot{
-				NodeName: testNode,
-				VIPs: []*millracev1alpha1.VIP{{
-					ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.1"},
-					Spec: millracev1alpha1.VIPSpec{Address: "203.0.113.1", Pool: "p", Claims: []millracev1alpha1.VIPClaim{
-						{Namespace: "default", Name: "web", UID: "web"},
-					}},
-				}},
-				Services: []*corev1.Service{{
-					ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web"},
-					Spec: corev1.ServiceSpec{
-						Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal,
-						Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}},
-					},
-				}},
-				Peers: []*millracev1alpha1.LBPeer{{
-					ObjectMeta: metav1.ObjectMeta{Name: "r"},
-					Spec:       millracev1alpha1.LBPeerSpec{PeerAddress: "198.51.100.254", PeerASN: 64512, LocalASN: 64513},
-				}},
-				Advertisements: []*millracev1alpha1.VIPAdvertisement{{
-					ObjectMeta: metav1.ObjectMeta{Name: "all"},
-					Spec:       millracev1alpha1.VIPAdvertisementSpec{AggregationLength: &length},
-				}},
-			}
+			s := localService(&length)
 			for _, text := range test.onLink {
 				s.OnLink = append(s.OnLink, Network{Prefix: netip.MustParsePrefix(text)})
 			}
@@ -104,5 +81,63 @@ func TestBuildAggregates(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// localService is a Service with one VIP, which are announced by aggregates of this length.
+func localService(length *int32) *Snapshot {
+	return &Snapshot{
+		NodeName: testNode,
+		VIPs: []*millracev1alpha1.VIP{{
+			ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.1"},
+			Spec: millracev1alpha1.VIPSpec{Address: "203.0.113.1", Pool: "p", Claims: []millracev1alpha1.VIPClaim{
+				{Namespace: "default", Name: "web", UID: "web"},
+			}},
+		}},
+		Services: []*corev1.Service{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web"},
+			Spec: corev1.ServiceSpec{
+				Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal,
+				Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}},
+			},
+		}},
+		Peers: []*millracev1alpha1.LBPeer{{
+			ObjectMeta: metav1.ObjectMeta{Name: "r"},
+			Spec:       millracev1alpha1.LBPeerSpec{PeerAddress: "198.51.100.254", PeerASN: 64512, LocalASN: 64513},
+		}},
+		Advertisements: []*millracev1alpha1.VIPAdvertisement{{
+			ObjectMeta: metav1.ObjectMeta{Name: "all"},
+			Spec:       millracev1alpha1.VIPAdvertisementSpec{AggregationLength: length},
+		}},
+	}
+}
+
+// TestBuilderSeesOtherKinds: what changes beside a VIP's own objects is told, too.
+func TestBuilderSeesOtherKinds(t *testing.T) {
+	length := int32(24)
+	s := localService(&length)
+	var builder Builder
+	first, _ := builder.Build(s)
+	if !first.Frontends[0].Shared {
+		t.Fatal("the Local frontend of an aggregate is not shared")
+	}
+
+	alone := *s
+	alone.Advertisements = localService(nil).Advertisements
+	next, changes := builder.Build(&alone)
+	if next.Frontends[0].Shared || changes == nil || len(changes.VIPs) != 1 {
+		t.Errorf("aggregated no more: shared %t, changes %+v", next.Frontends[0].Shared, changes)
+	}
+	if !first.Frontends[0].Shared {
+		t.Error("the former model was changed")
+	}
+
+	pooled := alone
+	pooled.Pools = []*millracev1alpha1.VIPPool{{
+		ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: millracev1alpha1.VIPPoolSpec{Addresses: []string{"203.0.113.0/24"}},
+		Status: millracev1alpha1.VIPPoolStatus{Usable: []string{"203.0.113.0-203.0.113.255"}},
+	}}
+	if next, changes = builder.Build(&pooled); len(next.Pools) == 0 || len(changes.VIPs) != 0 {
+		t.Errorf("a pool came: %v, changes %+v", next.Pools, changes)
 	}
 }

@@ -46,8 +46,8 @@ func Build(s *Snapshot) *Model { return build(s, &former{}) }
 
 func build(s *Snapshot, former *former) *Model {
 	b := builder{snapshot: s, model: &Model{}, former: former}
-	b.model.CutOff = s.CutOff
 	b.buildNodes()
+	b.model.CutOff = s.CutOff
 	b.buildVIPs()
 	b.buildPools()
 	b.buildPeers()

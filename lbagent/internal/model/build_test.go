@@ -147,7 +147,7 @@ func dump(m *Model) string {
 		line("pool %s", prefix)
 	}
 	for _, frontend := range m.Frontends {
-		dumpFrontend(line, &frontend, m.Zones)
+		dumpFrontend(line, frontend, m.Zones)
 	}
 	for _, peer := range m.Peers {
 		line("peer %s %s AS%d from AS%d", peer.Name, netip.AddrPortFrom(peer.Address, peer.Port), peer.ASN, peer.LocalASN)

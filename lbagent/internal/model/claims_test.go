@@ -31,7 +31,7 @@ func checkClaims(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 			}
 		}
 		for key, names := range wanted {
-			i := slices.IndexFunc(m.Frontends, func(f Frontend) bool { return f.Key == key })
+			i := slices.IndexFunc(m.Frontends, func(f *Frontend) bool { return f.Key == key })
 			if i < 0 || !slices.Contains(names, m.Frontends[i].Service) {
 				t.Fatalf("%s is a port of %v, and not served for one of them", key, names)
 			}

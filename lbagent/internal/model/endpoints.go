@@ -39,7 +39,7 @@ func newEndpoints(b *builder) *endpoints {
 	return &endpoints{
 		builder:  b,
 		slicesOf: b.former.objects.slicesOf,
-		locator:  newLocator(b),
+		locator:  &locator{builder: b, networks: b.former.nodes.networks},
 		strays:   map[ServiceName]map[netip.Addr]string{},
 		zonal:    map[ServiceName]bool{},
 		routes:   map[routeKey][]backend{},
@@ -126,10 +126,9 @@ func (f *Frontend) drains(e endpoint) bool {
 // share marks the Local ones among the frontends of a VIP that it may be
 // announced without: beside those of another Service, whose endpoints come and
 // go on their own, and beside another port that has endpoints on more nodes.
-func share(frontends []Frontend) {
-	for i := range frontends {
-		f := &frontends[i]
-		f.Shared = f.Local && slices.ContainsFunc(frontends, func(other Frontend) bool {
+func share(frontends []*Frontend) {
+	for _, f := range frontends {
+		f.Shared = f.Local && slices.ContainsFunc(frontends, func(other *Frontend) bool {
 			return other.Service != f.Service || !isCovered(other.Weights, f.Weights)
 		})
 	}

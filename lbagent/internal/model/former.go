@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 )
 
 // Builder builds Models one after another, each as Build does. What it read for the last one it
@@ -39,25 +40,32 @@ type Changes struct {
 // readVIP is a VIP with its frontends, sorted, and what is wrong with them.
 type readVIP struct {
 	VIP
-	frontends []Frontend
+	frontends []*Frontend
 	problems  []Problem
 	// alone is true where all was read from its own object, its Services and their
 	// EndpointSlices.
 	alone bool
-	// round is that of the last Model that it is in.
-	round uint64
 }
 
 // former is what was read for the last Model.
 type former struct {
-	// world is what all VIPs are read by.
-	world   world
+	nodes   *readNodes
+	pools   *readPools
+	hosts   *readHosts
 	objects objects
-	// round counts the Models.
-	round uint64
-	// read are the VIPs by their objects, sorted those with a valid address by it.
+	// vips and routes are the objects of the last snapshot.
+	vips   []*millracev1alpha1.VIP
+	routes []*millracev1alpha1.VIPRoute
+	// read are the VIPs by their objects, claims the objects by the Services that they name.
 	read   map[*millracev1alpha1.VIP]*readVIP
-	sorted []*readVIP
+	claims map[ServiceName][]*millracev1alpha1.VIP
+	// dependent are the objects of VIPs that are not alone, troubled those with problems.
+	dependent, troubled map[*millracev1alpha1.VIP]bool
+	// sorted are the VIPs with a valid address by it, frontends those of all, before some are spread
+	// for aggregates. Models share both, so neither is changed.
+	sorted    []*readVIP
+	frontends []*Frontend
+	spread    map[netip.Addr]bool
 	// model is the last one, changes those since of the one that is being built.
 	model   *Model
 	changes *Changes
@@ -76,23 +84,86 @@ func (w *world) equals(other *world) bool {
 		maps.Equal(w.nodes, other.nodes) && maps.Equal(w.zones, other.zones)
 }
 
-// enter begins a Model. What was read by other nodes is forgotten.
-func (f *former) enter(b *builder) {
-	now := world{nodeName: b.snapshot.NodeName, nodes: b.nodes, zones: b.zones, tooManyZones: b.tooManyZones}
-	if f.read == nil || !f.world.equals(&now) {
-		f.read = make(map[*millracev1alpha1.VIP]*readVIP, len(b.snapshot.VIPs))
-		f.sorted, f.model = nil, nil
-	}
-	f.world = now
-	f.round++
+// forget has every VIP be read again.
+func (f *former) forget() {
+	f.vips, f.routes, f.sorted, f.frontends, f.model = nil, nil, nil, nil, nil
+	f.read = map[*millracev1alpha1.VIP]*readVIP{}
+	f.claims = map[ServiceName][]*millracev1alpha1.VIP{}
+	f.dependent, f.troubled = map[*millracev1alpha1.VIP]bool{}, map[*millracev1alpha1.VIP]bool{}
 }
 
-// keeps reports whether what was read of a VIP still holds.
-func (f *former) keeps(object *millracev1alpha1.VIP, vip *readVIP, endpoints *endpoints) bool {
-	return vip.alone && !endpoints.leadElsewhere(object) &&
-		!slices.ContainsFunc(object.Spec.Claims, func(claim millracev1alpha1.VIPClaim) bool {
-			return f.objects.changed[ServiceName{claim.Namespace, claim.Name}]
-		})
+// drop forgets what was read of a VIP.
+func (f *former) drop(object *millracev1alpha1.VIP) *readVIP {
+	vip := f.read[object]
+	delete(f.read, object)
+	delete(f.dependent, object)
+	delete(f.troubled, object)
+	for _, name := range claimed(object) {
+		rest := slices.DeleteFunc(slices.Clone(f.claims[name]), func(other *millracev1alpha1.VIP) bool { return other == object })
+		if f.claims[name] = rest; len(rest) == 0 {
+			delete(f.claims, name)
+		}
+	}
+	return vip
+}
+
+// add notes what was read of a VIP.
+func (f *former) add(object *millracev1alpha1.VIP, vip *readVIP) {
+	f.read[object] = vip
+	if !vip.alone {
+		f.dependent[object] = true
+	}
+	if len(vip.problems) > 0 {
+		f.troubled[object] = true
+	}
+	for _, name := range claimed(object) {
+		f.claims[name] = append(f.claims[name], object)
+	}
+}
+
+// claimed are the Services that a VIP's claims name.
+func claimed(vip *millracev1alpha1.VIP) []ServiceName {
+	names := make([]ServiceName, 0, len(vip.Spec.Claims))
+	for i := range vip.Spec.Claims {
+		name := ServiceName{vip.Spec.Claims[i].Namespace, vip.Spec.Claims[i].Name}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// stale are the VIPs to be read: those that came, those of which a Service or its EndpointSlices
+// changed, and those that more depends on. Where the hosts or VIPRoutes are others, all are looked
+// at.
+func (f *former) stale(came []*millracev1alpha1.VIP, others bool, occupants map[netip.Addr]string, endpoints *endpoints) []*millracev1alpha1.VIP {
+	stale := slices.Clone(came)
+	known := make(map[*millracev1alpha1.VIP]bool, len(came))
+	for _, object := range came {
+		known[object] = true
+	}
+	add := func(object *millracev1alpha1.VIP) {
+		if !known[object] {
+			known[object] = true
+			stale = append(stale, object)
+		}
+	}
+	for name := range f.objects.changed {
+		for _, object := range f.claims[name] {
+			add(object)
+		}
+	}
+	for object := range f.dependent {
+		add(object)
+	}
+	if others {
+		for object, vip := range f.read {
+			if vip.Occupant != occupants[vip.Address] || endpoints.leadElsewhere(object) {
+				add(object)
+			}
+		}
+	}
+	return stale
 }
 
 // leadElsewhere reports whether VIPRoutes add other objects to those that a VIP is read from.
@@ -102,30 +173,88 @@ func (b *endpoints) leadElsewhere(vip *millracev1alpha1.VIP) bool {
 	})
 }
 
-// leave ends a Model, given what was read for it.
-func (f *former) leave(fresh []*readVIP, count int) {
-	if count < len(f.read) {
-		maps.DeleteFunc(f.read, func(_ *millracev1alpha1.VIP, vip *readVIP) bool { return vip.round != f.round })
-	}
-	fresh = slices.DeleteFunc(fresh, func(vip *readVIP) bool { return !vip.Address.IsValid() })
+// replace takes those VIPs that were read in place of those that are no more, and notes which
+// addresses that changes. It fills the Model's VIPs and the frontends of all.
+func (f *former) replace(m *Model, left, fresh []*readVIP) {
+	invalid := func(vip *readVIP) bool { return !vip.Address.IsValid() }
+	left, fresh = slices.DeleteFunc(left, invalid), slices.DeleteFunc(fresh, invalid)
+	slices.SortFunc(left, (*readVIP).compare)
 	slices.SortFunc(fresh, (*readVIP).compare)
-	changed := make([]netip.Addr, 0, len(fresh))
-	for _, vip := range fresh {
+	changed := make([]netip.Addr, 0, len(left)+len(fresh))
+	for _, vip := range slices.Concat(left, fresh) {
 		changed = append(changed, vip.Address)
 	}
-	kept := make([]*readVIP, 0, len(f.sorted))
-	for _, vip := range f.sorted {
-		if vip.round == f.round {
-			kept = append(kept, vip)
-		} else {
-			changed = append(changed, vip.Address)
-		}
-	}
-	f.sorted = merge(kept, fresh)
+	slices.SortFunc(changed, netip.Addr.Compare)
 	if f.model != nil {
-		slices.SortFunc(changed, netip.Addr.Compare)
 		f.changes = &Changes{Since: f.model, VIPs: slices.Compact(changed)}
 	}
+	if f.model != nil && slices.EqualFunc(left, fresh, (*readVIP).fits) {
+		f.replaceInPlace(m, left, fresh)
+		return
+	}
+	if len(left) > 0 {
+		gone := make(map[*readVIP]bool, len(left))
+		for _, vip := range left {
+			gone[vip] = true
+		}
+		f.sorted = slices.DeleteFunc(f.sorted, func(vip *readVIP) bool { return gone[vip] })
+	}
+	f.sorted = merge(f.sorted, fresh)
+	frontends := 0
+	for _, vip := range f.sorted {
+		frontends += len(vip.frontends)
+	}
+	m.VIPs = make([]VIP, 0, len(f.sorted))
+	f.frontends = make([]*Frontend, 0, frontends)
+	for _, vip := range f.sorted {
+		m.VIPs = append(m.VIPs, vip.VIP)
+		f.frontends = append(f.frontends, vip.frontends...)
+	}
+}
+
+// fits reports whether a VIP can take the place of another one in lists of VIPs and of frontends.
+func (v *readVIP) fits(other *readVIP) bool {
+	return v.Address == other.Address && len(v.frontends) == len(other.frontends)
+}
+
+// replaceInPlace is replace where each VIP fits in the place of one: of many VIPs a few change.
+func (f *former) replaceInPlace(m *Model, left, fresh []*readVIP) {
+	m.VIPs = f.model.VIPs
+	if len(fresh) == 0 {
+		return
+	}
+	f.frontends = slices.Clone(f.frontends)
+	for i, vip := range fresh {
+		place, _ := slices.BinarySearchFunc(f.sorted, vip, (*readVIP).compare)
+		f.sorted[place] = vip
+		if !vip.VIP.equals(&left[i].VIP) {
+			if delta.IsSame(m.VIPs, f.model.VIPs) {
+				m.VIPs = slices.Clone(m.VIPs)
+			}
+			m.VIPs[place] = vip.VIP
+		}
+		if len(vip.frontends) > 0 {
+			first, _ := slices.BinarySearchFunc(f.frontends, vip.Address, compareVIP)
+			copy(f.frontends[first:], vip.frontends)
+		}
+	}
+}
+
+// compareVIP finds the first frontend of a VIP.
+func compareVIP(f *Frontend, vip netip.Addr) int {
+	if f.Key.VIP.Compare(vip) < 0 {
+		return -1
+	}
+	return 1
+}
+
+// equals reports whether two are the same VIP, with all that is said of it.
+func (v *VIP) equals(other *VIP) bool {
+	return v.Address == other.Address && v.Pool == other.Pool && v.Occupant == other.Occupant &&
+		v.Release == other.Release && v.Created.Equal(other.Created) && v.Duplicate == other.Duplicate &&
+		slices.EqualFunc(v.Services, other.Services, func(a, b VIPService) bool {
+			return a.Name == b.Name && maps.Equal(a.Labels, b.Labels)
+		})
 }
 
 func (v *readVIP) compare(other *readVIP) int { return v.Address.Compare(other.Address) }
@@ -152,8 +281,9 @@ type objects struct {
 	// changed are the Services of which something is another object than in the snapshot before.
 	changed map[ServiceName]bool
 
-	knownServices seen[*corev1.Service]
-	knownSlices   seen[*discoveryv1.EndpointSlice]
+	// lastServices and lastSlices are those of the snapshot before.
+	lastServices []*corev1.Service
+	lastSlices   []*discoveryv1.EndpointSlice
 }
 
 // advance takes a snapshot.
@@ -163,7 +293,8 @@ func (o *objects) advance(s *Snapshot) {
 		o.slicesOf = make(map[ServiceName][]*discoveryv1.EndpointSlice, len(s.EndpointSlices))
 	}
 	o.changed = map[ServiceName]bool{}
-	came, went := o.knownServices.advance(s.Services)
+	came, went := delta.Between(o.lastServices, s.Services)
+	o.lastServices = s.Services
 	for _, service := range went {
 		name := ServiceName{service.Namespace, service.Name}
 		delete(o.services, name)
@@ -178,7 +309,8 @@ func (o *objects) advance(s *Snapshot) {
 }
 
 func (o *objects) advanceSlices(all []*discoveryv1.EndpointSlice) {
-	came, went := o.knownSlices.advance(all)
+	came, went := delta.Between(o.lastSlices, all)
+	o.lastSlices = all
 	for _, slice := range went {
 		name := serviceOf(slice)
 		o.slicesOf[name] = slices.DeleteFunc(slices.Clone(o.slicesOf[name]), func(other *discoveryv1.EndpointSlice) bool {
@@ -208,35 +340,4 @@ func (o *objects) advanceSlices(all []*discoveryv1.EndpointSlice) {
 
 func serviceOf(slice *discoveryv1.EndpointSlice) ServiceName {
 	return ServiceName{slice.Namespace, slice.Labels[discoveryv1.LabelServiceName]}
-}
-
-// seen are the objects of the last list, by their pointers.
-type seen[T comparable] struct {
-	round  uint64
-	rounds map[T]uint64
-}
-
-// advance takes a list, in which nil is no object, and returns which objects came and went.
-func (s *seen[T]) advance(list []T) (came, went []T) {
-	if s.rounds == nil {
-		s.rounds = make(map[T]uint64, len(list))
-	}
-	s.round++
-	var none T
-	for _, object := range list {
-		if object == none {
-			continue
-		}
-		if _, known := s.rounds[object]; !known {
-			came = append(came, object)
-		}
-		s.rounds[object] = s.round
-	}
-	for object, round := range s.rounds {
-		if round != s.round {
-			went = append(went, object)
-			delete(s.rounds, object)
-		}
-	}
-	return came, went
 }

@@ -118,11 +118,17 @@ func TestBuilderGoesOn(t *testing.T) {
 			next.EndpointSlices = genMix(t, s.EndpointSlices, fresh.EndpointSlices)
 			next.VIPs = genMix(t, s.VIPs, fresh.VIPs)
 			next.Routes = genMix(t, s.Routes, fresh.Routes)
+			next.Pools = genMix(t, s.Pools, fresh.Pools)
+			next.Peers = genMix(t, s.Peers, fresh.Peers)
+			next.Advertisements = genMix(t, s.Advertisements, fresh.Advertisements)
 			if rapid.Bool().Draw(t, "a node goes down") {
 				next.Down = map[forwarding.NodeID]bool{2: rapid.Bool().Draw(t, "down")}
 			}
 			s = &next
-			shuffle(s, rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "order"), 0)))
+			next.Callers = pick(t, "callers", s.Callers, nil, []netip.Addr{netip.MustParseAddr("203.0.113.1")})
+			if rapid.Bool().Draw(t, "objects leave their places") {
+				shuffle(s, rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "order"), 0)))
+			}
 		}
 	})
 	if kept <= 0 {
@@ -138,7 +144,7 @@ func checkChanges(t *rapid.T, changes *Changes, before, m *Model) {
 	if !slices.IsSortedFunc(changes.VIPs, netip.Addr.Compare) {
 		t.Fatalf("not sorted: %v", changes.VIPs)
 	}
-	unchanged := func(m *Model) (vips []VIP, frontends []Frontend) {
+	unchanged := func(m *Model) (vips []VIP, frontends []*Frontend) {
 		for _, vip := range m.VIPs {
 			if !slices.Contains(changes.VIPs, vip.Address) {
 				vips = append(vips, vip)
@@ -217,8 +223,8 @@ func checkModel(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 		if !vips[frontend.Key.VIP] || frontend.Key.Port == 0 {
 			t.Fatalf("%s is on no VIP or has no port", frontend.Key)
 		}
-		checkEndpoints(t, &frontend)
-		checkSources(t, &frontend)
+		checkEndpoints(t, frontend)
+		checkSources(t, frontend)
 		if frontend.Affinity > 86400 {
 			t.Fatalf("%s has an affinity of %d s", frontend.Key, frontend.Affinity)
 		}
@@ -226,7 +232,7 @@ func checkModel(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 			!frontend.Living && len(frontend.Weights) == 0 && len(frontend.Draining) > 0 {
 			t.Fatalf("%s is not what it can be: %+v", frontend.Key, frontend)
 		}
-		checkZones(t, m, &frontend, len(s.Routes) > 0)
+		checkZones(t, m, frontend, len(s.Routes) > 0)
 		for node, weight := range frontend.Weights {
 			if !nodes[node] || weight == 0 {
 				t.Fatalf("%s: node %d has the weight %d", frontend.Key, node, weight)
@@ -516,6 +522,8 @@ func genAdvertisement(t *rapid.T, name string) *millracev1alpha1.VIPAdvertisemen
 			"64512:1", "1:2:3", "64512", ":", "::", "65536:0", "1:2:3:4", "-1:0", "1:2:4294967296",
 		}), 0, 2).Draw(t, "communities"),
 		LocalPreference: genPointer(t, "preference", int64(100), -1, 1<<32),
+
+		AggregationLength: genPointer(t, "aggregation", int32(24), 16, 32),
 	}
 	return advertisement
 }

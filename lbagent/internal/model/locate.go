@@ -20,19 +20,25 @@ import (
 // the same one, so it depends on the objects alone.
 type locator struct {
 	*builder
-	// addresses are those of nodes, networks their pods'.
-	addresses map[netip.Addr]string
-	networks  map[netip.Prefix]string
-	// bits are the lengths of the networks, longest first.
-	bits []int
+	*networks
 	// contradiction says of an endpoint that its node is not that of its network; empty
 	// where there is none, or where checked is false.
 	contradiction string
 	checked       bool
 }
 
-func newLocator(b *builder) *locator {
-	l := &locator{builder: b, addresses: map[netip.Addr]string{}, networks: map[netip.Prefix]string{}}
+// networks are those of the nodes.
+type networks struct {
+	// addresses are those of nodes, pods the networks of theirs.
+	addresses map[netip.Addr]string
+	pods      map[netip.Prefix]string
+	// bits are the lengths of the networks of pods, longest first.
+	bits []int
+}
+
+// readNetworks reads the networks of the usable nodes, and what is wrong with them.
+func readNetworks(b *builder) *networks {
+	l := &networks{addresses: map[netip.Addr]string{}, pods: map[netip.Prefix]string{}}
 	for name, node := range b.nodes {
 		for _, address := range []netip.Addr{node.IPv4, node.IPv6} {
 			if address.IsValid() {
@@ -42,7 +48,7 @@ func newLocator(b *builder) *locator {
 	}
 	for _, object := range oldestFirst(b.snapshot.LBNodes) {
 		if _, usable := b.nodes[object.Name]; usable {
-			l.addNetworks(object)
+			l.add(b, object)
 		}
 	}
 	slices.SortFunc(l.bits, func(a, b int) int { return cmp.Compare(b, a) })
@@ -50,28 +56,28 @@ func newLocator(b *builder) *locator {
 	return l
 }
 
-func (l *locator) addNetworks(object *millracev1alpha1.LBNode) {
+func (l *networks) add(b *builder, object *millracev1alpha1.LBNode) {
 	reference := ObjectReference{Kind: "LBNode", Name: object.Name}
 	for i, text := range object.Spec.PodCIDRs {
 		network, err := desired.ParsePrefix(text)
 		if err != nil {
-			l.invalid(reference, fmt.Errorf("spec.podCIDRs[%d]: %w", i, err))
+			b.invalid(reference, fmt.Errorf("spec.podCIDRs[%d]: %w", i, err))
 			continue
 		}
-		if older, found := l.networks[network]; found && older != object.Name {
-			l.problem(reference, ReasonDuplicate, "spec.podCIDRs[%d]: %s is that of LBNode %s, which is older", i, network, older)
+		if older, found := l.pods[network]; found && older != object.Name {
+			b.problem(reference, ReasonDuplicate, "spec.podCIDRs[%d]: %s is that of LBNode %s, which is older", i, network, older)
 			continue
 		}
-		l.networks[network] = object.Name
+		l.pods[network] = object.Name
 		l.bits = append(l.bits, network.Bits())
 	}
 }
 
 // network returns the node whose pods' network has the address, and false where none has.
-func (l *locator) network(address netip.Addr) (string, bool) {
+func (l *networks) network(address netip.Addr) (string, bool) {
 	for _, bits := range l.bits {
 		if network, err := address.Prefix(bits); err == nil {
-			if node, found := l.networks[network]; found {
+			if node, found := l.pods[network]; found {
 				return node, true
 			}
 		}

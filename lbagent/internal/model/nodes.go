@@ -8,13 +8,52 @@ import (
 	"net/netip"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
+// readNodes is what was read of the nodes, and of what objects.
+type readNodes struct {
+	world
+	lbNodes []*millracev1alpha1.LBNode
+	node    *corev1.Node
+	down    map[forwarding.NodeID]bool
+
+	model    Model
+	networks *networks
+}
+
+// isOf reports whether the nodes of a snapshot are those.
+func (r *readNodes) isOf(s *Snapshot) bool {
+	return r.nodeName == s.NodeName && r.node == s.Node && maps.Equal(r.down, s.Down) && slices.Equal(r.lbNodes, s.LBNodes)
+}
+
 // buildNodes fills the nodes of the cluster and this node.
 func (b *builder) buildNodes() {
+	s, last := b.snapshot, b.former.nodes
+	if last == nil || !last.isOf(s) {
+		b.readNodes()
+		networks := readNetworks(b)
+		b.former.nodes = &readNodes{
+			world:   world{nodeName: s.NodeName, nodes: b.nodes, zones: b.zones, tooManyZones: b.tooManyZones},
+			lbNodes: s.LBNodes, node: s.Node, down: s.Down, networks: networks, model: *b.model,
+		}
+		// What was read by other nodes is forgotten.
+		if last == nil || !last.equals(&b.former.nodes.world) {
+			b.former.forget()
+		}
+	}
+	known := b.former.nodes
+	b.nodes, b.zones, b.tooManyZones = known.nodes, known.zones, known.tooManyZones
+	*b.model = known.model
+	b.model.Problems = slices.Clone(known.model.Problems)
+}
+
+// readNodes reads the nodes, and what is wrong with them.
+func (b *builder) readNodes() {
 	b.nodes = map[string]Node{}
 	b.zones = map[string]string{}
 	ids := map[forwarding.NodeID]string{}

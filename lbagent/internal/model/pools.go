@@ -3,17 +3,49 @@
 package model
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
 	"go4.org/netipx"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
+
+// readPools is what was read of the pools, and of what objects.
+type readPools struct {
+	pools   []*millracev1alpha1.VIPPool
+	peers   []*millracev1alpha1.LBPeer
+	lbNodes []*millracev1alpha1.LBNode
+	node    *corev1.Node
+
+	prefixes []netip.Prefix
+	problems []Problem
+}
+
+func (r *readPools) isOf(s *Snapshot) bool {
+	return r.node == s.Node && slices.Equal(r.pools, s.Pools) && slices.Equal(r.peers, s.Peers) &&
+		slices.Equal(r.lbNodes, s.LBNodes)
+}
 
 // buildPools fills the addresses that VIPs are given from and nobody else has. What
 // the operator has not found usable yet is left alone: it may be that of a pod.
 func (b *builder) buildPools() {
+	s := b.snapshot
+	if b.former.pools == nil || !b.former.pools.isOf(s) {
+		before := b.model.Problems
+		b.model.Problems = nil
+		read := &readPools{pools: s.Pools, peers: s.Peers, lbNodes: s.LBNodes, node: s.Node, prefixes: b.readPools()}
+		read.problems, b.model.Problems = b.model.Problems, before
+		b.former.pools = read
+	}
+	b.model.Pools = b.former.pools.prefixes
+	b.model.Problems = append(b.model.Problems, b.former.pools.problems...)
+}
+
+func (b *builder) readPools() []netip.Prefix {
 	var ours, others netipx.IPSetBuilder
 	for _, object := range oldestFirst(b.snapshot.Pools) {
 		pool, problems := desired.ParsePool(object)
@@ -27,8 +59,9 @@ func (b *builder) buildPools() {
 	taken, _ := others.IPSet()
 	ours.RemoveSet(taken)
 	set, _ := ours.IPSet()
-	b.model.Pools = set.Prefixes()
-	slices.SortFunc(b.model.Pools, netip.Prefix.Compare)
+	prefixes := set.Prefixes()
+	slices.SortFunc(prefixes, netip.Prefix.Compare)
+	return prefixes
 }
 
 // addOthers adds what this node knows to belong to others, before the operator
@@ -37,6 +70,34 @@ func (b *builder) addOthers(others *netipx.IPSetBuilder) {
 	for _, other := range b.occupied() {
 		others.AddRange(other.Range)
 	}
+}
+
+// readHosts are the nodes and routers by their addresses, and of what they were read.
+type readHosts struct {
+	peers    []*millracev1alpha1.LBPeer
+	lbNodes  []*millracev1alpha1.LBNode
+	node     *corev1.Node
+	gateways Gateways
+	callers  []netip.Addr
+
+	by map[netip.Addr]string
+}
+
+func (r *readHosts) isOf(s *Snapshot) bool {
+	return r.node == s.Node && slices.Equal(r.peers, s.Peers) && slices.Equal(r.lbNodes, s.LBNodes) &&
+		maps.EqualFunc(r.gateways, s.Gateways, slices.Equal[[]netip.Addr]) && slices.Equal(r.callers, s.Callers)
+}
+
+// readHosts reads the hosts where they may have changed, and reports whether they have.
+func (b *builder) readHosts() bool {
+	s, last := b.snapshot, b.former.hosts
+	if last != nil && last.isOf(s) {
+		return false
+	}
+	b.former.hosts = &readHosts{
+		peers: s.Peers, lbNodes: s.LBNodes, node: s.Node, gateways: s.Gateways, callers: s.Callers, by: b.hosts(),
+	}
+	return last == nil || !maps.Equal(last.by, b.former.hosts.by)
 }
 
 // hosts names who has the addresses of nodes and routers, as far as this node knows them. Packets to

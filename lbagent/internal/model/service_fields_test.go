@@ -57,7 +57,7 @@ func only(t *testing.T, change func(*corev1.Service, *discoveryv1.EndpointSlice)
 	if len(m.Frontends) != 1 || len(m.Problems) > 0 {
 		t.Fatalf("want one frontend and no problem:\n%s", dump(m))
 	}
-	return &m.Frontends[0]
+	return m.Frontends[0]
 }
 
 // ignored tests that a field changes nothing.

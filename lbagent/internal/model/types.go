@@ -7,6 +7,7 @@ package model
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,8 +52,9 @@ type Range struct {
 	PasswordSecret string
 }
 
-// Snapshot is everything that the agent watches, at one moment. Objects are
-// shared with the informers' caches and must not be changed.
+// Snapshot is everything that the agent watches, at one moment. Objects and lists of them are
+// shared with informers' caches and other snapshots, and must not be changed. What changes costs
+// least where objects keep their places in the lists.
 type Snapshot struct {
 	// NodeName is the node that the agent runs on.
 	NodeName string
@@ -111,8 +113,10 @@ type Model struct {
 	Pools []netip.Prefix
 	// Aggregates are the prefixes that this node may announce in place of single VIPs.
 	Aggregates []Aggregate
-	Frontends  []Frontend
-	Peers      []Peer
+	// Frontends are in the order of their keys. Models that follow each other share those that have not
+	// changed.
+	Frontends []*Frontend
+	Peers     []Peer
 	// Ranges are the peers that are any router of a network.
 	Ranges []Range
 	// NextHops are those of routes to each peer, by its name.
@@ -122,6 +126,16 @@ type Model struct {
 	// Advertisements hold only those that select this node.
 	Advertisements []Advertisement
 	Problems       []Problem
+}
+
+// FrontendsOf are the frontends of a VIP.
+func (m *Model) FrontendsOf(vip netip.Addr) []*Frontend {
+	first, _ := slices.BinarySearchFunc(m.Frontends, vip, compareVIP)
+	after := first
+	for after < len(m.Frontends) && m.Frontends[after].Key.VIP == vip {
+		after++
+	}
+	return m.Frontends[first:after]
 }
 
 // ServiceName names a Service.

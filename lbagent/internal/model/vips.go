@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
@@ -22,34 +23,27 @@ func (b *builder) buildVIPs() {
 	f.objects.advance(b.snapshot)
 	endpoints := newEndpoints(b)
 	endpoints.readRoutes(f.objects.services)
-	b.occupants = b.hosts()
-	f.enter(b)
-	var fresh []*readVIP
-	count := 0
-	for _, object := range b.snapshot.VIPs {
-		if object == nil {
-			continue
-		}
-		vip := f.read[object]
-		if vip == nil || vip.Occupant != b.occupants[vip.Address] || !f.keeps(object, vip, endpoints) {
-			vip = b.readVIP(object, endpoints)
-			f.read[object] = vip
-			fresh = append(fresh, vip)
-		}
-		vip.round = f.round
-		count++
+	came, went := delta.Between(f.vips, b.snapshot.VIPs)
+	newRoutes, oldRoutes := delta.Between(f.routes, b.snapshot.Routes)
+	others := b.readHosts() || len(newRoutes)+len(oldRoutes) > 0
+	f.vips, f.routes = b.snapshot.VIPs, b.snapshot.Routes
+	b.occupants = f.hosts.by
+	var left, fresh []*readVIP
+	for _, object := range went {
+		left = append(left, f.drop(object))
 	}
-	f.leave(fresh, count)
-	frontends := 0
-	for _, vip := range f.sorted {
-		frontends += len(vip.frontends)
+	for _, object := range f.stale(came, others, b.occupants, endpoints) {
+		if f.read[object] != nil {
+			left = append(left, f.drop(object))
+		}
+		vip := b.readVIP(object, endpoints)
+		f.add(object, vip)
+		fresh = append(fresh, vip)
 	}
-	b.model.VIPs = make([]VIP, 0, len(f.sorted))
-	b.model.Frontends = make([]Frontend, 0, frontends)
-	for _, vip := range f.sorted {
-		b.model.VIPs = append(b.model.VIPs, vip.VIP)
-		b.model.Frontends = append(b.model.Frontends, vip.frontends...)
-		b.model.Problems = append(b.model.Problems, vip.problems...)
+	f.replace(b.model, left, fresh)
+	b.model.Frontends = f.frontends
+	for object := range f.troubled {
+		b.model.Problems = append(b.model.Problems, f.read[object].problems...)
 	}
 	endpoints.reportStrays()
 }
@@ -80,7 +74,7 @@ func (b *builder) readVIP(object *millracev1alpha1.VIP, endpoints *endpoints) *r
 		read.frontends = b.buildFrontends(address, claimants, endpoints)
 	}
 	share(read.frontends)
-	slices.SortFunc(read.frontends, func(a, b Frontend) int { return a.Key.Compare(b.Key) })
+	slices.SortFunc(read.frontends, func(a, b *Frontend) int { return a.Key.Compare(b.Key) })
 	read.problems, b.model.Problems = b.model.Problems, before
 	read.alone = !endpoints.others && !endpoints.leadElsewhere(object)
 	return read
@@ -93,7 +87,7 @@ func isDuplicate(object *millracev1alpha1.VIP) bool {
 }
 
 // buildFrontends returns the frontends of one VIP.
-func (b *builder) buildFrontends(vip netip.Addr, claimants []claimant, endpoints *endpoints) (frontends []Frontend) {
+func (b *builder) buildFrontends(vip netip.Addr, claimants []claimant, endpoints *endpoints) (frontends []*Frontend) {
 	owners := portOwners(vip, claimants)
 	built := map[forwarding.FrontendKey]bool{}
 	for _, claimant := range claimants {
@@ -114,13 +108,13 @@ func (b *builder) buildFrontends(vip netip.Addr, claimants []claimant, endpoints
 				continue
 			}
 			built[key] = true
-			frontend := Frontend{
+			frontend := &Frontend{
 				Key: key, Service: name, PortName: port.Name,
 				Local:    service.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 				Affinity: affinity, HealthPort: healthPort(service),
 			}
-			b.restrict(&frontend, sources)
-			endpoints.fill(&frontend)
+			b.restrict(frontend, sources)
+			endpoints.fill(frontend)
 			frontends = append(frontends, frontend)
 		}
 	}

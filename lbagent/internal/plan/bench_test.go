@@ -46,7 +46,7 @@ func modelOfSize(nodes, services int, of func(service int) model.Frontend) *mode
 		f := of(service)
 		f.Key.VIP = netip.AddrFrom4([4]byte{203, 0, byte(113 + service/250), byte(service % 250)})
 		m.VIPs = append(m.VIPs, model.VIP{Address: f.Key.VIP})
-		m.Frontends = append(m.Frontends, f)
+		m.Frontends = append(m.Frontends, &f)
 	}
 	return m
 }

@@ -307,8 +307,7 @@ func (d *draft) readPorts() {
 	// One allocation each: most Service ports have one frontend.
 	ports := make([]port, len(d.model.Frontends))
 	keys := make([]forwarding.FrontendKey, len(d.model.Frontends))
-	for i := range d.model.Frontends {
-		frontend := &d.model.Frontends[i]
+	for i, frontend := range d.model.Frontends {
 		keys[i] = frontend.Key
 		name := portOf(frontend)
 		p := d.ports[name]

@@ -66,10 +66,10 @@ func modelOf(frontends ...model.Frontend) *model.Model {
 		if !slices.ContainsFunc(m.VIPs, func(vip model.VIP) bool { return vip.Address == f.Key.VIP }) {
 			m.VIPs = append(m.VIPs, model.VIP{Address: f.Key.VIP, Services: []model.VIPService{{Name: f.Service}}})
 		}
-		m.Frontends = append(m.Frontends, f)
+		m.Frontends = append(m.Frontends, &f)
 	}
 	slices.SortFunc(m.VIPs, func(a, b model.VIP) int { return a.Address.Compare(b.Address) })
-	slices.SortFunc(m.Frontends, func(a, b model.Frontend) int { return a.Key.Compare(b.Key) })
+	slices.SortFunc(m.Frontends, func(a, b *model.Frontend) int { return a.Key.Compare(b.Key) })
 	return m
 }
 

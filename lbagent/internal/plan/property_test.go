@@ -53,18 +53,18 @@ func genModel(t *rapid.T) *model.Model {
 					f = six
 					f.Key.VIP = genVIP(vip)
 				}
-				if !slices.ContainsFunc(m.Frontends, func(other model.Frontend) bool { return other.Key == f.Key }) {
-					m.Frontends = append(m.Frontends, f)
+				if !slices.ContainsFunc(m.Frontends, func(other *model.Frontend) bool { return other.Key == f.Key }) {
+					m.Frontends = append(m.Frontends, &f)
 				}
 			}
 		}
 	}
 	for vip := 1; vip <= vips; vip++ {
-		if rapid.Bool().Draw(t, "reserved") || slices.ContainsFunc(m.Frontends, func(f model.Frontend) bool { return f.Key.VIP == genVIP(vip) }) {
+		if rapid.Bool().Draw(t, "reserved") || slices.ContainsFunc(m.Frontends, func(f *model.Frontend) bool { return f.Key.VIP == genVIP(vip) }) {
 			m.VIPs = append(m.VIPs, model.VIP{Address: genVIP(vip)})
 		}
 	}
-	slices.SortFunc(m.Frontends, func(a, b model.Frontend) int { return a.Key.Compare(b.Key) })
+	slices.SortFunc(m.Frontends, func(a, b *model.Frontend) int { return a.Key.Compare(b.Key) })
 	return m
 }
 
@@ -241,19 +241,20 @@ func genAlike(t *rapid.T, before, other *model.Model) *model.Model {
 			from = other
 		}
 		for _, f := range from.Frontends {
-			taken := slices.ContainsFunc(m.Frontends, func(of model.Frontend) bool { return of.Key == f.Key })
+			taken := slices.ContainsFunc(m.Frontends, func(of *model.Frontend) bool { return of.Key == f.Key })
 			if f.Service.Name != fmt.Sprintf("service%d", service) || taken {
 				continue
 			}
 			if from == other {
-				f = onNodesOf(before, f)
+				moved := onNodesOf(before, *f)
+				f = &moved
 			}
 			m.Frontends = append(m.Frontends, f)
 		}
 	}
-	slices.SortFunc(m.Frontends, func(a, b model.Frontend) int { return a.Key.Compare(b.Key) })
+	slices.SortFunc(m.Frontends, func(a, b *model.Frontend) int { return a.Key.Compare(b.Key) })
 	for vip := 1; vip <= vips; vip++ {
-		if len(frontendsOf(&m, genVIP(vip))) > 0 || rapid.Bool().Draw(t, "reserved") {
+		if len(m.FrontendsOf(genVIP(vip))) > 0 || rapid.Bool().Draw(t, "reserved") {
 			m.VIPs = append(m.VIPs, model.VIP{Address: genVIP(vip)})
 		}
 	}
@@ -282,7 +283,7 @@ func changesSince(before, m *model.Model) *model.Changes {
 	for vip := 1; vip <= vips; vip++ {
 		address := genVIP(vip)
 		if len(vipOf(m, address)) != len(vipOf(before, address)) ||
-			!slices.EqualFunc(frontendsOf(m, address), frontendsOf(before, address), func(a, b model.Frontend) bool {
+			!slices.EqualFunc(m.FrontendsOf(address), before.FrontendsOf(address), func(a, b *model.Frontend) bool {
 				return reflect.DeepEqual(a, b)
 			}) {
 			changes.VIPs = append(changes.VIPs, address)
@@ -313,25 +314,25 @@ func checkPlan(t *rapid.T, have, want *forwarding.State, m *model.Model, limits 
 			t.Fatalf("two frontends have the id %d, or it is none", planned.ID)
 		}
 		ids[planned.ID] = true
-		if limits != ample && isBorrowed(want, m, &f) {
+		if limits != ample && isBorrowed(want, m, f) {
 			continue
 		}
 		if planned.Table != 0 && planned.Zones == ([forwarding.Zones]forwarding.NodeTableSlot{}) {
 			before := have.NodeTables[planned.Table]
 			if before == nil {
-				before = formerTable(have, m, &f)
+				before = formerTable(have, m, f)
 			}
 			for i, row := range want.NodeTables[planned.Table] {
 				if len(f.Weights) > 0 && f.Weights[row.Primary] == 0 {
 					t.Fatalf("%s: row %d belongs to node %d, which has no endpoint", f.Key, i, row.Primary)
 				}
 				if len(f.Weights) == 0 && row != before[i] && exists(m, before[i]) &&
-					!joined(have, m, &f, i, before[i], row) {
+					!joined(have, m, f, i, before[i], row) {
 					t.Fatalf("%s: row %d was %+v and is %+v, though there is nobody to change to", f.Key, i, before[i], row)
 				}
 			}
 		}
-		checkZones(t, &f, planned, want, m.Self.Zone)
+		checkZones(t, f, planned, want, m.Self.Zone)
 		if planned.Endpoints != 0 {
 			for i, id := range want.EndpointTables[planned.Endpoints] {
 				if !slices.Contains(f.Endpoints, want.Endpoints[id]) {
@@ -345,7 +346,7 @@ func checkPlan(t *rapid.T, have, want *forwarding.State, m *model.Model, limits 
 // formerTable is the first that frontends of a frontend's Service port have: a new one is its copy.
 func formerTable(have *forwarding.State, m *model.Model, f *model.Frontend) *forwarding.NodeTable {
 	for i := range m.Frontends {
-		if portOf(&m.Frontends[i]) == portOf(f) {
+		if portOf(m.Frontends[i]) == portOf(f) {
 			if slot := have.Frontends[m.Frontends[i].Key].Table; slot != 0 {
 				return have.NodeTables[slot]
 			}
@@ -357,7 +358,7 @@ func formerTable(have *forwarding.State, m *model.Model, f *model.Frontend) *for
 // isBorrowed reports whether a frontend has the table of one with other weights.
 func isBorrowed(want *forwarding.State, m *model.Model, f *model.Frontend) bool {
 	slot := want.Frontends[f.Key].Table
-	return slot != 0 && slices.ContainsFunc(m.Frontends, func(other model.Frontend) bool {
+	return slot != 0 && slices.ContainsFunc(m.Frontends, func(other *model.Frontend) bool {
 		return want.Frontends[other.Key].Table == slot && !maps.Equal(other.Weights, f.Weights)
 	})
 }
@@ -366,11 +367,11 @@ func isBorrowed(want *forwarding.State, m *model.Model, f *model.Frontend) bool 
 func changesHands(before, m *model.Model) bool {
 	ports := map[forwarding.FrontendKey]servicePort{}
 	for i := range before.Frontends {
-		ports[before.Frontends[i].Key] = portOf(&before.Frontends[i])
+		ports[before.Frontends[i].Key] = portOf(before.Frontends[i])
 	}
-	return slices.ContainsFunc(m.Frontends, func(f model.Frontend) bool {
+	return slices.ContainsFunc(m.Frontends, func(f *model.Frontend) bool {
 		former, found := ports[f.Key]
-		return found && former != portOf(&f)
+		return found && former != portOf(f)
 	})
 }
 
@@ -381,15 +382,15 @@ func checkKept(t *rapid.T, have, want *forwarding.State, before, m *model.Model)
 	zonal := map[servicePort]bool{}
 	for _, m := range []*model.Model{before, m} {
 		for i := range m.Frontends {
-			f := &m.Frontends[i]
+			f := m.Frontends[i]
 			zonal[portOf(f)] = zonal[portOf(f)] || hasZones(f)
 		}
 	}
 	for i := range before.Frontends {
-		ports[before.Frontends[i].Key] = portOf(&before.Frontends[i])
+		ports[before.Frontends[i].Key] = portOf(before.Frontends[i])
 	}
 	for i := range m.Frontends {
-		f := &m.Frontends[i]
+		f := m.Frontends[i]
 		old, next := have.NodeTables[have.Frontends[f.Key].Table], want.NodeTables[want.Frontends[f.Key].Table]
 		if old == nil || next == nil || ports[f.Key] != portOf(f) || zonal[portOf(f)] {
 			continue
@@ -413,7 +414,7 @@ func checkKept(t *rapid.T, have, want *forwarding.State, before, m *model.Model)
 func checkShared(t *rapid.T, want *forwarding.State, m *model.Model) {
 	for i := range m.Frontends {
 		for j := range m.Frontends[:i] {
-			a, b := &m.Frontends[i], &m.Frontends[j]
+			a, b := m.Frontends[i], m.Frontends[j]
 			first, second := want.Frontends[a.Key].Table, want.Frontends[b.Key].Table
 			if a.Service != b.Service || first == 0 || second == 0 || hasZones(a) || hasZones(b) || len(a.Weights) == 0 {
 				continue
@@ -473,7 +474,7 @@ func checkZones(t *rapid.T, f *model.Frontend, planned forwarding.Frontend, want
 func joined(have *forwarding.State, m *model.Model, f *model.Frontend, number int, before, row forwarding.Row) bool {
 	var zones []forwarding.NodeTableSlot
 	for _, other := range m.Frontends {
-		if before := have.Frontends[other.Key]; portOf(&other) == portOf(f) {
+		if before := have.Frontends[other.Key]; portOf(other) == portOf(f) {
 			zones = append(zones, before.Zones[:]...)
 		}
 	}
@@ -568,7 +569,7 @@ func destinationOf(s *forwarding.State, f forwarding.Frontend) (d destination) {
 // isUnwritten reports whether a frontend still leads to another Service than that of the last model.
 func isUnwritten(have *forwarding.State, key forwarding.FrontendKey, last *model.Model) bool {
 	to := leadsTo(have, key).endpoints
-	return to != nil && last != nil && slices.ContainsFunc(last.Frontends, func(f model.Frontend) bool {
+	return to != nil && last != nil && slices.ContainsFunc(last.Frontends, func(f *model.Frontend) bool {
 		return f.Key == key && f.Service.Name != fmt.Sprintf("service%d", serviceNumber(to[0]))
 	})
 }

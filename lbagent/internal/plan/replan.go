@@ -114,10 +114,9 @@ func (p *Planner) partOf(have Held, m *model.Model, changes *model.Changes, limi
 		if vip, found := slices.BinarySearchFunc(m.VIPs, address, compareVIP); found {
 			part.changed.VIPs = append(part.changed.VIPs, m.VIPs[vip])
 		}
-		part.changed.Frontends = append(part.changed.Frontends, frontendsOf(m, address)...)
-		former := frontendsOf(last.model, address)
-		for i := range former {
-			part.former = append(part.former, former[i].Key)
+		part.changed.Frontends = append(part.changed.Frontends, m.FrontendsOf(address)...)
+		for _, former := range last.model.FrontendsOf(address) {
+			part.former = append(part.former, former.Key)
 		}
 	}
 	if !p.leavesTables(part) {
@@ -149,7 +148,7 @@ func comesBack(vips []netip.Addr, waiting *forwarding.Entries) bool {
 // leavesTables reports whether every Local frontend may have a node table: else which of them have
 // one depends on all frontends.
 func (p *Planner) leavesTables(part *part) bool {
-	finds := p.last.finds || slices.ContainsFunc(part.changed.Frontends, func(f model.Frontend) bool { return f.Local })
+	finds := p.last.finds || slices.ContainsFunc(part.changed.Frontends, func(f *model.Frontend) bool { return f.Local })
 	return !finds || p.last.tables+len(part.changed.Frontends) <= forLocal(p.last.limits.NodeTables)
 }
 
@@ -160,21 +159,6 @@ func sameBesideVIPs(a, b *model.Model) bool {
 }
 
 func compareVIP(vip model.VIP, address netip.Addr) int { return vip.Address.Compare(address) }
-
-// frontendsOf are the frontends of a VIP.
-func frontendsOf(m *model.Model, vip netip.Addr) []model.Frontend {
-	first, _ := slices.BinarySearchFunc(m.Frontends, vip, func(f model.Frontend, vip netip.Addr) int {
-		if f.Key.VIP.Compare(vip) < 0 {
-			return -1
-		}
-		return 1
-	})
-	after := first
-	for after < len(m.Frontends) && m.Frontends[after].Key.VIP == vip {
-		after++
-	}
-	return m.Frontends[first:after]
-}
 
 // setVIPs notes the changed VIPs, and others of the same Services, for those share tables. It
 // reports whether these can be planned without all others.
@@ -191,12 +175,12 @@ func (p *Planner) setVIPs(part *part, changed []netip.Addr) bool {
 	}
 	for i := 0; i < len(part.vips); i++ {
 		for _, m := range [...]*model.Model{p.last.model, part.model} {
-			frontends := frontendsOf(m, part.vips[i])
-			for j := range frontends {
-				if frontends[j].Restricted || hasZones(&frontends[j]) {
+			frontends := m.FrontendsOf(part.vips[i])
+			for _, frontend := range frontends {
+				if frontend.Restricted || hasZones(frontend) {
 					return false
 				}
-				p.addService(part, frontends[j].Service, add)
+				p.addService(part, frontend.Service, add)
 			}
 		}
 	}

@@ -108,7 +108,8 @@ func TestHalfWrittenListIsCompleted(t *testing.T) {
 		t.Errorf("the list has the set %d of %v, want %d", got, again.SourceRanges, set)
 	}
 	// Another list must not get what is becoming this one's, though it is equal so far.
-	m.Frontends = append(m.Frontends, restricted(frontend(2, "other", 2), 1, 2))
+	second := restricted(frontend(2, "other", 2), 1, 2)
+	m.Frontends = append(m.Frontends, &second)
 	m.VIPs = append(m.VIPs, model.VIP{Address: vipNumber(2)})
 	again, _ = p.Plan(have, m, ample)
 	if admitted(again, key(1)) == admitted(again, key(2)) || again.Frontends[key(1)].Ranges == again.Frontends[key(2)].Ranges {
@@ -178,7 +179,7 @@ func genRestricted(t *rapid.T) *model.Model {
 func checkLists(t *rapid.T, want *forwarding.State, m *model.Model, full bool) {
 	used := map[forwarding.SourceSet]bool{}
 	for i := range m.Frontends {
-		f := &m.Frontends[i]
+		f := m.Frontends[i]
 		planned, found := want.Frontends[f.Key]
 		used[planned.Ranges] = true
 		shut := full && (!found || planned.Ranges == forwarding.Nobody)

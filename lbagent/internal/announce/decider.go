@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package announce
+
+import (
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// few VIPs are decided about one by one even where they are all.
+const few = 16
+
+// Decider decides pass by pass, each time as Decide does. Where it can, it decides no more than
+// about the VIPs that changed. Lists that are what they were are the same in memory. The zero value
+// has decided nothing. It is not safe for concurrent use.
+type Decider struct {
+	// model and node are those of the last decisions.
+	model     *model.Model
+	node      Node
+	routes    Routes
+	decisions []Decision
+}
+
+// Change is how a pass differs from the last one.
+type Change struct {
+	// Model is the difference of the Models; nil means anything.
+	Model *model.Changes
+	// Maps are the entries that the pass wants to be others, and those that still wait to be
+	// removed; nil means any. All others are in the maps as they are wanted, since the last pass.
+	Maps *forwarding.Entries
+}
+
+// Decide returns what Decide does of the same arguments.
+func (d *Decider) Decide(m *model.Model, change Change, node *Node) (Routes, []Decision) {
+	vips, part := d.changed(m, change, node)
+	if part {
+		d.decidePart(m, vips, node)
+	} else {
+		d.routes, d.decisions = Decide(m, node)
+	}
+	d.model, d.node = m, *node
+	d.node.Programmed, d.node.Planned, d.node.Announced = nil, nil, nil
+	return d.routes, d.decisions
+}
+
+// changed returns the VIPs that are to be decided about; false where these are all. What is
+// announced already counts only for VIPs with an entry that is not in the maps as it is wanted,
+// and where the node is cut off.
+func (d *Decider) changed(m *model.Model, change Change, node *Node) ([]netip.Addr, bool) {
+	if change.Model == nil || change.Maps == nil || change.Model.Since != d.model || !d.goesOn(m, node) {
+		return nil, false
+	}
+	vips := slices.Concat(change.Model.VIPs, change.Maps.VIPs)
+	for _, key := range change.Maps.Frontends {
+		vips = append(vips, key.VIP)
+	}
+	vips = slices.AppendSeq(vips, maps.Keys(d.node.Unready))
+	vips = slices.AppendSeq(vips, maps.Keys(node.Unready))
+	vips = slices.AppendSeq(vips, maps.Keys(d.node.Duplicates))
+	vips = slices.AppendSeq(vips, maps.Keys(node.Duplicates))
+	slices.SortFunc(vips, netip.Addr.Compare)
+	vips = slices.Compact(vips)
+	return vips, len(vips) <= max(few, len(m.VIPs)/8)
+}
+
+// goesOn reports whether nothing has changed that all VIPs depend on.
+func (d *Decider) goesOn(m *model.Model, node *Node) bool {
+	last := d.model
+	stays := func(m *model.Model, node *Node) bool {
+		return node.Phase == Present && !node.Final && !m.CutOff && !slices.ContainsFunc(m.Advertisements, aggregates)
+	}
+	return stays(m, node) && stays(last, &d.node) && m.Self == last.Self && maps.Equal(node.Unattached, d.node.Unattached) &&
+		slices.Equal(m.Peers, last.Peers) && maps.Equal(m.NextHops, last.NextHops) &&
+		reflect.DeepEqual(m.Advertisements, last.Advertisements)
+}
+
+func aggregates(a model.Advertisement) bool { return a.Length4 > 0 || a.Length6 > 0 }
+
+// decidePart decides about some VIPs, given sorted.
+func (d *Decider) decidePart(m *model.Model, vips []netip.Addr, node *Node) {
+	changes := changing[Decision]{list: d.decisions}
+	routes := map[string]*changing[Route]{}
+	of := func(peer string) *changing[Route] {
+		if routes[peer] == nil {
+			routes[peer] = &changing[Route]{list: d.routes[peer]}
+		}
+		return routes[peer]
+	}
+	deciding := deciding{model: m, node: node}
+	for _, address := range vips {
+		announced := map[string]Route{}
+		place, has := slices.BinarySearchFunc(m.VIPs, address, func(vip model.VIP, address netip.Addr) int { return vip.Address.Compare(address) })
+		if has {
+			vip := &m.VIPs[place]
+			decision := deciding.decide(vip, m.FrontendsOf(address), func(target model.Target, route Route, leaving bool) {
+				announced[target.Peer.Name] = finished(route, target.Peer, leaving)
+			})
+			changes.put(decision, decisionOf, (*Decision).equals)
+		} else {
+			changes.remove(Decision{VIP: address}, decisionOf)
+		}
+		prefix := netip.PrefixFrom(address, address.BitLen())
+		for peer := range d.routes {
+			if _, stays := announced[peer]; !stays {
+				of(peer).remove(Route{Prefix: prefix}, routeOrder)
+			}
+		}
+		for peer, route := range announced {
+			of(peer).put(route, routeOrder, (*Route).Equal)
+		}
+	}
+	d.decisions = changes.list
+	copied := false
+	for peer, list := range routes {
+		if !list.changed {
+			continue
+		}
+		if !copied {
+			d.routes, copied = maps.Clone(d.routes), true
+		}
+		if d.routes[peer] = list.list; len(list.list) == 0 {
+			delete(d.routes, peer)
+		}
+	}
+}
+
+func decisionOf(a, b Decision) int { return a.VIP.Compare(b.VIP) }
+
+func routeOrder(a, b Route) int { return a.Prefix.Compare(b.Prefix) }
+
+// changing is a sorted list that others have. It is copied at the first change.
+type changing[T any] struct {
+	list    []T
+	changed bool
+}
+
+func (c *changing[T]) copy() {
+	if !c.changed {
+		c.list, c.changed = slices.Clone(c.list), true
+	}
+}
+
+// put has an element be in the list, in place of one at its place.
+func (c *changing[T]) put(element T, compare func(a, b T) int, equals func(a, b *T) bool) {
+	place, found := slices.BinarySearchFunc(c.list, element, compare)
+	switch {
+	case !found:
+		c.copy()
+		c.list = slices.Insert(c.list, place, element)
+	case !equals(&c.list[place], &element):
+		c.copy()
+		c.list[place] = element
+	}
+}
+
+// remove takes an element out, if it is there.
+func (c *changing[T]) remove(element T, compare func(a, b T) int) {
+	if place, found := slices.BinarySearchFunc(c.list, element, compare); found {
+		c.copy()
+		c.list = slices.Delete(c.list, place, place+1)
+	}
+}

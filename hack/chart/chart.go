@@ -49,6 +49,7 @@ var components = []component{
 	{name: "webhook", components: []string{"webhook", "webhook-self-signed"}},
 	{name: "monitors", components: []string{"monitors"}},
 	{name: "rules", components: []string{"rules"}},
+	{name: "dashboards", components: []string{"dashboards"}},
 }
 
 func (c component) condition() string { return ".Values." + c.name + ".enabled" }

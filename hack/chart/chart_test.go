@@ -99,6 +99,7 @@ func TestFiles(t *testing.T) {
 		"templates/liveapi.yaml":    "kind: APIService",
 		"templates/webhook.yaml":    "kind: ValidatingWebhookConfiguration",
 		"templates/monitors.yaml":   "kind: PodMonitor",
+		"templates/dashboards.yaml": `"legendFormat": "{{` + "`{{`" + `}}node}}"`,
 		"templates/rules.yaml":      "Node {{`{{`}} $labels.node }} is not ready",
 		"templates/cleanup.yaml":    "helm.sh/hook: pre-delete",
 	} {

@@ -98,10 +98,10 @@ func TestRendered(t *testing.T) {
 		{"live API", "liveapi.enabled=true", []string{"default"}, []string{"liveapi"}},
 		{"webhook", "webhook.enabled=true", []string{"default"}, []string{"webhook", "webhook-self-signed"}},
 		{"monitors", "monitors.enabled=true", []string{"default"}, []string{"monitors"}},
-		{"rules", "rules.enabled=true", []string{"default"}, []string{"rules"}},
+		{"rules and dashboards", "rules.enabled=true,dashboards.enabled=true", []string{"default"}, []string{"rules", "dashboards"}},
 		{
-			"all", "gateway.enabled=true,liveapi.enabled=true,webhook.enabled=true,monitors.enabled=true,rules.enabled=true",
-			[]string{"default", "gateway"}, []string{"liveapi", "webhook", "webhook-self-signed", "monitors", "rules"},
+			"all", "gateway.enabled=true,liveapi.enabled=true,webhook.enabled=true,monitors.enabled=true,rules.enabled=true,dashboards.enabled=true",
+			[]string{"default", "gateway"}, []string{"liveapi", "webhook", "webhook-self-signed", "monitors", "rules", "dashboards"},
 		},
 		{"parts", "crds=false,namespaces=false", []string{"rbac", "policy", "operator", "lbagent"}, nil},
 	} {

@@ -7,6 +7,7 @@ package monitors
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -59,18 +60,34 @@ type (
 	}
 )
 
-// ask has Prometheus' libraries answer, which have a module of their own.
+// program is hack/tools/prometheus: Prometheus' libraries have a module of their own.
+var program string
+
+func TestMain(m *testing.M) { os.Exit(built(m)) }
+
+func built(m *testing.M) int {
+	directory, err := os.MkdirTemp("", "monitors")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(directory)
+	program = filepath.Join(directory, "prometheus")
+	build := exec.Command("go", "build", "-o", program, ".")
+	build.Dir = filepath.Join(root, "hack", "tools", "prometheus")
+	if output, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "building hack/tools/prometheus: %v: %s\n", err, output)
+		return 1
+	}
+	return m.Run()
+}
+
+// ask has Prometheus' libraries answer.
 func ask(t *testing.T, asked request) answer {
 	t.Helper()
 	input, err := json.Marshal(asked)
 	if err != nil {
 		t.Fatal(err)
-	}
-	program := filepath.Join(t.TempDir(), "prometheus")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".")
-	build.Dir = filepath.Join(root, "hack", "tools", "prometheus")
-	if output, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building hack/tools/prometheus: %v: %s", err, output)
 	}
 	var output, complaints bytes.Buffer
 	command := exec.CommandContext(t.Context(), program)

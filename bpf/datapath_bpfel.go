@@ -301,6 +301,12 @@ type DatapathFrontendKey6 struct {
 	Pad      uint8
 }
 
+type DatapathGroupMark struct {
+	_        structs.HostLayout
+	Moved    uint32
+	Excepted uint32
+}
+
 type DatapathHalfOpen struct {
 	_          structs.HostLayout
 	Asks       uint64
@@ -437,12 +443,6 @@ type DatapathRow struct {
 	Path uint64
 }
 
-type DatapathRowMark struct {
-	_        structs.HostLayout
-	Moved    uint32
-	Excepted uint32
-}
-
 type DatapathRowUpdate struct {
 	_    structs.HostLayout
 	Row  uint32
@@ -497,6 +497,7 @@ type DatapathShape uint32
 const (
 	DatapathShapeROWS               DatapathShape = 4096
 	DatapathShapeCHAIN_LENGTH       DatapathShape = 3
+	DatapathShapeROW_GROUP          DatapathShape = 8
 	DatapathShapeENDPOINT_ROWS      DatapathShape = 512
 	DatapathShapeNODES              DatapathShape = 16384
 	DatapathShapeNODE_ADDRESSES     DatapathShape = 65536
@@ -684,6 +685,7 @@ const (
 	DatapathMapFrontendKeys          = "frontend_keys"
 	DatapathMapFrontends4            = "frontends4"
 	DatapathMapFrontends6            = "frontends6"
+	DatapathMapGroupMarks            = "group_marks"
 	DatapathMapHalfOpenFlows         = "half_open_flows"
 	DatapathMapHeartbeat             = "heartbeat"
 	DatapathMapMemories              = "memories"
@@ -696,7 +698,6 @@ const (
 	DatapathMapReplySlots            = "reply_slots"
 	DatapathMapReverse4              = "reverse4"
 	DatapathMapReverse6              = "reverse6"
-	DatapathMapRowMarks              = "row_marks"
 	DatapathMapRowUpdates            = "row_updates"
 	DatapathMapRows                  = "rows"
 	DatapathMapSettings              = "settings"
@@ -862,6 +863,7 @@ type DatapathMapSpecs struct {
 	FrontendKeys      *ebpf.MapSpec `ebpf:"frontend_keys"`
 	Frontends4        *ebpf.MapSpec `ebpf:"frontends4"`
 	Frontends6        *ebpf.MapSpec `ebpf:"frontends6"`
+	GroupMarks        *ebpf.MapSpec `ebpf:"group_marks"`
 	HalfOpenFlows     *ebpf.MapSpec `ebpf:"half_open_flows"`
 	Heartbeat         *ebpf.MapSpec `ebpf:"heartbeat"`
 	Memories          *ebpf.MapSpec `ebpf:"memories"`
@@ -874,7 +876,6 @@ type DatapathMapSpecs struct {
 	ReplySlots        *ebpf.MapSpec `ebpf:"reply_slots"`
 	Reverse4          *ebpf.MapSpec `ebpf:"reverse4"`
 	Reverse6          *ebpf.MapSpec `ebpf:"reverse6"`
-	RowMarks          *ebpf.MapSpec `ebpf:"row_marks"`
 	RowUpdates        *ebpf.MapSpec `ebpf:"row_updates"`
 	Rows              *ebpf.MapSpec `ebpf:"rows"`
 	Settings          *ebpf.MapSpec `ebpf:"settings"`
@@ -992,6 +993,7 @@ type DatapathMaps struct {
 	FrontendKeys      *ebpf.Map `ebpf:"frontend_keys"`
 	Frontends4        *ebpf.Map `ebpf:"frontends4"`
 	Frontends6        *ebpf.Map `ebpf:"frontends6"`
+	GroupMarks        *ebpf.Map `ebpf:"group_marks"`
 	HalfOpenFlows     *ebpf.Map `ebpf:"half_open_flows"`
 	Heartbeat         *ebpf.Map `ebpf:"heartbeat"`
 	Memories          *ebpf.Map `ebpf:"memories"`
@@ -1004,7 +1006,6 @@ type DatapathMaps struct {
 	ReplySlots        *ebpf.Map `ebpf:"reply_slots"`
 	Reverse4          *ebpf.Map `ebpf:"reverse4"`
 	Reverse6          *ebpf.Map `ebpf:"reverse6"`
-	RowMarks          *ebpf.Map `ebpf:"row_marks"`
 	RowUpdates        *ebpf.Map `ebpf:"row_updates"`
 	Rows              *ebpf.Map `ebpf:"rows"`
 	Settings          *ebpf.Map `ebpf:"settings"`
@@ -1061,6 +1062,7 @@ func (m *DatapathMaps) Close() error {
 		m.FrontendKeys,
 		m.Frontends4,
 		m.Frontends6,
+		m.GroupMarks,
 		m.HalfOpenFlows,
 		m.Heartbeat,
 		m.Memories,
@@ -1073,7 +1075,6 @@ func (m *DatapathMaps) Close() error {
 		m.ReplySlots,
 		m.Reverse4,
 		m.Reverse6,
-		m.RowMarks,
 		m.RowUpdates,
 		m.Rows,
 		m.Settings,

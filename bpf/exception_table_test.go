@@ -85,7 +85,7 @@ func TestRowsComeToRest(t *testing.T) {
 			t.Run(f.name+"/"+c.name, func(t *testing.T) {
 				w.clearExceptions(t)
 				w.except(t, p, c.node, c.ago)
-				w.mark(t, p, bpf.DatapathRowMark{Excepted: w.ago(t, 1)})
+				w.mark(t, p, bpf.DatapathGroupMark{Excepted: w.ago(t, 1)})
 				w.mustSweep(t)
 				if got := w.isMarked(t, p); got != c.marked {
 					t.Errorf("marked %v, want %v", got, c.marked)
@@ -99,7 +99,7 @@ func TestRowsComeToRest(t *testing.T) {
 		t.Run(f.name+"/the row moves on", func(t *testing.T) {
 			w.clearExceptions(t)
 			w.except(t, p, 3, 0)
-			w.mark(t, p, bpf.DatapathRowMark{Excepted: w.ago(t, 1)})
+			w.mark(t, p, bpf.DatapathGroupMark{Excepted: w.ago(t, 1)})
 			w.mustSweep(t)
 			update := bpf.DatapathRowUpdate{Row: p.rowIndex() % 4096, Path: table{primary: 2}.row().Path}
 			put(t, w.RowUpdates, uint32(0), update)

@@ -41,9 +41,12 @@ func (p packet) rowIndex() uint32 {
 	return uint32(p.to.Port()-portCluster+1)*4096 + node>>20
 }
 
-func (w *world) mark(t testing.TB, p packet, mark bpf.DatapathRowMark) {
+// rowGroup is where the mark of the packet's row stands.
+func (p packet) rowGroup() uint32 { return p.rowIndex() / uint32(bpf.DatapathShapeROW_GROUP) }
+
+func (w *world) mark(t testing.TB, p packet, mark bpf.DatapathGroupMark) {
 	t.Helper()
-	put(t, w.RowMarks, p.rowIndex(), mark)
+	put(t, w.GroupMarks, p.rowGroup(), mark)
 	row := tables[p.to.Port()].row()
 	if mark.Moved != 0 {
 		row.Path |= rowMoved
@@ -65,7 +68,7 @@ func (w *world) isMarked(t testing.TB, p packet) bool {
 
 func (w *world) unmark(t testing.TB, p packet) {
 	t.Helper()
-	put(t, w.RowMarks, p.rowIndex(), bpf.DatapathRowMark{})
+	put(t, w.GroupMarks, p.rowGroup(), bpf.DatapathGroupMark{})
 	put(t, w.Rows, p.rowIndex(), tables[p.to.Port()].row())
 }
 
@@ -77,7 +80,7 @@ func (w *world) except(t testing.TB, p packet, node, seconds uint32) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.mark(t, p, bpf.DatapathRowMark{Excepted: w.ago(t, 0)})
+	w.mark(t, p, bpf.DatapathGroupMark{Excepted: w.ago(t, 0)})
 }
 
 // exceptionBuckets is a power of two.
@@ -287,7 +290,7 @@ func TestMovedRow(t *testing.T) {
 			"lately": {200, flagWalk, true}, "long ago": {241, 0, false},
 		} {
 			w.check(t, fixture{
-				name: name, given: func(t *testing.T, w *world) { w.mark(t, udp, bpf.DatapathRowMark{Moved: w.ago(t, c.ago)}) },
+				name: name, given: func(t *testing.T, w *world) { w.mark(t, udp, bpf.DatapathGroupMark{Moved: w.ago(t, c.ago)}) },
 				in: udp.frame(), verdict: xdpTX, out: toNode2(withFlags(udp.tunnelled(v4.node2, 2), c.flags)), counts: f.received(udp),
 			})
 			if w.isMarked(t, udp) != c.marked {

@@ -161,7 +161,7 @@ func TestLocalFlowIsTold(t *testing.T) {
 		told := func(p packet, holder uint16) []byte {
 			return toNode2(withFlags(p.tunnelled(v4.node2, holder), flagNotice).with(func(t *tunnel) { t.ingress = 2 }))
 		}
-		moved := func(t *testing.T) { put(t, w.RowMarks, ack.rowIndex(), bpf.DatapathRowMark{Moved: w.ago(t, 3)}) }
+		moved := func(t *testing.T) { put(t, w.GroupMarks, ack.rowGroup(), bpf.DatapathGroupMark{Moved: w.ago(t, 3)}) }
 		for _, test := range []struct {
 			name   string
 			before []packet

@@ -24,27 +24,27 @@ func TestPrimaryDown(t *testing.T) {
 				counts: join(f.received(in), passed),
 			}
 		}
-		moved := bpf.DatapathRowMark{Moved: w.ago(t, 10)}
+		moved := bpf.DatapathGroupMark{Moved: w.ago(t, 10)}
 		for _, test := range []struct {
 			name string
 			row  table
-			mark bpf.DatapathRowMark
+			mark bpf.DatapathGroupMark
 			want fixture
 		}{
-			{"the next by rank gets what is new", table{down, [3]uint16{2, 3}, 0}, bpf.DatapathRowMark{}, to2(syn, flagRanked, 3)},
-			{"and what is not", table{down, [3]uint16{2, 3}, 0}, bpf.DatapathRowMark{}, to2(ack, flagRanked, 3)},
-			{"a former primary gets what is not new", table{down, [3]uint16{2, 3}, 1}, bpf.DatapathRowMark{}, to2(ack, 0, 3)},
-			{"but nothing new", table{down, [3]uint16{3, 2}, 1}, bpf.DatapathRowMark{}, to2(syn, 0)},
-			{"unless nobody else is left", table{down, [3]uint16{2, downToo}, 1}, bpf.DatapathRowMark{}, to2(syn, 0, downToo)},
-			{"a datagram may be new", table{down, [3]uint16{3, 2}, 1}, bpf.DatapathRowMark{}, to2(udp, 0)},
+			{"the next by rank gets what is new", table{down, [3]uint16{2, 3}, 0}, bpf.DatapathGroupMark{}, to2(syn, flagRanked, 3)},
+			{"and what is not", table{down, [3]uint16{2, 3}, 0}, bpf.DatapathGroupMark{}, to2(ack, flagRanked, 3)},
+			{"a former primary gets what is not new", table{down, [3]uint16{2, 3}, 1}, bpf.DatapathGroupMark{}, to2(ack, 0, 3)},
+			{"but nothing new", table{down, [3]uint16{3, 2}, 1}, bpf.DatapathGroupMark{}, to2(syn, 0)},
+			{"unless nobody else is left", table{down, [3]uint16{2, downToo}, 1}, bpf.DatapathGroupMark{}, to2(syn, 0, downToo)},
+			{"a datagram may be new", table{down, [3]uint16{3, 2}, 1}, bpf.DatapathGroupMark{}, to2(udp, 0)},
 			{"where its row moved it may be not", table{down, [3]uint16{2, 3}, 1}, moved, to2(udp, flagWalk, 3)},
-			{"one that is down, too, is passed over", table{down, [3]uint16{downToo, 2, 3}, 3}, bpf.DatapathRowMark{}, to2(ack, 0, 3)},
-			{"so is one that does not exist", table{down, [3]uint16{99, 2}, 2}, bpf.DatapathRowMark{}, to2(ack, 0)},
-			{"this node may be the next", table{down, [3]uint16{selfID}, 0}, bpf.DatapathRowMark{}, fixture{
+			{"one that is down, too, is passed over", table{down, [3]uint16{downToo, 2, 3}, 3}, bpf.DatapathGroupMark{}, to2(ack, 0, 3)},
+			{"so is one that does not exist", table{down, [3]uint16{99, 2}, 2}, bpf.DatapathGroupMark{}, to2(ack, 0)},
+			{"this node may be the next", table{down, [3]uint16{selfID}, 0}, bpf.DatapathGroupMark{}, fixture{
 				in: syn.frame(), verdict: xdpPass, out: delivered(syn, f.pods[0]),
 				counts: join(f.received(syn), f.opened(portCluster), passed),
 			}},
-			{"without another one it stays", table{down, [3]uint16{downToo}, 1}, bpf.DatapathRowMark{}, fixture{
+			{"without another one it stays", table{down, [3]uint16{downToo}, 1}, bpf.DatapathGroupMark{}, fixture{
 				in: ack.frame(), verdict: xdpTX, out: toNode2(ack.tunnelled(v4.node2, down, downToo)), counts: f.received(ack),
 			}},
 		} {
@@ -52,11 +52,11 @@ func TestPrimaryDown(t *testing.T) {
 				w.forget(t)
 				for _, p := range []packet{syn, udp} {
 					row := test.row.row()
-					if test.mark != (bpf.DatapathRowMark{}) {
+					if test.mark != (bpf.DatapathGroupMark{}) {
 						row.Path |= rowMoved
 					}
 					put(t, w.Rows, p.rowIndex(), row)
-					put(t, w.RowMarks, p.rowIndex(), test.mark)
+					put(t, w.GroupMarks, p.rowGroup(), test.mark)
 					defer w.unmark(t, p)
 				}
 				w.check(t, test.want)

@@ -20,7 +20,7 @@ func (w *world) datagramsAskedFor(t *testing.T, p packet) float64 {
 	asked := 0
 	for i := range n {
 		p = p.fromPort(uint16(20000 + i))
-		w.mark(t, p, bpf.DatapathRowMark{Moved: w.ago(t, 10)})
+		w.mark(t, p, bpf.DatapathGroupMark{Moved: w.ago(t, 10)})
 		if w.ingress(t, p.frame()).verdict == xdpTX {
 			asked++
 		}
@@ -66,14 +66,14 @@ func TestChainIsAskedForItsHistory(t *testing.T) {
 		} {
 			t.Run(f.name+"/"+test.name, func(t *testing.T) {
 				put(t, w.Rows, ack.rowIndex(), test.row.row())
-				mark := bpf.DatapathRowMark{}
+				mark := bpf.DatapathGroupMark{}
 				if test.moved != never {
 					mark.Moved = w.ago(t, test.moved)
 				}
-				put(t, w.RowMarks, ack.rowIndex(), mark)
+				put(t, w.GroupMarks, ack.rowGroup(), mark)
 				defer w.unmark(t, ack)
 				w.check(t, test.want)
-				if err := w.RowMarks.Lookup(ack.rowIndex(), &mark); err != nil || test.moved > 7500 && mark.Moved != 0 {
+				if err := w.GroupMarks.Lookup(ack.rowGroup(), &mark); err != nil || test.moved > 7500 && mark.Moved != 0 {
 					t.Errorf("the row moved at %d (%v): the clock will make that young again", mark.Moved, err)
 				}
 			})
@@ -104,8 +104,8 @@ func (w *world) returns(t *testing.T, p packet) {
 // the packet is dropped.
 func (w *world) asks(t *testing.T, p packet, moved uint32) bool {
 	t.Helper()
-	put(t, w.RowMarks, p.rowIndex(), bpf.DatapathRowMark{Moved: w.ago(t, moved)})
-	defer put(t, w.RowMarks, p.rowIndex(), bpf.DatapathRowMark{})
+	put(t, w.GroupMarks, p.rowGroup(), bpf.DatapathGroupMark{Moved: w.ago(t, moved)})
+	defer put(t, w.GroupMarks, p.rowGroup(), bpf.DatapathGroupMark{})
 	got := w.ingress(t, p.frame()).verdict
 	if got != xdpTX && got != xdpDrop {
 		t.Fatalf("verdict %v", got)

@@ -252,7 +252,7 @@ func newWorldWith(t testing.TB, ticksPerSecond uint32) *world {
 	flows := uint32(flowEntries + 128*ebpf.MustPossibleCPU())
 	for name, size := range map[string]uint32{
 		bpf.DatapathMapFrontends4: 64, bpf.DatapathMapFrontends6: 64, bpf.DatapathMapFrontendCounts: 128, bpf.DatapathMapFrontendDrops: 512,
-		bpf.DatapathMapVips: 16, bpf.DatapathMapRows: 32 * 4096, bpf.DatapathMapRowMarks: 32 * 4096,
+		bpf.DatapathMapVips: 16, bpf.DatapathMapRows: 32 * 4096, bpf.DatapathMapGroupMarks: 32 * 4096 / 8,
 		bpf.DatapathMapExceptions: exceptionBuckets, bpf.DatapathMapExceptionFilter: exceptionBuckets / 4, bpf.DatapathMapEndpointRows: 4 * 512,
 		bpf.DatapathMapEndpoints: 16, bpf.DatapathMapEndpointPorts: 16, bpf.DatapathMapConnections4: flows, bpf.DatapathMapConnections6: flows,
 		bpf.DatapathMapMemories: memoryBuckets, bpf.DatapathMapFrontendKeys: 128, bpf.DatapathMapZoneTables: 128,

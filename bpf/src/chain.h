@@ -56,25 +56,26 @@ static __always_inline int views_differ(struct path path, __u64 row)
 __noinline int chain_worth(struct packet *packet, const struct self *self,
 			   const struct frontend *frontend)
 {
-	struct row_mark *mark;
+	struct group_mark *mark;
 	int is_young;
 	struct row *row;
-	__u32 table, index;
+	__u32 table, index, moved;
 
 	if (!packet || !self || !frontend)
 		return CHAIN_WITHOUT_HISTORY;
 	table = zone_table(packet, self, frontend);
 	index = row_index(table, packet->node_hash);
 	row = bpf_map_lookup_elem(&rows, &index);
-	mark = bpf_map_lookup_elem(&row_marks, &index);
+	mark = mark_of(index);
 	if (!table || !row || !mark) {
 		packet->path = path_without_chain(packet->path);
 		return CHAIN_WITHOUT_HISTORY;
 	}
-	is_young = mark_is_young(mark->moved, idle_seconds(FLOW_ESTABLISHED));
-	/* The clock wraps: a stamp must not become young again. */
-	if (mark->moved && !is_young && !tracing)
-		mark->moved = 0;
+	moved = mark->moved;
+	is_young = mark_is_young(moved, idle_seconds(FLOW_ESTABLISHED));
+	/* The clock wraps: a stamp must not become young again. Another row of the group may move now. */
+	if (moved && !is_young && !tracing)
+		__sync_val_compare_and_swap(&mark->moved, moved, 0);
 	/* This node serves in place of the row's primary, which is asked first. */
 	if (frontend->flags & FRONTEND_LOCAL && !packet->sender) {
 		packet->path = path_with_chain(packet->path, chain_behind(row->path, self));

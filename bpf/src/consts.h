@@ -9,6 +9,8 @@
 enum shape {
 	ROWS = 4096,
 	CHAIN_LENGTH = 3,
+	/* Rows of a node table that share a mark. */
+	ROW_GROUP = 8,
 	ENDPOINT_ROWS = 512,
 	/* Ids of 14 bits. */
 	NODES = 16384,

@@ -25,7 +25,7 @@
  */
 static __always_inline void exception_learn(const struct flow *flow, __u32 index, __u32 holder)
 {
-	struct row_mark *mark = bpf_map_lookup_elem(&row_marks, &index);
+	struct group_mark *mark = mark_of(index);
 	struct row *row = bpf_map_lookup_elem(&rows, &index);
 
 	if (!mark || !row || tracing)
@@ -104,7 +104,7 @@ __noinline int local_holder(struct packet *packet, const struct self *self,
 /* Removes the mark of a row that moved long ago. If it moves at the same time, the mark comes
  * back: row_write notes the time first.
  */
-static __always_inline void row_came_to_rest(struct row *row, const struct row_mark *mark)
+static __always_inline void row_came_to_rest(struct row *row, const struct group_mark *mark)
 {
 	if (tracing)
 		return;
@@ -116,7 +116,7 @@ static __always_inline void row_came_to_rest(struct row *row, const struct row_m
 /* The node for a packet on a marked row. The packet has the path of the row. */
 __noinline int marked_node(struct packet *packet, const struct self *self, __u32 index)
 {
-	struct row_mark *mark = bpf_map_lookup_elem(&row_marks, &index);
+	struct group_mark *mark = mark_of(index);
 	struct row *row = bpf_map_lookup_elem(&rows, &index);
 	__u32 holder;
 	int moved;

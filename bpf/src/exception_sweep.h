@@ -44,7 +44,7 @@ static __always_inline void sweep_bucket(struct exception_bucket *bucket, const 
 	for (int i = 0; i < EXCEPTION_SLOTS; i++) {
 		__u64 print = bucket->slot[i].print, about = bucket->slot[i].about;
 		__u32 index = about >> EXCEPTION_ROW;
-		struct row_mark *mark;
+		struct group_mark *mark;
 
 		if (print <= EXCEPTION_GONE)
 			continue;
@@ -55,7 +55,7 @@ static __always_inline void sweep_bucket(struct exception_bucket *bucket, const 
 		sweep->left++;
 		if (exception_is_of_primary(about))
 			continue;
-		mark = bpf_map_lookup_elem(&row_marks, &index);
+		mark = mark_of(index);
 		if (mark)
 			mark->excepted = mark_now();
 	}
@@ -96,23 +96,25 @@ static long sweep_word(__u32 number, struct exception_sweep *sweep)
 	return 0;
 }
 
-/* Removes the mark of a row that has no exceptions. One may be learned at the same time: its
+/* Removes the mark of a row whose group has no exceptions. One may be learned at the same time: its
  * time is noted before its mark is made. If it is noted before the time is compared here, the
  * row stays as it is. If it is noted before the mark is removed, it is seen after that, and the
- * mark comes back. Else its mark is made later, and stays.
+ * mark comes back. Else its mark is made later, and stays. All this holds whichever row of the group
+ * has the exception: a time since the sweep began is never taken away.
  */
 static long rest_row(__u32 number, struct exception_sweep *sweep)
 {
 	__u32 index = sweep->first + number, noted;
-	struct row_mark *mark = bpf_map_lookup_elem(&row_marks, &index);
+	struct group_mark *mark = mark_of(index);
 	struct row *row = bpf_map_lookup_elem(&rows, &index);
 
 	if (!mark || !row)
 		return 1;
 	if (!(row->path & ROW_EXCEPTED))
 		return 0;
+	/* Zero is what another row of the group has left: it is of long ago, whatever the clock says. */
 	noted = mark->excepted;
-	if ((__s32)(noted - sweep->since) >= 0 ||
+	if ((noted && (__s32)(noted - sweep->since) >= 0) ||
 	    __sync_val_compare_and_swap(&mark->excepted, noted, 0) != noted) {
 		sweep->left++;
 		return 0;

@@ -227,7 +227,7 @@ __noinline __u64 fast_marked_path(struct xdp_md *ctx, __u64 row, __u32 index)
 	__u32 node = row_primary(row);
 
 	if (row & ROW_MOVED) {
-		const struct row_mark *mark = bpf_map_lookup_elem(&row_marks, &index);
+		const struct group_mark *mark = mark_of(index);
 
 		if (!mark || !mark_is_young(mark->moved, ROW_MOVED_SECONDS))
 			return 0;

@@ -165,13 +165,13 @@ struct {
 	__type(value, struct zones);
 } zone_tables SEC(".maps");
 
-/* Beside each row. */
+/* Beside ROW_GROUP rows each (row.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct row_mark);
-} row_marks SEC(".maps");
+	__type(value, struct group_mark);
+} group_marks SEC(".maps");
 
 /* The request of write_rows, and what read_rows finds. It can be mapped: a node has many rows, and
  * the kernel takes longer for each entry of a batch than the programs do for a row.

@@ -33,7 +33,7 @@ static __always_inline __u32 endpoint_row_index(__u32 table, __u32 row)
 #define ROW_HISTORY (3ULL << PATH_INGRESS)
 #define ROW_HIGH 54
 #define ROW_HIGH_BITS 0xffU
-/* The primary changed not long ago; row_marks has when. */
+/* The primary changed not long ago; group_marks has when, or later. */
 #define ROW_MOVED (1ULL << 62)
 /* Flows of the row may be exceptions. */
 #define ROW_EXCEPTED (1ULL << 63)
@@ -90,6 +90,19 @@ static __always_inline struct path chain_behind(__u64 row, const struct self *se
 		high >>= NODE_ID_HIGH_BITS;
 	}
 	return chain;
+}
+
+/* The mark of the row with the index. ROW_GROUP rows share one: a mark for each would take as much
+ * memory as the rows. It has the latest times of all of them. So a row may seem to have moved later
+ * than it did, never earlier: then more nodes are asked, or the filter of exceptions is.
+ * docs/design.md has why nothing is lost. What is done with one row must not clear what the
+ * others need.
+ */
+static __always_inline struct group_mark *mark_of(__u32 index)
+{
+	__u32 group = index / ROW_GROUP;
+
+	return bpf_map_lookup_elem(&group_marks, &group);
 }
 
 static __always_inline int mark_is_young(__u32 ticks, __u32 seconds)

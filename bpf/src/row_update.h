@@ -11,7 +11,7 @@ struct rows_write {
 	__u32 first;
 	/* How many of row_updates to write. */
 	__u32 count;
-	/* The rows still have another table's content. */
+	/* The slot still has another table's content: rows and marks. */
 	__u32 fresh;
 	/* This node has just started, but the rows are older on other nodes. A datagram may belong
 	 * to a flow that another node holds.
@@ -46,22 +46,31 @@ static __always_inline int row_history_grows(__u64 path, __u64 old)
 	return 1;
 }
 
+/* Clears the marks of a table before its first rows are written: they are another table's. Afterwards
+ * they are of rows that are written already.
+ */
+static long group_clear(__u32 number, struct rows_write *write)
+{
+	struct group_mark *mark = mark_of(write->first + number * ROW_GROUP);
+
+	if (!mark)
+		return 1;
+	mark->moved = 0;
+	mark->excepted = 0;
+	return 0;
+}
+
 static long row_write(__u32 number, struct rows_write *write)
 {
 	struct row_update *update = bpf_map_lookup_elem(&row_updates, &number);
 	__u32 index = write->first + (update ? update->row : 0);
-	struct row_mark *mark = bpf_map_lookup_elem(&row_marks, &index);
+	struct group_mark *mark = mark_of(index);
 	struct row *row = bpf_map_lookup_elem(&rows, &index);
 	__u64 path, old;
 
 	if (!update || !mark || !row)
 		return 1;
-	old = row->path;
-	if (write->fresh) {
-		old = 0;
-		mark->moved = 0;
-		mark->excepted = 0;
-	}
+	old = write->fresh ? 0 : row->path;
 	path = update->path | (old & ROW_MOVED);
 	/* A new table may begin with the history of another one, or take it over. */
 	if ((row_primary(old) != row_primary(path) &&
@@ -73,7 +82,8 @@ static long row_write(__u32 number, struct rows_write *write)
 		path |= ROW_MOVED;
 	}
 	/* An exchange is a barrier, too. An exception that is learned now marks the row after
-	 * it, or is noted already.
+	 * it, or is noted already. One of another row of the group marks this one for nothing, until a
+	 * sweep.
 	 */
 	__sync_lock_test_and_set(&row->path, path);
 	if (mark->excepted)

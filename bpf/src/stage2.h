@@ -185,11 +185,11 @@ static __always_inline int is_told_again(const struct packet *packet,
 					 const struct frontend *frontend, __u32 seen)
 {
 	__u32 index = row_index(frontend->table, packet->node_hash), now = clock_now();
-	struct row_mark *mark;
+	struct group_mark *mark;
 
 	if (now / (TELL_SECONDS * ticks_per_second) != seen / (TELL_SECONDS * ticks_per_second))
 		return 1;
-	mark = bpf_map_lookup_elem(&row_marks, &index);
+	mark = mark_of(index);
 	return mark && mark->moved && now - mark->moved <= now - seen;
 }
 

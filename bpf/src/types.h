@@ -153,11 +153,11 @@ struct row {
 	__u64 path;
 };
 
-/* Beside a row: what a marked row needs. Ticks; zero means never. */
-struct row_mark {
-	/* When the primary last changed. */
+/* Beside a group of rows: what a marked row needs. Ticks; zero means never. */
+struct group_mark {
+	/* When the primary of one of them last changed. */
 	__u32 moved;
-	/* When an exception was last learned, or found by a sweep. */
+	/* When an exception of one of them was last learned, or found by a sweep. */
 	__u32 excepted;
 };
 

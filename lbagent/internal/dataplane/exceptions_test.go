@@ -11,6 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/millrace-lb/millrace/bpf"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
@@ -57,8 +58,17 @@ func (n *network) rows(t *testing.T) *forwarding.NodeTable {
 // moveRows moves all rows to the node, which leaves a history, on the given nodes.
 func (n *network) moveRows(t *testing.T, to forwarding.NodeID) {
 	t.Helper()
+	n.moveSomeRows(t, to, func(int) bool { return true })
+}
+
+// moveSomeRows moves those that are named, and writes the others as they are.
+func (n *network) moveSomeRows(t *testing.T, to forwarding.NodeID, named func(row int) bool) {
+	t.Helper()
 	rows := *n.rows(t)
 	for i, row := range rows {
+		if !named(i) {
+			continue
+		}
 		rows[i] = forwarding.Row{Primary: to}
 		for _, former := range append([]forwarding.NodeID{row.Primary}, row.Chain[:]...) {
 			if length := rows[i].History; former != 0 && former != to && length < forwarding.ChainLength &&
@@ -294,6 +304,34 @@ func TestDatagramsStayWithTheirPod(t *testing.T) {
 	n.checkNothingDropped(t)
 }
 
+// Flows that are silent while the rows move, one of each group after another, are found: the mark that
+// a row shares with those that move, are written again, or come to rest is also its own.
+func TestSilentFlowsOfAGroup(t *testing.T) {
+	n := newLargeNetwork(t)
+	sessions, pods := n.openSessions(t, 40), openDatagrams(t, 80)
+	check := func(step string) {
+		t.Helper()
+		exchangeAll(t, sessions)
+		for conn, want := range pods {
+			if pod, err := askAgain(conn, 100); err != nil || pod != want {
+				t.Errorf("%s: flow of %s went to %s, %v; want %s", step, conn.LocalAddr(), pod, err, want)
+			}
+		}
+	}
+	for round := range 4 {
+		for member := range int(rowGroup) {
+			n.moveSomeRows(t, forwarding.NodeID(3+(round+member)%4), func(row int) bool { return row%int(rowGroup) == member })
+			for _, node := range n.nodes {
+				if err := node.dataplane.SweepExceptions(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		check(fmt.Sprintf("after round %d", round))
+	}
+	n.checkNothingDropped(t)
+}
+
 // A node that starts sees rows that are its own and had no primary before:
 // the flows of datagrams that come in by it are with the nodes that had the rows.
 func TestDatagramsComeInByANodeThatBegins(t *testing.T) {
@@ -321,14 +359,15 @@ func TestDatagramsComeInByANodeThatBegins(t *testing.T) {
 // ageMoves makes all moves of rows long ago.
 func ageMoves(t *testing.T, d *Dataplane) {
 	t.Helper()
-	for row := range uint32(forwarding.Rows) {
-		var mark struct{ Moved, Excepted uint32 }
-		index := forwarding.Rows + row
-		if err := d.maps.RowMarks.Lookup(index, &mark); err != nil {
+	const groups = uint32(forwarding.Rows / bpf.DatapathShapeROW_GROUP)
+	for group := range groups {
+		var mark bpf.DatapathGroupMark
+		index := groups + group
+		if err := d.maps.GroupMarks.Lookup(index, &mark); err != nil {
 			t.Fatal(err)
 		}
 		mark.Moved = 0
-		if err := d.maps.RowMarks.Update(index, mark, ebpf.UpdateExist); err != nil {
+		if err := d.maps.GroupMarks.Update(index, mark, ebpf.UpdateExist); err != nil {
 			t.Fatal(err)
 		}
 	}

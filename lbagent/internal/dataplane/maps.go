@@ -3,6 +3,7 @@
 package dataplane
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -248,6 +249,10 @@ func loadPinnedMaps(directory string, specs map[string]*ebpf.MapSpec) (*pinnedMa
 		p.schema, p.err = readSchema(m)
 		_ = m.Close()
 	}
+	if err := p.loadFormerMarks(directory); err != nil {
+		closeMaps(p.maps)
+		return nil, err
+	}
 	return p, nil
 }
 
@@ -267,11 +272,12 @@ func loadPinnedMap(directory, name string) (*ebpf.Map, error) {
 func (s *mapSet) addAll(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, decided migration) error {
 	s.maps = map[string]*ebpf.Map{}
 	for _, name := range slices.Sorted(maps.Keys(specs)) {
-		m := pinned.maps[name]
+		how, copied := decided.copied[name]
+		source := cmp.Or(how.from, name)
+		m := pinned.maps[source]
 		if decided.adoption.Kind == Rebuilt || decided.empties(name) {
 			m = nil
 		}
-		how, copied := decided.copied[name]
 		if m != nil && !copied {
 			s.maps[name] = m
 			delete(pinned.maps, name)
@@ -282,7 +288,7 @@ func (s *mapSet) addAll(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, deci
 		}
 		if m != nil {
 			// It is closed with the set.
-			delete(pinned.maps, name)
+			delete(pinned.maps, source)
 		}
 	}
 	closeMaps(pinned.maps)
@@ -316,6 +322,11 @@ func (c *copiedMap) copy(flags ebpf.MapUpdateFlags) error {
 		return nil
 	case bpf.DatapathMapExceptions:
 		return copyExceptions(c.old, c.new, c.meaning)
+	case bpf.DatapathMapGroupMarks:
+		if c.from == formerRowMarks {
+			return copyRowMarks(c.old, c.new, c.now)
+		}
+		return copyMap(c.old, c.new, c.converter, flags)
 	default:
 		return copyMap(c.old, c.new, c.converter, flags)
 	}

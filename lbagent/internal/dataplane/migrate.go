@@ -81,6 +81,9 @@ type copying struct {
 	converter *layout.Converter
 	// meaning is that of the former map.
 	meaning int
+	// from is the name of the former map where it had another one, now a time after all that it has.
+	from string
+	now  uint32
 }
 
 // usable reports whether any content stays.
@@ -112,6 +115,12 @@ func judge(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, want *schema) mig
 	out := migration{adoption: Adoption{Kind: Adopted}, copied: map[string]copying{}}
 	for _, name := range slices.Sorted(maps.Keys(specs)) {
 		former, described := pinned.schema.layouts[name]
+		if !described && name == bpf.DatapathMapGroupMarks {
+			if err := out.judgeFormerMarks(specs[name], pinned, want.layouts[name]); err != nil {
+				return rebuild("map %s cannot be converted: %v", name, err)
+			}
+			continue
+		}
 		if !described {
 			out.note(Converted, "map %s is new", name)
 			out.new = append(out.new, name)

@@ -84,10 +84,21 @@ func TestLayouts(t *testing.T) {
 			}
 		}
 		checkConversion(t, "now to "+file, current, last)
+		for name := range last {
+			if _, found := current[name]; !found && replaced[name] == "" {
+				t.Errorf("%s: map %s is lost; is there a reason in replaced?", file, name)
+			}
+		}
 	}
 	if !reflect.DeepEqual(last, current) {
 		t.Errorf("the layouts are not those of %s: if that was released, write the next file with -update-layouts", files[len(files)-1])
 	}
+}
+
+// replaced are maps that this version does not have, with what becomes of them, in both directions.
+var replaced = map[string]string{
+	formerRowMarks: "group_marks gets the latest times of each group. An older agent begins without: rows are at rest, and " +
+		"those with former owners ask them all the same",
 }
 
 // givenUp are fields that a version does not have any more, by map, with why nothing is lost.
@@ -150,7 +161,8 @@ func pinAs(t *testing.T, cfg Config, change func(layouts map[string]layout.Map))
 	change(then.layouts)
 	directory := filepath.Join(cfg.PinRoot, mapDirectory)
 	for name, want := range then.layouts {
-		if layout.Equal(want, now.layouts[name]) {
+		// A map that no version has any more is pinned by the test itself.
+		if layout.Equal(want, now.layouts[name]) || spec.Maps[name] == nil {
 			continue
 		}
 		pinMapAs(t, directory, spec.Maps[name], now.layouts[name], want)

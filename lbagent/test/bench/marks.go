@@ -18,8 +18,8 @@ import (
 // marks are the maps that say which rows have moved and which flows are exceptions. The bench
 // writes them itself: learned from packets, a million exceptions would take minutes.
 type marks struct {
-	rows, rowMarks, heartbeat *ebpf.Map
-	exceptions                *rig.Exceptions
+	rows, groupMarks, heartbeat *ebpf.Map
+	exceptions                  *rig.Exceptions
 }
 
 // Marks of a row, as in bpf/src/row.h.
@@ -35,7 +35,7 @@ func (w *world) openMarks() error {
 		errs = append(errs, err)
 		return m
 	}
-	w.marks.rows, w.marks.rowMarks = open(bpf.DatapathMapRows), open(bpf.DatapathMapRowMarks)
+	w.marks.rows, w.marks.groupMarks = open(bpf.DatapathMapRows), open(bpf.DatapathMapGroupMarks)
 	w.marks.heartbeat = open(bpf.DatapathMapHeartbeat)
 	var err error
 	w.marks.exceptions, err = w.Exceptions()
@@ -55,19 +55,24 @@ func (w *world) ticks() (uint32, error) {
 }
 
 // mark marks all rows of a port.
-func (w *world) mark(f family, port uint16, mark uint64, change func(*bpf.DatapathRowMark)) error {
-	keys := make([]uint32, forwarding.Rows)
-	rows, marks := make([]bpf.DatapathRow, len(keys)), make([]bpf.DatapathRowMark, len(keys))
+func (w *world) mark(f family, port uint16, mark uint64, change func(*bpf.DatapathGroupMark)) error {
+	keys, rows := make([]uint32, forwarding.Rows), make([]bpf.DatapathRow, forwarding.Rows)
 	for i := range keys {
 		keys[i] = uint32(f.table(port))*forwarding.Rows + uint32(i)
-		if err := errors.Join(w.marks.rows.Lookup(keys[i], &rows[i]), w.marks.rowMarks.Lookup(keys[i], &marks[i])); err != nil {
+		if err := w.marks.rows.Lookup(keys[i], &rows[i]); err != nil {
 			return fmt.Errorf("read a row: %w", err)
 		}
 		rows[i].Path |= mark
-		change(&marks[i])
-	}
-	if _, err := w.marks.rowMarks.BatchUpdate(keys, marks, nil); err != nil {
-		return fmt.Errorf("mark rows: %w", err)
+		var ofGroup bpf.DatapathGroupMark
+		group := keys[i] / uint32(bpf.DatapathShapeROW_GROUP)
+		err := w.marks.groupMarks.Lookup(group, &ofGroup)
+		if err == nil {
+			change(&ofGroup)
+			err = w.marks.groupMarks.Put(group, ofGroup)
+		}
+		if err != nil {
+			return fmt.Errorf("mark a group of rows: %w", err)
+		}
 	}
 	if _, err := w.marks.rows.BatchUpdate(keys, rows, nil); err != nil {
 		return fmt.Errorf("mark rows: %w", err)
@@ -81,7 +86,7 @@ func (w *world) move(f family) error {
 	if err != nil {
 		return err
 	}
-	return w.mark(f, portMoved, rowMoved, func(m *bpf.DatapathRowMark) { m.Moved = now })
+	return w.mark(f, portMoved, rowMoved, func(m *bpf.DatapathGroupMark) { m.Moved = now })
 }
 
 // except makes the first flows of a port exceptions.
@@ -101,7 +106,7 @@ func (w *world) except(f family, port uint16, count int) error {
 	if err := w.marks.exceptions.Put(netip.AddrPortFrom(f.vip, port), tcp, flows); err != nil {
 		return err
 	}
-	return w.mark(f, port, rowExcepted, func(m *bpf.DatapathRowMark) { m.Excepted = now })
+	return w.mark(f, port, rowExcepted, func(m *bpf.DatapathGroupMark) { m.Excepted = now })
 }
 
 // flow is the client of a flow (src/replay.c).

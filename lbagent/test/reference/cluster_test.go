@@ -29,6 +29,8 @@ type node struct {
 	drops      *ebpf.Map
 	exceptions *rig.Exceptions
 	halfOpen   *rig.HalfOpen
+	// groupMarks are those of rows.
+	groupMarks *ebpf.Map
 	// unknowns limits how often other nodes are asked for a flow.
 	unknowns *ebpf.Map
 }
@@ -150,6 +152,7 @@ func (c *testCluster) add(t *testing.T, worker int, id forwarding.NodeID, s *for
 		t.Fatal(err)
 	}
 	n.drops = openMap(t, r, bpf.DatapathMapDropCounts)
+	n.groupMarks = openMap(t, r, bpf.DatapathMapGroupMarks)
 	n.unknowns = openMap(t, r, bpf.DatapathMapUnknowns)
 	c.nodes[id] = n
 	c.Cluster[id], c.full[id] = Node{State: s, MAC: mac, VLANs: vlans}, s.Frontends

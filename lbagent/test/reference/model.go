@@ -74,6 +74,9 @@ type Knowledge interface {
 	Learned(node forwarding.NodeID, flow Flow) (holder forwarding.NodeID, learned Doubt)
 	// Moved reports whether a row's primary changed so lately that datagrams walk the chain.
 	Moved(slot forwarding.NodeTableSlot, row uint32) Doubt
+	// IsYoung reports whether the primary of a row, or of one of its group, changed at the node within
+	// the time that connections last.
+	IsYoung(node forwarding.NodeID, slot forwarding.NodeTableSlot, row uint32) bool
 	// Keeps returns the endpoint of the table that the client's last flows had.
 	Keeps(node forwarding.NodeID, slot forwarding.EndpointTableSlot, client netip.Addr) (forwarding.EndpointID, bool)
 }

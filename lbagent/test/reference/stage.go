@@ -14,7 +14,7 @@ import (
 func (c Cluster) stage1(at forwarding.NodeID, p packet, frontend forwarding.Frontend, knowledge Knowledge) []Target {
 	hash, _ := p.hash(frontend)
 	number := hash / (1 << 32 / forwarding.Rows)
-	rows := rowsOf(c[at].State, frontend, number)
+	rows := c.rowsOf(at, frontend, number, knowledge)
 	byRow := func() []Target {
 		return c.byRow(at, number, p, frontend, knowledge)
 	}
@@ -33,15 +33,28 @@ func (c Cluster) stage1(at forwarding.NodeID, p packet, frontend forwarding.Fron
 	return []Target{held}
 }
 
-// rowsOf are the rows of a number: that of the node's own zone, then those of the other zones, in
-// the order in which they are asked.
-func rowsOf(state *forwarding.State, frontend forwarding.Frontend, number uint32) []forwarding.Row {
-	rows := []forwarding.Row{state.NodeTables[frontend.Table][number]}
+// askedRow is a row, and whether its chain is asked.
+type askedRow struct {
+	forwarding.Row
+	asked bool
+}
+
+// rowsOf are the rows of a number, as the node has them: that of its own zone, then those of the other
+// zones, in the order in which they are asked. The chain is asked if it has a history, or if a row of
+// the group has moved: ranks alone are asked nothing.
+func (c Cluster) rowsOf(at forwarding.NodeID, frontend forwarding.Frontend, number uint32, knowledge Knowledge) []askedRow {
+	state := c[at].State
+	slots := []forwarding.NodeTableSlot{frontend.Table}
 	for on := range forwarding.Zones {
 		slot := frontend.Zones[(int(state.Self.Zone)+on)%forwarding.Zones]
 		if slot != 0 && on > 0 {
-			rows = append(rows, state.NodeTables[slot][number])
+			slots = append(slots, slot)
 		}
+	}
+	rows := make([]askedRow, len(slots))
+	for i, slot := range slots {
+		row := state.NodeTables[slot][number]
+		rows[i] = askedRow{Row: row, asked: row.History > 0 || knowledge.IsYoung(at, slot, number)}
 	}
 	return rows
 }
@@ -53,7 +66,7 @@ func rowsOf(state *forwarding.State, frontend forwarding.Frontend, number uint32
 func (c Cluster) byRow(
 	at forwarding.NodeID, number uint32, p packet, frontend forwarding.Frontend, knowledge Knowledge,
 ) []Target {
-	rows := rowsOf(c[at].State, frontend, number)
+	rows := c.rowsOf(at, frontend, number, knowledge)
 	asked := Yes
 	switch {
 	case p.Protocol == UDP:
@@ -84,13 +97,12 @@ func (c Cluster) byRow(
 	return append(targets, c.choose(primary, p, knowledge))
 }
 
-// path is the nodes that are asked, in their order: of each row the primary, and the chain if it
-// has a history. Ranks alone are asked nothing.
-func path(rows []forwarding.Row) []forwarding.NodeID {
+// path is the nodes that are asked, in their order: of each row the primary, and perhaps the chain.
+func path(rows []askedRow) []forwarding.NodeID {
 	var nodes []forwarding.NodeID
 	for _, row := range rows {
 		nodes = append(nodes, row.Primary)
-		if row.History > 0 {
+		if row.asked {
 			nodes = append(nodes, row.Chain[:]...)
 		}
 	}
@@ -124,7 +136,7 @@ func (c Cluster) local(at forwarding.NodeID, p packet, frontend forwarding.Front
 	}
 	if p.midstream() {
 		hash, _ := p.hash(frontend)
-		rows := rowsOf(c[at].State, frontend, hash/(1<<32/forwarding.Rows))
+		rows := c.rowsOf(at, frontend, hash/(1<<32/forwarding.Rows), knowledge)
 		asked := slices.DeleteFunc(path(rows), func(id forwarding.NodeID) bool { return id == at })
 		// The primary takes a place of the chain.
 		others, found := c.ask(at, asked[:min(len(asked), forwarding.ChainLength)], p, frontend, knowledge)

@@ -323,9 +323,9 @@ func (c *testCluster) ageMoves(t *testing.T, by time.Duration) {
 	t.Helper()
 	ticks := uint32(by.Seconds()) * ticksPerSecond(t)
 	for _, n := range c.nodes {
-		m := openMap(t, n.Rig, bpf.DatapathMapRowMarks)
+		m := openMap(t, n.Rig, bpf.DatapathMapGroupMarks)
 		var cursor ebpf.MapBatchCursor
-		keys, values := make([]uint32, m.MaxEntries()), make([]bpf.DatapathRowMark, m.MaxEntries())
+		keys, values := make([]uint32, m.MaxEntries()), make([]bpf.DatapathGroupMark, m.MaxEntries())
 		count, _ := m.BatchLookup(&cursor, keys, values, nil)
 		for i := range values[:count] {
 			if values[i].Moved != 0 {

@@ -3,7 +3,6 @@
 package lbagent
 
 import (
-	"math/rand/v2"
 	"testing"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
@@ -87,17 +86,9 @@ func benchmarkPass(b *testing.B, change func(*model.Snapshot)) {
 	for b.Loop() {
 		next := *objects
 		change(&next)
-		// Stores list objects in any order.
-		shuffle(next.Services)
-		shuffle(next.EndpointSlices)
-		shuffle(next.VIPs)
 		objects = &next
 		if _, err := l.pass(start); err != nil {
 			b.Fatal(err)
 		}
 	}
-}
-
-func shuffle[T any](objects []T) {
-	rand.Shuffle(len(objects), func(i, j int) { objects[i], objects[j] = objects[j], objects[i] })
 }

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -28,8 +29,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/hold"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
@@ -49,8 +52,8 @@ const (
 )
 
 // TestControlPlane measures an agent in a generated cluster: its own passes, planner and maps in the
-// kernel. Each Service has two families, two ports and ten pods. BGP and the API server are not
-// there. Without sizes the cluster is small, and what the agent comes to is all that can fail:
+// kernel. Each Service has two families, two ports and ten pods. The API server is not there, and no
+// router answers; plans at a start are without BGP. Without sizes the cluster is small, and what the agent comes to is all that can fail:
 // make bench-control is for the figures.
 func TestControlPlane(t *testing.T) {
 	if !isolated.Test(t) {
@@ -242,6 +245,7 @@ func (c *generated) open() {
 	c.loop = newLoop(n, c.objects)
 	c.loop.objects, c.loop.limits = c.snapshot, c.config.Limits
 	c.loop.dataplane, c.loop.speaker = c.plane, anyRouter{speakerOf{n}}
+	c.loop.hold = hold.New(time.Minute, nil)
 	c.loop.planner, c.loop.have, c.loop.announced = plan.NewPlanner(have), have, adopted(have)
 	c.loop.withdrawDelay = time.Second
 }
@@ -261,6 +265,14 @@ func (c *generated) pass() time.Duration {
 func (c *generated) start(report *figures.Report) {
 	c.open()
 	report.Add("first plan, with all writes", c.pass().Seconds(), 5, "s")
+	// From here on routes are made, as for a router that does not answer.
+	router := bgp.New(bgp.Config{Logger: logr.Discard()})
+	c.t.Cleanup(func() {
+		if err := router.Set(bgp.Want{}); err != nil {
+			c.t.Error(err)
+		}
+	})
+	c.loop.speaker = router
 	c.pass()
 	if programmed := len(c.loop.have.Frontends); programmed != 4*c.services {
 		c.t.Fatalf("%d frontends are in the maps, want %d", programmed, 4*c.services)
@@ -399,7 +411,7 @@ type told func(status.Observation)
 func (t told) Set(observation status.Observation) { t(observation) }
 
 // settle is how long informers wait for further events (lbagent/internal/source).
-const settle = 75 * time.Millisecond
+const settle = 40 * time.Millisecond
 
 func processorTime(t *testing.T) time.Duration {
 	var usage syscall.Rusage

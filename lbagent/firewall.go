@@ -23,23 +23,31 @@ const firewallEvery = time.Minute
 
 // firewall tells of firewalls of the node whose policy drops packets to and from its pods.
 type firewall struct {
-	// packets are those that must pass; the pass sets them.
-	packets atomic.Pointer[[]forwardpolicy.Packet]
+	// served is what packets must pass for; the pass sets it.
+	served atomic.Pointer[servedPods]
 	// notice names the chains, such as "ip filter FORWARD".
 	notice
 }
 
-// want says by which uplinks which pods are served: one of each family stands for all.
-func (f *firewall) want(m *model.Model, uplinks []string) {
-	packets := []forwardpolicy.Packet{}
-	for _, pod := range podsOf(m) {
-		for _, uplink := range uplinks {
+// servedPods are the pods of a model, by uplinks.
+type servedPods struct {
+	model   *model.Model
+	uplinks []string
+}
+
+// want says by which uplinks which pods are served.
+func (f *firewall) want(m *model.Model, uplinks []string) { f.served.Store(&servedPods{m, uplinks}) }
+
+// packets are those that must pass: one pod of each family stands for all.
+func (s *servedPods) packets() (packets []forwardpolicy.Packet) {
+	for _, pod := range podsOf(s.model) {
+		for _, uplink := range s.uplinks {
 			packets = append(packets,
 				forwardpolicy.Packet{In: uplink, Destination: pod},
 				forwardpolicy.Packet{Out: uplink, Source: pod, Established: true})
 		}
 	}
-	f.packets.Store(&packets)
+	return packets
 }
 
 // podsOf returns the least address of each family of an endpoint on this node. What has the
@@ -64,9 +72,10 @@ func podsOf(m *model.Model) []netip.Addr {
 // observe asks which chains drop the packets, and reports whether there is something else to tell.
 func (f *firewall) observe(dropping func(*forwardpolicy.Packet) ([]string, error)) (changed bool, err error) {
 	var chains []string
-	if packets := f.packets.Load(); packets != nil {
-		for i := range *packets {
-			found, err := dropping(&(*packets)[i])
+	if served := f.served.Load(); served != nil {
+		packets := served.packets()
+		for i := range packets {
+			found, err := dropping(&packets[i])
 			if err != nil {
 				return false, err
 			}

@@ -27,7 +27,7 @@ func TestFirewallWants(t *testing.T) {
 		{In: "eth0", Destination: at("198.18.1.2")}, {Out: "eth0", Source: at("198.18.1.2"), Established: true},
 		{In: "eth0", Destination: at("2001:db8::2")}, {Out: "eth0", Source: at("2001:db8::2"), Established: true},
 	}
-	if got := *f.packets.Load(); !slices.Equal(got, want) {
+	if got := f.served.Load().packets(); !slices.Equal(got, want) {
 		t.Errorf("asks of %+v, want %+v", got, want)
 	}
 }
@@ -47,7 +47,9 @@ func TestFirewallTells(t *testing.T) {
 	}
 	drops = []string{"ip filter FORWARD"}
 	step("no pods known", false, "")
-	f.packets.Store(&[]forwardpolicy.Packet{{In: "eth0"}, {Out: "eth0"}})
+	f.want(&model.Model{Frontends: []*model.Frontend{
+		{Endpoints: []forwarding.Endpoint{{Address: netip.MustParseAddr("198.18.1.2")}}},
+	}}, []string{"eth0"})
 	step("dropped", true, "ip filter FORWARD")
 	step("as before", false, "ip filter FORWARD")
 	if got := f.problems(); len(got) != 1 {

@@ -261,7 +261,7 @@ func (l *loop) setRoutes(
 	l.ending.see(m.Departing == millracev1alpha1.DepartureShuttingDown)
 	node.Final = l.ending.isBegun()
 	node.Phase, departs = l.departure.Advance(m.Departing != "" || node.Final, l.drainDelay, now)
-	node.Unready, unready = l.unready.Advance(m, l.announced, l.unreadyDelay, now)
+	node.Unready, unready = l.unready.Advance(m, change.Model, l.announced, l.unreadyDelay, now)
 	uplinks := names(l.observation.Interfaces)
 	node.Duplicates, l.observation.Duplicates, checked = l.duplicates.judge(m, objects, uplinks, l.announced, now)
 	routes, decisions := l.decider.Decide(m, change, &node)

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/kept"
 	"github.com/millrace-lb/millrace/lbagent/internal/membership"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -247,17 +248,8 @@ func sameState(a, b *kept.State) bool {
 		sameObjects(x.Peers, y.Peers) && sameObjects(x.Advertisements, y.Advertisements) && sameObjects(x.Routes, y.Routes)
 }
 
-// sameObjects compares without the order, which is another one each time.
+// sameObjects compares without the order.
 func sameObjects[T comparable](a, b []T) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	known := make(map[T]struct{}, len(a))
-	for _, object := range a {
-		known[object] = struct{}{}
-	}
-	return !slices.ContainsFunc(b, func(object T) bool {
-		_, found := known[object]
-		return !found
-	})
+	came, went := delta.Between(a, b)
+	return len(came)+len(went) == 0
 }

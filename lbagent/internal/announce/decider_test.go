@@ -47,6 +47,7 @@ type history struct {
 	have    *forwarding.State
 	pending *forwarding.Pending
 	decider Decider
+	unready Unready
 }
 
 func (h *history) pass(t *rapid.T) {
@@ -54,6 +55,11 @@ func (h *history) pass(t *rapid.T) {
 	next := *last
 	h.m = &next
 	changes := h.edit(t, last)
+	var whole Unready
+	h.unready.look(h.m, changes)
+	if whole.look(h.m, nil); !maps.Equal(h.unready.idle, whole.idle) {
+		t.Fatalf("idle are %v, not %v", h.unready.idle, whole.idle)
+	}
 	h.see(t)
 	want, differs, _ := h.planner.Replan(plan.Held{State: h.have, Pending: h.pending}, h.m, changes, limits)
 	schedule := forwarding.NewScheduleOf(h.have, want, differs)

@@ -48,8 +48,8 @@ func TestUnready(t *testing.T) {
 			m := base()
 			test.change(m)
 			u := &Unready{}
-			u.Advance(m, test.announced, delay, now)
-			stay, again := u.Advance(m, test.announced, delay, now.Add(test.after))
+			u.Advance(m, nil, test.announced, delay, now)
+			stay, again := u.Advance(m, nil, test.announced, delay, now.Add(test.after))
 			node := nodeWith(good, good)
 			node.Announced, node.Unready = test.announced, stay
 			routes, decisions := Decide(m, node)
@@ -72,6 +72,7 @@ func TestUnreadyGaps(t *testing.T) {
 		announced := map[netip.Addr]bool{}
 		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 		var since time.Time
+		var last *model.Model
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			m := base()
 			ready := rapid.Bool().Draw(t, "ready")
@@ -83,7 +84,12 @@ func TestUnreadyGaps(t *testing.T) {
 			} else if since.IsZero() {
 				since = now
 			}
-			stay, _ := u.Advance(m, announced, delay, now)
+			var changes *model.Changes
+			if last != nil && rapid.Bool().Draw(t, "changes are known") {
+				changes = &model.Changes{Since: last, VIPs: []netip.Addr{vip4}}
+			}
+			last = m
+			stay, _ := u.Advance(m, changes, announced, delay, now)
 			node := nodeWith(good, good)
 			node.Announced, node.Unready = maps.Clone(announced), stay
 			routes, _ := Decide(m, node)

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -151,23 +152,15 @@ func step[T object](a *advance, name string, before, present []T, needed func(T)
 // removed returns the objects before of which there is none any more by their names. Mostly all are
 // the very same objects.
 func removed[T object](before, present []T) []T {
-	known := make(map[T]struct{}, len(before))
-	for _, object := range before {
-		known[object] = struct{}{}
+	came, went := delta.Between(before, present)
+	if len(went) == 0 {
+		return nil
 	}
-	fresh := map[string]struct{}{}
-	for _, object := range present {
-		if _, same := known[object]; same {
-			delete(known, object)
-		} else {
-			fresh[key(object)] = struct{}{}
-		}
+	fresh := make(map[string]struct{}, len(came))
+	for _, object := range came {
+		fresh[key(object)] = struct{}{}
 	}
-	return slices.DeleteFunc(slices.Clone(before), func(object T) bool {
-		_, left := known[object]
-		if !left {
-			return true
-		}
+	return slices.DeleteFunc(went, func(object T) bool {
 		_, replaced := fresh[key(object)]
 		return replaced
 	})

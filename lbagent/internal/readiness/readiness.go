@@ -14,6 +14,8 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 )
 
 // AtOnce is how close to each other endpoints turn unready that count together.
@@ -32,8 +34,11 @@ type Served struct {
 // Threshold knows which endpoints were ready. The zero value knows of none. It is not safe for
 // concurrent use.
 type Threshold struct {
+	// last is what known was taken from.
+	last  []*discoveryv1.EndpointSlice
 	known map[types.NamespacedName]*slice
-	round uint64
+	// losing are those of known with something lost.
+	losing map[types.NamespacedName]*slice
 	// on is true from when it is exceeded until AtOnce after over, which is since when it is not any
 	// more; zero while it is.
 	on   bool
@@ -42,7 +47,6 @@ type Threshold struct {
 
 // slice is an EndpointSlice with what turned unready in it.
 type slice struct {
-	round   uint64
 	present *discoveryv1.EndpointSlice
 	// ready is how many of its endpoints are.
 	ready int
@@ -133,31 +137,36 @@ func (t *Threshold) advance(answers func(node string) bool, now time.Time) (sinc
 func (t *Threshold) take(present []*discoveryv1.EndpointSlice, now time.Time) {
 	if t.known == nil {
 		t.known = make(map[types.NamespacedName]*slice, len(present))
+		t.losing = map[types.NamespacedName]*slice{}
 	}
-	t.round++
-	count := 0
-	for _, object := range present {
-		if object == nil {
-			continue
-		}
-		s := t.known[nameOf(object)]
+	came, went := delta.Between(t.last, present)
+	t.last = present
+	for _, object := range came {
+		name := nameOf(object)
+		s := t.known[name]
 		if s == nil {
 			s = &slice{}
-			t.known[nameOf(object)] = s
+			t.known[name] = s
 		}
-		s.round = t.round
-		count++
-		if s.present != object {
-			s.take(object, now)
-		}
+		s.take(object, now)
+		t.note(name, s)
 	}
-	if count == len(t.known) {
-		return
-	}
-	for name, s := range t.known {
-		if s.round != t.round {
+	for _, object := range went {
+		// Else another one is in its place.
+		name := nameOf(object)
+		if s := t.known[name]; s != nil && s.present == object {
 			delete(t.known, name)
+			delete(t.losing, name)
 		}
+	}
+}
+
+// note notes whether a slice has something lost.
+func (t *Threshold) note(name types.NamespacedName, s *slice) {
+	if len(s.lost) > 0 {
+		t.losing[name] = s
+	} else {
+		delete(t.losing, name)
 	}
 }
 
@@ -193,7 +202,7 @@ func (s *slice) take(object *discoveryv1.EndpointSlice, now time.Time) {
 // forget drops what turned unready too long ago to count with what does now, and returns when the
 // oldest of the rest did.
 func (t *Threshold) forget(now time.Time) (oldest time.Time) {
-	for _, s := range t.known {
+	for name, s := range t.losing {
 		for address, since := range s.lost {
 			switch {
 			case now.Sub(since) >= AtOnce:
@@ -202,6 +211,7 @@ func (t *Threshold) forget(now time.Time) (oldest time.Time) {
 				oldest = since
 			}
 		}
+		t.note(name, s)
 	}
 	return oldest
 }
@@ -209,7 +219,8 @@ func (t *Threshold) forget(now time.Time) (oldest time.Time) {
 // isExceeded reports whether most endpoints of most Services turned unready, and those on nodes
 // that answer are as many.
 func (t *Threshold) isExceeded(answers func(node string) bool) bool {
-	if !t.hasLost() {
+	// That is so nearly always.
+	if len(t.losing) == 0 {
 		return false
 	}
 	type count struct{ all, lost int }
@@ -230,16 +241,6 @@ func (t *Threshold) isExceeded(answers func(node string) bool) bool {
 		}
 	}
 	return concerned > 1 && 2*concerned > len(counts)
-}
-
-// hasLost is false nearly always.
-func (t *Threshold) hasLost() bool {
-	for _, s := range t.known {
-		if len(s.lost) > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // answering returns the addresses of endpoints on nodes that answer, in the slice's order, of those

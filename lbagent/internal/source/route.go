@@ -30,4 +30,4 @@ func (s *Source) allowMissingRoutes() error {
 	return nil
 }
 
-func (s *Source) routesSynced() bool { return s.routes.HasSynced() || s.routesMissing.Load() }
+func (s *Source) routesSynced() bool { return s.objects.routes.isSynced() || s.routesMissing.Load() }

@@ -32,9 +32,10 @@ import (
 // +kubebuilder:rbac:groups="",namespace=millrace-system,resources=secrets,resourceNames=millrace-tunnel-key,verbs=get;list;watch
 
 const (
-	// settle is how long Changed waits after a change for more of them, so that a
-	// burst, such as a rollout, is one pass.
-	settle = 75 * time.Millisecond
+	// settle is how long Changed waits after a change for more of them, so that a burst is one pass.
+	// A Service of two families has an EndpointSlice of each, which are written one after the other:
+	// a pass between the two parts what they share.
+	settle = 40 * time.Millisecond
 	// follow is how long it waits after a VIP at the most. Of what a new Service needs, the VIP
 	// mostly comes last: the operator makes it when it has seen the Service.
 	follow = 20 * time.Millisecond
@@ -50,6 +51,9 @@ type Source struct {
 	changed  chan struct{}
 	synced   chan struct{}
 
+	// objects are those of the kinds that passes see.
+	objects lists
+
 	services, slices, nodes        cache.SharedIndexInformer
 	vips, pools                    cache.SharedIndexInformer
 	lbNodes, peers, advertisements cache.SharedIndexInformer
@@ -64,6 +68,20 @@ type Source struct {
 	// report is no part of a Snapshot.
 	report   cache.SharedIndexInformer
 	reported chan struct{}
+}
+
+// lists are the objects by kind.
+type lists struct {
+	services       ordered[*corev1.Service]
+	slices         ordered[*discoveryv1.EndpointSlice]
+	nodes          ordered[*corev1.Node]
+	vips           ordered[*millracev1alpha1.VIP]
+	pools          ordered[*millracev1alpha1.VIPPool]
+	lbNodes        ordered[*millracev1alpha1.LBNode]
+	peers          ordered[*millracev1alpha1.LBPeer]
+	advertisements ordered[*millracev1alpha1.VIPAdvertisement]
+	routes         ordered[*millracev1alpha1.VIPRoute]
+	secrets        ordered[*corev1.Secret]
 }
 
 // New returns a Source for the agent on a node. Nothing is watched before Run.
@@ -82,38 +100,38 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 		options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, nodeName).String()
 	}
 	var err error
-	informer := func(client rest.Interface, resource string, object runtime.Object, options func(*metav1.ListOptions), notify func()) cache.SharedIndexInformer {
+	informer := func(client rest.Interface, resource string, object runtime.Object, options func(*metav1.ListOptions), list observer, notify func()) cache.SharedIndexInformer {
 		if err != nil {
 			return nil
 		}
 		var informer cache.SharedIndexInformer
-		informer, err = newInformer(resource, cache.NewFilteredListWatchFromClient(client, resource, metav1.NamespaceAll, options), object, common.strip, notify)
+		informer, err = newInformer(resource, cache.NewFilteredListWatchFromClient(client, resource, metav1.NamespaceAll, options), object, common.strip, changes{list, notify})
 		return informer
 	}
-	secrets := func(namespace string, options func(*metav1.ListOptions)) cache.SharedIndexInformer {
+	secrets := func(namespace string, options func(*metav1.ListOptions), list observer) cache.SharedIndexInformer {
 		if err != nil {
 			return nil
 		}
 		var informer cache.SharedIndexInformer
 		listWatch := cache.NewFilteredListWatchFromClient(clients.Core, "secrets", namespace, options)
-		informer, err = newInformer("secrets", listWatch, &corev1.Secret{}, common.strip, func() { signal(s.events) })
+		informer, err = newInformer("secrets", listWatch, &corev1.Secret{}, common.strip, changes{list, func() { signal(s.events) }})
 		return informer
 	}
-	watch := func(client rest.Interface, resource string, object runtime.Object, options func(*metav1.ListOptions)) cache.SharedIndexInformer {
-		return informer(client, resource, object, options, func() { signal(s.events) })
+	watch := func(client rest.Interface, resource string, object runtime.Object, options func(*metav1.ListOptions), list observer) cache.SharedIndexInformer {
+		return informer(client, resource, object, options, list, func() { signal(s.events) })
 	}
-	s.services = watch(clients.Core, "services", &corev1.Service{}, everything)
-	s.slices = watch(clients.Discovery, "endpointslices", &discoveryv1.EndpointSlice{}, everything)
-	s.nodes = watch(clients.Core, "nodes", &corev1.Node{}, thisNode)
-	s.vips = informer(clients.Millrace, "vips", &millracev1alpha1.VIP{}, everything, func() { signal(s.arrivals) })
-	s.pools = watch(clients.Millrace, "vippools", &millracev1alpha1.VIPPool{}, everything)
-	s.lbNodes = watch(clients.Millrace, "lbnodes", &millracev1alpha1.LBNode{}, everything)
-	s.peers = watch(clients.Millrace, "lbpeers", &millracev1alpha1.LBPeer{}, everything)
-	s.advertisements = watch(clients.Millrace, "vipadvertisements", &millracev1alpha1.VIPAdvertisement{}, everything)
-	s.routes = watch(clients.Millrace, "viproutes", &millracev1alpha1.VIPRoute{}, everything)
-	s.secrets = secrets(millracev1alpha1.BGPNamespace, everything)
-	s.tunnelKey = secrets(tunnelkey.Namespace, onlyTunnelKey)
-	s.report = informer(clients.Millrace, "lbnodereports", &millracev1alpha1.LBNodeReport{}, thisNode, func() { signal(s.reported) })
+	s.services = watch(clients.Core, "services", &corev1.Service{}, everything, &s.objects.services)
+	s.slices = watch(clients.Discovery, "endpointslices", &discoveryv1.EndpointSlice{}, everything, &s.objects.slices)
+	s.nodes = watch(clients.Core, "nodes", &corev1.Node{}, thisNode, &s.objects.nodes)
+	s.vips = informer(clients.Millrace, "vips", &millracev1alpha1.VIP{}, everything, &s.objects.vips, func() { signal(s.arrivals) })
+	s.pools = watch(clients.Millrace, "vippools", &millracev1alpha1.VIPPool{}, everything, &s.objects.pools)
+	s.lbNodes = watch(clients.Millrace, "lbnodes", &millracev1alpha1.LBNode{}, everything, &s.objects.lbNodes)
+	s.peers = watch(clients.Millrace, "lbpeers", &millracev1alpha1.LBPeer{}, everything, &s.objects.peers)
+	s.advertisements = watch(clients.Millrace, "vipadvertisements", &millracev1alpha1.VIPAdvertisement{}, everything, &s.objects.advertisements)
+	s.routes = watch(clients.Millrace, "viproutes", &millracev1alpha1.VIPRoute{}, everything, &s.objects.routes)
+	s.secrets = secrets(millracev1alpha1.BGPNamespace, everything, &s.objects.secrets)
+	s.tunnelKey = secrets(tunnelkey.Namespace, onlyTunnelKey, nil)
+	s.report = informer(clients.Millrace, "lbnodereports", &millracev1alpha1.LBNodeReport{}, thisNode, nil, func() { signal(s.reported) })
 	if err != nil {
 		return nil, err
 	}
@@ -123,26 +141,43 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 	return s, nil
 }
 
-// newInformer returns an informer that notifies of every change that matters.
+// changes are where those of a kind go: all into the list, which is nil where nobody needs one, and
+// those that matter to notify, once the list has them.
+type changes struct {
+	list   observer
+	notify func()
+}
+
 func newInformer(
-	resource string, listWatch *cache.ListWatch, object runtime.Object, strip cache.TransformFunc, notify func(),
+	resource string, listWatch *cache.ListWatch, object runtime.Object, strip cache.TransformFunc, to changes,
 ) (cache.SharedIndexInformer, error) {
 	informer := cache.NewSharedIndexInformer(listWatch, object, 0, cache.Indexers{})
 	if err := informer.SetTransform(strip); err != nil {
 		return nil, fmt.Errorf("watch %s: %w", resource, err)
 	}
-	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { notify() },
-		DeleteFunc: func(any) { notify() },
+	if to.list == nil {
+		to.list = nobody{}
+	}
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(object any) {
+			to.list.put(object)
+			to.notify()
+		},
+		DeleteFunc: func(object any) {
+			to.list.remove(object)
+			to.notify()
+		},
 		UpdateFunc: func(before, after any) {
+			to.list.put(after)
 			if matters(before, after) {
-				notify()
+				to.notify()
 			}
 		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w", resource, err)
 	}
+	to.list.follow(registration.HasSynced)
 	return informer, nil
 }
 
@@ -155,13 +190,15 @@ func signal(channel chan<- struct{}) {
 
 // Run watches until ctx is done.
 func (s *Source) Run(ctx context.Context) error {
-	all := []cache.SharedIndexInformer{
-		s.services, s.slices, s.nodes, s.vips, s.pools, s.lbNodes, s.peers, s.advertisements,
+	o := &s.objects
+	hasSynced := []cache.InformerSynced{
+		o.services.isSynced, o.slices.isSynced, o.nodes.isSynced, o.vips.isSynced, o.pools.isSynced,
+		o.lbNodes.isSynced, o.peers.isSynced, o.advertisements.isSynced,
 	}
-	var hasSynced []cache.InformerSynced
-	for _, informer := range all {
+	for _, informer := range []cache.SharedIndexInformer{
+		s.services, s.slices, s.nodes, s.vips, s.pools, s.lbNodes, s.peers, s.advertisements,
+	} {
 		go informer.RunWithContext(ctx)
-		hasSynced = append(hasSynced, informer.HasSynced)
 	}
 	go s.routes.RunWithContext(ctx)
 	go s.tunnelKey.RunWithContext(ctx)
@@ -218,27 +255,28 @@ func (s *Source) Synced() <-chan struct{} { return s.synced }
 
 // PasswordsRead reports whether the Secrets with passwords have been listed once. Nothing else
 // waits for them, so a Snapshot may be without.
-func (s *Source) PasswordsRead() bool { return s.secrets.HasSynced() }
+func (s *Source) PasswordsRead() bool { return s.objects.secrets.isSynced() }
 
 // Snapshot returns the objects. They are shared and must not be changed.
 func (s *Source) Snapshot() *model.Snapshot {
+	o := &s.objects
 	snapshot := &model.Snapshot{
 		NodeName:       s.nodeName,
-		Services:       list[*corev1.Service](s.services),
-		EndpointSlices: list[*discoveryv1.EndpointSlice](s.slices),
-		VIPs:           list[*millracev1alpha1.VIP](s.vips),
-		Pools:          list[*millracev1alpha1.VIPPool](s.pools),
-		LBNodes:        list[*millracev1alpha1.LBNode](s.lbNodes),
-		Peers:          list[*millracev1alpha1.LBPeer](s.peers),
-		Advertisements: list[*millracev1alpha1.VIPAdvertisement](s.advertisements),
-		Routes:         list[*millracev1alpha1.VIPRoute](s.routes),
+		Services:       o.services.list(),
+		EndpointSlices: o.slices.list(),
+		VIPs:           o.vips.list(),
+		Pools:          o.pools.list(),
+		LBNodes:        o.lbNodes.list(),
+		Peers:          o.peers.list(),
+		Advertisements: o.advertisements.list(),
+		Routes:         o.routes.list(),
 		Passwords:      map[string]string{},
 		TunnelKey:      s.tunnelSecret(),
 	}
-	for _, secret := range list[*corev1.Secret](s.secrets) {
+	for _, secret := range o.secrets.list() {
 		snapshot.Passwords[secret.Name] = string(secret.Data[desired.PasswordKey])
 	}
-	if nodes := list[*corev1.Node](s.nodes); len(nodes) > 0 {
+	if nodes := o.nodes.list(); len(nodes) > 0 {
 		snapshot.Node = nodes[0]
 	}
 	return snapshot

@@ -3,6 +3,7 @@
 package table
 
 import (
+	"math"
 	"slices"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
@@ -26,14 +27,18 @@ func (r *Rendezvous) Advance(
 	if old != nil {
 		*next = *old
 	}
-	changed := old == nil
+	changed, alike := old == nil, weighTheSame(contenders)
 	for i := range next {
 		before := next[i]
 		row := succeed(before, owners[i], exists)
 		if row == before {
 			continue
 		}
-		fill(&row, i, contenders)
+		if alike {
+			fillByScore(&row, i, contenders)
+		} else {
+			fill(&row, i, contenders)
+		}
 		next[i], changed = row, true
 	}
 	if !changed {
@@ -86,5 +91,27 @@ func fill(row *forwarding.Row, number int, contenders []contender) {
 			places[at], distances[at] = places[at-1], distances[at-1]
 		}
 		places[at], distances[at] = node, d
+	}
+}
+
+// fillByScore is fill with contenders that weigh the same.
+func fillByScore(row *forwarding.Row, number int, contenders []contender) {
+	length := slices.Index(row.Chain[:], 0)
+	if length < 0 {
+		return
+	}
+	places := row.Chain[length:]
+	scores := [forwarding.ChainLength]uint64{math.MaxUint64, math.MaxUint64, math.MaxUint64}
+	last := len(places) - 1
+	for i := range contenders {
+		score, node := uint64(contenders[i].scores[number]), forwarding.NodeID(contenders[i].id)
+		if score >= scores[last] || node == row.Primary || slices.Contains(row.Chain[:length], node) {
+			continue
+		}
+		at := last
+		for ; at > 0 && score < scores[at-1]; at-- {
+			places[at], scores[at] = places[at-1], scores[at-1]
+		}
+		places[at], scores[at] = node, score
 	}
 }

@@ -69,6 +69,9 @@ type assignment struct {
 
 // nearest returns for each row the contender that is nearest to it.
 func nearest(contenders []contender, rows int) []int {
+	if weighTheSame(contenders) {
+		return leastScores(contenders, rows)
+	}
 	owners, best := make([]int, rows), make([]distance, rows)
 	for row := range best {
 		best[row] = unowned
@@ -84,10 +87,36 @@ func nearest(contenders []contender, rows int) []int {
 	return owners
 }
 
+// weighTheSame reports whether scores alone decide who is nearer. That is so for most Services.
+func weighTheSame(contenders []contender) bool {
+	for i := range contenders {
+		if contenders[i].weight != contenders[0].weight {
+			return false
+		}
+	}
+	return true
+}
+
+// leastScores is nearest of contenders that weigh the same.
+func leastScores(contenders []contender, rows int) []int {
+	owners, best := make([]int, rows), slices.Clone(contenders[0].scores[:rows])
+	for i := 1; i < len(contenders); i++ {
+		for row, score := range contenders[i].scores[:rows] {
+			if score < best[row] {
+				owners[row], best[row] = i, score
+			}
+		}
+	}
+	return owners
+}
+
 // surplus takes from contenders what they have too much, and returns these rows in the order of
 // their numbers.
 func (a *assignment) surplus(tolerance int) []int {
-	held := make([][]int, len(a.contenders))
+	held, rows := make([][]int, len(a.contenders)), make([]int, len(a.owners))
+	for i, count := range a.counts {
+		held[i], rows = rows[:0:count], rows[count:]
+	}
 	for row, owner := range a.owners {
 		held[owner] = append(held[owner], row)
 	}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package table
+
+import (
+	"math"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// TestScoresDecide: among contenders that weigh the same, scores alone come to what distances do,
+// ties and extremes included.
+func TestScoresDecide(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const rows = 8
+		weight := uint64(rapid.Uint32Range(1, math.MaxUint32).Draw(t, "weight"))
+		score := rapid.OneOf(rapid.Uint32Range(0, 3), rapid.SampledFrom([]uint32{math.MaxUint32 - 1, math.MaxUint32}))
+		var contenders []contender
+		for id := range rapid.IntRange(1, 6).Draw(t, "contenders") {
+			contenders = append(contenders, contender{
+				id: uint32(id + 1), weight: weight, scores: rapid.SliceOfN(score, rows, rows).Draw(t, "scores"),
+			})
+		}
+		owners := leastScores(contenders, rows)
+		for row, owner := range owners {
+			for i := range contenders {
+				d := contenders[i].distance(row)
+				if own := contenders[owner].distance(row); d.less(own) || i < owner && !own.less(d) {
+					t.Fatalf("row %d is that of contender %d, and %d is nearer", row, owner, i)
+				}
+			}
+			former := forwarding.Row{
+				Primary: forwarding.NodeID(contenders[owner].id),
+				Chain:   [forwarding.ChainLength]forwarding.NodeID{forwarding.NodeID(rapid.IntRange(0, 7).Draw(t, "former owner"))},
+			}
+			byDistance, byScore := former, former
+			fill(&byDistance, row, contenders)
+			fillByScore(&byScore, row, contenders)
+			if byDistance != byScore {
+				t.Fatalf("row %d: by scores %+v, by distances %+v", row, byScore, byDistance)
+			}
+		}
+	})
+}

@@ -61,8 +61,8 @@ test-unit: prerequisites ## Run the tests of the packages; those of the data pla
 		$(if $(AGAIN),RAPID_CHECKS=40 $(GOTESTSUM) --rerun-fails=1 --rerun-fails-max-failures=5 --jsonfile $(TIMES)/unit.json --packages=./... -- -p 3 -vet=off -timeout 20m,go test -timeout 20m ./...)
 
 .PHONY: test-e2e
-test-e2e: prerequisites build image ## Run the end-to-end tests on a real cluster (root); LONG=1 for all of them, at full size.
-	@TIMEFORMAT='test-e2e took %0R s'; time AGAIN=$(AGAIN) LONG=$(LONG) hack/test-e2e.sh
+test-e2e: prerequisites build image ## Run the end-to-end tests on a real cluster (root); RUN=NAME for one, LONG=1 for all, at full size.
+	@TIMEFORMAT='test-e2e took %0R s'; time AGAIN=$(AGAIN) LONG=$(LONG) RUN='$(RUN)' hack/test-e2e.sh
 
 # COUNT=5 runs it so often with each, a lab of its own each time; AGAIN=1 as in test-e2e.
 .PHONY: test-cni

@@ -14,6 +14,8 @@
 # unsteady test is a defect to be repaired, of the test or of what it tests. The machine is
 # taken for the tests' own: a lab that is up goes first.
 #
+# RUN=REGEXP runs those tests alone whose whole names match it, in one package after another.
+#
 # LONG=1 adds the tests behind the build tag long, and gives others their full size. CI has no
 # time for these; make test-long does.
 #
@@ -45,16 +47,28 @@ clean_up() {
 }
 trap clean_up EXIT
 trap 'exit 1' INT TERM HUP
+
+# names PACKAGE prints its tests behind the tag, with | between.
+names() {
+	printf '%s\n' "${files[@]}" | grep "^$1/[^/]*\$" | xargs sed -n 's/^func \(Test[A-Za-z0-9_]*\)(t .*/\1/p' |
+		{ grep -xE "${RUN:-.*}" || true; } | paste -sd '|'
+}
+
+if [ -n "${RUN:-}" ]; then
+	all=("${packages[@]}") packages=()
+	for package in "${all[@]}"; do
+		[ -z "$(names "$package")" ] || packages+=("$package")
+	done
+	if [ ${#packages[@]} -eq 0 ]; then
+		echo "test-e2e: RUN=$RUN matches no test behind the build tags $tags; LONG=1 adds the long ones" >&2
+		exit 1
+	fi
+fi
 # All at once, on all processors.
 go test -c -tags "$tags" -o "$work/" "${packages[@]/#/./}"
 
 # The properties among them are tried with the same cases each time.
 export RAPID_SEED=1
-
-# names PACKAGE prints its tests behind the tag, with | between.
-names() {
-	printf '%s\n' "${files[@]}" | grep "^$1/[^/]*\$" | xargs sed -n 's/^func \(Test[A-Za-z0-9_]*\)(t .*/\1/p' | paste -sd '|'
-}
 
 # run PACKAGE NAMES OUTPUT ARGUMENTS…: prints what each test took as it ends, and what those
 # that failed had to say at the end. It returns the exit code of the tests.
@@ -107,25 +121,35 @@ for package in "${packages[@]}"; do
 	*) own+=("$package") ;;
 	esac
 done
-# The agent's tests take as long as the others of their own together.
-mapfile -t others < <(printf '%s\n' "${own[@]}" | grep -vx lbagent)
-set -m
-lane test/conformance </dev/null &
-beside[conformance]=$!
-await_lab "${beside[conformance]}"
-lane lbagent >"$work/beside-agent" 2>&1 </dev/null &
-beside[agent]=$!
-lane "${others[@]}" >"$work/beside-others" 2>&1 </dev/null &
-beside[others]=$!
-set +m
-wait "${beside[conformance]}" || echo "test-e2e: test/conformance ended with $?" >&2
-unset "beside[conformance]"
-for name in agent others; do
-	wait "${beside[$name]}" || echo "test-e2e: what ran beside test/conformance ended with $?" >&2
-	unset "beside[$name]"
-	cat "$work/beside-$name"
-done
-lane "${lab[@]}"
+# beside_conformance runs the packages with an API server of their own beside test/conformance.
+beside_conformance() {
+	# The agent's tests take as long as the others of their own together.
+	local name others
+	mapfile -t others < <(printf '%s\n' "${own[@]}" | grep -vx lbagent)
+	set -m
+	lane test/conformance </dev/null &
+	beside[conformance]=$!
+	await_lab "${beside[conformance]}"
+	lane lbagent >"$work/beside-agent" 2>&1 </dev/null &
+	beside[agent]=$!
+	lane "${others[@]}" >"$work/beside-others" 2>&1 </dev/null &
+	beside[others]=$!
+	set +m
+	wait "${beside[conformance]}" || echo "test-e2e: test/conformance ended with $?" >&2
+	unset "beside[conformance]"
+	for name in agent others; do
+		wait "${beside[$name]}" || echo "test-e2e: what ran beside test/conformance ended with $?" >&2
+		unset "beside[$name]"
+		cat "$work/beside-$name"
+	done
+}
+
+if [ -n "${RUN:-}" ]; then
+	lane "${packages[@]}"
+else
+	beside_conformance
+	lane "${lab[@]}"
+fi
 
 failed=() unsteady=()
 for package in "${packages[@]}"; do

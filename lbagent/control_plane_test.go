@@ -106,13 +106,16 @@ func newGenerated(t *testing.T, nodes, services int) *generated {
 	if err := unix.Mount("bpf", directory, "bpf", 0, "mode=0700"); err != nil {
 		t.Fatal(err)
 	}
-	// Ports and families of a Service share a node table, with some room for those that part.
+	// Ports and families of a Service share a node table, with some room for those that part. What is
+	// for a node's own pods grows with these alone: it has twice what their frontends take, or the
+	// agent's default.
 	frontends, tables := 4*services+64, services+services/16+64
+	agent, own := DefaultConfig(), 2*4*services*podsOfService/nodes
 	c := &generated{t: t, nodes: nodes, services: services, random: rand.New(rand.NewPCG(1, 2)), config: dataplane.Config{
 		PinRoot: filepath.Join(directory, "millrace"), Connections: 1 << 16,
 		Limits: forwarding.Limits{
-			Frontends: frontends, NodeTables: tables, EndpointTables: frontends,
-			Endpoints: frontends * podsOfService, VIPs: 2*services + 64, SourceRanges: 1024,
+			Frontends: frontends, NodeTables: tables, EndpointTables: min(max(own, agent.MaxEndpointTables), frontends),
+			Endpoints: max(own, agent.MaxEndpoints), VIPs: 2*services + 64, SourceRanges: 1024,
 		},
 	}}
 	t.Cleanup(func() {

@@ -171,6 +171,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		logger:        logger,
 		health:        newHealth(),
 		passes:        metrics.NewPasses(),
+		verifier:      &verifier{due: time.Now().Add(verifyEvery)},
 		names:         newDirectory(config.NodeName),
 		have:          have,
 		planner:       plan.NewPlanner(have).HashBy(p.seed.Constants()),
@@ -178,12 +179,11 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		announced:     adopted(have),
 		otherUplink:   &lately{},
 		unsent:        &unsent{vethTransmit: config.VethTransmit},
-		firewall:      &firewall{},
-		inFront:       &inFront{},
-		observation:   status.Observation{Version: config.Version},
-		host:          hostChecks(exempt, p.datapath),
-		duplicates:    newDuplicates(config.DuplicateDetection, func() { notify(links) }, logger.WithName("duplicates")),
-		networks:      &networks{read: finder.Networks, gateways: netdev.Gateways},
+		firewall:      &firewall{}, inFront: &inFront{},
+		observation: status.Observation{Version: config.Version},
+		host:        hostChecks(exempt, p.datapath),
+		duplicates:  newDuplicates(config.DuplicateDetection, func() { notify(links) }, logger.WithName("duplicates")),
+		networks:    &networks{read: finder.Networks, gateways: netdev.Gateways},
 	}
 	loop.watch = newWatch(watching, loop.detector, config.tellAfter, p.datapath.SetProbeKeys, logger.WithName("watch"))
 	loop.healthPorts = newHealthPorts(config, loop.health, logger.WithName("healthport"))

@@ -102,6 +102,9 @@ type loop struct {
 	// networks are those around the node; nil finds none.
 	networks *networks
 
+	// verifier has what the maps hold compared with what was written; nil where nothing does.
+	verifier *verifier
+
 	models  model.Builder
 	planner *plan.Planner
 	// have is what the maps hold; nil when that must be read from them.
@@ -237,9 +240,10 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		l.observation.ProgramError = programErr
 		again = soonest(again, wait)
 	}
+	verified, verifyErr := l.verify(now)
 	l.memory.keep(seen, l.ring())
-	again = soonest(soonest(again, told), held)
-	return soonest(soonest(again, changes), covered.again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr, networksErr)
+	again = soonest(soonest(soonest(again, verified), told), held)
+	return soonest(soonest(again, changes), covered.again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr, networksErr, verifyErr)
 }
 
 // hostProblems are what of this host keeps packets of its uplinks from being carried.

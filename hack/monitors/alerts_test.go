@@ -86,6 +86,7 @@ var alertCases = map[string]alertCase{
 	"MillraceRemovalHeld":         value("2m", `millrace_removal_guard_objects{`+agent+`}`, "3x60", "0x60", agentLabels()),
 	"MillraceReadinessDistrusted": value("3m", `millrace_unready_endpoints_served{`+agent+`}`, "3x60", "0x60", agentLabels()),
 	"MillracePassesFail":          value("20m", `millrace_pass_errors_total{`+agent+`}`, "0+1x60", "0x5 1x60", agentLabels()),
+	"MillraceMapsRepaired":        value("10m", `millrace_map_repairs_total{`+agent+`}`, "0x5 3x60", "3x60", agentLabels()),
 	"MillracePassesSlow": {
 		at: "30m", labels: labelled("node", "n1"),
 		fires: of(`millrace_pass_duration_seconds_bucket{le="4.096",`+agent+`} 0x60`, `millrace_pass_duration_seconds_bucket{le="16.384",`+agent+`} 0+6x60`,
@@ -198,7 +199,7 @@ var healthy = of(
 	`up{`+agent+`} 1x120`, `up{`+operator+`} 1x120`, `up{job="millrace-gateway",pod="g1"} 1x120`, `up{job="millrace-liveapi",pod="a1"} 1x120`, `up{`+proxy+`} 1x120`,
 	`millrace_nodes{reported="true",`+operator+`} 3x120`, `millrace_nodes{reported="false",`+operator+`} 0x120`,
 	`millrace_nodes_held{`+agent+`} 0x120`, `millrace_nodes_down{`+agent+`} 0x120`, `millrace_removal_guard_objects{`+agent+`} 0x120`,
-	`millrace_unready_endpoints_served{`+agent+`} 0x120`, `millrace_pass_errors_total{`+agent+`} 3x120`,
+	`millrace_unready_endpoints_served{`+agent+`} 0x120`, `millrace_pass_errors_total{`+agent+`} 3x120`, `millrace_map_repairs_total{`+agent+`} 3x120`,
 	`millrace_uplink_xdp_mode{interface="eth0",mode="Native",`+agent+`} 1x120`, `millrace_uplink_xdp_mode{interface="eth0",mode="None",`+agent+`} 0x120`,
 	`millrace_map_entries{map="vips",`+agent+`} 10x120`, `millrace_map_capacity{map="vips",`+agent+`} 100x120`,
 	`millrace_connections{kind="tcp",`+agent+`} 10x120`, `millrace_connections_capacity{`+agent+`} 100x120`,

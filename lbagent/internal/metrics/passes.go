@@ -18,6 +18,7 @@ type Passes struct {
 	duration prometheus.Histogram
 	errors   prometheus.Counter
 	success  prometheus.Gauge
+	repairs  prometheus.Counter
 	last     atomic.Pointer[Pass]
 }
 
@@ -47,6 +48,9 @@ func NewPasses() *Passes {
 		success: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "millrace_pass_last_success_timestamp_seconds", Help: "When the last pass without an error ended; 0 where there was none.",
 		}),
+		repairs: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "millrace_map_repairs_total", Help: "Entries of maps that were not as the agent had written them, and were written again.",
+		}),
 	}
 }
 
@@ -61,6 +65,9 @@ func (p *Passes) Observe(began, ended time.Time, err error, found Pass) {
 	p.last.Store(&found)
 }
 
+// Repaired notes entries that were not as they had been written.
+func (p *Passes) Repaired(entries int) { p.repairs.Add(float64(entries)) }
+
 var (
 	entriesDescription  = description("map_entries", "Entries of a map that are in use, as of the last pass.", "map")
 	unreadyDescription  = description("unready_endpoints_served", "Endpoints that are served though they are not ready: most endpoints of most Services turned unready at once.")
@@ -74,6 +81,7 @@ func (p *Passes) Describe(descriptions chan<- *prometheus.Desc) {
 	p.duration.Describe(descriptions)
 	p.errors.Describe(descriptions)
 	p.success.Describe(descriptions)
+	p.repairs.Describe(descriptions)
 	for _, d := range []*prometheus.Desc{heldDescription, unreadyDescription, entriesDescription, mapLimitDescription, xdpDescription} {
 		descriptions <- d
 	}
@@ -84,6 +92,7 @@ func (p *Passes) Collect(metrics chan<- prometheus.Metric) {
 	p.duration.Collect(metrics)
 	p.errors.Collect(metrics)
 	p.success.Collect(metrics)
+	p.repairs.Collect(metrics)
 	last := p.last.Load()
 	if last == nil {
 		return

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"net/netip"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/test/isolated"
+)
+
+// TestMapsAreVerified has another program write to the maps, and awaits that the agent finds and
+// repairs it. What is as it was written counts for nothing.
+func TestMapsAreVerified(t *testing.T) {
+	if !isolated.Test(t) {
+		return
+	}
+	c := newGenerated(t, 3, 4)
+	c.open()
+	c.pass()
+	c.pass()
+	c.loop.verifier = &verifier{}
+	now := time.Now()
+	// around reads all parts back, and returns how many entries were repaired.
+	around := func() float64 {
+		t.Helper()
+		before := repairs(t, c.loop)
+		for range verifyParts + 2 {
+			now = now.Add(verifyEvery)
+			if _, err := c.loop.pass(now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return repairs(t, c.loop) - before
+	}
+	if wrong := around(); wrong > 0 {
+		t.Fatalf("%v entries were repaired, and nobody had written", wrong)
+	}
+	good := servedBy(t, c)
+	have := c.loop.have
+	var key forwarding.FrontendKey
+	var frontend forwarding.Frontend
+	var id forwarding.EndpointID
+	var slot forwarding.EndpointTableSlot
+	for k, f := range have.Frontends {
+		if f.Endpoints != 0 {
+			key, frontend, slot = k, f, f.Endpoints
+			id = have.EndpointTables[slot][0]
+		}
+	}
+	if id == 0 {
+		t.Fatal("no endpoint is on this node")
+	}
+	stranger := forwarding.Endpoint{Address: netip.MustParseAddr("198.19.255.1"), Port: 1}
+	refusing := frontend
+	refusing.Refuses = true
+	emptied := *have.EndpointTables[slot]
+	emptied[7] = 0
+	for _, write := range []forwarding.Op{
+		forwarding.DeleteFrontend{Key: key},
+		forwarding.PutFrontend{Key: key, Frontend: refusing},
+		forwarding.DeleteVIP{Address: key.VIP},
+		forwarding.PutEndpoint{ID: id, Endpoint: stranger},
+		forwarding.PutEndpointTable{Slot: slot, Table: &emptied},
+		forwarding.PutRows{Slot: frontend.Table, Changed: []uint32{9}, Rows: []forwarding.Row{{Primary: 77}}},
+	} {
+		if err := c.plane.Apply(write); err != nil {
+			t.Fatal(err)
+		}
+		if wrong := around(); wrong == 0 {
+			t.Errorf("%T: nothing was repaired", write)
+		}
+		if got := servedBy(t, c); !reflect.DeepEqual(got, good) {
+			t.Fatalf("%T: the maps serve\n%+v\nnot\n%+v", write, got, good)
+		}
+	}
+	if wrong := around(); wrong > 0 {
+		t.Errorf("%v entries were repaired again", wrong)
+	}
+}
+
+// serving is what becomes of the packets to a frontend, whatever ids it goes by.
+type serving struct {
+	primaries [forwarding.Rows]forwarding.NodeID
+	endpoints map[forwarding.Endpoint]int
+	refuses   bool
+	isVIP     bool
+}
+
+// servedBy reads the maps.
+func servedBy(t *testing.T, c *generated) map[forwarding.FrontendKey]serving {
+	t.Helper()
+	state, err := c.plane.Dump()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[forwarding.FrontendKey]serving{}
+	for key, frontend := range state.Frontends {
+		s := serving{refuses: frontend.Refuses, endpoints: map[forwarding.Endpoint]int{}}
+		_, s.isVIP = state.VIPs[key.VIP]
+		for row, entry := range state.NodeTables[frontend.Table] {
+			s.primaries[row] = entry.Primary
+		}
+		if frontend.Endpoints != 0 {
+			for _, id := range state.EndpointTables[frontend.Endpoints] {
+				s.endpoints[state.Endpoints[id]]++
+			}
+		}
+		all[key] = s
+	}
+	return all
+}
+
+// repairs is the counter of the metrics.
+func repairs(t *testing.T, l *loop) float64 {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(l.passes)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() == "millrace_map_repairs_total" {
+			return family.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	t.Fatal("no such metric")
+	return 0
+}

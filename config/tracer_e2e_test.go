@@ -73,7 +73,7 @@ func testTracer(t *testing.T, server *controlplane.Server, admin client.Client) 
 	eventually(t, "a cleanup", func(ctx context.Context) error {
 		return refused(ctx, "tracer", byPolicy, "/lbagent", "cleanup")
 	})
-	for _, command := range []string{"drops", "top", "vips", "bgp", "duplicates"} {
+	for _, command := range []string{"drops", "top", "vips", "bgp", "duplicates", "preflight"} {
 		if err := refused(t.Context(), "tracer", notPlaced, "/lbagent", command, "--until-eof"); err != nil {
 			t.Error(err)
 		}
@@ -85,6 +85,8 @@ func testTracer(t *testing.T, server *controlplane.Server, admin client.Client) 
 		{"/lbagent", "top", "--socket", "/run/other.sock"},
 		{"/lbagent", "top", "--socket=/run/other.sock"},
 		{"/lbagent", "trace", "--pin-root=/sys/fs/bpf/other"},
+		{"/lbagent", "preflight", "--answer"},
+		{"/lbagent", "preflight", "--node=a=203.0.113.1"},
 		{"lbagent", "drops"},
 		{"/bin/sh", "-c", "/lbagent drops"},
 	} {

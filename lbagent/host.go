@@ -57,9 +57,5 @@ func incompatible(exempt error, uplinks []string) []string {
 		found = append(found, fmt.Sprintf("when the kernel forgets a connection that goes on, the CNI may give its "+
 			"replies the node's address: %v; or raise the kernel's timeouts (docs/cni.md)", exempt))
 	}
-	for _, name := range netdev.StrictlyFiltered(uplinks) {
-		found = append(found, fmt.Sprintf("net.ipv4.conf.%s.rp_filter is 1: packets whose answers would leave by another "+
-			"of the uplinks are dropped; set it to 2, and net.ipv4.conf.all.rp_filter to 0 or 2", name))
-	}
-	return found
+	return append(found, netdev.FilterProblems(netdev.StrictlyFiltered(uplinks))...)
 }

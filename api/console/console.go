@@ -36,6 +36,8 @@ type Line struct {
 	BGP *BGP `json:"bgp,omitempty"`
 	// Hosts is the line of `duplicates`.
 	Hosts *Hosts `json:"hosts,omitempty"`
+	// Preflight is the line of `preflight`.
+	Preflight *Preflight `json:"preflight,omitempty"`
 }
 
 // Drops are the counters of dropped packets since the node's maps were made.

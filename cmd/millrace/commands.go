@@ -49,6 +49,7 @@ func newCommand(env environment) *cobra.Command {
 		drainCommand(env, &config),
 		undrainCommand(env, &config),
 		migrateCommand(env),
+		preflightCommand(env, &config),
 		versionCommand(env, &config),
 		manCommand(),
 	)

@@ -29,6 +29,10 @@ func prepare(ctx context.Context, c *harness.Cluster) error {
 	if err := cluster.Up(ctx); err != nil {
 		return err
 	}
+	if err := cluster.LoadImages(ctx); err != nil {
+		return err
+	}
+	preflight.out, preflight.err = cluster.Millrace(ctx, "preflight", "--image", preflightImage, "-o", "json")
 	if err := cluster.Install(ctx); err != nil {
 		return err
 	}

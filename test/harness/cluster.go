@@ -189,13 +189,19 @@ func (c *Cluster) Get(ctx context.Context, out any, args ...string) error {
 // Install loads the images into every node, installs Millrace from config/
 // and waits until its Deployment and DaemonSet are rolled out.
 func (c *Cluster) Install(ctx context.Context) error {
-	if _, err := c.Run(ctx, append([]string{"image", "load"}, c.images()...)...); err != nil {
+	if err := c.LoadImages(ctx); err != nil {
 		return err
 	}
 	if _, err := c.Kubectl(ctx, "apply", "--server-side", "-k", filepath.Join(c.root, "config", "lab")); err != nil {
 		return err
 	}
 	return c.RolledOut(ctx, "millrace-system", "deployment/millrace-operator", "daemonset/millrace-agent")
+}
+
+// LoadImages gives the nodes the images of this checkout.
+func (c *Cluster) LoadImages(ctx context.Context) error {
+	_, err := c.Run(ctx, append([]string{"image", "load"}, c.images()...)...)
+	return err
 }
 
 // Installed installs Millrace with the lab's network if it is not there, and says so on out.

@@ -3,6 +3,7 @@
 package netdev
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -45,4 +46,13 @@ func strictlyFiltered(uplinks []string, value func(name string) (int, error)) []
 		}
 	}
 	return filtered
+}
+
+// FilterProblems says what to do about uplinks that are strictly filtered.
+func FilterProblems(filtered []string) (problems []string) {
+	for _, name := range filtered {
+		problems = append(problems, fmt.Sprintf("net.ipv4.conf.%s.rp_filter is 1: packets whose answers would leave by another "+
+			"of the uplinks are dropped; set it to 2, and net.ipv4.conf.all.rp_filter to 0 or 2", name))
+	}
+	return problems
 }

@@ -19,6 +19,7 @@ const (
 	netdevDeviceGet   = 1
 	netdevIndex       = 1
 	netdevXDPFeatures = 3
+	xdpBasic          = 1 << 0
 	xdpTransmits      = 1 << 2
 )
 
@@ -35,12 +36,25 @@ func (h genericHeader) Serialize() []byte { return h[:] }
 // program themselves. It is true where the kernel does not tell, below Linux 6.3, and of an interface
 // that is gone.
 func TakesRedirects(index int) (bool, error) {
+	features, known, err := xdpFeatures(index)
+	return !known || features&xdpTransmits != 0, err
+}
+
+// RunsPrograms reports whether the driver of an interface runs XDP programs itself, in native mode
+// (NETDEV_XDP_ACT_BASIC). It is not known below Linux 6.3.
+func RunsPrograms(index int) (runs, known bool, err error) {
+	features, known, err := xdpFeatures(index)
+	return features&xdpBasic != 0, known, err
+}
+
+// xdpFeatures are what the driver of an interface does for XDP, where the kernel tells it.
+func xdpFeatures(index int) (features uint64, known bool, err error) {
 	family, err := netlink.GenlFamilyGet(netdevFamily)
 	if errors.Is(err, unix.ENOENT) {
-		return true, nil
+		return 0, false, nil
 	}
 	if err != nil {
-		return true, fmt.Errorf("look for the netlink family %s: %w", netdevFamily, err)
+		return 0, false, fmt.Errorf("look for the netlink family %s: %w", netdevFamily, err)
 	}
 	// One at a time: a list of all comes without NLM_F_MULTI, and the library takes its first
 	// message alone.
@@ -51,19 +65,19 @@ func TakesRedirects(index int) (bool, error) {
 		return request.Execute(unix.NETLINK_GENERIC, 0)
 	})
 	if errors.Is(err, unix.ENODEV) {
-		return true, nil
+		return 0, false, nil
 	}
 	if err != nil {
-		return true, fmt.Errorf("read what the driver of interface %d does for XDP: %w", index, err)
+		return 0, false, fmt.Errorf("read what the driver of interface %d does for XDP: %w", index, err)
 	}
 	if len(messages) == 0 {
-		return true, fmt.Errorf("the kernel does not say what the driver of interface %d does for XDP", index)
+		return 0, false, fmt.Errorf("the kernel does not say what the driver of interface %d does for XDP", index)
 	}
-	features, err := parseXDPFeatures(messages[0])
+	features, err = parseXDPFeatures(messages[0])
 	if err != nil {
-		return true, fmt.Errorf("read what the driver of interface %d does for XDP: %w", index, err)
+		return 0, false, fmt.Errorf("read what the driver of interface %d does for XDP: %w", index, err)
 	}
-	return features&xdpTransmits != 0, nil
+	return features, true, nil
 }
 
 // parseXDPFeatures returns the flags of an interface, 0 where it has none.

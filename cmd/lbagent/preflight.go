@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-lb/millrace/lbagent"
+)
+
+// preflightCommand needs no agent.
+func preflightCommand(config *lbagent.Config) *cobra.Command {
+	var of lbagent.PreflightOf
+	var nodes []string
+	var answer bool
+	command := &cobra.Command{
+		Use:   "preflight",
+		Short: "Print what on this node keeps Millrace from working, as a line of JSON; nothing is changed",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if answer {
+				return lbagent.PreflightAnswer(cmd.Context())
+			}
+			of.Node = config.NodeName
+			if of.Addresses, of.Nodes, err = parseNodes(of.Node, nodes); err != nil {
+				return err
+			}
+			return lbagent.Preflight(cmd.Context(), of, cmd.OutOrStdout())
+		},
+	}
+	flags := command.Flags()
+	flags.StringSliceVar(&of.Uplinks, "uplinks", nil, "names or globs of `interfaces`, as those of the agent")
+	flags.StringSliceVar(&nodes, "node", nil, "a node and an address of it, as `NAME=ADDRESS`, on which --answer runs; also this one")
+	flags.BoolVar(&of.Installed, "installed", false, "an agent runs here: leave out what it makes itself")
+	flags.BoolVar(&answer, "answer", false, "answer other nodes until terminated")
+	return command
+}
+
+// parseNodes splits the addresses of nodes into those of one of them and the others.
+func parseNodes(self string, nodes []string) (own, others []netip.Addr, err error) {
+	for _, text := range nodes {
+		name, address, _ := strings.Cut(text, "=")
+		parsed, err := netip.ParseAddr(address)
+		if err != nil {
+			return nil, nil, fmt.Errorf("--node=%s: must be NAME=ADDRESS: %w", text, err)
+		}
+		if name == self {
+			own = append(own, parsed.Unmap())
+		} else {
+			others = append(others, parsed.Unmap())
+		}
+	}
+	return own, others, nil
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilwait "k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/rivals"
+)
+
+// Trial is a DaemonSet in a namespace of its own that looks at the nodes before Millrace is
+// installed.
+type Trial struct {
+	*Agents
+	// Addresses are those of the nodes on which it runs, by their names.
+	Addresses map[string][]string
+	// Missing says why it does not run on some nodes, by their names.
+	Missing map[string]string
+
+	clients   kubernetes.Interface
+	namespace string
+}
+
+// ciliumNamespaces are where its ConfigMap is, by how it was installed.
+var ciliumNamespaces = []string{"kube-system", "cilium", "cilium-system"}
+
+// Rivals reads what else serves Services.
+func Rivals(ctx context.Context, config Config) (*rivals.Cluster, error) {
+	restConfig, clients, err := config.clients()
+	if err != nil {
+		return nil, err
+	}
+	found := &rivals.Cluster{}
+	version, err := clients.Discovery().ServerVersion()
+	if err != nil {
+		return nil, explain(restConfig.Host, err)
+	}
+	found.Server = version.GitVersion
+	nodes, err := clients.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, explain(restConfig.Host, err)
+	}
+	for i := range nodes.Items {
+		found.Kubelets = append(found.Kubelets, nodes.Items[i].Status.NodeInfo.KubeletVersion)
+	}
+	sets, err := clients.AppsV1().DaemonSets("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, explain(restConfig.Host, err)
+	}
+	for i := range sets.Items {
+		found.Workloads = append(found.Workloads, workloadOf(&sets.Items[i].ObjectMeta))
+	}
+	deployments, err := clients.AppsV1().Deployments("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, explain(restConfig.Host, err)
+	}
+	for i := range deployments.Items {
+		found.Workloads = append(found.Workloads, workloadOf(&deployments.Items[i].ObjectMeta))
+	}
+	for _, namespace := range ciliumNamespaces {
+		settings, err := clients.CoreV1().ConfigMaps(namespace).Get(ctx, "cilium-config", metav1.GetOptions{})
+		if err == nil {
+			found.Cilium = settings.Data
+		} else if !apierrors.IsNotFound(err) {
+			return nil, explain(restConfig.Host, err)
+		}
+	}
+	return found, nil
+}
+
+func workloadOf(object *metav1.ObjectMeta) rivals.Workload {
+	return rivals.Workload{Namespace: object.Namespace, Name: object.Name, Labels: object.Labels}
+}
+
+func (c Config) clients() (*rest.Config, kubernetes.Interface, error) {
+	restConfig, err := c.rest()
+	if err != nil {
+		return nil, nil, explainConfig(err)
+	}
+	clients, err := kubernetes.NewForConfig(restConfig)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
+	}
+	return restConfig, clients, nil
+}
+
+const (
+	trialName = "millrace-preflight"
+	// look is how often its pods are looked at, patience how long those of all nodes are waited for.
+	look     = 500 * time.Millisecond
+	patience = 90 * time.Second
+)
+
+// StartTrial makes the DaemonSet of an image, and waits until it runs. Remove it in any case, also
+// after an error.
+func StartTrial(ctx context.Context, config Config, image string) (*Trial, error) {
+	restConfig, clients, err := config.clients()
+	if err != nil {
+		return nil, err
+	}
+	trial := &Trial{clients: clients, Agents: &Agents{config: restConfig, pods: map[string]*corev1.Pod{}}}
+	namespace, err := clients.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		GenerateName: trialName + "-",
+		// It has the network of the host, and sees its BPF file system.
+		Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged", "app.kubernetes.io/name": trialName},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		return trial, explainTrial(restConfig.Host, err)
+	}
+	trial.namespace = namespace.Name
+	if _, err := clients.AppsV1().DaemonSets(trial.namespace).Create(ctx, trialSet(image), metav1.CreateOptions{}); err != nil {
+		return trial, explainTrial(restConfig.Host, err)
+	}
+	return trial, trial.await(ctx)
+}
+
+func explainTrial(host string, err error) error {
+	if apierrors.IsForbidden(err) {
+		return fmt.Errorf("%w: %w; who installs Millrace may make a namespace and a DaemonSet in it", ErrForbidden, err)
+	}
+	return explain(host, err)
+}
+
+// await waits until the pods run, for those of all nodes for a while.
+func (t *Trial) await(ctx context.Context) error {
+	err := utilwait.PollUntilContextTimeout(ctx, look, patience, true, func(ctx context.Context) (bool, error) {
+		nodes, err := t.clients.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: corev1.LabelOSStable + "!=windows"})
+		if err != nil {
+			return false, nil //nolint:nilerr // It is tried again.
+		}
+		pods, err := t.clients.CoreV1().Pods(t.namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, nil //nolint:nilerr // It is tried again.
+		}
+		t.note(nodes.Items, pods.Items)
+		return len(t.Missing) == 0 && len(t.pods) > 0, nil
+	})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if len(t.pods) == 0 {
+		for node, why := range t.Missing {
+			return fmt.Errorf("no pod of namespace %s runs, such as that of %s: %s", t.namespace, node, why)
+		}
+		return fmt.Errorf("no pod of namespace %s runs: %w", t.namespace, err)
+	}
+	return nil
+}
+
+// note takes in what runs where.
+func (t *Trial) note(nodes []corev1.Node, pods []corev1.Pod) {
+	t.pods, t.Addresses, t.Missing = map[string]*corev1.Pod{}, map[string][]string{}, map[string]string{}
+	for i := range nodes {
+		t.Missing[nodes[i].Name] = "there is no pod on it"
+	}
+	for i := range pods {
+		pod := &pods[i]
+		if pod.Spec.NodeName == "" {
+			continue
+		}
+		t.Missing[pod.Spec.NodeName] = trouble(pod)
+		if len(pod.Status.ContainerStatuses) > 0 && pod.Status.ContainerStatuses[0].State.Running != nil {
+			delete(t.Missing, pod.Spec.NodeName)
+			t.pods[pod.Spec.NodeName] = pod
+		}
+	}
+	for i := range nodes {
+		if t.pods[nodes[i].Name] == nil {
+			continue
+		}
+		for _, address := range nodes[i].Status.Addresses {
+			if address.Type == corev1.NodeInternalIP {
+				t.Addresses[nodes[i].Name] = append(t.Addresses[nodes[i].Name], address.Address)
+			}
+		}
+	}
+}
+
+// trouble is why a pod does not run.
+func trouble(pod *corev1.Pod) string {
+	for _, status := range pod.Status.ContainerStatuses {
+		if waiting := status.State.Waiting; waiting != nil && waiting.Reason != "" {
+			return fmt.Sprintf("%s: %s", waiting.Reason, waiting.Message)
+		}
+		if ended := status.State.Terminated; ended != nil {
+			return fmt.Sprintf("it ended with %d: %s", ended.ExitCode, ended.Message)
+		}
+	}
+	return fmt.Sprintf("its pod is %s", pod.Status.Phase)
+}
+
+// Remove removes it, and waits until it is gone.
+func (t *Trial) Remove(ctx context.Context) error {
+	if t == nil || t.namespace == "" {
+		return nil
+	}
+	namespaces := t.clients.CoreV1().Namespaces()
+	err := namespaces.Delete(ctx, t.namespace, metav1.DeleteOptions{})
+	if err == nil {
+		err = utilwait.PollUntilContextTimeout(ctx, look, time.Minute, true, func(ctx context.Context) (bool, error) {
+			_, err := namespaces.Get(ctx, t.namespace, metav1.GetOptions{})
+			return apierrors.IsNotFound(err), nil
+		})
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("removing what looked at the nodes: %w; run `kubectl delete namespace %s`", err, t.namespace)
+	}
+	return nil
+}
+
+// trialSet needs no privileges but to see the host's network.
+func trialSet(image string) *appsv1.DaemonSet {
+	yes, no, user, grace := true, false, int64(65532), int64(1)
+	all := map[string]string{"app.kubernetes.io/name": trialName}
+	return &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Name: trialName, Labels: all},
+		Spec: appsv1.DaemonSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: all},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: all},
+				Spec: corev1.PodSpec{
+					HostNetwork: true, AutomountServiceAccountToken: &no, TerminationGracePeriodSeconds: &grace, EnableServiceLinks: &no,
+					NodeSelector:    map[string]string{corev1.LabelOSStable: "linux"},
+					Tolerations:     []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+					SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+					Containers: []corev1.Container{{
+						Name: agentContainer, Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
+						Command: []string{"/lbagent", "preflight", "--answer"},
+						Env: []corev1.EnvVar{{Name: "NODE_NAME", ValueFrom: &corev1.EnvVarSource{
+							FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"},
+						}}},
+						SecurityContext: &corev1.SecurityContext{
+							RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user, AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
+							Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+						},
+						VolumeMounts: []corev1.VolumeMount{{Name: "bpf", MountPath: "/sys/fs/bpf", ReadOnly: true}},
+					}},
+					Volumes: []corev1.Volume{{Name: "bpf", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/sys/fs/bpf"}}}},
+				},
+			},
+		},
+	}
+}

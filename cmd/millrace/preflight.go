@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/console"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/rivals"
+)
+
+// preflightLimit is the time that a node has.
+const preflightLimit = 30 * time.Second
+
+func preflightCommand(env environment, config *cluster.Config) *cobra.Command {
+	var output, image string
+	var uplinks []string
+	command := &cobra.Command{
+		Use:   "preflight",
+		Short: "Look whether Millrace can work on the nodes",
+		Long: "Look whether Millrace can work on the nodes, before it is installed and after it.\n" +
+			"Before, a DaemonSet looks at them that this command makes in a namespace of its own, and removes again.\n" +
+			"Afterwards the agents do. The exit code is 2 where something would keep it from working.",
+		Example: "  millrace preflight --image registry.example.com/millrace/lbagent:v0.1.0",
+		Args:    cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			asJSON, err := parseJSON(output)
+			if err != nil {
+				return err
+			}
+			others, err := cluster.Rivals(command.Context(), *config)
+			if err != nil {
+				return err
+			}
+			nodes, err := preflight(command.Context(), env, *config, image, uplinks)
+			if err != nil {
+				return err
+			}
+			all := render.Preflight{Cluster: rivals.Find(others), Nodes: nodes}
+			if err := all.Write(env.stdout, render.Options{Format: jsonFormat(asJSON), Width: env.width}); err != nil {
+				return err
+			}
+			if all.Faults() > 0 {
+				return errProblems
+			}
+			return nil
+		},
+	}
+	command.Flags().StringVar(&image, "image", "ghcr.io/millrace-lb/lbagent:"+version, "`image` of the agent, before the installation")
+	command.Flags().StringSliceVar(&uplinks, "uplinks", nil, "names or globs of the uplinks' `interfaces`, as those of the agents")
+	jsonFlag(command, &output, "output `format`: json")
+	return command
+}
+
+// preflight asks the agents, or what takes their place before there are any.
+func preflight(ctx context.Context, env environment, config cluster.Config, image string, uplinks []string) (_ []consoleapi.Preflight, err error) {
+	request := []string{"preflight"}
+	for _, uplink := range uplinks {
+		request = append(request, "--uplinks="+uplink)
+	}
+	agents, err := cluster.FindAgents(ctx, config)
+	if err == nil {
+		return askPreflight(ctx, agents, agents.Nodes(), append(request, "--installed"), nil), nil
+	}
+	if !errors.Is(err, cluster.ErrNotInstalled) {
+		return nil, err
+	}
+	fmt.Fprintf(env.stderr, "millrace: no agent runs in namespace %s: a DaemonSet of %s looks at the nodes\n", config.Namespace, image)
+	trial, err := cluster.StartTrial(ctx, config, image)
+	defer func() {
+		// Also where the user has interrupted this.
+		cleaning, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
+		defer cancel()
+		err = errors.Join(err, trial.Remove(cleaning))
+	}()
+	if err != nil {
+		return nil, err
+	}
+	for _, node := range trial.Nodes() {
+		for _, address := range trial.Addresses[node] {
+			request = append(request, "--node="+node+"="+address)
+		}
+	}
+	return askPreflight(ctx, trial, trial.Nodes(), request, trial.Missing), ctx.Err()
+}
+
+// checkPod is that of what looks at a node.
+const checkPod = "pod"
+
+// askPreflight asks nodes. Those that are missing, or do not answer, have a fault that says why.
+func askPreflight(ctx context.Context, runner console.Runner, nodes, request []string, missing map[string]string) (told []consoleapi.Preflight) {
+	round := console.Round{Runner: runner, Limit: preflightLimit, Stop: cluster.ErrForbidden}
+	silent := maps.Clone(missing)
+	if silent == nil {
+		silent = map[string]string{}
+	}
+	for node, answer := range round.Ask(ctx, nodes, request) {
+		switch {
+		case answer.Err != nil:
+			silent[node] = answer.Err.Error()
+		case answer.Line.Preflight == nil:
+			silent[node] = "its agent knows no preflight: it is of an older version"
+		default:
+			answer.Line.Preflight.Node = node
+			told = append(told, *answer.Line.Preflight)
+		}
+	}
+	for node, why := range silent {
+		told = append(told, consoleapi.Preflight{Node: node, Findings: []consoleapi.Finding{{
+			Check: checkPod, Level: consoleapi.LevelFault, Message: "nothing is known of the node: " + strings.TrimSpace(why),
+		}}})
+	}
+	slices.SortFunc(told, func(a, b consoleapi.Preflight) int { return report.CompareNames(a.Node, b.Node) })
+	return told
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preflight
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/vishvananda/netlink"
+
+	"github.com/millrace-lb/millrace/test/isolated"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// addUplink makes a veth with an address and a default route.
+func addUplink(t *testing.T) netlink.Link {
+	t.Helper()
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0", MTU: 1400}, PeerName: "far"}
+	must(t, netlink.LinkAdd(veth))
+	link, err := netlink.LinkByName("eth0")
+	must(t, err)
+	for _, name := range []string{"eth0", "far", "lo"} {
+		each, err := netlink.LinkByName(name)
+		must(t, err)
+		must(t, netlink.LinkSetUp(each))
+	}
+	address, err := netlink.ParseAddr("192.0.2.1/24")
+	must(t, err)
+	must(t, netlink.AddrAdd(link, address))
+	_, all, err := net.ParseCIDR("0.0.0.0/0")
+	must(t, err)
+	must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: all, Gw: net.IPv4(192, 0, 2, 254)}))
+	return link
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	must(t, os.WriteFile(file, []byte(text), 0o644))
+}
+
+// Each fault is made on a real node, one after the other. Needs root.
+func TestRead(t *testing.T) {
+	if !isolated.Test(t) {
+		return
+	}
+	link := addUplink(t)
+	write(t, "/proc/sys/net/ipv4/ip_forward", "1")
+	read := func() *Facts {
+		t.Helper()
+		facts, err := Read(nil, []netip.Addr{netip.MustParseAddr("192.0.2.1")})
+		must(t, err)
+		return facts
+	}
+	facts := read()
+	if !facts.Forwarding[forwardIPv4] || len(facts.Ports) > 0 || len(facts.BGP) > 0 || facts.mtu() != 1400 || facts.Kernel == "" || !facts.BTF {
+		t.Errorf("found is %+v", facts)
+	}
+	if len(facts.Uplinks) != 1 || facts.Uplinks[0].Name != "eth0" || len(facts.Cards) != 1 {
+		t.Fatalf("uplinks are %+v, cards %+v", facts.Uplinks, facts.Cards)
+	}
+	if card := facts.Cards[0]; card.Name != "eth0" || card.Kind != "veth" || card.Program != 0 {
+		t.Errorf("the card is %+v", card)
+	}
+
+	write(t, "/proc/sys/net/ipv4/ip_forward", "0")
+	if read().Forwarding[forwardIPv4] {
+		t.Error("forwarding is off, and told as on")
+	}
+
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.XDP, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}, License: "Apache-2.0",
+	})
+	must(t, err)
+	defer program.Close()
+	must(t, netlink.LinkSetXdpFd(link, program.FD()))
+	info, err := program.Info()
+	must(t, err)
+	if id, _ := info.ID(); read().Cards[0].Program != uint32(id) {
+		t.Errorf("the program is %d, told is %+v", id, read().Cards[0])
+	}
+
+	metrics, err := net.Listen("tcp", "192.0.2.1:7480")
+	must(t, err)
+	defer metrics.Close()
+	probes, err := net.ListenPacket("udp", "127.0.0.1:7482")
+	must(t, err)
+	defer probes.Close()
+	if got := read().Ports; !slices.Equal(got, []string{"TCP 7480", "UDP 7482"}) {
+		t.Errorf("taken ports are %q", got)
+	}
+
+	speaker, err := net.Listen("tcp", "192.0.2.1:179")
+	must(t, err)
+	defer speaker.Close()
+	if got := read().BGP; len(got) != 1 || !got[0].Listens || got[0].Local.String() != "192.0.2.1:179" {
+		t.Errorf("told of a speaker that listens is %+v", got)
+	}
+	session, err := net.Dial("tcp", "192.0.2.1:179")
+	must(t, err)
+	defer session.Close()
+	if !slices.ContainsFunc(read().BGP, func(s Socket) bool { return !s.Listens && s.Remote.String() == "192.0.2.1:179" }) {
+		t.Errorf("told of a session is %+v", read().BGP)
+	}
+}
+
+// A node that answers, one that does not, and a path that is too narrow. Needs root.
+func TestAsk(t *testing.T) {
+	if !isolated.Test(t) {
+		return
+	}
+	addUplink(t)
+	loopback, err := netlink.LinkByName("lo")
+	must(t, err)
+	must(t, netlink.LinkSetMTU(loopback, 1500))
+	ctx, stop := context.WithCancel(t.Context())
+	answered := make(chan error, 1)
+	go func() { answered <- Answer(ctx) }()
+	here, nobody := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.77")
+	for _, test := range []struct {
+		length int
+		want   []Reached
+	}{
+		{1400, []Reached{{here, true, true, 1400}, {nobody, false, false, 1400}}},
+		{9000, []Reached{{here, true, false, 9000}, {nobody, false, false, 9000}}},
+	} {
+		facts, err := Read(nil, []netip.Addr{here})
+		must(t, err)
+		facts.Uplinks[0].MTU = test.length
+		if facts.Ask(ctx, []netip.Addr{here, nobody}); !slices.Equal(facts.Reached, test.want) || facts.Unasked != "" {
+			t.Errorf("reached are %+v (%s), want %+v", facts.Reached, facts.Unasked, test.want)
+		}
+	}
+	taken, err := net.ListenPacket("udp", ":7482")
+	must(t, err)
+	defer taken.Close()
+	facts := fine()
+	if facts.Ask(ctx, []netip.Addr{here}); facts.Unasked == "" {
+		t.Error("it asks from a port that another program has")
+	}
+	stop()
+	must(t, <-answered)
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+)
+
+// preflightImage is the agent's, which the lab's nodes have.
+const preflightImage = "millrace.test/lbagent:dev"
+
+// preflight is what `millrace preflight` told before Millrace was installed.
+var preflight struct {
+	out string
+	err error
+}
+
+// findings are those of each node that are not OK, as "Level check", and the checks that were made.
+func findings(t *testing.T, out string) (bad map[string][]string, checks []string) {
+	t.Helper()
+	var told struct {
+		Nodes []consoleapi.Preflight `json:"nodes"`
+	}
+	must(t, json.Unmarshal([]byte(out), &told))
+	bad = map[string][]string{}
+	for _, node := range told.Nodes {
+		bad[node.Node] = []string{}
+		for _, finding := range node.Findings {
+			checks = append(checks, finding.Check)
+			if finding.Level != consoleapi.LevelOK {
+				bad[node.Node] = append(bad[node.Node], string(finding.Level)+" "+finding.Check)
+			}
+		}
+		slices.Sort(bad[node.Node])
+	}
+	slices.Sort(checks)
+	return bad, slices.Compact(checks)
+}
+
+// Before the installation nothing is in the way on the lab's nodes, and each reaches the others.
+func TestPreflightBefore(t *testing.T) {
+	must(t, preflight.err)
+	bad, checks := findings(t, preflight.out)
+	if len(bad) != 3 {
+		t.Fatalf("told is of %d nodes, want 3: %s", len(bad), preflight.out)
+	}
+	for node, found := range bad {
+		if len(found) > 0 {
+			t.Errorf("%s: %q: %s", node, found, preflight.out)
+		}
+	}
+	for _, check := range []string{"kernel", "btf", "bpffs", "forwarding", "uplinks", "xdp", "driver", "ports", "bgp", "nodes", "mtu"} {
+		if !slices.Contains(checks, check) {
+			t.Errorf("%s was not looked at", check)
+		}
+	}
+}
+
+// Afterwards the agents answer. A second installation beside ours would meet its programs, ports and
+// sessions. Nothing of either is left.
+func TestPreflightAfter(t *testing.T) {
+	out, err := cluster.Millrace(t.Context(), "preflight", "-o", "json")
+	must(t, err)
+	bad, checks := findings(t, out)
+	if len(bad) != 3 || slices.Contains(checks, "ports") {
+		t.Errorf("told is %s", out)
+	}
+	for node, found := range bad {
+		if len(found) > 0 {
+			t.Errorf("%s: %q: %s", node, found, out)
+		}
+	}
+	out, _ = cluster.Millrace(t.Context(), "preflight", "-o", "json", "--install-namespace", "second", "--image", preflightImage)
+	bad, _ = findings(t, out)
+	if len(bad) != 3 {
+		t.Errorf("told is of %d nodes, want 3: %s", len(bad), out)
+	}
+	for node, found := range bad {
+		for _, want := range []string{"Fault xdp", "Fault ports", "Warning bgp", "Warning nodes"} {
+			if !slices.Contains(found, want) {
+				t.Errorf("%s: found is %q, want %s: %s", node, found, want, out)
+			}
+		}
+	}
+	if namespaces := kubectl(t, "get", "namespaces", "-o", "name"); strings.Contains(namespaces, "millrace-preflight") {
+		t.Errorf("left is %s", namespaces)
+	}
+}

@@ -22,7 +22,7 @@ import (
 func consoleCommands(config *lbagent.Config, stdin io.Reader) []*cobra.Command {
 	commands := []*cobra.Command{
 		dropsCommand(config), topCommand(config), traceCommand(config), vipsCommand(config), bgpCommand(config), duplicatesCommand(config),
-		preflightCommand(config),
+		preflightCommand(config), dumpCommand(config),
 	}
 	for _, command := range commands {
 		var untilEOF bool

@@ -67,7 +67,7 @@ func command(getenv func(string) string, stdin io.Reader, stdout, stderr io.Writ
 	root.Flags().StringVar(&logLevel, "log-level", logLevel, "least level that is logged: debug, info, warn or error")
 	root.PersistentFlags().StringVar(&config.Socket, "socket", config.Socket,
 		"path of the console's socket, at which drops, top, trace and vips ask the agent; empty: none")
-	root.AddCommand(cleanupCommand(&config), dumpCommand(&config), versionCommand())
+	root.AddCommand(cleanupCommand(&config), versionCommand())
 	root.AddCommand(consoleCommands(&config, stdin)...)
 	return root
 }

@@ -50,6 +50,7 @@ func newCommand(env environment) *cobra.Command {
 		undrainCommand(env, &config),
 		migrateCommand(env),
 		preflightCommand(env, &config),
+		sysdumpCommand(env, &config),
 		versionCommand(env, &config),
 		manCommand(),
 	)

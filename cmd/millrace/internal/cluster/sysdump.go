@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/client-go/dynamic"
+
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/sysdump"
+)
+
+// ToDump is the cluster as it is dumped.
+func ToDump(ctx context.Context, config Config, version string) (sysdump.Cluster, error) {
+	restConfig, clients, err := config.clients()
+	if err != nil {
+		return sysdump.Cluster{}, err
+	}
+	// Hundred nodes are asked at once, more or less.
+	restConfig.QPS, restConfig.Burst = 100, 200
+	objects, err := dynamic.NewForConfig(restConfig)
+	if err != nil {
+		return sysdump.Cluster{}, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
+	}
+	if _, err := clients.Discovery().ServerVersion(); err != nil {
+		return sysdump.Cluster{}, explain(restConfig.Host, err)
+	}
+	of := sysdump.Cluster{Objects: objects, Clients: clients, Namespace: config.Namespace, Version: version}
+	agents, err := FindAgents(ctx, config)
+	if err != nil {
+		of.Why = err
+	} else {
+		of.Agents = agents
+	}
+	return of, nil
+}

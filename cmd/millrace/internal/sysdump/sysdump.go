@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sysdump
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
+)
+
+// Runner runs the agent's program on nodes; see cluster.Agents.
+type Runner interface {
+	Nodes() []string
+	Run(ctx context.Context, node string, args []string, out io.Writer) error
+}
+
+// Cluster is what is dumped.
+type Cluster struct {
+	Objects dynamic.Interface
+	Clients kubernetes.Interface
+	// Agents are nil where there are none; Why says why.
+	Agents Runner
+	Why    error
+	// Namespace is that of Millrace, Version that of this program.
+	Namespace, Version string
+}
+
+// Limits bound a dump.
+type Limits struct {
+	// Whole is for all of it, Node for all that is asked of a node, Request for anything else.
+	Whole, Node, Request time.Duration
+	// AtOnce is how many nodes and objects are asked at a time.
+	AtOnce int
+	// LogBytes are of the end of each log.
+	LogBytes int64
+}
+
+// Usual are limits with which 100 nodes take less than two minutes, also where some hang.
+var Usual = Limits{Whole: 110 * time.Second, Node: 20 * time.Second, Request: 20 * time.Second, AtOnce: 16, LogBytes: 4 << 20}
+
+// resources are what is read of the whole cluster. Secrets are not among them, and must never be.
+var resources = []string{
+	"millrace.io/v1alpha1/vippools", "millrace.io/v1alpha1/vips", "millrace.io/v1alpha1/lbpeers", "millrace.io/v1alpha1/vipadvertisements",
+	"millrace.io/v1alpha1/lbnodes", "millrace.io/v1alpha1/lbnodereports", "millrace.io/v1alpha1/viproutes",
+	"/v1/nodes", "/v1/namespaces", "/v1/services", "discovery.k8s.io/v1/endpointslices", "networking.k8s.io/v1/ingresses",
+	"networking.k8s.io/v1/ingressclasses", "gateway.networking.k8s.io/v1/gatewayclasses", "gateway.networking.k8s.io/v1/gateways",
+	"gateway.networking.k8s.io/v1/httproutes", "gateway.networking.k8s.io/v1/grpcroutes", "gateway.networking.k8s.io/v1/listenersets",
+	"apiextensions.k8s.io/v1/customresourcedefinitions", "apiregistration.k8s.io/v1/apiservices",
+	"admissionregistration.k8s.io/v1/validatingwebhookconfigurations", "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+}
+
+// namespaced are read of the namespace of Millrace alone.
+var namespaced = []string{
+	"/v1/pods", "/v1/configmaps", "/v1/serviceaccounts", "apps/v1/deployments", "apps/v1/daemonsets", "apps/v1/replicasets",
+	"apps/v1/controllerrevisions", "coordination.k8s.io/v1/leases", "policy/v1/poddisruptionbudgets", "networking.k8s.io/v1/networkpolicies",
+}
+
+// questions are what each agent is asked, by the file that has the answer.
+var questions = map[string][]string{
+	"maps.json": {"dump", "--output=json"}, "vips.json": {"vips"}, "bgp-peers.json": {"bgp", "peers"}, "bgp-routes.json": {"bgp", "routes"},
+	"drops.json": {"drops"}, "counters.json": {"top"}, "preflight.json": {"preflight", "--installed"},
+}
+
+// Dump writes the archive, and returns what is missing in it: so much as could be had is there.
+func Dump(ctx context.Context, of Cluster, limits Limits, now time.Time, out io.Writer) (missing []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limits.Whole)
+	defer cancel()
+	d := &dump{Cluster: of, limits: limits, archive: newArchive(out, now)}
+	d.group.SetLimit(limits.AtOnce)
+	d.versions()
+	for _, resource := range resources {
+		d.begin(func() { d.list(ctx, resource, "") })
+	}
+	for _, resource := range namespaced {
+		d.begin(func() { d.list(ctx, resource, of.Namespace) })
+	}
+	d.begin(func() { d.events(ctx) })
+	d.logs(ctx)
+	if of.Agents == nil {
+		d.archive.miss("agents", of.Why)
+	} else {
+		for _, node := range of.Agents.Nodes() {
+			d.begin(func() { d.node(ctx, node) })
+		}
+	}
+	_ = d.group.Wait()
+	return d.archive.close()
+}
+
+type dump struct {
+	Cluster
+	limits  Limits
+	archive *archive
+	group   errgroup.Group
+}
+
+func (d *dump) begin(do func()) { d.group.Go(func() error { do(); return nil }) }
+
+func (d *dump) versions() {
+	versions := map[string]string{"millrace": d.Version}
+	server, err := d.Clients.Discovery().ServerVersion()
+	if err != nil {
+		d.archive.miss("version of the API server", err)
+	} else {
+		versions["kubernetes"] = server.GitVersion
+	}
+	content, err := json.MarshalIndent(versions, "", "  ")
+	if err != nil {
+		d.archive.miss("versions", err)
+		return
+	}
+	d.archive.add("versions.json", append(content, '\n'))
+}
+
+// list reads the objects of a resource, given as group/version/name.
+func (d *dump) list(ctx context.Context, resource, namespace string) {
+	parts := strings.Split(resource, "/")
+	name := parts[2]
+	ctx, cancel := context.WithTimeout(ctx, d.limits.Request)
+	defer cancel()
+	kind := schema.GroupVersionResource{Group: parts[0], Version: parts[1], Resource: name}
+	objects, err := d.Objects.Resource(kind).Namespace(namespace).List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		// This cluster has no such kind.
+		return
+	}
+	if err != nil {
+		d.archive.miss("objects/"+name, err)
+		return
+	}
+	var out bytes.Buffer
+	for i := range objects.Items {
+		redact(&objects.Items[i])
+		content, err := yaml.Marshal(objects.Items[i].Object)
+		if err != nil {
+			d.archive.miss("objects/"+name, err)
+			return
+		}
+		fmt.Fprintf(&out, "---\n%s", content)
+	}
+	d.archive.add("objects/"+name+".yaml", out.Bytes())
+}
+
+// events are those of the namespace of Millrace, and those about objects without a namespace, which
+// are in the default one.
+func (d *dump) events(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, d.limits.Request)
+	defer cancel()
+	var out bytes.Buffer
+	for _, namespace := range []string{d.Namespace, metav1.NamespaceDefault} {
+		events, err := d.Clients.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			d.archive.miss("events of namespace "+namespace, err)
+			continue
+		}
+		for i := range events.Items {
+			event := &events.Items[i]
+			about := event.InvolvedObject
+			fmt.Fprintf(&out, "%s %s %s %s/%s/%s x%d: %s\n", event.LastTimestamp.UTC().Format(time.RFC3339), event.Type, event.Reason,
+				about.Kind, about.Namespace, about.Name, event.Count, event.Message)
+		}
+	}
+	d.archive.add("events.txt", out.Bytes())
+}
+
+// logs are those of all containers of Millrace, also of those that ended before.
+func (d *dump) logs(ctx context.Context) {
+	limited, cancel := context.WithTimeout(ctx, d.limits.Request)
+	defer cancel()
+	pods, err := d.Clients.CoreV1().Pods(d.Namespace).List(limited, metav1.ListOptions{})
+	if err != nil {
+		d.archive.miss("logs", err)
+		return
+	}
+	for i := range pods.Items {
+		d.begin(func() { d.logsOf(ctx, &pods.Items[i]) })
+	}
+}
+
+// logsOf has the time of a node for all logs of a pod: they come from its kubelet.
+func (d *dump) logsOf(ctx context.Context, pod *corev1.Pod) {
+	ctx, cancel := context.WithTimeout(ctx, d.limits.Node)
+	defer cancel()
+	for _, status := range pod.Status.ContainerStatuses {
+		for _, previous := range []bool{false, true} {
+			if previous && status.RestartCount == 0 {
+				continue
+			}
+			name := fmt.Sprintf("%s/%s.log", pod.Name, status.Name)
+			if previous {
+				name = fmt.Sprintf("%s/%s.previous.log", pod.Name, status.Name)
+			}
+			// The end of a log, not the beginning, has what matters.
+			lines := d.limits.LogBytes / 200
+			content, err := d.Clients.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
+				Container: status.Name, Previous: previous, Timestamps: true, TailLines: &lines, LimitBytes: &d.limits.LogBytes,
+			}).DoRaw(ctx)
+			if err != nil {
+				d.archive.miss(fmt.Sprintf("logs/%s of node %s", name, pod.Spec.NodeName), err)
+				continue
+			}
+			d.archive.add("logs/"+name, content)
+		}
+	}
+}
+
+// node asks an agent everything. One that hangs costs its own time, and has its name in what is
+// missing.
+func (d *dump) node(ctx context.Context, node string) {
+	ctx, cancel := context.WithTimeout(ctx, d.limits.Node)
+	defer cancel()
+	for file, question := range questions {
+		var out bytes.Buffer
+		if err := d.Agents.Run(ctx, node, question, &out); err != nil {
+			d.archive.miss(fmt.Sprintf("node %s: %s", node, file), err)
+			continue
+		}
+		d.archive.add(path.Join("nodes", node, file), out.Bytes())
+	}
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/sysdump"
+)
+
+func sysdumpCommand(env environment, config *cluster.Config) *cobra.Command {
+	var file string
+	limits := sysdump.Usual
+	command := &cobra.Command{
+		Use:   "sysdump",
+		Short: "Write what a report of a bug needs into one archive",
+		Long: "Write objects, events, logs and what agents know into one archive, for a report of a bug.\n" +
+			"No byte of any Secret is in it. Addresses, names and who talked to whom are: look before you publish it.",
+		Example: "  millrace sysdump --file dump.tar.gz",
+		Args:    cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			now := time.Now().UTC()
+			if file == "" {
+				file = "millrace-sysdump-" + now.Format("20060102-150405") + ".tar.gz"
+			}
+			of, err := cluster.ToDump(command.Context(), *config, version)
+			if err != nil {
+				return err
+			}
+			out, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+			if err != nil {
+				return fmt.Errorf("make the archive: %w; give another --file", err)
+			}
+			missing, err := sysdump.Dump(command.Context(), of, limits, now, out)
+			if err = errors.Join(err, out.Close()); err != nil {
+				return errors.Join(err, os.Remove(file))
+			}
+			for _, what := range missing {
+				fmt.Fprintf(env.stderr, "millrace: missing: %s\n", what)
+			}
+			fmt.Fprintf(env.stdout, "%s\n", file)
+			return command.Context().Err()
+		},
+	}
+	command.Flags().StringVarP(&file, "file", "f", "", "archive to write (default millrace-sysdump-TIME.tar.gz)")
+	command.Flags().DurationVar(&limits.Whole, "limit", limits.Whole, "time limit of everything")
+	return command
+}

@@ -34,7 +34,7 @@ func Preflight(ctx context.Context, of PreflightOf, out io.Writer) error {
 		return err
 	}
 	if !of.Installed {
-		facts.Ask(ctx, of.Nodes)
+		facts.Ask(ctx, of.Addresses, of.Nodes)
 	}
 	told := consoleapi.Preflight{Node: of.Node, Findings: preflight.Judge(facts, of.Installed)}
 	if err := json.NewEncoder(out).Encode(consoleapi.Line{Preflight: &told}); err != nil {

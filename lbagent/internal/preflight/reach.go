@@ -35,12 +35,15 @@ const tokenLength = 16
 
 // Answer answers other nodes until ctx is done. An answer is shorter than its question, so that
 // nobody can use this to send more to others.
-func Answer(ctx context.Context) error { return answer(ctx, tunnelPort) }
-
-func answer(ctx context.Context, port int) error {
-	connection, err := net.ListenUDP("udp", &net.UDPAddr{Port: port})
+func Answer(ctx context.Context) error {
+	connection, err := net.ListenUDP("udp", &net.UDPAddr{Port: tunnelPort})
+	if errors.Is(err, syscall.EADDRINUSE) {
+		// A CNI with Geneve has it, which does not mind Millrace: nobody answers here.
+		<-ctx.Done()
+		return nil
+	}
 	if err != nil {
-		return fmt.Errorf("listen at UDP port %d: %w", port, err)
+		return fmt.Errorf("listen at UDP port %d: %w", tunnelPort, err)
 	}
 	defer connection.Close()
 	stop := context.AfterFunc(ctx, func() { _ = connection.Close() })
@@ -52,7 +55,7 @@ func answer(ctx context.Context, port int) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("read at UDP port %d: %w", port, err)
+			return fmt.Errorf("read at UDP port %d: %w", tunnelPort, err)
 		}
 		if n >= len(magic)+tokenLength && bytes.HasPrefix(buffer[:n], magic) {
 			// One that is lost is asked for again.
@@ -62,23 +65,34 @@ func answer(ctx context.Context, port int) error {
 }
 
 // Ask asks other nodes, and notes who answers: to a small packet, and to one as long as the uplinks
-// take.
-func (f *Facts) Ask(ctx context.Context, nodes []netip.Addr) { f.ask(ctx, nodes, askPort, tunnelPort) }
-
-func (f *Facts) ask(ctx context.Context, nodes []netip.Addr, from, to int) {
-	listener := net.ListenConfig{Control: unfragmented}
-	listened, err := listener.ListenPacket(ctx, "udp", fmt.Sprintf(":%d", from))
-	if err != nil {
-		f.Unasked = fmt.Sprintf("UDP port %d could not be used: %v", from, err)
-		return
+// take. own are addresses of this node, of which one must answer: else another program has the port,
+// on this node and most likely on all.
+func (f *Facts) Ask(ctx context.Context, own, nodes []netip.Addr) {
+	if len(own) > 0 {
+		self := []Reached{{Address: own[0]}}
+		if f.Unasked = ask(ctx, self); f.Unasked == "" && !self[0].Answers {
+			f.Unasked = fmt.Sprintf("another program has UDP port %d, such as a CNI with Geneve, which does no harm", tunnelPort)
+		}
 	}
 	for _, node := range nodes {
 		f.Reached = append(f.Reached, Reached{Address: node, Length: f.mtu()})
 	}
-	a := &asker{connection: listened.(*net.UDPConn), port: uint16(to), waiting: map[[tokenLength]byte]*bool{}}
+	if f.Unasked == "" {
+		f.Unasked = ask(ctx, f.Reached)
+	}
+}
+
+// ask returns why nobody was asked, if so.
+func ask(ctx context.Context, nodes []Reached) (unasked string) {
+	listener := net.ListenConfig{Control: unfragmented}
+	listened, err := listener.ListenPacket(ctx, "udp", fmt.Sprintf(":%d", askPort))
+	if err != nil {
+		return fmt.Sprintf("UDP port %d could not be used: %v", askPort, err)
+	}
+	a := &asker{connection: listened.(*net.UDPConn), waiting: map[[tokenLength]byte]*bool{}}
 	var reading sync.WaitGroup
 	reading.Go(a.read)
-	for try := 0; try < tries && a.again(f.Reached) && ctx.Err() == nil; try++ {
+	for try := 0; try < tries && a.again(nodes) && ctx.Err() == nil; try++ {
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
@@ -86,12 +100,12 @@ func (f *Facts) ask(ctx context.Context, nodes []netip.Addr, from, to int) {
 	}
 	_ = a.connection.Close()
 	reading.Wait()
+	return ""
 }
 
 // asker sends questions, and notes answers.
 type asker struct {
 	connection *net.UDPConn
-	port       uint16
 
 	mutex sync.Mutex
 	// waiting is what is to be true once a token comes back.
@@ -123,7 +137,7 @@ func (a *asker) send(node netip.Addr, length int, note *bool) {
 	question = append(question, make([]byte, max(0, length-len(question)))...)
 	a.waiting[token] = note
 	// The kernel refuses one that is too long for the interface: then there is no answer.
-	_, _ = a.connection.WriteToUDPAddrPort(question, netip.AddrPortFrom(node, a.port))
+	_, _ = a.connection.WriteToUDPAddrPort(question, netip.AddrPortFrom(node, tunnelPort))
 }
 
 // read reads answers until the connection is closed.

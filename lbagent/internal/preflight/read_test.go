@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -138,16 +139,29 @@ func TestAsk(t *testing.T) {
 		facts, err := Read(nil, []netip.Addr{here})
 		must(t, err)
 		facts.Uplinks[0].MTU = test.length
-		if facts.Ask(ctx, []netip.Addr{here, nobody}); !slices.Equal(facts.Reached, test.want) || facts.Unasked != "" {
+		if facts.Ask(ctx, []netip.Addr{here}, []netip.Addr{here, nobody}); !slices.Equal(facts.Reached, test.want) || facts.Unasked != "" {
 			t.Errorf("reached are %+v (%s), want %+v", facts.Reached, facts.Unasked, test.want)
 		}
 	}
 	taken, err := net.ListenPacket("udp", ":7482")
 	must(t, err)
-	defer taken.Close()
 	facts := fine()
-	if facts.Ask(ctx, []netip.Addr{here}); facts.Unasked == "" {
+	if facts.Ask(ctx, nil, []netip.Addr{here}); facts.Unasked == "" {
 		t.Error("it asks from a port that another program has")
+	}
+	must(t, taken.Close())
+	stop()
+	must(t, <-answered)
+
+	// A CNI with Geneve.
+	geneve, err := net.ListenPacket("udp", ":6081")
+	must(t, err)
+	defer geneve.Close()
+	ctx, stop = context.WithCancel(t.Context())
+	go func() { answered <- Answer(ctx) }()
+	facts = fine()
+	if facts.Ask(ctx, []netip.Addr{here}, []netip.Addr{nobody}); !strings.Contains(facts.Unasked, "6081") {
+		t.Errorf("it does not tell of a port that another program has: %q", facts.Unasked)
 	}
 	stop()
 	must(t, <-answered)

@@ -189,6 +189,9 @@ func (t *Trial) note(nodes []corev1.Node, pods []corev1.Pod) {
 // trouble is why a pod does not run.
 func trouble(pod *corev1.Pod) string {
 	for _, status := range pod.Status.ContainerStatuses {
+		if ended := status.LastTerminationState.Terminated; ended != nil {
+			return fmt.Sprintf("it ended with %d: %s", ended.ExitCode, ended.Message)
+		}
 		if waiting := status.State.Waiting; waiting != nil && waiting.Reason != "" {
 			return fmt.Sprintf("%s: %s", waiting.Reason, waiting.Message)
 		}
@@ -235,7 +238,7 @@ func trialSet(image string) *appsv1.DaemonSet {
 					SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 					Containers: []corev1.Container{{
 						Name: agentContainer, Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
-						Command: []string{"/lbagent", "preflight", "--answer"},
+						Command: []string{"/lbagent", "preflight", "--answer"}, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 						Env: []corev1.EnvVar{{Name: "NODE_NAME", ValueFrom: &corev1.EnvVarSource{
 							FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"},
 						}}},

@@ -180,10 +180,10 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		otherUplink:   &lately{},
 		unsent:        &unsent{vethTransmit: config.VethTransmit},
 		firewall:      &firewall{}, inFront: &inFront{},
-		observation: status.Observation{Version: config.Version},
-		host:        hostChecks(exempt, p.datapath),
-		duplicates:  newDuplicates(config.DuplicateDetection, func() { notify(links) }, logger.WithName("duplicates")),
-		networks:    &networks{read: finder.Networks, gateways: netdev.Gateways},
+		observation: status.Observation{Version: config.Version}, host: hostChecks(exempt, p.datapath),
+		duplicates: newDuplicates(config.DuplicateDetection, func() { notify(links) }, logger.WithName("duplicates")),
+		layer2:     newLayer2(logger.WithName("l2")),
+		networks:   &networks{read: finder.Networks, gateways: netdev.Gateways},
 	}
 	loop.watch = newWatch(watching, loop.detector, config.tellAfter, p.datapath.SetProbeKeys, logger.WithName("watch"))
 	loop.healthPorts = newHealthPorts(config, loop.health, logger.WithName("healthport"))
@@ -267,6 +267,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	if loop.duplicates != nil {
 		group.Go(func() error { return loop.duplicates.prober.Run(ctx) })
 	}
+	group.Go(func() error { return loop.layer2.responder.Run(ctx) })
 	if loop.healthPorts != nil {
 		group.Go(func() error { return loop.healthPorts.Run(ctx) })
 	}

@@ -26,6 +26,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -455,7 +456,7 @@ func (w *world) reboot(a *agent) {
 
 func (w *world) awaitBoot(what string, want millracev1alpha1.LBNodeStatus) {
 	w.t.Helper()
-	w.Await(20*time.Second, "LBNode "+what, func() bool { return w.lbNode().Status == want })
+	w.Await(20*time.Second, "LBNode "+what, func() bool { return equality.Semantic.DeepEqual(w.lbNode().Status, want) })
 }
 
 // checkWrites fails where the agent wrote anything but its own statuses, or the LBNode

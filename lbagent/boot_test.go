@@ -5,6 +5,7 @@ package lbagent
 import (
 	"context"
 	"errors"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -69,7 +70,7 @@ func TestFailingWritesAfterBoot(t *testing.T) {
 				if test.want {
 					want.ServingBootID = "now"
 				}
-				if boots != want {
+				if !reflect.DeepEqual(boots, want) {
 					t.Errorf("the LBNode says %+v, want %+v", boots, want)
 				}
 			})

@@ -32,6 +32,9 @@ type duplicates struct {
 	trusted atomic.Pointer[[]netip.Addr]
 	// networks are those of the uplinks.
 	networks atomic.Pointer[[]model.Network]
+	// elsewhere are the VIPs that another node answers for on its links: it would be taken for a host
+	// that has the address.
+	elsewhere map[netip.Addr]bool
 }
 
 func newDuplicates(wanted bool, changed func(), logger logr.Logger) *duplicates {
@@ -41,6 +44,13 @@ func newDuplicates(wanted bool, changed func(), logger logr.Logger) *duplicates 
 	d := &duplicates{}
 	d.prober = duplicate.NewProber(d.ask, changed, logger)
 	return d
+}
+
+// leave has VIPs left out that other nodes answer for.
+func (d *duplicates) leave(elsewhere map[netip.Addr]bool) {
+	if d != nil {
+		d.elsewhere = elsewhere
+	}
 }
 
 // judge returns the VIPs that are not to be announced for that, the hosts that have the address of
@@ -62,7 +72,7 @@ func (d *duplicates) judge(
 	questions := map[netip.Addr][]duplicate.Question{}
 	for i := range m.VIPs {
 		vip := &m.VIPs[i]
-		if vip.Occupant != "" || len(vip.Services) == 0 {
+		if vip.Occupant != "" || len(vip.Services) == 0 || d.elsewhere[vip.Address] {
 			continue
 		}
 		entry := duplicate.VIP{

@@ -133,6 +133,8 @@ type loop struct {
 	watch *watch
 	// duplicates finds hosts that have the address of a VIP; nil where nobody is asked.
 	duplicates *duplicates
+	// layer2 answers for VIPs on links; nil where nobody does.
+	layer2 *layer2
 	// healthPorts answers at healthCheckNodePorts; nil where nobody is to.
 	healthPorts *healthport.Server
 	// observation is what the last pass saw.
@@ -249,7 +251,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 // hostProblems are what of this host keeps packets of its uplinks from being carried.
 func (l *loop) hostProblems(uplinks []string) []string {
 	problems := slices.Concat(tagsBeside(l.dataplane.Attachments()),
-		l.unsent.problems(l.dataplane.LossesUncounted()), l.firewall.problems(), l.inFront.problems())
+		l.unsent.problems(l.dataplane.LossesUncounted()), l.firewall.problems(), l.inFront.problems(), l.layer2.problems())
 	if l.host == nil {
 		return problems
 	}
@@ -267,10 +269,15 @@ func (l *loop) setRoutes(
 	node.Phase, departs = l.departure.Advance(m.Departing != "" || node.Final, l.drainDelay, now)
 	node.Unready, unready = l.unready.Advance(m, change.Model, l.announced, l.unreadyDelay, now)
 	uplinks := names(l.observation.Interfaces)
+	node.Silent = l.watch.silent()
+	l.layer2.look(m, objects, l.dataplane.Attachments(), &node)
+	l.duplicates.leave(l.layer2.led())
 	node.Duplicates, l.observation.Duplicates, checked = l.duplicates.judge(m, objects, uplinks, l.announced, now)
 	routes, decisions := l.decider.Decide(m, change, &node)
 	same := delta.IsSame(decisions, l.observation.Decisions)
 	l.observation.Decisions = decisions
+	l.layer2.answer(m, decisions, node.Silent)
+	l.observation.L2, l.observation.L2Known = l.layer2.reach(), l.layer2 != nil
 	err = l.speaker.Set(wantBGP(m, routes, objects.Passwords))
 	if node.Final && node.Phase == announce.Left && err == nil {
 		l.ending.withdrawn()

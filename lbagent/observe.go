@@ -45,7 +45,7 @@ func announced(
 	has := make(map[netip.Addr]bool, len(decisions))
 	for i := range decisions {
 		vip := decisions[i].VIP
-		has[vip] = told.Has(vip) || failure != nil && before[vip] && len(decisions[i].Peers) > 0
+		has[vip] = told.Has(vip) || failure != nil && before[vip] && len(decisions[i].Peers) > 0 || len(decisions[i].Interfaces) > 0
 	}
 	return has
 }

@@ -116,6 +116,18 @@ func downIn(verdict membership.Verdict) map[forwarding.NodeID]bool {
 	return down
 }
 
+// silent are the nodes that do not answer, but count as up: it may be this node that is cut off.
+func (w *watch) silent() map[forwarding.NodeID]bool {
+	if w == nil {
+		return nil
+	}
+	silent := make(map[forwarding.NodeID]bool, len(w.verdict.Held))
+	for id := range w.verdict.Held {
+		silent[id] = true
+	}
+	return silent
+}
+
 // answers reports whether a node, by its name, answers probes: this one does, one that never did
 // does not. It is nil where none is asked.
 func (w *watch) answers(objects *model.Snapshot) func(node string) bool {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -253,7 +254,7 @@ func boots(t *testing.T, e *environment) {
 	must(t, e.client.Status().Update(t.Context(), node))
 	e.run(t)
 	kept := e.lbNode(t, node, "198.51.100.1")
-	if kept.Spec.BootID != "first" || kept.Status != lbNode.Status {
+	if kept.Spec.BootID != "first" || !equality.Semantic.DeepEqual(kept.Status, lbNode.Status) {
 		t.Errorf("the Node has booted, and its LBNode is %+v", kept)
 	}
 	kept.Status = millracev1alpha1.LBNodeStatus{BootID: "second", ServingBootID: "second"}
@@ -263,7 +264,7 @@ func boots(t *testing.T, e *environment) {
 		if err := e.get(ctx, after); err != nil {
 			return err
 		}
-		if after.Spec.BootID != "" || after.Status != kept.Status {
+		if after.Spec.BootID != "" || !equality.Semantic.DeepEqual(after.Status, kept.Status) {
 			return fmt.Errorf("LBNode is %+v", after)
 		}
 		return nil

@@ -42,6 +42,10 @@ type Advertisement struct {
 	// Length4 and Length6 are how long the prefixes are that VIPs are announced by: 0 where
 	// each is announced by itself.
 	Length4, Length6 int
+	// L2 is true where nodes answer for the VIPs on their links, and no peer is told. Interfaces
+	// are the names of the links; empty means those with a network that holds the VIP.
+	L2         bool
+	Interfaces []string
 }
 
 // Bounds of aggregates' lengths, as in the schema.
@@ -129,6 +133,7 @@ func ParseAdvertisement(object *millracev1alpha1.VIPAdvertisement) (Advertisemen
 		p.invalid("spec.linkBandwidth", "%q is not %s", spec.LinkBandwidth, millracev1alpha1.LinkBandwidthEndpoints)
 	}
 	p.aggregation(&advertisement, spec)
+	p.l2(&advertisement, spec)
 	if spec.LocalPreference != nil {
 		preference := uint32(p.within("spec.localPreference", *spec.LocalPreference, 0, math.MaxUint32))
 		advertisement.LocalPreference = &preference
@@ -148,6 +153,19 @@ func (p *problems) aggregation(advertisement *Advertisement, spec *millracev1alp
 	advertisement.Length6 = read("spec.aggregationLengthV6", spec.AggregationLengthV6, shortestAggregate6, longestAggregate6)
 	if advertisement.Weighed && (advertisement.Length4 > 0 || advertisement.Length6 > 0) {
 		p.invalid("spec.linkBandwidth", "tells of one VIP's endpoints: it and aggregation exclude each other")
+	}
+}
+
+// l2 reads on which links nodes answer. What is said to peers then would be said to nobody.
+func (p *problems) l2(advertisement *Advertisement, spec *millracev1alpha1.VIPAdvertisementSpec) {
+	if spec.L2 == nil {
+		return
+	}
+	advertisement.L2 = true
+	advertisement.Interfaces = slices.Sorted(slices.Values(spec.L2.Interfaces))
+	if len(spec.Peers) > 0 || len(spec.Communities) > 0 || spec.AggregationLength != nil || spec.AggregationLengthV6 != nil ||
+		spec.MED != nil || spec.ASPathPrepend != 0 || spec.LocalPreference != nil || spec.LinkBandwidth != "" {
+		p.invalid("spec.l2", "announces nothing to peers: write another VIPAdvertisement for these, which may select the same VIPs")
 	}
 }
 

@@ -173,7 +173,7 @@ func rivals(advertisements []Advertisement, peers []Peer, nodes []labels.Set) []
 	both := make(nodeSet, words(len(nodes)))
 	for j := range advertisements {
 		for i := range advertisements[:j] {
-			if classes[i] == classes[j] || !both.intersect(ofAdvertisements[i], ofAdvertisements[j]) {
+			if advertisements[i].L2 || advertisements[j].L2 || classes[i] == classes[j] || !both.intersect(ofAdvertisements[i], ofAdvertisements[j]) {
 				continue
 			}
 			pair := rivalry{decides: &advertisements[i], yields: &advertisements[j]}

@@ -98,7 +98,7 @@ const (
 )
 
 // LBNodeStatus is what the other nodes need to know of a node's agent. Its agent
-// writes it, at most twice in each boot.
+// writes it, at most twice in each boot, and when it comes to answer for VIPs elsewhere.
 type LBNodeStatus struct {
 	// BootID names the present boot of the node, as its agent reads it from the
 	// kernel when it starts (/proc/sys/kernel/random/boot_id).
@@ -117,6 +117,30 @@ type LBNodeStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	ServingBootID string `json:"servingBootID,omitempty"`
+
+	// L2 says where the node can answer for VIPs, by VIPAdvertisement. From these, all agents
+	// choose the same node for each VIP.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=map
+	// +listMapKey=advertisement
+	L2 []L2Reach `json:"l2,omitempty"`
+}
+
+// L2Reach is where a node can answer for the VIPs of a VIPAdvertisement.
+type L2Reach struct {
+	// Advertisement is the name of the VIPAdvertisement.
+	//
+	// +kubebuilder:validation:MaxLength=253
+	Advertisement string `json:"advertisement"`
+	// Networks hold the VIPs: the networks of the node's uplinks, or all addresses of a family where
+	// the advertisement names the interfaces.
+	//
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=43
+	// +listType=set
+	Networks []string `json:"networks"`
 }
 
 // LBNodeList is a list of LBNodes.

@@ -193,6 +193,10 @@ const (
 	// ReasonNoLocalEndpoint: externalTrafficPolicy is Local and no endpoint on the node
 	// is ready.
 	ReasonNoLocalEndpoint = "NoLocalEndpoint"
+	// ReasonAnsweredElsewhere: another node answers for the VIP on its links.
+	ReasonAnsweredElsewhere = "AnsweredElsewhere"
+	// ReasonNoLink: no node that could answer for the VIP has an uplink in its network.
+	ReasonNoLink = "NoLink"
 	// ReasonNoNextHop: the node has no address of the VIP's family.
 	ReasonNoNextHop = "NoNextHop"
 	// ReasonNodeDraining: the node hands its routes over to others (LBNode.spec.departure).

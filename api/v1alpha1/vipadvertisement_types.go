@@ -13,6 +13,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Pools",type=string,JSONPath=`.spec.pools`
 // +kubebuilder:printcolumn:name="Peers",type=string,JSONPath=`.spec.peers`
+// +kubebuilder:printcolumn:name="L2",type=string,JSONPath=`.spec.l2`,priority=1
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type VIPAdvertisement struct {
@@ -27,6 +28,7 @@ type VIPAdvertisement struct {
 // may select the same VIP: the union of them is announced; where they differ
 // in attributes for the same VIP and peer, the first by name wins.
 //
+// +kubebuilder:validation:XValidation:rule="!has(self.l2) || (!has(self.peers) || self.peers.size() == 0) && !has(self.aggregationLength) && !has(self.aggregationLengthV6) && (!has(self.communities) || self.communities.size() == 0) && !has(self.med) && (!has(self.asPathPrepend) || self.asPathPrepend == 0) && !has(self.localPreference) && !has(self.linkBandwidth)",message="l2 announces nothing to peers: write another VIPAdvertisement for these, which may select the same VIPs"
 // +kubebuilder:validation:XValidation:rule="!has(self.linkBandwidth) || (!has(self.aggregationLength) || self.aggregationLength == 32) && (!has(self.aggregationLengthV6) || self.aggregationLengthV6 == 128)",message="linkBandwidth tells of one VIP's endpoints: it and aggregation exclude each other"
 type VIPAdvertisementSpec struct {
 	// Pools are the names of the VIPPools whose VIPs are announced. Empty: all.
@@ -111,6 +113,28 @@ type VIPAdvertisementSpec struct {
 	//
 	// +optional
 	LinkBandwidth LinkBandwidth `json:"linkBandwidth,omitempty"`
+
+	// L2 has one of the nodes answer for each VIP on its links, by ARP (RFC 826) and Neighbor
+	// Discovery (RFC 4861), in place of announcing the VIPs to peers. No router is needed. An
+	// advertisement with l2 has no peers and no attributes of routes. Another one may announce the
+	// same VIPs to peers.
+	//
+	// +optional
+	L2 *L2Advertisement `json:"l2,omitempty"`
+}
+
+// L2Advertisement says on which links nodes answer for VIPs.
+type L2Advertisement struct {
+	// Interfaces are the names of the uplinks on which a node answers, whatever their networks are.
+	// Empty: the uplinks with a network that holds the VIP.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=15
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[^/ :]+$')",message="must be the name of an interface, such as eth0 or bond0.100"
+	// +listType=set
+	Interfaces []string `json:"interfaces,omitempty"`
 }
 
 // LinkBandwidth is what the link bandwidth community of routes tells.

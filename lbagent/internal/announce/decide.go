@@ -32,6 +32,9 @@ const (
 	ReasonNoNextHop       = millracev1alpha1.ReasonNoNextHop
 	ReasonNodeDraining    = millracev1alpha1.ReasonNodeDraining
 	ReasonReleasing       = millracev1alpha1.ReasonReleasing
+
+	ReasonAnsweredElsewhere = millracev1alpha1.ReasonAnsweredElsewhere
+	ReasonNoLink            = millracev1alpha1.ReasonNoLink
 )
 
 // Node is what a decision depends on, besides the objects.
@@ -53,6 +56,10 @@ type Node struct {
 	Phase Phase
 	// Final is true where the node departs for good, be there another one or not.
 	Final bool
+	// Links are where this node answers for VIPs, as Reach found.
+	Links map[string][]Link
+	// Silent are the other nodes that do not answer probes, also such as count as up.
+	Silent map[forwarding.NodeID]bool
 }
 
 // Decide returns the routes that this node announces and, for each VIP in the
@@ -105,13 +112,17 @@ func (d *deciding) decide(
 	vip *model.VIP, frontends []*model.Frontend, add func(target model.Target, route Route, leaving bool),
 ) Decision {
 	m, node := d.model, d.node
+	elected := elect(m, vip, frontends, node)
 	selected, decision := peersOf(m, vip)
+	if elected.wanted && decision.Reason == ReasonNoPeer {
+		decision = Decision{}
+	}
 	if open, found := d.exceeding[vip.Address]; found && decision.Reason == "" {
 		decision = Decision{Reason: ReasonNotProgrammed, Message: fmt.Sprintf(
 			"%s admits clients outside its source ranges, and could not be shut", open)}
 	}
 	if decision.Reason == "" {
-		decision = refuse(m, vip, frontends, selected, node)
+		decision = refuse(m, frontends, selected, node, &elected)
 	}
 	leaving := m.CutOff
 	if decision.Reason == "" {
@@ -133,7 +144,9 @@ func (d *deciding) decide(
 			add(target, route, leaving)
 			decision.Peers = append(decision.Peers, target.Peer.Name)
 		}
+		decision = elected.answer(decision, m.Self.ID)
 	}
+	decision.Elsewhere = elected.isElsewhere(m.Self.ID)
 	decision.VIP = vip.Address
 	return decision
 }
@@ -193,7 +206,8 @@ func peersOf(m *model.Model, vip *model.VIP) ([]model.Target, Decision) {
 
 // refuse returns why this node must not announce a VIP to any peer; a decision
 // without a reason where it may.
-func refuse(m *model.Model, vip *model.VIP, frontends []*model.Frontend, selected []model.Target, node *Node) Decision {
+func refuse(m *model.Model, frontends []*model.Frontend, selected []model.Target, node *Node, elected *election) Decision {
+	vip := elected.vip
 	if vip.Occupant != "" {
 		return Decision{Reason: ReasonOccupied, Message: desired.OccupiedVIP(vip.Address, vip.Occupant)}
 	}
@@ -203,7 +217,7 @@ func refuse(m *model.Model, vip *model.VIP, frontends []*model.Frontend, selecte
 	if len(frontends) == 0 {
 		return Decision{Reason: ReasonNoFrontend, Message: "no Service on the address has a port of its own that can be served"}
 	}
-	if uplink := withheld(selected, node); uplink != "" {
+	if uplink := withheld(selected, node); uplink != "" && !elected.wanted {
 		return Decision{Reason: ReasonNotAttached, Message: uplink}
 	}
 	if _, found := node.Programmed.VIPs[vip.Address]; !found {
@@ -212,10 +226,10 @@ func refuse(m *model.Model, vip *model.VIP, frontends []*model.Frontend, selecte
 	if missing := missing(frontends, node, node.Announced[vip.Address]); missing != nil {
 		return Decision{Reason: ReasonNotProgrammed, Message: fmt.Sprintf("%s is not in the maps", missing.Key)}
 	}
-	if attractsNobody(vip.Address, frontends, node) && !staysCutOff(m, vip.Address, frontends, node) {
+	if attractsNobody(vip.Address, frontends, node) && !staysCutOff(m, vip.Address, frontends, node) && !elected.takes(m, frontends) {
 		return withoutEndpoints(frontends)
 	}
-	if !slices.ContainsFunc(selected, func(target model.Target) bool { return nextHop(m, target.Peer, vip.Address).IsValid() }) {
+	if !elected.wanted && !slices.ContainsFunc(selected, func(target model.Target) bool { return nextHop(m, target.Peer, vip.Address).IsValid() }) {
 		return Decision{Reason: ReasonNoNextHop, Message: fmt.Sprintf(
 			"neither the LBNode of this node nor an interface to a router has an %s address", familyName(vip.Address))}
 	}

@@ -76,7 +76,17 @@ func (d *Decider) goesOn(m *model.Model, node *Node) bool {
 	}
 	return stays(m, node) && stays(last, &d.node) && m.Self == last.Self && maps.Equal(node.Unattached, d.node.Unattached) &&
 		slices.Equal(m.Peers, last.Peers) && maps.Equal(m.NextHops, last.NextHops) &&
-		reflect.DeepEqual(m.Advertisements, last.Advertisements)
+		reflect.DeepEqual(m.Advertisements, last.Advertisements) && d.electsAlike(m, node)
+}
+
+// electsAlike reports whether VIPs that have not changed have the same node answer on its links.
+func (d *Decider) electsAlike(m *model.Model, node *Node) bool {
+	last := d.model
+	if len(m.L2) == 0 && len(last.L2) == 0 {
+		return true
+	}
+	return slices.Equal(m.Nodes, last.Nodes) && maps.Equal(node.Silent, d.node.Silent) && reflect.DeepEqual(m.L2, last.L2) &&
+		reflect.DeepEqual(m.Reach, last.Reach) && reflect.DeepEqual(node.Links, d.node.Links)
 }
 
 func aggregates(a model.Advertisement) bool { return a.Length4 > 0 || a.Length6 > 0 }

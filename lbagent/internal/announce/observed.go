@@ -17,13 +17,21 @@ type Carried struct{ IPv4, IPv6 bool }
 
 func (c Carried) has(vip netip.Addr) bool { return vip.Is4() && c.IPv4 || vip.Is6() && c.IPv6 }
 
+// linkPrefix is before the names of interfaces where they stand among those of peers, which have
+// no colon.
+const linkPrefix = "l2:"
+
 // Observed returns the decision as it takes effect: Peers are only those with which an
 // established session carries the route, and without any of these the reason is NotEstablished.
+// Interfaces on which the node answers stand among the peers, as in "l2:eth0".
 func (d Decision) Observed(sessions Sessions) Decision {
-	if len(d.Peers) == 0 {
+	if len(d.Peers) == 0 && len(d.Interfaces) == 0 {
 		return d
 	}
-	observed := Decision{VIP: d.VIP}
+	observed := Decision{VIP: d.VIP, Elsewhere: d.Elsewhere, Interfaces: d.Interfaces}
+	for _, name := range d.Interfaces {
+		observed.Peers = append(observed.Peers, linkPrefix+name)
+	}
 	withheld := false
 	for _, peer := range d.Peers {
 		carried, established := sessions[peer]

@@ -52,12 +52,17 @@ type Routes map[string][]Route
 type Decision struct {
 	VIP   netip.Addr
 	Peers []string
-	// Reason is one word, Message a sentence; both are empty where Peers is
+	// Interfaces are those on which this node answers for the VIP, by ARP or Neighbor Discovery.
+	Interfaces []string
+	// Elsewhere is true where it is another node that does.
+	Elsewhere bool
+	// Reason is one word, Message a sentence; both are empty where Peers or Interfaces is
 	// not.
 	Reason  string
 	Message string
 }
 
 func (d *Decision) equals(other *Decision) bool {
-	return d.VIP == other.VIP && d.Reason == other.Reason && d.Message == other.Message && slices.Equal(d.Peers, other.Peers)
+	return d.VIP == other.VIP && d.Reason == other.Reason && d.Message == other.Message && slices.Equal(d.Peers, other.Peers) &&
+		slices.Equal(d.Interfaces, other.Interfaces) && d.Elsewhere == other.Elsewhere
 }

@@ -14,7 +14,7 @@ import (
 
 // TargetsOf returns the peers that a VIP is to be announced to, in the order of their names,
 // and whether an advertisement selects it at all. Of those that do for a peer, the first by
-// name decides.
+// name decides. Those that have nodes answer on their links are for no peer.
 func (m *Model) TargetsOf(vip *VIP) (targets []Target, selected bool) {
 	services := vip.ServiceLabels()
 	var selecting []*Advertisement
@@ -29,6 +29,9 @@ func (m *Model) TargetsOf(vip *VIP) (targets []Target, selected bool) {
 			continue
 		}
 		for _, advertisement := range selecting {
+			if advertisement.L2 {
+				continue
+			}
 			if len(advertisement.Peers) == 0 || slices.Contains(advertisement.Peers, peer.Object()) {
 				targets = append(targets, Target{Peer: peer, Advertisement: advertisement})
 				break

@@ -120,12 +120,17 @@ func (b *builder) buildAdvertisements() {
 		advertisement, problems := desired.ParseAdvertisement(object)
 		if len(problems) == 0 {
 			all = append(all, advertisement)
+			if advertisement.L2 {
+				b.model.L2 = append(b.model.L2, advertisement)
+			}
 		}
 		if !b.isForThisNode(advertisement.Nodes) || b.reported(problems) {
 			continue
 		}
 		b.model.Advertisements = append(b.model.Advertisements, advertisement)
 	}
-	slices.SortFunc(b.model.Advertisements, func(a, b Advertisement) int { return cmp.Compare(a.Name, b.Name) })
+	byName := func(a, b Advertisement) int { return cmp.Compare(a.Name, b.Name) }
+	slices.SortFunc(b.model.Advertisements, byName)
+	slices.SortFunc(b.model.L2, byName)
 	b.spreadAggregated(all)
 }

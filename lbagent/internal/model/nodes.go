@@ -79,6 +79,7 @@ func (b *builder) readNodes() {
 		b.zones[node.Name] = object.Spec.Zone
 		node.Booting = isBooting(&object.Status)
 		node.Departing = object.Spec.Departure
+		b.addReach(node.ID, &object.Status)
 		node.Down = object.Name != b.snapshot.NodeName && b.snapshot.Down[node.ID]
 		b.nodes[node.Name] = node
 	}
@@ -115,6 +116,25 @@ func isBooting(status *millracev1alpha1.LBNodeStatus) bool {
 		return status.BootID == ""
 	}
 	return status.BootID != status.ServingBootID
+}
+
+// addReach reads where a node can answer for VIPs. What cannot be read is nowhere.
+func (b *builder) addReach(node forwarding.NodeID, status *millracev1alpha1.LBNodeStatus) {
+	if len(status.L2) == 0 {
+		return
+	}
+	reach := make(map[string][]netip.Prefix, len(status.L2))
+	for i := range status.L2 {
+		for _, text := range status.L2[i].Networks {
+			if prefix, err := netip.ParsePrefix(text); err == nil {
+				reach[status.L2[i].Advertisement] = append(reach[status.L2[i].Advertisement], prefix)
+			}
+		}
+	}
+	if b.model.Reach == nil {
+		b.model.Reach = map[forwarding.NodeID]map[string][]netip.Prefix{}
+	}
+	b.model.Reach[node] = reach
 }
 
 // setAddresses gives a node its addresses, the first of each family, and

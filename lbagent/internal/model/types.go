@@ -125,7 +125,11 @@ type Model struct {
 	BFD map[string]desired.BFD
 	// Advertisements hold only those that select this node.
 	Advertisements []Advertisement
-	Problems       []Problem
+	// L2 are the advertisements of all nodes that have these answer on their links, sorted by name.
+	L2 []Advertisement
+	// Reach are the networks in which nodes can answer for VIPs, by the name of the advertisement.
+	Reach    map[forwarding.NodeID]map[string][]netip.Prefix
+	Problems []Problem
 }
 
 // FrontendsOf are the frontends of a VIP.

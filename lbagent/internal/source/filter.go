@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/millrace-lb/millrace/api/desired"
@@ -81,7 +82,7 @@ func matters(before, after any) bool {
 	case *millracev1alpha1.LBNode:
 		before, ok := before.(*millracev1alpha1.LBNode)
 		return !ok || before.UID != after.UID || before.Generation != after.Generation ||
-			before.Status != after.Status
+			!equality.Semantic.DeepEqual(before.Status, after.Status)
 	case *millracev1alpha1.VIPPool:
 		before, ok := before.(*millracev1alpha1.VIPPool)
 		return !ok || before.UID != after.UID || before.Generation != after.Generation ||

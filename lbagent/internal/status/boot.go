@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/rest"
@@ -43,7 +44,18 @@ func (o *Observation) serves() bool {
 
 // identify returns the status that an LBNode should have in a boot, given the one it
 // has. A node that has served in its present boot is served to whatever fails later.
-func identify(previous millracev1alpha1.LBNodeStatus, bootID string, serves bool) millracev1alpha1.LBNodeStatus {
+//
+// Where the node can answer for VIPs stays until its agent knows.
+func identify(previous millracev1alpha1.LBNodeStatus, bootID string, serves bool, o *Observation) millracev1alpha1.LBNodeStatus {
+	status := identifyBoot(previous, bootID, serves)
+	status.L2 = previous.L2
+	if o != nil && o.L2Known {
+		status.L2 = o.L2
+	}
+	return status
+}
+
+func identifyBoot(previous millracev1alpha1.LBNodeStatus, bootID string, serves bool) millracev1alpha1.LBNodeStatus {
 	switch {
 	case serves:
 		return millracev1alpha1.LBNodeStatus{BootID: bootID, ServingBootID: bootID}
@@ -90,8 +102,8 @@ func tellBoot(
 	if err := client.Get().Resource("lbnodes").Name(nodeName).Do(ctx).Into(lbNode); err != nil {
 		return fmt.Errorf("get LBNode %s: %w", nodeName, err)
 	}
-	status := identify(lbNode.Status, bootID, false)
-	if status == lbNode.Status {
+	status := identify(lbNode.Status, bootID, false, nil)
+	if equality.Semantic.DeepEqual(status, lbNode.Status) {
 		return nil
 	}
 	lbNode.Status = status

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -71,14 +72,33 @@ func TestIdentify(t *testing.T) {
 		"booted, an older agent was before": {in("before", ""), false, in("now", "before")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := identify(test.was, "now", test.serves)
-			if got != test.want {
+			got := identify(test.was, "now", test.serves, nil)
+			if !reflect.DeepEqual(got, test.want) {
 				t.Errorf("%+v becomes %+v, want %+v", test.was, got, test.want)
 			}
-			if again := identify(got, "now", test.serves); again != got {
+			if again := identify(got, "now", test.serves, nil); !reflect.DeepEqual(again, got) {
 				t.Errorf("%+v would be written again, as %+v", got, again)
 			}
 		})
+	}
+}
+
+// Where a node can answer for VIPs stays as it was until its agent knows better.
+func TestIdentifyReach(t *testing.T) {
+	in := millracev1alpha1.LBNodeStatus{BootID: "now", ServingBootID: "now"}
+	was := in
+	was.L2 = []millracev1alpha1.L2Reach{{Advertisement: "lab", Networks: []string{"198.51.100.0/24"}}}
+	unknown := Observation{}
+	if got := identify(was, "now", false, &unknown); !reflect.DeepEqual(got, was) {
+		t.Errorf("an agent that knows nothing writes %+v", got)
+	}
+	known := Observation{L2Known: true}
+	if got := identify(was, "now", true, &known); got.L2 != nil {
+		t.Errorf("an agent without links writes %+v", got)
+	}
+	known.L2 = was.L2
+	if got := identify(in, "now", true, &known); !reflect.DeepEqual(got, was) {
+		t.Errorf("an agent with links writes %+v", got)
 	}
 }
 
@@ -161,7 +181,7 @@ func TestTellBoot(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
 			TellBoot(ctx, clients.Millrace, "node1", "b", logr.Discard())
-			if test.want != nil && s.lbNode.Status != *test.want {
+			if test.want != nil && !reflect.DeepEqual(s.lbNode.Status, *test.want) {
 				t.Errorf("the status is %+v, want %+v", s.lbNode.Status, *test.want)
 			}
 			if !slices.Equal(s.requests, test.sent) {

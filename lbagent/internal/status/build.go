@@ -55,6 +55,9 @@ type Observation struct {
 	Duplicates []duplicate.Holder
 	// Unready are endpoints that are served though they are not ready.
 	Unready readiness.Served
+	// L2 is where the node can answer for VIPs, if that is known.
+	L2      []millracev1alpha1.L2Reach
+	L2Known bool
 	// Forwards is true where the last pass left in the maps what the node forwards by,
 	// even if single writes failed.
 	Forwards bool

@@ -164,8 +164,8 @@ func (w *Writer) write(ctx context.Context, now time.Time) (again time.Duration,
 		return 0, nil
 	}
 	identity := w.lbNode.write(ctx, func(lbNode *millracev1alpha1.LBNode) *millracev1alpha1.LBNode {
-		status := identify(lbNode.Status, w.bootID, observation.serves())
-		if status == lbNode.Status {
+		status := identify(lbNode.Status, w.bootID, observation.serves(), observation)
+		if equality.Semantic.DeepEqual(status, lbNode.Status) {
 			return nil
 		}
 		changed := lbNode.DeepCopy()

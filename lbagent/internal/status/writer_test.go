@@ -5,7 +5,7 @@ package status
 import (
 	"context"
 	"errors"
-	"slices"
+	"reflect"
 	"strconv"
 	"sync"
 	"testing"
@@ -239,7 +239,7 @@ func TestWriterIdentity(t *testing.T) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		want := []millracev1alpha1.LBNodeStatus{{BootID: "now", ServingBootID: "before"}, {BootID: "now", ServingBootID: "now"}}
-		if !slices.Equal(s.identities, want) {
+		if !reflect.DeepEqual(s.identities, want) {
 			t.Errorf("written %+v, want %+v", s.identities, want)
 		}
 	})

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package announce
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// Link is an interface on which this node can answer for the VIPs of a network.
+type Link struct {
+	Interface string
+	Prefix    netip.Prefix
+}
+
+// Reach returns the interfaces on which this node can answer for VIPs, by the name of each
+// advertisement that selects the node for that. networks are those of the node's interfaces;
+// attached are the uplinks with the programs. Without these, packets to a VIP would be lost.
+func Reach(m *model.Model, networks []model.Network, attached []string) map[string][]Link {
+	reach := map[string][]Link{}
+	for i := range m.Advertisements {
+		advertisement := &m.Advertisements[i]
+		if !advertisement.L2 {
+			continue
+		}
+		var links []Link
+		if len(advertisement.Interfaces) > 0 {
+			for _, name := range advertisement.Interfaces {
+				if slices.Contains(attached, name) {
+					links = append(links, Link{name, everyIPv4}, Link{name, everyIPv6})
+				}
+			}
+		} else {
+			for _, network := range networks {
+				link := Link{network.Interface, network.Prefix}
+				if slices.Contains(attached, link.Interface) && isLink(link.Prefix) && !slices.Contains(links, link) {
+					links = append(links, link)
+				}
+			}
+		}
+		if len(links) > 0 {
+			reach[advertisement.Name] = links
+		}
+	}
+	return reach
+}
+
+var (
+	everyIPv4 = netip.MustParsePrefix("0.0.0.0/0")
+	everyIPv6 = netip.MustParsePrefix("::/0")
+)
+
+// isLink reports whether hosts other than the node can be in a network, and VIPs.
+func isLink(prefix netip.Prefix) bool {
+	return prefix.IsValid() && !prefix.IsSingleIP() && !prefix.Addr().IsLinkLocalUnicast() && !prefix.Addr().IsLoopback()
+}
+
+// election is which node answers for a VIP on its links.
+type election struct {
+	vip *model.VIP
+	// wanted is true where an advertisement has nodes answer for the VIP.
+	wanted bool
+	// leader is nil where no node can.
+	leader *model.Node
+	// interfaces are those on which this node answers, sorted: none where it is not the leader.
+	interfaces []string
+}
+
+// elect chooses the node that answers for a VIP. It depends on what all agents see alike: objects,
+// and which nodes answer probes. Two that see differently for a moment both answer, which harms
+// nothing, as all nodes forward alike.
+//
+// Of the nodes that can answer, those come first that new connections find an endpoint on or behind,
+// then those that stay. Among equals the highest rank counts (rendezvous hashing): so VIPs are spread
+// over the nodes, and a node that comes or goes moves only its own.
+func elect(m *model.Model, vip *model.VIP, frontends []*model.Frontend, node *Node) election {
+	var names []string
+	services := vip.ServiceLabels()
+	for i := range m.L2 {
+		if m.L2[i].Selects(vip.Pool, services) {
+			names = append(names, m.L2[i].Name)
+		}
+	}
+	if len(names) == 0 {
+		return election{vip: vip}
+	}
+	chosen := election{vip: vip, wanted: true}
+	best := rank{}
+	for i := range m.Nodes {
+		candidate := &m.Nodes[i]
+		if !answers(m, node, candidate) || !reaches(m.Reach[candidate.ID], names, vip.Address) {
+			continue
+		}
+		own := rank{serves: serving(frontends, candidate.ID), stays: candidate.Departing == "", hash: rendezvous(vip.Address, candidate.ID)}
+		if chosen.leader == nil || own.beats(best) {
+			chosen.leader, best = candidate, own
+		}
+	}
+	if chosen.leader != nil && chosen.leader.ID == m.Self.ID {
+		chosen.interfaces = interfacesOf(node.Links, names, vip.Address)
+	}
+	return chosen
+}
+
+// answers reports whether a node is up, as far as this one sees.
+func answers(m *model.Model, node *Node, candidate *model.Node) bool {
+	return !candidate.Booting && (candidate.ID == m.Self.ID || !candidate.Down && !node.Silent[candidate.ID])
+}
+
+// interfacesOf are those on which an address is answered for by one of the advertisements, sorted.
+func interfacesOf(links map[string][]Link, advertisements []string, vip netip.Addr) (names []string) {
+	for _, advertisement := range advertisements {
+		for _, link := range links[advertisement] {
+			if link.Prefix.Contains(vip) {
+				names = append(names, link.Interface)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// reaches reports whether a node can answer for an address, as its agent says, by one of the
+// advertisements.
+func reaches(reach map[string][]netip.Prefix, advertisements []string, vip netip.Addr) bool {
+	return slices.ContainsFunc(advertisements, func(name string) bool {
+		return slices.ContainsFunc(reach[name], func(network netip.Prefix) bool { return network.Contains(vip) })
+	})
+}
+
+// rank is how good a node is for a VIP.
+type rank struct {
+	serves int
+	stays  bool
+	hash   uint64
+}
+
+func (r rank) beats(other rank) bool {
+	switch {
+	case r.serves != other.serves:
+		return r.serves > other.serves
+	case r.stays != other.stays:
+		return r.stays
+	}
+	return r.hash > other.hash
+}
+
+// serving says what new connections find at a node: 2 an endpoint, there or behind it; 1 a frontend
+// that has none now, and would be served from everywhere; 0 nothing.
+func serving(frontends []*model.Frontend, node forwarding.NodeID) (serves int) {
+	for _, frontend := range frontends {
+		switch {
+		case frontend.Local && frontend.Weights[node] > 0, !frontend.Local && len(frontend.Weights) > 0:
+			return 2
+		case !frontend.Local:
+			serves = 1
+		}
+	}
+	return serves
+}
+
+// rendezvous is the weight of a node for an address: pseudo-random, and the same on all nodes. Its
+// steps are those of SplitMix64 (Steele, Lea, Flood, 2014).
+func rendezvous(vip netip.Addr, node forwarding.NodeID) uint64 {
+	words := vip.As16()
+	mixed := uint64(0)
+	for _, word := range []uint64{binary.BigEndian.Uint64(words[:8]), binary.BigEndian.Uint64(words[8:]), uint64(node)} {
+		mixed = (mixed ^ word) + 0x9e3779b97f4a7c15
+		mixed = (mixed ^ mixed>>30) * 0xbf58476d1ce4e5b9
+		mixed = (mixed ^ mixed>>27) * 0x94d049bb133111eb
+		mixed ^= mixed >> 31
+	}
+	return mixed
+}
+
+// answer completes the decision to announce a VIP by what this node does on its links.
+func (e *election) answer(decision Decision, self forwarding.NodeID) Decision {
+	if !e.wanted {
+		return decision
+	}
+	decision.Interfaces = e.interfaces
+	if len(decision.Peers) > 0 || len(decision.Interfaces) > 0 {
+		return decision
+	}
+	switch {
+	case e.leader == nil:
+		decision.Reason, decision.Message = ReasonNoLink,
+			"no node that could answer for the address on its links has an uplink in a network that holds it"
+	case e.leader.ID == self:
+		decision.Reason, decision.Message = ReasonNoLink,
+			"this node is to answer for the address, but has no uplink any more in a network that holds it"
+	default:
+		decision.Reason, decision.Message = ReasonAnsweredElsewhere, fmt.Sprintf(
+			"node %s answers for the address on its links", e.leader.Name)
+	}
+	return decision
+}
+
+// isElsewhere reports whether another node answers.
+func (e *election) isElsewhere(self forwarding.NodeID) bool {
+	return e.leader != nil && e.leader.ID != self
+}
+
+// takes reports whether this node answers for a VIP of which only endpoints that terminate are left
+// here: the others take it for the one that answers until those are gone.
+func (e *election) takes(m *model.Model, frontends []*model.Frontend) bool {
+	return len(e.interfaces) > 0 && serving(frontends, m.Self.ID) == 2
+}

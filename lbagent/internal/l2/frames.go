@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package l2
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/mdlayher/arp"
+	"github.com/mdlayher/ndp"
+)
+
+// message is a packet without its Ethernet header, and the hardware address that it goes to.
+type message struct {
+	to      net.HardwareAddr
+	payload []byte
+}
+
+// question is a request for the hardware address of a target.
+type question struct {
+	target netip.Addr
+	// asker is unspecified where a host asks whether it may take the target itself (RFC 5227, RFC
+	// 4862): it has no address yet.
+	asker netip.Addr
+	// from is the asker's hardware address.
+	from net.HardwareAddr
+}
+
+var (
+	broadcast  = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	allNodes   = netip.MustParseAddr("ff02::1")
+	nowhere    = net.HardwareAddr{0, 0, 0, 0, 0, 0}
+	errNotAsks = errors.New("is no question for an address")
+)
+
+// Sizes and fields of packets.
+const (
+	ethernetType   = 1
+	ipv4Type       = 0x0800
+	ipv6HeaderSize = 40
+	icmpv6         = 58
+	// hopLimit is that of all Neighbor Discovery: whoever sends it is on the link (RFC 4861, section
+	// 7.1).
+	hopLimit = 255
+)
+
+// readARP reads a request (RFC 826). What else ARP has is no question, and neither is what a host
+// tells of its own address.
+func readARP(payload []byte) (question, error) {
+	packet := arp.Packet{}
+	if err := packet.UnmarshalBinary(payload); err != nil {
+		return question{}, fmt.Errorf("read ARP: %w", err)
+	}
+	if packet.HardwareType != ethernetType || packet.ProtocolType != ipv4Type ||
+		packet.HardwareAddrLength != 6 || packet.IPLength != 4 || packet.Operation != arp.OperationRequest {
+		return question{}, errNotAsks
+	}
+	asker, _ := netip.AddrFromSlice(packet.SenderIP)
+	target, _ := netip.AddrFromSlice(packet.TargetIP)
+	if asker == target || !isUnicast(packet.SenderHardwareAddr) {
+		return question{}, errNotAsks
+	}
+	return question{target: target, asker: asker, from: packet.SenderHardwareAddr}, nil
+}
+
+// isUnicast reports whether a hardware address is that of one host: an answer to others would go to
+// many.
+func isUnicast(address net.HardwareAddr) bool {
+	return len(address) == 6 && address[0]&1 == 0 && string(address) != string(nowhere)
+}
+
+// answerARP is the reply of the host own.
+func (q *question) answerARP(own net.HardwareAddr) (message, error) {
+	return newARP(arp.OperationReply, host{own, q.target}, host{q.from, q.asker}, q.from)
+}
+
+// tellARP tells all hosts that own has an address (RFC 5227, section 3): once as a request and once as
+// a reply, since there are hosts that heed one alone.
+func tellARP(own net.HardwareAddr, address netip.Addr) ([]message, error) {
+	request, err := newARP(arp.OperationRequest, host{own, address}, host{nowhere, address}, broadcast)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := newARP(arp.OperationReply, host{own, address}, host{broadcast, address}, broadcast)
+	return []message{request, reply}, err
+}
+
+// host is one that ARP tells of.
+type host struct {
+	mac     net.HardwareAddr
+	address netip.Addr
+}
+
+func newARP(operation arp.Operation, sender, target host, to net.HardwareAddr) (message, error) {
+	packet := arp.Packet{
+		HardwareType: ethernetType, ProtocolType: ipv4Type, HardwareAddrLength: 6, IPLength: 4, Operation: operation,
+		SenderHardwareAddr: sender.mac, SenderIP: sender.address.AsSlice(), TargetHardwareAddr: target.mac, TargetIP: target.address.AsSlice(),
+	}
+	payload, err := packet.MarshalBinary()
+	if err != nil {
+		return message{}, fmt.Errorf("write ARP: %w", err)
+	}
+	return message{to, payload}, nil
+}
+
+// readSolicitation reads an IPv6 packet with a neighbour solicitation from a hardware address (RFC
+// 4861, section 7.1.1).
+func readSolicitation(payload []byte, from net.HardwareAddr) (question, error) {
+	if len(payload) < ipv6HeaderSize || payload[0]>>4 != 6 || payload[6] != icmpv6 || payload[7] != hopLimit {
+		return question{}, errNotAsks
+	}
+	length := int(binary.BigEndian.Uint16(payload[4:]))
+	body := payload[ipv6HeaderSize:]
+	if length > len(body) {
+		return question{}, fmt.Errorf("read a neighbour solicitation: it says to have %d bytes, and has %d", length, len(body))
+	}
+	body = body[:length]
+	source, destination := netip.AddrFrom16([16]byte(payload[8:24])), netip.AddrFrom16([16]byte(payload[24:40]))
+	if !isIntact(body, source, destination) {
+		return question{}, errors.New("read a neighbour solicitation: its checksum is wrong")
+	}
+	parsed, err := ndp.ParseMessage(body)
+	if err != nil {
+		return question{}, fmt.Errorf("read a neighbour solicitation: %w", err)
+	}
+	solicitation, is := parsed.(*ndp.NeighborSolicitation)
+	if !is || body[1] != 0 {
+		return question{}, errNotAsks
+	}
+	asked := question{target: solicitation.TargetAddress, asker: source, from: from}
+	if own := sourceOf(solicitation); own != nil {
+		asked.from = own
+	}
+	if source.IsMulticast() || source == asked.target || !isUnicast(asked.from) {
+		return question{}, errNotAsks
+	}
+	return asked, nil
+}
+
+// sourceOf is the hardware address that a solicitation says to be from, nil where it says none.
+func sourceOf(solicitation *ndp.NeighborSolicitation) net.HardwareAddr {
+	for _, option := range solicitation.Options {
+		if own, is := option.(*ndp.LinkLayerAddress); is && own.Direction == ndp.Source {
+			return own.Addr
+		}
+	}
+	return nil
+}
+
+// isIntact reports whether the checksum of an ICMPv6 message is right: the sum over all of it is zero
+// then. A message without room for one is not.
+func isIntact(body []byte, source, destination netip.Addr) bool {
+	if len(body) < 4 {
+		return false
+	}
+	sum := uint32(len(body)) + icmpv6
+	for _, part := range [][]byte{source.AsSlice(), destination.AsSlice(), body} {
+		for i := 0; i < len(part); i += 2 {
+			word := uint32(part[i]) << 8
+			if i+1 < len(part) {
+				word |= uint32(part[i+1])
+			}
+			sum += word
+		}
+	}
+	for sum > 0xffff {
+		sum = sum&0xffff + sum>>16
+	}
+	return sum == 0xffff
+}
+
+// answerSolicitation is the advertisement of the host own (RFC 4861, section 7.2.4). One that has no
+// address yet is told together with all others.
+func (q *question) answerSolicitation(own net.HardwareAddr) (message, error) {
+	if q.asker.IsUnspecified() {
+		return newAdvertisement(own, q.target, allNodes, multicastOf(allNodes), false)
+	}
+	return newAdvertisement(own, q.target, q.asker, q.from, true)
+}
+
+// tellAdvertisement tells all hosts that own has an address (RFC 4861, section 7.2.6).
+func tellAdvertisement(own net.HardwareAddr, address netip.Addr) (message, error) {
+	return newAdvertisement(own, address, allNodes, multicastOf(allNodes), false)
+}
+
+func newAdvertisement(
+	own net.HardwareAddr, address, destination netip.Addr, to net.HardwareAddr, solicited bool,
+) (message, error) {
+	body, err := ndp.MarshalMessageChecksum(&ndp.NeighborAdvertisement{
+		Solicited: solicited, Override: true, TargetAddress: address,
+		Options: []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Target, Addr: own}},
+	}, address, destination)
+	if err != nil {
+		return message{}, fmt.Errorf("write a neighbour advertisement: %w", err)
+	}
+	packet := make([]byte, ipv6HeaderSize, ipv6HeaderSize+len(body))
+	packet[0] = 6 << 4
+	binary.BigEndian.PutUint16(packet[4:], uint16(len(body)))
+	packet[6], packet[7] = icmpv6, hopLimit
+	copy(packet[8:], address.AsSlice())
+	copy(packet[24:], destination.AsSlice())
+	return message{to, append(packet, body...)}, nil
+}
+
+// multicastOf is the hardware address of an IPv6 group (RFC 2464, section 7).
+func multicastOf(group netip.Addr) net.HardwareAddr {
+	bytes := group.As16()
+	return net.HardwareAddr{0x33, 0x33, bytes[12], bytes[13], bytes[14], bytes[15]}
+}
+
+// groupOf is the group at which an address is asked for (RFC 4291, section 2.7.1).
+func groupOf(address netip.Addr) netip.Addr {
+	bytes := address.As16()
+	return netip.AddrFrom16([16]byte{0: 0xff, 1: 2, 11: 1, 12: 0xff, 13: bytes[13], 14: bytes[14], 15: bytes[15]})
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package l2
+
+import (
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// perSocket is how many groups a socket is in: the kernel limits the memory for them by socket
+// (net.core.optmem_max).
+const perSocket = 100
+
+// groups are the IPv6 multicast groups that an interface is in. The kernel then tells switches that
+// look at MLD (RFC 4541), and the card takes the groups' frames.
+type groups struct {
+	index int
+	// joined has the socket of each group, used how many groups each socket has.
+	joined map[netip.Addr]int
+	used   map[int]int
+}
+
+// set leaves and joins groups.
+func (g *groups) set(wanted map[netip.Addr]bool) error {
+	for group, socket := range g.joined {
+		if !wanted[group] {
+			g.leave(group, socket)
+		}
+	}
+	for group := range wanted {
+		if _, joined := g.joined[group]; joined {
+			continue
+		}
+		if err := g.join(group); err != nil {
+			return fmt.Errorf("join group %s, at which an IPv6 VIP is asked for: %w", group, err)
+		}
+	}
+	return nil
+}
+
+func (g *groups) join(group netip.Addr) error {
+	socket := -1
+	for candidate, used := range g.used {
+		if used < perSocket {
+			socket = candidate
+		}
+	}
+	if socket < 0 {
+		var err error
+		if socket, err = unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			return fmt.Errorf("open a socket: %w", err)
+		}
+		if g.used == nil {
+			g.used = map[int]int{}
+		}
+		g.used[socket] = 0
+	}
+	if err := unix.SetsockoptIPv6Mreq(socket, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, g.request(group)); err != nil {
+		g.release(socket)
+		return err
+	}
+	g.joined[group] = socket
+	g.used[socket]++
+	return nil
+}
+
+func (g *groups) request(group netip.Addr) *unix.IPv6Mreq {
+	return &unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(g.index)}
+}
+
+// leave is also right where the interface is gone: the kernel has left the group then.
+func (g *groups) leave(group netip.Addr, socket int) {
+	_ = unix.SetsockoptIPv6Mreq(socket, unix.IPPROTO_IPV6, unix.IPV6_LEAVE_GROUP, g.request(group))
+	delete(g.joined, group)
+	g.used[socket]--
+	g.release(socket)
+}
+
+// release closes a socket that is in no group.
+func (g *groups) release(socket int) {
+	if g.used[socket] == 0 {
+		_ = unix.Close(socket)
+		delete(g.used, socket)
+	}
+}
+
+func (g *groups) close() {
+	for socket := range g.used {
+		_ = unix.Close(socket)
+	}
+	g.used, g.joined = nil, map[netip.Addr]int{}
+}

@@ -17,7 +17,8 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
-// announcers knows which nodes can announce anything: those with an established BGP session. As a
+// announcers knows which nodes can announce anything: those with an established BGP session and, where
+// an advertisement has nodes answer on their links, all that are ready. As a
 // handler it enqueues the Services with addresses when a VIPAdvertisement gets its first such
 // node, or loses its last one. What one node does with one VIP is not known here.
 type announcers struct {
@@ -47,6 +48,7 @@ func (n announcer) equal(other announcer) bool {
 
 type announced struct {
 	nodes labels.Selector
+	l2    bool
 	able  bool
 }
 
@@ -59,17 +61,20 @@ func (a *announcers) able(advertisement desired.Advertisement) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	known, ok := a.asked[advertisement.Name]
-	if !ok || known.nodes.String() != advertisement.Nodes.String() {
-		known = announced{nodes: advertisement.Nodes, able: a.anyFor(advertisement.Nodes)}
+	if !ok || known.l2 != advertisement.L2 || known.nodes.String() != advertisement.Nodes.String() {
+		known = announced{nodes: advertisement.Nodes, l2: advertisement.L2}
+		known.able = a.anyFor(&known)
 		a.asked[advertisement.Name] = known
 	}
 	return known.able
 }
 
 // anyFor ends at the first node that can, so it is short where most can.
-func (a *announcers) anyFor(nodes labels.Selector) bool {
+func (a *announcers) anyFor(asked *announced) bool {
 	for _, node := range a.nodes {
-		if a.can(node) && nodes.Matches(node.labels) {
+		// Whether a node has a link with the VIP is told by its LBNode, not here.
+		node.established = node.established || asked.l2
+		if a.can(node) && asked.nodes.Matches(node.labels) {
 			return true
 		}
 	}
@@ -110,11 +115,11 @@ func (a *announcers) change(name string, change func(*announcer)) bool {
 // review answers again what a node's change may be about, and all where all nodes count otherwise.
 func (a *announcers) review(before, after announcer, all bool) (changed bool) {
 	for name, known := range a.asked {
-		concerns := all || !known.able && a.can(after) || known.able && before.established
+		concerns := all || known.l2 || !known.able && a.can(after) || known.able && before.established
 		if !concerns {
 			continue
 		}
-		if able := a.anyFor(known.nodes); able != known.able {
+		if able := a.anyFor(&known); able != known.able {
 			known.able, changed = able, true
 			a.asked[name] = known
 		}

@@ -22,7 +22,9 @@ func advertisementFor(name string, nodes map[string]string) desired.Advertisemen
 func TestAnnouncersAnswer(t *testing.T) {
 	advertisements := []desired.Advertisement{
 		advertisementFor("all", nil), advertisementFor("edge", map[string]string{"role": "edge"}), advertisementFor("core", map[string]string{"role": "core"}),
+		advertisementFor("links", nil),
 	}
+	advertisements[3].L2 = true
 	rapid.Check(t, func(t *rapid.T) {
 		a, nodes := newAnnouncers(newLedger()), map[string]announcer{}
 		reference := func(advertisement desired.Advertisement) bool {
@@ -36,7 +38,7 @@ func TestAnnouncersAnswer(t *testing.T) {
 				}
 			}
 			for _, node := range nodes {
-				if node.exists && node.established && advertisement.Nodes.Matches(node.labels) && (!node.notReady || 2*notReady > total) {
+				if node.exists && (node.established || advertisement.L2) && advertisement.Nodes.Matches(node.labels) && (!node.notReady || 2*notReady > total) {
 					return true
 				}
 			}

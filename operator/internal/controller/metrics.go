@@ -255,7 +255,7 @@ func (o *counted) waiting() map[string]int64 {
 }
 
 // announcers counts the VIPs of Services that no node, one node, and more nodes can announce: nodes
-// that an advertisement of the VIP selects, with an established BGP session.
+// that an advertisement of the VIP selects, with an established BGP session where it is for peers.
 func (o *counted) announcers() (counts [len(announcerCounts)]int64) {
 	able := o.able()
 	var advertisements []desired.Advertisement
@@ -263,7 +263,7 @@ func (o *counted) announcers() (counts [len(announcerCounts)]int64) {
 	for i := range o.advertisements.Items {
 		if advertisement, problems := desired.ParseAdvertisement(&o.advertisements.Items[i]); len(problems) == 0 {
 			advertisements = append(advertisements, advertisement)
-			nodes = append(nodes, able.two(advertisement.Nodes))
+			nodes = append(nodes, able.two(&announced{nodes: advertisement.Nodes, l2: advertisement.L2}))
 		}
 	}
 	services := map[types.NamespacedName]labels.Set{}
@@ -311,9 +311,10 @@ func (o *counted) able() *announcers {
 }
 
 // two returns the names of nodes that can announce, two at most: more make no difference.
-func (a *announcers) two(nodes labels.Selector) (names []string) {
+func (a *announcers) two(asked *announced) (names []string) {
 	for name, node := range a.nodes {
-		if len(names) < 2 && a.can(node) && nodes.Matches(node.labels) {
+		node.established = node.established || asked.l2
+		if len(names) < 2 && a.can(node) && asked.nodes.Matches(node.labels) {
 			names = append(names, name)
 		}
 	}

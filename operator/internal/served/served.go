@@ -164,6 +164,9 @@ func (j *judge) checkAdvertisements() {
 		switch {
 		case first == nil:
 			j.problem(millracev1alpha1.ReasonNotSelected, "no VIPAdvertisement selects %s, so no node announces it", address)
+		case !announced && first.L2:
+			j.problem(millracev1alpha1.ReasonNotAnnounced, "no node that VIPAdvertisement %s selects is ready, "+
+				"so no node answers for %s", first.Name, address)
 		case !announced:
 			j.problem(millracev1alpha1.ReasonNotAnnounced, "no node that VIPAdvertisement %s selects has an established BGP session, "+
 				"so no node announces %s", first.Name, address)

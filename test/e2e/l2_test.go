@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace-lb/millrace/test/harness"
+)
+
+// The VIPs are in the network of nodes and router, which finds them by ARP and Neighbor Discovery as any
+// host there. No peer is told of them. Of nodes with the ids 1 to 3, the same one answers for both.
+const l2Objects = `
+apiVersion: millrace.io/v1alpha1
+kind: VIPPool
+metadata: {name: l2}
+spec:
+  addresses: [%[1]s-%[1]s, "%[2]s-%[2]s"]
+  autoAssign: false
+---
+apiVersion: millrace.io/v1alpha1
+kind: VIPAdvertisement
+metadata: {name: l2}
+spec: {pools: [l2], l2: {}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: hold-l2, namespace: default, annotations: {millrace.io/pool: l2}}
+spec:
+  type: LoadBalancer
+  ipFamilyPolicy: RequireDualStack
+  selector: {app: hold}
+  ports: [{name: http, port: 80, targetPort: 8080}]
+`
+
+const (
+	l2IPv4 = "198.51.100.117"
+	l2IPv6 = "2001:db8:0:1::117"
+	// l2Gap is how long a dead leader may be missed.
+	l2Gap = time.Second
+)
+
+// Connections and requests to VIPs that nodes answer for on their links survive all that happens to the
+// node that does: it is cordoned, its agent is replaced, it dies.
+func TestL2(t *testing.T) {
+	podsLeft(t, 0)
+	cleanup(t, "delete", "vippool/l2", "vipadvertisement/l2", "--ignore-not-found")
+	cleanup(t, "delete", "deployment/hold", "service/hold-l2", "service/hold", "--ignore-not-found")
+	must(t, cluster.Apply(t.Context(), harness.Held))
+	must(t, cluster.Apply(t.Context(), fmt.Sprintf(l2Objects, l2IPv4, l2IPv6)))
+	s := addresses(t, "hold-l2")
+	leader := s.leader(t, "")
+	t.Logf("%s answers for %s and %s", leader, s.ipv4, s.ipv6)
+	// A connection dies with the node that has its pod, whoever answers.
+	kubectl(t, "patch", "deployment", "hold", "--type=strategic", "-p", fmt.Sprintf(`{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":
+		{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":
+		[{"key":"kubernetes.io/hostname","operator":"NotIn","values":[%q]}]}]}}}}}}}`, leader))
+	must(t, cluster.RolledOut(t.Context(), "default", "deployment/hold"))
+	podsLeft(t, 6)
+	hold, _, err := cluster.Hold(t.Context(), harness.HoldOptions{
+		VIPs: []netip.Addr{s.ipv4, s.ipv6}, Flows: heldConnections, Interval: time.Second, Timeout: flowTimeout,
+	})
+	must(t, err)
+	t.Cleanup(func() { _ = hold.End() })
+
+	cleanup(t, "uncordon", leader)
+	s.keeps(t, hold, "a cordon", func(ctx context.Context) error {
+		_, err := cluster.Kubectl(ctx, "cordon", leader)
+		s.left(t, leader)
+		return err
+	})
+	s.keeps(t, hold, "its end", func(ctx context.Context) error {
+		_, err := cluster.Kubectl(ctx, "uncordon", leader)
+		s.leader(t, leader)
+		return err
+	})
+	s.keeps(t, hold, "another agent", func(ctx context.Context) error {
+		_, err := cluster.Kubectl(ctx, "-n", "millrace-system", "delete", "pod", "-l", "app.kubernetes.io/component=agent",
+			"--field-selector", "spec.nodeName="+leader)
+		return errors.Join(err, cluster.RolledOut(ctx, "millrace-system", "daemonset/millrace-agent"))
+	})
+
+	t.Cleanup(func() { _, _ = cluster.Run(context.Background(), "node", "start", leader) })
+	type outcome struct {
+		load harness.Load
+		err  error
+	}
+	loaded := make(chan outcome, 1)
+	go func() {
+		// Requests that a gap delays by more than this count as failed, so that the gap is seen.
+		load, err := cluster.PatientRequestsFor(t.Context(), s.ipv4, 200, 15*time.Second, 500*time.Millisecond)
+		loaded <- outcome{load, err}
+	}()
+	time.Sleep(3 * time.Second)
+	_, err = cluster.Run(t.Context(), "node", "stop", leader)
+	must(t, err)
+	after := s.left(t, leader)
+	result := <-loaded
+	t.Logf("%s died: %s answer, requests failed for %.0f ms (%d of %d)", leader, after, result.load.Gap, result.load.Errors, result.load.Requests)
+	if gap := time.Duration(result.load.Gap * float64(time.Millisecond)); gap > l2Gap || result.load.Requests < 2000 {
+		t.Errorf("requests failed for %s, want %s at most: %+v, %v", gap, l2Gap, result.load, result.err)
+	}
+	unbroken(t, hold, "the death of "+leader)
+	_, err = cluster.Run(t.Context(), "node", "start", leader)
+	must(t, err)
+	s.leader(t, leader)
+	must(t, cluster.RolledOut(t.Context(), "millrace-system", "daemonset/millrace-agent"))
+	unbroken(t, hold, "the start of "+leader)
+}
+
+// keeps does something while requests are made. None fails, and no connection breaks.
+func (s service) keeps(t *testing.T, hold *harness.Hold, what string, f func(context.Context) error) {
+	t.Helper()
+	load, err := cluster.RequestsWhile(t.Context(), s.ipv4, 200, f)
+	must(t, err)
+	t.Logf("%s: %d requests, %d failed, %.1f ms the slowest but one of a hundred", what, load.Requests, load.Errors, load.P99)
+	if load.Errors > 0 || load.Requests == 0 {
+		t.Errorf("%s: %d of %d requests failed: %q", what, load.Errors, load.Requests, load.FirstErrors)
+	}
+	unbroken(t, hold, what)
+}
+
+func unbroken(t *testing.T, hold *harness.Hold, what string) {
+	t.Helper()
+	report, err := hold.Check()
+	must(t, err)
+	if len(report.Broken) > 0 || report.Live != heldConnections {
+		t.Errorf("%s: %d connections live, %d are broken: %q", what, report.Live, len(report.Broken), report.FirstErrors)
+	}
+}
+
+// leader waits until one node answers for both addresses, the wanted one if it is not empty.
+func (s service) leader(t *testing.T, wanted string) (node string) {
+	t.Helper()
+	eventually(t, 90*time.Second, func(ctx context.Context) error {
+		nodes, err := s.answering(ctx)
+		if err != nil {
+			return err
+		}
+		if node = nodes[0]; nodes[1] != node || wanted != "" && node != wanted {
+			return fmt.Errorf("%s answer, want one: %s", nodes, wanted)
+		}
+		return nil
+	})
+	return node
+}
+
+// left waits until other nodes than the former one answer.
+func (s service) left(t *testing.T, former string) (nodes []string) {
+	t.Helper()
+	eventually(t, 60*time.Second, func(ctx context.Context) (err error) {
+		if nodes, err = s.answering(ctx); err == nil && slices.Contains(nodes, former) {
+			err = fmt.Errorf("%s answers still: %s", former, nodes)
+		}
+		return err
+	})
+	return nodes
+}
+
+// answering are the nodes at which the router has the addresses.
+func (s service) answering(ctx context.Context) (nodes []string, err error) {
+	for _, vip := range []netip.Addr{s.ipv4, s.ipv6} {
+		if _, err := cluster.Requests(ctx, vip, 1); err != nil {
+			return nil, err
+		}
+		raw, err := cluster.Exec(ctx, "router1", "ip", "neigh", "show", "to", vip.String())
+		if err != nil {
+			return nil, err
+		}
+		fields := strings.Fields(string(raw))
+		at := slices.Index(fields, "lladdr")
+		if at < 0 || at+1 >= len(fields) {
+			return nil, fmt.Errorf("the router does not know %s: %q", vip, raw)
+		}
+		node, err := nodeOf(ctx, fields[at+1])
+		if err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, node)
+	}
+	return nodes, nil
+}
+
+// nodeOf is the node with a hardware address.
+func nodeOf(ctx context.Context, mac string) (string, error) {
+	for _, node := range []string{"node1", "node2", "node3"} {
+		// One that is stopped has no links.
+		links, _ := cluster.Exec(ctx, node, "ip", "-o", "link")
+		if strings.Contains(string(links), mac) {
+			return node, nil
+		}
+	}
+	return "", fmt.Errorf("no node has the hardware address %s", mac)
+}

@@ -48,8 +48,8 @@ func Convert(objects *Objects) Result {
 	for i := range objects.advertisements {
 		c.advertisement(&objects.advertisements[i])
 	}
-	for _, advertisement := range objects.layer2 {
-		c.note("L2Advertisement", advertisement.Metadata, "there is no counterpart: announce by BGP")
+	for i := range objects.layer2 {
+		c.layer2(&objects.layer2[i])
 	}
 	return c.result
 }
@@ -209,6 +209,33 @@ func (c *converter) advertisement(from *bgpAdvertisement) {
 			continue
 		}
 		to.Spec.Communities = append(to.Spec.Communities, strings.TrimPrefix(value, "large:"))
+	}
+	c.result.Advertisements = append(c.result.Advertisements, to)
+}
+
+// layer2 takes an advertisement on links. Ours has the kind of those by BGP, so a name that both have
+// gets an ending.
+func (c *converter) layer2(from *l2Advertisement) {
+	note := func(format string, args ...any) { c.note("L2Advertisement", from.Metadata, format, args...) }
+	spec := &from.Spec
+	pools, selected := c.pools(spec.IPAddressPools, spec.IPAddressPoolSelectors, note)
+	if selected && len(pools) == 0 {
+		note("it selects no IPAddressPool, so it is left out")
+		return
+	}
+	to := millracev1alpha1.VIPAdvertisement{TypeMeta: typeOf("VIPAdvertisement"), ObjectMeta: named(from.Metadata)}
+	if slices.ContainsFunc(c.objects.advertisements, func(a bgpAdvertisement) bool { return a.Metadata.Name == to.Name }) {
+		to.Name += "-l2"
+	}
+	to.Spec = millracev1alpha1.VIPAdvertisementSpec{
+		Pools: pools, NodeSelector: first(spec.NodeSelectors, note, "nodeSelectors"),
+		L2: &millracev1alpha1.L2Advertisement{Interfaces: spec.Interfaces},
+	}
+	if len(spec.ServiceSelectors) > 0 {
+		to.Spec.ServiceSelector = first(spec.ServiceSelectors, note, "serviceSelectors")
+	}
+	if len(spec.Interfaces) == 0 {
+		note("MetalLB answers on all interfaces, l2 on the uplinks with a network that holds the VIP: name others")
 	}
 	c.result.Advertisements = append(c.result.Advertisements, to)
 }

@@ -88,7 +88,16 @@ type community struct {
 	} `json:"spec"`
 }
 
-type l2Advertisement struct{ meta }
+type l2Advertisement struct {
+	meta
+	Spec struct {
+		IPAddressPools         []string               `json:"ipAddressPools"`
+		IPAddressPoolSelectors []metav1.LabelSelector `json:"ipAddressPoolSelectors"`
+		NodeSelectors          []metav1.LabelSelector `json:"nodeSelectors"`
+		ServiceSelectors       []metav1.LabelSelector `json:"serviceSelectors"`
+		Interfaces             []string               `json:"interfaces"`
+	} `json:"spec"`
+}
 
 type meta struct {
 	Metadata metav1.ObjectMeta `json:"metadata"`

@@ -402,7 +402,9 @@ func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p p
 	services := func() map[forwarding.FrontendKey]string { return l.names.names().Services }
 	collector := metrics.NewCollector(config.Version, config.FrontendMetrics, p.datapath, l.speaker.Sessions, services)
 	group.Go(func() error {
-		collectors := []prometheus.Collector{collector, l.passes, metrics.NewBFD(l.detector.process.Report)}
+		collectors := []prometheus.Collector{
+			collector, l.passes, metrics.NewBFD(l.detector.process.Report), metrics.NewLayer2(l.layer2.responder.Counts),
+		}
 		if w.prober != nil {
 			collectors = append(collectors, metrics.NewWatch(w.prober))
 		}

@@ -28,6 +28,7 @@ const (
 type responder interface {
 	Set(wanted map[string][]netip.Addr, again bool)
 	Problems() []string
+	Counts() map[string]l2.Counts
 	Run(ctx context.Context) error
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
+	"github.com/millrace-lb/millrace/lbagent/internal/l2"
 	"github.com/millrace-lb/millrace/lbagent/internal/membership"
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
 )
@@ -32,7 +33,8 @@ func TestCatalogue(t *testing.T) {
 			Sessions: []control.Session{{Peer: "tor1", State: bfd.Up}}, Discarded: map[string]uint64{"malformed": 1},
 		}, nil
 	}
-	catalogue.Own(t, "agent", NewCollector("v1", EachFrontend, counting{}, sessions, services), passes(), NewBFD(report), NewWatch(silent{}))
+	catalogue.Own(t, "agent", NewCollector("v1", EachFrontend, counting{}, sessions, services), passes(), NewBFD(report), NewWatch(silent{}),
+		NewLayer2(func() map[string]l2.Counts { return map[string]l2.Counts{"eth0": {Answered: 1, VIPs: 2}} }))
 }
 
 // The page tells how many series an agent has in a cluster of many Services.

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/l2"
+)
+
+var (
+	l2VIPsDescription      = description("l2_vips", "VIPs for which the node answers ARP and Neighbor Discovery on an interface.", "interface")
+	l2QuestionsDescription = description("l2_questions_total",
+		"Questions of ARP and Neighbor Discovery for these VIPs, by what became of them: answered; limited, as there were too many; dropped by the kernel, as more came than are read; malformed.",
+		"interface", "result")
+	l2ToldDescription   = description("l2_announcements_total", "Packets that told all hosts of an interface where a VIP is.", "interface")
+	l2FailedDescription = description("l2_send_errors_total", "Answers and announcements that could not be sent.", "interface")
+)
+
+// Layer2 are the metrics of what the node answers on its links. Without interfaces on which it does
+// there are none.
+type Layer2 struct {
+	counts func() map[string]l2.Counts
+}
+
+// NewLayer2 returns the metrics of what counts tells, by the name of the interface.
+func NewLayer2(counts func() map[string]l2.Counts) *Layer2 { return &Layer2{counts} }
+
+// Describe implements prometheus.Collector.
+func (*Layer2) Describe(descriptions chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{l2VIPsDescription, l2QuestionsDescription, l2ToldDescription, l2FailedDescription} {
+		descriptions <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (l *Layer2) Collect(metrics chan<- prometheus.Metric) {
+	for name, counts := range l.counts() {
+		metrics <- prometheus.MustNewConstMetric(l2VIPsDescription, prometheus.GaugeValue, float64(counts.VIPs), name)
+		count := func(d *prometheus.Desc, value uint64, labels ...string) {
+			metrics <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), append([]string{name}, labels...)...)
+		}
+		count(l2QuestionsDescription, counts.Answered, "answered")
+		count(l2QuestionsDescription, counts.Limited, "limited")
+		count(l2QuestionsDescription, counts.Dropped, "dropped")
+		count(l2QuestionsDescription, counts.Malformed, "malformed")
+		count(l2ToldDescription, counts.Told)
+		count(l2FailedDescription, counts.Failed)
+	}
+}

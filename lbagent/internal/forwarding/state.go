@@ -229,6 +229,25 @@ func (s *State) only(entries *Entries) *State {
 	}
 }
 
+// Take has entries be as in another State, from which this one differs in no others.
+func (s *State) Take(from *State, entries *Entries) {
+	take(s.VIPs, from.VIPs, entries.VIPs)
+	take(s.Endpoints, from.Endpoints, entries.Endpoints)
+	take(s.EndpointTables, from.EndpointTables, entries.EndpointTables)
+	take(s.NodeTables, from.NodeTables, entries.NodeTables)
+	take(s.Frontends, from.Frontends, entries.Frontends)
+}
+
+func take[K comparable, V any](to, from map[K]V, keys []K) {
+	for _, key := range keys {
+		if value, found := from[key]; found {
+			to[key] = value
+		} else {
+			delete(to, key)
+		}
+	}
+}
+
 func among[K comparable, V any](all map[K]V, keys []K) map[K]V {
 	some := make(map[K]V, len(keys))
 	for _, key := range keys {

@@ -19,12 +19,13 @@ type Passes struct {
 	errors   prometheus.Counter
 	success  prometheus.Gauge
 	repairs  prometheus.Counter
-	last     atomic.Pointer[Pass]
+	last     atomic.Pointer[observed]
 }
 
 // Pass is what a pass found.
 type Pass struct {
-	// State is what the maps hold, nil where that is not known; Limits are their capacities.
+	// State is what the maps hold, nil where that is not known; Limits are their capacities. It is
+	// read at once.
 	State  *forwarding.State
 	Limits forwarding.Limits
 	// Uplinks are the interfaces, each with the mode of its XDP program.
@@ -33,6 +34,12 @@ type Pass struct {
 	Held int
 	// Unready is how many endpoints are served that are not ready, as most turned unready at once.
 	Unready int
+}
+
+// observed is a pass with how full it left the maps. The State goes on to change.
+type observed struct {
+	Pass
+	fills []fill
 }
 
 // NewPasses returns Passes of which there was none.
@@ -62,7 +69,9 @@ func (p *Passes) Observe(began, ended time.Time, err error, found Pass) {
 	} else {
 		p.success.Set(float64(ended.UnixNano()) / float64(time.Second))
 	}
-	p.last.Store(&found)
+	last := &observed{Pass: found, fills: fills(&found)}
+	last.State = nil
+	p.last.Store(last)
 }
 
 // Repaired notes entries that were not as they had been written.
@@ -111,7 +120,7 @@ func (p *Passes) Collect(metrics chan<- prometheus.Metric) {
 	}
 	gauge(heldDescription, float64(last.Held))
 	gauge(unreadyDescription, float64(last.Unready))
-	for _, fill := range fills(last) {
+	for _, fill := range last.fills {
 		gauge(entriesDescription, float64(fill.entries), fill.name)
 		gauge(mapLimitDescription, float64(fill.capacity), fill.name)
 	}

@@ -31,8 +31,9 @@ type Planner struct {
 	// constants are those of the data plane's hash.
 	constants flowhash.Constants
 
-	// last is what the last plan came to.
-	last outcome
+	// last is what the last plan came to, spare the plan before it.
+	last  outcome
+	spare spare
 	// nodes are the living ones of the last plan.
 	nodes *nodeSet
 	// placed are the Service ports of the last plan, services its Services.
@@ -124,6 +125,7 @@ func (p *Planner) Plan(
 	for set, name := range d.sources.owners {
 		p.sourceSets[name] = set
 	}
+	p.spare = spare{}
 	p.last = outcome{model: m, want: d.want, limits: limits, fits: d.isWhole(), zonal: d.isZonal(), finds: d.finds(), tables: tables}
 	return d.want, d.problems
 }

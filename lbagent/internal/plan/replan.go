@@ -28,6 +28,26 @@ type outcome struct {
 	settled *settledIndex
 }
 
+// spare is a State that nobody needs any more. The next plan is made in it: a copy of all frontends
+// would cost more than all else that a plan in part does.
+type spare struct {
+	// state is nil where there is none.
+	state *forwarding.State
+	// differs are the entries in which it is not as the last plan.
+	differs *forwarding.Entries
+}
+
+// copyOfLast returns a State that is as the last plan. What the maps hold is left alone.
+func (p *Planner) copyOfLast(have Held) *forwarding.State {
+	s := p.spare
+	p.spare = spare{}
+	if s.state == nil || s.state == have.State {
+		return p.last.want.Clone()
+	}
+	s.state.Take(p.last.want, s.differs)
+	return s.state
+}
+
 // settledIndex is the index of a plan that the maps hold wholly.
 type settledIndex struct {
 	*index
@@ -44,6 +64,9 @@ type settledIndex struct {
 // stands for all. It can where the maps hold the last plan, which had room for everything, nothing
 // changed but VIPs, and those have neither zones nor source ranges: such depend on other VIPs.
 // Beside the last plan the maps may hold what waits to be removed, if have says what that is.
+//
+// A plan is good until the one after the next, unless the maps hold it: a Planner makes plans in
+// States that it has given out before.
 func (p *Planner) Replan(
 	have Held, m *model.Model, changes *model.Changes, limits forwarding.Limits,
 ) (want *forwarding.State, differs *forwarding.Entries, problems []Problem) {
@@ -212,7 +235,8 @@ func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwardin
 	}
 	d.readModel(former)
 	d.drawLines()
-	d.want = without(p.last.want, part, settled)
+	d.want = p.copyOfLast(have)
+	part.leave(d.want, settled)
 	d.setVIPs()
 	for _, entry := range d.byPrecedence() {
 		d.addFrontend(entry)
@@ -223,6 +247,7 @@ func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwardin
 	for _, port := range d.ports {
 		settled.count(port, 1)
 	}
+	changed := *differs
 	differs.Add(have.waiting())
 	settled.remove(have.State, d.want, differs)
 	tables := p.last.tables
@@ -233,6 +258,7 @@ func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwardin
 		s.finish()
 		tables += s.count
 	}
+	p.spare = spare{p.last.want, &changed}
 	p.last = outcome{
 		model: part.model, want: d.want, limits: d.limits, fits: d.isWhole(),
 		finds: p.last.finds || d.finds(), tables: tables, settled: settled,
@@ -302,9 +328,8 @@ func (s *settledIndex) count(port *port, by int) {
 	}
 }
 
-// without returns a copy of the last plan without a part.
-func without(last *forwarding.State, part *part, settled *settledIndex) *forwarding.State {
-	state := last.Clone()
+// leave takes the part out of the last plan.
+func (part *part) leave(state *forwarding.State, settled *settledIndex) {
 	for _, vip := range part.vips {
 		delete(state.VIPs, vip)
 	}
@@ -321,7 +346,6 @@ func without(last *forwarding.State, part *part, settled *settledIndex) *forward
 			}
 		}
 	}
-	return state
 }
 
 // entries are those that the part had or has.

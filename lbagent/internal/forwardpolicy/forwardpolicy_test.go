@@ -124,14 +124,11 @@ func TestNFTables(t *testing.T) {
 	}
 }
 
-// The four programs, and a pod of their family.
-var tools = map[string]string{"iptables-nft": pod4, "ip6tables-nft": pod6, "iptables-legacy": pod4, "ip6tables-legacy": pod6}
+// The programs, and a pod of their family.
+var tools = map[string]string{"iptables-nft": pod4, "ip6tables-nft": pod6}
 
 // What a chain is called of which program.
-var chains = map[string]string{
-	"iptables-nft": "ip", "ip6tables-nft": "ip6",
-	"iptables-legacy": "iptables-legacy", "ip6tables-legacy": "ip6tables-legacy",
-}
+var chains = map[string]string{"iptables-nft": "ip", "ip6tables-nft": "ip6"}
 
 // The rules that kube-proxy and CNIs write by iptables.
 func TestIPTables(t *testing.T) {

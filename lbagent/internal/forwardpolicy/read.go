@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package forwardpolicy finds firewalls of the node that drop what XDP hands to the stack for pods:
-// base chains of nftables at the hook forward, those of iptables-nft among them, and the chain
-// FORWARD of iptables-legacy, with policy drop and without a rule that accepts these packets. It
-// only reads. It needs CAP_NET_ADMIN.
+// base chains of nftables at the hook forward, those of iptables-nft among them, with policy drop and
+// without a rule that accepts these packets. It only reads. It needs CAP_NET_ADMIN.
 package forwardpolicy
 
 import (
@@ -17,9 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dropping are the base chains whose policy drops the packet, such as "ip filter FORWARD" of
-// nftables and "iptables-legacy filter FORWARD". A chain whose rules may accept it, as far as they
-// are understood, is not among them.
+// Dropping are the base chains whose policy drops the packet, such as "ip filter FORWARD". A chain
+// whose rules may accept it, as far as they are understood, is not among them.
 func Dropping(packet *Packet) ([]string, error) {
 	conn, err := nftables.New(nftables.AsLasting())
 	if err != nil {
@@ -43,8 +41,7 @@ func Dropping(packet *Packet) ([]string, error) {
 			found = append(found, nameOf(chain))
 		}
 	}
-	legacy, err := droppingLegacy(packet)
-	return append(found, legacy...), errors.Join(append(errs, err)...)
+	return found, errors.Join(errs...)
 }
 
 // concerns reports whether the packet passes the chain, and its end is a drop.

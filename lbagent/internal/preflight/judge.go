@@ -27,6 +27,8 @@ type Facts struct {
 	Cards      []netdev.Card
 	// Filtered are uplinks with strict reverse path filtering, Unspread what netdev.UnspreadTunnel says.
 	Filtered, Unspread []string
+	// Legacy are the programs whose table filter is in the kernel: iptables-legacy, ip6tables-legacy.
+	Legacy []string
 	// Ports are those that others have, such as "TCP 7480"; BGP the sockets of port 179.
 	Ports []string
 	BGP   []Socket
@@ -63,6 +65,7 @@ const (
 	CheckOVS        = "openvswitch"
 	CheckFilter     = "rp_filter"
 	CheckQueues     = "receive-queues"
+	CheckLegacy     = "iptables-legacy"
 	CheckPorts      = "ports"
 	CheckBGP        = "bgp"
 	CheckNodes      = "nodes"
@@ -177,7 +180,8 @@ func (f *Facts) uplinks() []consoleapi.Finding {
 	return found
 }
 
-// host is what agents tell in HostCompatible, too.
+// host is what agents tell in HostCompatible, too, but for tables of iptables-legacy: most of them
+// accept.
 func (f *Facts) host() []consoleapi.Finding {
 	var found []consoleapi.Finding
 	for _, card := range f.Cards {
@@ -198,6 +202,10 @@ func (f *Facts) host() []consoleapi.Finding {
 	}
 	for _, message := range f.Unspread {
 		found = append(found, warning(CheckQueues, "%s", message))
+	}
+	for _, program := range f.Legacy {
+		found = append(found, warning(CheckLegacy, "the kernel has a table of %s, whose rules agents do not read: see that "+
+			"`%s -S FORWARD` accepts packets to and from the pod networks (docs/cni.md)", program, program))
 	}
 	return found
 }

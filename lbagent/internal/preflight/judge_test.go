@@ -62,6 +62,7 @@ func TestFaults(t *testing.T) {
 		"port of one":      {CheckOVS, breaks, func(f *Facts) { f.Cards[0].Master = openVSwitch }, "eth0"},
 		"strict filter":    {CheckFilter, warns, func(f *Facts) { f.Filtered = []string{"eth1"} }, "net.ipv4.conf.eth1.rp_filter is 1"},
 		"one queue":        {CheckQueues, warns, func(f *Facts) { f.Unspread = []string{"eth0 hashes by addresses"} }, "eth0 hashes"},
+		"legacy tables":    {CheckLegacy, warns, func(f *Facts) { f.Legacy = []string{"ip6tables-legacy"} }, "`ip6tables-legacy -S FORWARD`"},
 		"taken port":       {CheckPorts, breaks, func(f *Facts) { f.Ports = []string{"TCP 7480"} }, "TCP 7480"},
 		"Calico peers":     {CheckBGP, warns, func(f *Facts) { f.BGP = []Socket{{Remote: router}} }, "192.0.2.254"},
 		"BIRD listens":     {CheckBGP, warns, func(f *Facts) { f.BGP = []Socket{{Listens: true}} }, "listens at TCP port 179"},
@@ -82,7 +83,7 @@ func TestFaults(t *testing.T) {
 	}
 	for _, check := range []string{
 		CheckKernel, CheckBTF, CheckTCX, CheckBPFFS, CheckForwarding, CheckUplinks, CheckXDP, CheckDriver, CheckOVS, CheckFilter,
-		CheckQueues, CheckPorts, CheckBGP, CheckNodes, CheckMTU,
+		CheckQueues, CheckLegacy, CheckPorts, CheckBGP, CheckNodes, CheckMTU,
 	} {
 		if !tested[check] {
 			t.Errorf("nothing trips %s", check)

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -35,6 +36,13 @@ var ports = []struct{ network, address string }{
 	{"tcp", ":7480"}, {"tcp", "127.0.0.1:7481"}, {"tcp", ":7482"}, {"udp", ":7482"}, {"udp", ":3784"}, {"udp", ":4784"},
 }
 
+// legacyTables are the files of the kernel that name its tables of iptables-legacy, as far as there
+// are any: unlike the programs, reading them makes none.
+var legacyTables = []struct{ program, file string }{
+	{"iptables-legacy", "/proc/thread-self/net/ip_tables_names"},
+	{"ip6tables-legacy", "/proc/thread-self/net/ip6_tables_names"},
+}
+
 // Read finds out what the node is like. patterns are --uplinks of the agents, addresses those of the
 // Node.
 func Read(patterns []string, addresses []netip.Addr) (*Facts, error) {
@@ -54,7 +62,7 @@ func Read(patterns []string, addresses []netip.Addr) (*Facts, error) {
 	if err := facts.readLinks(patterns, addresses); err != nil {
 		return nil, err
 	}
-	facts.Ports = taken()
+	facts.Ports, facts.Legacy = taken(), legacy()
 	facts.BGP, err = bgpSockets("/proc/net/tcp", "/proc/net/tcp6")
 	return facts, err
 }
@@ -98,6 +106,17 @@ func (f *Facts) mtu() int {
 func isBPFFS(directory string) bool {
 	var stat unix.Statfs_t
 	return unix.Statfs(directory, &stat) == nil && stat.Type == unix.BPF_FS_MAGIC
+}
+
+// legacy are the programs whose table filter, which has the chain FORWARD, is in the kernel.
+func legacy() (found []string) {
+	for _, tables := range legacyTables {
+		names, err := os.ReadFile(tables.file)
+		if err == nil && slices.Contains(strings.Fields(string(names)), "filter") {
+			found = append(found, tables.program)
+		}
+	}
+	return found
 }
 
 // taken are the ports that others have.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -65,7 +66,7 @@ func TestRead(t *testing.T) {
 		return facts
 	}
 	facts := read()
-	if !facts.Forwarding[forwardIPv4] || len(facts.Ports) > 0 || len(facts.BGP) > 0 || facts.mtu() != 1400 || facts.Kernel == "" || !facts.BTF {
+	if !facts.Forwarding[forwardIPv4] || len(facts.Ports) > 0 || len(facts.Legacy) > 0 || len(facts.BGP) > 0 || facts.mtu() != 1400 || facts.Kernel == "" || !facts.BTF {
 		t.Errorf("found is %+v", facts)
 	}
 	if len(facts.Uplinks) != 1 || facts.Uplinks[0].Name != "eth0" || len(facts.Cards) != 1 {
@@ -78,6 +79,14 @@ func TestRead(t *testing.T) {
 	write(t, "/proc/sys/net/ipv4/ip_forward", "0")
 	if read().Forwarding[forwardIPv4] {
 		t.Error("forwarding is off, and told as on")
+	}
+
+	output, err := exec.Command("iptables-legacy", "-P", "FORWARD", "DROP").CombinedOutput()
+	if err != nil {
+		t.Fatalf("iptables-legacy: %v\n%s", err, output)
+	}
+	if got := read().Legacy; !slices.Equal(got, []string{"iptables-legacy"}) {
+		t.Errorf("tables of %q are told, of iptables-legacy alone is one", got)
 	}
 
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{

@@ -92,8 +92,13 @@ func TestAnswerARP(t *testing.T) {
 // solicitation is an IPv6 packet that asks for the VIP. change is what of the packet is wrong.
 func solicitation(t testing.TB, source netip.Addr, options []ndp.Option, change func([]byte)) []byte {
 	t.Helper()
-	group := groupOf(vip6)
-	body, err := ndp.MarshalMessageChecksum(&ndp.NeighborSolicitation{TargetAddress: vip6, Options: options}, source, group)
+	return solicitationFor(t, vip6, source, options, change)
+}
+
+func solicitationFor(t testing.TB, target, source netip.Addr, options []ndp.Option, change func([]byte)) []byte {
+	t.Helper()
+	group := groupOf(target)
+	body, err := ndp.MarshalMessageChecksum(&ndp.NeighborSolicitation{TargetAddress: target, Options: options}, source, group)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,4 +211,15 @@ func FuzzFrames(f *testing.F) {
 			}
 		}
 	})
+}
+
+// An answer that cannot be built is counted.
+func TestAnswerNotBuilt(t *testing.T) {
+	l := &link{counts: &counters{}, vips: map[netip.Addr]bool{vip4: true}}
+	asked := question{target: vip4, asker: client4, from: itsMAC}
+	l.answer(nil, &asked, func(*question, net.HardwareAddr) (message, error) { return message{}, errNotAsks })
+	l.answer(nil, &question{target: client4}, nil)
+	if failed, answered := l.counts.failed.Load(), l.counts.answered.Load(); failed != 1 || answered != 0 {
+		t.Errorf("%d failed, %d answered", failed, answered)
+	}
 }

@@ -4,12 +4,14 @@ package l2
 
 import "time"
 
-// Limits of what one interface does for those that ask. Each host that sends to a VIP asks once, and
-// again each half minute. What an answer costs is a packet as large as the question.
+// perInterface are the questions for VIPs of this node that an interface reads each second. What one host
+// may ask is less (questions.c), so the others have room. What comes beyond waits in the socket, which
+// has memory for a second of it, and drops what it cannot hold.
+//
+// VIPs have no limit of their own: whoever asks too often for one would take it from all others.
 const (
-	// perVIP are the answers for one VIP each second, perInterface what an interface reads each second,
-	// others' questions included. What comes beyond waits in the socket, which drops what it cannot hold.
-	perVIP, perInterface = 500, 5000
+	perInterface    = 5000
+	roomPerQuestion = 1024
 )
 
 // bucket lets so much through each second, and as much at once.

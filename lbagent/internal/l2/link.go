@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,6 +26,8 @@ type link struct {
 	ipv6   *packet.Conn
 	groups groups
 	counts *counters
+	// filter is nil while the sockets take all questions.
+	filter *filter
 	// broken is true when a socket cannot be read any more; notify tells.
 	broken atomic.Bool
 	closed atomic.Bool
@@ -34,8 +35,8 @@ type link struct {
 	done   sync.WaitGroup
 
 	mu sync.Mutex
-	// vips are those that are answered for, each with what is left of its limit.
-	vips map[netip.Addr]*bucket
+	// vips are those that are answered for.
+	vips map[netip.Addr]bool
 }
 
 // openLink opens the sockets of an interface, and reads them until close.
@@ -49,7 +50,7 @@ func openLink(name string, counts *counters, notify func()) (*link, error) {
 	}
 	l := &link{
 		name: name, index: device.Index, own: device.HardwareAddr, counts: counts, notify: notify,
-		groups: groups{index: device.Index, joined: map[netip.Addr]int{}}, vips: map[netip.Addr]*bucket{},
+		groups: groups{index: device.Index, joined: map[netip.Addr]int{}}, vips: map[netip.Addr]bool{},
 	}
 	if l.arp, err = listen(device, unix.ETH_P_ARP, questionsARP); err != nil {
 		return nil, err
@@ -65,43 +66,20 @@ func openLink(name string, counts *counters, notify func()) (*link, error) {
 
 // listen opens a packet socket, by the capability NET_RAW.
 func listen(device *net.Interface, protocol int, filter []bpf.Instruction) (*packet.Conn, error) {
-	assembled, err := bpf.Assemble(filter)
+	assembled, err := assemble(filter)
 	if err != nil {
-		return nil, fmt.Errorf("assemble the filter of a packet socket: %w", err)
+		return nil, err
 	}
 	conn, err := packet.Listen(device, packet.Datagram, protocol, &packet.Config{Filter: assembled})
 	if err != nil {
 		return nil, fmt.Errorf("open a packet socket on %s, for which the agent needs the capability NET_RAW: %w", device.Name, err)
 	}
+	// What is asked in a second has room. Where that is not permitted, what the system gives must do.
+	_ = onSocket(conn, "make room for questions", func(socket int) error {
+		return unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, perInterface*roomPerQuestion)
+	})
 	return conn, nil
 }
-
-// Filters run in the kernel, so that other packets cost nothing. Frames for other hosts do not count:
-// an interface may be promiscuous, and tags of VLANs that it does not have are taken off.
-var (
-	questionsARP = append(slices.Clone(forThisHost),
-		bpf.LoadAbsolute{Off: 6, Size: 2},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: 1, SkipFalse: 1},
-		bpf.RetConstant{Val: 128},
-		bpf.RetConstant{Val: 0},
-	)
-	solicitations = append(slices.Clone(forThisHost),
-		bpf.LoadAbsolute{Off: 6, Size: 1},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: icmpv6, SkipFalse: 3},
-		bpf.LoadAbsolute{Off: ipv6HeaderSize, Size: 1},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: 135, SkipFalse: 1},
-		bpf.RetConstant{Val: longest},
-		bpf.RetConstant{Val: 0},
-	)
-	forThisHost = []bpf.Instruction{
-		bpf.LoadExtension{Num: bpf.ExtType},
-		bpf.JumpIf{Cond: bpf.JumpLessOrEqual, Val: unix.PACKET_MULTICAST, SkipTrue: 1},
-		bpf.RetConstant{Val: 0},
-	}
-)
-
-// longest is how much of a packet is read. Longer ones count as malformed: no question needs that.
-const longest = 512
 
 // read answers what comes in by a socket until it is closed.
 func (l *link) read(
@@ -148,22 +126,15 @@ func (l *link) countDropped(conn *packet.Conn) {
 
 // answer answers a question for a VIP of this node.
 func (l *link) answer(conn *packet.Conn, asked *question, answer func(*question, net.HardwareAddr) (message, error)) {
-	l.mu.Lock()
-	limit, owned := l.vips[asked.target]
-	allowed := owned && limit.take(time.Now())
-	l.mu.Unlock()
-	switch {
-	case !owned:
-		return
-	case !allowed:
-		l.counts.limited.Add(1)
+	if !l.owns(asked.target) {
 		return
 	}
 	reply, err := answer(asked, l.own)
-	if err == nil {
-		err = l.send(conn, reply)
+	if err != nil {
+		l.counts.failed.Add(1)
+		return
 	}
-	if err == nil {
+	if l.send(conn, reply) == nil {
 		l.counts.answered.Add(1)
 	}
 }
@@ -177,6 +148,10 @@ func (l *link) tell(address netip.Addr) {
 		var one message
 		one, err = tellAdvertisement(l.own, address)
 		messages = []message{one}
+	}
+	if err != nil {
+		l.counts.failed.Add(1)
+		return
 	}
 	for _, message := range messages {
 		if err == nil {
@@ -200,28 +175,69 @@ func (l *link) send(conn *packet.Conn, m message) error {
 func (l *link) set(addresses []netip.Addr) (added []netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	next := make(map[netip.Addr]*bucket, len(addresses))
+	next := make(map[netip.Addr]bool, len(addresses))
 	for _, address := range addresses {
-		limit := l.vips[address]
-		if limit == nil {
-			full := newBucket(perVIP)
-			limit = &full
+		if !l.vips[address] {
 			added = append(added, address)
 		}
-		next[address] = limit
+		next[address] = true
 	}
 	l.vips = next
 	return added
 }
 
+// sift has the kernel give the sockets only questions for addresses. On an error they get all questions.
+func (l *link) sift(addresses []netip.Addr) (err error) {
+	next := l.filter
+	if next == nil {
+		if next, err = newFilter(); err != nil {
+			return err
+		}
+	}
+	err = next.set(addresses)
+	if l.filter != nil && err == nil {
+		return nil
+	}
+	if err == nil {
+		err = errors.Join(next.attach(l.arp), next.attach(l.ipv6))
+	}
+	if err == nil {
+		l.filter = next
+		l.counts.use(next)
+		return nil
+	}
+	return errors.Join(err, l.takeAll(next))
+}
+
+// takeAll has the sockets get all questions, and gives up a filter.
+func (l *link) takeAll(former *filter) error {
+	arp, err := assemble(questionsARP)
+	if err != nil {
+		return err
+	}
+	ipv6, err := assemble(solicitations)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(l.arp.SetBPF(arp), l.ipv6.SetBPF(ipv6))
+	l.dropFilter(former)
+	return err
+}
+
+func (l *link) dropFilter(former *filter) {
+	l.counts.use(nil)
+	former.close()
+	l.filter = nil
+}
+
 func (l *link) owns(address netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.vips[address] != nil
+	return l.vips[address]
 }
 
 // owned are the VIPs at this moment.
-func (l *link) owned() map[netip.Addr]*bucket {
+func (l *link) owned() map[netip.Addr]bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.vips)
@@ -258,4 +274,7 @@ func (l *link) close() {
 	_ = l.ipv6.Close()
 	l.groups.close()
 	l.done.Wait()
+	if l.filter != nil {
+		l.dropFilter(l.filter)
+	}
 }

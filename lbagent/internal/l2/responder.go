@@ -7,6 +7,7 @@ package l2
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -34,7 +35,7 @@ const (
 
 // Counts are what an interface has seen and done since the agent started.
 type Counts struct {
-	// Answered are questions for VIPs of the node, Limited such as were left unanswered because there were
+	// Answered are questions for VIPs of the node, Limited such as were left unanswered because a host had
 	// too many.
 	Answered, Limited uint64
 	// Dropped are questions that the kernel dropped, since more came than are read.
@@ -43,13 +44,39 @@ type Counts struct {
 	Malformed uint64
 	// Told are the packets that told all hosts of a VIP.
 	Told uint64
-	// Failed are packets that could not be sent.
+	// Failed are packets that could not be built or sent.
 	Failed uint64
 	// VIPs is for how many the node answers.
 	VIPs int
 }
 
-type counters struct{ answered, limited, dropped, malformed, told, failed atomic.Uint64 }
+type counters struct {
+	answered, dropped, malformed, told, failed atomic.Uint64
+
+	mu sync.Mutex
+	// limited is what former filters refused; the present one counts itself.
+	limited uint64
+	filter  *filter
+}
+
+// use has questions counted that a filter refuses; nil is none. What the former one refused stays counted.
+func (c *counters) use(next *filter) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.filter != nil {
+		c.limited += c.filter.refused()
+	}
+	c.filter = next
+}
+
+func (c *counters) limitedInAll() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.filter == nil {
+		return c.limited
+	}
+	return c.limited + c.filter.refused()
+}
 
 // Responder answers on interfaces.
 type Responder struct {
@@ -104,7 +131,7 @@ func (r *Responder) Counts() map[string]Counts {
 	counts := make(map[string]Counts, len(r.counts))
 	for name, c := range r.counts {
 		counts[name] = Counts{
-			Answered: c.answered.Load(), Limited: c.limited.Load(), Dropped: c.dropped.Load(), Malformed: c.malformed.Load(),
+			Answered: c.answered.Load(), Limited: c.limitedInAll(), Dropped: c.dropped.Load(), Malformed: c.malformed.Load(),
 			Told: c.told.Load(), Failed: c.failed.Load(), VIPs: len(r.wanted[name]),
 		}
 	}
@@ -116,7 +143,7 @@ func (r *Responder) Problems() (problems []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(r.errs)) {
-		problems = append(problems, fmt.Sprintf("VIPs are not answered for on interface %s: %v", name, r.errs[name]))
+		problems = append(problems, fmt.Sprintf("answering for VIPs on interface %s: %v", name, r.errs[name]))
 	}
 	return problems
 }
@@ -211,7 +238,7 @@ func (r *Responder) serve(name string, addresses []netip.Addr, now time.Time) er
 	for _, address := range open.set(addresses) {
 		r.pending = append(r.pending, telling{link: open, address: address, since: now})
 	}
-	return open.join(addresses)
+	return errors.Join(open.join(addresses), open.sift(addresses))
 }
 
 // report keeps, and logs, what becomes of an interface.
@@ -224,7 +251,7 @@ func (r *Responder) report(name string, err error) {
 	r.mu.Unlock()
 	switch {
 	case err != nil && (before == nil || before.Error() != err.Error()):
-		r.logger.Error(err, "VIPs are not answered for on an interface; will try again", "interface", name, "after", afterFailure)
+		r.logger.Error(err, "Cannot answer for VIPs on an interface as it should be; will try again", "interface", name, "after", afterFailure)
 	case err == nil && before != nil:
 		r.logger.Info("VIPs are answered for again", "interface", name)
 	}

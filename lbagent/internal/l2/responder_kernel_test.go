@@ -4,17 +4,22 @@ package l2
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/mdlayher/arp"
+	"github.com/mdlayher/ndp"
+	"github.com/mdlayher/packet"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/test/isolated"
@@ -204,9 +209,156 @@ func TestKernelInterfaces(t *testing.T) {
 	}
 }
 
-// Who asks for many addresses, or too often, gets no more answers than the limit; what is no question
-// is counted. Others' VIPs are left to others.
+// hosts are some on eth2, which send what they like.
+type hosts struct {
+	t    *testing.T
+	conn *packet.Conn
+}
+
+func newHosts(t *testing.T) *hosts {
+	t.Helper()
+	device, err := net.InterfaceByName("eth2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// They read what is for one of them. What they send is in the sockets, too.
+	toThem, err := bpf.Assemble([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: 0, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: binary.BigEndian.Uint32(hostMAC(0)), SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+		bpf.RetConstant{Val: 2048},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := packet.Listen(device, packet.Raw, unix.ETH_P_ALL, &packet.Config{Filter: toThem})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return &hosts{t, conn}
+}
+
+// hostMAC is the address of one of some hosts.
+func hostMAC(n int) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 1, byte(n >> 8), byte(n)} }
+
+// send sends a frame with a question.
+func (h *hosts) send(from, to net.HardwareAddr, protocol uint16, payload []byte) {
+	h.t.Helper()
+	frame := append(slices.Concat(to, from), byte(protocol>>8), byte(protocol))
+	if _, err := h.conn.WriteTo(append(frame, payload...), &packet.Addr{HardwareAddr: to}); err != nil {
+		h.t.Error(err)
+	}
+}
+
+// ask has a host ask for an address.
+func (h *hosts) ask(from net.HardwareAddr, target netip.Addr) {
+	h.t.Helper()
+	if target.Is4() {
+		h.send(from, broadcast, unix.ETH_P_ARP, request(h.t, func(p *arp.Packet) {
+			p.SenderHardwareAddr, p.TargetIP = from, target.AsSlice()
+		}))
+		return
+	}
+	itself := []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: from}}
+	h.send(from, multicastOf(groupOf(target)), unix.ETH_P_IPV6, solicitationFor(h.t, target, client6, itself, func([]byte) {}))
+}
+
+// answered waits until a host has an answer, and returns for how long.
+func (h *hosts) answered(host net.HardwareAddr) (time.Duration, error) {
+	began := time.Now()
+	if err := h.conn.SetReadDeadline(began.Add(3 * time.Second)); err != nil {
+		return 0, err
+	}
+	frame := make([]byte, 2048)
+	for {
+		n, _, err := h.conn.ReadFrom(frame)
+		if err != nil {
+			return 0, err
+		}
+		if n > 12 && string(frame[:6]) == string(host) {
+			return time.Since(began), nil
+		}
+	}
+}
+
+// flood has questions sent at a rate, 20,000 a second at least, until the function is called.
+func (h *hosts) flood(one func(n int)) (end func()) {
+	const rate = 25000
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	began := time.Now()
+	sent := 0
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			for due := int(time.Since(began).Seconds() * rate); sent < due && ctx.Err() == nil; sent++ {
+				one(sent)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	return func() {
+		cancel()
+		<-ended
+		if most := float64(sent) / time.Since(began).Seconds(); most < 20000 {
+			h.t.Errorf("sent %.0f questions a second, too few for a test", most)
+		}
+	}
+}
+
+// A host that asks for VIPs has its answers at once, whatever others on the link ask for: 25,000 questions
+// a second for other addresses, or of one host for the VIPs themselves. That one gets its share.
 func TestKernelFlood(t *testing.T) {
+	if !isolated.Test(t) {
+		return
+	}
+	w := newWire(t)
+	node := w.start("node1")
+	vips := []netip.Addr{vip4, vip6}
+	node.Set(map[string][]netip.Addr{"eth1": vips}, false)
+	await(t, func() bool { return node.Counts()["eth1"].Told > 0 })
+	asker, flooder := newHosts(t), newHosts(t)
+	other6 := netip.MustParseAddr("2001:db8:51::81")
+	for _, test := range []struct {
+		name    string
+		targets [2]netip.Addr
+		limited bool
+	}{
+		{"for others", [2]netip.Addr{netip.MustParseAddr("198.51.100.81"), other6}, false},
+		{"for VIPs", [2]netip.Addr{vip4, vip6}, true},
+	} {
+		before := node.Counts()["eth1"]
+		began := time.Now()
+		end := flooder.flood(func(n int) { flooder.ask(hostMAC(1), test.targets[n%2]) })
+		slowest := time.Duration(0)
+		for i := range 40 {
+			asker.ask(hostMAC(2), vips[i%2])
+			after, err := asker.answered(hostMAC(2))
+			if err != nil {
+				t.Errorf("%s: %s was not answered for: %v", test.name, vips[i%2], err)
+				break
+			}
+			slowest = max(slowest, after)
+			time.Sleep(50 * time.Millisecond)
+		}
+		end()
+		counts := node.Counts()["eth1"]
+		t.Logf("%s: answered after %s at most: %+v", test.name, slowest, counts)
+		if slowest > time.Second {
+			t.Errorf("%s: answered after %s", test.name, slowest)
+		}
+		if most := 40 + 1000*(1+time.Since(began).Seconds()); float64(counts.Answered-before.Answered) > most {
+			t.Errorf("%s: answered %d, want %.0f at most", test.name, counts.Answered-before.Answered, most)
+		}
+		if (counts.Limited > before.Limited) != test.limited || counts.Dropped > 0 {
+			t.Errorf("%s: counted %+v", test.name, counts)
+		}
+	}
+}
+
+// What is no question is counted. Of what very many hosts ask at once, so is what finds no room.
+func TestKernelCounts(t *testing.T) {
 	if !isolated.Test(t) {
 		return
 	}
@@ -214,41 +366,48 @@ func TestKernelFlood(t *testing.T) {
 	node := w.start("node1")
 	node.Set(map[string][]netip.Addr{"eth1": {vip4}}, false)
 	await(t, func() bool { return node.Counts()["eth1"].Told > 0 })
-	// eth2 stands for a host on the link.
-	device, err := net.InterfaceByName("eth2")
-	if err != nil {
-		t.Fatal(err)
+	some := newHosts(t)
+	// The client asks for the VIP, and its answer shows that what was sent before it was read.
+	some.ask(hostMAC(1), netip.MustParseAddr("198.51.100.81"))
+	some.send(hostMAC(1), broadcast, unix.ETH_P_ARP, request(t, func(p *arp.Packet) { p.SenderHardwareAddr = broadcast }))
+	some.ask(hostMAC(1), vip4)
+	await(t, func() bool { return node.Counts()["eth1"].Answered == 1 })
+	if counts := node.Counts()["eth1"]; counts.Malformed != 1 || counts.Limited > 0 || counts.Failed > 0 {
+		t.Errorf("counted %+v", counts)
 	}
-	flooder, err := listen(device, unix.ETH_P_ARP, questionsARP)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer flooder.Close()
-	sent := link{name: "eth2", counts: &counters{}}
-	flood := func(n int, change func(*arp.Packet)) {
-		for range n {
-			if err := sent.send(flooder, message{broadcast, request(t, change)}); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	before := node.Counts()["eth1"]
-	flood(1, func(p *arp.Packet) { p.TargetIP = net.IP{198, 51, 100, 81} })
-	flood(1, func(p *arp.Packet) { p.SenderHardwareAddr = broadcast })
-	await(t, func() bool { return node.Counts()["eth1"].Malformed == before.Malformed+1 })
-	if counts := node.Counts()["eth1"]; counts.Answered != before.Answered || counts.Limited > 0 {
-		t.Errorf("answered for others: %+v", counts)
-	}
-	began := time.Now()
-	// What the node's socket cannot hold is counted, too.
+	sent := 0
 	await(t, func() bool {
-		flood(perVIP, func(*arp.Packet) {})
-		counts := node.Counts()["eth1"]
-		return counts.Limited > 0 && counts.Dropped > 0
+		for range 1000 {
+			some.ask(hostMAC(sent%200), vip4)
+			sent++
+		}
+		return node.Counts()["eth1"].Dropped > 0
 	})
-	most := perVIP * (1 + time.Since(began).Seconds())
-	if counts := node.Counts()["eth1"]; float64(counts.Answered) > most {
-		t.Errorf("answered %d in %s", counts.Answered, time.Since(began))
+}
+
+// The kernel has room for the VIPs of a large cluster. Where it has none for more, all are answered for
+// all the same, and it is told.
+func TestKernelManyVIPs(t *testing.T) {
+	if !isolated.Test(t) {
+		return
+	}
+	w := newWire(t)
+	node := w.start("node1")
+	some := newHosts(t)
+	var vips []netip.Addr
+	for address := netip.MustParseAddr("198.18.0.0"); len(vips) <= 65536; address = address.Next() {
+		vips = append(vips, address)
+	}
+	for _, test := range []struct{ vips, problems int }{{10000, 0}, {len(vips), 1}, {1, 0}} {
+		node.Set(map[string][]netip.Addr{"eth1": vips[:test.vips]}, false)
+		await(t, func() bool { return node.Counts()["eth1"].VIPs == test.vips && len(node.Problems()) == test.problems })
+		for _, vip := range []netip.Addr{vips[0], vips[test.vips-1]} {
+			before := node.Counts()["eth1"].Answered
+			await(t, func() bool {
+				some.ask(hostMAC(1), vip)
+				return node.Counts()["eth1"].Answered > before
+			})
+		}
 	}
 }
 

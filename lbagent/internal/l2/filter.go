@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package l2
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/mdlayher/packet"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+
+	programs "github.com/millrace-lb/millrace/bpf"
+)
+
+// filter is the program by which the kernel gives the sockets of an interface the questions for its
+// VIPs, and of these no more than a host may ask (questions.c).
+//
+// It only spares work: what is answered is looked up again. So where the kernel takes no program, or
+// has no room for all VIPs, the sockets get all questions.
+type filter struct {
+	objects programs.QuestionsObjects
+	// holds are the VIPs in the map.
+	holds map[netip.Addr]bool
+}
+
+func newFilter() (*filter, error) {
+	f := &filter{holds: map[netip.Addr]bool{}}
+	if err := programs.LoadQuestionsObjects(&f.objects, nil); err != nil {
+		return nil, fmt.Errorf("load the program that filters questions, for which the agent needs the capability BPF: %w", err)
+	}
+	return f, nil
+}
+
+// set replaces the VIPs that are asked for. Those that leave make room first.
+func (f *filter) set(addresses []netip.Addr) error {
+	wanted := make(map[netip.Addr]bool, len(addresses))
+	for _, address := range addresses {
+		wanted[address] = true
+	}
+	for address := range f.holds {
+		if wanted[address] {
+			continue
+		}
+		if err := f.objects.AskedVips.Delete(address.As16()); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("remove VIP %s from those that may be asked for: %w", address, err)
+		}
+		delete(f.holds, address)
+	}
+	for address := range wanted {
+		if f.holds[address] {
+			continue
+		}
+		if err := f.objects.AskedVips.Put(address.As16(), uint8(1)); err != nil {
+			return fmt.Errorf("add VIP %s to the %d that may be asked for, of %d at most: %w",
+				address, len(f.holds), f.objects.AskedVips.MaxEntries(), err)
+		}
+		f.holds[address] = true
+	}
+	return nil
+}
+
+// refused is how many questions were beyond the share of the host that asked.
+func (f *filter) refused() uint64 {
+	count := uint64(0)
+	// A map of one entry, which is always there.
+	_ = f.objects.RefusedQuestions.Lookup(uint32(0), &count)
+	return count
+}
+
+// attach puts the program in the place of what filtered a socket before.
+func (f *filter) attach(conn *packet.Conn) error {
+	return onSocket(conn, "filter questions", func(socket int) error {
+		return unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_ATTACH_BPF, f.objects.Question.FD())
+	})
+}
+
+func (f *filter) close() {
+	// Nothing can be done about an error; the sockets keep the program as long as they need it.
+	_ = f.objects.Close()
+}
+
+func onSocket(conn *packet.Conn, what string, set func(socket int) error) error {
+	raw, err := conn.SyscallConn()
+	if err == nil {
+		controlled := raw.Control(func(socket uintptr) { err = set(int(socket)) })
+		err = errors.Join(err, controlled)
+	}
+	if err != nil {
+		return fmt.Errorf("%s on a packet socket: %w", what, err)
+	}
+	return nil
+}
+
+// Filters that take all questions. Frames for other hosts do not count: an interface may be
+// promiscuous, and tags of VLANs that it does not have are taken off.
+var (
+	questionsARP = append(slices.Clone(forThisHost),
+		bpf.LoadAbsolute{Off: 6, Size: 2},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: 1, SkipFalse: 1},
+		bpf.RetConstant{Val: 128},
+		bpf.RetConstant{Val: 0},
+	)
+	solicitations = append(slices.Clone(forThisHost),
+		bpf.LoadAbsolute{Off: 6, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: icmpv6, SkipFalse: 3},
+		bpf.LoadAbsolute{Off: ipv6HeaderSize, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: 135, SkipFalse: 1},
+		bpf.RetConstant{Val: longest},
+		bpf.RetConstant{Val: 0},
+	)
+	forThisHost = []bpf.Instruction{
+		bpf.LoadExtension{Num: bpf.ExtType},
+		bpf.JumpIf{Cond: bpf.JumpLessOrEqual, Val: unix.PACKET_MULTICAST, SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+	}
+)
+
+// longest is how much of a packet is read, as in questions.c. Longer ones count as malformed: no question
+// needs that.
+const longest = 512
+
+func assemble(filter []bpf.Instruction) ([]bpf.RawInstruction, error) {
+	assembled, err := bpf.Assemble(filter)
+	if err != nil {
+		return nil, fmt.Errorf("assemble the filter of a packet socket: %w", err)
+	}
+	return assembled, nil
+}

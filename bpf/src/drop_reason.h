@@ -23,7 +23,7 @@ enum drop_reason {
 	DROP_SOURCE_ROUTE,
 	/* To a VIP, of a protocol that none of its Services can have. */
 	DROP_VIP_PROTOCOL,
-	/* ICMP to a VIP, neither an echo request nor an error. */
+	/* ICMP to a VIP: no echo request, no error and no neighbour solicitation. */
 	DROP_ICMP_TYPE,
 	/* An ICMP error to a VIP. The VIP did not send the embedded packet, or its ports are
 	 * missing.

@@ -4,9 +4,9 @@
 #include "parse.h"
 #include "settings.h"
 
-/* ICMP to a VIP: echo requests, which the ingress node answers, and errors. An error shows the
- * start of a packet that the VIP sent. This embedded packet gives the flow, and the error goes
- * where the flow's packets go. It never begins a flow.
+/* ICMP to a VIP: echo requests, which the ingress node answers, neighbour solicitations, which its
+ * agent answers, and errors. An error shows the start of a packet that the VIP sent. This embedded
+ * packet gives the flow, and the error goes where the flow's packets go. It never begins a flow.
  */
 
 /* Both versions share the header (RFC 792, RFC 4443). */
@@ -31,6 +31,16 @@ struct icmp {
 #define ICMPV6_PARAMETER_PROBLEM 4
 #define ICMPV6_ECHO_REQUEST 128
 #define ICMPV6_ECHO_REPLY 129
+
+/* RFC 4861 sections 4.3 and 7.1.1. */
+#define ICMPV6_SOLICITATION 135
+#define ICMPV6_SOLICITATION_HOPS 255
+
+struct solicitation {
+	struct ipv6hdr ip;
+	struct icmp icmp;
+	struct in6_addr target;
+};
 
 /* Reads the ports of the embedded packet into the client's flow. */
 static __always_inline int read_embedded_ports(struct xdp_md *ctx, struct packet *packet,
@@ -125,4 +135,33 @@ static __always_inline int read_icmpv6(struct xdp_md *ctx, struct packet *packet
 		l4 += sizeof(*fragment);
 	}
 	return read_embedded_ports(ctx, packet, l4);
+}
+
+/* Reports whether a host of the link asks the VIP itself whether it still has its Ethernet address
+ * (RFC 4861 section 7.3.3), and has the frame look as if it asked the VIP's group: where the agent
+ * answers for the VIP, its socket gets the frame. The kernel, to which a VIP is another host, would
+ * forward it or tell of a better way (RFC 4861 section 8.2). It does neither with frames to a group.
+ */
+static __always_inline int ask_group(struct xdp_md *ctx, const struct packet *packet)
+{
+	struct solicitation *asked = frame_at(ctx, packet->l3);
+	struct ethhdr *eth = (void *)(long)ctx->data;
+	struct address target;
+
+	if (packet->flow.family != ADDRESS_FAMILY_IPV6 ||
+	    packet->flow.protocol != IPPROTO_ICMPV6 ||
+	    (void *)(asked + 1) > (void *)(long)ctx->data_end ||
+	    (void *)(eth + 1) > (void *)(long)ctx->data_end)
+		return 0;
+	address_set_ipv6(&target, &asked->target);
+	if (asked->ip.hop_limit != ICMPV6_SOLICITATION_HOPS ||
+	    asked->icmp.type != ICMPV6_SOLICITATION ||
+	    !address_equal(&target, &packet->flow.vip))
+		return 0;
+	/* RFC 2464 section 7, RFC 4291 section 2.7.1. */
+	eth->h_dest[0] = 0x33;
+	eth->h_dest[1] = 0x33;
+	eth->h_dest[2] = 0xff;
+	__builtin_memcpy(&eth->h_dest[3], &asked->target.in6_u.u6_addr8[13], 3);
+	return 1;
 }

@@ -134,6 +134,8 @@ static __always_inline int slow_read(struct xdp_md *ctx, struct packet_slot *slo
 	}
 	if (flaw)
 		return drop(flaw);
+	if (ask_group(ctx, packet))
+		return XDP_PASS;
 	flaw = slow_find(ctx, packet, frontend);
 	if (flaw)
 		return drop(flaw);

@@ -6,7 +6,6 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -49,18 +48,24 @@ const (
 	l2Gap = time.Second
 )
 
-// Connections and requests to VIPs that nodes answer for on their links survive all that happens to the
-// node that does: it is cordoned, its agent is replaced, it dies.
-func TestL2(t *testing.T) {
+// l2Service makes VIPs that nodes answer for on their links, and returns which one does.
+func l2Service(t *testing.T) (s service, leader string) {
+	t.Helper()
 	podsLeft(t, 0)
 	cleanup(t, "delete", "vippool/l2", "vipadvertisement/l2", "--ignore-not-found")
 	cleanup(t, "delete", "deployment/hold", "service/hold-l2", "service/hold", "--ignore-not-found")
 	must(t, cluster.Apply(t.Context(), harness.Held))
 	must(t, cluster.Apply(t.Context(), fmt.Sprintf(l2Objects, l2IPv4, l2IPv6)))
-	s := addresses(t, "hold-l2")
-	leader := s.leader(t, "")
+	s = addresses(t, "hold-l2")
+	leader = s.leader(t, "")
 	t.Logf("%s answers for %s and %s", leader, s.ipv4, s.ipv6)
-	// A connection dies with the node that has its pod, whoever answers.
+	return s, leader
+}
+
+// held holds connections to the VIPs. Their pods are on other nodes than the leader: a connection dies with
+// the node that has its pod, whoever answers.
+func (s service) held(t *testing.T, leader string) *harness.Hold {
+	t.Helper()
 	kubectl(t, "patch", "deployment", "hold", "--type=strategic", "-p", fmt.Sprintf(`{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":
 		{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":
 		[{"key":"kubernetes.io/hostname","operator":"NotIn","values":[%q]}]}]}}}}}}}`, leader))
@@ -71,24 +76,15 @@ func TestL2(t *testing.T) {
 	})
 	must(t, err)
 	t.Cleanup(func() { _ = hold.End() })
+	return hold
+}
 
-	cleanup(t, "uncordon", leader)
-	s.keeps(t, hold, "a cordon", func(ctx context.Context) error {
-		_, err := cluster.Kubectl(ctx, "cordon", leader)
-		s.left(t, leader)
-		return err
-	})
-	s.keeps(t, hold, "its end", func(ctx context.Context) error {
-		_, err := cluster.Kubectl(ctx, "uncordon", leader)
-		s.leader(t, leader)
-		return err
-	})
-	s.keeps(t, hold, "another agent", func(ctx context.Context) error {
-		_, err := cluster.Kubectl(ctx, "-n", "millrace-system", "delete", "pod", "-l", "app.kubernetes.io/component=agent",
-			"--field-selector", "spec.nodeName="+leader)
-		return errors.Join(err, cluster.RolledOut(ctx, "millrace-system", "daemonset/millrace-agent"))
-	})
-
+// A router that checks where its neighbours are asks a VIP alone, and has an answer. Connections and
+// requests survive the death of the node that answers.
+func TestL2(t *testing.T) {
+	s, leader := l2Service(t)
+	s.probed(t)
+	hold := s.held(t, leader)
 	t.Cleanup(func() { _, _ = cluster.Run(context.Background(), "node", "start", leader) })
 	type outcome struct {
 		load harness.Load
@@ -101,7 +97,7 @@ func TestL2(t *testing.T) {
 		loaded <- outcome{load, err}
 	}()
 	time.Sleep(3 * time.Second)
-	_, err = cluster.Run(t.Context(), "node", "stop", leader)
+	_, err := cluster.Run(t.Context(), "node", "stop", leader)
 	must(t, err)
 	after := s.left(t, leader)
 	result := <-loaded
@@ -115,18 +111,6 @@ func TestL2(t *testing.T) {
 	s.leader(t, leader)
 	must(t, cluster.RolledOut(t.Context(), "millrace-system", "daemonset/millrace-agent"))
 	unbroken(t, hold, "the start of "+leader)
-}
-
-// keeps does something while requests are made. None fails, and no connection breaks.
-func (s service) keeps(t *testing.T, hold *harness.Hold, what string, f func(context.Context) error) {
-	t.Helper()
-	load, err := cluster.RequestsWhile(t.Context(), s.ipv4, 200, f)
-	must(t, err)
-	t.Logf("%s: %d requests, %d failed, %.1f ms the slowest but one of a hundred", what, load.Requests, load.Errors, load.P99)
-	if load.Errors > 0 || load.Requests == 0 {
-		t.Errorf("%s: %d of %d requests failed: %q", what, load.Errors, load.Requests, load.FirstErrors)
-	}
-	unbroken(t, hold, what)
 }
 
 func unbroken(t *testing.T, hold *harness.Hold, what string) {
@@ -164,6 +148,28 @@ func (s service) left(t *testing.T, former string) (nodes []string) {
 		return err
 	})
 	return nodes
+}
+
+// probed has the router check its neighbours, as it does after half a minute (RFC 4861, section 7.3.3).
+func (s service) probed(t *testing.T) {
+	t.Helper()
+	for _, vip := range []netip.Addr{s.ipv4, s.ipv6} {
+		known, err := cluster.Exec(t.Context(), "router1", "ip", "neigh", "show", "to", vip.String())
+		must(t, err)
+		fields := strings.Fields(string(known))
+		if len(fields) < 5 {
+			t.Fatalf("the router does not know %s: %q", vip, known)
+		}
+		_, err = cluster.Exec(t.Context(), "router1", append(append([]string{"ip", "neigh", "change"}, fields[:5]...), "nud", "probe")...)
+		must(t, err)
+		eventually(t, 10*time.Second, func(ctx context.Context) error {
+			known, err := cluster.Exec(ctx, "router1", "ip", "neigh", "show", "to", vip.String())
+			if err == nil && !strings.Contains(string(known), "REACHABLE") {
+				err = fmt.Errorf("%s did not answer the router, which asked it alone: %q", vip, known)
+			}
+			return err
+		})
+	}
 }
 
 // answering are the nodes at which the router has the addresses.

@@ -61,12 +61,11 @@ func (r *Router) start(options ...string) {
 	// A real router does not share its processors with tests.
 	r.daemon = exec.Command("nice", append([]string{"-n", "-20", "ip", "netns", "exec", r.namespace, "bird", "-f",
 		"-c", r.file("bird.conf"), "-s", r.file("bird.ctl"), "-P", r.file("bird.pid")}, options...)...)
-	var stderr bytes.Buffer
-	r.daemon.Stderr = &stderr
+	r.daemon.Stderr = r.t.Output()
 	if err := r.daemon.Start(); err != nil {
 		r.t.Fatalf("start bird (Debian package bird2): %v", err)
 	}
-	r.Await(startTimeout, "bird answers: "+stderr.String(), func() bool {
+	r.Await(startTimeout, "bird answers", func() bool {
 		_, err := r.command("show status")
 		return err == nil
 	})

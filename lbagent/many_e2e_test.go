@@ -127,7 +127,13 @@ func (p phases) String() string {
 // operate starts the operator with the rights that it is installed with.
 func (w *world) operate() {
 	w.t.Helper()
-	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "millrace-system"}})
+	w.installOperator()
+	w.startOperator(w.buildOperator())
+}
+
+// installOperator creates what the operator's user needs.
+func (w *world) installOperator() {
+	w.t.Helper()
 	for _, file := range []string{"role.yaml", "role_binding.yaml"} {
 		text, err := os.ReadFile(filepath.Join("../config/rbac/operator", file))
 		if err != nil {
@@ -146,10 +152,22 @@ func (w *world) operate() {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "millrace-metrics-reader"},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: scraper}},
 	})
-	program := filepath.Join(w.t.TempDir(), "operator")
-	if out, err := exec.Command("go", "build", "-o", program, "../cmd/operator").CombinedOutput(); err != nil {
+}
+
+// buildOperator returns the program, built with flags of go build.
+func (w *world) buildOperator(flags ...string) (program string) {
+	w.t.Helper()
+	program = filepath.Join(w.t.TempDir(), "operator")
+	arguments := slices.Concat([]string{"build", "-o", program}, flags, []string{"../cmd/operator"})
+	if out, err := exec.Command("go", arguments...).CombinedOutput(); err != nil {
 		w.t.Fatalf("build the operator: %v: %s", err, out)
 	}
+	return program
+}
+
+// startOperator runs an operator, which elects no leader, until the test ends.
+func (w *world) startOperator(program string) *exec.Cmd {
+	w.t.Helper()
 	kubeconfig, err := w.api.WriteKubeconfig(operatorUser)
 	if err != nil {
 		w.t.Fatal(err)
@@ -161,9 +179,12 @@ func (w *world) operate() {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()
+		if cmd.ProcessState == nil {
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+			_ = cmd.Wait()
+		}
 	})
+	return cmd
 }
 
 // populateNodes creates two nodes, of which the operator makes LBNodes, a router and a pool.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -28,15 +29,16 @@ import (
 
 // TestOperatorsAtOnce runs two operators that both work, of which one is killed now and then, and one
 // is stopped for a moment all the time: it then goes on with what it believed before. The API server
-// asks one of them for warnings. Meanwhile 2,000 Services are created, changed and deleted at random,
-// for a minute. At first there are fewer IPv4 addresses than Services. Some more Services all share
+// asks one of them for warnings, and now and then stops itself, once for so long that connections are
+// given up. Meanwhile 2,000 Services are created, changed and deleted at random, for a minute or what
+// MILLRACE_CHAOS says. At first there are fewer IPv4 addresses than Services. Some more Services all share
 // one address, and a few another one, which is made and deleted all the time. A witness sees each
 // version of each VIP and Service.
 //
 // It is about the whole, and random: a write that loses a claim in a window of milliseconds it may
 // miss. TestBindWritesWhatThePlanWasMadeFrom opens that window on purpose.
 func TestOperatorsAtOnce(t *testing.T) {
-	const duration = time.Minute
+	duration := chaosFor(t)
 	var customers []*customer
 	for range 4 {
 		customers = append(customers, &customer{services: 500}, &customer{services: 12, key: "hot"}, &customer{services: 1, key: "brief"})
@@ -66,6 +68,7 @@ func TestOperatorsAtOnce(t *testing.T) {
 	for _, c := range customers {
 		group.Go(func() error { return c.work(ctx) })
 	}
+	group.Go(func() error { return e.stopAPIServer(ctx, duration, rand.New(rand.NewPCG(seed, 1<<32))) })
 	random := rand.New(rand.NewPCG(seed, uint64(len(customers))))
 	for range 3 {
 		pauses(ctx, t, duration/8, random, first, second)
@@ -115,14 +118,51 @@ func TestOperatorsAtOnce(t *testing.T) {
 	t.Logf("at rest %s after the last change", time.Since(ended).Round(time.Second))
 }
 
+const chaosVariable = "MILLRACE_CHAOS"
+
+func chaosFor(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv(chaosVariable)
+	if text == "" {
+		return time.Minute
+	}
+	duration, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("%s: %v", chaosVariable, err)
+	}
+	return duration
+}
+
+// stopAPIServer stops the API server now and then. Once that is for longer than a client waits for the
+// answer to a ping (HTTP2_READ_IDLE_TIMEOUT_SECONDS and HTTP2_PING_TIMEOUT_SECONDS of apimachinery).
+func (e *environment) stopAPIServer(ctx context.Context, duration time.Duration, random *rand.Rand) error {
+	const times, lost = 6, 50 * time.Second
+	for i := range times {
+		wait(ctx, duration/times/2)
+		pause := time.Duration(random.Int64N(int64(5 * time.Second)))
+		if i == times/2 && duration > 4*lost {
+			pause = lost
+		}
+		if err := e.server.Pause(); err != nil {
+			return fmt.Errorf("stop the API server: %w", err)
+		}
+		wait(ctx, pause)
+		if err := e.server.Resume(); err != nil {
+			return fmt.Errorf("have the API server go on: %w", err)
+		}
+		wait(ctx, duration/times/2-pause)
+	}
+	return nil
+}
+
 // pauses stops one of the operators for a moment again and again, as a machine that is too busy does.
 func pauses(ctx context.Context, t *testing.T, duration time.Duration, random *rand.Rand, operators ...*instance) {
 	t.Helper()
 	for end := time.Now().Add(duration); time.Now().Before(end) && ctx.Err() == nil; {
 		operator := operators[random.IntN(len(operators))]
-		must(t, operator.command.Process.Signal(syscall.SIGSTOP))
+		operator.signal(t, syscall.SIGSTOP)
 		wait(ctx, time.Duration(20+random.IntN(100))*time.Millisecond)
-		must(t, operator.command.Process.Signal(syscall.SIGCONT))
+		operator.signal(t, syscall.SIGCONT)
 		wait(ctx, time.Duration(random.IntN(60))*time.Millisecond)
 	}
 }
@@ -168,11 +208,17 @@ func (c *customer) work(ctx context.Context) error {
 		default:
 			err = c.remove(ctx, i)
 		}
-		if err != nil && ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil && !unanswered(err) {
 			return err
 		}
 	}
 	return nil
+}
+
+// unanswered reports whether the API server did not say what became of a request: it was stopped.
+func unanswered(err error) bool {
+	answer := apierrors.APIStatus(nil)
+	return !errors.As(err, &answer) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err)
 }
 
 func (c *customer) service(i int) *corev1.Service {

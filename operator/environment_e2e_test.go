@@ -54,7 +54,8 @@ func newEnvironment(t *testing.T) *environment {
 	t.Helper()
 	ctrllog.SetLogger(logr.Discard())
 	e := &environment{server: controlplane.Start(t, "..", operatorUser), program: filepath.Join(t.TempDir(), "operator")}
-	if output, err := exec.Command("go", "build", "-o", e.program, "../cmd/operator").CombinedOutput(); err != nil {
+	build := append([]string{"build"}, asTheTest...)
+	if output, err := exec.Command("go", append(build, "-o", e.program, "../cmd/operator")...).CombinedOutput(); err != nil {
 		t.Fatalf("building the operator: %v: %s", err, output)
 	}
 	e.client = e.server.Install(t, e.server.Admin(), client.Options{})
@@ -135,14 +136,23 @@ func (i *instance) stop(t *testing.T) {
 	if i.command == nil {
 		return
 	}
-	must(t, i.command.Process.Signal(syscall.SIGTERM))
+	i.signal(t, syscall.SIGTERM)
 	i.await(t, "stopped", false)
+}
+
+// signal sends a signal to an operator that runs.
+func (i *instance) signal(t *testing.T, sent os.Signal) {
+	t.Helper()
+	if err := i.command.Process.Signal(sent); err != nil {
+		content, _ := os.ReadFile(i.log)
+		t.Fatalf("the operator has ended by itself: %v: %s", err, content[max(0, len(content)-8000):])
+	}
 }
 
 // kill ends an operator without warning.
 func (i *instance) kill(t *testing.T) {
 	t.Helper()
-	must(t, i.command.Process.Kill())
+	i.signal(t, syscall.SIGKILL)
 	i.await(t, "killed", true)
 }
 
@@ -162,6 +172,9 @@ func (i *instance) await(t *testing.T, what string, expectError bool) {
 		if strings.Contains(line, "forbidden") || strings.Contains(line, "panic") {
 			t.Errorf("the operator logged: %s", line)
 		}
+	}
+	if _, race, raced := strings.Cut(content(), "WARNING: DATA RACE"); raced {
+		t.Errorf("the operator has a data race:%s", race[:min(len(race), 4000)])
 	}
 }
 

@@ -57,6 +57,8 @@ type Server struct {
 	root  string
 	host  string
 	users []string
+	// apiServer is its process.
+	apiServer *os.Process
 }
 
 // Start builds the programs if the lab has not done so before, and runs them
@@ -95,14 +97,15 @@ func (s *Server) start(t *testing.T) error {
 	}
 	s.host = fmt.Sprintf("https://127.0.0.1:%d", apiPort)
 	etcd := fmt.Sprintf("http://127.0.0.1:%d", etcdPort)
-	etcdExit, err := s.run(t, "etcd", "--dir", filepath.Join(s.dir, "etcd"), "--listen", etcd)
+	_, etcdExit, err := s.run(t, "etcd", "--dir", filepath.Join(s.dir, "etcd"), "--listen", etcd)
 	if err != nil {
 		return err
 	}
-	apiExit, err := s.run(t, "kube-apiserver", s.apiServerArguments(etcd, apiPort)...)
+	apiServer, apiExit, err := s.run(t, "kube-apiserver", s.apiServerArguments(etcd, apiPort)...)
 	if err != nil {
 		return err
 	}
+	s.apiServer = apiServer
 	return s.awaitReady(t.Context(), etcdExit, apiExit)
 }
 
@@ -196,11 +199,17 @@ func (s *Server) apiServerArguments(etcd string, port int) []string {
 	}
 }
 
+// Pause stops the API server: connections stay, and nobody answers until Resume.
+func (s *Server) Pause() error { return s.apiServer.Signal(syscall.SIGSTOP) }
+
+// Resume has it go on.
+func (s *Server) Resume() error { return s.apiServer.Signal(syscall.SIGCONT) }
+
 // run starts a program of the lab; the channel gets its end.
-func (s *Server) run(t *testing.T, name string, arguments ...string) (<-chan error, error) {
+func (s *Server) run(t *testing.T, name string, arguments ...string) (*os.Process, <-chan error, error) {
 	output, err := os.Create(s.file(name + ".log"))
 	if err != nil {
-		return nil, fmt.Errorf("creating the log of %s: %w", name, err)
+		return nil, nil, fmt.Errorf("creating the log of %s: %w", name, err)
 	}
 	command := exec.Command(s.program, append([]string{name}, arguments...)...)
 	command.Stdout, command.Stderr = output, output
@@ -221,7 +230,7 @@ func (s *Server) run(t *testing.T, name string, arguments ...string) (<-chan err
 		}
 	}()
 	if err := <-started; err != nil {
-		return nil, fmt.Errorf("starting %s: %w", name, err)
+		return nil, nil, fmt.Errorf("starting %s: %w", name, err)
 	}
 	t.Cleanup(func() {
 		// The data lives no longer than the test: nothing is worth a graceful end.
@@ -229,7 +238,7 @@ func (s *Server) run(t *testing.T, name string, arguments ...string) (<-chan err
 		<-done
 		_ = output.Close()
 	})
-	return exited, nil
+	return command.Process, exited, nil
 }
 
 // tail returns the end of a log, for an error message.
@@ -353,7 +362,7 @@ func (s *Server) RunController(t *testing.T, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.run(t, "kube-controller-manager", "--kubeconfig="+kubeconfig, "--controllers="+name,
+	if _, _, err := s.run(t, "kube-controller-manager", "--kubeconfig="+kubeconfig, "--controllers="+name,
 		"--leader-elect=false", "--secure-port=0"); err != nil {
 		t.Fatal(err)
 	}

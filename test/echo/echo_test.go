@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -83,6 +84,22 @@ func TestLoadAtRate(t *testing.T) {
 	// The last of 50 requests is due after 490 ms.
 	if got.Requests != 50 || got.Seconds < 0.49 {
 		t.Errorf("report %+v", got)
+	}
+}
+
+// Each request is on a connection of its own, from a port of the range.
+func TestLoadFromPorts(t *testing.T) {
+	var others atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if from := netip.MustParseAddrPort(r.RemoteAddr).Port(); from < 40_000 || from > 40_063 {
+			others.Add(1)
+		}
+		writeAnswer(w, r, identity{Pod: "p", Node: "n"})
+	}))
+	defer server.Close()
+	got, err := runJSON[report](t, load, "--url", server.URL, "--ports", "40000-40063", "--requests", "20", "--keepalive=false")
+	if err != nil || got.Requests != 20 || got.Errors != 0 || others.Load() != 0 {
+		t.Errorf("report %+v, %d from other ports: %v", got, others.Load(), err)
 	}
 }
 

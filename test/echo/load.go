@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -16,7 +17,10 @@ import (
 	"net/http/httptrace"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // schedule says how many requests to make and when.
@@ -113,6 +117,7 @@ func load(ctx context.Context, args []string, stdout io.Writer) error {
 	keepAlive := flags.Bool("keepalive", true, "reuse connections")
 	timeout := flags.Duration("timeout", 5*time.Second, "when to give a request up")
 	connect := flags.String("connect", "", "host:port to connect to, whatever the URL says")
+	ports := flags.String("ports", "", "FIRST-LAST of the own ports to connect from (default: the kernel's choice)")
 	authorities := flags.String("ca", "", "certificates to trust, in PEM (default: those of the system)")
 	forwarded := flags.Bool("forwarded", false, "count the clients that a proxy names, and not those that pods see")
 	planned := addSchedule(flags, "requests", 1000)
@@ -125,7 +130,7 @@ func load(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	client := newClient(plan.concurrency, *keepAlive)
 	client.Timeout = *timeout
-	if err := direct(client, *connect, *authorities); err != nil {
+	if err := direct(client, *connect, *authorities, *ports); err != nil {
 		return err
 	}
 	results := drive(ctx, plan, func(ctx context.Context, _ int) (answer, error) {
@@ -139,16 +144,22 @@ func load(ctx context.Context, args []string, stdout io.Writer) error {
 	return results.finish(stdout)
 }
 
-// direct makes a client connect to one address, and trust these certificates.
-func direct(client *http.Client, address, authorities string) error {
+// direct makes a client connect to one address, from some ports, and trust these certificates.
+func direct(client *http.Client, address, authorities, ports string) error {
 	transport, ok := client.Transport.(*http.Transport)
 	if !ok {
 		return fmt.Errorf("the client has a %T", client.Transport)
 	}
-	if address != "" {
-		dialer := &net.Dialer{}
-		transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return dialer.DialContext(ctx, network, address)
+	dialer := &net.Dialer{}
+	if ports != "" {
+		var err error
+		if dialer.Control, err = fromPorts(ports); err != nil {
+			return err
+		}
+	}
+	if address != "" || ports != "" {
+		transport.DialContext = func(ctx context.Context, network, asked string) (net.Conn, error) {
+			return dialer.DialContext(ctx, network, cmp.Or(address, asked))
 		}
 	}
 	if authorities != "" {
@@ -159,6 +170,22 @@ func direct(client *http.Client, address, authorities string) error {
 		transport.TLSClientConfig = &tls.Config{RootCAs: roots}
 	}
 	return nil
+}
+
+// fromPorts has the kernel choose a socket's own port within FIRST-LAST (IP_LOCAL_PORT_RANGE, Linux 6.3).
+// They have to be of those that it gives to clients anyway (net.ipv4.ip_local_port_range).
+func fromPorts(ports string) (func(network, address string, raw syscall.RawConn) error, error) {
+	var first, last uint16
+	if _, err := fmt.Sscanf(ports, "%d-%d", &first, &last); err != nil || first == 0 || first > last {
+		return nil, fmt.Errorf("--ports %q: want FIRST-LAST", ports)
+	}
+	return func(_, _ string, raw syscall.RawConn) error {
+		var failed error
+		err := raw.Control(func(socket uintptr) {
+			failed = unix.SetsockoptInt(int(socket), unix.IPPROTO_IP, unix.IP_LOCAL_PORT_RANGE, int(last)<<16|int(first))
+		})
+		return errors.Join(err, failed)
+	}, nil
 }
 
 func newClient(connections int, keepAlive bool) *http.Client {

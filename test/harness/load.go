@@ -86,6 +86,20 @@ func (c *Cluster) PatientRequestsTo(ctx context.Context, to netip.AddrPort, rate
 	return load, err
 }
 
+// Ports are a range of them.
+type Ports struct{ First, Last uint16 }
+
+// PatientRequestsFrom is PatientRequestsTo from some ports of the client alone, for half an hour: ctx
+// ends it before.
+func (c *Cluster) PatientRequestsFrom(ctx context.Context, ports Ports, to netip.AddrPort, rate int, timeout time.Duration) (Load, error) {
+	const duration = 30 * time.Minute
+	var load Load
+	err := c.echoWithin(ctx, duration+time.Minute, &load,
+		"load", "--url", "http://"+to.String()+"/", "--rate", strconv.Itoa(rate), "--duration", duration.String(),
+		"--timeout", timeout.String(), "--concurrency", "200", "--keepalive=false", "--ports", fmt.Sprintf("%d-%d", ports.First, ports.Last))
+	return load, err
+}
+
 // RequestsWhile sends HTTP requests to a VIP at a rate per second until f has returned. A
 // request has a quarter of a minute: TCP itself repeats what a loaded machine loses.
 func (c *Cluster) RequestsWhile(ctx context.Context, vip netip.Addr, rate int, f func(context.Context) error) (Load, error) {

@@ -36,6 +36,16 @@ const (
 // there; its value does not matter. `millrace drain` writes it.
 const AnnotationDrain = "millrace.io/drain"
 
+// LabelAnnouncer on a Node says who has the routers' sessions, while a cluster moves from another load
+// balancer and node by node. `millrace migrate nodes` writes it. A Node without it is the other's.
+const (
+	LabelAnnouncer = "millrace.io/announcer"
+	// AnnouncerNone: the former has left, or leaves, and the next waits for that.
+	AnnouncerNone = "none"
+	// AnnouncerMillrace: the LBPeers that select it have the sessions.
+	AnnouncerMillrace = "millrace"
+)
+
 // AnnotationConfirmRemoval on an LBPeer, VIPAdvertisement, VIP or VIPRoute says that it may be
 // removed at once, be it the last one of its kind; its value does not matter. On a VIPPool it says
 // that the pool may be deleted or made smaller although VIPs are from it.

@@ -48,7 +48,7 @@ func newCommand(env environment) *cobra.Command {
 		reserveCommand(env, &config),
 		drainCommand(env, &config),
 		undrainCommand(env, &config),
-		migrateCommand(env),
+		migrateCommand(env, &config),
 		preflightCommand(env, &config),
 		sysdumpCommand(env, &config),
 		versionCommand(env, &config),

@@ -11,16 +11,18 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/metallb"
 )
 
-func migrateCommand(env environment) *cobra.Command {
+func migrateCommand(env environment, config *cluster.Config) *cobra.Command {
+	var byNode bool
 	migrate := &cobra.Command{
 		Use:   "migrate",
-		Short: "Turn the objects of another load balancer into Millrace's",
+		Short: "Move a cluster from another load balancer",
 		Args:  cobra.NoArgs,
 	}
-	migrate.AddCommand(&cobra.Command{
+	convert := &cobra.Command{
 		Use:   "metallb [FILE]",
 		Short: "Print VIPPools, LBPeers and VIPAdvertisements that mean the same as MetalLB's objects",
 		Long: "Read MetalLB's objects from a file, or from standard input, as kubectl prints them. What has no\n" +
@@ -42,9 +44,16 @@ func migrateCommand(env environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return writeConverted(env.stdout, metallb.Convert(objects))
+			result := metallb.Convert(objects)
+			if byNode {
+				result.ByNode()
+			}
+			return writeConverted(env.stdout, result)
 		},
-	})
+	}
+	convert.Flags().BoolVar(&byNode, "by-node", false,
+		"have LBPeers select those nodes alone that `millrace migrate nodes` has moved")
+	migrate.AddCommand(convert, migrateNodesCommand(env, config))
 	return migrate
 }
 

@@ -39,6 +39,20 @@ func TestMigrateMetalLB(t *testing.T) {
 	}
 }
 
+// TestMigrateByNode has every LBPeer select the nodes that have been moved, beside what it selects.
+func TestMigrateByNode(t *testing.T) {
+	var out, complaints bytes.Buffer
+	in := filepath.Join("testdata", "metallb.yaml")
+	env := environment{args: []string{"millrace", "migrate", "metallb", "--by-node", in}, stdout: &out, stderr: &complaints}
+	if code := run(t.Context(), env); code != exitOK {
+		t.Fatalf("exit code %d: %s", code, &complaints)
+	}
+	peers := strings.Count(out.String(), "kind: LBPeer\n")
+	if selecting := strings.Count(out.String(), "millrace.io/announcer: millrace\n"); peers == 0 || selecting != peers {
+		t.Errorf("%d of %d LBPeers select the nodes that have been moved:\n%s", selecting, peers, &out)
+	}
+}
+
 func TestMigrateRefuses(t *testing.T) {
 	for name, test := range map[string]struct{ content, complaint string }{
 		"no YAML":           {"kind: [", "read MetalLB's objects"},

@@ -25,6 +25,18 @@ type Result struct {
 	Notes []string
 }
 
+// ByNode has the peers select those nodes alone that have been moved to Millrace.
+func (r *Result) ByNode() {
+	for i := range r.Peers {
+		selector := &metav1.LabelSelector{}
+		if given := r.Peers[i].Spec.NodeSelector; given != nil {
+			selector = given.DeepCopy()
+		}
+		metav1.AddLabelToSelector(selector, millracev1alpha1.LabelAnnouncer, millracev1alpha1.AnnouncerMillrace)
+		r.Peers[i].Spec.NodeSelector = selector
+	}
+}
+
 const (
 	// firstPriority is that of a pool that MetalLB tries first: it takes the lowest first, and those
 	// without any last.

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/handover"
+)
+
+// Handover is a cluster whose nodes move from MetalLB's speakers, or back.
+type Handover struct {
+	host    string
+	reader  client.Reader
+	clients kubernetes.Interface
+	// namespace and name are those of the speakers' DaemonSet.
+	namespace, name string
+}
+
+// NewHandover returns the cluster with the speakers' DaemonSet, NAMESPACE/NAME.
+func NewHandover(config Config, speaker string) (*Handover, error) {
+	namespace, name, found := strings.Cut(speaker, "/")
+	if !found || namespace == "" || name == "" {
+		return nil, fmt.Errorf("--speaker=%s: want NAMESPACE/NAME of the DaemonSet of MetalLB's speakers", speaker)
+	}
+	restConfig, clients, err := config.clients()
+	if err != nil {
+		return nil, err
+	}
+	_, reader, err := config.client()
+	if err != nil {
+		return nil, err
+	}
+	return &Handover{host: restConfig.Host, reader: reader, clients: clients, namespace: namespace, name: name}, nil
+}
+
+// KeepOff has the speakers stay away from nodes with our label. No pod restarts for it: they are not
+// replaced when the DaemonSet changes any more (OnDelete).
+func (h *Handover) KeepOff(ctx context.Context) error {
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		set, err := h.clients.AppsV1().DaemonSets(h.namespace).Get(ctx, h.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if !keepOff(&set.Spec) {
+			return nil
+		}
+		_, err = h.clients.AppsV1().DaemonSets(h.namespace).Update(ctx, set, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("keep DaemonSet %s/%s off nodes that Millrace has; --speaker names another: %w", h.namespace, h.name, err)
+	}
+	return nil
+}
+
+// keepOff reports whether it had to change anything.
+func keepOff(spec *appsv1.DaemonSetSpec) bool {
+	ours := corev1.NodeSelectorRequirement{Key: millracev1alpha1.LabelAnnouncer, Operator: corev1.NodeSelectorOpDoesNotExist}
+	pod := &spec.Template.Spec
+	if pod.Affinity == nil {
+		pod.Affinity = &corev1.Affinity{}
+	}
+	if pod.Affinity.NodeAffinity == nil {
+		pod.Affinity.NodeAffinity = &corev1.NodeAffinity{}
+	}
+	affinity := pod.Affinity.NodeAffinity
+	if affinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		affinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{}}}
+	}
+	changed := false
+	terms := affinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	for i := range terms {
+		has := slices.ContainsFunc(terms[i].MatchExpressions, func(r corev1.NodeSelectorRequirement) bool {
+			return r.Key == ours.Key && r.Operator == ours.Operator
+		})
+		if !has {
+			terms[i].MatchExpressions = append(terms[i].MatchExpressions, ours)
+			changed = true
+		}
+	}
+	if changed {
+		spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
+	}
+	return changed
+}
+
+// Unclaimed are the addresses from MetalLB that Millrace has no VIP of.
+func (h *Handover) Unclaimed(ctx context.Context) ([]string, error) {
+	var vips millracev1alpha1.VIPList
+	var services corev1.ServiceList
+	if err := list(ctx, h.reader, []client.ObjectList{&vips, &services}); err != nil {
+		return nil, explain(h.host, err)
+	}
+	return handover.Unclaimed(services.Items, vips.Items), nil
+}
+
+// Nodes are the names of the nodes with an agent.
+func (h *Handover) Nodes(ctx context.Context) ([]string, error) {
+	var nodes millracev1alpha1.LBNodeList
+	if err := h.reader.List(ctx, &nodes); err != nil {
+		return nil, explain(h.host, err)
+	}
+	names := make([]string, 0, len(nodes.Items))
+	for i := range nodes.Items {
+		names = append(names, nodes.Items[i].Name)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// Announcer is the label of a Node; empty where it has none.
+func (h *Handover) Announcer(ctx context.Context, node string) (string, error) {
+	object, err := h.clients.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("read Node %s: %w", node, err)
+	}
+	return object.Labels[millracev1alpha1.LabelAnnouncer], nil
+}
+
+// SetAnnouncer implements handover.Cluster.
+func (h *Handover) SetAnnouncer(ctx context.Context, node, value string) error {
+	var label any
+	if value != "" {
+		label = value
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{millracev1alpha1.LabelAnnouncer: label}}})
+	if err != nil {
+		return fmt.Errorf("encode the label: %w", err)
+	}
+	if _, err := h.clients.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("label Node %s: %w", node, err)
+	}
+	return nil
+}
+
+// MovingPeers implements handover.Cluster.
+func (h *Handover) MovingPeers(ctx context.Context) (map[string]bool, error) {
+	var peers millracev1alpha1.LBPeerList
+	if err := h.reader.List(ctx, &peers); err != nil {
+		return nil, explain(h.host, err)
+	}
+	moving := map[string]bool{}
+	for i := range peers.Items {
+		if selector := peers.Items[i].Spec.NodeSelector; selector != nil && selector.MatchLabels[millracev1alpha1.LabelAnnouncer] != "" {
+			moving[peers.Items[i].Name] = true
+		}
+	}
+	return moving, nil
+}
+
+// Report implements handover.Cluster.
+func (h *Handover) Report(ctx context.Context, node string) (*millracev1alpha1.LBNodeReport, error) {
+	report := &millracev1alpha1.LBNodeReport{}
+	if err := h.reader.Get(ctx, client.ObjectKey{Name: node}, report); err != nil {
+		return nil, explain(h.host, err)
+	}
+	return report, nil
+}
+
+// Speaker implements handover.Cluster. A pod tells its sessions by its metrics.
+func (h *Handover) Speaker(ctx context.Context, node string) (handover.Speaker, error) {
+	set, err := h.clients.AppsV1().DaemonSets(h.namespace).Get(ctx, h.name, metav1.GetOptions{})
+	if err != nil {
+		return handover.Speaker{}, fmt.Errorf("read DaemonSet %s/%s; --speaker names another: %w", h.namespace, h.name, err)
+	}
+	pods, err := h.clients.CoreV1().Pods(h.namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: metav1.FormatLabelSelector(set.Spec.Selector), FieldSelector: "spec.nodeName=" + node,
+	})
+	if err != nil {
+		return handover.Speaker{}, fmt.Errorf("list the pods of DaemonSet %s/%s on node %s: %w", h.namespace, h.name, node, err)
+	}
+	if len(pods.Items) == 0 {
+		return handover.Speaker{}, nil
+	}
+	pod := &pods.Items[0]
+	speaker := handover.Speaker{Pod: pod.Name}
+	if pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil {
+		return speaker, nil
+	}
+	metrics, err := h.clients.CoreV1().Pods(h.namespace).ProxyGet("http", pod.Name, metricsPort(pod), "metrics", nil).DoRaw(ctx)
+	if err != nil {
+		// It may not answer yet: then it has no session that anybody knows of.
+		return speaker, nil //nolint:nilerr // above
+	}
+	speaker.Established, speaker.Sessions = speakerSessions(metrics)
+	return speaker, nil
+}
+
+// metricsPort is that which MetalLB's manifests call so, or its default.
+func metricsPort(pod *corev1.Pod) string {
+	for _, container := range pod.Spec.Containers {
+		for _, port := range container.Ports {
+			if port.Name == "monitoring" || port.Name == "metrics" {
+				return strconv.Itoa(int(port.ContainerPort))
+			}
+		}
+	}
+	return "7472"
+}
+
+// sessionUp is a line of a speaker's metrics about a session.
+var sessionUp = regexp.MustCompile(`(?m)^metallb_bgp_session_up\{(?:.*,)?peer="([^"]*)".*\} ([01])$`)
+
+// speakerSessions counts the sessions in a speaker's metrics.
+func speakerSessions(metrics []byte) (established, all int) {
+	up := map[string]bool{}
+	for _, match := range sessionUp.FindAllSubmatch(metrics, -1) {
+		up[string(match[1])] = string(match[2]) == "1"
+	}
+	for peer, is := range up {
+		if isShadow(peer, up) {
+			continue
+		}
+		all++
+		if is {
+			established++
+		}
+	}
+	return established, all
+}
+
+// isShadow tells a series that nothing sets after the start: native speakers of 0.15 make one by the
+// router's address, and count by its address and port.
+func isShadow(peer string, all map[string]bool) bool {
+	for other := range all {
+		if strings.HasPrefix(other, peer+":") {
+			return true
+		}
+	}
+	return false
+}

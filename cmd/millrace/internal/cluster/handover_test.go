@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// Each of the terms may let a pod run, so each has to keep it off.
+func TestKeepOff(t *testing.T) {
+	terms := []corev1.NodeSelectorTerm{
+		{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "edge", Operator: corev1.NodeSelectorOpExists}}}, {},
+	}
+	for name, affinity := range map[string]*corev1.Affinity{
+		"none": nil,
+		"two terms": {NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms},
+		}},
+	} {
+		spec := &appsv1.DaemonSetSpec{}
+		spec.Template.Spec.Affinity = affinity
+		if !keepOff(spec) || spec.UpdateStrategy.Type != appsv1.OnDeleteDaemonSetStrategyType {
+			t.Errorf("%s: nothing was changed, or pods restart: %+v", name, spec)
+		}
+		for _, term := range spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+			last := term.MatchExpressions[len(term.MatchExpressions)-1]
+			if last.Key != millracev1alpha1.LabelAnnouncer || last.Operator != corev1.NodeSelectorOpDoesNotExist {
+				t.Errorf("%s: a term lets pods run: %+v", name, term)
+			}
+		}
+		if keepOff(spec) {
+			t.Errorf("%s: it is changed twice", name)
+		}
+	}
+}
+
+// The series by an address alone is one that nothing sets.
+func TestSpeakerSessions(t *testing.T) {
+	metrics := `# HELP metallb_bgp_session_up BGP session state
+# TYPE metallb_bgp_session_up gauge
+metallb_bgp_session_up{peer="198.51.100.101"} 0
+metallb_bgp_session_up{peer="198.51.100.101:179"} 1
+metallb_bgp_session_up{peer="198.51.100.102:179"} 0
+metallb_bgp_updates_total{peer="198.51.100.101:179"} 1
+`
+	if established, all := speakerSessions([]byte(metrics)); established != 1 || all != 2 {
+		t.Errorf("%d of %d sessions are established, want 1 of 2", established, all)
+	}
+}

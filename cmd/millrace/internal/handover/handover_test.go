@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package handover
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// node is a cluster of one node, whose speaker and agent follow its label. Faults make one of them
+// stay or stay away.
+type node struct {
+	label               string
+	speakerStays        bool
+	agentHasNoSession   bool
+	speakerHasNoSession bool
+	// overlap says that both had sessions at once.
+	overlap bool
+}
+
+func (n *node) SetAnnouncer(ctx context.Context, _, value string) error {
+	n.label = value
+	return ctx.Err()
+}
+
+func (n *node) Speaker(context.Context, string) (Speaker, error) {
+	switch {
+	case n.label != "" && !n.speakerStays:
+		return Speaker{}, nil
+	case n.speakerHasNoSession:
+		return Speaker{Pod: "speaker-x", Sessions: 2, Established: 1}, nil
+	}
+	return Speaker{Pod: "speaker-x", Sessions: 2, Established: 2}, nil
+}
+
+func (n *node) MovingPeers(context.Context) (map[string]bool, error) {
+	return map[string]bool{"router": true}, nil
+}
+
+func (n *node) Report(context.Context, string) (*millracev1alpha1.LBNodeReport, error) {
+	report := &millracev1alpha1.LBNodeReport{}
+	// It does not move.
+	report.Status.Sessions = []millracev1alpha1.SessionStatus{{Peer: "router-v6", State: millracev1alpha1.SessionEstablished}}
+	report.Status.VIPs.Announced = 20
+	if n.label != millracev1alpha1.AnnouncerMillrace {
+		return report, nil
+	}
+	n.overlap = n.overlap || n.speakerStays
+	session := millracev1alpha1.SessionStatus{Peer: "router", State: millracev1alpha1.SessionEstablished}
+	if n.agentHasNoSession {
+		session.State, session.Message = millracev1alpha1.SessionActive, "connection refused"
+	}
+	report.Status.Sessions = append(report.Status.Sessions, session)
+	return report, nil
+}
+
+func mover(n *node) *Mover {
+	return &Mover{Cluster: n, Patience: time.Minute, Tell: func(string) {}}
+}
+
+func TestMove(t *testing.T) {
+	for name, test := range map[string]struct {
+		node node
+		back bool
+		// label is the one at the end, failure a part of the error.
+		label, failure string
+	}{
+		"to Millrace":                  {node{}, false, millracev1alpha1.AnnouncerMillrace, ""},
+		"and back":                     {node{label: millracev1alpha1.AnnouncerMillrace}, true, "", ""},
+		"the speaker stays":            {node{speakerStays: true}, false, "", "MetalLB's pod speaker-x still runs"},
+		"the router refuses Millrace":  {node{agentHasNoSession: true}, false, "", "the session by LBPeer router is Active: connection refused"},
+		"the router refuses MetalLB":   {node{label: millracev1alpha1.AnnouncerMillrace, speakerHasNoSession: true}, true, millracev1alpha1.AnnouncerMillrace, "of 2 sessions of MetalLB's pod speaker-x 1 are established"},
+		"again, where it was given up": {node{label: millracev1alpha1.AnnouncerNone}, false, millracev1alpha1.AnnouncerMillrace, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, step := test.node, (*Mover).Move
+				if test.back {
+					step = (*Mover).Return
+				}
+				err := step(mover(&n), t.Context(), "node1")
+				if n.label != test.label || n.overlap {
+					t.Errorf("the label is %q, want %q; both had sessions at once: %t", n.label, test.label, n.overlap)
+				}
+				if (err == nil) != (test.failure == "") || (err != nil && (!strings.Contains(err.Error(), test.failure) || !errors.Is(err, ErrMovedBack))) {
+					t.Errorf("error %v, want %q", err, test.failure)
+				}
+			})
+		})
+	}
+}
+
+// An interrupt in the midst leaves no node without a speaker.
+func TestMoveIsInterrupted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		n := &node{agentHasNoSession: true}
+		if err := mover(n).Move(ctx, "node1"); !errors.Is(err, context.DeadlineExceeded) || n.label != "" {
+			t.Errorf("error %v, label %q", err, n.label)
+		}
+	})
+}
+
+// Where going back fails, too, the error says so.
+func TestMoveBackFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{agentHasNoSession: true, speakerHasNoSession: true}
+		err := mover(n).Move(t.Context(), "node1")
+		if err == nil || errors.Is(err, ErrMovedBack) || !strings.Contains(err.Error(), "nobody announces from node node1") {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+func TestSilence(t *testing.T) {
+	established := []millracev1alpha1.SessionStatus{{Peer: "router", State: millracev1alpha1.SessionEstablished}}
+	for want, status := range map[string]millracev1alpha1.LBNodeReportStatus{
+		"no LBPeer selects it":    {},
+		"no VIP is announced":     {Sessions: established},
+		"VIP 203.0.113.1 is not ": {Sessions: established, Exceptions: []millracev1alpha1.VIPException{{Address: "203.0.113.1", Message: "x"}}},
+	} {
+		if got := silence(&status); !strings.Contains(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestUnclaimed(t *testing.T) {
+	service := func(name, address string, change func(*corev1.Service)) corev1.Service {
+		s := corev1.Service{}
+		s.Namespace, s.Name = "shop", name
+		s.Spec.Type = corev1.ServiceTypeLoadBalancer
+		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: address}}
+		if change != nil {
+			change(&s)
+		}
+		return s
+	}
+	vip := func(address string, services ...string) millracev1alpha1.VIP {
+		v := millracev1alpha1.VIP{Spec: millracev1alpha1.VIPSpec{Address: address}}
+		for _, name := range services {
+			v.Spec.Claims = append(v.Spec.Claims, millracev1alpha1.VIPClaim{Namespace: "shop", Name: name})
+		}
+		return v
+	}
+	class := "other"
+	got := Unclaimed([]corev1.Service{
+		service("a", "203.0.113.1", nil), service("b", "203.0.113.1", nil), service("c", "203.0.113.2", nil),
+		service("others", "203.0.113.3", func(s *corev1.Service) { s.Spec.LoadBalancerClass = &class }),
+		service("internal", "203.0.113.4", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }),
+	}, []millracev1alpha1.VIP{vip("203.0.113.1", "a"), vip("203.0.113.2", "c")})
+	if want := []string{"shop/b 203.0.113.1"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

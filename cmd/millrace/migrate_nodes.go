@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/handover"
+)
+
+// namedServices is how many a message names.
+const namedServices = 5
+
+func migrateNodesCommand(env environment, config *cluster.Config) *cobra.Command {
+	var back bool
+	var speaker string
+	var patience time.Duration
+	command := &cobra.Command{
+		Use:   "nodes [NODE…]",
+		Short: "Move the routers' sessions from MetalLB's speakers to Millrace, node by node",
+		Long: "Move one node after another, all where none is named. A router takes one session from a node's address:\n" +
+			"so the speaker leaves a node first, and its session comes back as Millrace's. The next node waits until all\n" +
+			"sessions are up and VIPs are announced. Where that takes longer than --timeout, the node is given back, and\n" +
+			"no other is touched.\n\n" +
+			"It labels Nodes with " + millracev1alpha1.LabelAnnouncer + ", and keeps the speakers' DaemonSet off those with that label.\n" +
+			"LBPeers have to select " + millracev1alpha1.LabelAnnouncer + "=" + millracev1alpha1.AnnouncerMillrace +
+			", as `millrace migrate metallb --by-node` prints them.",
+		Example:           "  millrace migrate nodes\n  millrace migrate nodes --back node1",
+		ValidArgsFunction: complete(config, cluster.Nodes),
+		RunE: func(command *cobra.Command, args []string) error {
+			moving, err := cluster.NewHandover(*config, speaker)
+			if err != nil {
+				return err
+			}
+			mover := &handover.Mover{Cluster: moving, Patience: patience, Tell: func(line string) { fmt.Fprintln(env.stdout, line) }}
+			return migrateNodes(command.Context(), moving, mover, args, back)
+		},
+	}
+	flags := command.Flags()
+	flags.BoolVar(&back, "back", false, "give the sessions back to MetalLB's speakers")
+	flags.StringVar(&speaker, "speaker", "metallb-system/speaker", "`NAMESPACE/NAME` of the DaemonSet of MetalLB's speakers")
+	flags.DurationVar(&patience, "timeout", 2*time.Minute, "`time` that each of the two steps of a node may take")
+	return command
+}
+
+// movable is the cluster as the command needs it.
+type movable interface {
+	KeepOff(ctx context.Context) error
+	Unclaimed(ctx context.Context) ([]string, error)
+	Nodes(ctx context.Context) ([]string, error)
+	Announcer(ctx context.Context, node string) (string, error)
+}
+
+func migrateNodes(ctx context.Context, moving movable, mover *handover.Mover, nodes []string, back bool) error {
+	if len(nodes) == 0 {
+		all, err := moving.Nodes(ctx)
+		if err != nil {
+			return err
+		}
+		nodes = all
+	}
+	if len(nodes) == 0 {
+		return errors.New("no node has an agent of Millrace: install it first")
+	}
+	step, want := mover.Move, millracev1alpha1.AnnouncerMillrace
+	if back {
+		step, want = mover.Return, ""
+	} else if err := allClaimed(ctx, moving); err != nil {
+		return err
+	}
+	if err := moving.KeepOff(ctx); err != nil {
+		return err
+	}
+	for i, node := range nodes {
+		have, err := moving.Announcer(ctx, node)
+		if err != nil {
+			return err
+		}
+		if have == want {
+			mover.Tell(node + ": is moved already")
+			continue
+		}
+		if err := step(ctx, node); err != nil {
+			return fmt.Errorf("moved %d of %d nodes: %w", i, len(nodes), err)
+		}
+	}
+	return nil
+}
+
+// allClaimed refuses to move nodes while Millrace would announce less than MetalLB did.
+func allClaimed(ctx context.Context, moving movable) error {
+	missing, err := moving.Unclaimed(ctx)
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	return fmt.Errorf("Millrace has no VIP of %d addresses of Services, such as %q: see condition %s of each, and run the operator with --adopt",
+		len(missing), missing[:min(len(missing), namedServices)], millracev1alpha1.ConditionAddressAssigned)
+}

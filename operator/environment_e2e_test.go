@@ -6,6 +6,7 @@ package operator_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -115,6 +116,14 @@ func (e *environment) run(t *testing.T, arguments ...string) *instance {
 	// A killed test takes the operator with it: the signal is sent when the
 	// thread that started it ends.
 	i.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	i.start(t)
+	t.Cleanup(func() { i.stop(t) })
+	return i
+}
+
+// start runs the command.
+func (i *instance) start(t *testing.T) {
+	t.Helper()
 	started, command := make(chan error), i.command
 	go func() {
 		goruntime.LockOSThread()
@@ -126,8 +135,6 @@ func (e *environment) run(t *testing.T, arguments ...string) *instance {
 		}
 	}()
 	must(t, <-started)
-	t.Cleanup(func() { i.stop(t) })
-	return i
 }
 
 // stop ends an operator as the kubelet does, and expects it to end well.
@@ -140,12 +147,28 @@ func (i *instance) stop(t *testing.T) {
 	i.await(t, "stopped", false)
 }
 
-// signal sends a signal to an operator that runs.
+// signal sends a signal to an operator. One that has ended, as it began while the API server did not
+// answer, is run again instead, as the kubelet does.
 func (i *instance) signal(t *testing.T, sent os.Signal) {
 	t.Helper()
-	if err := i.command.Process.Signal(sent); err != nil {
-		content, _ := os.ReadFile(i.log)
+	err := i.command.Process.Signal(sent)
+	if err == nil {
+		return
+	}
+	content, _ := os.ReadFile(i.log)
+	if !errors.Is(err, os.ErrProcessDone) || !strings.Contains(string(content), "operator: creating the manager: ") {
 		t.Fatalf("the operator has ended by itself: %v: %s", err, content[max(0, len(content)-8000):])
+	}
+	_ = <-i.exited
+	log, err := os.Create(i.log)
+	must(t, err)
+	defer log.Close()
+	ended := i.command
+	i.command = exec.Command(ended.Path, ended.Args[1:]...)
+	i.command.Stdout, i.command.Stderr, i.command.SysProcAttr = log, log, ended.SysProcAttr
+	i.start(t)
+	if sent == syscall.SIGTERM || sent == syscall.SIGKILL {
+		must(t, i.command.Process.Signal(sent))
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/hold"
+	"github.com/millrace-lb/millrace/lbagent/internal/hostcheck"
 	"github.com/millrace-lb/millrace/lbagent/internal/kept"
 	"github.com/millrace-lb/millrace/lbagent/internal/live"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
@@ -148,6 +149,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	}
 	links := make(chan struct{}, 1)
 	exempt := newExemption(p.datapath.NATExempt(), logger, links)
+	host := hostcheck.New(p.datapath, exempt.Err, config.VethTransmit, logger)
 	memory := newMemory(config, p, logger.WithName("memory"))
 	watching := newProber(config, memory, logger.WithName("watch"))
 	finder := netdev.NewFinder(config.Uplinks)
@@ -177,17 +179,15 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		planner:       plan.NewPlanner(have).HashBy(p.seed.Constants()),
 		due:           map[removal]time.Time{},
 		announced:     adopted(have),
-		otherUplink:   &lately{},
-		unsent:        &unsent{vethTransmit: config.VethTransmit},
-		firewall:      &firewall{}, inFront: &inFront{},
-		observation: status.Observation{Version: config.Version}, host: hostChecks(exempt, p.datapath),
-		duplicates: newDuplicates(config.DuplicateDetection, func() { notify(links) }, logger.WithName("duplicates")),
-		layer2:     newLayer2(logger.WithName("l2")),
-		networks:   &networks{read: finder.Networks, gateways: netdev.Gateways},
+		observation:   status.Observation{Version: config.Version},
+		host:          host,
+		duplicates:    newDuplicates(config.DuplicateDetection, func() { notify(links) }, logger.WithName("duplicates")),
+		layer2:        newLayer2(logger.WithName("l2")),
+		networks:      &networks{read: finder.Networks, gateways: netdev.Gateways},
 	}
 	loop.watch = newWatch(watching, loop.detector, config.tellAfter, p.datapath.SetProbeKeys, logger.WithName("watch"))
 	loop.healthPorts = newHealthPorts(config, loop.health, logger.WithName("healthport"))
-	return workers{loop, writer, speaker, hops, exempt, client, watching, links}.runUntil(ctx, config, p)
+	return workers{loop, writer, speaker, hops, exempt, host, client, watching, links}.runUntil(ctx, config, p)
 }
 
 func newHops(datapath *dataplane.Dataplane, logger logr.Logger) *netdev.HopWatcher {
@@ -206,6 +206,7 @@ type workers struct {
 	speaker *bgp.Server
 	hops    *netdev.HopWatcher
 	exempt  *natexempt.Keeper
+	host    *hostcheck.Checks
 	bfd     *control.Client
 	// prober is nil where nodes are not watched.
 	prober *probe.Prober
@@ -248,9 +249,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	group.Go(func() error { return runExemption(ctx, w.exempt, config.NATExempt) })
 	group.Go(func() error { return sweepFlows(ctx, p.datapath, loop.logger) })
 	group.Go(func() error { return netdev.Watch(ctx, func() { notify(links) }) })
-	group.Go(func() error {
-		return loop.otherUplink.run(ctx, p.datapath.WrongUplinks, func() { notify(links) }, loop.logger)
-	})
+	group.Go(func() error { return w.host.Run(ctx, func() { notify(links) }) })
 	if w.prober != nil {
 		group.Go(func() error { return w.prober.Run(ctx) })
 		group.Go(func() error {
@@ -261,9 +260,6 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 		})
 		group.Go(func() error { return forward(ctx, w.prober.Learned(), loop.memory.touch) })
 	}
-	group.Go(func() error {
-		return loop.unsent.run(ctx, p.datapath.Losses, func() { notify(links) }, loop.logger)
-	})
 	if loop.duplicates != nil {
 		group.Go(func() error { return loop.duplicates.prober.Run(ctx) })
 	}
@@ -271,10 +267,6 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	if loop.healthPorts != nil {
 		group.Go(func() error { return loop.healthPorts.Run(ctx) })
 	}
-	group.Go(func() error { return loop.firewall.run(ctx, func() { notify(links) }, loop.logger) })
-	group.Go(func() error {
-		return loop.inFront.run(ctx, p.datapath.InFront, func() { notify(links) }, loop.logger)
-	})
 	if config.BFDSocket != "" {
 		group.Go(func() error { return w.bfd.Run(ctx) })
 		group.Go(func() error { return loop.detector.run(ctx, w.bfd.Changed(), func() { notify(links) }) })

@@ -36,7 +36,6 @@ type (
 		Dump() (*forwarding.State, error)
 		ReadBack(state *forwarding.State, failed []forwarding.Op) error
 		Attachments() []dataplane.Attachment
-		LossesUncounted() error
 	}
 	speaker interface {
 		Set(want bgp.Want) error
@@ -47,6 +46,10 @@ type (
 	}
 	reporter interface {
 		Set(observation status.Observation)
+	}
+	hostChecks interface {
+		Problems(m *model.Model, uplinks []string) []string
+		OtherUplink() bool
 	}
 	hopWatcher interface {
 		Want(targets map[forwarding.NodeID]fib.Target, devices map[int][]int)
@@ -97,8 +100,8 @@ type loop struct {
 	health *health
 	passes *metrics.Passes
 	names  *directory
-	// host says what on the host breaks traffic that goes by these uplinks; nil finds nothing.
-	host func(uplinks []string) []string
+	// host says what on the host breaks traffic of the uplinks; nil finds nothing.
+	host hostChecks
 	// networks are those around the node; nil finds none.
 	networks *networks
 
@@ -121,14 +124,6 @@ type loop struct {
 	// told are the prefixes that the speaker announced when announced was found out.
 	told        *announce.Prefixes
 	established map[string]bool
-	// otherUplink tells of packets of nodes that came in by an uplink on which those nodes are
-	// not reached; unsent of frames that drivers did not take.
-	otherUplink *lately
-	unsent      *unsent
-	// firewall tells of firewalls that drop packets of pods.
-	firewall *firewall
-	// inFront tells of programs of others that see replies before ours.
-	inFront *inFront
 	// watch says which nodes are down; nil where nodes are not watched.
 	watch *watch
 	// duplicates finds hosts that have the address of a VIP; nil where nobody is asked.
@@ -189,7 +184,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		if l.have != nil {
 			l.observation.Programmed = len(l.have.VIPs)
 		}
-		l.observation.OtherUplink = l.otherUplink.told.Load()
+		l.observation.OtherUplink = l.host != nil && l.host.OtherUplink()
 		l.status.Set(l.observation)
 	}()
 	if l.have == nil {
@@ -225,8 +220,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 
 	covered, attachErr := l.uplinks.update(m, now)
 	l.observation.Interfaces, l.observation.Lacking = covered.interfaces, covered.lacking
-	l.firewall.want(m, names(covered.interfaces))
-	l.observation.Host = l.hostProblems(names(covered.interfaces))
+	l.observation.Host = l.hostProblems(m, names(covered.interfaces))
 	l.hops.Want(fib.Targets(l.have.Self, reachable(l.have.Nodes)), devices(l.dataplane.Attachments()))
 	changes, bgpErr := l.setRoutes(m, announce.Change{Model: changed, Maps: differs}, announce.Node{
 		Programmed: l.have, Planned: want, Unattached: covered.unattached, Announced: l.announced,
@@ -249,13 +243,12 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 }
 
 // hostProblems are what of this host keeps packets of its uplinks from being carried.
-func (l *loop) hostProblems(uplinks []string) []string {
-	problems := slices.Concat(tagsBeside(l.dataplane.Attachments()),
-		l.unsent.problems(l.dataplane.LossesUncounted()), l.firewall.problems(), l.inFront.problems(), l.layer2.problems())
-	if l.host == nil {
-		return problems
+func (l *loop) hostProblems(m *model.Model, uplinks []string) []string {
+	problems := l.layer2.problems()
+	if l.host != nil {
+		problems = append(l.host.Problems(m, uplinks), problems...)
 	}
-	return append(problems, l.host(uplinks)...)
+	return problems
 }
 
 // setRoutes gives the speaker the routes of a node, and returns after how long there may be

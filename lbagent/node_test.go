@@ -213,7 +213,6 @@ func (n *node) Want(targets map[forwarding.NodeID]fib.Target, devices map[int][]
 }
 
 func (n *node) Attachments() []dataplane.Attachment { return n.attachments }
-func (n *node) LossesUncounted() error              { return nil }
 
 // speakerOf and reporterOf are the other two faces of a node.
 type (
@@ -288,10 +287,6 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 		n.t.Fatal(err)
 	}
 	return &loop{
-		otherUplink:   &lately{},
-		unsent:        &unsent{},
-		inFront:       &inFront{},
-		firewall:      &firewall{},
 		limits:        testLimits,
 		withdrawDelay: testDelay,
 		drainDelay:    5 * testDelay,

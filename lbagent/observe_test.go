@@ -5,7 +5,6 @@ package lbagent
 import (
 	"errors"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 
@@ -50,18 +49,6 @@ func TestInterfaceStatus(t *testing.T) {
 		if !strings.Contains(got.Message, test.message) || (test.message == "") != (got.Message == "") {
 			t.Errorf("%s: message %q, want %q", name, got.Message, test.message)
 		}
-	}
-}
-
-// The cards of a bond are its members.
-func TestCards(t *testing.T) {
-	loopback := 1
-	got := cards([]dataplane.Attachment{
-		{Interface: "eth0.5", DeviceName: "eth0"}, {Interface: "eth0", DeviceName: "eth0"},
-		{Interface: "bond0", DeviceName: "bond0", Members: []int{loopback}},
-	})
-	if want := []string{"eth0", "lo"}; !slices.Equal(got, want) {
-		t.Errorf("cards %v, want %v", got, want)
 	}
 }
 

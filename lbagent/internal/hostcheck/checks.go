@@ -1,16 +1,76 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package lbagent
+// Package hostcheck finds what of a node keeps the packets of its uplinks from being carried, or slows
+// them down: firewalls, programs of others, drivers and settings. It changes nothing.
+package hostcheck
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"slices"
 
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
-	"github.com/millrace-lb/millrace/lbagent/internal/natexempt"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwardpolicy"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
+
+// Plane is what a data plane tells of the host.
+type Plane interface {
+	Attachments() []dataplane.Attachment
+	// InFront are programs of others by uplink, Losses the frames that drivers did not take, and
+	// WrongUplinks the packets of nodes that came in by an uplink on which those are not reached.
+	InFront() (map[string][]string, error)
+	Losses() ([]dataplane.UplinkLosses, error)
+	LossesUncounted() error
+	WrongUplinks() (uint64, error)
+}
+
+// Checks are all checks of a host.
+type Checks struct {
+	plane Plane
+	// exempt is why replies are not exempt from NAT, if so.
+	exempt func() error
+	logger logr.Logger
+
+	firewall    firewall
+	inFront     inFront
+	unsent      unsent
+	otherUplink lately
+}
+
+// New returns the checks of the host of a data plane. exempt returns why replies are not exempt from
+// NAT, if so. vethTransmit says that packets are sent on veths from XDP.
+func New(plane Plane, exempt func() error, vethTransmit bool, logger logr.Logger) *Checks {
+	return &Checks{plane: plane, exempt: exempt, logger: logger, unsent: unsent{vethTransmit: vethTransmit}}
+}
+
+// Run looks again and again until ctx is done, and calls changed when there is something else to tell.
+func (c *Checks) Run(ctx context.Context, changed func()) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return c.otherUplink.run(ctx, c.plane.WrongUplinks, changed, c.logger) })
+	group.Go(func() error { return c.unsent.run(ctx, c.plane.Losses, changed, c.logger) })
+	group.Go(func() error { return c.firewall.run(ctx, forwardpolicy.Dropping, changed, c.logger) })
+	group.Go(func() error { return c.inFront.run(ctx, c.plane.InFront, changed, c.logger) })
+	return group.Wait()
+}
+
+// Problems are what the report says of the host, whose pods of a model are served by these uplinks.
+func (c *Checks) Problems(m *model.Model, uplinks []string) []string {
+	c.firewall.want(m, uplinks)
+	attachments := c.plane.Attachments()
+	return slices.Concat(tagsBeside(attachments), c.unsent.problems(c.plane.LossesUncounted()), c.firewall.problems(),
+		c.inFront.problems(), notExempt(c.exempt()), netdev.FilterProblems(netdev.StrictlyFiltered(uplinks)),
+		netdev.UnspreadTunnel(cards(attachments)))
+}
+
+// OtherUplink reports whether packets of nodes lately came in by an uplink on which those nodes are not
+// reached.
+func (c *Checks) OtherUplink() bool { return c.otherUplink.told.Load() }
 
 // tagsBeside says on which uplinks the VLAN of a packet cannot be seen.
 func tagsBeside(attachments []dataplane.Attachment) []string {
@@ -42,20 +102,10 @@ func cards(attachments []dataplane.Attachment) []string {
 	return slices.Compact(names)
 }
 
-// hostChecks say what on the host breaks traffic, or slows it down, that goes by these uplinks.
-func hostChecks(exempt *natexempt.Keeper, plane attacher) func(uplinks []string) []string {
-	return func(uplinks []string) []string {
-		return append(incompatible(exempt.Err(), uplinks), netdev.UnspreadTunnel(cards(plane.Attachments()))...)
+func notExempt(err error) []string {
+	if err == nil {
+		return nil
 	}
-}
-
-// incompatible says what on the host breaks traffic. exempt is why replies are not exempt
-// from NAT, if so.
-func incompatible(exempt error, uplinks []string) []string {
-	var found []string
-	if exempt != nil {
-		found = append(found, fmt.Sprintf("when the kernel forgets a connection that goes on, the CNI may give its "+
-			"replies the node's address: %v; or raise the kernel's timeouts (docs/cni.md)", exempt))
-	}
-	return append(found, netdev.FilterProblems(netdev.StrictlyFiltered(uplinks))...)
+	return []string{fmt.Sprintf("when the kernel forgets a connection that goes on, the CNI may give its "+
+		"replies the node's address: %v; or raise the kernel's timeouts (docs/cni.md)", err)}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package lbagent
+package hostcheck
 
 import (
 	"context"
@@ -87,8 +87,10 @@ func (f *firewall) observe(dropping func(*forwardpolicy.Packet) ([]string, error
 }
 
 // run asks again and again until ctx is done, and calls changed when there is something to tell.
-func (f *firewall) run(ctx context.Context, changed func(), logger logr.Logger) error {
-	return watchEvery(ctx, firewallEvery, func() (bool, error) { return f.observe(forwardpolicy.Dropping) }, changed, logger)
+func (f *firewall) run(
+	ctx context.Context, dropping func(*forwardpolicy.Packet) ([]string, error), changed func(), logger logr.Logger,
+) error {
+	return watchEvery(ctx, firewallEvery, func() (bool, error) { return f.observe(dropping) }, changed, logger)
 }
 
 // problems are what the report says of firewalls.

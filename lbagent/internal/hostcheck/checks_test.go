@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostcheck
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// The cards of a bond are its members.
+func TestCards(t *testing.T) {
+	loopback := 1
+	got := cards([]dataplane.Attachment{
+		{Interface: "eth0.5", DeviceName: "eth0"}, {Interface: "eth0", DeviceName: "eth0"},
+		{Interface: "bond0", DeviceName: "bond0", Members: []int{loopback}},
+	})
+	if want := []string{"eth0", "lo"}; !slices.Equal(got, want) {
+		t.Errorf("cards %v, want %v", got, want)
+	}
+}
+
+// host is a data plane with something to tell of each kind.
+type host struct{}
+
+func (host) Attachments() []dataplane.Attachment {
+	return []dataplane.Attachment{{Interface: "eth0.5", DeviceName: "eth0", TagsBeside: errors.New("no feature")}}
+}
+func (host) InFront() (map[string][]string, error)     { return nil, nil }
+func (host) Losses() ([]dataplane.UplinkLosses, error) { return nil, nil }
+func (host) LossesUncounted() error                    { return errors.New("no tracepoints") }
+func (host) WrongUplinks() (uint64, error)             { return 0, nil }
+
+// The report has what each check finds.
+func TestProblems(t *testing.T) {
+	checks := New(host{}, func() error { return errors.New("no xt_bpf") }, false, logr.Discard())
+	checks.inFront.tell("eth0: program 12")
+	checks.firewall.tell("ip filter FORWARD")
+	got := strings.Join(checks.Problems(&model.Model{}, []string{"eth0.5"}), "\n")
+	for _, want := range []string{"no feature", "no tracepoints", "no xt_bpf", "program 12", "ip filter FORWARD"} {
+		if strings.Count(got, want) != 1 {
+			t.Errorf("%q is told %d times in %q", want, strings.Count(got, want), got)
+		}
+	}
+}

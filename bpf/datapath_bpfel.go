@@ -387,8 +387,9 @@ type DatapathProbeKeys struct {
 type DatapathProbeKind uint32
 
 const (
-	DatapathProbeKindPROBE_REQUEST DatapathProbeKind = 1
-	DatapathProbeKindPROBE_ANSWER  DatapathProbeKind = 2
+	DatapathProbeKindPROBE_REQUEST      DatapathProbeKind = 1
+	DatapathProbeKindPROBE_ANSWER       DatapathProbeKind = 2
+	DatapathProbeKindPROBE_ANSWER_ALONE DatapathProbeKind = 3
 )
 
 type DatapathReservedId uint32
@@ -654,6 +655,7 @@ type DatapathZones struct {
 const (
 	DatapathMapAffinities4           = "affinities4"
 	DatapathMapAffinities6           = "affinities6"
+	DatapathMapAgentBeat             = "agent_beat"
 	DatapathMapAnswerCounts          = "answer_counts"
 	DatapathMapConnections4          = "connections4"
 	DatapathMapConnections6          = "connections6"
@@ -832,6 +834,7 @@ type DatapathProgramSpecs struct {
 type DatapathMapSpecs struct {
 	Affinities4       *ebpf.MapSpec `ebpf:"affinities4"`
 	Affinities6       *ebpf.MapSpec `ebpf:"affinities6"`
+	AgentBeat         *ebpf.MapSpec `ebpf:"agent_beat"`
 	AnswerCounts      *ebpf.MapSpec `ebpf:"answer_counts"`
 	Connections4      *ebpf.MapSpec `ebpf:"connections4"`
 	Connections6      *ebpf.MapSpec `ebpf:"connections6"`
@@ -962,6 +965,7 @@ func (o *DatapathObjects) Close() error {
 type DatapathMaps struct {
 	Affinities4       *ebpf.Map `ebpf:"affinities4"`
 	Affinities6       *ebpf.Map `ebpf:"affinities6"`
+	AgentBeat         *ebpf.Map `ebpf:"agent_beat"`
 	AnswerCounts      *ebpf.Map `ebpf:"answer_counts"`
 	Connections4      *ebpf.Map `ebpf:"connections4"`
 	Connections6      *ebpf.Map `ebpf:"connections6"`
@@ -1031,6 +1035,7 @@ func (m *DatapathMaps) Close() error {
 	return _DatapathClose(
 		m.Affinities4,
 		m.Affinities6,
+		m.AgentBeat,
 		m.AnswerCounts,
 		m.Connections4,
 		m.Connections6,

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/dchest/siphash"
 	"github.com/gopacket/gopacket/layers"
@@ -25,7 +26,9 @@ var probeKeys = bpf.DatapathProbeKeys{
 
 // probe is one of node 2 to this node, written from the description in types.h.
 type probe struct {
-	kind     uint32
+	kind uint32
+	// flags are those of the Geneve header beside the one of control packets.
+	flags    byte
 	from, to uint16
 	nonce    uint64
 	key      [2]uint64
@@ -33,7 +36,7 @@ type probe struct {
 
 func (p probe) payload() string {
 	b := make([]byte, 32)
-	b[1] = 0x80
+	b[1] = 0x80 | p.flags
 	binary.BigEndian.PutUint16(b[2:], 0x88b5)
 	binary.BigEndian.PutUint32(b[4:], probeVNI<<8)
 	binary.BigEndian.PutUint32(b[8:], p.kind)
@@ -60,15 +63,29 @@ func probes(f family) []fixture {
 		}
 		return in
 	}
-	answered := func(name string, p probe) fixture {
+	answered := func(name string, p probe, kind uint32) fixture {
 		in, reply := request(p), p
-		reply.kind = 2
+		reply.kind = kind
 		out := in
 		out.from, out.to, out.payload, out.ttl, out.zeroChecksum = in.to, in.from, reply.payload(), 64, true
 		return fixture{
 			name: name, in: in.frame(), verdict: xdpTX, out: out.with(sentBack).frame(),
 			counts: event(bpf.DatapathEventEVENT_PROBE_ANSWERED),
 		}
+	}
+	// The agent is asked for, and was last at work then.
+	agent := func(name string, asked byte, ago time.Duration, kind uint32) fixture {
+		p := good
+		p.flags = asked
+		fixture := answered(name, p, kind)
+		fixture.given = func(t *testing.T, w *world) {
+			beat := uint64(0)
+			if ago > 0 {
+				beat = monotonic(t) - uint64(ago)
+			}
+			put(t, w.AgentBeat, uint32(0), beat)
+		}
+		return fixture
 	}
 	refused := func(name string, reason bpf.DatapathDropReason, in packet) fixture {
 		return fixture{name: name, in: in.frame(), verdict: xdpDrop, counts: dropped(reason)}
@@ -79,11 +96,15 @@ func probes(f family) []fixture {
 		return request(p)
 	}
 	const wrong = bpf.DatapathDropReasonDROP_TUNNEL_PROBE
-	plain, tags := answered("tagged", good), []uint32{vlanTag}
+	plain, tags := answered("tagged", good, 2), []uint32{vlanTag}
 	plain.in, plain.out = tagged(plain.in, tags...), tagged(plain.out, tags...)
 	return []fixture{
-		answered("newest key", good),
-		answered("key of before", probe{kind: 1, from: nodeID(2), to: nodeID(selfID), nonce: 7, key: probeKeys.Key[1]}),
+		answered("newest key", good, 2),
+		answered("key of before", probe{kind: 1, from: nodeID(2), to: nodeID(selfID), nonce: 7, key: probeKeys.Key[1]}, 2),
+		agent("an agent that works", 1, time.Second, 2),
+		agent("an agent that hangs", 1, 5*time.Second, 3),
+		agent("an agent that hangs, for one who does not ask", 0, 5*time.Second, 2),
+		agent("an agent that tells nothing", 1, 0, 2),
 		plain,
 		refused("other key", wrong, with(func(p *probe) { p.key[0]++ })),
 		refused("no key", wrong, with(func(p *probe) { p.key = [2]uint64{} })),

@@ -182,7 +182,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		observation:   status.Observation{Version: config.Version},
 		host:          host,
 		duplicates:    newDuplicates(config.DuplicateDetection, func() { notify(links) }, logger.WithName("duplicates")),
-		layer2:        newLayer2(logger.WithName("l2")),
+		layer2:        newLayer2(p.datapath.Beat, logger.WithName("l2")),
 		networks:      &networks{read: finder.Networks, gateways: netdev.Gateways},
 	}
 	loop.watch = newWatch(watching, loop.detector, config.tellAfter, p.datapath.SetProbeKeys, logger.WithName("watch"))

@@ -47,8 +47,9 @@ type layer2 struct {
 	elsewhere map[netip.Addr]bool
 }
 
-func newLayer2(logger logr.Logger) *layer2 {
-	return &layer2{responder: l2.New(logger), logger: logger}
+// newLayer2 has beat called while the node's responder works.
+func newLayer2(beat func() error, logger logr.Logger) *layer2 {
+	return &layer2{responder: l2.New(beat, logger), logger: logger}
 }
 
 // look gives a decision what it needs to know of links and nodes.

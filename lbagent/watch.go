@@ -116,15 +116,17 @@ func downIn(verdict membership.Verdict) map[forwarding.NodeID]bool {
 	return down
 }
 
-// silent are the nodes that do not answer, but count as up: it may be this node that is cut off.
+// silent are the nodes that count as up and answer for no VIP on their links: they do not answer probes,
+// as it may be this node that is cut off, or say that their agents do not work.
 func (w *watch) silent() map[forwarding.NodeID]bool {
 	if w == nil {
 		return nil
 	}
-	silent := make(map[forwarding.NodeID]bool, len(w.verdict.Held))
+	silent := make(map[forwarding.NodeID]bool, len(w.verdict.Held)+len(w.verdict.Alone))
 	for id := range w.verdict.Held {
 		silent[id] = true
 	}
+	maps.Copy(silent, w.verdict.Alone)
 	return silent
 }
 
@@ -164,6 +166,11 @@ func (w *watch) log(verdict membership.Verdict) {
 			w.logger.Info("Node is not taken for down any more", "peer", w.names[id])
 		}
 	}
+	for id := range verdict.Alone {
+		if !w.verdict.Alone[id] {
+			w.logger.Info("The agent of a node does not work: other nodes answer for VIPs on its links", "peer", w.names[id])
+		}
+	}
 	if verdict.CutOff() != w.verdict.CutOff() {
 		w.logger.Info("Half of the nodes at once do not answer: this node may be cut off, so none is taken for down",
 			"cutOff", verdict.CutOff(), "silent", len(verdict.Held))
@@ -195,7 +202,7 @@ func (w *watch) want(m *model.Model, tunnel forwarding.TunnelKeys) error {
 			nodes[m.Nodes[i].ID] = m.Nodes[i].Node
 		}
 	}
-	want := probe.Want{Self: m.Self.ID, Keys: keys}
+	want := probe.Want{Self: m.Self.ID, Keys: keys, Agents: len(m.L2) > 0}
 	if m.Self.ID != 0 {
 		want.Targets = fib.Targets(m.Self, nodes)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/membership"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
 )
 
@@ -202,5 +203,25 @@ func TestCutOff(t *testing.T) {
 	}
 	if !slices.Equal(n.observation.Watch.Held, []string{otherNode}) {
 		t.Errorf("told are %+v", n.observation.Watch)
+	}
+}
+
+// Nodes are asked for their agents where VIPs are answered for on links. There a node whose agent hangs is
+// no candidate, and goes on forwarding.
+func TestAgentHangs(t *testing.T) {
+	w := watchBy(&judge{verdict: membership.Verdict{
+		Held: map[forwarding.NodeID]time.Time{3: {}}, Alone: map[forwarding.NodeID]bool{2: true},
+	}})
+	objects := w.see(&model.Snapshot{})
+	if want := map[forwarding.NodeID]bool{2: true, 3: true}; !maps.Equal(w.silent(), want) || len(objects.Down) > 0 {
+		t.Errorf("silent are %v, down are %v; want %v and none", w.silent(), objects.Down, want)
+	}
+	for _, l2 := range [][]model.Advertisement{nil, {{Name: "lan", L2: true}}} {
+		if err := w.want(&model.Model{L2: l2}, forwarding.TunnelKeys{}); err != nil {
+			t.Fatal(err)
+		}
+		if asks := w.prober.(*judge).want.Agents; asks != (len(l2) > 0) {
+			t.Errorf("with advertisements %v nodes are asked for their agents: %v", l2, asks)
+		}
 	}
 }

@@ -94,6 +94,14 @@ struct {
 	__type(value, struct probe_keys);
 } probe_secrets SEC(".maps");
 
+/* When the agent last looked after what it answers on links, as bpf_ktime_get_ns; zero means never. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} agent_beat SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);

@@ -21,6 +21,9 @@
 
 #define PROBE_TTL 64
 
+/* How long after its last beat an agent is taken for one that works. */
+#define AGENT_NANOSECONDS 4000000000ull
+
 /* By answering, the program says that it has a key of the cluster; the nonce is the asker's. */
 static __always_inline __u64 probe_tag(const __u64 key[2], const struct probe *probe, __u32 kind)
 {
@@ -37,6 +40,23 @@ static __always_inline int probe_key(const struct probe_keys *keys, const struct
 			return i;
 	}
 	return -1;
+}
+
+/* What to answer. The agent answers for VIPs on links, which no program does. So a node whose agent
+ * hangs says so to those that ask for it. Agents of the version before do not: to them it would be
+ * no answer.
+ */
+static __always_inline __u32 probe_answer(const struct geneve *geneve)
+{
+	__u32 zero = 0;
+	__u64 *beat;
+
+	if (!(geneve->flags & GENEVE_FLAG_ASKS_AGENT))
+		return PROBE_ANSWER;
+	beat = bpf_map_lookup_elem(&agent_beat, &zero);
+	if (!beat || !*beat || bpf_ktime_get_ns() - *beat < AGENT_NANOSECONDS)
+		return PROBE_ANSWER;
+	return PROBE_ANSWER_ALONE;
 }
 
 /* Turns the outer headers round. Swapped addresses leave the IPv4 checksum as it is. */
@@ -74,7 +94,7 @@ __noinline int answer_probe(struct xdp_md *ctx, struct packet *packet)
 	struct probe_datagram *datagram;
 	struct address client;
 	struct probe_keys *keys;
-	__u32 zero = 0, *sender;
+	__u32 zero = 0, kind, *sender;
 	int number;
 
 	keys = bpf_map_lookup_elem(&probe_secrets, &zero);
@@ -96,8 +116,9 @@ __noinline int answer_probe(struct xdp_md *ctx, struct packet *packet)
 	number = probe_key(keys, &datagram->probe);
 	if (number < 0 || number >= PROBE_KEYS)
 		return drop(DROP_TUNNEL_PROBE);
-	datagram->probe.kind = bpf_htonl(PROBE_ANSWER);
-	datagram->probe.tag = probe_tag(keys->key[number], &datagram->probe, PROBE_ANSWER);
+	kind = probe_answer(&datagram->geneve);
+	datagram->probe.kind = bpf_htonl(kind);
+	datagram->probe.tag = probe_tag(keys->key[number], &datagram->probe, kind);
 	datagram->udp.dest = packet->flow.client_port;
 	datagram->udp.source = bpf_htons(GENEVE_PORT);
 	/* RFC 6935: over IPv6 the tag proves more than a checksum. */

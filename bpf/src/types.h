@@ -117,6 +117,8 @@ struct trust {
 enum probe_kind {
 	PROBE_REQUEST = 1,
 	PROBE_ANSWER = 2,
+	/* The node takes packets, but its agent does not work. */
+	PROBE_ANSWER_ALONE = 3,
 };
 
 /* Whether a node takes encapsulated packets: see probe.h. Ids of nodes. */

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -79,11 +80,12 @@ func (s service) held(t *testing.T, leader string) *harness.Hold {
 	return hold
 }
 
-// A router that checks where its neighbours are asks a VIP alone, and has an answer. Connections and
-// requests survive the death of the node that answers.
+// A router that checks where its neighbours are asks a VIP alone, and has an answer. Where the agent of the
+// node that answers hangs, another node does. Connections and requests survive the death of the node.
 func TestL2(t *testing.T) {
 	s, leader := l2Service(t)
 	s.probed(t)
+	s.outlivesHungAgent(t, leader)
 	hold := s.held(t, leader)
 	t.Cleanup(func() { _, _ = cluster.Run(context.Background(), "node", "start", leader) })
 	type outcome struct {
@@ -170,6 +172,65 @@ func (s service) probed(t *testing.T) {
 			return err
 		})
 	}
+}
+
+const (
+	// l2Hung is how long nobody answers for the VIPs of a node whose agent hangs, 4 s and a pass; l2Back how
+	// long two nodes do after it went on, a second and a pass. A busy machine takes longer.
+	l2Hung = 8 * time.Second
+	l2Back = 4 * time.Second
+)
+
+// outlivesHungAgent stops the agent of the node that answers, which the data plane goes on without.
+func (s service) outlivesHungAgent(t *testing.T, leader string) {
+	t.Helper()
+	listeners, err := cluster.Exec(t.Context(), leader, "ss", "-Hltnp")
+	must(t, err)
+	agent := regexp.MustCompile(`"lbagent",pid=(\d+),`).FindStringSubmatch(string(listeners))
+	if agent == nil {
+		t.Fatalf("%s: no agent among\n%s", leader, listeners)
+	}
+	signal := func(ctx context.Context, name string) error {
+		_, err := cluster.Exec(ctx, leader, "kill", "-"+name, agent[1])
+		return err
+	}
+	t.Cleanup(func() { _ = signal(context.Background(), "CONT") })
+	claim := func(what string, limit time.Duration, holds func(nodes []string) bool) {
+		t.Helper()
+		began := time.Now()
+		var nodes []string
+		eventually(t, time.Minute, func(ctx context.Context) (err error) {
+			if nodes, err = s.claiming(ctx); err == nil && !holds(nodes) {
+				err = fmt.Errorf("%s: %s answer", what, nodes)
+			}
+			return err
+		})
+		after := time.Since(began)
+		t.Logf("%s: after %s %s answer", what, after, nodes)
+		if after > limit {
+			t.Errorf("%s: %s answered only after %s, want %s at most", what, nodes, after, limit)
+		}
+	}
+	must(t, signal(t.Context(), "STOP"))
+	claim("the agent of "+leader+" hangs", l2Hung, func(nodes []string) bool { return len(nodes) == 2 })
+	s.left(t, leader)
+	must(t, signal(t.Context(), "CONT"))
+	claim("it goes on", l2Back, func(nodes []string) bool { return slices.Equal(nodes, []string{leader}) })
+	s.leader(t, leader)
+}
+
+// claiming are the nodes that answer for the IPv6 address, as far as they know: they are in its group.
+func (s service) claiming(ctx context.Context) (nodes []string, err error) {
+	for _, node := range []string{"node1", "node2", "node3"} {
+		groups, err := cluster.Exec(ctx, node, "ip", "-6", "maddress")
+		if err != nil {
+			return nil, err
+		}
+		if strings.Contains(string(groups), "ff02::1:ff00:117\n") || strings.Contains(string(groups), "ff02::1:ff00:117 ") {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes, nil
 }
 
 // answering are the nodes at which the router has the addresses.

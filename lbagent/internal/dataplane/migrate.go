@@ -17,6 +17,7 @@ import (
 // that breaks nothing. A change of all others that cannot be converted has all maps built again.
 var losable = map[string]string{
 	bpf.DatapathMapHeartbeat:       "the agent writes it every second",
+	bpf.DatapathMapAgentBeat:       "the agent writes it every second",
 	bpf.DatapathMapUplinks:         "Attach writes it",
 	bpf.DatapathMapVlans:           "Attach writes it",
 	bpf.DatapathMapNodeUplinks:     "the agent finds them out anew; until then packets may come in by any",

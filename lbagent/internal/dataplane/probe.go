@@ -6,8 +6,20 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/millrace-lb/millrace/bpf"
 )
+
+// Beat has probes that ask for it answered as of a node whose agent works. If it was called once and then
+// not for four seconds, they are answered as of one whose agent hangs.
+func (d *Dataplane) Beat() error {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return fmt.Errorf("read the kernel's time: %w", err)
+	}
+	return write(d.maps.AgentBeat, bpf.DatapathMapAgentBeat, "when the agent worked", uint32(0), uint64(now.Nano()))
+}
 
 // SetProbeKeys sets the keys, of 16 bytes, by which probes of other nodes are believed and
 // answered. Without any, none is. A node that has lost the tunnel's keys keeps those that it has:

@@ -31,6 +31,8 @@ const (
 	atOnce, pause = 200, 10 * time.Millisecond
 	// afterFailure is how long an interface rests that cannot be used.
 	afterFailure = time.Second
+	// beats is how often the responder says that it works. After hung others take it for one that does not.
+	beats, hung = time.Second, 4 * time.Second
 )
 
 // Counts are what an interface has seen and done since the agent started.
@@ -81,6 +83,7 @@ func (c *counters) limitedInAll() uint64 {
 // Responder answers on interfaces.
 type Responder struct {
 	logger logr.Logger
+	beat   func() error
 	wake   chan struct{}
 
 	mu     sync.Mutex
@@ -93,6 +96,9 @@ type Responder struct {
 	links   map[string]*link
 	failed  map[string]time.Time
 	pending []telling
+	// beaten is when the responder last said that it works, beatErr what came of it.
+	beaten  time.Time
+	beatErr error
 }
 
 // telling is a VIP of which the hosts of a link are to be told.
@@ -105,10 +111,11 @@ type telling struct {
 
 func (t *telling) due() time.Time { return t.since.Add(tells[t.next]) }
 
-// New returns a Responder that answers for nothing yet.
-func New(logger logr.Logger) *Responder {
+// New returns a Responder that answers for nothing yet. From the first Set on, beat is called each second
+// while it works.
+func New(beat func() error, logger logr.Logger) *Responder {
 	return &Responder{
-		logger: logger, wake: make(chan struct{}, 1),
+		logger: logger, beat: beat, wake: make(chan struct{}, 1),
 		counts: map[string]*counters{}, errs: map[string]error{},
 		links: map[string]*link{}, failed: map[string]time.Time{},
 	}
@@ -157,12 +164,14 @@ func (r *Responder) Run(ctx context.Context) error {
 	}()
 	timer := time.NewTimer(retell)
 	defer timer.Stop()
-	retold := time.Now()
+	retold, due := time.Now(), time.Now()
 	for {
+		woken := false
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-r.wake:
+			woken = true
 		case <-timer.C:
 		}
 		now := time.Now()
@@ -170,13 +179,44 @@ func (r *Responder) Run(ctx context.Context) error {
 		wanted, again := r.wanted, r.again
 		r.again = false
 		r.mu.Unlock()
-		wait := r.apply(wanted, now)
+		if woken || !now.Before(due) {
+			due = now.Add(r.apply(wanted, now))
+		}
+		if wanted != nil {
+			again = r.say(now) || again
+		}
 		if again || now.Sub(retold) >= retell {
 			retold = now
 			r.tellAll(again, now)
 		}
-		timer.Reset(max(min(wait, r.tell(now), retold.Add(retell).Sub(now)), time.Millisecond))
+		wait := min(due.Sub(now), r.tell(now), retold.Add(retell).Sub(now), r.nextBeat(now))
+		timer.Reset(max(wait, time.Millisecond))
 	}
+}
+
+// nextBeat is after how long the responder says again that it works.
+func (r *Responder) nextBeat(now time.Time) time.Duration {
+	if r.beaten.IsZero() {
+		return retell
+	}
+	return r.beaten.Add(beats).Sub(now)
+}
+
+// say says that this node works. It reports whether others may have thought otherwise, and answered for
+// its VIPs.
+func (r *Responder) say(now time.Time) (missed bool) {
+	passed := now.Sub(r.beaten)
+	if passed < beats {
+		return false
+	}
+	missed = !r.beaten.IsZero() && passed >= hung
+	r.beaten = now
+	err := r.beat()
+	if err != nil && r.beatErr == nil {
+		r.logger.Error(err, "Cannot tell other nodes that this one answers for VIPs; they will do so in its place")
+	}
+	r.beatErr = err
+	return missed
 }
 
 // notify has Run look again.

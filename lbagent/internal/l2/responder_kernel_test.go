@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,6 +31,17 @@ import (
 type wire struct {
 	t     *testing.T
 	nodes map[string]*Responder
+	// beats counts how often nodes said that they work; while stopped is true, saying it takes until it is not.
+	beats   atomic.Int64
+	stopped atomic.Bool
+}
+
+func (w *wire) beat() error {
+	for w.stopped.Load() {
+		time.Sleep(time.Millisecond)
+	}
+	w.beats.Add(1)
+	return nil
 }
 
 // newWire makes links eth1 and eth2 of two nodes, with a VLAN on eth1, a bond above eth3, and the client.
@@ -73,7 +85,7 @@ func (w *wire) run(arguments ...string) string {
 // start runs a node.
 func (w *wire) start(name string) *Responder {
 	w.t.Helper()
-	r := New(logr.Discard())
+	r := New(w.beat, logr.Discard())
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
@@ -409,6 +421,34 @@ func TestKernelManyVIPs(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A node says that it works, from the first time on that it is told what to answer for. One that hung tells
+// hosts of its VIPs again: another node may have answered for them meanwhile.
+func TestKernelHungNode(t *testing.T) {
+	if !isolated.Test(t) {
+		return
+	}
+	w := newWire(t)
+	node := w.start("node1")
+	node.notify()
+	await(t, func() bool { return len(node.wake) == 0 })
+	if beats := w.beats.Load(); beats > 0 {
+		t.Errorf("told %d times that a node works which has not begun to", beats)
+	}
+	node.Set(map[string][]netip.Addr{"eth1": {vip4}}, false)
+	w.ask(vip4, "lan")
+	w.knows(vip4, "lan", mac1)
+	await(t, func() bool { return w.beats.Load() >= 2 })
+	w.stopped.Store(true)
+	w.run("ip", "-n", "client", "neigh", "replace", vip4.String(), "dev", "lan", "lladdr", mac2, "nud", "stale")
+	began := time.Now()
+	await(t, func() bool { return time.Since(began) > hung+beats })
+	w.knows(vip4, "lan", mac2)
+	told := node.Counts()["eth1"].Told
+	w.stopped.Store(false)
+	w.knows(vip4, "lan", mac1)
+	await(t, func() bool { return node.Counts()["eth1"].Told >= told+3 })
 }
 
 func await(t *testing.T, done func() bool) {

@@ -54,6 +54,8 @@ type peer struct {
 	answering time.Time
 	// returns is how long it has to answer before it is back.
 	returns time.Duration
+	// alone is true where its agent does not work.
+	alone bool
 	// settled is true once the lost node was taken for down.
 	settled bool
 }
@@ -78,6 +80,8 @@ type Verdict struct {
 	// Minority is true where more nodes are down than are left, this one included: it is rather
 	// this one that is cut off from the others.
 	Minority bool
+	// Alone are the nodes that answer, but say that their agents do not work.
+	Alone map[forwarding.NodeID]bool
 }
 
 // CutOff reports whether this node is cut off from the others, as far as it can tell.
@@ -85,7 +89,8 @@ func (v Verdict) CutOff() bool { return len(v.Held) > 0 }
 
 // Equal reports whether two verdicts say the same.
 func (v Verdict) Equal(other Verdict) bool {
-	return v.Minority == other.Minority && maps.Equal(v.Down, other.Down) && maps.Equal(v.Held, other.Held)
+	return v.Minority == other.Minority && maps.Equal(v.Down, other.Down) && maps.Equal(v.Held, other.Held) &&
+		maps.Equal(v.Alone, other.Alone)
 }
 
 // SetNodes makes these the other nodes. What is known of those that stay is kept.
@@ -148,6 +153,13 @@ func (m *Membership) Answered(id forwarding.NodeID, later int, now time.Time) {
 	}
 }
 
+// Alone notes whether a node says in its newest answer that its agent does not work.
+func (m *Membership) Alone(id forwarding.NodeID, alone bool) {
+	if p := m.peers[id]; p != nil {
+		p.alone = alone
+	}
+}
+
 // Judge decides which nodes are down. Only new losses are questioned: a node that is down counts
 // neither among the nodes that were up nor among those that are lost with others.
 func (m *Membership) Judge() Verdict {
@@ -155,6 +167,12 @@ func (m *Membership) Judge() Verdict {
 	lost := map[forwarding.NodeID]time.Time{}
 	suspects, up := 0, 1
 	for id, p := range m.peers {
+		if p.alone && !p.lost {
+			if verdict.Alone == nil {
+				verdict.Alone = map[forwarding.NodeID]bool{}
+			}
+			verdict.Alone[id] = true
+		}
 		switch {
 		case !p.seen:
 		case p.lost && (p.settled || m.isWitnessed(p.since)):

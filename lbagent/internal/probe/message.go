@@ -30,6 +30,8 @@ const (
 	protocol = 0x88b5
 	// control says that the packet carries no payload of users (RFC 8926 section 3.4).
 	control = 0x80
+	// asksAgent asks whether the agent works, too. Nodes of the version before ignore it.
+	asksAgent = 0x01
 )
 
 type kind uint32
@@ -37,6 +39,8 @@ type kind uint32
 const (
 	request kind = 1
 	answer  kind = 2
+	// alone is the answer of a node whose agent does not work.
+	alone kind = 3
 )
 
 type message struct {
@@ -44,6 +48,8 @@ type message struct {
 	from  forwarding.NodeID
 	to    forwarding.NodeID
 	nonce uint64
+	// agent is true where the agent is asked for.
+	agent bool
 }
 
 // tag is SipHash-2-4 over two words, little-endian.
@@ -58,6 +64,9 @@ func (m message) tag(key Key) uint64 {
 func (m message) encode(key Key) [messageSize]byte {
 	var b [messageSize]byte
 	b[1] = control
+	if m.agent {
+		b[1] |= asksAgent
+	}
 	binary.BigEndian.PutUint16(b[2:], protocol)
 	binary.BigEndian.PutUint32(b[4:], vni<<8)
 	binary.BigEndian.PutUint32(b[8:], uint32(m.kind))
@@ -78,6 +87,7 @@ func decode(b []byte, keys []Key) (message, bool) {
 		from:  forwarding.NodeID(binary.BigEndian.Uint16(b[12:])),
 		to:    forwarding.NodeID(binary.BigEndian.Uint16(b[14:])),
 		nonce: binary.LittleEndian.Uint64(b[16:]),
+		agent: b[1]&asksAgent != 0,
 	}
 	tag := binary.LittleEndian.Uint64(b[24:])
 	for _, key := range keys {

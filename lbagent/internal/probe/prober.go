@@ -40,10 +40,12 @@ type Want struct {
 	Targets map[forwarding.NodeID]fib.Target
 	// Keys prove probes; the first is used, the others are believed, too.
 	Keys []Key
+	// Agents has nodes asked whether their agents work, too.
+	Agents bool
 }
 
 func (w Want) equal(other Want) bool {
-	return w.Self == other.Self && maps.Equal(w.Targets, other.Targets) && slices.Equal(w.Keys, other.Keys)
+	return w.Self == other.Self && w.Agents == other.Agents && maps.Equal(w.Targets, other.Targets) && slices.Equal(w.Keys, other.Keys)
 }
 
 // Counters are what a Prober has done since its start.
@@ -59,6 +61,8 @@ type target struct {
 	// nonces are those of the last probes, by number.
 	nonces [remembered]uint64
 	sent   uint64
+	// told is the number of the last probe that was answered, from 1 on. Answers may overtake others.
+	told uint64
 }
 
 // Prober probes nodes, and says which are down.
@@ -302,7 +306,7 @@ func (p *Prober) probe(id forwarding.NodeID, now time.Time) {
 	if s == nil || len(p.current.Keys) == 0 {
 		return
 	}
-	m := message{kind: request, from: p.current.Self, to: id, nonce: p.random.Uint64()}
+	m := message{kind: request, from: p.current.Self, to: id, nonce: p.random.Uint64(), agent: p.current.Agents}
 	to.nonces[to.sent%remembered] = m.nonce
 	to.sent++
 	p.membership.Sent(id, now)
@@ -333,7 +337,7 @@ func (p *Prober) drain(now time.Time) {
 // isAnswer takes a datagram in, and reports whether it answers a probe.
 func (p *Prober) isAnswer(b []byte, local netip.Addr, from netip.AddrPort, now time.Time) bool {
 	m, ok := decode(b, p.current.Keys)
-	if !ok || m.kind != answer || m.from != p.current.Self {
+	if !ok || m.kind != answer && m.kind != alone || m.from != p.current.Self {
 		return false
 	}
 	to := p.targets[m.to]
@@ -343,6 +347,10 @@ func (p *Prober) isAnswer(b []byte, local netip.Addr, from netip.AddrPort, now t
 	for later := range min(to.sent, remembered) {
 		if to.nonces[(to.sent-1-later)%remembered] == m.nonce {
 			p.membership.Answered(m.to, int(later), now)
+			if number := to.sent - later; number > to.told {
+				to.told = number
+				p.membership.Alone(m.to, m.kind == alone)
+			}
 			return true
 		}
 	}

@@ -27,6 +27,8 @@ type responder struct {
 	key    Key
 	// silent is true for a dead node, forged for one whose answers have no proof.
 	silent, forged atomic.Bool
+	// hangs is true for one whose agent does not work. One of the version before does not say it.
+	hangs, former atomic.Bool
 }
 
 func newResponder(t testing.TB, id forwarding.NodeID, key Key) *responder {
@@ -60,6 +62,9 @@ func (r *responder) run() {
 			continue
 		}
 		m.kind = answer
+		if r.hangs.Load() && m.agent && !r.former.Load() {
+			m.kind = alone
+		}
 		key := r.key
 		if r.forged.Load() {
 			key[0] ^= 0x80
@@ -148,6 +153,31 @@ func TestProber(t *testing.T) {
 	if down := p.Verdict().Down; len(down) > 0 {
 		t.Errorf("cut off, and %v are down", down)
 	}
+}
+
+// Whose agent hangs is up, and says so to those that ask for it.
+func TestProberAsksForAgents(t *testing.T) {
+	want := Want{Self: 1, Targets: map[forwarding.NodeID]fib.Target{}, Keys: []Key{{1}}, Agents: true}
+	var nodes []*responder
+	for id := 2; id <= 4; id++ {
+		nodes = append(nodes, newResponder(t, forwarding.NodeID(id), want.Keys[0]))
+		want.Targets[forwarding.NodeID(id)] = target4(id)
+	}
+	p := startProber(t, want)
+	await(t, "probes are answered", func() bool { return p.Counters().Answered > 20 })
+	nodes[1].former.Store(true)
+	nodes[0].hangs.Store(true)
+	nodes[1].hangs.Store(true)
+	await(t, "node 2 is alone", func() bool { return p.Verdict().Alone[2] })
+	if v := p.Verdict(); len(v.Down)+len(v.Held) > 0 || len(v.Alone) > 1 {
+		t.Errorf("the verdict is %+v", v)
+	}
+	nodes[0].hangs.Store(false)
+	await(t, "node 2 is not", func() bool { return len(p.Verdict().Alone) == 0 })
+	nodes[0].hangs.Store(true)
+	await(t, "node 2 is alone", func() bool { return p.Verdict().Alone[2] })
+	nodes[0].silent.Store(true)
+	await(t, "node 2 is down alone", func() bool { return isDown(p, 2) && len(p.Verdict().Alone) == 0 })
 }
 
 // A prober goes on with what the one before knew: who is down is down from the first look, and
